@@ -1,0 +1,269 @@
+package checkpoint
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+)
+
+// naive is the confirm rule as design §5 words it, with everything remembered and recomputed.
+type naive struct {
+	start     pglogrepl.LSN
+	items     []naiveItem // transactions and keepalives in stream order
+	acked     map[uint64]bool
+	next      uint64
+	wasHigher pglogrepl.LSN
+}
+
+type naiveItem struct {
+	keepalive bool
+	events    []uint64
+	end       pglogrepl.LSN
+	closed    bool
+}
+
+func newNaive(start pglogrepl.LSN) *naive { return &naive{start: start, acked: map[uint64]bool{}} }
+
+func (m *naive) open() bool { return len(m.items) > 0 && !m.items[len(m.items)-1].closed }
+
+func (m *naive) position() pglogrepl.LSN {
+	pos := m.start
+	for _, it := range m.items {
+		if !it.closed {
+			break
+		}
+		for _, n := range it.events {
+			if !m.acked[n] {
+				return pos
+			}
+		}
+		pos = max(pos, it.end)
+	}
+	return pos
+}
+
+// world drives the tracker and the model with the same operations.
+type world struct {
+	t       *testing.T
+	tracker *Tracker
+	model   *naive
+	lsn     pglogrepl.LSN
+	flying  []uint64
+	log     []string
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{t: t, tracker: NewTracker(100), model: newNaive(100), lsn: 100}
+}
+
+func (w *world) do(format string, args ...any) {
+	w.log = append(w.log, fmt.Sprintf(format, args...))
+	got, want := w.tracker.Acked(), w.model.position()
+	if got != want {
+		w.t.Fatalf("after %v\ntracker says %d, the model %d", w.log, got, want)
+	}
+	if got < w.model.wasHigher {
+		w.t.Fatalf("after %v\nfell from %d to %d", w.log, w.model.wasHigher, got)
+	}
+	w.model.wasHigher = got
+}
+
+func (w *world) begin() {
+	w.lsn += pglogrepl.LSN(1)
+	w.tracker.Begin(TxID{CommitLSN: w.lsn, XID: uint32(w.lsn), CommitTime: time.UnixMicro(int64(w.lsn))})
+	w.model.items = append(w.model.items, naiveItem{})
+	w.do("begin")
+}
+
+func (w *world) add(skip bool) {
+	it := &w.model.items[len(w.model.items)-1]
+	it.events = append(it.events, w.model.next)
+	if skip {
+		w.tracker.Skip()
+		w.model.acked[w.model.next] = true
+	} else {
+		if n := w.tracker.Add(10); n != w.model.next {
+			w.t.Fatalf("event number %d, want %d", n, w.model.next)
+		}
+		w.flying = append(w.flying, w.model.next)
+	}
+	w.model.next++
+	w.do("add skip=%v", skip)
+}
+
+func (w *world) commit() {
+	w.lsn += 10
+	w.tracker.Commit(w.lsn)
+	it := &w.model.items[len(w.model.items)-1]
+	it.end, it.closed = w.lsn, true
+	w.do("commit %d", w.lsn)
+}
+
+// keepalive may carry a position behind the present one: the first of a session echo the slot's.
+func (w *world) keepalive(lsn pglogrepl.LSN) {
+	w.tracker.Keepalive(lsn)
+	if !w.model.open() {
+		w.model.items = append(w.model.items, naiveItem{keepalive: true, end: lsn, closed: true})
+	}
+	w.do("keepalive %d", lsn)
+}
+
+func (w *world) ack(i int) {
+	n := w.flying[i]
+	w.flying = append(w.flying[:i], w.flying[i+1:]...)
+	w.model.acked[n] = true
+	w.tracker.Ack(n)
+	w.do("ack %d", n)
+}
+
+func TestTrackerAgainstModel(t *testing.T) {
+	for seed := range uint64(3000) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		w := newWorld(t)
+		w.log = append(w.log, fmt.Sprintf("seed %d", seed))
+		for range 60 {
+			switch k := rng.IntN(10); {
+			case k < 2 && !w.model.open():
+				w.begin()
+			case k < 5 && w.model.open():
+				w.add(rng.IntN(8) == 0)
+			case k < 6 && w.model.open():
+				w.commit()
+			case k < 7:
+				w.keepalive(w.lsn - pglogrepl.LSN(rng.IntN(3)) + pglogrepl.LSN(rng.IntN(6)))
+				w.lsn += 10
+			case len(w.flying) > 0:
+				w.ack(rng.IntN(len(w.flying)))
+			}
+		}
+		if w.model.open() {
+			w.commit()
+		}
+		for len(w.flying) > 0 {
+			w.ack(rng.IntN(len(w.flying)))
+		}
+		if n, b := w.tracker.InFlight(); n != 0 || b != 0 || w.tracker.Transactions() != 0 {
+			t.Fatalf("seed %d: everything is acknowledged, but %d events, %d bytes, %d transactions are in flight", seed, n, b, w.tracker.Transactions())
+		}
+	}
+}
+
+// TestTrackerEveryOrder tries every order of acknowledgements of three transactions, at every point of the stream.
+func TestTrackerEveryOrder(t *testing.T) {
+	sizes := [][]int{{1, 1, 1}, {2, 1, 2}, {1, 0, 2}, {0, 0, 1}, {3, 2, 0}}
+	orders := 0
+	for _, s := range sizes {
+		var run func(acks []int)
+		total := s[0] + s[1] + s[2]
+		// acks[i] is the index into the events in flight of the i-th acknowledgement.
+		run = func(acks []int) {
+			if len(acks) < total {
+				for i := range total - len(acks) {
+					run(append(acks[:len(acks):len(acks)], i))
+				}
+				return
+			}
+			orders++
+			w := newWorld(t)
+			for _, n := range s {
+				w.begin()
+				for range n {
+					w.add(false)
+				}
+				w.commit()
+				w.keepalive(w.lsn + 3)
+			}
+			for _, i := range acks {
+				w.ack(i)
+			}
+			if w.tracker.Acked() != w.lsn+3 {
+				t.Fatalf("all acknowledged: %d, want %d", w.tracker.Acked(), w.lsn+3)
+			}
+		}
+		run(nil)
+	}
+	if orders < 250 {
+		t.Fatalf("only %d orders were tried", orders)
+	}
+}
+
+func TestTrackerProgress(t *testing.T) {
+	tr := NewTracker(1)
+	id := func(lsn pglogrepl.LSN) TxID {
+		return TxID{CommitLSN: lsn, XID: uint32(lsn), CommitTime: time.Unix(int64(lsn), 0)}
+	}
+	tr.Begin(id(10))
+	a := tr.Add(1)
+	tr.Commit(20)
+	tr.Begin(id(30))
+	b, c, d := tr.Add(1), tr.Add(1), tr.Add(1)
+	tr.Ack(c)
+	if p := tr.Progress(); p != (Progress{}) {
+		t.Fatalf("nothing is done: %+v", p)
+	}
+	tr.Ack(b)
+	tr.Ack(a)
+	if p := tr.Progress(); p.Done != id(10) || p.Partial != id(30) || p.Events != 2 {
+		t.Fatalf("%+v, want 10 done and two events of 30", p)
+	}
+	tr.Ack(d)
+	if tr.Acked() != 20 {
+		t.Fatalf("acked %d inside an open transaction", tr.Acked())
+	}
+	if oldest, ok := tr.Oldest(); !ok || !oldest.Equal(time.Unix(30, 0)) {
+		t.Fatalf("oldest %v %v", oldest, ok)
+	}
+	tr.Commit(40)
+	if p := tr.Progress(); p.Done != id(30) || !p.Partial.IsZero() {
+		t.Fatalf("%+v, want 30 done", p)
+	}
+	if _, ok := tr.Oldest(); ok {
+		t.Fatal("nothing is pending, yet there is an oldest")
+	}
+}
+
+func TestTrackerPanicsOnBrokenPromises(t *testing.T) {
+	mustPanic := func(name string, f func(tr *Tracker)) {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if recover() == nil {
+					t.Fatal("no panic")
+				}
+			}()
+			f(NewTracker(1))
+		})
+	}
+	mustPanic("ack of what was never added", func(tr *Tracker) { tr.Ack(0) })
+	mustPanic("ack twice", func(tr *Tracker) {
+		tr.Begin(TxID{})
+		tr.Add(1)
+		n := tr.Add(1)
+		tr.Ack(n)
+		tr.Ack(n)
+	})
+	mustPanic("ack twice behind the head", func(tr *Tracker) {
+		tr.Begin(TxID{})
+		n := tr.Add(1)
+		tr.Ack(n)
+		tr.Ack(n)
+	})
+	mustPanic("begin in a transaction", func(tr *Tracker) { tr.Begin(TxID{}); tr.Begin(TxID{}) })
+	mustPanic("add outside", func(tr *Tracker) { tr.Add(1) })
+	mustPanic("commit outside", func(tr *Tracker) { tr.Commit(1) })
+	mustPanic("start at zero", func(*Tracker) { NewTracker(0) })
+}
+
+func BenchmarkTracker(b *testing.B) {
+	tr := NewTracker(1)
+	id := TxID{CommitLSN: 1, CommitTime: time.Now()}
+	b.ReportAllocs()
+	for i := range b.N {
+		tr.Begin(id)
+		n := tr.Add(200)
+		tr.Commit(pglogrepl.LSN(i))
+		tr.Ack(n)
+	}
+}

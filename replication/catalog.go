@@ -1,0 +1,326 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+)
+
+// Slot is the server's view of the slot at one moment.
+type Slot struct {
+	Plugin, Database string
+	Active           bool
+	ActivePID        uint32
+	ActiveName       string // application_name of whoever holds it, if we may see it
+	WALStatus        string // reserved, extended, unreserved, lost
+	Invalidation     string // reason, PostgreSQL 17 and later; "" when valid
+	Failover         bool
+	RestartLSN       pglogrepl.LSN
+	ConfirmedFlush   pglogrepl.LSN
+	ServerLSN        pglogrepl.LSN // end of the server's WAL when it was looked at
+}
+
+// RetainedBytes is the WAL that the server keeps because of the slot.
+func (s *Slot) RetainedBytes() uint64 {
+	if s.ServerLSN < s.RestartLSN || s.RestartLSN == 0 {
+		return 0
+	}
+	return uint64(s.ServerLSN - s.RestartLSN)
+}
+
+const slotSQL = `
+SELECT s.plugin, s.database, s.active, coalesce(s.active_pid, 0),
+       coalesce((SELECT a.application_name FROM pg_stat_activity a WHERE a.pid = s.active_pid), ''),
+       coalesce(s.wal_status, ''),
+       coalesce(nullif(to_jsonb(s)->>'invalidation_reason', ''), ''),
+       coalesce((to_jsonb(s)->>'failover')::bool, false),
+       coalesce(s.restart_lsn, '0/0')::text, coalesce(s.confirmed_flush_lsn, '0/0')::text,
+       (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text
+  FROM pg_replication_slots s WHERE s.slot_name = $1 AND s.slot_type = 'logical'`
+
+// readSlot looks at the slot. A missing one is SlotMissing, an invalidated one SlotLost.
+func (c *Config) readSlot(ctx context.Context, conn *pgx.Conn) (*Slot, error) {
+	op := "look at slot " + c.Slot
+	var s Slot
+	var restart, confirmed, server string
+	err := conn.QueryRow(ctx, slotSQL, c.Slot).Scan(&s.Plugin, &s.Database, &s.Active, &s.ActivePID, &s.ActiveName,
+		&s.WALStatus, &s.Invalidation, &s.Failover, &restart, &confirmed, &server)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, fail(SlotMissing, op, slotRemedy, "the server has no logical slot of that name")
+	}
+	if err != nil {
+		return nil, classify(op, inspecting, err)
+	}
+	for _, f := range []struct {
+		text string
+		lsn  *pglogrepl.LSN
+	}{{restart, &s.RestartLSN}, {confirmed, &s.ConfirmedFlush}, {server, &s.ServerLSN}} {
+		if *f.lsn, err = pglogrepl.ParseLSN(f.text); err != nil {
+			return nil, fail(Protocol, op, "", "%w", err)
+		}
+	}
+	if s.WALStatus == "lost" || s.Invalidation != "" {
+		why := s.Invalidation
+		if why == "" {
+			why = "the WAL it needs was removed (max_slot_wal_keep_size)"
+		}
+		return &s, fail(SlotLost, op, slotRemedy, "the slot is invalidated: %s", why)
+	}
+	return &s, nil
+}
+
+// fitSlot says whether the slot is one that we can read at all.
+func (c *Config) fitSlot(s *Slot, database string) error {
+	op := "look at slot " + c.Slot
+	if s.Plugin != "pgoutput" {
+		return fail(Unsuitable, op, "create one with plugin pgoutput", "its output plugin is %s", s.Plugin)
+	}
+	if s.Database != database {
+		return fail(Unsuitable, op, "point postgres.url at the slot's database", "it belongs to database %s, we are in %s", s.Database, database)
+	}
+	if s.ConfirmedFlush == 0 {
+		return fail(Unavailable, op, "", "it has no confirmed_flush_lsn yet: still being created")
+	}
+	return nil
+}
+
+// table is a relation whose rows are outbox events.
+type table struct {
+	oid          uint32
+	schema, name string
+}
+
+// catalog is what the guard compares: what the publication does to our table, by the identity of its catalog rows.
+type catalog struct {
+	tables      []table // the outbox and its partitions; the first is the outbox itself
+	partitioned bool
+	viaRoot     bool
+	// fingerprint holds OID and xmin of the publication's own row and of the rows that put our table into it. Any
+	// ALTER PUBLICATION that touches us writes a new one, also if it was undone since.
+	fingerprint string
+	missing     []string // configured columns that are not published
+	idleTimeout time.Duration
+	syncNames   string
+}
+
+const catalogSQL = `
+SELECT p.oid, p.xmin::text, p.pubinsert, p.pubviaroot FROM pg_publication p WHERE p.pubname = $1`
+
+const tablesSQL = `
+SELECT c.oid, n.nspname, c.relname, c.relkind::text
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE (n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p'))
+    OR c.oid IN (SELECT t.relid FROM pg_class r JOIN pg_namespace m ON m.oid = r.relnamespace,
+                        LATERAL pg_partition_tree(r.oid) t
+                  WHERE m.nspname = $1 AND r.relname = $2)
+ ORDER BY (n.nspname = $1 AND c.relname = $2) DESC, c.oid`
+
+// publishedSQL asks for what is published in effect; attnames and rowfilter exist since PostgreSQL 15. Names are compared
+// rather than cast to regclass, which would need USAGE on schemas that the role has no business in.
+const publishedSQL = `
+SELECT coalesce(to_jsonb(t)->>'rowfilter', ''),
+       CASE WHEN to_jsonb(t) ? 'attnames' THEN ARRAY(SELECT jsonb_array_elements_text(to_jsonb(t)->'attnames'))
+            ELSE ARRAY(SELECT a.attname::text FROM pg_attribute a
+                        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) END
+  FROM pg_publication_tables t
+  JOIN pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+ WHERE t.pubname = $1 AND c.oid = ANY($2)`
+
+// fingerprintSQL is the guard's cheap query; %s is the part for schema publications, which PostgreSQL 15 brought.
+const fingerprintSQL = `
+SELECT coalesce((SELECT p.oid::text || '/' || p.xmin::text FROM pg_publication p WHERE p.pubname = $1), ''),
+       coalesce((SELECT string_agg(r.oid::text || '/' || r.xmin::text, ',' ORDER BY r.oid)
+                   FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+                  WHERE p.pubname = $1 AND r.prrelid = ANY($2)), '') || %s,
+       coalesce((SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                  WHERE c.oid = $3), ''),
+       current_setting('synchronous_standby_names'),
+       coalesce((SELECT w.sync_state FROM pg_stat_replication w WHERE w.pid = $4), '')`
+
+const schemaMembersSQL = `coalesce((SELECT ';' || string_agg(m.oid::text || '/' || m.xmin::text, ',' ORDER BY m.oid)
+                   FROM pg_publication_namespace m JOIN pg_publication p ON p.oid = m.pnpubid
+                  WHERE p.pubname = $1 AND m.pnnspid IN (SELECT c.relnamespace FROM pg_class c WHERE c.oid = ANY($2))), '')`
+
+// readCatalog resolves table and publication in full, at the start of a session.
+func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int) (*catalog, error) {
+	op := fmt.Sprintf("look at publication %s and table %s", c.Publication, c.table())
+	var cat catalog
+	if err := c.readTables(ctx, conn, &cat); err != nil {
+		return nil, err
+	}
+	var oid uint32
+	var xmin string
+	var inserts bool
+	err := conn.QueryRow(ctx, catalogSQL, c.Publication).Scan(&oid, &xmin, &inserts, &cat.viaRoot)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, fail(PublicationMissing, op, publicationRemedy, "the database has no publication of that name")
+	case err != nil:
+		return nil, classify(op, inspecting, err)
+	case !inserts:
+		return nil, fail(PublicationChanged, op, publicationRemedy, "the publication does not publish inserts")
+	}
+	if err := c.readPublished(ctx, conn, &cat); err != nil {
+		return nil, err
+	}
+	now, err := c.readGuard(ctx, conn, &cat, major, 0)
+	if err != nil {
+		return nil, err
+	}
+	cat.fingerprint, cat.syncNames = now.fingerprint, now.syncNames
+	var ms int64 // PostgreSQL 18 and later; in milliseconds whatever unit the server shows
+	err = conn.QueryRow(ctx, `SELECT coalesce((SELECT (extract(epoch FROM current_setting('idle_replication_slot_timeout', true)::interval) * 1000)::bigint), 0)`).Scan(&ms)
+	if err != nil {
+		return nil, classify(op, inspecting, err)
+	}
+	cat.idleTimeout = time.Duration(ms) * time.Millisecond
+	return &cat, nil
+}
+
+func (c *Config) readTables(ctx context.Context, conn *pgx.Conn, cat *catalog) error {
+	op := "look for table " + c.table()
+	rows, err := conn.Query(ctx, tablesSQL, c.Schema, c.Table)
+	if err != nil {
+		return classify(op, inspecting, err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var t table
+		var kind string
+		if err := rows.Scan(&t.oid, &t.schema, &t.name, &kind); err != nil {
+			return classify(op, inspecting, err)
+		}
+		if len(cat.tables) == 0 {
+			cat.partitioned = kind == "p"
+		}
+		cat.tables = append(cat.tables, t)
+	}
+	if err := rows.Err(); err != nil {
+		return classify(op, inspecting, err)
+	}
+	if len(cat.tables) == 0 || cat.tables[0].schema != c.Schema || cat.tables[0].name != c.Table {
+		return fail(PublicationChanged, op, "set outbox.table, or restore the table", "the database has no such table")
+	}
+	return nil
+}
+
+// readPublished says whether the publication carries our table whole, and which configured columns it leaves out.
+func (c *Config) readPublished(ctx context.Context, conn *pgx.Conn, cat *catalog) error {
+	op := fmt.Sprintf("look at what publication %s carries", c.Publication)
+	rows, err := conn.Query(ctx, publishedSQL, c.Publication, cat.oids())
+	if err != nil {
+		return classify(op, inspecting, err)
+	}
+	defer rows.Close()
+	carried := 0
+	missing := map[string]bool{}
+	for rows.Next() {
+		var filter string
+		var columns []string
+		if err := rows.Scan(&filter, &columns); err != nil {
+			return classify(op, inspecting, err)
+		}
+		carried++
+		if filter != "" {
+			return fail(PublicationChanged, op, publicationRemedy, "it has a row filter on %s: %s", c.table(), filter)
+		}
+		have := map[string]bool{}
+		for _, name := range columns {
+			have[name] = true
+		}
+		for _, name := range c.Columns {
+			if name != "" && !have[name] && !missing[name] {
+				missing[name] = true
+				cat.missing = append(cat.missing, name)
+			}
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return classify(op, inspecting, err)
+	}
+	// A partitioned table without partitions has nothing to carry and nothing to lose.
+	if carried == 0 && (!cat.partitioned || len(cat.tables) > 1) {
+		return fail(PublicationChanged, op, publicationRemedy, "it does not carry table %s", c.table())
+	}
+	return nil
+}
+
+func (cat *catalog) oids() []uint32 {
+	oids := make([]uint32, len(cat.tables))
+	for i, t := range cat.tables {
+		oids[i] = t.oid
+	}
+	return oids
+}
+
+// guardRow is one look of the guard.
+type guardRow struct {
+	publication, fingerprint string
+	table                    string
+	syncNames, syncState     string
+}
+
+func (c *Config) readGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, major int, walsender uint32) (*guardRow, error) {
+	schemas := "''"
+	if major >= 15 {
+		schemas = schemaMembersSQL
+	}
+	var g guardRow
+	var members string
+	err := conn.QueryRow(ctx, fmt.Sprintf(fingerprintSQL, schemas), c.Publication, cat.oids(), cat.tables[0].oid, int32(walsender)).
+		Scan(&g.publication, &members, &g.table, &g.syncNames, &g.syncState)
+	if err != nil {
+		return nil, classify("check publication "+c.Publication, inspecting, err)
+	}
+	g.fingerprint = g.publication + ";" + members
+	return &g, nil
+}
+
+// verify compares a look of the guard with the session's first.
+func (c *Config) verify(g *guardRow, cat *catalog) error {
+	op := "check publication " + c.Publication
+	switch {
+	case g.publication == "":
+		return fail(PublicationMissing, op, publicationRemedy, "it was dropped or renamed")
+	case g.table != c.table():
+		return fail(PublicationChanged, op, publicationRemedy, "table %s was dropped or renamed", c.table())
+	case g.fingerprint != cat.fingerprint:
+		return fail(PublicationChanged, op, publicationRemedy, "it was altered for table %s while we were streaming", c.table())
+	}
+	return c.verifyAsync(g.syncNames, g.syncState)
+}
+
+// verifyAsync refuses to be a synchronous standby: every commit of the database would wait for Kafka.
+// pg_stat_replication shows sync_state only to roles with pg_read_all_stats, so the setting itself is read as well.
+func (c *Config) verifyAsync(names, state string) error {
+	if state == "" || state == "async" {
+		if !namesStandby(names, c.ApplicationName()) {
+			return nil
+		}
+	}
+	return fail(SynchronousStandby, "check synchronous_standby_names",
+		"name the real standbys in synchronous_standby_names instead of * (and not "+c.ApplicationName()+")",
+		"synchronous_standby_names = '%s' makes our walsender a synchronous standby: commits would wait for Kafka", names)
+}
+
+// namesStandby reports whether synchronous_standby_names would count an application of that name (PostgreSQL, "19.6.2.
+// Primary Server": [FIRST|ANY] n (names) or names; * is everybody; names compare without case).
+func namesStandby(setting, application string) bool {
+	inner := setting
+	if i := strings.IndexByte(inner, '('); i >= 0 {
+		inner = strings.TrimSuffix(strings.TrimSpace(inner[i+1:]), ")")
+	}
+	for _, name := range strings.Split(inner, ",") {
+		name = strings.Trim(strings.TrimSpace(name), `"`)
+		if name == "*" || strings.EqualFold(name, application) {
+			return true
+		}
+	}
+	return false
+}

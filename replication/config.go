@@ -1,0 +1,171 @@
+// Package replication is the walsender's other end: it finds out whether server, slot and publication are what the
+// configuration says, opens one START_REPLICATION stream, reads it and sends standby status updates.
+//
+// It promises that no status update carries a zero or an unrequested position, that the bytes of the stream do not
+// depend on settings of the role or the database, and that every failure is an [Error] whose Kind says what it means.
+// How far may be confirmed is package checkpoint's answer; when, and what happens after a failure, is package relay's.
+package replication
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Config says which slot of which database is read.
+type Config struct {
+	// URL is asked at every connect, so that a rotated secret is noticed. "" means libpq's PG* environment.
+	URL         func() (string, error)
+	Slot        string // [a-z0-9_]{1,63}
+	Publication string
+	Schema      string // of the outbox table
+	Table       string
+	Columns     []string // columns that must be published
+	// WalSenderTimeout is set for our own walsender: how soon the server frees the slot of a dead client, and, from
+	// our side, how long a silent stream is believed in.
+	WalSenderTimeout time.Duration
+	// DecodingWorkMem sets logical_decoding_work_mem for our walsender; "" leaves the server's.
+	DecodingWorkMem string
+	// Dial replaces the network dialer, for tests; nil is the default.
+	Dial   pgconn.DialFunc
+	Logger *slog.Logger
+}
+
+// connectTimeout bounds one attempt to connect when the URL says nothing; queryTimeout bounds one catalog query.
+const (
+	connectTimeout = 10 * time.Second
+	queryTimeout   = 5 * time.Second
+)
+
+// ApplicationName is how our connections appear in pg_stat_activity and pg_stat_replication: the server cuts names at
+// 63 bytes.
+func (c *Config) ApplicationName() string {
+	name := "outboxcdc-" + c.Slot
+	return name[:min(len(name), 63)]
+}
+
+// table is the qualified name, for people.
+func (c *Config) table() string { return c.Schema + "." + c.Table }
+
+// streamParams are what the bytes of the stream depend on. As startup parameters they win over ALTER ROLE and ALTER
+// DATABASE. client_min_messages must not be error: the notice that a publication was skipped is a warning.
+func (c *Config) streamParams() map[string]string {
+	p := map[string]string{
+		"replication":         "database",
+		"application_name":    c.ApplicationName(),
+		"client_encoding":     "UTF8",
+		"DateStyle":           "ISO",
+		"IntervalStyle":       "postgres",
+		"extra_float_digits":  "3",
+		"TimeZone":            "UTC",
+		"bytea_output":        "hex",
+		"client_min_messages": "warning",
+		"wal_sender_timeout":  strconv.FormatInt(c.WalSenderTimeout.Milliseconds(), 10) + "ms",
+	}
+	if c.DecodingWorkMem != "" {
+		p["logical_decoding_work_mem"] = c.DecodingWorkMem
+	}
+	return p
+}
+
+// controlParams are for the ordinary connection, which only reads catalogs and must never hang.
+func (c *Config) controlParams() map[string]string {
+	ms := strconv.FormatInt(queryTimeout.Milliseconds(), 10)
+	return map[string]string{
+		"application_name":              c.ApplicationName(),
+		"client_encoding":               "UTF8",
+		"default_transaction_read_only": "on",
+		"statement_timeout":             ms,
+		"lock_timeout":                  ms,
+		"search_path":                   "pg_catalog",
+	}
+}
+
+// parse reads the connection settings anew.
+func (c *Config) parse(params map[string]string) (*pgx.ConnConfig, error) {
+	url, err := c.URL()
+	if err != nil {
+		return nil, fail(Credentials, "read the connection settings", "", "%w", err)
+	}
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		// pgconn masks the password in its own error.
+		return nil, fail(Unsuitable, "read postgres.url", "see PostgreSQL, \"Connection Strings\"", "%w", err)
+	}
+	for k, v := range params {
+		for old := range cfg.RuntimeParams {
+			if strings.EqualFold(old, k) {
+				delete(cfg.RuntimeParams, old)
+			}
+		}
+		cfg.RuntimeParams[k] = v
+	}
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = connectTimeout
+	}
+	if cfg.ValidateConnect == nil {
+		// A standby among several hosts, or behind a name that has not moved yet, is not where events are written.
+		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
+	}
+	if c.Dial != nil {
+		cfg.DialFunc = c.Dial
+	}
+	return cfg, nil
+}
+
+// dialControl opens the ordinary connection.
+func (c *Config) dialControl(ctx context.Context) (*pgx.Conn, error) {
+	cfg, err := c.parse(c.controlParams())
+	if err != nil {
+		return nil, err
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, classify("connect to Postgres", connecting, err)
+	}
+	return conn, nil
+}
+
+// dialStream opens the replication connection.
+func (c *Config) dialStream(ctx context.Context, onNotice pgconn.NoticeHandler) (*pgconn.PgConn, error) {
+	cfg, err := c.parse(c.streamParams())
+	if err != nil {
+		return nil, err
+	}
+	cfg.OnNotice = onNotice
+	conn, err := pgconn.ConnectConfig(ctx, &cfg.Config)
+	if err != nil {
+		return nil, classify("open a replication connection", connecting, err)
+	}
+	if tcp, ok := conn.Conn().(*net.TCPConn); ok {
+		_ = tcp.SetKeepAlive(true)
+	}
+	return conn, nil
+}
+
+// quotePublication writes a publication name for publication_names, which is parsed as a list of SQL identifiers
+// inside a string literal that pglogrepl pastes as it is.
+func quotePublication(name string) string {
+	ident := `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
+	return "'" + strings.ReplaceAll(ident, "'", "''") + "'"
+}
+
+// CheckSlotName refuses what PostgreSQL would refuse, before pglogrepl pastes it into a command.
+func CheckSlotName(name string) error {
+	if name == "" || len(name) > 63 {
+		return fmt.Errorf("slot name %q: 1 to 63 characters of a-z, 0-9 and _", name)
+	}
+	for _, r := range name {
+		if (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '_' {
+			return fmt.Errorf("slot name %q: 1 to 63 characters of a-z, 0-9 and _", name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,132 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Kind says what an error means to us, whatever words the server used. What is done about a kind is decided in one
+// table of package relay.
+type Kind int
+
+// The kinds.
+const (
+	Unavailable        Kind = iota // connection lost or refused, server starting up, shutting down or in recovery
+	Credentials                    // password or pg_hba refused us
+	MissingRight                   // REPLICATION, CONNECT or another right is missing
+	Unsuitable                     // wal_level, version or slot cannot work with this configuration
+	SlotActive                     // another connection holds the slot
+	SlotMissing                    // no slot of that name
+	SlotLost                       // invalidated, or WAL that it needs is gone
+	PublicationMissing             // no publication of that name
+	PublicationChanged             // it no longer carries our table, filters it, or was altered since we looked
+	ColumnMissing                  // a column that the configuration names is not published
+	RelationMismatch               // name and OID of a relation message do not both belong to the outbox
+	OtherHistory                   // not the cluster, or not the history, that this process delivered from
+	SynchronousStandby             // synchronous_standby_names makes commits wait for us
+	Protocol                       // the server sent what we do not understand
+)
+
+var kindNames = [...]string{
+	"unavailable", "credentials", "missing_right", "unsuitable", "slot_active", "slot_missing", "slot_lost",
+	"publication_missing", "publication_changed", "column_missing", "relation_mismatch", "other_history",
+	"synchronous_standby", "protocol",
+}
+
+// String is the kind as a label value.
+func (k Kind) String() string { return kindNames[k] }
+
+// Error is what every function of this package returns for a failure.
+type Error struct {
+	Kind     Kind
+	Op       string // what was being done
+	SQLSTATE string // "" when the server did not say
+	Err      error
+	Remedy   string // what a person can do, "" when waiting is all
+}
+
+func (e *Error) Error() string {
+	s := e.Op + ": " + e.Err.Error()
+	if e.Remedy != "" {
+		s += "; remedy: " + e.Remedy
+	}
+	return s
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// KindOf returns the kind of err; an error of nobody's making is Unavailable, so that it is retried.
+func KindOf(err error) Kind {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Kind
+	}
+	return Unavailable
+}
+
+func fail(kind Kind, op, remedy, format string, args ...any) *Error {
+	return &Error{Kind: kind, Op: op, Remedy: remedy, Err: fmt.Errorf(format, args...)}
+}
+
+// phase is when a server said what it said: the same SQLSTATE means different things then.
+type phase int
+
+const (
+	connecting phase = iota // opening a connection
+	inspecting              // SQL over the ordinary connection
+	starting                // START_REPLICATION
+	streaming               // after it was accepted
+)
+
+// classify turns an error of pgconn, or of the network, into an *Error by SQLSTATE and phase (PostgreSQL, Appendix A,
+// "PostgreSQL Error Codes").
+func classify(op string, ph phase, err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	out := &Error{Kind: Unavailable, Op: op, Err: err}
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return out
+	}
+	out.SQLSTATE = pg.Code
+	switch pg.Code {
+	case "28P01", "28000": // invalid_password, invalid_authorization_specification
+		out.Kind, out.Remedy = Credentials, "check user, password and pg_hba.conf"
+	case "42501": // insufficient_privilege
+		out.Kind, out.Remedy = MissingRight, "the role needs REPLICATION, CONNECT and SELECT on the outbox: see outboxcdc setup sql"
+	case "55006": // object_in_use
+		out.Kind = SlotActive
+	case "42704": // undefined_object: the slot when starting, the publication of that time when streaming
+		if ph == streaming {
+			out.Kind, out.Remedy = PublicationMissing, publicationRemedy
+		} else {
+			out.Kind, out.Remedy = SlotMissing, slotRemedy
+		}
+	case "55000": // object_not_in_prerequisite_state: an invalidated slot, or wal_level
+		if ph == starting || ph == streaming {
+			out.Kind, out.Remedy = SlotLost, slotRemedy
+		}
+	case "58P01": // undefined_file: a WAL segment is gone
+		if ph == starting || ph == streaming {
+			out.Kind, out.Remedy = SlotLost, slotRemedy
+		}
+	}
+	return out
+}
+
+const (
+	slotRemedy = "events committed since may be missing from Kafka: find them in the outbox table, then create the slot " +
+		"again with outboxcdc setup apply; it is never created by itself because that would skip them without a word"
+	publicationRemedy = "restore the publication (outboxcdc setup sql shows it); events committed while it did not carry " +
+		"the outbox are not in the stream and have to be found in the table"
+)
+
+// isTimeout reports whether a read ended at its deadline, which is how the stream's owner gets its turn.
+func isTimeout(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout() && !errors.Is(err, context.DeadlineExceeded)
+}

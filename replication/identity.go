@@ -1,0 +1,85 @@
+package replication
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Identity says which history of which cluster a stream belongs to.
+type Identity struct {
+	SystemID uint64
+	Timeline int32
+	WALEnd   pglogrepl.LSN // flushed end of the server's WAL when we connected
+	forks    []fork        // where earlier timelines ended, oldest first
+}
+
+// fork ends a timeline: records that start before LSN lie on it or on one before.
+type fork struct {
+	timeline int32
+	lsn      pglogrepl.LSN
+}
+
+// TimelineOf returns the timeline that a record starting at lsn lies on, which after a failover is not simply the
+// server's present one (PostgreSQL, "Timelines").
+func (id Identity) TimelineOf(lsn pglogrepl.LSN) int32 {
+	for _, f := range id.forks {
+		if lsn < f.lsn {
+			return f.timeline
+		}
+	}
+	return id.Timeline
+}
+
+// identify runs IDENTIFY_SYSTEM and, beyond the first timeline, TIMELINE_HISTORY.
+func identify(ctx context.Context, conn *pgconn.PgConn) (Identity, error) {
+	sys, err := pglogrepl.IdentifySystem(ctx, conn)
+	if err != nil {
+		return Identity{}, classify("identify the system", connecting, err)
+	}
+	id := Identity{Timeline: sys.Timeline, WALEnd: sys.XLogPos}
+	if id.SystemID, err = strconv.ParseUint(sys.SystemID, 10, 64); err != nil {
+		return Identity{}, fail(Protocol, "identify the system", "", "system identifier %q: %w", sys.SystemID, err)
+	}
+	if id.Timeline > 1 {
+		h, err := pglogrepl.TimelineHistory(ctx, conn, id.Timeline)
+		if err != nil {
+			return Identity{}, classify("read the timeline history", connecting, err)
+		}
+		if id.forks, err = parseHistory(h.Content); err != nil {
+			return Identity{}, fail(Protocol, "read the timeline history", "", "%w", err)
+		}
+	}
+	return id, nil
+}
+
+// parseHistory reads a timeline history file: lines of "timeline<TAB>switch point<TAB>reason".
+func parseHistory(content []byte) ([]fork, error) {
+	var forks []fork
+	lines := bufio.NewScanner(bytes.NewReader(content))
+	for lines.Scan() {
+		f := strings.Fields(lines.Text())
+		if len(f) == 0 || strings.HasPrefix(f[0], "#") {
+			continue
+		}
+		if len(f) < 2 {
+			return nil, fmt.Errorf("history line %q: want timeline and switch point", lines.Text())
+		}
+		tli, err := strconv.ParseInt(f[0], 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("history line %q: %w", lines.Text(), err)
+		}
+		lsn, err := pglogrepl.ParseLSN(f[1])
+		if err != nil {
+			return nil, fmt.Errorf("history line %q: %w", lines.Text(), err)
+		}
+		forks = append(forks, fork{int32(tli), lsn})
+	}
+	return forks, lines.Err()
+}

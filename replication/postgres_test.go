@@ -1,0 +1,336 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/decoder"
+	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+)
+
+// opposite sets everything that the bytes depend on to something else, on role and on database.
+const opposite = `
+ALTER %[1]s SET DateStyle = 'SQL, DMY'; ALTER %[1]s SET IntervalStyle = 'sql_standard';
+ALTER %[1]s SET extra_float_digits = -15; ALTER %[1]s SET TimeZone = 'Asia/Tokyo';
+ALTER %[1]s SET bytea_output = 'escape'; ALTER %[1]s SET client_encoding = 'LATIN1';
+ALTER %[1]s SET client_min_messages = 'error'; ALTER %[1]s SET wal_sender_timeout = '0'`
+
+type bench struct {
+	*testing.T
+	server *pgtest.Server
+	sql    *pgx.Conn
+	source *Source
+}
+
+// newBench gives a database with outbox, publication and slot, and a source that reads them as an ordinary role.
+func newBench(t *testing.T, major string) *bench {
+	t.Helper()
+	server := pgtest.ForTest(t, pgtest.Options{Major: major})
+	ctx := t.Context()
+	sql, err := pgx.Connect(ctx, server.SuperURL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sql.Close(context.Background()) })
+	b := &bench{T: t, server: server, sql: sql}
+	b.exec(`CREATE ROLE relay LOGIN REPLICATION PASSWORD 'secret'`)
+	b.exec(`CREATE TABLE outbox (id int PRIMARY KEY, at timestamptz, f float8, b bytea, i interval, s text)`)
+	b.exec(`GRANT SELECT ON outbox TO relay`)
+	b.exec(`CREATE PUBLICATION pub FOR TABLE outbox WITH (publish = 'insert')`)
+	b.exec(`SELECT pg_create_logical_replication_slot('slot', 'pgoutput')`)
+	b.source, err = NewSource(Config{
+		URL:  func() (string, error) { return server.URL("postgres", "relay", "secret"), nil },
+		Slot: "slot", Publication: "pub", Schema: "public", Table: "outbox", Columns: []string{"id", "s"},
+		WalSenderTimeout: 5 * time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *bench) exec(sql string) {
+	b.Helper()
+	if _, err := b.sql.Exec(b.Context(), sql); err != nil {
+		b.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func (b *bench) open() *Stream {
+	b.Helper()
+	st, err := b.source.Open(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = st.Close(0, time.Now()) })
+	return st
+}
+
+func (b *bench) openFails(want Kind) {
+	b.Helper()
+	st, err := b.source.Open(b.Context())
+	if err == nil {
+		_ = st.Close(0, time.Now())
+	}
+	if err == nil || KindOf(err) != want {
+		b.Fatalf("opened with %v, want %s", err, want)
+	}
+}
+
+// next reads until the decoder returns an event or the stream an error.
+func (b *bench) next(st *Stream, dec *decoder.Decoder) (*decoder.Event, error) {
+	b.Helper()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+		st.SetDeadline(time.Now().Add(time.Second))
+		msg, err := st.Receive()
+		if errors.Is(err, ErrDeadline) {
+			if err := st.Status(st.Start(), true, time.Now()); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if msg.Data == nil {
+			continue
+		}
+		m, err := dec.Decode(msg.Data)
+		if err != nil {
+			return nil, err
+		}
+		if m.Kind == decoder.KindEvent {
+			return m.Event, nil
+		}
+	}
+	b.Fatal("no event within 10 s")
+	return nil, nil
+}
+
+// TestBytesDoNotDependOnRoleOrDatabase sets the opposite of everything on role and database.
+func TestBytesDoNotDependOnRoleOrDatabase(t *testing.T) {
+	b := newBench(t, "18")
+	b.exec(fmt.Sprintf(opposite, "ROLE relay"))
+	b.exec(fmt.Sprintf(opposite, "DATABASE postgres"))
+	st := b.open()
+	b.exec(`INSERT INTO outbox VALUES (1, '2026-11-21 10:00:00+00', 0.1::float8 + 0.2::float8, '\x00ff5c', '1 year 2 days 03:00:00', 'Grüße, 世界')`)
+	dec := decoder.New(func(rel *decoder.Relation) (bool, error) { return st.Resolve(t.Context(), rel) })
+	ev, err := b.next(st, dec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"1", "2026-11-21 10:00:00+00", "0.30000000000000004", `\x00ff5c`, "1 year 2 days 03:00:00", "Grüße, 世界"} {
+		if got := string(ev.Values[i].Data); got != want {
+			t.Errorf("column %s: %q, want %q", ev.Relation.Columns[i].Name, got, want)
+		}
+	}
+	var timeout string
+	if err := b.sql.QueryRow(t.Context(), `SELECT count(*)::text FROM pg_stat_replication WHERE application_name = 'outboxcdc-slot'`).Scan(&timeout); err != nil || timeout != "1" {
+		t.Errorf("walsenders named outboxcdc-slot: %s %v", timeout, err)
+	}
+}
+
+// TestWalSenderTimeoutIsOurs shows that a client that says nothing loses the slot after our own time-out, although role
+// and database forbid any.
+func TestWalSenderTimeoutIsOurs(t *testing.T) {
+	b := newBench(t, "15")
+	b.exec(fmt.Sprintf(opposite, "ROLE relay"))
+	b.source.cfg.WalSenderTimeout = time.Second
+	b.open()
+	start := time.Now()
+	if err := b.source.WaitFree(t.Context(), func(*Slot) {}); err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(start); d > 5*time.Second {
+		t.Fatalf("the slot was free after %s", d)
+	}
+}
+
+func TestOpenNamesWhatIsWrong(t *testing.T) {
+	b := newBench(t, "14")
+	good := b.source.cfg
+	with := func(change func(*Config)) {
+		b.source.cfg = good
+		b.source.first = ""
+		change(&b.source.cfg)
+	}
+	with(func(c *Config) { c.Slot = "other" })
+	b.openFails(SlotMissing)
+	with(func(c *Config) { c.Publication = "other" })
+	b.openFails(PublicationMissing)
+	with(func(c *Config) { c.Table = "other" })
+	b.openFails(PublicationChanged)
+	with(func(c *Config) {
+		c.URL = func() (string, error) { return b.server.URL("postgres", "relay", "wrong"), nil }
+	})
+	b.openFails(Credentials)
+	with(func(*Config) {})
+	b.exec(`SELECT pg_create_logical_replication_slot('td', 'test_decoding')`)
+	with(func(c *Config) { c.Slot = "td" })
+	b.openFails(Unsuitable)
+	with(func(*Config) {})
+	b.exec(`ALTER ROLE relay NOREPLICATION`)
+	b.openFails(MissingRight)
+	b.exec(`ALTER ROLE relay REPLICATION`)
+	b.exec(`CREATE TABLE other (id int)`)
+	b.exec(`ALTER PUBLICATION pub SET TABLE other`)
+	with(func(*Config) {})
+	b.openFails(PublicationChanged)
+	b.exec(`ALTER PUBLICATION pub SET TABLE outbox`)
+	b.exec(`ALTER PUBLICATION pub SET (publish = 'update')`)
+	with(func(*Config) {})
+	b.openFails(PublicationChanged)
+	b.exec(`ALTER PUBLICATION pub SET (publish = 'insert')`)
+	with(func(c *Config) { c.Columns = []string{"id", "gone"} })
+	st := b.open()
+	if m := st.Missing(); len(m) != 1 || m[0] != "gone" {
+		t.Fatalf("missing columns %v", m)
+	}
+	b.source.first = ""
+	b.openFails(SlotActive)
+	if err := st.Close(st.Start(), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	b.open() // a clean end frees the slot at once
+}
+
+// TestGuardSeesWhatWasUndone: what was altered and put back between two looks lost rows all the same.
+func TestGuardSeesWhatWasUndone(t *testing.T) {
+	b := newBench(t, "18")
+	b.exec(`CREATE TABLE other (id int)`)
+	for _, c := range []struct {
+		name, do, undo string
+		want           Kind
+	}{
+		{"row filter", `ALTER PUBLICATION pub SET TABLE outbox WHERE (id > 5)`, `ALTER PUBLICATION pub SET TABLE outbox`, PublicationChanged},
+		{"table removed", `ALTER PUBLICATION pub SET TABLE other`, `ALTER PUBLICATION pub SET TABLE outbox`, PublicationChanged},
+		{"publish", `ALTER PUBLICATION pub SET (publish = 'delete')`, `ALTER PUBLICATION pub SET (publish = 'insert')`, PublicationChanged},
+		{"renamed", `ALTER PUBLICATION pub RENAME TO pub2`, `ALTER PUBLICATION pub2 RENAME TO pub`, PublicationChanged},
+		{"dropped", `DROP PUBLICATION pub`, `CREATE PUBLICATION pub FOR TABLE outbox WITH (publish = 'insert')`, PublicationChanged},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b.source.first = ""
+			st := b.open()
+			defer func() { _ = st.Close(0, time.Now()) }()
+			if _, err := st.Check(t.Context()); err != nil {
+				t.Fatalf("before: %v", err)
+			}
+			b.exec(`ALTER PUBLICATION pub ADD TABLE other`) // not ours: no reason to stop
+			if _, err := st.Check(t.Context()); err != nil {
+				t.Fatalf("another table was added: %v", err)
+			}
+			b.exec(`ALTER PUBLICATION pub DROP TABLE other`)
+			b.exec(c.do)
+			b.exec(c.undo)
+			if _, err := st.Check(t.Context()); KindOf(err) != c.want || err == nil {
+				t.Fatalf("after: %v, want %s", err, c.want)
+			}
+			_ = st.Close(0, time.Now())
+			b.openFails(PublicationChanged) // nor does a new session forget
+		})
+	}
+}
+
+func TestGuardSeesTheTableGo(t *testing.T) {
+	b := newBench(t, "17")
+	st := b.open()
+	b.exec(`ALTER TABLE outbox RENAME TO outbox_old`)
+	if _, err := st.Check(t.Context()); KindOf(err) != PublicationChanged || err == nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRefusesToBeASynchronousStandby(t *testing.T) {
+	b := newBench(t, "16")
+	st := b.open()
+	set := func(names string) {
+		b.exec(`ALTER SYSTEM SET synchronous_standby_names = '` + names + `'`)
+		b.exec(`SELECT pg_reload_conf()`)
+		b.await("SHOW synchronous_standby_names", names)
+	}
+	set("*")
+	if _, err := st.Check(t.Context()); KindOf(err) != SynchronousStandby || err == nil {
+		t.Fatal(err)
+	}
+	_ = st.Close(0, time.Now())
+	b.openFails(SynchronousStandby)
+	set("somebody_else")
+	b.open()
+}
+
+func (b *bench) await(query, want string) {
+	b.Helper()
+	var got string
+	for range 200 {
+		// A fresh connection each time: a backend takes up a reload between two commands at the earliest.
+		conn, err := pgx.Connect(b.Context(), b.server.SuperURL("postgres"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		err = conn.QueryRow(b.Context(), query).Scan(&got)
+		_ = conn.Close(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if got == want {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	b.Fatalf("%s is %s, want %s", query, got, want)
+}
+
+// TestPublicationDropped: up to 17 the stream dies, since 18 the server only warns and the rows are gone.
+func TestPublicationDropped(t *testing.T) {
+	for _, major := range []string{"17", "18"} {
+		t.Run(major, func(t *testing.T) {
+			b := newBench(t, major)
+			st := b.open()
+			b.exec(`DROP PUBLICATION pub`)
+			b.exec(`INSERT INTO outbox VALUES (1)`)
+			dec := decoder.New(func(rel *decoder.Relation) (bool, error) { return st.Resolve(t.Context(), rel) })
+			_, err := b.next(st, dec)
+			if KindOf(err) != PublicationMissing || err == nil {
+				t.Fatalf("%v, want %s", err, PublicationMissing)
+			}
+		})
+	}
+}
+
+// TestConfirmedIsWhatWasSaid: the slot moves to the position said, and no further.
+func TestConfirmedIsWhatWasSaid(t *testing.T) {
+	b := newBench(t, "15")
+	st := b.open()
+	start := st.Start()
+	b.exec(`INSERT INTO outbox VALUES (1), (2)`)
+	dec := decoder.New(func(rel *decoder.Relation) (bool, error) { return st.Resolve(t.Context(), rel) })
+	if _, err := b.next(st, dec); err != nil {
+		t.Fatal(err)
+	}
+	slot := func() pglogrepl.LSN {
+		s, err := st.Check(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.ConfirmedFlush
+	}
+	if err := st.Status(start, true, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if got := slot(); got != start {
+		t.Fatalf("confirmed %s although nothing was acknowledged after %s", got, start)
+	}
+	if err := st.Close(start+1, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := b.source.Look(t.Context())
+	if err != nil || s.ConfirmedFlush != start+1 {
+		t.Fatalf("%+v %v, want %s", s, err, start+1)
+	}
+}

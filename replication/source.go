@@ -1,0 +1,241 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Source is the slot that one process reads, over all its sessions.
+type Source struct {
+	cfg Config
+	log *slog.Logger
+
+	// first is what the publication looked like when this process first saw it; an ALTER PUBLICATION between two
+	// sessions is as dangerous as one during a session.
+	first string
+}
+
+// NewSource checks the names and returns a source; it connects to nothing.
+func NewSource(cfg Config) (*Source, error) {
+	if err := CheckSlotName(cfg.Slot); err != nil {
+		return nil, err
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Source{cfg: cfg, log: cfg.Logger}, nil
+}
+
+// WaitFree returns when the slot is held by nobody. It looks once a second over an ordinary connection and calls tick
+// each time with what it saw, so that a standby shows that it lives.
+func (s *Source) WaitFree(ctx context.Context, tick func(*Slot)) error {
+	conn, err := s.cfg.dialControl(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeControl(conn)
+	timer := time.NewTicker(time.Second)
+	defer timer.Stop()
+	for {
+		slot, err := s.cfg.readSlot(ctx, conn)
+		if err != nil {
+			return err
+		}
+		tick(slot)
+		if !slot.Active {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-timer.C:
+		}
+	}
+}
+
+// Look reads the slot over a connection of its own that is closed again at once, for the metrics of a time in which
+// there is no session.
+func (s *Source) Look(ctx context.Context) (*Slot, error) {
+	conn, err := s.cfg.dialControl(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer closeControl(conn)
+	return s.cfg.readSlot(ctx, conn)
+}
+
+// Open starts one session with the walsender. On any failure everything that was opened is closed again.
+func (s *Source) Open(ctx context.Context) (_ *Stream, err error) {
+	st := &Stream{cfg: &s.cfg, log: s.log}
+	defer func() {
+		if err != nil {
+			st.abandon()
+		}
+	}()
+	if st.control, err = s.cfg.dialControl(ctx); err != nil {
+		return nil, err
+	}
+	if err = s.inspect(ctx, st); err != nil {
+		return nil, err
+	}
+	if st.conn, err = s.cfg.dialStream(ctx, st.onNotice); err != nil {
+		return nil, err
+	}
+	if st.identity, err = identify(ctx, st.conn); err != nil {
+		return nil, err
+	}
+	if err = st.begin(ctx); err != nil {
+		return nil, err
+	}
+	return st, nil
+}
+
+// inspect looks at server, slot and publication over the ordinary connection, before anything is started.
+func (s *Source) inspect(ctx context.Context, st *Stream) error {
+	var err error
+	if st.major, err = serverMajor(st.control); err != nil {
+		return err
+	}
+	slot, err := s.cfg.readSlot(ctx, st.control)
+	if err != nil {
+		return err
+	}
+	if err := s.cfg.fitSlot(slot, st.control.Config().Database); err != nil {
+		return err
+	}
+	if slot.Active {
+		return fail(SlotActive, "start slot "+s.cfg.Slot, "", "it is active for PID %d %s", slot.ActivePID, slot.ActiveName)
+	}
+	if st.cat, err = s.cfg.readCatalog(ctx, st.control, st.major); err != nil {
+		return err
+	}
+	if s.first == "" {
+		s.first = st.cat.fingerprint
+	} else if s.first != st.cat.fingerprint {
+		return fail(PublicationChanged, "check publication "+s.cfg.Publication, publicationRemedy,
+			"it was altered for table %s since this process first saw it", s.cfg.table())
+	}
+	// Before START_REPLICATION, so that no commit ever waits for us.
+	return s.cfg.verifyAsync(st.cat.syncNames, "")
+}
+
+// minMajor and maxMajor bound the servers that are tested; newer ones are tried with a warning.
+const (
+	minMajor = 14
+	maxMajor = 18
+)
+
+func serverMajor(conn *pgx.Conn) (int, error) {
+	text := conn.PgConn().ParameterStatus("server_version")
+	digits := 0
+	for digits < len(text) && text[digits] >= '0' && text[digits] <= '9' {
+		digits++
+	}
+	major, err := strconv.Atoi(text[:digits])
+	if err != nil {
+		return 0, fail(Protocol, "read the server's version", "", "%q: %w", text, err)
+	}
+	if major < minMajor {
+		return 0, fail(Unsuitable, "read the server's version", "use PostgreSQL 14 to 18", "PostgreSQL %s is not supported", text)
+	}
+	return major, nil
+}
+
+// Stream is one START_REPLICATION session and the ordinary connection beside it. Receive, Status and Close belong to
+// one goroutine, Check and Resolve may run on another one (one at a time); Interrupt may be called by anybody.
+type Stream struct {
+	identity Identity
+	start    pglogrepl.LSN
+
+	cfg   *Config
+	log   *slog.Logger
+	major int
+	cat   *catalog
+
+	conn    *pgconn.PgConn // the stream's owner
+	notices []*pgconn.Notice
+	status  []byte
+
+	interrupted sync.Mutex // orders Interrupt and the owner's setting of a read deadline
+	interrupt   bool
+
+	controlMu sync.Mutex
+	control   *pgx.Conn
+}
+
+// Identity says which history of which cluster the stream belongs to.
+func (st *Stream) Identity() Identity { return st.identity }
+
+// Start is the slot's confirmed_flush_lsn as read after START_REPLICATION was accepted; never zero.
+func (st *Stream) Start() pglogrepl.LSN { return st.start }
+
+// Missing lists the configured columns that the publication does not carry at present. Rows committed before a column
+// went may still decode with it, so this is no error by itself.
+func (st *Stream) Missing() []string { return st.cat.missing }
+
+// IdleTimeout is idle_replication_slot_timeout (PostgreSQL 18): 0 means the server never invalidates an idle slot.
+func (st *Stream) IdleTimeout() time.Duration { return st.cat.idleTimeout }
+
+// begin sends START_REPLICATION from 0/0, that is from the slot's own position: no remembered LSN is ever given to it,
+// because the server would skip to it without a word (PostgreSQL, "Streaming Replication Protocol").
+func (st *Stream) begin(ctx context.Context) error {
+	op := "start slot " + st.cfg.Slot
+	err := pglogrepl.StartReplication(ctx, st.conn, st.cfg.Slot, 0, pglogrepl.StartReplicationOptions{
+		Mode:       pglogrepl.LogicalReplication,
+		PluginArgs: []string{"proto_version '1'", "publication_names " + quotePublication(st.cfg.Publication)},
+	})
+	if err != nil {
+		return classify(op, starting, err)
+	}
+	// Only now: before START_REPLICATION was accepted a predecessor could still have confirmed more.
+	slot, err := st.cfg.readSlot(ctx, st.control)
+	if err != nil {
+		return err
+	}
+	if slot.ActivePID != st.conn.PID() {
+		return fail(Unavailable, op, "let postgres.url name one server, not a load balancer",
+			"the slot is active for PID %d, our walsender is %d: two connections reached two servers", slot.ActivePID, st.conn.PID())
+	}
+	st.start = slot.ConfirmedFlush
+	st.log.Debug("replication started", "slot", st.cfg.Slot, "start", st.start, "system", st.identity.SystemID,
+		"timeline", st.identity.Timeline, "server", st.major)
+	return nil
+}
+
+// String names the stream for logs.
+func (st *Stream) String() string {
+	return fmt.Sprintf("system %d timeline %d slot %s", st.identity.SystemID, st.identity.Timeline, st.cfg.Slot)
+}
+
+// abandon closes what Open had opened.
+func (st *Stream) abandon() {
+	if st.conn != nil {
+		closeNow(st.conn)
+	}
+	if st.control != nil {
+		closeControl(st.control)
+	}
+}
+
+// closeTimeout bounds every polite goodbye.
+const closeTimeout = 2 * time.Second
+
+func closeControl(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	_ = conn.Close(ctx) // a connection that cannot be closed politely is closed all the same
+}
+
+func closeNow(conn *pgconn.PgConn) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	_ = conn.Close(ctx)
+}

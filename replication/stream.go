@@ -1,0 +1,259 @@
+package replication
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/outboxcdc/outboxcdc/decoder"
+)
+
+// Message is what Receive returns: XLogData or a keepalive.
+type Message struct {
+	// Data is pgoutput's message; nil for a keepalive. It is valid until the next call of Receive.
+	Data []byte
+	// WALStart is XLogData's position, ServerWALEnd a keepalive's: how far the server has decoded. Everything published
+	// in front of a keepalive's position is in front of it in the stream.
+	WALStart, ServerWALEnd pglogrepl.LSN
+	ReplyRequested         bool
+}
+
+// ErrDeadline is returned by Receive when the deadline passed or Interrupt was called; the stream goes on.
+var ErrDeadline = errors.New("receive: deadline")
+
+// Interrupt makes a running or the next Receive return ErrDeadline.
+func (st *Stream) Interrupt() {
+	st.interrupted.Lock()
+	defer st.interrupted.Unlock()
+	st.interrupt = true
+	_ = st.conn.Conn().SetReadDeadline(time.Unix(1, 0))
+}
+
+// SetDeadline bounds the following calls of Receive. It returns false when Interrupt was called since the last time,
+// in which case the owner has something to do first.
+func (st *Stream) SetDeadline(t time.Time) bool {
+	st.interrupted.Lock()
+	defer st.interrupted.Unlock()
+	if st.interrupt {
+		st.interrupt = false
+		return false
+	}
+	_ = st.conn.Conn().SetReadDeadline(t)
+	return true
+}
+
+// Receive returns the next message, ErrDeadline, or an *Error. Notices of the server are errors here, told apart by the
+// routine that sent them and not by their translated text; the one that only means waiting is logged and counted by
+// the caller through Waiting.
+func (st *Stream) Receive() (Message, error) {
+	for {
+		// Before reading: a notice must never cost the message behind it.
+		if err := st.noticeError(); err != nil {
+			return Message{}, err
+		}
+		raw, err := st.conn.ReceiveMessage(context.Background())
+		if err != nil {
+			if isTimeout(err) {
+				return Message{}, ErrDeadline
+			}
+			return Message{}, classify("read the stream", streaming, err)
+		}
+		switch m := raw.(type) {
+		case *pgproto3.CopyData:
+			return parseCopyData(m.Data)
+		case *pgproto3.ErrorResponse:
+			return Message{}, classify("read the stream", streaming, pgconn.ErrorResponseToPgError(m))
+		case *pgproto3.CopyDone:
+			return Message{}, fail(Unavailable, "read the stream", "", "the server ended the stream")
+		case *pgproto3.NoticeResponse, *pgproto3.ParameterStatus: // onNotice has it
+		default:
+			return Message{}, fail(Protocol, "read the stream", "report this with the server's version", "unexpected message %T", raw)
+		}
+	}
+}
+
+// parseCopyData reads the header of a replication message (PostgreSQL, "Streaming Replication Protocol"). It is not
+// left to pglogrepl because that one copies and allocates for every message.
+func parseCopyData(b []byte) (Message, error) {
+	switch {
+	case len(b) >= 25 && b[0] == pglogrepl.XLogDataByteID:
+		return Message{
+			WALStart: pglogrepl.LSN(binary.BigEndian.Uint64(b[1:])),
+			Data:     b[25:],
+		}, nil
+	case len(b) == 18 && b[0] == pglogrepl.PrimaryKeepaliveMessageByteID:
+		return Message{
+			ServerWALEnd:   pglogrepl.LSN(binary.BigEndian.Uint64(b[1:])),
+			ReplyRequested: b[17] != 0,
+		}, nil
+	}
+	first := byte(0)
+	if len(b) > 0 {
+		first = b[0]
+	}
+	return Message{}, fail(Protocol, "read the stream", "report this with the server's version",
+		"replication message of type %q with %d bytes is unknown", first, len(b))
+}
+
+// postgresEpoch is the zero of the protocol's clock.
+var postgresEpoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// statusTimeout bounds the writing of one status update; a server that takes none for so long is gone.
+const statusTimeout = 10 * time.Second
+
+// Status sends a standby status update with written = flushed = applied = confirmed. With reply the server answers with
+// a keepalive at once. It panics on position 0: pglogrepl's sender would turn that into "everything received is
+// flushed", which is why there is one of our own.
+func (st *Stream) Status(confirmed pglogrepl.LSN, reply bool, now time.Time) error {
+	st.status = appendStatus(st.status[:0], confirmed, reply, now)
+	_ = st.conn.Conn().SetWriteDeadline(time.Now().Add(statusTimeout))
+	if err := st.conn.Frontend().SendUnbufferedEncodedCopyData(st.status); err != nil {
+		return classify("send a status update", streaming, err)
+	}
+	return nil
+}
+
+// appendStatus encodes CopyData with a standby status update.
+func appendStatus(b []byte, confirmed pglogrepl.LSN, reply bool, now time.Time) []byte {
+	if confirmed == 0 {
+		panic("replication: a status update with position 0/0 would confirm what was never acknowledged")
+	}
+	b = append(b, 'd')
+	b = binary.BigEndian.AppendUint32(b, 4+1+8+8+8+8+1)
+	b = append(b, pglogrepl.StandbyStatusUpdateByteID)
+	for range 3 { // written, flushed, applied
+		b = binary.BigEndian.AppendUint64(b, uint64(confirmed))
+	}
+	b = binary.BigEndian.AppendUint64(b, uint64(now.Sub(postgresEpoch).Microseconds()))
+	if reply {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
+// onNotice runs inside ReceiveMessage, on the owner's goroutine.
+func (st *Stream) onNotice(_ *pgconn.PgConn, n *pgconn.Notice) { st.notices = append(st.notices, n) }
+
+// routineWaiting and routineSkipped name the server's functions whose warnings we know. Since PostgreSQL 18 a missing
+// publication is only a warning and the rows are gone; since 17 synchronized_standby_slots warns while it waits.
+const (
+	routineSkipped = "LoadPublications"
+	routineWaiting = "StandbySlotsHaveCaughtup"
+)
+
+// Waiting is a warning that the server withholds rows until a standby has caught up (synchronized_standby_slots).
+// Receive returns it as an error; the stream goes on.
+type Waiting struct{ Message string }
+
+func (w *Waiting) Error() string { return w.Message }
+
+func (st *Stream) noticeError() error {
+	if len(st.notices) == 0 {
+		return nil
+	}
+	n := st.notices[0]
+	st.notices = st.notices[1:]
+	switch {
+	case n.Routine == routineWaiting:
+		return &Waiting{n.Message}
+	case n.Routine == routineSkipped:
+		return &Error{Kind: PublicationMissing, Op: "read the stream", SQLSTATE: n.Code, Err: errors.New(n.Message), Remedy: publicationRemedy}
+	case n.SeverityUnlocalized == "WARNING":
+		return &Error{Kind: Protocol, Op: "read the stream", SQLSTATE: n.Code,
+			Err: errors.New("unknown warning of the server: " + n.Message + " (" + n.Routine + ")")}
+	}
+	return nil
+}
+
+// Check is the guard (one cheap query): nil means that what the stream delivered up to the start of this call was
+// complete, as far as publication and table are concerned. The slot is for the metrics.
+func (st *Stream) Check(ctx context.Context) (*Slot, error) {
+	st.controlMu.Lock()
+	defer st.controlMu.Unlock()
+	g, err := st.cfg.readGuard(ctx, st.control, st.cat, st.major, st.conn.PID())
+	if err != nil {
+		return nil, err
+	}
+	if err := st.cfg.verify(g, st.cat); err != nil {
+		return nil, err
+	}
+	return st.cfg.readSlot(ctx, st.control)
+}
+
+const relationSQL = `
+SELECT n.nspname, c.relname, EXISTS (SELECT FROM pg_partition_tree($2::oid::regclass) t WHERE t.relid = c.oid)
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1`
+
+// Resolve says whether a relation of the stream is the outbox or a partition of it (true) or another table that the
+// publication carries as well (false). OID and name must both be the outbox's or both be another's.
+func (st *Stream) Resolve(ctx context.Context, rel *decoder.Relation) (bool, error) {
+	op := "resolve relation " + rel.String()
+	st.controlMu.Lock()
+	defer st.controlMu.Unlock()
+	for _, t := range st.cat.tables {
+		sameOID, sameName := t.oid == rel.OID, t.schema == rel.Namespace && t.name == rel.Name
+		if sameOID && sameName {
+			return true, nil
+		}
+		if sameOID || sameName {
+			return false, fail(RelationMismatch, op, "if the table was renamed or replaced, find the events of that time in it and create the slot again",
+				"the stream has OID %d for %s, the catalog has OID %d for %s.%s", rel.OID, rel, t.oid, t.schema, t.name)
+		}
+	}
+	var schema, name string
+	var ours bool
+	err := st.control.QueryRow(ctx, relationSQL, rel.OID, st.cat.tables[0].oid).Scan(&schema, &name, &ours)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows) && st.cat.partitioned && !st.cat.viaRoot:
+		return false, fail(RelationMismatch, op, "find its events in the table it was, if there still is one",
+			"it is no longer in the catalog, so it may have been a partition of the outbox")
+	case errors.Is(err, pgx.ErrNoRows):
+		return false, nil
+	case err != nil:
+		return false, classify(op, inspecting, err)
+	}
+	if ours { // attached since we looked
+		st.cat.tables = append(st.cat.tables, table{rel.OID, schema, name})
+		if schema != rel.Namespace || name != rel.Name {
+			return false, fail(RelationMismatch, op, "", "the catalog calls OID %d %s.%s", rel.OID, schema, name)
+		}
+	}
+	return ours, nil
+}
+
+// Close leaves: with last it sends one more status update with that position, then CopyDone, and listens for the
+// server's last word for a moment. It returns the server's error, if that was it. Everything is closed afterwards.
+func (st *Stream) Close(last pglogrepl.LSN, now time.Time) error {
+	defer st.abandon()
+	if st.conn.IsClosed() {
+		return nil
+	}
+	if last != 0 {
+		if err := st.Status(last, false, now); err != nil {
+			return err
+		}
+	}
+	_ = st.conn.Conn().SetDeadline(time.Now().Add(closeTimeout))
+	st.conn.Frontend().Send(&pgproto3.CopyDone{})
+	if err := st.conn.Frontend().Flush(); err != nil {
+		return classify("end the stream", streaming, err)
+	}
+	for {
+		raw, err := st.conn.ReceiveMessage(context.Background())
+		if err != nil {
+			return nil // the server is gone, or still busy with a large transaction: nothing more to learn
+		}
+		switch m := raw.(type) {
+		case *pgproto3.ErrorResponse:
+			return classify("end the stream", streaming, pgconn.ErrorResponseToPgError(m))
+		case *pgproto3.ReadyForQuery:
+			return nil
+		}
+	}
+}
