@@ -193,7 +193,14 @@ func (st *Stream) begin(ctx context.Context) error {
 		PluginArgs: []string{"proto_version '1'", "publication_names " + quotePublication(st.cfg.Publication)},
 	})
 	if err != nil {
-		return classify(op, starting, err)
+		e := classify(op, starting, err)
+		if e.SQLSTATE == "55000" {
+			// Also what a server says that is just being promoted: the slot itself tells whether it is lost.
+			if _, err := st.cfg.readSlot(ctx, st.control); err == nil {
+				e.Kind, e.Remedy = Unavailable, ""
+			}
+		}
+		return e
 	}
 	// Only now: before START_REPLICATION was accepted a predecessor could still have confirmed more.
 	slot, err := st.cfg.readSlot(ctx, st.control)
@@ -205,7 +212,7 @@ func (st *Stream) begin(ctx context.Context) error {
 			"the slot is active for PID %d, our walsender is %d: two connections reached two servers", slot.ActivePID, st.conn.PID())
 	}
 	st.start = slot.ConfirmedFlush
-	st.log.Debug("replication started", "slot", st.cfg.Slot, "start", st.start, "system", st.identity.SystemID,
+	st.log.Debug("replication started", "slot", st.cfg.Slot, "start", st.start.String(), "system", st.identity.SystemID,
 		"timeline", st.identity.Timeline, "server", st.major)
 	return nil
 }

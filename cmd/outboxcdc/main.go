@@ -1,0 +1,73 @@
+// Command outboxcdc delivers a Postgres transactional outbox to Kafka by tailing the WAL: see README.md.
+//
+// main.go holds the command line, run.go the daemon, setup.go the bundled SQL, http.go what operators look at, exit.go
+// the exit codes that supervisors act on.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	context.AfterFunc(ctx, func() {
+		// From here on the default action holds again: a second signal ends the process. Its exit status must be 1 and
+		// not that of a signal, so it is taken once more.
+		stop()
+		second := make(chan os.Signal, 1)
+		signal.Notify(second, syscall.SIGTERM, syscall.SIGINT)
+		<-second
+		fmt.Fprintln(os.Stderr, "outboxcdc: second signal: leaving at once; what was not confirmed is repeated by the next start")
+		os.Exit(exitFault)
+	})
+	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// execute runs one command line and returns its exit code.
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRootCommand()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	code := exitCode(err)
+	var logged interface{ Logged() bool }
+	if !errors.As(err, &logged) || !logged.Logged() {
+		fmt.Fprintf(stderr, "outboxcdc: %v\n", err)
+	}
+	return code
+}
+
+func newRootCommand() *cobra.Command {
+	var files []string
+	root := &cobra.Command{
+		Use:           "outboxcdc",
+		Short:         "Delivers a Postgres transactional outbox to Kafka by tailing the WAL",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_ = cmd.Help()
+			return usageError(errors.New("a command is needed, such as run or setup"))
+		},
+	}
+	root.PersistentFlags().StringArrayVarP(&files, "config", "c", nil,
+		"configuration file; may be repeated, later ones win (default ./outboxcdc.yaml if there is one)")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
+	load := func() (*config.Config, error) { return config.Load(files, os.Environ()) }
+	root.AddCommand(newRunCommand(load), newSetupCommand(load), newVersionCommand())
+	return root
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/relay"
+	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+func newRunCommand(load func() (*config.Config, error)) *cobra.Command {
+	return &cobra.Command{
+		Use:   "run",
+		Short: "The daemon: reads the slot and delivers to Kafka until SIGTERM",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := load()
+			if err != nil {
+				return err
+			}
+			return run(cmd.Context(), cfg, newLogger(cfg.Log, os.Stderr))
+		},
+	}
+}
+
+// registerBuildInfo exports which binary this is.
+func registerBuildInfo(reg prometheus.Registerer) {
+	b := buildInfo()
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "outboxcdc_build_info", Help: "1; the labels say which binary this is.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": b.GoVersion},
+	})
+	g.Set(1)
+	reg.MustRegister(g)
+}
+
+// memoryLimit makes the garbage collector work harder before the heap grows past what the window needs: garbage rises
+// with the rate, not with what is in use.
+const memoryLimit = 128 << 20
+
+// run is the daemon. It returns nil after a complete drain.
+func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit)
+	}
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registerBuildInfo(reg)
+	rl, err := wire(cfg, reg, log)
+	if err != nil {
+		return &exitError{code: exitConfig, err: err}
+	}
+	log.Info("starting", "version", buildVersion(), "config", cfg)
+
+	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stopServing()
+	if cfg.HTTP.Listen != "" {
+		srv, err := listen(cfg.HTTP, reg, rl, log)
+		if err != nil {
+			return &exitError{code: exitConfig, err: err}
+		}
+		wg.Go(func() { srv.serve(serveCtx) })
+	}
+
+	err = rl.Run(ctx)
+	if err == nil {
+		log.Info("stopped: everything acknowledged is confirmed")
+		return nil
+	}
+	code := exitOf(err)
+	attrs := []any{"exit", code, "error", err}
+	var p *router.Poison
+	if errors.As(err, &p) {
+		attrs = append(attrs, "event_id", p.ID, "position", p.Position.String(), "cause", string(p.Cause), "topic", p.Topic)
+	}
+	log.Error("stopped", attrs...)
+	return &exitError{code: code, err: err, logged: true}
+}
+
+// wire builds the relay from its parts; nothing is connected yet.
+func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*relay.Relay, error) {
+	cols := cfg.Outbox.Columns
+	schema, table := cfg.Table()
+	source, err := replication.NewSource(replication.Config{
+		URL: cfg.PostgresURL, Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication,
+		Schema: schema, Table: table,
+		Columns:          []string{cols.ID, cols.AggregateType, cols.AggregateID, cols.EventType, cols.Payload, cols.Headers},
+		WalSenderTimeout: cfg.Postgres.WALSenderTimeout, DecodingWorkMem: cfg.Postgres.DecodingWorkMem,
+		Logger: log.With("component", "replication"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	route, err := router.New(router.Config{
+		Topic: cfg.Route.Topic,
+		Columns: router.Columns{
+			ID: cols.ID, AggregateType: cols.AggregateType, AggregateID: cols.AggregateID,
+			EventType: cols.EventType, Payload: cols.Payload, Headers: cols.Headers,
+		},
+		NullKey:        router.NullKeyPolicy(cfg.Route.NullKey),
+		NullPayload:    router.NullPayloadPolicy(cfg.Route.NullPayload),
+		PositionHeader: cfg.Route.PositionHeader,
+	})
+	if err != nil {
+		return nil, err
+	}
+	kcfg := kafka.DefaultConfig()
+	kcfg.Brokers, kcfg.ClientID, kcfg.Version = cfg.Kafka.Brokers, cfg.ClientID(), cfg.Kafka.Version
+	kcfg.Compression, kcfg.Logger = cfg.Kafka.Compression, log.With("component", "kafka")
+	cluster, err := kafka.NewCluster(kcfg, reg)
+	if err != nil {
+		return nil, err
+	}
+	rcfg := relay.DefaultConfig()
+	rcfg.StatusInterval, rcfg.WalSenderTimeout = cfg.Postgres.StatusInterval, cfg.Postgres.WALSenderTimeout
+	rcfg.ParkAfter, rcfg.ShutdownTimeout = cfg.Postgres.ParkAfter, cfg.ShutdownTimeout
+	rcfg.MaxEvents, rcfg.MaxBytes = cfg.Kafka.MaxInFlight.Records, int64(cfg.Kafka.MaxInFlight.Bytes)
+	met := relay.NewMetrics(reg, cfg.Postgres.Slot)
+	return relay.New(rcfg, pgSource{source}, kafkaCluster{cluster}, route, met, log.With("slot", cfg.Postgres.Slot)), nil
+}
+
+// pgSource and kafkaCluster fit the concrete packages to the interfaces that relay declares; siblings do not know each
+// other.
+type pgSource struct{ *replication.Source }
+
+func (s pgSource) Open(ctx context.Context) (relay.Stream, error) {
+	st, err := s.Source.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return st, nil
+}
+
+type kafkaCluster struct{ *kafka.Cluster }
+
+func (c kafkaCluster) Open(ctx context.Context, cb relay.Callbacks) (relay.Sink, error) {
+	p, err := c.Cluster.Open(ctx, kafka.Callbacks(cb))
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// exitOf maps the relay's classes to the exit codes of surface §7.
+func exitOf(err error) int {
+	var s *relay.Stopped
+	if !errors.As(err, &s) {
+		return exitFault
+	}
+	switch s.Class {
+	case relay.Lost:
+		return exitLost
+	case relay.Right:
+		return exitNoPermission
+	case relay.Wrong:
+		return exitConfig
+	case relay.Poison:
+		return exitPoison
+	case relay.Retry, relay.Fault:
+	}
+	return exitFault
+}
+
+// newLogger writes to w as configured; auto is text on a terminal and JSON otherwise.
+func newLogger(cfg config.Log, w *os.File) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
+		panic(fmt.Sprintf("log level %q passed validation", cfg.Level))
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	format := cfg.Format
+	if format == "auto" {
+		format = "json"
+		if st, err := w.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
+			format = "text"
+		}
+	}
+	if format == "text" {
+		return slog.New(slog.NewTextHandler(w, opts))
+	}
+	return slog.New(slog.NewJSONHandler(w, opts))
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/sql"
+)
+
+// catalog is what is there already, and what is wrong with it. It only reads.
+type catalog struct {
+	conn     *pgx.Conn
+	major    int
+	database string
+
+	role        bool
+	grants      bool // all of them
+	table       bool
+	partitioned bool
+	publication bool
+	slot        bool
+
+	problems []error  // what apply must not build upon
+	notes    []string // what works, and is worth a look
+}
+
+func (c *catalog) problem(format string, args ...any) {
+	c.problems = append(c.problems, fmt.Errorf(format, args...))
+}
+
+// lookAtServer finds version, database and wal_level; nothing can be done on a server that fails here.
+func (c *catalog) lookAtServer(ctx context.Context) error {
+	var version int
+	var text, walLevel string
+	var standby bool
+	err := c.conn.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, current_setting('server_version'),
+		current_setting('wal_level'), pg_is_in_recovery(), current_database()`).Scan(&version, &text, &walLevel, &standby, &c.database)
+	if err != nil {
+		return fmt.Errorf("look at the server: %w", err)
+	}
+	c.major = version / 10000
+	if c.major < sql.MinMajor || c.major > sql.MaxMajor {
+		return fmt.Errorf("the server is PostgreSQL %s; outboxcdc supports %d to %d", text, sql.MinMajor, sql.MaxMajor)
+	}
+	if standby {
+		return errors.New("the server is a standby; connect to the primary")
+	}
+	if walLevel != "logical" {
+		return fmt.Errorf("wal_level is %s and must be logical: ALTER SYSTEM SET wal_level = logical, then restart the server (managed services: the parameter group)", walLevel)
+	}
+	return nil
+}
+
+// expectDatabase holds apply to the daemon's database: a publication in another one is never found.
+func (c *catalog) expectDatabase(want string) {
+	if want != "" && want != c.database {
+		c.problem("this connection leads to database %q, but the daemon's postgres.url to %q; use the same database in both", c.database, want)
+	}
+}
+
+func (c *catalog) look(ctx context.Context, p sql.Params) error {
+	steps := []func(context.Context, sql.Params) error{c.lookAtRole, c.lookAtTable, c.lookAtGrants, c.lookAtPublication, c.lookAtSlot}
+	for _, step := range steps {
+		if err := step(ctx, p); err != nil {
+			return err
+		}
+	}
+	if c.slot && !c.publication {
+		c.problem("slot %s is there but publication %s is not: the slot could not decode what was written before the publication is made; "+
+			"run setup destroy, then setup apply, and deliver what was written until then from the table", p.Slot, p.Publication)
+	}
+	return nil
+}
+
+func (c *catalog) lookAtRole(ctx context.Context, p sql.Params) error {
+	var login, replication bool
+	err := c.conn.QueryRow(ctx, `SELECT rolcanlogin, rolreplication OR rolsuper OR EXISTS (
+			SELECT FROM pg_roles m WHERE m.rolname = 'rds_replication' AND pg_has_role(r.oid, m.oid, 'MEMBER'))
+		FROM pg_roles r WHERE rolname = $1`, p.Role).Scan(&login, &replication)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at role %s: %w", p.Role, err)
+	}
+	c.role = true
+	for _, attribute := range []struct {
+		has  bool
+		name string
+	}{{login, "LOGIN"}, {replication, "REPLICATION"}} {
+		if !attribute.has {
+			c.problem("role %s lacks %s: ALTER ROLE %s %s", p.Role, attribute.name, quoteIdent(p.Role), attribute.name)
+		}
+	}
+	return nil
+}
+
+func (c *catalog) lookAtTable(ctx context.Context, p sql.Params) error {
+	name := quoteIdent(p.Schema, p.Table)
+	var kind, persistence string
+	var partition bool
+	var columns []string
+	err := c.conn.QueryRow(ctx, `SELECT relkind::text, relpersistence::text, relispartition,
+			ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped)
+		FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = $1 AND relname = $2`,
+		p.Schema, p.Table).Scan(&kind, &persistence, &partition, &columns)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return c.lookAtSchema(ctx, p)
+	}
+	if err != nil {
+		return fmt.Errorf("look at table %s: %w", name, err)
+	}
+	c.table, c.partitioned = true, kind == "p"
+	switch {
+	case kind != "r" && kind != "p":
+		c.problem("%s is not a table; name the table in outbox.table", name)
+	case partition:
+		c.problem("%s is a partition; name the root of the partitioned table in outbox.table", name)
+	case persistence != "p":
+		c.problem("%s is unlogged or temporary, so its rows are not in the WAL: ALTER TABLE %s SET LOGGED", name, name)
+	}
+	for _, col := range neededColumns(p.Columns) {
+		if !slices.Contains(columns, col) {
+			c.problem("%s has no column %q; add it, or set outbox.columns", name, col)
+		}
+	}
+	return nil
+}
+
+func (c *catalog) lookAtSchema(ctx context.Context, p sql.Params) error {
+	var there bool
+	if err := c.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)`, p.Schema).Scan(&there); err != nil {
+		return fmt.Errorf("look at schema %s: %w", p.Schema, err)
+	}
+	if !there {
+		c.problem("schema %s does not exist: CREATE SCHEMA %s, or set outbox.table", p.Schema, quoteIdent(p.Schema))
+	}
+	return nil
+}
+
+// neededColumns are those that the configuration says the table has.
+func neededColumns(c sql.Columns) []string {
+	all := []string{c.ID, c.AggregateType, c.AggregateID, c.EventType, c.Payload, c.Headers}
+	return slices.DeleteFunc(all, func(name string) bool { return name == "" })
+}
+
+func (c *catalog) lookAtGrants(ctx context.Context, p sql.Params) error {
+	if !c.role || !c.table {
+		return nil
+	}
+	err := c.conn.QueryRow(ctx, `SELECT has_database_privilege($1, current_database(), 'CONNECT')
+			AND has_schema_privilege($1, n.oid, 'USAGE') AND has_table_privilege($1, c.oid, 'SELECT')
+		FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = $2 AND relname = $3`,
+		p.Role, p.Schema, p.Table).Scan(&c.grants)
+	if err != nil {
+		return fmt.Errorf("look at the rights of %s: %w", p.Role, err)
+	}
+	return nil
+}
+
+// lookAtSlot asks whether an existing slot is one that the daemon can use.
+func (c *catalog) lookAtSlot(ctx context.Context, p sql.Params) error {
+	s, err := readSlot(ctx, c.conn, p.Slot)
+	if err != nil || s == nil {
+		return err
+	}
+	c.slot = true
+	switch {
+	case s.kind != "logical":
+		c.problem("slot %s is a physical slot; set postgres.slot to another name", p.Slot)
+		return nil
+	case s.database != c.database:
+		c.problem("slot %s belongs to database %s, and slot names are one per server; set postgres.slot to another name", p.Slot, s.database)
+	case s.plugin != "pgoutput":
+		c.problem("slot %s decodes with %s and not with pgoutput; set postgres.slot to another name", p.Slot, s.plugin)
+	case s.temporary:
+		c.problem("slot %s is temporary: it goes when its session ends; try again then", p.Slot)
+	case s.walStatus == "lost":
+		c.problem("slot %s is lost: the server has removed WAL that it needed, so events are missing; deliver them from the table, then setup destroy and setup apply", p.Slot)
+	}
+	if c.major >= 17 && !s.failover {
+		c.notes = append(c.notes, fmt.Sprintf("slot %s is not a failover slot: a failover of the server loses it", p.Slot))
+	}
+	return nil
+}
+
+// slotState is one row of pg_replication_slots.
+type slotState struct {
+	kind, plugin, database, walStatus string
+	temporary, failover, active       bool
+	pid                               int    // of the walsender, while active
+	application                       string // of the walsender, while active
+	retained                          string // WAL that only this slot and others like it hold back, for people
+}
+
+// readSlot gives nil for a slot that is not there.
+func readSlot(ctx context.Context, conn *pgx.Conn, name string) (*slotState, error) {
+	var s slotState
+	err := conn.QueryRow(ctx, `SELECT slot_type, coalesce(plugin::text, ''), coalesce(database::text, ''), coalesce(wal_status, ''), temporary,
+			coalesce((to_jsonb(s) ->> 'failover')::bool, false), active, coalesce(active_pid, 0), coalesce(application_name, ''),
+			coalesce(pg_size_pretty(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)), '0 bytes')
+		FROM pg_replication_slots s LEFT JOIN pg_stat_activity ON pid = active_pid WHERE slot_name = $1`, name).Scan(
+		&s.kind, &s.plugin, &s.database, &s.walStatus, &s.temporary, &s.failover, &s.active, &s.pid, &s.application, &s.retained)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at slot %s: %w", name, err)
+	}
+	return &s, nil
+}
+
+// quoteIdent quotes a name for the SQL of a remedy.
+func quoteIdent(parts ...string) string { return pgx.Identifier(parts).Sanitize() }
+
+// listOr writes a list for people.
+func listOr(items []string, none string) string {
+	if len(items) == 0 {
+		return none
+	}
+	return strings.Join(items, ", ")
+}

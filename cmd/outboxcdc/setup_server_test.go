@@ -1,0 +1,387 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+	"github.com/outboxcdc/outboxcdc/sql"
+)
+
+// database is one database of a test server and a connection of its owner.
+type database struct {
+	t    *testing.T
+	s    *pgtest.Server
+	name string
+	conn *pgx.Conn
+}
+
+func newDatabase(t *testing.T, s *pgtest.Server, name string) *database {
+	t.Helper()
+	if err := s.Exec(t.Context(), "postgres", "CREATE DATABASE "+name); err != nil {
+		t.Fatal(err)
+	}
+	return &database{t, s, name, connect(t, s.SuperURL(name))}
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeConn(conn) })
+	return conn
+}
+
+func (d *database) exec(statements ...string) {
+	d.t.Helper()
+	for _, s := range statements {
+		if _, err := d.conn.Exec(d.t.Context(), s); err != nil {
+			d.t.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+// text is the one value of a query.
+func (d *database) text(query string, args ...any) string {
+	d.t.Helper()
+	var s string
+	if err := d.conn.QueryRow(d.t.Context(), query, args...).Scan(&s); err != nil {
+		d.t.Fatalf("%s: %v", query, err)
+	}
+	return s
+}
+
+// yaml is a configuration whose slot, publication and role are named after the database, since slots and roles belong
+// to the whole server.
+func (d *database) yaml() string {
+	return "postgres: {url: 'postgres://" + d.name + "_role@h/" + d.name + "', slot: " + d.name + ", publication: " + d.name + "}\n"
+}
+
+func (d *database) setup(stdin string, args ...string) (string, error) {
+	d.t.Helper()
+	return setup(d.t, d.yaml(), stdin, append([]string{"setup"}, append(args, "--url", d.s.SuperURL(d.name))...)...)
+}
+
+func (d *database) mustSetup(args ...string) string {
+	d.t.Helper()
+	out, err := d.setup("", args...)
+	if err != nil {
+		d.t.Fatalf("setup %s: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+// objects counts role, table, publication and slot.
+func (d *database) objects() string {
+	return d.text(`SELECT (SELECT count(*) FROM pg_roles WHERE rolname = $1 || '_role') || ' ' ||
+		(SELECT count(*) FROM pg_class WHERE relname = 'outbox') || ' ' ||
+		(SELECT count(*) FROM pg_publication WHERE pubname = $1) || ' ' ||
+		(SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1)`, d.name)
+}
+
+func TestSetupOnServers(t *testing.T) {
+	for _, major := range []string{"14", "18"} {
+		t.Run(major, func(t *testing.T) {
+			clearEnv(t)
+			s := pgtest.ForTest(t, pgtest.Options{Major: major, Settings: map[string]string{
+				"max_replication_slots": "40", "max_prepared_transactions": "5"}})
+			for _, test := range []struct {
+				name string
+				run  func(*testing.T, *database, string)
+			}{
+				{"fresh", testApplyFresh}, {"printed", testPrintedScript}, {"odd", testOddNames}, {"partitioned", testPartitioned},
+				{"unfit", testUnfitObjects}, {"badpub", testUnfitPublications}, {"badslot", testUnfitSlots},
+				{"waits", testSlotWaits}, {"rights", testMissingRights}, {"norole", testNoRole}, {"destroy", testDestroy},
+			} {
+				t.Run(test.name, func(t *testing.T) { test.run(t, newDatabase(t, s, test.name), major) })
+			}
+		})
+	}
+}
+
+func TestSetupNeedsLogicalWAL(t *testing.T) {
+	clearEnv(t)
+	s := pgtest.ForTest(t, pgtest.Options{Major: "18", Settings: map[string]string{"wal_level": "replica"}})
+	_, err := setup(t, "", "", "setup", "apply", "--url", s.SuperURL("postgres"))
+	wantError(t, err, exitFault, "wal_level is replica and must be logical", "ALTER SYSTEM")
+}
+
+func testApplyFresh(t *testing.T, d *database, major string) {
+	out := d.mustSetup("apply", "--dry-run")
+	want(t, out, "would create role fresh_role", `would create table "public"."outbox"`, "would create publication fresh", "would create slot fresh", "CREATE PUBLICATION")
+	if d.objects() != "0 0 0 0" {
+		t.Fatalf("--dry-run made something: %s", d.objects())
+	}
+	out = d.mustSetup("apply")
+	want(t, out, "created role fresh_role", `\password fresh_role`, `created table "public"."outbox"`, "created grants of fresh_role",
+		"created publication fresh", "created slot fresh")
+	if d.objects() != "1 1 1 1" {
+		t.Fatalf("objects: %s", d.objects())
+	}
+	again := d.mustSetup("apply")
+	if strings.Contains(again, "created") || strings.Count(again, "is already there") != 5 {
+		t.Errorf("a second run:\n%s", again)
+	}
+	want(t, d.text(`SELECT concat_ws(' ', pubinsert, pubupdate, pubdelete, pubtruncate) FROM pg_publication`), "t f f f")
+	if got := d.text(`SELECT coalesce(to_jsonb(s) ->> 'failover', 'none') FROM pg_replication_slots s WHERE slot_name = 'fresh'`); (got == "true") != (major == "18") {
+		t.Errorf("failover: %s", got)
+	}
+	// The role can do its work and no more.
+	d.exec(`ALTER ROLE fresh_role PASSWORD 'pw'`, `INSERT INTO outbox (aggregate_type, aggregate_id, event_type) VALUES ('a', 'b', 'c')`)
+	daemon := connect(t, d.s.URL("fresh", "fresh_role", "pw"))
+	if _, err := daemon.Exec(t.Context(), `SELECT * FROM outbox`); err != nil {
+		t.Error(err)
+	}
+	if _, err := daemon.Exec(t.Context(), `DELETE FROM outbox`); sqlState(err) != stateNoPermission {
+		t.Errorf("the daemon's role may delete: %v", err)
+	}
+	d.exec(`REVOKE SELECT ON outbox FROM fresh_role`)
+	if out := d.mustSetup("apply"); !strings.Contains(out, "created grants of fresh_role") {
+		t.Errorf("a grant that was taken away:\n%s", out)
+	}
+}
+
+// What `setup sql` prints is run as it is printed, the offered REVOKEs too.
+func testPrintedScript(t *testing.T, d *database, major string) {
+	out, err := setup(t, d.yaml(), "", "setup", "sql", "--server-version", major, "-o", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var statements sql.Statements
+	if err := json.Unmarshal([]byte(out), &statements); err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range statements {
+		if _, err := d.conn.PgConn().Exec(t.Context(), st.SQL).ReadAll(); err != nil {
+			t.Fatalf("%s: %v", st.SQL, err)
+		}
+	}
+	revokes := 0
+	for line := range strings.Lines(statements.Get(sql.Advice)) {
+		if _, statement, ok := strings.Cut(line, "REVOKE"); ok {
+			revokes++
+			d.exec("REVOKE" + statement)
+		}
+	}
+	if revokes != 2 || d.objects() != "1 1 1 1" {
+		t.Errorf("%d revokes, objects %s", revokes, d.objects())
+	}
+	if out := d.mustSetup("apply"); strings.Contains(out, "created") {
+		t.Errorf("apply finds something missing after the script:\n%s", out)
+	}
+}
+
+func testOddNames(t *testing.T, d *database, _ string) {
+	d.exec(`CREATE SCHEMA "My Schema"`)
+	yaml := `postgres: {url: "user='Odd\"Role' dbname=odd", slot: odd, publication: "p\"; x' --"}` + "\n" +
+		`outbox: {table: '"My Schema"."Out""box"', columns: {id: eventId, aggregate_type: "Typ e", event_type: "", headers: ""}}` + "\n"
+	for _, text := range []string{"created", "is already there"} {
+		out, err := setup(t, yaml, "", "setup", "apply", "--url", d.s.SuperURL("odd"))
+		if err != nil || strings.Count(out, text) != 5 {
+			t.Fatalf("%s: %v\n%s", text, err, out)
+		}
+	}
+	if got := d.text(`SELECT string_agg(attname, ',' ORDER BY attnum) FROM pg_attribute WHERE attrelid = '"My Schema"."Out""box"'::regclass AND attnum > 0`); got != "eventId,Typ e,aggregate_id,payload,created_at" {
+		t.Errorf("columns: %s", got)
+	}
+	if out, err := setup(t, yaml, "", "setup", "destroy", "--yes", "--url", d.s.SuperURL("odd")); err != nil || strings.Count(out, "dropped") != 2 {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func testPartitioned(t *testing.T, d *database, _ string) {
+	d.exec(`CREATE TABLE outbox (id bigint, aggregate_type text, aggregate_id text, event_type text, payload json, headers jsonb) PARTITION BY RANGE (id)`,
+		`CREATE TABLE leaf PARTITION OF outbox DEFAULT`)
+	out := d.mustSetup("apply")
+	want(t, out, `table "public"."outbox" is already there`, "created publication partitioned")
+	want(t, d.text(`SELECT tablename FROM pg_publication_tables WHERE pubname = 'partitioned'`), "outbox")
+	d.exec(`ALTER PUBLICATION partitioned SET (publish_via_partition_root = false)`)
+	_, err := d.setup("", "apply")
+	wantError(t, err, exitFault, "nothing was changed", "publish_via_partition_root = true")
+}
+
+func testUnfitObjects(t *testing.T, d *database, _ string) {
+	const good = `id uuid, aggregate_type text, aggregate_id text, event_type text, payload json, headers jsonb`
+	for _, test := range []struct {
+		make, drop string
+		want       string
+	}{
+		{`CREATE VIEW outbox AS SELECT 1 AS id`, `DROP VIEW outbox`, `is not a table`},
+		{`CREATE UNLOGGED TABLE outbox (` + good + `)`, `DROP TABLE outbox`, `SET LOGGED`},
+		{`CREATE TABLE outbox (id uuid)`, `DROP TABLE outbox`, `has no column "aggregate_type"`},
+		{`CREATE TABLE root (` + good + `) PARTITION BY HASH (id); CREATE TABLE outbox PARTITION OF root FOR VALUES WITH (MODULUS 1, REMAINDER 0)`,
+			`DROP TABLE root`, `is a partition`},
+		{`ALTER SCHEMA public RENAME TO away`, `ALTER SCHEMA away RENAME TO public`, `CREATE SCHEMA "public"`},
+		{`CREATE ROLE unfit_role LOGIN`, `DROP ROLE unfit_role`, `role unfit_role lacks REPLICATION: ALTER ROLE "unfit_role" REPLICATION`},
+		{`CREATE ROLE unfit_role REPLICATION`, `DROP ROLE unfit_role`, `lacks LOGIN`},
+	} {
+		d.exec(test.make)
+		before := d.objects()
+		_, err := d.setup("", "apply")
+		wantError(t, err, exitFault, "nothing was changed", test.want)
+		if d.objects() != before {
+			t.Errorf("%s: something was made: %s", test.make, d.objects())
+		}
+		d.exec(test.drop)
+	}
+	_, err := setup(t, "postgres: {url: 'postgres://r@h/elsewhere'}", "", "setup", "apply", "--url", d.s.SuperURL(d.name))
+	wantError(t, err, exitFault, `database "unfit"`, `"elsewhere"`)
+}
+
+func testUnfitPublications(t *testing.T, d *database, major string) {
+	d.mustSetup("apply")
+	d.exec(`CREATE TABLE other (id int)`)
+	tests := [][2]string{
+		{`CREATE PUBLICATION badpub FOR TABLE other`, `ALTER PUBLICATION "badpub" ADD TABLE "public"."outbox"`},
+		{`CREATE PUBLICATION badpub FOR TABLE outbox WITH (publish = 'update')`, `does not publish inserts: ALTER PUBLICATION "badpub" SET (publish = 'insert')`},
+	}
+	if major != "14" {
+		tests = append(tests, [2]string{`CREATE PUBLICATION badpub FOR TABLE outbox WHERE (aggregate_type = 'x') WITH (publish = 'insert')`, `row filter`},
+			[2]string{`CREATE PUBLICATION badpub FOR TABLE outbox (id, aggregate_type) WITH (publish = 'insert')`, `column list without "payload"`})
+	}
+	for _, test := range tests {
+		d.exec(`DROP PUBLICATION badpub`, test[0])
+		_, err := d.setup("", "apply")
+		wantError(t, err, exitFault, test[1])
+	}
+	d.exec(`DROP PUBLICATION badpub`, `CREATE PUBLICATION badpub FOR ALL TABLES`)
+	want(t, d.mustSetup("apply"), "publication badpub is already there", "note: publication \"badpub\" publishes more than inserts")
+	d.exec(`DROP PUBLICATION badpub`)
+	_, err := d.setup("", "apply")
+	wantError(t, err, exitFault, "slot badpub is there but publication badpub is not", "setup destroy")
+}
+
+func testUnfitSlots(t *testing.T, d *database, _ string) {
+	d.mustSetup("apply")
+	other := newDatabase(t, d.s, "badslot_other")
+	for _, test := range []struct {
+		on         *database
+		make, want string
+	}{
+		{d, `SELECT pg_create_logical_replication_slot('badslot', 'test_decoding')`, "decodes with test_decoding"},
+		{d, `SELECT pg_create_physical_replication_slot('badslot')`, "is a physical slot"},
+		{d, `SELECT pg_create_logical_replication_slot('badslot', 'pgoutput', true)`, "is temporary"},
+		{other, `SELECT pg_create_logical_replication_slot('badslot', 'pgoutput')`, "belongs to database badslot_other"},
+	} {
+		d.exec(`SELECT pg_drop_replication_slot('badslot')`)
+		test.on.exec(test.make)
+		_, err := d.setup("", "apply")
+		wantError(t, err, exitFault, test.want)
+		if test.want != "is temporary" { // destroy would take that one for active, which it is
+			_, err = d.setup("", "destroy", "--yes")
+			wantError(t, err, exitFault, "nothing was changed")
+		}
+	}
+	other.exec(`SELECT pg_drop_replication_slot('badslot')`)
+}
+
+func testSlotWaits(t *testing.T, d *database, _ string) {
+	d.exec(`CREATE TABLE t (i int)`)
+	elsewhere := connect(t, d.s.SuperURL("postgres")) // another database: it is waited for all the same
+	for _, s := range []string{`SET application_name = 'sleepy "app"'`, `BEGIN`, `SELECT txid_current()`} {
+		if _, err := elsewhere.Exec(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.exec(`BEGIN`, `INSERT INTO t VALUES (1)`, `PREPARE TRANSACTION 'forgotten'`)
+	out, err := d.setup("", "apply", "--timeout", "700ms")
+	want(t, out, "waits up to 700ms", "created publication")
+	wantError(t, err, exitFault, "create slot waits: 700ms", "nothing is left behind", `application "sleepy "app""`, "idle in transaction", "database postgres", "prepared transaction 'forgotten'")
+	if d.objects() != "1 1 1 0" {
+		t.Errorf("objects: %s", d.objects())
+	}
+	if _, err := elsewhere.Exec(t.Context(), `COMMIT`); err != nil {
+		t.Fatal(err)
+	}
+	d.exec(`ROLLBACK PREPARED 'forgotten'`)
+	want(t, d.mustSetup("apply"), "created slot waits")
+}
+
+func testMissingRights(t *testing.T, d *database, _ string) {
+	d.exec(`CREATE ROLE rights_poor LOGIN PASSWORD 'pw'`)
+	poor := d.s.URL("rights", "rights_poor", "pw")
+	_, err := setup(t, d.yaml(), "", "setup", "apply", "--url", poor)
+	wantError(t, err, exitNoPermission, "create role rights_role", "42501")
+	d.mustSetup("apply")
+	_, err = setup(t, d.yaml(), "", "setup", "destroy", "--yes", "--url", poor)
+	wantError(t, err, exitNoPermission, "drop slot rights", "42501")
+}
+
+func testNoRole(t *testing.T, d *database, _ string) {
+	out := d.mustSetup("apply", "--no-role")
+	if strings.Contains(out, "norole_role") || d.objects() != "0 1 1 1" {
+		t.Errorf("%s\n%s", d.objects(), out)
+	}
+}
+
+func testDestroy(t *testing.T, d *database, _ string) {
+	want(t, d.mustSetup("destroy", "--yes"), "slot destroy is not there", "publication destroy is not there")
+	t.Setenv(setupURLEnv, d.s.SuperURL("destroy"))
+	if _, err := setup(t, d.yaml(), "", "setup", "apply"); err != nil { // by the environment this time
+		t.Fatal(err)
+	}
+	want(t, d.mustSetup("destroy", "--dry-run"), "would drop slot destroy: holds back", " of WAL", "would drop publication destroy", "stay")
+
+	stream := startStreaming(t, d.s.SuperURL("destroy"), "destroy")
+	_, err := d.setup("", "destroy", "--yes")
+	wantError(t, err, exitFault, "slot destroy is active: pid", `application "the daemon"`, "nothing was changed")
+	stream()
+
+	_, err = d.setup("", "destroy")
+	wantError(t, err, exitUsage, "--yes")
+	_, err = d.setup("y\n", "destroy")
+	wantError(t, err, exitFault, "not confirmed")
+	if d.objects() != "1 1 1 1" {
+		t.Fatalf("objects: %s", d.objects())
+	}
+	d.exec(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) SELECT 'a', 'b', 'c', to_jsonb(repeat(g::text, 500)) FROM generate_series(1, 1000) g`)
+	out, err := d.setup("destroy\n", "destroy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, out, "Type the slot's name", "dropped slot destroy; ", "kB of WAL become free", "dropped publication destroy")
+	if d.objects() != "1 1 0 0" {
+		t.Errorf("objects: %s", d.objects())
+	}
+}
+
+// startStreaming makes the slot active; the result ends it and waits until the server has seen it.
+func startStreaming(t *testing.T, url, slot string) (stop func()) {
+	t.Helper()
+	cc, err := pgconn.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cc.RuntimeParams["replication"], cc.RuntimeParams["application_name"] = "database", "the daemon"
+	conn, err := pgconn.ConnectConfig(t.Context(), cc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Frontend().SendQuery(&pgproto3.Query{String: "START_REPLICATION SLOT " + slot + ` LOGICAL 0/0 (proto_version '1', publication_names '"` + slot + `"')`})
+	if err := conn.Frontend().Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.ReceiveMessage(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = conn.Close(ctx)
+		watch := connect(t, url)
+		for active := true; active; time.Sleep(20 * time.Millisecond) {
+			if err := watch.QueryRow(ctx, `SELECT active FROM pg_replication_slots WHERE slot_name = $1`, slot).Scan(&active); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/spf13/cobra"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/sql"
+)
+
+// setup runs `outboxcdc setup args…` in this process with a configuration file of the given text.
+func setup(t *testing.T, yaml, stdin string, args ...string) (string, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	root := &cobra.Command{Use: "outboxcdc", SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(newSetupCommand(func() (*config.Config, error) { return config.Load([]string{file}, nil) }), newVersionCommand())
+	var out strings.Builder
+	root.SetOut(&out)
+	root.SetErr(&out)
+	root.SetIn(strings.NewReader(stdin))
+	root.SetArgs(args)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err := root.ExecuteContext(ctx)
+	return out.String(), err
+}
+
+// want checks that every text is in got.
+func want(t *testing.T, got string, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(got, text) {
+			t.Errorf("%q is missing in:\n%s", text, got)
+		}
+	}
+}
+
+// wantError checks an error's exit code and texts.
+func wantError(t *testing.T, err error, code int, texts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error; want exit code %d and %q", code, texts)
+	}
+	if exitCode(err) != code {
+		t.Errorf("exit code %d, want %d: %v", exitCode(err), code, err)
+	}
+	want(t, err.Error(), texts...)
+}
+
+func TestExitCode(t *testing.T) {
+	for err, code := range map[error]int{
+		nil: exitOK, errors.New("x"): exitFault, usageError(errors.New("x")): exitUsage,
+		errors.Join(errors.New("x"), &config.Error{Problem: "y"}): exitConfig,
+		withExitCode(&pgconn.PgError{Code: "42501"}):              exitNoPermission, withExitCode(&pgconn.PgError{Code: "42P01"}): exitFault,
+	} {
+		if got := exitCode(err); got != code {
+			t.Errorf("%v: %d, want %d", err, got, code)
+		}
+	}
+}
+
+func TestVersionCommand(t *testing.T) {
+	out, err := setup(t, "", "", "version", "-o", "json")
+	var b build
+	if err != nil || json.Unmarshal([]byte(out), &b) != nil || b.Version == "" || b.Revision == "" || !strings.HasPrefix(b.GoVersion, "go1.") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, err = setup(t, "", "", "version")
+	if err != nil {
+		t.Error(err)
+	}
+	want(t, out, "outboxcdc "+b.Version, "revision ", "go ")
+	_, err = setup(t, "", "", "version", "-o", "xml")
+	wantError(t, err, exitUsage, "text or json")
+	_, err = setup(t, "", "", "version", "x")
+	wantError(t, err, exitUsage)
+}
+
+// clearEnv takes away what the machine's owner may have set for libpq.
+func clearEnv(t *testing.T) {
+	for _, name := range []string{setupURLEnv, setupURLEnv + "_FILE", "PGHOST", "PGSERVICE", "PGUSER", "PGDATABASE", "PGPASSWORD"} {
+		t.Setenv(name, "")
+	}
+}
+
+func TestSetupSQL(t *testing.T) {
+	clearEnv(t)
+	out, err := setup(t, "postgres: {url: 'postgres://relay:s3cr3t@db/shop', slot: s9}\noutbox: {table: '\"My Schema\".\"Outbox\"'}\n", "", "setup", "sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, out, "for PostgreSQL 17", `CREATE ROLE "relay" LOGIN REPLICATION`, `ON DATABASE "shop"`, `"My Schema"."Outbox"`, `'s9'`, "failover => true")
+	if strings.Contains(out, "s3cr3t") {
+		t.Errorf("the password is in the SQL:\n%s", out)
+	}
+	out, err = setup(t, "", "", "setup", "sql", "--server-version", "16.4", "--partitioned", "-o", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var statements sql.Statements
+	if err := json.Unmarshal([]byte(out), &statements); err != nil || len(statements) != 6 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	want(t, statements.Get(sql.Publication), "publish_via_partition_root = true")
+	want(t, statements.Get(sql.Role), `CREATE ROLE "outboxcdc"`)
+	if strings.Contains(statements.Get(sql.Slot), "failover") {
+		t.Error("failover on 16")
+	}
+}
+
+func TestSetupUsage(t *testing.T) {
+	clearEnv(t)
+	for _, test := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"setup"}, exitUsage, "sql, apply or destroy"},
+		{[]string{"setup", "nope"}, exitUsage, "nope"},
+		{[]string{"setup", "sql", "x"}, exitUsage, ""},
+		{[]string{"setup", "sql", "--nope"}, exitUsage, "nope"},
+		{[]string{"setup", "sql", "--server-version", "13"}, exitUsage, "not supported"},
+		{[]string{"setup", "sql", "--server-version", "new"}, exitUsage, "14 to 18"},
+		{[]string{"setup", "apply"}, exitUsage, "OUTBOXCDC_SETUP_URL"},
+		{[]string{"setup", "destroy"}, exitUsage, "OUTBOXCDC_SETUP_URL"},
+		{[]string{"setup", "apply", "--url", "x", "--timeout", "0s"}, exitUsage, "--timeout"},
+		{[]string{"setup", "apply", "--url", "postgres://u:s3cr3t@h:port/d"}, exitUsage, "connection string"},
+		{[]string{"setup", "apply", "--url", "postgres://u:s3cr3t@127.0.0.1:1/d"}, exitFault, "connect"},
+	} {
+		_, err := setup(t, "", "", test.args...)
+		wantError(t, err, test.code, test.want)
+		if strings.Contains(err.Error(), "s3cr3t") {
+			t.Errorf("the error shows the password: %v", err)
+		}
+	}
+	_, err := setup(t, "postgres: {slot: A}", "", "setup", "sql")
+	wantError(t, err, exitConfig, "postgres.slot")
+	_, err = setup(t, "postgres: {url_file: /nonexistent}", "", "setup", "sql")
+	wantError(t, err, exitConfig, "postgres.url_file")
+
+	t.Setenv(setupURLEnv, "a")
+	t.Setenv(setupURLEnv+"_FILE", "b")
+	_, err = setup(t, "", "", "setup", "apply")
+	wantError(t, err, exitConfig, "both set")
+}

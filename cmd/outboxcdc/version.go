@@ -1,0 +1,98 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// Set by the release build with -ldflags "-X main.version=… -X main.revision=…"; a plain `go build` leaves them empty
+// and the build info that Go embeds is used instead.
+var (
+	version  string
+	revision string
+)
+
+// build describes this binary: what the version command prints and /version serves.
+type build struct {
+	Version   string `json:"version"`
+	Revision  string `json:"revision"` // git commit, "-dirty" appended when there were local changes
+	GoVersion string `json:"go_version"`
+	Platform  string `json:"platform"`
+}
+
+func buildInfo() build {
+	b := build{Version: version, Revision: revision, GoVersion: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		info = &debug.BuildInfo{}
+	}
+	if b.Version == "" {
+		b.Version = info.Main.Version
+	}
+	if b.Version == "" || b.Version == "(devel)" {
+		b.Version = "dev"
+	}
+	if b.Revision == "" {
+		b.Revision = vcsRevision(info.Settings)
+	}
+	return b
+}
+
+func vcsRevision(settings []debug.BuildSetting) string {
+	rev, dirty := "unknown", ""
+	for _, s := range settings {
+		switch {
+		case s.Key == "vcs.revision" && s.Value != "":
+			rev = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "-dirty"
+		}
+	}
+	if rev == "unknown" {
+		return rev
+	}
+	return rev + dirty
+}
+
+// buildVersion is the version alone, for logs.
+func buildVersion() string { return buildInfo().Version }
+
+func newVersionCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Prints version, revision and Go version",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b := buildInfo()
+			return printAs(cmd.OutOrStdout(), output, b,
+				fmt.Sprintf("outboxcdc %s\nrevision  %s\ngo        %s %s\n", b.Version, b.Revision, b.GoVersion, b.Platform))
+		},
+	}
+	addOutputFlag(cmd, &output)
+	return cmd
+}
+
+func addOutputFlag(cmd *cobra.Command, output *string) {
+	cmd.Flags().StringVarP(output, "output", "o", "text", "text or json")
+}
+
+// printAs writes text, or value as JSON, as -o says.
+func printAs(w io.Writer, output string, value any, text string) error {
+	switch output {
+	case "text":
+		_, err := io.WriteString(w, text)
+		return err
+	case "json":
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		enc.SetEscapeHTML(false)
+		return enc.Encode(value)
+	}
+	return usageError(fmt.Errorf("-o %s: write text or json", output))
+}

@@ -1,0 +1,286 @@
+// Package decoder turns the bytes of pgoutput, protocol version 1, into Begin, Event and Commit.
+//
+// It promises that a message is either understood to its last byte or an error that ends the stream (an unknown one is
+// never skipped: it might have been a row), that no input makes it panic or allocate more than the input justifies, that
+// nothing it keeps points into the caller's buffer, and that rows cost no allocation. It does no I/O, does not know which
+// table is the outbox (New's caller does) and leaves to package router what the values mean.
+//
+// The format: https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
+package decoder
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Kind says what a message was.
+type Kind uint8
+
+// The kinds of message. Those after KindRelation carry nothing that is delivered, each has its own kind so that it can be
+// counted.
+const (
+	KindBegin    Kind = iota + 1
+	KindEvent         // an insert into a table that resolve accepted
+	KindCommit        //
+	KindRelation      // a table's definition, new or sent again
+	KindIgnored       // a row of a table that resolve did not accept
+	KindUpdate        // an update or a delete of a row of an accepted table: the publication sends
+	KindDelete        // more than inserts
+	KindTruncate      //
+	KindMessage       // pg_logical_emit_message
+	KindOrigin        //
+	KindType          // the name of a data type
+)
+
+var kindNames = [...]string{
+	KindBegin: "begin", KindEvent: "event", KindCommit: "commit", KindRelation: "relation", KindIgnored: "ignored",
+	KindUpdate: "update", KindDelete: "delete", KindTruncate: "truncate", KindMessage: "message", KindOrigin: "origin",
+	KindType: "type",
+}
+
+func (k Kind) String() string {
+	if k == 0 || int(k) >= len(kindNames) {
+		return fmt.Sprintf("kind %d", uint8(k))
+	}
+	return kindNames[k]
+}
+
+// Message is one decoded message. Its pointers are into the decoder and valid until the next call of Decode, but for
+// Relation, which is valid for ever.
+type Message struct {
+	Kind     Kind
+	Begin    *Begin    // of KindBegin
+	Event    *Event    // of KindEvent
+	Commit   *Commit   // of KindCommit
+	Relation *Relation // of KindRelation, KindEvent, KindIgnored, KindUpdate and KindDelete
+}
+
+// Decoder reads one stream, from START_REPLICATION to its end; a new session takes a new one, because a stream that broke
+// inside a transaction begins again with Begin, and because every session resolves its tables anew. It is not safe
+// for concurrent use.
+type Decoder struct {
+	resolve   func(*Relation) (use bool, err error)
+	relations map[uint32]known
+
+	inTx    bool
+	begin   Begin
+	commit  Commit
+	event   Event
+	ordinal uint64 // of the next event: one bit more than Event.Ordinal has, to see it run over
+
+	err error // the first error; nothing is decoded after it
+}
+
+type known struct {
+	*Relation
+	use bool
+}
+
+// New returns a decoder. It calls resolve once for each version of a relation: false makes its rows KindIgnored, without
+// an ordinal; an error ends the stream.
+func New(resolve func(*Relation) (use bool, err error)) *Decoder {
+	return &Decoder{resolve: resolve, relations: map[uint32]known{}}
+}
+
+// Decode decodes one message, the payload of one XLogData. The result points into walData and into the decoder. After an
+// error, an *Error, the stream cannot go on and each later call returns the same error.
+func (d *Decoder) Decode(walData []byte) (Message, error) {
+	if d.err != nil {
+		return Message{}, d.err
+	}
+	m, err := d.decode(walData)
+	if err != nil {
+		d.err = err
+		return Message{}, err
+	}
+	return m, nil
+}
+
+func (d *Decoder) decode(b []byte) (Message, error) {
+	if len(b) == 0 {
+		return Message{}, &Error{What: "message", Err: errShort}
+	}
+	r := reader{b: b, off: 1}
+	switch b[0] {
+	case 'B':
+		return d.decodeBegin(r)
+	case 'C':
+		return d.decodeCommit(r)
+	case 'R':
+		return d.decodeRelation(r)
+	case 'I':
+		return d.decodeInsert(r)
+	case 'U':
+		return d.decodeChange(r, "update", KindUpdate)
+	case 'D':
+		return d.decodeChange(r, "delete", KindDelete)
+	// What follows is recognised by its first byte and not read: nothing depends on what is inside. A Message may also stand
+	// outside a transaction.
+	case 'T':
+		return Message{Kind: KindTruncate}, nil
+	case 'M':
+		return Message{Kind: KindMessage}, nil
+	case 'O':
+		return Message{Kind: KindOrigin}, nil
+	case 'Y':
+		return Message{Kind: KindType}, nil
+	}
+	return Message{}, &Error{What: "message", Err: fmt.Errorf("unknown type %q", b[0])}
+}
+
+func (d *Decoder) decodeBegin(r reader) (Message, error) {
+	r.what = "begin"
+	if d.inTx {
+		r.fail(0, fmt.Errorf("transaction %d (commit LSN %s) is still open", d.begin.XID, d.begin.CommitLSN))
+	}
+	begin := Begin{CommitLSN: r.lsn(), CommitTime: r.time(), XID: r.uint32()}
+	if err := r.end(); err != nil {
+		return Message{}, err
+	}
+	d.begin, d.inTx, d.ordinal = begin, true, 0
+	return Message{Kind: KindBegin, Begin: &d.begin}, nil
+}
+
+func (d *Decoder) decodeCommit(r reader) (Message, error) {
+	r.what = "commit"
+	d.needTx(&r)
+	if flags := r.uint8(); flags != 0 {
+		r.fail(1, fmt.Errorf("unknown flags %#x", flags))
+	}
+	commit := Commit{CommitLSN: r.lsn(), EndLSN: r.lsn(), CommitTime: r.time()}
+	if commit.CommitLSN != d.begin.CommitLSN {
+		r.fail(2, fmt.Errorf("commit LSN %s, but its begin said %s", commit.CommitLSN, d.begin.CommitLSN))
+	}
+	// The end LSN is what will be confirmed, so a senseless one must not get out of here.
+	if commit.EndLSN <= commit.CommitLSN {
+		r.fail(10, fmt.Errorf("end LSN %s is not after commit LSN %s", commit.EndLSN, commit.CommitLSN))
+	}
+	if err := r.end(); err != nil {
+		return Message{}, err
+	}
+	d.commit, d.inTx = commit, false
+	return Message{Kind: KindCommit, Commit: &d.commit}, nil
+}
+
+func (d *Decoder) decodeRelation(r reader) (Message, error) {
+	r.what = "relation"
+	rel := &Relation{OID: r.uint32(), Namespace: r.string(), Name: r.string()}
+	r.uint8() // replica identity: of no meaning to inserts
+	at := r.off
+	n := int(r.uint16())
+	const least = 1 + 1 + 4 + 4 // flags, an empty name, type, modifier
+	if n*least > len(r.b)-r.off {
+		r.fail(at, fmt.Errorf("%d columns do not fit into the %d bytes left", n, len(r.b)-r.off))
+		n = 0
+	}
+	rel.Columns = make([]Column, n)
+	for i := range rel.Columns {
+		r.uint8() // flags: part of the key or not
+		rel.Columns[i] = Column{Name: r.string(), TypeOID: r.uint32()}
+		r.uint32() // type modifier
+	}
+	if err := r.end(); err != nil {
+		return Message{}, err
+	}
+	// The server announces a table again whenever anything about it may have changed (and on ANALYZE); the pointer is the
+	// version, so it stays the same while the definition does.
+	if old, ok := d.relations[rel.OID]; ok && same(old.Relation, rel) {
+		return Message{Kind: KindRelation, Relation: old.Relation}, nil
+	}
+	use, err := d.resolve(rel)
+	if err != nil {
+		return Message{}, &Error{What: "relation " + rel.String(), Err: err}
+	}
+	d.relations[rel.OID] = known{Relation: rel, use: use}
+	return Message{Kind: KindRelation, Relation: rel}, nil
+}
+
+func same(a, b *Relation) bool {
+	return a.Namespace == b.Namespace && a.Name == b.Name && slices.Equal(a.Columns, b.Columns)
+}
+
+func (d *Decoder) decodeInsert(r reader) (Message, error) {
+	r.what = "insert"
+	d.needTx(&r)
+	rel := d.relation(&r)
+	if r.err == nil && !rel.use {
+		return Message{Kind: KindIgnored, Relation: rel.Relation}, nil
+	}
+	if c := r.uint8(); c != 'N' {
+		r.fail(5, fmt.Errorf("tuple marker %q instead of 'N'", c))
+	}
+	if n := int(r.uint16()); r.err == nil && n != len(rel.Columns) {
+		r.fail(6, fmt.Errorf("a row of %d columns, but %s has %d", n, rel, len(rel.Columns)))
+	}
+	d.event.Values = d.event.Values[:0]
+	if r.err == nil {
+		for i := range rel.Columns {
+			d.event.Values = append(d.event.Values, r.value(&rel.Columns[i]))
+		}
+	}
+	if d.ordinal > math.MaxUint32 {
+		r.fail(0, errors.New("more than 2^32 events in one transaction"))
+	}
+	if err := r.end(); err != nil {
+		return Message{}, err
+	}
+	d.event.Relation, d.event.Begin, d.event.Ordinal = rel.Relation, d.begin, uint32(d.ordinal)
+	d.ordinal++
+	return Message{Kind: KindEvent, Event: &d.event, Relation: rel.Relation}, nil
+}
+
+// value takes one column of a tuple.
+func (r *reader) value(c *Column) Value {
+	at := r.off
+	switch kind := r.uint8(); kind {
+	case 'n':
+		return Value{Null: true}
+	case 't':
+		size := r.uint32()
+		if int64(size) > int64(len(r.b)-r.off) {
+			r.fail(at, fmt.Errorf("column %q claims %d bytes, the message has %d left", c.Name, size, len(r.b)-r.off))
+		}
+		return Value{Data: r.next(int(size))}
+	case 'u':
+		// Only an update may leave a TOASTed value out. To take it for NULL would lose the payload.
+		r.fail(at, fmt.Errorf("column %q is an unchanged TOAST value, which an insert cannot have", c.Name))
+	case 'b':
+		r.fail(at, fmt.Errorf("column %q is in binary format, which was never asked for", c.Name))
+	default:
+		r.fail(at, fmt.Errorf("column %q is of unknown kind %q", c.Name, kind))
+	}
+	return Value{}
+}
+
+// decodeChange recognises an update or a delete and whose it is; the tuples are not read.
+func (d *Decoder) decodeChange(r reader, what string, kind Kind) (Message, error) {
+	r.what = what
+	d.needTx(&r)
+	rel := d.relation(&r)
+	if r.err != nil {
+		return Message{}, &Error{What: r.what, Offset: r.bad, Err: r.err}
+	}
+	if !rel.use {
+		kind = KindIgnored
+	}
+	return Message{Kind: kind, Relation: rel.Relation}, nil
+}
+
+func (d *Decoder) needTx(r *reader) {
+	if !d.inTx {
+		r.fail(0, errors.New("no transaction is open"))
+	}
+}
+
+// relation takes the OID of a row's table and finds what was announced under it.
+func (d *Decoder) relation(r *reader) known {
+	at := r.off
+	oid := r.uint32()
+	rel, ok := d.relations[oid]
+	if !ok {
+		r.fail(at, fmt.Errorf("relation %d was never announced", oid))
+	}
+	return rel
+}

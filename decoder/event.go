@@ -1,0 +1,65 @@
+package decoder
+
+import (
+	"time"
+
+	"github.com/jackc/pglogrepl"
+)
+
+// Begin opens a transaction.
+type Begin struct {
+	CommitLSN  pglogrepl.LSN // start of the commit record (Begin.FinalLSN of the protocol)
+	CommitTime time.Time
+	XID        uint32
+}
+
+// Commit closes a transaction. EndLSN is what may be confirmed once every event of it is acknowledged.
+type Commit struct {
+	CommitLSN  pglogrepl.LSN
+	EndLSN     pglogrepl.LSN
+	CommitTime time.Time
+}
+
+// Relation is one version of a table's definition as the server announced it before the rows that use it. It is
+// immutable: ALTER TABLE yields a new *Relation, so the pointer is the version.
+type Relation struct {
+	OID       uint32
+	Namespace string
+	Name      string
+	Columns   []Column
+}
+
+// Column is a column of a Relation, in the order of the values in its rows.
+type Column struct {
+	Name    string
+	TypeOID uint32
+}
+
+// Index returns the position of the named column, or -1.
+func (r *Relation) Index(name string) int {
+	for i := range r.Columns {
+		if r.Columns[i].Name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// String is the qualified name, for people.
+func (r *Relation) String() string { return r.Namespace + "." + r.Name }
+
+// Value is one column of a row in PostgreSQL's text format.
+type Value struct {
+	// Data is nil if and only if Null. It points into the message and is valid until the next call of Decode.
+	Data []byte
+	Null bool
+}
+
+// Event is one inserted row. Everything in it is valid until the next call of Decode.
+type Event struct {
+	Relation *Relation
+	Values   []Value // as long as Relation.Columns
+	// Ordinal numbers the inserts of this transaction that the decoder returned as events, from 0.
+	Ordinal uint32
+	Begin   Begin // the transaction it belongs to
+}

@@ -1,0 +1,115 @@
+package decoder
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"testing"
+	"unsafe"
+)
+
+// FuzzDecode decodes streams of arbitrary messages. Whatever comes: no panic, errors that lie inside their message and
+// stay, values that lie inside the message they came with, and what was decoded, encoded again, is the message.
+func FuzzDecode(f *testing.F) {
+	for _, r := range recordings(f) {
+		f.Add(frames(r.messages))
+	}
+	// Small ones, in which the fuzzer more often hits what counts.
+	for _, stream := range [][][]byte{
+		{encBegin(begin(9)), encRelation(outboxRel), encInsert(16385, text("1"), null), encInsert(16385, text(""), text("é")), encCommit(commit(9))},
+		{encBegin(begin(9)), encRelation(otherRel), encInsert(16390, null), []byte("U\x00\x00\x40\x06N"), []byte("T"), []byte("Y"), []byte("O"), []byte("M"), encCommit(commit(9))},
+		{encRelation(table(1, "outbox")), encBegin(begin(9)), encInsert(1)},
+	} {
+		var b []byte
+		for _, m := range stream {
+			b = append(be.AppendUint16(b, uint16(len(m))), m...)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		d := New(outboxes)
+		var failed error
+		var buf []byte
+		ordinal, open := uint32(0), false
+		for len(in) >= 2 {
+			n := min(int(be.Uint16(in)), len(in)-2)
+			msg := in[2 : 2+n : 2+n]
+			in = in[2+n:]
+			// One buffer for all, as a connection has: what the decoder kept of the message before is overwritten.
+			buf = append(buf[:0], msg...)
+			m, err := d.Decode(buf)
+			if err != nil {
+				var typed *Error
+				switch {
+				case failed != nil && err != failed:
+					t.Fatalf("%q: %v after %v", msg, err, failed)
+				case failed == nil && (!errors.As(err, &typed) || typed.Offset < 0 || typed.Offset > len(msg) || typed.What == ""):
+					t.Fatalf("%q: %v", msg, err)
+				}
+				failed = err
+				continue
+			}
+			if failed != nil {
+				t.Fatalf("%q was decoded after %v", msg, failed)
+			}
+			if !bytes.Equal(buf, msg) {
+				t.Fatalf("%q was written to", msg)
+			}
+			switch m.Kind {
+			case KindBegin:
+				if open || !bytes.Equal(encBegin(*m.Begin), msg) {
+					t.Fatalf("%q is %+v", msg, m.Begin)
+				}
+				open, ordinal = true, 0
+			case KindCommit:
+				if !open || !bytes.Equal(encCommit(*m.Commit), msg) {
+					t.Fatalf("%q is %+v", msg, m.Commit)
+				}
+				open = false
+			case KindRelation:
+				if !bytes.Equal(encRelation(m.Relation), zeroUnread(msg)) {
+					t.Fatalf("%q is %+v", msg, m.Relation)
+				}
+			case KindEvent:
+				ev := m.Event
+				if !open || ev.Ordinal != ordinal || len(ev.Values) != len(ev.Relation.Columns) || !bytes.Equal(encInsert(ev.Relation.OID, ev.Values...), msg) {
+					t.Fatalf("%q is %+v", msg, ev)
+				}
+				for _, v := range ev.Values {
+					if v.Null != (v.Data == nil) || !inside(v.Data, buf) {
+						t.Fatalf("%q: a value does not lie in the message", msg)
+					}
+				}
+				ordinal++
+			}
+		}
+	})
+}
+
+// inside reports whether the memory of part is memory of whole.
+func inside(part, whole []byte) bool {
+	if cap(part) == 0 {
+		return true
+	}
+	p, w := uintptr(unsafe.Pointer(unsafe.SliceData(part))), uintptr(unsafe.Pointer(unsafe.SliceData(whole)))
+	return p >= w && p+uintptr(cap(part)) <= w+uintptr(len(whole))
+}
+
+// zeroUnread sets in a relation message what the decoder does not keep to what encRelation writes.
+func zeroUnread(msg []byte) []byte {
+	msg = slices.Clone(msg)
+	i := 5
+	for range 2 {
+		i += bytes.IndexByte(msg[i:], 0) + 1
+	}
+	msg[i] = 'd'
+	n := int(be.Uint16(msg[i+1:]))
+	i += 3
+	for range n {
+		msg[i] = 0
+		i += 1 + bytes.IndexByte(msg[i+1:], 0) + 1 + 4
+		copy(msg[i:], "\x00\x00\x00\x00")
+		i += 4
+	}
+	return msg
+}

@@ -1,0 +1,316 @@
+// Package check decides from outside whether outboxcdc kept its promise: it compares what was committed to the outbox
+// with what a reader of its own found in Kafka. It knows nothing of the daemon but the record's header id.
+//
+// It promises that Report.OK is true only if every row arrived, nothing else did, first deliveries of each key are in
+// commit order, and every repeat is an identical replay. How rows and records were collected is left to the caller; where
+// that visibly went wrong (an id twice in the truth, offsets that do not rise) the report is not OK either.
+package check
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+)
+
+// Row is the truth about one committed row: the record that it must become.
+type Row struct {
+	ID    string
+	Topic string
+	Key   []byte // nil: a record without a key
+	Value []byte // nil: a tombstone; empty but not nil: a value of no bytes
+	// Seq numbers the rows of one key of one topic from 1 in commit order, row order within a transaction. 0 is outside
+	// the order: a dead letter, a row without a key.
+	Seq int
+}
+
+// Record is one record as a reader found it. The records of one partition are given in the order of their offsets.
+type Record struct {
+	Topic     string
+	Partition int32
+	Offset    int64
+	Key       []byte
+	Value     []byte
+	Headers   []Header
+}
+
+// Header is one record header; a nil Value is Kafka's null.
+type Header struct {
+	Name  string
+	Value []byte
+}
+
+// Check compares all rows with all records.
+func Check(rows []Row, records []Record) Report {
+	c := New()
+	for _, r := range records {
+		c.Add(r)
+	}
+	for _, r := range rows {
+		c.Expect(r)
+	}
+	return c.Report()
+}
+
+// Checker is the incremental form: rows and records may come in any order, as they come to be known, and the report can
+// be asked for at any time. Of what it was given it keeps ids, keys and hashes. It is not safe for concurrent use.
+type Checker struct {
+	rows      map[string]row
+	rowOrder  []string // as expected, for reports in an order that does not change
+	delivered map[string]*delivery
+	order     []*delivery // first deliveries as they were added
+	noID      []string
+	repeats   int
+	bad       []string // bad repeats
+	offsets   map[partition]int64
+	homes     map[home]int32
+	misplaced []string
+	invalid   []string
+}
+
+type hash [sha256.Size]byte
+
+type row struct {
+	topic, key string
+	value      hash
+	seq        int
+}
+
+// delivery is the first record of an id.
+type delivery struct {
+	id             string
+	topic, key     string
+	value, headers hash
+	partition      int32
+	offset         int64
+}
+
+type partition struct {
+	topic  string
+	number int32
+}
+
+// home is what must stay in one partition of a topic: the records of a key or, where there is none, of an id.
+type home struct{ topic, key, id string }
+
+// New returns a checker that was given nothing.
+func New() *Checker {
+	return &Checker{
+		rows: map[string]row{}, delivered: map[string]*delivery{}, offsets: map[partition]int64{}, homes: map[home]int32{},
+	}
+}
+
+// Expect adds a row to the truth.
+func (c *Checker) Expect(r Row) {
+	if _, ok := c.rows[r.ID]; ok {
+		c.invalid = append(c.invalid, fmt.Sprintf("id %q is twice in the truth", r.ID))
+		return
+	}
+	c.rows[r.ID] = row{topic: r.Topic, key: nilOr(r.Key), value: sum(r.Value), seq: r.Seq}
+	c.rowOrder = append(c.rowOrder, r.ID)
+}
+
+// Add adds a record.
+func (c *Checker) Add(r Record) {
+	at := where(r.Topic, r.Partition, r.Offset)
+	p := partition{r.Topic, r.Partition}
+	if last, ok := c.offsets[p]; ok && r.Offset <= last {
+		// A reader that reads twice would be taken for a daemon that delivers twice.
+		c.invalid = append(c.invalid, fmt.Sprintf("%s was read after offset %d", at, last))
+		return
+	}
+	c.offsets[p] = r.Offset
+
+	id, ok := idOf(r.Headers)
+	if !ok {
+		c.noID = append(c.noID, fmt.Sprintf("%s has no single header id", at))
+		return
+	}
+	d := &delivery{
+		id: id, topic: r.Topic, key: nilOr(r.Key), value: sum(r.Value), headers: sumHeaders(r.Headers),
+		partition: r.Partition, offset: r.Offset,
+	}
+	h := home{topic: d.topic, key: d.key}
+	if r.Key == nil {
+		h.id = id
+	}
+	if number, ok := c.homes[h]; !ok {
+		c.homes[h] = r.Partition
+	} else if number != r.Partition {
+		c.misplaced = append(c.misplaced, fmt.Sprintf("key %s is in partition %d and, id %q, at %s", name(d.key), number, id, at))
+	}
+	first, ok := c.delivered[id]
+	if !ok {
+		c.delivered[id] = d
+		c.order = append(c.order, d)
+		return
+	}
+	c.repeats++
+	if what := differs(first, d); what != "" {
+		c.bad = append(c.bad, fmt.Sprintf("id %q at %s has another %s than at %s", id, at, what, where(first.topic, first.partition, first.offset)))
+	}
+}
+
+// Counts are the running totals, cheap enough for a display.
+type Counts struct {
+	Expected  int // rows
+	Delivered int // different ids
+	Repeats   int
+}
+
+// Counts returns how far it is.
+func (c *Checker) Counts() Counts {
+	return Counts{Expected: len(c.rows), Delivered: len(c.delivered), Repeats: c.repeats}
+}
+
+// Report compares what was given so far. While rows or records are still under way, Missing and Phantom say so.
+func (c *Checker) Report() Report {
+	r := Report{
+		Rows: len(c.rows), Records: len(c.delivered) + c.repeats + len(c.noID), Repeats: c.repeats,
+		BadRepeats: clone(c.bad), Misplaced: clone(c.misplaced), Invalid: clone(c.invalid), Phantom: clone(c.noID),
+	}
+	for _, id := range c.rowOrder {
+		if _, ok := c.delivered[id]; !ok {
+			t := c.rows[id]
+			r.Missing = append(r.Missing, fmt.Sprintf("id %q, number %d of key %s for %s", id, t.seq, name(t.key), t.topic))
+		}
+	}
+	highest := map[home]int{} // of each key of each topic
+	for _, d := range c.order {
+		at := where(d.topic, d.partition, d.offset)
+		t, ok := c.rows[d.id]
+		if !ok {
+			r.Phantom = append(r.Phantom, fmt.Sprintf("id %q at %s", d.id, at))
+			continue
+		}
+		if what := wrong(t, d); what != "" {
+			r.WrongContent = append(r.WrongContent, fmt.Sprintf("id %q at %s has the wrong %s", d.id, at, what))
+		}
+		if t.seq == 0 {
+			continue
+		}
+		// By the truth's key, so that a record with the wrong one is not also out of an order to which it does not belong.
+		k := home{topic: t.topic, key: t.key}
+		if want := highest[k] + 1; t.seq != want {
+			r.OutOfOrder = append(r.OutOfOrder, fmt.Sprintf("number %d of key %s, id %q at %s, where %d was due", t.seq, name(t.key), d.id, at, want))
+		}
+		highest[k] = max(highest[k], t.seq) // one hole is reported once
+	}
+	r.Invalid = append(r.Invalid, c.numbering()...)
+	return r
+}
+
+// numbering holds the truth to its own rule, 1 to n for each key: a wrong truth would find nothing out of order, or all.
+func (c *Checker) numbering() []string {
+	var invalid []string
+	seen := map[home]map[int]bool{}
+	for _, id := range c.rowOrder {
+		t := c.rows[id]
+		if t.seq == 0 {
+			continue
+		}
+		k := home{topic: t.topic, key: t.key}
+		if seen[k] == nil {
+			seen[k] = map[int]bool{}
+		}
+		if seen[k][t.seq] || t.seq < 0 {
+			invalid = append(invalid, fmt.Sprintf("id %q: number %d of key %s for %s is taken or negative", id, t.seq, name(t.key), t.topic))
+		}
+		seen[k][t.seq] = true
+	}
+	for k, numbers := range seen {
+		for n := range len(numbers) {
+			if !numbers[n+1] {
+				invalid = append(invalid, fmt.Sprintf("key %s for %s has no number %d in the truth", name(k.key), k.topic, n+1))
+				break
+			}
+		}
+	}
+	return invalid
+}
+
+func differs(a, b *delivery) string {
+	switch {
+	case a.topic != b.topic:
+		return "topic"
+	case a.key != b.key:
+		return "key"
+	case a.value != b.value:
+		return "value"
+	case a.headers != b.headers:
+		return "headers"
+	}
+	return ""
+}
+
+func wrong(t row, d *delivery) string {
+	switch {
+	case t.topic != d.topic:
+		return "topic, for " + t.topic
+	case t.key != d.key:
+		return "key " + name(d.key) + ", for " + name(t.key)
+	case t.value != d.value:
+		return "value"
+	}
+	return ""
+}
+
+// idOf returns the header id if there is exactly one.
+func idOf(hs []Header) (id string, ok bool) {
+	for _, h := range hs {
+		if h.Name != "id" {
+			continue
+		}
+		if ok || h.Value == nil {
+			return "", false
+		}
+		id, ok = string(h.Value), true
+	}
+	return id, ok
+}
+
+// nilOr is b as a string in which nil and empty differ.
+func nilOr(b []byte) string {
+	if b == nil {
+		return ""
+	}
+	return "=" + string(b)
+}
+
+// name is what nilOr made, for people.
+func name(key string) string {
+	if key == "" {
+		return "none"
+	}
+	return fmt.Sprintf("%.80q", key[1:])
+}
+
+func where(topic string, partition int32, offset int64) string {
+	return fmt.Sprintf("%s/%d@%d", topic, partition, offset)
+}
+
+func sum(b []byte) hash {
+	if b == nil {
+		return hash{} // nothing hashes to zero
+	}
+	return sha256.Sum256(b)
+}
+
+func sumHeaders(hs []Header) hash {
+	var b bytes.Buffer
+	field := func(p []byte) {
+		n := int64(len(p))
+		if p == nil {
+			n = -1
+		}
+		_ = binary.Write(&b, binary.BigEndian, n)
+		b.Write(p)
+	}
+	for _, h := range hs {
+		field([]byte(h.Name))
+		field(h.Value)
+	}
+	return sha256.Sum256(b.Bytes())
+}
+
+func clone(s []string) []string { return append([]string(nil), s...) }

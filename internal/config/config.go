@@ -1,0 +1,166 @@
+// Package config is the one home of settings: their names, defaults, meaning and limits.
+//
+// It promises that a [Config] it returns without an error is complete and valid, that an unknown key or variable is an
+// error that names file, line, column and the nearest known name, that no input makes it panic, and that neither its
+// errors nor its printed forms carry a secret. It opens no connection; whether the named things exist is left to
+// `setup`, `doctor` and `run`.
+//
+// The fields of [Config] are the manual: their tags carry name and default, their comments meaning, unit and effect.
+// Names that are reserved for later stand in reserved.go.
+package config
+
+import "time"
+
+// Config is everything the daemon can be told. Make one with [Load], or with [Default] in tests.
+type Config struct {
+	Postgres Postgres `yaml:"postgres"`
+	Outbox   Outbox   `yaml:"outbox"`
+	Route    Route    `yaml:"route"`
+	Poison   Poison   `yaml:"poison"`
+	Kafka    Kafka    `yaml:"kafka"`
+	HTTP     HTTP     `yaml:"http"`
+	Log      Log      `yaml:"log"`
+
+	// ShutdownTimeout is how long SIGTERM waits for the acks of what was sent. Too short: the next start repeats what
+	// was in flight, and the exit code is 1. The supervisor's grace period must be longer.
+	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" default:"30s"`
+
+	// origins says for each path that was set who set it: "outboxcdc.yaml:3:9" or an environment variable's name.
+	origins map[string]string
+}
+
+// Postgres is the server's side: how to reach it and how to behave towards it.
+type Postgres struct {
+	// URL is the connection string, as a URL or in libpq's keyword form; what it leaves out comes from the PG*
+	// environment, "" means all of it. It is a secret; read it with [Config.PostgresURL], which knows url_file.
+	URL string `yaml:"url" default:"" secret:"true"`
+	// URLFile names a file that holds the URL instead; it is read again at each connect, so a rotated secret is found.
+	// A relative name starts at the working directory.
+	URLFile string `yaml:"url_file" default:""`
+	// Slot is the replication slot; one daemon per slot streams, a second one waits as a standby.
+	Slot string `yaml:"slot" default:"outboxcdc"`
+	// Publication says which tables and operations the slot sends.
+	Publication string `yaml:"publication" default:"outboxcdc"`
+	// StatusInterval is how often a confirmed position that moved is sent to the server. Longer: more is repeated
+	// after a crash of ours; shorter: more small messages. At least 10ms.
+	StatusInterval time.Duration `yaml:"status_interval" default:"1s"`
+	// ParkAfter is how long records may wait without an ack before the replication connection is closed, so that the
+	// server can be shut down; it opens again with Kafka's return. The slot keeps the WAL. At least 1s.
+	ParkAfter time.Duration `yaml:"park_after" default:"30s"`
+	// WALSenderTimeout is set on our own connection: after this much silence the server frees the slot, so it bounds
+	// how long a standby waits for a dead instance. Too short: a stalled network drops healthy connections. At least 1s.
+	WALSenderTimeout time.Duration `yaml:"wal_sender_timeout" default:"15s"`
+	// DecodingWorkMem is logical_decoding_work_mem for our walsender, e.g. "256MB"; larger keeps big transactions off
+	// the server's disk. "" leaves the server's setting.
+	DecodingWorkMem string `yaml:"decoding_work_mem" default:""`
+}
+
+// Outbox is the table whose inserts are events.
+type Outbox struct {
+	// Table is schema-qualified, e.g. public.outbox or "My Schema"."Outbox"; unquoted parts fold to lower case as in
+	// SQL. A partitioned table is named by its root. See [Config.Table].
+	Table   string  `yaml:"table" default:"public.outbox"`
+	Columns Columns `yaml:"columns"`
+}
+
+// Columns maps what an event needs to the table's columns. Names are taken as they are, without quotes or folding.
+type Columns struct {
+	// ID identifies the event: header "id", what consumers de-duplicate by.
+	ID string `yaml:"id" default:"id"`
+	// AggregateType routes the event to its topic.
+	AggregateType string `yaml:"aggregate_type" default:"aggregate_type"`
+	// AggregateID is the Kafka key; order is kept per key.
+	AggregateID string `yaml:"aggregate_id" default:"aggregate_id"`
+	// EventType becomes the header "type"; "" means there is no such column and no such header.
+	EventType string `yaml:"event_type" default:"event_type"`
+	// Payload is the record's value.
+	Payload string `yaml:"payload" default:"payload"`
+	// Headers is a JSON object whose members become record headers; "" means there is no such column.
+	Headers string `yaml:"headers" default:"headers"`
+}
+
+// Route turns an event into a record.
+type Route struct {
+	// Topic is a template: literal text and {column}, filled in from the row.
+	Topic string `yaml:"topic" default:"outbox.event.{aggregate_type}"`
+	// NullKey says what an event without aggregate_id is: poison, or allowed and partitioned by its id.
+	NullKey string `yaml:"null_key" default:"poison" oneof:"poison allow"`
+	// NullPayload says what SQL NULL in payload becomes: a tombstone, an empty value, or poison.
+	NullPayload string `yaml:"null_payload" default:"tombstone" oneof:"tombstone empty poison"`
+	// PositionHeader adds the header outboxcdc-position, by which a repeated record can be told from a new one.
+	PositionHeader bool `yaml:"position_header" default:"true"`
+}
+
+// Poison says what happens to an event that no retry can deliver.
+type Poison struct {
+	// Policy stop: nothing is confirmed past the event and the daemon stops, exit code 65.
+	Policy string `yaml:"policy" default:"stop" oneof:"stop" later:"dead_letter skip"`
+	// OnStop exit: the process ends, so that its supervisor shows it.
+	OnStop string `yaml:"on_stop" default:"exit" oneof:"exit" later:"hold"`
+}
+
+// Kafka is the destination.
+type Kafka struct {
+	// Brokers are host:port pairs to begin with; the cluster names the others.
+	Brokers []string `yaml:"brokers" default:"localhost:9092"`
+	// ClientID is what the brokers' logs and quotas see; "" means outboxcdc-<slot>. See [Config.ClientID].
+	ClientID string `yaml:"client_id" default:""`
+	// Version pins the protocol, e.g. "3.9.0"; "" asks the brokers.
+	Version string `yaml:"version" default:""`
+	// Compression of record batches.
+	Compression string `yaml:"compression" default:"lz4" oneof:"none gzip snappy lz4 zstd"`
+	// MaxInFlight is the window.
+	MaxInFlight MaxInFlight `yaml:"max_in_flight"`
+}
+
+// MaxInFlight bounds what was read from the slot and is not yet acked. It is the daemon's memory and the most that a
+// crash repeats; too small, and throughput falls with the round trip to the brokers.
+type MaxInFlight struct {
+	Records int      `yaml:"records" default:"50000"`
+	Bytes   ByteSize `yaml:"bytes" default:"16MiB"`
+}
+
+// HTTP is the listener for metrics, health and status.
+type HTTP struct {
+	// Listen is host:port or :port; "" means no listener.
+	Listen string `yaml:"listen" default:":9464"`
+	// PProf serves /debug/pprof/, which shows memory contents to whoever can reach the port.
+	PProf bool `yaml:"pprof" default:"false"`
+}
+
+// Log is the log on standard error.
+type Log struct {
+	Level string `yaml:"level" default:"info" oneof:"debug info warn error"`
+	// Format auto is text on a terminal and JSON otherwise.
+	Format string `yaml:"format" default:"auto" oneof:"auto json text"`
+}
+
+// Default is the configuration of somebody who sets nothing.
+func Default() *Config {
+	c := &Config{origins: map[string]string{}}
+	for _, s := range knownSettings() {
+		if s.field == nil {
+			continue
+		}
+		if err := s.store(c, s.def); err != nil {
+			panic("config: the default of " + s.path + " does not parse: " + err.Error()) // a test holds this
+		}
+	}
+	return c
+}
+
+// ClientID is kafka.client_id or what its "" stands for.
+func (c *Config) ClientID() string {
+	if c.Kafka.ClientID != "" {
+		return c.Kafka.ClientID
+	}
+	return "outboxcdc-" + c.Postgres.Slot
+}
+
+// Origin says who set the value at path, e.g. "outboxcdc.yaml:3:9", "OUTBOXCDC_POSTGRES_SLOT" or "default".
+func (c *Config) Origin(path string) string {
+	if o, ok := c.origins[path]; ok {
+		return o
+	}
+	return "default"
+}

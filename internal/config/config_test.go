@@ -1,0 +1,249 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// loadText is load of one file and some variables.
+func loadText(yaml string, environ ...string) (*Config, error) {
+	return load([]source{{"t.yaml", []byte(yaml)}}, environ)
+}
+
+func TestDefaultsAreValid(t *testing.T) {
+	if err := Default().Validate(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := load(nil, []string{"PATH=/bin", "PGHOST=db"})
+	if err != nil || !reflect.DeepEqual(c, Default()) {
+		t.Fatalf("nothing set: %v\n%v", err, c)
+	}
+	if c.Route.NullKey != "poison" || c.Kafka.MaxInFlight.Bytes != 16<<20 || c.Postgres.ParkAfter != 30*time.Second || !c.Route.PositionHeader {
+		t.Errorf("defaults are not those of the contract:\n%s", c)
+	}
+	if c.ClientID() != "outboxcdc-outboxcdc" {
+		t.Errorf("ClientID() = %q", c.ClientID())
+	}
+}
+
+// The sample in the contract names every setting with its default; if it loads to the defaults, no name is missing
+// here and no default differs.
+func TestContractSampleIsTheDefault(t *testing.T) {
+	data, err := os.ReadFile("testdata/surface.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := loadText(string(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range c.Settings() {
+		if !strings.HasPrefix(s.Origin, "t.yaml:") && s.Path != "postgres.url_file" {
+			t.Errorf("%s is not in the contract's sample", s.Path)
+		}
+	}
+	want := Default()
+	want.Postgres.URL = "postgres://outboxcdc@db/shop"
+	want.origins = c.origins
+	if !reflect.DeepEqual(c, want) {
+		t.Errorf("got\n%s\nwant\n%s", c, want)
+	}
+}
+
+func TestEverySettingIsReachable(t *testing.T) {
+	names := map[string]string{}
+	for _, s := range knownSettings() {
+		if other, dup := names[EnvName(s.path)]; dup {
+			t.Errorf("%s and %s share %s", other, s.path, EnvName(s.path))
+		}
+		names[EnvName(s.path)] = s.path
+		if isForeign(EnvName(s.path), "x") {
+			t.Errorf("%s would be taken for a foreign variable", EnvName(s.path))
+		}
+		if _, isTree := knownTree().sections[s.path]; isTree {
+			t.Errorf("%s is a setting and a section", s.path)
+		}
+		if r := rawOf(s.zero); s.field == nil && s.store(Default(), r) != nil {
+			t.Errorf("%s refuses its own default %v", s.path, s.zero)
+		}
+	}
+}
+
+func TestLayersAndMerge(t *testing.T) {
+	base := source{"base.yaml", []byte("kafka:\n  brokers: [a:1, b:2]\n  compression: zstd\n  max_in_flight: {records: 10}\nlog: {level: debug}\n")}
+	over := source{"over.yaml", []byte("kafka:\n  brokers: [c:3]\n  max_in_flight: {bytes: 1MiB}\n")}
+	c, err := load([]source{base, over}, []string{
+		"OUTBOXCDC_LOG_LEVEL=warn", "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=250ms", "OUTBOXCDC_HTTP_LISTEN=", "OUTBOXCDC_HTTP_PPROF=true",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := c.Kafka
+	if !slices.Equal(k.Brokers, []string{"c:3"}) || k.Compression != "zstd" || k.MaxInFlight != (MaxInFlight{10, 1 << 20}) {
+		t.Errorf("files: %+v", k)
+	}
+	if c.Log.Level != "warn" || c.Postgres.StatusInterval != 250*time.Millisecond || c.HTTP.Listen != "" || !c.HTTP.PProf {
+		t.Errorf("environment: %+v %+v %+v", c.Log, c.Postgres, c.HTTP)
+	}
+	for path, want := range map[string]string{
+		"kafka.brokers": "over.yaml:2:12", "kafka.compression": "base.yaml:3:16",
+		"log.level": "OUTBOXCDC_LOG_LEVEL", "postgres.slot": "default",
+	} {
+		if got := c.Origin(path); got != want {
+			t.Errorf("origin of %s: %s, want %s", path, got, want)
+		}
+	}
+	c, err = load([]source{base}, []string{"OUTBOXCDC_KAFKA_BROKERS=x:1, y:2,[::1]:3"})
+	if err != nil || !slices.Equal(c.Kafka.Brokers, []string{"x:1", "y:2", "[::1]:3"}) {
+		t.Errorf("list from the environment: %v %v", c, err)
+	}
+}
+
+func TestYAMLForms(t *testing.T) {
+	for _, yaml := range []string{
+		"", "# nothing\n", "---\n", "\ufeffpostgres: {slot: s}\n", "kafka:\nlog:\n  # level: debug\n", "postgres:\r\n  slot: s\r\n",
+		"postgres: {slot: &a s}\nkafka: {client_id: *a}\n", "postgres:\n  slot: !!str 5\n", "kafka: {client_id: 4.0}\n",
+		"postgres: &p\n  slot: s\n", "http:\n  listen: |\n    :1\n  pprof: true\n",
+	} {
+		c, err := loadText(yaml)
+		if strings.Contains(yaml, "|") { // the block keeps its newline, which no address has
+			if err == nil {
+				t.Errorf("%q: accepted %q", yaml, c.HTTP.Listen)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%q: %v", yaml, err)
+		}
+	}
+	if c, _ := loadText("kafka: {client_id: 4.0}"); c.Kafka.ClientID != "4.0" {
+		t.Errorf("a number became %q, want it as written", c.Kafka.ClientID)
+	}
+}
+
+// One row per mistake: what is written, and what the error must say.
+func TestLoadErrors(t *testing.T) {
+	tests := []struct {
+		yaml string
+		env  string
+		want []string
+	}{
+		{yaml: "postgres:\n  slt: x\n", want: []string{`t.yaml:2:3: unknown key "slt"; did you mean "slot"?`}},
+		{yaml: "slot: x\n", want: []string{`t.yaml:1:1: unknown key "slot"`, `under "postgres"`}},
+		{yaml: "postgre:\n  slot: x\n", want: []string{`t.yaml:1:1`, `did you mean "postgres"?`}},
+		{yaml: "log: {zzzzzzzzz: 1}\n", want: []string{"t.yaml:1:7", "known under log: level, format"}},
+		{yaml: "kafka.brokers: [a:1]\n", want: []string{`t.yaml:1:1: unknown key "kafka.brokers"`}},
+		{yaml: "postgres: {slot: a}\npostgres: {slot: b}\n", want: []string{"t.yaml:2:1", "already defined"}},
+		{yaml: "postgres: {slot: a}\n---\nlog: {level: info}\n", want: []string{"t.yaml:3", "second YAML document"}},
+		{yaml: "postgres: [a]\n", want: []string{"t.yaml:1:11: postgres: want keys and values here: url, "}},
+		{yaml: "- a\n", want: []string{"t.yaml:1", "want keys and values"}},
+		{yaml: "log:\n  level:\n", want: []string{"t.yaml:2", "log.level: has no value"}},
+		{yaml: "log: {level: [a]}\n", want: []string{"log.level: want a single value"}},
+		{yaml: "kafka: {brokers: {a: 1}}\n", want: []string{"kafka.brokers: want a list"}},
+		{yaml: "kafka: {brokers: [[a]]}\n", want: []string{"kafka.brokers: want a list"}},
+		{yaml: "kafka: {max_in_flight: {records: many}}\n", want: []string{"t.yaml:1:34: kafka.max_in_flight.records", "whole number"}},
+		{yaml: "kafka: {max_in_flight: {bytes: 16Mi}}\n", want: []string{`"16Mi" is not a size`}},
+		{yaml: "kafka: {max_in_flight: {bytes: 9999999999GiB}}\n", want: []string{"more than this program can count"}},
+		{yaml: "shutdown_timeout: 30\n", want: []string{`shutdown_timeout: "30" is not a duration`, "30s"}},
+		{yaml: "http: {pprof: yes}\n", want: []string{`"yes" is neither true nor false`}},
+		{yaml: "log: &l {level: info}\nhttp:\n  <<: *l\n", want: []string{"t.yaml:3:3", "merge keys"}},
+		{yaml: "log: {level: *nope}\n", want: []string{"t.yaml:1:14", `no anchor "&nope"`}},
+		{yaml: "log: &a *a\n", want: []string{"t.yaml:1"}}, // the parser's error; resolve has a limit of its own
+		{yaml: "log: {level: !secret x}\n", want: []string{"tags"}},
+		{yaml: strings.Repeat("[", 60000), want: []string{"nested too deeply"}},
+		{yaml: strings.Repeat("#", maxFileBytes+1), want: []string{"larger than"}},
+		{yaml: "log: {level: \xff}\n", want: []string{"not UTF-8"}},
+		{yaml: "log: {level: loud}\n", want: []string{`t.yaml:1:14: log.level: "loud" is unknown; write debug | info | warn | error`}},
+		{yaml: "preset: debezium\n", want: []string{`t.yaml:1:9: preset: "debezium" is part of the contract but not built in this version yet`, `"outboxcdc"`}},
+		{yaml: "route:\n  topics: {order: orders}\n", want: []string{"t.yaml:2:11: route.topics", "not built in this version yet"}},
+		{yaml: "outboxes:\n- {table: public.a}\n", want: []string{"outboxes", "not built in this version yet"}},
+		{yaml: "poison: {policy: skip}\n", want: []string{`poison.policy: "skip" is part of the contract but not built`}},
+		{yaml: "poison: {policy: ignore}\n", want: []string{`"ignore" is unknown; write stop`}},
+		{yaml: "kafka: {requests_per_broker: 5}\n", want: []string{"kafka.requests_per_broker", "not built in this version yet"}},
+		{yaml: "kafka: {tls: {enabled: true}}\n", want: []string{"kafka.tls.enabled", "not built in this version yet"}},
+		{env: "OUTBOXCDC_KAFKA_SASL_PASSWORD=s3cr3t", want: []string{"kafka.sasl.password", "not built in this version yet"}},
+		{env: "OUTBOXCDC_ROUTE_TOPICS=a", want: []string{"OUTBOXCDC_ROUTE_TOPICS: route.topics", "not built"}},
+		{env: "OUTBOXCDC_POSTGRES_SLT=x", want: []string{"OUTBOXCDC_POSTGRES_SLT: unknown environment variable; did you mean OUTBOXCDC_POSTGRES_SLOT?"}},
+		{env: "OUTBOXCDC_HTTP_PORT=9464", want: []string{"OUTBOXCDC_HTTP_PORT: unknown environment variable"}},
+		{env: "OUTBOXCDC_LOG_LEVEL=loud", want: []string{`OUTBOXCDC_LOG_LEVEL: log.level: "loud" is unknown`}},
+		{yaml: "postgres:\n  url: postgres://u@h/d\n", env: "OUTBOXCDC_POSTGRES_URL_FILE=/run/x",
+			want: []string{"OUTBOXCDC_POSTGRES_URL_FILE: postgres.url_file: postgres.url is set too (t.yaml:2:8)"}},
+	}
+	for _, test := range tests {
+		var environ []string
+		if test.env != "" {
+			environ = []string{test.env}
+		}
+		_, err := loadText(test.yaml, environ...)
+		if err == nil {
+			t.Errorf("%.60q %s: accepted", test.yaml, test.env)
+			continue
+		}
+		for _, want := range test.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%.60q %s:\n got %v\nwant %s", test.yaml, test.env, err, want)
+			}
+		}
+		var e interface{ ExitCode() int }
+		if !errors.As(err, &e) || e.ExitCode() != 78 {
+			t.Errorf("%.60q: exit code is not 78: %v", test.yaml, err)
+		}
+		if strings.Contains(err.Error(), "s3cr3t") {
+			t.Errorf("the error shows the secret: %v", err)
+		}
+	}
+}
+
+func TestAllErrorsAtOnce(t *testing.T) {
+	_, err := loadText("log: {level: loud}\npostgres: {slt: x}\n", "OUTBOXCDC_NOPE=1")
+	if n := len(strings.Split(err.Error(), "\n")); n != 3 {
+		t.Errorf("%d errors, want 3: %v", n, err)
+	}
+	_, err = loadText("postgres: {slot: A, publication: ''}\nkafka: {brokers: [a]}\n")
+	if n := len(strings.Split(err.Error(), "\n")); n != 3 {
+		t.Errorf("%d errors, want 3: %v", n, err)
+	}
+}
+
+func TestForeignVariables(t *testing.T) {
+	_, err := load(nil, []string{
+		"OUTBOXCDC_TEST_SEED=1", "OUTBOXCDC_CACHE=/c", "OUTBOXCDC_PG_BIN_17=/p", "OUTBOXCDC_SETUP_URL=postgres://x",
+		// What Kubernetes adds for Services called outboxcdc and outboxcdc-metrics.
+		"OUTBOXCDC_SERVICE_HOST=10.0.0.1", "OUTBOXCDC_SERVICE_PORT=9464", "OUTBOXCDC_SERVICE_PORT_HTTP=9464",
+		"OUTBOXCDC_PORT=tcp://10.0.0.1:9464", "OUTBOXCDC_PORT_9464_TCP=tcp://10.0.0.1:9464",
+		"OUTBOXCDC_PORT_9464_TCP_ADDR=10.0.0.1", "OUTBOXCDC_PORT_9464_TCP_PROTO=tcp", "OUTBOXCDC_METRICS_SERVICE_HOST=10.0.0.1",
+		"OUTBOXCDC_METRICS_PORT=tcp://10.0.0.1:9464", "OUTBOXCDCX=1", "OTHER",
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLoadFiles(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if c, err := Load(nil, nil); err != nil || c.Postgres.Slot != "outboxcdc" || Find(nil) != nil {
+		t.Fatalf("no file at all: %v", err)
+	}
+	if err := os.WriteFile("outboxcdc.yaml", []byte("postgres: {slot: found}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Load(nil, nil)
+	if err != nil || c.Postgres.Slot != "found" || c.Origin("postgres.slot") != "./outboxcdc.yaml:1:18" {
+		t.Fatalf("file in the working directory: %v %v", c.Origin("postgres.slot"), err)
+	}
+	_, err = Load([]string{filepath.Join(dir, "missing.yaml")}, nil)
+	var e *Error
+	if !errors.As(err, &e) || !strings.Contains(err.Error(), "missing.yaml") {
+		t.Errorf("a named file that is missing: %v", err)
+	}
+	if _, err = Load([]string{dir}, nil); !errors.As(err, &e) {
+		t.Errorf("a directory: %v", err)
+	}
+}

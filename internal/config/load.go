@@ -1,0 +1,134 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// DefaultFile is what [Find] looks for when no file is named.
+const DefaultFile = "./outboxcdc.yaml"
+
+// Find gives the files to load: those named, else [DefaultFile] if there is one, else none (the environment alone).
+func Find(files []string) []string {
+	if len(files) > 0 {
+		return files
+	}
+	if _, err := os.Stat(DefaultFile); err == nil || !errors.Is(err, os.ErrNotExist) {
+		return []string{DefaultFile} // one that is there and unreadable is an error, not an absence
+	}
+	return nil
+}
+
+// Load reads the settings: defaults, then the files in order (without any: [Find]), then the environment given as
+// "NAME=value"; later wins, key by key, a list as a whole. The result is validated. On errors it returns them all,
+// joined; each is an [*Error].
+func Load(files []string, environ []string) (*Config, error) {
+	var sources []source
+	var errs []error
+	for _, name := range Find(files) {
+		data, err := readFile(name)
+		if err != nil {
+			errs = append(errs, &Error{Problem: "read the configuration: " + err.Error()})
+			continue
+		}
+		sources = append(sources, source{name, data})
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return load(sources, environ)
+}
+
+// source is one file's name and content.
+type source struct {
+	name string
+	data []byte
+}
+
+// readFile reads a little more than a file may have, so that a device or a log is refused and not swallowed.
+func readFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+}
+
+// load is Load without the file system.
+func load(sources []source, environ []string) (*Config, error) {
+	c := Default()
+	set := func(s *setting, r raw, where string) error {
+		if err := s.store(c, r); err != nil {
+			return err
+		}
+		c.origins[s.path] = where
+		return nil
+	}
+	var errs []error
+	for _, src := range sources {
+		errs = append(errs, readYAML(src.name, src.data, set))
+	}
+	errs = append(errs, readEnvironment(environ, set))
+	if err := errors.Join(errs...); err != nil {
+		return nil, err // Validate would complain about defaults in the place of what did not parse
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// foreign are prefixes of variables that are read by others: tests, the bundled servers' cache, `setup`.
+var foreign = []string{"OUTBOXCDC_TEST_", "OUTBOXCDC_CACHE", "OUTBOXCDC_PG_BIN_", "OUTBOXCDC_SETUP_URL"}
+
+// Kubernetes puts these into every pod of a namespace that has a Service called outboxcdc or outboxcdc-…; nobody
+// mistyped them. The values are checked too, so that a mistyped OUTBOXCDC_HTTP_PORT=9464 is still found.
+var (
+	serviceLink      = regexp.MustCompile(`^OUTBOXCDC_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)$`)
+	servicePort      = regexp.MustCompile(`^OUTBOXCDC_(\w+_)?PORT$`)
+	servicePortValue = regexp.MustCompile(`^(tcp|udp|sctp)://`)
+)
+
+func readEnvironment(environ []string, set func(s *setting, r raw, where string) error) error {
+	byName := map[string]*setting{}
+	var names []string
+	for _, s := range knownSettings() {
+		byName[EnvName(s.path)] = s
+		names = append(names, EnvName(s.path))
+	}
+	var errs []error
+	for _, entry := range slices.Sorted(slices.Values(environ)) {
+		name, value, _ := strings.Cut(entry, "=")
+		if !strings.HasPrefix(name, envPrefix) || isForeign(name, value) {
+			continue
+		}
+		s, ok := byName[name]
+		if !ok {
+			problem := "unknown environment variable"
+			if best := nearest(name, names); best != "" {
+				problem += fmt.Sprintf("; did you mean %s?", best)
+			} else {
+				problem += "; a setting's name is OUTBOXCDC_ and its path in capitals, e.g. " + EnvName("postgres.slot")
+			}
+			errs = append(errs, &Error{Where: name, Problem: problem})
+			continue
+		}
+		if err := set(s, raw{text: value}, name); err != nil {
+			errs = append(errs, &Error{Where: name, Path: s.path, Problem: err.Error()})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func isForeign(name, value string) bool {
+	if slices.ContainsFunc(foreign, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+		return true
+	}
+	return serviceLink.MatchString(name) || (servicePort.MatchString(name) && servicePortValue.MatchString(value))
+}

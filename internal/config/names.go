@@ -1,0 +1,140 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// Table is outbox.table as the catalog has it: without quotes, unquoted parts in lower case. Both are "" if
+// outbox.table is not valid.
+func (c *Config) Table() (schema, name string) {
+	schema, name, _ = parseTable(c.Outbox.Table)
+	return schema, name
+}
+
+// parseTable reads schema.table with SQL's rules for quoted and unquoted identifiers; problem is "" if it could.
+func parseTable(text string) (schema, name, problem string) {
+	var parts []string
+	rest := text
+	for {
+		part, after, ok := cutIdentifier(rest)
+		if !ok {
+			return "", "", quote(text) + ` is not a table name; write schema.table, with double quotes around a part that needs them, e.g. public.outbox or "My Schema"."Outbox"`
+		}
+		parts = append(parts, part)
+		if after == "" {
+			break
+		}
+		rest = after[1:] // cutIdentifier stops at the end or at a dot
+	}
+	switch len(parts) {
+	case 1:
+		return "", "", fmt.Sprintf("%s names no schema; write e.g. %s", quote(text), "public."+strings.TrimSpace(text))
+	case 2:
+	default:
+		return "", "", fmt.Sprintf("%s has %d parts; write schema.table without the database", quote(text), len(parts))
+	}
+	for _, p := range parts {
+		if problem := checkIdentifier("a schema and a table", p); problem != "" {
+			return "", "", problem
+		}
+	}
+	return parts[0], parts[1], ""
+}
+
+// cutIdentifier reads one identifier from the front of s; after is "" or begins with a dot.
+func cutIdentifier(s string) (ident, after string, ok bool) {
+	if strings.HasPrefix(s, `"`) {
+		return cutQuoted(s)
+	}
+	end := strings.IndexByte(s, '.')
+	if end < 0 {
+		end = len(s)
+	}
+	ident = s[:end]
+	for i, r := range ident {
+		letter := r == '_' || r >= 0x80 || unicode.IsLetter(r)
+		if !letter && (i == 0 || (r != '$' && (r < '0' || r > '9'))) {
+			return "", "", false
+		}
+	}
+	// The server folds ASCII only in a UTF-8 database; so do we.
+	fold := func(r rune) rune {
+		if r >= 'A' && r <= 'Z' {
+			return r + 'a' - 'A'
+		}
+		return r
+	}
+	return strings.Map(fold, ident), s[end:], ident != ""
+}
+
+func cutQuoted(s string) (ident, after string, ok bool) {
+	var b strings.Builder
+	for i := 1; i < len(s); i++ {
+		if s[i] != '"' {
+			b.WriteByte(s[i])
+			continue
+		}
+		if i+1 < len(s) && s[i+1] == '"' { // a doubled quote is one quote
+			b.WriteByte('"')
+			i++
+			continue
+		}
+		after = s[i+1:]
+		return b.String(), after, b.Len() > 0 && (after == "" || after[0] == '.')
+	}
+	return "", "", false // no closing quote
+}
+
+// maxTopic is the longest topic name that Kafka takes.
+const maxTopic = 249
+
+// checkTopicTemplate: literal text of legal topic characters, and {column}. What the columns bring is checked per row.
+func checkTopicTemplate(t string) string {
+	if t == "" {
+		return `is empty; write a topic name or a template, e.g. outbox.event.{aggregate_type}`
+	}
+	literal, columns := 0, 0
+	for rest := t; rest != ""; {
+		open := strings.IndexAny(rest, "{}")
+		if open < 0 {
+			open = len(rest)
+		}
+		if i := strings.IndexFunc(rest[:open], illegalInTopic); i >= 0 {
+			return fmt.Sprintf("%s has %q, which no topic name may have; use A–Z, a–z, 0–9, . _ - and {column}", quote(t), []rune(rest[i:])[0])
+		}
+		literal += open
+		if open == len(rest) {
+			break
+		}
+		column, after, ok := strings.Cut(rest[open+1:], "}")
+		switch {
+		case rest[open] == '}' || !ok || strings.Contains(column, "{"):
+			return quote(t) + " has unbalanced braces; write {column}"
+		case strings.TrimSpace(column) == "":
+			return quote(t) + " has empty braces; name a column in them, e.g. {aggregate_type}"
+		case strings.TrimSpace(column) != column:
+			return quote(t) + " has spaces inside its braces; write {" + strings.TrimSpace(column) + "}"
+		case len(column) > maxIdentifier:
+			return fmt.Sprintf("%s names a column of more than %d bytes; PostgreSQL has none", quote(t), maxIdentifier)
+		}
+		columns++
+		rest = after
+	}
+	if literal > maxTopic {
+		return fmt.Sprintf("is %d bytes long without what stands in braces; Kafka takes at most %d", literal, maxTopic)
+	}
+	if columns == 0 && (t == "." || t == "..") {
+		return quote(t) + " is not a topic name that Kafka takes"
+	}
+	return ""
+}
+
+func illegalInTopic(r rune) bool {
+	switch {
+	case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '.', r == '_', r == '-':
+		return false
+	}
+	return true
+}

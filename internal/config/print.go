@@ -1,0 +1,100 @@
+package config
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Setting is one effective setting as it may be shown.
+type Setting struct {
+	Path   string // e.g. "postgres.slot"
+	Value  any    // string, bool, int, []string, time.Duration or ByteSize; secrets masked
+	Origin string // who set it; "default" if nobody
+}
+
+// Settings lists every built setting in the order of the documentation, secrets masked.
+func (c *Config) Settings() []Setting {
+	r := c.Redacted()
+	var out []Setting
+	for _, s := range knownSettings() {
+		if s.field != nil {
+			out = append(out, Setting{Path: s.path, Value: s.value(r), Origin: c.Origin(s.path)})
+		}
+	}
+	return out
+}
+
+// Redacted is a copy without secrets: what may be logged, printed and served.
+func (c *Config) Redacted() *Config {
+	r := *c
+	r.Postgres.URL = RedactDSN(c.Postgres.URL)
+	r.Kafka.Brokers = slices.Clone(c.Kafka.Brokers)
+	r.origins = maps.Clone(c.origins)
+	return &r
+}
+
+// String is the effective configuration as YAML, redacted; without secrets in it, it loads again to the same.
+func (c *Config) String() string {
+	var b strings.Builder
+	var open []string // sections that the last line stands in
+	for _, s := range c.Settings() {
+		sections := strings.Split(s.Path, ".")
+		key := sections[len(sections)-1]
+		sections = sections[:len(sections)-1]
+		for i, name := range sections {
+			if i >= len(open) || open[i] != name {
+				b.WriteString(strings.Repeat("  ", i) + name + ":\n")
+				open = open[:min(i, len(open))]
+				open = append(open, name)
+			}
+		}
+		open = open[:len(sections)]
+		b.WriteString(strings.Repeat("  ", len(sections)) + key + ": " + formatYAML(s.Value) + "\n")
+	}
+	return b.String()
+}
+
+// LogValue is the effective configuration as one flat group of attributes, redacted.
+func (c *Config) LogValue() slog.Value {
+	var attrs []slog.Attr
+	for _, s := range c.Settings() {
+		attrs = append(attrs, slog.String(s.Path, formatPlain(s.Value)))
+	}
+	return slog.GroupValue(attrs...)
+}
+
+func formatYAML(v any) string {
+	switch v := v.(type) {
+	case string:
+		return strconv.Quote(v)
+	case []string:
+		items := make([]string, len(v))
+		for i, item := range v {
+			items[i] = strconv.Quote(item)
+		}
+		return "[" + strings.Join(items, ", ") + "]"
+	}
+	return formatPlain(v)
+}
+
+func formatPlain(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case bool:
+		return strconv.FormatBool(v)
+	case int:
+		return strconv.Itoa(v)
+	case []string:
+		return strings.Join(v, ",")
+	case time.Duration:
+		return formatDuration(v)
+	case ByteSize:
+		return v.String()
+	}
+	panic("config: a setting of a type that cannot be printed") // a test holds this
+}

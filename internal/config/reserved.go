@@ -1,0 +1,62 @@
+package config
+
+import "time"
+
+// empty is the default of a reserved map or list: nothing in it.
+type empty struct{}
+
+// reservedSetting is a name of the contract whose function is not built yet. Its default is accepted, so that a full
+// sample file loads; anything else is refused, because a setting that is silently without effect is a broken promise.
+type reservedSetting struct {
+	path string
+	def  any // string, int, bool, time.Duration or empty
+}
+
+// reserved lists them in the order of the documentation. What gets built moves to a field of [Config] and leaves here.
+var reserved = []reservedSetting{
+	{"preset", "outboxcdc"},
+	{"postgres.read_interval", 5 * time.Millisecond},
+	{"postgres.receive_buffer", "auto"},
+	{"outboxes", empty{}},
+	{"messages.prefix", ""},
+	{"route.topics", empty{}},
+	{"route.replace.regex", ""},
+	{"route.replace.with", ""},
+	{"route.unmatched", "poison"},
+	{"route.missing_topic", "wait"},
+	{"route.missing_topic_after", 5 * time.Minute},
+	{"route.key", "{aggregate_id}"},
+	{"route.id", "{id}"},
+	{"route.format", "raw"},
+	{"route.headers", empty{}},
+	{"route.partition", ""},
+	{"route.partitions", empty{}},
+	{"route.timestamp", "produce"},
+	{"route.on_update", "skip"},
+	{"poison.causes", empty{}},
+	{"poison.decisions", empty{}},
+	{"poison.oversize", "stop"},
+	{"poison.topic", "outbox.dead_letter"},
+	{"delivery.mode", "at_least_once"},
+	{"delivery.position_topic", "outboxcdc.positions"},
+	{"delivery.look_back", 10000},
+	{"delivery.fence_wait", 5 * time.Second},
+	{"kafka.requests_per_broker", 1},
+	{"kafka.create_topics.enabled", false},
+	{"kafka.create_topics.partitions", 6},
+	{"kafka.create_topics.replication_factor", 3},
+	{"kafka.create_topics.config", empty{}},
+	{"kafka.tls.enabled", false},
+	{"kafka.tls.ca_file", ""},
+	{"kafka.tls.cert_file", ""},
+	{"kafka.tls.key_file", ""},
+	{"kafka.tls.server_name", ""},
+	{"kafka.sasl.mechanism", ""},
+	{"kafka.sasl.user", ""},
+	{"kafka.sasl.password", ""},
+	{"kafka.sasl.password_file", ""},
+	{"http.web_config_file", ""},
+}
+
+// reservedSecrets are the reserved names whose value no error may repeat.
+var reservedSecrets = map[string]bool{"kafka.sasl.password": true}

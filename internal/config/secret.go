@@ -1,0 +1,149 @@
+package config
+
+import (
+	"io"
+	"net/url"
+	"os"
+	"strings"
+)
+
+// maxSecretBytes is far more than any connection string or password; it keeps a wrong file name from being read whole.
+const maxSecretBytes = 64 << 10
+
+// PostgresURL is the connection string to use now: postgres.url, or the present content of postgres.url_file. Ask at
+// each connect, not once, or a rotated secret is not seen. "" means the PG* environment.
+func (c *Config) PostgresURL() (string, error) {
+	if c.Postgres.URLFile == "" {
+		return c.Postgres.URL, nil
+	}
+	fail := func(problem string) (string, error) {
+		return "", &Error{Where: c.origins["postgres.url_file"], Path: "postgres.url_file", Problem: problem}
+	}
+	dsn, err := ReadSecret(c.Postgres.URLFile)
+	if err != nil {
+		return fail("read the secret: " + err.Error())
+	}
+	if dsn == "" { // would silently mean the PG* environment
+		return fail(quote(c.Postgres.URLFile) + " is empty; put the connection string into it")
+	}
+	if problem := checkPostgresURL(dsn); problem != "" {
+		return fail(quote(c.Postgres.URLFile) + ": " + problem)
+	}
+	return dsn, nil
+}
+
+// ReadSecret reads a file and trims one trailing newline, which editors and `echo` add; more may belong to the secret.
+func ReadSecret(name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxSecretBytes))
+	if err != nil {
+		return "", err
+	}
+	s, cut := strings.CutSuffix(string(b), "\n")
+	if cut {
+		s = strings.TrimSuffix(s, "\r")
+	}
+	return s, nil
+}
+
+// masked stands where a secret was.
+const masked = "xxxxx"
+
+func isURL(dsn string) bool {
+	return strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://")
+}
+
+// secretParameters are the libpq parameters nobody may see.
+var secretParameters = map[string]bool{"password": true, "sslpassword": true, "oauth_client_secret": true, "scram_client_key": true, "scram_server_key": true}
+
+// RedactDSN masks the passwords of a connection string, in the URL and in the keyword form. In doubt it masks more:
+// the text may be malformed, and it is going to a log.
+func RedactDSN(dsn string) string {
+	if dsn == "" {
+		return ""
+	}
+	if isURL(dsn) {
+		return redactURL(dsn)
+	}
+	params, ok := parseKeywords(dsn)
+	if !ok || strings.Contains(dsn, "://") {
+		return masked
+	}
+	var out []string
+	for _, p := range params {
+		if secretParameters[strings.ToLower(p.key)] {
+			p.value = masked
+		}
+		out = append(out, p.key+"="+quoteKeyword(p.value))
+	}
+	return strings.Join(out, " ")
+}
+
+// redactURL works on the text: net/url refuses lists of hosts, and what it refuses must be masked as well. Everything
+// between the first colon and the last @ counts as the password, since one that is not escaped may hold / ? # or @.
+func redactURL(dsn string) string {
+	scheme, rest, _ := strings.Cut(dsn, "://")
+	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+		if user, _, ok := strings.Cut(rest[:at], ":"); ok {
+			rest = user + ":" + masked + rest[at:]
+		}
+	}
+	base, query, ok := strings.Cut(rest, "?")
+	if !ok {
+		return scheme + "://" + rest
+	}
+	pairs := strings.Split(query, "&")
+	for i, pair := range pairs {
+		key, _, _ := strings.Cut(pair, "=")
+		name, err := url.QueryUnescape(key)
+		if err != nil || secretParameters[strings.ToLower(name)] {
+			pairs[i] = key + "=" + masked
+		}
+	}
+	return scheme + "://" + base + "?" + strings.Join(pairs, "&")
+}
+
+// DSNUser is the user that a connection string names, "" if it names none.
+func DSNUser(dsn string) string { return dsnParameter(dsn, "user") }
+
+// DSNDatabase is the database that a connection string names, "" if it names none.
+func DSNDatabase(dsn string) string { return dsnParameter(dsn, "dbname") }
+
+// dsnParameter finds user or dbname. pgconn's own parser is of no use here: it fills what is missing from the
+// environment and the operating system's user, and we ask what was written.
+func dsnParameter(dsn, key string) string {
+	if !isURL(dsn) {
+		params, _ := parseKeywords(dsn)
+		for _, p := range params {
+			if p.key == key || (key == "dbname" && p.key == "database") {
+				return p.value
+			}
+		}
+		return ""
+	}
+	_, rest, _ := strings.Cut(dsn, "://")
+	rest, query, _ := strings.Cut(rest, "?")
+	if values, err := url.ParseQuery(query); err == nil && values.Has(key) {
+		return values.Get(key)
+	}
+	authority, path, _ := strings.Cut(rest, "/")
+	if key == "dbname" {
+		return unescape(path)
+	}
+	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
+		user, _, _ := strings.Cut(authority[:at], ":")
+		return unescape(user)
+	}
+	return ""
+}
+
+func unescape(s string) string {
+	if u, err := url.PathUnescape(s); err == nil {
+		return u
+	}
+	return s
+}

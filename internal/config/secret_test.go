@@ -1,0 +1,114 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestPostgresURLFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "url")
+	write := func(content string) {
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := loadText("postgres: {url_file: " + name + "}\n")
+	if err != nil {
+		t.Fatal(err) // loading does not read it: it may come later
+	}
+	if _, err := c.PostgresURL(); err == nil || !strings.Contains(err.Error(), "t.yaml:1:22: postgres.url_file") {
+		t.Errorf("missing file: %v", err)
+	}
+	for content, want := range map[string]string{
+		"postgres://u:one@h/d": "postgres://u:one@h/d", "postgres://u:two@h/d\n": "postgres://u:two@h/d",
+		"host=h password=three\r\n": "host=h password=three", "host=h password='four\n'\n\n": "host=h password='four\n'\n",
+	} {
+		write(content) // rotated: the next call sees it
+		if got, err := c.PostgresURL(); err != nil || got != want {
+			t.Errorf("%q: %q, %v", content, got, err)
+		}
+	}
+	for _, content := range []string{"", "\n", "s3cr3t"} {
+		write(content)
+		_, err := c.PostgresURL()
+		var e *Error
+		if !errors.As(err, &e) || strings.Contains(err.Error(), "s3cr3t") {
+			t.Errorf("%q: %v", content, err)
+		}
+	}
+	c = Default()
+	c.Postgres.URL = "postgres://u@h/d"
+	if got, err := c.PostgresURL(); err != nil || got != c.Postgres.URL {
+		t.Errorf("plain: %q, %v", got, err)
+	}
+}
+
+func TestRedactDSN(t *testing.T) {
+	for dsn, want := range map[string]string{
+		"":                        "",
+		"postgres://u@h/d":        "postgres://u@h/d",
+		"postgres://h:5432/d":     "postgres://h:5432/d",
+		"postgres://u:s3cr3t@h/d": "postgres://u:xxxxx@h/d",
+		"postgresql://u:s3cr3t@h1:1,h2:2/d?sslmode=require":     "postgresql://u:xxxxx@h1:1,h2:2/d?sslmode=require",
+		"postgres://u:s3cr3t/s3cr3t@h/d":                        "postgres://u:xxxxx@h/d",
+		"postgres://u:s3cr3t?s3cr3t@s3cr3t@h/d":                 "postgres://u:xxxxx@h/d",
+		"postgres://h/d?user=u&password=s3cr3t":                 "postgres://h/d?user=u&password=xxxxx",
+		"postgres://h/d?p%61ssword=s3cr3t&sslpassword=s3cr3t#x": "postgres://h/d?p%61ssword=xxxxx&sslpassword=xxxxx",
+		"postgres://h/d?%zz=s3cr3t":                             "postgres://h/d?%zz=xxxxx",
+		"host=h password=s3cr3t user=u":                         "host=h password=xxxxx user=u",
+		`host = h password = 's3cr3t \' s3cr3t' dbname='a b'`:   `host=h password=xxxxx dbname='a b'`,
+		`PASSWORD=s3cr3t`:                                       "PASSWORD=xxxxx",
+		`password='s3cr3t`:                                      "xxxxx",
+		"s3cr3t":                                                "xxxxx",
+		"mysql://u:s3cr3t@h/d?a=b":                              "xxxxx",
+	} {
+		got := RedactDSN(dsn)
+		if got != want || strings.Contains(got, "s3cr3t") {
+			t.Errorf("%s:\n got %s\nwant %s", dsn, got, want)
+		}
+	}
+}
+
+func TestDSNParts(t *testing.T) {
+	for dsn, want := range map[string][2]string{
+		"":                 {"", ""},
+		"postgres://h":     {"", ""},
+		"postgres://u@h/d": {"u", "d"},
+		"postgres://u%40x:p@h1:1,h2/d%20e?sslmode=require": {"u@x", "d e"},
+		"postgres:///d?user=u":                             {"u", "d"},
+		"host=h user='a b' dbname=d":                       {"a b", "d"},
+		"host=h database=d":                                {"", "d"},
+	} {
+		if got := [2]string{DSNUser(dsn), DSNDatabase(dsn)}; got != want {
+			t.Errorf("%s: %q, want %q", dsn, got, want)
+		}
+	}
+}
+
+// Whatever way the configuration is printed, the password does not come along.
+func TestPrintedFormsHaveNoSecret(t *testing.T) {
+	c, err := loadText("postgres: {url: 'postgres://u:s3cr3t@h/d'}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	slog.New(slog.NewTextHandler(&b, nil)).Info("start", "config", c)
+	for form, text := range map[string]string{
+		"String": c.String(), "%v": fmt.Sprintf("%v", c), "%+v": fmt.Sprintf("%+v", c), "slog": b.String(), "Settings": fmt.Sprintf("%+v", c.Settings()),
+	} {
+		if strings.Contains(text, "s3cr3t") || !strings.Contains(text, "postgres://u:xxxxx@h/d") {
+			t.Errorf("%s: %s", form, text)
+		}
+	}
+	if c.Postgres.URL != "postgres://u:s3cr3t@h/d" {
+		t.Errorf("printing changed the configuration: %s", c.Postgres.URL)
+	}
+	if !strings.Contains(c.String(), "kafka:\n  brokers: [\"localhost:9092\"]\n") || !strings.Contains(c.String(), "\nshutdown_timeout: 30s\n") {
+		t.Errorf("not the YAML expected:\n%s", c)
+	}
+}

@@ -1,0 +1,139 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// setting is one leaf of the tree of settings: a field of [Config] or a reserved name.
+type setting struct {
+	path    string
+	field   []int    // index of the field in Config, for reflect; nil: a reserved name without a field
+	zero    any      // a value of the setting's type; says how its text is read
+	def     raw      // the default, as it would be written
+	choices []string // of an enumeration: what is built
+	later   []string // of an enumeration: what is reserved
+	secret  bool
+}
+
+// knownSettings walks Config's tags once and appends the reserved names.
+var knownSettings = sync.OnceValue(func() []*setting {
+	var out []*setting
+	walkFields(reflect.TypeFor[Config](), "", nil, &out)
+	for _, r := range reserved {
+		out = append(out, &setting{path: r.path, zero: r.def, def: rawOf(r.def), secret: reservedSecrets[r.path]})
+	}
+	return out
+})
+
+func walkFields(t reflect.Type, prefix string, index []int, out *[]*setting) {
+	for f := range t.Fields() {
+		key := f.Tag.Get("yaml")
+		if key == "" {
+			continue // origins and other things that are no settings
+		}
+		path, at := prefix+key, append(slices.Clone(index), f.Index...)
+		def, leaf := f.Tag.Lookup("default")
+		if !leaf {
+			walkFields(f.Type, path+".", at, out)
+			continue
+		}
+		*out = append(*out, &setting{
+			path: path, field: at, zero: reflect.Zero(f.Type).Interface(), def: raw{text: def},
+			choices: strings.Fields(f.Tag.Get("oneof")), later: strings.Fields(f.Tag.Get("later")),
+			secret: f.Tag.Get("secret") != "",
+		})
+	}
+}
+
+// tree is the settings by path, and the sections (prefixes of paths) by path with their keys in order.
+type tree struct {
+	leaves   map[string]*setting
+	sections map[string][]string // "" is the root
+}
+
+var knownTree = sync.OnceValue(func() tree {
+	t := tree{leaves: map[string]*setting{}, sections: map[string][]string{}}
+	for _, s := range knownSettings() {
+		t.leaves[s.path] = s
+		section, rest := "", s.path
+		for {
+			key, after, more := strings.Cut(rest, ".")
+			if !slices.Contains(t.sections[section], key) {
+				t.sections[section] = append(t.sections[section], key)
+			}
+			if !more {
+				break
+			}
+			section, rest = join(section, key), after
+		}
+	}
+	return t
+})
+
+func join(section, key string) string {
+	if section == "" {
+		return key
+	}
+	return section + "." + key
+}
+
+// envPrefix begins the name of every environment variable of ours.
+const envPrefix = "OUTBOXCDC_"
+
+// EnvName is the environment variable that sets the setting at path: kafka.client_id → OUTBOXCDC_KAFKA_CLIENT_ID.
+func EnvName(path string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
+}
+
+// value is the setting's present value in c; only for settings with a field.
+func (s *setting) value(c *Config) any {
+	return reflect.ValueOf(c).Elem().FieldByIndex(s.field).Interface()
+}
+
+// store parses r and puts it into c; for a reserved name it only checks that nothing but the default was asked for.
+// Its error is the problem alone, without place and path.
+func (s *setting) store(c *Config, r raw) error {
+	v, err := parse(r, s.zero)
+	if err != nil {
+		if s.secret {
+			return fmt.Errorf("the value (not shown) is not text")
+		}
+		return err
+	}
+	if s.field == nil {
+		if !reflect.DeepEqual(v, s.zero) {
+			return s.notBuilt(r)
+		}
+		return nil
+	}
+	if problem := s.checkChoice(v); problem != "" {
+		return fmt.Errorf("%s", problem)
+	}
+	reflect.ValueOf(c).Elem().FieldByIndex(s.field).Set(reflect.ValueOf(v))
+	return nil
+}
+
+// checkChoice says what is wrong with v if s is an enumeration, "" if nothing is.
+func (s *setting) checkChoice(v any) string {
+	text, isText := v.(string)
+	if len(s.choices) == 0 || !isText || slices.Contains(s.choices, text) {
+		return ""
+	}
+	if slices.Contains(s.later, text) {
+		return s.notBuilt(raw{text: text}).Error()
+	}
+	return fmt.Sprintf("%s is unknown; write %s", quote(text), strings.Join(s.choices, " | "))
+}
+
+func (s *setting) notBuilt(r raw) error {
+	shown := r.String()
+	if s.secret {
+		shown = "a value (not shown)"
+	}
+	return fmt.Errorf("%s is part of the contract but not built in this version yet; leave the key out or write %s",
+		shown, s.def)
+}

@@ -1,0 +1,64 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// suggestKey ends a message about an unknown key: a setting of just that name elsewhere, the nearest sibling, or what
+// there is.
+func suggestKey(section, key string) string {
+	for _, s := range knownSettings() { // right name, wrong place
+		dot := strings.LastIndexByte(s.path, '.')
+		if s.path == key || s.path[dot+1:] == key {
+			if dot < 0 {
+				return fmt.Sprintf("; did you mean %q, at the top level?", key)
+			}
+			return fmt.Sprintf("; did you mean %q, under %q?", s.path[dot+1:], s.path[:dot])
+		}
+	}
+	siblings := knownTree().sections[section]
+	if best := nearest(key, siblings); best != "" {
+		return fmt.Sprintf("; did you mean %q?", best)
+	}
+	in := "at the top level"
+	if section != "" {
+		in = "under " + section
+	}
+	return fmt.Sprintf("; known %s: %s", in, strings.Join(siblings, ", "))
+}
+
+// nearest is the candidate that takes the fewest changes to reach from s, "" if none is near enough to be meant.
+func nearest(s string, candidates []string) string {
+	best, bestDistance := "", max(2, len(s)/3)+1
+	for _, c := range candidates {
+		if n := distance(strings.ToLower(s), strings.ToLower(c), bestDistance); n < bestDistance {
+			best, bestDistance = c, n
+		}
+	}
+	return best
+}
+
+// distance is Levenshtein's, or limit if it is at least that.
+func distance(a, b string, limit int) int {
+	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
+		return limit
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return min(row[len(b)], limit)
+}

@@ -1,0 +1,209 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// maxIdentifier is PostgreSQL's NAMEDATALEN - 1; longer names are cut by the server without an error.
+const maxIdentifier = 63
+
+// Lower bounds: below them the daemon would mostly talk about itself, or drop healthy connections.
+const (
+	minStatusInterval   = 10 * time.Millisecond
+	minParkAfter        = time.Second
+	minWALSenderTimeout = time.Second
+	minInFlightBytes    = 64 << 10
+)
+
+// maxServerTimeout is the largest value of a PostgreSQL setting in milliseconds.
+const maxServerTimeout = math.MaxInt32 * time.Millisecond
+
+// Validate looks at the values alone: no file, no network. It returns everything that is wrong, joined; each error
+// is an [*Error] that names who set the value, the path, the value and what to write instead.
+func (c *Config) Validate() error {
+	v := &validation{c: c}
+	v.enumerations()
+	v.postgres(&c.Postgres)
+	v.outbox(&c.Outbox)
+	v.report("route.topic", checkTopicTemplate(c.Route.Topic))
+	v.kafka(&c.Kafka)
+	v.report("http.listen", checkListen(c.HTTP.Listen))
+	v.atLeast("shutdown_timeout", c.ShutdownTimeout, time.Millisecond)
+	return errors.Join(v.errs...)
+}
+
+// validation collects problems; an empty problem is none.
+type validation struct {
+	c    *Config
+	errs []error
+}
+
+func (v *validation) report(path, problem string) {
+	if problem != "" {
+		v.errs = append(v.errs, &Error{Where: v.c.origins[path], Path: path, Problem: problem})
+	}
+}
+
+func (v *validation) atLeast(path string, d, least time.Duration) {
+	if d < least {
+		v.report(path, fmt.Sprintf("%s is too short; write at least %s", formatDuration(d), formatDuration(least)))
+	}
+}
+
+func (v *validation) enumerations() {
+	for _, s := range knownSettings() {
+		if s.field != nil {
+			v.report(s.path, s.checkChoice(s.value(v.c)))
+		}
+	}
+}
+
+func (v *validation) postgres(p *Postgres) {
+	v.report("postgres.url", checkPostgresURL(p.URL))
+	if p.URL != "" && p.URLFile != "" {
+		v.report("postgres.url_file", fmt.Sprintf("postgres.url is set too (%s); remove one of the two", v.c.Origin("postgres.url")))
+	}
+	v.report("postgres.slot", checkSlot(p.Slot))
+	v.report("postgres.publication", checkIdentifier("a publication", p.Publication))
+	v.atLeast("postgres.status_interval", p.StatusInterval, minStatusInterval)
+	v.atLeast("postgres.park_after", p.ParkAfter, minParkAfter)
+	v.atLeast("postgres.wal_sender_timeout", p.WALSenderTimeout, minWALSenderTimeout)
+	if p.WALSenderTimeout > maxServerTimeout {
+		v.report("postgres.wal_sender_timeout", fmt.Sprintf("%s is more than PostgreSQL takes; write at most 24 days (576h)", formatDuration(p.WALSenderTimeout)))
+	}
+	v.report("postgres.decoding_work_mem", checkServerMemory(p.DecodingWorkMem))
+}
+
+func (v *validation) outbox(o *Outbox) {
+	_, _, problem := parseTable(o.Table)
+	v.report("outbox.table", problem)
+	cols := []struct {
+		key, name string
+		required  bool
+	}{
+		{"id", o.Columns.ID, true},
+		{"aggregate_type", o.Columns.AggregateType, true},
+		{"aggregate_id", o.Columns.AggregateID, true},
+		{"event_type", o.Columns.EventType, false},
+		{"payload", o.Columns.Payload, true},
+		{"headers", o.Columns.Headers, false},
+	}
+	for _, col := range cols {
+		if col.name == "" && !col.required {
+			continue
+		}
+		v.report("outbox.columns."+col.key, checkIdentifier("a column", col.name))
+	}
+}
+
+func (v *validation) kafka(k *Kafka) {
+	if len(k.Brokers) == 0 {
+		v.report("kafka.brokers", "is empty; name at least one host:port")
+	}
+	for _, b := range k.Brokers {
+		v.report("kafka.brokers", checkBroker(b))
+	}
+	if k.ClientID != "" && !clientID.MatchString(k.ClientID) {
+		v.report("kafka.client_id", quote(k.ClientID)+" has characters that Kafka does not allow there; use 1–249 of A–Z, a–z, 0–9, . _ -")
+	}
+	if k.Version != "" && !kafkaVersion.MatchString(k.Version) {
+		v.report("kafka.version", quote(k.Version)+` is no Kafka version from 0.11 on; write all its parts, e.g. 3.9.0, or "" to ask the brokers`)
+	}
+	if k.MaxInFlight.Records < 1 {
+		v.report("kafka.max_in_flight.records", fmt.Sprintf("%d leaves no room for a record; write at least 1", k.MaxInFlight.Records))
+	}
+	if k.MaxInFlight.Bytes < minInFlightBytes {
+		v.report("kafka.max_in_flight.bytes", fmt.Sprintf("%s is too small; write at least %s", k.MaxInFlight.Bytes, ByteSize(minInFlightBytes)))
+	}
+}
+
+var (
+	slotName     = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
+	clientID     = regexp.MustCompile(`^[A-Za-z0-9._-]{1,249}$`)
+	kafkaVersion = regexp.MustCompile(`^(0\.11\.\d{1,3}\.\d{1,3}|[1-9]\d{0,2}\.\d{1,3}\.\d{1,3})$`)
+	serverMemory = regexp.MustCompile(`^(\d{1,10})(kB|MB|GB|TB)$`)
+)
+
+func checkSlot(s string) string {
+	if slotName.MatchString(s) {
+		return ""
+	}
+	return quote(s) + " is not a slot name; use 1–63 of a–z, 0–9 and _"
+}
+
+func checkIdentifier(what, name string) string {
+	switch {
+	case name == "":
+		return "is empty; name " + what
+	case len(name) > maxIdentifier:
+		return fmt.Sprintf("%s is %d bytes long; PostgreSQL's names have at most %d", quote(name), len(name), maxIdentifier)
+	case strings.ContainsRune(name, 0):
+		return quote(name) + " contains a NUL; PostgreSQL's names cannot"
+	case !utf8.ValidString(name):
+		return quote(name) + " is not UTF-8"
+	}
+	return ""
+}
+
+// checkPostgresURL looks only for what is no connection string at all: pgconn's own parser reads the environment and
+// files, and runs at connect. The value is never repeated.
+func checkPostgresURL(dsn string) string {
+	switch {
+	case strings.ContainsRune(dsn, 0):
+		return "the value (not shown) contains a NUL"
+	case dsn == "", isURL(dsn), !strings.Contains(dsn, "://") && strings.Contains(dsn, "="):
+		return ""
+	}
+	return `the value (not shown) is no connection string; write postgres://user@host/database or "host=… user=… dbname=…"`
+}
+
+// checkServerMemory accepts what logical_decoding_work_mem does: 64kB to 2147483647kB, with the unit spelled out.
+func checkServerMemory(s string) string {
+	if s == "" {
+		return ""
+	}
+	const remedy = ` is no PostgreSQL memory size from 64kB to 2047GB; write e.g. 256MB, or "" for the server's setting`
+	m := serverMemory.FindStringSubmatch(s)
+	if m == nil {
+		return quote(s) + remedy
+	}
+	n, err := strconv.ParseInt(m[1], 10, 64)
+	kB := n * map[string]int64{"kB": 1, "MB": 1 << 10, "GB": 1 << 20, "TB": 1 << 30}[m[2]]
+	if err != nil || kB < 64 || kB > math.MaxInt32 {
+		return quote(s) + remedy
+	}
+	return ""
+}
+
+func checkBroker(s string) string {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || host == "" || strings.ContainsAny(host, " \t/@\x00") || !isPort(port, 1) {
+		return quote(s) + " is not host:port; write e.g. kafka-1:9092 or [2001:db8::1]:9092"
+	}
+	return ""
+}
+
+func checkListen(s string) string {
+	if s == "" {
+		return ""
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || strings.ContainsAny(host, " \t/@\x00") || !isPort(port, 0) {
+		return quote(s) + ` is not an address to listen on; write :9464, 127.0.0.1:9464, or "" for none`
+	}
+	return ""
+}
+
+// isPort: least is 1 where one connects and 0 where the system may choose.
+func isPort(s string, least int) bool {
+	n, err := strconv.Atoi(s)
+	return err == nil && n >= least && n <= math.MaxUint16
+}

@@ -1,0 +1,158 @@
+package config
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestValidate(t *testing.T) {
+	long := strings.Repeat("x", 64)
+	tests := []struct {
+		change func(*Config)
+		want   string // "" = valid
+	}{
+		{func(c *Config) { c.Postgres.Slot = "a_9" }, ""},
+		{func(c *Config) { c.Postgres.Slot = "My-Slot" }, `postgres.slot: "My-Slot" is not a slot name; use 1–63`},
+		{func(c *Config) { c.Postgres.Slot = "" }, `postgres.slot: ""`},
+		{func(c *Config) { c.Postgres.Slot = long }, `postgres.slot`},
+		{func(c *Config) { c.Postgres.Publication = "Odd name; drop" }, ""},
+		{func(c *Config) { c.Postgres.Publication = "" }, `postgres.publication: is empty`},
+		{func(c *Config) { c.Postgres.Publication = long }, `postgres.publication`},
+		{func(c *Config) { c.Postgres.Publication = "a\x00b" }, `NUL`},
+		{func(c *Config) { c.Postgres.Publication = "a\xff" }, `UTF-8`},
+		{func(c *Config) { c.Postgres.URL = "postgresql://h/d" }, ""},
+		{func(c *Config) { c.Postgres.URL = "host=h user=u" }, ""},
+		{func(c *Config) { c.Postgres.URL = "mysql://s3cr3t@h?a=b" }, `postgres.url: the value (not shown)`},
+		{func(c *Config) { c.Postgres.URL = "s3cr3t" }, `postgres.url: the value (not shown)`},
+		{func(c *Config) { c.Postgres.URL, c.Postgres.URLFile = "host=h", "/f" }, `postgres.url_file: postgres.url is set too`},
+		{func(c *Config) { c.Postgres.StatusInterval = 9 * time.Millisecond }, `postgres.status_interval: 9ms is too short; write at least 10ms`},
+		{func(c *Config) { c.Postgres.ParkAfter = 999 * time.Millisecond }, `postgres.park_after`},
+		{func(c *Config) { c.Postgres.WALSenderTimeout = 0 }, `postgres.wal_sender_timeout: 0s`},
+		{func(c *Config) { c.Postgres.WALSenderTimeout = 600 * time.Hour }, `postgres.wal_sender_timeout: 600h is more`},
+		{func(c *Config) { c.ShutdownTimeout = -1 }, `shutdown_timeout`},
+		{func(c *Config) { c.Postgres.DecodingWorkMem = "256MB" }, ""},
+		{func(c *Config) { c.Postgres.DecodingWorkMem = "256" }, `postgres.decoding_work_mem`},
+		{func(c *Config) { c.Postgres.DecodingWorkMem = "63kB" }, `postgres.decoding_work_mem`},
+		{func(c *Config) { c.Postgres.DecodingWorkMem = "2TB" }, `postgres.decoding_work_mem`},
+		{func(c *Config) { c.Postgres.DecodingWorkMem = "9999999999TB" }, `postgres.decoding_work_mem`},
+		{func(c *Config) { c.Outbox.Columns.ID = "" }, `outbox.columns.id: is empty`},
+		{func(c *Config) { c.Outbox.Columns.AggregateType = "" }, `outbox.columns.aggregate_type`},
+		{func(c *Config) { c.Outbox.Columns.AggregateID = "" }, `outbox.columns.aggregate_id`},
+		{func(c *Config) { c.Outbox.Columns.Payload = "" }, `outbox.columns.payload`},
+		{func(c *Config) { c.Outbox.Columns.EventType, c.Outbox.Columns.Headers = "", "" }, ""},
+		{func(c *Config) { c.Outbox.Columns.Headers = long }, `outbox.columns.headers`},
+		{func(c *Config) { c.Route.Topic = "" }, `route.topic: is empty`},
+		{func(c *Config) { c.Route.NullKey = "maybe" }, `route.null_key: "maybe" is unknown; write poison | allow`},
+		{func(c *Config) { c.Poison.OnStop = "hold" }, `poison.on_stop: "hold" is part of the contract but not built`},
+		{func(c *Config) { c.Kafka.Brokers = nil }, `kafka.brokers: is empty`},
+		{func(c *Config) { c.Kafka.Brokers = []string{"a:1", "b"} }, `kafka.brokers: "b" is not host:port`},
+		{func(c *Config) { c.Kafka.Brokers = []string{":9092"} }, `kafka.brokers`},
+		{func(c *Config) { c.Kafka.Brokers = []string{"a:0"} }, `kafka.brokers`},
+		{func(c *Config) { c.Kafka.Brokers = []string{"kafka://a:1"} }, `kafka.brokers`},
+		{func(c *Config) { c.Kafka.Brokers = []string{"[::1]:9092"} }, ""},
+		{func(c *Config) { c.Kafka.ClientID = "a b" }, `kafka.client_id`},
+		{func(c *Config) { c.Kafka.Version = "3.9.0" }, ""},
+		{func(c *Config) { c.Kafka.Version = "0.11.0.2" }, ""},
+		{func(c *Config) { c.Kafka.Version = "0.10.2.0" }, `kafka.version`},
+		{func(c *Config) { c.Kafka.Version = "3.9" }, `kafka.version: "3.9"`},
+		{func(c *Config) { c.Kafka.Compression = "brotli" }, `kafka.compression: "brotli" is unknown; write none | gzip | snappy | lz4 | zstd`},
+		{func(c *Config) { c.Kafka.MaxInFlight.Records = 0 }, `kafka.max_in_flight.records: 0`},
+		{func(c *Config) { c.Kafka.MaxInFlight.Bytes = 65535 }, `kafka.max_in_flight.bytes: 65535B is too small; write at least 64KiB`},
+		{func(c *Config) { c.HTTP.Listen = "" }, ""},
+		{func(c *Config) { c.HTTP.Listen = "127.0.0.1:0" }, ""},
+		{func(c *Config) { c.HTTP.Listen = "9464" }, `http.listen: "9464"`},
+		{func(c *Config) { c.Log.Format = "xml" }, `log.format`},
+	}
+	for i, test := range tests {
+		c := Default()
+		test.change(c)
+		err := c.Validate()
+		switch {
+		case test.want == "" && err != nil:
+			t.Errorf("#%d: %v", i, err)
+		case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+			t.Errorf("#%d: got %v, want %s", i, err, test.want)
+		case err != nil && strings.Contains(err.Error(), "s3cr3t"):
+			t.Errorf("#%d shows the secret: %v", i, err)
+		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	for text, want := range map[string][2]string{
+		"public.outbox":                {"public", "outbox"},
+		"Public.OutBox":                {"public", "outbox"},
+		`"My Schema"."Outbox"`:         {"My Schema", "Outbox"},
+		`"a.b"."c""d"`:                 {"a.b", `c"d`},
+		`shop."Outbox"`:                {"shop", "Outbox"},
+		"_x.a$1":                       {"_x", "a$1"},
+		"schéma.tablÉ":                 {"schéma", "tablÉ"},
+		"outbox":                       {},
+		`"outbox"`:                     {},
+		"db.public.outbox":             {},
+		"public.":                      {},
+		".outbox":                      {},
+		"public..outbox":               {},
+		"public.1x":                    {},
+		"public.out-box":               {},
+		"public. outbox":               {},
+		`public."outbox`:               {},
+		`public."out"box`:              {},
+		`public.""`:                    {},
+		"public.\"a\x00b\"":            {},
+		"":                             {},
+		"public.a;drop table x":        {},
+		"p." + strings.Repeat("x", 64): {},
+	} {
+		c := Default()
+		c.Outbox.Table = text
+		schema, name := c.Table()
+		if schema != want[0] || name != want[1] {
+			t.Errorf("%q: %q, %q; want %q", text, schema, name, want)
+		}
+		if err := c.Validate(); (err == nil) != (name != "") {
+			t.Errorf("%q: Validate: %v", text, err)
+		}
+	}
+	c := Default()
+	c.Outbox.Table = "outbox"
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), `"outbox" names no schema; write e.g. public.outbox`) {
+		t.Errorf("bare name: %v", err)
+	}
+}
+
+func TestTopicTemplate(t *testing.T) {
+	for template, want := range map[string]string{
+		"orders": "", "outbox.event.{aggregate_type}": "", "{a}{b}": "", "{My Column}": "", "{a}-x_Y.9": "",
+		"a{b": "unbalanced", "a}b": "unbalanced", "{a{b}}": "unbalanced", "{a}}": "unbalanced",
+		"x.{}": "empty braces", "x.{ }": "empty braces", "{ a}": "spaces inside",
+		"a b": "no topic name may have", "a/{b}": "no topic name may have", "{b}é": `'é'`,
+		".": "not a topic name", "..": "not a topic name", strings.Repeat("x", 250): "249",
+		"{" + strings.Repeat("x", 64) + "}": "63",
+	} {
+		got := checkTopicTemplate(template)
+		if (want == "") != (got == "") || !strings.Contains(got, want) {
+			t.Errorf("%q: %q, want %q", template, got, want)
+		}
+	}
+}
+
+func TestByteSize(t *testing.T) {
+	for text, want := range map[string]ByteSize{
+		"0": 0, "7": 7, "7B": 7, "64KiB": 65536, "16MiB": 16 << 20, "2 GiB": 2 << 30, "1kB": 1000, "1KB": 1000, "3MB": 3e6, "1GB": 1e9, "-1MiB": -1 << 20,
+	} {
+		got, err := ParseByteSize(text)
+		if err != nil || got != want {
+			t.Errorf("%q: %d, %v; want %d", text, got, err, want)
+		}
+		if back, err := ParseByteSize(got.String()); err != nil || back != got {
+			t.Errorf("%d prints as %s", got, got)
+		}
+	}
+	for _, text := range []string{"", "MiB", "1.5MiB", "1MiBx", "1 000", "0x10", "8589934592GiB", "99999999999999999999"} {
+		if got, err := ParseByteSize(text); err == nil {
+			t.Errorf("%q: accepted as %d", text, got)
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// raw is a value as it was written: text, a list of texts, or (for reserved maps and lists) just whether it was empty.
+type raw struct {
+	text    string
+	list    []string
+	isList  bool
+	isTree  bool // a mapping, or a list of other things than texts
+	isEmpty bool // of isTree
+}
+
+// String is how messages repeat the value; secrets are kept out by the caller.
+func (r raw) String() string {
+	switch {
+	case r.isTree && r.isEmpty:
+		return "{}"
+	case r.isTree:
+		return "the value"
+	case r.isList:
+		return quote("[" + strings.Join(r.list, ", ") + "]")
+	}
+	return quote(r.text)
+}
+
+// quote shows a text in a message, shortened: whatever somebody wrote may be long.
+func quote(s string) string {
+	if r := []rune(s); len(r) > 80 {
+		return strconv.Quote(string(r[:80])) + "…"
+	}
+	return strconv.Quote(s)
+}
+
+// rawOf is the inverse of parse.
+func rawOf(v any) raw {
+	switch v := v.(type) {
+	case empty:
+		return raw{isTree: true, isEmpty: true}
+	case []string:
+		return raw{list: v, isList: true}
+	case string:
+		return raw{text: v}
+	case time.Duration:
+		return raw{text: formatDuration(v)}
+	}
+	return raw{text: fmt.Sprint(v)}
+}
+
+// parse reads r as a value of zero's type.
+func parse(r raw, zero any) (any, error) {
+	switch zero.(type) {
+	case empty:
+		return parseEmpty(r), nil
+	case []string:
+		return parseList(r)
+	}
+	if r.isTree || r.isList {
+		return nil, fmt.Errorf("want a single value, not a list or a mapping")
+	}
+	switch zero.(type) {
+	case string:
+		return r.text, nil
+	case bool:
+		return parseBool(r.text)
+	case int:
+		n, err := strconv.Atoi(r.text)
+		if err != nil {
+			return nil, fmt.Errorf("%s is not a whole number", quote(r.text))
+		}
+		return n, nil
+	case time.Duration:
+		d, err := time.ParseDuration(r.text)
+		if err != nil {
+			return nil, fmt.Errorf("%s is not a duration; write a number with a unit, e.g. 500ms, 30s or 5m", quote(r.text))
+		}
+		return d, nil
+	case ByteSize:
+		return ParseByteSize(r.text)
+	}
+	panic(fmt.Sprintf("config: no parser for %T", zero)) // a field of a new type without a case here; a test holds this
+}
+
+// parseEmpty gives empty for an empty map or list and something else for any other value.
+func parseEmpty(r raw) any {
+	if (r.isTree && r.isEmpty) || (r.isList && len(r.list) == 0) {
+		return empty{}
+	}
+	if !r.isTree && !r.isList && (r.text == "" || r.text == "{}" || r.text == "[]") {
+		return empty{} // the environment has only text
+	}
+	return r
+}
+
+func parseList(r raw) (any, error) {
+	if r.isTree {
+		if r.isEmpty {
+			return []string{}, nil
+		}
+		return nil, fmt.Errorf("want a list of texts")
+	}
+	items := r.list
+	if !r.isList {
+		if strings.TrimSpace(r.text) == "" {
+			return []string{}, nil
+		}
+		items = strings.Split(r.text, ",")
+	}
+	list := make([]string, 0, len(items))
+	for _, item := range items {
+		list = append(list, strings.TrimSpace(item))
+	}
+	return list, nil
+}
+
+func parseBool(text string) (any, error) {
+	switch text {
+	case "true", "True", "TRUE":
+		return true, nil
+	case "false", "False", "FALSE":
+		return false, nil
+	}
+	return nil, fmt.Errorf("%s is neither true nor false", quote(text))
+}
+
+// ByteSize is a number of bytes, written like 16MiB.
+type ByteSize int64
+
+// byteUnits: binary units as named, and decimal ones as the SI has them.
+var byteUnits = []struct {
+	name  string
+	bytes int64
+}{
+	{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
+	{"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"KB", 1e3}, {"B", 1},
+}
+
+// ParseByteSize reads a whole number with a unit B, KiB, MiB, GiB, kB, MB or GB; without a unit it counts bytes.
+func ParseByteSize(text string) (ByteSize, error) {
+	number, factor := text, int64(1)
+	for _, u := range byteUnits {
+		if rest, ok := strings.CutSuffix(text, u.name); ok {
+			number, factor = strings.TrimSpace(rest), u.bytes
+			break
+		}
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s is not a size; write a whole number with a unit, e.g. 512KiB or 16MiB", quote(text))
+	}
+	if n > math.MaxInt64/factor || n < math.MinInt64/factor {
+		return 0, fmt.Errorf("%s is more than this program can count", quote(text))
+	}
+	return ByteSize(n * factor), nil
+}
+
+// String is the exact size in the largest binary unit that divides it.
+func (b ByteSize) String() string {
+	for _, u := range byteUnits[:3] {
+		if b != 0 && int64(b)%u.bytes == 0 {
+			return strconv.FormatInt(int64(b)/u.bytes, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(int64(b), 10) + "B"
+}
+
+// formatDuration drops the zero parts that Duration.String keeps: 5m rather than 5m0s.
+func formatDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}

@@ -1,0 +1,263 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// The parser takes time quadratic in the depth of nesting, and recurses with it; a real file is 3 KiB and 3 deep.
+const (
+	maxFileBytes = 64 << 10
+	maxNesting   = 32
+	maxAliasHops = 8
+)
+
+// document is one YAML file being read against the known tree. We walk the syntax tree ourselves, not the library's
+// decoder: it gives a position for every value, tells a reserved key from an unknown one, and never shows the source
+// in an error, where a password may stand.
+type document struct {
+	name    string
+	anchors map[string]ast.Node
+	set     func(s *setting, r raw, where string) error
+	errs    []error
+}
+
+// readYAML calls set for every setting in data and returns everything that is wrong, set's errors included.
+func readYAML(name string, data []byte, set func(s *setting, r raw, where string) error) error {
+	d := &document{name: name, anchors: map[string]ast.Node{}, set: set}
+	body, err := d.parse(data)
+	if err != nil {
+		return err
+	}
+	if body != nil {
+		d.section("", body)
+	}
+	return errors.Join(d.errs...)
+}
+
+// parse gives the one document's root, nil for an empty file.
+func (d *document) parse(data []byte) (body ast.Node, err error) {
+	defer func() {
+		if p := recover(); p != nil { // the library has panicked on odd input before
+			body, err = nil, &Error{Where: d.name, Problem: "this is no YAML the parser can read"}
+		}
+	}()
+	if len(data) > maxFileBytes {
+		return nil, &Error{Where: d.name, Problem: fmt.Sprintf("is larger than %d KiB; is it the right file?", maxFileBytes>>10)}
+	}
+	if !utf8.Valid(data) {
+		return nil, &Error{Where: d.name, Problem: "is not UTF-8 text; is it the right file?"}
+	}
+	tokens := lexer.Tokenize(string(bytes.TrimPrefix(data, []byte("\ufeff"))))
+	if err := d.checkNesting(tokens); err != nil {
+		return nil, err
+	}
+	file, err := parser.Parse(tokens, 0)
+	if err != nil {
+		var at yaml.Error
+		if errors.As(err, &at) { // Error() itself would print the lines around it
+			return nil, &Error{Where: d.at(at.GetToken()), Problem: "YAML: " + at.GetMessage()}
+		}
+		return nil, &Error{Where: d.name, Problem: "this is no YAML the parser can read"}
+	}
+	for _, doc := range file.Docs {
+		if doc.Body == nil {
+			continue
+		}
+		if body != nil {
+			return nil, &Error{Where: d.at(doc.Body.GetToken()), Problem: "a second YAML document begins here; keep one per file, -c may be repeated"}
+		}
+		body = doc.Body
+	}
+	return body, nil
+}
+
+func (d *document) checkNesting(tokens token.Tokens) error {
+	depth := 0
+	for _, t := range tokens {
+		switch t.Type {
+		case token.MappingStartType, token.SequenceStartType:
+			depth++
+		case token.MappingEndType, token.SequenceEndType:
+			depth--
+		}
+		if depth > maxNesting {
+			return &Error{Where: d.at(t), Problem: "brackets are nested too deeply for a configuration"}
+		}
+	}
+	return nil
+}
+
+// section reads the mapping at path ("" is the root).
+func (d *document) section(path string, n ast.Node) {
+	n, err := d.resolve(n)
+	if err != nil {
+		d.errs = append(d.errs, err)
+		return
+	}
+	switch n := n.(type) {
+	case nil, *ast.NullNode: // "kafka:" with every line below it commented out
+	case *ast.MappingNode:
+		for _, v := range n.Values {
+			d.entry(path, v)
+		}
+	case *ast.MappingValueNode:
+		d.entry(path, n)
+	default:
+		d.fail(n, path, "want keys and values here: "+strings.Join(knownTree().sections[path], ", "))
+	}
+}
+
+func (d *document) entry(section string, v *ast.MappingValueNode) {
+	if v.Key == nil {
+		return
+	}
+	key := keyText(v.Key)
+	if key == "<<" {
+		d.fail(v.Key, section, "merge keys (<<) are not supported; write the keys out, or put them into a second file (-c may be repeated)")
+		return
+	}
+	path := join(section, key)
+	t := knownTree()
+	if _, ok := t.sections[path]; ok && !strings.Contains(key, ".") {
+		d.section(path, v.Value)
+		return
+	}
+	s, ok := t.leaves[path]
+	if !ok || strings.Contains(key, ".") {
+		d.fail(v.Key, "", fmt.Sprintf("unknown key %s%s", quote(key), suggestKey(section, key)))
+		return
+	}
+	r, err := d.value(v.Value)
+	if err != nil {
+		d.errs = append(d.errs, err)
+		return
+	}
+	if r == nil {
+		d.fail(v.Key, path, `has no value; write one ("" for none) or remove the line`)
+		return
+	}
+	where := d.at(v.Value.GetToken())
+	if err := d.set(s, *r, where); err != nil {
+		d.errs = append(d.errs, &Error{Where: where, Path: path, Problem: err.Error()})
+	}
+}
+
+// value reads a leaf; nil without an error is YAML's null.
+func (d *document) value(n ast.Node) (*raw, error) {
+	n, err := d.resolve(n)
+	if err != nil {
+		return nil, err
+	}
+	switch n := n.(type) {
+	case nil, *ast.NullNode:
+		return nil, nil
+	case *ast.MappingNode:
+		return &raw{isTree: true, isEmpty: len(n.Values) == 0}, nil
+	case *ast.MappingValueNode:
+		return &raw{isTree: true}, nil
+	case *ast.SequenceNode:
+		return d.list(n)
+	}
+	text, ok := scalarText(n)
+	if !ok {
+		return nil, &Error{Where: d.at(n.GetToken()), Problem: "want a plain value here"}
+	}
+	return &raw{text: text}, nil
+}
+
+func (d *document) list(n *ast.SequenceNode) (*raw, error) {
+	r := &raw{isList: true}
+	for _, item := range n.Values {
+		item, err := d.resolve(item)
+		if err != nil {
+			return nil, err
+		}
+		text, ok := scalarText(item)
+		if !ok {
+			return &raw{isTree: true}, nil
+		}
+		r.list = append(r.list, text)
+	}
+	return r, nil
+}
+
+// resolve looks through anchors, aliases and the tags of plain types. The hops are counted because an alias may stand
+// inside its own anchor.
+func (d *document) resolve(n ast.Node) (ast.Node, error) {
+	for range maxAliasHops {
+		switch v := n.(type) {
+		case *ast.AnchorNode:
+			if v.Name != nil {
+				d.anchors[v.Name.String()] = v.Value
+			}
+			n = v.Value
+		case *ast.AliasNode:
+			var name string
+			if v.Value != nil {
+				name = v.Value.String()
+			}
+			target, ok := d.anchors[name]
+			if !ok {
+				return nil, &Error{Where: d.at(v.GetToken()), Problem: fmt.Sprintf("no anchor %s above", quote("&"+name))}
+			}
+			n = target
+		case *ast.TagNode:
+			switch v.Start.Value {
+			case "!!str", "!!int", "!!float", "!!bool", "!!map", "!!seq", "!!null":
+			default:
+				return nil, &Error{Where: d.at(v.GetToken()), Problem: "YAML tags have no meaning here; write the plain value"}
+			}
+			n = v.Value
+		default:
+			return n, nil
+		}
+	}
+	return nil, &Error{Where: d.name, Problem: "an alias leads back to itself"}
+}
+
+func scalarText(n ast.Node) (string, bool) {
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value, true
+	case *ast.LiteralNode:
+		if n.Value == nil {
+			return "", true
+		}
+		return n.Value.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return n.GetToken().Value, true // as written: 4.0 may be half of a version
+	}
+	return "", false
+}
+
+func keyText(k ast.MapKeyNode) string {
+	if s, ok := k.(*ast.StringNode); ok {
+		return s.Value
+	}
+	if t := k.GetToken(); t != nil {
+		return t.Value
+	}
+	return ""
+}
+
+func (d *document) fail(n ast.Node, path, problem string) {
+	d.errs = append(d.errs, &Error{Where: d.at(n.GetToken()), Path: path, Problem: problem})
+}
+
+// at is file:line:column of a token.
+func (d *document) at(t *token.Token) string {
+	if t == nil || t.Position == nil {
+		return d.name
+	}
+	return fmt.Sprintf("%s:%d:%d", d.name, t.Position.Line, t.Position.Column)
+}

@@ -1,0 +1,136 @@
+// Package kafkatest runs Kafka clusters of one broker for tests, the demo and
+// the benchmarks, and reads back what they hold.
+//
+// There are two kinds, and one given from outside:
+//   - [Real] is Apache Kafka itself, started with plain java from Maven
+//     Central's jars, no Docker needed;
+//   - [Fake] is franz-go's kfake in a process of its own: up in milliseconds and
+//     needing nothing, and it can be killed and frozen like the real one;
+//   - [FromEnv] is a running cluster that the environment names.
+//
+// All promise what [Cluster] says: topics are never made by accident, a broker
+// that is started again has the same address and data, and one that this
+// process started does not outlive it (on Linux). What a broker acked survives
+// Kill, because the machine does not go down with it; that is not a promise
+// about power cuts.
+//
+// A program that calls [StartFake] must call [MaybeServe] first thing in main or
+// TestMain. Reading back is done by [ReadAll] and [Follow], which share no code
+// with the relay's producer: they are the independent witness.
+//
+// Environment: OUTBOXCDC_TEST_KAFKA="host:port,..." is the cluster of FromEnv.
+// OUTBOXCDC_CACHE is where fetched jars are kept. JAVA_HOME is honoured.
+package kafkatest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Cluster is a Kafka cluster and what can be done to it.
+type Cluster interface {
+	// Brokers are the addresses to connect to. They never change.
+	Brokers() []string
+	// Stop asks the broker to end (SIGTERM) and waits for it.
+	Stop(ctx context.Context) error
+	// Kill ends the broker at once (SIGKILL). It may be frozen.
+	Kill() error
+	// Freeze stops the broker (SIGSTOP) and returns when it stands still:
+	// connections stay open and nothing is answered.
+	Freeze(ctx context.Context) error
+	// Thaw lets a frozen broker run on (SIGCONT).
+	Thaw() error
+	// StartAgain starts a broker that was stopped or killed, on the same
+	// address and data, and returns when it answers.
+	StartAgain(ctx context.Context) error
+	// Pid is the broker's process, 0 when there is none.
+	Pid() int
+	// LogFile is where the broker logs.
+	LogFile() string
+	// Close kills the broker and removes its folder, unless that was given by
+	// the caller. Closing twice does nothing.
+	Close() error
+}
+
+// ErrExternal is returned by what cannot be done to a cluster that is not ours.
+var ErrExternal = errors.New("not possible on an external cluster (OUTBOXCDC_TEST_KAFKA)")
+
+// FromEnv returns the cluster that OUTBOXCDC_TEST_KAFKA names, if it names one.
+func FromEnv() (Cluster, bool) {
+	var brokers []string
+	for b := range strings.SplitSeq(os.Getenv("OUTBOXCDC_TEST_KAFKA"), ",") {
+		if b = strings.TrimSpace(b); b != "" {
+			brokers = append(brokers, b)
+		}
+	}
+	return external(brokers), len(brokers) > 0
+}
+
+// external is a cluster that is not ours; its value is the brokers' addresses.
+type external []string
+
+func (e external) Brokers() []string              { return e }
+func (external) Stop(context.Context) error       { return ErrExternal }
+func (external) Kill() error                      { return ErrExternal }
+func (external) Freeze(context.Context) error     { return ErrExternal }
+func (external) Thaw() error                      { return ErrExternal }
+func (external) StartAgain(context.Context) error { return ErrExternal }
+func (external) Pid() int                         { return 0 }
+func (external) LogFile() string                  { return "" }
+func (external) Close() error                     { return nil }
+
+// ForTest returns the cluster of FromEnv, else a real Kafka, closed at the
+// test's end. On a machine that can have neither, the test is skipped, except
+// with CI=true, where it fails.
+func ForTest(t testing.TB) Cluster {
+	t.Helper()
+	if c, ok := FromEnv(); ok {
+		return c
+	}
+	return RealForTest(t, RealOptions{QuickStart: true})
+}
+
+// RealForTest starts a real Kafka, closed at the test's end, or skips the test
+// (fails it, with CI=true) on a machine that cannot have one.
+func RealForTest(t testing.TB, o RealOptions) *Real {
+	t.Helper()
+	if err := RealAvailable(); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skipf("SKIPPED FOR WANT OF A REAL KAFKA: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	r, err := StartReal(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAtEnd(t, r)
+	return r
+}
+
+// FakeForTest starts a fake, closed at the test's end.
+func FakeForTest(t testing.TB, o FakeOptions) *Fake {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	f, err := StartFake(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAtEnd(t, f)
+	return f
+}
+
+func closeAtEnd(t testing.TB, c Cluster) {
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

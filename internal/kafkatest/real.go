@@ -1,0 +1,169 @@
+package kafkatest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/outboxcdc/outboxcdc/internal/pgtest/child"
+)
+
+// RealOptions says what broker is wanted. The zero value is good.
+type RealOptions struct {
+	// Dir is the folder of the broker: data and log. When it holds data
+	// already, those are used. Empty makes a new folder, which Close removes; a
+	// folder given here is kept.
+	Dir string
+	// Port to listen on; 0 finds a free one.
+	Port int
+	// Settings go to the broker's properties, over the ones of this package.
+	Settings map[string]string
+	// QuickStart makes Java compile quickly instead of well: the broker is up
+	// sooner and costs half the CPU until then, but is slower under load. For
+	// tests, not for benchmarks.
+	QuickStart bool
+	// MaxHeap is Java's -Xmx; empty means 512m.
+	MaxHeap string
+}
+
+// Real is Apache Kafka: one process that is broker and controller (KRaft).
+type Real struct {
+	node
+	java       string
+	jars       string
+	options    RealOptions
+	controller int // port
+}
+
+var _ Cluster = (*Real)(nil)
+
+// StartReal makes a real Kafka, fetching it if needed, and returns when it
+// answers.
+func StartReal(ctx context.Context, o RealOptions) (*Real, error) {
+	r := &Real{options: o}
+	r.name = "Kafka " + RealVersion
+	r.spec = r.command
+	if err := r.build(ctx); err != nil {
+		r.removeDir()
+		return nil, fmt.Errorf("make a Kafka broker: %w", err)
+	}
+	if err := r.StartAgain(ctx); err != nil {
+		r.removeDir()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *Real) build(ctx context.Context) (err error) {
+	if r.java, err = findJava(); err != nil {
+		return err
+	}
+	if r.jars, err = FetchReal(ctx); err != nil {
+		return err
+	}
+	if err := r.place(r.options.Dir, "outboxcdc-kafka-", r.options.Port); err != nil {
+		return err
+	}
+	if r.controller, err = child.FreePort(); err != nil {
+		return err
+	}
+	if err := r.writeProperties(); err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(r.dataDir(), "meta.properties")); err == nil {
+		return nil
+	}
+	return r.format(ctx)
+}
+
+func (r *Real) dataDir() string    { return filepath.Join(r.dir, "data") }
+func (r *Real) properties() string { return filepath.Join(r.dir, "server.properties") }
+
+func (r *Real) writeProperties() error {
+	controller := "127.0.0.1:" + strconv.Itoa(r.controller)
+	all := map[string]string{
+		"process.roles":                  "broker,controller",
+		"node.id":                        "1",
+		"controller.quorum.voters":       "1@" + controller,
+		"listeners":                      "PLAINTEXT://" + r.address() + ",CONTROLLER://" + controller,
+		"advertised.listeners":           "PLAINTEXT://" + r.address(),
+		"controller.listener.names":      "CONTROLLER",
+		"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+		"inter.broker.listener.name":     "PLAINTEXT",
+		"log.dirs":                       r.dataDir(),
+		// No topic is made by accident.
+		"auto.create.topics.enable": "false",
+		// One broker cannot keep copies, and need not have fifty partitions of
+		// each internal topic.
+		"offsets.topic.replication.factor":                 "1",
+		"offsets.topic.num.partitions":                     "1",
+		"transaction.state.log.replication.factor":         "1",
+		"transaction.state.log.min.isr":                    "1",
+		"transaction.state.log.num.partitions":             "1",
+		"share.coordinator.state.topic.replication.factor": "1",
+		"share.coordinator.state.topic.min.isr":            "1",
+		"share.coordinator.state.topic.num.partitions":     "1",
+		// Consumer groups need not wait for more members.
+		"group.initial.rebalance.delay.ms": "0",
+		// A broker that was killed is let in again when its former life has been
+		// silent for this long; 9 s is Kafka's own.
+		"broker.session.timeout.ms":    "3000",
+		"broker.heartbeat.interval.ms": "500",
+		// The log cleaner takes 128 MB at once otherwise.
+		"log.cleaner.dedupe.buffer.size": "8388608",
+	}
+	maps.Copy(all, r.options.Settings)
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		// Java reads \ as an escape.
+		fmt.Fprintf(&b, "%s=%s\n", name, strings.ReplaceAll(all[name], `\`, `\\`))
+	}
+	if err := os.WriteFile(r.properties(), []byte(b.String()), 0o644); err != nil {
+		return fmt.Errorf("write the broker's properties: %w", err)
+	}
+	return nil
+}
+
+// format gives the data directory its identity, without which Kafka refuses to
+// start.
+func (r *Real) format(ctx context.Context) error {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails
+	id[0] &= 0x7f           // base64 must not begin with '-', which would be an option
+	cmd := exec.CommandContext(ctx, r.java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData",
+		"-cp", filepath.Join(r.jars, "*"), "kafka.tools.StorageTool",
+		"format", "-t", base64.RawURLEncoding.EncodeToString(id[:]), "-c", r.properties())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("format the data directory: %w; it said:\n%s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// command is how the broker is started, each time.
+func (r *Real) command() child.Spec {
+	heap := r.options.MaxHeap
+	if heap == "" {
+		heap = "512m"
+	}
+	args := []string{
+		"-Xmx" + heap,
+		"-XX:+UseSerialGC", // the cheapest for a small heap
+		"-XX:-UsePerfData", // no files in /tmp
+		"-Djava.awt.headless=true",
+		"-Dorg.slf4j.simpleLogger.showDateTime=true",
+		"-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+	}
+	if r.options.QuickStart {
+		args = append(args, "-XX:TieredStopAtLevel=1")
+	}
+	args = append(args, "-cp", filepath.Join(r.jars, "*"), "kafka.Kafka", r.properties())
+	return child.Spec{Path: r.java, Args: args, Env: os.Environ()}
+}

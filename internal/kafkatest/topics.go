@@ -1,0 +1,196 @@
+package kafkatest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// How long a broker may take over one change.
+const adminTimeoutMillis = 15_000
+
+// CreateTopic makes a topic with the cluster's own replication factor and
+// returns when each of its partitions has a leader. A topic that exists is an
+// error (errors.Is kerr.TopicAlreadyExists).
+func CreateTopic(ctx context.Context, brokers []string, name string, partitions int, configs map[string]string) error {
+	return admin(ctx, brokers, "create topic "+name, func(client *kgo.Client) error {
+		topic := kmsg.NewCreateTopicsRequestTopic()
+		topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, int32(partitions), -1
+		for k, v := range configs {
+			c := kmsg.NewCreateTopicsRequestTopicConfig()
+			c.Name, c.Value = k, kmsg.StringPtr(v)
+			topic.Configs = append(topic.Configs, c)
+		}
+		req := kmsg.NewPtrCreateTopicsRequest()
+		req.TimeoutMillis = adminTimeoutMillis
+		req.Topics = append(req.Topics, topic)
+		resp, err := req.RequestWith(ctx, client)
+		if err != nil {
+			return err
+		}
+		for _, t := range resp.Topics {
+			if err := refusal(t.ErrorCode, t.ErrorMessage); err != nil {
+				return err
+			}
+		}
+		return awaitPartitions(ctx, client, name, partitions)
+	})
+}
+
+// AddPartitions raises the number of a topic's partitions to total and returns
+// when each has a leader.
+func AddPartitions(ctx context.Context, brokers []string, name string, total int) error {
+	return admin(ctx, brokers, "add partitions to topic "+name, func(client *kgo.Client) error {
+		topic := kmsg.NewCreatePartitionsRequestTopic()
+		topic.Topic, topic.Count = name, int32(total)
+		req := kmsg.NewPtrCreatePartitionsRequest()
+		req.TimeoutMillis = adminTimeoutMillis
+		req.Topics = append(req.Topics, topic)
+		resp, err := req.RequestWith(ctx, client)
+		if err != nil {
+			return err
+		}
+		for _, t := range resp.Topics {
+			if err := refusal(t.ErrorCode, t.ErrorMessage); err != nil {
+				return err
+			}
+		}
+		return awaitPartitions(ctx, client, name, total)
+	})
+}
+
+// DeleteTopic deletes a topic and returns when the brokers no longer know it.
+func DeleteTopic(ctx context.Context, brokers []string, name string) error {
+	return admin(ctx, brokers, "delete topic "+name, func(client *kgo.Client) error {
+		topic := kmsg.NewDeleteTopicsRequestTopic()
+		topic.Topic = kmsg.StringPtr(name)
+		req := kmsg.NewPtrDeleteTopicsRequest()
+		req.TimeoutMillis = adminTimeoutMillis
+		req.TopicNames = []string{name} // for brokers before 2.8
+		req.Topics = append(req.Topics, topic)
+		resp, err := req.RequestWith(ctx, client)
+		if err != nil {
+			return err
+		}
+		for _, t := range resp.Topics {
+			if err := refusal(t.ErrorCode, t.ErrorMessage); err != nil {
+				return err
+			}
+		}
+		return await(ctx, func() error {
+			_, err := partitionsOf(ctx, client, name)
+			switch {
+			case errors.Is(err, kerr.UnknownTopicOrPartition):
+				return nil
+			case err == nil:
+				return errors.New("the brokers know it yet")
+			}
+			return err
+		})
+	})
+}
+
+// SetTopicConfig sets settings of a topic and leaves its others alone.
+func SetTopicConfig(ctx context.Context, brokers []string, name string, configs map[string]string) error {
+	return admin(ctx, brokers, "configure topic "+name, func(client *kgo.Client) error {
+		resource := kmsg.NewIncrementalAlterConfigsRequestResource()
+		resource.ResourceType, resource.ResourceName = kmsg.ConfigResourceTypeTopic, name
+		for k, v := range configs {
+			c := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
+			c.Name, c.Op, c.Value = k, kmsg.IncrementalAlterConfigOpSet, kmsg.StringPtr(v)
+			resource.Configs = append(resource.Configs, c)
+		}
+		req := kmsg.NewPtrIncrementalAlterConfigsRequest()
+		req.Resources = append(req.Resources, resource)
+		resp, err := req.RequestWith(ctx, client)
+		if err != nil {
+			return err
+		}
+		for _, r := range resp.Resources {
+			if err := refusal(r.ErrorCode, r.ErrorMessage); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func admin(ctx context.Context, brokers []string, doing string, do func(*kgo.Client) error) error {
+	client, err := newClient(brokers)
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	defer client.Close()
+	if err := do(client); err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
+}
+
+// refusal turns an answer's error code into an error that says more.
+func refusal(code int16, message *string) error {
+	err := kerr.ErrorForCode(code)
+	if err != nil && message != nil && *message != "" {
+		return fmt.Errorf("%w (%s)", err, *message)
+	}
+	return err
+}
+
+// partitionsOf returns the number of a topic's partitions, once all of them
+// have a leader.
+func partitionsOf(ctx context.Context, client *kgo.Client, name string) (int, error) {
+	topic := kmsg.NewMetadataRequestTopic()
+	topic.Topic = kmsg.StringPtr(name)
+	req := kmsg.NewPtrMetadataRequest()
+	req.AllowAutoTopicCreation = false
+	req.Topics = append(req.Topics, topic)
+	resp, err := req.RequestWith(ctx, client)
+	if err != nil {
+		return 0, err
+	}
+	if len(resp.Topics) != 1 {
+		return 0, fmt.Errorf("asked about one topic, got an answer about %d", len(resp.Topics))
+	}
+	t := resp.Topics[0]
+	if err := kerr.ErrorForCode(t.ErrorCode); err != nil {
+		return 0, err
+	}
+	for _, p := range t.Partitions {
+		if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+			return 0, fmt.Errorf("partition %d: %w", p.Partition, err)
+		}
+	}
+	return len(t.Partitions), nil
+}
+
+// awaitPartitions waits until the brokers know what the controller has decided.
+func awaitPartitions(ctx context.Context, client *kgo.Client, name string, want int) error {
+	return await(ctx, func() error {
+		have, err := partitionsOf(ctx, client, name)
+		if err == nil && want > 0 && have != want {
+			err = fmt.Errorf("it has %d partitions, want %d", have, want)
+		}
+		return err
+	})
+}
+
+func await(ctx context.Context, done func() error) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := done()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w; last: %w", ctx.Err(), err)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package pgtest
+
+import (
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// account is who a server runs as. Its zero value is who we are; root, whom
+// initdb and postgres refuse, has to be somebody else.
+type account struct {
+	credential *syscall.Credential
+}
+
+func serverAccount() (account, error) {
+	if os.Geteuid() != 0 {
+		return account{}, nil
+	}
+	// initdb wants a user that the machine knows by name. One called postgres
+	// may belong to an installed server, whose files are none of our business.
+	for _, name := range []string{"nobody", "postgres"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+		if err1 == nil && err2 == nil && uid != 0 {
+			return account{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
+		}
+	}
+	return account{}, fmt.Errorf("find a user to run PostgreSQL as, which refuses root: there is neither nobody nor postgres on this machine; run as another user")
+}
+
+// own gives a file or folder to the account, and checks that it can get there.
+func (a account) own(path string) error {
+	if a.credential == nil {
+		return nil
+	}
+	if err := os.Chown(path, int(a.credential.Uid), int(a.credential.Gid)); err != nil {
+		return fmt.Errorf("hand %s to uid %d: %w", path, a.credential.Uid, err)
+	}
+	return a.reaches(filepath.Dir(path))
+}
+
+// reaches says whether the account can traverse every folder down to dir. Only
+// the bits for everybody count, or being the owner: good enough for the folders
+// that root makes.
+func (a account) reaches(dir string) error {
+	if a.credential == nil {
+		return nil
+	}
+	for d := dir; ; d = filepath.Dir(d) {
+		info, err := os.Stat(d)
+		if err != nil {
+			return err
+		}
+		st, _ := info.Sys().(*syscall.Stat_t)
+		owner := st != nil && st.Uid == a.credential.Uid
+		if mode := info.Mode(); mode&0o001 == 0 && !(owner && mode&0o100 != 0) {
+			return fmt.Errorf("PostgreSQL refuses root and is run as uid %d, who cannot enter %s (mode %v): choose a folder that everybody can traverse, e.g. under /tmp", a.credential.Uid, d, mode.Perm())
+		}
+		if d == filepath.Dir(d) {
+			return nil
+		}
+	}
+}
+
+// env is the environment of a server's programs: ours without what would change
+// how they behave (PGDATA, PGPORT, locale), and a HOME that the account owns.
+func (a account) env(home string) []string {
+	var env []string
+	for _, kv := range os.Environ() {
+		if strings.HasPrefix(kv, "PG") || strings.HasPrefix(kv, "LC_") || strings.HasPrefix(kv, "LANG") || strings.HasPrefix(kv, "HOME=") {
+			continue
+		}
+		env = append(env, kv)
+	}
+	return append(env, "HOME="+home, "LC_ALL=C")
+}

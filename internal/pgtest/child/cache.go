@@ -1,0 +1,146 @@
+package child
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// CacheEnv names the environment variable that says where fetched servers are
+// kept.
+const CacheEnv = "OUTBOXCDC_CACHE"
+
+// CacheDir returns the folder in which fetched servers are kept, making it if
+// needed. Every user can traverse it, because a server started by root runs as
+// somebody else.
+func CacheDir() (string, error) {
+	dir := os.Getenv(CacheEnv)
+	if dir == "" {
+		dir = filepath.Join(os.TempDir(), "outboxcdc-cache-"+strconv.Itoa(os.Getuid()))
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("find the cache folder: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("make the cache folder (%s chooses another): %w", CacheEnv, err)
+	}
+	return dir, nil
+}
+
+// Fill returns <cache>/name, calling fetch to fill it unless it is there
+// already. Of several processes, and of several goroutines, one fetches and the
+// others wait.
+//
+// fetch gets an empty folder and leaves the result in a folder of its choice
+// beneath it, whose path it returns; that becomes <cache>/name by one rename,
+// so a fetch that was cut short leaves nothing that looks complete. fetch runs
+// on to its end when ctx is done: the next caller profits.
+func Fill(ctx context.Context, name string, fetch func(stage string) (result string, err error)) (string, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	final := filepath.Join(cache, name)
+	if isDir(final) {
+		return final, nil
+	}
+	unlock, err := lock(ctx, final+".lock")
+	if err != nil {
+		return "", err
+	}
+	if isDir(final) { // somebody else filled it while we waited
+		unlock()
+		return final, nil
+	}
+	filled := make(chan error, 1)
+	go func() {
+		defer unlock()
+		filled <- fillLocked(final, fetch)
+	}()
+	select {
+	case err := <-filled:
+		return final, err
+	case <-ctx.Done():
+		return "", fmt.Errorf("fetch %s: %w (it goes on in the background)", name, ctx.Err())
+	}
+}
+
+func fillLocked(final string, fetch func(string) (string, error)) error {
+	// We hold the lock, so what other stages there are was left by processes
+	// that died.
+	old, _ := filepath.Glob(final + ".stage*")
+	for _, dir := range old {
+		_ = os.RemoveAll(dir)
+	}
+	stage, err := os.MkdirTemp(filepath.Dir(final), filepath.Base(final)+".stage")
+	if err != nil {
+		return fmt.Errorf("make a folder to fetch into: %w", err)
+	}
+	defer os.RemoveAll(stage)
+	result, err := fetch(stage)
+	if err != nil {
+		return err
+	}
+	if err := openToAll(result); err != nil {
+		return fmt.Errorf("make %s readable for every user: %w", result, err)
+	}
+	if err := os.Rename(result, final); err != nil {
+		return fmt.Errorf("move what was fetched into place: %w", err)
+	}
+	return nil
+}
+
+// openToAll is chmod -R a+rX: a umask of 077 must not lock out the user that
+// the server will run as.
+func openToAll(root string) error {
+	return filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.Type()&os.ModeSymlink != 0 {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		mode := info.Mode().Perm() | 0o444
+		if d.IsDir() || mode&0o100 != 0 {
+			mode |= 0o111
+		}
+		return os.Chmod(path, mode)
+	})
+}
+
+// lock takes the lock that is tied to a file, waiting for it. The kernel gives
+// it back when its holder dies.
+func lock(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open a lock file: %w", err)
+	}
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("wait for another process that fetches the same (lock %s): %w", path, ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}

@@ -1,0 +1,11 @@
+//go:build unix && !linux
+
+package child
+
+import "syscall"
+
+// setDeathSignal does nothing: only Linux can tie a process to its parent.
+func setDeathSignal(*syscall.SysProcAttr, syscall.Signal) {}
+
+// standsStill takes it on trust.
+func standsStill(int) error { return nil }

@@ -1,0 +1,58 @@
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"testing"
+	"time"
+)
+
+// FromEnv returns the running server that OUTBOXCDC_TEST_POSTGRES_<major>
+// names, e.g. postgres://superuser:secret@db:5432/postgres?sslmode=disable; ok
+// is false when it names none. What needs a server of our own (stopping,
+// starting, configuring) fails on it with ErrExternal.
+func FromEnv(major string) (s *Server, ok bool, err error) {
+	name := "OUTBOXCDC_TEST_POSTGRES_" + major
+	raw := os.Getenv(name)
+	if raw == "" {
+		return nil, false, nil
+	}
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" || u.User == nil {
+		// Without the text itself: it holds a password.
+		return nil, false, fmt.Errorf("read %s: it wants to be postgres://superuser:password@host:port/db", name)
+	}
+	return &Server{Major: major, outside: u}, true, nil
+}
+
+// ForTest starts a server for one test (or benchmark), or takes the one of
+// FromEnv, and closes it at the test's end. A test on a machine that cannot
+// have the server is skipped, except with CI=true, where it fails.
+func ForTest(t testing.TB, o Options) *Server {
+	t.Helper()
+	if s, ok, err := FromEnv(o.Major); err != nil {
+		t.Fatal(err)
+	} else if ok {
+		return s
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	if _, err := Fetch(ctx, o.Major); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skipf("SKIPPED FOR WANT OF A POSTGRESQL: %v", err)
+	}
+	s, err := Start(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}

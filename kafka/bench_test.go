@@ -1,0 +1,75 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// BenchmarkSend sends events of 200 bytes with two headers through a window of 50,000, to an in-process broker that
+// throws them away (its CPU is in the figures), or to OUTBOXCDC_BENCH_KAFKA, which must have a topic "bench".
+func BenchmarkSend(b *testing.B) {
+	for _, codec := range []string{"none", "lz4"} {
+		b.Run(codec, func(b *testing.B) { benchmarkSend(b, codec) })
+	}
+}
+
+func benchmarkSend(b *testing.B, codec string) {
+	addrs := os.Getenv("OUTBOXCDC_BENCH_KAFKA")
+	if addrs == "" {
+		addrs = strings.Join(newFake(b, kfake.BlackholeProduce(), kfake.SeedTopics(12, "bench")).ListenAddrs(), ",")
+	}
+	cfg := testConfig(strings.Split(addrs, ",")...)
+	cfg.Compression, cfg.Refresh = codec, 10*time.Second
+	var acked atomic.Int64
+	p, err := newTestCluster(b, cfg).Open(context.Background(), Callbacks{
+		Acked: func(uint64) { acked.Add(1) }, Failed: func(err error) { b.Error(err) }, Wake: func() {},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	waitReady(b, p, "bench")
+	recs := make([]*router.Record, 10_000)
+	for i := range recs {
+		recs[i] = record("bench", fmt.Sprintf("customer-%d", i), fmt.Sprintf(`{"order":%d,"total":%d.%d,"note":%q}`, i, i%977, i%100, big(140)))
+		recs[i].Headers = []router.Header{{Name: "id", Value: []byte(fmt.Sprintf("%036d", i))}, {Name: "type", Value: []byte("OrderCreated")}}
+	}
+	var before, after syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &before)
+	b.ReportAllocs()
+	b.ResetTimer()
+	for n := range b.N {
+		rec := recs[n%len(recs)]
+		if ok, _ := p.Ready(rec.Topic); !ok {
+			b.Fatal("not ready")
+		}
+		if alone, poison := p.Check(rec); alone || poison != nil {
+			b.Fatal(poison)
+		}
+		for int64(n)-acked.Load() >= 50_000 {
+			runtime.Gosched()
+			time.Sleep(50 * time.Microsecond)
+		}
+		if err := p.Send(rec, uint64(n)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := p.Close(within(time.Minute)); err != nil {
+		b.Fatal(err)
+	}
+	b.StopTimer()
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &after)
+	cpu := time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
+	b.ReportMetric(cpu.Seconds()/float64(b.N)*1e6, "cpu-s/M")
+}

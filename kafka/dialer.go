@@ -1,0 +1,98 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// dialer opens every connection of one session, or of one probe, and can cut them all for good. That is what makes it
+// certain that two producers never write at the same time: whatever a goroutine of sarama still holds after a cut, it
+// has nothing left to write to.
+type dialer struct {
+	ctx    context.Context // ends with the cut
+	cancel context.CancelFunc
+	net    net.Dialer
+	open   prometheus.Gauge
+
+	mu    sync.Mutex
+	conns map[*trackedConn]struct{}
+	shut  bool
+}
+
+func newDialer(timeout time.Duration, open prometheus.Gauge) *dialer {
+	d := &dialer{net: net.Dialer{Timeout: timeout, KeepAlive: 30 * time.Second}, open: open, conns: map[*trackedConn]struct{}{}}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	return d
+}
+
+// Dial is called by sarama.
+func (d *dialer) Dial(network, addr string) (net.Conn, error) {
+	raw, err := d.net.DialContext(d.ctx, network, addr)
+	if err != nil {
+		if d.ctx.Err() != nil {
+			return nil, fmt.Errorf("dial %s: %w", addr, errCut)
+		}
+		return nil, err
+	}
+	c := &trackedConn{Conn: raw, dialer: d}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.shut {
+		_ = raw.Close()
+		return nil, fmt.Errorf("dial %s: %w", addr, errCut)
+	}
+	d.conns[c] = struct{}{}
+	d.open.Inc()
+	return c, nil
+}
+
+// cut refuses new connections and closes the open ones. Bytes that the kernel has not sent yet are thrown away, so
+// that no request of this session reaches a broker later than it must.
+func (d *dialer) cut() {
+	d.cancel()
+	d.mu.Lock()
+	d.shut = true
+	conns := make([]*trackedConn, 0, len(d.conns))
+	for c := range d.conns {
+		conns = append(conns, c)
+	}
+	d.mu.Unlock()
+	for _, c := range conns {
+		if tcp, ok := c.Conn.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0)
+		}
+		_ = c.Close()
+	}
+}
+
+// pause waits, but no longer than until the cut. Sarama sleeps without looking at anything; as its back-off functions
+// wait here and then return 0, a close never has to sit out a back-off.
+func (d *dialer) pause(t time.Duration) {
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-d.ctx.Done():
+	}
+}
+
+type trackedConn struct {
+	net.Conn
+	dialer *dialer
+}
+
+func (c *trackedConn) Close() error {
+	d := c.dialer
+	d.mu.Lock()
+	if _, ok := d.conns[c]; ok {
+		delete(d.conns, c)
+		d.open.Dec()
+	}
+	d.mu.Unlock()
+	return c.Conn.Close()
+}

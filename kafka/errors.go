@@ -1,0 +1,147 @@
+package kafka
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/IBM/sarama"
+)
+
+// class says what the relay can do about an error of Kafka.
+type class uint8
+
+const (
+	again   class = iota // the session ends; a later one may well succeed
+	right                // a right is missing
+	refused              // the broker refuses the records for what they are: no retry of the same batch can succeed
+)
+
+// kind is what a Kafka error code means to us.
+type kind struct {
+	reason string // Kafka's own name: a label value, so the set is closed
+	class  class
+}
+
+// kinds is the one place that decides what a code of the broker means. Codes that are not here are "OTHER", and tried
+// again. Those marked (s) are retried by sarama itself, so that they arrive here only when its budget is spent.
+var kinds = map[sarama.KError]kind{
+	sarama.ErrUnknown:                      {"UNKNOWN_SERVER_ERROR", again},
+	sarama.ErrInvalidMessage:               {"CORRUPT_MESSAGE", again},            // (s) damaged on the wire, not wrong
+	sarama.ErrUnknownTopicOrPartition:      {"UNKNOWN_TOPIC_OR_PARTITION", again}, // (s)
+	sarama.ErrLeaderNotAvailable:           {"LEADER_NOT_AVAILABLE", again},       // (s)
+	sarama.ErrNotLeaderForPartition:        {"NOT_LEADER_OR_FOLLOWER", again},     // (s)
+	sarama.ErrRequestTimedOut:              {"REQUEST_TIMED_OUT", again},          // (s) the batch may be in the log
+	sarama.ErrBrokerNotAvailable:           {"BROKER_NOT_AVAILABLE", again},
+	sarama.ErrReplicaNotAvailable:          {"REPLICA_NOT_AVAILABLE", again},
+	sarama.ErrNetworkException:             {"NETWORK_EXCEPTION", again},
+	sarama.ErrOffsetsLoadInProgress:        {"COORDINATOR_LOAD_IN_PROGRESS", again},
+	sarama.ErrInvalidTopic:                 {"INVALID_TOPIC_EXCEPTION", again},
+	sarama.ErrNotEnoughReplicas:            {"NOT_ENOUGH_REPLICAS", again},              // (s)
+	sarama.ErrNotEnoughReplicasAfterAppend: {"NOT_ENOUGH_REPLICAS_AFTER_APPEND", again}, // (s) the batch is in the log
+	sarama.ErrInvalidRequiredAcks:          {"INVALID_REQUIRED_ACKS", again},
+	sarama.ErrUnsupportedVersion:           {"UNSUPPORTED_VERSION", again},
+	sarama.ErrUnsupportedForMessageFormat:  {"UNSUPPORTED_FOR_MESSAGE_FORMAT", again},
+	sarama.ErrPolicyViolation:              {"POLICY_VIOLATION", again},
+	sarama.ErrOutOfOrderSequenceNumber:     {"OUT_OF_ORDER_SEQUENCE_NUMBER", again},
+	sarama.ErrInvalidProducerEpoch:         {"INVALID_PRODUCER_EPOCH", again},
+	sarama.ErrInvalidProducerIDMapping:     {"INVALID_PRODUCER_ID_MAPPING", again},
+	sarama.ErrUnknownProducerID:            {"UNKNOWN_PRODUCER_ID", again},
+	sarama.ErrKafkaStorageError:            {"KAFKA_STORAGE_ERROR", again}, // (s)
+	sarama.ErrUnsupportedSASLMechanism:     {"UNSUPPORTED_SASL_MECHANISM", again},
+	sarama.ErrSASLAuthenticationFailed:     {"SASL_AUTHENTICATION_FAILED", again}, // credentials rotate: waited for, never an exit
+	sarama.ErrUnsupportedCompressionType:   {"UNSUPPORTED_COMPRESSION_TYPE", again},
+	sarama.ErrFencedLeaderEpoch:            {"FENCED_LEADER_EPOCH", again},
+	sarama.ErrThrottlingQuotaExceeded:      {"THROTTLING_QUOTA_EXCEEDED", again},
+
+	sarama.ErrTopicAuthorizationFailed:           {"TOPIC_AUTHORIZATION_FAILED", right},
+	sarama.ErrClusterAuthorizationFailed:         {"CLUSTER_AUTHORIZATION_FAILED", right},
+	sarama.ErrTransactionalIDAuthorizationFailed: {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED", right},
+
+	sarama.ErrMessageSizeTooLarge:    {"MESSAGE_TOO_LARGE", refused},
+	sarama.ErrMessageSetSizeTooLarge: {"RECORD_LIST_TOO_LARGE", refused}, // larger than segment.bytes
+	sarama.ErrInvalidTimestamp:       {"INVALID_TIMESTAMP", refused},
+	sarama.ErrInvalidRecord:          {"INVALID_RECORD", refused},
+}
+
+// Reasons for errors that no broker answered with.
+const (
+	reasonConnection = "CONNECTION" // nobody reached, or the connection was lost
+	reasonClosed     = "CLOSED"     // cut by ourselves
+	reasonClient     = "CLIENT"     // sarama refuses to send it, or an internal promise is broken
+	reasonPartitions = "PARTITIONS" // the topic has fewer partitions than it had
+	reasonOther      = "OTHER"
+)
+
+// errCut is what a dial or a wait meets after the session's connections were cut.
+var errCut = errors.New("the session's connections are cut")
+
+// errFewerPartitions is a topic that lost partitions since its count was pinned: it was deleted and created again.
+var errFewerPartitions = errors.New("fewer partitions than when this process first used the topic")
+
+// kindOf looks through the chain of err, which is as deep as sarama pleases.
+func kindOf(err error) kind {
+	var code sarama.KError
+	if errors.As(err, &code) {
+		if k, ok := kinds[code]; ok {
+			return k
+		}
+		return kind{reasonOther, again}
+	}
+	var netErr net.Error
+	var conf sarama.ConfigurationError
+	var enc sarama.PacketEncodingError
+	switch {
+	case errors.Is(err, errCut), errors.Is(err, sarama.ErrShuttingDown), errors.Is(err, sarama.ErrClosedClient):
+		return kind{reasonClosed, again}
+	case errors.Is(err, errFewerPartitions):
+		return kind{reasonPartitions, again}
+	case errors.As(err, &conf), errors.As(err, &enc):
+		return kind{reasonClient, again}
+	case errors.Is(err, sarama.ErrOutOfBrokers), errors.Is(err, sarama.ErrNotConnected), errors.Is(err, io.EOF),
+		errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), errors.As(err, &netErr):
+		return kind{reasonConnection, again}
+	}
+	return kind{reasonOther, again}
+}
+
+// several errors, on one line.
+type several []error
+
+func (s several) Error() string {
+	texts := make([]string, len(s))
+	for i, err := range s {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (s several) Unwrap() []error { return s }
+
+// failure is every error of this package that is about Kafka rather than about the caller. Its methods are how others
+// tell failures apart; nobody needs the type.
+type failure struct {
+	doing  string // what was being done, and where
+	topic  string // "" when no topic is concerned
+	events []uint64
+	err    error
+}
+
+func (f *failure) Error() string { return f.doing + ": " + f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// MissingRight reports whether Kafka refused for want of a right.
+func (f *failure) MissingRight() bool { return kindOf(f.err).class == right }
+
+// Refused returns the event numbers of a batch that the broker refused for what its records are. At least one of them
+// is to blame; which one shows only when they are sent one by one.
+func (f *failure) Refused() ([]uint64, bool) {
+	return f.events, kindOf(f.err).class == refused
+}
+
+// Topic is the topic concerned, "" if none.
+func (f *failure) Topic() string { return f.topic }
+
+// Reason is a label value out of a closed set: Kafka's name of the error, or one of ours.
+func (f *failure) Reason() string { return kindOf(f.err).reason }

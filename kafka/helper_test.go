@@ -1,0 +1,353 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"go.uber.org/goleak"
+
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// TestMain looks for goroutines that a session left behind. Sarama's circuit breaker sleeps for 10 s, whatever happens,
+// and then flips a flag.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/eapache/go-resiliency/breaker.(*Breaker).timer"))
+}
+
+// fake is an in-process Kafka whose answers can be lost on the way.
+type fake struct {
+	*kfake.Cluster
+	loseAnswers atomic.Int32 // so many of the next writes to clients are replaced by a cut
+	addrs       []hostPort
+}
+
+type hostPort struct {
+	host string
+	port int32
+}
+
+type lossyListener struct {
+	net.Listener
+	f *fake
+}
+
+func (l lossyListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return lossyConn{c, l.f}, err
+}
+
+type lossyConn struct {
+	net.Conn
+	f *fake
+}
+
+func (c lossyConn) Write(b []byte) (int, error) {
+	if c.f.loseAnswers.Load() > 0 && c.f.loseAnswers.Add(-1) >= 0 {
+		_ = c.Conn.Close()
+		return 0, net.ErrClosed
+	}
+	return c.Conn.Write(b)
+}
+
+func newFake(t testing.TB, opts ...kfake.Opt) *fake {
+	t.Helper()
+	f := &fake{}
+	opts = append([]kfake.Opt{kfake.NumBrokers(1), kfake.ListenFn(func(network, addr string) (net.Listener, error) {
+		l, err := net.Listen(network, addr)
+		return lossyListener{l, f}, err
+	})}, opts...)
+	var err error
+	if f.Cluster, err = kfake.NewCluster(opts...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Close)
+	for _, a := range f.ListenAddrs() {
+		host, port, _ := net.SplitHostPort(a)
+		n, _ := strconv.Atoi(port)
+		f.addrs = append(f.addrs, hostPort{host, int32(n)})
+	}
+	return f
+}
+
+// produces calls fn for each of the next produce requests until it answers false for keep. What fn returns is what a
+// kfake control returns: an answer, or an error, which cuts the connection before anything is stored, or neither.
+func (f *fake) produces(fn func(*kmsg.ProduceRequest) (kmsg.Response, error, bool)) {
+	f.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		return fn(r.(*kmsg.ProduceRequest))
+	})
+}
+
+// admin sends one administrative request.
+func (f *fake) admin(t testing.TB, req kmsg.Request) kmsg.Response {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(f.ListenAddrs()...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	res, err := cl.Request(ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+func (f *fake) createTopic(t testing.TB, name string, partitions int32, configs map[string]string) {
+	t.Helper()
+	req := kmsg.NewPtrCreateTopicsRequest()
+	rt := kmsg.NewCreateTopicsRequestTopic()
+	rt.Topic, rt.NumPartitions, rt.ReplicationFactor = name, partitions, 1
+	for k, v := range configs {
+		c := kmsg.NewCreateTopicsRequestTopicConfig()
+		c.Name, c.Value = k, kmsg.StringPtr(v)
+		rt.Configs = append(rt.Configs, c)
+	}
+	req.Topics = append(req.Topics, rt)
+	if code := f.admin(t, req).(*kmsg.CreateTopicsResponse).Topics[0].ErrorCode; code != 0 {
+		t.Fatalf("create topic %s: error %d", name, code)
+	}
+}
+
+func (f *fake) deleteTopic(t testing.TB, name string) {
+	t.Helper()
+	req := kmsg.NewPtrDeleteTopicsRequest()
+	req.TopicNames = []string{name}
+	rt := kmsg.NewDeleteTopicsRequestTopic()
+	rt.Topic = kmsg.StringPtr(name)
+	req.Topics = append(req.Topics, rt)
+	f.admin(t, req)
+}
+
+func (f *fake) setConfig(t testing.TB, topic, key, value string) {
+	t.Helper()
+	req := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	r := kmsg.NewIncrementalAlterConfigsRequestResource()
+	r.ResourceType, r.ResourceName = kmsg.ConfigResourceTypeTopic, topic
+	c := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
+	c.Name, c.Value = key, kmsg.StringPtr(value)
+	r.Configs = append(r.Configs, c)
+	req.Resources = append(req.Resources, r)
+	if code := f.admin(t, req).(*kmsg.IncrementalAlterConfigsResponse).Resources[0].ErrorCode; code != 0 {
+		t.Fatalf("alter config: error %d", code)
+	}
+}
+
+// read returns the topic's records per partition once there are at least want of them and no more come.
+func (f *fake) read(t testing.TB, topic string, want int) map[int32][]*kgo.Record {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(f.ListenAddrs()...), kgo.ConsumeTopics(topic),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(100*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	out, n, deadline := map[int32][]*kgo.Record{}, 0, time.Now().Add(10*time.Second)
+	for {
+		wait := 300 * time.Millisecond
+		if n < want {
+			wait = time.Until(deadline)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), wait)
+		fetches := cl.PollFetches(ctx)
+		cancel()
+		before := n
+		fetches.EachRecord(func(r *kgo.Record) { out[r.Partition] = append(out[r.Partition], r); n++ })
+		if n == before && (n >= want || time.Now().After(deadline)) {
+			return out
+		}
+	}
+}
+
+// values are the records' values, all partitions together, sorted.
+func values(parts map[int32][]*kgo.Record) []string {
+	var out []string
+	for _, rs := range parts {
+		for _, r := range rs {
+			out = append(out, string(r.Value))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// log is what the callbacks were called with.
+type callbackLog struct {
+	mu     sync.Mutex
+	acked  []uint64
+	failed chan error
+	wakes  atomic.Int32
+}
+
+func (l *callbackLog) acks() []uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.acked)
+}
+
+func (l *callbackLog) failure(t testing.TB) error {
+	t.Helper()
+	select {
+	case err := <-l.failed:
+		return err
+	case <-time.After(10 * time.Second):
+		t.Fatal("Failed was not called")
+		return nil
+	}
+}
+
+func (l *callbackLog) waitAcks(t testing.TB, n int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d acks", n), func() bool {
+		select {
+		case err := <-l.failed:
+			t.Fatalf("session failed: %v", err)
+		default:
+		}
+		return len(l.acks()) >= n
+	})
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(15 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+func testConfig(addrs ...string) Config {
+	cfg := DefaultConfig()
+	cfg.Brokers, cfg.ClientID = addrs, "outboxcdc-test"
+	cfg.RetryMin, cfg.RetryMax = 2*time.Millisecond, 20*time.Millisecond
+	cfg.LookUpMin, cfg.LookUpMax = 10*time.Millisecond, 50*time.Millisecond
+	cfg.Refresh = 200 * time.Millisecond
+	return cfg
+}
+
+func newTestCluster(t testing.TB, cfg Config) *Cluster {
+	t.Helper()
+	c, err := NewCluster(cfg, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func openSession(t testing.TB, c *Cluster) (*Producer, *callbackLog) {
+	t.Helper()
+	l := &callbackLog{failed: make(chan error, 2)}
+	p, err := c.Open(context.Background(), Callbacks{
+		Acked:  func(n uint64) { l.mu.Lock(); l.acked = append(l.acked, n); l.mu.Unlock() },
+		Failed: func(err error) { l.failed <- err },
+		Wake:   func() { l.wakes.Add(1) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close(done()) })
+	return p, l
+}
+
+// done is a context that has ended: Close then cuts at once.
+func done() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+func within(d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	time.AfterFunc(2*d, cancel)
+	return ctx
+}
+
+func waitReady(t testing.TB, p *Producer, topics ...string) {
+	t.Helper()
+	for _, topic := range topics {
+		eventually(t, topic+" to be ready", func() bool {
+			ok, err := p.Ready(topic)
+			if err != nil {
+				t.Fatalf("ready %s: %v", topic, err)
+			}
+			return ok
+		})
+	}
+}
+
+func record(topic, key, value string) *router.Record {
+	return &router.Record{Topic: topic, Key: []byte(key), Value: []byte(value), PartitionBy: []byte(key)}
+}
+
+func send(t testing.TB, p *Producer, n uint64, rec *router.Record) {
+	t.Helper()
+	if err := p.Send(rec, n); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sendMany sends events from..to-1 with keys that spread over all partitions; the value is the number.
+func sendMany(t testing.TB, p *Producer, topic string, from, to uint64) {
+	t.Helper()
+	for n := from; n < to; n++ {
+		send(t, p, n, record(topic, fmt.Sprintf("key-%d", n%97), fmt.Sprintf("%06d", n)))
+	}
+}
+
+// checkOrder: each number once, in order within its partition, and where murmur2 puts it.
+func checkOrder(t testing.TB, parts map[int32][]*kgo.Record, count int32, want uint64) {
+	t.Helper()
+	seen := 0
+	for id, rs := range parts {
+		last := ""
+		for _, r := range rs {
+			seen++
+			if string(r.Value) <= last {
+				t.Fatalf("partition %d: %s after %s", id, r.Value, last)
+			}
+			last = string(r.Value)
+			if p := partitionFor(r.Key, count); p != id {
+				t.Fatalf("key %s is on partition %d, want %d", r.Key, id, p)
+			}
+		}
+	}
+	if uint64(seen) != want {
+		t.Fatalf("%d records in the log, want %d", seen, want)
+	}
+}
+
+// checkAcks: each event acknowledged once, and per partition in order.
+func checkAcks(t testing.TB, acks []uint64, count int32, want uint64) {
+	t.Helper()
+	last := map[int32]uint64{}
+	for _, n := range acks {
+		id := partitionFor([]byte(fmt.Sprintf("key-%d", n%97)), count)
+		if n <= last[id] && last[id] != 0 {
+			t.Fatalf("event %d acknowledged after %d", n, last[id])
+		}
+		last[id] = n
+	}
+	if uint64(len(acks)) != want {
+		t.Fatalf("%d events acknowledged, want %d", len(acks), want)
+	}
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+func big(n int) string { return strings.Repeat("x", n) }

@@ -1,0 +1,93 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/IBM/sarama"
+)
+
+// Probe succeeds when exactly what the last session was waiting for would work now, as far as that can be asked
+// without writing: brokers answer, its topics exist and may be written, every partition has a leader that can be
+// reached and enough replicas in sync. The error names what is missing.
+func (c *Cluster) Probe(ctx context.Context) error {
+	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
+	stop := context.AfterFunc(ctx, d.cut)
+	defer stop()
+	defer d.cut()
+	ctl := c.newControl(d)
+	defer ctl.hangUp()
+
+	topics, producerID := c.waitedFor()
+	if err := ctl.ping(ctx); err != nil {
+		return &failure{doing: "probe kafka", err: err}
+	}
+	if producerID {
+		if err := ctl.producerID(ctx); err != nil {
+			return &failure{doing: "probe kafka: get a producer id", err: err}
+		}
+	}
+	if len(topics) == 0 {
+		return nil
+	}
+	return c.probeTopics(ctx, ctl, topics)
+}
+
+func (c *Cluster) probeTopics(ctx context.Context, ctl *control, topics []string) error {
+	found, err := ctl.topics(ctx, topics)
+	if err != nil {
+		return &failure{doing: "probe kafka", err: err}
+	}
+	configs, err := ctl.configs(ctx, topics)
+	if err != nil {
+		return &failure{doing: "probe kafka", err: err}
+	}
+	var missing several
+	var leaders []int32
+	for _, name := range topics {
+		md := found[name]
+		if md == nil {
+			md = &sarama.TopicMetadata{Name: name, Err: sarama.ErrUnknownTopicOrPartition}
+		}
+		if err := c.works(md, configs[name].minISR); err != nil {
+			missing = append(missing, &failure{doing: "probe topic " + name, topic: name, err: err})
+			continue
+		}
+		for _, part := range md.Partitions {
+			leaders = append(leaders, part.Leader)
+		}
+	}
+	if len(missing) > 0 {
+		return missing
+	}
+	slices.Sort(leaders)
+	for _, id := range slices.Compact(leaders) {
+		// Metadata still names a broker that only we cannot reach.
+		if err := ctl.askAt(ctx, ctl.brokers[id], answers); err != nil {
+			return &failure{doing: fmt.Sprintf("probe kafka: reach broker %d at %s", id, ctl.brokers[id]), err: err}
+		}
+	}
+	return nil
+}
+
+// works judges one topic for Probe.
+func (c *Cluster) works(md *sarama.TopicMetadata, minISR int) error {
+	if err := usable(md); err != nil {
+		return err
+	}
+	if id, led := leaderless(md); !led {
+		return fmt.Errorf("partition %d has no leader", id)
+	}
+	if _, err := c.pinned(md.Name, int32(len(md.Partitions)), md.Uuid); err != nil {
+		return err
+	}
+	for _, part := range md.Partitions {
+		// Kafka 4 asks for no more replicas than there are; an older broker with such a setting fails the session
+		// again, which is better than never trying.
+		if want := min(minISR, len(part.Replicas)); len(part.Isr) < want {
+			return fmt.Errorf("partition %d has %d replicas in sync, min.insync.replicas is %d", part.ID, len(part.Isr), minISR)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,377 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+func TestDeliver(t *testing.T) {
+	f := newFake(t, kfake.NumBrokers(3), kfake.SeedTopics(6, "orders"))
+	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
+	p, l := openSession(t, c)
+	if ok, err := p.Ready("orders"); ok || err != nil {
+		t.Fatalf("ready before the look-up: %v %v", ok, err)
+	}
+	waitReady(t, p, "orders")
+	sendMany(t, p, "orders", 1, 5001)
+	if err := p.Close(within(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	checkAcks(t, l.acks(), 6, 5000)
+	checkOrder(t, f.read(t, "orders", 5000), 6, 5000)
+	if n := testutil.ToFloat64(c.metrics.delivered.WithLabelValues("orders")); n != 5000 {
+		t.Errorf("%v delivered", n)
+	}
+	if n := testutil.ToFloat64(c.metrics.connections); n != 0 {
+		t.Errorf("%v connections open after Close", n)
+	}
+}
+
+// What is in the record is what arrives.
+func TestRecordAsSent(t *testing.T) {
+	for codec := range codecs {
+		t.Run("codec "+codec, func(t *testing.T) {
+			f := newFake(t, kfake.SeedTopics(1, "t"))
+			cfg := testConfig(f.ListenAddrs()...)
+			cfg.Compression = codec
+			p, _ := openSession(t, newTestCluster(t, cfg))
+			waitReady(t, p, "t")
+			send(t, p, 1, &router.Record{Topic: "t", Key: []byte("k"), Value: []byte("v"), Headers: []router.Header{
+				{Name: "id", Value: []byte("1")}, {Name: "none"}, {Name: "empty", Value: []byte{}},
+			}})
+			send(t, p, 2, &router.Record{Topic: "t", PartitionBy: []byte("x")})
+			send(t, p, 3, &router.Record{Topic: "t", Key: []byte{}, Value: []byte{}})
+			if err := p.Close(within(10 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			rs := f.read(t, "t", 3)[0]
+			if len(rs) != 3 {
+				t.Fatalf("%d records", len(rs))
+			}
+			if r := rs[0]; string(r.Key) != "k" || string(r.Value) != "v" || len(r.Headers) != 3 ||
+				string(r.Headers[0].Value) != "1" || r.Headers[1].Value != nil || r.Headers[2].Value == nil {
+				t.Errorf("first: %+v", r)
+			}
+			if r := rs[1]; r.Key != nil || r.Value != nil || len(r.Headers) != 0 {
+				t.Errorf("tombstone: %+v", r)
+			}
+			if r := rs[2]; r.Key == nil || r.Value == nil {
+				t.Errorf("empty: %+v", r)
+			}
+			if d := time.Since(rs[0].Timestamp); d < 0 || d > time.Minute {
+				t.Errorf("timestamp %s", rs[0].Timestamp)
+			}
+		})
+	}
+}
+
+// Each fault in both forms: the batch is lost, or it is stored and only the answer is lost.
+func TestOrderUnderFaults(t *testing.T) {
+	refuse := func(err *kerr.Error) func(*testing.T, *fake, *atomic.Int32) {
+		return func(t *testing.T, f *fake, hits *atomic.Int32) {
+			// At random: every third, say, can hit the same batch again and again until its retries are spent.
+			f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: err, Count: -1, When: func(kmsg.Request) bool {
+				if rand.IntN(3) != 0 {
+					return false
+				}
+				hits.Add(1)
+				return true
+			}})
+		}
+	}
+	for name, inject := range map[string]func(*testing.T, *fake, *atomic.Int32){
+		"lost: not leader":               refuse(kerr.NotLeaderForPartition),
+		"lost: not enough replicas":      refuse(kerr.NotEnoughReplicas),
+		"lost: corrupt":                  refuse(kerr.CorruptMessage),
+		"stored: not enough replicas":    refuse(kerr.NotEnoughReplicasAfterAppend),
+		"stored: request timed out":      refuse(kerr.RequestTimedOut),
+		"lost: connection cut before":    cutBefore,
+		"stored: answer lost":            cutAfter,
+		"lost and stored: leaders moved": moveLeaders,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t, kfake.NumBrokers(3), kfake.SeedTopics(6, "orders"))
+			p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
+			waitReady(t, p, "orders")
+			var hits atomic.Int32
+			inject(t, f, &hits)
+			const total = 6000
+			for n := uint64(1); n <= total; n += 200 {
+				sendMany(t, p, "orders", n, n+200)
+				time.Sleep(2 * time.Millisecond)
+			}
+			if err := p.Close(within(60 * time.Second)); err != nil {
+				if len(l.failed) > 0 {
+					t.Error(<-l.failed)
+				}
+				t.Fatal(err)
+			}
+			if hits.Load() < 3 {
+				t.Errorf("only %d faults", hits.Load())
+			}
+			checkAcks(t, l.acks(), 6, total)
+			checkOrder(t, f.read(t, "orders", total), 6, total)
+		})
+	}
+}
+
+func cutBefore(_ *testing.T, f *fake, hits *atomic.Int32) {
+	var n int
+	f.produces(func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+		if n++; n%4 != 0 || hits.Load() >= 8 {
+			return nil, nil, false
+		}
+		hits.Add(1)
+		return nil, errors.New("cut"), true
+	})
+}
+
+func cutAfter(_ *testing.T, f *fake, hits *atomic.Int32) {
+	var n int
+	f.produces(func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+		if n++; n%4 == 0 && hits.Load() < 8 {
+			hits.Add(1)
+			f.loseAnswers.Store(1)
+		}
+		return nil, nil, false
+	})
+}
+
+func moveLeaders(t *testing.T, f *fake, hits *atomic.Int32) {
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for hits.Load() < 30 {
+			select {
+			case <-stop:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			_ = f.MoveTopicPartition("orders", rand.Int32N(6), rand.Int32N(3))
+			hits.Add(1)
+		}
+	}()
+	t.Cleanup(func() { close(stop); <-stopped })
+}
+
+// refusedEvents says whether err is a refusal, and of what.
+func refusedEvents(err error) ([]uint64, bool) {
+	var r interface{ Refused() ([]uint64, bool) }
+	if !errors.As(err, &r) {
+		return nil, false
+	}
+	return r.Refused()
+}
+
+// A batch that the broker refuses ends the session; the error names exactly its events, and no ack leaps over them.
+func TestRefusedBatch(t *testing.T) {
+	for _, code := range []*kerr.Error{kerr.MessageTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp} {
+		t.Run(code.Message, func(t *testing.T) {
+			f := newFake(t, kfake.SeedTopics(2, "orders"))
+			c := newTestCluster(t, testConfig(f.ListenAddrs()...))
+			p, l := openSession(t, c)
+			waitReady(t, p, "orders")
+			sendMany(t, p, "orders", 1, 11)
+			l.waitAcks(t, 10)
+
+			hold := make(chan struct{})
+			f.produces(func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) { <-hold; return nil, nil, false })
+			send(t, p, 11, record("orders", "key-1", "first"))
+			time.Sleep(50 * time.Millisecond) // it is at the broker; what follows becomes the next batch
+			for n := uint64(12); n <= 14; n++ {
+				send(t, p, n, record("orders", "key-1", "bad"))
+			}
+			time.Sleep(50 * time.Millisecond)
+			f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: code, When: func(r kmsg.Request) bool {
+				return strings.Contains(string(r.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records), "bad")
+			}})
+			close(hold)
+			err := l.failure(t)
+			events, ok := refusedEvents(err)
+			if !ok || !slices.Equal(events, []uint64{12, 13, 14}) {
+				t.Fatalf("refused %v %v: %v", events, ok, err)
+			}
+			var topical interface{ Topic() string }
+			if !errors.As(err, &topical) || topical.Topic() != "orders" {
+				t.Errorf("topic missing: %v", err)
+			}
+			send(t, p, 15, record("orders", "key-1", "later")) // the relay has not heard yet
+			if err := p.Close(within(5 * time.Second)); err == nil || !strings.Contains(err.Error(), "4 events") {
+				t.Errorf("close: %v", err)
+			}
+			if acks := l.acks(); len(acks) != 11 || acks[10] != 11 {
+				t.Errorf("acked %v", acks)
+			}
+			if n := len(values(f.read(t, "orders", 11))); n != 11 {
+				t.Errorf("%d records in the log", n)
+			}
+			if n := testutil.ToFloat64(c.metrics.errors.WithLabelValues("orders", code.Message)); n != 3 {
+				t.Errorf("%v errors counted", n)
+			}
+		})
+	}
+}
+
+// A batch that fails for want of replicas, longer than sarama retries: the session fails, and what it leaves is a
+// prefix of each partition.
+func TestBudgetSpent(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(3, "orders"))
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.Retries = 3
+	p, l := openSession(t, newTestCluster(t, cfg))
+	waitReady(t, p, "orders")
+	sendMany(t, p, "orders", 1, 301)
+	l.waitAcks(t, 300)
+	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Partitions: []int32{1}, Err: kerr.NotEnoughReplicas, Count: 5})
+	for n := uint64(301); n < 3001; n += 50 {
+		sendMany(t, p, "orders", n, n+50)
+		time.Sleep(time.Millisecond)
+	}
+	if _, ok := refusedEvents(l.failure(t)); ok {
+		t.Error("counts as refused")
+	}
+	if err := p.Close(within(5 * time.Second)); err == nil {
+		t.Error("close found nothing left")
+	}
+	acks := l.acks()
+	checkAcks(t, acks, 3, uint64(len(acks)))
+	missing := map[int32]bool{} // partitions with a hole
+	is := map[uint64]bool{}
+	for _, n := range acks {
+		is[n] = true
+	}
+	for n := uint64(1); n < 3001; n++ {
+		id := partitionFor([]byte(fmt.Sprintf("key-%d", n%97)), 3)
+		if !is[n] {
+			missing[id] = true
+		} else if missing[id] {
+			t.Fatalf("event %d acknowledged behind a hole in partition %d", n, id)
+		}
+	}
+	if !missing[1] {
+		t.Error("the partition at fault has no hole")
+	}
+}
+
+func TestMissingTopic(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(1, "other"))
+	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
+	p, l := openSession(t, c)
+	waitReady(t, p, "other")
+	for range 3 {
+		if ok, err := p.Ready("orders"); ok || err != nil {
+			t.Fatalf("ready: %v %v", ok, err)
+		}
+	}
+	eventually(t, "the topic among those waited for", func() bool { return slices.Equal(p.Waiting(), []string{"orders"}) })
+	if err := p.Send(record("orders", "k", "v"), 1); err == nil {
+		t.Error("sent to a topic that is not ready")
+	}
+	wakes := l.wakes.Load()
+	f.createTopic(t, "orders", 4, nil)
+	eventually(t, "Wake", func() bool { return l.wakes.Load() > wakes })
+	if ok, err := p.Ready("orders"); !ok || err != nil {
+		t.Fatalf("ready after Wake: %v %v", ok, err)
+	}
+	if w := p.Waiting(); len(w) != 0 {
+		t.Errorf("waiting for %v", w)
+	}
+	sendMany(t, p, "orders", 1, 101)
+	if err := p.Close(within(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	checkOrder(t, f.read(t, "orders", 100), 4, 100)
+}
+
+func TestForbiddenTopic(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(1, "orders"))
+	fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: "orders", Err: kerr.TopicAuthorizationFailed, Count: -1})
+	p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
+	var err error
+	eventually(t, "the error", func() bool { _, err = p.Ready("orders"); return err != nil })
+	checkMissingRight(t, err, "orders")
+	if l.wakes.Load() == 0 {
+		t.Error("no Wake")
+	}
+	fault.Remove()
+	eventually(t, "the right given back", func() bool { ok, err := p.Ready("orders"); return ok && err == nil })
+
+	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders", Err: kerr.TopicAuthorizationFailed})
+	send(t, p, 1, record("orders", "k", "v"))
+	checkMissingRight(t, l.failure(t), "orders")
+}
+
+func checkMissingRight(t *testing.T, err error, topic string) {
+	t.Helper()
+	var e interface {
+		MissingRight() bool
+		Topic() string
+		Reason() string
+	}
+	if !errors.As(err, &e) || !e.MissingRight() || e.Topic() != topic {
+		t.Errorf("not a missing right of %q: %v", topic, err)
+	}
+}
+
+func TestOpenErrors(t *testing.T) {
+	f := newFake(t)
+	fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: kerr.ClusterAuthorizationFailed, Count: -1})
+	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
+	_, err := c.Open(context.Background(), Callbacks{})
+	checkMissingRight(t, err, "")
+	if err := c.Probe(context.Background()); err == nil {
+		t.Error("probe succeeds although no producer id is given")
+	}
+	fault.Remove()
+	if err := c.Probe(context.Background()); err != nil {
+		t.Errorf("probe: %v", err)
+	}
+	p, _ := openSession(t, c)
+	if _, err := c.Open(context.Background(), Callbacks{}); err == nil || !strings.Contains(err.Error(), "internal error") {
+		t.Errorf("second session beside the first: %v", err)
+	}
+	_ = p.Close(done())
+
+	dead := newTestCluster(t, testConfig("127.0.0.1:1"))
+	began := time.Now()
+	_, err = dead.Open(context.Background(), Callbacks{})
+	var e interface{ Reason() string }
+	if !errors.As(err, &e) || e.Reason() != reasonConnection || time.Since(began) > 3*time.Second {
+		t.Errorf("no broker: %v after %s", err, time.Since(began))
+	}
+
+	// One of two seeds being dead is nothing to talk about.
+	p, _ = openSession(t, newTestCluster(t, testConfig("127.0.0.1:1", f.ListenAddrs()[0])))
+	if err := p.Healthy(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOpenEndsWithItsContext(t *testing.T) {
+	f := newFake(t)
+	release := make(chan struct{})
+	f.ControlKey(int16(kmsg.InitProducerID), func(kmsg.Request) (kmsg.Response, error, bool) { <-release; return nil, nil, false })
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	_, err := newTestCluster(t, testConfig(f.ListenAddrs()...)).Open(ctx, Callbacks{})
+	if err == nil || time.Since(began) > 3*time.Second {
+		t.Errorf("%v after %s", err, time.Since(began))
+	}
+	close(release)
+}

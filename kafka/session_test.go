@@ -1,0 +1,415 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"go.uber.org/goleak"
+
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// With all brokers gone Send does not block, Close keeps its bound, and nothing stays behind.
+func TestAllBrokersGone(t *testing.T) {
+	f := newFake(t, kfake.NumBrokers(2), kfake.SeedTopics(4, "orders"))
+	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
+	before := goleak.IgnoreCurrent()
+	// Sarama's circuit breaker sleeps for 10 s, whatever happens; it only flips a flag then.
+	breaker := goleak.IgnoreAnyFunction("github.com/eapache/go-resiliency/breaker.(*Breaker).timer")
+	p, l := openSession(t, c)
+	waitReady(t, p, "orders")
+	sendMany(t, p, "orders", 1, 101)
+	l.waitAcks(t, 100)
+	f.Close()
+
+	began := time.Now()
+	sendMany(t, p, "orders", 101, 50_001)
+	if d := time.Since(began); d > 3*time.Second {
+		t.Errorf("sending 50,000 records with nobody there took %s", d)
+	}
+	eventually(t, "bad health", func() bool { return p.Healthy() != nil })
+	began = time.Now()
+	err := p.Close(within(300 * time.Millisecond))
+	if d := time.Since(began); d > 3*time.Second {
+		t.Errorf("close took %s", d)
+	}
+	if err == nil || !strings.Contains(err.Error(), "49900 events") {
+		t.Errorf("close: %v", err)
+	}
+	if n := testutil.ToFloat64(c.metrics.connections); n != 0 {
+		t.Errorf("%v connections open", n)
+	}
+	goleak.VerifyNone(t, before, breaker)
+	if err := c.Probe(context.Background()); err == nil {
+		t.Error("probe succeeds with nobody there")
+	}
+}
+
+// A broker that takes requests and never answers: the same.
+func TestBrokerHangs(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(1, "orders"))
+	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
+	p, l := openSession(t, c)
+	waitReady(t, p, "orders")
+	release := make(chan struct{})
+	f.produces(func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) { <-release; return nil, nil, false })
+	sendMany(t, p, "orders", 1, 5001)
+	time.Sleep(50 * time.Millisecond)
+	began := time.Now()
+	err := p.Close(done())
+	if d := time.Since(began); d > 2*time.Second {
+		t.Errorf("close took %s", d)
+	}
+	if err == nil || !strings.Contains(err.Error(), "5000 events") || len(l.acks()) != 0 {
+		t.Errorf("close: %v, acked %d", err, len(l.acks()))
+	}
+	select {
+	case err := <-l.failed:
+		t.Errorf("what Close cut was reported as a failure: %v", err)
+	default:
+	}
+	// What is stored after the cut is at most the one request that the broker had already.
+	close(release)
+	time.Sleep(200 * time.Millisecond)
+	n := len(values(f.read(t, "orders", 0)))
+	time.Sleep(200 * time.Millisecond)
+	if m := len(values(f.read(t, "orders", 0))); m != n || n >= 5000 {
+		t.Errorf("%d, then %d records in the log", n, m)
+	}
+}
+
+// Close waits for what is in flight, also through faults.
+func TestCloseDrains(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(2, "orders"))
+	p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
+	waitReady(t, p, "orders")
+	fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.NotEnoughReplicas, Count: 6})
+	sendMany(t, p, "orders", 1, 1001)
+	if err := p.Close(within(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	checkAcks(t, l.acks(), 2, 1000)
+	if fault.Hits() < 6 {
+		t.Errorf("%d faults", fault.Hits())
+	}
+	checkOrder(t, f.read(t, "orders", 1000), 2, 1000)
+	if err := p.Close(done()); err != nil {
+		t.Errorf("second close: %v", err)
+	}
+}
+
+// After Close nobody is called, whatever still comes in.
+func TestSilentAfterClose(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(2, "orders"))
+	var closed atomic.Bool
+	call := func() {
+		if closed.Load() {
+			t.Error("called after Close")
+		}
+	}
+	p, err := newTestCluster(t, testConfig(f.ListenAddrs()...)).Open(context.Background(), Callbacks{
+		Acked: func(uint64) { call() }, Failed: func(error) { call() }, Wake: call,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, p, "orders")
+	sendMany(t, p, "orders", 1, 20_000)
+	_ = p.Close(within(5 * time.Millisecond))
+	closed.Store(true)
+	if err := p.Send(record("orders", "a", "b"), 1); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(100 * time.Millisecond)
+}
+
+func TestPartitionsPinned(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(3, "orders"))
+	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
+	p, l := openSession(t, c)
+	waitReady(t, p, "orders")
+	sendMany(t, p, "orders", 1, 301)
+	l.waitAcks(t, 300)
+
+	req := kmsg.NewPtrCreatePartitionsRequest()
+	rt := kmsg.NewCreatePartitionsRequestTopic()
+	rt.Topic, rt.Count = "orders", 8
+	req.Topics, req.TimeoutMillis = append(req.Topics, rt), 1000
+	if code := f.admin(t, req).(*kmsg.CreatePartitionsResponse).Topics[0].ErrorCode; code != 0 {
+		t.Fatalf("create partitions: %d", code)
+	}
+	gauge := c.metrics.changed.WithLabelValues("orders")
+	eventually(t, "the growth to be noticed", func() bool { return testutil.ToFloat64(gauge) == 5 })
+	sendMany(t, p, "orders", 301, 601)
+	if err := p.Close(within(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	p, l = openSession(t, c) // nor does a new session adopt it
+	waitReady(t, p, "orders")
+	sendMany(t, p, "orders", 601, 901)
+	l.waitAcks(t, 300)
+	checkOrder(t, f.read(t, "orders", 900), 3, 900)
+
+	// Created anew with fewer partitions: keys cannot stay where they were.
+	f.deleteTopic(t, "orders")
+	f.createTopic(t, "orders", 2, nil)
+	var err error
+	eventually(t, "the loss to be noticed", func() bool { _, err = p.Ready("orders"); return err != nil })
+	var e interface{ Reason() string }
+	if !errors.As(err, &e) || e.Reason() != reasonPartitions {
+		t.Error(err)
+	}
+	_ = p.Close(done())
+	if err := c.Probe(context.Background()); !errors.Is(err, errFewerPartitions) {
+		t.Errorf("probe: %v", err)
+	}
+}
+
+func TestConfiguredPartitionCount(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(6, "orders"))
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.Partitions = map[string]int32{"orders": 4}
+	p, l := openSession(t, newTestCluster(t, cfg))
+	waitReady(t, p, "orders")
+	sendMany(t, p, "orders", 1, 201)
+	l.waitAcks(t, 200)
+	checkOrder(t, f.read(t, "orders", 200), 4, 200)
+}
+
+// A topic with a small limit gets smaller batches, and others do not.
+func TestSizeLimits(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(1, "wide"))
+	f.createTopic(t, "narrow", 1, map[string]string{"max.message.bytes": "5000"})
+	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
+	var largest [2]atomic.Int64
+	f.produces(func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+		for _, rt := range r.Topics {
+			i := 0
+			if rt.Topic == "wide" {
+				i = 1
+			}
+			for _, rp := range rt.Partitions {
+				largest[i].Store(max(largest[i].Load(), int64(len(rp.Records))))
+			}
+		}
+		time.Sleep(5 * time.Millisecond)
+		return nil, nil, false
+	})
+	p, l := openSession(t, c)
+	waitReady(t, p, "wide", "narrow")
+	value := big(400)
+	for n := uint64(1); n <= 2000; n += 2 {
+		send(t, p, n, record("wide", "k", value))
+		send(t, p, n+1, record("narrow", "k", value))
+	}
+	l.waitAcks(t, 2000)
+	if a, b := largest[0].Load(), largest[1].Load(); a < 3000 || a > 5000 || b < 20_000 {
+		t.Errorf("largest batches: %d and %d bytes", a, b)
+	}
+
+	alone, poison := p.Check(record("narrow", "k", big(4200)))
+	if alone || poison != nil {
+		t.Errorf("4200 bytes: %v %v", alone, poison)
+	}
+	alone, poison = p.Check(record("narrow", "k", big(4700))) // more than a batch, less than the topic's limit
+	if !alone || poison != nil {
+		t.Errorf("4700 bytes: %v %v", alone, poison)
+	}
+	send(t, p, 2001, record("narrow", "k", big(4700)))
+	l.waitAcks(t, 2001)
+	send(t, p, 2002, record("narrow", "k", "after"))
+	l.waitAcks(t, 2002)
+	_, poison = p.Check(record("narrow", "k", big(6000)))
+	if poison == nil || poison.Cause != router.TooLarge || poison.Topic != "narrow" ||
+		!strings.Contains(poison.Message, "5000") || !strings.Contains(poison.Message, "60") {
+		t.Errorf("6000 bytes: %v", poison)
+	}
+	if rs := f.read(t, "narrow", 1002)[0]; len(rs) != 1002 || len(rs[1000].Value) != 4700 || string(rs[1001].Value) != "after" {
+		t.Errorf("%d records", len(rs))
+	}
+}
+
+// A record too large as it is may fit compressed: the limit is the broker's, to the byte.
+func TestLargeRecordCompressed(t *testing.T) {
+	for _, codec := range []string{"none", "gzip", "snappy", "lz4", "zstd"} {
+		t.Run(codec, func(t *testing.T) {
+			rec := record("t", "k", big(1_500_000)+strings.Repeat("some more text; ", 30_000))
+			rec.Headers = []router.Header{{Name: "id", Value: []byte("1")}, {Name: "none"}}
+			size, err := exactSize(rec, codecs[codec])
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := newFake(t)
+			f.createTopic(t, "t", 1, map[string]string{"max.message.bytes": itoa(size)})
+			f.createTopic(t, "s", 1, map[string]string{"max.message.bytes": itoa(size - 1)})
+			cfg := testConfig(f.ListenAddrs()...)
+			cfg.Compression = codec
+			p, l := openSession(t, newTestCluster(t, cfg))
+			waitReady(t, p, "t", "s")
+			if alone, poison := p.Check(rec); !alone || poison != nil {
+				t.Fatalf("at the limit: %v %v", alone, poison)
+			}
+			send(t, p, 1, rec)
+			l.waitAcks(t, 1)
+
+			small := *rec
+			small.Topic = "s"
+			if _, poison := p.Check(&small); poison == nil {
+				t.Fatal("one byte over the limit is not poison")
+			}
+			send(t, p, 2, &small)
+			if events, ok := refusedEvents(l.failure(t)); !ok || len(events) != 1 || events[0] != 2 {
+				t.Fatalf("the broker takes one byte more than we think: %v %v", events, ok)
+			}
+		})
+	}
+}
+
+// A record that must go alone is refused beside others: it goes through another producer, so order would be lost.
+func TestAloneIsAlone(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(1, "t"))
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.BatchLimit = 10_000
+	p, l := openSession(t, newTestCluster(t, cfg))
+	waitReady(t, p, "t")
+	release := make(chan struct{})
+	f.produces(func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) { <-release; return nil, nil, false })
+	send(t, p, 1, record("t", "k", "small"))
+	if alone, _ := p.Check(record("t", "k", big(20_000))); !alone {
+		t.Error("not alone")
+	}
+	if err := p.Send(record("t", "k", big(20_000)), 2); err == nil {
+		t.Error("large record sent beside a small one")
+	}
+	close(release)
+	l.waitAcks(t, 1)
+	eventually(t, "nothing in flight", func() bool { return p.inflight.Load() == 0 })
+	send(t, p, 2, record("t", "k", big(20_000)))
+	if err := p.Send(record("t", "k", "small"), 3); err == nil {
+		t.Error("small record sent beside a large one")
+	}
+	l.waitAcks(t, 2)
+}
+
+// max.message.bytes may be unreadable: then Kafka's default counts.
+func TestLimitUnknown(t *testing.T) {
+	f := newFake(t)
+	f.createTopic(t, "t", 1, map[string]string{"max.message.bytes": "5000"})
+	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.DescribeConfigs}, Err: kerr.TopicAuthorizationFailed, Count: -1})
+	p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
+	waitReady(t, p, "t")
+	if alone, poison := p.Check(record("t", "k", big(6000))); alone || poison != nil {
+		t.Errorf("%v %v", alone, poison)
+	}
+	if _, poison := p.Check(record("t", "k", big(1_048_600))); poison == nil {
+		t.Error("not poison")
+	}
+	send(t, p, 9, record("t", "k", big(6000)))
+	if events, ok := refusedEvents(l.failure(t)); !ok || len(events) != 1 {
+		t.Error("the broker's refusal is not told")
+	}
+}
+
+func TestHealthy(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(1, "t"))
+	p, _ := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
+	if err := p.Healthy(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, p, "t")
+	fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: "t", Err: kerr.UnknownServerError, Count: -1})
+	time.Sleep(300 * time.Millisecond)
+	if err := p.Healthy(); err != nil {
+		t.Errorf("a topic's trouble is not Kafka's: %v", err)
+	}
+	fault.Remove()
+	f.ControlKey(int16(kmsg.Metadata), func(kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		return nil, errors.New("cut"), true
+	})
+	eventually(t, "bad health", func() bool { return p.Healthy() != nil })
+	f.ControlKey(int16(kmsg.Metadata), nil)
+}
+
+func TestProbe(t *testing.T) {
+	ctx := context.Background()
+	f := newFake(t, kfake.NumBrokers(3), kfake.SeedTopics(2, "orders", "idle"))
+	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
+	if err := c.Probe(ctx); err != nil {
+		t.Fatalf("nothing is waited for: %v", err)
+	}
+	p, _ := openSession(t, c)
+	waitReady(t, p, "orders", "idle")
+	fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.NotEnoughReplicas, Count: -1})
+	sendMany(t, p, "orders", 1, 11)
+	_, _ = p.Ready("later")
+	eventually(t, "the look-up", func() bool { return len(p.Waiting()) == 1 })
+	if err := p.Close(within(50 * time.Millisecond)); err == nil {
+		t.Fatal("nothing left")
+	}
+	fault.Remove()
+	if topics, _ := c.waitedFor(); len(topics) != 2 || topics[0] != "later" || topics[1] != "orders" {
+		t.Fatalf("waited for %v", topics)
+	}
+	if err := c.Probe(ctx); err == nil || !strings.Contains(err.Error(), "later") {
+		t.Errorf("missing topic: %v", err)
+	}
+	f.createTopic(t, "later", 1, nil)
+	if err := c.Probe(ctx); err != nil {
+		t.Errorf("all there: %v", err)
+	}
+
+	f.setConfig(t, "orders", "min.insync.replicas", "2")
+	answer := f.Fault() // nothing; the answers below are made by hand
+	defer answer.Remove()
+	isr, leader, ops := []int32{0, 1, 2}, int32(0), int32(1<<4|1<<8)
+	f.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		if len(r.(*kmsg.MetadataRequest).Topics) != 2 {
+			return nil, nil, false
+		}
+		res := r.ResponseKind().(*kmsg.MetadataResponse)
+		for i, a := range f.addrs {
+			b := kmsg.NewMetadataResponseBroker()
+			b.NodeID, b.Host, b.Port = int32(i), a.host, a.port
+			res.Brokers = append(res.Brokers, b)
+		}
+		for _, rt := range r.(*kmsg.MetadataRequest).Topics {
+			mt := kmsg.NewMetadataResponseTopic()
+			mt.Topic, mt.AuthorizedOperations = rt.Topic, ops
+			for id := range int32(2) {
+				mp := kmsg.NewMetadataResponseTopicPartition()
+				mp.Partition, mp.Leader, mp.Replicas, mp.ISR = id, leader, []int32{0, 1, 2}, isr
+				mt.Partitions = append(mt.Partitions, mp)
+			}
+			res.Topics = append(res.Topics, mt)
+		}
+		return res, nil, true
+	})
+	for _, row := range []struct {
+		name   string
+		isr    []int32
+		leader int32
+		ops    int32
+		want   string
+	}{
+		{"fine", []int32{0, 1}, 0, 1 << 4, ""},
+		{"replicas", []int32{0}, 0, 1 << 4, "replicas in sync"},
+		{"leader", []int32{0, 1}, -1, 1 << 4, "no leader"},
+		{"right", []int32{0, 1}, 0, 1 << 8, "not allowed"},
+	} {
+		isr, leader, ops = row.isr, row.leader, row.ops
+		err := c.Probe(ctx)
+		if row.want == "" && err != nil || row.want != "" && (err == nil || !strings.Contains(err.Error(), row.want)) {
+			t.Errorf("%s: %v", row.name, err)
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package kafka
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/IBM/sarama"
+	"github.com/klauspost/compress/gzip"
+	snappy "github.com/klauspost/compress/snappy/xerial"
+	"github.com/klauspost/compress/zstd"
+	"github.com/pierrec/lz4/v4"
+
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+const (
+	// batchHeader is what precedes the records of a batch on the wire; the broker counts it.
+	batchHeader = 61
+	// recordOverhead and headerOverhead are sarama's upper bounds for the variable-length integers of a record.
+	recordOverhead = 5*binary.MaxVarintLen32 + binary.MaxVarintLen64 + 1
+	headerOverhead = 2 * binary.MaxVarintLen32
+
+	// unknownLimit is Kafka's default max.message.bytes, assumed when a topic's may not be read.
+	unknownLimit = 1048588
+	// hugeLimit is the most that sarama puts into one request (sarama.MaxRequestSize less room for the rest of it).
+	hugeLimit = 100<<20 - 64<<10
+)
+
+// roughSize is an upper bound of the uncompressed batch that holds rec alone, in sarama's own arithmetic.
+func roughSize(rec *router.Record) int {
+	return batchHeader + recordOverhead + rec.Size() + headerOverhead*len(rec.Headers)
+}
+
+// reserve is kept between a batch limit and the topic's limit: what compression can add to bytes that do not
+// compress, and the part of the batch header that sarama does not count.
+func reserve(limit int) int { return min(1024, 64+limit/16) }
+
+// batchLimit is the largest batch, before compression, that is sent to a topic with this max.message.bytes: a number
+// with four significant bits, so that a hundred different limits do not make a hundred producers.
+func batchLimit(topicLimit, most int) int {
+	n := topicLimit - reserve(topicLimit)
+	if n >= most {
+		return most
+	}
+	n = max(n, 1)
+	shift := 0
+	for n>>shift >= 16 {
+		shift++
+	}
+	return n >> shift << shift
+}
+
+// exactSize is the size of the batch that holds rec alone as the broker sees it: encoded and compressed as sarama
+// does it.
+func exactSize(rec *router.Record, codec sarama.CompressionCodec) (int, error) {
+	packed, err := compress(codec, encodeRecord(rec))
+	return batchHeader + len(packed), err
+}
+
+// encodeRecord encodes rec as the first and only record of a batch (record format 2).
+func encodeRecord(rec *router.Record) []byte {
+	body := make([]byte, 0, roughSize(rec))
+	body = append(body, 0, 0, 0) // attributes, timestamp delta, offset delta
+	body = appendBytes(body, rec.Key)
+	body = appendBytes(body, rec.Value)
+	body = binary.AppendVarint(body, int64(len(rec.Headers)))
+	for i := range rec.Headers {
+		body = binary.AppendVarint(body, int64(len(rec.Headers[i].Name)))
+		body = append(body, rec.Headers[i].Name...)
+		body = appendBytes(body, rec.Headers[i].Value)
+	}
+	out := binary.AppendVarint(make([]byte, 0, len(body)+binary.MaxVarintLen32), int64(len(body)))
+	return append(out, body...)
+}
+
+func appendBytes(dst, b []byte) []byte {
+	if b == nil {
+		return binary.AppendVarint(dst, -1)
+	}
+	return append(binary.AppendVarint(dst, int64(len(b))), b...)
+}
+
+// compress does what sarama's unexported function of that name does at the default level; a test against a broker
+// that counts bytes holds the two together.
+func compress(codec sarama.CompressionCodec, data []byte) ([]byte, error) {
+	var buf bytes.Buffer
+	switch codec {
+	case sarama.CompressionNone:
+		return data, nil
+	case sarama.CompressionSnappy:
+		return snappy.Encode(nil, data), nil
+	case sarama.CompressionGZIP:
+		w := gzip.NewWriter(&buf)
+		if _, err := w.Write(data); err != nil {
+			return nil, err
+		}
+		err := w.Close()
+		return buf.Bytes(), err
+	case sarama.CompressionLZ4:
+		w := lz4.NewWriter(&buf)
+		if err := w.Apply(lz4.BlockSizeOption(lz4.Block64Kb)); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(data); err != nil {
+			return nil, err
+		}
+		err := w.Close()
+		return buf.Bytes(), err
+	case sarama.CompressionZSTD:
+		enc, err := zstd.NewWriter(nil, zstd.WithZeroFrames(true), zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithEncoderConcurrency(1))
+		if err != nil {
+			return nil, err
+		}
+		defer enc.Close() //nolint:errcheck // EncodeAll leaves nothing to flush
+		return enc.EncodeAll(data, nil), nil
+	}
+	return nil, fmt.Errorf("compress a record: unknown codec %d", codec)
+}
+
+// codecs are the values of kafka.compression.
+var codecs = map[string]sarama.CompressionCodec{
+	"":       sarama.CompressionNone,
+	"none":   sarama.CompressionNone,
+	"gzip":   sarama.CompressionGZIP,
+	"snappy": sarama.CompressionSnappy,
+	"lz4":    sarama.CompressionLZ4,
+	"zstd":   sarama.CompressionZSTD,
+}

@@ -1,0 +1,259 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// topic is one topic in one session. The fields below verdict are set once by the watch, before the first verdict that
+// is ready, and only read afterwards.
+type topic struct {
+	name    string
+	verdict atomic.Pointer[verdict] // nil until the first look-up
+
+	limit     int // max.message.bytes
+	known     bool
+	lane      *lane
+	parts     []partition
+	delivered prometheus.Counter
+}
+
+// verdict is what a look-up found.
+type verdict struct {
+	ready bool
+	err   error  // a right is missing, or the topic has changed too much
+	why   string // why not ready, for the log
+}
+
+// partition is where order is kept and checked.
+type partition struct {
+	topic *topic
+	id    int32
+	sent  uint64        // records handed to Send; the sender's
+	acked atomic.Uint64 // records acknowledged without a hole; written by the goroutine that takes the lane's results
+}
+
+func (t *topic) unacked() bool {
+	for i := range t.parts {
+		if t.parts[i].sent > t.parts[i].acked.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// watch looks up topics that were asked for until they are ready, and all topics every now and then: whether Kafka
+// answers, whether partitions were added, whether a topic was created anew or a right taken away.
+func (p *Producer) watch() {
+	defer p.background.Done()
+	cfg := &p.cluster.cfg
+	refresh := time.Now().Add(cfg.Refresh)
+	wait := cfg.LookUpMin
+	timer := time.NewTimer(cfg.Refresh)
+	defer timer.Stop()
+	for {
+		select {
+		case <-p.dialer.ctx.Done():
+			return
+		case <-p.asked:
+			wait = cfg.LookUpMin
+		case <-timer.C:
+		}
+		all := !time.Now().Before(refresh)
+		due := p.topicsToLookUp(all)
+		if len(due) > 0 || all {
+			changed, err := p.lookUp(due)
+			if err == nil && all {
+				refresh = time.Now().Add(cfg.Refresh)
+			}
+			p.noteAnswer(err)
+			if changed {
+				p.wake()
+			}
+		}
+		pause := time.Until(refresh)
+		if p.trouble.Load() != nil || len(p.topicsToLookUp(false)) > 0 {
+			pause, wait = min(pause, wait), min(2*wait, cfg.LookUpMax)
+			if pause <= 0 { // a refresh that failed
+				pause = wait
+			}
+		}
+		timer.Reset(max(pause, time.Millisecond))
+	}
+}
+
+// topicsToLookUp are all topics of the session, or those not ready.
+func (p *Producer) topicsToLookUp(all bool) []*topic {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(p.topics), func(t *topic) bool {
+		v := t.verdict.Load()
+		return !all && v != nil && v.ready
+	})
+}
+
+// lookUp reports whether a verdict changed. An error means that Kafka did not answer; verdicts then stay as they are.
+func (p *Producer) lookUp(due []*topic) (changed bool, err error) {
+	ctx := p.dialer.ctx
+	if len(due) == 0 {
+		return false, p.control.ping(ctx)
+	}
+	names := make([]string, len(due))
+	for i, t := range due {
+		names[i] = t.name
+	}
+	found, err := p.control.topics(ctx, names)
+	if err != nil {
+		return false, err
+	}
+	judged := make(map[*topic]verdict, len(due))
+	var unknown []string // ready but for their limits
+	for _, t := range due {
+		v := p.judge(t, found[t.name])
+		judged[t] = v
+		if v.ready && t.lane == nil {
+			unknown = append(unknown, t.name)
+		}
+	}
+	if len(unknown) > 0 {
+		configs, err := p.control.configs(ctx, unknown)
+		if err != nil {
+			return false, err
+		}
+		for _, t := range due {
+			if judged[t].ready && t.lane == nil {
+				p.equip(t, configs[t.name].maxBytes)
+			}
+		}
+	}
+	for _, t := range due {
+		changed = p.publish(t, judged[t]) || changed
+	}
+	return changed, nil
+}
+
+// judge turns metadata into a verdict. A topic that is ready stays so while leaders change: that is sarama's to retry.
+func (p *Producer) judge(t *topic, md *sarama.TopicMetadata) verdict {
+	if md == nil {
+		return verdict{why: "missing"}
+	}
+	refuse := func(err error) verdict {
+		return verdict{why: "refused", err: &failure{doing: "look up topic " + t.name, topic: t.name, err: err}}
+	}
+	if err := usable(md); err != nil {
+		if waitable(err) {
+			return verdict{why: err.Error()}
+		}
+		return refuse(err)
+	}
+	count, err := p.cluster.pinned(t.name, int32(len(md.Partitions)), md.Uuid)
+	if err != nil {
+		return refuse(err)
+	}
+	if t.parts == nil {
+		if id, led := leaderless(md); !led {
+			return verdict{why: fmt.Sprintf("partition %d has no leader", id)}
+		}
+		parts := make([]partition, count)
+		for i := range parts {
+			parts[i].topic, parts[i].id = t, int32(i)
+		}
+		t.parts = parts
+	}
+	return verdict{ready: true}
+}
+
+// waitable errors are those of a topic that may simply come to be.
+func waitable(err error) bool {
+	return errors.Is(err, sarama.ErrUnknownTopicOrPartition) || errors.Is(err, sarama.ErrLeaderNotAvailable) || errors.Is(err, errPartial)
+}
+
+// errPartial is metadata of a topic whose creation has not reached the broker that was asked.
+var errPartial = errors.New("metadata is not complete yet")
+
+// usable checks the topic itself: that it exists, that all its partitions are known and that writing is allowed.
+func usable(md *sarama.TopicMetadata) error {
+	if md.Err != sarama.ErrNoError && md.Err != sarama.ErrLeaderNotAvailable {
+		return md.Err
+	}
+	const write, notTold = 1 << 4, -1 << 31 // AclOperation.WRITE; what brokers answer that do not tell
+	if ops := md.TopicAuthorizedOperations; md.Version >= 8 && ops != notTold && ops&write == 0 {
+		return fmt.Errorf("writing is not allowed: %w", sarama.ErrTopicAuthorizationFailed)
+	}
+	n := int32(len(md.Partitions))
+	for _, part := range md.Partitions {
+		if part.ID >= n {
+			return errPartial
+		}
+	}
+	if n == 0 {
+		return errPartial
+	}
+	return nil
+}
+
+// leaderless finds a partition without a leader.
+func leaderless(md *sarama.TopicMetadata) (id int32, led bool) {
+	for _, part := range md.Partitions {
+		if part.Leader < 0 || errors.Is(part.Err, sarama.ErrLeaderNotAvailable) {
+			return part.ID, false
+		}
+	}
+	return 0, true
+}
+
+// equip gives a topic its size limit and the lane for batches of that size.
+func (p *Producer) equip(t *topic, maxBytes int) {
+	t.limit, t.known = maxBytes, maxBytes > 0
+	if !t.known {
+		t.limit = unknownLimit
+		p.cluster.log.Info("max.message.bytes of the topic may not be read; Kafka's default is assumed", "topic", t.name, "bytes", t.limit)
+	}
+	t.limit = min(t.limit, hugeLimit)
+	t.delivered = p.cluster.metrics.delivered.WithLabelValues(p.cluster.metrics.label(t.name))
+	t.lane = p.laneFor(batchLimit(t.limit, p.cluster.cfg.BatchLimit))
+}
+
+// publish makes a verdict visible and logs it, once per change.
+func (p *Producer) publish(t *topic, v verdict) bool {
+	old := t.verdict.Load()
+	if old != nil && old.ready == v.ready && old.why == v.why && text(old.err) == text(v.err) {
+		return false
+	}
+	t.verdict.Store(&v)
+	switch {
+	case v.err != nil:
+		p.cluster.log.Error("topic cannot be used", "topic", t.name, "error", v.err)
+	case !v.ready:
+		p.cluster.log.Warn("waiting for topic", "topic", t.name, "because", v.why)
+	case old != nil:
+		p.cluster.log.Info("topic can be used", "topic", t.name)
+	}
+	return true
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// noteAnswer keeps what Healthy reports.
+func (p *Producer) noteAnswer(err error) {
+	if err == nil {
+		p.answered.Store(int64(time.Since(p.began)))
+		p.trouble.Store(nil)
+		return
+	}
+	if !errors.Is(err, context.Canceled) {
+		p.trouble.Store(&err)
+	}
+}

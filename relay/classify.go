@@ -1,0 +1,122 @@
+package relay
+
+import (
+	"context"
+	"errors"
+
+	"github.com/outboxcdc/outboxcdc/decoder"
+	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// Class says what becomes of the process after an error.
+type Class int
+
+// The classes (design §7). All but Retry end the process.
+const (
+	Retry  Class = iota
+	Lost         // slot or publication missing, lost or changed: events may be gone, a person decides
+	Right        // a right is missing since the start
+	Wrong        // the configuration is wrong
+	Poison       // an event that nothing can deliver
+	Fault        // drain incomplete, or an internal promise broken
+)
+
+// how says what is done until the next session.
+type how int
+
+const (
+	waitBackoff how = iota
+	waitSlot        // until nobody holds the slot
+	park            // until Kafka can take what waited
+)
+
+type verdict struct {
+	class  Class
+	how    how
+	reason string // label of outboxcdc_replication_reconnects_total: a closed set
+}
+
+// errStalled ends a session in which something waited for park_after without an ack.
+type errStalled struct{ what string }
+
+func (e *errStalled) Error() string { return "no acknowledgement: " + e.what }
+
+// errSilent ends a session in which the server said nothing for wal_sender_timeout although it was asked.
+var errSilent = errors.New("the server has not answered within wal_sender_timeout")
+
+// errDrain means that Kafka had not acknowledged everything at shutdown_timeout.
+type errDrain struct{ err error }
+
+func (e *errDrain) Error() string { return "drain incomplete at shutdown_timeout: " + e.err.Error() }
+func (e *errDrain) Unwrap() error { return e.err }
+
+// kinds is the table for what replication reports.
+var kinds = map[replication.Kind]verdict{
+	replication.Unavailable:        {Retry, waitBackoff, "postgres_unavailable"},
+	replication.Credentials:        {Retry, waitBackoff, "postgres_credentials"},
+	replication.MissingRight:       {Right, waitBackoff, "postgres_right"},
+	replication.Unsuitable:         {Wrong, waitBackoff, "postgres_unsuitable"},
+	replication.SlotActive:         {Retry, waitSlot, "slot_active"},
+	replication.SlotMissing:        {Lost, waitBackoff, "slot_missing"},
+	replication.SlotLost:           {Lost, waitBackoff, "slot_lost"},
+	replication.PublicationMissing: {Lost, waitBackoff, "publication_missing"},
+	replication.PublicationChanged: {Lost, waitBackoff, "publication_changed"},
+	replication.ColumnMissing:      {Lost, waitBackoff, "column_missing"},
+	replication.RelationMismatch:   {Lost, waitBackoff, "relation_mismatch"},
+	replication.OtherHistory:       {Lost, waitBackoff, "other_history"},
+	replication.SynchronousStandby: {Wrong, waitBackoff, "synchronous_standby"},
+	replication.Protocol:           {Fault, waitBackoff, "protocol"},
+}
+
+// classify is the one place that decides what an error means. delivered says whether this process has had an
+// acknowledgement: a right or a column that is missing before is a mistake of whoever set it up, one that goes missing
+// later may come back, or means that events are at stake.
+func classify(err error, delivered bool) verdict {
+	v := verdict{Retry, waitBackoff, "other"}
+	var stalled *errStalled
+	var drain *errDrain
+	var poison *router.Poison
+	var column *router.MissingColumnError
+	var broken *decoder.Error
+	var pg *replication.Error
+	var right interface{ MissingRight() bool }
+	switch {
+	case errors.As(err, &drain):
+		v = verdict{Fault, waitBackoff, "drain"}
+	case errors.As(err, &stalled):
+		v = verdict{Retry, park, "stalled"}
+	case errors.As(err, &poison):
+		v = verdict{Poison, waitBackoff, "poison"}
+	case errors.As(err, &column):
+		v = kinds[replication.ColumnMissing]
+		if !delivered {
+			v.class = Wrong
+		}
+	case errors.As(err, &pg):
+		v = kinds[pg.Kind]
+		switch {
+		case pg.Kind == replication.MissingRight && delivered:
+			v.class = Retry
+		case pg.Kind == replication.ColumnMissing && !delivered:
+			v.class = Wrong
+		}
+	case errors.As(err, &broken):
+		v = verdict{Fault, waitBackoff, "protocol"}
+	case errors.Is(err, errSilent):
+		v.reason = "postgres_silent"
+	case errors.As(err, &right) && right.MissingRight():
+		v = verdict{Right, waitBackoff, "kafka_right"}
+		if delivered {
+			v = verdict{Retry, park, "kafka_right"}
+		}
+	case errors.Is(err, context.DeadlineExceeded):
+		v.reason = "timeout"
+	default:
+		var reason interface{ Reason() string }
+		if errors.As(err, &reason) {
+			v.reason = "kafka"
+		}
+	}
+	return v
+}

@@ -1,0 +1,214 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// turn does what is due besides reading: it ends the session when told to, takes the guard's answer, sends status
+// updates, and watches for silence on either side. It returns when it wants to be called again at the latest.
+func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
+	r := s.r
+	r.tick()
+	if s.heard {
+		s.heard, s.lastHeard = false, now
+	}
+	if failure := s.failure.Load(); failure != nil {
+		return now, *failure
+	}
+	if ctx.Err() != nil {
+		return now, errShutdown
+	}
+	r.progress(s)
+	if err := s.confirm(now); err != nil {
+		return now, err
+	}
+	if err := s.watch(now); err != nil {
+		return now, err
+	}
+	third := r.cfg.WalSenderTimeout / 3
+	next := now.Add(min(r.cfg.StatusInterval, third, time.Second))
+	if s.replyDue {
+		next = earlier(next, s.lastSaid.Add(replyEvery))
+	}
+	return next, nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// replyEvery bounds the answers that carry nothing new: a server that shuts down asks as fast as we answer.
+const replyEvery = 100 * time.Millisecond
+
+// confirm sends a status update if one is due and has the guard look before one that moves.
+func (s *session) confirm(now time.Time) error {
+	if err := s.guard.result(s.r); err != nil {
+		return err
+	}
+	cfg := &s.r.cfg
+	acked := s.tracker.Acked()
+	safe := min(acked, s.guard.safe)
+	since := now.Sub(s.lastSaid)
+	moved := safe > s.confirmed
+	switch {
+	case moved && since >= cfg.StatusInterval,
+		since >= cfg.WalSenderTimeout/3,
+		s.replyDue && (moved || since >= replyEvery):
+		// Long silence of the server: ask it for a sign of life, wal_sender_timeout/3 before we would give it up.
+		if err := s.say(now, now.Sub(s.lastHeard) >= cfg.WalSenderTimeout/3); err != nil {
+			return err
+		}
+	}
+	if acked > s.guard.safe && since >= cfg.StatusInterval {
+		s.guard.look(now, s.received, guardLeast)
+	} else {
+		s.guard.look(now, s.received, guardMost)
+	}
+	return nil
+}
+
+// say sends a status update with the highest position that is acknowledged and guarded.
+func (s *session) say(now time.Time, reply bool) error {
+	safe := max(s.confirmed, min(s.tracker.Acked(), s.guard.safe))
+	if err := s.stream.Status(safe, reply, now); err != nil {
+		return err
+	}
+	if safe > s.confirmed {
+		s.r.confirmedAt(now)
+	}
+	s.confirmed, s.lastSaid, s.replyDue = safe, now, false
+	s.r.met.statusUpdates.Inc()
+	return nil
+}
+
+// watch ends a session in which one of the two sides has gone silent.
+func (s *session) watch(now time.Time) error {
+	events, _ := s.tracker.InFlight()
+	topics := s.sink.Waiting()
+	if events == 0 && len(topics) == 0 && s.awaiting == "" {
+		s.waitSince = time.Time{}
+		// Only a reader can expect to hear something.
+		if now.Sub(s.lastHeard) > s.r.cfg.WalSenderTimeout {
+			return errSilent
+		}
+		return nil
+	}
+	if s.waitSince.IsZero() {
+		s.waitSince = now
+	}
+	last := s.waitSince
+	if ack := time.Unix(0, s.lastAck.Load()); ack.After(last) {
+		last = ack
+	}
+	if now.Sub(last) < s.r.cfg.ParkAfter {
+		return nil
+	}
+	what := fmt.Sprintf("%d events in flight for %s", events, s.r.cfg.ParkAfter)
+	switch {
+	case len(topics) > 0:
+		what = fmt.Sprintf("topic %s is missing or forbidden; create it, or grant it", topics[0])
+	case events == 0:
+		what = s.awaiting
+	}
+	if err := s.sink.Healthy(); err != nil {
+		what += ": " + err.Error()
+	}
+	return &errStalled{what}
+}
+
+// guard asks the catalogs whether the stream is whole, beside the session's goroutine, which must not wait for a query.
+// safe is the position that was received before the start of the last look that found everything well.
+type guard struct {
+	safe    pglogrepl.LSN
+	asked   pglogrepl.LSN // received when the running look was asked for
+	looking bool
+	last    time.Time // start of the last look
+	ask     chan struct{}
+	answer  chan guardAnswer
+	notify  func()
+}
+
+type guardAnswer struct {
+	slot *replication.Slot
+	err  error
+}
+
+// guardLeast and guardMost bound how often the guard looks: with something to confirm, and without.
+const (
+	guardLeast = time.Second
+	guardMost  = 15 * time.Second
+	// guardTimeout bounds one look, should the network swallow it.
+	guardTimeout = 10 * time.Second
+)
+
+func (g *guard) init(start pglogrepl.LSN, now time.Time, notify func()) {
+	*g = guard{safe: start, last: now, ask: make(chan struct{}, 1), answer: make(chan guardAnswer, 1), notify: notify}
+}
+
+// run answers until ctx ends.
+func (g *guard) run(ctx context.Context, stream Stream) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.ask:
+		}
+		look, cancel := context.WithTimeout(ctx, guardTimeout)
+		slot, err := stream.Check(look)
+		cancel()
+		g.answer <- guardAnswer{slot, err}
+		g.notify()
+	}
+}
+
+// look starts a look unless one is running or the last is younger than every.
+func (g *guard) look(now time.Time, received pglogrepl.LSN, every time.Duration) {
+	if g.looking || now.Sub(g.last) < every {
+		return
+	}
+	g.looking, g.asked, g.last = true, received, now
+	g.ask <- struct{}{}
+}
+
+// result takes an answer if there is one.
+func (g *guard) result(r *Relay) error {
+	select {
+	case a := <-g.answer:
+		return g.take(a, r)
+	default:
+		return nil
+	}
+}
+
+func (g *guard) take(a guardAnswer, r *Relay) error {
+	g.looking = false
+	if a.slot != nil {
+		r.sawSlot(a.slot)
+	}
+	if a.err != nil {
+		return a.err
+	}
+	g.safe = max(g.safe, g.asked)
+	return nil
+}
+
+// final looks once more, now, for the last status update of a session, and waits for the answer.
+func (g *guard) final(received pglogrepl.LSN, r *Relay) error {
+	if g.looking {
+		if err := g.take(<-g.answer, r); err != nil {
+			return err
+		}
+	}
+	g.looking, g.asked = true, received
+	g.ask <- struct{}{}
+	return g.take(<-g.answer, r)
+}

@@ -1,0 +1,127 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// grace is how long a session that ends with an error waits for acknowledgements that are on their way: each one that
+// comes is an event less to repeat.
+const grace = 2 * time.Second
+
+// leave ends the session's work with Kafka: drained when it was told to stop or met poison, at once otherwise. The
+// position is frozen on every other error, because what the error means is not known here.
+func (s *session) leave(ctx context.Context, cause error) error {
+	cause = s.refused(cause)
+	poison := errors.As(cause, new(*router.Poison))
+	if !errors.Is(cause, errShutdown) && !poison {
+		_ = s.closeSink(grace) // the cause is what matters
+		return cause
+	}
+	s.r.setState(Draining, "")
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), s.r.cfg.ShutdownTimeout, errShutdown)
+	defer cancel()
+	if err := s.drain(ctx); err != nil {
+		cut := s.closeSink(time.Millisecond)
+		switch {
+		case poison:
+			return cause
+		case errors.As(err, new(*errInFlight)):
+			return &errDrain{errors.Join(err, cut)}
+		}
+		return err // the guard found something while we drained
+	}
+	if err := s.closeSink(grace); err != nil {
+		s.r.log.Warn("close the producer", "error", err)
+	}
+	// Everything is acknowledged. What was received before the guard's last look may be confirmed.
+	if err := s.guard.final(s.received, s.r); err != nil {
+		s.r.log.Warn("the last position is not confirmed; what was delivered since is repeated by the next start", "error", err)
+		if classify(err, true).class == Lost {
+			return err
+		}
+	}
+	return cause
+}
+
+// drain waits until nothing is in flight, with status updates going on.
+func (s *session) drain(ctx context.Context) error {
+	for !s.empty() {
+		now := s.r.clock()
+		s.r.tick()
+		if ctx.Err() != nil {
+			events, _ := s.tracker.InFlight()
+			return &errInFlight{events}
+		}
+		if err := s.confirm(now); err != nil {
+			return err
+		}
+		wait := time.NewTimer(s.r.cfg.StatusInterval)
+		select {
+		case <-ctx.Done():
+		case <-s.tracker.Moved():
+		case <-s.wake:
+		case <-wait.C:
+		}
+		wait.Stop()
+	}
+	return nil
+}
+
+type errInFlight struct{ events int }
+
+func (e *errInFlight) Error() string {
+	return fmt.Sprintf("%d events are not acknowledged; they are not confirmed and come again at the next start", e.events)
+}
+
+// refused looks at an error of the sink that means: this batch is refused for what it is. A record that was alone in
+// it is poison. Otherwise the next session sends one by one until the culprit is alone.
+func (s *session) refused(cause error) error {
+	var r interface {
+		Refused() (n []uint64, ok bool)
+	}
+	if !errors.As(cause, &r) {
+		return cause
+	}
+	numbers, ok := r.Refused()
+	switch {
+	case !ok:
+	case s.alone != nil && len(numbers) == 1 && numbers[0] == s.alone.n:
+		p := s.alone.poison
+		p.Message = cause.Error()
+		return &p
+	default:
+		s.r.careful = max(s.r.careful, s.lastSent)
+		s.r.log.Warn("Kafka refuses a batch; sending record by record to find out which", "until", s.lastSent.String(), "error", cause)
+	}
+	return cause
+}
+
+// closeSink closes the sink within d; nothing of it runs afterwards, so that the tracker is final.
+func (s *session) closeSink(d time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	return s.sink.Close(ctx)
+}
+
+// close ends the stream and remembers what was delivered. The last status update carries what is acknowledged and
+// guarded; after an error that is the frozen value, because the guard has not looked since.
+func (s *session) close(cause error) (acked bool, err error) {
+	r := s.r
+	last := s.confirmed
+	if errors.Is(cause, errShutdown) || errors.As(cause, new(*router.Poison)) {
+		last = max(last, min(s.tracker.Acked(), s.guard.safe))
+	}
+	if err := s.stream.Close(last, r.clock()); err != nil {
+		r.log.Debug("close the stream", "error", err)
+	} else {
+		s.confirmed = last
+	}
+	r.mem.learn(s.stream.Identity(), s.tracker.Progress(), s.confirmed, s.stream.IdleTimeout())
+	r.detach(s)
+	return s.tracker.AckedAny(), cause
+}

@@ -1,0 +1,370 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/decoder"
+	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// session is one stream, one sink and one tracker, from connect to first error. One goroutine runs it: it alone reads
+// the stream and writes status updates. Back-pressure stops its reading, never its status updates.
+//
+// If the process dies at any point, the slot stands at the last status update that arrived, and everything behind it
+// is sent again by whoever comes next. There is no other state.
+type session struct {
+	r       *Relay
+	stream  Stream
+	sink    Sink
+	tracker *checkpoint.Tracker
+	decoder *decoder.Decoder
+	skip    skipper
+	guard   guard
+
+	// owned by the session's goroutine
+	begin      decoder.Begin // the open transaction
+	lastCommit time.Time     // of the newest transaction read to its end
+	inTx       bool
+	skipUntil  uint64 // events of the open transaction below this ordinal are in Kafka already
+	rec        router.Record
+	alone      *sent         // the record that has Kafka for itself, while it does
+	lastSent   pglogrepl.LSN // commit LSN of the newest transaction that a record was sent of
+	received   pglogrepl.LSN // everything in front of it has been received
+	confirmed  pglogrepl.LSN // what the last status update carried
+	awaiting   string        // what the session's goroutine stands still for; "": it reads
+	waitSince  time.Time     // since when something waits for Kafka; zero: nothing does
+	lastHeard  time.Time     // of the server
+	lastSaid   time.Time     // last status update
+	replyDue   bool          // the server asked
+	wake       chan struct{}
+
+	heard bool // a message came since the last turn
+
+	// written by the sink's goroutines
+	lastAck atomic.Int64 // Unix nanoseconds
+	failure atomic.Pointer[error]
+}
+
+// sent remembers a record that was sent alone: if Kafka refuses it, it is poison.
+type sent struct {
+	n      uint64
+	poison router.Poison
+}
+
+// session runs one session and reports whether Kafka acknowledged anything in it.
+func (r *Relay) session(ctx context.Context) (acked bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	s := &session{r: r, wake: make(chan struct{}, 1)}
+	// Kafka first: while it is away no replication connection is opened.
+	if s.sink, err = r.kafka.Open(ctx, s.callbacks(cancel)); err != nil {
+		return false, fmt.Errorf("open Kafka: %w", err)
+	}
+	if err := s.open(ctx); err != nil {
+		_ = s.closeSink(0) // nothing was sent
+		return false, err
+	}
+	// A cancelled context must end a Receive that waits for data.
+	stop := context.AfterFunc(ctx, s.stream.Interrupt)
+	defer stop()
+	guardCtx, stopGuard := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	wg.Go(func() { s.guard.run(guardCtx, s.stream) })
+
+	err = s.run(ctx)
+	err = s.leave(ctx, err)
+	stopGuard()
+	wg.Wait()
+	return s.close(err)
+}
+
+// callbacks connects the sink to the tracker. They run on the sink's goroutines, before open has returned at the
+// earliest for Failed and Wake, after a Send for Acked.
+func (s *session) callbacks(cancel context.CancelFunc) Callbacks {
+	return Callbacks{
+		Acked: func(n uint64) {
+			commit := s.tracker.Ack(n)
+			now := s.r.clock()
+			s.lastAck.Store(now.UnixNano())
+			s.r.met.latency.Observe(max(0, now.Sub(commit).Seconds()))
+		},
+		Failed: func(err error) {
+			err = fmt.Errorf("deliver to Kafka: %w", err)
+			s.failure.CompareAndSwap(nil, &err)
+			cancel()
+		},
+		Wake: s.nudge,
+	}
+}
+
+func (s *session) nudge() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// open connects to the server and prepares what depends on its answer.
+func (s *session) open(ctx context.Context) error {
+	r := s.r
+	var err error
+	if s.stream, err = r.source.Open(ctx); err != nil {
+		return err
+	}
+	id, start := s.stream.Identity(), s.stream.Start()
+	if s.skip, err = r.mem.resume(id, start); err != nil {
+		_ = s.stream.Close(0, r.clock()) // the history is not ours: say nothing
+		return err
+	}
+	if r.mem.confirmed != 0 && start > r.mem.confirmed {
+		r.met.slotAhead.Inc()
+		r.log.Warn("the slot is further ahead than we last confirmed: another instance was active, or somebody advanced it",
+			"confirmed_by_us", r.mem.confirmed.String(), "slot_confirmed", start.String())
+	}
+	now := r.clock()
+	s.tracker = checkpoint.NewTracker(start)
+	s.decoder = decoder.New(func(rel *decoder.Relation) (bool, error) { return s.resolve(ctx, rel) })
+	s.confirmed, s.received, s.lastHeard = start, start, now
+	s.guard.init(start, now, func() { s.stream.Interrupt(); s.nudge() })
+	r.attach(s)
+	if missing := s.stream.Missing(); len(missing) > 0 {
+		r.log.Warn("configured columns are not published at present; rows written before that still have them",
+			"columns", strings.Join(missing, ","))
+	}
+	r.setState(Streaming, "")
+	return s.say(now, true) // asks for a keepalive, so that we learn how far the server is
+}
+
+// resolve is the decoder's question whether a relation is the outbox; the router answers whether it has our columns.
+func (s *session) resolve(ctx context.Context, rel *decoder.Relation) (bool, error) {
+	use, err := s.stream.Resolve(ctx, rel)
+	if err != nil || !use {
+		return use, err
+	}
+	return true, s.r.router.Bind(rel)
+}
+
+// burst is how many messages are handled between two looks at the clock. The read deadline is absolute, so that a
+// trickle cannot stretch it.
+const burst = 256
+
+// run reads until the first error or the end of ctx.
+func (s *session) run(ctx context.Context) error {
+	for {
+		deadline, err := s.turn(ctx, s.r.clock())
+		if err != nil {
+			return err
+		}
+		if !s.stream.SetDeadline(deadline) {
+			continue
+		}
+		for range burst {
+			msg, err := s.stream.Receive()
+			if errors.Is(err, replication.ErrDeadline) {
+				break
+			}
+			if err := s.handle(ctx, msg, err); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// handle takes one message of the stream.
+func (s *session) handle(ctx context.Context, msg replication.Message, err error) error {
+	var waiting *replication.Waiting
+	if errors.As(err, &waiting) {
+		s.r.setState(WaitingForStandby, waiting.Message)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s.heard = true
+	if msg.Data == nil {
+		return s.keepalive(msg)
+	}
+	s.r.endState(WaitingForStandby)
+	s.r.met.receivedBytes.Add(float64(len(msg.Data)))
+	m, err := s.decoder.Decode(msg.Data)
+	if err != nil {
+		return fmt.Errorf("decode message at %s: %w", msg.WALStart, err)
+	}
+	s.r.met.message(m.Kind)
+	switch m.Kind {
+	case decoder.KindBegin:
+		s.begin, s.inTx = *m.Begin, true
+		if s.skipUntil, err = s.skip.begin(m.Begin); err != nil {
+			return err
+		}
+		s.tracker.Begin(checkpoint.TxID{CommitLSN: m.Begin.CommitLSN, XID: m.Begin.XID, CommitTime: m.Begin.CommitTime})
+	case decoder.KindEvent:
+		return s.event(ctx, m.Event)
+	case decoder.KindCommit:
+		s.inTx = false
+		s.received = max(s.received, m.Commit.EndLSN)
+		s.tracker.Commit(m.Commit.EndLSN)
+		s.lastCommit = m.Commit.CommitTime
+		s.r.met.transactions.Inc()
+	}
+	return nil
+}
+
+// keepalive notes how far the server is. Inside a transaction it says nothing about what may be confirmed.
+func (s *session) keepalive(msg replication.Message) error {
+	s.r.met.keepalives.Inc()
+	s.replyDue = s.replyDue || msg.ReplyRequested
+	if s.inTx {
+		return nil
+	}
+	if err := s.skip.passed(msg.ServerWALEnd); err != nil {
+		return err
+	}
+	if missing := s.stream.Missing(); len(missing) > 0 && msg.ServerWALEnd >= s.stream.Identity().WALEnd {
+		return &replication.Error{Kind: replication.ColumnMissing, Op: "look at what the publication carries",
+			Err:    fmt.Errorf("columns %s are configured but not published, and everything older has been delivered", strings.Join(missing, ", ")),
+			Remedy: "set outbox.columns, or restore the columns or the publication's column list"}
+	}
+	s.received = max(s.received, msg.ServerWALEnd)
+	s.tracker.Keepalive(msg.ServerWALEnd)
+	return nil
+}
+
+// event routes and sends one row. If the process dies anywhere in here, the transaction is not confirmed and comes again.
+func (s *session) event(ctx context.Context, ev *decoder.Event) error {
+	r := s.r
+	if uint64(ev.Ordinal) < s.skipUntil {
+		s.tracker.Skip()
+		r.met.skipped.Inc()
+		return nil
+	}
+	r.met.received.Inc()
+	pos := checkpoint.Position{
+		SystemID: s.stream.Identity().SystemID, Timeline: s.stream.Identity().TimelineOf(s.begin.CommitLSN),
+		CommitLSN: s.begin.CommitLSN, Ordinal: ev.Ordinal,
+	}
+	if err := r.router.Route(ev, pos, &s.rec); err != nil {
+		return err
+	}
+	if err := s.awaitTopic(ctx, s.rec.Topic); err != nil {
+		return err
+	}
+	alone, poison := s.sink.Check(&s.rec)
+	if poison != nil {
+		poison.Position, poison.ID = pos, string(s.rec.ID)
+		return poison
+	}
+	if alone = alone || s.begin.CommitLSN <= r.careful; alone {
+		if err := s.await(ctx, Streaming, "a record that goes alone", s.empty); err != nil {
+			return err
+		}
+		s.alone = &sent{poison: router.Poison{Cause: router.Rejected, ID: string(s.rec.ID), Topic: s.rec.Topic, Position: pos}}
+	}
+	n := s.tracker.Add(s.rec.Size())
+	if alone {
+		s.alone.n = n
+	}
+	s.lastSent = s.begin.CommitLSN
+	if s.waitSince.IsZero() {
+		s.waitSince = s.lastHeard
+	}
+	if err := s.sink.Send(&s.rec, n); err != nil {
+		return fmt.Errorf("send to topic %s: %w", s.rec.Topic, err)
+	}
+	switch {
+	case alone:
+		err := s.await(ctx, Streaming, "a record that goes alone", s.empty)
+		if err == nil {
+			s.alone = nil
+		}
+		return err
+	case s.full():
+		start := r.clock()
+		err := s.await(ctx, Backpressured, "the window is full: Kafka is slower than Postgres", s.room)
+		r.met.backpressure.Add(r.clock().Sub(start).Seconds())
+		return err
+	}
+	return nil
+}
+
+// awaitTopic waits for a topic that is missing or not looked up yet.
+func (s *session) awaitTopic(ctx context.Context, topic string) error {
+	ready, err := s.sink.Ready(topic)
+	if ready || err != nil {
+		return err
+	}
+	var failed error
+	err = s.await(ctx, WaitingForTopic, "topic "+topic, func() bool {
+		ready, failed = s.sink.Ready(topic)
+		return ready || failed != nil
+	})
+	return errors.Join(failed, err)
+}
+
+func (s *session) empty() bool { n, _ := s.tracker.InFlight(); return n == 0 }
+
+func (s *session) full() bool {
+	n, bytes := s.tracker.InFlight()
+	return n >= s.r.cfg.MaxEvents || bytes >= s.r.cfg.MaxBytes
+}
+
+// room lets the reader go on only when a quarter of the window is free, so that it does not stop at every event.
+func (s *session) room() bool {
+	n, bytes := s.tracker.InFlight()
+	return n <= s.r.cfg.MaxEvents/4*3 && bytes <= s.r.cfg.MaxBytes/4*3
+}
+
+// stateAfter is how long a wait must last before it shows as a state: a look-up of a topic that exists, or a window
+// that empties at once, is no news.
+const stateAfter = 200 * time.Millisecond
+
+// await waits until done, without reading but with everything else that is due.
+func (s *session) await(ctx context.Context, state State, reason string, done func() bool) error {
+	if done() {
+		return nil
+	}
+	start := s.r.clock()
+	s.awaiting = reason
+	timer := time.NewTimer(stateAfter)
+	defer timer.Stop()
+	shown := false
+	for !done() {
+		now := s.r.clock()
+		deadline, err := s.turn(ctx, now)
+		if err != nil {
+			return err
+		}
+		wait := deadline.Sub(now)
+		if !shown {
+			if shown = now.Sub(start) >= stateAfter; shown {
+				s.r.setState(state, reason)
+			} else {
+				wait = min(wait, stateAfter)
+			}
+		}
+		timer.Reset(max(wait, time.Millisecond))
+		select {
+		case <-ctx.Done():
+		case <-s.tracker.Moved():
+		case <-s.wake:
+		case <-timer.C:
+		}
+	}
+	s.awaiting = ""
+	s.lastHeard = s.r.clock() // nobody listened meanwhile
+	if shown {
+		s.r.setState(Streaming, "")
+	}
+	return nil
+}

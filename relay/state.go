@@ -1,0 +1,282 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// State is what the relay is doing, as users see it.
+type State string
+
+// The states (design §7), and waiting_for_standby for a server that withholds rows until the standbys named in
+// synchronized_standby_slots have them.
+const (
+	Starting          State = "starting"
+	WaitingForSlot    State = "waiting_for_slot"
+	Streaming         State = "streaming"
+	Backpressured     State = "backpressured"
+	WaitingForTopic   State = "waiting_for_topic"
+	WaitingForStandby State = "waiting_for_standby"
+	Reconnecting      State = "reconnecting"
+	Parked            State = "parked"
+	Draining          State = "draining"
+	Failed            State = "failed"
+)
+
+var states = []State{Starting, WaitingForSlot, Streaming, Backpressured, WaitingForTopic, WaitingForStandby, Reconnecting, Parked, Draining, Failed}
+
+// view is what other goroutines may see; Relay.mu guards it.
+type view struct {
+	state     State
+	reason    string
+	label     string    // what a change of reason is told by
+	since     time.Time // of the state
+	beat      time.Time // last tick of the main loop
+	delivered bool      // this process has had an acknowledgement
+
+	session     *session  // nil between sessions
+	stopped     time.Time // since when there is no session, or the oldest commit that was unacknowledged then
+	caughtUp    bool      // this session has read up to where the server's WAL ended when it began
+	lastCommit  time.Time // of this session; zero before its first
+	received    pglogrepl.LSN
+	confirmed   pglogrepl.LSN
+	confirmedAt time.Time
+	lastError   string
+	lastErrorAt time.Time
+
+	slot   *replication.Slot
+	slotAt time.Time
+}
+
+// setState notes what the relay does and why, and logs each change once.
+func (r *Relay) setState(s State, reason string) { r.setStateOf(s, reason, reason) }
+
+// setStateOf tells a change by the state and a label, for reasons whose text differs at each attempt.
+func (r *Relay) setStateOf(s State, label, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := &r.view
+	v.beat = r.clock()
+	if reason != "" {
+		v.lastError, v.lastErrorAt = reason, v.beat
+	}
+	if v.state == s && v.label == label {
+		v.reason = reason
+		return
+	}
+	level := r.log.Info
+	if s == Failed || s == Parked || s == WaitingForTopic {
+		level = r.log.Warn
+	}
+	level("state", "state", string(s), "was", string(v.state), "reason", reason)
+	if v.state != s {
+		v.since = v.beat
+	}
+	v.state, v.label, v.reason = s, label, reason
+}
+
+// endState goes back to streaming if the relay is in state s.
+func (r *Relay) endState(s State) {
+	r.mu.Lock()
+	is := r.view.state == s
+	r.mu.Unlock()
+	if is {
+		r.setState(Streaming, "")
+	}
+}
+
+// setReason updates the reason of a state that goes on, without a log line.
+func (r *Relay) setReason(reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.view.reason = reason
+}
+
+func (r *Relay) tick() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.view.beat = r.clock()
+}
+
+func (r *Relay) attach(s *session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := &r.view
+	v.session, v.caughtUp, v.received, v.lastCommit = s, false, s.received, time.Time{}
+	v.confirmed = s.confirmed
+}
+
+func (r *Relay) detach(s *session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := &r.view
+	if oldest, ok := s.tracker.Oldest(); ok {
+		v.stopped = oldest
+	} else if v.caughtUp {
+		v.stopped = r.clock()
+	} else if !s.lastCommit.IsZero() {
+		v.stopped = s.lastCommit
+	}
+	v.session = nil
+	v.delivered = v.delivered || s.tracker.AckedAny()
+	v.received, v.confirmed = s.received, s.confirmed
+}
+
+// progress publishes the session's positions.
+func (r *Relay) progress(s *session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := &r.view
+	v.received, v.confirmed = s.received, s.confirmed
+	v.caughtUp = v.caughtUp || s.received >= s.stream.Identity().WALEnd
+	v.lastCommit = s.lastCommit
+}
+
+func (r *Relay) confirmedAt(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.view.confirmedAt = now
+}
+
+func (r *Relay) delivered() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.view.delivered
+}
+
+func (r *Relay) sawSlot(s *replication.Slot) {
+	r.mu.Lock()
+	r.view.slot, r.view.slotAt = s, r.clock()
+	r.mu.Unlock()
+	r.met.slot(s)
+}
+
+func (r *Relay) lastSlot() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.view.slotAt
+}
+
+// Status is what /status shows.
+type Status struct {
+	State             State      `json:"state"`
+	Reason            string     `json:"reason,omitempty"`
+	Since             time.Time  `json:"since"`
+	LagBytes          uint64     `json:"lag_bytes"`
+	LagSeconds        float64    `json:"lag_seconds"`
+	InFlightEvents    int        `json:"in_flight_events"`
+	InFlightBytes     int64      `json:"in_flight_bytes"`
+	Transactions      int        `json:"unconfirmed_transactions"`
+	Received          string     `json:"received_lsn"`
+	Acked             string     `json:"acked_lsn,omitempty"`
+	Confirmed         string     `json:"confirmed_lsn"`
+	ConfirmedAt       *time.Time `json:"confirmed_at,omitempty"`
+	SystemID          uint64     `json:"system_id,omitempty,string"`
+	Timeline          int32      `json:"timeline,omitempty"`
+	WaitingForTopics  []string   `json:"waiting_for_topics,omitempty"`
+	Kafka             string     `json:"kafka"` // "ok" or what is wrong
+	RetainedWALBytes  uint64     `json:"slot_retained_wal_bytes"`
+	WALStatus         string     `json:"slot_wal_status,omitempty"`
+	SlotActivePID     uint32     `json:"slot_active_pid,omitempty"`
+	LastError         string     `json:"last_error,omitempty"`
+	LastErrorAt       *time.Time `json:"last_error_at,omitempty"`
+	DeliveredAnything bool       `json:"delivered_anything"`
+}
+
+// Status returns a snapshot.
+func (r *Relay) Status() Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := &r.view
+	now := r.clock()
+	st := Status{
+		State: v.state, Reason: v.reason, Since: v.since, Received: v.received.String(), Confirmed: v.confirmed.String(),
+		LagBytes: r.lagBytes(), LagSeconds: r.lagSeconds(now), Kafka: "no session",
+		SystemID: r.view.systemID(), DeliveredAnything: v.delivered, LastError: v.lastError,
+	}
+	if !v.confirmedAt.IsZero() {
+		t := v.confirmedAt
+		st.ConfirmedAt = &t
+	}
+	if !v.lastErrorAt.IsZero() {
+		t := v.lastErrorAt
+		st.LastErrorAt = &t
+	}
+	if v.slot != nil {
+		st.RetainedWALBytes, st.WALStatus, st.SlotActivePID = v.slot.RetainedBytes(), v.slot.WALStatus, v.slot.ActivePID
+	}
+	if s := v.session; s != nil {
+		st.InFlightEvents, st.InFlightBytes = s.tracker.InFlight()
+		st.Transactions = s.tracker.Transactions()
+		st.Acked = s.tracker.Acked().String()
+		st.Timeline = s.stream.Identity().Timeline
+		st.WaitingForTopics = s.sink.Waiting()
+		st.Kafka = "ok"
+		if err := s.sink.Healthy(); err != nil {
+			st.Kafka = err.Error()
+		}
+		st.DeliveredAnything = v.delivered || s.tracker.AckedAny()
+	}
+	return st
+}
+
+func (v *view) systemID() uint64 {
+	if v.session == nil {
+		return 0
+	}
+	return v.session.stream.Identity().SystemID
+}
+
+// Ready says whether events flow; the reason says why not.
+func (r *Relay) Ready() (ok bool, reason string) {
+	st := r.Status()
+	switch {
+	case st.State != Streaming && st.State != Backpressured:
+		return false, string(st.State) + ": " + st.Reason
+	case st.Kafka != "ok":
+		return false, "kafka: " + st.Kafka
+	}
+	return true, ""
+}
+
+// Alive is the age of the main loop's last turn: it grows only if the loop hangs, whatever Postgres or Kafka do.
+func (r *Relay) Alive() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.clock().Sub(r.view.beat)
+}
+
+// lagSeconds is the age of the oldest unacknowledged commit. Without a session it counts on from there, and after a
+// reconnect until this session has read what the server had when it began.
+func (r *Relay) lagSeconds(now time.Time) float64 {
+	v := &r.view
+	since := v.stopped
+	if v.session != nil {
+		oldest, ok := v.session.tracker.Oldest()
+		switch {
+		case ok:
+			since = oldest
+		case v.caughtUp:
+			return 0
+		case !v.lastCommit.IsZero(): // what comes next was committed later
+			since = v.lastCommit
+		}
+	}
+	return max(0, now.Sub(since).Seconds())
+}
+
+// lagBytes is the WAL between the server's end, as last seen, and what is confirmed.
+func (r *Relay) lagBytes() uint64 {
+	v := &r.view
+	end := v.received
+	if v.slot != nil {
+		end = max(end, v.slot.ServerLSN)
+	}
+	if end < v.confirmed {
+		return 0
+	}
+	return uint64(end - v.confirmed)
+}

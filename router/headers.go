@@ -1,0 +1,226 @@
+package router
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// Headers that are ours. A member of the headers column may not take one of these names.
+const (
+	headerID       = "id"
+	headerType     = "type"
+	headerPosition = "outboxcdc-position"
+	headerPrefix   = "outboxcdc-"
+)
+
+// members appends the members of a JSON object, in the order in which they are printed (twice, if json holds a name
+// twice), to rec.Headers. If that cannot be done it says why, as the end of a sentence.
+//
+// encoding/json judges the whole first, iteratively and to a depth of 10,000; what it found valid is then only cut up, so
+// that numbers and nested values keep every digit and letter.
+func (r *Router) members(b []byte, rec *Record) (why string) {
+	if string(b) == "{}" {
+		return ""
+	}
+	if !json.Valid(b) {
+		return "is not valid JSON"
+	}
+	c := cursor{b: b}
+	if c.space(); c.b[c.i] != '{' {
+		return "is not a JSON object"
+	}
+	c.i++
+	for c.space(); c.b[c.i] != '}'; c.space() {
+		if c.b[c.i] == ',' {
+			c.i++
+			c.space()
+		}
+		name := r.name(c.string())
+		if name == headerID || name == headerType || strings.HasPrefix(name, headerPrefix) {
+			return "has a member " + printable([]byte(name)) + ", a name that is taken"
+		}
+		c.space()
+		c.i++ // the colon
+		c.space()
+		rec.Headers = append(rec.Headers, Header{Name: name, Value: r.member(&c)})
+	}
+	return ""
+}
+
+// member takes a value: of a string what it stands for, of null nothing, of all else its JSON without white space.
+func (r *Router) member(c *cursor) []byte {
+	switch c.b[c.i] {
+	case '"':
+		raw, escaped := c.string()
+		if !escaped {
+			return raw
+		}
+		start := len(r.scratch)
+		r.scratch = appendUnescaped(r.scratch, raw)
+		return r.since(start)
+	case '{', '[':
+		raw, spaced := c.composite()
+		if !spaced {
+			return raw
+		}
+		start := len(r.scratch)
+		r.scratch = appendCompact(r.scratch, raw)
+		return r.since(start)
+	}
+	if raw := c.word(); raw[0] != 'n' {
+		return raw
+	}
+	return nil
+}
+
+// name is a member's name as a string. The same few names come with every event, so they are remembered.
+func (r *Router) name(raw []byte, escaped bool) string {
+	start := len(r.scratch)
+	if escaped {
+		r.scratch = appendUnescaped(r.scratch, raw)
+		raw = r.scratch[start:]
+		r.scratch = r.scratch[:start]
+	}
+	if s, ok := r.names[string(raw)]; ok {
+		return s
+	}
+	s := string(raw)
+	if len(s) <= maxName {
+		if len(r.names) >= maxNames {
+			clear(r.names)
+		}
+		r.names[s] = s
+	}
+	return s
+}
+
+// cursor walks through JSON that is known to be valid; it would run off the end of anything else.
+type cursor struct {
+	b []byte
+	i int
+}
+
+func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
+
+func (c *cursor) space() {
+	for c.i < len(c.b) && isSpace(c.b[c.i]) {
+		c.i++
+	}
+}
+
+// string takes a string without its quotes.
+func (c *cursor) string() (raw []byte, escaped bool) {
+	c.i++
+	start := c.i
+	for {
+		c.i += bytes.IndexAny(c.b[c.i:], `"\`)
+		if c.b[c.i] == '"' {
+			break
+		}
+		escaped = true
+		c.i += 2
+	}
+	c.i++
+	return c.b[start : c.i-1 : c.i-1], escaped
+}
+
+// word takes a number, true, false or null.
+func (c *cursor) word() []byte {
+	start := c.i
+	for c.i < len(c.b) && !isSpace(c.b[c.i]) && c.b[c.i] != ',' && c.b[c.i] != '}' {
+		c.i++
+	}
+	return c.b[start:c.i:c.i]
+}
+
+// composite takes an object or an array and says if there is white space between its tokens. It counts brackets and does
+// not recurse, whatever the depth.
+func (c *cursor) composite() (raw []byte, spaced bool) {
+	start := c.i
+	for depth := 0; ; {
+		switch b := c.b[c.i]; {
+		case b == '"':
+			c.string()
+			continue
+		case b == '{' || b == '[':
+			depth++
+		case b == '}' || b == ']':
+			depth--
+		case isSpace(b):
+			spaced = true
+		}
+		c.i++
+		if depth == 0 {
+			return c.b[start:c.i:c.i], spaced
+		}
+	}
+}
+
+// appendCompact is json.Compact without its allocations.
+func appendCompact(dst, raw []byte) []byte {
+	c := cursor{b: raw}
+	for c.i < len(raw) {
+		start := c.i
+		if raw[c.i] == '"' {
+			c.string()
+		} else {
+			c.i++
+			if isSpace(raw[start]) {
+				continue
+			}
+		}
+		dst = append(dst, raw[start:c.i]...)
+	}
+	return dst
+}
+
+// appendUnescaped appends what the inside of a JSON string stands for. Half a surrogate pair becomes U+FFFD, as
+// encoding/json has it; unlike there, bytes that are not UTF-8 (from a SQL_ASCII database) stay what they are.
+func appendUnescaped(dst, raw []byte) []byte {
+	for {
+		i := bytes.IndexByte(raw, '\\')
+		if i < 0 {
+			return append(dst, raw...)
+		}
+		dst = append(dst, raw[:i]...)
+		c := raw[i+1]
+		raw = raw[i+2:]
+		switch c {
+		case 'b':
+			dst = append(dst, '\b')
+		case 'f':
+			dst = append(dst, '\f')
+		case 'n':
+			dst = append(dst, '\n')
+		case 'r':
+			dst = append(dst, '\r')
+		case 't':
+			dst = append(dst, '\t')
+		case 'u':
+			u := hex4(raw)
+			raw = raw[4:]
+			if utf16.IsSurrogate(u) {
+				pair := rune(utf8.RuneError)
+				if len(raw) >= 6 && raw[0] == '\\' && raw[1] == 'u' {
+					pair = utf16.DecodeRune(u, hex4(raw[2:]))
+				}
+				if pair != utf8.RuneError {
+					raw = raw[6:]
+				}
+				u = pair
+			}
+			dst = utf8.AppendRune(dst, u)
+		default: // a quote, a slash or a backslash
+			dst = append(dst, c)
+		}
+	}
+}
+
+func hex4(b []byte) rune {
+	u, _ := strconv.ParseUint(string(b[:4]), 16, 32)
+	return rune(u)
+}

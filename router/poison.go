@@ -1,0 +1,37 @@
+package router
+
+import (
+	"fmt"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+)
+
+// Cause says why an event is poison. The set is closed; it is also the label of metrics and the value of the header
+// outboxcdc-error.
+type Cause string
+
+// The causes that can arise before a dead-letter topic exists.
+const (
+	TooLarge     Cause = "too_large"
+	Rejected     Cause = "rejected"
+	NoRoute      Cause = "no_route"
+	IllegalTopic Cause = "illegal_topic"
+	NullID       Cause = "null_id"
+	NullKey      Cause = "null_key"
+	NullPayload  Cause = "null_payload"
+	BadHeaders   Cause = "bad_headers"
+)
+
+// Poison is an event that no retry can deliver. As an error it names the event, the cause and the position, which is
+// what an operator needs to decide.
+type Poison struct {
+	Cause    Cause
+	Message  string // what exactly is wrong, without the payload
+	ID       string // the event's id, "" if it has none
+	Topic    string // as far as it was known
+	Position checkpoint.Position
+}
+
+func (p *Poison) Error() string {
+	return fmt.Sprintf("poison event id=%q position=%s cause=%s: %s", p.ID, p.Position, p.Cause, p.Message)
+}

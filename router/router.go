@@ -1,0 +1,231 @@
+// Package router turns an event into the record that Kafka gets, or into a verdict of poison. It is a pure function with
+// a configuration: it does no I/O, reads no clock and remembers nothing but how to be quick.
+//
+// It promises that the bytes of key and value are those that PostgreSQL printed (bytea: those that were stored), that the
+// same row gives the same record every time, which is what makes a replay harmless, and that an ordinary event costs no
+// allocation. What becomes of poison, and whether a topic exists, is left to others.
+package router
+
+import (
+	"fmt"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/decoder"
+)
+
+// Bounds of what a Router keeps from one event to the next. Each cache is emptied when it is full: that costs a few
+// allocations, never memory.
+const (
+	maxTopics  = 4096
+	maxNames   = 1024
+	maxPlans   = 1024
+	maxName    = 128     // bytes of a header name worth remembering
+	maxScratch = 1 << 20 // a larger one is given back, or one huge row would be paid for until the process ends
+	maxHeaders = 1 << 10
+)
+
+// Router makes records. It is not safe for concurrent use: it works in memory of its own.
+type Router struct {
+	config Config
+	topic  []part
+
+	plans map[*decoder.Relation]*plan
+	last  *plan // of the event before: nearly always the right one
+
+	topics map[string]string // topics found legal
+	names  map[string]string // header names
+
+	scratch []byte // what Route computes rather than points to: valid until the next call
+}
+
+// New returns a router, or says what is wrong with the configuration.
+func New(c Config) (*Router, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("router: %w", err)
+	}
+	parts, _ := parseTemplate(c.Topic) // Validate has seen it
+	return &Router{
+		config: c, topic: parts,
+		plans: map[*decoder.Relation]*plan{}, topics: map[string]string{}, names: map[string]string{},
+	}, nil
+}
+
+// Bind finds the configured columns in a version of a relation. Route does it by itself at the first event; to call it
+// when the relation is announced finds a missing column before any row needs it. The error is a *MissingColumnError.
+func (r *Router) Bind(rel *decoder.Relation) error {
+	_, err := r.bind(rel)
+	return err
+}
+
+// Route fills rec with the record for ev; pos becomes its header outboxcdc-position. An error that is a *Poison is a
+// verdict on this event alone, and rec holds what could be made of it: key, value, headers, and the topic if that was
+// found. Any other error ends the session.
+//
+// rec's slices are valid until the next call of Route and of the Decode that ev came from. rec itself is used again by
+// its caller, so that its Headers need not be allocated anew.
+func (r *Router) Route(ev *decoder.Event, pos checkpoint.Position, rec *Record) error {
+	p := r.last
+	if p == nil || p.relation != ev.Relation {
+		var err error
+		if p, err = r.bind(ev.Relation); err != nil {
+			return err
+		}
+	}
+	if len(ev.Values) != len(ev.Relation.Columns) {
+		return fmt.Errorf("route %s: %d values for %d columns of %s", pos, len(ev.Values), len(ev.Relation.Columns), ev.Relation)
+	}
+	r.reset(rec)
+
+	// Every part is made whatever is wrong with another, because a dead letter carries them all. The first cause counts.
+	var first *Poison
+	poison := func(q *Poison) {
+		if q != nil && first == nil {
+			first = q
+		}
+	}
+	rec.ID = ev.Values[p.id].Data
+	if rec.ID == nil {
+		poison(&Poison{Cause: NullID, Message: "the column " + quoted(p.relation, p.id) + " is NULL"})
+	}
+	poison(r.routeTopic(p, ev, rec))
+	q, err := r.routeKey(p, ev, rec)
+	if err != nil {
+		return fmt.Errorf("route %s: %w", pos, err)
+	}
+	poison(q)
+	if q, err = r.routeValue(p, ev, rec); err != nil {
+		return fmt.Errorf("route %s: %w", pos, err)
+	}
+	poison(q)
+	poison(r.routeHeaders(p, ev, pos, rec))
+
+	if first != nil {
+		first.ID, first.Position = string(rec.ID), pos
+		if first.Topic == "" {
+			first.Topic = rec.Topic
+		}
+		return first
+	}
+	return nil
+}
+
+func (r *Router) reset(rec *Record) {
+	if cap(r.scratch) > maxScratch {
+		r.scratch = nil
+	}
+	r.scratch = r.scratch[:0]
+	headers := rec.Headers
+	if cap(headers) > maxHeaders {
+		headers = nil
+	}
+	*rec = Record{Headers: headers[:0]}
+}
+
+func (r *Router) routeTopic(p *plan, ev *decoder.Event, rec *Record) *Poison {
+	start := len(r.scratch)
+	for i := range p.topic {
+		t := &p.topic[i]
+		if t.column < 0 {
+			r.scratch = append(r.scratch, t.literal...)
+			continue
+		}
+		v := ev.Values[t.column]
+		if v.Null {
+			r.scratch = r.scratch[:start]
+			return &Poison{Cause: NoRoute, Message: "the column " + quoted(p.relation, t.column) + ", which the topic is made of, is NULL"}
+		}
+		// The value comes from whoever may insert: no more of it is copied than shows that it is too long.
+		r.scratch = append(r.scratch, v.Data[:min(len(v.Data), maxTopic+1)]...)
+	}
+	name := r.scratch[start:]
+	topic, ok := r.topics[string(name)]
+	if !ok {
+		if why := checkTopic(name); why != "" {
+			poison := &Poison{Cause: IllegalTopic, Message: why, Topic: unquoted(name)}
+			r.scratch = r.scratch[:start]
+			return poison
+		}
+		if len(r.topics) >= maxTopics {
+			clear(r.topics)
+		}
+		topic = string(name)
+		r.topics[topic] = topic
+	}
+	r.scratch = r.scratch[:start]
+	rec.Topic = topic
+	return nil
+}
+
+func (r *Router) routeKey(p *plan, ev *decoder.Event, rec *Record) (*Poison, error) {
+	v := ev.Values[p.key]
+	if v.Null {
+		rec.PartitionBy = ev.Values[p.id].Data
+		if r.config.NullKey == NullKeyAllow {
+			return nil, nil
+		}
+		return &Poison{Cause: NullKey, Message: "the column " + quoted(p.relation, p.key) + " is NULL"}, nil
+	}
+	key, err := r.raw(p, p.key, v.Data)
+	if err != nil {
+		return nil, err
+	}
+	rec.Key, rec.PartitionBy = key, key
+	return nil, nil
+}
+
+func (r *Router) routeValue(p *plan, ev *decoder.Event, rec *Record) (*Poison, error) {
+	v := ev.Values[p.payload]
+	if v.Null {
+		switch r.config.NullPayload {
+		case NullPayloadEmpty:
+			rec.Value = []byte{}
+		case NullPayloadPoison:
+			return &Poison{Cause: NullPayload, Message: "the column " + quoted(p.relation, p.payload) + " is NULL"}, nil
+		}
+		return nil, nil
+	}
+	var err error
+	rec.Value, err = r.raw(p, p.payload, v.Data)
+	return nil, err
+}
+
+func (r *Router) routeHeaders(p *plan, ev *decoder.Event, pos checkpoint.Position, rec *Record) *Poison {
+	if id := ev.Values[p.id]; !id.Null {
+		rec.Headers = append(rec.Headers, Header{Name: headerID, Value: id.Data})
+	}
+	if p.eventType >= 0 && !ev.Values[p.eventType].Null {
+		rec.Headers = append(rec.Headers, Header{Name: headerType, Value: ev.Values[p.eventType].Data})
+	}
+	var poison *Poison
+	if p.headers >= 0 && !ev.Values[p.headers].Null {
+		own := len(rec.Headers)
+		if why := r.members(ev.Values[p.headers].Data, rec); why != "" {
+			rec.Headers = rec.Headers[:own] // all members or none
+			poison = &Poison{Cause: BadHeaders, Message: "the column " + quoted(p.relation, p.headers) + " " + why}
+		}
+	}
+	if r.config.PositionHeader {
+		start := len(r.scratch)
+		r.scratch, _ = pos.AppendText(r.scratch) // its error is always nil
+		rec.Headers = append(rec.Headers, Header{Name: headerPosition, Value: r.since(start)})
+	}
+	return poison
+}
+
+// raw is the value of a column as it goes to Kafka: bytea as it was stored, all else as PostgreSQL printed it.
+func (r *Router) raw(p *plan, column int, text []byte) ([]byte, error) {
+	if p.relation.Columns[column].TypeOID != byteaOID {
+		return text, nil
+	}
+	start := len(r.scratch)
+	var err error
+	if r.scratch, err = appendBytea(r.scratch, text); err != nil {
+		// Not poison: it is the connection that sets bytea_output, so every row would be refused.
+		return nil, fmt.Errorf("column %s: %w", quoted(p.relation, column), err)
+	}
+	return r.since(start), nil
+}
+
+// since is the scratch memory written from start on. Its capacity ends with it: what is appended later must not be
+// reachable through it. Should the scratch move as it grows, this stays where it is.
+func (r *Router) since(start int) []byte { return r.scratch[start:len(r.scratch):len(r.scratch)] }

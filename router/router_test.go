@@ -1,0 +1,476 @@
+package router
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/decoder"
+)
+
+const (
+	textOID  = 25
+	uuidOID  = 2950
+	jsonbOID = 3802
+)
+
+var testPos = checkpoint.Position{SystemID: 7, Timeline: 1, CommitLSN: 0x1a2b, Ordinal: 3}
+
+const testPosText = "1:7:1:0000000000001a2b:3"
+
+// row is a row of a table: name, value, name, value, …; a nil value is NULL. A name may carry its type: "payload:17".
+func row(fields ...any) *decoder.Event {
+	ev := &decoder.Event{Relation: &decoder.Relation{OID: 1, Namespace: "public", Name: "outbox"}}
+	for i := 0; i < len(fields); i += 2 {
+		col := decoder.Column{Name: fields[i].(string), TypeOID: textOID}
+		if name, oid, ok := strings.Cut(col.Name, ":"); ok {
+			col.Name = name
+			fmt.Sscan(oid, &col.TypeOID)
+		}
+		ev.Relation.Columns = append(ev.Relation.Columns, col)
+		v := decoder.Value{Null: true}
+		if s, ok := fields[i+1].(string); ok {
+			v = decoder.Value{Data: []byte(s)}
+		}
+		ev.Values = append(ev.Values, v)
+	}
+	return ev
+}
+
+// outbox is a row of the bundled layout with some values replaced.
+func outbox(replace ...any) *decoder.Event {
+	ev := row("id:2950", "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "aggregate_type", "order", "aggregate_id", "42",
+		"event_type", "OrderPlaced", "payload:3802", `{"total": 12345678901234567890}`, "headers:3802", "{}",
+		"created_at:1184", "2026-11-21 11:12:13.000001+00")
+	for i := 0; i < len(replace); i += 2 {
+		name, oid, typed := strings.Cut(replace[i].(string), ":")
+		at := ev.Relation.Index(name)
+		if typed {
+			fmt.Sscan(oid, &ev.Relation.Columns[at].TypeOID)
+		}
+		ev.Values[at] = decoder.Value{Null: true}
+		if s, ok := replace[i+1].(string); ok {
+			ev.Values[at] = decoder.Value{Data: []byte(s)}
+		}
+	}
+	return ev
+}
+
+func newRouter(t testing.TB, change func(*Config)) *Router {
+	t.Helper()
+	c := DefaultConfig()
+	if change != nil {
+		change(&c)
+	}
+	r, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// show prints a record on one line; it tells nil from empty.
+func show(rec *Record) string {
+	text := func(b []byte) string {
+		if b == nil {
+			return "nil"
+		}
+		return fmt.Sprintf("%q", b)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s key=%s by=%s value=%s", rec.Topic, text(rec.Key), text(rec.PartitionBy), text(rec.Value))
+	for _, h := range rec.Headers {
+		fmt.Fprintf(&b, " %s=%s", h.Name, text(h.Value))
+	}
+	return b.String()
+}
+
+func TestRoute(t *testing.T) {
+	const id = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
+	long := strings.Repeat("x", 300)
+	tests := []struct {
+		name   string
+		change func(*Config)
+		event  *decoder.Event
+		want   string // the record
+		poison Cause
+		why    string // part of the poison's message
+		topic  string // of the poison
+	}{
+		{
+			name: "the bundled layout", event: outbox(),
+			want: `outbox.event.order key="42" by="42" value="{\"total\": 12345678901234567890}" id="` + id + `" type="OrderPlaced" outboxcdc-position="` + testPosText + `"`,
+		},
+		{
+			name: "no position header", event: outbox(), change: func(c *Config) { c.PositionHeader = false },
+			want: `outbox.event.order key="42" by="42" value="{\"total\": 12345678901234567890}" id="` + id + `" type="OrderPlaced"`,
+		},
+		{
+			name: "headers between type and position", event: outbox("headers", `{"b": "1", "a": null}`, "payload", "p"),
+			want: `outbox.event.order key="42" by="42" value="p" id="` + id + `" type="OrderPlaced" b="1" a=nil outboxcdc-position="` + testPosText + `"`,
+		},
+		{
+			name: "headers NULL", event: outbox("headers", nil, "payload", "p"),
+			want: `outbox.event.order key="42" by="42" value="p" id="` + id + `" type="OrderPlaced" outboxcdc-position="` + testPosText + `"`,
+		},
+		{
+			name: "event type NULL", event: outbox("event_type", nil, "payload", "p"),
+			want: `outbox.event.order key="42" by="42" value="p" id="` + id + `" outboxcdc-position="` + testPosText + `"`,
+		},
+		{
+			name: "event type empty", event: outbox("event_type", "", "payload", "p"),
+			want: `outbox.event.order key="42" by="42" value="p" id="` + id + `" type="" outboxcdc-position="` + testPosText + `"`,
+		},
+		{
+			name: "no optional columns", event: row("n", "17", "k", "a", "v", "w"),
+			change: func(c *Config) {
+				*c = Config{Topic: "all", Columns: Columns{ID: "n", AggregateID: "k", Payload: "v"}, NullKey: NullKeyPoison, NullPayload: NullPayloadPoison}
+			},
+			want: `all key="a" by="a" value="w" id="17"`,
+		},
+		{
+			name: "other names, other order", event: row("v", "w", "what", "E", "more", `{"h": true}`, "k", "a", "kind", "x-y", "n", "17"),
+			change: func(c *Config) {
+				c.Columns = Columns{ID: "n", AggregateType: "kind", AggregateID: "k", EventType: "what", Payload: "v", Headers: "more"}
+				c.PositionHeader = false
+			},
+			want: `outbox.event.x-y key="a" by="a" value="w" id="17" type="E" h="true"`,
+		},
+		// Keys.
+		{name: "key empty", event: outbox("aggregate_id", "", "payload", "p"), change: quiet, want: `outbox.event.order key="" by="" value="p"`},
+		{name: "key bytea", event: outbox("aggregate_id:17", `\x00ff41`, "payload", "p"), change: quiet, want: `outbox.event.order key="\x00\xffA" by="\x00\xffA" value="p"`},
+		{name: "key bytea empty", event: outbox("aggregate_id:17", `\x`, "payload", "p"), change: quiet, want: `outbox.event.order key="" by="" value="p"`},
+		{name: "key that looks like bytea", event: outbox("aggregate_id", `\x00`, "payload", "p"), change: quiet, want: `outbox.event.order key="\\x00" by="\\x00" value="p"`},
+		{
+			name: "key NULL", event: outbox("aggregate_id", nil, "payload", "p"), change: quiet,
+			poison: NullKey, why: `"aggregate_id" is NULL`, topic: "outbox.event.order",
+			want: `outbox.event.order key=nil by="` + id + `" value="p"`,
+		},
+		{
+			name: "key NULL allowed", event: outbox("aggregate_id", nil, "payload", "p"), change: func(c *Config) { quiet(c); c.NullKey = NullKeyAllow },
+			want: `outbox.event.order key=nil by="` + id + `" value="p"`,
+		},
+		// Payloads.
+		{name: "payload bytea", event: outbox("payload:17", `\xFFadBE0a`), change: quiet, want: `outbox.event.order key="42" by="42" value="\xff\xad\xbe\n"`},
+		{name: "payload bytea empty", event: outbox("payload:17", `\x`), change: quiet, want: `outbox.event.order key="42" by="42" value=""`},
+		{name: "key and payload bytea", event: outbox("aggregate_id:17", `\x6b`, "payload:17", `\x76`), change: quiet, want: `outbox.event.order key="k" by="k" value="v"`},
+		{name: "payload empty", event: outbox("payload", ""), change: quiet, want: `outbox.event.order key="42" by="42" value=""`},
+		{name: "payload json as printed", event: outbox("payload:114", ` {"a" :1.50,"a":  9007199254740993, "é":"\u00e9"}`), change: quiet,
+			want: `outbox.event.order key="42" by="42" value=" {\"a\" :1.50,\"a\":  9007199254740993, \"é\":\"\\u00e9\"}"`},
+		{name: "payload not UTF-8", event: outbox("payload", "\xff\xfe"), change: quiet, want: `outbox.event.order key="42" by="42" value="\xff\xfe"`},
+		{name: "payload NULL", event: outbox("payload", nil), change: quiet, want: `outbox.event.order key="42" by="42" value=nil`},
+		{name: "payload NULL as empty", event: outbox("payload", nil), change: func(c *Config) { quiet(c); c.NullPayload = NullPayloadEmpty }, want: `outbox.event.order key="42" by="42" value=""`},
+		{
+			name: "payload NULL as poison", event: outbox("payload", nil), change: func(c *Config) { quiet(c); c.NullPayload = NullPayloadPoison },
+			poison: NullPayload, why: `"payload" is NULL`, topic: "outbox.event.order", want: `outbox.event.order key="42" by="42" value=nil`,
+		},
+		// Identity.
+		{
+			name: "id NULL", event: outbox("id", nil, "payload", "p"), poison: NullID, why: `"id" is NULL`, topic: "outbox.event.order",
+			want: `outbox.event.order key="42" by="42" value="p" type="OrderPlaced" outboxcdc-position="` + testPosText + `"`,
+		},
+		// Topics.
+		{name: "topic of roles and columns", event: outbox("payload", "p", "created_at", "2026"), change: func(c *Config) { quiet(c); c.Topic = "{event_type}-{created_at}.{aggregate_type}{aggregate_id}_{id}" },
+			want: `OrderPlaced-2026.order42_` + id + ` key="42" by="42" value="p"`},
+		{name: "a role before a column of its name", event: row("id", "i", "aggregate_type", "wrong", "kind", "right", "k", "a", "v", "p"),
+			change: func(c *Config) {
+				quiet(c)
+				c.Topic, c.Columns = "{aggregate_type}", Columns{ID: "id", AggregateType: "kind", AggregateID: "k", Payload: "v"}
+			},
+			want: `right key="a" by="a" value="p"`},
+		{name: "a column, where the role has none", event: row("id", "i", "aggregate_type", "right", "k", "a", "v", "p"),
+			change: func(c *Config) {
+				quiet(c)
+				c.Topic, c.Columns = "{aggregate_type}", Columns{ID: "id", AggregateID: "k", Payload: "v"}
+			},
+			want: `right key="a" by="a" value="p"`},
+		{name: "topic from NULL", event: outbox("aggregate_type", nil, "payload", "p"), change: quiet,
+			poison: NoRoute, why: `"aggregate_type", which the topic is made of, is NULL`, want: ` key="42" by="42" value="p"`},
+		{name: "topic with a space", event: outbox("aggregate_type", "my order", "payload", "p"), change: quiet,
+			poison: IllegalTopic, why: `"outbox.event.my order" has the illegal character " "`, topic: "outbox.event.my order", want: ` key="42" by="42" value="p"`},
+		{name: "topic with a letter of two bytes", event: outbox("aggregate_type", "caf\u00e9s", "payload", "p"), change: quiet,
+			poison: IllegalTopic, why: `has the illegal character "\u00e9"`, topic: `outbox.event.caf\u00e9s`, want: ` key="42" by="42" value="p"`},
+		{name: "topic with a NUL", event: outbox("aggregate_type", "a\x00", "payload", "p"), change: quiet,
+			poison: IllegalTopic, why: `illegal character "\x00"`, topic: `outbox.event.a\x00`, want: ` key="42" by="42" value="p"`},
+		{name: "topic empty", event: outbox("aggregate_type", "", "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
+			poison: IllegalTopic, why: "the topic is empty", want: ` key="42" by="42" value="p"`},
+		{name: "topic .", event: outbox("aggregate_type", ".", "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
+			poison: IllegalTopic, why: `cannot be "."`, topic: ".", want: ` key="42" by="42" value="p"`},
+		{name: "topic ..", event: outbox("aggregate_type", ".", "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = ".{aggregate_type}" },
+			poison: IllegalTopic, why: `cannot be ".."`, topic: "..", want: ` key="42" by="42" value="p"`},
+		{name: "topic ...", event: outbox("aggregate_type", "...", "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
+			want: `... key="42" by="42" value="p"`},
+		{name: "topic of 249", event: outbox("aggregate_type", long[:249], "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
+			want: long[:249] + ` key="42" by="42" value="p"`},
+		{name: "topic of 250", event: outbox("aggregate_type", long[:250], "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
+			poison: IllegalTopic, why: "has more than 249 characters", topic: long[:80], want: ` key="42" by="42" value="p"`},
+		{name: "topic of 249 and a letter", event: outbox("aggregate_type", long[:249], "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "a{aggregate_type}" },
+			poison: IllegalTopic, why: `"a` + long[:79] + `"… has more`, topic: "a" + long[:79], want: ` key="42" by="42" value="p"`},
+		{name: "a long topic is cut between characters", event: outbox("aggregate_type", strings.Repeat("é", 300), "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "a{aggregate_type}" },
+			poison: IllegalTopic, why: `"a` + strings.Repeat(`\u00e9`, 39) + `"… has more`, topic: "a" + strings.Repeat(`\u00e9`, 39), want: ` key="42" by="42" value="p"`},
+		// Poison headers: the record keeps its own, and its position.
+		{name: "bad headers", event: outbox("headers", `{"a": "1", "id": "2"}`, "payload", "p"),
+			poison: BadHeaders, why: `"headers" has a member "id", a name that is taken`, topic: "outbox.event.order",
+			want: `outbox.event.order key="42" by="42" value="p" id="` + id + `" type="OrderPlaced" outboxcdc-position="` + testPosText + `"`},
+		// Of several causes the first counts, and everything is filled in all the same.
+		{name: "everything is wrong", event: outbox("id", nil, "aggregate_type", nil, "aggregate_id", nil, "payload", nil, "event_type", nil, "headers", "[]"),
+			change: func(c *Config) { quiet(c); c.NullPayload = NullPayloadPoison },
+			poison: NullID, want: ` key=nil by=nil value=nil`},
+		{name: "no route and no key", event: outbox("aggregate_type", nil, "aggregate_id", nil, "payload", "p"), change: quiet,
+			poison: NoRoute, want: ` key=nil by="` + id + `" value="p"`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRouter(t, tt.change)
+			var rec Record
+			for range 2 { // the second time from the caches
+				err := r.Route(tt.event, testPos, &rec)
+				var poison *Poison
+				if errors.As(err, &poison) != (err != nil) {
+					t.Fatalf("error is no poison: %v", err)
+				}
+				if want := tt.event.Values[tt.event.Relation.Index(r.config.Columns.ID)].Data; !bytes.Equal(rec.ID, want) {
+					t.Errorf("record id %q, want %q", rec.ID, want)
+				}
+				got := show(&rec)
+				if !strings.Contains(tt.want, " id=") {
+					got, _, _ = strings.Cut(got, " id=") // a row that says nothing about headers
+				}
+				if got != tt.want {
+					t.Errorf("record\n got %s\nwant %s", got, tt.want)
+				}
+				if tt.poison == "" {
+					if err != nil {
+						t.Error(err)
+					}
+					continue
+				}
+				if poison == nil {
+					t.Fatalf("no poison, want %s", tt.poison)
+				}
+				wantID := string(tt.event.Values[0].Data)
+				if poison.Cause != tt.poison || poison.ID != wantID || poison.Position != testPos || poison.Topic != tt.topic || !strings.Contains(poison.Message, tt.why) {
+					t.Errorf("poison %+v\nwant cause %s id %q topic %q, message with %s", poison, tt.poison, wantID, tt.topic, tt.why)
+				}
+			}
+		})
+	}
+}
+
+// quiet leaves out the header that a row of the table without an id would show.
+func quiet(c *Config) { c.PositionHeader = false }
+
+func TestSessionErrors(t *testing.T) {
+	for name, ev := range map[string]*decoder.Event{
+		"bytea escape format": outbox("payload:17", `\001abc`),
+		"bytea of odd length": outbox("aggregate_id:17", `\x0`),
+		"bytea no digits":     outbox("payload:17", `\x0g`),
+		"bytea empty text":    outbox("payload:17", ``),
+		"values missing":      {Relation: outbox().Relation, Values: outbox().Values[:6]},
+	} {
+		var rec Record
+		err := newRouter(t, nil).Route(ev, testPos, &rec)
+		var poison *Poison
+		if err == nil || errors.As(err, &poison) || !strings.Contains(err.Error(), "route "+testPosText+": ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestMissingColumn(t *testing.T) {
+	for column, setting := range map[string]string{
+		"id": "columns.id", "aggregate_type": "columns.aggregate_type", "aggregate_id": "columns.aggregate_id",
+		"event_type": "columns.event_type", "payload": "columns.payload", "headers": "columns.headers", "created_at": "topic",
+	} {
+		ev := outbox()
+		ev.Relation.Columns[ev.Relation.Index(column)].Name = "renamed"
+		r := newRouter(t, func(c *Config) { c.Topic += "{created_at}" })
+		for range 2 { // an error is not cached as success
+			var rec Record
+			for _, err := range []error{r.Bind(ev.Relation), r.Route(ev, testPos, &rec)} {
+				var missing *MissingColumnError
+				if !errors.As(err, &missing) {
+					t.Fatalf("%s: %v", column, err)
+				}
+				if missing.Relation != "public.outbox" || missing.Column != column || missing.Setting != setting {
+					t.Errorf("%s: %+v", column, missing)
+				}
+				if !strings.Contains(err.Error(), "renamed") {
+					t.Errorf("%s: the error does not say which columns there are: %v", column, err)
+				}
+			}
+		}
+	}
+	if err := newRouter(t, nil).Bind(outbox().Relation); err != nil {
+		t.Error(err)
+	}
+}
+
+// An ALTER TABLE gives a new version; rows of either are routed by the one they came with.
+func TestVersions(t *testing.T) {
+	r := newRouter(t, func(c *Config) { quiet(c); c.Columns.EventType, c.Columns.Headers = "", "" })
+	old := outbox("payload", "old")
+	altered := row("new", "x", "payload", "new", "aggregate_id", "43", "aggregate_type", "order", "id", "i")
+	var rec Record
+	for range 3 {
+		for ev, want := range map[*decoder.Event]string{
+			old:     `outbox.event.order key="42" by="42" value="old" id="1b4e28ba-2fa1-11d2-883f-0016d3cca427"`,
+			altered: `outbox.event.order key="43" by="43" value="new" id="i"`,
+		} {
+			if err := r.Route(ev, testPos, &rec); err != nil {
+				t.Fatal(err)
+			}
+			if got := show(&rec); got != want {
+				t.Errorf("\n got %s\nwant %s", got, want)
+			}
+		}
+	}
+}
+
+func TestConfig(t *testing.T) {
+	for _, topic := range []string{"a", "{x}", "{x}{y}", "a.{Mixed Case}.b", ".{x}", "{aggregate_type}"} {
+		c := DefaultConfig()
+		c.Topic = topic
+		if _, err := New(c); err != nil {
+			t.Errorf("%s: %v", topic, err)
+		}
+	}
+	for want, change := range map[string]func(*Config){
+		"topic: empty template":    func(c *Config) { c.Topic = "" },
+		"{ without }":              func(c *Config) { c.Topic = "a.{b" },
+		`character '}' is not`:     func(c *Config) { c.Topic = "a}" },
+		"{} names no column":       func(c *Config) { c.Topic = "a{}" },
+		"{{x} names no column":     func(c *Config) { c.Topic = "{{x}}" },
+		`character '/' is not`:     func(c *Config) { c.Topic = "a/{b}" },
+		`the topic cannot be ".."`: func(c *Config) { c.Topic = ".." },
+		"more than 249":            func(c *Config) { c.Topic = strings.Repeat("a", 250) },
+		"columns.id: a column":     func(c *Config) { c.Columns.ID = "" },
+		"columns.aggregate_id":     func(c *Config) { c.Columns.AggregateID = "" },
+		"columns.payload":          func(c *Config) { c.Columns.Payload = "" },
+		`null_key: "" is none`:     func(c *Config) { c.NullKey = "" },
+		`null_payload: "x" is`:     func(c *Config) { c.NullPayload = "x" },
+	} {
+		c := DefaultConfig()
+		change(&c)
+		if _, err := New(c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	// All at once, so that a file is corrected once.
+	if err := (Config{}).Validate(); err == nil || strings.Count(err.Error(), "\n") != 5 {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The caches are bounded whatever a hostile writer inserts, and what they held is still right after they were emptied.
+func TestCachesAreBounded(t *testing.T) {
+	r := newRouter(t, nil)
+	var rec Record
+	for i := range 3 * maxTopics {
+		ev := outbox("aggregate_type", fmt.Sprint("t", i), "headers", fmt.Sprintf(`{"h%d": 1, "%s": 2}`, i, strings.Repeat("n", maxName+1)))
+		if err := r.Route(ev, testPos, &rec); err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprint("outbox.event.t", i); rec.Topic != want {
+			t.Fatalf("topic %s, want %s", rec.Topic, want)
+		}
+		if want := fmt.Sprint("h", i); rec.Headers[2].Name != want {
+			t.Fatalf("header %s, want %s", rec.Headers[2].Name, want)
+		}
+	}
+	if len(r.topics) > maxTopics || len(r.names) > maxNames || len(r.plans) > maxPlans {
+		t.Errorf("%d topics, %d names, %d plans", len(r.topics), len(r.names), len(r.plans))
+	}
+	for name := range r.names {
+		if len(name) > maxName {
+			t.Errorf("a name of %d bytes is remembered", len(name))
+		}
+	}
+
+	// A huge row leaves nothing behind.
+	if err := r.Route(outbox("payload:17", `\x`+strings.Repeat("00", 2*maxScratch)), testPos, &rec); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Route(outbox("headers", "{"+strings.Repeat(`"a":1,`, maxHeaders*2)+`"a":1}`), testPos, &rec); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Route(outbox(), testPos, &rec); err != nil {
+		t.Fatal(err)
+	}
+	if cap(r.scratch) > maxScratch || cap(rec.Headers) > maxHeaders {
+		t.Errorf("scratch of %d bytes, room for %d headers", cap(r.scratch), cap(rec.Headers))
+	}
+}
+
+// What Route computes must not lie where a later part of the same record overwrites it, and an append to one part must
+// not reach another.
+func TestScratchIsNotShared(t *testing.T) {
+	ev := outbox("aggregate_id:17", `\x6b6b`, "payload:17", `\x7676`, "headers", `{"a": "\n1", "b": [1, 2], "c": "\t3"}`)
+	r := newRouter(t, nil)
+	var rec Record
+	for range 2 { // growing scratch, then scratch large enough
+		if err := r.Route(ev, testPos, &rec); err != nil {
+			t.Fatal(err)
+		}
+		want := show(&rec)
+		if !strings.Contains(want, `key="kk" by="kk" value="vv"`) || !strings.Contains(want, `a="\n1" b="[1,2]" c="\t3" outboxcdc-position="1:`) {
+			t.Fatal(want)
+		}
+		parts := [][]byte{rec.Key, rec.Value}
+		for _, h := range rec.Headers[2:] {
+			parts = append(parts, h.Value)
+		}
+		for _, p := range parts {
+			_ = append(p, "overwritten"...)
+		}
+		if got := show(&rec); got != want {
+			t.Errorf("an append to one part changed another:\n%s\n%s", want, got)
+		}
+	}
+}
+
+func TestRouteDoesNotAllocate(t *testing.T) {
+	for name, ev := range map[string]*decoder.Event{
+		"bundled":      outbox(),
+		"with headers": outbox("headers", `{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "n": 1, "tags": ["a", "b"], "q": "a\"b\u00e9"}`),
+		"bytea":        outbox("aggregate_id:17", `\x6b`, "payload:17", `\x`+strings.Repeat("ab", 1000)),
+	} {
+		r := newRouter(t, nil)
+		var rec Record
+		if n := testing.AllocsPerRun(1000, func() {
+			if err := r.Route(ev, testPos, &rec); err != nil {
+				t.Fatal(err)
+			}
+		}); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
+
+func TestSize(t *testing.T) {
+	rec := Record{Topic: "t", Key: []byte("ab"), Value: []byte("cde"), Headers: []Header{{Name: "x", Value: []byte("yz")}, {Name: "nil"}}}
+	if n := rec.Size(); n != 2+3+1+2+3 {
+		t.Error(n)
+	}
+}
+
+func BenchmarkRoute(b *testing.B) {
+	for name, ev := range map[string]*decoder.Event{
+		"bundled": outbox("payload", `{"filler": "`+strings.Repeat("x", 200)+`"}`),
+		"headers": outbox("headers", `{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}`),
+	} {
+		b.Run(name, func(b *testing.B) {
+			r := newRouter(b, nil)
+			var rec Record
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := r.Route(ev, testPos, &rec); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,109 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxTopic is Kafka's limit for the length of a topic's name.
+const maxTopic = 249
+
+// part is a piece of a template: literal text, or, if it is not empty, the name of a role or column.
+type part struct {
+	literal string
+	name    string
+}
+
+// parseTemplate splits a topic template. Braces cannot be escaped: no legal topic has one.
+func parseTemplate(s string) ([]part, error) {
+	if s == "" {
+		return nil, errors.New("empty template")
+	}
+	var parts []part
+	for rest := s; rest != ""; {
+		literal, after, found := strings.Cut(rest, "{")
+		if i := illegal([]byte(literal)); i >= 0 {
+			return nil, fmt.Errorf("template %q: character %q is not allowed in a topic", s, literal[i])
+		}
+		if literal != "" {
+			parts = append(parts, part{literal: literal})
+		}
+		if !found {
+			break
+		}
+		name, next, closed := strings.Cut(after, "}")
+		switch {
+		case !closed:
+			return nil, fmt.Errorf("template %q: { without }", s)
+		case name == "" || strings.Contains(name, "{"):
+			return nil, fmt.Errorf("template %q: {%s} names no column", s, name)
+		}
+		parts = append(parts, part{name: name})
+		rest = next
+	}
+	if len(parts) == 1 && parts[0].name == "" {
+		if why := checkTopic([]byte(s)); why != "" {
+			return nil, fmt.Errorf("template %q: %s", s, why)
+		}
+	}
+	return parts, nil
+}
+
+// illegal returns the index of the first byte that Kafka does not allow in a topic's name, or -1.
+func illegal(b []byte) int {
+	for i, c := range b {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return i
+		}
+	}
+	return -1
+}
+
+// checkTopic says what is wrong with a topic's name, or "".
+func checkTopic(b []byte) string {
+	switch {
+	case len(b) == 0:
+		return "the topic is empty"
+	case len(b) > maxTopic:
+		return fmt.Sprintf("the topic %s has more than %d characters", printable(b), maxTopic)
+	case string(b) == "." || string(b) == "..":
+		return fmt.Sprintf("the topic cannot be %q", b)
+	}
+	if i := illegal(b); i >= 0 {
+		_, n := utf8.DecodeRune(b[i:])
+		return fmt.Sprintf("the topic %s has the illegal character %s", printable(b), printable(b[i:i+n]))
+	}
+	return ""
+}
+
+// printable quotes a value that somebody sent us, cut to what fits into a line.
+func printable(b []byte) string {
+	if c := clip(b); len(c) < len(b) {
+		return strconv.QuoteToASCII(string(c)) + "…"
+	}
+	return strconv.QuoteToASCII(string(b))
+}
+
+// unquoted is printable without the quotes: what a dead letter says its topic would have been.
+func unquoted(b []byte) string {
+	s := strconv.QuoteToASCII(string(clip(b)))
+	return s[1 : len(s)-1]
+}
+
+// clip cuts b, between characters, to a length for a line.
+func clip(b []byte) []byte {
+	const most = 80
+	if len(b) <= most {
+		return b
+	}
+	cut := most
+	for cut > most-utf8.UTFMax && !utf8.RuneStart(b[cut]) {
+		cut--
+	}
+	return b[:cut]
+}

@@ -1,0 +1,10 @@
+-- Offered, not executed.
+--
+-- pg_hba.conf: this one database, one network, TLS; and no line with the database "replication", which logical decoding
+-- does not need and base backups do:
+--     hostssl  {{ if .Database }}{{ hba .Database }}{{ else }}<database>{{ end }}  {{ hba .Role }}  {{ if .Network }}{{ comment .Network }}{{ else }}<network>{{ end }}  scram-sha-256
+--
+-- Everybody who can connect may write messages of any size into the WAL, for every slot of this database to decode.
+-- If nothing of yours uses that:
+--     REVOKE EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(boolean, text, text{{ if .EmitFlush }}, boolean{{ end }}) FROM PUBLIC;
+--     REVOKE EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(boolean, text, bytea{{ if .EmitFlush }}, boolean{{ end }}) FROM PUBLIC;

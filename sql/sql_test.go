@@ -1,0 +1,132 @@
+package sql
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/*.sql; commit only a difference that you understand")
+
+func defaults() Params {
+	return Params{
+		Database: "shop", Role: "outboxcdc", Schema: "public", Table: "outbox", Publication: "outboxcdc", Slot: "outboxcdc",
+		Timeout: time.Minute,
+		Columns: Columns{"id", "aggregate_type", "aggregate_id", "event_type", "payload", "headers"},
+	}
+}
+
+func odd() Params {
+	return Params{
+		Role: `Out"box`, Schema: "My Schema", Table: "Out\nbox'", Publication: `p"; DROP TABLE x; --`, Slot: "s_1",
+		Partitioned: true, Timeout: 1500 * time.Millisecond, Network: "10.0.0.0/8",
+		Columns: Columns{ID: "eventId", AggregateType: "Typ", AggregateID: "key", EventType: "Typ", Payload: "payload"},
+	}
+}
+
+// The whole text as a DBA gets it. Names that need quotes are in the second pair.
+func TestGolden(t *testing.T) {
+	for name, p := range map[string]Params{"default": defaults(), "odd": odd()} {
+		for _, major := range []int{14, 17} {
+			st, err := Setup(p, major)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, fmt.Sprintf("testdata/setup_%s_%d.sql", name, major), st.String())
+		}
+		st, err := Teardown(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, fmt.Sprintf("testdata/teardown_%s.sql", name), st.String())
+	}
+}
+
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs (go test ./sql -update rewrites it):\n%s", file, got)
+	}
+}
+
+func TestRules(t *testing.T) {
+	for major := MinMajor; major <= MaxMajor; major++ {
+		st, err := Setup(defaults(), major)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := strings.Contains(st.Get(Slot), "failover => true"), major >= 17; got != want {
+			t.Errorf("%d: failover %v", major, got)
+		}
+		script := st.String()
+		if strings.Index(script, "CREATE PUBLICATION") > strings.Index(script, "pg_create_logical_replication_slot") {
+			t.Errorf("%d: the slot comes before the publication", major)
+		}
+		if strings.Contains(strings.ToUpper(script), "PASSWORD '") {
+			t.Errorf("%d: a password literal", major)
+		}
+	}
+	for _, major := range []int{0, 13, 19} {
+		if _, err := Setup(defaults(), major); err == nil {
+			t.Errorf("PostgreSQL %d accepted", major)
+		}
+	}
+	st, _ := Teardown(defaults())
+	if script := strings.ToUpper(st.String()); strings.Contains(script, "DROP TABLE") || strings.Contains(script, "DROP ROLE") {
+		t.Errorf("teardown drops too much:\n%s", script)
+	}
+	p := defaults()
+	p.Schema = "a\x00"
+	if _, err := Setup(p, 17); err == nil {
+		t.Error("a NUL was accepted")
+	}
+}
+
+// A line that is not a comment must not carry what a name smuggles in.
+func TestNamesStayInTheirPlace(t *testing.T) {
+	const evil = "x\n; SELECT 'evil\\'; \"--"
+	p := Params{Database: evil, Role: evil, Schema: evil, Table: evil, Publication: evil, Slot: evil, Network: evil,
+		Columns: Columns{evil, evil, evil, evil, evil, evil}}
+	st, err := Setup(p, 18)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rest := outsideQuotes(st.String()); strings.Contains(rest, "evil") {
+		t.Errorf("outside of quotes and comments:\n%s", rest)
+	}
+}
+
+// outsideQuotes is a small lexer of SQL: it drops comments, "…", '…' and E'…'.
+func outsideQuotes(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		switch {
+		case strings.HasPrefix(s[i:], "--"):
+			for i < len(s) && s[i] != '\n' {
+				i++
+			}
+		case s[i] == '"' || s[i] == '\'':
+			quote, escapes := s[i], i > 0 && s[i] == '\'' && s[i-1] == 'E'
+			for i++; i < len(s) && s[i] != quote; i++ {
+				if escapes && s[i] == '\\' {
+					i++
+				}
+			}
+		default:
+			b.WriteByte(s[i])
+		}
+	}
+	return b.String()
+}
