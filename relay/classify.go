@@ -40,7 +40,7 @@ type verdict struct {
 // errStalled ends a session in which something waited for park_after without an ack.
 type errStalled struct{ what string }
 
-func (e *errStalled) Error() string { return "no acknowledgement: " + e.what }
+func (e *errStalled) Error() string { return "Kafka does not answer: " + e.what }
 
 // errSilent ends a session in which the server said nothing for wal_sender_timeout although it was asked.
 var errSilent = errors.New("the server has not answered within wal_sender_timeout")
@@ -66,7 +66,7 @@ var kinds = map[replication.Kind]verdict{
 	replication.RelationMismatch:   {Lost, waitBackoff, "relation_mismatch"},
 	replication.OtherHistory:       {Lost, waitBackoff, "other_history"},
 	replication.SynchronousStandby: {Wrong, waitBackoff, "synchronous_standby"},
-	replication.Protocol:           {Fault, waitBackoff, "protocol"},
+	replication.Protocol:           {Retry, waitBackoff, "protocol"},
 }
 
 // classify is the one place that decides what an error means. delivered says whether this process has had an
@@ -102,7 +102,7 @@ func classify(err error, delivered bool) verdict {
 			v.class = Wrong
 		}
 	case errors.As(err, &broken):
-		v = verdict{Fault, waitBackoff, "protocol"}
+		v = kinds[replication.Protocol]
 	case errors.Is(err, errSilent):
 		v.reason = "postgres_silent"
 	case errors.As(err, &right) && right.MissingRight():

@@ -305,7 +305,7 @@ func (s *session) awaitTopic(ctx context.Context, topic string) error {
 		return err
 	}
 	var failed error
-	err = s.await(ctx, WaitingForTopic, "topic "+topic, func() bool {
+	err = s.await(ctx, WaitingForTopic, "looking for topic "+topic, func() bool {
 		ready, failed = s.sink.Ready(topic)
 		return ready || failed != nil
 	})

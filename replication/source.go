@@ -92,6 +92,11 @@ func (s *Source) Open(ctx context.Context) (_ *Stream, err error) {
 	if st.identity, err = identify(ctx, st.conn); err != nil {
 		return nil, err
 	}
+	// What the server says at connecting (a collation's version, say) is not about the stream.
+	for _, n := range st.notices {
+		s.log.Warn("the server says", "severity", n.SeverityUnlocalized, "message", n.Message)
+	}
+	st.notices = nil
 	if err = st.begin(ctx); err != nil {
 		return nil, err
 	}

@@ -91,9 +91,26 @@ func TestEveryMajor(t *testing.T) {
 	}
 }
 
-func TestStopAndStartAgain(t *testing.T) {
-	ctx := testContext(t)
+// What needs no server of its own shares one: initdb costs a second of CPU.
+func TestOneServer(t *testing.T) {
 	s := ownServer(t, Options{Major: "17"})
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *Server)
+	}{
+		{"StopAndStartAgain", stopAndStartAgain},
+		{"PasswordsCount", passwordsCount},
+		{"AppendConfAndReload", appendConfAndReload},
+		{"PortThatIsTaken", portThatIsTaken},
+		{"ExternalServer", externalServer},
+		{"SmartStopWaitsForClients", smartStopWaitsForClients}, // last: s is stopped then
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, s) })
+	}
+}
+
+func stopAndStartAgain(t *testing.T, s *Server) {
+	ctx := testContext(t)
 	url := s.SuperURL("postgres")
 	if err := s.Exec(ctx, "postgres",
 		"CREATE TABLE kept (id int)",
@@ -137,9 +154,8 @@ func TestStopAndStartAgain(t *testing.T) {
 
 // A smart stop waits for clients; the caller's patience ends it, and a harder
 // stop can follow.
-func TestSmartStopWaitsForClients(t *testing.T) {
+func smartStopWaitsForClients(t *testing.T, s *Server) {
 	ctx := testContext(t)
-	s := ownServer(t, Options{Major: "17"})
 	conn, err := pgx.Connect(ctx, s.SuperURL("postgres"))
 	if err != nil {
 		t.Fatal(err)
@@ -158,9 +174,8 @@ func TestSmartStopWaitsForClients(t *testing.T) {
 	}
 }
 
-func TestPasswordsCount(t *testing.T) {
+func passwordsCount(t *testing.T, s *Server) {
 	ctx := testContext(t)
-	s := ownServer(t, Options{Major: "17"})
 	if err := s.Exec(ctx, "postgres", "CREATE ROLE relay LOGIN REPLICATION PASSWORD 'p@ss w/rd'", "CREATE DATABASE shop"); err != nil {
 		t.Fatal(err)
 	}
@@ -174,9 +189,8 @@ func TestPasswordsCount(t *testing.T) {
 	}
 }
 
-func TestAppendConfAndReload(t *testing.T) {
+func appendConfAndReload(t *testing.T, s *Server) {
 	ctx := testContext(t)
-	s := ownServer(t, Options{Major: "17"})
 	if err := s.AppendConf("wal_sender_timeout = '7s'"); err != nil {
 		t.Fatal(err)
 	}
@@ -230,17 +244,15 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-func TestPortThatIsTaken(t *testing.T) {
+func portThatIsTaken(t *testing.T, first *Server) {
 	ctx := testContext(t)
-	first := ownServer(t, Options{Major: "17"})
 	if _, err := Start(ctx, Options{Major: "17", Port: first.Port}); err == nil || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("a second server on the port of the first: %v", err)
 	}
 }
 
-func TestExternalServer(t *testing.T) {
+func externalServer(t *testing.T, own *Server) {
 	ctx := testContext(t)
-	own := ownServer(t, Options{Major: "17"})
 	t.Setenv("OUTBOXCDC_TEST_POSTGRES_17", own.SuperURL("postgres"))
 	s := ForTest(t, Options{Major: "17"})
 	if got := queryText(t, ctx, s.SuperURL("template1"), "SELECT current_database()::text"); got != "template1" {
