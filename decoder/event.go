@@ -9,7 +9,7 @@ import (
 // Begin opens a transaction.
 type Begin struct {
 	CommitLSN  pglogrepl.LSN // start of the commit record (Begin.FinalLSN of the protocol)
-	CommitTime time.Time
+	CommitTime time.Time     // of a transaction replicated from elsewhere: the time of its commit there
 	XID        uint32
 }
 
@@ -32,7 +32,7 @@ type Relation struct {
 // Column is a column of a Relation, in the order of the values in its rows.
 type Column struct {
 	Name    string
-	TypeOID uint32
+	TypeOID uint32 // of a domain its own OID, not that of the type beneath
 }
 
 // Index returns the position of the named column, or -1.

@@ -181,6 +181,13 @@ func TestRoute(t *testing.T) {
 				c.Topic, c.Columns = "{aggregate_type}", Columns{ID: "id", AggregateType: "kind", AggregateID: "k", Payload: "v"}
 			},
 			want: `right key="a" by="a" value="p"`},
+		{name: "every role under another name", event: row("a", "1", "b", "2", "c", "3", "d", "4", "v", "p"),
+			change: func(c *Config) {
+				quiet(c)
+				c.Topic = "{event_type}{aggregate_id}{aggregate_type}{id}{v}"
+				c.Columns = Columns{ID: "a", AggregateType: "b", AggregateID: "c", EventType: "d", Payload: "v"}
+			},
+			want: `4321p key="3" by="3" value="p"`},
 		{name: "a column, where the role has none", event: row("id", "i", "aggregate_type", "right", "k", "a", "v", "p"),
 			change: func(c *Config) {
 				quiet(c)
@@ -267,6 +274,7 @@ func TestSessionErrors(t *testing.T) {
 	for name, ev := range map[string]*decoder.Event{
 		"bytea escape format": outbox("payload:17", `\001abc`),
 		"bytea of odd length": outbox("aggregate_id:17", `\x0`),
+		"bytea without \\x":   outbox("payload:17", `0x00`),
 		"bytea no digits":     outbox("payload:17", `\x0g`),
 		"bytea empty text":    outbox("payload:17", ``),
 		"values missing":      {Relation: outbox().Relation, Values: outbox().Values[:6]},
@@ -330,147 +338,9 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-func TestConfig(t *testing.T) {
-	for _, topic := range []string{"a", "{x}", "{x}{y}", "a.{Mixed Case}.b", ".{x}", "{aggregate_type}"} {
-		c := DefaultConfig()
-		c.Topic = topic
-		if _, err := New(c); err != nil {
-			t.Errorf("%s: %v", topic, err)
-		}
-	}
-	for want, change := range map[string]func(*Config){
-		"topic: empty template":    func(c *Config) { c.Topic = "" },
-		"{ without }":              func(c *Config) { c.Topic = "a.{b" },
-		`character '}' is not`:     func(c *Config) { c.Topic = "a}" },
-		"{} names no column":       func(c *Config) { c.Topic = "a{}" },
-		"{{x} names no column":     func(c *Config) { c.Topic = "{{x}}" },
-		`character '/' is not`:     func(c *Config) { c.Topic = "a/{b}" },
-		`the topic cannot be ".."`: func(c *Config) { c.Topic = ".." },
-		"more than 249":            func(c *Config) { c.Topic = strings.Repeat("a", 250) },
-		"columns.id: a column":     func(c *Config) { c.Columns.ID = "" },
-		"columns.aggregate_id":     func(c *Config) { c.Columns.AggregateID = "" },
-		"columns.payload":          func(c *Config) { c.Columns.Payload = "" },
-		`null_key: "" is none`:     func(c *Config) { c.NullKey = "" },
-		`null_payload: "x" is`:     func(c *Config) { c.NullPayload = "x" },
-	} {
-		c := DefaultConfig()
-		change(&c)
-		if _, err := New(c); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
-		}
-	}
-	// All at once, so that a file is corrected once.
-	if err := (Config{}).Validate(); err == nil || strings.Count(err.Error(), "\n") != 5 {
-		t.Errorf("got %v", err)
-	}
-}
-
-// The caches are bounded whatever a hostile writer inserts, and what they held is still right after they were emptied.
-func TestCachesAreBounded(t *testing.T) {
-	r := newRouter(t, nil)
-	var rec Record
-	for i := range 3 * maxTopics {
-		ev := outbox("aggregate_type", fmt.Sprint("t", i), "headers", fmt.Sprintf(`{"h%d": 1, "%s": 2}`, i, strings.Repeat("n", maxName+1)))
-		if err := r.Route(ev, testPos, &rec); err != nil {
-			t.Fatal(err)
-		}
-		if want := fmt.Sprint("outbox.event.t", i); rec.Topic != want {
-			t.Fatalf("topic %s, want %s", rec.Topic, want)
-		}
-		if want := fmt.Sprint("h", i); rec.Headers[2].Name != want {
-			t.Fatalf("header %s, want %s", rec.Headers[2].Name, want)
-		}
-	}
-	if len(r.topics) > maxTopics || len(r.names) > maxNames || len(r.plans) > maxPlans {
-		t.Errorf("%d topics, %d names, %d plans", len(r.topics), len(r.names), len(r.plans))
-	}
-	for name := range r.names {
-		if len(name) > maxName {
-			t.Errorf("a name of %d bytes is remembered", len(name))
-		}
-	}
-
-	// A huge row leaves nothing behind.
-	if err := r.Route(outbox("payload:17", `\x`+strings.Repeat("00", 2*maxScratch)), testPos, &rec); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Route(outbox("headers", "{"+strings.Repeat(`"a":1,`, maxHeaders*2)+`"a":1}`), testPos, &rec); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Route(outbox(), testPos, &rec); err != nil {
-		t.Fatal(err)
-	}
-	if cap(r.scratch) > maxScratch || cap(rec.Headers) > maxHeaders {
-		t.Errorf("scratch of %d bytes, room for %d headers", cap(r.scratch), cap(rec.Headers))
-	}
-}
-
-// What Route computes must not lie where a later part of the same record overwrites it, and an append to one part must
-// not reach another.
-func TestScratchIsNotShared(t *testing.T) {
-	ev := outbox("aggregate_id:17", `\x6b6b`, "payload:17", `\x7676`, "headers", `{"a": "\n1", "b": [1, 2], "c": "\t3"}`)
-	r := newRouter(t, nil)
-	var rec Record
-	for range 2 { // growing scratch, then scratch large enough
-		if err := r.Route(ev, testPos, &rec); err != nil {
-			t.Fatal(err)
-		}
-		want := show(&rec)
-		if !strings.Contains(want, `key="kk" by="kk" value="vv"`) || !strings.Contains(want, `a="\n1" b="[1,2]" c="\t3" outboxcdc-position="1:`) {
-			t.Fatal(want)
-		}
-		parts := [][]byte{rec.Key, rec.Value}
-		for _, h := range rec.Headers[2:] {
-			parts = append(parts, h.Value)
-		}
-		for _, p := range parts {
-			_ = append(p, "overwritten"...)
-		}
-		if got := show(&rec); got != want {
-			t.Errorf("an append to one part changed another:\n%s\n%s", want, got)
-		}
-	}
-}
-
-func TestRouteDoesNotAllocate(t *testing.T) {
-	for name, ev := range map[string]*decoder.Event{
-		"bundled":      outbox(),
-		"with headers": outbox("headers", `{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "n": 1, "tags": ["a", "b"], "q": "a\"b\u00e9"}`),
-		"bytea":        outbox("aggregate_id:17", `\x6b`, "payload:17", `\x`+strings.Repeat("ab", 1000)),
-	} {
-		r := newRouter(t, nil)
-		var rec Record
-		if n := testing.AllocsPerRun(1000, func() {
-			if err := r.Route(ev, testPos, &rec); err != nil {
-				t.Fatal(err)
-			}
-		}); n != 0 {
-			t.Errorf("%s: %v allocations", name, n)
-		}
-	}
-}
-
 func TestSize(t *testing.T) {
 	rec := Record{Topic: "t", Key: []byte("ab"), Value: []byte("cde"), Headers: []Header{{Name: "x", Value: []byte("yz")}, {Name: "nil"}}}
 	if n := rec.Size(); n != 2+3+1+2+3 {
 		t.Error(n)
-	}
-}
-
-func BenchmarkRoute(b *testing.B) {
-	for name, ev := range map[string]*decoder.Event{
-		"bundled": outbox("payload", `{"filler": "`+strings.Repeat("x", 200)+`"}`),
-		"headers": outbox("headers", `{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}`),
-	} {
-		b.Run(name, func(b *testing.B) {
-			r := newRouter(b, nil)
-			var rec Record
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := r.Route(ev, testPos, &rec); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
 	}
 }

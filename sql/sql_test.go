@@ -96,7 +96,7 @@ func TestRules(t *testing.T) {
 
 // A line that is not a comment must not carry what a name smuggles in.
 func TestNamesStayInTheirPlace(t *testing.T) {
-	const evil = "x\n; SELECT 'evil\\'; \"--"
+	const evil = "x\n; DROP evil \\'; \"--"
 	p := Params{Database: evil, Role: evil, Schema: evil, Table: evil, Publication: evil, Slot: evil, Network: evil,
 		Columns: Columns{evil, evil, evil, evil, evil, evil}}
 	st, err := Setup(p, 18)
@@ -105,6 +105,23 @@ func TestNamesStayInTheirPlace(t *testing.T) {
 	}
 	if rest := outsideQuotes(st.String()); strings.Contains(rest, "evil") {
 		t.Errorf("outside of quotes and comments:\n%s", rest)
+	}
+}
+
+func TestQuoting(t *testing.T) {
+	for _, test := range []struct{ what, got, want string }{
+		{"ident", ident(`a"b`), `"a""b"`},
+		{"literal", literal(`it's`), `'it''s'`},
+		{"literal with a backslash", literal(`a\'`), `E'a\\'''`},
+		{"comment", comment("a\nb\rc"), "a b c"},
+		{"hba word", hba("shop_1"), "shop_1"},
+		{"hba odd name", hba("My\nShop"), `"My Shop"`},
+		{"hba keyword", hba("replication"), `"replication"`},
+		{"hba keyword", hba("all"), `"all"`},
+	} {
+		if test.got != test.want {
+			t.Errorf("%s: %s, want %s", test.what, test.got, test.want)
+		}
 	}
 }
 

@@ -170,7 +170,6 @@ const (
 	stateNoPermission  = "42501"
 	stateLockTimeout   = "55P03"
 	stateQueryCanceled = "57014"
-	stateObjectInUse   = "55006"
 )
 
 func sqlState(err error) string {

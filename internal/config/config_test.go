@@ -238,6 +238,12 @@ func TestLoadFiles(t *testing.T) {
 	if err != nil || c.Postgres.Slot != "found" || c.Origin("postgres.slot") != "./outboxcdc.yaml:1:18" {
 		t.Fatalf("file in the working directory: %v %v", c.Origin("postgres.slot"), err)
 	}
+	if err := os.WriteFile("later.yaml", []byte("postgres: {slot: later}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c, err = Load([]string{"outboxcdc.yaml", "later.yaml"}, nil); err != nil || c.Postgres.Slot != "later" {
+		t.Errorf("two files, the later wins: %v", err)
+	}
 	_, err = Load([]string{filepath.Join(dir, "missing.yaml")}, nil)
 	var e *Error
 	if !errors.As(err, &e) || !strings.Contains(err.Error(), "missing.yaml") {

@@ -52,7 +52,6 @@ func (c *Config) String() string {
 				open = append(open, name)
 			}
 		}
-		open = open[:len(sections)]
 		b.WriteString(strings.Repeat("  ", len(sections)) + key + ": " + formatYAML(s.Value) + "\n")
 	}
 	return b.String()

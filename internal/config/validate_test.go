@@ -125,7 +125,7 @@ func TestTable(t *testing.T) {
 func TestTopicTemplate(t *testing.T) {
 	for template, want := range map[string]string{
 		"orders": "", "outbox.event.{aggregate_type}": "", "{a}{b}": "", "{My Column}": "", "{a}-x_Y.9": "",
-		"a{b": "unbalanced", "a}b": "unbalanced", "{a{b}}": "unbalanced", "{a}}": "unbalanced",
+		"a{b": "unbalanced", "a}b": "unbalanced", "{a{b}}": "unbalanced", "{a{b}": "unbalanced", "{a}}": "unbalanced",
 		"x.{}": "empty braces", "x.{ }": "empty braces", "{ a}": "spaces inside",
 		"a b": "no topic name may have", "a/{b}": "no topic name may have", "{b}é": `'é'`,
 		".": "not a topic name", "..": "not a topic name", strings.Repeat("x", 250): "249",

@@ -107,6 +107,8 @@ func (s *Server) build(ctx context.Context, settings map[string]string) (err err
 		if s.Port, err = child.FreePort(); err != nil {
 			return err
 		}
+	} else if err := child.CheckPort(s.Port); err != nil { // before the work of initdb
+		return err
 	}
 	if s.dir == "" {
 		s.dir, err = os.MkdirTemp("", "outboxcdc-pg"+s.Major+"-")

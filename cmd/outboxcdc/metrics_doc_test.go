@@ -1,0 +1,125 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+)
+
+// docs/metrics.md names every metric with its type and labels, and no other.
+func TestMetricsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]string{}
+	row := regexp.MustCompile("(?m)^\\| `(outboxcdc_[a-z_]+)` \\| (\\w+) \\|([^|]*)\\| [^|]+ \\|$")
+	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
+		labels := regexp.MustCompile("`([a-z]+)`").FindAllStringSubmatch(m[3], -1)
+		var names []string
+		for _, l := range labels {
+			names = append(names, l[1])
+		}
+		if _, twice := documented[m[1]]; twice {
+			t.Errorf("%s is documented twice", m[1])
+		}
+		documented[m[1]] = kindAndLabels(m[2], names)
+	}
+	for name, registered := range registeredMetrics(t) {
+		switch got := documented[name]; got {
+		case "":
+			t.Errorf("%s (%s) is missing in docs/metrics.md", name, registered)
+		case registered:
+		default:
+			t.Errorf("docs/metrics.md says that %s is %s, but it is %s", name, got, registered)
+		}
+		delete(documented, name)
+	}
+	for name := range documented {
+		t.Errorf("docs/metrics.md documents %s, which is not registered", name)
+	}
+}
+
+func kindAndLabels(kind string, labels []string) string {
+	slices.Sort(labels)
+	return kind + " {" + strings.Join(labels, ",") + "}"
+}
+
+// registeredMetrics wires the daemon without connecting to anything and asks each collector for its descriptions.
+func registeredMetrics(t *testing.T) map[string]string {
+	t.Helper()
+	var reg recorder
+	registerBuildInfo(&reg)
+	if _, err := wire(config.Default(), &reg, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	desc := regexp.MustCompile(`^Desc\{fqName: "([^"]+)", .*constLabels: \{([^}]*)\}, variableLabels: \{([^}]*)\}\}$`)
+	label := regexp.MustCompile(`[a-z]+`)
+	out := map[string]string{}
+	for _, c := range reg.collectors {
+		ch := make(chan *prometheus.Desc, 100)
+		c.Describe(ch)
+		close(ch)
+		for d := range ch {
+			m := desc.FindStringSubmatch(d.String())
+			if m == nil {
+				t.Fatalf("cannot read %s", d)
+			}
+			labels := label.FindAllString(m[3], -1)
+			for _, pair := range strings.Split(m[2], ",") {
+				if name, _, ok := strings.Cut(pair, "="); ok {
+					labels = append(labels, name)
+				}
+			}
+			out[m[1]] = kindAndLabels(kindOf(t, c), labels)
+		}
+	}
+	return out
+}
+
+// kindOf is the collector's type; a vector may have no series yet.
+func kindOf(t *testing.T, c prometheus.Collector) string {
+	t.Helper()
+	switch c.(type) {
+	case *prometheus.CounterVec:
+		return "counter"
+	case *prometheus.GaugeVec:
+		return "gauge"
+	case *prometheus.HistogramVec:
+		return "histogram"
+	}
+	ch := make(chan prometheus.Metric, 100)
+	c.Collect(ch)
+	var m dto.Metric
+	if err := (<-ch).Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	switch {
+	case m.Counter != nil:
+		return "counter"
+	case m.Gauge != nil:
+		return "gauge"
+	case m.Histogram != nil:
+		return "histogram"
+	}
+	return "unknown"
+}
+
+// recorder is a Registerer that keeps what it is given.
+type recorder struct{ collectors []prometheus.Collector }
+
+func (r *recorder) Register(c prometheus.Collector) error {
+	r.collectors = append(r.collectors, c)
+	return nil
+}
+
+func (r *recorder) MustRegister(cs ...prometheus.Collector) { r.collectors = append(r.collectors, cs...) }
+func (r *recorder) Unregister(prometheus.Collector) bool    { return false }
