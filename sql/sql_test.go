@@ -97,8 +97,10 @@ func TestRules(t *testing.T) {
 // A line that is not a comment must not carry what a name smuggles in.
 func TestNamesStayInTheirPlace(t *testing.T) {
 	const evil = "x\n; DROP evil \\'; \"--"
-	p := Params{Database: evil, Role: evil, Schema: evil, Table: evil, Publication: evil, Slot: evil, Network: evil,
-		Columns: Columns{evil, evil, evil, evil, evil, evil}}
+	p := Params{
+		Database: evil, Role: evil, Schema: evil, Table: evil, Publication: evil, Slot: evil, Network: evil,
+		Columns: Columns{evil, evil, evil, evil, evil, evil},
+	}
 	st, err := Setup(p, 18)
 	if err != nil {
 		t.Fatal(err)

@@ -106,7 +106,7 @@ func (a *applier) step(ctx context.Context, st sql.Statement) error {
 	}{
 		sql.Role:        {"role " + p.Role, a.have.role},
 		sql.Table:       {"table " + quoteIdent(p.Schema, p.Table), a.have.table},
-		sql.Grants:      {"grants of " + p.Role, a.have.grants},
+		sql.Grants:      {"grant to " + p.Role, a.have.grants},
 		sql.Publication: {"publication " + p.Publication, a.have.publication},
 		sql.Slot:        {"slot " + p.Slot, a.have.slot},
 	}

@@ -93,14 +93,23 @@ func TestSetupOnServers(t *testing.T) {
 		t.Run(major, func(t *testing.T) {
 			clearEnv(t)
 			s := pgtest.ForTest(t, pgtest.Options{Major: major, Settings: map[string]string{
-				"max_replication_slots": "40", "max_prepared_transactions": "5"}})
+				"max_replication_slots": "40", "max_prepared_transactions": "5",
+			}})
 			for _, test := range []struct {
 				name string
 				run  func(*testing.T, *database, string)
 			}{
-				{"fresh", testApplyFresh}, {"printed", testPrintedScript}, {"odd", testOddNames}, {"partitioned", testPartitioned},
-				{"unfit", testUnfitObjects}, {"badpub", testUnfitPublications}, {"badslot", testUnfitSlots},
-				{"waits", testSlotWaits}, {"rights", testMissingRights}, {"norole", testNoRole}, {"destroy", testDestroy},
+				{"fresh", testApplyFresh},
+				{"printed", testPrintedScript},
+				{"odd", testOddNames},
+				{"partitioned", testPartitioned},
+				{"unfit", testUnfitObjects},
+				{"badpub", testUnfitPublications},
+				{"badslot", testUnfitSlots},
+				{"waits", testSlotWaits},
+				{"rights", testMissingRights},
+				{"norole", testNoRole},
+				{"destroy", testDestroy},
 			} {
 				t.Run(test.name, func(t *testing.T) { test.run(t, newDatabase(t, s, test.name), major) })
 			}
@@ -122,7 +131,7 @@ func testApplyFresh(t *testing.T, d *database, major string) {
 		t.Fatalf("--dry-run made something: %s", d.objects())
 	}
 	out = d.mustSetup("apply")
-	want(t, out, "created role fresh_role", `\password fresh_role`, `created table "public"."outbox"`, "created grants of fresh_role",
+	want(t, out, "created role fresh_role", `\password fresh_role`, `created table "public"."outbox"`, "created grant to fresh_role",
 		"created publication fresh", "created slot fresh")
 	if d.objects() != "1 1 1 1" {
 		t.Fatalf("objects: %s", d.objects())
@@ -145,7 +154,7 @@ func testApplyFresh(t *testing.T, d *database, major string) {
 		t.Errorf("the daemon's role may delete: %v", err)
 	}
 	d.exec(`REVOKE SELECT ON outbox FROM fresh_role`)
-	if out := d.mustSetup("apply"); !strings.Contains(out, "created grants of fresh_role") {
+	if out := d.mustSetup("apply"); !strings.Contains(out, "created grant to fresh_role") {
 		t.Errorf("a grant that was taken away:\n%s", out)
 	}
 }
@@ -218,8 +227,10 @@ func testUnfitObjects(t *testing.T, d *database, _ string) {
 		{`CREATE VIEW outbox AS SELECT 1 AS id`, `DROP VIEW outbox`, `is not a table`},
 		{`CREATE UNLOGGED TABLE outbox (` + good + `)`, `DROP TABLE outbox`, `SET LOGGED`},
 		{`CREATE TABLE outbox (id uuid)`, `DROP TABLE outbox`, `has no column "aggregate_type"`},
-		{`CREATE TABLE root (` + good + `) PARTITION BY HASH (id); CREATE TABLE outbox PARTITION OF root FOR VALUES WITH (MODULUS 1, REMAINDER 0)`,
-			`DROP TABLE root`, `is a partition`},
+		{
+			`CREATE TABLE root (` + good + `) PARTITION BY HASH (id); CREATE TABLE outbox PARTITION OF root FOR VALUES WITH (MODULUS 1, REMAINDER 0)`,
+			`DROP TABLE root`, `is a partition`,
+		},
 		{`ALTER SCHEMA public RENAME TO away`, `ALTER SCHEMA away RENAME TO public`, `CREATE SCHEMA "public"`},
 		{`CREATE ROLE unfit_role LOGIN`, `DROP ROLE unfit_role`, `role unfit_role lacks REPLICATION: ALTER ROLE "unfit_role" REPLICATION`},
 		{`CREATE ROLE unfit_role REPLICATION`, `DROP ROLE unfit_role`, `lacks LOGIN`},

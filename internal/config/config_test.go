@@ -172,8 +172,10 @@ func TestLoadErrors(t *testing.T) {
 		{env: "OUTBOXCDC_POSTGRES_SLT=x", want: []string{"OUTBOXCDC_POSTGRES_SLT: unknown environment variable; did you mean OUTBOXCDC_POSTGRES_SLOT?"}},
 		{env: "OUTBOXCDC_HTTP_PORT=9464", want: []string{"OUTBOXCDC_HTTP_PORT: unknown environment variable"}},
 		{env: "OUTBOXCDC_LOG_LEVEL=loud", want: []string{`OUTBOXCDC_LOG_LEVEL: log.level: "loud" is unknown`}},
-		{yaml: "postgres:\n  url: postgres://u@h/d\n", env: "OUTBOXCDC_POSTGRES_URL_FILE=/run/x",
-			want: []string{"OUTBOXCDC_POSTGRES_URL_FILE: postgres.url_file: postgres.url is set too (t.yaml:2:8)"}},
+		{
+			yaml: "postgres:\n  url: postgres://u@h/d\n", env: "OUTBOXCDC_POSTGRES_URL_FILE=/run/x",
+			want: []string{"OUTBOXCDC_POSTGRES_URL_FILE: postgres.url_file: postgres.url is set too (t.yaml:2:8)"},
+		},
 	}
 	for _, test := range tests {
 		var environ []string

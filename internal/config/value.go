@@ -137,8 +137,14 @@ var byteUnits = []struct {
 	name  string
 	bytes int64
 }{
-	{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
-	{"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"KB", 1e3}, {"B", 1},
+	{"GiB", 1 << 30},
+	{"MiB", 1 << 20},
+	{"KiB", 1 << 10},
+	{"GB", 1e9},
+	{"MB", 1e6},
+	{"kB", 1e3},
+	{"KB", 1e3},
+	{"B", 1},
 }
 
 // ParseByteSize reads a whole number with a unit B, KiB, MiB, GiB, kB, MB or GB; without a unit it counts bytes.
