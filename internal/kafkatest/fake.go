@@ -14,7 +14,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
-	"github.com/outboxcdc/outboxcdc/internal/pgtest/child"
+	"github.com/outboxcdc/outboxcdc/internal/child"
 )
 
 // FakeOptions says what fake is wanted. The zero value is good.

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/outboxcdc/outboxcdc/internal/pgtest/child"
+	"github.com/outboxcdc/outboxcdc/internal/child"
 )
 
 // RealVersion is the version of Kafka that pom.xml asks for.

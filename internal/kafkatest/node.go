@@ -15,7 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/outboxcdc/outboxcdc/internal/pgtest/child"
+	"github.com/outboxcdc/outboxcdc/internal/child"
 )
 
 // node is one broker process: what Real and Fake have in common. Its methods

@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/outboxcdc/outboxcdc/internal/pgtest/child"
+	"github.com/outboxcdc/outboxcdc/internal/child"
 )
 
 // RealOptions says what broker is wanted. The zero value is good.
@@ -155,8 +155,9 @@ func (r *Real) command() child.Spec {
 	}
 	args := []string{
 		"-Xmx" + heap,
-		"-XX:+UseSerialGC", // the cheapest for a small heap
-		"-XX:-UsePerfData", // no files in /tmp
+		"-XX:+UseSerialGC",          // the cheapest for a small heap
+		"-XX:-UsePerfData",          // no files in /tmp
+		"-Djava.io.tmpdir=" + r.dir, // nor the native libraries that it unpacks
 		"-Djava.awt.headless=true",
 		"-Dorg.slf4j.simpleLogger.showDateTime=true",
 		"-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",

@@ -12,7 +12,7 @@ import (
 
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 
-	"github.com/outboxcdc/outboxcdc/internal/pgtest/child"
+	"github.com/outboxcdc/outboxcdc/internal/child"
 )
 
 // version returns the minor version that is fetched for a major one.

@@ -33,7 +33,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/outboxcdc/outboxcdc/internal/pgtest/child"
+	"github.com/outboxcdc/outboxcdc/internal/child"
 )
 
 // Superuser and Password are how to log in to a server that Start made.

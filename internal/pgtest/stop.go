@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/pgtest/child"
+	"github.com/outboxcdc/outboxcdc/internal/child"
 )
 
 // Mode is how a server is told to stop, in pg_ctl's words.
