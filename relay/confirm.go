@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -128,13 +129,14 @@ func (s *session) watch(now time.Time) error {
 // guard asks the catalogs whether the stream is whole, beside the session's goroutine, which must not wait for a query.
 // safe is the position that was received before the start of the last look that found everything well.
 type guard struct {
-	safe    pglogrepl.LSN
-	asked   pglogrepl.LSN // received when the running look was asked for
-	looking bool
-	last    time.Time // start of the last look
-	ask     chan struct{}
-	answer  chan guardAnswer
-	notify  func()
+	safe      pglogrepl.LSN
+	asked     pglogrepl.LSN // received when the running look was asked for
+	looking   bool
+	undecided bool      // the last look could not tell
+	last      time.Time // start of the last look
+	ask       chan struct{}
+	answer    chan guardAnswer
+	notify    func()
 }
 
 type guardAnswer struct {
@@ -194,9 +196,17 @@ func (g *guard) take(a guardAnswer, r *Relay) error {
 	if a.slot != nil {
 		r.sawSlot(a.slot)
 	}
+	if errors.Is(a.err, replication.ErrUndecided) {
+		if !g.undecided {
+			r.log.Warn("nothing more is confirmed for now", "because", a.err)
+		}
+		g.undecided = true
+		return nil
+	}
 	if a.err != nil {
 		return a.err
 	}
+	g.undecided = false
 	g.safe = max(g.safe, g.asked)
 	return nil
 }

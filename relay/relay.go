@@ -17,7 +17,6 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
-	"github.com/outboxcdc/outboxcdc/decoder"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
 )
@@ -43,7 +42,7 @@ type Stream interface {
 	Interrupt()
 	Status(confirmed pglogrepl.LSN, reply bool, now time.Time) error
 	Check(ctx context.Context) (*replication.Slot, error)
-	Resolve(ctx context.Context, rel *decoder.Relation) (bool, error)
+	Resolve(ctx context.Context, oid uint32, schema, name string) (bool, error)
 	Close(last pglogrepl.LSN, now time.Time) error
 }
 

@@ -148,7 +148,7 @@ func (s *session) open(ctx context.Context) error {
 
 // resolve is the decoder's question whether a relation is the outbox; the router answers whether it has our columns.
 func (s *session) resolve(ctx context.Context, rel *decoder.Relation) (bool, error) {
-	use, err := s.stream.Resolve(ctx, rel)
+	use, err := s.stream.Resolve(ctx, rel.OID, rel.Namespace, rel.Name)
 	if err != nil || !use {
 		return use, err
 	}

@@ -132,20 +132,36 @@ SELECT coalesce(to_jsonb(t)->>'rowfilter', ''),
   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
  WHERE t.pubname = $1 AND c.oid = ANY($2)`
 
-// fingerprintSQL is the guard's cheap query; %s is the part for schema publications, which PostgreSQL 15 brought.
-const fingerprintSQL = `
-SELECT coalesce((SELECT p.oid::text || '/' || p.xmin::text FROM pg_publication p WHERE p.pubname = $1), ''),
-       coalesce((SELECT string_agg(r.oid::text || '/' || r.xmin::text, ',' ORDER BY r.oid)
-                   FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
-                  WHERE p.pubname = $1 AND r.prrelid = ANY($2)), '') || %s,
+// guardSQL is the guard's one query; %[1]s is the part for schema publications, which PostgreSQL 15 brought. ours holds
+// the catalog rows that decide what the walsender sends. A row whose xmax is a transaction that has not failed is about
+// to change: the change may be in the WAL already, and obeyed by the walsender, before anybody can see it (a commit that
+// waits for a synchronous standby is).
+const guardSQL = `
+WITH pub AS (SELECT p.oid, p.xmin, p.xmax FROM pg_publication p WHERE p.pubname = $1),
+ours AS (
+  SELECT 'p' AS kind, p.oid, p.xmin, p.xmax FROM pub p
+  UNION ALL
+  SELECT 'r', r.oid, r.xmin, r.xmax FROM pg_publication_rel r JOIN pub p ON p.oid = r.prpubid WHERE r.prrelid = ANY($2)
+  %[1]s
+),
+clock AS (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next),
+pending AS (
+  SELECT o.xmax::text::bigint + (c.next - c.next %% 4294967296)
+         - CASE WHEN o.xmax::text::bigint >= c.next %% 4294967296 THEN 4294967296 ELSE 0 END AS xid
+    FROM clock c, (SELECT xmax FROM ours UNION ALL SELECT t.xmax FROM pg_class t WHERE t.oid = $3) o
+   WHERE o.xmax::text <> '0'
+)
+SELECT EXISTS (SELECT FROM pub),
+       coalesce((SELECT string_agg(o.kind || o.oid::text || '/' || o.xmin::text, ',' ORDER BY o.kind, o.oid) FROM ours o), ''),
        coalesce((SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                   WHERE c.oid = $3), ''),
+       EXISTS (SELECT FROM pending WHERE xid > 0 AND pg_xact_status(xid::text::xid8) <> 'aborted'),
        current_setting('synchronous_standby_names'),
        coalesce((SELECT w.sync_state FROM pg_stat_replication w WHERE w.pid = $4), '')`
 
-const schemaMembersSQL = `coalesce((SELECT ';' || string_agg(m.oid::text || '/' || m.xmin::text, ',' ORDER BY m.oid)
-                   FROM pg_publication_namespace m JOIN pg_publication p ON p.oid = m.pnpubid
-                  WHERE p.pubname = $1 AND m.pnnspid IN (SELECT c.relnamespace FROM pg_class c WHERE c.oid = ANY($2))), '')`
+const schemaMembersSQL = `UNION ALL
+  SELECT 's', m.oid, m.xmin, m.xmax FROM pg_publication_namespace m JOIN pub p ON p.oid = m.pnpubid
+   WHERE m.pnnspid IN (SELECT c.relnamespace FROM pg_class c WHERE c.oid = ANY($2))`
 
 // readCatalog resolves table and publication in full, at the start of a session.
 func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int) (*catalog, error) {
@@ -261,37 +277,43 @@ func (cat *catalog) oids() []uint32 {
 
 // guardRow is one look of the guard.
 type guardRow struct {
-	publication, fingerprint string
-	table                    string
-	syncNames, syncState     string
+	exists               bool // the publication
+	fingerprint          string
+	table                string
+	pending              bool // an alteration is under way that nobody can see yet
+	syncNames, syncState string
 }
 
 func (c *Config) readGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, major int, walsender uint32) (*guardRow, error) {
-	schemas := "''"
+	schemas := ""
 	if major >= 15 {
 		schemas = schemaMembersSQL
 	}
 	var g guardRow
-	var members string
-	err := conn.QueryRow(ctx, fmt.Sprintf(fingerprintSQL, schemas), c.Publication, cat.oids(), cat.tables[0].oid, int32(walsender)).
-		Scan(&g.publication, &members, &g.table, &g.syncNames, &g.syncState)
+	err := conn.QueryRow(ctx, fmt.Sprintf(guardSQL, schemas), c.Publication, cat.oids(), cat.tables[0].oid, int32(walsender)).
+		Scan(&g.exists, &g.fingerprint, &g.table, &g.pending, &g.syncNames, &g.syncState)
 	if err != nil {
 		return nil, classify("check publication "+c.Publication, inspecting, err)
 	}
-	g.fingerprint = g.publication + ";" + members
 	return &g, nil
 }
+
+// ErrUndecided means that the guard can neither pass nor fail: an alteration of publication or table is under way.
+// Nothing more may be confirmed until a later look decides.
+var ErrUndecided = errors.New("an alteration of the publication or the table is under way and not visible yet")
 
 // verify compares a look of the guard with the session's first.
 func (c *Config) verify(g *guardRow, cat *catalog) error {
 	op := "check publication " + c.Publication
 	switch {
-	case g.publication == "":
+	case !g.exists:
 		return fail(PublicationMissing, op, publicationRemedy, "it was dropped or renamed")
 	case g.table != c.table():
 		return fail(PublicationChanged, op, publicationRemedy, "table %s was dropped or renamed", c.table())
 	case g.fingerprint != cat.fingerprint:
 		return fail(PublicationChanged, op, publicationRemedy, "it was altered for table %s while we were streaming", c.table())
+	case g.pending:
+		return ErrUndecided
 	}
 	return c.verifyAsync(g.syncNames, g.syncState)
 }

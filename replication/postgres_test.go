@@ -120,7 +120,9 @@ func TestBytesDoNotDependOnRoleOrDatabase(t *testing.T) {
 	b.exec(fmt.Sprintf(opposite, "DATABASE postgres"))
 	st := b.open()
 	b.exec(`INSERT INTO outbox VALUES (1, '2026-11-21 10:00:00+00', 0.1::float8 + 0.2::float8, '\x00ff5c', '1 year 2 days 03:00:00', 'Grüße, 世界')`)
-	dec := decoder.New(func(rel *decoder.Relation) (bool, error) { return st.Resolve(t.Context(), rel) })
+	dec := decoder.New(func(rel *decoder.Relation) (bool, error) {
+		return st.Resolve(t.Context(), rel.OID, rel.Namespace, rel.Name)
+	})
 	ev, err := b.next(st, dec)
 	if err != nil {
 		t.Fatal(err)
@@ -294,7 +296,9 @@ func TestPublicationDropped(t *testing.T) {
 			st := b.open()
 			b.exec(`DROP PUBLICATION pub`)
 			b.exec(`INSERT INTO outbox VALUES (1)`)
-			dec := decoder.New(func(rel *decoder.Relation) (bool, error) { return st.Resolve(t.Context(), rel) })
+			dec := decoder.New(func(rel *decoder.Relation) (bool, error) {
+				return st.Resolve(t.Context(), rel.OID, rel.Namespace, rel.Name)
+			})
 			_, err := b.next(st, dec)
 			if KindOf(err) != PublicationMissing || err == nil {
 				t.Fatalf("%v, want %s", err, PublicationMissing)
@@ -309,7 +313,9 @@ func TestConfirmedIsWhatWasSaid(t *testing.T) {
 	st := b.open()
 	start := st.Start()
 	b.exec(`INSERT INTO outbox VALUES (1), (2)`)
-	dec := decoder.New(func(rel *decoder.Relation) (bool, error) { return st.Resolve(t.Context(), rel) })
+	dec := decoder.New(func(rel *decoder.Relation) (bool, error) {
+		return st.Resolve(t.Context(), rel.OID, rel.Namespace, rel.Name)
+	})
 	if _, err := b.next(st, dec); err != nil {
 		t.Fatal(err)
 	}
@@ -332,5 +338,64 @@ func TestConfirmedIsWhatWasSaid(t *testing.T) {
 	s, err := b.source.Look(t.Context())
 	if err != nil || s.ConfirmedFlush != start+1 {
 		t.Fatalf("%+v %v, want %s", s, err, start+1)
+	}
+}
+
+// TestGuardWaitsForAnAlterationUnderWay: an alteration that nobody can see yet may be in the WAL already (its commit
+// may be waiting for a synchronous standby), so the guard must not pass; one that was rolled back must not hold it up.
+func TestGuardWaitsForAnAlterationUnderWay(t *testing.T) {
+	for _, major := range []string{"14", "18"} {
+		t.Run(major, func(t *testing.T) {
+			b := newBench(t, major)
+			st := b.open()
+			check := func(want error) {
+				t.Helper()
+				if _, err := st.Check(t.Context()); !errors.Is(err, want) {
+					t.Fatalf("got %v, want %v", err, want)
+				}
+			}
+			for _, alter := range []string{
+				`ALTER PUBLICATION pub SET (publish = 'delete')`,
+				`ALTER PUBLICATION pub DROP TABLE outbox`,
+				`ALTER PUBLICATION pub RENAME TO other`,
+				`DROP PUBLICATION pub`,
+				`ALTER TABLE outbox RENAME TO other`,
+			} {
+				check(nil)
+				b.exec(`BEGIN`)
+				b.exec(alter)
+				check(ErrUndecided)
+				b.exec(`ROLLBACK`)
+				check(nil)
+			}
+			b.exec(`BEGIN`)
+			b.exec(`ALTER TABLE outbox ADD COLUMN more int`)
+			check(ErrUndecided)
+			b.exec(`COMMIT`)
+			check(nil)
+			b.exec(`ALTER PUBLICATION pub DROP TABLE outbox`)
+			if _, err := st.Check(t.Context()); KindOf(err) != PublicationChanged || err == nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestAStandbyComparesToo: what was altered while it waited for the slot stops it when it gets it.
+func TestAStandbyComparesToo(t *testing.T) {
+	b := newBench(t, "16")
+	first := b.open()
+	standby, err := NewSource(b.source.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := standby.Open(t.Context()); KindOf(err) != SlotActive || err == nil {
+		t.Fatal(err)
+	}
+	b.exec(`ALTER PUBLICATION pub SET TABLE outbox WHERE (id > 5)`)
+	b.exec(`ALTER PUBLICATION pub SET TABLE outbox`)
+	_ = first.Close(0, time.Now())
+	if _, err := standby.Open(t.Context()); KindOf(err) != PublicationChanged || err == nil {
+		t.Fatalf("the standby takes over: %v", err)
 	}
 }

@@ -116,9 +116,8 @@ func (s *Source) inspect(ctx context.Context, st *Stream) error {
 	if err := s.cfg.fitSlot(slot, st.control.Config().Database); err != nil {
 		return err
 	}
-	if slot.Active {
-		return fail(SlotActive, "start slot "+s.cfg.Slot, "", "it is active for PID %d %s", slot.ActivePID, slot.ActiveName)
-	}
+	// Before a slot that is held by somebody else is waited for: what is altered during the wait must stop a standby as
+	// it stops whoever streams, or the standby would confirm what the other refused to.
 	if st.cat, err = s.cfg.readCatalog(ctx, st.control, st.major); err != nil {
 		return err
 	}
@@ -127,6 +126,9 @@ func (s *Source) inspect(ctx context.Context, st *Stream) error {
 	} else if s.first != st.cat.fingerprint {
 		return fail(PublicationChanged, "check publication "+s.cfg.Publication, publicationRemedy,
 			"it was altered for table %s since this process first saw it", s.cfg.table())
+	}
+	if slot.Active {
+		return fail(SlotActive, "start slot "+s.cfg.Slot, "", "it is active for PID %d %s", slot.ActivePID, slot.ActiveName)
 	}
 	// Before START_REPLICATION, so that no commit ever waits for us.
 	return s.cfg.verifyAsync(st.cat.syncNames, "")

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -10,8 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
-
-	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
 // Message is what Receive returns: XLogData or a keepalive.
@@ -172,7 +171,8 @@ func (st *Stream) noticeError() error {
 }
 
 // Check is the guard (one cheap query): nil means that what the stream delivered up to the start of this call was
-// complete, as far as publication and table are concerned. The slot is for the metrics.
+// complete, as far as publication and table are concerned; ErrUndecided that this cannot be told yet. The slot is for the
+// metrics.
 func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()
@@ -180,10 +180,12 @@ func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := st.cfg.verify(g, st.cat); err != nil {
-		return nil, err
+	verdict := st.cfg.verify(g, st.cat)
+	if verdict != nil && !errors.Is(verdict, ErrUndecided) {
+		return nil, verdict
 	}
-	return st.cfg.readSlot(ctx, st.control)
+	slot, err := st.cfg.readSlot(ctx, st.control)
+	return slot, cmp.Or(err, verdict)
 }
 
 const relationSQL = `
@@ -192,23 +194,23 @@ SELECT n.nspname, c.relname, EXISTS (SELECT FROM pg_partition_tree($2::oid::regc
 
 // Resolve says whether a relation of the stream is the outbox or a partition of it (true) or another table that the
 // publication carries as well (false). OID and name must both be the outbox's or both be another's.
-func (st *Stream) Resolve(ctx context.Context, rel *decoder.Relation) (bool, error) {
-	op := "resolve relation " + rel.String()
+func (st *Stream) Resolve(ctx context.Context, oid uint32, schema, name string) (bool, error) {
+	op := "resolve relation " + schema + "." + name
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()
 	for _, t := range st.cat.tables {
-		sameOID, sameName := t.oid == rel.OID, t.schema == rel.Namespace && t.name == rel.Name
+		sameOID, sameName := t.oid == oid, t.schema == schema && t.name == name
 		if sameOID && sameName {
 			return true, nil
 		}
 		if sameOID || sameName {
 			return false, fail(RelationMismatch, op, "if the table was renamed or replaced, find the events of that time in it and create the slot again",
-				"the stream has OID %d for %s, the catalog has OID %d for %s.%s", rel.OID, rel, t.oid, t.schema, t.name)
+				"the stream has OID %d for %s.%s, the catalog has OID %d for %s.%s", oid, schema, name, t.oid, t.schema, t.name)
 		}
 	}
-	var schema, name string
+	var now table
 	var ours bool
-	err := st.control.QueryRow(ctx, relationSQL, rel.OID, st.cat.tables[0].oid).Scan(&schema, &name, &ours)
+	err := st.control.QueryRow(ctx, relationSQL, oid, st.cat.tables[0].oid).Scan(&now.schema, &now.name, &ours)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) && st.cat.partitioned && !st.cat.viaRoot:
 		return false, fail(RelationMismatch, op, "find its events in the table it was, if there still is one",
@@ -219,10 +221,11 @@ func (st *Stream) Resolve(ctx context.Context, rel *decoder.Relation) (bool, err
 		return false, classify(op, inspecting, err)
 	}
 	if ours { // attached since we looked
-		st.cat.tables = append(st.cat.tables, table{rel.OID, schema, name})
-		if schema != rel.Namespace || name != rel.Name {
-			return false, fail(RelationMismatch, op, "", "the catalog calls OID %d %s.%s", rel.OID, schema, name)
+		if now.schema != schema || now.name != name {
+			return false, fail(RelationMismatch, op, "", "the catalog calls OID %d %s.%s", oid, now.schema, now.name)
 		}
+		now.oid = oid
+		st.cat.tables = append(st.cat.tables, now)
 	}
 	return ours, nil
 }
