@@ -146,10 +146,11 @@ ours AS (
 ),
 clock AS (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next),
 pending AS (
-  SELECT o.xmax::text::bigint + (c.next - c.next %% 4294967296)
-         - CASE WHEN o.xmax::text::bigint >= c.next %% 4294967296 THEN 4294967296 ELSE 0 END AS xid
-    FROM clock c, (SELECT xmax FROM ours UNION ALL SELECT t.xmax FROM pg_class t WHERE t.oid = $3) o
-   WHERE o.xmax::text <> '0'
+  -- xmax with the epoch that puts it nearest to now; the snapshot's own end may lie below it
+  SELECT o.xmax + 4294967296 * round((c.next - o.xmax) / 4294967296.0)::bigint AS xid
+    FROM clock c, (SELECT xmax::text::bigint AS xmax FROM ours
+                   UNION ALL SELECT t.xmax::text::bigint FROM pg_class t WHERE t.oid = $3) o
+   WHERE o.xmax <> 0
 )
 SELECT EXISTS (SELECT FROM pub),
        coalesce((SELECT string_agg(o.kind || o.oid::text || '/' || o.xmin::text, ',' ORDER BY o.kind, o.oid) FROM ours o), ''),

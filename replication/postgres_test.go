@@ -26,6 +26,7 @@ type bench struct {
 	server *pgtest.Server
 	sql    *pgx.Conn
 	source *Source
+	last   string // statement
 }
 
 // newBench gives a database with outbox, publication and slot, and a source that reads them as an ordinary role.
@@ -57,6 +58,7 @@ func newBench(t *testing.T, major string) *bench {
 
 func (b *bench) exec(sql string) {
 	b.Helper()
+	b.last = sql
 	if _, err := b.sql.Exec(b.Context(), sql); err != nil {
 		b.Fatalf("%s: %v", sql, err)
 	}
@@ -351,7 +353,7 @@ func TestGuardWaitsForAnAlterationUnderWay(t *testing.T) {
 			check := func(want error) {
 				t.Helper()
 				if _, err := st.Check(t.Context()); !errors.Is(err, want) {
-					t.Fatalf("got %v, want %v", err, want)
+					t.Fatalf("%s: got %v, want %v", b.last, err, want)
 				}
 			}
 			for _, alter := range []string{
