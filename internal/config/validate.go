@@ -115,7 +115,7 @@ func (v *validation) kafka(k *Kafka) {
 		v.report("kafka.client_id", quote(k.ClientID)+" has characters that Kafka does not allow there; use 1–249 of A–Z, a–z, 0–9, . _ -")
 	}
 	if k.Version != "" && !kafkaVersion.MatchString(k.Version) {
-		v.report("kafka.version", quote(k.Version)+` is no Kafka version from 0.11 on; write all its parts, e.g. 3.9.0, or "" to ask the brokers`)
+		v.report("kafka.version", quote(k.Version)+` is no Kafka version from 2.8.0 on; write all its parts, e.g. 3.9.0, or "" to ask the brokers`)
 	}
 	if k.MaxInFlight.Records < 1 {
 		v.report("kafka.max_in_flight.records", fmt.Sprintf("%d leaves no room for a record; write at least 1", k.MaxInFlight.Records))
@@ -128,7 +128,7 @@ func (v *validation) kafka(k *Kafka) {
 var (
 	slotName     = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 	clientID     = regexp.MustCompile(`^[A-Za-z0-9._-]{1,249}$`)
-	kafkaVersion = regexp.MustCompile(`^(0\.11\.\d{1,3}\.\d{1,3}|[1-9]\d{0,2}\.\d{1,3}\.\d{1,3})$`)
+	kafkaVersion = regexp.MustCompile(`^(2\.(8|9|\d{2,3})|([3-9]|[1-9]\d{1,2})\.\d{1,3})\.\d{1,3}$`)
 	serverMemory = regexp.MustCompile(`^(\d{1,10})(kB|MB|GB|TB)$`)
 )
 
