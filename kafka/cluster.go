@@ -40,6 +40,7 @@ type Config struct {
 	Retries        int           // sends of one batch inside sarama; its memory grows with retries × partitions
 	RetryMin       time.Duration // doubles up to RetryMax
 	RetryMax       time.Duration
+	AwayBudget     time.Duration // how long sarama looks for a leader or a living broker before it gives records up
 	LookUpMin      time.Duration // between look-ups of missing topics; doubles up to LookUpMax
 	LookUpMax      time.Duration
 	Refresh        time.Duration // between looks at the topics in use
@@ -59,6 +60,7 @@ func DefaultConfig() Config {
 		Retries:        30, // with the pauses below about 50 s: elections and rolling restarts
 		RetryMin:       50 * time.Millisecond,
 		RetryMax:       2 * time.Second,
+		AwayBudget:     45 * time.Second,
 		LookUpMin:      250 * time.Millisecond,
 		LookUpMax:      2 * time.Second,
 		Refresh:        10 * time.Second,
@@ -161,9 +163,12 @@ func (c *Cluster) saramaConfig(d *dialer) *sarama.Config {
 	conf.Metadata.Full = false
 	conf.Metadata.AllowAutoTopicCreation = false
 	conf.Metadata.RefreshFrequency = time.Minute
-	conf.Metadata.Retry.Max = 10
-	conf.Metadata.Timeout = 10 * time.Second
-	conf.Metadata.Retry.BackoffFunc = func(int, int) time.Duration { d.pause(250 * time.Millisecond); return 0 }
+	// Where no leader can be found, the budget of Producer.Retry is never reached: sarama fails a record as soon as one
+	// metadata refresh has failed. So the refresh itself must outlast the restart of a broker.
+	const lookAgain = 250 * time.Millisecond
+	conf.Metadata.Retry.Max = int(c.cfg.AwayBudget / lookAgain)
+	conf.Metadata.Timeout = c.cfg.AwayBudget
+	conf.Metadata.Retry.BackoffFunc = func(int, int) time.Duration { d.pause(lookAgain); return 0 }
 
 	conf.Producer.Idempotent = true
 	conf.Producer.RequiredAcks = sarama.WaitForAll

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -283,7 +282,13 @@ func TestMissingTopic(t *testing.T) {
 		t.Error("sent to a topic that is not ready")
 	}
 	wakes := l.wakes.Load()
+	election := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: "orders", Partitions: []int32{2}, Err: kerr.LeaderNotAvailable, Count: -1})
 	f.createTopic(t, "orders", 4, nil)
+	eventually(t, "look-ups", func() bool { return election.Hits() >= 3 })
+	if ok, err := p.Ready("orders"); ok || err != nil {
+		t.Fatalf("ready with a partition that has no leader: %v %v", ok, err)
+	}
+	election.Remove()
 	eventually(t, "Wake", func() bool { return l.wakes.Load() > wakes })
 	if ok, err := p.Ready("orders"); !ok || err != nil {
 		t.Fatalf("ready after Wake: %v %v", ok, err)
@@ -326,52 +331,4 @@ func checkMissingRight(t *testing.T, err error, topic string) {
 	if !errors.As(err, &e) || !e.MissingRight() || e.Topic() != topic {
 		t.Errorf("not a missing right of %q: %v", topic, err)
 	}
-}
-
-func TestOpenErrors(t *testing.T) {
-	f := newFake(t)
-	fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: kerr.ClusterAuthorizationFailed, Count: -1})
-	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
-	_, err := c.Open(context.Background(), Callbacks{})
-	checkMissingRight(t, err, "")
-	if err := c.Probe(context.Background()); err == nil {
-		t.Error("probe succeeds although no producer id is given")
-	}
-	fault.Remove()
-	if err := c.Probe(context.Background()); err != nil {
-		t.Errorf("probe: %v", err)
-	}
-	p, _ := openSession(t, c)
-	if _, err := c.Open(context.Background(), Callbacks{}); err == nil || !strings.Contains(err.Error(), "internal error") {
-		t.Errorf("second session beside the first: %v", err)
-	}
-	_ = p.Close(done())
-
-	dead := newTestCluster(t, testConfig("127.0.0.1:1"))
-	began := time.Now()
-	_, err = dead.Open(context.Background(), Callbacks{})
-	var e interface{ Reason() string }
-	if !errors.As(err, &e) || e.Reason() != reasonConnection || time.Since(began) > 3*time.Second {
-		t.Errorf("no broker: %v after %s", err, time.Since(began))
-	}
-
-	// One of two seeds being dead is nothing to talk about.
-	p, _ = openSession(t, newTestCluster(t, testConfig("127.0.0.1:1", f.ListenAddrs()[0])))
-	if err := p.Healthy(); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestOpenEndsWithItsContext(t *testing.T) {
-	f := newFake(t)
-	release := make(chan struct{})
-	f.ControlKey(int16(kmsg.InitProducerID), func(kmsg.Request) (kmsg.Response, error, bool) { <-release; return nil, nil, false })
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-	defer cancel()
-	_, err := newTestCluster(t, testConfig(f.ListenAddrs()...)).Open(ctx, Callbacks{})
-	if err == nil || time.Since(began) > 3*time.Second {
-		t.Errorf("%v after %s", err, time.Since(began))
-	}
-	close(release)
 }

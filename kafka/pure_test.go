@@ -12,6 +12,7 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	gometrics "github.com/rcrowley/go-metrics"
 
 	"github.com/outboxcdc/outboxcdc/router"
 )
@@ -242,11 +243,12 @@ func TestAckOutOfOrderEndsTheSession(t *testing.T) {
 func TestFillCopies(t *testing.T) {
 	_, _, tp, _ := fakeSession(t, 1)
 	m := new(message)
-	key, header := []byte("key"), []byte("hv")
-	m.fill(&router.Record{Key: key, Value: []byte("value"), Headers: []router.Header{{Name: "h", Value: header}, {Name: "nil"}}}, &tp.parts[0], 1)
+	key, value, header := []byte("key"), []byte("value"), []byte("hv")
+	m.fill(&router.Record{Key: key, Value: value, Headers: []router.Header{{Name: "h", Value: header}, {Name: "nil"}}}, &tp.parts[0], 1)
 	copy(key, "xxx")
+	copy(value, "xxxxx")
 	copy(header, "xx")
-	if string(m.key.b) != "key" || string(m.Headers[0].Value) != "hv" || string(m.Headers[0].Key) != "h" || m.Headers[1].Value != nil {
+	if string(m.key.b) != "key" || string(m.value.b) != "value" || string(m.Headers[0].Value) != "hv" || string(m.Headers[0].Key) != "h" || m.Headers[1].Value != nil {
 		t.Errorf("not copied: %q %q", m.key.b, m.Headers)
 	}
 	m.fill(&router.Record{Value: []byte{}}, &tp.parts[0], 2)
@@ -283,6 +285,10 @@ func TestUsable(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, row.want)
 		}
 	}
+	p, _, _, _ := fakeSession(t, 1)
+	if v := p.judge(&topic{name: "new"}, nil); v.ready || v.err != nil {
+		t.Errorf("a topic that the answer lacks: %+v", v)
+	}
 	if id, led := leaderless(&sarama.TopicMetadata{Partitions: []*sarama.PartitionMetadata{parts[0], {ID: 1, Leader: -1}}}); led || id != 1 {
 		t.Errorf("leaderless: %d %v", id, led)
 	}
@@ -298,5 +304,55 @@ func TestTopicLabelsAreCapped(t *testing.T) {
 	}
 	if m.label("0") != "0" || m.label("299") != "other" || len(m.labels) != maxTopicLabels {
 		t.Errorf("%d labels", len(m.labels))
+	}
+}
+
+// Two writers can never exist: once cut, a dialer opens nothing, not even what was being opened.
+func TestDialerAfterCut(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	m, _ := newMetrics(nil)
+	d := newDialer(time.Second, m.connections)
+	c, err := d.Dial("tcp", l.Addr().String())
+	if err != nil || testutil.ToFloat64(m.connections) != 1 {
+		t.Fatal(err)
+	}
+	d.cut()
+	if _, err := c.Write([]byte("x")); err == nil {
+		t.Error("written after the cut")
+	}
+	if _, err := d.Dial("tcp", l.Addr().String()); !errors.Is(err, errCut) {
+		t.Errorf("dialled after the cut: %v", err)
+	}
+	late := newDialer(time.Second, m.connections)
+	late.shut = true // as if the cut had come while the dial was under way
+	if _, err := late.Dial("tcp", l.Addr().String()); !errors.Is(err, errCut) {
+		t.Errorf("a dial under way survived the cut: %v", err)
+	}
+	late.cut()
+	if n := testutil.ToFloat64(m.connections); n != 0 {
+		t.Errorf("%v connections", n)
+	}
+	began := time.Now()
+	d.pause(time.Hour)
+	if time.Since(began) > time.Second {
+		t.Error("paused after the cut")
+	}
+}
+
+// The throttle time is the one metric of sarama's that is kept.
+func TestSaramaMetrics(t *testing.T) {
+	m, _ := newMetrics(nil)
+	reg := saramaMetrics{throttle: m.throttle}
+	histogram := func() gometrics.Histogram { return nil }
+	reg.GetOrRegister("throttle-time-in-ms-for-broker-1", histogram).(gometrics.Histogram).Update(1500)
+	reg.GetOrRegister("request-size", histogram).(gometrics.Histogram).Update(99)
+	reg.GetOrRegister("x", gometrics.NewMeter).(gometrics.Meter).Mark(1)
+	reg.GetOrRegister("y", gometrics.NewCounter).(gometrics.Counter).Inc(1)
+	if n := testutil.ToFloat64(m.throttle); n != 1.5 {
+		t.Errorf("throttled for %v s", n)
 	}
 }

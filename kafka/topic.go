@@ -221,10 +221,15 @@ func (p *Producer) equip(t *topic, maxBytes int) {
 	t.lane = p.laneFor(batchLimit(t.limit, p.cluster.cfg.BatchLimit))
 }
 
-// publish makes a verdict visible and logs it, once per change.
-func (p *Producer) publish(t *topic, v verdict) bool {
+// publish makes a verdict visible, logs it, once per change, and says whether Ready answers something else now.
+func (p *Producer) publish(t *topic, v verdict) (changed bool) {
 	old := t.verdict.Load()
-	if old != nil && old.ready == v.ready && old.why == v.why && text(old.err) == text(v.err) {
+	first := old == nil
+	if first {
+		old = &verdict{}
+	}
+	changed = old.ready != v.ready || text(old.err) != text(v.err)
+	if !changed && !first && old.why == v.why {
 		return false
 	}
 	t.verdict.Store(&v)
@@ -233,10 +238,10 @@ func (p *Producer) publish(t *topic, v verdict) bool {
 		p.cluster.log.Error("topic cannot be used", "topic", t.name, "error", v.err)
 	case !v.ready:
 		p.cluster.log.Warn("waiting for topic", "topic", t.name, "because", v.why)
-	case old != nil:
+	case !first:
 		p.cluster.log.Info("topic can be used", "topic", t.name)
 	}
-	return true
+	return changed
 }
 
 func text(err error) string {

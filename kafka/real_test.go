@@ -1,0 +1,214 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// TestRealKafka holds against Apache Kafka what the other tests establish with kfake; one broker serves all of it.
+func TestRealKafka(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a broker")
+	}
+	k := kafkatest.RealForTest(t, kafkatest.RealOptions{QuickStart: true})
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	t.Run("sizes", func(t *testing.T) { realSizes(ctx, t, k) })
+	t.Run("missing and growing", func(t *testing.T) { realTopics(ctx, t, k) })
+	t.Run("faults", func(t *testing.T) { realFaults(ctx, t, k) })
+	t.Run("away", func(t *testing.T) { realAway(ctx, t, k) })
+}
+
+// realConfig: with one broker per test machine, look-ups may take longer than with kfake.
+func realConfig(k *kafkatest.Real) Config {
+	cfg := testConfig(k.Brokers()...)
+	cfg.RetryMin, cfg.RetryMax = 20*time.Millisecond, time.Second
+	return cfg
+}
+
+func realSizes(ctx context.Context, t *testing.T, k *kafkatest.Real) {
+	for _, codec := range []string{"none", "gzip", "snappy", "lz4", "zstd"} {
+		rec := record("fits-"+codec, "k", big(1_500_000)+strings.Repeat("some more text; ", 30_000))
+		size, err := exactSize(rec, codecs[codec])
+		if err != nil {
+			t.Fatal(err)
+		}
+		over := *rec
+		over.Topic = "over-" + codec
+		for name, limit := range map[string]int{rec.Topic: size, over.Topic: size - 1} {
+			if err := kafkatest.CreateTopic(ctx, k.Brokers(), name, 1, map[string]string{"max.message.bytes": itoa(limit)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cfg := realConfig(k)
+		cfg.Compression = codec
+		p, l := openSession(t, newTestCluster(t, cfg))
+		waitReady(t, p, rec.Topic, over.Topic)
+		if alone, poison := p.Check(rec); !alone || poison != nil {
+			t.Errorf("%s: at the limit: %v %v", codec, alone, poison)
+		}
+		if _, poison := p.Check(&over); poison == nil || poison.Cause != router.TooLarge {
+			t.Errorf("%s: one byte over the limit: %v", codec, poison)
+		}
+		send(t, p, 1, rec)
+		l.waitAcks(t, 1)
+		send(t, p, 2, &over)
+		if events, ok := refusedEvents(l.failure(t)); !ok || len(events) != 1 {
+			t.Errorf("%s: Kafka takes one byte more than we think", codec)
+		}
+		_ = p.Close(done())
+	}
+}
+
+func realTopics(ctx context.Context, t *testing.T, k *kafkatest.Real) {
+	c := newTestCluster(t, realConfig(k))
+	p, _ := openSession(t, c)
+	if ok, err := p.Ready("grows"); ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	eventually(t, "the look-up", func() bool { return len(p.Waiting()) == 1 })
+	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "grows", 3, nil); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, p, "grows")
+	sendMany(t, p, "grows", 1, 1001)
+	if err := kafkatest.AddPartitions(ctx, k.Brokers(), "grows", 7); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the growth to be noticed", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.pins["grows"].found == 7 })
+	sendMany(t, p, "grows", 1001, 2001)
+	if err := p.Close(within(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	checkReal(ctx, t, k, "grows", 3, 2000)
+	if err := kafkatest.DeleteTopic(ctx, k.Brokers(), "grows"); err != nil {
+		t.Fatal(err)
+	}
+	p, _ = openSession(t, c)
+	_, _ = p.Ready("grows")
+	eventually(t, "the look-up", func() bool { return len(p.Waiting()) == 1 })
+	_ = p.Close(done())
+	if err := c.Probe(ctx); err == nil || !strings.Contains(err.Error(), "grows") {
+		t.Errorf("probe: %v", err)
+	}
+	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "grows", 3, map[string]string{"min.insync.replicas": "2"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Probe(ctx); err != nil {
+		t.Errorf("probe: %v", err)
+	}
+}
+
+// realFaults: the broker stands still, and is killed and started again, under load: within one session nothing is
+// repeated, lost or out of order.
+func realFaults(ctx context.Context, t *testing.T, k *kafkatest.Real) {
+	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "faults", 6, nil); err != nil {
+		t.Fatal(err)
+	}
+	cfg := realConfig(k)
+	cfg.Compression, cfg.ReadTimeout, cfg.ProduceTimeout = "lz4", 1500*time.Millisecond, time.Second
+	p, l := openSession(t, newTestCluster(t, cfg))
+	waitReady(t, p, "faults")
+	n, total := uint64(1), uint64(0)
+	load := func(d time.Duration) {
+		for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			sendMany(t, p, "faults", n, n+100)
+			n += 100
+		}
+		total = n - 1
+	}
+	load(300 * time.Millisecond)
+	if err := k.Freeze(ctx); err != nil {
+		t.Fatal(err)
+	}
+	load(2 * time.Second) // longer than the read time-out: connections are given up with requests in them
+	if err := k.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	load(300 * time.Millisecond)
+	if err := k.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	load(300 * time.Millisecond)
+	if err := k.StartAgain(ctx); err != nil {
+		t.Fatal(err)
+	}
+	load(300 * time.Millisecond)
+	if err := p.Close(within(60 * time.Second)); err != nil {
+		if len(l.failed) > 0 {
+			t.Error(<-l.failed)
+		}
+		t.Fatal(err)
+	}
+	checkAcks(t, l.acks(), 6, total)
+	checkReal(ctx, t, k, "faults", 6, total)
+}
+
+func realAway(ctx context.Context, t *testing.T, k *kafkatest.Real) {
+	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "away", 2, nil); err != nil {
+		t.Fatal(err)
+	}
+	c := newTestCluster(t, realConfig(k))
+	p, l := openSession(t, c)
+	waitReady(t, p, "away")
+	sendMany(t, p, "away", 1, 101)
+	l.waitAcks(t, 100)
+	if err := k.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	sendMany(t, p, "away", 101, 201)
+	began := time.Now()
+	if err := p.Close(within(200 * time.Millisecond)); err == nil || time.Since(began) > 3*time.Second {
+		t.Errorf("close: %v after %s", err, time.Since(began))
+	}
+	if err := c.Probe(ctx); err == nil {
+		t.Error("probe succeeds with nobody there")
+	}
+	if err := k.StartAgain(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	eventually(t, "the probe", func() bool { err = c.Probe(ctx); return err == nil })
+	p, l = openSession(t, c)
+	waitReady(t, p, "away")
+	sendMany(t, p, "away", 101, 201)
+	l.waitAcks(t, 100)
+	checkReal(ctx, t, k, "away", 2, 200)
+}
+
+// checkReal is checkOrder by the independent reader.
+func checkReal(ctx context.Context, t *testing.T, k *kafkatest.Real, topic string, count int32, want uint64) {
+	t.Helper()
+	recs, err := kafkatest.ReadAll(ctx, k.Brokers(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := inOrder(recs, count); err != nil || uint64(len(recs)) != want {
+		t.Errorf("%d records, want %d; %v", len(recs), want, err)
+	}
+}
+
+func inOrder(recs []kafkatest.Record, count int32) error {
+	last := map[int32]string{}
+	var errs []error
+	for _, r := range recs {
+		if string(r.Value) <= last[r.Partition] {
+			errs = append(errs, fmt.Errorf("partition %d offset %d: %s after %s", r.Partition, r.Offset, r.Value, last[r.Partition]))
+		}
+		last[r.Partition] = string(r.Value)
+		if p := partitionFor(r.Key, count); p != r.Partition {
+			errs = append(errs, fmt.Errorf("key %s on partition %d, want %d", r.Key, r.Partition, p))
+		}
+		if len(errs) > 5 {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
