@@ -62,6 +62,7 @@ type tx struct {
 	end    uint64 // one past its last event, meaningful once closed
 	endLSN pglogrepl.LSN
 	closed bool
+	known  bool // it is in Kafka already and comes by again
 }
 
 // NewTracker starts at the slot's confirmed_flush_lsn, so that the answer is never zero: a status update with a zero
@@ -73,14 +74,14 @@ func NewTracker(start pglogrepl.LSN) *Tracker {
 	return &Tracker{acked: start, events: make([]event, 1024), moved: make(chan struct{}, 1)}
 }
 
-// Begin opens a transaction.
-func (t *Tracker) Begin(id TxID) {
+// Begin opens a transaction; known is one that is in Kafka already and only comes by again.
+func (t *Tracker) Begin(id TxID, known bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.open() {
 		panic("checkpoint: Begin inside a transaction")
 	}
-	t.txs.push(tx{id: id, first: t.next})
+	t.txs.push(tx{id: id, first: t.next, known: known})
 }
 
 // Add enters the next event of the open transaction, size bytes large, and returns its number.
@@ -198,12 +199,12 @@ func (t *Tracker) Transactions() int {
 	return t.txs.len()
 }
 
-// Oldest is the commit time of the oldest transaction that is not done; ok is false when there is none.
+// Oldest is the commit time of the oldest transaction that is not done and not known; ok is false when there is none.
 func (t *Tracker) Oldest() (commitTime time.Time, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.txs.len() == 0 {
-		return time.Time{}, false
+	if t.txs.len() == 0 || t.txs.first().known {
+		return time.Time{}, false // known ones are done when they are closed, so only a last one can be here
 	}
 	return t.txs.first().id.CommitTime, true
 }

@@ -73,7 +73,7 @@ func (w *world) do(format string, args ...any) {
 
 func (w *world) begin() {
 	w.lsn += pglogrepl.LSN(1)
-	w.tracker.Begin(TxID{CommitLSN: w.lsn, XID: uint32(w.lsn), CommitTime: time.UnixMicro(int64(w.lsn))})
+	w.tracker.Begin(TxID{CommitLSN: w.lsn, XID: uint32(w.lsn), CommitTime: time.UnixMicro(int64(w.lsn))}, false)
 	w.model.items = append(w.model.items, naiveItem{})
 	w.do("begin")
 }
@@ -195,10 +195,10 @@ func TestTrackerProgress(t *testing.T) {
 	id := func(lsn pglogrepl.LSN) TxID {
 		return TxID{CommitLSN: lsn, XID: uint32(lsn), CommitTime: time.Unix(int64(lsn), 0)}
 	}
-	tr.Begin(id(10))
+	tr.Begin(id(10), false)
 	a := tr.Add(1)
 	tr.Commit(20)
-	tr.Begin(id(30))
+	tr.Begin(id(30), false)
 	b, c, d := tr.Add(1), tr.Add(1), tr.Add(1)
 	tr.Ack(c)
 	if p := tr.Progress(); p != (Progress{}) {
@@ -223,6 +223,11 @@ func TestTrackerProgress(t *testing.T) {
 	if _, ok := tr.Oldest(); ok {
 		t.Fatal("nothing is pending, yet there is an oldest")
 	}
+	tr.Begin(id(50), true)
+	tr.Skip()
+	if _, ok := tr.Oldest(); ok {
+		t.Fatal("a transaction that is in Kafka already counts as pending")
+	}
 }
 
 func TestTrackerPanicsOnBrokenPromises(t *testing.T) {
@@ -238,19 +243,19 @@ func TestTrackerPanicsOnBrokenPromises(t *testing.T) {
 	}
 	mustPanic("ack of what was never added", func(tr *Tracker) { tr.Ack(0) })
 	mustPanic("ack twice", func(tr *Tracker) {
-		tr.Begin(TxID{})
+		tr.Begin(TxID{}, false)
 		tr.Add(1)
 		n := tr.Add(1)
 		tr.Ack(n)
 		tr.Ack(n)
 	})
 	mustPanic("ack twice behind the head", func(tr *Tracker) {
-		tr.Begin(TxID{})
+		tr.Begin(TxID{}, false)
 		n := tr.Add(1)
 		tr.Ack(n)
 		tr.Ack(n)
 	})
-	mustPanic("begin in a transaction", func(tr *Tracker) { tr.Begin(TxID{}); tr.Begin(TxID{}) })
+	mustPanic("begin in a transaction", func(tr *Tracker) { tr.Begin(TxID{}, false); tr.Begin(TxID{}, false) })
 	mustPanic("add outside", func(tr *Tracker) { tr.Add(1) })
 	mustPanic("commit outside", func(tr *Tracker) { tr.Commit(1) })
 	mustPanic("start at zero", func(*Tracker) { NewTracker(0) })
@@ -261,7 +266,7 @@ func BenchmarkTracker(b *testing.B) {
 	id := TxID{CommitLSN: 1, CommitTime: time.Now()}
 	b.ReportAllocs()
 	for i := range b.N {
-		tr.Begin(id)
+		tr.Begin(id, false)
 		n := tr.Add(200)
 		tr.Commit(pglogrepl.LSN(i))
 		tr.Ack(n)

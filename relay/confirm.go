@@ -69,7 +69,8 @@ func (s *session) confirm(now time.Time) error {
 			return err
 		}
 	}
-	if acked > s.guard.safe && since >= cfg.StatusInterval {
+	// The look is made ahead of the update that needs it, so that the two do not add up.
+	if acked > s.guard.safe {
 		s.guard.look(now, s.received, guardLeast)
 	} else {
 		s.guard.look(now, s.received, guardMost)

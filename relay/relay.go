@@ -125,9 +125,9 @@ type Relay struct {
 // New wires a relay; it connects to nothing.
 func New(cfg Config, source Source, kafka Kafka, r *router.Router, met *Metrics, log *slog.Logger) *Relay {
 	rl := &Relay{cfg: cfg, source: source, kafka: kafka, router: r, met: met, log: log, clock: time.Now}
-	rl.view.since, rl.view.stopped = rl.clock(), rl.clock()
+	now := rl.clock()
+	rl.view = view{state: Starting, since: now, stopped: now, beat: now}
 	met.observe(rl)
-	rl.setState(Starting, "")
 	return rl
 }
 

@@ -72,18 +72,20 @@ func (m *memory) resume(id replication.Identity, start pglogrepl.LSN) (skipper, 
 	return skipper{Progress: m.progress, expect: done.CommitLSN >= start}, nil
 }
 
-// begin says how many of a transaction's first events are in Kafka already; all is beyond any ordinal.
+// allEvents is beyond any ordinal.
+const allEvents = 1 << 63
+
+// begin says how many of a transaction's first events are in Kafka already.
 func (s *skipper) begin(b *decoder.Begin) (events uint64, err error) {
-	const all = 1 << 63
 	switch {
 	case b.CommitLSN < s.Done.CommitLSN:
-		return all, nil
+		return allEvents, nil
 	case b.CommitLSN == s.Done.CommitLSN:
 		if err := same(b, s.Done); err != nil {
 			return 0, err
 		}
 		s.expect = false
-		return all, nil
+		return allEvents, nil
 	}
 	if err := s.passed(b.CommitLSN); err != nil {
 		return 0, err

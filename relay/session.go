@@ -208,7 +208,7 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 		if s.skipUntil, err = s.skip.begin(m.Begin); err != nil {
 			return err
 		}
-		s.tracker.Begin(checkpoint.TxID{CommitLSN: m.Begin.CommitLSN, XID: m.Begin.XID, CommitTime: m.Begin.CommitTime})
+		s.tracker.Begin(checkpoint.TxID{CommitLSN: m.Begin.CommitLSN, XID: m.Begin.XID, CommitTime: m.Begin.CommitTime}, s.skipUntil == allEvents)
 	case decoder.KindEvent:
 		return s.event(ctx, m.Event)
 	case decoder.KindCommit:

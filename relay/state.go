@@ -117,7 +117,7 @@ func (r *Relay) detach(s *session) {
 		v.stopped = oldest
 	} else if v.caughtUp {
 		v.stopped = r.clock()
-	} else if !s.lastCommit.IsZero() {
+	} else if s.lastCommit.After(v.stopped) {
 		v.stopped = s.lastCommit
 	}
 	v.session = nil
@@ -211,7 +211,8 @@ func (r *Relay) Status() Status {
 	if s := v.session; s != nil {
 		st.InFlightEvents, st.InFlightBytes = s.tracker.InFlight()
 		st.Transactions = s.tracker.Transactions()
-		st.Acked = s.tracker.Acked().String()
+		acked := s.tracker.Acked()
+		st.Acked, st.Received = acked.String(), max(acked, v.received).String() // received is published once a turn
 		st.Timeline = s.stream.Identity().Timeline
 		st.WaitingForTopics = s.sink.Waiting()
 		st.Kafka = "ok"
@@ -261,7 +262,7 @@ func (r *Relay) lagSeconds(now time.Time) float64 {
 			since = oldest
 		case v.caughtUp:
 			return 0
-		case !v.lastCommit.IsZero(): // what comes next was committed later
+		case v.lastCommit.After(since): // what comes next was committed later
 			since = v.lastCommit
 		}
 	}
