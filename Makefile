@@ -1,0 +1,124 @@
+# Targets with a comment behind ## are listed by `make` alone.
+
+SHELL       := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+GO       ?= go
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+REVISION ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+LDFLAGS   = -s -w -X main.version=$(VERSION) -X main.revision=$(REVISION)
+
+# Fetched servers and tools are kept here; internal/child decides the same.
+CACHE := $(if $(OUTBOXCDC_CACHE),$(OUTBOXCDC_CACHE),$(if $(TMPDIR),$(TMPDIR:/=),/tmp)/outboxcdc-cache-$(shell id -u))
+
+LINT_VERSION  := v2.15.0
+# A linter cannot read code for a newer Go than it was built with, so Go's version is part of the name.
+LINT_DIR       = $(CACHE)/golangci-lint-$(LINT_VERSION)-$(shell $(GO) env GOVERSION)
+GOLANGCI_LINT ?= $(LINT_DIR)/golangci-lint
+
+# Two packages at a time, whatever the machine: several of them start servers.
+P := 2
+# Everything but the integration tests, which take minutes and go last.
+UNIT = $(shell $(GO) list ./... | grep -v '/test/integration')
+# Packages whose goroutines share memory. CI runs them under the race detector besides `make test`, which has to work
+# without a C compiler.
+RACE_PKGS := ./checkpoint ./relay ./replication ./kafka
+HAVE_CC    = $(shell test "$$($(GO) env CGO_ENABLED)" = 1 && command -v "$$($(GO) env CC)" >/dev/null && echo yes)
+FUZZTIME  ?= 20s
+
+.PHONY: help
+help: ## print the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## bin/outboxcdc, one static binary
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/outboxcdc ./cmd/outboxcdc
+
+.PHONY: bin/testrun
+bin/testrun:
+	@CGO_ENABLED=0 $(GO) build -o $@ ./internal/testrun
+
+# Each run is one `go test -json`; all of them run even if one fails, and any failure is the status of the whole.
+UNIT_TESTS        = $(GO) test -json -p $(P) -timeout 5m $(UNIT)
+RACE_TESTS        = $(GO) test -json -p $(P) -timeout 10m -race $(RACE_PKGS)
+COMPOSE_TESTS     = (cd test/compose && $(GO) test -json ./...)
+INTEGRATION_TESTS = $(GO) test -json -p $(P) -count=1 -timeout 20m ./test/integration/...
+
+.PHONY: test
+test: bin/testrun ## everything: packages, compose file, the built binary on real servers (at most 8 minutes on 2 cores)
+	@{ s=0; \
+	   $(UNIT_TESTS) || s=1; \
+	   $(COMPOSE_TESTS) || s=1; \
+	   $(INTEGRATION_TESTS) || s=1; \
+	   exit $$s; } | bin/testrun -kafka
+
+.PHONY: unit
+unit: bin/testrun ## the packages' own tests
+	@$(UNIT_TESTS) | bin/testrun
+
+.PHONY: race
+race: bin/testrun ## the packages with goroutines under the race detector
+	@test -n "$(HAVE_CC)" || { echo "the race detector needs a C compiler (apt-get install gcc libc6-dev)"; exit 1; }
+	@$(RACE_TESTS) | bin/testrun
+
+.PHONY: integration
+integration: bin/testrun ## the built binary on real Postgres and Kafka (RUN=regexp chooses tests)
+	@$(INTEGRATION_TESTS) $(if $(RUN),-run '$(RUN)') | bin/testrun -kafka
+
+.PHONY: compose-test
+compose-test: bin/testrun ## docker-compose.yml as docker compose would read it; needs no Docker
+	@$(COMPOSE_TESTS) | bin/testrun
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME (20s)
+	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sort -u | \
+	while IFS=: read -r file name; do \
+		dir=$${file%/*} name=$${name#func }; \
+		echo "== $$dir $$name"; \
+		$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$dir" </dev/null; \
+	done
+
+.PHONY: lint
+lint: $(GOLANGCI_LINT) ## golangci-lint, built into the cache the first time (about two minutes)
+	$(GOLANGCI_LINT) run ./...
+	cd test/compose && $(GOLANGCI_LINT) run --config ../../.golangci.yml ./...
+
+.PHONY: fmt
+fmt: $(GOLANGCI_LINT) ## format the code as lint wants it
+	$(GOLANGCI_LINT) fmt ./...
+	cd test/compose && $(GOLANGCI_LINT) fmt --config ../../.golangci.yml ./...
+
+# go install prints a package a line; every hundredth shows that it goes on, and every complaint is passed on. A linter
+# of which half is there has another name, so that nobody takes it for a whole one.
+$(LINT_DIR)/golangci-lint:
+	@mkdir -p $(LINT_DIR)
+	@echo "building golangci-lint $(LINT_VERSION) (about two minutes, once)"
+	@stage=$$(mktemp -d "$(LINT_DIR)/stage.XXXXXX"); trap 'rm -rf "$$stage"' EXIT; \
+	GOBIN="$$stage" GOFLAGS= CGO_ENABLED=0 $(GO) install -v github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) 2>&1 | \
+		awk '/[ :]/ { print; fflush(); next } NR % 100 == 0 { print "  … " NR " packages"; fflush() }'; \
+	mv "$$stage/golangci-lint" $@
+
+.PHONY: tidy-check
+tidy-check: ## go.mod and go.sum say what the code needs
+	$(GO) mod tidy -diff
+	cd test/compose && $(GO) mod tidy -diff
+
+.PHONY: demo
+demo: build ## the whole chain on this machine, with faults (KEEP=1: until Ctrl-C; KAFKA=real: a real Kafka)
+	@CGO_ENABLED=0 $(GO) build -o bin/demo ./demo
+	@KEEP='$(KEEP)' KAFKA='$(KAFKA)' exec bin/demo -binary bin/outboxcdc
+
+.PHONY: up
+up: ## docker compose: Postgres, Kafka, outboxcdc, a writer and a printing consumer
+	VERSION='$(VERSION)' REVISION='$(REVISION)' docker compose up --build --detach
+	docker compose logs --follow consumer
+
+.PHONY: down
+down: ## remove what `make up` made, with its data
+	docker compose down --volumes --remove-orphans
+
+.PHONY: clean
+clean: ## remove built files; the cache of fetched servers stays
+	rm -rf bin dist

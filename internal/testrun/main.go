@@ -1,0 +1,57 @@
+// Command testrun reads the output of one or more runs of `go test -json` and says what people want to know: failures
+// with their output, progress while it goes on, the skipped tests and why, the ten slowest tests, and the totals.
+//
+// It promises that its exit status is 1 if any test, package or build failed, if a package did not finish, or if no test
+// ran at all. With -kafka its last line says whether a real Kafka was tested, as the tests themselves said it in a line
+// "REAL-KAFKA: <version>" or "NO-REAL-KAFKA: <reason>"; not having tested on one is a failure when CI=true.
+//
+// The status of `go test` itself is left to the shell (set -o pipefail): what fails before the first event, such as a
+// broken go.mod, is not in the stream.
+package main
+
+import (
+	"flag"
+	"io"
+	"os"
+	"os/signal"
+	"time"
+)
+
+func main() {
+	kafka := flag.Bool("kafka", false, "say in the last line whether a real Kafka was tested")
+	slowest := flag.Int("slowest", 10, "how many of the slowest tests to print")
+	flag.Parse()
+	// Ctrl-C reaches go test too; what it still says is worth reading.
+	signal.Ignore(os.Interrupt)
+	r := newReport(os.Stdout, *slowest)
+	r.needKafka, r.ci = *kafka, os.Getenv("CI") == "true"
+	if !follow(os.Stdin, r) {
+		os.Exit(1)
+	}
+}
+
+// beat is how often progress is shown when nothing else was.
+const beat = 20 * time.Second
+
+// follow feeds r from in until its end and returns whether all is well.
+func follow(in io.Reader, r *report) bool {
+	lines := make(chan []byte, 64)
+	var readErr error
+	go func() {
+		defer close(lines)
+		readErr = split(in, lines)
+	}()
+	ticker := time.NewTicker(beat)
+	defer ticker.Stop()
+	for {
+		select {
+		case line, ok := <-lines:
+			if !ok {
+				return r.end(readErr)
+			}
+			r.line(line)
+		case <-ticker.C:
+			r.progress(time.Now())
+		}
+	}
+}

@@ -1,0 +1,376 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// event is one line of `go test -json` (go doc test2json).
+type event struct {
+	Action, Package, ImportPath, Test, Output string
+	Elapsed                                   float64
+}
+
+// result is what is known of one test. Its name in a package is unique while it runs, and -count repeats it.
+type result struct {
+	pkg, name string
+	started   time.Time
+	output    tail
+	seconds   float64
+	children  int
+	failed    bool    // one of its children did
+	slowest   *result // of its children
+}
+
+// pkg is what is known of one package.
+type pkg struct {
+	output tail
+	tests  map[string]*result // unfinished, by name
+	count  int
+}
+
+// report gathers events and writes what is worth reading to out.
+type report struct {
+	out       io.Writer
+	most      int // of the slowest tests
+	needKafka bool
+	ci        bool
+
+	pkgs                    map[string]*pkg // unfinished
+	done                    []*result       // top-level tests
+	passed, failed, skipped int
+	broken                  []string       // packages and builds that failed
+	skips                   map[string]int // reasons
+	kafka, noKafka          string
+	shown                   time.Time // last output
+}
+
+func newReport(out io.Writer, slowest int) *report {
+	return &report{out: out, most: slowest, pkgs: map[string]*pkg{}, skips: map[string]int{}, shown: time.Now()}
+}
+
+// split sends the lines of in, however long.
+func split(in io.Reader, lines chan<- []byte) error {
+	r := bufio.NewReader(in)
+	for {
+		line, err := r.ReadBytes('\n')
+		if len(line) > 0 {
+			lines <- line
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (r *report) printf(format string, args ...any) {
+	r.shown = time.Now()
+	fmt.Fprintf(r.out, format, args...) //nolint:errcheck // nobody is left to be told
+}
+
+// line takes one line of the stream. What is no event (a tool's own complaint) is passed on.
+func (r *report) line(line []byte) {
+	var e event
+	if !bytes.HasPrefix(line, []byte("{")) || json.Unmarshal(line, &e) != nil || e.Action == "" {
+		r.printf("%s\n", bytes.TrimRight(line, "\n"))
+		return
+	}
+	switch e.Action {
+	case "build-output":
+		r.printf("%s", e.Output)
+	case "build-fail":
+		r.broken = append(r.broken, e.ImportPath)
+	default:
+		if e.Test == "" {
+			r.ofPackage(e)
+		} else {
+			r.ofTest(e)
+		}
+	}
+}
+
+func (r *report) pkg(name string) *pkg {
+	p, ok := r.pkgs[name]
+	if !ok {
+		p = &pkg{tests: map[string]*result{}}
+		r.pkgs[name] = p
+	}
+	return p
+}
+
+func (r *report) ofPackage(e event) {
+	p := r.pkg(e.Package)
+	switch e.Action {
+	case "output":
+		p.output.add(e.Output)
+		r.sawKafka(e.Output)
+	case "pass":
+		r.printf("ok    %s  %s  %d tests\n", seconds(e.Elapsed), short(e.Package), p.count)
+		delete(r.pkgs, e.Package)
+	case "fail":
+		r.unfinished(e.Package, p)
+		r.printf("FAIL  %s  %s\n%s", seconds(e.Elapsed), short(e.Package), p.output.text())
+		r.broken = append(r.broken, e.Package)
+		delete(r.pkgs, e.Package)
+	case "skip": // no test files
+		delete(r.pkgs, e.Package)
+	}
+}
+
+// sawKafka notes what the tests say about the Kafka they ran on. One that had none outweighs one that had.
+func (r *report) sawKafka(output string) {
+	line := strings.TrimSpace(output)
+	if v, ok := strings.CutPrefix(line, "REAL-KAFKA:"); ok {
+		r.kafka = strings.TrimSpace(v)
+	}
+	if v, ok := strings.CutPrefix(line, "NO-REAL-KAFKA:"); ok {
+		r.noKafka = strings.TrimSpace(v)
+	}
+}
+
+func (r *report) ofTest(e event) {
+	p := r.pkg(e.Package)
+	t, ok := p.tests[e.Test]
+	if !ok {
+		t = &result{pkg: e.Package, name: e.Test, started: time.Now()}
+		p.tests[e.Test] = t
+		if parent := p.parent(e.Test); parent != nil {
+			parent.children++
+		}
+	}
+	switch e.Action {
+	case "output":
+		t.output.add(e.Output)
+	case "pass", "fail", "skip":
+		t.seconds = e.Elapsed
+		delete(p.tests, e.Test)
+		r.finished(p, t, e.Action)
+	}
+}
+
+// parent is the unfinished test that name is a subtest of, if there is one. A subtest's own name may hold slashes.
+func (p *pkg) parent(name string) *result {
+	for {
+		i := strings.LastIndexByte(name, '/')
+		if i < 0 {
+			return nil
+		}
+		name = name[:i]
+		if t, ok := p.tests[name]; ok {
+			return t
+		}
+	}
+}
+
+// finished counts the tests without subtests, and a test with subtests only if it failed by itself.
+func (r *report) finished(p *pkg, t *result, action string) {
+	parent := p.parent(t.name)
+	if parent == nil {
+		r.done = append(r.done, t)
+	} else if parent.slowest == nil || t.seconds > parent.slowest.seconds {
+		parent.slowest = t
+	}
+	switch {
+	case action == "fail":
+		if parent != nil {
+			parent.failed = true
+		}
+		r.printf("--- FAIL: %s %s (%.1fs)\n%s", short(t.pkg), t.name, t.seconds, t.output.said())
+		if !t.failed {
+			p.count++
+			r.failed++
+		}
+	case t.children > 0:
+	case action == "skip":
+		r.skipped++
+		r.skips[t.output.reason()]++
+	default:
+		p.count++
+		r.passed++
+	}
+	if action == "pass" && parent == nil && t.seconds >= 2 {
+		r.printf("      %s  %s %s\n", seconds(t.seconds), short(t.pkg), t.name)
+	}
+	t.output = tail{}
+}
+
+// unfinished prints the tests that were running when their package ended: one of them is usually to blame.
+func (r *report) unfinished(name string, p *pkg) {
+	for _, n := range slices.Sorted(maps.Keys(p.tests)) {
+		t := p.tests[n]
+		r.printf("--- NOT FINISHED: %s %s\n%s", short(name), n, t.output.said())
+		if t.children == 0 {
+			r.failed++
+		}
+	}
+	clear(p.tests)
+}
+
+// progress shows that something goes on, if nothing was shown for a while.
+func (r *report) progress(now time.Time) {
+	if now.Sub(r.shown) < beat {
+		return
+	}
+	var running []string
+	for _, name := range slices.Sorted(maps.Keys(r.pkgs)) {
+		p := r.pkgs[name]
+		for _, n := range slices.Sorted(maps.Keys(p.tests)) {
+			if t := p.tests[n]; t.children == 0 {
+				running = append(running, fmt.Sprintf("%s (%.0fs)", n, now.Sub(t.started).Seconds()))
+			}
+		}
+		if len(p.tests) == 0 {
+			running = append(running, short(name))
+		}
+	}
+	const most = 4
+	if n := len(running) - most; n > 0 {
+		running = append(running[:most], fmt.Sprintf("%d more", n))
+	}
+	if len(running) == 0 {
+		running = []string{"the compiler"}
+	}
+	r.printf("      … %d passed, running: %s\n", r.passed, strings.Join(running, ", "))
+}
+
+// end prints the summary and returns whether all is well.
+func (r *report) end(readErr error) bool {
+	for _, name := range slices.Sorted(maps.Keys(r.pkgs)) {
+		r.unfinished(name, r.pkgs[name])
+		r.printf("FAIL  %s did not finish\n%s", short(name), r.pkgs[name].output.text())
+		r.broken = append(r.broken, name)
+	}
+	r.printSlowest()
+	for _, reason := range slices.Sorted(maps.Keys(r.skips)) {
+		r.printf("skipped %d: %s\n", r.skips[reason], reason)
+	}
+	for _, name := range r.broken {
+		r.printf("failed: %s\n", name)
+	}
+	ok := r.failed == 0 && len(r.broken) == 0
+	if readErr != nil {
+		r.printf("reading the tests' output: %v\n", readErr)
+		ok = false
+	}
+	if r.passed+r.failed == 0 {
+		r.printf("no test ran\n")
+		ok = false
+	}
+	r.printf("tests: %d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped)
+	if r.needKafka && !r.sayKafka() && r.ci {
+		ok = false
+	}
+	return ok
+}
+
+// sayKafka prints the last line and returns whether a real Kafka was tested.
+func (r *report) sayKafka() bool {
+	why := r.noKafka
+	switch {
+	case why == "" && r.kafka != "":
+		r.printf("TESTED ON A REAL KAFKA: %s\n", r.kafka)
+		return true
+	case why == "":
+		why = "the integration tests did not get so far as to say which Kafka they have"
+	}
+	r.printf("NOT TESTED ON A REAL KAFKA: %s\n", why)
+	return false
+}
+
+func (r *report) printSlowest() {
+	slices.SortStableFunc(r.done, func(a, b *result) int {
+		switch {
+		case a.seconds > b.seconds:
+			return -1
+		case a.seconds < b.seconds:
+			return 1
+		}
+		return 0
+	})
+	n := min(r.most, len(r.done))
+	if n == 0 {
+		return
+	}
+	r.printf("the %d slowest tests:\n", n)
+	for _, t := range r.done[:n] {
+		part := ""
+		if t.slowest != nil {
+			part = fmt.Sprintf(" (of it %s: %.1fs)", strings.TrimPrefix(t.slowest.name, t.name+"/"), t.slowest.seconds)
+		}
+		r.printf("      %s  %s %s%s\n", seconds(t.seconds), short(t.pkg), t.name, part)
+	}
+}
+
+func seconds(s float64) string { return fmt.Sprintf("%6.1fs", s) }
+
+// short leaves out what all our packages begin with.
+func short(name string) string { return strings.TrimPrefix(name, "github.com/outboxcdc/outboxcdc/") }
+
+// tail keeps the end of an output: what matters stands there, and a test may say a great deal.
+type tail struct {
+	lines []string
+	size  int
+	cut   bool
+}
+
+const tailBytes = 256 << 10
+
+func (t *tail) add(s string) {
+	t.lines = append(t.lines, s)
+	t.size += len(s)
+	for t.size > tailBytes && len(t.lines) > 1 {
+		t.size -= len(t.lines[0])
+		t.lines = t.lines[1:]
+		t.cut = true
+	}
+}
+
+func (t *tail) text() string {
+	s := strings.Join(t.lines, "")
+	if t.cut {
+		s = "[the beginning is left out]\n" + s
+	}
+	if s != "" && !strings.HasSuffix(s, "\n") {
+		s += "\n"
+	}
+	return s
+}
+
+// said is text without what go test itself says about a test: where it began and paused, and that it failed.
+func (t *tail) said() string {
+	told := *t
+	told.lines = slices.DeleteFunc(slices.Clone(t.lines), func(line string) bool {
+		line = strings.TrimLeft(line, " ")
+		return strings.HasPrefix(line, "=== RUN") || strings.HasPrefix(line, "=== PAUSE") || strings.HasPrefix(line, "=== CONT") ||
+			strings.HasPrefix(line, "--- FAIL")
+	})
+	return told.text()
+}
+
+// reason is the last thing that a skipped test said, without the place.
+func (t *tail) reason() string {
+	for _, line := range slices.Backward(t.lines) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "--- ") || strings.HasPrefix(line, "=== ") {
+			continue
+		}
+		if _, why, ok := strings.Cut(line, ".go:"); ok {
+			if _, why, ok = strings.Cut(why, ": "); ok {
+				return why
+			}
+		}
+		return line
+	}
+	return "no reason given"
+}
