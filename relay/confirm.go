@@ -19,10 +19,11 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 	if s.heard {
 		s.heard, s.lastHeard = false, now
 	}
-	if failure := s.failure.Load(); failure != nil {
-		return now, *failure
-	}
 	if ctx.Err() != nil {
+		// The sink stores what it has to say before it ends the context.
+		if failure := s.failure.Load(); failure != nil {
+			return now, *failure
+		}
 		return now, errShutdown
 	}
 	r.progress(s)
@@ -33,7 +34,7 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 		return now, err
 	}
 	third := r.cfg.WalSenderTimeout / 3
-	next := now.Add(min(r.cfg.StatusInterval, third, time.Second))
+	next := earlier(now.Add(min(r.cfg.StatusInterval, time.Second)), s.lastSaid.Add(third))
 	if s.replyDue {
 		next = earlier(next, s.lastSaid.Add(replyEvery))
 	}

@@ -25,20 +25,18 @@ func (s *session) leave(ctx context.Context, cause error) error {
 	s.r.setState(Draining, "")
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), s.r.cfg.ShutdownTimeout, errShutdown)
 	defer cancel()
-	if err := s.drain(ctx); err != nil {
+	err := s.drain(ctx)
+	if err != nil && !poison {
 		cut := s.closeSink(time.Millisecond)
-		switch {
-		case poison:
-			return cause
-		case errors.As(err, new(*errInFlight)):
-			return &errDrain{errors.Join(err, cut)}
+		if classify(err, true).class == Lost { // the guard found something while we drained
+			return err
 		}
-		return err // the guard found something while we drained
+		return &errDrain{errors.Join(err, cut)}
 	}
-	if err := s.closeSink(grace); err != nil {
+	if err := s.closeSink(grace); err != nil && !poison {
 		s.r.log.Warn("close the producer", "error", err)
 	}
-	// Everything is acknowledged. What was received before the guard's last look may be confirmed.
+	// The tracker is final. What was received before the guard's last look may be confirmed as far as it is acknowledged.
 	if err := s.guard.final(s.received, s.r); err != nil {
 		s.r.log.Warn("the last position is not confirmed; what was delivered since is repeated by the next start", "error", err)
 		if classify(err, true).class == Lost {
@@ -53,6 +51,9 @@ func (s *session) drain(ctx context.Context) error {
 	for !s.empty() {
 		now := s.r.clock()
 		s.r.tick()
+		if failure := s.failure.Load(); failure != nil {
+			return *failure // nothing more will be acknowledged
+		}
 		if ctx.Err() != nil {
 			events, _ := s.tracker.InFlight()
 			return &errInFlight{events}
@@ -110,18 +111,19 @@ func (s *session) closeSink(d time.Duration) error {
 
 // close ends the stream and remembers what was delivered. The last status update carries what is acknowledged and
 // guarded; after an error that is the frozen value, because the guard has not looked since.
-func (s *session) close(cause error) (acked bool, err error) {
+func (s *session) close(cause error) {
 	r := s.r
 	last := s.confirmed
 	if errors.Is(cause, errShutdown) || errors.As(cause, new(*router.Poison)) {
 		last = max(last, min(s.tracker.Acked(), s.guard.safe))
 	}
+	r.mem.said = max(r.mem.said, last)
 	if err := s.stream.Close(last, r.clock()); err != nil {
 		r.log.Debug("close the stream", "error", err)
 	} else {
 		s.confirmed = last
 	}
 	r.mem.learn(s.stream.Identity(), s.tracker.Progress(), s.confirmed, s.stream.IdleTimeout())
+	r.mem.slotUsed = r.clock()
 	r.detach(s)
-	return s.tracker.AckedAny(), cause
 }

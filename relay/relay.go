@@ -154,8 +154,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer stop()
 
 	for attempt := 0; ; attempt++ {
-		acked, err := r.session(ctx)
-		if acked {
+		well, err := r.session(ctx)
+		if well {
 			attempt = 0
 		}
 		if ctx.Err() != nil && (errors.Is(err, errShutdown) || classify(err, r.delivered()).class == Retry) {
@@ -181,14 +181,28 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 }
 
-// goodbye is the end of Run when it was told to stop: well only if everything acknowledged is confirmed.
+// goodbye is the end of Run when it was told to stop: well only if everything acknowledged is confirmed. What we sent
+// last may have been lost on the way, or taken without an answer, so the slot is asked.
 func (r *Relay) goodbye() error {
-	if done := r.mem.progress.Done; !done.IsZero() && done.CommitLSN >= r.mem.confirmed {
+	done := r.mem.progress.Done
+	if done.IsZero() {
+		return nil
+	}
+	confirmed := r.mem.confirmed
+	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
+	defer cancel()
+	if slot, err := r.source.Look(ctx); err == nil {
+		confirmed = slot.ConfirmedFlush
+	}
+	if done.CommitLSN >= confirmed {
 		return &Stopped{Class: Fault, Err: fmt.Errorf("stopped while Postgres could not be told: transactions up to the one "+
-			"committed at %s are in Kafka, the slot is confirmed up to %s; the difference is repeated by the next start", done.CommitLSN, r.mem.confirmed)}
+			"committed at %s are in Kafka, the slot is confirmed up to %s; the difference is repeated by the next start", done.CommitLSN, confirmed)}
 	}
 	return nil
 }
+
+// goodbyeTimeout bounds the last look at the slot.
+const goodbyeTimeout = 5 * time.Second
 
 // wait spends the time until the next session in the way that suits what ended the last one.
 func (r *Relay) wait(ctx context.Context, v verdict, cause error, attempt int) error {
@@ -200,7 +214,7 @@ func (r *Relay) wait(ctx context.Context, v verdict, cause error, attempt int) e
 		return r.park(ctx, cause)
 	default:
 		r.backoff(ctx, attempt, cause)
-		return nil
+		return r.keepSlot(ctx)
 	}
 }
 
@@ -241,7 +255,6 @@ const probeEvery = 3 * time.Second
 // keeps the WAL, and Postgres can be stopped and started freely.
 func (r *Relay) park(ctx context.Context, cause error) error {
 	r.setState(Parked, cause.Error())
-	parked := r.clock()
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		r.sleep(ctx, probeEvery/4+time.Duration(rand.Int64N(int64(min(probeEvery, 250*time.Millisecond<<min(attempt, 8))))))
 		probe, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -252,23 +265,35 @@ func (r *Relay) park(ctx context.Context, cause error) error {
 		}
 		r.log.Debug("still parked", "error", err)
 		r.setReason(err.Error())
-		if idle := r.mem.idleTimeout; idle > 0 && r.clock().Sub(parked) > idle/2 {
-			if err := r.touch(ctx); err != nil {
-				return fmt.Errorf("keep the slot from its idle timeout: %w", err)
-			}
-			parked = r.clock()
+		if err := r.keepSlot(ctx); err != nil {
+			return err
 		}
 	}
 	return ctx.Err()
 }
 
-// touch opens and closes the slot, which restarts idle_replication_slot_timeout (PostgreSQL 18). Nothing is confirmed.
-func (r *Relay) touch(ctx context.Context) error {
-	stream, err := r.source.Open(ctx)
-	if err != nil {
-		return err
+// keepSlot opens and closes the slot, which restarts idle_replication_slot_timeout (PostgreSQL 18), before half of that
+// has passed since it was last used. Nothing is confirmed. A server that is away can invalidate nothing, so only an
+// error that no retry can mend is one.
+func (r *Relay) keepSlot(ctx context.Context) error {
+	if r.mem.idleTimeout == 0 || r.clock().Sub(r.mem.slotUsed) < r.mem.idleTimeout/3 {
+		return nil
 	}
-	return stream.Close(0, r.clock())
+	open, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	stream, err := r.source.Open(open)
+	if err != nil {
+		if classify(err, r.delivered()).class != Retry {
+			return fmt.Errorf("keep the slot from its idle timeout: %w", err)
+		}
+		r.log.Debug("keep the slot from its idle timeout", "error", err)
+		return nil
+	}
+	r.mem.slotUsed = r.clock()
+	if err := stream.Close(0, r.clock()); err != nil {
+		r.log.Debug("close the slot again", "error", err)
+	}
+	return nil
 }
 
 // slotEvery is how often the slot is looked at for the metrics.
@@ -284,7 +309,7 @@ func (r *Relay) watchSlot(ctx context.Context) {
 			return
 		case <-every.C:
 		}
-		if r.clock().Sub(r.lastSlot()) < slotEvery {
+		if !r.slotUnwatched() {
 			continue
 		}
 		look, cancel := context.WithTimeout(ctx, slotEvery)

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -14,28 +15,47 @@ import (
 // memory is what this process knows to be in Kafka, from one session to the next. The server may forget: it saves a
 // slot's position at checkpoints only, so that after a crash of Postgres it sends what was confirmed long ago.
 type memory struct {
-	systemID    uint64
-	timeline    int32 // that done lies on
-	progress    checkpoint.Progress
-	confirmed   pglogrepl.LSN // the last position we sent
+	systemID uint64
+	timeline int32 // that the newest of it lies on
+	progress checkpoint.Progress
+	// earlier holds further transactions, behind Done and in front of Partial, that are partly in Kafka. There are some
+	// if a crash took the slot back to before this process began, and the session that read from there was cut.
+	earlier     []checkpoint.Progress
+	confirmed   pglogrepl.LSN // the last position that we sent, as far as we know with success
+	said        pglogrepl.LSN // the last position that we tried to send
 	idleTimeout time.Duration
+	slotUsed    time.Time // when a session, or a touch, last ended
+}
+
+// newest is the last transaction of which anything is known to be in Kafka.
+func newest(p checkpoint.Progress) checkpoint.TxID {
+	if !p.Partial.IsZero() {
+		return p.Partial
+	}
+	return p.Done
 }
 
 // learn takes over what a session delivered.
+//
+// The session may have been cut while it read again what an earlier one had delivered, and then knows less than we do.
 func (m *memory) learn(id replication.Identity, p checkpoint.Progress, confirmed pglogrepl.LSN, idle time.Duration) {
 	m.systemID, m.idleTimeout = id.SystemID, idle
 	m.confirmed = max(m.confirmed, confirmed)
-	old := m.progress
-	if !p.Done.IsZero() && p.Done.CommitLSN >= old.Done.CommitLSN {
-		m.progress.Done = p.Done
-		m.timeline = id.TimelineOf(p.Done.CommitLSN)
+	know := &m.progress
+	if p.Done.CommitLSN > know.Done.CommitLSN {
+		know.Done = p.Done
 	}
-	switch {
-	case !p.Partial.IsZero() && (p.Partial.CommitLSN > old.Partial.CommitLSN || p.Events > old.Events):
-		m.progress.Partial, m.progress.Events = p.Partial, p.Events
-	case m.progress.Partial.CommitLSN <= m.progress.Done.CommitLSN:
-		m.progress.Partial, m.progress.Events = checkpoint.TxID{}, 0
+	switch old := know.Partial.CommitLSN; {
+	case p.Partial.CommitLSN > old, p.Partial.CommitLSN == old && p.Events > know.Events:
+		know.Partial, know.Events = p.Partial, p.Events
+	case p.Partial.CommitLSN < old && !p.Partial.IsZero():
+		m.earlier = append(m.earlier, p)
 	}
+	m.earlier = slices.DeleteFunc(m.earlier, func(e checkpoint.Progress) bool { return e.Partial.CommitLSN <= know.Done.CommitLSN })
+	if know.Partial.CommitLSN <= know.Done.CommitLSN {
+		know.Partial, know.Events = checkpoint.TxID{}, 0
+	}
+	m.timeline = id.TimelineOf(newest(*know).CommitLSN)
 }
 
 // skipper drops what memory knows to be in Kafka as it comes by again, and verifies that it is the same history:
@@ -43,7 +63,9 @@ func (m *memory) learn(id replication.Identity, p checkpoint.Progress, confirmed
 // remembered LSN is ever given to the server.
 type skipper struct {
 	checkpoint.Progress
-	expect bool // Done must come by before anything later does
+	earlier []checkpoint.Progress
+	// Done, and Partial, must come by before anything later does.
+	expectDone, expectPartial bool
 }
 
 func otherHistory(format string, args ...any) error {
@@ -56,20 +78,21 @@ func otherHistory(format string, args ...any) error {
 
 // resume checks the server's identity and says what will be dropped.
 func (m *memory) resume(id replication.Identity, start pglogrepl.LSN) (skipper, error) {
-	done := m.progress.Done
+	last := newest(m.progress)
 	switch {
 	case m.systemID != 0 && id.SystemID != m.systemID:
 		return skipper{}, otherHistory("system identifier is %d, was %d", id.SystemID, m.systemID)
-	case done.IsZero():
+	case last.IsZero():
 		return skipper{Progress: m.progress}, nil
-	case id.TimelineOf(done.CommitLSN) != m.timeline:
+	case id.TimelineOf(last.CommitLSN) != m.timeline:
 		return skipper{}, otherHistory("the transaction committed at %s on timeline %d was delivered, but timeline %d branched off before it",
-			done.CommitLSN, m.timeline, id.Timeline)
-	case id.WALEnd <= done.CommitLSN:
-		return skipper{}, otherHistory("the transaction committed at %s was delivered, but the server's WAL ends at %s", done.CommitLSN, id.WALEnd)
+			last.CommitLSN, m.timeline, id.Timeline)
+	case id.WALEnd <= last.CommitLSN:
+		return skipper{}, otherHistory("the transaction committed at %s was delivered, but the server's WAL ends at %s", last.CommitLSN, id.WALEnd)
 	}
 	// The server leaves out a transaction iff its commit LSN is below the start.
-	return skipper{Progress: m.progress, expect: done.CommitLSN >= start}, nil
+	expected := func(id checkpoint.TxID) bool { return !id.IsZero() && id.CommitLSN >= start }
+	return skipper{Progress: m.progress, earlier: m.earlier, expectDone: expected(m.progress.Done), expectPartial: expected(m.progress.Partial)}, nil
 }
 
 // allEvents is beyond any ordinal.
@@ -84,23 +107,35 @@ func (s *skipper) begin(b *decoder.Begin) (events uint64, err error) {
 		if err := same(b, s.Done); err != nil {
 			return 0, err
 		}
-		s.expect = false
+		s.expectDone = false
 		return allEvents, nil
 	}
 	if err := s.passed(b.CommitLSN); err != nil {
 		return 0, err
 	}
 	if !s.Partial.IsZero() && b.CommitLSN == s.Partial.CommitLSN {
+		s.expectPartial = false
 		return uint64(s.Events), same(b, s.Partial)
 	}
-	return 0, nil
+	for _, e := range s.earlier {
+		if b.CommitLSN == e.Partial.CommitLSN {
+			events = max(events, uint64(e.Events))
+			err = same(b, e.Partial)
+		}
+	}
+	return events, err
 }
 
 // passed notes that everything in front of lsn has come by.
 func (s *skipper) passed(lsn pglogrepl.LSN) error {
-	if s.expect && lsn > s.Done.CommitLSN {
-		return otherHistory("the transaction committed at %s was delivered, but the server, which started before it, is at %s and has not sent it",
-			s.Done.CommitLSN, lsn)
+	for _, x := range []struct {
+		expect bool
+		id     checkpoint.TxID
+	}{{s.expectDone, s.Done}, {s.expectPartial, s.Partial}} {
+		if x.expect && lsn > x.id.CommitLSN {
+			return otherHistory("the transaction committed at %s was delivered, but the server, which started before it, is at %s and has not sent it",
+				x.id.CommitLSN, lsn)
+		}
 	}
 	return nil
 }

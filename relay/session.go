@@ -61,16 +61,21 @@ type sent struct {
 	poison router.Poison
 }
 
-// session runs one session and reports whether Kafka acknowledged anything in it.
-func (r *Relay) session(ctx context.Context) (acked bool, err error) {
+// session runs one session and reports whether it went well for a while: Kafka acknowledged something in it, or it
+// streamed for longer than the longest pause between two.
+func (r *Relay) session(ctx context.Context) (well bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
 	s := &session{r: r, wake: make(chan struct{}, 1)}
 	// Kafka first: while it is away no replication connection is opened.
-	if s.sink, err = r.kafka.Open(ctx, s.callbacks(cancel)); err != nil {
+	opening, opened := context.WithTimeout(ctx, openTimeout)
+	s.sink, err = r.kafka.Open(opening, s.callbacks(cancel))
+	opened()
+	if err != nil {
 		return false, fmt.Errorf("open Kafka: %w", err)
 	}
+	r.tick()
 	if err := s.open(ctx); err != nil {
 		_ = s.closeSink(0) // nothing was sent
 		return false, err
@@ -82,12 +87,27 @@ func (r *Relay) session(ctx context.Context) (acked bool, err error) {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.guard.run(guardCtx, s.stream) })
 
+	began := r.clock()
 	err = s.run(ctx)
+	// What Kafka said comes before what the end of the session made others say.
+	if failure := s.failure.Load(); failure != nil {
+		if v := classify(err, r.delivered()); v.class == Retry && v.how == waitBackoff {
+			err = *failure
+		}
+	}
+	well = r.clock().Sub(began) > r.cfg.BackoffMax
 	err = s.leave(ctx, err)
 	stopGuard()
 	wg.Wait()
-	return s.close(err)
+	s.close(err)
+	return well || s.tracker.AckedAny(), err
 }
+
+// openTimeout bounds the opening of either side; lookUpTimeout one question of the session's goroutine to the catalogs.
+const (
+	openTimeout   = 30 * time.Second
+	lookUpTimeout = 5 * time.Second
+)
 
 // callbacks connects the sink to the tracker. They run on the sink's goroutines, before open has returned at the
 // earliest for Failed and Wake, after a Send for Acked.
@@ -119,7 +139,9 @@ func (s *session) nudge() {
 func (s *session) open(ctx context.Context) error {
 	r := s.r
 	var err error
-	if s.stream, err = r.source.Open(ctx); err != nil {
+	opening, opened := context.WithTimeout(ctx, openTimeout)
+	defer opened()
+	if s.stream, err = r.source.Open(opening); err != nil {
 		return err
 	}
 	id, start := s.stream.Identity(), s.stream.Start()
@@ -127,7 +149,7 @@ func (s *session) open(ctx context.Context) error {
 		_ = s.stream.Close(0, r.clock()) // the history is not ours: say nothing
 		return err
 	}
-	if r.mem.confirmed != 0 && start > r.mem.confirmed {
+	if r.mem.said != 0 && start > r.mem.said {
 		r.met.slotAhead.Inc()
 		r.log.Warn("the slot is further ahead than we last confirmed: another instance was active, or somebody advanced it",
 			"confirmed_by_us", r.mem.confirmed.String(), "slot_confirmed", start.String())
@@ -143,11 +165,13 @@ func (s *session) open(ctx context.Context) error {
 			"columns", strings.Join(missing, ","))
 	}
 	r.setState(Streaming, "")
-	return s.say(now, true) // asks for a keepalive, so that we learn how far the server is
+	return nil
 }
 
 // resolve is the decoder's question whether a relation is the outbox; the router answers whether it has our columns.
 func (s *session) resolve(ctx context.Context, rel *decoder.Relation) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
+	defer cancel()
 	use, err := s.stream.Resolve(ctx, rel.OID, rel.Namespace, rel.Name)
 	if err != nil || !use {
 		return use, err
@@ -161,6 +185,10 @@ const burst = 256
 
 // run reads until the first error or the end of ctx.
 func (s *session) run(ctx context.Context) error {
+	// Asks for a keepalive, so that we learn how far the server is.
+	if err := s.say(s.r.clock(), true); err != nil {
+		return err
+	}
 	for {
 		deadline, err := s.turn(ctx, s.r.clock())
 		if err != nil {
@@ -176,6 +204,9 @@ func (s *session) run(ctx context.Context) error {
 			}
 			if err := s.handle(ctx, msg, err); err != nil {
 				return err
+			}
+			if s.replyDue {
+				break // a server that shuts down asks again and again
 			}
 		}
 	}
@@ -236,7 +267,10 @@ func (s *session) keepalive(msg replication.Message) error {
 			Err:    fmt.Errorf("columns %s are configured but not published, and everything older has been delivered", strings.Join(missing, ", ")),
 			Remedy: "set outbox.columns, or restore the columns or the publication's column list"}
 	}
-	s.received = max(s.received, msg.ServerWALEnd)
+	if msg.ServerWALEnd > s.received {
+		s.received = msg.ServerWALEnd
+		s.r.endState(WaitingForStandby)
+	}
 	s.tracker.Keepalive(msg.ServerWALEnd)
 	return nil
 }
@@ -277,7 +311,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	}
 	s.lastSent = s.begin.CommitLSN
 	if s.waitSince.IsZero() {
-		s.waitSince = s.lastHeard
+		s.waitSince = r.clock()
 	}
 	if err := s.sink.Send(&s.rec, n); err != nil {
 		return fmt.Errorf("send to topic %s: %w", s.rec.Topic, err)

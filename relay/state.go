@@ -106,6 +106,7 @@ func (r *Relay) attach(s *session) {
 	defer r.mu.Unlock()
 	v := &r.view
 	v.session, v.caughtUp, v.received, v.lastCommit = s, false, s.received, time.Time{}
+	v.slotAt = r.clock() // opening has just looked
 	v.confirmed = s.confirmed
 }
 
@@ -154,10 +155,12 @@ func (r *Relay) sawSlot(s *replication.Slot) {
 	r.met.slot(s)
 }
 
-func (r *Relay) lastSlot() time.Time {
+// slotUnwatched reports whether nobody has looked at the slot lately; a session does so by itself.
+func (r *Relay) slotUnwatched() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.view.slotAt
+	age := r.clock().Sub(r.view.slotAt)
+	return age >= 2*slotEvery || r.view.session == nil && age >= slotEvery
 }
 
 // Status is what /status shows.

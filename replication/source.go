@@ -45,7 +45,9 @@ func (s *Source) WaitFree(ctx context.Context, tick func(*Slot)) error {
 	timer := time.NewTicker(time.Second)
 	defer timer.Stop()
 	for {
-		slot, err := s.cfg.readSlot(ctx, conn)
+		look, cancel := context.WithTimeout(ctx, lookTimeout)
+		slot, err := s.cfg.readSlot(look, conn)
+		cancel()
 		if err != nil {
 			return err
 		}
@@ -60,6 +62,9 @@ func (s *Source) WaitFree(ctx context.Context, tick func(*Slot)) error {
 		}
 	}
 }
+
+// lookTimeout bounds one look at the slot, should the network swallow it.
+const lookTimeout = 2 * queryTimeout
 
 // Look reads the slot over a connection of its own that is closed again at once, for the metrics of a time in which
 // there is no session.

@@ -231,11 +231,11 @@ func (st *Stream) Resolve(ctx context.Context, oid uint32, schema, name string) 
 }
 
 // Close leaves: with last it sends one more status update with that position, then CopyDone, and listens for the
-// server's last word for a moment. It returns the server's error, if that was it. Everything is closed afterwards.
+// server's last word for a moment. Without an error the server has taken the position. Everything is closed afterwards.
 func (st *Stream) Close(last pglogrepl.LSN, now time.Time) error {
 	defer st.abandon()
 	if st.conn.IsClosed() {
-		return nil
+		return fail(Unavailable, "end the stream", "", "the connection is lost")
 	}
 	if last != 0 {
 		if err := st.Status(last, false, now); err != nil {
@@ -249,8 +249,8 @@ func (st *Stream) Close(last pglogrepl.LSN, now time.Time) error {
 	}
 	for {
 		raw, err := st.conn.ReceiveMessage(context.Background())
-		if err != nil {
-			return nil // the server is gone, or still busy with a large transaction: nothing more to learn
+		if err != nil { // the server is gone, or still busy with a large transaction
+			return classify("end the stream", streaming, err)
 		}
 		switch m := raw.(type) {
 		case *pgproto3.ErrorResponse:
