@@ -122,6 +122,12 @@ func (t *Tracker) Commit(end pglogrepl.LSN) {
 	}
 	last := t.txs.last()
 	last.end, last.endLSN, last.closed = t.next, end, true
+	// One without events adds its end to the one before: otherwise foreign transactions (PostgreSQL 14 sends them all,
+	// empty) would pile up without bound while an event waits for Kafka.
+	if last.first == last.end && t.txs.len() > 1 {
+		t.txs.drop()
+		t.txs.last().endLSN = max(t.txs.last().endLSN, end)
+	}
 	t.advance()
 }
 
@@ -253,6 +259,9 @@ func (q *queue) len() int   { return len(q.items) - q.start }
 func (q *queue) first() *tx { return &q.items[q.start] }
 func (q *queue) last() *tx  { return &q.items[len(q.items)-1] }
 func (q *queue) push(x tx)  { q.items = append(q.items, x) }
+
+// drop removes the newest.
+func (q *queue) drop() { q.items = q.items[:len(q.items)-1] }
 
 func (q *queue) pop() {
 	q.start++

@@ -74,7 +74,9 @@ func (p *Producer) settle() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range p.topics {
-		if v := t.verdict.Load(); v == nil || !v.ready || t.unacked() {
+		// A topic that was used once and is gone since concerns nobody, until it is asked for.
+		v := t.verdict.Load()
+		if t.unacked() || t == p.last && (v == nil || !v.ready) {
 			waiting[t.name] = struct{}{}
 		}
 		for i := range t.parts {

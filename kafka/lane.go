@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -159,7 +160,8 @@ func (l *lane) results() {
 // later records of the partition are holes and stay unreported, whenever they come.
 func (l *lane) failed(m *message, err error) {
 	p, part, k := l.p, m.part, kindOf(err)
-	if p.dialer.ctx.Err() == nil { // after a cut it would count our own doing
+	var said sarama.KError
+	if p.dialer.ctx.Err() == nil || errors.As(err, &said) { // after a cut, the broker's word only: the rest is our own doing
 		p.metrics.errors.WithLabelValues(p.metrics.label(part.topic.name), k.reason).Inc()
 	}
 	defer p.inflight.Add(-1)
@@ -170,6 +172,10 @@ func (l *lane) failed(m *message, err error) {
 	if !p.stop() {
 		return // not the first
 	}
+	// Sarama still holds later records of this partition and would send them: they would be in the log before those
+	// that failed, and ahead of them for whoever reads it. While it waits for us to take the rest of the batch it sends
+	// nothing, so the cut comes in time. It costs the acks of other partitions that are on their way.
+	p.dialer.cut()
 	f := &failure{
 		doing: fmt.Sprintf("deliver event %d to partition %d of topic %s", m.n, part.id, part.topic.name),
 		topic: part.topic.name, err: err,

@@ -233,7 +233,8 @@ func (p *Producer) Send(rec *router.Record, n uint64) error {
 // acked deals with a record that Kafka has stored. That it is the partition's next one is not taken from sarama on
 // trust: with anything else the session is over.
 func (p *Producer) acked(m *message) {
-	defer p.inflight.Add(-1)
+	// Before the callback: it may wake a sender that waits for nothing to be in flight.
+	p.inflight.Add(-1)
 	part := m.part
 	if next := part.acked.Load(); m.seq != next {
 		if p.stop() { // nothing had failed: sarama lost or re-ordered a record

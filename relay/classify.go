@@ -40,7 +40,7 @@ type verdict struct {
 // errStalled ends a session in which something waited for park_after without an ack.
 type errStalled struct{ what string }
 
-func (e *errStalled) Error() string { return "Kafka does not answer: " + e.what }
+func (e *errStalled) Error() string { return "nothing was acknowledged: " + e.what }
 
 // errSilent ends a session in which the server said nothing for wal_sender_timeout although it was asked.
 var errSilent = errors.New("the server has not answered within wal_sender_timeout")
@@ -50,6 +50,11 @@ type errDrain struct{ err error }
 
 func (e *errDrain) Error() string { return "drain incomplete at shutdown_timeout: " + e.err.Error() }
 func (e *errDrain) Unwrap() error { return e.err }
+
+// errInternal is a broken promise of our own.
+type errInternal struct{ what string }
+
+func (e *errInternal) Error() string { return "internal error: " + e.what }
 
 // kinds is the table for what replication reports.
 var kinds = map[replication.Kind]verdict{
@@ -82,6 +87,8 @@ func classify(err error, delivered bool) verdict {
 	var pg *replication.Error
 	var right interface{ MissingRight() bool }
 	switch {
+	case errors.As(err, new(*errInternal)):
+		v = verdict{Fault, waitBackoff, "other"}
 	case errors.As(err, &drain):
 		v = verdict{Fault, waitBackoff, "drain"}
 	case errors.As(err, &stalled):

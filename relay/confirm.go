@@ -58,7 +58,7 @@ func (s *session) confirm(now time.Time) error {
 	}
 	cfg := &s.r.cfg
 	acked := s.tracker.Acked()
-	safe := min(acked, s.guard.safe)
+	safe := s.safe()
 	since := now.Sub(s.lastSaid)
 	moved := safe > s.confirmed
 	switch {
@@ -79,9 +79,18 @@ func (s *session) confirm(now time.Time) error {
 	return nil
 }
 
+// safe is what may be confirmed: acknowledged, guarded, and of a history that is known to be ours. Until what was
+// delivered before has come by again, what is dropped in front of it may be another's.
+func (s *session) safe() pglogrepl.LSN {
+	if s.skip.expectDone || s.skip.expectPartial {
+		return s.confirmed
+	}
+	return max(s.confirmed, min(s.tracker.Acked(), s.guard.safe))
+}
+
 // say sends a status update with the highest position that is acknowledged and guarded.
 func (s *session) say(now time.Time, reply bool) error {
-	safe := max(s.confirmed, min(s.tracker.Acked(), s.guard.safe))
+	safe := s.safe()
 	if err := s.stream.Status(safe, reply, now); err != nil {
 		return err
 	}
@@ -97,7 +106,7 @@ func (s *session) say(now time.Time, reply bool) error {
 func (s *session) watch(now time.Time) error {
 	events, _ := s.tracker.InFlight()
 	topics := s.sink.Waiting()
-	if events == 0 && len(topics) == 0 && s.awaiting == "" {
+	if events == 0 && s.awaiting == "" {
 		s.waitSince = time.Time{}
 		// Only a reader can expect to hear something.
 		if now.Sub(s.lastHeard) > s.r.cfg.WalSenderTimeout {
@@ -109,7 +118,7 @@ func (s *session) watch(now time.Time) error {
 		s.waitSince = now
 	}
 	last := s.waitSince
-	if ack := time.Unix(0, s.lastAck.Load()); ack.After(last) {
+	if ack := s.began.Add(time.Duration(s.lastAck.Load())); ack.After(last) {
 		last = ack
 	}
 	if now.Sub(last) < s.r.cfg.ParkAfter {
@@ -117,7 +126,7 @@ func (s *session) watch(now time.Time) error {
 	}
 	what := fmt.Sprintf("%d events in flight for %s", events, s.r.cfg.ParkAfter)
 	switch {
-	case len(topics) > 0:
+	case len(topics) > 0 && s.awaiting != "":
 		what = fmt.Sprintf("topic %s is missing or forbidden; create it, or grant it", topics[0])
 	case events == 0:
 		what = s.awaiting
@@ -155,7 +164,8 @@ const (
 )
 
 func (g *guard) init(start pglogrepl.LSN, now time.Time, notify func()) {
-	*g = guard{safe: start, last: now, ask: make(chan struct{}, 1), answer: make(chan guardAnswer, 1), notify: notify}
+	// The first look may be taken at once: a process that lives for less than a second must confirm something too.
+	*g = guard{safe: start, last: now.Add(-guardLeast), ask: make(chan struct{}, 1), answer: make(chan guardAnswer, 1), notify: notify}
 }
 
 // run answers until ctx ends.
@@ -208,19 +218,30 @@ func (g *guard) take(a guardAnswer, r *Relay) error {
 	if a.err != nil {
 		return a.err
 	}
+	if g.undecided {
+		r.log.Info("confirming goes on: the alteration is decided")
+	}
 	g.undecided = false
 	g.safe = max(g.safe, g.asked)
 	return nil
 }
 
 // final looks once more, now, for the last status update of a session, and waits for the answer.
-func (g *guard) final(received pglogrepl.LSN, r *Relay) error {
+func (g *guard) final(ctx context.Context, received pglogrepl.LSN, r *Relay) error {
+	await := func() error {
+		select {
+		case a := <-g.answer:
+			return g.take(a, r)
+		case <-ctx.Done():
+			return fmt.Errorf("look at the catalogs a last time: %w", ctx.Err())
+		}
+	}
 	if g.looking {
-		if err := g.take(<-g.answer, r); err != nil {
+		if err := await(); err != nil {
 			return err
 		}
 	}
 	g.looking, g.asked = true, received
 	g.ask <- struct{}{}
-	return g.take(<-g.answer, r)
+	return await()
 }

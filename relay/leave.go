@@ -37,7 +37,7 @@ func (s *session) leave(ctx context.Context, cause error) error {
 		s.r.log.Warn("close the producer", "error", err)
 	}
 	// The tracker is final. What was received before the guard's last look may be confirmed as far as it is acknowledged.
-	if err := s.guard.final(s.received, s.r); err != nil {
+	if err := s.guard.final(ctx, s.received, s.r); err != nil {
 		s.r.log.Warn("the last position is not confirmed; what was delivered since is repeated by the next start", "error", err)
 		if classify(err, true).class == Lost {
 			return err
@@ -61,7 +61,7 @@ func (s *session) drain(ctx context.Context) error {
 		if err := s.confirm(now); err != nil {
 			return err
 		}
-		wait := time.NewTimer(s.r.cfg.StatusInterval)
+		wait := time.NewTimer(min(s.r.cfg.StatusInterval, s.r.cfg.WalSenderTimeout/3, time.Second))
 		select {
 		case <-ctx.Done():
 		case <-s.tracker.Moved():
@@ -115,7 +115,7 @@ func (s *session) close(cause error) {
 	r := s.r
 	last := s.confirmed
 	if errors.Is(cause, errShutdown) || errors.As(cause, new(*router.Poison)) {
-		last = max(last, min(s.tracker.Acked(), s.guard.safe))
+		last = s.safe()
 	}
 	r.mem.said = max(r.mem.said, last)
 	if err := s.stream.Close(last, r.clock()); err != nil {

@@ -114,6 +114,7 @@ type Relay struct {
 	log    *slog.Logger
 	met    *Metrics
 
+	started time.Time
 	mem     memory        // what earlier sessions of this process delivered
 	careful pglogrepl.LSN // transactions up to this commit LSN are sent record by record, to find the one refused
 
@@ -126,6 +127,7 @@ type Relay struct {
 func New(cfg Config, source Source, kafka Kafka, r *router.Router, met *Metrics, log *slog.Logger) *Relay {
 	rl := &Relay{cfg: cfg, source: source, kafka: kafka, router: r, met: met, log: log, clock: time.Now}
 	now := rl.clock()
+	rl.started = now
 	rl.view = view{state: Starting, since: now, stopped: now, beat: now}
 	met.observe(rl)
 	return rl
@@ -214,8 +216,21 @@ func (r *Relay) wait(ctx context.Context, v verdict, cause error, attempt int) e
 		return r.park(ctx, cause)
 	default:
 		r.backoff(ctx, attempt, cause)
+		if v.reason == "kafka" && r.probe(ctx) != nil {
+			return r.park(ctx, cause)
+		}
+		if errors.As(cause, new(*replication.Error)) {
+			return nil // Postgres itself is tried again and again
+		}
 		return r.keepSlot(ctx)
 	}
+}
+
+// probe asks whether just that would work now which the last session waited for.
+func (r *Relay) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	return r.kafka.Probe(ctx)
 }
 
 // backoff sleeps for a random time between nothing and a ceiling that doubles with each attempt (full jitter).
@@ -249,7 +264,10 @@ func (r *Relay) sleep(ctx context.Context, d time.Duration) {
 }
 
 // probeEvery bounds the pause between two probes while parked, so that delivery goes on soon after Kafka is back.
-const probeEvery = 3 * time.Second
+const (
+	probeEvery   = 3 * time.Second
+	probeTimeout = 10 * time.Second
+)
 
 // park leaves the server alone until Kafka can take what was waiting: the replication connection is closed, the slot
 // keeps the WAL, and Postgres can be stopped and started freely.
@@ -257,9 +275,7 @@ func (r *Relay) park(ctx context.Context, cause error) error {
 	r.setState(Parked, cause.Error())
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		r.sleep(ctx, probeEvery/4+time.Duration(rand.Int64N(int64(min(probeEvery, 250*time.Millisecond<<min(attempt, 8))))))
-		probe, cancel := context.WithTimeout(ctx, 10*time.Second)
-		err := r.kafka.Probe(probe)
-		cancel()
+		err := r.probe(ctx)
 		if err == nil {
 			return nil
 		}
@@ -276,7 +292,11 @@ func (r *Relay) park(ctx context.Context, cause error) error {
 // has passed since it was last used. Nothing is confirmed. A server that is away can invalidate nothing, so only an
 // error that no retry can mend is one.
 func (r *Relay) keepSlot(ctx context.Context) error {
-	if r.mem.idleTimeout == 0 || r.clock().Sub(r.mem.slotUsed) < r.mem.idleTimeout/3 {
+	idle := r.mem.idleTimeout / 3
+	if r.mem.slotUsed.IsZero() { // no session yet, so the time-out is not known: Kafka is away since the start
+		idle = learnAfter
+	}
+	if idle == 0 || r.clock().Sub(maxTime(r.mem.slotUsed, r.started)) < idle {
 		return nil
 	}
 	open, cancel := context.WithTimeout(ctx, openTimeout)
@@ -289,11 +309,21 @@ func (r *Relay) keepSlot(ctx context.Context) error {
 		r.log.Debug("keep the slot from its idle timeout", "error", err)
 		return nil
 	}
-	r.mem.slotUsed = r.clock()
+	r.mem.slotUsed, r.mem.idleTimeout = r.clock(), stream.IdleTimeout()
 	if err := stream.Close(0, r.clock()); err != nil {
 		r.log.Debug("close the slot again", "error", err)
 	}
 	return nil
+}
+
+// learnAfter is how long a process that has had no session waits until it opens the slot to learn its time-out.
+const learnAfter = time.Minute
+
+func maxTime(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // slotEvery is how often the slot is looked at for the metrics.

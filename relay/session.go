@@ -50,8 +50,10 @@ type session struct {
 
 	heard bool // a message came since the last turn
 
+	began time.Time
+
 	// written by the sink's goroutines
-	lastAck atomic.Int64 // Unix nanoseconds
+	lastAck atomic.Int64 // nanoseconds since began
 	failure atomic.Pointer[error]
 }
 
@@ -67,7 +69,7 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	s := &session{r: r, wake: make(chan struct{}, 1)}
+	s := &session{r: r, wake: make(chan struct{}, 1), began: r.clock()}
 	// Kafka first: while it is away no replication connection is opened.
 	opening, opened := context.WithTimeout(ctx, openTimeout)
 	s.sink, err = r.kafka.Open(opening, s.callbacks(cancel))
@@ -99,8 +101,10 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 	err = s.leave(ctx, err)
 	stopGuard()
 	wg.Wait()
+	before := r.mem.progress
 	s.close(err)
-	return well || s.tracker.AckedAny(), err
+	// Acknowledgements behind a hole are no progress: they are repeated, and must not be for ever at full speed.
+	return well || r.mem.progress != before, err
 }
 
 // openTimeout bounds the opening of either side; lookUpTimeout one question of the session's goroutine to the catalogs.
@@ -114,9 +118,16 @@ const (
 func (s *session) callbacks(cancel context.CancelFunc) Callbacks {
 	return Callbacks{
 		Acked: func(n uint64) {
+			defer func() {
+				if broken := recover(); broken != nil { // the tracker's word on a promise of ours that does not hold
+					var err error = &errInternal{fmt.Sprint(broken)}
+					s.failure.CompareAndSwap(nil, &err)
+					cancel()
+				}
+			}()
 			commit := s.tracker.Ack(n)
 			now := s.r.clock()
-			s.lastAck.Store(now.UnixNano())
+			s.lastAck.Store(int64(now.Sub(s.began)))
 			s.r.met.latency.Observe(max(0, now.Sub(commit).Seconds()))
 		},
 		Failed: func(err error) {
@@ -170,7 +181,8 @@ func (s *session) open(ctx context.Context) error {
 
 // resolve is the decoder's question whether a relation is the outbox; the router answers whether it has our columns.
 func (s *session) resolve(ctx context.Context, rel *decoder.Relation) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
+	// Not cancelled when told to stop: the drain needs the connection.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookUpTimeout)
 	defer cancel()
 	use, err := s.stream.Resolve(ctx, rel.OID, rel.Namespace, rel.Name)
 	if err != nil || !use {
@@ -189,8 +201,20 @@ func (s *session) run(ctx context.Context) error {
 	if err := s.say(s.r.clock(), true); err != nil {
 		return err
 	}
+	var finishBy time.Time
 	for {
-		deadline, err := s.turn(ctx, s.r.clock())
+		now := s.r.clock()
+		deadline, err := s.turn(ctx, now)
+		if errors.Is(err, errShutdown) && s.inTx {
+			// The rest of a transaction that is half sent: without its Commit it cannot be confirmed and would be
+			// repeated. A long one is left all the same.
+			if finishBy.IsZero() {
+				finishBy = now.Add(grace)
+			}
+			if deadline, err = finishBy, nil; !now.Before(finishBy) {
+				err = errShutdown
+			}
+		}
 		if err != nil {
 			return err
 		}
@@ -205,7 +229,7 @@ func (s *session) run(ctx context.Context) error {
 			if err := s.handle(ctx, msg, err); err != nil {
 				return err
 			}
-			if s.replyDue {
+			if s.replyDue || !finishBy.IsZero() && !s.inTx {
 				break // a server that shuts down asks again and again
 			}
 		}
@@ -230,7 +254,7 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 	s.r.met.receivedBytes.Add(float64(len(msg.Data)))
 	m, err := s.decoder.Decode(msg.Data)
 	if err != nil {
-		return fmt.Errorf("decode message at %s: %w", msg.WALStart, err)
+		return decodeError(msg.WALStart, err)
 	}
 	s.r.met.message(m.Kind)
 	switch m.Kind {
@@ -250,6 +274,17 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 		s.r.met.transactions.Inc()
 	}
 	return nil
+}
+
+// decodeError says where, unless what failed is the look-up of a relation, which is not about the bytes.
+func decodeError(at pglogrepl.LSN, err error) error {
+	if missing, ok := errors.AsType[*router.MissingColumnError](err); ok {
+		return missing
+	}
+	if pg, ok := errors.AsType[*replication.Error](err); ok {
+		return pg
+	}
+	return fmt.Errorf("decode message at %s: %w", at, err)
 }
 
 // keepalive notes how far the server is. Inside a transaction it says nothing about what may be confirmed.

@@ -93,6 +93,7 @@ func (c *Config) fitSlot(s *Slot, database string) error {
 type table struct {
 	oid          uint32
 	schema, name string
+	leaf         bool // holds rows itself: not the root, or a branch, of a partitioned table
 }
 
 // catalog is what the guard compares: what the publication does to our table, by the identity of its catalog rows.
@@ -123,7 +124,7 @@ SELECT c.oid, n.nspname, c.relname, c.relkind::text
 // publishedSQL asks for what is published in effect; attnames and rowfilter exist since PostgreSQL 15. Names are compared
 // rather than cast to regclass, which would need USAGE on schemas that the role has no business in.
 const publishedSQL = `
-SELECT coalesce(to_jsonb(t)->>'rowfilter', ''),
+SELECT c.oid, coalesce(to_jsonb(t)->>'rowfilter', ''),
        CASE WHEN to_jsonb(t) ? 'attnames' THEN ARRAY(SELECT jsonb_array_elements_text(to_jsonb(t)->'attnames'))
             ELSE ARRAY(SELECT a.attname::text FROM pg_attribute a
                         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) END
@@ -133,7 +134,8 @@ SELECT coalesce(to_jsonb(t)->>'rowfilter', ''),
  WHERE t.pubname = $1 AND c.oid = ANY($2)`
 
 // guardSQL is the guard's one query; %[1]s is the part for schema publications, which PostgreSQL 15 brought. ours holds
-// the catalog rows that decide what the walsender sends. A row whose xmax is a transaction that has not failed is about
+// the catalog rows that decide what the walsender sends; an unlogged table, or one that became a partition of another, is
+// no longer sent under its name, which only a publication of all tables leaves unmarked. A row whose xmax is a transaction that has not failed is about
 // to change: the change may be in the WAL already, and obeyed by the walsender, before anybody can see it (a commit that
 // waits for a synchronous standby is).
 const guardSQL = `
@@ -153,7 +155,8 @@ pending AS (
    WHERE o.xmax <> 0
 )
 SELECT EXISTS (SELECT FROM pub),
-       coalesce((SELECT string_agg(o.kind || o.oid::text || '/' || o.xmin::text, ',' ORDER BY o.kind, o.oid) FROM ours o), ''),
+       coalesce((SELECT string_agg(o.kind || o.oid::text || '/' || o.xmin::text, ',' ORDER BY o.kind, o.oid) FROM ours o), '')
+       || coalesce((SELECT ';' || c.relpersistence::text || c.relispartition::text FROM pg_class c WHERE c.oid = $3), ''),
        coalesce((SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                   WHERE c.oid = $3), ''),
        EXISTS (SELECT FROM pending WHERE xid > 0 AND pg_xact_status(xid::text::xid8) <> 'aborted'),
@@ -213,8 +216,9 @@ func (c *Config) readTables(ctx context.Context, conn *pgx.Conn, cat *catalog) e
 		if err := rows.Scan(&t.oid, &t.schema, &t.name, &kind); err != nil {
 			return classify(op, inspecting, err)
 		}
+		t.leaf = kind != "p"
 		if len(cat.tables) == 0 {
-			cat.partitioned = kind == "p"
+			cat.partitioned = !t.leaf
 		}
 		cat.tables = append(cat.tables, t)
 	}
@@ -235,15 +239,16 @@ func (c *Config) readPublished(ctx context.Context, conn *pgx.Conn, cat *catalog
 		return classify(op, inspecting, err)
 	}
 	defer rows.Close()
-	carried := 0
+	carried := map[uint32]bool{}
 	missing := map[string]bool{}
 	for rows.Next() {
+		var oid uint32
 		var filter string
 		var columns []string
-		if err := rows.Scan(&filter, &columns); err != nil {
+		if err := rows.Scan(&oid, &filter, &columns); err != nil {
 			return classify(op, inspecting, err)
 		}
-		carried++
+		carried[oid] = true
 		if filter != "" {
 			return fail(PublicationChanged, op, publicationRemedy, "it has a row filter on %s: %s", c.table(), filter)
 		}
@@ -261,9 +266,15 @@ func (c *Config) readPublished(ctx context.Context, conn *pgx.Conn, cat *catalog
 	if err := rows.Err(); err != nil {
 		return classify(op, inspecting, err)
 	}
-	// A partitioned table without partitions has nothing to carry and nothing to lose.
-	if carried == 0 && (!cat.partitioned || len(cat.tables) > 1) {
-		return fail(PublicationChanged, op, publicationRemedy, "it does not carry table %s", c.table())
+	for i, t := range cat.tables {
+		// Via the root the rows of all leaves are the root's; otherwise each leaf is published by itself.
+		needed := i == 0
+		if cat.partitioned && !cat.viaRoot {
+			needed = t.leaf
+		}
+		if needed && !carried[t.oid] {
+			return fail(PublicationChanged, op, publicationRemedy, "it does not carry table %s.%s", t.schema, t.name)
+		}
 	}
 	return nil
 }

@@ -81,6 +81,7 @@ func (c *Config) controlParams() map[string]string {
 	return map[string]string{
 		"application_name":              c.ApplicationName(),
 		"client_encoding":               "UTF8",
+		"idle_session_timeout":          "0", // it idles between two looks of the guard
 		"default_transaction_read_only": "on",
 		"statement_timeout":             ms,
 		"lock_timeout":                  ms,

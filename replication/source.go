@@ -208,7 +208,8 @@ func (st *Stream) begin(ctx context.Context) error {
 		e := classify(op, starting, err)
 		if e.SQLSTATE == "55000" {
 			// Also what a server says that is just being promoted: the slot itself tells whether it is lost.
-			if _, err := st.cfg.readSlot(ctx, st.control); err == nil {
+			_, err := st.cfg.readSlot(ctx, st.control)
+			if e.Kind = KindOf(err); err == nil || e.Kind != SlotLost && e.Kind != SlotMissing {
 				e.Kind, e.Remedy = Unavailable, ""
 			}
 		}

@@ -219,6 +219,9 @@ func (st *Stream) Resolve(ctx context.Context, oid uint32, schema, name string) 
 		return false, nil
 	case err != nil:
 		return false, classify(op, inspecting, err)
+	case !ours && st.cat.partitioned && !st.cat.viaRoot:
+		return false, fail(RelationMismatch, op, "attach it again until its events are delivered, or fetch them from that table; a partitioned outbox should be published via its root",
+			"it is no partition of the outbox now, and may have been one when its rows were committed")
 	}
 	if ours { // attached since we looked
 		if now.schema != schema || now.name != name {

@@ -18,7 +18,8 @@ type MissingColumnError struct {
 }
 
 func (e *MissingColumnError) Error() string {
-	return fmt.Sprintf("relation %s has no column %q (named by %s); it has %s", e.Relation, e.Column, e.Setting, strings.Join(e.Has, ", "))
+	return fmt.Sprintf("relation %s has no column %q (named by %s); it has %s; remedy: set %s, or restore the column or the publication's column list",
+		e.Relation, e.Column, e.Setting, strings.Join(e.Has, ", "), e.Setting)
 }
 
 // plan is where the configured columns are in one version of a relation: -1 for those that were not configured.

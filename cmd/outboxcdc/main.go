@@ -19,6 +19,8 @@ import (
 )
 
 func main() {
+	// It will mean: read secrets and certificates again. Until then it must at least not end the daemon.
+	signal.Ignore(syscall.SIGHUP)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, func() {
 		// From here on the default action holds again: a second signal ends the process. Its exit status must be 1 and

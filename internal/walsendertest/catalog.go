@@ -1,0 +1,144 @@
+package walsendertest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// query is one that package replication asks, known by a piece of its text, with the types of its parameters and
+// columns.
+type query struct {
+	part            string
+	params, columns []uint32
+	rows            func(*view) [][]any
+}
+
+// view is the server, locked, with the parameters of a query.
+type view struct {
+	*Server
+	params [][]byte
+}
+
+func (v *view) text(i int) string { return string(v.params[i]) }
+
+// oid is a parameter of type oid, which pgx sends in binary.
+func (v *view) oid(i int) uint32 { return binary.BigEndian.Uint32(v.params[i]) }
+
+const (
+	text  = pgtype.TextOID
+	boolT = pgtype.BoolOID
+	int4  = pgtype.Int4OID
+	int8T = pgtype.Int8OID
+	oid   = pgtype.OIDOID
+	oids  = pgtype.OIDArrayOID
+	texts = pgtype.TextArrayOID
+)
+
+var queries = []query{
+	{"select pg_is_in_recovery()", nil, []uint32{boolT}, func(v *view) [][]any { return [][]any{{v.cat.Standby}} }},
+	{"IDENTIFY_SYSTEM", nil, []uint32{text, int4, text, text}, func(v *view) [][]any {
+		return [][]any{{strconv.FormatUint(v.cat.SystemID, 10), v.cat.Timeline, v.end.String(), v.cat.Database}}
+	}},
+	{"TIMELINE_HISTORY", nil, []uint32{text, text}, func(v *view) [][]any {
+		return [][]any{{fmt.Sprintf("%08X.history", v.cat.Timeline), v.cat.History}}
+	}},
+	{
+		"FROM pg_replication_slots s",
+		[]uint32{text},
+		[]uint32{text, text, boolT, int4, text, text, text, boolT, text, text, text},
+		(*view).slot,
+	},
+	{"SELECT p.oid, p.xmin::text, p.pubinsert", []uint32{text}, []uint32{oid, text, boolT, boolT}, func(v *view) [][]any {
+		p := &v.cat.Publication
+		if p.Missing || p.Name != v.text(0) {
+			return nil
+		}
+		return [][]any{{p.OID, strconv.Itoa(int(p.XMin)), !p.NoInserts, p.ViaRoot}}
+	}},
+	{"pg_partition_tree(r.oid)", []uint32{text, text}, []uint32{oid, text, text, text}, func(v *view) [][]any {
+		o := v.cat.Outbox()
+		if o.Schema != v.text(0) || o.Name != v.text(1) {
+			return nil
+		}
+		rows := [][]any{{o.OID, o.Schema, o.Name, o.Kind}}
+		for _, t := range v.cat.Tables[1:] {
+			if t.Partition {
+				rows = append(rows, []any{t.OID, t.Schema, t.Name, t.Kind})
+			}
+		}
+		return rows
+	}},
+	{"FROM pg_publication_tables t", []uint32{text, oids}, []uint32{oid, text, texts}, (*view).published},
+	{"WITH pub AS", []uint32{text, oids, oid, int4}, []uint32{boolT, text, text, boolT, text, text}, func(v *view) [][]any {
+		p, o := &v.cat.Publication, v.cat.Outbox()
+		exists := !p.Missing && p.Name == v.text(0)
+		fingerprint := ""
+		if exists {
+			fingerprint = fmt.Sprintf("p%d/%d", p.OID, p.XMin)
+			if p.RelOID != 0 {
+				fingerprint += fmt.Sprintf(",r%d/%d", p.RelOID, p.RelXMin)
+			}
+		}
+		table := ""
+		if o.OID == v.oid(2) {
+			table = o.Schema + "." + o.Name
+			if o.Unlogged {
+				fingerprint += ";u"
+			}
+		}
+		return [][]any{{exists, fingerprint, table, p.Pending, v.cat.SyncNames, v.cat.SyncState}}
+	}},
+	{"idle_replication_slot_timeout", nil, []uint32{int8T}, func(v *view) [][]any {
+		return [][]any{{v.cat.IdleTimeout.Milliseconds()}}
+	}},
+	{"EXISTS (SELECT FROM pg_partition_tree", []uint32{oid, oid}, []uint32{text, text, boolT}, func(v *view) [][]any {
+		for _, t := range v.cat.Tables {
+			if t.OID == v.oid(0) {
+				return [][]any{{t.Schema, t.Name, t.Partition}}
+			}
+		}
+		return nil
+	}},
+}
+
+// published are the tables that the publication carries under their own name: leaves, unless it publishes via the root.
+func (v *view) published() [][]any {
+	p := &v.cat.Publication
+	if p.Missing || p.RelOID == 0 {
+		return nil
+	}
+	var columns []string
+	for _, c := range v.cat.Outbox().Columns {
+		if !slices.Contains(p.WithoutColumns, c) {
+			columns = append(columns, c)
+		}
+	}
+	leaves := v.cat.Outbox().Kind == "p" && !p.ViaRoot
+	var rows [][]any
+	for i, t := range v.cat.Tables {
+		if leaves && t.Partition && !slices.Contains(p.WithoutTables, t.OID) || !leaves && i == 0 {
+			rows = append(rows, []any{t.OID, p.Filter, columns})
+		}
+	}
+	return rows
+}
+
+func (v *view) slot() [][]any {
+	s := &v.cat.Slot
+	if s.Missing || s.Name != v.text(0) {
+		return nil
+	}
+	pid, name := s.Holder, s.HolderName
+	if v.active != nil {
+		pid, name = v.active.conn.pid, strings.TrimSpace("outboxcdc-"+s.Name)
+	}
+	return [][]any{{
+		s.Plugin, v.cat.Database, pid != 0, int32(pid), name, s.WALStatus, s.Invalidation, s.Failover,
+		s.Restart.String(), s.Confirmed.String(), v.end.String(),
+	}}
+}

@@ -1,0 +1,575 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// TestSinkFailure: the first error ends the session, in both forms of failure. Nothing is confirmed after it, and the
+// next session reads again from the slot what was not acknowledged, and only that.
+func TestSinkFailure(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		form bool
+		want []string
+	}{
+		{"not stored", lost, []string{"a", "b", "c"}},
+		{"stored", stored, []string{"a", "b", "c", "b", "c"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, testConfig(), func(b *bench) {
+				b.kafka.hold()
+				b.start()
+				b.pg.commit("a")
+				b.pg.commit("b")
+				x := b.pg.commit("c")
+				synctest.Wait()
+				b.kafka.ack("a") // acknowledged, and not yet confirmed
+				first := b.pg.stream()
+				at := first.freeze()
+				if at != firstLSN {
+					b.Fatalf("confirmed %s already", at)
+				}
+				b.kafka.fail(errKafka, c.form)
+				b.kafka.edit(func() { b.kafka.auto = time.Millisecond })
+				b.sleep(5 * time.Second)
+				b.want(Streaming)
+				if b.pg.sessions() != 2 || len(b.kafka.opens) != 2 {
+					b.Fatalf("%d streams, %d sinks", b.pg.sessions(), len(b.kafka.opens))
+				}
+				second := b.pg.stream()
+				if second.id.WALEnd != x.End || b.pg.streams[1].updates()[0].pos != firstLSN {
+					b.Errorf("the second session began at %v", b.pg.streams[1].updates()[0])
+				}
+				b.delivered(c.want...)
+				if got := b.metric("events_skipped_total"); got != 1 {
+					b.Errorf("%v events skipped", got)
+				}
+				if got := b.metric("replication_reconnects_total", "reason=other"); got != 1 {
+					b.Errorf("%v reconnects", got)
+				}
+				if b.pg.slotAt() != x.End {
+					b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), x.End)
+				}
+			})
+		})
+	}
+}
+
+// TestLostAcknowledgements: what is stored, and never acknowledged, is not confirmed.
+func TestLostAcknowledgements(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a")
+		b.pg.commit("b")
+		b.sleep(time.Second)
+		b.kafka.keep()
+		b.sleep(10 * time.Second)
+		if got := b.pg.slotAt(); got != firstLSN {
+			b.Fatalf("the slot is at %s", got)
+		}
+		b.pg.cut()
+		b.kafka.edit(func() { b.kafka.auto = time.Millisecond })
+		b.sleep(10 * time.Second)
+		b.delivered("a", "b", "a", "b")
+	})
+}
+
+// TestLateAcknowledgements: an old session's acknowledgements hit its old tracker and change nothing.
+func TestLateAcknowledgements(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a")
+		b.pg.commit("b")
+		synctest.Wait()
+		old := b.kafka.sink()
+		numbers := []uint64{old.flying[0].n, old.flying[1].n}
+		b.kafka.fail(errKafka, lost)
+		b.sleep(5 * time.Second)
+		if b.pg.sessions() != 2 || !slices.Equal(b.kafka.flying(), []string{"a", "b"}) {
+			b.Fatalf("%d sessions, in flight %v", b.pg.sessions(), b.kafka.flying())
+		}
+		// The real sink promises that this does not happen after Close. Should it happen all the same:
+		b.kafka.edit(func() { old.telling++ })
+		old.tell(numbers)
+		old.cb.Failed(errKafka)
+		old.cb.Wake()
+		b.sleep(10 * time.Second)
+		if got := b.pg.slotAt(); got != firstLSN || b.pg.sessions() != 2 {
+			b.Fatalf("the slot is at %s in session %d", got, b.pg.sessions())
+		}
+		b.kafka.ack()
+		b.sleep(3 * time.Second)
+		b.delivered("a", "b")
+	})
+}
+
+// TestStreamFailure: the same from the other side.
+func TestStreamFailure(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a")
+		b.pg.commit("b")
+		synctest.Wait()
+		b.kafka.edit(func() { b.kafka.auto = time.Millisecond })
+		// Acknowledgements that are on their way are waited for: each is an event less to repeat.
+		time.AfterFunc(time.Second, func() { b.kafka.ack("a") })
+		b.pg.cut()
+		b.sleep(10 * time.Second)
+		b.delivered("a", "b")
+		if got := b.metric("replication_reconnects_total", "reason=postgres_unavailable"); got != 1 {
+			b.Errorf("%v reconnects", got)
+		}
+	})
+}
+
+// TestSendFails: an internal error of the sink ends the session like any other.
+func TestSendFails(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		n := 0
+		b.kafka.unable = func(rec *router.Record) bool { n++; return n == 2 }
+		b.start()
+		b.pg.commit("a")
+		b.pg.commit("b")
+		b.sleep(10 * time.Second)
+		b.delivered("a", "b")
+		if b.pg.sessions() != 2 {
+			b.Errorf("%d sessions", b.pg.sessions())
+		}
+	})
+}
+
+// TestBackoff: full jitter between nothing and a ceiling that doubles from 100 ms to 30 s, for ever, and starts anew
+// after a session that has delivered something.
+func TestBackoff(t *testing.T) {
+	cfg := testConfig()
+	bubble(t, cfg, func(b *bench) {
+		b.pg.openErr = func(int) error { return errGone }
+		b.start()
+		b.sleep(3 * time.Hour)
+		b.want(Reconnecting)
+		opens := b.pg.opens
+		var late, sum time.Duration
+		count := 0
+		for i := 1; i < len(opens); i++ {
+			gap := opens[i].Sub(opens[i-1])
+			ceiling := cfg.BackoffMax
+			if i < 10 {
+				ceiling = min(ceiling, cfg.BackoffMin<<(i-1))
+			}
+			if gap > ceiling {
+				b.Fatalf("pause %d is %s, want at most %s", i, gap, ceiling)
+			}
+			if i > 10 {
+				count++
+				sum += gap
+				late = max(late, gap)
+			}
+		}
+		if mean := sum / time.Duration(count); mean < 13*time.Second || mean > 17*time.Second || late < 28*time.Second {
+			b.Errorf("the pauses have a mean of %s and a maximum of %s, want 15 s and 30 s", mean, late)
+		}
+		if n := b.log.count("state=reconnecting"); n != 1 {
+			b.Errorf("%d lines about it", n)
+		}
+		if age := b.relay.Alive(); age > 2*time.Second {
+			b.Errorf("the main loop has not shown that it lives for %s", age)
+		}
+		if err := b.quit(); err != nil {
+			b.Errorf("stopped while waiting: %v", err)
+		}
+	})
+	bubble(t, cfg, func(b *bench) {
+		bad := true
+		b.pg.openErr = func(int) error {
+			if bad {
+				return errGone
+			}
+			return nil
+		}
+		b.start()
+		b.sleep(time.Hour)
+		b.pg.edit(func() { bad = false })
+		b.sleep(time.Minute)
+		b.pg.commit("a")
+		b.sleep(time.Minute)
+		b.pg.edit(func() { b.pg.opens, bad = nil, true })
+		b.pg.cut()
+		b.sleep(3 * time.Second)
+		if n := len(b.pg.opens); n < 4 {
+			b.Errorf("%d attempts within 3 s of a session that had delivered", n)
+		}
+	})
+}
+
+// TestKafkaAway: no replication connection is opened while Kafka cannot be reached, but for one that learns the slot's
+// idle time-out.
+func TestKafkaAway(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		away := true
+		b.kafka.openErr = func(int) error {
+			if away {
+				return errKafka
+			}
+			return nil
+		}
+		b.start()
+		b.sleep(10 * time.Minute)
+		b.want(Reconnecting)
+		if n := len(b.pg.opens); n > 1 {
+			b.Errorf("%d replication connections", n)
+		}
+		b.kafka.edit(func() { away = false })
+		b.pg.commit("a")
+		b.sleep(time.Minute)
+		b.delivered("a")
+	})
+}
+
+// Poison.
+
+// TestPoisonStops: under policy stop everything in front of it is delivered and confirmed, and nothing else.
+func TestPoisonStops(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		cause router.Cause
+		do    func(*bench)
+		spec  string
+	}{
+		{"not to be routed", router.NullKey, func(*bench) {}, "!bad"},
+		{"too large", router.TooLarge, func(b *bench) { b.kafka.tooLarge["bad"] = true }, "bad"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, testConfig(), func(b *bench) {
+				c.do(b)
+				b.kafka.hold()
+				b.start()
+				b.pg.commit("a")
+				x := b.pg.commit("b")
+				b.pg.commit("c", c.spec, "d")
+				b.pg.commit("e")
+				synctest.Wait()
+				// What is in flight is waited for, with status updates going on.
+				b.sleep(10 * time.Second)
+				b.want(Draining)
+				if n := len(b.pg.stream().updates()); n < 2 {
+					b.Errorf("%d status updates while draining", n)
+				}
+				b.kafka.ack()
+				s := b.ends(Poison, 20*time.Second)
+				var p *router.Poison
+				want := checkpoint.Position{SystemID: 7, Timeline: 1, CommitLSN: x.End, Ordinal: 1}
+				if !errors.As(s.Err, &p) || p.ID != "bad" || p.Cause != c.cause || p.Position != want {
+					b.Errorf("poison %+v, want id bad at %s", p, want)
+				}
+				b.delivered("a", "b", "c")
+				if got := b.pg.slotAt(); got != x.End {
+					b.Errorf("the slot is at %s, want %s: everything in front of the poison", got, x.End)
+				}
+			})
+		})
+	}
+}
+
+// TestPoisonWithKafkaGone: poison with acknowledgements outstanding that never come still ends as poison.
+func TestPoisonWithKafkaGone(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a")
+		b.pg.commit("!bad")
+		b.ends(Poison, b.relay.cfg.ShutdownTimeout+5*time.Second)
+		if got := b.pg.slotAt(); got != firstLSN {
+			b.Errorf("the slot is at %s", got)
+		}
+	})
+}
+
+// Careful mode.
+
+// TestRefusedBatch: the broker refuses a batch for what one of its records is. The next session sends one by one, the
+// one refused alone is poison, and everything else in front of it has been delivered and confirmed.
+func TestRefusedBatch(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.refused["bad"] = true
+		b.pg.commit("a")
+		x := b.pg.commit("b", "c")
+		b.pg.commit("d", "bad", "e")
+		b.pg.commit("f")
+		b.start()
+		s := b.ends(Poison, time.Minute)
+		var p *router.Poison
+		want := checkpoint.Position{SystemID: 7, Timeline: 1, CommitLSN: x.End, Ordinal: 1}
+		if !errors.As(s.Err, &p) || p.Cause != router.Rejected || p.ID != "bad" || p.Position != want || p.Topic != "t" {
+			b.Fatalf("ended with %+v, want bad rejected at %s", p, want)
+		}
+		if !strings.Contains(p.Message, "MESSAGE_TOO_LARGE") {
+			b.Errorf("the broker's words are missing: %s", p.Message)
+		}
+		b.delivered("a", "b", "c", "d")
+		if b.pg.sessions() != 2 {
+			b.Errorf("%d sessions", b.pg.sessions())
+		}
+		if got := b.pg.slotAt(); got != x.End {
+			b.Errorf("the slot is at %s, want %s", got, x.End)
+		}
+	})
+}
+
+// TestRefusedTogether: records that are refused only together are delivered one by one, and batches come back after them.
+func TestRefusedTogether(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a")
+		b.pg.commit("b", "c")
+		synctest.Wait()
+		b.kafka.fail(fmt.Errorf("wrapped: %w", &refusal{[]uint64{0, 1, 2}}), lost)
+		b.sleep(time.Second)
+		most := 0
+		for range 3 {
+			most = max(most, len(b.kafka.flying()))
+			b.kafka.ack()
+			b.sleep(10 * time.Millisecond)
+		}
+		if most != 1 {
+			b.Errorf("%d records at once", most)
+		}
+		b.pg.commit("d")
+		b.pg.commit("e")
+		b.sleep(10 * time.Millisecond)
+		if got := b.kafka.flying(); !slices.Equal(got, []string{"d", "e"}) {
+			b.Errorf("in flight behind the careful part: %v", got)
+		}
+		b.kafka.ack()
+		b.sleep(3 * time.Second)
+		b.delivered("a", "b", "c", "d", "e")
+		b.want(Streaming)
+	})
+}
+
+// TestRefusedWithoutNumbers: an error that knows the method but says no is an ordinary failure.
+func TestOrdinaryFailureIsNoRefusal(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a")
+		b.pg.commit("b")
+		synctest.Wait()
+		b.kafka.fail(notRefused{}, lost)
+		b.sleep(time.Second)
+		if got := b.kafka.flying(); len(got) != 2 {
+			b.Errorf("in flight in the next session: %v", got)
+		}
+	})
+}
+
+type notRefused struct{}
+
+func (notRefused) Error() string             { return "NOT_LEADER" }
+func (notRefused) Refused() ([]uint64, bool) { return []uint64{0}, false }
+
+// TestHugeRecordRefused: a record that goes alone because of its size and is refused is poison at once.
+func TestHugeRecordRefused(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.alone["bad"], b.kafka.refused["bad"] = true, true
+		b.kafka.alone["big"] = true
+		b.start()
+		b.pg.commit("a", "big", "b")
+		x := b.pg.commit("c")
+		b.pg.commit("bad")
+		s := b.ends(Poison, time.Minute)
+		var p *router.Poison
+		if !errors.As(s.Err, &p) || p.Cause != router.Rejected || p.ID != "bad" {
+			b.Fatalf("ended with %v", s.Err)
+		}
+		b.delivered("a", "big", "b", "c")
+		if b.pg.sessions() != 1 || b.pg.slotAt() != x.End {
+			b.Errorf("%d sessions, the slot is at %s", b.pg.sessions(), b.pg.slotAt())
+		}
+	})
+}
+
+// Back-pressure.
+
+func TestWindow(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*Config)
+		most   int
+	}{
+		{"events", func(c *Config) { c.MaxEvents = 8 }, 8},
+		{"one event", func(c *Config) { c.MaxEvents = 1 }, 1},
+		{"bytes", func(c *Config) { c.MaxBytes = 400 }, 7},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := testConfig()
+			c.change(&cfg)
+			bubble(t, cfg, func(b *bench) {
+				b.kafka.hold()
+				b.start()
+				var want []string
+				for i := range 40 {
+					want = append(want, fmt.Sprint("e", i))
+				}
+				b.pg.commit(want...)
+				b.sleep(time.Second)
+				b.want(Backpressured)
+				if ok, reason := b.relay.Ready(); !ok {
+					b.Errorf("not ready under back-pressure: %s", reason)
+				}
+				if n := len(b.kafka.flying()); n != c.most {
+					b.Errorf("%d in flight, want %d", n, c.most)
+				}
+				if got := b.metric("inflight_events"); got != float64(c.most) {
+					b.Errorf("inflight_events is %v", got)
+				}
+				for len(b.kafka.flying()) > 0 {
+					b.kafka.ack(b.kafka.flying()[0])
+					b.sleep(10 * time.Millisecond)
+					if n := len(b.kafka.flying()); n > c.most {
+						b.Fatalf("%d in flight, want at most %d", n, c.most)
+					}
+				}
+				b.delivered(want...)
+				b.sleep(3 * time.Second)
+				b.want(Streaming)
+				if got := b.metric("backpressure_seconds_total"); got < 1 || got > 2 {
+					b.Errorf("backpressure_seconds_total is %v", got)
+				}
+			})
+		})
+	}
+}
+
+// Silence.
+
+func TestSilentServer(t *testing.T) {
+	cfg := testConfig()
+	bubble(t, cfg, func(b *bench) {
+		b.start()
+		b.sleep(5 * time.Minute) // an idle server answers when it is asked
+		if b.pg.sessions() != 1 {
+			b.Fatalf("%d sessions with an idle server", b.pg.sessions())
+		}
+		st := b.pg.stream()
+		st.silence()
+		st.forget()
+		begin := time.Now()
+		b.sleep(cfg.WalSenderTimeout - 5*time.Second)
+		if b.pg.sessions() != 1 {
+			b.Fatal("given up too soon")
+		}
+		asked := 0
+		for _, s := range st.updates() {
+			if s.reply {
+				asked++
+			}
+		}
+		if asked == 0 {
+			b.Error("the server was not asked for a sign of life")
+		}
+		b.sleep(12 * time.Second)
+		closed, at := st.isClosed()
+		if !closed || at.Sub(begin) > cfg.WalSenderTimeout+6*time.Second {
+			b.Fatalf("closed %v after %s", closed, at.Sub(begin))
+		}
+		if got := b.metric("replication_reconnects_total", "reason=postgres_silent"); got != 1 {
+			b.Errorf("%v reconnects", got)
+		}
+		if b.pg.sessions() != 2 {
+			b.Errorf("%d sessions", b.pg.sessions())
+		}
+	})
+}
+
+// TestPausedReadingIsNoSilence: whoever does not read cannot expect to hear anything, nor may the first thing after the
+// pause be to complain.
+func TestPausedReadingIsNoSilence(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		specs,
+		after []string
+		change func(*Config)
+		end    func(*bench)
+	}{
+		{"window full", []string{"a"}, []string{"b"}, func(c *Config) { c.MaxEvents = 1 }, func(b *bench) { b.kafka.ack() }},
+		{"topic missing", []string{"a@new"}, []string{"b"}, func(*Config) {}, func(b *bench) { b.kafka.create("new"); b.sleep(time.Millisecond); b.kafka.ack() }},
+		{"alone", []string{"big"}, []string{"b"}, func(*Config) {}, func(b *bench) { b.kafka.ack() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := testConfig()
+			cfg.ParkAfter = time.Hour
+			c.change(&cfg)
+			bubble(t, cfg, func(b *bench) {
+				b.kafka.alone["big"] = true
+				b.kafka.hold()
+				b.start()
+				b.pg.commit(c.specs...)
+				b.pg.commit(c.after...)
+				b.pg.stream().silence()
+				b.sleep(10 * cfg.WalSenderTimeout)
+				if b.pg.sessions() != 1 {
+					b.Fatal("the session ended while reading was paused")
+				}
+				c.end(b)
+				b.sleep(cfg.WalSenderTimeout / 2)
+				if b.pg.sessions() != 1 {
+					b.Fatal("the session ended right after the pause")
+				}
+			})
+		})
+	}
+}
+
+// Rights.
+
+func TestRightMissing(t *testing.T) {
+	pgRight := &replication.Error{Kind: replication.MissingRight, Op: "check", Err: errors.New("permission denied")}
+	for _, c := range []struct {
+		name string
+		take func(*bench)
+	}{
+		{"Kafka, when a topic is asked for", func(b *bench) { b.kafka.readyErr = noRight{} }},
+		{"Kafka, at opening", func(b *bench) { b.kafka.openErr = func(int) error { return noRight{} } }},
+		{"Postgres, at opening", func(b *bench) { b.pg.openErr = func(int) error { return pgRight } }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, testConfig(), func(b *bench) {
+				c.take(b)
+				b.pg.commit("a")
+				b.start()
+				b.ends(Right, time.Minute)
+			})
+		})
+		t.Run(c.name+", later", func(t *testing.T) {
+			bubble(t, testConfig(), func(b *bench) {
+				b.start()
+				b.pg.commit("a")
+				b.sleep(3 * time.Second)
+				b.kafka.edit(func() { c.take(b); b.kafka.probeErr = noRight{} })
+				b.pg.cut()
+				b.pg.commit("b")
+				b.sleep(time.Hour)
+				if !b.running() {
+					b.Fatalf("ended: %v", b.result(time.Second))
+				}
+				b.kafka.edit(func() { b.kafka.readyErr, b.kafka.openErr, b.pg.openErr, b.kafka.probeErr = nil, nil, nil, nil })
+				b.sleep(time.Minute)
+				b.delivered("a", "b")
+			})
+		})
+	}
+}

@@ -1,0 +1,432 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// cluster is a fake Kafka: topics that are there or missing, and one log of everything that was stored. bench.mu guards
+// everything in it and in its sinks.
+type cluster struct {
+	b *bench
+
+	log    []record
+	acked  map[string]bool // ids of which an acknowledgement was given, ever
+	known  []string        // ids that the relay must know to be in Kafka: see learn
+	topics map[string]bool // "t" is there
+	sinks  []*sink
+
+	// script
+	auto     time.Duration // each batch is acknowledged so long after its first record was sent; 0: the test does it
+	openErr  func(n int) error
+	readyErr error
+	probeErr error
+	sick     error                     // of Healthy
+	alone    map[string]bool           // ids that want to be sent alone
+	tooLarge map[string]bool           // ids that Check says are poison
+	refused  map[string]bool           // ids that the broker refuses; a batch with one of them fails as a whole
+	closing  func(context.Context)     // runs in Close, before it waits
+	unable   func(*router.Record) bool // Send fails
+
+	// what was seen
+	opens  []time.Time
+	probes []time.Time
+}
+
+// record is one that was stored.
+type record struct {
+	id, topic, value, position string
+	session                    int
+}
+
+// sink is one session with Kafka.
+type sink struct {
+	k       *cluster
+	cb      Callbacks
+	session int
+	asked   map[string]bool // topics
+	flying  []inFlight      // sent, and without a result
+	acked   map[string]bool
+	telling int // callbacks that are running
+	last    uint64
+	failed  bool
+	closed  bool
+	changed chan struct{}
+}
+
+type inFlight struct {
+	n      uint64
+	rec    record
+	stored bool
+}
+
+func newCluster(b *bench) *cluster {
+	return &cluster{
+		b: b, acked: map[string]bool{}, topics: map[string]bool{"t": true, "u": true, "v": true}, auto: 5 * time.Millisecond,
+		alone: map[string]bool{}, tooLarge: map[string]bool{}, refused: map[string]bool{},
+	}
+}
+
+// errKafka is a failure that a new session may mend.
+var errKafka = errors.New("broken pipe")
+
+// refusal is what a broker says of a batch that no retry can make acceptable.
+type refusal struct{ numbers []uint64 }
+
+func (e *refusal) Error() string             { return "MESSAGE_TOO_LARGE" }
+func (e *refusal) Refused() ([]uint64, bool) { return e.numbers, true }
+
+// noRight is a refusal for want of a right.
+type noRight struct{}
+
+func (noRight) Error() string      { return "TOPIC_AUTHORIZATION_FAILED" }
+func (noRight) MissingRight() bool { return true }
+
+func (k *cluster) Open(ctx context.Context, cb Callbacks) (Sink, error) {
+	k.b.mu.Lock()
+	k.opens = append(k.opens, time.Now())
+	hook, n := k.openErr, len(k.opens)
+	k.b.mu.Unlock()
+	if hook != nil {
+		if err := hook(n); err != nil {
+			return nil, err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	k.b.mu.Lock()
+	defer k.b.mu.Unlock()
+	if s := k.live(); s != nil {
+		k.b.Error("a second sink is opened while one is open")
+	}
+	s := &sink{k: k, cb: cb, session: len(k.sinks) + 1, asked: map[string]bool{}, acked: map[string]bool{}, changed: make(chan struct{}, 1)}
+	k.sinks = append(k.sinks, s)
+	return s, nil
+}
+
+func (k *cluster) Probe(context.Context) error {
+	k.b.mu.Lock()
+	defer k.b.mu.Unlock()
+	k.probes = append(k.probes, time.Now())
+	return k.probeErr
+}
+
+// learn notes what the relay may not send again: the events in front of the first one, in the order of the WAL, of which
+// it neither knew before nor learnt in this session that it is acknowledged.
+func (k *cluster) learn(acked map[string]bool) {
+	var prefix []string
+	for _, t := range k.b.pg.wal {
+		for _, id := range t.ids {
+			if !acked[id] && !slices.Contains(k.known, id) {
+				k.known = prefix
+				return
+			}
+			prefix = append(prefix, id)
+		}
+	}
+	k.known = prefix
+}
+
+func (k *cluster) edit(f func()) { k.b.pg.edit(f) }
+
+func (k *cluster) live() *sink {
+	if n := len(k.sinks); n > 0 && !k.sinks[n-1].closed {
+		return k.sinks[n-1]
+	}
+	return nil
+}
+
+// sink returns the newest.
+func (k *cluster) sink() *sink {
+	k.b.mu.Lock()
+	defer k.b.mu.Unlock()
+	return k.sinks[len(k.sinks)-1]
+}
+
+// hold takes the acknowledging into the test's hands.
+func (k *cluster) hold() { k.edit(func() { k.auto = 0 }) }
+
+// ack stores and acknowledges the events with these ids, in this order; without ids all that are in flight.
+func (k *cluster) ack(ids ...string) {
+	k.b.Helper()
+	k.b.mu.Lock()
+	s := k.live()
+	if ids == nil {
+		for _, f := range s.flying {
+			ids = append(ids, f.rec.id)
+		}
+	}
+	var numbers []uint64
+	for _, id := range ids {
+		i := slices.IndexFunc(s.flying, func(f inFlight) bool { return f.rec.id == id })
+		if i < 0 {
+			k.b.mu.Unlock()
+			k.b.Fatalf("%s is not in flight", id)
+		}
+		numbers = append(numbers, s.store(i, true))
+	}
+	s.telling++
+	k.b.mu.Unlock()
+	s.tell(numbers)
+}
+
+// upTo returns the ids in flight for the topic of id, up to and with id: a partition acknowledges in order.
+func (k *cluster) upTo(id string) []string {
+	k.b.mu.Lock()
+	defer k.b.mu.Unlock()
+	flying := k.live().flying
+	last := slices.IndexFunc(flying, func(f inFlight) bool { return f.rec.id == id })
+	var ids []string
+	for _, f := range flying[:last+1] {
+		if f.rec.topic == flying[last].rec.topic {
+			ids = append(ids, f.rec.id)
+		}
+	}
+	return ids
+}
+
+// keep stores what is in flight and loses the acknowledgements.
+func (k *cluster) keep() {
+	k.b.mu.Lock()
+	defer k.b.mu.Unlock()
+	s := k.live()
+	for i := range s.flying {
+		s.store(i, false)
+	}
+}
+
+// The two forms of a failure.
+const (
+	lost   = false // what was in flight is not stored
+	stored = true  // it is, but nobody says so
+)
+
+// fail ends the session with err.
+func (k *cluster) fail(err error, form bool) {
+	if form == stored {
+		k.keep()
+	}
+	k.b.mu.Lock()
+	s := k.live()
+	s.failed = true
+	s.poke()
+	k.b.mu.Unlock()
+	s.cb.Failed(err)
+}
+
+// create makes a topic.
+func (k *cluster) create(topic string) {
+	k.b.mu.Lock()
+	k.topics[topic] = true
+	s := k.live()
+	k.b.mu.Unlock()
+	if s != nil {
+		s.cb.Wake()
+	}
+}
+
+// flying returns the ids in flight.
+func (k *cluster) flying() []string {
+	k.b.mu.Lock()
+	defer k.b.mu.Unlock()
+	var ids []string
+	if s := k.live(); s != nil {
+		for _, f := range s.flying {
+			ids = append(ids, f.rec.id)
+		}
+	}
+	return ids
+}
+
+// ids returns the ids that are stored, in order.
+func (k *cluster) ids() []string {
+	k.b.mu.Lock()
+	defer k.b.mu.Unlock()
+	var ids []string
+	for _, r := range k.log {
+		ids = append(ids, r.id)
+	}
+	return ids
+}
+
+// store moves the i-th of flying into the log, and out of flying if it is acknowledged; bench.mu is held.
+func (s *sink) store(i int, ack bool) (n uint64) {
+	f := &s.flying[i]
+	if !f.stored {
+		f.stored = true
+		s.k.log = append(s.k.log, f.rec)
+	}
+	n = f.n
+	if ack {
+		s.k.acked[f.rec.id], s.acked[f.rec.id] = true, true
+		s.flying = slices.Delete(s.flying, i, i+1)
+		s.poke()
+	}
+	return n
+}
+
+// tell runs the callbacks; its caller has counted it in telling.
+func (s *sink) tell(numbers []uint64) {
+	for _, n := range numbers {
+		s.cb.Acked(n)
+	}
+	s.k.b.mu.Lock()
+	defer s.k.b.mu.Unlock()
+	s.telling--
+	s.poke()
+}
+
+func (s *sink) poke() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (s *sink) Ready(topic string) (bool, error) {
+	s.k.b.mu.Lock()
+	defer s.k.b.mu.Unlock()
+	s.asked[topic] = true
+	if s.k.readyErr != nil {
+		return false, s.k.readyErr
+	}
+	return s.k.topics[topic], nil
+}
+
+func (s *sink) Check(rec *router.Record) (alone bool, poison *router.Poison) {
+	s.k.b.mu.Lock()
+	defer s.k.b.mu.Unlock()
+	if s.k.tooLarge[string(rec.ID)] {
+		return false, &router.Poison{Cause: router.TooLarge, Message: "too large", Topic: rec.Topic}
+	}
+	return s.k.alone[string(rec.ID)], nil
+}
+
+func (s *sink) Send(rec *router.Record, n uint64) error {
+	k := s.k
+	k.b.mu.Lock()
+	defer k.b.mu.Unlock()
+	if slices.Contains(k.known, string(rec.ID)) {
+		k.b.Errorf("%s is sent again, although it was among the acknowledged ones without a gap before when a session ended", rec.ID)
+	}
+	r := record{id: string(rec.ID), topic: rec.Topic, value: string(rec.Value), session: s.session}
+	for _, h := range rec.Headers {
+		if h.Name == "outboxcdc-position" {
+			r.position = string(h.Value)
+		}
+	}
+	switch {
+	case k.unable != nil && k.unable(rec):
+		return errors.New("internal error: the topic is not ready")
+	case s.closed:
+		k.b.Errorf("%s is sent after Close", r.id)
+	case !s.asked[rec.Topic] || !k.topics[rec.Topic]:
+		k.b.Errorf("%s is sent to topic %s, which is not ready", r.id, rec.Topic)
+	case n < s.last || n == s.last && n != 0:
+		k.b.Errorf("event number %d after %d", n, s.last)
+	case len(s.flying) > 0 && (k.alone[r.id] || k.alone[s.flying[0].rec.id]):
+		k.b.Errorf("%s does not go alone: %d in flight", r.id, len(s.flying))
+	case r.value != "payload of "+r.id:
+		k.b.Errorf("the value of %s is %q", r.id, r.value)
+	}
+	s.last = n
+	s.flying = append(s.flying, inFlight{n: n, rec: r})
+	if k.auto > 0 && !s.failed && len(s.flying) == 1 {
+		time.AfterFunc(k.auto, s.flush)
+	}
+	return nil
+}
+
+// flush deals with everything in flight as one batch.
+func (s *sink) flush() {
+	k := s.k
+	k.b.mu.Lock()
+	if s.failed || s.closed || k.auto == 0 {
+		k.b.mu.Unlock()
+		return
+	}
+	var bad bool
+	var batch []uint64
+	for _, f := range s.flying {
+		batch = append(batch, f.n)
+		bad = bad || k.refused[f.rec.id]
+	}
+	if bad {
+		s.failed = true
+		s.poke()
+		k.b.mu.Unlock()
+		s.cb.Failed(fmt.Errorf("deliver: %w", &refusal{batch}))
+		return
+	}
+	for len(s.flying) > 0 {
+		s.store(0, true)
+	}
+	s.telling++
+	k.b.mu.Unlock()
+	s.tell(batch)
+}
+
+func (s *sink) Healthy() error {
+	s.k.b.mu.Lock()
+	defer s.k.b.mu.Unlock()
+	return s.k.sick
+}
+
+func (s *sink) Waiting() []string {
+	s.k.b.mu.Lock()
+	defer s.k.b.mu.Unlock()
+	var out []string
+	for topic := range s.asked {
+		if !s.k.topics[topic] {
+			out = append(out, topic)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (s *sink) Close(ctx context.Context) error {
+	k := s.k
+	if k.closing != nil {
+		k.closing(ctx)
+	}
+	for {
+		k.b.mu.Lock()
+		left := len(s.flying)
+		if s.telling == 0 && (left == 0 || s.failed || ctx.Err() != nil) { // no callback runs when it has returned
+			if s.closed {
+				k.b.Error("the sink is closed twice")
+			}
+			s.closed = true
+			k.learn(s.acked)
+			k.b.mu.Unlock()
+			if left > 0 {
+				return fmt.Errorf("%d events not acknowledged", left)
+			}
+			return nil
+		}
+		k.b.mu.Unlock()
+		if ctx.Err() != nil { // a callback is all that is waited for
+			<-s.changed
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-s.changed:
+		}
+	}
+}
+
+// running reports whether there is a session that has not failed.
+func (k *cluster) running() bool {
+	k.b.mu.Lock()
+	defer k.b.mu.Unlock()
+	s := k.live()
+	return s != nil && !s.failed
+}

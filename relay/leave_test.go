@@ -1,0 +1,237 @@
+package relay
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// TestDrain: told to stop, the relay reads no further, waits for what is in flight with status updates going on,
+// confirms it and leaves.
+func TestDrain(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a")
+		x := b.pg.commit("b", "c")
+		b.sleep(3 * time.Second)
+		b.stop()
+		synctest.Wait()
+		b.pg.commit("d")
+		b.sleep(9 * time.Second)
+		b.want(Draining)
+		if ok, _ := b.relay.Ready(); ok {
+			b.Error("ready while draining")
+		}
+		if age := b.relay.Alive(); age > 2*time.Second {
+			b.Errorf("the main loop has not shown that it lives for %s", age)
+		}
+		b.kafka.ack("a")
+		b.sleep(3 * time.Second)
+		if got := b.pg.slotAt(); got != firstLSN+0x30 {
+			b.Errorf("the slot is at %s while draining", got)
+		}
+		b.kafka.ack("b", "c")
+		if err := b.result(3 * time.Second); err != nil {
+			b.Fatal(err)
+		}
+		b.delivered("a", "b", "c")
+		st := b.pg.stream()
+		if closed, _ := st.isClosed(); !closed || b.pg.slotAt() != x.End {
+			b.Errorf("closed %v, the slot is at %s, want %s", closed, b.pg.slotAt(), x.End)
+		}
+		for _, gap := range gaps(st.updates()) {
+			if gap > b.relay.cfg.WalSenderTimeout/2 {
+				b.Errorf("no status update for %s", gap)
+			}
+		}
+	})
+}
+
+// TestDrainLooksOnce more before the last position: the guard's rule holds to the end.
+func TestDrainLooksOnceMore(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		b.sleep(20 * time.Second)
+		b.pg.commit("a")
+		synctest.Wait()
+		at := b.pg.stream().freeze()
+		b.pg.edit(func() { b.pg.checkErr = func(int) error { return altered() } })
+		b.stop()
+		b.ends(Lost, time.Minute)
+		if got := b.pg.slotAt(); got != at {
+			b.Errorf("the slot is at %s, was at %s", got, at)
+		}
+	})
+}
+
+func TestDrainWithTheOrdinaryConnectionGone(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		b.sleep(20 * time.Second)
+		b.pg.commit("a")
+		b.sleep(10 * time.Millisecond)
+		b.delivered("a")
+		at := b.pg.stream().freeze()
+		b.pg.edit(func() { b.pg.checkErr = func(int) error { return errGone } })
+		b.stop()
+		s := b.ends(Fault, time.Minute)
+		if !strings.Contains(s.Error(), "0/1000") {
+			b.Errorf("ended with %v", s.Err)
+		}
+		if got := b.pg.slotAt(); got != at {
+			b.Errorf("the slot is at %s, was at %s", got, at)
+		}
+	})
+}
+
+func TestDrainIncomplete(t *testing.T) {
+	cfg := testConfig()
+	cfg.ShutdownTimeout = 7 * time.Second
+	bubble(t, cfg, func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		x := b.pg.commit("a")
+		b.pg.commit("b", "c")
+		b.sleep(time.Second)
+		b.kafka.ack("a")
+		b.sleep(3 * time.Second)
+		b.stop()
+		begin := time.Now()
+		s := b.ends(Fault, time.Minute)
+		if d := time.Since(begin); d < cfg.ShutdownTimeout || d > cfg.ShutdownTimeout+2*time.Second {
+			b.Errorf("it took %s", d)
+		}
+		if !strings.Contains(s.Error(), "shutdown_timeout") || !strings.Contains(s.Error(), "2 events") {
+			b.Errorf("ended with %v", s.Err)
+		}
+		if b.pg.slotAt() != x.End {
+			b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), x.End)
+		}
+	})
+}
+
+// TestPostgresGoneWhileStopping: what is acknowledged and could not be confirmed is repeated by the next start, so this
+// is no clean end.
+func TestPostgresGoneWhileStopping(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(*bench)
+	}{
+		{"while draining", func(b *bench) {
+			b.stop()
+			b.sleep(100 * time.Millisecond)
+			b.pg.edit(func() { b.pg.down = true })
+			b.pg.cut()
+			b.kafka.ack()
+		}},
+		{"just before", func(b *bench) {
+			b.kafka.ack()
+			b.pg.edit(func() { b.pg.down = true })
+			b.pg.cut()
+			b.stop()
+		}},
+		{"for a while", func(b *bench) {
+			b.kafka.ack()
+			b.pg.edit(func() { b.pg.down = true })
+			b.pg.cut()
+			b.sleep(time.Minute)
+			b.stop()
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, testConfig(), func(b *bench) {
+				b.kafka.hold()
+				b.start()
+				b.pg.commit("a")
+				b.pg.commit("b")
+				b.sleep(10 * time.Millisecond)
+				c.do(b)
+				s := b.ends(Fault, time.Minute)
+				if !strings.Contains(s.Error(), "0/1030") || !strings.Contains(s.Error(), "0/1000") {
+					b.Errorf("ended with %v", s.Err)
+				}
+			})
+		})
+	}
+	t.Run("with nothing unconfirmed", func(t *testing.T) {
+		bubble(t, testConfig(), func(b *bench) {
+			b.start()
+			b.pg.commit("a")
+			b.sleep(5 * time.Second)
+			b.pg.edit(func() { b.pg.down = true })
+			b.pg.cut()
+			b.sleep(time.Minute)
+			if err := b.quit(); err != nil {
+				b.Error(err)
+			}
+		})
+	})
+}
+
+// TestSIGTERMInEveryState: Run ends soon, with nil if nothing acknowledged is left unconfirmed.
+func TestSIGTERMInEveryState(t *testing.T) {
+	for _, c := range []struct {
+		state State
+		do    func(*bench)
+		class Class // Retry: nil is returned
+	}{
+		{Streaming, func(*bench) {}, Retry},
+		{Reconnecting, func(b *bench) { b.pg.edit(func() { b.pg.down = true }); b.pg.cut(); b.sleep(time.Minute) }, Retry},
+		{WaitingForSlot, func(b *bench) { b.pg.edit(func() { b.pg.held = true }); b.pg.cut(); b.sleep(10 * time.Second) }, Retry},
+		{WaitingForTopic, func(b *bench) { b.pg.commit("a@new"); b.sleep(10 * time.Second) }, Retry},
+		{WaitingForStandby, func(b *bench) { b.pg.stream().notice(&replication.Waiting{}); b.sleep(time.Second) }, Retry},
+		{Backpressured, func(b *bench) {
+			b.kafka.hold()
+			b.pg.commit(strings.Fields(strings.Repeat("e ", 200))...)
+			b.sleep(time.Second)
+		}, Fault},
+	} {
+		t.Run(string(c.state), func(t *testing.T) {
+			bubble(t, testConfig(), func(b *bench) {
+				b.start()
+				b.pg.commit("z")
+				b.sleep(3 * time.Second)
+				c.do(b)
+				b.want(c.state)
+				b.stop()
+				err := b.result(b.relay.cfg.ShutdownTimeout + time.Second)
+				var s *Stopped
+				if c.class == Retry && err != nil || c.class != Retry && (!errors.As(err, &s) || s.Class != c.class) {
+					b.Errorf("Run returned %v", err)
+				}
+			})
+		})
+	}
+	t.Run(string(Starting), func(t *testing.T) {
+		bubble(t, testConfig(), func(b *bench) {
+			b.kafka.openErr = func(int) error { time.Sleep(time.Minute); return nil }
+			b.start()
+			b.want(Starting)
+			if err := b.quit(); err != nil {
+				b.Error(err)
+			}
+		})
+	})
+}
+
+// TestStopInsideATransaction: events of a transaction that is still coming are acknowledged, but cannot be confirmed.
+func TestStopInsideATransaction(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		x := b.pg.commit("a")
+		b.pg.begin("b", "c")
+		b.sleep(3 * time.Second)
+		if err := b.quit(); err != nil {
+			b.Error(err)
+		}
+		b.delivered("a", "b", "c")
+		if b.pg.slotAt() != x.End {
+			b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), x.End)
+		}
+	})
+}

@@ -1,0 +1,473 @@
+// Each test in this file failed once: its comment says what the relay did before it was mended.
+
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// TestBugIdleSlotWithKafkaAway: Kafka cannot be opened at all, so the relay never parks, and the slot is not touched:
+// idle_replication_slot_timeout invalidates it and the events are gone (design §4.7).
+func TestBugIdleSlotWithKafkaAway(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.pg.idle = 20 * time.Minute
+		b.start()
+		b.pg.commit("a")
+		b.sleep(3 * time.Second)
+		b.kafka.edit(func() { b.kafka.openErr = func(int) error { return errKafka } })
+		b.kafka.fail(errKafka, lost)
+		b.sleep(2 * time.Hour)
+		if n := len(b.pg.opens); n < 12 {
+			b.Errorf("the slot was used %d times in two hours, want once in ten minutes", n)
+		}
+	})
+}
+
+// TestBugLearnForgetsThePartialTransaction: a session that is cut while it reads an old transaction again replaces what
+// was known of a later one, of which fewer events were acknowledged.
+func TestBugLearnForgetsThePartialTransaction(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a", "b", "c", "d", "e", "f")
+		b.pg.commit("g", "h", "i")
+		synctest.Wait()
+		b.kafka.ack("a", "b", "c", "d", "e", "f", "g", "h")
+		b.pg.edit(func() { b.pg.breaks = 7 }) // Begin, Relation and five events
+		b.pg.crash()
+		b.sleep(10 * time.Second)
+		if got := b.kafka.flying(); !slices.Equal(got, []string{"i"}) {
+			b.Errorf("sent again: %v, of which only i is not in Kafka", got)
+		}
+	})
+	t.Run("unit", func(t *testing.T) {
+		m := memory{systemID: 7, timeline: 1, progress: checkpoint.Progress{Done: at(10), Partial: at(20), Events: 2}}
+		m.learn(replication.Identity{SystemID: 7, Timeline: 1}, checkpoint.Progress{Partial: at(10), Events: 5}, 1, 0)
+		if want := (checkpoint.Progress{Done: at(10), Partial: at(20), Events: 2}); m.progress != want {
+			t.Errorf("%+v, want %+v", m.progress, want)
+		}
+	})
+}
+
+// TestBugPartialTransactionIsNotVerified: events of a transaction are in Kafka, and the server's history does not have
+// it. Nobody notices.
+func TestBugPartialTransactionIsNotVerified(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(pg *postgres)
+	}{
+		{"a later one without it", func(pg *postgres) {
+			pg.wal = pg.wal[:1]
+			pg.wal = append(pg.wal, &tx{ids: []string{"x"}, Tx: later(pg)})
+		}},
+		{"a keepalive beyond it", func(pg *postgres) { pg.wal, pg.end = pg.wal[:1], pg.end+0x1000 }},
+		{"the WAL ends before it", func(pg *postgres) { pg.wal, pg.end = pg.wal[:1], pg.wal[0].End }},
+		{"another timeline from before it", func(pg *postgres) {
+			t := later(pg)
+			pg.wal[1] = &tx{ids: []string{"x"}, Tx: t}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, testConfig(), func(b *bench) {
+				b.kafka.hold()
+				b.start()
+				b.pg.commit("a")
+				b.pg.commit("b", "c")
+				synctest.Wait()
+				b.kafka.ack("a", "b")
+				b.sleep(3 * time.Second)
+				b.pg.crash()
+				b.pg.edit(func() { c.do(b.pg) })
+				b.sleep(time.Minute)
+				if b.running() {
+					b.Fatalf("it goes on; b was delivered of a transaction that never was")
+				}
+				b.ends(Lost, time.Second)
+			})
+		})
+	}
+}
+
+// TestBugAnswersAreLate: a question of the server is answered at the end of the read deadline, up to a second later; a
+// server that shuts down needs several answers.
+func TestBugAnswersAreLate(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		b.sleep(1500 * time.Millisecond)
+		st := b.pg.stream()
+		st.forget()
+		b.pg.keepalive(0, true)
+		b.sleep(10 * time.Millisecond)
+		if got := st.updates(); len(got) != 1 {
+			b.Errorf("%d answers after 10 ms", len(got))
+		}
+		b.sleep(time.Second)
+		st.forget()
+		b.askInALoop(2 * time.Second)
+		if got := len(st.updates()); got < 15 {
+			b.Errorf("%d answers in 2 s, want ten a second", got)
+		}
+	})
+}
+
+// TestBugFirstStatusFails: the stream breaks between its opening and the first status update. It is never closed (two
+// connections leak, and hold the slot if the server lives), and the metrics show a session.
+func TestBugFirstStatusFails(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.pg.stillborn = 1
+		b.start()
+		b.pg.edit(func() { b.pg.down = true })
+		b.sleep(10 * time.Second)
+		b.want(Reconnecting)
+		if closed, _ := b.pg.streams[0].isClosed(); !closed {
+			b.Error("the stream was not closed")
+		}
+		if got := b.metric("replication_connected"); got != 0 {
+			b.Errorf("replication_connected is %v", got)
+		}
+	})
+}
+
+// TestBugRejectedPoisonWaits: the one record that Kafka refused is waited for until shutdown_timeout.
+func TestBugRejectedPoisonWaits(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.refused["bad"] = true
+		b.pg.commit("a")
+		b.pg.commit("bad")
+		b.start()
+		b.ends(Poison, 10*time.Second)
+	})
+}
+
+// TestBugFailureTakenForShutdown: Kafka fails between two lines of turn. The session takes it for SIGTERM, drains what
+// can never be acknowledged until shutdown_timeout, and the process ends with "drain incomplete".
+func TestBugFailureTakenForShutdown(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		s := &session{r: b.relay, wake: make(chan struct{}, 1)}
+		_, err := s.turn(failsWhenAsked{ctx, func() { s.callbacks(cancel).Failed(errKafka) }}, time.Now())
+		if !errors.Is(err, errKafka) {
+			b.Errorf("turn returned %q, want what Kafka said", err)
+		}
+	})
+}
+
+// failsWhenAsked runs a function at the moment between the look at the failure and the look at the context.
+type failsWhenAsked struct {
+	context.Context
+	f func()
+}
+
+func (c failsWhenAsked) Err() error { c.f(); return c.Context.Err() }
+
+// TestBugDrainDoesNotHearOfFailure: after the sink has failed nothing more is acknowledged, and the drain waits all the
+// same, until shutdown_timeout.
+func TestBugDrainDoesNotHearOfFailure(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a")
+		synctest.Wait()
+		b.stop()
+		b.sleep(time.Second)
+		b.kafka.fail(errKafka, lost)
+		s := b.ends(Fault, 5*time.Second)
+		if !strings.Contains(s.Error(), errKafka.Error()) {
+			b.Errorf("ended with %v, which does not say why", s.Err)
+		}
+	})
+}
+
+// TestBugShortParkAfter: the wait of an event is counted from when the server was heard last, which on an idle stream is
+// up to ten seconds ago: with park_after at 5 s the relay parks at once.
+func TestBugShortParkAfter(t *testing.T) {
+	cfg := testConfig()
+	cfg.ParkAfter = 5 * time.Second
+	bubble(t, cfg, func(b *bench) {
+		b.kafka.edit(func() { b.kafka.auto = 1500 * time.Millisecond })
+		b.start()
+		for i := range 20 {
+			b.sleep(4300 * time.Millisecond)
+			b.pg.commit(fmt.Sprint("e", i))
+			b.sleep(1400 * time.Millisecond)
+			if b.state() == Parked || b.pg.sessions() > 1 {
+				b.Fatalf("event %d is in flight for 1.4 s: state %s in session %d", i, b.state(), b.pg.sessions())
+			}
+			b.sleep(100 * time.Millisecond)
+		}
+	})
+}
+
+// TestBugWaitingForStandbyStays: the standby has caught up, what was withheld held nothing of ours: the state stays, and
+// with it /readyz says no, until the next outbox row.
+func TestBugWaitingForStandbyStays(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		b.pg.stream().notice(&replication.Waiting{Message: "does not have active_pid"})
+		b.sleep(5 * time.Second)
+		b.want(WaitingForStandby)
+		end := b.pg.foreign()
+		b.sleep(10 * time.Second)
+		if got := b.pg.slotAt(); got != end {
+			b.Errorf("the slot is at %s", got)
+		}
+		b.want(Streaming)
+	})
+}
+
+// TestBugStatusCadence: "at least every third of wal_sender_timeout" is a third and up to another turn (a second, or a
+// third again when wal_sender_timeout is short).
+func TestBugStatusCadence(t *testing.T) {
+	for _, timeout := range []time.Duration{time.Second, 5 * time.Second, 15 * time.Second} {
+		t.Run(timeout.String(), func(t *testing.T) {
+			cfg := testConfig()
+			cfg.WalSenderTimeout = timeout
+			bubble(t, cfg, func(b *bench) {
+				b.kafka.hold()
+				b.start()
+				b.pg.commit("a@missing")
+				b.sleep(20 * time.Second)
+				var longest time.Duration
+				for _, gap := range gaps(b.pg.stream().updates()) {
+					longest = max(longest, gap)
+				}
+				if longest > timeout/3+10*time.Millisecond {
+					b.Errorf("no status update for %s, want %s", longest, timeout/3)
+				}
+			})
+		})
+	}
+}
+
+// TestBugGoneServerCountsAsTold: the stream is lost during the drain, the ordinary connection lives. Close finds nobody
+// to tell and says nothing; the relay takes that for told, and ends with "everything acknowledged is confirmed".
+func TestBugGoneServerCountsAsTold(t *testing.T) {
+	t.Run("fake", func(t *testing.T) {
+		bubble(t, testConfig(), func(b *bench) {
+			b.kafka.hold()
+			b.start()
+			x := b.pg.commit("a")
+			b.sleep(1500 * time.Millisecond)
+			b.stop()
+			b.sleep(100 * time.Millisecond)
+			b.pg.cut()
+			b.kafka.ack()
+			err := b.result(10 * time.Second)
+			if got := b.pg.slotAt(); got != x.End && err == nil {
+				b.Errorf("a clean end, with the slot at %s and %s acknowledged", got, x.End)
+			}
+		})
+	})
+	t.Run("wire", func(t *testing.T) {
+		wire(t, nil, func(w *wired) {
+			w.kafka.hold()
+			w.start()
+			last := w.commit("a")
+			w.sleep(1500 * time.Millisecond)
+			w.stop()
+			w.sleep(100 * time.Millisecond)
+			w.srv.AwaitSession(1).Cut()
+			w.kafka.ack()
+			err := w.result(10 * time.Second)
+			if got := w.srv.Catalog().Slot.Confirmed; got != last.End && err == nil {
+				w.Errorf("a clean end, with the slot at %s and %s acknowledged", got, last.End)
+			}
+		})
+	})
+}
+
+// TestBugSlotAheadOfOurselves: the server took the last status update and then said something unkind. What it took counts
+// as not said, so the next session warns of another instance that never was.
+func TestBugSlotAheadOfOurselves(t *testing.T) {
+	wire(t, nil, func(w *wired) {
+		w.start()
+		w.commit("a")
+		w.sleep(20 * time.Second)
+		w.srv.On("CopyDone", 1, walsendertest.Action{Err: walsendertest.Error("ERROR", "XX000", "something")})
+		w.commit("b")
+		w.sleep(10 * time.Millisecond)
+		if err := w.quit(); err != nil {
+			w.Errorf("everything is confirmed, and still: %v", err)
+		}
+	})
+}
+
+// TestBugHungOpen: the server takes the connection and never answers the next question. Nothing ends that: no state
+// changes, and main_loop_age_seconds grows until /livez fails.
+func TestBugHungOpen(t *testing.T) {
+	for _, query := range []string{"pg_replication_slots", "pg_publication_tables", "IDENTIFY_SYSTEM", "START_REPLICATION"} {
+		t.Run(query, func(t *testing.T) {
+			wire(t, nil, func(w *wired) {
+				w.srv.On(query, 1, walsendertest.Action{Hang: true})
+				w.commit("a")
+				w.start()
+				w.sleep(3 * time.Minute)
+				if age := w.relay.Alive(); age > time.Minute {
+					w.Errorf("the main loop stands still for %s; state %s", age, w.state())
+				}
+				if got := w.kafka.ids(); len(got) != 1 {
+					w.Errorf("delivered %v", got)
+				}
+			})
+		})
+	}
+}
+
+// TestBugHungLookUp: the session's goroutine asks the ordinary connection what a relation is, and waits for ever: no
+// status update, no watch, no end.
+func TestBugHungLookUp(t *testing.T) {
+	wire(t, nil, func(w *wired) {
+		w.start()
+		w.sleep(time.Second)
+		w.srv.On("EXISTS (SELECT FROM pg_partition_tree", 1, walsendertest.Action{Hang: true})
+		cat := walsendertest.NewCatalog()
+		other := *cat.Outbox()
+		other.OID, other.Name = 5, "other"
+		w.srv.Commit(&other, walsendertest.Row(&other, "x", "t", "k", "payload of x"))
+		w.sleep(3 * time.Minute)
+		if age := w.relay.Alive(); age > time.Minute {
+			w.Errorf("the main loop stands still for %s; state %s", age, w.state())
+		}
+	})
+}
+
+// TestBugFailureDuringALookUp: Kafka refuses a batch while a relation is looked up. The look-up is cancelled, its error
+// goes before what Kafka said, and careful mode is not entered.
+func TestBugFailureDuringALookUp(t *testing.T) {
+	wire(t, nil, func(w *wired) {
+		w.kafka.hold()
+		w.start()
+		w.commit("a", "b")
+		w.sleep(100 * time.Millisecond)
+		w.srv.On("EXISTS (SELECT FROM pg_partition_tree", 1, walsendertest.Action{Delay: 2 * time.Second})
+		cat := walsendertest.NewCatalog()
+		other := *cat.Outbox()
+		other.OID, other.Name = 5, "other"
+		w.srv.Commit(&other, walsendertest.Row(&other, "x", "t", "k", "payload of x"))
+		w.sleep(100 * time.Millisecond)
+		w.kafka.fail(&refusal{[]uint64{0, 1}}, lost)
+		w.sleep(10 * time.Second)
+		if got := w.kafka.flying(); len(got) != 1 {
+			w.Errorf("in flight after a refusal: %v, want one at a time", got)
+		}
+		if got := w.metric("replication_reconnects_total", "reason=postgres_unavailable"); got != 0 {
+			w.Errorf("Kafka's failure is counted as Postgres's %v times", got)
+		}
+	})
+}
+
+// TestBugBackoffRemembersOldTroubles: the pause starts anew only after an acknowledgement. A relay that has streamed an
+// idle outbox for a day since its last troubles waits up to 30 s after a lost connection.
+func TestBugBackoffRemembersOldTroubles(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.pg.edit(func() { b.pg.down = true })
+		b.start()
+		b.sleep(time.Hour)
+		b.pg.edit(func() { b.pg.down = false })
+		b.sleep(24 * time.Hour)
+		b.want(Streaming)
+		var longest time.Duration
+		for range 20 {
+			b.pg.edit(func() { b.pg.opens = nil })
+			begin := time.Now()
+			b.pg.cut()
+			b.sleep(time.Minute)
+			longest = max(longest, b.pg.opens[0].Sub(begin))
+			b.sleep(time.Hour)
+		}
+		if longest > 5*time.Second {
+			b.Errorf("after a day of streaming, a lost connection is opened again after up to %s", longest)
+		}
+	})
+}
+
+// TestBugExtraConnections: while a session looks at the slot every 15 s, so does watchSlot, which should step in only
+// when no session does.
+func TestBugExtraConnections(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		b.sleep(10 * time.Minute)
+		b.pg.edit(func() {
+			if b.pg.looks > 0 {
+				b.Errorf("%d connections of their own to look at the slot, beside a session that does", b.pg.looks)
+			}
+		})
+	})
+}
+
+// TestBugIdleSlotWithKafkaAwayFromTheStart: a process that starts while Kafka is away never opens the slot, so it does
+// not know idle_replication_slot_timeout and does not touch it: a restart during a long outage of Kafka loses the slot.
+func TestBugIdleSlotWithKafkaAwayFromTheStart(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.pg.idle = 20 * time.Minute
+		b.kafka.openErr = func(int) error { return errKafka }
+		b.start()
+		b.sleep(2 * time.Hour)
+		if n := len(b.pg.opens); n < 12 {
+			b.Errorf("the slot was used %d times in two hours, want once in ten minutes", n)
+		}
+	})
+}
+
+// TestBugDrainKeepsStatusInterval: the drain turns once in a status_interval. With one that is longer than
+// wal_sender_timeout the server ends the connection, and the last position cannot be told.
+func TestBugDrainKeepsStatusInterval(t *testing.T) {
+	cfg := testConfig()
+	cfg.StatusInterval = 20 * time.Second
+	bubble(t, cfg, func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a")
+		b.sleep(time.Second)
+		b.stop()
+		b.sleep(25 * time.Second)
+		b.kafka.ack()
+		if err := b.result(10 * time.Second); err != nil {
+			b.Error(err)
+		}
+		for _, gap := range gaps(b.pg.stream().updates()) {
+			if gap > cfg.WalSenderTimeout/2 {
+				b.Errorf("no status update for %s", gap)
+			}
+		}
+	})
+}
+
+// TestBugSIGTERMDuringALookUp: being told to stop cancels the look-up, whose error is taken for a lost connection: there
+// is no drain, what is in flight is cut after two seconds, and the end is not clean.
+func TestBugSIGTERMDuringALookUp(t *testing.T) {
+	wire(t, nil, func(w *wired) {
+		w.kafka.hold()
+		w.start()
+		last := w.commit("a", "b")
+		w.sleep(100 * time.Millisecond)
+		w.srv.On("EXISTS (SELECT FROM pg_partition_tree", 1, walsendertest.Action{Delay: 2 * time.Second})
+		cat := walsendertest.NewCatalog()
+		other := *cat.Outbox()
+		other.OID, other.Name = 5, "other"
+		w.srv.Commit(&other, walsendertest.Row(&other, "x", "t", "k", "payload of x"))
+		w.sleep(100 * time.Millisecond)
+		w.stop()
+		w.sleep(5 * time.Second)
+		w.want(Draining)
+		w.kafka.ack()
+		if err := w.result(10 * time.Second); err != nil {
+			w.Error(err)
+		}
+		if got := w.srv.Catalog().Slot.Confirmed; got < last.End {
+			w.Errorf("the slot is at %s, want %s", got, last.End)
+		}
+	})
+}

@@ -1,0 +1,257 @@
+package relay
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestPark: something waits and no acknowledgement comes for park_after. The stream is closed, the slot keeps the WAL,
+// and only a probe is asked again and again. What had been acknowledged is not repeated afterwards.
+func TestPark(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		specs []string
+		form  bool
+		why   string
+		want  []string
+		end   func(*bench)
+	}{
+		{"acknowledgements stay away", []string{"b", "c"}, lost, "2 events in flight", []string{"a", "b", "c"}, func(*bench) {}},
+		{"stored, and nobody says so", []string{"b", "c"}, stored, "2 events in flight", []string{"a", "b", "c", "b", "c"}, func(*bench) {}},
+		{"topic missing", []string{"b@new", "c"}, lost, "topic new is missing", []string{"a", "b", "c"}, func(b *bench) { b.kafka.create("new") }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := testConfig()
+			bubble(t, cfg, func(b *bench) {
+				b.start()
+				b.pg.commit("a")
+				b.sleep(3 * time.Second)
+				b.kafka.hold()
+				b.kafka.edit(func() { b.kafka.probeErr, b.kafka.sick = errKafka, errors.New("no broker answers") })
+				for _, spec := range c.specs {
+					b.pg.commit(spec)
+				}
+				synctest.Wait()
+				begin := time.Now()
+				if c.form == stored {
+					b.kafka.keep()
+				}
+				first := b.pg.stream()
+				b.sleep(cfg.ParkAfter - 10*time.Second)
+				if closed, _ := first.isClosed(); closed {
+					b.Fatal("parked too soon")
+				}
+				b.sleep(15 * time.Second)
+				b.want(Parked)
+				if closed, at := first.isClosed(); !closed || at.Sub(begin) > cfg.ParkAfter+5*time.Second {
+					b.Fatalf("closed %v after %s", closed, at.Sub(begin))
+				}
+				if reason := b.log.line("state=parked"); !strings.Contains(reason, c.why) || !strings.Contains(reason, "no broker answers") {
+					b.Errorf("parked because: %s", reason)
+				}
+				if b.relay.Status().Reason != errKafka.Error() {
+					b.Errorf("reason %q, want what the probe said", b.relay.Status().Reason)
+				}
+				b.sleep(time.Hour)
+				b.want(Parked)
+				if b.pg.sessions() != 1 || len(b.kafka.opens) != 1 {
+					b.Fatalf("%d streams, %d sinks while parked", b.pg.sessions(), len(b.kafka.opens))
+				}
+				if n := len(b.kafka.probes); n < 1000 || n > 5000 {
+					b.Errorf("%d probes in an hour", n)
+				}
+				if age := b.relay.Alive(); age > 2*time.Second {
+					b.Errorf("the main loop has not shown that it lives for %s", age)
+				}
+				if n := b.log.count("state=parked"); n != 1 {
+					b.Errorf("%d lines about it", n)
+				}
+				c.end(b)
+				b.kafka.edit(func() { b.kafka.probeErr, b.kafka.sick, b.kafka.auto = nil, nil, time.Millisecond })
+				b.sleep(5 * time.Second)
+				b.want(Streaming)
+				b.delivered(c.want...)
+				b.sleep(3 * time.Second)
+				if b.pg.slotAt() != b.pg.end {
+					b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), b.pg.end)
+				}
+			})
+		})
+	}
+}
+
+// TestParkCountsFromTheLastAcknowledgement: slow is not stalled.
+func TestParkCountsFromTheLastAcknowledgement(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a", "b", "c", "d")
+		for _, id := range []string{"a", "b", "c"} {
+			b.sleep(25 * time.Second)
+			b.kafka.ack(id)
+		}
+		b.sleep(25 * time.Second)
+		if b.pg.sessions() != 1 || b.state() == Parked {
+			b.Fatalf("state %s in session %d", b.state(), b.pg.sessions())
+		}
+		b.kafka.edit(func() { b.kafka.probeErr = errKafka })
+		b.sleep(8 * time.Second)
+		b.want(Parked)
+	})
+}
+
+// TestParkedForATopicRepeatsNothing: a topic missing for two minutes, with others that work.
+func TestParkedForATopicRepeatsNothing(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.edit(func() { b.kafka.probeErr = errors.New("UNKNOWN_TOPIC_OR_PARTITION") })
+		b.start()
+		b.pg.commit("a", "b", "c@new", "d")
+		b.pg.commit("e")
+		b.sleep(10 * time.Second)
+		b.want(WaitingForTopic)
+		if got := b.relay.Status().WaitingForTopics; len(got) != 1 || got[0] != "new" {
+			b.Errorf("waiting for %v", got)
+		}
+		b.sleep(110 * time.Second)
+		b.want(Parked)
+		b.delivered("a", "b")
+		b.kafka.edit(func() { b.kafka.probeErr = nil })
+		b.kafka.create("new")
+		b.sleep(5 * time.Second)
+		b.delivered("a", "b", "c", "d", "e")
+	})
+}
+
+// TestTopicAppears while it is waited for: no session ends.
+func TestTopicAppears(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		b.pg.commit("a@new")
+		b.sleep(100 * time.Millisecond)
+		b.want(Streaming) // the look-up of a topic that exists is no news
+		b.sleep(10 * time.Second)
+		b.want(WaitingForTopic)
+		b.kafka.create("new")
+		b.sleep(10 * time.Millisecond)
+		b.want(Streaming)
+		b.delivered("a")
+		if b.pg.sessions() != 1 {
+			b.Errorf("%d sessions", b.pg.sessions())
+		}
+	})
+}
+
+// TestProbeSaysYesAndItStallsAgain: the relay parks again, and does not spin.
+func TestProbeSaysYesAndItStallsAgain(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.pg.commit("a")
+		b.start()
+		b.sleep(10 * time.Minute)
+		if n := b.pg.sessions(); n < 10 || n > 21 {
+			b.Errorf("%d sessions in ten minutes", n)
+		}
+	})
+}
+
+// TestIdleSlotIsTouched: PostgreSQL 18 invalidates a slot that nobody has used for idle_replication_slot_timeout.
+func TestIdleSlotIsTouched(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.pg.idle = 20 * time.Minute
+		b.kafka.edit(func() { b.kafka.probeErr = errKafka })
+		b.kafka.hold()
+		b.pg.commit("a")
+		b.start()
+		b.sleep(time.Minute)
+		b.want(Parked)
+		b.sleep(2 * time.Hour)
+		b.want(Parked)
+		b.pg.edit(func() {
+			for i := 1; i < len(b.pg.opens); i++ {
+				if gap := b.pg.opens[i].Sub(b.pg.opens[i-1]); gap > 10*time.Minute {
+					b.Errorf("the slot was left alone for %s", gap)
+				}
+			}
+			if n := len(b.pg.opens); n < 12 || n > 20 {
+				b.Errorf("%d times opened in two hours", n)
+			}
+			for _, st := range b.pg.streams[1:] {
+				if len(st.statuses) > 0 {
+					b.Errorf("a touch confirmed something: %v", st.statuses)
+				}
+				if !st.closed {
+					b.Error("a touch left its stream open")
+				}
+			}
+		})
+		if len(b.kafka.opens) != 1 {
+			b.Errorf("%d sinks", len(b.kafka.opens))
+		}
+	})
+}
+
+// TestTouchFails: the relay is not stuck with a Postgres that was stopped meanwhile.
+func TestTouchFails(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.pg.idle = 20 * time.Minute
+		b.kafka.edit(func() { b.kafka.probeErr = errKafka })
+		b.kafka.hold()
+		b.pg.commit("a")
+		b.start()
+		b.sleep(time.Minute)
+		b.pg.edit(func() { b.pg.down = true })
+		b.sleep(time.Hour)
+		b.kafka.edit(func() { b.kafka.probeErr, b.kafka.auto = nil, time.Millisecond })
+		b.pg.edit(func() { b.pg.down = false })
+		b.sleep(time.Minute)
+		b.want(Streaming)
+		b.delivered("a")
+	})
+}
+
+// TestRightTakenAwayParks and is given back.
+func TestRightTakenAwayParks(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		b.pg.commit("a")
+		b.sleep(3 * time.Second)
+		b.kafka.edit(func() { b.kafka.readyErr, b.kafka.probeErr = noRight{}, noRight{} })
+		b.pg.commit("b")
+		b.sleep(10 * time.Second)
+		b.want(Parked)
+		if got := b.metric("replication_reconnects_total", "reason=kafka_right"); got != 1 {
+			b.Errorf("%v reconnects", got)
+		}
+		b.sleep(time.Hour)
+		b.want(Parked)
+		if b.pg.sessions() != 1 {
+			b.Errorf("%d sessions", b.pg.sessions())
+		}
+		b.kafka.edit(func() { b.kafka.readyErr, b.kafka.probeErr = nil, nil })
+		b.sleep(5 * time.Second)
+		b.delivered("a", "b")
+	})
+}
+
+func TestSIGTERMWhileParked(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.edit(func() { b.kafka.probeErr = errKafka })
+		b.start()
+		b.pg.commit("a")
+		b.sleep(3 * time.Second)
+		b.kafka.hold()
+		b.pg.commit("b")
+		b.sleep(time.Minute)
+		b.want(Parked)
+		begin := time.Now()
+		if err := b.quit(); err != nil {
+			b.Errorf("stopped while parked, with everything acknowledged confirmed: %v", err)
+		}
+		if d := time.Since(begin); d > time.Second {
+			b.Errorf("it took %s", d)
+		}
+	})
+}

@@ -1,0 +1,300 @@
+package relay
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/decoder"
+	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// TestNothingIsRepeatedAfterACrashOfPostgres: the server has forgotten what was confirmed and sends it again.
+func TestNothingIsRepeatedAfterACrashOfPostgres(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		var want []string
+		for i := range 50 {
+			id := fmt.Sprint("e", i)
+			b.pg.commit(id, id+"x")
+			want = append(want, id, id+"x")
+			b.sleep(300 * time.Millisecond)
+		}
+		if b.pg.slotAt() < 0x1500 {
+			b.Fatal("nothing was confirmed")
+		}
+		for range 3 {
+			b.pg.crash()
+			if b.pg.slotAt() != firstLSN {
+				b.Fatal("the slot has not forgotten")
+			}
+			b.sleep(3 * time.Second)
+			b.delivered(want...)
+		}
+		b.pg.commit("new")
+		b.sleep(3 * time.Second)
+		b.delivered(append(want, "new")...)
+		if b.pg.slotAt() != b.pg.end {
+			b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), b.pg.end)
+		}
+		if got := b.metric("events_skipped_total", "reason=already_delivered"); got != 300 {
+			b.Errorf("%v events skipped, want 300", got)
+		}
+	})
+}
+
+// TestPartlyAcknowledgedTransactionIsResumed at the first event that is not acknowledged, again and again.
+func TestPartlyAcknowledgedTransactionIsResumed(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("z")
+		b.pg.commit("a", "b", "c", "d", "e", "f")
+		b.pg.commit("g")
+		synctest.Wait()
+		b.kafka.ack("z", "a", "b")
+		b.kafka.fail(errKafka, lost)
+		b.sleep(time.Second)
+		if got := b.kafka.flying(); !slices.Equal(got, []string{"c", "d", "e", "f", "g"}) {
+			b.Fatalf("in flight %v", got)
+		}
+		if got := b.kafka.sink().flying[0].rec.position; got != "1:7:1:0000000000001030:2" {
+			b.Errorf("position of c: %s", got)
+		}
+		b.kafka.ack("c")
+		b.pg.cut()
+		b.sleep(3 * time.Second)
+		b.kafka.fail(errKafka, lost) // nothing of it: the next one begins where this one began
+		b.sleep(time.Second)
+		if got := b.kafka.flying(); !slices.Equal(got, []string{"d", "e", "f", "g"}) {
+			b.Fatalf("in flight %v", got)
+		}
+		b.kafka.ack()
+		b.sleep(3 * time.Second)
+		b.delivered("z", "a", "b", "c", "d", "e", "f", "g")
+		if b.pg.slotAt() != b.pg.end {
+			b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), b.pg.end)
+		}
+	})
+}
+
+// TestOtherHistory: whatever shows that the server's history is not the one that was delivered from stops the process,
+// and nothing of it is delivered or confirmed.
+func TestOtherHistory(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(pg *postgres)
+		say  string
+	}{
+		{"another system", func(pg *postgres) { pg.id.SystemID = 8 }, "system identifier is 8, was 7"},
+		{"another xid", func(pg *postgres) { pg.wal[1].XID++ }, "xid"},
+		{"another commit time", func(pg *postgres) { pg.wal[1].Time = pg.wal[1].Time.Add(time.Microsecond) }, "xid"},
+		{"another timeline from before it", func(pg *postgres) { pg.id.Timeline = 2 }, "branched off"},
+		{"the WAL ends before it", func(pg *postgres) { pg.wal, pg.end = pg.wal[:1], pg.wal[0].End }, "WAL ends at"},
+		{"the WAL ends before it, with nothing left", func(pg *postgres) { pg.wal, pg.end = nil, firstLSN }, "WAL ends at"},
+		{"a later transaction without it", func(pg *postgres) {
+			pg.wal = slices.Delete(pg.wal, 1, 2)
+			pg.wal = append(pg.wal, &tx{ids: []string{"x"}, Tx: later(pg)})
+		}, "has not sent it"},
+		{"a keepalive beyond it", func(pg *postgres) { pg.wal, pg.end = pg.wal[:1], pg.end+0x1000 }, "has not sent it"},
+		{"a transaction in its place", func(pg *postgres) {
+			t := later(pg)
+			t.Commit, t.End = pg.wal[1].Commit, pg.wal[1].End
+			pg.wal[1] = &tx{ids: []string{"x"}, Tx: t}
+		}, "xid"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, testConfig(), func(b *bench) {
+				b.start()
+				b.pg.commit("a")
+				b.pg.commit("b", "c")
+				b.sleep(3 * time.Second)
+				b.pg.crash()
+				b.pg.edit(func() { c.do(b.pg) })
+				s := b.ends(Lost, time.Minute)
+				if replication.KindOf(s.Err) != replication.OtherHistory || !strings.Contains(s.Error(), c.say) {
+					b.Errorf("ended with %v, want it to say %q", s.Err, c.say)
+				}
+				b.delivered("a", "b", "c")
+				if got := b.pg.slotAt(); got > firstLSN+0x30 {
+					b.Errorf("the slot is at %s, beyond what is known to be the same", got)
+				}
+			})
+		})
+	}
+}
+
+// later is a transaction behind the end of the WAL that has one event, x.
+func later(pg *postgres) (t walsendertest.Tx) {
+	t = pg.wal[0].Tx
+	t.Commit, t.End, t.XID, t.Time = pg.end, pg.end+0x30, 9000, time.Now()
+	t.Body = [][]byte{pg.row("x")}
+	pg.end = t.End
+	return t
+}
+
+// TestSlotFurtherAhead: another instance was active. That is a warning and a metric, and delivery goes on.
+func TestSlotFurtherAhead(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		b.pg.commit("a")
+		b.sleep(3 * time.Second)
+		if b.metric("slot_ahead_total") != 0 {
+			b.Error("slot_ahead_total before anything happened")
+		}
+		b.pg.edit(func() {
+			b.pg.live().fail(errGone) // another one delivers b
+			b.pg.end += 0x500
+			b.pg.confirmed = b.pg.end
+		})
+		b.sleep(time.Second)
+		b.pg.commit("c")
+		b.sleep(3 * time.Second)
+		b.want(Streaming)
+		b.delivered("a", "c")
+		if b.metric("slot_ahead_total") != 1 || b.log.count("further ahead") != 1 {
+			b.Errorf("slot_ahead_total %v, %d warnings", b.metric("slot_ahead_total"), b.log.count("further ahead"))
+		}
+		// What we confirmed ourselves is no surprise, nor is a slot that has forgotten.
+		b.pg.cut()
+		b.sleep(time.Second)
+		b.pg.crash()
+		b.sleep(time.Second)
+		if b.metric("slot_ahead_total") != 1 {
+			b.Errorf("slot_ahead_total %v", b.metric("slot_ahead_total"))
+		}
+	})
+}
+
+// Unit tests: the boundaries.
+
+func at(lsn pglogrepl.LSN) checkpoint.TxID {
+	return checkpoint.TxID{CommitLSN: lsn, XID: uint32(lsn), CommitTime: time.UnixMicro(int64(lsn))}
+}
+
+func begins(lsn pglogrepl.LSN) *decoder.Begin {
+	return &decoder.Begin{CommitLSN: lsn, XID: uint32(lsn), CommitTime: time.UnixMicro(int64(lsn))}
+}
+
+// TestResumeExpects: the last delivered transaction must come by again exactly if the slot stood at or before its commit
+// LSN; equality happens, because a slot stands at the end of the transaction before.
+func TestResumeExpects(t *testing.T) {
+	m := &memory{systemID: 7, timeline: 1, progress: checkpoint.Progress{Done: at(0x100)}}
+	for _, c := range []struct {
+		start  pglogrepl.LSN
+		expect bool
+	}{{0x50, true}, {0xFF, true}, {0x100, true}, {0x101, false}, {0x130, false}, {0x500, false}} {
+		s, err := m.resume(replication.Identity{SystemID: 7, Timeline: 1, WALEnd: 0x1000}, c.start)
+		if err != nil || s.expectDone != c.expect {
+			t.Errorf("start %s: expect %v, %v; want %v", c.start, s.expectDone, err, c.expect)
+		}
+	}
+	for _, c := range []struct {
+		end pglogrepl.LSN
+		ok  bool
+	}{{0xFF, false}, {0x100, false}, {0x101, true}, {0x130, true}} {
+		_, err := m.resume(replication.Identity{SystemID: 7, Timeline: 1, WALEnd: c.end}, 0x50)
+		if (err == nil) != c.ok {
+			t.Errorf("WAL end %s: %v", c.end, err)
+		}
+	}
+	if _, err := (&memory{}).resume(replication.Identity{SystemID: 7, Timeline: 3, WALEnd: 1}, 1); err != nil {
+		t.Errorf("the first session: %v", err)
+	}
+}
+
+func TestSkipper(t *testing.T) {
+	const all = 1 << 63
+	fresh := func(expect bool) *skipper {
+		return &skipper{Progress: checkpoint.Progress{Done: at(0x100), Partial: at(0x130), Events: 3}, expectDone: expect}
+	}
+	s := fresh(true)
+	for _, c := range []struct {
+		lsn  pglogrepl.LSN
+		want uint64
+	}{{0x50, all}, {0x100, all}, {0x130, 3}, {0x160, 0}} {
+		if got, err := s.begin(begins(c.lsn)); got != c.want || err != nil {
+			t.Errorf("begin %s: %d, %v; want %d", c.lsn, got, err, c.want)
+		}
+	}
+	for name, wrong := range map[string]*decoder.Begin{
+		"xid of the last":  {CommitLSN: 0x100, XID: 1, CommitTime: time.UnixMicro(0x100)},
+		"time of the last": {CommitLSN: 0x100, XID: 0x100, CommitTime: time.UnixMicro(1)},
+		"a later one":      begins(0x101),
+	} {
+		if _, err := fresh(true).begin(wrong); replication.KindOf(err) != replication.OtherHistory || err == nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, wrong := range map[string]*decoder.Begin{
+		"xid of the partial":  {CommitLSN: 0x130, XID: 1, CommitTime: time.UnixMicro(0x130)},
+		"time of the partial": {CommitLSN: 0x130, XID: 0x130, CommitTime: time.UnixMicro(1)},
+	} {
+		s := fresh(true)
+		if _, err := s.begin(begins(0x100)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.begin(wrong); replication.KindOf(err) != replication.OtherHistory || err == nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// A keepalive at the commit LSN itself is the end of the transaction before; one beyond it has passed it.
+	s = fresh(true)
+	if err := s.passed(0x100); err != nil {
+		t.Errorf("keepalive at the commit LSN: %v", err)
+	}
+	if err := s.passed(0x101); err == nil {
+		t.Error("keepalive beyond the commit LSN went unnoticed")
+	}
+	if err := fresh(false).passed(0x5000); err != nil {
+		t.Errorf("the slot stood behind it: %v", err)
+	}
+}
+
+func TestLearn(t *testing.T) {
+	id := replication.Identity{SystemID: 7, Timeline: 1}
+	p := func(done, partial pglogrepl.LSN, events uint32) checkpoint.Progress {
+		var x checkpoint.Progress
+		if done != 0 {
+			x.Done = at(done)
+		}
+		if partial != 0 {
+			x.Partial, x.Events = at(partial), events
+		}
+		return x
+	}
+	for _, c := range []struct{ old, session, want checkpoint.Progress }{
+		{p(0, 0, 0), p(0, 0, 0), p(0, 0, 0)},
+		{p(0, 0, 0), p(10, 0, 0), p(10, 0, 0)},
+		{p(0, 0, 0), p(10, 20, 2), p(10, 20, 2)},
+		{p(0, 0, 0), p(0, 20, 2), p(0, 20, 2)},
+		// A session that was cut while it read again what is known.
+		{p(10, 20, 2), p(0, 0, 0), p(10, 20, 2)},
+		{p(10, 20, 2), p(5, 0, 0), p(10, 20, 2)},
+		{p(10, 20, 5), p(10, 20, 2), p(10, 20, 5)},
+		{p(10, 20, 2), p(10, 20, 5), p(10, 20, 5)},
+		{p(10, 20, 2), p(20, 0, 0), p(20, 0, 0)},
+		{p(10, 20, 2), p(20, 30, 1), p(20, 30, 1)},
+		{p(10, 20, 2), p(30, 0, 0), p(30, 0, 0)},
+	} {
+		m := memory{systemID: 7, timeline: 1, progress: c.old, confirmed: 8}
+		m.learn(id, c.session, 9, time.Hour)
+		if m.progress != c.want {
+			t.Errorf("%v then %v: %v, want %v", c.old, c.session, m.progress, c.want)
+		}
+		if m.confirmed != 9 || m.idleTimeout != time.Hour {
+			t.Errorf("confirmed %s, idle %s", m.confirmed, m.idleTimeout)
+		}
+		m.learn(id, c.session, 3, 0)
+		if m.confirmed != 9 {
+			t.Errorf("confirmed fell to %s", m.confirmed)
+		}
+	}
+}

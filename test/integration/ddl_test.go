@@ -1,0 +1,357 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+)
+
+// Columns are added, dropped and reordered under load, all of them none of the daemon's: nothing happens. With a default
+// the table is rewritten, with a volatile one too.
+func TestForeignColumnsComeAndGo(t *testing.T) {
+	rnd := newRand(t)
+	o := newOutbox(t, options{})
+	o.sample()
+	o.startStreaming()
+	w := o.write(load{rand: rnd})
+	for i, ddl := range []string{
+		`ALTER TABLE outbox ADD COLUMN note text`,
+		`ALTER TABLE outbox ADD COLUMN at timestamptz NOT NULL DEFAULT clock_timestamp()`, // rewrites
+		`ALTER TABLE outbox DROP COLUMN created_at`,
+		`ALTER TABLE outbox DROP COLUMN note, ADD COLUMN note bytea DEFAULT '\x00'`,
+		`ALTER TABLE outbox ALTER COLUMN at TYPE text`, // rewrites
+	} {
+		w.awaitCommits(20)
+		o.exec(ddl)
+		w.awaitCommits(10)
+		if err := o.unharmed(); err != nil {
+			t.Fatalf("statement %d: %v", i, err)
+		}
+	}
+	w.stop()
+	if v := o.verify(patience); v.Repeats != 0 {
+		t.Errorf("%d repeats", v.Repeats)
+	}
+}
+
+// A column that is needed is renamed while rows come: those of before are delivered, the first one of after stops the
+// daemon, which names the column, and nothing of after is confirmed.
+func TestNeededColumnRenamed(t *testing.T) {
+	o := newOutbox(t, options{})
+	o.sample()
+	r := o.startStreaming()
+	for n := 1; n <= 20; n++ {
+		o.insert("order", fmt.Sprint("key-", n%4), n, 1)
+	}
+	r.told = true
+	o.exec(`ALTER TABLE outbox RENAME COLUMN payload TO body`)
+	limit := walInsert(o)
+	for n := 21; n <= 23; n++ {
+		o.insertRenamed(n)
+	}
+	o.checkRenamed(r, 79, limit, 20)
+}
+
+// The same happens while the daemon is down. The server decodes old rows with the catalog of their time, so they are
+// delivered; whether rows of after wait or none does, it stops behind the old ones.
+func TestNeededColumnRenamedWhileDown(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		before, after int
+		exit          int
+	}{
+		{"rows before and after", 10, 3, 79},
+		{"rows before only", 10, 0, 79},
+		// Nothing was delivered by this process, so it is taken for a configuration that never fitted.
+		{"rows after only", 0, 3, 78},
+		{"no rows", 0, 0, 78},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pg := sharedPostgres(t, defaultMajor)
+			t.Parallel()
+			o := newOutbox(t, options{pg: pg})
+			for n := 1; n <= c.before; n++ {
+				o.insert("order", fmt.Sprint("key-", n%4), n, 1)
+			}
+			o.exec(`ALTER TABLE outbox RENAME COLUMN payload TO body`)
+			limit := walInsert(o)
+			for n := 1; n <= c.after; n++ {
+				o.insertRenamed(c.before + n)
+			}
+			if c.after == 0 {
+				limit = ^pglogrepl.LSN(0) // there is nothing that must not be confirmed
+			}
+			o.checkRenamed(o.start(), c.exit, limit, c.before)
+		})
+	}
+}
+
+// insertRenamed commits one row of a table whose payload is called body.
+func (o *outbox) insertRenamed(n int) {
+	o.t.Helper()
+	o.tx(func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, body, n)
+			VALUES ('order', 'after', 'added', jsonb_build_object('n', $1::bigint), $1)`, n)
+		return err
+	})
+}
+
+// checkRenamed expects the daemon to stop because of the column, with the rows up to number want delivered and no other.
+func (o *outbox) checkRenamed(r *relay, exit int, limit pglogrepl.LSN, want int) {
+	o.t.Helper()
+	r.stopsWith(15*time.Second, exit, "payload")
+	o.awaitSlotFree()
+	if c := o.confirmed(); c > limit {
+		o.t.Errorf("the slot confirms %s, beyond %s, where the column was renamed", c, limit)
+	}
+	o.exec(`ALTER TABLE outbox RENAME COLUMN body TO payload`)
+	o.exec(`DELETE FROM outbox WHERE n > $1`, want)
+	if v := o.check(); v.Rows != want || v.Repeats != 0 {
+		o.t.Errorf("%d rows and %d repeats, want %d and none", v.Rows, v.Repeats, want)
+	}
+}
+
+// The outbox is one of several tables of the publication: rows of others are nobody's events, also between ours in one
+// transaction, and do not hold the slot up. A publication may as well be for everything.
+func TestPublicationsWithOtherTables(t *testing.T) {
+	for _, c := range []struct{ name, major, publication string }{
+		{"named", "14", `CREATE PUBLICATION outboxcdc FOR TABLE outbox, counter`}, // all operations, updates too
+		{"all tables", "14", `CREATE PUBLICATION outboxcdc FOR ALL TABLES`},
+		{"all tables via root", "18", `CREATE PUBLICATION outboxcdc FOR ALL TABLES WITH (publish = 'insert', publish_via_partition_root = true)`},
+		{"schema", "17", `CREATE PUBLICATION outboxcdc FOR TABLES IN SCHEMA public`},
+		{"needed columns", "17", `CREATE PUBLICATION outboxcdc FOR TABLE outbox (id, aggregate_type, aggregate_id, event_type, payload, headers)
+			WITH (publish = 'insert')`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pg := sharedPostgres(t, c.major)
+			t.Parallel()
+			o := newOutbox(t, options{pg: pg})
+			o.exec(`DROP PUBLICATION outboxcdc`)
+			o.exec(`CREATE SCHEMA other`)
+			o.exec(`CREATE TABLE other.outbox (LIKE outbox INCLUDING ALL)`) // the same name elsewhere
+			o.exec(`ALTER TABLE other.outbox REPLICA IDENTITY FULL`)
+			o.exec(c.publication)
+			remakeSlot(o)
+			o.sample()
+			o.startStreaming()
+			w := o.write(load{rand: newRand(t)}) // updates counter before each insert
+			for n := range 20 {
+				o.exec(`INSERT INTO other.outbox (aggregate_type, aggregate_id, event_type, n) VALUES ('order', 'x', 'phantom', $1)`, n)
+				if n == 10 {
+					o.exec(`CREATE TABLE later (id int PRIMARY KEY)`)
+					o.exec(`INSERT INTO later VALUES (1)`)
+					w.awaitCommits(20)
+				}
+			}
+			w.awaitCommits(20)
+			w.stop()
+			o.exec(`UPDATE outbox SET event_type = event_type`) // no events
+			o.exec(`TRUNCATE other.outbox`)
+			o.insert("order", "last", 1, 1)
+			if v := o.verify(patience); v.Repeats != 0 {
+				t.Errorf("%d repeats", v.Repeats)
+			}
+		})
+	}
+}
+
+// partition makes the outbox a partitioned table with one leaf, whose columns have another order than the root's.
+func (o *outbox) partition(publication string) {
+	o.t.Helper()
+	o.exec(`DROP PUBLICATION outboxcdc`)
+	o.exec(`DROP TABLE outbox`)
+	o.exec(`CREATE TABLE outbox (id uuid NOT NULL DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, aggregate_id text NOT NULL,
+		event_type text NOT NULL, payload jsonb, headers jsonb NOT NULL DEFAULT '{}', n bigint) PARTITION BY RANGE (n)`)
+	o.leaf("leaf_1", 0, 100)
+	o.exec(publication)
+	remakeSlot(o)
+}
+
+func (o *outbox) leaf(name string, from, to int) {
+	o.t.Helper()
+	o.exec(`CREATE TABLE ` + name + ` (dropped int, n bigint, payload jsonb, id uuid NOT NULL DEFAULT gen_random_uuid(),
+		headers jsonb NOT NULL DEFAULT '{}', event_type text NOT NULL, aggregate_id text NOT NULL, aggregate_type text NOT NULL)`)
+	o.exec(`ALTER TABLE ` + name + ` DROP COLUMN dropped`)
+	o.exec(fmt.Sprintf(`ALTER TABLE outbox ATTACH PARTITION %s FOR VALUES FROM (%d) TO (%d)`, name, from, to))
+}
+
+// A partitioned outbox is published under its root's name or under its leaves'. Leaves come and go while the daemon runs
+// and while it is down.
+func TestPartitionedOutbox(t *testing.T) {
+	for _, c := range []struct{ name, major, publication string }{
+		{"via root", "14", `CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`},
+		{"via leaves", "18", `CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert')`},
+		{"leaves by schema", "17", `CREATE PUBLICATION outboxcdc FOR TABLES IN SCHEMA public WITH (publish = 'insert')`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pg := sharedPostgres(t, c.major)
+			t.Parallel()
+			o := newOutbox(t, options{pg: pg})
+			o.partition(c.publication)
+			o.sample()
+			r := o.startStreaming()
+			o.insert("order", "k", 1, 10)
+			o.insert("order", "k", 11, 10)
+			o.leaf("leaf_2", 100, 200)
+			o.insert("order", "k", 98, 5) // into both
+			o.verify(patience)
+			r.term()
+			o.leaf("leaf_3", 200, 300)
+			o.insert("order", "k", 195, 10)
+			o.startStreaming()
+			o.leaf("leaf_4", 300, 400)
+			o.insert("order", "k", 299, 2)
+			if v := o.verify(patience); v.Repeats != 0 {
+				t.Errorf("%d repeats", v.Repeats)
+			}
+			if strings.HasPrefix(c.name, "via") { // what is delivered may go
+				truth := o.truth()
+				o.exec(`ALTER TABLE outbox DETACH PARTITION leaf_1`)
+				o.exec(`DROP TABLE leaf_2`)
+				o.insert("order", "k", 301, 2)
+				o.awaitArrived(patience)
+				o.awaitSettled()
+				for _, x := range o.truth() {
+					if !slices.ContainsFunc(truth, func(old row) bool { return old.ID == x.ID }) {
+						x.Seq = len(truth) + 1
+						truth = append(truth, x)
+					}
+				}
+				if err := judge(truth, o.readAll()).err(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// A leaf with rows that have not been delivered yet leaves the table. Under the root's name they come all the same. Under
+// the leaf's name nobody can tell any more whose they are: dropped, it stops; detached, it must not be taken for a table
+// that never was ours.
+func TestLeafLeavesBeforeItsRowsAreDelivered(t *testing.T) {
+	for _, c := range []struct{ name, options, ddl string }{
+		{name: "root detach", options: ", publish_via_partition_root = true", ddl: `ALTER TABLE outbox DETACH PARTITION leaf_1`},
+		{name: "root drop", options: ", publish_via_partition_root = true", ddl: `DROP TABLE leaf_1`},
+		{name: "leaf drop", ddl: `DROP TABLE leaf_1`},
+		{
+			name: "leaf detach", ddl: `ALTER TABLE outbox DETACH PARTITION leaf_1`,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := newOutbox(t, options{})
+			o.partition(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert'` + c.options + `)`)
+			o.leaf("leaf_2", 100, 200)
+			o.sample()
+			end := o.insert("order", "k", 1, 5)
+			truth := o.truth()
+			o.exec(c.ddl)
+			r := o.start()
+			if strings.HasPrefix(c.name, "root") {
+				var ids []string
+				for _, row := range truth {
+					ids = append(ids, row.ID)
+				}
+				await(t, patience, "the rows of the leaf", func() error {
+					if left := o.follow.unseen(slices.Clone(ids)); len(left) > 0 {
+						return fmt.Errorf("%d have not come", len(left))
+					}
+					return o.unharmed()
+				})
+				if err := judge(truth, o.readAll()).err(); err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			r.told = true
+			await(t, patience, "it to stop, or to go on without them", func() error {
+				if o.confirmed() >= end {
+					return &hopeless{fmt.Errorf("the slot confirms %s, %d of 5 rows are in Kafka", o.confirmed(), o.follow.records())}
+				}
+				if !r.proc.Exited() {
+					return errors.New("neither yet")
+				}
+				return nil
+			})
+			r.stopsWith(0, 79, "leaf_1", "remedy: ")
+		})
+	}
+}
+
+// A publication that names some leaves, and not the root, loses the rows of the others: the guard must not be content
+// with the one that it carries.
+func TestPublicationOfSomeLeaves(t *testing.T) {
+	o := newOutbox(t, options{})
+	o.partition(`CREATE PUBLICATION outboxcdc FOR TABLE leaf_1 WITH (publish = 'insert')`)
+	o.leaf("leaf_2", 100, 200)
+	r := o.start()
+	r.told = true
+	stopsBefore(t, o, r, o.insert("order", "k", 101, 1))
+}
+
+// stopsBefore expects exit code 79 and that a transaction which nobody sends is not confirmed.
+func stopsBefore(t *testing.T, o *outbox, r *relay, end pglogrepl.LSN) {
+	t.Helper()
+	n := 0
+	await(t, 20*time.Second, "it to stop", func() error {
+		n++
+		o.exec(`INSERT INTO counter VALUES ($1)`, fmt.Sprint("foreign ", n))
+		if c := o.confirmed(); c >= end {
+			return &hopeless{fmt.Errorf("the slot confirms %s; rows that never came end at %s; %d records have come", c, end, o.follow.records())}
+		}
+		if !r.proc.Exited() {
+			return errors.New("it runs")
+		}
+		return nil
+	})
+	r.stopsWith(0, 79, "remedy: ")
+}
+
+// A publication for all tables is not altered when the table leaves it.
+func TestOutboxLeavesAllTables(t *testing.T) {
+	for _, c := range []struct{ name, ddl string }{
+		{"unlogged", `ALTER TABLE outbox SET UNLOGGED`},
+		{
+			"attached", `ALTER TABLE parent ATTACH PARTITION outbox FOR VALUES FROM (0) TO (100)`,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := newOutbox(t, options{})
+			o.exec(`DROP PUBLICATION outboxcdc`)
+			o.exec(`CREATE PUBLICATION outboxcdc FOR ALL TABLES WITH (publish = 'insert', publish_via_partition_root = true)`)
+			o.exec(`CREATE TABLE parent (LIKE outbox) PARTITION BY RANGE (n)`)
+			remakeSlot(o)
+			r := o.startStreaming()
+			o.insert("order", "k", 1, 3)
+			o.awaitArrived(patience)
+			r.told = true
+			o.exec(c.ddl)
+			stopsBefore(t, o, r, o.insert("order", "k", 4, 3))
+		})
+	}
+}
+
+// The payload, and the id, change their types: each row is decoded by the relation of its time, and the bytes stay.
+func TestColumnsRetyped(t *testing.T) {
+	o := newOutbox(t, options{})
+	o.sample()
+	o.startStreaming()
+	o.insert("order", "k", 1, 3)
+	o.exec(`ALTER TABLE outbox ALTER payload TYPE text`)
+	o.insert("order", "k", 4, 3)
+	o.exec(`ALTER TABLE outbox ALTER payload TYPE bytea USING convert_to(payload, 'UTF8'), ALTER id DROP DEFAULT, ALTER id TYPE text`)
+	o.exec(`ALTER TABLE outbox ALTER id SET DEFAULT 'id ' || clock_timestamp()`)
+	o.bytea = true
+	for n := 7; n <= 9; n++ {
+		o.exec(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, n) VALUES ('order', 'k', 'added', '\x00ff5c78', $1)`, n)
+	}
+	if v := o.verify(patience); v.Rows != 9 || v.Repeats != 0 {
+		t.Errorf("%d rows, %d repeats", v.Rows, v.Repeats)
+	}
+}

@@ -1,0 +1,405 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/internal/check"
+)
+
+// alteration takes rows out of the stream without an error of the server's, or with one only much later.
+type alteration struct {
+	name   string
+	majors []string
+	ddl    []string // one transaction each
+	table  string   // where rows go afterwards; "": outbox
+	cause  string   // in the last log line
+}
+
+var alterations = []alteration{
+	{name: "dropped", majors: []string{"17", "18"}, ddl: []string{`DROP PUBLICATION outboxcdc`}, cause: "publication"},
+	{name: "renamed", majors: []string{"18"}, ddl: []string{`ALTER PUBLICATION outboxcdc RENAME TO other`}, cause: "publication"},
+	{name: "table removed", majors: []string{"14", "17"}, ddl: []string{`ALTER PUBLICATION outboxcdc DROP TABLE outbox`}, cause: "altered for table public.outbox"},
+	{name: "row filter", majors: []string{"17"}, ddl: []string{`ALTER PUBLICATION outboxcdc SET TABLE outbox WHERE (n % 2 = 0)`}, cause: "altered for table public.outbox"},
+	{
+		name: "filter set and removed", majors: []string{"18"}, cause: "altered for table public.outbox",
+		ddl: []string{`ALTER PUBLICATION outboxcdc SET TABLE outbox WHERE (n % 2 = 0)`, `ALTER PUBLICATION outboxcdc SET TABLE outbox`},
+	},
+	// The next row's relation message lacks the column, which is noticed before the guard looks.
+	{
+		name: "column list", majors: []string{"18"}, cause: `"payload"`,
+		ddl: []string{`ALTER PUBLICATION outboxcdc SET TABLE outbox (id, aggregate_type, aggregate_id, event_type, headers)`},
+	},
+	{name: "no inserts", majors: []string{"17"}, ddl: []string{`ALTER PUBLICATION outboxcdc SET (publish = 'delete')`}, cause: "altered for table public.outbox"},
+	{name: "table renamed", majors: []string{"17"}, ddl: []string{`ALTER TABLE outbox RENAME TO outbox_old`}, table: "outbox_old", cause: "outbox"},
+	{
+		name: "table replaced", majors: []string{"18"}, cause: "outbox",
+		ddl: []string{`DO $$ BEGIN ALTER TABLE outbox RENAME TO outbox_old; CREATE TABLE outbox (LIKE outbox_old INCLUDING ALL);
+			ALTER PUBLICATION outboxcdc ADD TABLE outbox; END $$`},
+	},
+	// Whether the daemon is back in between is left to chance: it must stop either way.
+	{
+		name: "between sessions", majors: []string{"17"}, cause: "altered for table public.outbox",
+		ddl: []string{
+			`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active AND database = current_database()`,
+			`ALTER PUBLICATION outboxcdc SET TABLE outbox WHERE (n % 2 = 0)`, `ALTER PUBLICATION outboxcdc SET TABLE outbox`,
+		},
+	},
+}
+
+// Whatever takes our rows out of the publication ends the daemon with 79. The server goes on as if nothing had happened,
+// so nothing that committed after the alteration may be confirmed: it stands in the slot for a person to look at.
+func TestPublicationAltered(t *testing.T) {
+	for _, a := range alterations {
+		for _, major := range a.majors {
+			t.Run(major+" "+a.name, func(t *testing.T) {
+				pg := sharedPostgres(t, major)
+				t.Parallel()
+				alterUnderLoad(t, newOutbox(t, options{pg: pg}), a)
+			})
+		}
+	}
+}
+
+func alterUnderLoad(t *testing.T, o *outbox, a alteration) {
+	o.exec(`ALTER PUBLICATION outboxcdc ADD TABLE counter`) // so that it is not empty without the outbox
+	remakeSlot(o)
+	o.sample()
+	r := o.startStreaming()
+	for n := 1; n <= 40; n++ {
+		o.insert("order", fmt.Sprint("key-", n%4), n, 1)
+	}
+	o.awaitArrived(patience)
+	ends := map[string]pglogrepl.LSN{} // of rows that the daemon may not have received by the time it looks
+	for n := 41; n <= 44; n++ {
+		end := o.insert("order", fmt.Sprint("key-", n%4), n, 1)
+		ends[fmt.Sprintf(`{"n": %d}`, n)] = end
+	}
+	truth := o.truth()
+
+	r.told = true
+	for _, ddl := range a.ddl {
+		o.exec(ddl)
+	}
+	// The alteration is visible and nothing has committed after it: what the slot confirms must not be beyond.
+	limit := walInsert(o)
+	table := a.table
+	if table == "" {
+		table = "outbox"
+	}
+	after := insertUntilEnd(o, r, table, 45)
+	t.Logf("%d rows committed after the alteration", len(after))
+
+	words := []string{a.cause, "remedy: "}
+	r.stopsWith(0, 79, words...)
+	confirmed := o.confirmed()
+	if confirmed > limit {
+		t.Errorf("the slot confirms %s; the alteration was complete at %s, and rows committed after it", confirmed, limit)
+	}
+	there := map[string]bool{}
+	records := o.readAll()
+	for _, rec := range records {
+		id, _ := headerOf(rec, "id")
+		there[id] = true
+	}
+	// What was not received when the daemon stopped still waits in the slot.
+	truth = slices.DeleteFunc(truth, func(row row) bool {
+		end, late := ends[string(row.Value)]
+		waits := late && !there[row.ID] && confirmed < end
+		if waits {
+			t.Logf("%s was not delivered any more; it ends at %s and %s is confirmed", row.Value, end, confirmed)
+		}
+		return waits
+	})
+	for _, row := range after {
+		if there[row.ID] {
+			truth = append(truth, row)
+		}
+	}
+	if err := judge(truth, records).err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// insertUntilEnd commits single rows until the daemon has ended. Their order is nobody's business any more.
+func insertUntilEnd(o *outbox, r *relay, table string, n int) (rows []row) {
+	o.t.Helper()
+	await(o.t, 15*time.Second, "the daemon to end by itself", func() error {
+		x := row{Row: check.Row{Topic: o.topic("order"), Key: []byte("after"), Value: fmt.Appendf(nil, `{"n": %d}`, n)}, eventType: "added"}
+		err := o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
+			return conn.QueryRow(ctx, `INSERT INTO `+table+` (aggregate_type, aggregate_id, event_type, payload, n)
+				VALUES ('order', 'after', 'added', jsonb_build_object('n', $1::bigint), $1) RETURNING id::text`, n).Scan(&x.ID)
+		})
+		if err != nil {
+			return &hopeless{err}
+		}
+		rows = append(rows, x)
+		n++
+		if !r.proc.Exited() {
+			return errors.New("it runs")
+		}
+		return nil
+	})
+	return rows
+}
+
+// walInsert is a position behind everything that has committed and not beyond anything that has not begun.
+func walInsert(o *outbox) pglogrepl.LSN {
+	o.t.Helper()
+	lsn, err := o.admin.lsn("SELECT pg_current_wal_insert_lsn()::text")
+	must(o.t, err)
+	return lsn
+}
+
+// remakeSlot drops and makes the slot again, so that it begins behind what was done to table and publication.
+func remakeSlot(o *outbox) {
+	o.t.Helper()
+	o.exec(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1`, o.name)
+	o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name)
+}
+
+// stopsWith waits until the daemon has ended by itself and holds it to an exit code and to its last words: one log line
+// that says what is wrong and what to do.
+func (r *relay) stopsWith(d time.Duration, code int, words ...string) {
+	r.t.Helper()
+	if exit := r.awaitExit(max(d, time.Second)); exit != code {
+		r.t.Fatalf("exit code %d, want %d: %s", exit, code, lastLine(r.log))
+	}
+	var last struct {
+		Level, Msg, Error string
+		Exit              int
+	}
+	text := lastLine(r.log)
+	if err := json.Unmarshal([]byte(text), &last); err != nil {
+		r.t.Fatalf("the last line is no log entry: %s", text)
+	}
+	if last.Msg != "stopped" || last.Level != "ERROR" || last.Exit != code {
+		r.t.Errorf("the last line is not about the stop: %s", text)
+	}
+	for _, w := range words {
+		if !strings.Contains(last.Error, w) {
+			r.t.Errorf("the last line does not say %q: %s", w, text)
+		}
+	}
+	r.t.Logf("last words: %s", last.Error)
+}
+
+// lastLine is the last line of a file.
+func lastLine(file string) string {
+	text := strings.TrimSpace(tail(file, 1))
+	return text[strings.LastIndexByte(text, '\n')+1:]
+}
+
+// The guard compares identities and not meaning, so a publication that was restored at once stops the daemon too. A
+// standby must come to the same verdict: it would otherwise confirm, seconds later, what the first refused to.
+func TestAlteredWhileAStandbyWaits(t *testing.T) {
+	o := newOutbox(t, options{})
+	first := o.startStreaming()
+	standby := o.start()
+	standby.awaitState("waiting_for_slot", patience)
+	o.insert("order", "k", 1, 3)
+	o.awaitArrived(patience)
+
+	first.told, standby.told = true, true
+	o.exec(`ALTER PUBLICATION outboxcdc SET TABLE outbox WHERE (false)`)
+	limit := walInsert(o)
+	end := o.insert("order", "lost", 4, 1)
+	o.exec(`ALTER PUBLICATION outboxcdc SET TABLE outbox`)
+	first.stopsWith(10*time.Second, 79, "altered")
+	await(t, 10*time.Second, "the standby to end", func() error {
+		if c := o.confirmed(); c > limit {
+			return &hopeless{fmt.Errorf("the slot confirms %s; a row that was filtered out ends at %s, the alteration at %s", c, end, limit)}
+		}
+		if !standby.proc.Exited() {
+			return errors.New("it runs")
+		}
+		return nil
+	})
+	standby.stopsWith(0, 79, "altered")
+}
+
+// An ALTER PUBLICATION whose commit waits for a synchronous standby is in the WAL, and the walsender acts upon it, while
+// nobody can see it in the catalogs. So the guard must not take "nothing has changed" for an answer when a row that it
+// looks at is about to change (its xmax is in progress).
+func TestAlterationThatNobodySeesYet(t *testing.T) {
+	pg := ownPostgres(t, "17", nil)
+	o := newOutbox(t, options{pg: pg})
+	r := o.startStreaming()
+	o.insert("order", "k", 1, 3)
+	o.awaitArrived(patience)
+	t.Cleanup(func() { setSystem(o, "synchronous_standby_names", "") })
+	setSystem(o, "synchronous_standby_names", "nobody")
+	// It counts once the checkpointer has read it, which nobody can see but by waiting.
+	await(t, patience, "commits to wait for the standby", func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+		defer cancel()
+		if err := pg.Exec(ctx, o.name, `INSERT INTO counter VALUES (gen_random_uuid()::text)`); err == nil {
+			return errors.New("one did not")
+		}
+		return nil
+	})
+	done := make(chan error, 1)
+	go func() {
+		db := session{url: pg.SuperURL(o.name)}
+		defer db.close()
+		done <- db.do(func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, `ALTER PUBLICATION outboxcdc SET TABLE outbox WHERE (false)`)
+			return err
+		})
+	}()
+	await(t, patience, "the ALTER to wait for the standby", func() error {
+		var waiting bool
+		err := o.admin.scan(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')`, &waiting)
+		if err == nil && !waiting {
+			err = errors.New("it does not")
+		}
+		return err
+	})
+	r.told = true
+	limit := walInsert(o)
+	o.exec(`SET synchronous_commit = local`)
+	end := o.insert("order", "lost", 4, 1)
+	// Give it the time to confirm the row that was never sent.
+	err := poll(3*time.Second, func() error {
+		o.exec(`INSERT INTO counter VALUES (gen_random_uuid()::text)`)
+		if o.confirmed() >= end {
+			return nil
+		}
+		return errors.New("not confirmed")
+	})
+	if err == nil {
+		t.Errorf("the slot confirms %s; a row that was filtered out ends at %s, the alteration at %s", o.confirmed(), end, limit)
+	}
+	setSystem(o, "synchronous_standby_names", "")
+	must(t, <-done)
+	r.stopsWith(10*time.Second, 79, "altered")
+}
+
+// setSystem sets a setting of the whole server and waits until sessions know it; "" is the default. Only for servers that
+// the test has for itself. It goes through another session than exec, and none of it waits for a synchronous standby.
+func setSystem(o *outbox, name, value string) {
+	o.t.Helper()
+	sql := "ALTER SYSTEM RESET " + name
+	if value != "" {
+		sql = "ALTER SYSTEM SET " + name + " = '" + value + "'"
+	}
+	db := session{url: o.pg.SuperURL("postgres")}
+	defer db.close()
+	must(o.t, db.do(func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, sql)
+		return err
+	}))
+	must(o.t, o.pg.Reload())
+	await(o.t, patience, "the reload", func() error {
+		var now string
+		err := db.scan("SELECT current_setting('"+name+"')", &now)
+		if err == nil && value != "" && now != value {
+			err = fmt.Errorf("it is %q", now)
+		}
+		if err == nil && value == "" && strings.Contains(name, "standby") && now != "" {
+			err = fmt.Errorf("it is %q", now)
+		}
+		return err
+	})
+}
+
+// How soon what was acknowledged is confirmed does not depend on how the other intervals relate: the guard looks when
+// there is something to confirm, also where status updates are due more often than status_interval.
+func TestConfirmedSoonWhateverTheIntervals(t *testing.T) {
+	o := newOutbox(t, options{})
+	o.startStreaming("OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=2s")
+	o.insert("order", "k", 1, 1)
+	o.awaitArrived(patience)
+	if took := o.awaitConfirmed(o.walFlushed(), patience); took > 8*time.Second {
+		t.Errorf("confirmed after %v", took.Round(time.Millisecond))
+	}
+}
+
+// Much happens to publication, table and catalogs that does not concern the events: nothing of it may stop the daemon, or
+// hold the slot up.
+func TestHarmlessAlterations(t *testing.T) {
+	o := newOutbox(t, options{pg: sharedPostgres(t, "18")})
+	o.sample()
+	r := o.startStreaming()
+	for n, ddl := range []string{
+		`CREATE TABLE other (id int PRIMARY KEY)`,
+		`ALTER PUBLICATION outboxcdc ADD TABLE other`,
+		`INSERT INTO other VALUES (1)`,
+		`ALTER PUBLICATION outboxcdc DROP TABLE other`,
+		`CREATE PUBLICATION another FOR TABLE outbox WHERE (n > 1000000)`,
+		`DROP PUBLICATION another`,
+		`GRANT SELECT ON outbox TO PUBLIC`,
+		`CREATE INDEX ON outbox (aggregate_id)`,
+		`CREATE INDEX CONCURRENTLY ON outbox (n)`,
+		`ALTER TABLE outbox REPLICA IDENTITY FULL`,
+		`ALTER TABLE outbox SET (autovacuum_enabled = false)`,
+		`COMMENT ON TABLE outbox IS 'events'`,
+		`ANALYZE outbox`,
+		`VACUUM (FREEZE) outbox`,
+		`VACUUM FULL outbox`, // another file
+		`CLUSTER outbox USING outbox_pkey`,
+		`VACUUM (FULL, FREEZE) pg_publication`,
+		`VACUUM (FULL, FREEZE) pg_publication_rel`,
+		`VACUUM (FULL, FREEZE) pg_class`,
+		`UPDATE outbox SET event_type = event_type`,
+		`ALTER PUBLICATION outboxcdc OWNER TO CURRENT_USER`, // whose it is already
+	} {
+		o.exec(ddl)
+		o.insert("order", "k", n+1, 1)
+	}
+	// Two looks of the guard that found it well after the last of them.
+	for n := range 2 {
+		o.insert("order", "last", n+1, 1)
+		o.awaitConfirmed(o.walFlushed(), 10*time.Second)
+	}
+	if v := o.verify(patience); v.Repeats != 0 {
+		t.Errorf("%d repeats", v.Repeats)
+	}
+	if n := len(r.logged("state")); n != 1 {
+		t.Errorf("%d changes of state, want one", n)
+	}
+}
+
+// What does not fit at the start ends it at the start, with what to do, and the slot where it was.
+func TestUnfitAtStart(t *testing.T) {
+	o := newOutbox(t, options{})
+	o.insert("order", "k", 1, 1)
+	before := o.confirmed()
+	for _, c := range []struct {
+		name string
+		ddl  string
+		env  string
+		exit int
+		says string
+	}{
+		{"row filter", `ALTER PUBLICATION outboxcdc SET TABLE outbox WHERE (n > 0)`, "", 79, "row filter"},
+		{"no inserts", `ALTER PUBLICATION outboxcdc SET TABLE outbox; ALTER PUBLICATION outboxcdc SET (publish = 'truncate')`, "", 79, "inserts"},
+		{"without the table", `ALTER PUBLICATION outboxcdc SET (publish = 'insert'); ALTER PUBLICATION outboxcdc SET TABLE counter`, "", 79, "does not carry table public.outbox"},
+		{"no publication", `DROP PUBLICATION outboxcdc`, "", 79, "no publication of that name"},
+		{"no table", `CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert')`, "OUTBOXCDC_OUTBOX_TABLE=public.outbux", 79, "public.outbux"},
+		{"a slot of another database", `SELECT 1`, "OUTBOXCDC_POSTGRES_URL=" + o.pg.URL("postgres", role, password), 78, "belongs to database " + o.name},
+		{"no such slot", `SELECT 1`, "OUTBOXCDC_POSTGRES_SLOT=" + o.name + "x", 79, "slot " + o.name + "x"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o.exec(c.ddl, pgx.QueryExecModeSimpleProtocol)
+			env := []string{}
+			if c.env != "" {
+				env = append(env, c.env)
+			}
+			r := o.start(env...)
+			r.stopsWith(10*time.Second, c.exit, c.says, "remedy: ")
+			if now := o.confirmed(); now != before {
+				t.Errorf("the slot confirms %s, was %s", now, before)
+			}
+		})
+	}
+}

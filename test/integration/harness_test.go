@@ -1,0 +1,335 @@
+// Package integration tests the built binary from outside: a process of its own, real PostgreSQL, a real Kafka, and a
+// reader that shares no code with it.
+//
+// A test is put together from
+//   - servers: [sharedPostgres] (one of each major, a database per test) and [sharedKafka] (topics per test) for tests
+//     that leave them alone; [ownPostgres] and [breakableKafka] for tests that stop, kill or freeze them. Transactions
+//     left open hold up the making of slots in the whole server, so a test that leaves one open must not be parallel;
+//   - an [outbox]: database, table, publication, slot (made by `setup apply`), topics, and a reader that follows them.
+//     [outbox.exec], [outbox.insert] and [outbox.tx] write; [outbox.confirmed] and [outbox.walFlushed] look;
+//   - a [relay]: the binary as a process: [outbox.start], [relay.kill9], [relay.term], [relay.awaitExit],
+//     [relay.awaitState], [relay.status], [relay.metrics], [relay.logged]. A relay that ends without being told to fails
+//     the test;
+//   - a [writer]: transactions on several connections that lock their keys, so that a number per key is the order of
+//     their commits; some roll back, some use savepoints ([outbox.write], [writer.stop]);
+//   - [outbox.verify]: waits until every row of the table has arrived and is confirmed, reads all topics from their
+//     beginning, and fails unless the promise was kept: nothing missing, nothing that did not commit, order per key,
+//     repeats that are identical, headers and positions right. It returns the report; tests bound its Repeats.
+//     [outbox.awaitArrived] and [outbox.check] are its two halves;
+//   - a [sampler] of the confirm rule: what the slot confirms is in Kafka ([outbox.sample]).
+//
+// Nothing sleeps for a fixed time: [await] polls a condition. Random tests print their seed; OUTBOXCDC_TEST_SEED repeats
+// it. The log of every daemon is kept in a file, and printed when its test fails.
+//
+// Environment: OUTBOXCDC_TEST_KAFKA, OUTBOXCDC_TEST_POSTGRES_<major>: running servers (packages kafkatest, pgtest).
+// OUTBOXCDC_TEST_BINARY: a binary to test instead of building one. OUTBOXCDC_TEST_FAKE_KAFKA=1: kfake although a real
+// Kafka could be had. With CI=true it is a failure not to have a real Kafka.
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+)
+
+// defaultMajor is the PostgreSQL of tests that are not about a version.
+const defaultMajor = "17"
+
+// patience is how long a test waits for what should happen soon but is nobody's promise to the second.
+const patience = 60 * time.Second
+
+func TestMain(m *testing.M) {
+	kafkatest.MaybeServe()
+	os.Exit(the.run(m))
+}
+
+// the is what all tests of one run share.
+var the suite
+
+type suite struct {
+	dir    string // the binary and the daemons' logs
+	binary string
+	fake   string // why no real Kafka can be started; "": one can
+	kafka  kafkatest.Cluster
+
+	mu       sync.Mutex
+	postgres map[string]*pgtest.Server // by major
+
+	breaking  sync.Mutex // held by the test that has the breakable one
+	breakable kafkatest.Cluster
+}
+
+func (s *suite) run(m *testing.M) int {
+	defer s.close()
+	if err := s.start(); err != nil {
+		fmt.Fprintln(os.Stderr, "integration:", err)
+		return 1
+	}
+	code := m.Run()
+	if code == 0 {
+		_ = os.RemoveAll(s.dir)
+		return 0
+	}
+	fmt.Fprintln(os.Stderr, "integration: the daemons' logs are in", s.dir)
+	if os.Getenv("OUTBOXCDC_TEST_BINARY") == "" {
+		_ = os.Remove(s.binary) // 30 MB each time
+	}
+	return code
+}
+
+// start builds the binary and starts the shared Kafka, both at once.
+func (s *suite) start() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	var err error
+	if s.dir, err = os.MkdirTemp("", "outboxcdc-integration-"); err != nil {
+		return err
+	}
+	s.postgres = map[string]*pgtest.Server{}
+	built := make(chan error, 1)
+	go func() { built <- s.build(ctx) }()
+	kafka := s.startKafka(ctx)
+	return errors.Join(<-built, kafka)
+}
+
+// build makes the binary as `make build` does, but for its version.
+func (s *suite) build(ctx context.Context) error {
+	if s.binary = os.Getenv("OUTBOXCDC_TEST_BINARY"); s.binary != "" {
+		return nil
+	}
+	s.binary = filepath.Join(s.dir, "outboxcdc")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", s.binary, "./cmd/outboxcdc")
+	cmd.Dir = filepath.Join("..", "..")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the binary: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// startKafka decides which Kafka this run is on and says so in the one line that internal/testrun looks for.
+func (s *suite) startKafka(ctx context.Context) error {
+	var err error
+	if c, ok := kafkatest.FromEnv(); ok {
+		s.kafka = c
+		which := "given by OUTBOXCDC_TEST_KAFKA"
+		if s.fake = whyNotReal(); s.fake != "" {
+			which += ", but kfake where the broker is killed or frozen"
+		}
+		fmt.Println("REAL-KAFKA:", which)
+		return nil
+	}
+	if reason := whyNotReal(); reason == "" {
+		if s.kafka, err = s.newKafka(ctx); err == nil {
+			fmt.Println("REAL-KAFKA:", kafkatest.RealVersion)
+			return nil
+		}
+		s.fake = err.Error()
+	} else {
+		s.fake = reason
+	}
+	s.fake = strings.ReplaceAll(s.fake, "\n", " ")
+	fmt.Println("NO-REAL-KAFKA:", s.fake)
+	if os.Getenv("CI") == "true" {
+		return errors.New("no real Kafka, and CI=true wants one: " + s.fake)
+	}
+	s.kafka, err = s.newKafka(ctx)
+	return err
+}
+
+func whyNotReal() string {
+	if os.Getenv("OUTBOXCDC_TEST_FAKE_KAFKA") != "" {
+		return "OUTBOXCDC_TEST_FAKE_KAFKA is set"
+	}
+	if err := kafkatest.RealAvailable(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// newKafka starts a broker of the kind that this run is on.
+func (s *suite) newKafka(ctx context.Context) (kafkatest.Cluster, error) {
+	if s.fake != "" {
+		return kafkatest.StartFake(ctx, kafkatest.FakeOptions{})
+	}
+	return kafkatest.StartReal(ctx, kafkatest.RealOptions{QuickStart: true})
+}
+
+func (s *suite) close() {
+	for _, pg := range s.postgres {
+		_ = pg.Close()
+	}
+	for _, k := range []kafkatest.Cluster{s.kafka, s.breakable} {
+		if k != nil {
+			_ = k.Close()
+		}
+	}
+}
+
+// sharedKafka is the Kafka for tests that leave it alone.
+func sharedKafka() kafkatest.Cluster { return the.kafka }
+
+// breakableKafka is a broker to kill and freeze. One test has it at a time; it is whole again when the test ends.
+func breakableKafka(t *testing.T) kafkatest.Cluster {
+	t.Helper()
+	the.breaking.Lock()
+	t.Cleanup(the.breaking.Unlock)
+	ctx := testContext(t)
+	if the.breakable == nil {
+		c, err := the.newKafka(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		the.breakable = c
+	}
+	c := the.breakable
+	t.Cleanup(func() {
+		if c.Pid() != 0 {
+			if err := c.Thaw(); err == nil {
+				return
+			}
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = c.Kill()
+		if err := c.StartAgain(ctx); err != nil {
+			t.Errorf("mend the broker: %v", err)
+			_ = c.Close()
+			the.breakable = nil
+		}
+	})
+	return c
+}
+
+// sharedPostgres is the server of a major version for tests that leave it alone.
+func sharedPostgres(t *testing.T, major string) *pgtest.Server {
+	t.Helper()
+	the.mu.Lock()
+	defer the.mu.Unlock()
+	if s := the.postgres[major]; s != nil {
+		return s
+	}
+	s, ok, err := pgtest.FromEnv(major)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !ok {
+		s = startPostgres(t, major, nil)
+	}
+	the.postgres[major] = s
+	makeRole(t, s)
+	return s
+}
+
+// ownPostgres is a server for this test alone, closed at its end.
+func ownPostgres(t *testing.T, major string, settings map[string]string) *pgtest.Server {
+	t.Helper()
+	s := startPostgres(t, major, settings)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	makeRole(t, s)
+	return s
+}
+
+func startPostgres(t *testing.T, major string, settings map[string]string) *pgtest.Server {
+	t.Helper()
+	ctx := testContext(t)
+	if _, err := pgtest.Fetch(ctx, major); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skipf("SKIPPED FOR WANT OF A POSTGRESQL: %v", err)
+	}
+	all := map[string]string{"max_prepared_transactions": "10", "max_replication_slots": "20", "max_wal_senders": "20"}
+	for k, v := range settings {
+		all[k] = v
+	}
+	s, err := pgtest.Start(ctx, pgtest.Options{Major: major, Settings: all})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// The daemon's role. `setup apply` would make it too, but sets no password.
+const (
+	role     = "outboxcdc"
+	password = "outbox-secret"
+)
+
+func makeRole(t *testing.T, s *pgtest.Server) {
+	t.Helper()
+	err := s.Exec(testContext(t), "postgres", `DO $$ BEGIN
+		IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '`+role+`') THEN CREATE ROLE `+role+`; END IF; END $$`,
+		`ALTER ROLE `+role+` LOGIN REPLICATION PASSWORD '`+password+`'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testContext bounds one step of preparation; it is not for what a test is about.
+func testContext(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// newRand is the randomness of a test, repeatable by its seed.
+func newRand(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv("OUTBOXCDC_TEST_SEED"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("OUTBOXCDC_TEST_SEED: %v", err)
+		}
+		seed = n
+	}
+	t.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// await polls until done returns nil, and fails the test with the last error when that takes longer than d.
+func await(t testing.TB, d time.Duration, what string, done func() error) {
+	t.Helper()
+	if err := poll(d, done); err != nil {
+		t.Fatalf("waited %v for %s: %v", d, what, err)
+	}
+}
+
+func poll(d time.Duration, done func() error) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(d); ; <-tick.C {
+		err := done()
+		if err == nil || errors.As(err, new(*hopeless)) || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// hopeless ends an await at once.
+type hopeless struct{ error }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,375 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/internal/check"
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+)
+
+// outbox is one database with an outbox table, its publication and slot, and the topics that its rows go to.
+type outbox struct {
+	t     *testing.T
+	pg    *pgtest.Server
+	kafka kafkatest.Cluster
+	name  string // of the database and the slot, and the beginning of the topics' names
+	bytea bool   // the type of payload is bytea
+
+	follow  *follower
+	relays  []*relay
+	writers []*writer
+	ledger  ledger
+	admin   session
+}
+
+// options say what outbox is wanted; the zero value is good.
+type options struct {
+	pg         *pgtest.Server    // default: the shared one of defaultMajor
+	kafka      kafkatest.Cluster // default: the shared one
+	types      []string          // aggregate types, each with a topic; default: "order"
+	missing    []string          // of them, those whose topic is not made yet (see makeTopic)
+	partitions int               // of each topic; default 3
+	configs    map[string]string // of each topic
+	payload    string            // type of the column payload; default: as `setup apply` makes it, jsonb
+}
+
+// newOutbox makes everything that a daemon needs to run.
+func newOutbox(t *testing.T, opt options) *outbox {
+	t.Helper()
+	if opt.pg == nil {
+		opt.pg = sharedPostgres(t, defaultMajor)
+	}
+	if opt.kafka == nil {
+		opt.kafka = sharedKafka()
+	}
+	if opt.types == nil {
+		opt.types = []string{"order"}
+	}
+	if opt.partitions == 0 {
+		opt.partitions = 3
+	}
+	// Servers may be older than this run, and -count repeats a test.
+	name := fmt.Sprintf("%.40s_%06x", plain(strings.ToLower(strings.TrimPrefix(t.Name(), "Test"))), rand.IntN(1<<24))
+	o := &outbox{t: t, pg: opt.pg, kafka: opt.kafka, name: name, bytea: opt.payload == "bytea"}
+	must(t, opt.pg.Exec(testContext(t), "postgres", "CREATE DATABASE "+name))
+	o.admin.url = opt.pg.SuperURL(name)
+	t.Cleanup(o.tearDown)
+	o.setUp(opt.payload)
+	for _, typ := range opt.types {
+		if !contains(opt.missing, typ) {
+			o.makeTopic(typ, opt.partitions, opt.configs)
+		}
+	}
+	o.follow = startFollower(o, opt.types)
+	return o
+}
+
+func contains(list []string, s string) bool {
+	for _, e := range list {
+		if e == s {
+			return true
+		}
+	}
+	return false
+}
+
+// plain keeps what the names of slots, databases and topics may all have.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if (r < 'a' || r > 'z') && (r < '0' || r > '9') {
+			return '_'
+		}
+		return r
+	}, s)
+}
+
+func (o *outbox) setUp(payload string) {
+	o.t.Helper()
+	if payload != "" {
+		o.exec(`CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL,
+			aggregate_id text NOT NULL, event_type text NOT NULL, payload ` + payload + `, headers jsonb NOT NULL DEFAULT '{}')`)
+	}
+	if out, err := o.command(nil, "setup", "apply"); err != nil {
+		o.t.Fatalf("setup apply: %v\n%s", err, out)
+	}
+	// n orders the rows of a key. The daemon does not know it: extra columns are allowed.
+	o.exec(`ALTER TABLE outbox ADD COLUMN n bigint`)
+	o.exec(`CREATE TABLE counter (key text PRIMARY KEY, n bigint NOT NULL DEFAULT 0)`)
+}
+
+// tearDown leaves nothing in servers that others use.
+func (o *outbox) tearDown() {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	o.admin.close()
+	if _, ok := kafkatest.FromEnv(); ok {
+		for _, topic := range o.follow.topics {
+			_ = kafkatest.DeleteTopic(ctx, o.kafka.Brokers(), topic)
+		}
+	}
+	if o.pg.Pid() == 0 && o.pg.DataDir != "" { // stopped, and nobody else's
+		return
+	}
+	err := poll(10*time.Second, func() error {
+		return o.pg.Exec(ctx, o.name, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '"+o.name+"'")
+	})
+	if err == nil {
+		err = o.pg.Exec(ctx, "postgres", "DROP DATABASE "+o.name+" WITH (FORCE)")
+	}
+	if err != nil {
+		o.t.Errorf("tear down: %v", err)
+	}
+}
+
+// topic is where rows of an aggregate type go.
+func (o *outbox) topic(typ string) string { return o.name + "." + typ }
+
+// makeTopic makes the topic of an aggregate type.
+func (o *outbox) makeTopic(typ string, partitions int, configs map[string]string) {
+	o.t.Helper()
+	must(o.t, kafkatest.CreateTopic(testContext(o.t), o.kafka.Brokers(), o.topic(typ), partitions, configs))
+}
+
+// command runs the binary to its end, configured as a daemon of this outbox is.
+func (o *outbox) command(env []string, args ...string) (output string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, the.binary, args...)
+	cmd.Env = append(o.env(), env...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// env is the environment of the binary: nothing of ours that could configure it, and the settings of this outbox.
+func (o *outbox) env() []string {
+	var env []string
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "OUTBOXCDC_") && !strings.HasPrefix(kv, "PG") && !strings.HasPrefix(kv, "GOMEMLIMIT=") {
+			env = append(env, kv)
+		}
+	}
+	return append(env,
+		"OUTBOXCDC_POSTGRES_URL="+o.pg.URL(o.name, role, password),
+		"OUTBOXCDC_POSTGRES_SLOT="+o.name,
+		"OUTBOXCDC_KAFKA_BROKERS="+strings.Join(o.kafka.Brokers(), ","),
+		"OUTBOXCDC_ROUTE_TOPIC="+o.name+".{aggregate_type}",
+		"OUTBOXCDC_HTTP_LISTEN=127.0.0.1:0",
+		"OUTBOXCDC_LOG_LEVEL=debug",
+		"OUTBOXCDC_SETUP_URL="+o.pg.SuperURL(o.name),
+	)
+}
+
+// session is a connection that is made again after an error. Its methods may be called from several goroutines.
+type session struct {
+	url  string
+	mu   sync.Mutex
+	conn *pgx.Conn
+}
+
+func (s *session) do(f func(ctx context.Context, conn *pgx.Conn) error) (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		old := s.conn != nil
+		if !old {
+			if s.conn, err = pgx.Connect(ctx, s.url); err != nil {
+				s.conn = nil
+				return err
+			}
+		}
+		if err = f(ctx, s.conn); err == nil || !s.conn.IsClosed() {
+			return err
+		}
+		s.conn = nil
+		if !old { // else the server has been stopped since the last use, and nothing has been done
+			return err
+		}
+	}
+}
+
+func (s *session) scan(sql string, dest ...any) error {
+	return s.do(func(ctx context.Context, conn *pgx.Conn) error { return conn.QueryRow(ctx, sql).Scan(dest...) })
+}
+
+func (s *session) lsn(sql string) (lsn pglogrepl.LSN, err error) {
+	var text string
+	if err := s.scan(sql, &text); err != nil {
+		return 0, err
+	}
+	return pglogrepl.ParseLSN(text)
+}
+
+func (s *session) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = s.conn.Close(ctx)
+		s.conn = nil
+	}
+}
+
+// exec runs one statement as the superuser.
+func (o *outbox) exec(sql string, args ...any) {
+	o.t.Helper()
+	err := o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, sql, args...)
+		return err
+	})
+	if err != nil {
+		o.t.Fatalf("%.200s: %v", sql, err)
+	}
+}
+
+// insertInto begins a statement that writes rows.
+const insertInto = `INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload, headers, n) VALUES `
+
+// tx runs f in a transaction, commits it and notes the commit for the sampler. It returns a position at or behind the
+// transaction's end LSN, with nothing else of this test between.
+func (o *outbox) tx(f func(ctx context.Context, tx pgx.Tx) error) (end pglogrepl.LSN) {
+	o.t.Helper()
+	var ids []string
+	err := o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
+		tx, err := conn.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback(ctx) }() // nothing after a commit
+		if err := f(ctx, tx); err != nil {
+			return err
+		}
+		if ids, err = ownIDs(ctx, tx); err != nil {
+			return err
+		}
+		if err := tx.Commit(ctx); err != nil {
+			return err
+		}
+		end, err = scanLSN(conn.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text"))
+		return err
+	})
+	must(o.t, err)
+	o.ledger.committed(ids, end)
+	return end
+}
+
+// ownIDs are those that the open transaction has written.
+func ownIDs(ctx context.Context, tx pgx.Tx) ([]string, error) {
+	rows, err := tx.Query(ctx, "SELECT id::text FROM outbox WHERE xmin = pg_current_xact_id()::xid")
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+func scanLSN(row pgx.Row) (pglogrepl.LSN, error) {
+	var text string
+	if err := row.Scan(&text); err != nil {
+		return 0, err
+	}
+	return pglogrepl.ParseLSN(text)
+}
+
+// insert commits count rows of one key in one transaction, numbered on from n (the first row gets n).
+func (o *outbox) insert(typ, key string, n, count int) pglogrepl.LSN {
+	o.t.Helper()
+	return o.tx(func(ctx context.Context, tx pgx.Tx) error { return insertRows(ctx, tx, typ, key, n, count) })
+}
+
+func insertRows(ctx context.Context, tx pgx.Tx, typ, key string, n, count int) error {
+	_, err := tx.Exec(ctx, `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, n)
+		SELECT $1, $2, 'added', jsonb_build_object('n', g), g FROM generate_series($3::bigint, $3::bigint + $4 - 1) g`, typ, key, n, count)
+	return err
+}
+
+// confirmed is the slot's confirmed_flush_lsn.
+func (o *outbox) confirmed() pglogrepl.LSN {
+	o.t.Helper()
+	lsn, err := o.admin.lsn(o.slotSQL("confirmed_flush_lsn::text"))
+	must(o.t, err)
+	return lsn
+}
+
+func (o *outbox) slotSQL(column string) string {
+	return "SELECT " + column + " FROM pg_replication_slots WHERE slot_name = '" + o.name + "'"
+}
+
+// walFlushed is how far the server's WAL is on disk: behind everything that has committed.
+func (o *outbox) walFlushed() pglogrepl.LSN {
+	o.t.Helper()
+	lsn, err := o.admin.lsn("SELECT pg_current_wal_flush_lsn()::text")
+	must(o.t, err)
+	return lsn
+}
+
+// awaitConfirmed waits until the slot confirms lsn and returns how long that took.
+func (o *outbox) awaitConfirmed(lsn pglogrepl.LSN, d time.Duration) time.Duration {
+	o.t.Helper()
+	begin := time.Now()
+	await(o.t, d, fmt.Sprintf("confirmed_flush_lsn to reach %s", lsn), func() error {
+		if now := o.confirmed(); now < lsn {
+			return fmt.Errorf("it is %s", now)
+		}
+		return o.unharmed()
+	})
+	return time.Since(begin)
+}
+
+// awaitSlotFree waits until no walsender has the slot.
+func (o *outbox) awaitSlotFree() {
+	o.t.Helper()
+	await(o.t, patience, "the slot to be free", func() error {
+		var active bool
+		if err := o.admin.scan(o.slotSQL("active"), &active); err != nil || active {
+			return errors.Join(err, errors.New("it is active"))
+		}
+		return nil
+	})
+}
+
+// row is what one row of the outbox must become.
+type row struct {
+	check.Row
+	eventType string
+}
+
+// truth is the table: every row that has committed, with its place among the rows of its key.
+func (o *outbox) truth() []row {
+	o.t.Helper()
+	payload := "convert_to(payload::text, 'UTF8')"
+	if o.bytea {
+		payload = "payload"
+	}
+	var truth []row
+	err := o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, `SELECT id::text, aggregate_type, aggregate_id, event_type, `+payload+`,
+			CASE WHEN n IS NULL THEN 0 ELSE row_number() OVER (PARTITION BY aggregate_type, aggregate_id, n IS NULL ORDER BY n) END FROM outbox`)
+		if err != nil {
+			return err
+		}
+		truth, err = pgx.CollectRows(rows, func(c pgx.CollectableRow) (r row, err error) {
+			var typ, key string
+			err = c.Scan(&r.ID, &typ, &key, &r.eventType, &r.Value, &r.Seq)
+			r.Topic, r.Key = o.topic(typ), []byte(key)
+			return r, err
+		})
+		return err
+	})
+	must(o.t, err)
+	return truth
+}

@@ -1,0 +1,297 @@
+package integration
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/internal/child"
+)
+
+// relay is one process of `outboxcdc run`.
+type relay struct {
+	t    *testing.T
+	o    *outbox
+	proc *child.Process
+	log  string // file
+	addr string // of its HTTP listener, once known
+	told bool   // to end: by us, or the test expects it
+
+	begun     time.Time
+	gone      bool          // by kill9 or term
+	confirmed pglogrepl.LSN // what the slot confirmed then: everything in front of it must not come again
+}
+
+// start starts a daemon; settings in env ("OUTBOXCDC_…=…") win over those of the outbox. It is killed when the test ends.
+func (o *outbox) start(env ...string) *relay {
+	o.t.Helper()
+	r := &relay{t: o.t, o: o, begun: time.Now(), log: filepath.Join(the.dir, fmt.Sprintf("%s-%d.log", o.name, len(o.relays)+1))}
+	var err error
+	r.proc, err = child.Start(child.Spec{
+		Path: the.binary, Args: []string{"run"}, Env: append(o.env(), env...), Dir: the.dir, LogFile: r.log, DeathSignal: syscall.SIGKILL,
+	})
+	must(o.t, err)
+	o.relays = append(o.relays, r)
+	number := len(o.relays)
+	o.t.Cleanup(func() {
+		r.told = true
+		_ = r.proc.Kill()
+		if !o.t.Failed() {
+			return
+		}
+		text := ""
+		if number > len(o.relays)-3 {
+			text = ":\n" + tail(r.log, 60)
+		}
+		o.t.Logf("the log of daemon %d (pid %d, started %v ago): %s%s", number, r.proc.Pid(), time.Since(r.begun).Round(time.Millisecond), r.log, text)
+	})
+	return r
+}
+
+// tail is the last lines of a file, long ones shortened.
+func tail(file string, lines int) string {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.SplitAfter(strings.TrimSpace(string(b)), "\n")
+	all = all[max(0, len(all)-lines):]
+	for i, line := range all {
+		if len(line) > 600 {
+			all[i] = line[:600] + "…\n"
+		}
+	}
+	return strings.Join(all, "")
+}
+
+// startStreaming starts a daemon and waits until it streams.
+func (o *outbox) startStreaming(env ...string) *relay {
+	o.t.Helper()
+	r := o.start(env...)
+	r.awaitState("streaming", patience)
+	return r
+}
+
+// pid is the daemon's process.
+func (r *relay) pid() int { return r.proc.Pid() }
+
+// kill9 ends the daemon as a crash does, waits until its slot is free, and notes what was confirmed by then.
+func (r *relay) kill9() {
+	r.t.Helper()
+	r.told = true
+	must(r.t, r.proc.Kill())
+	r.left()
+}
+
+// left notes what the slot confirms once its walsender has ended too.
+func (r *relay) left() {
+	r.t.Helper()
+	r.o.awaitSlotFree()
+	r.confirmed, r.gone = r.o.confirmed(), true
+}
+
+// signal sends a signal; the daemon may end after it.
+func (r *relay) signal(sig syscall.Signal) {
+	r.t.Helper()
+	r.told = true
+	must(r.t, r.proc.Signal(sig))
+}
+
+// term sends SIGTERM, waits for the end, which must be a good one, and for the slot to be free.
+func (r *relay) term() (took time.Duration) {
+	r.t.Helper()
+	begin := time.Now()
+	r.signal(syscall.SIGTERM)
+	exit := r.awaitExit(patience)
+	took = time.Since(begin)
+	if exit != 0 {
+		r.t.Fatalf("exit code %d after SIGTERM", exit)
+	}
+	r.left()
+	return took
+}
+
+// awaitExit waits for the end and returns the exit code; a signal's is 128 and its number.
+func (r *relay) awaitExit(d time.Duration) (exit int) {
+	r.t.Helper()
+	r.told = true
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	if err := r.proc.Wait(ctx); err != nil {
+		r.t.Fatal(err)
+	}
+	return r.exit()
+}
+
+func (r *relay) exit() int {
+	var e *exec.ExitError
+	if !errors.As(r.proc.Err(), &e) {
+		return 0
+	}
+	if st, ok := e.Sys().(syscall.WaitStatus); ok && st.Signaled() {
+		return 128 + int(st.Signal())
+	}
+	return e.ExitCode()
+}
+
+// unharmed is an error when a daemon has ended that nobody told to.
+func (o *outbox) unharmed() error {
+	for i, r := range o.relays {
+		if !r.told && r.proc.Exited() {
+			return &hopeless{fmt.Errorf("daemon %d ended by itself with exit code %d: %s", i+1, r.exit(), tail(r.log, 1))}
+		}
+	}
+	return nil
+}
+
+// running is the newest daemon if it runs.
+func (o *outbox) running() *relay {
+	if n := len(o.relays); n > 0 && !o.relays[n-1].proc.Exited() {
+		return o.relays[n-1]
+	}
+	return nil
+}
+
+// status is what /status says, as far as tests look at it.
+type status struct {
+	State     string `json:"state"`
+	Reason    string `json:"reason"`
+	InFlight  int    `json:"in_flight_events"`
+	Received  string `json:"received_lsn"`
+	Confirmed string `json:"confirmed_lsn"`
+	Kafka     string `json:"kafka"`
+}
+
+func (s status) received() pglogrepl.LSN {
+	lsn, _ := pglogrepl.ParseLSN(s.Received)
+	return lsn
+}
+
+var client = &http.Client{Timeout: 5 * time.Second}
+
+// get asks the daemon's HTTP listener, which may not be there yet.
+func (r *relay) get(path string) (code int, body []byte, err error) {
+	if r.addr == "" {
+		for _, e := range r.logged("listening") {
+			r.addr, _ = e["address"].(string)
+		}
+		if r.addr == "" {
+			return 0, nil, errors.New("it does not listen yet")
+		}
+	}
+	res, err := client.Get("http://" + r.addr + path)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer res.Body.Close()
+	body, err = io.ReadAll(res.Body)
+	return res.StatusCode, body, err
+}
+
+func (r *relay) status() (st status, err error) {
+	_, body, err := r.get("/status")
+	if err == nil {
+		err = json.Unmarshal(body, &st)
+	}
+	return st, err
+}
+
+// metrics are the series of /metrics by their full name, e.g. `outboxcdc_state{state="streaming"}`.
+func (r *relay) metrics() (map[string]float64, error) {
+	_, body, err := r.get("/metrics")
+	if err != nil {
+		return nil, err
+	}
+	m := map[string]float64{}
+	for line := range strings.Lines(string(body)) {
+		line = strings.TrimSpace(line)
+		i := strings.LastIndexByte(line, ' ')
+		if i < 0 || line[0] == '#' {
+			continue
+		}
+		if v, err := strconv.ParseFloat(line[i+1:], 64); err == nil {
+			m[line[:i]] = v
+		}
+	}
+	return m, nil
+}
+
+// awaitState waits for a state of the daemon.
+func (r *relay) awaitState(state string, d time.Duration) {
+	r.t.Helper()
+	await(r.t, d, "state "+state, func() error {
+		st, err := r.status()
+		switch {
+		case r.proc.Exited():
+			return &hopeless{fmt.Errorf("the daemon ended with exit code %d: %s", r.exit(), tail(r.log, 1))}
+		case err != nil:
+			return err
+		case st.State != state:
+			return fmt.Errorf("it is %s (%s)", st.State, st.Reason)
+		}
+		return nil
+	})
+}
+
+// entry is one line of a log.
+type entry map[string]any
+
+// entries are the lines of the daemon's log so far.
+func (r *relay) entries() []entry {
+	b, err := os.ReadFile(r.log)
+	if err != nil {
+		return nil
+	}
+	var all []entry
+	lines := bufio.NewScanner(bytes.NewReader(b))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e entry
+		if json.Unmarshal(lines.Bytes(), &e) == nil {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// logged are the lines with that message.
+func (r *relay) logged(msg string) []entry {
+	var some []entry
+	for _, e := range r.entries() {
+		if e["msg"] == msg {
+			some = append(some, e)
+		}
+	}
+	return some
+}
+
+// peakMemory is the most resident memory that the process has had, in bytes.
+func (r *relay) peakMemory() int64 {
+	r.t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.pid()))
+	must(r.t, err)
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			must(r.t, err)
+			return kb << 10
+		}
+	}
+	r.t.Fatal("no VmHWM")
+	return 0
+}

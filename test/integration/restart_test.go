@@ -1,0 +1,135 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// SIGTERM under load, several times: each time everything acknowledged is confirmed, so nothing is repeated.
+func TestTermUnderLoadDrains(t *testing.T) {
+	rnd := newRand(t)
+	o := newOutbox(t, options{})
+	o.sample()
+	w := o.write(load{rand: rnd})
+	for range 8 {
+		r := o.startStreaming()
+		w.awaitCommits(20 + rnd.Int64N(80))
+		took := r.term()
+		t.Logf("drained in %v; the slot confirms %s", took.Round(time.Millisecond), r.confirmed)
+	}
+	o.startStreaming()
+	w.stop()
+	v := o.verify(patience)
+	o.boundRepeats(v)
+	if v.Repeats != 0 {
+		t.Errorf("%d repeats after clean stops: %s", v.Repeats, v.repeats())
+	}
+}
+
+// With a frozen Kafka nothing can be drained: a second signal, or the end of shutdown_timeout, leaves with exit code 1.
+// What was in flight is not confirmed and comes after the next start.
+func TestTermWhileKafkaIsFrozen(t *testing.T) {
+	k := breakableKafka(t)
+	for _, c := range []struct {
+		name    string
+		timeout time.Duration
+		second  bool
+		least   time.Duration
+		most    time.Duration
+	}{
+		{"second signal", 30 * time.Second, true, 0, 2 * time.Second},
+		{"shutdown timeout", 3 * time.Second, false, 3 * time.Second, 6 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := newOutbox(t, options{kafka: k})
+			o.sample()
+			r := o.startStreaming("OUTBOXCDC_SHUTDOWN_TIMEOUT=" + c.timeout.String())
+			o.insert("order", "a", 1, 1)
+			o.awaitArrived(patience)
+			must(t, k.Freeze(testContext(t)))
+			before := o.walFlushed()
+			o.insert("order", "a", 2, 50)
+			await(t, patience, "50 events to be in flight", func() error {
+				st, err := r.status()
+				if err == nil && st.InFlight != 50 {
+					err = fmt.Errorf("%d are", st.InFlight)
+				}
+				return err
+			})
+			begin := time.Now()
+			r.signal(syscall.SIGTERM)
+			if c.second {
+				r.awaitState("draining", patience)
+				begin = time.Now()
+				r.signal(syscall.SIGTERM)
+			}
+			exit := r.awaitExit(patience)
+			took := time.Since(begin)
+			t.Logf("it left after %v", took.Round(time.Millisecond))
+			if exit != 1 || took < c.least || took > c.most {
+				t.Errorf("exit code %d after %v; want 1 between %v and %v", exit, took, c.least, c.most)
+			}
+			o.awaitSlotFree()
+			if now := o.confirmed(); now > before {
+				t.Fatalf("the slot confirms %s, but what was committed behind %s is not acknowledged", now, before)
+			}
+			must(t, k.Thaw())
+			o.startStreaming()
+			v := o.verify(patience)
+			t.Logf("%d repeats", v.Repeats)
+			if v.Repeats > 51 { // in flight, or acknowledged just before and not confirmed
+				t.Errorf("%d repeats of 50 events in flight", v.Repeats)
+			}
+		})
+	}
+}
+
+// A transaction is open while the daemon restarts, once cleanly and once by a kill, and others commit before and after.
+// The slot moves on, and the rows arrive when the transaction commits.
+func TestTransactionOpenAcrossRestarts(t *testing.T) {
+	o := newOutbox(t, options{})
+	o.sample()
+	r := o.startStreaming()
+	ctx := testContext(t)
+	conn, err := pgx.Connect(ctx, o.pg.SuperURL(o.name))
+	must(t, err)
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	open, err := conn.Begin(ctx)
+	must(t, err)
+	must(t, insertRows(ctx, open, "order", "slow", 1, 10))
+
+	o.insert("order", "quick", 1, 10)
+	o.awaitQuick(10)
+	o.awaitConfirmed(o.walFlushed(), patience)
+	r.term()
+	o.insert("order", "quick", 11, 10)
+	r = o.startStreaming()
+	o.awaitQuick(20)
+	o.awaitConfirmed(o.walFlushed(), patience)
+	must(t, insertRows(ctx, open, "order", "slow", 11, 10))
+	r.kill9()
+	o.insert("order", "quick", 21, 10)
+	o.startStreaming()
+	o.awaitQuick(30)
+	must(t, insertRows(ctx, open, "order", "slow", 21, 10))
+	must(t, open.Commit(ctx))
+	v := o.verify(patience)
+	o.boundRepeats(v)
+	if v.Rows != 60 || v.Repeats != 0 {
+		t.Errorf("%d rows and %d repeats; want 60 and none, for everything was confirmed at the kill", v.Rows, v.Repeats)
+	}
+}
+
+// awaitQuick waits for that many records, of which none is of an open transaction.
+func (o *outbox) awaitQuick(want int) {
+	o.t.Helper()
+	o.awaitArrived(patience)
+	if n := o.follow.records(); n != want {
+		o.t.Fatalf("%d records, want %d", n, want)
+	}
+}

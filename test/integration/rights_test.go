@@ -1,0 +1,203 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// A right that is missing at the first start is a mistake of whoever set it up: exit 77, and the last line says which.
+func TestRightsMissingAtStart(t *testing.T) {
+	for _, major := range []string{"14", "18"} { // their messages differ
+		t.Run(major, func(t *testing.T) {
+			pg := sharedPostgres(t, major)
+			t.Parallel()
+			o := newOutbox(t, options{pg: pg})
+			login, env := o.ownRole("LOGIN")
+			r := o.start(env)
+			r.stopsWith(10*time.Second, 77, "REPLICATION", "remedy: ")
+
+			o.exec(`ALTER ROLE ` + login + ` REPLICATION`)
+			o.exec(`REVOKE CONNECT ON DATABASE ` + o.name + ` FROM PUBLIC`)
+			r = o.start(env)
+			r.stopsWith(10*time.Second, 77, "CONNECT", "remedy: ")
+
+			o.exec(`GRANT CONNECT ON DATABASE ` + o.name + ` TO ` + login)
+			o.startStreaming(env)
+			o.insert("order", "k", 1, 3)
+			o.verify(patience)
+		})
+	}
+}
+
+// A wrong password may be one that is just being changed: it is retried, with one line in the log and not one for each
+// attempt.
+func TestWrongPasswordIsRetried(t *testing.T) {
+	o := newOutbox(t, options{})
+	login, env := o.ownRole("LOGIN REPLICATION")
+	o.exec(`ALTER ROLE ` + login + ` PASSWORD 'another'`)
+	r := o.start(env)
+	r.awaitState("reconnecting", patience)
+	r.awaitReconnects("postgres_credentials", 4)
+	if n := len(r.logged("state")); n > 2 {
+		t.Errorf("%d changes of state in the log, want starting and reconnecting at most: %s", n, states(r))
+	}
+	o.insert("order", "k", 1, 3)
+	o.exec(`ALTER ROLE ` + login + ` PASSWORD '` + password + `'`)
+	r.awaitState("streaming", patience)
+	o.verify(patience)
+}
+
+// awaitReconnects waits until so many sessions have ended for that reason.
+func (r *relay) awaitReconnects(reason string, want float64) {
+	r.t.Helper()
+	await(r.t, patience, fmt.Sprintf("%v reconnects for %s", want, reason), func() error {
+		m, err := r.metrics()
+		n := m[`outboxcdc_replication_reconnects_total{reason="`+reason+`"}`]
+		if err == nil && n < want {
+			err = fmt.Errorf("%v so far", n)
+		}
+		return errors.Join(err, r.o.unharmed())
+	})
+}
+
+// What is taken away from a process that has delivered may be given back: it is retried.
+func TestRightsTakenAwayLater(t *testing.T) {
+	o := newOutbox(t, options{})
+	o.sample()
+	login, env := o.ownRole("LOGIN REPLICATION")
+	r := o.startStreaming(env)
+	o.insert("order", "k", 1, 5)
+	o.awaitArrived(patience)
+
+	o.exec(`ALTER ROLE ` + login + ` NOREPLICATION`)
+	o.endSessions()
+	r.awaitReconnects("postgres_right", 2)
+	o.insert("order", "k", 6, 5)
+	o.exec(`ALTER ROLE ` + login + ` REPLICATION`)
+	r.awaitState("streaming", patience)
+	o.awaitArrived(patience)
+
+	o.exec(`REVOKE CONNECT ON DATABASE ` + o.name + ` FROM PUBLIC`)
+	o.endSessions()
+	r.awaitReconnects("postgres_right", 4)
+	o.exec(`GRANT CONNECT ON DATABASE ` + o.name + ` TO ` + login)
+	o.insert("order", "k", 11, 5)
+	r.awaitState("streaming", patience)
+	if v := o.verify(patience); v.Repeats != 0 {
+		t.Errorf("%d repeats", v.Repeats)
+	}
+}
+
+// An administrator ends the daemon's connections again and again, sometimes the walsender, sometimes the ordinary one,
+// sometimes both. There is progress all the same, and within the life of a process nothing is sent twice.
+func TestConnectionsEndedUnderLoad(t *testing.T) {
+	rnd := newRand(t)
+	o := newOutbox(t, options{})
+	o.sample()
+	r := o.startStreaming()
+	w := o.write(load{rand: rnd, pause: 4 * time.Millisecond})
+	const rounds = 12
+	for range rounds {
+		w.awaitCommits(10 + rnd.Int64N(40))
+		which := []string{"walsender", "client backend", "%"}[rnd.IntN(3)]
+		o.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1 AND backend_type LIKE $2`, "outboxcdc-"+o.name, which)
+		before := o.follow.records()
+		await(t, patience, "records after it", func() error {
+			if o.follow.records() == before {
+				return errors.Join(errors.New("none has come"), o.unharmed())
+			}
+			return nil
+		})
+	}
+	w.stop()
+	v := o.verify(patience)
+	m, err := r.metrics()
+	must(t, err)
+	t.Logf("%v reconnects, %v events skipped because they had been delivered", m[`outboxcdc_replication_reconnects_total{reason="postgres_unavailable"}`],
+		m[`outboxcdc_events_skipped_total{reason="already_delivered"}`])
+	if v.Repeats != 0 {
+		t.Errorf("%d repeats", v.Repeats)
+	}
+	if m[`outboxcdc_replication_reconnects_total{reason="postgres_unavailable"}`] < rounds/4 {
+		t.Error("few sessions ended: this run proved little")
+	}
+}
+
+// While Kafka has never answered, the server is left alone: no walsender holds anything up. The process lives, is not
+// ready, says why, and recovers by itself.
+func TestKafkaUnreachableAtStart(t *testing.T) {
+	k := breakableKafka(t)
+	o := newOutbox(t, options{kafka: k})
+	o.insert("order", "k", 1, 5)
+	must(t, k.Kill())
+	r := o.start()
+	r.awaitState("reconnecting", patience)
+	db := session{url: o.pg.SuperURL("postgres")}
+	defer db.close()
+	looks := 0
+	await(t, patience, "several attempts", func() error {
+		var senders int
+		if err := db.scan(`SELECT count(*) FROM pg_stat_replication WHERE application_name = 'outboxcdc-`+o.name+`'`, &senders); err != nil {
+			return err
+		}
+		looks++
+		if senders > 0 {
+			return &hopeless{fmt.Errorf("%d walsenders while Kafka is away", senders)}
+		}
+		m, err := r.metrics()
+		if n := m[`outboxcdc_replication_reconnects_total{reason="kafka"}`]; err == nil && n < 5 {
+			err = fmt.Errorf("%v so far", n)
+		}
+		return errors.Join(err, o.unharmed())
+	})
+	t.Logf("%d looks at pg_stat_replication", looks)
+	ready(t, r, "/livez", 200)
+	ready(t, r, "/readyz", 503)
+	st, err := r.status()
+	must(t, err)
+	if st.Reason == "" {
+		t.Error("no reason in /status")
+	}
+	if n := len(r.logged("state")); n > 3 {
+		t.Errorf("%d changes of state in the log", n)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	must(t, k.StartAgain(ctx))
+	r.awaitState("streaming", patience)
+	ready(t, r, "/readyz", 200)
+	if v := o.verify(patience); v.Repeats != 0 {
+		t.Errorf("%d repeats", v.Repeats)
+	}
+}
+
+// Role and database may have settings that are meant for people and applications: none may end our connections.
+func TestTimeoutsOfTheRole(t *testing.T) {
+	o := newOutbox(t, options{})
+	login, env := o.ownRole("LOGIN REPLICATION")
+	for _, s := range []string{
+		`idle_session_timeout = '1s'`, `statement_timeout = '2s'`, `lock_timeout = '1s'`,
+		`idle_in_transaction_session_timeout = '1s'`, `transaction_timeout = '1s'`, `default_transaction_isolation = 'serializable'`,
+		`default_transaction_deferrable = on`, `search_path = nowhere`, `tcp_user_timeout = '1s'`,
+	} {
+		o.exec(`ALTER ROLE ` + login + ` SET ` + s)
+	}
+	r := o.startStreaming(env)
+	o.insert("order", "k", 1, 3)
+	o.verify(patience)
+	begin := time.Now()
+	await(t, patience, "an idle time", func() error {
+		if d := time.Since(begin); d < 3*time.Second {
+			return fmt.Errorf("%v have passed", d)
+		}
+		return o.unharmed()
+	})
+	o.insert("order", "k", 4, 3) // so that the guard looks
+	o.verify(patience)
+	if n := len(r.logged("state")); n != 1 {
+		t.Errorf("%d changes of state in the log, want one: %s", n, states(r))
+	}
+}

@@ -1,0 +1,191 @@
+package integration
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// exitOf is the exit code of a command that has ended.
+func exitOf(t *testing.T, err error) int {
+	t.Helper()
+	var e *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &e):
+		return e.ExitCode()
+	}
+	t.Fatal(err)
+	return -1
+}
+
+// What is wrong with the command line or the settings is said at once, with the place and what was meant, and with an
+// exit code by which a supervisor knows that trying again does not help.
+func TestWrongSettings(t *testing.T) {
+	o := newOutbox(t, options{})
+	file := filepath.Join(t.TempDir(), "outboxcdc.yaml")
+	must(t, os.WriteFile(file, []byte("kafka:\n  compression: lz4\npostgres:\n  sloot: orders\n"), 0o644))
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer taken.Close()
+	for _, c := range []struct {
+		name string
+		args []string
+		env  []string
+		exit int
+		says []string
+	}{
+		{"unknown key", []string{"run", "-c", file}, nil, 78, []string{file + ":4:3", "sloot", "slot"}},
+		{"unknown variable", []string{"run"}, []string{"OUTBOXCDC_POSTGRES_SLOOT=x"}, 78, []string{"OUTBOXCDC_POSTGRES_SLOOT", "OUTBOXCDC_POSTGRES_SLOT"}},
+		{"bad value", []string{"run"}, []string{"OUTBOXCDC_SHUTDOWN_TIMEOUT=soon"}, 78, []string{"OUTBOXCDC_SHUTDOWN_TIMEOUT", "shutdown_timeout"}},
+		{"both forms of a secret", []string{"run"}, []string{"OUTBOXCDC_POSTGRES_URL_FILE=" + file}, 78, []string{"url_file"}},
+		{"no such file", []string{"run", "-c", file + ".not"}, nil, 78, []string{file + ".not"}},
+		{"listener taken", []string{"run"}, []string{"OUTBOXCDC_HTTP_LISTEN=" + taken.Addr().String()}, 78, []string{"http.listen", "remedy"}},
+		{"no command", nil, nil, 2, []string{"command"}},
+		{"unknown command", []string{"runn"}, nil, 2, []string{"runn"}},
+		{"unknown flag", []string{"run", "--slot", "x"}, nil, 2, []string{"--slot"}},
+		{"an argument", []string{"run", "now"}, nil, 2, []string{"now"}},
+		{"unknown setup", []string{"setup", "aply"}, nil, 2, []string{"aply"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out, err := o.command(c.env, c.args...)
+			if exit := exitOf(t, err); exit != c.exit {
+				t.Errorf("exit code %d, want %d", exit, c.exit)
+			}
+			for _, s := range c.says {
+				if !strings.Contains(out, s) {
+					t.Errorf("it does not say %q", s)
+				}
+			}
+			if strings.Contains(out, password) {
+				t.Error("it says the password")
+			}
+			t.Log(strings.TrimSpace(out))
+		})
+	}
+}
+
+// A secret in a file is read again at each connect: the password is changed, and the daemon follows without a restart.
+func TestSecretRotatedInItsFile(t *testing.T) {
+	o := newOutbox(t, options{})
+	o.sample()
+	login, _ := o.ownRole("LOGIN REPLICATION")
+	file := filepath.Join(t.TempDir(), "url")
+	write := func(password string) {
+		// As secrets are changed: a new file takes the old one's name.
+		must(t, os.WriteFile(file+".new", []byte(o.pg.URL(o.name, login, password)+"\n"), 0o600))
+		must(t, os.Rename(file+".new", file))
+	}
+	write(password)
+	r := o.startStreaming("OUTBOXCDC_POSTGRES_URL=", "OUTBOXCDC_POSTGRES_URL_FILE="+file)
+	o.insert("order", "k", 1, 3)
+	o.awaitArrived(patience)
+
+	o.exec(`ALTER ROLE ` + login + ` PASSWORD 'changed-secret'`)
+	o.endSessions()
+	r.awaitReconnects("postgres_credentials", 1)
+	o.insert("order", "k", 4, 3)
+	write("changed-secret")
+	r.awaitState("streaming", patience)
+
+	// A file that is away for a moment is no reason to end.
+	must(t, os.Remove(file))
+	o.endSessions()
+	r.awaitReconnects("postgres_credentials", 3)
+	write("changed-secret")
+	r.awaitState("streaming", patience)
+	if v := o.verify(patience); v.Repeats != 0 {
+		t.Errorf("%d repeats", v.Repeats)
+	}
+	log, err := os.ReadFile(r.log)
+	must(t, err)
+	for _, secret := range []string{password, "changed-secret"} {
+		if strings.Contains(string(log), secret) {
+			t.Errorf("the log has the password %q", secret)
+		}
+	}
+}
+
+// The bundled SQL makes a role that can do what the daemon needs and no more; setup applied twice changes nothing; destroy
+// refuses what is in use and leaves the table.
+func TestSetupMakesWhatTheDaemonNeeds(t *testing.T) {
+	for _, major := range []string{"14", "18"} {
+		t.Run(major, func(t *testing.T) {
+			pg := sharedPostgres(t, major)
+			t.Parallel()
+			o := newOutbox(t, options{pg: pg})
+			login := o.name
+			o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+			o.exec(`DROP PUBLICATION outboxcdc`)
+			o.exec(`DROP TABLE outbox`)
+			// A database as locked up as it gets: PUBLIC may nothing.
+			o.exec(`REVOKE ALL ON DATABASE ` + o.name + ` FROM PUBLIC`)
+			o.exec(`REVOKE ALL ON SCHEMA public FROM PUBLIC`)
+			env := []string{"OUTBOXCDC_POSTGRES_URL=" + o.pg.URL(o.name, login, password)}
+			t.Cleanup(func() { _ = o.pg.Exec(testContext(t), o.name, `DROP OWNED BY `+login, `DROP ROLE `+login) })
+
+			out, err := o.command(env, "setup", "apply")
+			if err != nil || strings.Count(out, "created ") != 5 || strings.Contains(out, "already there") {
+				t.Fatalf("setup apply: %v\n%s", err, out)
+			}
+			before := o.query(rightsSQL, login)
+			out, err = o.command(env, "setup", "apply")
+			if err != nil || strings.Contains(out, "created ") || strings.Count(out, "already there") != 5 {
+				t.Fatalf("setup apply again: %v\n%s", err, out)
+			}
+			const want = "LOGIN REPLICATION; database CONNECT; schema public USAGE; table outbox SELECT"
+			if got := o.query(rightsSQL, login); got != want || got != before {
+				t.Errorf("the role may %q, want %q (and did %q)", got, want, before)
+			}
+
+			o.exec(`ALTER ROLE ` + login + ` PASSWORD '` + password + `'`)
+			o.exec(`ALTER TABLE outbox ADD COLUMN n bigint`)
+			o.sample()
+			r := o.startStreaming(env...)
+			o.insert("order", "k", 1, 5)
+			o.verify(patience)
+
+			out, err = o.command(env, "setup", "destroy", "--yes")
+			if exit := exitOf(t, err); exit != 1 || !strings.Contains(out, "active") {
+				t.Errorf("setup destroy beside a daemon: exit code %d, want 1\n%s", exit, out)
+			}
+			o.insert("order", "k", 6, 5)
+			if v := o.verify(patience); v.Repeats != 0 { // the daemon has not noticed anything
+				t.Errorf("%d repeats", v.Repeats)
+			}
+			r.term()
+			out, err = o.command(env, "setup", "destroy", "--yes")
+			if err != nil || slots(o) != 0 {
+				t.Errorf("setup destroy: %v, %d slots\n%s", err, slots(o), out)
+			}
+			if got := o.query(`SELECT (SELECT count(*) FROM pg_publication) || ' ' || (SELECT count(*) FROM outbox)`); got != "0 10" {
+				t.Errorf("publications and rows left: %s, want 0 10", got)
+			}
+			r = o.start(env...)
+			r.stopsWith(patience, 79, "slot "+o.name, "remedy: ")
+		})
+	}
+}
+
+// rightsSQL is everything that was given to a role: its attributes, memberships, and what any access list of this database
+// or the server's shared objects says of it, and what it owns.
+const rightsSQL = `
+WITH me AS (SELECT * FROM pg_roles WHERE rolname = $1),
+given(n, line) AS (
+	SELECT 1, concat_ws(' ', CASE WHEN rolsuper THEN 'SUPERUSER' END, CASE WHEN rolcreaterole THEN 'CREATEROLE' END,
+		CASE WHEN rolcreatedb THEN 'CREATEDB' END, CASE WHEN rolcanlogin THEN 'LOGIN' END,
+		CASE WHEN rolreplication THEN 'REPLICATION' END, CASE WHEN rolbypassrls THEN 'BYPASSRLS' END) FROM me
+	UNION ALL SELECT 2, 'member of ' || roleid::regrole FROM pg_auth_members, me WHERE member = me.oid
+	UNION ALL SELECT 3, 'database ' || privilege_type FROM me, pg_database d, aclexplode(datacl) a WHERE grantee = me.oid AND datname = current_database()
+	UNION ALL SELECT 3, 'other database ' || datname FROM me, pg_database d, aclexplode(datacl) a WHERE grantee = me.oid AND datname <> current_database()
+	UNION ALL SELECT 4, 'schema ' || nspname || ' ' || privilege_type FROM me, pg_namespace, aclexplode(nspacl) WHERE grantee = me.oid
+	UNION ALL SELECT 5, 'table ' || relname || ' ' || privilege_type FROM me, pg_class, aclexplode(relacl) WHERE grantee = me.oid
+	UNION ALL SELECT 6, 'column of ' || attrelid::regclass FROM me, pg_attribute, aclexplode(attacl) WHERE grantee = me.oid
+	UNION ALL SELECT 7, 'function ' || proname FROM me, pg_proc, aclexplode(proacl) WHERE grantee = me.oid
+	UNION ALL SELECT 8, 'owns something' FROM me, pg_shdepend WHERE refclassid = 'pg_authid'::regclass AND refobjid = me.oid AND deptype = 'o')
+SELECT string_agg(line, '; ' ORDER BY n, line) FROM given`

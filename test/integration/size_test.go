@@ -1,0 +1,144 @@
+package integration
+
+import (
+	"context"
+	crand "crypto/rand"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+)
+
+// Large rows that compress well, and many small ones that share a batch with them: all arrive, whether they are there
+// before the daemon starts or come while it runs.
+func TestLargeCompressibleRows(t *testing.T) {
+	o := newOutbox(t, options{partitions: 1}) // one partition: large and small meet in one batch
+	o.sample()
+	r := o.startStreaming()
+	n := 0
+	large := func(size int) {
+		n++
+		o.exec(insertInto+`(gen_random_uuid(), 'order', 'a', 'large', jsonb_build_object('n', $1::int, 'pad', repeat('x', $2)), '{}', $1)`, n, size)
+	}
+	small := func(count int) {
+		for range count {
+			n++
+			o.exec(insertInto+`(gen_random_uuid(), 'order', 'a', 'small', jsonb_build_object('n', $1::int), '{}', $1)`, n)
+		}
+	}
+	for _, size := range []int{200_000, 700_000, 1_000_000, 1_900_000} {
+		large(size)
+		r.term()
+		small(300)
+		r = o.startStreaming()
+		o.awaitArrived(patience)
+		r.term()
+		small(20)
+		large(size)
+		small(20)
+		r = o.startStreaming()
+		small(20)
+		o.awaitArrived(patience)
+	}
+	if v := o.verify(patience); v.Repeats != 0 {
+		t.Errorf("%d repeats", v.Repeats)
+	}
+}
+
+// A row that cannot be compressed below max.message.bytes stops the daemon with exit code 65, as often as it is started:
+// everything older is delivered and confirmed, the slot stays in front of the row, nothing behind it is delivered. When
+// the topic allows it, it is delivered in its place.
+func TestOversizedRow(t *testing.T) {
+	o := newOutbox(t, options{payload: "bytea", partitions: 2, configs: map[string]string{"max.message.bytes": "1048588"}})
+	o.sample()
+	rows := func(from, count int) {
+		o.tx(func(ctx context.Context, tx pgx.Tx) error { return insertBytes(ctx, tx, from, count, 100) })
+	}
+	rows(1, 10)
+	older := o.walFlushed()
+	o.tx(func(ctx context.Context, tx pgx.Tx) error { // 11 small, 12 large, 13 small
+		for i, size := range []int{100, 1_900_000, 100} {
+			if err := insertBytes(ctx, tx, 11+i, 1, size); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	behind := o.walFlushed()
+	rows(14, 10)
+	var id string
+	must(t, o.admin.scan("SELECT id::text FROM outbox WHERE n = 12", &id))
+
+	for i := range 2 {
+		r := o.start()
+		if exit := r.awaitExit(patience); exit != 65 {
+			t.Fatalf("start %d: exit code %d, want 65", i+1, exit)
+		}
+		log := r.entries()
+		last := log[len(log)-1]
+		at, err := parsePosition(fmt.Sprint(last["position"]))
+		if last["level"] != "ERROR" || last["event_id"] != id || last["cause"] != "too_large" || last["topic"] != o.topic("order") ||
+			last["exit"] != 65.0 || err != nil || at.commit < older || at.commit >= behind || at.ordinal != 1 {
+			t.Errorf("start %d: the last line of the log does not name the event, or not well: %v (%v)", i+1, last, err)
+		}
+		o.awaitSlotFree()
+		if now := o.confirmed(); now < older || now >= behind {
+			t.Errorf("start %d: the slot confirms %s; want from %s, behind the older transactions, to below %s", i+1, now, older, behind)
+		}
+		there := map[string]bool{}
+		for _, rec := range o.readAll() {
+			id, _ := headerOf(rec, "id")
+			there[id] = true
+		}
+		for _, row := range o.numbered() {
+			switch {
+			case row.n <= 10 && !there[row.id]:
+				t.Errorf("start %d: row %d, of an older transaction, is missing", i+1, row.n)
+			case row.n >= 12 && there[row.id]:
+				t.Errorf("start %d: row %d, at or behind the one that stops, was delivered", i+1, row.n)
+			}
+		}
+	}
+	must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("order"), map[string]string{"max.message.bytes": "3000000"}))
+	o.startStreaming()
+	v := o.verify(patience)
+	t.Logf("%d repeats", v.Repeats)
+	for id, n := range v.repeated {
+		if v.at[id].commit < older || n > 2 { // row 11, at two starts
+			t.Errorf("id %s was repeated %d times", id, n)
+		}
+	}
+}
+
+func insertBytes(ctx context.Context, tx pgx.Tx, from, count, size int) error {
+	for n := from; n < from+count; n++ {
+		payload := make([]byte, size)
+		_, _ = crand.Read(payload) // never fails
+		_, err := tx.Exec(ctx, insertInto+`(gen_random_uuid(), 'order', 'a', 'bytes', $1, '{}', $2)`, payload, n)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type numberedRow struct {
+	id string
+	n  int
+}
+
+// numbered are the rows with their numbers.
+func (o *outbox) numbered() (rows []numberedRow) {
+	o.t.Helper()
+	must(o.t, o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
+		r, err := conn.Query(ctx, "SELECT id::text, n FROM outbox ORDER BY n")
+		if err != nil {
+			return err
+		}
+		rows, err = pgx.CollectRows(r, func(c pgx.CollectableRow) (row numberedRow, err error) { return row, c.Scan(&row.id, &row.n) })
+		return err
+	}))
+	return rows
+}

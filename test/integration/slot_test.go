@@ -1,0 +1,194 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+)
+
+// A slot that is gone means that events may be gone. It is never made again by itself, which would skip them without a
+// word.
+func TestSlotDroppedWhileDown(t *testing.T) {
+	o := newOutbox(t, options{})
+	r := o.startStreaming()
+	o.insert("order", "k", 1, 5)
+	o.verify(patience)
+	r.term()
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	o.insert("order", "k", 6, 1)
+	for range 2 { // a supervisor may not know what 79 means
+		r = o.start()
+		r.stopsWith(10*time.Second, 79, "slot "+o.name, "no logical slot of that name", "remedy: ")
+	}
+	if n := slots(o); n != 0 {
+		t.Errorf("%d slots: it was made again", n)
+	}
+}
+
+func slots(o *outbox) (n int) {
+	o.t.Helper()
+	must(o.t, o.admin.scan(`SELECT count(*) FROM pg_replication_slots WHERE slot_name = '`+o.name+`'`, &n))
+	return n
+}
+
+// Somebody who makes the slot anew decides that the gap does not matter. A process that starts afterwards remembers
+// nothing and cannot see it: it delivers what the new slot has, from its first row.
+func TestSlotRemadeWhileDown(t *testing.T) {
+	o := newOutbox(t, options{})
+	r := o.startStreaming()
+	o.insert("order", "k", 1, 3)
+	o.verify(patience)
+	r.term()
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	o.insert("order", "gap", 1, 2)
+	o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name)
+	o.exec(`DELETE FROM outbox WHERE aggregate_id = 'gap'`) // so that it is no part of what is expected
+	o.insert("order", "k", 4, 3)
+	o.startStreaming()
+	if v := o.verify(patience); v.Repeats != 0 {
+		t.Errorf("%d repeats", v.Repeats)
+	}
+}
+
+// awaitLost writes WAL and asks for checkpoints until the server has removed what the slot needs.
+func awaitLost(o *outbox) {
+	o.t.Helper()
+	await(o.t, patience, "the slot to be invalidated", func() error {
+		for range 3 {
+			o.exec(`INSERT INTO counter VALUES (gen_random_uuid()::text)`)
+			o.exec(`SELECT pg_switch_wal()`)
+		}
+		o.exec(`CHECKPOINT`)
+		var status string
+		if err := o.admin.scan(o.slotSQL("coalesce(wal_status, '')"), &status); err != nil || status != "lost" {
+			return errors.Join(err, fmt.Errorf("its wal_status is %q", status))
+		}
+		return nil
+	})
+}
+
+// max_slot_wal_keep_size cuts a slot off: while the daemon is down, and while it holds it because a topic is missing.
+// 14 says so in one way and 18 in another.
+func TestSlotInvalidated(t *testing.T) {
+	for major, test := range map[string]func(*testing.T, *pgtest.Server){"14": invalidatedWhileDown, "18": invalidatedWhileHeld} {
+		t.Run(major, func(t *testing.T) {
+			t.Parallel()
+			test(t, ownPostgres(t, major, map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"}))
+		})
+	}
+}
+
+func invalidatedWhileDown(t *testing.T, pg *pgtest.Server) {
+	o := newOutbox(t, options{pg: pg})
+	r := o.startStreaming()
+	o.insert("order", "k", 1, 3)
+	o.verify(patience)
+	r.term()
+	o.insert("order", "k", 4, 3)
+	awaitLost(o)
+	r = o.start()
+	r.stopsWith(10*time.Second, 79, "slot "+o.name, "invalidated", "remedy: ")
+	if n := slots(o); n != 1 {
+		t.Errorf("%d slots", n)
+	}
+}
+
+func invalidatedWhileHeld(t *testing.T, pg *pgtest.Server) {
+	o := newOutbox(t, options{pg: pg, types: []string{"order", "unknown"}, missing: []string{"unknown"}})
+	// It does not read while it waits, so it notices the lost connection by its own status updates.
+	r := o.startStreaming("OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=3s")
+	o.insert("order", "k", 1, 3)
+	o.awaitArrived(patience)
+	o.insert("unknown", "k", 1, 1)
+	r.awaitState("waiting_for_topic", patience)
+	r.told = true
+	awaitLost(o)
+	r.stopsWith(30*time.Second, 79, "slot "+o.name, "remedy: ")
+}
+
+// Between two sessions of one process somebody advances the slot, or makes it anew. That may be another instance's
+// work, so it is only said and counted; what it skipped is not delivered.
+func TestSlotAheadBetweenSessions(t *testing.T) {
+	for name, sql := range map[string]string{
+		"advanced": `PERFORM pg_replication_slot_advance('%[1]s', pg_current_wal_lsn());`,
+		"remade":   `PERFORM pg_drop_replication_slot('%[1]s');`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			pg := sharedPostgres(t, defaultMajor)
+			t.Parallel()
+			o := newOutbox(t, options{pg: pg})
+			login, env := o.ownRole("LOGIN REPLICATION")
+			r := o.startStreaming(env)
+			o.insert("order", "k", 1, 5)
+			o.awaitArrived(patience)
+			o.awaitSettled()
+
+			o.exec(`ALTER ROLE ` + login + ` NOLOGIN`) // keeps it out meanwhile
+			o.endSessions()
+			o.awaitSlotFree()
+			o.insert("order", "gap", 1, 1)
+			o.exec(`DO $$ BEGIN ` + fmt.Sprintf(sql, o.name) + ` END $$`)
+			if name == "remade" {
+				o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name)
+			}
+			o.exec(`DELETE FROM outbox WHERE aggregate_id = 'gap'`)
+			o.exec(`ALTER ROLE ` + login + ` LOGIN`)
+			o.insert("order", "k", 6, 3)
+			v := o.verify(patience)
+			if v.Repeats != 0 {
+				t.Errorf("%d repeats", v.Repeats)
+			}
+			m, err := r.metrics()
+			must(t, err)
+			if n := m["outboxcdc_slot_ahead_total"]; n != 1 {
+				t.Errorf("outboxcdc_slot_ahead_total is %v, want 1", n)
+			}
+			warned := 0
+			for _, e := range r.entries() {
+				if text, _ := e["msg"].(string); e["level"] == "WARN" && strings.Contains(text, "further ahead") {
+					warned++
+				}
+			}
+			if warned != 1 {
+				t.Errorf("%d warnings that the slot is ahead, want 1", warned)
+			}
+		})
+	}
+}
+
+// endSessions ends every connection of the outbox's daemons, from the server's side.
+func (o *outbox) endSessions() {
+	o.t.Helper()
+	o.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1`, "outboxcdc-"+o.name)
+}
+
+// ownRole makes a role for this test alone, which can read the outbox, and returns the setting that uses it.
+func (o *outbox) ownRole(attributes string) (name, env string) {
+	o.t.Helper()
+	name = o.name
+	o.exec(`CREATE ROLE ` + name + ` ` + attributes + ` PASSWORD '` + password + `'`)
+	o.exec(`GRANT USAGE ON SCHEMA public TO ` + name)
+	o.exec(`GRANT SELECT ON outbox TO ` + name)
+	o.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := o.pg.Exec(ctx, o.name, `DROP OWNED BY `+name, `DROP ROLE `+name); err != nil {
+			o.t.Errorf("drop the test's role: %v", err)
+		}
+	})
+	return name, "OUTBOXCDC_POSTGRES_URL=" + o.pg.URL(o.name, name, password)
+}
+
+// query is one value of the database, as text.
+func (o *outbox) query(sql string, args ...any) (text string) {
+	o.t.Helper()
+	must(o.t, o.admin.do(func(ctx context.Context, conn *pgx.Conn) error { return conn.QueryRow(ctx, sql, args...).Scan(&text) }))
+	return text
+}

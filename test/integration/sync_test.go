@@ -1,0 +1,297 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+)
+
+// synchronousStandby is a standby that keeps nothing: it receives the WAL and says at once that it is on its disk.
+type synchronousStandby struct {
+	cancel context.CancelFunc
+	ended  sync.WaitGroup
+	err    error
+}
+
+func startStandby(t *testing.T, pg *pgtest.Server, name string) *synchronousStandby {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	conn, err := pgconn.Connect(ctx, pg.SuperURL("postgres")+"&replication=true&application_name="+name)
+	must(t, err)
+	sys, err := pglogrepl.IdentifySystem(ctx, conn)
+	must(t, err)
+	// From the beginning of a segment, as every standby.
+	from := sys.XLogPos &^ (16<<20 - 1)
+	_, err = pglogrepl.CreateReplicationSlot(ctx, conn, name, "", pglogrepl.CreateReplicationSlotOptions{Temporary: true, Mode: pglogrepl.PhysicalReplication})
+	must(t, err)
+	must(t, pglogrepl.StartReplication(ctx, conn, name, from, pglogrepl.StartReplicationOptions{Mode: pglogrepl.PhysicalReplication}))
+	s := &synchronousStandby{cancel: cancel}
+	s.ended.Go(func() { s.err = acknowledge(ctx, conn, from) })
+	t.Cleanup(func() {
+		s.cancel()
+		s.ended.Wait()
+		if s.err != nil {
+			t.Errorf("the standby: %v", s.err)
+		}
+	})
+	return s
+}
+
+// acknowledge reads until ctx ends.
+func acknowledge(ctx context.Context, conn *pgconn.PgConn, end pglogrepl.LSN) error {
+	defer func() { _ = conn.Close(context.Background()) }()
+	for {
+		err := pglogrepl.SendStandbyStatusUpdate(ctx, conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: end, WALFlushPosition: end, WALApplyPosition: end})
+		var raw pgproto3.BackendMessage
+		if err == nil {
+			// As wal_receiver_status_interval: who has become the synchronous one says so with the next update only.
+			next, cancel := context.WithTimeout(ctx, time.Second)
+			raw, err = conn.ReceiveMessage(next)
+			cancel()
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case pgconn.Timeout(err):
+			continue
+		case err != nil:
+			return err
+		}
+		m, ok := raw.(*pgproto3.CopyData)
+		if !ok {
+			return fmt.Errorf("the server sent %T", raw)
+		}
+		if m.Data[0] == pglogrepl.XLogDataByteID {
+			x, err := pglogrepl.ParseXLogData(m.Data[1:])
+			if err != nil {
+				return err
+			}
+			end = max(end, x.WALStart+pglogrepl.LSN(len(x.WALData)))
+		}
+	}
+}
+
+// commits makes one commit after the other, of a table that nobody publishes, and notes how long each took.
+type commits struct {
+	cancel context.CancelFunc
+	ended  sync.WaitGroup
+
+	mu      sync.Mutex
+	count   int
+	slowest time.Duration
+	since   time.Time // of the one under way
+	err     error
+}
+
+func (o *outbox) commits() *commits {
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &commits{cancel: cancel, since: time.Now()}
+	conn, err := pgx.Connect(ctx, o.pg.SuperURL(o.name))
+	must(o.t, err)
+	c.ended.Go(func() {
+		defer func() { _ = conn.Close(context.Background()) }()
+		for ctx.Err() == nil {
+			c.note(conn.Exec(ctx, `INSERT INTO counter VALUES (gen_random_uuid()::text)`))
+		}
+	})
+	o.t.Cleanup(c.stop)
+	return c
+}
+
+func (c *commits) note(_ pgconn.CommandTag, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.err = err
+		return
+	}
+	c.count++
+	c.slowest = max(c.slowest, time.Since(c.since))
+	c.since = time.Now()
+}
+
+func (c *commits) stop() {
+	c.cancel()
+	c.ended.Wait()
+}
+
+// take returns how many there were since the last time, and how long the slowest took, be it still under way.
+func (c *commits) take() (count int, slowest time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	count, slowest = c.count, max(c.slowest, time.Since(c.since))
+	c.count, c.slowest = 0, 0
+	return count, slowest
+}
+
+// some waits until it goes on.
+func (c *commits) some(t *testing.T) {
+	t.Helper()
+	c.take()
+	await(t, patience, "commits", func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.count < 10 {
+			return errors.New("there are few")
+		}
+		return nil
+	})
+}
+
+// One server for all that has to do with standbys: their settings are the server's.
+func TestStandbysOfTheServer(t *testing.T) {
+	pg := ownPostgres(t, "17", map[string]string{"log_replication_commands": "on"})
+	t.Run("synchronous from the start", func(t *testing.T) { synchronousAtStart(t, pg) })
+	t.Run("synchronous while running", func(t *testing.T) { synchronousWhileRunning(t, pg) })
+	t.Run("slots to wait for", func(t *testing.T) { synchronizedSlots(t, pg) })
+}
+
+// We never are a synchronous standby: every commit would wait for Kafka. The setting is looked at before the stream is
+// started, so that no commit is held for a moment.
+func synchronousAtStart(t *testing.T, pg *pgtest.Server) {
+	o := newOutbox(t, options{pg: pg})
+	startStandby(t, pg, "mirror")
+	c := o.commits()
+	t.Cleanup(func() { setSystem(o, "synchronous_standby_names", "") })
+	for _, names := range []string{"*", `ANY 1 (mirror, "OUTBOXCDC-` + o.name + `")`} {
+		setSystem(o, "synchronous_standby_names", names)
+		c.some(t)
+		r := o.start()
+		r.stopsWith(10*time.Second, 78, "synchronous_standby_names", "remedy: ", names)
+		count, slowest := c.take()
+		t.Logf("%d commits meanwhile, the slowest took %v", count, slowest.Round(time.Millisecond))
+		if count == 0 || slowest > 2*time.Second {
+			t.Errorf("commits were held: %d, the slowest took %v", count, slowest)
+		}
+		server, err := os.ReadFile(pg.LogFile)
+		must(t, err)
+		if strings.Contains(string(server), `START_REPLICATION SLOT "`+o.name) || strings.Contains(string(server), `START_REPLICATION SLOT `+o.name) {
+			t.Error("replication was started all the same")
+		}
+	}
+	// With the real standby named it is none of our business.
+	setSystem(o, "synchronous_standby_names", "mirror")
+	r := o.startStreaming()
+	o.insert("order", "k", 1, 5)
+	o.verify(patience)
+	server, err := os.ReadFile(pg.LogFile)
+	must(t, err)
+	if !strings.Contains(string(server), `START_REPLICATION SLOT `) || !strings.Contains(string(server), o.name) {
+		t.Error("the server does not log what this test looks for")
+	}
+	r.term()
+}
+
+// Set while we stream, it makes us one until the next look: commits wait for that long, and not longer.
+func synchronousWhileRunning(t *testing.T, pg *pgtest.Server) {
+	o := newOutbox(t, options{pg: pg})
+	r := o.startStreaming()
+	o.insert("order", "k", 1, 3)
+	o.awaitArrived(patience)
+	startStandby(t, pg, "mirror")
+	c := o.commits()
+	c.some(t)
+	r.told = true
+	t.Cleanup(func() { setSystem(o, "synchronous_standby_names", "") })
+	begin := time.Now()
+	setSystem(o, "synchronous_standby_names", "*")
+	r.stopsWith(10*time.Second, 78, "synchronous_standby_names", "remedy: ")
+	ended := time.Since(begin)
+	_, slowest := c.take()
+	t.Logf("it ended %v after the setting; the slowest commit took %v", ended.Round(time.Millisecond), slowest.Round(time.Millisecond))
+	if ended > 5*time.Second || slowest > 5*time.Second {
+		t.Error("commits waited for too long")
+	}
+	c.some(t)
+	c.some(t)
+	if _, slowest := c.take(); slowest > 2*time.Second {
+		t.Errorf("afterwards the slowest commit took %v", slowest)
+	}
+}
+
+// synchronized_standby_slots withholds rows until a standby has them. That is a state, neither an end nor a reason to
+// confirm anything.
+func synchronizedSlots(t *testing.T, pg *pgtest.Server) {
+	o := newOutbox(t, options{pg: pg})
+	if failover := o.query(o.slotSQL("failover::text")); failover != "true" {
+		t.Fatalf("failover is %s: setup apply makes failover slots on 17", failover)
+	}
+	r := o.startStreaming()
+	o.insert("order", "k", 1, 3)
+	o.awaitArrived(patience)
+	o.exec(`SELECT pg_create_physical_replication_slot($1)`, o.name+"_phys")
+	t.Cleanup(func() { o.exec(`SELECT pg_drop_replication_slot($1)`, o.name+"_phys") })
+	setSystem(o, "synchronized_standby_slots", o.name+"_phys")
+	t.Cleanup(func() { setSystem(o, "synchronized_standby_slots", "") }) // before the slot goes
+	// The walsender may be the last to read the setting: what it still sends is sent.
+	var limit pglogrepl.LSN
+	sent := 3
+	for waits := false; !waits; sent++ {
+		limit = walInsert(o)
+		o.insert("order", "k", sent+1, 1)
+		waits = poll(time.Second, func() error {
+			st, err := r.status()
+			if err == nil && st.State != "waiting_for_standby" {
+				err = errors.New("it is " + st.State)
+			}
+			return errors.Join(err, o.unharmed())
+		}) == nil
+		if sent == 20 {
+			t.Fatal("the server does not wait for the slot")
+		}
+	}
+	sent-- // the last one waits
+	o.insert("order", "k", sent+2, 20)
+	st, err := r.status()
+	must(t, err)
+	if !strings.Contains(st.Reason, o.name+"_phys") {
+		t.Errorf("the reason does not name the standby's slot: %s", st.Reason)
+	}
+	ready(t, r, "/readyz", http.StatusServiceUnavailable)
+	ready(t, r, "/livez", http.StatusOK)
+
+	// A daemon that starts meanwhile comes to the same.
+	r.term()
+	const timeout = 3 * time.Second
+	r = o.start(fmt.Sprintf("OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=%v", timeout))
+	r.awaitState("waiting_for_standby", patience)
+	begin := time.Now()
+	await(t, patience, "wal_sender_timeout to pass", func() error { // nor is the silence taken for a dead server
+		if d := time.Since(begin); d < timeout*5/4 {
+			return fmt.Errorf("%v have passed", d)
+		}
+		return o.unharmed()
+	})
+	r.awaitState("waiting_for_standby", patience)
+	m, err := r.metrics()
+	must(t, err)
+	for name, n := range m {
+		if strings.HasPrefix(name, "outboxcdc_replication_reconnects_total") && n > 0 {
+			t.Errorf("%s is %v: it did not wait", name, n)
+		}
+	}
+	if c := o.confirmed(); c > limit {
+		t.Errorf("the slot confirms %s, beyond %s, behind which nothing was sent", c, limit)
+	}
+	if n := o.follow.records(); n != sent {
+		t.Errorf("%d records, want the %d of before", n, sent)
+	}
+	setSystem(o, "synchronized_standby_slots", "")
+	r.awaitState("streaming", patience)
+	if v := o.verify(patience); v.Repeats != 0 {
+		t.Errorf("%d repeats", v.Repeats)
+	}
+}

@@ -1,0 +1,92 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A topic is missing: the daemon says so and waits, with everything older delivered and nothing behind it confirmed.
+// When the topic is made, all goes on.
+func TestTopicMissingThenMade(t *testing.T) {
+	o := newOutbox(t, options{types: []string{"order", "late"}, missing: []string{"late"}})
+	o.sample()
+	r := o.startStreaming()
+	o.insert("order", "a", 1, 5)
+	o.awaitArrived(patience)
+	before := o.walFlushed()
+	o.insert("late", "a", 1, 5)
+	o.insert("order", "a", 6, 5)
+	r.awaitState("waiting_for_topic", patience)
+	st, err := r.status()
+	must(t, err)
+	if !strings.Contains(st.Reason, o.topic("late")) {
+		t.Errorf("the reason does not name the topic: %q", st.Reason)
+	}
+	code, body, err := r.get("/readyz")
+	if err != nil || code != 503 {
+		t.Errorf("/readyz: %d %s %v; want 503", code, body, err)
+	}
+	awaitStatusUpdates(t, r, 1)
+	if now := o.confirmed(); now > before {
+		t.Errorf("the slot confirms %s; the transaction that waits began behind %s", now, before)
+	}
+	o.makeTopic("late", 3, nil)
+	if v := o.verify(patience); v.Repeats != 0 {
+		t.Errorf("%d repeats", v.Repeats)
+	}
+	if len(r.logged("state")) > 20 {
+		t.Errorf("%d changes of state in the log", len(r.logged("state")))
+	}
+}
+
+// A topic is missing for several times park_after: what was delivered before is not delivered again and again.
+func TestTopicMissingForLong(t *testing.T) {
+	const parkAfter = 3 * time.Second
+	rnd := newRand(t)
+	o := newOutbox(t, options{types: []string{"order", "late"}, missing: []string{"late"}})
+	o.sample()
+	r := o.startStreaming("OUTBOXCDC_POSTGRES_PARK_AFTER="+parkAfter.String(), "OUTBOXCDC_KAFKA_MAX_IN_FLIGHT_RECORDS=1000")
+	w := o.write(load{rand: rnd})
+	w.awaitCommits(100)
+	o.insert("late", "a", 1, 5)
+	w.awaitCommits(100)
+	r.awaitState("parked", parkAfter+10*time.Second)
+	o.awaitSlotFree() // Postgres can be stopped freely
+	parked := time.Now()
+	await(t, patience, "twice park_after to pass", func() error {
+		if time.Since(parked) < 2*parkAfter {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	m, err := r.metrics()
+	must(t, err)
+	reconnects := m[`outboxcdc_replication_reconnects_total{reason="stalled"}`]
+	t.Logf("%v sessions ended because of the topic; states: %s", reconnects, states(r))
+	if reconnects > 1 {
+		t.Errorf("%v sessions ended: parked means to wait", reconnects)
+	}
+	o.makeTopic("late", 3, nil)
+	made := time.Now()
+	r.awaitState("streaming", patience)
+	t.Logf("streaming again %v after the topic was made", time.Since(made).Round(time.Millisecond))
+	w.stop()
+	v := o.verify(patience)
+	t.Logf("%d repeats", v.Repeats)
+	if v.Repeats != 0 {
+		t.Errorf("%d repeats, though nothing failed and the process remembers what was acknowledged", v.Repeats)
+	}
+}
+
+// states are the states that the daemon went through.
+func states(r *relay) string {
+	var names []string
+	for _, e := range r.logged("state") {
+		names = append(names, fmt.Sprint(e["state"]))
+	}
+	return strings.Join(slices.Compact(names), " → ")
+}
