@@ -138,7 +138,7 @@ func TestErrors(t *testing.T) {
 				t.Errorf("an error with a message: %+v", m)
 			}
 			// The stream is over: what would have been fine before is refused now, with the same words.
-			if _, again := d.Decode([]byte("T")); again != err {
+			if _, again := d.Decode([]byte("T")); again != err { //nolint:errorlint // the very same error is meant
 				t.Errorf("after the error: %v", again)
 			}
 		})

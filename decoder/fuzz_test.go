@@ -41,7 +41,7 @@ func FuzzDecode(f *testing.F) {
 			if err != nil {
 				var typed *Error
 				switch {
-				case failed != nil && err != failed:
+				case failed != nil && err != failed: //nolint:errorlint // the very same error is meant
 					t.Fatalf("%q: %v after %v", msg, err, failed)
 				case failed == nil && (!errors.As(err, &typed) || typed.Offset < 0 || typed.Offset > len(msg) || typed.What == ""):
 					t.Fatalf("%q: %v", msg, err)

@@ -298,9 +298,11 @@ func (s *session) keepalive(msg replication.Message) error {
 		return err
 	}
 	if missing := s.stream.Missing(); len(missing) > 0 && msg.ServerWALEnd >= s.stream.Identity().WALEnd {
-		return &replication.Error{Kind: replication.ColumnMissing, Op: "look at what the publication carries",
+		return &replication.Error{
+			Kind: replication.ColumnMissing, Op: "look at what the publication carries",
 			Err:    fmt.Errorf("columns %s are configured but not published, and everything older has been delivered", strings.Join(missing, ", ")),
-			Remedy: "set outbox.columns, or restore the columns or the publication's column list"}
+			Remedy: "set outbox.columns, or restore the columns or the publication's column list",
+		}
 	}
 	if msg.ServerWALEnd > s.received {
 		s.received = msg.ServerWALEnd

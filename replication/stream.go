@@ -164,8 +164,10 @@ func (st *Stream) noticeError() error {
 	case n.Routine == routineSkipped:
 		return &Error{Kind: PublicationMissing, Op: "read the stream", SQLSTATE: n.Code, Err: errors.New(n.Message), Remedy: publicationRemedy}
 	case n.SeverityUnlocalized == "WARNING":
-		return &Error{Kind: Protocol, Op: "read the stream", SQLSTATE: n.Code,
-			Err: errors.New("unknown warning of the server: " + n.Message + " (" + n.Routine + ")")}
+		return &Error{
+			Kind: Protocol, Op: "read the stream", SQLSTATE: n.Code,
+			Err: errors.New("unknown warning of the server: " + n.Message + " (" + n.Routine + ")"),
+		}
 	}
 	return nil
 }

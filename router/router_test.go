@@ -28,7 +28,7 @@ func row(fields ...any) *decoder.Event {
 		col := decoder.Column{Name: fields[i].(string), TypeOID: textOID}
 		if name, oid, ok := strings.Cut(col.Name, ":"); ok {
 			col.Name = name
-			fmt.Sscan(oid, &col.TypeOID)
+			_, _ = fmt.Sscan(oid, &col.TypeOID)
 		}
 		ev.Relation.Columns = append(ev.Relation.Columns, col)
 		v := decoder.Value{Null: true}
@@ -49,7 +49,7 @@ func outbox(replace ...any) *decoder.Event {
 		name, oid, typed := strings.Cut(replace[i].(string), ":")
 		at := ev.Relation.Index(name)
 		if typed {
-			fmt.Sscan(oid, &ev.Relation.Columns[at].TypeOID)
+			_, _ = fmt.Sscan(oid, &ev.Relation.Columns[at].TypeOID)
 		}
 		ev.Values[at] = decoder.Value{Null: true}
 		if s, ok := replace[i+1].(string); ok {
@@ -158,8 +158,10 @@ func TestRoute(t *testing.T) {
 		{name: "payload bytea empty", event: outbox("payload:17", `\x`), change: quiet, want: `outbox.event.order key="42" by="42" value=""`},
 		{name: "key and payload bytea", event: outbox("aggregate_id:17", `\x6b`, "payload:17", `\x76`), change: quiet, want: `outbox.event.order key="k" by="k" value="v"`},
 		{name: "payload empty", event: outbox("payload", ""), change: quiet, want: `outbox.event.order key="42" by="42" value=""`},
-		{name: "payload json as printed", event: outbox("payload:114", ` {"a" :1.50,"a":  9007199254740993, "é":"\u00e9"}`), change: quiet,
-			want: `outbox.event.order key="42" by="42" value=" {\"a\" :1.50,\"a\":  9007199254740993, \"é\":\"\\u00e9\"}"`},
+		{
+			name: "payload json as printed", event: outbox("payload:114", ` {"a" :1.50,"a":  9007199254740993, "é":"\u00e9"}`), change: quiet,
+			want: `outbox.event.order key="42" by="42" value=" {\"a\" :1.50,\"a\":  9007199254740993, \"é\":\"\\u00e9\"}"`,
+		},
 		{name: "payload not UTF-8", event: outbox("payload", "\xff\xfe"), change: quiet, want: `outbox.event.order key="42" by="42" value="\xff\xfe"`},
 		{name: "payload NULL", event: outbox("payload", nil), change: quiet, want: `outbox.event.order key="42" by="42" value=nil`},
 		{name: "payload NULL as empty", event: outbox("payload", nil), change: func(c *Config) { quiet(c); c.NullPayload = NullPayloadEmpty }, want: `outbox.event.order key="42" by="42" value=""`},
@@ -173,61 +175,99 @@ func TestRoute(t *testing.T) {
 			want: `outbox.event.order key="42" by="42" value="p" type="OrderPlaced" outboxcdc-position="` + testPosText + `"`,
 		},
 		// Topics.
-		{name: "topic of roles and columns", event: outbox("payload", "p", "created_at", "2026"), change: func(c *Config) { quiet(c); c.Topic = "{event_type}-{created_at}.{aggregate_type}{aggregate_id}_{id}" },
-			want: `OrderPlaced-2026.order42_` + id + ` key="42" by="42" value="p"`},
-		{name: "a role before a column of its name", event: row("id", "i", "aggregate_type", "wrong", "kind", "right", "k", "a", "v", "p"),
+		{
+			name: "topic of roles and columns", event: outbox("payload", "p", "created_at", "2026"), change: func(c *Config) { quiet(c); c.Topic = "{event_type}-{created_at}.{aggregate_type}{aggregate_id}_{id}" },
+			want: `OrderPlaced-2026.order42_` + id + ` key="42" by="42" value="p"`,
+		},
+		{
+			name: "a role before a column of its name", event: row("id", "i", "aggregate_type", "wrong", "kind", "right", "k", "a", "v", "p"),
 			change: func(c *Config) {
 				quiet(c)
 				c.Topic, c.Columns = "{aggregate_type}", Columns{ID: "id", AggregateType: "kind", AggregateID: "k", Payload: "v"}
 			},
-			want: `right key="a" by="a" value="p"`},
-		{name: "every role under another name", event: row("a", "1", "b", "2", "c", "3", "d", "4", "v", "p"),
+			want: `right key="a" by="a" value="p"`,
+		},
+		{
+			name: "every role under another name", event: row("a", "1", "b", "2", "c", "3", "d", "4", "v", "p"),
 			change: func(c *Config) {
 				quiet(c)
 				c.Topic = "{event_type}{aggregate_id}{aggregate_type}{id}{v}"
 				c.Columns = Columns{ID: "a", AggregateType: "b", AggregateID: "c", EventType: "d", Payload: "v"}
 			},
-			want: `4321p key="3" by="3" value="p"`},
-		{name: "a column, where the role has none", event: row("id", "i", "aggregate_type", "right", "k", "a", "v", "p"),
+			want: `4321p key="3" by="3" value="p"`,
+		},
+		{
+			name: "a column, where the role has none", event: row("id", "i", "aggregate_type", "right", "k", "a", "v", "p"),
 			change: func(c *Config) {
 				quiet(c)
 				c.Topic, c.Columns = "{aggregate_type}", Columns{ID: "id", AggregateID: "k", Payload: "v"}
 			},
-			want: `right key="a" by="a" value="p"`},
-		{name: "topic from NULL", event: outbox("aggregate_type", nil, "payload", "p"), change: quiet,
-			poison: NoRoute, why: `"aggregate_type", which the topic is made of, is NULL`, want: ` key="42" by="42" value="p"`},
-		{name: "topic with a space", event: outbox("aggregate_type", "my order", "payload", "p"), change: quiet,
-			poison: IllegalTopic, why: `"outbox.event.my order" has the illegal character " "`, topic: "outbox.event.my order", want: ` key="42" by="42" value="p"`},
-		{name: "topic with a letter of two bytes", event: outbox("aggregate_type", "caf\u00e9s", "payload", "p"), change: quiet,
-			poison: IllegalTopic, why: `has the illegal character "\u00e9"`, topic: `outbox.event.caf\u00e9s`, want: ` key="42" by="42" value="p"`},
-		{name: "topic with a NUL", event: outbox("aggregate_type", "a\x00", "payload", "p"), change: quiet,
-			poison: IllegalTopic, why: `illegal character "\x00"`, topic: `outbox.event.a\x00`, want: ` key="42" by="42" value="p"`},
-		{name: "topic empty", event: outbox("aggregate_type", "", "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
-			poison: IllegalTopic, why: "the topic is empty", want: ` key="42" by="42" value="p"`},
-		{name: "topic .", event: outbox("aggregate_type", ".", "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
-			poison: IllegalTopic, why: `cannot be "."`, topic: ".", want: ` key="42" by="42" value="p"`},
-		{name: "topic ..", event: outbox("aggregate_type", ".", "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = ".{aggregate_type}" },
-			poison: IllegalTopic, why: `cannot be ".."`, topic: "..", want: ` key="42" by="42" value="p"`},
-		{name: "topic ...", event: outbox("aggregate_type", "...", "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
-			want: `... key="42" by="42" value="p"`},
-		{name: "topic of 249", event: outbox("aggregate_type", long[:249], "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
-			want: long[:249] + ` key="42" by="42" value="p"`},
-		{name: "topic of 250", event: outbox("aggregate_type", long[:250], "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
-			poison: IllegalTopic, why: "has more than 249 characters", topic: long[:80], want: ` key="42" by="42" value="p"`},
-		{name: "topic of 249 and a letter", event: outbox("aggregate_type", long[:249], "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "a{aggregate_type}" },
-			poison: IllegalTopic, why: `"a` + long[:79] + `"… has more`, topic: "a" + long[:79], want: ` key="42" by="42" value="p"`},
-		{name: "a long topic is cut between characters", event: outbox("aggregate_type", strings.Repeat("é", 300), "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "a{aggregate_type}" },
-			poison: IllegalTopic, why: `"a` + strings.Repeat(`\u00e9`, 39) + `"… has more`, topic: "a" + strings.Repeat(`\u00e9`, 39), want: ` key="42" by="42" value="p"`},
+			want: `right key="a" by="a" value="p"`,
+		},
+		{
+			name: "topic from NULL", event: outbox("aggregate_type", nil, "payload", "p"), change: quiet,
+			poison: NoRoute, why: `"aggregate_type", which the topic is made of, is NULL`, want: ` key="42" by="42" value="p"`,
+		},
+		{
+			name: "topic with a space", event: outbox("aggregate_type", "my order", "payload", "p"), change: quiet,
+			poison: IllegalTopic, why: `"outbox.event.my order" has the illegal character " "`, topic: "outbox.event.my order", want: ` key="42" by="42" value="p"`,
+		},
+		{
+			name: "topic with a letter of two bytes", event: outbox("aggregate_type", "caf\u00e9s", "payload", "p"), change: quiet,
+			poison: IllegalTopic, why: `has the illegal character "\u00e9"`, topic: `outbox.event.caf\u00e9s`, want: ` key="42" by="42" value="p"`,
+		},
+		{
+			name: "topic with a NUL", event: outbox("aggregate_type", "a\x00", "payload", "p"), change: quiet,
+			poison: IllegalTopic, why: `illegal character "\x00"`, topic: `outbox.event.a\x00`, want: ` key="42" by="42" value="p"`,
+		},
+		{
+			name: "topic empty", event: outbox("aggregate_type", "", "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
+			poison: IllegalTopic, why: "the topic is empty", want: ` key="42" by="42" value="p"`,
+		},
+		{
+			name: "topic .", event: outbox("aggregate_type", ".", "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
+			poison: IllegalTopic, why: `cannot be "."`, topic: ".", want: ` key="42" by="42" value="p"`,
+		},
+		{
+			name: "topic ..", event: outbox("aggregate_type", ".", "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = ".{aggregate_type}" },
+			poison: IllegalTopic, why: `cannot be ".."`, topic: "..", want: ` key="42" by="42" value="p"`,
+		},
+		{
+			name: "topic ...", event: outbox("aggregate_type", "...", "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
+			want: `... key="42" by="42" value="p"`,
+		},
+		{
+			name: "topic of 249", event: outbox("aggregate_type", long[:249], "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
+			want: long[:249] + ` key="42" by="42" value="p"`,
+		},
+		{
+			name: "topic of 250", event: outbox("aggregate_type", long[:250], "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
+			poison: IllegalTopic, why: "has more than 249 characters", topic: long[:80], want: ` key="42" by="42" value="p"`,
+		},
+		{
+			name: "topic of 249 and a letter", event: outbox("aggregate_type", long[:249], "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "a{aggregate_type}" },
+			poison: IllegalTopic, why: `"a` + long[:79] + `"… has more`, topic: "a" + long[:79], want: ` key="42" by="42" value="p"`,
+		},
+		{
+			name: "a long topic is cut between characters", event: outbox("aggregate_type", strings.Repeat("é", 300), "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "a{aggregate_type}" },
+			poison: IllegalTopic, why: `"a` + strings.Repeat(`\u00e9`, 39) + `"… has more`, topic: "a" + strings.Repeat(`\u00e9`, 39), want: ` key="42" by="42" value="p"`,
+		},
 		// Poison headers: the record keeps its own, and its position.
-		{name: "bad headers", event: outbox("headers", `{"a": "1", "id": "2"}`, "payload", "p"),
+		{
+			name: "bad headers", event: outbox("headers", `{"a": "1", "id": "2"}`, "payload", "p"),
 			poison: BadHeaders, why: `"headers" has a member "id", a name that is taken`, topic: "outbox.event.order",
-			want: `outbox.event.order key="42" by="42" value="p" id="` + id + `" type="OrderPlaced" outboxcdc-position="` + testPosText + `"`},
+			want: `outbox.event.order key="42" by="42" value="p" id="` + id + `" type="OrderPlaced" outboxcdc-position="` + testPosText + `"`,
+		},
 		// Of several causes the first counts, and everything is filled in all the same.
-		{name: "everything is wrong", event: outbox("id", nil, "aggregate_type", nil, "aggregate_id", nil, "payload", nil, "event_type", nil, "headers", "[]"),
+		{
+			name: "everything is wrong", event: outbox("id", nil, "aggregate_type", nil, "aggregate_id", nil, "payload", nil, "event_type", nil, "headers", "[]"),
 			change: func(c *Config) { quiet(c); c.NullPayload = NullPayloadPoison },
-			poison: NullID, want: ` key=nil by=nil value=nil`},
-		{name: "no route and no key", event: outbox("aggregate_type", nil, "aggregate_id", nil, "payload", "p"), change: quiet,
-			poison: NoRoute, want: ` key=nil by="` + id + `" value="p"`},
+			poison: NullID, want: ` key=nil by=nil value=nil`,
+		},
+		{
+			name: "no route and no key", event: outbox("aggregate_type", nil, "aggregate_id", nil, "payload", "p"), change: quiet,
+			poison: NoRoute, want: ` key=nil by="` + id + `" value="p"`,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

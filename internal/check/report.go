@@ -28,8 +28,13 @@ func (r *Report) lists() []struct {
 		name    string
 		entries []string
 	}{
-		{"invalid", r.Invalid}, {"missing", r.Missing}, {"phantom", r.Phantom}, {"out of order", r.OutOfOrder},
-		{"bad repeats", r.BadRepeats}, {"wrong content", r.WrongContent}, {"misplaced", r.Misplaced},
+		{"invalid", r.Invalid},
+		{"missing", r.Missing},
+		{"phantom", r.Phantom},
+		{"out of order", r.OutOfOrder},
+		{"bad repeats", r.BadRepeats},
+		{"wrong content", r.WrongContent},
+		{"misplaced", r.Misplaced},
 	}
 }
 
