@@ -35,6 +35,12 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 	}
 	third := r.cfg.WalSenderTimeout / 3
 	next := earlier(now.Add(min(r.cfg.StatusInterval, time.Second)), s.lastSaid.Add(third))
+	if s.tracker.Acked() > s.guard.safe && !s.guard.looking {
+		next = earlier(next, s.guard.last.Add(guardLeast))
+	}
+	if s.safe() > s.confirmed {
+		next = earlier(next, s.lastSaid.Add(r.cfg.StatusInterval))
+	}
 	if s.replyDue {
 		next = earlier(next, s.lastSaid.Add(replyEvery))
 	}
@@ -163,9 +169,9 @@ const (
 	guardTimeout = 10 * time.Second
 )
 
-func (g *guard) init(start pglogrepl.LSN, now time.Time, notify func()) {
-	// The first look may be taken at once: a process that lives for less than a second must confirm something too.
-	*g = guard{safe: start, last: now.Add(-guardLeast), ask: make(chan struct{}, 1), answer: make(chan guardAnswer, 1), notify: notify}
+// init lets the first look be taken after first: a process that lives for less than a second may confirm something too.
+func (g *guard) init(start pglogrepl.LSN, now time.Time, first time.Duration, notify func()) {
+	*g = guard{safe: start, last: now.Add(first - guardLeast), ask: make(chan struct{}, 1), answer: make(chan guardAnswer, 1), notify: notify}
 }
 
 // run answers until ctx ends.

@@ -169,7 +169,7 @@ func (s *session) open(ctx context.Context) error {
 	s.tracker = checkpoint.NewTracker(start)
 	s.decoder = decoder.New(func(rel *decoder.Relation) (bool, error) { return s.resolve(ctx, rel) })
 	s.confirmed, s.received, s.lastHeard = start, start, now
-	s.guard.init(start, now, func() { s.stream.Interrupt(); s.nudge() })
+	s.guard.init(start, now, min(r.cfg.StatusInterval, guardLeast), func() { s.stream.Interrupt(); s.nudge() })
 	r.attach(s)
 	if missing := s.stream.Missing(); len(missing) > 0 {
 		r.log.Warn("configured columns are not published at present; rows written before that still have them",
