@@ -166,26 +166,37 @@ func TestFirstStatusCarriesTheSlotsPosition(t *testing.T) {
 // Status cadence (design §5.5).
 
 func TestStatusEveryStatusIntervalWhenMoved(t *testing.T) {
-	cfg := testConfig()
-	cfg.StatusInterval = 2 * time.Second
-	cfg.WalSenderTimeout = time.Hour
-	bubble(t, cfg, func(b *bench) {
-		b.start()
-		for i := range 200 {
-			b.pg.commit(fmt.Sprint("e", i))
-			b.sleep(100 * time.Millisecond)
-		}
-		got := gaps(b.pg.stream().updates())
-		if len(got) < 8 {
-			b.Fatalf("gaps %v", got)
-		}
-		for _, gap := range got {
-			// The position moves all the time; the guard has to look first.
-			if gap < 2*time.Second || gap > 3500*time.Millisecond {
-				b.Fatalf("gaps %v, want 2 s and what the guard takes", got)
-			}
-		}
-	})
+	for _, interval := range []time.Duration{300 * time.Millisecond, time.Second, 1300 * time.Millisecond, 2 * time.Second} {
+		t.Run(interval.String(), func(t *testing.T) {
+			cfg := testConfig()
+			cfg.StatusInterval = interval
+			cfg.WalSenderTimeout = time.Hour
+			bubble(t, cfg, func(b *bench) {
+				b.start()
+				for i := range 200 { // the position moves all the time
+					b.pg.commit(fmt.Sprint("e", i))
+					b.sleep(97 * time.Millisecond)
+				}
+				last := pglogrepl.LSN(firstLSN)
+				var moves []status
+				for _, s := range b.pg.stream().updates() {
+					if s.pos != last {
+						last, moves = s.pos, append(moves, s)
+					}
+				}
+				got := gaps(moves)
+				if len(got) < 8 {
+					b.Fatalf("gaps %v", got)
+				}
+				for _, gap := range got {
+					// The guard looks once a second, ahead of the update that needs it.
+					if gap < interval || gap > max(interval, guardLeast)+150*time.Millisecond {
+						b.Fatalf("gaps %v, want %s, or what the guard takes", got, interval)
+					}
+				}
+			})
+		})
+	}
 }
 
 func TestStatusEveryThirdOfWalSenderTimeoutOtherwise(t *testing.T) {

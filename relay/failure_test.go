@@ -151,6 +151,47 @@ func TestSendFails(t *testing.T) {
 	})
 }
 
+// TestBrokenPromise: an acknowledgement that nobody asked for is a fault of ours, ends the process and confirms nothing.
+func TestBrokenPromise(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a", "b")
+		b.sleep(100 * time.Millisecond)
+		n := b.kafka.sink().flying[0].n
+		b.kafka.ack("a")
+		at := b.pg.stream().freeze()
+		b.kafka.sink().cb.Acked(n)
+		s := b.ends(Fault, 10*time.Second)
+		if !strings.Contains(s.Error(), "internal error") {
+			b.Errorf("ended with %v", s.Err)
+		}
+		if got := b.pg.slotAt(); got != at {
+			b.Errorf("the slot is at %s, was at %s", got, at)
+		}
+	})
+}
+
+// TestHolesAreNoProgress: acknowledgements behind one that never comes do not reset the pause between two sessions, or
+// they would be repeated at full speed.
+func TestHolesAreNoProgress(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.pg.commit("a@t", "b@u")
+		b.start()
+		for range 3000 {
+			b.sleep(100 * time.Millisecond)
+			if len(b.kafka.flying()) == 2 && b.kafka.running() {
+				b.kafka.ack("b")
+				b.kafka.fail(errKafka, lost)
+			}
+		}
+		if n := b.pg.sessions(); n > 60 {
+			b.Errorf("%d sessions in five minutes that brought nothing", n)
+		}
+	})
+}
+
 // TestBackoff: full jitter between nothing and a ceiling that doubles from 100 ms to 30 s, for ever, and starts anew
 // after a session that has delivered something.
 func TestBackoff(t *testing.T) {

@@ -25,6 +25,7 @@ type postgres struct {
 	end       pglogrepl.LSN // of the WAL
 	confirmed pglogrepl.LSN // the slot's
 	saved     pglogrepl.LSN // where a crash takes it back to
+	flushed   pglogrepl.LSN // the end of the WAL as IDENTIFY_SYSTEM says it, if it is not end
 	missing   []string
 	idle      time.Duration
 	held      bool // the slot, by another instance
@@ -273,7 +274,7 @@ func (pg *postgres) Open(ctx context.Context) (Stream, error) {
 		pg.b.Error("a second stream is opened while one is open")
 	}
 	st := &stream{pg: pg, id: pg.id, start: pg.confirmed, kick: make(chan struct{}, 1), said: map[uint32]bool{}, sent: pg.confirmed}
-	st.id.WALEnd = pg.end
+	st.id.WALEnd = max(pg.end, pg.flushed)
 	for _, t := range pg.wal {
 		st.id.WALEnd = max(st.id.WALEnd, t.End) // also of the one that is still being sent: it is committed
 		if t.Commit < pg.confirmed {            // the walsender's own rule

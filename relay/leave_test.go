@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pglogrepl"
+
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
@@ -217,6 +219,53 @@ func TestSIGTERMInEveryState(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestStopFinishesATransaction: one that is half read is read to its end, so that it can be confirmed and is not
+// repeated, if that takes no longer than a moment and Kafka can take it.
+func TestStopFinishesATransaction(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*Config)
+		do     func(*bench)
+		all    bool
+	}{
+		{"its rest is there at once", func(*Config) {}, func(b *bench) { b.pg.more("c"); b.pg.finish(); b.stop() }, true},
+		{"its rest comes soon", func(*Config) {}, func(b *bench) { b.stop(); b.sleep(time.Second); b.pg.more("c"); b.pg.finish() }, true},
+		{"its rest comes late", func(*Config) {}, func(b *bench) { b.stop(); b.sleep(10 * time.Second); b.pg.more("c"); b.pg.finish() }, false},
+		{"the window is full", func(c *Config) { c.MaxEvents = 2 }, func(b *bench) { b.pg.more("c"); b.pg.finish(); b.sleep(time.Second); b.stop() }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := testConfig()
+			c.change(&cfg)
+			bubble(t, cfg, func(b *bench) {
+				b.kafka.hold()
+				b.start()
+				b.pg.begin("a", "b")
+				b.sleep(time.Second)
+				c.do(b)
+				b.sleep(100 * time.Millisecond)
+				b.pg.commit("next")
+				b.sleep(3 * time.Second)
+				want, end := []string{"a", "b"}, pglogrepl.LSN(firstLSN)
+				if c.all {
+					want, end = []string{"a", "b", "c"}, firstLSN+0x30
+				}
+				if b.running() {
+					b.kafka.ack()
+				}
+				if err := b.result(10 * time.Second); err != nil && c.all {
+					b.Error(err)
+				}
+				if c.all {
+					b.delivered(want...)
+				}
+				if got := b.pg.slotAt(); got != end {
+					b.Errorf("the slot is at %s, want %s", got, end)
+				}
+			})
+		})
+	}
 }
 
 // TestStopInsideATransaction: events of a transaction that is still coming are acknowledged, but cannot be confirmed.

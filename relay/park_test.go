@@ -83,6 +83,44 @@ func TestPark(t *testing.T) {
 	}
 }
 
+// TestKafkaAwayParks: Kafka itself says what is wrong, so the next session waits until a probe finds it well, and what was
+// stored without an acknowledgement is not sent again and again meanwhile.
+func TestKafkaAwayParks(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(*bench)
+		want []string
+	}{
+		{"a session fails", func(b *bench) { b.kafka.fail(reasoned{}, stored) }, []string{"a", "b", "b"}},
+		{"none can be opened", func(b *bench) {
+			b.kafka.openErr = func(int) error { return reasoned{} }
+			b.pg.cut()
+		}, []string{"a", "b"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, testConfig(), func(b *bench) {
+				b.start()
+				b.pg.commit("a")
+				b.sleep(3 * time.Second)
+				b.kafka.hold()
+				b.pg.commit("b")
+				synctest.Wait()
+				b.kafka.edit(func() { b.kafka.probeErr = reasoned{} })
+				c.do(b)
+				b.sleep(time.Hour)
+				b.want(Parked)
+				if b.pg.sessions() != 1 || len(b.kafka.opens) > 2 {
+					b.Errorf("%d streams, %d sinks", b.pg.sessions(), len(b.kafka.opens))
+				}
+				b.kafka.edit(func() { b.kafka.probeErr, b.kafka.openErr, b.kafka.auto = nil, nil, time.Millisecond })
+				b.sleep(10 * time.Second)
+				b.want(Streaming)
+				b.delivered(c.want...)
+			})
+		})
+	}
+}
+
 // TestParkCountsFromTheLastAcknowledgement: slow is not stalled.
 func TestParkCountsFromTheLastAcknowledgement(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
@@ -138,6 +176,23 @@ func TestTopicAppears(t *testing.T) {
 		b.sleep(10 * time.Millisecond)
 		b.want(Streaming)
 		b.delivered("a")
+		b.sleep(10 * time.Minute) // and what is over is over
+		b.want(Streaming)
+		if b.pg.sessions() != 1 {
+			b.Errorf("%d sessions", b.pg.sessions())
+		}
+	})
+}
+
+// TestTopicDeletedWhileIdle: a topic that nothing waits for is no reason to leave the server alone.
+func TestTopicDeletedWhileIdle(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		b.pg.commit("a")
+		b.sleep(3 * time.Second)
+		b.kafka.edit(func() { delete(b.kafka.topics, "t") })
+		b.sleep(10 * time.Minute)
+		b.want(Streaming)
 		if b.pg.sessions() != 1 {
 			b.Errorf("%d sessions", b.pg.sessions())
 		}

@@ -431,6 +431,17 @@ func TestRelations(t *testing.T) {
 			p.Partition = true
 			c.Tables = append(c.Tables, p)
 		}, Retry, true},
+		{"another table beside leaves that are published by themselves", other(5, "other"), func(c *walsendertest.Catalog) {
+			c.Tables[0].Kind = "p"
+			c.Tables = append(c.Tables, *other(5, "other"))
+		}, Lost, false},
+		{"a partition that is not published", other(5, "outbox_1"), func(c *walsendertest.Catalog) {
+			c.Tables[0].Kind = "p"
+			p := *other(5, "outbox_1")
+			p.Partition = true
+			c.Tables = append(c.Tables, p)
+			c.Publication.WithoutTables = []uint32{5}
+		}, Lost, false},
 		{"a table that is gone and may have been a partition", other(5, "outbox_1"), func(c *walsendertest.Catalog) {
 			c.Tables[0].Kind = "p"
 			p := *other(6, "outbox_2")
