@@ -110,9 +110,12 @@ func (k *cluster) Open(ctx context.Context, cb Callbacks) (Sink, error) {
 	return s, nil
 }
 
-func (k *cluster) Probe(context.Context) error {
+func (k *cluster) Probe(ctx context.Context) error {
 	k.b.mu.Lock()
 	defer k.b.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	k.probes = append(k.probes, time.Now())
 	return k.probeErr
 }

@@ -216,6 +216,9 @@ func (r *Relay) wait(ctx context.Context, v verdict, cause error, attempt int) e
 		return r.park(ctx, cause)
 	default:
 		r.backoff(ctx, attempt, cause)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if v.reason == "kafka" && r.probe(ctx) != nil {
 			return r.park(ctx, cause)
 		}
@@ -307,6 +310,9 @@ func (r *Relay) keepSlot(ctx context.Context) error {
 			return fmt.Errorf("keep the slot from its idle timeout: %w", err)
 		}
 		r.log.Debug("keep the slot from its idle timeout", "error", err)
+		if replication.KindOf(err) == replication.SlotActive {
+			r.mem.slotUsed = r.clock() // somebody else keeps it
+		}
 		return nil
 	}
 	r.mem.slotUsed, r.mem.idleTimeout = r.clock(), stream.IdleTimeout()
