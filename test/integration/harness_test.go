@@ -16,14 +16,17 @@
 //     beginning, and fails unless the promise was kept: nothing missing, nothing that did not commit, order per key,
 //     repeats that are identical, headers and positions right. It returns the report; tests bound its Repeats.
 //     [outbox.awaitArrived] and [outbox.check] are its two halves;
-//   - a [sampler] of the confirm rule: what the slot confirms is in Kafka ([outbox.sample]).
+//   - a [sampler] of the confirm rule: what the slot confirms is in Kafka ([outbox.sample]);
+//   - a [proof]: the test is a row of docs/proof.md ([outbox.proves], [outbox.healed]: proof_test.go).
+//
+// All that a run is judged by is kept in a file, a [history], and can be judged again (OUTBOXCDC_TEST_HISTORY).
 //
 // Nothing sleeps for a fixed time: [await] polls a condition. Random tests print their seed; OUTBOXCDC_TEST_SEED repeats
 // it. The log of every daemon is kept in a file, and printed when its test fails.
 //
 // Environment: OUTBOXCDC_TEST_KAFKA, OUTBOXCDC_TEST_POSTGRES_<major>: running servers (packages kafkatest, pgtest).
 // OUTBOXCDC_TEST_BINARY: a binary to test instead of building one. OUTBOXCDC_TEST_FAKE_KAFKA=1: kfake although a real
-// Kafka could be had. With CI=true it is a failure not to have a real Kafka.
+// Kafka could be had. OUTBOXCDC_TEST_DIR: where logs and histories are written, and kept. With CI=true it is a failure not to have a real Kafka.
 package integration
 
 import (
@@ -59,7 +62,8 @@ func TestMain(m *testing.M) {
 var the suite
 
 type suite struct {
-	dir    string // the binary and the daemons' logs
+	dir    string // the binary, the daemons' logs, histories, rows of docs/proof.md
+	kept   bool   // dir is not ours to remove
 	binary string
 	fake   string // why no real Kafka can be started; "": one can
 	kafka  kafkatest.Cluster
@@ -69,6 +73,9 @@ type suite struct {
 
 	breaking  sync.Mutex // held by the test that has the breakable one
 	breakable kafkatest.Cluster
+
+	rows  rows
+	seeds sync.Map // test name → seed
 }
 
 func (s *suite) run(m *testing.M) int {
@@ -78,11 +85,14 @@ func (s *suite) run(m *testing.M) int {
 		return 1
 	}
 	code := m.Run()
-	if code == 0 {
+	switch {
+	case s.kept:
+		return code
+	case code == 0:
 		_ = os.RemoveAll(s.dir)
 		return 0
 	}
-	fmt.Fprintln(os.Stderr, "integration: the daemons' logs are in", s.dir)
+	fmt.Fprintln(os.Stderr, "integration: the daemons' logs and the histories are in", s.dir)
 	if os.Getenv("OUTBOXCDC_TEST_BINARY") == "" {
 		_ = os.Remove(s.binary) // 30 MB each time
 	}
@@ -94,7 +104,13 @@ func (s *suite) start() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	var err error
-	if s.dir, err = os.MkdirTemp("", "outboxcdc-integration-"); err != nil {
+	if s.dir = os.Getenv("OUTBOXCDC_TEST_DIR"); s.dir != "" {
+		s.kept = true
+		err = os.MkdirAll(s.dir, 0o755)
+	} else {
+		s.dir, err = os.MkdirTemp("", "outboxcdc-integration-")
+	}
+	if err != nil {
 		return err
 	}
 	s.postgres = map[string]*pgtest.Server{}
@@ -302,7 +318,31 @@ func newRand(t *testing.T) *rand.Rand {
 		seed = n
 	}
 	t.Logf("seed %d", seed)
+	the.seeds.Store(t.Name(), seed)
 	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// seedOf is the seed of a test, or of the one that it is part of; 0 if it has none.
+func (s *suite) seedOf(t *testing.T) uint64 {
+	for name := t.Name(); name != ""; {
+		if seed, ok := s.seeds.Load(name); ok {
+			return seed.(uint64)
+		}
+		cut := strings.LastIndexByte(name, '/')
+		name = name[:max(0, cut)]
+	}
+	return 0
+}
+
+// kafkaName says which Kafka it is, for people.
+func kafkaName(k kafkatest.Cluster) string {
+	switch k.(type) {
+	case *kafkatest.Real:
+		return "Kafka " + kafkatest.RealVersion
+	case *kafkatest.Fake:
+		return "kfake"
+	}
+	return "given"
 }
 
 // await polls until done returns nil, and fails the test with the last error when that takes longer than d.

@@ -32,7 +32,10 @@ type outbox struct {
 	relays  []*relay
 	writers []*writer
 	ledger  ledger
+	sampler *sampler
 	admin   session
+	proof   *proof // a row of docs/proof.md, if the test is one
+	checks  int    // histories written
 }
 
 // options say what outbox is wanted; the zero value is good.
@@ -345,7 +348,7 @@ func (o *outbox) awaitSlotFree() {
 // row is what one row of the outbox must become.
 type row struct {
 	check.Row
-	eventType string
+	EventType string
 }
 
 // truth is the table: every row that has committed, with its place among the rows of its key.
@@ -364,7 +367,7 @@ func (o *outbox) truth() []row {
 		}
 		truth, err = pgx.CollectRows(rows, func(c pgx.CollectableRow) (r row, err error) {
 			var typ, key string
-			err = c.Scan(&r.ID, &typ, &key, &r.eventType, &r.Value, &r.Seq)
+			err = c.Scan(&r.ID, &typ, &key, &r.EventType, &r.Value, &r.Seq)
 			r.Topic, r.Key = o.topic(typ), []byte(key)
 			return r, err
 		})

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -33,6 +34,7 @@ type relay struct {
 	told bool   // to end: by us, or the test expects it
 
 	begun     time.Time
+	peak      atomic.Int64  // resident memory, bytes, as last seen
 	gone      bool          // by kill9 or term
 	confirmed pglogrepl.LSN // what the slot confirmed then: everything in front of it must not come again
 }
@@ -47,6 +49,7 @@ func (o *outbox) start(env ...string) *relay {
 	})
 	must(o.t, err)
 	o.relays = append(o.relays, r)
+	go r.watchMemory()
 	number := len(o.relays)
 	o.t.Cleanup(func() {
 		r.told = true
@@ -283,15 +286,32 @@ func (r *relay) logged(msg string) []entry {
 // peakMemory is the most resident memory that the process has had, in bytes.
 func (r *relay) peakMemory() int64 {
 	r.t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.pid()))
+	peak, err := highWater(r.pid())
 	must(r.t, err)
+	return peak
+}
+
+// watchMemory notes the peak until the process ends.
+func (r *relay) watchMemory() {
+	for !r.proc.Exited() {
+		if peak, err := highWater(r.pid()); err == nil {
+			r.peak.Store(peak)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// highWater is VmHWM of a process, in bytes.
+func highWater(pid int) (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
 	for line := range strings.Lines(string(b)) {
 		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
 			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-			must(r.t, err)
-			return kb << 10
+			return kb << 10, err
 		}
 	}
-	r.t.Fatal("no VmHWM")
-	return 0
+	return 0, errors.New("no VmHWM")
 }

@@ -113,6 +113,7 @@ type verdict struct {
 	check.Report
 	problems []string            // with headers and positions
 	at       map[string]position // of each id
+	first    map[string]place    // of each id: its first record
 	repeated map[string]int      // how often an id came again
 }
 
@@ -150,12 +151,12 @@ func (v *verdict) repeats() string {
 
 // judge compares all records with all rows. The records of a partition are in the order of their offsets.
 func judge(truth []row, records []kafkatest.Record) *verdict {
-	v := &verdict{at: map[string]position{}, repeated: map[string]int{}}
+	v := &verdict{at: map[string]position{}, first: map[string]place{}, repeated: map[string]int{}}
 	rows := make([]check.Row, 0, len(truth))
 	types := make(map[string]string, len(truth))
 	for _, r := range truth {
 		rows = append(rows, r.Row)
-		types[r.ID] = r.eventType
+		types[r.ID] = r.EventType
 	}
 	found := make([]check.Record, 0, len(records))
 	problem := func(r kafkatest.Record, format string, args ...any) {
@@ -189,7 +190,7 @@ func judge(truth []row, records []kafkatest.Record) *verdict {
 			v.repeated[id]++ // that it is identical is the checker's
 			continue
 		}
-		v.at[id] = p
+		v.at[id], v.first[id] = p, placeOf(r)
 		if other, taken := owner[p]; taken {
 			problem(r, "has the position of id %s", other)
 		}
@@ -263,16 +264,15 @@ func (o *outbox) awaitSettled() {
 	o.awaitConfirmed(o.walFlushed(), patience)
 }
 
-// check reads everything and fails the test unless the promise was kept.
+// check reads everything, keeps it as a history, and fails the test unless the promise was kept.
 func (o *outbox) check() *verdict {
 	o.t.Helper()
-	truth := o.truth()
-	for _, w := range o.writers {
-		w.checkTruth(truth)
-	}
-	v := judge(truth, o.readAll())
+	h := o.history()
+	file := h.keep(o)
+	v := h.judge()
+	o.proof.judged(v)
 	if err := v.err(); err != nil {
-		o.t.Fatal(err)
+		o.t.Fatalf("%v\n  OUTBOXCDC_TEST_HISTORY=%s judges it again", err, file)
 	}
 	o.t.Log(v.String())
 	return v
@@ -300,125 +300,6 @@ func (o *outbox) boundRepeats(v *verdict) {
 		}
 		if n > allowed {
 			o.t.Errorf("id %s, committed at %s, came %d times again; it was unconfirmed at %d starts", id, v.at[id].commit, n, allowed)
-		}
-	}
-}
-
-// ledger remembers commits and a position at or behind the end LSN of each, for the sampler.
-type ledger struct {
-	mu      sync.Mutex
-	commits []commit
-}
-
-type commit struct {
-	ids []string
-	end pglogrepl.LSN
-}
-
-func (l *ledger) committed(ids []string, end pglogrepl.LSN) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.commits = append(l.commits, commit{ids, end})
-}
-
-// unseen lists the rows of commits up to lsn that have not come, and forgets the commits of which all have.
-func (l *ledger) unseen(lsn pglogrepl.LSN, f *follower) (ids []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.commits = slices.DeleteFunc(l.commits, func(c commit) bool {
-		if c.end > lsn {
-			return false
-		}
-		left := f.unseen(slices.Clone(c.ids))
-		ids = append(ids, left...)
-		return len(left) == 0
-	})
-	return ids
-}
-
-// sampler looks again and again whether what the slot confirms is in Kafka.
-type sampler struct {
-	o      *outbox
-	cancel context.CancelFunc
-	ended  sync.WaitGroup
-	taken  bool // the test itself looks at what was found
-
-	// of its goroutine, until it has ended
-	samples, closely int
-
-	mu   sync.Mutex
-	what string // is wrong
-}
-
-// sample starts a sampler; it ends, and fails the test if it has found something, when the test does.
-func (o *outbox) sample() *sampler {
-	ctx, cancel := context.WithCancel(context.Background())
-	s := &sampler{o: o, cancel: cancel}
-	s.ended.Go(func() { s.run(ctx) })
-	o.t.Cleanup(func() {
-		s.stop()
-		if s.taken {
-			return
-		}
-		o.t.Logf("the slot's position was compared with Kafka %d times, %d times closely", s.samples, s.closely)
-		if what := s.found(); what != "" {
-			o.t.Error(what)
-		}
-	})
-	return s
-}
-
-func (s *sampler) stop() {
-	s.cancel()
-	s.ended.Wait()
-}
-
-// found is what is wrong, if something is.
-func (s *sampler) found() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.what
-}
-
-func (s *sampler) run(ctx context.Context) {
-	db := session{url: s.o.pg.SuperURL(s.o.name)}
-	defer db.close()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		confirmed, err := db.lsn(s.o.slotSQL("confirmed_flush_lsn::text"))
-		if err != nil {
-			continue // the server is away
-		}
-		s.samples++
-		left := s.o.ledger.unseen(confirmed, s.o.follow)
-		if len(left) == 0 {
-			continue
-		}
-		// The reader is behind, or the promise is broken: read up to where the topics end now.
-		s.closely++
-		read, cancel := context.WithTimeout(ctx, 20*time.Second)
-		records, err := kafkatest.ReadAll(read, s.o.kafka.Brokers(), s.o.follow.topics...)
-		cancel()
-		if err != nil {
-			continue // Kafka is away
-		}
-		there := map[string]bool{}
-		for _, r := range records {
-			id, _ := headerOf(r, "id")
-			there[id] = true
-		}
-		left = slices.DeleteFunc(left, func(id string) bool { return there[id] })
-		if len(left) > 0 && ctx.Err() == nil {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.what = fmt.Sprintf("the slot confirms %s, but %d rows committed in front of it are not in Kafka, such as %s", confirmed, len(left), left[0])
-			return
 		}
 	}
 }

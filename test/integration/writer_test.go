@@ -249,25 +249,3 @@ func newID(rnd *rand.Rand) string {
 	h := hex.EncodeToString(b[:])
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }
-
-// checkTruth holds the table, by which everything is judged, to what the writer was told: what committed is there, what
-// did not is not.
-func (w *writer) checkTruth(truth []row) {
-	w.o.t.Helper()
-	there := map[string]bool{}
-	for _, r := range truth {
-		there[r.ID] = true
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, id := range w.committed {
-		if !there[id] {
-			w.o.t.Fatalf("the table has lost id %s, whose commit succeeded", id)
-		}
-	}
-	for _, id := range w.never {
-		if there[id] {
-			w.o.t.Fatalf("the table has id %s, which never committed", id)
-		}
-	}
-}

@@ -1,0 +1,49 @@
+package kafkatest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// LogEnds asks for the ends of topics' logs again and again, over the same connections.
+type LogEnds struct{ client *kgo.Client }
+
+// OpenLogEnds connects to nothing yet.
+func OpenLogEnds(brokers []string) (*LogEnds, error) {
+	client, err := newClient(brokers)
+	if err != nil {
+		return nil, err
+	}
+	return &LogEnds{client}, nil
+}
+
+// Read returns, by "topic/partition", the offset behind the last record that a committed consumer can see now. A topic
+// that does not exist has no ends.
+func (l *LogEnds) Read(ctx context.Context, topics ...string) (map[string]int64, error) {
+	ends := map[string]int64{}
+	for _, topic := range topics {
+		count, err := partitionsOf(ctx, l.client, topic)
+		if errors.Is(err, kerr.UnknownTopicOrPartition) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		const latest = -1
+		offsets, err := listOffsets(ctx, l.client, topic, count, latest)
+		if err != nil {
+			return nil, err
+		}
+		for p, offset := range offsets {
+			ends[fmt.Sprintf("%s/%d", topic, p)] = offset
+		}
+	}
+	return ends, nil
+}
+
+// Close ends its connections.
+func (l *LogEnds) Close() { l.client.Close() }

@@ -1,0 +1,187 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A test that provokes a fault of the catalogue is a row of docs/proof.md. It says so with [outbox.proves] and gets, at
+// its end, what every row must hold: no daemon took more than 128 MiB, and what [outbox.healed] measured was within
+// bounds. `make prove` sets OUTBOXCDC_PROVE=1, so that tests take their full length ([long]), and OUTBOXCDC_TEST_DIR,
+// where rows (proof.jsonl), histories and the daemons' logs are kept.
+
+// proving says that this is `make prove`.
+func proving() bool { return os.Getenv("OUTBOXCDC_PROVE") != "" }
+
+// long is what a test does in `make prove`, short what it does in `make test`: rounds, seconds, rows.
+func long[T any](full, short T) T {
+	if proving() {
+		return full
+	}
+	return short
+}
+
+// onlyProve is for tests that are too long for `make test` in any form. It is no gap: `make prove` runs them.
+func onlyProve(t *testing.T) {
+	t.Helper()
+	if !proving() {
+		t.Skip("only `make prove` runs it (OUTBOXCDC_PROVE=1): it takes minutes")
+	}
+}
+
+// proof is one row as it grows. A nil one takes everything and does nothing.
+type proof struct {
+	o        *outbox
+	begun    time.Time
+	memory   int64 // bound, bytes
+	peak     int64 // of all daemons so far
+	seed     uint64
+	verdict  *verdict
+	postgres string // version
+
+	Faults   string   // ids of reference/failures.md §5
+	Done     string   // what was done
+	Outcome  []string // what else is to be said
+	Recovery time.Duration
+}
+
+// proofRow is a line of proof.jsonl; internal/prove reads it.
+type proofRow struct {
+	Faults     string  `json:"faults"`
+	Test       string  `json:"test"`
+	Done       string  `json:"done"`
+	Outcome    string  `json:"outcome,omitempty"`
+	Postgres   string  `json:"postgres"`
+	Kafka      string  `json:"kafka"`
+	Seed       uint64  `json:"seed,omitempty"`
+	Checked    bool    `json:"checked"` // the four counts were taken
+	Events     int     `json:"events"`
+	Missing    int     `json:"missing"`
+	Phantom    int     `json:"phantom"`
+	OutOfOrder int     `json:"out_of_order"`
+	Repeats    int     `json:"repeats"`
+	Recovery   float64 `json:"recovery_seconds,omitempty"`
+	PeakRSS    int64   `json:"peak_rss_bytes,omitempty"`
+	WALHeld    int64   `json:"wal_held_bytes,omitempty"`
+	Seconds    float64 `json:"seconds"`
+	Passed     bool    `json:"passed"`
+}
+
+// peakLimit is the memory that a daemon may take in every fault.
+const peakLimit = 128 << 20
+
+// recoverIn is how soon after the last fault nothing may be left to deliver.
+const recoverIn = 30 * time.Second
+
+// proves makes the test a row. faults are ids such as "F21 F27"; done says in a few words what is done, with figures.
+func (o *outbox) proves(faults, done string, args ...any) {
+	o.t.Helper()
+	p := &proof{o: o, begun: time.Now(), memory: peakLimit, Faults: faults, Done: fmt.Sprintf(done, args...), seed: the.seedOf(o.t)}
+	must(o.t, o.admin.scan("SELECT split_part(current_setting('server_version'), ' ', 1)", &p.postgres))
+	o.proof = p
+	o.t.Cleanup(p.end)
+}
+
+// outcome adds what else is to be said in the row, such as the exit code.
+func (o *outbox) outcome(format string, args ...any) {
+	o.proof.Outcome = append(o.proof.Outcome, fmt.Sprintf(format, args...))
+}
+
+// memoryUpTo raises the bound of this test, for a reason that the row says.
+func (o *outbox) memoryUpTo(bytes int64, why string) {
+	o.proof.memory = bytes
+	o.outcome("memory limit %d MiB: %s", bytes>>20, why)
+}
+
+// healed says that the last fault is over. It waits until all that has committed by now is confirmed, which must take no
+// longer than recoverIn, and puts the time into the row.
+func (o *outbox) healed() time.Duration {
+	o.t.Helper()
+	return o.healedIn(recoverIn)
+}
+
+// healedIn is healed with another bound.
+func (o *outbox) healedIn(d time.Duration) time.Duration {
+	o.t.Helper()
+	took := o.awaitConfirmed(o.walFlushed(), d)
+	if o.proof != nil {
+		o.proof.Recovery = max(o.proof.Recovery, took)
+	}
+	return took
+}
+
+// repeatsAtMost bounds the repeats; why says what the bound is.
+func (o *outbox) repeatsAtMost(v *verdict, most int, why string, args ...any) {
+	o.t.Helper()
+	why = fmt.Sprintf(why, args...)
+	if v.Repeats > most {
+		o.t.Errorf("%d repeats, more than %d (%s): of transactions %s", v.Repeats, most, why, v.repeats())
+	}
+	if o.proof != nil {
+		o.outcome("repeats allowed: %d (%s)", most, why)
+	}
+}
+
+func (p *proof) judged(v *verdict) {
+	if p != nil {
+		p.verdict = v
+	}
+}
+
+// sawPeak notes the memory of a daemon.
+func (p *proof) sawPeak(bytes int64) {
+	if p != nil {
+		p.peak = max(p.peak, bytes)
+	}
+}
+
+func (p *proof) end() {
+	o := p.o
+	for _, r := range o.relays {
+		p.sawPeak(r.peak.Load())
+	}
+	if p.peak > p.memory {
+		o.t.Errorf("a daemon took %d MiB, more than %d MiB", p.peak>>20, p.memory>>20)
+	}
+	row := proofRow{
+		Faults: p.Faults, Test: o.t.Name(), Done: p.Done, Outcome: strings.Join(p.Outcome, "; "), Postgres: p.postgres, Kafka: kafkaName(o.kafka),
+		Seed: p.seed, Recovery: p.Recovery.Seconds(), PeakRSS: p.peak, Seconds: time.Since(p.begun).Seconds(), Passed: !o.t.Failed(),
+	}
+	if v := p.verdict; v != nil {
+		row.Checked, row.Events, row.Repeats = true, v.Rows, v.Repeats
+		row.Missing, row.Phantom, row.OutOfOrder = len(v.Missing), len(v.Phantom), len(v.OutOfOrder)
+	}
+	if o.sampler != nil {
+		_, row.WALHeld = o.sampler.seen()
+	}
+	if err := the.rows.add(row); err != nil {
+		o.t.Errorf("keep the row: %v", err)
+	}
+}
+
+// rows is the file of all rows.
+type rows struct{ mu sync.Mutex }
+
+func (r *rows) add(row proofRow) error {
+	line, err := json.Marshal(row)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f, err := os.OpenFile(filepath.Join(the.dir, "proof.jsonl"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(line, '\n'))
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	return err
+}
