@@ -127,3 +127,9 @@ func classify(err error, delivered bool) verdict {
 	}
 	return v
 }
+
+// away means that Postgres cannot be reached.
+func away(err error) bool {
+	pg, ok := errors.AsType[*replication.Error](err)
+	return ok && pg.Kind == replication.Unavailable || errors.Is(err, errSilent)
+}

@@ -192,12 +192,9 @@ func TestHolesAreNoProgress(t *testing.T) {
 	})
 }
 
-// TestBackoff: full jitter between nothing and a ceiling that doubles from 100 ms to 30 s, for ever, and starts anew
-// after a session that has delivered something.
-func TestBackoff(t *testing.T) {
-	cfg := testConfig()
+func pauses(t *testing.T, cfg Config, err error, most time.Duration) {
 	bubble(t, cfg, func(b *bench) {
-		b.pg.openErr = func(int) error { return errGone }
+		b.pg.openErr = func(int) error { return err }
 		b.start()
 		b.sleep(3 * time.Hour)
 		b.want(Reconnecting)
@@ -206,7 +203,7 @@ func TestBackoff(t *testing.T) {
 		count := 0
 		for i := 1; i < len(opens); i++ {
 			gap := opens[i].Sub(opens[i-1])
-			ceiling := cfg.BackoffMax
+			ceiling := most
 			if i < 10 {
 				ceiling = min(ceiling, cfg.BackoffMin<<(i-1))
 			}
@@ -219,8 +216,9 @@ func TestBackoff(t *testing.T) {
 				late = max(late, gap)
 			}
 		}
-		if mean := sum / time.Duration(count); mean < 13*time.Second || mean > 17*time.Second || late < 28*time.Second {
-			b.Errorf("the pauses have a mean of %s and a maximum of %s, want 15 s and 30 s", mean, late)
+		mean := sum / time.Duration(count)
+		if mean < most*43/100 || mean > most*57/100 || late < most*93/100 {
+			b.Errorf("the pauses have a mean of %s and a maximum of %s, want %s and %s", mean, late, most/2, most)
 		}
 		if n := b.log.count("state=reconnecting"); n != 1 {
 			b.Errorf("%d lines about it", n)
@@ -232,6 +230,21 @@ func TestBackoff(t *testing.T) {
 			b.Errorf("stopped while waiting: %v", err)
 		}
 	})
+}
+
+// TestBackoff: full jitter between nothing and a ceiling that doubles from 100 ms to 30 s, or to 10 s while the server is
+// away, for ever, and starts anew after a session that has delivered something.
+func TestBackoff(t *testing.T) {
+	cfg := testConfig()
+	for name, c := range map[string]struct {
+		err  error
+		most time.Duration
+	}{
+		"away":        {errGone, awayMax},
+		"credentials": {&replication.Error{Kind: replication.Credentials, Op: "connect", Err: errors.New("no")}, cfg.BackoffMax},
+	} {
+		t.Run(name, func(t *testing.T) { pauses(t, cfg, c.err, c.most) })
+	}
 	bubble(t, cfg, func(b *bench) {
 		bad := true
 		b.pg.openErr = func(int) error {

@@ -239,6 +239,9 @@ func (r *Relay) probe(ctx context.Context) error {
 // backoff sleeps for a random time between nothing and a ceiling that doubles with each attempt (full jitter).
 func (r *Relay) backoff(ctx context.Context, attempt int, cause error) {
 	ceiling := r.cfg.BackoffMax
+	if away(cause) {
+		ceiling = min(ceiling, awayMax)
+	}
 	if attempt < 16 {
 		ceiling = min(ceiling, r.cfg.BackoffMin<<attempt)
 	}
@@ -247,6 +250,10 @@ func (r *Relay) backoff(ctx context.Context, attempt int, cause error) {
 	r.log.Debug("retrying", "in", d, "attempt", attempt+1, "error", cause)
 	r.sleep(ctx, d)
 }
+
+// awayMax is the longest pause between two tries while Postgres is away: a try costs it next to nothing, and delivery goes
+// on soon after it is back.
+const awayMax = 10 * time.Second
 
 // sleep waits for d or the end of ctx, and shows meanwhile that the main loop lives.
 func (r *Relay) sleep(ctx context.Context, d time.Duration) {
