@@ -67,6 +67,23 @@ race: bin/testrun ## the packages with goroutines under the race detector
 integration: bin/testrun ## the built binary on real Postgres and Kafka (RUN=regexp chooses tests)
 	@$(INTEGRATION_TESTS) $(if $(RUN),-run '$(RUN)') | bin/testrun -kafka
 
+.PHONY: sim
+sim: bin/testrun ## the simulator alone (SIM=10m or a number of seeds; SEED=n repeats one)
+	@OUTBOXCDC_TEST_SIM='$(or $(SIM),1m)' OUTBOXCDC_TEST_SEED='$(SEED)' $(GO) test -json -count=1 -timeout 24h -run '^TestSim' ./relay | bin/testrun
+
+.PHONY: mutants
+mutants: ## the product with one rule wrong at a time: a test must notice (RUN=regexp chooses mutants; about 8 minutes)
+	@$(GO) run ./test/mutants $(if $(RUN),-run '$(RUN)')
+
+.PHONY: prove
+prove: ## every fault in full length, simulator and mutants; writes docs/proof.md (at most an hour on 2 cores; RUN=regexp: only these tests)
+	@CGO_ENABLED=0 $(GO) build -o bin/prove ./internal/prove
+	@exec bin/prove $(if $(RUN),-run '$(RUN)') $(if $(SEED),-seed '$(SEED)')
+
+.PHONY: history
+history: bin/testrun ## judge stored histories again (FILE=file or folder; default: those of the last `make prove`)
+	@OUTBOXCDC_TEST_HISTORY='$(abspath $(or $(FILE),bin/proof/history))' OUTBOXCDC_TEST_FAKE_KAFKA=1 CI= $(GO) test -json -count=1 -run '^TestStoredHistory$$' ./test/integration | bin/testrun
+
 .PHONY: compose-test
 compose-test: bin/testrun ## docker-compose.yml as docker compose would read it; needs no Docker
 	@$(COMPOSE_TESTS) | bin/testrun

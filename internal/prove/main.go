@@ -1,0 +1,146 @@
+// Command prove runs everything that the promise rests on and writes docs/proof.md: the simulator, the fault suite on
+// real servers in its full length, and the mutants. `make prove` calls it.
+//
+// It promises that every row it writes comes from a run of this call, that a fault of the catalogue which was to be
+// covered and was not is named, and that its exit status is 1 if anything failed, survived or is missing. All that rows
+// were judged by stays in the folder -dir: histories (OUTBOXCDC_TEST_HISTORY judges them again), the daemons' logs, and
+// the output of each stage.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+func main() {
+	p := prover{out: os.Stdout}
+	flag.StringVar(&p.dir, "dir", "bin/proof", "folder for what the run leaves behind")
+	flag.StringVar(&p.file, "o", "docs/proof.md", "file to write")
+	flag.StringVar(&p.only, "run", "", "only tests of the suite that match; the result goes to the folder, not to docs")
+	flag.Uint64Var(&p.seed, "seed", rand.Uint64N(1<<32), "of the fault suite")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := p.prove(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "prove:", err)
+		os.Exit(1) //nolint:gocritic // stop has nothing left to do
+	}
+}
+
+type prover struct {
+	dir, file string
+	only      string
+	seed      uint64
+	out       io.Writer
+}
+
+// stage is one command, whose output is shown and kept.
+type stage struct {
+	name string
+	env  []string
+	args []string
+}
+
+func (p *prover) prove(ctx context.Context) error {
+	var err error
+	if p.dir, err = filepath.Abs(p.dir); err != nil {
+		return err
+	}
+	// Nothing of an earlier run may become a row of this one.
+	if err := os.RemoveAll(p.dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(p.dir, 0o755); err != nil {
+		return err
+	}
+	begun := time.Now()
+	var failed []error
+	for _, s := range p.stages() {
+		if err := p.do(ctx, s); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", s.name, err))
+		}
+		if ctx.Err() != nil {
+			return ctx.Err() // half a run is no proof
+		}
+	}
+	r, err := load(p.dir)
+	if err != nil {
+		return err
+	}
+	r.Date, r.Seed, r.Took = begun, p.seed, time.Since(begun)
+	r.Versions = versions(ctx)
+	file := p.file
+	if p.only != "" {
+		file = filepath.Join(p.dir, "proof.md")
+	}
+	if err := os.WriteFile(file, []byte(r.markdown()), 0o644); err != nil {
+		return err
+	}
+	fmt.Fprintf(p.out, "prove: %s is written, after %s\n", file, r.Took.Round(time.Second))
+	if p.only == "" {
+		failed = append(failed, r.gaps()...)
+	}
+	return errors.Join(failed...)
+}
+
+// simSeconds is how long the simulator runs on fresh seeds.
+const simSeconds = 120
+
+func (p *prover) stages() []stage {
+	suite := []string{"go", "test", "-json", "-count=1", "-timeout", "55m", "-parallel", "4", "./test/integration"}
+	if p.only != "" {
+		suite = append(suite, "-run", p.only)
+	}
+	suiteStage := stage{"suite", []string{"OUTBOXCDC_PROVE=1", "OUTBOXCDC_TEST_SEED=" + strconv.FormatUint(p.seed, 10)}, suite}
+	if p.only != "" {
+		return []stage{suiteStage}
+	}
+	return []stage{
+		{"simulator", []string{"OUTBOXCDC_TEST_SIM=" + strconv.Itoa(simSeconds) + "s"}, []string{"go", "test", "-json", "-count=1", "-timeout", "20m", "-run", "^TestSim", "./relay"}},
+		suiteStage,
+		{"mutants", nil, []string{"go", "run", "./test/mutants", "-json", filepath.Join(p.dir, "mutants.json")}},
+	}
+}
+
+// do runs a stage; the output of go test is shown as testrun shows it and kept as it is.
+func (p *prover) do(ctx context.Context, s stage) error {
+	fmt.Fprintf(p.out, "== %s\n", s.name)
+	log, err := os.Create(filepath.Join(p.dir, s.name+".log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close() //nolint:errcheck // it is for people
+	cmd := exec.CommandContext(ctx, s.args[0], s.args[1:]...)
+	// Told to stop, tests end their servers; what they leave dies with them.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second
+	cmd.Env = append(append(os.Environ(), "OUTBOXCDC_TEST_DIR="+p.dir), s.env...)
+	cmd.Stderr = io.MultiWriter(log, os.Stderr)
+	if s.args[1] != "test" {
+		cmd.Stdout = io.MultiWriter(log, p.out)
+		return cmd.Run()
+	}
+	show := exec.CommandContext(ctx, "go", "run", "./internal/testrun")
+	show.Stdout, show.Stderr = p.out, os.Stderr
+	in, err := show.StdinPipe()
+	if err != nil {
+		return err
+	}
+	cmd.Stdout = io.MultiWriter(log, in)
+	if err := show.Start(); err != nil {
+		return err
+	}
+	err = cmd.Run()
+	return errors.Join(err, in.Close(), show.Wait())
+}

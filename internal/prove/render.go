@@ -1,0 +1,306 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// row is a line of proof.jsonl, as test/integration writes it.
+type row struct {
+	Faults     string  `json:"faults"`
+	Test       string  `json:"test"`
+	Done       string  `json:"done"`
+	Outcome    string  `json:"outcome"`
+	Postgres   string  `json:"postgres"`
+	Kafka      string  `json:"kafka"`
+	Seed       uint64  `json:"seed"`
+	Checked    bool    `json:"checked"`
+	Events     int     `json:"events"`
+	Missing    int     `json:"missing"`
+	Phantom    int     `json:"phantom"`
+	OutOfOrder int     `json:"out_of_order"`
+	Repeats    int     `json:"repeats"`
+	Recovery   float64 `json:"recovery_seconds"`
+	PeakRSS    int64   `json:"peak_rss_bytes"`
+	WALHeld    int64   `json:"wal_held_bytes"`
+	Seconds    float64 `json:"seconds"`
+	Passed     bool    `json:"passed"`
+}
+
+// simulation is one test of the simulator, as relay writes it into simulator.jsonl.
+type simulation struct {
+	Test    string         `json:"test"`
+	Done    string         `json:"done"`
+	Faults  string         `json:"faults"`
+	Runs    int            `json:"runs"`
+	Seconds float64        `json:"seconds"`
+	Reached map[string]int `json:"reached"`
+	First   uint64         `json:"first_seed"`
+	Passed  bool           `json:"passed"`
+}
+
+// mutant is one entry of mutants.json, as test/mutants writes it.
+type mutant struct {
+	Name     string  `json:"name"`
+	Rule     string  `json:"rule"`
+	KilledBy string  `json:"killed_by"`
+	Seconds  float64 `json:"seconds"`
+	Survived bool    `json:"survived"`
+}
+
+// report is all that goes into docs/proof.md.
+type report struct {
+	Date     time.Time
+	Took     time.Duration
+	Seed     uint64
+	Versions []string
+	Rows     []row
+	Sims     []simulation
+	Mutants  []mutant
+}
+
+// load reads what the stages left. A stage that left nothing leaves a gap, which gaps names.
+func load(dir string) (*report, error) {
+	r := &report{}
+	err := errors.Join(
+		lines(filepath.Join(dir, "proof.jsonl"), &r.Rows),
+		lines(filepath.Join(dir, "simulator.jsonl"), &r.Sims),
+	)
+	b, readErr := os.ReadFile(filepath.Join(dir, "mutants.json"))
+	switch {
+	case errors.Is(readErr, os.ErrNotExist):
+	case readErr != nil:
+		err = errors.Join(err, readErr)
+	default:
+		err = errors.Join(err, json.Unmarshal(b, &r.Mutants))
+	}
+	slices.SortStableFunc(r.Rows, func(a, b row) int {
+		return cmp.Or(cmp.Compare(number(a.Faults), number(b.Faults)), cmp.Compare(a.Test, b.Test))
+	})
+	return r, err
+}
+
+func lines[T any](file string, into *[]T) error {
+	f, err := os.Open(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // only read
+	in := bufio.NewScanner(f)
+	in.Buffer(nil, 1<<20)
+	for in.Scan() {
+		var one T
+		if err := json.Unmarshal(in.Bytes(), &one); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		*into = append(*into, one)
+	}
+	return in.Err()
+}
+
+// number is that of the first fault, "F21 F27" → 21.
+func number(faults string) int {
+	for _, id := range strings.Fields(faults) {
+		if n, err := strconv.Atoi(strings.TrimPrefix(id, "F")); err == nil {
+			return n
+		}
+	}
+	return 1000
+}
+
+// gaps are what stands between this run and a proof.
+func (r *report) gaps() []error {
+	var gaps []error
+	seen := map[string]bool{}
+	for _, row := range r.Rows {
+		for _, id := range strings.Fields(row.Faults) {
+			seen[id] = true
+		}
+		if !row.Passed {
+			gaps = append(gaps, fmt.Errorf("%s failed (%s)", row.Test, row.Faults))
+		}
+		for what, n := range map[string]int{"missing": row.Missing, "phantom": row.Phantom, "out of order": row.OutOfOrder} {
+			if n > 0 {
+				gaps = append(gaps, fmt.Errorf("%s has %d %s", row.Test, n, what))
+			}
+		}
+	}
+	for _, s := range r.Sims {
+		if !s.Passed {
+			gaps = append(gaps, fmt.Errorf("simulator test %s failed", s.Test))
+		}
+		for _, id := range strings.Fields(s.Faults) {
+			seen[id] = true
+		}
+	}
+	for _, id := range covered() {
+		if !seen[id] {
+			gaps = append(gaps, fmt.Errorf("%s was not run", id))
+		}
+	}
+	if len(r.Sims) == 0 {
+		gaps = append(gaps, errors.New("the simulator left no result"))
+	}
+	if len(r.Mutants) == 0 {
+		gaps = append(gaps, errors.New("the mutants left no result"))
+	}
+	for _, m := range r.Mutants {
+		if m.Survived {
+			gaps = append(gaps, fmt.Errorf("mutant %s survived", m.Name))
+		}
+	}
+	return gaps
+}
+
+func (r *report) markdown() string {
+	var b strings.Builder
+	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	say("# Proof")
+	say("")
+	say("Written by `make prove`; do not edit. Every row below is one run of that call: nothing is carried over from an earlier one.")
+	say("")
+	say("- date: %s, %s in all", r.Date.UTC().Format("2006-01-02 15:04 MST"), r.Took.Round(time.Second))
+	for _, v := range r.Versions {
+		say("- %s", v)
+	}
+	say("- seed of the fault suite: %d (`OUTBOXCDC_TEST_SEED=%d`); schedules of real servers repeat only roughly, the simulator's runs exactly", r.Seed, r.Seed)
+	if gaps := r.gaps(); len(gaps) > 0 {
+		say("\n**This run is no proof:**\n")
+		for _, g := range gaps {
+			say("- %s", g)
+		}
+	}
+	r.faults(say)
+	r.simulator(say)
+	r.mutants(say)
+	say("\n## What is not covered, and why\n")
+	say("Of the catalogue (the numbers are its ids):\n")
+	for _, n := range notCovered {
+		say("- %s: %s", n.ids, n.why)
+	}
+	say("")
+	for _, l := range limits {
+		say("- %s", l)
+	}
+	return b.String()
+}
+
+func (r *report) faults(say func(string, ...any)) {
+	say("\n## Faults on real servers\n")
+	say("The built binary, real PostgreSQL, real Kafka except where the row says kfake, writers that lock their keys and log every")
+	say("commit, a reader of its own, and a sampler that holds the slot's position against the ends of the broker's logs. *Missing*,")
+	say("*phantom* and *out of order* must be 0 in every row; *repeats* must be within what the last column allows, 0 where it says")
+	say("nothing. *Recovery* is the time from the end of the last fault until everything committed by then was confirmed.")
+	say("")
+	say("| fault | what was done | PostgreSQL | Kafka | events | missing | phantom | out of order | repeats | recovery | peak RSS | WAL held | remarks |")
+	say("| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |")
+	for _, w := range r.Rows {
+		counts := []string{"–", "–", "–", "–", "–"}
+		if w.Checked {
+			for i, n := range []int{w.Events, w.Missing, w.Phantom, w.OutOfOrder, w.Repeats} {
+				counts[i] = strconv.Itoa(n)
+			}
+		}
+		remarks := w.Outcome
+		if !w.Passed {
+			remarks = strings.TrimSuffix("**FAILED** "+remarks, " ")
+		}
+		say("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |", w.Faults, cell(w.Done), w.Postgres, w.Kafka,
+			counts[0], counts[1], counts[2], counts[3], counts[4], secondsOf(w.Recovery), mebibytes(w.PeakRSS), mebibytes(w.WALHeld), cell(remarks))
+	}
+}
+
+func (r *report) simulator(say func(string, ...any)) {
+	say("\n## Simulator\n")
+	say("The real relay, tracker, decoder and router between a fake WAL and a fake broker, in fake time; a run is one seed. After each:")
+	say("nothing missing, nothing phantom, order, repeats only after a fault, confirmed never beyond an unacknowledged commit, lag back to 0.")
+	for _, s := range r.Sims {
+		verdict := ""
+		if !s.Passed {
+			verdict = " **FAILED**"
+		}
+		ids := ""
+		if s.Faults != "" {
+			ids = " (" + s.Faults + ")"
+		}
+		say("\n%s%s: %d runs in %s%s", strings.TrimSuffix(s.Done, "."), ids, s.Runs, secondsOf(s.Seconds), verdict)
+		if len(s.Reached) == 0 {
+			continue
+		}
+		say("\n| state that must have been reached | times |\n| --- | ---: |")
+		for _, what := range slices.Sorted(maps.Keys(s.Reached)) {
+			say("| %s | %d |", cell(what), s.Reached[what])
+		}
+	}
+}
+
+func (r *report) mutants(say func(string, ...any)) {
+	say("\n## Mutants\n")
+	say("Each is the product with one rule deliberately wrong; the named test fails on it (`make mutants`).\n")
+	say("| mutant | the wrong rule | caught by | after |")
+	say("| --- | --- | --- | ---: |")
+	for _, m := range r.Mutants {
+		by := m.KilledBy
+		if m.Survived {
+			by = "**SURVIVED**"
+		}
+		say("| %s | %s | %s | %s |", cell(m.Name), cell(m.Rule), cell(by), secondsOf(m.Seconds))
+	}
+}
+
+// cell keeps a text inside its cell.
+func cell(s string) string {
+	return strings.NewReplacer("|", "\\|", "\n", " ", "\t", " ").Replace(strings.TrimSpace(s))
+}
+
+func secondsOf(s float64) string {
+	switch {
+	case s == 0:
+		return "–"
+	case s < 10:
+		return fmt.Sprintf("%.1f s", s)
+	}
+	return fmt.Sprintf("%.0f s", s)
+}
+
+func mebibytes(n int64) string {
+	if n <= 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%d MiB", (n+1<<19)>>20)
+}
+
+// versions are what was tested, and on what.
+func versions(ctx context.Context) []string {
+	out := func(name string, args ...string) string {
+		b, err := exec.CommandContext(ctx, name, args...).Output()
+		if err != nil {
+			return "unknown"
+		}
+		return strings.TrimSpace(string(b))
+	}
+	vs := []string{
+		"outboxcdc: " + out("git", "describe", "--tags", "--always", "--dirty"),
+		fmt.Sprintf("%s, %s/%s, %d cores", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU()),
+	}
+	if k := out("uname", "-r"); k != "unknown" {
+		vs = append(vs, "kernel "+k)
+	}
+	return vs
+}

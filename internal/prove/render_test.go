@@ -1,0 +1,75 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A run that lacks a fault, failed in one, or let a mutant live says so, in the file and in its status.
+func TestGapsAreSaid(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	whole := func() *report {
+		var rows []string
+		for _, id := range covered() {
+			rows = append(rows, `{"faults":"`+id+`","test":"Test`+id+`","done":"a | b","checked":true,"events":7,"passed":true,"recovery_seconds":1.25,"peak_rss_bytes":31457280}`)
+		}
+		write("proof.jsonl", strings.Join(rows, "\n"))
+		write("simulator.jsonl", `{"test":"TestSim","done":"random runs.","faults":"F02","runs":1000,"seconds":2,"reached":{"x":3},"passed":true}`)
+		write("mutants.json", `[{"name":"m","rule":"r","killed_by":"relay.TestSim","seconds":1}]`)
+		r, err := load(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	good := whole()
+	if gaps := good.gaps(); len(gaps) > 0 {
+		t.Errorf("nothing is missing: %v", gaps)
+	}
+	text := good.markdown()
+	for _, want := range []string{
+		"| F21 | a \\| b |  |  | 7 | 0 | 0 | 0 | 0 | 1.2 s | 30 MiB | – |", "| m | r | relay.TestSim | 1.0 s |", "| x | 3 |", "random runs (F02): 1000 runs",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in the file", want)
+		}
+	}
+	if strings.Contains(text, "no proof") {
+		t.Error("a whole run calls itself no proof")
+	}
+	for want, spoil := range map[string]func(*report){
+		"F76 was not run":               func(r *report) { r.Rows = r.Rows[:len(r.Rows)-2] },
+		"TestF21 failed (F21)":          func(r *report) { r.Rows[18].Passed, r.Rows[18].Faults, r.Rows[18].Test = false, "F21", "TestF21" },
+		"the simulator left no result":  func(r *report) { r.Sims = nil },
+		"the mutants left no result":    func(r *report) { r.Mutants = nil },
+		"mutant m survived":             func(r *report) { r.Mutants[0].Survived = true },
+		"simulator test TestSim failed": func(r *report) { r.Sims[0].Passed = false },
+		"TestF03 has 1 missing":         func(r *report) { r.Rows[2].Missing = 1 },
+		"TestF03 has 1 out of order":    func(r *report) { r.Rows[2].OutOfOrder = 1 },
+	} {
+		r := whole()
+		spoil(r)
+		var said bool
+		for _, g := range r.gaps() {
+			said = said || strings.Contains(g.Error(), want)
+		}
+		if !said || !strings.Contains(r.markdown(), want) {
+			t.Errorf("%q is not said: %v", want, r.gaps())
+		}
+	}
+}
+
+func TestRowsAreOrderedByFault(t *testing.T) {
+	for faults, want := range map[string]int{"F21 F27": 21, "F09": 9, "": 1000} {
+		if got := number(faults); got != want {
+			t.Errorf("number(%q) = %d, want %d", faults, got, want)
+		}
+	}
+}
