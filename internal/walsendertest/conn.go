@@ -40,12 +40,16 @@ func (c *conn) cut() {
 	})
 }
 
+// bound keeps a client that does not read from holding whoever writes to it for ever.
+func (c *conn) bound() { _ = c.nc.SetWriteDeadline(time.Now().Add(patience)) }
+
 func (c *conn) send(msgs ...pgproto3.BackendMessage) error {
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
 	for _, m := range msgs {
 		c.be.Send(m)
 	}
+	c.bound()
 	if err := c.be.Flush(); err != nil {
 		return errOver // the client is gone
 	}
@@ -92,9 +96,7 @@ func (c *conn) serve() error {
 	}
 	c.s.edit(func() { c.s.startups = append(c.s.startups, params) })
 	a := c.s.rule(what)
-	c.s.mu.Lock()
-	version := c.s.cat.Version
-	c.s.mu.Unlock()
+	version := c.s.Catalog().Version
 	if a.Hang {
 		<-c.gone
 		return errOver
@@ -211,9 +213,8 @@ func (c *conn) simple(text string) error {
 // execute sends the rows of a query that was described.
 func (c *conn) execute(text string, formats []int16) error {
 	q := c.find(text)
-	c.s.mu.Lock()
-	rows := q.rows(&view{Server: c.s, params: c.params})
-	c.s.mu.Unlock()
+	var rows [][]any
+	c.s.mu.do(func() { rows = q.rows(&view{Server: c.s, params: c.params}) })
 	types := pgtype.NewMap()
 	for _, row := range rows {
 		var out [][]byte

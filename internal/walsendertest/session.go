@@ -35,52 +35,47 @@ type Session struct {
 
 func (c *conn) startReplication(command string) error {
 	ready := &pgproto3.ReadyForQuery{TxStatus: 'I'}
-	s := c.s
-	s.mu.Lock()
-	slot := &s.cat.Slot
-	var refused *pgproto3.ErrorResponse
-	switch {
-	case !c.stream:
-		refused = Error("ERROR", "42601", "not a replication connection")
-	case slot.Missing || !strings.Contains(command, "SLOT "+slot.Name+" "):
-		refused = Error("ERROR", "42704", "replication slot does not exist")
-	case slot.Holder != 0 || s.active != nil:
-		refused = Error("ERROR", "55006", "replication slot is active")
-	case slot.WALStatus == "lost" || slot.Invalidation != "":
-		refused = Error("ERROR", "55000", "can no longer access replication slot")
-	}
-	x := &Session{Command: command, Start: slot.Confirmed, s: s, conn: c, sentEnd: slot.Confirmed}
-	if refused == nil {
-		for x.next < len(s.wal) && s.wal[x.next].Commit < slot.Confirmed {
-			x.next++
-		}
-		s.active = x
-		s.sessions = append(s.sessions, x)
-	}
-	s.changedLocked()
-	s.mu.Unlock()
+	x, refused := c.s.session(c, command)
 	if refused != nil {
 		return c.send(refused, ready)
 	}
 	if err := c.send(&pgproto3.CopyBothResponse{}); err != nil {
 		return err
 	}
-	s.wg.Go(x.stream)
+	c.s.wg.Go(x.stream)
 	return x.listen()
+}
+
+// session takes the slot for a connection, or says why not.
+func (s *Server) session(c *conn, command string) (*Session, *pgproto3.ErrorResponse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slot := &s.cat.Slot
+	switch {
+	case !c.stream:
+		return nil, Error("ERROR", "42601", "not a replication connection")
+	case slot.Missing || !strings.Contains(command, "SLOT "+slot.Name+" "):
+		return nil, Error("ERROR", "42704", "replication slot does not exist")
+	case slot.Holder != 0 || s.active != nil:
+		return nil, Error("ERROR", "55006", "replication slot is active")
+	case slot.WALStatus == "lost" || slot.Invalidation != "":
+		return nil, Error("ERROR", "55000", "can no longer access replication slot")
+	}
+	x := &Session{Command: command, Start: slot.Confirmed, s: s, conn: c, sentEnd: slot.Confirmed}
+	for x.next < len(s.wal) && s.wal[x.next].Commit < slot.Confirmed {
+		x.next++
+	}
+	s.active = x
+	s.sessions = append(s.sessions, x)
+	s.changedLocked()
+	return x, nil
 }
 
 // stream sends what is committed, from the slot's position on, and after each transaction nothing more: keepalives are
 // for the script.
 func (x *Session) stream() {
 	for {
-		x.s.mu.Lock()
-		changed := x.s.changed
-		var tx *Tx
-		if x.next < len(x.s.wal) && !x.silent {
-			tx = &x.s.wal[x.next]
-			x.next++
-		}
-		x.s.mu.Unlock()
+		tx, changed := x.due()
 		if tx == nil {
 			select {
 			case <-changed:
@@ -100,6 +95,17 @@ func (x *Session) stream() {
 		}
 		x.s.edit(func() { x.sentEnd = max(x.sentEnd, tx.End) })
 	}
+}
+
+// due is the next transaction; nil if there is none before the server changes.
+func (x *Session) due() (*Tx, <-chan struct{}) {
+	x.s.mu.Lock()
+	defer x.s.mu.Unlock()
+	if x.next >= len(x.s.wal) || x.silent {
+		return nil, x.s.changed
+	}
+	x.next++
+	return &x.s.wal[x.next-1], x.s.changed
 }
 
 // listen takes what the client says until it is gone or has ended the stream.
@@ -162,6 +168,7 @@ func (x *Session) Send(payload []byte) error { return x.conn.send(&pgproto3.Copy
 func (x *Session) Raw(b []byte) error {
 	x.conn.sendMu.Lock()
 	defer x.conn.sendMu.Unlock()
+	x.conn.bound()
 	if _, err := x.conn.nc.Write(b); err != nil {
 		return errOver
 	}
@@ -205,10 +212,17 @@ func (x *Session) Statuses() []Status {
 	return append([]Status(nil), x.statuses...)
 }
 
-// AwaitStatuses waits until ok likes the status updates so far. It must not call the server.
+// AwaitStatuses waits until ok likes the status updates so far. What ok is called with is a copy and the server is not
+// locked meanwhile, so it may call the server, and the test, as it likes.
 func (x *Session) AwaitStatuses(what string, ok func([]Status) bool) {
 	x.s.tb.Helper()
-	x.s.await("status updates: "+what, func() bool { return ok(x.statuses) })
+	began := time.Now()
+	for all := x.Statuses(); !ok(all); all = x.Statuses() {
+		if time.Since(began) > patience {
+			x.s.tb.Fatalf("walsendertest: status updates: %s: not within %s; %+v", what, patience, all)
+		}
+		x.s.await("status updates: "+what, func() bool { return len(x.statuses) > len(all) })
+	}
 }
 
 // AwaitSent waits until the session has sent everything up to end.

@@ -95,14 +95,15 @@ func NewCatalog() Catalog {
 // Outbox is the first table.
 func (c *Catalog) Outbox() *Table { return &c.Tables[0] }
 
-// Server is a scripted server. Its methods may be called from any goroutine.
+// Server is a scripted server. Its methods may be called from any goroutine, but those that wait, named Await…, end the
+// test when they have waited long enough and so belong to the test's own.
 type Server struct {
 	tb       testing.TB
 	listener net.Listener // nil: in memory
 	addr     string
 	wg       sync.WaitGroup
 
-	mu       sync.Mutex
+	mu       lock
 	cat      Catalog
 	wal      []Tx
 	end      pglogrepl.LSN // of the WAL
@@ -167,7 +168,8 @@ func New(tb testing.TB, cat Catalog) *Server {
 
 func newServer(tb testing.TB, cat Catalog) *Server {
 	return &Server{
-		tb: tb, cat: cat, end: cat.Slot.Confirmed, lastPID: 1000, lastXID: 700, conns: map[*conn]struct{}{}, changed: make(chan struct{}),
+		tb: tb, cat: cat, end: cat.Slot.Confirmed, mu: newLock(), lastPID: 1000, lastXID: 700, conns: map[*conn]struct{}{},
+		changed: make(chan struct{}),
 	}
 }
 
@@ -182,14 +184,23 @@ func (s *Server) URL() string {
 
 // Close cuts every connection and waits until nothing of the server runs.
 func (s *Server) Close() {
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
+	s.mu.do(func() { s.closed = true })
 	if s.listener != nil {
 		_ = s.listener.Close()
 	}
 	s.Cut()
-	s.wg.Wait()
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		s.wg.Wait()
+	}()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case <-gone:
+	case <-late.C:
+		s.tb.Errorf("walsendertest: not closed within %s\n%s", patience, stacks())
+	}
 }
 
 // Cut ends every connection, without a word.
@@ -206,10 +217,10 @@ func (s *Server) Cut() {
 // Crash is an immediate stop: every connection ends, the slot falls back to where it was saved, and nothing answers
 // until [Server.Start].
 func (s *Server) Crash() {
-	s.mu.Lock()
-	s.down = true
-	s.cat.Slot.Confirmed = s.cat.Slot.Saved
-	s.mu.Unlock()
+	s.mu.do(func() {
+		s.down = true
+		s.cat.Slot.Confirmed = s.cat.Slot.Saved
+	})
 	s.Cut()
 }
 
@@ -219,7 +230,7 @@ func (s *Server) Start() { s.edit(func() { s.down = false }) }
 // Checkpoint saves the slot.
 func (s *Server) Checkpoint() { s.edit(func() { s.cat.Slot.Saved = s.cat.Slot.Confirmed }) }
 
-// Edit changes the catalogs.
+// Edit changes the catalogs; f must not call the server.
 func (s *Server) Edit(f func(*Catalog)) { s.edit(func() { f(&s.cat) }) }
 
 // Catalog is a copy of the catalogs; its Slot.Confirmed is how far the client has confirmed.
@@ -254,18 +265,18 @@ func (s *Server) changedLocked() {
 	s.changed = make(chan struct{})
 }
 
-// patience bounds every wait of a test: far more than anything takes on a busy machine.
+// patience bounds every wait: far more than anything takes on a busy machine.
 const patience = 20 * time.Second
 
-// Await waits until cond, which is called with the server's lock held, says yes.
+// await waits until cond, which is called with the server's lock held and must not call the test, says yes.
 func (s *Server) await(what string, cond func() bool) {
 	s.tb.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	for {
-		s.mu.Lock()
-		ok, changed := cond(), s.changed
-		s.mu.Unlock()
+		var ok bool
+		var changed chan struct{}
+		s.mu.do(func() { ok, changed = cond(), s.changed })
 		if ok {
 			return
 		}
@@ -317,13 +328,12 @@ func (s *Server) serve(nc net.Conn) bool {
 	s.wg.Go(func() {
 		err := c.serve()
 		c.cut()
-		s.mu.Lock()
-		delete(s.conns, c)
-		if s.active != nil && s.active.conn == c {
-			s.active = nil
-		}
-		s.changedLocked()
-		s.mu.Unlock()
+		s.edit(func() {
+			delete(s.conns, c)
+			if s.active != nil && s.active.conn == c {
+				s.active = nil
+			}
+		})
 		if !errors.Is(err, errOver) {
 			s.tb.Errorf("walsendertest: %v", err)
 		}
