@@ -54,7 +54,7 @@ func DefaultConfig() Config {
 	return Config{
 		DialTimeout:    5 * time.Second,
 		WriteTimeout:   15 * time.Second,
-		ReadTimeout:    30 * time.Second,
+		ReadTimeout:    20 * time.Second, // what a black hole has swallowed is sent again that long after it is over, at most
 		AskTimeout:     10 * time.Second,
 		ProduceTimeout: 10 * time.Second,
 		Retries:        30, // with the pauses below about 50 s: elections and rolling restarts

@@ -22,13 +22,14 @@ type lane struct {
 	p     *Producer
 	limit int
 	async sarama.AsyncProducer // nil until opened
+	taker *taker               // of its results; nil until opened
 
 	mu     sync.Mutex
 	queue  []*message
 	closed bool
 	kick   chan struct{}
 
-	// The results goroutine's: the batch that was refused, as far as its errors have come in.
+	// The failures goroutine's: the batch that was refused, as far as its errors have come in.
 	bad      *failure
 	badPart  *partition
 	badTimer *time.Timer
@@ -55,7 +56,7 @@ func (l *lane) open() error {
 	if err != nil {
 		return &failure{doing: "get a producer id", err: err}
 	}
-	l.async = async
+	l.async, l.taker = async, l.p.dialer.addTaker()
 	return nil
 }
 
@@ -75,8 +76,8 @@ func (l *lane) enqueue(m *message) {
 	}
 }
 
-// take swaps the queue for an empty one.
-func (l *lane) take(spare []*message) []*message {
+// swap takes the queue and leaves an empty one.
+func (l *lane) swap(spare []*message) []*message {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := l.queue
@@ -93,7 +94,7 @@ func (l *lane) feed() {
 			l.leave(nil)
 			return
 		}
-		l.p.takers.Go(l.results)
+		l.take()
 	}
 	input := l.async.Input()
 	var spare []*message
@@ -104,7 +105,7 @@ func (l *lane) feed() {
 			l.leave(nil)
 			return
 		}
-		batch := l.take(spare)
+		batch := l.swap(spare)
 		for i, m := range batch {
 			select {
 			case input <- &m.ProducerMessage:
@@ -127,28 +128,34 @@ func (l *lane) leave(rest []*message) {
 	l.queue = nil
 }
 
-// results takes both result channels of the producer, in one goroutine: an error is then dealt with before any later
-// ack of its partition is looked at. It never waits for anything but the callbacks.
-func (l *lane) results() {
-	acks, errs := l.async.Successes(), l.async.Errors()
-	for acks != nil || errs != nil {
+// take starts the two goroutines that take from sarama whatever becomes of records. They never wait for anything but the
+// callbacks.
+func (l *lane) take() {
+	l.p.takers.Go(func() {
+		for m := range l.async.Successes() {
+			l.p.acked(m.Metadata.(*message))
+		}
+	})
+	l.p.takers.Go(l.failures)
+}
+
+// failures takes errors, each of which is dealt with before anything is sent after it, and so before any later record of
+// its partition can be acknowledged.
+func (l *lane) failures() {
+	defer close(l.taker.gone)
+	for errs := l.async.Errors(); errs != nil; {
 		var late <-chan time.Time
 		if l.badTimer != nil {
 			late = l.badTimer.C
 		}
 		select {
-		case m, ok := <-acks:
-			if !ok {
-				acks = nil
-				continue
-			}
-			l.p.acked(m.Metadata.(*message))
 		case e, ok := <-errs:
 			if !ok {
 				errs = nil
 				continue
 			}
 			l.failed(e.Msg.Metadata.(*message), e.Err)
+		case l.taker.done <- struct{}{}:
 		case <-late:
 			l.reportRefused()
 		}
@@ -173,8 +180,8 @@ func (l *lane) failed(m *message, err error) {
 		return // not the first
 	}
 	// Sarama still holds later records of this partition and would send them: they would be in the log before those
-	// that failed, and ahead of them for whoever reads it. While it waits for us to take the rest of the batch it sends
-	// nothing, so the cut comes in time. It costs the acks of other partitions that are on their way.
+	// that failed, and ahead of them for whoever reads it. The cut comes in time, because every write waits until we are
+	// done here (see taker). It costs the acks of other partitions that are on their way.
 	p.dialer.cut()
 	f := &failure{
 		doing: fmt.Sprintf("deliver event %d to partition %d of topic %s", m.n, part.id, part.topic.name),

@@ -100,7 +100,7 @@ func (p *Producer) start() {
 	p.background.Add(1)
 	go p.watch()
 	l := p.lanes[0]
-	p.takers.Go(l.results)
+	l.take()
 	p.feeders.Add(1)
 	go l.feed()
 }

@@ -37,7 +37,7 @@ type partition struct {
 	topic *topic
 	id    int32
 	sent  uint64        // records handed to Send; the sender's
-	acked atomic.Uint64 // records acknowledged without a hole; written by the goroutine that takes the lane's results
+	acked atomic.Uint64 // records acknowledged without a hole; written by the goroutine that takes the lane's acks
 }
 
 func (t *topic) unacked() bool {

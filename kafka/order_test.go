@@ -1,0 +1,40 @@
+package kafka
+
+import (
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// A batch of one record fails for good while later records of its partition wait. None of those may get into the log,
+// ahead of the one that failed: sarama sends them as soon as the failure has been taken from it, so that the cut races
+// with them, a little differently each time.
+func TestNothingFollowsAFailedBatch(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(1, "orders"))
+	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
+	for round := range 40 {
+		p, l := openSession(t, c)
+		waitReady(t, p, "orders")
+		asked := make(chan struct{})
+		f.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+			f.DropControl()
+			close(asked)
+			time.Sleep(time.Millisecond) // for the others to pile up
+			return nil, nil, false
+		})
+		f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.UnknownServerError})
+		send(t, p, 1, record("orders", "key", "first"))
+		<-asked
+		sendMany(t, p, "orders", 2, 50)
+		if err := l.failure(t); err == nil {
+			t.Fatal("no failure")
+		}
+		_ = p.Close(done())
+		if n := f.PartitionInfo("orders", 0).HighWatermark; n != 0 {
+			t.Fatalf("round %d: %d records got into the log behind one that failed", round, n)
+		}
+	}
+}

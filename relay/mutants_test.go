@@ -1,0 +1,144 @@
+// Each test in this file was missing: a wrong rule of test/mutants went unseen without it.
+
+package relay
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// TestFrozenThoughGuarded: after an error the position stands still even if the guard has covered what is acknowledged
+// while the session closes. What the error means is not known there.
+func TestFrozenThoughGuarded(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(*bench)
+	}{
+		{"sink fails", func(b *bench) { b.kafka.fail(errKafka, stored) }},
+		{"unknown message", func(b *bench) { b.pg.glitch([]byte("Z?")) }},
+		{"unknown warning", func(b *bench) {
+			b.pg.stream().notice(&replication.Error{Kind: replication.Protocol, Op: "read the stream", Err: errors.New("unknown warning")})
+		}},
+		{"a check fails for now", func(b *bench) {
+			b.pg.edit(func() { b.pg.checkErr = func(int) error { return errGone } })
+			b.sleep(16 * time.Second)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := testConfig()
+			cfg.ParkAfter = time.Hour
+			bubble(t, cfg, func(b *bench) {
+				b.kafka.hold()
+				b.start()
+				b.pg.commit("a")
+				b.sleep(2 * guardMost) // received, covered by a look, and not acknowledged
+				st := b.pg.stream()
+				at := st.freeze()
+				b.kafka.edit(func() {
+					b.kafka.closing = func(context.Context) {
+						if slices.Equal(b.kafka.flying(), []string{"a"}) {
+							b.kafka.ack("a")
+						}
+					}
+				})
+				c.do(b)
+				b.sleep(5 * time.Second)
+				if closed, _ := st.isClosed(); !closed {
+					b.Fatal("the session goes on")
+				}
+				if got := st.updates(); got[len(got)-1].pos != at {
+					b.Errorf("confirmed %s in the end, was at %s", got[len(got)-1].pos, at)
+				}
+				b.delivered("a")
+			})
+		})
+	}
+}
+
+// TestRowsOlderThanTheLastCommit: a row may have been written long before the commit that was delivered last, and its
+// own transaction be committed after it. Its LSN says nothing about whether it is known.
+func TestRowsOlderThanTheLastCommit(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		b.pg.commit("a")
+		b.pg.commit("b")
+		b.sleep(3 * time.Second)
+		b.pg.cut()
+		b.sleep(3 * time.Second)
+		x := b.pg.begin()
+		b.pg.edit(func() {
+			x.ids = []string{"old"}
+			st := b.pg.live()
+			st.relation(&b.pg.table)
+			st.data(firstLSN-0x100, b.pg.row("old"))
+		})
+		end := b.pg.finish().End
+		b.sleep(3 * time.Second)
+		b.delivered("a", "b", "old")
+		if got := b.pg.slotAt(); got != end {
+			b.Errorf("the slot is at %s, want %s", got, end)
+		}
+	})
+}
+
+// TestTwoTransactionsWereCut: a crash takes the slot back to a transaction from before this process began, whose sending
+// is cut as well. Neither repeats what is in Kafka of it; the fake Kafka watches.
+func TestTwoTransactionsWereCut(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		first := b.pg.commit("a", "b", "c")
+		b.pg.edit(func() { // an earlier process has delivered and confirmed it; the server has not saved that
+			b.pg.confirmed = first.End
+			for _, id := range first.ids {
+				b.kafka.acked[id] = true
+			}
+		})
+		b.start()
+		b.pg.commit("d", "e")
+		synctest.Wait()
+		b.kafka.ack("d")
+		b.pg.crash()
+		b.sleep(5 * time.Second)
+		if got := b.kafka.flying(); !slices.Equal(got, []string{"a", "b", "c", "e"}) {
+			b.Fatalf("in flight %v", got)
+		}
+		b.kafka.ack("a", "b")
+		b.pg.cut()
+		b.sleep(5 * time.Second)
+		if got := b.kafka.flying(); !slices.Equal(got, []string{"c", "e"}) {
+			b.Fatalf("in flight %v, of which only c and e are not in Kafka", got)
+		}
+		b.kafka.ack()
+		b.sleep(3 * time.Second)
+		b.delivered("d", "a", "b", "c", "e")
+	})
+}
+
+// TestKeepaliveInsideATransactionIsNotReceived: the transaction's commit is still to come, so a look at the catalogs that
+// begins now does not cover it, however far ahead the server is.
+func TestKeepaliveInsideATransactionIsNotReceived(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		b.pg.begin("a")
+		b.sleep(time.Second)
+		b.pg.keepalive(0x900000, false)
+		b.sleep(2 * guardMost)
+		b.pg.edit(func() { b.pg.checkErr = func(int) error { time.Sleep(5 * time.Second); return nil } })
+		x := b.pg.finish()
+		b.sleep(3 * time.Second)
+		b.delivered("a")
+		if got := b.pg.slotAt(); got != firstLSN {
+			b.Errorf("the slot is at %s with no look since the commit was received", got)
+		}
+		b.sleep(10 * time.Second)
+		if got := b.pg.slotAt(); got < x.End {
+			b.Errorf("the slot is at %s, want %s at the least", got, x.End)
+		}
+	})
+}

@@ -1,0 +1,40 @@
+package replication_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// TestStartIsReadAfterTheSlotIsOurs: whoever held the slot before may confirm to the last moment. What was read of it
+// before START_REPLICATION was accepted is old then, and as the first status update it would be a step back.
+func TestStartIsReadAfterTheSlotIsOurs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cat := walsendertest.NewCatalog()
+		s := walsendertest.NewInMemory(t, cat)
+		src, err := replication.NewSource(replication.Config{
+			URL: func() (string, error) { return s.URL(), nil }, Slot: "outboxcdc", Publication: "outboxcdc", Schema: "public",
+			Table: "outbox", Columns: []string{"id"}, WalSenderTimeout: 15 * time.Second, Dial: s.Dial,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := s.Commit(cat.Outbox())
+		s.On("START_REPLICATION", 1, walsendertest.Action{Delay: time.Second})
+		time.AfterFunc(time.Second/2, func() {
+			s.Edit(func(c *walsendertest.Catalog) { c.Slot.Confirmed = last.End })
+		})
+		st, err := src.Open(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.Start() != last.End {
+			t.Errorf("the session starts at %s, the slot is at %s", st.Start(), last.End)
+		}
+		_ = st.Close(0, time.Now())
+	})
+}

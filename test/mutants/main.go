@@ -1,0 +1,130 @@
+// Command mutants plants wrong rules in the code, one at a time, and looks whether a test sees each of them: a promise
+// that no test would miss is no promise.
+//
+//	go run ./test/mutants [-run regexp] [-p 2] [-json file] [-list]
+//
+// A mutant is a piece of a source file and what replaces it (rules_*.go). It is compiled with go test's -overlay, so the
+// tree stays as it is; the tests meant for it must pass without it and fail with it. A mutant that does not compile,
+// whose piece of source is not there any more, or whose tests end in a panic or a time-out that it does not announce
+// proves nothing and is a failure like one that survives. The exit status is 1 if there is any.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"time"
+)
+
+func main() {
+	only := flag.String("run", "", "only mutants whose name this `regexp` matches")
+	parallel := flag.Int("p", 2, "so many at a time")
+	file := flag.String("json", "", "write the results to this `file`")
+	list := flag.Bool("list", false, "print the rules and run nothing")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	err := run(ctx, os.Stdout, options{*only, *parallel, *file, *list})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err) //nolint:errcheck // nobody is left to be told
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	only     string
+	parallel int
+	file     string
+	list     bool
+}
+
+func run(ctx context.Context, out io.Writer, o options) error {
+	chosen, err := choose(all(), o.only)
+	if err != nil {
+		return err
+	}
+	if o.list {
+		for _, m := range chosen {
+			fmt.Fprintf(out, "%-32s %s\n", m.name, m.rule) //nolint:errcheck // standard output
+		}
+		return nil
+	}
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	b := &bench{root: root, out: out, bound: perSuite}
+	results, err := b.run(ctx, chosen, max(1, o.parallel))
+	if err != nil {
+		return err
+	}
+	if o.file != "" {
+		text, err := json.MarshalIndent(results, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(o.file, append(text, '\n'), 0o644); err != nil {
+			return fmt.Errorf("write the results: %w", err)
+		}
+	}
+	return summary(out, results, time.Since(began))
+}
+
+// choose picks the mutants by name; that none matches is a mistake.
+func choose(from []mutant, only string) ([]mutant, error) {
+	re, err := regexp.Compile(only)
+	if err != nil {
+		return nil, fmt.Errorf("-run: %w", err)
+	}
+	var chosen []mutant
+	for _, m := range from {
+		if re.MatchString(m.name) {
+			chosen = append(chosen, m)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("-run %s: no mutant has such a name", only)
+	}
+	return chosen, nil
+}
+
+// moduleRoot is the directory of go.mod, from here upwards.
+func moduleRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return "", fmt.Errorf("no go.mod in this directory or above it")
+		}
+		dir = up
+	}
+}
+
+func summary(out io.Writer, results []result, took time.Duration) error {
+	killed, bad := 0, 0
+	for _, r := range results {
+		if r.KilledBy != "" {
+			killed++
+		} else {
+			bad++
+		}
+	}
+	_, _ = fmt.Fprintf(out, "\n%d wrong rules, %d seen by a test, in %s\n", len(results), killed, took.Round(time.Second))
+	if bad > 0 {
+		return fmt.Errorf("%d of %d wrong rules were not seen", bad, len(results))
+	}
+	return nil
+}

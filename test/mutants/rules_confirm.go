@@ -1,0 +1,232 @@
+package main
+
+// The tests, by what they know.
+var (
+	model     = suite{"./checkpoint", "^TestTracker"}
+	protocol  = suite{"./relay", "^(TestProtocol|TestTakeOver|TestNotices|TestErrorsOfTheServer|TestAlterationUnderWay|TestRelations|TestFailover)$"}
+	confirms  = suite{"./relay", "^(TestConfirmed|TestFirstStatus.*|TestStatus.*|TestOnlyWhatACheckHasSeenIsConfirmed|TestGuardLooks|TestFreeze)$"}
+	resumes   = suite{"./relay", "^(TestNothingIs.*|TestPartly.*|TestOtherHistory|TestResumeExpects|TestSkipper|TestLearn|TestBugLearn.*|TestBugPartial.*)$"}
+	leaves    = suite{"./relay", "^(TestDrain.*|TestPostgresGoneWhileStopping|TestStopInsideATransaction|TestLastStatusOnLeaving|TestPoisonStops)$"}
+	fails     = suite{"./relay", "^(TestSinkFailure|TestLateAcknowledgements|TestBrokenPromise|TestLostAcknowledgements)$"}
+	missed    = suite{"./relay", "^(TestFrozenThoughGuarded|TestRowsOlderThanTheLastCommit|TestTwoTransactionsWereCut|TestKeepaliveInsideATransactionIsNotReceived)$"}
+	walsender = suite{"./replication", "^TestStartIsReadAfterTheSlotIsOurs$"}
+	encoded   = suite{"./replication", "^(TestStatusBytes|TestStatusRefusesZero|TestTimelineOf|TestParseCopyData)$"}
+)
+
+// confirming: how far the slot may be confirmed.
+var confirming = []mutant{
+	{
+		name:  "keepalive-always",
+		rule:  "A keepalive's position may be confirmed whatever is in flight.",
+		edits: []edit{{"checkpoint/tracker.go", "	case t.txs.len() == 0:\n", "	case t.txs.len() >= 0:\n"}},
+		tests: []suite{model, confirms},
+	},
+	{
+		name: "highest-ack",
+		rule: "The highest transaction that is acknowledged may be confirmed, also behind one that is not.",
+		edits: []edit{{
+			"checkpoint/tracker.go", "	t.ackedEver = true\n",
+			`	t.ackedEver = true
+	for _, x := range t.txs.items[t.txs.start:] {
+		if x.closed && x.first <= n && n < x.end {
+			t.acked = max(t.acked, x.endLSN)
+		}
+	}
+`,
+		}},
+		tests: []suite{model, confirms},
+	},
+	{
+		name: "middle-of-transaction",
+		rule: "What is acknowledged of a transaction may be confirmed before its commit was read.",
+		edits: []edit{{
+			"checkpoint/tracker.go", "	for t.txs.len() > 0 {\n		first := t.txs.first()\n",
+			`	if t.open() && t.txs.len() == 1 && t.head == t.next {
+		t.acked = max(t.acked, t.txs.first().id.CommitLSN+1)
+	}
+	for t.txs.len() > 0 {
+		first := t.txs.first()
+`,
+		}},
+		tests: []suite{model, confirms},
+	},
+	{
+		name:  "last-event-unacked",
+		rule:  "A transaction is done when all its events but the last are acknowledged.",
+		edits: []edit{{"checkpoint/tracker.go", "first.end > t.head {", "first.end > t.head+1 {"}},
+		tests: []suite{model, confirms},
+	},
+	{
+		name: "empty-transaction-fold",
+		rule: "An empty transaction has nothing to wait for, so its end may be confirmed at once.",
+		edits: []edit{{
+			"checkpoint/tracker.go", "		t.txs.last().endLSN = max(t.txs.last().endLSN, end)\n",
+			"		t.acked = max(t.acked, end)\n",
+		}},
+		tests: []suite{model, confirms},
+	},
+	{
+		name:  "progress-counts-what-was-sent",
+		rule:  "What was sent of a transaction need not be sent again.",
+		edits: []edit{{"checkpoint/tracker.go", "uint32(t.head-t.txs.first().first)", "uint32(t.next-t.txs.first().first)"}},
+		tests: []suite{model, resumes},
+	},
+	{
+		name:  "confirm-commit-lsn",
+		rule:  "The position of a transaction is its commit LSN.",
+		edits: []edit{{"relay/session.go", "s.tracker.Commit(m.Commit.EndLSN)", "s.tracker.Commit(m.Commit.CommitLSN)"}},
+		tests: []suite{confirms},
+	},
+	{
+		name: "lsn-plus-length",
+		rule: "A position is the LSN of a message plus its length.",
+		edits: []edit{{
+			"relay/session.go", "s.tracker.Commit(m.Commit.EndLSN)", "s.tracker.Commit(msg.WALStart + pglogrepl.LSN(len(msg.Data)))",
+		}},
+		tests: []suite{confirms},
+	},
+	{
+		name: "keepalive-inside-is-received",
+		rule: "A keepalive inside a transaction says how far the stream was received.",
+		edits: []edit{{
+			"relay/session.go", "	if s.inTx {\n		return nil\n	}\n", "	if s.inTx {\n		s.received = max(s.received, msg.ServerWALEnd)\n		return nil\n	}\n",
+		}},
+		tests: []suite{missed, confirms},
+	},
+	{
+		name: "flush-is-write",
+		rule: "What was received is as good as flushed.",
+		edits: []edit{{
+			"relay/confirm.go", "s.stream.Status(safe, reply, now)", "s.stream.Status(max(safe, s.received), reply, now)",
+		}},
+		tests: []suite{confirms},
+	},
+	{
+		name:  "zero-flush",
+		rule:  "A flush position of zero says that nothing is flushed yet.",
+		edits: []edit{{"replication/stream.go", "	if confirmed == 0 {\n		panic(", "	if confirmed == ^pglogrepl.LSN(0) {\n		panic("}},
+		tests: []suite{encoded},
+	},
+	{
+		name: "first-status-is-the-servers-end",
+		rule: "A session begins where the server's WAL ends.",
+		edits: []edit{{
+			"relay/session.go", "id, start := s.stream.Identity(), s.stream.Start()", "id, start := s.stream.Identity(), s.stream.Identity().WALEnd",
+		}},
+		tests: []suite{confirms, protocol},
+	},
+	{
+		name: "start-read-too-early",
+		rule: "The slot's position may be read before START_REPLICATION was accepted.",
+		edits: []edit{
+			{"replication/source.go", "	st.start = slot.ConfirmedFlush\n", ""},
+			{
+				"replication/source.go", "	// Before START_REPLICATION, so that no commit ever waits for us.\n",
+				"	st.start = slot.ConfirmedFlush\n	// Before START_REPLICATION, so that no commit ever waits for us.\n",
+			},
+		},
+		tests: []suite{walsender, protocol},
+	},
+	{
+		name: "remembered-lsn-given",
+		rule: "START_REPLICATION may be told where to begin.",
+		edits: []edit{{
+			"replication/source.go", "st.cfg.Slot, 0, pglogrepl.StartReplicationOptions{", "st.cfg.Slot, st.identity.WALEnd, pglogrepl.StartReplicationOptions{",
+		}},
+		tests: []suite{protocol},
+	},
+	{
+		name: "frozen-state-ignored",
+		rule: "A session that ends with an error confirms what it can, like any other.",
+		edits: []edit{{
+			"relay/leave.go", "	if errors.Is(cause, errShutdown) || errors.As(cause, new(*router.Poison)) {\n		last = s.safe()",
+			"	if cause != nil {\n		last = s.safe()",
+		}},
+		tests: []suite{missed, confirms},
+	},
+	{
+		name:  "moved-is-not-less",
+		rule:  "A position has moved if it is not less than the one before.",
+		edits: []edit{{"relay/confirm.go", "moved := safe > s.confirmed", "moved := safe >= s.confirmed"}},
+		tests: []suite{confirms},
+	},
+}
+
+// guarding: what a look at the catalogs allows.
+var guarding = []mutant{
+	{
+		name:  "guard-off",
+		rule:  "What is acknowledged may be confirmed without a look at the catalogs.",
+		edits: []edit{{"relay/confirm.go", "min(s.tracker.Acked(), s.guard.safe)", "s.tracker.Acked()"}},
+		tests: []suite{confirms},
+	},
+	{
+		name:  "guard-once",
+		rule:  "One look that passed is enough for the rest of the session.",
+		edits: []edit{{"relay/confirm.go", "g.safe = max(g.safe, g.asked)", "g.safe = 1 << 62"}},
+		tests: []suite{confirms},
+	},
+	{
+		name: "guard-counts-when-it-answers",
+		rule: "A look covers what was received when its answer came.",
+		edits: []edit{{
+			"relay/confirm.go", "	if err := s.guard.result(s.r); err != nil {\n", "	s.guard.asked = s.received\n	if err := s.guard.result(s.r); err != nil {\n",
+		}},
+		tests: []suite{confirms},
+	},
+	{
+		name: "guard-not-waited-for",
+		rule: "A status update need not wait for the answer of the look that was asked for.",
+		edits: []edit{{
+			"relay/confirm.go", "	g.looking, g.asked, g.last = true, received, now\n", "	g.looking, g.asked, g.last = true, received, now\n	g.safe = max(g.safe, received)\n",
+		}},
+		tests: []suite{confirms},
+	},
+	{
+		name:  "guard-undecided-passes",
+		rule:  "A look that cannot tell has found nothing wrong.",
+		edits: []edit{{"relay/confirm.go", "		g.undecided = true\n		return nil\n", "		g.undecided = true\n		g.safe = max(g.safe, g.asked)\n		return nil\n"}},
+		tests: []suite{protocol},
+	},
+	{
+		name: "guard-not-at-the-end",
+		rule: "The last status update needs no look of its own.",
+		edits: []edit{{
+			"relay/leave.go", "	if err := s.guard.final(ctx, s.received, s.r); err != nil {\n",
+			"	s.guard.safe = s.received\n	if err := ctx.Err(); err != nil {\n",
+		}},
+		tests: []suite{leaves},
+	},
+	{
+		name: "guard-forgets-between-sessions",
+		rule: "Each session compares the catalogs with what it saw first itself.",
+		edits: []edit{{
+			"replication/source.go", "} else if s.first != st.cat.fingerprint {", "} else if s.first == \"\" {",
+		}},
+		tests: []suite{protocol},
+	},
+	{
+		name:  "guard-without-identity",
+		rule:  "A publication that exists and carries the table by name is unaltered.",
+		edits: []edit{{"replication/catalog.go", "case g.fingerprint != cat.fingerprint:", "case g.fingerprint == \"\":"}},
+		tests: []suite{protocol},
+	},
+	{
+		name:  "notices-dropped",
+		rule:  "What the server says besides is for the log.",
+		edits: []edit{{"replication/stream.go", "{ st.notices = append(st.notices, n) }", "{}"}},
+		tests: []suite{protocol},
+	},
+	{
+		name:  "unknown-warning-is-nothing",
+		rule:  "A warning that nobody knows is no reason to stop.",
+		edits: []edit{{"replication/stream.go", `case n.SeverityUnlocalized == "WARNING":`, `case n.SeverityUnlocalized == "":`}},
+		tests: []suite{protocol},
+	},
+	{
+		name:  "relation-by-oid-or-name",
+		rule:  "A relation whose OID or name is the outbox's is the outbox.",
+		edits: []edit{{"replication/stream.go", "if sameOID && sameName {", "if sameOID || sameName {"}},
+		tests: []suite{protocol},
+	},
+}

@@ -1,0 +1,218 @@
+package main
+
+// resuming: what a new session leaves out, and whether the server's history is still the one delivered from.
+var resuming = []mutant{
+	{
+		name:  "memory-forgotten",
+		rule:  "A new session knows nothing of the one before.",
+		edits: []edit{{"relay/leave.go", "	r.mem.learn(s.stream.Identity(), s.tracker.Progress(), s.confirmed, s.stream.IdleTimeout())\n", ""}},
+		tests: []suite{resumes},
+	},
+	{
+		name: "skip-by-end-lsn",
+		rule: "A transaction whose commit LSN is not beyond the end of the last one confirmed is known.",
+		edits: []edit{{
+			"relay/session.go", "		if s.skipUntil, err = s.skip.begin(m.Begin); err != nil {\n			return err\n		}\n",
+			`		if s.skipUntil, err = s.skip.begin(m.Begin); err != nil {
+			return err
+		}
+		if m.Begin.CommitLSN <= s.r.mem.confirmed {
+			s.skipUntil = allEvents
+		}
+`,
+		}},
+		tests: []suite{resumes},
+	},
+	{
+		name: "skip-by-row-lsn",
+		rule: "A row whose LSN is below the last commit delivered is known.",
+		edits: []edit{{
+			"relay/session.go", "	case decoder.KindEvent:\n",
+			`	case decoder.KindEvent:
+		if msg.WALStart < s.skip.Done.CommitLSN {
+			s.tracker.Skip()
+			s.r.met.skipped.Inc()
+			return nil
+		}
+`,
+		}},
+		tests: []suite{missed, resumes},
+	},
+	{
+		name:  "partial-sent-again",
+		rule:  "A transaction that was cut is sent again from its first event.",
+		edits: []edit{{"relay/resume.go", "return uint64(s.Events), same(b, s.Partial)", "return 0, same(b, s.Partial)"}},
+		tests: []suite{resumes},
+	},
+	{
+		name:  "earlier-partial-forgotten",
+		rule:  "One transaction that was cut is all there can be.",
+		edits: []edit{{"relay/resume.go", "		m.earlier = append(m.earlier, p)\n", ""}},
+		tests: []suite{missed, resumes},
+	},
+	{
+		name:  "same-not-compared",
+		rule:  "A commit LSN names a transaction; xid and commit time add nothing.",
+		edits: []edit{{"relay/resume.go", "	if b.XID == id.XID && b.CommitTime.Equal(id.CommitTime) {\n", "	if b.CommitLSN == id.CommitLSN {\n"}},
+		tests: []suite{resumes},
+	},
+	{
+		name:  "system-not-compared",
+		rule:  "The server behind the address is always the same one.",
+		edits: []edit{{"relay/resume.go", "	case m.systemID != 0 && id.SystemID != m.systemID:\n", "	case m.systemID != 0 && id.SystemID == 0:\n"}},
+		tests: []suite{resumes},
+	},
+	{
+		name:  "timeline-not-compared",
+		rule:  "An LSN means the same on every timeline.",
+		edits: []edit{{"relay/resume.go", "	case id.TimelineOf(last.CommitLSN) != m.timeline:\n", "	case id.TimelineOf(last.CommitLSN) == 0:\n"}},
+		tests: []suite{resumes},
+	},
+	{
+		name:  "fork-point-belongs-before",
+		rule:  "A commit at the fork point itself lies on the timeline before it.",
+		edits: []edit{{"replication/identity.go", "if lsn < f.lsn {", "if lsn <= f.lsn {"}},
+		tests: []suite{encoded},
+	},
+	{
+		name:  "wal-end-at-commit-is-enough",
+		rule:  "A server whose WAL reaches the last commit LSN has that transaction.",
+		edits: []edit{{"relay/resume.go", "case id.WALEnd <= last.CommitLSN:", "case id.WALEnd < last.CommitLSN:"}},
+		tests: []suite{resumes},
+	},
+	{
+		name:  "start-at-commit-is-behind-it",
+		rule:  "A slot that stands at a commit LSN has that transaction behind it.",
+		edits: []edit{{"relay/resume.go", "!id.IsZero() && id.CommitLSN >= start }", "!id.IsZero() && id.CommitLSN > start }"}},
+		tests: []suite{resumes},
+	},
+	{
+		name:  "absence-not-noticed",
+		rule:  "What was delivered need not come by again.",
+		edits: []edit{{"relay/resume.go", "		if x.expect && lsn > x.id.CommitLSN {\n", "		if x.expect && lsn == 0 {\n"}},
+		tests: []suite{resumes},
+	},
+	{
+		name:  "confirmed-on-suspicion",
+		rule:  "What is dropped may be confirmed before the history is known to be ours.",
+		edits: []edit{{"relay/confirm.go", "	if s.skip.expectDone || s.skip.expectPartial {\n", "	if s.skip.expectDone && s.skip.Done.IsZero() {\n"}},
+		tests: []suite{resumes},
+	},
+	{
+		name: "late-ack-counts",
+		rule: "An ack of a producer that is gone counts for the session that is there.",
+		edits: []edit{{
+			"relay/session.go", "			commit := s.tracker.Ack(n)\n",
+			`			tracker := s.tracker
+			s.r.mu.Lock()
+			if s.r.view.session != nil {
+				tracker = s.r.view.session.tracker
+			}
+			s.r.mu.Unlock()
+			commit := tracker.Ack(n)
+`,
+		}},
+		tests: []suite{fails},
+	},
+}
+
+// reading: what the bytes of the stream mean.
+var reading = []mutant{
+	{
+		name: "unknown-message-skipped",
+		rule: "A message of an unknown type can be left out.",
+		edits: []edit{{
+			"decoder/decoder.go", "	return Message{}, &Error{What: \"message\", Err: fmt.Errorf(\"unknown type %q\", b[0])}\n",
+			"	return Message{Kind: KindMessage}, nil\n",
+		}},
+		tests: []suite{{"./decoder", "^TestErrors$"}},
+	},
+	{
+		name:  "ordinal-runs-on",
+		rule:  "Events are numbered over the whole stream.",
+		edits: []edit{{"decoder/decoder.go", "d.begin, d.inTx, d.ordinal = begin, true, 0", "d.begin, d.inTx = begin, true"}},
+		tests: []suite{{"./decoder", "^(TestTransaction|TestRecorded)$"}},
+	},
+	{
+		name: "ordinal-counts-foreign-rows",
+		rule: "Rows of other tables have an ordinal, too.",
+		edits: []edit{{
+			"decoder/decoder.go", "		return Message{Kind: KindIgnored, Relation: rel.Relation}, nil\n	}\n	if c := r.uint8()",
+			"		d.ordinal++\n		return Message{Kind: KindIgnored, Relation: rel.Relation}, nil\n	}\n	if c := r.uint8()",
+		}},
+		tests: []suite{{"./decoder", "^(TestTransaction|TestRecorded|TestResolve)$"}},
+	},
+	{
+		name: "end-lsn-unchecked",
+		rule: "The end LSN of a commit is what the server says, whatever it says.",
+		edits: []edit{{
+			"decoder/decoder.go", "	if commit.EndLSN <= commit.CommitLSN {\n", "	if commit.EndLSN == 0 {\n",
+		}},
+		tests: []suite{{"./decoder", "^TestErrors$"}},
+	},
+	{
+		name: "null-key-sent",
+		rule: "An event without a key can go to any partition.",
+		edits: []edit{{
+			"router/router.go", "if r.config.NullKey == NullKeyAllow {", "if r.config.NullKey != \"\" {",
+		}},
+		tests: []suite{{"./router", "^TestRoute$"}},
+	},
+}
+
+// ending: how a session is left.
+var ending = []mutant{
+	{
+		name:  "drain-not-waited-for",
+		rule:  "What is in flight at the end comes again anyway.",
+		edits: []edit{{"relay/leave.go", "	err := s.drain(ctx)\n", "	err := ctx.Err()\n"}},
+		tests: []suite{leaves},
+	},
+	{
+		name:  "incomplete-drain-is-a-clean-end",
+		rule:  "A drain that ran out of time is an end like any other.",
+		edits: []edit{{"relay/leave.go", "		return &errDrain{errors.Join(err, cut)}\n", "		s.r.log.Warn(\"drain\", \"error\", errors.Join(err, cut))\n		return cause\n"}},
+		tests: []suite{leaves},
+	},
+	{
+		name:  "goodbye-takes-the-commit-lsn",
+		rule:  "A slot that stands at the last commit LSN has confirmed that transaction.",
+		edits: []edit{{"relay/relay.go", "	if done.CommitLSN >= confirmed {\n", "	if done.CommitLSN > confirmed {\n"}},
+		tests: []suite{leaves},
+	},
+	{
+		name:  "next-session-beside-the-last",
+		rule:  "A producer that failed can be closed while the next one is opened.",
+		edits: []edit{{"relay/leave.go", "		_ = s.closeSink(grace) // the cause is what matters\n", "		go func() { _ = s.closeSink(grace) }()\n"}},
+		tests: []suite{fails},
+	},
+	{
+		name:  "other-history-retried",
+		rule:  "Another history may be this one again at the next attempt.",
+		edits: []edit{{"relay/classify.go", "	replication.OtherHistory:       {Lost,", "	replication.OtherHistory:       {Retry,"}},
+		tests: []suite{resumes},
+	},
+	{
+		name: "poison-skipped",
+		rule: "An event that cannot be delivered is left out.",
+		edits: []edit{{
+			"relay/session.go", "	if err := r.router.Route(ev, pos, &s.rec); err != nil {\n		return err\n	}\n",
+			`	if err := r.router.Route(ev, pos, &s.rec); errors.As(err, new(*router.Poison)) {
+		s.tracker.Skip()
+		return nil
+	} else if err != nil {
+		return err
+	}
+`,
+		}},
+		tests: []suite{leaves},
+	},
+	{
+		name: "sink-failure-ignored",
+		rule: "A failure of Kafka's is Kafka's to mend, and the session goes on.",
+		edits: []edit{{
+			"relay/session.go", "			s.failure.CompareAndSwap(nil, &err)\n			cancel()\n		},\n		Wake:", "		},\n		Wake:",
+		}},
+		tests: []suite{fails},
+	},
+}
