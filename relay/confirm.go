@@ -107,6 +107,7 @@ func (s *session) safe() pglogrepl.LSN {
 // say sends a status update with the highest position that is acknowledged and guarded.
 func (s *session) say(now time.Time, reply bool) error {
 	safe := s.safe()
+	s.r.mem.said = max(s.r.mem.said, safe) // it may arrive whatever we are told
 	if err := s.stream.Status(safe, reply, now); err != nil {
 		return err
 	}

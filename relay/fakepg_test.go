@@ -36,8 +36,9 @@ type postgres struct {
 	openErr   func(n int) error // of the n-th Open, from 1; it may wait
 	checkErr  func(n int) error // of the n-th Check, from 1; it may wait
 	resolve   func(oid uint32) (bool, error)
-	stillborn int // so many streams are lost before the first word
-	breaks    int // the next stream is lost after so many messages; 0: it is not
+	stillborn int  // so many streams are lost before the first word
+	breaks    int  // the next stream is lost after so many messages; 0: it is not
+	slams     bool // the next status update that moves is taken, and its sender told that the connection is lost
 
 	// what was seen
 	opens  []time.Time
@@ -342,6 +343,7 @@ type stream struct {
 	notices  []error
 	err      error           // once the queue is empty
 	mute     bool            // the server says nothing any more, whatever it is asked
+	dribbles bool            // bytes of a message that is not complete keep coming
 	said     map[uint32]bool // relations announced
 	sent     pglogrepl.LSN   // how far the server has sent
 	received pglogrepl.LSN   // how far the relay has read: ends of transactions, and keepalives
@@ -510,6 +512,7 @@ func (st *stream) next() (m replication.Message, ok bool, left time.Duration, er
 	case st.closed:
 		panic("Receive after Close")
 	case left <= 0:
+		m.Partial = st.dribbles
 		return m, false, 0, replication.ErrDeadline
 	case len(st.notices) > 0:
 		err, st.notices = st.notices[0], st.notices[1:]
@@ -555,8 +558,13 @@ func (st *stream) status(confirmed pglogrepl.LSN, reply bool, now time.Time) err
 	if !now.Equal(time.Now()) {
 		b.Errorf("the clock of a status update is %s, it is %s", now, time.Now())
 	}
+	moved := confirmed > st.position()
 	st.statuses = append(st.statuses, status{confirmed, reply, time.Now()})
 	st.pg.took(confirmed)
+	if st.pg.slams && moved {
+		st.pg.slams, st.err, st.queue = false, errGone, nil
+		return errGone
+	}
 	if reply {
 		st.push(replication.Message{ServerWALEnd: st.sent})
 	}

@@ -36,6 +36,10 @@ func (s *session) leave(ctx context.Context, cause error) error {
 	if err := s.closeSink(grace); err != nil && !poison {
 		s.r.log.Warn("close the producer", "error", err)
 	}
+	if p, ok := errors.AsType[*router.Poison](cause); ok && p.Cause != router.Rejected && s.failure.Load() != nil {
+		s.guard.safe = 0 // Kafka failed while we drained: the position stands still, as after any failure of it
+		return cause
+	}
 	// The tracker is final. What was received before the guard's last look may be confirmed as far as it is acknowledged.
 	if err := s.guard.final(ctx, s.received, s.r); err != nil {
 		s.r.log.Warn("the last position is not confirmed; what was delivered since is repeated by the next start", "error", err)

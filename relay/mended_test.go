@@ -507,3 +507,62 @@ func TestBugParkedAtTheEnd(t *testing.T) {
 		}
 	})
 }
+
+// TestBugPoisonForgetsFailure: Kafka fails while the relay drains because of poison, and the position moves all the same.
+// What the failure means is not known, so it must stand still.
+func TestBugPoisonForgetsFailure(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a")
+		b.pg.commit("b")
+		b.pg.commit("!bad")
+		synctest.Wait()
+		b.want(Draining)
+		b.kafka.ack("a")
+		b.kafka.fail(errKafka, lost)
+		b.ends(Poison, 10*time.Second)
+		if got := b.pg.slotAt(); got != firstLSN {
+			b.Errorf("the slot is at %s after a failure of Kafka, was at 0/%X", got, firstLSN)
+		}
+	})
+}
+
+// TestBugOwnStatusTakenForAnothers: the server takes a status update whose writer is told that the connection is lost.
+// The next session finds the slot ahead of what it thinks it has said, and warns of another instance that never was.
+func TestBugOwnStatusTakenForAnothers(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		x := b.pg.commit("a")
+		b.sleep(500 * time.Millisecond)
+		b.pg.edit(func() { b.pg.slams = true })
+		b.sleep(5 * time.Second)
+		if got := b.pg.slotAt(); got != x.End || b.pg.sessions() < 2 {
+			b.Fatalf("the slot is at %s, want %s, in session %d", got, x.End, b.pg.sessions())
+		}
+		if n := b.metric("slot_ahead_total"); n != 0 {
+			b.Errorf("slot_ahead_total is %v", n)
+		}
+	})
+}
+
+// TestBugLargeMessageTakenForSilence: a message takes longer than wal_sender_timeout to come through a slow link. The
+// session was ended as if the server were gone, and the next one met the same message.
+func TestBugLargeMessageTakenForSilence(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		b.pg.commit("a")
+		b.sleep(5 * time.Second)
+		st := b.pg.stream()
+		b.pg.edit(func() { st.mute, st.dribbles = true, true })
+		b.sleep(5 * time.Minute)
+		if n := b.pg.sessions(); n != 1 {
+			b.Errorf("%d sessions while a message was coming in", n)
+		}
+		b.pg.edit(func() { st.dribbles = false })
+		b.sleep(time.Minute)
+		if n := b.pg.sessions(); n != 2 {
+			b.Errorf("%d sessions after a minute of silence, want 2", n)
+		}
+	})
+}

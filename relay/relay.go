@@ -118,14 +118,15 @@ type Relay struct {
 	mem     memory        // what earlier sessions of this process delivered
 	careful pglogrepl.LSN // transactions up to this commit LSN are sent record by record, to find the one refused
 
-	mu    sync.Mutex // guards view
-	view  view
-	clock func() time.Time
+	mu     sync.Mutex // guards view
+	view   view
+	clock  func() time.Time
+	jitter func(n int64) int64 // below n
 }
 
 // New wires a relay; it connects to nothing.
 func New(cfg Config, source Source, kafka Kafka, r *router.Router, met *Metrics, log *slog.Logger) *Relay {
-	rl := &Relay{cfg: cfg, source: source, kafka: kafka, router: r, met: met, log: log, clock: time.Now}
+	rl := &Relay{cfg: cfg, source: source, kafka: kafka, router: r, met: met, log: log, clock: time.Now, jitter: rand.Int64N}
 	now := rl.clock()
 	rl.started = now
 	rl.view = view{state: Starting, since: now, stopped: now, beat: now}
@@ -245,7 +246,7 @@ func (r *Relay) backoff(ctx context.Context, attempt int, cause error) {
 	if attempt < 16 {
 		ceiling = min(ceiling, r.cfg.BackoffMin<<attempt)
 	}
-	d := time.Duration(rand.Int64N(int64(ceiling) + 1))
+	d := time.Duration(r.jitter(int64(ceiling) + 1))
 	r.setStateOf(Reconnecting, classify(cause, r.delivered()).reason, cause.Error())
 	r.log.Debug("retrying", "in", d, "attempt", attempt+1, "error", cause)
 	r.sleep(ctx, d)
@@ -284,7 +285,7 @@ const (
 func (r *Relay) park(ctx context.Context, cause error) error {
 	r.setState(Parked, cause.Error())
 	for attempt := 0; ctx.Err() == nil; attempt++ {
-		r.sleep(ctx, probeEvery/4+time.Duration(rand.Int64N(int64(min(probeEvery, 250*time.Millisecond<<min(attempt, 8))))))
+		r.sleep(ctx, probeEvery/4+time.Duration(r.jitter(int64(min(probeEvery, 250*time.Millisecond<<min(attempt, 8))))))
 		err := r.probe(ctx)
 		if err == nil {
 			return nil

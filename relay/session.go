@@ -213,6 +213,7 @@ func (s *session) run(ctx context.Context) error {
 		for range burst {
 			msg, err := s.stream.Receive()
 			if errors.Is(err, replication.ErrDeadline) {
+				s.heard = s.heard || msg.Partial
 				break
 			}
 			if err := s.handle(ctx, msg, err); err != nil {

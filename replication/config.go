@@ -13,6 +13,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -134,21 +135,43 @@ func (c *Config) dialControl(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// dialStream opens the replication connection.
-func (c *Config) dialStream(ctx context.Context, onNotice pgconn.NoticeHandler) (*pgconn.PgConn, error) {
+// dialStream opens the replication connection; got, if not nil, is set whenever bytes come.
+func (c *Config) dialStream(ctx context.Context, onNotice pgconn.NoticeHandler, got *atomic.Bool) (*pgconn.PgConn, error) {
 	cfg, err := c.parse(c.streamParams())
 	if err != nil {
 		return nil, err
 	}
 	cfg.OnNotice = onNotice
+	dial := cfg.DialFunc
+	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			_ = tcp.SetKeepAlive(true)
+		}
+		if err != nil || got == nil {
+			return conn, err
+		}
+		return &listened{conn, got}, nil
+	}
 	conn, err := pgconn.ConnectConfig(ctx, &cfg.Config)
 	if err != nil {
 		return nil, classify("open a replication connection", connecting, err)
 	}
-	if tcp, ok := conn.Conn().(*net.TCPConn); ok {
-		_ = tcp.SetKeepAlive(true)
-	}
 	return conn, nil
+}
+
+// listened is a connection, beneath TLS if there is any, that notes when bytes come.
+type listened struct {
+	net.Conn
+	got *atomic.Bool
+}
+
+func (c *listened) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.got.Store(true)
+	}
+	return n, err
 }
 
 // quotePublication writes a publication name for publication_names, which is parsed as a list of SQL identifiers

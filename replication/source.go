@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -20,7 +21,8 @@ type Source struct {
 
 	// first is what the publication looked like when this process first saw it; an ALTER PUBLICATION between two
 	// sessions is as dangerous as one during a session.
-	first string
+	first  string
+	system uint64 // where it saw it; 0 before the first session
 }
 
 // NewSource checks the names and returns a source; it connects to nothing.
@@ -89,13 +91,16 @@ func (s *Source) Open(ctx context.Context) (_ *Stream, err error) {
 		return nil, err
 	}
 	if err = s.inspect(ctx, st); err != nil {
-		return nil, err
+		return nil, s.elsewhere(ctx, err)
 	}
-	if st.conn, err = s.cfg.dialStream(ctx, st.onNotice); err != nil {
+	if st.conn, err = s.cfg.dialStream(ctx, st.onNotice, &st.got); err != nil {
 		return nil, err
 	}
 	if st.identity, err = identify(ctx, st.conn); err != nil {
 		return nil, err
+	}
+	if s.system == 0 {
+		s.system = st.identity.SystemID
 	}
 	// What the server says at connecting (a collation's version, say) is not about the stream.
 	for _, n := range st.notices {
@@ -139,6 +144,26 @@ func (s *Source) inspect(ctx context.Context, st *Stream) error {
 	return s.cfg.verifyAsync(st.cat.syncNames, "")
 }
 
+// elsewhere says so if this is not the cluster that the process has seen before. Of what is missing or altered in
+// another one neither cause nor remedy is in its catalogs.
+func (s *Source) elsewhere(ctx context.Context, err error) error {
+	if s.system == 0 || KindOf(err) == Unavailable {
+		return err
+	}
+	conn, cannot := s.cfg.dialStream(ctx, nil, nil)
+	if cannot != nil {
+		return err
+	}
+	defer closeNow(conn)
+	id, cannot := identify(ctx, conn)
+	if cannot != nil || id.SystemID == s.system {
+		return err
+	}
+	return fail(OtherHistory, "compare with what was delivered before", "this is another cluster than the one delivered from: "+
+		"let postgres.url lead to that again, or, if this is meant, compare the outbox table with the topics and restart",
+		"system identifier is %d, was %d", id.SystemID, s.system)
+}
+
 // minMajor and maxMajor bound the servers that are tested; newer ones are tried with a warning.
 const (
 	minMajor = 14
@@ -173,6 +198,7 @@ type Stream struct {
 	cat   *catalog
 
 	conn    *pgconn.PgConn // the stream's owner
+	got     atomic.Bool    // bytes have come since it was last asked
 	notices []*pgconn.Notice
 	status  []byte
 

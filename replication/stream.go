@@ -21,6 +21,9 @@ type Message struct {
 	// in front of a keepalive's position is in front of it in the stream.
 	WALStart, ServerWALEnd pglogrepl.LSN
 	ReplyRequested         bool
+	// Partial comes with ErrDeadline: bytes of the next message have arrived meanwhile. A large one on a slow link takes
+	// longer than any time-out, and nothing else can be heard until it is through.
+	Partial bool
 }
 
 // ErrDeadline is returned by Receive when the deadline passed or Interrupt was called; the stream goes on.
@@ -59,7 +62,7 @@ func (st *Stream) Receive() (Message, error) {
 		raw, err := st.conn.ReceiveMessage(context.Background())
 		if err != nil {
 			if isTimeout(err) {
-				return Message{}, ErrDeadline
+				return Message{Partial: st.got.Swap(false)}, ErrDeadline
 			}
 			return Message{}, classify("read the stream", streaming, err)
 		}

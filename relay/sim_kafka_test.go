@@ -1,0 +1,422 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// simKafka is the broker: lanes (partitions), each a log that is only appended to. Of a log nothing is kept but how many
+// of the lane's events it has, because each record is checked as it is stored. Guarded by world.mu.
+type simKafka struct {
+	w       *world
+	high    [simLanes]int // the highest seq stored
+	missing [len(simTopics)]bool
+	sinks   []*simSink // that are not closed
+	orphans [][]*flight
+
+	openErr  error
+	probeErr error
+	lookUp   bool // topics are looked up before they are known to be there
+}
+
+// simBrokers is the broker as one process sees it.
+type simBrokers struct{ p *process }
+
+// simSink is one session with it.
+type simSink struct {
+	k  *simKafka
+	p  *process
+	cb Callbacks
+
+	st      *simStream
+	cursor  int // index in simPG.order of the next event that it may send
+	lanes   [simLanes][]*flight
+	n       int  // records in flight
+	sent    bool // any
+	last    uint64
+	asked   [len(simTopics)]bool
+	ready   [len(simTopics)]bool // looked up
+	told    [len(simTopics)]bool // that it is ready, once
+	failed  bool
+	closed  bool
+	stuck   bool // whatever is in flight stays so
+	telling int
+	changed chan struct{}
+	newest  pglogrepl.LSN // commit LSN of the newest event sent
+}
+
+// flight is a record that was sent and has no result yet.
+type flight struct {
+	n      uint64
+	e      *event
+	by     *simSink
+	stored bool
+}
+
+func newSimKafka(w *world) *simKafka { return &simKafka{w: w, lookUp: w.IntN(3) == 0} }
+
+// reasoned is a failure of which the client knows what to probe.
+type simReasoned struct{}
+
+func (simReasoned) Error() string  { return "brokers away" }
+func (simReasoned) Reason() string { return "brokers" }
+
+func (b *simBrokers) Open(ctx context.Context, cb Callbacks) (Sink, error) {
+	p, w := b.p, b.p.w
+	p.spend(ctx, openKafka, 2*time.Millisecond)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err := p.call("open Kafka"); err != nil {
+		return nil, err
+	}
+	defer w.mu.Unlock()
+	if w.kafka.openErr != nil {
+		return nil, w.kafka.openErr
+	}
+	if p.sink != nil {
+		w.fail("%s opens a sink beside one that is open", p)
+	}
+	s := &simSink{k: w.kafka, p: p, cb: cb, cursor: -1, changed: make(chan struct{}, 1)}
+	p.sink, p.failed = s, cb.Failed
+	w.kafka.sinks = append(w.kafka.sinks, s)
+	return s, nil
+}
+
+func (b *simBrokers) Probe(ctx context.Context) error {
+	b.p.spend(ctx, probeKafka, 2*time.Millisecond)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err := b.p.call("probe"); err != nil {
+		return err
+	}
+	defer b.p.w.mu.Unlock()
+	return b.p.w.kafka.probeErr
+}
+
+// begin is told of the stream that the session's records come from.
+func (s *simSink) begin(st *simStream) {
+	s.st = st
+	s.cursor = s.first()
+}
+
+func (s *simSink) Ready(topic string) (bool, error) {
+	w := s.k.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := slices.Index(simTopics[:], topic)
+	if i < 0 {
+		w.fail("%s asks for topic %q", s.p, topic)
+		return false, errors.New("no such topic")
+	}
+	if s.k.lookUp && !s.asked[i] {
+		d := time.Duration(s.p.draw(lookUpTopic)%3_000_000)&^1 + 1001
+		time.AfterFunc(d, func() {
+			w.mu.Lock()
+			s.ready[i] = true
+			quiet := s.closed || s.p.isDead || s.p.thaw != nil
+			w.mu.Unlock()
+			if !quiet {
+				s.cb.Wake()
+			}
+		})
+	} else if !s.k.lookUp {
+		s.ready[i] = true
+	}
+	s.asked[i] = true
+	s.told[i] = s.told[i] || s.ready[i] && !s.k.missing[i]
+	return s.ready[i] && !s.k.missing[i], nil
+}
+
+func (s *simSink) Check(rec *router.Record) (alone bool, poison *router.Poison) {
+	w := s.k.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e := s.event(rec)
+	switch {
+	case e == nil:
+		return false, nil
+	case e.poison == tooLarge:
+		return false, &router.Poison{Cause: router.TooLarge, Message: "too large", Topic: rec.Topic}
+	}
+	return e.alone, nil
+}
+
+func (s *simSink) event(rec *router.Record) *event {
+	i, err := strconv.Atoi(string(rec.ID))
+	if err != nil || i < 0 || i >= len(s.k.w.pg.events) {
+		return nil
+	}
+	return s.k.w.pg.events[i]
+}
+
+// Send checks the record: that it exists (I4), is the next of this session's and not one that the process knows to be in
+// Kafka (I3), and says what the row says, each time the same.
+func (s *simSink) Send(rec *router.Record, n uint64) error {
+	if err := s.p.call("send"); err != nil {
+		return err
+	}
+	w, p := s.k.w, s.p
+	defer w.mu.Unlock()
+	e := s.event(rec)
+	if e == nil || e.tx == nil || e.order < 0 {
+		w.fail("%s sends %q, which was never committed", p, rec.ID)
+		return errors.New("phantom")
+	}
+	w.see(p, "send", uint64(e.id), n)
+	topic := slices.Index(simTopics[:], rec.Topic)
+	switch {
+	case s.closed:
+		w.fail("%s sends event %d after Close", p, e.id)
+	case topic < 0 || !s.told[topic]:
+		w.fail("%s sends event %d to topic %q, which is not ready", p, e.id, rec.Topic)
+	case s.sent && n <= s.last:
+		w.fail("%s sends event number %d after %d", p, n, s.last)
+	case p.knowsEvent(e):
+		w.fail("%s sends event %d again, although it knew that it is in Kafka", p, e.id)
+	case e.order < s.cursor:
+		w.fail("%s sends event %d, which comes before what this session has sent or was to begin with", p, e.id)
+	case s.n > 0 && (e.alone || s.alone() != nil):
+		w.fail("%s sends event %d, which does not go alone", p, e.id)
+	case s.n > 0 && e.tx.commit <= p.careful:
+		w.fail("%s sends event %d beside others, after a refusal", p, e.id)
+	case s.n >= w.cfg.MaxEvents:
+		w.fail("%s has more than %d events in flight", p, w.cfg.MaxEvents)
+	case e.poison == noKey:
+		w.fail("%s sends event %d, which has no key", p, e.id)
+	case !s.st.sees(e):
+		w.fail("%s sends event %d, which its stream is not at", p, e.id)
+	}
+	for i := s.cursor; i < e.order; i++ {
+		if left := w.pg.order[i]; !left.acked {
+			w.fail("%s leaves out event %d, which nobody has acked, and sends event %d", p, left.id, e.id)
+			break
+		}
+	}
+	w.reached[refusedAlone] = w.reached[refusedAlone] || e.tx.commit <= p.careful
+	s.cursor, s.last, s.sent, s.newest = e.order+1, n, true, e.tx.commit
+	if d := digest(rec); e.digest == 0 {
+		e.digest = d
+		if why := e.wrong(rec, s.st.id); why != "" {
+			w.fail("event %d: %s", e.id, why)
+		}
+	} else if e.digest != d {
+		w.fail("event %d is sent again as another record: %+v", e.id, rec)
+	}
+	s.lanes[e.lane] = append(s.lanes[e.lane], &flight{n: n, e: e, by: s})
+	s.n++
+	return nil
+}
+
+// sees reports whether the relay's end of the stream is inside the event's transaction.
+func (st *simStream) sees(e *event) bool { return st != nil && st.inTx && st.begun == e.tx }
+
+// wrong compares a record with the row it was made of.
+func (e *event) wrong(rec *router.Record, id replication.Identity) string {
+	want := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: e.tx.commit, Ordinal: uint32(e.ordinal)}.String()
+	position := ""
+	for _, h := range rec.Headers {
+		if h.Name == "outboxcdc-position" {
+			position = string(h.Value)
+		}
+	}
+	if rec.Topic != e.topic() || string(rec.Key) != e.key || string(rec.Value) != e.value || position != want {
+		return fmt.Sprintf("the record is %s %s %s %s, want %s %s %s %s", rec.Topic, rec.Key, rec.Value, position, e.topic(), e.key, e.value, want)
+	}
+	return ""
+}
+
+// alone is the record in flight that has Kafka for itself.
+func (s *simSink) alone() *flight {
+	if s.n != 1 {
+		return nil
+	}
+	for _, lane := range s.lanes {
+		if len(lane) > 0 && lane[0].e.alone {
+			return lane[0]
+		}
+	}
+	return nil
+}
+
+// store appends a record to its lane's log: it is the next one there, or one that is there already (I2).
+func (f *flight) store() {
+	if f.stored {
+		return
+	}
+	f.stored = true
+	e, w := f.e, f.by.k.w
+	high := &w.kafka.high[e.lane]
+	w.see(f.by.p, "stored", uint64(e.id), uint64(e.stored))
+	switch {
+	case e.seq > *high+1:
+		w.fail("event %d, number %d of its partition, is stored after number %d", e.id, e.seq, *high)
+	case e.seq == *high+1:
+		*high = e.seq
+	case e.storedBy == f.by:
+		w.fail("event %d is stored twice by one session", e.id)
+	case e.storedBy.p != f.by.p:
+		w.reached[repeatAfterKill] = true
+	}
+	e.stored++
+	e.storedBy = f.by
+}
+
+// take removes the first record in flight of a lane: it is acked.
+func (s *simSink) take(lane int) *flight {
+	f := s.lanes[lane][0]
+	s.lanes[lane] = s.lanes[lane][1:]
+	f.store()
+	s.n--
+	e, p := f.e, s.p
+	if !e.acked {
+		e.acked = true
+		e.tx.left--
+		s.k.w.pg.progress()
+	}
+	e.ackedIn, e.ackedAt = s, time.Now()
+	p.acked = true
+	s.k.w.see(p, "acked", uint64(e.id), 0)
+	s.poke()
+	return f
+}
+
+// learn notes what the process knows to be in Kafka when a session ends: what this session has read, up to the first
+// event that was neither known before nor acked in it.
+func (s *simSink) learn() {
+	w, p := s.k.w, s.p
+	if s.st == nil || s.cursor < 0 {
+		return
+	}
+	half, hole := map[*simTx]bool{}, false
+	read := w.pg.order[min(s.first(), len(w.pg.order)):]
+	for i, e := range read {
+		knows := e.ackedIn == s || p.knowsEvent(e)
+		if !knows {
+			hole = true
+		}
+		if e.ackedIn == s && hole {
+			w.reached[ackedBehindHole] = true
+			half[e.tx] = true
+		}
+		if !hole {
+			for len(p.known) <= e.id {
+				p.known = append(p.known, false)
+			}
+			p.known[e.id] = true
+			if i+1 < len(read) && read[i+1].tx == e.tx && read[i+1].ackedIn != s {
+				half[e.tx] = true
+			}
+			p.history = true
+		}
+		if e.order >= s.cursor && hole {
+			break
+		}
+	}
+	for _, tx := range w.pg.wal[w.pg.firstAfter(s.st.start):] {
+		if tx.readIn != s.st || !p.knows(tx) {
+			break
+		}
+		if slices.ContainsFunc(tx.rows, func(r row) bool { return r.ev != nil }) {
+			p.done = max(p.done, tx.commit)
+		}
+	}
+	w.reached[twoHalfAcked] = w.reached[twoHalfAcked] || len(half) > 1
+}
+
+// first is the index in order of the first event that this session's stream could bring.
+func (s *simSink) first() int {
+	pg := s.k.w.pg
+	for _, tx := range pg.wal[pg.firstAfter(s.st.start):] {
+		for _, r := range tx.rows {
+			if r.ev != nil && r.ev.order >= 0 {
+				return r.ev.order
+			}
+		}
+	}
+	return len(pg.order)
+}
+
+func (s *simSink) poke() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (s *simSink) Healthy() error { return nil }
+
+func (s *simSink) Waiting() []string {
+	s.k.w.mu.Lock()
+	defer s.k.w.mu.Unlock()
+	var out []string
+	for i, topic := range simTopics {
+		if s.asked[i] && s.k.missing[i] {
+			out = append(out, topic)
+		}
+	}
+	return out
+}
+
+func (s *simSink) Close(ctx context.Context) error {
+	p, w := s.p, s.k.w
+	if err := p.call("close the sink"); err != nil {
+		return err
+	}
+	for {
+		if s.telling == 0 && (s.n == 0 || s.failed || ctx.Err() != nil) {
+			break
+		}
+		w.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-s.changed:
+		case <-p.dead:
+		}
+		if err := p.gate(); err != nil {
+			return err
+		}
+	}
+	defer w.mu.Unlock()
+	if s.closed {
+		w.fail("%s closes a sink twice", p)
+	}
+	left := s.n
+	w.see(p, "close the sink", uint64(left), 0)
+	s.learn()
+	s.abandon()
+	if left > 0 {
+		return fmt.Errorf("%d events not acknowledged", left)
+	}
+	return nil
+}
+
+// abandon is the end of a sink. What it has in flight may still land, in order, up to any point of each lane.
+func (s *simSink) abandon() {
+	w := s.k.w
+	s.closed = true
+	if s.p.sink == s {
+		s.p.sink = nil
+	}
+	s.k.sinks = slices.DeleteFunc(s.k.sinks, func(x *simSink) bool { return x == s })
+	if s.n > 0 && s.p.isDead {
+		w.reached[killedInFlight] = true
+	}
+	for _, lane := range s.lanes {
+		if len(lane) > 0 {
+			s.k.orphans = append(s.k.orphans, lane)
+			w.reached[storedUnacked] = w.reached[storedUnacked] || lane[0].stored
+		}
+	}
+}

@@ -1,0 +1,525 @@
+package relay
+
+import (
+	"slices"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// op is one thing that the script may do.
+type op struct {
+	name string
+	do   func()
+}
+
+// condition is something that lasts until end is called, with world.mu held.
+type condition struct {
+	name       string
+	begin, end func()
+}
+
+// ops are all of them, each as often as this run prefers: a fault that is rare among others must also come often.
+func (w *world) ops() []op {
+	all := []op{
+		{"write", w.work}, {"write", w.work}, {"acknowledge", w.acknowledge}, {"send", w.send},
+		{"keepalive", w.keepalive}, {"foreign WAL", w.foreign}, {"Kafka fails", w.kafkaFails}, {"refuse", w.refuse}, {"hang", w.hang},
+		{"land late", w.landLate}, {"store", w.storeOnly}, {"cut", w.cut}, {"crash", w.crash}, {"save the slot", w.save}, {"lose the status", w.loseStatus},
+		{"silence", w.silence}, {"next stream breaks", w.nextBreaks}, {"notice", w.notice}, {"table", w.alterTable}, {"clock", w.jump},
+		{"condition", w.condition}, {"condition", w.condition}, {"kill", w.kill}, {"quit", w.quitOne}, {"second process", w.second},
+		{"freeze", w.freeze}, {"thaw", w.thawOne}, {"pause", func() { w.rest(w.upTo(time.Minute)) }},
+	}
+	var out []op
+	for i, o := range all {
+		n := w.IntN(4)
+		if i < 4 { // these come in every run
+			n += 4
+		}
+		for range n {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// run is a whole run.
+func (w *world) run() {
+	w.start()
+	ops, slow := w.ops(), time.Duration(1+w.IntN(2000))*time.Millisecond
+	n := 5 + w.IntN(20)
+	if w.IntN(10) == 0 {
+		n = 40 + w.IntN(100)
+	}
+	fatalAt := w.IntN(6 * n)
+	for i := range n {
+		o := ops[w.IntN(len(ops))]
+		if i == fatalAt {
+			o = op{"fatal", w.fatal}
+		}
+		w.do(o)
+		w.rest(w.upTo(slow))
+		if w.halt() {
+			return
+		}
+	}
+	w.heal()
+	if !w.halt() {
+		w.farewell()
+	}
+}
+
+func (w *world) do(o op) {
+	w.lastOp = o.name
+	w.tell("%s", o.name)
+	o.do()
+	synctest.Wait()
+}
+
+func (w *world) halt() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.broken != "" || w.over
+}
+
+// edit does something to the server or the broker, and then whatever follows from it happens.
+func (w *world) edit(f func()) {
+	w.mu.Lock()
+	f()
+	w.mu.Unlock()
+	synctest.Wait()
+}
+
+// upTo is a random time, an even number of nanoseconds; what the fakes spend is odd.
+func (w *world) upTo(d time.Duration) time.Duration { return 2 + time.Duration(w.Int64N(int64(d)))&^1 }
+
+// pick is one of a list.
+func pick[T any](w *world, from []T) T { return from[w.IntN(len(from))] }
+
+// work writes rows, commits them, or rolls them back. Several transactions are open at a time; in a huge one there are
+// more rows than the window holds.
+func (w *world) work() {
+	w.edit(func() {
+		pg := w.pg
+		if pg.down {
+			return
+		}
+		for range 1 + w.IntN(3) {
+			if len(pg.writers) == 0 || len(pg.writers) < 3 && w.IntN(3) == 0 {
+				pg.writers = append(pg.writers, &writer{})
+			}
+			wr := pick(w, pg.writers)
+			rows := w.IntN(4)
+			if w.IntN(40) == 0 {
+				rows = w.cfg.MaxEvents + w.IntN(2*w.cfg.MaxEvents)
+			}
+			copied := w.IntN(4) == 0
+			for range rows {
+				if w.IntN(12) == 0 { // a row of another table of the publication
+					wr.rows = append(wr.rows, row{lsn: pg.advance(false, 1), table: pg.other, msg: pg.encode(pg.other, &event{key: "k"})})
+					continue
+				}
+				pg.write(wr, copied, healthy)
+			}
+			switch w.IntN(8) {
+			case 0, 1: // it goes on
+			case 2:
+				pg.writers = slices.DeleteFunc(pg.writers, func(x *writer) bool { return x == wr })
+				pg.advance(false, 3) // the abort record
+			case 3: // all at once: each commit LSN is the end LSN of the one before
+				for len(pg.writers) > 0 {
+					pg.commit(pg.writers[0])
+				}
+			default:
+				pg.commit(wr)
+			}
+		}
+	})
+}
+
+// send lets a slow walsender send some messages, or a server that flushes late flush.
+func (w *world) send() {
+	w.edit(func() {
+		if w.pg.async && w.IntN(2) == 0 {
+			w.pg.flush()
+		}
+		w.pg.pump(1 + w.IntN(12))
+	})
+}
+
+// talker is the sink of a process that can be talked to.
+func (w *world) talker() *simSink {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []*simSink
+	for _, s := range w.kafka.sinks {
+		if s.open() {
+			all = append(all, s)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return pick(w, all)
+}
+
+func (s *simSink) open() bool { return !s.closed && !s.failed && !s.p.isDead && s.p.thaw == nil }
+
+// acknowledge gives the next few of one lane, or of all.
+func (w *world) acknowledge() {
+	s := w.talker()
+	if s == nil {
+		return
+	}
+	everything := w.IntN(4) == 0
+	for lane, from := 0, w.IntN(simLanes); lane < simLanes; lane++ {
+		i := (lane + from) % simLanes
+		w.mu.Lock()
+		n := len(s.lanes[i])
+		w.mu.Unlock()
+		if n == 0 {
+			continue
+		}
+		if !everything {
+			n = 1 + w.IntN(n)
+		}
+		for range n {
+			if !w.ack(s, i) {
+				return
+			}
+		}
+		if !everything {
+			return
+		}
+	}
+}
+
+// ack gives one acknowledgement; false: there is none to be had.
+func (w *world) ack(s *simSink, lane int) bool {
+	w.mu.Lock()
+	if !s.open() || s.stuck || len(s.lanes[lane]) == 0 {
+		w.mu.Unlock()
+		return false
+	}
+	f := s.lanes[lane][0]
+	if f.e.poison == rejected {
+		w.mu.Unlock()
+		w.reject(s)
+		return false
+	}
+	f.store() // and should the process die now, the ack is lost
+	if s.p.count("ack") != nil {
+		return false
+	}
+	s.take(lane)
+	s.telling++
+	w.mu.Unlock()
+	s.cb.Acked(f.n)
+	w.mu.Lock()
+	s.telling--
+	s.poke()
+	w.mu.Unlock()
+	synctest.Wait()
+	return true
+}
+
+// flying are the numbers of the records in flight.
+func (s *simSink) flying() []uint64 {
+	var out []uint64
+	for _, lane := range s.lanes {
+		for _, f := range lane {
+			out = append(out, f.n)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// reject refuses everything in flight as one batch.
+func (w *world) reject(s *simSink) {
+	w.mu.Lock()
+	numbers := s.flying()
+	alone := len(numbers) == 1 && (s.p.careful >= s.newest || s.alone() != nil)
+	if alone {
+		w.reached[refusedPoison] = true
+		w.excused[Poison] = "refused alone"
+	}
+	w.mu.Unlock()
+	w.failSink(s, &refusal{numbers}, 0)
+}
+
+// failSink ends a session with Kafka; of each lane up to one in form parts of what is in flight is stored. 0: nothing.
+func (w *world) failSink(s *simSink, err error, form int) {
+	w.mu.Lock()
+	if !s.open() || s.p.count("fail") != nil {
+		w.mu.Unlock()
+		return
+	}
+	w.trouble = time.Now()
+	for _, lane := range s.lanes {
+		n := 0
+		switch {
+		case form == 1:
+			n = len(lane)
+		case form > 1 && len(lane) > 0:
+			n = w.IntN(len(lane) + 1)
+			w.reached[partialBatch] = w.reached[partialBatch] || n > 0 && n < len(lane)
+		}
+		for _, f := range lane[:n] {
+			if f.e.poison == rejected {
+				break
+			}
+			f.store()
+		}
+	}
+	s.failed = true
+	w.see(s.p, "Kafka fails", uint64(form), uint64(s.n))
+	if _, refused := err.(*refusal); s.p.stream != nil && !refused && !(s.p.told && s.n == 0) { // drained is drained
+		s.p.stream.stand()
+	}
+	s.poke()
+	w.mu.Unlock()
+	s.cb.Failed(err)
+	synctest.Wait()
+}
+
+func (w *world) kafkaFails() {
+	s := w.talker()
+	if s == nil {
+		return
+	}
+	switch w.IntN(8) {
+	case 0:
+		w.mu.Lock()
+		acked := s.p.acked
+		if !acked {
+			w.excused[Right] = "a right refused before the first ack"
+		}
+		w.mu.Unlock()
+		w.failSink(s, noRight{}, w.IntN(3))
+	case 1:
+		w.failSink(s, simReasoned{}, w.IntN(3))
+	default:
+		w.failSink(s, errKafka, w.IntN(3))
+	}
+}
+
+// refuse fails a batch of two or more for what it is, which alone its records are not refused for.
+func (w *world) refuse() {
+	s := w.talker()
+	if s == nil {
+		return
+	}
+	w.mu.Lock()
+	n := s.n
+	w.mu.Unlock()
+	if n > 1 {
+		w.reject(s)
+	}
+}
+
+// hang takes what is in flight, and never says what became of it.
+func (w *world) hang() {
+	if s := w.talker(); s != nil {
+		w.edit(func() {
+			s.stuck = true
+			w.reached[hungProducer] = w.reached[hungProducer] || s.n > 0
+			w.trouble = time.Now()
+		})
+	}
+}
+
+// storeOnly stores what the broker will acknowledge later, if at all.
+func (w *world) storeOnly() {
+	if s := w.talker(); s != nil {
+		w.edit(func() {
+			lane := s.lanes[w.IntN(simLanes)]
+			for _, f := range lane[:w.IntN(len(lane)+1)] {
+				if f.e.poison == rejected {
+					break
+				}
+				f.store()
+			}
+		})
+	}
+}
+
+// landLate lets the broker append what a closed connection had brought it.
+func (w *world) landLate() {
+	w.edit(func() {
+		k := w.kafka
+		if len(k.orphans) == 0 {
+			return
+		}
+		i := w.IntN(len(k.orphans))
+		lane := k.orphans[i]
+		k.orphans = slices.Delete(k.orphans, i, i+1)
+		for _, f := range lane[:1+w.IntN(len(lane))] {
+			if f.e.poison == rejected {
+				break
+			}
+			w.reached[landedLate] = w.reached[landedLate] || !f.stored
+			f.store()
+		}
+	})
+}
+
+func (w *world) keepalive() {
+	w.edit(func() {
+		st := w.pg.holder
+		if st == nil {
+			return
+		}
+		at := st.decoded()
+		switch {
+		case st.at >= 0: // inside a transaction; no server says that it is beyond it, and it must not matter
+			if w.IntN(2) == 0 {
+				at = w.pg.flushedEnd
+			}
+		case w.IntN(4) == 0:
+			at = st.start
+		}
+		for range 1 + w.IntN(2) {
+			st.keepalive(at, w.IntN(3) == 0)
+		}
+		st.poke()
+	})
+}
+
+// foreign writes WAL that is not published.
+func (w *world) foreign() {
+	w.edit(func() {
+		w.pg.advance(false, 1+w.IntN(500))
+		if !w.pg.async {
+			w.pg.flush()
+		}
+		if st := w.pg.holder; st != nil && st.at < 0 && w.IntN(2) == 0 {
+			st.keepalive(st.decoded(), false)
+			st.poke()
+		}
+	})
+}
+
+func (w *world) cut() {
+	w.edit(func() {
+		keep := -1
+		if st := w.pg.holder; st != nil {
+			keep = w.IntN(len(st.queue)+2) - 1
+		}
+		w.pg.cut(keep)
+	})
+}
+
+func (w *world) crash() {
+	w.edit(func() {
+		w.pg.crash()
+		if len(w.alive()) > 0 && w.alive()[0].acked {
+			w.reached[skippedAfterCrash] = w.reached[skippedAfterCrash] || w.pg.done > w.pg.firstAfter(w.pg.confirmed)
+		}
+	})
+}
+
+func (w *world) save() { w.edit(func() { w.pg.saved = w.pg.confirmed }) }
+
+// loseStatus takes the ear of the server: a status update is lost on the way, or it arrives and the connection does not
+// live long enough to say so.
+func (w *world) loseStatus() {
+	w.edit(func() {
+		if st := w.pg.holder; st != nil {
+			if w.IntN(2) == 0 {
+				st.deaf = true
+			} else {
+				st.slams = true
+			}
+			w.trouble = time.Now()
+		}
+	})
+}
+
+// silence is a server that says nothing any more, whatever it is asked.
+func (w *world) silence() {
+	w.edit(func() {
+		if st := w.pg.holder; st != nil {
+			st.mute = true
+			w.reached[serverSilent] = true
+			w.trouble = time.Now()
+		}
+	})
+}
+
+func (w *world) nextBreaks() {
+	w.edit(func() {
+		if w.IntN(2) == 0 {
+			w.pg.breaks = 1 + w.IntN(30)
+		} else {
+			w.pg.still = w.IntN(3)
+		}
+	})
+}
+
+// notice is a warning of the server: one that means waiting, or one that nobody knows.
+func (w *world) notice() {
+	w.edit(func() {
+		st := w.pg.holder
+		if st == nil {
+			return
+		}
+		if w.IntN(3) > 0 {
+			st.say(sentItem{notice: &replication.Waiting{Message: "a standby has not caught up"}})
+		} else {
+			w.trouble = time.Now()
+			st.say(sentItem{notice: &replication.Error{Kind: replication.Protocol, Op: "read the stream", Err: errGone}})
+		}
+		st.poke()
+	})
+}
+
+// alterTable changes what rows look like: a column more and another order, or another partition.
+func (w *world) alterTable() { w.edit(func() { w.pg.table = w.IntN(len(w.pg.tables)) }) }
+
+// jump sets the server's clock.
+func (w *world) jump() {
+	w.edit(func() {
+		w.pg.skew = []time.Duration{0, 2 * time.Hour, -time.Hour, w.upTo(time.Hour), -w.upTo(time.Hour)}[w.IntN(5)]
+	})
+}
+
+// condition begins one that lasts, or ends one.
+func (w *world) condition() {
+	w.edit(func() {
+		if len(w.sick) > 0 && w.IntN(2) == 0 {
+			w.endCondition()
+			return
+		}
+		pg, k := w.pg, w.kafka
+		all := []condition{
+			{"server down", func() { pg.down = true; pg.cut(-1) }, func() { pg.down = false }},
+			{"slot held", func() { pg.held = pg.holder == nil }, func() { pg.held = false }},
+			{"connections hang", func() { pg.hang = make(chan struct{}); pg.cut(-1) }, func() { close(pg.hang); pg.hang = nil }},
+			{"checks fail", func() { pg.flaky = true }, func() { pg.flaky = false }},
+			{"checks cannot tell", func() { pg.pending = true }, func() { pg.pending = false }},
+			{"checks are slow", func() { pg.slow = w.upTo(4 * time.Second) }, func() { pg.slowUntil, pg.slow = time.Now().Add(2*pg.slow), 0 }},
+			{"Kafka cannot be opened", func() { k.openErr = []error{errKafka, simReasoned{}}[w.IntN(2)] }, func() { k.openErr = nil }},
+			{"probes fail", func() { k.probeErr = errKafka }, func() { k.probeErr = nil }},
+			{"topic missing", func() { k.missing[2] = true }, func() { k.missing[2] = false }}, // with no Wake: asked for again
+		}
+		c := pick(w, all)
+		for _, s := range w.sick {
+			if s.name == c.name {
+				return
+			}
+		}
+		w.tell("%s", c.name)
+		w.trouble = time.Now()
+		c.begin()
+		w.sick = append(w.sick, c)
+	})
+}
+
+// endCondition ends the oldest. w.mu is held.
+func (w *world) endCondition() {
+	w.tell("no more: %s", w.sick[0].name)
+	w.sick[0].end()
+	w.sick = w.sick[1:]
+	w.trouble = maxTime(time.Now(), w.pg.slowUntil)
+}

@@ -1,0 +1,110 @@
+package relay
+
+// mark is a nasty state. Runs that never meet one prove nothing about it.
+type mark int
+
+const (
+	killedInFlight mark = iota
+	killedInRetry
+	killedParked
+	killedDraining
+	killedInsideTx
+	killedBetweenAdjacent
+	twoHalfAcked
+	ackedBehindHole
+	keepaliveAhead
+	keepaliveInside
+	keepaliveRepeated
+	storedUnacked
+	partialBatch
+	repeatAfterKill
+	skippedAfterCrash
+	slotFellBack
+	tailLost
+	landedLate
+	hugeTx
+	sameLSN
+	adjacentCommits
+	olderRows
+	relationChanged
+	clockBack
+	statusLost
+	statusUnanswered
+	streamCutInside
+	serverSilent
+	hungProducer
+	refusedBatch
+	refusedAlone
+	refusedPoison
+	wasParked
+	wasWaitingForSlot
+	wasWaitingForTopic
+	wasWaitingForStandby
+	wasBackpressured
+	wasReconnecting
+	wasDraining
+	wasUndecided
+	drainIncomplete
+	notTold
+	cleanEnd
+	frozen
+	thawedLate
+	takenOver
+	slotAhead
+	hiddenRows
+	fatalLost
+	fatalPoison
+	fatalRight
+	fatalWrong
+	marks
+)
+
+var markNames = [marks]string{
+	killedInFlight: "killed with records in flight", killedInRetry: "killed while a retry was pending", killedParked: "killed while parked",
+	killedDraining: "killed while draining", killedInsideTx: "killed inside a transaction", killedBetweenAdjacent: "killed between two adjacent commits",
+	twoHalfAcked: "two transactions half acked at the end of a session", ackedBehindHole: "acked behind one that is not, at the end of a session",
+	keepaliveAhead: "keepalive ahead of acks", keepaliveInside: "keepalive inside a transaction", keepaliveRepeated: "keepalive repeated, or behind the last",
+	storedUnacked: "stored but ack lost", partialBatch: "a batch stored in part", repeatAfterKill: "a record repeated by a later process",
+	skippedAfterCrash: "acked before a server crash, sent by the server again and dropped", slotFellBack: "a crash took the slot back",
+	tailLost: "a crash took commits that were not flushed", landedLate: "records of a closed producer landed late", hugeTx: "a transaction larger than the window",
+	sameLSN: "rows of one LSN (COPY)", adjacentCommits: "commit LSN = end LSN of the one before", olderRows: "rows older than the commit before",
+	relationChanged: "relation changed", clockBack: "the server's clock jumped back", statusLost: "a status update lost on the way",
+	statusUnanswered: "a status update taken, and the connection lost", streamCutInside: "stream cut inside a transaction", serverSilent: "a server that says nothing any more",
+	hungProducer: "a producer that hangs", refusedBatch: "a batch refused", refusedAlone: "a record that went alone after a refusal", refusedPoison: "one record refused alone",
+	wasParked: "state parked", wasWaitingForSlot: "state waiting_for_slot", wasWaitingForTopic: "state waiting_for_topic", wasWaitingForStandby: "state waiting_for_standby",
+	wasBackpressured: "state backpressured", wasReconnecting: "state reconnecting", wasDraining: "state draining", wasUndecided: "the guard could not tell",
+	drainIncomplete: "drain incomplete", notTold: "stopped, and Postgres could not be told", cleanEnd: "a clean end", frozen: "a process frozen with the slot",
+	thawedLate: "a frozen process goes on after the slot was lost", takenOver: "taken over by a second process", slotAhead: "the slot ahead of what this process confirmed",
+	hiddenRows: "rows hidden by an altered publication", fatalLost: "stopped: slot, publication or history lost", fatalPoison: "stopped: poison",
+	fatalRight: "stopped: a right missing", fatalWrong: "stopped: configuration wrong",
+}
+
+// spoken marks what the relay says. w.mu is held.
+func (w *world) spoken(p *process, what string) {
+	switch what {
+	case string(Parked):
+		w.reached[wasParked] = true
+	case string(WaitingForSlot):
+		w.reached[wasWaitingForSlot] = true
+	case string(WaitingForTopic):
+		w.reached[wasWaitingForTopic] = true
+	case string(WaitingForStandby):
+		w.reached[wasWaitingForStandby] = true
+	case string(Backpressured):
+		w.reached[wasBackpressured] = true
+	case string(Reconnecting):
+		w.reached[wasReconnecting] = true
+	case string(Draining):
+		w.reached[wasDraining] = true
+	case "nothing more is confirmed for now":
+		w.reached[wasUndecided] = true
+	case "the slot is further ahead than we last confirmed: another instance was active, or somebody advanced it":
+		w.reached[slotAhead] = true
+		if p.stream.start <= p.said {
+			w.fail("%s finds the slot at %s further ahead than it confirmed, and had said %s", p, p.stream.start, p.said)
+		}
+	case "Kafka refuses a batch; sending record by record to find out which":
+		w.reached[refusedBatch] = true
+		p.careful = max(p.careful, p.sink.newest)
+	}
+}

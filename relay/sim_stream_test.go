@@ -1,0 +1,523 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// simSource is the server as one process sees it.
+type simSource struct{ p *process }
+
+func (s *simSource) Open(ctx context.Context) (Stream, error) {
+	p, w := s.p, s.p.w
+	pg := w.pg
+	p.spend(ctx, openStream, 3*time.Millisecond)
+	if err := p.call("open the stream"); err != nil {
+		return nil, err
+	}
+	if hang := pg.hang; hang != nil {
+		w.mu.Unlock()
+		select {
+		case <-hang:
+		case <-ctx.Done():
+		case <-p.dead:
+		}
+		if err := p.gate(); err != nil {
+			return nil, err
+		}
+	}
+	defer w.mu.Unlock()
+	switch {
+	case ctx.Err() != nil:
+		return nil, unavailable("connect to Postgres", ctx.Err())
+	case pg.down:
+		return nil, unavailable("connect to Postgres", errors.New("connection refused"))
+	case pg.openErr != nil:
+		return nil, pg.openErr
+	case pg.filter:
+		return nil, &replication.Error{Kind: replication.PublicationChanged, Op: "look", Err: errors.New("it has a row filter")}
+	case p.opened > 0 && p.altered != pg.altered:
+		return nil, &replication.Error{Kind: replication.PublicationChanged, Op: "look", Err: errors.New("it was altered")}
+	case pg.busy():
+		return nil, &replication.Error{Kind: replication.SlotActive, Op: "start slot", Err: errors.New("it is active for PID 4711")}
+	}
+	st := &simStream{
+		pg: pg, p: p, id: pg.id, start: pg.confirmed, pos: pg.confirmed, sent: pg.confirmed, next: pg.firstAfter(pg.confirmed), at: -1,
+		kick: make(chan struct{}, 1), guarded: pg.confirmed, began: time.Now(), lastStatus: time.Now(),
+	}
+	st.id.WALEnd = pg.flushedEnd
+	if p.opened == 0 {
+		p.altered = pg.altered
+	}
+	p.opened++
+	p.stream, pg.holder = st, st
+	if p.sink != nil {
+		p.sink.begin(st)
+	}
+	w.reached[takenOver] = w.reached[takenOver] || slices.ContainsFunc(w.procs[:p.n-1], func(q *process) bool { return !q.gone && !q.isDead && q.opened > 0 })
+	w.see(p, "streams from", uint64(st.start), uint64(st.id.WALEnd))
+	draw := p.draw(openStream)
+	if draw&1 == 0 {
+		st.keepalive(st.start, false) // the first ones echo the slot's position
+	}
+	switch {
+	case pg.still > 0:
+		pg.still--
+		st.end(errGone)
+	case pg.trickle:
+		pg.pump(int(draw >> 1 & 15))
+	default:
+		pg.pump(-1)
+	}
+	if pg.breaks > 0 && len(st.queue) > pg.breaks {
+		pg.cut(pg.breaks)
+		pg.breaks = 0
+	}
+	return st, nil
+}
+
+func (s *simSource) WaitFree(ctx context.Context, tick func(*replication.Slot)) error {
+	p, w := s.p, s.p.w
+	for {
+		if err := p.call("look whether the slot is free"); err != nil {
+			return err
+		}
+		slot, down := w.pg.slot(), w.pg.down
+		w.mu.Unlock()
+		if down {
+			return unavailable("look at the slot", errors.New("connection refused"))
+		}
+		tick(slot)
+		if !slot.Active {
+			return nil
+		}
+		p.spend(ctx, waitFree, 1000)
+		p.rest(ctx, time.Second)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (s *simSource) Look(ctx context.Context) (*replication.Slot, error) {
+	p := s.p
+	p.spend(ctx, lookAtSlot, 2*time.Millisecond)
+	if ctx.Err() != nil {
+		return nil, unavailable("connect to Postgres", ctx.Err())
+	}
+	if err := p.call("look at the slot"); err != nil {
+		return nil, err
+	}
+	defer p.w.mu.Unlock()
+	if p.w.pg.down {
+		return nil, unavailable("connect to Postgres", errors.New("connection refused"))
+	}
+	return p.w.pg.slot(), nil
+}
+
+// simStream is one session with the walsender, both ends of it.
+type simStream struct {
+	pg    *simPG
+	p     *process
+	id    replication.Identity
+	start pglogrepl.LSN
+	kick  chan struct{}
+	began time.Time
+
+	// the server's end
+	next     int // transaction that is sent next
+	at       int // message of it: -1 Begin, then its rows, then Commit
+	said     [4]*walsendertest.Table
+	sent     pglogrepl.LSN // how far it has sent
+	lastSent time.Time
+	err      error // it is over, once the queue is empty
+	mute     bool  // it says nothing any more
+	deaf     bool  // it hears nothing any more
+	slams    bool  // it takes the next status update and is gone
+
+	queue []sentItem // on its way
+
+	// the relay's end
+	inTx       bool
+	begun      *simTx
+	received   pglogrepl.LSN
+	guarded    pglogrepl.LSN  // what had been received when the last look that passed was taken
+	pos        pglogrepl.LSN  // of the last status update
+	freeze     *pglogrepl.LSN // none may be above it any more
+	lastStatus time.Time
+	lost       bool
+	buf        []byte
+	deadline   time.Time
+	interrupt  bool
+	closed     bool
+}
+
+// sentItem is a message, or a notice as the relay's end makes an error of it.
+type sentItem struct {
+	replication.Message
+	tx     *simTx // of Begin and Commit
+	notice error
+}
+
+// push sends one message, if there is one to be sent.
+func (st *simStream) push() bool {
+	pg := st.pg
+	for st.next < pg.flushed && pg.wal[st.next].hidden {
+		st.next++
+	}
+	if st.next >= pg.flushed || st.err != nil || st.mute {
+		return false
+	}
+	st.lastSent = time.Now()
+	tx := pg.wal[st.next]
+	switch {
+	case st.at < 0:
+		first := tx.commit
+		if len(tx.rows) > 0 {
+			first = tx.rows[0].lsn
+		}
+		st.say(sentItem{Message: replication.Message{WALStart: first, Data: walsendertest.Begin(tx.commit, tx.time, tx.xid)}, tx: tx})
+	case st.at < len(tx.rows):
+		r := &tx.rows[st.at]
+		if !slices.Contains(st.said[:], r.table) {
+			i := slices.IndexFunc(st.said[:], func(t *walsendertest.Table) bool { return t == nil || t.OID == r.table.OID })
+			pg.w.reached[relationChanged] = pg.w.reached[relationChanged] || st.said[i] != nil
+			st.said[i] = r.table
+			st.say(sentItem{Message: replication.Message{Data: walsendertest.Relation(r.table)}})
+			return true
+		}
+		st.say(sentItem{Message: replication.Message{WALStart: r.lsn, Data: r.msg}})
+	default:
+		st.say(sentItem{Message: replication.Message{WALStart: tx.end, Data: walsendertest.Commit(tx.commit, tx.end, tx.time)}, tx: tx})
+		st.sent, st.next, st.at = tx.end, st.next+1, -1
+		return true
+	}
+	st.at++
+	return true
+}
+
+// decoded is how far the server can say it is: in front of the next transaction that it has to send.
+func (st *simStream) decoded() pglogrepl.LSN {
+	pg := st.pg
+	for st.at < 0 && st.next < pg.flushed && pg.wal[st.next].hidden {
+		st.next++
+	}
+	if st.next < pg.flushed {
+		return pg.wal[st.next].commit
+	}
+	return pg.flushedEnd
+}
+
+func (st *simStream) keepalive(end pglogrepl.LSN, reply bool) {
+	st.say(sentItem{Message: replication.Message{ServerWALEnd: end, ReplyRequested: reply}})
+}
+
+func (st *simStream) say(m sentItem) {
+	if !st.mute && st.err == nil {
+		st.queue = append(st.queue, m)
+	}
+}
+
+// end is the end of the connection, of which the relay does not know yet.
+func (st *simStream) end(err error) {
+	if st.err == nil {
+		st.err = err
+	}
+	if st.pg.holder == st {
+		st.pg.holder = nil
+	}
+	st.pg.w.trouble = time.Now()
+}
+
+func (st *simStream) poke() {
+	select {
+	case st.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (st *simStream) Identity() replication.Identity { return st.id }
+func (st *simStream) Start() pglogrepl.LSN           { return st.start }
+func (st *simStream) Missing() []string              { return nil }
+func (st *simStream) IdleTimeout() time.Duration     { return st.pg.idle }
+
+func (st *simStream) SetDeadline(t time.Time) bool {
+	st.pg.w.mu.Lock()
+	defer st.pg.w.mu.Unlock()
+	if st.interrupt {
+		st.interrupt = false
+		return false
+	}
+	st.deadline = t
+	return true
+}
+
+func (st *simStream) Interrupt() {
+	st.pg.w.mu.Lock()
+	defer st.pg.w.mu.Unlock()
+	st.interrupt, st.deadline = true, time.Unix(1, 0)
+	st.poke()
+}
+
+func (st *simStream) Receive() (replication.Message, error) {
+	var timer *time.Timer
+	for {
+		m, ok, left, err := st.read()
+		if ok || err != nil {
+			if timer != nil {
+				timer.Stop()
+			}
+			return m, err
+		}
+		if timer == nil {
+			timer = time.NewTimer(left)
+		} else {
+			timer.Reset(left)
+		}
+		select {
+		case <-st.kick:
+		case <-timer.C:
+		case <-st.p.dead:
+		}
+	}
+}
+
+func (st *simStream) read() (m replication.Message, ok bool, left time.Duration, err error) {
+	if err := st.p.gate(); err != nil {
+		return m, false, 0, err
+	}
+	w := st.pg.w
+	defer func() { // count has unlocked it when the process dies
+		if err != errDead {
+			w.mu.Unlock()
+		}
+	}()
+	left = time.Until(st.deadline)
+	switch {
+	case st.closed:
+		w.fail("%s: Receive after Close", st.p)
+		return m, false, 0, errGone
+	case left <= 0:
+		return m, false, 0, replication.ErrDeadline
+	case len(st.queue) == 0 && st.err == nil:
+		return m, false, left, nil
+	}
+	if err := st.p.count("receive"); err != nil {
+		return m, false, 0, errDead
+	}
+	if len(st.queue) == 0 {
+		w.reached[streamCutInside] = w.reached[streamCutInside] || st.inTx
+		w.see(st.p, "stream is over", 0, 0)
+		st.lost = true
+		return m, false, 0, st.err
+	}
+	item := st.queue[0]
+	st.queue = st.queue[1:]
+	if item.notice != nil {
+		w.see(st.p, "receive a notice", 0, 0)
+		if !errors.As(item.notice, new(*replication.Waiting)) {
+			st.stand()
+		}
+		return m, false, 0, item.notice
+	}
+	w.messages++
+	m = item.Message
+	kind := byte('k')
+	if m.Data == nil {
+		if !st.inTx {
+			w.reached[keepaliveRepeated] = w.reached[keepaliveRepeated] || m.ServerWALEnd <= st.received
+			w.reached[keepaliveAhead] = w.reached[keepaliveAhead] || st.pg.done < len(st.pg.wal) && m.ServerWALEnd > st.pg.wal[st.pg.done].commit
+			st.received = max(st.received, m.ServerWALEnd)
+		} else {
+			w.reached[keepaliveInside] = true
+		}
+	} else {
+		kind = m.Data[0]
+		switch kind {
+		case 'B':
+			st.inTx, st.begun = true, item.tx
+		case 'C':
+			st.inTx = false
+			st.received = max(st.received, m.WALStart)
+			item.tx.readAt, item.tx.readIn = time.Now(), st
+		}
+		// What was lent is overwritten by what is lent next.
+		st.buf = append(st.buf[:0], m.Data...)
+		m.Data = st.buf
+	}
+	w.see(st.p, "receive", uint64(kind), uint64(m.WALStart|m.ServerWALEnd))
+	if w.messages == w.cutAfter {
+		st.queue = nil
+		st.end(errGone)
+	}
+	return m, true, 0, nil
+}
+
+// stand forbids that any later status update moves: something is wrong of which the relay has been told.
+func (st *simStream) stand() {
+	if st.freeze == nil {
+		at := st.pos
+		st.freeze = &at
+	}
+}
+
+func (st *simStream) Status(confirmed pglogrepl.LSN, reply bool, now time.Time) error {
+	if err := st.p.call("status"); err != nil {
+		return err
+	}
+	defer st.pg.w.mu.Unlock()
+	if gap := time.Since(st.lastStatus); gap > 6500*time.Millisecond {
+		st.pg.w.fail("%s: no status update for %s", st.p, gap)
+	}
+	return st.status(confirmed, reply, now)
+}
+
+func (st *simStream) status(confirmed pglogrepl.LSN, reply bool, now time.Time) error {
+	w, p := st.pg.w, st.p
+	w.see(p, "status", uint64(confirmed), 0)
+	p.said = max(p.said, confirmed)
+	switch {
+	case confirmed == 0:
+		w.fail("%s sends a status update with position 0/0", p)
+	case st.closed:
+		w.fail("%s sends a status update after Close", p)
+	case confirmed < st.pos:
+		w.fail("%s confirms %s after %s: it fell", p, confirmed, st.pos)
+	case confirmed > max(st.received, st.start):
+		w.fail("%s confirms %s, but only %s was received", p, confirmed, st.received)
+	case confirmed > st.guarded:
+		w.fail("%s confirms %s, but when the last look at the catalogs passed, only %s had been received", p, confirmed, st.guarded)
+	case st.freeze != nil && confirmed > *st.freeze:
+		w.fail("%s confirms %s although confirmation was to stand still at %s", p, confirmed, *st.freeze)
+	case !now.Equal(time.Now()) && !p.wasFrozen:
+		w.fail("%s: the clock of a status update is %s, it is %s", p, now, time.Now())
+	}
+	moved := confirmed > st.pos
+	st.pos, st.lastStatus = confirmed, time.Now()
+	switch {
+	case st.lost:
+		return errGone
+	case st.err != nil || st.deaf:
+		// Written into a socket whose other end does not read any more. A second time the kernel may know.
+		w.reached[statusLost] = w.reached[statusLost] || moved
+		if st.err != nil && p.draw(loseStatus)&1 == 0 {
+			st.lost = true
+			return errGone
+		}
+		return nil
+	}
+	st.pg.took(p, confirmed)
+	if st.slams {
+		w.reached[statusUnanswered] = w.reached[statusUnanswered] || moved
+		st.end(errGone)
+		st.lost = true
+		return errGone
+	}
+	if reply {
+		st.keepalive(st.decoded(), false)
+		st.poke()
+	}
+	return nil
+}
+
+func (st *simStream) Check(ctx context.Context) (*replication.Slot, error) {
+	p, w, pg := st.p, st.pg.w, st.pg
+	slow := pg.slowness()
+	p.spend(ctx, checkBefore, slow)
+	if ctx.Err() != nil {
+		return nil, unavailable("check publication", ctx.Err())
+	}
+	if err := p.call("check"); err != nil {
+		return nil, err
+	}
+	received := max(st.received, st.start)
+	err := pg.lookErr
+	switch {
+	case pg.down || pg.flaky:
+		err = unavailable("check publication", errors.New("unexpected EOF"))
+	case err != nil:
+	case pg.filter || p.altered != pg.altered:
+		err = &replication.Error{Kind: replication.PublicationChanged, Op: "check publication", Err: errors.New("it was altered")}
+	case pg.pending:
+		err = replication.ErrUndecided
+	}
+	w.see(p, "check", uint64(received), 0)
+	slot := pg.slot()
+	w.mu.Unlock()
+	p.spend(ctx, checkAfter, slow)
+	if ctx.Err() != nil {
+		return nil, unavailable("check publication", ctx.Err())
+	}
+	if err := p.gate(); err != nil {
+		return nil, err
+	}
+	defer w.mu.Unlock()
+	if err != nil {
+		w.trouble = time.Now()
+		if fatal(err) {
+			st.stand()
+		}
+		return nil, err
+	}
+	st.guarded = max(st.guarded, received)
+	return slot, nil
+}
+
+// fatal reports whether an error ends the process.
+func fatal(err error) bool {
+	v := classify(err, true)
+	return v.class != Retry
+}
+
+// slowness is how long either half of a Check may take.
+func (pg *simPG) slowness() time.Duration {
+	pg.w.mu.Lock()
+	defer pg.w.mu.Unlock()
+	return max(pg.slow, 2*time.Millisecond)
+}
+
+func (st *simStream) Resolve(ctx context.Context, oid uint32, _, name string) (bool, error) {
+	st.p.spend(ctx, resolveRelation, 2*time.Millisecond)
+	if err := st.p.call("resolve"); err != nil {
+		return false, err
+	}
+	defer st.pg.w.mu.Unlock()
+	if st.pg.down {
+		return false, unavailable("look up a relation", errors.New("unexpected EOF"))
+	}
+	return oid != st.pg.other.OID, nil
+}
+
+func (st *simStream) Close(last pglogrepl.LSN, now time.Time) error {
+	p, w := st.p, st.pg.w
+	if err := p.call("close the stream"); err != nil {
+		return err
+	}
+	defer w.mu.Unlock()
+	if st.closed {
+		w.fail("%s closes a stream twice", p)
+		return errGone
+	}
+	w.see(p, "close the stream", uint64(last), 0)
+	var err error
+	if last != 0 && !st.lost {
+		err = st.status(last, false, now)
+	}
+	st.closed = true
+	if p.stream == st {
+		p.stream = nil
+		p.idle = time.Now()
+	}
+	if st.err != nil || st.deaf || st.lost { // nobody has answered
+		err = errGone
+	}
+	st.end(errGone)
+	return err
+}

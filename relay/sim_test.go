@@ -1,0 +1,347 @@
+// The simulator: the real relay, tracker, decoder and router between a fake server and a fake broker, in fake time.
+//
+// A run is one seed. The seed draws the sizes (window, time-outs), what this run likes to do, and then a script of
+// steps: rows written, commits, acknowledgements, faults of the server, of the network, of the broker, of the process
+// itself (sim_ops_test.go, sim_life_test.go). After each step everything happens that follows from it, and some time
+// passes. In the end all that ails is healed, and everything must be delivered and confirmed in time. The relay's own
+// jitter comes from the seed too, every call into a fake takes an odd time of its own, and no two goroutines do anything
+// at the same instant: a seed is always the same run, which TestSimSameTwice checks.
+//
+// What is checked, at each call and not only at the end (failures.md, §4.2):
+//
+//   - no loss (I1): heal; no gap in what a session sends (simSink.Send)
+//   - order per key (I2): flight.store
+//   - repeats only after a fault, the same bytes, and nothing that the process knows to be in Kafka (I3): simSink.Send,
+//     simSink.learn; acked but not confirmed only for a moment (world.calm)
+//   - no phantom (I4): simSink.Send
+//   - confirmed never beyond an unacked commit, what was received, what a look at the catalogs has covered, or what stands
+//     frozen (I5): simStream.status, simPG.took
+//   - lag 0 in time after everything is healed (I6): heal
+//   - what no retry mends ends the process with the class it should (I9): judgeEnd
+//
+// A run that fails is run again with its story, what was done and what the relay did. OUTBOXCDC_TEST_SEED=n does that for
+// one seed, failed or not. OUTBOXCDC_TEST_SIM is how long TestSim runs on fresh seeds, or how many: "10m", "100000".
+// testdata/seeds.txt has seeds that failed once; they mean something as long as simVersion stays, which counts the
+// changes of what a seed draws.
+package relay
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// simVersion changes with whatever makes a seed another run.
+const simVersion = 1
+
+// simOptions say which run.
+type simOptions struct {
+	seed     uint64
+	met      *Metrics
+	story    bool
+	dieAt    int  // the process dies in this call across the boundary
+	cutAfter int  // the stream is cut after so many messages
+	twice    bool // the trace must be the same
+	script   func(*world)
+}
+
+func simulate(t *testing.T, o simOptions) *world {
+	var w *world
+	synctest.Test(t, func(*testing.T) {
+		w = newWorld(o)
+		defer w.cleanUp()
+		if o.script != nil {
+			o.script(w)
+		} else {
+			w.run()
+		}
+	})
+	return w
+}
+
+func simMetrics() *Metrics { return NewMetrics(prometheus.NewRegistry(), "slot") }
+
+// simResult is what a test of the simulator has done.
+type simResult struct {
+	Test    string         `json:"test"`
+	Done    string         `json:"done"`   // in words
+	Faults  string         `json:"faults"` // of the catalogue
+	Runs    int            `json:"runs"`
+	Seconds float64        `json:"seconds"`
+	Reached map[string]int `json:"reached,omitempty"`
+	First   uint64         `json:"first_seed"`
+	Passed  bool           `json:"passed"`
+
+	slowest   time.Duration // from healed to lag 0
+	processor time.Duration
+}
+
+// simRuns runs next's runs, two at a time, until it has no more or one fails.
+func simRuns(t *testing.T, done, faults string, first uint64, next func(i int) (simOptions, bool)) *simResult {
+	t.Helper()
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
+	res := &simResult{Test: t.Name(), Done: done, Faults: faults, First: first, Reached: map[string]int{}}
+	var mu sync.Mutex
+	var counter atomic.Int64
+	var stop atomic.Bool
+	var failed *simOptions
+	begun, used := time.Now(), processorTime()
+	t.Run("runs", func(t *testing.T) {
+		for n := range min(2, runtime.GOMAXPROCS(0)) {
+			t.Run(strconv.Itoa(n), func(t *testing.T) {
+				t.Parallel()
+				met := simMetrics()
+				var reached [marks]int
+				runs, slowest := 0, time.Duration(0)
+				for !stop.Load() {
+					o, more := next(int(counter.Add(1) - 1))
+					if !more {
+						break
+					}
+					o.met = met
+					w := watched(t, o)
+					runs++
+					if o.twice && w.broken == "" {
+						if again := watched(t, o); again.trace != w.trace {
+							w.broken = fmt.Sprintf("another trace the second time: %016x, %016x", w.trace, again.trace)
+						}
+					}
+					slowest = max(slowest, w.slowest)
+					for i, r := range w.reached {
+						if r {
+							reached[i]++
+						}
+					}
+					if w.broken != "" {
+						stop.Store(true)
+						mu.Lock()
+						failed = &o
+						mu.Unlock()
+					}
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				res.Runs += runs
+				res.slowest = max(res.slowest, slowest)
+				for i, n := range reached {
+					res.Reached[markNames[i]] += n
+				}
+			})
+		}
+	})
+	res.Seconds, res.processor = time.Since(begun).Seconds(), processorTime()-used
+	if failed != nil {
+		tellStory(t, *failed, res.Runs)
+	}
+	res.Passed = !t.Failed()
+	res.write(t)
+	return res
+}
+
+// processorTime is what this process has used: on a busy machine the only measure of speed.
+func processorTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// watched is simulate, and says which seed it was if that never ends: in a bubble nobody else could.
+func watched(t *testing.T, o simOptions) *world {
+	timer := time.AfterFunc(time.Minute, func() {
+		buf := make([]byte, 1<<20)
+		fmt.Fprintf(os.Stderr, "seed %d does not end\n%s\n", o.seed, buf[:runtime.Stack(buf, true)])
+		os.Exit(2)
+	})
+	defer timer.Stop()
+	return simulate(t, o)
+}
+
+// tellStory runs a seed that failed again.
+func tellStory(t *testing.T, o simOptions, runs int) {
+	t.Helper()
+	o.story = true
+	w := simulate(t, o)
+	if w.broken == "" {
+		w.broken = "this time all is well"
+	}
+	story := w.story.String()
+	for range 100 { // until it is another run again
+		if v := simulate(t, o); o.twice && v.trace != w.trace {
+			story, w.broken = firstDifference(story, v.story.String()), "another trace the second time"
+			break
+		}
+	}
+	const enough = 200_000
+	if len(story) > enough {
+		story = "…" + story[len(story)-enough:]
+	}
+	what := ""
+	if o.dieAt+o.cutAfter > 0 {
+		what = fmt.Sprintf(" (the process dies in call %d, the stream is cut after message %d; 0: neither)", o.dieAt, o.cutAfter)
+	}
+	t.Errorf("%s\n%s\nseed %d of generator %d%s, after %d runs. To repeat it:\nOUTBOXCDC_TEST_SEED=%d go test -run '^%s$' ./relay",
+		story, w.broken, o.seed, simVersion, what, runs, o.seed, t.Name())
+}
+
+// firstDifference is what the stories say just before they part.
+func firstDifference(a, b string) string {
+	one, two := strings.Split(a, "\n"), strings.Split(b, "\n")
+	for i := range min(len(one), len(two)) {
+		if one[i] != two[i] {
+			return strings.Join(one[max(0, i-30):i], "\n") + "\n--- once:\n" + strings.Join(one[i:min(i+15, len(one))], "\n") +
+				"\n--- and then:\n" + strings.Join(two[i:min(i+15, len(two))], "\n")
+		}
+	}
+	return a
+}
+
+// write leaves the result for whoever asked for it (internal/prove).
+func (r *simResult) write(t *testing.T) {
+	t.Helper()
+	t.Logf("%d runs in %.1f s, %.0f a minute; %.2f ms of processor time each", r.Runs, r.Seconds, float64(r.Runs)/r.Seconds*60,
+		r.processor.Seconds()*1000/float64(r.Runs))
+	dir := os.Getenv("OUTBOXCDC_TEST_DIR")
+	if dir == "" {
+		return
+	}
+	line, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "simulator.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // it was written
+	if _, err := f.Write(append(line, '\n')); err != nil {
+		t.Error(err)
+	}
+}
+
+// givenSeed is that of OUTBOXCDC_TEST_SEED.
+func givenSeed(t *testing.T) (uint64, bool) {
+	t.Helper()
+	text := os.Getenv("OUTBOXCDC_TEST_SEED")
+	if text == "" {
+		return 0, false
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("OUTBOXCDC_TEST_SEED: %v", err)
+	}
+	return seed, true
+}
+
+// simBudget is how long, or for how many seeds, TestSim runs.
+func simBudget(t *testing.T) (time.Duration, int) {
+	t.Helper()
+	text := os.Getenv("OUTBOXCDC_TEST_SIM")
+	switch {
+	case text == "" && testing.Short():
+		return 3 * time.Second, 0
+	case text == "":
+		return 40 * time.Second, 0
+	}
+	if n, err := strconv.Atoi(text); err == nil {
+		return 0, n
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("OUTBOXCDC_TEST_SIM: %v", err)
+	}
+	return d, 0
+}
+
+// TestSim runs the seeds that failed once, and then fresh ones.
+func TestSim(t *testing.T) {
+	if seed, ok := givenSeed(t); ok {
+		w := simulate(t, simOptions{seed: seed, met: simMetrics(), story: true})
+		t.Logf("%s\ntrace %016x", w.story, w.trace)
+		if w.broken != "" {
+			t.Errorf("seed %d: %s", seed, w.broken)
+		}
+		return
+	}
+	known := knownSeeds(t)
+	first := rand.Uint64()
+	d, n := simBudget(t)
+	end := time.Now().Add(d)
+	res := simRuns(t, "random runs of everything that the script knows, fresh seeds", "", first, func(i int) (simOptions, bool) {
+		if i < len(known) {
+			return simOptions{seed: known[i]}, true
+		}
+		i -= len(known)
+		return simOptions{seed: first + uint64(i)}, n > 0 && i < n || n == 0 && time.Now().Before(end)
+	})
+	t.Logf("first seed %d; after everything is healed, lag is 0 within %s", first, res.slowest)
+	if t.Failed() {
+		return
+	}
+	for m, name := range markNames {
+		if res.Reached[name] == 0 && res.Runs >= 10_000 {
+			t.Errorf("in %d runs never reached: %s (%d)", res.Runs, name, m)
+		}
+	}
+	if testing.Verbose() {
+		for _, name := range markNames {
+			t.Logf("%9d  %s", res.Reached[name], name)
+		}
+	}
+}
+
+// knownSeeds are those of testdata/seeds.txt that this generator draws the same run from.
+func knownSeeds(t *testing.T) []uint64 {
+	t.Helper()
+	f, err := os.Open("testdata/seeds.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // it was read
+	var out []uint64
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		text, _, _ := strings.Cut(lines.Text(), "#")
+		var version int
+		var seed uint64
+		switch n, err := fmt.Sscan(text, &version, &seed); {
+		case strings.TrimSpace(text) == "":
+		case n != 2:
+			t.Fatalf("testdata/seeds.txt: %q: %v", lines.Text(), err)
+		case version == simVersion:
+			out = append(out, seed)
+		}
+	}
+	return out
+}
+
+// TestSimSameTwice: a seed is a whole run. Every call across the boundary, with its time, is the same the second time.
+func TestSimSameTwice(t *testing.T) {
+	n := 1000
+	if testing.Short() {
+		n = 100
+	}
+	first := rand.Uint64()
+	if seed, ok := givenSeed(t); ok {
+		first, n = seed, 1
+	}
+	simRuns(t, "each seed twice: the same trace", "", first, func(i int) (simOptions, bool) {
+		return simOptions{seed: first + uint64(i), twice: true}, i < n
+	})
+}

@@ -1,0 +1,373 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// world is one run: a server, a broker, and the processes that come and go between them. The script (sim_ops_test.go)
+// is a goroutine of its own, the only one that draws from Rand. It does one thing and waits until nothing moves any more.
+type world struct {
+	*rand.Rand
+	seed  uint64
+	begun time.Time
+	cfg   Config
+	met   *Metrics // of all processes; nobody looks at them
+
+	mu    sync.Mutex // guards everything below, and all of pg and kafka
+	pg    *simPG
+	kafka *simKafka
+	procs []*process
+
+	calls    int    // calls across the boundary so far
+	dieAt    int    // the number of the one in which the process dies; 0: none
+	messages int    // that were read from a stream so far
+	cutAfter int    // so many the stream is cut; 0: it is not
+	trace    uint64 // hash of everything that was seen at the boundary
+	story    *strings.Builder
+	broken   string // the first invariant that does not hold
+	reached  [marks]bool
+	trouble  time.Time // when something was last wrong that may delay a status update
+	slowest  time.Duration
+
+	excused map[Class]string // what may end a process now, and why
+	sick    []condition      // that last
+	over    bool             // nothing more can be learnt from this run
+	lastOp  string
+}
+
+func newWorld(o simOptions) *world {
+	w := &world{
+		Rand: rand.New(rand.NewPCG(o.seed, simVersion)), seed: o.seed, begun: time.Now(), met: o.met, cfg: DefaultConfig(),
+		dieAt: o.dieAt, cutAfter: o.cutAfter, trace: 14695981039346656037, excused: map[Class]string{},
+	}
+	if o.story {
+		w.story = &strings.Builder{}
+	}
+	w.cfg.MaxEvents = 1 + w.IntN(30)
+	// No whole seconds: two timers that start and end together would be another run each time.
+	w.cfg.ParkAfter = time.Duration(10+w.IntN(30))*time.Second + 1_000_037
+	w.cfg.ShutdownTimeout = time.Duration(1+w.IntN(10))*time.Second + 3_000_011
+	w.pg, w.kafka = newSimPG(w), newSimKafka(w)
+	return w
+}
+
+// fail notes the first thing that is wrong; the script stops at its next step. w.mu is held.
+func (w *world) fail(format string, args ...any) {
+	if w.broken == "" {
+		w.broken = fmt.Sprintf(format, args...)
+		if w.story != nil {
+			fmt.Fprintf(w.story, "%11s  *** %s\n", w.now(), w.broken)
+		}
+	}
+}
+
+func (w *world) now() time.Duration { return time.Since(w.begun) }
+
+// see adds one thing that happened at the boundary to the trace, and to the story if there is one. w.mu is held.
+func (w *world) see(p *process, what string, a, b uint64) {
+	n := uint64(0)
+	if p != nil {
+		n = uint64(p.n)
+	}
+	h := w.trace
+	for i := range len(what) {
+		h = (h ^ uint64(what[i])) * 1099511628211
+	}
+	for _, x := range [...]uint64{uint64(w.now()), n, a, b} {
+		h = (h ^ x) * 1099511628211
+		h ^= h >> 29
+	}
+	w.trace = h
+	if w.story != nil {
+		fmt.Fprintf(w.story, "%11s  %s %s %x %x\n", w.now().Truncate(time.Microsecond), p, what, a, b)
+	}
+}
+
+// tell adds what the script does.
+func (w *world) tell(format string, args ...any) {
+	if w.story != nil {
+		fmt.Fprintf(w.story, "%11s  — %s\n", w.now().Truncate(time.Microsecond), fmt.Sprintf(format, args...))
+	}
+}
+
+// process is one life of the daemon. It may die, be frozen, or be told to stop.
+type process struct {
+	w      *world
+	n      int // 1 is the first
+	relay  *Relay
+	cancel context.CancelFunc
+	over   chan struct{} // closed when Run has returned
+	err    error         // what it returned; good once over
+
+	// w.mu guards these
+	dead      chan struct{} // closed when it is killed: no call of it has an effect any more
+	isDead    bool
+	wasFrozen bool
+	thaw      chan struct{} // while it is frozen; closed when it goes on
+	told      bool          // to stop
+	gone      bool          // it has ended, and the script has seen that
+	sink      *simSink
+	stream    *simStream
+	known     []bool        // by event: it may not send this again
+	said      pglogrepl.LSN // the highest position in a status update of its
+	done      pglogrepl.LSN // commit LSN of the last transaction that it knows to be wholly in Kafka
+	careful   pglogrepl.LSN // up to this commit LSN it sends record by record
+	failed    func(error)   // of its newest sink
+	altered   int           // what the catalogs were when it first looked
+	acked     bool          // it has had an acknowledgement
+	opened    int           // streams
+	counts    [lastPlace]uint64
+	idle      time.Time // when it last had no session
+	history   bool      // it knows transactions, so that another history must end it
+}
+
+// place is where in the fakes time passes. Each has draws of its own, so that they do not depend on which goroutine
+// comes first.
+type place int
+
+const (
+	openKafka place = iota
+	probeKafka
+	openStream
+	lookAtSlot
+	waitFree
+	checkBefore
+	checkAfter
+	resolveRelation
+	loseStatus
+	lookUpTopic
+	lastPlace
+)
+
+// draw is the next random number of a place. w.mu is held.
+func (p *process) draw(at place) uint64 {
+	p.counts[at]++
+	x := p.w.seed ^ uint64(p.n)<<48 ^ uint64(at)<<40 ^ p.counts[at]
+	for range 2 { // splitmix64
+		x += 0x9e3779b97f4a7c15
+		x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+		x = (x ^ x>>27) * 0x94d049bb133111eb
+		x ^= x >> 31
+	}
+	return x
+}
+
+var errDead = &replication.Error{Kind: replication.Unavailable, Op: "talk", Err: errors.New("the process is dead")}
+
+// call begins every call of the relay across the boundary: it counts; while the process is frozen it does not return; in
+// a dead process it is an error. Without an error w.mu is held.
+func (p *process) call(what string) error {
+	if err := p.gate(); err != nil {
+		return err
+	}
+	return p.count(what)
+}
+
+// count may be the death of the process; then w.mu is not held any more.
+func (p *process) count(what string) error {
+	w := p.w
+	w.calls++
+	if w.calls == w.dieAt {
+		w.see(p, "dies in "+what, 0, 0)
+		p.die()
+		w.mu.Unlock()
+		return errDead
+	}
+	return nil
+}
+
+// gate locks w.mu for a process that lives and is not frozen.
+func (p *process) gate() error {
+	w := p.w
+	w.mu.Lock()
+	for {
+		thaw := p.thaw
+		switch {
+		case p.isDead:
+			w.mu.Unlock()
+			return errDead
+		case thaw == nil:
+			return nil
+		}
+		w.mu.Unlock()
+		select {
+		case <-thaw:
+		case <-p.dead:
+		}
+		w.mu.Lock()
+	}
+}
+
+// spend lets time pass in a call, an odd number of nanoseconds, so that no two things happen at once and a seed is
+// always the same run. It is over early if ctx or the process is.
+func (p *process) spend(ctx context.Context, at place, atMost time.Duration) {
+	p.w.mu.Lock()
+	d := time.Duration(p.draw(at)%uint64(atMost))&^1 + 1001 + 2*time.Duration(p.n)
+	p.w.mu.Unlock()
+	p.rest(ctx, d)
+}
+
+func (p *process) rest(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-p.dead:
+	}
+}
+
+// die is kill -9. What is on its way to Kafka the script decides about. w.mu is held.
+func (p *process) die() {
+	if p.isDead {
+		return
+	}
+	p.isDead = true
+	close(p.dead)
+	if p.sink != nil {
+		p.sink.abandon()
+	}
+	if st := p.stream; st != nil {
+		if st.pg.holder == st { // a dead machine, unlike a dead process, does not say that it is gone
+			if draw := p.draw(lastPlace - 1); draw&3 == 0 {
+				st.pg.heldUntil = time.Now().Add(time.Duration(draw>>2) % (15 * time.Second))
+			}
+		}
+		st.end(errDead)
+		st.poke()
+	}
+}
+
+// start begins a process.
+func (w *world) start() *process {
+	w.mu.Lock()
+	p := &process{w: w, n: len(w.procs) + 1, dead: make(chan struct{}), over: make(chan struct{}), idle: time.Now()}
+	w.procs = append(w.procs, p)
+	w.see(p, "starts", 0, 0)
+	w.mu.Unlock()
+	p.relay = New(w.cfg, &simSource{p}, &simBrokers{p}, simRouter(), w.met, slog.New(&simLog{p: p}))
+	p.relay.jitter = rand.New(rand.NewPCG(w.seed, uint64(p.n)<<32)).Int64N
+	var ctx context.Context
+	ctx, p.cancel = context.WithCancel(context.Background())
+	go func() {
+		defer close(p.over)
+		defer func() {
+			if broken := recover(); broken != nil {
+				p.err = fmt.Errorf("panic: %v", broken)
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.fail("Run panics: %v", broken)
+			}
+		}()
+		p.err = p.relay.Run(ctx)
+	}()
+	synctest.Wait()
+	return p
+}
+
+func simRouter() *router.Router {
+	cfg := router.DefaultConfig()
+	cfg.Topic = "{aggregate_type}"
+	r, err := router.New(cfg)
+	if err != nil {
+		panic(err)
+	}
+	return r
+}
+
+// ended reports whether Run has returned.
+func (p *process) ended() bool {
+	select {
+	case <-p.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// alive are the processes that have neither died nor ended.
+func (w *world) alive() []*process {
+	var out []*process
+	for _, p := range w.procs {
+		if !p.gone && !p.isDead {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// simLog takes what the relay says: changes of state into the trace, the rest as marks.
+type simLog struct {
+	p     *process
+	attrs string
+}
+
+func (l *simLog) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= slog.LevelInfo || l.p.w.story != nil
+}
+func (l *simLog) WithAttrs([]slog.Attr) slog.Handler { return l }
+func (l *simLog) WithGroup(string) slog.Handler      { return l }
+
+func (l *simLog) Handle(_ context.Context, r slog.Record) error {
+	w := l.p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l.p.isDead {
+		return nil
+	}
+	if r.Level >= slog.LevelInfo {
+		what := r.Message
+		if what == "state" {
+			r.Attrs(func(a slog.Attr) bool { // the first is the state
+				what = a.Value.String()
+				return false
+			})
+		}
+		w.spoken(l.p, what)
+		w.see(l.p, what, 0, 0)
+	}
+	if w.story != nil {
+		fmt.Fprintf(w.story, "%11s  %s says: %s", w.now().Truncate(time.Microsecond), l.p, r.Message)
+		r.Attrs(func(a slog.Attr) bool { fmt.Fprintf(w.story, " %s=%v", a.Key, a.Value); return true })
+		w.story.WriteByte('\n')
+	}
+	return nil
+}
+
+func (p *process) String() string {
+	if p == nil {
+		return "  "
+	}
+	return fmt.Sprintf("#%d", p.n)
+}
+
+// digest hashes what a record is made of.
+func digest(rec *router.Record) uint64 {
+	h := fnv.New64a()
+	add := func(b []byte) {
+		_, _ = h.Write(b)
+		_, _ = h.Write([]byte{0xFF, byte(len(b))})
+	}
+	add([]byte(rec.Topic))
+	add(rec.Key)
+	add(rec.Value)
+	for _, x := range rec.Headers {
+		add([]byte(x.Name))
+		add(x.Value)
+	}
+	return h.Sum64()
+}
