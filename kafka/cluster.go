@@ -54,7 +54,7 @@ func DefaultConfig() Config {
 	return Config{
 		DialTimeout:    5 * time.Second,
 		WriteTimeout:   15 * time.Second,
-		ReadTimeout:    20 * time.Second, // what a black hole has swallowed is sent again that long after it is over, at most
+		ReadTimeout:    12 * time.Second, // two in a row, for a batch and for the look-up after it, fit into park_after
 		AskTimeout:     10 * time.Second,
 		ProduceTimeout: 10 * time.Second,
 		Retries:        30, // with the pauses below about 50 s: elections and rolling restarts

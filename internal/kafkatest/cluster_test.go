@@ -14,6 +14,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outboxcdc/outboxcdc/internal/faultproxy"
 )
 
 func TestMain(m *testing.M) {
@@ -32,8 +34,16 @@ func TestFake(t *testing.T) {
 
 func TestReal(t *testing.T) {
 	begin := time.Now()
-	c := RealForTest(t, RealOptions{QuickStart: true})
+	p, err := faultproxy.Start("")
+	must(t, err)
+	t.Cleanup(func() { must(t, p.Close()) })
+	c := RealForTest(t, RealOptions{QuickStart: true, Proxied: []int{p.Port()}})
 	t.Logf("the real one started in %v", time.Since(begin).Round(time.Millisecond))
+	t.Run("StaysBehindItsProxy", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		staysBehindItsProxy(t, ctx, c, p)
+	})
 	conforms(t, c)
 }
 

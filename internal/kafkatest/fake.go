@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -25,6 +26,11 @@ type FakeOptions struct {
 	Dir string
 	// Port to listen on; 0 finds a free one.
 	Port int
+	// Brokers is how many there are, all in the one process; 0 means one. Port
+	// is the first one's.
+	Brokers int
+	// AutoCreate has topics made by whoever asks for them with leave to do so.
+	AutoCreate bool
 	// Settings are broker settings, as kfake.BrokerConfigs takes them.
 	Settings map[string]string
 	// SyncWrites has every batch flushed to the disk. What was acked survives
@@ -32,10 +38,13 @@ type FakeOptions struct {
 	SyncWrites bool
 }
 
-// Fake is kfake in a process of its own.
+// Fake is kfake in a process of its own. What real brokers do only when they
+// please it does when it is told to (see [Fake.Inject]).
 type Fake struct {
 	node
 	options FakeOptions
+	ports   []int // of all brokers
+	control int   // port of the control channel
 }
 
 var _ Cluster = (*Fake)(nil)
@@ -51,7 +60,9 @@ var serving atomic.Bool
 
 // serveOptions go to the child through serveEnv.
 type serveOptions struct {
-	Port       int
+	Ports      []int
+	Control    int
+	AutoCreate bool
 	DataDir    string
 	SyncWrites bool
 	Settings   map[string]string
@@ -80,9 +91,10 @@ func serve(raw string) error {
 	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
+	f := newFaults(len(o.Ports))
 	opts := []kfake.Opt{
-		kfake.NumBrokers(1),
-		kfake.Ports(o.Port),
+		kfake.Ports(o.Ports...),
+		kfake.ListenFn(f.listen),
 		kfake.DataDir(o.DataDir),
 		kfake.BrokerConfigs(o.Settings),
 		kfake.DefaultNumPartitions(1),
@@ -91,10 +103,19 @@ func serve(raw string) error {
 	if o.SyncWrites {
 		opts = append(opts, kfake.SyncWrites())
 	}
+	if o.AutoCreate {
+		opts = append(opts, kfake.AllowAutoTopicCreation())
+	}
+	// Before the brokers: once they answer, the control channel is there too.
+	control, err := net.Listen("tcp4", loopback(o.Control))
+	if err != nil {
+		return fmt.Errorf("open the control channel: %w", err)
+	}
 	cluster, err := kfake.NewCluster(opts...)
 	if err != nil {
 		return err
 	}
+	f.serve(control, cluster)
 	<-stop
 	cluster.Close()
 	return nil
@@ -108,7 +129,7 @@ func StartFake(ctx context.Context, o FakeOptions) (*Fake, error) {
 	f := &Fake{options: o}
 	f.name = "kfake"
 	f.spec = f.command
-	if err := f.place(o.Dir, "outboxcdc-kfake-", o.Port); err != nil {
+	if err := f.build(); err != nil {
 		f.removeDir()
 		return nil, err
 	}
@@ -119,6 +140,31 @@ func StartFake(ctx context.Context, o FakeOptions) (*Fake, error) {
 	return f, nil
 }
 
+func (f *Fake) build() (err error) {
+	if err := f.place(f.options.Dir, "outboxcdc-kfake-", f.options.Port); err != nil {
+		return err
+	}
+	f.ports = []int{f.port}
+	for len(f.ports) < f.options.Brokers {
+		port, err := child.FreePort()
+		if err != nil {
+			return err
+		}
+		f.ports = append(f.ports, port)
+	}
+	f.control, err = child.FreePort()
+	return err
+}
+
+// Brokers are the addresses of all.
+func (f *Fake) Brokers() []string {
+	all := make([]string, len(f.ports))
+	for i, port := range f.ports {
+		all[i] = loopback(port)
+	}
+	return all
+}
+
 // command is how the fake is started, each time.
 func (f *Fake) command() child.Spec {
 	self := "/proc/self/exe" // this program, also when its file was replaced
@@ -126,7 +172,9 @@ func (f *Fake) command() child.Spec {
 		self, _ = os.Executable() // its error comes again when "" is started
 	}
 	raw, err := json.Marshal(serveOptions{
-		Port:       f.port,
+		Ports:      f.ports,
+		Control:    f.control,
+		AutoCreate: f.options.AutoCreate,
 		DataDir:    filepath.Join(f.dir, "data"),
 		SyncWrites: f.options.SyncWrites,
 		Settings:   f.options.Settings,

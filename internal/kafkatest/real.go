@@ -24,6 +24,10 @@ type RealOptions struct {
 	Dir string
 	// Port to listen on; 0 finds a free one.
 	Port int
+	// Proxied are ports of 127.0.0.1 where proxies are that lead to ProxiedBackend: a client that goes through one finds
+	// the broker at that proxy's port, in all that the broker says of itself, and never goes around it. Brokers stay
+	// reachable directly.
+	Proxied []int
 	// Settings go to the broker's properties, over the ones of this package.
 	Settings map[string]string
 	// QuickStart makes Java compile quickly instead of well: the broker is up
@@ -40,7 +44,8 @@ type Real struct {
 	java       string
 	jars       string
 	options    RealOptions
-	controller int // port
+	controller int   // port
+	proxied    []int // ports that Options.Proxied lead to
 }
 
 var _ Cluster = (*Real)(nil)
@@ -75,6 +80,13 @@ func (r *Real) build(ctx context.Context) (err error) {
 	if r.controller, err = child.FreePort(); err != nil {
 		return err
 	}
+	for range r.options.Proxied {
+		port, err := child.FreePort()
+		if err != nil {
+			return err
+		}
+		r.proxied = append(r.proxied, port)
+	}
 	if err := r.writeProperties(); err != nil {
 		return err
 	}
@@ -87,16 +99,33 @@ func (r *Real) build(ctx context.Context) (err error) {
 func (r *Real) dataDir() string    { return filepath.Join(r.dir, "data") }
 func (r *Real) properties() string { return filepath.Join(r.dir, "server.properties") }
 
+// ProxiedBackend is where the proxy of Options.Proxied[i] has to lead to.
+func (r *Real) ProxiedBackend(i int) string { return "127.0.0.1:" + strconv.Itoa(r.proxied[i]) }
+
+// listeners returns what the broker listens on, what it calls that to clients, and how each is protected. The one that
+// a client has come by decides which name it hears.
+func (r *Real) listeners() (listen, advertise, protocol string) {
+	listen, advertise, protocol = "PLAINTEXT://"+r.address(), "PLAINTEXT://"+r.address(), "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+	for i, port := range r.options.Proxied {
+		name := ",PROXIED" + strconv.Itoa(i)
+		listen += name + "://" + r.ProxiedBackend(i)
+		advertise += name + "://127.0.0.1:" + strconv.Itoa(port)
+		protocol += name + ":PLAINTEXT"
+	}
+	return listen, advertise, protocol
+}
+
 func (r *Real) writeProperties() error {
 	controller := "127.0.0.1:" + strconv.Itoa(r.controller)
+	listen, advertise, protocol := r.listeners()
 	all := map[string]string{
 		"process.roles":                  "broker,controller",
 		"node.id":                        "1",
 		"controller.quorum.voters":       "1@" + controller,
-		"listeners":                      "PLAINTEXT://" + r.address() + ",CONTROLLER://" + controller,
-		"advertised.listeners":           "PLAINTEXT://" + r.address(),
+		"listeners":                      listen + ",CONTROLLER://" + controller,
+		"advertised.listeners":           advertise,
 		"controller.listener.names":      "CONTROLLER",
-		"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+		"listener.security.protocol.map": protocol,
 		"inter.broker.listener.name":     "PLAINTEXT",
 		"log.dirs":                       r.dataDir(),
 		// No topic is made by accident.
