@@ -28,6 +28,7 @@ type history struct {
 	Records []kafkatest.Record // the topics, from their beginning
 	Acks    []string           // ids whose commit a writer was told of
 	Never   []string           // ids that were rolled back, or whose transaction failed before its commit
+	Unsure  [][]string         // ids of each transaction whose writer was told nothing
 	Commits []commit           // and where, as far as known
 	Looks   []look             // of the sampler
 }
@@ -35,6 +36,9 @@ type history struct {
 // history collects it. Writers must have stopped.
 func (o *outbox) history() *history {
 	o.t.Helper()
+	for _, w := range o.writers {
+		must(o.t, w.settle(patience, false))
+	}
 	h := &history{Test: o.t.Name(), Truth: o.truth(), Records: o.readAll(), Commits: o.ledger.all()}
 	for i := range h.Truth {
 		h.Truth[i].Value = digest(h.Truth[i].Value)
@@ -46,6 +50,7 @@ func (o *outbox) history() *history {
 		w.mu.Lock()
 		h.Acks = append(h.Acks, w.committed...)
 		h.Never = append(h.Never, w.never...)
+		h.Unsure = append(h.Unsure, w.unsure...)
 		w.mu.Unlock()
 	}
 	if o.sampler != nil {
@@ -81,6 +86,17 @@ func (h *history) judge() *verdict {
 			v.problems = append(v.problems, fmt.Sprintf("the table has id %s, which never committed", id))
 		}
 	}
+	for _, ids := range h.Unsure {
+		n := 0
+		for _, id := range ids {
+			if there[id] {
+				n++
+			}
+		}
+		if n != 0 && n != len(ids) {
+			v.problems = append(v.problems, fmt.Sprintf("the table has %d of the %d rows of one transaction, such as id %s", n, len(ids), ids[0]))
+		}
+	}
 	if what := unsafeConfirm(h.Looks, h.Commits, v.first); what != "" {
 		v.problems = append(v.problems, what)
 	}
@@ -94,6 +110,7 @@ type historyLine struct {
 	Record *kafkatest.Record `json:"record,omitempty"`
 	Ack    string            `json:"ack,omitempty"`
 	Never  string            `json:"never,omitempty"`
+	Unsure []string          `json:"unsure,omitempty"`
 	Commit *commit           `json:"commit,omitempty"`
 	Look   *look             `json:"look,omitempty"`
 }
@@ -125,6 +142,9 @@ func (h *history) write(w io.Writer) error {
 	}
 	for _, id := range h.Never {
 		errs = append(errs, out.Encode(historyLine{Never: id}))
+	}
+	for _, ids := range h.Unsure {
+		errs = append(errs, out.Encode(historyLine{Unsure: ids}))
 	}
 	for i := range h.Commits {
 		errs = append(errs, out.Encode(historyLine{Commit: &h.Commits[i]}))
@@ -159,6 +179,8 @@ func readHistory(r io.Reader) (*history, error) {
 			h.Acks = append(h.Acks, line.Ack)
 		case line.Never != "":
 			h.Never = append(h.Never, line.Never)
+		case line.Unsure != nil:
+			h.Unsure = append(h.Unsure, line.Unsure)
 		case line.Commit != nil:
 			h.Commits = append(h.Commits, *line.Commit)
 		case line.Look != nil:
@@ -215,7 +237,8 @@ func plantedHistory(t *testing.T) (file string) {
 			}
 			h.Truth = append(h.Truth, row{check.Row{ID: id, Topic: "t", Key: []byte("k"), Value: value, Seq: i + 1}, "added"})
 			h.Records = append(h.Records, kafkatest.Record{Topic: "t", Offset: int64(i), Key: []byte("k"), Value: value, Headers: []kafkatest.Header{
-				{Key: "id", Value: []byte(id)}, {Key: "type", Value: []byte("added")},
+				{Key: "id", Value: []byte(id)},
+				{Key: "type", Value: []byte("added")},
 				{Key: "outboxcdc-position", Value: fmt.Appendf(nil, "1:7:1:%016X:0", 0x1000+i)},
 			}})
 			h.Acks = append(h.Acks, id)
@@ -224,6 +247,7 @@ func plantedHistory(t *testing.T) (file string) {
 			h.Looks = append(h.Looks, look{end, map[string]int64{"t/0": int64(i + 1)}})
 		}
 		h.Never = []string{"never"}
+		h.Unsure = [][]string{{"id-0", "id-1"}, {"nowhere", "nor here"}}
 		return h
 	}
 	stored := func(h *history) (*history, string) {
@@ -243,6 +267,7 @@ func plantedHistory(t *testing.T) (file string) {
 		"wrong value":           func(h *history) { h.Records[0].Value = []byte{} },
 		"has lost id id-9":      func(h *history) { h.Acks = append(h.Acks, "id-9") },
 		"which never committed": func(h *history) { h.Never = append(h.Never, "id-1") },
+		"2 of the 3 rows":       func(h *history) { h.Unsure[0] = append(h.Unsure[0], "half") },
 		"was not in Kafka then": func(h *history) { h.Looks[2].Ends["t/0"] = 2 },
 		"id-3, committed": func(h *history) {
 			h.Looks = slices.Insert(h.Looks, 0, look{h.Commits[3].End, map[string]int64{"t/0": 3}})

@@ -1,17 +1,29 @@
 package integration
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"os"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
 )
 
-// The daemon is killed thirty times under load, at random moments. Nothing is missing, the order holds, and what comes
+// The daemon is killed many times under load, at random moments. Nothing is missing, the order holds, and what comes
 // again is what the slot had not confirmed at the kill.
 func TestKill9UnderLoad(t *testing.T) {
-	const kills, window = 30, 200
+	t.Parallel()
+	const window = 200
+	kills := long(200, 30)
 	rnd := newRand(t)
-	o := newOutbox(t, options{types: []string{"order", "payment"}})
+	o := newOutbox(t, options{pg: heavyPostgres(t), types: []string{"order", "payment"}}) // a life is too short to read others' WAL
+	o.proves("F01", "kill -9 of the daemon at %d random times", kills)
 	o.sample()
 	w := o.write(load{rand: rnd, types: []string{"order", "payment"}})
 	begin := time.Now()
@@ -20,7 +32,8 @@ func TestKill9UnderLoad(t *testing.T) {
 		time.Sleep(50*time.Millisecond + time.Duration(rnd.Int64N(int64(650*time.Millisecond)))) // the moment is the test
 		r.kill9()
 	}
-	o.startStreaming()
+	o.start()
+	o.healed()
 	w.stop()
 	perSecond := float64(w.rows.Load()) / time.Since(begin).Seconds()
 	v := o.verify(patience)
@@ -28,7 +41,78 @@ func TestKill9UnderLoad(t *testing.T) {
 	// again and again within a second, as here, hardly gets to confirm (the guard looks once a second), and each start
 	// repeats what the last one delivered.
 	o.boundRepeats(v)
+	o.outcome(unconfirmedOnly)
 	t.Logf("%d repeats after %d kills, at %.0f rows/s", v.Repeats, kills, perSecond)
+}
+
+// unconfirmedOnly is what a row says where boundRepeats holds the repeats.
+const unconfirmedOnly = "repeats allowed: of each event, one for each start at which it was not confirmed"
+
+// The daemon is killed right after each step of its life that can be seen from outside: a line of its log, its first
+// record, its first confirmed position.
+func TestKill9AtEachStep(t *testing.T) {
+	t.Parallel()
+	rnd := newRand(t)
+	o := newOutbox(t, options{types: []string{"order", "payment"}})
+	line := func(text string) func(*relay) { return func(r *relay) { r.awaitLine(text) } }
+	stopping := func(text string) func(*relay) {
+		return func(r *relay) {
+			r.awaitState("streaming", patience)
+			r.signal(syscall.SIGTERM)
+			r.awaitLine(text)
+		}
+	}
+	steps := []func(*relay){
+		line(`"msg":"starting"`), line(`"msg":"listening"`), line(`"msg":"replication started"`), line(`"state":"streaming"`),
+		func(*relay) {
+			had := o.follow.records()
+			await(t, patience, "its first record", func() error { return unless(o.follow.records() > had) })
+		},
+		func(*relay) {
+			had := o.confirmed()
+			await(t, patience, "its first confirmed position", func() error { return unless(o.confirmed() > had) })
+		},
+		stopping(`"state":"draining"`), stopping(`"msg":"stopped: everything`),
+	}
+	rounds := long(10, 1)
+	o.proves("F02", "kill -9 right after each of %d steps that can be seen from outside, from the first line of the log to the last, "+
+		"%d times each (each step of a session: the simulator)", len(steps), rounds)
+	o.sample()
+	w := o.write(load{rand: rnd, types: []string{"order", "payment"}})
+	for range rounds {
+		for _, reach := range steps {
+			r := o.start("OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms")
+			reach(r)
+			r.kill9()
+		}
+	}
+	o.start()
+	o.healed()
+	w.awaitCommits(10)
+	w.stop()
+	o.boundRepeats(o.verify(patience))
+	o.outcome(unconfirmedOnly)
+}
+
+func unless(done bool) error {
+	if done {
+		return nil
+	}
+	return errors.New("not yet")
+}
+
+// awaitLine returns as soon as a line of the log contains text.
+func (r *relay) awaitLine(text string) {
+	r.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(200 * time.Microsecond) {
+		b, err := os.ReadFile(r.log)
+		if err == nil && bytes.Contains(b, []byte(text)) {
+			return
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatalf("no line with %s in %s: %s", text, r.log, tail(r.log, 3))
+		}
+	}
 }
 
 // Kafka stands still from the first record on while the server's WAL, and with it the keepalives, run far ahead. The
@@ -42,6 +126,12 @@ func TestKill9WhileKafkaIsFrozen(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			o := newOutbox(t, options{kafka: k})
+			if known {
+				o.proves("F10", "Kafka frozen with 100 records in flight, keepalives ahead, kill -9")
+			} else {
+				o.proves("F10", "Kafka frozen before the first topic is looked up, keepalives ahead, kill -9")
+			}
+			o.sample()
 			o.exec(`CREATE TABLE elsewhere (filling text)`)
 			// A status update is due at least every third of the timeout.
 			r := o.startStreaming("OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms", "OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=3s")
@@ -79,11 +169,54 @@ func TestKill9WhileKafkaIsFrozen(t *testing.T) {
 				t.Fatalf("the slot confirms %s; the first transaction that Kafka does not have began behind %s", r.confirmed, before)
 			}
 			must(t, k.Thaw())
-			o.startStreaming()
+			o.start()
+			o.healed()
 			v := o.verify(patience)
 			o.boundRepeats(v)
+			o.repeatsAtMost(v, 100, "what was in flight")
+			o.outcome("the slot did not move")
 		})
 	}
+}
+
+// From the start of the daemon on Kafka acknowledges nothing, while records are sent and keepalives run ahead. Whatever the
+// status updates carry before the first ack, the slot stays in front of the first transaction; a kill and a restart change
+// nothing.
+func TestNothingConfirmedBeforeTheFirstAck(t *testing.T) {
+	t.Parallel()
+	rnd := newRand(t)
+	k := faultyKafka(t) // a broker of Kafka 4 cannot be made to refuse each record
+	inject(t, k, kafkatest.Fault{Answer: kerr.NotEnoughReplicas.Code})
+	o := newOutbox(t, options{kafka: k})
+	o.proves("F11", "no ack from the start (NOT_ENOUGH_REPLICAS for every batch), four status updates, kill -9, four more")
+	o.sample()
+	w := o.write(load{rand: rnd})
+	var most pglogrepl.LSN // confirmed before the first ack
+	env := []string{"OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms", "OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=2s", "OUTBOXCDC_POSTGRES_PARK_AFTER=5m"}
+	for i := range 2 {
+		r := o.startStreaming(env...)
+		o.writeElsewhere(4 << 20)
+		await(t, patience, "records in flight", func() error {
+			st, err := r.status()
+			return errors.Join(err, unless(st.InFlight > 0))
+		})
+		awaitStatusUpdates(t, r, 4)
+		most = o.confirmed()
+		if i == 0 {
+			r.kill9()
+		}
+	}
+	heal(t, k)
+	o.healed()
+	w.stop()
+	v := o.verify(patience)
+	for id, p := range v.at {
+		if most > p.commit {
+			t.Fatalf("the slot confirmed %s before Kafka had acknowledged anything, and id %s committed at %s", most, id, p.commit)
+		}
+	}
+	o.repeatsAtMost(v, 0, "a batch that is refused for want of replicas is not stored")
+	o.outcome("the slot stayed in front of the first transaction")
 }
 
 // awaitStatusUpdates waits until the daemon has sent so many more status updates.

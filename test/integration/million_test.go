@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,32 +14,29 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/internal/check"
 	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
 )
 
-// One transaction of a million rows passes through a daemon that never holds more than 256 MB. Go's memory limit is
+// One transaction of millions of rows passes through a daemon that never holds more than 256 MB. Go's memory limit is
 // switched off, so what is measured is what the daemon keeps and not how hard its collector works; where the machine
 // lets us make a cgroup, the kernel holds it to the limit as well.
 func TestOneTransactionOfAMillionRows(t *testing.T) {
-	const rows, keys, limit = 1_000_000, 100, 256 << 20
-	o := newOutbox(t, options{partitions: 6})
-	// Every row is known from its number, so that a million of them can be compared without the table.
-	id := func(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012x", n) }
-	counted := newCounter(rows, func(r kafkatest.Record) (n int, err error) {
-		text, _ := headerOf(r, "id")
-		if n, err = strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(string(r.Value), `{"n": `), "}")); err != nil {
-			return 0, err
-		}
-		if n < 1 || n > rows || text != id(n) || !bytes.Equal(r.Key, fmt.Appendf(nil, "key-%d", n%keys)) {
-			return 0, errors.New("id, key and value do not belong together")
-		}
-		return n, nil
-	})
-	counted.follow(t, o)
+	const keys, limit = 100, 256 << 20
+	rows := long(5_000_000, 1_000_000)
+	o := newOutbox(t, options{pg: heavyPostgres(t), partitions: 6})
+	o.proves("F48", "one transaction of %d rows, written before the daemon starts", rows)
+	o.memoryUpTo(limit, "Go's own limit is off")
+	s := o.sample()
+	s.taken = true // it would read all of it
+	counted := newCounter(t, o, rows, keys)
 	begin := time.Now()
 	o.exec(`INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload)
 		SELECT ('00000000-0000-4000-8000-' || lpad(to_hex(g), 12, '0'))::uuid, 'order', 'key-' || g % 100, 'added', jsonb_build_object('n', g)
-		FROM generate_series(1, 1000000) g`)
+		FROM generate_series(1, $1::int) g`, rows)
+	end := o.walFlushed()
 	written := time.Now()
 	t.Logf("written in %v", written.Sub(begin).Round(time.Millisecond))
 
@@ -49,14 +47,9 @@ func TestOneTransactionOfAMillionRows(t *testing.T) {
 	} else {
 		how = "a cgroup holds it to that"
 	}
-	await(t, 3*time.Minute, "a million rows", func() error {
-		if n := counted.sofar(); n < rows {
-			return errors.Join(fmt.Errorf("%d have come; %s", n, o.situation()), o.unharmed())
-		}
-		return nil
-	})
+	counted.awaitAll(long(6*time.Minute, 3*time.Minute))
 	took := time.Since(written)
-	o.awaitConfirmed(o.walFlushed(), patience)
+	o.healed()
 	peak := r.peakMemory()
 	r.term()
 	t.Logf("delivered in %v from the start of the daemon; peak resident memory %d MB (limit %d MB: %s)",
@@ -64,53 +57,28 @@ func TestOneTransactionOfAMillionRows(t *testing.T) {
 	if peak >= limit {
 		t.Errorf("the daemon took %d MB, more than %d MB", peak>>20, limit>>20)
 	}
-	counted.check(t, keys)
+	o.outcome("delivered at %d events/s; %s", int(float64(rows)/took.Seconds()), how)
+	o.repeatsAtMost(counted.judge(s, end), 0, "no fault")
 }
 
-// counter judges records that are known from a number.
+// counter judges the records of one transaction whose rows are known from their numbers, 1 and up, so that millions of
+// them can be compared without the table and without keeping them.
 type counter struct {
-	number func(kafkatest.Record) (int, error)
+	o    *outbox
+	keys int
 
-	mu       sync.Mutex
-	seen     []bool
-	distinct int
-	repeats  int
-	problems []string
-	last     map[string]int // key → number
+	mu      sync.Mutex
+	count   []uint8 // how often number n has come
+	records int
+	commit  pglogrepl.LSN
+	newest  map[string]int64 // of each partition: the offset of the newest first delivery
+	last    map[int]int      // n modulo keys → the highest that has come
+	report  check.Report
 }
 
-func newCounter(rows int, number func(kafkatest.Record) (int, error)) *counter {
-	return &counter{number: number, seen: make([]bool, rows+1), last: map[string]int{}}
-}
-
-func (c *counter) take(r kafkatest.Record) {
-	n, err := c.number(r)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case err != nil:
-		c.problems = append(c.problems, fmt.Sprintf("%s/%d@%d: %v", r.Topic, r.Partition, r.Offset, err))
-	case c.seen[n]:
-		c.repeats++
-	default:
-		c.seen[n] = true
-		c.distinct++
-		key := string(r.Key)
-		if last := c.last[key]; n <= last {
-			c.problems = append(c.problems, fmt.Sprintf("number %d of key %s came after %d", n, key, last))
-		}
-		c.last[key] = n
-	}
-}
-
-func (c *counter) sofar() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.distinct
-}
-
-// follow takes the place of the outbox's own reader, which would keep a million ids.
-func (c *counter) follow(t *testing.T, o *outbox) {
+// newCounter takes the place of the outbox's own reader, which would keep every id.
+func newCounter(t *testing.T, o *outbox, rows, keys int) *counter {
+	c := &counter{o: o, keys: keys, count: make([]uint8, rows+1), newest: map[string]int64{}, last: map[int]int{}}
 	o.follow.stop()
 	ctx, cancel := context.WithCancel(context.Background())
 	var ended sync.WaitGroup
@@ -120,15 +88,118 @@ func (c *counter) follow(t *testing.T, o *outbox) {
 		}
 	})
 	t.Cleanup(func() { cancel(); ended.Wait() })
+	return c
 }
 
-func (c *counter) check(t *testing.T, keys int) {
-	t.Helper()
+// numberedID is the id of row n.
+func numberedID(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012x", n) }
+
+func (c *counter) take(r kafkatest.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.repeats > 0 || len(c.problems) > 0 || len(c.last) != keys {
-		t.Errorf("%d repeats, %d keys, %d problems, such as %v", c.repeats, len(c.last), len(c.problems), c.problems[:min(3, len(c.problems))])
+	c.records++
+	at := fmt.Sprintf("%s/%d@%d", r.Topic, r.Partition, r.Offset)
+	id, _ := headerOf(r, "id")
+	n, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(string(r.Value), `{"n": `), "}"))
+	if err != nil || n < 1 || n >= len(c.count) || id != numberedID(n) || !bytes.Equal(r.Key, fmt.Appendf(nil, "key-%d", n%c.keys)) {
+		c.report.Phantom = append(c.report.Phantom, fmt.Sprintf("%s: id %s, key %s and value %.40s do not belong together", at, id, r.Key, r.Value))
+		return
 	}
+	// All of them have one place for their commit, and one each within it, whenever they come.
+	text, _ := headerOf(r, "outboxcdc-position")
+	p, err := parsePosition(text)
+	if c.commit == 0 {
+		c.commit = p.commit
+	}
+	if err != nil || p.commit != c.commit || p.ordinal != uint64(n-1) {
+		c.report.WrongContent = append(c.report.WrongContent, fmt.Sprintf("%s: number %d is at position %q", at, n, text))
+	}
+	switch first := c.count[n] == 0; {
+	case first && n != c.next(n):
+		c.report.OutOfOrder = append(c.report.OutOfOrder, fmt.Sprintf("%s: number %d of key %s, the next is %d", at, n, r.Key, c.next(n)))
+		fallthrough
+	case first:
+		c.last[n%c.keys] = max(c.last[n%c.keys], n)
+		c.newest[placeOf(r).partition] = r.Offset
+		c.report.Rows++ // so far
+	default:
+		c.report.Repeats++
+	}
+	if c.count[n] < 255 {
+		c.count[n]++
+	}
+}
+
+// next is the number that must come next of the key of n.
+func (c *counter) next(n int) int {
+	if last := c.last[n%c.keys]; last > 0 {
+		return last + c.keys
+	}
+	return cmp.Or(n%c.keys, c.keys)
+}
+
+// sofar is how many rows have come, and how many records.
+func (c *counter) sofar() (rows, records int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.report.Rows, c.records
+}
+
+// place is the commit LSN of the transaction; it is known when the first row has come.
+func (c *counter) place() pglogrepl.LSN {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.commit
+}
+
+func (c *counter) awaitAll(d time.Duration) {
+	c.o.t.Helper()
+	await(c.o.t, d, fmt.Sprintf("all of %d rows", len(c.count)-1), func() error {
+		if n, _ := c.sofar(); n < len(c.count)-1 {
+			return errors.Join(fmt.Errorf("%d have come; %s", n, c.o.situation()), c.o.unharmed())
+		}
+		return nil
+	})
+}
+
+// judge fails the test unless the promise was kept, and unless Kafka had all of the transaction, which ends in front of
+// end, when the slot first confirmed it.
+func (c *counter) judge(s *sampler, end pglogrepl.LSN) *verdict {
+	c.o.t.Helper()
+	await(c.o.t, patience, "the sampler to see the transaction confirmed", func() error {
+		if looks, _ := s.seen(); len(looks) == 0 || looks[len(looks)-1].Confirmed < end {
+			return errors.New("it has not")
+		}
+		return nil
+	})
+	s.stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v := &verdict{Report: c.report}
+	v.Rows, v.Records = len(c.count)-1, c.records
+	for n, count := range c.count[1:] {
+		if most := len(c.o.relays); int(count) > most { // each start delivers it once
+			v.BadRepeats = append(v.BadRepeats, fmt.Sprintf("number %d came %d times from %d daemons", n+1, count, most))
+		}
+		if count == 0 {
+			v.Missing = append(v.Missing, numberedID(n+1))
+		}
+	}
+	looks, _ := s.seen()
+	for _, l := range looks {
+		for partition, offset := range c.newest {
+			if l.Confirmed > c.commit && l.Ends[partition] <= offset {
+				v.problems = append(v.problems, fmt.Sprintf("the slot confirmed %s when Kafka did not have offset %d of %s, of the transaction committed at %s",
+					l.Confirmed, offset, partition, c.commit))
+			}
+		}
+	}
+	c.o.proof.judged(v)
+	if err := v.err(); err != nil {
+		c.o.t.Fatal(err)
+	}
+	c.o.t.Log(v.String())
+	return v
 }
 
 // confine puts a process into a memory cgroup of its own, where that is possible: as root, mostly.

@@ -15,6 +15,7 @@ import (
 // before the daemon starts or come while it runs.
 func TestLargeCompressibleRows(t *testing.T) {
 	o := newOutbox(t, options{partitions: 1}) // one partition: large and small meet in one batch
+	o.proves("F70", "rows of up to 1.9 MB that compress below max.message.bytes, among small ones, before and after a start")
 	o.sample()
 	r := o.startStreaming()
 	n := 0
@@ -42,9 +43,7 @@ func TestLargeCompressibleRows(t *testing.T) {
 		small(20)
 		o.awaitArrived(patience)
 	}
-	if v := o.verify(patience); v.Repeats != 0 {
-		t.Errorf("%d repeats", v.Repeats)
-	}
+	o.repeatsAtMost(o.verify(patience), 0, "each daemon was told to stop")
 }
 
 // A row that cannot be compressed below max.message.bytes stops the daemon with exit code 65, as often as it is started:
@@ -52,11 +51,9 @@ func TestLargeCompressibleRows(t *testing.T) {
 // the topic allows it, it is delivered in its place.
 func TestOversizedRow(t *testing.T) {
 	o := newOutbox(t, options{payload: "bytea", partitions: 2, configs: map[string]string{"max.message.bytes": "1048588"}})
+	o.proves("F70", "a row of 1.9 MB that does not compress, max.message.bytes 1 MiB, the daemon started twice; then the limit raised")
 	o.sample()
-	rows := func(from, count int) {
-		o.tx(func(ctx context.Context, tx pgx.Tx) error { return insertBytes(ctx, tx, from, count, 100) })
-	}
-	rows(1, 10)
+	o.insertBytes(1, 10, 100)
 	older := o.walFlushed()
 	o.tx(func(ctx context.Context, tx pgx.Tx) error { // 11 small, 12 large, 13 small
 		for i, size := range []int{100, 1_900_000, 100} {
@@ -67,7 +64,7 @@ func TestOversizedRow(t *testing.T) {
 		return nil
 	})
 	behind := o.walFlushed()
-	rows(14, 10)
+	o.insertBytes(14, 10, 100)
 	var id string
 	must(t, o.admin.scan("SELECT id::text FROM outbox WHERE n = 12", &id))
 
@@ -103,13 +100,62 @@ func TestOversizedRow(t *testing.T) {
 	}
 	must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("order"), map[string]string{"max.message.bytes": "3000000"}))
 	o.startStreaming()
+	o.healed()
 	v := o.verify(patience)
-	t.Logf("%d repeats", v.Repeats)
+	o.outcome("exit 65 each time")
+	o.repeatsAtMost(v, 2, "the row in front of it in its transaction, at two starts")
 	for id, n := range v.repeated {
 		if v.at[id].commit < older || n > 2 { // row 11, at two starts
 			t.Errorf("id %s was repeated %d times", id, n)
 		}
 	}
+}
+
+// The topic's limit is lowered below what the daemon knows of, so that the broker refuses a batch that was good for
+// the daemon. What else was in the batch is delivered, the row that is too large stops the daemon with 65, and when the
+// limit is raised again it is delivered in its place.
+func TestLimitLoweredUnderWay(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{payload: "bytea", partitions: 1})
+	o.proves("F70", "max.message.bytes lowered to 100 kB under a running daemon, then small rows and one of 300 kB; then raised again")
+	o.sample()
+	limit := func(bytes string) {
+		must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("order"), map[string]string{"max.message.bytes": bytes}))
+	}
+	r := o.startStreaming(smallWindow)
+	o.insertBytes(1, 10, 100)
+	o.awaitArrived(patience) // the daemon has looked up the topic
+	limit("100000")
+	o.insertBytes(11, 20, 100)
+	older := o.walFlushed()
+	o.insertBytes(31, 1, 300_000)
+	behind := o.walFlushed()
+	o.insertBytes(32, 20, 100)
+	if exit := r.awaitExit(patience); exit != 65 {
+		t.Fatalf("exit code %d, want 65", exit)
+	}
+	var id string
+	must(t, o.admin.scan("SELECT id::text FROM outbox WHERE n = 31", &id))
+	log := r.entries()
+	last := log[len(log)-1]
+	if at, err := parsePosition(fmt.Sprint(last["position"])); last["level"] != "ERROR" || last["event_id"] != id || err != nil || at.commit < older || at.commit >= behind {
+		t.Errorf("the last line of the log does not name the event, or not well: %v (%v)", last, err)
+	}
+	o.awaitSlotFree()
+	if now := o.confirmed(); now < older || now >= behind {
+		t.Errorf("the slot confirms %s; want from %s to below %s", now, older, behind)
+	}
+	limit("1048588")
+	o.startStreaming(smallWindow)
+	o.healed()
+	o.outcome("exit 65, cause %v", last["cause"])
+	o.repeatsAtMost(o.verify(patience), 20, "what was in the batch with it or behind it: the 20 small rows, once")
+}
+
+// insertBytes commits rows of random bytes in one transaction, numbered on from n.
+func (o *outbox) insertBytes(n, count, size int) {
+	o.t.Helper()
+	o.tx(func(ctx context.Context, tx pgx.Tx) error { return insertBytes(ctx, tx, n, count, size) })
 }
 
 func insertBytes(ctx context.Context, tx pgx.Tx, from, count, size int) error {

@@ -2,11 +2,15 @@ package integration
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jackc/pglogrepl"
 )
 
 // takeOver is how soon a standby streams once the slot is free; a busy machine gets as long again.
@@ -15,9 +19,11 @@ const takeOver = 3 * time.Second
 // A second instance waits, says so, and takes over: at once after a clean stop, and at once after a kill -9, whose
 // sockets the kernel closes. Nothing is lost and only what was in flight comes again.
 func TestStandbyTakesOver(t *testing.T) {
-	o := newOutbox(t, options{})
-	o.sample()
+	t.Parallel()
 	rnd := newRand(t)
+	o := newOutbox(t, options{})
+	o.proves("F09", "an instance beside another: SIGTERM, then kill -9 of the active one")
+	o.sample()
 	first := o.startStreaming()
 	w := o.write(load{rand: rnd})
 	w.awaitCommits(50)
@@ -58,8 +64,10 @@ func TestStandbyTakesOver(t *testing.T) {
 	third.awaitState("streaming", 2*takeOver)
 	t.Logf("kill -9: streaming after %v", time.Since(begin).Round(time.Millisecond))
 	w.awaitCommits(50)
+	o.healed()
 	w.stop()
 	o.boundRepeats(o.verify(patience))
+	o.outcome(unconfirmedOnly)
 }
 
 // ready asks an instance and holds the answer to its JSON form.
@@ -87,37 +95,112 @@ func ready(t *testing.T, r *relay, path string, want int) {
 // Thawed, it must not go on where it was: what it still had in its buffers may come again, but nothing out of order, and
 // it ends as the standby of the one that took over.
 func TestFrozenInstanceLosesTheSlot(t *testing.T) {
-	const timeout = 2 * time.Second
+	t.Parallel()
+	timeout := long(15*time.Second, 2*time.Second)
 	env := fmt.Sprintf("OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=%v", timeout)
+	rnd := newRand(t)
 	o := newOutbox(t, options{})
+	rounds := long(3, 1)
+	o.proves("F06", "SIGSTOP of the active instance until the standby delivers, SIGCONT, %d times, wal_sender_timeout %v", rounds, timeout)
 	o.sample()
-	first := o.startStreaming(env)
-	w := o.write(load{rand: newRand(t), pause: 4 * time.Millisecond})
-	w.awaitCommits(100)
-	second := o.start(env)
-	second.awaitState("waiting_for_slot", patience)
-
-	begin := time.Now()
-	must(t, first.proc.Freeze(testContext(t)))
-	t.Cleanup(func() { _ = first.proc.Thaw() })
-	second.awaitState("streaming", 2*takeOver+timeout)
-	t.Logf("frozen: streaming after %v, wal_sender_timeout %v", time.Since(begin).Round(time.Millisecond), timeout)
-	w.awaitCommits(100)
-	must(t, first.proc.Thaw())
-	first.awaitState("waiting_for_slot", 2*takeOver)
-	w.awaitCommits(100)
+	first, second := o.startStreaming(env), o.start(env)
+	w := o.write(load{rand: rnd, pause: 4 * time.Millisecond})
+	freezes := map[*relay][]pglogrepl.LSN{} // what the slot confirmed at each
+	var slowest time.Duration
+	for range rounds {
+		second.awaitState("waiting_for_slot", patience)
+		w.awaitCommits(100)
+		begin := time.Now()
+		must(t, first.proc.Freeze(testContext(t)))
+		t.Cleanup(func() { _ = first.proc.Thaw() })
+		freezes[first] = append(freezes[first], o.confirmed())
+		second.awaitState("streaming", 2*takeOver+timeout)
+		slowest = max(slowest, time.Since(begin))
+		t.Logf("frozen: streaming after %v, wal_sender_timeout %v", time.Since(begin).Round(time.Millisecond), timeout)
+		w.awaitCommits(100)
+		must(t, first.proc.Thaw())
+		first.awaitState("waiting_for_slot", 2*takeOver)
+		w.awaitCommits(100)
+		first, second = second, first
+	}
+	o.healed()
 	w.stop()
 	v := o.verify(patience)
 	t.Logf("%d repeats", v.Repeats)
+	o.outcome("the standby delivered after %v", slowest.Round(100*time.Millisecond))
+	// Of an event that was not confirmed at a freeze, what the frozen one still sends and what the other sends are two.
+	for id, n := range v.repeated {
+		allowed := 0
+		for _, at := range freezes {
+			for _, confirmed := range at {
+				if confirmed <= v.at[id].commit {
+					allowed++
+				}
+			}
+		}
+		if n > allowed {
+			t.Errorf("id %s, committed at %s, came %d times again; it was unconfirmed at %d freezes", id, v.at[id].commit, n, allowed)
+		}
+	}
+	o.outcome("repeats allowed: of each event, one for each freeze at which it was not confirmed")
 
 	// It is a standby like any other.
-	second.signal(syscall.SIGTERM)
-	if exit := second.awaitExit(patience); exit != 0 {
+	first.signal(syscall.SIGTERM)
+	if exit := first.awaitExit(patience); exit != 0 {
 		t.Errorf("exit code %d after SIGTERM", exit)
 	}
-	first.awaitState("streaming", 2*takeOver+timeout)
+	second.awaitState("streaming", 2*takeOver+timeout)
 	o.insert("order", "last", 1, 1)
 	if again := o.verify(patience); again.Repeats != v.Repeats {
 		t.Errorf("%d more repeats after a clean take-over", again.Repeats-v.Repeats)
 	}
+}
+
+// Two instances are started at the same moment, again and again: one gets the slot, the other says that it waits, and for
+// whom. It takes over when the first is killed.
+func TestTwoInstancesFromTheStart(t *testing.T) {
+	t.Parallel()
+	rnd := newRand(t)
+	o := newOutbox(t, options{})
+	rounds := long(20, 3)
+	o.proves("F09", "two instances started at once, kill -9 of the active one, %d times", rounds)
+	o.sample()
+	w := o.write(load{rand: rnd})
+	for range rounds {
+		pair := [2]*relay{o.start(), o.start()}
+		var active, waiting *relay
+		await(t, patience, "one to stream and one to wait", func() error {
+			one, err1 := pair[0].status()
+			two, err2 := pair[1].status()
+			switch {
+			case one.State == "streaming" && two.State == "waiting_for_slot":
+				active, waiting = pair[0], pair[1]
+			case two.State == "streaming" && one.State == "waiting_for_slot":
+				active, waiting = pair[1], pair[0]
+			default:
+				return errors.Join(fmt.Errorf("%+v and %+v", one, two), err1, err2, o.unharmed())
+			}
+			return nil
+		})
+		var walsender string
+		must(t, o.admin.scan(o.slotSQL("active_pid::text"), &walsender))
+		if st, err := waiting.status(); err != nil || !strings.Contains(st.Reason, walsender) {
+			t.Errorf("the one that waits does not say that process %s of the server has the slot: %+v, %v", walsender, st, err)
+		}
+		w.awaitCommits(30)
+		// The other may have the slot before anybody can look at what this one confirmed last.
+		active.confirmed, active.gone, active.told = o.confirmed(), true, true
+		must(t, active.proc.Kill())
+		waiting.awaitState("streaming", 2*takeOver)
+		w.awaitCommits(30)
+		waiting.term()
+		if n := len(waiting.logged("state")); n > 8 {
+			t.Errorf("%d lines about changes of state for one wait", n)
+		}
+	}
+	o.start()
+	o.healed()
+	w.stop()
+	o.boundRepeats(o.verify(patience))
+	o.outcome(unconfirmedOnly)
 }

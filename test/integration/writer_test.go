@@ -28,19 +28,22 @@ type load struct {
 
 // writer runs transactions on several connections until it is stopped. Servers may be away meanwhile. Each transaction
 // locks the rows of its keys in table counter, so that the numbers n that it takes from there are in the order in which
-// the transactions of a key commit. One in ten rolls back, one in five writes and rolls back to a savepoint in between,
-// one in five writes to two keys.
+// the transactions of a key commit. One in ten rolls back, one in ten is prepared first, one in five writes and rolls back
+// to a savepoint in between, one in five writes to two keys; one in five statements is a COPY.
 type writer struct {
-	o     *outbox
-	load  load
-	halt  chan struct{}
-	ended sync.WaitGroup
+	o        *outbox
+	load     load
+	twoPhase bool // the server takes prepared transactions
+	halt     chan struct{}
+	ended    sync.WaitGroup
 
-	ok, rows, rolledBack, failed, unknown atomic.Int64
+	ok, rows, rolledBack, prepared, failed, unknown atomic.Int64
 
 	mu        sync.Mutex
-	committed []string // ids
-	never     []string // ids that were rolled back, or whose transaction failed before its commit
+	committed []string   // ids
+	never     []string   // ids that were rolled back, or whose transaction failed before its commit
+	unsure    [][]string // ids of each transaction whose end is not known: all of them are there, or none
+	dangling  []dangling // prepared transactions to be ended before the table can be read
 }
 
 // write starts a writer; it is stopped when the test ends.
@@ -67,6 +70,7 @@ func (o *outbox) write(l load) *writer {
 	}
 	o.exec(`INSERT INTO counter (key) SELECT 'key-' || g FROM generate_series(1, $1::int) g ON CONFLICT DO NOTHING`, l.keys)
 	w := &writer{o: o, load: l, halt: make(chan struct{})}
+	must(o.t, o.admin.scan("SELECT current_setting('max_prepared_transactions')::int > 0", &w.twoPhase))
 	for range l.connections {
 		rnd := rand.New(rand.NewPCG(l.rand.Uint64(), 0))
 		w.ended.Go(func() { w.run(rnd) })
@@ -79,14 +83,20 @@ func (o *outbox) write(l load) *writer {
 // stop ends it after the transactions under way.
 func (w *writer) stop() {
 	select {
-	case <-w.halt:
+	case <-w.halt: // the end of the test: what is left prepared would keep its database
+		if err := w.settle(10*time.Second, false); err != nil && !w.o.t.Failed() {
+			w.o.t.Error(err)
+		}
 		return
 	default:
 	}
 	close(w.halt)
 	w.ended.Wait()
-	w.o.t.Logf("written: %d transactions with %d rows; %d rolled back, %d failed, %d with an unknown end",
-		w.ok.Load(), w.rows.Load(), w.rolledBack.Load(), w.failed.Load(), w.unknown.Load())
+	w.o.t.Logf("written: %d transactions with %d rows, %d of them prepared first; %d rolled back, %d failed, %d with an unknown end",
+		w.ok.Load(), w.rows.Load(), w.prepared.Load(), w.rolledBack.Load(), w.failed.Load(), w.unknown.Load())
+	if err := w.settle(time.Second, false); err != nil {
+		w.o.t.Logf("not yet: %v", err) // the server is away; whoever reads the table tries again
+	}
 }
 
 // awaitCommits waits until so many transactions more have committed.
@@ -119,7 +129,13 @@ func (w *writer) run(rnd *rand.Rand) {
 		}
 		if conn == nil {
 			var err error
-			if conn, err = pgx.Connect(ctx, w.o.pg.SuperURL(w.o.name)); err != nil {
+			if conn, err = w.connect(ctx, rnd); err != nil {
+				conn = nil
+				continue
+			}
+			// What was left prepared locks keys that all the others want.
+			if err := w.settle(time.Second, true); err != nil {
+				_ = conn.Close(ctx)
 				conn = nil
 				continue
 			}
@@ -129,6 +145,16 @@ func (w *writer) run(rnd *rand.Rand) {
 			conn = nil
 		}
 	}
+}
+
+// connect gives the connection a name by which its backend is found again, should it outlive the connection.
+func (w *writer) connect(ctx context.Context, rnd *rand.Rand) (*pgx.Conn, error) {
+	c, err := pgx.ParseConfig(w.o.pg.SuperURL(w.o.name))
+	if err != nil {
+		return nil, err
+	}
+	c.RuntimeParams["application_name"] = "writer " + newID(rnd)
+	return pgx.ConnectConfig(ctx, c)
 }
 
 // attempt is one transaction as it grows.
@@ -149,25 +175,44 @@ func (w *writer) transaction(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand
 		w.note(a.kept, nil)
 		return false
 	}
-	if rnd.IntN(10) == 0 {
+	switch end := rnd.IntN(10); {
+	case end == 0:
 		w.rolledBack.Add(1)
 		w.note(a.kept, nil)
 		_, err := conn.Exec(ctx, "ROLLBACK")
 		return err == nil
+	case end == 1 && w.twoPhase:
+		return w.inTwoPhases(ctx, conn, rnd, a.kept)
 	}
 	// One round trip, so that little else gets between the commit and the position behind it.
 	results, err := conn.PgConn().Exec(ctx, "COMMIT; SELECT pg_current_wal_insert_lsn()").ReadAll()
 	if err != nil || len(results) != 2 || len(results[1].Rows) != 1 {
-		w.unknown.Add(1)
+		w.lost(a.kept, nil)
 		return false
 	}
-	w.ok.Add(1)
-	w.rows.Add(int64(len(a.kept)))
-	w.note(nil, a.kept)
-	if end, err := pglogrepl.ParseLSN(string(results[1].Rows[0][0])); err == nil {
-		w.o.ledger.committed(a.kept, end)
-	}
+	w.done(a.kept, string(results[1].Rows[0][0]))
 	return true
+}
+
+// done notes a commit that we were told of.
+func (w *writer) done(ids []string, behind string) {
+	w.ok.Add(1)
+	w.rows.Add(int64(len(ids)))
+	w.note(nil, ids)
+	if end, err := pglogrepl.ParseLSN(behind); err == nil {
+		w.o.ledger.committed(ids, end)
+	}
+}
+
+// lost notes a transaction whose end we were not told of, and what it may have left behind.
+func (w *writer) lost(ids []string, left *dangling) {
+	w.unknown.Add(1)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.unsure = append(w.unsure, ids)
+	if left != nil {
+		w.dangling = append(w.dangling, *left)
+	}
 }
 
 func (w *writer) note(never, committed []string) {
@@ -213,7 +258,7 @@ func (w *writer) insertAll(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand, 
 	return nil
 }
 
-// insert writes some rows of one key: in one statement or in several.
+// insert writes some rows of one key: in one statement, in several, or by a COPY, whose rows have one LSN in the WAL.
 func (w *writer) insert(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand, key string, ids *[]string) error {
 	count := 1 + rnd.IntN(w.load.most)
 	var last int64
@@ -228,6 +273,9 @@ func (w *writer) insert(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand, key
 	}
 	*ids = append(*ids, id...)
 	pad := strings.Repeat("x", rnd.IntN(w.load.pad))
+	if rnd.IntN(5) == 0 {
+		return w.copy(ctx, conn, typ, key, pad, id, n)
+	}
 	step := 1 + rnd.IntN(count)
 	for from := 0; from < count; from += step {
 		to := min(from+step, count)
@@ -240,6 +288,18 @@ func (w *writer) insert(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand, key
 	}
 	return nil
 }
+
+func (w *writer) copy(ctx context.Context, conn *pgx.Conn, typ, key, pad string, id []string, n []int64) error {
+	var text strings.Builder
+	for i := range id {
+		fmt.Fprintf(&text, "%s\t%s\t%s\tcopied\t{\"n\": %d, \"pad\": \"%s\"}\t{\"trace\": \"%s%d\"}\t%d\n", id[i], typ, key, n[i], pad, key, n[i], n[i])
+	}
+	_, err := conn.PgConn().CopyFrom(ctx, strings.NewReader(text.String()), copyInto)
+	return err
+}
+
+// copyInto begins a COPY in the text form.
+const copyInto = `COPY outbox (id, aggregate_type, aggregate_id, event_type, payload, headers, n) FROM STDIN`
 
 func newID(rnd *rand.Rand) string {
 	var b [16]byte

@@ -1,0 +1,117 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+)
+
+// Pairs of transactions whose commit records lie side by side: the second commits at the very position where the first
+// ends, so that a slot which has confirmed the first stands exactly at the second. For some pairs the daemon is killed
+// between the two, at a random moment or once the first is confirmed. None of them may be skipped, and none that was
+// confirmed may come again. Whether two really were side by side is told by the positions in Kafka.
+func TestKill9BetweenAdjacentCommits(t *testing.T) {
+	t.Parallel()
+	pairs, kills := long(1000, 60), long(100, 8)
+	rnd := newRand(t)
+	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"autovacuum": "off"})}) // nothing else writes
+	o.proves("F84", "%d pairs of transactions with adjacent commit records, kill -9 between the two of %d pairs, half of these with the first just confirmed", pairs, kills)
+	o.sample()
+	a, b := openSession(t, o), openSession(t, o)
+	killAt := map[int]bool{} // pair → once the first is confirmed
+	for n, i := range rnd.Perm(pairs)[:kills] {
+		killAt[i] = n%2 == 0
+	}
+	env := "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=50ms"
+	r := o.startStreaming(env)
+	ends := map[string]pglogrepl.LSN{} // id of a pair's second → where the first ended
+	exact := 0
+	for i := range pairs {
+		first, second := newID(rnd), newID(rnd)
+		commitFirst, commitSecond := prepareBoth(t, o, a, b, i, first, second)
+		end := commitFirst()
+		o.ledger.committed([]string{first}, end)
+		ends[second] = end
+		if settled, kill := killAt[i]; kill {
+			if settled {
+				o.awaitConfirmed(end, patience)
+			}
+			r.kill9()
+			if r.confirmed == end {
+				exact++
+			}
+			o.ledger.committed([]string{second}, commitSecond())
+			r = o.startStreaming(env)
+			continue
+		}
+		o.ledger.committed([]string{second}, commitSecond())
+	}
+	o.healed()
+	v := o.verify(patience)
+	o.boundRepeats(v)
+	o.outcome(unconfirmedOnly)
+	adjacent := 0
+	for id, end := range ends {
+		if v.at[id].commit == end {
+			adjacent++
+		}
+	}
+	o.outcome("%d pairs were adjacent; at %d kills the slot stood exactly between the two", adjacent, exact)
+	if adjacent < pairs/2 || exact < kills/4 {
+		t.Errorf("only %d of %d pairs were adjacent, and at %d of %d kills the slot stood between the two: this proves little", adjacent, pairs, exact, kills)
+	}
+}
+
+// prepareBoth writes a row in each of two transactions and returns how to commit them, each returning the position behind
+// its commit. Every other pair is two sessions, the rest one session with two prepared transactions.
+func prepareBoth(t *testing.T, o *outbox, a, b *pgx.Conn, i int, first, second string) (commitFirst, commitSecond func() pglogrepl.LSN) {
+	t.Helper()
+	ctx := testContext(t)
+	run := func(conn *pgx.Conn, sql string, args ...any) {
+		t.Helper()
+		_, err := conn.Exec(ctx, sql, args...)
+		must(t, err)
+	}
+	end := func(conn *pgx.Conn, sql string) func() pglogrepl.LSN {
+		return func() pglogrepl.LSN {
+			t.Helper()
+			run(conn, sql)
+			lsn, err := scanLSN(conn.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text"))
+			must(t, err)
+			return lsn
+		}
+	}
+	insert := insertInto + `($1, 'order', $2, 'added', '{}', '{}', $3)`
+	if i%2 == 0 {
+		run(a, "BEGIN")
+		run(a, insert, first, fmt.Sprint("a-", i%7), i)
+		run(b, "BEGIN")
+		run(b, insert, second, fmt.Sprint("b-", i%7), i)
+		return end(a, "COMMIT"), end(b, "COMMIT")
+	}
+	for _, x := range []struct{ id, key string }{{first, "c-"}, {second, "d-"}} {
+		run(a, "BEGIN")
+		run(a, insert, x.id, fmt.Sprint(x.key, i%7), i)
+		run(a, "PREPARE TRANSACTION '"+x.id+"'")
+	}
+	return end(a, "COMMIT PREPARED '"+first+"'"), end(a, "COMMIT PREPARED '"+second+"'")
+}
+
+// openSession is a connection of the superuser's, closed at the end of the test.
+func openSession(t *testing.T, o *outbox) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(testContext(t), o.pg.SuperURL(o.name))
+	must(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel() // whatever it is at
+		if err := conn.Close(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			t.Log(err)
+		}
+	})
+	return conn
+}

@@ -1,0 +1,134 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// The HTTP listener is asked for metrics as fast as four clients can, and by others that ask again and again without
+// reading a single answer. Delivery knows nothing of it, and when they are gone nothing of them is left.
+func TestMetricsHammered(t *testing.T) {
+	t.Parallel()
+	const timeout = 5 * time.Second
+	lasts := long(60*time.Second, 4*time.Second)
+	rnd := newRand(t)
+	o := newOutbox(t, options{})
+	o.proves("F76", "four clients ask for /metrics without a pause and eight never read the answers, for %v, wal_sender_timeout %v", lasts, timeout)
+	o.sample()
+	w := o.write(load{rand: rnd})
+	r := o.startStreaming(fmt.Sprint("OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=", timeout))
+	w.awaitCommits(50)
+	o.healed()
+	before := openFiles(t, r)
+
+	stop := make(chan struct{})
+	var answered, refused, slow atomic.Int64
+	var all sync.WaitGroup
+	end := sync.OnceFunc(func() { close(stop); all.Wait() })
+	t.Cleanup(end)
+	for range 4 {
+		all.Go(func() { hammer(r.addr, stop, &answered, &refused) })
+	}
+	for range 8 {
+		all.Go(func() { neverRead(r.addr, stop, &slow) })
+	}
+	begin, had := time.Now(), o.follow.records()
+	await(t, patience, "clients whose answers are stuck", func() error {
+		if n := slow.Load(); n < 8 {
+			return fmt.Errorf("%d", n)
+		}
+		return nil
+	})
+	for time.Since(begin) < lasts {
+		w.awaitCommits(50)
+		o.healedIn(5 * time.Second) // meanwhile, too
+	}
+	delivered := o.follow.records() - had
+	end()
+	o.healed()
+	w.stop()
+	noReconnects(t, r)
+	o.repeatsAtMost(o.verify(patience), 0, "no session ended")
+	await(t, patience, "the descriptors of the clients to be closed", func() error {
+		if n := openFiles(t, r); n > before+2 { // our own client keeps one or two
+			return fmt.Errorf("%d are open, before it were %d", n, before)
+		}
+		return nil
+	})
+	if answered.Load()+refused.Load() < 20 {
+		t.Errorf("%d answers and %d refusals: this proves nothing", answered.Load(), refused.Load())
+	}
+	o.outcome("%d answers, %d refusals (503), %d events delivered meanwhile", answered.Load(), refused.Load(), delivered)
+}
+
+// hammer asks without a pause.
+func hammer(addr string, stop <-chan struct{}, answered, refused *atomic.Int64) {
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		res, err := client.Get("http://" + addr + "/metrics")
+		if err != nil {
+			continue
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		_ = res.Body.Close()
+		if res.StatusCode == http.StatusOK {
+			answered.Add(1)
+		} else {
+			refused.Add(1)
+		}
+	}
+}
+
+// neverRead asks until the answers have filled every buffer between the two, so that nothing more can be asked, and stays.
+// When the daemon has had enough of it, it comes again.
+func neverRead(addr string, stop <-chan struct{}, stuck *atomic.Int64) {
+	ask := []byte(strings.Repeat("GET /metrics HTTP/1.1\r\nHost: slow\r\n\r\n", 100))
+	var conn net.Conn
+	counted := false
+	for {
+		var err error
+		if conn == nil {
+			if conn, err = net.Dial("tcp", addr); err != nil {
+				conn = nil
+			} else {
+				_ = conn.(*net.TCPConn).SetReadBuffer(1) // the least that the kernel gives
+			}
+		}
+		if err == nil {
+			_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
+			_, err = conn.Write(ask)
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			if !counted {
+				counted = true
+				stuck.Add(1)
+			}
+		} else if err != nil && conn != nil {
+			_ = conn.Close()
+			conn = nil
+		}
+		select {
+		case <-stop:
+			if conn != nil {
+				_ = conn.Close()
+			}
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The daemon may have only 64 files open. That is enough, until a hundred connections to its HTTP listener take all that
+// are left: then it goes on delivering, and once its session is cut too it says what it lacks, tries again and again, and
+// goes on when they are gone.
+func TestFewFileDescriptors(t *testing.T) {
+	t.Parallel()
+	const files = 64
+	rnd := newRand(t)
+	o := newOutbox(t, options{})
+	o.proves("F75", "%d file descriptors, all of them taken by connections to the HTTP listener, then pg_terminate_backend until a new session lacks some", files)
+	o.sample()
+	r := o.start()
+	limit := fmt.Sprintf("--nofile=%d:%d", files, files)
+	if out, err := exec.CommandContext(t.Context(), "prlimit", "--pid", strconv.Itoa(r.pid()), limit).CombinedOutput(); err != nil {
+		t.Fatalf("prlimit (util-linux): %v: %s", err, out)
+	}
+	r.awaitState("streaming", patience)
+	w := o.write(load{rand: rnd})
+	w.awaitCommits(50)
+	letGo := crowd(t, r, 2*files)
+	await(t, patience, "every descriptor to be taken", func() error {
+		if n := openFiles(t, r); n < files {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
+	w.awaitCommits(50)
+	o.healed()
+	// Whether the crowd gets what the session gave back, or the next session does, is left to chance.
+	const lack = "too many open files"
+	await(t, patience, "a session to lack a descriptor", func() error {
+		for _, e := range r.logged("state") {
+			if reason, _ := e["reason"].(string); strings.Contains(reason, lack) {
+				return nil
+			}
+		}
+		o.endSessions()
+		time.Sleep(100 * time.Millisecond)
+		return errors.Join(errors.New("none has"), o.unharmed())
+	})
+	w.awaitCommits(20)
+	letGo()
+	o.healed()
+	noneLeft := openFiles(t, r)
+	w.stop()
+	o.repeatsAtMost(o.verify(patience), 0, "what was acknowledged is not sent again while the daemon lives")
+	o.outcome("delivered on; without a session the state said %q; %d descriptors open in the end", lack, noneLeft)
+}
+
+// crowd keeps so many connections open to the daemon's HTTP listener, or waiting for it, until they are let go.
+func crowd(t *testing.T, r *relay, connections int) (letGo func()) {
+	t.Helper()
+	if _, _, err := r.get("/livez"); err != nil { // so that the address is known
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for range connections {
+		all.Go(func() {
+			for {
+				conn, err := net.Dial("tcp", r.addr)
+				if err == nil {
+					gone := make(chan struct{})
+					go func() { defer close(gone); _, _ = conn.Read(make([]byte, 1)) }() // the daemon closes those that say nothing
+					select {
+					case <-gone:
+					case <-stop:
+					}
+					_ = conn.Close()
+				}
+				select {
+				case <-stop:
+					return
+				case <-time.After(10 * time.Millisecond):
+				}
+			}
+		})
+	}
+	letGo = sync.OnceFunc(func() { close(stop); all.Wait() })
+	t.Cleanup(letGo)
+	return letGo
+}
+
+// openFiles counts the descriptors of the daemon.
+func openFiles(t *testing.T, r *relay) int {
+	t.Helper()
+	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", r.pid()))
+	must(t, err)
+	return len(all)
+}
+
+// niceAll gives every thread of a process, and so those that they will start, the least share of the processor.
+func niceAll(pid int) error {
+	for range 2 { // a thread may have been started meanwhile, by one that was not slow yet
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+		if err != nil {
+			return err
+		}
+		for _, task := range tasks {
+			tid, err := strconv.Atoi(filepath.Base(task))
+			if err != nil {
+				return err
+			}
+			if err := syscall.Setpriority(syscall.PRIO_PROCESS, tid, 19); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return fmt.Errorf("set the priority of thread %d: %w", tid, err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,101 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+// The daemon is frozen for six times wal_sender_timeout, under load. The server drops it in time, so that the slot is free
+// for others and nothing is confirmed any more. Thawed, the daemon notices, goes on, and repeats at most what it had in
+// flight.
+func TestFrozenDaemonGoesOn(t *testing.T) {
+	t.Parallel()
+	const window = 150
+	timeout := long(15*time.Second, 2*time.Second)
+	frozen := 6 * timeout
+	rnd := newRand(t)
+	o := newOutbox(t, options{})
+	o.proves("F05", "SIGSTOP for %v, SIGCONT, wal_sender_timeout %v%s", frozen, timeout, long("", " (both scaled by 7.5)"))
+	o.sample()
+	w := o.write(load{rand: rnd, pause: long(30*time.Millisecond, 8*time.Millisecond)})
+	r := o.startStreaming(fmt.Sprint("OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=", timeout), fmt.Sprint("OUTBOXCDC_KAFKA_MAX_IN_FLIGHT_RECORDS=", window))
+	w.awaitCommits(100)
+	begin := time.Now()
+	must(t, r.proc.Freeze(testContext(t)))
+	t.Cleanup(func() { _ = r.proc.Thaw() })
+	await(t, timeout+timeout/2+2*time.Second, "the server to drop the frozen daemon", func() error {
+		var active bool
+		if err := o.admin.scan(o.slotSQL("active"), &active); err != nil || active {
+			return errors.Join(err, errors.New("the slot is active"))
+		}
+		return nil
+	})
+	dropped, confirmed := time.Since(begin), o.confirmed()
+	time.Sleep(frozen - dropped) // its length is the fault
+	if now := o.confirmed(); now != confirmed {
+		t.Errorf("the slot confirmed %s and now %s, while nobody had it", confirmed, now)
+	}
+	must(t, r.proc.Thaw())
+	await(t, patience, "the daemon to notice", func() error { return unless(r.sessionsEnded() > 0) })
+	r.awaitState("streaming", patience)
+	o.healed()
+	w.stop()
+	o.repeatsAtMost(o.verify(patience), window, "the window: what was in flight when it stood still")
+	o.outcome("the server freed the slot after %v", dropped.Round(100*time.Millisecond))
+}
+
+// noReconnects fails the test if a daemon has lost its session.
+func noReconnects(t *testing.T, r *relay) {
+	t.Helper()
+	if n := r.sessionsEnded(); n != 0 {
+		t.Errorf("%d reconnects: %s", n, states(r))
+	}
+}
+
+// The daemon has the least share of the processor that a process can have, beside four others that take all of it. It is
+// slow, but it takes nobody for dead: no time-out ends a session, on either side.
+func TestStarvedOfProcessor(t *testing.T) {
+	const timeout = 10 * time.Second
+	begun := long(60*time.Second, 12*time.Second)
+	rnd := newRand(t)
+	o := newOutbox(t, options{})
+	o.proves("F74", "nice 19 beside four busy loops for %v, wal_sender_timeout %v", begun, timeout)
+	o.sample()
+	r := o.startStreaming(fmt.Sprint("OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=", timeout))
+	must(t, niceAll(r.pid()))
+	w := o.write(load{rand: rnd, connections: 2, pause: 20 * time.Millisecond})
+	w.awaitCommits(20)
+	stop := burn(t, 4)
+	had := o.follow.records()
+	time.Sleep(begun) // its length is the fault
+	slow := o.follow.records() - had
+	stop()
+	o.healed()
+	w.stop()
+	noReconnects(t, r)
+	o.repeatsAtMost(o.verify(patience), 0, "no session ended")
+	o.outcome("no reconnect; %d events delivered meanwhile", slow)
+}
+
+// burn keeps so many processors busy until it is told to stop.
+func burn(t *testing.T, processes int) (stop func()) {
+	t.Helper()
+	var all []*exec.Cmd
+	stop = func() {
+		for _, c := range all {
+			_ = c.Process.Kill()
+			_ = c.Wait()
+		}
+		all = nil
+	}
+	t.Cleanup(stop)
+	for range processes {
+		c := exec.CommandContext(t.Context(), "sh", "-c", "while :; do :; done")
+		must(t, c.Start())
+		all = append(all, c)
+	}
+	return stop
+}

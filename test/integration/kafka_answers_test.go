@@ -1,0 +1,283 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+)
+
+// Faults in single answers of Kafka. No real broker can be made to give them, so these tests are on kfake, each on one
+// of its own with three brokers.
+
+// answerWindow is kafka.max_in_flight.records in these tests: what the end of a session may repeat.
+const answerWindow = 200
+
+var smallWindow = fmt.Sprintf("OUTBOXCDC_KAFKA_MAX_IN_FLIGHT_RECORDS=%d", answerWindow)
+
+func faultyKafka(t *testing.T) *kafkatest.Fake {
+	t.Helper()
+	return kafkatest.FakeForTest(t, kafkatest.FakeOptions{Brokers: 3})
+}
+
+// inject makes faults happen until heal.
+func inject(t *testing.T, k *kafkatest.Fake, faults ...kafkatest.Fault) {
+	t.Helper()
+	must(t, k.Inject(testContext(t), faults...))
+}
+
+// heal ends them and returns how often they happened.
+func heal(t *testing.T, k *kafkatest.Fake) (hits int) {
+	t.Helper()
+	must(t, k.Heal(testContext(t)))
+	return hitsOf(t, k)
+}
+
+func hitsOf(t *testing.T, k *kafkatest.Fake) int {
+	t.Helper()
+	n, err := k.Hits(testContext(t))
+	must(t, err)
+	return n
+}
+
+// goesOn lets a fault go on for d, with the daemon alive.
+func (o *outbox) goesOn(d time.Duration) {
+	o.t.Helper()
+	end := time.Now().Add(d)
+	await(o.t, d+time.Second, "the fault to have lasted", func() error {
+		if left := time.Until(end); left > 0 {
+			return errors.Join(o.unharmed(), errors.New("not yet"))
+		}
+		return nil
+	})
+}
+
+// sessionsEnded is how many sessions of the daemon have failed.
+func (r *relay) sessionsEnded() (n int) {
+	r.t.Helper()
+	m, err := r.metrics()
+	must(r.t, err)
+	for name, v := range m {
+		if strings.HasPrefix(name, "outboxcdc_replication_reconnects_total{") {
+			n += int(v)
+		}
+	}
+	return n
+}
+
+// One batch fails with an error that no retry inside the session mends, again and again: each time the session ends,
+// with later batches in flight, and the next one delivers it all. No hole, and one window of repeats each time at most.
+func TestOneBatchFails(t *testing.T) {
+	t.Parallel()
+	rounds := long(25, 4)
+	codes := []*kerr.Error{
+		kerr.UnknownServerError, kerr.PolicyViolation, kerr.OutOfOrderSequenceNumber, kerr.InvalidProducerEpoch,
+		kerr.UnknownProducerID, kerr.InvalidRequiredAcks, kerr.InvalidRecord, kerr.MessageTooLarge, kerr.InvalidTimestamp,
+	}
+	const blamed = 6 // those behind are about what the records are
+	rnd := newRand(t)
+	k := faultyKafka(t)
+	o := newOutbox(t, options{kafka: k})
+	o.proves("F59", "one batch refused for good, %d times, by a random one of %d errors", rounds, len(codes))
+	o.sample()
+	r := o.startStreaming(smallWindow)
+	w := o.write(load{rand: rnd})
+	for i := range rounds {
+		w.awaitCommits(20 + rnd.Int64N(100))
+		which := rnd.IntN(len(codes))
+		code := codes[which]
+		inject(t, k, kafkatest.Fault{Answer: code.Code, Count: 1})
+		await(t, patience, "the session to end because of "+code.Message, func() error {
+			if hits, ended := hitsOf(t, k), r.sessionsEnded(); hits != i+1 || ended != i+1 {
+				return errors.Join(o.unharmed(), fmt.Errorf("%d batches failed, %d sessions ended", hits, ended))
+			}
+			return nil
+		})
+		if which >= blamed {
+			o.healed() // it sends one by one now, and a record refused by itself would rightly stop it
+		}
+	}
+	o.healed()
+	w.stop()
+	v := o.verify(patience)
+	o.repeatsAtMost(v, rounds*answerWindow, "a window of %d for each of %d sessions that end", answerWindow, rounds)
+}
+
+// Kafka has too few replicas for a long time. Nothing is stored and nothing lost, memory is flat, and what was delivered
+// before is not delivered again and again, although each session that tries ends.
+func TestNotEnoughReplicas(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		partitions []int32
+		park       time.Duration
+	}{
+		{"waits", nil, long(120*time.Second, 30*time.Second)}, // above the fault: the session holds on as long as sarama does
+		{"parks", nil, long(5*time.Second, 2*time.Second)},    // below it; kfake's metadata shows no missing replicas, so it tries again and again
+		{"one partition", []int32{0}, long(5*time.Second, 2*time.Second)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			lasts := long(90*time.Second, 8*time.Second)
+			rnd := newRand(t)
+			k := faultyKafka(t)
+			o := newOutbox(t, options{kafka: k})
+			o.proves("F60", "%s answers NOT_ENOUGH_REPLICAS for %v (10 min scaled, factor %.1f), park_after %v",
+				map[bool]string{true: "every partition", false: "one of 3 partitions"}[c.partitions == nil], lasts, 600/lasts.Seconds(), c.park)
+			o.sample()
+			r := o.startStreaming(smallWindow, "OUTBOXCDC_POSTGRES_PARK_AFTER="+c.park.String())
+			w := o.write(load{rand: rnd, pause: 30 * time.Millisecond})
+			w.awaitCommits(50)
+			before := o.follow.records()
+			inject(t, k, kafkatest.Fault{Answer: kerr.NotEnoughReplicas.Code, Partitions: c.partitions})
+			o.goesOn(lasts)
+			if hits := heal(t, k); hits == 0 {
+				t.Error("the fault has never happened")
+			}
+			o.healed()
+			w.stop()
+			ended := r.sessionsEnded()
+			o.outcome("%d sessions ended", ended)
+			t.Logf("%d records before the fault; %d sessions ended; states: %s", before, ended, states(r))
+			if most := int(lasts/c.park) + 2; ended > most {
+				t.Errorf("%d sessions ended in %v with park_after %v; more than %d", ended, lasts, c.park, most)
+			}
+			v := o.verify(patience)
+			switch {
+			case ended == 0:
+				o.repeatsAtMost(v, 0, "no session ended")
+			case c.partitions == nil:
+				o.repeatsAtMost(v, answerWindow, "one window: no partition takes anything meanwhile")
+			default:
+				o.repeatsAtMost(v, ended*answerWindow, "a window for each session: the probe cannot see why (docs/adr/0005)")
+			}
+		})
+	}
+}
+
+// Batches are appended, but Kafka says that it timed out, or had too few replicas after the append, or the answer is
+// lost with its connection. All of that is retried inside the session, where a repeat does not show.
+func TestStoredButNotAcknowledged(t *testing.T) {
+	t.Parallel()
+	lasts := long(30*time.Second, 4*time.Second)
+	rnd := newRand(t)
+	k := faultyKafka(t)
+	o := newOutbox(t, options{kafka: k})
+	o.proves("F61", "35 %% of the batches are appended and answered NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT or not at all, for %v", lasts)
+	o.sample()
+	r := o.startStreaming(smallWindow)
+	w := o.write(load{rand: rnd})
+	w.awaitCommits(20)
+	inject(
+		t, k,
+		kafkatest.Fault{Answer: kerr.NotEnoughReplicasAfterAppend.Code, Share: 0.15, Seed: rnd.Uint64()},
+		kafkatest.Fault{Answer: kerr.RequestTimedOut.Code, Share: 0.15, Seed: rnd.Uint64()},
+		kafkatest.Fault{LoseAnswers: true, Share: 0.1, Seed: rnd.Uint64()},
+	)
+	o.goesOn(lasts)
+	hits := heal(t, k)
+	o.outcome("%d batches", hits)
+	if hits < 20 {
+		t.Errorf("only %d batches were concerned", hits)
+	}
+	o.healed()
+	w.stop()
+	v := o.verify(patience)
+	o.repeatsAtMost(v, 0, "a retry inside a session does not show")
+	r.noErrorSurfaced()
+}
+
+// Leaders move all the time, brokers say that they do not lead and do not know who does: sarama finds its way, and no
+// error reaches us.
+func TestLeadersMove(t *testing.T) {
+	t.Parallel()
+	lasts := long(60*time.Second, 5*time.Second)
+	rnd := newRand(t)
+	k := faultyKafka(t)
+	o := newOutbox(t, options{kafka: k, partitions: 6})
+	o.proves("F62", "leaders of 6 partitions moved every 50 ms, NOT_LEADER_OR_FOLLOWER and LEADER_NOT_AVAILABLE at random, for %v", lasts)
+	o.sample()
+	r := o.startStreaming(smallWindow)
+	w := o.write(load{rand: rnd})
+	w.awaitCommits(20)
+	inject(
+		t, k,
+		kafkatest.Fault{MoveLeaders: 50 * time.Millisecond, Topic: o.topic("order"), Seed: rnd.Uint64()},
+		kafkatest.Fault{Answer: kerr.NotLeaderForPartition.Code, Share: 0.05, Seed: rnd.Uint64()},
+		kafkatest.Fault{Answer: kerr.LeaderNotAvailable.Code, Share: 0.05, Seed: rnd.Uint64(), Requests: []kmsg.Key{kmsg.Metadata}},
+	)
+	o.goesOn(lasts)
+	hits := heal(t, k)
+	o.outcome("%d moves and answers", hits)
+	o.healed()
+	w.stop()
+	v := o.verify(patience)
+	o.repeatsAtMost(v, 0, "a retry inside a session does not show")
+	r.noErrorSurfaced()
+}
+
+// noErrorSurfaced holds the daemon to one session in which Kafka refused nothing for good.
+func (r *relay) noErrorSurfaced() {
+	r.t.Helper()
+	if n := r.sessionsEnded(); n != 0 {
+		r.t.Errorf("%d sessions ended; states: %s", n, states(r))
+	}
+	m, err := r.metrics()
+	must(r.t, err)
+	retries := 0.0
+	for name, v := range m {
+		if strings.HasPrefix(name, "outboxcdc_kafka_produce_errors_total{") && v > 0 {
+			r.t.Errorf("%s is %v", name, v)
+		}
+		if name == "outboxcdc_kafka_produce_retries_total" {
+			retries = v
+		}
+	}
+	if retries == 0 {
+		r.t.Error("no batch was sent again: nothing was tested")
+	}
+}
+
+// All of it at random, with connections cut before and after a batch is stored, and answers that come late.
+func TestRandomKafkaFaults(t *testing.T) {
+	t.Parallel()
+	lasts := long(90*time.Second, 8*time.Second)
+	rnd := newRand(t)
+	k := faultyKafka(t)
+	o := newOutbox(t, options{kafka: k})
+	o.proves("F63", "a random mix of all that F59 to F62 do, and of cut connections, for %v (10 min scaled, factor %.1f)", lasts, 600/lasts.Seconds())
+	o.sample()
+	r := o.startStreaming(smallWindow)
+	w := o.write(load{rand: rnd})
+	w.awaitCommits(20)
+	faults := []kafkatest.Fault{
+		{Answer: kerr.NotEnoughReplicasAfterAppend.Code, Share: 0.05},
+		{Answer: kerr.RequestTimedOut.Code, Share: 0.05},
+		{Answer: kerr.NotEnoughReplicas.Code, Share: 0.05},
+		{Answer: kerr.NotLeaderForPartition.Code, Share: 0.05},
+		{Answer: kerr.UnknownServerError.Code, Share: 0.002},
+		{Answer: kerr.LeaderNotAvailable.Code, Share: 0.05, Requests: []kmsg.Key{kmsg.Metadata}},
+		{MoveLeaders: 200 * time.Millisecond, Topic: o.topic("order")},
+		{LoseRequests: true, Share: 0.02},
+		{LoseAnswers: true, Share: 0.02},
+		{LoseAnswers: true, Share: 0.02, Requests: []kmsg.Key{kmsg.Metadata, kmsg.InitProducerID, kmsg.ApiVersions}},
+		{Delay: 200 * time.Millisecond, Share: 0.02},
+	}
+	for i := range faults {
+		faults[i].Seed = rnd.Uint64()
+	}
+	inject(t, k, faults...)
+	o.goesOn(lasts)
+	hits := heal(t, k)
+	o.healed()
+	w.stop()
+	ended := r.sessionsEnded()
+	o.outcome("%d faults, %d sessions ended", hits, ended)
+	v := o.verify(patience)
+	o.repeatsAtMost(v, ended*answerWindow, "a window of %d for each session that ended", answerWindow)
+}

@@ -1,0 +1,194 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/internal/check"
+)
+
+// Payloads that are NULL, empty, and any bytes at all, and keys of any text: they arrive as they are.
+func TestOddPayloads(t *testing.T) {
+	t.Parallel()
+	rounds := long(20, 2)
+	rnd := newRand(t)
+	o := newOutbox(t, options{payload: "bytea"})
+	o.proves("F71", "payloads NULL, empty and of every byte, empty and odd keys, %d transactions of each kind", rounds)
+	o.sample()
+	r := o.startStreaming(smallWindow)
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	payloads := [][]byte{nil, {}, {0}, all, []byte("\xff\xfe\x00 not UTF-8 \x80")}
+	keys := []string{"", " ", "schlüssel", "日本語", "\t\n\"\\", strings.Repeat("k", 5000)}
+	n := 0
+	for range rounds {
+		for i, payload := range payloads {
+			n++
+			o.tx(func(ctx context.Context, tx pgx.Tx) error {
+				for _, key := range keys {
+					_, err := tx.Exec(ctx, insertInto+"($1, 'order', $2, 'odd', $3, '{}', $4)", newID(rnd), key, payload, n)
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if i == len(payloads)/2 {
+				r.kill9()
+				r = o.startStreaming(smallWindow)
+			}
+		}
+	}
+	o.healed()
+	v := o.verify(patience)
+	o.boundRepeats(v)
+	tombstones := 0
+	for _, rec := range o.readAll() {
+		if rec.Value == nil {
+			tombstones++
+		}
+	}
+	if want := rounds * len(keys); tombstones < want {
+		t.Errorf("%d tombstones, want %d or more", tombstones, want)
+	}
+}
+
+// A key that is NULL: by default the daemon stops with 65 in front of it and names the row. Where it is allowed, the
+// record has no key.
+func TestNullKey(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	o.proves("F71", "aggregate_id NULL: stopped at, and then delivered with route.null_key=allow")
+	o.exec("ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL")
+	o.sample()
+	o.insert("order", "a", 1, 10)
+	older := o.walFlushed()
+	const id = "00000000-0000-4000-8000-00000000002a"
+	o.tx(func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, insertInto+"($1, 'order', NULL, 'added', '{}', '{}', NULL)", id)
+		return err
+	})
+	behind := o.walFlushed()
+	o.insert("order", "a", 11, 10)
+	r := o.start()
+	if exit := r.awaitExit(patience); exit != 65 {
+		t.Fatalf("exit code %d, want 65", exit)
+	}
+	log := r.entries()
+	last := log[len(log)-1]
+	if at, err := parsePosition(fmt.Sprint(last["position"])); last["level"] != "ERROR" || last["event_id"] != id || last["cause"] != "null_key" ||
+		err != nil || at.commit < older || at.commit >= behind {
+		t.Errorf("the last line of the log does not name the event, or not well: %v (%v)", last, err)
+	}
+	o.awaitSlotFree()
+	if now := o.confirmed(); now < older || now >= behind {
+		t.Errorf("the slot confirms %s; want from %s to below %s", now, older, behind)
+	}
+	o.outcome("exit 65")
+	o.startStreaming("OUTBOXCDC_ROUTE_NULL_KEY=allow")
+	o.healed()
+
+	// The table's reader knows no row without a key.
+	o.exec("UPDATE outbox SET aggregate_id = '' WHERE id = $1", id)
+	o.awaitArrived(patience)
+	h := o.history()
+	for i := range h.Truth {
+		if h.Truth[i].ID == id {
+			h.Truth[i].Row = check.Row{ID: id, Topic: o.topic("order"), Value: h.Truth[i].Value} // no key, no order
+		}
+	}
+	v := h.judge()
+	o.proof.judged(v)
+	must(t, v.err())
+	o.repeatsAtMost(v, 0, "what was delivered before the stop is confirmed")
+}
+
+// The database has another encoding than UTF-8: records are UTF-8 all the same.
+func TestOtherEncoding(t *testing.T) {
+	t.Parallel()
+	pg := ownPostgres(t, defaultMajor, nil)
+	must(t, pg.Exec(testContext(t), "postgres", "ALTER DATABASE template1 IS_TEMPLATE false"))
+	must(t, pg.Exec(testContext(t), "postgres", "DROP DATABASE template1"))
+	must(t, pg.Exec(testContext(t), "postgres", "CREATE DATABASE template1 TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"))
+	rnd := newRand(t)
+	o := newOutbox(t, options{pg: pg, payload: "text"})
+	o.exec("SET client_encoding TO 'UTF8'") // of this test's own session; the daemon has to see to its own
+	var encoding string
+	must(t, o.admin.scan("SELECT getdatabaseencoding()", &encoding))
+	o.proves("F71", "a database in %s, keys and payloads with all of its letters", encoding)
+	o.sample()
+	o.startStreaming(smallWindow)
+	var letters strings.Builder
+	for c := rune(0xa1); c <= 0xff; c++ {
+		letters.WriteRune(c)
+	}
+	for n := 1; n <= 50; n++ {
+		o.tx(func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, insertInto+"($1, 'order', 'straße', 'geändert', $2, jsonb_build_object('grüße', $3::text), $4)",
+				newID(rnd), letters.String(), "ä", n)
+			return err
+		})
+	}
+	o.healed()
+	o.repeatsAtMost(o.verify(patience), 0, "nothing failed")
+	for _, rec := range o.readAll() {
+		if string(rec.Key) != "straße" || string(rec.Value) != letters.String() {
+			t.Fatalf("key %q, value %q", rec.Key, rec.Value)
+		}
+	}
+}
+
+// A very large column among small rows. Up to what fits into one request of Kafka (100 MiB) it is delivered, if the topic
+// allows it.
+func TestVeryLargeColumn(t *testing.T) {
+	size := long(60_000_000, 20_000_000)
+	o := newOutbox(t, options{payload: "bytea", configs: map[string]string{"max.message.bytes": "100000000"}})
+	o.proves("F71", "a bytea of %d MB among small rows, max.message.bytes 100 MB", size/1_000_000)
+	o.memoryForRow(2 * size) // Postgres sends bytea as hex digits
+	o.sample()
+	o.startStreaming(smallWindow)
+	o.insertBytes(1, 20, 100)
+	o.insertBytes(21, 1, size)
+	o.insertBytes(22, 20, 100)
+	o.healed()
+	o.repeatsAtMost(o.verify(patience), 0, "nothing failed")
+}
+
+// memoryForRow allows what the promise says of a row that is so large on the wire.
+func (o *outbox) memoryForRow(bytes int) {
+	o.memoryUpTo(peakLimit+3*int64(bytes), "three times the largest row as Postgres prints it, beside the window")
+}
+
+// A column of a size at which Postgres itself nears its end (1 GB, as it prints it) is more than a request of Kafka can
+// hold: the daemon stops with 65 in front of it, with everything older delivered.
+func TestColumnTooLargeForKafka(t *testing.T) {
+	onlyProve(t)
+	const size = 220_000_000
+	o := newOutbox(t, options{payload: "bytea", configs: map[string]string{"max.message.bytes": "100000000"}})
+	o.proves("F71", "a bytea of %d MB", size/1_000_000)
+	o.memoryForRow(2 * size)
+	o.sample()
+	r := o.startStreaming(smallWindow, "OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=60s") // one message may take longer than 15 s
+	o.insertBytes(1, 20, 100)
+	o.awaitArrived(patience)
+	older := o.walFlushed()
+	// Made by the server: this test need not have it in its memory too.
+	o.exec(insertInto+"(gen_random_uuid(), 'order', 'b', 'huge', convert_to(repeat(md5('x'), $1 / 32), 'UTF8'), '{}', NULL)", size)
+	behind := o.walFlushed()
+	if exit := r.awaitExit(2 * patience); exit != 65 {
+		t.Fatalf("exit code %d, want 65", exit)
+	}
+	o.outcome("exit 65")
+	o.awaitSlotFree()
+	if now := o.confirmed(); now < older || now >= behind {
+		t.Errorf("the slot confirms %s; want from %s to below %s", now, older, behind)
+	}
+	o.exec("DELETE FROM outbox WHERE n IS NULL")
+	o.repeatsAtMost(o.check(), 0, "nothing failed")
+}

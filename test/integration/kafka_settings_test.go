@@ -1,0 +1,171 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+)
+
+// Settings of the broker itself that the shared one does not have: it makes topics by itself, and it knows rights.
+func TestBrokerWithSettings(t *testing.T) {
+	t.Parallel()
+	var k kafkatest.Cluster
+	if the.fake == "" {
+		k = kafkatest.RealForTest(t, kafkatest.RealOptions{QuickStart: true, Settings: map[string]string{
+			"auto.create.topics.enable": "true",
+			// There are no users without SASL: rights are given to and taken from everybody. What nobody has a right on is
+			// open to all, so that the broker itself, and the test, are not concerned.
+			"authorizer.class.name":          "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+			"allow.everyone.if.no.acl.found": "true",
+		}})
+	} else {
+		k = kafkatest.FakeForTest(t, kafkatest.FakeOptions{AutoCreate: true})
+	}
+	t.Run("topics by themselves", func(t *testing.T) { t.Parallel(); autoCreateIsNotUsed(t, k) })
+	t.Run("rights", func(t *testing.T) {
+		if the.fake != "" {
+			t.Skip("SKIPPED FOR WANT OF A REAL KAFKA: " + the.fake)
+		}
+		t.Parallel()
+		rightToWrite(t, k)
+	})
+}
+
+// The brokers make every topic that they are asked for, with one partition. The daemon's look-ups must not be what asks.
+func autoCreateIsNotUsed(t *testing.T, k kafkatest.Cluster) {
+	lasts := long(10*time.Second, 3*time.Second)
+	o := newOutbox(t, options{kafka: k, types: []string{"order", "late"}, missing: []string{"late"}})
+	o.proves("F67", "a topic is missing for %v where brokers make topics by themselves, with one partition; then made with three", lasts)
+	o.sample()
+	makesTopics(t, k, o.name+".accident")
+	r := o.startStreaming()
+	o.insert("order", "a", 1, 50)
+	o.insert("late", "a", 1, 50)
+	r.awaitState("waiting_for_topic", patience)
+	o.goesOn(lasts)
+	if _, err := kafkatest.ReadAll(testContext(t), k.Brokers(), o.topic("late")); !errors.Is(err, kerr.UnknownTopicOrPartition) {
+		t.Fatalf("the topic was made while the daemon waited: %v", err)
+	}
+	o.makeTopic("late", 3, nil)
+	o.healed()
+	o.repeatsAtMost(o.verify(patience), 0, "nothing failed")
+}
+
+// makesTopics makes sure that the brokers really do.
+func makesTopics(t *testing.T, k kafkatest.Cluster, topic string) {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers()...), kgo.AllowAutoTopicCreation())
+	must(t, err)
+	defer client.Close()
+	must(t, client.ProduceSync(testContext(t), &kgo.Record{Topic: topic, Value: []byte("v")}).FirstErr())
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = kafkatest.DeleteTopic(ctx, k.Brokers(), topic)
+	})
+}
+
+// The right to write is missing before the first ack: the daemon ends with 77 and says which. Once it has delivered, the
+// same right taken away is waited for, and it goes on when it is back.
+func rightToWrite(t *testing.T, k kafkatest.Cluster) {
+	rounds := long(5, 2)
+	rnd := newRand(t)
+	o := newOutbox(t, options{kafka: k, types: []string{"order", "other"}})
+	o.proves("F69", "the right to write to a topic missing at the start; given; taken away and given again under load, %d times", rounds)
+	o.sample()
+	rights := &acls{t: t, k: k, topic: o.topic("order")}
+	// Enough for everybody but to write.
+	rights.give(kmsg.ACLOperationRead, kmsg.ACLOperationDescribe, kmsg.ACLOperationDescribeConfigs, kmsg.ACLOperationDelete)
+	o.insert("order", "a", 1, 10)
+	before := o.confirmed()
+	r := o.start(smallWindow)
+	if exit := r.awaitExit(patience); exit != 77 {
+		t.Fatalf("exit code %d without the right to write, want 77", exit)
+	}
+	log := r.entries()
+	last := log[len(log)-1]
+	if text, _ := last["error"].(string); last["level"] != "ERROR" || !strings.Contains(text, o.topic("order")) {
+		t.Errorf("the last line of the log does not name the topic: %v", last)
+	}
+	if now := o.confirmed(); now != before {
+		t.Errorf("the slot went from %s to %s", before, now)
+	}
+	o.outcome("exit 77 at the start")
+
+	rights.give(kmsg.ACLOperationWrite)
+	r = o.startStreaming(smallWindow, "OUTBOXCDC_POSTGRES_PARK_AFTER=3s")
+	w := o.write(load{rand: rnd, types: []string{"order", "other"}})
+	for range rounds {
+		w.awaitCommits(100)
+		rights.take(kmsg.ACLOperationWrite)
+		r.awaitState("parked", patience)
+		o.awaitSlotFree()
+		w.awaitCommits(50)
+		rights.give(kmsg.ACLOperationWrite)
+		o.healed()
+	}
+	w.stop()
+	ended := r.sessionsEnded()
+	o.outcome("%d sessions ended", ended)
+	v := o.verify(patience)
+	if ended > 3*rounds {
+		t.Errorf("%d sessions ended: parked means to wait; states: %s", ended, states(r))
+	}
+	o.repeatsAtMost(v, ended*answerWindow, "a window of %d for each session that ended", answerWindow)
+}
+
+// acls are everybody's rights on a topic.
+type acls struct {
+	t     *testing.T
+	k     kafkatest.Cluster
+	topic string
+}
+
+const everybody = "User:ANONYMOUS" // all who come without SASL
+
+func (a *acls) give(operations ...kmsg.ACLOperation) {
+	a.t.Helper()
+	req := kmsg.NewPtrCreateACLsRequest()
+	for _, op := range operations {
+		c := kmsg.NewCreateACLsRequestCreation()
+		c.ResourceType, c.ResourceName, c.ResourcePatternType = kmsg.ACLResourceTypeTopic, a.topic, kmsg.ACLResourcePatternTypeLiteral
+		c.Principal, c.Host, c.Operation, c.PermissionType = everybody, "*", op, kmsg.ACLPermissionTypeAllow
+		req.Creations = append(req.Creations, c)
+	}
+	for _, res := range a.ask(req).(*kmsg.CreateACLsResponse).Results {
+		must(a.t, kerr.ErrorForCode(res.ErrorCode))
+	}
+}
+
+func (a *acls) take(op kmsg.ACLOperation) {
+	a.t.Helper()
+	req := kmsg.NewPtrDeleteACLsRequest()
+	f := kmsg.NewDeleteACLsRequestFilter()
+	f.ResourceType, f.ResourceName, f.ResourcePatternType = kmsg.ACLResourceTypeTopic, kmsg.StringPtr(a.topic), kmsg.ACLResourcePatternTypeLiteral
+	f.Operation, f.PermissionType = op, kmsg.ACLPermissionTypeAllow
+	req.Filters = append(req.Filters, f)
+	for _, res := range a.ask(req).(*kmsg.DeleteACLsResponse).Results {
+		must(a.t, kerr.ErrorForCode(res.ErrorCode))
+		if len(res.MatchingACLs) != 1 {
+			a.t.Fatalf("%d rights taken, want 1", len(res.MatchingACLs))
+		}
+	}
+}
+
+func (a *acls) ask(req kmsg.Request) kmsg.Response {
+	a.t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(a.k.Brokers()...))
+	must(a.t, err)
+	defer client.Close()
+	res, err := client.Request(testContext(a.t), req)
+	must(a.t, err)
+	return res
+}

@@ -1,0 +1,167 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+)
+
+// A topic is deleted under load and made again: once with one partition, which the daemon must not take for the topic
+// that it knows, then as it was. What had been delivered is gone with the topic; everything that had not comes, in
+// order and without a hole, and what else the outbox holds is not touched.
+func TestTopicDeletedUnderLoad(t *testing.T) {
+	t.Parallel()
+	rnd := newRand(t)
+	o := newOutbox(t, options{types: []string{"order", "gone"}})
+	o.proves("F67", "a topic deleted under load, made again with one partition instead of three, deleted, and made again as it was")
+	s := o.sample()
+	s.taken = true // it would miss what was deleted
+	r := o.startStreaming(smallWindow, "OUTBOXCDC_POSTGRES_PARK_AFTER=3s")
+	w := o.write(load{rand: rnd, types: []string{"order", "gone"}})
+	w.awaitCommits(200)
+	must(t, kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), o.topic("gone")))
+	var deleted []string // with what had been delivered of it
+	for _, row := range o.truth() {
+		if row.Topic == o.topic("gone") {
+			deleted = append(deleted, row.ID)
+		}
+	}
+	r.awaitState("parked", patience)
+	o.makeTopic("gone", 1, nil)
+	await(t, patience, "the daemon to refuse the topic with one partition", func() error {
+		if st, err := r.status(); err != nil || !strings.Contains(st.Reason, "1 partitions, 3 wanted") {
+			return fmt.Errorf("%+v, %w", st, err)
+		}
+		return o.unharmed()
+	})
+	wrong, err := kafkatest.ReadAll(testContext(t), o.kafka.Brokers(), o.topic("gone"))
+	must(t, err)
+	if len(wrong) > 0 {
+		t.Errorf("%d records are in the topic with one partition", len(wrong))
+	}
+	must(t, kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), o.topic("gone")))
+	o.makeTopic("gone", 3, nil)
+	o.healed()
+	w.awaitCommits(50)
+	w.stop()
+	o.awaitSettled()
+	if n := len(r.logged("topic was deleted and created again")); n == 0 {
+		t.Error("the log does not say that the topic was deleted and created again")
+	}
+	o.outcome("%d sessions ended", r.sessionsEnded())
+	v := o.judgeWithout(deleted)
+	o.repeatsAtMost(v, r.sessionsEnded()*answerWindow, "a window of %d for each session that ended", answerWindow)
+}
+
+// judgeWithout judges the topics as [outbox.check] does, but that those of the given rows may be missing which are the
+// oldest of their key.
+func (o *outbox) judgeWithout(deleted []string) *verdict {
+	o.t.Helper()
+	h := o.history()
+	there := map[string]bool{}
+	for _, r := range h.Records {
+		id, _ := headerOf(r, "id")
+		there[id] = true
+	}
+	gone := map[string]bool{}
+	for _, id := range deleted {
+		gone[id] = !there[id]
+	}
+	rows, oldest := h.Truth[:0], map[string]int{} // how many of a key are gone
+	for _, r := range h.Truth {
+		key := r.Topic + "/" + string(r.Key)
+		if gone[r.ID] {
+			oldest[key] = max(oldest[key], r.Seq)
+			continue
+		}
+		rows = append(rows, r)
+	}
+	for i, r := range rows {
+		rows[i].Seq -= oldest[r.Topic+"/"+string(r.Key)] // a row in front of one that is gone gets a number below 1
+	}
+	lost := len(h.Truth) - len(rows)
+	h.Truth = rows
+	h.Acks = without(h.Acks, gone)
+	for i := range h.Commits {
+		h.Commits[i].IDs = without(h.Commits[i].IDs, gone)
+	}
+	o.outcome("%d events were delivered to the topic before it was deleted, and are gone with it", lost)
+	v := h.judge()
+	o.proof.judged(v)
+	if err := v.err(); err != nil {
+		o.t.Fatalf("%v\n  OUTBOXCDC_TEST_HISTORY=%s judges it again", err, h.keep(o))
+	}
+	o.t.Logf("%s; %d events gone with the topic", v.String(), lost)
+	return v
+}
+
+func without(ids []string, gone map[string]bool) (left []string) {
+	for _, id := range ids {
+		if !gone[id] {
+			left = append(left, id)
+		}
+	}
+	return left
+}
+
+// A topic gains partitions under load: keys stay where they are, with a warning and a metric, until the daemon is
+// started again.
+func TestPartitionsAdded(t *testing.T) {
+	t.Parallel()
+	rnd := newRand(t)
+	o := newOutbox(t, options{partitions: 6})
+	o.proves("F68", "6 partitions become 12 under load, pg_terminate_backend for a new session; the daemon is started again later")
+	o.sample()
+	r := o.startStreaming(smallWindow)
+	w := o.write(load{rand: rnd, keys: 60})
+	w.awaitCommits(100)
+	must(t, kafkatest.AddPartitions(testContext(t), o.kafka.Brokers(), o.topic("order"), 12))
+	await(t, patience, "the warning", func() error {
+		if len(r.logged("topic has gained partitions; keys stay where they are until the next restart")) != 1 {
+			return errors.Join(errors.New("it is not there, or not once"), o.unharmed())
+		}
+		return nil
+	})
+	m, err := r.metrics()
+	must(t, err)
+	if n := m[fmt.Sprintf(`outboxcdc_kafka_topic_partitions_changed{topic="%s"}`, o.topic("order"))]; n != 6 {
+		t.Errorf("outboxcdc_kafka_topic_partitions_changed is %v, want 6", n)
+	}
+	w.awaitCommits(100)
+	// A new session looks up the topic anew.
+	o.exec("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1", o.name)
+	await(t, patience, "the session to end", func() error {
+		if r.sessionsEnded() == 0 {
+			return errors.New("it has not")
+		}
+		return o.unharmed()
+	})
+	w.awaitCommits(100)
+	w.stop()
+	o.healed()
+	o.verify(patience) // which looks that no key is in two partitions
+	beyond := func() (n int) {
+		for _, rec := range o.readAll() {
+			if rec.Partition >= 6 {
+				n++
+			}
+		}
+		return n
+	}
+	if n := beyond(); n > 0 {
+		t.Errorf("%d records in the new partitions before the restart", n)
+	}
+	r.term()
+	o.startStreaming(smallWindow)
+	for i := range 50 { // new keys: the old ones may move now
+		o.insert("order", fmt.Sprintf("new-%d", i), 1, 2)
+	}
+	v := o.verify(patience)
+	if n := beyond(); n == 0 {
+		t.Error("no record in the new partitions after the restart")
+	}
+	o.repeatsAtMost(v, 0, "nothing failed")
+}

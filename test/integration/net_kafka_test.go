@@ -1,0 +1,289 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/faultproxy"
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+)
+
+// inFlight is the window of these tests: what the end of a session may repeat.
+const inFlight = 300
+
+// TestKafkaNetwork is what the network does between the daemon and Kafka. It needs a real one, with a listener per test
+// whose advertised address is that of a proxy: kfake tells clients the one address that it listens on, and they would
+// go around a proxy.
+//
+// As long as a session with Kafka lives, its producer is idempotent and nothing is repeated. A session that ends repeats
+// what was in flight, at most a window.
+func TestKafkaNetwork(t *testing.T) {
+	t.Parallel()
+	if why := whyNotReal(); why != "" {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(why)
+		}
+		t.Skip("SKIPPED FOR WANT OF A REAL KAFKA: " + why)
+	}
+	tests := []struct {
+		name string
+		run  func(*testing.T, kafkatest.Cluster, *faultproxy.Proxy)
+	}{
+		{"cut after bytes", kafkaCutAfterBytes},
+		{"standstill", kafkaStandstill},
+		{"black hole", silentKafka("F15", "black hole towards Kafka", faultproxy.BlackHole())},
+		{"daemon not heard", silentKafka("F16", "Kafka hears nothing of the daemon, which hears it", faultproxy.Faults{Up: faultproxy.Way{Drop: true}})},
+		{"Kafka not heard", silentKafka("F16", "the daemon hears nothing of Kafka, which hears it", faultproxy.Faults{Down: faultproxy.Way{Drop: true}})},
+		{"patient in a black hole", patient(40*time.Second, 90*time.Second, "black hole towards Kafka for 40 s (120 s ÷ 3)")},
+		{"connections forgotten", patient(2*time.Second, 30*time.Second, "black hole towards Kafka for 2 s, its connections stay in it, as behind a firewall that has forgotten them")},
+		{"slow on both sides", slowOnBothSides},
+		{"slow to Kafka", slowToKafka},
+		{"flapping", kafkaFlapping},
+	}
+	proxies := make([]*faultproxy.Proxy, len(tests))
+	// The broker is well all the time: on a busy machine it must not be taken for dead by its own controller.
+	o := kafkatest.RealOptions{QuickStart: true, Settings: map[string]string{"broker.session.timeout.ms": "60000"}}
+	for i := range proxies {
+		p, err := faultproxy.Start("")
+		must(t, err)
+		t.Cleanup(func() { must(t, p.Close()) })
+		proxies[i] = p
+		o.Proxied = append(o.Proxied, p.Port())
+	}
+	k := kafkatest.RealForTest(t, o)
+	all := map[string]func(*testing.T){}
+	for i, test := range tests {
+		proxies[i].Target(k.ProxiedBackend(i))
+		all[test.name] = func(t *testing.T) { test.run(t, k, proxies[i]) }
+	}
+	together(t, all)
+}
+
+// startThrough starts a daemon that reaches Kafka through the proxy alone.
+func (o *outbox) startThrough(p *faultproxy.Proxy, env ...string) *relay {
+	o.t.Helper()
+	return o.startStreaming(append(env, "OUTBOXCDC_KAFKA_BROKERS="+p.Addr(), fmt.Sprintf("OUTBOXCDC_KAFKA_MAX_IN_FLIGHT_RECORDS=%d", inFlight))...)
+}
+
+// boundWindows holds the repeats to a window for each session that ended.
+func (o *outbox) boundWindows(v *verdict, r *relay) {
+	o.t.Helper()
+	n := r.reconnects("")
+	o.repeatsAtMost(v, n*inFlight, "%d sessions ended, the window is %d", n, inFlight)
+	o.onlyOne()
+	r.aLittle()
+}
+
+// F13: connections to Kafka are cut after n bytes.
+func kafkaCutAfterBytes(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
+	times := long(200, 24)
+	rnd := newRand(t)
+	o := newOutbox(t, options{kafka: k})
+	o.proves("F13", "TCP cut, by FIN or RST, after n random bytes of a connection to Kafka (daemon's way n ≤ 64 KiB, broker's way n ≤ 2 KiB), %d times under load", times)
+	o.sample()
+	w := o.write(calm(rnd))
+	r := o.startThrough(p)
+	o.cutTimes(p, rnd, times, 64<<10, 2<<10)
+	o.outcome("%d connections cut, %d sessions", p.Cuts(), r.reconnects("")+1)
+	o.healed()
+	w.stop()
+	o.boundWindows(o.verify(patience), r)
+}
+
+// F15 without loss: nothing passes for less than park_after, and then everything does.
+func kafkaStandstill(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
+	lasts, factor := long(24*time.Second, 5*time.Second), long(5, 24)
+	rnd := newRand(t)
+	o := newOutbox(t, options{kafka: k})
+	o.proves("F15", "network to Kafka stands still for %v (120 s ÷ %d), less than park_after", lasts, factor)
+	o.sample()
+	w := o.write(calm(rnd))
+	r := o.startThrough(p, senderTimeout(2*time.Second))
+	w.awaitCommits(20)
+	must(t, p.Set(faultproxy.Faults{Up: faultproxy.Way{Hold: true}, Down: faultproxy.Way{Hold: true}}))
+	o.heldBack(r, lasts)
+	must(t, p.Set(faultproxy.Faults{}))
+	o.healed()
+	w.stop()
+	v := o.verify(patience)
+	if n := r.reconnects(""); n != 0 {
+		t.Errorf("%d reconnects, want the session to live through it", n)
+	}
+	o.boundWindows(v, r)
+}
+
+// heldBack watches a daemon whose Kafka does not answer for a while: the window bounds what it holds, and Postgres has one
+// and the same walsender all the time.
+func (o *outbox) heldBack(r *relay, lasts time.Duration) {
+	t := o.t
+	t.Helper()
+	begin := time.Now()
+	walsender := o.query("SELECT active_pid::text FROM pg_replication_slots WHERE slot_name = $1", o.name)
+	r.awaitState("backpressured", patience)
+	full := r.peak.Load()
+	time.Sleep(lasts - time.Since(begin)) // the length is the test
+	st, err := r.status()
+	must(t, err)
+	if st.State != "backpressured" || st.InFlight > inFlight {
+		t.Errorf("after %v it is %s (%s) with %d events in flight; the window is %d", lasts, st.State, st.Reason, st.InFlight, inFlight)
+	}
+	if now := o.query("SELECT coalesce(active_pid::text, 'none') FROM pg_replication_slots WHERE slot_name = $1", o.name); now != walsender {
+		t.Errorf("the walsender was %s and is %s", walsender, now)
+	}
+	grown := r.peak.Load() - full
+	o.outcome("memory grew by %d MiB after the window was full", grown>>20)
+	if grown > 16<<20 {
+		t.Errorf("memory grew by %d MiB while the window was full", grown>>20)
+	}
+}
+
+// silentKafka is F15 or F16 for longer than park_after: the daemon leaves Postgres alone, and comes back by itself.
+func silentKafka(row, what string, faults faultproxy.Faults) func(*testing.T, kafkatest.Cluster, *faultproxy.Proxy) {
+	return func(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
+		parkAfter, lasts, factor := long(10*time.Second, 1500*time.Millisecond), long(40*time.Second, 5*time.Second), long(3, 24)
+		rnd := newRand(t)
+		o := newOutbox(t, options{kafka: k})
+		o.proves(row, "%s for %v (120 s ÷ %d), longer than park_after, %v", what, lasts, factor, parkAfter)
+		o.sample()
+		w := o.write(calm(rnd))
+		r := o.startThrough(p, "OUTBOXCDC_POSTGRES_PARK_AFTER="+parkAfter.String())
+		w.awaitCommits(20)
+		must(t, p.Set(faults))
+		begin := time.Now()
+		r.awaitState("parked", parkAfter+patience)
+		parked := time.Since(begin)
+		o.outcome("parked after %.1f s", parked.Seconds())
+		if most := parkAfter + 5*time.Second; parked > most {
+			t.Errorf("parked after %v, more than %v", parked, most)
+		}
+		o.awaitSlotFree()
+		time.Sleep(lasts - time.Since(begin)) // the length is the test
+		must(t, p.Set(faultproxy.Faults{}))
+		o.healed()
+		w.stop()
+		o.boundWindows(o.verify(patience), r)
+	}
+}
+
+// patient is F15 with a park_after above the fault: one session, with Kafka as with Postgres, lives through it.
+func patient(lasts, parkAfter time.Duration, what string) func(*testing.T, kafkatest.Cluster, *faultproxy.Proxy) {
+	return func(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
+		onlyProve(t) // the daemon gives a silent broker 12 s
+		rnd := newRand(t)
+		o := newOutbox(t, options{kafka: k})
+		o.proves("F15", "%s, park_after %v", what, parkAfter)
+		o.sample()
+		w := o.write(calm(rnd))
+		r := o.startThrough(p, "OUTBOXCDC_POSTGRES_PARK_AFTER="+parkAfter.String(), senderTimeout(3*time.Second))
+		w.awaitCommits(20)
+		must(t, p.Set(faultproxy.BlackHole()))
+		o.heldBack(r, lasts)
+		must(t, p.Set(faultproxy.Faults{}))
+		o.healed()
+		w.stop()
+		v := o.verify(patience)
+		if n := r.reconnects(""); n != 0 {
+			t.Errorf("%d reconnects, want the session to live through it", n)
+		}
+		o.boundWindows(v, r)
+	}
+}
+
+// F17: both sides are far away and narrow.
+func slowOnBothSides(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
+	lasts := long(60*time.Second, 7*time.Second)
+	slow := faultproxy.Way{Latency: 200 * time.Millisecond, BytesPerSecond: 1_000_000}
+	rnd := newRand(t)
+	o := newOutbox(t, options{kafka: k})
+	o.proves("F17", "200 ms and 1 MB/s each way towards Postgres and Kafka for %v, with a transaction of 10,000 rows", lasts)
+	o.sample()
+	pg, env := o.proxied()
+	w := o.write(calm(rnd))
+	r := o.startThrough(p, env)
+	w.awaitCommits(20)
+	for _, p := range []*faultproxy.Proxy{p, pg} {
+		must(t, p.Set(faultproxy.Faults{Up: slow, Down: slow}))
+	}
+	begin := time.Now()
+	o.insert("order", "large", 1, 10_000)
+	var most float64
+	for time.Since(begin) < lasts {
+		time.Sleep(50 * time.Millisecond)
+		m, err := r.metrics()
+		must(t, err)
+		most = max(most, m["outboxcdc_replication_lag_seconds"])
+	}
+	for _, p := range []*faultproxy.Proxy{p, pg} {
+		must(t, p.Set(faultproxy.Faults{}))
+	}
+	o.healed()
+	w.stop()
+	v := o.verify(patience)
+	o.repeatsAtMost(v, 0, "no session ends")
+	o.outcome("lag up to %.1f s", most)
+	await(t, recoverIn, "no lag", func() error {
+		m, err := r.metrics()
+		if lag := m["outboxcdc_replication_lag_seconds"]; err == nil && lag != 0 {
+			err = fmt.Errorf("it is %v s", lag)
+		}
+		return err
+	})
+	if most < 0.4 {
+		t.Errorf("the lag was at most %v s, with 200 ms each way on both sides", most)
+	}
+	if n := r.reconnects(""); n != 0 {
+		t.Errorf("%d reconnects", n)
+	}
+	r.aLittle()
+}
+
+// F17, where Postgres is near: a full window, as large as it is by default, takes long to get to Kafka.
+func slowToKafka(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
+	onlyProve(t) // it is minutes' worth of bytes
+	const rows = 40_000
+	o := newOutbox(t, options{kafka: k, partitions: 24})
+	o.proves("F17", "200 ms and 1 MB/s each way towards Kafka alone, backlog of %d rows of 1.3 KB that do not compress, window 16 MiB, 24 partitions", rows)
+	o.sample()
+	slow := faultproxy.Way{Latency: 200 * time.Millisecond, BytesPerSecond: 1_000_000}
+	must(t, p.Set(faultproxy.Faults{Up: slow, Down: slow}))
+	for n := range rows / 1000 {
+		o.exec(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, n)
+			SELECT 'order', 'key-' || g % 1000, 'added', jsonb_build_object('noise', (SELECT string_agg(md5(g::text || i), '') FROM generate_series(1, 40) i)), $1::int
+			FROM generate_series(1, 1000) g`, n+1)
+	}
+	r := o.startStreaming("OUTBOXCDC_KAFKA_BROKERS=" + p.Addr())
+	begin := time.Now()
+	v := o.verify(3 * time.Minute)
+	o.outcome("%.0f s for all", time.Since(begin).Seconds())
+	o.repeatsAtMost(v, 0, "no session ends")
+	if n := r.reconnects(""); n != 0 {
+		t.Errorf("%d reconnects", n)
+	}
+}
+
+// F20: no connection to Kafka lives for longer than half a second.
+func kafkaFlapping(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
+	lasts := long(75*time.Second, 8*time.Second)
+	rnd := newRand(t)
+	o := newOutbox(t, options{kafka: k})
+	o.proves("F20", "all connections to Kafka cut every 500 ms for %v (300 s ÷ %.0f), by FIN and by RST", lasts, 300/lasts.Seconds())
+	o.sample()
+	w := o.write(calm(rnd))
+	r := o.startThrough(p)
+	w.awaitCommits(20)
+	before, written := o.follow.records(), w.rows.Load()
+	flap(t, p, lasts)
+	delivered, rows := o.follow.records()-before, w.rows.Load()-written
+	o.outcome("%d of %d events delivered meanwhile, %d connections, %d sessions ended", delivered, rows, p.Accepted(), r.reconnects(""))
+	if delivered == 0 {
+		t.Error("nothing was delivered during the flapping")
+	}
+	if most := int64(lasts/(500*time.Millisecond)+1) * 8; p.Accepted() > most {
+		t.Errorf("%d connections were made, more than %d", p.Accepted(), most)
+	}
+	o.healed()
+	w.stop()
+	o.boundWindows(o.verify(patience), r)
+}

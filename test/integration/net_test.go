@@ -1,0 +1,321 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/faultproxy"
+	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+)
+
+// TestPostgresNetwork is what the network does between the daemon and Postgres; net_kafka_test.go has the other side.
+// Writers, reader and sampler reach the servers directly.
+//
+// A process repeats nothing that Kafka has acknowledged to it, and a session that loses Postgres waits for the
+// acknowledgements under way: so no fault of this side makes a repeat.
+//
+// All of it waits most of the time, so it runs at once, whatever -parallel says.
+func TestPostgresNetwork(t *testing.T) {
+	t.Parallel()
+	lost := faultproxy.Way{Drop: true}
+	together(t, map[string]func(*testing.T){
+		"cut after bytes":   postgresCutAfterBytes,
+		"standstill":        postgresStandstill,
+		"black hole":        silentPostgres("F14", "black hole towards Postgres", faultproxy.BlackHole()),
+		"no answer to SYNs": silentPostgres("F14", "black hole towards Postgres, connects unanswered", faultproxy.Faults{Up: lost, Down: lost, Silent: true}),
+		"daemon not heard":  silentPostgres("F16", "Postgres hears nothing of the daemon, which hears it", faultproxy.Faults{Up: lost}),
+		"server not heard":  silentPostgres("F16", "the daemon hears nothing of Postgres, which hears it", faultproxy.Faults{Down: lost}),
+		"half-open client":  halfOpenClient,
+		"flapping":          postgresFlapping,
+	})
+}
+
+// together runs subtests at once.
+func together(t *testing.T, tests map[string]func(*testing.T)) {
+	var all sync.WaitGroup
+	for name, test := range tests {
+		all.Go(func() { t.Run(name, test) })
+	}
+	all.Wait()
+}
+
+const noRepeats = "Kafka is well, and one process lives through it"
+
+// address is where the database is, as host and port.
+func address(t *testing.T, pg *pgtest.Server) string {
+	t.Helper()
+	u, err := url.Parse(pg.URL("postgres", role, password))
+	must(t, err)
+	return u.Host
+}
+
+// proxied puts a proxy between the daemon and Postgres, and returns the setting that leads through it.
+func (o *outbox) proxied() (p *faultproxy.Proxy, env string) {
+	o.t.Helper()
+	p, err := faultproxy.Start(address(o.t, o.pg))
+	must(o.t, err)
+	// Before the outbox is torn down: a walsender behind a black hole keeps the slot.
+	o.t.Cleanup(func() { must(o.t, p.Close()) })
+	u, err := url.Parse(o.pg.URL(o.name, role, password))
+	must(o.t, err)
+	u.Host = p.Addr()
+	return p, "OUTBOXCDC_POSTGRES_URL=" + u.String()
+}
+
+// calm is a load that leaves the machine to others.
+func calm(rnd *rand.Rand) load { return load{rand: rnd, connections: 2, pause: 12 * time.Millisecond} }
+
+// senderTimeout is the setting wal_sender_timeout.
+func senderTimeout(d time.Duration) string {
+	return "OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=" + d.String()
+}
+
+// reconnects counts the sessions that ended with an error, of all reasons or of one.
+func (r *relay) reconnects(reason string) (n int) {
+	r.t.Helper()
+	m, err := r.metrics()
+	must(r.t, err)
+	for name, v := range m {
+		if strings.HasPrefix(name, "outboxcdc_replication_reconnects_total{") && strings.Contains(name, `"`+reason) {
+			n += int(v)
+		}
+	}
+	return n
+}
+
+// aLittle bounds what the daemon keeps open and running, whatever it has been through.
+func (r *relay) aLittle() {
+	r.t.Helper()
+	m, err := r.metrics()
+	must(r.t, err)
+	goroutines, files := m["go_goroutines"], m["process_open_fds"]
+	r.t.Logf("%v goroutines, %v open files", goroutines, files)
+	if goroutines > 100 || files > 60 {
+		r.t.Errorf("the daemon has %v goroutines and %v open files", goroutines, files)
+	}
+	var slots, backends int
+	must(r.t, r.o.admin.scan("SELECT count(*) FROM pg_replication_slots WHERE database = '"+r.o.name+"'", &slots))
+	must(r.t, r.o.admin.scan("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outboxcdc-"+r.o.name+"'", &backends))
+	if slots != 1 || backends > 4 {
+		r.t.Errorf("the server has %d slots and %d sessions of this daemon", slots, backends)
+	}
+}
+
+// onlyOne fails the test if the daemon has ended since its start and another took over.
+func (o *outbox) onlyOne() {
+	o.t.Helper()
+	if len(o.relays) != 1 || o.running() == nil {
+		o.t.Errorf("%d daemons were started, want one that lives", len(o.relays))
+	}
+}
+
+// cutTimes cuts the daemon's connections through a proxy that many times, each time after a number of bytes of a new
+// connection: at most up bytes of what the daemon sends, or down bytes of what it receives. After each, something is
+// delivered.
+func (o *outbox) cutTimes(p *faultproxy.Proxy, rnd *rand.Rand, times, up, down int) {
+	t := o.t
+	t.Helper()
+	for i := range times {
+		how := faultproxy.Close
+		if rnd.IntN(2) == 0 {
+			how = faultproxy.Reset
+		}
+		f := faultproxy.Faults{Down: faultproxy.Way{Cut: how, CutAfter: rnd.Int64N(int64(down) + 1)}}
+		if i%2 == 1 {
+			f.Down, f.Up = f.Up, faultproxy.Way{Cut: how, CutAfter: rnd.Int64N(int64(up) + 1)}
+		}
+		must(t, p.Set(f))
+		p.CutAll(how == faultproxy.Reset)
+		old := p.Cuts()
+		await(t, patience, fmt.Sprintf("cut %d: %+v", i+1, f), func() error {
+			if p.Cuts() == old {
+				return fmt.Errorf("no connection came so far; %d have been accepted", p.Accepted())
+			}
+			return nil
+		})
+		must(t, p.Set(faultproxy.Faults{}))
+		o.awaitMore()
+	}
+}
+
+// awaitMore waits until something more is delivered.
+func (o *outbox) awaitMore() {
+	o.t.Helper()
+	before := o.follow.records()
+	await(o.t, recoverIn, "something to be delivered", func() error {
+		if o.follow.records() == before {
+			return errors.New(o.situation())
+		}
+		return o.unharmed()
+	})
+}
+
+// F12: connections to Postgres are cut after n bytes: while connecting, and under load.
+func postgresCutAfterBytes(t *testing.T) {
+	times := long(200, 24)
+	rnd := newRand(t)
+	o := newOutbox(t, options{})
+	o.proves("F12", "TCP cut, by FIN or RST, after n random bytes of a connection to Postgres (server's way n ≤ 64 KiB, daemon's way n ≤ 3 KiB), %d times under load; each n is in the simulator", times)
+	o.sample()
+	p, env := o.proxied()
+	w := o.write(calm(rnd))
+	r := o.startStreaming(env, "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms")
+	o.cutTimes(p, rnd, times, 3<<10, 64<<10)
+	o.outcome("%d connections cut, %d sessions", p.Cuts(), r.reconnects("")+1)
+	o.healed()
+	w.stop()
+	v := o.verify(patience)
+	o.repeatsAtMost(v, 0, noRepeats)
+	r.aLittle()
+	o.onlyOne()
+}
+
+// F14, and F16 for this side: packets are lost, in both directions or in one. Connections stay open, nobody is told.
+func silentPostgres(row, what string, faults faultproxy.Faults) func(*testing.T) {
+	return func(t *testing.T) {
+		timeout, lasts, factor := long(5*time.Second, time.Second), long(40*time.Second, 4*time.Second), long(3, 30)
+		rnd := newRand(t)
+		o := newOutbox(t, options{})
+		o.proves(row, "%s for %v (120 s ÷ %d), wal_sender_timeout %v", what, lasts, factor, timeout)
+		o.sample()
+		p, env := o.proxied()
+		w := o.write(calm(rnd))
+		// A connect that hangs is given up by the URL's connect_timeout, else after 10 s.
+		if !proving() {
+			env += "&connect_timeout=2"
+		}
+		r := o.startStreaming(env, senderTimeout(timeout))
+		w.awaitCommits(50)
+		must(t, p.Set(faults))
+		begin := time.Now()
+		o.awaitSlotFree()
+		freed := time.Since(begin)
+		r.awaitState("reconnecting", timeout+patience)
+		told := time.Since(begin)
+		time.Sleep(lasts - time.Since(begin)) // the length is the test
+		st, err := r.status()
+		must(t, err)
+		if st.State != "reconnecting" {
+			t.Errorf("it is %s (%s) in the end", st.State, st.Reason)
+		}
+		must(t, p.Set(faultproxy.Faults{}))
+		o.healed()
+		w.stop()
+		o.outcome("slot free after %.1f s, daemon reconnecting after %.1f s", freed.Seconds(), told.Seconds())
+		// The server looks at its clock every half of its timeout at the latest; the daemon's goodbye takes 2 s.
+		if most := timeout*3/2 + 3*time.Second; freed > most || told > timeout+most {
+			t.Errorf("the slot was free after %v, the daemon reconnected after %v; at most %v each", freed, told, most)
+		}
+		v := o.verify(patience)
+		o.repeatsAtMost(v, 0, noRepeats)
+		r.aLittle()
+		o.onlyOne()
+	}
+}
+
+// A network that holds everything back for less than wal_sender_timeout, and loses nothing, is no fault at all.
+func postgresStandstill(t *testing.T) {
+	const times, each = 3, time.Second
+	rnd := newRand(t)
+	o := newOutbox(t, options{})
+	o.proves("F14", "network to Postgres stands still %d × %v, less than wal_sender_timeout", times, each)
+	o.sample()
+	p, env := o.proxied()
+	w := o.write(calm(rnd))
+	r := o.startStreaming(env)
+	for range times {
+		w.awaitCommits(20)
+		must(t, p.Set(faultproxy.Faults{Up: faultproxy.Way{Hold: true}, Down: faultproxy.Way{Hold: true}}))
+		time.Sleep(each)
+		must(t, p.Set(faultproxy.Faults{}))
+	}
+	o.healed()
+	w.stop()
+	v := o.verify(patience)
+	o.repeatsAtMost(v, 0, noRepeats)
+	if n := r.reconnects(""); n != 0 {
+		t.Errorf("%d reconnects", n)
+	}
+}
+
+// F18: the daemon's machine is gone without a word. Another daemon has the slot as soon as the server has given the first
+// one up.
+func halfOpenClient(t *testing.T) {
+	timeout := long(15*time.Second, 3*time.Second)
+	rnd := newRand(t)
+	o := newOutbox(t, options{})
+	o.proves("F18", "the daemon's machine vanishes without FIN or RST, a second daemon starts; wal_sender_timeout %v", timeout)
+	o.sample()
+	p, env := o.proxied()
+	w := o.write(calm(rnd))
+	r := o.startStreaming(env, senderTimeout(timeout))
+	w.awaitCommits(50)
+	must(t, p.Set(faultproxy.BlackHole()))
+	r.told = true
+	must(t, r.proc.Kill())
+	begin := time.Now()
+	must(t, p.Set(faultproxy.Faults{})) // what was connected stays in the hole
+	r.confirmed, r.gone = o.confirmed(), true
+	second := o.start(env, senderTimeout(timeout))
+	second.awaitState("waiting_for_slot", patience)
+	second.awaitState("streaming", patience)
+	took := time.Since(begin)
+	o.outcome("slot obtained after %.1f s", took.Seconds())
+	// The second daemon looks once a second; on opening, the pauses between tries are far below that.
+	if most := timeout + 2*time.Second; took > most {
+		t.Errorf("the second daemon streams after %v, more than %v", took, most)
+	}
+	o.healed()
+	w.stop()
+	v := o.verify(patience)
+	o.boundRepeats(v)
+	second.aLittle()
+}
+
+// F20: no connection to Postgres lives for longer than half a second.
+func postgresFlapping(t *testing.T) {
+	lasts := long(75*time.Second, 8*time.Second)
+	rnd := newRand(t)
+	o := newOutbox(t, options{})
+	o.proves("F20", "all connections to Postgres cut every 500 ms for %v (300 s ÷ %.0f), by FIN and by RST", lasts, 300/lasts.Seconds())
+	o.sample()
+	p, env := o.proxied()
+	w := o.write(calm(rnd))
+	r := o.startStreaming(env)
+	w.awaitCommits(20)
+	before, written := o.follow.records(), w.rows.Load()
+	flap(t, p, lasts)
+	delivered, rows := o.follow.records()-before, w.rows.Load()-written
+	if delivered == 0 {
+		t.Error("nothing was delivered during the flapping")
+	}
+	o.outcome("%d of %d events delivered meanwhile", delivered, rows)
+	o.outcome("%d connections were made, %d sessions failed", p.Accepted(), r.reconnects(""))
+	// Two connections a session, at most two sessions in 500 ms.
+	if most := int64(lasts/(500*time.Millisecond)+1) * 4; p.Accepted() > most {
+		t.Errorf("%d connections were made, more than %d", p.Accepted(), most)
+	}
+	o.healed()
+	w.stop()
+	v := o.verify(patience)
+	o.repeatsAtMost(v, 0, noRepeats)
+	r.aLittle()
+	o.onlyOne()
+}
+
+// flap cuts everything each 500 ms.
+func flap(t *testing.T, p *faultproxy.Proxy, lasts time.Duration) {
+	t.Helper()
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for n := range lasts / (500 * time.Millisecond) {
+		<-tick.C
+		p.CutAll(n%2 == 0)
+	}
+}

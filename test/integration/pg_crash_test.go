@@ -1,0 +1,293 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+)
+
+// The server goes away in every way that it has, and comes back. It forgets positions that it had confirmed, because it
+// saves a slot at checkpoints only; the daemon lives on, remembers, and repeats nothing.
+
+// livesOn is why none of the rows of this file may repeat anything.
+const livesOn = "the daemon lives and remembers what it delivered"
+
+// crash stops the server at once, as a power cut does to its processes, and starts it again.
+func (o *outbox) crash() {
+	o.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_, err := o.pg.Stop(ctx, pgtest.Immediate)
+	must(o.t, err)
+	must(o.t, o.pg.StartAgain(ctx))
+}
+
+// awaitRecords waits until so many records more have come, whatever is wrong meanwhile.
+func (o *outbox) awaitRecords(more int) {
+	o.t.Helper()
+	want := o.follow.records() + more
+	await(o.t, patience, fmt.Sprintf("%d more records", more), func() error {
+		if left := want - o.follow.records(); left > 0 {
+			return errors.Join(fmt.Errorf("%d are left; %s", left, o.situation()), o.unharmed())
+		}
+		return nil
+	})
+}
+
+// back waits for the end of a fault: sometimes only for the first record, so that the next fault meets a session that reads
+// again what it has delivered, and at last, when left is 0, until nothing is left to deliver.
+func (o *outbox) back(rnd *rand.Rand, left int) {
+	o.t.Helper()
+	if left > 0 && rnd.IntN(2) == 0 {
+		o.awaitRecords(1)
+		return
+	}
+	o.healed()
+}
+
+// sentAgain is how many events the server sent again that the daemon did not.
+func (r *relay) sentAgain() int {
+	r.t.Helper()
+	m, err := r.metrics()
+	must(r.t, err)
+	return int(m[`outboxcdc_events_skipped_total{reason="already_delivered"}`])
+}
+
+// A fast stop and a start, of every version: the server lets its walsender finish, so it waits for us, and not for long.
+// Two daemons are there: one lives on; the other is stopped for the last restart. From 17 on the server saves the slot
+// before it ends, so a new process repeats nothing either; before 17 it repeats what was confirmed since the slot was
+// last saved, as after a crash.
+func TestPostgresRestarted(t *testing.T) {
+	for _, major := range long(pgtest.Majors(), []string{"16", "17"}) {
+		t.Run(major, func(t *testing.T) {
+			t.Parallel()
+			rounds := long(8, 2)
+			rnd := newRand(t)
+			o := newOutbox(t, options{pg: ownPostgres(t, major, nil)})
+			o.proves("F23", "Postgres restarted (fast) under load %d times, Kafka fine", rounds)
+			o.sample()
+			stopped := newOutbox(t, options{pg: o.pg})
+			stopped.proves("F23", "the daemon stopped, Postgres restarted (fast), the daemon started: a new process")
+			stopped.sample()
+
+			first := stopped.startStreaming()
+			w := o.write(load{rand: rnd})
+			o.startStreaming()
+			for left := rounds - 1; left >= 0; left-- {
+				w.awaitCommits(100 + rnd.Int64N(200))
+				if left == 0 {
+					stopped.insert("order", "k", 1, 200)
+					stopped.awaitConfirmed(stopped.walFlushed(), patience)
+					first.term()
+				}
+				o.restart()
+				o.back(rnd, left)
+			}
+			before := first.confirmed
+			first.confirmed = stopped.confirmed() // what a new process starts from
+			stopped.startStreaming()
+			stopped.insert("order", "k", 201, 200)
+			stopped.healed()
+			w.stop()
+			o.repeatsAtMost(o.verify(patience), 0, livesOn)
+
+			v := stopped.verify(patience)
+			stopped.boundRepeats(v)
+			forgotten := 0
+			for _, p := range v.at {
+				if p.commit >= first.confirmed && p.commit < before {
+					forgotten++
+				}
+			}
+			n, err := strconv.Atoi(major)
+			must(t, err)
+			if n >= 17 {
+				stopped.repeatsAtMost(v, 0, "17 and later save a slot before they end")
+			} else {
+				stopped.repeatsAtMost(v, forgotten, "what the server had confirmed and not saved: before 17 a slot is saved at checkpoints only if it frees WAL")
+			}
+		})
+	}
+}
+
+// restart is a fast stop, which must not take long while Kafka is fine, and a start.
+func (o *outbox) restart() {
+	o.t.Helper()
+	const most = 10 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	took, err := o.pg.Stop(ctx, pgtest.Fast)
+	must(o.t, err)
+	if took > most {
+		o.t.Errorf("the fast stop took %v, more than %v", took, most)
+	}
+	must(o.t, o.pg.StartAgain(ctx))
+}
+
+// One kill -9 of a walsender makes the postmaster throw everybody out and recover from its WAL.
+func TestWalsenderKilled(t *testing.T) {
+	t.Parallel()
+	rounds := long(20, 2)
+	rnd := newRand(t)
+	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
+	o.proves("F24", "walsender killed (-9) under load %d times: the server recovers from a crash each time", rounds)
+	o.sample()
+	w := o.write(load{rand: rnd})
+	r := o.startStreaming()
+	for left := rounds - 1; left >= 0; left-- {
+		w.awaitCommits(100 + rnd.Int64N(200))
+		var pid int
+		await(t, patience, "a walsender", func() error { return o.admin.scan(o.slotSQL("active_pid"), &pid) })
+		must(t, syscall.Kill(pid, syscall.SIGKILL))
+		await(t, patience, "the server to be back", func() error {
+			var other bool
+			err := o.admin.scan(o.slotSQL("active_pid IS DISTINCT FROM "+strconv.Itoa(pid)), &other)
+			if err == nil && !other {
+				err = errors.New("it has not noticed")
+			}
+			return err
+		})
+		o.back(rnd, left)
+	}
+	w.stop()
+	v := o.verify(patience)
+	o.repeatsAtMost(v, 0, livesOn)
+	if n := o.serverLogged("terminating any other active server processes"); n != rounds {
+		t.Errorf("the server recovered %d times, want %d", n, rounds)
+	}
+	o.outcome("%d events sent again by the server, dropped by the daemon", r.sentAgain())
+}
+
+// serverLogged counts the lines of the server's log that have these words.
+func (o *outbox) serverLogged(words string) (n int) {
+	o.t.Helper()
+	b, err := os.ReadFile(o.pg.LogFile)
+	must(o.t, err)
+	for line := range strings.Lines(string(b)) {
+		if strings.Contains(line, words) {
+			n++
+		}
+	}
+	return n
+}
+
+// Checkpoints without a pause and new WAL segments all the time, so that the server removes whatever it thinks nobody
+// needs, and crashes in between, after which the slot needs what it had needed when it was last saved.
+func TestCheckpointStormAndCrashes(t *testing.T) {
+	t.Parallel()
+	rounds := long(20, 2)
+	rnd := newRand(t)
+	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"max_wal_size": "32MB", "min_wal_size": "32MB", "wal_recycle": "off"})})
+	o.sample()
+	w := o.write(load{rand: rnd})
+	r := o.startStreaming()
+	storm := startStorm(o)
+	o.proves("F26", "checkpoints and new WAL segments without a pause under load, Postgres stopped immediately %d times", rounds)
+	for left := rounds - 1; left >= 0; left-- {
+		w.awaitCommits(100 + rnd.Int64N(200))
+		o.crash()
+		o.back(rnd, left)
+	}
+	w.stop()
+	checkpoints := storm.stop()
+	v := o.verify(patience)
+	o.repeatsAtMost(v, 0, livesOn)
+	if n := o.serverLogged("has already been removed"); n != 0 {
+		t.Errorf("the server says %d times that a WAL segment has been removed", n)
+	}
+	if checkpoints < int64(5*rounds) {
+		t.Errorf("%d checkpoints: this run proved little", checkpoints)
+	}
+	o.outcome("%d checkpoints; no WAL segment was missed; %d events sent again by the server, dropped by the daemon", checkpoints, r.sentAgain())
+}
+
+// storm asks for checkpoints and new WAL segments until it is stopped. The server may be away meanwhile.
+type storm struct {
+	cancel context.CancelFunc
+	ended  sync.WaitGroup
+	count  atomic.Int64
+}
+
+func startStorm(o *outbox) *storm {
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &storm{cancel: cancel}
+	s.ended.Go(func() {
+		for ctx.Err() == nil {
+			if err := o.pg.Exec(ctx, o.name, `CHECKPOINT`, `SELECT pg_switch_wal()`); err == nil {
+				s.count.Add(1)
+				continue
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(50 * time.Millisecond): // before it is asked again
+			}
+		}
+	})
+	o.t.Cleanup(func() { s.stop() })
+	return s
+}
+
+func (s *storm) stop() (checkpoints int64) {
+	s.cancel()
+	s.ended.Wait()
+	return s.count.Load()
+}
+
+// Commits that do not wait for the disk, and crashes: the server loses some of them although it said that they had
+// succeeded. Nothing that is lost may be in Kafka, and what is not lost must be.
+func TestAsynchronousCommitsLost(t *testing.T) {
+	t.Parallel()
+	rounds := long(20, 3)
+	rnd := newRand(t)
+	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"wal_writer_delay": "400ms", "wal_writer_flush_after": "1GB"})})
+	o.exec(`ALTER DATABASE ` + o.name + ` SET synchronous_commit = off`)
+	o.proves("F27", "writers with synchronous_commit=off, Postgres stopped immediately %d times", rounds)
+	o.sample()
+	w := o.write(load{rand: rnd})
+	o.startStreaming()
+	for left := rounds - 1; left >= 0; left-- {
+		w.awaitCommits(100 + rnd.Int64N(200))
+		o.crash()
+		o.back(rnd, left)
+	}
+	w.stop()
+	lost := w.forgetLost()
+	v := o.verify(patience)
+	o.repeatsAtMost(v, 0, livesOn)
+	if lost == 0 {
+		t.Error("the server lost nothing: this run proved nothing")
+	}
+	o.outcome("the server lost %d events whose commit had succeeded; none is in Kafka", lost)
+}
+
+// forgetLost takes what the table has lost out of what it is held to, and returns how many rows that is. Only for
+// servers that may lose commits.
+func (w *writer) forgetLost() (lost int) {
+	w.o.t.Helper()
+	there := map[string]bool{}
+	for _, r := range w.o.truth() {
+		there[r.ID] = true
+	}
+	gone := func(id string) bool { return !there[id] }
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before := len(w.committed)
+	w.committed = slices.DeleteFunc(w.committed, gone)
+	l := &w.o.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.commits = slices.DeleteFunc(l.commits, func(c commit) bool { return slices.ContainsFunc(c.IDs, gone) })
+	return before - len(w.committed)
+}

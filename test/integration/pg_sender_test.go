@@ -1,0 +1,89 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+)
+
+// Kafka is away for many times wal_sender_timeout. A daemon that may wait keeps its session: it reads nothing, and says so
+// often enough not to be thrown out. A daemon whose park_after passes gives its session up, and Postgres may be stopped,
+// started and left alone meanwhile. When Kafka is back, both deliver everything.
+func TestKafkaAwayForManySenderTimeouts(t *testing.T) {
+	const timeout, window = 3 * time.Second, 1000
+	outage := long(90*time.Second, 12*time.Second)
+	parkAfter := long(30*time.Second, 3*time.Second)
+	rnd := newRand(t)
+	k := breakableKafka(t)
+	fresh := func() *outbox {
+		o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"wal_sender_timeout": timeout.String()}), kafka: k})
+		o.sample()
+		return o
+	}
+	settings := func(park time.Duration) []string {
+		return []string{
+			"OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=" + timeout.String(), "OUTBOXCDC_POSTGRES_PARK_AFTER=" + park.String(),
+			fmt.Sprintf("OUTBOXCDC_KAFKA_MAX_IN_FLIGHT_RECORDS=%d", window),
+		}
+	}
+	what := fmt.Sprintf("Kafka down for %v (10 min scaled, factor %.3g), wal_sender_timeout %v, under load", outage, 600/outage.Seconds(), timeout)
+	stays, parks := fresh(), fresh()
+	stays.proves("F19", "%s; park_after longer than that", what)
+	parks.proves("F19 F22", "%s; park_after %v, then Postgres restarted (fast)", what, parkAfter)
+	slow := load{rand: rnd, connections: 2, pause: 20 * time.Millisecond}
+	writers := []*writer{stays.write(slow), parks.write(slow)}
+	stayed, parked := stays.startStreaming(settings(time.Hour)...), parks.startStreaming(settings(parkAfter)...)
+	for _, w := range writers {
+		w.awaitCommits(50)
+	}
+	sender := stays.query(stays.slotSQL("active_pid::text"))
+	must(t, k.Kill())
+	begin := time.Now()
+
+	parked.awaitState("parked", parkAfter+10*time.Second)
+	stop, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	took, err := parks.pg.Stop(stop, pgtest.Fast)
+	must(t, err)
+	if took > 5*time.Second {
+		t.Errorf("the fast stop took %v although the daemon is parked", took)
+	}
+	parks.outcome("parked; the fast stop took %v", took.Round(100*time.Millisecond))
+	must(t, parks.pg.StartAgain(stop))
+	await(t, outage+patience, "the outage to pass", func() error {
+		if now := stays.query(stays.slotSQL("coalesce(active_pid::text, 'none')")); now != sender {
+			return &hopeless{fmt.Errorf("walsender is %s, was %s; %s", now, sender, stays.situation())}
+		}
+		if now := parks.query(parks.slotSQL("active::text")); now != "false" {
+			return &hopeless{errors.New("the parked daemon holds its slot")}
+		}
+		if d := time.Since(begin); d < outage {
+			return fmt.Errorf("%v have passed", d)
+		}
+		return errors.Join(stays.unharmed(), parks.unharmed())
+	})
+	if st, err := stayed.status(); err != nil || st.State != "backpressured" {
+		t.Errorf("the window is not full: %+v, %v", st, err)
+	}
+	must(t, k.StartAgain(testContext(t)))
+	stays.healed()
+	parks.healed()
+	for _, w := range writers {
+		w.stop()
+	}
+	stays.repeatsAtMost(stays.verify(patience), 0, "the session lives, and its producer is idempotent")
+	parks.repeatsAtMost(parks.verify(patience), window, "in flight when the session was given up: the window")
+	m, err := stayed.metrics()
+	must(t, err)
+	for name, n := range m {
+		if strings.HasPrefix(name, "outboxcdc_replication_reconnects_total") && n > 0 {
+			t.Errorf("%s is %v", name, n)
+		}
+	}
+	stays.outcome("0 reconnects")
+}
