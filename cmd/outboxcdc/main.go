@@ -21,17 +21,17 @@ import (
 func main() {
 	// It will mean: read secrets and certificates again. Until then it must at least not end the daemon.
 	signal.Ignore(syscall.SIGHUP)
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	context.AfterFunc(ctx, func() {
-		// From here on the default action holds again: a second signal ends the process. Its exit status must be 1 and
-		// not that of a signal, so it is taken once more.
-		stop()
-		second := make(chan os.Signal, 1)
-		signal.Notify(second, syscall.SIGTERM, syscall.SIGINT)
-		<-second
+	ctx, drain := context.WithCancel(context.Background())
+	// One channel takes both signals, so that the second is seen however soon it follows the first.
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		<-signals
+		drain()
+		<-signals
 		fmt.Fprintln(os.Stderr, "outboxcdc: second signal: leaving at once; what was not confirmed is repeated by the next start")
 		os.Exit(exitFault)
-	})
+	}()
 	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
