@@ -76,9 +76,9 @@ mutants: ## the product with one rule wrong at a time: a test must notice (RUN=r
 	@$(GO) run ./test/mutants $(if $(RUN),-run '$(RUN)')
 
 .PHONY: prove
-prove: ## every fault in full length, simulator and mutants; writes docs/proof.md (at most an hour on 2 cores; RUN=regexp: only these tests)
+prove: ## every fault in full length, simulator and mutants; writes docs/proof.md (at most an hour on 2 cores; RUN=regexp: only these tests, AGAIN=1: into the last whole run)
 	@CGO_ENABLED=0 $(GO) build -o bin/prove ./internal/prove
-	@exec bin/prove $(if $(RUN),-run '$(RUN)') $(if $(SEED),-seed '$(SEED)')
+	@exec bin/prove $(if $(RUN),-run '$(RUN)') $(if $(AGAIN),-again) $(if $(SEED),-seed '$(SEED)')
 
 .PHONY: history
 history: bin/testrun ## judge stored histories again (FILE=file or folder; default: those of the last `make prove`)

@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -28,6 +29,7 @@ func main() {
 	flag.StringVar(&p.dir, "dir", "bin/proof", "folder for what the run leaves behind")
 	flag.StringVar(&p.file, "o", "docs/proof.md", "file to write")
 	flag.StringVar(&p.only, "run", "", "only tests of the suite that match; the result goes to the folder, not to docs")
+	flag.BoolVar(&p.again, "again", false, "with -run: add to the last whole run, whose rows of the same tests are replaced")
 	flag.Uint64Var(&p.seed, "seed", rand.Uint64N(1<<32), "of the fault suite")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -41,6 +43,7 @@ func main() {
 type prover struct {
 	dir, file string
 	only      string
+	again     bool
 	seed      uint64
 	out       io.Writer
 }
@@ -57,14 +60,14 @@ func (p *prover) prove(ctx context.Context) error {
 	if p.dir, err = filepath.Abs(p.dir); err != nil {
 		return err
 	}
-	// Nothing of an earlier run may become a row of this one.
-	if err := os.RemoveAll(p.dir); err != nil {
-		return err
+	this := run{Date: time.Now(), Seed: p.seed, Versions: versions(ctx)}
+	if p.again {
+		if this, err = lastRun(p.dir); err != nil {
+			return err
+		}
+	} else if err := errors.Join(os.RemoveAll(p.dir), os.MkdirAll(p.dir, 0o755)); err != nil {
+		return err // nothing of an earlier run may become a row of this one
 	}
-	if err := os.MkdirAll(p.dir, 0o755); err != nil {
-		return err
-	}
-	begun := time.Now()
 	var failed []error
 	for _, s := range p.stages() {
 		if err := p.do(ctx, s); err != nil {
@@ -74,24 +77,56 @@ func (p *prover) prove(ctx context.Context) error {
 			return ctx.Err() // half a run is no proof
 		}
 	}
+	if !p.again {
+		this.Took = time.Since(this.Date)
+		if err := this.keep(p.dir); err != nil {
+			return err
+		}
+	}
 	r, err := load(p.dir)
 	if err != nil {
 		return err
 	}
-	r.Date, r.Seed, r.Took = begun, p.seed, time.Since(begun)
-	r.Versions = versions(ctx)
-	file := p.file
-	if p.only != "" {
+	r.run = this
+	file, whole := p.file, p.only == "" || p.again
+	if !whole {
 		file = filepath.Join(p.dir, "proof.md")
 	}
 	if err := os.WriteFile(file, []byte(r.markdown()), 0o644); err != nil {
 		return err
 	}
-	fmt.Fprintf(p.out, "prove: %s is written, after %s\n", file, r.Took.Round(time.Second))
-	if p.only == "" {
+	fmt.Fprintf(p.out, "prove: %s is written\n", file)
+	if whole {
 		failed = append(failed, r.gaps()...)
 	}
 	return errors.Join(failed...)
+}
+
+// run is what a whole run leaves for those that add to it.
+type run struct {
+	Date     time.Time
+	Took     time.Duration
+	Seed     uint64
+	Versions []string
+}
+
+func (r run) keep(dir string) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "run.json"), b, 0o644)
+}
+
+func lastRun(dir string) (r run, err error) {
+	b, err := os.ReadFile(filepath.Join(dir, "run.json"))
+	if err == nil {
+		err = json.Unmarshal(b, &r)
+	}
+	if err != nil {
+		return r, fmt.Errorf("add to the last whole run: %w; make prove without RUN makes one", err)
+	}
+	return r, nil
 }
 
 // simSeconds is how long the simulator runs on fresh seeds.
@@ -116,7 +151,7 @@ func (p *prover) stages() []stage {
 // do runs a stage; the output of go test is shown as testrun shows it and kept as it is.
 func (p *prover) do(ctx context.Context, s stage) error {
 	fmt.Fprintf(p.out, "== %s\n", s.name)
-	log, err := os.Create(filepath.Join(p.dir, s.name+".log"))
+	log, err := os.OpenFile(filepath.Join(p.dir, s.name+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}

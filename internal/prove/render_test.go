@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A run that lacks a fault, failed in one, or let a mutant live says so, in the file and in its status.
@@ -63,6 +64,30 @@ func TestGapsAreSaid(t *testing.T) {
 		if !said || !strings.Contains(r.markdown(), want) {
 			t.Errorf("%q is not said: %v", want, r.gaps())
 		}
+	}
+}
+
+// A row that was run again replaces the old one, and says so.
+func TestRunAgain(t *testing.T) {
+	begun := time.Date(2026, 11, 21, 16, 0, 0, 0, time.UTC)
+	old := row{Faults: "F21", Test: "TestX", Done: "stopped", Began: begun.Add(time.Minute)}
+	other := row{Faults: "F22", Test: "TestY", Done: "stopped", Began: begun.Add(time.Minute), Passed: true}
+	again := old
+	again.Passed, again.Began = true, begun.Add(2*time.Hour)
+	r := report{run: run{Date: begun, Took: time.Hour}, Rows: newest([]row{old, other, again})}
+	text := r.markdown()
+	if len(r.Rows) != 2 || strings.Count(text, "run again at 18:00 UTC") != 1 || strings.Contains(text, "**FAILED**") {
+		t.Errorf("%d rows:\n%s", len(r.Rows), text)
+	}
+	dir := t.TempDir()
+	if _, err := lastRun(dir); err == nil {
+		t.Error("there is no run to add to")
+	}
+	if err := r.keep(dir); err != nil {
+		t.Fatal(err)
+	}
+	if same, err := lastRun(dir); err != nil || !same.Date.Equal(begun) || same.Took != time.Hour {
+		t.Errorf("%+v, %v", same, err)
 	}
 }
 

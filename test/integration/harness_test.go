@@ -64,6 +64,7 @@ var the suite
 type suite struct {
 	dir    string // the binary, the daemons' logs, histories, rows of docs/proof.md
 	kept   bool   // dir is not ours to remove
+	began  time.Time
 	binary string
 	fake   string // why no real Kafka can be started; "": one can
 	kafka  kafkatest.Cluster
@@ -113,7 +114,7 @@ func (s *suite) start() error {
 	if err != nil {
 		return err
 	}
-	s.postgres = map[string]*pgtest.Server{}
+	s.began, s.postgres = time.Now(), map[string]*pgtest.Server{}
 	built := make(chan error, 1)
 	go func() { built <- s.build(ctx) }()
 	kafka := s.startKafka(ctx)

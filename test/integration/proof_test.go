@@ -71,6 +71,8 @@ type proofRow struct {
 	WALHeld    int64   `json:"wal_held_bytes,omitempty"`
 	Seconds    float64 `json:"seconds"`
 	Passed     bool    `json:"passed"`
+
+	Began time.Time `json:"began"` // the process that ran it
 }
 
 // peakLimit is the memory that a daemon may take in every fault.
@@ -151,7 +153,7 @@ func (p *proof) end() {
 	}
 	row := proofRow{
 		Faults: p.Faults, Test: o.t.Name(), Done: p.Done, Outcome: strings.Join(p.Outcome, "; "), Postgres: p.postgres, Kafka: kafkaName(o.kafka),
-		Seed: p.seed, Recovery: p.Recovery.Seconds(), PeakRSS: p.peak, Seconds: time.Since(p.begun).Seconds(), Passed: !o.t.Failed(),
+		Seed: p.seed, Recovery: p.Recovery.Seconds(), PeakRSS: p.peak, Seconds: time.Since(p.begun).Seconds(), Passed: !o.t.Failed(), Began: the.began,
 	}
 	if v := p.verdict; v != nil {
 		row.Checked, row.Events, row.Repeats = true, v.Rows, v.Repeats

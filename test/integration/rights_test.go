@@ -109,7 +109,7 @@ func TestConnectionsEndedUnderLoad(t *testing.T) {
 	o.proves("F25", "%d connections ended at random moments under load, then pg_terminate_backend(walsender) every second for %d s", rounds, seconds)
 	o.sample()
 	r := o.startStreaming()
-	w := o.write(load{rand: rnd, pause: 4 * time.Millisecond})
+	w := o.write(load{rand: rnd, pause: 20 * time.Millisecond})
 	for range rounds {
 		w.awaitCommits(10 + rnd.Int64N(40))
 		which := []string{"walsender", "client backend", "%"}[rnd.IntN(3)]
