@@ -28,7 +28,7 @@ func (s *session) leave(ctx context.Context, cause error) error {
 	err := s.drain(ctx)
 	if err != nil && !poison {
 		cut := s.closeSink(time.Millisecond)
-		if classify(err, true).class == Lost { // the guard found something while we drained
+		if classify(err, true).class != Retry { // the guard found something while we drained
 			return err
 		}
 		return &errDrain{errors.Join(err, cut)}
@@ -43,7 +43,7 @@ func (s *session) leave(ctx context.Context, cause error) error {
 	// The tracker is final. What was received before the guard's last look may be confirmed as far as it is acknowledged.
 	if err := s.guard.final(ctx, s.received, s.r); err != nil {
 		s.r.log.Warn("the last position is not confirmed; what was delivered since is repeated by the next start", "error", err)
-		if classify(err, true).class == Lost {
+		if classify(err, true).class != Retry {
 			return err
 		}
 	}

@@ -566,3 +566,53 @@ func TestBugLargeMessageTakenForSilence(t *testing.T) {
 		}
 	})
 }
+
+// TestBugCheckFailsForGoodAtTheEnd: the last look at the catalogs finds what no retry mends, but not that something is
+// lost. The position moves all the same, and the process says nothing of it.
+func TestBugCheckFailsForGoodAtTheEnd(t *testing.T) {
+	cfg := testConfig()
+	cfg.StatusInterval = 4 * time.Second
+	bubble(t, cfg, func(b *bench) {
+		b.start()
+		b.sleep(4500 * time.Millisecond)
+		b.pg.commit("a")
+		b.sleep(2 * time.Second) // acknowledged and covered by a look, and no status update is due
+		b.pg.edit(func() {
+			b.pg.checkErr = func(int) error {
+				return &replication.Error{Kind: replication.SynchronousStandby, Op: "look", Err: errors.New("it waits for us")}
+			}
+		})
+		b.stop()
+		b.ends(Wrong, 10*time.Second)
+		if got := b.pg.slotAt(); got != firstLSN {
+			b.Errorf("the slot is at %s after a check that failed for good", got)
+		}
+	})
+}
+
+// TestBugPartialTransactionOfBeforeATakeOver: part of a transaction is in Kafka when another instance takes over and
+// delivers the rest. Back at the slot, this one replaces what it knew by part of a later transaction; then a crash takes
+// the slot back to before the first one, and all of that is sent again.
+func TestBugPartialTransactionOfBeforeATakeOver(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		x := b.pg.commit("a", "b")
+		synctest.Wait()
+		b.kafka.ack("a")
+		b.pg.edit(func() { // the other instance
+			b.pg.confirmed = x.End
+			b.kafka.acked["b"] = true
+		})
+		b.pg.cut()
+		b.sleep(5 * time.Second)
+		b.pg.commit("c", "d")
+		synctest.Wait()
+		b.kafka.ack("c")
+		b.pg.crash()
+		b.sleep(5 * time.Second)
+		if got := b.kafka.flying(); !slices.Equal(got, []string{"b", "d"}) {
+			b.Errorf("in flight %v, want b, of which it knows nothing, and d", got)
+		}
+	})
+}

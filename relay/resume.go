@@ -47,6 +47,9 @@ func (m *memory) learn(id replication.Identity, p checkpoint.Progress, confirmed
 	}
 	switch old := know.Partial.CommitLSN; {
 	case p.Partial.CommitLSN > old, p.Partial.CommitLSN == old && p.Events > know.Events:
+		if old != 0 && p.Partial.CommitLSN > old { // somebody else has delivered the rest, which a crash may undo
+			m.earlier = append(m.earlier, *know)
+		}
 		know.Partial, know.Events = p.Partial, p.Events
 	case p.Partial.CommitLSN < old && !p.Partial.IsZero():
 		m.earlier = append(m.earlier, p)

@@ -252,7 +252,7 @@ func (s *simSink) alone() *flight {
 
 // store appends a record to its lane's log: it is the next one there, or one that is there already (I2).
 func (f *flight) store() {
-	if f.stored {
+	if f.stored || f.e.order < 0 { // or of a history that is gone
 		return
 	}
 	f.stored = true

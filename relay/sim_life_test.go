@@ -100,7 +100,7 @@ func (w *world) freeze() {
 		w.see(p, "is frozen", 0, 0)
 		p.thaw, p.wasFrozen = make(chan struct{}), true
 		w.reached[frozen] = w.reached[frozen] || p.stream != nil && w.pg.holder == p.stream
-		w.trouble = time.Now()
+		w.disturb()
 	})
 	w.second()
 }
@@ -119,7 +119,7 @@ func (w *world) thawOne() {
 			}
 			close(p.thaw)
 			p.thaw = nil
-			w.trouble = time.Now()
+			w.disturb()
 		}
 	})
 }
@@ -196,16 +196,17 @@ func (w *world) someRows(last poisonKind) *writer {
 	return wr
 }
 
-// restore takes the server back to before the last transaction that the process knows to be in Kafka, and lets another
-// history follow.
+// restore takes the server back to before a transaction that the process knows to be in Kafka, and lets another history
+// follow, which may reach beyond what is known, or be at the same LSN.
 func (w *world) restore(p *process) {
 	pg := w.pg
 	pg.crash()
-	newest := -1
+	oldest, newest := -1, -1
 	for i, tx := range pg.wal {
-		for _, r := range tx.rows {
-			if r.ev != nil && p.knowsEvent(r.ev) {
-				newest = i
+		if slices.ContainsFunc(tx.rows, func(r row) bool { return r.ev != nil && p.knowsEvent(r.ev) }) {
+			newest = i
+			if oldest < 0 {
+				oldest = i
 			}
 		}
 	}
@@ -213,22 +214,33 @@ func (w *world) restore(p *process) {
 		w.over = true
 		return
 	}
-	at := pg.wal[newest].commit
-	pg.wal = pg.wal[:newest]
-	pg.flushed, pg.done = newest, min(pg.done, newest)
-	pg.end, pg.flushedEnd = at, at
-	if pg.confirmed > at {
-		pg.confirmed = at
+	from := newest
+	if w.IntN(2) == 0 {
+		from = oldest + w.IntN(newest-oldest+1)
 	}
+	at, known := pg.wal[from].commit, pg.wal[newest].commit
+	pg.unwrite(from)
+	pg.flushed, pg.end, pg.flushedEnd = from, at, at
+	pg.confirmed = min(pg.confirmed, at)
 	pg.saved = pg.confirmed
 	pg.xid += 100
-	for range w.IntN(3) {
+	for i := range simLanes { // what Kafka has of the history that is gone is nobody's business any more
+		w.kafka.high[i] = min(w.kafka.high[i], pg.lanes[i])
+	}
+	wr := w.someRows(healthy)
+	if w.IntN(2) == 0 {
+		pg.end = at // the rows are older
+	}
+	if w.IntN(4) > 0 {
+		pg.commit(wr)
+	}
+	for pg.end <= known && w.IntN(4) > 0 {
 		pg.commit(w.someRows(healthy))
 	}
 	if w.IntN(2) == 0 {
 		pg.advance(false, 100)
-		pg.flush()
 	}
+	pg.flush()
 }
 
 // operator mends what ended a process, so that the next can go on; some things end the run.

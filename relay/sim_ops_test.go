@@ -255,7 +255,7 @@ func (w *world) failSink(s *simSink, err error, form int) {
 		w.mu.Unlock()
 		return
 	}
-	w.trouble = time.Now()
+	w.disturb()
 	for _, lane := range s.lanes {
 		n := 0
 		switch {
@@ -324,7 +324,7 @@ func (w *world) hang() {
 		w.edit(func() {
 			s.stuck = true
 			w.reached[hungProducer] = w.reached[hungProducer] || s.n > 0
-			w.trouble = time.Now()
+			w.disturb()
 		})
 	}
 }
@@ -431,7 +431,7 @@ func (w *world) loseStatus() {
 			} else {
 				st.slams = true
 			}
-			w.trouble = time.Now()
+			w.disturb()
 		}
 	})
 }
@@ -442,7 +442,7 @@ func (w *world) silence() {
 		if st := w.pg.holder; st != nil {
 			st.mute = true
 			w.reached[serverSilent] = true
-			w.trouble = time.Now()
+			w.disturb()
 		}
 	})
 }
@@ -467,7 +467,7 @@ func (w *world) notice() {
 		if w.IntN(3) > 0 {
 			st.say(sentItem{notice: &replication.Waiting{Message: "a standby has not caught up"}})
 		} else {
-			w.trouble = time.Now()
+			w.disturb()
 			st.say(sentItem{notice: &replication.Error{Kind: replication.Protocol, Op: "read the stream", Err: errGone}})
 		}
 		st.poke()
@@ -510,7 +510,7 @@ func (w *world) condition() {
 			}
 		}
 		w.tell("%s", c.name)
-		w.trouble = time.Now()
+		w.disturb()
 		c.begin()
 		w.sick = append(w.sick, c)
 	})
@@ -521,5 +521,5 @@ func (w *world) endCondition() {
 	w.tell("no more: %s", w.sick[0].name)
 	w.sick[0].end()
 	w.sick = w.sick[1:]
-	w.trouble = maxTime(time.Now(), w.pg.slowUntil)
+	w.disturb()
 }

@@ -255,24 +255,31 @@ func (pg *simPG) crash() {
 	w := pg.w
 	w.see(nil, "crash", uint64(pg.saved), uint64(pg.flushedEnd))
 	w.reached[slotFellBack] = w.reached[slotFellBack] || pg.saved < pg.confirmed
-	for _, tx := range slices.Backward(pg.wal[pg.flushed:]) {
-		w.reached[tailLost] = true
-		for _, r := range slices.Backward(tx.rows) {
-			if e := r.ev; e != nil && !tx.hidden {
-				pg.lanes[e.lane]--
-				pg.order = pg.order[:e.order]
-				e.order = -1
-				if e.poison != healthy {
-					delete(w.excused, Poison)
-				}
-			}
-		}
-	}
-	pg.wal, pg.end = pg.wal[:pg.flushed], pg.flushedEnd
-	pg.done = min(pg.done, len(pg.wal))
+	w.reached[tailLost] = w.reached[tailLost] || pg.flushed < len(pg.wal)
+	pg.unwrite(pg.flushed)
+	pg.end = pg.flushedEnd
 	pg.writers = nil
 	pg.confirmed = pg.saved
 	pg.cut(-1)
+}
+
+// unwrite takes transactions off the end of the WAL: n are left.
+func (pg *simPG) unwrite(n int) {
+	for _, tx := range slices.Backward(pg.wal[n:]) {
+		for _, r := range slices.Backward(tx.rows) {
+			e := r.ev
+			if e == nil || e.order < 0 {
+				continue
+			}
+			pg.lanes[e.lane]--
+			pg.order = pg.order[:e.order]
+			e.order = -1
+			if e.poison != healthy {
+				delete(pg.w.excused, Poison)
+			}
+		}
+	}
+	pg.wal, pg.done = pg.wal[:n], min(pg.done, n)
 }
 
 // cut ends the stream, with so many of the messages on their way still to be read; -1: all of them.

@@ -234,3 +234,54 @@ func (w *world) takeover() {
 	}
 	synctest.Wait()
 }
+
+// TestSimOtherHistory: the server is taken back to before what this process has delivered, and goes on with other
+// transactions. The process ends, and confirms nothing of them.
+func TestSimOtherHistory(t *testing.T) {
+	n := 600
+	if testing.Short() {
+		n = 60
+	}
+	first := rand.Uint64()
+	if seed, ok := givenSeed(t); ok {
+		first, n = seed, 1
+	}
+	simRuns(t, "the server goes on with another history", "", first, func(i int) (simOptions, bool) {
+		return simOptions{seed: first + uint64(i), script: (*world).otherHistory}, i < n
+	})
+}
+
+func (w *world) otherHistory() {
+	w.small()
+	p := w.start()
+	for range 4 + w.IntN(8) {
+		w.work()
+		w.rest(w.upTo(1500 * time.Millisecond))
+		w.deliver()
+	}
+	if w.IntN(2) == 0 {
+		w.rest(3 * time.Second)
+		w.save()
+	}
+	w.cut() // what the process knows is what its sessions leave behind
+	w.rest(time.Second)
+	if w.halt() || !p.history {
+		return
+	}
+	w.edit(func() {
+		w.excused[Lost] = "restored from a backup"
+		w.pg.trickle = true
+		w.restore(p)
+	})
+	for range 12 {
+		w.rest(w.upTo(1500 * time.Millisecond))
+		if w.halt() {
+			return
+		}
+		w.send()
+	}
+	w.heal()
+	if w.broken == "" && !w.over {
+		w.edit(func() { w.fail("%s goes on with another history", p) })
+	}
+}

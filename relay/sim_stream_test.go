@@ -233,7 +233,7 @@ func (st *simStream) end(err error) {
 	if st.pg.holder == st {
 		st.pg.holder = nil
 	}
-	st.pg.w.trouble = time.Now()
+	st.pg.w.disturb()
 }
 
 func (st *simStream) poke() {
@@ -460,7 +460,7 @@ func (st *simStream) Check(ctx context.Context) (*replication.Slot, error) {
 	}
 	defer w.mu.Unlock()
 	if err != nil {
-		w.trouble = time.Now()
+		w.disturb()
 		if fatal(err) {
 			st.stand()
 		}

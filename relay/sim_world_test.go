@@ -75,6 +75,9 @@ func (w *world) fail(format string, args ...any) {
 	}
 }
 
+// disturb notes that something may delay a status update. w.mu is held.
+func (w *world) disturb() { w.trouble = maxTime(w.trouble, maxTime(time.Now(), w.pg.slowUntil)) }
+
 func (w *world) now() time.Duration { return time.Since(w.begun) }
 
 // see adds one thing that happened at the boundary to the trace, and to the story if there is one. w.mu is held.
