@@ -179,21 +179,6 @@ func (k *cluster) ack(ids ...string) {
 	s.tell(numbers)
 }
 
-// upTo returns the ids in flight for the topic of id, up to and with id: a partition acknowledges in order.
-func (k *cluster) upTo(id string) []string {
-	k.b.mu.Lock()
-	defer k.b.mu.Unlock()
-	flying := k.live().flying
-	last := slices.IndexFunc(flying, func(f inFlight) bool { return f.rec.id == id })
-	var ids []string
-	for _, f := range flying[:last+1] {
-		if f.rec.topic == flying[last].rec.topic {
-			ids = append(ids, f.rec.id)
-		}
-	}
-	return ids
-}
-
 // keep stores what is in flight and loses the acknowledgements.
 func (k *cluster) keep() {
 	k.b.mu.Lock()

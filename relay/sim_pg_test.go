@@ -35,6 +35,7 @@ type simPG struct {
 	confirmed pglogrepl.LSN // the slot's
 	saved     pglogrepl.LSN // what a crash takes it back to
 	told      pglogrepl.LSN // the highest it ever was
+	moved     time.Time     // when it last rose
 	holder    *simStream    // who streams from it
 	heldUntil time.Time     // by a connection of which nobody knows yet that it is dead
 	held      bool          // by somebody else
@@ -325,7 +326,9 @@ func (pg *simPG) took(p *process, pos pglogrepl.LSN) {
 	if pos > pg.flushedEnd {
 		pg.w.fail("%s confirms %s, the server's WAL ends at %s", p, pos, pg.flushedEnd)
 	}
-	pg.confirmed = max(pg.confirmed, pos)
+	if pos > pg.confirmed {
+		pg.confirmed, pg.moved = pos, time.Now()
+	}
 	pg.told = max(pg.told, pos)
 }
 

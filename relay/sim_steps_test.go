@@ -64,13 +64,13 @@ func everyStep(t *testing.T, done, faults string, seeds int, steps func(*world) 
 // TestSimKilledInEveryCall: the process dies in each call across the boundary in turn (before it has an effect, which is
 // also right behind the effect of the one before), and another one comes.
 func TestSimKilledInEveryCall(t *testing.T) {
-	everyStep(t, "the process dies in each call across the boundary in turn", "F02", 60,
+	everyStep(t, "the process dies in each call across the boundary in turn", "F02", 40,
 		func(w *world) int { return w.calls }, func(o *simOptions, n int) { o.dieAt = n })
 }
 
 // TestSimCutAfterEveryMessage: the stream ends behind each message in turn.
 func TestSimCutAfterEveryMessage(t *testing.T) {
-	everyStep(t, "the stream is cut behind each message in turn", "F12", 60,
+	everyStep(t, "the stream is cut behind each message in turn", "F12", 40,
 		func(w *world) int { return w.messages }, func(o *simOptions, n int) { o.cutAfter = n })
 }
 

@@ -40,8 +40,9 @@ type world struct {
 	story    *strings.Builder
 	broken   string // the first invariant that does not hold
 	reached  [marks]bool
-	trouble  time.Time // when something was last wrong that may delay a status update
-	slowest  time.Duration
+	trouble  time.Time     // when something was last wrong that may delay a status update
+	slowest  time.Duration // from healed to lag 0, beside what the heal had to wait for
+	refusals int
 
 	excused map[Class]string // what may end a process now, and why
 	sick    []condition      // that last
@@ -262,7 +263,7 @@ func (w *world) start() *process {
 	w.procs = append(w.procs, p)
 	w.see(p, "starts", 0, 0)
 	w.mu.Unlock()
-	p.relay = New(w.cfg, &simSource{p}, &simBrokers{p}, simRouter(), w.met, slog.New(&simLog{p: p}))
+	p.relay = New(w.cfg, &simSource{p}, &simBrokers{p}, simRouter(), w.met, slog.New(&simLog{p}))
 	p.relay.jitter = rand.New(rand.NewPCG(w.seed, uint64(p.n)<<32)).Int64N
 	var ctx context.Context
 	ctx, p.cancel = context.WithCancel(context.Background())
@@ -314,10 +315,7 @@ func (w *world) alive() []*process {
 }
 
 // simLog takes what the relay says: changes of state into the trace, the rest as marks.
-type simLog struct {
-	p     *process
-	attrs string
-}
+type simLog struct{ p *process }
 
 func (l *simLog) Enabled(_ context.Context, level slog.Level) bool {
 	return level >= slog.LevelInfo || l.p.w.story != nil

@@ -1,0 +1,225 @@
+package relay
+
+import (
+	"errors"
+	"slices"
+	"testing/synctest"
+)
+
+// talker is the sink of a process that can be talked to.
+func (w *world) talker() *simSink {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []*simSink
+	for _, s := range w.kafka.sinks {
+		if s.open() {
+			all = append(all, s)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return pick(w, all)
+}
+
+func (s *simSink) open() bool { return !s.closed && !s.failed && !s.p.isDead && s.p.thaw == nil }
+
+// acknowledge gives the next few of one lane, or of all.
+func (w *world) acknowledge() {
+	s := w.talker()
+	if s == nil {
+		return
+	}
+	everything := w.IntN(4) == 0
+	for lane, from := 0, w.IntN(simLanes); lane < simLanes; lane++ {
+		i := (lane + from) % simLanes
+		w.mu.Lock()
+		n := len(s.lanes[i])
+		w.mu.Unlock()
+		if n == 0 {
+			continue
+		}
+		if !everything {
+			n = 1 + w.IntN(n)
+		}
+		for range n {
+			if !w.ack(s, i) {
+				return
+			}
+		}
+		if !everything {
+			return
+		}
+	}
+}
+
+// ack gives one acknowledgement; false: there is none to be had.
+func (w *world) ack(s *simSink, lane int) bool {
+	w.mu.Lock()
+	if !s.open() || s.stuck || len(s.lanes[lane]) == 0 {
+		w.mu.Unlock()
+		return false
+	}
+	f := s.lanes[lane][0]
+	if f.e.poison == rejected {
+		w.mu.Unlock()
+		w.reject(s)
+		return false
+	}
+	f.store() // and should the process die now, the ack is lost
+	if s.p.count("ack") != nil {
+		return false
+	}
+	s.take(lane)
+	s.telling++
+	w.mu.Unlock()
+	s.cb.Acked(f.n)
+	w.mu.Lock()
+	s.telling--
+	s.poke()
+	w.mu.Unlock()
+	synctest.Wait()
+	return true
+}
+
+// flying are the numbers of the records in flight.
+func (s *simSink) flying() []uint64 {
+	var out []uint64
+	for _, lane := range s.lanes {
+		for _, f := range lane {
+			out = append(out, f.n)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// reject refuses everything in flight as one batch.
+func (w *world) reject(s *simSink) {
+	w.mu.Lock()
+	w.refusals++
+	numbers := s.flying()
+	alone := len(numbers) == 1 && (s.p.careful >= s.newest || s.alone() != nil)
+	if alone {
+		w.reached[refusedPoison] = true
+		w.excused[Poison] = "refused alone"
+	}
+	w.mu.Unlock()
+	w.failSink(s, &refusal{numbers}, 0)
+}
+
+// failSink ends a session with Kafka; of each lane up to one in form parts of what is in flight is stored. 0: nothing.
+func (w *world) failSink(s *simSink, err error, form int) {
+	w.mu.Lock()
+	if !s.open() || s.p.count("fail") != nil {
+		w.mu.Unlock()
+		return
+	}
+	w.disturb()
+	for _, lane := range s.lanes {
+		n := 0
+		switch {
+		case form == 1:
+			n = len(lane)
+		case form > 1 && len(lane) > 0:
+			n = w.IntN(len(lane) + 1)
+			w.reached[partialBatch] = w.reached[partialBatch] || n > 0 && n < len(lane)
+		}
+		for _, f := range lane[:n] {
+			if f.e.poison == rejected {
+				break
+			}
+			f.store()
+		}
+	}
+	s.failed = true
+	w.see(s.p, "Kafka fails", uint64(form), uint64(s.n))
+	if refused := errors.As(err, new(*refusal)); s.p.stream != nil && !refused && !(s.p.told && s.n == 0) { // drained is drained
+		s.p.stream.stand()
+	}
+	s.poke()
+	w.mu.Unlock()
+	s.cb.Failed(err)
+	synctest.Wait()
+}
+
+func (w *world) kafkaFails() {
+	s := w.talker()
+	if s == nil {
+		return
+	}
+	switch w.IntN(8) {
+	case 0:
+		w.mu.Lock()
+		acked := s.p.acked
+		if !acked {
+			w.excused[Right] = "a right refused before the first ack"
+		}
+		w.mu.Unlock()
+		w.failSink(s, noRight{}, w.IntN(3))
+	case 1:
+		w.failSink(s, simReasoned{}, w.IntN(3))
+	default:
+		w.failSink(s, errKafka, w.IntN(3))
+	}
+}
+
+// refuse fails a batch of two or more for what it is, which alone its records are not refused for.
+func (w *world) refuse() {
+	s := w.talker()
+	if s == nil {
+		return
+	}
+	w.mu.Lock()
+	n := s.n
+	w.mu.Unlock()
+	if n > 1 {
+		w.reject(s)
+	}
+}
+
+// hang takes what is in flight, and never says what became of it.
+func (w *world) hang() {
+	if s := w.talker(); s != nil {
+		w.edit(func() {
+			s.stuck = true
+			w.reached[hungProducer] = w.reached[hungProducer] || s.n > 0
+			w.disturb()
+		})
+	}
+}
+
+// storeOnly stores what the broker will acknowledge later, if at all.
+func (w *world) storeOnly() {
+	if s := w.talker(); s != nil {
+		w.edit(func() {
+			lane := s.lanes[w.IntN(simLanes)]
+			for _, f := range lane[:w.IntN(len(lane)+1)] {
+				if f.e.poison == rejected {
+					break
+				}
+				f.store()
+			}
+		})
+	}
+}
+
+// landLate lets the broker append what a closed connection had brought it.
+func (w *world) landLate() {
+	w.edit(func() {
+		k := w.kafka
+		if len(k.orphans) == 0 {
+			return
+		}
+		i := w.IntN(len(k.orphans))
+		lane := k.orphans[i]
+		k.orphans = slices.Delete(k.orphans, i, i+1)
+		for _, f := range lane[:1+w.IntN(len(lane))] {
+			if f.e.poison == rejected {
+				break
+			}
+			w.reached[landedLate] = w.reached[landedLate] || !f.stored
+			f.store()
+		}
+	})
+}

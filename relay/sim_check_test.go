@@ -1,0 +1,227 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+)
+
+// calm checks that what is acked and read is confirmed soon, when nothing hinders: else a crash repeats more than what
+// was in flight or just acked (I3). w.mu is held.
+func (w *world) calm() {
+	pg, st := w.pg, w.pg.holder
+	if st == nil || st.p.thaw != nil || len(w.sick) > 0 || w.ill() || st.mute || st.deaf || len(st.queue) > 0 || st.next < pg.flushed {
+		return
+	}
+	i := pg.firstAfter(pg.confirmed)
+	if i >= pg.done || i >= len(pg.wal) {
+		return
+	}
+	tx := pg.wal[i]
+	if tx.readIn != st {
+		return
+	}
+	var since time.Time
+	for _, t := range []time.Time{st.lastSent, st.began, w.trouble, tx.readAt, pg.moved} {
+		since = maxTime(since, t)
+	}
+	for _, r := range tx.rows {
+		if e := r.ev; e != nil {
+			if e.ackedIn != st.p.sink && !st.p.knowsEvent(e) {
+				return
+			}
+			since = maxTime(since, e.ackedAt)
+		}
+	}
+	if d := time.Since(since); d > 5*time.Second {
+		w.fail("%s: the transaction at %s is acked, and not confirmed for %s", st.p, tx.commit, d)
+	}
+}
+
+// judgeEnd checks what Run has returned (I9). w.mu is held.
+func (w *world) judgeEnd(p *process) {
+	var stopped *Stopped
+	class := Retry
+	if errors.As(p.err, &stopped) {
+		class = stopped.Class
+	}
+	w.see(p, "ends", uint64(class), 0)
+	w.tell("%s: Run returned %v", p, p.err)
+	switch {
+	case p.err == nil && !p.told:
+		w.fail("%s ended by itself", p)
+	case p.err == nil:
+		w.reached[cleanEnd] = true
+		told := w.pg.told
+		if w.pg.down { // the slot cannot be asked: what was sent without an error counts
+			told = p.said
+		}
+		if p.done != 0 && p.done >= told {
+			w.fail("%s ended well with the transaction at %s acked, and the slot was told %s", p, p.done, told)
+		}
+	case class == Fault && p.told:
+		if errors.As(p.err, new(*errDrain)) {
+			w.reached[drainIncomplete] = true
+		} else {
+			w.reached[notTold] = true
+		}
+	case w.excused[class] == "" || class == Retry:
+		w.fail("%s ended with class %d, which nothing excuses: %v", p, class, p.err)
+	default:
+		w.reached[fatalLost] = w.reached[fatalLost] || class == Lost
+		w.reached[fatalPoison] = w.reached[fatalPoison] || class == Poison
+		w.reached[fatalRight] = w.reached[fatalRight] || class == Right
+		w.reached[fatalWrong] = w.reached[fatalWrong] || class == Wrong
+		if p.stream != nil {
+			w.fail("%s has ended with its stream open", p)
+		}
+	}
+}
+
+// knows reports whether the process knows that all events of a transaction are in Kafka.
+func (p *process) knows(tx *simTx) bool {
+	for _, r := range tx.rows {
+		if r.ev == nil {
+			continue
+		}
+		if !p.knowsEvent(r.ev) {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *process) knowsEvent(e *event) bool { return e.id < len(p.known) && p.known[e.id] }
+
+// heal ends all that ails; then everything must be delivered and confirmed in time (I1, I6).
+func (w *world) heal() {
+	w.tell("heal")
+	var mute, stuck, left time.Duration
+	w.edit(func() {
+		for len(w.sick) > 0 {
+			w.endCondition()
+		}
+		pg := w.pg
+		pg.breaks, pg.still, pg.async, pg.trickle = 0, 0, false, false
+		for len(pg.writers) > 0 {
+			pg.commit(pg.writers[0])
+		}
+		pg.flush()
+		if st := pg.holder; st != nil && (st.mute || st.deaf) {
+			mute = w.cfg.WalSenderTimeout + w.cfg.WalSenderTimeout/3
+		}
+		for _, s := range w.kafka.sinks {
+			if s.stuck {
+				stuck = w.cfg.ParkAfter
+			}
+		}
+		left = max(0, time.Until(pg.heldUntil), time.Until(pg.slowUntil))
+	})
+	w.thawOne()
+	for i := range w.kafka.missing {
+		w.kafka.missing[i] = false
+	}
+	// What the relay may spend: its longest pause between two tries, and the time until it has noticed what is not told.
+	bound := w.cfg.BackoffMax + healSlack + mute + stuck + left
+	begun, most, restarts, refusals := time.Now(), bound, len(w.procs), w.refusals
+	for !w.halt() && !w.healed() {
+		w.edit(func() { w.pg.pump(-1) })
+		if !w.deliver() {
+			w.rest(w.upTo(700*time.Millisecond) + 100*time.Millisecond)
+		}
+		if n := len(w.procs); n > restarts { // a process that ended, the next one's start, and what that finds
+			bound += time.Duration(n-restarts) * (w.cfg.BackoffMax + healSlack + 20*time.Second)
+			restarts = n
+		}
+		if w.refusals > refusals { // a batch that is still refused: another session, record by record
+			bound += time.Duration(w.refusals-refusals) * (w.cfg.BackoffMax + healSlack)
+			refusals = w.refusals
+		}
+		if took := time.Since(begun); took > bound {
+			states := w.states()
+			w.edit(func() {
+				w.fail("%s after everything was healed, of at most %s: %s;%s", took, bound, w.behind(), states)
+			})
+		}
+	}
+	if bound == most {
+		w.slowest = time.Since(begun) - mute - stuck - left
+	}
+}
+
+// healSlack is what opening both sides, a look at the catalogs and the status update need beside the pause.
+const healSlack = 8 * time.Second
+
+// deliver acknowledges everything in flight.
+func (w *world) deliver() bool {
+	w.mu.Lock()
+	sinks := slices.Clone(w.kafka.sinks)
+	w.mu.Unlock()
+	some := false
+	for _, s := range sinks {
+		for lane := range simLanes {
+			for w.ack(s, lane) {
+				some = true
+			}
+		}
+	}
+	return some
+}
+
+func (w *world) healed() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	pg := w.pg
+	pg.progress()
+	return pg.done == len(pg.wal) && pg.confirmed == pg.flushedEnd && w.kafka.high == pg.lanes && !w.ill()
+}
+
+func (w *world) behind() string {
+	pg := w.pg
+	at := pglogrepl.LSN(0)
+	if pg.done < len(pg.wal) {
+		at = pg.wal[pg.done].commit
+	}
+	return fmt.Sprintf("%d of %d transactions acked (next at %s), the slot at %s of %s, stored %v of %v, excused %v",
+		pg.done, len(pg.wal), at, pg.confirmed, pg.flushedEnd, w.kafka.high, pg.lanes, w.excused)
+}
+
+// states is what the processes say of themselves; w.mu is not held.
+func (w *world) states() (out string) {
+	for _, p := range w.alive() {
+		out += fmt.Sprintf(" %s %s: %s;", p, p.relay.Status().State, p.relay.Status().Reason)
+	}
+	return out
+}
+
+// farewell stops what runs: with nothing wrong, that is a clean end, and whoever comes next has nothing to repeat.
+func (w *world) farewell() {
+	w.thawOne()
+	for _, p := range w.alive() {
+		w.mu.Lock()
+		well := p.sink == nil || !p.sink.stuck && p.stream != nil && p.stream == w.pg.holder && !p.stream.deaf && !p.stream.slams
+		w.mu.Unlock()
+		w.quit(p, 2)
+		if w.halt() {
+			return
+		}
+		w.edit(func() {
+			if p.gone && !p.isDead && p.err != nil && well {
+				w.fail("nothing is wrong, and %s ended with %v", p, p.err)
+			}
+		})
+	}
+	if w.IntN(4) > 0 || w.halt() {
+		return
+	}
+	p := w.start()
+	w.sleep(3 * time.Second)
+	w.edit(func() {
+		if p.sink != nil && p.sink.sent {
+			w.fail("%s repeats what was confirmed by a clean end", p)
+		}
+	})
+}

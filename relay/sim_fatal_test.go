@@ -1,0 +1,158 @@
+package relay
+
+import (
+	"slices"
+
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// fatal is something that no retry mends. It happens once in a run, with one process there.
+func (w *world) fatal() {
+	alive := w.alive()
+	if len(alive) != 1 || alive[0].thaw != nil || w.ill() {
+		return
+	}
+	p := alive[0]
+	kind := w.IntN(10)
+	if kind == 6 && !p.history || (kind == 3 || kind == 5) && p.opened == 0 { // only who has seen the one can tell the other
+		kind = w.IntN(3)
+	}
+	w.edit(func() {
+		pg := w.pg
+		gone := func(kind replication.Kind) error { return &replication.Error{Kind: kind, Op: "look", Err: errGone} }
+		w.tell("kind %d", kind)
+		w.see(nil, "fatal", uint64(kind), 0)
+		switch kind {
+		case 0:
+			w.excused[Lost] = "slot dropped"
+			pg.openErr = gone(replication.SlotMissing)
+			pg.cut(-1)
+		case 1:
+			w.excused[Lost] = "slot lost"
+			pg.openErr, pg.lookErr = gone(replication.SlotLost), gone(replication.SlotLost)
+		case 2, 3:
+			w.excused[Lost] = "publication altered"
+			pg.filter = true
+			pg.altered++
+			pg.commit(w.someRows(healthy))
+			if kind == 3 { // and back again, between two looks
+				pg.filter = false
+			}
+			if st := pg.holder; st != nil {
+				st.keepalive(st.decoded(), false)
+				st.poke()
+			}
+		case 4:
+			w.excused[Lost] = "publication dropped"
+			pg.filter, pg.openErr = true, gone(replication.PublicationMissing)
+			pg.commit(w.someRows(healthy))
+			if st := pg.holder; st != nil {
+				st.say(sentItem{notice: gone(replication.PublicationMissing)})
+				st.keepalive(st.decoded(), false)
+				st.poke()
+			}
+		case 5:
+			w.excused[Lost] = "another cluster"
+			pg.id.SystemID = 8
+			pg.cut(-1)
+		case 6:
+			w.excused[Lost] = "restored from a backup"
+			w.restore(p)
+		case 7:
+			w.excused[Wrong] = "a synchronous standby"
+			pg.lookErr = gone(replication.SynchronousStandby)
+		default:
+			w.excused[Poison] = "poison"
+			pg.commit(w.someRows(poisonKind(1 + w.IntN(3))))
+		}
+	})
+}
+
+// someRows is a transaction of a few rows, the last of which is what is said.
+func (w *world) someRows(last poisonKind) *writer {
+	wr := &writer{}
+	for range w.IntN(3) {
+		w.pg.write(wr, false, healthy)
+	}
+	w.pg.write(wr, false, last)
+	return wr
+}
+
+// restore takes the server back to before a transaction that the process knows to be in Kafka, and lets another history
+// follow, which may reach beyond what is known, or be at the same LSN.
+func (w *world) restore(p *process) {
+	pg := w.pg
+	pg.crash()
+	oldest, newest := -1, -1
+	for i, tx := range pg.wal {
+		if slices.ContainsFunc(tx.rows, func(r row) bool { return r.ev != nil && p.knowsEvent(r.ev) }) {
+			newest = i
+			if oldest < 0 {
+				oldest = i
+			}
+		}
+	}
+	if newest < 0 { // the crash took it
+		w.over = true
+		return
+	}
+	from := newest
+	if w.IntN(2) == 0 {
+		from = oldest + w.IntN(newest-oldest+1)
+	}
+	at, known := pg.wal[from].commit, pg.wal[newest].commit
+	pg.unwrite(from)
+	pg.flushed, pg.end, pg.flushedEnd = from, at, at
+	pg.confirmed = min(pg.confirmed, at)
+	pg.saved = pg.confirmed
+	pg.xid += 100
+	for i := range simLanes { // what Kafka has of the history that is gone is nobody's business any more
+		w.kafka.high[i] = min(w.kafka.high[i], pg.lanes[i])
+	}
+	wr := w.someRows(healthy)
+	if w.IntN(2) == 0 {
+		pg.end = at // the rows are older
+	}
+	if w.IntN(4) > 0 {
+		pg.commit(wr)
+	}
+	for pg.end <= known && w.IntN(4) > 0 {
+		pg.commit(w.someRows(healthy))
+	}
+	if w.IntN(2) == 0 {
+		pg.advance(false, 100)
+	}
+	pg.flush()
+}
+
+// operator mends what ended a process, so that the next can go on; some things end the run.
+func (w *world) operator() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.excused[Lost] == "restored from a backup" {
+		w.over = true
+		return
+	}
+	pg := w.pg
+	w.tell("the operator mends %v", w.excused)
+	clear(w.excused)
+	pg.openErr, pg.lookErr, pg.filter, pg.id.SystemID = nil, nil, false, 7
+	pg.forget()
+	for _, e := range pg.events {
+		if e.poison == noKey && e.tx != nil {
+			for i, r := range e.tx.rows {
+				if r.ev == e {
+					e.poison = healthy
+					e.tx.rows[i].msg = pg.encode(r.table, e)
+				}
+			}
+		}
+		e.poison = healthy
+	}
+}
+
+// ill reports whether something is wrong that a process must end of. (A right that is refused once need not be seen.)
+func (w *world) ill() bool {
+	_, right := w.excused[Right]
+	return len(w.excused) > 1 || len(w.excused) == 1 && !right
+}
