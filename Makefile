@@ -44,10 +44,11 @@ bin/testrun:
 UNIT_TESTS        = $(GO) test -json -p $(P) -timeout 5m $(UNIT)
 RACE_TESTS        = $(GO) test -json -p $(P) -timeout 10m -race $(RACE_PKGS)
 COMPOSE_TESTS     = (cd test/compose && $(GO) test -json ./...)
-INTEGRATION_TESTS = $(GO) test -json -p $(P) -count=1 -timeout 20m ./test/integration/...
+# Most of them wait for servers more than they work: more at a time than there are cores.
+INTEGRATION_TESTS = $(GO) test -json -p $(P) -parallel 6 -count=1 -timeout 20m ./test/integration/...
 
 .PHONY: test
-test: bin/testrun ## everything: packages, compose file, the built binary on real servers (at most 8 minutes on 2 cores)
+test: bin/testrun ## everything: packages, compose file, the built binary on real servers (about 15 minutes on 2 cores)
 	@{ s=0; \
 	   $(UNIT_TESTS) || s=1; \
 	   $(COMPOSE_TESTS) || s=1; \

@@ -16,7 +16,7 @@ import (
 // confirmed may come again. Whether two really were side by side is told by the positions in Kafka.
 func TestKill9BetweenAdjacentCommits(t *testing.T) {
 	t.Parallel()
-	pairs, kills := long(1000, 60), long(100, 8)
+	pairs, kills := long(400, 60), long(40, 8)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"autovacuum": "off"})}) // nothing else writes
 	o.proves("F84", "%d pairs of transactions with adjacent commit records, kill -9 between the two of %d pairs, half of these with the first just confirmed", pairs, kills)

@@ -75,7 +75,7 @@ func (r *relay) sessionsEnded() (n int) {
 // with later batches in flight, and the next one delivers it all. No hole, and one window of repeats each time at most.
 func TestOneBatchFails(t *testing.T) {
 	t.Parallel()
-	rounds := long(25, 4)
+	rounds := long(15, 4)
 	codes := []*kerr.Error{
 		kerr.UnknownServerError, kerr.PolicyViolation, kerr.OutOfOrderSequenceNumber, kerr.InvalidProducerEpoch,
 		kerr.UnknownProducerID, kerr.InvalidRequiredAcks, kerr.InvalidRecord, kerr.MessageTooLarge, kerr.InvalidTimestamp,

@@ -14,7 +14,7 @@ import (
 // Payloads that are NULL, empty, and any bytes at all, and keys of any text: they arrive as they are.
 func TestOddPayloads(t *testing.T) {
 	t.Parallel()
-	rounds := long(20, 2)
+	rounds := long(8, 2)
 	rnd := newRand(t)
 	o := newOutbox(t, options{payload: "bytea"})
 	o.proves("F71", "payloads NULL, empty and of every byte, empty and odd keys, %d transactions of each kind", rounds)

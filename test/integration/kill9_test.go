@@ -74,7 +74,7 @@ func TestKill9AtEachStep(t *testing.T) {
 		},
 		stopping(`"state":"draining"`), stopping(`"msg":"stopped: everything`),
 	}
-	rounds := long(10, 1)
+	rounds := long(4, 1)
 	o.proves("F02", "kill -9 right after each of %d steps that can be seen from outside, from the first line of the log to the last, "+
 		"%d times each (each step of a session: the simulator)", len(steps), rounds)
 	o.sample()

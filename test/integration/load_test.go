@@ -68,7 +68,7 @@ func (o *outbox) writeElsewhere(amount pglogrepl.LSN) (end pglogrepl.LSN) {
 func TestTenThousandSavepoints(t *testing.T) {
 	t.Parallel()
 	const savepoints, nest = 10_000, 100
-	transactions := long(10, 2)
+	transactions := long(5, 2)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F50", "%d transactions of %d savepoints each, half of them rolled back, two at a time", transactions, savepoints)
@@ -140,7 +140,7 @@ func writeSavepoints(ctx context.Context, conn *pgx.Conn, key string, from, save
 // behind: the short transactions are delivered meanwhile, the long one when it has committed.
 func TestDDLStorm(t *testing.T) {
 	t.Parallel()
-	storm := long(1000, 80)
+	storm := long(300, 80)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"logical_decoding_work_mem": "64kB"})})
 	o.proves("F53", "%d rounds of DDL and temporary tables beside a transaction that writes %d rows meanwhile", storm, 20*storm)

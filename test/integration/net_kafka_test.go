@@ -78,7 +78,7 @@ func (o *outbox) boundWindows(v *verdict, r *relay) {
 
 // F13: connections to Kafka are cut after n bytes.
 func kafkaCutAfterBytes(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
-	times := long(200, 24)
+	times := long(100, 24)
 	rnd := newRand(t)
 	o := newOutbox(t, options{kafka: k})
 	o.proves("F13", "TCP cut, by FIN or RST, after n random bytes of a connection to Kafka (daemon's way n ≤ 64 KiB, broker's way n ≤ 2 KiB), %d times under load", times)

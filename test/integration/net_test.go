@@ -158,7 +158,7 @@ func (o *outbox) awaitMore() {
 
 // F12: connections to Postgres are cut after n bytes: while connecting, and under load.
 func postgresCutAfterBytes(t *testing.T) {
-	times := long(200, 24)
+	times := long(100, 24)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F12", "TCP cut, by FIN or RST, after n random bytes of a connection to Postgres (server's way n ≤ 64 KiB, daemon's way n ≤ 3 KiB), %d times under load; each n is in the simulator", times)

@@ -73,7 +73,7 @@ func TestPostgresRestarted(t *testing.T) {
 	for _, major := range long(pgtest.Majors(), []string{"16", "17"}) {
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()
-			rounds := long(8, 2)
+			rounds := long(8, 1)
 			rnd := newRand(t)
 			o := newOutbox(t, options{pg: ownPostgres(t, major, nil)})
 			o.proves("F23", "Postgres restarted (fast) under load %d times, Kafka fine", rounds)
@@ -139,7 +139,7 @@ func (o *outbox) restart() {
 // One kill -9 of a walsender makes the postmaster throw everybody out and recover from its WAL.
 func TestWalsenderKilled(t *testing.T) {
 	t.Parallel()
-	rounds := long(20, 2)
+	rounds := long(10, 2)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
 	o.proves("F24", "walsender killed (-9) under load %d times: the server recovers from a crash each time", rounds)
@@ -187,7 +187,7 @@ func (o *outbox) serverLogged(words string) (n int) {
 // needs, and crashes in between, after which the slot needs what it had needed when it was last saved.
 func TestCheckpointStormAndCrashes(t *testing.T) {
 	t.Parallel()
-	rounds := long(20, 2)
+	rounds := long(10, 2)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"max_wal_size": "32MB", "min_wal_size": "32MB", "wal_recycle": "off"})})
 	o.sample()
@@ -249,7 +249,7 @@ func (s *storm) stop() (checkpoints int64) {
 // succeeded. Nothing that is lost may be in Kafka, and what is not lost must be.
 func TestAsynchronousCommitsLost(t *testing.T) {
 	t.Parallel()
-	rounds := long(20, 3)
+	rounds := long(10, 3)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"wal_writer_delay": "400ms", "wal_writer_flush_after": "1GB"})})
 	o.exec(`ALTER DATABASE ` + o.name + ` SET synchronous_commit = off`)

@@ -12,12 +12,11 @@ import (
 )
 
 // Kafka is away for many times wal_sender_timeout. A daemon that may wait keeps its session: it reads nothing, and says so
-// often enough not to be thrown out, until its producer gives up (after 45 s at the earliest) and it parks. A daemon whose
-// park_after passes parks then, and Postgres may be stopped, started and left alone meanwhile. When Kafka is back, both
-// deliver everything.
+// often enough not to be thrown out. A daemon whose park_after passes parks, and Postgres may be stopped, started and left
+// alone meanwhile. When Kafka is back, both deliver everything.
 func TestKafkaAwayForManySenderTimeouts(t *testing.T) {
-	const timeout, patient, window = 3 * time.Second, 40 * time.Second, 1000
-	outage := long(90*time.Second, 12*time.Second)
+	const timeout, window = 3 * time.Second, 1000
+	outage := long(75*time.Second, 12*time.Second) // the producer of a session gives up after 90 s
 	parkAfter := long(30*time.Second, 3*time.Second)
 	rnd := newRand(t)
 	k := breakableKafka(t)
@@ -56,24 +55,19 @@ func TestKafkaAwayForManySenderTimeouts(t *testing.T) {
 	}
 	parks.outcome("parked; the fast stop took %v", took.Round(100*time.Millisecond))
 	must(t, parks.pg.StartAgain(stop))
-	var gaveUp time.Duration // the patient one's producer
 	await(t, outage+patience, "the outage to pass", func() error {
-		down := time.Since(begin)
-		if now := stays.query(stays.slotSQL("coalesce(active_pid::text, 'none')")); now != sender && gaveUp == 0 {
-			gaveUp = down
-			if st, err := stayed.status(); down < patient || err != nil || st.State != "parked" && st.State != "reconnecting" {
-				return &hopeless{fmt.Errorf("walsender is %s after %v, was %s: %+v, %v", now, down, sender, st, err)}
-			}
+		if now := stays.query(stays.slotSQL("coalesce(active_pid::text, 'none')")); now != sender {
+			return &hopeless{fmt.Errorf("walsender is %s, was %s; %s", now, sender, stays.situation())}
 		}
 		if now := parks.query(parks.slotSQL("active::text")); now != "false" {
 			return &hopeless{errors.New("the parked daemon holds its slot")}
 		}
-		if down < outage {
-			return fmt.Errorf("%v have passed", down)
+		if d := time.Since(begin); d < outage {
+			return fmt.Errorf("%v have passed", d)
 		}
 		return errors.Join(stays.unharmed(), parks.unharmed())
 	})
-	if st, err := stayed.status(); gaveUp == 0 && (err != nil || st.State != "backpressured") {
+	if st, err := stayed.status(); err != nil || st.State != "backpressured" {
 		t.Errorf("the window is not full: %+v, %v", st, err)
 	}
 	must(t, k.StartAgain(testContext(t)))
@@ -84,23 +78,12 @@ func TestKafkaAwayForManySenderTimeouts(t *testing.T) {
 	}
 	m, err := stayed.metrics()
 	must(t, err)
-	ended := 0 // sessions, and by Kafka's fault: at the very end of the outage too
 	for name, n := range m {
-		if reason, is := strings.CutPrefix(name, "outboxcdc_replication_reconnects_total"); is && n > 0 {
-			ended += int(n)
-			if reason != `{reason="kafka"}` {
-				t.Errorf("%s is %v", name, n)
-			}
+		if strings.HasPrefix(name, "outboxcdc_replication_reconnects_total") && n > 0 {
+			t.Errorf("%s is %v", name, n)
 		}
 	}
-	if ended > 0 && outage < patient {
-		t.Errorf("%d reconnects", ended)
-	}
-	stays.outcome("%d reconnects; the producer gave up, and it parked, after %v (0: not at all)", ended, gaveUp.Round(time.Second))
-	if v := stays.verify(patience); ended == 0 {
-		stays.repeatsAtMost(v, 0, "the session lives, and its producer is idempotent")
-	} else {
-		stays.repeatsAtMost(v, window, "in flight when the session was given up: the window")
-	}
+	stays.outcome("0 reconnects")
+	stays.repeatsAtMost(stays.verify(patience), 0, "the session lives, and its producer is idempotent")
 	parks.repeatsAtMost(parks.verify(patience), window, "in flight when the session was given up: the window")
 }

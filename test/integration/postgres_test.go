@@ -18,7 +18,7 @@ func TestPostgresStoppedImmediatelyUnderLoad(t *testing.T) {
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
 	o.proves("F21", "Postgres stopped immediately and started again under load, %d times", rounds)
 	o.sample()
-	w := o.write(load{rand: rnd})
+	w := o.write(load{rand: rnd, pause: long(20*time.Millisecond, 8*time.Millisecond)}) // each start reads all of it again
 	r := o.startStreaming()
 	for left := rounds - 1; left >= 0; left-- {
 		w.awaitCommits(100 + rnd.Int64N(200))

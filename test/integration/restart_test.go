@@ -17,7 +17,7 @@ func TestTermUnderLoadDrains(t *testing.T) {
 	const most = 10 * time.Second
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	stops := long(40, 8)
+	stops := long(20, 8)
 	o.proves("F03", "SIGTERM under load, %d times", stops)
 	o.sample()
 	w := o.write(load{rand: rnd})

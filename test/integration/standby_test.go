@@ -162,7 +162,7 @@ func TestTwoInstancesFromTheStart(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	rounds := long(20, 3)
+	rounds := long(8, 3)
 	o.proves("F09", "two instances started at once, kill -9 of the active one, %d times", rounds)
 	o.sample()
 	w := o.write(load{rand: rnd})
