@@ -53,6 +53,8 @@ func (w *world) judgeEnd(p *process) {
 	switch {
 	case p.err == nil && !p.told:
 		w.fail("%s ended by itself", p)
+	case p.err == nil && p.undrained > 0:
+		w.fail("%s ended well with %d records in flight", p, p.undrained)
 	case p.err == nil:
 		w.reached[cleanEnd] = true
 		told := w.pg.told

@@ -395,6 +395,9 @@ func (s *simSink) Close(ctx context.Context) error {
 	left := s.n
 	w.see(p, "close the sink", uint64(left), 0)
 	s.learn()
+	if p.draining && p.told && !s.failed && s.st != nil && s.st.err == nil {
+		p.undrained = left
+	}
 	s.abandon()
 	if left > 0 {
 		return fmt.Errorf("%d events not acknowledged", left)

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"slices"
 	"testing/synctest"
 	"time"
@@ -9,14 +10,17 @@ import (
 // kill ends a process at whatever it is doing.
 func (w *world) kill() {
 	if alive := w.alive(); len(alive) > 0 {
-		p := pick(w, alive)
-		state := p.relay.Status().State
-		w.edit(func() {
-			w.markKill(p, state)
-			w.see(p, "is killed", 0, 0)
-			p.die()
-		})
+		w.end(pick(w, alive))
 	}
+}
+
+func (w *world) end(p *process) {
+	state := p.relay.Status().State
+	w.edit(func() {
+		w.markKill(p, state)
+		w.see(p, "is killed", 0, 0)
+		p.die()
+	})
 }
 
 func (w *world) markKill(p *process, state State) {
@@ -50,6 +54,8 @@ func (w *world) quit(p *process, mercy int) {
 	w.mu.Lock()
 	p.told = true
 	w.see(p, "is told to stop", 0, 0)
+	first := p.sink
+	answers := mercy > 1 && first != nil && !first.stuck && !first.failed && !w.ill()
 	w.mu.Unlock()
 	p.cancel()
 	synctest.Wait()
@@ -68,8 +74,16 @@ func (w *world) quit(p *process, mercy int) {
 			}
 		}
 		w.sleep(w.upTo(200 * time.Millisecond))
+		if mercy < 2 && w.IntN(40) == 0 {
+			w.end(p)
+			w.look()
+			return
+		}
 	}
 	w.look()
+	if p.gone && !p.isDead && answers && !first.failed && errors.As(p.err, new(*errInFlight)) {
+		w.edit(func() { w.fail("%s was told to stop while Kafka answered, and ended with %v", p, p.err) })
+	}
 	if !p.gone && !w.halt() {
 		state := p.relay.Status().State
 		w.edit(func() { w.fail("%s was told to stop and has not, state %s", p, state) })

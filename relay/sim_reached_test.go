@@ -95,7 +95,7 @@ func (w *world) spoken(p *process, what string) {
 	case string(Reconnecting):
 		w.reached[wasReconnecting] = true
 	case string(Draining):
-		w.reached[wasDraining] = true
+		w.reached[wasDraining], p.draining = true, true
 	case "nothing more is confirmed for now":
 		w.reached[wasUndecided] = true
 	case "the slot is further ahead than we last confirmed: another instance was active, or somebody advanced it":

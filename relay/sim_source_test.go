@@ -26,6 +26,7 @@ func (s *simSource) Open(ctx context.Context) (Stream, error) {
 		case <-ctx.Done():
 		case <-p.dead:
 		}
+		p.spend(ctx, openStream, 3*time.Millisecond) // others wait, too
 		if err := p.gate(); err != nil {
 			return nil, err
 		}

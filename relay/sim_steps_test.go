@@ -149,6 +149,7 @@ func (w *world) ackUpTo(s *simSink, last int) (some bool) {
 	for lane := range simLanes {
 		for len(s.lanes[lane]) > 0 && s.lanes[lane][0].e.order <= last && w.ack(s, lane) {
 			some = true
+			synctest.Wait() // the process sends on
 		}
 	}
 	return some
@@ -216,10 +217,10 @@ func (w *world) takeover() {
 	w.work()
 	b := w.start()
 	if w.IntN(2) == 0 {
-		w.rest(30 * time.Second)
+		w.rest(20 * time.Second) // wal_sender_timeout and a look at the slot; park_after, without acks, has not passed yet
 		w.edit(func() {
 			if b.stream == nil {
-				w.fail("%s has not taken over: %s", b, "30 s after the first was frozen")
+				w.fail("%s has not taken over: %s", b, "20 s after the first was frozen")
 			}
 		})
 	}

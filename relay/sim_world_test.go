@@ -123,6 +123,8 @@ type process struct {
 	wasFrozen bool
 	thaw      chan struct{} // while it is frozen; closed when it goes on
 	told      bool          // to stop
+	draining  bool          // as it says
+	undrained int           // records in flight when it was done with that
 	gone      bool          // it has ended, and the script has seen that
 	sink      *simSink
 	stream    *simStream
