@@ -18,8 +18,7 @@ func TestTopicMissingThenMade(t *testing.T) {
 	r := o.startStreaming()
 	o.insert("order", "a", 1, 5)
 	o.awaitArrived(patience)
-	before := o.walFlushed()
-	o.insert("late", "a", 1, 5)
+	late := o.insert("late", "a", 1, 5)
 	o.insert("order", "a", 6, 5)
 	r.awaitState("waiting_for_topic", patience)
 	st, err := r.status()
@@ -32,8 +31,9 @@ func TestTopicMissingThenMade(t *testing.T) {
 		t.Errorf("/readyz: %d %s %v; want 503", code, body, err)
 	}
 	awaitStatusUpdates(t, r, 1)
-	if now := o.confirmed(); now > before {
-		t.Errorf("the slot confirms %s; the transaction that waits began behind %s", now, before)
+	// How far in front of it others have written nobody can tell; the sampler is exact.
+	if now := o.confirmed(); now >= late {
+		t.Errorf("the slot confirms %s; the transaction that waits ends at %s", now, late)
 	}
 	o.makeTopic("late", 3, nil)
 	o.healed()
