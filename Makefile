@@ -49,7 +49,7 @@ COMPOSE_TESTS     = (cd test/compose && $(GO) test -json ./...)
 INTEGRATION_TESTS = $(GO) test -json -p $(P) -parallel 6 -count=1 -timeout 20m ./test/integration/...
 
 .PHONY: test
-test: bin/testrun ## everything: packages, compose file, the built binary on real servers (about 15 minutes on 2 cores)
+test: bin/testrun ## everything: packages, compose file, the built binary on real servers (about 10 minutes on 2 cores)
 	@{ s=0; \
 	   $(UNIT_TESTS) || s=1; \
 	   $(COMPOSE_TESTS) || s=1; \
@@ -74,7 +74,7 @@ sim: bin/testrun ## the simulator alone (SIM=10m or a number of seeds; SEED=n re
 	@OUTBOXCDC_TEST_SIM='$(or $(SIM),1m)' OUTBOXCDC_TEST_SEED='$(SEED)' $(GO) test -json -count=1 -timeout 24h -run '^TestSim' ./relay | bin/testrun
 
 .PHONY: mutants
-mutants: ## the product with one rule wrong at a time: a test must notice (RUN=regexp chooses mutants; about 8 minutes)
+mutants: ## the product with one rule wrong at a time: a test must notice (RUN=regexp chooses mutants; about 3 minutes)
 	@$(GO) run ./test/mutants $(if $(RUN),-run '$(RUN)')
 
 .PHONY: prove

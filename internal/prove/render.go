@@ -187,7 +187,7 @@ func (r *report) markdown() string {
 	say("Written by `make prove`; do not edit. Every row below is a run of that call; what was run again after it says so.")
 	if r.Short {
 		say("")
-		say("**In the short form**: each fault as short as in `make test`; the full length (`make prove` without SHORT=1) was not run for this file.")
+		say("**In the short form**: each fault as short as in `make test`; the full length (`make prove` without SHORT=1) was run only where a row says that it was run again.")
 	}
 	say("")
 	say("- date: %s, %s in all", r.Date.UTC().Format("2006-01-02 15:04 MST"), r.Took.Round(time.Second))
