@@ -191,8 +191,8 @@ func (w *world) look() {
 		case p.isDead:
 			w.reap(p)
 		case p.ended():
-			p.gone = true
 			w.mu.Lock()
+			p.gone = true
 			w.judgeEnd(p)
 			w.mu.Unlock()
 		}
@@ -201,7 +201,9 @@ func (w *world) look() {
 
 // reap lets the goroutines of a dead process end; nothing that they do has an effect.
 func (w *world) reap(p *process) {
+	w.mu.Lock()
 	p.gone = true
+	w.mu.Unlock()
 	if p.failed != nil {
 		p.failed(errDead)
 	}

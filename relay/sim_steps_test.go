@@ -116,12 +116,21 @@ func (w *world) adjacent(pairs int, early bool) {
 		p := w.start()
 		w.sleep(10 * time.Millisecond)
 		// Everything up to this one is acked; before the next, the process dies.
-		for tries := 0; !w.pg.order[i].acked; tries++ {
+		acked := func() (bool, *simSink) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.pg.order[i].acked, p.sink
+		}
+		for tries := 0; ; tries++ {
+			done, s := acked()
+			if done {
+				break
+			}
 			if tries > 1000 || w.halt() {
 				w.edit(func() { w.fail("transaction %d is not acked", i) })
 				return
 			}
-			if s := p.sink; s == nil || !w.ackUpTo(s, i) {
+			if s == nil || !w.ackUpTo(s, i) {
 				w.sleep(10 * time.Millisecond)
 			}
 		}
@@ -146,8 +155,13 @@ func (w *world) adjacent(pairs int, early bool) {
 
 // ackUpTo acknowledges what is in flight up to the event with this index in order.
 func (w *world) ackUpTo(s *simSink, last int) (some bool) {
+	due := func(lane int) bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(s.lanes[lane]) > 0 && s.lanes[lane][0].e.order <= last
+	}
 	for lane := range simLanes {
-		for len(s.lanes[lane]) > 0 && s.lanes[lane][0].e.order <= last && w.ack(s, lane) {
+		for due(lane) && w.ack(s, lane) {
 			some = true
 			synctest.Wait() // the process sends on
 		}
