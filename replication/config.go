@@ -10,7 +10,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -33,6 +32,10 @@ type Config struct {
 	WalSenderTimeout time.Duration
 	// DecodingWorkMem sets logical_decoding_work_mem for our walsender; "" leaves the server's.
 	DecodingWorkMem string
+	// ReadInterval is the least time between two reads of the stream's socket that bring little; 0 reads whenever there is
+	// something. ReceiveBuffer is SO_RCVBUF of that socket in bytes, 0 the kernel's choice, or AutoReceiveBuffer.
+	ReadInterval  time.Duration
+	ReceiveBuffer int
 	// Dial replaces the network dialer, for tests; nil is the default.
 	Dial   pgconn.DialFunc
 	Logger *slog.Logger
@@ -141,12 +144,10 @@ func (c *Config) dialStream(ctx context.Context, onNotice pgconn.NoticeHandler) 
 		return nil, err
 	}
 	cfg.OnNotice = onNotice
+	cfg.DialFunc = c.dialLate(cfg.DialFunc)
 	conn, err := pgconn.ConnectConfig(ctx, &cfg.Config)
 	if err != nil {
 		return nil, classify("open a replication connection", connecting, err)
-	}
-	if tcp, ok := conn.Conn().(*net.TCPConn); ok {
-		_ = tcp.SetKeepAlive(true)
 	}
 	return conn, nil
 }
