@@ -50,9 +50,9 @@ func (s *Server) defaults() map[string]string {
 		"port":                    strconv.Itoa(s.Port),
 		"unix_socket_directories": "", // two servers must not meet in /tmp
 		"wal_level":               "logical",
-		"max_wal_senders":         "10",
+		"max_wal_senders":         "20",
 		"max_replication_slots":   "10",
-		"max_connections":         "60",
+		"max_connections":         "200",
 		"shared_buffers":          "64MB",
 		"log_destination":         "stderr",
 		"logging_collector":       "off",

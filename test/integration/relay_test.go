@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -249,6 +250,11 @@ func (r *relay) awaitState(state string, d time.Duration) {
 		}
 		return nil
 	})
+}
+
+// hasBeen says whether the daemon was ever in that state, by its log: a poll can miss a short one.
+func (r *relay) hasBeen(state string) bool {
+	return slices.ContainsFunc(r.logged("state"), func(e entry) bool { return e["state"] == state })
 }
 
 // entry is one line of a log.
