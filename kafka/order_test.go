@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"testing"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -18,17 +17,18 @@ func TestNothingFollowsAFailedBatch(t *testing.T) {
 	for round := range 40 {
 		p, l := openSession(t, c)
 		waitReady(t, p, "orders")
-		asked := make(chan struct{})
+		asked, piled := make(chan struct{}), make(chan struct{})
 		f.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
 			f.DropControl()
 			close(asked)
-			time.Sleep(time.Millisecond) // for the others to pile up
+			<-piled
 			return nil, nil, false
 		})
 		f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.UnknownServerError})
 		send(t, p, 1, record("orders", "key", "first"))
 		<-asked
 		sendMany(t, p, "orders", 2, 50)
+		close(piled)
 		if err := l.failure(t); err == nil {
 			t.Fatal("no failure")
 		}

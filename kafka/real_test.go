@@ -15,7 +15,7 @@ import (
 // TestRealKafka holds against Apache Kafka what the other tests establish with kfake; one broker serves all of it.
 func TestRealKafka(t *testing.T) {
 	if testing.Short() {
-		t.Skip("starts a broker")
+		t.Skip("-short: it starts a broker")
 	}
 	k := kafkatest.RealForTest(t, kafkatest.RealOptions{QuickStart: true})
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)

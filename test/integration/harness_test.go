@@ -166,6 +166,18 @@ func (s *suite) startKafka(ctx context.Context) error {
 	return err
 }
 
+// needRealKafka is for what kfake cannot show. With CI=true its absence is a failure, also where brokers were given.
+func needRealKafka(t *testing.T) {
+	t.Helper()
+	switch {
+	case the.fake == "":
+	case os.Getenv("CI") == "true":
+		t.Fatal(the.fake)
+	default:
+		t.Skip("SKIPPED FOR WANT OF A REAL KAFKA: " + the.fake)
+	}
+}
+
 func whyNotReal() string {
 	if os.Getenv("OUTBOXCDC_TEST_FAKE_KAFKA") != "" {
 		return "OUTBOXCDC_TEST_FAKE_KAFKA is set"

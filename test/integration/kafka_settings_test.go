@@ -31,9 +31,7 @@ func TestBrokerWithSettings(t *testing.T) {
 	}
 	t.Run("topics by themselves", func(t *testing.T) { t.Parallel(); autoCreateIsNotUsed(t, k) })
 	t.Run("rights", func(t *testing.T) {
-		if the.fake != "" {
-			t.Skip("SKIPPED FOR WANT OF A REAL KAFKA: " + the.fake)
-		}
+		needRealKafka(t)
 		t.Parallel()
 		rightToWrite(t, k)
 	})

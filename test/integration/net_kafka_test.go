@@ -2,7 +2,6 @@ package integration
 
 import (
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -21,12 +20,7 @@ const inFlight = 300
 // what was in flight, at most a window.
 func TestKafkaNetwork(t *testing.T) {
 	t.Parallel()
-	if why := whyNotReal(); why != "" {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(why)
-		}
-		t.Skip("SKIPPED FOR WANT OF A REAL KAFKA: " + why)
-	}
+	needRealKafka(t)
 	tests := []struct {
 		name string
 		run  func(*testing.T, kafkatest.Cluster, *faultproxy.Proxy)
