@@ -32,13 +32,7 @@ func (w *world) overlap() {
 // everyStep runs each of some seeds once unharmed, and then once for each step of that run, which harm says how to spoil.
 func everyStep(t *testing.T, done, faults string, seeds int, steps func(*world) int, harm func(o *simOptions, step int)) {
 	t.Helper()
-	first := rand.Uint64()
-	if seed, ok := givenSeed(t); ok {
-		first, seeds = seed, 1
-	}
-	if testing.Short() {
-		seeds = (seeds + 9) / 10
-	}
+	first, seeds := simSeeds(t, seeds)
 	var all []simOptions
 	for i := range seeds {
 		o := simOptions{seed: first + uint64(i), script: (*world).overlap, met: simMetrics()}
@@ -172,14 +166,7 @@ func (w *world) ackUpTo(s *simSink, last int) (some bool) {
 // TestSimClocks: the server's clock jumps by +2 h, −1 h and at random, before every commit. Neither the order nor any
 // timer of ours depends on it.
 func TestSimClocks(t *testing.T) {
-	n := 300
-	if testing.Short() {
-		n = 30
-	}
-	first := rand.Uint64()
-	if seed, ok := givenSeed(t); ok {
-		first, n = seed, 1
-	}
+	first, n := simSeeds(t, 300)
 	simRuns(t, "the server's clock jumps by +2 h, −1 h and at random before each commit", "F73", first, func(i int) (simOptions, bool) {
 		return simOptions{seed: first + uint64(i), script: func(w *world) {
 			w.small()
@@ -204,14 +191,7 @@ func TestSimClocks(t *testing.T) {
 // TestSimTakeover: the first process is frozen at every call of its own, a second one takes the slot after
 // wal_sender_timeout and delivers, and the first goes on as if nothing had been.
 func TestSimTakeover(t *testing.T) {
-	n := 600
-	if testing.Short() {
-		n = 60
-	}
-	first := rand.Uint64()
-	if seed, ok := givenSeed(t); ok {
-		first, n = seed, 1
-	}
+	first, n := simSeeds(t, 600)
 	simRuns(t, "a process is frozen, a second one takes over, the first goes on", "F06 F09", first, func(i int) (simOptions, bool) {
 		return simOptions{seed: first + uint64(i), script: (*world).takeover}, i < n
 	})
@@ -253,14 +233,7 @@ func (w *world) takeover() {
 // TestSimOtherHistory: the server is taken back to before what this process has delivered, and goes on with other
 // transactions. The process ends, and confirms nothing of them.
 func TestSimOtherHistory(t *testing.T) {
-	n := 600
-	if testing.Short() {
-		n = 60
-	}
-	first := rand.Uint64()
-	if seed, ok := givenSeed(t); ok {
-		first, n = seed, 1
-	}
+	first, n := simSeeds(t, 600)
 	simRuns(t, "the server goes on with another history", "", first, func(i int) (simOptions, bool) {
 		return simOptions{seed: first + uint64(i), script: (*world).otherHistory}, i < n
 	})

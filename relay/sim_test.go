@@ -249,6 +249,18 @@ func givenSeed(t *testing.T) (uint64, bool) {
 	return seed, true
 }
 
+// simSeeds are the seeds of a test of n runs: a given one alone, or fresh ones, a tenth of them with -short.
+func simSeeds(t *testing.T, n int) (first uint64, count int) {
+	t.Helper()
+	if seed, ok := givenSeed(t); ok {
+		return seed, 1
+	}
+	if testing.Short() {
+		n = (n + 9) / 10
+	}
+	return rand.Uint64(), n
+}
+
 // simBudget is how long, or for how many seeds, TestSim runs.
 func simBudget(t *testing.T) (time.Duration, int) {
 	t.Helper()
@@ -333,14 +345,7 @@ func knownSeeds(t *testing.T) []uint64 {
 
 // TestSimSameTwice: a seed is a whole run. Every call across the boundary, with its time, is the same the second time.
 func TestSimSameTwice(t *testing.T) {
-	n := 1000
-	if testing.Short() {
-		n = 100
-	}
-	first := rand.Uint64()
-	if seed, ok := givenSeed(t); ok {
-		first, n = seed, 1
-	}
+	first, n := simSeeds(t, 1000)
 	simRuns(t, "each seed twice: the same trace", "", first, func(i int) (simOptions, bool) {
 		return simOptions{seed: first + uint64(i), twice: true}, i < n
 	})

@@ -34,6 +34,16 @@ func (o *outbox) crash() {
 	must(o.t, o.pg.StartAgain(ctx))
 }
 
+// crashes stops the server at once again and again under load.
+func (o *outbox) crashes(w *writer, rnd *rand.Rand, rounds int) {
+	o.t.Helper()
+	for left := rounds - 1; left >= 0; left-- {
+		w.awaitCommits(100 + rnd.Int64N(200))
+		o.crash()
+		o.back(rnd, left)
+	}
+}
+
 // awaitRecords waits until so many records more have come, whatever is wrong meanwhile.
 func (o *outbox) awaitRecords(more int) {
 	o.t.Helper()
@@ -195,11 +205,7 @@ func TestCheckpointStormAndCrashes(t *testing.T) {
 	r := o.startStreaming()
 	storm := startStorm(o)
 	o.proves("F26", "checkpoints and new WAL segments without a pause under load, Postgres stopped immediately %d times", rounds)
-	for left := rounds - 1; left >= 0; left-- {
-		w.awaitCommits(100 + rnd.Int64N(200))
-		o.crash()
-		o.back(rnd, left)
-	}
+	o.crashes(w, rnd, rounds)
 	w.stop()
 	checkpoints := storm.stop()
 	v := o.verify(patience)
@@ -257,11 +263,7 @@ func TestAsynchronousCommitsLost(t *testing.T) {
 	o.sample()
 	w := o.write(load{rand: rnd})
 	o.startStreaming()
-	for left := rounds - 1; left >= 0; left-- {
-		w.awaitCommits(100 + rnd.Int64N(200))
-		o.crash()
-		o.back(rnd, left)
-	}
+	o.crashes(w, rnd, rounds)
 	w.stop()
 	lost := w.forgetLost()
 	v := o.verify(patience)
