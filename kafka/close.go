@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// close: sarama must not be closed with records in flight, because it then fails some and still sends later ones. So
-// either nothing is in flight, or the connections are cut first and nothing can be sent any more.
+// close waits for acks and then cuts: whatever is left could otherwise be sent later than the session of whoever comes
+// next.
 func (p *Producer) close(ctx context.Context) error {
 	p.drain(ctx)
 	p.stop() // what the cut fails is no failure of Kafka's, and is told by Close alone
@@ -19,14 +19,7 @@ func (p *Producer) close(ctx context.Context) error {
 		defer close(gone)
 		p.background.Wait()
 		p.control.hangUp()
-		p.feeders.Wait()
-		for _, l := range p.allLanes() {
-			if l.async != nil {
-				l.async.AsyncClose()
-			}
-		}
-		p.takers.Wait()
-		_ = p.client.Close()
+		p.senders.Wait()
 	}()
 	bound := time.NewTimer(p.cluster.cfg.CloseTimeout)
 	defer bound.Stop()
@@ -42,13 +35,13 @@ func (p *Producer) close(ctx context.Context) error {
 	return p.settle()
 }
 
-// drain waits for acks. Records that were not handed to sarama before a failure have none to wait for.
+// drain waits for acks. After a failure only open requests have any to wait for, and not for long.
 func (p *Producer) drain(ctx context.Context) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	stopped := p.stopped
 	var giveUp <-chan time.Time
-	for p.inflight.Load() > p.unsent.Load() {
+	for p.waits() {
 		select {
 		case <-ctx.Done():
 			return
@@ -64,28 +57,39 @@ func (p *Producer) drain(ctx context.Context) {
 	}
 }
 
+func (p *Producer) waits() bool {
+	if !p.over() {
+		return p.inflight.Load() > 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.open > 0
+}
+
 // settle counts what is left and tells the cluster which topics it was for.
 func (p *Producer) settle() error {
 	var left uint64
 	waiting := map[string]struct{}{}
-	for _, l := range p.allLanes() {
-		l.leave(nil) // also orders the sender's writes before the reads below
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range p.topics {
 		// A topic that was used once and is gone since concerns nobody, until it is asked for.
 		v := t.verdict.Load()
-		if t.unacked() || t == p.last && (v == nil || !v.ready) {
+		if t.unacked() > 0 || t == p.last && (v == nil || !v.ready) {
 			waiting[t.name] = struct{}{}
 		}
-		for i := range t.parts {
-			left += t.parts[i].sent - t.parts[i].acked.Load()
-		}
+		left += t.unacked()
 	}
 	p.cluster.ended(p, waiting)
 	if left > 0 {
 		return &failure{doing: "close the kafka session", err: fmt.Errorf("%d events %w", left, errLeft)}
 	}
 	return nil
+}
+
+func (t *topic) unacked() (n uint64) {
+	for i := range t.parts {
+		n += t.parts[i].sent - t.parts[i].acked.Load()
+	}
+	return n
 }

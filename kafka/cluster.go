@@ -37,14 +37,16 @@ type Config struct {
 	ReadTimeout    time.Duration // must exceed ProduceTimeout
 	AskTimeout     time.Duration // reading the answer to a look-up
 	ProduceTimeout time.Duration // how long a broker may wait for the replicas
-	Retries        int           // sends of one batch inside sarama; its memory grows with retries × partitions
+	Retries        int           // sends of one batch before the session ends
 	RetryMin       time.Duration // doubles up to RetryMax
 	RetryMax       time.Duration
-	AwayBudget     time.Duration // how long sarama looks for a leader or a living broker before it gives records up
+	AwayBudget     time.Duration // how long a leader, or the broker that leads, may be missing before the session ends
 	LookUpMin      time.Duration // between look-ups of missing topics; doubles up to LookUpMax
 	LookUpMax      time.Duration
 	Refresh        time.Duration // between looks at the topics in use
-	BatchLimit     int           // most bytes of one partition in one request, before compression
+	BatchLimit     int           // most bytes that gather in a batch, before compression; a larger record is one of its own
+	LargeRecord    int           // a larger record goes with nothing else in flight
+	Requests       int           // most requests open at one broker; the broker remembers five batches of a partition
 	FailedDrain    time.Duration // how long Close waits for outstanding acks of a session that has failed
 	CloseTimeout   time.Duration // how long Close waits for sarama's goroutines once all connections are cut
 }
@@ -64,7 +66,9 @@ func DefaultConfig() Config {
 		LookUpMin:      250 * time.Millisecond,
 		LookUpMax:      2 * time.Second,
 		Refresh:        10 * time.Second,
-		BatchLimit:     1_000_000,
+		BatchLimit:     256 << 10,
+		LargeRecord:    1_000_000,
+		Requests:       1,
 		FailedDrain:    time.Second,
 		CloseTimeout:   5 * time.Second,
 	}
@@ -106,6 +110,8 @@ func NewCluster(cfg Config, reg prometheus.Registerer) (*Cluster, error) {
 		return nil, fmt.Errorf("kafka compression %q: must be one of none, gzip, snappy, lz4, zstd", cfg.Compression)
 	case len(cfg.Brokers) == 0:
 		return nil, errors.New("kafka: no brokers configured")
+	case cfg.Requests < 1 || cfg.Requests > 5:
+		return nil, fmt.Errorf("kafka: %d requests open at one broker: must be 1 to 5", cfg.Requests)
 	}
 	for topic, n := range cfg.Partitions {
 		if n < 1 {
@@ -141,15 +147,15 @@ func parseVersion(s string) (sarama.KafkaVersion, error) {
 	return v, nil
 }
 
-// saramaConfig is the table of safe settings (failures.md §2.5) as code; none of it is for users to change.
+// saramaConfig is the table of safe settings (failures.md §2.5) as code, as far as they are sarama's; none of it is for
+// users to change. Acks, sequence numbers and resends are ours (partition.go).
 func (c *Cluster) saramaConfig(d *dialer) *sarama.Config {
 	conf := sarama.NewConfig()
 	conf.ClientID = c.cfg.ClientID
 	conf.Version = c.version
-	conf.ChannelBufferSize = 1024
-	conf.MetricRegistry = saramaMetrics{throttle: c.metrics.throttle}
+	conf.MetricRegistry = saramaMetrics{}
 
-	conf.Net.MaxOpenRequests = 1
+	conf.Net.MaxOpenRequests = max(1, c.cfg.Requests) // never reached: there sarama would wait with its lock held
 	conf.Net.DialTimeout = c.cfg.DialTimeout
 	conf.Net.WriteTimeout = c.cfg.WriteTimeout
 	conf.Net.ReadTimeout = c.cfg.ReadTimeout
@@ -159,34 +165,7 @@ func (c *Cluster) saramaConfig(d *dialer) *sarama.Config {
 		conf.Net.TLS.Enable = true
 		conf.Net.TLS.Config = c.cfg.TLS
 	}
-
-	conf.Metadata.Full = false
 	conf.Metadata.AllowAutoTopicCreation = false
-	conf.Metadata.RefreshFrequency = time.Minute
-	// Where no leader can be found, the budget of Producer.Retry is never reached: sarama fails a record as soon as one
-	// metadata refresh has failed. So the refresh itself must outlast the restart of a broker.
-	const lookAgain = 250 * time.Millisecond
-	conf.Metadata.Retry.Max = int(c.cfg.AwayBudget / lookAgain)
-	conf.Metadata.Timeout = c.cfg.AwayBudget
-	conf.Metadata.Retry.BackoffFunc = func(int, int) time.Duration { d.pause(lookAgain); return 0 }
-
-	conf.Producer.Idempotent = true
-	conf.Producer.RequiredAcks = sarama.WaitForAll
-	conf.Producer.Timeout = c.cfg.ProduceTimeout
-	conf.Producer.Partitioner = sarama.NewManualPartitioner // consistent: it counts leaderless partitions too
-	conf.Producer.Compression = c.codec
-	conf.Producer.MaxMessageBytes = c.cfg.BatchLimit
-	conf.Producer.Return.Successes = true
-	conf.Producer.Return.Errors = true
-	conf.Producer.Retry.Max = c.cfg.Retries
-	conf.Producer.Retry.BackoffFunc = func(retries, _ int) time.Duration {
-		c.metrics.retries.Inc()
-		d.pause(doubling(c.cfg.RetryMin, c.cfg.RetryMax, retries-1))
-		return 0
-	}
-	// These are for InitProducerId; there is no transaction.
-	conf.Producer.Transaction.Retry.Max = 10
-	conf.Producer.Transaction.Retry.BackoffFunc = func(int, int) time.Duration { d.pause(200 * time.Millisecond); return 0 }
 	return conf
 }
 
@@ -245,7 +224,7 @@ func (c *Cluster) waitedFor() (topics []string, producerID bool) {
 	return slices.Sorted(maps.Keys(c.waiting)), c.noID
 }
 
-// Open starts a session: new connections, a new client, a new producer id. It returns when Kafka has given that id, so
+// Open starts a session: new connections, a new producer id. It returns when Kafka has given that id, so
 // brokers that are away and rights that are missing show here. ctx bounds only the opening.
 func (c *Cluster) Open(ctx context.Context, cb Callbacks) (*Producer, error) {
 	p := newProducer(c, cb)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/IBM/sarama"
 )
@@ -13,6 +14,7 @@ import (
 // control asks a cluster questions, one at a time, over one connection of its own: a produce request that waits for
 // its replicas then delays no look-up, and a look-up no produce request. It is for one goroutine.
 type control struct {
+	dialer  *dialer
 	conf    *sarama.Config
 	seeds   []string
 	brokers map[int32]string // as the cluster told last
@@ -29,7 +31,7 @@ type topicConfig struct {
 func (c *Cluster) newControl(d *dialer) *control {
 	conf := c.saramaConfig(d)
 	conf.Net.ReadTimeout = c.cfg.AskTimeout
-	return &control{conf: conf, seeds: c.cfg.Brokers, brokers: map[int32]string{}}
+	return &control{dialer: d, conf: conf, seeds: c.cfg.Brokers, brokers: map[int32]string{}}
 }
 
 // ask puts one question to whichever broker answers first: the one it is connected to, then the others.
@@ -172,13 +174,22 @@ func (c *control) configs(ctx context.Context, names []string) (map[string]topic
 	return out, nil
 }
 
-// producerID asks for a producer id and drops it: may we produce at all?
-func (c *control) producerID(ctx context.Context) error {
-	return c.ask(ctx, func(b *sarama.Broker) error {
-		res, err := b.InitProducerID(&sarama.InitProducerIDRequest{Version: 4, ProducerID: -1, ProducerEpoch: -1})
-		if err == nil && res.Err != sarama.ErrNoError {
-			err = res.Err
+// producerID asks for a producer id of our own. A broker that has just started may need a moment.
+func (c *control) producerID(ctx context.Context) (id identity, err error) {
+	for tries := 1; ; tries++ {
+		err = c.ask(ctx, func(b *sarama.Broker) error {
+			res, err := b.InitProducerID(&sarama.InitProducerIDRequest{Version: 4, ProducerID: -1, ProducerEpoch: -1})
+			if err == nil && res.Err != sarama.ErrNoError {
+				err = res.Err
+			}
+			if err == nil {
+				id.producer, id.epoch = res.ProducerID, res.ProducerEpoch
+			}
+			return err
+		})
+		if err == nil || tries == 10 || ctx.Err() != nil || kindOf(err).class != resend {
+			return id, err
 		}
-		return err
-	})
+		c.dialer.pause(200 * time.Millisecond)
+	}
 }

@@ -14,6 +14,7 @@ type class uint8
 
 const (
 	again   class = iota // the session ends; a later one may well succeed
+	resend               // the same batch may be taken later; the session ends when it was tried too often
 	right                // a right is missing
 	refused              // the broker refuses the records for what they are: no retry of the same batch can succeed
 )
@@ -25,21 +26,21 @@ type kind struct {
 }
 
 // kinds is the one place that decides what a code of the broker means. Codes that are not here are "OTHER", and tried
-// again. Those marked (s) are retried by sarama itself, so that they arrive here only when its budget is spent.
+// again. DUPLICATE_SEQUENCE_NUMBER is none of them: it is an ack.
 var kinds = map[sarama.KError]kind{
 	sarama.ErrUnknown:                      {"UNKNOWN_SERVER_ERROR", again},
-	sarama.ErrInvalidMessage:               {"CORRUPT_MESSAGE", again},            // (s) damaged on the wire, not wrong
-	sarama.ErrUnknownTopicOrPartition:      {"UNKNOWN_TOPIC_OR_PARTITION", again}, // (s)
-	sarama.ErrLeaderNotAvailable:           {"LEADER_NOT_AVAILABLE", again},       // (s)
-	sarama.ErrNotLeaderForPartition:        {"NOT_LEADER_OR_FOLLOWER", again},     // (s)
-	sarama.ErrRequestTimedOut:              {"REQUEST_TIMED_OUT", again},          // (s) the batch may be in the log
-	sarama.ErrBrokerNotAvailable:           {"BROKER_NOT_AVAILABLE", again},
-	sarama.ErrReplicaNotAvailable:          {"REPLICA_NOT_AVAILABLE", again},
-	sarama.ErrNetworkException:             {"NETWORK_EXCEPTION", again},
-	sarama.ErrOffsetsLoadInProgress:        {"COORDINATOR_LOAD_IN_PROGRESS", again},
+	sarama.ErrInvalidMessage:               {"CORRUPT_MESSAGE", resend},            // damaged on the wire, not wrong
+	sarama.ErrUnknownTopicOrPartition:      {"UNKNOWN_TOPIC_OR_PARTITION", resend},
+	sarama.ErrLeaderNotAvailable:           {"LEADER_NOT_AVAILABLE", resend},      
+	sarama.ErrNotLeaderForPartition:        {"NOT_LEADER_OR_FOLLOWER", resend},    
+	sarama.ErrRequestTimedOut:              {"REQUEST_TIMED_OUT", resend},          // the batch may be in the log
+	sarama.ErrBrokerNotAvailable:           {"BROKER_NOT_AVAILABLE", resend},
+	sarama.ErrReplicaNotAvailable:          {"REPLICA_NOT_AVAILABLE", resend},
+	sarama.ErrNetworkException:             {"NETWORK_EXCEPTION", resend},
+	sarama.ErrOffsetsLoadInProgress:        {"COORDINATOR_LOAD_IN_PROGRESS", resend},
 	sarama.ErrInvalidTopic:                 {"INVALID_TOPIC_EXCEPTION", again},
-	sarama.ErrNotEnoughReplicas:            {"NOT_ENOUGH_REPLICAS", again},              // (s)
-	sarama.ErrNotEnoughReplicasAfterAppend: {"NOT_ENOUGH_REPLICAS_AFTER_APPEND", again}, // (s) the batch is in the log
+	sarama.ErrNotEnoughReplicas:            {"NOT_ENOUGH_REPLICAS", resend},             
+	sarama.ErrNotEnoughReplicasAfterAppend: {"NOT_ENOUGH_REPLICAS_AFTER_APPEND", resend}, // the batch is in the log
 	sarama.ErrInvalidRequiredAcks:          {"INVALID_REQUIRED_ACKS", again},
 	sarama.ErrUnsupportedVersion:           {"UNSUPPORTED_VERSION", again},
 	sarama.ErrUnsupportedForMessageFormat:  {"UNSUPPORTED_FOR_MESSAGE_FORMAT", again},
@@ -48,12 +49,12 @@ var kinds = map[sarama.KError]kind{
 	sarama.ErrInvalidProducerEpoch:         {"INVALID_PRODUCER_EPOCH", again},
 	sarama.ErrInvalidProducerIDMapping:     {"INVALID_PRODUCER_ID_MAPPING", again},
 	sarama.ErrUnknownProducerID:            {"UNKNOWN_PRODUCER_ID", again},
-	sarama.ErrKafkaStorageError:            {"KAFKA_STORAGE_ERROR", again}, // (s)
+	sarama.ErrKafkaStorageError:            {"KAFKA_STORAGE_ERROR", resend},
 	sarama.ErrUnsupportedSASLMechanism:     {"UNSUPPORTED_SASL_MECHANISM", again},
 	sarama.ErrSASLAuthenticationFailed:     {"SASL_AUTHENTICATION_FAILED", again}, // credentials rotate: waited for, never an exit
 	sarama.ErrUnsupportedCompressionType:   {"UNSUPPORTED_COMPRESSION_TYPE", again},
-	sarama.ErrFencedLeaderEpoch:            {"FENCED_LEADER_EPOCH", again},
-	sarama.ErrThrottlingQuotaExceeded:      {"THROTTLING_QUOTA_EXCEEDED", again},
+	sarama.ErrFencedLeaderEpoch:            {"FENCED_LEADER_EPOCH", resend},
+	sarama.ErrThrottlingQuotaExceeded:      {"THROTTLING_QUOTA_EXCEEDED", resend},
 
 	sarama.ErrTopicAuthorizationFailed:           {"TOPIC_AUTHORIZATION_FAILED", right},
 	sarama.ErrClusterAuthorizationFailed:         {"CLUSTER_AUTHORIZATION_FAILED", right},
@@ -76,6 +77,12 @@ const (
 
 // errCut is what a dial or a wait meets after the session's connections were cut.
 var errCut = errors.New("the session's connections are cut")
+
+// errLost is a connection that was given up with requests in it.
+var errLost = errors.New("the connection was lost")
+
+// errUnanswered is an answer that leaves out a partition it was asked about.
+var errUnanswered = errors.New("the broker's answer does not mention the partition")
 
 // errFewerPartitions is a topic that lost partitions since its count was pinned: it was deleted and created again.
 var errFewerPartitions = errors.New("fewer partitions than when this process first used the topic")
@@ -100,7 +107,7 @@ func kindOf(err error) kind {
 	case errors.As(err, &conf), errors.As(err, &enc):
 		return kind{reasonClient, again}
 	case errors.Is(err, sarama.ErrOutOfBrokers), errors.Is(err, sarama.ErrNotConnected), errors.Is(err, io.EOF),
-		errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), errors.As(err, &netErr):
+		errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), errors.Is(err, errLost), errors.As(err, &netErr):
 		return kind{reasonConnection, again}
 	}
 	return kind{reasonOther, again}

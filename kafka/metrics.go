@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -72,16 +71,13 @@ func (m *metrics) label(topic string) string {
 	return topic
 }
 
-// saramaMetrics is the registry that sarama gets: its meters and histograms cost more than they tell, so they are
-// nil ones, except for the throttle time, which it says nowhere else. (Sarama's own switch for this is a global.)
-type saramaMetrics struct{ throttle prometheus.Counter }
+// saramaMetrics is the registry that sarama gets: its meters and histograms cost more than they tell, so all are nil
+// ones. (Sarama's own switch for this is a global.)
+type saramaMetrics struct{}
 
-func (r saramaMetrics) GetOrRegister(name string, metric any) any {
+func (saramaMetrics) GetOrRegister(_ string, metric any) any {
 	switch metric.(type) {
 	case func() gometrics.Histogram:
-		if strings.HasPrefix(name, "throttle-time-in-ms") {
-			return throttleTime{throttle: r.throttle}
-		}
 		return gometrics.NilHistogram{}
 	case func() gometrics.Meter:
 		return gometrics.NilMeter{}
@@ -98,10 +94,3 @@ func (saramaMetrics) Register(string, any) error        { return nil }
 func (saramaMetrics) RunHealthchecks()                  {}
 func (saramaMetrics) Unregister(string)                 {}
 func (saramaMetrics) UnregisterAll()                    {}
-
-type throttleTime struct {
-	gometrics.NilHistogram
-	throttle prometheus.Counter
-}
-
-func (t throttleTime) Update(ms int64) { t.throttle.Add(float64(ms) / 1000) }

@@ -24,7 +24,7 @@ func (c *Cluster) Probe(ctx context.Context) error {
 		return &failure{doing: "probe kafka", err: err}
 	}
 	if producerID {
-		if err := ctl.producerID(ctx); err != nil {
+		if _, err := ctl.producerID(ctx); err != nil {
 			return &failure{doing: "probe kafka: get a producer id", err: err}
 		}
 	}

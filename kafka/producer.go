@@ -27,40 +27,46 @@ type Callbacks struct {
 }
 
 // Producer is one session with Kafka. Ready, Check and Send are for one goroutine, the relay's; the rest is for any.
+//
+// It has one producer id; a record becomes part of its partition's batch at once (partition.go), and each broker has a
+// goroutine that sends what has gathered (node.go). Who leads a partition is the watch's to find out (leaders.go).
 type Producer struct {
 	cluster *Cluster
 	metrics *metrics
 	dialer  *dialer
 	control *control
-	client  sarama.Client
+	produce *sarama.Config // of the connections that records take
+	id      identity       // but for the sequence
 	began   time.Time
 
 	// The sender's.
 	byName map[string]*topic
 	last   *topic
-	huge   *lane
-	alone  bool // what is in flight, if anything, is one record in the huge lane
+	alone  bool // what is in flight, if anything, is one record that has Kafka for itself
 
-	mu     sync.Mutex // guards topics and lanes
+	mu     sync.Mutex // guards what follows, partitions and nodes; nobody waits for anything while holding it
 	topics []*topic
-	lanes  []*lane
+	nodes  map[int32]*node
+	open   int      // requests without an answer
+	stale  bool     // leaders are asked for
+	done   []*batch // acknowledged, in the order in which the callbacks are to hear of it
+	bad    error    // the failure, until it is reported
 	asked  chan struct{}
 
-	inflight atomic.Int64 // sent and without a result
-	unsent   atomic.Int64 // of these, the ones that will never have one: not handed to sarama before the end
-	free     sync.Pool    // *message
+	inflight atomic.Int64 // records sent and without a result
+	free     sync.Pool    // *batch
 
-	answered atomic.Int64 // when Kafka last answered a look-up, counted from began
-	trouble  atomic.Pointer[error]
+	heard atomic.Int64 // when Kafka last answered a look-up, counted from began
+	trouble   atomic.Pointer[error]
 
 	stopOnce   sync.Once
-	stopped    chan struct{} // closed at the first failure, or by Close: nothing more is handed to sarama
+	stopped    chan struct{} // closed at the first failure, or by Close: no request is made any more
 	background sync.WaitGroup
-	feeders    sync.WaitGroup
-	takers     sync.WaitGroup
+	senders    sync.WaitGroup
 
-	cbMu   sync.Mutex // held during callbacks
+	cbMu   sync.Mutex // held during callbacks; never taken with mu held
 	cb     Callbacks
+	spare  []*batch
 	silent bool
 	told   bool // Failed was called
 
@@ -71,72 +77,33 @@ type Producer struct {
 func newProducer(c *Cluster, cb Callbacks) *Producer {
 	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
 	return &Producer{
-		cluster: c, metrics: c.metrics, dialer: d, control: c.newControl(d), began: time.Now(), cb: cb,
-		byName: map[string]*topic{}, asked: make(chan struct{}, 1), stopped: make(chan struct{}),
+		cluster: c, metrics: c.metrics, dialer: d, control: c.newControl(d), produce: c.saramaConfig(d), began: time.Now(), cb: cb,
+		byName: map[string]*topic{}, nodes: map[int32]*node{}, asked: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
 }
 
-// connect finds a broker that answers and opens the lane that nearly all records take.
+// connect finds a broker that answers and gets a producer id from it.
 func (p *Producer) connect(ctx context.Context) error {
 	if err := p.control.ping(ctx); err != nil {
 		return &failure{doing: "connect to kafka", err: err}
 	}
 	p.noteAnswer(nil)
-	// Sarama asks for a producer id at its first seed only, dead or alive; so it gets the one that just answered.
-	client, err := sarama.NewClient([]string{p.control.addr}, p.cluster.saramaConfig(p.dialer))
-	if err != nil {
-		return &failure{doing: "open a kafka client", err: err}
+	var err error
+	if p.id, err = p.control.producerID(ctx); err != nil {
+		return &failure{doing: "get a producer id", err: err}
 	}
-	p.client = client
-	l := p.newLane(p.cluster.cfg.BatchLimit)
-	if err := l.open(); err != nil {
-		return err
-	}
-	p.lanes = append(p.lanes, l)
 	return nil
 }
 
 func (p *Producer) start() {
 	p.background.Add(1)
 	go p.watch()
-	l := p.lanes[0]
-	l.take()
-	p.feeders.Add(1)
-	go l.feed()
 }
 
 // abandon undoes a connect that failed.
 func (p *Producer) abandon() {
 	p.dialer.cut()
 	p.control.hangUp()
-	for _, l := range p.lanes {
-		_ = l.async.Close()
-	}
-	if p.client != nil {
-		_ = p.client.Close()
-	}
-}
-
-// laneFor returns the lane of a batch limit, making it if need be; its producer id is asked for by its own goroutine.
-func (p *Producer) laneFor(limit int) *lane {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, l := range p.lanes {
-		if l.limit == limit {
-			return l
-		}
-	}
-	l := p.newLane(limit)
-	p.lanes = append(p.lanes, l)
-	p.feeders.Add(1)
-	go l.feed()
-	return l
-}
-
-func (p *Producer) allLanes() []*lane {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.lanes)
 }
 
 // topic finds a topic or, at its first use, asks for its look-up.
@@ -177,7 +144,7 @@ func (p *Producer) Ready(name string) (bool, error) {
 func (p *Producer) Check(rec *router.Record) (alone bool, poison *router.Poison) {
 	t := p.topic(rec.Topic)
 	rough := roughSize(rec)
-	if t.lane == nil || rough <= t.lane.limit {
+	if t.most == 0 || rough <= t.most {
 		return false, nil
 	}
 	if rough+reserve(rough) <= t.limit {
@@ -203,62 +170,75 @@ func (p *Producer) Check(rec *router.Record) (alone bool, poison *router.Poison)
 // the session has failed is told by Failed alone, and a record sent after that counts among those left.
 func (p *Producer) Send(rec *router.Record, n uint64) error {
 	t := p.topic(rec.Topic)
-	if v := t.verdict.Load(); v == nil || t.lane == nil {
+	if v := t.verdict.Load(); v == nil || t.most == 0 {
 		return fmt.Errorf("send event %d: internal error: topic %s is not ready", n, t.name)
 	}
-	l := t.lane
-	alone := roughSize(rec) > l.limit
+	alone := roughSize(rec) > t.most
 	if (alone || p.alone) && p.inflight.Load() > 0 {
 		return fmt.Errorf("send event %d: internal error: a record that must go alone (or the one after it) while others are in flight", n)
 	}
 	p.alone = alone
-	if alone {
-		if p.huge == nil {
-			p.huge = p.laneFor(hugeLimit)
-		}
-		l = p.huge
-	}
 	part := &t.parts[partitionFor(rec.PartitionBy, int32(len(t.parts)))]
-	m, _ := p.free.Get().(*message)
-	if m == nil {
-		m = new(message)
-	}
-	m.fill(rec, part, n)
-	part.sent++
 	p.inflight.Add(1)
-	l.enqueue(m)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	part.sent++
+	if p.over() {
+		return nil
+	}
+	size, full := p.add(part, rec, n)
+	part.list(p)
+	if l := part.leader; l != nil {
+		if l.fresh += size; full && l.free() {
+			l.kick()
+		}
+	}
 	return nil
 }
 
-// acked deals with a record that Kafka has stored. That it is the partition's next one is not taken from sarama on
-// trust: with anything else the session is over.
-func (p *Producer) acked(m *message) {
-	// Before the callback: it may wake a sender that waits for nothing to be in flight.
-	p.inflight.Add(-1)
-	part := m.part
-	if next := part.acked.Load(); m.seq != next {
-		if p.stop() { // nothing had failed: sarama lost or re-ordered a record
-			p.report(&failure{
-				doing: fmt.Sprintf("deliver event %d to partition %d of topic %s", m.n, part.id, part.topic.name),
-				topic: part.topic.name, err: fmt.Errorf("internal error: acknowledged as record %d of the partition, %d was next", m.seq, next),
-			})
-		}
-		return
-	}
-	part.acked.Store(m.seq + 1)
-	part.topic.delivered.Inc()
-	n := m.n
-	if cap(m.buf) <= keptBuffer {
-		p.free.Put(m)
-	}
+// deliver calls back for what has been acknowledged, in order, and for the failure.
+func (p *Producer) deliver() {
 	p.cbMu.Lock()
 	defer p.cbMu.Unlock()
-	if !p.silent {
-		p.cb.Acked(n)
+	for {
+		p.mu.Lock()
+		done, bad := p.done, p.bad
+		p.done, p.bad = p.spare, nil
+		p.mu.Unlock()
+		for _, b := range done {
+			p.acked(b)
+		}
+		clear(done)
+		p.spare = done[:0]
+		if bad != nil && !p.told && !p.silent {
+			p.told = true
+			p.cb.Failed(bad)
+		}
+		if len(done) == 0 && bad == nil {
+			return
+		}
 	}
 }
 
-// stop ends the feeding. It is true for the first who calls it: the one that reports.
+// acked calls back for a batch that Kafka has stored.
+func (p *Producer) acked(b *batch) {
+	// Before the callback: it may wake a sender that waits for nothing to be in flight.
+	p.inflight.Add(-int64(len(b.entries)))
+	if p.silent {
+		return
+	}
+	b.part.acked.Add(uint64(len(b.entries)))
+	b.part.topic.delivered.Add(float64(len(b.entries)))
+	for _, e := range b.entries {
+		p.cb.Acked(e.n)
+	}
+	if cap(b.bytes) <= 2*p.cluster.cfg.BatchLimit {
+		b.reset()
+		p.free.Put(b)
+	}
+}
+
+// stop ends the sending. It is true for the first who calls it.
 func (p *Producer) stop() (first bool) {
 	p.stopOnce.Do(func() {
 		first = true
@@ -267,21 +247,20 @@ func (p *Producer) stop() (first bool) {
 	return first
 }
 
-// fail is for failures that no record tells of.
-func (p *Producer) fail(err error) {
-	if p.stop() {
-		p.report(err)
+func (p *Producer) over() bool {
+	select {
+	case <-p.stopped:
+		return true
+	default:
+		return false
 	}
 }
 
-func (p *Producer) report(err error) {
-	p.cbMu.Lock()
-	defer p.cbMu.Unlock()
-	if p.told || p.silent {
-		return
+// failLocked ends the session; mu is held, and deliver must follow. Only the first failure is told.
+func (p *Producer) failLocked(err error) {
+	if p.stop() {
+		p.bad = err
 	}
-	p.told = true
-	p.cb.Failed(err)
 }
 
 func (p *Producer) wake() {
@@ -292,14 +271,28 @@ func (p *Producer) wake() {
 	}
 }
 
-// Healthy is nil when a broker has answered a look-up lately.
+// Healthy is nil when a broker has answered a look-up lately, and every broker that records wait for can be reached.
 func (p *Producer) Healthy() error {
 	if err := p.trouble.Load(); err != nil {
 		return &failure{doing: "ask kafka", err: *err}
 	}
-	ago := time.Since(p.began) - time.Duration(p.answered.Load())
+	if err := p.unreachable(); err != nil {
+		return err
+	}
+	ago := time.Since(p.began) - time.Duration(p.heard.Load())
 	if limit := 2*p.cluster.cfg.Refresh + p.cluster.cfg.AskTimeout; ago > limit {
 		return fmt.Errorf("kafka has not answered for %s", ago.Round(time.Second))
+	}
+	return nil
+}
+
+func (p *Producer) unreachable() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, n := range p.nodes {
+		if n.why != nil && len(n.work) > 0 {
+			return n.why
+		}
 	}
 	return nil
 }

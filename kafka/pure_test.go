@@ -5,16 +5,12 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/IBM/sarama"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	gometrics "github.com/rcrowley/go-metrics"
-
-	"github.com/outboxcdc/outboxcdc/router"
 )
 
 // The vectors are those of Kafka's own UtilsTest.testMurmur2.
@@ -83,6 +79,8 @@ func TestKinds(t *testing.T) {
 
 		{sarama.KError(12345), reasonOther, false, false},
 		{errors.New("who knows"), reasonOther, false, false},
+		{errUnanswered, reasonOther, false, false},
+		{fmt.Errorf("%w (%w)", errLost, errors.New("nonsense")), reasonConnection, false, false},
 		{fmt.Errorf("dial: %w", errCut), reasonClosed, false, false},
 		{sarama.ErrShuttingDown, reasonClosed, false, false},
 		{sarama.ErrClosedClient, reasonClosed, false, false},
@@ -118,7 +116,7 @@ func TestKinds(t *testing.T) {
 
 func TestBatchLimit(t *testing.T) {
 	for _, row := range []struct{ topic, want int }{
-		{unknownLimit, 1_000_000}, {10 << 20, 1_000_000}, {1 << 16, 61440}, {100_000, 98304}, {10_000, 9216}, {1000, 832}, {1, 1},
+		{unknownLimit, 1_000_000}, {10 << 20, 1_000_000}, {1 << 16, 64512}, {100_000, 98_976}, {10_000, 9311}, {1000, 874}, {1, 1},
 	} {
 		got := batchLimit(row.topic, 1_000_000)
 		if got != row.want {
@@ -127,13 +125,6 @@ func TestBatchLimit(t *testing.T) {
 		if row.topic > 1 && got+12 > row.topic {
 			t.Errorf("batchLimit(%d) = %d leaves no room", row.topic, got)
 		}
-	}
-	distinct := map[int]bool{}
-	for n := 1; n < 2_000_000; n += 7 {
-		distinct[batchLimit(n, 1_000_000)] = true
-	}
-	if len(distinct) > 150 {
-		t.Errorf("%d different lanes", len(distinct))
 	}
 }
 
@@ -146,6 +137,8 @@ func TestConfig(t *testing.T) {
 		"brokers":     func(c *Config) { c.Brokers = nil },
 		"partitions":  func(c *Config) { c.Partitions = map[string]int32{"a": 0} },
 		"timeouts":    func(c *Config) { c.ReadTimeout = 0 },
+		"no request":  func(c *Config) { c.Requests = 0 },
+		"6 requests":  func(c *Config) { c.Requests = 6 },
 	} {
 		cfg := ok
 		change(&cfg)
@@ -165,104 +158,15 @@ func TestConfig(t *testing.T) {
 func TestSaramaConfig(t *testing.T) {
 	c := newTestCluster(t, testConfig("localhost:1"))
 	conf := c.saramaConfig(newDialer(time.Second, c.metrics.connections))
-	if !conf.Producer.Idempotent || conf.Producer.RequiredAcks != sarama.WaitForAll || conf.Net.MaxOpenRequests != 1 ||
-		conf.Metadata.AllowAutoTopicCreation || conf.Metadata.Full || !conf.Producer.Return.Successes ||
-		conf.Producer.Flush.Bytes+conf.Producer.Flush.Messages != 0 || conf.Producer.Flush.Frequency != 0 ||
-		!conf.Producer.Partitioner("x").RequiresConsistency() || conf.Producer.Retry.MaxBufferLength != 0 {
-		t.Errorf("unsafe: %+v", conf.Producer)
+	if conf.Metadata.AllowAutoTopicCreation || conf.Net.MaxOpenRequests != 1 {
+		t.Errorf("unsafe: %+v", conf)
 	}
-	if conf.Net.ReadTimeout <= conf.Producer.Timeout {
+	if conf.Net.ReadTimeout <= c.cfg.ProduceTimeout {
 		t.Error("the read time-out does not exceed what a broker may take for acks=all")
 	}
-}
-
-// fakeSession is a producer without a broker, for what sarama must not be trusted with.
-func fakeSession(t *testing.T, parts int32) (*Producer, *lane, *topic, *callbackLog) {
-	t.Helper()
-	l := &callbackLog{failed: make(chan error, 2)}
-	p := newProducer(newTestCluster(t, testConfig("localhost:1")), Callbacks{
-		Acked: func(n uint64) { l.acked = append(l.acked, n) }, Failed: func(err error) { l.failed <- err }, Wake: func() {},
-	})
-	lane := p.newLane(1000)
-	tp := &topic{name: "t", parts: make([]partition, parts), delivered: prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})}
-	for i := range tp.parts {
-		tp.parts[i].topic, tp.parts[i].id = tp, int32(i)
-	}
-	return p, lane, tp, l
-}
-
-func (t *topic) message(part int, n uint64) *message {
-	m := new(message)
-	m.fill(record("t", "k", "v"), &t.parts[part], n)
-	t.parts[part].sent++
-	return m
-}
-
-// After a record has failed, no ack of its partition leaps over it; other partitions go on.
-func TestNoAckLeapsOverAHole(t *testing.T) {
-	p, lane, tp, l := fakeSession(t, 2)
-	a0, a1, a2 := tp.message(0, 10), tp.message(0, 11), tp.message(0, 12)
-	b0, b1 := tp.message(1, 20), tp.message(1, 21)
-	p.acked(a0)
-	p.acked(b0)
-	lane.failed(a1, sarama.ErrNotEnoughReplicas)
-	p.acked(a2)
-	p.acked(b1)
-	if got := fmt.Sprint(l.acked); got != "[10 20 21]" {
-		t.Errorf("acked %s", got)
-	}
-	err := l.failure(t)
-	var f *failure
-	if !errors.As(err, &f) || f.Topic() != "t" || f.Reason() != "NOT_ENOUGH_REPLICAS" {
-		t.Errorf("failed with %v", err)
-	}
-	lane.failed(a2, sarama.ErrNotEnoughReplicas)
-	if len(l.failed) != 0 {
-		t.Error("Failed was called twice")
-	}
-	if n := testutil.ToFloat64(p.metrics.errors.WithLabelValues("t", "NOT_ENOUGH_REPLICAS")); n != 2 {
-		t.Errorf("%v errors counted", n)
-	}
-}
-
-// Should sarama ever acknowledge out of order, the session ends and nothing is reported in the wrong order.
-func TestAckOutOfOrderEndsTheSession(t *testing.T) {
-	p, _, tp, l := fakeSession(t, 1)
-	first, second := tp.message(0, 1), tp.message(0, 2)
-	p.acked(second)
-	p.acked(first)
-	if err := l.failure(t); !strings.Contains(err.Error(), "internal error") {
-		t.Errorf("failed with %v", err)
-	}
-	if got := fmt.Sprint(l.acked); got != "[1]" {
-		t.Errorf("acked %s", got)
-	}
-}
-
-// A message is used again, so nothing of the record before may shine through; nil and empty are different things.
-func TestFillCopies(t *testing.T) {
-	_, _, tp, _ := fakeSession(t, 1)
-	m := new(message)
-	key, value, header := []byte("key"), []byte("value"), []byte("hv")
-	m.fill(&router.Record{Key: key, Value: value, Headers: []router.Header{{Name: "h", Value: header}, {Name: "nil"}}}, &tp.parts[0], 1)
-	copy(key, "xxx")
-	copy(value, "xxxxx")
-	copy(header, "xx")
-	if string(m.key.b) != "key" || string(m.value.b) != "value" || string(m.Headers[0].Value) != "hv" || string(m.Headers[0].Key) != "h" || m.Headers[1].Value != nil {
-		t.Errorf("not copied: %q %q", m.key.b, m.Headers)
-	}
-	m.fill(&router.Record{Value: []byte{}}, &tp.parts[0], 2)
-	if m.Key != nil || m.Value == nil || m.value.b == nil || len(m.Headers) != 0 {
-		t.Errorf("key %v, value %v, headers %v", m.Key, m.Value, m.Headers)
-	}
-	m.fill(&router.Record{Key: []byte{}}, &tp.parts[0], 3)
-	if m.Key == nil || m.key.b == nil || m.Value != nil {
-		t.Errorf("key %v, value %v", m.Key, m.Value)
-	}
-	fresh := new(message)
-	fresh.fill(&router.Record{Value: []byte{}}, &tp.parts[0], 2)
-	if fresh.value.b == nil {
-		t.Error("an empty value became a tombstone")
+	p := newProducer(c, Callbacks{})
+	if req := p.produceRequest(nil); req.RequiredAcks != sarama.WaitForAll || req.Timeout != 10_000 {
+		t.Errorf("unsafe: %+v", req)
 	}
 }
 
@@ -285,7 +189,7 @@ func TestUsable(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, row.want)
 		}
 	}
-	p, _, _, _ := fakeSession(t, 1)
+	p := newProducer(newTestCluster(t, testConfig("localhost:1")), Callbacks{})
 	if v := p.judge(&topic{name: "new"}, nil); v.ready || v.err != nil {
 		t.Errorf("a topic that the answer lacks: %+v", v)
 	}
@@ -343,16 +247,10 @@ func TestDialerAfterCut(t *testing.T) {
 	}
 }
 
-// The throttle time is the one metric of sarama's that is kept.
+// Sarama's meters cost more than they tell.
 func TestSaramaMetrics(t *testing.T) {
-	m, _ := newMetrics(nil)
-	reg := saramaMetrics{throttle: m.throttle}
-	histogram := func() gometrics.Histogram { return nil }
-	reg.GetOrRegister("throttle-time-in-ms-for-broker-1", histogram).(gometrics.Histogram).Update(1500)
-	reg.GetOrRegister("request-size", histogram).(gometrics.Histogram).Update(99)
+	var reg saramaMetrics
+	reg.GetOrRegister("request-size", func() gometrics.Histogram { return nil }).(gometrics.Histogram).Update(99)
 	reg.GetOrRegister("x", gometrics.NewMeter).(gometrics.Meter).Mark(1)
 	reg.GetOrRegister("y", gometrics.NewCounter).(gometrics.Counter).Inc(1)
-	if n := testutil.ToFloat64(m.throttle); n != 1.5 {
-		t.Errorf("throttled for %v s", n)
-	}
 }

@@ -22,8 +22,6 @@ func TestAllBrokersGone(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(2), kfake.SeedTopics(4, "orders"))
 	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
 	before := goleak.IgnoreCurrent()
-	// Sarama's circuit breaker sleeps for 10 s, whatever happens; it only flips a flag then.
-	breaker := goleak.IgnoreAnyFunction("github.com/eapache/go-resiliency/breaker.(*Breaker).timer")
 	p, l := openSession(t, c)
 	waitReady(t, p, "orders")
 	sendMany(t, p, "orders", 1, 101)
@@ -47,7 +45,7 @@ func TestAllBrokersGone(t *testing.T) {
 	if n := testutil.ToFloat64(c.metrics.connections); n != 0 {
 		t.Errorf("%v connections open", n)
 	}
-	goleak.VerifyNone(t, before, breaker)
+	goleak.VerifyNone(t, before)
 	if err := c.Probe(context.Background()); err == nil {
 		t.Error("probe succeeds with nobody there")
 	}
@@ -282,11 +280,11 @@ func TestLargeRecordCompressed(t *testing.T) {
 	}
 }
 
-// A record that must go alone is refused beside others: it goes through another producer, so order would be lost.
+// A record that must go alone is refused beside others: the caller has broken its promise.
 func TestAloneIsAlone(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "t"))
 	cfg := testConfig(f.ListenAddrs()...)
-	cfg.BatchLimit = 10_000
+	cfg.LargeRecord = 10_000
 	p, l := openSession(t, newTestCluster(t, cfg))
 	waitReady(t, p, "t")
 	release := make(chan struct{})

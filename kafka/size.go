@@ -28,27 +28,20 @@ const (
 )
 
 // roughSize is an upper bound of the uncompressed batch that holds rec alone, in sarama's own arithmetic.
-func roughSize(rec *router.Record) int {
-	return batchHeader + recordOverhead + rec.Size() + headerOverhead*len(rec.Headers)
+func roughSize(rec *router.Record) int { return batchHeader + recordSize(rec) }
+
+// recordSize is an upper bound of what rec adds to a batch.
+func recordSize(rec *router.Record) int {
+	return recordOverhead + rec.Size() + headerOverhead*len(rec.Headers)
 }
 
 // reserve is kept between a batch limit and the topic's limit: what compression can add to bytes that do not
 // compress, and the part of the batch header that sarama does not count.
 func reserve(limit int) int { return min(1024, 64+limit/16) }
 
-// batchLimit is the largest batch, before compression, that is sent to a topic with this max.message.bytes: a number
-// with four significant bits, so that a hundred different limits do not make a hundred producers.
+// batchLimit is the largest batch, before compression, that is sent to a topic with this max.message.bytes.
 func batchLimit(topicLimit, most int) int {
-	n := topicLimit - reserve(topicLimit)
-	if n >= most {
-		return most
-	}
-	n = max(n, 1)
-	shift := 0
-	for n>>shift >= 16 {
-		shift++
-	}
-	return n >> shift << shift
+	return min(most, max(1, topicLimit-reserve(topicLimit)))
 }
 
 // exactSize is the size of the batch that holds rec alone as the broker sees it: encoded and compressed as sarama

@@ -20,9 +20,12 @@ type topic struct {
 
 	limit     int // max.message.bytes
 	known     bool
-	lane      *lane
+	batch     int // what gathers into one batch
+	most      int // a larger record goes with nothing else in flight; 0 until the limits are known
 	parts     []partition
 	delivered prometheus.Counter
+
+	id sarama.Uuid // guarded by Producer.mu
 }
 
 // verdict is what a look-up found.
@@ -32,29 +35,13 @@ type verdict struct {
 	why   string // why not ready, for the log
 }
 
-// partition is where order is kept and checked.
-type partition struct {
-	topic *topic
-	id    int32
-	sent  uint64        // records handed to Send; the sender's
-	acked atomic.Uint64 // records acknowledged without a hole; written by the goroutine that takes the lane's acks
-}
-
-func (t *topic) unacked() bool {
-	for i := range t.parts {
-		if t.parts[i].sent > t.parts[i].acked.Load() {
-			return true
-		}
-	}
-	return false
-}
-
-// watch looks up topics that were asked for until they are ready, and all topics every now and then: whether Kafka
-// answers, whether partitions were added, whether a topic was created anew or a right taken away.
+// watch looks up topics that were asked for until they are ready, and all topics every now and then and whenever leaders
+// are asked for: whether Kafka answers, who leads, whether partitions were added, whether a topic was created anew or a
+// right taken away.
 func (p *Producer) watch() {
 	defer p.background.Done()
 	cfg := &p.cluster.cfg
-	refresh := time.Now().Add(cfg.Refresh)
+	refresh, last := time.Now().Add(cfg.Refresh), time.Now()
 	wait := cfg.LookUpMin
 	timer := time.NewTimer(cfg.Refresh)
 	defer timer.Stop()
@@ -66,20 +53,21 @@ func (p *Producer) watch() {
 			wait = cfg.LookUpMin
 		case <-timer.C:
 		}
-		all := !time.Now().Before(refresh)
-		due := p.topicsToLookUp(all)
-		if len(due) > 0 || all {
-			changed, err := p.lookUp(due)
-			if err == nil && all {
-				refresh = time.Now().Add(cfg.Refresh)
-			}
-			p.noteAnswer(err)
-			if changed {
-				p.wake()
-			}
+		now := time.Now()
+		soon := now.Sub(last) < cfg.RetryMin // who asks for leaders asks often
+		all := !now.Before(refresh) || !soon && p.isStale()
+		if p.look(all) && all {
+			refresh, last = time.Now().Add(cfg.Refresh), time.Now()
+		}
+		lost := p.orphans(time.Now())
+		if lost {
+			p.setStale(true)
 		}
 		pause := time.Until(refresh)
-		if p.trouble.Load() != nil || len(p.topicsToLookUp(false)) > 0 {
+		switch {
+		case soon && p.isStale():
+			pause = cfg.RetryMin
+		case lost, p.trouble.Load() != nil, len(p.topicsToLookUp(false)) > 0:
 			pause, wait = min(pause, wait), min(2*wait, cfg.LookUpMax)
 			if pause <= 0 { // a refresh that failed
 				pause = wait
@@ -87,6 +75,26 @@ func (p *Producer) watch() {
 		}
 		timer.Reset(max(pause, time.Millisecond))
 	}
+}
+
+// look looks up what is due, and reports whether Kafka answered.
+func (p *Producer) look(all bool) bool {
+	due := p.topicsToLookUp(all)
+	if len(due) == 0 && !all {
+		return false
+	}
+	if all {
+		p.setStale(false)
+	}
+	changed, err := p.lookUp(due)
+	if err != nil && all {
+		p.setStale(true)
+	}
+	p.noteAnswer(err)
+	if changed {
+		p.wake()
+	}
+	return err == nil
 }
 
 // topicsToLookUp are all topics of the session, or those not ready.
@@ -118,7 +126,10 @@ func (p *Producer) lookUp(due []*topic) (changed bool, err error) {
 	for _, t := range due {
 		v := p.judge(t, found[t.name])
 		judged[t] = v
-		if v.ready && t.lane == nil {
+		if md := found[t.name]; md != nil && len(md.Partitions) > 0 && t.parts != nil {
+			p.lead(t, md)
+		}
+		if v.ready && t.most == 0 {
 			unknown = append(unknown, t.name)
 		}
 	}
@@ -128,7 +139,7 @@ func (p *Producer) lookUp(due []*topic) (changed bool, err error) {
 			return false, err
 		}
 		for _, t := range due {
-			if judged[t].ready && t.lane == nil {
+			if judged[t].ready && t.most == 0 {
 				p.equip(t, configs[t.name].maxBytes)
 			}
 		}
@@ -139,7 +150,7 @@ func (p *Producer) lookUp(due []*topic) (changed bool, err error) {
 	return changed, nil
 }
 
-// judge turns metadata into a verdict. A topic that is ready stays so while leaders change: that is sarama's to retry.
+// judge turns metadata into a verdict. A topic that is ready stays so while leaders change: its batches wait.
 func (p *Producer) judge(t *topic, md *sarama.TopicMetadata) verdict {
 	if md == nil {
 		return verdict{why: "missing"}
@@ -163,9 +174,11 @@ func (p *Producer) judge(t *topic, md *sarama.TopicMetadata) verdict {
 		}
 		parts := make([]partition, count)
 		for i := range parts {
-			parts[i].topic, parts[i].id = t, int32(i)
+			parts[i].topic, parts[i].id, parts[i].epoch = t, int32(i), -1
 		}
+		p.mu.Lock()
 		t.parts = parts
+		p.mu.Unlock()
 	}
 	return verdict{ready: true}
 }
@@ -209,7 +222,7 @@ func leaderless(md *sarama.TopicMetadata) (id int32, led bool) {
 	return 0, true
 }
 
-// equip gives a topic its size limit and the lane for batches of that size.
+// equip gives a topic its size limits.
 func (p *Producer) equip(t *topic, maxBytes int) {
 	t.limit, t.known = maxBytes, maxBytes > 0
 	if !t.known {
@@ -218,7 +231,8 @@ func (p *Producer) equip(t *topic, maxBytes int) {
 	}
 	t.limit = min(t.limit, hugeLimit)
 	t.delivered = p.cluster.metrics.delivered.WithLabelValues(p.cluster.metrics.label(t.name))
-	t.lane = p.laneFor(batchLimit(t.limit, p.cluster.cfg.BatchLimit))
+	t.batch = batchLimit(t.limit, p.cluster.cfg.BatchLimit)
+	t.most = batchLimit(t.limit, p.cluster.cfg.LargeRecord)
 }
 
 // publish makes a verdict visible, logs it, once per change, and says whether Ready answers something else now.
@@ -254,7 +268,7 @@ func text(err error) string {
 // noteAnswer keeps what Healthy reports.
 func (p *Producer) noteAnswer(err error) {
 	if err == nil {
-		p.answered.Store(int64(time.Since(p.began)))
+		p.heard.Store(int64(time.Since(p.began)))
 		p.trouble.Store(nil)
 		return
 	}

@@ -1,0 +1,124 @@
+package kafka
+
+import (
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// batch is a run of records of one partition that goes to Kafka as one record batch. Once it has its first sequence
+// number it never changes: a resend must be the same records under the same numbers, or the broker could not tell that
+// it has them already. Batches are used again after their ack, so that a record costs no allocation.
+//
+// Sarama turns the records into bytes at the first send and keeps those for a resend; bytes made by ourselves cannot be
+// handed to it (ADR 13).
+type batch struct {
+	part    *partition
+	entries []entry
+	records []sarama.Record
+	headers []sarama.RecordHeader
+	bytes   []byte // copies of keys, values and headers; never nil, because an empty value is no tombstone
+	size    int    // an upper bound, as roughSize counts
+
+	sealed bool // it has its sequence numbers
+	tries  int
+	wire   sarama.RecordBatch
+
+	// What wire points to; both are filled when the records do not move any more.
+	recordPtrs []*sarama.Record
+	headerPtrs []*sarama.RecordHeader
+}
+
+// entry is what Kafka does not need to know of a record.
+type entry struct {
+	n       uint64 // of Send
+	headers int
+}
+
+// firstBytes is what a batch has room for at first.
+const firstBytes = 1024
+
+func newBatch() *batch { return &batch{bytes: make([]byte, 0, firstBytes), size: batchHeader} }
+
+// reset makes the batch ready for other records, and lets go of what would keep large buffers alive.
+func (b *batch) reset() {
+	clear(b.records)
+	clear(b.headers)
+	clear(b.recordPtrs)
+	clear(b.headerPtrs)
+	*b = batch{
+		entries: b.entries[:0], records: b.records[:0], headers: b.headers[:0], bytes: b.bytes[:0], size: batchHeader,
+		recordPtrs: b.recordPtrs[:0], headerPtrs: b.headerPtrs[:0],
+	}
+}
+
+// add copies rec, whose slices belong to the router.
+func (b *batch) add(rec *router.Record, n uint64, size int) {
+	b.entries = append(b.entries, entry{n: n, headers: len(rec.Headers)})
+	b.records = append(b.records, sarama.Record{
+		OffsetDelta: int64(len(b.records)), Key: b.keep(rec.Key), Value: b.keep(rec.Value),
+	})
+	for i := range rec.Headers {
+		h := &rec.Headers[i]
+		from := len(b.bytes)
+		b.bytes = append(b.bytes, h.Name...)
+		name := b.bytes[from:len(b.bytes):len(b.bytes)]
+		b.headers = append(b.headers, sarama.RecordHeader{Key: name, Value: b.keep(h.Value)})
+	}
+	b.size += size
+}
+
+// keep copies v. When bytes grows, what was kept before stays where it is.
+func (b *batch) keep(v []byte) []byte {
+	if v == nil {
+		return nil
+	}
+	from := len(b.bytes)
+	b.bytes = append(b.bytes, v...)
+	return b.bytes[from:len(b.bytes):len(b.bytes)]
+}
+
+// identity is what makes a broker recognise a batch that it has already.
+type identity struct {
+	producer int64
+	epoch    int16
+	sequence int32
+}
+
+// seal gives the batch its numbers; no record is added after it. All records carry the time of sending: the time of the
+// commit could be older than what the topic takes, and is in a header.
+func (b *batch) seal(id identity, codec sarama.CompressionCodec, now time.Time) {
+	for i := range b.headers {
+		b.headerPtrs = append(b.headerPtrs, &b.headers[i])
+	}
+	from := 0
+	for i := range b.records {
+		to := from + b.entries[i].headers
+		b.records[i].Headers = b.headerPtrs[from:to:to]
+		b.recordPtrs = append(b.recordPtrs, &b.records[i])
+		from = to
+	}
+	b.wire = sarama.RecordBatch{
+		Version: 2, Codec: codec, CompressionLevel: sarama.CompressionLevelDefault,
+		FirstTimestamp: now, MaxTimestamp: now, LastOffsetDelta: int32(len(b.records) - 1),
+		ProducerID: id.producer, ProducerEpoch: id.epoch, FirstSequence: id.sequence,
+		Records: b.recordPtrs,
+	}
+	b.sealed = true
+}
+
+// events are the numbers of the batch's records.
+func (b *batch) events() []uint64 {
+	out := make([]uint64, len(b.entries))
+	for i, e := range b.entries {
+		out[i] = e.n
+	}
+	return out
+}
+
+// after returns the sequence number that follows a batch of n records: 2³¹-1 is followed by 0.
+func after(sequence int32, n int) int32 {
+	return int32((int64(sequence) + int64(n)) & (1<<31 - 1))
+}

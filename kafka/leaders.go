@@ -1,0 +1,110 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/IBM/sarama"
+)
+
+// askForLeaders has the watch look up all topics soon.
+func (p *Producer) askForLeaders() {
+	p.stale = true
+	select {
+	case p.asked <- struct{}{}:
+	default:
+	}
+}
+
+func (p *Producer) isStale() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stale
+}
+
+func (p *Producer) setStale(is bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stale = is
+}
+
+// lead gives each partition of a topic the leader that a look-up found. It is called by the watch alone, which knows
+// the brokers' addresses.
+func (p *Producer) lead(t *topic, md *sarama.TopicMetadata) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	anew := t.id != md.Uuid
+	t.id = md.Uuid
+	for _, mp := range md.Partitions {
+		if int(mp.ID) >= len(t.parts) {
+			continue // more partitions than keys are hashed over
+		}
+		part := &t.parts[mp.ID]
+		if mp.LeaderEpoch < part.epoch && !anew {
+			continue // the broker that answered has not heard yet
+		}
+		part.epoch = mp.LeaderEpoch
+		p.elect(part, p.nodeOf(mp))
+	}
+}
+
+// nodeOf finds the broker that leads, or nil.
+func (p *Producer) nodeOf(mp *sarama.PartitionMetadata) *node {
+	addr, ok := p.control.brokers[mp.Leader]
+	if !ok || mp.Leader < 0 || errors.Is(mp.Err, sarama.ErrLeaderNotAvailable) {
+		return nil
+	}
+	n := p.nodes[mp.Leader]
+	if n == nil {
+		n = p.newNode(mp.Leader, addr)
+		p.nodes[mp.Leader] = n
+	}
+	if n.addr != addr { // whoever is at the old address is another broker now
+		n.addr, n.broken = addr, errLost
+		n.kick()
+	}
+	return n
+}
+
+// elect makes n the partition's leader as soon as nothing is under way at the one before. A partition that failed at the
+// old leader need not wait any longer.
+func (p *Producer) elect(part *partition, n *node) {
+	moved := part.wanted != n
+	part.wanted = n
+	if moved && n != nil {
+		p.release(part)
+	}
+	if !part.held {
+		p.follow(part)
+	}
+}
+
+// orphans looks for partitions that have something to send and nobody to send it to. It reports whether there are
+// any, and ends the session when one has waited for too long.
+func (p *Producer) orphans(now time.Time) bool {
+	p.mu.Lock()
+	found := false
+	for _, t := range p.topics {
+		for i := range t.parts {
+			part := &t.parts[i]
+			if part.wanted != nil || len(part.queue) == 0 {
+				part.lost = time.Time{}
+				continue
+			}
+			found = true
+			if part.lost.IsZero() {
+				part.lost = now
+			}
+			if now.Sub(part.lost) > p.cluster.cfg.AwayBudget {
+				p.failLocked(&failure{
+					doing: fmt.Sprintf("find the leader of partition %d of topic %s", part.id, t.name),
+					topic: t.name, err: sarama.ErrLeaderNotAvailable,
+				})
+			}
+		}
+	}
+	p.mu.Unlock()
+	p.deliver()
+	return found
+}

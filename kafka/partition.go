@@ -1,0 +1,198 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// partition is where order is kept. All but acked is guarded by Producer.mu.
+//
+// Its batches wait in queue, oldest first. The first flying of them are in requests that are not answered yet, all at
+// the same leader. When one of those fails in a way that may pass, the partition is held: nothing more is sent until
+// every open request has been answered, then everything goes again, from the oldest, with the same sequence numbers.
+// That order is what makes a resend safe: the broker drops what it has, and refuses what would leave a hole.
+type partition struct {
+	topic *topic
+	id    int32
+
+	queue    []*batch
+	flying   int
+	sequence int32 // of the next record to be sealed
+
+	held  bool
+	dead  bool  // a batch has failed for good: no ack leaps over it
+	cause error // why it is held
+
+	leader *node // where its batches go, and where the flying ones are
+	wanted *node // where they should go from now on; nil: nobody leads
+	epoch  int32 // of the leader, so that an older answer to a look-up changes nothing
+	listed bool  // in leader.work
+	known  bool  // the leader has acknowledged a batch of this session
+	lost   time.Time
+
+	sent  uint64        // records handed to Send
+	acked atomic.Uint64 // records acknowledged without a hole
+}
+
+// add puts a record into the partition's last batch, or into a new one.
+func (p *Producer) add(part *partition, rec *router.Record, n uint64) (size int, full bool) {
+	size = recordSize(rec)
+	var last *batch
+	if k := len(part.queue); k > 0 {
+		last = part.queue[k-1]
+	}
+	if last == nil || last.sealed || last.size+size > part.topic.batch {
+		full = last != nil && !last.sealed
+		last, _ = p.free.Get().(*batch)
+		if last == nil {
+			last = newBatch()
+		}
+		last.part = part
+		part.queue = append(part.queue, last)
+	}
+	last.add(rec, n, size)
+	return size, full
+}
+
+// sendable: there is a batch, and nothing that it has to wait for. While no batch of ours has been acknowledged, a broker
+// takes any sequence number as our first. So the first one flies alone, or the second could get ahead of it.
+func (part *partition) sendable() bool {
+	return part.flying < len(part.queue) && !part.held && !part.dead && part.leader != nil && part.leader == part.wanted &&
+		(part.known || part.flying == 0)
+}
+
+// next takes the batch that is to be sent next, or nil; it must fit into room.
+func (p *Producer) next(part *partition, room int, now time.Time) *batch {
+	if !part.sendable() {
+		return nil
+	}
+	b := part.queue[part.flying]
+	if b.size > room {
+		return nil
+	}
+	if !b.sealed {
+		b.seal(identity{p.id.producer, p.id.epoch, part.sequence}, p.cluster.codec, now)
+		part.sequence = after(part.sequence, len(b.records))
+	}
+	if b.tries++; b.tries > 1 {
+		p.metrics.retries.Inc()
+	}
+	part.flying++
+	return b
+}
+
+// answered takes what the broker, or nobody, said of one flying batch.
+func (p *Producer) answered(b *batch, err error) {
+	part := b.part
+	part.flying--
+	behind := part.held || part.dead // one before it has failed
+	var code sarama.KError
+	if errors.As(err, &code) && code == sarama.ErrDuplicateSequenceNumber {
+		err = nil // the broker has it, and more than four after it
+	}
+	switch {
+	case part.dead:
+	case err == nil && behind:
+		// In the log although one before it was refused: that one is there too, or the broker would not have taken it. It
+		// is sent again all the same, so that acks come in order.
+	case err == nil && part.queue[0] == b:
+		part.queue = slices.Delete(part.queue, 0, 1)
+		part.known = true
+		p.done = append(p.done, b)
+		part.list(p)
+	case err == nil:
+		p.giveUp(b, errors.New("internal error: acknowledged out of order"))
+	case behind && code == sarama.ErrOutOfOrderSequenceNumber:
+		// The hole is where the batch before it belongs, which is sent again first.
+	case passes(err) && b.tries <= p.cluster.cfg.Retries:
+		part.held, part.cause = true, err
+		p.askForLeaders()
+	default:
+		p.giveUp(b, err)
+	}
+	if part.flying == 0 {
+		p.settled(part)
+	}
+}
+
+// passes: the same batch may be taken later. Who gets no answer does not know, and the sequence numbers tell the broker.
+func passes(err error) bool {
+	k := kindOf(err)
+	return k.class == resend || k.reason == reasonConnection
+}
+
+// giveUp ends the session because of a batch.
+func (p *Producer) giveUp(b *batch, err error) {
+	part, k := b.part, kindOf(err)
+	part.dead = true
+	f := &failure{
+		doing: fmt.Sprintf("deliver event %d to partition %d of topic %s", b.entries[0].n, part.id, part.topic.name),
+		topic: part.topic.name, err: err,
+	}
+	if k.class == refused {
+		f.events = b.events()
+	}
+	p.metrics.errors.WithLabelValues(p.metrics.label(part.topic.name), k.reason).Add(float64(len(b.entries)))
+	p.failLocked(f)
+}
+
+// settled: nothing of the partition is under way. Now it may change its leader, and what failed may go again.
+func (p *Producer) settled(part *partition) {
+	if part.dead || p.over() {
+		return
+	}
+	if !part.held {
+		p.follow(part)
+		return
+	}
+	pause := doubling(p.cluster.cfg.RetryMin, p.cluster.cfg.RetryMax, part.queue[0].tries-1)
+	time.AfterFunc(pause, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.release(part)
+	})
+}
+
+// release lets a held partition go on.
+func (p *Producer) release(part *partition) {
+	if !part.held || part.flying > 0 || part.dead || p.over() {
+		return
+	}
+	part.held, part.cause = false, nil
+	p.follow(part)
+}
+
+// follow moves the partition to the leader it should have. What is under way at the old one is settled first: two
+// requests at two brokers have no order.
+func (p *Producer) follow(part *partition) {
+	if part.flying > 0 {
+		return
+	}
+	if part.leader != part.wanted {
+		if part.listed {
+			part.leader.unlist(part)
+		}
+		part.leader = part.wanted
+	}
+	part.list(p)
+}
+
+// list tells the leader that there is something to send.
+func (part *partition) list(p *Producer) {
+	n := part.leader
+	if part.listed || !part.sendable() {
+		return
+	}
+	part.listed = true
+	n.work = append(n.work, part)
+	if n.free() {
+		n.kick()
+	}
+}

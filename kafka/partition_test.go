@@ -1,0 +1,351 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// bench is a session without a network: a leader whose goroutine does not run, so that a test says when a request leaves
+// and what is answered.
+type bench struct {
+	*Producer
+	t    *testing.T
+	tp   *topic
+	node *node
+	log  *callbackLog
+	n    uint64
+}
+
+func newBench(t *testing.T, parts, requests int) *bench {
+	t.Helper()
+	cfg := testConfig("localhost:1")
+	cfg.Requests, cfg.RetryMin, cfg.RetryMax = requests, time.Hour, time.Hour // a test releases what is held
+	l := &callbackLog{failed: make(chan error, 2)}
+	p := newProducer(newTestCluster(t, cfg), Callbacks{
+		Acked: func(n uint64) { l.acked = append(l.acked, n) }, Failed: func(err error) { l.failed <- err }, Wake: func() {},
+	})
+	b := &bench{Producer: p, t: t, log: l, node: &node{p: p, id: 1, wake: make(chan struct{}, 1)}}
+	b.tp = &topic{
+		name: "t", parts: make([]partition, parts), batch: 1000, most: 2000,
+		delivered: prometheus.NewCounter(prometheus.CounterOpts{Name: "x"}),
+	}
+	for i := range b.tp.parts {
+		part := &b.tp.parts[i]
+		part.topic, part.id, part.leader, part.wanted = b.tp, int32(i), b.node, b.node
+	}
+	p.topics = append(p.topics, b.tp)
+	return b
+}
+
+// put adds records to a partition, each a batch of its own.
+func (b *bench) put(part, records int) {
+	for range records {
+		b.n++
+		b.inflight.Add(1)
+		p := &b.tp.parts[part]
+		p.sent++
+		b.add(p, record("t", "k", big(600)), b.n)
+		p.list(b.Producer)
+	}
+}
+
+func (b *bench) request() *request {
+	b.t.Helper()
+	req := b.node.gather(time.Now())
+	if req == nil {
+		b.t.Fatal("nothing to send")
+	}
+	return req
+}
+
+// say answers a request: a code for each batch in it.
+func (b *bench) say(req *request, codes ...sarama.KError) {
+	res := &sarama.ProduceResponse{Blocks: map[string]map[int32]*sarama.ProduceResponseBlock{"t": {}}}
+	for i, batch := range req.batches {
+		res.Blocks["t"][batch.part.id] = &sarama.ProduceResponseBlock{Err: codes[i]}
+	}
+	b.node.answer(req, res, nil)
+}
+
+func (b *bench) letGo(part int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.release(&b.tp.parts[part])
+}
+
+func (b *bench) wantAcks(want string) {
+	b.t.Helper()
+	if got := fmt.Sprint(b.log.acked); got != want {
+		b.t.Errorf("acked %s, want %s", got, want)
+	}
+}
+
+const ok = sarama.ErrNoError
+
+// After a batch has failed, no ack of its partition leaps over it; other partitions go on.
+func TestNoAckLeapsOverAHole(t *testing.T) {
+	b := newBench(t, 2, 5)
+	b.put(0, 1)
+	b.put(1, 1)
+	b.say(b.request(), ok, ok)
+	b.put(0, 3) // 3 4 5
+	b.put(1, 2) // 6 7
+	first, second := b.request(), b.request()
+	b.say(first, sarama.ErrInvalidProducerIDMapping, ok)
+	b.say(second, ok, ok)
+	b.wantAcks("[1 2 6 7]")
+	var f *failure
+	if err := b.log.failure(t); !errors.As(err, &f) || f.Topic() != "t" || f.Reason() != "INVALID_PRODUCER_ID_MAPPING" {
+		t.Errorf("failed with %v", err)
+	}
+	if len(b.log.failed) != 0 {
+		t.Error("Failed was called twice")
+	}
+	if n := testutil.ToFloat64(b.metrics.errors.WithLabelValues("t", "INVALID_PRODUCER_ID_MAPPING")); n != 1 {
+		t.Errorf("%v errors counted", n)
+	}
+	if n := b.tp.unacked(); n != 3 {
+		t.Errorf("%d left", n)
+	}
+}
+
+// A batch that is refused for now holds its partition until all open requests are answered. Then everything goes again,
+// in order and with the same numbers, whether it was taken or not.
+func TestResend(t *testing.T) {
+	for name, second := range map[string]sarama.KError{
+		"behind it refused": sarama.ErrOutOfOrderSequenceNumber,
+		"behind it taken":   ok, // the first was stored although the answer says otherwise
+		"behind it too":     sarama.ErrNotEnoughReplicas,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, 1, 5)
+			b.put(0, 1)
+			b.say(b.request(), ok)
+			b.put(0, 3)
+			one, two := b.request(), b.request()
+			numbers := []int32{one.batches[0].wire.FirstSequence, two.batches[0].wire.FirstSequence}
+			b.say(one, sarama.ErrRequestTimedOut)
+			if b.node.gather(time.Now()) != nil {
+				t.Error("sent while held")
+			}
+			b.letGo(0)
+			if !b.tp.parts[0].held {
+				t.Error("let go with a request open")
+			}
+			b.say(two, second)
+			b.wantAcks("[1]")
+			b.letGo(0)
+			again, behind := b.request(), b.request()
+			if again.batches[0] != one.batches[0] || behind.batches[0] != two.batches[0] ||
+				again.batches[0].wire.FirstSequence != numbers[0] || behind.batches[0].wire.FirstSequence != numbers[1] {
+				t.Error("not the same batches with the same numbers")
+			}
+			b.say(again, sarama.ErrDuplicateSequenceNumber)
+			b.say(behind, ok)
+			b.say(b.request(), ok)
+			b.wantAcks("[1 2 3 4]")
+			if len(b.log.failed) != 0 || b.inflight.Load() != 0 {
+				t.Errorf("failed %d, in flight %d", len(b.log.failed), b.inflight.Load())
+			}
+			if n := testutil.ToFloat64(b.metrics.retries); n != 2 {
+				t.Errorf("%v resends counted", n)
+			}
+		})
+	}
+}
+
+// Out of order with nothing failed before it: the broker lacks something that it once acknowledged, or never got.
+func TestEndsTheSession(t *testing.T) {
+	for _, code := range []sarama.KError{
+		sarama.ErrOutOfOrderSequenceNumber, sarama.ErrUnknownProducerID, sarama.ErrInvalidProducerEpoch, sarama.KError(90),
+	} {
+		b := newBench(t, 1, 1)
+		b.put(0, 2)
+		b.say(b.request(), code)
+		if err := b.log.failure(t); !errors.Is(err, code) {
+			t.Errorf("%v: %v", code, err)
+		}
+		b.letGo(0)
+		if b.node.gather(time.Now()) != nil {
+			t.Errorf("%v: goes on", code)
+		}
+	}
+}
+
+// Should a broker ever acknowledge out of order, the session ends and nothing is reported in the wrong order.
+func TestAckOutOfOrderEndsTheSession(t *testing.T) {
+	b := newBench(t, 1, 5)
+	b.put(0, 1)
+	b.say(b.request(), ok)
+	b.put(0, 2)
+	first, second := b.request(), b.request()
+	b.say(second, ok)
+	b.say(first, ok)
+	if err := b.log.failure(t); !strings.Contains(err.Error(), "internal error") {
+		t.Errorf("failed with %v", err)
+	}
+	b.wantAcks("[1]")
+}
+
+// A broker that has nothing of ours takes any sequence number as the first: the second batch must not get there before
+// the first is acknowledged.
+func TestFirstBatchFliesAlone(t *testing.T) {
+	b := newBench(t, 1, 5)
+	b.put(0, 3)
+	first := b.request()
+	if b.node.gather(time.Now()) != nil {
+		t.Fatal("a second batch beside the first")
+	}
+	b.say(first, sarama.ErrNotEnoughReplicas)
+	b.letGo(0)
+	b.say(b.request(), ok)
+	b.say(b.request(), ok)
+	b.say(b.request(), ok)
+	b.wantAcks("[1 2 3]")
+}
+
+// A partition follows its leader when nothing is under way at the old one, and not before.
+func TestLeaderMoves(t *testing.T) {
+	b := newBench(t, 1, 5)
+	b.put(0, 1)
+	b.say(b.request(), ok)
+	b.put(0, 4)
+	first, second := b.request(), b.request()
+	other := &node{p: b.Producer, id: 2, wake: make(chan struct{}, 1)}
+	part := &b.tp.parts[0]
+	b.mu.Lock()
+	b.elect(part, other)
+	b.mu.Unlock()
+	if b.node.gather(time.Now()) != nil || other.gather(time.Now()) != nil {
+		t.Fatal("sent on while requests were open at the old leader")
+	}
+	b.say(first, ok)
+	if part.leader != b.node {
+		t.Error("moved with a request open")
+	}
+	b.say(second, sarama.ErrNotLeaderForPartition)
+	b.letGo(0)
+	old := b.node
+	b.node = other
+	if old.gather(time.Now()) != nil {
+		t.Error("sent to the old leader")
+	}
+	req := b.request()
+	if req.batches[0] != second.batches[0] {
+		t.Error("not the batch that the old leader refused")
+	}
+	b.mu.Lock()
+	b.elect(part, old) // there and back with a request open, and listed
+	b.elect(part, other)
+	b.elect(part, nil)
+	b.mu.Unlock()
+	b.say(req, ok)
+	if part.leader != nil || len(other.work)+len(old.work) != 0 {
+		t.Error("listed without a leader")
+	}
+	b.mu.Lock()
+	b.elect(part, old)
+	b.mu.Unlock()
+	b.node = old
+	b.say(b.request(), ok)
+	b.say(b.request(), ok)
+	b.wantAcks("[1 2 3 4 5]")
+}
+
+// An answer to a look-up that is older than what is known changes nothing, unless the topic is another one.
+func TestOlderLeaderIgnored(t *testing.T) {
+	b := newBench(t, 1, 1)
+	b.control.brokers[1], b.control.brokers[2] = "a:1", "b:1"
+	other := &node{p: b.Producer, id: 2, addr: "b:1", wake: make(chan struct{}, 1)}
+	b.nodes[1], b.nodes[2] = b.node, other
+	b.node.addr = "a:1"
+	part := &b.tp.parts[0]
+	look := func(leader, epoch int32, id byte) {
+		b.lead(b.tp, &sarama.TopicMetadata{Uuid: sarama.Uuid{id}, Partitions: []*sarama.PartitionMetadata{
+			{ID: 0, Leader: leader, LeaderEpoch: epoch}, {ID: 1, Leader: 1}, // one more than keys are hashed over
+		}})
+	}
+	look(2, 7, 1)
+	look(1, 6, 1)
+	if part.leader != other {
+		t.Error("went back in time")
+	}
+	look(1, 0, 2)
+	if part.leader != b.node {
+		t.Error("a topic created anew starts its epochs anew")
+	}
+	look(3, 1, 2)
+	if part.wanted != nil {
+		t.Error("led by a broker that nobody knows")
+	}
+	look(-1, 2, 2)
+	if part.wanted != nil {
+		t.Error("led by nobody")
+	}
+}
+
+// Sequence numbers go from 2³¹-1 to 0, as in Java's producer.
+func TestSequenceWraps(t *testing.T) {
+	for _, row := range []struct {
+		at, want int32
+		n        int
+	}{{0, 3, 3}, {math.MaxInt32, 0, 1}, {math.MaxInt32 - 1, 0, 2}, {math.MaxInt32 - 1, math.MaxInt32, 1}, {math.MaxInt32, 9, 10}} {
+		if got := after(row.at, row.n); got != row.want {
+			t.Errorf("%d records after %d: %d, want %d", row.n, row.at, got, row.want)
+		}
+	}
+}
+
+// A request carries a bounded number of bytes, and a record larger than that goes by itself.
+func TestRequestSize(t *testing.T) {
+	b := newBench(t, 30, 1)
+	b.tp.batch, b.tp.most = 256<<10, 20<<20
+	for i := range b.tp.parts {
+		part := &b.tp.parts[i]
+		size := 240 << 10
+		if i == 3 {
+			size = 9 << 20
+		}
+		b.n++
+		b.add(part, record("t", "k", big(size)), b.n)
+		part.list(b.Producer)
+	}
+	sent, large := 0, 0
+	for sent < 30 {
+		req := b.request()
+		sum := 0
+		for _, x := range req.batches {
+			sum += x.size
+			if x.part.id == 3 {
+				large = len(req.batches)
+			}
+		}
+		if sum > mostPerRequest && len(req.batches) > 1 {
+			t.Errorf("%d bytes in a request of %d batches", sum, len(req.batches))
+		}
+		sent += len(req.batches)
+		codes := make([]sarama.KError, len(req.batches))
+		b.say(req, codes...)
+	}
+	if large != 1 {
+		t.Errorf("the large record went with %d batches", large)
+	}
+}
+
+// What the broker answers must name every partition it was asked about.
+func TestAnswerWithoutPartition(t *testing.T) {
+	b := newBench(t, 1, 1)
+	b.put(0, 1)
+	b.node.answer(b.request(), &sarama.ProduceResponse{}, nil)
+	if err := b.log.failure(t); !errors.Is(err, errUnanswered) {
+		t.Error(err)
+	}
+}
