@@ -29,17 +29,17 @@ type kind struct {
 // again. DUPLICATE_SEQUENCE_NUMBER is none of them: it is an ack.
 var kinds = map[sarama.KError]kind{
 	sarama.ErrUnknown:                      {"UNKNOWN_SERVER_ERROR", again},
-	sarama.ErrInvalidMessage:               {"CORRUPT_MESSAGE", resend},            // damaged on the wire, not wrong
+	sarama.ErrInvalidMessage:               {"CORRUPT_MESSAGE", resend}, // damaged on the wire, not wrong
 	sarama.ErrUnknownTopicOrPartition:      {"UNKNOWN_TOPIC_OR_PARTITION", resend},
-	sarama.ErrLeaderNotAvailable:           {"LEADER_NOT_AVAILABLE", resend},      
-	sarama.ErrNotLeaderForPartition:        {"NOT_LEADER_OR_FOLLOWER", resend},    
-	sarama.ErrRequestTimedOut:              {"REQUEST_TIMED_OUT", resend},          // the batch may be in the log
+	sarama.ErrLeaderNotAvailable:           {"LEADER_NOT_AVAILABLE", resend},
+	sarama.ErrNotLeaderForPartition:        {"NOT_LEADER_OR_FOLLOWER", resend},
+	sarama.ErrRequestTimedOut:              {"REQUEST_TIMED_OUT", resend}, // the batch may be in the log
 	sarama.ErrBrokerNotAvailable:           {"BROKER_NOT_AVAILABLE", resend},
 	sarama.ErrReplicaNotAvailable:          {"REPLICA_NOT_AVAILABLE", resend},
 	sarama.ErrNetworkException:             {"NETWORK_EXCEPTION", resend},
 	sarama.ErrOffsetsLoadInProgress:        {"COORDINATOR_LOAD_IN_PROGRESS", resend},
 	sarama.ErrInvalidTopic:                 {"INVALID_TOPIC_EXCEPTION", again},
-	sarama.ErrNotEnoughReplicas:            {"NOT_ENOUGH_REPLICAS", resend},             
+	sarama.ErrNotEnoughReplicas:            {"NOT_ENOUGH_REPLICAS", resend},
 	sarama.ErrNotEnoughReplicasAfterAppend: {"NOT_ENOUGH_REPLICAS_AFTER_APPEND", resend}, // the batch is in the log
 	sarama.ErrInvalidRequiredAcks:          {"INVALID_REQUIRED_ACKS", again},
 	sarama.ErrUnsupportedVersion:           {"UNSUPPORTED_VERSION", again},

@@ -21,8 +21,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// TestMain looks for goroutines that a session left behind. Sarama's circuit breaker sleeps for 10 s, whatever happens,
-// and then flips a flag.
+// TestMain looks for goroutines that a session left behind. The circuit breaker of sarama's AsyncProducer, with which
+// the sink is compared, sleeps for 10 s, whatever happens, and then flips a flag.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/eapache/go-resiliency/breaker.(*Breaker).timer"))
 }
@@ -31,6 +31,7 @@ func TestMain(m *testing.M) {
 type fake struct {
 	*kfake.Cluster
 	loseAnswers atomic.Int32 // so many of the next writes to clients are replaced by a cut
+	halfRequest atomic.Int32 // so many of the next requests that come in are cut in the middle
 	addrs       []hostPort
 }
 
@@ -60,6 +61,16 @@ func (c lossyConn) Write(b []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	return c.Conn.Write(b)
+}
+
+// Read takes half of what is there, if it is more than a small request, and then hangs up.
+func (c lossyConn) Read(b []byte) (int, error) {
+	if len(b) > 1000 && c.f.halfRequest.Load() > 0 && c.f.halfRequest.Add(-1) >= 0 {
+		_, _ = c.Conn.Read(b[:len(b)/2])
+		_ = c.Conn.Close()
+		return 0, net.ErrClosed
+	}
+	return c.Conn.Read(b)
 }
 
 func newFake(t testing.TB, opts ...kfake.Opt) *fake {

@@ -56,8 +56,8 @@ type Producer struct {
 	inflight atomic.Int64 // records sent and without a result
 	free     sync.Pool    // *batch
 
-	heard atomic.Int64 // when Kafka last answered a look-up, counted from began
-	trouble   atomic.Pointer[error]
+	heard   atomic.Int64 // when Kafka last answered a look-up, counted from began
+	trouble atomic.Pointer[error]
 
 	stopOnce   sync.Once
 	stopped    chan struct{} // closed at the first failure, or by Close: no request is made any more

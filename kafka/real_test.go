@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
 	"github.com/outboxcdc/outboxcdc/router"
@@ -23,6 +26,7 @@ func TestRealKafka(t *testing.T) {
 	t.Run("sizes", func(t *testing.T) { realSizes(ctx, t, k) })
 	t.Run("missing and growing", func(t *testing.T) { realTopics(ctx, t, k) })
 	t.Run("faults", func(t *testing.T) { realFaults(ctx, t, k) })
+	t.Run("sequence wraps", func(t *testing.T) { realWrap(ctx, t, k) })
 	t.Run("away", func(t *testing.T) { realAway(ctx, t, k) })
 }
 
@@ -149,6 +153,58 @@ func realFaults(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	}
 	checkAcks(t, l.acks(), 6, total)
 	checkReal(ctx, t, k, "faults", 6, total)
+}
+
+// realWrap: with five requests open and connections cut all the time, the sequence numbers of each partition pass 2³¹-1.
+// (kfake counts modulo 2³¹-1, which is not what Kafka does.)
+func realWrap(ctx context.Context, t *testing.T, k *kafkatest.Real) {
+	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "wraps", 3, nil); err != nil {
+		t.Fatal(err)
+	}
+	cfg := realConfig(k)
+	cfg.Requests, cfg.BatchLimit = 5, 20_000
+	c := newTestCluster(t, cfg)
+	p, l := openSession(t, c)
+	waitReady(t, p, "wraps")
+	p.mu.Lock()
+	parts := p.byName["wraps"].parts
+	for i := range parts {
+		parts[i].sequence = math.MaxInt32 - 5000 - int32(i)
+	}
+	p.mu.Unlock()
+	const total = 60_000
+	for n := uint64(1); n <= total; n += 600 {
+		sendMany(t, p, "wraps", n, n+600)
+		time.Sleep(4 * time.Millisecond)
+		if n%1200 == 1 {
+			cutConnections(p)
+		}
+	}
+	if err := p.Close(within(60 * time.Second)); err != nil {
+		if len(l.failed) > 0 {
+			t.Error(<-l.failed)
+		}
+		t.Fatal(err)
+	}
+	for i := range parts {
+		if s := parts[i].sequence; s > 1<<20 {
+			t.Errorf("partition %d: next sequence number %d has not wrapped", i, s)
+		}
+	}
+	if n := testutil.ToFloat64(c.metrics.retries); n < 5 {
+		t.Errorf("only %v batches sent again", n)
+	}
+	checkAcks(t, l.acks(), 3, total)
+	checkReal(ctx, t, k, "wraps", 3, total)
+}
+
+// cutConnections closes the session's connections beneath sarama; new ones may be opened.
+func cutConnections(p *Producer) {
+	p.dialer.mu.Lock()
+	defer p.dialer.mu.Unlock()
+	for c := range p.dialer.conns {
+		_ = c.Conn.Close()
+	}
 }
 
 func realAway(ctx context.Context, t *testing.T, k *kafkatest.Real) {

@@ -30,7 +30,7 @@ func TestAllBrokersGone(t *testing.T) {
 
 	began := time.Now()
 	sendMany(t, p, "orders", 101, 50_001)
-	if d := time.Since(began); d > 3*time.Second {
+	if d := time.Since(began); d > 10*time.Second { // of computing, on a busy machine
 		t.Errorf("sending 50,000 records with nobody there took %s", d)
 	}
 	eventually(t, "bad health", func() bool { return p.Healthy() != nil })

@@ -1,0 +1,294 @@
+package kafka
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// wire is a connection that keeps what was written to it: what a broker would get of a batch.
+type wire struct {
+	net.Conn
+	buf bytes.Buffer
+}
+
+func (w *wire) Dial(string, string) (net.Conn, error) { return w, nil }
+func (w *wire) Write(b []byte) (int, error)           { return w.buf.Write(b) }
+func (w *wire) Read([]byte) (int, error)              { select {} }
+func (w *wire) Close() error                          { return nil }
+func (w *wire) SetReadDeadline(time.Time) error       { return nil }
+func (w *wire) SetWriteDeadline(time.Time) error      { return nil }
+func (w *wire) SetDeadline(time.Time) error           { return nil }
+func (w *wire) RemoteAddr() net.Addr                  { return &net.TCPAddr{} }
+func (w *wire) LocalAddr() net.Addr                   { return &net.TCPAddr{} }
+
+// onTheWire is the record batch as sarama writes it into a request.
+func onTheWire(t testing.TB, b *batch) []byte {
+	t.Helper()
+	w := &wire{}
+	conf := sarama.NewConfig()
+	conf.Version, conf.ApiVersionsRequest = sarama.V3_7_0_0, false
+	conf.MetricRegistry = saramaMetrics{}
+	conf.Net.Proxy.Enable, conf.Net.Proxy.Dialer = true, w
+	broker := sarama.NewBroker("localhost:1")
+	if err := broker.Open(conf); err != nil {
+		t.Fatal(err)
+	}
+	req := &sarama.ProduceRequest{Version: 9, RequiredAcks: sarama.NoResponse}
+	req.AddBatch("t", 0, &b.wire)
+	if err := broker.AsyncProduce(req, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := broker.Close(); err != nil {
+		t.Fatal(err)
+	}
+	frame := w.buf.Bytes()
+	clientID := int(binary.BigEndian.Uint16(frame[12:]))
+	got := kmsg.NewPtrProduceRequest()
+	got.Version = 9
+	if err := got.ReadFrom(frame[14+clientID+1:]); err != nil { // size, key, version, correlation, client id, tags
+		t.Fatal(err)
+	}
+	return got.Topics[0].Partitions[0].Records
+}
+
+// read decodes a batch with franz-go, which checks its CRC.
+func decodeBatch(t testing.TB, raw []byte) []*kgo.Record {
+	t.Helper()
+	rp := kmsg.NewFetchResponseTopicPartition()
+	rp.RecordBatches = raw
+	got, _ := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{}, &rp, kgo.DefaultDecompressor(), nil)
+	if got.Err != nil {
+		t.Fatal(got.Err)
+	}
+	return got.Records
+}
+
+func sameRecord(got *kgo.Record, want *router.Record) error {
+	same := func(what string, a, b []byte) error {
+		if (a == nil) != (b == nil) || !bytes.Equal(a, b) {
+			return fmt.Errorf("%s is %q (nil: %v), want %q (nil: %v)", what, a, a == nil, b, b == nil)
+		}
+		return nil
+	}
+	if err := same("key", got.Key, want.Key); err != nil {
+		return err
+	}
+	if err := same("value", got.Value, want.Value); err != nil {
+		return err
+	}
+	if len(got.Headers) != len(want.Headers) {
+		return fmt.Errorf("%d headers, want %d", len(got.Headers), len(want.Headers))
+	}
+	for i, h := range want.Headers {
+		if got.Headers[i].Key != h.Name {
+			return fmt.Errorf("header %d is %q, want %q", i, got.Headers[i].Key, h.Name)
+		}
+		if err := same("header "+h.Name, got.Headers[i].Value, h.Value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check fills b with records, seals it, and compares what goes out with what went in.
+func checkBatch(t testing.TB, b *batch, codec sarama.CompressionCodec, recs []*router.Record) {
+	t.Helper()
+	want := make([]*router.Record, len(recs))
+	for i, rec := range recs {
+		copied := *rec
+		copied.Key, copied.Value, copied.Headers = slices.Clone(rec.Key), slices.Clone(rec.Value), slices.Clone(rec.Headers)
+		for j, h := range rec.Headers {
+			copied.Headers[j].Value = slices.Clone(h.Value)
+		}
+		want[i] = &copied
+		b.add(rec, uint64(i), recordSize(rec))
+		for _, s := range [][]byte{rec.Key, rec.Value} { // they are the router's, which uses them again
+			clear(s)
+		}
+		for _, h := range rec.Headers {
+			clear(h.Value)
+		}
+	}
+	b.seal(identity{producer: 7, epoch: 3, sequence: 11}, codec, time.UnixMilli(1_700_000_000_123))
+	raw := onTheWire(t, b)
+	if codec == sarama.CompressionNone && len(raw) > b.size {
+		t.Fatalf("%d bytes, counted as at most %d", len(raw), b.size)
+	}
+	var head kmsg.RecordBatch
+	if err := head.ReadFrom(raw); err != nil {
+		t.Fatal(err)
+	}
+	if head.ProducerID != 7 || head.ProducerEpoch != 3 || head.FirstSequence != 11 || int(head.NumRecords) != len(recs) ||
+		int(head.LastOffsetDelta) != len(recs)-1 || head.Attributes != int16(codec) {
+		t.Fatalf("header: %+v", head)
+	}
+	if len(recs) == 1 && codec == sarama.CompressionNone && !bytes.Equal(head.Records, encodeRecord(want[0])) {
+		t.Fatalf("our own encoding, by which sizes are checked, is another one:\n%q\n%q", encodeRecord(want[0]), head.Records)
+	}
+	got := decodeBatch(t, raw)
+	if len(got) != len(recs) {
+		t.Fatalf("%d records, want %d", len(got), len(recs))
+	}
+	for i, r := range got {
+		if err := sameRecord(r, want[i]); err != nil {
+			t.Fatalf("record %d: %v", i, err)
+		}
+		if r.Offset != int64(i) || r.Timestamp.UnixMilli() != 1_700_000_000_123 {
+			t.Fatalf("record %d: offset %d, time %v", i, r.Offset, r.Timestamp)
+		}
+	}
+	if again := onTheWire(t, b); !bytes.Equal(again, raw) {
+		t.Fatal("sent again with other bytes")
+	}
+}
+
+func randomRecord(rng *rand.Rand) *router.Record {
+	some := func(most int) []byte {
+		switch rng.IntN(6) {
+		case 0:
+			return nil
+		case 1:
+			return []byte{}
+		}
+		b := make([]byte, rng.IntN(most))
+		for i := range b {
+			b[i] = byte(rng.Uint32())
+		}
+		return b
+	}
+	rec := &router.Record{Key: some(40), Value: some(300)}
+	for i := range rng.IntN(5) {
+		rec.Headers = append(rec.Headers, router.Header{Name: fmt.Sprint("h", i, string(some(5))), Value: some(40)})
+	}
+	return rec
+}
+
+// What goes into a batch comes out of another client's decoder, also when the batch has been used before.
+func TestBatchRoundTrip(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	b := newBatch()
+	for range 60 {
+		for _, codec := range codecs {
+			recs := make([]*router.Record, 1+rng.IntN(30))
+			for i := range recs {
+				recs[i] = randomRecord(rng)
+			}
+			checkBatch(t, b, codec, recs)
+			b.reset()
+		}
+	}
+}
+
+func FuzzBatch(f *testing.F) {
+	f.Add([]byte("key"), []byte("value"), "id", []byte("1"), uint8(3), uint8(0))
+	f.Add([]byte{}, []byte{}, "", []byte{}, uint8(0), uint8(1))
+	f.Add([]byte(nil), []byte(nil), "ä", []byte(nil), uint8(200), uint8(4))
+	f.Fuzz(func(t *testing.T, key, value []byte, name string, header []byte, more, codec uint8) {
+		b := newBatch()
+		first := &router.Record{Key: key, Value: value, Headers: []router.Header{{Name: name, Value: header}}}
+		rng := rand.New(rand.NewPCG(uint64(more), 7))
+		recs := []*router.Record{first}
+		for range more % 8 {
+			recs = append(recs, randomRecord(rng))
+		}
+		for i := range recs { // fuzzing hands out slices that must not be written to
+			recs[i].Key, recs[i].Value = slices.Clone(recs[i].Key), slices.Clone(recs[i].Value)
+			for j := range recs[i].Headers {
+				recs[i].Headers[j].Value = slices.Clone(recs[i].Headers[j].Value)
+			}
+		}
+		checkBatch(t, b, sarama.CompressionCodec(codec%5), recs)
+	})
+}
+
+// Nothing is allocated for a record once the buffers have their size: neither for the copy nor for its headers.
+func TestBatchAllocates(t *testing.T) {
+	rec := benchRecord(1)
+	b := newBatch()
+	round := func() {
+		for n := range uint64(500) {
+			b.add(rec, n, recordSize(rec))
+		}
+		b.seal(identity{}, sarama.CompressionNone, time.Time{})
+		b.reset()
+	}
+	round()
+	if n := testing.AllocsPerRun(20, round); n != 0 {
+		t.Errorf("%v allocations for a batch of 500 records", n)
+	}
+}
+
+// Send costs at most one allocation per event, batches and requests included, all told much less. The broker's side is
+// this process' too, so the answers are made up.
+func TestSendAllocates(t *testing.T) {
+	b := newBench(t, 12, 1)
+	b.tp.batch, b.tp.most = 256<<10, 1_000_000
+	v := &verdict{ready: true}
+	b.tp.verdict.Store(v)
+	b.byName["t"] = b.tp
+	acked := 0
+	b.cb.Acked = func(uint64) { acked++ }
+	recs := make([]*router.Record, 100)
+	for i := range recs {
+		recs[i] = benchRecord(i)
+		recs[i].Topic = "t"
+	}
+	const events = 5000
+	round := func() {
+		for i := range events {
+			if err := b.Send(recs[i%len(recs)], uint64(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for b.inflight.Load() > 0 {
+			req := b.request()
+			b.say(req, make([]sarama.KError, len(req.batches))...)
+		}
+	}
+	round()
+	perEvent := testing.AllocsPerRun(20, round) / events
+	t.Logf("%.4f allocations per event", perEvent)
+	if perEvent > 0.1 || acked == 0 {
+		t.Errorf("%.3f allocations per event", perEvent)
+	}
+}
+
+// BenchmarkBatch builds batches of 256 KiB out of events of 200 bytes, and has sarama encode them.
+func BenchmarkBatch(b *testing.B) {
+	recs := make([]*router.Record, 1000)
+	for i := range recs {
+		recs[i] = benchRecord(i)
+	}
+	for _, encode := range []bool{false, true} {
+		b.Run(map[bool]string{false: "build", true: "build and encode"}[encode], func(b *testing.B) {
+			x := newBatch()
+			b.ReportAllocs()
+			for n := range b.N {
+				rec := recs[n%len(recs)]
+				size := recordSize(rec)
+				if x.size+size > 256<<10 {
+					x.seal(identity{}, sarama.CompressionNone, time.Time{})
+					if encode {
+						onTheWire(b, x)
+					}
+					x.reset()
+				}
+				x.add(rec, uint64(n), size)
+			}
+		})
+	}
+}
