@@ -78,6 +78,25 @@ func (p *Producer) elect(part *partition, n *node) {
 	if !part.held {
 		p.follow(part)
 	}
+	p.hurry(part, time.Now())
+}
+
+// oldLeader is how long a broker that leads no more may keep an answer back. A living one says at once that it does not
+// lead; one that hangs would hold its partitions until the read time-out, long after others have taken them over.
+const oldLeader = 5 * time.Second
+
+// hurry gives up the connection to an old leader that does not answer. It is called at each look-up.
+func (p *Producer) hurry(part *partition, now time.Time) {
+	switch {
+	case part.flying == 0 || part.wanted == nil || part.wanted == part.leader:
+		part.leaving = time.Time{}
+	case part.leaving.IsZero():
+		part.leaving = now
+	case now.Sub(part.leaving) > oldLeader:
+		part.leaving = time.Time{}
+		part.leader.broken = errLost
+		part.leader.kick()
+	}
 }
 
 // orphans looks for partitions that have something to send and nobody to send it to. It reports whether there are

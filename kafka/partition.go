@@ -30,12 +30,14 @@ type partition struct {
 	dead  bool  // a batch has failed for good: no ack leaps over it
 	cause error // why it is held
 
-	leader *node // where its batches go, and where the flying ones are
-	wanted *node // where they should go from now on; nil: nobody leads
-	epoch  int32 // of the leader, so that an older answer to a look-up changes nothing
-	listed bool  // in leader.work
-	known  bool  // the leader has acknowledged a batch of this session
-	lost   time.Time
+	leader *node     // where its batches go, and where the flying ones are
+	wanted *node     // where they should go from now on; nil: nobody leads
+	epoch  int32     // of the leader, so that an older answer to a look-up changes nothing
+	listed bool      // in leader.work
+	known  bool      // the leader has acknowledged a batch of this session
+	lost   time.Time // since when nobody leads although there is something to send
+
+	leaving time.Time // since when another leads, while the old leader has not answered
 
 	sent  uint64        // records handed to Send
 	acked atomic.Uint64 // records acknowledged without a hole

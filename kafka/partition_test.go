@@ -292,6 +292,34 @@ func TestOlderLeaderIgnored(t *testing.T) {
 	}
 }
 
+// An old leader that keeps its answer back loses its connection, and with that the requests that hold the partition.
+func TestOldLeaderHangs(t *testing.T) {
+	b := newBench(t, 1, 1)
+	b.put(0, 1)
+	req := b.request()
+	other := &node{p: b.Producer, id: 2, wake: make(chan struct{}, 1)}
+	part := &b.tp.parts[0]
+	b.elect(part, other)
+	now := time.Now()
+	b.hurry(part, now.Add(time.Second))
+	if b.node.broken != nil {
+		t.Error("given up too early")
+	}
+	b.hurry(part, now.Add(oldLeader+time.Second))
+	if b.node.broken == nil {
+		t.Fatal("not given up")
+	}
+	b.node.answer(req, nil, errLost) // what hanging up does
+	b.letGo(0)
+	b.node = other
+	b.say(b.request(), ok)
+	b.wantAcks("[1]")
+	b.hurry(part, now.Add(time.Hour))
+	if other.broken != nil {
+		t.Error("the new leader is given up")
+	}
+}
+
 // Sequence numbers go from 2³¹-1 to 0, as in Java's producer.
 func TestSequenceWraps(t *testing.T) {
 	for _, row := range []struct {
