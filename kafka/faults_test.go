@@ -65,6 +65,7 @@ func randomFaults(t *testing.T, requests int, seed uint64) {
 	if chaos.hits.Load() < 10 || resent < 10 {
 		t.Error("too few faults to prove anything")
 	}
+	chaos.end()
 	checkAcks(t, l.acks(), 6, total)
 	checkOrder(t, f.read(t, "orders", total), 6, total)
 }
@@ -75,6 +76,8 @@ type chaos struct {
 	rng  *rand.Rand
 	f    *fake
 	hits atomic.Int32
+	stop chan struct{}
+	once sync.Once
 }
 
 // draw is true once in n times.
@@ -114,12 +117,13 @@ func (c *chaos) start(t *testing.T) {
 		}
 		return nil, nil, false
 	})
-	stop, stopped := make(chan struct{}), make(chan struct{})
+	c.stop = make(chan struct{})
+	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		for {
 			select {
-			case <-stop:
+			case <-c.stop:
 				return
 			case <-time.After(20 * time.Millisecond):
 			}
@@ -128,7 +132,14 @@ func (c *chaos) start(t *testing.T) {
 			}
 		}
 	}()
-	t.Cleanup(func() { close(stop); <-stopped })
+	t.Cleanup(func() { c.end(); <-stopped })
+}
+
+// end lets the reader read in peace.
+func (c *chaos) end() {
+	c.once.Do(func() { close(c.stop) })
+	c.f.loseAnswers.Store(0)
+	c.f.halfRequest.Store(0)
 }
 
 // A broker that asks for a pause gets it, and Close does not sit it out.
