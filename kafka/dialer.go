@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,50 +22,12 @@ type dialer struct {
 	mu    sync.Mutex
 	conns map[*trackedConn]struct{}
 	shut  bool
-
-	takers atomic.Pointer[[]*taker] // replaced as a whole, under mu
-}
-
-// taker is who takes results from sarama, as those see it who are about to send. Once sarama is rid of the failure of a
-// batch it sends the next batch of the partition; if that reached a broker before the taker has cut the connections, it
-// would be in the log ahead of what failed. So nothing is written before each taker has said that it is done with every
-// result that it has taken.
-type taker struct {
-	done chan struct{} // the taker offers this whenever it is ready for the next result
-	gone chan struct{} // closed: it takes no more
 }
 
 func newDialer(timeout time.Duration, open prometheus.Gauge) *dialer {
 	d := &dialer{net: net.Dialer{Timeout: timeout, KeepAlive: 30 * time.Second}, open: open, conns: map[*trackedConn]struct{}{}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d
-}
-
-func (d *dialer) addTaker() *taker {
-	t := &taker{make(chan struct{}), make(chan struct{})}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	all := []*taker{t}
-	if old := d.takers.Load(); old != nil {
-		all = append(all, *old...)
-	}
-	d.takers.Store(&all)
-	return t
-}
-
-// settle waits until all results that sarama has got rid of are dealt with. It reports whether that was without a cut:
-// one that has begun may not have come to every connection yet.
-func (d *dialer) settle() bool {
-	if all := d.takers.Load(); all != nil {
-		for _, t := range *all {
-			select {
-			case <-t.done:
-			case <-t.gone:
-			case <-d.ctx.Done():
-			}
-		}
-	}
-	return d.ctx.Err() == nil
 }
 
 // Dial is called by sarama.
@@ -123,13 +84,6 @@ func (d *dialer) pause(t time.Duration) {
 type trackedConn struct {
 	net.Conn
 	dialer *dialer
-}
-
-func (c *trackedConn) Write(b []byte) (int, error) {
-	if !c.dialer.settle() {
-		return 0, errCut
-	}
-	return c.Conn.Write(b)
 }
 
 func (c *trackedConn) Close() error {
