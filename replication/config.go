@@ -34,6 +34,10 @@ type Config struct {
 	WalSenderTimeout time.Duration
 	// DecodingWorkMem sets logical_decoding_work_mem for our walsender; "" leaves the server's.
 	DecodingWorkMem string
+	// ReadInterval is the least time between two reads of the stream's socket that bring little; 0 reads whenever there is
+	// something. ReceiveBuffer is SO_RCVBUF of that socket in bytes, 0 the kernel's choice, or AutoReceiveBuffer.
+	ReadInterval  time.Duration
+	ReceiveBuffer int
 	// Dial replaces the network dialer, for tests; nil is the default.
 	Dial   pgconn.DialFunc
 	Logger *slog.Logger
@@ -142,12 +146,9 @@ func (c *Config) dialStream(ctx context.Context, onNotice pgconn.NoticeHandler, 
 		return nil, err
 	}
 	cfg.OnNotice = onNotice
-	dial := cfg.DialFunc
+	dial := c.dialLate(cfg.DialFunc)
 	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
-		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetKeepAlive(true)
-		}
 		if err != nil || got == nil {
 			return conn, err
 		}

@@ -50,6 +50,14 @@ type Postgres struct {
 	// WALSenderTimeout is set on our own connection: after this much silence the server frees the slot, so it bounds
 	// how long a standby waits for a dead instance. Too short: a stalled network drops healthy connections. At least 1s.
 	WALSenderTimeout time.Duration `yaml:"wal_sender_timeout" default:"15s"`
+	// ReadInterval is the least time between two reads of the stream while little arrives; what comes after a quiet
+	// interval is read at once. Longer saves CPU here and at the server, and delays events under load by up to as much. 0
+	// reads every message when it comes: least latency, most CPU. Else 1ms to 100ms.
+	ReadInterval time.Duration `yaml:"read_interval" default:"5ms"`
+	// ReceiveBuffer is SO_RCVBUF of the stream's socket, e.g. 256KiB; it bounds what is under way in one round trip, so a
+	// small one throttles a distant server. auto is 64KiB where connecting took less than 1ms and the kernel's own size
+	// elsewhere; 0 is always the kernel's. See [Config.ReceiveBuffer].
+	ReceiveBuffer string `yaml:"receive_buffer" default:"auto"`
 	// DecodingWorkMem is logical_decoding_work_mem for our walsender, e.g. "256MB"; larger keeps big transactions off
 	// the server's disk. "" leaves the server's setting.
 	DecodingWorkMem string `yaml:"decoding_work_mem" default:""`
@@ -155,6 +163,12 @@ func (c *Config) ClientID() string {
 		return c.Kafka.ClientID
 	}
 	return "outboxcdc-" + c.Postgres.Slot
+}
+
+// ReceiveBuffer is postgres.receive_buffer in bytes; auto is true for "auto", or if it is not valid.
+func (c *Config) ReceiveBuffer() (bytes int, auto bool) {
+	n, err := ParseByteSize(c.Postgres.ReceiveBuffer)
+	return int(n), err != nil
 }
 
 // Origin says who set the value at path, e.g. "outboxcdc.yaml:3:9", "OUTBOXCDC_POSTGRES_SLOT" or "default".

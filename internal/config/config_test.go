@@ -79,6 +79,7 @@ func TestLayersAndMerge(t *testing.T) {
 	base := source{"base.yaml", []byte("kafka:\n  brokers: [a:1, b:2]\n  compression: zstd\n  max_in_flight: {records: 10}\nlog: {level: debug}\n")}
 	over := source{"over.yaml", []byte("kafka:\n  brokers: [c:3]\n  max_in_flight: {bytes: 1MiB}\n")}
 	c, err := load([]source{base, over}, []string{
+		"OUTBOXCDC_POSTGRES_READ_INTERVAL=0", "OUTBOXCDC_POSTGRES_RECEIVE_BUFFER=1MiB",
 		"OUTBOXCDC_LOG_LEVEL=warn", "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=250ms", "OUTBOXCDC_HTTP_LISTEN=", "OUTBOXCDC_HTTP_PPROF=true",
 	})
 	if err != nil {
@@ -90,6 +91,12 @@ func TestLayersAndMerge(t *testing.T) {
 	}
 	if c.Log.Level != "warn" || c.Postgres.StatusInterval != 250*time.Millisecond || c.HTTP.Listen != "" || !c.HTTP.PProf {
 		t.Errorf("environment: %+v %+v %+v", c.Log, c.Postgres, c.HTTP)
+	}
+	if n, auto := c.ReceiveBuffer(); n != 1<<20 || auto || c.Postgres.ReadInterval != 0 {
+		t.Errorf("receive path: %d %v %s", n, auto, c.Postgres.ReadInterval)
+	}
+	if n, auto := Default().ReceiveBuffer(); n != 0 || !auto || Default().Postgres.ReadInterval != 5*time.Millisecond {
+		t.Errorf("receive path by default: %d %v", n, auto)
 	}
 	for path, want := range map[string]string{
 		"kafka.brokers": "over.yaml:2:12", "kafka.compression": "base.yaml:3:16",

@@ -15,8 +15,6 @@ type reservedSetting struct {
 // reserved lists them in the order of the documentation. What gets built moves to a field of [Config] and leaves here.
 var reserved = []reservedSetting{
 	{"preset", "outboxcdc"},
-	{"postgres.read_interval", 5 * time.Millisecond},
-	{"postgres.receive_buffer", "auto"},
 	{"outboxes", empty{}},
 	{"messages.prefix", ""},
 	{"route.topics", empty{}},

@@ -20,7 +20,16 @@ const (
 	minStatusInterval   = 10 * time.Millisecond
 	minParkAfter        = time.Second
 	minWALSenderTimeout = time.Second
+	minReadInterval     = time.Millisecond
+	minReceiveBuffer    = 4 << 10
 	minInFlightBytes    = 64 << 10
+)
+
+// Upper bounds. A request of the server for a status update may wait one read interval, which must stay small beside
+// minWALSenderTimeout; no kernel gives a socket more than maxReceiveBuffer.
+const (
+	maxReadInterval  = 100 * time.Millisecond
+	maxReceiveBuffer = 1 << 30
 )
 
 // maxServerTimeout is the largest value of a PostgreSQL setting in milliseconds.
@@ -79,7 +88,30 @@ func (v *validation) postgres(p *Postgres) {
 	if p.WALSenderTimeout > maxServerTimeout {
 		v.report("postgres.wal_sender_timeout", fmt.Sprintf("%s is more than PostgreSQL takes; write at most 24 days (576h)", formatDuration(p.WALSenderTimeout)))
 	}
+	v.report("postgres.read_interval", checkReadInterval(p.ReadInterval))
+	v.report("postgres.receive_buffer", checkReceiveBuffer(p.ReceiveBuffer))
 	v.report("postgres.decoding_work_mem", checkServerMemory(p.DecodingWorkMem))
+}
+
+func checkReadInterval(d time.Duration) string {
+	if d == 0 || d >= minReadInterval && d <= maxReadInterval {
+		return ""
+	}
+	return fmt.Sprintf("%s is out of range; write 0 (off), or %s to %s", formatDuration(d), formatDuration(minReadInterval), formatDuration(maxReadInterval))
+}
+
+func checkReceiveBuffer(text string) string {
+	if text == "auto" {
+		return ""
+	}
+	n, err := ParseByteSize(text)
+	if err != nil {
+		return quote(text) + " is neither auto nor a size, e.g. 256KiB"
+	}
+	if n != 0 && (n < minReceiveBuffer || n > maxReceiveBuffer) {
+		return fmt.Sprintf("%s is out of range; write auto, 0 (the kernel's own) or %s to %s", n, ByteSize(minReceiveBuffer), ByteSize(maxReceiveBuffer))
+	}
+	return ""
 }
 
 func (v *validation) outbox(o *Outbox) {

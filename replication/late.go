@@ -1,0 +1,279 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// AutoReceiveBuffer as Config.ReceiveBuffer: nearBuffer bytes on a link with a round trip below nearTrip, else the
+// kernel's own choice. A buffer of one size bounds a stream to that size per round trip, which only a near link bears.
+const (
+	AutoReceiveBuffer = -1
+	nearBuffer        = 64 << 10
+	nearTrip          = time.Millisecond
+)
+
+// dialLate replaces the dialer of a replication connection: everything above it (TLS, cancellation, errors) stays
+// pgconn's and sees an ordinary net.Conn.
+func (c *Config) dialLate(dial pgconn.DialFunc) pgconn.DialFunc {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		start := time.Now()
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		// pgconn has looked the name up already, so connecting took one round trip and whatever kept us from noticing.
+		trip := time.Since(start)
+		if n := bufferFor(c.ReceiveBuffer, trip); n > 0 {
+			if tcp, ok := conn.(interface{ SetReadBuffer(int) error }); ok {
+				_ = tcp.SetReadBuffer(n) // a matter of speed alone
+			}
+		}
+		if c.ReadInterval <= 0 {
+			return conn, nil
+		}
+		return newLateConn(conn, c.ReadInterval), nil
+	}
+}
+
+// bufferFor is the SO_RCVBUF to set, 0: none.
+func bufferFor(configured int, trip time.Duration) int {
+	switch {
+	case configured >= 0:
+		return configured
+	case trip < nearTrip:
+		return nearBuffer
+	}
+	return 0
+}
+
+const (
+	// lateBuffer is what one read of the socket takes at most, fullRead what it must bring for the next one to follow at
+	// once: while the server keeps up with us, there is no reason to wait.
+	lateBuffer = 256 << 10
+	fullRead   = 32 << 10
+	// quietBytes in the socket's buffer end the silence of a pause, though not the pause. More would make the kernel
+	// enlarge the buffer.
+	quietBytes = 64 << 10
+	// edgeWindow is for how long reads follow each other after the first bytes of a quiet stream: the walsender sends a
+	// lone event as three messages and more (Begin, Insert, Commit), microseconds apart, and the first must not make the
+	// others wait. edgeWait is how long a read must have waited for bytes to count as the first.
+	edgeWindow = 300 * time.Microsecond
+	edgeWait   = 100 * time.Microsecond
+)
+
+// lateConn is a net.Conn that reads late and much. The walsender sends every message by itself; a reader that sleeps in
+// read is woken by each of them, and on one machine or a fast network it is the sender that pays for the waking: half
+// of its time (docs/adr/0014). So between two reads that bring little there is a pause of one interval, in which the
+// messages pile up in the socket's buffers.
+//
+// Leading edge: no byte waits unless the socket was read less than one interval before. What arrives after a quiet
+// interval is read at once, and so is the answer to anything that was written (startup, TLS, queries, a status update
+// that asks). A deadline that passes, is moved into the past, or a Close ends a pause at once. With the deadline the
+// session's status updates are on time; a keepalive that asks for one waits in the socket for an interval at most.
+//
+// It is beneath TLS: there one read takes many records, above it each read gets one.
+type lateConn struct {
+	net.Conn
+	interval time.Duration
+
+	reading sync.Mutex // held by the one Read that runs; guards the following
+	buf     []byte     // buf[r:w] has been read from the socket and not handed out
+	r, w    int
+	err     error // came with the bytes in buf
+	timer   *time.Timer
+	lowat   func(bytes int) // nil: not on this connection
+	quiet   bool            // lowat is set
+
+	mu       sync.Mutex // guards the following
+	due      time.Time  // the socket is not read before; zero: at once
+	edge     time.Time  // end of the window that is open; zero: none
+	deadline time.Time  // of reads, as set by our user
+	closed   bool
+	changed  chan struct{} // wakes a pause
+}
+
+func newLateConn(conn net.Conn, interval time.Duration) *lateConn {
+	c := &lateConn{Conn: conn, interval: interval, buf: make([]byte, lateBuffer), changed: make(chan struct{}, 1)}
+	c.timer = time.NewTimer(time.Hour)
+	c.timer.Stop()
+	c.lowat = lowat(conn)
+	return c
+}
+
+// Read hands out what is buffered, else reads the socket, at its time.
+func (c *lateConn) Read(p []byte) (int, error) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	if c.r == c.w {
+		if err := c.err; err != nil {
+			c.err = nil
+			return 0, err
+		}
+		if len(p) >= len(c.buf) { // the rest of a large message
+			return c.fill(p)
+		}
+		n, err := c.fill(c.buf)
+		if n == 0 {
+			return 0, err
+		}
+		c.r, c.w, c.err = 0, n, err
+	} else if _, err := c.wait(); err != nil {
+		return 0, err
+	}
+	n := copy(p, c.buf[c.r:c.w])
+	c.r += n
+	return n, nil
+}
+
+// fill reads the socket once, when that is due.
+func (c *lateConn) fill(p []byte) (int, error) {
+	for {
+		if err := c.pause(); err != nil {
+			return 0, err
+		}
+		start := time.Now()
+		n, err := c.Conn.Read(p)
+		if again := c.plan(n, err, start, time.Now()); !again {
+			return n, err
+		}
+	}
+}
+
+// pause returns when the socket may be read.
+func (c *lateConn) pause() error {
+	for {
+		wait, err := c.wait()
+		if wait <= 0 || err != nil {
+			c.hush(false)
+			return err
+		}
+		c.hush(true)
+		c.timer.Reset(wait)
+		select {
+		case <-c.timer.C:
+		case <-c.changed:
+		}
+	}
+}
+
+// hush keeps the kernel from telling us of every message during a pause.
+func (c *lateConn) hush(quiet bool) {
+	if c.lowat == nil || c.quiet == quiet {
+		return
+	}
+	c.quiet = quiet
+	if quiet {
+		c.lowat(quietBytes)
+	} else {
+		c.lowat(1)
+	}
+}
+
+// wait is how long the socket must not be read yet, or until the deadline if that is nearer; an error if nothing may be
+// read at all any more: like a socket's, a deadline that has passed also bars bytes that are there.
+func (c *lateConn) wait() (time.Duration, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	switch {
+	case c.closed:
+		return 0, c.opError(net.ErrClosed)
+	case c.deadline.IsZero():
+		return c.due.Sub(now), nil
+	case !now.Before(c.deadline):
+		return 0, c.opError(os.ErrDeadlineExceeded)
+	}
+	return min(c.due.Sub(now), c.deadline.Sub(now)), nil
+}
+
+// plan decides from a read that took from start to now when the next one is due. It reports whether the read itself has
+// to be repeated, because nothing but the window after a leading edge ended it.
+func (c *lateConn) plan(n int, err error, start, now time.Time) (again bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	open := !c.edge.IsZero()
+	switch {
+	case n >= fullRead:
+		c.due = time.Time{}
+	case open && n > 0 && now.Before(c.edge):
+		return false
+	case open && n == 0 && isTimeout(err) && (c.deadline.IsZero() || now.Before(c.deadline)):
+		again = true
+		c.due = c.edge.Add(c.interval - edgeWindow)
+	case n == 0: // nothing was there: what comes is new
+	case n > 0 && !open && now.Sub(start) >= edgeWait:
+		c.edge, c.due = now.Add(edgeWindow), time.Time{}
+		c.arm()
+		return false
+	default:
+		c.due = now.Add(c.interval)
+	}
+	if open {
+		c.edge = time.Time{}
+		c.arm()
+	}
+	return again
+}
+
+// arm gives the socket the deadline of the window or that of our user, whichever comes first.
+func (c *lateConn) arm() {
+	t := c.deadline
+	if !c.edge.IsZero() && (t.IsZero() || c.edge.Before(t)) {
+		t = c.edge
+	}
+	_ = c.Conn.SetReadDeadline(t) // fails on a closed connection, as the read will
+}
+
+// wake ends a pause, so that it looks again.
+func (c *lateConn) wake() {
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Write writes at once; what comes after it may be an answer, so the next read does not wait.
+func (c *lateConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.mu.Lock()
+	c.due = time.Time{}
+	c.mu.Unlock()
+	c.wake()
+	return n, err
+}
+
+func (c *lateConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+func (c *lateConn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deadline = t
+	err := c.Conn.SetReadDeadline(t)
+	if !c.edge.IsZero() {
+		c.arm()
+	}
+	c.wake()
+	return err
+}
+
+func (c *lateConn) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.wake()
+	return c.Conn.Close()
+}
+
+// opError looks as the same error of a TCP connection does.
+func (c *lateConn) opError(err error) error {
+	return &net.OpError{Op: "read", Net: c.LocalAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+}
