@@ -261,6 +261,34 @@ func TestTrackerPanicsOnBrokenPromises(t *testing.T) {
 	mustPanic("start at zero", func(*Tracker) { NewTracker(0) })
 }
 
+// Allocations per event, once the window has been full: none, whatever the transactions are like.
+func TestTrackerDoesNotAllocate(t *testing.T) {
+	for _, perTx := range []int{1, 100} {
+		tr := NewTracker(1)
+		id := TxID{CommitLSN: 1, CommitTime: time.Now()}
+		end, acked := pglogrepl.LSN(1), uint64(0)
+		window := func() { // 5,000 in flight, so that the queue of transactions moves its memory too
+			tr.Begin(id, false)
+			for range perTx {
+				tr.Add(200)
+			}
+			end++
+			tr.Commit(end)
+			tr.Keepalive(end)
+			for n, _ := tr.InFlight(); n > 5000; n-- {
+				tr.Ack(acked)
+				acked++
+			}
+		}
+		for range 20_000 {
+			window()
+		}
+		if n := testing.AllocsPerRun(20_000, window); n != 0 {
+			t.Errorf("%d events per transaction: %v allocations", perTx, n)
+		}
+	}
+}
+
 func BenchmarkTracker(b *testing.B) {
 	tr := NewTracker(1)
 	id := TxID{CommitLSN: 1, CommitTime: time.Now()}

@@ -228,12 +228,11 @@ func (s *session) run(ctx context.Context) error {
 
 // handle takes one message of the stream.
 func (s *session) handle(ctx context.Context, msg replication.Message, err error) error {
-	var waiting *replication.Waiting
-	if errors.As(err, &waiting) {
-		s.r.setState(WaitingForStandby, waiting.Message)
-		return nil
-	}
 	if err != nil {
+		if waiting, ok := errors.AsType[*replication.Waiting](err); ok {
+			s.r.setState(WaitingForStandby, waiting.Message)
+			return nil
+		}
 		return err
 	}
 	s.heard = true

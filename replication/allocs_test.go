@@ -1,0 +1,57 @@
+package replication
+
+import (
+	"encoding/binary"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// endless is a server that is always ahead: the same message again and again.
+type endless struct {
+	net.Conn
+	message []byte
+	at      int
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	n := 0
+	for n < len(p) {
+		m := copy(p[n:], e.message[e.at:])
+		n, e.at = n+m, (e.at+m)%len(e.message)
+	}
+	return n, nil
+}
+
+func (e *endless) SetReadDeadline(time.Time) error { return nil }
+
+// TestReceiveDoesNotAllocate holds the whole way of a message from the socket to the decoder's input at no allocation.
+func TestReceiveDoesNotAllocate(t *testing.T) {
+	const size = 1 + 24 + 300
+	b := append([]byte{'d'}, binary.BigEndian.AppendUint32(nil, 4+size)...)
+	b = append(append(b, 'w'), make([]byte, size-1)...)
+	for name, conn := range map[string]net.Conn{
+		"at once": &endless{message: b},
+		"late":    newLateConn(&endless{message: b}, testInterval),
+	} {
+		cfg, err := pgconn.ParseConfig("host=localhost")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pg, err := pgconn.Construct(&pgconn.HijackedConn{Conn: conn, Frontend: pgproto3.NewFrontend(conn, conn), Config: cfg})
+		if err != nil {
+			t.Fatal(err)
+		}
+		st := &Stream{conn: pg}
+		if n := testing.AllocsPerRun(10_000, func() {
+			if msg, err := st.Receive(); err != nil || len(msg.Data) != 300 {
+				t.Fatal(len(msg.Data), err)
+			}
+		}); n != 0 {
+			t.Errorf("%s: %v allocations per message", name, n)
+		}
+	}
+}

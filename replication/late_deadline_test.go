@@ -1,0 +1,271 @@
+package replication
+
+import (
+	"errors"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// paused gives a connection that will pause for a whole interval, with a byte waiting in the socket.
+func paused(s *socket, c *lateConn) {
+	s.arrive(make([]byte, 10))
+	_, _ = c.Read(make([]byte, 10)) // they were there: no leading edge
+	s.arrive([]byte{42})
+}
+
+func isDeadline(err error) bool {
+	var ne interface {
+		net.Error
+		Temporary() bool // crypto/tls gives a connection up for any other timeout
+	}
+	return errors.Is(err, os.ErrDeadlineExceeded) && errors.As(err, &ne) && ne.Timeout() && ne.Temporary() && isTimeout(err)
+}
+
+func TestLateDeadlineEndsPause(t *testing.T) {
+	const ms = time.Millisecond
+	for _, test := range []struct {
+		name string
+		set  func(c *lateConn)
+		want time.Duration
+	}{
+		{"set before", func(c *lateConn) { _ = c.SetReadDeadline(time.Now().Add(2 * ms)) }, 2 * ms},
+		{"set for all before", func(c *lateConn) { _ = c.SetDeadline(time.Now().Add(3 * ms)) }, 3 * ms},
+		{"in the past", func(c *lateConn) { _ = c.SetReadDeadline(time.Unix(1, 0)) }, 0},
+		{"moved into the past meanwhile", func(c *lateConn) {
+			time.AfterFunc(ms, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
+		}, ms},
+		{"moved nearer meanwhile", func(c *lateConn) {
+			_ = c.SetReadDeadline(time.Now().Add(time.Second))
+			time.AfterFunc(ms, func() { _ = c.SetReadDeadline(time.Now().Add(ms)) })
+		}, 2 * ms},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			late(t, func(t *testing.T, s *socket, c *lateConn) {
+				paused(s, c)
+				start := time.Now()
+				test.set(c)
+				p := make([]byte, 10)
+				n, err := c.Read(p)
+				if d := time.Since(start); n != 0 || !isDeadline(err) || d != test.want {
+					t.Fatalf("%d bytes, %v after %s, want a timeout after %s", n, err, d, test.want)
+				}
+				_ = c.SetReadDeadline(time.Time{})
+				if n, err := c.Read(p); n != 1 || err != nil || p[0] != 42 || time.Since(start) != testInterval {
+					t.Errorf("then %d bytes, %v, after %s", n, err, time.Since(start))
+				}
+			})
+		})
+	}
+}
+
+// As with a socket, what is buffered is not handed out when the deadline has passed, and not lost: the session looks
+// after its status updates between two reads.
+func TestLateDeadlineWithBytesBuffered(t *testing.T) {
+	late(t, func(t *testing.T, s *socket, c *lateConn) {
+		s.arrive([]byte("abc"))
+		p := make([]byte, 1)
+		_, _ = c.Read(p)
+		_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
+		if n, err := c.Read(p); n != 1 || err != nil || p[0] != 'b' {
+			t.Fatalf("before the deadline: %d %v", n, err)
+		}
+		time.Sleep(time.Millisecond)
+		if n, err := c.Read(p); n != 0 || !isDeadline(err) {
+			t.Fatalf("after it: %d %v", n, err)
+		}
+		_ = c.SetReadDeadline(time.Time{})
+		if n, err := c.Read(p); n != 1 || err != nil || p[0] != 'c' {
+			t.Fatalf("without one: %d %v", n, err)
+		}
+	})
+}
+
+// The end of the window after a leading edge is ours: the deadline is still where our user set it.
+func TestLateWindowKeepsDeadline(t *testing.T) {
+	for _, again := range []time.Duration{0, edgeWindow / 2, testInterval} {
+		late(t, func(t *testing.T, s *socket, c *lateConn) {
+			p := make([]byte, 10)
+			time.AfterFunc(time.Millisecond, func() { s.arrive([]byte{1}) })
+			start := time.Now()
+			_ = c.SetReadDeadline(start.Add(time.Second))
+			if n, err := c.Read(p); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+			if again > 0 { // the relay sets it anew each turn
+				time.AfterFunc(again, func() { _ = c.SetReadDeadline(start.Add(2 * time.Second)) })
+			}
+			n, err := c.Read(p)
+			if want := time.Second * time.Duration(1+min(again, 1)); n != 0 || !isDeadline(err) || time.Since(start) != want {
+				t.Errorf("again after %s: %d bytes, %v after %s", again, n, err, time.Since(start))
+			}
+			// A timeout is no read that brought something.
+			_ = c.SetReadDeadline(time.Time{})
+			at := time.Now()
+			time.AfterFunc(time.Millisecond, func() { s.arrive([]byte{1}) })
+			if _, err := c.Read(p); err != nil || time.Since(at) != time.Millisecond {
+				t.Errorf("again after %s: after the timeout %v, %s", again, err, time.Since(at))
+			}
+		})
+	}
+}
+
+// Nor does the window hide a deadline inside it, or a deadline that is set during it the window's end.
+func TestLateDeadlineInWindow(t *testing.T) {
+	const half = edgeWindow / 2
+	late(t, func(t *testing.T, s *socket, c *lateConn) {
+		p := make([]byte, 10)
+		time.AfterFunc(time.Millisecond, func() { s.arrive([]byte{1}) })
+		_, _ = c.Read(p)
+		start := time.Now()
+		_ = c.SetReadDeadline(start.Add(half))
+		if n, err := c.Read(p); n != 0 || !isDeadline(err) || time.Since(start) != half {
+			t.Errorf("%d bytes, %v after %s", n, err, time.Since(start))
+		}
+	})
+	late(t, func(t *testing.T, s *socket, c *lateConn) {
+		p := make([]byte, 10)
+		_ = c.SetReadDeadline(time.Now().Add(half))
+		time.AfterFunc(half/2, func() { s.arrive([]byte{1}) })
+		if n, err := c.Read(p); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		start := time.Now()
+		if n, err := c.Read(p); n != 0 || !isDeadline(err) || time.Since(start) != half-half/2 {
+			t.Errorf("set before: %d bytes, %v after %s", n, err, time.Since(start))
+		}
+	})
+	late(t, func(t *testing.T, s *socket, c *lateConn) {
+		p := make([]byte, 10)
+		time.AfterFunc(time.Millisecond, func() { s.arrive([]byte{1}) })
+		_, _ = c.Read(p)
+		start := time.Now()
+		time.AfterFunc(half, func() { _ = c.SetReadDeadline(start.Add(time.Second)) })
+		time.AfterFunc(time.Millisecond, func() { s.arrive([]byte{2}) })
+		if n, err := c.Read(p); n != 1 || err != nil || time.Since(start) != testInterval {
+			t.Errorf("%d bytes, %v after %s", n, err, time.Since(start))
+		}
+	})
+}
+
+// A read that returns behind the end of the window has closed it: the machine was busy.
+func TestLateWindowIsOver(t *testing.T) {
+	late(t, func(t *testing.T, s *socket, c *lateConn) {
+		now := time.Now()
+		c.edge = now.Add(-time.Microsecond)
+		if again := c.plan(1, nil, now.Add(-time.Millisecond), now); again || !c.edge.IsZero() || c.due != now.Add(testInterval) {
+			t.Errorf("again %v, edge %v, due in %s", again, c.edge, c.due.Sub(now))
+		}
+	})
+}
+
+// The kernel is silent during a pause and only then: a read that waits with the mark up might wait for ever.
+func TestLateSilence(t *testing.T) {
+	late(t, func(t *testing.T, s *socket, c *lateConn) {
+		var mu sync.Mutex
+		var marks []int
+		c.lowat = func(n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			marks = append(marks, n)
+		}
+		check := func(during string, want ...int) {
+			t.Helper()
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(marks, want) {
+				t.Errorf("%s: marks %v, want %v", during, marks, want)
+			}
+			marks = nil
+		}
+		paused(s, c)
+		check("reading what is there")
+		time.AfterFunc(time.Millisecond, func() { check("in the pause", quietBytes) })
+		_, _ = c.Read(make([]byte, 10))
+		check("after it", 1)
+		s.arrive([]byte{1})
+		_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
+		_, _ = c.Read(make([]byte, 10))
+		check("a pause that the deadline ends", quietBytes, 1)
+	})
+}
+
+func TestLateReadersTakeTurns(t *testing.T) {
+	late(t, func(t *testing.T, s *socket, c *lateConn) {
+		const readers, each = 8, 20_000
+		s.arrive(make([]byte, readers*each))
+		var wg sync.WaitGroup
+		for range readers {
+			wg.Go(func() {
+				for p, left := make([]byte, 7), each; left > 0; {
+					n, err := c.Read(p[:min(len(p), left)])
+					if err != nil {
+						panic(err)
+					}
+					left -= n
+				}
+			})
+		}
+		wg.Wait()
+		if c.r != c.w || len(s.in) != 0 {
+			t.Errorf("%d and %d bytes left over", c.w-c.r, len(s.in))
+		}
+	})
+}
+
+func TestLateCloseEndsPause(t *testing.T) {
+	late(t, func(t *testing.T, s *socket, c *lateConn) {
+		paused(s, c)
+		start := time.Now()
+		time.AfterFunc(time.Millisecond, func() { _ = c.Close() })
+		n, err := c.Read(make([]byte, 10))
+		if n != 0 || !errors.Is(err, net.ErrClosed) || isTimeout(err) || time.Since(start) != time.Millisecond {
+			t.Errorf("%d bytes, %v after %s", n, err, time.Since(start))
+		}
+		if _, err := c.Read(make([]byte, 10)); !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+// What comes after a request is its answer.
+func TestLateWriteEndsPause(t *testing.T) {
+	late(t, func(t *testing.T, s *socket, c *lateConn) {
+		for _, after := range []time.Duration{0, time.Millisecond} {
+			paused(s, c)
+			start := time.Now()
+			time.AfterFunc(after, func() { _, _ = c.Write([]byte("Q")) })
+			if _, err := c.Read(make([]byte, 10)); err != nil || time.Since(start) != after {
+				t.Errorf("%v after %s, want %s", err, time.Since(start), after)
+			}
+		}
+		if string(s.written) != "QQ" {
+			t.Errorf("written %q", s.written)
+		}
+	})
+}
+
+func TestLateErrors(t *testing.T) {
+	broken := errors.New("broken")
+	for _, together := range []bool{false, true} {
+		for _, take := range []int{1, 10, lateBuffer} {
+			late(t, func(t *testing.T, s *socket, c *lateConn) {
+				s.err, s.together = broken, together
+				s.arrive([]byte("abc"))
+				var got []byte
+				var err error
+				for p := make([]byte, take); err == nil; {
+					var n int
+					n, err = c.Read(p)
+					got = append(got, p[:n]...)
+				}
+				if string(got) != "abc" || err != broken {
+					t.Errorf("%v, %d at a time: %q, %v", together, take, got, err)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package replication
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const testInterval = 5 * time.Millisecond
+
+// socket is a connection with a buffer, as the kernel's are and net.Pipe's are not. It notes when it was read.
+type socket struct {
+	mu       sync.Mutex
+	cond     *sync.Cond
+	in       []byte
+	err      error // once in is empty, or together with its last bytes
+	together bool
+	deadline time.Time
+	closed   bool
+	reads    []time.Time // when they returned with something
+	written  []byte
+}
+
+func newSocket() *socket {
+	s := &socket{}
+	s.cond = sync.NewCond(&s.mu)
+	return s
+}
+
+func (s *socket) Read(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		switch {
+		case s.closed:
+			return 0, net.ErrClosed
+		case !s.deadline.IsZero() && !time.Now().Before(s.deadline):
+			return 0, os.ErrDeadlineExceeded
+		case len(s.in) > 0:
+			n := copy(p, s.in)
+			s.in = s.in[n:]
+			s.reads = append(s.reads, time.Now())
+			if err := s.err; s.together && len(s.in) == 0 {
+				s.err = errors.New("read after the end")
+				return n, err
+			}
+			return n, nil
+		case s.err != nil:
+			return 0, s.err
+		}
+		s.cond.Wait()
+	}
+}
+
+func (s *socket) arrive(p []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.in = append(s.in, p...)
+	s.cond.Broadcast()
+}
+
+func (s *socket) SetReadDeadline(t time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deadline = t
+	s.cond.Broadcast()
+	if !t.IsZero() {
+		time.AfterFunc(time.Until(t), s.cond.Broadcast)
+	}
+	return nil
+}
+
+func (s *socket) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.cond.Broadcast()
+	return nil
+}
+
+func (s *socket) Write(p []byte) (int, error) {
+	s.written = append(s.written, p...)
+	return len(p), nil
+}
+
+func (s *socket) SetDeadline(time.Time) error      { panic("not used") }
+func (s *socket) SetWriteDeadline(time.Time) error { return nil }
+func (s *socket) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (s *socket) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+
+// late runs f in fake time with a socket that nothing was read from for long.
+func late(t *testing.T, f func(t *testing.T, s *socket, c *lateConn)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSocket()
+		f(t, s, newLateConn(s, testInterval))
+	})
+}
