@@ -3,9 +3,9 @@ package replication
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/decoder"
@@ -27,7 +26,8 @@ import (
 //
 //	go test -run '^$' -bench Drain -benchtime 1x -timeout 10m ./replication
 //
-// OUTBOXCDC_TEST_DRAIN_ROWS and _ROUNDS say how much, _VARIANTS (interval/buffer, by commas) what. "other-cores" is
+// OUTBOXCDC_TEST_DRAIN_ROWS and _ROUNDS say how much, _VARIANTS what: interval/buffer, with /tls or /far behind it, by
+// commas; or recvlogical, the server's own client. "other-cores" is
 // what the rest of the machine used meanwhile: with more than 0.4 the rates are worth little.
 func BenchmarkDrain(b *testing.B) {
 	rows, rounds := envInt("ROWS", 200_000), envInt("ROUNDS", 3)
@@ -86,6 +86,18 @@ func newDrain(b *testing.B, rows, perTx int) *drain {
 			b.Fatalf("%s: %v", sql, err)
 		}
 	}
+	for name, pem := range pemCertificate(b) {
+		path := filepath.Join(server.DataDir, name)
+		if err := os.WriteFile(path, pem, 0o600); err != nil {
+			b.Fatal(err)
+		}
+		if dir, err := os.Stat(server.DataDir); err == nil {
+			owner := dir.Sys().(*syscall.Stat_t)
+			_ = os.Chown(path, int(owner.Uid), int(owner.Gid))
+		}
+	}
+	exec(`ALTER SYSTEM SET ssl = on`)
+	exec(`SELECT pg_reload_conf()`)
 	exec(`CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, aggregate_id text NOT NULL,
 		event_type text NOT NULL, payload jsonb, headers jsonb NOT NULL DEFAULT '{}', created_at timestamptz NOT NULL DEFAULT now())`)
 	exec(`CREATE PUBLICATION pub FOR TABLE outbox WITH (publish = 'insert')`)
@@ -112,12 +124,13 @@ func (d *drain) run(b *testing.B, variant string) {
 		d.recvlogical(b, slot)
 		return
 	}
-	interval, buffer, _ := strings.Cut(variant, "/")
+	interval, rest, _ := strings.Cut(variant, "/")
+	buffer, link, _ := strings.Cut(rest, "/")
 	var reads atomic.Int64
 	cfg := Config{
-		URL: func() (string, error) { return d.url, nil }, Slot: slot, Publication: "pub", Schema: "public", Table: "outbox",
+		URL: func() (string, error) { return d.over(link), nil }, Slot: slot, Publication: "pub", Schema: "public", Table: "outbox",
 		Columns: []string{"id", "payload"}, WalSenderTimeout: 60 * time.Second, ReceiveBuffer: AutoReceiveBuffer,
-		Dial: countingDialer(&reads),
+		Dial: countingDialer(&reads, link == "far"),
 	}
 	if interval != "0" {
 		cfg.ReadInterval, _ = time.ParseDuration(interval)
@@ -170,6 +183,14 @@ func (d *drain) run(b *testing.B, variant string) {
 	}
 	m.report(b, d.rows)
 	b.ReportMetric(float64(reads.Load())/float64(d.rows)*1000, "reads/1000")
+}
+
+// over is the server's URL with what the link needs.
+func (d *drain) over(link string) string {
+	if link == "tls" {
+		return strings.Replace(d.url, "sslmode=disable", "sslmode=require", 1)
+	}
+	return d.url
 }
 
 // recvlogical is the server's own client on the same WAL.
@@ -268,24 +289,4 @@ func busyCPU() time.Duration {
 		}
 	}
 	return time.Duration(ticks) * (time.Second / 100)
-}
-
-type countedConn struct {
-	*net.TCPConn
-	reads *atomic.Int64
-}
-
-func (c countedConn) Read(p []byte) (int, error) {
-	c.reads.Add(1)
-	return c.TCPConn.Read(p)
-}
-
-func countingDialer(reads *atomic.Int64) pgconn.DialFunc {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		return countedConn{conn.(*net.TCPConn), reads}, nil
-	}
 }
