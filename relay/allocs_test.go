@@ -42,8 +42,12 @@ func TestEventDoesNotAllocate(t *testing.T) {
 	relation := append(be.AppendUint32([]byte{'R'}, 16385), "public\x00outbox\x00d\x00\x06"...)
 	row := append(be.AppendUint32([]byte{'I'}, 16385), "N\x00\x06"...)
 	for _, c := range [][2]string{
-		{"id", "1b4e28ba-2fa1-11d2-883f-0016d3cca427"}, {"aggregate_type", "order"}, {"aggregate_id", "42"},
-		{"event_type", "OrderPlaced"}, {"payload", `{"total": 99}`}, {"headers", `{"traceparent": "00-0af7651916cd43dd", "n": 1}`},
+		{"id", "1b4e28ba-2fa1-11d2-883f-0016d3cca427"},
+		{"aggregate_type", "order"},
+		{"aggregate_id", "42"},
+		{"event_type", "OrderPlaced"},
+		{"payload", `{"total": 99}`},
+		{"headers", `{"traceparent": "00-0af7651916cd43dd", "n": 1}`},
 	} {
 		relation = append(append(append(relation, 0), c[0]...), 0)
 		relation = be.AppendUint32(be.AppendUint32(relation, 25), 0)

@@ -262,7 +262,7 @@ func TestLateErrors(t *testing.T) {
 					n, err = c.Read(p)
 					got = append(got, p[:n]...)
 				}
-				if string(got) != "abc" || err != broken {
+				if string(got) != "abc" || !errors.Is(err, broken) {
 					t.Errorf("%v, %d at a time: %q, %v", together, take, got, err)
 				}
 			})

@@ -66,7 +66,6 @@ type drain struct {
 	rows int
 	sql  *pgx.Conn
 	end  string // LSN behind the load
-	pub  string
 	runs int
 }
 
