@@ -126,6 +126,7 @@ func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*rel
 	}
 	kcfg := kafka.DefaultConfig()
 	kcfg.Brokers, kcfg.ClientID, kcfg.Version = cfg.Kafka.Brokers, cfg.ClientID(), cfg.Kafka.Version
+	kcfg.Requests = cfg.Kafka.RequestsPerBroker
 	kcfg.Compression, kcfg.Logger = cfg.Kafka.Compression, log.With("component", "kafka")
 	cluster, err := kafka.NewCluster(kcfg, reg)
 	if err != nil {

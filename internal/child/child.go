@@ -113,6 +113,14 @@ func (p *Process) Exited() bool {
 // Err is how the process ended: nil for exit status 0. To be asked after Done.
 func (p *Process) Err() error { return p.err }
 
+// CPUTime is the processor time that the process took, 0 until it has ended.
+func (p *Process) CPUTime() time.Duration {
+	if !p.Exited() || p.cmd.ProcessState == nil {
+		return 0
+	}
+	return p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
+}
+
 // Signal sends a signal. A process that has ended already is not an error.
 func (p *Process) Signal(sig os.Signal) error {
 	err := p.cmd.Process.Signal(sig)

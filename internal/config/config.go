@@ -119,6 +119,10 @@ type Kafka struct {
 	Compression string `yaml:"compression" default:"lz4" oneof:"none gzip snappy lz4 zstd"`
 	// MaxInFlight is the window.
 	MaxInFlight MaxInFlight `yaml:"max_in_flight"`
+	// RequestsPerBroker is how many produce requests may be open at one broker, 1 to 5. While one is open what comes next
+	// gathers for the next, so one is cheapest on a near network; where the round trip to the brokers is long, more keep
+	// the link full.
+	RequestsPerBroker int `yaml:"requests_per_broker" default:"1"`
 }
 
 // MaxInFlight bounds what was read from the slot and is not yet acked. It is the daemon's memory and the most that a

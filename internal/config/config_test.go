@@ -172,7 +172,6 @@ func TestLoadErrors(t *testing.T) {
 		{yaml: "outboxes:\n- {table: public.a}\n", want: []string{"outboxes", "not built in this version yet"}},
 		{yaml: "poison: {policy: skip}\n", want: []string{`poison.policy: "skip" is part of the contract but not built`}},
 		{yaml: "poison: {policy: ignore}\n", want: []string{`"ignore" is unknown; write stop`}},
-		{yaml: "kafka: {requests_per_broker: 5}\n", want: []string{"kafka.requests_per_broker", "not built in this version yet"}},
 		{yaml: "kafka: {tls: {enabled: true}}\n", want: []string{"kafka.tls.enabled", "not built in this version yet"}},
 		{env: "OUTBOXCDC_KAFKA_SASL_PASSWORD=s3cr3t", want: []string{"kafka.sasl.password", "not built in this version yet"}},
 		{env: "OUTBOXCDC_ROUTE_TOPICS=a", want: []string{"OUTBOXCDC_ROUTE_TOPICS: route.topics", "not built"}},

@@ -39,7 +39,6 @@ var reserved = []reservedSetting{
 	{"delivery.position_topic", "outboxcdc.positions"},
 	{"delivery.look_back", 10000},
 	{"delivery.fence_wait", 5 * time.Second},
-	{"kafka.requests_per_broker", 1},
 	{"kafka.create_topics.enabled", false},
 	{"kafka.create_topics.partitions", 6},
 	{"kafka.create_topics.replication_factor", 3},

@@ -30,6 +30,7 @@ const (
 const (
 	maxReadInterval  = 100 * time.Millisecond
 	maxReceiveBuffer = 1 << 30
+	maxRequests      = 5
 )
 
 // maxServerTimeout is the largest value of a PostgreSQL setting in milliseconds.
@@ -151,6 +152,10 @@ func (v *validation) kafka(k *Kafka) {
 	}
 	if k.MaxInFlight.Records < 1 {
 		v.report("kafka.max_in_flight.records", fmt.Sprintf("%d leaves no room for a record; write at least 1", k.MaxInFlight.Records))
+	}
+	if k.RequestsPerBroker < 1 || k.RequestsPerBroker > maxRequests {
+		v.report("kafka.requests_per_broker", fmt.Sprintf("%d is out of range; write 1 to %d: a broker recognises the last %d batches of a partition",
+			k.RequestsPerBroker, maxRequests, maxRequests))
 	}
 	if k.MaxInFlight.Bytes < minInFlightBytes {
 		v.report("kafka.max_in_flight.bytes", fmt.Sprintf("%s is too small; write at least %s", k.MaxInFlight.Bytes, ByteSize(minInFlightBytes)))

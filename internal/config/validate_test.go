@@ -70,6 +70,8 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Postgres.ReceiveBuffer = "1KiB" }, `postgres.receive_buffer: 1KiB is out of range; write auto, 0 (the kernel's own) or 4KiB to 1GiB`},
 		{func(c *Config) { c.Postgres.ReceiveBuffer = "-4KiB" }, `postgres.receive_buffer: -4KiB is out of range`},
 		{func(c *Config) { c.Postgres.ReceiveBuffer = "2GiB" }, `postgres.receive_buffer: 2GiB is out of range`},
+		{func(c *Config) { c.Kafka.RequestsPerBroker = 0 }, `kafka.requests_per_broker: 0 is out of range; write 1 to 5`},
+		{func(c *Config) { c.Kafka.RequestsPerBroker = 6 }, `kafka.requests_per_broker: 6 is out of range`},
 		{func(c *Config) { c.Kafka.MaxInFlight.Records = 0 }, `kafka.max_in_flight.records: 0`},
 		{func(c *Config) { c.Kafka.MaxInFlight.Bytes = 65535 }, `kafka.max_in_flight.bytes: 65535B is too small; write at least 64KiB`},
 		{func(c *Config) { c.HTTP.Listen = "" }, ""},

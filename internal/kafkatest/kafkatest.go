@@ -25,6 +25,7 @@ package kafkatest
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -98,13 +99,8 @@ func ForTest(t testing.TB) Cluster {
 // (fails it, with CI=true) on a machine that cannot have one.
 func RealForTest(t testing.TB, o RealOptions) *Real {
 	t.Helper()
-	if err := RealAvailable(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skipf("SKIPPED FOR WANT OF A REAL KAFKA: %v", err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	needReal(t)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	r, err := StartReal(ctx, o)
 	if err != nil {
@@ -112,6 +108,33 @@ func RealForTest(t testing.TB, o RealOptions) *Real {
 	}
 	closeAtEnd(t, r)
 	return r
+}
+
+// RealsForTest is RealForTest for a cluster of n.
+func RealsForTest(t testing.TB, n int, o RealOptions) *Reals {
+	t.Helper()
+	needReal(t)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	c, err := StartReals(ctx, n, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAtEnd(t, c)
+	return c
+}
+
+// startTimeout bounds the fetching and the start of a real Kafka.
+const startTimeout = 3 * time.Minute
+
+func needReal(t testing.TB) {
+	t.Helper()
+	if err := RealAvailable(); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skipf("SKIPPED FOR WANT OF A REAL KAFKA: %v", err)
+	}
 }
 
 // FakeForTest starts a fake, closed at the test's end.
@@ -127,7 +150,7 @@ func FakeForTest(t testing.TB, o FakeOptions) *Fake {
 	return f
 }
 
-func closeAtEnd(t testing.TB, c Cluster) {
+func closeAtEnd(t testing.TB, c io.Closer) {
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Error(err)

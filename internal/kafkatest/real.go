@@ -2,8 +2,6 @@ package kafkatest
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"fmt"
 	"maps"
 	"os"
@@ -36,16 +34,17 @@ type RealOptions struct {
 	QuickStart bool
 	// MaxHeap is Java's -Xmx; empty means 512m.
 	MaxHeap string
+
+	member member // of StartReals' cluster; the zero value is a cluster of one
 }
 
-// Real is Apache Kafka: one process that is broker and controller (KRaft).
+// Real is one process of Apache Kafka that is broker and controller (KRaft).
 type Real struct {
 	node
-	java       string
-	jars       string
-	options    RealOptions
-	controller int   // port
-	proxied    []int // ports that Options.Proxied lead to
+	java    string
+	jars    string
+	options RealOptions
+	proxied []int // ports that Options.Proxied lead to
 }
 
 var _ Cluster = (*Real)(nil)
@@ -77,8 +76,10 @@ func (r *Real) build(ctx context.Context) (err error) {
 	if err := r.place(r.options.Dir, "outboxcdc-kafka-", r.options.Port); err != nil {
 		return err
 	}
-	if r.controller, err = child.FreePort(); err != nil {
-		return err
+	if r.options.member.id == 0 {
+		if r.options.member, err = alone(); err != nil {
+			return err
+		}
 	}
 	for range r.options.Proxied {
 		port, err := child.FreePort()
@@ -116,13 +117,13 @@ func (r *Real) listeners() (listen, advertise, protocol string) {
 }
 
 func (r *Real) writeProperties() error {
-	controller := "127.0.0.1:" + strconv.Itoa(r.controller)
+	m := &r.options.member
 	listen, advertise, protocol := r.listeners()
 	all := map[string]string{
 		"process.roles":                  "broker,controller",
-		"node.id":                        "1",
-		"controller.quorum.voters":       "1@" + controller,
-		"listeners":                      listen + ",CONTROLLER://" + controller,
+		"node.id":                        strconv.Itoa(m.id),
+		"controller.quorum.voters":       m.voters,
+		"listeners":                      listen + ",CONTROLLER://" + m.controller,
 		"advertised.listeners":           advertise,
 		"controller.listener.names":      "CONTROLLER",
 		"listener.security.protocol.map": protocol,
@@ -164,12 +165,9 @@ func (r *Real) writeProperties() error {
 // format gives the data directory its identity, without which Kafka refuses to
 // start.
 func (r *Real) format(ctx context.Context) error {
-	var id [16]byte
-	_, _ = rand.Read(id[:]) // never fails
-	id[0] &= 0x7f           // base64 must not begin with '-', which would be an option
 	cmd := exec.CommandContext(ctx, r.java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData",
 		"-cp", filepath.Join(r.jars, "*"), "kafka.tools.StorageTool",
-		"format", "-t", base64.RawURLEncoding.EncodeToString(id[:]), "-c", r.properties())
+		"format", "-t", r.options.member.cluster, "-c", r.properties())
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("format the data directory: %w; it said:\n%s", err, strings.TrimSpace(string(out)))
 	}

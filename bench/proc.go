@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// tick is the unit of times in /proc: USER_HZ, which is 100 on every Linux that Go runs on.
+const tick = 10 * time.Millisecond
+
+// stat is the line /proc/<pid>/stat behind the command's name, so that index 0 is the process's state.
+func stat(pid int) []string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil
+	}
+	if i := bytes.LastIndexByte(b, ')'); i >= 0 {
+		return strings.Fields(string(b[i+1:]))
+	}
+	return nil
+}
+
+// sum adds fields of stat.
+func sum(fields []string, which ...int) (d time.Duration) {
+	for _, i := range which {
+		if i < len(fields) {
+			n, _ := strconv.ParseInt(fields[i], 10, 64)
+			d += time.Duration(n) * tick
+		}
+	}
+	return d
+}
+
+// cpu is the processor time of a process, all threads; 0 if it is gone.
+func cpu(pid int) time.Duration { return sum(stat(pid), 11, 12) }
+
+// finer is the time of a process of one thread, in better steps than ticks; 0 if it is gone.
+func finer(pid int) time.Duration {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
+	var ns int64
+	_, _ = fmt.Sscan(string(b), &ns)
+	return time.Duration(ns)
+}
+
+// family is the time of a process and all its children, those that have ended included.
+func family(pid int) time.Duration {
+	d := sum(stat(pid), 11, 12, 13, 14)
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, list := range lists {
+		b, _ := os.ReadFile(list)
+		for _, f := range strings.Fields(string(b)) {
+			if child, err := strconv.Atoi(f); err == nil {
+				d += cpu(child)
+			}
+		}
+	}
+	return d
+}
+
+// own is the time of this process.
+func own() time.Duration {
+	var r syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r)
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
+// busy is the time that all processors were not idle, or stolen from this machine.
+func busy() time.Duration {
+	b, _ := os.ReadFile("/proc/stat")
+	line, _, _ := strings.Cut(string(b), "\n")
+	return sum(strings.Fields(line), 1, 2, 3, 6, 7, 8)
+}
+
+// peakRSS is the most memory that a process has had resident, in bytes.
+func peakRSS(pid int) int64 { return statusBytes(pid, "VmHWM") }
+
+// rss is what it has now.
+func rss(pid int) int64 { return statusBytes(pid, "VmRSS") }
+
+func statusBytes(pid int, name string) int64 {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, name+":"); ok {
+			var kib int64
+			_, _ = fmt.Sscan(rest, &kib)
+			return kib << 10
+		}
+	}
+	return 0
+}
+
+// account is what everybody has used since it was opened.
+type account struct {
+	at           time.Time
+	busy, own    time.Duration
+	server, kafk time.Duration
+	postmaster   int
+	broker       int
+}
+
+func open(postmaster, broker int) *account {
+	return &account{
+		at: time.Now(), busy: busy(), own: own(), server: family(postmaster), kafk: cpu(broker),
+		postmaster: postmaster, broker: broker,
+	}
+}
+
+// usage is what a run took.
+type usage struct {
+	Seconds   float64 `json:"seconds"`
+	Client    float64 `json:"client_cpu_seconds"` // the daemon, or who takes its place
+	Walsender float64 `json:"walsender_cpu_seconds"`
+	Server    float64 `json:"postgres_cpu_seconds"` // all of it
+	Broker    float64 `json:"broker_cpu_seconds"`
+	Other     float64 `json:"other_cores"` // used by anything else, on average; a run with much of it is void
+}
+
+// close says what was used; client and walsender are their times since the account was opened.
+func (a *account) close(client, walsender time.Duration) usage {
+	took := time.Since(a.at)
+	server, broker := family(a.postmaster)-a.server, cpu(a.broker)-a.kafk
+	other := busy() - a.busy - (own() - a.own) - server - broker - client
+	return usage{
+		Seconds: took.Seconds(), Client: client.Seconds(), Walsender: walsender.Seconds(), Server: server.Seconds(), Broker: broker.Seconds(),
+		Other: max(0, other.Seconds()/took.Seconds()),
+	}
+}

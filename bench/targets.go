@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+)
+
+// target is what a change may not break, as far as one call of the benchmark can tell. ADR 13 and 14 have the reasons.
+type target struct {
+	what  string
+	bound float64
+	least bool // the figure must be at least, not at most, the bound
+	of    func(*rows) float64
+}
+
+func ratio(load, a, b string, figure func(*drainRow) float64) func(*rows) float64 {
+	return func(r *rows) float64 { return r.of(load, a, figure).median() / r.of(load, b, figure).median() }
+}
+
+func absolute(load string, figure func(*drainRow) float64) func(*rows) float64 {
+	return func(r *rows) float64 { return r.of(load, "outboxcdc", figure).median() }
+}
+
+func worst(figure func(*drainRow) float64) func(*rows) float64 {
+	return func(r *rows) float64 {
+		most := math.NaN()
+		for i := range r.drains {
+			if d := &r.drains[i]; d.Subject == "outboxcdc" && d.Void == "" && !(figure(d) <= most) {
+				most = figure(d)
+			}
+		}
+		return most
+	}
+}
+
+func paced(pace string, figure func(*steadyRow) float64) func(*rows) float64 {
+	return func(r *rows) float64 { return r.paceOf(pace, figure).median() }
+}
+
+func p50(s *steadyRow) float64         { return s.Commit.P50 }
+func p99(s *steadyRow) float64         { return s.Commit.P99 }
+func daemonShare(s *steadyRow) float64 { return s.Daemon * 100 }
+
+// targets of ../docs; the names are those of loads and subjects.
+var targets = []target{
+	{"s1: rate ÷ pg_recvlogical's", 2.0, true, ratio("s1", "outboxcdc", "pg_recvlogical", rate)},
+	{"s100: rate ÷ pg_recvlogical's", 1.8, true, ratio("s100", "outboxcdc", "pg_recvlogical", rate)},
+	{"s1: rate ÷ without a sink", 0.85, true, ratio("s1", "outboxcdc", "no sink", rate)},
+	{"s100: rate ÷ without a sink", 0.85, true, ratio("s100", "outboxcdc", "no sink", rate)},
+	{"s1: CPU-s/M", 2.5, false, absolute("s1", client)},
+	{"s100: CPU-s/M", 1.8, false, absolute("s100", client)},
+	{"k100: CPU-s/M", 3.2, false, absolute("k100", client)},
+	{"s1: walsender's CPU ÷ for pg_recvlogical", 0.5, false, ratio("s1", "outboxcdc", "pg_recvlogical", walsender)},
+	{"s100: walsender's CPU ÷ for pg_recvlogical", 0.55, false, ratio("s100", "outboxcdc", "pg_recvlogical", walsender)},
+	{"k100: walsender's CPU ÷ for pg_recvlogical", 0.65, false, ratio("k100", "outboxcdc", "pg_recvlogical", walsender)},
+	{"s1M: walsender's CPU ÷ for pg_recvlogical", 0.65, false, ratio("s1M", "outboxcdc", "pg_recvlogical", walsender)},
+	{"allocations per event, worst load", 1.0, false, worst(allocs)},
+	{"peak RSS, worst load, MB", 128, false, func(r *rows) float64 { return worst(memory)(r) * 1.048576 }},
+	{"1,000/s: p50, ms", 6, false, paced("1,000/s", p50)},
+	{"1,000/s: p99, ms", 20, false, paced("1,000/s", p99)},
+	{"1,000/s: % of a core", 10, false, paced("1,000/s", daemonShare)},
+	{"1,000/s, read_interval 0: p50, ms", 1.5, false, paced("1,000/s, read_interval 0", p50)},
+	{"1,000/s, read_interval 0: p99, ms", 6, false, paced("1,000/s, read_interval 0", p99)},
+	{"1,000/s: visible → confirmed, worst, ms", 1000, false, paced("1,000/s", func(s *steadyRow) float64 { return s.Confirm.Max })},
+	{"50/s: visible → confirmed, worst, ms", 1000, false, paced("50/s", func(s *steadyRow) float64 { return s.Confirm.Max })},
+	{"idle: % of a core", 0.5, false, paced("idle", daemonShare)},
+	{"start to first record, ms", 300, false, func(r *rows) float64 { return r.firsts().median() }},
+	{"memory, last third ÷ first third of the long drain", 1.1, false, func(r *rows) float64 {
+		if len(r.memory) < 3 {
+			return math.NaN()
+		}
+		return r.third(2) / r.third(0)
+	}},
+}
+
+// targets prints how those fare of which the figures are there.
+func (r *rows) targets(w io.Writer) {
+	fmt.Fprint(w, "\n### Targets\n\n| what | target | measured | |\n| --- | --- | --- | --- |\n")
+	for _, t := range targets {
+		got := t.of(r)
+		if math.IsNaN(got) {
+			continue
+		}
+		sign, met := "≤", got <= t.bound
+		if t.least {
+			sign, met = "≥", got >= t.bound
+		}
+		verdict := "met"
+		if !met {
+			verdict = "**missed**"
+		}
+		fmt.Fprintf(w, "| %s | %s %g | %.2f | %s |\n", t.what, sign, t.bound, got, verdict)
+	}
+}

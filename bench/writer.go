@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// writerRow is one run of pgbench.
+type writerRow struct {
+	Kind    string    `json:"kind"` // "writer"
+	What    string    `json:"what"`
+	Round   int       `json:"round"`
+	Began   time.Time `json:"began"`
+	Rate    int       `json:"rate"` // transactions a second, asked for
+	Latency float64   `json:"latency_ms"`
+	TPS     float64   `json:"tps"`
+	Other   float64   `json:"busy_cores"` // of everything, so that one sees how much was to spare
+}
+
+// bill is what the writer's transaction consists of.
+type bill struct {
+	what    string
+	sql     string
+	drained bool
+}
+
+const business = `UPDATE account SET balance = balance + 1 WHERE id = :id;` + "\n" + `INSERT INTO other VALUES (DEFAULT, repeat('x', 100));` + "\n"
+
+const outboxRow = `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('t0', :id, 'Changed', '{"a": "` + filler + `"}');` + "\n"
+
+const filler = "0123456789 abcdefghijklmnopqrstuvwxyz 0123456789 abcdefghijklmnopqrstuvwxyz 0123456789 abcdefghijklmnopqrstuvwxyz 0123456789 abcdefghijklmnopqrstuvwxyz 0123456789 abcdefghijk"
+
+var bills = []bill{
+	{what: "business only", sql: business},
+	{what: "+ one more business row", sql: business + `INSERT INTO other VALUES (DEFAULT, repeat('y', 200));` + "\n"},
+	{what: "+ outbox row", sql: business + outboxRow},
+	{what: "+ outbox row, drained by outboxcdc", sql: business + outboxRow, drained: true},
+	{what: "+ logical message", sql: business + `SELECT pg_logical_emit_message(true, 'outbox', '{"a": "` + filler + `"}');` + "\n"},
+}
+
+// writerRate is slow enough to leave a core to spare on two.
+const writerRate = 400
+
+// writer measures what the outbox costs those who write.
+func (b *bench) writer(ctx context.Context, o *options) error {
+	pgbench, err := findPgbench()
+	if err != nil {
+		return err
+	}
+	for round := 1; round <= b.rounds; round++ {
+		for _, w := range bills {
+			row, err := b.bill(ctx, pgbench, &w, o.seconds)
+			if err != nil {
+				return fmt.Errorf("%s: %w", w.what, err)
+			}
+			row.Round = round
+			if err := b.out.add(row); err != nil {
+				return err
+			}
+			b.say("writer %-40s mean %.3f ms at %.0f/s, %.2f cores busy in all", row.What, row.Latency, row.TPS, row.Other)
+		}
+	}
+	return nil
+}
+
+func findPgbench() (string, error) {
+	if path, err := exec.LookPath("pgbench"); err == nil {
+		return path, nil
+	}
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/pgbench")
+	if len(found) == 0 {
+		return "", errors.New("no pgbench: install it (Debian: postgresql)")
+	}
+	return found[len(found)-1], nil
+}
+
+var (
+	latency = regexp.MustCompile(`latency average = ([0-9.]+) ms`)
+	tps     = regexp.MustCompile(`tps = ([0-9.]+)`)
+)
+
+func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Duration) (*writerRow, error) {
+	var v *live
+	l := &load{Name: fmt.Sprintf("writer%d", b.runs+1), PerTx: 1, Payload: 200}
+	var err error
+	if w.drained {
+		if v, err = b.goLive(ctx, nil, nil); err != nil {
+			return nil, err
+		}
+		defer func() { _ = v.end(ctx) }()
+		if err := v.streaming(ctx); err != nil {
+			return nil, err
+		}
+		l = v.run.load
+	} else {
+		b.runs++
+		l.complete()
+		if err := l.prepare(ctx, b.pg); err != nil {
+			return nil, err
+		}
+		defer func() { _ = b.drop(ctx, l) }()
+	}
+	err = b.pg.Exec(ctx, l.database(), `DROP TABLE other`, `CREATE TABLE other (n bigserial PRIMARY KEY, filler text)`,
+		`CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL)`, `INSERT INTO account SELECT i, 0 FROM generate_series(1, 10000) i`,
+		`ALTER DATABASE `+l.database()+` SET synchronous_commit = on`)
+	if err != nil {
+		return nil, err
+	}
+	script := filepath.Join(b.dir, "script.sql")
+	if err := os.WriteFile(script, []byte("\\set id random(1, 10000)\nBEGIN;\n"+w.sql+"COMMIT;\n"), 0o644); err != nil {
+		return nil, err
+	}
+	begun, before := time.Now(), busy()
+	cmd := exec.CommandContext(ctx, pgbench, "-n", "-M", "prepared", "-c", "4", "-j", "2", "-R", strconv.Itoa(writerRate),
+		"-T", strconv.Itoa(int(lasts.Seconds())), "-f", script, b.pg.SuperURL(l.database()))
+	cmd.Env = clean()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
+	}
+	row := &writerRow{Kind: "writer", What: w.what, Began: begun, Rate: writerRate, Other: (busy() - before).Seconds() / time.Since(begun).Seconds()}
+	for re, to := range map[*regexp.Regexp]*float64{latency: &row.Latency, tps: &row.TPS} {
+		m := re.FindSubmatch(out)
+		if m == nil {
+			return nil, fmt.Errorf("pgbench did not say its %s:\n%s", re, out)
+		}
+		if *to, err = strconv.ParseFloat(string(m[1]), 64); err != nil {
+			return nil, err
+		}
+	}
+	return row, nil
+}
