@@ -150,6 +150,7 @@ func (p *prover) stages() []stage {
 	return []stage{
 		{"simulator", []string{"OUTBOXCDC_TEST_SIM=" + strconv.Itoa(simSeconds) + "s"}, []string{"go", "test", "-json", "-count=1", "-timeout", "20m", "-run", "^TestSim", "./relay"}},
 		suiteStage,
+		{"cluster", suiteStage.env, []string{"go", "test", "-json", "-count=1", "-timeout", "20m", "-run", "^TestThreeNodes$", "./kafka"}},
 		{"mutants", nil, []string{"go", "run", "./test/mutants", "-json", filepath.Join(p.dir, "mutants.json")}},
 	}
 }

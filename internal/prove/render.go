@@ -54,6 +54,16 @@ type simulation struct {
 	Passed  bool           `json:"passed"`
 }
 
+// clusterFault is one test of the sink on three brokers, as kafka writes it into cluster.jsonl.
+type clusterFault struct {
+	Fault    string  `json:"fault"`
+	Requests int     `json:"requests"`
+	Records  int     `json:"records"`
+	Resent   int     `json:"resent"`
+	Seconds  float64 `json:"seconds"`
+	Passed   bool    `json:"passed"`
+}
+
 // mutant is one entry of mutants.json, as test/mutants writes it.
 type mutant struct {
 	Name     string  `json:"name"`
@@ -68,6 +78,7 @@ type report struct {
 	run
 	Rows    []row
 	Sims    []simulation
+	Cluster []clusterFault
 	Mutants []mutant
 }
 
@@ -77,6 +88,7 @@ func load(dir string) (*report, error) {
 	err := errors.Join(
 		lines(filepath.Join(dir, "proof.jsonl"), &r.Rows),
 		lines(filepath.Join(dir, "simulator.jsonl"), &r.Sims),
+		lines(filepath.Join(dir, "cluster.jsonl"), &r.Cluster),
 	)
 	b, readErr := os.ReadFile(filepath.Join(dir, "mutants.json"))
 	switch {
@@ -160,6 +172,14 @@ func (r *report) gaps() []error {
 			seen[id] = true
 		}
 	}
+	for _, c := range r.Cluster {
+		if !c.Passed {
+			gaps = append(gaps, fmt.Errorf("three brokers, %s, %d requests: failed", c.Fault, c.Requests))
+		}
+	}
+	if len(r.Cluster) == 0 && !r.Short {
+		gaps = append(gaps, errors.New("the cluster of three brokers left no result"))
+	}
 	for _, id := range covered() {
 		if !seen[id] {
 			gaps = append(gaps, fmt.Errorf("%s was not run", id))
@@ -202,6 +222,7 @@ func (r *report) markdown() string {
 		}
 	}
 	r.faults(say)
+	r.cluster(say)
 	r.simulator(say)
 	r.mutants(say)
 	say("\n## What is not covered, and why\n")
@@ -241,6 +262,24 @@ func (r *report) faults(say func(string, ...any)) {
 		}
 		say("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |", w.Faults, cell(w.Done), w.Postgres, w.Kafka,
 			counts[0], counts[1], counts[2], counts[3], counts[4], secondsOf(w.Recovery), mebibytes(w.PeakRSS), mebibytes(w.WALHeld), cell(remarks))
+	}
+}
+
+func (r *report) cluster(say func(string, ...any)) {
+	if len(r.Cluster) == 0 {
+		return
+	}
+	say("\n## Three brokers\n")
+	say("The sink alone, within one session, on three real nodes with three replicas of which two must be in sync. None is missing,")
+	say("repeated, out of order, or acknowledged out of order.\n")
+	say("| fault | requests open | records | batches sent again | took |")
+	say("| --- | ---: | ---: | ---: | ---: |")
+	for _, c := range r.Cluster {
+		fault := c.Fault
+		if !c.Passed {
+			fault += " **FAILED**"
+		}
+		say("| %s | %d | %d | %d | %s |", cell(fault), c.Requests, c.Records, c.Resent, secondsOf(c.Seconds))
 	}
 }
 
