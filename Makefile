@@ -82,6 +82,11 @@ prove: ## every fault in full length, simulator and mutants; writes docs/proof.m
 	@CGO_ENABLED=0 $(GO) build -o bin/prove ./internal/prove
 	@exec bin/prove $(if $(RUN),-run '$(RUN)') $(if $(AGAIN),-again) $(if $(SHORT),-short) $(if $(SEED),-seed '$(SEED)')
 
+.PHONY: bench
+bench: build ## the built binary next to yardsticks, on servers of its own (WHAT="drain links steady writer growth", ARGS="-rounds 3 -scale 1 …", OUT=file; BENCH_DEBEZIUM=1)
+	@CGO_ENABLED=0 $(GO) build -o bin/bench ./bench
+	@exec bin/bench -binary bin/outboxcdc -o '$(or $(OUT),bin/bench.jsonl)' $(ARGS) $(or $(WHAT),drain)
+
 .PHONY: history
 history: bin/testrun ## judge stored histories again (FILE=file or folder; default: those of the last `make prove`)
 	@OUTBOXCDC_TEST_HISTORY='$(abspath $(or $(FILE),bin/proof/history))' OUTBOXCDC_TEST_FAKE_KAFKA=1 CI= $(GO) test -json -count=1 -run '^TestStoredHistory$$' ./test/integration | bin/testrun

@@ -72,21 +72,14 @@ func (b *bench) growth(ctx context.Context, o *options) error {
 		saved := b.settings
 		b.settings = append(append([]string{}, saved...), p.settings...)
 		for round := 1; round <= b.rounds; round++ {
-			for try := 1; ; try++ {
-				row, err := b.drainOnce(ctx, &l, &subjects[0])
-				if err != nil {
-					return fmt.Errorf("%s %d: %w", p.axis, p.value, err)
-				}
+			row, err := b.undisturbed(ctx, &l, &subjects[0], func(row *drainRow) error {
 				row.Kind, row.Round = "growth", round
-				if err := b.out.add(growthRow{"growth", p.axis, p.value, row}); err != nil {
-					return err
-				}
-				b.say("  %8.0f events/s, CPU-s/M %5.2f walsender %5.2f broker %5.2f, %4d MiB, other %.2f cores %s", row.rate(),
-					row.perMillion(row.Client), row.perMillion(row.Walsender), row.perMillion(row.Broker), row.PeakRSS>>20, row.Other, row.Void)
-				if row.Void == "" || !row.disturbed() || try == tries {
-					break
-				}
+				return b.out.add(growthRow{"growth", p.axis, p.value, row})
+			})
+			if err != nil {
+				return fmt.Errorf("%s %d: %w", p.axis, p.value, err)
 			}
+			b.say("  %s", b.line(row))
 		}
 		b.settings = saved
 		if err := b.drop(ctx, &l); err != nil {

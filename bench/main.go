@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/outboxcdc/outboxcdc/internal/debezium"
 	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
 	"github.com/outboxcdc/outboxcdc/internal/pgtest"
 )
@@ -29,8 +30,9 @@ type bench struct {
 	recvlogical string
 	major       string
 	rounds      int
-	only        *regexp.Regexp // subjects
-	settings    []string       // further environment of the daemon
+	only        *regexp.Regexp          // subjects
+	settings    []string                // further environment of the daemon
+	way         func(url string) string // how the daemon gets to the server, if not straight
 	pg          *pgtest.Server
 	kafka       kafkatest.Cluster
 	out         *results
@@ -56,6 +58,7 @@ func main() {
 // parts are what can be measured.
 var parts = map[string]func(*bench, context.Context, *options) error{
 	"drain":  func(b *bench, ctx context.Context, o *options) error { return b.drain(ctx, o.loads) },
+	"links":  func(b *bench, ctx context.Context, o *options) error { return b.link(ctx, o) },
 	"steady": func(b *bench, ctx context.Context, o *options) error { return b.steady(ctx, o) },
 	"writer": func(b *bench, ctx context.Context, o *options) error { return b.writer(ctx, o) },
 	"growth": func(b *bench, ctx context.Context, o *options) error { return b.growth(ctx, o) },
@@ -123,7 +126,7 @@ func measured(ctx context.Context, args []string) error {
 	for _, w := range what {
 		part := parts[w]
 		if part == nil {
-			return fmt.Errorf("there is no part %q: drain, steady, writer, growth, report, plot", w)
+			return fmt.Errorf("there is no part %q: drain, links, steady, writer, growth, report, plot", w)
 		}
 		if err := part(b, ctx, o); err != nil {
 			return err
@@ -144,6 +147,12 @@ func (b *bench) start(ctx context.Context) (err error) {
 	}
 	if b.dir, err = os.MkdirTemp("", "outboxcdc-bench-"); err != nil {
 		return err
+	}
+	if os.Getenv("BENCH_DEBEZIUM") != "" {
+		if err := debezium.Available(); err != nil {
+			return err
+		}
+		subjects = append(subjects, rival)
 	}
 	if b.recvlogical, err = findRecvlogical(); err != nil {
 		b.say("WITHOUT pg_recvlogical: %v", err)

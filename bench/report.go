@@ -23,6 +23,7 @@ type rows struct {
 	loads   []load
 	drains  []drainRow
 	growth  []growthRow
+	links   []linkRow
 	memory  []memoryRow
 	steady  []steadyRow
 	first   []firstRow
@@ -62,6 +63,9 @@ func (r *rows) take(kind string, line []byte) error {
 	case "growth":
 		r.growth = append(r.growth, growthRow{drainRow: &drainRow{}})
 		return json.Unmarshal(line, &r.growth[len(r.growth)-1])
+	case "link":
+		r.links = append(r.links, linkRow{drainRow: &drainRow{}})
+		return json.Unmarshal(line, &r.links[len(r.links)-1])
 	case "memory":
 		return another(&r.memory, line)
 	case "steady":
@@ -150,6 +154,7 @@ func report(path string, w io.Writer) error {
 	fmt.Fprintf(w, "%s: outboxcdc %s, PostgreSQL %s, Kafka %s, %s, %d cores of %s, Linux %s%s\n", m.Began.UTC().Format("2006-01-02 15:04"), m.Commit,
 		m.Postgres, m.Kafka, m.Go, m.Cores, m.CPU, m.Kernel, strings.Join(append([]string{""}, m.Settings...), ", "))
 	r.drainTable(w)
+	r.linkTable(w)
 	r.steadyTable(w)
 	r.writerTable(w)
 	r.growthTable(w)
@@ -166,7 +171,7 @@ func (r *rows) drainTable(w io.Writer) {
 		"| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, l := range r.loads {
 		base := r.of(l.Name, "pg_recvlogical", rate).median()
-		for _, s := range subjects {
+		for _, s := range everybody() {
 			speed := r.of(l.Name, s.Name, rate)
 			void, wrong := r.void(l.Name, s.Name)
 			if len(speed) == 0 && void == 0 {
@@ -183,6 +188,33 @@ func (r *rows) drainTable(w io.Writer) {
 			fmt.Fprintf(w, "| %s: %s | %s | %s | %.2f × | %s | %s | %s | %s | %s | %s | %d |\n", l.Name, l.About, s.Name, speed.text("%.0f"), speed.median()/base,
 				r.of(l.Name, s.Name, client).text("%.2f"), r.of(l.Name, s.Name, walsender).text("%.2f"), sent, r.of(l.Name, s.Name, memory).text("%.0f"),
 				alloc.text("%.2f"), counted, void)
+		}
+	}
+}
+
+func (r *rows) linkOf(load, link, interval string, figure func(*drainRow) float64) (s series) {
+	for _, l := range r.links {
+		if l.Load == load && l.Link == link && l.Reads == interval && l.Void == "" {
+			s = append(s, figure(l.drainRow))
+		}
+	}
+	return s
+}
+
+func (r *rows) linkTable(w io.Writer) {
+	if len(r.links) == 0 {
+		return
+	}
+	fmt.Fprint(w, "\n### Links to the server\n\nThe daemon alone; CPU in seconds per million events.\n\n"+
+		"| rows per transaction | link | read_interval | events/s | CPU | walsender |\n| --- | --- | --- | --- | --- | --- |\n")
+	for _, load := range []string{"link1", "link100"} {
+		for _, link := range links {
+			for _, interval := range intervals {
+				of := func(figure func(*drainRow) float64, format string) string {
+					return r.linkOf(load, link, interval, figure).text(format)
+				}
+				fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s |\n", strings.TrimPrefix(load, "link"), link, interval, of(rate, "%.0f"), of(client, "%.2f"), of(walsender, "%.2f"))
+			}
 		}
 	}
 }

@@ -26,15 +26,19 @@ type subject struct {
 	Name  string
 	About string
 	kafka bool // delivers
+	stays bool // does not end by itself
 	start func(b *bench, r *run) error
 }
 
 var subjects = []subject{
-	{Name: "outboxcdc", About: "the built binary, default settings", kafka: true, start: startDaemon},
+	{Name: "outboxcdc", About: "the built binary, default settings", kafka: true, stays: true, start: startDaemon},
 	{Name: "pg_recvlogical", About: "the server's own client, to /dev/null", start: startRecvlogical},
 	{Name: "no sink", About: "our stream, decoder and router, records thrown away", start: startChild("nosink")},
 	{Name: "plain", About: "pgconn, pglogrepl's messages, AsyncProducer as it comes", kafka: true, start: startChild("plain")},
 }
+
+// ourSubjects are without the rival.
+const ourSubjects = 4
 
 // run is one drain of one load by one subject.
 type run struct {
@@ -73,8 +77,12 @@ func startDaemon(b *bench, r *run) (err error) {
 
 // daemonEnv is what has to be set; all else has its default.
 func (b *bench) daemonEnv(database, slot, topic, listen string) []string {
+	url := b.pg.SuperURL(database)
+	if b.way != nil {
+		url = b.way(url)
+	}
 	return append([]string{
-		"OUTBOXCDC_POSTGRES_URL=" + b.pg.SuperURL(database),
+		"OUTBOXCDC_POSTGRES_URL=" + url,
 		"OUTBOXCDC_POSTGRES_SLOT=" + slot,
 		"OUTBOXCDC_ROUTE_TOPIC=" + topic,
 		"OUTBOXCDC_KAFKA_BROKERS=" + strings.Join(b.kafka.Brokers(), ","),
@@ -159,7 +167,7 @@ func (r *run) end(ctx context.Context) error {
 			return fmt.Errorf("%s does not end: %w", r.subject.Name, err)
 		}
 	}
-	if err := r.proc.Err(); err != nil {
+	if err := r.proc.Err(); err != nil && r.subject.Name != rivalName { // Java says 143 after SIGTERM
 		return fmt.Errorf("%s ended badly: %w; its log ends with:\n%s", r.subject.Name, err, child.Tail(r.log))
 	}
 	return nil

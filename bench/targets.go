@@ -22,6 +22,13 @@ func absolute(load string, figure func(*drainRow) float64) func(*rows) float64 {
 	return func(r *rows) float64 { return r.of(load, "outboxcdc", figure).median() }
 }
 
+// warmRatio compares our whole run, cold start included, with the second half of Debezium's.
+func warmRatio(load string) func(*rows) float64 {
+	return func(r *rows) float64 {
+		return r.of(load, "outboxcdc", rate).median() / r.of(load, rivalName, func(d *drainRow) float64 { return d.Warm }).median()
+	}
+}
+
 func worst(figure func(*drainRow) float64) func(*rows) float64 {
 	return func(r *rows) float64 {
 		most := math.NaN()
@@ -46,6 +53,10 @@ func daemonShare(s *steadyRow) float64 { return s.Daemon * 100 }
 var targets = []target{
 	{"s1: rate ÷ pg_recvlogical's", 2.0, true, ratio("s1", "outboxcdc", "pg_recvlogical", rate)},
 	{"s100: rate ÷ pg_recvlogical's", 1.8, true, ratio("s100", "outboxcdc", "pg_recvlogical", rate)},
+	{"s1: rate ÷ Debezium's, warmed up", 2.0, true, warmRatio("s1")},
+	{"s100: rate ÷ Debezium's, warmed up", 2.0, true, warmRatio("s100")},
+	{"s1: CPU ÷ Debezium's", 0.1, false, ratio("s1", "outboxcdc", rivalName, client)},
+	{"s100: CPU ÷ Debezium's", 0.1, false, ratio("s100", "outboxcdc", rivalName, client)},
 	{"s1: rate ÷ without a sink", 0.85, true, ratio("s1", "outboxcdc", "no sink", rate)},
 	{"s100: rate ÷ without a sink", 0.85, true, ratio("s100", "outboxcdc", "no sink", rate)},
 	{"s1: CPU-s/M", 2.5, false, absolute("s1", client)},
@@ -57,6 +68,9 @@ var targets = []target{
 	{"s1M: walsender's CPU ÷ for pg_recvlogical", 0.65, false, ratio("s1M", "outboxcdc", "pg_recvlogical", walsender)},
 	{"allocations per event, worst load", 1.0, false, worst(allocs)},
 	{"peak RSS, worst load, MB", 128, false, func(r *rows) float64 { return worst(memory)(r) * 1.048576 }},
+	{"TLS to Postgres: rate ÷ without", 0.7, true, func(r *rows) float64 {
+		return r.linkOf("link100", links[1], intervals[0], rate).median() / r.linkOf("link100", links[0], intervals[0], rate).median()
+	}},
 	{"1,000/s: p50, ms", 6, false, paced("1,000/s", p50)},
 	{"1,000/s: p99, ms", 20, false, paced("1,000/s", p99)},
 	{"1,000/s: % of a core", 10, false, paced("1,000/s", daemonShare)},

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/outboxcdc/outboxcdc/internal/child"
+	"github.com/outboxcdc/outboxcdc/internal/maven"
 )
 
 // RealOptions says what broker is wanted. The zero value is good.
@@ -67,7 +68,7 @@ func StartReal(ctx context.Context, o RealOptions) (*Real, error) {
 }
 
 func (r *Real) build(ctx context.Context) (err error) {
-	if r.java, err = findJava(); err != nil {
+	if r.java, err = maven.Java(); err != nil {
 		return err
 	}
 	if r.jars, err = FetchReal(ctx); err != nil {

@@ -23,6 +23,7 @@ func TestGapsAreSaid(t *testing.T) {
 		}
 		write("proof.jsonl", strings.Join(rows, "\n"))
 		write("simulator.jsonl", `{"test":"TestSim","done":"random runs.","faults":"F02","runs":1000,"seconds":2,"reached":{"x":3},"passed":true}`)
+		write("cluster.jsonl", `{"fault":"elections","requests":1,"records":9,"resent":2,"seconds":3,"passed":true}`)
 		write("mutants.json", `[{"name":"m","rule":"r","killed_by":"relay.TestSim","seconds":1}]`)
 		r, err := load(dir)
 		if err != nil {
@@ -46,14 +47,16 @@ func TestGapsAreSaid(t *testing.T) {
 		t.Error("a whole run calls itself no proof")
 	}
 	for want, spoil := range map[string]func(*report){
-		"F76 was not run":               func(r *report) { r.Rows = r.Rows[:len(r.Rows)-2] },
-		"TestF21 failed (F21)":          func(r *report) { r.Rows[18].Passed, r.Rows[18].Faults, r.Rows[18].Test = false, "F21", "TestF21" },
-		"the simulator left no result":  func(r *report) { r.Sims = nil },
-		"the mutants left no result":    func(r *report) { r.Mutants = nil },
-		"mutant m survived":             func(r *report) { r.Mutants[0].Survived = true },
-		"simulator test TestSim failed": func(r *report) { r.Sims[0].Passed = false },
-		"TestF03 has 1 missing":         func(r *report) { r.Rows[2].Missing = 1 },
-		"TestF03 has 1 out of order":    func(r *report) { r.Rows[2].OutOfOrder = 1 },
+		"F76 was not run":                             func(r *report) { r.Rows = r.Rows[:len(r.Rows)-2] },
+		"TestF21 failed (F21)":                        func(r *report) { r.Rows[18].Passed, r.Rows[18].Faults, r.Rows[18].Test = false, "F21", "TestF21" },
+		"the simulator left no result":                func(r *report) { r.Sims = nil },
+		"the mutants left no result":                  func(r *report) { r.Mutants = nil },
+		"the cluster of three brokers left no result": func(r *report) { r.Cluster = nil },
+		"elections, 1 requests: failed":               func(r *report) { r.Cluster[0].Passed = false },
+		"mutant m survived":                           func(r *report) { r.Mutants[0].Survived = true },
+		"simulator test TestSim failed":               func(r *report) { r.Sims[0].Passed = false },
+		"TestF03 has 1 missing":                       func(r *report) { r.Rows[2].Missing = 1 },
+		"TestF03 has 1 out of order":                  func(r *report) { r.Rows[2].OutOfOrder = 1 },
 	} {
 		r := whole()
 		spoil(r)
