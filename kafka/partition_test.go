@@ -363,6 +363,10 @@ func TestRequestSize(t *testing.T) {
 		codes := make([]sarama.KError, len(req.batches))
 		b.say(req, codes...)
 	}
+	b.put(0, 1)
+	if w := b.request().wire; w.RequiredAcks != sarama.WaitForAll || w.Timeout != int32(b.cluster.cfg.ProduceTimeout.Milliseconds()) || w.TransactionalID != nil {
+		t.Errorf("the request asks for acks=%d within %d ms, transactional id %v", w.RequiredAcks, w.Timeout, w.TransactionalID)
+	}
 	if large != 1 {
 		t.Errorf("the large record went with %d batches", large)
 	}

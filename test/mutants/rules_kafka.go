@@ -1,7 +1,8 @@
 package main
 
 var (
-	producerAlone = suite{"./kafka", "^(TestSaramaConfig|TestMurmur2IsJavas|TestNoAckLeapsOverAHole|TestAckOutOfOrderEndsTheSession)$"}
+	producerAlone = suite{"./kafka", "^(TestSaramaConfig|TestMurmur2IsJavas)$"}
+	batches       = suite{"./kafka", "^(TestBatchRoundTrip|TestNoAckLeapsOverAHole|TestResend|TestEndsTheSession|TestAckOutOfOrderEndsTheSession|TestFirstBatchFliesAlone|TestLeaderMoves|TestSequenceWraps|TestRequestSize)$"}
 	producerFaked = suite{"./kafka", "^(TestRefusedBatch|TestBudgetSpent|TestPartitionsPinned|TestCloseDrains|TestSilentAfterClose)$"}
 	inOrder       = suite{"./kafka", "^TestOrderUnderFaults$"}
 )
@@ -10,29 +11,67 @@ var (
 var producing = []mutant{
 	{
 		name: "requeue-on-error",
-		rule: "A record that failed is sent again behind those that were sent since.",
+		rule: "A batch that failed is sent again behind those that were sent since.",
 		edits: []edit{{
-			"kafka/lane.go", "	defer p.inflight.Add(-1)\n	if l.bad != nil",
-			`	if k.class != refused {
-		l.enqueue(m)
-		return
-	}
-	defer p.inflight.Add(-1)
-	if l.bad != nil`,
+			"kafka/partition.go", "		part.held, part.cause = true, err\n", "		part.queue = append(slices.Delete(part.queue, 0, 1), b)\n",
 		}},
-		tests: []suite{producerAlone, producerFaked},
+		tests: []suite{batches},
 	},
 	{
-		name:  "producer-errors-ignored",
-		rule:  "An error of the producer is counted, and the record is done.",
-		edits: []edit{{"kafka/lane.go", "			l.failed(e.Msg.Metadata.(*message), e.Err)\n", "			l.p.acked(e.Msg.Metadata.(*message))\n"}},
-		tests: []suite{producerFaked},
+		name: "resent-under-new-numbers",
+		rule: "What is sent again gets new sequence numbers, as what is sent first does.",
+		edits: []edit{{
+			"kafka/partition.go", "	part.held, part.cause = false, nil\n",
+			"	part.held, part.cause = false, nil\n	for _, b := range part.queue {\n		b.sealed, b.recordPtrs, b.headerPtrs = false, nil, nil\n	}\n",
+		}},
+		tests: []suite{batches, inOrder},
 	},
 	{
-		name:  "holes-are-none",
-		rule:  "An ack is an ack, whether or not the record in front of it has one.",
-		edits: []edit{{"kafka/producer.go", "if next := part.acked.Load(); m.seq != next {", "if next := part.acked.Load(); m.seq < next {"}},
-		tests: []suite{producerAlone},
+		name: "producer-errors-ignored",
+		rule: "An error of the producer is counted, and the batch is done.",
+		edits: []edit{{
+			"kafka/partition.go", "	default:\n		p.giveUp(b, err)\n", "	default:\n		part.queue = slices.Delete(part.queue, 0, 1)\n		p.done = append(p.done, b)\n",
+		}},
+		tests: []suite{batches, producerFaked},
+	},
+	{
+		name: "holes-are-none",
+		rule: "An ack is an ack, whether or not the batch in front of it has one.",
+		edits: []edit{{
+			"kafka/partition.go", "	case err == nil && behind:\n",
+			"	case err == nil && behind:\n		part.queue = slices.DeleteFunc(part.queue, func(x *batch) bool { return x == b })\n		p.done = append(p.done, b)\n",
+		}},
+		tests: []suite{batches},
+	},
+	{
+		name:  "not-idempotent",
+		rule:  "Batches need no numbers: a connection keeps their order.",
+		edits: []edit{{"kafka/batch.go", "ProducerID: id.producer, ProducerEpoch: id.epoch, FirstSequence: id.sequence,", "ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1,"}},
+		tests: []suite{batches, inOrder},
+	},
+	{
+		name:  "acks-one",
+		rule:  "The leader's word is enough.",
+		edits: []edit{{"kafka/node.go", "sarama.WaitForAll", "sarama.WaitForLocal"}},
+		tests: []suite{batches},
+	},
+	{
+		name:  "first-batch-in-company",
+		rule:  "Five batches may be under way from the first on.",
+		edits: []edit{{"kafka/partition.go", " &&\n		(part.known || part.flying == 0)\n", "\n"}},
+		tests: []suite{batches},
+	},
+	{
+		name:  "two-leaders-at-once",
+		rule:  "A new leader gets what is next at once; the old one will answer some time.",
+		edits: []edit{{"kafka/partition.go", "	if part.flying > 0 {\n		return\n	}\n	if part.leader != part.wanted {", "	if part.leader != part.wanted {"}},
+		tests: []suite{batches},
+	},
+	{
+		name:  "sequence-wraps-too-early",
+		rule:  "Behind 2³¹-2 comes 0.",
+		edits: []edit{{"kafka/batch.go", "& (1<<31 - 1))", "% (1<<31 - 1))"}},
+		tests: []suite{batches},
 	},
 	{
 		name:  "live-partition-count",
@@ -53,30 +92,6 @@ var producing = []mutant{
 			"kafka/murmur2.go", "	return (murmur2(key) & 0x7fffffff) % count\n", "	h := murmur2(key)\n	return max(h, -h) % count\n",
 		}},
 		tests: []suite{producerAlone},
-	},
-	{
-		name:  "not-idempotent",
-		rule:  "Retries do not repeat or reorder anything that matters.",
-		edits: []edit{{"kafka/cluster.go", "conf.Producer.Idempotent = true", "conf.Producer.Idempotent = false"}},
-		tests: []suite{inOrder, producerAlone},
-	},
-	{
-		name: "acks-one",
-		rule: "The leader's word is enough.",
-		edits: []edit{
-			{"kafka/cluster.go", "conf.Producer.Idempotent = true", "conf.Producer.Idempotent = false"},
-			{"kafka/cluster.go", "sarama.WaitForAll", "sarama.WaitForLocal"},
-		},
-		tests: []suite{producerAlone},
-	},
-	{
-		name: "five-open-requests",
-		rule: "More requests at a time are faster, and sarama keeps their order.",
-		edits: []edit{
-			{"kafka/cluster.go", "conf.Producer.Idempotent = true", "conf.Producer.Idempotent = false"},
-			{"kafka/cluster.go", "conf.Net.MaxOpenRequests = 1", "conf.Net.MaxOpenRequests = 5"},
-		},
-		tests: []suite{inOrder, producerAlone},
 	},
 	{
 		name:  "topics-made-by-asking",
