@@ -27,6 +27,7 @@ func TestRealKafka(t *testing.T) {
 	t.Run("missing and growing", func(t *testing.T) { realTopics(ctx, t, k) })
 	t.Run("faults", func(t *testing.T) { realFaults(ctx, t, k) })
 	t.Run("sequence wraps", func(t *testing.T) { realWrap(ctx, t, k) })
+	t.Run("quota", func(t *testing.T) { realQuota(ctx, t, k) })
 	t.Run("away", func(t *testing.T) { realAway(ctx, t, k) })
 }
 
@@ -197,6 +198,37 @@ func realWrap(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	}
 	checkAcks(t, l.acks(), 3, total)
 	checkReal(ctx, t, k, "wraps", 3, total)
+}
+
+// realQuota: the broker asks for pauses, which are kept, and refuses nothing.
+func realQuota(ctx context.Context, t *testing.T, k *kafkatest.Real) {
+	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "quota", 3, nil); err != nil {
+		t.Fatal(err)
+	}
+	cfg := realConfig(k)
+	cfg.ClientID, cfg.Compression = "poor", "none"
+	const rate = 400_000
+	if err := kafkatest.SetProducerQuota(ctx, k.Brokers(), cfg.ClientID, rate); err != nil {
+		t.Fatal(err)
+	}
+	c := newTestCluster(t, cfg)
+	p, l := openSession(t, c)
+	waitReady(t, p, "quota")
+	const total, size = 4000, 1000
+	began := time.Now()
+	for n := uint64(1); n <= total; n++ {
+		send(t, p, n, record("quota", fmt.Sprintf("key-%d", n%97), fmt.Sprintf("%08d", n)+big(size-8)))
+	}
+	if err := p.Close(within(60 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	throttled := testutil.ToFloat64(c.metrics.throttle)
+	t.Logf("%d kB in %v at %d kB/s; throttled for %.1f s", total*size/1000, time.Since(began).Round(time.Millisecond), rate/1000, throttled)
+	if throttled == 0 {
+		t.Error("the broker asked for no pause: this proved nothing")
+	}
+	checkAcks(t, l.acks(), 3, total)
+	checkReal(ctx, t, k, "quota", 3, total)
 }
 
 // cutConnections closes the session's connections beneath sarama; new ones may be opened.

@@ -194,3 +194,27 @@ func await(ctx context.Context, done func() error) error {
 		}
 	}
 }
+
+// SetProducerQuota bounds what a client may produce, in bytes a second and per broker; 0 lifts the bound.
+func SetProducerQuota(ctx context.Context, brokers []string, clientID string, bytesPerSecond float64) error {
+	return admin(ctx, brokers, "set the quota of client "+clientID, func(client *kgo.Client) error {
+		entity := kmsg.NewAlterClientQuotasRequestEntryEntity()
+		entity.Type, entity.Name = "client-id", kmsg.StringPtr(clientID)
+		op := kmsg.NewAlterClientQuotasRequestEntryOp()
+		op.Key, op.Value, op.Remove = "producer_byte_rate", bytesPerSecond, bytesPerSecond == 0
+		entry := kmsg.NewAlterClientQuotasRequestEntry()
+		entry.Entity, entry.Ops = append(entry.Entity, entity), append(entry.Ops, op)
+		req := kmsg.NewPtrAlterClientQuotasRequest()
+		req.Entries = append(req.Entries, entry)
+		resp, err := req.RequestWith(ctx, client)
+		if err != nil {
+			return err
+		}
+		for _, e := range resp.Entries {
+			if err := refusal(e.ErrorCode, e.ErrorMessage); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
