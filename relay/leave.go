@@ -13,13 +13,21 @@ import (
 // comes is an event less to repeat.
 const grace = 2 * time.Second
 
+// patience bounds that wait when Postgres is gone and Kafka goes on acknowledging, so that a crash of Postgres repeats
+// nothing although Kafka takes its time. Longer would delay what comes after the crash.
+const patience = 15 * time.Second
+
 // leave ends the session's work with Kafka: drained when it was told to stop or met poison, at once otherwise. The
 // position is frozen on every other error, because what the error means is not known here.
 func (s *session) leave(ctx context.Context, cause error) error {
 	cause = s.refused(cause)
 	poison := errors.As(cause, new(*router.Poison))
 	if !errors.Is(cause, errShutdown) && !poison {
-		_ = s.closeSink(grace) // the cause is what matters
+		wait := grace
+		if away(cause) && !s.settle(ctx) {
+			wait = time.Millisecond // it has waited already
+		}
+		_ = s.closeSink(wait) // the cause is what matters
 		return cause
 	}
 	s.r.setState(Draining, "")
@@ -48,6 +56,33 @@ func (s *session) leave(ctx context.Context, cause error) error {
 		}
 	}
 	return cause
+}
+
+// settle waits, with Postgres gone, until nothing is in flight. It is false when it has given up: nothing was acknowledged
+// for grace, or patience is over.
+func (s *session) settle(ctx context.Context) bool {
+	now := s.r.clock()
+	end, quiet := now.Add(min(patience, s.r.cfg.ParkAfter)), now.Add(grace)
+	left, _ := s.tracker.InFlight()
+	for !s.empty() && s.failure.Load() == nil && ctx.Err() == nil {
+		now = s.r.clock()
+		s.r.tick()
+		if n, _ := s.tracker.InFlight(); n < left {
+			left, quiet = n, now.Add(grace)
+		}
+		until := earlier(end, quiet)
+		if !now.Before(until) {
+			return false
+		}
+		wait := time.NewTimer(min(time.Second, until.Sub(now)))
+		select {
+		case <-ctx.Done(): // told to stop, or Kafka has failed
+		case <-s.tracker.Moved():
+		case <-wait.C:
+		}
+		wait.Stop()
+	}
+	return true
 }
 
 // drain waits until nothing is in flight, with status updates going on.
