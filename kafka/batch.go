@@ -22,6 +22,7 @@ type batch struct {
 	bytes   []byte // copies of keys, values and headers; never nil, because an empty value is no tombstone
 	size    int    // an upper bound, as roughSize counts
 
+	timed  bool // some record has a time of its own
 	sealed bool // it has its sequence numbers
 	tries  int
 	wire   sarama.RecordBatch
@@ -34,6 +35,7 @@ type batch struct {
 // entry is what Kafka does not need to know of a record.
 type entry struct {
 	n       uint64 // of Send
+	at      int64  // router.Record.Timestamp
 	headers int
 }
 
@@ -56,7 +58,8 @@ func (b *batch) reset() {
 
 // add copies rec, whose slices belong to the router.
 func (b *batch) add(rec *router.Record, n uint64, size int) {
-	b.entries = append(b.entries, entry{n: n, headers: len(rec.Headers)})
+	b.entries = append(b.entries, entry{n: n, at: rec.Timestamp, headers: len(rec.Headers)})
+	b.timed = b.timed || rec.Timestamp != 0
 	b.records = append(b.records, sarama.Record{
 		OffsetDelta: int64(len(b.records)), Key: b.keep(rec.Key), Value: b.keep(rec.Value),
 	})
@@ -87,8 +90,7 @@ type identity struct {
 	sequence int32
 }
 
-// seal gives the batch its numbers; no record is added after it. All records carry the time of sending: the time of the
-// commit could be older than what the topic takes, and is in a header.
+// seal gives the batch its numbers; no record is added after it. Records without a time of their own carry that of sending.
 func (b *batch) seal(id identity, codec sarama.CompressionCodec, now time.Time) {
 	for i := range b.headers {
 		b.headerPtrs = append(b.headerPtrs, &b.headers[i])
@@ -100,13 +102,34 @@ func (b *batch) seal(id identity, codec sarama.CompressionCodec, now time.Time) 
 		b.recordPtrs = append(b.recordPtrs, &b.records[i])
 		from = to
 	}
+	first, latest := now, now
+	if b.timed {
+		first, latest = b.times(now)
+	}
 	b.wire = sarama.RecordBatch{
 		Version: 2, Codec: codec, CompressionLevel: sarama.CompressionLevelDefault,
-		FirstTimestamp: now, MaxTimestamp: now, LastOffsetDelta: int32(len(b.records) - 1),
+		FirstTimestamp: first, MaxTimestamp: latest, LastOffsetDelta: int32(len(b.records) - 1),
 		ProducerID: id.producer, ProducerEpoch: id.epoch, FirstSequence: id.sequence,
 		Records: b.recordPtrs,
 	}
 	b.sealed = true
+}
+
+// times gives each record its time, as the distance from the first one's.
+func (b *batch) times(now time.Time) (first, latest time.Time) {
+	at := func(i int) int64 {
+		if own := b.entries[i].at; own != 0 {
+			return own
+		}
+		return now.UnixMilli()
+	}
+	base := at(0)
+	most := base
+	for i := range b.records {
+		b.records[i].TimestampDelta = time.Duration(at(i)-base) * time.Millisecond
+		most = max(most, at(i))
+	}
+	return time.UnixMilli(base), time.UnixMilli(most)
 }
 
 // events are the numbers of the batch's records.

@@ -143,6 +143,12 @@ func (p *Producer) Ready(name string) (bool, error) {
 // knows.
 func (p *Producer) Check(rec *router.Record) (alone bool, poison *router.Poison) {
 	t := p.topic(rec.Topic)
+	if rec.OwnPartition && t.most != 0 && int(rec.Partition) >= len(t.parts) {
+		return false, &router.Poison{
+			Cause: router.BadPartition, Topic: t.name,
+			Message: fmt.Sprintf("the row asks for partition %d, but topic %s has %d, as far as this process counts them", rec.Partition, t.name, len(t.parts)),
+		}
+	}
 	rough := roughSize(rec)
 	if t.most == 0 || rough <= t.most {
 		return false, nil
@@ -178,7 +184,14 @@ func (p *Producer) Send(rec *router.Record, n uint64) error {
 		return fmt.Errorf("send event %d: internal error: a record that must go alone (or the one after it) while others are in flight", n)
 	}
 	p.alone = alone
-	part := &t.parts[partitionFor(rec.PartitionBy, int32(len(t.parts)))]
+	id := rec.Partition
+	if !rec.OwnPartition {
+		id = partitionFor(rec.PartitionBy, int32(len(t.parts)))
+	}
+	if int(id) >= len(t.parts) {
+		return fmt.Errorf("send event %d: internal error: topic %s has no partition %d", n, t.name, id)
+	}
+	part := &t.parts[id]
 	p.inflight.Add(1)
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -332,3 +332,36 @@ func checkMissingRight(t *testing.T, err error, topic string) {
 		t.Errorf("not a missing right of %q: %v", topic, err)
 	}
 }
+
+// Times and partitions that rows ask for, several in one batch: before and after the time of sending, and none.
+func TestOwnTimeAndPartition(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(3, "t"))
+	p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
+	waitReady(t, p, "t")
+	early, late := time.UnixMilli(1_600_000_000_123), time.Now().Add(time.Hour).Truncate(time.Millisecond)
+	times := []int64{0, early.UnixMilli(), late.UnixMilli(), 0}
+	for i, at := range times {
+		rec := record("t", "k", "v")
+		rec.Timestamp, rec.Partition, rec.OwnPartition = at, 2, true
+		send(t, p, uint64(i+1), rec)
+	}
+	l.waitAcks(t, len(times))
+	rs := f.read(t, "t", len(times))
+	if len(rs[2]) != len(times) {
+		t.Fatalf("partition 2 has %d records of %d", len(rs[2]), len(times))
+	}
+	for i, r := range rs[2] {
+		want := times[i]
+		if want == 0 {
+			want = time.Now().UnixMilli()
+		}
+		if off := r.Timestamp.UnixMilli() - want; times[i] != 0 && off != 0 || off < -10_000 || off > 10_000 {
+			t.Errorf("record %d has the time %s", i, r.Timestamp)
+		}
+	}
+	beyond := record("t", "k", "v")
+	beyond.Partition, beyond.OwnPartition = 3, true
+	if _, poison := p.Check(beyond); poison == nil || poison.Cause != router.BadPartition {
+		t.Errorf("partition 3 of 3: %v", poison)
+	}
+}

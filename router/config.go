@@ -3,23 +3,67 @@ package router
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
 )
 
-// Config says how a row becomes a record.
+// Config says how a row becomes a record. The zero value of each optional field is its default.
 type Config struct {
 	// Topic is a template: {name} stands for a role (id, aggregate_type, aggregate_id, event_type) that Columns gives a
-	// column, else for the column of that name.
-	Topic       string
-	Columns     Columns
+	// column, else for the column of that name, else {table} for the table's own name. "": only Topics route.
+	Topic string
+	// Topics is looked up first: the aggregate type as it is in the row, and its topic.
+	Topics map[string]string
+	// Replace changes the aggregate type before Topic takes it in.
+	Replace Replace
+	// Unmatched is what becomes of an aggregate type that Replace does not match as a whole, or, without Topic, that is not
+	// in Topics: "" or "poison", "keep" (the aggregate type is the topic), or the name of a topic.
+	Unmatched string
+
+	Columns Columns
+	// Key is the template of the record's key, and ID that of the event's id, with the names of Topic; "" is the column of
+	// the role. One column alone goes out as raw says, more of them as text.
+	Key, ID string
+	// Headers are further columns that become headers: "column" or "column:header". They win over a member of the headers
+	// column with the same name. SQL NULL is a null header.
+	Headers []string
+	// Partition is the column (smallint, integer or bigint) that holds the partition's number; "" hashes the key, as SQL
+	// NULL does.
+	Partition string
+	// Timestamp is the record's time: "" or "produce", "commit", or the name of a column (timestamptz, timestamp as UTC, or a
+	// number of seconds, milliseconds or microseconds since 1970, told apart by its size). SQL NULL: as produce.
+	Timestamp string
+
 	NullKey     NullKeyPolicy
 	NullPayload NullPayloadPolicy
+	// BlankIsNull makes NullPayload meet text payloads of nothing but white space, too.
+	BlankIsNull bool
 	// PositionHeader adds the header outboxcdc-position. Without it a consumer can still de-duplicate by id, but nobody can
 	// tell a replay from a second event.
 	PositionHeader bool
 }
 
-// Columns names the column of each role; "" means that the table has none. ID, AggregateID and Payload are required. A
-// column that is named must exist, also an optional one: a header that is silently left out is a fault found too late.
+// Replace is a regular expression (RE2) for whole aggregate types, and what each becomes: Regex's groups are $1, $name or
+// ${name} in With. An empty Regex replaces nothing.
+type Replace struct{ Regex, With string }
+
+// Unmatched, other than the name of a topic.
+const (
+	UnmatchedPoison = "poison"
+	UnmatchedKeep   = "keep"
+)
+
+// Timestamp, other than the name of a column.
+const (
+	TimestampProduce = "produce"
+	TimestampCommit  = "commit"
+)
+
+// Columns names the column of each role; "" means that the table has none. ID, AggregateID and Payload are required, the
+// first two unless a template stands in for them. A column that is named must exist, also an optional one: a header that
+// is silently left out is a fault found too late.
 type Columns struct {
 	ID, AggregateType, AggregateID, EventType, Payload, Headers string
 }
@@ -57,30 +101,133 @@ func DefaultConfig() Config {
 	}
 }
 
+// Problem is one thing that is wrong with a configuration.
+type Problem struct {
+	Setting string // topic, topics, replace.regex, columns.id, …
+	Text    string
+}
+
 // Validate says everything that is wrong with c.
 func (c Config) Validate() error {
 	var errs []error
-	if _, err := parseTemplate(c.Topic); err != nil {
-		errs = append(errs, fmt.Errorf("topic: %w", err))
-	}
-	for _, required := range []struct{ role, column string }{
-		{"id", c.Columns.ID}, {"aggregate_id", c.Columns.AggregateID}, {"payload", c.Columns.Payload},
-	} {
-		if required.column == "" {
-			errs = append(errs, fmt.Errorf("columns.%s: a column is required", required.role))
-		}
-	}
-	switch c.NullKey {
-	case NullKeyPoison, NullKeyAllow:
-	default:
-		errs = append(errs, fmt.Errorf("null_key: %q is none of poison, allow", c.NullKey))
-	}
-	switch c.NullPayload {
-	case NullPayloadTombstone, NullPayloadEmpty, NullPayloadPoison:
-	default:
-		errs = append(errs, fmt.Errorf("null_payload: %q is none of tombstone, empty, poison", c.NullPayload))
+	for _, p := range c.Problems() {
+		errs = append(errs, fmt.Errorf("%s: %s", p.Setting, p.Text))
 	}
 	return errors.Join(errs...)
+}
+
+// Problems is Validate for who knows where each setting comes from.
+func (c Config) Problems() []Problem {
+	v := &validation{}
+	v.routes(&c)
+	for _, required := range []struct{ role, column, template string }{
+		{"id", c.Columns.ID, c.ID}, {"aggregate_id", c.Columns.AggregateID, c.Key}, {"payload", c.Columns.Payload, ""},
+	} {
+		if required.column == "" && required.template == "" {
+			v.fail("columns."+required.role, "a column is required")
+		}
+	}
+	v.template("key", c.Key)
+	v.template("id", c.ID)
+	v.headers(&c)
+	v.oneOf("null_key", string(c.NullKey), string(NullKeyPoison), string(NullKeyAllow))
+	v.oneOf("null_payload", string(c.NullPayload), string(NullPayloadTombstone), string(NullPayloadEmpty), string(NullPayloadPoison))
+	return v.problems
+}
+
+type validation struct{ problems []Problem }
+
+func (v *validation) add(setting string, err error) {
+	if err != nil {
+		v.problems = append(v.problems, Problem{setting, err.Error()})
+	}
+}
+
+func (v *validation) fail(setting, format string, args ...any) {
+	v.add(setting, fmt.Errorf(format, args...))
+}
+
+func (v *validation) oneOf(setting, got string, choices ...string) {
+	if !slices.Contains(choices, got) {
+		v.fail(setting, "%q is none of %s", got, strings.Join(choices, ", "))
+	}
+}
+
+// routes looks at everything that makes the topic.
+func (v *validation) routes(c *Config) {
+	if c.Topic != "" {
+		_, err := topicTemplate(c.Topic)
+		v.add("topic", err)
+	}
+	named := c.Unmatched != "" && c.Unmatched != UnmatchedPoison && c.Unmatched != UnmatchedKeep
+	if named {
+		v.topic("unmatched", c.Unmatched)
+	}
+	if c.Topic == "" && len(c.Topics) == 0 && c.Unmatched != UnmatchedKeep && !named {
+		v.fail("topic", "a template is required, or topics, or unmatched: nothing would be routed")
+	}
+	for _, typ := range slices.Sorted(maps.Keys(c.Topics)) {
+		if why := checkTopic([]byte(c.Topics[typ])); why != "" {
+			v.fail("topics", "of %q: %s", typ, why)
+		}
+	}
+	if c.Replace.Regex != "" {
+		_, err := whole(c.Replace.Regex)
+		v.add("replace.regex", err)
+	} else if c.Replace.With != "" {
+		v.fail("replace.with", "has no effect without replace.regex")
+	}
+	if c.Columns.AggregateType == "" && (len(c.Topics) > 0 || c.Replace.Regex != "" || c.Unmatched != "") {
+		v.fail("columns.aggregate_type", "a column is required by topics, replace and unmatched")
+	}
+}
+
+func (v *validation) template(setting, template string) {
+	if template != "" {
+		_, err := parseTemplate(template)
+		v.add(setting, err)
+	}
+}
+
+func (v *validation) topic(setting, name string) {
+	if why := checkTopic([]byte(name)); why != "" {
+		v.fail(setting, "%s", why)
+	}
+}
+
+// headers looks at the further headers: their names must be theirs alone.
+func (v *validation) headers(c *Config) {
+	seen := map[string]bool{headerID: true}
+	if c.Columns.EventType != "" {
+		seen[headerType] = true
+	}
+	for _, s := range c.Headers {
+		column, name := splitHeader(s)
+		switch {
+		case column == "" || name == "":
+			v.fail("headers", "%q is neither column nor column:header", s)
+		case seen[name] || strings.HasPrefix(name, headerPrefix):
+			v.fail("headers", "%q: the header name %q is taken", s, name)
+		}
+		seen[name] = true
+	}
+}
+
+// splitHeader reads "column" or "column:header".
+func splitHeader(s string) (column, name string) {
+	column, name, named := strings.Cut(s, ":")
+	if !named {
+		return s, s
+	}
+	return column, name
+}
+
+// whole compiles a regular expression that matches whole values only.
+func whole(regex string) (*regexp.Regexp, error) {
+	if _, err := regexp.Compile(regex); err != nil { // by itself, for an error that shows what was written
+		return nil, err
+	}
+	return regexp.Compile(`^(?:` + regex + `)$`)
 }
 
 // templateColumn is the column that {name} stands for. A role without a column is no role: the name then means a column.
@@ -100,4 +247,27 @@ func (c *Columns) templateColumn(name string) string {
 		return name
 	}
 	return column
+}
+
+// Needs are the columns that a table must have, without the empty ones, each once.
+func (c Config) Needs() []string {
+	all := []string{c.Columns.ID, c.Columns.AggregateType, c.Columns.AggregateID, c.Columns.EventType, c.Columns.Payload, c.Columns.Headers, c.Partition}
+	if c.Timestamp != TimestampProduce && c.Timestamp != TimestampCommit {
+		all = append(all, c.Timestamp)
+	}
+	for _, h := range c.Headers {
+		column, _ := splitHeader(h)
+		all = append(all, column)
+	}
+	for _, template := range []string{c.Topic, c.Key, c.ID} {
+		parts, _ := parseTemplate(template) // an empty one names nothing
+		for _, p := range parts {
+			if p.name != "" && p.name != tableName {
+				all = append(all, c.Columns.templateColumn(p.name))
+			}
+		}
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
 }

@@ -2,22 +2,27 @@ package router
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
-// MissingColumnError says that a version of a relation lacks a column that the configuration names. Rows of it cannot be
-// routed, so nothing from here on may be confirmed.
+// MissingColumnError says that a version of a relation lacks a column that the configuration names, or has one of a type
+// that cannot serve. Rows of it cannot be routed, so nothing from here on may be confirmed.
 type MissingColumnError struct {
 	Relation string   // qualified name
-	Column   string   // what is missing
+	Column   string   // which
 	Setting  string   // the setting that names it: columns.payload, topic
 	Has      []string // the columns that there are
+	Problem  string   // "" if it is missing, else why it cannot serve
 }
 
 func (e *MissingColumnError) Error() string {
+	if e.Problem != "" {
+		return fmt.Sprintf("relation %s: column %q (named by %s) %s; remedy: set %s, or alter the column's type back", e.Relation, e.Column, e.Setting, e.Problem, e.Setting)
+	}
 	return fmt.Sprintf("relation %s has no column %q (named by %s); it has %s; remedy: set %s, or restore the column or the publication's column list",
 		e.Relation, e.Column, e.Setting, strings.Join(e.Has, ", "), e.Setting)
 }
@@ -26,15 +31,25 @@ func (e *MissingColumnError) Error() string {
 type plan struct {
 	relation *decoder.Relation
 
-	id, key, payload   int
+	typ, payload       int // typ: aggregate_type
 	eventType, headers int
+	partition          int
+	timestamp          int
 
-	topic []topicPart
+	topic, key, id []piece
+	more           []moreHeader
 }
 
-type topicPart struct {
+// piece is a piece of a template: a literal, or a column.
+type piece struct {
 	literal string
 	column  int // -1: literal
+}
+
+// moreHeader is a column that becomes a header.
+type moreHeader struct {
+	name   string
+	column int
 }
 
 func (r *Router) bind(rel *decoder.Relation) (*plan, error) {
@@ -42,34 +57,37 @@ func (r *Router) bind(rel *decoder.Relation) (*plan, error) {
 		r.last = p
 		return p, nil
 	}
+	b := &binding{rel: rel, columns: &r.config.Columns}
 	p := &plan{relation: rel}
 	c := &r.config.Columns
-	var unused int // aggregate_type matters only to the topic; where it is named it must exist all the same
 	for _, want := range []struct {
 		column, setting string
 		at              *int
 	}{
-		{c.ID, "columns.id", &p.id},
-		{c.AggregateType, "columns.aggregate_type", &unused},
-		{c.AggregateID, "columns.aggregate_id", &p.key},
+		{c.AggregateType, "columns.aggregate_type", &p.typ},
 		{c.EventType, "columns.event_type", &p.eventType},
 		{c.Payload, "columns.payload", &p.payload},
 		{c.Headers, "columns.headers", &p.headers},
+		{r.config.Partition, "partition", &p.partition},
+		{r.timestampColumn(), "timestamp", &p.timestamp},
 	} {
-		var err error
-		if *want.at, err = find(rel, want.column, want.setting); err != nil {
-			return nil, err
-		}
+		*want.at = b.find(want.column, want.setting)
 	}
-	for _, part := range r.topic {
-		t := topicPart{literal: part.literal, column: -1}
-		if part.name != "" {
-			var err error
-			if t.column, err = find(rel, c.templateColumn(part.name), "topic"); err != nil {
-				return nil, err
-			}
-		}
-		p.topic = append(p.topic, t)
+	// A role that a template stands in for must exist all the same where it is named.
+	b.find(c.ID, "columns.id")
+	b.find(c.AggregateID, "columns.aggregate_id")
+	b.needType(p.partition, "partition", "smallint, integer or bigint", int2OID, int4OID, int8OID)
+	b.needType(p.timestamp, "timestamp", "timestamptz, timestamp, bigint, integer or numeric", timestamptzOID, timestampOID, int8OID, int4OID, numericOID)
+	p.topic = b.template(r.topic, "topic")
+	p.key = b.template(r.key, "key")
+	p.id = b.template(r.id, "id")
+	b.noBytea(p.key, "key")
+	for _, h := range r.config.Headers {
+		column, name := splitHeader(h)
+		p.more = append(p.more, moreHeader{name, b.find(column, "headers")})
+	}
+	if b.err != nil {
+		return nil, b.err
 	}
 	if len(r.plans) >= maxPlans {
 		clear(r.plans)
@@ -78,20 +96,81 @@ func (r *Router) bind(rel *decoder.Relation) (*plan, error) {
 	return p, nil
 }
 
-// find returns the index of a configured column, -1 for one that is configured as "".
-func find(rel *decoder.Relation, column, setting string) (int, error) {
-	if column == "" {
-		return -1, nil
-	}
-	if i := rel.Index(column); i >= 0 {
-		return i, nil
-	}
-	err := &MissingColumnError{Relation: rel.String(), Column: column, Setting: setting}
-	for _, c := range rel.Columns {
-		err.Has = append(err.Has, c.Name)
-	}
-	return -1, err
+// binding looks for columns; the first problem stays.
+type binding struct {
+	rel     *decoder.Relation
+	columns *Columns
+	err     error
 }
+
+// find returns the index of a configured column, -1 for one that is configured as "".
+func (b *binding) find(column, setting string) int {
+	if column == "" {
+		return -1
+	}
+	if i := b.rel.Index(column); i >= 0 {
+		return i
+	}
+	e := &MissingColumnError{Relation: b.rel.String(), Column: column, Setting: setting}
+	for _, c := range b.rel.Columns {
+		e.Has = append(e.Has, c.Name)
+	}
+	b.fail(e)
+	return -1
+}
+
+func (b *binding) fail(err error) {
+	if b.err == nil {
+		b.err = err
+	}
+}
+
+// needType refuses a column whose type cannot serve.
+func (b *binding) needType(column int, setting, want string, oids ...uint32) {
+	if column < 0 || slices.Contains(oids, b.rel.Columns[column].TypeOID) {
+		return
+	}
+	b.fail(&MissingColumnError{
+		Relation: b.rel.String(), Column: b.rel.Columns[column].Name, Setting: setting,
+		Problem: fmt.Sprintf("has the type with OID %d, but has to be %s", b.rel.Columns[column].TypeOID, want),
+	})
+}
+
+// noBytea refuses bytea beside other pieces: it has no text of its own.
+func (b *binding) noBytea(pieces []piece, setting string) {
+	if len(pieces) < 2 {
+		return
+	}
+	for _, p := range pieces {
+		if p.column >= 0 && b.rel.Columns[p.column].TypeOID == byteaOID {
+			b.fail(&MissingColumnError{
+				Relation: b.rel.String(), Column: b.rel.Columns[p.column].Name, Setting: setting,
+				Problem: "is bytea, which cannot be a part of a longer text",
+			})
+		}
+	}
+}
+
+// template finds the columns of a template.
+func (b *binding) template(parts []part, setting string) []piece {
+	var out []piece
+	for _, part := range parts {
+		p := piece{literal: part.literal, column: -1}
+		if part.name != "" {
+			name := b.columns.templateColumn(part.name)
+			if name == tableName && b.rel.Index(name) < 0 {
+				p.literal = b.rel.Name
+			} else {
+				p.column = b.find(name, setting)
+			}
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// tableName in a template stands for the table's name, unless it has a column that is called so.
+const tableName = "table"
 
 // quoted names a column for people.
 func quoted(rel *decoder.Relation, column int) string { return strconv.Quote(rel.Columns[column].Name) }

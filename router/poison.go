@@ -20,6 +20,9 @@ const (
 	NullKey      Cause = "null_key"
 	NullPayload  Cause = "null_payload"
 	BadHeaders   Cause = "bad_headers"
+	BadPartition Cause = "bad_partition"
+	BadTimestamp Cause = "bad_timestamp"
+	Update       Cause = "update"
 )
 
 // Poison is an event that no retry can deliver. As an error it names the event, the cause and the position, which is

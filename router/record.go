@@ -11,6 +11,11 @@ type Record struct {
 	// PartitionBy is what is hashed to find the partition: the key, or, for a record without one, the event's id, so
 	// that a replay lands on the same partition.
 	PartitionBy []byte
+	// Partition is the partition that the row asks for, if OwnPartition; whether the topic has it is left to the sink.
+	Partition    int32
+	OwnPartition bool
+	// Timestamp is the record's time in milliseconds since 1970, or 0: the time at which it is sent.
+	Timestamp int64
 }
 
 // Header is one record header; a nil Value is Kafka's null.

@@ -8,6 +8,8 @@ package router
 
 import (
 	"fmt"
+	"regexp"
+	"slices"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/decoder"
@@ -27,15 +29,24 @@ const (
 // Router makes records. It is not safe for concurrent use: it works in memory of its own.
 type Router struct {
 	config Config
-	topic  []part
+
+	topic, key, id []part
+	replace        *regexp.Regexp // nil: none
 
 	plans map[*decoder.Relation]*plan
 	last  *plan // of the event before: nearly always the right one
 
-	topics map[string]string // topics found legal
-	names  map[string]string // header names
+	topics   map[string]string // topics found legal
+	replaced map[string]routed // aggregate types that replace has seen
+	names    map[string]string // header names
 
 	scratch []byte // what Route computes rather than points to: valid until the next call
+}
+
+// routed is what replace has made of an aggregate type.
+type routed struct {
+	value   string
+	matched bool
 }
 
 // New returns a router, or says what is wrong with the configuration.
@@ -43,11 +54,26 @@ func New(c Config) (*Router, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
-	parts, _ := parseTemplate(c.Topic) // Validate has seen it
-	return &Router{
-		config: c, topic: parts,
-		plans: map[*decoder.Relation]*plan{}, topics: map[string]string{}, names: map[string]string{},
-	}, nil
+	r := &Router{
+		config: c, plans: map[*decoder.Relation]*plan{}, topics: map[string]string{}, replaced: map[string]routed{}, names: map[string]string{},
+	}
+	// Validate has seen them all.
+	if c.Topic != "" {
+		r.topic, _ = parseTemplate(c.Topic)
+	}
+	for _, t := range []struct {
+		parts            *[]part
+		template, column string
+	}{{&r.key, c.Key, c.Columns.AggregateID}, {&r.id, c.ID, c.Columns.ID}} {
+		*t.parts = []part{{name: t.column}}
+		if t.template != "" {
+			*t.parts, _ = parseTemplate(t.template)
+		}
+	}
+	if c.Replace.Regex != "" {
+		r.replace, _ = whole(c.Replace.Regex)
+	}
+	return r, nil
 }
 
 // Bind finds the configured columns in a version of a relation. Route does it by itself at the first event; to call it
@@ -83,9 +109,8 @@ func (r *Router) Route(ev *decoder.Event, pos checkpoint.Position, rec *Record) 
 			first = q
 		}
 	}
-	rec.ID = ev.Values[p.id].Data
-	if rec.ID == nil {
-		poison(&Poison{Cause: NullID, Message: "the column " + quoted(p.relation, p.id) + " is NULL"})
+	if null := r.routeID(p, ev, rec); null >= 0 {
+		poison(&Poison{Cause: NullID, Message: "the column " + quoted(p.relation, null) + " is NULL"})
 	}
 	poison(r.routeTopic(p, ev, rec))
 	q, err := r.routeKey(p, ev, rec)
@@ -98,6 +123,8 @@ func (r *Router) Route(ev *decoder.Event, pos checkpoint.Position, rec *Record) 
 	}
 	poison(q)
 	poison(r.routeHeaders(p, ev, pos, rec))
+	poison(r.routePartition(p, ev, rec))
+	poison(r.routeTimestamp(p, ev, rec))
 
 	if first != nil {
 		first.ID, first.Position = string(rec.ID), pos
@@ -121,53 +148,52 @@ func (r *Router) reset(rec *Record) {
 	*rec = Record{Headers: headers[:0]}
 }
 
-func (r *Router) routeTopic(p *plan, ev *decoder.Event, rec *Record) *Poison {
+// text is what a template gives: the value itself if it is one column, else all of it in scratch. null is the column that
+// is NULL, or -1.
+func (r *Router) text(pieces []piece, ev *decoder.Event) (b []byte, null int) {
+	if len(pieces) == 1 && pieces[0].column >= 0 {
+		v := ev.Values[pieces[0].column]
+		if v.Null {
+			return nil, pieces[0].column
+		}
+		return v.Data, -1
+	}
 	start := len(r.scratch)
-	for i := range p.topic {
-		t := &p.topic[i]
-		if t.column < 0 {
-			r.scratch = append(r.scratch, t.literal...)
+	for i := range pieces {
+		p := &pieces[i]
+		if p.column < 0 {
+			r.scratch = append(r.scratch, p.literal...)
 			continue
 		}
-		v := ev.Values[t.column]
+		v := ev.Values[p.column]
 		if v.Null {
 			r.scratch = r.scratch[:start]
-			return &Poison{Cause: NoRoute, Message: "the column " + quoted(p.relation, t.column) + ", which the topic is made of, is NULL"}
+			return nil, p.column
 		}
-		// The value comes from whoever may insert: no more of it is copied than shows that it is too long.
-		r.scratch = append(r.scratch, v.Data[:min(len(v.Data), maxTopic+1)]...)
+		r.scratch = append(r.scratch, v.Data...)
 	}
-	name := r.scratch[start:]
-	topic, ok := r.topics[string(name)]
-	if !ok {
-		if why := checkTopic(name); why != "" {
-			poison := &Poison{Cause: IllegalTopic, Message: why, Topic: unquoted(name)}
-			r.scratch = r.scratch[:start]
-			return poison
-		}
-		if len(r.topics) >= maxTopics {
-			clear(r.topics)
-		}
-		topic = string(name)
-		r.topics[topic] = topic
-	}
-	r.scratch = r.scratch[:start]
-	rec.Topic = topic
-	return nil
+	return r.since(start), -1
+}
+
+func (r *Router) routeID(p *plan, ev *decoder.Event, rec *Record) (null int) {
+	rec.ID, null = r.text(p.id, ev)
+	return null
 }
 
 func (r *Router) routeKey(p *plan, ev *decoder.Event, rec *Record) (*Poison, error) {
-	v := ev.Values[p.key]
-	if v.Null {
-		rec.PartitionBy = ev.Values[p.id].Data
+	key, null := r.text(p.key, ev)
+	if null >= 0 {
+		rec.PartitionBy = rec.ID
 		if r.config.NullKey == NullKeyAllow {
 			return nil, nil
 		}
-		return &Poison{Cause: NullKey, Message: "the column " + quoted(p.relation, p.key) + " is NULL"}, nil
+		return &Poison{Cause: NullKey, Message: "the column " + quoted(p.relation, null) + " is NULL"}, nil
 	}
-	key, err := r.raw(p, p.key, v.Data)
-	if err != nil {
-		return nil, err
+	if len(p.key) == 1 && p.key[0].column >= 0 {
+		var err error
+		if key, err = r.raw(p, p.key[0].column, key); err != nil {
+			return nil, err
+		}
 	}
 	rec.Key, rec.PartitionBy = key, key
 	return nil, nil
@@ -175,7 +201,7 @@ func (r *Router) routeKey(p *plan, ev *decoder.Event, rec *Record) (*Poison, err
 
 func (r *Router) routeValue(p *plan, ev *decoder.Event, rec *Record) (*Poison, error) {
 	v := ev.Values[p.payload]
-	if v.Null {
+	if v.Null || r.config.BlankIsNull && p.relation.Columns[p.payload].TypeOID != byteaOID && blank(v.Data) {
 		switch r.config.NullPayload {
 		case NullPayloadEmpty:
 			rec.Value = []byte{}
@@ -190,8 +216,8 @@ func (r *Router) routeValue(p *plan, ev *decoder.Event, rec *Record) (*Poison, e
 }
 
 func (r *Router) routeHeaders(p *plan, ev *decoder.Event, pos checkpoint.Position, rec *Record) *Poison {
-	if id := ev.Values[p.id]; !id.Null {
-		rec.Headers = append(rec.Headers, Header{Name: headerID, Value: id.Data})
+	if rec.ID != nil {
+		rec.Headers = append(rec.Headers, Header{Name: headerID, Value: rec.ID})
 	}
 	if p.eventType >= 0 && !ev.Values[p.eventType].Null {
 		rec.Headers = append(rec.Headers, Header{Name: headerType, Value: ev.Values[p.eventType].Data})
@@ -204,12 +230,69 @@ func (r *Router) routeHeaders(p *plan, ev *decoder.Event, pos checkpoint.Positio
 			poison = &Poison{Cause: BadHeaders, Message: "the column " + quoted(p.relation, p.headers) + " " + why}
 		}
 	}
+	for i := range p.more {
+		m := &p.more[i]
+		rec.Headers = without(rec.Headers, m.name)
+		rec.Headers = append(rec.Headers, Header{Name: m.name, Value: ev.Values[m.column].Data})
+	}
 	if r.config.PositionHeader {
 		start := len(r.scratch)
 		r.scratch, _ = pos.AppendText(r.scratch) // its error is always nil
 		rec.Headers = append(rec.Headers, Header{Name: headerPosition, Value: r.since(start)})
 	}
 	return poison
+}
+
+// without takes a header out. Only a member of the headers column can have the name of a configured one.
+func without(headers []Header, name string) []Header {
+	return slices.DeleteFunc(headers, func(h Header) bool { return h.Name == name })
+}
+
+// blank: nothing but white space, as Java's String.trim sees it.
+func blank(b []byte) bool {
+	for _, c := range b {
+		if c > ' ' {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *Router) routePartition(p *plan, ev *decoder.Event, rec *Record) *Poison {
+	if p.partition < 0 || ev.Values[p.partition].Null {
+		return nil
+	}
+	n, ok := partitionNumber(ev.Values[p.partition].Data)
+	if !ok {
+		return &Poison{Cause: BadPartition, Message: "the column " + quoted(p.relation, p.partition) + " holds " + printable(ev.Values[p.partition].Data) + ", no number of a partition"}
+	}
+	rec.Partition, rec.OwnPartition = n, true
+	return nil
+}
+
+func (r *Router) routeTimestamp(p *plan, ev *decoder.Event, rec *Record) *Poison {
+	if r.config.Timestamp == TimestampCommit {
+		rec.Timestamp = ev.Begin.CommitTime.UnixMilli()
+		return nil
+	}
+	if p.timestamp < 0 || ev.Values[p.timestamp].Null {
+		return nil
+	}
+	text := ev.Values[p.timestamp].Data
+	var err error
+	if rec.Timestamp, err = millis(text, p.relation.Columns[p.timestamp].TypeOID); err != nil {
+		return &Poison{Cause: BadTimestamp, Message: "the column " + quoted(p.relation, p.timestamp) + " holds " + printable(text) + ", which " + err.Error()}
+	}
+	return nil
+}
+
+// timestampColumn is the column that holds the record's time, or "".
+func (r *Router) timestampColumn() string {
+	switch r.config.Timestamp {
+	case TimestampProduce, TimestampCommit:
+		return ""
+	}
+	return r.config.Timestamp
 }
 
 // raw is the value of a column as it goes to Kafka: bytea as it was stored, all else as PostgreSQL printed it. A domain

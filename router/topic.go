@@ -17,7 +17,7 @@ type part struct {
 	name    string
 }
 
-// parseTemplate splits a topic template. Braces cannot be escaped: no legal topic has one.
+// parseTemplate splits a template into literals and names. Braces cannot be escaped: no legal topic has one.
 func parseTemplate(s string) ([]part, error) {
 	if s == "" {
 		return nil, errors.New("empty template")
@@ -25,9 +25,6 @@ func parseTemplate(s string) ([]part, error) {
 	var parts []part
 	for rest := s; rest != ""; {
 		literal, after, found := strings.Cut(rest, "{")
-		if i := illegal([]byte(literal)); i >= 0 {
-			return nil, fmt.Errorf("template %q: character %q is not allowed in a topic", s, literal[i])
-		}
 		if literal != "" {
 			parts = append(parts, part{literal: literal})
 		}
@@ -43,6 +40,20 @@ func parseTemplate(s string) ([]part, error) {
 		}
 		parts = append(parts, part{name: name})
 		rest = next
+	}
+	return parts, nil
+}
+
+// topicTemplate is parseTemplate for what makes a topic.
+func topicTemplate(s string) ([]part, error) {
+	parts, err := parseTemplate(s)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range parts {
+		if i := illegal([]byte(p.literal)); i >= 0 {
+			return nil, fmt.Errorf("template %q: character %q is not allowed in a topic", s, p.literal[i])
+		}
 	}
 	if len(parts) == 1 && parts[0].name == "" {
 		if why := checkTopic([]byte(s)); why != "" {

@@ -94,7 +94,6 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 
 // wire builds the relay from its parts; nothing is connected yet.
 func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*relay.Relay, error) {
-	cols := cfg.Outbox.Columns
 	schema, table := cfg.Table()
 	buffer, auto := cfg.ReceiveBuffer()
 	if auto {
@@ -103,7 +102,7 @@ func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*rel
 	source, err := replication.NewSource(replication.Config{
 		URL: cfg.PostgresURL, Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication,
 		Schema: schema, Table: table,
-		Columns:          []string{cols.ID, cols.AggregateType, cols.AggregateID, cols.EventType, cols.Payload, cols.Headers},
+		Columns:          routerConfig(cfg).Needs(),
 		WalSenderTimeout: cfg.Postgres.WALSenderTimeout, DecodingWorkMem: cfg.Postgres.DecodingWorkMem,
 		ReadInterval: cfg.Postgres.ReadInterval, ReceiveBuffer: buffer,
 		Logger: log.With("component", "replication"),
@@ -111,22 +110,16 @@ func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*rel
 	if err != nil {
 		return nil, err
 	}
-	route, err := router.New(router.Config{
-		Topic: cfg.Route.Topic,
-		Columns: router.Columns{
-			ID: cols.ID, AggregateType: cols.AggregateType, AggregateID: cols.AggregateID,
-			EventType: cols.EventType, Payload: cols.Payload, Headers: cols.Headers,
-		},
-		NullKey:        router.NullKeyPolicy(cfg.Route.NullKey),
-		NullPayload:    router.NullPayloadPolicy(cfg.Route.NullPayload),
-		PositionHeader: cfg.Route.PositionHeader,
-	})
+	route, err := newRouter(cfg)
 	if err != nil {
 		return nil, err
 	}
 	kcfg := kafka.DefaultConfig()
 	kcfg.Brokers, kcfg.ClientID, kcfg.Version = cfg.Kafka.Brokers, cfg.ClientID(), cfg.Kafka.Version
-	kcfg.Requests = cfg.Kafka.RequestsPerBroker
+	kcfg.Requests, kcfg.Partitions = cfg.Kafka.RequestsPerBroker, map[string]int32{}
+	for topic, n := range cfg.Route.Partitions {
+		kcfg.Partitions[topic] = int32(n)
+	}
 	kcfg.Compression, kcfg.Logger = cfg.Kafka.Compression, log.With("component", "kafka")
 	cluster, err := kafka.NewCluster(kcfg, reg)
 	if err != nil {

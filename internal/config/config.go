@@ -87,16 +87,48 @@ type Columns struct {
 	Headers string `yaml:"headers" default:"headers"`
 }
 
-// Route turns an event into a record.
+// Route turns an event into a record. Templates are literal text and {column}, filled in from the row; {id},
+// {aggregate_type}, {aggregate_id} and {event_type} are the columns of those roles, {table} is the table's name.
 type Route struct {
-	// Topic is a template: literal text and {column}, filled in from the row.
+	// Topic is a template; "" leaves the routing to topics and unmatched.
 	Topic string `yaml:"topic" default:"outbox.event.{aggregate_type}"`
-	// NullKey says what an event without aggregate_id is: poison, or allowed and partitioned by its id.
+	// Topics is looked up first: aggregate type → topic.
+	Topics  map[string]string `yaml:"topics" default:""`
+	Replace Replace           `yaml:"replace"`
+	// Unmatched is for an aggregate type that replace.regex does not match as a whole, or, without topic, that is not in
+	// topics: poison, keep (the aggregate type is the topic), or the name of a topic.
+	Unmatched string `yaml:"unmatched" default:"poison"`
+	// Key is the template of the record's key. One column alone is sent as it is (bytea: its bytes), several as text.
+	Key string `yaml:"key" default:"{aggregate_id}"`
+	// ID is the template of the header "id". Tables whose ids are not unique among them all need e.g. "{table}:{id}" if
+	// their events share a topic.
+	ID string `yaml:"id" default:"{id}"`
+	// Headers are further columns that become headers: "column" or "column:header". They win over a member of the headers
+	// column with that name; SQL NULL is a null header.
+	Headers []string `yaml:"headers" default:""`
+	// Partition is a column (smallint, integer or bigint) that holds the number of the record's partition; "", or SQL
+	// NULL, hashes the key.
+	Partition string `yaml:"partition" default:""`
+	// Partitions is the number of partitions that keys of a topic are hashed over: topic → count. Others: the count found
+	// when the process starts.
+	Partitions map[string]int `yaml:"partitions" default:""`
+	// Timestamp is the record's time: produce (when it is sent), commit, or a column: timestamptz, timestamp as UTC, or a
+	// number since 1970 of seconds, milliseconds or microseconds, told apart by its size. SQL NULL: as produce.
+	Timestamp string `yaml:"timestamp" default:"produce"`
+	// NullKey says what an event without key is: poison, or allowed and partitioned by its id.
 	NullKey string `yaml:"null_key" default:"poison" oneof:"poison allow"`
 	// NullPayload says what SQL NULL in payload becomes: a tombstone, an empty value, or poison.
 	NullPayload string `yaml:"null_payload" default:"tombstone" oneof:"tombstone empty poison"`
 	// PositionHeader adds the header outboxcdc-position, by which a repeated record can be told from a new one.
 	PositionHeader bool `yaml:"position_header" default:"true"`
+}
+
+// Replace changes the aggregate type before the topic's template takes it in.
+type Replace struct {
+	// Regex (RE2) has to match the whole aggregate type; "" replaces nothing.
+	Regex string `yaml:"regex" default:""`
+	// With is what it becomes, with $1, $name or ${name} for what groups have matched.
+	With string `yaml:"with" default:""`
 }
 
 // Poison says what happens to an event that no retry can deliver.

@@ -12,7 +12,7 @@ import (
 // Setting is one effective setting as it may be shown.
 type Setting struct {
 	Path   string // e.g. "postgres.slot"
-	Value  any    // string, bool, int, []string, time.Duration or ByteSize; secrets masked
+	Value  any    // string, bool, int, []string, map[string]string, map[string]int, time.Duration or ByteSize; secrets masked
 	Origin string // who set it; "default" if nobody
 }
 
@@ -33,6 +33,7 @@ func (c *Config) Redacted() *Config {
 	r := *c
 	r.Postgres.URL = RedactDSN(c.Postgres.URL)
 	r.Kafka.Brokers = slices.Clone(c.Kafka.Brokers)
+	r.Route.Topics, r.Route.Partitions = maps.Clone(c.Route.Topics), maps.Clone(c.Route.Partitions)
 	r.origins = maps.Clone(c.origins)
 	return &r
 }
@@ -76,8 +77,25 @@ func formatYAML(v any) string {
 			items[i] = strconv.Quote(item)
 		}
 		return "[" + strings.Join(items, ", ") + "]"
+	case map[string]string:
+		return "{" + joinMap(v, ": ", ", ", strconv.Quote) + "}"
+	case map[string]int:
+		return "{" + joinMap(v, ": ", ", ", strconv.Itoa) + "}"
 	}
 	return formatPlain(v)
+}
+
+// joinMap writes a map in the order of its keys; those are quoted where values are.
+func joinMap[T any](m map[string]T, is, and string, text func(T) string) string {
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		shown := key
+		if is == ": " {
+			shown = strconv.Quote(key)
+		}
+		out = append(out, shown+is+text(m[key]))
+	}
+	return strings.Join(out, and)
 }
 
 func formatPlain(v any) string {
@@ -90,6 +108,10 @@ func formatPlain(v any) string {
 		return strconv.Itoa(v)
 	case []string:
 		return strings.Join(v, ",")
+	case map[string]string:
+		return joinMap(v, "=", ",", func(s string) string { return s })
+	case map[string]int:
+		return joinMap(v, "=", ",", strconv.Itoa)
 	case time.Duration:
 		return formatDuration(v)
 	case ByteSize:

@@ -43,7 +43,7 @@ func (c *Config) Validate() error {
 	v.enumerations()
 	v.postgres(&c.Postgres)
 	v.outbox(&c.Outbox)
-	v.report("route.topic", checkTopicTemplate(c.Route.Topic))
+	v.route(&c.Route)
 	v.kafka(&c.Kafka)
 	v.report("http.listen", checkListen(c.HTTP.Listen))
 	v.atLeast("shutdown_timeout", c.ShutdownTimeout, time.Millisecond)
@@ -135,6 +135,28 @@ func (v *validation) outbox(o *Outbox) {
 		}
 		v.report("outbox.columns."+col.key, checkIdentifier("a column", col.name))
 	}
+}
+
+// route looks at the values; how they go together is the router's to say (see Problem).
+func (v *validation) route(r *Route) {
+	if r.Topic != "" {
+		v.report("route.topic", checkTopicTemplate(r.Topic))
+	}
+	for topic, n := range r.Partitions {
+		if n < 1 || n > math.MaxInt32 {
+			v.report("route.partitions", fmt.Sprintf("%d partitions of topic %s: write at least 1", n, quote(topic)))
+		}
+	}
+	for path, column := range map[string]string{"route.partition": r.Partition, "route.timestamp": r.Timestamp} {
+		if column != "" {
+			v.report(path, checkIdentifier("a column", column))
+		}
+	}
+}
+
+// Problem is an error about a setting by who uses it, with the place that it comes from.
+func (c *Config) Problem(path, problem string) error {
+	return &Error{Where: c.origins[path], Path: path, Problem: problem}
 }
 
 func (v *validation) kafka(k *Kafka) {

@@ -42,7 +42,10 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Outbox.Columns.Payload = "" }, `outbox.columns.payload`},
 		{func(c *Config) { c.Outbox.Columns.EventType, c.Outbox.Columns.Headers = "", "" }, ""},
 		{func(c *Config) { c.Outbox.Columns.Headers = long }, `outbox.columns.headers`},
-		{func(c *Config) { c.Route.Topic = "" }, `route.topic: is empty`},
+		{func(c *Config) { c.Route.Topic = "" }, ""}, // the router knows whether anything else routes
+		{func(c *Config) { c.Route.Partitions = map[string]int{"a": 0} }, `route.partitions: 0 partitions of topic "a"`},
+		{func(c *Config) { c.Route.Partition = long }, `route.partition`},
+		{func(c *Config) { c.Route.Timestamp = long }, `route.timestamp`},
 		{func(c *Config) { c.Route.NullKey = "maybe" }, `route.null_key: "maybe" is unknown; write poison | allow`},
 		{func(c *Config) { c.Poison.OnStop = "hold" }, `poison.on_stop: "hold" is part of the contract but not built`},
 		{func(c *Config) { c.Kafka.Brokers = nil }, `kafka.brokers: is empty`},

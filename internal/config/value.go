@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -13,9 +14,13 @@ type raw struct {
 	text    string
 	list    []string
 	isList  bool
-	isTree  bool // a mapping, or a list of other things than texts
-	isEmpty bool // of isTree
+	isTree  bool   // a mapping, or a list of other things than texts
+	isEmpty bool   // of isTree
+	pairs   []pair // of isTree: a mapping of plain values
 }
+
+// pair is one entry of a mapping.
+type pair struct{ key, value string }
 
 // String is how messages repeat the value; secrets are kept out by the caller.
 func (r raw) String() string {
@@ -45,6 +50,8 @@ func rawOf(v any) raw {
 		return raw{isTree: true, isEmpty: true}
 	case []string:
 		return raw{list: v, isList: true}
+	case map[string]string, map[string]int:
+		return raw{text: formatPlain(v)}
 	case string:
 		return raw{text: v}
 	case time.Duration:
@@ -60,6 +67,10 @@ func parse(r raw, zero any) (any, error) {
 		return parseEmpty(r), nil
 	case []string:
 		return parseList(r)
+	case map[string]string:
+		return parseMap(r, func(text string) (string, error) { return text, nil })
+	case map[string]int:
+		return parseMap(r, parseInt)
 	}
 	if r.isTree || r.isList {
 		return nil, fmt.Errorf("want a single value, not a list or a mapping")
@@ -70,11 +81,7 @@ func parse(r raw, zero any) (any, error) {
 	case bool:
 		return parseBool(r.text)
 	case int:
-		n, err := strconv.Atoi(r.text)
-		if err != nil {
-			return nil, fmt.Errorf("%s is not a whole number", quote(r.text))
-		}
-		return n, nil
+		return parseInt(r.text)
 	case time.Duration:
 		d, err := time.ParseDuration(r.text)
 		if err != nil {
@@ -117,6 +124,46 @@ func parseList(r raw) (any, error) {
 		list = append(list, strings.TrimSpace(item))
 	}
 	return list, nil
+}
+
+func parseInt(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return 0, fmt.Errorf("%s is not a whole number", quote(text))
+	}
+	return n, nil
+}
+
+// parseMap reads a mapping, or, as text, key=value by commas.
+func parseMap[T any](r raw, parse func(string) (T, error)) (map[string]T, error) {
+	pairs := r.pairs
+	switch {
+	case r.isTree && !r.isEmpty && pairs == nil, r.isList && len(r.list) > 0:
+		return nil, errors.New("want a mapping of single values")
+	case !r.isTree && !r.isList:
+		for item := range strings.SplitSeq(r.text, ",") {
+			if strings.TrimSpace(item) == "" {
+				continue
+			}
+			key, value, ok := strings.Cut(item, "=")
+			if !ok {
+				return nil, fmt.Errorf("%s is not key=value", quote(item))
+			}
+			pairs = append(pairs, pair{strings.TrimSpace(key), strings.TrimSpace(value)})
+		}
+	}
+	out := make(map[string]T, len(pairs))
+	for _, p := range pairs {
+		if _, ok := out[p.key]; ok {
+			return nil, fmt.Errorf("the key %s is there twice", quote(p.key))
+		}
+		v, err := parse(p.value)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p.key, err)
+		}
+		out[p.key] = v
+	}
+	return out, nil
 }
 
 func parseBool(text string) (any, error) {

@@ -162,9 +162,9 @@ func (d *document) value(n ast.Node) (*raw, error) {
 	case nil, *ast.NullNode:
 		return nil, nil
 	case *ast.MappingNode:
-		return &raw{isTree: true, isEmpty: len(n.Values) == 0}, nil
+		return d.mapping(n.Values)
 	case *ast.MappingValueNode:
-		return &raw{isTree: true}, nil
+		return d.mapping([]*ast.MappingValueNode{n})
 	case *ast.SequenceNode:
 		return d.list(n)
 	}
@@ -173,6 +173,24 @@ func (d *document) value(n ast.Node) (*raw, error) {
 		return nil, &Error{Where: d.at(n.GetToken()), Problem: "want a plain value here"}
 	}
 	return &raw{text: text}, nil
+}
+
+// mapping reads the values of a leaf that is a mapping, if all of them are plain.
+func (d *document) mapping(values []*ast.MappingValueNode) (*raw, error) {
+	r := &raw{isTree: true, isEmpty: len(values) == 0}
+	for _, v := range values {
+		item, err := d.resolve(v.Value)
+		if err != nil {
+			return nil, err
+		}
+		text, ok := scalarText(item)
+		if !ok || v.Key == nil {
+			r.pairs = nil
+			return r, nil
+		}
+		r.pairs = append(r.pairs, pair{keyText(v.Key), text})
+	}
+	return r, nil
 }
 
 func (d *document) list(n *ast.SequenceNode) (*raw, error) {

@@ -1,0 +1,82 @@
+package router
+
+import (
+	"errors"
+	"math"
+	"strconv"
+	"time"
+)
+
+// The types that a timestamp or a partition can have, in pg_type, the same on every server.
+const (
+	int8OID        = 20
+	int2OID        = 21
+	int4OID        = 23
+	timestampOID   = 1114
+	timestamptzOID = 1184
+	numericOID     = 1700
+)
+
+var (
+	errTime  = errors.New("is no time that Kafka can hold")
+	errRange = errors.New("is before 1970 or too far away")
+)
+
+// millis reads a timestamp as PostgreSQL prints it with DateStyle ISO and TimeZone UTC, or a number since 1970, as
+// milliseconds, cut off.
+func millis(text []byte, oid uint32) (int64, error) {
+	switch oid {
+	case timestamptzOID, timestampOID:
+		return calendarMillis(string(text), oid == timestamptzOID)
+	}
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil {
+		f, err := strconv.ParseFloat(string(text), 64) // numeric seconds, such as extract(epoch …)
+		if err != nil || math.IsNaN(f) || f < 0 || f >= secondsBelow {
+			return 0, errTime
+		}
+		return int64(f * 1000), nil
+	}
+	switch {
+	case n < 0:
+		return 0, errRange
+	case n < secondsBelow:
+		return n * 1000, nil
+	case n < millisBelow:
+		return n, nil
+	case n < microsBelow:
+		return n / 1000, nil
+	}
+	return 0, errRange
+}
+
+// A number of seconds below the first reaches to the year 5138, one of milliseconds at or above it begins in March 1973.
+const (
+	secondsBelow = 100_000_000_000
+	millisBelow  = secondsBelow * 1000
+	microsBelow  = millisBelow * 1000
+)
+
+func calendarMillis(s string, zoned bool) (int64, error) {
+	layout := "2006-01-02 15:04:05.999999"
+	if zoned {
+		layout += "-07" // the connection's time zone is UTC
+	}
+	t, err := time.Parse(layout, s)
+	if err != nil { // infinity, BC, years of more than four digits
+		return 0, errTime
+	}
+	if ms := t.UnixMilli(); ms >= 0 {
+		return ms, nil
+	}
+	return 0, errRange
+}
+
+// partitionNumber reads what a partition column holds.
+func partitionNumber(text []byte) (int32, bool) {
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt32 {
+		return -1, false
+	}
+	return int32(n), true
+}
