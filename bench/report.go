@@ -11,10 +11,9 @@ import (
 	"strings"
 )
 
-// record is any row of the results, as far as the report needs it.
+// record is any row of the results: what it is.
 type record struct {
 	Kind string `json:"kind"`
-	raw  []byte
 }
 
 // all rows of one call, by kind.

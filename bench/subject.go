@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,9 +15,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 
 	"github.com/outboxcdc/outboxcdc/internal/child"
 )
@@ -101,16 +99,13 @@ func (r *run) gauge(ctx context.Context, name string) (float64, error) {
 		return 0, err
 	}
 	defer resp.Body.Close()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(resp.Body)
-	if err != nil {
-		return 0, err
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			return strconv.ParseFloat(value, 64)
+		}
 	}
-	f := families[name]
-	if f == nil || len(f.Metric) == 0 {
-		return 0, fmt.Errorf("the daemon has no metric %s", name)
-	}
-	return f.Metric[0].GetGauge().GetValue() + f.Metric[0].GetCounter().GetValue(), nil
+	return 0, fmt.Errorf("the daemon has no metric %s: %w", name, lines.Err())
 }
 
 func startRecvlogical(b *bench, r *run) (err error) {

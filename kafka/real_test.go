@@ -207,14 +207,14 @@ func realQuota(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	}
 	cfg := realConfig(k)
 	cfg.ClientID, cfg.Compression = "poor", "none"
-	const rate = 400_000
+	const rate = 300_000 // over a window of ten seconds
 	if err := kafkatest.SetProducerQuota(ctx, k.Brokers(), cfg.ClientID, rate); err != nil {
 		t.Fatal(err)
 	}
 	c := newTestCluster(t, cfg)
 	p, l := openSession(t, c)
 	waitReady(t, p, "quota")
-	const total, size = 4000, 1000
+	const total, size = 4500, 1000
 	began := time.Now()
 	for n := uint64(1); n <= total; n++ {
 		send(t, p, n, record("quota", fmt.Sprintf("key-%d", n%97), fmt.Sprintf("%08d", n)+big(size-8)))

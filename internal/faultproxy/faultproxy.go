@@ -171,6 +171,19 @@ func (p *Proxy) Accepted() int64 { return p.accepted.Load() }
 // Cuts counts the connections that the proxy has ended: by Cut, Idle and CutAll.
 func (p *Proxy) Cuts() int64 { return p.cuts.Load() }
 
+// Intact counts the open connections that have lost nothing. They go on when the faults are lifted, also with an end that
+// was on its way: who wants a connection to stay in a black hole waits until there is none of these.
+func (p *Proxy) Intact() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.pairs {
+		if c.swallowing.Load() == 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // Passed counts the bytes that were passed on, on all connections.
 func (p *Proxy) Passed() (up, down int64) { return p.up.passed.Load(), p.down.passed.Load() }
 

@@ -19,6 +19,9 @@ func TestBlackHole(t *testing.T) {
 	send(t, client, "lost")
 	send(t, server, "lost")
 	eventually(t, "the bytes to be swallowed", func() bool { return lost(p) == 2 })
+	if n := p.Intact(); n != 1 { // the other
+		t.Fatalf("%d connections are intact, want 1", n)
+	}
 	during := dial(t, p)
 	send(t, during, "lost")
 	expectNothing(t, client, server, during)
@@ -47,6 +50,18 @@ func lost(p *Proxy) (n int) {
 		n += int(c.swallowing.Load())
 	}
 	return n
+}
+
+// An end that comes while everything is lost is lost too: the other side never hears of it.
+func TestEndInABlackHole(t *testing.T) {
+	s := newServer(t)
+	p := start(t, s)
+	client, server := both(t, p, s)
+	must(t, p.Set(BlackHole()))
+	must(t, client.Close())
+	eventually(t, "the end to be swallowed", func() bool { return p.Intact() == 0 })
+	must(t, p.Set(Faults{}))
+	expectNothing(t, server)
 }
 
 func TestOneWay(t *testing.T) {

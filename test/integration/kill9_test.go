@@ -143,10 +143,10 @@ func TestKill9WhileKafkaIsFrozen(t *testing.T) {
 				o.awaitConfirmed(o.walFlushed(), patience)
 			}
 			must(t, k.Freeze(testContext(t)))
-			before := o.walFlushed()
-			for range 100 {
-				o.insert("order", "a", n, 1)
+			end := o.insert("order", "a", n, 1) // of the first
+			for range 99 {
 				n++
+				o.insert("order", "a", n, 1)
 			}
 			o.exec(`INSERT INTO elsewhere SELECT repeat(md5(g::text), 30) FROM generate_series(1, 10000) g`)
 			ahead := o.walFlushed()
@@ -161,12 +161,12 @@ func TestKill9WhileKafkaIsFrozen(t *testing.T) {
 			}
 			// It would confirm with one of the next status updates, after one of the next looks at the catalog.
 			awaitStatusUpdates(t, r, 3)
-			if now := o.confirmed(); now > before {
-				t.Fatalf("the slot confirms %s; the first transaction that Kafka does not have began behind %s", now, before)
+			if now := o.confirmed(); now >= end {
+				t.Fatalf("the slot confirms %s; the first transaction that Kafka does not have ended at or in front of %s", now, end)
 			}
 			r.kill9()
-			if r.confirmed > before {
-				t.Fatalf("the slot confirms %s; the first transaction that Kafka does not have began behind %s", r.confirmed, before)
+			if r.confirmed >= end {
+				t.Fatalf("the slot confirms %s; the first transaction that Kafka does not have ended at or in front of %s", r.confirmed, end)
 			}
 			must(t, k.Thaw())
 			o.start()

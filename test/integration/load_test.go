@@ -68,7 +68,7 @@ func (o *outbox) writeElsewhere(amount pglogrepl.LSN) (end pglogrepl.LSN) {
 func TestTenThousandSavepoints(t *testing.T) {
 	t.Parallel()
 	const savepoints, nest = 10_000, 100
-	transactions := long(5, 2)
+	transactions := long(6, 2)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F50", "%d transactions of %d savepoints each, half of them rolled back, two at a time", transactions, savepoints)

@@ -260,6 +260,12 @@ func halfOpenClient(t *testing.T) {
 	r.told = true
 	must(t, r.proc.Kill())
 	begin := time.Now()
+	await(t, patience, "the hole to swallow the end of all connections", func() error {
+		if n := p.Intact(); n != 0 {
+			return fmt.Errorf("%d have lost nothing yet", n)
+		}
+		return nil
+	})
 	must(t, p.Set(faultproxy.Faults{})) // what was connected stays in the hole
 	r.confirmed, r.gone = o.confirmed(), true
 	second := o.start(env, senderTimeout(timeout))

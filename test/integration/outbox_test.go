@@ -34,8 +34,9 @@ type outbox struct {
 	ledger  ledger
 	sampler *sampler
 	admin   session
-	proof   *proof // a row of docs/proof.md, if the test is one
-	checks  int    // histories written
+	older   pglogrepl.LSN // see tx
+	proof   *proof        // a row of docs/proof.md, if the test is one
+	checks  int           // histories written
 }
 
 // options say what outbox is wanted; the zero value is good.
@@ -244,7 +245,8 @@ func (o *outbox) exec(sql string, args ...any) {
 const insertInto = `INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload, headers, n) VALUES `
 
 // tx runs f in a transaction, commits it and notes the commit for the sampler. It returns a position at or behind the
-// transaction's end LSN, with nothing else of this test between.
+// transaction's end LSN, and leaves one in front of its commit in o.older, each with nothing else of this test between.
+// Others write to this server: where the WAL ends says less.
 func (o *outbox) tx(f func(ctx context.Context, tx pgx.Tx) error) (end pglogrepl.LSN) {
 	o.t.Helper()
 	var ids []string
@@ -258,6 +260,9 @@ func (o *outbox) tx(f func(ctx context.Context, tx pgx.Tx) error) (end pglogrepl
 			return err
 		}
 		if ids, err = ownIDs(ctx, tx); err != nil {
+			return err
+		}
+		if o.older, err = scanLSN(tx.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text")); err != nil {
 			return err
 		}
 		if err := tx.Commit(ctx); err != nil {
