@@ -20,6 +20,7 @@ func routerConfig(cfg *config.Config) router.Config {
 		Key: r.Key, ID: r.ID, Headers: r.Headers, Partition: r.Partition, Timestamp: r.Timestamp,
 		NullKey:        router.NullKeyPolicy(r.NullKey),
 		NullPayload:    router.NullPayloadPolicy(r.NullPayload),
+		BlankIsNull:    r.BlankPayload == "null",
 		PositionHeader: r.PositionHeader,
 	}
 }

@@ -13,6 +13,9 @@ import "time"
 
 // Config is everything the daemon can be told. Make one with [Load], or with [Default] in tests.
 type Config struct {
+	// Preset decides what the defaults are: outboxcdc's own, or debezium: the column names, topics, headers and policies of
+	// Debezium's outbox event router. What is set wins over it.
+	Preset   string   `yaml:"preset" default:"outboxcdc" oneof:"outboxcdc debezium"`
 	Postgres Postgres `yaml:"postgres"`
 	Outbox   Outbox   `yaml:"outbox"`
 	Route    Route    `yaml:"route"`
@@ -119,6 +122,9 @@ type Route struct {
 	NullKey string `yaml:"null_key" default:"poison" oneof:"poison allow"`
 	// NullPayload says what SQL NULL in payload becomes: a tombstone, an empty value, or poison.
 	NullPayload string `yaml:"null_payload" default:"tombstone" oneof:"tombstone empty poison"`
+	// BlankPayload says what a payload of no text, or of nothing but white space, is: a value like any other (keep), or what
+	// SQL NULL is (null). Of bytea it is always a value.
+	BlankPayload string `yaml:"blank_payload" default:"keep" oneof:"keep null"`
 	// PositionHeader adds the header outboxcdc-position, by which a repeated record can be told from a new one.
 	PositionHeader bool `yaml:"position_header" default:"true"`
 }

@@ -32,6 +32,9 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 }
 
+// beside are settings that users expect and the contract's sample does not show.
+var beside = []string{"postgres.url_file", "route.blank_payload"}
+
 // The sample in the contract names every setting with its default; if it loads to the defaults, no name is missing
 // here and no default differs.
 func TestContractSampleIsTheDefault(t *testing.T) {
@@ -44,7 +47,7 @@ func TestContractSampleIsTheDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range c.Settings() {
-		if !strings.HasPrefix(s.Origin, "t.yaml:") && s.Path != "postgres.url_file" {
+		if !strings.HasPrefix(s.Origin, "t.yaml:") && !slices.Contains(beside, s.Path) {
 			t.Errorf("%s is not in the contract's sample", s.Path)
 		}
 	}
@@ -167,7 +170,7 @@ func TestLoadErrors(t *testing.T) {
 		{yaml: strings.Repeat("#", maxFileBytes+1), want: []string{"larger than"}},
 		{yaml: "log: {level: \xff}\n", want: []string{"not UTF-8"}},
 		{yaml: "log: {level: loud}\n", want: []string{`t.yaml:1:14: log.level: "loud" is unknown; write debug | info | warn | error`}},
-		{yaml: "preset: debezium\n", want: []string{`t.yaml:1:9: preset: "debezium" is part of the contract but not built in this version yet`, `"outboxcdc"`}},
+		{yaml: "preset: kafka\n", want: []string{`t.yaml:1:9: preset: "kafka" is unknown; write outboxcdc | debezium`}},
 		{yaml: "route:\n  topics: {order: [a]}\n", want: []string{"t.yaml:2:11: route.topics", "want a mapping of single values"}},
 		{yaml: "route:\n  topics: orders\n", want: []string{`t.yaml:2:11: route.topics: "orders" is not key=value`}},
 		{yaml: "route:\n  partitions: {orders: many}\n", want: []string{`route.partitions: orders: "many" is not a whole number`}},
@@ -263,5 +266,26 @@ func TestLoadFiles(t *testing.T) {
 	}
 	if _, err = Load([]string{dir}, nil); !errors.As(err, &e) {
 		t.Errorf("a directory: %v", err)
+	}
+}
+
+// A preset changes defaults, not what somebody has set.
+func TestPreset(t *testing.T) {
+	c, err := load([]source{{"t.yaml", []byte("preset: debezium\noutbox: {columns: {aggregate_id: key}}\n")}}, []string{"OUTBOXCDC_ROUTE_NULL_KEY=poison"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Outbox.Columns; got != (Columns{ID: "id", AggregateType: "aggregatetype", AggregateID: "key", Payload: "payload"}) {
+		t.Errorf("columns %+v", got)
+	}
+	if r := c.Route; r.NullKey != "poison" || r.Unmatched != "keep" || r.PositionHeader {
+		t.Errorf("route %+v", r)
+	}
+	if got := c.Origin("route.unmatched"); got != "preset: debezium" {
+		t.Errorf("origin %q", got)
+	}
+	again, err := load([]source{{"again.yaml", []byte(c.String())}}, nil)
+	if err != nil || again.Route.Unmatched != "keep" {
+		t.Errorf("what is printed does not load to the same: %v", err)
 	}
 }

@@ -78,6 +78,7 @@ func load(sources []source, environ []string) (*Config, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err // Validate would complain about defaults in the place of what did not parse
 	}
+	c.applyPreset()
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}

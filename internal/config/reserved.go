@@ -14,7 +14,6 @@ type reservedSetting struct {
 
 // reserved lists them in the order of the documentation. What gets built moves to a field of [Config] and leaves here.
 var reserved = []reservedSetting{
-	{"preset", "outboxcdc"},
 	{"outboxes", empty{}},
 	{"messages.prefix", ""},
 	{"route.missing_topic", "wait"},
