@@ -70,6 +70,6 @@ func newRootCommand() *cobra.Command {
 		"configuration file; may be repeated, later ones win (default ./outboxcdc.yaml if there is one)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
 	load := func() (*config.Config, error) { return config.Load(files, os.Environ()) }
-	root.AddCommand(newRunCommand(load), newSetupCommand(load), newVersionCommand())
+	root.AddCommand(newRunCommand(load), newSetupCommand(load), newConfigCommand(), newVersionCommand())
 	return root
 }

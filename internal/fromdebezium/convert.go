@@ -1,0 +1,373 @@
+package fromdebezium
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Note is something about an option that a person should read.
+type Note struct {
+	Option string
+	Value  string // "" for what may be a secret
+	Text   string
+}
+
+// Result is our configuration for theirs.
+type Result struct {
+	YAML string
+	// Notes list the options that have no counterpart, mean something else, or need a hand.
+	Notes []Note
+}
+
+// Convert writes our configuration. It is an error if there is no outbox event router in theirs.
+func Convert(props map[string]string) (*Result, error) {
+	c := &conversion{props: props, used: map[string]bool{}}
+	if class := c.get("connector.class"); class != "" && !strings.HasSuffix(class, ".PostgresConnector") {
+		return nil, fmt.Errorf("connector.class is %s: only Debezium's connector for PostgreSQL has a counterpart", class)
+	}
+	if err := c.findRouter(); err != nil {
+		return nil, err
+	}
+	c.line(0, "preset", "debezium")
+	c.postgres()
+	c.outbox()
+	c.route()
+	c.kafka()
+	c.rest()
+	slices.SortStableFunc(c.notes, func(a, b Note) int { return strings.Compare(a.Option, b.Option) })
+	return &Result{YAML: c.yaml.String(), Notes: c.notes}, nil
+}
+
+type conversion struct {
+	props map[string]string
+	used  map[string]bool
+	smt   string // "transforms.<name>."
+
+	yaml  strings.Builder
+	notes []Note
+}
+
+// get takes an option; what is never taken is listed at the end.
+func (c *conversion) get(name string) string {
+	c.used[name] = true
+	return strings.TrimSpace(c.props[name])
+}
+
+// router takes an option of the event router.
+func (c *conversion) router(name string) string { return c.get(c.smt + name) }
+
+func (c *conversion) note(option, format string, args ...any) {
+	value := c.props[option]
+	if strings.Contains(option, "password") || strings.Contains(option, "jaas") {
+		value = ""
+	}
+	c.notes = append(c.notes, Note{option, value, fmt.Sprintf(format, args...)})
+}
+
+// line writes a setting, quoted so that YAML takes it for text.
+func (c *conversion) line(depth int, key, value string) {
+	fmt.Fprintf(&c.yaml, "%s%s: %s\n", strings.Repeat("  ", depth), key, yamlText(value))
+}
+
+func yamlText(s string) string {
+	plain := s != "" && strings.IndexFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '_' || r >= '0' && r <= '9' || r == '.' || r == '-')
+	}) < 0
+	if _, err := strconv.ParseFloat(s, 64); plain && err != nil && !slices.Contains([]string{"true", "false", "null", "yes", "no", "on", "off"}, strings.ToLower(s)) {
+		return s
+	}
+	return strconv.Quote(s)
+}
+
+func (c *conversion) findRouter() error {
+	for name := range strings.SplitSeq(c.get("transforms"), ",") {
+		name = strings.TrimSpace(name)
+		prefix := "transforms." + name + "."
+		if strings.HasSuffix(c.props[prefix+"type"], ".EventRouter") {
+			c.smt = prefix
+			c.used[prefix+"type"] = true
+			continue
+		}
+		if name != "" {
+			c.note(prefix+"type", "a transformation other than the outbox event router: there is no counterpart")
+		}
+	}
+	if c.smt == "" {
+		return errors.New("transforms names no io.debezium.transforms.outbox.EventRouter: this connector is no outbox relay")
+	}
+	return nil
+}
+
+func (c *conversion) postgres() {
+	c.yaml.WriteString("postgres:\n")
+	u := url.URL{Scheme: "postgres", Host: c.get("database.hostname"), Path: "/" + c.get("database.dbname")}
+	if port := c.get("database.port"); port != "" && port != "5432" {
+		u.Host += ":" + port
+	}
+	if user := c.get("database.user"); user != "" {
+		u.User = url.User(user)
+	}
+	query := url.Values{}
+	if mode := c.get("database.sslmode"); mode != "" {
+		query.Set("sslmode", strings.ReplaceAll(mode, "_", "-"))
+	}
+	for theirs, ours := range map[string]string{"database.sslrootcert": "sslrootcert", "database.sslcert": "sslcert", "database.sslkey": "sslkey"} {
+		if v := c.get(theirs); v != "" {
+			query.Set(ours, v)
+		}
+	}
+	u.RawQuery = query.Encode()
+	c.line(1, "url", u.String())
+	if c.get("database.password") != "" {
+		c.note("database.password", "not written: set PGPASSWORD, PGPASSFILE, or postgres.url_file with the whole URL in it")
+	}
+	if c.props["database.sslkey"] != "" {
+		c.note("database.sslkey", "Java wants the key in PKCS #8 DER; here it has to be PEM")
+	}
+	c.line(1, "slot", or(c.get("slot.name"), "debezium"))
+	c.line(1, "publication", or(c.get("publication.name"), "dbz_publication"))
+	if mode := c.get("publication.autocreate.mode"); mode != "disabled" {
+		c.note("publication.autocreate.mode", "Debezium may have made its publication FOR ALL TABLES or for updates and deletes too; look at it: SELECT * FROM pg_publication")
+	}
+	if plugin := c.get("plugin.name"); plugin != "" && plugin != "pgoutput" {
+		c.note("plugin.name", "a slot of another plugin than pgoutput cannot be taken over: stop Debezium when nothing is left to deliver, and make a new slot (outboxcdc setup)")
+	} else if plugin == "" {
+		c.note("plugin.name", "Debezium's default is decoderbufs, whose slot cannot be taken over: SELECT plugin FROM pg_replication_slots")
+	}
+	if ms := c.get("status.update.interval.ms"); ms != "" {
+		c.line(1, "status_interval", ms+"ms")
+	}
+}
+
+func (c *conversion) outbox() {
+	c.yaml.WriteString("outbox:\n")
+	tables := splitList(c.get("table.include.list"))
+	switch len(tables) {
+	case 0:
+		c.note("table.include.list", "not set: outbox.table is public.outbox, as by default")
+	case 1:
+		c.line(1, "table", strings.ReplaceAll(tables[0], `\`, ""))
+		if strings.ContainsAny(tables[0], `*[(|+?`) {
+			c.note("table.include.list", "a regular expression: write the table's name")
+		}
+	default:
+		c.line(1, "table", strings.ReplaceAll(tables[0], `\`, ""))
+		c.note("table.include.list", "several tables: one daemon delivers one of them")
+	}
+	c.yaml.WriteString("  columns:\n")
+	c.line(2, "id", or(c.router("table.field.event.id"), "id"))
+	c.line(2, "aggregate_type", or(c.router("route.by.field"), "aggregatetype"))
+	c.line(2, "aggregate_id", or(c.router("table.field.event.key"), "aggregateid"))
+	c.line(2, "payload", or(c.router("table.field.event.payload"), "payload"))
+	if c.router("table.field.event.type") != "" {
+		c.note(c.smt+"table.field.event.type", "Debezium accepts this option and never reads it; the event type is a header only by table.fields.additional.placement")
+	}
+	if c.router("table.field.event.schema.version") != "" {
+		c.note(c.smt+"table.field.event.schema.version", "there are no Connect schemas here")
+	}
+}
+
+func (c *conversion) route() {
+	c.yaml.WriteString("route:\n")
+	c.topic()
+	var headers []string
+	for _, placement := range splitList(c.router("table.fields.additional.placement")) {
+		parts := strings.Split(placement, ":")
+		for i := range parts {
+			parts[i] = strings.TrimSpace(parts[i])
+		}
+		switch {
+		case len(parts) < 2:
+			c.note(c.smt+"table.fields.additional.placement", "%q has no placement", placement)
+		case strings.EqualFold(parts[1], "header") && len(parts) == 3 && parts[2] != parts[0]:
+			headers = append(headers, parts[0]+":"+parts[2])
+		case strings.EqualFold(parts[1], "header"):
+			headers = append(headers, parts[0])
+		case strings.EqualFold(parts[1], "partition"):
+			c.line(1, "partition", parts[0])
+		default:
+			c.note(c.smt+"table.fields.additional.placement", "%q: a field beside the payload has no counterpart in this version; send it as a header", placement)
+		}
+	}
+	if len(headers) > 0 {
+		for i := range headers {
+			headers[i] = strconv.Quote(headers[i])
+		}
+		fmt.Fprintf(&c.yaml, "  headers: [%s]\n", strings.Join(headers, ", "))
+	}
+	if column := c.router("table.field.event.timestamp"); column != "" {
+		c.line(1, "timestamp", column)
+	}
+	if c.router("route.tombstone.on.empty.payload") == "true" {
+		c.line(1, "blank_payload", "null")
+	}
+	if behaviour := c.router("table.op.invalid.behavior"); behaviour == "fatal" {
+		c.note(c.smt+"table.op.invalid.behavior", "updates are skipped and counted here, they do not stop the daemon; a publication with publish = 'insert' has none")
+	}
+	if c.router("table.expand.json.payload") == "true" {
+		c.note(c.smt+"table.expand.json.payload", "the payload is sent as Postgres prints it: the same JSON with every digit, in its own order, with its null members and white space")
+	}
+	for _, name := range []string{"table.json.payload.null.behavior", "table.json.payload.empty.array.behavior", "field.name.adjustment.mode"} {
+		if c.router(name) != "" {
+			c.note(c.smt+name, "the payload is sent as Postgres prints it")
+		}
+	}
+	if c.router("table.field.additional.missing") == "ignore" || c.router("table.fields.additional.error.on.missing") == "false" {
+		c.note(c.smt+"table.field.additional.missing", "a column that is named and missing always stops the daemon")
+	}
+	if c.router("tracing.span.context.field") != "" || c.router("tracing.operation.name") != "" || c.router("tracing.with.context.field.only") != "" {
+		c.note(c.smt+"tracing.span.context.field", "no span of its own is made; put traceparent and tracestate into columns and send them as headers")
+	}
+}
+
+// topic converts the router's pattern and replacement.
+func (c *conversion) topic() {
+	regex, with := c.router("route.topic.regex"), c.router("route.topic.replacement")
+	if regex == "" && with == "" {
+		return // the preset's default is the same
+	}
+	regex, with = or(regex, "(?<routedByValue>.*)"), or(with, "outbox.event.${routedByValue}")
+	if prefix, ok := strings.CutSuffix(with, "${routedByValue}"); ok && regex == "(?<routedByValue>.*)" && !strings.ContainsAny(prefix, `$\`) {
+		c.line(1, "topic", prefix+"{aggregate_type}")
+		return
+	}
+	c.line(1, "topic", "{aggregate_type}")
+	converted, err := replacement(with)
+	if err != nil {
+		c.note(c.smt+"route.topic.replacement", "%v", err)
+	}
+	fmt.Fprintf(&c.yaml, "  replace: {regex: %s, with: %s}\n", strconv.Quote(regex), strconv.Quote(converted))
+	for _, unknown := range []string{"(?=", "(?!", "(?<=", "(?<!", `\1`, `\2`, `\3`, "(?>", "++", "*+", "?+"} {
+		if strings.Contains(regex, unknown) {
+			c.note(c.smt+"route.topic.regex", "%s has no counterpart in RE2", unknown)
+		}
+	}
+}
+
+// replacement turns Java's replacement text into Go's: $1 must not run into letters that follow it, and \ escapes.
+func replacement(java string) (string, error) {
+	var b strings.Builder
+	for i := 0; i < len(java); i++ {
+		switch java[i] {
+		case '\\':
+			if i++; i == len(java) {
+				return java, errors.New(`it ends with a \`)
+			}
+			if java[i] == '$' {
+				b.WriteByte('$')
+			}
+			b.WriteByte(java[i])
+		case '$':
+			rest := java[i+1:]
+			n := 0
+			for n < len(rest) && rest[n] >= '0' && rest[n] <= '9' {
+				n++
+			}
+			switch {
+			case n > 0:
+				fmt.Fprintf(&b, "${%s}", rest[:n])
+				i += n
+			case strings.HasPrefix(rest, "{") && strings.Contains(rest, "}"):
+				end := strings.IndexByte(rest, '}')
+				b.WriteString("$" + rest[:end+1])
+				i += end + 1
+			default:
+				return java, errors.New("it has a $ that names no group")
+			}
+		default:
+			b.WriteByte(java[i])
+		}
+	}
+	return b.String(), nil
+}
+
+func (c *conversion) kafka() {
+	c.yaml.WriteString("kafka:\n")
+	brokers := splitList(or(c.get("bootstrap.servers"), c.get("producer.override.bootstrap.servers")))
+	if len(brokers) == 0 {
+		c.note("bootstrap.servers", "not in the connector's configuration: it is in the Connect worker's; set kafka.brokers")
+		brokers = []string{"localhost:9092"}
+	}
+	for i := range brokers {
+		brokers[i] = strconv.Quote(brokers[i])
+	}
+	fmt.Fprintf(&c.yaml, "  brokers: [%s]\n", strings.Join(brokers, ", "))
+	if codec := c.get("producer.override.compression.type"); codec != "" {
+		c.line(1, "compression", codec)
+	}
+}
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+func splitList(s string) (out []string) {
+	for item := range strings.SplitSeq(s, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			out = append(out, item)
+		}
+	}
+	return out
+}
+
+// converters that write what we write.
+var sameBytes = map[string]string{
+	"org.apache.kafka.connect.storage.StringConverter":       "",
+	"org.apache.kafka.connect.converters.ByteArrayConverter": "",
+	"io.debezium.converters.BinaryDataConverter":             "",
+}
+
+// needless are options that are about what is not there, by the beginning of their names.
+var needless = map[string]string{
+	"name": "", "tasks.max": "", "topic.prefix": "", "database.server.name": "", "connector.class": "",
+	"snapshot.":      "there are no snapshots: what is in the table before the slot is made is not delivered",
+	"heartbeat.":     "no heartbeat is needed: the slot of an idle outbox moves by the server's keepalives",
+	"offset.":        "the slot is the only position",
+	"max.batch.size": "", "max.queue.": "", "poll.interval.ms": "", "tombstones.on.delete": "", "schema.": "",
+	"statistics.": "", "extended.headers.enabled": "",
+	"slot.drop.on.stop": "the slot is never dropped by the daemon",
+	"slot.":             "", "lsn.flush.mode": "", "flush.lsn.source": "", "retriable.": "", "errors.": "an event that cannot be delivered stops the daemon (poison.policy)",
+	"skipped.operations": "", "column.": "", "include.": "", "binary.handling.mode": "bytea is sent as its bytes",
+	"decimal.handling.mode": "values are sent as Postgres prints them", "time.precision.mode": "values are sent as Postgres prints them",
+	"provide.transaction.metadata": "", "notification.": "", "signal.": "", "topic.creation.": "topics are not made: make them, or let somebody",
+	"header.converter": "headers are text",
+	"predicates":       "",
+}
+
+// rest lists what nobody has asked for.
+func (c *conversion) rest() {
+	for _, side := range []string{"key.converter", "value.converter"} {
+		class := c.get(side)
+		if _, same := sameBytes[class]; class != "" && !same {
+			c.note(side, "the bytes will differ: outboxcdc sends key and payload as they are, without a schema, a frame or quotes; a consumer has to be told")
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.props)) {
+		if c.used[name] || strings.HasPrefix(name, "key.converter.") || strings.HasPrefix(name, "value.converter.") || strings.HasPrefix(name, "transforms.") && !strings.HasPrefix(name, c.smt) {
+			continue
+		}
+		why, known := "", false
+		for prefix, text := range needless {
+			if name == prefix || strings.HasSuffix(prefix, ".") && strings.HasPrefix(name, prefix) {
+				why, known = text, true
+				if name == prefix {
+					break
+				}
+			}
+		}
+		switch {
+		case !known:
+			c.note(name, "there is no counterpart")
+		case why != "":
+			c.note(name, "%s", why)
+		}
+	}
+}

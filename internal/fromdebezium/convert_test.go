@@ -1,0 +1,172 @@
+package fromdebezium
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+)
+
+const connector = `
+# the shop's
+name=outbox
+connector.class=io.debezium.connector.postgresql.PostgresConnector
+plugin.name=pgoutput
+database.hostname=db.internal
+database.port=5433
+database.user=debezium
+database.password=s3cr3t
+database.dbname=shop
+database.sslmode=verify_full
+slot.name=outbox_slot
+publication.name : outbox_pub
+publication.autocreate.mode=disabled
+table.include.list=sales.outbox_event
+tombstones.on.delete=false
+snapshot.mode=no_data
+heartbeat.interval.ms=10000
+status.update.interval.ms=5000
+value.converter=org.apache.kafka.connect.storage.StringConverter
+key.converter=org.apache.kafka.connect.storage.StringConverter
+producer.override.bootstrap.servers=k1:9092,k2:9092
+producer.override.compression.type=zstd
+errors.tolerance=all
+some.new.option=7
+transforms=outbox
+transforms.outbox.type=io.debezium.transforms.outbox.EventRouter
+transforms.outbox.table.field.event.key=customer
+transforms.outbox.table.field.event.timestamp=created
+transforms.outbox.table.fields.additional.placement=type:header:eventType, tenant:header, \
+    shard:partition,version:envelope
+transforms.outbox.route.topic.regex=(.*)_v(?<n>\\d)
+transforms.outbox.route.topic.replacement=$1s.v${n}\\$
+transforms.outbox.route.tombstone.on.empty.payload=true
+transforms.outbox.table.expand.json.payload=true
+`
+
+func convert(t *testing.T, text string) (*Result, *config.Config) {
+	t.Helper()
+	props, err := Read([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Convert(props)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "outboxcdc.yaml")
+	if err := os.WriteFile(file, []byte(r.YAML), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Load([]string{file}, nil)
+	if err != nil {
+		t.Fatalf("what it writes does not load: %v\n%s", err, r.YAML)
+	}
+	return r, c
+}
+
+func TestConvert(t *testing.T) {
+	r, c := convert(t, connector)
+	url, _ := c.PostgresURL()
+	if want := "postgres://debezium@db.internal:5433/shop?sslmode=verify-full"; url != want {
+		t.Errorf("url %q, want %q", url, want)
+	}
+	if strings.Contains(r.YAML, "s3cr3t") {
+		t.Error("the password is printed")
+	}
+	if c.Postgres.Slot != "outbox_slot" || c.Postgres.Publication != "outbox_pub" || c.Postgres.StatusInterval.String() != "5s" {
+		t.Errorf("postgres %+v", c.Postgres)
+	}
+	if want := (config.Columns{ID: "id", AggregateType: "aggregatetype", AggregateID: "customer", Payload: "payload"}); c.Outbox.Table != "sales.outbox_event" || c.Outbox.Columns != want {
+		t.Errorf("outbox %+v", c.Outbox)
+	}
+	want := config.Route{
+		Topic: "{aggregate_type}", Topics: map[string]string{}, Replace: config.Replace{Regex: `(.*)_v(?<n>\d)`, With: "${1}s.v${n}$$"}, Unmatched: "keep",
+		Key: "{aggregate_id}", ID: "{id}", Headers: []string{"type:eventType", "tenant"}, Partition: "shard", Partitions: map[string]int{}, Timestamp: "created",
+		NullKey: "allow", NullPayload: "tombstone", BlankPayload: "null",
+	}
+	if !reflect.DeepEqual(c.Route, want) {
+		t.Errorf("route %+v\nwant  %+v", c.Route, want)
+	}
+	if !slices.Equal(c.Kafka.Brokers, []string{"k1:9092", "k2:9092"}) || c.Kafka.Compression != "zstd" {
+		t.Errorf("kafka %+v", c.Kafka)
+	}
+	var noted []string
+	for _, n := range r.Notes {
+		noted = append(noted, strings.TrimPrefix(n.Option, "transforms.outbox."))
+		if n.Value == "s3cr3t" {
+			t.Error("the password is in a note")
+		}
+	}
+	if want := []string{
+		"database.password", "errors.tolerance", "heartbeat.interval.ms", "snapshot.mode", "some.new.option",
+		"table.expand.json.payload", "table.fields.additional.placement",
+	}; !slices.Equal(noted, want) {
+		t.Errorf("notes about %q\nwant %q", noted, want)
+	}
+}
+
+// TestConvertDefaults: the least that a connector has, as JSON of Connect's REST interface.
+func TestConvertDefaults(t *testing.T) {
+	r, c := convert(t, `{"name": "x", "config": {"connector.class": "io.debezium.connector.postgresql.PostgresConnector", "tasks.max": 1,
+		"database.hostname": "db", "database.dbname": "shop", "table.include.list": "public.outbox", "transforms": "other,outbox",
+		"transforms.other.type": "org.apache.kafka.connect.transforms.Filter",
+		"transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter", "transforms.outbox.route.topic.replacement": "shop.${routedByValue}",
+		"value.converter": "org.apache.kafka.connect.json.JsonConverter", "value.converter.schemas.enable": false}}`)
+	if c.Postgres.Slot != "debezium" || c.Postgres.Publication != "dbz_publication" || c.Route.Topic != "shop.{aggregate_type}" || c.Route.Replace.Regex != "" {
+		t.Errorf("%s", c)
+	}
+	var noted []string
+	for _, n := range r.Notes {
+		noted = append(noted, n.Option)
+	}
+	if want := []string{"bootstrap.servers", "plugin.name", "publication.autocreate.mode", "transforms.other.type", "value.converter"}; !slices.Equal(noted, want) {
+		t.Errorf("notes about %q\nwant %q", noted, want)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"connector.class=io.debezium.connector.mysql.MySqlConnector":                             "only Debezium's connector for PostgreSQL",
+		"transforms=unwrap\ntransforms.unwrap.type=io.debezium.transforms.ExtractNewRecordState": "no outbox relay",
+		`{"transforms": ["a"]}`: "not a list",
+		`{`:                     "read the JSON",
+		`a=\u12`:                "escape",
+		"a=\xff":                "UTF-8",
+	} {
+		props, err := Read([]byte(text))
+		if err == nil {
+			_, err = Convert(props)
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// TestProperties: Java's own format.
+func TestProperties(t *testing.T) {
+	got, err := Read([]byte("a = b\n ! no\nc:d e\\\n   f\ng\nh\\ i=\\u00e9\\t\\\\\nlast=x\\\\\n k\\=l m\n\\"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := map[string]string{"a": "b", "c": "d ef", "g": "", "h i": "é\t\\", "last": `x\`, "k=l": "m", `\`: ""}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// FuzzConvert: nothing makes it panic, and what it writes is YAML that loads or is refused with a reason.
+func FuzzConvert(f *testing.F) {
+	f.Add(connector)
+	f.Fuzz(func(t *testing.T, text string) {
+		props, err := Read([]byte(text))
+		if err != nil {
+			return
+		}
+		_, _ = Convert(props)
+	})
+}

@@ -1,0 +1,140 @@
+// Package fromdebezium writes outboxcdc's configuration for a Debezium connector's: its PostgreSQL connector with the outbox
+// event router. What has no counterpart is listed, never dropped silently. It opens no connection.
+//
+// The options: https://debezium.io/documentation/reference/stable/transformations/outbox-event-router.html and
+// https://debezium.io/documentation/reference/stable/connectors/postgresql.html
+package fromdebezium
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Read reads a connector's configuration: a .properties file, or JSON as Connect's REST interface has it, with or without
+// the name around it.
+func Read(data []byte) (map[string]string, error) {
+	if trimmed := bytes.TrimSpace(data); len(trimmed) > 0 && trimmed[0] == '{' {
+		return readJSON(trimmed)
+	}
+	return readProperties(string(data))
+}
+
+func readJSON(data []byte) (map[string]string, error) {
+	var top map[string]any
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	if err := dec.Decode(&top); err != nil {
+		return nil, fmt.Errorf("read the JSON: %w", err)
+	}
+	if inner, ok := top["config"].(map[string]any); ok {
+		top = inner
+	}
+	out := map[string]string{}
+	for name, v := range top {
+		switch v := v.(type) {
+		case string:
+			out[name] = v
+		case json.Number:
+			out[name] = v.String()
+		case bool:
+			out[name] = strconv.FormatBool(v)
+		case nil:
+		default:
+			return nil, fmt.Errorf("option %s: want text, a number or true and false, not a list or an object", name)
+		}
+	}
+	return out, nil
+}
+
+// readProperties reads Java's format: https://docs.oracle.com/javase/8/docs/api/java/util/Properties.html#load-java.io.Reader-
+func readProperties(text string) (map[string]string, error) {
+	if !utf8.ValidString(text) {
+		return nil, errors.New("the file is not UTF-8")
+	}
+	out := map[string]string{}
+	lines := strings.Split(strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\r", "\n"), "\n")
+	for i := 0; i < len(lines); i++ {
+		line := strings.TrimLeft(lines[i], " \t\f")
+		if line == "" || line[0] == '#' || line[0] == '!' {
+			continue
+		}
+		for continued(line) && i+1 < len(lines) {
+			i++
+			line = line[:len(line)-1] + strings.TrimLeft(lines[i], " \t\f")
+		}
+		key, value := splitProperty(line)
+		k, err := unescape(key)
+		if err == nil {
+			value, err = unescape(value)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", i+1, err)
+		}
+		out[k] = value
+	}
+	return out, nil
+}
+
+// continued: the line ends with an odd number of backslashes.
+func continued(line string) bool {
+	n := len(line) - len(strings.TrimRight(line, `\`))
+	return n%2 == 1
+}
+
+// splitProperty cuts at the first =, : or white space that is not escaped.
+func splitProperty(line string) (key, value string) {
+	i := 0
+	for ; i < len(line) && !strings.ContainsRune("=: \t\f", rune(line[i])); i++ {
+		if line[i] == '\\' {
+			i++
+		}
+	}
+	i = min(i, len(line))
+	key, rest := line[:i], strings.TrimLeft(line[i:], " \t\f")
+	if rest != "" && (rest[0] == '=' || rest[0] == ':') {
+		rest = strings.TrimLeft(rest[1:], " \t\f")
+	}
+	return key, rest
+}
+
+func unescape(s string) (string, error) {
+	if !strings.Contains(s, `\`) {
+		return s, nil
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != '\\' || i+1 == len(s) {
+			b.WriteByte(s[i])
+			continue
+		}
+		i++
+		switch s[i] {
+		case 't':
+			b.WriteByte('\t')
+		case 'n':
+			b.WriteByte('\n')
+		case 'r':
+			b.WriteByte('\r')
+		case 'f':
+			b.WriteByte('\f')
+		case 'u':
+			if i+5 > len(s) {
+				return "", fmt.Errorf(`%q ends inside a \u escape`, s)
+			}
+			u, err := strconv.ParseUint(s[i+1:i+5], 16, 16)
+			if err != nil {
+				return "", fmt.Errorf(`%q has a malformed \u escape`, s)
+			}
+			b.WriteRune(rune(u))
+			i += 4
+		default:
+			b.WriteByte(s[i])
+		}
+	}
+	return b.String(), nil
+}
