@@ -93,6 +93,8 @@ func classify(err error, delivered bool) verdict {
 		v = verdict{Fault, waitBackoff, "drain"}
 	case errors.As(err, &stalled):
 		v = verdict{Retry, park, "stalled"}
+	case errors.As(err, new(*refusedAgain)):
+		v = verdict{Retry, waitBackoff, "poison"}
 	case errors.As(err, &poison):
 		v = verdict{Poison, waitBackoff, "poison"}
 	case errors.As(err, &column):

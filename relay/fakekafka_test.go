@@ -30,6 +30,8 @@ type cluster struct {
 	alone    map[string]bool           // ids that want to be sent alone
 	tooLarge map[string]bool           // ids that Check says are poison
 	refused  map[string]bool           // ids that the broker refuses; a batch with one of them fails as a whole
+	takes    string                    // a topic in which it takes even those
+	limit    map[string]int            // ids whose value is too large from so many bytes on
 	closing  func(context.Context)     // runs in Close, before it waits
 	unable   func(*router.Record) bool // Send fails
 
@@ -40,8 +42,8 @@ type cluster struct {
 
 // record is one that was stored.
 type record struct {
-	id, topic, value, position string
-	session                    int
+	id, topic, value, position, truncated string
+	session                               int
 }
 
 // sink is one session with Kafka.
@@ -290,6 +292,9 @@ func (s *sink) Ready(topic string) (bool, error) {
 func (s *sink) Check(rec *router.Record) (alone bool, poison *router.Poison) {
 	s.k.b.mu.Lock()
 	defer s.k.b.mu.Unlock()
+	if most, ok := s.k.limit[string(rec.ID)]; ok && len(rec.Value) >= most {
+		return false, &router.Poison{Cause: router.TooLarge, Message: "too large", Topic: rec.Topic}
+	}
 	if s.k.tooLarge[string(rec.ID)] {
 		return false, &router.Poison{Cause: router.TooLarge, Message: "too large", Topic: rec.Topic}
 	}
@@ -305,8 +310,11 @@ func (s *sink) Send(rec *router.Record, n uint64) error {
 	}
 	r := record{id: string(rec.ID), topic: rec.Topic, value: string(rec.Value), session: s.session}
 	for _, h := range rec.Headers {
-		if h.Name == "outboxcdc-position" {
+		switch h.Name {
+		case "outboxcdc-position":
 			r.position = string(h.Value)
+		case headerTruncated:
+			r.truncated = string(h.Value)
 		}
 	}
 	switch {
@@ -320,7 +328,7 @@ func (s *sink) Send(rec *router.Record, n uint64) error {
 		k.b.Errorf("event number %d after %d", n, s.last)
 	case len(s.flying) > 0 && (k.alone[r.id] || k.alone[s.flying[0].rec.id]):
 		k.b.Errorf("%s does not go alone: %d in flight", r.id, len(s.flying))
-	case r.value != "payload of "+r.id:
+	case r.value != "payload of "+r.id && r.truncated == "":
 		k.b.Errorf("the value of %s is %q", r.id, r.value)
 	}
 	s.last = n
@@ -343,7 +351,7 @@ func (s *sink) flush() {
 	var batch []uint64
 	for _, f := range s.flying {
 		batch = append(batch, f.n)
-		bad = bad || k.refused[f.rec.id]
+		bad = bad || k.refused[f.rec.id] && f.rec.topic != k.takes
 	}
 	if bad {
 		s.failed = true

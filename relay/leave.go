@@ -133,7 +133,10 @@ func (s *session) refused(cause error) error {
 	case s.alone != nil && len(numbers) == 1 && numbers[0] == s.alone.n:
 		p := s.alone.poison
 		p.Message = cause.Error()
-		return &p
+		if s.alone.dead {
+			return &finalPoison{&p}
+		}
+		return s.r.remember(&p)
 	default:
 		s.r.careful = max(s.r.careful, s.lastSent)
 		s.r.log.Warn("Kafka refuses a batch; sending record by record to find out which", "until", s.lastSent.String(), "error", cause)

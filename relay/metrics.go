@@ -15,6 +15,7 @@ type Metrics struct {
 	latency       prometheus.Histogram
 	received      prometheus.Counter
 	skipped       prometheus.Counter
+	poisonSkipped prometheus.Counter
 	transactions  prometheus.Counter
 	receivedBytes prometheus.Counter
 	statusUpdates prometheus.Counter
@@ -65,6 +66,7 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 	m.received = counter("events_received_total", "Outbox rows decoded that were to be delivered.")
 	skipped := counters("events_skipped_total", "Outbox rows decoded that were not sent.", "reason")
 	m.skipped = skipped.WithLabelValues("already_delivered")
+	m.poisonSkipped = skipped.WithLabelValues("poison")
 	m.transactions = counter("transactions_total", "Transactions read from the stream.")
 	m.receivedBytes = counter("replication_received_bytes_total", "Bytes of pgoutput read from the stream.")
 	m.statusUpdates = counter("status_updates_total", "Standby status updates sent.")

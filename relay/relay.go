@@ -17,6 +17,7 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
 )
@@ -89,6 +90,7 @@ type Config struct {
 	MaxBytes         int64         // and their bytes
 	BackoffMin       time.Duration // full jitter between retries: 0 to BackoffMin, doubling up to BackoffMax
 	BackoffMax       time.Duration
+	Poison           Poisons
 }
 
 // DefaultConfig is what surface §3 promises.
@@ -115,8 +117,9 @@ type Relay struct {
 	met    *Metrics
 
 	started time.Time
-	mem     memory        // what earlier sessions of this process delivered
-	careful pglogrepl.LSN // transactions up to this commit LSN are sent record by record, to find the one refused
+	mem     memory                                 // what earlier sessions of this process delivered
+	refused map[checkpoint.Position]*router.Poison // by Kafka, and not to stop the relay
+	careful pglogrepl.LSN                          // transactions up to this commit LSN are sent record by record, to find the one refused
 
 	mu     sync.Mutex // guards view
 	view   view
@@ -126,7 +129,7 @@ type Relay struct {
 
 // New wires a relay; it connects to nothing.
 func New(cfg Config, source Source, kafka Kafka, r *router.Router, met *Metrics, log *slog.Logger) *Relay {
-	rl := &Relay{cfg: cfg, source: source, kafka: kafka, router: r, met: met, log: log, clock: time.Now, jitter: rand.Int64N}
+	rl := &Relay{cfg: cfg, source: source, kafka: kafka, router: r, met: met, log: log, clock: time.Now, jitter: rand.Int64N, refused: map[checkpoint.Position]*router.Poison{}}
 	now := rl.clock()
 	rl.started = now
 	rl.view = view{state: Starting, since: now, stopped: now, beat: now}
@@ -167,6 +170,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		v := classify(err, r.delivered())
 		if v.class != Retry {
 			r.setState(Failed, err.Error())
+			if v.class == Poison && r.cfg.Poison.Hold {
+				r.hold(ctx, err)
+			}
 			return &Stopped{Class: v.class, Err: err}
 		}
 		r.met.reconnects.WithLabelValues(v.reason).Inc()
@@ -181,6 +187,14 @@ func (r *Relay) Run(ctx context.Context) error {
 			}
 			r.backoff(ctx, attempt, err)
 		}
+	}
+}
+
+// hold stands still at poison until it is told to end, so that a supervisor does not start it again and again.
+func (r *Relay) hold(ctx context.Context, cause error) {
+	r.log.Error("holding at a poison event: nothing is delivered or confirmed until it is decided and the process started again", "error", cause)
+	for ctx.Err() == nil {
+		r.sleep(ctx, time.Second)
 	}
 }
 

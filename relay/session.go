@@ -61,6 +61,7 @@ type session struct {
 // sent remembers a record that was sent alone: if Kafka refuses it, it is poison.
 type sent struct {
 	n      uint64
+	dead   bool // it is a dead letter
 	poison router.Poison
 }
 
@@ -315,21 +316,36 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 		CommitLSN: s.begin.CommitLSN, Ordinal: ev.Ordinal,
 	}
 	if err := r.router.Route(ev, pos, &s.rec); err != nil {
+		if p := asPoison(err); p != nil {
+			return s.poisoned(ctx, p, pos)
+		}
 		return err
 	}
+	if p := r.refused[pos]; p != nil { // by Kafka, in a session before
+		delete(r.refused, pos)
+		return s.poisoned(ctx, p, pos)
+	}
 	if err := s.awaitTopic(ctx, s.rec.Topic); err != nil {
+		if p := asPoison(err); p != nil {
+			return s.poisoned(ctx, p, pos)
+		}
 		return err
 	}
 	alone, poison := s.sink.Check(&s.rec)
 	if poison != nil {
-		poison.Position, poison.ID = pos, string(s.rec.ID)
-		return poison
+		return s.poisoned(ctx, poison, pos)
 	}
+	return s.send(ctx, alone, false, pos)
+}
+
+// send hands the record over, alone if that is asked for or if a record of its transaction was refused before.
+func (s *session) send(ctx context.Context, alone, dead bool, pos checkpoint.Position) error {
+	r := s.r
 	if alone = alone || s.begin.CommitLSN <= r.careful; alone {
 		if err := s.await(ctx, Streaming, goesAlone, s.empty); err != nil {
 			return err
 		}
-		s.alone = &sent{poison: router.Poison{Cause: router.Rejected, ID: string(s.rec.ID), Topic: s.rec.Topic, Position: pos}}
+		s.alone = &sent{dead: dead, poison: router.Poison{Cause: router.Rejected, ID: string(s.rec.ID), Topic: s.rec.Topic, Position: pos}}
 	}
 	n := s.tracker.Add(s.rec.Size())
 	if alone {

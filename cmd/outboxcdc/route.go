@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
@@ -40,4 +41,19 @@ func newRouter(cfg *config.Config) (*router.Router, error) {
 		return nil, err
 	}
 	return router.New(c)
+}
+
+// poisons says to the relay what the settings say.
+func poisons(p *config.Poison) relay.Poisons {
+	out := relay.Poisons{
+		Policy: relay.PoisonPolicy(p.Policy), Causes: map[router.Cause]relay.PoisonPolicy{}, Decisions: map[string]relay.PoisonPolicy{},
+		Topic: p.Topic, Cut: p.Oversize == "cut", Hold: p.OnStop == "hold",
+	}
+	for cause, policy := range p.Causes {
+		out.Causes[router.Cause(cause)] = relay.PoisonPolicy(policy)
+	}
+	for id, policy := range p.Decisions {
+		out.Decisions[id] = relay.PoisonPolicy(policy)
+	}
+	return out
 }

@@ -139,10 +139,20 @@ type Replace struct {
 
 // Poison says what happens to an event that no retry can deliver.
 type Poison struct {
-	// Policy stop: nothing is confirmed past the event and the daemon stops, exit code 65.
-	Policy string `yaml:"policy" default:"stop" oneof:"stop" later:"dead_letter skip"`
-	// OnStop exit: the process ends, so that its supervisor shows it.
-	OnStop string `yaml:"on_stop" default:"exit" oneof:"exit" later:"hold"`
+	// Policy stop: nothing is confirmed past the event and the daemon stops, exit code 65. dead_letter: it goes to a topic of
+	// its own and counts once Kafka has it there. skip: it is dropped, with a line in the log and a count.
+	Policy string `yaml:"policy" default:"stop" oneof:"stop dead_letter skip"`
+	// Causes are policies for single causes: cause → policy.
+	Causes map[string]string `yaml:"causes" default:""`
+	// Decisions are for single events, as the last log line of a stop names them: id → skip, dead_letter or stop.
+	Decisions map[string]string `yaml:"decisions" default:""`
+	// OnStop exit: the process ends, so that its supervisor shows it. hold: it stands, failed and not ready, until it is told
+	// to end; for supervisors that restart whatever ends.
+	OnStop string `yaml:"on_stop" default:"exit" oneof:"exit hold"`
+	// Oversize is for a dead letter that is too large even for its topic: stop, or cut the end of its value.
+	Oversize string `yaml:"oversize" default:"stop" oneof:"stop cut"`
+	// Topic of dead letters. It is never made by the daemon.
+	Topic string `yaml:"topic" default:"outbox.dead_letter"`
 }
 
 // Kafka is the destination.

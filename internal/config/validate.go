@@ -3,9 +3,11 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,6 +46,7 @@ func (c *Config) Validate() error {
 	v.postgres(&c.Postgres)
 	v.outbox(&c.Outbox)
 	v.route(&c.Route)
+	v.poison(&c.Poison)
 	v.kafka(&c.Kafka)
 	v.report("http.listen", checkListen(c.HTTP.Listen))
 	v.atLeast("shutdown_timeout", c.ShutdownTimeout, time.Millisecond)
@@ -152,6 +155,40 @@ func (v *validation) route(r *Route) {
 			v.report(path, checkIdentifier("a column", column))
 		}
 	}
+}
+
+// poisonCauses are the causes of poison, and poisonPolicies what may be done about each.
+var (
+	poisonCauses = []string{
+		"too_large", "rejected", "no_route", "illegal_topic", "missing_topic", "null_id", "null_key", "null_payload", "bad_headers",
+		"bad_partition", "bad_timestamp", "update",
+	}
+	poisonPolicies = []string{"stop", "dead_letter", "skip"}
+)
+
+func (v *validation) poison(p *Poison) {
+	for _, cause := range slices.Sorted(maps.Keys(p.Causes)) {
+		if !slices.Contains(poisonCauses, cause) {
+			v.report("poison.causes", fmt.Sprintf("the cause %s is unknown; write %s", quote(cause), strings.Join(poisonCauses, " | ")))
+		}
+	}
+	for path, policies := range map[string]map[string]string{"poison.causes": p.Causes, "poison.decisions": p.Decisions} {
+		for _, of := range slices.Sorted(maps.Keys(policies)) {
+			if !slices.Contains(poisonPolicies, policies[of]) {
+				v.report(path, fmt.Sprintf("%s of %s is unknown; write %s", quote(policies[of]), quote(of), strings.Join(poisonPolicies, " | ")))
+			}
+		}
+	}
+	if problem := checkTopicTemplate(p.Topic); problem != "" || strings.Contains(p.Topic, "{") {
+		v.report("poison.topic", or(problem, quote(p.Topic)+" has a column in it; write the name of a topic"))
+	}
+}
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
 }
 
 // Problem is an error about a setting by who uses it, with the place that it comes from.

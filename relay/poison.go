@@ -1,0 +1,151 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// PoisonPolicy says what becomes of an event that no retry can deliver.
+type PoisonPolicy string
+
+// The policies.
+const (
+	StopAtPoison PoisonPolicy = "stop"        // nothing is confirmed past the event, and the relay ends
+	DeadLetter   PoisonPolicy = "dead_letter" // it goes to a topic of its own, and counts once that has it
+	SkipPoison   PoisonPolicy = "skip"        // it is dropped, and said to be
+)
+
+// Poisons is what becomes of poison: by event, else by cause, else by policy.
+type Poisons struct {
+	Policy    PoisonPolicy
+	Causes    map[router.Cause]PoisonPolicy
+	Decisions map[string]PoisonPolicy // by event id
+	Topic     string                  // of dead letters
+	Cut       bool                    // a dead letter that is too large even for its topic loses the end of its value
+	Hold      bool                    // a stop leaves the process standing, not ready, until it is told to end
+}
+
+// of is the policy for one event.
+func (p *Poisons) of(x *router.Poison) PoisonPolicy {
+	if d, ok := p.Decisions[x.ID]; ok && x.ID != "" {
+		return d
+	}
+	if c, ok := p.Causes[x.Cause]; ok {
+		return c
+	}
+	if p.Policy == "" {
+		return StopAtPoison
+	}
+	return p.Policy
+}
+
+// Headers of a dead letter. The names begin with what no header of an event may begin with.
+const (
+	headerError     = "outboxcdc-error"
+	headerMessage   = "outboxcdc-error-message"
+	headerTopic     = "outboxcdc-topic"
+	headerTruncated = "outboxcdc-truncated"
+)
+
+// refusedAgain ends a session in which Kafka has refused a record that is not to stop the relay: the next session treats
+// it as what it is when it comes to it.
+type refusedAgain struct{ poison *router.Poison }
+
+func (e *refusedAgain) Error() string { return "Kafka refuses an event: " + e.poison.Error() }
+
+// maxRefused bounds how many refused events are remembered until they are dealt with; there is rarely more than one,
+// because each ends a session.
+const maxRefused = 1000
+
+// remember keeps a record that Kafka has refused, unless it is to stop the relay.
+func (r *Relay) remember(p *router.Poison) error {
+	if r.cfg.Poison.of(p) == StopAtPoison {
+		return p
+	}
+	if len(r.refused) >= maxRefused {
+		clear(r.refused) // they will be refused again
+	}
+	r.refused[p.Position] = p
+	return &refusedAgain{p}
+}
+
+// poisoned does with an event what the policy says. The error is the poison itself if it is to stop the relay.
+func (s *session) poisoned(ctx context.Context, p *router.Poison, pos checkpoint.Position) error {
+	r := s.r
+	p.Position, p.ID = pos, string(s.rec.ID)
+	policy := r.cfg.Poison.of(p)
+	attrs := []any{"event_id", p.ID, "position", pos.String(), "cause", string(p.Cause), "topic", p.Topic, "why", p.Message}
+	switch policy {
+	case SkipPoison:
+		r.log.Warn("poison skipped", attrs...)
+		r.met.poisonSkipped.Inc()
+		s.tracker.Skip()
+		return nil
+	case DeadLetter:
+		r.log.Warn("poison goes to the dead-letter topic", append(attrs, "dead_letter_topic", r.cfg.Poison.Topic)...)
+		return s.deadLetter(ctx, p, pos)
+	}
+	return p
+}
+
+// deadLetter sends the event, as far as it could be made, to the dead-letter topic. It is in flight like any other: what
+// confirms the transaction is that Kafka has it.
+func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoint.Position) error {
+	rec := &s.rec
+	rec.Topic, rec.OwnPartition, rec.Timestamp = s.r.cfg.Poison.Topic, false, 0
+	if rec.PartitionBy == nil {
+		rec.PartitionBy = rec.ID
+	}
+	rec.Headers = append(rec.Headers,
+		router.Header{Name: headerError, Value: []byte(p.Cause)},
+		router.Header{Name: headerMessage, Value: []byte(p.Message)},
+		router.Header{Name: headerTopic, Value: []byte(p.Topic)})
+	if err := s.awaitTopic(ctx, rec.Topic); err != nil {
+		return err
+	}
+	alone, over := s.sink.Check(rec)
+	if over != nil && s.r.cfg.Poison.Cut && over.Cause == router.TooLarge {
+		if alone, over = s.cut(over); over == nil {
+			s.r.log.Warn("the dead letter's value is cut", "event_id", p.ID, "position", pos.String(), "bytes", len(rec.Value))
+		}
+	}
+	if over != nil {
+		over.Position, over.ID = pos, p.ID
+		over.Message = fmt.Sprintf("as a dead letter (it is one because of %s: %s): %s", p.Cause, p.Message, over.Message)
+		return &finalPoison{over}
+	}
+	s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause)).Inc()
+	return s.send(ctx, alone, true, pos)
+}
+
+// cut shortens the value until the dead-letter topic takes it; the header says how long it was.
+func (s *session) cut(over *router.Poison) (alone bool, still *router.Poison) {
+	rec := &s.rec
+	whole := len(rec.Value)
+	rec.Headers = append(rec.Headers, router.Header{Name: headerTruncated, Value: strconv.AppendInt(nil, int64(whole), 10)})
+	// Half of it and half of that until it fits, so that no sum of ours has to agree with Kafka's to the byte.
+	for still = over; still != nil && len(rec.Value) > 0; {
+		rec.Value = rec.Value[:len(rec.Value)/2]
+		alone, still = s.sink.Check(rec)
+	}
+	return alone, still
+}
+
+// finalPoison stops the relay whatever the policy is: it is the dead letter that cannot be delivered.
+type finalPoison struct{ *router.Poison }
+
+func (e *finalPoison) Unwrap() error { return e.Poison }
+
+// asPoison is the verdict of an error on one event, nil for all other errors and for one that is final.
+func asPoison(err error) *router.Poison {
+	if errors.As(err, new(*finalPoison)) {
+		return nil
+	}
+	p, _ := errors.AsType[*router.Poison](err)
+	return p
+}

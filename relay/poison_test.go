@@ -1,0 +1,235 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// dead is a configuration that sends poison to topic u.
+func dead(change func(*Poisons)) Config {
+	cfg := testConfig()
+	cfg.Poison = Poisons{Policy: DeadLetter, Topic: "u"}
+	if change != nil {
+		change(&cfg.Poison)
+	}
+	return cfg
+}
+
+// topics are what was stored, as id@topic.
+func (k *cluster) stored() (out []string) {
+	k.b.mu.Lock()
+	defer k.b.mu.Unlock()
+	for _, r := range k.log {
+		out = append(out, r.id+"@"+r.topic)
+	}
+	return out
+}
+
+func (b *bench) wantStored(want ...string) {
+	b.Helper()
+	if got := b.kafka.stored(); !slices.Equal(got, want) {
+		b.Errorf("Kafka has %s\nwant      %s", got, want)
+	}
+}
+
+// TestDeadLetter: poison goes to the dead-letter topic in its place, what is around it to where it belongs, and the slot
+// moves past all of it. First in a session, twice in a row, in the middle and at the end of a transaction.
+func TestDeadLetter(t *testing.T) {
+	bubble(t, dead(nil), func(b *bench) {
+		b.pg.commit("!a")
+		b.start()
+		b.pg.commit("b", "!c", "!d", "e", "!f")
+		x := b.pg.commit("g")
+		b.sleep(5 * time.Second)
+		b.wantStored("a@u", "b@t", "c@u", "d@u", "e@t", "f@u", "g@t")
+		b.want(Streaming)
+		if got := b.pg.slotAt(); got < x.End {
+			b.Errorf("the slot is at %s, in front of %s", got, x.End)
+		}
+		if n := b.metric("events_dead_lettered_total", "topic=u", "reason=null_key"); n != 4 {
+			b.Errorf("%v dead letters are counted", n)
+		}
+	})
+}
+
+// TestDeadLetterIsAcknowledgedFirst: a transaction with poison in it is not confirmed before the dead letter is in Kafka.
+func TestDeadLetterIsAcknowledgedFirst(t *testing.T) {
+	bubble(t, dead(nil), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		x := b.pg.commit("a", "!b")
+		b.sleep(5 * time.Second)
+		b.kafka.ack("a")
+		b.sleep(5 * time.Second)
+		if got := b.pg.slotAt(); got >= x.End {
+			b.Fatalf("the slot is at %s, and the dead letter is not acknowledged", got)
+		}
+		b.kafka.ack("b")
+		b.sleep(5 * time.Second)
+		if got := b.pg.slotAt(); got < x.End {
+			b.Errorf("the slot is at %s, in front of %s", got, x.End)
+		}
+	})
+}
+
+// TestDeadLetterTopicMissing: it is waited for like any other.
+func TestDeadLetterTopicMissing(t *testing.T) {
+	bubble(t, dead(func(p *Poisons) { p.Topic = "dead" }), func(b *bench) {
+		b.start()
+		b.pg.commit("a", "!b", "c")
+		b.sleep(5 * time.Second)
+		b.want(WaitingForTopic)
+		b.kafka.create("dead")
+		b.sleep(5 * time.Second)
+		b.wantStored("a@t", "b@dead", "c@t")
+	})
+}
+
+// TestPoisonSkipped: it is counted, said, and gone.
+func TestPoisonSkipped(t *testing.T) {
+	bubble(t, dead(func(p *Poisons) { p.Policy = SkipPoison }), func(b *bench) {
+		b.kafka.acked["b"] = true // as far as the confirm rule is concerned
+		b.start()
+		x := b.pg.commit("a", "!b", "c")
+		b.sleep(5 * time.Second)
+		b.wantStored("a@t", "c@t")
+		if got := b.pg.slotAt(); got < x.End {
+			b.Errorf("the slot is at %s, in front of %s", got, x.End)
+		}
+		if n := b.metric("events_skipped_total", "reason=poison"); n != 1 {
+			b.Errorf("%v are counted", n)
+		}
+		if text := b.log.String(); strings.Count(text, "poison skipped") != 1 || !strings.Contains(text, "event_id=b") || strings.Contains(text, "payload of") {
+			b.Errorf("the log says\n%s", text)
+		}
+	})
+}
+
+// TestPoisonDecided: the decision on an event comes before that on its cause, which comes before the policy.
+func TestPoisonDecided(t *testing.T) {
+	bubble(t, dead(func(p *Poisons) {
+		p.Policy = StopAtPoison
+		p.Causes = map[router.Cause]PoisonPolicy{router.NullKey: DeadLetter}
+		p.Decisions = map[string]PoisonPolicy{"b": SkipPoison}
+	}), func(b *bench) {
+		b.kafka.tooLarge["d"] = true
+		b.kafka.acked["b"] = true
+		b.start()
+		b.pg.commit("!a", "!b", "c")
+		b.sleep(5 * time.Second)
+		b.wantStored("a@u", "c@t")
+		b.pg.commit("d")
+		b.ends(Poison, time.Minute)
+	})
+}
+
+// TestRefusedBecomesDeadLetter: Kafka refuses a record for what it is; when it is found, it becomes a dead letter, and the
+// relay goes on.
+func TestRefusedBecomesDeadLetter(t *testing.T) {
+	bubble(t, dead(nil), func(b *bench) {
+		b.kafka.refused["c"] = true
+		b.kafka.takes = "u"
+		b.pg.commit("a", "b")
+		b.pg.commit("c", "d")
+		x := b.pg.commit("e")
+		b.start()
+		b.sleep(time.Minute)
+		b.wantStored("a@t", "b@t", "c@u", "d@t", "e@t")
+		b.want(Streaming)
+		if got := b.pg.slotAt(); got < x.End {
+			b.Errorf("the slot is at %s, in front of %s", got, x.End)
+		}
+		if n := b.metric("events_dead_lettered_total", "topic=u", "reason=rejected"); n != 1 {
+			b.Errorf("%v dead letters are counted", n)
+		}
+	})
+}
+
+// TestDeadLetterRefused: a dead letter that cannot be delivered stops the relay, whatever the policy is, and nothing behind
+// it is confirmed.
+func TestDeadLetterRefused(t *testing.T) {
+	for name, harm := range map[string]func(*bench){
+		"by the broker":     func(b *bench) { b.kafka.refused["b"] = true },
+		"before it is sent": func(b *bench) { b.kafka.tooLarge["b"] = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, dead(nil), func(b *bench) {
+				harm(b)
+				b.start()
+				x := b.pg.commit("a")
+				b.pg.commit("!b", "c")
+				s := b.ends(Poison, 2*time.Minute)
+				var p *router.Poison
+				if !errors.As(s.Err, &p) || p.ID != "b" {
+					b.Errorf("ended with %v", s.Err)
+				}
+				if got := b.pg.slotAt(); got > x.End {
+					b.Errorf("the slot is at %s, behind %s", got, x.End)
+				}
+			})
+		})
+	}
+}
+
+// TestDeadLetterCut: with cut, a dead letter loses the end of its value, and its header says so.
+func TestDeadLetterCut(t *testing.T) {
+	bubble(t, dead(func(p *Poisons) { p.Cut = true }), func(b *bench) {
+		b.kafka.limit = map[string]int{"b": 8}
+		b.start()
+		b.pg.commit("a", "b", "c")
+		b.sleep(5 * time.Second)
+		b.wantStored("a@t", "b@u", "c@t")
+		b.kafka.b.mu.Lock()
+		defer b.kafka.b.mu.Unlock()
+		if r := b.kafka.log[1]; r.value != "payloa"[:len(r.value)] || r.truncated != fmt.Sprint(len("payload of b")) {
+			b.Errorf("the value is %q, truncated from %q", r.value, r.truncated)
+		}
+	})
+}
+
+// TestDeadLetterWhileKafkaFails: a session that ends behind a dead letter repeats it at most, and loses nothing.
+func TestDeadLetterWhileKafkaFails(t *testing.T) {
+	bubble(t, dead(nil), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a", "!b", "c")
+		b.sleep(time.Second)
+		b.kafka.fail(errKafka, false)
+		b.sleep(10 * time.Second)
+		b.kafka.ack()
+		b.sleep(10 * time.Second)
+		b.delivered("a", "b", "c")
+	})
+}
+
+// TestHold: at poison the process stands, not ready and confirming nothing, until it is told to end; its result is the
+// poison's.
+func TestHold(t *testing.T) {
+	bubble(t, dead(func(p *Poisons) { p.Policy, p.Hold = StopAtPoison, true }), func(b *bench) {
+		b.start()
+		x := b.pg.commit("a")
+		b.pg.commit("!b")
+		b.sleep(time.Hour)
+		b.want(Failed)
+		if !b.running() {
+			b.Fatal("it has ended")
+		}
+		if ago := b.relay.Alive(); ago > 2*time.Second {
+			b.Errorf("its main loop last ran %s ago", ago)
+		}
+		if got := b.pg.slotAt(); got != x.End {
+			b.Errorf("the slot is at %s, want %s", got, x.End)
+		}
+		err := b.quit()
+		var s *Stopped
+		if !errors.As(err, &s) || s.Class != Poison {
+			b.Errorf("it ended with %v", err)
+		}
+	})
+}
