@@ -1,4 +1,6 @@
-//go:build !race // which makes pools forget at random
+//go:build !race
+
+// The race detector makes pools forget at random.
 
 package relay
 
