@@ -96,16 +96,12 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*relay.Relay, error) {
 	cols := cfg.Outbox.Columns
 	schema, table := cfg.Table()
-	buffer, auto := cfg.ReceiveBuffer()
-	if auto {
-		buffer = replication.AutoReceiveBuffer
-	}
 	source, err := replication.NewSource(replication.Config{
 		URL: cfg.PostgresURL, Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication,
 		Schema: schema, Table: table,
 		Columns:          []string{cols.ID, cols.AggregateType, cols.AggregateID, cols.EventType, cols.Payload, cols.Headers},
 		WalSenderTimeout: cfg.Postgres.WALSenderTimeout, DecodingWorkMem: cfg.Postgres.DecodingWorkMem,
-		ReadInterval: cfg.Postgres.ReadInterval, ReceiveBuffer: buffer,
+		ReadInterval: cfg.Postgres.ReadInterval, ReceiveBuffer: cfg.ReceiveBuffer(),
 		Logger: log.With("component", "replication"),
 	})
 	if err != nil {
