@@ -93,10 +93,10 @@ func TestLayersAndMerge(t *testing.T) {
 		t.Errorf("environment: %+v %+v %+v", c.Log, c.Postgres, c.HTTP)
 	}
 	if n := c.ReceiveBuffer(); n != 1<<20 || c.Postgres.ReadInterval != 0 {
-		t.Errorf("receive path: %d %v %s", n, auto, c.Postgres.ReadInterval)
+		t.Errorf("receive path: %d %s", n, c.Postgres.ReadInterval)
 	}
 	if n := Default().ReceiveBuffer(); n != 0 || Default().Postgres.ReadInterval != 5*time.Millisecond {
-		t.Errorf("receive path by default: %d %v", n, auto)
+		t.Errorf("receive path by default: %d", n)
 	}
 	for path, want := range map[string]string{
 		"kafka.brokers": "over.yaml:2:12", "kafka.compression": "base.yaml:3:16",
