@@ -35,7 +35,8 @@ type Config struct {
 	// DecodingWorkMem sets logical_decoding_work_mem for our walsender; "" leaves the server's.
 	DecodingWorkMem string
 	// ReadInterval is the least time between two reads of the stream's socket that bring little; 0 reads whenever there is
-	// something. ReceiveBuffer is SO_RCVBUF of that socket in bytes, 0 the kernel's choice, or AutoReceiveBuffer.
+	// something. ReceiveBuffer is SO_RCVBUF of that socket in bytes, 0 the kernel's choice. With a size of its own a
+	// socket may lose what we send while nothing is read (docs/adr/0014).
 	ReadInterval  time.Duration
 	ReceiveBuffer int
 	// Dial replaces the network dialer, for tests; nil is the default.

@@ -11,28 +11,17 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// AutoReceiveBuffer as Config.ReceiveBuffer: nearBuffer bytes on a link with a round trip below nearTrip, else the
-// kernel's own choice. A buffer of one size bounds a stream to that size per round trip, which only a near link bears.
-const (
-	AutoReceiveBuffer = -1
-	nearBuffer        = 64 << 10
-	nearTrip          = time.Millisecond
-)
-
 // dialLate replaces the dialer of a replication connection: everything above it (TLS, cancellation, errors) stays
 // pgconn's and sees an ordinary net.Conn.
 func (c *Config) dialLate(dial pgconn.DialFunc) pgconn.DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		start := time.Now()
 		conn, err := dial(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		// pgconn has looked the name up already, so connecting took one round trip and whatever kept us from noticing.
-		trip := time.Since(start)
-		if n := bufferFor(c.ReceiveBuffer, trip); n > 0 {
+		if c.ReceiveBuffer > 0 {
 			if tcp, ok := conn.(interface{ SetReadBuffer(int) error }); ok {
-				_ = tcp.SetReadBuffer(n) // a matter of speed alone
+				_ = tcp.SetReadBuffer(c.ReceiveBuffer) // a matter of speed alone
 			}
 		}
 		if c.ReadInterval <= 0 {
@@ -42,20 +31,9 @@ func (c *Config) dialLate(dial pgconn.DialFunc) pgconn.DialFunc {
 	}
 }
 
-// bufferFor is the SO_RCVBUF to set, 0: none.
-func bufferFor(configured int, trip time.Duration) int {
-	switch {
-	case configured >= 0:
-		return configured
-	case trip < nearTrip:
-		return nearBuffer
-	}
-	return 0
-}
-
 const (
-	// lateBuffer is what one read of the socket takes at most, fullRead what it must bring for the next one to follow at
-	// once: while the server keeps up with us, there is no reason to wait.
+	// lateBuffer is what one read of the socket takes at most, fullRead what it must bring for another one to take at once
+	// what has come since: while the server keeps up with us, there is no reason to wait.
 	lateBuffer = 256 << 10
 	fullRead   = 32 << 10
 	// quietBytes in the socket's buffer end the silence of a pause, though not the pause. More would make the kernel
@@ -88,8 +66,10 @@ type lateConn struct {
 	r, w    int
 	err     error // came with the bytes in buf
 	timer   *time.Timer
-	lowat   func(bytes int) // nil: not on this connection
-	quiet   bool            // lowat is set
+	lowat   func(bytes int)                                 // nil: not on this connection
+	quiet   bool                                            // lowat is set
+	try     func(p []byte) (n int, err error, nothing bool) // reads what is there without waiting; nil: cannot
+	full    time.Time                                       // of the last read, if it was full: the next one only takes what is there already
 
 	mu       sync.Mutex // guards the following
 	due      time.Time  // the socket is not read before; zero: at once
@@ -103,7 +83,7 @@ func newLateConn(conn net.Conn, interval time.Duration) *lateConn {
 	c := &lateConn{Conn: conn, interval: interval, buf: make([]byte, lateBuffer), changed: make(chan struct{}, 1)}
 	c.timer = time.NewTimer(time.Hour)
 	c.timer.Stop()
-	c.lowat = lowat(conn)
+	c.lowat, c.try = lowat(conn), try(conn)
 	return c
 }
 
@@ -139,7 +119,19 @@ func (c *lateConn) fill(p []byte) (int, error) {
 			return 0, err
 		}
 		start := time.Now()
-		n, err := c.Conn.Read(p)
+		var n int
+		var err error
+		if !c.full.IsZero() && c.try != nil {
+			// To wait for the next message now would be to be woken by it, and by each one that follows.
+			var nothing bool
+			if n, err, nothing = c.try(p); nothing {
+				c.later(c.full.Add(c.interval))
+				c.full = time.Time{}
+				continue
+			}
+		} else {
+			n, err = c.Conn.Read(p)
+		}
 		if again := c.plan(n, err, start, time.Now()); !again {
 			return n, err
 		}
@@ -199,9 +191,10 @@ func (c *lateConn) plan(n int, err error, start, now time.Time) (again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	open := !c.edge.IsZero()
+	c.full = time.Time{}
 	switch {
 	case n >= fullRead:
-		c.due = time.Time{}
+		c.due, c.full = time.Time{}, now
 	case open && n > 0 && now.Before(c.edge):
 		return false
 	case open && n == 0 && isTimeout(err) && (c.deadline.IsZero() || now.Before(c.deadline)):
@@ -220,6 +213,13 @@ func (c *lateConn) plan(n int, err error, start, now time.Time) (again bool) {
 		c.arm()
 	}
 	return again
+}
+
+// later sets when the socket is read next.
+func (c *lateConn) later(t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.due = t
 }
 
 // arm gives the socket the deadline of the window or that of our user, whichever comes first.

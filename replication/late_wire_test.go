@@ -153,25 +153,6 @@ func TestLateRealConnection(t *testing.T) {
 	}
 }
 
-func TestReceiveBuffer(t *testing.T) {
-	for _, test := range []struct {
-		configured int
-		trip       time.Duration
-		want       int
-	}{
-		{AutoReceiveBuffer, 100 * time.Microsecond, 64 << 10},
-		{AutoReceiveBuffer, time.Millisecond, 0},
-		{AutoReceiveBuffer, 10 * time.Millisecond, 0},
-		{0, 100 * time.Microsecond, 0},
-		{1 << 20, 100 * time.Microsecond, 1 << 20},
-		{1 << 20, time.Second, 1 << 20},
-	} {
-		if got := bufferFor(test.configured, test.trip); got != test.want {
-			t.Errorf("%+v: %d", test, got)
-		}
-	}
-}
-
 // Only what the settings ask for is between pgconn and the network.
 func TestDialLate(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

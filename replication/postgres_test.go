@@ -48,7 +48,7 @@ func newBench(t *testing.T, major string) *bench {
 	b.source, err = NewSource(Config{
 		URL:  func() (string, error) { return server.URL("postgres", "relay", "secret"), nil },
 		Slot: "slot", Publication: "pub", Schema: "public", Table: "outbox", Columns: []string{"id", "s"},
-		WalSenderTimeout: 5 * time.Second, ReadInterval: testInterval, ReceiveBuffer: AutoReceiveBuffer,
+		WalSenderTimeout: 5 * time.Second, ReadInterval: testInterval,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -95,16 +95,12 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 // wire builds the relay from its parts; nothing is connected yet.
 func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*relay.Relay, error) {
 	schema, table := cfg.Table()
-	buffer, auto := cfg.ReceiveBuffer()
-	if auto {
-		buffer = replication.AutoReceiveBuffer
-	}
 	source, err := replication.NewSource(replication.Config{
 		URL: cfg.PostgresURL, Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication,
 		Schema: schema, Table: table,
 		Columns:          routerConfig(cfg).Needs(),
 		WalSenderTimeout: cfg.Postgres.WALSenderTimeout, DecodingWorkMem: cfg.Postgres.DecodingWorkMem,
-		ReadInterval: cfg.Postgres.ReadInterval, ReceiveBuffer: buffer,
+		ReadInterval: cfg.Postgres.ReadInterval, ReceiveBuffer: cfg.ReceiveBuffer(),
 		Logger: log.With("component", "replication"),
 	})
 	if err != nil {

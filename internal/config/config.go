@@ -57,9 +57,9 @@ type Postgres struct {
 	// interval is read at once. Longer saves CPU here and at the server, and delays events under load by up to as much. 0
 	// reads every message when it comes: least latency, most CPU. Else 1ms to 100ms.
 	ReadInterval time.Duration `yaml:"read_interval" default:"5ms"`
-	// ReceiveBuffer is SO_RCVBUF of the stream's socket, e.g. 256KiB; it bounds what is under way in one round trip, so a
-	// small one throttles a distant server. auto is 64KiB where connecting took less than 1ms and the kernel's own size
-	// elsewhere; 0 is always the kernel's. See [Config.ReceiveBuffer].
+	// ReceiveBuffer is SO_RCVBUF of the stream's socket, e.g. 256KiB; auto and 0 leave the size to the kernel. It bounds what
+	// is under way in one round trip, so a small one throttles a distant server. On some kernels a socket with a size of its
+	// own loses our status updates while Kafka holds us up, and with them the slot: see docs/adr/0014.
 	ReceiveBuffer string `yaml:"receive_buffer" default:"auto"`
 	// DecodingWorkMem is logical_decoding_work_mem for our walsender, e.g. "256MB"; larger keeps big transactions off
 	// the server's disk. "" leaves the server's setting.
@@ -217,10 +217,10 @@ func (c *Config) ClientID() string {
 	return "outboxcdc-" + c.Postgres.Slot
 }
 
-// ReceiveBuffer is postgres.receive_buffer in bytes; auto is true for "auto", or if it is not valid.
-func (c *Config) ReceiveBuffer() (bytes int, auto bool) {
-	n, err := ParseByteSize(c.Postgres.ReceiveBuffer)
-	return int(n), err != nil
+// ReceiveBuffer is postgres.receive_buffer in bytes, 0 for the kernel's own.
+func (c *Config) ReceiveBuffer() int {
+	n, _ := ParseByteSize(c.Postgres.ReceiveBuffer) // auto is no size
+	return int(n)
 }
 
 // Origin says who set the value at path, e.g. "outboxcdc.yaml:3:9", "OUTBOXCDC_POSTGRES_SLOT" or "default".

@@ -95,11 +95,11 @@ func TestLayersAndMerge(t *testing.T) {
 	if c.Log.Level != "warn" || c.Postgres.StatusInterval != 250*time.Millisecond || c.HTTP.Listen != "" || !c.HTTP.PProf {
 		t.Errorf("environment: %+v %+v %+v", c.Log, c.Postgres, c.HTTP)
 	}
-	if n, auto := c.ReceiveBuffer(); n != 1<<20 || auto || c.Postgres.ReadInterval != 0 {
-		t.Errorf("receive path: %d %v %s", n, auto, c.Postgres.ReadInterval)
+	if n := c.ReceiveBuffer(); n != 1<<20 || c.Postgres.ReadInterval != 0 {
+		t.Errorf("receive path: %d %s", n, c.Postgres.ReadInterval)
 	}
-	if n, auto := Default().ReceiveBuffer(); n != 0 || !auto || Default().Postgres.ReadInterval != 5*time.Millisecond {
-		t.Errorf("receive path by default: %d %v", n, auto)
+	if n := Default().ReceiveBuffer(); n != 0 || Default().Postgres.ReadInterval != 5*time.Millisecond {
+		t.Errorf("receive path by default: %d", n)
 	}
 	for path, want := range map[string]string{
 		"kafka.brokers": "over.yaml:2:12", "kafka.compression": "base.yaml:3:16",

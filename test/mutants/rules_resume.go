@@ -183,7 +183,7 @@ var ending = []mutant{
 	{
 		name:  "next-session-beside-the-last",
 		rule:  "A producer that failed can be closed while the next one is opened.",
-		edits: []edit{{"relay/leave.go", "		_ = s.closeSink(grace) // the cause is what matters\n", "		go func() { _ = s.closeSink(grace) }()\n"}},
+		edits: []edit{{"relay/leave.go", "		_ = s.closeSink(wait) // the cause is what matters\n", "		go func() { _ = s.closeSink(wait) }()\n"}},
 		tests: []suite{fails},
 	},
 	{
