@@ -1,6 +1,7 @@
 package router
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -44,7 +45,7 @@ func TestTopics(t *testing.T) {
 			for range 2 { // the second time from memory
 				var rec Record
 				err := r.Route(outbox("aggregate_type", test.typ), testPos, &rec)
-				if p, _ := err.(*Poison); (p == nil) != (test.poison == "") || p != nil && p.Cause != test.poison || err != nil && p == nil {
+				if p, _ := errors.AsType[*Poison](err); (p == nil) != (test.poison == "") || p != nil && p.Cause != test.poison || err != nil && p == nil {
 					t.Fatalf("got %v, want %q", err, test.poison)
 				}
 				if rec.Topic != test.want {
@@ -78,7 +79,7 @@ func TestKeyAndID(t *testing.T) {
 		r := newRouter(t, func(c *Config) { c.Key, c.ID, c.PositionHeader = test.key, test.id, false; c.Columns.EventType = "" })
 		var rec Record
 		err := r.Route(test.ev, testPos, &rec)
-		if p, _ := err.(*Poison); (p == nil) != (test.poison == "") || p != nil && p.Cause != test.poison || err != nil && p == nil {
+		if p, _ := errors.AsType[*Poison](err); (p == nil) != (test.poison == "") || p != nil && p.Cause != test.poison || err != nil && p == nil {
 			t.Errorf("key %q, id %q: %v, want %q", test.key, test.id, err, test.poison)
 		}
 		text := func(b []byte) string {
@@ -159,7 +160,7 @@ func TestPartitionAndTimestamp(t *testing.T) {
 			}
 			var rec Record
 			err := r.Route(ev, testPos, &rec)
-			if p, _ := err.(*Poison); (p == nil) != (test.poison[i] == "") || p != nil && p.Cause != test.poison[i] {
+			if p, _ := errors.AsType[*Poison](err); (p == nil) != (test.poison[i] == "") || p != nil && p.Cause != test.poison[i] {
 				t.Errorf("%v of type %d: %v, want %q", test.value, test.oid, err, test.poison[i])
 			}
 			got := rec.Partition
@@ -234,7 +235,7 @@ func FuzzRoute(f *testing.F) {
 		}
 		var rec Record
 		err := r.Route(ev, testPos, &rec)
-		if _, poison := err.(*Poison); err != nil && !poison {
+		if _, poison := errors.AsType[*Poison](err); err != nil && !poison {
 			t.Fatal(err)
 		}
 		if rec.Topic != "" && checkTopic([]byte(rec.Topic)) != "" {

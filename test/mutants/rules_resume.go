@@ -196,16 +196,29 @@ var ending = []mutant{
 		name: "poison-skipped",
 		rule: "An event that cannot be delivered is left out.",
 		edits: []edit{{
-			"relay/session.go", "	if err := r.router.Route(ev, pos, &s.rec); err != nil {\n		return err\n	}\n",
-			`	if err := r.router.Route(ev, pos, &s.rec); errors.As(err, new(*router.Poison)) {
-		s.tracker.Skip()
-		return nil
-	} else if err != nil {
-		return err
-	}
-`,
+			"relay/poison.go", "	return p\n}\n\n// deadLetter sends", "	s.tracker.Skip()\n	return nil\n}\n\n// deadLetter sends",
 		}},
-		tests: []suite{leaves},
+		tests: []suite{poisons},
+	},
+	{
+		name: "dead-letter-counts-at-once",
+		rule: "A dead letter that is sent is dealt with.",
+		edits: []edit{{
+			"relay/poison.go", "	return s.send(ctx, alone, true, pos)\n", "	s.tracker.Skip()\n	return s.sink.Send(rec, 1<<60)\n",
+		}},
+		tests: []suite{poisons},
+	},
+	{
+		name:  "dead-letter-of-a-dead-letter",
+		rule:  "A dead letter that is refused is poison like any other.",
+		edits: []edit{{"relay/leave.go", "		if s.alone.dead {\n", "		if false {\n"}},
+		tests: []suite{poisons},
+	},
+	{
+		name:  "cause-before-event",
+		rule:  "The policy of a cause comes before the decision on an event.",
+		edits: []edit{{"relay/poison.go", "p.Decisions[x.ID]; ok && x.ID != \"\"", "p.Decisions[x.ID]; ok && x.ID == \"\""}},
+		tests: []suite{poisons},
 	},
 	{
 		name: "sink-failure-ignored",
