@@ -136,6 +136,15 @@ func testSilentAfterClose(t *testing.T) {
 		t.Error(err)
 	}
 	time.Sleep(20 * time.Millisecond)
+	// What sarama's goroutines may still do, at the worst moment.
+	b := newBatch()
+	b.part = &p.byName["orders"].parts[0]
+	b.add(record("orders", "a", "b"), 1, 1)
+	p.mu.Lock()
+	p.done, p.bad = append(p.done, b), errors.New("late")
+	p.mu.Unlock()
+	p.deliver()
+	p.wake()
 }
 
 func TestPartitionsPinned(t *testing.T) {
