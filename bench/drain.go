@@ -37,7 +37,7 @@ const (
 	// tries is how often a run is repeated that was disturbed.
 	tries = 4
 	// warmUp is what the broker's virtual machine is given before anything is measured.
-	warmUp = 300_000
+	warmUp = 2_000_000
 	// runTimeout bounds a run.
 	runTimeout = 10 * time.Minute
 )
