@@ -119,7 +119,9 @@ func (b *bench) long(ctx context.Context, lasts time.Duration) error {
 	writing, stop := context.WithCancel(ctx)
 	defer stop()
 	failed := make(chan error, 1)
+	defer func() { stop(); <-failed }()
 	go func() {
+		defer close(failed)
 		const batch = 200_000
 		l := *v.run.load
 		l.PerTx, l.Payload = 100, 200

@@ -4,17 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
-	"github.com/twmb/franz-go/pkg/kgo"
-
-	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
 // pace is one steady load of events of 1 KB.
@@ -95,90 +89,6 @@ func (b *bench) steady(ctx context.Context, o *options) error {
 	return nil
 }
 
-// firstRow is the time from the process's start to its first record in Kafka.
-type firstRow struct {
-	Kind    string  `json:"kind"` // "first"
-	Round   int     `json:"round"`
-	Seconds float64 `json:"seconds"`
-}
-
-// live is a database with a daemon on it.
-type live struct {
-	b      *bench
-	run    *run
-	topics []string
-	conn   *pgx.Conn
-	sender int // pid of the walsender
-	follow *follower
-}
-
-// goLive makes database, topic and slot, and starts the daemon. before runs between the two.
-func (b *bench) goLive(ctx context.Context, settings []string, before func(*load) error) (*live, error) {
-	b.runs++
-	l := &load{Name: fmt.Sprintf("steady%d", b.runs), PerTx: 1, Payload: 1000}
-	l.complete()
-	if err := l.prepare(ctx, b.pg); err != nil {
-		return nil, err
-	}
-	if before != nil {
-		if err := before(l); err != nil {
-			return nil, err
-		}
-	}
-	r := &run{load: l, subject: &subjects[0], name: l.Name}
-	r.dir = filepath.Join(b.dir, r.name)
-	r.log = filepath.Join(r.dir, "log")
-	if err := os.MkdirAll(r.dir, 0o755); err != nil {
-		return nil, err
-	}
-	v := &live{b: b, run: r, topics: l.topics(r.name)}
-	if err := b.makeTopics(ctx, l, v.topics); err != nil {
-		return nil, err
-	}
-	var err error
-	if v.conn, err = pgx.Connect(ctx, b.pg.SuperURL(l.database())); err != nil {
-		return nil, err
-	}
-	if _, err := v.conn.Exec(ctx, `SELECT pg_copy_logical_replication_slot($1, $2)`, master, r.name); err != nil {
-		return nil, err
-	}
-	if v.follow, err = follow(b.kafka.Brokers(), v.topics); err != nil {
-		return nil, err
-	}
-	saved := b.settings
-	b.settings = append(append([]string{}, saved...), settings...)
-	err = startDaemon(b, r)
-	b.settings = saved
-	return v, err
-}
-
-// streaming waits until the daemon streams.
-func (v *live) streaming(ctx context.Context) error {
-	for {
-		var pid *int
-		if err := v.conn.QueryRow(ctx, `SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1`, v.run.name).Scan(&pid); err != nil {
-			return err
-		}
-		if pid != nil {
-			v.sender = *pid
-			return nil
-		}
-		if v.run.proc.Exited() {
-			return errors.Join(errors.New("the daemon has ended"), v.run.end(ctx))
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
-func (v *live) end(ctx context.Context) error {
-	ctx = context.WithoutCancel(ctx)
-	err := v.run.end(ctx)
-	v.follow.close()
-	_ = v.conn.Close(ctx)
-	v.b.removeTopics(v.topics)
-	return errors.Join(err, v.b.drop(ctx, v.run.load))
-}
-
 func (b *bench) steadyOnce(ctx context.Context, p *pace, lasts time.Duration) (*steadyRow, error) {
 	v, err := b.goLive(ctx, p.settings, nil)
 	if err != nil {
@@ -198,7 +108,7 @@ func (v *live) steady(ctx context.Context, p *pace, lasts time.Duration) (*stead
 	total := p.rate * int((settle+lasts)/time.Second)
 	w := &steadyWriter{v: v, p: p, start: time.Now().Add(100 * time.Millisecond), txs: total / p.perTx}
 	confirmed := watchConfirmed(ctx, v)
-	defer confirmed.stop()
+	defer confirmed.stop() //nolint:errcheck // it has been asked by then, or something else failed first
 	written := make(chan error, 1)
 	go func() { written <- w.write(ctx) }()
 	time.Sleep(time.Until(w.start.Add(settle)))
@@ -211,8 +121,11 @@ func (v *live) steady(ctx context.Context, p *pace, lasts time.Duration) (*stead
 	if err := v.follow.await(ctx, total, 30*time.Second); err != nil {
 		return nil, err
 	}
-	time.Sleep(1500 * time.Millisecond) // for the last position, though nothing follows
-	seen := confirmed.stop()
+	confirmed.await(v.follow.newest()) // though nothing follows
+	seen, err := confirmed.stop()
+	if err != nil {
+		return nil, err
+	}
 	row := &steadyRow{
 		Kind: "steady", Pace: p.Name, Began: w.start, Events: total, Seconds: use.Seconds, Daemon: use.Client / use.Seconds,
 		Walsender: use.Walsender / use.Seconds, Broker: use.Broker / use.Seconds, Other: use.Other, RSS: peakRSS(v.run.proc.Pid()),
@@ -305,181 +218,4 @@ func onePayload(bytes int) string {
 		out += fmt.Sprintf("%x ", i*2654435761%4294967296)
 	}
 	return out + `"}`
-}
-
-// confirmation is a position of the slot, and when we saw it.
-type confirmation struct {
-	at  time.Time
-	lsn pglogrepl.LSN
-}
-
-type confirmedWatch struct {
-	cancel context.CancelFunc
-	ended  chan struct{}
-	seen   []confirmation
-}
-
-func watchConfirmed(ctx context.Context, v *live) *confirmedWatch {
-	ctx, cancel := context.WithCancel(ctx)
-	w := &confirmedWatch{cancel: cancel, ended: make(chan struct{})}
-	go func() {
-		defer close(w.ended)
-		conn, err := pgx.Connect(context.WithoutCancel(ctx), v.b.pg.SuperURL("postgres"))
-		if err != nil {
-			return
-		}
-		defer conn.Close(context.WithoutCancel(ctx))
-		for ctx.Err() == nil {
-			var lsn int64
-			err := conn.QueryRow(context.WithoutCancel(ctx), `SELECT (confirmed_flush_lsn - '0/0')::bigint FROM pg_replication_slots WHERE slot_name = $1`, v.run.name).Scan(&lsn)
-			if n := len(w.seen); err == nil && (n == 0 || w.seen[n-1].lsn != pglogrepl.LSN(lsn)) {
-				w.seen = append(w.seen, confirmation{time.Now(), pglogrepl.LSN(lsn)})
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-	}()
-	return w
-}
-
-func (w *confirmedWatch) stop() []confirmation {
-	w.cancel()
-	<-w.ended
-	return w.seen
-}
-
-// never stands for a position that was not seen to be confirmed: it spoils every quantile that it gets into.
-const never = time.Hour
-
-func delay(seen []confirmation, got arrival) time.Duration {
-	for _, c := range seen {
-		if c.lsn > got.commit {
-			return max(0, c.at.Sub(got.at))
-		}
-	}
-	return never
-}
-
-// idle is a daemon with nothing to do.
-func (b *bench) idle(ctx context.Context, lasts time.Duration) (*steadyRow, error) {
-	v, err := b.goLive(ctx, nil, nil)
-	if err != nil {
-		return nil, err
-	}
-	row, err := v.idle(ctx, lasts)
-	return row, errors.Join(err, v.end(ctx))
-}
-
-func (v *live) idle(ctx context.Context, lasts time.Duration) (*steadyRow, error) {
-	if err := v.streaming(ctx); err != nil {
-		return nil, err
-	}
-	queries := func() (n int64, err error) {
-		err = v.conn.QueryRow(ctx, `SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()`).Scan(&n)
-		return n, err
-	}
-	time.Sleep(settle)
-	before, err := queries()
-	if err != nil {
-		return nil, err
-	}
-	a, daemon, sender := open(v.b.pg.Pid(), v.b.kafka.Pid()), cpu(v.run.proc.Pid()), finer(v.sender)
-	time.Sleep(lasts)
-	use := a.close(cpu(v.run.proc.Pid())-daemon, finer(v.sender)-sender)
-	after, err := queries()
-	return &steadyRow{
-		Kind: "steady", Pace: "idle", Began: a.at, Seconds: use.Seconds, Daemon: use.Client / use.Seconds, Walsender: use.Walsender / use.Seconds,
-		Broker: use.Broker / use.Seconds, Other: use.Other, RSS: peakRSS(v.run.proc.Pid()), Queries: after - before - 1, // the first of ours
-	}, err
-}
-
-// first is the time from the start of the process to its first record, which has been waiting, at the reader.
-func (b *bench) first(ctx context.Context) (time.Duration, error) {
-	v, err := b.goLive(ctx, nil, func(l *load) error { return b.pg.Exec(ctx, l.database(), l.script(0, 1)) })
-	if err != nil {
-		return 0, err
-	}
-	err = v.follow.await(ctx, 1, 30*time.Second)
-	got, _ := v.follow.seen(0)
-	return got.at.Sub(v.run.began), errors.Join(err, v.end(ctx))
-}
-
-// follower reads what comes and notes when.
-type follower struct {
-	client *kgo.Client
-	cancel context.CancelFunc
-	ended  chan struct{}
-	mu     sync.Mutex
-	rows   map[int]arrival
-}
-
-type arrival struct {
-	at     time.Time
-	commit pglogrepl.LSN
-}
-
-func follow(brokers, topics []string) (*follower, error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	f := &follower{client: client, cancel: cancel, ended: make(chan struct{}), rows: map[int]arrival{}}
-	go func() {
-		defer close(f.ended)
-		for ctx.Err() == nil {
-			fetches := client.PollFetches(ctx)
-			now := time.Now()
-			f.mu.Lock()
-			for _, r := range fetches.Records() {
-				if n, err := rowOf(r); err == nil {
-					if _, ok := f.rows[n]; !ok {
-						f.rows[n] = arrival{now, commitOf(r)}
-					}
-				}
-			}
-			f.mu.Unlock()
-		}
-	}()
-	return f, nil
-}
-
-// commitOf is the commit LSN in the position header, 0 if there is none.
-func commitOf(r *kgo.Record) (lsn pglogrepl.LSN) {
-	for _, h := range r.Headers {
-		if h.Key == "outboxcdc-position" {
-			if p, err := checkpoint.ParsePosition(string(h.Value)); err == nil {
-				return p.CommitLSN
-			}
-		}
-	}
-	return 0
-}
-
-func (f *follower) seen(n int) (arrival, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	a, ok := f.rows[n]
-	return a, ok
-}
-
-func (f *follower) await(ctx context.Context, n int, patience time.Duration) error {
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		f.mu.Lock()
-		have := len(f.rows)
-		f.mu.Unlock()
-		switch {
-		case have >= n:
-			return nil
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case time.Now().After(end):
-			return fmt.Errorf("%d of %d records have come", have, n)
-		}
-	}
-}
-
-func (f *follower) close() {
-	f.cancel()
-	<-f.ended
-	f.client.Close()
 }

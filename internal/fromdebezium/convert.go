@@ -63,8 +63,10 @@ func (c *conversion) router(name string) string { return c.get(c.smt + name) }
 
 func (c *conversion) note(option, format string, args ...any) {
 	value := c.props[option]
-	if strings.Contains(option, "password") || strings.Contains(option, "jaas") {
-		value = ""
+	for _, word := range []string{"password", "jaas", "secret", "token", "credential", "key", "auth"} {
+		if strings.Contains(strings.ToLower(option), word) && !strings.HasSuffix(option, ".converter") {
+			value = "" // rather one value too few
+		}
 	}
 	c.notes = append(c.notes, Note{option, value, fmt.Sprintf(format, args...)})
 }

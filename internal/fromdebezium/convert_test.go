@@ -36,6 +36,7 @@ producer.override.bootstrap.servers=k1:9092,k2:9092
 producer.override.compression.type=zstd
 errors.tolerance=all
 some.new.option=7
+producer.override.sasl.client.secret=s3cr3t
 transforms=outbox
 transforms.outbox.type=io.debezium.transforms.outbox.EventRouter
 transforms.outbox.table.field.event.key=customer
@@ -103,7 +104,7 @@ func TestConvert(t *testing.T) {
 		}
 	}
 	if want := []string{
-		"database.password", "errors.tolerance", "heartbeat.interval.ms", "snapshot.mode", "some.new.option",
+		"database.password", "errors.tolerance", "heartbeat.interval.ms", "producer.override.sasl.client.secret", "snapshot.mode", "some.new.option",
 		"table.expand.json.payload", "table.fields.additional.placement",
 	}; !slices.Equal(noted, want) {
 		t.Errorf("notes about %q\nwant %q", noted, want)

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// live is a database with a daemon on it.
+type live struct {
+	b      *bench
+	run    *run
+	topics []string
+	conn   *pgx.Conn
+	sender int // pid of the walsender
+	follow *follower
+}
+
+// goLive makes database, topic and slot, and starts the daemon. before runs between the two.
+func (b *bench) goLive(ctx context.Context, settings []string, before func(*load) error) (*live, error) {
+	b.runs++
+	l := &load{Name: fmt.Sprintf("steady%d", b.runs), PerTx: 1, Payload: 1000}
+	l.complete()
+	if err := l.prepare(ctx, b.pg); err != nil {
+		return nil, err
+	}
+	if before != nil {
+		if err := before(l); err != nil {
+			return nil, err
+		}
+	}
+	r := &run{load: l, subject: &subjects[0], name: l.Name}
+	r.dir = filepath.Join(b.dir, r.name)
+	r.log = filepath.Join(r.dir, "log")
+	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+		return nil, err
+	}
+	v := &live{b: b, run: r, topics: l.topics(r.name)}
+	if err := b.makeTopics(ctx, l, v.topics); err != nil {
+		return nil, err
+	}
+	var err error
+	if v.conn, err = pgx.Connect(ctx, b.pg.SuperURL(l.database())); err != nil {
+		return nil, err
+	}
+	if _, err := v.conn.Exec(ctx, `SELECT pg_copy_logical_replication_slot($1, $2)`, master, r.name); err != nil {
+		return nil, err
+	}
+	if v.follow, err = follow(b.kafka.Brokers(), v.topics); err != nil {
+		return nil, err
+	}
+	saved := b.settings
+	b.settings = append(append([]string{}, saved...), settings...)
+	err = startDaemon(b, r)
+	b.settings = saved
+	return v, err
+}
+
+// streaming waits until the daemon streams.
+func (v *live) streaming(ctx context.Context) error {
+	for {
+		var pid *int
+		if err := v.conn.QueryRow(ctx, `SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1`, v.run.name).Scan(&pid); err != nil {
+			return err
+		}
+		if pid != nil {
+			v.sender = *pid
+			return nil
+		}
+		if v.run.proc.Exited() {
+			return errors.Join(errors.New("the daemon has ended"), v.run.end(ctx))
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (v *live) end(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	err := v.run.end(ctx)
+	v.follow.close()
+	_ = v.conn.Close(ctx)
+	v.b.removeTopics(v.topics)
+	return errors.Join(err, v.b.drop(ctx, v.run.load))
+}
