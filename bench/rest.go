@@ -42,7 +42,7 @@ func (v *live) idle(ctx context.Context, lasts time.Duration) (*steadyRow, error
 	after, err := queries()
 	return &steadyRow{
 		Kind: "steady", Pace: "idle", Began: a.at, Seconds: use.Seconds, Daemon: use.Client / use.Seconds, Walsender: use.Walsender / use.Seconds,
-		Broker: use.Broker / use.Seconds, Other: use.Other, RSS: peakRSS(v.run.proc.Pid()), Queries: after - before - 1, // the first of ours
+		Broker: use.Broker / use.Seconds, Other: use.Other, RSS: peakRSS(v.run.proc.Pid()), Queries: max(0, after-before),
 	}, err
 }
 

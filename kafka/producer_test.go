@@ -339,18 +339,19 @@ func TestOwnTimeAndPartition(t *testing.T) {
 	p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
 	waitReady(t, p, "t")
 	early, late := time.UnixMilli(1_600_000_000_123), time.Now().Add(time.Hour).Truncate(time.Millisecond)
+	own := (partitionFor([]byte("k"), 3) + 1) % 3 // not where the key would go
 	times := []int64{0, early.UnixMilli(), late.UnixMilli(), 0}
 	for i, at := range times {
 		rec := record("t", "k", "v")
-		rec.Timestamp, rec.Partition, rec.OwnPartition = at, 2, true
+		rec.Timestamp, rec.Partition, rec.OwnPartition = at, own, true
 		send(t, p, uint64(i+1), rec)
 	}
 	l.waitAcks(t, len(times))
 	rs := f.read(t, "t", len(times))
-	if len(rs[2]) != len(times) {
-		t.Fatalf("partition 2 has %d records of %d", len(rs[2]), len(times))
+	if len(rs[own]) != len(times) {
+		t.Fatalf("partition %d has %d records of %d", own, len(rs[own]), len(times))
 	}
-	for i, r := range rs[2] {
+	for i, r := range rs[own] {
 		want := times[i]
 		if want == 0 {
 			want = time.Now().UnixMilli()

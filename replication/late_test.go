@@ -151,3 +151,37 @@ func TestLateFullReadsFollowAtOnce(t *testing.T) {
 		})
 	}
 }
+
+// After a full read the next one only takes what is there: with nothing there the pause begins, and is one interval long.
+func TestLateFullReadDoesNotWait(t *testing.T) {
+	late(t, func(t *testing.T, s *socket, c *lateConn) {
+		c.try = func(p []byte) (int, error, bool) {
+			s.mu.Lock()
+			empty := len(s.in) == 0
+			s.mu.Unlock()
+			if empty {
+				return 0, nil, true
+			}
+			n, err := s.Read(p)
+			return n, err, false
+		}
+		s.arrive(make([]byte, fullRead))
+		if n, err := c.Read(make([]byte, lateBuffer)); n != fullRead || err != nil {
+			t.Fatal(n, err)
+		}
+		start := time.Now()
+		time.AfterFunc(time.Millisecond, func() { s.arrive([]byte("x")) })
+		if _, err := c.Read(make([]byte, 10)); err != nil || time.Since(start) != testInterval {
+			t.Errorf("%v after %s, want %s", err, time.Since(start), testInterval)
+		}
+		// What is there is taken at once.
+		s.arrive(make([]byte, fullRead))
+		time.Sleep(testInterval)
+		_, _ = c.Read(make([]byte, lateBuffer))
+		s.arrive([]byte("y"))
+		start = time.Now()
+		if _, err := c.Read(make([]byte, 10)); err != nil || time.Since(start) != 0 {
+			t.Errorf("%v after %s, want at once", err, time.Since(start))
+		}
+	})
+}
