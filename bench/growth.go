@@ -119,7 +119,7 @@ func (b *bench) long(ctx context.Context, lasts time.Duration) error {
 	writing, stop := context.WithCancel(ctx)
 	defer stop()
 	failed := make(chan error, 1)
-	defer func() { stop(); <-failed }()
+	defer func() { stop(); _ = <-failed }()
 	go func() {
 		defer close(failed)
 		const batch = 200_000
