@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -116,12 +117,12 @@ func (b *bench) long(ctx context.Context, lasts time.Duration) error {
 		return err
 	}
 	defer stored.close()
+	var writer sync.WaitGroup
+	defer writer.Wait()
 	writing, stop := context.WithCancel(ctx)
 	defer stop()
 	failed := make(chan error, 1)
-	defer func() { stop(); _ = <-failed }()
-	go func() {
-		defer close(failed)
+	writer.Go(func() {
 		const batch = 200_000
 		l := *v.run.load
 		l.PerTx, l.Payload = 100, 200
@@ -132,7 +133,7 @@ func (b *bench) long(ctx context.Context, lasts time.Duration) error {
 			}
 		}
 		failed <- nil
-	}()
+	})
 	begun := time.Now()
 	for time.Since(begun) < lasts {
 		time.Sleep(5 * time.Second)
