@@ -59,7 +59,7 @@ func noSink(ctx context.Context, j *job) error {
 	source, err := replication.NewSource(replication.Config{
 		URL: func() (string, error) { return j.URL, nil }, Slot: j.Slot, Publication: "outboxcdc", Schema: "public", Table: "outbox",
 		Columns: []string{"id", "aggregate_type", "aggregate_id", "event_type", "payload", "headers"}, WalSenderTimeout: time.Minute,
-		ReadInterval: 5 * time.Millisecond,
+		ReadInterval: 5 * time.Millisecond, ReceiveBuffer: replication.AutoReceiveBuffer,
 	})
 	if err != nil {
 		return err

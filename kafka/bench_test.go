@@ -55,6 +55,9 @@ func benchmarkSend(b *testing.B, codec string) {
 		if alone, poison := p.Check(rec); alone || poison != nil {
 			b.Fatal(poison)
 		}
+		if n%1000 == 999 {
+			p.Flush()
+		}
 		for int64(n)-acked.Load() >= 50_000 {
 			runtime.Gosched()
 			time.Sleep(50 * time.Microsecond)

@@ -37,6 +37,7 @@ func (p *Producer) close(ctx context.Context) error {
 
 // drain waits for acks. After a failure only open requests have any to wait for, and not for long.
 func (p *Producer) drain(ctx context.Context) {
+	p.Flush()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	stopped := p.stopped

@@ -342,6 +342,7 @@ func send(t testing.TB, p *Producer, n uint64, rec *router.Record) {
 	if err := p.Send(rec, n); err != nil {
 		t.Fatal(err)
 	}
+	p.Flush()
 }
 
 // sendMany sends events from..to-1 with keys that spread over all partitions; the value is the number.

@@ -8,9 +8,9 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// node is one broker as a leader of partitions, with one goroutine that sends to it. There is no linger: while a request
-// is open what comes next gathers, and that is the next request. Once Config.BatchLimit has gathered, a further request
-// may leave, up to Config.Requests.
+// node is one broker as a leader of partitions, with one goroutine that sends to it. There is no linger: what gathers
+// between two Flush is one request, and so is what gathers while one is open. Once Config.BatchLimit has gathered, it
+// does not wait for Flush, and a further request may leave, up to Config.Requests.
 //
 // Sarama's part is the connection: dialling, TLS, the protocol version, request and answer. A connection is used once:
 // after an error it is closed, with everything in it answered, before the next is opened.
@@ -65,7 +65,7 @@ func (n *node) kick() {
 
 // free: a request may leave now.
 func (n *node) free() bool {
-	return n.open == 0 || n.open < n.p.cluster.cfg.Requests && n.fresh >= n.p.cluster.cfg.BatchLimit
+	return n.open == 0 && !n.p.gathering || n.open < n.p.cluster.cfg.Requests && n.fresh >= n.p.cluster.cfg.BatchLimit
 }
 
 func (n *node) unlist(part *partition) {

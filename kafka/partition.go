@@ -44,14 +44,13 @@ type partition struct {
 }
 
 // add puts a record into the partition's last batch, or into a new one.
-func (p *Producer) add(part *partition, rec *router.Record, n uint64) (size int, full bool) {
+func (p *Producer) add(part *partition, rec *router.Record, n uint64) (size int) {
 	size = recordSize(rec)
 	var last *batch
 	if k := len(part.queue); k > 0 {
 		last = part.queue[k-1]
 	}
 	if last == nil || last.sealed || last.size+size > part.topic.batch {
-		full = last != nil && !last.sealed
 		last, _ = p.free.Get().(*batch)
 		if last == nil {
 			last = newBatch()
@@ -60,7 +59,7 @@ func (p *Producer) add(part *partition, rec *router.Record, n uint64) (size int,
 		part.queue = append(part.queue, last)
 	}
 	last.add(rec, n, size)
-	return size, full
+	return size
 }
 
 // sendable: there is a batch, and nothing that it has to wait for. While no batch of ours has been acknowledged, a broker

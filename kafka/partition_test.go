@@ -332,6 +332,49 @@ func TestSequenceWraps(t *testing.T) {
 	}
 }
 
+// What was sent gathers until Flush, unless a batch's worth has gathered; what a Flush let go goes on without another one.
+func TestFlush(t *testing.T) {
+	b := newBench(t, 2, 2)
+	b.cluster.cfg.BatchLimit = 10_000
+	b.tp.verdict.Store(&verdict{ready: true})
+	b.byName["t"] = b.tp
+	b.nodes[1] = b.node
+	rec := record("t", "k", big(600))
+	rec.OwnPartition = true
+	put := func(n int) {
+		for range n {
+			b.n++
+			if err := b.Send(rec, b.n); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	looks := func(when string, want bool) {
+		t.Helper()
+		if b.node.kicked != want || b.node.free() != want {
+			t.Errorf("%s: kicked %v, free %v", when, b.node.kicked, b.node.free())
+		}
+		b.node.kicked = false
+	}
+	put(1)
+	looks("sent", false)
+	b.Flush()
+	looks("flushed", true)
+	b.Flush()
+	first := b.request()
+	put(1)
+	b.Flush()
+	looks("while a request is open", false)
+	b.say(first, sarama.ErrNoError)
+	looks("answered: what was flushed goes on", true)
+	second := b.request()
+	put(2)
+	b.say(second, sarama.ErrNoError)
+	looks("answered, but more is coming", false)
+	put(20)
+	looks("a batch's worth", true)
+}
+
 // A request carries a bounded number of bytes, and a record larger than that goes by itself.
 func TestRequestSize(t *testing.T) {
 	b := newBench(t, 30, 1)

@@ -44,14 +44,15 @@ type Producer struct {
 	last   *topic
 	alone  bool // what is in flight, if anything, is one record that has Kafka for itself
 
-	mu     sync.Mutex // guards what follows, partitions and nodes; nobody waits for anything while holding it
-	topics []*topic
-	nodes  map[int32]*node
-	open   int      // requests without an answer
-	stale  bool     // leaders are asked for
-	done   []*batch // acknowledged, in the order in which the callbacks are to hear of it
-	bad    error    // the failure, until it is reported
-	asked  chan struct{}
+	mu        sync.Mutex // guards what follows, partitions and nodes; nobody waits for anything while holding it
+	gathering bool       // records were sent since the last Flush
+	topics    []*topic
+	nodes     map[int32]*node
+	open      int      // requests without an answer
+	stale     bool     // leaders are asked for
+	done      []*batch // acknowledged, in the order in which the callbacks are to hear of it
+	bad       error    // the failure, until it is reported
+	asked     chan struct{}
 
 	inflight atomic.Int64 // records sent and without a result
 	free     sync.Pool    // *batch
@@ -171,7 +172,8 @@ func (p *Producer) Check(rec *router.Record) (alone bool, poison *router.Poison)
 	}
 }
 
-// Send takes a copy of the record and returns; it never waits for Kafka. n is what Acked will be called with. The
+// Send takes a copy of the record and returns; it never waits for Kafka. The record leaves with the next Flush, if not
+// before. n is what Acked will be called with. The
 // caller bounds what is unacknowledged, and with that the memory. An error is a broken promise of the caller's; that
 // the session has failed is told by Failed alone, and a record sent after that counts among those left.
 func (p *Producer) Send(rec *router.Record, n uint64) error {
@@ -199,14 +201,31 @@ func (p *Producer) Send(rec *router.Record, n uint64) error {
 	if p.over() {
 		return nil
 	}
-	size, full := p.add(part, rec, n)
+	p.gathering = true
+	size := p.add(part, rec, n)
 	part.list(p)
 	if l := part.leader; l != nil {
-		if l.fresh += size; full && l.free() {
+		if l.fresh += size; l.free() {
 			l.kick()
 		}
 	}
 	return nil
+}
+
+// Flush says that no more is coming for now, so that what has gathered leaves. Without it records may wait for ever. Any
+// goroutine may call it.
+func (p *Producer) Flush() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.gathering {
+		return
+	}
+	p.gathering = false
+	for _, n := range p.nodes {
+		if len(n.work) > 0 && n.free() {
+			n.kick()
+		}
+	}
 }
 
 // deliver calls back for what has been acknowledged, in order, and for the failure.

@@ -45,6 +45,7 @@ func (s *session) await(ctx context.Context, state State, reason string, done fu
 	if done() {
 		return nil
 	}
+	s.sink.Flush()
 	start := s.r.clock()
 	s.awaiting = reason
 	timer := time.NewTimer(stateAfter)

@@ -339,6 +339,7 @@ type stream struct {
 	start pglogrepl.LSN
 	kick  chan struct{}
 
+	drained  func()
 	queue    []replication.Message
 	notices  []error
 	err      error           // once the queue is empty
@@ -485,12 +486,15 @@ func (st *stream) Interrupt() {
 	st.wake()
 }
 
+func (st *stream) OnDrained(f func()) { st.drained = f }
+
 func (st *stream) Receive() (replication.Message, error) {
 	for {
 		m, ok, left, err := st.next()
 		if ok || err != nil {
 			return m, err
 		}
+		st.drained()
 		timer := time.NewTimer(left)
 		select {
 		case <-st.kick:

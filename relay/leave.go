@@ -20,6 +20,7 @@ const patience = 15 * time.Second
 // leave ends the session's work with Kafka: drained when it was told to stop or met poison, at once otherwise. The
 // position is frozen on every other error, because what the error means is not known here.
 func (s *session) leave(ctx context.Context, cause error) error {
+	s.sink.Flush()
 	cause = s.refused(cause)
 	poison := errors.As(cause, new(*router.Poison))
 	if !errors.Is(cause, errShutdown) && !poison {

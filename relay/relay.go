@@ -40,6 +40,7 @@ type Stream interface {
 	IdleTimeout() time.Duration
 	SetDeadline(t time.Time) bool
 	Receive() (replication.Message, error)
+	OnDrained(f func())
 	Interrupt()
 	Status(confirmed pglogrepl.LSN, reply bool, now time.Time) error
 	Check(ctx context.Context) (*replication.Slot, error)
@@ -58,6 +59,8 @@ type Sink interface {
 	// Send hands a record over under its event number. It copies what it keeps. Per partition, acknowledgements come
 	// in the order of Send without holes, or the session has failed.
 	Send(rec *router.Record, n uint64) error
+	// Flush says that no more is coming for now: what was sent need not wait for company. Any goroutine may call it.
+	Flush()
 	// Healthy returns nil when Kafka has answered lately.
 	Healthy() error
 	// Waiting lists topics that are looked for.

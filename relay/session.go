@@ -172,6 +172,7 @@ func (s *session) open(ctx context.Context) error {
 	s.decoder = decoder.New(func(rel *decoder.Relation) (bool, error) { return s.resolve(ctx, rel) })
 	s.confirmed, s.received, s.lastHeard = start, start, now
 	s.guard.init(start, now, min(r.cfg.StatusInterval, guardLeast), func() { s.stream.Interrupt(); s.nudge() })
+	s.stream.OnDrained(s.sink.Flush)
 	r.attach(s)
 	if missing := s.stream.Missing(); len(missing) > 0 {
 		r.log.Warn("configured columns are not published at present; rows written before that still have them",

@@ -56,7 +56,7 @@ func (w *world) acknowledge() {
 // ack gives one acknowledgement; false: there is none to be had.
 func (w *world) ack(s *simSink, lane int) bool {
 	w.mu.Lock()
-	if !s.open() || s.stuck || len(s.lanes[lane]) == 0 {
+	if !s.open() || s.stuck || s.gathers || len(s.lanes[lane]) == 0 {
 		w.mu.Unlock()
 		return false
 	}

@@ -50,6 +50,7 @@ type simSink struct {
 	failed  bool
 	closed  bool
 	stuck   bool // whatever is in flight stays so
+	gathers bool // something was sent since the last Flush: no broker has it yet, and none may for ever
 	telling int
 	changed chan struct{}
 	newest  pglogrepl.LSN // commit LSN of the newest event sent
@@ -219,7 +220,16 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 	}
 	s.lanes[e.lane] = append(s.lanes[e.lane], &flight{n: n, e: e, by: s})
 	s.n++
+	s.gathers = true
 	return nil
+}
+
+func (s *simSink) Flush() {
+	w := s.k.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s.gathers = false
+	s.poke()
 }
 
 // sees reports whether the relay's end of the stream is inside the event's transaction.
@@ -377,6 +387,7 @@ func (s *simSink) Close(ctx context.Context) error {
 	if err := p.call("close the sink"); err != nil {
 		return err
 	}
+	s.gathers = false
 	for s.telling > 0 || s.n > 0 && !s.failed && ctx.Err() == nil { // no callback runs when it has returned
 		w.mu.Unlock()
 		select {

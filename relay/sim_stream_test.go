@@ -45,6 +45,7 @@ type simStream struct {
 	lost       bool
 	buf        []byte
 	deadline   time.Time
+	drained    func()
 	interrupt  bool
 	closed     bool
 }
@@ -138,6 +139,8 @@ func (st *simStream) Start() pglogrepl.LSN           { return st.start }
 func (st *simStream) Missing() []string              { return nil }
 func (st *simStream) IdleTimeout() time.Duration     { return st.pg.idle }
 
+func (st *simStream) OnDrained(f func()) { st.drained = f }
+
 func (st *simStream) SetDeadline(t time.Time) bool {
 	st.pg.w.mu.Lock()
 	defer st.pg.w.mu.Unlock()
@@ -167,6 +170,9 @@ func (st *simStream) Receive() (replication.Message, error) {
 			return m, err
 		}
 		if timer == nil {
+			if st.drained != nil {
+				st.drained()
+			}
 			timer = time.NewTimer(left)
 		} else {
 			timer.Reset(left)

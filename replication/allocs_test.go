@@ -35,7 +35,7 @@ func TestReceiveDoesNotAllocate(t *testing.T) {
 	b = append(append(b, 'w'), make([]byte, size-1)...)
 	for name, conn := range map[string]net.Conn{
 		"at once": &endless{message: b},
-		"late":    newLateConn(&endless{message: b}, testInterval),
+		"late":    newLateConn(&endless{message: b}, testInterval, func() {}),
 	} {
 		cfg, err := pgconn.ParseConfig("host=localhost")
 		if err != nil {

@@ -35,8 +35,8 @@ type Config struct {
 	// DecodingWorkMem sets logical_decoding_work_mem for our walsender; "" leaves the server's.
 	DecodingWorkMem string
 	// ReadInterval is the least time between two reads of the stream's socket that bring little; 0 reads whenever there is
-	// something. ReceiveBuffer is SO_RCVBUF of that socket in bytes, 0 the kernel's choice. With a size of its own a
-	// socket may lose what we send while nothing is read (docs/adr/0014).
+	// something. ReceiveBuffer is SO_RCVBUF of that socket in bytes while it is read that way, 0 the kernel's choice; see
+	// AutoReceiveBuffer.
 	ReadInterval  time.Duration
 	ReceiveBuffer int
 	// Dial replaces the network dialer, for tests; nil is the default.
@@ -140,20 +140,38 @@ func (c *Config) dialControl(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// dialStream opens the replication connection; got, if not nil, is set whenever bytes come.
-func (c *Config) dialStream(ctx context.Context, onNotice pgconn.NoticeHandler, got *atomic.Bool) (*pgconn.PgConn, error) {
+// tap is what a stream's connection tells of its reads, and calls before each; by whichever goroutine reads it.
+type tap struct {
+	got     atomic.Bool // bytes have come since it was last asked
+	drained atomic.Pointer[func()]
+}
+
+func (s *tap) onDrained() {
+	if f := s.drained.Load(); f != nil {
+		(*f)()
+	}
+}
+
+// keepAlive is how long a silent connection is believed in by the kernel, as pgconn's own dialer has it.
+const keepAlive = 5 * time.Minute
+
+// dialStream opens the replication connection.
+func (c *Config) dialStream(ctx context.Context, onNotice pgconn.NoticeHandler, s *tap) (*pgconn.PgConn, error) {
 	cfg, err := c.parse(c.streamParams())
 	if err != nil {
 		return nil, err
 	}
 	cfg.OnNotice = onNotice
-	dial := c.dialLate(cfg.DialFunc)
+	if c.Dial == nil {
+		cfg.DialFunc = (&net.Dialer{KeepAlive: keepAlive, Control: limitSegments}).DialContext
+	}
+	dial := c.dialLate(cfg.DialFunc, s.onDrained)
 	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
-		if err != nil || got == nil {
-			return conn, err
+		if err != nil {
+			return nil, err
 		}
-		return &listened{conn, got}, nil
+		return &listened{conn, &s.got}, nil
 	}
 	conn, err := pgconn.ConnectConfig(ctx, &cfg.Config)
 	if err != nil {

@@ -12,22 +12,19 @@ import (
 )
 
 // dialLate replaces the dialer of a replication connection: everything above it (TLS, cancellation, errors) stays
-// pgconn's and sees an ordinary net.Conn.
-func (c *Config) dialLate(dial pgconn.DialFunc) pgconn.DialFunc {
+// pgconn's and sees an ordinary net.Conn. drained is called before each look at the socket.
+func (c *Config) dialLate(dial pgconn.DialFunc, drained func()) pgconn.DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		if c.ReceiveBuffer > 0 {
-			if tcp, ok := conn.(interface{ SetReadBuffer(int) error }); ok {
-				_ = tcp.SetReadBuffer(c.ReceiveBuffer) // a matter of speed alone
-			}
-		}
 		if c.ReadInterval <= 0 {
-			return conn, nil
+			return &promptConn{conn, drained}, nil
 		}
-		return newLateConn(conn, c.ReadInterval), nil
+		late := newLateConn(conn, c.ReadInterval, drained)
+		late.buffer.narrow = narrow(conn, c.ReceiveBuffer)
+		return late, nil
 	}
 }
 
@@ -35,7 +32,7 @@ const (
 	// lateBuffer is what one read of the socket takes at most, fullRead what it must bring for another one to take at once
 	// what has come since: while the server keeps up with us, there is no reason to wait.
 	lateBuffer = 256 << 10
-	fullRead   = 32 << 10
+	fullRead   = 8 << 10
 	// quietBytes in the socket's buffer end the silence of a pause, though not the pause. More would make the kernel
 	// enlarge the buffer.
 	quietBytes = 64 << 10
@@ -45,6 +42,17 @@ const (
 	edgeWindow = 300 * time.Microsecond
 	edgeWait   = 100 * time.Microsecond
 )
+
+// promptConn is a connection without pauses.
+type promptConn struct {
+	net.Conn
+	drained func()
+}
+
+func (c *promptConn) Read(p []byte) (int, error) {
+	c.drained()
+	return c.Conn.Read(p)
+}
 
 // lateConn is a net.Conn that reads late and much. The walsender sends every message by itself; a reader that sleeps in
 // read is woken by each of them, and on one machine or a fast network it is the sender that pays for the waking: half
@@ -66,10 +74,13 @@ type lateConn struct {
 	r, w    int
 	err     error // came with the bytes in buf
 	timer   *time.Timer
+	drained func()                                          // called before the socket is read: all that was read has been handed out
 	lowat   func(bytes int)                                 // nil: not on this connection
-	quiet   bool                                            // lowat is set
+	hushed  bool                                            // lowat is set
 	try     func(p []byte) (n int, err error, nothing bool) // reads what is there without waiting; nil: cannot
 	full    time.Time                                       // of the last read, if it was full: the next one only takes what is there already
+	open    bool                                            // the window is
+	buffer  buffer
 
 	mu       sync.Mutex // guards the following
 	due      time.Time  // the socket is not read before; zero: at once
@@ -79,8 +90,10 @@ type lateConn struct {
 	changed  chan struct{} // wakes a pause
 }
 
-func newLateConn(conn net.Conn, interval time.Duration) *lateConn {
-	c := &lateConn{Conn: conn, interval: interval, buf: make([]byte, lateBuffer), changed: make(chan struct{}, 1)}
+func newLateConn(conn net.Conn, interval time.Duration, drained func()) *lateConn {
+	c := &lateConn{
+		Conn: conn, interval: interval, drained: drained, buf: make([]byte, lateBuffer), changed: make(chan struct{}, 1),
+	}
 	c.timer = time.NewTimer(time.Hour)
 	c.timer.Stop()
 	c.lowat, c.try = lowat(conn), try(conn)
@@ -114,22 +127,22 @@ func (c *lateConn) Read(p []byte) (int, error) {
 
 // fill reads the socket once, when that is due.
 func (c *lateConn) fill(p []byte) (int, error) {
+	c.drained()
 	for {
 		if err := c.pause(); err != nil {
 			return 0, err
 		}
+		c.buffer.read()
 		start := time.Now()
-		var n int
-		var err error
-		if !c.full.IsZero() && c.try != nil {
+		n, err, nothing := c.take(p)
+		switch {
+		case nothing && !c.full.IsZero():
 			// To wait for the next message now would be to be woken by it, and by each one that follows.
-			var nothing bool
-			if n, err, nothing = c.try(p); nothing {
-				c.later(c.full.Add(c.interval))
-				c.full = time.Time{}
-				continue
-			}
-		} else {
+			c.later(c.full.Add(c.interval))
+			c.full = time.Time{}
+			continue
+		case nothing:
+			c.hush(false)
 			n, err = c.Conn.Read(p)
 		}
 		if again := c.plan(n, err, start, time.Now()); !again {
@@ -138,12 +151,23 @@ func (c *lateConn) fill(p []byte) (int, error) {
 	}
 }
 
+// take reads what is there, if that can be done without waiting and makes sense: in the window more is expected.
+func (c *lateConn) take(p []byte) (n int, err error, nothing bool) {
+	if c.try == nil {
+		c.full = time.Time{}
+		return 0, nil, true
+	}
+	if c.open {
+		return 0, nil, true
+	}
+	return c.try(p)
+}
+
 // pause returns when the socket may be read.
 func (c *lateConn) pause() error {
 	for {
 		wait, err := c.wait()
 		if wait <= 0 || err != nil {
-			c.hush(false)
 			return err
 		}
 		c.hush(true)
@@ -155,13 +179,13 @@ func (c *lateConn) pause() error {
 	}
 }
 
-// hush keeps the kernel from telling us of every message during a pause.
-func (c *lateConn) hush(quiet bool) {
-	if c.lowat == nil || c.quiet == quiet {
+// hush keeps the kernel from telling the runtime of every message, at all times but when the next one is waited for.
+func (c *lateConn) hush(yes bool) {
+	if c.lowat == nil || c.hushed == yes {
 		return
 	}
-	c.quiet = quiet
-	if quiet {
+	c.hushed = yes
+	if yes {
 		c.lowat(quietBytes)
 	} else {
 		c.lowat(1)
@@ -195,6 +219,7 @@ func (c *lateConn) plan(n int, err error, start, now time.Time) (again bool) {
 	switch {
 	case n >= fullRead:
 		c.due, c.full = time.Time{}, now
+		c.hush(true)
 	case open && n > 0 && now.Before(c.edge):
 		return false
 	case open && n == 0 && isTimeout(err) && (c.deadline.IsZero() || now.Before(c.deadline)):
@@ -202,14 +227,15 @@ func (c *lateConn) plan(n int, err error, start, now time.Time) (again bool) {
 		c.due = c.edge.Add(c.interval - edgeWindow)
 	case n == 0: // nothing was there: what comes is new
 	case n > 0 && !open && now.Sub(start) >= edgeWait:
-		c.edge, c.due = now.Add(edgeWindow), time.Time{}
+		c.edge, c.due, c.open = now.Add(edgeWindow), time.Time{}, true
 		c.arm()
 		return false
 	default:
 		c.due = now.Add(c.interval)
+		c.hush(true)
 	}
 	if open {
-		c.edge = time.Time{}
+		c.edge, c.open = time.Time{}, false
 		c.arm()
 	}
 	return again
@@ -270,6 +296,7 @@ func (c *lateConn) Close() error {
 	c.closed = true
 	c.mu.Unlock()
 	c.wake()
+	c.buffer.forget()
 	return c.Conn.Close()
 }
 

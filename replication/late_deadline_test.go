@@ -162,7 +162,7 @@ func TestLateWindowIsOver(t *testing.T) {
 	})
 }
 
-// The kernel is silent during a pause and only then: a read that waits with the mark up might wait for ever.
+// The kernel is silent at all times but when a read waits, which with the mark up might wait for ever.
 func TestLateSilence(t *testing.T) {
 	late(t, func(t *testing.T, s *socket, c *lateConn) {
 		var mu sync.Mutex
@@ -182,14 +182,19 @@ func TestLateSilence(t *testing.T) {
 			marks = nil
 		}
 		paused(s, c)
-		check("reading what is there")
-		time.AfterFunc(time.Millisecond, func() { check("in the pause", quietBytes) })
+		check("reading what is there", quietBytes)
 		_, _ = c.Read(make([]byte, 10))
-		check("after it", 1)
+		check("a pause and a read", 1, quietBytes)
 		s.arrive([]byte{1})
 		_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 		_, _ = c.Read(make([]byte, 10))
-		check("a pause that the deadline ends", quietBytes, 1)
+		check("a pause that the deadline ends")
+		_ = c.SetReadDeadline(time.Time{})
+		_, _ = c.Read(make([]byte, 10))
+		check("what had come meanwhile", 1, quietBytes)
+		time.AfterFunc(time.Second, func() { check("waiting", 1); s.arrive([]byte{1}) })
+		_, _ = c.Read(make([]byte, 10))
+		check("the first bytes after quiet")
 	})
 }
 

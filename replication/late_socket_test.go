@@ -96,6 +96,6 @@ func (s *socket) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
 func late(t *testing.T, f func(t *testing.T, s *socket, c *lateConn)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSocket()
-		f(t, s, newLateConn(s, testInterval))
+		f(t, s, newLateConn(s, testInterval, func() {}))
 	})
 }

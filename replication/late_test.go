@@ -185,3 +185,36 @@ func TestLateFullReadDoesNotWait(t *testing.T) {
 		}
 	})
 }
+
+// drained is called before the socket is looked at, and only once all that was read has been handed out.
+func TestLateDrained(t *testing.T) {
+	late(t, func(t *testing.T, s *socket, c *lateConn) {
+		handed, calls := 0, []int(nil)
+		c.drained = func() { calls = append(calls, handed) }
+		time.AfterFunc(time.Second, func() { s.arrive(make([]byte, 100)) })
+		time.AfterFunc(2*time.Second, func() { s.arrive(make([]byte, 30)) })
+		for handed < 130 {
+			n, err := c.Read(make([]byte, 10))
+			if err != nil {
+				t.Fatal(err)
+			}
+			handed += n
+		}
+		if !slices.Equal(calls, []int{0, 100}) {
+			t.Errorf("called when so many bytes had been handed out: %v", calls)
+		}
+	})
+}
+
+// Without pauses each read of the socket is preceded by a call.
+func TestPromptDrained(t *testing.T) {
+	s := newSocket()
+	calls := 0
+	c := &promptConn{s, func() { calls++ }}
+	s.arrive([]byte("ab"))
+	for want := 1; want <= 2; want++ {
+		if n, err := c.Read(make([]byte, 1)); n != 1 || err != nil || calls != want {
+			t.Errorf("%d %v, %d calls, want %d", n, err, calls, want)
+		}
+	}
+}

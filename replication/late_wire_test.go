@@ -30,7 +30,7 @@ func FuzzLate(f *testing.F) {
 		_, _ = rand.NewChaCha8(key).Read(sent)
 
 		client, server := wire(t)
-		inner := newLateConn(client, time.Millisecond)
+		inner := newLateConn(client, time.Millisecond, func() {})
 		var conn net.Conn = inner
 		if secure {
 			server = tls.Server(server, &tls.Config{Certificates: []tls.Certificate{certificate(t)}})
@@ -96,7 +96,7 @@ func wire(t testing.TB) (client, server net.Conn) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
+	if client, err = (&net.Dialer{Control: limitSegments}).Dial("tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
 	if server, err = l.Accept(); err != nil {
@@ -123,7 +123,7 @@ func certificate(t testing.TB) tls.Certificate {
 // A deadline and a Close end a read that waits for the kernel, on a real connection.
 func TestLateRealConnection(t *testing.T) {
 	client, server := wire(t)
-	c := newLateConn(client, 50*time.Millisecond)
+	c := newLateConn(client, 50*time.Millisecond, func() {})
 	if _, err := server.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestDialLate(t *testing.T) {
 	defer l.Close()
 	for interval, want := range map[time.Duration]bool{0: false, -1: false, testInterval: true} {
 		cfg := Config{ReadInterval: interval, ReceiveBuffer: 8 << 10}
-		conn, err := cfg.dialLate((&net.Dialer{}).DialContext)(t.Context(), "tcp", l.Addr().String())
+		conn, err := cfg.dialLate((&net.Dialer{}).DialContext, func() {})(t.Context(), "tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +173,43 @@ func TestDialLate(t *testing.T) {
 		}
 	}
 	_ = l.Close()
-	if _, err := (&Config{ReadInterval: testInterval}).dialLate((&net.Dialer{}).DialContext)(t.Context(), "tcp", l.Addr().String()); err == nil {
+	if _, err := (&Config{ReadInterval: testInterval}).dialLate((&net.Dialer{}).DialContext, func() {})(t.Context(), "tcp", l.Addr().String()); err == nil {
 		t.Error("a refused connection is no error")
+	}
+}
+
+// While the stream is behind, the kernel wakes nobody: it is told to keep quiet from the first full read on, not only
+// during pauses, and to speak up again when there is nothing and we wait.
+func TestLateHushedWhileBehind(t *testing.T) {
+	client, server := wire(t)
+	c := newLateConn(client, 20*time.Millisecond, func() {})
+	if c.lowat == nil {
+		t.Skip("SO_RCVLOWAT is used on Linux only")
+	}
+	var said []int
+	inner := c.lowat
+	c.lowat = func(bytes int) { said = append(said, bytes); inner(bytes) }
+	const total = 4 << 20
+	go func() {
+		for range total / 1024 {
+			_, _ = server.Write(make([]byte, 1024))
+		}
+	}()
+	p := make([]byte, 64<<10)
+	for got := 0; got < total; {
+		n, err := c.Read(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got += n
+		time.Sleep(100 * time.Microsecond) // the server is the faster one
+	}
+	if len(said) > 3 || len(said) == 0 {
+		t.Errorf("changed its mind while there was a backlog: %v", said)
+	}
+	// Nothing is there: it must be told of a lone byte.
+	time.AfterFunc(100*time.Millisecond, func() { _, _ = server.Write([]byte("z")) })
+	if n, err := c.Read(p); n != 1 || err != nil || said[len(said)-1] != 1 {
+		t.Errorf("%d %v %v", n, err, said)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -93,7 +92,7 @@ func (s *Source) Open(ctx context.Context) (_ *Stream, err error) {
 	if err = s.inspect(ctx, st); err != nil {
 		return nil, s.elsewhere(ctx, err)
 	}
-	if st.conn, err = s.cfg.dialStream(ctx, st.onNotice, &st.got); err != nil {
+	if st.conn, err = s.cfg.dialStream(ctx, st.onNotice, &st.tap); err != nil {
 		return nil, err
 	}
 	if st.identity, err = identify(ctx, st.conn); err != nil {
@@ -150,7 +149,7 @@ func (s *Source) elsewhere(ctx context.Context, err error) error {
 	if s.system == 0 || KindOf(err) == Unavailable {
 		return err
 	}
-	conn, cannot := s.cfg.dialStream(ctx, nil, nil)
+	conn, cannot := s.cfg.dialStream(ctx, nil, &tap{})
 	if cannot != nil {
 		return err
 	}
@@ -198,7 +197,7 @@ type Stream struct {
 	cat   *catalog
 
 	conn    *pgconn.PgConn // the stream's owner
-	got     atomic.Bool    // bytes have come since it was last asked
+	tap     tap
 	notices []*pgconn.Notice
 	status  []byte
 

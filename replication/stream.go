@@ -29,6 +29,10 @@ type Message struct {
 // ErrDeadline is returned by Receive when the deadline passed or Interrupt was called; the stream goes on.
 var ErrDeadline = errors.New("receive: deadline")
 
+// OnDrained names a function that is called before every look at the network: Receive has returned all that was read.
+// It may run on another goroutine than Receive's, and must return at once.
+func (st *Stream) OnDrained(f func()) { st.tap.drained.Store(&f) }
+
 // Interrupt makes a running or the next Receive return ErrDeadline.
 func (st *Stream) Interrupt() {
 	st.interrupted.Lock()
@@ -62,7 +66,7 @@ func (st *Stream) Receive() (Message, error) {
 		raw, err := st.conn.ReceiveMessage(context.Background())
 		if err != nil {
 			if isTimeout(err) {
-				return Message{Partial: st.got.Swap(false)}, ErrDeadline
+				return Message{Partial: st.tap.got.Swap(false)}, ErrDeadline
 			}
 			return Message{}, classify("read the stream", streaming, err)
 		}

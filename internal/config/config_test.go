@@ -98,7 +98,7 @@ func TestLayersAndMerge(t *testing.T) {
 	if n := c.ReceiveBuffer(); n != 1<<20 || c.Postgres.ReadInterval != 0 {
 		t.Errorf("receive path: %d %s", n, c.Postgres.ReadInterval)
 	}
-	if n := Default().ReceiveBuffer(); n != 0 || Default().Postgres.ReadInterval != 5*time.Millisecond {
+	if n := Default().ReceiveBuffer(); n != -1 || Default().Postgres.ReadInterval != 5*time.Millisecond {
 		t.Errorf("receive path by default: %d", n)
 	}
 	for path, want := range map[string]string{

@@ -4,6 +4,8 @@ var (
 	producerAlone = suite{"./kafka", "^(TestSaramaConfig|TestMurmur2IsJavas)$"}
 	batches       = suite{"./kafka", "^(TestBatchRoundTrip|TestNoAckLeapsOverAHole|TestResend|TestEndsTheSession|TestAckOutOfOrderEndsTheSession|TestFirstBatchFliesAlone|TestLeaderMoves|TestSequenceWraps|TestRequestSize)$"}
 	producerFaked = suite{"./kafka", "^(TestRefusedBatch|TestBudgetSpent|TestPartitionsPinned|TestCloseDrains|TestSilentAfterClose)$"}
+	simulated     = suite{"./relay", "^TestSim$"}
+	unread        = suite{"./replication", "^(TestBufferIsSmallWhileRead|TestUnreadSocketStillSends)$"}
 	inOrder       = suite{"./kafka", "^TestOrderUnderFaults$"}
 )
 
@@ -72,6 +74,18 @@ var producing = []mutant{
 		rule:  "Behind 2³¹-2 comes 0.",
 		edits: []edit{{"kafka/batch.go", "& (1<<31 - 1))", "% (1<<31 - 1))"}},
 		tests: []suite{batches},
+	},
+	{
+		name:  "what-gathers-is-forgotten",
+		rule:  "What was sent leaves when a batch is full; while Kafka is waited for there is no hurry.",
+		edits: []edit{{"relay/await.go", "	s.sink.Flush()\n", ""}},
+		tests: []suite{simulated},
+	},
+	{
+		name:  "small-buffer-for-ever",
+		rule:  "A receive buffer of our own size is ours for as long as the connection lives.",
+		edits: []edit{{"replication/buffer.go", "		b.narrow(false)\n", ""}},
+		tests: []suite{unread},
 	},
 	{
 		name:  "live-partition-count",
