@@ -26,7 +26,7 @@ type Callbacks struct {
 	Wake func()
 }
 
-// Producer is one session with Kafka. Ready, Check and Send are for one goroutine, the relay's; the rest is for any.
+// Producer is one session with Kafka. Ready, Missing, Check and Send are for one goroutine, the relay's; the rest is for any.
 //
 // It has one producer id; a record becomes part of its partition's batch at once (partition.go), and each broker has a
 // goroutine that sends what has gathered (node.go). Who leads a partition is the watch's to find out (leaders.go).
@@ -137,6 +137,16 @@ func (p *Producer) Ready(name string) (bool, error) {
 		return false, nil
 	}
 	return v.ready, v.err
+}
+
+// Missing says that Kafka, which answers, knows no topic of that name; false also while nobody knows.
+func (p *Producer) Missing(name string) bool {
+	t := p.byName[name]
+	if t == nil {
+		return false
+	}
+	v := t.verdict.Load()
+	return v != nil && v.gone && p.trouble.Load() == nil
 }
 
 // Check finds out before sending whether Kafka can take the record; its topic must be ready. alone means: wait until

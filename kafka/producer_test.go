@@ -278,6 +278,12 @@ func TestMissingTopic(t *testing.T) {
 		}
 	}
 	eventually(t, "the topic among those waited for", func() bool { return slices.Equal(p.Waiting(), []string{"orders"}) })
+	if !p.Missing("orders") {
+		t.Error("Kafka answers that there is none, and it is not missing")
+	}
+	if p.Missing("never asked for") {
+		t.Error("missing before anybody knows")
+	}
 	if err := p.Send(record("orders", "k", "v"), 1); err == nil {
 		t.Error("sent to a topic that is not ready")
 	}
@@ -287,6 +293,9 @@ func TestMissingTopic(t *testing.T) {
 	eventually(t, "look-ups", func() bool { return election.Hits() >= 3 })
 	if ok, err := p.Ready("orders"); ok || err != nil {
 		t.Fatalf("ready with a partition that has no leader: %v %v", ok, err)
+	}
+	if p.Missing("orders") {
+		t.Error("a topic without a leader is missing")
 	}
 	election.Remove()
 	eventually(t, "Wake", func() bool { return l.wakes.Load() > wakes })
@@ -365,4 +374,15 @@ func TestOwnTimeAndPartition(t *testing.T) {
 	if _, poison := p.Check(beyond); poison == nil || poison.Cause != router.BadPartition {
 		t.Errorf("partition 3 of 3: %v", poison)
 	}
+}
+
+// Once Kafka does not answer any more, nobody knows what it has.
+func TestMissingNeedsAnAnswer(t *testing.T) {
+	f := newFake(t)
+	p, _ := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
+	_, _ = p.Ready("nowhere")
+	eventually(t, "the answer", func() bool { return p.Missing("nowhere") })
+	f.Close()
+	eventually(t, "doubt", func() bool { return !p.Missing("nowhere") })
+	_ = p.Close(done())
 }

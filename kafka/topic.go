@@ -33,6 +33,7 @@ type verdict struct {
 	ready bool
 	err   error  // a right is missing, or the topic has changed too much
 	why   string // why not ready, for the log
+	gone  bool   // Kafka knows no such topic
 }
 
 // watch looks up topics that were asked for until they are ready, and all topics every now and then and whenever leaders
@@ -153,14 +154,14 @@ func (p *Producer) lookUp(due []*topic) (changed bool, err error) {
 // judge turns metadata into a verdict. A topic that is ready stays so while leaders change: its batches wait.
 func (p *Producer) judge(t *topic, md *sarama.TopicMetadata) verdict {
 	if md == nil {
-		return verdict{why: "missing"}
+		return verdict{why: "missing", gone: true}
 	}
 	refuse := func(err error) verdict {
 		return verdict{why: "refused", err: &failure{doing: "look up topic " + t.name, topic: t.name, err: err}}
 	}
 	if err := usable(md); err != nil {
 		if waitable(err) {
-			return verdict{why: err.Error()}
+			return verdict{why: err.Error(), gone: errors.Is(err, sarama.ErrUnknownTopicOrPartition)}
 		}
 		return refuse(err)
 	}

@@ -3,21 +3,69 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
+
+	"github.com/outboxcdc/outboxcdc/router"
 )
 
 // awaitTopic waits for a topic that is missing or not looked up yet.
 func (s *session) awaitTopic(ctx context.Context, topic string) error {
+	return s.awaitTopicFor(ctx, topic, 0)
+}
+
+// awaitTopicFor is awaitTopic, unless Kafka has had no such topic for longer than patience (0: for ever), sessions before
+// this one included; then what is for it is poison.
+func (s *session) awaitTopicFor(ctx context.Context, topic string, patience time.Duration) error {
 	ready, err := s.sink.Ready(topic)
 	if ready || err != nil {
+		delete(s.r.missing, topic)
 		return err
 	}
 	var failed error
+	late := false
 	err = s.await(ctx, WaitingForTopic, "looking for topic "+topic, func() bool {
 		ready, failed = s.sink.Ready(topic)
-		return ready || failed != nil
+		late = patience > 0 && !ready && failed == nil && s.missingFor(topic) >= patience
+		return ready || failed != nil || late
 	})
+	if err == nil && late {
+		return &router.Poison{
+			Cause: router.MissingTopic, Topic: topic, Message: fmt.Sprintf("Kafka has had no topic %s for %s (route.missing_topic_after)", topic, patience),
+		}
+	}
+	if ready || failed != nil {
+		delete(s.r.missing, topic)
+	}
 	return errors.Join(failed, err)
+}
+
+// absence is since when a topic was known to be missing, and when last.
+type absence struct{ since, seen time.Time }
+
+// missingFor is for how long Kafka has been known to have no such topic.
+func (s *session) missingFor(topic string) time.Duration {
+	if !s.sink.Missing(topic) {
+		return 0
+	}
+	now := s.r.clock()
+	a := s.r.missing[topic]
+	if a.since.IsZero() || now.Sub(a.seen) > 2*s.r.cfg.MissingAfter { // nobody looked for long: it may have been there
+		a.since = now
+	}
+	a.seen = now
+	s.r.missing[topic] = a
+	return now.Sub(a.since)
+}
+
+// missingTooLong: for some topic the wait is over.
+func (r *Relay) missingTooLong() bool {
+	for _, a := range r.missing {
+		if r.cfg.MissingAfter > 0 && r.clock().Sub(a.since) >= r.cfg.MissingAfter {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *session) empty() bool { n, _ := s.tracker.InFlight(); return n == 0 }

@@ -289,6 +289,12 @@ func (s *sink) Ready(topic string) (bool, error) {
 	return s.k.topics[topic], nil
 }
 
+func (s *sink) Missing(topic string) bool {
+	s.k.b.mu.Lock()
+	defer s.k.b.mu.Unlock()
+	return s.asked[topic] && !s.k.topics[topic] && s.k.sick == nil
+}
+
 func (s *sink) Check(rec *router.Record) (alone bool, poison *router.Poison) {
 	s.k.b.mu.Lock()
 	defer s.k.b.mu.Unlock()

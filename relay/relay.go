@@ -53,6 +53,8 @@ type Sink interface {
 	// Ready reports whether records may be sent to the topic. False: it is being looked up, or missing and looked for
 	// again and again; Callbacks.Wake says when to ask again.
 	Ready(topic string) (bool, error)
+	// Missing reports that Kafka answers and has no such topic.
+	Missing(topic string) bool
 	// Check recognises a record that Kafka would refuse before it is sent. alone asks for it to be sent with nothing
 	// else in flight.
 	Check(rec *router.Record) (alone bool, poison *router.Poison)
@@ -94,6 +96,8 @@ type Config struct {
 	BackoffMin       time.Duration // full jitter between retries: 0 to BackoffMin, doubling up to BackoffMax
 	BackoffMax       time.Duration
 	Poison           Poisons
+	// MissingAfter is for how long a topic may be missing until its events are poison; 0: for ever.
+	MissingAfter time.Duration
 }
 
 // DefaultConfig is what surface §3 promises.
@@ -122,6 +126,7 @@ type Relay struct {
 	started time.Time
 	mem     memory                                 // what earlier sessions of this process delivered
 	refused map[checkpoint.Position]*router.Poison // by Kafka, and not to stop the relay
+	missing map[string]absence                     // topics that Kafka does not have; the session's, or between two the supervisor's
 	careful pglogrepl.LSN                          // transactions up to this commit LSN are sent record by record, to find the one refused
 
 	mu     sync.Mutex // guards view
@@ -132,7 +137,7 @@ type Relay struct {
 
 // New wires a relay; it connects to nothing.
 func New(cfg Config, source Source, kafka Kafka, r *router.Router, met *Metrics, log *slog.Logger) *Relay {
-	rl := &Relay{cfg: cfg, source: source, kafka: kafka, router: r, met: met, log: log, clock: time.Now, jitter: rand.Int64N, refused: map[checkpoint.Position]*router.Poison{}}
+	rl := &Relay{cfg: cfg, source: source, kafka: kafka, router: r, met: met, log: log, clock: time.Now, jitter: rand.Int64N, refused: map[checkpoint.Position]*router.Poison{}, missing: map[string]absence{}}
 	now := rl.clock()
 	rl.started = now
 	rl.view = view{state: Starting, since: now, stopped: now, beat: now}
@@ -306,6 +311,9 @@ func (r *Relay) park(ctx context.Context, cause error) error {
 		err := r.probe(ctx)
 		if err == nil {
 			return nil
+		}
+		if r.missingTooLong() {
+			return nil // a session will find out whether it still is, and make poison of what is for it
 		}
 		r.log.Debug("still parked", "error", err)
 		r.setReason(err.Error())

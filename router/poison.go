@@ -22,6 +22,7 @@ const (
 	BadHeaders   Cause = "bad_headers"
 	BadPartition Cause = "bad_partition"
 	BadTimestamp Cause = "bad_timestamp"
+	MissingTopic Cause = "missing_topic"
 	Update       Cause = "update"
 )
 

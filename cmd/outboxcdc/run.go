@@ -124,6 +124,9 @@ func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*rel
 	rcfg := relay.DefaultConfig()
 	rcfg.StatusInterval, rcfg.WalSenderTimeout = cfg.Postgres.StatusInterval, cfg.Postgres.WALSenderTimeout
 	rcfg.Poison = poisons(&cfg.Poison)
+	if cfg.Route.MissingTopic == "poison" {
+		rcfg.MissingAfter = cfg.Route.MissingTopicAfter
+	}
 	rcfg.ParkAfter, rcfg.ShutdownTimeout = cfg.Postgres.ParkAfter, cfg.ShutdownTimeout
 	rcfg.MaxEvents, rcfg.MaxBytes = cfg.Kafka.MaxInFlight.Records, int64(cfg.Kafka.MaxInFlight.Bytes)
 	met := relay.NewMetrics(reg, cfg.Postgres.Slot)

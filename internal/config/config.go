@@ -102,6 +102,10 @@ type Route struct {
 	// Unmatched is for an aggregate type that replace.regex does not match as a whole, or, without topic, that is not in
 	// topics: poison, keep (the aggregate type is the topic), or the name of a topic.
 	Unmatched string `yaml:"unmatched" default:"poison"`
+	// MissingTopic says what an event for a topic is that Kafka does not have: it waits, and all behind it, until somebody
+	// creates the topic; or it is poison once the topic has been missing for MissingTopicAfter.
+	MissingTopic      string        `yaml:"missing_topic" default:"wait" oneof:"wait poison"`
+	MissingTopicAfter time.Duration `yaml:"missing_topic_after" default:"5m"`
 	// Key is the template of the record's key. One column alone is sent as it is (bytea: its bytes), several as text.
 	Key string `yaml:"key" default:"{aggregate_id}"`
 	// ID is the template of the header "id". Tables whose ids are not unique among them all need e.g. "{table}:{id}" if

@@ -16,8 +16,6 @@ type reservedSetting struct {
 var reserved = []reservedSetting{
 	{"outboxes", empty{}},
 	{"messages.prefix", ""},
-	{"route.missing_topic", "wait"},
-	{"route.missing_topic_after", 5 * time.Minute},
 	{"route.format", "raw"},
 	{"route.on_update", "skip"},
 	{"delivery.mode", "at_least_once"},

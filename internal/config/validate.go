@@ -50,6 +50,7 @@ func (c *Config) Validate() error {
 	v.kafka(&c.Kafka)
 	v.report("http.listen", checkListen(c.HTTP.Listen))
 	v.atLeast("shutdown_timeout", c.ShutdownTimeout, time.Millisecond)
+	v.atLeast("route.missing_topic_after", c.Route.MissingTopicAfter, time.Second)
 	return errors.Join(v.errs...)
 }
 
@@ -161,8 +162,9 @@ func (v *validation) route(r *Route) {
 var (
 	poisonCauses = []string{
 		"too_large", "rejected", "no_route", "illegal_topic", "null_id", "null_key", "null_payload", "bad_headers", "bad_partition", "bad_timestamp",
+		"missing_topic",
 	}
-	laterCauses    = []string{"missing_topic", "update"} // of the contract, and nothing has them yet
+	laterCauses    = []string{"update"} // of the contract, and nothing has them yet
 	poisonPolicies = []string{"stop", "dead_letter", "skip"}
 )
 
