@@ -83,3 +83,30 @@ func states(r *relay) string {
 	}
 	return strings.Join(slices.Compact(names), " → ")
 }
+
+// A topic stays missing, and its events are poison after a while: what is behind them arrives.
+func TestTopicMissingIsPoison(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{types: []string{"order", "late"}, missing: []string{"late"}})
+	r := o.startStreaming("OUTBOXCDC_POISON_POLICY=skip", "OUTBOXCDC_ROUTE_MISSING_TOPIC=poison", "OUTBOXCDC_ROUTE_MISSING_TOPIC_AFTER=3s")
+	o.insert("order", "a", 1, 5)
+	began := time.Now()
+	o.insert("late", "a", 1, 4)
+	o.exec(`DELETE FROM outbox WHERE aggregate_type = 'late'`) // what is left in the table has to arrive
+	o.insert("order", "a", 6, 5)
+	r.awaitState("waiting_for_topic", patience)
+	r.awaitState("streaming", patience)
+	if took := time.Since(began); took < 3*time.Second {
+		t.Errorf("the wait was over after %s", took)
+	}
+	o.makeTopic("late", 3, nil) // nothing is in it, which is to be seen
+	o.repeatsAtMost(o.verify(patience), 0, "nothing failed")
+	m, err := r.metrics()
+	must(t, err)
+	if n := m[`outboxcdc_events_skipped_total{reason="poison"}`]; n != 4 {
+		t.Errorf("%v events skipped, want 4", n)
+	}
+	if lines := r.logged("poison skipped"); len(lines) != 4 {
+		t.Errorf("%d lines about it, want 4", len(lines))
+	}
+}
