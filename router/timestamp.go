@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -29,19 +30,25 @@ func millis(text []byte, oid uint32) (int64, error) {
 	case timestamptzOID, timestampOID:
 		return calendarMillis(string(text), oid == timestamptzOID)
 	}
-	n, err := strconv.ParseInt(string(text), 10, 64)
-	if err != nil {
-		f, err := strconv.ParseFloat(string(text), 64) // numeric seconds, such as extract(epoch …)
-		if err != nil || math.IsNaN(f) || f < 0 || f >= secondsBelow {
+	return epochMillis(string(text))
+}
+
+// epochMillis reads a number since 1970. Its size, without what follows the point, says what it counts: extract(epoch …) is
+// numeric, and so is a thousand times that.
+func epochMillis(s string) (int64, error) {
+	whole, fraction, _ := strings.Cut(s, ".") // numeric is printed without an exponent
+	n, err := strconv.ParseInt(whole, 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrRange), err == nil && s[0] == '-':
+		return 0, errRange
+	case err != nil: // NaN, Infinity
+		return 0, errTime
+	case n < secondsBelow:
+		ms, err := strconv.ParseUint((fraction + "000")[:3], 10, 16)
+		if err != nil {
 			return 0, errTime
 		}
-		return int64(f * 1000), nil
-	}
-	switch {
-	case n < 0:
-		return 0, errRange
-	case n < secondsBelow:
-		return n * 1000, nil
+		return n*1000 + int64(ms), nil
 	case n < millisBelow:
 		return n, nil
 	case n < microsBelow:
