@@ -278,7 +278,7 @@ func (o *outbox) tx(f func(ctx context.Context, tx pgx.Tx) error) (end pglogrepl
 
 // ownIDs are those that the open transaction has written.
 func ownIDs(ctx context.Context, tx pgx.Tx) ([]string, error) {
-	rows, err := tx.Query(ctx, "SELECT id::text FROM outbox WHERE xmin = pg_current_xact_id()::xid")
+	rows, err := tx.Query(ctx, "SELECT id::text FROM outbox WHERE xmin = pg_current_xact_id()::xid AND id IS NOT NULL")
 	if err != nil {
 		return nil, err
 	}

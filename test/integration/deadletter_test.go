@@ -1,0 +1,490 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+)
+
+// secret is in each payload of a poison row and must not be in any log.
+const secret = "geheim"
+
+// wide is longer than a topic called narrow takes.
+const wide = 300_000
+
+// poisonRow is a row that cannot be delivered, by the columns that are not as in a good one.
+type poisonRow struct {
+	cause           string
+	columns, values string
+	topic           string // aggregate type of the topic that it was on its way to; "": none was found
+	noKey, noID     bool
+	noValue         bool
+	large           bool
+}
+
+var (
+	nullKey  = poisonRow{cause: "null_key", columns: "aggregate_id", values: "NULL", topic: "order", noKey: true}
+	badTime  = poisonRow{cause: "bad_timestamp", columns: "ts", values: "-1", topic: "order"}
+	oldTime  = poisonRow{cause: "rejected", columns: "ts", values: "1000000000", topic: "order"} // of 2001
+	noKeyIn  = poisonRow{cause: "rejected", columns: "aggregate_type, aggregate_id", values: "'compacted', NULL", topic: "compacted", noKey: true}
+	tooLarge = poisonRow{
+		cause: "too_large", columns: "aggregate_type, payload", topic: "narrow", large: true,
+		values: fmt.Sprintf(`'narrow', (SELECT to_jsonb(string_agg(encode(sha256(g::text::bytea), 'hex'), '')) FROM generate_series(1, %d) g)`, wide/64+1),
+	}
+	allPoison = []poisonRow{
+		{cause: "no_route", columns: "aggregate_type", values: "NULL"},
+		nullKey,
+		{cause: "null_id", columns: "id", values: "NULL", topic: "order", noID: true},
+		{cause: "null_payload", columns: "payload", values: "NULL", topic: "order", noValue: true},
+		{cause: "illegal_topic", columns: "aggregate_type", values: "'b@d'", topic: "b@d"},
+		{cause: "bad_headers", columns: "headers", values: `'["` + secret + `"]'`, topic: "order"},
+		{cause: "bad_partition", columns: "part", values: "3", topic: "order"},
+		{cause: "bad_partition", columns: "part", values: "-1", topic: "order"},
+		badTime,
+		tooLarge,
+	}
+)
+
+// written is a poison row that has committed.
+type written struct {
+	poisonRow
+	id         string
+	older, end pglogrepl.LSN // of its transaction, see [outbox.tx]
+	ordinal    uint64        // in it
+}
+
+// poisonable is an outbox that lets through what makes events poison, and a topic for dead letters.
+type poisonable struct {
+	*outbox
+	n       int // of the last good row
+	written []written
+}
+
+func newPoisonable(t *testing.T, opt options) *poisonable {
+	t.Helper()
+	opt.types = []string{"order", "dead"}
+	o := newOutbox(t, opt)
+	o.exec(`ALTER TABLE outbox DROP CONSTRAINT outbox_pkey`)
+	o.exec(`ALTER TABLE outbox ALTER id DROP NOT NULL, ALTER aggregate_type SET DEFAULT 'order', ALTER aggregate_type DROP NOT NULL,
+		ALTER aggregate_id SET DEFAULT 'bad', ALTER aggregate_id DROP NOT NULL, ALTER event_type SET DEFAULT 'poison',
+		ALTER payload SET DEFAULT '{"is": "` + secret + `"}', ADD part int, ADD ts bigint`)
+	return &poisonable{outbox: o}
+}
+
+// policy are the settings of a daemon with that policy.
+func (o *poisonable) policy(policy string, more ...string) []string {
+	return append([]string{
+		"OUTBOXCDC_POISON_POLICY=" + policy, "OUTBOXCDC_POISON_TOPIC=" + o.topic("dead"), "OUTBOXCDC_ROUTE_PARTITION=part", "OUTBOXCDC_ROUTE_TIMESTAMP=ts",
+		"OUTBOXCDC_ROUTE_NULL_PAYLOAD=poison",
+	}, more...)
+}
+
+// mixed commits one transaction of good rows, counted by ints, and poison. What is poison is deleted at once, which is not
+// published: the table that is left is what has to arrive.
+func (o *poisonable) mixed(parts ...any) {
+	o.t.Helper()
+	var added []written
+	var ordinal uint64
+	end := o.tx(func(ctx context.Context, tx pgx.Tx) error {
+		for _, part := range parts {
+			switch part := part.(type) {
+			case int:
+				for range part {
+					if err := insertRows(ctx, tx, "order", fmt.Sprint("k", o.n%7), o.n, 1); err != nil {
+						return err
+					}
+					o.n++
+				}
+				ordinal += uint64(part)
+			case poisonRow:
+				w := written{poisonRow: part, ordinal: ordinal}
+				sql := "INSERT INTO outbox (" + part.columns + ") VALUES (" + part.values + ") RETURNING coalesce(id::text, '')"
+				if err := tx.QueryRow(ctx, sql).Scan(&w.id); err != nil {
+					return err
+				}
+				added = append(added, w)
+				ordinal++
+			}
+		}
+		return nil
+	})
+	for i := range added {
+		added[i].older, added[i].end = o.older, end
+	}
+	o.written = append(o.written, added...)
+	o.exec(`DELETE FROM outbox WHERE event_type = 'poison'`)
+}
+
+// healthy waits until all good rows are there and everything is confirmed, and judges all topics but that of dead letters.
+func (o *poisonable) healthy(repeats int) {
+	o.t.Helper()
+	o.repeatsAtMost(o.good(), repeats, "")
+}
+
+// good is healthy without a bound of the repeats.
+func (o *poisonable) good() *verdict {
+	o.t.Helper()
+	o.awaitArrived(patience)
+	o.awaitSettled()
+	h := o.history()
+	h.Looks = nil // the sampler judges by all topics at the end
+	h.Records = slices.DeleteFunc(h.Records, func(r kafkatest.Record) bool { return r.Topic == o.topic("dead") })
+	v := h.judge()
+	must(o.t, v.err())
+	return v
+}
+
+func (o *poisonable) deadLetters() []kafkatest.Record {
+	return slices.DeleteFunc(o.readAll(), func(r kafkatest.Record) bool { return r.Topic != o.topic("dead") })
+}
+
+// parked holds the dead letters to the poison that was written: each once, or again up to so many times in all; whole, and
+// those of a key in order.
+func (o *poisonable) parked(repeats int) {
+	o.t.Helper()
+	found := map[int]int{}
+	last := position{}
+	for _, rec := range o.deadLetters() {
+		text, _ := headerOf(rec, "outboxcdc-position")
+		at, err := parsePosition(text)
+		must(o.t, err)
+		i := slices.IndexFunc(o.written, func(w written) bool { return w.ordinal == at.ordinal && at.commit >= w.older && at.commit < w.end })
+		if i < 0 {
+			o.t.Errorf("a dead letter of no poison: %s", text)
+			continue
+		}
+		if string(rec.Key) == "bad" && found[i] == 0 {
+			if at.before(last) {
+				o.t.Errorf("the dead letters of one key are not in order: %v after %v", at, last)
+			}
+			last = at
+		}
+		found[i]++
+		for _, what := range o.unlike(o.written[i], rec) {
+			o.t.Errorf("dead letter %s (%s): %s", o.written[i].cause, text, what)
+		}
+	}
+	all := 0
+	for i, w := range o.written {
+		if all += found[i]; found[i] == 0 {
+			o.t.Errorf("no dead letter of %s %s, event %d of the transaction that ends at %s", w.cause, w.id, w.ordinal, w.end)
+		}
+	}
+	if all > len(o.written)+repeats {
+		o.t.Errorf("%d dead letters of %d events; %d repeats are allowed", all, len(o.written), repeats)
+	}
+}
+
+// unlike is all that is wrong with a dead letter.
+func (o *poisonable) unlike(w written, rec kafkatest.Record) (all []string) {
+	differs := func(what string, got, want any) {
+		if got != want {
+			all = append(all, fmt.Sprintf("%s is %.300s, want %s", what, fmt.Sprint(got), fmt.Sprint(want)))
+		}
+	}
+	topic := w.topic
+	if topic != "" {
+		topic = o.topic(topic)
+	}
+	ids := 1
+	if w.noID {
+		ids = 0
+	}
+	for name, want := range map[string]string{"id": w.id, "type": "poison", "outboxcdc-error": w.cause, "outboxcdc-topic": topic} {
+		got, n := headerOf(rec, name)
+		differs("header "+name, got, want)
+		if name == "id" {
+			differs("number of headers id", n, ids)
+		} else {
+			differs("number of headers "+name, n, 1)
+		}
+	}
+	message, _ := headerOf(rec, "outboxcdc-error-message")
+	differs("the message is there", len(message) > 10, true)
+	differs("the message has the payload", strings.Contains(message, secret), false)
+	differs("key", string(rec.Key), map[bool]string{false: "bad", true: ""}[w.noKey])
+	differs("key is null", rec.Key == nil, w.noKey)
+	differs("value is null", rec.Value == nil, w.noValue)
+	differs("age below a minute", time.Since(rec.Timestamp) < time.Minute, true)
+	truncated, n := headerOf(rec, "outboxcdc-truncated")
+	switch {
+	case w.large && n > 0:
+		whole, _ := strconv.Atoi(truncated)
+		differs("whole length at least that", whole >= wide, true)
+		differs("a cut value", len(rec.Value) > 10_000 && len(rec.Value) < whole && bytes.HasPrefix(rec.Value, []byte(`"`)), true)
+	case w.large:
+		differs("a whole value", len(rec.Value) >= wide && bytes.HasSuffix(rec.Value, []byte(`"`)), true)
+	case !w.noValue:
+		differs("value", string(rec.Value), `{"is": "`+secret+`"}`)
+	}
+	return all
+}
+
+// saidSo holds the log and the metrics of a daemon to the poison that it has met, in order.
+func (o *poisonable) saidSo(r *relay, msg string, series func(cause string) string, met []written) {
+	o.t.Helper()
+	var got, want []string
+	for _, e := range r.logged(msg) {
+		got = append(got, fmt.Sprint(e["cause"], " ", e["event_id"]))
+	}
+	counts := map[string]float64{}
+	for _, w := range met {
+		want = append(want, w.cause+" "+w.id)
+		counts[series(w.cause)]++
+	}
+	if !slices.Equal(got, want) {
+		o.t.Errorf("%q is logged of\n%s\nwant\n%s", msg, strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	m, err := r.metrics()
+	must(o.t, err)
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		if m[name] != counts[name] {
+			o.t.Errorf("%s is %v, want %v", name, m[name], counts[name])
+		}
+	}
+	o.noSecret(r)
+}
+
+func (o *poisonable) noSecret(r *relay) {
+	o.t.Helper()
+	log, err := os.ReadFile(r.log)
+	must(o.t, err)
+	if bytes.Contains(log, []byte(secret)) {
+		o.t.Error("the log has a payload")
+	}
+}
+
+// diedOf is the series of dead letters of a cause.
+func (o *poisonable) diedOf(cause string) string {
+	return fmt.Sprintf(`outboxcdc_events_dead_lettered_total{reason="%s",topic="%s"}`, cause, o.topic("dead"))
+}
+
+const toDead, dropped = "poison goes to the dead-letter topic", "poison skipped"
+
+// Every cause that the daemon itself sees, in the first row of a session and one after the other in the middle of a large
+// transaction: what is good arrives once and in order, what is not is in the dead-letter topic, whole or cut, or dropped.
+func TestDeadLettersOfEveryCause(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		policy string
+		dead   map[string]string
+		more   []string
+	}{
+		"dead letters":     {policy: "dead_letter"},
+		"cut dead letters": {policy: "dead_letter", dead: map[string]string{"max.message.bytes": "100000"}, more: []string{"OUTBOXCDC_POISON_OVERSIZE=cut"}},
+		"skipped":          {policy: "skip"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newPoisonable(t, options{missing: []string{"dead"}})
+			o.makeTopic("dead", 3, c.dead)
+			o.makeTopic("narrow", 1, map[string]string{"max.message.bytes": "100000"})
+			if c.policy == "dead_letter" {
+				o.sample()
+			}
+			o.mixed(nullKey, 3)
+			r := o.startStreaming(o.policy(c.policy, c.more...)...)
+			all := []any{495}
+			for _, p := range allPoison {
+				all = append(all, p)
+			}
+			o.mixed(append(all, 100, badTime, badTime, 395)...)
+			o.mixed(1)
+			o.healthy(0)
+			if c.policy == "skip" {
+				if n := len(o.deadLetters()); n != 0 {
+					t.Errorf("%d dead letters, want none", n)
+				}
+				o.saidSo(r, dropped, func(string) string { return `outboxcdc_events_skipped_total{reason="poison"}` }, o.written)
+				return
+			}
+			o.parked(0)
+			o.saidSo(r, toDead, o.diedOf, o.written)
+		})
+	}
+}
+
+// Poison stops the daemon, or makes it hold; what is older is delivered and confirmed, nothing behind it. The decision
+// about the event lets it go on.
+func TestDeadLettersDecided(t *testing.T) {
+	t.Parallel()
+	for _, decision := range []string{"skip", "dead_letter"} {
+		t.Run(decision, func(t *testing.T) {
+			t.Parallel()
+			o := newPoisonable(t, options{})
+			o.mixed(10)
+			older := o.older
+			o.mixed(5, badTime, 5)
+			o.mixed(10)
+			w := o.written[0]
+			stands := func() {
+				t.Helper()
+				o.awaitSlotFree()
+				if now := o.confirmed(); now <= older || now >= w.end {
+					t.Errorf("the slot confirms %s, want from %s to below %s", now, older, w.end)
+				}
+				if n := len(o.deadLetters()); n != 0 {
+					t.Errorf("%d dead letters, want none", n)
+				}
+			}
+			r := o.start(o.policy("stop")...)
+			r.stopsWith(patience, 65, "bad_timestamp", w.id)
+			o.noSecret(r)
+			stands()
+
+			r = o.start(o.policy("stop", "OUTBOXCDC_POISON_ON_STOP=hold")...)
+			await(t, patience, "state failed", func() error {
+				st, err := r.status()
+				if err == nil && (st.State != "failed" || !strings.Contains(st.Reason, w.id)) {
+					err = fmt.Errorf("it is %s (%s)", st.State, st.Reason)
+				}
+				return errors.Join(err, o.unharmed())
+			})
+			if code, _, err := r.get("/readyz"); err != nil || code != 503 {
+				t.Errorf("/readyz of a daemon that holds: %d %v, want 503", code, err)
+			}
+			if code, _, err := r.get("/livez"); err != nil || code != 200 {
+				t.Errorf("/livez of a daemon that holds: %d %v, want 200", code, err)
+			}
+			stands()
+			r.signal(syscall.SIGTERM)
+			r.stopsWith(patience, 65, w.id)
+
+			r = o.startStreaming(o.policy("stop", "OUTBOXCDC_POISON_DECISIONS="+w.id+"="+decision)...)
+			o.healthy(10) // the five in front of it in its transaction, at each stop
+			if decision == "skip" {
+				if n := len(o.deadLetters()); n != 0 {
+					t.Errorf("%d dead letters, want none", n)
+				}
+				o.saidSo(r, dropped, func(string) string { return `outboxcdc_events_skipped_total{reason="poison"}` }, o.written)
+				return
+			}
+			o.parked(0)
+			o.saidSo(r, toDead, o.diedOf, o.written)
+		})
+	}
+}
+
+// What only the broker sees: times that are too far away for its topic, a null key where it compacts, and a limit of bytes
+// that was lowered under way. It refuses whole batches; the events to blame are found, and become dead letters in their place.
+func TestDeadLettersRefused(t *testing.T) {
+	t.Parallel()
+	needRealKafka(t)
+	o := newPoisonable(t, options{partitions: 1, configs: map[string]string{"message.timestamp.before.max.ms": "86400000"}, missing: []string{"dead"}})
+	o.makeTopic("dead", 3, nil)
+	o.makeTopic("compacted", 1, map[string]string{"cleanup.policy": "compact"})
+	o.sample()
+	o.mixed(20)
+	r := o.startStreaming(o.policy("dead_letter", "OUTBOXCDC_ROUTE_NULL_KEY=allow")...)
+	o.mixed(300, oldTime, oldTime, 600, oldTime, 97)
+	o.mixed(5, noKeyIn, 5)
+	o.mixed(200)
+	// None of the partition of the three: acknowledgements without a hole. Of the two topics side by side, what had been
+	// acknowledged behind the one that was refused.
+	const beside = 5 + 200
+	o.healthy(beside)
+	o.parked(0)
+	o.saidSo(r, toDead, o.diedOf, o.written)
+
+	must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("order"), map[string]string{"max.message.bytes": "100000"}))
+	lowered := tooLarge
+	lowered.columns, lowered.values, lowered.topic = "payload", strings.TrimPrefix(tooLarge.values, "'narrow', "), "order"
+	o.mixed(50, lowered, 50)
+	o.awaitArrived(patience)
+	newest := &o.written[len(o.written)-1]
+	for _, e := range r.logged(toDead) { // found by the broker, or by the look-up of the next session
+		if e["event_id"] == newest.id {
+			newest.cause = fmt.Sprint(e["cause"])
+		}
+	}
+	o.healthy(beside)
+	o.parked(0)
+	o.saidSo(r, toDead, o.diedOf, o.written)
+}
+
+// Kafka stands still just when poison comes. Thawed, all goes on; and when the daemon is killed meanwhile, the transaction
+// of a dead letter that Kafka has not acknowledged is not confirmed: it comes again.
+func TestDeadLettersWhileKafkaIsFrozen(t *testing.T) {
+	t.Parallel()
+	o := newPoisonable(t, options{kafka: breakableKafka(t), missing: []string{"dead"}})
+	o.makeTopic("dead", 3, nil)
+	o.sample()
+	env := o.policy("dead_letter", "OUTBOXCDC_POSTGRES_PARK_AFTER=1s")
+	r := o.startStreaming(env...)
+	o.mixed(5, badTime, 5) // both topics are known
+	o.awaitArrived(patience)
+	o.awaitSettled()
+	must(t, o.kafka.Freeze(testContext(t)))
+	o.mixed(20, badTime, nullKey, 20)
+	end := o.written[len(o.written)-1].end
+	r.awaitState("parked", patience)
+	if now := o.confirmed(); now >= end {
+		t.Errorf("the slot confirms %s, but Kafka, which stands still, has nothing of what ends at %s", now, end)
+	}
+	must(t, o.kafka.Thaw())
+	o.awaitArrived(patience)
+	o.awaitSettled()
+
+	must(t, o.kafka.Freeze(testContext(t)))
+	o.mixed(badTime)
+	end = o.written[len(o.written)-1].end
+	await(t, patience, "the dead letter to be in flight", func() error {
+		st, err := r.status()
+		if err == nil && st.InFlight == 0 {
+			err = errors.New("nothing is")
+		}
+		return errors.Join(err, o.unharmed())
+	})
+	r.kill9()
+	if now := o.confirmed(); now >= end {
+		t.Errorf("the slot confirms %s, but the dead letter of the transaction that ends at %s is not in Kafka", now, end)
+	}
+	must(t, o.kafka.Thaw())
+	o.startStreaming(env...)
+	o.mixed(1)
+	o.healthy(50)
+	o.parked(4) // what was in flight when a session ended: two, and the last one
+	o.noSecret(r)
+}
+
+// The dead-letter topic is missing: the daemon waits for it and confirms nothing behind. Killed there and when it is made,
+// again and again under load, it loses nothing.
+func TestDeadLettersSurviveKills(t *testing.T) {
+	t.Parallel()
+	o := newPoisonable(t, options{missing: []string{"dead"}})
+	o.sample()
+	r := o.startStreaming(o.policy("dead_letter")...)
+	o.mixed(5, badTime, 5)
+	end := o.written[0].end
+	r.awaitState("waiting_for_topic", patience)
+	r.kill9()
+	if now := o.confirmed(); now >= end {
+		t.Errorf("the slot confirms %s; the transaction whose dead letter has no topic ends at %s", now, end)
+	}
+	r = o.start(o.policy("dead_letter")...)
+	o.makeTopic("dead", 3, nil)
+	for range 3 {
+		o.awaitArrived(patience)
+		for range 10 {
+			o.mixed(3, badTime, nullKey, 3)
+		}
+		r.kill9()
+		r = o.startStreaming(o.policy("dead_letter")...)
+	}
+	o.boundRepeats(o.good())
+	o.parked(4 * len(o.written)) // at each of four kills, if nothing was confirmed since
+}
