@@ -233,3 +233,32 @@ func TestHold(t *testing.T) {
 		}
 	})
 }
+
+// TestHoldKeepsTheSlot: PostgreSQL 18 would invalidate it while a person makes up their mind, and with it what is to be
+// decided and all behind it.
+func TestHoldKeepsTheSlot(t *testing.T) {
+	bubble(t, dead(func(p *Poisons) { p.Policy, p.Hold = StopAtPoison, true }), func(b *bench) {
+		b.pg.idle = 20 * time.Minute
+		b.start()
+		x := b.pg.commit("a")
+		b.pg.commit("!b")
+		b.sleep(2 * time.Hour)
+		b.want(Failed)
+		b.pg.edit(func() {
+			for i := 1; i < len(b.pg.opens); i++ {
+				if gap := b.pg.opens[i].Sub(b.pg.opens[i-1]); gap > 10*time.Minute {
+					b.Errorf("the slot was left alone for %s", gap)
+				}
+			}
+			if n := len(b.pg.opens); n < 12 || n > 20 {
+				b.Errorf("%d times opened in two hours", n)
+			}
+		})
+		if got := b.pg.slotAt(); got != x.End {
+			b.Errorf("the slot is at %s, want %s", got, x.End)
+		}
+		if err := b.quit(); err == nil {
+			b.Error("it ended well")
+		}
+	})
+}

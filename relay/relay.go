@@ -198,11 +198,15 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 }
 
-// hold stands still at poison until it is told to end, so that a supervisor does not start it again and again.
+// hold stands still at poison until it is told to end, so that a supervisor does not start it again and again. Each start
+// would have used the slot; here it is kept from its idle timeout instead, or what waits for the decision would be lost.
 func (r *Relay) hold(ctx context.Context, cause error) {
 	r.log.Error("holding at a poison event: nothing is delivered or confirmed until it is decided and the process started again", "error", cause)
 	for ctx.Err() == nil {
-		r.sleep(ctx, time.Second)
+		r.sleep(ctx, probeEvery)
+		if err := r.keepSlot(ctx); err != nil {
+			r.log.Debug("hold", "error", err)
+		}
 	}
 }
 
