@@ -331,7 +331,7 @@ func (o *outbox) awaitConfirmed(lsn pglogrepl.LSN, d time.Duration) time.Duratio
 	begin := time.Now()
 	await(o.t, d, fmt.Sprintf("confirmed_flush_lsn to reach %s", lsn), func() error {
 		if now := o.confirmed(); now < lsn {
-			return fmt.Errorf("it is %s", now)
+			return errors.Join(fmt.Errorf("it is %s", now), o.unharmed())
 		}
 		return o.unharmed()
 	})

@@ -64,23 +64,33 @@ func TestRoutingSettings(t *testing.T) {
 			"OUTBOXCDC_ROUTE_KEY={k_int}:{aggregate_id}", "OUTBOXCDC_ROUTE_HEADERS=tenant:region,note,flag:on", "OUTBOXCDC_ROUTE_PARTITION=part",
 		}, []routed{
 			{topic: "eu.order", key: "-7:42", headers: []string{"id=$id", "type=placed", "region=eu", "note", "on=t", "outboxcdc-position=$position"}},
-			{columns: "aggregate_type, tenant, part", values: "'vip', NULL, 4", topic: "mapped", key: "-7:42", partition: func(int) int { return 4 },
-				headers: []string{"id=$id", "type=placed", "region", "note", "on=t", "outboxcdc-position=$position"}},
-			{columns: "headers, note, flag, part", values: `'{"trace": "ü \"x\"\n", "n": 1.50, "big": 12345678901234567890.1234567890, "nul": null, "o": {"a": [1, 2]}, "region": "loses"}', '', false, 0`,
+			{
+				columns: "aggregate_type, tenant, part", values: "'vip', NULL, 4", topic: "mapped", key: "-7:42", partition: func(int) int { return 4 },
+				headers: []string{"id=$id", "type=placed", "region", "note", "on=t", "outboxcdc-position=$position"},
+			},
+			{
+				columns: "headers, note, flag, part", values: `'{"trace": "ü \"x\"\n", "n": 1.50, "big": 12345678901234567890.1234567890, "nul": null, "o": {"a": [1, 2]}, "region": "loses"}', '', false, 0`,
 				topic: "eu.order", key: "-7:42", partition: func(int) int { return 0 },
-				headers: []string{"id=$id", "type=placed", "n=1.50", `o={"a":[1,2]}`, "big=12345678901234567890.1234567890", "nul", "trace=ü \"x\"\n", "region=eu", "note=", "on=f", "outboxcdc-position=$position"}},
-			{columns: "headers, payload", values: `NULL, '{"b":1e400,   "a":[12345678901234567890.1234567890,true,"é\u20ac"]}'`, topic: "eu.order", key: "-7:42",
-				headers: []string{"id=$id", "type=placed", "region=eu", "note", "on=t", "outboxcdc-position=$position"}},
+				headers: []string{"id=$id", "type=placed", "n=1.50", `o={"a":[1,2]}`, "big=12345678901234567890.1234567890", "nul", "trace=ü \"x\"\n", "region=eu", "note=", "on=f", "outboxcdc-position=$position"},
+			},
+			{
+				columns: "headers, payload", values: `NULL, '{"b":1e400,   "a":[12345678901234567890.1234567890,true,"é\u20ac"]}'`, topic: "eu.order", key: "-7:42",
+				headers: []string{"id=$id", "type=placed", "region=eu", "note", "on=t", "outboxcdc-position=$position"},
+			},
 		}, nil},
 		{"regex, keep, json, uuid key, timestamptz", slices.Concat(replace, []string{
 			"OUTBOXCDC_ROUTE_UNMATCHED=keep", "OUTBOXCDC_ROUTE_TOPICS=vip=" + o.topic("mapped"),
 			"OUTBOXCDC_ROUTE_KEY={k_uuid}", "OUTBOXCDC_ROUTE_TIMESTAMP=at_tz", "OUTBOXCDC_OUTBOX_COLUMNS_PAYLOAD=p_json",
 		}), []routed{
-			{columns: "aggregate_type, p_json, at_tz", values: `'order_v2', '{"b":1e400,   "b" : 12345678901234567890.1234567890 ,"a":[ ]}', '2026-11-21 10:00:00.123456+01'`,
+			{
+				columns: "aggregate_type, p_json, at_tz", values: `'order_v2', '{"b":1e400,   "b" : 12345678901234567890.1234567890 ,"a":[ ]}', '2026-11-21 10:00:00.123456+01'`,
 				topic: "orders.v2", key: "1b4e28ba-2fa1-11d2-883f-0016d3cca427", time: nine,
-				value: `convert_to('{"b":1e400,   "b" : 12345678901234567890.1234567890 ,"a":[ ]}', 'UTF8')`},
-			{columns: "aggregate_type, p_json", values: `'` + o.topic("kept") + `', (to_json(` + largeText + `)::text || E'\n\t ')::json`,
-				topic: "kept", key: "1b4e28ba-2fa1-11d2-883f-0016d3cca427", value: `convert_to(p_json::text, 'UTF8')`},
+				value: `convert_to('{"b":1e400,   "b" : 12345678901234567890.1234567890 ,"a":[ ]}', 'UTF8')`,
+			},
+			{
+				columns: "aggregate_type, p_json", values: `'` + o.topic("kept") + `', (to_json(` + largeText + `)::text || E'\n\t ')::json`,
+				topic: "kept", key: "1b4e28ba-2fa1-11d2-883f-0016d3cca427", value: `convert_to(p_json::text, 'UTF8')`,
+			},
 			{columns: "aggregate_type", values: "'vip'", topic: "mapped", key: "1b4e28ba-2fa1-11d2-883f-0016d3cca427", value: "NULL"},
 		}, nil},
 		{"map alone, a topic for the rest, bytea, numeric time", []string{
@@ -89,8 +99,10 @@ func TestRoutingSettings(t *testing.T) {
 		}, []routed{
 			{columns: "aggregate_type, p_bytea, at_num", values: `'user', ` + largeBytes + `, 1795251600.123999`, topic: "users", key: "\x00\xff\x7b", value: "p_bytea", time: nine},
 			{columns: "p_bytea, at_num", values: `'', 1795251600123.999`, topic: "rest", key: "\x00\xff\x7b", value: "''::bytea", time: nine},
-			{columns: "p_bytea, part8, at_num", values: `'\x00ff0a5c27', 3, 1795251600123999.9`, topic: "rest", key: "\x00\xff\x7b", value: "'\\x00ff0a5c27'::bytea",
-				partition: func(int) int { return 3 }, time: nine},
+			{
+				columns: "p_bytea, part8, at_num", values: `'\x00ff0a5c27', 3, 1795251600123999.9`, topic: "rest", key: "\x00\xff\x7b", value: "'\\x00ff0a5c27'::bytea",
+				partition: func(int) int { return 3 }, time: nine,
+			},
 			{columns: "k_bytea, p_bytea", values: `'', '\x5c78'`, topic: "rest", key: "", value: `'\x5c78'::bytea`},
 		}, nil},
 		{"null key, blank payload, commit time, no headers of ours", []string{
