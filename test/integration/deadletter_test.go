@@ -417,7 +417,7 @@ func TestDeadLettersRefused(t *testing.T) {
 }
 
 // Kafka stands still just when poison comes. Thawed, all goes on; and when the daemon is killed meanwhile, the transaction
-// of a dead letter that Kafka has not acknowledged is not confirmed: it comes again.
+// of a dead letter that Kafka has not acknowledged is not confirmed: it comes again. Nor does a stop confirm anything.
 func TestDeadLettersWhileKafkaIsFrozen(t *testing.T) {
 	t.Parallel()
 	o := newPoisonable(t, options{kafka: breakableKafka(t), missing: []string{"dead"}})
@@ -454,10 +454,25 @@ func TestDeadLettersWhileKafkaIsFrozen(t *testing.T) {
 		t.Errorf("the slot confirms %s, but the dead letter of the transaction that ends at %s is not in Kafka", now, end)
 	}
 	must(t, o.kafka.Thaw())
+	r = o.startStreaming(o.policy("stop", "OUTBOXCDC_POISON_CAUSES=bad_timestamp=dead_letter", "OUTBOXCDC_SHUTDOWN_TIMEOUT=1s")...)
+	o.mixed(1)
+	o.awaitArrived(patience)
+	o.awaitSettled()
+
+	// A stop waits for what is in front of the event no longer than for any end, and confirms none of it.
+	must(t, o.kafka.Freeze(testContext(t)))
+	o.mixed(5, nullKey, 5)
+	end = o.written[len(o.written)-1].end
+	r.stopsWith(patience, 65, "null_key")
+	o.awaitSlotFree()
+	if now := o.confirmed(); now >= end {
+		t.Errorf("the slot confirms %s, but Kafka, which stands still, has nothing of what ends at %s", now, end)
+	}
+	must(t, o.kafka.Thaw())
 	o.startStreaming(env...)
 	o.mixed(1)
 	o.healthy(50)
-	o.parked(4) // what was in flight when a session ended: two, and the last one
+	o.parked(5) // what was in flight when a session ended: two, and one
 	o.noSecret(r)
 }
 

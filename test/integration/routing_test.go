@@ -130,6 +130,7 @@ func TestRoutingSettings(t *testing.T) {
 			{columns: "at_big", values: "1795251600123", time: nine},
 			{columns: "at_big", values: "1795251600123999", time: nine},
 			{columns: "at_big", values: "NULL"},
+			{columns: "at_big", values: "0"},
 		}, nil},
 		{"plain timestamp, topic of the table", []string{"OUTBOXCDC_ROUTE_TIMESTAMP=at_plain", "OUTBOXCDC_ROUTE_TOPIC=" + o.name + ".{table}"}, []routed{
 			{columns: "at_plain", values: "'2026-11-21 09:00:00.123999'", topic: "outbox", time: nine},
