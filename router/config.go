@@ -29,12 +29,23 @@ type Config struct {
 	// Headers are further columns that become headers: "column" or "column:header". They win over a member of the headers
 	// column with the same name. SQL NULL is a null header.
 	Headers []string
+	// TraceContext is a column of Java properties whose traceparent and tracestate become headers, as Debezium's
+	// tracingspancontext; "" is none. They win over members of the headers column, and Headers over them.
+	TraceContext string
 	// Partition is the column (smallint, integer or bigint) that holds the partition's number; "" hashes the key, as SQL
 	// NULL does.
 	Partition string
 	// Timestamp is the record's time: "" or "produce", "commit", or the name of a column (timestamptz, timestamp as UTC, or a
 	// number of seconds, milliseconds or microseconds since 1970, told apart by its size). SQL NULL: as produce.
 	Timestamp string
+
+	// Format of the value; "" is raw.
+	Format Format
+	// Envelope changes the envelope's fields: name → source, "" takes a field out. A source is a template; {payload},
+	// {commit_time} and {trace_id}, each alone, are no columns. A literal that is JSON stands as that.
+	Envelope map[string]string
+	// CloudEvents is for CloudEvents what Envelope is for the envelope: attribute → source. The attribute source is required.
+	CloudEvents map[string]string
 
 	NullKey     NullKeyPolicy
 	NullPayload NullPayloadPolicy
@@ -130,6 +141,11 @@ func (c Config) Problems() []Problem {
 	v.template("key", c.Key)
 	v.template("id", c.ID)
 	v.headers(&c)
+	if c.Format != "" {
+		v.oneOf("format", string(c.Format), string(FormatRaw), string(FormatEnvelope), string(FormatCloudEventsBinary), string(FormatCloudEventsStructured))
+	}
+	v.envelope(&c)
+	v.cloudEvents(&c)
 	v.oneOf("null_key", string(c.NullKey), string(NullKeyPoison), string(NullKeyAllow))
 	v.oneOf("null_payload", string(c.NullPayload), string(NullPayloadTombstone), string(NullPayloadEmpty), string(NullPayloadPoison))
 	return v.problems
@@ -251,7 +267,7 @@ func (c *Columns) templateColumn(name string) string {
 
 // Needs are the columns that a table must have, without the empty ones, each once.
 func (c Config) Needs() []string {
-	all := []string{c.Columns.ID, c.Columns.AggregateType, c.Columns.AggregateID, c.Columns.EventType, c.Columns.Payload, c.Columns.Headers, c.Partition}
+	all := []string{c.Columns.ID, c.Columns.AggregateType, c.Columns.AggregateID, c.Columns.EventType, c.Columns.Payload, c.Columns.Headers, c.Partition, c.TraceContext}
 	if c.Timestamp != TimestampProduce && c.Timestamp != TimestampCommit {
 		all = append(all, c.Timestamp)
 	}
@@ -262,12 +278,26 @@ func (c Config) Needs() []string {
 	for _, template := range []string{c.Topic, c.Key, c.ID} {
 		parts, _ := parseTemplate(template) // an empty one names nothing
 		for _, p := range parts {
-			if p.name != "" && p.name != tableName {
-				all = append(all, c.Columns.templateColumn(p.name))
+			all = append(all, c.needed(p))
+		}
+	}
+	sources, _ := c.sources() // Validate has seen them
+	for _, s := range sources {
+		for _, p := range s.parts {
+			if !notColumn(p.name) {
+				all = append(all, c.needed(p))
 			}
 		}
 	}
 	slices.Sort(all)
 	all = slices.Compact(all)
 	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
+}
+
+// needed is the column that a part of a template needs, or "".
+func (c *Config) needed(p part) string {
+	if p.name == "" || p.name == tableName {
+		return ""
+	}
+	return c.Columns.templateColumn(p.name)
 }

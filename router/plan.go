@@ -35,9 +35,11 @@ type plan struct {
 	eventType, headers int
 	partition          int
 	timestamp          int
+	trace              int
 
 	topic, key, id []piece
 	more           []moreHeader
+	fields         []field // of the format
 }
 
 // piece is a piece of a template: a literal, or a column.
@@ -70,6 +72,7 @@ func (r *Router) bind(rel *decoder.Relation) (*plan, error) {
 		{c.Headers, "columns.headers", &p.headers},
 		{r.config.Partition, "partition", &p.partition},
 		{r.timestampColumn(), "timestamp", &p.timestamp},
+		{r.config.TraceContext, "trace_context", &p.trace},
 	} {
 		*want.at = b.find(want.column, want.setting)
 	}
@@ -78,10 +81,16 @@ func (r *Router) bind(rel *decoder.Relation) (*plan, error) {
 	b.find(c.AggregateID, "columns.aggregate_id")
 	b.needType(p.partition, "partition", "smallint, integer or bigint", int2OID, int4OID, int8OID)
 	b.needType(p.timestamp, "timestamp", "timestamptz, timestamp, bigint, integer or numeric", timestamptzOID, timestampOID, int8OID, int4OID, numericOID)
+	b.needType(p.trace, "trace_context", "text or varchar", textOID, varcharOID)
 	p.topic = b.template(r.topic, "topic")
 	p.key = b.template(r.key, "key")
 	p.id = b.template(r.id, "id")
 	b.noBytea(p.key, "key")
+	if r.config.Format.cloudEvents() {
+		p.fields = b.attributes(r.sources)
+	} else {
+		p.fields = b.fields(r.sources, "envelope", "{")
+	}
 	for _, h := range r.config.Headers {
 		column, name := splitHeader(h)
 		p.more = append(p.more, moreHeader{name, b.find(column, "headers")})

@@ -23,6 +23,7 @@ const (
 	BadPartition Cause = "bad_partition"
 	BadTimestamp Cause = "bad_timestamp"
 	MissingTopic Cause = "missing_topic"
+	BadPayload   Cause = "bad_payload" // not Rejected, which the relay takes to be Kafka's own verdict
 	Update       Cause = "update"
 )
 

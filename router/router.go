@@ -31,6 +31,8 @@ type Router struct {
 	config Config
 
 	topic, key, id []part
+	sources        []source       // of the format's fields
+	jsonData       bool           // datacontenttype is JSON
 	replace        *regexp.Regexp // nil: none
 
 	plans map[*decoder.Relation]*plan
@@ -40,7 +42,8 @@ type Router struct {
 	replaced map[string]routed // aggregate types that replace has seen
 	names    map[string]string // header names
 
-	scratch []byte // what Route computes rather than points to: valid until the next call
+	values  [][]byte // the fields' texts
+	scratch []byte   // what Route computes rather than points to: valid until the next call
 }
 
 // routed is what replace has made of an aggregate type.
@@ -70,6 +73,8 @@ func New(c Config) (*Router, error) {
 			*t.parts, _ = parseTemplate(t.template)
 		}
 	}
+	r.sources, _ = c.sources()
+	r.jsonData = isJSONData(r.sources)
 	if c.Replace.Regex != "" {
 		r.replace, _ = whole(c.Replace.Regex)
 	}
@@ -123,6 +128,7 @@ func (r *Router) Route(ev *decoder.Event, pos checkpoint.Position, rec *Record) 
 	}
 	poison(q)
 	poison(r.routeHeaders(p, ev, pos, rec))
+	poison(r.routeFormat(p, ev, rec))
 	poison(r.routePartition(p, ev, rec))
 	poison(r.routeTimestamp(p, ev, rec))
 
@@ -200,8 +206,7 @@ func (r *Router) routeKey(p *plan, ev *decoder.Event, rec *Record) (*Poison, err
 }
 
 func (r *Router) routeValue(p *plan, ev *decoder.Event, rec *Record) (*Poison, error) {
-	v := ev.Values[p.payload]
-	if v.Null || r.config.BlankIsNull && p.relation.Columns[p.payload].TypeOID != byteaOID && blank(v.Data) {
+	if r.isPayloadNull(p, ev) {
 		switch r.config.NullPayload {
 		case NullPayloadEmpty:
 			rec.Value = []byte{}
@@ -211,8 +216,20 @@ func (r *Router) routeValue(p *plan, ev *decoder.Event, rec *Record) (*Poison, e
 		return nil, nil
 	}
 	var err error
-	rec.Value, err = r.raw(p, p.payload, v.Data)
+	rec.Value, err = r.raw(p, p.payload, ev.Values[p.payload].Data)
 	return nil, err
+}
+
+// routeFormat makes of the payload, which is the value so far, what the format has for a value. It comes after the
+// headers: the trace is in them.
+func (r *Router) routeFormat(p *plan, ev *decoder.Event, rec *Record) *Poison {
+	switch {
+	case r.config.Format == FormatEnvelope:
+		return r.routeEnvelope(p, ev, rec)
+	case r.config.Format.cloudEvents():
+		return r.routeCloudEvent(p, ev, rec)
+	}
+	return nil
 }
 
 func (r *Router) routeHeaders(p *plan, ev *decoder.Event, pos checkpoint.Position, rec *Record) *Poison {
@@ -230,6 +247,9 @@ func (r *Router) routeHeaders(p *plan, ev *decoder.Event, pos checkpoint.Positio
 			poison = &Poison{Cause: BadHeaders, Message: "the column " + quoted(p.relation, p.headers) + " " + why}
 		}
 	}
+	if p.trace >= 0 {
+		r.traceContext(ev.Values[p.trace].Data, rec)
+	}
 	for i := range p.more {
 		m := &p.more[i]
 		rec.Headers = without(rec.Headers, m.name)
@@ -243,7 +263,7 @@ func (r *Router) routeHeaders(p *plan, ev *decoder.Event, pos checkpoint.Positio
 	return poison
 }
 
-// without takes a header out. Only a member of the headers column can have the name of a configured one.
+// without takes a header out: a member of the headers column, or of the trace, with the name of a configured one.
 func without(headers []Header, name string) []Header {
 	return slices.DeleteFunc(headers, func(h Header) bool { return h.Name == name })
 }

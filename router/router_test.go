@@ -11,12 +11,6 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
-const (
-	textOID  = 25
-	uuidOID  = 2950
-	jsonbOID = 3802
-)
-
 var testPos = checkpoint.Position{SystemID: 7, Timeline: 1, CommitLSN: 0x1a2b, Ordinal: 3}
 
 const testPosText = "1:7:1:0000000000001a2b:3"

@@ -8,11 +8,13 @@ import (
 	"time"
 )
 
-// The types that a timestamp or a partition can have, in pg_type, the same on every server.
+// The types that a timestamp, a partition or a trace can have, in pg_type, the same on every server.
 const (
 	int8OID        = 20
 	int2OID        = 21
 	int4OID        = 23
+	textOID        = 25
+	varcharOID     = 1043
 	timestampOID   = 1114
 	timestamptzOID = 1184
 	numericOID     = 1700

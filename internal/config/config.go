@@ -111,9 +111,19 @@ type Route struct {
 	// ID is the template of the header "id". Tables whose ids are not unique among them all need e.g. "{table}:{id}" if
 	// their events share a topic.
 	ID string `yaml:"id" default:"{id}"`
+	// Format of the record's value: the payload alone (raw), a JSON object around it (envelope), or a CloudEvent of the Kafka binding 1.0.2.
+	Format string `yaml:"format" default:"raw" oneof:"raw envelope cloudevents_binary cloudevents_structured"`
+	// Envelope changes the envelope's fields: name → source, "" takes a field out. A source is a template, a constant, or one
+	// of {payload}, {commit_time} and {trace_id}. See docs/routing.md.
+	Envelope map[string]string `yaml:"envelope" default:""`
+	// CloudEvents changes the attributes of a CloudEvent in the same way; source has to be set.
+	CloudEvents map[string]string `yaml:"cloudevents" default:""`
 	// Headers are further columns that become headers: "column" or "column:header". They win over a member of the headers
 	// column with that name; SQL NULL is a null header.
 	Headers []string `yaml:"headers" default:""`
+	// TraceContext is a column (text or varchar) of Java properties, such as Debezium's tracingspancontext: its traceparent and
+	// tracestate become headers. Where each has a column of its own, name them in headers.
+	TraceContext string `yaml:"trace_context" default:""`
 	// Partition is a column (smallint, integer or bigint) that holds the number of the record's partition; "", or SQL
 	// NULL, hashes the key.
 	Partition string `yaml:"partition" default:""`

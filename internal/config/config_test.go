@@ -33,7 +33,9 @@ func TestDefaultsAreValid(t *testing.T) {
 }
 
 // beside are settings that users expect and the contract's sample does not show.
-var beside = []string{"postgres.url_file", "route.missing_topic_after", "route.blank_payload"}
+var beside = []string{
+	"postgres.url_file", "route.missing_topic_after", "route.blank_payload", "route.envelope", "route.cloudevents", "route.trace_context",
+}
 
 // The sample in the contract names every setting with its default; if it loads to the defaults, no name is missing
 // here and no default differs.

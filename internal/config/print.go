@@ -34,6 +34,7 @@ func (c *Config) Redacted() *Config {
 	r.Postgres.URL = RedactDSN(c.Postgres.URL)
 	r.Kafka.Brokers = slices.Clone(c.Kafka.Brokers)
 	r.Route.Topics, r.Route.Partitions = maps.Clone(c.Route.Topics), maps.Clone(c.Route.Partitions)
+	r.Route.Envelope, r.Route.CloudEvents = maps.Clone(c.Route.Envelope), maps.Clone(c.Route.CloudEvents)
 	r.Poison.Causes, r.Poison.Decisions = maps.Clone(c.Poison.Causes), maps.Clone(c.Poison.Decisions)
 	r.origins = maps.Clone(c.origins)
 	return &r

@@ -151,7 +151,7 @@ func (v *validation) route(r *Route) {
 			v.report("route.partitions", fmt.Sprintf("%d partitions of topic %s: write at least 1", n, quote(topic)))
 		}
 	}
-	for path, column := range map[string]string{"route.partition": r.Partition, "route.timestamp": r.Timestamp} {
+	for path, column := range map[string]string{"route.partition": r.Partition, "route.timestamp": r.Timestamp, "route.trace_context": r.TraceContext} {
 		if column != "" {
 			v.report(path, checkIdentifier("a column", column))
 		}
@@ -161,7 +161,7 @@ func (v *validation) route(r *Route) {
 // poisonCauses are the causes of poison, and poisonPolicies what may be done about each.
 var (
 	poisonCauses = []string{
-		"too_large", "rejected", "no_route", "illegal_topic", "null_id", "null_key", "null_payload", "bad_headers", "bad_partition", "bad_timestamp",
+		"too_large", "rejected", "no_route", "illegal_topic", "null_id", "null_key", "null_payload", "bad_headers", "bad_partition", "bad_timestamp", "bad_payload",
 		"missing_topic",
 	}
 	laterCauses    = []string{"update"} // of the contract, and nothing has them yet

@@ -46,6 +46,7 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Route.Partitions = map[string]int{"a": 0} }, `route.partitions: 0 partitions of topic "a"`},
 		{func(c *Config) { c.Route.Partition = long }, `route.partition`},
 		{func(c *Config) { c.Route.Timestamp = long }, `route.timestamp`},
+		{func(c *Config) { c.Route.TraceContext = long }, `route.trace_context`},
 		{func(c *Config) { c.Route.NullKey = "maybe" }, `route.null_key: "maybe" is unknown; write poison | allow`},
 		{func(c *Config) { c.Poison.OnStop = "stay" }, `poison.on_stop: "stay" is unknown; write exit | hold`},
 		{func(c *Config) { c.Poison.Causes = map[string]string{"to_large": "skip"} }, `poison.causes: the cause "to_large" is unknown; write too_large`},

@@ -222,8 +222,12 @@ func (c *conversion) route() {
 	if c.router("table.field.additional.missing") == "ignore" || c.router("table.fields.additional.error.on.missing") == "false" {
 		c.note(c.smt+"table.field.additional.missing", "a column that is named and missing always stops the daemon")
 	}
-	if c.router("tracing.span.context.field") != "" || c.router("tracing.operation.name") != "" || c.router("tracing.with.context.field.only") != "" {
-		c.note(c.smt+"tracing.span.context.field", "no span of its own is made; put traceparent and tracestate into columns and send them as headers")
+	if column := c.router("tracing.span.context.field"); column != "" {
+		c.line(1, "trace_context", column)
+		c.note(c.smt+"tracing.span.context.field", "traceparent and tracestate are sent as the application has stored them; no span of its own is made between")
+	}
+	if c.router("tracing.operation.name") != "" || c.router("tracing.with.context.field.only") != "" {
+		c.note(c.smt+"tracing.operation.name", "no span of its own is made")
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
@@ -87,8 +88,9 @@ func TestConvert(t *testing.T) {
 	}
 	want := config.Route{
 		Topic: "{aggregate_type}", Topics: map[string]string{}, Replace: config.Replace{Regex: `(.*)_v(?<n>\d)`, With: "${1}s.v${n}$$"}, Unmatched: "keep",
+		MissingTopic: "wait", MissingTopicAfter: 5 * time.Minute,
 		Key: "{aggregate_id}", ID: "{id}", Headers: []string{"type:eventType", "tenant"}, Partition: "shard", Partitions: map[string]int{}, Timestamp: "created",
-		NullKey: "allow", NullPayload: "tombstone", BlankPayload: "null",
+		NullKey: "allow", NullPayload: "tombstone", BlankPayload: "null", Format: "raw", Envelope: map[string]string{}, CloudEvents: map[string]string{},
 	}
 	if !reflect.DeepEqual(c.Route, want) {
 		t.Errorf("route %+v\nwant  %+v", c.Route, want)
@@ -127,6 +129,17 @@ func TestConvertDefaults(t *testing.T) {
 	}
 	if want := []string{"bootstrap.servers", "plugin.name", "publication.autocreate.mode", "transforms.other.type", "value.converter"}; !slices.Equal(noted, want) {
 		t.Errorf("notes about %q\nwant %q", noted, want)
+	}
+}
+
+func TestConvertTracing(t *testing.T) {
+	r, c := convert(t, "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n"+
+		"transforms.outbox.type=io.debezium.transforms.outbox.EventRouter\ntransforms.outbox.tracing.span.context.field=trace")
+	if c.Route.TraceContext != "trace" {
+		t.Errorf("%s", c)
+	}
+	if !slices.ContainsFunc(r.Notes, func(n Note) bool { return strings.HasSuffix(n.Option, ".tracing.span.context.field") }) {
+		t.Errorf("no note that no span is made: %v", r.Notes)
 	}
 }
 

@@ -132,6 +132,22 @@ func TestRoutingSettings(t *testing.T) {
 			{columns: "at_big", values: "NULL"},
 			{columns: "at_big", values: "0"},
 		}, nil},
+		{"envelope", []string{"OUTBOXCDC_ROUTE_FORMAT=envelope", "OUTBOXCDC_ROUTE_ENVELOPE=occurredAt={at_tz},tenant={tenant},part={part}"}, []routed{
+			{
+				columns: "at_tz, headers", values: `'2026-11-21 10:00:00+01', '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}'`,
+				headers: []string{"id=$id", "type=placed", "traceparent=00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "outboxcdc-position=$position"},
+				value: `convert_to('{"aggregateId":"42","aggregateType":"order","eventId":"' || id || '","eventType":"placed","occurredAt":"2026-11-21T09:00:00Z","part":null,' ||
+					'"schemaVersion":1,"tenant":"eu","traceId":"4bf92f3577b34da6a3ce929d0e0e4736","data":{"total": 9.50}}', 'UTF8')`,
+			},
+		}, nil},
+		{"CloudEvents, structured", []string{
+			"OUTBOXCDC_ROUTE_FORMAT=cloudevents_structured", "OUTBOXCDC_ROUTE_CLOUDEVENTS=source=//shop.example/orders,time={at_tz}",
+		}, []routed{{
+			columns: "at_tz", values: `'2026-11-21 10:00:00+01'`,
+			headers: []string{"id=$id", "type=placed", "outboxcdc-position=$position", "content-type=application/cloudevents+json; charset=UTF-8"},
+			value: `convert_to('{"specversion":"1.0","id":"' || id || '","datacontenttype":"application/json","source":"//shop.example/orders","subject":"42",' ||
+				'"time":"2026-11-21T09:00:00Z","type":"placed","data":{"total": 9.50}}', 'UTF8')`,
+		}}, nil},
 		{"plain timestamp, topic of the table", []string{"OUTBOXCDC_ROUTE_TIMESTAMP=at_plain", "OUTBOXCDC_ROUTE_TOPIC=" + o.name + ".{table}"}, []routed{
 			{columns: "at_plain", values: "'2026-11-21 09:00:00.123999'", topic: "outbox", time: nine},
 		}, nil},

@@ -1,0 +1,253 @@
+package router
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/url"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/outboxcdc/outboxcdc/decoder"
+)
+
+// What CloudEvents 1.0.2 and its Kafka binding call things.
+const (
+	ceSource      = "source"
+	ceType        = "type"
+	ceTime        = "time"
+	ceDataSchema  = "dataschema"
+	ceContentType = "datacontenttype"
+
+	ceHeader          = "ce_"
+	headerContentType = "content-type"
+)
+
+var (
+	ceVersion    = []byte("1.0")
+	ceStructured = []byte("application/cloudevents+json; charset=UTF-8")
+)
+
+func (f Format) cloudEvents() bool {
+	return f == FormatCloudEventsBinary || f == FormatCloudEventsStructured
+}
+
+// defaultAttributes are those that need no setting; roles without a column have none.
+func (c *Config) defaultAttributes() map[string]string {
+	attributes := map[string]string{ceTime: "{" + commitName + "}", ceContentType: "application/json"}
+	if c.Columns.EventType != "" {
+		attributes[ceType] = "{event_type}"
+	}
+	if c.Columns.AggregateID != "" {
+		attributes["subject"] = "{aggregate_id}"
+	}
+	return attributes
+}
+
+// ceFieldHeader is the header that an attribute is in binary mode.
+func ceFieldHeader(name string) string {
+	if name == ceContentType {
+		return headerContentType
+	}
+	return ceHeader + name
+}
+
+// cloudEvents looks at the attributes.
+func (v *validation) cloudEvents(c *Config) {
+	if !c.Format.cloudEvents() {
+		if len(c.CloudEvents) > 0 {
+			v.fail("cloudevents", "has no effect without format: cloudevents_binary or cloudevents_structured")
+		}
+		return
+	}
+	sources, err := c.sources()
+	if err != nil {
+		v.add("cloudevents", err)
+		return
+	}
+	has := map[string]bool{}
+	for i := range sources {
+		has[sources[i].name] = true
+		if why := checkAttribute(&sources[i]); why != "" {
+			v.fail("cloudevents", "of %q: %s", sources[i].name, why)
+		}
+	}
+	if !has[ceSource] {
+		v.fail("cloudevents", "source is required: a URI that stands for this outbox, e.g. {source: //shop.example/orders}; source and id together tell events apart")
+	}
+	if !has[ceType] {
+		v.fail("cloudevents", "type is required where columns.event_type is none, e.g. {type: \"{aggregate_type}\"}")
+	}
+	for _, s := range c.Headers {
+		_, name := splitHeader(s)
+		if name == headerContentType || c.Format == FormatCloudEventsBinary && strings.HasPrefix(name, ceHeader) {
+			v.fail("headers", "%q: the header name %q is taken by the format; set cloudevents", s, name)
+		}
+	}
+}
+
+// checkAttribute says what is wrong with an attribute, or "".
+func checkAttribute(s *source) string {
+	if strings.Trim(s.name, "abcdefghijklmnopqrstuvwxyz0123456789") != "" || s.name == "" {
+		return "an attribute's name has a–z and 0–9 alone"
+	}
+	literal := len(s.parts) == 1 && s.parts[0].name == ""
+	switch s.name {
+	case "specversion", "id", "data":
+		return "cannot be set; the id is route.id's, the data is the payload"
+	case ceSource, ceDataSchema, ceContentType:
+		if !literal {
+			return "has to be a constant"
+		}
+	case ceTime:
+		if s.alone() == "" || s.alone() == traceName {
+			return "has to be one column of the type timestamptz or timestamp, or {commit_time}"
+		}
+	}
+	if s.alone() == payloadName {
+		return "cannot be the payload"
+	}
+	for _, p := range s.parts {
+		if why := badAttribute([]byte(p.literal)); why != "" {
+			return why
+		}
+	}
+	if s.name == ceSource || s.name == ceDataSchema {
+		u, err := url.Parse(s.parts[0].literal)
+		if err != nil || strings.ContainsRune(s.parts[0].literal, ' ') || s.name == ceDataSchema && !u.IsAbs() {
+			return fmt.Sprintf("%q is no URI", s.parts[0].literal)
+		}
+	}
+	return ""
+}
+
+// badAttribute says, as the end of a sentence, why a text cannot be an attribute, or "".
+func badAttribute(text []byte) string {
+	if !utf8.Valid(text) {
+		return "is not UTF-8"
+	}
+	for i := 0; i < len(text); {
+		c, n := utf8.DecodeRune(text[i:])
+		if c < ' ' || c >= 0x7f && c <= 0x9f || c >= 0xfdd0 && c <= 0xfdef || c&0xfffe == 0xfffe {
+			return "has a control character"
+		}
+		i += n
+	}
+	return ""
+}
+
+// isJSONData: datacontenttype is a media type of JSON, or is not there.
+func isJSONData(sources []source) bool {
+	for i := range sources {
+		if sources[i].name != ceContentType {
+			continue
+		}
+		s, _, _ := strings.Cut(strings.ToLower(sources[i].parts[0].literal), ";")
+		s = strings.TrimSpace(s)
+		return strings.HasSuffix(s, "/json") || strings.HasSuffix(s, "+json")
+	}
+	return true
+}
+
+// attributes finds the columns of the attributes.
+func (b *binding) attributes(sources []source) []field {
+	fields := b.fields(sources, "cloudevents", ",")
+	for i := range fields {
+		f := &fields[i]
+		f.header = ceFieldHeader(f.name)
+		if f.name == ceTime && f.from == fromColumns {
+			b.needType(f.pieces[0].column, "cloudevents."+ceTime, "timestamptz or timestamp", timestamptzOID, timestampOID)
+		}
+	}
+	return fields
+}
+
+// routeCloudEvent makes the event: headers beside the payload, or a JSON object around it.
+func (r *Router) routeCloudEvent(p *plan, ev *decoder.Event, rec *Record) *Poison {
+	if rec.ID == nil {
+		return nil // poison already
+	}
+	texts := r.texts(p.fields, ev, rec)
+	if why := badAttribute(rec.ID); why != "" || len(rec.ID) == 0 {
+		return &Poison{Cause: BadHeaders, Message: "the CloudEvents attribute \"id\" " + emptyOr(why)}
+	}
+	for i := range p.fields {
+		if poison := r.checkText(p, &p.fields[i], texts[i]); poison != nil {
+			return poison
+		}
+	}
+	if r.config.Format == FormatCloudEventsStructured {
+		return r.structured(p, ev, texts, rec)
+	}
+	rec.setHeader(ceHeader+"specversion", ceVersion)
+	rec.setHeader(ceHeader+"id", rec.ID)
+	for i := range p.fields {
+		if len(texts[i]) > 0 {
+			rec.setHeader(p.fields[i].header, texts[i])
+		}
+	}
+	return nil
+}
+
+func emptyOr(why string) string {
+	if why == "" {
+		return "is empty"
+	}
+	return why
+}
+
+// checkText looks at what an attribute would be. One that is empty or NULL is left out, unless it is required.
+func (r *Router) checkText(p *plan, f *field, text []byte) *Poison {
+	why := badAttribute(text)
+	switch {
+	case f.name == ceType && len(text) == 0:
+		why = "is NULL or empty"
+	case f.name == ceTime && f.from == fromColumns && text != nil && (len(text) < 11 || text[10] != 'T'):
+		return &Poison{Cause: BadTimestamp, Message: "the column " + quoted(p.relation, f.pieces[0].column) + " holds " + printable(text) + ", which is no time of RFC 3339"}
+	}
+	if why == "" {
+		return nil
+	}
+	return &Poison{Cause: BadHeaders, Message: "the CloudEvents attribute \"" + f.name + "\" " + why}
+}
+
+// structured writes the event as JSON. There is no tombstone in this mode: without payload the event has no data.
+func (r *Router) structured(p *plan, ev *decoder.Event, texts [][]byte, rec *Record) *Poison {
+	null := r.isPayloadNull(p, ev)
+	isBytea := p.relation.Columns[p.payload].TypeOID == byteaOID
+	switch {
+	case null && r.config.NullPayload == NullPayloadPoison:
+		return nil // poison already
+	case null:
+	case r.jsonData && !validJSON(rec.Value):
+		return &Poison{Cause: BadPayload, Message: "the column " + quoted(p.relation, p.payload) + " is not valid JSON in UTF-8, which datacontenttype says"}
+	case !r.jsonData && !isBytea && !utf8.Valid(rec.Value):
+		return &Poison{Cause: BadPayload, Message: "the column " + quoted(p.relation, p.payload) + " is not UTF-8"}
+	}
+	start := len(r.scratch)
+	b := append(r.scratch, `{"specversion":"1.0","id":`...)
+	b = appendString(b, rec.ID)
+	for i := range p.fields {
+		if len(texts[i]) > 0 {
+			b = appendString(append(b, p.fields[i].before...), texts[i])
+		}
+	}
+	switch {
+	case null:
+	case r.jsonData:
+		b = append(append(b, `,"data":`...), rec.Value...)
+	case isBytea:
+		b = append(b, `,"data_base64":"`...)
+		b = append(base64.StdEncoding.AppendEncode(b, rec.Value), '"')
+	default:
+		b = appendString(append(b, `,"data":`...), rec.Value)
+	}
+	r.scratch = append(b, '}')
+	rec.Value = r.since(start)
+	rec.setHeader(headerContentType, ceStructured)
+	return nil
+}
+
+// setHeader adds a header of the format, which wins over a member of the headers column with the same name.
+func (r *Record) setHeader(name string, value []byte) {
+	r.Headers = append(without(r.Headers, name), Header{Name: name, Value: value})
+}

@@ -1,0 +1,80 @@
+package router
+
+import (
+	"unicode/utf8"
+
+	"github.com/outboxcdc/outboxcdc/decoder"
+)
+
+// defaultEnvelope are the fields of who sets none; roles without a column have no field.
+func (c *Config) defaultEnvelope() map[string]string {
+	fields := map[string]string{
+		"eventId": "{id}", "schemaVersion": "1", "occurredAt": "{" + commitName + "}", "traceId": "{" + traceName + "}", "data": "{" + payloadName + "}",
+	}
+	if c.ID != "" {
+		fields["eventId"] = c.ID
+	}
+	for name, role := range map[string]struct{ column, template string }{
+		"eventType":     {c.Columns.EventType, "{event_type}"},
+		"aggregateType": {c.Columns.AggregateType, "{aggregate_type}"},
+		"aggregateId":   {c.Columns.AggregateID, "{aggregate_id}"},
+	} {
+		if role.column != "" {
+			fields[name] = role.template
+		}
+	}
+	return fields
+}
+
+// envelope looks at the fields.
+func (v *validation) envelope(c *Config) {
+	if c.Format != FormatEnvelope {
+		if len(c.Envelope) > 0 {
+			v.fail("envelope", "has no effect without format: envelope")
+		}
+		return
+	}
+	sources, err := c.sources()
+	switch {
+	case err != nil:
+		v.add("envelope", err)
+	case len(sources) == 0 || sources[len(sources)-1].alone() != payloadName:
+		v.fail("envelope", "no field holds the payload; write e.g. data: \"{payload}\"")
+	}
+	for _, s := range sources {
+		if !utf8.ValidString(s.name) {
+			v.fail("envelope", "the name %q is not UTF-8", s.name)
+		}
+	}
+}
+
+// routeEnvelope puts the value, which is the payload, into its envelope. A tombstone has none.
+func (r *Router) routeEnvelope(p *plan, ev *decoder.Event, rec *Record) *Poison {
+	payload := rec.Value // what a dead letter carries
+	if r.isPayloadNull(p, ev) {
+		if r.config.NullPayload != NullPayloadEmpty {
+			return nil
+		}
+		rec.Value = nil // in JSON: null
+	} else if !validJSON(rec.Value) {
+		return &Poison{Cause: BadPayload, Message: "the column " + quoted(p.relation, p.payload) + " is not valid JSON in UTF-8, which an envelope needs"}
+	}
+	texts := r.texts(p.fields, ev, rec)
+	start := len(r.scratch)
+	for i := range p.fields {
+		f := &p.fields[i]
+		r.scratch = append(r.scratch, f.before...)
+		if f.from == fromPayload && texts[i] != nil { // found valid above
+			r.scratch = append(r.scratch, texts[i]...)
+			continue
+		}
+		var why string
+		if r.scratch, why = appendJSON(r.scratch, texts[i], f.as); why != "" {
+			rec.Value = payload
+			return &Poison{Cause: BadPayload, Message: "what " + fieldName(f) + " of the envelope is made of " + why}
+		}
+	}
+	r.scratch = append(r.scratch, '}')
+	rec.Value = r.since(start)
+	return nil
+}

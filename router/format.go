@@ -1,0 +1,339 @@
+package router
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/outboxcdc/outboxcdc/decoder"
+)
+
+// Format says what the record's value is made of.
+type Format string
+
+// The formats.
+const (
+	FormatRaw      Format = "raw"      // the payload alone; "" means the same
+	FormatEnvelope Format = "envelope" // a JSON object around it
+
+	FormatCloudEventsBinary     Format = "cloudevents_binary"     // the payload, and the event's attributes as headers
+	FormatCloudEventsStructured Format = "cloudevents_structured" // a JSON object of attributes and payload
+)
+
+// Names that in a field stand for what is no column. Those of no role give way to a column of that name, as {table} does.
+const (
+	payloadName = "payload"     // the payload, embedded as it is
+	commitName  = "commit_time" // when the row was committed, RFC 3339
+	traceName   = "trace_id"    // the trace id in the header traceparent
+)
+
+func notColumn(name string) bool {
+	return name == payloadName || name == commitName || name == traceName
+}
+
+// source is a field as it is configured.
+type source struct {
+	name  string
+	parts []part
+}
+
+// alone is the one name that the source consists of, or "".
+func (s *source) alone() string {
+	if len(s.parts) == 1 {
+		return s.parts[0].name
+	}
+	return ""
+}
+
+// sources are the fields of the format, in the order in which they are written: by name, the payload last.
+func (c *Config) sources() ([]source, error) {
+	switch {
+	case c.Format == FormatEnvelope:
+		return mergeSources(c.defaultEnvelope(), c.Envelope)
+	case c.Format.cloudEvents():
+		return mergeSources(c.defaultAttributes(), c.CloudEvents)
+	}
+	return nil, nil
+}
+
+func mergeSources(fields, set map[string]string) ([]source, error) {
+	maps.Copy(fields, set)
+	var out []source
+	payload := -1
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if fields[name] == "" {
+			continue // taken out
+		}
+		parts, err := parseTemplate(fields[name])
+		if err != nil {
+			return nil, fmt.Errorf("of %q: %w", name, err)
+		}
+		for _, p := range parts {
+			if notColumn(p.name) && len(parts) > 1 {
+				return nil, fmt.Errorf("of %q: {%s} cannot be a part of a longer text; give it a field of its own", name, p.name)
+			}
+		}
+		s := source{name, parts}
+		if s.alone() == payloadName {
+			if payload >= 0 {
+				return nil, fmt.Errorf("of %q: {payload} is already in %q", name, out[payload].name)
+			}
+			payload = len(out)
+		}
+		out = append(out, s)
+	}
+	if payload >= 0 {
+		last := out[payload]
+		out = append(slices.Delete(out, payload, payload+1), last)
+	}
+	return out, nil
+}
+
+// origin is where a field's text comes from.
+type origin int
+
+const (
+	fromColumns origin = iota
+	fromPayload
+	fromCommit
+	fromTrace
+)
+
+// print is how a field's text becomes JSON.
+type print int
+
+const (
+	asString print = iota
+	asNumber       // a string after all if it is NaN or infinite
+	asBool
+	asJSON
+	asTime
+)
+
+// field is a source in one version of a relation.
+type field struct {
+	name   string
+	before string // in JSON: the bracket or comma, the name, the colon
+	header string // of CloudEvents in binary mode
+	from   origin
+	pieces []piece
+	as     print
+}
+
+// fields finds the columns of sources; in JSON the first stands behind open.
+func (b *binding) fields(sources []source, setting, open string) []field {
+	var out []field
+	for i := range sources {
+		s := &sources[i]
+		f := field{name: s.name, before: ","}
+		if i == 0 {
+			f.before = open
+		}
+		f.before += string(appendString(nil, []byte(s.name))) + ":"
+		switch name := s.alone(); {
+		case name == payloadName:
+			f.from = fromPayload
+		case name == commitName && b.rel.Index(name) < 0:
+			f.from = fromCommit
+		case name == traceName && b.rel.Index(name) < 0:
+			f.from = fromTrace
+		default:
+			f.pieces = b.template(s.parts, setting+"."+s.name)
+			f.as = b.printed(f.pieces, setting+"."+s.name)
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// The types that JSON has, and those with a text of its own, in pg_type, the same on every server.
+const (
+	boolOID   = 16
+	jsonOID   = 114
+	float4OID = 700
+	float8OID = 701
+	jsonbOID  = 3802
+)
+
+// printed says what a template is in JSON: a literal that is JSON is that, one column is what its type says, all else is a
+// string.
+func (b *binding) printed(pieces []piece, setting string) print {
+	b.noBytea(append(slices.Clone(pieces), piece{column: -1}), setting)
+	if len(pieces) != 1 {
+		return asString
+	}
+	p := &pieces[0]
+	if p.column < 0 {
+		if validJSON([]byte(p.literal)) {
+			return asJSON
+		}
+		return asString
+	}
+	switch b.rel.Columns[p.column].TypeOID {
+	case int2OID, int4OID, int8OID, numericOID, float4OID, float8OID:
+		return asNumber
+	case boolOID:
+		return asBool
+	case jsonOID, jsonbOID:
+		return asJSON
+	case timestamptzOID, timestampOID:
+		return asTime
+	}
+	return asString
+}
+
+// texts are the fields' texts, nil for those that are NULL, valid until the next call of it.
+func (r *Router) texts(fields []field, ev *decoder.Event, rec *Record) [][]byte {
+	r.values = r.values[:0]
+	for i := range fields {
+		r.values = append(r.values, r.fieldText(&fields[i], ev, rec))
+	}
+	return r.values
+}
+
+func (r *Router) fieldText(f *field, ev *decoder.Event, rec *Record) []byte {
+	start := len(r.scratch)
+	switch f.from {
+	case fromPayload:
+		return rec.Value
+	case fromCommit:
+		r.scratch = ev.Begin.CommitTime.UTC().AppendFormat(r.scratch, time.RFC3339Nano)
+		return r.since(start)
+	case fromTrace:
+		return traceID(rec.Headers)
+	}
+	text, null := r.text(f.pieces, ev)
+	switch {
+	case null >= 0:
+		return nil
+	case text == nil:
+		return []byte{}
+	case f.as == asBool && f.header != "" && (string(text) == "t" || string(text) == "f"):
+		return canonicalBool[text[0] == 't']
+	case f.as == asTime && isCalendar(text):
+		r.scratch = appendRFC3339(r.scratch, text)
+		return r.since(start)
+	}
+	return text
+}
+
+// canonicalBool is CloudEvents' text of a boolean.
+var canonicalBool = map[bool][]byte{true: []byte("true"), false: []byte("false")}
+
+// isPayloadNull: SQL NULL, or text that is to be treated as that.
+func (r *Router) isPayloadNull(p *plan, ev *decoder.Event) bool {
+	v := ev.Values[p.payload]
+	return v.Null || r.config.BlankIsNull && p.relation.Columns[p.payload].TypeOID != byteaOID && blank(v.Data)
+}
+
+// isCalendar: a timestamp as PostgreSQL prints it in UTC, and not infinity, BC, or a year of more than four digits.
+func isCalendar(text []byte) bool {
+	const shape = "0000-00-00 00:00:00"
+	if n := len(text); n > 3 && string(text[n-3:]) == "+00" {
+		text = text[:n-3]
+	}
+	if len(text) < len(shape) || len(text) > len(shape) && (text[len(shape)] != '.' || len(text) == len(shape)+1) {
+		return false
+	}
+	for i, c := range text {
+		digit := c >= '0' && c <= '9'
+		if i == len(shape) {
+			continue
+		}
+		if want := i >= len(shape) || shape[i] == '0'; digit != want || !want && c != shape[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// appendRFC3339 appends a timestamp that isCalendar; one without a zone is taken as UTC.
+func appendRFC3339(dst, text []byte) []byte {
+	const date = len("0000-00-00")
+	if n := len(text); text[n-3] == '+' {
+		text = text[:n-3]
+	}
+	dst = append(append(dst, text[:date]...), 'T')
+	return append(append(dst, text[date+1:]...), 'Z')
+}
+
+// traceID is the trace id in W3C's header traceparent, or nil if there is none.
+func traceID(headers []Header) []byte {
+	for i := len(headers) - 1; i >= 0; i-- {
+		if headers[i].Name != headerTraceparent {
+			continue
+		}
+		v := headers[i].Value // version-traceid-parentid-flags
+		if len(v) < 55 || v[2] != '-' || v[35] != '-' {
+			return nil
+		}
+		for _, c := range v[3:35] {
+			if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+				return nil
+			}
+		}
+		return v[3:35:35]
+	}
+	return nil
+}
+
+// validJSON: also UTF-8, which encoding/json does not ask for.
+func validJSON(b []byte) bool { return json.Valid(b) && utf8.Valid(b) }
+
+// appendString appends s as a JSON string; s is UTF-8.
+func appendString(dst, s []byte) []byte {
+	const hex = "0123456789abcdef"
+	dst = append(dst, '"')
+	done := 0
+	for i, c := range s {
+		if c >= ' ' && c != '"' && c != '\\' {
+			continue
+		}
+		dst = append(dst, s[done:i]...)
+		if c < ' ' {
+			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		} else {
+			dst = append(dst, '\\', c)
+		}
+		done = i + 1
+	}
+	return append(append(dst, s[done:]...), '"')
+}
+
+// appendJSON appends a field's text as JSON and says, as the end of a sentence, why it cannot.
+func appendJSON(dst, text []byte, as print) (out []byte, why string) {
+	switch {
+	case text == nil:
+		return append(dst, "null"...), ""
+	case as == asJSON:
+		if !validJSON(text) {
+			return dst, "is not valid JSON in UTF-8"
+		}
+		return append(dst, text...), ""
+	case as == asBool && string(text) == "t":
+		return append(dst, "true"...), ""
+	case as == asBool && string(text) == "f":
+		return append(dst, "false"...), ""
+	case as == asNumber && isNumber(text):
+		return append(dst, text...), ""
+	case !utf8.Valid(text):
+		return dst, "is not UTF-8"
+	}
+	return appendString(dst, text), ""
+}
+
+// isNumber: JSON's grammar, digit by digit, so that nothing goes through a float.
+func isNumber(text []byte) bool {
+	if len(text) == 0 || text[0] != '-' && (text[0] < '0' || text[0] > '9') {
+		return false
+	}
+	last := text[len(text)-1]
+	return last >= '0' && last <= '9' && json.Valid(text)
+}
+
+// fieldName names a field for people.
+func fieldName(f *field) string { return "the field " + strconv.Quote(f.name) }
