@@ -12,7 +12,7 @@ import (
 )
 
 // dialLate replaces the dialer of a replication connection: everything above it (TLS, cancellation, errors) stays
-// pgconn's and sees an ordinary net.Conn. drained is called before each look at the socket.
+// pgconn's and sees an ordinary net.Conn. drained is called before the socket is waited for.
 func (c *Config) dialLate(dial pgconn.DialFunc, drained func()) pgconn.DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
@@ -74,7 +74,8 @@ type lateConn struct {
 	r, w    int
 	err     error // came with the bytes in buf
 	timer   *time.Timer
-	drained func()                                          // called before the socket is read: all that was read has been handed out
+	drained func()                                          // called before a wait: all that was read has been handed out
+	unsaid  int                                             // bytes read since
 	lowat   func(bytes int)                                 // nil: not on this connection
 	hushed  bool                                            // lowat is set
 	try     func(p []byte) (n int, err error, nothing bool) // reads what is there without waiting; nil: cannot
@@ -127,7 +128,9 @@ func (c *lateConn) Read(p []byte) (int, error) {
 
 // fill reads the socket once, when that is due.
 func (c *lateConn) fill(p []byte) (int, error) {
-	c.drained()
+	if c.unsaid >= lateBuffer {
+		c.say()
+	}
 	for {
 		if err := c.pause(); err != nil {
 			return 0, err
@@ -142,9 +145,11 @@ func (c *lateConn) fill(p []byte) (int, error) {
 			c.full = time.Time{}
 			continue
 		case nothing:
+			c.say()
 			c.hush(false)
 			n, err = c.Conn.Read(p)
 		}
+		c.unsaid += n
 		if again := c.plan(n, err, start, time.Now()); !again {
 			return n, err
 		}
@@ -170,12 +175,21 @@ func (c *lateConn) pause() error {
 		if wait <= 0 || err != nil {
 			return err
 		}
+		c.say()
 		c.hush(true)
 		c.timer.Reset(wait)
 		select {
 		case <-c.timer.C:
 		case <-c.changed:
 		}
+	}
+}
+
+// say tells that all that was read has been handed out and no more is there, or that it was much.
+func (c *lateConn) say() {
+	if c.unsaid > 0 {
+		c.unsaid = 0
+		c.drained()
 	}
 }
 

@@ -186,7 +186,8 @@ func TestLateFullReadDoesNotWait(t *testing.T) {
 	})
 }
 
-// drained is called before the socket is looked at, and only once all that was read has been handed out.
+// drained is called before the socket is waited for, once all that was read has been handed out; and during a backlog every
+// lateBuffer bytes.
 func TestLateDrained(t *testing.T) {
 	late(t, func(t *testing.T, s *socket, c *lateConn) {
 		handed, calls := 0, []int(nil)
@@ -200,8 +201,24 @@ func TestLateDrained(t *testing.T) {
 			}
 			handed += n
 		}
-		if !slices.Equal(calls, []int{0, 100}) {
+		if !slices.Equal(calls, []int{100}) {
 			t.Errorf("called when so many bytes had been handed out: %v", calls)
+		}
+	})
+	late(t, func(t *testing.T, s *socket, c *lateConn) {
+		handed, calls := 0, []int(nil)
+		c.drained = func() { calls = append(calls, handed) }
+		c.try = func(p []byte) (int, error, bool) { n, err := s.Read(p[:min(len(p), 2*fullRead)]); return n, err, false }
+		s.arrive(make([]byte, 2*lateBuffer))
+		for handed < 2*lateBuffer {
+			n, err := c.Read(make([]byte, lateBuffer-1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			handed += n
+		}
+		if !slices.Equal(calls, []int{lateBuffer}) {
+			t.Errorf("a backlog: called when so many bytes had been handed out: %v", calls)
 		}
 	})
 }

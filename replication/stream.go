@@ -29,7 +29,8 @@ type Message struct {
 // ErrDeadline is returned by Receive when the deadline passed or Interrupt was called; the stream goes on.
 var ErrDeadline = errors.New("receive: deadline")
 
-// OnDrained names a function that is called before every look at the network: Receive has returned all that was read.
+// OnDrained names a function that is called before the network is waited for, and now and then while it need not be:
+// Receive has returned all that was read.
 // It may run on another goroutine than Receive's, and must return at once.
 func (st *Stream) OnDrained(f func()) { st.tap.drained.Store(&f) }
 
