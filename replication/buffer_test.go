@@ -13,10 +13,13 @@ import (
 func TestBufferIsSmallWhileRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []bool
-		b := &buffer{narrow: func(yes bool) { said = append(said, yes) }}
+		b := &buffer{}
+		b.narrow = func(yes bool) { said = append(said, yes) } // called with mu held
 		check := func(when string, want ...bool) {
 			t.Helper()
 			synctest.Wait()
+			b.mu.Lock()
+			defer b.mu.Unlock()
 			if !slices.Equal(said, want) {
 				t.Errorf("%s: %v, want %v", when, said, want)
 			}
