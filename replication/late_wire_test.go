@@ -11,6 +11,7 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -183,6 +184,9 @@ func TestDialLate(t *testing.T) {
 func TestLateHushedWhileBehind(t *testing.T) {
 	client, server := wire(t)
 	c := newLateConn(client, 20*time.Millisecond, func() {})
+	if c.lowat == nil && runtime.GOOS == "linux" {
+		t.Fatal("SO_RCVLOWAT is not used on a TCP connection")
+	}
 	if c.lowat == nil {
 		t.Skip("SO_RCVLOWAT is used on Linux only")
 	}
