@@ -212,6 +212,20 @@ func TestProbeSaysYesAndItStallsAgain(t *testing.T) {
 	})
 }
 
+// slotKept: in two hours with idle_replication_slot_timeout at 20 minutes the slot was opened often enough, and not
+// more; bench.mu is held.
+func (b *bench) slotKept() {
+	b.Helper()
+	for i := 1; i < len(b.pg.opens); i++ {
+		if gap := b.pg.opens[i].Sub(b.pg.opens[i-1]); gap > 10*time.Minute {
+			b.Errorf("the slot was left alone for %s", gap)
+		}
+	}
+	if n := len(b.pg.opens); n < 12 || n > 20 {
+		b.Errorf("%d times opened in two hours", n)
+	}
+}
+
 // TestIdleSlotIsTouched: PostgreSQL 18 invalidates a slot that nobody has used for idle_replication_slot_timeout.
 func TestIdleSlotIsTouched(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
@@ -225,14 +239,7 @@ func TestIdleSlotIsTouched(t *testing.T) {
 		b.sleep(2 * time.Hour)
 		b.want(Parked)
 		b.pg.edit(func() {
-			for i := 1; i < len(b.pg.opens); i++ {
-				if gap := b.pg.opens[i].Sub(b.pg.opens[i-1]); gap > 10*time.Minute {
-					b.Errorf("the slot was left alone for %s", gap)
-				}
-			}
-			if n := len(b.pg.opens); n < 12 || n > 20 {
-				b.Errorf("%d times opened in two hours", n)
-			}
+			b.slotKept()
 			for _, st := range b.pg.streams[1:] {
 				if len(st.statuses) > 0 {
 					b.Errorf("a touch confirmed something: %v", st.statuses)

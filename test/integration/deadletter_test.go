@@ -305,17 +305,23 @@ func TestDeadLettersOfEveryCause(t *testing.T) {
 			o.mixed(append(all, 100, badTime, badTime, 395)...)
 			o.mixed(1)
 			o.healthy(0)
-			if c.policy == "skip" {
-				if n := len(o.deadLetters()); n != 0 {
-					t.Errorf("%d dead letters, want none", n)
-				}
-				o.saidSo(r, dropped, func(string) string { return `outboxcdc_events_skipped_total{reason="poison"}` }, o.written)
-				return
-			}
-			o.parked(0)
-			o.saidSo(r, toDead, o.diedOf, o.written)
+			o.gone(r, c.policy)
 		})
 	}
+}
+
+// gone: all poison that was written was skipped, or is a dead letter, and said to be.
+func (o *poisonable) gone(r *relay, policy string) {
+	o.t.Helper()
+	if policy == "skip" {
+		if n := len(o.deadLetters()); n != 0 {
+			o.t.Errorf("%d dead letters, want none", n)
+		}
+		o.saidSo(r, dropped, func(string) string { return `outboxcdc_events_skipped_total{reason="poison"}` }, o.written)
+		return
+	}
+	o.parked(0)
+	o.saidSo(r, toDead, o.diedOf, o.written)
 }
 
 // Poison stops the daemon, or makes it hold; what is older is delivered and confirmed, nothing behind it. The decision
@@ -366,15 +372,7 @@ func TestDeadLettersDecided(t *testing.T) {
 
 			r = o.startStreaming(o.policy("stop", "OUTBOXCDC_POISON_DECISIONS="+w.id+"="+decision)...)
 			o.healthy(10) // the five in front of it in its transaction, at each stop
-			if decision == "skip" {
-				if n := len(o.deadLetters()); n != 0 {
-					t.Errorf("%d dead letters, want none", n)
-				}
-				o.saidSo(r, dropped, func(string) string { return `outboxcdc_events_skipped_total{reason="poison"}` }, o.written)
-				return
-			}
-			o.parked(0)
-			o.saidSo(r, toDead, o.diedOf, o.written)
+			o.gone(r, decision)
 		})
 	}
 }
