@@ -31,8 +31,9 @@ func (w *world) acknowledge() {
 		return
 	}
 	everything := w.IntN(4) == 0
-	for lane, from := 0, w.IntN(simLanes); lane < simLanes; lane++ {
-		i := (lane + from) % simLanes
+	lanes := w.lanes()
+	for lane, from := 0, w.IntN(lanes); lane < lanes; lane++ {
+		i := (lane + from) % lanes
 		w.mu.Lock()
 		n := len(s.lanes[i])
 		w.mu.Unlock()
@@ -61,7 +62,7 @@ func (w *world) ack(s *simSink, lane int) bool {
 		return false
 	}
 	f := s.lanes[lane][0]
-	if f.e.poison == rejected {
+	if f.refused() {
 		w.mu.Unlock()
 		w.reject(s)
 		return false
@@ -101,8 +102,7 @@ func (w *world) reject(s *simSink) {
 	numbers := s.flying()
 	alone := len(numbers) == 1 && (s.p.careful >= s.newest || s.alone() != nil)
 	if alone {
-		w.reached[refusedPoison] = true
-		w.excused[Poison] = "refused alone"
+		w.refusedAlone(s)
 	}
 	w.mu.Unlock()
 	w.failSink(s, &refusal{numbers}, 0)
@@ -126,13 +126,14 @@ func (w *world) failSink(s *simSink, err error, form int) {
 			w.reached[partialBatch] = w.reached[partialBatch] || n > 0 && n < len(lane)
 		}
 		for _, f := range lane[:n] {
-			if f.e.poison == rejected {
+			if f.refused() {
 				break
 			}
 			f.store()
 		}
 	}
 	s.failed = true
+	w.reached[deadBesideFailure] = w.reached[deadBesideFailure] || len(s.lanes[deadLane]) > 0 && len(s.lanes[deadLane]) < s.n
 	w.see(s.p, "Kafka fails", uint64(form), uint64(s.n))
 	if refused := errors.As(err, new(*refusal)); s.p.stream != nil && !refused && !(s.p.told && s.n == 0) { // drained is drained
 		s.p.stream.stand()
@@ -193,9 +194,9 @@ func (w *world) hang() {
 func (w *world) storeOnly() {
 	if s := w.talker(); s != nil {
 		w.edit(func() {
-			lane := s.lanes[w.IntN(simLanes)]
+			lane := s.lanes[w.IntN(w.lanes())]
 			for _, f := range lane[:w.IntN(len(lane)+1)] {
-				if f.e.poison == rejected {
+				if f.refused() {
 					break
 				}
 				f.store()
@@ -215,7 +216,7 @@ func (w *world) landLate() {
 		lane := k.orphans[i]
 		k.orphans = slices.Delete(k.orphans, i, i+1)
 		for _, f := range lane[:1+w.IntN(len(lane))] {
-			if f.e.poison == rejected {
+			if f.refused() {
 				break
 			}
 			w.reached[landedLate] = w.reached[landedLate] || !f.stored

@@ -96,7 +96,7 @@ func (p *process) knows(tx *simTx) bool {
 	return true
 }
 
-func (p *process) knowsEvent(e *event) bool { return e.id < len(p.known) && p.known[e.id] }
+func (p *process) knowsEvent(e *event) bool { return e.skipped || e.id < len(p.known) && p.known[e.id] }
 
 // heal ends all that ails; then everything must be delivered and confirmed in time (I1, I6).
 func (w *world) heal() {
@@ -164,7 +164,7 @@ func (w *world) deliver() bool {
 	w.mu.Unlock()
 	some := false
 	for _, s := range sinks {
-		for lane := range simLanes {
+		for lane := range w.lanes() {
 			for w.ack(s, lane) {
 				some = true
 			}

@@ -63,7 +63,11 @@ func (w *world) fatal() {
 			pg.lookErr = gone(replication.SynchronousStandby)
 		default:
 			w.excused[Poison] = "poison"
-			pg.commit(w.someRows(poisonKind(1 + w.IntN(3))))
+			last := poisonKind(1 + w.IntN(3))
+			if w.dead {
+				last = hopeless
+			}
+			pg.commit(w.someRows(last))
 		}
 	})
 }
@@ -138,6 +142,10 @@ func (w *world) operator() {
 	clear(w.excused)
 	pg.openErr, pg.lookErr, pg.filter, pg.id.SystemID = nil, nil, false, 7
 	pg.forget()
+	if w.dead {
+		w.decide()
+		return
+	}
 	for _, e := range pg.events {
 		if e.poison == noKey && e.tx != nil {
 			for i, r := range e.tx.rows {

@@ -40,7 +40,7 @@ type simSink struct {
 
 	st      *simStream
 	cursor  int // index in simPG.order of the next event that it may send
-	lanes   [simLanes][]*flight
+	lanes   [allLanes][]*flight
 	n       int  // records in flight
 	sent    bool // any
 	last    uint64
@@ -62,6 +62,7 @@ type flight struct {
 	e      *event
 	by     *simSink
 	stored bool
+	dead   bool // as a dead letter
 }
 
 func newSimKafka(w *world) *simKafka { return &simKafka{w: w, lookUp: w.IntN(3) == 0} }
@@ -136,6 +137,7 @@ func (s *simSink) Ready(topic string) (bool, error) {
 		s.ready[i] = true
 	}
 	s.asked[i] = true
+	w.reached[deadWaited] = w.reached[deadWaited] || topic == deadTopic && s.k.missing[i]
 	s.told[i] = s.told[i] || s.ready[i] && !s.k.missing[i]
 	return s.ready[i] && !s.k.missing[i], nil
 }
@@ -151,7 +153,7 @@ func (s *simSink) Check(rec *router.Record) (alone bool, poison *router.Poison) 
 	switch {
 	case e == nil:
 		return false, nil
-	case e.poison == tooLarge:
+	case (e.poison == hopeless || e.poison == tooLarge) && rec.Topic != deadTopic, e.tooLargeEvenDead():
 		return false, &router.Poison{Cause: router.TooLarge, Message: "too large", Topic: rec.Topic}
 	}
 	return e.alone, nil
@@ -200,8 +202,8 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 		w.fail("%s sends event %d beside others, after a refusal", p, e.id)
 	case s.n >= w.cfg.MaxEvents:
 		w.fail("%s has more than %d events in flight", p, w.cfg.MaxEvents)
-	case e.poison == noKey:
-		w.fail("%s sends event %d, which has no key", p, e.id)
+	case w.misplaced(p, e, rec) != "":
+		w.fail("%s sends event %d %s", p, e.id, w.misplaced(p, e, rec))
 	case !s.st.sees(e):
 		w.fail("%s sends event %d, which its stream is not at", p, e.id)
 	}
@@ -213,15 +215,21 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 	}
 	w.reached[refusedAlone] = w.reached[refusedAlone] || e.tx.commit <= p.careful
 	s.cursor, s.last, s.sent, s.newest = e.order+1, n, true, e.tx.commit
-	if d := digest(rec); e.digest == 0 {
-		e.digest = d
+	f := &flight{n: n, e: e, by: s, dead: rec.Topic == deadTopic}
+	was := &e.digest[0]
+	if f.dead {
+		was = &e.digest[1]
+		w.deadLettered(s, e)
+	}
+	if d := digest(rec); *was == 0 {
+		*was = d
 		if why := e.wrong(rec, s.st.id); why != "" {
 			w.fail("event %d: %s", e.id, why)
 		}
-	} else if e.digest != d {
+	} else if *was != d {
 		w.fail("event %d is sent again as another record: %+v", e.id, rec)
 	}
-	s.lanes[e.lane] = append(s.lanes[e.lane], &flight{n: n, e: e, by: s})
+	s.lanes[f.lane()] = append(s.lanes[f.lane()], f)
 	s.n++
 	s.gathers = true
 	return nil
@@ -247,8 +255,18 @@ func (e *event) wrong(rec *router.Record, id replication.Identity) string {
 			position = string(h.Value)
 		}
 	}
-	if rec.Topic != e.topic() || string(rec.Key) != e.key || string(rec.Value) != e.value || position != want {
-		return fmt.Sprintf("the record is %s %s %s %s, want %s %s %s %s", rec.Topic, rec.Key, rec.Value, position, e.topic(), e.key, e.value, want)
+	topic, key := e.topic(), e.key
+	if rec.Topic == deadTopic {
+		topic = deadTopic
+		if e.poison == noKey {
+			key = ""
+		}
+		if why := e.wrongHeaders(rec); why != "" {
+			return why
+		}
+	}
+	if rec.Topic != topic || string(rec.Key) != key || string(rec.Value) != e.value || position != want {
+		return fmt.Sprintf("the record is %s %s %s %s, want %s %s %s %s", rec.Topic, rec.Key, rec.Value, position, topic, key, e.value, want)
 	}
 	return ""
 }
@@ -273,6 +291,10 @@ func (f *flight) store() {
 	}
 	f.stored = true
 	e, w := f.e, f.by.k.w
+	if f.dead {
+		f.storeDead()
+		return
+	}
 	high := &w.kafka.high[e.lane]
 	w.see(f.by.p, "stored", uint64(e.id), uint64(e.stored))
 	switch {
@@ -429,6 +451,7 @@ func (s *simSink) abandon() {
 	s.k.sinks = slices.DeleteFunc(s.k.sinks, func(x *simSink) bool { return x == s })
 	if s.n > 0 && s.p.isDead {
 		w.reached[killedInFlight] = true
+		w.reached[deadKilled] = w.reached[deadKilled] || len(s.lanes[deadLane]) > 0
 	}
 	for _, lane := range s.lanes {
 		if len(lane) > 0 {

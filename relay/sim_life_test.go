@@ -68,7 +68,7 @@ func (w *world) quit(p *process, mercy int) {
 			break
 		}
 		if s != nil && mercy > 0 {
-			for lane := range simLanes {
+			for lane := range w.lanes() {
 				for w.ack(s, lane) && mercy > 1 {
 				}
 			}

@@ -141,7 +141,7 @@ func (w *world) work() {
 					wr.rows = append(wr.rows, row{lsn: pg.advance(false, 1), table: pg.other, msg: pg.encode(pg.other, &event{key: "k"})})
 					continue
 				}
-				pg.write(wr, copied, healthy)
+				pg.write(wr, copied, w.somePoison())
 			}
 			switch w.IntN(8) {
 			case 0, 1: // it goes on
@@ -307,6 +307,9 @@ func (w *world) condition() {
 			{"Kafka cannot be opened", func() { k.openErr = []error{errKafka, simReasoned{}}[w.IntN(2)] }, func() { k.openErr = nil }},
 			{"probes fail", func() { k.probeErr = errKafka }, func() { k.probeErr = nil }},
 			{"topic missing", func() { k.missing[2] = true }, func() { k.missing[2] = false }}, // with no Wake: asked for again
+		}
+		if w.dead {
+			all = append(all, condition{"dead-letter topic missing", func() { k.missing[3] = true }, func() { k.missing[3] = false }})
 		}
 		c := pick(w, all)
 		for _, s := range w.sick {

@@ -88,8 +88,9 @@ type event struct {
 	value   string
 	poison  poisonKind
 	alone   bool // large: it wants Kafka for itself
+	skipped bool // by an operator's decision, or by the policy of its cause
 
-	digest   uint64 // of its record, once sent
+	digest   [2]uint64 // of its record, once sent; and of its dead letter
 	stored   int
 	storedBy *simSink
 	acked    bool
@@ -104,6 +105,7 @@ const (
 	noKey               // the router sees it
 	tooLarge            // Check sees it
 	rejected            // only the broker sees it
+	hopeless            // and the dead-letter topic does not take it either
 )
 
 // writer is a transaction that is not committed.
@@ -111,7 +113,11 @@ type writer struct {
 	rows []row
 }
 
-const simLanes = 6 // three topics of two partitions each
+const (
+	simLanes = 6 // three topics of two partitions each
+	deadLane = simLanes
+	allLanes = simLanes + 1
+)
 
 func newSimPG(w *world) *simPG {
 	cat := walsendertest.NewCatalog()
@@ -163,7 +169,7 @@ func (pg *simPG) advance(none bool, n int) pglogrepl.LSN {
 	return at
 }
 
-var simTopics = [...]string{"t", "u", "v"}
+var simTopics = [...]string{"t", "u", "v", deadTopic}
 
 func (e *event) topic() string { return simTopics[e.lane/2] }
 
@@ -206,12 +212,17 @@ func (pg *simPG) commit(wr *writer) *simTx {
 	}
 	w.reached[hugeTx] = w.reached[hugeTx] || len(tx.rows) > w.cfg.MaxEvents
 	w.reached[hiddenRows] = w.reached[hiddenRows] || tx.hidden && len(tx.rows) > 0
+	ordinal := 0
 	for _, r := range tx.rows {
 		if r.ev == nil {
 			continue
 		}
-		r.ev.tx, r.ev.ordinal = tx, tx.left
+		r.ev.tx, r.ev.ordinal = tx, ordinal
+		ordinal++
 		tx.left++
+		if w.cfg.Poison.Causes[causeOf[r.ev.poison]] == SkipPoison {
+			r.ev.skip()
+		}
 		if !tx.hidden {
 			pg.expect(r.ev)
 		}
@@ -226,8 +237,11 @@ func (pg *simPG) commit(wr *writer) *simTx {
 
 // expect makes an event one that is to be delivered.
 func (pg *simPG) expect(e *event) {
-	pg.lanes[e.lane]++
-	e.order, e.seq = len(pg.order), pg.lanes[e.lane]
+	e.order = len(pg.order)
+	if !pg.w.dead || e.poison == healthy { // a dead letter is outside the order
+		pg.lanes[e.lane]++
+		e.seq = pg.lanes[e.lane]
+	}
 	pg.order = append(pg.order, e)
 }
 
@@ -272,10 +286,12 @@ func (pg *simPG) unwrite(n int) {
 			if e == nil || e.order < 0 {
 				continue
 			}
-			pg.lanes[e.lane]--
+			if e.seq > 0 {
+				pg.lanes[e.lane]--
+			}
 			pg.order = pg.order[:e.order]
 			e.order = -1
-			if e.poison != healthy {
+			if e.poison == hopeless || e.poison != healthy && !pg.w.dead {
 				delete(pg.w.excused, Poison)
 			}
 		}

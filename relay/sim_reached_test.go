@@ -56,6 +56,17 @@ const (
 	fatalPoison
 	fatalRight
 	fatalWrong
+	firstDead // from here on: of runs with dead letters only
+	deadAfterRefusal
+	deadRefused
+	deadRepeated
+	deadKilled
+	deadWaited
+	deadDecided
+	deadInHugeTx
+	deadInARow
+	deadBegins
+	deadBesideFailure
 	marks
 )
 
@@ -77,6 +88,11 @@ var markNames = [marks]string{
 	thawedLate: "a frozen process goes on after the slot was lost", takenOver: "taken over by a second process", slotAhead: "the slot ahead of what this process confirmed",
 	hiddenRows: "rows hidden by an altered publication", fatalLost: "stopped: slot, publication or history lost", fatalPoison: "stopped: poison",
 	fatalRight: "stopped: a right missing", fatalWrong: "stopped: configuration wrong",
+	firstDead: "a dead letter", deadAfterRefusal: "a dead letter because Kafka refused the event", deadRepeated: "a dead letter repeated by a later process",
+	deadRefused: "a dead letter that Kafka refuses", deadKilled: "killed with a dead letter in flight", deadWaited: "the dead-letter topic is missing, and asked for",
+	deadDecided: "an event that an operator has decided to leave out", deadInHugeTx: "a dead letter in a transaction larger than the window",
+	deadInARow: "one dead letter right behind another", deadBegins: "a session that begins with a dead letter",
+	deadBesideFailure: "Kafka fails with a dead letter in flight",
 }
 
 // spoken marks what the relay says. w.mu is held.

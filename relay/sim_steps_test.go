@@ -154,7 +154,7 @@ func (w *world) ackUpTo(s *simSink, last int) (some bool) {
 		defer w.mu.Unlock()
 		return len(s.lanes[lane]) > 0 && s.lanes[lane][0].e.order <= last
 	}
-	for lane := range simLanes {
+	for lane := range w.lanes() {
 		for due(lane) && w.ack(s, lane) {
 			some = true
 			synctest.Wait() // the process sends on

@@ -44,6 +44,7 @@ type world struct {
 	slowest  time.Duration // from healed to lag 0, beside what the heal had to wait for
 	refusals int
 
+	dead    bool             // poison goes to the dead-letter topic
 	excused map[Class]string // what may end a process now, and why
 	sick    []condition      // that last
 	over    bool             // nothing more can be learnt from this run
@@ -53,7 +54,7 @@ type world struct {
 func newWorld(o simOptions) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(o.seed, simVersion)), seed: o.seed, begun: time.Now(), met: o.met, cfg: DefaultConfig(),
-		dieAt: o.dieAt, cutAfter: o.cutAfter, trace: 14695981039346656037, excused: map[Class]string{},
+		dieAt: o.dieAt, cutAfter: o.cutAfter, dead: o.dead, trace: 14695981039346656037, excused: map[Class]string{},
 	}
 	if o.story {
 		w.story = &strings.Builder{}
@@ -62,6 +63,12 @@ func newWorld(o simOptions) *world {
 	// No whole seconds: two timers that start and end together would be another run each time.
 	w.cfg.ParkAfter = time.Duration(10+w.IntN(30))*time.Second + 1_000_037
 	w.cfg.ShutdownTimeout = time.Duration(1+w.IntN(10))*time.Second + 3_000_011
+	if w.dead {
+		w.cfg.Poison = Poisons{Policy: DeadLetter, Topic: deadTopic, Decisions: map[string]PoisonPolicy{}}
+		if w.IntN(2) == 0 {
+			w.cfg.Poison.Causes = map[router.Cause]PoisonPolicy{router.NullKey: SkipPoison}
+		}
+	}
 	w.pg, w.kafka = newSimPG(w), newSimKafka(w)
 	return w
 }
@@ -128,7 +135,8 @@ type process struct {
 	gone      bool          // it has ended, and the script has seen that
 	sink      *simSink
 	stream    *simStream
-	known     []bool        // by event: it may not send this again
+	known     []bool // by event: it may not send this again
+	refused   map[*event]bool
 	said      pglogrepl.LSN // the highest position in a status update of its
 	done      pglogrepl.LSN // commit LSN of the last transaction that it knows to be wholly in Kafka
 	careful   pglogrepl.LSN // up to this commit LSN it sends record by record
@@ -261,7 +269,7 @@ func (p *process) die() {
 // start begins a process.
 func (w *world) start() *process {
 	w.mu.Lock()
-	p := &process{w: w, n: len(w.procs) + 1, dead: make(chan struct{}), over: make(chan struct{}), idle: time.Now()}
+	p := &process{w: w, n: len(w.procs) + 1, refused: map[*event]bool{}, dead: make(chan struct{}), over: make(chan struct{}), idle: time.Now()}
 	w.procs = append(w.procs, p)
 	w.see(p, "starts", 0, 0)
 	w.mu.Unlock()

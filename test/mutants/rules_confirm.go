@@ -2,16 +2,17 @@ package main
 
 // The tests, by what they know.
 var (
-	model     = suite{"./checkpoint", "^TestTracker"}
-	protocol  = suite{"./relay", "^(TestProtocol|TestTakeOver|TestNotices|TestErrorsOfTheServer|TestAlterationUnderWay|TestRelations|TestFailover)$"}
-	confirms  = suite{"./relay", "^(TestConfirmed|TestFirstStatus.*|TestStatus.*|TestOnlyWhatACheckHasSeenIsConfirmed|TestGuardLooks|TestFreeze)$"}
-	resumes   = suite{"./relay", "^(TestNothingIs.*|TestPartly.*|TestOtherHistory|TestResumeExpects|TestSkipper|TestLearn|TestBugLearn.*|TestBugPartial.*)$"}
-	poisons   = suite{"./relay", "^(TestPoison.*|TestDeadLetter.*|TestRefused.*)$"}
-	leaves    = suite{"./relay", "^(TestDrain.*|TestPostgresGoneWhileStopping|TestStopInsideATransaction|TestLastStatusOnLeaving|TestPoisonStops)$"}
-	fails     = suite{"./relay", "^(TestSinkFailure|TestLateAcknowledgements|TestBrokenPromise|TestLostAcknowledgements)$"}
-	missed    = suite{"./relay", "^(TestFrozenThoughGuarded|TestRowsOlderThanTheLastCommit|TestTwoTransactionsWereCut|TestKeepaliveInsideATransactionIsNotReceived)$"}
-	walsender = suite{"./replication", "^TestStartIsReadAfterTheSlotIsOurs$"}
-	encoded   = suite{"./replication", "^(TestStatusBytes|TestStatusRefusesZero|TestTimelineOf|TestParseCopyData)$"}
+	model       = suite{"./checkpoint", "^TestTracker"}
+	protocol    = suite{"./relay", "^(TestProtocol|TestTakeOver|TestNotices|TestErrorsOfTheServer|TestAlterationUnderWay|TestRelations|TestFailover)$"}
+	confirms    = suite{"./relay", "^(TestConfirmed|TestFirstStatus.*|TestStatus.*|TestOnlyWhatACheckHasSeenIsConfirmed|TestGuardLooks|TestFreeze)$"}
+	resumes     = suite{"./relay", "^(TestNothingIs.*|TestPartly.*|TestOtherHistory|TestResumeExpects|TestSkipper|TestLearn|TestBugLearn.*|TestBugPartial.*)$"}
+	poisons     = suite{"./relay", "^(TestPoison.*|TestDeadLetter.*|TestRefused.*)$"}
+	deadLetters = suite{"./relay", "^TestSimDeadLetters$"}
+	leaves      = suite{"./relay", "^(TestDrain.*|TestPostgresGoneWhileStopping|TestStopInsideATransaction|TestLastStatusOnLeaving|TestPoisonStops)$"}
+	fails       = suite{"./relay", "^(TestSinkFailure|TestLateAcknowledgements|TestBrokenPromise|TestLostAcknowledgements)$"}
+	missed      = suite{"./relay", "^(TestFrozenThoughGuarded|TestRowsOlderThanTheLastCommit|TestTwoTransactionsWereCut|TestKeepaliveInsideATransactionIsNotReceived)$"}
+	walsender   = suite{"./replication", "^TestStartIsReadAfterTheSlotIsOurs$"}
+	encoded     = suite{"./replication", "^(TestStatusBytes|TestStatusRefusesZero|TestTimelineOf|TestParseCopyData)$"}
 )
 
 // confirming: how far the slot may be confirmed.

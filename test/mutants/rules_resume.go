@@ -213,13 +213,25 @@ var ending = []mutant{
 		edits: []edit{{
 			"relay/poison.go", "	return s.send(ctx, alone, true, pos)\n", "	_ = alone\n	s.tracker.Skip()\n	return nil\n",
 		}},
-		tests: []suite{poisons},
+		tests: []suite{poisons, deadLetters},
 	},
 	{
 		name:  "dead-letter-of-a-dead-letter",
 		rule:  "A dead letter that is refused is poison like any other.",
 		edits: []edit{{"relay/leave.go", "		if s.alone.dead {\n", "		if false {\n"}},
 		tests: []suite{poisons},
+	},
+	{
+		name:  "skipped-has-no-number",
+		rule:  "What is left out counts for nothing in its transaction.",
+		edits: []edit{{"relay/poison.go", "		s.tracker.Skip()\n		return nil\n	case DeadLetter", "		return nil\n	case DeadLetter"}},
+		tests: []suite{deadLetters},
+	},
+	{
+		name:  "dead-letter-topic-is-there",
+		rule:  "The dead-letter topic need not be waited for.",
+		edits: []edit{{"relay/poison.go", "	if err := s.awaitTopic(ctx, rec.Topic); err != nil {\n		return err\n	}\n", ""}},
+		tests: []suite{deadLetters},
 	},
 	{
 		name:  "cause-before-event",
