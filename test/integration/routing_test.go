@@ -148,6 +148,15 @@ func TestRoutingSettings(t *testing.T) {
 			value: `convert_to('{"specversion":"1.0","id":"' || id || '","datacontenttype":"application/json","source":"//shop.example/orders","subject":"42",' ||
 				'"time":"2026-11-21T09:00:00Z","type":"placed","data":{"total": 9.50}}', 'UTF8')`,
 		}}, nil},
+		{"CloudEvents, binary", []string{
+			"OUTBOXCDC_ROUTE_FORMAT=cloudevents_binary", "OUTBOXCDC_ROUTE_CLOUDEVENTS=source=//shop.example/orders,time={at_tz},tenant={tenant}",
+		}, []routed{{
+			columns: "at_tz", values: `'2026-11-21 10:00:00+01'`,
+			headers: []string{
+				"id=$id", "type=placed", "outboxcdc-position=$position", "ce_specversion=1.0", "ce_id=$id", "content-type=application/json",
+				"ce_source=//shop.example/orders", "ce_subject=42", "ce_tenant=eu", "ce_time=2026-11-21T09:00:00Z", "ce_type=placed",
+			},
+		}}, nil},
 		{"plain timestamp, topic of the table", []string{"OUTBOXCDC_ROUTE_TIMESTAMP=at_plain", "OUTBOXCDC_ROUTE_TOPIC=" + o.name + ".{table}"}, []routed{
 			{columns: "at_plain", values: "'2026-11-21 09:00:00.123999'", topic: "outbox", time: nine},
 		}, nil},
