@@ -18,8 +18,12 @@ require (
 	github.com/twmb/franz-go v1.22.2
 	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260918054303-01f206a7e32c
 	github.com/twmb/franz-go/pkg/kmsg v1.15.0
+	github.com/xdg-go/scram v1.4.0
 	go.uber.org/goleak v1.3.0
+	golang.org/x/oauth2 v0.37.0
 )
+
+require github.com/xdg-go/stringprep v1.0.4 // indirect
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect

@@ -9,7 +9,6 @@ package kafka
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,8 +28,9 @@ type Config struct {
 	Version     string           // of the brokers; "": what both sides know, found out per connection
 	Compression string           // none, gzip, snappy, lz4 or zstd
 	Partitions  map[string]int32 // topic → partition count to hash over; default: the count found first
-	TLS         *tls.Config      // nil: plain text
-	Logger      *slog.Logger
+	// Security is asked at each session and each probe, so that what was rotated is found; nil: plain text, nobody.
+	Security func() (Security, error)
+	Logger   *slog.Logger
 
 	DialTimeout    time.Duration
 	WriteTimeout   time.Duration
@@ -128,7 +128,7 @@ func NewCluster(cfg Config, reg prometheus.Registerer) (*Cluster, error) {
 	}
 	d := newDialer(cfg.DialTimeout, m.connections)
 	defer d.cut()
-	return c, c.saramaConfig(d).Validate()
+	return c, c.saramaConfig(d, Security{}).Validate()
 }
 
 // parseVersion: requests are anyway clamped to what each broker says it knows, so "" is simply the newest protocol
@@ -149,7 +149,7 @@ func parseVersion(s string) (sarama.KafkaVersion, error) {
 
 // saramaConfig is the table of safe settings (failures.md §2.5) as code, as far as they are sarama's; none of it is for
 // users to change. Acks, sequence numbers and resends are ours (partition.go).
-func (c *Cluster) saramaConfig(d *dialer) *sarama.Config {
+func (c *Cluster) saramaConfig(d *dialer, s Security) *sarama.Config {
 	conf := sarama.NewConfig()
 	conf.ClientID = c.cfg.ClientID
 	conf.Version = c.version
@@ -161,10 +161,7 @@ func (c *Cluster) saramaConfig(d *dialer) *sarama.Config {
 	conf.Net.ReadTimeout = c.cfg.ReadTimeout
 	conf.Net.Proxy.Enable = true
 	conf.Net.Proxy.Dialer = d
-	if c.cfg.TLS != nil {
-		conf.Net.TLS.Enable = true
-		conf.Net.TLS.Config = c.cfg.TLS
-	}
+	s.apply(d.ctx, conf)
 	conf.Metadata.AllowAutoTopicCreation = false
 	return conf
 }
@@ -227,7 +224,11 @@ func (c *Cluster) waitedFor() (topics []string, producerID bool) {
 // Open starts a session: new connections, a new producer id. It returns when Kafka has given that id, so
 // brokers that are away and rights that are missing show here. ctx bounds only the opening.
 func (c *Cluster) Open(ctx context.Context, cb Callbacks) (*Producer, error) {
-	p := newProducer(c, cb)
+	s, err := c.secure()
+	if err != nil {
+		return nil, err
+	}
+	p := newProducer(c, cb, s)
 	c.mu.Lock()
 	busy := c.current != nil
 	if !busy {
@@ -238,7 +239,7 @@ func (c *Cluster) Open(ctx context.Context, cb Callbacks) (*Producer, error) {
 		return nil, errors.New("open a kafka session: internal error: the session before is not closed")
 	}
 	stop := context.AfterFunc(ctx, p.dialer.cut)
-	err := p.connect(ctx)
+	err = p.connect(ctx)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}

@@ -28,8 +28,8 @@ type topicConfig struct {
 	minISR   int // min.insync.replicas
 }
 
-func (c *Cluster) newControl(d *dialer) *control {
-	conf := c.saramaConfig(d)
+func (c *Cluster) newControl(d *dialer, s Security) *control {
+	conf := c.saramaConfig(d, s)
 	conf.Net.ReadTimeout = c.cfg.AskTimeout
 	return &control{dialer: d, conf: conf, seeds: c.cfg.Brokers, brokers: map[int32]string{}}
 }

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -72,6 +73,8 @@ const (
 	reasonClosed     = "CLOSED"     // cut by ourselves
 	reasonClient     = "CLIENT"     // sarama refuses to send it, or an internal promise is broken
 	reasonPartitions = "PARTITIONS" // the topic has fewer partitions than it had
+	reasonTLS        = "TLS"        // a certificate is not accepted, here or there
+	reasonSecret     = "SECRET"     // a certificate or a secret of ours cannot be had
 	reasonOther      = "OTHER"
 )
 
@@ -104,6 +107,10 @@ func kindOf(err error) kind {
 		return kind{reasonClosed, again}
 	case errors.Is(err, errFewerPartitions):
 		return kind{reasonPartitions, again}
+	case errors.As(err, new(*tls.CertificateVerificationError)), errors.As(err, new(tls.AlertError)), errors.As(err, new(tls.RecordHeaderError)):
+		return kind{reasonTLS, again}
+	case errors.As(err, new(*secretError)), errors.As(err, new(*tokenError)):
+		return kind{reasonSecret, again}
 	case errors.As(err, &conf), errors.As(err, &enc):
 		return kind{reasonClient, again}
 	case errors.Is(err, sarama.ErrOutOfBrokers), errors.Is(err, sarama.ErrNotConnected), errors.Is(err, io.EOF),
@@ -135,7 +142,17 @@ type failure struct {
 	err    error
 }
 
-func (f *failure) Error() string { return f.doing + ": " + f.err.Error() }
+func (f *failure) Error() string {
+	text := f.doing + ": " + f.err.Error()
+	switch {
+	case !f.MissingRight():
+	case f.topic == "":
+		text += "; remedy: grant the daemon's user Write and Describe on its topics, or IdempotentWrite on the cluster"
+	default:
+		text += "; remedy: grant the daemon's user Write and Describe on topic " + f.topic
+	}
+	return text
+}
 func (f *failure) Unwrap() error { return f.err }
 
 // MissingRight reports whether Kafka refused for want of a right.

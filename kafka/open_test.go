@@ -68,12 +68,13 @@ func TestTLS(t *testing.T) {
 	defer srv.Close()
 	f := newFake(t, kfake.TLS(&tls.Config{Certificates: srv.TLS.Certificates}))
 	cfg := testConfig(f.ListenAddrs()...)
-	cfg.TLS = srv.Client().Transport.(*http.Transport).TLSClientConfig
+	trusted := srv.Client().Transport.(*http.Transport).TLSClientConfig
+	cfg.Security = func() (Security, error) { return Security{TLS: trusted}, nil }
 	p, _ := openSession(t, newTestCluster(t, cfg))
 	if err := p.Close(done()); err != nil {
 		t.Error(err)
 	}
-	cfg.TLS = &tls.Config{}
+	cfg.Security = func() (Security, error) { return Security{TLS: &tls.Config{}}, nil }
 	if _, err := newTestCluster(t, cfg).Open(context.Background(), Callbacks{}); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("unknown authority: %v", err)
 	}

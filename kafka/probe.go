@@ -12,11 +12,15 @@ import (
 // without writing: brokers answer, its topics exist and may be written, every partition has a leader that can be
 // reached and enough replicas in sync. The error names what is missing.
 func (c *Cluster) Probe(ctx context.Context) error {
+	s, err := c.secure()
+	if err != nil {
+		return err
+	}
 	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
 	stop := context.AfterFunc(ctx, d.cut)
 	defer stop()
 	defer d.cut()
-	ctl := c.newControl(d)
+	ctl := c.newControl(d, s)
 	defer ctl.hangUp()
 
 	topics, producerID := c.waitedFor()

@@ -75,10 +75,10 @@ type Producer struct {
 	closeErr  error
 }
 
-func newProducer(c *Cluster, cb Callbacks) *Producer {
+func newProducer(c *Cluster, cb Callbacks, s Security) *Producer {
 	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
 	return &Producer{
-		cluster: c, metrics: c.metrics, dialer: d, control: c.newControl(d), produce: c.saramaConfig(d), began: time.Now(), cb: cb,
+		cluster: c, metrics: c.metrics, dialer: d, control: c.newControl(d, s), produce: c.saramaConfig(d, s), began: time.Now(), cb: cb,
 		byName: map[string]*topic{}, nodes: map[int32]*node{}, asked: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
 }

@@ -157,14 +157,14 @@ func TestConfig(t *testing.T) {
 // What must never become a setting.
 func TestSaramaConfig(t *testing.T) {
 	c := newTestCluster(t, testConfig("localhost:1"))
-	conf := c.saramaConfig(newDialer(time.Second, c.metrics.connections))
+	conf := c.saramaConfig(newDialer(time.Second, c.metrics.connections), Security{})
 	if conf.Metadata.AllowAutoTopicCreation || conf.Net.MaxOpenRequests != 1 {
 		t.Errorf("unsafe: %+v", conf)
 	}
 	if conf.Net.ReadTimeout <= c.cfg.ProduceTimeout {
 		t.Error("the read time-out does not exceed what a broker may take for acks=all")
 	}
-	p := newProducer(c, Callbacks{})
+	p := newProducer(c, Callbacks{}, Security{})
 	if req := p.produceRequest(nil); req.RequiredAcks != sarama.WaitForAll || req.Timeout != 10_000 {
 		t.Errorf("unsafe: %+v", req)
 	}
@@ -189,7 +189,7 @@ func TestUsable(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, row.want)
 		}
 	}
-	p := newProducer(newTestCluster(t, testConfig("localhost:1")), Callbacks{})
+	p := newProducer(newTestCluster(t, testConfig("localhost:1")), Callbacks{}, Security{})
 	if v := p.judge(&topic{name: "new"}, nil); v.ready || v.err != nil {
 		t.Errorf("a topic that the answer lacks: %+v", v)
 	}

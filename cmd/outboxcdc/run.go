@@ -63,6 +63,9 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		return &exitError{code: exitConfig, err: err}
 	}
 	log.Info("starting", "version", buildVersion(), "config", cfg)
+	if cfg.Kafka.SASL.Mechanism == "PLAIN" && !cfg.Kafka.TLS.Enabled {
+		log.Warn("the password for Kafka goes over the network as it is: kafka.sasl.mechanism is PLAIN and kafka.tls.enabled is false")
+	}
 
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
@@ -116,6 +119,7 @@ func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*rel
 	for topic, n := range cfg.Route.Partitions {
 		kcfg.Partitions[topic] = int32(n)
 	}
+	kcfg.Security = func() (kafka.Security, error) { return kafkaSecurity(cfg) }
 	kcfg.Compression, kcfg.Logger = cfg.Kafka.Compression, log.With("component", "kafka")
 	cluster, err := kafka.NewCluster(kcfg, reg)
 	if err != nil {

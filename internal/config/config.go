@@ -185,7 +185,39 @@ type Kafka struct {
 	// RequestsPerBroker is how many produce requests may be open at one broker, 1 to 5. While one is open what comes next
 	// gathers for the next, so one is cheapest on a near network; where the round trip to the brokers is long, more keep
 	// the link full.
-	RequestsPerBroker int `yaml:"requests_per_broker" default:"1"`
+	RequestsPerBroker int  `yaml:"requests_per_broker" default:"1"`
+	TLS               TLS  `yaml:"tls"`
+	SASL              SASL `yaml:"sasl"`
+}
+
+// TLS protects the connections to the brokers. The files are PEM and are read again at each session with Kafka, those of our own
+// certificate at each connection, so what was rotated is found. Relative names start at the working directory.
+type TLS struct {
+	Enabled bool `yaml:"enabled" default:"false"`
+	// CAFile has the certificates of the authorities that the brokers' may come from; "" means the system's.
+	CAFile string `yaml:"ca_file" default:""`
+	// CertFile and KeyFile are our own certificate, with what leads to its authority behind it, and its key: for brokers that
+	// ask for one.
+	CertFile string `yaml:"cert_file" default:""`
+	KeyFile  string `yaml:"key_file" default:""`
+	// ServerName is what the brokers' certificates must be for; "" means the host that is connected to.
+	ServerName string `yaml:"server_name" default:""`
+}
+
+// SASL is who we are to the brokers.
+type SASL struct {
+	// Mechanism is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; "" means none.
+	Mechanism string `yaml:"mechanism" default:""`
+	// User is the user, or the client's id where tokens are used.
+	User string `yaml:"user" default:""`
+	// Password is the user's password, or the client's secret. It is a secret; read it with [Config.SASLPassword].
+	Password string `yaml:"password" default:"" secret:"true"`
+	// PasswordFile names a file that holds it instead; it is read again at each session with Kafka.
+	PasswordFile string `yaml:"password_file" default:""`
+	// TokenURL is where OAUTHBEARER gets its tokens, by the grant "client credentials".
+	TokenURL string `yaml:"token_url" default:""`
+	// Scopes are those that a token is asked for with.
+	Scopes []string `yaml:"scopes" default:""`
 }
 
 // MaxInFlight bounds what was read from the slot and is not yet acked. It is the daemon's memory and the most that a

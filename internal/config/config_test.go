@@ -35,6 +35,7 @@ func TestDefaultsAreValid(t *testing.T) {
 // beside are settings that users expect and the contract's sample does not show.
 var beside = []string{
 	"postgres.url_file", "route.missing_topic_after", "route.blank_payload", "route.envelope", "route.cloudevents", "route.trace_context",
+	"kafka.sasl.password_file", "kafka.sasl.token_url", "kafka.sasl.scopes",
 }
 
 // The sample in the contract names every setting with its default; if it loads to the defaults, no name is missing
@@ -179,8 +180,16 @@ func TestLoadErrors(t *testing.T) {
 		{env: "OUTBOXCDC_ROUTE_PARTITIONS=a=1,a=2", want: []string{`route.partitions: the key "a" is there twice`}},
 		{yaml: "outboxes:\n- {table: public.a}\n", want: []string{"outboxes", "not built in this version yet"}},
 		{yaml: "poison: {policy: ignore}\n", want: []string{`"ignore" is unknown; write stop | dead_letter | skip`}},
-		{yaml: "kafka: {tls: {enabled: true}}\n", want: []string{"kafka.tls.enabled", "not built in this version yet"}},
-		{env: "OUTBOXCDC_KAFKA_SASL_PASSWORD=s3cr3t", want: []string{"kafka.sasl.password", "not built in this version yet"}},
+		{yaml: "kafka: {tls: {ca_file: /ca.pem, server_name: k}}\n", want: []string{"t.yaml:1:24: kafka.tls.ca_file: is set, but kafka.tls.enabled is false", "kafka.tls.server_name"}},
+		{yaml: "kafka: {tls: {enabled: true, cert_file: /c.pem}}\n", want: []string{"kafka.tls.key_file: is empty, but kafka.tls.cert_file is set"}},
+		{yaml: "kafka: {tls: {enabled: true, key_file: /k.pem}}\n", want: []string{"kafka.tls.cert_file: is empty"}},
+		{env: "OUTBOXCDC_KAFKA_SASL_PASSWORD=s3cr3t", want: []string{"OUTBOXCDC_KAFKA_SASL_PASSWORD: kafka.sasl.password: is set, but kafka.sasl.mechanism is empty; write PLAIN |"}},
+		{yaml: "kafka: {sasl: {mechanism: SCRAM}}\n", want: []string{`kafka.sasl.mechanism: "SCRAM" is unknown; write PLAIN | SCRAM-SHA-256`}},
+		{yaml: "kafka: {sasl: {mechanism: PLAIN}}\n", want: []string{"kafka.sasl.user: is empty; PLAIN needs one", "kafka.sasl.password: is empty; PLAIN needs one"}},
+		{yaml: "kafka: {sasl: {mechanism: PLAIN, user: u, password: s3cr3t, token_url: \"http://s\"}}\n", want: []string{"kafka.sasl.token_url: is for OAUTHBEARER alone"}},
+		{yaml: "kafka: {sasl: {mechanism: PLAIN, user: u, password: s3cr3t, password_file: /p}}\n", want: []string{"kafka.sasl.password_file: kafka.sasl.password is set too"}},
+		{yaml: "kafka: {sasl: {mechanism: OAUTHBEARER, user: u, password: s3cr3t}}\n", want: []string{`kafka.sasl.token_url: "" is no URL`}},
+		{yaml: "kafka: {sasl: {mechanism: OAUTHBEARER, user: u, password: s3cr3t, token_url: \"https://u:s3cr3t@s\"}}\n", want: []string{"kafka.sasl.token_url: has a user in it"}},
 		{env: "OUTBOXCDC_ROUTE_TOPICS=a", want: []string{"OUTBOXCDC_ROUTE_TOPICS: route.topics", `"a" is not key=value`}},
 		{env: "OUTBOXCDC_POSTGRES_SLT=x", want: []string{"OUTBOXCDC_POSTGRES_SLT: unknown environment variable; did you mean OUTBOXCDC_POSTGRES_SLOT?"}},
 		{env: "OUTBOXCDC_HTTP_PORT=9464", want: []string{"OUTBOXCDC_HTTP_PORT: unknown environment variable"}},

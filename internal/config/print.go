@@ -32,7 +32,10 @@ func (c *Config) Settings() []Setting {
 func (c *Config) Redacted() *Config {
 	r := *c
 	r.Postgres.URL = RedactDSN(c.Postgres.URL)
-	r.Kafka.Brokers = slices.Clone(c.Kafka.Brokers)
+	r.Kafka.Brokers, r.Kafka.SASL.Scopes = slices.Clone(c.Kafka.Brokers), slices.Clone(c.Kafka.SASL.Scopes)
+	if c.Kafka.SASL.Password != "" {
+		r.Kafka.SASL.Password = masked
+	}
 	r.Route.Topics, r.Route.Partitions = maps.Clone(c.Route.Topics), maps.Clone(c.Route.Partitions)
 	r.Route.Envelope, r.Route.CloudEvents = maps.Clone(c.Route.Envelope), maps.Clone(c.Route.CloudEvents)
 	r.Poison.Causes, r.Poison.Decisions = maps.Clone(c.Poison.Causes), maps.Clone(c.Poison.Decisions)

@@ -25,17 +25,5 @@ var reserved = []reservedSetting{
 	{"kafka.create_topics.partitions", 6},
 	{"kafka.create_topics.replication_factor", 3},
 	{"kafka.create_topics.config", empty{}},
-	{"kafka.tls.enabled", false},
-	{"kafka.tls.ca_file", ""},
-	{"kafka.tls.cert_file", ""},
-	{"kafka.tls.key_file", ""},
-	{"kafka.tls.server_name", ""},
-	{"kafka.sasl.mechanism", ""},
-	{"kafka.sasl.user", ""},
-	{"kafka.sasl.password", ""},
-	{"kafka.sasl.password_file", ""},
 	{"http.web_config_file", ""},
 }
-
-// reservedSecrets are the reserved names whose value no error may repeat.
-var reservedSecrets = map[string]bool{"kafka.sasl.password": true}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"io"
 	"net/url"
 	"os"
@@ -30,6 +31,23 @@ func (c *Config) PostgresURL() (string, error) {
 		return fail(quote(c.Postgres.URLFile) + ": " + problem)
 	}
 	return dsn, nil
+}
+
+// SASLPassword is the password, or the client's secret, to use now: kafka.sasl.password, or the present content of
+// kafka.sasl.password_file. Ask at each session.
+func (c *Config) SASLPassword() (string, error) {
+	s := &c.Kafka.SASL
+	if s.PasswordFile == "" {
+		return s.Password, nil
+	}
+	password, err := ReadSecret(s.PasswordFile)
+	if err == nil && password == "" {
+		err = errors.New(quote(s.PasswordFile) + " is empty; put the password into it")
+	}
+	if err != nil {
+		return "", c.Problem("kafka.sasl.password_file", "read the secret: "+err.Error())
+	}
+	return password, nil
 }
 
 // ReadSecret reads a file and trims one trailing newline, which editors and `echo` add; more may belong to the secret.

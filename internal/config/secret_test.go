@@ -48,6 +48,37 @@ func TestPostgresURLFile(t *testing.T) {
 	}
 }
 
+func TestSASLPassword(t *testing.T) {
+	c, err := loadText("kafka: {sasl: {mechanism: PLAIN, user: u, password: s3cr3t}}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.SASLPassword(); err != nil || got != "s3cr3t" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if shown := c.String() + c.LogValue().String() + fmt.Sprint(c.Settings()); strings.Contains(shown, "s3cr3t") || !strings.Contains(shown, masked) {
+		t.Errorf("shown: %s", shown)
+	}
+	if shown := Default().String(); strings.Contains(shown, masked) {
+		t.Error("a password that nobody has set is masked")
+	}
+	name := filepath.Join(t.TempDir(), "password")
+	if c, err = loadText("kafka: {sasl: {mechanism: PLAIN, user: u, password_file: " + name + "}}\n"); err != nil {
+		t.Fatal(err) // loading does not read it
+	}
+	if _, err := c.SASLPassword(); err == nil || !strings.Contains(err.Error(), "t.yaml:1:58: kafka.sasl.password_file") {
+		t.Errorf("missing file: %v", err)
+	}
+	for content, want := range map[string]string{"one": "one", "two\n": "two", "": ""} {
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := c.SASLPassword(); got != want || (err != nil) != (want == "") {
+			t.Errorf("%q: %q, %v", content, got, err)
+		}
+	}
+}
+
 func TestRedactDSN(t *testing.T) {
 	for dsn, want := range map[string]string{
 		"":                        "",

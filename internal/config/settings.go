@@ -24,7 +24,7 @@ var knownSettings = sync.OnceValue(func() []*setting {
 	var out []*setting
 	walkFields(reflect.TypeFor[Config](), "", nil, &out)
 	for _, r := range reserved {
-		out = append(out, &setting{path: r.path, zero: r.def, def: rawOf(r.def), secret: reservedSecrets[r.path]})
+		out = append(out, &setting{path: r.path, zero: r.def, def: rawOf(r.def)})
 	}
 	return out
 })

@@ -221,6 +221,8 @@ func (v *validation) kafka(k *Kafka) {
 		v.report("kafka.requests_per_broker", fmt.Sprintf("%d is out of range; write 1 to %d: a broker recognises the last %d batches of a partition",
 			k.RequestsPerBroker, maxRequests, maxRequests))
 	}
+	v.tls(&k.TLS)
+	v.sasl(&k.SASL)
 	if k.MaxInFlight.Bytes < minInFlightBytes {
 		v.report("kafka.max_in_flight.bytes", fmt.Sprintf("%s is too small; write at least %s", k.MaxInFlight.Bytes, ByteSize(minInFlightBytes)))
 	}

@@ -33,6 +33,8 @@ type RealOptions struct {
 	// sooner and costs half the CPU until then, but is slower under load. For
 	// tests, not for benchmarks.
 	QuickStart bool
+	// Guarded adds listeners for clients that show who they are.
+	Guarded *Guarded
 	// MaxHeap is Java's -Xmx; empty means 512m.
 	MaxHeap string
 
@@ -46,6 +48,8 @@ type Real struct {
 	jars    string
 	options RealOptions
 	proxied []int // ports that Options.Proxied lead to
+
+	tlsPort, saslPort int // of the guarded listeners
 }
 
 var _ Cluster = (*Real)(nil)
@@ -89,6 +93,9 @@ func (r *Real) build(ctx context.Context) (err error) {
 		}
 		r.proxied = append(r.proxied, port)
 	}
+	if err := r.guard(); err != nil {
+		return err
+	}
 	if err := r.writeProperties(); err != nil {
 		return err
 	}
@@ -113,6 +120,11 @@ func (r *Real) listeners() (listen, advertise, protocol string) {
 		listen += name + "://" + r.ProxiedBackend(i)
 		advertise += name + "://127.0.0.1:" + strconv.Itoa(port)
 		protocol += name + ":PLAINTEXT"
+	}
+	if r.options.Guarded != nil {
+		both := "," + listenerTLS + "://" + r.TLSBrokers()[0] + "," + listenerSASL + "://" + r.SASLBrokers()[0]
+		listen, advertise = listen+both, advertise+both
+		protocol += "," + listenerTLS + ":SSL," + listenerSASL + ":SASL_SSL"
 	}
 	return listen, advertise, protocol
 }
@@ -151,6 +163,7 @@ func (r *Real) writeProperties() error {
 		// The log cleaner takes 128 MB at once otherwise.
 		"log.cleaner.dedupe.buffer.size": "8388608",
 	}
+	maps.Copy(all, r.guardedSettings())
 	maps.Copy(all, r.options.Settings)
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(all)) {

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/kafka"
+)
+
+// kafkaSecurity reads what the connections to Kafka need, certificates and secrets included, as it is now.
+func kafkaSecurity(cfg *config.Config) (kafka.Security, error) {
+	var s kafka.Security
+	var err error
+	if cfg.Kafka.TLS.Enabled {
+		if s.TLS, err = kafkaTLS(cfg); err != nil {
+			return s, err
+		}
+	}
+	if k := &cfg.Kafka.SASL; k.Mechanism != "" {
+		s.SASL = &kafka.SASL{Mechanism: k.Mechanism, User: k.User, TokenURL: k.TokenURL, Scopes: k.Scopes}
+		s.SASL.Password, err = cfg.SASLPassword()
+	}
+	return s, err
+}
+
+func kafkaTLS(cfg *config.Config) (*tls.Config, error) {
+	t := &cfg.Kafka.TLS
+	conf := &tls.Config{ServerName: t.ServerName, MinVersion: tls.VersionTLS12}
+	if t.CAFile != "" {
+		pem, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, cfg.Problem("kafka.tls.ca_file", err.Error())
+		}
+		conf.RootCAs = x509.NewCertPool()
+		if !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, cfg.Problem("kafka.tls.ca_file", fmt.Sprintf("%q has no certificate in PEM form", t.CAFile))
+		}
+	}
+	if t.CertFile == "" {
+		return conf, nil
+	}
+	own := func() (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		if err != nil {
+			return nil, cfg.Problem("kafka.tls.cert_file", err.Error())
+		}
+		return &pair, nil
+	}
+	// Read once more for each connection: a session may live longer than a certificate.
+	conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own() }
+	_, err := own()
+	return conf, err
+}

@@ -1,0 +1,67 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+func (v *validation) tls(t *TLS) {
+	if !t.Enabled {
+		for path, text := range map[string]string{"ca_file": t.CAFile, "cert_file": t.CertFile, "key_file": t.KeyFile, "server_name": t.ServerName} {
+			if text != "" {
+				v.report("kafka.tls."+path, "is set, but kafka.tls.enabled is false; set that to true, or remove this")
+			}
+		}
+		return
+	}
+	switch {
+	case t.CertFile != "" && t.KeyFile == "":
+		v.report("kafka.tls.key_file", "is empty, but kafka.tls.cert_file is set; name the file with the certificate's key")
+	case t.CertFile == "" && t.KeyFile != "":
+		v.report("kafka.tls.cert_file", "is empty, but kafka.tls.key_file is set; name the file with the key's certificate")
+	}
+}
+
+var mechanisms = []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"}
+
+func (v *validation) sasl(s *SASL) {
+	path := func(name string) string { return "kafka.sasl." + name }
+	if s.Password != "" && s.PasswordFile != "" {
+		v.report(path("password_file"), fmt.Sprintf("kafka.sasl.password is set too (%s); remove one of the two", v.c.Origin(path("password"))))
+	}
+	if s.Mechanism == "" {
+		for name, is := range map[string]bool{
+			"user": s.User != "", "password": s.Password != "", "password_file": s.PasswordFile != "", "token_url": s.TokenURL != "", "scopes": len(s.Scopes) > 0,
+		} {
+			if is {
+				v.report(path(name), "is set, but kafka.sasl.mechanism is empty; write "+strings.Join(mechanisms, " | ")+" there, or remove this")
+			}
+		}
+		return
+	}
+	if !slices.Contains(mechanisms, s.Mechanism) {
+		v.report(path("mechanism"), fmt.Sprintf("%s is unknown; write %s", quote(s.Mechanism), strings.Join(mechanisms, " | ")))
+		return
+	}
+	if s.User == "" {
+		v.report(path("user"), "is empty; "+s.Mechanism+" needs one")
+	}
+	if s.Password == "" && s.PasswordFile == "" {
+		v.report(path("password"), "is empty; "+s.Mechanism+" needs one, here or in kafka.sasl.password_file")
+	}
+	if s.Mechanism != "OAUTHBEARER" {
+		for name, is := range map[string]bool{"token_url": s.TokenURL != "", "scopes": len(s.Scopes) > 0} {
+			if is {
+				v.report(path(name), "is for OAUTHBEARER alone, and kafka.sasl.mechanism is "+s.Mechanism+"; remove it")
+			}
+		}
+		return
+	}
+	if u, err := url.Parse(s.TokenURL); err == nil && u.User != nil {
+		v.report(path("token_url"), "has a user in it; write that in kafka.sasl.user and kafka.sasl.password")
+	} else if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+		v.report(path("token_url"), quote(s.TokenURL)+" is no URL of a token server; write e.g. https://login.example/oauth2/token")
+	}
+}

@@ -1,0 +1,277 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/internal/testcert"
+)
+
+// kafkaPassword is the part that all passwords, client secrets and tokens of these tests have, and no output may.
+const kafkaPassword = "kafka-s3cr3t"
+
+// reauthenticate is how long Kafka trusts a connection.
+const reauthenticate = 2 * time.Second
+
+// guarded is an outbox whose daemon has to show Kafka who it is. Its user may write to the outbox's topic and nothing else.
+type guarded struct {
+	*outbox
+	k    *kafkatest.Real
+	user string
+	dir  string // of certificates and secrets
+}
+
+// guardedKafka is a broker with a certificate of that authority.
+func guardedKafka(t *testing.T, a *testcert.Authority, plain ...string) *kafkatest.Real {
+	t.Helper()
+	needRealKafka(t)
+	g := &kafkatest.Guarded{Authority: a, Plain: map[string]string{}, Reauthenticate: int(reauthenticate.Milliseconds())}
+	for _, user := range plain {
+		g.Plain[user] = kafkaPassword
+	}
+	return kafkatest.RealForTest(t, kafkatest.RealOptions{QuickStart: true, Guarded: g})
+}
+
+func newAuthority(t *testing.T) *testcert.Authority {
+	t.Helper()
+	a, err := testcert.New("authority of " + t.Name())
+	must(t, err)
+	return a
+}
+
+func newGuarded(t *testing.T, k *kafkatest.Real, a *testcert.Authority, user string) *guarded {
+	t.Helper()
+	g := &guarded{outbox: newOutbox(t, options{kafka: k}), k: k, user: user, dir: t.TempDir()}
+	g.file("ca.pem", a.PEM)
+	return g
+}
+
+// allow lets the user write, by its name and as a certificate has it.
+func (g *guarded) allow() {
+	g.t.Helper()
+	for _, user := range []string{g.user, "CN=" + g.user} {
+		must(g.t, kafkatest.Allow(testContext(g.t), g.k.Brokers(), user, g.topic("order")))
+	}
+}
+
+// file writes one, as whoever rotates it should: in one step.
+func (g *guarded) file(name string, text []byte) {
+	g.t.Helper()
+	path := filepath.Join(g.dir, name)
+	must(g.t, os.WriteFile(path+".new", text, 0o600))
+	must(g.t, os.Rename(path+".new", path))
+}
+
+// certify gives the daemon a certificate.
+func (g *guarded) certify(a *testcert.Authority) {
+	g.t.Helper()
+	certificate, key, err := a.Issue(g.user)
+	must(g.t, err)
+	g.file("own.pem", certificate)
+	g.file("own.key", key)
+}
+
+func (g *guarded) tls(more ...string) []string {
+	return append([]string{
+		"OUTBOXCDC_KAFKA_TLS_ENABLED=true", "OUTBOXCDC_KAFKA_TLS_CA_FILE=" + filepath.Join(g.dir, "ca.pem"), "OUTBOXCDC_POSTGRES_PARK_AFTER=1s",
+	}, more...)
+}
+
+// withCertificate is the daemon's environment for the listener that asks for one.
+func (g *guarded) withCertificate() []string {
+	return g.tls("OUTBOXCDC_KAFKA_BROKERS="+g.k.TLSBrokers()[0],
+		"OUTBOXCDC_KAFKA_TLS_CERT_FILE="+filepath.Join(g.dir, "own.pem"), "OUTBOXCDC_KAFKA_TLS_KEY_FILE="+filepath.Join(g.dir, "own.key"))
+}
+
+// withPassword is the daemon's environment for a mechanism that takes one from the file.
+func (g *guarded) withPassword(mechanism string) []string {
+	return g.tls("OUTBOXCDC_KAFKA_BROKERS="+g.k.SASLBrokers()[0], "OUTBOXCDC_KAFKA_SASL_MECHANISM="+mechanism,
+		"OUTBOXCDC_KAFKA_SASL_USER="+g.user, "OUTBOXCDC_KAFKA_SASL_PASSWORD_FILE="+filepath.Join(g.dir, "password"))
+}
+
+// told says that nothing that the daemon has said has a secret in it.
+func (g *guarded) told(r *relay) {
+	g.t.Helper()
+	log, err := os.ReadFile(r.log)
+	must(g.t, err)
+	_, status, err := r.get("/status")
+	must(g.t, err)
+	if bytes.Contains(log, []byte(kafkaPassword)) || bytes.Contains(status, []byte(kafkaPassword)) {
+		g.t.Error("a secret of Kafka's is in the log or in /status")
+	}
+}
+
+// awaitReason waits until the daemon says what is wrong with Kafka.
+func (r *relay) awaitReason(words ...string) {
+	r.t.Helper()
+	await(r.t, patience, "the reason "+strings.Join(words, ", "), func() error {
+		st, err := r.status()
+		if err != nil {
+			return err
+		}
+		said := st.State + ": " + st.Reason
+		for _, w := range words {
+			if !strings.Contains(said, w) {
+				return fmt.Errorf("it says %s", said)
+			}
+		}
+		return r.o.unharmed()
+	})
+}
+
+// Who the daemon is to Kafka: each way to show it, what it may, and what becomes of it when that changes.
+func TestKafkaSecurity(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	k := guardedKafka(t, a, "plain", "writer")
+	t.Run("shown", func(t *testing.T) {
+		for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "certificate"} {
+			t.Run(mechanism, func(t *testing.T) {
+				t.Parallel()
+				newGuarded(t, k, a, strings.ToLower(mechanism)).shows(mechanism, a)
+			})
+		}
+		t.Run("rights", func(t *testing.T) {
+			t.Parallel()
+			newGuarded(t, k, a, "writer").rightsComeAndGo()
+		})
+		t.Run("password rotates", func(t *testing.T) {
+			t.Parallel()
+			newGuarded(t, k, a, "rotating").passwordRotates()
+		})
+	})
+	t.Run("certificates rotate", func(t *testing.T) { newGuarded(t, k, a, "certified").certificatesRotate(a) })
+}
+
+// shows runs for longer than Kafka trusts a connection before it asks again.
+func (g *guarded) shows(mechanism string, a *testcert.Authority) {
+	g.t.Helper()
+	g.sample()
+	g.file("password", []byte(kafkaPassword+"\n"))
+	env := g.withPassword(mechanism)
+	switch mechanism {
+	case "certificate":
+		g.certify(a)
+		env = g.withCertificate()
+	case "OAUTHBEARER":
+		env = append(env, "OUTBOXCDC_KAFKA_SASL_TOKEN_URL="+tokenServer(g.t, g.user), "OUTBOXCDC_KAFKA_SASL_SCOPES=kafka,write")
+	case "SCRAM-SHA-256", "SCRAM-SHA-512":
+		must(g.t, kafkatest.SetPassword(testContext(g.t), g.k.Brokers(), mechanism, g.user, kafkaPassword))
+	}
+	g.allow()
+	r := g.startStreaming(env...)
+	w := g.write(load{rand: newRand(g.t), connections: 1, pause: 40 * time.Millisecond})
+	began := time.Now()
+	for time.Since(began) < reauthenticate+time.Second {
+		g.awaitRecords(10)
+	}
+	w.stop()
+	g.repeatsAtMost(g.verify(patience), 0, "nothing is wrong")
+	if n := r.reconnects(""); n != 0 {
+		g.t.Errorf("%d sessions ended", n)
+	}
+	g.told(r)
+}
+
+// tokenServer gives tokens that Kafka takes when it is not told whom to trust. It wants the client's secret for that.
+func tokenServer(t *testing.T, user string) string {
+	t.Helper()
+	part := func(json string) string { return base64.RawURLEncoding.EncodeToString([]byte(json)) }
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		id, secret, _ := req.BasicAuth()
+		if id != user || secret != kafkaPassword || req.FormValue("grant_type") != "client_credentials" || req.FormValue("scope") != "kafka write" {
+			http.Error(w, "who are you, "+secret+"?", http.StatusUnauthorized)
+			return
+		}
+		now := time.Now().Unix()
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `{"access_token":%q,"token_type":"Bearer","expires_in":60}`,
+			part(`{"alg":"none"}`)+"."+part(fmt.Sprintf(`{"sub":%q,"iat":%d,"exp":%d}`, user, now, now+60))+".")
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL + "/token"
+}
+
+// A password that is changed on Kafka's side first: the daemon waits, says why, and goes on as soon as it has the new one.
+func (g *guarded) passwordRotates() {
+	g.t.Helper()
+	const mechanism = "SCRAM-SHA-512"
+	set := func(password string) {
+		must(g.t, kafkatest.SetPassword(testContext(g.t), g.k.Brokers(), mechanism, g.user, password))
+	}
+	g.allow()
+	g.sample()
+	set(kafkaPassword)
+	g.file("password", []byte(kafkaPassword))
+	r := g.startStreaming(g.withPassword(mechanism)...)
+	w := g.write(load{rand: newRand(g.t)})
+	g.awaitRecords(20)
+	set("new " + kafkaPassword)
+	r.awaitReason("SASL") // Kafka asks again who it is
+	w.awaitCommits(20)
+	g.file("password", []byte("new "+kafkaPassword))
+	r.awaitState("streaming", patience)
+	g.awaitRecords(20)
+	w.stop()
+	g.verify(patience)
+	g.told(r)
+}
+
+// Another authority: first Kafka's certificate is from nobody that the daemon knows, then the daemon's from nobody that
+// Kafka knows. Both are mended by replacing files.
+func (g *guarded) certificatesRotate(a *testcert.Authority) {
+	g.t.Helper()
+	g.allow()
+	g.sample()
+	g.certify(a)
+	r := g.startStreaming(g.withCertificate()...)
+	w := g.write(load{rand: newRand(g.t)})
+	g.awaitRecords(20)
+	b := newAuthority(g.t)
+	must(g.t, g.k.Certify(b))
+	must(g.t, g.k.Stop(testContext(g.t)))
+	must(g.t, g.k.StartAgain(testContext(g.t)))
+	r.awaitReason("certificate")
+	g.file("ca.pem", append(b.PEM, a.PEM...))
+	r.awaitReason("tls:")
+	w.awaitCommits(20)
+	g.certify(b)
+	r.awaitState("streaming", patience)
+	g.awaitRecords(20)
+	w.stop()
+	g.verify(patience)
+}
+
+// Rights on topics: missing at the start, they are a mistake of whoever set it up; taken away later, they may be given back.
+func (g *guarded) rightsComeAndGo() {
+	g.t.Helper()
+	g.sample()
+	g.file("password", []byte(kafkaPassword))
+	env := g.withPassword("PLAIN")
+	g.insert("order", "k", 1, 3)
+	r := g.start(env...)
+	r.stopsWith(patience, 77, "remedy: grant the daemon's user Write")
+
+	g.allow()
+	r = g.startStreaming(env...)
+	w := g.write(load{rand: newRand(g.t)})
+	g.awaitRecords(20)
+	must(g.t, kafkatest.Forbid(testContext(g.t), g.k.Brokers(), g.user, g.topic("order")))
+	r.awaitReason("parked", "not authorized", "remedy: grant the daemon's user Write and Describe on topic "+g.topic("order"))
+	w.awaitCommits(20)
+	g.allow()
+	r.awaitState("streaming", patience)
+	g.awaitRecords(20)
+	w.stop()
+	g.verify(patience)
+	g.told(r)
+}
