@@ -2,12 +2,17 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/internal/faultproxy"
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
 )
 
 // linkRow is a drain by the daemon over some way to the server.
@@ -21,8 +26,8 @@ type linkRow struct {
 // A far server: as much time to each side, as from one region to the next.
 const farAway = 5 * time.Millisecond
 
-// links are the ways to the server. The pauses between reads must do no harm on any of them.
-var links = []string{"loopback", "loopback, TLS", "10 ms there and back"}
+// links are the ways to the servers. The pauses between reads must do no harm on any of them.
+var links = []string{"loopback", "TLS to Postgres", "TLS to Postgres and Kafka", "10 ms there and back"}
 
 // intervals are what is compared on each.
 var intervals = []string{"5ms", "0"}
@@ -48,10 +53,16 @@ func (b *bench) link(ctx context.Context, o *options) error {
 	if err := far.Set(faultproxy.Faults{Up: late, Down: late}); err != nil {
 		return err
 	}
+	sslmode := func(u string) string { return strings.Replace(u, "sslmode=disable", "sslmode=require", 1) }
 	ways := map[string]func(string) string{
 		links[0]: func(u string) string { return u },
-		links[1]: func(u string) string { return strings.Replace(u, "sslmode=disable", "sslmode=require", 1) },
-		links[2]: func(u string) string { return strings.Replace(u, direct.Host, far.Addr(), 1) },
+		links[1]: sslmode,
+		links[2]: sslmode,
+		links[3]: func(u string) string { return strings.Replace(u, direct.Host, far.Addr(), 1) },
+	}
+	toKafka, err := b.kafkaTLS()
+	if err != nil {
+		return err
 	}
 	defer func(saved []string) { b.settings, b.way = saved, nil }(b.settings)
 	for _, perTx := range []int{1, 100} {
@@ -64,7 +75,10 @@ func (b *bench) link(ctx context.Context, o *options) error {
 		for round := range b.rounds {
 			for _, link := range links {
 				for _, interval := range intervals {
-					b.way, b.settings = ways[link], append(append([]string{}, saved...), "OUTBOXCDC_POSTGRES_READ_INTERVAL="+interval)
+					b.way, b.settings = ways[link], append(slices.Clone(saved), "OUTBOXCDC_POSTGRES_READ_INTERVAL="+interval)
+					if link == links[2] {
+						b.settings = append(b.settings, toKafka...)
+					}
 					row, err := b.undisturbed(ctx, l, &subjects[0], func(row *drainRow) error {
 						row.Kind, row.Round = "link", round+1
 						return b.out.add(linkRow{"link", link, interval, row})
@@ -82,4 +96,25 @@ func (b *bench) link(ctx context.Context, o *options) error {
 		}
 	}
 	return nil
+}
+
+// kafkaTLS is what the daemon needs to reach the broker over TLS, with a certificate.
+func (b *bench) kafkaTLS() ([]string, error) {
+	real, ok := b.kafka.(*kafkatest.Real)
+	if !ok {
+		return nil, errors.New("the links need a Kafka that the benchmark has started")
+	}
+	certificate, key, err := b.authority.Issue("bench")
+	if err != nil {
+		return nil, err
+	}
+	settings := []string{"OUTBOXCDC_KAFKA_BROKERS=" + real.TLSBrokers()[0], "OUTBOXCDC_KAFKA_TLS_ENABLED=true"}
+	for name, text := range map[string][]byte{"CA": b.authority.PEM, "CERT": certificate, "KEY": key} {
+		path := filepath.Join(b.dir, strings.ToLower(name)+".pem")
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			return nil, err
+		}
+		settings = append(settings, "OUTBOXCDC_KAFKA_TLS_"+name+"_FILE="+path)
+	}
+	return settings, nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/debezium"
 	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
 	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+	"github.com/outboxcdc/outboxcdc/internal/testcert"
 )
 
 // bench is one call.
@@ -35,6 +36,7 @@ type bench struct {
 	way         func(url string) string // how the daemon gets to the server, if not straight
 	pg          *pgtest.Server
 	kafka       kafkatest.Cluster
+	authority   *testcert.Authority // of the broker's certificate
 	out         *results
 	runs        int
 }
@@ -174,7 +176,10 @@ func (b *bench) start(ctx context.Context) (err error) {
 	if b.kafka, given = kafkatest.FromEnv(); given {
 		return nil
 	}
-	real, err := kafkatest.StartReal(ctx, kafkatest.RealOptions{MaxHeap: "1g"})
+	if b.authority, err = testcert.New("bench"); err != nil {
+		return err
+	}
+	real, err := kafkatest.StartReal(ctx, kafkatest.RealOptions{MaxHeap: "1g", Guarded: &kafkatest.Guarded{Authority: b.authority, Everybody: true}})
 	if err != nil {
 		return errors.Join(err, b.pg.Close())
 	}

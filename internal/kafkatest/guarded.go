@@ -28,6 +28,8 @@ type Guarded struct {
 	Plain map[string]string
 	// Reauthenticate is after how many milliseconds a connection has to show again who it is; 0: never.
 	Reauthenticate int
+	// Everybody may do anything: no rights are asked for.
+	Everybody bool
 }
 
 // The guarded listeners. Of each: what Kafka calls its protocol.
@@ -91,8 +93,10 @@ func (r *Real) guardedSettings() map[string]string {
 		"listener.name.sasl.scram-sha-256.sasl.jaas.config": module + "scram.ScramLoginModule required;",
 		"listener.name.sasl.scram-sha-512.sasl.jaas.config": module + "scram.ScramLoginModule required;",
 		"listener.name.sasl.oauthbearer.sasl.jaas.config":   module + "oauthbearer.OAuthBearerLoginModule required;",
-		"authorizer.class.name":                             "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-		"super.users":                                       "User:ANONYMOUS",
+	}
+	if !g.Everybody {
+		all["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+		all["super.users"] = "User:ANONYMOUS"
 	}
 	if g.Reauthenticate > 0 {
 		all["connections.max.reauth.ms"] = strconv.Itoa(g.Reauthenticate)
