@@ -26,8 +26,8 @@ const (
 	KindCommit        //
 	KindRelation      // a table's definition, new or sent again
 	KindIgnored       // a row of a table that resolve did not accept
-	KindUpdate        // an update or a delete of a row of an accepted table: the publication sends
-	KindDelete        // more than inserts
+	KindUpdate        // an update of a row of an accepted table: the publication sends more than inserts
+	KindDelete        // a delete of such a row
 	KindTruncate      //
 	KindMessage       // pg_logical_emit_message
 	KindOrigin        //
@@ -52,7 +52,7 @@ func (k Kind) String() string {
 type Message struct {
 	Kind     Kind
 	Begin    *Begin    // of KindBegin
-	Event    *Event    // of KindEvent
+	Event    *Event    // of KindEvent and KindUpdate
 	Commit   *Commit   // of KindCommit
 	Relation *Relation // of KindRelation, KindEvent, KindIgnored, KindUpdate and KindDelete
 }
@@ -68,7 +68,8 @@ type Decoder struct {
 	begin   Begin
 	commit  Commit
 	event   Event
-	ordinal uint64 // of the next event: one bit more than Event.Ordinal has, to see it run over
+	old     []Value // of an update, as far as they were sent
+	ordinal uint64  // of the next event: one bit more than Event.Ordinal has, to see it run over
 
 	err error // the first error; nothing is decoded after it
 }
@@ -113,9 +114,9 @@ func (d *Decoder) decode(b []byte) (Message, error) {
 	case 'I':
 		return d.decodeInsert(r)
 	case 'U':
-		return d.decodeChange(r, "update", KindUpdate)
+		return d.decodeUpdate(r)
 	case 'D':
-		return d.decodeChange(r, "delete", KindDelete)
+		return d.decodeDelete(r)
 	// What follows is recognised by its first byte and not read: nothing depends on what is inside. A Message may also stand
 	// outside a transaction.
 	case 'T':
@@ -211,28 +212,71 @@ func (d *Decoder) decodeInsert(r reader) (Message, error) {
 	if c := r.uint8(); c != 'N' {
 		r.fail(5, fmt.Errorf("tuple marker %q instead of 'N'", c))
 	}
-	if n := int(r.uint16()); r.err == nil && n != len(rel.Columns) {
-		r.fail(6, fmt.Errorf("a row of %d columns, but %s has %d", n, rel, len(rel.Columns)))
+	d.event.Values = r.tuple(d.event.Values, rel.Relation, false)
+	return d.endEvent(&r, rel.Relation, KindEvent)
+}
+
+// decodeUpdate takes what the row has become. What was left as it was may be in the old row, if that was sent whole.
+func (d *Decoder) decodeUpdate(r reader) (Message, error) {
+	r.what = "update"
+	d.needTx(&r)
+	rel := d.relation(&r)
+	if r.err == nil && !rel.use {
+		return Message{Kind: KindIgnored, Relation: rel.Relation}, nil
 	}
-	d.event.Values = d.event.Values[:0]
-	if r.err == nil {
-		for i := range rel.Columns {
-			d.event.Values = append(d.event.Values, r.value(&rel.Columns[i]))
+	d.old = d.old[:0]
+	at := r.off
+	marker := r.uint8()
+	if marker == 'O' || marker == 'K' { // the whole old row, or its key alone and NULL for all else
+		if d.old = r.tuple(d.old, rel.Relation, true); marker == 'K' {
+			d.old = d.old[:0]
+		}
+		at = r.off
+		marker = r.uint8()
+	}
+	if marker != 'N' {
+		r.fail(at, fmt.Errorf("tuple marker %q instead of 'N'", marker))
+	}
+	d.event.Values = r.tuple(d.event.Values, rel.Relation, true)
+	for i := range d.event.Values {
+		if v := &d.event.Values[i]; v.Unchanged && i < len(d.old) && d.old[i].Data != nil {
+			*v = d.old[i]
 		}
 	}
+	return d.endEvent(&r, rel.Relation, KindUpdate)
+}
+
+// endEvent closes a row of an accepted table and numbers it.
+func (d *Decoder) endEvent(r *reader, rel *Relation, kind Kind) (Message, error) {
 	if d.ordinal > math.MaxUint32 {
 		r.fail(0, errors.New("more than 2^32 events in one transaction"))
 	}
 	if err := r.end(); err != nil {
 		return Message{}, err
 	}
-	d.event.Relation, d.event.Begin, d.event.Ordinal = rel.Relation, d.begin, uint32(d.ordinal)
+	d.event.Relation, d.event.Begin, d.event.Ordinal, d.event.Update = rel, d.begin, uint32(d.ordinal), kind == KindUpdate
 	d.ordinal++
-	return Message{Kind: KindEvent, Event: &d.event, Relation: rel.Relation}, nil
+	return Message{Kind: kind, Event: &d.event, Relation: rel}, nil
+}
+
+// tuple takes a row into values, whose memory it uses.
+func (r *reader) tuple(values []Value, rel *Relation, update bool) []Value {
+	values = values[:0]
+	at := r.off
+	if n := int(r.uint16()); r.err == nil && n != len(rel.Columns) {
+		r.fail(at, fmt.Errorf("a row of %d columns, but %s has %d", n, rel, len(rel.Columns)))
+	}
+	if r.err != nil {
+		return values
+	}
+	for i := range rel.Columns {
+		values = append(values, r.value(&rel.Columns[i], update))
+	}
+	return values
 }
 
 // value takes one column of a tuple.
-func (r *reader) value(c *Column) Value {
+func (r *reader) value(c *Column, update bool) Value {
 	at := r.off
 	switch kind := r.uint8(); kind {
 	case 'n':
@@ -244,6 +288,9 @@ func (r *reader) value(c *Column) Value {
 		}
 		return Value{Data: r.next(int(size))}
 	case 'u':
+		if update {
+			return Value{Null: true, Unchanged: true}
+		}
 		// Only an update may leave a TOASTed value out. To take it for NULL would lose the payload.
 		r.fail(at, fmt.Errorf("column %q is an unchanged TOAST value, which an insert cannot have", c.Name))
 	case 'b':
@@ -254,14 +301,15 @@ func (r *reader) value(c *Column) Value {
 	return Value{}
 }
 
-// decodeChange recognises an update or a delete and whose it is; the tuples are not read.
-func (d *Decoder) decodeChange(r reader, what string, kind Kind) (Message, error) {
-	r.what = what
+// decodeDelete recognises a delete and whose it is; the tuple is not read.
+func (d *Decoder) decodeDelete(r reader) (Message, error) {
+	r.what = "delete"
 	d.needTx(&r)
 	rel := d.relation(&r)
 	if r.err != nil {
 		return Message{}, &Error{What: r.what, Offset: r.bad, Err: r.err}
 	}
+	kind := KindDelete
 	if !rel.use {
 		kind = KindIgnored
 	}

@@ -62,11 +62,12 @@ func TestTransaction(t *testing.T) {
 		step([]byte("Y\x00\x00\x40\x00public\x00mood\x00"), Message{Kind: KindType})
 		step([]byte("M\x01"), Message{Kind: KindMessage})
 		step([]byte("T\x00\x00\x00\x01"), Message{Kind: KindTruncate})
-		step([]byte("U\x00\x00\x40\x01N..."), Message{Kind: KindUpdate, Relation: outboxRel})
+		row = []Value{text("1"), {Null: true, Unchanged: true}}
+		step(encUpdate(16385, nil, row...), Message{Kind: KindUpdate, Relation: outboxRel, Event: &Event{Relation: outboxRel, Values: row, Begin: b, Ordinal: 2, Update: true}})
 		step([]byte("D\x00\x00\x40\x01K..."), Message{Kind: KindDelete, Relation: outboxRel})
 		step([]byte("U\x00\x00\x40\x06N..."), Message{Kind: KindIgnored, Relation: otherRel})
 		step([]byte("D\x00\x00\x40\x06K..."), Message{Kind: KindIgnored, Relation: otherRel})
-		step(encInsert(16385, null, null), Message{Kind: KindEvent, Relation: outboxRel, Event: &Event{Relation: outboxRel, Values: []Value{null, null}, Begin: b, Ordinal: 2}})
+		step(encInsert(16385, null, null), Message{Kind: KindEvent, Relation: outboxRel, Event: &Event{Relation: outboxRel, Values: []Value{null, null}, Begin: b, Ordinal: 3}})
 		step(encCommit(c), Message{Kind: KindCommit, Commit: &c})
 		step([]byte("M\x00"), Message{Kind: KindMessage}) // a message that is not transactional
 	}
@@ -121,6 +122,11 @@ func TestErrors(t *testing.T) {
 
 		{"update without begin", [][]byte{rel, []byte("U\x00\x00\x40\x01")}, "decode update at byte 0: no transaction is open"},
 		{"update without relation", [][]byte{b, []byte("U\x00\x00\x40\x01")}, "decode update at byte 1: relation 16385 was never announced"},
+		{"update of too few columns", [][]byte{b, rel, encUpdate(16385, nil, null)}, "decode update at byte 6: a row of 1 columns, but public.outbox has 2"},
+		{"update with too short an old row", [][]byte{b, rel, encUpdate(16385, []Value{null}, null, null)}, "decode update at byte 6: a row of 1 columns, but public.outbox has 2"},
+		{"update without a new row", [][]byte{b, rel, append([]byte("U\x00\x00\x40\x01"), encInsert(16385, null, null)[5:]...)[:8]}, "decode update at byte 8: message ends early"},
+		{"update with another marker", [][]byte{b, rel, edit(encUpdate(16385, nil, null, null), 5, 'X')}, "decode update at byte 5: tuple marker 'X' instead of 'N'"},
+		{"update too long", [][]byte{b, rel, append(encUpdate(16385, nil, null, null), 0)}, "decode update at byte 10: 1 bytes left over"},
 		{"delete without relation", [][]byte{b, []byte("D\x00\x00\x40\x01")}, "decode delete at byte 1: relation 16385 was never announced"},
 		{"delete too short", [][]byte{b, rel, []byte("D\x00\x00\x40")}, "decode delete at byte 1: message ends early"},
 	}
@@ -148,7 +154,8 @@ func TestErrors(t *testing.T) {
 // Every cut of every message is an error that names the message and lies inside it.
 func TestShort(t *testing.T) {
 	b, rel := encBegin(begin(0x1A2B)), encRelation(outboxRel)
-	for _, whole := range [][]byte{b, encCommit(commit(0x1A2B)), rel, encInsert(16385, text("1"), text("two"))} {
+	update := encUpdate(16385, []Value{text("1"), text("two")}, text("1"), Value{Null: true, Unchanged: true})
+	for _, whole := range [][]byte{b, encCommit(commit(0x1A2B)), rel, encInsert(16385, text("1"), text("two")), update} {
 		for n := range whole {
 			d := New(accept)
 			if whole[0] != 'B' {
@@ -162,6 +169,33 @@ func TestShort(t *testing.T) {
 			if typed.Offset > n || n > 0 && typed.What == "message" {
 				t.Errorf("%c cut to %d bytes: %v", whole[0], n, err)
 			}
+		}
+	}
+}
+
+// A large value that an update left as it was is in the old row, if the whole of that was sent.
+func TestUnchangedValues(t *testing.T) {
+	unchanged := Value{Null: true, Unchanged: true}
+	key := encUpdate(16385, []Value{text("1"), null}, text("2"), unchanged)
+	key[5] = 'K'
+	for _, c := range []struct {
+		name string
+		in   []byte
+		want []Value
+	}{
+		{"nothing old", encUpdate(16385, nil, text("2"), unchanged), []Value{text("2"), unchanged}},
+		{"the old key", key, []Value{text("2"), unchanged}},
+		{"the old row", encUpdate(16385, []Value{text("1"), text("large")}, text("2"), unchanged), []Value{text("2"), text("large")}},
+		{"the old row has NULL where the new one has not", encUpdate(16385, []Value{text("1"), null}, null, text("new")), []Value{null, text("new")}},
+		{"the old row has it, and it changed to NULL", encUpdate(16385, []Value{text("1"), text("large")}, text("1"), null), []Value{text("1"), null}},
+	} {
+		d := New(accept)
+		m := decodeAll(t, d, encBegin(begin(1)), encRelation(outboxRel), encUpdate(16385, []Value{text("x"), text("of the update before")}, null, null), c.in)
+		if m.Kind != KindUpdate || !m.Event.Update || m.Event.Ordinal != 1 || !reflect.DeepEqual(m.Event.Values, c.want) {
+			t.Errorf("%s: %+v", c.name, m.Event)
+		}
+		if m := decodeAll(t, d, encInsert(16385, null, null)); m.Event.Update || m.Event.Ordinal != 2 {
+			t.Errorf("%s: the insert behind it is %+v", c.name, m.Event)
 		}
 	}
 }

@@ -38,10 +38,26 @@ func encRelation(r *Relation) []byte {
 }
 
 func encInsert(oid uint32, values ...Value) []byte {
-	p := append(be.AppendUint32([]byte{'I'}, oid), 'N')
+	return encTuple(append(be.AppendUint32([]byte{'I'}, oid), 'N'), values)
+}
+
+// encUpdate has the whole old row unless that is nil.
+func encUpdate(oid uint32, old []Value, values ...Value) []byte {
+	p := be.AppendUint32([]byte{'U'}, oid)
+	if old != nil {
+		p = encTuple(append(p, 'O'), old)
+	}
+	return encTuple(append(p, 'N'), values)
+}
+
+func encTuple(p []byte, values []Value) []byte {
 	p = be.AppendUint16(p, uint16(len(values)))
 	for _, v := range values {
-		if v.Null {
+		switch {
+		case v.Unchanged:
+			p = append(p, 'u')
+			continue
+		case v.Null:
 			p = append(p, 'n')
 			continue
 		}

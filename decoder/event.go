@@ -53,13 +53,17 @@ type Value struct {
 	// Data is nil if and only if Null. It points into the message and is valid until the next call of Decode.
 	Data []byte
 	Null bool
+	// Unchanged is a large value that an update has left as it was: the server does not send it, and Null is true.
+	Unchanged bool
 }
 
-// Event is one inserted row. Everything in it is valid until the next call of Decode.
+// Event is one inserted row, or what a row was updated to. Everything in it is valid until the next call of Decode.
 type Event struct {
 	Relation *Relation
 	Values   []Value // as long as Relation.Columns
-	// Ordinal numbers the inserts of this transaction that the decoder returned as events, from 0.
+	Update   bool    // an update, not an insert
+	// Ordinal numbers the inserts into, and the updates of, accepted tables in this transaction, from 0. What becomes of an
+	// update does not change it: positions are the same under every policy.
 	Ordinal uint32
 	Begin   Begin // the transaction it belongs to
 }

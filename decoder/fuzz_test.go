@@ -16,8 +16,8 @@ func FuzzDecode(f *testing.F) {
 	}
 	// Small ones, in which the fuzzer more often hits what counts.
 	for _, stream := range [][][]byte{
-		{encBegin(begin(9)), encRelation(outboxRel), encInsert(16385, text("1"), null), encInsert(16385, text(""), text("é")), encCommit(commit(9))},
-		{encBegin(begin(9)), encRelation(otherRel), encInsert(16390, null), []byte("U\x00\x00\x40\x06N"), []byte("T"), []byte("Y"), []byte("O"), []byte("M"), encCommit(commit(9))},
+		{encBegin(begin(9)), encRelation(outboxRel), encInsert(16385, text("1"), null), encUpdate(16385, nil, text("2"), Value{Null: true, Unchanged: true}), encInsert(16385, text(""), text("é")), encCommit(commit(9))},
+		{encBegin(begin(9)), encRelation(otherRel), encInsert(16390, null), []byte("U\x00\x00\x40\x06N"), encUpdate(16385, []Value{text("1"), text("l")}, text("2"), Value{Null: true, Unchanged: true}), []byte("T"), []byte("Y"), []byte("O"), []byte("M"), encCommit(commit(9))},
 		{encRelation(table(1, "outbox")), encBegin(begin(9)), encInsert(1)},
 	} {
 		var b []byte
@@ -77,6 +77,21 @@ func FuzzDecode(f *testing.F) {
 				}
 				for _, v := range ev.Values {
 					if v.Null != (v.Data == nil) || !inside(v.Data, buf) {
+						t.Fatalf("%q: a value does not lie in the message", msg)
+					}
+				}
+				ordinal++
+			case KindUpdate:
+				ev := m.Event
+				if !open || !ev.Update || ev.Ordinal != ordinal || len(ev.Values) != len(ev.Relation.Columns) {
+					t.Fatalf("%q is %+v", msg, ev)
+				}
+				// What was left as it was may have come from the old row.
+				if alone := encUpdate(ev.Relation.OID, nil, ev.Values...); msg[5] == 'N' && !bytes.Equal(alone, msg) {
+					t.Fatalf("%q is %+v", msg, ev)
+				}
+				for _, v := range ev.Values {
+					if v.Null != (v.Data == nil) || v.Unchanged && !v.Null || !inside(v.Data, buf) {
 						t.Fatalf("%q: a value does not lie in the message", msg)
 					}
 				}

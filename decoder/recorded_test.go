@@ -79,12 +79,14 @@ func printMessage(m Message) string {
 			cols = append(cols, fmt.Sprintf("%s:%d", c.Name, c.TypeOID))
 		}
 		return fmt.Sprintf("relation oid=%d %s(%s)", m.Relation.OID, m.Relation, strings.Join(cols, " "))
-	case KindEvent:
+	case KindEvent, KindUpdate:
 		var b strings.Builder
-		fmt.Fprintf(&b, "event %d %s", m.Event.Ordinal, m.Event.Relation)
+		fmt.Fprintf(&b, "%s %d %s", m.Kind, m.Event.Ordinal, m.Event.Relation)
 		for i, v := range m.Event.Values {
 			b.WriteString(" " + m.Event.Relation.Columns[i].Name + "=")
 			switch {
+			case v.Unchanged:
+				b.WriteString("unchanged")
 			case v.Null:
 				b.WriteString("NULL")
 			case len(v.Data) > 200:
@@ -171,6 +173,17 @@ func againstPglogrepl(t *testing.T, in []byte, m Message) {
 			}
 		}
 		got, want = len(m.Event.Values), len(vs)
+	case *pglogrepl.UpdateMessage:
+		if m.Kind == KindIgnored {
+			return
+		}
+		for i, c := range p.NewTuple.Columns {
+			v := m.Event.Values[i]
+			if v.Unchanged != (c.DataType == 'u') || v.Null != (c.DataType != 't') || !bytes.Equal(v.Data, c.Data) {
+				t.Errorf("value %d: %+v, pglogrepl has %c %q", i, v, c.DataType, c.Data)
+			}
+		}
+		got, want = len(m.Event.Values), int(p.NewTuple.ColumnNum)
 	default:
 		return
 	}

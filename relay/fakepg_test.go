@@ -71,8 +71,9 @@ func newPostgres(b *bench) *postgres {
 }
 
 // row is the pgoutput message of an event: "id", or "id@topic", and with a ! before it one without a key, which is
-// poison.
+// poison. A ^ before all makes it an update.
 func (pg *postgres) row(spec string) []byte {
+	spec, update := strings.CutPrefix(spec, "^")
 	spec, bad := strings.CutPrefix(spec, "!")
 	id, topic, ok := strings.Cut(spec, "@")
 	if !ok {
@@ -88,11 +89,14 @@ func (pg *postgres) row(spec string) []byte {
 	for i, c := range pg.table.Columns {
 		row[i] = values[c]
 	}
+	if update {
+		return walsendertest.Update(&pg.table, row...)
+	}
 	return walsendertest.Insert(&pg.table, row...)
 }
 
 func bare(spec string) string {
-	id, _, _ := strings.Cut(strings.TrimPrefix(spec, "!"), "@")
+	id, _, _ := strings.Cut(strings.TrimLeft(spec, "^!"), "@")
 	return id
 }
 

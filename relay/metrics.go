@@ -16,6 +16,7 @@ type Metrics struct {
 	received      prometheus.Counter
 	skipped       prometheus.Counter
 	poisonSkipped prometheus.Counter
+	updateSkipped prometheus.Counter
 	transactions  prometheus.Counter
 	receivedBytes prometheus.Counter
 	statusUpdates prometheus.Counter
@@ -67,6 +68,7 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 	skipped := counters("events_skipped_total", "Outbox rows decoded that were not sent.", "reason")
 	m.skipped = skipped.WithLabelValues("already_delivered")
 	m.poisonSkipped = skipped.WithLabelValues("poison")
+	m.updateSkipped = skipped.WithLabelValues("update")
 	m.transactions = counter("transactions_total", "Transactions read from the stream.")
 	m.receivedBytes = counter("replication_received_bytes_total", "Bytes of pgoutput read from the stream.")
 	m.statusUpdates = counter("status_updates_total", "Standby status updates sent.")

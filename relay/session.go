@@ -48,6 +48,7 @@ type session struct {
 	replyDue   bool          // the server asked
 	finishBy   time.Time     // told to stop inside a transaction: until when its end is waited for
 	wake       chan struct{}
+	updated    map[uint32]bool // tables, by OID, of whose updates the log knows
 
 	heard bool // a message came since the last turn
 
@@ -255,7 +256,7 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 			return err
 		}
 		s.tracker.Begin(checkpoint.TxID{CommitLSN: m.Begin.CommitLSN, XID: m.Begin.XID, CommitTime: m.Begin.CommitTime}, s.skipUntil == allEvents)
-	case decoder.KindEvent:
+	case decoder.KindEvent, decoder.KindUpdate:
 		return s.event(ctx, m.Event)
 	case decoder.KindCommit:
 		s.inTx = false
@@ -303,12 +304,18 @@ func (s *session) keepalive(msg replication.Message) error {
 	return nil
 }
 
-// event routes and sends one row. If the process dies anywhere in here, the transaction is not confirmed and comes again.
+// event routes and sends one row, or what a row was updated to, if that is not to be left out. If the process dies anywhere in here, the transaction is not confirmed and comes again.
 func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	r := s.r
 	if uint64(ev.Ordinal) < s.skipUntil {
 		s.tracker.Skip()
 		r.met.skipped.Inc()
+		return nil
+	}
+	if r.router.Skips(ev) {
+		s.tracker.Skip() // whatever the policy: it has an ordinal
+		r.met.updateSkipped.Inc()
+		s.warnOfUpdates(ev.Relation)
 		return nil
 	}
 	r.met.received.Inc()
@@ -337,6 +344,19 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 		return s.poisoned(ctx, poison, pos)
 	}
 	return s.send(ctx, alone, false, pos)
+}
+
+// warnOfUpdates says once in a session that a table is updated.
+func (s *session) warnOfUpdates(rel *decoder.Relation) {
+	if s.updated[rel.OID] {
+		return
+	}
+	if s.updated == nil {
+		s.updated = map[uint32]bool{}
+	}
+	s.updated[rel.OID] = true
+	s.r.log.Warn("updates are left out", "table", rel.String(), "because", "route.on_update is skip; said once a session, counted in the metrics",
+		"remedy", "ALTER PUBLICATION … SET (publish = 'insert'), or route.on_update: poison")
 }
 
 // send hands the record over, alone if that is asked for or if a record of its transaction was refused before.

@@ -73,7 +73,8 @@ type row struct {
 	lsn   pglogrepl.LSN
 	table *walsendertest.Table
 	msg   []byte
-	ev    *event // nil: a row of another table
+	ev    *event // nil: a row of another table, or an update
+	takes bool   // an update: it takes an ordinal and is not delivered
 }
 
 // event is an outbox row and what became of it.
@@ -160,6 +161,12 @@ func (pg *simPG) write(wr *writer, copied bool, poison poisonKind) *event {
 	return e
 }
 
+// update is one of a row of the outbox: poison in everything, were it delivered.
+func (pg *simPG) update() row {
+	t := pg.tables[pg.table]
+	return row{lsn: pg.advance(false, 1), table: t, msg: walsendertest.Update(t, make([]any, len(t.Columns))...), takes: true}
+}
+
 // advance returns the LSN of the next WAL record, of n units.
 func (pg *simPG) advance(none bool, n int) pglogrepl.LSN {
 	at := pg.end
@@ -214,6 +221,10 @@ func (pg *simPG) commit(wr *writer) *simTx {
 	w.reached[hiddenRows] = w.reached[hiddenRows] || tx.hidden && len(tx.rows) > 0
 	ordinal := 0
 	for _, r := range tx.rows {
+		if r.takes {
+			ordinal++
+			w.reached[updated] = true
+		}
 		if r.ev == nil {
 			continue
 		}

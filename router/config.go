@@ -47,6 +47,9 @@ type Config struct {
 	// CloudEvents is for CloudEvents what Envelope is for the envelope: attribute → source. The attribute source is required.
 	CloudEvents map[string]string
 
+	// UpdateIsPoison makes an update poison; without it an update is none of the router's business (see Skips).
+	UpdateIsPoison bool
+
 	NullKey     NullKeyPolicy
 	NullPayload NullPayloadPolicy
 	// BlankIsNull makes NullPayload meet text payloads of nothing but white space, too.

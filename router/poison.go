@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
 // Cause says why an event is poison. The set is closed; it is also the label of metrics and the value of the header
@@ -26,6 +27,17 @@ const (
 	BadPayload   Cause = "bad_payload" // not Rejected, which the relay takes to be Kafka's own verdict
 	Update       Cause = "update"
 )
+
+// updated says what is wrong with an update, and which values a dead letter of it does not have.
+func updated(ev *decoder.Event) string {
+	why := "the row was updated, and an event is only what is inserted"
+	for i := range ev.Values {
+		if ev.Values[i].Unchanged {
+			why += ", column " + quoted(ev.Relation, i) + " is large, unchanged and not in the stream"
+		}
+	}
+	return why
+}
 
 // Poison is an event that no retry can deliver. As an error it names the event, the cause and the position, which is
 // what an operator needs to decide.

@@ -88,6 +88,9 @@ func (r *Router) Bind(rel *decoder.Relation) error {
 	return err
 }
 
+// Skips reports whether ev is an update that is to be left out.
+func (r *Router) Skips(ev *decoder.Event) bool { return ev.Update && !r.config.UpdateIsPoison }
+
 // Route fills rec with the record for ev; pos becomes its header outboxcdc-position. An error that is a *Poison is a
 // verdict on this event alone, and rec holds what could be made of it: key, value, headers, and the topic if that was
 // found. Any other error ends the session.
@@ -113,6 +116,9 @@ func (r *Router) Route(ev *decoder.Event, pos checkpoint.Position, rec *Record) 
 		if q != nil && first == nil {
 			first = q
 		}
+	}
+	if ev.Update {
+		poison(&Poison{Cause: Update, Message: updated(ev)})
 	}
 	if null := r.routeID(p, ev, rec); null >= 0 {
 		poison(&Poison{Cause: NullID, Message: "the column " + quoted(p.relation, null) + " is NULL"})

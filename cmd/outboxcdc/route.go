@@ -20,6 +20,7 @@ func routerConfig(cfg *config.Config) router.Config {
 		},
 		Key: r.Key, ID: r.ID, Headers: r.Headers, TraceContext: r.TraceContext, Partition: r.Partition, Timestamp: r.Timestamp,
 		Format: router.Format(r.Format), Envelope: r.Envelope, CloudEvents: r.CloudEvents,
+		UpdateIsPoison: r.OnUpdate == "poison",
 		NullKey:        router.NullKeyPolicy(r.NullKey),
 		NullPayload:    router.NullPayloadPolicy(r.NullPayload),
 		BlankIsNull:    r.BlankPayload == "null",

@@ -27,7 +27,7 @@ func (c *catalog) lookAtPublication(ctx context.Context, p sql.Params) error {
 	if !inserts {
 		c.problem("publication %s does not publish inserts: ALTER PUBLICATION %s SET (publish = 'insert')", name, name)
 	} else if updates || deletes || truncates {
-		c.notes = append(c.notes, fmt.Sprintf("publication %s publishes more than inserts, which the daemon skips and which makes DELETE fail "+
+		c.notes = append(c.notes, fmt.Sprintf("publication %s publishes more than inserts, which are no events (route.on_update), and which makes DELETE fail "+
 			"on a table without a replica identity: ALTER PUBLICATION %s SET (publish = 'insert')", name, name))
 	}
 	if c.partitioned && !viaRoot {

@@ -140,6 +140,9 @@ type Route struct {
 	// BlankPayload says what a payload of no text, or of nothing but white space, is: a value like any other (keep), or what
 	// SQL NULL is (null). Of bytea it is always a value.
 	BlankPayload string `yaml:"blank_payload" default:"keep" oneof:"keep null"`
+	// OnUpdate says what an update of an outbox row is, should the publication send more than inserts: left out, with a
+	// count and a warning (skip), or poison, cause update. Deletes and TRUNCATE are always left out: rows may be removed.
+	OnUpdate string `yaml:"on_update" default:"skip" oneof:"skip poison"`
 	// PositionHeader adds the header outboxcdc-position, by which a repeated record can be told from a new one.
 	PositionHeader bool `yaml:"position_header" default:"true"`
 }

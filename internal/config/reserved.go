@@ -16,7 +16,6 @@ type reservedSetting struct {
 var reserved = []reservedSetting{
 	{"outboxes", empty{}},
 	{"messages.prefix", ""},
-	{"route.on_update", "skip"},
 	{"delivery.mode", "at_least_once"},
 	{"delivery.position_topic", "outboxcdc.positions"},
 	{"delivery.look_back", 10000},

@@ -162,18 +162,14 @@ func (v *validation) route(r *Route) {
 var (
 	poisonCauses = []string{
 		"too_large", "rejected", "no_route", "illegal_topic", "null_id", "null_key", "null_payload", "bad_headers", "bad_partition", "bad_timestamp", "bad_payload",
-		"missing_topic",
+		"missing_topic", "update",
 	}
-	laterCauses    = []string{"update"} // of the contract, and nothing has them yet
 	poisonPolicies = []string{"stop", "dead_letter", "skip"}
 )
 
 func (v *validation) poison(p *Poison) {
 	for _, cause := range slices.Sorted(maps.Keys(p.Causes)) {
-		switch {
-		case slices.Contains(laterCauses, cause):
-			v.report("poison.causes", fmt.Sprintf("the cause %s is part of the contract but not built in this version yet; leave it out", quote(cause)))
-		case !slices.Contains(poisonCauses, cause):
+		if !slices.Contains(poisonCauses, cause) {
 			v.report("poison.causes", fmt.Sprintf("the cause %s is unknown; write %s", quote(cause), strings.Join(poisonCauses, " | ")))
 		}
 	}

@@ -50,7 +50,7 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Route.NullKey = "maybe" }, `route.null_key: "maybe" is unknown; write poison | allow`},
 		{func(c *Config) { c.Poison.OnStop = "stay" }, `poison.on_stop: "stay" is unknown; write exit | hold`},
 		{func(c *Config) { c.Poison.Causes = map[string]string{"to_large": "skip"} }, `poison.causes: the cause "to_large" is unknown; write too_large`},
-		{func(c *Config) { c.Poison.Causes = map[string]string{"update": "skip"} }, `poison.causes: the cause "update" is part of the contract but not built`},
+		{func(c *Config) { c.Poison.Causes = map[string]string{"update": "skip"} }, ""},
 		{func(c *Config) { c.Poison.Causes = map[string]string{"too_large": "drop"} }, `poison.causes: "drop" of "too_large" is unknown; write stop`},
 		{func(c *Config) { c.Poison.Decisions = map[string]string{"17": "no"} }, `poison.decisions: "no" of "17"`},
 		{func(c *Config) { c.Poison.Topic = "a b" }, `poison.topic: "a b" has ' '`},

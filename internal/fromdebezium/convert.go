@@ -209,7 +209,7 @@ func (c *conversion) route() {
 		c.line(1, "blank_payload", "null")
 	}
 	if behaviour := c.router("table.op.invalid.behavior"); behaviour == "fatal" {
-		c.note(c.smt+"table.op.invalid.behavior", "updates are skipped and counted here, they do not stop the daemon; a publication with publish = 'insert' has none")
+		c.line(1, "on_update", "poison")
 	}
 	if c.router("table.expand.json.payload") == "true" {
 		c.note(c.smt+"table.expand.json.payload", "the payload is sent as Postgres prints it: the same JSON with every digit, in its own order, with its null members and white space")

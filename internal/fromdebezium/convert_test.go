@@ -90,7 +90,7 @@ func TestConvert(t *testing.T) {
 		Topic: "{aggregate_type}", Topics: map[string]string{}, Replace: config.Replace{Regex: `(.*)_v(?<n>\d)`, With: "${1}s.v${n}$$"}, Unmatched: "keep",
 		MissingTopic: "wait", MissingTopicAfter: 5 * time.Minute,
 		Key: "{aggregate_id}", ID: "{id}", Headers: []string{"type:eventType", "tenant"}, Partition: "shard", Partitions: map[string]int{}, Timestamp: "created",
-		NullKey: "allow", NullPayload: "tombstone", BlankPayload: "null", Format: "raw", Envelope: map[string]string{}, CloudEvents: map[string]string{},
+		NullKey: "allow", NullPayload: "tombstone", BlankPayload: "null", OnUpdate: "skip", Format: "raw", Envelope: map[string]string{}, CloudEvents: map[string]string{},
 	}
 	if !reflect.DeepEqual(c.Route, want) {
 		t.Errorf("route %+v\nwant  %+v", c.Route, want)
@@ -129,6 +129,17 @@ func TestConvertDefaults(t *testing.T) {
 	}
 	if want := []string{"bootstrap.servers", "plugin.name", "publication.autocreate.mode", "transforms.other.type", "value.converter"}; !slices.Equal(noted, want) {
 		t.Errorf("notes about %q\nwant %q", noted, want)
+	}
+}
+
+// table.op.invalid.behavior: warn and error leave an update out with a line in the log, fatal stops the connector.
+func TestConvertUpdates(t *testing.T) {
+	for behaviour, want := range map[string]string{"": "skip", "warn": "skip", "error": "skip", "fatal": "poison"} {
+		_, c := convert(t, "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n"+
+			"transforms.outbox.type=io.debezium.transforms.outbox.EventRouter\ntransforms.outbox.table.op.invalid.behavior="+behaviour)
+		if c.Route.OnUpdate != want {
+			t.Errorf("%q: on_update is %s, want %s", behaviour, c.Route.OnUpdate, want)
+		}
 	}
 }
 

@@ -59,7 +59,19 @@ func Insert(t *Table, values ...any) []byte {
 	if len(values) != len(t.Columns) {
 		panic(fmt.Sprintf("walsendertest: %d values for %d columns", len(values), len(t.Columns)))
 	}
-	b := append(be.AppendUint32([]byte{'I'}, t.OID), 'N')
+	return tuple(be.AppendUint32([]byte{'I'}, t.OID), values)
+}
+
+// Update is what a row has become; nil is NULL.
+func Update(t *Table, values ...any) []byte {
+	if len(values) != len(t.Columns) {
+		panic(fmt.Sprintf("walsendertest: %d values for %d columns", len(values), len(t.Columns)))
+	}
+	return tuple(be.AppendUint32([]byte{'U'}, t.OID), values)
+}
+
+func tuple(b []byte, values []any) []byte {
+	b = append(b, 'N')
 	b = be.AppendUint16(b, uint16(len(values)))
 	for _, v := range values {
 		if v == nil {

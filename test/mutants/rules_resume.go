@@ -143,6 +143,18 @@ var reading = []mutant{
 		tests: []suite{{"./decoder", "^(TestTransaction|TestRecorded|TestResolve)$"}},
 	},
 	{
+		name:  "update-has-no-ordinal",
+		rule:  "Updates are no events, so they are not counted among them.",
+		edits: []edit{{"decoder/decoder.go", "uint32(d.ordinal), kind == KindUpdate\n	d.ordinal++\n", "uint32(d.ordinal), kind == KindUpdate\n	if kind != KindUpdate {\n		d.ordinal++\n	}\n"}},
+		tests: []suite{{"./decoder", "^(TestTransaction|TestUnchangedValues|TestRecorded)$"}},
+	},
+	{
+		name:  "skipped-update-is-not-entered",
+		rule:  "What is left out need not be entered into the tracker.",
+		edits: []edit{{"relay/session.go", "		s.tracker.Skip() // whatever the policy: it has an ordinal\n", ""}},
+		tests: []suite{{"./relay", "^TestUpdatesHaveOrdinals$"}},
+	},
+	{
 		name: "end-lsn-unchecked",
 		rule: "The end LSN of a commit is what the server says, whatever it says.",
 		edits: []edit{{

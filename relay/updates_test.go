@@ -1,0 +1,105 @@
+package relay
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// poisonUpdates makes updates poison in the processes that follow.
+func (b *bench) poisonUpdates() {
+	b.Helper()
+	cfg := router.DefaultConfig()
+	cfg.Topic, cfg.UpdateIsPoison = "{aggregate_type}", true
+	r, err := router.New(cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.relay.router = r
+}
+
+// TestUpdatesSkipped: an update is no event, is counted, said once a session, and does not hold up the slot.
+func TestUpdatesSkipped(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.acked["b"], b.kafka.acked["c"], b.kafka.acked["d"] = true, true, true // as far as the confirm rule is concerned
+		b.start()
+		b.pg.commit("a", "^b", "^!c", "e")
+		x := b.pg.commit("^d")
+		b.sleep(5 * time.Second)
+		b.wantStored("a@t", "e@t")
+		if got := b.pg.slotAt(); got < x.End {
+			b.Errorf("the slot is at %s, in front of %s", got, x.End)
+		}
+		if n := b.metric("events_skipped_total", "reason=update"); n != 3 {
+			b.Errorf("%v are counted", n)
+		}
+		if text := b.log.String(); strings.Count(text, "updates are left out") != 1 || !strings.Contains(text, "table=public.outbox") || strings.Contains(text, "payload of") {
+			b.Errorf("the log says\n%s", text)
+		}
+	})
+}
+
+// TestUpdatesPoison: an update that is poison stops the relay, or goes to the dead letters with what it has.
+func TestUpdatesPoison(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.poisonUpdates()
+		b.start()
+		b.pg.commit("a")
+		x := b.pg.commit("b", "^c")
+		b.ends(Poison, time.Minute)
+		b.wantStored("a@t", "b@t")
+		if got := b.pg.slotAt(); got > x.Commit {
+			b.Errorf("the slot is at %s, behind the update at %s", got, x.Commit)
+		}
+	})
+	bubble(t, dead(nil), func(b *bench) {
+		b.poisonUpdates()
+		b.start()
+		b.pg.commit("a", "^b", "^!c", "d")
+		b.sleep(5 * time.Second)
+		b.wantStored("a@t", "b@u", "c@u", "d@t")
+		if n := b.metric("events_dead_lettered_total", "topic=u", "reason=update"); n != 2 {
+			b.Errorf("%v dead letters are counted", n)
+		}
+	})
+}
+
+// TestUpdatesHaveOrdinals: positions are the same whatever becomes of updates, and a transaction that is resumed is resumed
+// at the right event.
+func TestUpdatesHaveOrdinals(t *testing.T) {
+	for _, poison := range []bool{false, true} {
+		bubble(t, dead(nil), func(b *bench) {
+			if poison {
+				b.poisonUpdates()
+			}
+			b.kafka.hold()
+			b.start()
+			b.pg.commit("a", "^b", "c", "d")
+			synctest.Wait()
+			ack, want := []string{"a", "c"}, []string{"d"}
+			if poison {
+				ack = []string{"a", "b", "c"}
+			} else {
+				b.kafka.acked["b"] = true
+			}
+			b.kafka.ack(ack...)
+			b.kafka.fail(errKafka, lost)
+			b.sleep(3 * time.Second)
+			if got := b.kafka.flying(); !slices.Equal(got, want) {
+				b.Fatalf("poison %v: in flight %v, want %v", poison, got, want)
+			}
+			if got := b.kafka.sink().flying[0].rec.position; got != "1:7:1:0000000000001000:3" {
+				b.Errorf("poison %v: position of d: %s", poison, got)
+			}
+			b.kafka.ack()
+			b.sleep(3 * time.Second)
+			if b.pg.slotAt() != b.pg.end {
+				b.Errorf("poison %v: the slot is at %s, want %s", poison, b.pg.slotAt(), b.pg.end)
+			}
+		})
+	}
+}
