@@ -27,8 +27,8 @@ var resuming = []mutant{
 		name: "skip-by-row-lsn",
 		rule: "A row whose LSN is below the last commit delivered is known.",
 		edits: []edit{{
-			"relay/session.go", "	case decoder.KindEvent:\n",
-			`	case decoder.KindEvent:
+			"relay/session.go", "	case decoder.KindEvent, decoder.KindUpdate:\n",
+			`	case decoder.KindEvent, decoder.KindUpdate:
 		if msg.WALStart < s.skip.Done.CommitLSN {
 			s.tracker.Skip()
 			s.r.met.skipped.Inc()
