@@ -57,8 +57,10 @@ func doJob(text string) error {
 // noSink reads, decodes and routes as the daemon does, and throws the records away.
 func noSink(ctx context.Context, j *job) error {
 	source, err := replication.NewSource(replication.Config{
-		URL: func() (string, error) { return j.URL, nil }, Slot: j.Slot, Publication: "outboxcdc", Schema: "public", Table: "outbox",
-		Columns: []string{"id", "aggregate_type", "aggregate_id", "event_type", "payload", "headers"}, WalSenderTimeout: time.Minute,
+		URL: func() (string, error) { return j.URL, nil }, Slot: j.Slot, Publication: "outboxcdc", WalSenderTimeout: time.Minute,
+		Tables: []replication.Table{{
+			Schema: "public", Name: "outbox", Columns: []string{"id", "aggregate_type", "aggregate_id", "event_type", "payload", "headers"},
+		}},
 		ReadInterval: 5 * time.Millisecond, ReceiveBuffer: replication.AutoReceiveBuffer,
 	})
 	if err != nil {
@@ -74,11 +76,11 @@ func noSink(ctx context.Context, j *job) error {
 		return err
 	}
 	dec := decoder.New(func(rel *decoder.Relation) (bool, error) {
-		use, err := st.Resolve(ctx, rel.OID, rel.Namespace, rel.Name)
-		if err == nil && use {
+		table, err := st.Resolve(ctx, rel.OID, rel.Namespace, rel.Name)
+		if err == nil && table == 0 {
 			err = rt.Bind(rel)
 		}
-		return use, err
+		return table == 0, err
 	})
 	var rec router.Record
 	for n := 0; n < j.Rows; {

@@ -79,8 +79,8 @@ type known struct {
 	use bool
 }
 
-// New returns a decoder. It calls resolve once for each version of a relation: false makes its rows KindIgnored, without
-// an ordinal; an error ends the stream.
+// New returns a decoder. It calls resolve once for each version of a relation, whose Source it may set: false makes its
+// rows KindIgnored, without an ordinal; an error ends the stream.
 func New(resolve func(*Relation) (use bool, err error)) *Decoder {
 	return &Decoder{resolve: resolve, relations: map[uint32]known{}}
 }

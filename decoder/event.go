@@ -20,13 +20,15 @@ type Commit struct {
 	CommitTime time.Time
 }
 
-// Relation is one version of a table's definition as the server announced it before the rows that use it. It is
-// immutable: ALTER TABLE yields a new *Relation, so the pointer is the version.
+// Relation is one version of a table's definition as the server announced it before the rows that use it. From resolve on
+// it is immutable: ALTER TABLE yields a new *Relation, so the pointer is the version.
 type Relation struct {
 	OID       uint32
 	Namespace string
 	Name      string
 	Columns   []Column
+	// Source says which of the caller's tables it is. New's resolve sets it, nobody else.
+	Source int
 }
 
 // Column is a column of a Relation, in the order of the values in its rows.

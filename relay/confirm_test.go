@@ -428,8 +428,8 @@ func TestFreeze(t *testing.T) {
 		{"row outside a transaction", Retry, func(b *bench) { b.pg.glitch(b.pg.row("x")) }},
 		{"relation mismatch", Lost, func(b *bench) {
 			b.pg.edit(func() {
-				b.pg.resolve = func(uint32) (bool, error) {
-					return false, &replication.Error{Kind: replication.RelationMismatch, Op: "resolve", Err: errors.New("OID and name differ")}
+				b.pg.resolve = func(uint32) (int, error) {
+					return replication.NotOurs, &replication.Error{Kind: replication.RelationMismatch, Op: "resolve", Err: errors.New("OID and name differ")}
 				}
 			})
 			b.pg.begin()

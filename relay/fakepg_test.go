@@ -35,7 +35,7 @@ type postgres struct {
 	// scripts
 	openErr   func(n int) error // of the n-th Open, from 1; it may wait
 	checkErr  func(n int) error // of the n-th Check, from 1; it may wait
-	resolve   func(oid uint32) (bool, error)
+	resolve   func(oid uint32) (int, error)
 	stillborn int  // so many streams are lost before the first word
 	breaks    int  // the next stream is lost after so many messages; 0: it is not
 	slams     bool // the next status update that moves is taken, and its sender told that the connection is lost
@@ -619,11 +619,16 @@ func (st *stream) Check(ctx context.Context) (*replication.Slot, error) {
 	return pg.slot(), nil
 }
 
-func (st *stream) Resolve(_ context.Context, oid uint32, _, _ string) (bool, error) {
+func (st *stream) Tables() []replication.TableNow { return nil }
+
+func (st *stream) Resolve(_ context.Context, oid uint32, _, _ string) (int, error) {
 	if st.pg.resolve != nil {
 		return st.pg.resolve(oid)
 	}
-	return oid == st.pg.table.OID, nil
+	if oid != st.pg.table.OID {
+		return replication.NotOurs, nil
+	}
+	return 0, nil
 }
 
 // Close is true to the real one: when the connection is known to be lost nothing can be said, and that is an error.

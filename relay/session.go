@@ -163,6 +163,10 @@ func (s *session) open(ctx context.Context) error {
 		_ = s.stream.Close(0, r.clock()) // the history is not ours: say nothing
 		return err
 	}
+	if err := r.fit(s.stream.Tables()); err != nil {
+		_ = s.stream.Close(0, r.clock())
+		return err
+	}
 	if r.mem.said != 0 && start > r.mem.said {
 		r.met.slotAhead.Inc()
 		r.log.Warn("the slot is further ahead than we last confirmed: another instance was active, or somebody advanced it",
@@ -183,15 +187,34 @@ func (s *session) open(ctx context.Context) error {
 	return nil
 }
 
-// resolve is the decoder's question whether a relation is the outbox; the router answers whether it has our columns.
+// fit asks the router about the tables as they are now, before anything was delivered: a configuration that can never work
+// is told at the start and not at the first row. Later the rows may be older than what the catalogs say.
+func (r *Relay) fit(tables []replication.TableNow) error {
+	if r.delivered() {
+		return nil
+	}
+	for i, t := range tables {
+		rel := &decoder.Relation{OID: t.OID, Namespace: t.Schema, Name: t.Name, Source: i}
+		for _, c := range t.Columns {
+			rel.Columns = append(rel.Columns, decoder.Column(c))
+		}
+		if err := r.router.Fits(rel); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resolve is the decoder's question whether a relation is an outbox; the router answers whether it has our columns.
 func (s *session) resolve(ctx context.Context, rel *decoder.Relation) (bool, error) {
 	// Not cancelled when told to stop: the drain needs the connection.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookUpTimeout)
 	defer cancel()
-	use, err := s.stream.Resolve(ctx, rel.OID, rel.Namespace, rel.Name)
-	if err != nil || !use {
-		return use, err
+	table, err := s.stream.Resolve(ctx, rel.OID, rel.Namespace, rel.Name)
+	if err != nil || table == replication.NotOurs {
+		return false, err
 	}
+	rel.Source = table
 	return true, s.r.router.Bind(rel)
 }
 

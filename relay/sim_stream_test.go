@@ -381,16 +381,21 @@ func (pg *simPG) slowness() time.Duration {
 	return max(pg.slow, 2*time.Millisecond)
 }
 
-func (st *simStream) Resolve(ctx context.Context, oid uint32, _, name string) (bool, error) {
+func (st *simStream) Tables() []replication.TableNow { return nil }
+
+func (st *simStream) Resolve(ctx context.Context, oid uint32, _, name string) (int, error) {
 	st.p.spend(ctx, resolveRelation, 2*time.Millisecond)
 	if err := st.p.call("resolve"); err != nil {
-		return false, err
+		return replication.NotOurs, err
 	}
 	defer st.pg.w.mu.Unlock()
 	if st.pg.down {
-		return false, unavailable("look up a relation", errors.New("unexpected EOF"))
+		return replication.NotOurs, unavailable("look up a relation", errors.New("unexpected EOF"))
 	}
-	return oid != st.pg.other.OID, nil
+	if oid == st.pg.other.OID {
+		return replication.NotOurs, nil
+	}
+	return 0, nil
 }
 
 func (st *simStream) Close(last pglogrepl.LSN, now time.Time) error {

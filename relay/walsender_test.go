@@ -43,7 +43,7 @@ func newWired(t *testing.T, cfg Config, srv *walsendertest.Server, inMemory bool
 	cat := srv.Catalog()
 	rc := replication.Config{
 		URL: func() (string, error) { return srv.URL(), nil }, Slot: "outboxcdc", Publication: "outboxcdc",
-		Schema: "public", Table: "outbox", Columns: cat.Outbox().Columns[:6], WalSenderTimeout: cfg.WalSenderTimeout,
+		Tables: []replication.Table{{Schema: "public", Name: "outbox", Columns: cat.Outbox().Columns[:6]}}, WalSenderTimeout: cfg.WalSenderTimeout,
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	if inMemory {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -94,14 +95,23 @@ type table struct {
 	oid          uint32
 	schema, name string
 	leaf         bool // holds rows itself: not the root, or a branch, of a partitioned table
+	of           int  // index of the outbox that it is, or is a partition of
 }
 
-// catalog is what the guard compares: what the publication does to our table, by the identity of its catalog rows.
+// Column is a column of a table.
+type Column struct {
+	Name    string
+	TypeOID uint32
+}
+
+// catalog is what the guard compares: what the publication does to our tables, by the identity of its catalog rows.
 type catalog struct {
-	tables      []table // the outbox and its partitions; the first is the outbox itself
-	partitioned bool
+	tables      []table  // each outbox and, behind it, its partitions
+	roots       []uint32 // OID of each outbox
+	columns     [][]Column
+	partitioned []bool // of each outbox
 	viaRoot     bool
-	// fingerprint holds OID and xmin of the publication's own row and of the rows that put our table into it. Any
+	// fingerprint holds OID and xmin of the publication's own row and of the rows that put our tables into it. Any
 	// ALTER PUBLICATION that touches us writes a new one, also if it was undone since.
 	fingerprint string
 	missing     []string // configured columns that are not published
@@ -109,11 +119,16 @@ type catalog struct {
 	syncNames   string
 }
 
+// byLeaves: rows of some outbox come under the names of its partitions.
+func (cat *catalog) byLeaves() bool { return !cat.viaRoot && slices.Contains(cat.partitioned, true) }
+
 const catalogSQL = `
 SELECT p.oid, p.xmin::text, p.pubinsert, p.pubviaroot FROM pg_publication p WHERE p.pubname = $1`
 
 const tablesSQL = `
-SELECT c.oid, n.nspname, c.relname, c.relkind::text
+SELECT c.oid, n.nspname, c.relname, c.relkind::text,
+       ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
+       ARRAY(SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE (n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p'))
     OR c.oid IN (SELECT t.relid FROM pg_class r JOIN pg_namespace m ON m.oid = r.relnamespace,
@@ -133,7 +148,8 @@ SELECT c.oid, coalesce(to_jsonb(t)->>'rowfilter', ''),
   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
  WHERE t.pubname = $1 AND c.oid = ANY($2)`
 
-// guardSQL is the guard's one query; %[1]s is the part for schema publications, which PostgreSQL 15 brought. ours holds
+// guardSQL is the guard's one query; $2 are all our tables with their partitions, $3 the outboxes themselves in their
+// order. %[1]s is the part for schema publications, which PostgreSQL 15 brought. ours holds
 // the catalog rows that decide what the walsender sends; an unlogged table, or one that became a partition of another, is
 // no longer sent under its name, which only a publication of all tables leaves unmarked. A row whose xmax is a transaction that has not failed is about
 // to change: the change may be in the WAL already, and obeyed by the walsender, before anybody can see it (a commit that
@@ -151,14 +167,15 @@ pending AS (
   -- xmax with the epoch that puts it nearest to now; the snapshot's own end may lie below it
   SELECT o.xmax + 4294967296 * round((c.next - o.xmax) / 4294967296.0)::bigint AS xid
     FROM clock c, (SELECT xmax::text::bigint AS xmax FROM ours
-                   UNION ALL SELECT t.xmax::text::bigint FROM pg_class t WHERE t.oid = $3) o
+                   UNION ALL SELECT t.xmax::text::bigint FROM pg_class t WHERE t.oid = ANY($3)) o
    WHERE o.xmax <> 0
 )
 SELECT EXISTS (SELECT FROM pub),
        coalesce((SELECT string_agg(o.kind || o.oid::text || '/' || o.xmin::text, ',' ORDER BY o.kind, o.oid) FROM ours o), '')
-       || coalesce((SELECT ';' || c.relpersistence::text || c.relispartition::text FROM pg_class c WHERE c.oid = $3), ''),
-       coalesce((SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-                  WHERE c.oid = $3), ''),
+       || coalesce((SELECT string_agg(';' || c.relpersistence::text || c.relispartition::text, '' ORDER BY r.i)
+                      FROM unnest($3::oid[]) WITH ORDINALITY r(oid, i) JOIN pg_class c ON c.oid = r.oid), ''),
+       ARRAY(SELECT coalesce(n.nspname || '.' || c.relname, '') FROM unnest($3::oid[]) WITH ORDINALITY r(oid, i)
+               LEFT JOIN pg_class c ON c.oid = r.oid LEFT JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY r.i),
        EXISTS (SELECT FROM pending WHERE xid > 0 AND pg_xact_status(xid::text::xid8) <> 'aborted'),
        current_setting('synchronous_standby_names'),
        coalesce((SELECT w.sync_state FROM pg_stat_replication w WHERE w.pid = $4), '')`
@@ -169,8 +186,8 @@ const schemaMembersSQL = `UNION ALL
 
 // readCatalog resolves table and publication in full, at the start of a session.
 func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int) (*catalog, error) {
-	op := fmt.Sprintf("look at publication %s and table %s", c.Publication, c.table())
-	var cat catalog
+	op := fmt.Sprintf("look at publication %s and table %s", c.Publication, c.tables())
+	cat := catalog{roots: []uint32{}} // never nil, which would be NULL
 	if err := c.readTables(ctx, conn, &cat); err != nil {
 		return nil, err
 	}
@@ -183,7 +200,7 @@ func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int) (*c
 		return nil, fail(PublicationMissing, op, publicationRemedy, "the database has no publication of that name")
 	case err != nil:
 		return nil, classify(op, inspecting, err)
-	case !inserts:
+	case !inserts && len(c.Tables) > 0:
 		return nil, fail(PublicationChanged, op, publicationRemedy, "the publication does not publish inserts")
 	}
 	if err := c.readPublished(ctx, conn, &cat); err != nil {
@@ -203,35 +220,56 @@ func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int) (*c
 	return &cat, nil
 }
 
+// readTables looks for each outbox and its partitions.
 func (c *Config) readTables(ctx context.Context, conn *pgx.Conn, cat *catalog) error {
-	op := "look for table " + c.table()
-	rows, err := conn.Query(ctx, tablesSQL, c.Schema, c.Table)
+	for i := range c.Tables {
+		if err := c.readTable(ctx, conn, cat, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Config) readTable(ctx context.Context, conn *pgx.Conn, cat *catalog, i int) error {
+	want := &c.Tables[i]
+	op := "look for table " + want.String()
+	rows, err := conn.Query(ctx, tablesSQL, want.Schema, want.Name)
 	if err != nil {
 		return classify(op, inspecting, err)
 	}
 	defer rows.Close()
+	first := len(cat.tables)
 	for rows.Next() {
-		var t table
+		t := table{of: i}
 		var kind string
-		if err := rows.Scan(&t.oid, &t.schema, &t.name, &kind); err != nil {
+		var names []string
+		var types []uint32
+		if err := rows.Scan(&t.oid, &t.schema, &t.name, &kind, &names, &types); err != nil {
 			return classify(op, inspecting, err)
 		}
+		if j := slices.IndexFunc(cat.tables[:first], func(o table) bool { return o.oid == t.oid }); j >= 0 {
+			return fail(Unsuitable, op, "name a partitioned table by its root, once", "%s.%s belongs to %s as well", t.schema, t.name, &c.Tables[cat.tables[j].of])
+		}
 		t.leaf = kind != "p"
-		if len(cat.tables) == 0 {
-			cat.partitioned = !t.leaf
+		if len(cat.tables) == first {
+			var columns []Column
+			for k := range names {
+				columns = append(columns, Column{Name: names[k], TypeOID: types[k]})
+			}
+			cat.roots, cat.columns, cat.partitioned = append(cat.roots, t.oid), append(cat.columns, columns), append(cat.partitioned, !t.leaf)
 		}
 		cat.tables = append(cat.tables, t)
 	}
 	if err := rows.Err(); err != nil {
 		return classify(op, inspecting, err)
 	}
-	if len(cat.tables) == 0 || cat.tables[0].schema != c.Schema || cat.tables[0].name != c.Table {
+	if len(cat.tables) == first || cat.tables[first].schema != want.Schema || cat.tables[first].name != want.Name {
 		return fail(PublicationChanged, op, "set outbox.table, or restore the table", "the database has no such table")
 	}
 	return nil
 }
 
-// readPublished says whether the publication carries our table whole, and which configured columns it leaves out.
+// readPublished says whether the publication carries our tables whole, and which configured columns it leaves out.
 func (c *Config) readPublished(ctx context.Context, conn *pgx.Conn, cat *catalog) error {
 	op := fmt.Sprintf("look at what publication %s carries", c.Publication)
 	rows, err := conn.Query(ctx, publishedSQL, c.Publication, cat.oids())
@@ -240,7 +278,6 @@ func (c *Config) readPublished(ctx context.Context, conn *pgx.Conn, cat *catalog
 	}
 	defer rows.Close()
 	carried := map[uint32]bool{}
-	missing := map[string]bool{}
 	for rows.Next() {
 		var oid uint32
 		var filter string
@@ -249,16 +286,18 @@ func (c *Config) readPublished(ctx context.Context, conn *pgx.Conn, cat *catalog
 			return classify(op, inspecting, err)
 		}
 		carried[oid] = true
+		of := cat.tables[slices.IndexFunc(cat.tables, func(t table) bool { return t.oid == oid })].of
 		if filter != "" {
-			return fail(PublicationChanged, op, publicationRemedy, "it has a row filter on %s: %s", c.table(), filter)
+			return fail(PublicationChanged, op, publicationRemedy, "it has a row filter on %s: %s", &c.Tables[of], filter)
 		}
-		have := map[string]bool{}
-		for _, name := range columns {
-			have[name] = true
-		}
-		for _, name := range c.Columns {
-			if name != "" && !have[name] && !missing[name] {
-				missing[name] = true
+		for _, name := range c.Tables[of].Columns {
+			if name == "" || slices.Contains(columns, name) {
+				continue
+			}
+			if len(c.Tables) > 1 {
+				name = c.Tables[of].String() + "." + name
+			}
+			if !slices.Contains(cat.missing, name) {
 				cat.missing = append(cat.missing, name)
 			}
 		}
@@ -266,10 +305,10 @@ func (c *Config) readPublished(ctx context.Context, conn *pgx.Conn, cat *catalog
 	if err := rows.Err(); err != nil {
 		return classify(op, inspecting, err)
 	}
-	for i, t := range cat.tables {
+	for _, t := range cat.tables {
 		// Via the root the rows of all leaves are the root's; otherwise each leaf is published by itself.
-		needed := i == 0
-		if cat.partitioned && !cat.viaRoot {
+		needed := t.oid == cat.roots[t.of]
+		if cat.partitioned[t.of] && !cat.viaRoot {
 			needed = t.leaf
 		}
 		if needed && !carried[t.oid] {
@@ -280,7 +319,7 @@ func (c *Config) readPublished(ctx context.Context, conn *pgx.Conn, cat *catalog
 }
 
 func (cat *catalog) oids() []uint32 {
-	oids := make([]uint32, len(cat.tables))
+	oids := make([]uint32, len(cat.tables)) // never nil, which would be NULL
 	for i, t := range cat.tables {
 		oids[i] = t.oid
 	}
@@ -291,8 +330,8 @@ func (cat *catalog) oids() []uint32 {
 type guardRow struct {
 	exists               bool // the publication
 	fingerprint          string
-	table                string
-	pending              bool // an alteration is under way that nobody can see yet
+	tables               []string // the outboxes' names now, "" for one that is gone
+	pending              bool     // an alteration is under way that nobody can see yet
 	syncNames, syncState string
 }
 
@@ -302,8 +341,8 @@ func (c *Config) readGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, ma
 		schemas = schemaMembersSQL
 	}
 	var g guardRow
-	err := conn.QueryRow(ctx, fmt.Sprintf(guardSQL, schemas), c.Publication, cat.oids(), cat.tables[0].oid, int32(walsender)).
-		Scan(&g.exists, &g.fingerprint, &g.table, &g.pending, &g.syncNames, &g.syncState)
+	err := conn.QueryRow(ctx, fmt.Sprintf(guardSQL, schemas), c.Publication, cat.oids(), cat.roots, int32(walsender)).
+		Scan(&g.exists, &g.fingerprint, &g.tables, &g.pending, &g.syncNames, &g.syncState)
 	if err != nil {
 		return nil, classify("check publication "+c.Publication, inspecting, err)
 	}
@@ -317,13 +356,17 @@ var ErrUndecided = errors.New("an alteration of the publication or the table is 
 // verify compares a look of the guard with the session's first.
 func (c *Config) verify(g *guardRow, cat *catalog) error {
 	op := "check publication " + c.Publication
-	switch {
-	case !g.exists:
+	if !g.exists {
 		return fail(PublicationMissing, op, publicationRemedy, "it was dropped or renamed")
-	case g.table != c.table():
-		return fail(PublicationChanged, op, publicationRemedy, "table %s was dropped or renamed", c.table())
+	}
+	for i := range c.Tables {
+		if len(g.tables) <= i || g.tables[i] != c.Tables[i].String() {
+			return fail(PublicationChanged, op, publicationRemedy, "table %s was dropped or renamed", &c.Tables[i])
+		}
+	}
+	switch {
 	case g.fingerprint != cat.fingerprint:
-		return fail(PublicationChanged, op, publicationRemedy, "it was altered for table %s while we were streaming", c.table())
+		return fail(PublicationChanged, op, publicationRemedy, "it was altered%s while we were streaming", c.forTables())
 	case g.pending:
 		return ErrUndecided
 	}

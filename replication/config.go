@@ -26,9 +26,7 @@ type Config struct {
 	URL         func() (string, error)
 	Slot        string // [a-z0-9_]{1,63}
 	Publication string
-	Schema      string // of the outbox table
-	Table       string
-	Columns     []string // columns that must be published
+	Tables      []Table // each outbox; none if logical messages are the only source
 	// WalSenderTimeout is set for our own walsender: how soon the server frees the slot of a dead client, and, from
 	// our side, how long a silent stream is believed in.
 	WalSenderTimeout time.Duration
@@ -57,8 +55,31 @@ func (c *Config) ApplicationName() string {
 	return name[:min(len(name), 63)]
 }
 
-// table is the qualified name, for people.
-func (c *Config) table() string { return c.Schema + "." + c.Table }
+// Table is an outbox.
+type Table struct {
+	Schema, Name string
+	Columns      []string // that must be published
+}
+
+// String is the qualified name, for people.
+func (t *Table) String() string { return t.Schema + "." + t.Name }
+
+// tables names all of them, for people.
+func (c *Config) tables() string {
+	names := make([]string, len(c.Tables))
+	for i := range c.Tables {
+		names[i] = c.Tables[i].String()
+	}
+	return strings.Join(names, ", ")
+}
+
+// forTables ends a sentence about the publication.
+func (c *Config) forTables() string {
+	if len(c.Tables) == 0 {
+		return ""
+	}
+	return " for table " + c.tables()
+}
 
 // streamParams are what the bytes of the stream depend on. As startup parameters they win over ALTER ROLE and ALTER
 // DATABASE. client_min_messages must not be error: the notice that a publication was skipped is a warning.

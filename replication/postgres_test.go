@@ -47,7 +47,7 @@ func newBench(t *testing.T, major string) *bench {
 	b.exec(`SELECT pg_create_logical_replication_slot('slot', 'pgoutput')`)
 	b.source, err = NewSource(Config{
 		URL:  func() (string, error) { return server.URL("postgres", "relay", "secret"), nil },
-		Slot: "slot", Publication: "pub", Schema: "public", Table: "outbox", Columns: []string{"id", "s"},
+		Slot: "slot", Publication: "pub", Tables: []Table{{Schema: "public", Name: "outbox", Columns: []string{"id", "s"}}},
 		WalSenderTimeout: 5 * time.Second, ReadInterval: testInterval,
 	})
 	if err != nil {
@@ -83,6 +83,14 @@ func (b *bench) openFails(want Kind) {
 	if err == nil || KindOf(err) != want {
 		b.Fatalf("opened with %v, want %s", err, want)
 	}
+}
+
+// newDecoder asks the stream whose a relation is.
+func newDecoder(t *testing.T, st *Stream) *decoder.Decoder {
+	return decoder.New(func(rel *decoder.Relation) (use bool, err error) {
+		rel.Source, err = st.Resolve(t.Context(), rel.OID, rel.Namespace, rel.Name)
+		return rel.Source != NotOurs, err
+	})
 }
 
 // next reads until the decoder returns an event or the stream an error.
@@ -122,9 +130,7 @@ func TestBytesDoNotDependOnRoleOrDatabase(t *testing.T) {
 	b.exec(fmt.Sprintf(opposite, "DATABASE postgres"))
 	st := b.open()
 	b.exec(`INSERT INTO outbox VALUES (1, '2026-11-21 10:00:00+00', 0.1::float8 + 0.2::float8, '\x00ff5c', '1 year 2 days 03:00:00', 'Grüße, 世界')`)
-	dec := decoder.New(func(rel *decoder.Relation) (bool, error) {
-		return st.Resolve(t.Context(), rel.OID, rel.Namespace, rel.Name)
-	})
+	dec := newDecoder(t, st)
 	ev, err := b.next(st, dec)
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +174,7 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 	b.openFails(SlotMissing)
 	with(func(c *Config) { c.Publication = "other" })
 	b.openFails(PublicationMissing)
-	with(func(c *Config) { c.Table = "other" })
+	with(func(c *Config) { c.Tables = []Table{{Schema: "public", Name: "other"}} })
 	b.openFails(PublicationChanged)
 	with(func(c *Config) {
 		c.URL = func() (string, error) { return b.server.URL("postgres", "relay", "wrong"), nil }
@@ -191,7 +197,9 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 	with(func(*Config) {})
 	b.openFails(PublicationChanged)
 	b.exec(`ALTER PUBLICATION pub SET (publish = 'insert')`)
-	with(func(c *Config) { c.Columns = []string{"id", "gone"} })
+	with(func(c *Config) {
+		c.Tables = []Table{{Schema: "public", Name: "outbox", Columns: []string{"id", "gone"}}}
+	})
 	st := b.open()
 	if m := st.Missing(); len(m) != 1 || m[0] != "gone" {
 		t.Fatalf("missing columns %v", m)
@@ -298,9 +306,7 @@ func TestPublicationDropped(t *testing.T) {
 			st := b.open()
 			b.exec(`DROP PUBLICATION pub`)
 			b.exec(`INSERT INTO outbox VALUES (1)`)
-			dec := decoder.New(func(rel *decoder.Relation) (bool, error) {
-				return st.Resolve(t.Context(), rel.OID, rel.Namespace, rel.Name)
-			})
+			dec := newDecoder(t, st)
 			_, err := b.next(st, dec)
 			if KindOf(err) != PublicationMissing || err == nil {
 				t.Fatalf("%v, want %s", err, PublicationMissing)
@@ -315,9 +321,7 @@ func TestConfirmedIsWhatWasSaid(t *testing.T) {
 	st := b.open()
 	start := st.Start()
 	b.exec(`INSERT INTO outbox VALUES (1), (2)`)
-	dec := decoder.New(func(rel *decoder.Relation) (bool, error) {
-		return st.Resolve(t.Context(), rel.OID, rel.Namespace, rel.Name)
-	})
+	dec := newDecoder(t, st)
 	if _, err := b.next(st, dec); err != nil {
 		t.Fatal(err)
 	}

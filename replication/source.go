@@ -134,7 +134,7 @@ func (s *Source) inspect(ctx context.Context, st *Stream) error {
 		s.first = st.cat.fingerprint
 	} else if s.first != st.cat.fingerprint {
 		return fail(PublicationChanged, "check publication "+s.cfg.Publication, publicationRemedy,
-			"it was altered for table %s since this process first saw it", s.cfg.table())
+			"it was altered%s since this process first saw it", s.cfg.forTables())
 	}
 	if slot.Active {
 		return fail(SlotActive, "start slot "+s.cfg.Slot, "", "it is active for PID %d %s", slot.ActivePID, slot.ActiveName)
@@ -213,6 +213,23 @@ func (st *Stream) Identity() Identity { return st.identity }
 
 // Start is the slot's confirmed_flush_lsn as read after START_REPLICATION was accepted; never zero.
 func (st *Stream) Start() pglogrepl.LSN { return st.start }
+
+// TableNow is an outbox as the catalogs have it when the session begins.
+type TableNow struct {
+	OID          uint32
+	Schema, Name string
+	Columns      []Column
+}
+
+// Tables are Config.Tables as they are now.
+func (st *Stream) Tables() []TableNow {
+	out := make([]TableNow, len(st.cat.roots))
+	for i, oid := range st.cat.roots {
+		t := &st.cfg.Tables[i]
+		out[i] = TableNow{OID: oid, Schema: t.Schema, Name: t.Name, Columns: st.cat.columns[i]}
+	}
+	return out
+}
 
 // Missing lists the configured columns that the publication does not carry at present. Rows committed before a column
 // went may still decode with it, so this is no error by itself.

@@ -198,49 +198,57 @@ func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 	return slot, cmp.Or(err, verdict)
 }
 
+// relationSQL finds a relation and the outbox that it is a partition of, by its number from 1, else 0.
 const relationSQL = `
-SELECT n.nspname, c.relname, EXISTS (SELECT FROM pg_partition_tree($2::oid::regclass) t WHERE t.relid = c.oid)
+SELECT n.nspname, c.relname,
+       coalesce((SELECT min(r.i)::int FROM unnest($2::oid[]) WITH ORDINALITY r(oid, i), LATERAL pg_partition_tree(r.oid::regclass) t
+                  WHERE t.relid = c.oid), 0)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1`
 
-// Resolve says whether a relation of the stream is the outbox or a partition of it (true) or another table that the
-// publication carries as well (false). OID and name must both be the outbox's or both be another's.
-func (st *Stream) Resolve(ctx context.Context, oid uint32, schema, name string) (bool, error) {
+// NotOurs is what Resolve says of a table that is no outbox.
+const NotOurs = -1
+
+// Resolve says which of Config.Tables a relation of the stream is, or is a partition of, or that it is NotOurs: another
+// table that the publication carries as well. OID and name must both be the outbox's or both be another's.
+func (st *Stream) Resolve(ctx context.Context, oid uint32, schema, name string) (of int, err error) {
 	op := "resolve relation " + schema + "." + name
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()
 	for _, t := range st.cat.tables {
 		sameOID, sameName := t.oid == oid, t.schema == schema && t.name == name
 		if sameOID && sameName {
-			return true, nil
+			return t.of, nil
 		}
 		if sameOID || sameName {
-			return false, fail(RelationMismatch, op, "if the table was renamed or replaced, find the events of that time in it and create the slot again",
+			return NotOurs, fail(RelationMismatch, op, "if the table was renamed or replaced, find the events of that time in it and create the slot again",
 				"the stream has OID %d for %s.%s, the catalog has OID %d for %s.%s", oid, schema, name, t.oid, t.schema, t.name)
 		}
 	}
-	var now table
-	var ours bool
-	err := st.control.QueryRow(ctx, relationSQL, oid, st.cat.tables[0].oid).Scan(&now.schema, &now.name, &ours)
+	now := table{oid: oid}
+	var root int32
+	err = st.control.QueryRow(ctx, relationSQL, oid, st.cat.roots).Scan(&now.schema, &now.name, &root)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows) && st.cat.partitioned && !st.cat.viaRoot:
-		return false, fail(RelationMismatch, op, "find its events in the table it was, if there still is one",
+	case errors.Is(err, pgx.ErrNoRows) && st.cat.byLeaves():
+		return NotOurs, fail(RelationMismatch, op, "find its events in the table it was, if there still is one",
 			"it is no longer in the catalog, so it may have been a partition of the outbox")
 	case errors.Is(err, pgx.ErrNoRows):
-		return false, nil
+		return NotOurs, nil
 	case err != nil:
-		return false, classify(op, inspecting, err)
-	case !ours && st.cat.partitioned && !st.cat.viaRoot:
-		return false, fail(RelationMismatch, op, "attach it again until its events are delivered, or fetch them from that table; a partitioned outbox should be published via its root",
+		return NotOurs, classify(op, inspecting, err)
+	case root == 0 && st.cat.byLeaves():
+		return NotOurs, fail(RelationMismatch, op, "attach it again until its events are delivered, or fetch them from that table; a partitioned outbox should be published via its root",
 			"it is no partition of the outbox now, and may have been one when its rows were committed")
 	}
-	if ours { // attached since we looked
-		if now.schema != schema || now.name != name {
-			return false, fail(RelationMismatch, op, "", "the catalog calls OID %d %s.%s", oid, now.schema, now.name)
-		}
-		now.oid = oid
-		st.cat.tables = append(st.cat.tables, now)
+	if root == 0 {
+		return NotOurs, nil
 	}
-	return ours, nil
+	// Attached since we looked.
+	if now.schema != schema || now.name != name {
+		return NotOurs, fail(RelationMismatch, op, "", "the catalog calls OID %d %s.%s", oid, now.schema, now.name)
+	}
+	now.of = int(root) - 1
+	st.cat.tables = append(st.cat.tables, now)
+	return now.of, nil
 }
 
 // Close leaves: with last it sends one more status update with that position, then CopyDone, and listens for the

@@ -17,8 +17,8 @@ func TestStartIsReadAfterTheSlotIsOurs(t *testing.T) {
 		cat := walsendertest.NewCatalog()
 		s := walsendertest.NewInMemory(t, cat)
 		src, err := replication.NewSource(replication.Config{
-			URL: func() (string, error) { return s.URL(), nil }, Slot: "outboxcdc", Publication: "outboxcdc", Schema: "public",
-			Table: "outbox", Columns: []string{"id"}, WalSenderTimeout: 15 * time.Second, Dial: s.Dial,
+			URL: func() (string, error) { return s.URL(), nil }, Slot: "outboxcdc", Publication: "outboxcdc",
+			Tables: []replication.Table{{Schema: "public", Name: "outbox", Columns: []string{"id"}}}, WalSenderTimeout: 15 * time.Second, Dial: s.Dial,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -11,6 +11,9 @@ import (
 
 // Config says how a row becomes a record. The zero value of each optional field is its default.
 type Config struct {
+	// Messages says that the source is no table: its events are bodies of logical messages. Columns are MessageColumns then.
+	Messages bool
+
 	// Topic is a template: {name} stands for a role (id, aggregate_type, aggregate_id, event_type) that Columns gives a
 	// column, else for the column of that name, else {table} for the table's own name. "": only Topics route.
 	Topic string

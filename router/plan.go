@@ -17,9 +17,13 @@ type MissingColumnError struct {
 	Setting  string   // the setting that names it: columns.payload, topic
 	Has      []string // the columns that there are
 	Problem  string   // "" if it is missing, else why it cannot serve
+	Remedy   string   // "" if it is the usual one
 }
 
 func (e *MissingColumnError) Error() string {
+	if e.Remedy != "" {
+		return fmt.Sprintf("relation %s: column %q (named by %s) %s; remedy: %s", e.Relation, e.Column, e.Setting, e.Problem, e.Remedy)
+	}
 	if e.Problem != "" {
 		return fmt.Sprintf("relation %s: column %q (named by %s) %s; remedy: set %s, or alter the column's type back", e.Relation, e.Column, e.Setting, e.Problem, e.Setting)
 	}
@@ -30,6 +34,7 @@ func (e *MissingColumnError) Error() string {
 // plan is where the configured columns are in one version of a relation: -1 for those that were not configured.
 type plan struct {
 	relation *decoder.Relation
+	mapping  *mapping
 
 	typ, payload       int // typ: aggregate_type
 	eventType, headers int
@@ -55,13 +60,32 @@ type moreHeader struct {
 }
 
 func (r *Router) bind(rel *decoder.Relation) (*plan, error) {
-	if p, ok := r.plans[rel]; ok {
-		r.last = p
-		return p, nil
+	p, ok := r.plans[rel]
+	if !ok {
+		var b *binding
+		if p, b = r.plan(rel); len(b.problems) > 0 {
+			return nil, b.problems[0]
+		}
+		shape := p.mapping.shapeOf(p)
+		if e := r.distinct(rel, shape); e != nil {
+			return nil, e
+		}
+		p.mapping.shape = shape
+		if len(r.plans) >= maxPlans {
+			clear(r.plans)
+		}
+		r.plans[rel] = p
 	}
-	b := &binding{rel: rel, columns: &r.config.Columns}
-	p := &plan{relation: rel}
-	c := &r.config.Columns
+	r.last, r.mapping = p, p.mapping
+	return p, nil
+}
+
+// plan looks for everything that the configuration names; what is wrong is in the binding.
+func (r *Router) plan(rel *decoder.Relation) (*plan, *binding) {
+	m := r.mappings[rel.Source]
+	b := &binding{rel: rel, columns: &m.config.Columns}
+	p := &plan{relation: rel, mapping: m}
+	c := &m.config.Columns
 	for _, want := range []struct {
 		column, setting string
 		at              *int
@@ -70,9 +94,9 @@ func (r *Router) bind(rel *decoder.Relation) (*plan, error) {
 		{c.EventType, "columns.event_type", &p.eventType},
 		{c.Payload, "columns.payload", &p.payload},
 		{c.Headers, "columns.headers", &p.headers},
-		{r.config.Partition, "partition", &p.partition},
-		{r.timestampColumn(), "timestamp", &p.timestamp},
-		{r.config.TraceContext, "trace_context", &p.trace},
+		{m.config.Partition, "partition", &p.partition},
+		{m.timestampColumn(), "timestamp", &p.timestamp},
+		{m.config.TraceContext, "trace_context", &p.trace},
 	} {
 		*want.at = b.find(want.column, want.setting)
 	}
@@ -82,34 +106,28 @@ func (r *Router) bind(rel *decoder.Relation) (*plan, error) {
 	b.needType(p.partition, "partition", "smallint, integer or bigint", int2OID, int4OID, int8OID)
 	b.needType(p.timestamp, "timestamp", "timestamptz, timestamp, bigint, integer or numeric", timestamptzOID, timestampOID, int8OID, int4OID, numericOID)
 	b.needType(p.trace, "trace_context", "text or varchar", textOID, varcharOID)
-	p.topic = b.template(r.topic, "topic")
-	p.key = b.template(r.key, "key")
-	p.id = b.template(r.id, "id")
+	p.topic = b.template(m.topic, "topic")
+	p.key = b.template(m.key, "key")
+	p.id = b.template(m.id, "id")
 	b.noBytea(p.key, "key")
-	if r.config.Format.cloudEvents() {
-		p.fields = b.attributes(r.sources)
+	b.needText(p)
+	if m.config.Format.cloudEvents() {
+		p.fields = b.attributes(m.sources)
 	} else {
-		p.fields = b.fields(r.sources, "envelope", "{")
+		p.fields = b.fields(m.sources, "envelope", "{")
 	}
-	for _, h := range r.config.Headers {
+	for _, h := range m.config.Headers {
 		column, name := splitHeader(h)
 		p.more = append(p.more, moreHeader{name, b.find(column, "headers")})
 	}
-	if b.err != nil {
-		return nil, b.err
-	}
-	if len(r.plans) >= maxPlans {
-		clear(r.plans)
-	}
-	r.plans[rel], r.last = p, p
-	return p, nil
+	return p, b
 }
 
-// binding looks for columns; the first problem stays.
+// binding looks for columns.
 type binding struct {
-	rel     *decoder.Relation
-	columns *Columns
-	err     error
+	rel      *decoder.Relation
+	columns  *Columns
+	problems []*MissingColumnError
 }
 
 // find returns the index of a configured column, -1 for one that is configured as "".
@@ -128,10 +146,35 @@ func (b *binding) find(column, setting string) int {
 	return -1
 }
 
-func (b *binding) fail(err error) {
-	if b.err == nil {
-		b.err = err
+func (b *binding) fail(e *MissingColumnError) { b.problems = append(b.problems, e) }
+
+// needText refuses types that cannot serve where a text is needed: bytea has none of its own, and headers are JSON. What
+// a type that was made in the database is made of, the stream does not say.
+func (b *binding) needText(p *plan) {
+	const firstOwn = 16384
+	for _, role := range []struct {
+		columns []piece
+		setting string
+	}{
+		{p.id, "id"},
+		{p.topic, "topic"},
+		{[]piece{{column: p.typ}}, "columns.aggregate_type"},
+		{[]piece{{column: p.eventType}}, "columns.event_type"},
+	} {
+		for _, c := range role.columns {
+			if c.column >= 0 && b.rel.Columns[c.column].TypeOID == byteaOID {
+				b.cannot(c.column, role.setting, "is bytea, and has to have a text")
+			}
+		}
 	}
+	if p.headers >= 0 && b.rel.Columns[p.headers].TypeOID < firstOwn {
+		b.needType(p.headers, "columns.headers", "jsonb, json, text or varchar", jsonbOID, jsonOID, textOID, varcharOID)
+	}
+}
+
+// cannot refuses a column for what it is.
+func (b *binding) cannot(column int, setting, why string) {
+	b.fail(&MissingColumnError{Relation: b.rel.String(), Column: b.rel.Columns[column].Name, Setting: setting, Problem: why})
 }
 
 // needType refuses a column whose type cannot serve.
@@ -139,10 +182,7 @@ func (b *binding) needType(column int, setting, want string, oids ...uint32) {
 	if column < 0 || slices.Contains(oids, b.rel.Columns[column].TypeOID) {
 		return
 	}
-	b.fail(&MissingColumnError{
-		Relation: b.rel.String(), Column: b.rel.Columns[column].Name, Setting: setting,
-		Problem: fmt.Sprintf("has the type with OID %d, but has to be %s", b.rel.Columns[column].TypeOID, want),
-	})
+	b.cannot(column, setting, fmt.Sprintf("has the type with OID %d, but has to be %s", b.rel.Columns[column].TypeOID, want))
 }
 
 // noBytea refuses bytea beside other pieces: it has no text of its own.
@@ -152,10 +192,7 @@ func (b *binding) noBytea(pieces []piece, setting string) {
 	}
 	for _, p := range pieces {
 		if p.column >= 0 && b.rel.Columns[p.column].TypeOID == byteaOID {
-			b.fail(&MissingColumnError{
-				Relation: b.rel.String(), Column: b.rel.Columns[p.column].Name, Setting: setting,
-				Problem: "is bytea, which cannot be a part of a longer text",
-			})
+			b.cannot(p.column, setting, "is bytea, which cannot be a part of a longer text")
 		}
 	}
 }

@@ -7,8 +7,8 @@
 package router
 
 import (
+	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
@@ -28,56 +28,33 @@ const (
 
 // Router makes records. It is not safe for concurrent use: it works in memory of its own.
 type Router struct {
-	config Config
+	*mapping // of the event at hand
 
-	topic, key, id []part
-	sources        []source       // of the format's fields
-	jsonData       bool           // datacontenttype is JSON
-	replace        *regexp.Regexp // nil: none
+	mappings []*mapping // by decoder.Relation.Source
+	plans    map[*decoder.Relation]*plan
+	last     *plan // of the event before: nearly always the right one
 
-	plans map[*decoder.Relation]*plan
-	last  *plan // of the event before: nearly always the right one
-
-	topics   map[string]string // topics found legal
-	replaced map[string]routed // aggregate types that replace has seen
-	names    map[string]string // header names
+	topics map[string]string // topics found legal
+	names  map[string]string // header names
 
 	values  [][]byte // the fields' texts
 	scratch []byte   // what Route computes rather than points to: valid until the next call
 }
 
-// routed is what replace has made of an aggregate type.
-type routed struct {
-	value   string
-	matched bool
-}
-
-// New returns a router, or says what is wrong with the configuration.
-func New(c Config) (*Router, error) {
-	if err := c.Validate(); err != nil {
-		return nil, fmt.Errorf("router: %w", err)
-	}
-	r := &Router{
-		config: c, plans: map[*decoder.Relation]*plan{}, topics: map[string]string{}, replaced: map[string]routed{}, names: map[string]string{},
-	}
-	// Validate has seen them all.
-	if c.Topic != "" {
-		r.topic, _ = parseTemplate(c.Topic)
-	}
-	for _, t := range []struct {
-		parts            *[]part
-		template, column string
-	}{{&r.key, c.Key, c.Columns.AggregateID}, {&r.id, c.ID, c.Columns.ID}} {
-		*t.parts = []part{{name: t.column}}
-		if t.template != "" {
-			*t.parts, _ = parseTemplate(t.template)
+// New returns a router for as many sources as there are configurations, numbered as decoder.Relation.Source does, or says
+// what is wrong with one.
+func New(sources ...Config) (*Router, error) {
+	r := &Router{plans: map[*decoder.Relation]*plan{}, topics: map[string]string{}, names: map[string]string{}}
+	for _, c := range sources {
+		if err := c.Validate(); err != nil {
+			return nil, fmt.Errorf("router: %w", err)
 		}
+		r.mappings = append(r.mappings, newMapping(c))
 	}
-	r.sources, _ = c.sources()
-	r.jsonData = isJSONData(r.sources)
-	if c.Replace.Regex != "" {
-		r.replace, _ = whole(c.Replace.Regex)
+	if len(r.mappings) == 0 {
+		return nil, errors.New("router: no configuration")
 	}
+	r.mapping = r.mappings[0]
 	return r, nil
 }
 
@@ -88,8 +65,29 @@ func (r *Router) Bind(rel *decoder.Relation) error {
 	return err
 }
 
+// Fits is Bind for what a table is in the catalogs now, before any row: a column that is missing is no error, because older
+// rows may still have it; one that cannot serve is.
+func (r *Router) Fits(rel *decoder.Relation) error {
+	p, b := r.plan(rel)
+	for _, e := range b.problems {
+		if e.Problem != "" {
+			return e
+		}
+	}
+	if len(b.problems) == 0 {
+		m := r.mappings[rel.Source]
+		m.shape = m.shapeOf(p)
+		if e := r.distinct(rel, m.shape); e != nil {
+			return e
+		}
+	}
+	return nil
+}
+
 // Skips reports whether ev is an update that is to be left out.
-func (r *Router) Skips(ev *decoder.Event) bool { return ev.Update && !r.config.UpdateIsPoison }
+func (r *Router) Skips(ev *decoder.Event) bool {
+	return ev.Update && !r.mappings[ev.Relation.Source].config.UpdateIsPoison
+}
 
 // Route fills rec with the record for ev; pos becomes its header outboxcdc-position. An error that is a *Poison is a
 // verdict on this event alone, and rec holds what could be made of it: key, value, headers, and the topic if that was
@@ -313,12 +311,12 @@ func (r *Router) routeTimestamp(p *plan, ev *decoder.Event, rec *Record) *Poison
 }
 
 // timestampColumn is the column that holds the record's time, or "".
-func (r *Router) timestampColumn() string {
-	switch r.config.Timestamp {
+func (m *mapping) timestampColumn() string {
+	switch m.config.Timestamp {
 	case TimestampProduce, TimestampCommit:
 		return ""
 	}
-	return r.config.Timestamp
+	return m.config.Timestamp
 }
 
 // raw is the value of a column as it goes to Kafka: bytea as it was stored, all else as PostgreSQL printed it. A domain

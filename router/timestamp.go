@@ -18,6 +18,7 @@ const (
 	timestampOID   = 1114
 	timestamptzOID = 1184
 	numericOID     = 1700
+	uuidOID        = 2950
 )
 
 var (

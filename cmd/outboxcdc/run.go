@@ -100,8 +100,7 @@ func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*rel
 	schema, table := cfg.Table()
 	source, err := replication.NewSource(replication.Config{
 		URL: cfg.PostgresURL, Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication,
-		Schema: schema, Table: table,
-		Columns:          routerConfig(cfg).Needs(),
+		Tables:           []replication.Table{{Schema: schema, Name: table, Columns: routerConfig(cfg).Needs()}},
 		WalSenderTimeout: cfg.Postgres.WALSenderTimeout, DecodingWorkMem: cfg.Postgres.DecodingWorkMem,
 		ReadInterval: cfg.Postgres.ReadInterval, ReceiveBuffer: cfg.ReceiveBuffer(),
 		Logger: log.With("component", "replication"),

@@ -29,6 +29,21 @@ func (v *view) text(i int) string { return string(v.params[i]) }
 // oid is a parameter of type oid, which pgx sends in binary.
 func (v *view) oid(i int) uint32 { return binary.BigEndian.Uint32(v.params[i]) }
 
+// onlyOID is the one element of an oid[].
+func (v *view) onlyOID(i int) uint32 {
+	b := v.params[i]
+	return binary.BigEndian.Uint32(b[len(b)-4:])
+}
+
+// row is the answer to the question for a table and its partitions.
+func (t *Table) row() []any {
+	types := make([]uint32, len(t.Columns))
+	for i := range types {
+		types[i] = textOID
+	}
+	return []any{t.OID, t.Schema, t.Name, t.Kind, t.Columns, types}
+}
+
 const (
 	text  = pgtype.TextOID
 	boolT = pgtype.BoolOID
@@ -60,21 +75,21 @@ var queries = []query{
 		}
 		return [][]any{{p.OID, strconv.Itoa(int(p.XMin)), !p.NoInserts, p.ViaRoot}}
 	}},
-	{"pg_partition_tree(r.oid)", []uint32{text, text}, []uint32{oid, text, text, text}, func(v *view) [][]any {
+	{"pg_partition_tree(r.oid)", []uint32{text, text}, []uint32{oid, text, text, text, texts, oids}, func(v *view) [][]any {
 		o := v.cat.Outbox()
 		if o.Schema != v.text(0) || o.Name != v.text(1) {
 			return nil
 		}
-		rows := [][]any{{o.OID, o.Schema, o.Name, o.Kind}}
+		rows := [][]any{o.row()}
 		for _, t := range v.cat.Tables[1:] {
 			if t.Partition {
-				rows = append(rows, []any{t.OID, t.Schema, t.Name, t.Kind})
+				rows = append(rows, t.row())
 			}
 		}
 		return rows
 	}},
 	{"FROM pg_publication_tables t", []uint32{text, oids}, []uint32{oid, text, texts}, (*view).published},
-	{"WITH pub AS", []uint32{text, oids, oid, int4}, []uint32{boolT, text, text, boolT, text, text}, func(v *view) [][]any {
+	{"WITH pub AS", []uint32{text, oids, oids, int4}, []uint32{boolT, text, texts, boolT, text, text}, func(v *view) [][]any {
 		p, o := &v.cat.Publication, v.cat.Outbox()
 		exists := !p.Missing && p.Name == v.text(0)
 		fingerprint := ""
@@ -85,21 +100,25 @@ var queries = []query{
 			}
 		}
 		table := ""
-		if o.OID == v.oid(2) {
+		if o.OID == v.onlyOID(2) {
 			table = o.Schema + "." + o.Name
 			if o.Unlogged {
 				fingerprint += ";u"
 			}
 		}
-		return [][]any{{exists, fingerprint, table, p.Pending, v.cat.SyncNames, v.cat.SyncState}}
+		return [][]any{{exists, fingerprint, []string{table}, p.Pending, v.cat.SyncNames, v.cat.SyncState}}
 	}},
 	{"idle_replication_slot_timeout", nil, []uint32{int8T}, func(v *view) [][]any {
 		return [][]any{{v.cat.IdleTimeout.Milliseconds()}}
 	}},
-	{"EXISTS (SELECT FROM pg_partition_tree", []uint32{oid, oid}, []uint32{text, text, boolT}, func(v *view) [][]any {
+	{"LATERAL pg_partition_tree(r.oid::regclass)", []uint32{oid, oids}, []uint32{text, text, int4}, func(v *view) [][]any {
 		for _, t := range v.cat.Tables {
 			if t.OID == v.oid(0) {
-				return [][]any{{t.Schema, t.Name, t.Partition}}
+				of := int32(0)
+				if t.Partition {
+					of = 1
+				}
+				return [][]any{{t.Schema, t.Name, of}}
 			}
 		}
 		return nil

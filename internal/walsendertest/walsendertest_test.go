@@ -17,7 +17,7 @@ func source(t *testing.T, s *walsendertest.Server, inMemory bool) *replication.S
 	t.Helper()
 	cfg := replication.Config{
 		URL: func() (string, error) { return s.URL(), nil }, Slot: "outboxcdc", Publication: "outboxcdc",
-		Schema: "public", Table: "outbox", Columns: []string{"id", "payload"}, WalSenderTimeout: 15 * time.Second,
+		Tables: []replication.Table{{Schema: "public", Name: "outbox", Columns: []string{"id", "payload"}}}, WalSenderTimeout: 15 * time.Second,
 	}
 	if inMemory {
 		cfg.Dial = s.Dial
@@ -33,7 +33,8 @@ func source(t *testing.T, s *walsendertest.Server, inMemory bool) *replication.S
 func read(t *testing.T, st *replication.Stream, end pglogrepl.LSN) (kinds []decoder.Kind) {
 	t.Helper()
 	dec := decoder.New(func(rel *decoder.Relation) (bool, error) {
-		return st.Resolve(t.Context(), rel.OID, rel.Namespace, rel.Name)
+		table, err := st.Resolve(t.Context(), rel.OID, rel.Namespace, rel.Name)
+		return table == 0, err
 	})
 	st.SetDeadline(time.Now().Add(10 * time.Second))
 	for {

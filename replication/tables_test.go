@@ -1,0 +1,155 @@
+package replication
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+)
+
+// twoTables is a bench with a second outbox, in another schema and partitioned, in the same publication.
+func twoTables(t *testing.T, major string, viaRoot bool) *bench {
+	b := newBench(t, major)
+	b.exec(`CREATE SCHEMA sales`)
+	b.exec(`CREATE TABLE sales.events (no bigint NOT NULL, body bytea) PARTITION BY RANGE (no)`)
+	b.exec(`CREATE TABLE sales.events_1 PARTITION OF sales.events FOR VALUES FROM (0) TO (100)`)
+	b.exec(`GRANT USAGE ON SCHEMA sales TO relay`)
+	b.exec(`GRANT SELECT ON sales.events TO relay`)
+	b.exec(`ALTER PUBLICATION pub ADD TABLE sales.events`)
+	if viaRoot {
+		b.exec(`ALTER PUBLICATION pub SET (publish_via_partition_root = true)`)
+	}
+	b.source.cfg.Tables = append(b.source.cfg.Tables, Table{Schema: "sales", Name: "events", Columns: []string{"no", "body"}})
+	return b
+}
+
+// The guard looks at each table: whatever takes the rows of one out of the stream is seen, also if it is the last that is
+// named, and also if it was undone.
+func TestGuardLooksAtEachTable(t *testing.T) {
+	for _, major := range []string{"14", "18"} {
+		b := twoTables(t, major, true)
+		for _, c := range []struct {
+			do, undo string
+			from     string // first version that has it
+		}{
+			{do: `ALTER TABLE sales.events RENAME TO events_old`, undo: `ALTER TABLE sales.events_old RENAME TO events`},
+			{do: `ALTER TABLE outbox RENAME TO outbox_old`, undo: `ALTER TABLE outbox_old RENAME TO outbox`},
+			{do: `ALTER SCHEMA sales RENAME TO sold`, undo: `ALTER SCHEMA sold RENAME TO sales`},
+			{do: `ALTER PUBLICATION pub DROP TABLE sales.events`, undo: `ALTER PUBLICATION pub ADD TABLE sales.events`},
+			{do: `ALTER PUBLICATION pub DROP TABLE outbox`, undo: `ALTER PUBLICATION pub ADD TABLE outbox`},
+			{do: `ALTER PUBLICATION pub SET TABLE outbox, sales.events WHERE (no > 5)`, undo: `ALTER PUBLICATION pub SET TABLE outbox, sales.events`, from: "15"},
+			{do: `ALTER TABLE outbox SET UNLOGGED`, undo: `ALTER TABLE outbox SET LOGGED`, from: "none"}, // a published table cannot be
+		} {
+			if c.from > major {
+				continue
+			}
+			b.source.first = ""
+			st := b.open()
+			if _, err := st.Check(t.Context()); err != nil {
+				t.Fatalf("%s: before: %v", major, err)
+			}
+			b.exec(`BEGIN`)
+			b.exec(c.do)
+			if _, err := st.Check(t.Context()); !errors.Is(err, ErrUndecided) && c.do[:12] != "ALTER SCHEMA" {
+				t.Errorf("%s: %s is under way: %v", major, c.do, err)
+			}
+			b.exec(`COMMIT`)
+			if _, err := st.Check(t.Context()); err == nil || KindOf(err) != PublicationChanged {
+				t.Errorf("%s: %s: %v", major, c.do, err)
+			}
+			b.exec(c.undo)
+			if _, err := st.Check(t.Context()); (err == nil || KindOf(err) != PublicationChanged) && c.do[:17] == "ALTER PUBLICATION" {
+				t.Errorf("%s: %s, undone: %v", major, c.do, err)
+			}
+			_ = st.Close(0, time.Now())
+		}
+		// What the publication leaves out is found at the opening, whichever table it is.
+		b.source.first = ""
+		for _, without := range []string{`ALTER PUBLICATION pub SET TABLE outbox`, `ALTER PUBLICATION pub SET TABLE sales.events`} {
+			b.exec(without)
+			b.openFails(PublicationChanged)
+		}
+		b.exec(`ALTER PUBLICATION pub SET TABLE outbox, sales.events`)
+		b.exec(`DROP TABLE sales.events`)
+		b.openFails(PublicationChanged)
+	}
+}
+
+// Rows come with the number of their table, those of partitions too, under whatever name, and those that were attached
+// since the session began.
+func TestResolveTellsTablesApart(t *testing.T) {
+	for _, viaRoot := range []bool{true, false} {
+		b := twoTables(t, "17", viaRoot)
+		b.exec(`CREATE TABLE other (x int)`)
+		if viaRoot { // by leaves, a table of which nothing is known may have been one
+			b.exec(`ALTER PUBLICATION pub ADD TABLE other`)
+		}
+		st := b.open()
+		b.exec(`INSERT INTO other VALUES (1)`)
+		b.exec(`INSERT INTO sales.events VALUES (1, '\x01')`)
+		b.exec(`INSERT INTO outbox (id) VALUES (2)`)
+		b.exec(`CREATE TABLE sales.events_2 PARTITION OF sales.events FOR VALUES FROM (100) TO (200)`)
+		b.exec(`INSERT INTO sales.events VALUES (101, '\x02')`)
+		dec := newDecoder(t, st)
+		names := []string{"sales.events", "public.outbox", "sales.events"}
+		if !viaRoot {
+			names = []string{"sales.events_1", "public.outbox", "sales.events_2"}
+		}
+		for i, source := range []int{1, 0, 1} {
+			ev, err := b.next(st, dec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ev.Relation.Source != source || ev.Relation.String() != names[i] {
+				t.Errorf("via root %v: row %d is of %d, %s; want %d, %s", viaRoot, i, ev.Relation.Source, ev.Relation, source, names[i])
+			}
+		}
+		now := st.Tables()
+		if len(now) != 2 || now[1].Name != "events" || !slices.Equal(now[1].Columns, []Column{{"no", 20}, {"body", 17}}) || now[0].Columns[0] != (Column{"id", 23}) {
+			t.Errorf("the tables are %+v", now)
+		}
+	}
+}
+
+func TestTablesThatBelongTogether(t *testing.T) {
+	b := twoTables(t, "17", true)
+	good := slices.Clone(b.source.cfg.Tables)
+	b.source.cfg.Tables = append(good, Table{Schema: "sales", Name: "events_1"})
+	b.openFails(Unsuitable)
+	b.source.cfg.Tables = append(slices.Clone(good[:1]), Table{Schema: "sales", Name: "events_1"}, good[1])
+	b.openFails(Unsuitable)
+	good[0].Columns, good[1].Columns = []string{"id", "gone"}, []string{"no", "lost"}
+	b.source.cfg.Tables = good
+	if got := b.open().Missing(); !slices.Equal(got, []string{"public.outbox.gone", "sales.events.lost"}) {
+		t.Errorf("missing are %v", got)
+	}
+}
+
+// Without a table the publication is all there is to look at.
+func TestNoTables(t *testing.T) {
+	for _, major := range []string{"14", "18"} {
+		b := newBench(t, major)
+		b.exec(`ALTER PUBLICATION pub DROP TABLE outbox`)
+		b.source.cfg.Tables = nil
+		st := b.open()
+		if _, err := st.Check(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if of, err := st.Resolve(t.Context(), 1259, "pg_catalog", "pg_class"); of != NotOurs || err != nil {
+			t.Errorf("%d %v", of, err)
+		}
+		b.exec(`CREATE PUBLICATION another`)
+		if _, err := st.Check(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.exec(`BEGIN`)
+		b.exec(`DROP PUBLICATION pub`)
+		if _, err := st.Check(t.Context()); !errors.Is(err, ErrUndecided) {
+			t.Error(err)
+		}
+		b.exec(`COMMIT`)
+		if _, err := st.Check(t.Context()); err == nil || KindOf(err) != PublicationMissing {
+			t.Error(err)
+		}
+	}
+}
