@@ -22,14 +22,14 @@ type Kind uint8
 // counted.
 const (
 	KindBegin    Kind = iota + 1
-	KindEvent         // an insert into a table that resolve accepted
+	KindEvent         // an insert into a table that resolve accepted, or a message that Messages asked for
 	KindCommit        //
 	KindRelation      // a table's definition, new or sent again
 	KindIgnored       // a row of a table that resolve did not accept
 	KindUpdate        // an update of a row of an accepted table: the publication sends more than inserts
 	KindDelete        // a delete of such a row
 	KindTruncate      //
-	KindMessage       // pg_logical_emit_message
+	KindMessage       // pg_logical_emit_message, no event
 	KindOrigin        //
 	KindType          // the name of a data type
 )
@@ -55,6 +55,7 @@ type Message struct {
 	Event    *Event    // of KindEvent and KindUpdate
 	Commit   *Commit   // of KindCommit
 	Relation *Relation // of KindRelation, KindEvent, KindIgnored, KindUpdate and KindDelete
+	Refused  bool      // of KindMessage: it has the prefix of events and belongs to no transaction
 }
 
 // Decoder reads one stream, from START_REPLICATION to its end; a new session takes a new one, because a stream that broke
@@ -63,6 +64,7 @@ type Message struct {
 type Decoder struct {
 	resolve   func(*Relation) (use bool, err error)
 	relations map[uint32]known
+	messages  *Relation // of events that are messages; nil: none are
 
 	inTx    bool
 	begin   Begin
@@ -84,6 +86,15 @@ type known struct {
 func New(resolve func(*Relation) (use bool, err error)) *Decoder {
 	return &Decoder{resolve: resolve, relations: map[uint32]known{}}
 }
+
+// Messages makes events of the logical messages that have just this prefix and belong to a transaction. Their Relation is
+// of the given source and has one column, the message's content. One that belongs to no transaction never is an event: it
+// is in the stream whatever became of the work that it came from.
+func (d *Decoder) Messages(prefix string, source int) {
+	d.messages = &Relation{Namespace: "messages", Name: prefix, Source: source, Columns: []Column{{Name: "content", TypeOID: byteaOID}}}
+}
+
+const byteaOID = 17
 
 // Decode decodes one message, the payload of one XLogData. The result points into walData and into the decoder. After an
 // error, an *Error, the stream cannot go on and each later call returns the same error.
@@ -117,12 +128,11 @@ func (d *Decoder) decode(b []byte) (Message, error) {
 		return d.decodeUpdate(r)
 	case 'D':
 		return d.decodeDelete(r)
-	// What follows is recognised by its first byte and not read: nothing depends on what is inside. A Message may also stand
-	// outside a transaction.
+	case 'M':
+		return d.decodeMessage(r)
+	// What follows is recognised by its first byte and not read: nothing depends on what is inside.
 	case 'T':
 		return Message{Kind: KindTruncate}, nil
-	case 'M':
-		return Message{Kind: KindMessage}, nil
 	case 'O':
 		return Message{Kind: KindOrigin}, nil
 	case 'Y':
@@ -244,6 +254,36 @@ func (d *Decoder) decodeUpdate(r reader) (Message, error) {
 		}
 	}
 	return d.endEvent(&r, rel.Relation, KindUpdate)
+}
+
+// decodeMessage takes a logical message: one that belongs to no transaction may stand anywhere.
+func (d *Decoder) decodeMessage(r reader) (Message, error) {
+	r.what = "message"
+	flags := r.uint8()
+	if flags > 1 {
+		r.fail(1, fmt.Errorf("unknown flags %#x", flags))
+	}
+	transactional := flags == 1
+	if transactional {
+		d.needTx(&r)
+	}
+	r.lsn() // of the message's own record
+	prefix := r.zeroTerminated()
+	at := r.off
+	size := r.uint32()
+	if int64(size) > int64(len(r.b)-r.off) {
+		r.fail(at, fmt.Errorf("content of %d bytes, the message has %d left", size, len(r.b)-r.off))
+	}
+	content := r.next(int(size))
+	ours := d.messages != nil && string(prefix) == d.messages.Name
+	if !ours || !transactional {
+		if err := r.end(); err != nil {
+			return Message{}, err
+		}
+		return Message{Kind: KindMessage, Refused: ours}, nil
+	}
+	d.event.Values = append(d.event.Values[:0], Value{Data: content})
+	return d.endEvent(&r, d.messages, KindEvent)
 }
 
 // endEvent closes a row of an accepted table and numbers it.

@@ -36,6 +36,8 @@ var (
 
 func TestTransaction(t *testing.T) {
 	d := New(onlyOutbox)
+	d.Messages("ours", 7)
+	bodies := &Relation{Namespace: "messages", Name: "ours", Source: 7, Columns: []Column{{"content", 17}}}
 	step := func(in []byte, want Message) {
 		t.Helper()
 		got, err := d.Decode(in)
@@ -60,16 +62,21 @@ func TestTransaction(t *testing.T) {
 		step(encInsert(16385, row...), Message{Kind: KindEvent, Relation: outboxRel, Event: &Event{Relation: outboxRel, Values: row, Begin: b, Ordinal: 1}})
 		step([]byte("O12345678origin\x00"), Message{Kind: KindOrigin})
 		step([]byte("Y\x00\x00\x40\x00public\x00mood\x00"), Message{Kind: KindType})
-		step([]byte("M\x01"), Message{Kind: KindMessage})
+		step(encMessage(true, "others", "x"), Message{Kind: KindMessage})
+		step(encMessage(true, "our", "x"), Message{Kind: KindMessage})
+		step(encMessage(true, "ours2", "x"), Message{Kind: KindMessage})
+		step(encMessage(false, "ours", "x"), Message{Kind: KindMessage, Refused: true})
+		step(encMessage(true, "ours", "{}"), Message{Kind: KindEvent, Relation: bodies, Event: &Event{Relation: bodies, Values: []Value{text("{}")}, Begin: b, Ordinal: 2}})
 		step([]byte("T\x00\x00\x00\x01"), Message{Kind: KindTruncate})
 		row = []Value{text("1"), {Null: true, Unchanged: true}}
-		step(encUpdate(16385, nil, row...), Message{Kind: KindUpdate, Relation: outboxRel, Event: &Event{Relation: outboxRel, Values: row, Begin: b, Ordinal: 2, Update: true}})
+		step(encUpdate(16385, nil, row...), Message{Kind: KindUpdate, Relation: outboxRel, Event: &Event{Relation: outboxRel, Values: row, Begin: b, Ordinal: 3, Update: true}})
 		step([]byte("D\x00\x00\x40\x01K..."), Message{Kind: KindDelete, Relation: outboxRel})
 		step([]byte("U\x00\x00\x40\x06N..."), Message{Kind: KindIgnored, Relation: otherRel})
 		step([]byte("D\x00\x00\x40\x06K..."), Message{Kind: KindIgnored, Relation: otherRel})
-		step(encInsert(16385, null, null), Message{Kind: KindEvent, Relation: outboxRel, Event: &Event{Relation: outboxRel, Values: []Value{null, null}, Begin: b, Ordinal: 3}})
+		step(encInsert(16385, null, null), Message{Kind: KindEvent, Relation: outboxRel, Event: &Event{Relation: outboxRel, Values: []Value{null, null}, Begin: b, Ordinal: 4}})
 		step(encCommit(c), Message{Kind: KindCommit, Commit: &c})
-		step([]byte("M\x00"), Message{Kind: KindMessage}) // a message that is not transactional
+		step(encMessage(false, "ours", "x"), Message{Kind: KindMessage, Refused: true})
+		step(encMessage(false, "others", ""), Message{Kind: KindMessage})
 	}
 }
 
@@ -127,6 +134,12 @@ func TestErrors(t *testing.T) {
 		{"update without a new row", [][]byte{b, rel, append([]byte("U\x00\x00\x40\x01"), encInsert(16385, null, null)[5:]...)[:8]}, "decode update at byte 8: message ends early"},
 		{"update with another marker", [][]byte{b, rel, edit(encUpdate(16385, nil, null, null), 5, 'X')}, "decode update at byte 5: tuple marker 'X' instead of 'N'"},
 		{"update too long", [][]byte{b, rel, append(encUpdate(16385, nil, null, null), 0)}, "decode update at byte 10: 1 bytes left over"},
+		{"message outside a transaction", [][]byte{encMessage(true, "x", "")}, "decode message at byte 0: no transaction is open"},
+		{"message with flags", [][]byte{b, edit(encMessage(true, "x", ""), 1, 2)}, "decode message at byte 1: unknown flags 0x2"},
+		{"message without end of prefix", [][]byte{b, encMessage(true, "x", "")[:11]}, "decode message at byte 10: string without its terminating zero"},
+		{"message too short", [][]byte{b, encMessage(true, "x", "abc")[:18]}, "decode message at byte 12: content of 3 bytes, the message has 2 left"},
+		{"message of 4 GB", [][]byte{b, edit(encMessage(true, "x", ""), 12, 0xff, 0xff, 0xff, 0xff)}, "decode message at byte 12: content of 4294967295 bytes, the message has 0 left"},
+		{"message too long", [][]byte{b, append(encMessage(false, "x", ""), 0)}, "decode message at byte 16: 1 bytes left over"},
 		{"delete without relation", [][]byte{b, []byte("D\x00\x00\x40\x01")}, "decode delete at byte 1: relation 16385 was never announced"},
 		{"delete too short", [][]byte{b, rel, []byte("D\x00\x00\x40")}, "decode delete at byte 1: message ends early"},
 	}
@@ -155,7 +168,7 @@ func TestErrors(t *testing.T) {
 func TestShort(t *testing.T) {
 	b, rel := encBegin(begin(0x1A2B)), encRelation(outboxRel)
 	update := encUpdate(16385, []Value{text("1"), text("two")}, text("1"), Value{Null: true, Unchanged: true})
-	for _, whole := range [][]byte{b, encCommit(commit(0x1A2B)), rel, encInsert(16385, text("1"), text("two")), update} {
+	for _, whole := range [][]byte{b, encCommit(commit(0x1A2B)), rel, encInsert(16385, text("1"), text("two")), update, encMessage(true, "x", "y"), encMessage(false, "x", "y")} {
 		for n := range whole {
 			d := New(accept)
 			if whole[0] != 'B' {
@@ -166,7 +179,7 @@ func TestShort(t *testing.T) {
 			if !errors.As(err, &typed) {
 				t.Fatalf("%c cut to %d bytes: %v", whole[0], n, err)
 			}
-			if typed.Offset > n || n > 0 && typed.What == "message" {
+			if typed.Offset > n || n > 0 && typed.What == "message" && whole[0] != 'M' {
 				t.Errorf("%c cut to %d bytes: %v", whole[0], n, err)
 			}
 		}

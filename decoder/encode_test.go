@@ -50,6 +50,15 @@ func encUpdate(oid uint32, old []Value, values ...Value) []byte {
 	return encTuple(append(p, 'N'), values)
 }
 
+func encMessage(transactional bool, prefix, content string) []byte {
+	p := []byte{'M', 0}
+	if transactional {
+		p[1] = 1
+	}
+	p = append(append(be.AppendUint64(p, 0x1A00), prefix...), 0)
+	return append(be.AppendUint32(p, uint32(len(content))), content...)
+}
+
 func encTuple(p []byte, values []Value) []byte {
 	p = be.AppendUint16(p, uint16(len(values)))
 	for _, v := range values {

@@ -59,12 +59,13 @@ type Value struct {
 	Unchanged bool
 }
 
-// Event is one inserted row, or what a row was updated to. Everything in it is valid until the next call of Decode.
+// Event is one inserted row, what a row was updated to, or a message. Everything in it is valid until the next call of Decode.
 type Event struct {
 	Relation *Relation
 	Values   []Value // as long as Relation.Columns
 	Update   bool    // an update, not an insert
-	// Ordinal numbers the inserts into, and the updates of, accepted tables in this transaction, from 0. What becomes of an
+	// Ordinal numbers the inserts into, and the updates of, accepted tables, and the messages that are events, in this
+	// transaction, from 0. What becomes of an
 	// update does not change it: positions are the same under every policy.
 	Ordinal uint32
 	Begin   Begin // the transaction it belongs to

@@ -83,15 +83,20 @@ func (r *reader) time() time.Time {
 
 // string copies a zero-terminated string out of the message.
 func (r *reader) string() string {
+	return string(r.zeroTerminated())
+}
+
+// zeroTerminated is string without the copy.
+func (r *reader) zeroTerminated() []byte {
 	if r.err != nil {
-		return ""
+		return nil
 	}
 	n := bytes.IndexByte(r.b[r.off:], 0)
 	if n < 0 {
 		r.fail(r.off, errors.New("string without its terminating zero"))
-		return ""
+		return nil
 	}
-	s := string(r.b[r.off : r.off+n])
+	s := r.b[r.off : r.off+n]
 	r.off += n + 1
 	return s
 }

@@ -97,6 +97,9 @@ func printMessage(m Message) string {
 		}
 		return b.String()
 	}
+	if m.Refused {
+		return m.Kind.String() + " refused"
+	}
 	if m.Relation != nil {
 		return m.Kind.String() + " " + m.Relation.String()
 	}
@@ -110,6 +113,7 @@ func TestRecorded(t *testing.T) {
 	for _, r := range recordings(t) {
 		var got strings.Builder
 		d := New(outboxes)
+		d.Messages("outbox", 1)
 		open := false
 		for i, x := range r.messages {
 			m, err := d.Decode(x.WALData)
@@ -184,6 +188,14 @@ func againstPglogrepl(t *testing.T, in []byte, m Message) {
 			}
 		}
 		got, want = len(m.Event.Values), int(p.NewTuple.ColumnNum)
+	case *pglogrepl.LogicalDecodingMessage:
+		if m.Refused != (p.Prefix == "outbox" && !p.Transactional) || (m.Kind == KindEvent) != (p.Prefix == "outbox" && p.Transactional) {
+			t.Errorf("%+v, pglogrepl has %+v", m, p)
+		}
+		if m.Kind != KindEvent {
+			return
+		}
+		got, want = string(m.Event.Values[0].Data), string(p.Content)
 	default:
 		return
 	}

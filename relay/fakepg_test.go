@@ -71,8 +71,12 @@ func newPostgres(b *bench) *postgres {
 }
 
 // row is the pgoutput message of an event: "id", or "id@topic", and with a ! before it one without a key, which is
-// poison. A ^ before all makes it an update.
+// poison. A ^ before all makes it an update, a * a logical message; *! is one whose
+// body is no object.
 func (pg *postgres) row(spec string) []byte {
+	if id, ok := strings.CutPrefix(spec, "*"); ok {
+		return pg.message(id)
+	}
 	spec, update := strings.CutPrefix(spec, "^")
 	spec, bad := strings.CutPrefix(spec, "!")
 	id, topic, ok := strings.Cut(spec, "@")
@@ -95,8 +99,25 @@ func (pg *postgres) row(spec string) []byte {
 	return walsendertest.Insert(&pg.table, row...)
 }
 
+// message is a transactional logical message that is an event.
+func (pg *postgres) message(spec string) []byte {
+	id, bad := strings.CutPrefix(spec, "!")
+	id, topic, ok := strings.Cut(id, "@")
+	if !ok {
+		topic = "t"
+	}
+	body := `{"id":"` + id + `","aggregate_type":"` + topic + `","aggregate_id":"k","event_type":"e","payload":"payload of ` + id + `"}`
+	if bad {
+		body = "[" + body + "]"
+	}
+	return walsendertest.Message(true, messagePrefix, body)
+}
+
+// messagePrefix is that of the messages that are events, in the tests that have some.
+const messagePrefix = "events"
+
 func bare(spec string) string {
-	id, _, _ := strings.Cut(strings.TrimLeft(spec, "^!"), "@")
+	id, _, _ := strings.Cut(strings.TrimLeft(spec, "*^!"), "@")
 	return id
 }
 

@@ -11,21 +11,22 @@ import (
 
 // Metrics are the relay's. Names are a contract: see docs/metrics.md.
 type Metrics struct {
-	reg           prometheus.Registerer
-	latency       prometheus.Histogram
-	received      prometheus.Counter
-	skipped       prometheus.Counter
-	poisonSkipped prometheus.Counter
-	updateSkipped prometheus.Counter
-	transactions  prometheus.Counter
-	receivedBytes prometheus.Counter
-	statusUpdates prometheus.Counter
-	keepalives    prometheus.Counter
-	kinds         map[decoder.Kind]prometheus.Counter
-	reconnects    *prometheus.CounterVec
-	backpressure  prometheus.Counter
-	slotAhead     prometheus.Counter
-	deadLettered  *prometheus.CounterVec
+	reg              prometheus.Registerer
+	latency          prometheus.Histogram
+	received         prometheus.Counter
+	skipped          prometheus.Counter
+	poisonSkipped    prometheus.Counter
+	updateSkipped    prometheus.Counter
+	notTransactional prometheus.Counter
+	transactions     prometheus.Counter
+	receivedBytes    prometheus.Counter
+	statusUpdates    prometheus.Counter
+	keepalives       prometheus.Counter
+	kinds            map[decoder.Kind]prometheus.Counter
+	reconnects       *prometheus.CounterVec
+	backpressure     prometheus.Counter
+	slotAhead        prometheus.Counter
+	deadLettered     *prometheus.CounterVec
 
 	slotName       string
 	slotRetained   *prometheus.GaugeVec
@@ -69,6 +70,7 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 	m.skipped = skipped.WithLabelValues("already_delivered")
 	m.poisonSkipped = skipped.WithLabelValues("poison")
 	m.updateSkipped = skipped.WithLabelValues("update")
+	m.notTransactional = skipped.WithLabelValues("not_transactional")
 	m.transactions = counter("transactions_total", "Transactions read from the stream.")
 	m.receivedBytes = counter("replication_received_bytes_total", "Bytes of pgoutput read from the stream.")
 	m.statusUpdates = counter("status_updates_total", "Standby status updates sent.")

@@ -99,6 +99,8 @@ type Config struct {
 	Poison           Poisons
 	// MissingAfter is for how long a topic may be missing until its events are poison; 0: for ever.
 	MissingAfter time.Duration
+	// MessagePrefix is that of the logical messages that are events; "": none are.
+	MessagePrefix string
 }
 
 // DefaultConfig is what surface §3 promises.

@@ -50,6 +50,8 @@ type session struct {
 	wake       chan struct{}
 	updated    map[uint32]bool // tables, by OID, of whose updates the log knows
 
+	refusedSaid bool // the log knows of messages that are not transactional
+
 	heard bool // a message came since the last turn
 
 	began time.Time
@@ -175,6 +177,9 @@ func (s *session) open(ctx context.Context) error {
 	now := r.clock()
 	s.tracker = checkpoint.NewTracker(start)
 	s.decoder = decoder.New(func(rel *decoder.Relation) (bool, error) { return s.resolve(ctx, rel) })
+	if r.cfg.MessagePrefix != "" {
+		s.decoder.Messages(r.cfg.MessagePrefix, r.router.MessageSource())
+	}
 	s.confirmed, s.received, s.lastHeard = start, start, now
 	s.guard.init(start, now, min(r.cfg.StatusInterval, guardLeast), func() { s.stream.Interrupt(); s.nudge() })
 	s.stream.OnDrained(s.sink.Flush)
@@ -281,6 +286,10 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 		s.tracker.Begin(checkpoint.TxID{CommitLSN: m.Begin.CommitLSN, XID: m.Begin.XID, CommitTime: m.Begin.CommitTime}, s.skipUntil == allEvents)
 	case decoder.KindEvent, decoder.KindUpdate:
 		return s.event(ctx, m.Event)
+	case decoder.KindMessage:
+		if m.Refused {
+			s.refusedMessage(msg.WALStart)
+		}
 	case decoder.KindCommit:
 		s.inTx = false
 		s.received = max(s.received, m.Commit.EndLSN)
@@ -380,6 +389,19 @@ func (s *session) warnOfUpdates(rel *decoder.Relation) {
 	s.updated[rel.OID] = true
 	s.r.log.Warn("updates are left out", "table", rel.String(), "because", "route.on_update is skip; said once a session, counted in the metrics",
 		"remedy", "ALTER PUBLICATION … SET (publish = 'insert'), or route.on_update: poison")
+}
+
+// refusedMessage counts a message that has our prefix and belongs to no transaction, and says so once in a session. It is
+// no event: it would be delivered although the work that it came from may have been rolled back.
+func (s *session) refusedMessage(at pglogrepl.LSN) {
+	s.r.met.notTransactional.Inc()
+	if s.refusedSaid {
+		return
+	}
+	s.refusedSaid = true
+	s.r.log.Warn("messages that are not transactional are left out", "prefix", s.r.cfg.MessagePrefix, "lsn", at.String(),
+		"because", "the work they come from may be rolled back; said once a session, counted in the metrics",
+		"remedy", "pg_logical_emit_message(true, …), or outbox_emit")
 }
 
 // send hands the record over, alone if that is asked for or if a record of its transaction was refused before.

@@ -90,6 +90,7 @@ type event struct {
 	poison  poisonKind
 	alone   bool // large: it wants Kafka for itself
 	skipped bool // by an operator's decision, or by the policy of its cause
+	message bool // a logical message, no row
 
 	digest   [2]uint64 // of its record, once sent; and of its dead letter
 	stored   int
@@ -120,6 +121,9 @@ const (
 	allLanes = simLanes + 1
 )
 
+// simPrefix is that of the messages that are events.
+const simPrefix = "outboxcdc"
+
 func newSimPG(w *world) *simPG {
 	cat := walsendertest.NewCatalog()
 	base := *cat.Outbox()
@@ -149,6 +153,10 @@ func (pg *simPG) write(wr *writer, copied bool, poison poisonKind) *event {
 	lane := w.IntN(simLanes)
 	e := &event{id: len(pg.events), order: -1, lane: lane, key: string([]byte{'k', byte('0' + lane%2), byte('a' + w.IntN(3))}), poison: poison}
 	e.value = fmt.Sprintf("payload of %d", e.id)
+	if e.message = e.id%7 == 3; e.message { // no draw: the seeds that failed once stay what they were
+		e.value = fmt.Sprintf(`"payload of %d"`, e.id)
+		w.reached[byMessage] = true
+	}
 	e.alone = w.IntN(60) == 0
 	pg.events = append(pg.events, e)
 	r := row{lsn: pg.advance(copied && len(wr.rows) > 0, 1+w.IntN(8)), table: pg.tables[pg.table], ev: e}
@@ -181,6 +189,14 @@ var simTopics = [...]string{"t", "u", "v", deadTopic}
 func (e *event) topic() string { return simTopics[e.lane/2] }
 
 func (pg *simPG) encode(t *walsendertest.Table, e *event) []byte {
+	if e.message {
+		key := fmt.Sprintf("%q", e.key)
+		if e.poison == noKey {
+			key = "null"
+		}
+		return walsendertest.Message(true, simPrefix, fmt.Sprintf(`{"id":"%d","aggregate_type":"%s","aggregate_id":%s,"event_type":"e","payload":%s}`,
+			e.id, e.topic(), key, e.value))
+	}
 	values := make([]any, len(t.Columns))
 	for i, c := range t.Columns {
 		switch c {

@@ -53,6 +53,7 @@ const (
 	slotAhead
 	hiddenRows
 	updated
+	byMessage
 	fatalLost
 	fatalPoison
 	fatalRight
@@ -87,7 +88,7 @@ var markNames = [marks]string{
 	wasBackpressured: "state backpressured", wasReconnecting: "state reconnecting", wasDraining: "state draining", wasUndecided: "the guard could not tell",
 	drainIncomplete: "drain incomplete", notTold: "stopped, and Postgres could not be told", cleanEnd: "a clean end", frozen: "a process frozen with the slot",
 	thawedLate: "a frozen process goes on after the slot was lost", takenOver: "taken over by a second process", slotAhead: "the slot ahead of what this process confirmed",
-	hiddenRows: "rows hidden by an altered publication", updated: "an update among the rows", fatalLost: "stopped: slot, publication or history lost", fatalPoison: "stopped: poison",
+	hiddenRows: "rows hidden by an altered publication", updated: "an update among the rows", byMessage: "events that are messages", fatalLost: "stopped: slot, publication or history lost", fatalPoison: "stopped: poison",
 	fatalRight: "stopped: a right missing", fatalWrong: "stopped: configuration wrong",
 	firstDead: "a dead letter", deadAfterRefusal: "a dead letter because Kafka refused the event", deadRepeated: "a dead letter repeated by a later process",
 	deadRefused: "a dead letter that Kafka refuses", deadKilled: "killed with a dead letter in flight", deadWaited: "the dead-letter topic is missing, and asked for",

@@ -60,6 +60,7 @@ func newWorld(o simOptions) *world {
 		w.story = &strings.Builder{}
 	}
 	w.cfg.MaxEvents = 1 + w.IntN(30)
+	w.cfg.MessagePrefix = simPrefix
 	// No whole seconds: two timers that start and end together would be another run each time.
 	w.cfg.ParkAfter = time.Duration(10+w.IntN(30))*time.Second + 1_000_037
 	w.cfg.ShutdownTimeout = time.Duration(1+w.IntN(10))*time.Second + 3_000_011
@@ -296,7 +297,9 @@ func (w *world) start() *process {
 func simRouter() *router.Router {
 	cfg := router.DefaultConfig()
 	cfg.Topic = "{aggregate_type}"
-	r, err := router.New(cfg)
+	messages := cfg
+	messages.Messages = true
+	r, err := router.New(cfg, messages)
 	if err != nil {
 		panic(err)
 	}

@@ -27,6 +27,7 @@ type Config struct {
 	Slot        string // [a-z0-9_]{1,63}
 	Publication string
 	Tables      []Table // each outbox; none if logical messages are the only source
+	Messages    bool    // logical messages are asked for
 	// WalSenderTimeout is set for our own walsender: how soon the server frees the slot of a dead client, and, from
 	// our side, how long a silent stream is believed in.
 	WalSenderTimeout time.Duration

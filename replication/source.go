@@ -242,9 +242,13 @@ func (st *Stream) IdleTimeout() time.Duration { return st.cat.idleTimeout }
 // because the server would skip to it without a word (PostgreSQL, "Streaming Replication Protocol").
 func (st *Stream) begin(ctx context.Context) error {
 	op := "start slot " + st.cfg.Slot
+	args := []string{"proto_version '1'", "publication_names " + quotePublication(st.cfg.Publication)}
+	if st.cfg.Messages { // of all prefixes: a database that writes many, and none of ours, is better off without
+		args = append(args, "messages 'true'")
+	}
 	err := pglogrepl.StartReplication(ctx, st.conn, st.cfg.Slot, 0, pglogrepl.StartReplicationOptions{
 		Mode:       pglogrepl.LogicalReplication,
-		PluginArgs: []string{"proto_version '1'", "publication_names " + quotePublication(st.cfg.Publication)},
+		PluginArgs: args,
 	})
 	if err != nil {
 		e := classify(op, starting, err)

@@ -154,6 +154,7 @@ func (c Config) Problems() []Problem {
 	v.cloudEvents(&c)
 	v.oneOf("null_key", string(c.NullKey), string(NullKeyPoison), string(NullKeyAllow))
 	v.oneOf("null_payload", string(c.NullPayload), string(NullPayloadTombstone), string(NullPayloadEmpty), string(NullPayloadPoison))
+	v.message(&c)
 	return v.problems
 }
 

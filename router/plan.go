@@ -33,8 +33,9 @@ func (e *MissingColumnError) Error() string {
 
 // plan is where the configured columns are in one version of a relation: -1 for those that were not configured.
 type plan struct {
-	relation *decoder.Relation
-	mapping  *mapping
+	announced *decoder.Relation // what events come with
+	relation  *decoder.Relation // what columns are looked for in: the same, or bodies
+	mapping   *mapping
 
 	typ, payload       int // typ: aggregate_type
 	eventType, headers int
@@ -66,11 +67,13 @@ func (r *Router) bind(rel *decoder.Relation) (*plan, error) {
 		if p, b = r.plan(rel); len(b.problems) > 0 {
 			return nil, b.problems[0]
 		}
-		shape := p.mapping.shapeOf(p)
-		if e := r.distinct(rel, shape); e != nil {
-			return nil, e
+		if !p.mapping.config.Messages {
+			shape := p.mapping.shapeOf(p)
+			if e := r.distinct(rel, shape); e != nil {
+				return nil, e
+			}
+			p.mapping.shape = shape
 		}
-		p.mapping.shape = shape
 		if len(r.plans) >= maxPlans {
 			clear(r.plans)
 		}
@@ -83,8 +86,11 @@ func (r *Router) bind(rel *decoder.Relation) (*plan, error) {
 // plan looks for everything that the configuration names; what is wrong is in the binding.
 func (r *Router) plan(rel *decoder.Relation) (*plan, *binding) {
 	m := r.mappings[rel.Source]
-	b := &binding{rel: rel, columns: &m.config.Columns}
-	p := &plan{relation: rel, mapping: m}
+	p := &plan{announced: rel, relation: rel, mapping: m}
+	if m.config.Messages {
+		p.relation = bodies(rel)
+	}
+	b := &binding{rel: p.relation, columns: &m.config.Columns}
 	c := &m.config.Columns
 	for _, want := range []struct {
 		column, setting string

@@ -38,6 +38,7 @@ type Router struct {
 	names  map[string]string // header names
 
 	values  [][]byte // the fields' texts
+	body    body     // of the message at hand
 	scratch []byte   // what Route computes rather than points to: valid until the next call
 }
 
@@ -84,6 +85,11 @@ func (r *Router) Fits(rel *decoder.Relation) error {
 	return nil
 }
 
+// MessageSource is the number of the source that is logical messages, or -1.
+func (r *Router) MessageSource() int {
+	return slices.IndexFunc(r.mappings, func(m *mapping) bool { return m.config.Messages })
+}
+
 // Skips reports whether ev is an update that is to be left out.
 func (r *Router) Skips(ev *decoder.Event) bool {
 	return ev.Update && !r.mappings[ev.Relation.Source].config.UpdateIsPoison
@@ -97,7 +103,7 @@ func (r *Router) Skips(ev *decoder.Event) bool {
 // its caller, so that its Headers need not be allocated anew.
 func (r *Router) Route(ev *decoder.Event, pos checkpoint.Position, rec *Record) error {
 	p := r.last
-	if p == nil || p.relation != ev.Relation {
+	if p == nil || p.announced != ev.Relation {
 		var err error
 		if p, err = r.bind(ev.Relation); err != nil {
 			return err
@@ -113,6 +119,17 @@ func (r *Router) Route(ev *decoder.Event, pos checkpoint.Position, rec *Record) 
 	poison := func(q *Poison) {
 		if q != nil && first == nil {
 			first = q
+		}
+	}
+	var message []byte // a body that is no object
+	if r.config.Messages {
+		content := ev.Values[0].Data
+		row, isObject, why := r.unpack(p, ev)
+		if why != "" {
+			poison(&Poison{Cause: BadPayload, Message: bodyName(p) + " " + why})
+		}
+		if ev = row; !isObject {
+			message = content
 		}
 	}
 	if ev.Update {
@@ -137,6 +154,9 @@ func (r *Router) Route(ev *decoder.Event, pos checkpoint.Position, rec *Record) 
 	poison(r.routeTimestamp(p, ev, rec))
 
 	if first != nil {
+		if message != nil {
+			rec.Value = message // a dead letter has all that there is
+		}
 		first.ID, first.Position = string(rec.ID), pos
 		if first.Topic == "" {
 			first.Topic = rec.Topic

@@ -8,6 +8,7 @@ package sql
 import (
 	"embed"
 	"fmt"
+	"slices"
 	"strings"
 	"text/template"
 	"time"
@@ -27,15 +28,23 @@ const failoverMajor = 17
 type Params struct {
 	Database    string // "" when it is not known: then whatever database the statements are run in
 	Role        string
-	Schema      string
-	Table       string
-	Columns     Columns
+	Tables      []Table
+	Messages    string // prefix of the logical messages that are events; "" for none
 	Publication string
 	Slot        string
-	Partitioned bool          // the table is partitioned; Table is its root
 	Timeout     time.Duration // how long creating the slot may wait for open transactions
 	Network     string        // for the offered pg_hba.conf line; "" leaves a placeholder
 }
+
+// Table is an outbox.
+type Table struct {
+	Schema, Name string
+	Columns      Columns
+	Partitioned  bool // it is the root of a partitioned table
+}
+
+// String is the qualified name, quoted.
+func (t *Table) String() string { return ident(t.Schema) + "." + ident(t.Name) }
 
 // Columns are the names of the table's columns; "" means the table has no such column.
 type Columns struct {
@@ -45,16 +54,24 @@ type Columns struct {
 // The names of the statements.
 const (
 	Role        = "role"
-	Table       = "table"
+	Outbox      = "table"
 	Grants      = "grants"
 	Publication = "publication"
 	Slot        = "slot"
+	Function    = "function"
 	Advice      = "advice"
 )
+
+// FunctionName is what the offered function is called.
+const FunctionName = "outbox_emit"
+
+// functionQuote delimits its body.
+const functionQuote = "$outbox_emit$"
 
 // Statement is one step: SQL text with its comments, ready for a simple query.
 type Statement struct {
 	Name string `json:"name"`
+	Of   string `json:"of,omitempty"` // of a table: which one, quoted
 	SQL  string `json:"sql"`
 }
 
@@ -70,23 +87,24 @@ func (s Statements) String() string {
 	return strings.Join(parts, "\n")
 }
 
-// Get is the step of that name, "" if there is none.
+// Get is the step of that name, for a table all of them, "" if there is none.
 func (s Statements) Get(name string) string {
+	var of Statements
 	for _, st := range s {
 		if st.Name == name {
-			return st.SQL
+			of = append(of, st)
 		}
 	}
-	return ""
+	return of.String()
 }
 
-// Setup renders role, table, grants, publication, slot and the advice that is only offered, for servers of one major
-// version.
+// Setup renders role, tables, grants, publication, slot, and the function and the advice that are only offered, for
+// servers of one major version.
 func Setup(p Params, serverMajor int) (Statements, error) {
 	if serverMajor < MinMajor || serverMajor > MaxMajor {
 		return nil, fmt.Errorf("render setup SQL: PostgreSQL %d is not supported, only %d to %d", serverMajor, MinMajor, MaxMajor)
 	}
-	return render(p, serverMajor, []string{Role, Table, Grants, Publication, Slot, Advice}, "")
+	return render(p, serverMajor, []string{Role, Outbox, Grants, Publication, Slot, Function, Advice}, "")
 }
 
 // Teardown renders the removal of slot and publication: the slot first, since it cannot decode without the publication.
@@ -100,14 +118,23 @@ var files embed.FS
 // view is what the templates see.
 type view struct {
 	Params
+	Of                  Table // of a table's own step, and of the function
 	Failover, EmitFlush bool
 	TimeoutMillis       int64
 }
 
 func render(p Params, major int, names []string, prefix string) (Statements, error) {
-	for _, n := range []string{p.Database, p.Role, p.Schema, p.Table, p.Publication, p.Slot} {
-		if strings.ContainsRune(n, 0) {
+	all := []string{p.Database, p.Role, p.Publication, p.Slot, p.Messages}
+	for _, t := range p.Tables {
+		c := t.Columns
+		all = append(all, t.Schema, t.Name, c.ID, c.AggregateType, c.AggregateID, c.EventType, c.Payload, c.Headers)
+	}
+	for _, n := range all {
+		switch {
+		case strings.ContainsRune(n, 0):
 			return nil, fmt.Errorf("render setup SQL: the name %q contains a NUL, which PostgreSQL cannot store", n)
+		case strings.Contains(n, functionQuote):
+			return nil, fmt.Errorf("render setup SQL: the name %q contains %s, which ends the body of a function", n, functionQuote)
 		}
 	}
 	t, err := template.New("").Funcs(template.FuncMap{
@@ -122,15 +149,80 @@ func render(p Params, major int, names []string, prefix string) (Statements, err
 		TimeoutMillis: max(1, p.Timeout.Milliseconds()), // 0 would mean: wait for ever
 	}
 	var out Statements
-	for _, name := range names {
+	step := func(name, of string, v view) error {
 		var b strings.Builder
 		if err := t.ExecuteTemplate(&b, prefix+name+".sql", v); err != nil {
-			return nil, fmt.Errorf("render the embedded SQL: %w", err)
+			return fmt.Errorf("render the embedded SQL: %w", err)
 		}
-		out = append(out, Statement{Name: name, SQL: b.String()})
+		out = append(out, Statement{Name: name, Of: of, SQL: b.String()})
+		return nil
+	}
+	for _, name := range names {
+		switch {
+		case name == Outbox:
+			for _, table := range p.Tables {
+				of := v
+				of.Of = table
+				if err := step(name, table.String(), of); err != nil {
+					return nil, err
+				}
+			}
+			continue
+		case name == Function && !p.HasFunction():
+			continue
+		case name == Function && v.Single():
+			v.Of = p.Tables[0]
+		}
+		if err := step(name, "", v); err != nil {
+			return nil, err
+		}
 	}
 	return out, nil
 }
+
+// Single: there is one table, and the function is for it.
+func (v view) Single() bool { return len(v.Tables) == 1 }
+
+// AnyPartitioned: rows are to be published under the names of roots.
+func (v view) AnyPartitioned() bool {
+	return slices.ContainsFunc(v.Tables, func(t Table) bool { return t.Partitioned })
+}
+
+// Schemas are those of the tables, each once.
+func (v view) Schemas() (out []string) {
+	for _, t := range v.Tables {
+		if !slices.Contains(out, t.Schema) {
+			out = append(out, t.Schema)
+		}
+	}
+	return out
+}
+
+// FunctionSchema is where the function goes.
+func (v view) FunctionSchema() string {
+	if len(v.Tables) > 0 {
+		return v.Tables[0].Schema
+	}
+	return "public"
+}
+
+// MessageFunction: the function writes messages.
+func (v view) MessageFunction() bool { return v.Messages != "" && !v.Single() }
+
+// HasFunction reports whether there is a function to offer: for the messages, or for the one table if it has a column for
+// each argument.
+func (p Params) HasFunction() bool {
+	if len(p.Tables) != 1 {
+		return p.Messages != ""
+	}
+	c := p.Tables[0].Columns
+	all := []string{c.ID, c.AggregateType, c.AggregateID, c.EventType, c.Payload, c.Headers}
+	slices.Sort(all)
+	return all[0] != "" && len(slices.Compact(all)) == 6
+}
+
+// FunctionSchema is where the function goes.
+func (p Params) FunctionSchema() string { return view{Params: p}.FunctionSchema() }
 
 // column is a line of CREATE TABLE.
 type column struct {
@@ -140,7 +232,7 @@ type column struct {
 
 // TableColumns is the default layout under the configured names. One name may serve for two purposes; it is made once.
 func (v view) TableColumns() []column {
-	c := v.Columns
+	c := v.Of.Columns
 	var out []column
 	seen := map[string]bool{"": true}
 	for _, col := range []column{

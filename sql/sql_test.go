@@ -13,23 +13,40 @@ var update = flag.Bool("update", false, "rewrite testdata/*.sql; commit only a d
 
 func defaults() Params {
 	return Params{
-		Database: "shop", Role: "outboxcdc", Schema: "public", Table: "outbox", Publication: "outboxcdc", Slot: "outboxcdc",
-		Timeout: time.Minute,
-		Columns: Columns{"id", "aggregate_type", "aggregate_id", "event_type", "payload", "headers"},
+		Database: "shop", Role: "outboxcdc", Publication: "outboxcdc", Slot: "outboxcdc", Timeout: time.Minute,
+		Tables: []Table{{Schema: "public", Name: "outbox", Columns: bundled}},
 	}
+}
+
+var bundled = Columns{"id", "aggregate_type", "aggregate_id", "event_type", "payload", "headers"}
+
+// several tables, one of them partitioned, and messages beside them.
+func several() Params {
+	p := defaults()
+	p.Tables = append(p.Tables, Table{Schema: "sales", Name: "events", Columns: bundled, Partitioned: true}, Table{Schema: "sales", Name: "more", Columns: bundled})
+	p.Messages = "it's"
+	return p
+}
+
+func messages() Params {
+	p := defaults()
+	p.Tables, p.Messages = nil, "outboxcdc"
+	return p
 }
 
 func odd() Params {
 	return Params{
-		Role: `Out"box`, Schema: "My Schema", Table: "Out\nbox'", Publication: `p"; DROP TABLE x; --`, Slot: "s_1",
-		Partitioned: true, Timeout: 1500 * time.Millisecond, Network: "10.0.0.0/8",
-		Columns: Columns{ID: "eventId", AggregateType: "Typ", AggregateID: "key", EventType: "Typ", Payload: "payload"},
+		Role: `Out"box`, Publication: `p"; DROP TABLE x; --`, Slot: "s_1", Timeout: 1500 * time.Millisecond, Network: "10.0.0.0/8",
+		Tables: []Table{{
+			Schema: "My Schema", Name: "Out\nbox'", Partitioned: true,
+			Columns: Columns{ID: "eventId", AggregateType: "Typ", AggregateID: "key", EventType: "Typ", Payload: "payload"},
+		}},
 	}
 }
 
 // The whole text as a DBA gets it. Names that need quotes are in the second pair.
 func TestGolden(t *testing.T) {
-	for name, p := range map[string]Params{"default": defaults(), "odd": odd()} {
+	for name, p := range map[string]Params{"default": defaults(), "odd": odd(), "several": several(), "messages": messages()} {
 		for _, major := range []int{14, 17} {
 			st, err := Setup(p, major)
 			if err != nil {
@@ -88,9 +105,11 @@ func TestRules(t *testing.T) {
 		t.Errorf("teardown drops too much:\n%s", script)
 	}
 	p := defaults()
-	p.Schema = "a\x00"
-	if _, err := Setup(p, 17); err == nil {
-		t.Error("a NUL was accepted")
+	for _, bad := range []string{"a\x00", "a" + functionQuote} {
+		p.Tables[0].Columns.Payload = bad
+		if _, err := Setup(p, 17); err == nil {
+			t.Errorf("%q was accepted", bad)
+		}
 	}
 }
 
@@ -98,15 +117,21 @@ func TestRules(t *testing.T) {
 func TestNamesStayInTheirPlace(t *testing.T) {
 	const evil = "x\n; DROP evil \\'; \"--"
 	p := Params{
-		Database: evil, Role: evil, Schema: evil, Table: evil, Publication: evil, Slot: evil, Network: evil,
-		Columns: Columns{evil, evil, evil, evil, evil, evil},
+		Database: evil, Role: evil, Publication: evil, Slot: evil, Network: evil, Messages: evil,
+		Tables: []Table{{Schema: evil, Name: evil, Columns: Columns{evil + "1", evil + "2", evil + "3", evil + "4", evil + "5", evil + "6"}}},
 	}
-	st, err := Setup(p, 18)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if rest := outsideQuotes(st.String()); strings.Contains(rest, "evil") {
-		t.Errorf("outside of quotes and comments:\n%s", rest)
+	for _, tables := range [][]Table{p.Tables, append(p.Tables, p.Tables...), nil} {
+		p.Tables = tables
+		st, err := Setup(p, 18)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.Get(Function) == "" {
+			t.Error("no function")
+		}
+		if rest := outsideQuotes(st.String()); strings.Contains(rest, "evil") {
+			t.Errorf("outside of quotes and comments:\n%s", rest)
+		}
 	}
 }
 

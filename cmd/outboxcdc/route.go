@@ -9,9 +9,22 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// routerConfig says to the router what the settings say.
-func routerConfig(cfg *config.Config) router.Config {
-	cols, r := &cfg.Outbox.Columns, &cfg.Route
+// routerConfigs says to the router what the settings say: a configuration for each table and, if messages are a source,
+// a last one for those.
+func routerConfigs(cfg *config.Config) []router.Config {
+	var out []router.Config
+	for _, s := range cfg.Sources() {
+		out = append(out, routerConfig(&s.Columns, &s.Route))
+	}
+	if cfg.Messages.Prefix != "" {
+		c := routerConfig(&config.Columns{}, &cfg.Route)
+		c.Messages, c.Columns = true, router.MessageColumns()
+		out = append(out, c)
+	}
+	return out
+}
+
+func routerConfig(cols *config.Columns, r *config.Route) router.Config {
 	return router.Config{
 		Topic: r.Topic, Topics: r.Topics, Replace: router.Replace{Regex: r.Replace.Regex, With: r.Replace.With}, Unmatched: r.Unmatched,
 		Columns: router.Columns{
@@ -30,19 +43,25 @@ func routerConfig(cfg *config.Config) router.Config {
 
 // newRouter makes the router, or says which settings do not go together.
 func newRouter(cfg *config.Config) (*router.Router, error) {
-	c := routerConfig(cfg)
+	all := routerConfigs(cfg)
 	var errs []error
-	for _, p := range c.Problems() {
-		path := "route." + p.Setting
-		if strings.HasPrefix(p.Setting, "columns.") {
-			path = "outbox." + p.Setting
+	for i, c := range all {
+		for _, p := range c.Problems() {
+			setting := p.Setting
+			if !strings.HasPrefix(setting, "columns.") {
+				setting = "route." + setting
+			}
+			if c.Messages {
+				errs = append(errs, cfg.Problem(setting, p.Text+" (of logical messages, messages.prefix)"))
+			} else {
+				errs = append(errs, cfg.SourceProblem(i, setting, p.Text))
+			}
 		}
-		errs = append(errs, cfg.Problem(path, p.Text))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return router.New(c)
+	return router.New(all...)
 }
 
 // poisons says to the relay what the settings say.

@@ -97,10 +97,9 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 
 // wire builds the relay from its parts; nothing is connected yet.
 func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*relay.Relay, error) {
-	schema, table := cfg.Table()
 	source, err := replication.NewSource(replication.Config{
 		URL: cfg.PostgresURL, Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication,
-		Tables:           []replication.Table{{Schema: schema, Name: table, Columns: routerConfig(cfg).Needs()}},
+		Tables: tables(cfg), Messages: cfg.Messages.Prefix != "",
 		WalSenderTimeout: cfg.Postgres.WALSenderTimeout, DecodingWorkMem: cfg.Postgres.DecodingWorkMem,
 		ReadInterval: cfg.Postgres.ReadInterval, ReceiveBuffer: cfg.ReceiveBuffer(),
 		Logger: log.With("component", "replication"),
@@ -126,7 +125,7 @@ func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*rel
 	}
 	rcfg := relay.DefaultConfig()
 	rcfg.StatusInterval, rcfg.WalSenderTimeout = cfg.Postgres.StatusInterval, cfg.Postgres.WALSenderTimeout
-	rcfg.Poison = poisons(&cfg.Poison)
+	rcfg.Poison, rcfg.MessagePrefix = poisons(&cfg.Poison), cfg.Messages.Prefix
 	if cfg.Route.MissingTopic == "poison" {
 		rcfg.MissingAfter = cfg.Route.MissingTopicAfter
 	}
@@ -134,6 +133,16 @@ func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*rel
 	rcfg.MaxEvents, rcfg.MaxBytes = cfg.Kafka.MaxInFlight.Records, int64(cfg.Kafka.MaxInFlight.Bytes)
 	met := relay.NewMetrics(reg, cfg.Postgres.Slot)
 	return relay.New(rcfg, pgSource{source}, kafkaCluster{cluster}, route, met, log.With("slot", cfg.Postgres.Slot)), nil
+}
+
+// tables are the outboxes, in the order in which the router has its configurations.
+func tables(cfg *config.Config) []replication.Table {
+	var out []replication.Table
+	for _, s := range cfg.Sources() {
+		schema, name := s.Name()
+		out = append(out, replication.Table{Schema: schema, Name: name, Columns: routerConfig(&s.Columns, &s.Route).Needs()})
+	}
+	return out
 }
 
 // pgSource and kafkaCluster fit the concrete packages to the interfaces that relay declares; siblings do not know each

@@ -56,7 +56,10 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 			if err != nil {
 				return err
 			}
-			p.Partitioned, p.Timeout = partitioned, setupTimeout
+			p.Timeout = setupTimeout
+			for i := range p.Tables {
+				p.Tables[i].Partitioned = partitioned
+			}
 			name, _, _ := strings.Cut(server, ".")
 			major, err := strconv.Atoi(name)
 			if err != nil {
@@ -72,7 +75,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 		},
 	}
 	cmd.Flags().StringVar(&server, "server-version", "17", "the server's major version, 14 to 18")
-	cmd.Flags().BoolVar(&partitioned, "partitioned", false, "the table is partitioned")
+	cmd.Flags().BoolVar(&partitioned, "partitioned", false, "the table is partitioned (of several: all are)")
 	addOutputFlag(cmd, &output)
 	return cmd
 }
@@ -83,16 +86,15 @@ func setupParams(cfg *config.Config) (sql.Params, error) {
 	if err != nil {
 		return sql.Params{}, err
 	}
-	schema, table := cfg.Table()
-	c := cfg.Outbox.Columns
+	var tables []sql.Table
+	for _, s := range cfg.Sources() {
+		schema, name := s.Name()
+		tables = append(tables, sql.Table{Schema: schema, Name: name, Columns: sql.Columns(s.Columns)})
+	}
 	return sql.Params{
 		Database: firstOf(config.DSNDatabase(dsn), os.Getenv("PGDATABASE")),
 		Role:     firstOf(config.DSNUser(dsn), os.Getenv("PGUSER"), defaultRole),
-		Schema:   schema, Table: table, Publication: cfg.Postgres.Publication, Slot: cfg.Postgres.Slot,
-		Columns: sql.Columns{
-			ID: c.ID, AggregateType: c.AggregateType, AggregateID: c.AggregateID,
-			EventType: c.EventType, Payload: c.Payload, Headers: c.Headers,
-		},
+		Tables:   tables, Messages: cfg.Messages.Prefix, Publication: cfg.Postgres.Publication, Slot: cfg.Postgres.Slot,
 	}, nil
 }
 

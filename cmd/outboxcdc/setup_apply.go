@@ -35,6 +35,9 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 			if a.params, err = setupParams(cfg); err != nil {
 				return err
 			}
+			if a.function && !a.params.HasFunction() {
+				return usageError(errors.New("--function: these settings have none: it writes logical messages, or rows of one table with a column for each argument"))
+			}
 			dsn, err := setupURL(url)
 			if err != nil {
 				return err
@@ -47,6 +50,7 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 	f.StringVar(&url, "url", "", "connection string of somebody who may do this (default $"+setupURLEnv+")")
 	f.BoolVar(&a.dryRun, "dry-run", false, "look, and print what would be done")
 	f.DurationVar(&a.timeout, "timeout", setupTimeout, "how long to wait for locks and, for the slot, for open transactions")
+	f.BoolVar(&a.function, "function", false, "also make the function "+sql.FunctionName+", with which the application writes events")
 	f.BoolVar(&a.noRole, "no-role", false, "leave role and grants to somebody else")
 	return cmd
 }
@@ -58,6 +62,8 @@ type applier struct {
 	dryRun  bool
 	noRole  bool
 	out     io.Writer
+
+	function bool
 
 	conn *pgx.Conn
 	have *catalog
@@ -80,7 +86,7 @@ func (a *applier) run(ctx context.Context, dsn string) error {
 	if err := errors.Join(a.have.problems...); err != nil {
 		return fmt.Errorf("nothing was changed:\n%w", err)
 	}
-	a.params.Database, a.params.Partitioned, a.params.Timeout = a.have.database, a.have.partitioned, a.timeout
+	a.params.Database, a.params.Timeout = a.have.database, a.timeout
 	statements, err := sql.Setup(a.params, a.have.major)
 	if err != nil {
 		return err
@@ -105,14 +111,17 @@ func (a *applier) step(ctx context.Context, st sql.Statement) error {
 		there bool
 	}{
 		sql.Role:        {"role " + p.Role, a.have.role},
-		sql.Table:       {"table " + quoteIdent(p.Schema, p.Table), a.have.table},
+		sql.Outbox:      {"table " + st.Of, a.have.tables[st.Of]},
 		sql.Grants:      {"grant to " + p.Role, a.have.grants},
 		sql.Publication: {"publication " + p.Publication, a.have.publication},
 		sql.Slot:        {"slot " + p.Slot, a.have.slot},
+		sql.Function:    {"function " + quoteIdent(p.FunctionSchema(), sql.FunctionName), a.have.function},
 	}
 	o, isObject := object[st.Name]
 	switch {
 	case !isObject: // advice is for setup sql
+		return nil
+	case st.Name == sql.Function && !a.function:
 		return nil
 	case a.noRole && (st.Name == sql.Role || st.Name == sql.Grants):
 		return nil

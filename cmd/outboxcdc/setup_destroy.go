@@ -136,7 +136,15 @@ func (d *destroyer) describe(slot *slotState, publication bool) {
 	} else {
 		d.say("%spublication %s", would, d.params.Publication)
 	}
-	d.say("table %s and role %s stay", quoteIdent(d.params.Schema, d.params.Table), d.params.Role)
+	if len(d.params.Tables) == 0 {
+		d.say("role %s stays", d.params.Role)
+		return
+	}
+	var names []string
+	for i := range d.params.Tables {
+		names = append(names, d.params.Tables[i].String())
+	}
+	d.say("table %s and role %s stay", strings.Join(names, ", "), d.params.Role)
 }
 
 // confirm wants the slot's name typed: a bare y comes too easily for something that cannot be undone.

@@ -19,11 +19,11 @@ type catalog struct {
 	database string
 
 	role        bool
-	grants      bool // all of them
-	table       bool
-	partitioned bool
+	grants      bool            // all of them
+	tables      map[string]bool // which are there
 	publication bool
 	slot        bool
+	function    bool
 
 	problems []error  // what apply must not build upon
 	notes    []string // what works, and is worth a look
@@ -64,7 +64,8 @@ func (c *catalog) expectDatabase(want string) {
 }
 
 func (c *catalog) look(ctx context.Context, p sql.Params) error {
-	steps := []func(context.Context, sql.Params) error{c.lookAtRole, c.lookAtTable, c.lookAtGrants, c.lookAtPublication, c.lookAtSlot}
+	c.tables = map[string]bool{}
+	steps := []func(context.Context, sql.Params) error{c.lookAtRole, c.lookAtTables, c.lookAtGrants, c.lookAtPublication, c.lookAtSlot, c.lookAtFunction}
 	for _, step := range steps {
 		if err := step(ctx, p); err != nil {
 			return err
@@ -100,22 +101,32 @@ func (c *catalog) lookAtRole(ctx context.Context, p sql.Params) error {
 	return nil
 }
 
-func (c *catalog) lookAtTable(ctx context.Context, p sql.Params) error {
-	name := quoteIdent(p.Schema, p.Table)
+// lookAtTables finds out, too, which are partitioned.
+func (c *catalog) lookAtTables(ctx context.Context, p sql.Params) error {
+	for i := range p.Tables {
+		if err := c.lookAtTable(ctx, &p.Tables[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *catalog) lookAtTable(ctx context.Context, t *sql.Table) error {
+	name := t.String()
 	var kind, persistence string
 	var partition bool
 	var columns []string
 	err := c.conn.QueryRow(ctx, `SELECT relkind::text, relpersistence::text, relispartition,
 			ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped)
 		FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = $1 AND relname = $2`,
-		p.Schema, p.Table).Scan(&kind, &persistence, &partition, &columns)
+		t.Schema, t.Name).Scan(&kind, &persistence, &partition, &columns)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return c.lookAtSchema(ctx, p)
+		return c.lookAtSchema(ctx, t.Schema)
 	}
 	if err != nil {
 		return fmt.Errorf("look at table %s: %w", name, err)
 	}
-	c.table, c.partitioned = true, kind == "p"
+	c.tables[name], t.Partitioned = true, kind == "p"
 	switch {
 	case kind != "r" && kind != "p":
 		c.problem("%s is not a table; name the table in outbox.table", name)
@@ -124,7 +135,7 @@ func (c *catalog) lookAtTable(ctx context.Context, p sql.Params) error {
 	case persistence != "p":
 		c.problem("%s is unlogged or temporary, so its rows are not in the WAL: ALTER TABLE %s SET LOGGED", name, name)
 	}
-	for _, col := range neededColumns(p.Columns) {
+	for _, col := range neededColumns(t.Columns) {
 		if !slices.Contains(columns, col) {
 			c.problem("%s has no column %q; add it, or set outbox.columns", name, col)
 		}
@@ -132,13 +143,13 @@ func (c *catalog) lookAtTable(ctx context.Context, p sql.Params) error {
 	return nil
 }
 
-func (c *catalog) lookAtSchema(ctx context.Context, p sql.Params) error {
+func (c *catalog) lookAtSchema(ctx context.Context, schema string) error {
 	var there bool
-	if err := c.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)`, p.Schema).Scan(&there); err != nil {
-		return fmt.Errorf("look at schema %s: %w", p.Schema, err)
+	if err := c.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)`, schema).Scan(&there); err != nil {
+		return fmt.Errorf("look at schema %s: %w", schema, err)
 	}
 	if !there {
-		c.problem("schema %s does not exist: CREATE SCHEMA %s, or set outbox.table", p.Schema, quoteIdent(p.Schema))
+		c.problem("schema %s does not exist: CREATE SCHEMA %s, or set outbox.table", schema, quoteIdent(schema))
 	}
 	return nil
 }
@@ -150,15 +161,27 @@ func neededColumns(c sql.Columns) []string {
 }
 
 func (c *catalog) lookAtGrants(ctx context.Context, p sql.Params) error {
-	if !c.role || !c.table {
+	if !c.role || len(c.tables) < len(p.Tables) {
 		return nil
 	}
-	err := c.conn.QueryRow(ctx, `SELECT has_database_privilege($1, current_database(), 'CONNECT')
-			AND has_schema_privilege($1, n.oid, 'USAGE') AND has_table_privilege($1, c.oid, 'SELECT')
-		FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = $2 AND relname = $3`,
-		p.Role, p.Schema, p.Table).Scan(&c.grants)
+	err := c.conn.QueryRow(ctx, `SELECT has_database_privilege($1, current_database(), 'CONNECT')`, p.Role).Scan(&c.grants)
+	for i := 0; i < len(p.Tables) && err == nil && c.grants; i++ {
+		err = c.conn.QueryRow(ctx, `SELECT has_schema_privilege($1, n.oid, 'USAGE') AND has_table_privilege($1, c.oid, 'SELECT')
+			FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = $2 AND relname = $3`,
+			p.Role, p.Tables[i].Schema, p.Tables[i].Name).Scan(&c.grants)
+	}
 	if err != nil {
 		return fmt.Errorf("look at the rights of %s: %w", p.Role, err)
+	}
+	return nil
+}
+
+func (c *catalog) lookAtFunction(ctx context.Context, p sql.Params) error {
+	err := c.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_proc f JOIN pg_namespace n ON n.oid = f.pronamespace
+		WHERE n.nspname = $1 AND f.proname = $2 AND pg_get_function_identity_arguments(f.oid) = $3)`,
+		p.FunctionSchema(), sql.FunctionName, "aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb").Scan(&c.function)
+	if err != nil {
+		return fmt.Errorf("look at function %s: %w", sql.FunctionName, err)
 	}
 	return nil
 }

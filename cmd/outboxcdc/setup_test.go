@@ -110,7 +110,7 @@ func TestSetupSQL(t *testing.T) {
 		t.Fatal(err)
 	}
 	var statements sql.Statements
-	if err := json.Unmarshal([]byte(out), &statements); err != nil || len(statements) != 6 {
+	if err := json.Unmarshal([]byte(out), &statements); err != nil || len(statements) != 7 {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	want(t, statements.Get(sql.Publication), "publish_via_partition_root = true")

@@ -18,6 +18,10 @@ type Config struct {
 	Preset   string   `yaml:"preset" default:"outboxcdc" oneof:"outboxcdc debezium"`
 	Postgres Postgres `yaml:"postgres"`
 	Outbox   Outbox   `yaml:"outbox"`
+	// Outboxes are several tables instead of outbox.table: a list of entries with table, columns and route. What an entry
+	// leaves out comes from outbox.columns and route.
+	Outboxes []Source `yaml:"outboxes" default:""`
+	Messages Messages `yaml:"messages"`
 	Route    Route    `yaml:"route"`
 	Poison   Poison   `yaml:"poison"`
 	Kafka    Kafka    `yaml:"kafka"`
@@ -30,6 +34,7 @@ type Config struct {
 
 	// origins says for each path that was set who set it: "outboxcdc.yaml:3:9" or an environment variable's name.
 	origins map[string]string
+	entries []entry // of outboxes, until they are applied
 }
 
 // Postgres is the server's side: how to reach it and how to behave towards it.
@@ -70,9 +75,16 @@ type Postgres struct {
 // Outbox is the table whose inserts are events.
 type Outbox struct {
 	// Table is schema-qualified, e.g. public.outbox or "My Schema"."Outbox"; unquoted parts fold to lower case as in
-	// SQL. A partitioned table is named by its root. See [Config.Table].
+	// SQL. A partitioned table is named by its root. "" if logical messages are the only source. See [Config.Sources].
 	Table   string  `yaml:"table" default:"public.outbox"`
 	Columns Columns `yaml:"columns"`
+}
+
+// Messages are logical messages (pg_logical_emit_message) as a source of events, beside or instead of tables.
+type Messages struct {
+	// Prefix is that of the messages that are events, exactly; "" means that none are. Their bodies are JSON objects, and
+	// route says what becomes of them.
+	Prefix string `yaml:"prefix" default:""`
 }
 
 // Columns maps what an event needs to the table's columns. Names are taken as they are, without quotes or folding.
@@ -104,8 +116,8 @@ type Route struct {
 	Unmatched string `yaml:"unmatched" default:"poison"`
 	// MissingTopic says what an event for a topic is that Kafka does not have: it waits, and all behind it, until somebody
 	// creates the topic; or it is poison once the topic has been missing for MissingTopicAfter.
-	MissingTopic      string        `yaml:"missing_topic" default:"wait" oneof:"wait poison"`
-	MissingTopicAfter time.Duration `yaml:"missing_topic_after" default:"5m"`
+	MissingTopic      string        `yaml:"missing_topic" default:"wait" oneof:"wait poison" shared:"true"`
+	MissingTopicAfter time.Duration `yaml:"missing_topic_after" default:"5m" shared:"true"`
 	// Key is the template of the record's key. One column alone is sent as it is (bytea: its bytes), several as text.
 	Key string `yaml:"key" default:"{aggregate_id}"`
 	// ID is the template of the header "id". Tables whose ids are not unique among them all need e.g. "{table}:{id}" if
@@ -129,7 +141,7 @@ type Route struct {
 	Partition string `yaml:"partition" default:""`
 	// Partitions is the number of partitions that keys of a topic are hashed over: topic → count. Others: the count found
 	// when the process starts.
-	Partitions map[string]int `yaml:"partitions" default:""`
+	Partitions map[string]int `yaml:"partitions" default:"" shared:"true"`
 	// Timestamp is the record's time: produce (when it is sent), commit, or a column: timestamptz, timestamp as UTC, or a
 	// number since 1970 of seconds, milliseconds or microseconds, told apart by its size. SQL NULL: as produce.
 	Timestamp string `yaml:"timestamp" default:"produce"`

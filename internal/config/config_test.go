@@ -178,7 +178,6 @@ func TestLoadErrors(t *testing.T) {
 		{yaml: "route:\n  topics: orders\n", want: []string{`t.yaml:2:11: route.topics: "orders" is not key=value`}},
 		{yaml: "route:\n  partitions: {orders: many}\n", want: []string{`route.partitions: orders: "many" is not a whole number`}},
 		{env: "OUTBOXCDC_ROUTE_PARTITIONS=a=1,a=2", want: []string{`route.partitions: the key "a" is there twice`}},
-		{yaml: "outboxes:\n- {table: public.a}\n", want: []string{"outboxes", "not built in this version yet"}},
 		{yaml: "poison: {policy: ignore}\n", want: []string{`"ignore" is unknown; write stop | dead_letter | skip`}},
 		{yaml: "kafka: {tls: {ca_file: /ca.pem, server_name: k}}\n", want: []string{"t.yaml:1:24: kafka.tls.ca_file: is set, but kafka.tls.enabled is false", "kafka.tls.server_name"}},
 		{yaml: "kafka: {tls: {enabled: true, cert_file: /c.pem}}\n", want: []string{"kafka.tls.key_file: is empty, but kafka.tls.cert_file is set"}},

@@ -79,6 +79,9 @@ func load(sources []source, environ []string) (*Config, error) {
 		return nil, err // Validate would complain about defaults in the place of what did not parse
 	}
 	c.applyPreset()
+	if err := c.applyOutboxes(); err != nil {
+		return nil, err
+	}
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}

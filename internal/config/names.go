@@ -6,13 +6,6 @@ import (
 	"unicode"
 )
 
-// Table is outbox.table as the catalog has it: without quotes, unquoted parts in lower case. Both are "" if
-// outbox.table is not valid.
-func (c *Config) Table() (schema, name string) {
-	schema, name, _ = parseTable(c.Outbox.Table)
-	return schema, name
-}
-
 // parseTable reads schema.table with SQL's rules for quoted and unquoted identifiers; problem is "" if it could.
 func parseTable(text string) (schema, name, problem string) {
 	var parts []string

@@ -12,7 +12,7 @@ import (
 // Setting is one effective setting as it may be shown.
 type Setting struct {
 	Path   string // e.g. "postgres.slot"
-	Value  any    // string, bool, int, []string, map[string]string, map[string]int, time.Duration or ByteSize; secrets masked
+	Value  any    // string, bool, int, []string, map[string]string, map[string]int, []Source, time.Duration or ByteSize; secrets masked
 	Origin string // who set it; "default" if nobody
 }
 
@@ -36,8 +36,11 @@ func (c *Config) Redacted() *Config {
 	if c.Kafka.SASL.Password != "" {
 		r.Kafka.SASL.Password = masked
 	}
-	r.Route.Topics, r.Route.Partitions = maps.Clone(c.Route.Topics), maps.Clone(c.Route.Partitions)
-	r.Route.Envelope, r.Route.CloudEvents = maps.Clone(c.Route.Envelope), maps.Clone(c.Route.CloudEvents)
+	r.Route = c.Route.clone()
+	r.Outboxes = slices.Clone(c.Outboxes)
+	for i := range r.Outboxes {
+		r.Outboxes[i].Route = r.Outboxes[i].Route.clone()
+	}
 	r.Poison.Causes, r.Poison.Decisions = maps.Clone(c.Poison.Causes), maps.Clone(c.Poison.Decisions)
 	r.origins = maps.Clone(c.origins)
 	return &r
@@ -84,6 +87,8 @@ func formatYAML(v any) string {
 		return "[" + strings.Join(items, ", ") + "]"
 	case map[string]string:
 		return "{" + joinMap(v, ": ", ", ", strconv.Quote) + "}"
+	case []Source:
+		return formatSources(v)
 	case map[string]int:
 		return "{" + joinMap(v, ": ", ", ", strconv.Itoa) + "}"
 	}
@@ -115,6 +120,8 @@ func formatPlain(v any) string {
 		return strings.Join(v, ",")
 	case map[string]string:
 		return joinMap(v, "=", ",", func(s string) string { return s })
+	case []Source:
+		return formatSources(v)
 	case map[string]int:
 		return joinMap(v, "=", ",", strconv.Itoa)
 	case time.Duration:

@@ -14,8 +14,6 @@ type reservedSetting struct {
 
 // reserved lists them in the order of the documentation. What gets built moves to a field of [Config] and leaves here.
 var reserved = []reservedSetting{
-	{"outboxes", empty{}},
-	{"messages.prefix", ""},
 	{"delivery.mode", "at_least_once"},
 	{"delivery.position_topic", "outboxcdc.positions"},
 	{"delivery.look_back", 10000},

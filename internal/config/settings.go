@@ -17,6 +17,7 @@ type setting struct {
 	choices []string // of an enumeration: what is built
 	later   []string // of an enumeration: what is reserved
 	secret  bool
+	shared  bool // of route: one for all tables
 }
 
 // knownSettings walks Config's tags once and appends the reserved names.
@@ -44,7 +45,7 @@ func walkFields(t reflect.Type, prefix string, index []int, out *[]*setting) {
 		*out = append(*out, &setting{
 			path: path, field: at, zero: reflect.Zero(f.Type).Interface(), def: raw{text: def},
 			choices: strings.Fields(f.Tag.Get("oneof")), later: strings.Fields(f.Tag.Get("later")),
-			secret: f.Tag.Get("secret") != "",
+			secret: f.Tag.Get("secret") != "", shared: f.Tag.Get("shared") != "",
 		})
 	}
 }
@@ -55,9 +56,11 @@ type tree struct {
 	sections map[string][]string // "" is the root
 }
 
-var knownTree = sync.OnceValue(func() tree {
+var knownTree = sync.OnceValue(func() tree { return treeOf(knownSettings()) })
+
+func treeOf(settings []*setting) tree {
 	t := tree{leaves: map[string]*setting{}, sections: map[string][]string{}}
-	for _, s := range knownSettings() {
+	for _, s := range settings {
 		t.leaves[s.path] = s
 		section, rest := "", s.path
 		for {
@@ -72,7 +75,7 @@ var knownTree = sync.OnceValue(func() tree {
 		}
 	}
 	return t
-})
+}
 
 func join(section, key string) string {
 	if section == "" {
@@ -89,14 +92,18 @@ func EnvName(path string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
 }
 
-// value is the setting's present value in c; only for settings with a field.
-func (s *setting) value(c *Config) any {
+// value is the setting's present value in c, a *Config or the *Source that it is a setting of; only for settings with a
+// field.
+func (s *setting) value(c any) any {
 	return reflect.ValueOf(c).Elem().FieldByIndex(s.field).Interface()
 }
 
-// store parses r and puts it into c; for a reserved name it only checks that nothing but the default was asked for.
+// store parses r and puts it into c, a *Config or the *Source that it is a setting of; for a reserved name it only checks that nothing but the default was asked for.
 // Its error is the problem alone, without place and path.
-func (s *setting) store(c *Config, r raw) error {
+func (s *setting) store(c any, r raw) error {
+	if _, tables := s.zero.([]Source); tables {
+		return c.(*Config).takeOutboxes(r)
+	}
 	v, err := parse(r, s.zero)
 	if err != nil {
 		if s.secret {

@@ -7,25 +7,33 @@ import (
 
 // suggestKey ends a message about an unknown key: a setting of just that name elsewhere, the nearest sibling, or what
 // there is.
-func suggestKey(section, key string) string {
-	for _, s := range knownSettings() { // right name, wrong place
+func (d *document) suggestKey(section, key string) string {
+	for _, s := range d.known { // right name, wrong place
 		dot := strings.LastIndexByte(s.path, '.')
 		if s.path == key || s.path[dot+1:] == key {
 			if dot < 0 {
-				return fmt.Sprintf("; did you mean %q, at the top level?", key)
+				return fmt.Sprintf("; did you mean %q, at the top level%s?", key, d.ofEntry())
 			}
 			return fmt.Sprintf("; did you mean %q, under %q?", s.path[dot+1:], s.path[:dot])
 		}
 	}
-	siblings := knownTree().sections[section]
+	siblings := d.tree.sections[section]
 	if best := nearest(key, siblings); best != "" {
 		return fmt.Sprintf("; did you mean %q?", best)
 	}
-	in := "at the top level"
+	in := "at the top level" + d.ofEntry()
 	if section != "" {
 		in = "under " + section
 	}
 	return fmt.Sprintf("; known %s: %s", in, strings.Join(siblings, ", "))
+}
+
+// ofEntry says where the top level is inside a list of tables.
+func (d *document) ofEntry() string {
+	if d.prefix == "" {
+		return ""
+	}
+	return " of the entry"
 }
 
 // nearest is the candidate that takes the fewest changes to reach from s, "" if none is near enough to be meant.

@@ -44,8 +44,8 @@ func (c *Config) Validate() error {
 	v := &validation{c: c}
 	v.enumerations()
 	v.postgres(&c.Postgres)
-	v.outbox(&c.Outbox)
-	v.route(&c.Route)
+	v.sources()
+	v.messages(&c.Messages)
 	v.poison(&c.Poison)
 	v.kafka(&c.Kafka)
 	v.report("http.listen", checkListen(c.HTTP.Listen))
@@ -119,32 +119,39 @@ func checkReceiveBuffer(text string) string {
 	return ""
 }
 
-func (v *validation) outbox(o *Outbox) {
-	_, _, problem := parseTable(o.Table)
-	v.report("outbox.table", problem)
+func (v *validation) messages(m *Messages) {
+	switch {
+	case strings.ContainsRune(m.Prefix, 0):
+		v.report("messages.prefix", "contains a NUL, which no message's prefix can")
+	case !utf8.ValidString(m.Prefix):
+		v.report("messages.prefix", "is not UTF-8")
+	}
+}
+
+func (v *validation) columns(prefix string, c *Columns) {
 	cols := []struct {
 		key, name string
 		required  bool
 	}{
-		{"id", o.Columns.ID, true},
-		{"aggregate_type", o.Columns.AggregateType, true},
-		{"aggregate_id", o.Columns.AggregateID, true},
-		{"event_type", o.Columns.EventType, false},
-		{"payload", o.Columns.Payload, true},
-		{"headers", o.Columns.Headers, false},
+		{"id", c.ID, true},
+		{"aggregate_type", c.AggregateType, true},
+		{"aggregate_id", c.AggregateID, true},
+		{"event_type", c.EventType, false},
+		{"payload", c.Payload, true},
+		{"headers", c.Headers, false},
 	}
 	for _, col := range cols {
 		if col.name == "" && !col.required {
 			continue
 		}
-		v.report("outbox.columns."+col.key, checkIdentifier("a column", col.name))
+		v.report(prefix+"columns."+col.key, checkIdentifier("a column", col.name))
 	}
 }
 
 // route looks at the values; how they go together is the router's to say (see Problem).
-func (v *validation) route(r *Route) {
+func (v *validation) route(prefix string, r *Route) {
 	if r.Topic != "" {
-		v.report("route.topic", checkTopicTemplate(r.Topic))
+		v.report(prefix+"route.topic", checkTopicTemplate(r.Topic))
 	}
 	for topic, n := range r.Partitions {
 		if n < 1 || n > math.MaxInt32 {
@@ -153,7 +160,7 @@ func (v *validation) route(r *Route) {
 	}
 	for path, column := range map[string]string{"route.partition": r.Partition, "route.timestamp": r.Timestamp, "route.trace_context": r.TraceContext} {
 		if column != "" {
-			v.report(path, checkIdentifier("a column", column))
+			v.report(prefix+path, checkIdentifier("a column", column))
 		}
 	}
 }

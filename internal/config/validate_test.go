@@ -137,7 +137,7 @@ func TestTable(t *testing.T) {
 	} {
 		c := Default()
 		c.Outbox.Table = text
-		schema, name := c.Table()
+		schema, name := (&Source{Table: c.Outbox.Table}).Name()
 		if schema != want[0] || name != want[1] {
 			t.Errorf("%q: %q, %q; want %q", text, schema, name, want)
 		}

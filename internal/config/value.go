@@ -14,9 +14,10 @@ type raw struct {
 	text    string
 	list    []string
 	isList  bool
-	isTree  bool   // a mapping, or a list of other things than texts
-	isEmpty bool   // of isTree
-	pairs   []pair // of isTree: a mapping of plain values
+	isTree  bool    // a mapping, or a list of other things than texts
+	isEmpty bool    // of isTree
+	pairs   []pair  // of isTree: a mapping of plain values
+	entries []entry // of isList and isTree: the tables of outboxes
 }
 
 // pair is one entry of a mapping.

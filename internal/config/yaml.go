@@ -27,13 +27,16 @@ const (
 type document struct {
 	name    string
 	anchors map[string]ast.Node
+	tree    tree       // what there may be
+	known   []*setting // the same as a list
+	prefix  string     // of paths in messages
 	set     func(s *setting, r raw, where string) error
 	errs    []error
 }
 
 // readYAML calls set for every setting in data and returns everything that is wrong, set's errors included.
 func readYAML(name string, data []byte, set func(s *setting, r raw, where string) error) error {
-	d := &document{name: name, anchors: map[string]ast.Node{}, set: set}
+	d := &document{name: name, anchors: map[string]ast.Node{}, tree: knownTree(), known: knownSettings(), set: set}
 	body, err := d.parse(data)
 	if err != nil {
 		return err
@@ -113,7 +116,7 @@ func (d *document) section(path string, n ast.Node) {
 	case *ast.MappingValueNode:
 		d.entry(path, n)
 	default:
-		d.fail(n, path, "want keys and values here: "+strings.Join(knownTree().sections[path], ", "))
+		d.fail(n, path, "want keys and values here: "+strings.Join(d.tree.sections[path], ", "))
 	}
 }
 
@@ -127,17 +130,17 @@ func (d *document) entry(section string, v *ast.MappingValueNode) {
 		return
 	}
 	path := join(section, key)
-	t := knownTree()
+	t := d.tree
 	if _, ok := t.sections[path]; ok && !strings.Contains(key, ".") {
 		d.section(path, v.Value)
 		return
 	}
 	s, ok := t.leaves[path]
 	if !ok || strings.Contains(key, ".") {
-		d.fail(v.Key, "", fmt.Sprintf("unknown key %s%s", quote(key), suggestKey(section, key)))
+		d.fail(v.Key, "", fmt.Sprintf("unknown key %s%s", quote(key), d.suggestKey(section, key)))
 		return
 	}
-	r, err := d.value(v.Value)
+	r, err := d.leaf(s, v.Value)
 	if err != nil {
 		d.errs = append(d.errs, err)
 		return
@@ -148,8 +151,22 @@ func (d *document) entry(section string, v *ast.MappingValueNode) {
 	}
 	where := d.at(v.Value.GetToken())
 	if err := d.set(s, *r, where); err != nil {
-		d.errs = append(d.errs, &Error{Where: where, Path: path, Problem: err.Error()})
+		d.errs = append(d.errs, &Error{Where: where, Path: d.prefix + path, Problem: err.Error()})
 	}
+}
+
+// leaf reads a setting's value.
+func (d *document) leaf(s *setting, n ast.Node) (*raw, error) {
+	if _, tables := s.zero.([]Source); tables {
+		n, err := d.resolve(n)
+		if err != nil {
+			return nil, err
+		}
+		if list, ok := n.(*ast.SequenceNode); ok && len(list.Values) > 0 {
+			return d.entries(s.path, list.Values), nil
+		}
+	}
+	return d.value(n)
 }
 
 // value reads a leaf; nil without an error is YAML's null.
@@ -269,6 +286,9 @@ func keyText(k ast.MapKeyNode) string {
 }
 
 func (d *document) fail(n ast.Node, path, problem string) {
+	if path != "" || d.prefix != "" {
+		path = strings.TrimSuffix(d.prefix+path, ".")
+	}
 	d.errs = append(d.errs, &Error{Where: d.at(n.GetToken()), Path: path, Problem: problem})
 }
 

@@ -159,7 +159,7 @@ func (c *conversion) outbox() {
 		}
 	default:
 		c.line(1, "table", strings.ReplaceAll(tables[0], `\`, ""))
-		c.note("table.include.list", "several tables: one daemon delivers one of them")
+		c.note("table.include.list", "several tables: only the first is written; if the others are outboxes too, list them all in outboxes instead of outbox.table")
 	}
 	c.yaml.WriteString("  columns:\n")
 	c.line(2, "id", or(c.router("table.field.event.id"), "id"))

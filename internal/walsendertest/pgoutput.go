@@ -84,6 +84,16 @@ func tuple(b []byte, values []any) []byte {
 	return b
 }
 
+// Message is a logical message.
+func Message(transactional bool, prefix, content string) []byte {
+	b := []byte{'M', 0}
+	if transactional {
+		b[1] = 1
+	}
+	b = append(append(be.AppendUint64(b, 1), prefix...), 0)
+	return append(be.AppendUint32(b, uint32(len(content))), content...)
+}
+
 // Row is an Insert into a table of the bundled layout.
 func Row(t *Table, id, aggregateType, key, payload string) []byte {
 	values := map[string]any{

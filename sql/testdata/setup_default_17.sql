@@ -46,6 +46,23 @@ SET LOCAL statement_timeout = '60000ms';
 SELECT slot_name, lsn FROM pg_catalog.pg_create_logical_replication_slot('outboxcdc', 'pgoutput', false, false, failover => true);
 COMMIT;
 
+-- Offered: writes an event as a row of the outbox, in the transaction of whoever calls it, and returns the event's id.
+CREATE OR REPLACE FUNCTION "public"."outbox_emit"(
+    aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb DEFAULT '{}'
+) RETURNS uuid LANGUAGE plpgsql AS $outbox_emit$
+#variable_conflict use_variable
+DECLARE
+    id uuid := gen_random_uuid();
+BEGIN
+    IF jsonb_typeof(headers) <> 'object' THEN
+        RAISE EXCEPTION 'outbox_emit: headers is no JSON object' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO "public"."outbox" ("id", "aggregate_type", "aggregate_id", "event_type", "payload", "headers")
+    VALUES (id, aggregate_type, aggregate_id, event_type, payload, coalesce(headers, '{}'));
+    RETURN id;
+END
+$outbox_emit$;
+
 -- Offered, not executed.
 --
 -- pg_hba.conf: this one database, one network, TLS; and no line with the database "replication", which logical decoding

@@ -1,0 +1,167 @@
+package relay
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// withMessages is a configuration in which messages are events as well, and does the same to the relay that a test has.
+func withMessages(b *bench) {
+	b.Helper()
+	cfg := router.DefaultConfig()
+	cfg.Topic = "{aggregate_type}"
+	messages := cfg
+	messages.Messages = true
+	r, err := router.New(cfg, messages)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.relay.router, b.relay.cfg.MessagePrefix = r, messagePrefix
+}
+
+// TestMessagesBesideRows: both are events of their transaction, in its order and with ordinals in one count, and a
+// transaction that is resumed is resumed at the right one.
+func TestMessagesBesideRows(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		withMessages(b)
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a", "*b", "c", "*d", "*e@u")
+		b.pg.commit("*f")
+		synctest.Wait()
+		var positions []string
+		for _, f := range b.kafka.sink().flying {
+			positions = append(positions, f.rec.id+f.rec.position[strings.LastIndexByte(f.rec.position, ':'):])
+		}
+		if want := []string{"a:0", "b:1", "c:2", "d:3", "e:4", "f:0"}; !slices.Equal(positions, want) {
+			b.Errorf("in flight %v, want %v", positions, want)
+		}
+		b.kafka.ack("a", "b", "c")
+		b.kafka.fail(errKafka, lost)
+		b.sleep(3 * time.Second)
+		if got := b.kafka.flying(); !slices.Equal(got, []string{"d", "e", "f"}) {
+			b.Fatalf("in flight %v", got)
+		}
+		b.kafka.ack()
+		b.sleep(3 * time.Second)
+		b.delivered("a", "b", "c", "d", "e", "f")
+		if b.pg.slotAt() != b.pg.end {
+			b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), b.pg.end)
+		}
+	})
+}
+
+// TestMessageIsNotConfirmedUnacknowledged: a transaction of nothing but messages waits for Kafka like any other.
+func TestMessageIsNotConfirmedUnacknowledged(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		withMessages(b)
+		b.kafka.hold()
+		b.start()
+		x := b.pg.commit("*a")
+		b.pg.foreign()
+		b.sleep(5 * time.Second)
+		if got := b.pg.slotAt(); got > x.Commit {
+			b.Fatalf("the slot is at %s, and the message at %s is not acknowledged", got, x.Commit)
+		}
+		b.kafka.ack("a")
+		b.sleep(5 * time.Second)
+		if got := b.pg.slotAt(); got < x.End {
+			b.Errorf("the slot is at %s, in front of %s", got, x.End)
+		}
+	})
+}
+
+// TestMessagesOfOthers: those of other prefixes, and, without a prefix configured, all, are nothing to us.
+func TestMessagesOfOthers(t *testing.T) {
+	for _, configured := range []bool{true, false} {
+		bubble(t, testConfig(), func(b *bench) {
+			if configured {
+				withMessages(b)
+			}
+			b.start()
+			b.pg.begin("a")
+			b.pg.raw("", walsendertest.Message(true, "other", "{}"))
+			b.pg.raw("", walsendertest.Message(true, messagePrefix+"2", "{}"))
+			b.pg.raw("", walsendertest.Message(false, "other", "{}"))
+			b.pg.more("b")
+			b.pg.finish()
+			b.sleep(5 * time.Second)
+			b.delivered("a", "b")
+			if got := b.pg.slotAt(); got != b.pg.end {
+				b.Errorf("the slot is at %s, want %s", got, b.pg.end)
+			}
+			if n := b.metric("replication_messages_total", "type=message"); n != 3 {
+				b.Errorf("%v messages are counted", n)
+			}
+			if n := b.metric("events_skipped_total", "reason=not_transactional"); n != 0 {
+				b.Errorf("%v of other prefixes are counted as refused", n)
+			}
+		})
+	}
+}
+
+// TestMessagesWithoutATransaction: never events, wherever they stand, counted, said once a session; they move nothing.
+func TestMessagesWithoutATransaction(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		withMessages(b)
+		b.start()
+		stray := func() { b.pg.glitch(walsendertest.Message(false, messagePrefix, `{"id":"x"}`)) }
+		stray()
+		b.kafka.hold()
+		x := b.pg.commit("a")
+		stray()
+		b.sleep(5 * time.Second)
+		if got := b.pg.slotAt(); got > x.Commit {
+			b.Fatalf("the slot is at %s, and the row at %s is not acknowledged", got, x.Commit)
+		}
+		b.kafka.ack()
+		b.pg.commit("*b")
+		stray()
+		synctest.Wait()
+		b.kafka.ack()
+		b.sleep(5 * time.Second)
+		b.delivered("a", "b")
+		b.want(Streaming)
+		if n := b.metric("events_skipped_total", "reason=not_transactional"); n != 3 {
+			b.Errorf("%v are counted", n)
+		}
+		if text := b.log.String(); strings.Count(text, "messages that are not transactional are left out") != 1 || strings.Contains(text, `id\":\"x`) {
+			b.Errorf("the log says\n%s", text)
+		}
+	})
+}
+
+// TestMessageIsPoison: a body that is no object has a position like any event, and the policy decides.
+func TestMessageIsPoison(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		withMessages(b)
+		b.start()
+		b.pg.commit("*a")
+		x := b.pg.commit("*b", "*!c", "*d")
+		b.ends(Poison, time.Minute)
+		b.wantStored("a@t", "b@t")
+		if got := b.pg.slotAt(); got > x.Commit {
+			b.Errorf("the slot is at %s, behind the poison at %s", got, x.Commit)
+		}
+	})
+	bubble(t, dead(nil), func(b *bench) {
+		withMessages(b)
+		b.kafka.acked["c"] = true // its dead letter has no id
+		b.start()
+		x := b.pg.commit("*b", "*!c", "*d")
+		b.sleep(5 * time.Second)
+		b.wantStored("b@t", "@u", "d@t")
+		if got := b.pg.slotAt(); got < x.End {
+			b.Errorf("the slot is at %s, in front of %s", got, x.End)
+		}
+		if n := b.metric("events_dead_lettered_total", "topic=u", "reason=bad_payload"); n != 1 {
+			b.Errorf("%v dead letters are counted", n)
+		}
+	})
+}

@@ -1,0 +1,44 @@
+{{- if .MessageFunction -}}
+-- Offered: writes an event as a logical message, in the transaction of whoever calls it, and returns the event's id. There
+-- is no row to be cleaned up, nor one to look at later. Bytes of the record are those that a row of jsonb would give.
+CREATE OR REPLACE FUNCTION {{ table .FunctionSchema "outbox_emit" }}(
+    aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb DEFAULT '{}'
+) RETURNS uuid LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $outbox_emit$
+DECLARE
+    id uuid := gen_random_uuid();
+BEGIN
+    IF aggregate_type IS NULL OR aggregate_id IS NULL OR event_type IS NULL THEN
+        RAISE EXCEPTION 'outbox_emit: aggregate_type, aggregate_id and event_type must not be NULL' USING ERRCODE = 'not_null_violation';
+    END IF;
+    IF jsonb_typeof(headers) <> 'object' THEN
+        RAISE EXCEPTION 'outbox_emit: headers is no JSON object' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM pg_logical_emit_message(true, {{ literal .Messages }}, convert_to(
+        '{"id":"' || id
+        || '","aggregate_type":' || to_json(aggregate_type)::text
+        || ',"aggregate_id":' || to_json(aggregate_id)::text
+        || ',"event_type":' || to_json(event_type)::text
+        || coalesce(',"payload":' || payload::text, '')
+        || ',"headers":' || coalesce(headers, '{}')::text
+        || ',"created_at":"' || to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || '+00"}', 'UTF8'));
+    RETURN id;
+END
+$outbox_emit$;
+{{- else -}}
+-- Offered: writes an event as a row of the outbox, in the transaction of whoever calls it, and returns the event's id.
+CREATE OR REPLACE FUNCTION {{ table .FunctionSchema "outbox_emit" }}(
+    aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb DEFAULT '{}'
+) RETURNS uuid LANGUAGE plpgsql AS $outbox_emit$
+#variable_conflict use_variable
+DECLARE
+    id uuid := gen_random_uuid();
+BEGIN
+    IF jsonb_typeof(headers) <> 'object' THEN
+        RAISE EXCEPTION 'outbox_emit: headers is no JSON object' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO {{ table .Of.Schema .Of.Name }} ({{ ident .Of.Columns.ID }}, {{ ident .Of.Columns.AggregateType }}, {{ ident .Of.Columns.AggregateID }}, {{ ident .Of.Columns.EventType }}, {{ ident .Of.Columns.Payload }}, {{ ident .Of.Columns.Headers }})
+    VALUES (id, aggregate_type, aggregate_id, event_type, payload, coalesce(headers, '{}'));
+    RETURN id;
+END
+$outbox_emit$;
+{{- end }}
