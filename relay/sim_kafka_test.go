@@ -356,7 +356,7 @@ func (s *simSink) learn() {
 			if i+1 < len(read) && read[i+1].tx == e.tx && read[i+1].ackedIn != s {
 				half[e.tx] = true
 			}
-			p.history = true
+			p.history = p.history || !e.skipped // of what was left out nothing is in Kafka
 		}
 		if e.order >= s.cursor && hole {
 			break
@@ -366,7 +366,7 @@ func (s *simSink) learn() {
 		if tx.readIn != s.st || !p.knows(tx) {
 			break
 		}
-		if slices.ContainsFunc(tx.rows, func(r row) bool { return r.ev != nil }) {
+		if slices.ContainsFunc(tx.rows, func(r row) bool { return r.ev != nil && !r.ev.skipped }) {
 			p.done = max(p.done, tx.commit)
 		}
 	}
