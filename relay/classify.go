@@ -130,6 +130,9 @@ func classify(err error, delivered bool) verdict {
 	return v
 }
 
+// ClassOf is the class of an error of a process that has delivered nothing, for commands that look and do not run.
+func ClassOf(err error) Class { return classify(err, false).class }
+
 // away means that Postgres cannot be reached.
 func away(err error) bool {
 	pg, ok := errors.AsType[*replication.Error](err)

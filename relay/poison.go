@@ -30,8 +30,8 @@ type Poisons struct {
 	Hold      bool                    // a stop leaves the process standing, not ready, until it is told to end
 }
 
-// of is the policy for one event.
-func (p *Poisons) of(x *router.Poison) PoisonPolicy {
+// Of is the policy for one event.
+func (p *Poisons) Of(x *router.Poison) PoisonPolicy {
 	if d, ok := p.Decisions[x.ID]; ok && x.ID != "" {
 		return d
 	}
@@ -64,7 +64,7 @@ const maxRefused = 1000
 
 // remember keeps a record that Kafka has refused, unless it is to stop the relay.
 func (r *Relay) remember(p *router.Poison) error {
-	if r.cfg.Poison.of(p) == StopAtPoison {
+	if r.cfg.Poison.Of(p) == StopAtPoison {
 		return p
 	}
 	if len(r.refused) >= maxRefused {
@@ -78,7 +78,7 @@ func (r *Relay) remember(p *router.Poison) error {
 func (s *session) poisoned(ctx context.Context, p *router.Poison, pos checkpoint.Position) error {
 	r := s.r
 	p.Position, p.ID = pos, string(s.rec.ID)
-	policy := r.cfg.Poison.of(p)
+	policy := r.cfg.Poison.Of(p)
 	attrs := []any{"event_id", p.ID, "position", pos.String(), "cause", string(p.Cause), "topic", p.Topic, "why", p.Message}
 	switch policy {
 	case SkipPoison:

@@ -176,10 +176,7 @@ func (s *session) open(ctx context.Context) error {
 	}
 	now := r.clock()
 	s.tracker = checkpoint.NewTracker(start)
-	s.decoder = decoder.New(func(rel *decoder.Relation) (bool, error) { return s.resolve(ctx, rel) })
-	if r.cfg.MessagePrefix != "" {
-		s.decoder.Messages(r.cfg.MessagePrefix, r.router.MessageSource())
-	}
+	s.decoder = newDecoder(ctx, s.stream, r.router, r.cfg.MessagePrefix)
 	s.confirmed, s.received, s.lastHeard = start, start, now
 	s.guard.init(start, now, min(r.cfg.StatusInterval, guardLeast), func() { s.stream.Interrupt(); s.nudge() })
 	s.stream.OnDrained(s.sink.Flush)
@@ -210,17 +207,24 @@ func (r *Relay) fit(tables []replication.TableNow) error {
 	return nil
 }
 
-// resolve is the decoder's question whether a relation is an outbox; the router answers whether it has our columns.
-func (s *session) resolve(ctx context.Context, rel *decoder.Relation) (bool, error) {
-	// Not cancelled when told to stop: the drain needs the connection.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookUpTimeout)
-	defer cancel()
-	table, err := s.stream.Resolve(ctx, rel.OID, rel.Namespace, rel.Name)
-	if err != nil || table == replication.NotOurs {
-		return false, err
+// newDecoder wires a decoder to who knows the tables: the stream says whose rows they are, the router whether it has their
+// columns.
+func newDecoder(ctx context.Context, st Stream, r *router.Router, prefix string) *decoder.Decoder {
+	d := decoder.New(func(rel *decoder.Relation) (bool, error) {
+		// Not cancelled when told to stop: the drain needs the connection.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookUpTimeout)
+		defer cancel()
+		table, err := st.Resolve(ctx, rel.OID, rel.Namespace, rel.Name)
+		if err != nil || table == replication.NotOurs {
+			return false, err
+		}
+		rel.Source = table
+		return true, r.Bind(rel)
+	})
+	if prefix != "" {
+		d.Messages(prefix, r.MessageSource())
 	}
-	rel.Source = table
-	return true, s.r.router.Bind(rel)
+	return d
 }
 
 // burst is how many messages are handled between two looks at the clock. The read deadline is absolute, so that a
@@ -322,11 +326,7 @@ func (s *session) keepalive(msg replication.Message) error {
 		return err
 	}
 	if missing := s.stream.Missing(); len(missing) > 0 && msg.ServerWALEnd >= s.stream.Identity().WALEnd {
-		return &replication.Error{
-			Kind: replication.ColumnMissing, Op: "look at what the publication carries",
-			Err:    fmt.Errorf("columns %s are configured but not published, and everything older has been delivered", strings.Join(missing, ", ")),
-			Remedy: "set outbox.columns, or restore the columns or the publication's column list",
-		}
+		return notPublished(missing)
 	}
 	if msg.ServerWALEnd > s.received {
 		s.received = msg.ServerWALEnd
@@ -334,6 +334,15 @@ func (s *session) keepalive(msg replication.Message) error {
 	}
 	s.tracker.Keepalive(msg.ServerWALEnd)
 	return nil
+}
+
+// notPublished is said when no row can be on its way any more that was written before the columns went.
+func notPublished(columns []string) error {
+	return &replication.Error{
+		Kind: replication.ColumnMissing, Op: "look at what the publication carries",
+		Err:    fmt.Errorf("columns %s are configured but not published, and everything older has been delivered", strings.Join(columns, ", ")),
+		Remedy: "set outbox.columns, or restore the columns or the publication's column list",
+	}
 }
 
 // event routes and sends one row, or what a row was updated to, if that is not to be left out. If the process dies anywhere in here, the transaction is not confirmed and comes again.
@@ -351,10 +360,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 		return nil
 	}
 	r.met.received.Inc()
-	pos := checkpoint.Position{
-		SystemID: s.stream.Identity().SystemID, Timeline: s.stream.Identity().TimelineOf(s.begin.CommitLSN),
-		CommitLSN: s.begin.CommitLSN, Ordinal: ev.Ordinal,
-	}
+	pos := position(s.stream.Identity(), ev)
 	if err := r.router.Route(ev, pos, &s.rec); err != nil {
 		if p := asPoison(err); p != nil {
 			return s.poisoned(ctx, p, pos)
@@ -402,6 +408,13 @@ func (s *session) refusedMessage(at pglogrepl.LSN) {
 	s.r.log.Warn("messages that are not transactional are left out", "prefix", s.r.cfg.MessagePrefix, "lsn", at.String(),
 		"because", "the work they come from may be rolled back; said once a session, counted in the metrics",
 		"remedy", "pg_logical_emit_message(true, …), or outbox_emit")
+}
+
+// position is the identity of an event.
+func position(id replication.Identity, ev *decoder.Event) checkpoint.Position {
+	return checkpoint.Position{
+		SystemID: id.SystemID, Timeline: id.TimelineOf(ev.Begin.CommitLSN), CommitLSN: ev.Begin.CommitLSN, Ordinal: ev.Ordinal,
+	}
 }
 
 // send hands the record over, alone if that is asked for or if a record of its transaction was refused before.

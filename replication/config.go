@@ -7,6 +7,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -41,6 +42,8 @@ type Config struct {
 	// Dial replaces the network dialer, for tests; nil is the default.
 	Dial   pgconn.DialFunc
 	Logger *slog.Logger
+
+	application string // "": the daemon's name
 }
 
 // connectTimeout bounds one attempt to connect when the URL says nothing; queryTimeout bounds one catalog query.
@@ -52,7 +55,7 @@ const (
 // ApplicationName is how our connections appear in pg_stat_activity and pg_stat_replication: the server cuts names at
 // 63 bytes.
 func (c *Config) ApplicationName() string {
-	name := "outboxcdc-" + c.Slot
+	name := cmp.Or(c.application, "outboxcdc-"+c.Slot)
 	return name[:min(len(name), 63)]
 }
 

@@ -92,42 +92,40 @@ func (s *Source) Open(ctx context.Context) (_ *Stream, err error) {
 	if err = s.inspect(ctx, st); err != nil {
 		return nil, s.elsewhere(ctx, err)
 	}
-	if st.conn, err = s.cfg.dialStream(ctx, st.onNotice, &st.tap); err != nil {
-		return nil, err
-	}
-	if st.identity, err = identify(ctx, st.conn); err != nil {
+	if err = st.connect(ctx); err != nil {
 		return nil, err
 	}
 	if s.system == 0 {
 		s.system = st.identity.SystemID
 	}
-	// What the server says at connecting (a collation's version, say) is not about the stream.
-	for _, n := range st.notices {
-		s.log.Warn("the server says", "severity", n.SeverityUnlocalized, "message", n.Message)
-	}
-	st.notices = nil
 	if err = st.begin(ctx); err != nil {
 		return nil, err
 	}
 	return st, nil
 }
 
+// connect opens the replication connection and finds out whose it is.
+func (st *Stream) connect(ctx context.Context) (err error) {
+	if st.conn, err = st.cfg.dialStream(ctx, st.onNotice, &st.tap); err != nil {
+		return err
+	}
+	if st.identity, err = identify(ctx, st.conn); err != nil {
+		return err
+	}
+	// What the server says at connecting (a collation's version, say) is not about the stream.
+	for _, n := range st.notices {
+		st.log.Warn("the server says", "severity", n.SeverityUnlocalized, "message", n.Message)
+	}
+	st.notices = nil
+	return nil
+}
+
 // inspect looks at server, slot and publication over the ordinary connection, before anything is started.
 func (s *Source) inspect(ctx context.Context, st *Stream) error {
-	var err error
-	if st.major, err = serverMajor(st.control); err != nil {
-		return err
-	}
-	slot, err := s.cfg.readSlot(ctx, st.control)
-	if err != nil {
-		return err
-	}
-	if err := s.cfg.fitSlot(slot, st.control.Config().Database); err != nil {
-		return err
-	}
 	// Before a slot that is held by somebody else is waited for: what is altered during the wait must stop a standby as
 	// it stops whoever streams, or the standby would confirm what the other refused to.
-	if st.cat, err = s.cfg.readCatalog(ctx, st.control, st.major); err != nil {
+	slot, err := st.look(ctx)
+	if err != nil {
 		return err
 	}
 	if s.first == "" {
@@ -141,6 +139,23 @@ func (s *Source) inspect(ctx context.Context, st *Stream) error {
 	}
 	// Before START_REPLICATION, so that no commit ever waits for us.
 	return s.cfg.verifyAsync(st.cat.syncNames, "")
+}
+
+// look finds out whether server, slot and publication are fit to be read at all.
+func (st *Stream) look(ctx context.Context) (*Slot, error) {
+	var err error
+	if st.major, err = serverMajor(st.control); err != nil {
+		return nil, err
+	}
+	slot, err := st.cfg.readSlot(ctx, st.control)
+	if err != nil {
+		return nil, err
+	}
+	if err := st.cfg.fitSlot(slot, st.control.Config().Database); err != nil {
+		return nil, err
+	}
+	st.cat, err = st.cfg.readCatalog(ctx, st.control, st.major)
+	return slot, err
 }
 
 // elsewhere says so if this is not the cluster that the process has seen before. Of what is missing or altered in

@@ -97,13 +97,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 
 // wire builds the relay from its parts; nothing is connected yet.
 func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*relay.Relay, error) {
-	source, err := replication.NewSource(replication.Config{
-		URL: cfg.PostgresURL, Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication,
-		Tables: tables(cfg), Messages: cfg.Messages.Prefix != "",
-		WalSenderTimeout: cfg.Postgres.WALSenderTimeout, DecodingWorkMem: cfg.Postgres.DecodingWorkMem,
-		ReadInterval: cfg.Postgres.ReadInterval, ReceiveBuffer: cfg.ReceiveBuffer(),
-		Logger: log.With("component", "replication"),
-	})
+	source, err := newSource(cfg, log)
 	if err != nil {
 		return nil, err
 	}
@@ -111,15 +105,7 @@ func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*rel
 	if err != nil {
 		return nil, err
 	}
-	kcfg := kafka.DefaultConfig()
-	kcfg.Brokers, kcfg.ClientID, kcfg.Version = cfg.Kafka.Brokers, cfg.ClientID(), cfg.Kafka.Version
-	kcfg.Requests, kcfg.Partitions = cfg.Kafka.RequestsPerBroker, map[string]int32{}
-	for topic, n := range cfg.Route.Partitions {
-		kcfg.Partitions[topic] = int32(n)
-	}
-	kcfg.Security = func() (kafka.Security, error) { return kafkaSecurity(cfg) }
-	kcfg.Compression, kcfg.Logger = cfg.Kafka.Compression, log.With("component", "kafka")
-	cluster, err := kafka.NewCluster(kcfg, reg)
+	cluster, err := newCluster(cfg, reg, log)
 	if err != nil {
 		return nil, err
 	}
@@ -143,6 +129,28 @@ func tables(cfg *config.Config) []replication.Table {
 		out = append(out, replication.Table{Schema: schema, Name: name, Columns: routerConfig(&s.Columns, &s.Route).Needs()})
 	}
 	return out
+}
+
+func newSource(cfg *config.Config, log *slog.Logger) (*replication.Source, error) {
+	return replication.NewSource(replication.Config{
+		URL: cfg.PostgresURL, Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication,
+		Tables: tables(cfg), Messages: cfg.Messages.Prefix != "",
+		WalSenderTimeout: cfg.Postgres.WALSenderTimeout, DecodingWorkMem: cfg.Postgres.DecodingWorkMem,
+		ReadInterval: cfg.Postgres.ReadInterval, ReceiveBuffer: cfg.ReceiveBuffer(),
+		Logger: log.With("component", "replication"),
+	})
+}
+
+func newCluster(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*kafka.Cluster, error) {
+	kcfg := kafka.DefaultConfig()
+	kcfg.Brokers, kcfg.ClientID, kcfg.Version = cfg.Kafka.Brokers, cfg.ClientID(), cfg.Kafka.Version
+	kcfg.Requests, kcfg.Partitions = cfg.Kafka.RequestsPerBroker, map[string]int32{}
+	for topic, n := range cfg.Route.Partitions {
+		kcfg.Partitions[topic] = int32(n)
+	}
+	kcfg.Security = func() (kafka.Security, error) { return kafkaSecurity(cfg) }
+	kcfg.Compression, kcfg.Logger = cfg.Kafka.Compression, log.With("component", "kafka")
+	return kafka.NewCluster(kcfg, reg)
 }
 
 // pgSource and kafkaCluster fit the concrete packages to the interfaces that relay declares; siblings do not know each
@@ -173,7 +181,11 @@ func exitOf(err error) int {
 	if !errors.As(err, &s) {
 		return exitFault
 	}
-	switch s.Class {
+	return exitOfClass(s.Class)
+}
+
+func exitOfClass(class relay.Class) int {
+	switch class {
 	case relay.Lost:
 		return exitLost
 	case relay.Right:

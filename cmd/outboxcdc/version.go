@@ -94,5 +94,5 @@ func printAs(w io.Writer, output string, value any, text string) error {
 		enc.SetEscapeHTML(false)
 		return enc.Encode(value)
 	}
-	return usageError(fmt.Errorf("-o %s: write text or json", output))
+	return errOutput(output)
 }

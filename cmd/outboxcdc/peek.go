@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/relay"
+)
+
+// peekLimit is how many events are shown when nobody says how many: a look, and not the whole backlog.
+const peekLimit = 100
+
+func newPeekCommand(load func() (*config.Config, error)) *cobra.Command {
+	p := &peeker{}
+	cmd := &cobra.Command{
+		Use:   "peek",
+		Short: "What waits in the slot, as the records it would become; confirms nothing",
+		Long: "Prints what waits in the slot as the records that it would become, oldest first, and ends where the WAL ended at the\n" +
+			"start. It reads a temporary copy of the slot, so the daemon may run beside it: neither the slot nor Kafka is touched,\n" +
+			"and what the daemon has sent and not confirmed yet shows, too. The copy needs a replication slot and a walsender for as\n" +
+			"long as it is read. What only Kafka knows does not show: missing topics, sizes, the partition of a key.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if p.limit < 0 {
+				return usageError(fmt.Errorf("--limit %d: write the most events to show, or 0 for all", p.limit))
+			}
+			if p.output != "text" && p.output != "json" {
+				return errOutput(p.output)
+			}
+			if p.follow && !cmd.Flags().Changed("limit") {
+				p.limit = 0
+			}
+			cfg, err := load()
+			if err != nil {
+				return err
+			}
+			p.out, p.notes = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			return p.run(cmd.Context(), cfg, newLogger(cfg.Log, os.Stderr))
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&p.limit, "limit", peekLimit, "the most events to show, 0: all (with --follow the default is 0)")
+	f.BoolVarP(&p.follow, "follow", "f", false, "go on with what is committed from now on")
+	f.BoolVar(&p.payload, "payload", false, "show the values, too")
+	addOutputFlag(cmd, &p.output)
+	return cmd
+}
+
+// peeker is one run of `peek`.
+type peeker struct {
+	limit           int
+	follow, payload bool
+	output          string
+	out, notes      io.Writer
+}
+
+func (p *peeker) run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	route, err := newRouter(cfg)
+	if err != nil {
+		return &exitError{code: exitConfig, err: err}
+	}
+	source, err := newSource(cfg, log)
+	if err != nil {
+		return &exitError{code: exitConfig, err: err}
+	}
+	st, err := source.OpenCopy(ctx)
+	if err != nil {
+		return lookError(err)
+	}
+	defer st.Abandon()
+	peek := relay.Peek{
+		Router: route, Poison: poisons(&cfg.Poison), MessagePrefix: cfg.Messages.Prefix, Follow: p.follow, Limit: p.limit,
+		WalSenderTimeout: cfg.Postgres.WALSenderTimeout, Show: p.show,
+	}
+	seen, err := peek.Run(ctx, st)
+	if err != nil {
+		return lookError(fmt.Errorf("after %d events, up to %s: %w", seen.Events, seen.UpTo, err))
+	}
+	p.sum(cfg.Postgres.Slot, seen, ctx.Err() != nil)
+	return nil
+}
+
+// lookError gives the exit code of a command that looks and does not wait.
+func lookError(err error) error {
+	class := relay.ClassOf(err)
+	if class == relay.Retry {
+		return &exitError{code: exitUnavailable, err: err}
+	}
+	return &exitError{code: exitOfClass(class), err: err}
+}
+
+// sum says in one line what was seen.
+func (p *peeker) sum(slot string, seen relay.Peeks, interrupted bool) {
+	poison := ""
+	if seen.Poison > 0 {
+		poison = fmt.Sprintf(", %d of them poison", seen.Poison)
+	}
+	switch {
+	case seen.Whole && seen.Events == 0:
+		fmt.Fprintf(p.notes, "nothing waits in slot %s, up to %s\n", slot, seen.UpTo)
+	case seen.Whole:
+		fmt.Fprintf(p.notes, "%s in slot %s, up to %s%s\n", plural(seen.Events, "event waits", "events wait"), slot, seen.UpTo, poison)
+	case interrupted:
+		fmt.Fprintf(p.notes, "%s shown%s; ended when told to\n", plural(seen.Events, "event", "events"), poison)
+	default:
+		fmt.Fprintf(p.notes, "%s shown%s; there may be more: --limit 0 shows all\n", plural(seen.Events, "event", "events"), poison)
+	}
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+func (p *peeker) show(v *relay.Peeked) error {
+	line := p.line
+	if p.output == "json" {
+		line = p.json
+	}
+	b, err := line(v)
+	if err != nil {
+		return err
+	}
+	if _, err := p.out.Write(b); err != nil {
+		return &exitError{code: exitFault, err: fmt.Errorf("write: %w", err)}
+	}
+	return nil
+}
+
+// line is an event for people.
+func (p *peeker) line(v *relay.Peeked) ([]byte, error) {
+	rec := v.Record
+	var l line
+	l.word(v.Position.String())
+	l.word(v.CommitTime.UTC().Format(timeLayout))
+	if topic := topicOf(v); topic != "" {
+		l.word(quoted([]byte(topic), false))
+	} else {
+		l.word("(no topic)")
+	}
+	if v.Poison != nil {
+		l.word("POISON")
+		l.pair("policy", []byte(v.Policy))
+		l.pair("cause", []byte(v.Poison.Cause))
+		l.pair("message", []byte(v.Poison.Message))
+	}
+	if rec.OwnPartition {
+		l.word(fmt.Sprintf("partition=%d", rec.Partition))
+	}
+	l.pair("id", rec.ID)
+	l.record(rec.Key, rec.Value, rec.Headers, p.payload)
+	return l.end(), nil
+}
+
+// topicOf is the topic as far as it could be made: of poison it may be no legal name.
+func topicOf(v *relay.Peeked) string {
+	if v.Poison != nil {
+		return v.Poison.Topic
+	}
+	return v.Record.Topic
+}
+
+// peekedJSON is an event for machines.
+type peekedJSON struct {
+	Position   string      `json:"position"`
+	CommitTime string      `json:"commit_time"`
+	Topic      string      `json:"topic"` // "": none was found
+	Partition  *int32      `json:"partition,omitempty"`
+	Timestamp  int64       `json:"timestamp_ms,omitempty"`
+	ID         string      `json:"id"`
+	Poison     *poisonJSON `json:"poison,omitempty"`
+	recordJSON
+}
+
+type poisonJSON struct {
+	Cause   string `json:"cause"`
+	Message string `json:"message"`
+	Policy  string `json:"policy"`
+}
+
+func (p *peeker) json(v *relay.Peeked) ([]byte, error) {
+	rec := v.Record
+	out := peekedJSON{
+		Position: v.Position.String(), CommitTime: v.CommitTime.UTC().Format(timeLayout), Topic: topicOf(v), Timestamp: rec.Timestamp,
+		ID: string(rec.ID), recordJSON: newRecordJSON(rec.Key, rec.Value, rec.Headers, p.payload),
+	}
+	if rec.OwnPartition {
+		out.Partition = &rec.Partition
+	}
+	if v.Poison != nil {
+		out.Poison = &poisonJSON{Cause: string(v.Poison.Cause), Message: v.Poison.Message, Policy: string(v.Policy)}
+	}
+	return jsonLine(out)
+}
+
+func errOutput(output string) error {
+	return usageError(fmt.Errorf("-o %s: write text or json", output))
+}
+
+// jsonLine is one line of JSON.
+func jsonLine(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return b.Bytes(), err
+}
