@@ -29,35 +29,38 @@ type kind struct {
 // kinds is the one place that decides what a code of the broker means. Codes that are not here are "OTHER", and tried
 // again. DUPLICATE_SEQUENCE_NUMBER is none of them: it is an ack.
 var kinds = map[sarama.KError]kind{
-	sarama.ErrUnknown:                      {"UNKNOWN_SERVER_ERROR", again},
-	sarama.ErrInvalidMessage:               {"CORRUPT_MESSAGE", resend}, // damaged on the wire, not wrong
-	sarama.ErrUnknownTopicOrPartition:      {"UNKNOWN_TOPIC_OR_PARTITION", resend},
-	sarama.ErrLeaderNotAvailable:           {"LEADER_NOT_AVAILABLE", resend},
-	sarama.ErrNotLeaderForPartition:        {"NOT_LEADER_OR_FOLLOWER", resend},
-	sarama.ErrRequestTimedOut:              {"REQUEST_TIMED_OUT", resend}, // the batch may be in the log
-	sarama.ErrBrokerNotAvailable:           {"BROKER_NOT_AVAILABLE", resend},
-	sarama.ErrReplicaNotAvailable:          {"REPLICA_NOT_AVAILABLE", resend},
-	sarama.ErrNetworkException:             {"NETWORK_EXCEPTION", resend},
-	sarama.ErrOffsetsLoadInProgress:        {"COORDINATOR_LOAD_IN_PROGRESS", resend},
-	sarama.ErrInvalidTopic:                 {"INVALID_TOPIC_EXCEPTION", again},
-	sarama.ErrNotEnoughReplicas:            {"NOT_ENOUGH_REPLICAS", resend},
-	sarama.ErrNotEnoughReplicasAfterAppend: {"NOT_ENOUGH_REPLICAS_AFTER_APPEND", resend}, // the batch is in the log
-	sarama.ErrInvalidRequiredAcks:          {"INVALID_REQUIRED_ACKS", again},
-	sarama.ErrUnsupportedVersion:           {"UNSUPPORTED_VERSION", again},
-	sarama.ErrUnsupportedForMessageFormat:  {"UNSUPPORTED_FOR_MESSAGE_FORMAT", again},
-	sarama.ErrPolicyViolation:              {"POLICY_VIOLATION", again},
-	sarama.ErrOutOfOrderSequenceNumber:     {"OUT_OF_ORDER_SEQUENCE_NUMBER", again},
-	sarama.ErrInvalidProducerEpoch:         {"INVALID_PRODUCER_EPOCH", again},
-	sarama.ErrInvalidProducerIDMapping:     {"INVALID_PRODUCER_ID_MAPPING", again},
-	sarama.ErrUnknownProducerID:            {"UNKNOWN_PRODUCER_ID", again},
-	sarama.ErrKafkaStorageError:            {"KAFKA_STORAGE_ERROR", resend},
-	sarama.ErrUnsupportedSASLMechanism:     {"UNSUPPORTED_SASL_MECHANISM", again},
-	sarama.ErrSASLAuthenticationFailed:     {"SASL_AUTHENTICATION_FAILED", again}, // credentials rotate: waited for, never an exit
-	sarama.ErrUnsupportedCompressionType:   {"UNSUPPORTED_COMPRESSION_TYPE", again},
-	sarama.ErrFencedLeaderEpoch:            {"FENCED_LEADER_EPOCH", resend},
-	sarama.ErrThrottlingQuotaExceeded:      {"THROTTLING_QUOTA_EXCEEDED", resend},
+	sarama.ErrUnknown:                         {"UNKNOWN_SERVER_ERROR", again},
+	sarama.ErrInvalidMessage:                  {"CORRUPT_MESSAGE", resend}, // damaged on the wire, not wrong
+	sarama.ErrUnknownTopicOrPartition:         {"UNKNOWN_TOPIC_OR_PARTITION", resend},
+	sarama.ErrLeaderNotAvailable:              {"LEADER_NOT_AVAILABLE", resend},
+	sarama.ErrNotLeaderForPartition:           {"NOT_LEADER_OR_FOLLOWER", resend},
+	sarama.ErrRequestTimedOut:                 {"REQUEST_TIMED_OUT", resend}, // the batch may be in the log
+	sarama.ErrBrokerNotAvailable:              {"BROKER_NOT_AVAILABLE", resend},
+	sarama.ErrReplicaNotAvailable:             {"REPLICA_NOT_AVAILABLE", resend},
+	sarama.ErrNetworkException:                {"NETWORK_EXCEPTION", resend},
+	sarama.ErrOffsetsLoadInProgress:           {"COORDINATOR_LOAD_IN_PROGRESS", resend},
+	sarama.ErrConsumerCoordinatorNotAvailable: {"COORDINATOR_NOT_AVAILABLE", resend},
+	sarama.ErrNotCoordinatorForConsumer:       {"NOT_COORDINATOR", resend},
+	sarama.ErrInvalidTopic:                    {"INVALID_TOPIC_EXCEPTION", again},
+	sarama.ErrNotEnoughReplicas:               {"NOT_ENOUGH_REPLICAS", resend},
+	sarama.ErrNotEnoughReplicasAfterAppend:    {"NOT_ENOUGH_REPLICAS_AFTER_APPEND", resend}, // the batch is in the log
+	sarama.ErrInvalidRequiredAcks:             {"INVALID_REQUIRED_ACKS", again},
+	sarama.ErrUnsupportedVersion:              {"UNSUPPORTED_VERSION", again},
+	sarama.ErrUnsupportedForMessageFormat:     {"UNSUPPORTED_FOR_MESSAGE_FORMAT", again},
+	sarama.ErrPolicyViolation:                 {"POLICY_VIOLATION", again},
+	sarama.ErrOutOfOrderSequenceNumber:        {"OUT_OF_ORDER_SEQUENCE_NUMBER", again},
+	sarama.ErrInvalidProducerEpoch:            {"INVALID_PRODUCER_EPOCH", again},
+	sarama.ErrInvalidProducerIDMapping:        {"INVALID_PRODUCER_ID_MAPPING", again},
+	sarama.ErrUnknownProducerID:               {"UNKNOWN_PRODUCER_ID", again},
+	sarama.ErrKafkaStorageError:               {"KAFKA_STORAGE_ERROR", resend},
+	sarama.ErrUnsupportedSASLMechanism:        {"UNSUPPORTED_SASL_MECHANISM", again},
+	sarama.ErrSASLAuthenticationFailed:        {"SASL_AUTHENTICATION_FAILED", again}, // credentials rotate: waited for, never an exit
+	sarama.ErrUnsupportedCompressionType:      {"UNSUPPORTED_COMPRESSION_TYPE", again},
+	sarama.ErrFencedLeaderEpoch:               {"FENCED_LEADER_EPOCH", resend},
+	sarama.ErrThrottlingQuotaExceeded:         {"THROTTLING_QUOTA_EXCEEDED", resend},
 
 	sarama.ErrTopicAuthorizationFailed:           {"TOPIC_AUTHORIZATION_FAILED", right},
+	sarama.ErrGroupAuthorizationFailed:           {"GROUP_AUTHORIZATION_FAILED", right},
 	sarama.ErrClusterAuthorizationFailed:         {"CLUSTER_AUTHORIZATION_FAILED", right},
 	sarama.ErrTransactionalIDAuthorizationFailed: {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED", right},
 
@@ -138,6 +141,7 @@ func (s several) Unwrap() []error { return s }
 type failure struct {
 	doing  string // what was being done, and where
 	topic  string // "" when no topic is concerned
+	rights string // that it needs; "": those of a producer
 	events []uint64
 	err    error
 }
@@ -146,6 +150,8 @@ func (f *failure) Error() string {
 	text := f.doing + ": " + f.err.Error()
 	switch {
 	case !f.MissingRight():
+	case f.rights != "":
+		text += "; remedy: grant the user " + f.rights
 	case f.topic == "":
 		text += "; remedy: grant the daemon's user Write and Describe on its topics, or IdempotentWrite on the cluster"
 	default:

@@ -323,7 +323,7 @@ func (s *sink) Send(rec *router.Record, n uint64) error {
 		switch h.Name {
 		case "outboxcdc-position":
 			r.position = string(h.Value)
-		case headerTruncated:
+		case HeaderTruncated:
 			r.truncated = string(h.Value)
 		}
 	}

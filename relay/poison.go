@@ -26,6 +26,7 @@ type Poisons struct {
 	Causes    map[router.Cause]PoisonPolicy
 	Decisions map[string]PoisonPolicy // by event id
 	Topic     string                  // of dead letters
+	Slot      string                  // named in them; "": it is not
 	Cut       bool                    // a dead letter that is too large even for its topic loses the end of its value
 	Hold      bool                    // a stop leaves the process standing, not ready, until it is told to end
 }
@@ -46,10 +47,11 @@ func (p *Poisons) Of(x *router.Poison) PoisonPolicy {
 
 // Headers of a dead letter. The names begin with what no header of an event may begin with.
 const (
-	headerError     = "outboxcdc-error"
-	headerMessage   = "outboxcdc-error-message"
-	headerTopic     = "outboxcdc-topic"
-	headerTruncated = "outboxcdc-truncated"
+	HeaderError     = "outboxcdc-error"
+	HeaderMessage   = "outboxcdc-error-message"
+	HeaderTopic     = "outboxcdc-topic"
+	HeaderTruncated = "outboxcdc-truncated"
+	HeaderSlot      = "outboxcdc-slot" // whose it is, where several daemons share a topic
 )
 
 // refusedAgain ends a session in which Kafka has refused a record that is not to stop the relay: the next session treats
@@ -102,9 +104,12 @@ func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoi
 		rec.PartitionBy = rec.ID
 	}
 	rec.Headers = append(rec.Headers,
-		router.Header{Name: headerError, Value: []byte(p.Cause)},
-		router.Header{Name: headerMessage, Value: []byte(p.Message)},
-		router.Header{Name: headerTopic, Value: []byte(p.Topic)})
+		router.Header{Name: HeaderError, Value: []byte(p.Cause)},
+		router.Header{Name: HeaderMessage, Value: []byte(p.Message)},
+		router.Header{Name: HeaderTopic, Value: []byte(p.Topic)})
+	if slot := s.r.cfg.Poison.Slot; slot != "" {
+		rec.Headers = append(rec.Headers, router.Header{Name: HeaderSlot, Value: []byte(slot)})
+	}
 	if err := s.awaitTopic(ctx, rec.Topic); err != nil {
 		return err
 	}
@@ -127,7 +132,7 @@ func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoi
 func (s *session) cut(over *router.Poison) (alone bool, still *router.Poison) {
 	rec := &s.rec
 	whole := len(rec.Value)
-	rec.Headers = append(rec.Headers, router.Header{Name: headerTruncated, Value: strconv.AppendInt(nil, int64(whole), 10)})
+	rec.Headers = append(rec.Headers, router.Header{Name: HeaderTruncated, Value: strconv.AppendInt(nil, int64(whole), 10)})
 	// Half of it and half of that until it fits, so that no sum of ours has to agree with Kafka's to the byte.
 	for still = over; still != nil && len(rec.Value) > 0; {
 		rec.Value = rec.Value[:len(rec.Value)/2]

@@ -94,7 +94,7 @@ var causeOf = map[poisonKind]router.Cause{noKey: router.NullKey, tooLarge: route
 
 // wrongHeaders says what a dead letter does not tell of the event, or "".
 func (e *event) wrongHeaders(rec *router.Record) string {
-	want := map[string]string{headerError: string(causeOf[e.poison]), headerTopic: e.topic(), "id": strconv.Itoa(e.id)}
+	want := map[string]string{HeaderError: string(causeOf[e.poison]), HeaderTopic: e.topic(), "id": strconv.Itoa(e.id)}
 	for _, h := range rec.Headers {
 		if v, ok := want[h.Name]; ok && v == string(h.Value) {
 			delete(want, h.Name)

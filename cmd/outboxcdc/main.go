@@ -1,7 +1,7 @@
 // Command outboxcdc delivers a Postgres transactional outbox to Kafka by tailing the WAL: see README.md.
 //
-// main.go holds the command line, run.go the daemon, setup.go the bundled SQL, peek.go what waits in the slot, http.go what
-// operators look at, exit.go the exit codes that supervisors act on.
+// main.go holds the command line, run.go the daemon, setup.go the bundled SQL, peek.go what waits in the slot, dlq.go
+// dead letters, http.go what operators look at, exit.go the exit codes that supervisors act on.
 package main
 
 import (
@@ -70,6 +70,6 @@ func newRootCommand() *cobra.Command {
 		"configuration file; may be repeated, later ones win (default ./outboxcdc.yaml if there is one)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
 	load := func() (*config.Config, error) { return config.Load(files, os.Environ()) }
-	root.AddCommand(newRunCommand(load), newSetupCommand(load), newPeekCommand(load), newConfigCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(load), newSetupCommand(load), newPeekCommand(load), newDLQCommand(load), newConfigCommand(), newVersionCommand())
 	return root
 }

@@ -112,6 +112,7 @@ func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*rel
 	rcfg := relay.DefaultConfig()
 	rcfg.StatusInterval, rcfg.WalSenderTimeout = cfg.Postgres.StatusInterval, cfg.Postgres.WALSenderTimeout
 	rcfg.Poison, rcfg.MessagePrefix = poisons(&cfg.Poison), cfg.Messages.Prefix
+	rcfg.Poison.Slot = cfg.Postgres.Slot
 	if cfg.Route.MissingTopic == "poison" {
 		rcfg.MissingAfter = cfg.Route.MissingTopicAfter
 	}

@@ -16,10 +16,12 @@ import (
 // timeLayout has the microseconds of PostgreSQL's clock, always, so that columns stand.
 const timeLayout = "2006-01-02T15:04:05.000000Z07:00"
 
-// Headers that have a place of their own in a line.
+// Headers of our own. In a line they have places of their own, if any.
 const (
 	headerID       = "id"
+	headerPrefix   = "outboxcdc-"
 	headerPosition = "outboxcdc-position"
+	headerRetried  = "outboxcdc-retried"
 )
 
 // line is text for people: words and name=value pairs with a space between. Bytes that would end the line, or do things to a
@@ -40,13 +42,13 @@ func (l *line) pair(name string, value []byte) {
 	}
 }
 
-// record is what all records have, but for the headers that stand at the beginning of the line. Null is told from empty: a
+// record is what all records have, but for our own headers: what they say stands at the beginning of the line. Null is told from empty: a
 // null key is left out, and a null value is a tombstone.
 func (l *line) record(key, value []byte, headers []router.Header, payload bool) {
 	l.pair("key", key)
 	var all []string
 	for _, h := range headers {
-		if h.Name == headerID || h.Name == headerPosition {
+		if h.Name == headerID || strings.HasPrefix(h.Name, headerPrefix) {
 			continue
 		}
 		s := quoted([]byte(h.Name), false)

@@ -1,0 +1,282 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/kafka"
+)
+
+// dlqGroup is the consumer group whose offsets say which dead letters of a slot somebody has dealt with.
+func dlqGroup(slot string) string { return "outboxcdc-dlq-" + slot }
+
+// newDLQCommand is `dlq list|retry|drop`, the care of dead letters.
+func newDLQCommand(load func() (*config.Config, error)) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "dlq",
+		Short: "Dead letters: what is there and why, produce again, put aside",
+		Long: "Care of the dead letters of the configured slot (docs/poison.md). A letter is open until somebody has dealt with it: retried\n" +
+			"it or dropped it. Which ones are is kept in the offsets of a consumer group that nobody consumes with; the letters stay in\n" +
+			"their topic for as long as Kafka keeps them.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_ = cmd.Help()
+			return usageError(errors.New("dlq needs a command: list, retry or drop"))
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
+	cmd.AddCommand(newDLQListCommand(load), newDLQRetryCommand(load), newDLQDropCommand(load))
+	return cmd
+}
+
+// dlqCommand makes one of the three: run is called with each letter that was chosen.
+func dlqCommand(load func() (*config.Config, error), d *dlq, cmd *cobra.Command) *cobra.Command {
+	cmd.Args = noArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if d.output != "text" && d.output != "json" {
+			return errOutput(d.output)
+		}
+		if err := d.choice.read(d.changes); err != nil {
+			return usageError(err)
+		}
+		cfg, err := load()
+		if err != nil {
+			return err
+		}
+		d.out, d.notes = cmd.OutOrStdout(), cmd.ErrOrStderr()
+		return d.run(cmd.Context(), cfg)
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&d.choice.ids, "id", nil, "the letters of the event with this id; may be repeated")
+	f.StringArrayVar(&d.choice.causes, "cause", nil, "the letters with this cause, such as too_large; may be repeated")
+	f.StringArrayVar(&d.choice.places, "at", nil, "the letter at partition:offset, as list shows it; may be repeated")
+	f.BoolVar(&d.payload, "payload", false, "show the values, too")
+	addOutputFlag(cmd, &d.output)
+	return cmd
+}
+
+func newDLQListCommand(load func() (*config.Config, error)) *cobra.Command {
+	d := &dlq{}
+	d.each = func(_ context.Context, _ *letter) (outcome, error) { return outcome{}, nil }
+	cmd := dlqCommand(load, d, &cobra.Command{
+		Use:   "list",
+		Short: "Shows the open letters, or all that are in the topic",
+		Long: "Shows the open letters, partition by partition, oldest first: where and when, id, cause and what exactly is wrong, the topic\n" +
+			"that they were on their way to, and the position of the event.",
+	})
+	cmd.Flags().BoolVar(&d.choice.all, "all", false, "from the beginning of the topic, with those that somebody has dealt with")
+	return cmd
+}
+
+func newDLQRetryCommand(load func() (*config.Config, error)) *cobra.Command {
+	d := &dlq{changes: true, verb: "retried"}
+	r := &retrier{d: d}
+	d.each = r.retry
+	d.begin, d.end = r.begin, r.close
+	cmd := dlqCommand(load, d, &cobra.Command{
+		Use:   "retry",
+		Short: "Produces open letters again, to the topic that they were on their way to",
+		Long: "Produces the chosen letters again with the same key, value and headers, but without outboxcdc-position and what a dead letter\n" +
+			"has more, and marked outboxcdc-retried: a retry is outside the order. Each is acknowledged before the next; what was acknowledged\n" +
+			"is dealt with. What cannot be sent is said letter by letter and stays open; the exit code is then 1.",
+	})
+	f := cmd.Flags()
+	f.BoolVar(&d.choice.all, "all", false, "all open letters")
+	f.StringVar(&r.topic, "topic", "", "another topic than the one that they were on their way to; needed where there was none")
+	f.BoolVar(&d.dryRun, "dry-run", false, "look, and print what would be done")
+	return cmd
+}
+
+func newDLQDropCommand(load func() (*config.Config, error)) *cobra.Command {
+	d := &dlq{changes: true, verb: "dropped"}
+	d.each = func(_ context.Context, l *letter) (outcome, error) {
+		if d.dryRun {
+			return outcome{word: "would drop"}, nil
+		}
+		return outcome{word: "dropped", dealt: true}, nil
+	}
+	cmd := dlqCommand(load, d, &cobra.Command{
+		Use:   "drop",
+		Short: "Puts open letters aside: list shows them no more",
+		Long: "Notes the chosen letters as dealt with, so that list and retry pass them. Nothing is deleted: list --all shows them for as\n" +
+			"long as they are in the topic.",
+	})
+	f := cmd.Flags()
+	f.BoolVar(&d.choice.all, "all", false, "all open letters")
+	f.BoolVar(&d.dryRun, "dry-run", false, "look, and print what would be done")
+	return cmd
+}
+
+// dlq is one run of a dlq command.
+type dlq struct {
+	choice          choice
+	payload, dryRun bool
+	output          string
+	changes         bool   // it deals with letters
+	verb            string // what it has then done with them
+	out, notes      io.Writer
+
+	begin func(*kafka.Cluster)
+	each  func(context.Context, *letter) (outcome, error) // of an open letter that was chosen; an error ends it all
+	end   func()
+
+	slot                string
+	letters             *kafka.DeadLetters
+	topic               string
+	done, failed, left  int
+	others, uncommitted int
+}
+
+// outcome is what became of a letter.
+type outcome struct {
+	word    string // for people: "retried to orders"; "" if it was only looked at
+	to      string // the topic that it was sent to
+	problem string // why it stays open
+	dealt   bool
+}
+
+func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
+	// What the log would say is said letter by letter.
+	cluster, err := newCluster(cfg, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		return &exitError{code: exitConfig, err: err}
+	}
+	d.slot, d.topic = cfg.Postgres.Slot, cfg.Poison.Topic
+	if d.letters, err = cluster.OpenDeadLetters(ctx, d.topic, dlqGroup(d.slot)); err != nil {
+		return lookError(err)
+	}
+	defer d.letters.Close()
+	if d.begin != nil {
+		d.begin(cluster)
+		defer d.end()
+	}
+	if d.changes && !d.dryRun {
+		if err := d.mayChange(); err != nil {
+			return lookError(err)
+		}
+	}
+	err = d.letters.Read(ctx, d.choice.all && !d.changes, func(l *kafka.Letter) error { return d.letter(ctx, l) })
+	interrupted := ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
+	if interrupted {
+		err = nil
+	}
+	// Also after an error: what was acknowledged must not be sent again.
+	if d.uncommitted > 0 {
+		err = errors.Join(err, d.commit())
+	}
+	if err != nil {
+		return lookError(err)
+	}
+	return d.sum(interrupted)
+}
+
+// mayChange finds out whether anything can be noted, before anything is done that has to be.
+func (d *dlq) mayChange() error {
+	n, err := d.letters.Members()
+	if err != nil {
+		return err
+	}
+	if n > 0 {
+		return &exitError{code: exitUnavailable, err: fmt.Errorf("group %s has %s: somebody consumes with it, and would overwrite what is noted in its offsets; "+
+			"stop that, or give it another group", dlqGroup(d.slot), plural(n, "member", "members"))}
+	}
+	return d.letters.Commit()
+}
+
+// commitEvery bounds what a kill -9 lets be sent again.
+const commitEvery = 100
+
+func (d *dlq) commit() error {
+	d.uncommitted = 0
+	return d.letters.Commit()
+}
+
+// letter takes one letter of the topic.
+func (d *dlq) letter(ctx context.Context, raw *kafka.Letter) error {
+	l := openLetter(raw)
+	if l.slot != "" && l.slot != d.slot {
+		d.others++
+		d.letters.Pass(raw)
+		return nil
+	}
+	if l.Dealt && (d.changes || !d.choice.all) {
+		return nil
+	}
+	if !d.choice.has(l) {
+		d.left++
+		return nil
+	}
+	var o outcome
+	var err error
+	if d.changes && !d.letters.Room(raw) {
+		o.problem = "too many letters between open ones were dealt with one by one: deal with the oldest of this partition first"
+	} else {
+		o, err = d.each(ctx, l)
+	}
+	if err != nil {
+		return fmt.Errorf("letter %s: %w", l.place(), err)
+	}
+	switch {
+	case o.dealt:
+		d.letters.Deal(raw)
+		d.done++
+		d.uncommitted++
+	case o.problem != "":
+		d.failed++
+		d.left++
+	default:
+		d.done++
+	}
+	if err := d.show(l, o); err != nil {
+		return err
+	}
+	if d.uncommitted >= commitEvery {
+		return d.commit()
+	}
+	return nil
+}
+
+// sum says in a line or two what was done, and what is left.
+func (d *dlq) sum(interrupted bool) error {
+	note := func(format string, args ...any) { fmt.Fprintf(d.notes, format+"\n", args...) }
+	state := "open "
+	if d.choice.all && !d.changes {
+		state = ""
+	}
+	switch {
+	case interrupted:
+		note("ended when told to, after %s", plural(d.done, "letter", "letters"))
+	case !d.changes:
+		note("%s of slot %s in %s", plural(d.done, state+"letter", state+"letters"), d.slot, d.topic)
+	case d.dryRun:
+		note("%s would be %s; nothing was changed", plural(d.done, "letter", "letters"), d.verb)
+	default:
+		note("%s %s; %s open", plural(d.done, "letter", "letters"), d.verb, plural(d.left, "is", "are"))
+	}
+	if gone := d.letters.Gone(); gone > 0 {
+		note("%s that nobody had dealt with: Kafka has deleted them (retention.ms of the topic)", plural(int(gone), "more letter", "more letters"))
+	}
+	if d.others > 0 {
+		note("%s of other slots not shown", plural(d.others, "letter", "letters"))
+	}
+	var errs []error
+	if d.failed > 0 {
+		errs = append(errs, fmt.Errorf("%s not %s, for the reasons above", plural(d.failed, "letter was", "letters were"), d.verb))
+	}
+	if !interrupted {
+		for _, what := range d.choice.unmet() {
+			errs = append(errs, fmt.Errorf("no open letter has %s", what))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return &exitError{code: exitFault, err: err}
+	}
+	return nil
+}

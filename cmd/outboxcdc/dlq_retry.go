@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/relay"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// retrier produces letters again.
+type retrier struct {
+	d       *dlq
+	topic   string // instead of their own
+	courier *kafka.Courier
+}
+
+func (r *retrier) begin(c *kafka.Cluster) { r.courier = c.NewCourier() }
+func (r *retrier) close()                 { r.courier.Close() }
+
+func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
+	to := l.topic
+	if r.topic != "" {
+		to = r.topic
+	}
+	switch {
+	case l.truncated != "":
+		return outcome{problem: "its value was cut, " + l.truncated + " bytes before: produce it from the table, then drop the letter"}, nil
+	case to == "":
+		return outcome{problem: "nobody knows a topic for it: give --topic"}, nil
+	case r.d.dryRun:
+		return outcome{word: "would retry to " + quoted([]byte(to), false), to: to}, nil
+	}
+	// Not cut short when told to end: what was sent and not seen acknowledged would be sent again.
+	err := r.courier.Deliver(context.WithoutCancel(ctx), retried(l, r.d.topic, to))
+	var alone *kafka.Undelivered
+	switch {
+	case errors.As(err, &alone):
+		return outcome{problem: alone.Error()}, nil
+	case err != nil:
+		return outcome{}, err
+	}
+	return outcome{word: "retried to " + to, to: to, dealt: true}, nil
+}
+
+// retried is the record of a letter that is sent again: what the event would have been, but for its position, because it is
+// outside the order, and with where the letter lies, by which two retries of one letter are the same.
+func retried(l *letter, from, to string) *router.Record {
+	rec := &router.Record{ID: []byte(l.id), Topic: to, Key: l.Key, Value: l.Value, PartitionBy: l.Key}
+	if rec.Key == nil {
+		rec.PartitionBy = rec.ID
+	}
+	rec.Headers = slices.DeleteFunc(slices.Clone(l.Headers), func(h router.Header) bool {
+		return h.Name == headerPosition || h.Name == relay.HeaderTopic || h.Name == relay.HeaderSlot || strings.HasPrefix(h.Name, relay.HeaderError)
+	})
+	rec.Headers = append(rec.Headers, router.Header{Name: headerRetried, Value: []byte(from + ":" + l.place())})
+	return rec
+}

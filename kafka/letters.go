@@ -1,0 +1,324 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// Letter is a record of a dead-letter topic. Its slices are valid for as long as somebody holds them.
+type Letter struct {
+	Partition int32
+	Offset    int64
+	Time      time.Time
+	Key       []byte // nil: null
+	Value     []byte // nil: null
+	Headers   []router.Header
+	Dealt     bool // with it, before: see DeadLetters.Deal
+}
+
+// DeadLetters is a dead-letter topic and what a consumer group has noted about it: which letters somebody has dealt with.
+// The group has no members; it is only a place for offsets. For one goroutine.
+type DeadLetters struct {
+	cluster *Cluster
+	dialer  *dialer
+	client  sarama.Client
+	admin   sarama.ClusterAdmin
+	topic   string
+	group   string
+	parts   []letters
+	gone    int64
+}
+
+// letters is one partition.
+type letters struct {
+	id         int32
+	first, end int64 // of its log, when it was opened
+	dealt
+}
+
+// OpenDeadLetters connects, finds where each partition of the topic begins and ends, and reads what the group has noted. What
+// comes to the topic later is not seen.
+func (c *Cluster) OpenDeadLetters(ctx context.Context, topic, group string) (_ *DeadLetters, err error) {
+	l := &DeadLetters{cluster: c, topic: topic, group: group, dialer: newDialer(c.cfg.DialTimeout, c.metrics.connections)}
+	// What is noted at the end has to get through after ctx has ended.
+	defer context.AfterFunc(ctx, l.dialer.cut)()
+	defer func() {
+		if err != nil {
+			l.Close()
+			err = &failure{doing: "open dead-letter topic " + topic, topic: topic, rights: l.rights(), err: err}
+		}
+	}()
+	security, err := c.secure()
+	if err != nil {
+		return nil, err
+	}
+	conf := c.saramaConfig(l.dialer, security)
+	conf.Metadata.Retry.Max, conf.Admin.Retry.Max = lettersRetries, lettersRetries // the group's coordinator may have to be made
+	if l.client, err = sarama.NewClient(c.cfg.Brokers, conf); err != nil {
+		return nil, err
+	}
+	if l.admin, err = sarama.NewClusterAdminFromClient(l.client); err != nil {
+		return nil, err
+	}
+	ids, err := l.client.Partitions(topic)
+	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+		return nil, fmt.Errorf("%w; it is made by you, and the daemon waits for it at its first dead letter", sarama.ErrUnknownTopicOrPartition)
+	}
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		p := letters{id: id}
+		if p.first, err = l.client.GetOffset(topic, id, sarama.OffsetOldest); err == nil {
+			p.end, err = l.client.GetOffset(topic, id, sarama.OffsetNewest)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("find where partition %d begins and ends: %w", id, err)
+		}
+		l.parts = append(l.parts, p)
+	}
+	return l, l.noted(ids)
+}
+
+// rights are what all of this needs.
+func (l *DeadLetters) rights() string {
+	return fmt.Sprintf("Read and Describe on topic %s and on group %s", l.topic, l.group)
+}
+
+const lettersRetries = 20
+
+// noted reads the group's offsets.
+func (l *DeadLetters) noted(ids []int32) error {
+	res, err := l.admin.ListConsumerGroupOffsets(l.group, map[string][]int32{l.topic: ids})
+	if err != nil {
+		return fmt.Errorf("read the offsets of group %s: %w", l.group, err)
+	}
+	for i := range l.parts {
+		p := &l.parts[i]
+		block := res.GetBlock(l.topic, p.id)
+		if block == nil {
+			return fmt.Errorf("read the offsets of group %s: %w", l.group, errUnanswered)
+		}
+		if block.Err != sarama.ErrNoError {
+			return fmt.Errorf("read the offset of group %s in partition %d: %w", l.group, p.id, block.Err)
+		}
+		if p.dealt, err = parseDealt(block.Offset, block.Metadata); err != nil {
+			return fmt.Errorf("group %s in partition %d: %w", l.group, p.id, err)
+		}
+		if p.next > p.end { // the topic was made anew, and its offsets began anew
+			p.dealt = dealt{}
+		}
+		if block.Offset >= 0 {
+			l.gone += max(0, p.first-p.next)
+		}
+		p.add(0, p.first-1)
+	}
+	return nil
+}
+
+// Members is how many consumers are in the group. While there are any, nothing can be noted.
+func (l *DeadLetters) Members() (int, error) {
+	groups, err := l.admin.DescribeConsumerGroups([]string{l.group})
+	if err != nil {
+		return 0, &failure{doing: "look at group " + l.group, rights: l.rights(), err: err}
+	}
+	n := 0
+	for _, g := range groups {
+		n += len(g.Members)
+	}
+	return n, nil
+}
+
+// Gone is how many letters Kafka has deleted that nobody had dealt with, as far as the group's offsets tell.
+func (l *DeadLetters) Gone() int64 { return l.gone }
+
+// Read calls fn with each letter, partition by partition in the order of the offsets: with all those from the beginning, else
+// from the first one that nobody has dealt with. An error of fn ends it, and so does the end of ctx.
+func (l *DeadLetters) Read(ctx context.Context, all bool, fn func(*Letter) error) error {
+	for i := range l.parts {
+		p := &l.parts[i]
+		from := max(p.first, p.next)
+		if all {
+			from = p.first
+		}
+		if err := l.read(ctx, p, from, fn); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *DeadLetters) read(ctx context.Context, p *letters, from int64, fn func(*Letter) error) error {
+	for tries := 0; from < p.end; {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		batches, err := l.fetch(p.id, from)
+		switch {
+		case errors.Is(err, sarama.ErrOffsetOutOfRange): // deleted meanwhile
+			if p.first, err = l.client.GetOffset(l.topic, p.id, sarama.OffsetOldest); err == nil && p.first > from {
+				from = p.first
+				continue
+			}
+		case err == nil && len(batches) > 0:
+			tries = 0
+		}
+		if err != nil || len(batches) == 0 {
+			if tries++; tries > lettersRetries {
+				err = cmp.Or(err, errors.New("the broker sends nothing, although there is more"))
+				return &failure{doing: fmt.Sprintf("read partition %d of topic %s at offset %d", p.id, l.topic, from), topic: l.topic, rights: l.rights(), err: err}
+			}
+			l.dialer.pause(100 * time.Millisecond)
+			if err != nil {
+				_ = l.client.RefreshMetadata(l.topic) // the leader may be another one
+			}
+			continue
+		}
+		for _, b := range batches {
+			if from, err = p.hand(ctx, b, from, fn); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// hand gives fn the letters of a batch from an offset on, and returns the offset behind the batch.
+func (p *letters) hand(ctx context.Context, b *sarama.RecordBatch, from int64, fn func(*Letter) error) (int64, error) {
+	for _, r := range b.Records {
+		offset := b.FirstOffset + r.OffsetDelta
+		if b.Control || offset < from || offset >= p.end {
+			continue
+		}
+		if ctx.Err() != nil {
+			return from, context.Cause(ctx)
+		}
+		p.pass(from, offset-1)
+		letter := &Letter{Partition: p.id, Offset: offset, Time: b.FirstTimestamp.Add(r.TimestampDelta), Key: r.Key, Value: r.Value, Dealt: p.has(offset)}
+		if b.LogAppendTime {
+			letter.Time = b.MaxTimestamp
+		}
+		for _, h := range r.Headers {
+			letter.Headers = append(letter.Headers, router.Header{Name: string(h.Key), Value: h.Value})
+		}
+		from = offset + 1
+		if err := fn(letter); err != nil {
+			return from, err
+		}
+	}
+	p.pass(from, min(b.LastOffset(), p.end-1))
+	return max(from, b.LastOffset()+1), nil
+}
+
+// fetch asks the partition's leader for what is at offset.
+func (l *DeadLetters) fetch(id int32, offset int64) ([]*sarama.RecordBatch, error) {
+	leader, err := l.client.Leader(l.topic, id)
+	if err != nil {
+		return nil, err
+	}
+	// Without a session, as SessionEpoch says. Uncommitted records of a transaction are read, too: the daemon makes none.
+	req := &sarama.FetchRequest{Version: 11, MaxWaitTime: 500, MinBytes: 1, MaxBytes: fetchBytes, SessionEpoch: -1}
+	req.AddBlock(l.topic, id, offset, fetchBytes, -1)
+	res, err := leader.Fetch(req)
+	if err != nil {
+		_ = leader.Close() // it is opened again when it is asked for
+		return nil, err
+	}
+	block := res.GetBlock(l.topic, id)
+	switch {
+	case block == nil:
+		return nil, errUnanswered
+	case block.Err != sarama.ErrNoError:
+		return nil, block.Err
+	}
+	var batches []*sarama.RecordBatch
+	for _, set := range block.RecordsSet {
+		if set.RecordBatch == nil {
+			return nil, errors.New("records of a format older than Kafka 0.11")
+		}
+		if !set.RecordBatch.PartialTrailingRecord {
+			batches = append(batches, set.RecordBatch)
+		}
+	}
+	return batches, nil
+}
+
+// fetchBytes bounds what is read at a time; a larger batch comes alone.
+const fetchBytes = 1 << 20
+
+// Room says whether Deal can note one more letter. There is always room for the oldest.
+func (l *DeadLetters) Room(letter *Letter) bool { return l.part(letter).room(letter.Offset) }
+
+// Deal notes that somebody has dealt with the letter; Commit makes it last.
+func (l *DeadLetters) Deal(letter *Letter) { l.part(letter).add(letter.Offset, letter.Offset) }
+
+// Pass is Deal for a letter that is nobody's business here, as soon as nothing in front of it is open.
+func (l *DeadLetters) Pass(letter *Letter) { l.part(letter).pass(letter.Offset, letter.Offset) }
+
+func (l *DeadLetters) part(letter *Letter) *letters {
+	i := slices.IndexFunc(l.parts, func(p letters) bool { return p.id == letter.Partition })
+	return &l.parts[i]
+}
+
+// Commit stores what was noted as the group's offsets. The group must have no members.
+func (l *DeadLetters) Commit() error {
+	var err error
+	for range lettersRetries {
+		var again bool
+		if again, err = l.commit(); err == nil {
+			return nil
+		}
+		if !again {
+			break
+		}
+		l.dialer.pause(100 * time.Millisecond)
+		_ = l.client.RefreshCoordinator(l.group)
+	}
+	return &failure{doing: fmt.Sprintf("commit the offsets of group %s in topic %s", l.group, l.topic), rights: l.rights(), err: err}
+}
+
+func (l *DeadLetters) commit() (again bool, err error) {
+	coordinator, err := l.client.Coordinator(l.group)
+	if err != nil {
+		return true, err
+	}
+	req := &sarama.OffsetCommitRequest{Version: 6, ConsumerGroup: l.group, ConsumerGroupGeneration: sarama.GroupGenerationUndefined}
+	for i := range l.parts {
+		p := &l.parts[i]
+		req.AddBlockWithLeaderEpoch(l.topic, p.id, p.next, -1, 0, p.metadata())
+	}
+	res, err := coordinator.CommitOffset(req)
+	if err != nil {
+		_ = coordinator.Close()
+		return true, err
+	}
+	for _, codes := range res.Errors {
+		for id, code := range codes {
+			switch code {
+			case sarama.ErrNoError:
+				continue
+			case sarama.ErrUnknownMemberId, sarama.ErrIllegalGeneration:
+				return false, fmt.Errorf("partition %d: %w; somebody consumes with this group: stop that first", id, code)
+			}
+			return kindOf(code).class == resend, fmt.Errorf("partition %d: %w", id, code)
+		}
+	}
+	return false, nil
+}
+
+// Close cuts all connections.
+func (l *DeadLetters) Close() {
+	if l.client != nil {
+		_ = l.client.Close()
+	}
+	l.dialer.cut()
+}
