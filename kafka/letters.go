@@ -61,7 +61,7 @@ func (c *Cluster) OpenDeadLetters(ctx context.Context, topic, group string) (_ *
 		return nil, err
 	}
 	conf := c.saramaConfig(l.dialer, security)
-	conf.Metadata.Retry.Max, conf.Admin.Retry.Max = lettersRetries, lettersRetries // the group's coordinator may have to be made
+	conf.Admin.Retry.Max = lettersRetries // the group's coordinator may have to be made
 	if l.client, err = sarama.NewClient(c.cfg.Brokers, conf); err != nil {
 		return nil, err
 	}
@@ -99,6 +99,9 @@ const lettersRetries = 20
 // noted reads the group's offsets.
 func (l *DeadLetters) noted(ids []int32) error {
 	res, err := l.admin.ListConsumerGroupOffsets(l.group, map[string][]int32{l.topic: ids})
+	if errors.Is(err, sarama.ErrGroupIDNotFound) { // nobody has dealt with anything
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("read the offsets of group %s: %w", l.group, err)
 	}

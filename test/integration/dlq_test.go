@@ -1,0 +1,278 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+)
+
+// cared is a poisonable outbox whose daemon has ended, with dead letters to care for.
+type cared struct{ *poisonable }
+
+// withLetters makes a dead letter of every cause, and a good row in front and behind.
+func withLetters(t *testing.T, dead map[string]string, more ...string) *cared {
+	t.Helper()
+	o := newPoisonable(t, options{missing: []string{"dead"}})
+	o.makeTopic("dead", 3, dead)
+	o.makeTopic("narrow", 1, map[string]string{"max.message.bytes": "100000"})
+	all := []any{1}
+	for _, p := range allPoison {
+		all = append(all, p)
+	}
+	o.mixed(append(all, 1)...)
+	r := o.startStreaming(o.policy("dead_letter", more...)...)
+	o.healthy(0)
+	r.term()
+	return &cared{o}
+}
+
+// dlq runs a command of dlq and reads what it shows.
+func (o *cared) dlq(exit int, args ...string) (all []shown, notes string) {
+	o.t.Helper()
+	out, notes, got := o.look(o.policy("dead_letter"), append([]string{"dlq"}, append(args, "-o", "json")...)...)
+	if got != exit {
+		o.t.Errorf("dlq %v: exit code %d, want %d: %s", args, got, exit, notes)
+	}
+	return parseShown(o.t, out), notes
+}
+
+// open holds the list to the causes of the letters that are to be open, in any order.
+func (o *cared) open(want ...string) []shown {
+	o.t.Helper()
+	all, notes := o.dlq(0, "list")
+	var got []string
+	for _, l := range all {
+		got = append(got, l.Cause)
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		o.t.Errorf("open are %v, want %v", got, want)
+	}
+	if len(all) != 1 && !strings.HasPrefix(notes, fmt.Sprintf("%d open letters", len(want))) {
+		o.t.Errorf("it says %q of %d", notes, len(want))
+	}
+	return all
+}
+
+// causesBut are the causes of all poison, less some.
+func causesBut(less ...string) (all []string) {
+	for _, p := range allPoison {
+		if !slices.Contains(less, p.cause) {
+			all = append(all, p.cause)
+		}
+	}
+	return all
+}
+
+// Letters of every cause are listed as they are in Kafka, retried one by one and together, and dropped; what is sent again is
+// what the event would have been, and marked; each is sent once.
+func TestDeadLetterCare(t *testing.T) {
+	t.Parallel()
+	o := withLetters(t, nil)
+	listed := o.open(causesBut()...)
+	for _, l := range listed {
+		o.listedAsInKafka(l)
+	}
+	if text, _, _ := o.look(o.policy("dead_letter"), "dlq", "list"); strings.Contains(text, secret) || strings.Count(text, "\n") != len(listed) {
+		t.Errorf("as text:\n%s", text)
+	}
+
+	// Looking changes nothing, and without a choice nothing is done.
+	before := len(o.everything())
+	would, notes := o.dlq(1, "retry", "--all", "--dry-run")
+	if len(would) != len(listed) || !strings.Contains(notes, "nothing was changed") {
+		t.Errorf("a dry run shows %d of %d letters: %s", len(would), len(listed), notes)
+	}
+	o.dlq(0, "drop", "--all", "--dry-run")
+	o.dlq(2, "retry")
+	o.dlq(2, "drop", "--all", "--cause", "null_key")
+	o.dlq(2, "drop", "--at", "0")
+	o.dlq(1, "retry", "--id", "00000000-0000-0000-0000-000000000000")
+	o.open(causesBut()...)
+	if after := len(o.everything()); after != before {
+		t.Errorf("%d records became %d", before, after)
+	}
+
+	// One by its id, wherever it lies; then a cause; then one by its place.
+	key := o.one(listed, "null_key")
+	o.sentAgain(o.dlq(0, "retry", "--id", key.ID))
+	o.sentAgain(o.dlq(0, "retry", "--cause", "bad_partition"))
+	noID := o.one(listed, "null_id")
+	o.sentAgain(o.dlq(0, "retry", "--at", fmt.Sprintf("%d:%d", noID.Partition, noID.Offset)))
+	o.open(causesBut("null_key", "bad_partition", "null_id")...)
+
+	// All others: three cannot be sent, and say why.
+	some, _ := o.dlq(1, "retry", "--all")
+	o.sentAgain(slices.DeleteFunc(slices.Clone(some), func(s shown) bool { return s.Problem != "" }), "")
+	for cause, why := range map[string]string{"no_route": "--topic", "illegal_topic": "invalid topic", "too_large": "max.message.bytes"} {
+		if l := o.one(some, cause); !strings.Contains(l.Problem, why) || l.RetriedTo != "" {
+			t.Errorf("%s: %q, want %q", cause, l.Problem, why)
+		}
+	}
+	o.open("no_route", "illegal_topic", "too_large")
+	again, _ := o.dlq(1, "retry", "--all") // none twice
+	if len(again) != 3 {
+		t.Errorf("%d letters are tried again, want 3", len(again))
+	}
+	o.sentAgain(o.dlq(0, "retry", "--cause", "no_route", "--topic", o.topic("order")))
+	must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("narrow"), map[string]string{"max.message.bytes": "1000000"}))
+	o.sentAgain(o.dlq(0, "retry", "--cause", "too_large"))
+	o.dlq(0, "drop", "--all")
+	o.open()
+	if all, _ := o.dlq(0, "list", "--all"); len(all) != len(listed) {
+		t.Errorf("%d letters are in the topic, want %d", len(all), len(listed))
+	}
+	o.eachOnce(len(listed) - 1)
+}
+
+func (o *cared) one(all []shown, cause string) shown {
+	o.t.Helper()
+	i := slices.IndexFunc(all, func(s shown) bool { return s.Cause == cause })
+	if i < 0 {
+		o.t.Fatalf("no letter with cause %s", cause)
+	}
+	return all[i]
+}
+
+// letter is what Kafka has at the place of a letter.
+func (o *cared) letter(s shown) kafkatest.Record {
+	o.t.Helper()
+	all := o.deadLetters()
+	i := slices.IndexFunc(all, func(r kafkatest.Record) bool { return r.Partition == s.Partition && r.Offset == s.Offset })
+	if i < 0 {
+		o.t.Fatalf("there is no letter at %d:%d", s.Partition, s.Offset)
+	}
+	return all[i]
+}
+
+func (o *cared) listedAsInKafka(s shown) {
+	o.t.Helper()
+	r := o.letter(s)
+	for name, got := range map[string]string{
+		"id": s.ID, "outboxcdc-error": s.Cause, "outboxcdc-error-message": s.Message, "outboxcdc-topic": s.Topic,
+		"outboxcdc-position": s.Position, "outboxcdc-slot": o.name,
+	} {
+		if want, _ := headerOf(r, name); got != want {
+			o.t.Errorf("letter %d:%d: %s is %q, Kafka has %q", s.Partition, s.Offset, name, got, want)
+		}
+	}
+	s.Topic, s.Value, s.ValueBase64 = r.Topic, nil, nil
+	withoutValue := r
+	for _, what := range s.unlike(withoutValue) {
+		if !strings.HasPrefix(what, "value") {
+			o.t.Errorf("letter %d:%d: %s", s.Partition, s.Offset, what)
+		}
+	}
+	if s.Value != nil {
+		o.t.Errorf("letter %d:%d shows its payload", s.Partition, s.Offset)
+	}
+}
+
+// everything is what all topics have, also that of large rows.
+func (o *cared) everything() []kafkatest.Record {
+	o.t.Helper()
+	all, err := kafkatest.ReadAll(testContext(o.t), o.kafka.Brokers(), append(slices.Clone(o.follow.topics), o.topic("narrow"))...)
+	must(o.t, err)
+	return all
+}
+
+// sentAgain holds each letter that was retried to the record of the topic that it went to.
+func (o *cared) sentAgain(all []shown, _ string) {
+	o.t.Helper()
+	if len(all) == 0 {
+		o.t.Error("nothing was retried")
+	}
+	records := o.everything()
+	for _, s := range all {
+		letter := o.letter(s)
+		mark := fmt.Sprintf("%s:%d:%d", o.topic("dead"), s.Partition, s.Offset)
+		i := slices.IndexFunc(records, func(r kafkatest.Record) bool {
+			got, _ := headerOf(r, "outboxcdc-retried")
+			return got == mark && r.Topic == s.RetriedTo
+		})
+		if i < 0 || s.Problem != "" {
+			o.t.Errorf("letter %s (%s) is not in %q: %s", mark, s.Cause, s.RetriedTo, s.Problem)
+			continue
+		}
+		got := records[i]
+		want := letter.Headers[:0:0]
+		for _, h := range letter.Headers {
+			if !strings.HasPrefix(h.Key, "outboxcdc-") {
+				want = append(want, h)
+			}
+		}
+		want = append(want, kafkatest.Header{Key: "outboxcdc-retried", Value: []byte(mark)})
+		if fmt.Sprintf("%q %v", got.Headers, got.Key == nil) != fmt.Sprintf("%q %v", want, letter.Key == nil) ||
+			string(got.Key) != string(letter.Key) || string(got.Value) != string(letter.Value) || (got.Value == nil) != (letter.Value == nil) {
+			o.t.Errorf("letter %s (%s) was sent as %.300v, want %.300v", mark, s.Cause, got, letter)
+		}
+	}
+}
+
+// eachOnce: so many letters were retried, none of them twice.
+func (o *cared) eachOnce(want int) {
+	o.t.Helper()
+	seen := map[string]int{}
+	for _, r := range o.everything() {
+		if mark, n := headerOf(r, "outboxcdc-retried"); n > 0 {
+			seen[mark]++
+		}
+	}
+	for mark, n := range seen {
+		if n != 1 {
+			o.t.Errorf("%s was sent %d times", mark, n)
+		}
+	}
+	if len(seen) != want {
+		o.t.Errorf("%d letters were sent again, want %d", len(seen), want)
+	}
+}
+
+// A letter whose value was cut is never sent; letters of another slot are not shown; while somebody consumes with the group
+// nothing is done; and rights and brokers that are missing have their exit codes.
+func TestDeadLetterCareRefused(t *testing.T) {
+	t.Parallel()
+	o := withLetters(t, map[string]string{"max.message.bytes": "100000"}, "OUTBOXCDC_POISON_OVERSIZE=cut")
+	must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("narrow"), map[string]string{"max.message.bytes": "1000000"}))
+	cut, _ := o.dlq(1, "retry", "--cause", "too_large")
+	if len(cut) != 1 || !strings.Contains(cut[0].Problem, "cut") {
+		t.Errorf("a letter that was cut: %+v", cut)
+	}
+
+	out, notes, exit := o.look(append(o.policy("dead_letter"), "OUTBOXCDC_POSTGRES_SLOT=another"), "dlq", "list")
+	if exit != 0 || out != "" || !strings.Contains(notes, fmt.Sprintf("%d letters of other slots", len(allPoison))) {
+		t.Errorf("another slot's list: %d %s%s", exit, out, notes)
+	}
+	_, notes, exit = o.look(o.policy("dead_letter", "OUTBOXCDC_KAFKA_BROKERS=127.0.0.1:1"), "dlq", "list")
+	if exit != 69 || !strings.Contains(notes, "127.0.0.1:1") {
+		t.Errorf("no broker: %d %s", exit, notes)
+	}
+	_, notes, exit = o.look(o.policy("dead_letter", "OUTBOXCDC_POISON_TOPIC="+o.topic("nowhere")), "dlq", "list")
+	if exit != 69 || !strings.Contains(notes, "does not exist") {
+		t.Errorf("no topic: %d %s", exit, notes)
+	}
+
+	cl, err := kgo.NewClient(kgo.SeedBrokers(o.kafka.Brokers()...), kgo.ConsumerGroup("outboxcdc-dlq-"+o.name), kgo.ConsumeTopics(o.topic("dead")), kgo.DisableAutoCommit())
+	must(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cl.PollFetches(ctx)
+	before := len(o.everything())
+	for _, verb := range []string{"retry", "drop"} {
+		if _, notes := o.dlq(69, verb, "--all"); !strings.Contains(notes, "1 member") {
+			t.Errorf("%s while somebody consumes: %s", verb, notes)
+		}
+	}
+	cl.Close()
+	if after := len(o.everything()); after != before {
+		t.Errorf("%d records became %d", before, after)
+	}
+	o.open(causesBut()...)
+}
