@@ -110,6 +110,8 @@ func TestSetupOnServers(t *testing.T) {
 				{"rights", testMissingRights},
 				{"norole", testNoRole},
 				{"destroy", testDestroy},
+				{"several", testSeveralTables},
+				{"messages", testMessagesAlone},
 			} {
 				t.Run(test.name, func(t *testing.T) { test.run(t, newDatabase(t, s, test.name), major) })
 			}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,8 +26,9 @@ type outbox struct {
 	t     *testing.T
 	pg    *pgtest.Server
 	kafka kafkatest.Cluster
-	name  string // of the database and the slot, and the beginning of the topics' names
-	bytea bool   // the type of payload is bytea
+	name  string   // of the database and the slot, and the beginning of the topics' names
+	args  []string // of the binary, in front of the command
+	bytea bool     // the type of payload is bytea
 
 	follow  *follower
 	relays  []*relay
@@ -151,7 +153,7 @@ func (o *outbox) makeTopic(typ string, partitions int, configs map[string]string
 func (o *outbox) command(env []string, args ...string) (output string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, the.binary, args...)
+	cmd := exec.CommandContext(ctx, the.binary, slices.Concat(o.args, args)...)
 	cmd.Env = append(o.env(), env...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err

@@ -46,7 +46,7 @@ func (o *outbox) start(env ...string) *relay {
 	r := &relay{t: o.t, o: o, begun: time.Now(), log: filepath.Join(the.dir, fmt.Sprintf("%s-%d.log", o.name, len(o.relays)+1))}
 	var err error
 	r.proc, err = child.Start(child.Spec{
-		Path: the.binary, Args: []string{"run"}, Env: append(o.env(), env...), Dir: the.dir, LogFile: r.log, DeathSignal: syscall.SIGKILL,
+		Path: the.binary, Args: slices.Concat(o.args, []string{"run"}), Env: append(o.env(), env...), Dir: the.dir, LogFile: r.log, DeathSignal: syscall.SIGKILL,
 	})
 	must(o.t, err)
 	o.relays = append(o.relays, r)

@@ -13,6 +13,8 @@ var (
 	missed      = suite{"./relay", "^(TestFrozenThoughGuarded|TestRowsOlderThanTheLastCommit|TestTwoTransactionsWereCut|TestKeepaliveInsideATransactionIsNotReceived)$"}
 	walsender   = suite{"./replication", "^TestStartIsReadAfterTheSlotIsOurs$"}
 	encoded     = suite{"./replication", "^(TestStatusBytes|TestStatusRefusesZero|TestTimelineOf|TestParseCopyData)$"}
+	verified    = suite{"./replication", "^TestVerifyEachTable$"}
+	onServers   = suite{"./replication", "^TestGuardLooksAtEachTable$"}
 )
 
 // confirming: how far the slot may be confirmed.
@@ -212,6 +214,24 @@ var guarding = []mutant{
 		rule:  "A publication that exists and carries the table by name is unaltered.",
 		edits: []edit{{"replication/catalog.go", "case g.fingerprint != cat.fingerprint:", "case g.fingerprint == \"\":"}},
 		tests: []suite{protocol},
+	},
+	{
+		name:  "guard-knows-one-table",
+		rule:  "Of several tables the first stands for all.",
+		edits: []edit{{"replication/catalog.go", "	for i := range c.Tables {\n		if len(g.tables) <= i", "	for i := range c.Tables[:1] {\n		if len(g.tables) <= i"}},
+		tests: []suite{verified},
+	},
+	{
+		name:  "guard-awaits-one-table",
+		rule:  "An alteration under way of a table that is not the first is no concern.",
+		edits: []edit{{"replication/catalog.go", "t.oid = ANY($3)) o", "t.oid = ($3::oid[])[1]) o"}},
+		tests: []suite{onServers},
+	},
+	{
+		name:  "publication-may-lack-a-table",
+		rule:  "A publication that carries one of our tables is ours.",
+		edits: []edit{{"replication/catalog.go", "if needed && !carried[t.oid] {", "if needed && len(carried) == 0 {"}},
+		tests: []suite{onServers},
 	},
 	{
 		name:  "notices-dropped",

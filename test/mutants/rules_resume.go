@@ -143,6 +143,24 @@ var reading = []mutant{
 		tests: []suite{{"./decoder", "^(TestTransaction|TestRecorded|TestResolve)$"}},
 	},
 	{
+		name:  "message-without-a-transaction",
+		rule:  "A message with our prefix is an event, transactional or not.",
+		edits: []edit{{"decoder/decoder.go", "	if !ours || !transactional {\n", "	if !ours {\n"}},
+		tests: []suite{{"./decoder", "^(TestTransaction|TestRecorded)$"}},
+	},
+	{
+		name:  "message-by-beginning-of-prefix",
+		rule:  "A message whose prefix begins like ours is ours.",
+		edits: []edit{{"decoder/decoder.go", "string(prefix) == d.messages.Name", "len(prefix) >= len(d.messages.Name) && string(prefix[:len(d.messages.Name)]) == d.messages.Name"}},
+		tests: []suite{{"./decoder", "^TestTransaction$"}},
+	},
+	{
+		name:  "bad-body-skipped",
+		rule:  "A message that is not understood is nobody's event.",
+		edits: []edit{{"router/router.go", "		if why != \"\" {\n", "		if why == \"never\" {\n"}},
+		tests: []suite{{"./router", "^TestMessageIsPoison$"}},
+	},
+	{
 		name:  "update-has-no-ordinal",
 		rule:  "Updates are no events, so they are not counted among them.",
 		edits: []edit{{"decoder/decoder.go", "uint32(d.ordinal), kind == KindUpdate\n	d.ordinal++\n", "uint32(d.ordinal), kind == KindUpdate\n	if kind != KindUpdate {\n		d.ordinal++\n	}\n"}},

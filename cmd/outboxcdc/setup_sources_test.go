@@ -1,0 +1,105 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// Several tables: each is made or found by itself, the publication has them all, and one that it lacks is named.
+func testSeveralTables(t *testing.T, d *database, _ string) {
+	d.exec(`CREATE SCHEMA sales`, `CREATE TABLE sales.parts (no bigint, kind text, who text, body json) PARTITION BY RANGE (no)`)
+	yaml := d.yaml() + `outboxes:
+- table: public.outbox
+- table: sales.parts
+  columns: {id: "no", aggregate_type: kind, aggregate_id: who, payload: body, event_type: "", headers: ""}
+- table: sales.more
+`
+	apply := func(args ...string) (string, error) {
+		return setup(t, yaml, "", append([]string{"setup", "apply", "--url", d.s.SuperURL(d.name)}, args...)...)
+	}
+	_, err := apply("--function")
+	wantError(t, err, exitUsage, "--function: these settings have none")
+	out, err := apply()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	want(t, out, `created table "public"."outbox"`, `table "sales"."parts" is already there`, `created table "sales"."more"`, "created grant", "created publication several")
+	if out, err := apply(); err != nil || strings.Contains(out, "created") || strings.Count(out, "is already there") != 7 {
+		t.Errorf("a second run: %v\n%s", err, out)
+	}
+	if got := d.text(`SELECT string_agg(schemaname || '.' || tablename, ' ' ORDER BY 1) FROM pg_publication_tables WHERE pubname = 'several'`); strings.Count(got, " ") != 2 || !strings.Contains(got, "sales.parts") {
+		t.Errorf("the publication has %s", got)
+	}
+	for _, table := range []string{"public.outbox", "sales.parts", "sales.more"} {
+		d.exec(`REVOKE SELECT ON ` + table + ` FROM several_role`)
+		if out, err := apply(); err != nil || !strings.Contains(out, "created grant") {
+			t.Errorf("%s without its grant: %v\n%s", table, err, out)
+		}
+	}
+	d.exec(`ALTER PUBLICATION several DROP TABLE sales.more`)
+	_, err = apply()
+	wantError(t, err, exitFault, "nothing was changed", `does not carry "sales"."more": ALTER PUBLICATION "several" ADD TABLE "sales"."more"`)
+	d.exec(`ALTER PUBLICATION several ADD TABLE sales.more`, `ALTER TABLE sales.more DROP COLUMN payload CASCADE`)
+	_, err = apply()
+	wantError(t, err, exitFault, `"sales"."more" has no column "payload"`)
+	out, err = setup(t, yaml, "", "setup", "destroy", "--yes", "--url", d.s.SuperURL(d.name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, out, `table "public"."outbox", "sales"."parts", "sales"."more" and role several_role stay`)
+}
+
+// Messages instead of a table: a publication without tables, and the function that writes them, which the application may
+// call when nobody may write messages otherwise.
+func testMessagesAlone(t *testing.T, d *database, major string) {
+	yaml := d.yaml() + "outbox: {table: \"\"}\nmessages: {prefix: it's}\n"
+	apply := func(args ...string) string {
+		t.Helper()
+		out, err := setup(t, yaml, "", append([]string{"setup", "apply", "--url", d.s.SuperURL(d.name)}, args...)...)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return out
+	}
+	if out := apply(); strings.Contains(out, "table") || strings.Contains(out, "function") || strings.Count(out, "created") != 4 {
+		t.Errorf("without --function:\n%s", out)
+	}
+	want(t, apply("--function", "--dry-run"), `would create function "public"."outbox_emit"`, "pg_logical_emit_message")
+	want(t, apply("--function"), `created function "public"."outbox_emit"`)
+	want(t, apply("--function"), `function "public"."outbox_emit" is already there`)
+	if d.objects() != "1 0 1 1" {
+		t.Errorf("objects %s", d.objects())
+	}
+
+	// The offered REVOKE, with the function as the one way left.
+	out, err := setup(t, yaml, "", "setup", "sql", "--server-version", major)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.exec(`CREATE ROLE app_` + d.name + ` LOGIN PASSWORD 'pw'`)
+	for line := range strings.Lines(out[strings.Index(out, "-- Offered, not executed"):]) {
+		for _, statement := range []string{"REVOKE", "ALTER FUNCTION", "GRANT"} {
+			if _, rest, ok := strings.Cut(line, "--     "+statement); ok {
+				d.exec(strings.ReplaceAll(statement+rest, "…", "app_"+d.name))
+			}
+		}
+	}
+	app := connect(t, d.s.URL(d.name, "app_"+d.name, "pw"))
+	if _, err := app.Exec(t.Context(), `SELECT pg_logical_emit_message(true, 'it''s', '{}')`); sqlState(err) != stateNoPermission {
+		t.Errorf("anybody may write messages: %v", err)
+	}
+	if _, err := app.Exec(t.Context(), `SELECT outbox_emit('a', 'b', 'c', '{}')`); err != nil {
+		t.Error(err)
+	}
+	for call, state := range map[string]string{
+		`outbox_emit('a', 'b', 'c', '{}', '[]')`: "22023", `outbox_emit('a', 'b', 'c', '{}', 'null')`: "22023",
+		`outbox_emit(NULL, 'b', 'c', '{}')`: "23502", `outbox_emit('a', NULL, 'c', '{}')`: "23502", `outbox_emit('a', 'b', NULL, '{}')`: "23502",
+	} {
+		if _, err := app.Exec(t.Context(), `SELECT `+call); sqlState(err) != state {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+	if out, err := setup(t, yaml, "", "setup", "destroy", "--yes", "--url", d.s.SuperURL(d.name)); err != nil || !strings.Contains(out, "\nrole "+d.name+"_role stays") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

@@ -1,0 +1,47 @@
+package replication
+
+import (
+	"errors"
+	"slices"
+	"testing"
+)
+
+// A look that finds anything amiss with any of the tables does not pass.
+func TestVerifyEachTable(t *testing.T) {
+	c := &Config{Publication: "pub", Slot: "slot", Tables: []Table{{Schema: "public", Name: "a"}, {Schema: "public", Name: "b"}, {Schema: "sales", Name: "a"}}}
+	names := []string{"public.a", "public.b", "sales.a"}
+	cat := &catalog{fingerprint: "p1/2,r3/4;pfalse;pfalse;pfalse"}
+	good := func() *guardRow {
+		return &guardRow{exists: true, fingerprint: cat.fingerprint, tables: slices.Clone(names)}
+	}
+	if err := c.verify(good(), cat); err != nil {
+		t.Fatal(err)
+	}
+	for i := range names {
+		for _, now := range []string{"", "public.other"} {
+			g := good()
+			g.tables[i] = now
+			if err := c.verify(g, cat); err == nil || KindOf(err) != PublicationChanged {
+				t.Errorf("%s is %q now: %v", names[i], now, err)
+			}
+		}
+	}
+	g := good()
+	g.tables = g.tables[:2]
+	if err := c.verify(g, cat); err == nil || KindOf(err) != PublicationChanged {
+		t.Errorf("the last is not there: %v", err)
+	}
+	g = good()
+	g.fingerprint = "p1/2,r3/5;pfalse;pfalse;pfalse"
+	if err := c.verify(g, cat); err == nil || KindOf(err) != PublicationChanged {
+		t.Errorf("altered: %v", err)
+	}
+	g = good()
+	if g.pending = true; !errors.Is(c.verify(g, cat), ErrUndecided) {
+		t.Error("an alteration under way passes")
+	}
+	g = good()
+	if g.exists = false; KindOf(c.verify(g, cat)) != PublicationMissing {
+		t.Error("the publication is gone")
+	}
+}
