@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"net/url"
+	"maps"
 
 	"github.com/outboxcdc/outboxcdc/internal/debezium"
 )
@@ -16,11 +16,20 @@ var rival = subject{Name: rivalName, About: "Debezium " + debezium.Version + " u
 func everybody() []subject { return append(subjects[:ourSubjects:ourSubjects], rival) }
 
 func startDebezium(b *bench, r *run) error {
-	u, err := url.Parse(b.pg.SuperURL(r.load.database()))
+	connector, err := debezium.Postgres(b.pg.SuperURL(r.load.database()))
 	if err != nil {
 		return err
 	}
-	password, _ := u.User.Password()
+	maps.Copy(connector, map[string]string{
+		"topic.prefix": r.name, "table.include.list": "public.outbox",
+		"slot.name": r.name, "publication.name": "outboxcdc", "publication.autocreate.mode": "disabled", "snapshot.mode": "no_data",
+		"tombstones.on.delete": "false", "max.batch.size": "16384", "max.queue.size": "65536", "poll.interval.ms": "10",
+		"statistics.metrics.enabled": "false", "extended.headers.enabled": "false",
+		"transforms": "outbox", "transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter",
+		"transforms.outbox.table.field.event.key": "aggregate_id", "transforms.outbox.route.by.field": "aggregate_type",
+		"transforms.outbox.route.topic.replacement":           r.name + ".${routedByValue}",
+		"transforms.outbox.table.fields.additional.placement": "event_type:header:type",
+	})
 	c, err := debezium.Start(context.Background(), debezium.Options{
 		Dir: r.dir, Brokers: b.kafka.Brokers(), Heap: "2g", GC: "-XX:+UseParallelGC",
 		Worker: map[string]string{
@@ -28,17 +37,7 @@ func startDebezium(b *bench, r *run) error {
 			"producer.max.in.flight.requests.per.connection": "5", "producer.linger.ms": "50", "producer.batch.size": "524288",
 			"producer.compression.type": "lz4", "producer.buffer.memory": "134217728",
 		},
-		Connector: map[string]string{
-			"database.hostname": u.Hostname(), "database.port": u.Port(), "database.user": u.User.Username(), "database.password": password,
-			"database.dbname": r.load.database(), "database.sslmode": "disable", "topic.prefix": r.name, "table.include.list": "public.outbox",
-			"slot.name": r.name, "publication.name": "outboxcdc", "publication.autocreate.mode": "disabled", "snapshot.mode": "no_data",
-			"tombstones.on.delete": "false", "max.batch.size": "16384", "max.queue.size": "65536", "poll.interval.ms": "10",
-			"statistics.metrics.enabled": "false", "extended.headers.enabled": "false",
-			"transforms": "outbox", "transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter",
-			"transforms.outbox.table.field.event.key": "aggregate_id", "transforms.outbox.route.by.field": "aggregate_type",
-			"transforms.outbox.route.topic.replacement":           r.name + ".${routedByValue}",
-			"transforms.outbox.table.fields.additional.placement": "event_type:header:type",
-		},
+		Connector: connector,
 	})
 	if err != nil {
 		return err

@@ -5,30 +5,38 @@ package debezium
 import (
 	"context"
 	_ "embed" // pom.xml
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
-	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/outboxcdc/outboxcdc/internal/child"
 	"github.com/outboxcdc/outboxcdc/internal/maven"
 )
 
-// Version is that of the connector. pom.xml names it too.
-const Version = "3.6.1.Final"
+// Version is that of the connector, ConnectVersion that of Kafka Connect. pom.xml names them too.
+const (
+	Version        = "3.6.1.Final"
+	ConnectVersion = "4.3.1"
+)
 
 //go:embed pom.xml
 var pom []byte
 
 var jars = maven.Jars{Name: "Debezium " + Version, POM: pom, Want: "debezium-connector-postgres-" + Version + ".jar"}
+
+// Converters by their classes.
+const (
+	StringConverter    = "org.apache.kafka.connect.storage.StringConverter"
+	JSONConverter      = "org.apache.kafka.connect.json.JsonConverter"
+	ByteArrayConverter = "org.apache.kafka.connect.converters.ByteArrayConverter"
+	BinaryConverter    = "io.debezium.converters.BinaryDataConverter"
+)
 
 // Available is nil when it can be started here; otherwise it says what is missing and what to do.
 func Available() error { return jars.Available() }
@@ -39,11 +47,13 @@ type Options struct {
 	Dir string
 	// Brokers of the Kafka that it writes to.
 	Brokers []string
-	// Worker and Connector are properties over those of this package. The connector's have to name its class's
-	// necessities: database, table, slot, topics.
+	// Worker and Connector are properties over those of this package. Connector has to say what Postgres does; without
+	// any there is no connector until Create makes one.
 	Worker, Connector map[string]string
 	// Heap is Java's -Xmx; empty means 512m. GC is an option such as -XX:+UseParallelGC.
 	Heap, GC string
+	// QuickStart makes Java compile quickly instead of well. For tests, not for benchmarks.
+	QuickStart bool
 }
 
 // Connect is one process.
@@ -54,9 +64,10 @@ type Connect struct {
 	url string
 }
 
-const connectorName = "debezium"
+// Name is that of the connector that Start starts.
+const Name = "debezium"
 
-// Start starts it and returns at once; Running tells when it works.
+// Start starts it and returns at once; Await waits until it works.
 func Start(ctx context.Context, o Options) (*Connect, error) {
 	java, err := maven.Java()
 	if err != nil {
@@ -70,29 +81,47 @@ func Start(ctx context.Context, o Options) (*Connect, error) {
 	if err != nil {
 		return nil, err
 	}
-	url := "127.0.0.1:" + strconv.Itoa(port)
+	c := &Connect{Log: filepath.Join(o.Dir, "connect.log"), url: "http://127.0.0.1:" + strconv.Itoa(port)}
+	files, err := o.write(c.url)
+	if err != nil {
+		return nil, err
+	}
+	c.Proc, err = child.Start(child.Spec{
+		Path: java, Dir: o.Dir, Env: os.Environ(), LogFile: c.Log, DeathSignal: syscall.SIGKILL,
+		Args: slices.Concat(o.java(), []string{"-cp", filepath.Join(libs, "*"), "org.apache.kafka.connect.cli.ConnectStandalone"}, files),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// write writes the files of properties and returns their names, the worker's first.
+func (o *Options) write(listen string) (files []string, err error) {
 	worker := map[string]string{
 		"bootstrap.servers":            strings.Join(o.Brokers, ","),
-		"key.converter":                "org.apache.kafka.connect.storage.StringConverter",
-		"value.converter":              "org.apache.kafka.connect.storage.StringConverter",
+		"key.converter":                StringConverter,
+		"value.converter":              StringConverter,
 		"offset.storage.file.filename": filepath.Join(o.Dir, "offsets"),
-		"listeners":                    "http://" + url,
+		"listeners":                    listen,
 		"plugin.discovery":             "service_load",
 	}
 	maps.Copy(worker, o.Worker)
-	connector := map[string]string{
-		"name":            connectorName,
-		"connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-		"tasks.max":       "1",
-		"plugin.name":     "pgoutput",
+	all := []map[string]string{worker}
+	if o.Connector != nil {
+		all = append(all, Connector(o.Connector))
 	}
-	maps.Copy(connector, o.Connector)
-	files := []string{filepath.Join(o.Dir, "worker.properties"), filepath.Join(o.Dir, "connector.properties")}
-	for i, all := range []map[string]string{worker, connector} {
-		if err := os.WriteFile(files[i], []byte(properties(all)), 0o600); err != nil {
+	for i, name := range []string{"worker.properties", "connector.properties"}[:len(all)] {
+		file := filepath.Join(o.Dir, name)
+		if err := os.WriteFile(file, []byte(properties(all[i])), 0o600); err != nil {
 			return nil, err
 		}
+		files = append(files, file)
 	}
+	return files, nil
+}
+
+func (o *Options) java() []string {
 	heap, gc := o.Heap, o.GC
 	if heap == "" {
 		heap = "512m"
@@ -100,15 +129,36 @@ func Start(ctx context.Context, o Options) (*Connect, error) {
 	if gc == "" {
 		gc = "-XX:+UseSerialGC"
 	}
-	c := &Connect{Log: filepath.Join(o.Dir, "connect.log"), url: "http://" + url}
-	c.Proc, err = child.Start(child.Spec{
-		Path: java, Dir: o.Dir, Env: os.Environ(), LogFile: c.Log, DeathSignal: syscall.SIGKILL,
-		Args: append([]string{
-			"-Xmx" + heap, gc, "-XX:-UsePerfData", "-Djava.io.tmpdir=" + o.Dir, "-Dorg.slf4j.simpleLogger.showDateTime=true",
-			"-cp", filepath.Join(libs, "*"), "org.apache.kafka.connect.cli.ConnectStandalone",
-		}, files...),
-	})
-	return c, err
+	args := []string{"-Xmx" + heap, gc, "-XX:-UsePerfData", "-Djava.io.tmpdir=" + o.Dir, "-Dorg.slf4j.simpleLogger.showDateTime=true"}
+	if o.QuickStart {
+		args = append(args, "-XX:TieredStopAtLevel=1")
+	}
+	return args
+}
+
+// Connector is a whole connector's configuration: the properties given over those that every one of them has here.
+func Connector(over map[string]string) map[string]string {
+	all := map[string]string{
+		"name":            Name,
+		"connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+		"tasks.max":       "1",
+		"plugin.name":     "pgoutput",
+	}
+	maps.Copy(all, over)
+	return all
+}
+
+// Postgres are a connector's properties for the database of a connection URL.
+func Postgres(dsn string) (map[string]string, error) {
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("read the URL of the database: %w", err)
+	}
+	password, _ := u.User.Password()
+	return map[string]string{
+		"database.hostname": u.Hostname(), "database.port": u.Port(), "database.user": u.User.Username(), "database.password": password,
+		"database.dbname": strings.TrimPrefix(u.Path, "/"), "database.sslmode": "disable",
+	}, nil
 }
 
 // properties in Java's form.
@@ -118,37 +168,6 @@ func properties(all map[string]string) string {
 		fmt.Fprintf(&b, "%s=%s\n", name, strings.ReplaceAll(all[name], `\`, `\\`))
 	}
 	return b.String()
-}
-
-// Running is nil when connector and task run.
-func (c *Connect) Running(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+"/connectors/"+connectorName+"/status", nil)
-	if err != nil {
-		return err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	var status struct {
-		Connector struct{ State, Trace string }
-		Tasks     []struct{ State, Trace string }
-	}
-	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
-		return fmt.Errorf("read the status: %w", err)
-	}
-	switch {
-	case status.Connector.State != "RUNNING":
-		return fmt.Errorf("the connector is %s %s", status.Connector.State, status.Connector.Trace)
-	case len(status.Tasks) == 0:
-		return errors.New("there is no task yet")
-	case status.Tasks[0].State != "RUNNING":
-		return fmt.Errorf("the task is %s: %s", status.Tasks[0].State, status.Tasks[0].Trace)
-	}
-	return nil
 }
 
 // Stop asks it to end (SIGTERM) and waits for it.
