@@ -58,7 +58,9 @@ func (c *Connect) Await(ctx context.Context, name string) error {
 }
 
 // Listens is nil when connectors can be made.
-func (c *Connect) Listens(ctx context.Context) error { return c.call(ctx, http.MethodGet, "/", nil, nil) }
+func (c *Connect) Listens(ctx context.Context) error {
+	return c.call(ctx, http.MethodGet, "/", nil, nil)
+}
 
 // AwaitListening waits for that.
 func (c *Connect) AwaitListening(ctx context.Context) error {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/outboxcdc/outboxcdc/internal/child"
 )
@@ -53,9 +54,9 @@ func TestRunning(t *testing.T) {
 	}
 
 	// Await ends at once for a task that has failed, and when the process has ended.
-	log := filepath.Join(t.TempDir(), "log")
+	c.Log = filepath.Join(t.TempDir(), "log")
 	var err error
-	c.Proc, err = child.Start(child.Spec{Path: "/bin/sh", Args: []string{"-c", "sleep 60"}, LogFile: log, DeathSignal: syscall.SIGKILL})
+	c.Proc, err = child.Start(child.Spec{Path: "/bin/sh", Args: []string{"-c", "echo said; sleep 60"}, LogFile: c.Log, DeathSignal: syscall.SIGKILL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,9 +65,9 @@ func TestRunning(t *testing.T) {
 		t.Errorf("await: %v", err)
 	}
 	answer = `{"connector":{"state":"RUNNING"},"tasks":[]}`
-	stop, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := c.Await(stop, "shop"); err == nil || !strings.Contains(err.Error(), "no task") {
+	soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := c.Await(soon, "shop"); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "said") {
 		t.Errorf("await: %v", err)
 	}
 }
