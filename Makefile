@@ -82,6 +82,10 @@ prove: ## every fault in full length, simulator and mutants; writes docs/proof.m
 	@CGO_ENABLED=0 $(GO) build -o bin/prove ./internal/prove
 	@exec bin/prove $(if $(RUN),-run '$(RUN)') $(if $(AGAIN),-again) $(if $(SHORT),-short) $(if $(SEED),-seed '$(SEED)')
 
+.PHONY: golden
+golden: ## record what a real Debezium makes of the cases of internal/golden (Java, Maven; three minutes; RUN=regexp chooses sets)
+	$(GO) run ./internal/golden/record $(if $(RUN),-run '$(RUN)')
+
 .PHONY: bench
 bench: build ## the built binary next to yardsticks, on servers of its own (WHAT="drain links steady writer growth", ARGS="-rounds 3 -scale 1 …", OUT=file; BENCH_DEBEZIUM=1)
 	@CGO_ENABLED=0 $(GO) build -o bin/bench ./bench

@@ -177,25 +177,7 @@ func (c *conversion) outbox() {
 func (c *conversion) route() {
 	c.yaml.WriteString("route:\n")
 	c.topic()
-	var headers []string
-	for _, placement := range splitList(c.router("table.fields.additional.placement")) {
-		parts := strings.Split(placement, ":")
-		for i := range parts {
-			parts[i] = strings.TrimSpace(parts[i])
-		}
-		switch {
-		case len(parts) < 2:
-			c.note(c.smt+"table.fields.additional.placement", "%q has no placement", placement)
-		case strings.EqualFold(parts[1], "header") && len(parts) == 3 && parts[2] != parts[0]:
-			headers = append(headers, parts[0]+":"+parts[2])
-		case strings.EqualFold(parts[1], "header"):
-			headers = append(headers, parts[0])
-		case strings.EqualFold(parts[1], "partition"):
-			c.line(1, "partition", parts[0])
-		default:
-			c.note(c.smt+"table.fields.additional.placement", "%q: a field beside the payload has no counterpart in this version; send it as a header", placement)
-		}
-	}
+	headers := c.placement()
 	if len(headers) > 0 {
 		for i := range headers {
 			headers[i] = strconv.Quote(headers[i])

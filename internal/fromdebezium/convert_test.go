@@ -90,7 +90,9 @@ func TestConvert(t *testing.T) {
 		Topic: "{aggregate_type}", Topics: map[string]string{}, Replace: config.Replace{Regex: `(.*)_v(?<n>\d)`, With: "${1}s.v${n}$$"}, Unmatched: "keep",
 		MissingTopic: "wait", MissingTopicAfter: 5 * time.Minute,
 		Key: "{aggregate_id}", ID: "{id}", Headers: []string{"type:eventType", "tenant"}, Partition: "shard", Partitions: map[string]int{}, Timestamp: "created",
-		NullKey: "allow", NullPayload: "tombstone", BlankPayload: "null", OnUpdate: "skip", Format: "raw", Envelope: map[string]string{}, CloudEvents: map[string]string{},
+		NullKey: "allow", NullPayload: "tombstone", BlankPayload: "null", OnUpdate: "skip", Format: "envelope", Envelope: map[string]string{
+			"version": "{version}", "payload": "{payload}", "data": "", "eventId": "", "schemaVersion": "", "occurredAt": "", "traceId": "", "aggregateType": "", "aggregateId": "",
+		}, CloudEvents: map[string]string{},
 	}
 	if !reflect.DeepEqual(c.Route, want) {
 		t.Errorf("route %+v\nwant  %+v", c.Route, want)
@@ -140,6 +142,36 @@ func TestConvertUpdates(t *testing.T) {
 		if c.Route.OnUpdate != want {
 			t.Errorf("%q: on_update is %s, want %s", behaviour, c.Route.OnUpdate, want)
 		}
+	}
+}
+
+// TestConvertEnvelope: a column with the name of a role cannot be named, and without expansion the payload is another.
+func TestConvertEnvelope(t *testing.T) {
+	const head = "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n" +
+		"transforms.outbox.type=io.debezium.transforms.outbox.EventRouter\ntransforms.outbox.table.fields.additional.placement="
+	notes := func(text string) (string, *config.Config) {
+		r, c := convert(t, head+text)
+		all := ""
+		for _, n := range r.Notes {
+			if strings.HasSuffix(n.Option, ".placement") {
+				all += n.Text + "\n"
+			}
+		}
+		return all, c
+	}
+	said, c := notes("type:envelope:a b,aggregateid:Envelope\ntransforms.outbox.table.expand.json.payload=true")
+	if c.Route.NullPayload != "empty" || c.Route.Envelope["a b"] != "{type}" || c.Route.Envelope["aggregateid"] != "{aggregateid}" || c.Route.Envelope["payload"] != "{payload}" {
+		t.Errorf("route %+v", c.Route)
+	}
+	if strings.Contains(said, "quotes") || strings.Contains(said, "role") || !strings.Contains(said, "payload last") {
+		t.Errorf("notes: %s", said)
+	}
+	said, _ = notes("id:envelope,payload:envelope\ntransforms.outbox.table.field.event.id=event_id\ntransforms.outbox.table.field.event.payload=body")
+	if strings.Count(said, "name of a role") != 2 || !strings.Contains(said, "in quotes") {
+		t.Errorf("notes: %s", said)
+	}
+	if said, _ = notes("a:nowhere,b"); !strings.Contains(said, "no such placement") || !strings.Contains(said, `"b" has no placement`) {
+		t.Errorf("notes: %s", said)
 	}
 }
 

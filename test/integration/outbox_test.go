@@ -159,15 +159,19 @@ func (o *outbox) command(env []string, args ...string) (output string, err error
 	return string(out), err
 }
 
-// env is the environment of the binary: nothing of ours that could configure it, and the settings of this outbox.
-func (o *outbox) env() []string {
-	var env []string
+// cleanEnv is our environment without what could configure the binary.
+func cleanEnv() (env []string) {
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "OUTBOXCDC_") && !strings.HasPrefix(kv, "PG") && !strings.HasPrefix(kv, "GOMEMLIMIT=") {
 			env = append(env, kv)
 		}
 	}
-	return append(env,
+	return env
+}
+
+// env is the environment of the binary: the settings of this outbox and nothing else that could configure it.
+func (o *outbox) env() []string {
+	return append(cleanEnv(),
 		"OUTBOXCDC_POSTGRES_URL="+o.pg.URL(o.name, role, password),
 		"OUTBOXCDC_POSTGRES_SLOT="+o.name,
 		"OUTBOXCDC_KAFKA_BROKERS="+strings.Join(o.kafka.Brokers(), ","),

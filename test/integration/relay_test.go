@@ -43,10 +43,16 @@ type relay struct {
 // start starts a daemon; settings in env ("OUTBOXCDC_…=…") win over those of the outbox. It is killed when the test ends.
 func (o *outbox) start(env ...string) *relay {
 	o.t.Helper()
+	return o.startAs(slices.Concat(o.args, []string{"run"}), append(o.env(), env...))
+}
+
+// startAs is start with a command line and a whole environment.
+func (o *outbox) startAs(args, env []string) *relay {
+	o.t.Helper()
 	r := &relay{t: o.t, o: o, begun: time.Now(), log: filepath.Join(the.dir, fmt.Sprintf("%s-%d.log", o.name, len(o.relays)+1))}
 	var err error
 	r.proc, err = child.Start(child.Spec{
-		Path: the.binary, Args: slices.Concat(o.args, []string{"run"}), Env: append(o.env(), env...), Dir: the.dir, LogFile: r.log, DeathSignal: syscall.SIGKILL,
+		Path: the.binary, Args: args, Env: env, Dir: the.dir, LogFile: r.log, DeathSignal: syscall.SIGKILL,
 	})
 	must(o.t, err)
 	o.relays = append(o.relays, r)

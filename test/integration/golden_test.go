@@ -1,0 +1,300 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/golden"
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+)
+
+// What a real Debezium has made of the cases of package golden, ours makes of them too, configured by what `config
+// from-debezium` prints for its connector: topic, partition, key, value, headers and time of each record, byte for byte.
+// Whatever differs is meant: it stands in meant, with a reason, and in docs/debezium.md; and what no longer differs fails
+// too. It needs no Java beside the broker.
+func TestGolden(t *testing.T) {
+	t.Parallel()
+	used := map[string]bool{}
+	for _, set := range golden.Sets() {
+		used[set.Name] = true
+		t.Run(set.Name, func(t *testing.T) {
+			t.Parallel()
+			compareWithDebezium(t, set)
+		})
+	}
+	for name := range meant {
+		if !used[name] {
+			t.Errorf("differences are meant for %s, which is no set", name)
+		}
+	}
+	for name := range stops {
+		if !used[name] {
+			t.Errorf("a stop is meant for %s, which is no set", name)
+		}
+	}
+}
+
+func compareWithDebezium(t *testing.T, set golden.Set) {
+	theirs, err := golden.Load(set.Name)
+	must(t, err)
+	if !reflect.DeepEqual(theirs.Set, set) {
+		t.Fatal("the cases are not those that were recorded: make golden")
+	}
+	o := goldenOutbox(t, set)
+	began := time.Now()
+	must(t, o.admin.do(set.Play))
+	r := o.startConverted(set.Connector, moreSettings[set.Name]...)
+	if set.Broken {
+		o.compareStop(r, theirs, began)
+		return
+	}
+	o.awaitConfirmed(o.walFlushed(), patience)
+	r.term()
+	results, err := set.Sort(o.readTopics(set.Topics), began)
+	must(t, err)
+	judgeGolden(t, theirs.Results, results, meant[set.Name])
+}
+
+// goldenOutbox has the database, the slot and the topics of a set, and nothing else.
+func goldenOutbox(t *testing.T, set golden.Set) *outbox {
+	t.Helper()
+	o := &outbox{t: t, pg: sharedPostgres(t, defaultMajor), kafka: sharedKafka(), name: fmt.Sprintf("golden_%s_%06x", set.Name, rand.IntN(1<<24)), follow: &follower{}}
+	must(t, o.pg.Exec(testContext(t), "postgres", "CREATE DATABASE "+o.name))
+	o.admin.url = o.pg.SuperURL(o.name)
+	t.Cleanup(o.tearDown)
+	must(t, o.admin.do(set.Make))
+	o.exec(`DO $$ DECLARE s text; BEGIN
+		FOR s IN SELECT DISTINCT schemaname FROM pg_publication_tables WHERE schemaname <> 'pg_catalog' LOOP
+			EXECUTE format('GRANT USAGE ON SCHEMA %I TO ` + role + `', s);
+			EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA %I TO ` + role + `', s);
+		END LOOP; END $$`)
+	for topic, partitions := range set.Topics {
+		if _, outside := kafkatest.FromEnv(); outside {
+			_ = kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), topic) // of a run that was cut short
+		}
+		must(t, kafkatest.CreateTopic(testContext(t), o.kafka.Brokers(), topic, partitions, nil))
+		o.follow.topics = append(o.follow.topics, topic) // for tearDown
+	}
+	remakeSlot(o)
+	return o
+}
+
+// startConverted starts a daemon with the configuration that `config from-debezium` prints for a connector of this database.
+func (o *outbox) startConverted(connector map[string]string, env ...string) *relay {
+	o.t.Helper()
+	file := filepath.Join(o.t.TempDir(), "outboxcdc.yaml")
+	must(o.t, os.WriteFile(file, o.converted(connector), 0o600))
+	return o.startAs([]string{"run", "-c", file}, slices.Concat(cleanEnv(), []string{
+		"PGPASSWORD=" + password, "OUTBOXCDC_HTTP_LISTEN=127.0.0.1:0", "OUTBOXCDC_LOG_LEVEL=debug", "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms",
+	}, env))
+}
+
+func (o *outbox) converted(connector map[string]string) []byte {
+	o.t.Helper()
+	u, err := url.Parse(o.pg.URL(o.name, role, password))
+	must(o.t, err)
+	all := maps.Clone(connector)
+	maps.Copy(all, map[string]string{
+		"connector.class":   "io.debezium.connector.postgresql.PostgresConnector",
+		"database.hostname": u.Hostname(), "database.port": u.Port(), "database.user": role, "database.password": password, "database.dbname": o.name,
+		"database.sslmode": or(u.Query().Get("sslmode"), "prefer"), "slot.name": o.name,
+		"producer.override.bootstrap.servers": strings.Join(o.kafka.Brokers(), ","),
+	})
+	in, err := json.Marshal(all)
+	must(o.t, err)
+	cmd := exec.Command(the.binary, "config", "from-debezium", "-")
+	cmd.Env, cmd.Stdin = cleanEnv(), bytes.NewReader(in)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		o.t.Fatalf("config from-debezium: %v\n%s", err, &said)
+	}
+	o.t.Logf("%s\n%s", out, &said)
+	if bytes.Contains(out, []byte(password)) || bytes.Contains(said.Bytes(), []byte(password)) {
+		o.t.Error("config from-debezium prints the password")
+	}
+	return out
+}
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+func (o *outbox) readTopics(topics map[string]int) []kafkatest.Record {
+	o.t.Helper()
+	records, err := kafkatest.ReadAll(testContext(o.t), o.kafka.Brokers(), slices.Sorted(maps.Keys(topics))...)
+	must(o.t, err)
+	return records
+}
+
+// compareStop is for what Debezium does not get over: what ours does is in stops.
+func (o *outbox) compareStop(r *relay, theirs *golden.Recording, began time.Time) {
+	o.t.Helper()
+	set := &theirs.Set
+	want, ok := stops[set.Name]
+	if !ok || len(theirs.Stops) == 0 != theirs.Hangs {
+		o.t.Fatalf("it is not said what ours does with it (%v), or theirs stopped %q and hung %v", ok, theirs.Stops, theirs.Hangs)
+	}
+	inDocs(o.t, want.doc)
+	switch {
+	case want.waits != "":
+		r.awaitState(want.waits, patience)
+	case want.exit != 0:
+		r.stopsWith(patience, want.exit, want.words...)
+	default:
+		o.awaitConfirmed(o.walFlushed(), patience)
+		r.term()
+	}
+	results, err := set.Sort(o.readTopics(set.Topics), began)
+	must(o.t, err)
+	var records []golden.Record
+	for _, r := range results {
+		records = append(records, r.Records...)
+	}
+	if len(want.value) == 0 {
+		if len(records) > 0 {
+			o.t.Errorf("records %+v, want none", records)
+		}
+		return
+	}
+	if len(records) != 1 || show(records[0].Value) != want.value || want.time != "" && records[0].Time != want.time {
+		o.t.Errorf("records %s\nwant one with value %s, time %s", jsonOf(records), want.value, want.time)
+	}
+}
+
+// judgeGolden compares the records of all cases.
+func judgeGolden(t *testing.T, theirs, ours []golden.Result, expected []difference) {
+	t.Helper()
+	seen := make([]bool, len(expected))
+	for i := range theirs {
+		name := theirs[i].Case
+		for n := range max(len(theirs[i].Records), len(ours[i].Records)) {
+			var a, b *golden.Record
+			if n < len(theirs[i].Records) {
+				a = &theirs[i].Records[n]
+			}
+			if n < len(ours[i].Records) {
+				b = &ours[i].Records[n]
+			}
+			for _, part := range differing(a, b) {
+				k := slices.IndexFunc(expected, func(d difference) bool { return d.is(name, part) })
+				if k < 0 {
+					t.Errorf("%s: another %s:\ntheirs %s\nours   %s", name, part, jsonOf(a), jsonOf(b))
+					continue
+				}
+				seen[k] = true
+				if d := &expected[k]; d.ours != "" && d.ours != partOf(b, part) {
+					t.Errorf("%s: the %s is %s, and %s is meant", name, part, partOf(b, part), d.ours)
+				} else if d.check != nil {
+					if err := d.check(*a, *b); err != nil {
+						t.Errorf("%s: another %s than is meant: %v:\ntheirs %s\nours   %s", name, part, err, jsonOf(a), jsonOf(b))
+					}
+				}
+			}
+		}
+	}
+	for k, d := range expected {
+		inDocs(t, d.doc)
+		if !seen[k] {
+			t.Errorf("there is no longer a difference in %s of %q: take it out here and in docs/debezium.md (%s)", d.part, d.only, d.doc)
+		}
+	}
+}
+
+// differing are the parts of two records that are not the same; the order of headers counts for those that both have.
+func differing(a, b *golden.Record) (parts []string) {
+	if a == nil || b == nil {
+		return []string{"number of records"}
+	}
+	for _, p := range []struct {
+		name string
+		same bool
+	}{
+		{"topic", a.Topic == b.Topic}, {"partition", a.Partition == b.Partition}, {"key", show(a.Key) == show(b.Key)},
+		{"value", show(a.Value) == show(b.Value)}, {"time", a.Time == b.Time},
+	} {
+		if !p.same {
+			parts = append(parts, p.name)
+		}
+	}
+	names := func(r, other *golden.Record) (list []string) {
+		for _, h := range r.Headers {
+			if slices.ContainsFunc(other.Headers, func(o golden.Header) bool { return o.Name == h.Name }) {
+				list = append(list, h.Name)
+			}
+		}
+		return list
+	}
+	if !slices.Equal(names(a, b), names(b, a)) {
+		parts = append(parts, "order of headers")
+	}
+	all := map[string]bool{}
+	for _, h := range slices.Concat(a.Headers, b.Headers) {
+		all[h.Name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if part := "header " + name; partOf(a, part) != partOf(b, part) {
+			parts = append(parts, part)
+		}
+	}
+	return parts
+}
+
+// partOf is the text of the value or of a header, all of them if there are several of the name.
+func partOf(r *golden.Record, part string) string {
+	if part == "value" {
+		return show(r.Value)
+	}
+	var all []string
+	for _, h := range r.Headers {
+		if "header "+h.Name == part {
+			all = append(all, show(h.Value))
+		}
+	}
+	return strings.Join(all, "\n")
+}
+
+// show makes null another text than any that there is.
+func show(s *string) string {
+	if s == nil {
+		return "null"
+	}
+	return "=" + *s
+}
+
+func jsonOf(v any) string {
+	b, _ := json.Marshal(v)
+	return string(b)
+}
+
+var debeziumDoc = func() string {
+	b, err := os.ReadFile(filepath.Join("..", "..", "docs", "debezium.md"))
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}()
+
+// inDocs: a difference that is meant is the beginning of a line of the table in docs/debezium.md.
+func inDocs(t *testing.T, row string) {
+	t.Helper()
+	if !strings.Contains(debeziumDoc, "\n| "+row+" |") {
+		t.Errorf("docs/debezium.md has no row %q", row)
+	}
+}
