@@ -1,0 +1,235 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/internal/check"
+	"github.com/outboxcdc/outboxcdc/internal/debezium"
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+)
+
+// onlyGolden is for tests that need a real Debezium. It is no gap: `make golden` runs them.
+func onlyGolden(t *testing.T) {
+	t.Helper()
+	if os.Getenv("OUTBOXCDC_GOLDEN") == "" {
+		t.Skip("only `make golden` runs it (OUTBOXCDC_GOLDEN=1): it needs a real Debezium")
+	}
+	needRealKafka(t)
+	must(t, debezium.Available())
+}
+
+// A real Debezium delivers under load and is stopped, in order or by kill -9. Ours, configured by what `config
+// from-debezium` prints, takes its slot over: nothing is missing, the order holds, and what comes again is what the slot had
+// not confirmed. Beside it Debezium itself starts again in the same situation, on a copy of the slot and of its offsets and
+// into topics of its own, so that both can be counted. Its slot stands one transaction behind what it has stored as its
+// offset: of that one transaction, and of no other, ours may repeat what Debezium itself would not.
+func TestTakeOverFromDebezium(t *testing.T) {
+	onlyGolden(t)
+	for _, c := range []struct {
+		name  string
+		kill  bool
+		flush time.Duration // offset.flush.interval.ms
+	}{
+		{"stopped", false, time.Minute}, // Connect's default
+		{"stopped_1s", false, time.Second},
+		{"killed", true, time.Minute},
+		{"killed_1s", true, time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) { takeOverSlot(t, c.kill, c.flush) })
+	}
+}
+
+func takeOverSlot(t *testing.T, kill bool, flush time.Duration) {
+	rnd := newRand(t)
+	types := []string{"order", "payment"}
+	o := newOutbox(t, options{types: types})
+	o.exec(`ALTER TABLE outbox ADD COLUMN tx bigint DEFAULT pg_current_xact_id()::text::bigint`)
+	theirs := o.debezium()
+	dir := t.TempDir()
+	worker := map[string]string{"offset.flush.interval.ms": fmt.Sprint(flush.Milliseconds())}
+	first := startDebezium(t, debezium.Options{Dir: dir, Brokers: o.kafka.Brokers(), Worker: worker, Connector: theirs})
+	w := o.write(load{rand: rnd, types: types})
+	await(t, patience, "Debezium to deliver", func() error { return unless(o.follow.records() > 1000) })
+	if flush < time.Minute {
+		from := o.confirmed()
+		await(t, patience, "Debezium to confirm", func() error { return unless(o.confirmed() > from) })
+	}
+	w.awaitCommits(500 + rnd.Int64N(500))
+	if kill {
+		must(t, first.Proc.Kill())
+	} else {
+		must(t, first.Stop(testContext(t)))
+	}
+	o.awaitSlotFree()
+
+	// The situation, twice.
+	copied := o.name + "_again"
+	o.exec(`SELECT pg_copy_logical_replication_slot($1, $2)`, o.name, copied)
+	t.Cleanup(func() { o.dropSlot(copied) })
+	again := t.TempDir()
+	if offsets, err := os.ReadFile(filepath.Join(dir, "offsets")); err == nil {
+		must(t, os.WriteFile(filepath.Join(again, "offsets"), offsets, 0o644))
+	}
+	delivered := countIDs(o.readAll())
+	w.awaitCommits(200)
+
+	r := o.startConverted(theirs)
+	r.awaitState("streaming", patience)
+	w.awaitCommits(200)
+	w.stop()
+	o.awaitArrived(patience)
+	o.awaitConfirmed(o.walFlushed(), patience)
+	r.term()
+	truth := o.truth()
+	report := o.judgeTakeOver(truth)
+
+	ours := map[string]int{}
+	for id, n := range countIDs(o.readAll()) {
+		if n > 1 {
+			ours[id] = n - 1
+		}
+	}
+	itself, missing := o.debeziumAgain(t, theirs, worker, again, copied, truth, delivered)
+	more := o.transactions(ours, itself)
+	t.Logf("TAKEOVER %s: %d rows, %d delivered before; outboxcdc: 0 missing, %d repeats; Debezium itself: %d missing, %d repeats; what only outboxcdc repeats is of %d transactions",
+		t.Name(), len(truth), len(delivered), report.Repeats, missing, len(itself), more)
+	if more > 1 {
+		t.Errorf("of %d transactions comes again what Debezium itself would not repeat, more than the one by which its slot is behind", more)
+	}
+}
+
+// transactions counts those of which ours has an id that theirs has not.
+func (o *outbox) transactions(ours, theirs map[string]int) (n int) {
+	o.t.Helper()
+	ids := []string{}
+	for id := range ours {
+		if theirs[id] == 0 {
+			ids = append(ids, id)
+		}
+	}
+	must(o.t, o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, "SELECT count(DISTINCT tx) FROM outbox WHERE id::text = ANY ($1)", ids).Scan(&n)
+	}))
+	return n
+}
+
+// debezium is a connector for this outbox.
+func (o *outbox) debezium() map[string]string {
+	o.t.Helper()
+	all, err := debezium.Postgres(o.admin.url)
+	must(o.t, err)
+	maps.Copy(all, map[string]string{
+		"topic.prefix": o.name, "table.include.list": "public.outbox", "slot.name": o.name, "publication.name": "outboxcdc",
+		"publication.autocreate.mode": "disabled", "snapshot.mode": "no_data", "extended.headers.enabled": "false",
+		"transforms": "outbox", "transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter",
+		"transforms.outbox.table.field.event.key": "aggregate_id", "transforms.outbox.route.by.field": "aggregate_type",
+		"transforms.outbox.route.topic.replacement":           o.name + ".${routedByValue}",
+		"transforms.outbox.table.fields.additional.placement": "event_type:header:type",
+	})
+	return all
+}
+
+func startDebezium(t *testing.T, opt debezium.Options) *debezium.Connect {
+	t.Helper()
+	opt.QuickStart = true
+	c, err := debezium.Start(testContext(t), opt)
+	must(t, err)
+	t.Cleanup(func() {
+		_ = c.Proc.Kill()
+		if t.Failed() {
+			t.Logf("Debezium's log:\n%s", tail(c.Log, 40))
+		}
+	})
+	must(t, c.Await(testContext(t), debezium.Name))
+	return c
+}
+
+// judgeTakeOver: nothing is missing, nothing is a phantom, the order holds, and repeats are identical, whoever has sent them.
+func (o *outbox) judgeTakeOver(truth []row) check.Report {
+	o.t.Helper()
+	var rows []check.Row
+	for _, r := range truth {
+		rows = append(rows, r.Row)
+	}
+	var records []check.Record
+	for _, r := range o.readAll() {
+		rec := check.Record{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Key: r.Key, Value: r.Value}
+		for _, h := range r.Headers {
+			rec.Headers = append(rec.Headers, check.Header{Name: h.Key, Value: h.Value})
+		}
+		records = append(records, rec)
+	}
+	report := check.Check(rows, records)
+	if !report.OK() {
+		o.t.Error(report.String())
+	}
+	return report
+}
+
+// debeziumAgain starts Debezium on the copies and counts what it repeats of what it had delivered, and what it misses.
+func (o *outbox) debeziumAgain(t *testing.T, connector, worker map[string]string, dir, slot string, truth []row, delivered map[string]int) (repeats map[string]int, missing int) {
+	t.Helper()
+	connector = maps.Clone(connector)
+	connector["slot.name"] = slot
+	connector["transforms.outbox.route.topic.replacement"] = "again." + o.name + ".${routedByValue}"
+	var topics []string
+	for _, topic := range o.follow.topics {
+		topics = append(topics, "again."+topic)
+		must(t, kafkatest.CreateTopic(testContext(t), o.kafka.Brokers(), "again."+topic, 3, nil))
+		t.Cleanup(func() { _ = kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), "again."+topic) })
+	}
+	c := startDebezium(t, debezium.Options{Dir: dir, Brokers: o.kafka.Brokers(), Worker: worker, Connector: connector})
+	defer func() { _ = c.Proc.Kill() }()
+	// It may lose rows (dbz#1554): it is done when nothing has come for a while.
+	var came map[string]int
+	quiet := time.Now()
+	for all := -1; time.Since(quiet) < 10*time.Second; time.Sleep(200 * time.Millisecond) {
+		records, err := kafkatest.ReadAll(testContext(t), o.kafka.Brokers(), topics...)
+		must(t, err)
+		if len(records) != all {
+			all, quiet = len(records), time.Now()
+		}
+		came = countIDs(records)
+	}
+	repeats = map[string]int{}
+	for id, n := range came {
+		if delivered[id] > 0 {
+			repeats[id] = n
+		}
+	}
+	for _, r := range truth {
+		if delivered[r.ID] == 0 && came[r.ID] == 0 {
+			missing++
+		}
+	}
+	return repeats, missing
+}
+
+// dropSlot drops another slot than the outbox's own.
+func (o *outbox) dropSlot(name string) {
+	err := poll(10*time.Second, func() error {
+		return o.pg.Exec(context.Background(), "postgres", "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '"+name+"'")
+	})
+	if err != nil {
+		o.t.Error(errors.Join(errors.New("drop the slot "+name), err))
+	}
+}
+
+func countIDs(records []kafkatest.Record) map[string]int {
+	seen := map[string]int{}
+	for _, r := range records {
+		id, _ := headerOf(r, "id")
+		seen[strings.TrimSpace(id)]++
+	}
+	return seen
+}
