@@ -132,7 +132,7 @@ var stops = map[string]stop{
 	"stop_partition":          {doc: docPartition, exit: 65, words: []string{"bad_partition"}},
 	"stop_partition_negative": {doc: docPartition, exit: 65, words: []string{"bad_partition"}},
 	"stop_partition_bigint":   {doc: docPartType, value: usualValue},
-	"stop_update":             {doc: docUpdate, value: usualValue},
+	"stop_update":             {doc: docUpdate, value: usualValue, exit: 65, words: []string{"cause=update"}},
 	"stop_column":             {doc: docColumn, exit: 78, words: []string{"nosuch"}},
 	"stop_bytes":              {doc: docByteArray, value: usualValue},
 	"stop_expand_array":       {doc: docExpand, value: "=[1, 2]"},
