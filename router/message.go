@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
@@ -116,6 +117,19 @@ func (r *Router) unpack(p *plan, ev *decoder.Event) (row *decoder.Event, isObjec
 		}
 	}
 	return &b.event, true, why
+}
+
+// routeMessage makes the record of a message's body.
+func (r *Router) routeMessage(p *plan, ev *decoder.Event, pos checkpoint.Position, rec *Record) error {
+	row, isObject, why := r.unpack(p, ev)
+	if why == "" {
+		return r.route(p, row, pos, rec, nil)
+	}
+	err := r.route(p, row, pos, rec, &Poison{Cause: BadPayload, Message: bodyName(p) + " " + why})
+	if !isObject {
+		rec.Value = ev.Values[0].Data // a dead letter has all that there is
+	}
+	return err
 }
 
 func firstOf(a, b string) string {

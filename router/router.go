@@ -113,27 +113,22 @@ func (r *Router) Route(ev *decoder.Event, pos checkpoint.Position, rec *Record) 
 		return fmt.Errorf("route %s: %d values for %d columns of %s", pos, len(ev.Values), len(ev.Relation.Columns), ev.Relation)
 	}
 	r.reset(rec)
+	switch {
+	case p.mapping.config.Messages:
+		return r.routeMessage(p, ev, pos, rec)
+	case ev.Update:
+		return r.route(p, ev, pos, rec, &Poison{Cause: Update, Message: updated(ev)})
+	}
+	return r.route(p, ev, pos, rec, nil)
+}
 
-	// Every part is made whatever is wrong with another, because a dead letter carries them all. The first cause counts.
-	var first *Poison
+// route makes the record of a row. Every part is made whatever is wrong with another, because a dead letter carries them
+// all. The first cause counts: first is one from before.
+func (r *Router) route(p *plan, ev *decoder.Event, pos checkpoint.Position, rec *Record, first *Poison) error {
 	poison := func(q *Poison) {
 		if q != nil && first == nil {
 			first = q
 		}
-	}
-	var message []byte // a body that is no object
-	if r.config.Messages {
-		content := ev.Values[0].Data
-		row, isObject, why := r.unpack(p, ev)
-		if why != "" {
-			poison(&Poison{Cause: BadPayload, Message: bodyName(p) + " " + why})
-		}
-		if ev = row; !isObject {
-			message = content
-		}
-	}
-	if ev.Update {
-		poison(&Poison{Cause: Update, Message: updated(ev)})
 	}
 	if null := r.routeID(p, ev, rec); null >= 0 {
 		poison(&Poison{Cause: NullID, Message: "the column " + quoted(p.relation, null) + " is NULL"})
@@ -154,9 +149,6 @@ func (r *Router) Route(ev *decoder.Event, pos checkpoint.Position, rec *Record) 
 	poison(r.routeTimestamp(p, ev, rec))
 
 	if first != nil {
-		if message != nil {
-			rec.Value = message // a dead letter has all that there is
-		}
 		first.ID, first.Position = string(rec.ID), pos
 		if first.Topic == "" {
 			first.Topic = rec.Topic

@@ -157,7 +157,7 @@ var reading = []mutant{
 	{
 		name:  "bad-body-skipped",
 		rule:  "A message that is not understood is nobody's event.",
-		edits: []edit{{"router/router.go", "		if why != \"\" {\n", "		if why == \"never\" {\n"}},
+		edits: []edit{{"router/message.go", "	if why == \"\" {\n		return r.route(", "	if why != \"never\" {\n		return r.route("}},
 		tests: []suite{{"./router", "^TestMessageIsPoison$"}},
 	},
 	{
