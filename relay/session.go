@@ -189,44 +189,6 @@ func (s *session) open(ctx context.Context) error {
 	return nil
 }
 
-// fit asks the router about the tables as they are now, before anything was delivered: a configuration that can never work
-// is told at the start and not at the first row. Later the rows may be older than what the catalogs say.
-func (r *Relay) fit(tables []replication.TableNow) error {
-	if r.delivered() {
-		return nil
-	}
-	for i, t := range tables {
-		rel := &decoder.Relation{OID: t.OID, Namespace: t.Schema, Name: t.Name, Source: i}
-		for _, c := range t.Columns {
-			rel.Columns = append(rel.Columns, decoder.Column(c))
-		}
-		if err := r.router.Fits(rel); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// newDecoder wires a decoder to who knows the tables: the stream says whose rows they are, the router whether it has their
-// columns.
-func newDecoder(ctx context.Context, st Stream, r *router.Router, prefix string) *decoder.Decoder {
-	d := decoder.New(func(rel *decoder.Relation) (bool, error) {
-		// Not cancelled when told to stop: the drain needs the connection.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookUpTimeout)
-		defer cancel()
-		table, err := st.Resolve(ctx, rel.OID, rel.Namespace, rel.Name)
-		if err != nil || table == replication.NotOurs {
-			return false, err
-		}
-		rel.Source = table
-		return true, r.Bind(rel)
-	})
-	if prefix != "" {
-		d.Messages(prefix, r.MessageSource())
-	}
-	return d
-}
-
 // burst is how many messages are handled between two looks at the clock. The read deadline is absolute, so that a
 // trickle cannot stretch it.
 const burst = 256
@@ -304,17 +266,6 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 	return nil
 }
 
-// decodeError says where, unless what failed is the look-up of a relation, which is not about the bytes.
-func decodeError(at pglogrepl.LSN, err error) error {
-	if missing, ok := errors.AsType[*router.MissingColumnError](err); ok {
-		return missing
-	}
-	if pg, ok := errors.AsType[*replication.Error](err); ok {
-		return pg
-	}
-	return fmt.Errorf("decode message at %s: %w", at, err)
-}
-
 // keepalive notes how far the server is. Inside a transaction it says nothing about what may be confirmed.
 func (s *session) keepalive(msg replication.Message) error {
 	s.r.met.keepalives.Inc()
@@ -336,16 +287,8 @@ func (s *session) keepalive(msg replication.Message) error {
 	return nil
 }
 
-// notPublished is said when no row can be on its way any more that was written before the columns went.
-func notPublished(columns []string) error {
-	return &replication.Error{
-		Kind: replication.ColumnMissing, Op: "look at what the publication carries",
-		Err:    fmt.Errorf("columns %s are configured but not published, and everything older has been delivered", strings.Join(columns, ", ")),
-		Remedy: "set outbox.columns, or restore the columns or the publication's column list",
-	}
-}
-
-// event routes and sends one row, or what a row was updated to, if that is not to be left out. If the process dies anywhere in here, the transaction is not confirmed and comes again.
+// event routes and sends one row, or what a row was updated to if that is not to be left out. If the process dies anywhere in
+// here, the transaction is not confirmed and comes again.
 func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	r := s.r
 	if uint64(ev.Ordinal) < s.skipUntil {
@@ -382,32 +325,6 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 		return s.poisoned(ctx, poison, pos)
 	}
 	return s.send(ctx, alone, false, pos)
-}
-
-// warnOfUpdates says once in a session that a table is updated.
-func (s *session) warnOfUpdates(rel *decoder.Relation) {
-	if s.updated[rel.OID] {
-		return
-	}
-	if s.updated == nil {
-		s.updated = map[uint32]bool{}
-	}
-	s.updated[rel.OID] = true
-	s.r.log.Warn("updates are left out", "table", rel.String(), "because", "route.on_update is skip; said once a session, counted in the metrics",
-		"remedy", "ALTER PUBLICATION … SET (publish = 'insert'), or route.on_update: poison")
-}
-
-// refusedMessage counts a message that has our prefix and belongs to no transaction, and says so once in a session. It is
-// no event: it would be delivered although the work that it came from may have been rolled back.
-func (s *session) refusedMessage(at pglogrepl.LSN) {
-	s.r.met.notTransactional.Inc()
-	if s.refusedSaid {
-		return
-	}
-	s.refusedSaid = true
-	s.r.log.Warn("messages that are not transactional are left out", "prefix", s.r.cfg.MessagePrefix, "lsn", at.String(),
-		"because", "the work they come from may be rolled back; said once a session, counted in the metrics",
-		"remedy", "pg_logical_emit_message(true, …), or outbox_emit")
 }
 
 // position is the identity of an event.
