@@ -267,7 +267,7 @@ func (r *rows) writerTable(w io.Writer) {
 	if len(r.writer) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\n### The writer's bill\n\npgbench, 4 clients, %d transactions a second.\n\n| transaction | mean latency, ms | against business only | cores busy in all |\n| --- | --- | --- | --- |\n", writerRate)
+	fmt.Fprintf(w, "\n### The writer's bill\n\npgbench, 4 clients, %d transactions a second.\n\n| transaction | mean latency, ms | against business only | WAL, bytes | server, µs of CPU | cores busy in all |\n| --- | --- | --- | --- | --- | --- |\n", writerRate)
 	of := func(what string, figure func(*writerRow) float64) (s series) {
 		for i := range r.writer {
 			if r.writer[i].What == what {
@@ -280,7 +280,8 @@ func (r *rows) writerTable(w io.Writer) {
 	base := of(bills[0].what, latency).median()
 	for _, b := range bills {
 		l := of(b.what, latency)
-		fmt.Fprintf(w, "| %s | %s | %+.0f %% | %s |\n", b.what, l.text("%.2f"), (l.median()/base-1)*100, of(b.what, func(w *writerRow) float64 { return w.Other }).text("%.2f"))
+		fmt.Fprintf(w, "| %s | %s | %+.0f %% | %s | %s | %s |\n", b.what, l.text("%.2f"), (l.median()/base-1)*100,
+			of(b.what, func(w *writerRow) float64 { return w.WAL }).text("%.0f"), of(b.what, func(w *writerRow) float64 { return w.CPU }).text("%.0f"), of(b.what, func(w *writerRow) float64 { return w.Other }).text("%.2f"))
 	}
 }
 

@@ -11,6 +11,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/sql"
 )
 
 // writerRow is one run of pgbench.
@@ -23,6 +28,8 @@ type writerRow struct {
 	Latency float64   `json:"latency_ms"`
 	TPS     float64   `json:"tps"`
 	Other   float64   `json:"busy_cores"` // of everything, so that one sees how much was to spare
+	WAL     float64   `json:"wal_bytes"`  // of a transaction
+	CPU     float64   `json:"server_us"`  // of a transaction: the server's processor time, in microseconds
 }
 
 // bill is what the writer's transaction consists of.
@@ -30,6 +37,7 @@ type bill struct {
 	what    string
 	sql     string
 	drained bool
+	emits   sql.Params // outbox_emit is made for these, if there are any
 }
 
 const business = `UPDATE account SET balance = balance + 1 WHERE id = :id;` + "\n" + `INSERT INTO other VALUES (DEFAULT, repeat('x', 100));` + "\n"
@@ -43,8 +51,14 @@ var bills = []bill{
 	{what: "+ one more business row", sql: business + `INSERT INTO other VALUES (DEFAULT, repeat('y', 200));` + "\n"},
 	{what: "+ outbox row", sql: business + outboxRow},
 	{what: "+ outbox row, drained by outboxcdc", sql: business + outboxRow, drained: true},
-	{what: "+ logical message", sql: business + `SELECT pg_logical_emit_message(true, 'outbox', '{"a": "` + filler + `"}');` + "\n"},
+	{what: "+ logical message", sql: business + `SELECT pg_logical_emit_message(true, 'outbox', '{"id":"' || gen_random_uuid() || '","aggregate_type":"t0","aggregate_id":"' || :id || '","event_type":"Changed","payload":{"a": "` + filler + `"}}');` + "\n"},
+	{what: "+ outbox_emit, a row", sql: business + emit, emits: sql.Params{Tables: []sql.Table{{Schema: "public", Name: "outbox", Columns: sql.Columns{
+		ID: "id", AggregateType: "aggregate_type", AggregateID: "aggregate_id", EventType: "event_type", Payload: "payload", Headers: "headers",
+	}}}}},
+	{what: "+ outbox_emit, a message", sql: business + emit, emits: sql.Params{Messages: "outbox"}},
 }
+
+const emit = `SELECT outbox_emit('t0', (:id)::text, 'Changed', '{"a": "` + filler + `"}');` + "\n"
 
 // writerRate is slow enough to leave a core to spare on two.
 const writerRate = 400
@@ -65,7 +79,7 @@ func (b *bench) writer(ctx context.Context, o *options) error {
 			if err := b.out.add(row); err != nil {
 				return err
 			}
-			b.say("writer %-40s mean %.3f ms at %.0f/s, %.2f cores busy in all", row.What, row.Latency, row.TPS, row.Other)
+			b.say("writer %-40s mean %.3f ms at %.0f/s, %.0f bytes of WAL, %.0f µs of the server, %.2f cores busy in all", row.What, row.Latency, row.TPS, row.WAL, row.CPU, row.Other)
 		}
 	}
 	return nil
@@ -83,8 +97,9 @@ func findPgbench() (string, error) {
 }
 
 var (
-	latency = regexp.MustCompile(`latency average = ([0-9.]+) ms`)
-	tps     = regexp.MustCompile(`tps = ([0-9.]+)`)
+	latency   = regexp.MustCompile(`latency average = ([0-9.]+) ms`)
+	processed = regexp.MustCompile(`transactions actually processed: ([0-9]+)`)
+	tps       = regexp.MustCompile(`tps = ([0-9.]+)`)
 )
 
 func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Duration) (*writerRow, error) {
@@ -114,11 +129,24 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 	if err != nil {
 		return nil, err
 	}
+	if w.emits.HasFunction() {
+		statements, err := sql.Setup(w.emits, sql.MaxMajor)
+		if err != nil {
+			return nil, err
+		}
+		if err := b.pg.Exec(ctx, l.database(), statements.Get(sql.Function)); err != nil {
+			return nil, err
+		}
+	}
 	script := filepath.Join(b.dir, "script.sql")
 	if err := os.WriteFile(script, []byte("\\set id random(1, 10000)\nBEGIN;\n"+w.sql+"COMMIT;\n"), 0o644); err != nil {
 		return nil, err
 	}
-	begun, before := time.Now(), busy()
+	wal, err := b.walEnd(ctx, l.database())
+	if err != nil {
+		return nil, err
+	}
+	begun, before, server := time.Now(), busy(), family(b.pg.Pid())
 	cmd := exec.CommandContext(ctx, pgbench, "-n", "-M", "prepared", "-c", "4", "-j", "2", "-R", strconv.Itoa(writerRate),
 		"-T", strconv.Itoa(int(lasts.Seconds())), "-f", script, b.pg.SuperURL(l.database()))
 	cmd.Env = clean()
@@ -127,6 +155,11 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
 	}
 	row := &writerRow{Kind: "writer", What: w.what, Began: begun, Rate: writerRate, Other: (busy() - before).Seconds() / time.Since(begun).Seconds()}
+	server = family(b.pg.Pid()) - server
+	end, err := b.walEnd(ctx, l.database())
+	if err != nil {
+		return nil, err
+	}
 	for re, to := range map[*regexp.Regexp]*float64{latency: &row.Latency, tps: &row.TPS} {
 		m := re.FindSubmatch(out)
 		if m == nil {
@@ -136,5 +169,28 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 			return nil, err
 		}
 	}
+	count := processed.FindSubmatch(out)
+	if count == nil {
+		return nil, fmt.Errorf("pgbench did not say how many transactions it made:\n%s", out)
+	}
+	n, err := strconv.ParseFloat(string(count[1]), 64)
+	if err != nil {
+		return nil, err
+	}
+	row.WAL, row.CPU = float64(end-wal)/n, float64(server.Microseconds())/n
 	return row, nil
+}
+
+// walEnd is how much WAL the server has ever written.
+func (b *bench) walEnd(ctx context.Context, database string) (pglogrepl.LSN, error) {
+	conn, err := pgx.Connect(ctx, b.pg.SuperURL(database))
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var text string
+	if err := conn.QueryRow(ctx, `SELECT pg_current_wal_insert_lsn()::text`).Scan(&text); err != nil {
+		return 0, err
+	}
+	return pglogrepl.ParseLSN(text)
 }
