@@ -85,7 +85,7 @@ prove: ## every fault in full length, simulator and mutants; writes docs/proof.m
 .PHONY: golden
 golden: ## a real Debezium: record what it makes of the cases of internal/golden, and take its slot over (Java, Maven; six minutes; RUN=regexp: record these only)
 	$(GO) run ./internal/golden/record $(if $(RUN),-run '$(RUN)')
-	$(if $(RUN),,OUTBOXCDC_GOLDEN=1 CI=true $(GO) test -v -count=1 -timeout 9m -run '^TestTakeOverFromDebezium$$' ./test/integration)
+	$(if $(RUN),,OUTBOXCDC_GOLDEN=1 CI=true $(GO) test -v -count=1 -timeout 9m -run '^(TestTakeOverFromDebezium|TestThereAndBack)$$' ./test/integration)
 
 .PHONY: bench
 bench: build ## the built binary next to yardsticks, on servers of its own (WHAT="drain links steady writer growth", ARGS="-rounds 3 -scale 1 …", OUT=file; BENCH_DEBEZIUM=1)

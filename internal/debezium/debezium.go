@@ -169,11 +169,3 @@ func properties(all map[string]string) string {
 	}
 	return b.String()
 }
-
-// Stop asks it to end (SIGTERM) and waits for it.
-func (c *Connect) Stop(ctx context.Context) error {
-	if err := c.Proc.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	return c.Proc.Wait(ctx)
-}

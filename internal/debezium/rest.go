@@ -74,12 +74,8 @@ func (c *Connect) AwaitListening(ctx context.Context) error {
 
 // Running is nil when a connector and its task run.
 func (c *Connect) Running(ctx context.Context, name string) error {
-	type part struct{ State, Trace string }
-	var status struct {
-		Connector part
-		Tasks     []part
-	}
-	if err := c.call(ctx, http.MethodGet, "/connectors/"+name+"/status", nil, &status); err != nil {
+	status, err := c.status(ctx, name)
+	if err != nil {
 		return err
 	}
 	switch {
@@ -107,6 +103,35 @@ func (c *Connect) Create(ctx context.Context, name string, over map[string]strin
 // Delete ends a connector. Its slot stays.
 func (c *Connect) Delete(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodDelete, "/connectors/"+name, nil, nil)
+}
+
+// Stop stops a connector in order, so that its offsets are stored and its slot is free, and then ends the process at once:
+// SIGTERM would stop the connector too, but Connect's shutdown hook and that of its Jetty may wait for each other for ever.
+func (c *Connect) Stop(ctx context.Context, name string) error {
+	if err := c.call(ctx, http.MethodPut, "/connectors/"+name+"/stop", nil, nil); err != nil {
+		return err
+	}
+	err := c.Proc.Poll(ctx, func(ctx context.Context) error {
+		status, err := c.status(ctx, name)
+		if err == nil && (status.Connector.State != "STOPPED" || len(status.Tasks) > 0) {
+			err = fmt.Errorf("the connector is %s, with %d tasks", status.Connector.State, len(status.Tasks))
+		}
+		return err
+	})
+	return errors.Join(err, c.Proc.Kill())
+}
+
+// status is what Connect says of a connector.
+type status struct {
+	Connector part
+	Tasks     []part
+}
+
+type part struct{ State, Trace string }
+
+func (c *Connect) status(ctx context.Context, name string) (s status, err error) {
+	err = c.call(ctx, http.MethodGet, "/connectors/"+name+"/status", nil, &s)
+	return s, err
 }
 
 // call asks Connect's REST interface; body and answer are JSON, nil for none.

@@ -100,3 +100,34 @@ func TestCreate(t *testing.T) {
 		t.Errorf("%v\nwant %v", got, want)
 	}
 }
+
+// Stop waits until the connector has stopped, and leaves no process either way.
+func TestStop(t *testing.T) {
+	for _, row := range []struct{ status, want string }{
+		{`{"connector":{"state":"STOPPED"},"tasks":[]}`, ""},
+		{`{"connector":{"state":"STOPPED"},"tasks":[{"state":"RUNNING"}]}`, "with 1 tasks"},
+		{`{"connector":{"state":"RUNNING"},"tasks":[]}`, "is RUNNING"},
+	} {
+		stopped := false
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPut && r.URL.Path == "/connectors/shop/stop" {
+				stopped = true
+				return
+			}
+			_, _ = io.WriteString(w, row.status)
+		}))
+		c := &Connect{url: server.URL, Log: filepath.Join(t.TempDir(), "log")}
+		var err error
+		c.Proc, err = child.Start(child.Spec{Path: "/bin/sh", Args: []string{"-c", "sleep 60"}, LogFile: c.Log, DeathSignal: syscall.SIGKILL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		soon, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		err = c.Stop(soon, "shop")
+		cancel()
+		server.Close()
+		if !stopped || !c.Proc.Exited() || (row.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: %v, want %q; exited %v", row.status, err, row.want, c.Proc.Exited())
+		}
+	}
+}

@@ -99,6 +99,19 @@ var meant = map[string][]difference{
 // more settings of a set, to get over what ours stops at.
 var moreSettings = map[string][]string{"id_null": {"OUTBOXCDC_POISON_POLICY=skip"}}
 
+// noted are the options about which `config from-debezium` has to say something, because the records differ by them.
+var noted = map[string][]string{
+	"json_jsonb":      {"key.converter", "value.converter"},
+	"json_text":       {"key.converter", "value.converter"},
+	"json_bytea":      {"key.converter", "value.converter"},
+	"expand":          {"value.converter", "transforms.outbox.table.expand.json.payload"},
+	"envelope":        {"value.converter", "transforms.outbox.table.fields.additional.placement"},
+	"envelope_expand": {"transforms.outbox.table.fields.additional.placement"},
+	"envelope_text":   {"transforms.outbox.table.fields.additional.placement"},
+	"stop_update":     {"transforms.outbox.table.op.invalid.behavior"},
+	"renamed":         {"transforms.outbox.table.field.event.type"},
+}
+
 // headerDifferences: Connect prints what it has made of a column, ours is what Postgres prints.
 func headerDifferences() (all []difference) {
 	for name, ours := range map[string]string{

@@ -55,7 +55,12 @@ func compareWithDebezium(t *testing.T, set golden.Set) {
 	o := goldenOutbox(t, set)
 	began := time.Now()
 	must(t, o.admin.do(set.Play))
-	r := o.startConverted(set.Connector, moreSettings[set.Name]...)
+	r, notes := o.startConverted(set.Connector, moreSettings[set.Name]...)
+	for _, option := range noted[set.Name] {
+		if !strings.Contains("\n"+notes, "\n"+option) {
+			t.Errorf("config from-debezium says nothing about %s:\n%s", option, notes)
+		}
+	}
 	if set.Broken {
 		o.compareStop(r, theirs, began)
 		return
@@ -91,17 +96,19 @@ func goldenOutbox(t *testing.T, set golden.Set) *outbox {
 	return o
 }
 
-// startConverted starts a daemon with the configuration that `config from-debezium` prints for a connector of this database.
-func (o *outbox) startConverted(connector map[string]string, env ...string) *relay {
+// startConverted starts a daemon with the configuration that `config from-debezium` prints for a connector of this database,
+// and returns what it says besides.
+func (o *outbox) startConverted(connector map[string]string, env ...string) (r *relay, notes string) {
 	o.t.Helper()
+	yaml, notes := o.converted(connector)
 	file := filepath.Join(o.t.TempDir(), "outboxcdc.yaml")
-	must(o.t, os.WriteFile(file, o.converted(connector), 0o600))
+	must(o.t, os.WriteFile(file, yaml, 0o600))
 	return o.startAs([]string{"run", "-c", file}, slices.Concat(cleanEnv(), []string{
 		"PGPASSWORD=" + password, "OUTBOXCDC_HTTP_LISTEN=127.0.0.1:0", "OUTBOXCDC_LOG_LEVEL=debug", "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms",
-	}, env))
+	}, env)), notes
 }
 
-func (o *outbox) converted(connector map[string]string) []byte {
+func (o *outbox) converted(connector map[string]string) (yaml []byte, notes string) {
 	o.t.Helper()
 	u, err := url.Parse(o.pg.URL(o.name, role, password))
 	must(o.t, err)
@@ -126,7 +133,7 @@ func (o *outbox) converted(connector map[string]string) []byte {
 	if bytes.Contains(out, []byte(password)) || bytes.Contains(said.Bytes(), []byte(password)) {
 		o.t.Error("config from-debezium prints the password")
 	}
-	return out
+	return out, said.String()
 }
 
 func or(s, otherwise string) string {
