@@ -188,15 +188,17 @@ func TestDeadLetters(t *testing.T) {
 	if l.parts[0].next != 2 || l.parts[1].next != 1 {
 		t.Errorf("the offsets are %d and %d", l.parts[0].next, l.parts[1].next)
 	}
+	f.parked(t, rec(1, nil, []byte("later")))
+	wantPlaces(t, l, true, "0:0!", "0:1!", "0:2", "0:3!", "1:0!") // as it was opened
 	deal(t, l, "0:2")
-	wantPlaces(t, openLetters(t, c), false)
+	wantPlaces(t, openLetters(t, c), false, "1:1")
 
 	// Another group has its own.
 	if other, err := c.OpenDeadLetters(context.Background(), "dead", "other"); err != nil {
 		t.Error(err)
 	} else {
 		defer other.Close()
-		wantPlaces(t, other, false, "0:0", "0:1", "0:2", "0:3", "1:0")
+		wantPlaces(t, other, false, "0:0", "0:1", "0:2", "0:3", "1:0", "1:1")
 	}
 }
 
