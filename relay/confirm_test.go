@@ -573,7 +573,7 @@ func TestTablesThatAreNotOurs(t *testing.T) {
 		b.pg.raw("", walsendertest.Relation(&other))
 		b.pg.raw("", walsendertest.Insert(&other, "1"))
 		b.pg.raw("", []byte{'T', 0})
-		b.pg.raw("", []byte{'M', 0})
+		b.pg.raw("", walsendertest.Message(true, "other", "x"))
 		b.pg.more("b")
 		x := b.pg.finish()
 		b.sleep(3 * time.Second)

@@ -27,6 +27,7 @@ type postgres struct {
 	saved     pglogrepl.LSN // where a crash takes it back to
 	flushed   pglogrepl.LSN // the end of the WAL as IDENTIFY_SYSTEM says it, if it is not end
 	missing   []string
+	now       []replication.TableNow // nil: nobody looks
 	idle      time.Duration
 	held      bool // the slot, by another instance
 	down      bool
@@ -640,7 +641,7 @@ func (st *stream) Check(ctx context.Context) (*replication.Slot, error) {
 	return pg.slot(), nil
 }
 
-func (st *stream) Tables() []replication.TableNow { return nil }
+func (st *stream) Tables() []replication.TableNow { return st.pg.now }
 
 func (st *stream) Resolve(_ context.Context, oid uint32, _, _ string) (int, error) {
 	if st.pg.resolve != nil {

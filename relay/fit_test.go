@@ -1,0 +1,58 @@
+package relay
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// TestTablesThatDoNotFit: what the catalogs say of the tables ends the process before anything is read, if a column can never
+// serve, and nothing is confirmed. Once something was delivered, rows in the slot may be older than the catalogs, and
+// their relation messages decide.
+func TestTablesThatDoNotFit(t *testing.T) {
+	now := func(b *bench, headersType uint32) {
+		table := replication.TableNow{OID: b.pg.table.OID, Schema: "public", Name: "outbox"}
+		for _, name := range b.pg.table.Columns {
+			c := replication.Column{Name: name, TypeOID: 25}
+			if name == "headers" {
+				c.TypeOID = headersType
+			}
+			table.Columns = append(table.Columns, c)
+		}
+		b.pg.edit(func() { b.pg.now = []replication.TableNow{table} })
+	}
+	bubble(t, testConfig(), func(b *bench) {
+		now(b, 17)
+		b.pg.commit("a")
+		b.start()
+		if err := b.ends(Wrong, time.Second); !strings.Contains(err.Error(), `"headers" (named by columns.headers) has the type with OID 17`) {
+			b.Errorf("%v", &err)
+		}
+		b.delivered()
+		if closed, _ := b.pg.stream().isClosed(); !closed || len(b.pg.stream().updates()) != 0 {
+			b.Error("the stream is open, or something was confirmed")
+		}
+	})
+	bubble(t, testConfig(), func(b *bench) {
+		now(b, 25)
+		b.start()
+		b.pg.commit("a")
+		b.sleep(3 * time.Second)
+		now(b, 17)
+		b.pg.cut()
+		b.pg.commit("b")
+		b.sleep(5 * time.Second)
+		b.want(Streaming)
+		b.delivered("a", "b")
+	})
+	bubble(t, testConfig(), func(b *bench) { // a column that is missing now may be in older rows
+		now(b, 25)
+		b.pg.edit(func() { b.pg.now[0].Columns = b.pg.now[0].Columns[1:] })
+		b.start()
+		b.pg.commit("a")
+		b.sleep(3 * time.Second)
+		b.delivered("a")
+	})
+}
