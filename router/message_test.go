@@ -61,8 +61,10 @@ func TestMessageIsAsARow(t *testing.T) {
 			row  *decoder.Event
 		}{
 			{fullBody, outbox()},
-			{strings.ReplaceAll(strings.ReplaceAll(fullBody, `{"total": 12345678901234567890}`, `{ "a" : [1,2 , 1.50] ,"b":"\u00e9"}`), `"headers":{}`, `"headers": {"x": "y", "n": 1.50}`),
-				outbox("payload", `{ "a" : [1,2 , 1.50] ,"b":"\u00e9"}`, "headers", `{"x": "y", "n": 1.50}`)},
+			{
+				strings.ReplaceAll(strings.ReplaceAll(fullBody, `{"total": 12345678901234567890}`, `{ "a" : [1,2 , 1.50] ,"b":"\u00e9"}`), `"headers":{}`, `"headers": {"x": "y", "n": 1.50}`),
+				outbox("payload", `{ "a" : [1,2 , 1.50] ,"b":"\u00e9"}`, "headers", `{"x": "y", "n": 1.50}`),
+			},
 			{strings.ReplaceAll(fullBody, `"42"`, ` "q\"\\\/\n\té\u00e9\ud83d\ude00" `), outbox("aggregate_id", "q\"\\/\n\téé😀")},
 			{strings.ReplaceAll(fullBody, `"42"`, `42`), outbox()},
 			{strings.ReplaceAll(fullBody, `{"total": 12345678901234567890}`, `"text"`), outbox("payload", `"text"`)},

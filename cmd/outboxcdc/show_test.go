@@ -10,8 +10,12 @@ import (
 // A record is one line of text, whatever is in it, and does nothing to a terminal; null is told from empty.
 func TestLine(t *testing.T) {
 	headers := []router.Header{
-		{Name: "id", Value: []byte("7")}, {Name: "type", Value: []byte("a b")}, {Name: "nil"}, {Name: "empty", Value: []byte{}},
-		{Name: "outboxcdc-position", Value: []byte("1:2")}, {Name: "a=b,c", Value: []byte("{}")},
+		{Name: "id", Value: []byte("7")},
+		{Name: "type", Value: []byte("a b")},
+		{Name: "nil"},
+		{Name: "empty", Value: []byte{}},
+		{Name: "outboxcdc-position", Value: []byte("1:2")},
+		{Name: "a=b,c", Value: []byte("{}")},
 	}
 	for _, c := range []struct {
 		key, value []byte

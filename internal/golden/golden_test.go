@@ -55,7 +55,11 @@ func TestText(t *testing.T) {
 		bytes []byte
 		want  string
 	}{
-		{[]byte{}, ""}, {[]byte("a\x00ü"), "a\x00ü"}, {[]byte{0xff}, "hex:ff"}, {[]byte("hex:ff"), "hex:6865783a6666"}, {[]byte("sha256:"), "hex:7368613235363a"},
+		{[]byte{}, ""},
+		{[]byte("a\x00ü"), "a\x00ü"},
+		{[]byte{0xff}, "hex:ff"},
+		{[]byte("hex:ff"), "hex:6865783a6666"},
+		{[]byte("sha256:"), "hex:7368613235363a"},
 		{make([]byte, 4097), "sha256:b587fa297299ce9c602e58292b51379402bf7b1074f6b18679c2fb871c917ca8 of 4097 bytes"},
 	} {
 		got := Text(c.bytes)

@@ -233,8 +233,11 @@ func differing(a, b *golden.Record) (parts []string) {
 		name string
 		same bool
 	}{
-		{"topic", a.Topic == b.Topic}, {"partition", a.Partition == b.Partition}, {"key", show(a.Key) == show(b.Key)},
-		{"value", show(a.Value) == show(b.Value)}, {"time", a.Time == b.Time},
+		{"topic", a.Topic == b.Topic},
+		{"partition", a.Partition == b.Partition},
+		{"key", show(a.Key) == show(b.Key)},
+		{"value", show(a.Value) == show(b.Value)},
+		{"time", a.Time == b.Time},
 	} {
 		if !p.same {
 			parts = append(parts, p.name)
