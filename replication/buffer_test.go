@@ -160,10 +160,9 @@ func TestSmallBufferFlows(t *testing.T) {
 		if got += n; time.Since(start) > 150*time.Millisecond {
 			slow++
 		}
-	}
-	t.Logf("%d slow reads", slow)
-	if slow > 3 { // a busy machine may have its own pauses
-		t.Errorf("%d reads waited for 150 ms and more", slow)
+		if slow > 40 { // of thousands, if each window waited; a busy machine has pauses of its own
+			t.Fatalf("%d reads waited for 150 ms and more, for %d of %d bytes", slow, got, total)
+		}
 	}
 }
 
