@@ -137,6 +137,20 @@ func TestNarrow(t *testing.T) {
 
 // With a small buffer a backlog still flows: a window smaller than a segment would be filled every 200 ms only.
 func TestSmallBufferFlows(t *testing.T) {
+	var slow []int
+	for range 4 { // a busy machine may have its own pauses
+		n := slowReads(t)
+		if n <= 3 {
+			return
+		}
+		slow = append(slow, n)
+	}
+	t.Errorf("%d reads waited for 150 ms and more, in as many backlogs", slow)
+}
+
+// slowReads reads a backlog through a small buffer, and counts the reads that waited for long.
+func slowReads(t *testing.T) (slow int) {
+	t.Helper()
 	var others sync.WaitGroup
 	t.Cleanup(others.Wait) // after the connections are closed
 	client, server := wire(t)
@@ -150,7 +164,7 @@ func TestSmallBufferFlows(t *testing.T) {
 		}
 		_ = server.Close()
 	})
-	p, got, slow := make([]byte, 64<<10), 0, 0
+	p, got := make([]byte, 64<<10), 0
 	for got < total/200*200 {
 		start := time.Now()
 		n, err := c.Read(p)
@@ -160,10 +174,8 @@ func TestSmallBufferFlows(t *testing.T) {
 		if got += n; time.Since(start) > 150*time.Millisecond {
 			slow++
 		}
-		if slow > 40 { // of thousands, if each window waited; a busy machine has pauses of its own
-			t.Fatalf("%d reads waited for 150 ms and more, for %d of %d bytes", slow, got, total)
-		}
 	}
+	return slow
 }
 
 // Segments that do not fit twice into the buffer forbid it: those of loopback, where nothing has bounded them.
