@@ -47,7 +47,7 @@ BEGIN
         || ',"aggregate_id":' || to_json(aggregate_id)::text
         || ',"event_type":' || to_json(event_type)::text
         || coalesce(',"payload":' || payload::text, '')
-        || ',"headers":' || coalesce(headers, '{}')::text
+        || CASE WHEN headers <> '{}' THEN ',"headers":' || headers::text ELSE '' END
         || ',"created_at":"' || to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || '+00"}', 'UTF8'));
     RETURN id;
 END
