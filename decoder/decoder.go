@@ -2,8 +2,8 @@
 //
 // It promises that a message is either understood to its last byte or an error that ends the stream (an unknown one is
 // never skipped: it might have been a row), that no input makes it panic or allocate more than the input justifies, that
-// nothing it keeps points into the caller's buffer, and that rows cost no allocation. It does no I/O, does not know which
-// table is the outbox (New's caller does) and leaves to package router what the values mean.
+// nothing it keeps points into the caller's buffer, and that rows and messages cost no allocation. It does no I/O, does not
+// know which tables are outboxes (New's caller does) and leaves to package router what the values mean.
 //
 // The format: https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 package decoder

@@ -212,19 +212,19 @@ var guarding = []mutant{
 	{
 		name:  "guard-without-identity",
 		rule:  "A publication that exists and carries the table by name is unaltered.",
-		edits: []edit{{"replication/catalog.go", "case g.fingerprint != cat.fingerprint:", "case g.fingerprint == \"\":"}},
+		edits: []edit{{"replication/guard.go", "case g.fingerprint != cat.fingerprint:", "case g.fingerprint == \"\":"}},
 		tests: []suite{protocol},
 	},
 	{
 		name:  "guard-knows-one-table",
 		rule:  "Of several tables the first stands for all.",
-		edits: []edit{{"replication/catalog.go", "	for i := range c.Tables {\n		if len(g.tables) <= i", "	for i := range c.Tables[:1] {\n		if len(g.tables) <= i"}},
+		edits: []edit{{"replication/guard.go", "	for i := range c.Tables {\n		if len(g.tables) <= i", "	for i := range c.Tables[:1] {\n		if len(g.tables) <= i"}},
 		tests: []suite{verified},
 	},
 	{
 		name:  "guard-awaits-one-table",
 		rule:  "An alteration under way of a table that is not the first is no concern.",
-		edits: []edit{{"replication/catalog.go", "t.oid = ANY($3)) o", "t.oid = ($3::oid[])[1]) o"}},
+		edits: []edit{{"replication/guard.go", "t.oid = ANY($3)) o", "t.oid = ($3::oid[])[1]) o"}},
 		tests: []suite{onServers},
 	},
 	{

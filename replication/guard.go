@@ -1,0 +1,122 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// guardSQL is the guard's one query; $2 are all our tables with their partitions, $3 the outboxes themselves in their
+// order. %[1]s is the part for schema publications, which PostgreSQL 15 brought. ours holds
+// the catalog rows that decide what the walsender sends; an unlogged table, or one that became a partition of another, is
+// no longer sent under its name, which only a publication of all tables leaves unmarked. A row whose xmax is a transaction that has not failed is about
+// to change: the change may be in the WAL already, and obeyed by the walsender, before anybody can see it (a commit that
+// waits for a synchronous standby is).
+const guardSQL = `
+WITH pub AS (SELECT p.oid, p.xmin, p.xmax FROM pg_publication p WHERE p.pubname = $1),
+ours AS (
+  SELECT 'p' AS kind, p.oid, p.xmin, p.xmax FROM pub p
+  UNION ALL
+  SELECT 'r', r.oid, r.xmin, r.xmax FROM pg_publication_rel r JOIN pub p ON p.oid = r.prpubid WHERE r.prrelid = ANY($2)
+  %[1]s
+),
+clock AS (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next),
+pending AS (
+  -- xmax with the epoch that puts it nearest to now; the snapshot's own end may lie below it
+  SELECT o.xmax + 4294967296 * round((c.next - o.xmax) / 4294967296.0)::bigint AS xid
+    FROM clock c, (SELECT xmax::text::bigint AS xmax FROM ours
+                   UNION ALL SELECT t.xmax::text::bigint FROM pg_class t WHERE t.oid = ANY($3)) o
+   WHERE o.xmax <> 0
+)
+SELECT EXISTS (SELECT FROM pub),
+       coalesce((SELECT string_agg(o.kind || o.oid::text || '/' || o.xmin::text, ',' ORDER BY o.kind, o.oid) FROM ours o), '')
+       || coalesce((SELECT string_agg(';' || c.relpersistence::text || c.relispartition::text, '' ORDER BY r.i)
+                      FROM unnest($3::oid[]) WITH ORDINALITY r(oid, i) JOIN pg_class c ON c.oid = r.oid), ''),
+       ARRAY(SELECT coalesce(n.nspname || '.' || c.relname, '') FROM unnest($3::oid[]) WITH ORDINALITY r(oid, i)
+               LEFT JOIN pg_class c ON c.oid = r.oid LEFT JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY r.i),
+       EXISTS (SELECT FROM pending WHERE xid > 0 AND pg_xact_status(xid::text::xid8) <> 'aborted'),
+       current_setting('synchronous_standby_names'),
+       coalesce((SELECT w.sync_state FROM pg_stat_replication w WHERE w.pid = $4), '')`
+
+const schemaMembersSQL = `UNION ALL
+  SELECT 's', m.oid, m.xmin, m.xmax FROM pg_publication_namespace m JOIN pub p ON p.oid = m.pnpubid
+   WHERE m.pnnspid IN (SELECT c.relnamespace FROM pg_class c WHERE c.oid = ANY($2))`
+
+// guardRow is one look of the guard.
+type guardRow struct {
+	exists               bool // the publication
+	fingerprint          string
+	tables               []string // the outboxes' names now, "" for one that is gone
+	pending              bool     // an alteration is under way that nobody can see yet
+	syncNames, syncState string
+}
+
+func (c *Config) readGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, major int, walsender uint32) (*guardRow, error) {
+	schemas := ""
+	if major >= 15 {
+		schemas = schemaMembersSQL
+	}
+	var g guardRow
+	err := conn.QueryRow(ctx, fmt.Sprintf(guardSQL, schemas), c.Publication, cat.oids(), cat.roots, int32(walsender)).
+		Scan(&g.exists, &g.fingerprint, &g.tables, &g.pending, &g.syncNames, &g.syncState)
+	if err != nil {
+		return nil, classify("check publication "+c.Publication, inspecting, err)
+	}
+	return &g, nil
+}
+
+// ErrUndecided means that the guard can neither pass nor fail: an alteration of publication or table is under way.
+// Nothing more may be confirmed until a later look decides.
+var ErrUndecided = errors.New("an alteration of the publication or the table is under way and not visible yet")
+
+// verify compares a look of the guard with the session's first.
+func (c *Config) verify(g *guardRow, cat *catalog) error {
+	op := "check publication " + c.Publication
+	if !g.exists {
+		return fail(PublicationMissing, op, publicationRemedy, "it was dropped or renamed")
+	}
+	for i := range c.Tables {
+		if len(g.tables) <= i || g.tables[i] != c.Tables[i].String() {
+			return fail(PublicationChanged, op, publicationRemedy, "table %s was dropped or renamed", &c.Tables[i])
+		}
+	}
+	switch {
+	case g.fingerprint != cat.fingerprint:
+		return fail(PublicationChanged, op, publicationRemedy, "it was altered%s while we were streaming", c.forTables())
+	case g.pending:
+		return ErrUndecided
+	}
+	return c.verifyAsync(g.syncNames, g.syncState)
+}
+
+// verifyAsync refuses to be a synchronous standby: every commit of the database would wait for Kafka.
+// pg_stat_replication shows sync_state only to roles with pg_read_all_stats, so the setting itself is read as well.
+func (c *Config) verifyAsync(names, state string) error {
+	if state == "" || state == "async" {
+		if !namesStandby(names, c.ApplicationName()) {
+			return nil
+		}
+	}
+	return fail(SynchronousStandby, "check synchronous_standby_names",
+		"name the real standbys in synchronous_standby_names instead of * (and not "+c.ApplicationName()+")",
+		"synchronous_standby_names = '%s' makes our walsender a synchronous standby: commits would wait for Kafka", names)
+}
+
+// namesStandby reports whether synchronous_standby_names would count an application of that name (PostgreSQL, "19.6.2.
+// Primary Server": [FIRST|ANY] n (names) or names; * is everybody; names compare without case).
+func namesStandby(setting, application string) bool {
+	inner := setting
+	if i := strings.IndexByte(inner, '('); i >= 0 {
+		inner = strings.TrimSuffix(strings.TrimSpace(inner[i+1:]), ")")
+	}
+	for _, name := range strings.Split(inner, ",") {
+		name = strings.Trim(strings.TrimSpace(name), `"`)
+		if name == "*" || strings.EqualFold(name, application) {
+			return true
+		}
+	}
+	return false
+}
