@@ -180,19 +180,6 @@ func TestMessageConfig(t *testing.T) {
 	}
 }
 
-func TestMessageDoesNotAllocate(t *testing.T) {
-	r := newMessages(t, nil)
-	ev := messageOf(strings.Replace(fullBody, `"headers":{}`, `"headers":{"traceparent":"00-x","n":1}`, 1))
-	var rec Record
-	if n := testing.AllocsPerRun(1000, func() {
-		if err := r.Route(ev, testPos, &rec); err != nil {
-			t.Fatal(err)
-		}
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}
-
 // FuzzMessage: no body makes it panic; what is accepted is a JSON object in UTF-8, its payload is in it byte by byte, key
 // and id are valid text; and encoding/json agrees about what is in it.
 func FuzzMessage(f *testing.F) {
