@@ -149,7 +149,7 @@ SELECT c.oid, coalesce(to_jsonb(t)->>'rowfilter', ''),
 
 // readCatalog resolves table and publication in full, at the start of a session.
 func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int) (*catalog, error) {
-	op := fmt.Sprintf("look at publication %s and table %s", c.Publication, c.tables())
+	op := "look at publication " + c.Publication + c.andTables()
 	cat := catalog{roots: []uint32{}} // never nil, which would be NULL
 	if err := c.readTables(ctx, conn, &cat); err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int) (*c
 	err := conn.QueryRow(ctx, catalogSQL, c.Publication).Scan(&oid, &xmin, &inserts, &cat.viaRoot)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return nil, fail(PublicationMissing, op, publicationRemedy, "the database has no publication of that name")
+		return nil, fail(PublicationMissing, op, c.publicationRemedy(), "the database has no publication of that name")
 	case err != nil:
 		return nil, classify(op, inspecting, err)
 	case !inserts && len(c.Tables) > 0:

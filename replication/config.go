@@ -77,6 +77,22 @@ func (c *Config) tables() string {
 	return strings.Join(names, ", ")
 }
 
+// andTables ends the naming of the publication.
+func (c *Config) andTables() string {
+	if len(c.Tables) == 0 {
+		return ""
+	}
+	return " and table " + c.tables()
+}
+
+// publicationRemedy says where what the publication did not carry has to be looked for.
+func (c *Config) publicationRemedy() string {
+	if len(c.Tables) == 0 {
+		return "restore the publication (outboxcdc setup sql shows it); messages that could not be read without it are in no table"
+	}
+	return publicationRemedy
+}
+
 // forTables ends a sentence about the publication.
 func (c *Config) forTables() string {
 	if len(c.Tables) == 0 {

@@ -76,16 +76,16 @@ var ErrUndecided = errors.New("an alteration of the publication or the table is 
 func (c *Config) verify(g *guardRow, cat *catalog) error {
 	op := "check publication " + c.Publication
 	if !g.exists {
-		return fail(PublicationMissing, op, publicationRemedy, "it was dropped or renamed")
+		return fail(PublicationMissing, op, c.publicationRemedy(), "it was dropped or renamed")
 	}
 	for i := range c.Tables {
 		if len(g.tables) <= i || g.tables[i] != c.Tables[i].String() {
-			return fail(PublicationChanged, op, publicationRemedy, "table %s was dropped or renamed", &c.Tables[i])
+			return fail(PublicationChanged, op, c.publicationRemedy(), "table %s was dropped or renamed", &c.Tables[i])
 		}
 	}
 	switch {
 	case g.fingerprint != cat.fingerprint:
-		return fail(PublicationChanged, op, publicationRemedy, "it was altered%s while we were streaming", c.forTables())
+		return fail(PublicationChanged, op, c.publicationRemedy(), "it was altered%s while we were streaming", c.forTables())
 	case g.pending:
 		return ErrUndecided
 	}

@@ -149,23 +149,31 @@ func (c *conversion) postgres() {
 func (c *conversion) outbox() {
 	c.yaml.WriteString("outbox:\n")
 	tables := splitList(c.get("table.include.list"))
+	for i := range tables {
+		if strings.ContainsAny(tables[i], `*[(|+?`) {
+			c.note("table.include.list", "%s is a regular expression: write the table's name", tables[i])
+		}
+		tables[i] = strings.ReplaceAll(tables[i], `\`, "")
+	}
 	switch len(tables) {
 	case 0:
 		c.note("table.include.list", "not set: outbox.table is public.outbox, as by default")
 	case 1:
-		c.line(1, "table", strings.ReplaceAll(tables[0], `\`, ""))
-		if strings.ContainsAny(tables[0], `*[(|+?`) {
-			c.note("table.include.list", "a regular expression: write the table's name")
-		}
+		c.line(1, "table", tables[0])
 	default:
-		c.line(1, "table", strings.ReplaceAll(tables[0], `\`, ""))
-		c.note("table.include.list", "several tables: only the first is written; if the others are outboxes too, list them all in outboxes instead of outbox.table")
+		c.note("table.include.list", "several tables: each is taken for an outbox, all with the columns and the route of the one event router; take out what is none")
 	}
 	c.yaml.WriteString("  columns:\n")
 	c.line(2, "id", or(c.router("table.field.event.id"), "id"))
 	c.line(2, "aggregate_type", or(c.router("route.by.field"), "aggregatetype"))
 	c.line(2, "aggregate_id", or(c.router("table.field.event.key"), "aggregateid"))
 	c.line(2, "payload", or(c.router("table.field.event.payload"), "payload"))
+	if len(tables) > 1 {
+		c.yaml.WriteString("outboxes:\n")
+		for _, t := range tables {
+			c.yaml.WriteString("- table: " + yamlText(t) + "\n")
+		}
+	}
 	if c.router("table.field.event.type") != "" {
 		c.note(c.smt+"table.field.event.type", "Debezium accepts this option and never reads it; the event type is a header only by table.fields.additional.placement")
 	}

@@ -175,6 +175,20 @@ func TestConvertEnvelope(t *testing.T) {
 	}
 }
 
+func TestConvertSeveralTables(t *testing.T) {
+	r, c := convert(t, "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n"+
+		"transforms.outbox.type=io.debezium.transforms.outbox.EventRouter\ntransforms.outbox.table.field.event.key=who\ntable.include.list=sales\\\\.outbox,billing.outbox")
+	s := c.Sources()
+	if len(s) != 2 || s[0].Table != "sales.outbox" || s[1].Table != "billing.outbox" || s[1].Columns.AggregateID != "who" || s[1].Columns.AggregateType != "aggregatetype" {
+		t.Errorf("%+v\n%s", s, r.YAML)
+	}
+	if !slices.ContainsFunc(r.Notes, func(n Note) bool {
+		return n.Option == "table.include.list" && strings.Contains(n.Text, "several tables")
+	}) {
+		t.Errorf("notes %v", r.Notes)
+	}
+}
+
 func TestConvertTracing(t *testing.T) {
 	r, c := convert(t, "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n"+
 		"transforms.outbox.type=io.debezium.transforms.outbox.EventRouter\ntransforms.outbox.tracing.span.context.field=trace")

@@ -67,6 +67,17 @@ func TestOnUpdate(t *testing.T) {
 				t.Errorf("the dead letter has cause %q, message %q, key %q and a value of %d bytes", cause, why, dead[0].Key, len(dead[0].Value))
 			}
 
+			// With the whole old row in the WAL, what the update left as it was is in the stream after all.
+			o.exec(`ALTER TABLE outbox REPLICA IDENTITY FULL`)
+			r = o.startStreaming("OUTBOXCDC_ROUTE_ON_UPDATE=poison", "OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC="+o.topic("dead"))
+			transaction("00000000-0000-0000-0000-000000000005")
+			r.term()
+			dead, err = kafkatest.ReadAll(testContext(t), o.kafka.Brokers(), o.topic("dead"))
+			must(t, err)
+			if len(dead) != 2 || len(dead[1].Value) < 5000 {
+				t.Errorf("%d dead letters; the last has a value of %d bytes", len(dead), len(dead[len(dead)-1].Value))
+			}
+
 			// As by default, it stops the daemon, and a decision about its id lets it go on.
 			r = o.startStreaming("OUTBOXCDC_ROUTE_ON_UPDATE=poison")
 			o.exec(`INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type) VALUES ('00000000-0000-0000-0000-000000000004', 'order', 'k', 'x')`)
