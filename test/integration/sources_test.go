@@ -150,11 +150,14 @@ func TestOneOfTwoTablesAltered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newTwoTables(t, "17")
+			s.proves("F43", "two outbox tables, one altered: %s", name)
 			r := s.startStreaming()
 			for range 5 {
 				s.both()
 			}
-			s.verifySources()
+			v := s.verifySources()
+			s.proof.judged(v)
+			s.repeatsAtMost(v, 0, "nothing is sent again")
 			r.told = true
 			s.exec(ddl)
 			limit := walInsert(s.outbox)
@@ -173,6 +176,7 @@ func TestOneOfTwoTablesAltered(t *testing.T) {
 			if c := s.confirmed(); c > limit {
 				t.Errorf("the slot confirms %s; the alteration was complete at %s, and rows committed after it", c, limit)
 			}
+			s.outcome("exit 79; nothing that committed after the alteration is confirmed")
 		})
 	}
 }
