@@ -151,7 +151,7 @@ func startChild(what string) func(*bench, *run) error {
 
 // end stops who is still there, which must be content to go.
 func (r *run) end(ctx context.Context) error {
-	if r.subject.Name == rivalName { // it has drained, and its shutdown sometimes hangs (debezium.Connect.Stop)
+	if r.subject.Name == rivalName && !r.proc.Exited() { // it has drained, and its shutdown sometimes hangs (debezium.Connect.Stop)
 		return r.proc.Kill()
 	}
 	if !r.proc.Exited() {
