@@ -342,7 +342,9 @@ var needless = map[string]string{
 func (c *conversion) rest() {
 	for _, side := range []string{"key.converter", "value.converter"} {
 		class := c.get(side)
-		if _, same := sameBytes[class]; class != "" && !same {
+		if _, same := sameBytes[class]; class == "" {
+			c.note(side, "not in the connector's configuration: it is the Connect worker's; look there, for with JsonConverter or another that frames or quotes the bytes will differ")
+		} else if !same {
 			c.note(side, "the bytes will differ: outboxcdc sends key and payload as they are, without a schema, a frame or quotes; a consumer has to be told")
 		}
 	}

@@ -129,7 +129,7 @@ func TestConvertDefaults(t *testing.T) {
 	for _, n := range r.Notes {
 		noted = append(noted, n.Option)
 	}
-	if want := []string{"bootstrap.servers", "plugin.name", "publication.autocreate.mode", "transforms.other.type", "value.converter"}; !slices.Equal(noted, want) {
+	if want := []string{"bootstrap.servers", "key.converter", "plugin.name", "publication.autocreate.mode", "transforms.other.type", "value.converter"}; !slices.Equal(noted, want) {
 		t.Errorf("notes about %q\nwant %q", noted, want)
 	}
 }
@@ -169,6 +169,9 @@ func TestConvertEnvelope(t *testing.T) {
 	said, _ = notes("id:envelope,payload:envelope\ntransforms.outbox.table.field.event.id=event_id\ntransforms.outbox.table.field.event.payload=body")
 	if strings.Count(said, "name of a role") != 2 || !strings.Contains(said, "in quotes") {
 		t.Errorf("notes: %s", said)
+	}
+	if _, c = notes("a:partition,b:partition"); c.Route.Partition != "b" {
+		t.Errorf("partition %q, want the last one", c.Route.Partition)
 	}
 	if said, _ = notes("a:nowhere,b"); !strings.Contains(said, "no such placement") || !strings.Contains(said, `"b" has no placement`) {
 		t.Errorf("notes: %s", said)

@@ -15,6 +15,7 @@ var ownFields = []string{"eventId", "schemaVersion", "occurredAt", "traceId", "a
 func (c *conversion) placement() (headers []string) {
 	option := c.smt + "table.fields.additional.placement"
 	fields := map[string]string{} // of the envelope: name → column
+	partition := ""               // the last one counts, as there
 	for _, placement := range splitList(c.get(option)) {
 		parts := strings.Split(placement, ":")
 		for i := range parts {
@@ -34,12 +35,15 @@ func (c *conversion) placement() (headers []string) {
 		case where == "header":
 			headers = append(headers, column)
 		case where == "partition":
-			c.line(1, "partition", column)
+			partition = column
 		case where == "envelope":
 			fields[name] = column
 		default:
 			c.note(option, "%q: Debezium has no such placement either, and fails with the first row", placement)
 		}
+	}
+	if partition != "" {
+		c.line(1, "partition", partition)
 	}
 	if len(fields) > 0 {
 		c.envelope(option, fields)
