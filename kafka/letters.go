@@ -30,7 +30,6 @@ type DeadLetters struct {
 	cluster *Cluster
 	dialer  *dialer
 	client  sarama.Client
-	admin   sarama.ClusterAdmin
 	topic   string
 	group   string
 	parts   []letters
@@ -60,12 +59,7 @@ func (c *Cluster) OpenDeadLetters(ctx context.Context, topic, group string) (_ *
 	if err != nil {
 		return nil, err
 	}
-	conf := c.saramaConfig(l.dialer, security)
-	conf.Admin.Retry.Max = lettersRetries // the group's coordinator may have to be made
-	if l.client, err = sarama.NewClient(c.cfg.Brokers, conf); err != nil {
-		return nil, err
-	}
-	if l.admin, err = sarama.NewClusterAdminFromClient(l.client); err != nil {
+	if l.client, err = sarama.NewClient(c.cfg.Brokers, c.saramaConfig(l.dialer, security)); err != nil {
 		return nil, err
 	}
 	ids, err := l.client.Partitions(topic)
@@ -94,11 +88,39 @@ func (l *DeadLetters) rights() string {
 	return fmt.Sprintf("Read and Describe on topic %s and on group %s", l.topic, l.group)
 }
 
+// lettersRetries bounds how often something is asked again that should pass: a coordinator that has yet to be made, or loads.
 const lettersRetries = 20
+
+// ask puts a question to the group's coordinator.
+func (l *DeadLetters) ask(question func(*sarama.Broker) error) error {
+	for tries := 0; ; tries++ {
+		coordinator, err := l.client.Coordinator(l.group)
+		lost := false
+		if err == nil {
+			err = question(coordinator)
+			lost = kindOf(err).reason == reasonConnection
+		}
+		if err == nil || tries == lettersRetries || !lost && kindOf(err).class != resend {
+			return err
+		}
+		if lost {
+			_ = coordinator.Close() // it is opened again when it is asked for
+		}
+		l.dialer.pause(250 * time.Millisecond)
+		_ = l.client.RefreshCoordinator(l.group)
+	}
+}
 
 // noted reads the group's offsets.
 func (l *DeadLetters) noted(ids []int32) error {
-	res, err := l.admin.ListConsumerGroupOffsets(l.group, map[string][]int32{l.topic: ids})
+	var res *sarama.OffsetFetchResponse
+	err := l.ask(func(b *sarama.Broker) (err error) {
+		res, err = b.FetchOffset(sarama.NewOffsetFetchRequest(l.cluster.version, l.group, map[string][]int32{l.topic: ids}))
+		if err == nil && !errors.Is(res.GroupError(), sarama.ErrNoError) {
+			err = res.GroupError()
+		}
+		return err
+	})
 	if errors.Is(err, sarama.ErrGroupIDNotFound) { // nobody has dealt with anything
 		return nil
 	}
@@ -130,13 +152,23 @@ func (l *DeadLetters) noted(ids []int32) error {
 
 // Members is how many consumers are in the group. While there are any, nothing can be noted.
 func (l *DeadLetters) Members() (int, error) {
-	groups, err := l.admin.DescribeConsumerGroups([]string{l.group})
+	n := 0
+	err := l.ask(func(b *sarama.Broker) error {
+		res, err := b.DescribeGroups(&sarama.DescribeGroupsRequest{Version: 5, Groups: []string{l.group}})
+		if err != nil {
+			return err
+		}
+		n = 0
+		for _, g := range res.Groups {
+			if g.Err != sarama.ErrNoError && g.Err != sarama.ErrGroupIDNotFound {
+				return g.Err
+			}
+			n += len(g.Members)
+		}
+		return nil
+	})
 	if err != nil {
 		return 0, &failure{doing: "look at group " + l.group, rights: l.rights(), err: err}
-	}
-	n := 0
-	for _, g := range groups {
-		n += len(g.Members)
 	}
 	return n, nil
 }
@@ -274,48 +306,33 @@ func (l *DeadLetters) part(letter *Letter) *letters {
 
 // Commit stores what was noted as the group's offsets. The group must have no members.
 func (l *DeadLetters) Commit() error {
-	var err error
-	for range lettersRetries {
-		var again bool
-		if again, err = l.commit(); err == nil {
-			return nil
-		}
-		if !again {
-			break
-		}
-		l.dialer.pause(100 * time.Millisecond)
-		_ = l.client.RefreshCoordinator(l.group)
-	}
-	return &failure{doing: fmt.Sprintf("commit the offsets of group %s in topic %s", l.group, l.topic), rights: l.rights(), err: err}
-}
-
-func (l *DeadLetters) commit() (again bool, err error) {
-	coordinator, err := l.client.Coordinator(l.group)
-	if err != nil {
-		return true, err
-	}
 	req := &sarama.OffsetCommitRequest{Version: 6, ConsumerGroup: l.group, ConsumerGroupGeneration: sarama.GroupGenerationUndefined}
 	for i := range l.parts {
 		p := &l.parts[i]
 		req.AddBlockWithLeaderEpoch(l.topic, p.id, p.next, -1, 0, p.metadata())
 	}
-	res, err := coordinator.CommitOffset(req)
-	if err != nil {
-		_ = coordinator.Close()
-		return true, err
-	}
-	for _, codes := range res.Errors {
-		for id, code := range codes {
-			switch code {
-			case sarama.ErrNoError:
-				continue
-			case sarama.ErrUnknownMemberId, sarama.ErrIllegalGeneration:
-				return false, fmt.Errorf("partition %d: %w; somebody consumes with this group: stop that first", id, code)
-			}
-			return kindOf(code).class == resend, fmt.Errorf("partition %d: %w", id, code)
+	err := l.ask(func(b *sarama.Broker) error {
+		res, err := b.CommitOffset(req)
+		if err != nil {
+			return err
 		}
+		for _, codes := range res.Errors {
+			for id, code := range codes {
+				switch code {
+				case sarama.ErrNoError:
+				case sarama.ErrUnknownMemberId, sarama.ErrIllegalGeneration:
+					return fmt.Errorf("partition %d: %w; somebody consumes with this group: stop that first", id, code)
+				default:
+					return fmt.Errorf("partition %d: %w", id, code)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return &failure{doing: fmt.Sprintf("commit the offsets of group %s in topic %s", l.group, l.topic), rights: l.rights(), err: err}
 	}
-	return false, nil
+	return nil
 }
 
 // Close cuts all connections.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -259,6 +260,28 @@ func TestDeadLettersMembers(t *testing.T) {
 	}
 	if err := l.Commit(); err == nil || !strings.Contains(err.Error(), "stop that first") {
 		t.Errorf("noted in a group with a member: %v", err)
+	}
+}
+
+// A coordinator that loads the group's offsets, or is another one by now, is asked again.
+func TestDeadLettersCoordinator(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(1, "dead"))
+	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
+	f.parked(t, &kgo.Record{Topic: "dead", Value: []byte("v")})
+	deal(t, openLetters(t, c), "0:0")
+	for _, key := range []kmsg.Key{kmsg.OffsetFetch, kmsg.OffsetCommit, kmsg.DescribeGroups} {
+		for _, err := range []*kerr.Error{kerr.CoordinatorLoadInProgress, kerr.NotCoordinator} {
+			fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Err: err, Count: 1})
+			l := openLetters(t, c)
+			wantPlaces(t, l, false)
+			if _, err := l.Members(); err != nil {
+				t.Error(err)
+			}
+			if err := l.Commit(); err != nil {
+				t.Error(err)
+			}
+			fault.Remove()
+		}
 	}
 }
 
