@@ -40,13 +40,15 @@ func (p *peekBench) open() *stream {
 	if err != nil {
 		p.Fatal(err)
 	}
-	p.edit()
+	p.ackAll()
 	st.OnDrained(func() {})
 	return st.(*stream)
 }
 
-// edit makes the fake take every position, as a slot without a Kafka behind it does.
-func (p *peekBench) edit() {
+// ackAll makes the fake take every position, as a slot without a Kafka behind it does.
+func (p *peekBench) ackAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, t := range p.pg.wal {
 		for _, id := range t.ids {
 			p.kafka.acked[id] = true
@@ -147,7 +149,7 @@ func TestPeekFollows(t *testing.T) {
 		p.sleep(time.Minute)
 		p.shown("a")
 		at := p.pg.begin("b")
-		p.edit()
+		p.ackAll()
 		p.sleep(time.Minute)
 		p.shown("a", "b")
 		if got := st.position(); got > at.Commit {
