@@ -501,3 +501,50 @@ func TestDeadLettersSurviveKills(t *testing.T) {
 	o.boundRepeats(o.good())
 	o.parked(4 * len(o.written)) // at each of four kills, if nothing was confirmed since
 }
+
+// A dead letter that its own topic does not take stops the daemon, whatever the policy is, as often as it is started: what is
+// older is confirmed, nothing behind it. When the topic takes it, all goes on.
+func TestDeadLetterThatCannotBe(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		poison poisonRow
+		dead   map[string]string
+		says   string
+		mend   map[string]string
+		behind int // what may have been sent behind it at each stop: its topic's broker has to refuse it first
+	}{
+		"too large": {tooLarge, map[string]string{"max.message.bytes": "100000"}, "too_large", map[string]string{"max.message.bytes": "1000000"}, 0},
+		"refused":   {nullKey, map[string]string{"cleanup.policy": "compact"}, "rejected", map[string]string{"cleanup.policy": "delete"}, 5 + 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			needRealKafka(t) // kfake compacts, but takes null keys
+			o := newPoisonable(t, options{missing: []string{"dead"}})
+			o.makeTopic("dead", 1, c.dead)
+			o.makeTopic("narrow", 1, map[string]string{"max.message.bytes": "100000"})
+			o.sample()
+			o.mixed(10)
+			older := o.older
+			o.mixed(5, c.poison, 5)
+			o.mixed(10)
+			w := o.written[0]
+			for range 2 {
+				r := o.start(o.policy("dead_letter")...)
+				r.stopsWith(patience, 65, c.says, w.id)
+				o.noSecret(r)
+				o.awaitSlotFree()
+				if now := o.confirmed(); now <= older || now >= w.end {
+					t.Errorf("the slot confirms %s, want from %s to below %s", now, older, w.end)
+				}
+				if n := len(o.deadLetters()); n != 0 {
+					t.Errorf("%d dead letters, want none", n)
+				}
+			}
+			must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("dead"), c.mend))
+			r := o.startStreaming(o.policy("dead_letter")...)
+			o.healthy(2 * (5 + c.behind)) // and what is in front of it in its transaction
+			o.parked(0)
+			o.noSecret(r)
+		})
+	}
+}

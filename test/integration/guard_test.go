@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -54,9 +55,13 @@ func (r *relay) stopsWith(d time.Duration, code int, words ...string) {
 	r.t.Logf("last words: %s", last.Error)
 }
 
-// lastLine is the last line of a file.
+// lastLine is the last line of a file, whole.
 func lastLine(file string) string {
-	text := strings.TrimSpace(tail(file, 1))
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	text := strings.TrimSpace(string(b))
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
