@@ -36,7 +36,7 @@ func newDLQCommand(load func() (*config.Config, error)) *cobra.Command {
 	return cmd
 }
 
-// dlqCommand makes one of the three: run is called with each letter that was chosen.
+// dlqCommand gives one of the three what they have in common: the choice of letters and how they are shown.
 func dlqCommand(load func() (*config.Config, error), d *dlq, cmd *cobra.Command) *cobra.Command {
 	cmd.Args = noArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
