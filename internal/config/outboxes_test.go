@@ -60,10 +60,13 @@ func TestOutboxes(t *testing.T) {
 	if c.origins, again.origins = nil, nil; !reflect.DeepEqual(c, again) {
 		t.Errorf("printed\n%s\nit loads to\n%s", c, again)
 	}
-	// An entry's maps are its own.
-	b.Route.Topics["x"] = "changed"
-	if again.Outboxes[1].Route.Topics["x"] != "y" || a.Route.Topics["a"] != "b" {
+	// An entry's maps are its own, also those that it inherits.
+	a.Route.Topics["a"] = "changed"
+	if c.Route.Topics["a"] != "b" || b.Route.Topics["a"] != "" {
 		t.Error("maps are shared")
+	}
+	if c.Redacted().Outboxes[0].Route.Topics["a"] = "again"; a.Route.Topics["a"] != "changed" {
+		t.Error("a redacted copy shares its maps")
 	}
 }
 
