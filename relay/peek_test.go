@@ -3,11 +3,13 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
@@ -77,6 +79,29 @@ func TestPeekEnds(t *testing.T) {
 			p.Errorf("%+v %v", seen, err)
 		}
 		p.shown("a", "b null_key dead_letter", "c")
+	})
+}
+
+// Messages and updates are what they are to the daemon: events of the same ordinals, poison, or nothing.
+func TestPeekMessagesAndUpdates(t *testing.T) {
+	peekBubble(t, func(p *peekBench) {
+		withMessages(p.bench)
+		p.Router, p.MessagePrefix = p.relay.router, messagePrefix
+		show := p.Show
+		p.Show = func(v *Peeked) error {
+			err := show(v)
+			p.ids[len(p.ids)-1] += fmt.Sprint(" ", v.Position.Ordinal)
+			return err
+		}
+		p.pg.begin("a", "^b", "*c", "*!d")
+		p.pg.raw("", walsendertest.Message(true, "other", "{}"))
+		p.pg.raw("", walsendertest.Message(false, messagePrefix, "{}"))
+		p.pg.more("e")
+		p.pg.finish()
+		if seen, err := p.Run(p.Context(), p.open()); err != nil || !seen.Whole || seen.Events != 4 || seen.Poison != 1 {
+			p.Errorf("%+v %v", seen, err)
+		}
+		p.shown("a 0", "c 2", " bad_payload stop 3", "e 4")
 	})
 }
 
