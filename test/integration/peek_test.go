@@ -98,7 +98,7 @@ func (o *outbox) look(env []string, args ...string) (stdout, stderr string, exit
 	o.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, the.binary, args...)
+	cmd := exec.CommandContext(ctx, the.binary, slices.Concat(o.args, args)...)
 	cmd.Env = append(o.env(), env...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

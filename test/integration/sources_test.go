@@ -57,6 +57,23 @@ func (s *sources) verifySources() *verdict {
 	return v
 }
 
+// peeked holds what peek showed of some events, and maybe others in front of them, against what was delivered.
+func (s *sources) peeked(out string, from, to int, v *verdict) {
+	s.t.Helper()
+	positions := map[string]string{}
+	for _, p := range parseShown(s.t, out) {
+		positions[p.ID] = p.Position
+		if _, is := v.at[p.ID]; !is {
+			s.t.Errorf("peek shows %s, which is no event", p.ID)
+		}
+	}
+	for _, x := range s.truth[from:to] {
+		if got, err := parsePosition(positions[x.ID]); err != nil || got != v.at[x.ID] {
+			s.t.Fatalf("peek shows %s at %q, it was delivered at %v", x.ID, positions[x.ID], v.at[x.ID])
+		}
+	}
+}
+
 const twoOutboxes = `
 outboxes:
 - table: public.outbox
@@ -124,12 +141,15 @@ func TestSeveralTables(t *testing.T) {
 			for range 20 {
 				s.both()
 			}
+			waiting := len(s.truth)
+			out, _ := s.looks(nil, "peek", "-o", "json", "--limit", "0")
 			r = s.startStreaming()
 			for range 20 {
 				s.both()
 			}
 			v := s.verifySources()
 			r.term()
+			s.peeked(out, waiting-80, waiting, v)
 			for i, x := range s.truth { // of a transaction of four events
 				if p := v.at[x.ID]; p.ordinal != uint64(i%4) {
 					t.Fatalf("the position of %s has ordinal %d", x.ID, p.ordinal)
@@ -276,8 +296,10 @@ func TestMessagesBesideATable(t *testing.T) {
 			for range 10 {
 				write()
 			}
+			out, _ := s.looks(env, "peek", "-o", "json", "--limit", "0")
 			r = s.startStreaming(env...)
 			v := s.verifySources()
+			s.peeked(out, len(s.truth)-30, len(s.truth), v)
 			for i, x := range s.truth {
 				if p := v.at[x.ID]; p.ordinal != uint64(i%3) {
 					t.Fatalf("the position of %s has ordinal %d", x.ID, p.ordinal)
