@@ -172,16 +172,20 @@ func (p *Process) Poll(ctx context.Context, ready func(context.Context) error) e
 	const every = 25 * time.Millisecond
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	var last error
 	for {
 		err := ready(ctx)
 		if err == nil {
 			return nil
 		}
+		if last == nil || ctx.Err() == nil { // that the time was up says nothing about the server
+			last = err
+		}
 		select {
 		case <-p.done:
 			return fmt.Errorf("it ended by itself (%s)", exitText(p.err))
 		case <-ctx.Done():
-			return fmt.Errorf("it did not get ready (%w); last: %w", ctx.Err(), err)
+			return fmt.Errorf("it did not get ready (%w); last: %w", ctx.Err(), last)
 		case <-tick.C:
 		}
 	}

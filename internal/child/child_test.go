@@ -3,8 +3,10 @@ package child
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -153,5 +155,32 @@ func TestTail(t *testing.T) {
 	}
 	if tail := Tail(log + "x"); !strings.Contains(tail, "no log") {
 		t.Error(tail)
+	}
+}
+
+// No port is handed out twice, and each can be listened on.
+func TestFreePort(t *testing.T) {
+	seen := map[int]bool{}
+	for range 2 * share { // more than this process' share
+		port, err := FreePort()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[port] || port < lowest || port >= highest {
+			t.Fatalf("port %d, after %d others", port, len(seen))
+		}
+		seen[port] = true
+	}
+	taken, err := FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp4", "127.0.0.1:"+strconv.Itoa(taken))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if CheckPort(taken) == nil {
+		t.Error("a port that is listened on is free")
 	}
 }

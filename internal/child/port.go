@@ -1,27 +1,45 @@
 package child
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"strconv"
+	"sync"
 )
 
-// FreePort returns a TCP port of 127.0.0.1 that nobody listens on.
-//
-// It takes them from below the range that the kernel hands out for outgoing
-// connections: a server that is stopped and started again on its port must not
-// find it taken by somebody's client socket in between.
+// Ports are taken from below the range that the kernel hands out for outgoing connections: a server that is stopped and
+// started again on its port must not find it taken by somebody's client socket in between.
+const lowest, highest, share = 12000, 30000, 200
+
+// given are the ports that this process has handed out. A server may take seconds until it listens.
+var given struct {
+	sync.Mutex
+	ports map[int]bool
+}
+
+// FreePort returns a TCP port of 127.0.0.1 that nobody listens on, and no port twice. Processes take theirs from different
+// shares of the range, as far as it goes: several start servers at the same time.
 func FreePort() (int, error) {
-	const low, high = 12000, 30000
-	for range 200 {
-		port := low + rand.IntN(high-low)
-		if CheckPort(port) == nil {
+	given.Lock()
+	defer given.Unlock()
+	if given.ports == nil {
+		given.ports = map[int]bool{}
+	}
+	const all = highest - lowest
+	begin := os.Getpid() % (all / share) * share
+	for i, first := 0, rand.IntN(share); i < all; i++ {
+		port := lowest + (begin+i)%all
+		if i < share { // of our own share from anywhere: what ran before may linger at its beginning
+			port = lowest + begin + (first+i)%share
+		}
+		if !given.ports[port] && CheckPort(port) == nil {
+			given.ports[port] = true
 			return port, nil
 		}
 	}
-	return 0, errors.New("found no free port between 12000 and 30000 on 127.0.0.1")
+	return 0, fmt.Errorf("found no free port between %d and %d on 127.0.0.1", lowest, highest)
 }
 
 // CheckPort fails when something listens on a port of 127.0.0.1. A server is to
