@@ -108,7 +108,6 @@ var noted = map[string][]string{
 	"envelope":        {"value.converter", "transforms.outbox.table.fields.additional.placement"},
 	"envelope_expand": {"transforms.outbox.table.fields.additional.placement"},
 	"envelope_text":   {"transforms.outbox.table.fields.additional.placement"},
-	"stop_update":     {"transforms.outbox.table.op.invalid.behavior"},
 	"renamed":         {"transforms.outbox.table.field.event.type"},
 }
 
