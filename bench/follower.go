@@ -28,7 +28,8 @@ type arrival struct {
 
 func follow(brokers, topics []string) (*follower, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.MetadataMinAge(50*time.Millisecond)) // its topic has just been made
+		kgo.MetadataMinAge(50*time.Millisecond), // its topic has just been made
+		kgo.FetchMaxWait(100*time.Millisecond))  // a partition that is added joins with the next request
 	if err != nil {
 		return nil, err
 	}
