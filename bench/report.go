@@ -56,7 +56,11 @@ func (r *rows) take(kind string, line []byte) error {
 	case "machine":
 		return json.Unmarshal(line, &r.machine)
 	case "load":
-		return another(&r.loads, line)
+		err := another(&r.loads, line)
+		if n := len(r.loads) - 1; err == nil && slices.ContainsFunc(r.loads[:n], func(l load) bool { return l.Name == r.loads[n].Name }) {
+			r.loads = r.loads[:n] // the file is of several calls
+		}
+		return err
 	case "drain":
 		return another(&r.drains, line)
 	case "growth":
