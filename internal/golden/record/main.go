@@ -184,10 +184,11 @@ func (r *recorder) read(ctx context.Context, out *golden.Recording) ([]kafkatest
 			return nil, err
 		}
 		var failed *debezium.Failed
-		switch err := r.connect.Running(ctx, set.Name); {
-		case errors.As(err, &failed) && !set.Broken:
+		running := r.connect.Running(ctx, set.Name)
+		switch {
+		case errors.As(running, &failed) && !set.Broken:
 			return nil, fmt.Errorf("the task failed: %s", strings.Join(failed.Causes(), "\n  "))
-		case errors.As(err, &failed):
+		case errors.As(running, &failed):
 			for _, cause := range failed.Causes() {
 				out.Stops = append(out.Stops, strings.ReplaceAll(cause, "golden_"+set.Name, "golden"))
 			}
@@ -200,7 +201,7 @@ func (r *recorder) read(ctx context.Context, out *golden.Recording) ([]kafkatest
 			}
 			return records, nil
 		case time.Now().After(until):
-			return nil, fmt.Errorf("%d records have come, and %d were to; last: %w", len(records), want, err)
+			return nil, errors.Join(fmt.Errorf("%d records have come, and %d were to", len(records), want), running)
 		}
 		select {
 		case <-ctx.Done():
@@ -210,7 +211,7 @@ func (r *recorder) read(ctx context.Context, out *golden.Recording) ([]kafkatest
 	}
 }
 
-// settled waits for records too many.
+// settled gives records too many the time to come: that none does is no condition to wait for.
 func (r *recorder) settled(ctx context.Context, records []kafkatest.Record, topics []string) ([]kafkatest.Record, error) {
 	time.Sleep(500 * time.Millisecond)
 	later, err := kafkatest.ReadAll(ctx, r.kafka.Brokers(), topics...)
