@@ -97,7 +97,23 @@ func both(t *testing.T, p *Proxy, s *server) (client, server *net.TCPConn) {
 	if server = s.next(patience); server == nil {
 		t.Fatal("it did not reach the server")
 	}
+	// The server has it before the proxy knows: an end that came in between would end the proxy's dialing.
+	eventually(t, "the proxy to know its connection", func() bool { return connected(p, client) })
 	return client, server
+}
+
+// connected is true when the proxy has a connection to the server for this one of a client.
+func connected(p *Proxy, client *net.TCPConn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.pairs {
+		if c.client.RemoteAddr().String() == client.LocalAddr().String() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.server != nil
+		}
+	}
+	return false
 }
 
 func send(t *testing.T, c net.Conn, text string) {
