@@ -26,6 +26,9 @@ type fork struct {
 	lsn      pglogrepl.LSN
 }
 
+// System is the cluster's system identifier.
+func (id Identity) System() uint64 { return id.SystemID }
+
 // TimelineOf returns the timeline that a record starting at lsn lies on, which after a failover is not simply the
 // server's present one (PostgreSQL, "Timelines").
 func (id Identity) TimelineOf(lsn pglogrepl.LSN) int32 {

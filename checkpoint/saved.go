@@ -1,0 +1,118 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+)
+
+// Saved is the position record: what one slot's daemon keeps in the position topic, so that the next one can tell whether it
+// is still the same server and the same slot, and which records in Kafka are its predecessors'. The newest one of a slot
+// counts. It is written before what it says may be confirmed is, and after what it says is acknowledged was.
+type Saved struct {
+	Slot       string
+	Generation uint64 // counts the sessions of the slot; a late record of an earlier one counts for nothing
+	SystemID   uint64
+	Timeline   int32 // the server's
+	// Acked is the last event in front of which Kafka has acknowledged every one. Zero: none that is known of.
+	Acked Position
+	// Confirm is the highest position that the slot may have been told. A slot beyond it was moved by somebody else.
+	Confirm pglogrepl.LSN
+	// Producers are the ids that Kafka gave to the slot's latest sessions, newest last.
+	Producers []int64
+	// Partitions are the partition counts that keys were hashed over, by topic.
+	Partitions map[string]int32
+	// Routing is a fingerprint of the settings that decide where an event goes.
+	Routing string
+	// Clean: the session is over, and nothing that it sent can still arrive.
+	Clean bool
+	At    time.Time // when it was written, by the daemon's clock
+}
+
+// savedVersion is that of the text form; a reader refuses what it does not know.
+const savedVersion = 1
+
+// maxProducers bounds the sessions whose records are recognised. What those before them left is repeated if the slot
+// has not been confirmed since.
+const maxProducers = 100
+
+// savedText is the text form. System identifiers are text, because JSON's numbers are not that large everywhere.
+type savedText struct {
+	Version    int              `json:"version"`
+	Slot       string           `json:"slot"`
+	Generation uint64           `json:"generation"`
+	SystemID   string           `json:"system_id"`
+	Timeline   int32            `json:"timeline"`
+	Acked      string           `json:"acked,omitempty"`
+	Confirm    string           `json:"confirm"`
+	Clean      bool             `json:"clean"`
+	Producers  []int64          `json:"producers,omitempty"`
+	Partitions map[string]int32 `json:"partitions,omitempty"`
+	Routing    string           `json:"routing,omitempty"`
+	At         time.Time        `json:"at"`
+}
+
+// MarshalText is the value of the position record.
+func (s *Saved) MarshalText() ([]byte, error) {
+	t := savedText{
+		Version: savedVersion, Slot: s.Slot, Generation: s.Generation, SystemID: strconv.FormatUint(s.SystemID, 10), Timeline: s.Timeline,
+		Confirm: s.Confirm.String(), Clean: s.Clean, Producers: s.Producers, Partitions: s.Partitions, Routing: s.Routing, At: s.At.UTC(),
+	}
+	if !s.Acked.IsZero() {
+		t.Acked = s.Acked.String()
+	}
+	return json.Marshal(t)
+}
+
+// ErrSavedVersion: the record was written by a newer outboxcdc.
+var ErrSavedVersion = errors.New("a version of the position record that this outboxcdc does not know")
+
+// UnmarshalText reads what MarshalText wrote.
+func (s *Saved) UnmarshalText(b []byte) error {
+	var t savedText
+	if err := json.Unmarshal(b, &t); err != nil {
+		return fmt.Errorf("read the position record: %w", err)
+	}
+	if t.Version != savedVersion {
+		return fmt.Errorf("read the position record: version %d: %w", t.Version, ErrSavedVersion)
+	}
+	out := Saved{
+		Slot: t.Slot, Generation: t.Generation, Timeline: t.Timeline, Clean: t.Clean, Producers: t.Producers, Partitions: t.Partitions,
+		Routing: t.Routing, At: t.At,
+	}
+	var err error
+	if out.SystemID, err = strconv.ParseUint(t.SystemID, 10, 64); err != nil {
+		return fmt.Errorf("read the position record: system_id: %w", err)
+	}
+	if out.Confirm, err = pglogrepl.ParseLSN(t.Confirm); err != nil {
+		return fmt.Errorf("read the position record: confirm %q: %w", t.Confirm, err)
+	}
+	if t.Acked != "" {
+		if out.Acked, err = ParsePosition(t.Acked); err != nil {
+			return fmt.Errorf("read the position record: %w", err)
+		}
+	}
+	*s = out
+	return nil
+}
+
+// Next is the record of a session that comes after s, which may be nil; producer is the id that it sends under.
+func (s *Saved) Next(producer int64) Saved {
+	if s == nil {
+		return Saved{Generation: 1, Producers: []int64{producer}}
+	}
+	next := *s
+	next.Generation++
+	next.Clean = false
+	next.Producers = slices.Clone(s.Producers)
+	if n := len(next.Producers) - maxProducers + 1; n > 0 {
+		next.Producers = next.Producers[n:]
+	}
+	next.Producers = append(next.Producers, producer)
+	return next
+}
