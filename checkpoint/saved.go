@@ -116,3 +116,21 @@ func (s *Saved) Next(producer int64) Saved {
 	next.Producers = append(next.Producers, producer)
 	return next
 }
+
+// Unusable says that position records can neither be read nor kept until a person has done something.
+type Unusable struct {
+	Topic  string // where they are kept
+	Why    string
+	Remedy string
+	Err    error // what was met, if it says more
+}
+
+func (e *Unusable) Error() string {
+	text := "position topic " + e.Topic + ": " + e.Why
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text + "; remedy: " + e.Remedy
+}
+
+func (e *Unusable) Unwrap() error { return e.Err }

@@ -25,7 +25,9 @@ type batch struct {
 	timed  bool // some record has a time of its own
 	sealed bool // it has its sequence numbers
 	tries  int
-	wire   sarama.RecordBatch
+	// doubtful: it was sent, and it is not known whether it will be in the log.
+	doubtful bool
+	wire     sarama.RecordBatch
 
 	// What wire points to; both are filled when the records do not move any more.
 	recordPtrs []*sarama.Record

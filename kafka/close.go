@@ -2,8 +2,12 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/IBM/sarama"
 )
 
 // close waits for acks and then cuts: whatever is left could otherwise be sent later than the session of whoever comes
@@ -86,6 +90,34 @@ func (p *Producer) settle() error {
 		return &failure{doing: "close the kafka session", err: fmt.Errorf("%d events %w", left, errLeft)}
 	}
 	return nil
+}
+
+// Unanswered reports, after Close, whether the session sent something that is not acknowledged and of which nobody knows whether
+// it is in the log, or will be: its answer did not come, or said just that.
+func (p *Producer) Unanswered() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.topics {
+		for i := range t.parts {
+			part := &t.parts[i]
+			if part.flying > 0 || slices.ContainsFunc(part.queue, func(b *batch) bool { return b.doubtful }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// doubtful: the batch may be in the log, or come to be, although this is no ack.
+func doubtful(err error) bool {
+	var code sarama.KError
+	switch {
+	case err == nil:
+		return false
+	case !errors.As(err, &code): // no answer
+		return !errors.As(err, new(sarama.PacketEncodingError)) && !errors.Is(err, sarama.ErrNotConnected)
+	}
+	return code == sarama.ErrRequestTimedOut || code == sarama.ErrNotEnoughReplicasAfterAppend
 }
 
 func (t *topic) unacked() (n uint64) {

@@ -31,6 +31,9 @@ type Config struct {
 	// Security is asked at each session and each probe, so that what was rotated is found; nil: plain text, nobody.
 	Security func() (Security, error)
 	Logger   *slog.Logger
+	// PositionTopic is where the position record of Slot is kept; "": nowhere.
+	PositionTopic string
+	Slot          string
 
 	DialTimeout    time.Duration
 	WriteTimeout   time.Duration
@@ -203,6 +206,17 @@ func (c *Cluster) pinned(topic string, found int32, id sarama.Uuid) (int32, erro
 		return 0, fmt.Errorf("%d partitions, %d wanted: %w", found, p.count, errFewerPartitions)
 	}
 	return p.count, nil
+}
+
+// Pins are the partition counts that keys are hashed over, of the topics used in this process.
+func (c *Cluster) Pins() map[string]int32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make(map[string]int32, len(c.pins))
+	for topic, p := range c.pins {
+		out[topic] = p.count
+	}
+	return out
 }
 
 // ended notes what a session was still waiting for, for Probe.

@@ -58,6 +58,8 @@ var kinds = map[sarama.KError]kind{
 	sarama.ErrUnsupportedCompressionType:      {"UNSUPPORTED_COMPRESSION_TYPE", again},
 	sarama.ErrFencedLeaderEpoch:               {"FENCED_LEADER_EPOCH", resend},
 	sarama.ErrThrottlingQuotaExceeded:         {"THROTTLING_QUOTA_EXCEEDED", resend},
+	sarama.ErrUnknownLeaderEpoch:              {"UNKNOWN_LEADER_EPOCH", resend},
+	sarama.ErrOffsetNotAvailable:              {"OFFSET_NOT_AVAILABLE", resend}, // a leader that is new
 
 	sarama.ErrTopicAuthorizationFailed:           {"TOPIC_AUTHORIZATION_FAILED", right},
 	sarama.ErrGroupAuthorizationFailed:           {"GROUP_AUTHORIZATION_FAILED", right},
@@ -77,6 +79,7 @@ const (
 	reasonClient     = "CLIENT"     // sarama refuses to send it, or an internal promise is broken
 	reasonPartitions = "PARTITIONS" // the topic has fewer partitions than it had
 	reasonTLS        = "TLS"        // a certificate is not accepted, here or there
+	reasonLease      = "LEASE"      // the session may not send any more
 	reasonSecret     = "SECRET"     // a certificate or a secret of ours cannot be had
 	reasonOther      = "OTHER"
 )
@@ -108,6 +111,8 @@ func kindOf(err error) kind {
 	switch {
 	case errors.Is(err, errCut), errors.Is(err, sarama.ErrShuttingDown), errors.Is(err, sarama.ErrClosedClient):
 		return kind{reasonClosed, again}
+	case errors.Is(err, errLease):
+		return kind{reasonLease, again}
 	case errors.Is(err, errFewerPartitions):
 		return kind{reasonPartitions, again}
 	case errors.As(err, new(*tls.CertificateVerificationError)), errors.As(err, new(tls.AlertError)), errors.As(err, new(tls.RecordHeaderError)):

@@ -260,15 +260,24 @@ func (l *DeadLetters) fetch(id int32, offset int64) ([]*sarama.RecordBatch, erro
 	if err != nil {
 		return nil, err
 	}
-	// Without a session, as SessionEpoch says. Uncommitted records of a transaction are read, too: the daemon makes none.
-	req := &sarama.FetchRequest{Version: 11, MaxWaitTime: 500, MinBytes: 1, MaxBytes: fetchBytes, SessionEpoch: -1}
-	req.AddBlock(l.topic, id, offset, fetchBytes, -1)
+	batches, err := fetchBatches(leader, l.topic, id, offset, 500*time.Millisecond)
+	var code sarama.KError
+	if err != nil && !errors.As(err, &code) {
+		_ = leader.Close() // it is opened again when it is asked for
+	}
+	return batches, err
+}
+
+// fetchBatches asks a leader for whole batches from an offset on, and waits until there is one. Uncommitted records of a transaction
+// are read, too: the daemon makes none.
+func fetchBatches(leader *sarama.Broker, topic string, id int32, offset int64, wait time.Duration) ([]*sarama.RecordBatch, error) {
+	req := &sarama.FetchRequest{Version: 11, MaxWaitTime: int32(wait / time.Millisecond), MinBytes: 1, MaxBytes: fetchBytes, SessionEpoch: -1}
+	req.AddBlock(topic, id, offset, fetchBytes, -1)
 	res, err := leader.Fetch(req)
 	if err != nil {
-		_ = leader.Close() // it is opened again when it is asked for
 		return nil, err
 	}
-	block := res.GetBlock(l.topic, id)
+	block := res.GetBlock(topic, id)
 	switch {
 	case block == nil:
 		return nil, errUnanswered

@@ -17,6 +17,8 @@ type metrics struct {
 	throttle    prometheus.Counter
 	connections prometheus.Gauge
 	changed     *prometheus.GaugeVec
+	tailReads   *prometheus.CounterVec
+	tailSeconds prometheus.Histogram
 
 	mu     sync.Mutex
 	labels map[string]struct{}
@@ -44,12 +46,23 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: "outboxcdc_kafka_topic_partitions_changed",
 			Help: "Partitions that a topic has gained (or, negative, lost) since this process pinned its count; adopted at a restart.",
 		}, []string{"topic"}),
+		tailReads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "outboxcdc_kafka_tail_reads_total",
+			Help: "Partitions whose end was read, by what it said.",
+		}, []string{"result"}),
+		tailSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "outboxcdc_kafka_tail_read_seconds", Help: "From when the end of a partition was to be read until it was.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}),
 		labels: map[string]struct{}{},
+	}
+	for _, result := range tailResults {
+		m.tailReads.WithLabelValues(result)
 	}
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.delivered, m.errors, m.retries, m.throttle, m.connections, m.changed} {
+	for _, c := range []prometheus.Collector{m.delivered, m.errors, m.retries, m.throttle, m.connections, m.changed, m.tailReads, m.tailSeconds} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

@@ -120,6 +120,11 @@ func (n *node) step() (*request, time.Duration) {
 		n.connect()
 		return nil, 0
 	}
+	if err := p.leased(now); err != nil {
+		p.failLocked(err)
+		p.unlocked(p.deliver)
+		return nil, 0
+	}
 	req := n.gather(now)
 	if req == nil {
 		return nil, time.Hour
@@ -243,7 +248,9 @@ func (n *node) answer(req *request, res *sarama.ProduceResponse, err error) {
 		n.throttle(res.ThrottleTime)
 	}
 	for _, b := range req.batches {
-		p.answered(b, verdictOn(b, res, err))
+		v := verdictOn(b, res, err)
+		b.doubtful = b.doubtful || doubtful(v)
+		p.answered(b, v)
 	}
 	if n.broken != nil || n.free() && len(n.work) > 0 {
 		n.kick()

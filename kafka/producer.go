@@ -36,24 +36,30 @@ type Producer struct {
 	dialer  *dialer
 	control *control
 	produce *sarama.Config // of the connections that records take
-	id      identity       // but for the sequence
+	secured Security
+	id      identity // but for the sequence
 	began   time.Time
 
 	// The sender's.
 	byName map[string]*topic
 	last   *topic
-	alone  bool // what is in flight, if anything, is one record that has Kafka for itself
+	tails  *tails // nil: ends are not read
+	alone  bool   // what is in flight, if anything, is one record that has Kafka for itself
 
-	mu        sync.Mutex // guards what follows, partitions and nodes; nobody waits for anything while holding it
-	gathering bool       // records were sent since the last Flush
-	topics    []*topic
-	nodes     map[int32]*node
-	open      int      // requests without an answer
-	stale     bool     // leaders are asked for
-	done      []*batch // acknowledged, in the order in which the callbacks are to hear of it
-	bad       error    // the failure, until it is reported
-	asked     chan struct{}
+	mu         sync.Mutex // guards what follows, partitions and nodes; nobody waits for anything while holding it
+	gathering  bool       // records were sent since the last Flush
+	topics     []*topic
+	nodes      map[int32]*node
+	open       int      // requests without an answer
+	stale      bool     // leaders are asked for
+	done       []*batch // acknowledged, in the order in which the callbacks are to hear of it
+	bad        error    // the failure, until it is reported
+	asked      chan struct{}
+	savings    []saving // oldest first
+	toSave     chan struct{}
+	savingOver bool // nobody is left to save
 
+	lease    atomic.Pointer[time.Time]
 	inflight atomic.Int64 // records sent and without a result
 	free     sync.Pool    // *batch
 
@@ -78,8 +84,8 @@ type Producer struct {
 func newProducer(c *Cluster, cb Callbacks, s Security) *Producer {
 	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
 	return &Producer{
-		cluster: c, metrics: c.metrics, dialer: d, control: c.newControl(d, s), produce: c.saramaConfig(d, s), began: time.Now(), cb: cb,
-		byName: map[string]*topic{}, nodes: map[int32]*node{}, asked: make(chan struct{}, 1), stopped: make(chan struct{}),
+		cluster: c, metrics: c.metrics, dialer: d, control: c.newControl(d, s), produce: c.saramaConfig(d, s), secured: s, began: time.Now(), cb: cb,
+		byName: map[string]*topic{}, nodes: map[int32]*node{}, asked: make(chan struct{}, 1), toSave: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
 }
 
@@ -99,6 +105,10 @@ func (p *Producer) connect(ctx context.Context) error {
 func (p *Producer) start() {
 	p.background.Add(1)
 	go p.watch()
+	if p.cluster.cfg.PositionTopic != "" {
+		p.background.Add(1)
+		go p.save()
+	}
 }
 
 // abandon undoes a connect that failed.
@@ -196,10 +206,7 @@ func (p *Producer) Send(rec *router.Record, n uint64) error {
 		return fmt.Errorf("send event %d: internal error: a record that must go alone (or the one after it) while others are in flight", n)
 	}
 	p.alone = alone
-	id := rec.Partition
-	if !rec.OwnPartition {
-		id = partitionFor(rec.PartitionBy, int32(len(t.parts)))
-	}
+	id := t.partitionOf(rec)
 	if int(id) >= len(t.parts) {
 		return fmt.Errorf("send event %d: internal error: topic %s has no partition %d", n, t.name, id)
 	}
@@ -220,6 +227,14 @@ func (p *Producer) Send(rec *router.Record, n uint64) error {
 		}
 	}
 	return nil
+}
+
+// partitionOf is the partition that rec goes to, which the topic may not have if the row asks for it.
+func (t *topic) partitionOf(rec *router.Record) int32 {
+	if rec.OwnPartition {
+		return rec.Partition
+	}
+	return partitionFor(rec.PartitionBy, int32(len(t.parts)))
 }
 
 // Flush says that no more is coming for now, so that what has gathered leaves. Without it records may wait for ever. Any
@@ -336,7 +351,7 @@ func (p *Producer) unreachable() error {
 			return n.why
 		}
 	}
-	return nil
+	return p.waitsForTails()
 }
 
 // Waiting lists the topics that were asked for and cannot be used yet.

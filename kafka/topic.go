@@ -25,7 +25,9 @@ type topic struct {
 	parts     []partition
 	delivered prometheus.Counter
 
-	id sarama.Uuid // guarded by Producer.mu
+	// Guarded by Producer.mu.
+	id         sarama.Uuid
+	unreadable bool // it was said that ends cannot be read
 }
 
 // verdict is what a look-up found.

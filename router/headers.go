@@ -17,6 +17,12 @@ const (
 	headerPrefix   = "outboxcdc-"
 )
 
+// The headers by which an event is known again.
+const (
+	HeaderID       = headerID
+	HeaderPosition = headerPosition
+)
+
 // members appends the members of a JSON object, in the order in which they are printed (twice, if json holds a name
 // twice), to rec.Headers. If that cannot be done it says why, as the end of a sentence.
 //

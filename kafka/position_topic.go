@@ -1,0 +1,158 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+)
+
+// positionConfig keeps the position topic small, so that the record of a slot which has been idle for long is found soon. A slot
+// writes about one record of some hundred bytes a second, and only the newest counts; but Kafka never compacts the segment that is
+// written to. So a segment ends after an hour (2 MB of one slot) or 16 MiB (of many), which is what has to be read at most beside
+// the compacted part. Not less: each segment is files, and Kafka 4 refuses less than 1 MiB. And a segment that has ended is nearly
+// all dirt, so it is compacted as soon as the cleaner comes by, whatever the brokers' own ratio is.
+var positionConfig = map[string]string{
+	"cleanup.policy":            "compact",
+	"segment.ms":                strconv.FormatInt(time.Hour.Milliseconds(), 10),
+	"segment.bytes":             strconv.Itoa(16 << 20),
+	"min.cleanable.dirty.ratio": "0.1",
+}
+
+// CreatePositionTopic creates the topic of position records; -1 replicas means as many as the brokers are configured for. created is
+// false when it is there already, however it is configured: see [Cluster.CheckPositionTopic].
+func (c *Cluster) CreatePositionTopic(ctx context.Context, topic string, replicationFactor int16) (created bool, err error) {
+	s, err := c.secure()
+	if err != nil {
+		return false, err
+	}
+	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
+	defer context.AfterFunc(ctx, d.cut)()
+	defer d.cut()
+	ctl := c.newControl(d, s)
+	defer ctl.hangUp()
+	detail := &sarama.TopicDetail{NumPartitions: 1, ReplicationFactor: replicationFactor, ConfigEntries: map[string]*string{}}
+	for name, value := range positionConfig {
+		detail.ConfigEntries[name] = &value
+	}
+	err = ctl.atController(ctx, topic, func(b *sarama.Broker) error {
+		res, err := b.CreateTopics(sarama.NewCreateTopicsRequest(c.version, map[string]*sarama.TopicDetail{topic: detail}, c.cfg.AskTimeout/2, false))
+		if err != nil {
+			return err
+		}
+		if e := res.TopicErrors[topic]; e == nil {
+			return errUnanswered
+		} else if e.Err != sarama.ErrNoError {
+			return e
+		}
+		return nil
+	})
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, sarama.ErrTopicAlreadyExists):
+		return false, nil
+	}
+	return false, &failure{doing: "create position topic " + topic, topic: topic, rights: "Create on topic " + topic, err: err}
+}
+
+// atController puts a question to the broker that metadata names as the controller: one without KRaft passes nothing on.
+func (c *control) atController(ctx context.Context, topic string, question func(*sarama.Broker) error) error {
+	var addr string
+	err := c.ask(ctx, func(b *sarama.Broker) error {
+		req := sarama.NewMetadataRequest(c.conf.Version, []string{topic}) // without a name it would be about all topics
+		req.AllowAutoTopicCreation = false
+		res, err := b.GetMetadata(req)
+		if err != nil {
+			return err
+		}
+		for _, b := range res.Brokers {
+			if b.ID() == res.ControllerID {
+				addr = b.Addr()
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if addr == "" {
+		return fmt.Errorf("find the controller: %w", sarama.ErrNotController)
+	}
+	return c.askAt(ctx, addr, question)
+}
+
+// CheckPositionTopic returns nil if position records can be kept in the topic; a *[checkpoint.Unusable] says what is wrong with
+// it, any other error that this could not be found out.
+func (c *Cluster) CheckPositionTopic(ctx context.Context, topic string) error {
+	s, err := c.secure()
+	if err != nil {
+		return err
+	}
+	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
+	defer context.AfterFunc(ctx, d.cut)()
+	defer d.cut()
+	l := &positionLog{ctl: c.newControl(d, s), topic: topic}
+	defer l.ctl.hangUp()
+	err = l.check(ctx)
+	var u *checkpoint.Unusable
+	if err != nil && !errors.As(err, &u) {
+		return &failure{doing: "check position topic " + topic, topic: topic, err: err}
+	}
+	return err
+}
+
+func (l *positionLog) check(ctx context.Context) error {
+	if _, err := l.find(ctx); err != nil {
+		return err
+	}
+	policy, err := l.ctl.setting(ctx, l.topic, "cleanup.policy")
+	if err != nil {
+		return err
+	}
+	if policies := strings.Split(policy, ","); policy != "" && !slices.Equal(policies, []string{"compact"}) {
+		return l.unusable("its cleanup.policy is "+policy+", so Kafka deletes the records of a slot that stands still",
+			"set cleanup.policy=compact on topic "+l.topic, nil)
+	}
+	// Reading, which nothing but reading finds out to be forbidden.
+	end, err := l.offset(ctx, sarama.OffsetNewest)
+	if err != nil {
+		return err
+	}
+	return l.ask(ctx, func(b *sarama.Broker) error {
+		_, err := fetchBatches(b, l.topic, 0, end, 0)
+		return err
+	})
+}
+
+// setting reads one entry of a topic's configuration; "" if that is not allowed.
+func (c *control) setting(ctx context.Context, topic, name string) (value string, err error) {
+	req := &sarama.DescribeConfigsRequest{Version: 2, Resources: []*sarama.ConfigResource{{
+		Type: sarama.TopicResource, Name: topic, ConfigNames: []string{name},
+	}}}
+	err = c.ask(ctx, func(b *sarama.Broker) error {
+		res, err := b.DescribeConfigs(req)
+		if err != nil {
+			return err
+		}
+		for _, r := range res.Resources {
+			for _, e := range r.Configs {
+				if r.ErrorCode == 0 && e.Name == name {
+					value = e.Value
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("read configuration of topic %s: %w", topic, err)
+	}
+	return value, nil
+}
