@@ -73,12 +73,21 @@ func (l *positionLog) find(ctx context.Context) (*sarama.TopicMetadata, error) {
 			return nil, l.unusable(fmt.Sprintf("it has %d partitions, and must have one", len(md.Partitions)),
 				"delete it and create it again with one partition, or set delivery.position_topic to another topic", nil)
 		case err == nil:
-			return md, nil
+			return md, l.readable(md)
 		case !errors.Is(err, sarama.ErrUnknownTopicOrPartition) || tries == missingTries:
 			return nil, l.judge(err)
 		}
 		l.ctl.dialer.pause(200 * time.Millisecond)
 	}
+}
+
+// readable says that reading is forbidden, which otherwise shows only once there is something to read.
+func (l *positionLog) readable(md *sarama.TopicMetadata) error {
+	const read = 1 << 3 // AclOperation.READ
+	if allowed(md, read) {
+		return nil
+	}
+	return l.judge(fmt.Errorf("reading is not allowed: %w", sarama.ErrTopicAuthorizationFailed))
 }
 
 // judge tells errors that last from those that pass.
@@ -263,7 +272,7 @@ func (p *Producer) save() {
 			return
 		}
 		err := p.saveOne(l, &next.saved, &sequence)
-		if p.over() && err != nil {
+		if err != nil && p.over() && !errors.Is(err, errOver) {
 			err = fmt.Errorf("%w: %w", errOver, err)
 		}
 		next.done(err)
@@ -311,7 +320,9 @@ func (p *Producer) saveOne(l *positionLog, s *checkpoint.Saved, sequence *int32)
 		ProducerID: p.id.producer, ProducerEpoch: p.id.epoch, FirstSequence: *sequence,
 		Records: []*sarama.Record{{Key: []byte(l.slot), Value: value}},
 	}
+	doubt := false
 	for tries := 0; ; tries++ {
+		sent := false
 		err := l.ask(p.dialer.ctx, func(b *sarama.Broker) error {
 			now := time.Now()
 			if p.over() {
@@ -321,14 +332,19 @@ func (p *Producer) saveOne(l *positionLog, s *checkpoint.Saved, sequence *int32)
 				p.fail(err)
 				return err
 			}
+			sent = true
 			return p.produceAlone(b, l.topic, batch)
 		})
-		var unusable *checkpoint.Unusable
+		doubt = doubt || sent && doubtful(err)
+		lasts := errors.As(err, new(*checkpoint.Unusable))
 		switch {
 		case err == nil:
 			*sequence = after(*sequence, 1)
 			return nil
-		case p.over(), errors.As(err, &unusable):
+		case p.over(), lasts && !doubt:
+			return err
+		case lasts: // its sequence number may be taken or not, so there can be no next one
+			p.fail(err)
 			return err
 		case !passes(err):
 			err = &failure{doing: "write the position record to topic " + l.topic, topic: l.topic, err: err}

@@ -79,6 +79,9 @@ func (p *Producer) askTail(part *partition) {
 		return
 	}
 	parts, now := part.topic.parts, time.Now()
+	if now.Before(p.tails.notBefore) {
+		now = p.tails.notBefore
+	}
 	for i := range parts {
 		r := &tailRead{part: &parts[i], asked: now, urgent: len(parts) <= eagerPartitions || &parts[i] == part}
 		r.reset()
@@ -110,6 +113,16 @@ func (p *Producer) dealTails(t *tails) {
 		}
 		timer.Reset(p.deal(t, time.Now()))
 	}
+}
+
+// awaitsTail reports whether a record may wait for the end of one of the topic's partitions; p.mu is held.
+func (t *topic) awaitsTail() bool {
+	for i := range t.parts {
+		if part := &t.parts[i]; part.reading != nil && part.reading.urgent && part.tail.Load() == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // deal returns after how long it wants to be called again.

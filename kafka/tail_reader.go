@@ -254,7 +254,7 @@ func (r *tailReader) publish() {
 func (p *Producer) readTail(r *tailRead) {
 	m := p.cluster.metrics
 	m.tailReads.WithLabelValues(r.result).Inc()
-	m.tailSeconds.Observe(time.Since(r.asked).Seconds())
+	m.tailSeconds.Observe(max(0, time.Since(r.asked).Seconds()))
 	tail := r.tail
 	r.part.tail.Store(&tail)
 }

@@ -199,8 +199,8 @@ func usable(md *sarama.TopicMetadata) error {
 	if md.Err != sarama.ErrNoError && md.Err != sarama.ErrLeaderNotAvailable {
 		return md.Err
 	}
-	const write, notTold = 1 << 4, -1 << 31 // AclOperation.WRITE; what brokers answer that do not tell
-	if ops := md.TopicAuthorizedOperations; md.Version >= 8 && ops != notTold && ops&write == 0 {
+	const write = 1 << 4 // AclOperation.WRITE
+	if !allowed(md, write) {
 		return fmt.Errorf("writing is not allowed: %w", sarama.ErrTopicAuthorizationFailed)
 	}
 	n := int32(len(md.Partitions))
@@ -213,6 +213,13 @@ func usable(md *sarama.TopicMetadata) error {
 		return errPartial
 	}
 	return nil
+}
+
+// allowed reports whether we may do something to the topic, or the broker does not tell.
+func allowed(md *sarama.TopicMetadata, operation int32) bool {
+	const notTold = -1 << 31
+	ops := md.TopicAuthorizedOperations
+	return md.Version < 8 || ops == notTold || ops&operation != 0
 }
 
 // leaderless finds a partition without a leader.
