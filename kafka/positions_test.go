@@ -4,19 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/IBM/sarama"
 	"github.com/jackc/pglogrepl"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
 const positions = "positions"
 
-// positionConfigOf is a cluster's configuration with position records.
+// withPositions is a cluster's configuration with position records.
 func withPositions(cfg Config, slot string) Config {
 	cfg.PositionTopic, cfg.Slot = positions, slot
 	return cfg
@@ -123,5 +129,192 @@ func TestPositions(t *testing.T) {
 	putRaw(t, f.ListenAddrs(), rawSaved("s", 1, 5))
 	if s := load(t, p); s == nil || s.Generation != 1 {
 		t.Errorf("loaded %+v after a deletion", s)
+	}
+}
+
+// TestSavePositionInOrder: records are stored one after the other, once each, although connections are lost and errors pass.
+func TestSavePositionInOrder(t *testing.T) {
+	f := newFake(t)
+	c := newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...), "s"))
+	if _, err := c.CreatePositionTopic(t.Context(), positions, 1); err != nil {
+		t.Fatal(err)
+	}
+	p, l := openSession(t, c)
+	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.NotEnoughReplicasAfterAppend, Count: 3})
+	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.NotLeaderForPartition, Count: 3})
+	const n = 50
+	var order []int
+	done := make(chan error, n)
+	for i := range n {
+		p.SavePosition(checkpoint.Saved{Slot: "s", Generation: 1, SystemID: historySystem, Confirm: pglogrepl.LSN(i)}, func(err error) {
+			order = append(order, i)
+			if i%7 == 0 {
+				f.loseAnswers.Store(1)
+			}
+			done <- err
+		})
+	}
+	for range n {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatal(err)
+			}
+		case err := <-l.failed:
+			t.Fatal(err)
+		case <-time.After(20 * time.Second):
+			t.Fatal("not all are done")
+		}
+	}
+	f.loseAnswers.Store(0)
+	recs := f.read(t, positions, n)[0]
+	for i, rec := range recs {
+		var s checkpoint.Saved
+		if err := s.UnmarshalText(rec.Value); err != nil || s.Confirm != pglogrepl.LSN(i) || string(rec.Key) != "s" {
+			t.Errorf("record %d: %s, %v", i, rec.Value, err)
+		}
+	}
+	if len(recs) != n || !slices.IsSorted(order) || len(order) != n {
+		t.Errorf("%d records, done in the order %v", len(recs), order)
+	}
+}
+
+// TestSavePositionEnds: done is called for each, whatever becomes of the session.
+func TestSavePositionEnds(t *testing.T) {
+	f := newFake(t)
+	c := newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...), "s"))
+	if _, err := c.CreatePositionTopic(t.Context(), positions, 1); err != nil {
+		t.Fatal(err)
+	}
+	over := func(t *testing.T, results chan error, n int) {
+		t.Helper()
+		for range n {
+			select {
+			case err := <-results:
+				if !errors.Is(err, errOver) {
+					t.Errorf("done: %v", err)
+				}
+			case <-time.After(5 * time.Second):
+				t.Fatal("done was not called")
+			}
+		}
+	}
+	put := func(p *Producer, results chan error) {
+		p.SavePosition(checkpoint.Saved{Slot: "s"}, func(err error) { results <- err })
+	}
+	t.Run("closed", func(t *testing.T) {
+		p, l := openSession(t, c)
+		f.loseAnswers.Store(1 << 20)
+		results := make(chan error, 10)
+		for range 4 {
+			put(p, results)
+		}
+		time.Sleep(20 * time.Millisecond)
+		if err := p.Close(done()); err != nil {
+			t.Error(err)
+		}
+		f.loseAnswers.Store(0)
+		over(t, results, 4)
+		put(p, results)
+		over(t, results, 1)
+		if len(l.failed) > 0 {
+			t.Error(<-l.failed)
+		}
+	})
+	t.Run("failed", func(t *testing.T) {
+		p, l := openSession(t, c)
+		f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.OutOfOrderSequenceNumber, Count: 1})
+		results := make(chan error, 10)
+		for range 4 {
+			put(p, results)
+		}
+		if err := l.failure(t); !errors.Is(err, sarama.ErrOutOfOrderSequenceNumber) || !strings.Contains(err.Error(), positions) {
+			t.Error(err)
+		}
+		over(t, results, 4)
+		_ = p.Close(done())
+	})
+	t.Run("unusable", func(t *testing.T) {
+		p, _ := openSession(t, c)
+		if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+			t.Fatal(err)
+		}
+		var u *checkpoint.Unusable
+		f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.TopicAuthorizationFailed, Count: 1})
+		if err := save(t, p, checkpoint.Saved{Slot: "s"}); !errors.As(err, &u) {
+			t.Errorf("without the right: %v", err)
+		}
+		if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+			t.Errorf("with the right again: %v", err)
+		}
+		f.deleteTopic(t, positions)
+		if err := save(t, p, checkpoint.Saved{Slot: "s"}); !errors.As(err, &u) {
+			t.Errorf("without a topic: %v", err)
+		}
+		_ = p.Close(done())
+		if _, err := c.CreatePositionTopic(t.Context(), positions, 1); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Run("unusable, and nobody knows", func(t *testing.T) {
+		p, l := openSession(t, c)
+		f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.RequestTimedOut, Count: 1})
+		f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.TopicAuthorizationFailed, Count: 1})
+		var u *checkpoint.Unusable
+		if err := save(t, p, checkpoint.Saved{Slot: "s"}); !errors.As(err, &u) || !errors.Is(err, errOver) {
+			t.Errorf("done: %v", err)
+		}
+		if err := l.failure(t); !errors.As(err, &u) {
+			t.Error(err)
+		}
+		_ = p.Close(done())
+	})
+	t.Run("nowhere", func(t *testing.T) {
+		p, _ := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
+		if err := save(t, p, checkpoint.Saved{}); err == nil {
+			t.Error("saved without a topic")
+		}
+		if _, err := p.LoadPosition(t.Context()); err == nil {
+			t.Error("loaded without a topic")
+		}
+	})
+}
+
+// TestLoadPositionPasses: an error that may pass says nothing about the topic.
+func TestLoadPositionPasses(t *testing.T) {
+	f := newFake(t)
+	c := newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...), "s"))
+	if _, err := c.CreatePositionTopic(t.Context(), positions, 1); err != nil {
+		t.Fatal(err)
+	}
+	p, _ := openSession(t, c)
+	if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []kmsg.Key{kmsg.Metadata, kmsg.ListOffsets, kmsg.Fetch} {
+		lose := f.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Topic: positions, Err: kerr.LeaderNotAvailable, Count: -1})
+		var u *checkpoint.Unusable
+		var e *failure
+		if _, err := p.LoadPosition(t.Context()); !errors.As(err, &e) || errors.As(err, &u) {
+			t.Errorf("%v: %v", key, err)
+		}
+		lose.Remove()
+	}
+	if s := load(t, p); s == nil {
+		t.Error("nothing is there")
+	}
+}
+
+func TestPins(t *testing.T) {
+	f := newFake(t)
+	f.createTopic(t, "a", 3, nil)
+	f.createTopic(t, "b", 7, nil)
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.Partitions = map[string]int32{"b": 5, "unused": 9}
+	c := newTestCluster(t, cfg)
+	p, _ := openSession(t, c)
+	waitReady(t, p, "a", "b")
+	if pins := c.Pins(); !maps.Equal(pins, map[string]int32{"a": 3, "b": 5}) {
+		t.Error(pins)
 	}
 }
