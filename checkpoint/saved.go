@@ -31,7 +31,9 @@ type Saved struct {
 	Routing string
 	// Clean: the session is over, and nothing that it sent can still arrive.
 	Clean bool
-	At    time.Time // when it was written, by the daemon's clock
+	// Adopted: a person has decided that the slot goes on from where it stands.
+	Adopted bool
+	At      time.Time // when it was written, by the daemon's clock
 }
 
 // savedVersion is that of the text form; a reader refuses what it does not know.
@@ -51,6 +53,7 @@ type savedText struct {
 	Acked      string           `json:"acked,omitempty"`
 	Confirm    string           `json:"confirm"`
 	Clean      bool             `json:"clean"`
+	Adopted    bool             `json:"adopted,omitempty"`
 	Producers  []int64          `json:"producers,omitempty"`
 	Partitions map[string]int32 `json:"partitions,omitempty"`
 	Routing    string           `json:"routing,omitempty"`
@@ -61,7 +64,7 @@ type savedText struct {
 func (s *Saved) MarshalText() ([]byte, error) {
 	t := savedText{
 		Version: savedVersion, Slot: s.Slot, Generation: s.Generation, SystemID: strconv.FormatUint(s.SystemID, 10), Timeline: s.Timeline,
-		Confirm: s.Confirm.String(), Clean: s.Clean, Producers: s.Producers, Partitions: s.Partitions, Routing: s.Routing, At: s.At.UTC(),
+		Confirm: s.Confirm.String(), Clean: s.Clean, Adopted: s.Adopted, Producers: s.Producers, Partitions: s.Partitions, Routing: s.Routing, At: s.At.UTC(),
 	}
 	if !s.Acked.IsZero() {
 		t.Acked = s.Acked.String()
@@ -82,7 +85,7 @@ func (s *Saved) UnmarshalText(b []byte) error {
 		return fmt.Errorf("read the position record: version %d: %w", t.Version, ErrSavedVersion)
 	}
 	out := Saved{
-		Slot: t.Slot, Generation: t.Generation, Timeline: t.Timeline, Clean: t.Clean, Producers: t.Producers, Partitions: t.Partitions,
+		Slot: t.Slot, Generation: t.Generation, Timeline: t.Timeline, Clean: t.Clean, Adopted: t.Adopted, Producers: t.Producers, Partitions: t.Partitions,
 		Routing: t.Routing, At: t.At,
 	}
 	var err error
@@ -108,7 +111,7 @@ func (s *Saved) Next(producer int64) Saved {
 	}
 	next := *s
 	next.Generation++
-	next.Clean = false
+	next.Clean, next.Adopted = false, false
 	next.Producers = slices.Clone(s.Producers)
 	if n := len(next.Producers) - maxProducers + 1; n > 0 {
 		next.Producers = next.Producers[n:]
@@ -134,3 +137,43 @@ func (e *Unusable) Error() string {
 }
 
 func (e *Unusable) Unwrap() error { return e.Err }
+
+// Recent is how many of a slot's newest records are read, if the topic has as many.
+const Recent = 20
+
+// Latest is what the newest records of one slot say together, given in the order of the topic; nil if there are none.
+//
+// They are believed together, because the newest alone may be a late one: of a process that was frozen, or that had the slot
+// for a moment only. Whoever wrote one has confirmed and delivered what it says, so the highest counts. An adoption makes
+// what stood in front of it count for nothing.
+func Latest(records []Saved) *Saved {
+	for i := len(records) - 1; i >= 0; i-- {
+		if records[i].Adopted {
+			records = records[i:]
+			break
+		}
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	out := records[len(records)-1]
+	out.Producers = nil
+	for _, r := range records {
+		if r.Generation > out.Generation {
+			out.Generation, out.Clean = r.Generation, false
+		}
+		for _, id := range r.Producers {
+			if !slices.Contains(out.Producers, id) {
+				out.Producers = append(out.Producers, id)
+			}
+		}
+		if r.SystemID != out.SystemID || r.Timeline != out.Timeline {
+			continue
+		}
+		out.Confirm = max(out.Confirm, r.Confirm)
+		if out.Acked.IsZero() || r.Acked.Timeline == out.Acked.Timeline && r.Acked.Compare(out.Acked) > 0 {
+			out.Acked = r.Acked
+		}
+	}
+	return &out
+}

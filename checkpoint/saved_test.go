@@ -6,12 +6,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pglogrepl"
 )
 
 func TestSaved(t *testing.T) {
 	want := Saved{
 		Slot: "outboxcdc", Generation: 3, SystemID: 1<<63 + 1, Timeline: 2, Acked: Position{1<<63 + 1, 2, 0x1_0000_0010, 4}, Confirm: 0x1_0000_0020,
-		Producers: []int64{1, 1 << 60}, Partitions: map[string]int32{"t": 6}, Routing: "abc", Clean: true, At: time.Unix(1, 5).UTC(),
+		Producers: []int64{1, 1 << 60}, Partitions: map[string]int32{"t": 6}, Routing: "abc", Clean: true, Adopted: true, At: time.Unix(1, 5).UTC(),
 	}
 	b, err := want.MarshalText()
 	if err != nil {
@@ -69,5 +71,40 @@ func TestSavedNext(t *testing.T) {
 	}
 	if s.Generation != 9+2*maxProducers || s.Clean || s.Slot != "a" || s.Confirm != 5 {
 		t.Errorf("%+v", s)
+	}
+}
+
+func TestLatest(t *testing.T) {
+	if Latest(nil) != nil {
+		t.Error("something of nothing")
+	}
+	at := func(lsn uint64, ordinal uint32) Position { return Position{7, 1, pglogrepl.LSN(lsn), ordinal} }
+	base := Saved{SystemID: 7, Timeline: 1, Generation: 4, Confirm: 10, Acked: at(9, 1), Producers: []int64{1, 2}}
+	with := func(f func(*Saved)) Saved {
+		s := base
+		f(&s)
+		return s
+	}
+	late := with(func(s *Saved) { s.Generation, s.Confirm, s.Acked, s.Producers = 3, 8, at(8, 0), []int64{1} })
+	clean := with(func(s *Saved) { s.Confirm, s.Acked, s.Clean = 12, at(11, 0), true })
+	other := with(func(s *Saved) { s.Confirm, s.Acked, s.Producers = 11, at(10, 0), []int64{1, 3} })
+	adopted := Saved{Adopted: true, SystemID: 8, Timeline: 1, Generation: 5, Confirm: 3}
+	moved := with(func(s *Saved) { s.Timeline, s.Acked, s.Confirm, s.Generation = 2, Position{7, 2, 5, 0}, 5, 6 })
+	for name, c := range map[string]struct {
+		in   []Saved
+		want Saved
+	}{
+		"one":                      {[]Saved{clean}, clean},
+		"the last of a session":    {[]Saved{base, clean}, clean},
+		"a late one":               {[]Saved{clean, late}, with(func(s *Saved) { s.Confirm, s.Acked = 12, at(11, 0) })},
+		"a late one that is clean": {[]Saved{base, with(func(s *Saved) { s.Generation, s.Clean = 3, true })}, base},
+		"two at a time":            {[]Saved{base, clean, other}, with(func(s *Saved) { s.Confirm, s.Acked, s.Producers = 12, at(11, 0), []int64{1, 2, 3} })},
+		"an adoption":              {[]Saved{clean, adopted}, adopted},
+		"behind an adoption":       {[]Saved{clean, adopted, base}, with(func(s *Saved) { s.Generation = 5 })},
+		"another timeline":         {[]Saved{clean, moved}, moved},
+	} {
+		if got := Latest(c.in); !reflect.DeepEqual(*got, c.want) {
+			t.Errorf("%s: %+v, want %+v", name, *got, c.want)
+		}
 	}
 }

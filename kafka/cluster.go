@@ -219,6 +219,9 @@ func (c *Cluster) Pins() map[string]int32 {
 	return out
 }
 
+// Pins is [Cluster.Pins].
+func (p *Producer) Pins() map[string]int32 { return p.cluster.Pins() }
+
 // ended notes what a session was still waiting for, for Probe.
 func (c *Cluster) ended(p *Producer, topics map[string]struct{}) {
 	c.mu.Lock()

@@ -145,7 +145,7 @@ func (l *positionLog) load(ctx context.Context) (*checkpoint.Saved, error) {
 		from := max(start, until-step)
 		best, err := l.window(ctx, from, until)
 		if best.seen || err != nil {
-			return best.saved, err
+			return checkpoint.Latest(best.saved[max(0, len(best.saved)-checkpoint.Recent):]), err
 		}
 		until = from
 	}
@@ -173,14 +173,14 @@ func (l *positionLog) offset(ctx context.Context, which int64) (offset int64, er
 	return offset, err
 }
 
-// newest is what the slot's records in a window say.
+// newest are the slot's records in a window.
 type newest struct {
 	seen  bool
-	saved *checkpoint.Saved // nil: deleted
-	err   error             // the newest cannot be read
+	saved []checkpoint.Saved // since the last deletion
+	err   error              // the newest cannot be read
 }
 
-// window reads the slot's records at the offsets from ≤ n < until. The one of the latest session counts, whenever it arrived.
+// window reads the slot's records at the offsets from ≤ n < until.
 func (l *positionLog) window(ctx context.Context, from, until int64) (best newest, err error) {
 	for from < until {
 		next := from
@@ -221,9 +221,9 @@ func (n *newest) take(value []byte) {
 		n.saved, n.err = nil, nil
 		return
 	}
-	s := &checkpoint.Saved{}
-	if n.err = s.UnmarshalText(value); n.err == nil && (n.saved == nil || s.Generation >= n.saved.Generation) {
-		n.saved = s
+	var s checkpoint.Saved
+	if n.err = s.UnmarshalText(value); n.err == nil {
+		n.saved = append(n.saved, s)
 	}
 }
 

@@ -48,6 +48,9 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 	if s.safe() > s.confirmed {
 		next = earlier(next, s.lastSaid.Add(r.cfg.StatusInterval))
 	}
+	if s.past.on && !s.past.saving && s.wanted() > s.past.allowed {
+		next = earlier(next, s.past.savedAt.Add(saveLeast))
+	}
 	if !s.finishBy.IsZero() {
 		next = earlier(next, s.finishBy)
 	}
@@ -70,6 +73,9 @@ const replyEvery = 100 * time.Millisecond
 // confirm sends a status update if one is due and has the guard look before one that moves.
 func (s *session) confirm(now time.Time) error {
 	if err := s.guard.result(s.r); err != nil {
+		return err
+	}
+	if err := s.keepPosition(now); err != nil {
 		return err
 	}
 	cfg := &s.r.cfg
@@ -95,9 +101,18 @@ func (s *session) confirm(now time.Time) error {
 	return nil
 }
 
-// safe is what may be confirmed: acknowledged, guarded, and of a history that is known to be ours. Until what was
-// delivered before has come by again, what is dropped in front of it may be another's.
+// safe is what may be confirmed: what is wanted, as far as the position topic allows it. A slot that stands beyond that was
+// moved by somebody else.
 func (s *session) safe() pglogrepl.LSN {
+	if s.past.on {
+		return max(s.confirmed, min(s.wanted(), s.past.allowed))
+	}
+	return s.wanted()
+}
+
+// wanted is what the slot should be told: acknowledged, guarded, and of a history that is known to be ours. Until what was
+// delivered before has come by again, what is dropped in front of it may be another's.
+func (s *session) wanted() pglogrepl.LSN {
 	if s.skip.expectDone || s.skip.expectPartial {
 		return s.confirmed
 	}
@@ -114,6 +129,9 @@ func (s *session) say(now time.Time, reply bool) error {
 	if safe > s.confirmed {
 		s.r.confirmedAt(now)
 	}
+	if s.past.on { // for so long the server keeps the slot for us, if it got this
+		s.sink.Extend(now.Add(s.r.cfg.WalSenderTimeout))
+	}
 	s.confirmed, s.lastSaid, s.replyDue = safe, now, false
 	s.r.met.statusUpdates.Inc()
 	return nil
@@ -123,7 +141,7 @@ func (s *session) say(now time.Time, reply bool) error {
 func (s *session) watch(now time.Time) error {
 	events, _ := s.tracker.InFlight()
 	topics := s.sink.Waiting()
-	if events == 0 && s.awaiting == "" {
+	if events == 0 && s.awaiting == "" && !s.past.saving {
 		s.waitSince = time.Time{}
 		// Only a reader can expect to hear something.
 		if now.Sub(s.lastHeard) > s.r.cfg.WalSenderTimeout {
@@ -145,6 +163,8 @@ func (s *session) watch(now time.Time) error {
 	switch {
 	case len(topics) > 0 && s.awaiting != "":
 		what = fmt.Sprintf("topic %s is missing or forbidden; create it, or grant it", topics[0])
+	case events == 0 && s.awaiting == "":
+		what = "the position record is not acknowledged"
 	case events == 0:
 		what = s.awaiting
 	}

@@ -49,6 +49,7 @@ type record struct {
 
 // sink is one session with Kafka.
 type sink struct {
+	Past    // not asked: these tests deliver at least once
 	k       *cluster
 	cb      Callbacks
 	session int

@@ -42,11 +42,21 @@ func (s *session) leave(ctx context.Context, cause error) error {
 		}
 		return &errDrain{errors.Join(err, cut)}
 	}
+	looked := s.past.on && s.failure.Load() == nil
+	if looked {
+		if err := s.lastPosition(ctx, err == nil); err != nil {
+			s.r.log.Warn("the next start waits for what may still be on its way to Kafka", "error", err)
+			looked = false
+		}
+	}
 	if err := s.closeSink(grace); err != nil && !poison {
 		s.r.log.Warn("close the producer", "error", err)
 	}
 	if p, ok := errors.AsType[*router.Poison](cause); ok && p.Cause != router.Rejected && s.failure.Load() != nil {
 		s.guard.safe = 0 // Kafka failed while we drained: the position stands still, as after any failure of it
+		return cause
+	}
+	if looked {
 		return cause
 	}
 	// The tracker is final. What was received before the guard's last look may be confirmed as far as it is acknowledged.
@@ -165,6 +175,9 @@ func (s *session) close(cause error) {
 		r.log.Debug("close the stream", "error", err)
 	} else {
 		s.confirmed = last
+	}
+	if s.past.on {
+		r.mem.unanswered, r.mem.ended = s.sink.Unanswered(), r.clock()
 	}
 	r.mem.learn(s.stream.Identity(), s.tracker.Progress(), s.confirmed, s.stream.IdleTimeout())
 	r.mem.slotUsed = r.clock()

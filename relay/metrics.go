@@ -27,6 +27,9 @@ type Metrics struct {
 	backpressure     prometheus.Counter
 	slotAhead        prometheus.Counter
 	deadLettered     *prometheus.CounterVec
+	inKafka          prometheus.Counter
+	phantoms         prometheus.Counter
+	deduplicating    prometheus.Gauge
 
 	slotName       string
 	slotRetained   *prometheus.GaugeVec
@@ -68,9 +71,15 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 	m.received = counter("events_received_total", "Outbox rows decoded that were to be delivered.")
 	skipped := counters("events_skipped_total", "Outbox rows decoded that were not sent.", "reason")
 	m.skipped = skipped.WithLabelValues("already_delivered")
+	m.inKafka = skipped.WithLabelValues("in_kafka")
 	m.poisonSkipped = skipped.WithLabelValues("poison")
 	m.updateSkipped = skipped.WithLabelValues("update")
 	m.notTransactional = skipped.WithLabelValues("not_transactional")
+	m.phantoms = counter("phantom_events_total", "Events found in Kafka that the server lost at a failover.")
+	m.deduplicating = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "outboxcdc_deduplicating", Help: "1 while what Kafka has is left out after a crash; 0: delivery is at least once.",
+	})
+	reg.MustRegister(m.deduplicating)
 	m.transactions = counter("transactions_total", "Transactions read from the stream.")
 	m.receivedBytes = counter("replication_received_bytes_total", "Bytes of pgoutput read from the stream.")
 	m.statusUpdates = counter("status_updates_total", "Standby status updates sent.")

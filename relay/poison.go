@@ -113,6 +113,9 @@ func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoi
 	if err := s.awaitTopic(ctx, rec.Topic); err != nil {
 		return err
 	}
+	if has, err := s.inKafka(ctx, pos); has || err != nil {
+		return s.leaveOut(has, err)
+	}
 	alone, over := s.sink.Check(rec)
 	if over != nil && s.r.cfg.Poison.Cut && over.Cause == router.TooLarge {
 		if alone, over = s.cut(over); over == nil {

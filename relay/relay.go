@@ -70,6 +70,7 @@ type Sink interface {
 	Waiting() []string
 	// Close waits until nothing is in flight or ctx ends, then cuts; no callback runs after it.
 	Close(ctx context.Context) error
+	Past
 }
 
 // Callbacks is what a sink reports, from goroutines of its own.
@@ -101,6 +102,8 @@ type Config struct {
 	MissingAfter time.Duration
 	// MessagePrefix is that of the logical messages that are events; "": none are.
 	MessagePrefix string
+	// Deduplication, if it is wanted, leaves out after a crash what Kafka has.
+	Deduplication Deduplication
 }
 
 // DefaultConfig is what surface §3 promises.

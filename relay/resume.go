@@ -25,6 +25,11 @@ type memory struct {
 	said        pglogrepl.LSN // the last position that we tried to send
 	idleTimeout time.Duration
 	slotUsed    time.Time // when a session, or a touch, last ended
+
+	// Of deduplicated delivery.
+	generation uint64    // of the last position record that is ours
+	unanswered bool      // the session that wrote it left something on its way to Kafka
+	ended      time.Time // when it did
 }
 
 // newest is the last transaction of which anything is known to be in Kafka.

@@ -30,6 +30,7 @@ type session struct {
 	decoder *decoder.Decoder
 	skip    skipper
 	guard   guard
+	past    past
 
 	// owned by the session's goroutine
 	begin      decoder.Begin // the open transaction
@@ -179,6 +180,10 @@ func (s *session) open(ctx context.Context) error {
 	s.decoder = newDecoder(ctx, s.stream, r.router, r.cfg.MessagePrefix)
 	s.confirmed, s.received, s.lastHeard = start, start, now
 	s.guard.init(start, now, min(r.cfg.StatusInterval, guardLeast), func() { s.stream.Interrupt(); s.nudge() })
+	if err := s.recall(opening); err != nil {
+		_ = s.stream.Close(0, r.clock()) // the guard has not begun
+		return err
+	}
 	s.stream.OnDrained(s.sink.Flush)
 	r.attach(s)
 	if missing := s.stream.Missing(); len(missing) > 0 {
@@ -320,11 +325,23 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 		}
 		return err
 	}
+	if has, err := s.inKafka(ctx, pos); has || err != nil {
+		return s.leaveOut(has, err)
+	}
 	alone, poison := s.sink.Check(&s.rec)
 	if poison != nil {
 		return s.poisoned(ctx, poison, pos)
 	}
 	return s.send(ctx, alone, false, pos)
+}
+
+// leaveOut drops an event that Kafka has from before this session.
+func (s *session) leaveOut(has bool, err error) error {
+	if has {
+		s.tracker.Skip()
+		s.r.met.inKafka.Inc()
+	}
+	return err
 }
 
 // position is the identity of an event.
@@ -337,6 +354,9 @@ func position(id replication.Identity, ev *decoder.Event) checkpoint.Position {
 // send hands the record over, alone if that is asked for or if a record of its transaction was refused before.
 func (s *session) send(ctx context.Context, alone, dead bool, pos checkpoint.Position) error {
 	r := s.r
+	if err := s.apart(ctx, dead); err != nil {
+		return err
+	}
 	if alone = alone || s.begin.CommitLSN <= r.careful; alone {
 		if err := s.await(ctx, Streaming, goesAlone, s.empty); err != nil {
 			return err

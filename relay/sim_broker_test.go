@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing/synctest"
+	"time"
 )
 
 // talker is the sink of a process that can be talked to.
@@ -60,6 +61,15 @@ func (w *world) ack(s *simSink, lane int) bool {
 	if !s.open() || s.stuck || s.gathers || len(s.lanes[lane]) == 0 {
 		w.mu.Unlock()
 		return false
+	}
+	if s.expired() {
+		w.reached[leaseOver] = true
+		w.mu.Unlock()
+		w.failSink(s, errLease, 0)
+		return false
+	}
+	if w.deduplicates() && time.Since(s.p.saidAt) > w.cfg.WalSenderTimeout {
+		w.fail("%s: something is stored, and the server has heard nothing of it for %s", s.p, time.Since(s.p.saidAt))
 	}
 	f := s.lanes[lane][0]
 	if f.refused() {
@@ -195,6 +205,9 @@ func (w *world) storeOnly() {
 	if s := w.talker(); s != nil {
 		w.edit(func() {
 			lane := s.lanes[w.IntN(w.lanes())]
+			if s.expired() {
+				return
+			}
 			for _, f := range lane[:w.IntN(len(lane)+1)] {
 				if f.refused() {
 					break

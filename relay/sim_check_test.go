@@ -16,6 +16,9 @@ func (w *world) calm() {
 	if st == nil || st.p.thaw != nil || len(w.sick) > 0 || w.ill() || st.mute || st.deaf || len(st.queue) > 0 || st.next < pg.flushed {
 		return
 	}
+	if s := st.p.sink; w.deduplicates() && (s == nil || s.stuck || s.failed) { // the position record waits for Kafka too
+		return
+	}
 	i := pg.firstAfter(pg.confirmed)
 	if i >= pg.done || i >= len(pg.wal) {
 		return
@@ -128,6 +131,9 @@ func (w *world) heal() {
 	}
 	// What the relay may spend: its longest pause between two tries, and the time until it has noticed what is not told.
 	bound := w.cfg.BackoffMax + healSlack + mute + stuck + left
+	if w.deduplicates() {
+		bound += w.cfg.Deduplication.FenceWait
+	}
 	begun, most, restarts, refusals := time.Now(), bound, len(w.procs), w.refusals
 	for !w.halt() && !w.healed() {
 		w.edit(func() { w.pg.pump(-1) })

@@ -33,7 +33,7 @@ func TestSimDeadLetters(t *testing.T) {
 		return simOptions{seed: first + uint64(i), dead: true, twice: i%20 == 0}, i < n
 	})
 	if !t.Failed() {
-		res.mustReach(t, markNames[firstDead:], 5000)
+		res.mustReach(t, markNames[firstDead:firstPast], 5000)
 	}
 }
 

@@ -24,6 +24,11 @@ type simKafka struct {
 	sinks   []*simSink // that are not closed
 	orphans [][]*flight
 
+	// Of deduplicated delivery.
+	logs  [allLanes][]logged
+	saved []checkpoint.Saved // the newest position records
+	pids  int64
+
 	openErr  error
 	probeErr error
 	lookUp   bool // topics are looked up before they are known to be there
@@ -34,6 +39,7 @@ type simBrokers struct{ p *process }
 
 // simSink is one session with it.
 type simSink struct {
+	simPast
 	k  *simKafka
 	p  *process
 	cb Callbacks
@@ -90,6 +96,8 @@ func (b *simBrokers) Open(ctx context.Context, cb Callbacks) (Sink, error) {
 		w.fail("%s opens a sink beside one that is open", p)
 	}
 	s := &simSink{k: w.kafka, p: p, cb: cb, cursor: -1, changed: make(chan struct{}, 1)}
+	w.kafka.pids++
+	s.pid = w.kafka.pids
 	p.sink, p.failed = s, cb.Failed
 	w.kafka.sinks = append(w.kafka.sinks, s)
 	return s, nil
@@ -216,6 +224,9 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 	w.reached[refusedAlone] = w.reached[refusedAlone] || e.tx.commit <= p.careful
 	s.cursor, s.last, s.sent, s.newest = e.order+1, n, true, e.tx.commit
 	f := &flight{n: n, e: e, by: s, dead: rec.Topic == deadTopic}
+	if why := s.repeats(f); why != "" {
+		w.fail("%s sends event %d %s", p, e.id, why)
+	}
 	was := &e.digest[0]
 	if f.dead {
 		was = &e.digest[1]
@@ -291,6 +302,9 @@ func (f *flight) store() {
 	}
 	f.stored = true
 	e, w := f.e, f.by.k.w
+	if w.deduplicates() {
+		w.kafka.append(f)
+	}
 	if f.dead {
 		f.storeDead()
 		return
@@ -444,7 +458,7 @@ func (s *simSink) Close(ctx context.Context) error {
 // abandon is the end of a sink. What it has in flight may still land, in order, up to any point of each lane.
 func (s *simSink) abandon() {
 	w := s.k.w
-	s.closed = true
+	s.closed, s.unanswered = true, s.n > 0
 	if s.p.sink == s {
 		s.p.sink = nil
 	}

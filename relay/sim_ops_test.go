@@ -52,6 +52,9 @@ func (w *world) ops() []op {
 		{"thaw", w.thawOne},
 		{"pause", func() { w.rest(w.upTo(time.Minute)) }},
 	}
+	if w.deduplicates() {
+		all = append(all, op{"strangers", w.strangers})
+	}
 	var out []op
 	for i, o := range all {
 		n := w.IntN(4)

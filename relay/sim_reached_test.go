@@ -69,6 +69,13 @@ const (
 	deadInARow
 	deadBegins
 	deadBesideFailure
+	firstPast // from here on: of runs of deduplicated delivery only
+	recalledDirty
+	recalledClean
+	fenced
+	foreignTail
+	lateRepeat
+	leaseOver
 	marks
 )
 
@@ -95,6 +102,9 @@ var markNames = [marks]string{
 	deadDecided: "an event that an operator has decided to leave out", deadInHugeTx: "a dead letter in a transaction larger than the window",
 	deadInARow: "one dead letter right behind another", deadBegins: "a session that begins with a dead letter",
 	deadBesideFailure: "Kafka fails with a dead letter in flight",
+	firstPast:         "an event left out because the end of its partition has it, though nobody heard its ack", recalledDirty: "a predecessor that did not end cleanly",
+	recalledClean: "a predecessor that ended cleanly", fenced: "tails read later because of what may still arrive", foreignTail: "strangers at the end of a partition",
+	lateRepeat: "a repeat of what landed after the tail was read", leaseOver: "a frozen process whose lease is over has something in flight",
 }
 
 // spoken marks what the relay says. w.mu is held.

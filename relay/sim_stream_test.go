@@ -280,7 +280,7 @@ func (st *simStream) Status(confirmed pglogrepl.LSN, reply bool, now time.Time) 
 func (st *simStream) status(confirmed pglogrepl.LSN, reply bool, now time.Time) error {
 	w, p := st.pg.w, st.p
 	w.see(p, "status", uint64(confirmed), 0)
-	p.said = max(p.said, confirmed)
+	p.said, p.saidAt = max(p.said, confirmed), time.Now()
 	switch {
 	case confirmed == 0:
 		w.fail("%s sends a status update with position 0/0", p)
@@ -310,6 +310,9 @@ func (st *simStream) status(confirmed pglogrepl.LSN, reply bool, now time.Time) 
 			return errGone
 		}
 		return nil
+	}
+	if w.deduplicates() && confirmed > max(w.kafka.allowed(), st.start) {
+		w.fail("%s confirms %s, and no position record allows that", p, confirmed)
 	}
 	st.pg.took(p, confirmed)
 	if st.slams {

@@ -59,6 +59,7 @@ type simOptions struct {
 	cutAfter int  // the stream is cut after so many messages
 	twice    bool // the trace must be the same
 	dead     bool // poison goes to the dead-letter topic
+	dedup    bool // delivery is deduplicated
 	script   func(*world)
 }
 

@@ -70,6 +70,9 @@ func newWorld(o simOptions) *world {
 			w.cfg.Poison.Causes = map[router.Cause]PoisonPolicy{router.NullKey: SkipPoison}
 		}
 	}
+	if o.dedup {
+		w.cfg.Deduplication = Deduplication{Slot: "slot", LookBack: 10_000, FenceWait: simFence, Routing: "r"}
+	}
 	w.pg, w.kafka = newSimPG(w), newSimKafka(w)
 	return w
 }
@@ -139,6 +142,7 @@ type process struct {
 	known     []bool // by event: it may not send this again
 	refused   map[*event]bool
 	said      pglogrepl.LSN // the highest position in a status update of its
+	saidAt    time.Time     // when it last sent one
 	done      pglogrepl.LSN // commit LSN of the last transaction that it knows to be wholly in Kafka
 	careful   pglogrepl.LSN // up to this commit LSN it sends record by record
 	failed    func(error)   // of its newest sink
@@ -165,6 +169,9 @@ const (
 	resolveRelation
 	loseStatus
 	lookUpTopic
+	loadPosition
+	savePosition
+	readTail
 	lastPlace
 )
 

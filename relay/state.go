@@ -49,6 +49,8 @@ type view struct {
 
 	slot   *replication.Slot
 	slotAt time.Time
+
+	repeats string // why delivery is at least once only although it should be deduplicated
 }
 
 // setState notes what the relay does and why, and logs each change once.
@@ -187,6 +189,9 @@ type Status struct {
 	LastError         string     `json:"last_error,omitempty"`
 	LastErrorAt       *time.Time `json:"last_error_at,omitempty"`
 	DeliveredAnything bool       `json:"delivered_anything"`
+	// Delivery is what happens after a crash: deduplicated, or at_least_once and why that is not what was asked for.
+	Delivery         string `json:"delivery"`
+	NotDeduplicating string `json:"not_deduplicating,omitempty"`
 }
 
 // Status returns a snapshot.
@@ -208,6 +213,10 @@ func (r *Relay) Status() Status {
 		t := v.lastErrorAt
 		st.LastErrorAt = &t
 	}
+	if st.Delivery = "at_least_once"; r.cfg.Deduplication.Slot != "" && v.repeats == "" {
+		st.Delivery = "deduplicated"
+	}
+	st.NotDeduplicating = v.repeats
 	if v.slot != nil {
 		st.RetainedWALBytes, st.WALStatus, st.SlotActivePID = v.slot.RetainedBytes(), v.slot.WALStatus, v.slot.ActivePID
 	}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,7 +17,7 @@ import (
 type Identity struct {
 	SystemID uint64
 	Timeline int32
-	WALEnd   pglogrepl.LSN // flushed end of the server's WAL when we connected
+	WALEnd   pglogrepl.LSN // flushed end of the server's WAL when the slot was ours
 	forks    []fork        // where earlier timelines ended, oldest first
 }
 
@@ -28,6 +29,11 @@ type fork struct {
 
 // System is the cluster's system identifier.
 func (id Identity) System() uint64 { return id.SystemID }
+
+// Descends reports whether the server's present timeline is the given one or branched off from it, at whatever remove.
+func (id Identity) Descends(timeline int32) bool {
+	return timeline == id.Timeline || slices.ContainsFunc(id.forks, func(f fork) bool { return f.timeline == timeline })
+}
 
 // TimelineOf returns the timeline that a record starting at lsn lies on, which after a failover is not simply the
 // server's present one (PostgreSQL, "Timelines").

@@ -286,6 +286,7 @@ func (st *Stream) begin(ctx context.Context) error {
 			"the slot is active for PID %d, our walsender is %d: two connections reached two servers", slot.ActivePID, st.conn.PID())
 	}
 	st.start = slot.ConfirmedFlush
+	st.identity.WALEnd = max(st.identity.WALEnd, slot.ServerLSN)
 	st.log.Debug("replication started", "slot", st.cfg.Slot, "start", st.start.String(), "system", st.identity.SystemID,
 		"timeline", st.identity.Timeline, "server", st.major)
 	return nil

@@ -195,6 +195,9 @@ func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 		return nil, verdict
 	}
 	slot, err := st.cfg.readSlot(ctx, st.control)
+	if err == nil && slot.ActivePID != st.conn.PID() { // a process that was frozen hears of it here first
+		return nil, fail(Unavailable, "check slot "+st.cfg.Slot, "", "our walsender (PID %d) has lost it; active now: PID %d", st.conn.PID(), slot.ActivePID)
+	}
 	return slot, cmp.Or(err, verdict)
 }
 

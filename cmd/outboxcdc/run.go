@@ -118,6 +118,11 @@ func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*rel
 	}
 	rcfg.ParkAfter, rcfg.ShutdownTimeout = cfg.Postgres.ParkAfter, cfg.ShutdownTimeout
 	rcfg.MaxEvents, rcfg.MaxBytes = cfg.Kafka.MaxInFlight.Records, int64(cfg.Kafka.MaxInFlight.Bytes)
+	if cfg.Deduplicated() {
+		rcfg.Deduplication = relay.Deduplication{
+			Slot: cfg.Postgres.Slot, LookBack: cfg.Delivery.LookBack, FenceWait: cfg.Delivery.FenceWait, Routing: cfg.Routing(),
+		}
+	}
 	met := relay.NewMetrics(reg, cfg.Postgres.Slot)
 	return relay.New(rcfg, pgSource{source}, kafkaCluster{cluster}, route, met, log.With("slot", cfg.Postgres.Slot)), nil
 }
@@ -149,6 +154,7 @@ func newCluster(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger)
 	for topic, n := range cfg.Route.Partitions {
 		kcfg.Partitions[topic] = int32(n)
 	}
+	kcfg.PositionTopic, kcfg.Slot = cfg.Delivery.PositionTopic, cfg.Postgres.Slot
 	kcfg.Security = func() (kafka.Security, error) { return kafkaSecurity(cfg) }
 	kcfg.Compression, kcfg.Logger = cfg.Kafka.Compression, log.With("component", "kafka")
 	return kafka.NewCluster(kcfg, reg)

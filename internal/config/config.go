@@ -24,6 +24,7 @@ type Config struct {
 	Messages Messages `yaml:"messages"`
 	Route    Route    `yaml:"route"`
 	Poison   Poison   `yaml:"poison"`
+	Delivery Delivery `yaml:"delivery"`
 	Kafka    Kafka    `yaml:"kafka"`
 	HTTP     HTTP     `yaml:"http"`
 	Log      Log      `yaml:"log"`
@@ -240,6 +241,21 @@ type SASL struct {
 type MaxInFlight struct {
 	Records int      `yaml:"records" default:"50000"`
 	Bytes   ByteSize `yaml:"bytes" default:"16MiB"`
+}
+
+// Delivery is what a crash may repeat.
+type Delivery struct {
+	// Mode at_least_once repeats what was in flight, or not yet confirmed. deduplicated reads at the start what stands at the
+	// end of each partition, and leaves out what is there; it needs the position topic, and the right to read all topics.
+	Mode string `yaml:"mode" default:"at_least_once" oneof:"at_least_once deduplicated" later:"transactional"`
+	// PositionTopic holds one record per slot: how far Kafka and the slot have got. Compacted, of one partition. Two
+	// database servers with slots of one name need two.
+	PositionTopic string `yaml:"position_topic" default:"outboxcdc.positions"`
+	// LookBack is how many records the reading of a partition's end goes back at most, past those of others.
+	LookBack int `yaml:"look_back" default:"10000"`
+	// FenceWait is how long records of a predecessor that did not end cleanly may still arrive in Kafka; the ends of
+	// partitions are read after it. Shorter than postgres.park_after.
+	FenceWait time.Duration `yaml:"fence_wait" default:"5s"`
 }
 
 // HTTP is the listener for metrics, health and status.

@@ -124,6 +124,15 @@ func checkTopicTemplate(t string) string {
 	return ""
 }
 
+// checkTopic: the name of one topic.
+func checkTopic(t string) string {
+	problem := checkTopicTemplate(t)
+	if problem == "" && strings.Contains(t, "{") {
+		problem = quote(t) + " has a column in it; write the name of a topic"
+	}
+	return problem
+}
+
 func illegalInTopic(r rune) bool {
 	switch {
 	case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '.', r == '_', r == '-':

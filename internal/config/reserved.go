@@ -1,7 +1,5 @@
 package config
 
-import "time"
-
 // empty is the default of a reserved map or list: nothing in it.
 type empty struct{}
 
@@ -14,10 +12,6 @@ type reservedSetting struct {
 
 // reserved lists them in the order of the documentation. What gets built moves to a field of [Config] and leaves here.
 var reserved = []reservedSetting{
-	{"delivery.mode", "at_least_once"},
-	{"delivery.position_topic", "outboxcdc.positions"},
-	{"delivery.look_back", 10000},
-	{"delivery.fence_wait", 5 * time.Second},
 	{"kafka.create_topics.enabled", false},
 	{"kafka.create_topics.partitions", 6},
 	{"kafka.create_topics.replication_factor", 3},

@@ -47,6 +47,7 @@ func (c *Config) Validate() error {
 	v.sources()
 	v.messages(&c.Messages)
 	v.poison(&c.Poison)
+	v.delivery(&c.Delivery)
 	v.kafka(&c.Kafka)
 	v.report("http.listen", checkListen(c.HTTP.Listen))
 	v.atLeast("shutdown_timeout", c.ShutdownTimeout, time.Millisecond)
@@ -187,16 +188,7 @@ func (v *validation) poison(p *Poison) {
 			}
 		}
 	}
-	if problem := checkTopicTemplate(p.Topic); problem != "" || strings.Contains(p.Topic, "{") {
-		v.report("poison.topic", or(problem, quote(p.Topic)+" has a column in it; write the name of a topic"))
-	}
-}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
+	v.report("poison.topic", checkTopic(p.Topic))
 }
 
 // Problem is an error about a setting by who uses it, with the place that it comes from.

@@ -1,0 +1,50 @@
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Deduplicated reports whether a crash is to repeat nothing that Kafka has.
+func (c *Config) Deduplicated() bool { return c.Delivery.Mode == "deduplicated" }
+
+// maxLookBack bounds the memory and the time that one partition may cost at the start.
+const maxLookBack = 1_000_000
+
+func (v *validation) delivery(d *Delivery) {
+	v.report("delivery.position_topic", checkTopic(d.PositionTopic))
+	if d.LookBack < 1 || d.LookBack > maxLookBack {
+		v.report("delivery.look_back", fmt.Sprintf("%d is out of range; write 1 to %d", d.LookBack, maxLookBack))
+	}
+	v.atLeast("delivery.fence_wait", d.FenceWait, time.Millisecond)
+	if v.c.Deduplicated() && d.FenceWait >= v.c.Postgres.ParkAfter {
+		v.report("delivery.fence_wait", fmt.Sprintf("%s is not shorter than postgres.park_after (%s), which would end each session before it begins",
+			formatDuration(d.FenceWait), formatDuration(v.c.Postgres.ParkAfter)))
+	}
+	if !v.c.Deduplicated() {
+		return
+	}
+	for _, s := range v.c.Sources() {
+		if !s.Route.PositionHeader {
+			v.report("delivery.mode", "deduplicated needs route.position_header: true, which preset: debezium turns off; "+
+				"without it consumers and the next start cannot tell a repeat")
+			return
+		}
+	}
+}
+
+// Routing is a fingerprint of the settings that decide whether an event is sent, and where to. It changes with them. What
+// poison.decisions says of one event is no part of it.
+func (c *Config) Routing() string {
+	p := c.Poison
+	p.Decisions = nil
+	text, err := json.Marshal([]any{c.Sources(), c.Messages, p})
+	if err != nil {
+		panic(fmt.Sprintf("settings that are no JSON: %v", err))
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
