@@ -22,6 +22,15 @@ func (d *dealt) has(offset int64) bool {
 	return offset < d.next || slices.ContainsFunc(d.spans, func(s span) bool { return s.first <= offset && offset <= s.last })
 }
 
+// openBefore is how many offsets in front of end are not dealt with.
+func (d *dealt) openBefore(end int64) int64 {
+	n := max(0, end-d.next)
+	for _, s := range d.spans {
+		n -= max(0, min(s.last+1, end)-s.first)
+	}
+	return n
+}
+
 // add deals with the offsets from first to last.
 func (d *dealt) add(first, last int64) {
 	if first = max(first, d.next); first > last {

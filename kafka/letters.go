@@ -25,7 +25,7 @@ type Letter struct {
 }
 
 // DeadLetters is a dead-letter topic and what a consumer group has noted about it: which letters somebody has dealt with.
-// The group has no members; it is only a place for offsets. For one goroutine.
+// The group is only a place for offsets: nobody consumes with it, and who notes something holds it alone. For one goroutine.
 type DeadLetters struct {
 	cluster *Cluster
 	dialer  *dialer
@@ -34,16 +34,18 @@ type DeadLetters struct {
 	group   string
 	parts   []letters
 	gone    int64
+	hold    *hold // nil: we may only look
 }
 
 // letters is one partition.
 type letters struct {
 	id         int32
-	first, end int64 // of its log, when it was opened
+	first, end int64 // of its log, when it was looked at
+	some       bool  // something was noted ever
 	dealt
 }
 
-// OpenDeadLetters connects, finds where each partition of the topic begins and ends, and reads what the group has noted. What
+// OpenDeadLetters connects, reads what the group has noted, and finds where each partition of the topic begins and ends. What
 // comes to the topic later is not seen.
 func (c *Cluster) OpenDeadLetters(ctx context.Context, topic, group string) (_ *DeadLetters, err error) {
 	l := &DeadLetters{cluster: c, topic: topic, group: group, dialer: newDialer(c.cfg.DialTimeout, c.metrics.connections)}
@@ -71,106 +73,41 @@ func (c *Cluster) OpenDeadLetters(ctx context.Context, topic, group string) (_ *
 	}
 	slices.Sort(ids)
 	for _, id := range ids {
-		p := letters{id: id}
-		if p.first, err = l.client.GetOffset(topic, id, sarama.OffsetOldest); err == nil {
-			p.end, err = l.client.GetOffset(topic, id, sarama.OffsetNewest)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("find where partition %d begins and ends: %w", id, err)
-		}
-		l.parts = append(l.parts, p)
+		l.parts = append(l.parts, letters{id: id})
 	}
-	return l, l.noted(ids)
+	return l, l.look()
 }
 
-// rights are what all of this needs.
-func (l *DeadLetters) rights() string {
-	return fmt.Sprintf("Read and Describe on topic %s and on group %s", l.topic, l.group)
-}
-
-// lettersRetries bounds how often something is asked again that should pass: a coordinator that has yet to be made, or loads.
-const lettersRetries = 20
-
-// ask puts a question to the group's coordinator.
-func (l *DeadLetters) ask(question func(*sarama.Broker) error) error {
-	for tries := 0; ; tries++ {
-		coordinator, err := l.client.Coordinator(l.group)
-		lost := false
-		if err == nil {
-			err = question(coordinator)
-			lost = kindOf(err).reason == reasonConnection
-		}
-		if err == nil || tries == lettersRetries || !lost && kindOf(err).class != resend {
-			return err
-		}
-		if lost {
-			_ = coordinator.Close() // it is opened again when it is asked for
-		}
-		l.dialer.pause(250 * time.Millisecond)
-		_ = l.client.RefreshCoordinator(l.group)
-	}
-}
-
-// noted reads the group's offsets.
-func (l *DeadLetters) noted(ids []int32) error {
-	var res *sarama.OffsetFetchResponse
-	err := l.ask(func(b *sarama.Broker) (err error) {
-		res, err = b.FetchOffset(sarama.NewOffsetFetchRequest(l.cluster.version, l.group, map[string][]int32{l.topic: ids}))
-		if err == nil && !errors.Is(res.GroupError(), sarama.ErrNoError) {
-			err = res.GroupError()
-		}
+// look finds what is noted, and where each partition begins and ends. In that order: whoever notes meanwhile what came
+// meanwhile is not to be behind the end.
+func (l *DeadLetters) look() error {
+	if err := l.noted(); err != nil {
 		return err
-	})
-	if errors.Is(err, sarama.ErrGroupIDNotFound) { // nobody has dealt with anything
-		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("read the offsets of group %s: %w", l.group, err)
-	}
+	l.gone = 0
 	for i := range l.parts {
 		p := &l.parts[i]
-		block := res.GetBlock(l.topic, p.id)
-		if block == nil {
-			return fmt.Errorf("read the offsets of group %s: %w", l.group, errUnanswered)
+		var err error
+		if p.first, err = l.client.GetOffset(l.topic, p.id, sarama.OffsetOldest); err == nil {
+			p.end, err = l.client.GetOffset(l.topic, p.id, sarama.OffsetNewest)
 		}
-		if block.Err != sarama.ErrNoError {
-			return fmt.Errorf("read the offset of group %s in partition %d: %w", l.group, p.id, block.Err)
-		}
-		if p.dealt, err = parseDealt(block.Offset, block.Metadata); err != nil {
-			return fmt.Errorf("group %s in partition %d: %w", l.group, p.id, err)
+		if err != nil {
+			return fmt.Errorf("find where partition %d begins and ends: %w", p.id, err)
 		}
 		if p.next > p.end { // the topic was made anew, and its offsets began anew
-			p.dealt = dealt{}
+			p.dealt, p.some = dealt{}, false
 		}
-		if block.Offset >= 0 {
-			l.gone += max(0, p.first-p.next)
+		if p.some {
+			l.gone += p.openBefore(p.first)
 		}
 		p.add(0, p.first-1)
 	}
 	return nil
 }
 
-// Members is how many consumers are in the group. While there are any, nothing can be noted.
-func (l *DeadLetters) Members() (int, error) {
-	n := 0
-	err := l.ask(func(b *sarama.Broker) error {
-		res, err := b.DescribeGroups(&sarama.DescribeGroupsRequest{Version: 5, Groups: []string{l.group}})
-		if err != nil {
-			return err
-		}
-		n = 0
-		for _, g := range res.Groups {
-			if g.Err != sarama.ErrNoError && g.Err != sarama.ErrGroupIDNotFound {
-				return g.Err
-			}
-			n += len(g.Members)
-		}
-		return nil
-	})
-	if err != nil {
-		return 0, &failure{doing: "look at group " + l.group, rights: l.rights(), err: err}
-	}
-	return n, nil
+// rights are what all of this needs.
+func (l *DeadLetters) rights() string {
+	return fmt.Sprintf("Read and Describe on topic %s and on group %s", l.topic, l.group)
 }
 
 // Gone is how many letters Kafka has deleted that nobody had dealt with, as far as the group's offsets tell.
@@ -313,40 +250,10 @@ func (l *DeadLetters) part(letter *Letter) *letters {
 	return &l.parts[i]
 }
 
-// Commit stores what was noted as the group's offsets. The group must have no members.
-func (l *DeadLetters) Commit() error {
-	req := &sarama.OffsetCommitRequest{Version: 6, ConsumerGroup: l.group, ConsumerGroupGeneration: sarama.GroupGenerationUndefined}
-	for i := range l.parts {
-		p := &l.parts[i]
-		req.AddBlockWithLeaderEpoch(l.topic, p.id, p.next, -1, 0, p.metadata())
-	}
-	err := l.ask(func(b *sarama.Broker) error {
-		res, err := b.CommitOffset(req)
-		if err != nil {
-			return err
-		}
-		for _, codes := range res.Errors {
-			for id, code := range codes {
-				switch code {
-				case sarama.ErrNoError:
-				case sarama.ErrUnknownMemberId, sarama.ErrIllegalGeneration:
-					return fmt.Errorf("partition %d: %w; somebody consumes with this group: stop that first", id, code)
-				default:
-					return fmt.Errorf("partition %d: %w", id, code)
-				}
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return &failure{doing: fmt.Sprintf("commit the offsets of group %s in topic %s", l.group, l.topic), rights: l.rights(), err: err}
-	}
-	return nil
-}
-
-// Close cuts all connections.
+// Close gives up the group and cuts all connections.
 func (l *DeadLetters) Close() {
 	if l.client != nil {
+		l.release()
 		_ = l.client.Close()
 	}
 	l.dialer.cut()

@@ -44,6 +44,15 @@ func TestDealt(t *testing.T) {
 					t.Fatalf("seed %d: offset %d is dealt with: %v, want %v: %+v", seed, o, d.has(o), set[o], d)
 				}
 			}
+			open := int64(0)
+			for o := range int64(30) {
+				if !set[o] {
+					open++
+				}
+			}
+			if got := d.openBefore(30); got != open {
+				t.Fatalf("seed %d: %d offsets are open, want %d: %+v", seed, got, open, d)
+			}
 			if set[d.next] {
 				t.Fatalf("seed %d: the next offset %d is dealt with: %+v", seed, d.next, d)
 			}
@@ -137,9 +146,11 @@ func wantPlaces(t testing.TB, l *DeadLetters, all bool, want ...string) {
 	}
 }
 
-// deal deals with the letters at these places.
+// deal deals with the letters at these places, and closes.
 func deal(t testing.TB, l *DeadLetters, at ...string) {
 	t.Helper()
+	defer l.Close()
+	held(t, l)
 	err := l.Read(context.Background(), false, func(x *Letter) error {
 		if slices.Contains(at, fmt.Sprintf("%d:%d", x.Partition, x.Offset)) {
 			l.Deal(x)
@@ -150,6 +161,13 @@ func deal(t testing.TB, l *DeadLetters, at ...string) {
 		err = l.Commit()
 	}
 	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func held(t testing.TB, l *DeadLetters) {
+	t.Helper()
+	if err := l.Hold(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -233,33 +251,105 @@ func TestDeadLettersDeleted(t *testing.T) {
 	f.createTopic(t, "dead", 1, nil)
 	f.parked(t, records[0])
 	l = openLetters(t, c)
+	held(t, l)
 	l.parts[0].dealt = dealt{next: 100, spans: []span{{200, 300}}} // the offsets of old, should they be there still
 	if err := l.Commit(); err != nil {
 		t.Fatal(err)
 	}
+	l.Close()
 	wantPlaces(t, openLetters(t, c), false, "0:0")
 }
 
-// Somebody consumes with the group: nothing can be noted.
-func TestDeadLettersMembers(t *testing.T) {
+// Somebody consumes with the group, or another holds it: it cannot be held; and while it is, nobody else gets in.
+func TestDeadLettersHold(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "dead"))
 	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
-	f.parked(t, &kgo.Record{Topic: "dead", Value: []byte("v")})
-	l := openLetters(t, c)
-	if n, err := l.Members(); n != 0 || err != nil {
-		t.Errorf("%d members of a group that there is not: %v", n, err)
+	f.parked(t, &kgo.Record{Topic: "dead", Value: []byte("a")}, &kgo.Record{Topic: "dead", Value: []byte("b")})
+	consume := func() *kgo.Client {
+		cl, err := kgo.NewClient(kgo.SeedBrokers(f.ListenAddrs()...), kgo.ClientID("somebody"), kgo.ConsumerGroup("care"), kgo.ConsumeTopics("dead"), kgo.DisableAutoCommit())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cl
 	}
-	cl, err := kgo.NewClient(kgo.SeedBrokers(f.ListenAddrs()...), kgo.ConsumerGroup("care"), kgo.ConsumeTopics("dead"), kgo.DisableAutoCommit())
-	if err != nil {
-		t.Fatal(err)
+	refused := func(l *DeadLetters, by string) {
+		t.Helper()
+		if err := l.Hold(context.Background()); err == nil || !strings.Contains(err.Error(), "in use by "+by+" at 127.0.0.1") {
+			t.Errorf("%v, want one that %s has the group", err, by)
+		}
 	}
+	cl := consume()
 	defer cl.Close()
 	cl.PollFetches(within(10 * time.Second))
-	if n, err := l.Members(); n != 1 || err != nil {
-		t.Errorf("%d members, want 1: %v", n, err)
+	l := openLetters(t, c)
+	refused(l, "somebody")
+	if err := l.Commit(); err == nil {
+		t.Error("noted without a hold")
 	}
-	if err := l.Commit(); err == nil || !strings.Contains(err.Error(), "stop that first") {
-		t.Errorf("noted in a group with a member: %v", err)
+	cl.Close()
+
+	first, second := openLetters(t, c), openLetters(t, c)
+	held(t, first)
+	refused(second, c.cfg.ClientID)
+	cl = consume()
+	defer cl.Close()
+	if err := cl.PollFetches(within(time.Second)).Err(); err == nil {
+		t.Error("somebody consumes with a group that is held")
+	}
+	cl.Close()
+	f.parked(t, &kgo.Record{Topic: "dead", Value: []byte("c")})
+	deal(t, openAfter(t, c, first), "0:0", "0:2")
+	held(t, second) // what was noted since it was opened is not forgotten
+	wantPlaces(t, second, false, "0:1", "0:2!")
+	if err := second.Commit(); err != nil {
+		t.Error(err)
+	}
+	wantPlaces(t, openLetters(t, c), false, "0:1", "0:2!")
+}
+
+// openAfter opens the letters when another has given up the group.
+func openAfter(t testing.TB, c *Cluster, other *DeadLetters) *DeadLetters {
+	t.Helper()
+	other.Close()
+	return openLetters(t, c)
+}
+
+// The coordinator has forgotten us: nothing may be done any more, and nothing can be noted. So it is when it was silent for
+// so long that it may have.
+func TestDeadLettersHoldLost(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(1, "dead"))
+	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
+	l := openLetters(t, c)
+	if err := l.Held(); err == nil {
+		t.Error("held by who has only looked")
+	}
+	held(t, l)
+	asked := l.hold.heard.Load()
+	if l.heartbeat(); l.Held() != nil || l.hold.heard.Load() <= asked {
+		t.Errorf("%v %v", l.Held(), l.hold.heard.Load())
+	}
+	fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Err: kerr.CoordinatorNotAvailable, Count: -1})
+	if l.heartbeat(); l.Held() != nil {
+		t.Error(l.Held())
+	}
+	fault.Remove()
+	l.hold.heard.Add(-int64(holdFor))
+	if l.Held() == nil {
+		t.Error("held although the coordinator was silent for longer than it waits for us")
+	}
+	if l.heartbeat(); l.Held() != nil {
+		t.Error(l.Held())
+	}
+	for _, err := range []*kerr.Error{kerr.UnknownMemberID, kerr.IllegalGeneration} {
+		fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat, kmsg.OffsetCommit}, Err: err, Count: -1})
+		if l.heartbeat(); !errors.Is(l.Held(), errHoldLost) {
+			t.Errorf("%v: %v", err, l.Held())
+		}
+		if err := l.Commit(); !errors.Is(err, errHoldLost) {
+			t.Error(err)
+		}
+		fault.Remove()
+		l.heartbeat()
 	}
 }
 
@@ -269,16 +359,18 @@ func TestDeadLettersCoordinator(t *testing.T) {
 	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
 	f.parked(t, &kgo.Record{Topic: "dead", Value: []byte("v")})
 	deal(t, openLetters(t, c), "0:0")
-	for _, key := range []kmsg.Key{kmsg.OffsetFetch, kmsg.OffsetCommit, kmsg.DescribeGroups} {
+	for _, key := range []kmsg.Key{kmsg.OffsetFetch, kmsg.OffsetCommit, kmsg.DescribeGroups, kmsg.JoinGroup, kmsg.SyncGroup} {
 		for _, err := range []*kerr.Error{kerr.CoordinatorLoadInProgress, kerr.NotCoordinator} {
 			fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Err: err, Count: 1})
 			l := openLetters(t, c)
 			wantPlaces(t, l, false)
-			if _, err := l.Members(); err != nil {
-				t.Error(err)
-			}
+			held(t, l)
 			if err := l.Commit(); err != nil {
 				t.Error(err)
+			}
+			l.Close()
+			if n := fault.Hits(); n != 1 {
+				t.Errorf("%v was answered %d times to %v", err, n, key)
 			}
 			fault.Remove()
 		}
@@ -290,6 +382,7 @@ func TestDeadLettersRight(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "dead"))
 	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
 	l := openLetters(t, c)
+	held(t, l)
 	f.ControlKey(int16(kmsg.OffsetCommit), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		res := r.ResponseKind().(*kmsg.OffsetCommitResponse)
 		rt := kmsg.NewOffsetCommitResponseTopic()

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os/signal"
+	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -158,7 +160,9 @@ func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 		defer d.end()
 	}
 	if d.changes && !d.dryRun {
-		if err := d.mayChange(); err != nil {
+		// A pipe that nobody reads any more must not end us before what was done is noted.
+		signal.Ignore(syscall.SIGPIPE)
+		if err := d.mayChange(ctx); err != nil {
 			return lookError(err)
 		}
 	}
@@ -178,14 +182,9 @@ func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 }
 
 // mayChange finds out whether anything can be noted, before anything is done that has to be.
-func (d *dlq) mayChange() error {
-	n, err := d.letters.Members()
-	if err != nil {
+func (d *dlq) mayChange(ctx context.Context) error {
+	if err := d.letters.Hold(ctx); err != nil {
 		return err
-	}
-	if n > 0 {
-		return &exitError{code: exitUnavailable, err: fmt.Errorf("group %s has %s: somebody consumes with it, and would overwrite what is noted in its offsets; "+
-			"stop that, or give it another group", dlqGroup(d.slot), plural(n, "member", "members"))}
 	}
 	return d.letters.Commit()
 }
@@ -212,6 +211,11 @@ func (d *dlq) letter(ctx context.Context, raw *kafka.Letter) error {
 	if !d.choice.has(l) {
 		d.left++
 		return nil
+	}
+	if d.changes && !d.dryRun {
+		if err := d.letters.Held(); err != nil {
+			return err
+		}
 	}
 	var o outcome
 	var err error

@@ -110,8 +110,7 @@ func (d *dlq) show(l *letter, o outcome) error {
 			return err
 		}
 	}
-	_, err := d.out.Write(b)
-	return err
+	return written(d.out.Write(b))
 }
 
 // line is a letter for people.

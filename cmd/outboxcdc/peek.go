@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -90,6 +91,9 @@ func (p *peeker) run(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 
 // lookError gives the exit code of a command that looks and does not wait.
 func lookError(err error) error {
+	if errors.As(err, new(*exitError)) { // it has one
+		return err
+	}
 	class := relay.ClassOf(err)
 	if class == relay.Retry {
 		return &exitError{code: exitUnavailable, err: err}
@@ -131,8 +135,13 @@ func (p *peeker) show(v *relay.Peeked) error {
 	if err != nil {
 		return err
 	}
-	if _, err := p.out.Write(b); err != nil {
-		return &exitError{code: exitFault, err: fmt.Errorf("write: %w", err)}
+	return written(p.out.Write(b))
+}
+
+// written is the error of a write of ours to our output, which nobody is to blame for whom we have asked.
+func written(_ int, err error) error {
+	if err != nil {
+		return &exitError{code: exitFault, err: fmt.Errorf("write the output: %w", err)}
 	}
 	return nil
 }
