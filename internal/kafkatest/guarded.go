@@ -141,11 +141,25 @@ var produces = []kmsg.ACLOperation{kmsg.ACLOperationDescribe, kmsg.ACLOperationW
 
 // Allow lets a user write to topics of that name, and see them; to all of them for "*".
 func Allow(ctx context.Context, brokers []string, user, topic string) error {
-	return admin(ctx, brokers, "allow "+user+" to write to "+topic, func(client *kgo.Client) error {
+	return allow(ctx, brokers, user, kmsg.ACLResourceTypeTopic, topic, produces...)
+}
+
+// AllowRead lets a user read a topic.
+func AllowRead(ctx context.Context, brokers []string, user, topic string) error {
+	return allow(ctx, brokers, user, kmsg.ACLResourceTypeTopic, topic, kmsg.ACLOperationRead)
+}
+
+// AllowGroup lets a user be a consumer group.
+func AllowGroup(ctx context.Context, brokers []string, user, group string) error {
+	return allow(ctx, brokers, user, kmsg.ACLResourceTypeGroup, group, kmsg.ACLOperationRead)
+}
+
+func allow(ctx context.Context, brokers []string, user string, of kmsg.ACLResourceType, name string, operations ...kmsg.ACLOperation) error {
+	return admin(ctx, brokers, fmt.Sprintf("allow %s %v on %v %s", user, operations, of, name), func(client *kgo.Client) error {
 		req := kmsg.NewPtrCreateACLsRequest()
-		for _, op := range produces {
+		for _, op := range operations {
 			c := kmsg.NewCreateACLsRequestCreation()
-			c.ResourceType, c.ResourceName, c.Operation = kmsg.ACLResourceTypeTopic, topic, op
+			c.ResourceType, c.ResourceName, c.Operation = of, name, op
 			c.Principal, c.Host, c.PermissionType = "User:"+user, "*", kmsg.ACLPermissionTypeAllow
 			req.Creations = append(req.Creations, c)
 		}

@@ -132,7 +132,7 @@ func (r *relay) awaitReason(words ...string) {
 func TestKafkaSecurity(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
-	k := guardedKafka(t, a, "plain", "writer")
+	k := guardedKafka(t, a, "plain", "writer", "carer")
 	t.Run("shown", func(t *testing.T) {
 		for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "certificate"} {
 			t.Run(mechanism, func(t *testing.T) {
@@ -143,6 +143,10 @@ func TestKafkaSecurity(t *testing.T) {
 		t.Run("rights", func(t *testing.T) {
 			t.Parallel()
 			newGuarded(t, k, a, "writer").rightsComeAndGo()
+		})
+		t.Run("dlq", func(t *testing.T) {
+			t.Parallel()
+			newGuarded(t, k, a, "carer").caresForLetters(a)
 		})
 		t.Run("password rotates", func(t *testing.T) {
 			t.Parallel()
@@ -274,4 +278,52 @@ func (g *guarded) rightsComeAndGo() {
 	w.stop()
 	g.verify(patience)
 	g.told(r)
+}
+
+// The dlq commands show who they are as the daemon does, and say what right they miss, and on what.
+func (g *guarded) caresForLetters(a *testcert.Authority) {
+	g.t.Helper()
+	ctx, group, dead := testContext(g.t), "outboxcdc-dlq-"+g.name, g.topic("dead")
+	must(g.t, kafkatest.CreateTopic(ctx, g.k.Brokers(), dead, 1, nil))
+	g.t.Cleanup(func() { _ = kafkatest.DeleteTopic(testContext(g.t), g.k.Brokers(), dead) })
+	parks := []string{"OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC=" + dead, "OUTBOXCDC_ROUTE_REPLACE_REGEX=nothing"}
+	end := g.insert("order", "k", 1, 3)
+	r := g.start(parks...) // by the listener that lets everybody do anything
+	g.awaitConfirmed(end, patience)
+	r.term()
+
+	g.file("password", []byte(kafkaPassword))
+	g.certify(a)
+	password, certificate := append(g.withPassword("PLAIN"), parks...), append(g.withCertificate(), parks...)
+	dlq := func(exit int, env []string, words string, args ...string) {
+		g.t.Helper()
+		out, notes, got := g.look(env, append([]string{"dlq"}, args...)...)
+		if got != exit || !strings.Contains(out+notes, words) {
+			g.t.Errorf("dlq %v: exit code %d, want %d and %q: %s%s", args, got, exit, words, out, notes)
+		}
+		if strings.Contains(out+notes, kafkaPassword) {
+			g.t.Errorf("a secret of Kafka's is in what dlq %v says", args)
+		}
+	}
+	remedy := "remedy: grant the user Read and Describe on topic " + dead + " and on group " + group
+	dlq(77, password, remedy, "list")
+	dlq(77, certificate, remedy, "list")
+	for user, env := range map[string][]string{g.user: password, "CN=" + g.user: certificate} {
+		must(g.t, kafkatest.AllowRead(ctx, g.k.Brokers(), user, dead))
+		dlq(77, env, remedy, "list")
+		must(g.t, kafkatest.AllowGroup(ctx, g.k.Brokers(), user, group))
+		dlq(0, env, "3 open letters", "list")
+	}
+	dlq(77, password, "remedy: grant the daemon's user Write and Describe on its topics", "retry", "--all", "--topic", g.topic("order"))
+	must(g.t, kafkatest.Allow(ctx, g.k.Brokers(), g.user, dead))
+	dlq(1, password, "grant the daemon's user Write and Describe on topic "+g.topic("order"), "retry", "--all", "--topic", g.topic("order"))
+	dlq(0, password, "3 open letters", "list")
+	g.allow()
+	dlq(0, password, "1 letter retried; 2 are open", "retry", "--at", "0:0", "--topic", g.topic("order"))
+	dlq(0, certificate, "1 letter retried; 1 is open", "retry", "--at", "0:1", "--topic", g.topic("order"))
+	dlq(0, certificate, "1 letter dropped; 0 are open", "drop", "--all")
+	g.file("password", []byte("another"))
+	dlq(69, password, "SASL", "list")
+	g.file("ca.pem", newAuthority(g.t).PEM)
+	dlq(69, certificate, "certificate", "list")
 }
