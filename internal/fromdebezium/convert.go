@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -63,7 +64,7 @@ func (c *conversion) router(name string) string { return c.get(c.smt + name) }
 
 func (c *conversion) note(option, format string, args ...any) {
 	value := c.props[option]
-	for _, word := range []string{"password", "jaas", "secret", "token", "credential", "key", "auth"} {
+	for _, word := range []string{"pass", "pwd", "jaas", "sasl", "secret", "token", "credential", "key", "auth"} {
 		if strings.Contains(strings.ToLower(option), word) && !strings.HasSuffix(option, ".converter") {
 			value = "" // rather one value too few
 		}
@@ -108,6 +109,9 @@ func (c *conversion) findRouter() error {
 func (c *conversion) postgres() {
 	c.yaml.WriteString("postgres:\n")
 	u := url.URL{Scheme: "postgres", Host: c.get("database.hostname"), Path: "/" + c.get("database.dbname")}
+	if strings.Contains(u.Host, ":") && !strings.HasPrefix(u.Host, "[") { // IPv6
+		u.Host = "[" + u.Host + "]"
+	}
 	if port := c.get("database.port"); port != "" && port != "5432" {
 		u.Host += ":" + port
 	}
@@ -153,7 +157,7 @@ func (c *conversion) outbox() {
 		if strings.ContainsAny(tables[i], `*[(|+?`) {
 			c.note("table.include.list", "%s is a regular expression: write the table's name", tables[i])
 		}
-		tables[i] = strings.ReplaceAll(tables[i], `\`, "")
+		tables[i] = c.table(strings.ReplaceAll(tables[i], `\`, ""))
 	}
 	switch len(tables) {
 	case 0:
@@ -180,6 +184,24 @@ func (c *conversion) outbox() {
 	if c.router("table.field.event.schema.version") != "" {
 		c.note(c.smt+"table.field.event.schema.version", "there are no Connect schemas here")
 	}
+}
+
+// table writes a name as SQL would: what is not in lower case is another name without quotes.
+func (c *conversion) table(name string) string {
+	parts := strings.Split(name, ".")
+	for i, part := range parts {
+		plain := part != "" && strings.IndexFunc(part, func(r rune) bool {
+			return !(r >= 'a' && r <= 'z' || r == '_' || r >= '0' && r <= '9')
+		}) < 0 && (part[0] < '0' || part[0] > '9')
+		if part == "" || plain || strings.Contains(part, `"`) {
+			continue
+		}
+		parts[i] = `"` + part + `"`
+		if lower := strings.ToLower(part); lower != part {
+			c.note("table.include.list", "Debezium does not tell capitals from small letters here: %s is in quotes and means exactly that; without them it is %s", part, lower)
+		}
+	}
+	return strings.Join(parts, ".")
 }
 
 func (c *conversion) route() {
@@ -238,10 +260,11 @@ func (c *conversion) topic() {
 		c.note(c.smt+"route.topic.replacement", "%v", err)
 	}
 	fmt.Fprintf(&c.yaml, "  replace: {regex: %s, with: %s}\n", strconv.Quote(regex), strconv.Quote(converted))
-	for _, unknown := range []string{"(?=", "(?!", "(?<=", "(?<!", `\1`, `\2`, `\3`, "(?>", "++", "*+", "?+"} {
-		if strings.Contains(regex, unknown) {
-			c.note(c.smt+"route.topic.regex", "%s has no counterpart in RE2", unknown)
-		}
+	if _, err := regexp.Compile(regex); err != nil {
+		c.note(c.smt+"route.topic.regex", "it has to be written in another way, because RE2 cannot read it: %v", err)
+	}
+	if strings.Contains(regex, "&&") {
+		c.note(c.smt+"route.topic.regex", "if && is an intersection of classes, it has to be written in another way: RE2 takes it for two characters")
 	}
 }
 
@@ -327,16 +350,22 @@ var needless = map[string]string{
 	"snapshot.":      "there are no snapshots: what is in the table before the slot is made is not delivered",
 	"heartbeat.":     "no heartbeat is needed: the slot of an idle outbox moves by the server's keepalives",
 	"offset.":        "the slot is the only position",
-	"max.batch.size": "", "max.queue.": "", "poll.interval.ms": "", "tombstones.on.delete": "", "schema.": "",
+	"max.batch.size": "", "max.queue.": "", "poll.interval.ms": "", "tombstones.on.delete": "", "schema.name.adjustment.mode": "", "schema.refresh.mode": "",
 	"statistics.": "", "extended.headers.enabled": "",
 	"slot.drop.on.stop": "the slot is never dropped by the daemon",
 	"slot.":             "", "lsn.flush.mode": "", "flush.lsn.source": "", "retriable.": "", "errors.": "an event that cannot be delivered stops the daemon (poison.policy)",
-	"skipped.operations": "", "column.": "", "include.": "", "binary.handling.mode": "bytea is sent as its bytes",
+	"skipped.operations": "", "include.": "",
+	"column.":                     "columns are neither masked nor left out: what the row has is sent",
+	"producer.override.security.": toSecurity, "producer.override.sasl.": toSecurity, "producer.override.ssl.": toSecurity,
+	"binary.handling.mode":  "bytea is sent as its bytes",
 	"decimal.handling.mode": "values are sent as Postgres prints them", "time.precision.mode": "values are sent as Postgres prints them",
-	"provide.transaction.metadata": "", "notification.": "", "signal.": "", "topic.creation.": "topics are not made: make them, or let somebody",
+	"provide.transaction.metadata": "no topic has the transactions", "notification.": "nobody is notified but by metrics and log",
+	"signal.": "there are no signals, and no snapshots on demand", "topic.creation.": "topics are not made: make them, or let somebody",
 	"header.converter": "headers are text",
 	"predicates":       "",
 }
+
+const toSecurity = "not converted: who Kafka is and who we are to it is in kafka.tls and kafka.sasl (docs/security.md)"
 
 // rest lists what nobody has asked for.
 func (c *conversion) rest() {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccy/go-yaml/parser"
+
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
@@ -213,6 +215,7 @@ func TestRefused(t *testing.T) {
 		`{"transforms": ["a"]}`: "not a list",
 		`{`:                     "read the JSON",
 		`a=\u12`:                "escape",
+		`a=\ud83d\udd11`:        "write it as UTF-8",
 		"a=\xff":                "UTF-8",
 	} {
 		props, err := Read([]byte(text))
@@ -222,6 +225,44 @@ func TestRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
+	}
+}
+
+// What is left out says so, above all what protects somebody; and says nothing that could be a secret.
+func TestConvertNotes(t *testing.T) {
+	const head = "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n" +
+		"transforms.outbox.type=io.debezium.transforms.outbox.EventRouter\ntransforms.outbox."
+	for text, want := range map[string]string{
+		"x=1\ncolumn.mask.with.10.chars=public.outbox.payload":                      "column.mask.with.10.chars=public.outbox.payload neither masked",
+		"x=1\nschema.include.list=sales":                                            "schema.include.list=sales no counterpart",
+		"x=1\nproducer.override.security.protocol=SASL_SSL":                         "producer.override.security.protocol=SASL_SSL kafka.tls and kafka.sasl",
+		"x=1\nproducer.override.sasl.jaas.config=s3cr3t":                            "producer.override.sasl.jaas.config= kafka.tls and kafka.sasl",
+		"x=1\nsome.passphrase=s3cr3t":                                               "some.passphrase= no counterpart",
+		"x=1\nsignal.data.collection=public.signals":                                "signal.data.collection=public.signals no signals",
+		"x=1\nprovide.transaction.metadata=true":                                    "provide.transaction.metadata=true no topic",
+		"route.topic.regex=(?<routedByValue>a(?=b).*)\nx=1":                         "transforms.outbox.route.topic.regex=(?<routedByValue>a(?=b).*) RE2 cannot read it",
+		"route.topic.regex=(?<routedByValue>[a-z&&[^b]]*)\nx=1":                     "transforms.outbox.route.topic.regex=(?<routedByValue>[a-z&&[^b]]*) intersection",
+		"x=1\ntable.include.list=public.Outbox":                                     `table.include.list=public.Outbox without them it is outbox`,
+		"route.topic.regex=(?<routedByValue>.*)\\\\1\nx=1":                          "transforms.outbox.route.topic.regex=(?<routedByValue>.*)\\1 RE2 cannot read it",
+		"x=1\ndatabase.hostname=::1\ntable.include.list=public.a-b,public.outbox_2": "table.include.list=public.a-b,public.outbox_2 several tables",
+	} {
+		props, err := Read([]byte(head + text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := Convert(props)
+		if err != nil {
+			t.Fatal(err)
+		}
+		option, words, _ := strings.Cut(want, " ")
+		if !slices.ContainsFunc(r.Notes, func(n Note) bool { return n.Option+"="+n.Value == option && strings.Contains(n.Text, words) }) {
+			t.Errorf("no note %q: %q", want, r.Notes)
+		}
+	}
+	_, c := convert(t, head+"x=1\ndatabase.hostname=::1\ndatabase.port=6432\ndatabase.dbname=shop\ntable.include.list=Sales.a-b,public.outbox_2")
+	schema, name := c.Sources()[0].Name()
+	if url, _ := c.PostgresURL(); schema != "Sales" || name != "a-b" || c.Sources()[1].Table != "public.outbox_2" || url != "postgres://[::1]:6432/shop" {
+		t.Errorf("%s %s %s", schema, name, url)
 	}
 }
 
@@ -236,7 +277,7 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-// FuzzConvert: nothing makes it panic, and what it writes is YAML that loads or is refused with a reason.
+// FuzzConvert: nothing makes it panic, and what it writes is YAML.
 func FuzzConvert(f *testing.F) {
 	f.Add(connector)
 	f.Fuzz(func(t *testing.T, text string) {
@@ -244,6 +285,12 @@ func FuzzConvert(f *testing.F) {
 		if err != nil {
 			return
 		}
-		_, _ = Convert(props)
+		r, err := Convert(props)
+		if err != nil {
+			return
+		}
+		if _, err := parser.ParseBytes([]byte(r.YAML), 0); err != nil {
+			t.Errorf("%v\n%s", err, r.YAML)
+		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -129,6 +130,9 @@ func unescape(s string) (string, error) {
 			u, err := strconv.ParseUint(s[i+1:i+5], 16, 16)
 			if err != nil {
 				return "", fmt.Errorf(`%q has a malformed \u escape`, s)
+			}
+			if utf16.IsSurrogate(rune(u)) {
+				return "", fmt.Errorf(`%q has a character of two \u escapes: write it as UTF-8`, s)
 			}
 			b.WriteRune(rune(u))
 			i += 4
