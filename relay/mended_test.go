@@ -351,12 +351,7 @@ func TestBugFailureDuringALookUp(t *testing.T) {
 		w.start()
 		w.commit("a", "b")
 		w.sleep(100 * time.Millisecond)
-		w.srv.On("EXISTS (SELECT FROM pg_partition_tree", 1, walsendertest.Action{Delay: 2 * time.Second})
-		cat := walsendertest.NewCatalog()
-		other := *cat.Outbox()
-		other.OID, other.Name = 5, "other"
-		w.srv.Commit(&other, walsendertest.Row(&other, "x", "t", "k", "payload of x"))
-		w.sleep(100 * time.Millisecond)
+		w.looksUp()
 		w.kafka.fail(&refusal{[]uint64{0, 1}}, lost)
 		w.sleep(10 * time.Second)
 		if got := w.kafka.flying(); len(got) != 1 {
@@ -366,6 +361,17 @@ func TestBugFailureDuringALookUp(t *testing.T) {
 			w.Errorf("Kafka's failure is counted as Postgres's %v times", got)
 		}
 	})
+}
+
+// looksUp keeps the session for two seconds with the look-up of another table.
+func (w *wired) looksUp() {
+	w.Helper()
+	w.srv.On("EXISTS (SELECT FROM pg_partition_tree", 1, walsendertest.Action{Delay: 2 * time.Second})
+	cat := walsendertest.NewCatalog()
+	other := *cat.Outbox()
+	other.OID, other.Name = 5, "other"
+	w.srv.Commit(&other, walsendertest.Row(&other, "x", "t", "k", "payload of x"))
+	w.sleep(100 * time.Millisecond)
 }
 
 // TestBugBackoffRemembersOldTroubles: the pause starts anew only after an acknowledgement. A relay that has streamed an
@@ -453,12 +459,7 @@ func TestBugSIGTERMDuringALookUp(t *testing.T) {
 		w.start()
 		last := w.commit("a", "b")
 		w.sleep(100 * time.Millisecond)
-		w.srv.On("EXISTS (SELECT FROM pg_partition_tree", 1, walsendertest.Action{Delay: 2 * time.Second})
-		cat := walsendertest.NewCatalog()
-		other := *cat.Outbox()
-		other.OID, other.Name = 5, "other"
-		w.srv.Commit(&other, walsendertest.Row(&other, "x", "t", "k", "payload of x"))
-		w.sleep(100 * time.Millisecond)
+		w.looksUp()
 		w.stop()
 		w.sleep(5 * time.Second)
 		w.want(Draining)

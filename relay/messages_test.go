@@ -8,21 +8,12 @@ import (
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
-	"github.com/outboxcdc/outboxcdc/router"
 )
 
 // withMessages is a configuration in which messages are events as well, and does the same to the relay that a test has.
 func withMessages(b *bench) {
 	b.Helper()
-	cfg := router.DefaultConfig()
-	cfg.Topic = "{aggregate_type}"
-	messages := cfg
-	messages.Messages = true
-	r, err := router.New(cfg, messages)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.relay.router, b.relay.cfg.MessagePrefix = r, messagePrefix
+	b.relay.router, b.relay.cfg.MessagePrefix = simRouter(), messagePrefix
 }
 
 // TestMessagesBesideRows: both are events of their transaction, in its order and with ordinals in one count, and a

@@ -83,14 +83,20 @@ func (r *Router) member(c *cursor) []byte {
 	return nil
 }
 
+// unescaped is what a string stands for, only until somebody takes scratch.
+func (r *Router) unescaped(raw []byte, escaped bool) []byte {
+	if !escaped {
+		return raw
+	}
+	start := len(r.scratch)
+	r.scratch = appendUnescaped(r.scratch, raw)
+	raw, r.scratch = r.scratch[start:], r.scratch[:start]
+	return raw
+}
+
 // name is a member's name as a string. The same few names come with every event, so they are remembered.
 func (r *Router) name(raw []byte, escaped bool) string {
-	start := len(r.scratch)
-	if escaped {
-		r.scratch = appendUnescaped(r.scratch, raw)
-		raw = r.scratch[start:]
-		r.scratch = r.scratch[:start]
-	}
+	raw = r.unescaped(raw, escaped)
 	if s, ok := r.names[string(raw)]; ok {
 		return s
 	}

@@ -2,6 +2,7 @@ package router
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -107,13 +108,13 @@ func (r *Router) unpack(p *plan, ev *decoder.Event) (row *decoder.Event, isObjec
 			continue
 		}
 		if seen[at] {
-			why = firstOf(why, "has the member "+messageColumns[at].Name+" twice")
+			why = cmp.Or(why, "has the member "+messageColumns[at].Name+" twice")
 			continue
 		}
 		seen[at] = true
 		var problem string
 		if b.values[at], problem = r.messageValue(at, raw); problem != "" {
-			why = firstOf(why, "has a member "+messageColumns[at].Name+" that "+problem)
+			why = cmp.Or(why, "has a member "+messageColumns[at].Name+" that "+problem)
 		}
 	}
 	return &b.event, true, why
@@ -132,21 +133,9 @@ func (r *Router) routeMessage(p *plan, ev *decoder.Event, pos checkpoint.Positio
 	return err
 }
 
-func firstOf(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
-}
-
 // memberAt is the number of the member of that name, or -1.
 func (r *Router) memberAt(raw []byte, escaped bool) int {
-	start := len(r.scratch)
-	if escaped {
-		r.scratch = appendUnescaped(r.scratch, raw)
-		raw = r.scratch[start:]
-		r.scratch = r.scratch[:start]
-	}
+	raw = r.unescaped(raw, escaped)
 	return slices.IndexFunc(messageColumns[:], func(c decoder.Column) bool { return string(raw) == c.Name })
 }
 

@@ -1,6 +1,7 @@
 package fromdebezium
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -135,8 +136,8 @@ func (c *conversion) postgres() {
 	if c.props["database.sslkey"] != "" {
 		c.note("database.sslkey", "Java wants the key in PKCS #8 DER; here it has to be PEM")
 	}
-	c.line(1, "slot", or(c.get("slot.name"), "debezium"))
-	c.line(1, "publication", or(c.get("publication.name"), "dbz_publication"))
+	c.line(1, "slot", cmp.Or(c.get("slot.name"), "debezium"))
+	c.line(1, "publication", cmp.Or(c.get("publication.name"), "dbz_publication"))
 	if mode := c.get("publication.autocreate.mode"); mode != "disabled" {
 		c.note("publication.autocreate.mode", "Debezium may have made its publication FOR ALL TABLES or for updates and deletes too; look at it: SELECT * FROM pg_publication")
 	}
@@ -168,10 +169,10 @@ func (c *conversion) outbox() {
 		c.note("table.include.list", "several tables: each is taken for an outbox, all with the columns and the route of the one event router; take out what is none")
 	}
 	c.yaml.WriteString("  columns:\n")
-	c.line(2, "id", or(c.router("table.field.event.id"), "id"))
-	c.line(2, "aggregate_type", or(c.router("route.by.field"), "aggregatetype"))
-	c.line(2, "aggregate_id", or(c.router("table.field.event.key"), "aggregateid"))
-	c.line(2, "payload", or(c.router("table.field.event.payload"), "payload"))
+	c.line(2, "id", cmp.Or(c.router("table.field.event.id"), "id"))
+	c.line(2, "aggregate_type", cmp.Or(c.router("route.by.field"), "aggregatetype"))
+	c.line(2, "aggregate_id", cmp.Or(c.router("table.field.event.key"), "aggregateid"))
+	c.line(2, "payload", cmp.Or(c.router("table.field.event.payload"), "payload"))
 	if len(tables) > 1 {
 		c.yaml.WriteString("outboxes:\n")
 		for _, t := range tables {
@@ -249,7 +250,7 @@ func (c *conversion) topic() {
 	if regex == "" && with == "" {
 		return // the preset's default is the same
 	}
-	regex, with = or(regex, "(?<routedByValue>.*)"), or(with, "outbox.event.${routedByValue}")
+	regex, with = cmp.Or(regex, "(?<routedByValue>.*)"), cmp.Or(with, "outbox.event.${routedByValue}")
 	if prefix, ok := strings.CutSuffix(with, "${routedByValue}"); ok && regex == "(?<routedByValue>.*)" && !strings.ContainsAny(prefix, `$\`) {
 		c.line(1, "topic", prefix+"{aggregate_type}")
 		return
@@ -307,7 +308,7 @@ func replacement(java string) (string, error) {
 
 func (c *conversion) kafka() {
 	c.yaml.WriteString("kafka:\n")
-	brokers := splitList(or(c.get("bootstrap.servers"), c.get("producer.override.bootstrap.servers")))
+	brokers := splitList(cmp.Or(c.get("bootstrap.servers"), c.get("producer.override.bootstrap.servers")))
 	if len(brokers) == 0 {
 		c.note("bootstrap.servers", "not in the connector's configuration: it is in the Connect worker's; set kafka.brokers")
 		brokers = []string{"localhost:9092"}
@@ -319,13 +320,6 @@ func (c *conversion) kafka() {
 	if codec := c.get("producer.override.compression.type"); codec != "" {
 		c.line(1, "compression", codec)
 	}
-}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }
 
 func splitList(s string) (out []string) {

@@ -1,6 +1,7 @@
 package fromdebezium
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -59,8 +60,8 @@ func (c *conversion) envelope(option string, columns map[string]string) {
 	}
 	sources["payload"] = "{payload}"
 	roles := map[string]string{ // what {name} means whatever columns there are
-		"id": or(c.router("table.field.event.id"), "id"), "aggregate_type": or(c.router("route.by.field"), "aggregatetype"),
-		"aggregate_id": or(c.router("table.field.event.key"), "aggregateid"), "payload": or(c.router("table.field.event.payload"), "payload"),
+		"id": cmp.Or(c.router("table.field.event.id"), "id"), "aggregate_type": cmp.Or(c.router("route.by.field"), "aggregatetype"),
+		"aggregate_id": cmp.Or(c.router("table.field.event.key"), "aggregateid"), "payload": cmp.Or(c.router("table.field.event.payload"), "payload"),
 	}
 	for name, column := range columns {
 		if meant, role := roles[column]; role && meant != column {

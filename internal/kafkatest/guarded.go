@@ -127,12 +127,9 @@ func SetPassword(ctx context.Context, brokers []string, mechanism, user, passwor
 		if err != nil {
 			return err
 		}
-		for _, result := range resp.Results {
-			if err := refusal(result.ErrorCode, result.ErrorMessage); err != nil {
-				return err
-			}
-		}
-		return nil
+		return accepted(resp.Results, func(r *kmsg.AlterUserSCRAMCredentialsResponseResult) (int16, *string) {
+			return r.ErrorCode, r.ErrorMessage
+		})
 	})
 }
 
@@ -167,12 +164,7 @@ func allow(ctx context.Context, brokers []string, user string, of kmsg.ACLResour
 		if err != nil {
 			return err
 		}
-		for _, result := range resp.Results {
-			if err := refusal(result.ErrorCode, result.ErrorMessage); err != nil {
-				return err
-			}
-		}
-		return nil
+		return accepted(resp.Results, func(r *kmsg.CreateACLsResponseResult) (int16, *string) { return r.ErrorCode, r.ErrorMessage })
 	})
 }
 

@@ -33,10 +33,8 @@ func CreateTopic(ctx context.Context, brokers []string, name string, partitions 
 		if err != nil {
 			return err
 		}
-		for _, t := range resp.Topics {
-			if err := refusal(t.ErrorCode, t.ErrorMessage); err != nil {
-				return err
-			}
+		if err := accepted(resp.Topics, func(t *kmsg.CreateTopicsResponseTopic) (int16, *string) { return t.ErrorCode, t.ErrorMessage }); err != nil {
+			return err
 		}
 		return awaitPartitions(ctx, client, name, partitions)
 	})
@@ -55,10 +53,8 @@ func AddPartitions(ctx context.Context, brokers []string, name string, total int
 		if err != nil {
 			return err
 		}
-		for _, t := range resp.Topics {
-			if err := refusal(t.ErrorCode, t.ErrorMessage); err != nil {
-				return err
-			}
+		if err := accepted(resp.Topics, func(t *kmsg.CreatePartitionsResponseTopic) (int16, *string) { return t.ErrorCode, t.ErrorMessage }); err != nil {
+			return err
 		}
 		return awaitPartitions(ctx, client, name, total)
 	})
@@ -77,10 +73,8 @@ func DeleteTopic(ctx context.Context, brokers []string, name string) error {
 		if err != nil {
 			return err
 		}
-		for _, t := range resp.Topics {
-			if err := refusal(t.ErrorCode, t.ErrorMessage); err != nil {
-				return err
-			}
+		if err := accepted(resp.Topics, func(t *kmsg.DeleteTopicsResponseTopic) (int16, *string) { return t.ErrorCode, t.ErrorMessage }); err != nil {
+			return err
 		}
 		return await(ctx, func() error {
 			_, err := partitionsOf(ctx, client, name)
@@ -111,12 +105,9 @@ func SetTopicConfig(ctx context.Context, brokers []string, name string, configs 
 		if err != nil {
 			return err
 		}
-		for _, r := range resp.Resources {
-			if err := refusal(r.ErrorCode, r.ErrorMessage); err != nil {
-				return err
-			}
-		}
-		return nil
+		return accepted(resp.Resources, func(r *kmsg.IncrementalAlterConfigsResponseResource) (int16, *string) {
+			return r.ErrorCode, r.ErrorMessage
+		})
 	})
 }
 
@@ -128,6 +119,16 @@ func admin(ctx context.Context, brokers []string, doing string, do func(*kgo.Cli
 	defer client.Close()
 	if err := do(client); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
+}
+
+// accepted is the first refusal among the parts of an answer.
+func accepted[P any](parts []P, code func(*P) (int16, *string)) error {
+	for i := range parts {
+		if err := refusal(code(&parts[i])); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -210,11 +211,6 @@ func SetProducerQuota(ctx context.Context, brokers []string, clientID string, by
 		if err != nil {
 			return err
 		}
-		for _, e := range resp.Entries {
-			if err := refusal(e.ErrorCode, e.ErrorMessage); err != nil {
-				return err
-			}
-		}
-		return nil
+		return accepted(resp.Entries, func(e *kmsg.AlterClientQuotasResponseEntry) (int16, *string) { return e.ErrorCode, e.ErrorMessage })
 	})
 }

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -119,7 +120,7 @@ func (o *outbox) converted(connector map[string]string) (yaml []byte, notes stri
 	maps.Copy(all, map[string]string{
 		"connector.class":   "io.debezium.connector.postgresql.PostgresConnector",
 		"database.hostname": u.Hostname(), "database.port": u.Port(), "database.user": role, "database.password": password, "database.dbname": o.name,
-		"database.sslmode": or(u.Query().Get("sslmode"), "prefer"), "slot.name": o.name,
+		"database.sslmode": cmp.Or(u.Query().Get("sslmode"), "prefer"), "slot.name": o.name,
 		"producer.override.bootstrap.servers": strings.Join(o.kafka.Brokers(), ","),
 	})
 	in, err := json.Marshal(all)
@@ -137,13 +138,6 @@ func (o *outbox) converted(connector map[string]string) (yaml []byte, notes stri
 		o.t.Error("config from-debezium prints the password")
 	}
 	return out, said.String()
-}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }
 
 func (o *outbox) readTopics(topics map[string]int) []kafkatest.Record {
