@@ -75,11 +75,11 @@ func (k *Courier) Deliver(ctx context.Context, rec *router.Record) error {
 }
 
 func (k *Courier) open(ctx context.Context) (err error) {
-	k.acked, k.failed, k.wake = make(chan uint64, 1), make(chan error, 1), make(chan struct{}, 1)
-	wake := k.wake
+	acked, failed, wake := make(chan uint64, 1), make(chan error, 1), make(chan struct{}, 1) // of this session: no other is to hear of it
+	k.acked, k.failed, k.wake = acked, failed, wake
 	k.session, err = k.cluster.Open(ctx, Callbacks{
-		Acked:  func(n uint64) { k.acked <- n },
-		Failed: func(err error) { k.failed <- err },
+		Acked:  func(n uint64) { acked <- n },
+		Failed: func(err error) { failed <- err },
 		Wake: func() {
 			select {
 			case wake <- struct{}{}:

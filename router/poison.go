@@ -11,7 +11,7 @@ import (
 // outboxcdc-error.
 type Cause string
 
-// The causes that can arise before a dead-letter topic exists.
+// The causes. docs/poison.md and poison.causes have the same list.
 const (
 	TooLarge     Cause = "too_large"
 	Rejected     Cause = "rejected"
