@@ -149,21 +149,19 @@ func (l *DeadLetters) beat() {
 
 func (l *DeadLetters) heartbeat() {
 	h, now := l.hold, time.Now()
-	b, err := l.client.Coordinator(l.group)
-	if err == nil {
-		var res *sarama.HeartbeatResponse
-		if res, err = b.Heartbeat(&sarama.HeartbeatRequest{Version: 3, GroupId: l.group, GenerationId: h.generation, MemberId: h.member}); err == nil {
-			err = codeOf(res.Err)
+	_, err := l.try(func(b *sarama.Broker) error {
+		res, err := b.Heartbeat(&sarama.HeartbeatRequest{Version: 3, GroupId: l.group, GenerationId: h.generation, MemberId: h.member})
+		if err != nil {
+			return err
 		}
-	}
+		return codeOf(res.Err)
+	})
 	switch {
 	case err == nil:
 		h.heard.Store(now.UnixNano())
 	case isNoMember(err):
 		h.heard.Store(0)
-	default: // Held knows for how long that is no matter
-		_ = l.client.RefreshCoordinator(l.group)
-	}
+	} // else Held knows for how long that is no matter
 }
 
 // isNoMember: who asks is not, or no longer, in the group.
@@ -196,24 +194,33 @@ func (l *DeadLetters) release() {
 // lettersRetries bounds how often something is asked again that should pass: a coordinator that has yet to be made, or loads.
 const lettersRetries = 20
 
-// ask puts a question to the group's coordinator.
+// ask puts a question to the group's coordinator, again if that may help.
 func (l *DeadLetters) ask(question func(*sarama.Broker) error) error {
 	for tries := 0; ; tries++ {
-		coordinator, err := l.client.Coordinator(l.group)
-		lost := false
-		if err == nil {
-			err = question(coordinator)
-			lost = kindOf(err).reason == reasonConnection
-		}
-		if err == nil || tries == lettersRetries || !lost && kindOf(err).class != resend {
+		again, err := l.try(question)
+		if !again || tries == lettersRetries {
 			return err
 		}
-		if lost {
+		l.dialer.pause(250 * time.Millisecond)
+	}
+}
+
+// try is one try of ask. If it is to be repeated, the coordinator is looked for anew.
+func (l *DeadLetters) try(question func(*sarama.Broker) error) (again bool, err error) {
+	coordinator, err := l.client.Coordinator(l.group)
+	lost := false
+	if err == nil {
+		if err = question(coordinator); err == nil {
+			return false, nil
+		}
+		if lost = kindOf(err).reason == reasonConnection; lost {
 			_ = coordinator.Close() // it is opened again when it is asked for
 		}
-		l.dialer.pause(250 * time.Millisecond)
+	}
+	if again = lost || kindOf(err).class == resend; again {
 		_ = l.client.RefreshCoordinator(l.group)
 	}
+	return again, err
 }
 
 // noted reads the group's offsets.

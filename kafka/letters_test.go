@@ -333,6 +333,16 @@ func TestDeadLettersHoldLost(t *testing.T) {
 		t.Error(l.Held())
 	}
 	fault.Remove()
+	l.dialer.mu.Lock()
+	for c := range l.dialer.conns {
+		_ = c.Conn.Close() // by somebody else
+	}
+	l.dialer.mu.Unlock()
+	asked = l.hold.heard.Load()
+	l.heartbeat()
+	if l.heartbeat(); l.hold.heard.Load() <= asked {
+		t.Error("a connection that was lost is not opened again")
+	}
 	l.hold.heard.Add(-int64(holdFor))
 	if l.Held() == nil {
 		t.Error("held although the coordinator was silent for longer than it waits for us")
