@@ -39,17 +39,8 @@ const courierTimeout = time.Minute
 func (k *Courier) Deliver(ctx context.Context, rec *router.Record) error {
 	ctx, cancel := context.WithTimeout(ctx, courierTimeout)
 	defer cancel()
-	if k.session == nil {
-		if err := k.open(ctx); err != nil {
-			return err
-		}
-	}
-	if err := k.ready(ctx, rec.Topic); err != nil {
+	if err := k.check(ctx, rec); err != nil {
 		return err
-	}
-	// Nothing else is in flight: whether it has to go alone does not matter.
-	if _, poison := k.session.Check(rec); poison != nil {
-		return &Undelivered{errors.New(poison.Message)}
 	}
 	k.n++
 	if err := k.session.Send(rec, k.n); err != nil {
@@ -72,6 +63,29 @@ func (k *Courier) Deliver(ctx context.Context, rec *router.Record) error {
 		k.Close()
 		return fmt.Errorf("wait for the ack of topic %s: %w", rec.Topic, context.Cause(ctx))
 	}
+}
+
+// Check is Deliver without the delivery: it says what can be known before.
+func (k *Courier) Check(ctx context.Context, rec *router.Record) error {
+	ctx, cancel := context.WithTimeout(ctx, courierTimeout)
+	defer cancel()
+	return k.check(ctx, rec)
+}
+
+func (k *Courier) check(ctx context.Context, rec *router.Record) error {
+	if k.session == nil {
+		if err := k.open(ctx); err != nil {
+			return err
+		}
+	}
+	if err := k.ready(ctx, rec.Topic); err != nil {
+		return err
+	}
+	// Nothing else is in flight: whether it has to go alone does not matter.
+	if _, poison := k.session.Check(rec); poison != nil {
+		return &Undelivered{errors.New(poison.Message)}
+	}
+	return nil
 }
 
 func (k *Courier) open(ctx context.Context) (err error) {

@@ -92,7 +92,7 @@ func newDLQRetryCommand(load func() (*config.Config, error)) *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVar(&d.choice.all, "all", false, "all open letters")
 	f.StringVar(&r.topic, "topic", "", "another topic than the one that they were on their way to; needed where there was none")
-	f.BoolVar(&d.dryRun, "dry-run", false, "look, and print what would be done")
+	f.BoolVar(&d.dryRun, "dry-run", false, "ask Kafka whether the letters could be sent, and print what would be done")
 	return cmd
 }
 
@@ -100,7 +100,7 @@ func newDLQDropCommand(load func() (*config.Config, error)) *cobra.Command {
 	d := &dlq{changes: true, verb: "dropped"}
 	d.each = func(_ context.Context, l *letter) (outcome, error) {
 		if d.dryRun {
-			return outcome{word: "would drop"}, nil
+			return outcome{word: "would be dropped"}, nil
 		}
 		return outcome{word: "dropped", dealt: true}, nil
 	}
@@ -272,7 +272,11 @@ func (d *dlq) sum(interrupted bool) error {
 	}
 	var errs []error
 	if d.failed > 0 {
-		errs = append(errs, fmt.Errorf("%s not %s, for the reasons above", plural(d.failed, "letter was", "letters were"), d.verb))
+		not := plural(d.failed, "letter was", "letters were") + " not "
+		if d.dryRun {
+			not = plural(d.failed, "letter", "letters") + " could not be "
+		}
+		errs = append(errs, errors.New(not+d.verb+", for the reasons above"))
 	}
 	if !interrupted {
 		for _, what := range d.choice.unmet() {

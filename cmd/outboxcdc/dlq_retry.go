@@ -31,11 +31,14 @@ func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 		return outcome{problem: "its value was cut, " + l.truncated + " bytes before: produce it from the table, then drop the letter"}, nil
 	case to == "":
 		return outcome{problem: "nobody knows a topic for it: give --topic"}, nil
-	case r.d.dryRun:
-		return outcome{word: "would retry to " + quoted([]byte(to), false), to: to}, nil
 	}
-	// Not cut short when told to end: what was sent and not seen acknowledged would be sent again.
-	err := r.courier.Deliver(context.WithoutCancel(ctx), retried(l, r.d.topic, to))
+	rec, word := retried(l, r.d.topic, to), "retried to "
+	var err error
+	if r.d.dryRun {
+		word, err = "would be retried to ", r.courier.Check(ctx, rec)
+	} else { // not cut short when told to end: what was sent and not seen acknowledged would be sent again
+		err = r.courier.Deliver(context.WithoutCancel(ctx), rec)
+	}
 	var alone *kafka.Undelivered
 	switch {
 	case errors.As(err, &alone):
@@ -43,7 +46,7 @@ func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 	case err != nil:
 		return outcome{}, err
 	}
-	return outcome{word: "retried to " + to, to: to, dealt: true}, nil
+	return outcome{word: word + to, to: to, dealt: !r.d.dryRun}, nil
 }
 
 // retried is the record of a letter that is sent again: what the event would have been, but for its position, because it is
