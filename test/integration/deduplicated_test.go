@@ -1,0 +1,96 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+)
+
+// deduplicating makes the position topic of an outbox and returns the settings of a daemon that uses it.
+func (o *outbox) deduplicating(fence time.Duration) []string {
+	o.t.Helper()
+	topic := o.name + ".positions"
+	must(o.t, kafkatest.CreateTopic(testContext(o.t), o.kafka.Brokers(), topic, 1, map[string]string{"cleanup.policy": "compact"}))
+	return []string{"OUTBOXCDC_DELIVERY_MODE=deduplicated", "OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + topic, "OUTBOXCDC_DELIVERY_FENCE_WAIT=" + fence.String()}
+}
+
+// F01, I12: a daemon is killed at random moments of a drain at full speed. Each start finds in Kafka what the one before has
+// left there, and sends nothing of it again.
+func TestDeduplicatedKill9(t *testing.T) {
+	t.Parallel()
+	kills := long(1000, 12)
+	rnd := newRand(t)
+	o := newOutbox(t, options{pg: heavyPostgres(t), types: []string{"order", "payment"}, partitions: 6})
+	o.proves("F01", "kill -9 of a deduplicating daemon at %d random moments of a drain", kills)
+	o.sample()
+	const fence = 500 * time.Millisecond
+	env := o.deduplicating(fence)
+	w := o.write(load{rand: rnd, types: []string{"order", "payment"}})
+	for range kills {
+		r := o.startStreaming(env...)
+		time.Sleep(time.Duration(rnd.Int64N(int64(fence + 700*time.Millisecond)))) // the moment is the test
+		r.kill9()
+	}
+	last := o.start(env...)
+	o.healed()
+	w.stop()
+	v := o.verify(patience)
+	m, err := last.metrics()
+	must(t, err)
+	if v.Repeats > 0 {
+		t.Errorf("%d repeats after %d kills: %s", v.Repeats, kills, v.repeats())
+	}
+	o.outcome("repeats allowed: none")
+	t.Logf("%d rows, %d repeats after %d kills; the last start left out %.0f", w.rows.Load(), v.Repeats, kills, m[`outboxcdc_events_skipped_total{reason="in_kafka"}`])
+}
+
+// A clean end leaves nothing to wait for and nothing to leave out: the next start delivers at once.
+func TestDeduplicatedCleanEnd(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{types: []string{"order"}, partitions: 12})
+	env := o.deduplicating(20 * time.Second)
+	r := o.startStreaming(env...)
+	for i := range 50 {
+		o.insert("order", fmt.Sprint("k", i), 1, 2)
+	}
+	o.awaitArrived(patience)
+	r.term()
+	for i := range 50 {
+		o.insert("order", fmt.Sprint("k", i), 3, 2)
+	}
+	began := time.Now()
+	r = o.startStreaming(env...)
+	o.awaitArrived(10 * time.Second) // not fence_wait
+	t.Logf("everything was there %s after the start", time.Since(began))
+	if got := r.logged("the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later"); len(got) > 0 {
+		t.Error("a clean end was not recognised")
+	}
+	if v := o.verify(patience); v.Repeats != 0 {
+		t.Errorf("%d repeats", v.Repeats)
+	}
+	st, body, err := r.get("/status")
+	if err != nil || st != 200 || !strings.Contains(string(body), `"delivery": "deduplicated"`) {
+		t.Errorf("status: %v %s", err, body)
+	}
+}
+
+// Without the position topic the daemon says so, and delivers at least once.
+func TestDeduplicatedWithoutTopic(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	r := o.startStreaming("OUTBOXCDC_DELIVERY_MODE=deduplicated", "OUTBOXCDC_DELIVERY_POSITION_TOPIC="+o.name+".nowhere")
+	o.insert("order", "k", 1, 5)
+	o.awaitArrived(patience)
+	got := r.logged("delivering at least once, a crash repeats what was in flight")
+	if len(got) != 1 {
+		t.Fatalf("said %d times", len(got))
+	}
+	_, body, err := r.get("/status")
+	if err != nil || !strings.Contains(string(body), `"delivery": "at_least_once"`) || !strings.Contains(string(body), "outboxcdc setup apply") {
+		t.Errorf("status: %v %s", err, body)
+	}
+	r.term()
+}
