@@ -19,6 +19,7 @@ type tailRead struct {
 	urgent bool      // a record waits for it; guarded by Producer.mu
 	after  time.Time // not before
 	tries  int       // that failed since something was read
+	odd    int       // those of them that failed for a reason of which nobody knows whether it passes
 	alone  bool      // in a request of its own
 
 	tail   checkpoint.Tail
@@ -162,5 +163,6 @@ func (r *tailRead) lasting(err error) bool {
 	case passes(err):
 		return false
 	}
-	return r.tries >= tailTries
+	r.odd++
+	return r.odd > tailTries
 }

@@ -199,7 +199,7 @@ func (r *tailReader) fetch() {
 			moved = true
 			r.failed([]*tailRead{t}, err)
 		case on:
-			moved, t.tries = true, 0
+			moved, t.tries, t.odd = true, 0, 0
 		case block == nil:
 			missing = append(missing, t)
 		default:
