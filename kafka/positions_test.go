@@ -104,7 +104,7 @@ func TestPositions(t *testing.T) {
 			t.Errorf("loaded %+v, want %d", s, i)
 		}
 	}
-	putRaw(t, f.ListenAddrs(), rawSaved("s", 2, 3), rawSaved("other", 9, 98))
+	putRaw(t, f.ListenAddrs(), rawSaved("other", 9, 98), rawSaved("s", 2, 3))
 	if s := load(t, p); s == nil || s.Confirm != 4 || s.Generation != 3 {
 		t.Errorf("loaded %+v; a late record of an earlier session won", s)
 	}
