@@ -23,7 +23,7 @@ import (
 
 // TestMain looks for goroutines that a session left behind. The circuit breaker of sarama's AsyncProducer, with which
 // the sink is compared, sleeps for 10 s, whatever happens, and then flips a flag. To measure a fetch request sarama counts in
-// the process-wide registry, for which there is one goroutine for ever; only the care of dead letters fetches.
+// the process-wide registry, for which there is one goroutine for ever.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/eapache/go-resiliency/breaker.(*Breaker).timer"),
 		goleak.IgnoreAnyFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
