@@ -1,0 +1,167 @@
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/internal/testcert"
+)
+
+// rights: who may write and not read goes on without tails, and can keep no position.
+func (r *realTails) rights(ctx context.Context, t *testing.T, authority *testcert.Authority) {
+	r.create(ctx, t, "writable", 2, nil)
+	r.create(ctx, t, "writable-positions", 1, map[string]string{"cleanup.policy": "compact"})
+	for _, topic := range []string{"writable", "writable-positions"} {
+		if err := kafkatest.Allow(ctx, r.k.Brokers(), "writer", topic); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := r.cfg
+	cfg.Brokers, cfg.PositionTopic, cfg.Slot = r.k.SASLBrokers(), "writable-positions", "s"
+	logged := &logText{}
+	cfg.Logger = slog.New(slog.NewTextHandler(logged, nil))
+	cfg.Security = func() (Security, error) {
+		return Security{TLS: trust(authority), SASL: &SASL{Mechanism: "PLAIN", User: "writer", Password: "secret"}}, nil
+	}
+	id := predecessor(t, cfg, to(0, event("writable", "k", at(10))))
+	c := newTestCluster(t, cfg)
+	p, l := openSession(t, c)
+	p.ReadTails(history{}, []int64{id}, 100, time.Time{})
+	waitReady(t, p, "writable")
+	for part := range int32(2) {
+		if tail := awaitTail(t, p, to(part, record("writable", "k", ""))); !tail.Last.IsZero() {
+			t.Error(tail)
+		}
+	}
+	if unreadable, none := tailReads(c, tailUnreadable), tailReads(c, tailNone); unreadable != 1 || none != 1 {
+		t.Errorf("%v are unreadable, %v are empty", unreadable, none)
+	}
+	send(t, p, 1, event("writable", "k", at(11)))
+	l.waitAcks(t, 1)
+	var u *checkpoint.Unusable
+	if _, err := p.LoadPosition(ctx); !errors.As(err, &u) || !strings.Contains(err.Error(), "grant") {
+		t.Errorf("load: %v", err)
+	} else {
+		t.Log(err)
+	}
+	if err := c.CheckPositionTopic(ctx, "writable-positions"); !errors.As(err, &u) {
+		t.Errorf("check: %v", err)
+	}
+	if err := p.Close(within(5 * time.Second)); err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(logged.String(), "level=WARN"); n != 1 || !strings.Contains(logged.String(), "grant the user Read on topic writable") {
+		t.Errorf("%d warnings:\n%s", n, logged)
+	}
+}
+
+func trust(a *testcert.Authority) *tls.Config {
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(a.PEM)
+	return &tls.Config{RootCAs: pool, ServerName: "localhost"}
+}
+
+// logText is a log that several goroutines write.
+type logText struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logText) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// positions: the topic is made as it should be, and records are kept while the broker is restarted.
+func (r *realTails) positions(ctx context.Context, t *testing.T) {
+	cfg := withPositions(r.cfg, "s")
+	cfg.ReadTimeout, cfg.ProduceTimeout = 1500*time.Millisecond, time.Second
+	c := newTestCluster(t, cfg)
+	for _, want := range []bool{true, false} {
+		if created, err := c.CreatePositionTopic(ctx, positions, -1); err != nil || created != want {
+			t.Fatal(created, err)
+		}
+	}
+	if err := c.CheckPositionTopic(ctx, positions); err != nil {
+		t.Error(err)
+	}
+	for topic, partitions := range map[string]int{"pos-two": 2, "pos-delete": 1} {
+		r.create(ctx, t, topic, partitions, nil)
+		var u *checkpoint.Unusable
+		if err := c.CheckPositionTopic(ctx, topic); !errors.As(err, &u) {
+			t.Errorf("%s: %v", topic, err)
+		} else {
+			t.Log(err)
+		}
+	}
+	p, l := openSession(t, c)
+	if s := load(t, p); s != nil {
+		t.Errorf("loaded %+v", s)
+	}
+	results := make(chan error, 100)
+	n := 0
+	put := func() {
+		n++
+		p.SavePosition(checkpoint.Saved{Slot: "s", Generation: 1, SystemID: historySystem, Confirm: at(n).CommitLSN}, func(err error) { results <- err })
+	}
+	for range 3 {
+		put()
+		if err := <-results; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.k.Freeze(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		put()
+	}
+	time.Sleep(2 * time.Second) // longer than the read time-out: the broker gets the first of them twice
+	if err := r.k.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		select {
+		case err := <-results:
+			if err != nil {
+				t.Fatal(err)
+			}
+		case err := <-l.failed:
+			t.Fatal(err)
+		case <-time.After(30 * time.Second):
+			t.Fatal("not saved after the broker has come back")
+		}
+	}
+	recs, err := kafkatest.ReadAll(ctx, r.k.Brokers(), positions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, rec := range recs {
+		var s checkpoint.Saved
+		if err := s.UnmarshalText(rec.Value); err != nil || s.Confirm != at(i+1).CommitLSN {
+			t.Errorf("record %d: %s %v", i, rec.Value, err)
+		}
+	}
+	if len(recs) != n {
+		t.Errorf("%d records of %d", len(recs), n)
+	}
+	if s := load(t, p); s == nil || s.Confirm != at(n).CommitLSN {
+		t.Errorf("loaded %+v", s)
+	}
+}
