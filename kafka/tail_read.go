@@ -146,7 +146,7 @@ func (r *tailRead) answered(block *sarama.FetchResponseBlock, t *tails) (bool, e
 
 // closed opens the next window when the present one has been read.
 func (r *tailRead) closed(lookBack int64) {
-	for r.result == "" && r.next >= r.until {
+	for r.end >= 0 && r.result == "" && r.next >= r.until {
 		r.until = r.from
 		r.open(lookBack)
 	}

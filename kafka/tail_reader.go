@@ -200,6 +200,7 @@ func (r *tailReader) fetch() {
 			r.failed([]*tailRead{t}, err)
 		case on:
 			moved, t.tries, t.odd = true, 0, 0
+			t.closed(r.p.tails.lookBack)
 		case block == nil:
 			missing = append(missing, t)
 		default:
@@ -209,13 +210,9 @@ func (r *tailReader) fetch() {
 	if !moved {
 		for _, t := range quiet {
 			t.next = t.until
-		}
-		r.failed(missing, errUnanswered)
-	}
-	for _, t := range asked {
-		if t.end >= 0 {
 			t.closed(r.p.tails.lookBack)
 		}
+		r.failed(missing, errUnanswered)
 	}
 }
 
@@ -259,7 +256,8 @@ func (p *Producer) readTail(r *tailRead) {
 	r.part.tail.Store(&tail)
 }
 
-// failed takes partitions out of the round: they are read anew later, by whoever leads them then, or not at all.
+// failed takes partitions out of the round: they are read anew later, by the reader of whoever leads them then, or not at all. They
+// are no longer this reader's when it returns.
 func (r *tailReader) failed(which []*tailRead, err error) {
 	if len(which) == 0 {
 		return
