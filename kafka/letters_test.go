@@ -243,6 +243,14 @@ func TestDeadLettersDeleted(t *testing.T) {
 		t.Errorf("%d are gone, want 2", l.Gone())
 	}
 	wantPlaces(t, l, false, "0:4", "0:5")
+	other, err := c.OpenDeadLetters(context.Background(), "dead", "other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if other.Gone() != 0 {
+		t.Errorf("%d are gone of which nobody has noted that they were there", other.Gone())
+	}
 
 	f.deleteTopic(t, "dead")
 	if _, err := c.OpenDeadLetters(context.Background(), "dead", "care"); !errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
