@@ -22,7 +22,7 @@ func asyncSend(t *testing.T, addrs []string, codec string, parts int32, recs []*
 	t.Helper()
 	conf := sarama.NewConfig()
 	conf.Version = sarama.V3_7_0_0
-	conf.MetricRegistry = saramaMetrics{}
+	conf.MetricRegistry = saramaMetrics{noMetrics()}
 	conf.Net.MaxOpenRequests = 1
 	conf.Producer.Idempotent, conf.Producer.RequiredAcks = true, sarama.WaitForAll
 	conf.Producer.Partitioner = sarama.NewManualPartitioner

@@ -22,8 +22,9 @@ type batch struct {
 	bytes   []byte // copies of keys, values and headers; never nil, because an empty value is no tombstone
 	size    int    // an upper bound, as roughSize counts
 
-	timed  bool // some record has a time of its own
-	sealed bool // it has its sequence numbers
+	began  time.Time // of the first sending
+	timed  bool      // some record has a time of its own
+	sealed bool      // it has its sequence numbers
 	tries  int
 	// doubtful: it was sent, and it is not known whether it will be in the log.
 	doubtful bool
@@ -38,7 +39,8 @@ type batch struct {
 type entry struct {
 	n       uint64 // of Send
 	at      int64  // router.Record.Timestamp
-	headers int
+	headers int32
+	size    int32 // bytes of key, value and headers
 }
 
 // firstBytes is what a batch has room for at first.
@@ -60,7 +62,7 @@ func (b *batch) reset() {
 
 // add copies rec, whose slices belong to the router.
 func (b *batch) add(rec *router.Record, n uint64, size int) {
-	b.entries = append(b.entries, entry{n: n, at: rec.Timestamp, headers: len(rec.Headers)})
+	start := len(b.bytes)
 	b.timed = b.timed || rec.Timestamp != 0
 	b.records = append(b.records, sarama.Record{
 		OffsetDelta: int64(len(b.records)), Key: b.keep(rec.Key), Value: b.keep(rec.Value),
@@ -72,6 +74,7 @@ func (b *batch) add(rec *router.Record, n uint64, size int) {
 		name := b.bytes[from:len(b.bytes):len(b.bytes)]
 		b.headers = append(b.headers, sarama.RecordHeader{Key: name, Value: b.keep(h.Value)})
 	}
+	b.entries = append(b.entries, entry{n: n, at: rec.Timestamp, headers: int32(len(rec.Headers)), size: int32(len(b.bytes) - start)})
 	b.size += size
 }
 
@@ -97,9 +100,10 @@ func (b *batch) seal(id identity, codec sarama.CompressionCodec, now time.Time) 
 	for i := range b.headers {
 		b.headerPtrs = append(b.headerPtrs, &b.headers[i])
 	}
+	b.began = now
 	from := 0
 	for i := range b.records {
-		to := from + b.entries[i].headers
+		to := from + int(b.entries[i].headers)
 		b.records[i].Headers = b.headerPtrs[from:to:to]
 		b.recordPtrs = append(b.recordPtrs, &b.records[i])
 		from = to

@@ -39,7 +39,7 @@ func onTheWire(t testing.TB, b *batch) []byte {
 	w := &wire{}
 	conf := sarama.NewConfig()
 	conf.Version, conf.ApiVersionsRequest = sarama.V3_7_0_0, false
-	conf.MetricRegistry = saramaMetrics{}
+	conf.MetricRegistry = saramaMetrics{noMetrics()}
 	conf.Net.Proxy.Enable, conf.Net.Proxy.Dialer = true, w
 	broker := sarama.NewBroker("localhost:1")
 	if err := broker.Open(conf); err != nil {

@@ -156,7 +156,7 @@ func (c *Cluster) saramaConfig(d *dialer, s Security) *sarama.Config {
 	conf := sarama.NewConfig()
 	conf.ClientID = c.cfg.ClientID
 	conf.Version = c.version
-	conf.MetricRegistry = saramaMetrics{}
+	conf.MetricRegistry = saramaMetrics{c.metrics}
 
 	conf.Net.MaxOpenRequests = max(1, c.cfg.Requests) // never reached: there sarama would wait with its lock held
 	conf.Net.DialTimeout = c.cfg.DialTimeout

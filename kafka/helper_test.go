@@ -396,3 +396,12 @@ func checkAcks(t testing.TB, acks []uint64, count int32, want uint64) {
 func itoa(n int) string { return strconv.Itoa(n) }
 
 func big(n int) string { return strings.Repeat("x", n) }
+
+// noMetrics are metrics that nobody gathers.
+func noMetrics() *metrics {
+	m, err := newMetrics(nil)
+	if err != nil {
+		panic(err)
+	}
+	return m
+}

@@ -1,10 +1,11 @@
 package kafka
 
 import (
+	"errors"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	gometrics "github.com/rcrowley/go-metrics"
 )
 
 // maxTopicLabels bounds the one open-ended label; further topics are counted together as "other".
@@ -12,6 +13,11 @@ const maxTopicLabels = 200
 
 type metrics struct {
 	delivered   *prometheus.CounterVec
+	bytes       *prometheus.CounterVec
+	size        prometheus.Histogram
+	duration    *prometheus.HistogramVec
+	batchEvents prometheus.Histogram
+	batchBytes  prometheus.Histogram
 	errors      *prometheus.CounterVec
 	retries     prometheus.Counter
 	throttle    prometheus.Counter
@@ -20,52 +26,76 @@ type metrics struct {
 	tailReads   *prometheus.CounterVec
 	tailSeconds prometheus.Histogram
 
+	// What sarama counts of its connections.
+	requests, sent, received prometheus.Counter
+	open                     prometheus.Gauge
+
 	mu     sync.Mutex
 	labels map[string]struct{}
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	if reg == nil {
+		reg = prometheus.NewRegistry()
+	}
+	var errs []error
+	add := func(c prometheus.Collector) { errs = append(errs, reg.Register(c)) }
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "outboxcdc_" + name, Help: help})
+		add(c)
+		return c
+	}
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outboxcdc_" + name, Help: help}, labels)
+		add(c)
+		return c
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "outboxcdc_" + name, Help: help})
+		add(g)
+		return g
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "outboxcdc_" + name, Help: help, Buckets: buckets})
+		add(h)
+		return h
+	}
+	sizes := prometheus.ExponentialBuckets(256, 4, 9) // to 16 MiB
 	m := &metrics{
-		delivered: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "outboxcdc_events_delivered_total", Help: "Events acknowledged by Kafka.",
+		delivered: counters("events_delivered_total", "Events acknowledged by Kafka.", "topic"),
+		bytes:     counters("event_bytes_total", "Key, value and headers of the events acknowledged by Kafka.", "topic"),
+		size:      histogram("event_size_bytes", "Key, value and headers of an event acknowledged by Kafka.", sizes),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "outboxcdc_kafka_produce_duration_seconds",
+			Help:    "Time from the first sending of a batch to its acknowledgement.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}, []string{"topic"}),
-		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "outboxcdc_kafka_produce_errors_total",
-			Help: "Records that Kafka did not take, by the error's name; each error ends the session.",
-		}, []string{"topic", "error"}),
-		retries: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "outboxcdc_kafka_produce_retries_total", Help: "Batches sent again within a session.",
-		}),
-		throttle: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "outboxcdc_kafka_throttle_seconds_total", Help: "Pauses that brokers asked for because of a quota.",
-		}),
-		connections: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "outboxcdc_kafka_broker_connections", Help: "Open connections to brokers.",
-		}),
+		batchEvents: histogram("kafka_batch_events", "Events in a batch that Kafka has acknowledged.", prometheus.ExponentialBuckets(1, 4, 8)),
+		batchBytes:  histogram("kafka_batch_bytes", "Size of a batch that Kafka has acknowledged, before compression.", sizes),
+		errors:      counters("kafka_produce_errors_total", "Records that Kafka did not take, by the error's name; each error ends the session.", "topic", "error"),
+		retries:     counter("kafka_produce_retries_total", "Batches sent again within a session."),
+		throttle:    counter("kafka_throttle_seconds_total", "Pauses that brokers asked for because of a quota."),
+		connections: gauge("kafka_broker_connections", "Open connections to brokers."),
 		changed: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "outboxcdc_kafka_topic_partitions_changed",
 			Help: "Partitions that a topic has gained (or, negative, lost) since this process pinned its count; adopted at a restart.",
 		}, []string{"topic"}),
-		tailReads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "outboxcdc_kafka_tail_reads_total",
-			Help: "Partitions whose end was read, by what it said.",
-		}, []string{"result"}),
-		tailSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "outboxcdc_kafka_tail_read_seconds", Help: "From when the end of a partition was to be read until it was.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
-		}),
-		labels: map[string]struct{}{},
+		tailReads: counters("kafka_tail_reads_total", "Partitions whose end was read, by what it said.", "result"),
+		tailSeconds: histogram("kafka_tail_read_seconds", "From when the end of a partition was to be read until it was.",
+			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}),
+		requests: counter("kafka_requests_total", "Requests of every kind sent to brokers."),
+		sent:     counter("kafka_sent_bytes_total", "Bytes of requests sent to brokers, after compression."),
+		received: counter("kafka_received_bytes_total", "Bytes of answers received from brokers."),
+		open:     gauge("kafka_requests_in_flight", "Requests that brokers have not answered yet."),
+		labels:   map[string]struct{}{},
 	}
+	add(m.duration)
+	add(m.changed)
 	for _, result := range tailResults {
 		m.tailReads.WithLabelValues(result)
 	}
-	if reg == nil {
-		return m, nil
-	}
-	for _, c := range []prometheus.Collector{m.delivered, m.errors, m.retries, m.throttle, m.connections, m.changed, m.tailReads, m.tailSeconds} {
-		if err := reg.Register(c); err != nil {
-			return nil, err
-		}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	return m, nil
 }
@@ -84,26 +114,27 @@ func (m *metrics) label(topic string) string {
 	return topic
 }
 
-// saramaMetrics is the registry that sarama gets: its meters and histograms cost more than they tell, so all are nil
-// ones. (Sarama's own switch for this is a global.)
-type saramaMetrics struct{}
-
-func (saramaMetrics) GetOrRegister(_ string, metric any) any {
-	switch metric.(type) {
-	case func() gometrics.Histogram:
-		return gometrics.NilHistogram{}
-	case func() gometrics.Meter:
-		return gometrics.NilMeter{}
-	case func() gometrics.Counter:
-		return gometrics.NilCounter{}
-	}
-	return metric
+// topicMetrics are the series of one topic, looked up once.
+type topicMetrics struct {
+	delivered, bytes prometheus.Counter
+	duration         prometheus.Observer
 }
 
-func (saramaMetrics) Each(func(string, any))            {}
-func (saramaMetrics) Get(string) any                    { return nil }
-func (saramaMetrics) GetAll() map[string]map[string]any { return nil }
-func (saramaMetrics) Register(string, any) error        { return nil }
-func (saramaMetrics) RunHealthchecks()                  {}
-func (saramaMetrics) Unregister(string)                 {}
-func (saramaMetrics) UnregisterAll()                    {}
+// of returns a topic's series; they exist from then on, at zero.
+func (m *metrics) of(topic string) topicMetrics {
+	label := m.label(topic)
+	return topicMetrics{m.delivered.WithLabelValues(label), m.bytes.WithLabelValues(label), m.duration.WithLabelValues(label)}
+}
+
+// acked counts a batch that Kafka has stored.
+func (m *metrics) acked(b *batch) {
+	c := &b.part.topic.counts
+	c.delivered.Add(float64(len(b.entries)))
+	c.bytes.Add(float64(len(b.bytes)))
+	c.duration.Observe(time.Since(b.began).Seconds())
+	m.batchEvents.Observe(float64(len(b.entries)))
+	m.batchBytes.Observe(float64(b.size))
+	for i := range b.entries {
+		m.size.Observe(float64(b.entries[i].size))
+	}
+}

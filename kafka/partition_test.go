@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
@@ -34,8 +33,7 @@ func newBench(t *testing.T, parts, requests int) *bench {
 	}, Security{})
 	b := &bench{Producer: p, t: t, log: l, node: &node{p: p, id: 1, wake: make(chan struct{}, 1)}}
 	b.tp = &topic{
-		name: "t", parts: make([]partition, parts), batch: 1000, most: 2000,
-		delivered: prometheus.NewCounter(prometheus.CounterOpts{Name: "x"}),
+		name: "t", parts: make([]partition, parts), batch: 1000, most: 2000, counts: p.metrics.of("t"),
 	}
 	for i := range b.tp.parts {
 		part := &b.tp.parts[i]

@@ -285,7 +285,7 @@ func (p *Producer) acked(b *batch) {
 		return
 	}
 	b.part.acked.Add(uint64(len(b.entries)))
-	b.part.topic.delivered.Add(float64(len(b.entries)))
+	p.metrics.acked(b)
 	for _, e := range b.entries {
 		p.cb.Acked(e.n)
 	}

@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -37,6 +39,38 @@ func TestDeliver(t *testing.T) {
 	}
 	if n := testutil.ToFloat64(c.metrics.connections); n != 0 {
 		t.Errorf("%v connections open after Close", n)
+	}
+	agree(t, c.metrics, 5000)
+}
+
+// agree holds what is counted of one topic's events, all acknowledged, in several ways to each other.
+func agree(t *testing.T, m *metrics, events uint64) {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(m.bytes, m.size, m.duration, m.batchEvents, m.batchBytes)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, bytes := map[string]*dto.Histogram{}, 0.0
+	for _, f := range families {
+		if h[f.GetName()] = f.GetMetric()[0].GetHistogram(); f.GetName() == "outboxcdc_event_bytes_total" {
+			bytes = f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	size, batches := h["outboxcdc_event_size_bytes"], h["outboxcdc_kafka_batch_events"]
+	if size.GetSampleCount() != events || size.GetSampleSum() != bytes || bytes == 0 {
+		t.Errorf("sizes of %d events, %v bytes together; counted: %v bytes", size.GetSampleCount(), size.GetSampleSum(), bytes)
+	}
+	n := batches.GetSampleCount()
+	if batches.GetSampleSum() != float64(events) || n == 0 || n != h["outboxcdc_kafka_produce_duration_seconds"].GetSampleCount() {
+		t.Errorf("%d batches of %v events", n, batches.GetSampleSum())
+	}
+	if of := h["outboxcdc_kafka_batch_bytes"]; of.GetSampleCount() != n || of.GetSampleSum() < bytes {
+		t.Errorf("%d batches of %v bytes with %v bytes in them", of.GetSampleCount(), of.GetSampleSum(), bytes)
+	}
+	if sent, in, req := testutil.ToFloat64(m.sent), testutil.ToFloat64(m.received), testutil.ToFloat64(m.requests); sent <= 0 || in <= 0 || req <= 0 || testutil.ToFloat64(m.open) != 0 {
+		t.Errorf("%v requests, %v bytes sent, %v received, %v open", req, sent, in, testutil.ToFloat64(m.open))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	gometrics "github.com/rcrowley/go-metrics"
 )
@@ -215,6 +216,20 @@ func TestTopicLabelsAreCapped(t *testing.T) {
 	if m.label("0") != "0" || m.label("299") != "other" || len(m.labels) != maxTopicLabels {
 		t.Errorf("%d labels", len(m.labels))
 	}
+	for i := range 300 { // as sessions and failures use them
+		topic := fmt.Sprint(i)
+		m.of(topic).delivered.Inc()
+		m.errors.WithLabelValues(m.label(topic), reasonOther).Inc()
+		m.changed.WithLabelValues(m.label(topic)).Set(0)
+	}
+	for what, c := range map[string]prometheus.Collector{"delivered": m.delivered, "bytes": m.bytes, "duration": m.duration, "errors": m.errors, "changed": m.changed} {
+		if n := testutil.CollectAndCount(c); n != maxTopicLabels+1 {
+			t.Errorf("%s: %d series of 300 topics, want %d", what, n, maxTopicLabels+1)
+		}
+	}
+	if n := testutil.ToFloat64(m.delivered.WithLabelValues("other")); n != 100 {
+		t.Errorf("%v are counted together, want 100", n)
+	}
 }
 
 // Two writers can never exist: once cut, a dialer opens nothing, not even what was being opened.
@@ -253,10 +268,27 @@ func TestDialerAfterCut(t *testing.T) {
 	}
 }
 
-// Sarama's meters cost more than they tell.
+// What sarama tells of its connections is counted, of all brokers together; the rest costs more than it tells.
 func TestSaramaMetrics(t *testing.T) {
-	var reg saramaMetrics
+	m := noMetrics()
+	reg := saramaMetrics{m}
 	reg.GetOrRegister("request-size", func() gometrics.Histogram { return nil }).(gometrics.Histogram).Update(99)
 	reg.GetOrRegister("x", gometrics.NewMeter).(gometrics.Meter).Mark(1)
 	reg.GetOrRegister("y", gometrics.NewCounter).(gometrics.Counter).Inc(1)
+	for name, n := range map[string]int64{"request-rate": 1, "outgoing-byte-rate": 20, "incoming-byte-rate": 300, "request-rate-for-broker-1": 1000} {
+		reg.GetOrRegister(name, gometrics.NewMeter).(gometrics.Meter).Mark(n)
+	}
+	open := reg.GetOrRegister("requests-in-flight", gometrics.NewCounter).(gometrics.Counter)
+	open.Inc(2)
+	open.Inc(-1)
+	open.Inc(2)
+	open.Dec(1)
+	for what, got := range map[string]float64{
+		"requests": testutil.ToFloat64(m.requests) - 1, "bytes sent": testutil.ToFloat64(m.sent) - 20,
+		"bytes received": testutil.ToFloat64(m.received) - 300, "requests in flight": testutil.ToFloat64(m.open) - 2,
+	} {
+		if got != 0 {
+			t.Errorf("%s: %v too many", what, got)
+		}
+	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // topic is one topic in one session. The fields below verdict are set once by the watch, before the first verdict that
@@ -18,12 +17,12 @@ type topic struct {
 	name    string
 	verdict atomic.Pointer[verdict] // nil until the first look-up
 
-	limit     int // max.message.bytes
-	known     bool
-	batch     int // what gathers into one batch
-	most      int // a larger record goes with nothing else in flight; 0 until the limits are known
-	parts     []partition
-	delivered prometheus.Counter
+	limit  int // max.message.bytes
+	known  bool
+	batch  int // what gathers into one batch
+	most   int // a larger record goes with nothing else in flight; 0 until the limits are known
+	parts  []partition
+	counts topicMetrics
 
 	// Guarded by Producer.mu.
 	id         sarama.Uuid
@@ -240,7 +239,7 @@ func (p *Producer) equip(t *topic, maxBytes int) {
 		p.cluster.log.Info("max.message.bytes of the topic may not be read; Kafka's default is assumed", "topic", t.name, "bytes", t.limit)
 	}
 	t.limit = min(t.limit, hugeLimit)
-	t.delivered = p.cluster.metrics.delivered.WithLabelValues(p.cluster.metrics.label(t.name))
+	t.counts = p.metrics.of(t.name)
 	t.batch = batchLimit(t.limit, p.cluster.cfg.BatchLimit)
 	t.most = batchLimit(t.limit, p.cluster.cfg.LargeRecord)
 }

@@ -124,6 +124,7 @@ func (s *session) say(now time.Time, reply bool) error {
 	safe := s.safe()
 	s.r.mem.said = max(s.r.mem.said, safe) // it may arrive whatever we are told
 	if err := s.stream.Status(safe, reply, now); err != nil {
+		s.r.met.statusFailed.Inc()
 		return err
 	}
 	if safe > s.confirmed {
@@ -133,7 +134,7 @@ func (s *session) say(now time.Time, reply bool) error {
 		s.sink.Extend(now.Add(s.r.cfg.WalSenderTimeout))
 	}
 	s.confirmed, s.lastSaid, s.replyDue = safe, now, false
-	s.r.met.statusUpdates.Inc()
+	s.r.met.statusSent.Inc()
 	return nil
 }
 
@@ -153,9 +154,7 @@ func (s *session) watch(now time.Time) error {
 		s.waitSince = now
 	}
 	last := s.waitSince
-	if ack := s.began.Add(time.Duration(s.lastAck.Load())); ack.After(last) {
-		last = ack
-	}
+	last = maxTime(last, s.ackedAt())
 	if now.Sub(last) < s.r.cfg.ParkAfter {
 		return nil
 	}

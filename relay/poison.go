@@ -5,6 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/router"
@@ -127,8 +131,38 @@ func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoi
 		over.Message = fmt.Sprintf("as a dead letter (it is one because of %s: %s): %s", p.Cause, p.Message, over.Message)
 		return &finalPoison{over}
 	}
-	s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause)).Inc()
-	return s.send(ctx, alone, true, pos)
+	return s.send(ctx, alone, s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause)), pos)
+}
+
+// letters are the dead letters in flight, by event number. They are counted when Kafka has them; those of a session that
+// ends first are sent again by the next.
+type letters struct {
+	some    atomic.Bool // so that the acknowledgement of any other event costs no lock
+	mu      sync.Mutex
+	waiting map[uint64]prometheus.Counter
+}
+
+func (l *letters) sent(n uint64, count prometheus.Counter) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.waiting == nil {
+		l.waiting = map[uint64]prometheus.Counter{}
+	}
+	l.waiting[n] = count
+	l.some.Store(true)
+}
+
+func (l *letters) acked(n uint64) {
+	if !l.some.Load() {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if count, is := l.waiting[n]; is {
+		count.Inc()
+		delete(l.waiting, n)
+		l.some.Store(len(l.waiting) > 0)
+	}
 }
 
 // cut shortens the value until the dead-letter topic takes it; the header says how long it was.

@@ -253,3 +253,31 @@ func TestHoldKeepsTheSlot(t *testing.T) {
 		}
 	})
 }
+
+// TestDeadLetterIsCountedWhenAcknowledged: not when it is sent, and not again for the letters that a broken session had sent.
+func TestDeadLetterIsCountedWhenAcknowledged(t *testing.T) {
+	bubble(t, dead(nil), func(b *bench) {
+		counted := func(want float64) {
+			b.Helper()
+			if n := b.metric("events_dead_lettered_total", "topic=u", "reason=null_key"); n != want {
+				b.Errorf("%v dead letters are counted, want %v", n, want)
+			}
+		}
+		b.kafka.hold()
+		b.start()
+		counted(0)
+		b.pg.commit("!a", "b", "!c")
+		b.sleep(5 * time.Second)
+		counted(0)
+		b.kafka.ack("a")
+		b.sleep(time.Second)
+		counted(1)
+		b.pg.cut()
+		b.sleep(5 * time.Second)
+		counted(1)
+		b.kafka.ack("b")
+		b.kafka.ack("c")
+		b.sleep(5 * time.Second)
+		counted(2)
+	})
+}

@@ -398,7 +398,7 @@ func (r *Relay) watchSlot(ctx context.Context) {
 			r.sawSlot(slot)
 		}
 		if err != nil {
-			r.met.slotPollErrors.Inc()
+			r.met.slot.pollErrors.Inc()
 			r.log.Debug("look at the slot", "error", err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pglogrepl"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/decoder"
@@ -58,7 +59,8 @@ type session struct {
 	began time.Time
 
 	// written by the sink's goroutines
-	lastAck atomic.Int64 // nanoseconds since began
+	lastAck atomic.Int64 // nanoseconds since began; 0: nothing was acknowledged
+	letters letters
 	failure atomic.Pointer[error]
 }
 
@@ -133,7 +135,8 @@ func (s *session) callbacks(cancel context.CancelFunc) Callbacks {
 			}()
 			commit := s.tracker.Ack(n)
 			now := s.r.clock()
-			s.lastAck.Store(int64(now.Sub(s.began)))
+			s.lastAck.Store(max(1, int64(now.Sub(s.began))))
+			s.letters.acked(n)
 			s.r.met.latency.Observe(max(0, now.Sub(commit).Seconds()))
 		},
 		Failed: func(err error) {
@@ -143,6 +146,14 @@ func (s *session) callbacks(cancel context.CancelFunc) Callbacks {
 		},
 		Wake: s.nudge,
 	}
+}
+
+// ackedAt is when Kafka last acknowledged something in this session; zero: it has not.
+func (s *session) ackedAt() time.Time {
+	if d := s.lastAck.Load(); d != 0 {
+		return s.began.Add(time.Duration(d))
+	}
+	return time.Time{}
 }
 
 func (s *session) nudge() {
@@ -332,7 +343,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	if poison != nil {
 		return s.poisoned(ctx, poison, pos)
 	}
-	return s.send(ctx, alone, false, pos)
+	return s.send(ctx, alone, nil, pos)
 }
 
 // leaveOut drops an event that Kafka has from before this session.
@@ -351,21 +362,25 @@ func position(id replication.Identity, ev *decoder.Event) checkpoint.Position {
 	}
 }
 
-// send hands the record over, alone if that is asked for or if a record of its transaction was refused before.
-func (s *session) send(ctx context.Context, alone, dead bool, pos checkpoint.Position) error {
+// send hands the record over, alone if that is asked for or if a record of its transaction was refused before. dead counts
+// it, once it is acknowledged, as a dead letter; nil: it is none.
+func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter, pos checkpoint.Position) error {
 	r := s.r
-	if err := s.apart(ctx, dead); err != nil {
+	if err := s.apart(ctx, dead != nil); err != nil {
 		return err
 	}
 	if alone = alone || s.begin.CommitLSN <= r.careful; alone {
 		if err := s.await(ctx, Streaming, goesAlone, s.empty); err != nil {
 			return err
 		}
-		s.alone = &sent{dead: dead, poison: router.Poison{Cause: router.Rejected, ID: string(s.rec.ID), Topic: s.rec.Topic, Position: pos}}
+		s.alone = &sent{dead: dead != nil, poison: router.Poison{Cause: router.Rejected, ID: string(s.rec.ID), Topic: s.rec.Topic, Position: pos}}
 	}
 	n := s.tracker.Add(s.rec.Size())
 	if alone {
 		s.alone.n = n
+	}
+	if dead != nil {
+		s.letters.sent(n, dead)
 	}
 	s.lastSent = s.begin.CommitLSN
 	if s.waitSince.IsZero() {

@@ -44,6 +44,8 @@ type view struct {
 	received    pglogrepl.LSN
 	confirmed   pglogrepl.LSN
 	confirmedAt time.Time
+	newest      time.Time // commit time of the newest transaction that any session has read
+	acked       time.Time // last acknowledgement of the sessions before
 	lastError   string
 	lastErrorAt time.Time
 
@@ -126,6 +128,8 @@ func (r *Relay) detach(s *session) {
 	v.session = nil
 	v.delivered = v.delivered || s.tracker.AckedAny()
 	v.received, v.confirmed = s.received, s.confirmed
+	v.acked = maxTime(v.acked, s.ackedAt())
+	v.newest = maxTime(v.newest, s.lastCommit)
 }
 
 // progress publishes the session's positions.
@@ -136,6 +140,7 @@ func (r *Relay) progress(s *session) {
 	v.received, v.confirmed = s.received, s.confirmed
 	v.caughtUp = v.caughtUp || s.received >= s.stream.Identity().WALEnd
 	v.lastCommit = s.lastCommit
+	v.newest = maxTime(v.newest, s.lastCommit)
 }
 
 func (r *Relay) confirmedAt(now time.Time) {
@@ -154,7 +159,7 @@ func (r *Relay) sawSlot(s *replication.Slot) {
 	r.mu.Lock()
 	r.view.slot, r.view.slotAt = s, r.clock()
 	r.mu.Unlock()
-	r.met.slot(s)
+	r.met.slot.saw(s)
 }
 
 // slotUnwatched reports whether nobody has looked at the slot lately; a session does so by itself.
@@ -281,15 +286,28 @@ func (r *Relay) lagSeconds(now time.Time) float64 {
 	return max(0, now.Sub(since).Seconds())
 }
 
+// serverEnd is the server's end of WAL as last seen.
+func (r *Relay) serverEnd() pglogrepl.LSN {
+	end := r.view.received
+	if r.view.slot != nil {
+		end = max(end, r.view.slot.ServerLSN)
+	}
+	return end
+}
+
 // lagBytes is the WAL between the server's end, as last seen, and what is confirmed.
 func (r *Relay) lagBytes() uint64 {
-	v := &r.view
-	end := v.received
-	if v.slot != nil {
-		end = max(end, v.slot.ServerLSN)
-	}
-	if end < v.confirmed {
+	end := r.serverEnd()
+	if end < r.view.confirmed {
 		return 0
 	}
-	return uint64(end - v.confirmed)
+	return uint64(end - r.view.confirmed)
+}
+
+// lastAck is when Kafka last acknowledged something; zero: it has not yet.
+func (r *Relay) lastAck() time.Time {
+	if s := r.view.session; s != nil {
+		return maxTime(r.view.acked, s.ackedAt())
+	}
+	return r.view.acked
 }

@@ -20,6 +20,7 @@ type Slot struct {
 	WALStatus        string // reserved, extended, unreserved, lost
 	Invalidation     string // reason, PostgreSQL 17 and later; "" when valid
 	Failover         bool
+	SafeWALBytes     *int64 // WAL that may still be written until the slot can be lost; nil: the server sets no limit
 	RestartLSN       pglogrepl.LSN
 	ConfirmedFlush   pglogrepl.LSN
 	ServerLSN        pglogrepl.LSN // end of the server's WAL when it was looked at
@@ -38,7 +39,7 @@ SELECT s.plugin, s.database, s.active, coalesce(s.active_pid, 0),
        coalesce((SELECT a.application_name FROM pg_stat_activity a WHERE a.pid = s.active_pid), ''),
        coalesce(s.wal_status, ''),
        coalesce(nullif(to_jsonb(s)->>'invalidation_reason', ''), ''),
-       coalesce((to_jsonb(s)->>'failover')::bool, false),
+       coalesce((to_jsonb(s)->>'failover')::bool, false), s.safe_wal_size,
        coalesce(s.restart_lsn, '0/0')::text, coalesce(s.confirmed_flush_lsn, '0/0')::text,
        (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text
   FROM pg_replication_slots s WHERE s.slot_name = $1 AND s.slot_type = 'logical'`
@@ -49,7 +50,7 @@ func (c *Config) readSlot(ctx context.Context, conn *pgx.Conn) (*Slot, error) {
 	var s Slot
 	var restart, confirmed, server string
 	err := conn.QueryRow(ctx, slotSQL, c.Slot).Scan(&s.Plugin, &s.Database, &s.Active, &s.ActivePID, &s.ActiveName,
-		&s.WALStatus, &s.Invalidation, &s.Failover, &restart, &confirmed, &server)
+		&s.WALStatus, &s.Invalidation, &s.Failover, &s.SafeWALBytes, &restart, &confirmed, &server)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fail(SlotMissing, op, slotRemedy, "the server has no logical slot of that name")
 	}

@@ -28,6 +28,11 @@ const (
 	Update       Cause = "update"
 )
 
+// Causes are all of them.
+var Causes = []Cause{
+	TooLarge, Rejected, NoRoute, IllegalTopic, NullID, NullKey, NullPayload, BadHeaders, BadPartition, BadTimestamp, MissingTopic, BadPayload, Update,
+}
+
 // updated says what is wrong with an update, and which values a dead letter of it does not have.
 func updated(ev *decoder.Event) string {
 	why := "the row was updated, and an event is only what is inserted"

@@ -35,6 +35,14 @@ func newRunCommand(load func() (*config.Config, error)) *cobra.Command {
 	}
 }
 
+// newRegistry has the metrics of the process itself: Go's, the system's, and which binary this is.
+func newRegistry() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registerBuildInfo(reg)
+	return reg
+}
+
 // registerBuildInfo exports which binary this is.
 func registerBuildInfo(reg prometheus.Registerer) {
 	b := buildInfo()
@@ -55,9 +63,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit)
 	}
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	registerBuildInfo(reg)
+	reg := newRegistry()
 	rl, err := wire(cfg, reg, log)
 	if err != nil {
 		return &exitError{code: exitConfig, err: err}

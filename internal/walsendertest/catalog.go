@@ -65,7 +65,7 @@ var queries = []query{
 	{
 		"FROM pg_replication_slots s",
 		[]uint32{text},
-		[]uint32{text, text, boolT, int4, text, text, text, boolT, text, text, text},
+		[]uint32{text, text, boolT, int4, text, text, text, boolT, int8T, text, text, text},
 		(*view).slot,
 	},
 	{"SELECT p.oid, p.xmin::text, p.pubinsert", []uint32{text}, []uint32{oid, text, boolT, boolT}, func(v *view) [][]any {
@@ -157,7 +157,7 @@ func (v *view) slot() [][]any {
 		pid, name = v.active.conn.pid, strings.TrimSpace("outboxcdc-"+s.Name)
 	}
 	return [][]any{{
-		s.Plugin, v.cat.Database, pid != 0, int32(pid), name, s.WALStatus, s.Invalidation, s.Failover,
+		s.Plugin, v.cat.Database, pid != 0, int32(pid), name, s.WALStatus, s.Invalidation, s.Failover, s.Safe,
 		s.Restart.String(), s.Confirmed.String(), v.end.String(),
 	}}
 }

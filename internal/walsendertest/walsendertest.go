@@ -46,6 +46,7 @@ type Catalog struct {
 type Slot struct {
 	Name, Plugin, WALStatus, Invalidation string
 	Missing, Failover                     bool
+	Safe                                  *int64 // safe_wal_size; nil: there is no limit
 	Restart, Confirmed                    pglogrepl.LSN
 	Saved                                 pglogrepl.LSN // what is on disk: where a crash takes it back to
 	Holder                                uint32        // a PID that is not one of our sessions, 0 for none

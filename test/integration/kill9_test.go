@@ -222,7 +222,7 @@ func TestNothingConfirmedBeforeTheFirstAck(t *testing.T) {
 // awaitStatusUpdates waits until the daemon has sent so many more status updates.
 func awaitStatusUpdates(t *testing.T, r *relay, more float64) {
 	t.Helper()
-	const name = "outboxcdc_status_updates_total"
+	const name = `outboxcdc_status_updates_total{result="sent"}`
 	m, err := r.metrics()
 	must(t, err)
 	want := m[name] + more

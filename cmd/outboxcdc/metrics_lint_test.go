@@ -1,0 +1,100 @@
+package main
+
+import (
+	"log/slog"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+)
+
+// What Prometheus's own linter has to say of /metrics: nothing. Metrics without a series are not in the answer; the
+// linter judges names, types and help, which registeredMetrics knows of all.
+func TestMetricsLint(t *testing.T) {
+	reg := newRegistry()
+	all := &both{Registry: reg}
+	if _, err := wire(config.Default(), all, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range all.collectors {
+		fill(c)
+	}
+	problems, err := testutil.GatherAndLint(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, f := range families {
+		seen[f.GetName()] = true
+		if h := f.GetMetric()[0].GetHistogram(); f.GetName() == "outboxcdc_event_latency_seconds" && (h.Schema == nil || len(h.GetBucket()) == 0) {
+			t.Error("the latency is not a classic and a native histogram")
+		}
+	}
+	for name := range registeredMetrics(t) {
+		if !seen[name] {
+			t.Errorf("%s was not looked at", name)
+		}
+	}
+}
+
+// Series whose labels are known in advance are there before anything has happened, at zero: rate() and increase() would
+// not see the first event otherwise.
+func TestSeriesExistFromTheStart(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	if _, err := wire(config.Default(), reg, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	for name, least := range map[string]int{
+		"outboxcdc_state": 10, "outboxcdc_replication_reconnects_total": 15, "outboxcdc_events_skipped_total": 4,
+		"outboxcdc_events_dead_lettered_total": 13, "outboxcdc_replication_messages_total": 5,
+		"outboxcdc_status_updates_total": 2, "outboxcdc_slot_wal_status": 4, "outboxcdc_slot_invalidated": 5,
+	} {
+		n, err := testutil.GatherAndCount(reg, name)
+		if err != nil || n < least {
+			t.Errorf("%s has %d series at the start, want at least %d (%v)", name, n, least, err)
+		}
+	}
+}
+
+// both registers and remembers.
+type both struct {
+	*prometheus.Registry
+	recorder
+}
+
+func (b *both) Register(c prometheus.Collector) error {
+	_ = b.recorder.Register(c)
+	return b.Registry.Register(c)
+}
+
+func (b *both) MustRegister(cs ...prometheus.Collector) {
+	b.recorder.MustRegister(cs...)
+	b.Registry.MustRegister(cs...)
+}
+func (b *both) Unregister(c prometheus.Collector) bool { return b.Registry.Unregister(c) }
+
+// fill gives a vector without series one, so that it is gathered.
+func fill(c prometheus.Collector) {
+	if testutil.CollectAndCount(c) > 0 {
+		return
+	}
+	for _, labels := range [][]string{{"a"}, {"a", "b"}} {
+		switch v := c.(type) {
+		case *prometheus.CounterVec:
+			_, _ = v.GetMetricWithLabelValues(labels...)
+		case *prometheus.GaugeVec:
+			_, _ = v.GetMetricWithLabelValues(labels...)
+		case *prometheus.HistogramVec:
+			_, _ = v.GetMetricWithLabelValues(labels...)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package relay
+
+import (
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// walStatuses are the values of pg_replication_slots.wal_status (PostgreSQL, "pg_replication_slots").
+var walStatuses = []string{"reserved", "extended", "unreserved", "lost"}
+
+// invalidations are those of invalidation_reason, up to PostgreSQL 18; a newer server's own counts as "other".
+var invalidations = []string{"wal_removed", "rows_removed", "wal_level_insufficient", "idle_timeout", "other"}
+
+// slotMetrics are what the server says of the slot. Series of the sets exist from the start.
+type slotMetrics struct {
+	name       string
+	retained   *prometheus.GaugeVec
+	unconf     *prometheus.GaugeVec
+	safe       *prometheus.GaugeVec
+	active     *prometheus.GaugeVec
+	failover   *prometheus.GaugeVec
+	status     *prometheus.GaugeVec
+	invalid    *prometheus.GaugeVec
+	pollErrors prometheus.Counter
+}
+
+func newSlotMetrics(reg prometheus.Registerer, slot string) slotMetrics {
+	gauges := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "outboxcdc_slot_" + name, Help: help}, labels)
+		reg.MustRegister(g)
+		return g
+	}
+	m := slotMetrics{
+		name:     slot,
+		retained: gauges("retained_wal_bytes", "WAL that the server keeps because of the slot: its end minus restart_lsn.", "slot"),
+		unconf:   gauges("unconfirmed_wal_bytes", "The server's end of WAL minus confirmed_flush_lsn.", "slot"),
+		safe:     gauges("safe_wal_size_bytes", "WAL that may be written until the slot can be lost; absent while the server sets no limit.", "slot"),
+		active:   gauges("active", "1 while somebody streams from the slot.", "slot"),
+		failover: gauges("failover", "1 if the slot is synchronised to standbys (PostgreSQL 17 and later).", "slot"),
+		status:   gauges("wal_status", "1 for the present pg_replication_slots.wal_status.", "slot", "status"),
+		invalid:  gauges("invalidated", "1 for the reason why the server has given the slot up.", "slot", "reason"),
+		pollErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "outboxcdc_slot_poll_errors_total", Help: "Failed looks at the slot.",
+		}),
+	}
+	reg.MustRegister(m.pollErrors)
+	for _, s := range walStatuses {
+		m.status.WithLabelValues(slot, s)
+	}
+	for _, reason := range invalidations {
+		m.invalid.WithLabelValues(slot, reason)
+	}
+	return m
+}
+
+// saw takes what a look at the slot found.
+func (m *slotMetrics) saw(s *replication.Slot) {
+	m.retained.WithLabelValues(m.name).Set(float64(s.RetainedBytes()))
+	m.unconf.WithLabelValues(m.name).Set(float64(s.ServerLSN) - float64(min(s.ConfirmedFlush, s.ServerLSN)))
+	m.active.WithLabelValues(m.name).Set(truth(s.Active))
+	m.failover.WithLabelValues(m.name).Set(truth(s.Failover))
+	if s.SafeWALBytes != nil {
+		m.safe.WithLabelValues(m.name).Set(float64(*s.SafeWALBytes))
+	} else {
+		m.safe.DeleteLabelValues(m.name)
+	}
+	for _, status := range walStatuses {
+		m.status.WithLabelValues(m.name, status).Set(truth(s.WALStatus == status))
+	}
+	why := invalidation(s)
+	for _, reason := range invalidations {
+		m.invalid.WithLabelValues(m.name, reason).Set(truth(reason == why))
+	}
+}
+
+// invalidation is why the slot is invalid, "" if it is not. Servers before 17 do not say; what there can invalidate a slot
+// is above all the removal of its WAL.
+func invalidation(s *replication.Slot) string {
+	switch {
+	case s.Invalidation == "" && s.WALStatus == "lost":
+		return "wal_removed"
+	case s.Invalidation == "", slices.Contains(invalidations, s.Invalidation):
+		return s.Invalidation
+	}
+	return "other"
+}

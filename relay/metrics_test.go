@@ -1,0 +1,135 @@
+package relay
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// TestSlotMetrics: what the server says of the slot, one look after the other.
+func TestSlotMetrics(t *testing.T) {
+	m := newSlotMetrics(prometheus.NewRegistry(), "s")
+	limit := func(n int64) *int64 { return &n }
+	for _, c := range []struct {
+		name                   string
+		slot                   replication.Slot
+		status, invalid        string
+		retained, unconf, safe float64 // safe < 0: there is no limit
+	}{
+		{"no limit", replication.Slot{WALStatus: "reserved", RestartLSN: 100, ConfirmedFlush: 150, ServerLSN: 400}, "reserved", "", 300, 250, -1},
+		{"a limit", replication.Slot{WALStatus: "extended", RestartLSN: 100, ConfirmedFlush: 400, ServerLSN: 400, SafeWALBytes: limit(77)}, "extended", "", 300, 0, 77},
+		{"past it", replication.Slot{WALStatus: "unreserved", RestartLSN: 100, ConfirmedFlush: 500, ServerLSN: 400, SafeWALBytes: limit(-5)}, "unreserved", "", 300, 0, -5},
+		{"lost, before 17", replication.Slot{WALStatus: "lost", ConfirmedFlush: 300, ServerLSN: 400}, "lost", "wal_removed", 0, 100, -1},
+		{"lost, from 17", replication.Slot{WALStatus: "lost", Invalidation: "idle_timeout", ServerLSN: 400}, "lost", "idle_timeout", 0, 400, -1},
+		{"a reason of tomorrow", replication.Slot{WALStatus: "lost", Invalidation: "moon", ServerLSN: 400}, "lost", "other", 0, 400, -1},
+		{"well again", replication.Slot{WALStatus: "reserved", Active: true, Failover: true, RestartLSN: 400, ConfirmedFlush: 400, ServerLSN: 400}, "reserved", "", 0, 0, -1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m.saw(&c.slot)
+			for what, v := range map[string][2]float64{
+				"retained":    {testutil.ToFloat64(m.retained), c.retained},
+				"unconfirmed": {testutil.ToFloat64(m.unconf), c.unconf},
+				"active":      {testutil.ToFloat64(m.active), truth(c.slot.Active)},
+				"failover":    {testutil.ToFloat64(m.failover), truth(c.slot.Failover)},
+			} {
+				if v[0] != v[1] {
+					t.Errorf("%s: %v, want %v", what, v[0], v[1])
+				}
+			}
+			switch n := testutil.CollectAndCount(m.safe); {
+			case n != 0 && c.safe == -1:
+				t.Errorf("safe: %v, and there is no limit", testutil.ToFloat64(m.safe))
+			case c.safe != -1 && (n != 1 || testutil.ToFloat64(m.safe) != c.safe):
+				t.Errorf("%d series of safe, want %v", n, c.safe)
+			}
+			for _, s := range walStatuses {
+				if got := testutil.ToFloat64(m.status.WithLabelValues("s", s)); got != truth(s == c.status) {
+					t.Errorf("status %s: %v", s, got)
+				}
+			}
+			for _, s := range invalidations {
+				if got := testutil.ToFloat64(m.invalid.WithLabelValues("s", s)); got != truth(s == c.invalid) {
+					t.Errorf("invalidated %s: %v", s, got)
+				}
+			}
+		})
+	}
+}
+
+// TestTimestamps: 0 until it has happened, then when it last did, over sessions too.
+func TestTimestamps(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		began := time.Now()
+		wants := func(what string, at time.Time) {
+			b.Helper()
+			want := unix(at)
+			if got := b.metric(what + "_timestamp_seconds"); got < want-0.01 || got > want+1.5 { // a status update comes within a second and a half
+				b.Errorf("%s is %v, want %v", what, got, want)
+			}
+		}
+		never := time.Time{}
+		if got := b.metric("start_time_seconds"); got != unix(began) {
+			b.Errorf("started at %v, want %v", got, unix(began))
+		}
+		b.start()
+		b.sleep(time.Minute)
+		wants("last_commit", never)
+		wants("last_ack", never)
+		b.kafka.hold()
+		committed := time.Now()
+		b.pg.commit("a")
+		b.sleep(10 * time.Second)
+		wants("last_commit", committed)
+		wants("last_ack", never)
+		acked := time.Now()
+		b.kafka.ack("a")
+		b.sleep(10 * time.Second)
+		wants("last_ack", acked)
+		wants("last_confirm", acked)
+		b.pg.cut()
+		b.sleep(time.Minute)
+		wants("last_commit", committed)
+		wants("last_ack", acked)
+		wants("last_confirm", acked)
+	})
+}
+
+// TestServerEnd: the server's end is where its WAL is, also where nothing of it is ours.
+func TestServerEnd(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		b.kafka.hold()
+		b.pg.commit("a")
+		end := b.pg.foreign()
+		b.sleep(time.Minute)
+		server, confirmed := b.metric("server_wal_end_position_bytes"), b.metric("confirmed_position_bytes")
+		if server < float64(end) || server-confirmed != b.metric("replication_lag_bytes") || server == confirmed {
+			b.Errorf("server at %v of %v, confirmed %v, lag %v", server, float64(end), confirmed, b.metric("replication_lag_bytes"))
+		}
+	})
+}
+
+// TestCausesAreComplete: the label's values are known in advance, so none may be missing in the list.
+func TestCausesAreComplete(t *testing.T) {
+	text, err := os.ReadFile("../router/poison.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := regexp.MustCompile(`(?m)^\t\w+ +Cause = "(\w+)"`).FindAllStringSubmatch(string(text), -1)
+	for _, m := range declared {
+		if !slices.Contains(router.Causes, router.Cause(m[1])) {
+			t.Errorf("%s is missing in Causes", m[1])
+		}
+	}
+	if len(declared) != len(router.Causes) || len(declared) == 0 {
+		t.Errorf("%d are declared, %d in Causes", len(declared), len(router.Causes))
+	}
+}
