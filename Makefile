@@ -100,6 +100,10 @@ history: bin/testrun ## judge stored histories again (FILE=file or folder; defau
 compose-test: bin/testrun ## docker-compose.yml as docker compose would read it; needs no Docker
 	@$(COMPOSE_TESTS) | bin/testrun
 
+.PHONY: dashboard
+dashboard: ## deploy/grafana/outboxcdc.json, from the program beside it
+	$(GO) run ./deploy/grafana/generate deploy/grafana/outboxcdc.json
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sort -u | \

@@ -1,0 +1,203 @@
+package main
+
+import "strings"
+
+// Queries are written with these; each is a selector. Only the slot's metrics know the slot, so the instances offered are
+// those of the slots chosen.
+const (
+	ours = `job=~"$job", instance=~"$instance"`
+	slot = `job=~"$job", instance=~"$instance", slot=~"$slot"`
+)
+
+// of puts the selectors into an expression: $I is that of an instance, $S that of a slot, $R the range of a rate.
+func of(expr string) string {
+	return strings.NewReplacer("$I", ours, "$S", slot, "$R", "[$__rate_interval]").Replace(expr)
+}
+
+func q(expr, legend string) query { return query{of(expr), legend} }
+
+func dashboard() object {
+	return object{
+		"uid": "outboxcdc", "title": "outboxcdc", "tags": []string{"outboxcdc", "postgresql", "kafka"},
+		"description":   "From the outbox table to Kafka: is it well, what waits, what it costs. Made by deploy/grafana/generate.",
+		"schemaVersion": 39, "version": 1, "editable": true, "graphTooltip": 1, "refresh": "30s", "timezone": "",
+		"time": object{"from": "now-3h", "to": "now"},
+		"links": []object{{
+			"title": "Runbook", "type": "link", "icon": "doc", "targetBlank": true,
+			"url": "https://github.com/outboxcdc/outboxcdc/blob/main/docs/runbook.md",
+		}},
+		"annotations": object{"list": []object{{
+			"name": "starts", "datasource": source, "enable": true, "iconColor": "blue", "titleFormat": "{{instance}} started", "useValueForTime": true,
+			"expr": of(`outboxcdc_start_time_seconds{$I} * 1000`),
+		}}},
+		"templating": object{"list": []object{
+			{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "current": object{}},
+			variable("job", "Job", `label_values(outboxcdc_build_info, job)`),
+			variable("slot", "Slot", `label_values(outboxcdc_slot_wal_status{job=~"$job"}, slot)`),
+			variable("instance", "Instance", `label_values(outboxcdc_slot_wal_status{job=~"$job", slot=~"$slot"}, instance)`),
+		}},
+		"panels": layout([]row{
+			{title: "Overview", panels: overview()},
+			{title: "Kafka", panels: kafka()},
+			{title: "Postgres", panels: postgres()},
+			{title: "Poison", panels: poison()},
+			{title: "Process", panels: process(), folded: true},
+		}),
+	}
+}
+
+func stat(title, unit, about string, more func(object), queries ...query) panel {
+	return panel{title: title, kind: "stat", unit: unit, about: about, queries: queries, width: 4, height: 4, more: more}
+}
+
+func graph(title, unit, about string, queries ...query) panel {
+	return panel{title: title, kind: "timeseries", unit: unit, about: about, queries: queries, width: 8, height: 8}
+}
+
+func overview() []panel {
+	state := stat("State", "short", "What each instance does now. One that stands by for another is waiting_for_slot.", stateNames,
+		q(`outboxcdc_state{$I} == 1`, "{{instance}}: {{state}}"))
+	timeline := panel{
+		title: "States", kind: "state-timeline", unit: "short", width: 8, height: 8,
+		about: "Which state each instance was in, and when.", queries: []query{q(`outboxcdc_state{$I} == 1`, "{{instance}} {{state}}")},
+		more: thresholds("green"),
+	}
+	return []panel{
+		state,
+		stat("Lag", "s", "Age of the oldest commit that Kafka has not acknowledged.", thresholds("green", 60, "orange", 600, "red"),
+			q(`max(outboxcdc_replication_lag_seconds{$I} unless on (job, instance) outboxcdc_state{state="waiting_for_slot"} == 1)`, "behind")),
+		stat("Lag in WAL", "bytes", "The server's end of WAL minus what is confirmed. Other tables' WAL is in it.", thresholds("blue"),
+			q(`max(outboxcdc_replication_lag_bytes{$I} unless on (job, instance) outboxcdc_state{state="waiting_for_slot"} == 1)`, "behind")),
+		stat("WAL held", "bytes", "What the server keeps because of the slot.", thresholds("green", 1<<30, "orange", 5<<30, "red"),
+			q(`max by (slot) (outboxcdc_slot_retained_wal_bytes{$S})`, "{{slot}}")),
+		stat("Room until the slot is lost", "bytes", "What may still be written until max_slot_wal_keep_size is passed. No data: the server sets no limit.",
+			thresholds("red", 1<<30, "orange", 4<<30, "green"), q(`min by (slot) (outboxcdc_slot_safe_wal_size_bytes{$S})`, "{{slot}}")),
+		stat("Throughput", "short", "Events acknowledged per second.", thresholds("blue"),
+			q(`sum(rate(outboxcdc_events_delivered_total{$I}$R))`, "events/s")),
+
+		graph("Events per second", "short", "Acknowledged by Kafka, by topic.", q(`sum by (topic) (rate(outboxcdc_events_delivered_total{$I}$R))`, "{{topic}}")),
+		graph("Latency, commit to ack", "s", "Of every event; it compares the clocks of two machines. A large transaction is as old as its commit.",
+			q(`histogram_quantile(0.5, sum by (le) (rate(outboxcdc_event_latency_seconds_bucket{$I}$R)))`, "50 %"),
+			q(`histogram_quantile(0.95, sum by (le) (rate(outboxcdc_event_latency_seconds_bucket{$I}$R)))`, "95 %"),
+			q(`histogram_quantile(0.99, sum by (le) (rate(outboxcdc_event_latency_seconds_bucket{$I}$R)))`, "99 %")),
+		timeline,
+		graph("Lag", "s", "Age of the oldest commit that Kafka has not acknowledged. For an instance that stands by it counts from its start.",
+			q(`outboxcdc_replication_lag_seconds{$I}`, "{{instance}}")),
+		graph("Use of the window", "percentunit", "What is in flight, of what may be. 100 %: Kafka is slower than Postgres.",
+			q(`outboxcdc_inflight_events{$I} / outboxcdc_inflight_limit_events{$I}`, "events {{instance}}"),
+			q(`outboxcdc_inflight_bytes{$I} / outboxcdc_inflight_limit_bytes{$I}`, "bytes {{instance}}")),
+		graph("Waiting transactions", "short", "Received and not wholly acknowledged.", q(`outboxcdc_unconfirmed_transactions{$I}`, "{{instance}}")),
+	}
+}
+
+var stateColours = []struct{ states, colour string }{
+	{"streaming", "green"},
+	{"backpressured|waiting_for_topic|waiting_for_standby|reconnecting", "orange"},
+	{"parked|failed", "red"},
+}
+
+// stateNames shows the state's name, not its 1.
+func stateNames(o object) {
+	o["options"].(object)["textMode"] = "name"
+	thresholds("blue")(o)
+	var overrides []object
+	for _, c := range stateColours {
+		overrides = append(overrides, object{
+			"matcher":    object{"id": "byRegexp", "options": ".*: (" + c.states + ")"},
+			"properties": []object{{"id": "color", "value": object{"mode": "fixed", "fixedColor": c.colour}}},
+		})
+	}
+	o["fieldConfig"].(object)["overrides"] = overrides
+}
+
+func kafka() []panel {
+	return []panel{
+		graph("Time of a batch", "s", "From its first sending to its acknowledgement, resends included; 99 % by topic.",
+			q(`histogram_quantile(0.99, sum by (topic, le) (rate(outboxcdc_kafka_produce_duration_seconds_bucket{$I}$R)))`, "{{topic}}")),
+		graph("Refused records per second", "short", "Each error ends a session.",
+			q(`sum by (topic, error) (rate(outboxcdc_kafka_produce_errors_total{$I}$R))`, "{{topic}} {{error}}")),
+		graph("Standing still", "percentunit", "Share of the time in which reading waited because the window was full, and pauses that a quota asked for.",
+			q(`rate(outboxcdc_backpressure_seconds_total{$I}$R)`, "window full {{instance}}"),
+			q(`rate(outboxcdc_kafka_throttle_seconds_total{$I}$R)`, "throttled {{instance}}")),
+		graph("Events in a batch", "short", "On average.",
+			q(`sum(rate(outboxcdc_kafka_batch_events_sum{$I}$R)) / sum(rate(outboxcdc_kafka_batch_events_count{$I}$R))`, "events")),
+		graph("Sizes", "bytes", "Of an event (key, value and headers) and of a batch before compression, on average.",
+			q(`sum(rate(outboxcdc_event_size_bytes_sum{$I}$R)) / sum(rate(outboxcdc_event_size_bytes_count{$I}$R))`, "event"),
+			q(`sum(rate(outboxcdc_kafka_batch_bytes_sum{$I}$R)) / sum(rate(outboxcdc_kafka_batch_bytes_count{$I}$R))`, "batch")),
+		graph("Bytes per second", "Bps", "Of events before compression; on the wire with everything else.",
+			q(`sum(rate(outboxcdc_event_bytes_total{$I}$R))`, "events"),
+			q(`sum(rate(outboxcdc_kafka_sent_bytes_total{$I}$R))`, "sent"),
+			q(`sum(rate(outboxcdc_kafka_received_bytes_total{$I}$R))`, "received")),
+		graph("Batches sent again", "short", "Per second, within a session; idempotence keeps the repeat from showing.",
+			q(`rate(outboxcdc_kafka_produce_retries_total{$I}$R)`, "{{instance}}")),
+		graph("Requests", "short", "Per second, of every kind, and how many are not answered yet.",
+			q(`sum(rate(outboxcdc_kafka_requests_total{$I}$R))`, "per second"),
+			q(`sum(outboxcdc_kafka_requests_in_flight{$I})`, "open")),
+		graph("Connections and partitions", "short", "Open connections to brokers, and by how much the partitions of a topic differ from those that keys are spread over.",
+			q(`sum(outboxcdc_kafka_broker_connections{$I})`, "connections"),
+			q(`max by (topic) (outboxcdc_kafka_topic_partitions_changed{$I}) != 0`, "changed: {{topic}}")),
+	}
+}
+
+func postgres() []panel {
+	status := panel{
+		title: "What the server says of the slot", kind: "state-timeline", unit: "short", width: 8, height: 8, more: thresholds("green"),
+		about:   "wal_status: reserved and extended are well, unreserved is about to be lost, lost is lost.",
+		queries: []query{q(`max by (slot, status) (outboxcdc_slot_wal_status{$S}) == 1`, "{{slot}} {{status}}")},
+	}
+	return []panel{
+		graph("WAL of the slot", "bytes", "Kept because of it; not confirmed; and the room that is left. Kept without being unconfirmed: a long transaction.",
+			q(`max by (slot) (outboxcdc_slot_retained_wal_bytes{$S})`, "held {{slot}}"),
+			q(`max by (slot) (outboxcdc_slot_unconfirmed_wal_bytes{$S})`, "unconfirmed {{slot}}"),
+			q(`min by (slot) (outboxcdc_slot_safe_wal_size_bytes{$S})`, "room {{slot}}")),
+		status,
+		graph("WAL per second", "Bps", "Written by the server, of all databases; and what of it reached us, which is the outbox.",
+			q(`max(rate(outboxcdc_server_wal_end_position_bytes{$I}$R))`, "written"),
+			q(`sum(rate(outboxcdc_replication_received_bytes_total{$I}$R))`, "received")),
+		graph("Sessions that ended", "short", "With an error, per minute, by reason.",
+			q(`60 * sum by (reason) (rate(outboxcdc_replication_reconnects_total{$I}$R)) > 0`, "{{reason}}")),
+		graph("Messages per second", "short", "Of the stream, by type.", q(`sum by (type) (rate(outboxcdc_replication_messages_total{$I}$R)) > 0`, "{{type}}")),
+		graph("Since it last happened", "s", "Since the newest commit that was read, the last acknowledgement, and the last time that more was confirmed.",
+			q(`time() - (outboxcdc_last_commit_timestamp_seconds{$I} > 0)`, "commit {{instance}}"),
+			q(`time() - (outboxcdc_last_ack_timestamp_seconds{$I} > 0)`, "ack {{instance}}"),
+			q(`time() - (outboxcdc_last_confirm_timestamp_seconds{$I} > 0)`, "confirm {{instance}}")),
+		graph("Transactions per second", "short", "Read to their commit.", q(`sum(rate(outboxcdc_transactions_total{$I}$R))`, "transactions")),
+		graph("Status updates per second", "short", "By whether they could be sent.", q(`sum by (result) (rate(outboxcdc_status_updates_total{$I}$R))`, "{{result}}")),
+		graph("Looks that failed, slots found ahead", "short", "Looks at the slot that failed, and sessions that found it further than this process had confirmed: another instance was active.",
+			q(`increase(outboxcdc_slot_poll_errors_total{$I}$R)`, "failed {{instance}}"),
+			q(`increase(outboxcdc_slot_ahead_total{$I}$R)`, "ahead {{instance}}")),
+	}
+}
+
+func poison() []panel {
+	return []panel{
+		stat("Dead letters, 24 h", "short", "Events that went to the dead-letter topic.", thresholds("green", 1, "orange"),
+			q(`sum(increase(outboxcdc_events_dead_lettered_total{$I}[24h]))`, "events")),
+		stat("Dropped, 24 h", "short", "Events that nothing can deliver, dropped because the policy says skip.", thresholds("green", 1, "red"),
+			q(`sum(increase(outboxcdc_events_skipped_total{$I, reason="poison"}[24h]))`, "events")),
+		{
+			title: "Dead letters", kind: "timeseries", unit: "short", about: "By topic and reason.", width: 8, height: 8,
+			queries: []query{q(`sum by (topic, reason) (increase(outboxcdc_events_dead_lettered_total{$I}$R)) > 0`, "{{reason}} → {{topic}}")},
+		},
+		{
+			title: "Not sent", kind: "timeseries", unit: "short", about: "Rows that were read and not sent: delivered before in this process, updates, poison that is skipped.", width: 8, height: 8,
+			queries: []query{q(`sum by (reason) (increase(outboxcdc_events_skipped_total{$I}$R)) > 0`, "{{reason}}")},
+		},
+	}
+}
+
+func process() []panel {
+	build := panel{
+		title: "Builds", kind: "table", unit: "short", about: "Which binary runs where.", width: 8, height: 8,
+		queries: []query{q(`max by (instance, version, revision, goversion) (outboxcdc_build_info{$I})`, "")},
+	}
+	return []panel{
+		graph("CPU", "short", "Cores in use.", q(`rate(process_cpu_seconds_total{$I}$R)`, "{{instance}}")),
+		graph("Memory", "bytes", "Resident, and what Go's heap holds of it.",
+			q(`process_resident_memory_bytes{$I}`, "resident {{instance}}"), q(`go_memstats_heap_inuse_bytes{$I}`, "heap {{instance}}")),
+		graph("Uptime", "s", "Since the process started.", q(`time() - outboxcdc_start_time_seconds{$I}`, "{{instance}}")),
+		graph("Goroutines", "short", "A number that only grows is a fault.", q(`go_goroutines{$I}`, "{{instance}}")),
+		graph("Open files", "short", "Sockets among them.", q(`process_open_fds{$I}`, "{{instance}}")),
+		build,
+	}
+}

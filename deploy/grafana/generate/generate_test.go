@@ -1,0 +1,81 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+)
+
+const file = "../outboxcdc.json"
+
+// The file that people load is what this program makes.
+func TestDashboardIsGenerated(t *testing.T) {
+	want, err := generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("deploy/grafana/outboxcdc.json is not what the program makes; remedy: make dashboard")
+	}
+}
+
+// Every panel has a place of its own within the page, and says what it means.
+func TestPanels(t *testing.T) {
+	var d struct {
+		Panels []placed
+	}
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(text, &d)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []placed
+	for _, p := range d.Panels {
+		all = append(append(all, p), p.Panels...)
+	}
+	ids, taken := map[int]bool{}, map[[2]int]string{}
+	for _, p := range all {
+		if ids[p.ID] {
+			t.Errorf("%s: id %d is another's", p.Title, p.ID)
+		}
+		ids[p.ID] = true
+		for x := p.At.X; x < p.At.X+p.At.W; x++ {
+			for y := p.At.Y; y < p.At.Y+p.At.H; y++ {
+				if was := taken[[2]int{x, y}]; was != "" || x >= gridWidth {
+					t.Fatalf("%s is where %q is, or past the edge, at %d, %d", p.Title, was, x, y)
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+		if p.Type == "row" {
+			continue
+		}
+		if p.Title == "" || !strings.HasSuffix(p.Description, ".") {
+			t.Errorf("panel %d (%s) says nothing of itself", p.ID, p.Title)
+		}
+		for _, q := range p.Targets {
+			if !strings.Contains(q.Expr, "$instance") || strings.Contains(q.Expr, "$I") || strings.Contains(q.Expr, "$S") || strings.Contains(q.Expr, "$R") {
+				t.Errorf("%s: %s does not look at the instances chosen", p.Title, q.Expr)
+			}
+		}
+	}
+	if len(all) < 30 {
+		t.Errorf("%d panels", len(all))
+	}
+}
+
+type placed struct {
+	ID                       int
+	Type, Title, Description string
+	At                       struct{ X, Y, W, H int } `json:"gridPos"`
+	Targets                  []struct{ Expr string }
+	Panels                   []placed
+}

@@ -1,0 +1,132 @@
+package main
+
+// What of Grafana's dashboard format is used here (schema version 39, Grafana 11 and later).
+
+type object = map[string]any
+
+// panel is one rectangle; where it lies is found out by layout.
+type panel struct {
+	title, kind, unit string
+	about             string // shown by the i in its corner: what it means, in a sentence
+	queries           []query
+	width, height     int
+	more              func(p object) // what this one has besides
+}
+
+// query is one expression with the name of its series.
+type query struct{ expr, legend string }
+
+type row struct {
+	title  string
+	folded bool
+	panels []panel
+}
+
+const gridWidth = 24
+
+// layout numbers the panels and puts them side by side until a line is full.
+func layout(rows []row) (out []object) {
+	id, y := 0, 0
+	for _, r := range rows {
+		id++
+		head := object{"id": id, "type": "row", "title": r.title, "collapsed": r.folded, "gridPos": object{"x": 0, "y": y, "w": gridWidth, "h": 1}, "panels": []object{}}
+		y++
+		var inside []object
+		x, tallest := 0, 0
+		for _, p := range r.panels {
+			if x+p.width > gridWidth {
+				x, y, tallest = 0, y+tallest, 0
+			}
+			id++
+			o := p.object(id)
+			o["gridPos"] = object{"x": x, "y": y, "w": p.width, "h": p.height}
+			x, tallest = x+p.width, max(tallest, p.height)
+			inside = append(inside, o)
+		}
+		y += tallest
+		if r.folded {
+			head["panels"] = inside
+			out = append(out, head)
+			continue
+		}
+		out = append(append(out, head), inside...)
+	}
+	return out
+}
+
+var source = object{"type": "prometheus", "uid": "${datasource}"}
+
+func (p *panel) object(id int) object {
+	var targets []object
+	for i, q := range p.queries {
+		t := object{"refId": string(rune('A' + i)), "datasource": source, "expr": q.expr, "legendFormat": q.legend}
+		if p.kind != "timeseries" && p.kind != "state-timeline" {
+			t["instant"] = true
+			t["range"] = false
+		}
+		if p.kind == "table" {
+			t["format"] = "table"
+		}
+		targets = append(targets, t)
+	}
+	o := object{
+		"id": id, "type": p.kind, "title": p.title, "description": p.about, "datasource": source, "targets": targets,
+		"fieldConfig": object{"defaults": object{"unit": p.unit}, "overrides": []object{}},
+		"options":     p.options(),
+	}
+	if p.kind == "timeseries" {
+		defaults(o)["custom"] = object{"fillOpacity": 10, "lineWidth": 1, "showPoints": "never", "spanNulls": false}
+		defaults(o)["min"] = 0
+	}
+	if p.more != nil {
+		p.more(o)
+	}
+	return o
+}
+
+func defaults(o object) object {
+	return o["fieldConfig"].(object)["defaults"].(object)
+}
+
+func (p *panel) options() object {
+	switch p.kind {
+	case "stat":
+		return object{
+			"reduceOptions": object{"calcs": []string{"lastNotNull"}, "fields": "", "values": false},
+			"colorMode":     "background", "graphMode": "none", "textMode": "auto", "justifyMode": "center",
+		}
+	case "timeseries":
+		return object{
+			"legend":  object{"displayMode": "list", "placement": "bottom", "showLegend": true},
+			"tooltip": object{"mode": "multi", "sort": "desc"},
+		}
+	case "state-timeline":
+		return object{"mergeValues": true, "showValue": "never", "legend": object{"displayMode": "list", "placement": "bottom", "showLegend": false}}
+	case "table":
+		return object{"showHeader": true}
+	}
+	return object{}
+}
+
+// thresholds colours a value: base from the first, and each colour from its bound on.
+func thresholds(base string, steps ...any) func(object) {
+	return func(o object) {
+		list := []object{{"color": base, "value": nil}}
+		for i := 0; i < len(steps); i += 2 {
+			list = append(list, object{"value": steps[i], "color": steps[i+1]})
+		}
+		d := defaults(o)
+		d["thresholds"] = object{"mode": "absolute", "steps": list}
+		d["color"] = object{"mode": "thresholds"}
+	}
+}
+
+// variable is a choice at the top of the page.
+func variable(name, label, expr string) object {
+	return object{
+		"name": name, "label": label, "type": "query", "datasource": source, "refresh": 2, "sort": 1,
+		"query":      object{"query": expr, "refId": name, "qryType": 1},
+		"definition": expr, "multi": true, "includeAll": true, "allValue": ".*",
+		"current": object{"text": "All", "value": "$__all"},
+	}
+}
