@@ -1,0 +1,174 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/promtest"
+)
+
+const (
+	alertsFile    = "../../deploy/prometheus/alerts.yaml"
+	dashboardFile = "../../deploy/grafana/outboxcdc.json"
+)
+
+// A real Prometheus scrapes the daemon, which delivers, sends dead letters, drops poison and loses its connection once.
+// It understands every query of the dashboard and of the alerts, has data for each, and of the alerts just those ring that have to.
+func TestPrometheus(t *testing.T) {
+	promtool := promtest.NeedTool(t, "promtool")
+	t.Parallel()
+	o := newPoisonable(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"max_slot_wal_keep_size": "10GB"})})
+	r := o.startStreaming(o.policy("dead_letter", "OUTBOXCDC_POISON_CAUSES=null_key=skip")...)
+	p, err := promtest.Start(testContext(t), promtest.Options{Targets: []string{r.addr}, Rules: []string{alertsFile}, Every: time.Second})
+	must(t, err)
+	t.Cleanup(p.Close)
+	o.mixed(200, nullKey, 10, badTime, 200)
+	o.awaitQuery(p, `increase(outboxcdc_events_delivered_total[1m])`) // two scrapes, so that rates have something
+	o.exec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '` + o.name + `'`)
+	await(t, patience, "another session", func() error {
+		return atLeast(r, `outboxcdc_replication_reconnects_total{reason="postgres_unavailable"}`, 1)
+	})
+	o.mixed(100, nullKey, 100, badTime)
+	o.awaitQuery(p, `increase(outboxcdc_replication_reconnects_total{reason="postgres_unavailable"}[1m]) > 0`)
+	o.awaitQuery(p, `sum(increase(outboxcdc_events_dead_lettered_total[1m])) > 0`)
+	o.awaitQuery(p, `outboxcdc_slot_safe_wal_size_bytes`)
+
+	t.Run("dashboard", func(t *testing.T) { dashboardHasData(t, p) })
+	t.Run("alerts", func(t *testing.T) { alertsRing(t, p, "OutboxCDCDeadLetters", "OutboxCDCPoisonSkipped") })
+	t.Run("promtool", func(t *testing.T) {
+		_, text, err := r.get("/metrics")
+		must(t, err)
+		cmd := exec.Command(promtool, "check", "metrics")
+		cmd.Stdin = strings.NewReader(string(text))
+		if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "outboxcdc_") {
+			t.Errorf("promtool check metrics: %v\n%s", err, out)
+		}
+	})
+	o.healthy(100)
+}
+
+func atLeast(r *relay, series string, n float64) error {
+	m, err := r.metrics()
+	if err == nil && m[series] < n {
+		err = fmt.Errorf("%s is %v", series, m[series])
+	}
+	return err
+}
+
+func (o *outbox) awaitQuery(p *promtest.Server, expr string) {
+	o.t.Helper()
+	await(o.t, patience, expr, func() error {
+		got, err := p.Query(context.Background(), expr)
+		if err == nil && len(got) == 0 {
+			err = fmt.Errorf("no data")
+		}
+		return err
+	})
+}
+
+// quiet are selectors of which nothing is to be expected where all is well.
+var quiet = []string{`outboxcdc_kafka_produce_errors_total`}
+
+// dashboardHasData runs each query as Grafana would.
+func dashboardHasData(t *testing.T, p *promtest.Server) {
+	text, err := os.ReadFile(dashboardFile)
+	must(t, err)
+	var page any
+	must(t, json.Unmarshal(text, &page))
+	queries := exprs(page)
+	if len(queries) < 50 {
+		t.Fatalf("%d queries", len(queries))
+	}
+	fill := strings.NewReplacer("$job", ".*", "$instance", ".*", "$slot", ".*", "$__rate_interval", "1m")
+	for _, q := range queries {
+		q = fill.Replace(q)
+		got, err := p.Query(context.Background(), q)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		silent := strings.Contains(q, quiet[0]) || strings.Contains(q, "partitions_changed") // shown only if there is something
+		if len(got) == 0 != silent {
+			t.Errorf("%s: %d series", q, len(got))
+		}
+		for _, s := range got {
+			if s.Value != s.Value { // NaN
+				t.Errorf("%s is no number", q)
+			}
+		}
+	}
+}
+
+// exprs are the values of all members called expr.
+func exprs(x any) (out []string) {
+	switch x := x.(type) {
+	case map[string]any:
+		for name, v := range x {
+			if text, ok := v.(string); ok && name == "expr" {
+				out = append(out, text)
+			}
+			out = append(out, exprs(v)...)
+		}
+	case []any:
+		for _, v := range x {
+			out = append(out, exprs(v)...)
+		}
+	}
+	return out
+}
+
+// alertsRing holds the server's rules to those that must ring by now; of the others each must at least see what it looks at.
+func alertsRing(t *testing.T, p *promtest.Server, must ...string) {
+	for _, alert := range must {
+		await(t, patience, alert, func() error {
+			return ringing(p, alert)
+		})
+	}
+	rules, err := p.Rules(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(rules) < 12 {
+		t.Errorf("%d rules", len(rules))
+	}
+	for _, r := range rules {
+		if r.Health != "ok" || r.LastError != "" {
+			t.Errorf("%s: %s %s", r.Name, r.Health, r.LastError)
+		}
+		if r.State == "firing" != slices.Contains(must, r.Name) {
+			t.Errorf("%s (%s) is %s", r.Name, r.Labels["severity"], r.State)
+		}
+		for _, s := range selectors(r.Query) {
+			got, err := p.Query(context.Background(), s)
+			if err != nil || len(got) == 0 && !slices.Contains(quiet, s) {
+				t.Errorf("%s looks at %s, of which there is nothing: %v", r.Name, s, err)
+			}
+		}
+	}
+}
+
+func ringing(p *promtest.Server, alert string) error {
+	rules, err := p.Rules(context.Background())
+	if err != nil {
+		return err
+	}
+	for _, r := range rules {
+		if r.Name == alert && r.State == "firing" {
+			return nil
+		}
+	}
+	return fmt.Errorf("it does not ring")
+}
+
+// selectors are what an expression looks at.
+func selectors(expr string) []string {
+	return regexp.MustCompile(`\b(?:outboxcdc_[a-z_]+|up)\b(?:\{[^}]*\})?`).FindAllString(expr, -1)
+}
