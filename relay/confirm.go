@@ -128,7 +128,7 @@ func (s *session) say(now time.Time, reply bool) error {
 		return err
 	}
 	if safe > s.confirmed {
-		s.r.confirmedAt(now)
+		s.r.said(safe, now)
 	}
 	if s.past.on { // for so long the server keeps the slot for us, if it got this
 		s.sink.Extend(now.Add(s.r.cfg.WalSenderTimeout))

@@ -380,17 +380,19 @@ const slotEvery = 15 * time.Second
 
 // watchSlot keeps the slot's metrics true while no session does, which is when they matter most.
 func (r *Relay) watchSlot(ctx context.Context) {
-	every := time.NewTicker(slotEvery)
-	defer every.Stop()
+	tick := time.NewTicker(slotEvery / 5) // a session's last look was at any time
+	defer tick.Stop()
+	var tried time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-every.C:
+		case <-tick.C:
 		}
-		if !r.slotUnwatched() {
+		if r.clock().Sub(tried) < slotEvery || !r.slotUnwatched() {
 			continue
 		}
+		tried = r.clock()
 		look, cancel := context.WithTimeout(ctx, slotEvery)
 		slot, err := r.source.Look(look)
 		cancel()

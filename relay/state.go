@@ -143,10 +143,11 @@ func (r *Relay) progress(s *session) {
 	v.newest = maxTime(v.newest, s.lastCommit)
 }
 
-func (r *Relay) confirmedAt(now time.Time) {
+// said publishes what a status update has carried.
+func (r *Relay) said(confirmed pglogrepl.LSN, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.view.confirmedAt = now
+	r.view.confirmed, r.view.confirmedAt = confirmed, now
 }
 
 func (r *Relay) delivered() bool {

@@ -252,7 +252,7 @@ func TestSlotIsWatchedWhileParked(t *testing.T) {
 		b.want(Parked)
 		before := b.metric("slot_unconfirmed_wal_bytes")
 		b.pg.foreign()
-		b.sleep(31 * time.Second)
+		b.sleep(19 * time.Second)
 		if got := b.metric("slot_unconfirmed_wal_bytes"); got != before+0x1000 {
 			b.Errorf("unconfirmed %v, want %v more than %v", got, 0x1000, before)
 		}
