@@ -72,7 +72,7 @@ func (s *Saved) MarshalText() ([]byte, error) {
 	return json.Marshal(t)
 }
 
-// ErrSavedVersion: the record was written by a newer outboxcdc.
+// ErrSavedVersion says that the record was written by a newer outboxcdc.
 var ErrSavedVersion = errors.New("a version of the position record that this outboxcdc does not know")
 
 // UnmarshalText reads what MarshalText wrote.
