@@ -139,3 +139,42 @@ func TestTail(t *testing.T) {
 		})
 	}
 }
+
+// TestTailTakesTheLargest: of a batch, and of all batches that are read; also when the last record is not the one.
+func TestTailTakesTheLargest(t *testing.T) {
+	f := newFake(t)
+	f.createTopic(t, "t", 3, nil)
+	cfg := testConfig(f.ListenAddrs()...)
+	lost := checkpoint.Position{SystemID: historySystem, Timeline: 1, CommitLSN: 5000}
+	batches := [][]*router.Record{
+		{to(0, event("t", "k", at(10))), to(0, event("t", "k", at(11))), to(0, event("t", "k", at(12)))},
+		{to(1, event("t", "k", at(20))), to(1, event("t", "k", at(21))), to(1, event("t", "k", lost)), to(1, event("t", "k", lost))},
+		{to(2, event("t", "k", at(30))), to(2, event("t", "k", at(31)))},
+		{to(2, event("t", "k", at(29)))}, // late
+		{to(2, record("t", "k", "v"))},   // ours, and no event
+	}
+	p, l := openSession(t, newTestCluster(t, cfg))
+	waitReady(t, p, "t")
+	n := 0
+	for _, batch := range batches {
+		for _, rec := range batch {
+			n++
+			if err := p.Send(rec, uint64(n)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.Flush()
+		l.waitAcks(t, n)
+	}
+	_ = p.Close(done())
+	for lookBack, want := range map[int][]checkpoint.Position{1: {at(12), at(21), {}}, 10: {at(12), at(21), at(31)}} {
+		_, next, _ := tailsOf(t, cfg, "t", lookBack, p.ProducerID())
+		for part, want := range want {
+			tail := awaitTail(t, next, to(int32(part), record("t", "k", "")))
+			if tail.Last != want || part == 1 && tail.Phantoms.Count != 2 {
+				t.Errorf("look-back %d, partition %d: %+v, want %v", lookBack, part, tail, want)
+			}
+		}
+		_ = next.Close(done())
+	}
+}
