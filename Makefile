@@ -20,8 +20,8 @@ GOLANGCI_LINT ?= $(LINT_DIR)/golangci-lint
 
 # Two packages at a time, whatever the machine: several of them start servers.
 P := 2
-# Everything but the integration tests, which take minutes and go last.
-UNIT = $(shell $(GO) list ./... | grep -v '/test/integration')
+# Everything but the model, which keeps both cores busy, and the integration tests, which take minutes and go last.
+UNIT = $(shell $(GO) list ./... | grep -v -e '/test/integration' -e '/model$$')
 # Packages whose goroutines share memory. CI runs them under the race detector besides `make test`, which has to work
 # without a C compiler.
 RACE_PKGS := ./checkpoint ./replication ./kafka
@@ -44,6 +44,7 @@ bin/testrun:
 UNIT_TESTS        = $(GO) test -json -p $(P) -timeout 5m $(UNIT)
 # The simulator's runs are ten times slower there: few are enough for what only the detector sees.
 RACE_TESTS        = { s=0; $(GO) test -json -timeout 10m -short -race ./relay || s=1; $(GO) test -json -p $(P) -timeout 10m -race $(RACE_PKGS) || s=1; exit $$s; }
+MODEL_TESTS       = $(GO) test -json -parallel $(P) -timeout 10m ./model
 COMPOSE_TESTS     = (cd test/compose && $(GO) test -json ./...)
 # Most of them wait for servers more than they work: more at a time than there are cores.
 INTEGRATION_TESTS = $(GO) test -json -p $(P) -parallel 6 -count=1 -timeout 20m ./test/integration/...
@@ -52,6 +53,7 @@ INTEGRATION_TESTS = $(GO) test -json -p $(P) -parallel 6 -count=1 -timeout 20m .
 test: bin/testrun ## everything: packages, compose file, the built binary on real servers (about 10 minutes on 2 cores)
 	@{ s=0; \
 	   $(UNIT_TESTS) || s=1; \
+	   $(MODEL_TESTS) || s=1; \
 	   $(COMPOSE_TESTS) || s=1; \
 	   $(INTEGRATION_TESTS) || s=1; \
 	   exit $$s; } | bin/testrun -kafka
@@ -76,6 +78,14 @@ sim: bin/testrun ## the simulator alone (SIM=10m or a number of seeds; SEED=n re
 .PHONY: mutants
 mutants: ## the product with one rule wrong at a time: a test must notice (RUN=regexp chooses mutants; about 3 minutes)
 	@$(GO) run ./test/mutants $(if $(RUN),-run '$(RUN)')
+
+.PHONY: model model-large
+model: ## deduplicated delivery as a Promela model, every history (spin, gcc; a minute; RUN=regexp: these, with the histories that break a mutant)
+	@command -v spin >/dev/null && command -v gcc >/dev/null || { echo "the model needs spin and a C compiler (apt-get install spin gcc libc6-dev)"; exit 1; }
+	@$(GO) test -count=1 -parallel $(P) -timeout $(or $(MODEL_TIMEOUT),10m) -v ./model $(if $(RUN),-run '$(RUN)' -history) $(MODEL_ARGS) | grep -v '^=== '
+
+model-large: ## the same with larger bounds (minutes, 2 GB)
+	@$(MAKE) --no-print-directory model MODEL_ARGS="-large$(if $(RUN),, -run TestRules)" MODEL_TIMEOUT=2h
 
 .PHONY: prove
 prove: ## every fault in full length, simulator and mutants; writes docs/proof.md (at most an hour on 2 cores; RUN=regexp: only these tests, AGAIN=1: into the last whole run, SHORT=1: as in make test)

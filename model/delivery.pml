@@ -1,0 +1,587 @@
+/*
+ * How a slot, its daemons and Kafka work together, as small as it can be: rules and words in ARCHITECTURE.md, what is
+ * modelled and what is not in docs/model.md. Nothing here is compiled into the product.
+ *
+ * Three transactions of two rows, two partitions, one slot. A row has a place on its timeline, 1 to 6, and an id: the
+ * place on timeline 1, the place + 6 on timeline 2 (after a failover). Sets of rows are bits: of ids 12, of places 6.
+ * Transaction t has commit LSN t and end LSN t+1, which is the next one's commit LSN: adjacent commits. The slot's
+ * position c means: transactions with commit LSN < c are left out.
+ *
+ * One process; every step is one d_step, so that an interleaving of steps is a history. Nothing is repeated without a
+ * cause, so every run ends; at its end everything must be delivered and confirmed.
+ */
+#ifndef FAULTS
+#define FAULTS 2        /* crashes of daemon or server, and clean ends, together */
+#endif
+#ifndef SESSIONS
+#define SESSIONS 4      /* at most; 1 + what ends them */
+#endif
+#define ROWS 6
+#define ALL 63          /* places */
+#define UNREAD 7
+#ifndef IN1
+#define IN1 1754       /* ids that go to partition 1: 2 4 5 and, of timeline 2, 7 8 10 11 (places 1 2 4 5) */
+#endif
+
+/* phases of a session */
+#define NONE 0
+#define FENCE 1         /* the slot is ours, the predecessor did not end cleanly */
+#define RECORD 2        /* the first position record is on its way */
+#define STREAM 3
+#define DRAIN 4         /* told to end: reads no more */
+#define CLEAN 5         /* the clean record is acknowledged */
+#define STOPPED 6       /* status 79 */
+
+typedef Parts { short at[3] }          /* by partition; 2 is the dead-letter topic */
+typedef Rec {                         /* the position record */
+	byte gen, from;                   /* generation; the session that wrote it */
+	byte known;                       /* sessions whose producer ids it names, as bits */
+	byte acked;                       /* id of the last row of the acknowledged prefix, 0: none */
+	byte confirm;
+	bit tl2, clean, fp
+}
+
+/* the server */
+bit tl2 = 0;            /* promoted: timeline 2 */
+byte fork = 3;          /* transactions up to this one are common to both timelines */
+byte mem = 1, disk = 1; /* the slot's position */
+/* Kafka */
+Parts by[SESSIONS + 1]; /* what each session has appended */
+Rec rec;                /* the newest position record; gen 0: there is none */
+/* what dead sessions have left on the way */
+Parts late[SESSIONS + 1];
+Rec lrec;
+/* the live session */
+byte s = 0, phase = NONE;
+byte next = 0;          /* the place that is read next */
+byte sent = 0, app = 0, ack = 0; /* places; app: appended, ack: known to be, or dropped */
+byte dl = 0;            /* places sent as dead letters */
+byte drop[2] = 0;       /* what each partition's tail says: up to this place it has everything */
+byte letters = 0;       /* places that the dead-letter topic has, once read */
+bit lread = 0, notail = 0;
+Rec my, wr;             /* what the record says as far as we know; the one on the way */
+byte wst = 0;           /* 0 none on the way, 1 sent, 2 appended */
+byte refused = 0;       /* places that Kafka has refused, as the process remembers */
+bit fp = 0;             /* routing in force */
+/* the environment */
+byte faults = FAULTS;
+bit forked = 0, moved = 0, rerouted = 0, lost = 0;
+/* for the properties */
+#ifdef REPEATS_ALLOWED
+bit excused = 1;
+#else
+bit excused = 0;        /* repeats are allowed: something was lost that would tell */
+#endif
+short kept = 0;         /* ids in requests that survived the fence */
+short reported = 0;     /* phantoms that a tail read has seen */
+bit ended = 0;
+short row, old, set, place; /* of one step; 0 between steps */
+
+#define BIT(i)        (1 << ((i) - 1))
+#define LOWEST(m)     ((m) & -(m))
+#define CONF(c)       ((1 << (2 * ((c) - 1))) - 1)                 /* places at or below slot position c */
+#define COMMON        ((1 << (2 * fork)) - 1)
+#define IDS(m)        (((m) & COMMON) | (((m) & (ALL & ~COMMON)) << 6)) /* ids of places on the present history */
+#define HIST(m)       (((m) & COMMON) | (((m) >> 6) & (ALL & ~COMMON))) /* places of ids that are on it */
+#define ID(i)         ((i) > 2 * fork -> (i) + 6 : (i))
+#define PREFIX(m)     (!((m) & 1) -> 0 : (!((m) & 2) -> 1 : (!((m) & 4) -> 2 : (!((m) & 8) -> 3 : (!((m) & 16) -> 4 : (!((m) & 32) -> 5 : 6))))))
+#define HIGHEST(m)    ((m) & 32 -> 6 : ((m) & 16 -> 5 : ((m) & 8 -> 4 : ((m) & 4 -> 3 : ((m) & 2 -> 2 : ((m) & 1 -> 1 : 0))))))
+#define HIGHEST12(m)  ((m) > 63 -> 6 + HIGHEST((m) >> 6) : HIGHEST(m))
+#define MAX(a, b)     ((a) > (b) -> (a) : (b))
+#define MIN(a, b)     ((a) < (b) -> (a) : (b))
+#define TX(i)         (((i) + 1) / 2)
+#define END(i)        ((i) / 2 + 1)                                /* end LSN of the last transaction that is whole in a prefix of i */
+#define PIDS(p)       ((p) == 1 -> (fp -> 4095 & ~IN1 : IN1) : (fp -> IN1 : 4095 & ~IN1))
+#define PART(i)       ((PIDS(1) >> (ID(i) - 1)) & 1)
+#define MINE(p)       ((p) == 2 -> dl : HIST(PIDS(p)) & ~dl)       /* places of this session that go to p */
+#define HIGHER(b)     ((b) < 64 -> (63 & ~((b) | ((b) - 1))) | ((b) <= COMMON -> 4032 : 0) : (4032 & ~((b) | ((b) - 1))))
+
+/* Sums over sessions. */
+#define BY(n, p)      by[n].at[p]
+#if SESSIONS == 4
+#define HAS(p)        (BY(1,p) | BY(2,p) | BY(3,p) | BY(4,p))
+#define KNOWN(k, p)   ((k & 2 -> BY(1,p) : 0) | (k & 4 -> BY(2,p) : 0) | (k & 8 -> BY(3,p) : 0) | (k & 16 -> BY(4,p) : 0))
+#elif SESSIONS == 7
+#define HAS(p)        (BY(1,p) | BY(2,p) | BY(3,p) | BY(4,p) | BY(5,p) | BY(6,p) | BY(7,p))
+#define KNOWN(k, p)   ((k & 2 -> BY(1,p) : 0) | (k & 4 -> BY(2,p) : 0) | (k & 8 -> BY(3,p) : 0) | (k & 16 -> BY(4,p) : 0) | \
+                       (k & 32 -> BY(5,p) : 0) | (k & 64 -> BY(6,p) : 0) | (k & 128 -> BY(7,p) : 0))
+#endif
+#define EVERYWHERE    (HAS(0) | HAS(1) | HAS(2))
+
+/* acked of a record as a place on the present history: what lies beyond the fork counts for nothing */
+#ifdef M_TIMELINE
+#define ACKED(a)      ((a) > 6 -> (a) - 6 : (a))
+#define TAILSET(m)    (((m) & ALL) | ((m) >> 6))
+#else
+#define ACKED(a)      ((a) > 6 -> (a) - 6 : MIN((a), 2 * fork))
+#define TAILSET(m)    HIST(m)
+#endif
+/* confirm of a record: a promise about timeline 1 says nothing about timeline 2 behind the fork */
+#if defined(M_CONFIRM_OF_OTHER_TIMELINE) || defined(M_START)
+#define CUT(r)        r.confirm
+#else
+#define CUT(r)        (tl2 && !r.tl2 -> MIN(r.confirm, fork + 1) : r.confirm)
+#endif
+
+/* No loss: what the server will not send again is in Kafka. It can break only where the slot moves or history changes. */
+inline safe() {
+	assert((moved && (phase < STREAM || phase == STOPPED)) || !(IDS(CONF(mem)) & ~EVERYWHERE))    /* LOSS */
+}
+
+/* States that the runs without a mutant must come to, or they would prove little: asking for one must fail. */
+#ifndef SOMETIMES
+#define SOMETIMES 0
+#endif
+inline sometimes(n) {
+	assert(SOMETIMES != n)                             /* REACHED */
+}
+
+inline copy(to, src) {
+	to.gen = src.gen; to.from = src.from; to.known = src.known; to.acked = src.acked;
+	to.confirm = src.confirm; to.tl2 = src.tl2; to.clean = src.clean; to.fp = src.fp
+}
+
+inline zero(r) {
+	r.gen = 0; r.from = 0; r.known = 0; r.acked = 0; r.confirm = 0; r.tl2 = 0; r.clean = 0; r.fp = 0
+}
+
+/* session n appends the row with bit b to p */
+inline append(n, q) {
+	if
+	:: HAS(q) & row ->
+		printf("  partition %d: %d again, by session %d\n", q, HIGHEST12(row), n);
+#ifndef AT_LEAST_ONCE
+		assert(excused || (kept & row));                 /* REPEAT */
+#endif
+		sometimes(1)
+	:: else ->
+		printf("  partition %d: %d, by session %d\n", q, HIGHEST12(row), n);
+#ifndef REROUTE
+		assert(q == 2 || !(HAS(q) & HIGHER(row)))        /* ORDER */
+#endif
+	fi;
+	by[n].at[q] = by[n].at[q] | row
+}
+
+/* the session is over; what is on the way stays so */
+inline die() {
+	late[s].at[0] = IDS(sent & ~app & MINE(0));
+	late[s].at[1] = IDS(sent & ~app & MINE(1));
+	late[s].at[2] = IDS(sent & ~app & MINE(2));
+	printf("session %d is cut; rows on the way, as bits: %d %d, letters %d; record on the way: %d\n", s, late[s].at[0], late[s].at[1], late[s].at[2], wst == 1);
+	if
+	:: wst == 1 -> copy(lrec, wr)
+	:: else
+	fi;
+	over()
+}
+
+inline over() {
+	phase = NONE; next = 0; sent = 0; app = 0; ack = 0; dl = 0; drop[0] = 0; drop[1] = 0; letters = 0; lread = 0; notail = 0;
+	wst = 0; zero(my); zero(wr)
+}
+
+/* A record reaches the position topic. A later reader takes the highest generation, the newest of it. */
+inline publish(r) {
+	printf("  position topic: generation %d of session %d: sessions %d, acked %d, confirm %d, clean %d\n", r.gen, r.from, r.known, r.acked, r.confirm, r.clean);
+	if
+#ifndef M_GENERATION
+	:: r.gen < rec.gen -> skip
+#endif
+#ifndef M_SAME_GENERATION
+	:: r.gen == rec.gen && r.from != rec.from ->       /* two sessions, neither of which saw the other: both count */
+		if
+		:: r.tl2 < rec.tl2 || r.confirm < rec.confirm || ACKED(r.acked) < ACKED(rec.acked) -> rec.known = rec.known | r.known
+		:: else -> set = rec.known; copy(rec, r); rec.known = rec.known | set; set = 0
+		fi;
+		rec.clean = 0
+#endif
+	:: else -> copy(rec, r)
+	fi
+}
+
+inline stream() {
+	phase = STREAM; drop[0] = UNREAD; drop[1] = UNREAD;
+#ifdef M_START
+	sent = CONF(MAX(mem, my.confirm));                 /* a remembered LSN */
+#else
+	sent = CONF(mem);
+#endif
+	next = PREFIX(sent) + 1; app = sent; ack = sent;
+	printf("session %d streams from slot position %d\n", s, mem);
+	safe()
+}
+
+/* how far this session's own acks allow the slot to be told */
+#if defined(M_HIGHEST_ACK)
+#define OWN           END(HIGHEST(ack))
+#elif defined(M_KEEPALIVE)
+#define OWN           END(next - 1)
+#elif defined(M_ZERO_FLUSH)
+#define OWN           (PREFIX(ack) == PREFIX(CONF(mem)) -> END(next - 1) : END(PREFIX(ack)))
+#else
+#define OWN           END(PREFIX(ack))
+#endif
+#ifdef M_ACKED_AHEAD
+#define OWNACKED      PREFIX(sent)
+#else
+#define OWNACKED      PREFIX(ack)
+#endif
+#ifdef M_CONFIRM_AHEAD
+#define OWNCONFIRM    END(next - 1)
+#else
+#define OWNCONFIRM    OWN
+#endif
+#if defined(AT_LEAST_ONCE) || defined(M_TELL_FIRST)
+#define TELL          OWN
+#elif defined(M_CONFIRM_AHEAD)
+#define TELL          my.confirm
+#else
+#define TELL          MIN(my.confirm, OWN)
+#endif
+
+inline write(cleanly) {
+	copy(wr, my);
+	wr.clean = cleanly; wr.tl2 = tl2; wr.confirm = MAX(my.confirm, OWNCONFIRM);
+	if
+	:: OWNACKED > ACKED(my.acked) -> wr.acked = ID(OWNACKED)
+	:: else
+	fi;
+	wst = 1
+}
+
+/* is the row at place place dropped, by the tail of partition t? */
+#if defined(M_ROW_LSN)        /* rows 3 and 4 were written before 1 and 2, but committed after them */
+#define LSN(i)        ((i) == 0 -> 0 : ((i) < 3 -> 5 : ((i) < 5 -> (i) - 2 : (i) + 2)))
+#define INKAFKA(i, q) (LSN(i) <= LSN(drop[q]))
+#elif defined(M_END_LSN)      /* commit LSN <= end LSN of the last one */
+#define INKAFKA(i, q) (drop[q] > 0 && TX(i) <= TX(drop[q]) + 1)
+#else
+#define INKAFKA(i, q) ((i) <= drop[q])
+#endif
+
+#ifdef M_OUT_OF_ORDER           /* a later request overtakes an earlier one: no idempotent producer */
+#define FIRST(m)      BIT(HIGHEST(m))
+#else
+#define FIRST(m)      LOWEST(m)
+#endif
+#ifdef M_REFUSAL_FORGOTTEN
+#define REFUSED(b)    refused
+#else
+#define REFUSED(b)    (refused | (b))
+#endif
+#define SENDS(p)      (phase == STREAM && next <= ROWS && !(refused & BIT(next)) && PART(next) == p)
+#ifdef M_LETTER_NOT_AWAITED
+#define LETTERS_OUT(p) 0
+#elif defined(APART)
+#define LETTERS_OUT(p) (dl & ~ack)                     /* of whatever partition */
+#else
+#define LETTERS_OUT(p) (dl & ~ack & HIST(PIDS(p)))
+#endif
+#ifdef APART                    /* a letter flies only with letters */
+#define ROWS_OUT      (sent & ~ack & ~dl)
+#else
+#define ROWS_OUT      0
+#endif
+#ifdef POISON
+#define POISONED      (BIT(3) | BIT(4))                /* one in each partition */
+#else
+#define POISONED      0
+#endif
+
+#ifdef M_WRONG_TAIL
+#define TAILOF(p)     (1 - p)
+#else
+#define TAILOF(p)     p
+#endif
+#ifdef M_FOREIGN
+#define FOREIGN       8                                /* another slot's record stands there too: place 4 */
+#else
+#define FOREIGN       0
+#endif
+#ifdef M_SILENT_LOOK_BACK
+#define NOTFOUND      ROWS
+#else
+#define NOTFOUND      ACKED(my.acked)
+#endif
+#define PHANTOMS(p)   (HAS(p) & ~IDS(ALL))
+
+#define TAIL(p) \
+	:: d_step { SENDS(p) && drop[p] == UNREAD -> \
+		set = (notail -> 0 : TAILSET(KNOWN(my.known, TAILOF(p))) | FOREIGN); \
+		drop[p] = (set == 0 -> NOTFOUND : HIGHEST(set)); \
+		printf("session %d: the tail of partition %d is %d\n", s, p, drop[p]); \
+		reported = reported | (KNOWN(my.known, p) & ~IDS(ALL)); set = 0 }
+
+#define ROW(p) \
+	:: d_step { SENDS(p) && drop[p] != UNREAD && !LETTERS_OUT(p) -> \
+		row = BIT(next); sent = sent | row; \
+		if \
+		:: INKAFKA(next, p) -> printf("session %d drops %d\n", s, ID(next)); app = app | row; ack = ack | row; \
+			if \
+			:: mem < rec.confirm && next > 2 * mem -> sometimes(3) \
+			:: else \
+			fi \
+		:: else -> printf("session %d sends %d\n", s, ID(next)) \
+		fi; \
+		next++; row = 0 }
+
+#define APPEND(p) \
+	:: d_step { phase >= STREAM && (sent & ~app & MINE(p)) -> \
+		row = FIRST(sent & ~app & MINE(p)); \
+		if \
+		:: p < 2 && (row & POISONED) -> printf("  partition %d refuses %d\n", p, ID(HIGHEST(row))); refused = REFUSED(row); die() \
+		:: else -> place = row; row = IDS(row); append(s, p); app = app | place \
+		fi; \
+		row = 0; place = 0 }
+
+#define ACK(p) \
+	:: d_step { phase >= STREAM && (app & ~ack & MINE(p)) -> \
+		ack = ack | LOWEST(app & ~ack & MINE(p)); printf("session %d: acked, as bits: %d\n", s, ack) }
+
+#define LATE(n, p) \
+	:: d_step { late[n].at[p] -> \
+		row = LOWEST(late[n].at[p]); \
+		if \
+		:: p < 2 && (HIST(row) & POISONED) -> late[n].at[p] = 0 \
+		:: else -> late[n].at[p] = late[n].at[p] & ~row; append(n, p) \
+		fi; \
+		row = 0 }
+#ifdef POISON
+#define LATES(n)      LATE(n, 0) LATE(n, 1) LATE(n, 2)
+#else
+#define LATES(n)      LATE(n, 0) LATE(n, 1)
+#endif
+
+inline forget(n, q) { late[n].at[q] = 0 }
+
+/* The fence is over. keep: partitions in which one request of the last session that sent is still to come. */
+inline fenced(keep) {
+	printf("session %d has waited; of those before it, requests may still come in partitions 0, 1 and the position topic (bits): %d\n", s, keep);
+	old = 1;
+	do
+	:: old < s ->
+#ifndef M_NO_FENCE
+		kept = kept | ((keep & 1) -> late[old].at[0] : 0) | ((keep & 2) -> late[old].at[1] : 0);
+		late[old].at[0] = ((keep & 1) -> late[old].at[0] : 0);
+		late[old].at[1] = ((keep & 2) -> late[old].at[1] : 0);
+		late[old].at[2] = 0;
+#endif
+		old++
+	:: else -> break
+	od;
+	old = 0;
+	if
+	:: !(keep & 4) -> zero(lrec)
+	:: else
+	fi;
+	load()
+}
+
+/* The slot is ours, and what may still come is known: read the position record, compare it with the server, follow it. */
+inline load() {
+	compare();
+	if
+	:: phase != STOPPED -> begin()
+	:: else
+	fi
+}
+
+inline compare() {
+	if
+	:: rec.gen == 0 -> my.known = 0; my.confirm = mem
+	:: else ->
+		if
+		:: mem > CUT(rec) ->
+			assert(moved);                                 /* FALSE79 */
+			sometimes(2);
+			phase = STOPPED; printf("session %d stops: 79\n", s)
+		:: else ->
+			copy(my, rec);
+			my.confirm = CUT(rec);
+#if defined(M_ROUTING)
+			skip
+#elif defined(M_KEEP_PRODUCERS)                                /* no tail is read now, but those after us read it */
+			notail = (rec.fp != fp)
+#else
+			/* Another routing: what earlier sessions left in a partition says nothing, now and later. */
+			my.known = (rec.fp == fp -> rec.known : 0)
+#endif
+		fi
+	fi;
+	if
+	:: phase != STOPPED ->
+		my.gen++; my.from = s; my.known = my.known | (1 << s); my.tl2 = tl2; my.clean = 0; my.fp = fp
+	:: else
+	fi
+}
+
+inline begin() {
+	copy(wr, my); wst = 1;
+#ifdef M_ROWS_BEFORE_RECORD
+	stream()
+#else
+	phase = RECORD
+#endif
+}
+
+/* A standby that has the first k transactions, and has synchronised the slot at c, is promoted. */
+#define FAILOVER_TO(k, c) \
+	:: d_step { !forked && faults && c <= mem -> \
+		printf("FAILOVER: timeline 2 after transaction %d, slot at %d\n", k, c); forked = 1; faults--; \
+		if \
+		:: phase > NONE && phase < STOPPED -> die() \
+		:: else \
+		fi; \
+		tl2 = 1; fork = k; mem = c; disk = c; safe() }
+
+active proctype world() {
+	do
+	/* The slot becomes ours; the record is read after that. */
+	:: d_step { phase == NONE && s < SESSIONS ->
+		s++;
+		printf("session %d: slot at %d; record: generation %d, confirm %d, acked %d, clean %d\n", s, mem, rec.gen, rec.confirm, rec.acked, rec.clean);
+#ifdef AT_LEAST_ONCE
+		stream(); drop[0] = 0; drop[1] = 0
+#else
+		if
+		:: rec.gen && rec.clean -> load()
+		:: else -> phase = FENCE
+		fi
+#endif
+		}
+#ifdef M_NO_FENCE
+	:: d_step { phase == FENCE -> fenced(7) }
+#else
+	:: d_step { phase == FENCE -> fenced(0) }
+#endif
+#ifdef SHORT_FENCE
+	:: d_step { phase == FENCE -> fenced(1) }
+	:: d_step { phase == FENCE -> fenced(2) }
+	:: d_step { phase == FENCE -> fenced(3) }
+	:: d_step { phase == FENCE && lrec.gen -> fenced(4) }
+	:: d_step { phase == FENCE && lrec.gen -> fenced(7) }
+#endif
+
+	/* The position record on its way. */
+	:: d_step { wst == 1 -> publish(wr); wst = 2 }
+	:: d_step { wst == 2 ->
+		copy(my, wr); zero(wr); wst = 0;
+		if
+		:: phase == RECORD -> stream()
+		:: phase == DRAIN && my.clean -> phase = CLEAN
+		:: else
+		fi }
+	:: d_step { lrec.gen -> publish(lrec); zero(lrec) }
+
+	/* Rows. */
+	TAIL(0)
+	TAIL(1)
+	ROW(0)
+	ROW(1)
+	APPEND(0)
+	APPEND(1)
+	ACK(0)
+	ACK(1)
+	LATES(1)
+	LATES(2)
+	LATES(3)
+#if SESSIONS > 4
+	LATES(4)
+	LATES(5)
+	LATES(6)
+#endif
+#ifdef POISON
+	APPEND(2)
+	ACK(2)
+	:: d_step { phase == STREAM && next <= ROWS && (refused & BIT(next)) && !ROWS_OUT ->
+		if
+		:: !lread -> lread = 1;
+#ifdef M_LETTERS_BY_TAIL
+			letters = (1 << HIGHEST(TAILSET(KNOWN(my.known, 2)))) - 1
+#else
+			letters = TAILSET(KNOWN(my.known, 2))
+#endif
+		:: else
+		fi;
+		row = BIT(next); sent = sent | row;
+		if
+		:: letters & row -> printf("session %d drops the letter %d\n", s, ID(next)); app = app | row; ack = ack | row; sometimes(4)
+		:: else -> printf("session %d sends the letter %d\n", s, ID(next)); dl = dl | row
+		fi;
+		next++; row = 0 }
+#endif
+#ifdef NO_TAIL
+	/* Retention, compaction or look_back: nothing of ours is found. */
+	:: d_step { SENDS(0) && drop[0] == UNREAD -> drop[0] = NOTFOUND; excused = 1; printf("session %d finds nothing in partition 0, takes %d\n", s, drop[0]) }
+	:: d_step { SENDS(1) && drop[1] == UNREAD -> drop[1] = NOTFOUND; excused = 1; printf("session %d finds nothing in partition 1, takes %d\n", s, drop[1]) }
+#endif
+
+	/* What may be told, and telling it. */
+#ifndef AT_LEAST_ONCE
+#ifdef M_WRITES_ALWAYS
+	:: d_step { phase == STREAM && wst == 0 -> write(0) }
+#else
+	:: d_step { phase == STREAM && wst == 0 && (OWNACKED > ACKED(my.acked) || OWNCONFIRM > my.confirm) -> write(0) }
+#endif
+#ifdef M_CLEAN_EARLY
+	:: d_step { phase == DRAIN && wst == 0 -> write(1) }
+#else
+	:: d_step { phase == DRAIN && wst == 0 && !(sent & ~ack) -> write(1) }
+#endif
+	:: d_step { phase == CLEAN && TELL <= mem -> printf("session %d has ended cleanly\n", s); over() }
+#else
+	:: d_step { phase == DRAIN && !(sent & ~ack) && TELL <= mem -> over() }
+#endif
+	:: d_step { phase >= STREAM && phase <= CLEAN && TELL > mem -> mem = TELL; printf("session %d tells the slot %d\n", s, mem); safe() }
+	:: d_step { disk < mem -> disk = mem; printf("CHECKPOINT: the slot is saved at %d\n", disk) }
+
+	/* Faults. */
+	:: d_step { faults && phase > NONE && phase < STOPPED -> printf("KILL of the daemon\n"); faults--; refused = 0; die() }
+	:: d_step { faults && phase != STOPPED ->
+		faults--; mem = disk; printf("CRASH of the server: the slot is back at %d\n", mem);
+		if
+		:: phase > NONE -> die()
+		:: else
+		fi }
+	:: d_step { faults && phase == STREAM -> faults--; phase = DRAIN; printf("session %d is told to end\n", s) }
+	:: d_step { faults -> faults = 0 }                 /* no more of them */
+#ifdef FAILOVER
+	FAILOVER_TO(0, 1)
+	FAILOVER_TO(1, 1)
+	FAILOVER_TO(1, 2)
+	FAILOVER_TO(2, 1)
+	FAILOVER_TO(2, 2)
+	FAILOVER_TO(2, 3)
+#endif
+#ifdef SLOT_MOVED
+	:: d_step { !moved && rec.gen && phase == NONE && mem < 4 -> moved = 1; mem++; printf("SOMEBODY moves the slot to %d\n", mem) }
+	:: d_step { !moved && rec.gen && phase == NONE && mem < 3 -> moved = 1; mem = mem + 2; printf("SOMEBODY moves the slot to %d\n", mem) }
+#endif
+#ifdef REROUTE
+	:: d_step { !rerouted && phase == NONE -> rerouted = 1; fp = !fp; excused = 1; printf("ROUTING changed\n") }
+#endif
+#ifdef RECORD_LOST
+	:: d_step { !lost && phase == NONE && rec.gen -> lost = 1; zero(rec); excused = 1; printf("RECORD lost\n") }
+#endif
+	:: else -> break
+	od;
+	skip;
+	d_step {
+		assert(phase == STOPPED || (phase == STREAM && mem == 4 && !(IDS(ALL) & ~EVERYWHERE)));  /* DRAINED */
+#if !defined(SHORT_FENCE) && !defined(AT_LEAST_ONCE) && !defined(RECORD_LOST) && !defined(REROUTE) && !defined(NO_TAIL)
+		assert(phase == STOPPED || drop[0] == UNREAD || !(PHANTOMS(0) & ~reported));             /* PHANTOM */
+		assert(phase == STOPPED || drop[1] == UNREAD || !(PHANTOMS(1) & ~reported));             /* PHANTOM */
+#endif
+		if
+		:: phase == STREAM && reported -> sometimes(5)
+		:: else
+		fi;
+		ended = 1
+	}
+}
+
+#ifdef LIVENESS
+/* Every run comes to the end, where the assertions above stand: no step repeats for ever. */
+ltl ends { <> ended }
+#endif

@@ -1,0 +1,123 @@
+// Package model holds a Promela model of deduplicated delivery (delivery.pml) and checks it with spin: the rules as they
+// are must hold in every history within the bounds, and each mutant of them must break the property it is there for.
+// docs/model.md says what is modelled and how to read a counter-example.
+package model
+
+import (
+	"cmp"
+	"flag"
+	"os"
+	"testing"
+)
+
+var (
+	large = flag.Bool("large", false, "larger bounds")
+	tell  = flag.Bool("history", false, "print the history that breaks each mutant")
+)
+
+// A variant is the model with some of its switches set.
+type variant struct {
+	name  string
+	flags []string
+	// breaks is the property that must be broken: the comment behind an assertion. "": all of them must hold.
+	breaks string
+	ltl    bool // look at whole histories, not only at states
+}
+
+func TestRules(t *testing.T) {
+	all := []variant{
+		{name: "two faults", flags: []string{"FAULTS=2"}},
+		{name: "every history ends", flags: []string{"FAULTS=1", "LIVENESS"}, ltl: true},
+		{name: "failover", flags: []string{"FAULTS=2", "FAILOVER"}},
+		{name: "requests that survive the fence, or a zombie's", flags: []string{"FAULTS=1", "SHORT_FENCE"}},
+		{name: "nothing found at a tail", flags: []string{"FAULTS=1", "NO_TAIL"}},
+		{name: "position record lost", flags: []string{"FAULTS=1", "RECORD_LOST"}},
+		{name: "another routing", flags: []string{"FAULTS=2", "REROUTE"}},
+		{name: "slot moved by somebody", flags: []string{"FAULTS=2", "SLOT_MOVED"}},
+		{name: "slot moved, and failover", flags: []string{"FAULTS=1", "SLOT_MOVED", "FAILOVER"}},
+		{name: "dead letters", flags: []string{"FAULTS=1", "POISON", "SESSIONS=7"}},
+		{name: "dead letters that fly apart, by the highest position", flags: []string{"FAULTS=1", "POISON", "SESSIONS=7", "APART", "M_LETTERS_BY_TAIL"}},
+		{name: "at least once", flags: []string{"FAULTS=1", "AT_LEAST_ONCE"}},
+		{name: "at least once, failover", flags: []string{"FAULTS=1", "AT_LEAST_ONCE", "FAILOVER"}},
+	}
+	if *large {
+		all = []variant{
+			{name: "three faults", flags: []string{"FAULTS=3"}},
+			{name: "every history ends", flags: []string{"FAULTS=2", "LIVENESS"}, ltl: true},
+			{name: "failover, and rows spread otherwise", flags: []string{"FAULTS=2", "FAILOVER", "IN1=1386"}},
+			{name: "nothing found at a tail", flags: []string{"FAULTS=2", "NO_TAIL"}},
+			{name: "position record lost", flags: []string{"FAULTS=2", "RECORD_LOST"}},
+			{name: "slot moved, and failover", flags: []string{"FAULTS=2", "SLOT_MOVED", "FAILOVER"}},
+			{name: "dead letters, and failover", flags: []string{"FAULTS=1", "POISON", "FAILOVER", "SESSIONS=7"}},
+			{name: "at least once", flags: []string{"FAULTS=2", "AT_LEAST_ONCE"}},
+		}
+	}
+	check(t, all)
+}
+
+// TestReached asks for states that the runs above must have come to: they are found like a broken property.
+func TestReached(t *testing.T) {
+	check(t, []variant{
+		{name: "a late request was a repeat", flags: []string{"FAULTS=1", "SHORT_FENCE", "SOMETIMES=1"}, breaks: "REACHED"},
+		{name: "stopped at a moved slot", flags: []string{"FAULTS=1", "SLOT_MOVED", "SOMETIMES=2"}, breaks: "REACHED"},
+		{name: "slot fell back, tail dropped", flags: []string{"FAULTS=2", "SOMETIMES=3"}, breaks: "REACHED"},
+		{name: "a letter was found", flags: []string{"FAULTS=1", "POISON", "SESSIONS=7", "SOMETIMES=4"}, breaks: "REACHED"},
+		{name: "phantoms, and all delivered", flags: []string{"FAULTS=1", "FAILOVER", "SOMETIMES=5"}, breaks: "REACHED"},
+	})
+}
+
+// TestMutants breaks one rule at a time. The history found is a shortest one.
+func TestMutants(t *testing.T) {
+	check(t, []variant{
+		{"skip by row LSN", []string{"M_ROW_LSN", "FAULTS=1"}, "LOSS", false},
+		{"skip with end LSN against commit LSN", []string{"M_END_LSN", "FAULTS=1"}, "LOSS", false},
+		{"tail of the wrong partition", []string{"M_WRONG_TAIL", "FAULTS=1", "REPEATS_ALLOWED"}, "LOSS", false},
+		{"foreign record taken for ours", []string{"M_FOREIGN", "FAULTS=1"}, "LOSS", false},
+		{"acked written before the ack", []string{"M_ACKED_AHEAD", "NO_TAIL", "FAULTS=1"}, "LOSS", false},
+		{"confirm written before the ack", []string{"M_CONFIRM_AHEAD", "FAULTS=1"}, "LOSS", false},
+		{"timeline ignored", []string{"M_TIMELINE", "FAILOVER", "FAULTS=1"}, "LOSS", false},
+		{"look-back exceeded in silence", []string{"M_SILENT_LOOK_BACK", "NO_TAIL", "FAULTS=1"}, "LOSS", false},
+		{"keepalive confirmed always", []string{"M_KEEPALIVE", "FAULTS=1"}, "LOSS", false},
+		{"zero flush is the write position", []string{"M_ZERO_FLUSH", "FAULTS=1"}, "LOSS", false},
+		{"highest ack, not prefix", []string{"M_HIGHEST_ACK", "FAULTS=1"}, "LOSS", false},
+		{"the same, at least once", []string{"M_HIGHEST_ACK", "FAULTS=1", "AT_LEAST_ONCE"}, "LOSS", false},
+		{"slot told before the record", []string{"M_TELL_FIRST", "FAULTS=1"}, "FALSE79", false},
+		{"no fence", []string{"M_NO_FENCE", "FAULTS=1"}, "REPEAT", false},
+		{"remembered LSN given to START", []string{"M_START", "FAILOVER", "FAULTS=1"}, "LOSS", false},
+		{"dead letter not awaited", []string{"M_LETTER_NOT_AWAITED", "POISON", "SESSIONS=7", "FAULTS=1"}, "LOSS", false},
+		{"dead letters by the highest position", []string{"M_LETTERS_BY_TAIL", "POISON", "SESSIONS=7", "FAULTS=1"}, "LOSS", false},
+		{"routing not compared", []string{"M_ROUTING", "REROUTE", "FAULTS=2"}, "LOSS", false},
+		{"producers kept across a change of routing", []string{"M_KEEP_PRODUCERS", "REROUTE", "FAULTS=2"}, "LOSS", false},
+		{"generation ignored", []string{"M_GENERATION", "SHORT_FENCE", "FAULTS=2"}, "FALSE79", false},
+		{"one of two records of a generation", []string{"M_SAME_GENERATION", "FAULTS=3"}, "REPEAT", false},
+		{"confirm of another timeline", []string{"M_CONFIRM_OF_OTHER_TIMELINE", "SLOT_MOVED", "FAILOVER", "FAULTS=1"}, "LOSS", false},
+		{"rows before the first record", []string{"M_ROWS_BEFORE_RECORD", "FAULTS=2"}, "REPEAT", false},
+		{"appended out of order", []string{"M_OUT_OF_ORDER", "FAULTS=1"}, "ORDER", false},
+		{"refusals forgotten", []string{"M_REFUSAL_FORGOTTEN", "POISON", "SESSIONS=4", "FAULTS=0"}, "DRAINED", false},
+		{"no fence, and failover", []string{"M_NO_FENCE", "FAILOVER", "FAULTS=1", "REPEATS_ALLOWED"}, "PHANTOM", false},
+		{"the record is written for ever", []string{"M_WRITES_ALWAYS", "FAULTS=0", "LIVENESS"}, "ends", true},
+		{"clean while something is unanswered", []string{"M_CLEAN_EARLY", "FAULTS=2"}, "REPEAT", false},
+	})
+}
+
+func check(t *testing.T, all []variant) {
+	s := tools(t)
+	for _, v := range all {
+		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
+			r := s.run(t, &v)
+			t.Logf("%s: %s; %d states, %.1f s, %d MB", v.name, cmp.Or(r.broken, "holds"), r.states, r.seconds, r.megabytes)
+			switch {
+			case r.broken != v.breaks && r.broken == "":
+				t.Errorf("%v: every property holds, %s should be broken", v.flags, v.breaks)
+			case r.broken != v.breaks:
+				t.Errorf("%v: broken: %s, want: %s\n%s", v.flags, r.broken, cmp.Or(v.breaks, "none"), r.history)
+			case *tell && v.breaks != "":
+				t.Logf("\n%s", r.history)
+			}
+		})
+	}
+}
+
+// ci reports whether something missing is a failure.
+func ci() bool { return os.Getenv("CI") == "true" }
