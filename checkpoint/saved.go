@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -104,20 +105,46 @@ func (s *Saved) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Next is the record of a session that comes after s, which may be nil; producer is the id that it sends under.
-func (s *Saved) Next(producer int64) Saved {
+// Next is the record of a session that comes after s, which may be nil; producer is the id that it sends under, routing the
+// fingerprint of its settings. With other settings the list of producers begins anew: what those before have left at the ends
+// of partitions says nothing about events that go elsewhere now, in this session and in all that follow.
+func (s *Saved) Next(producer int64, routing string) Saved {
 	if s == nil {
-		return Saved{Generation: 1, Producers: []int64{producer}}
+		return Saved{Generation: 1, Routing: routing, Producers: []int64{producer}}
 	}
 	next := *s
 	next.Generation++
 	next.Clean, next.Adopted = false, false
 	next.Producers = slices.Clone(s.Producers)
+	if s.Routing != routing {
+		next.Routing, next.Producers, next.Partitions = routing, nil, nil
+	}
 	if n := len(next.Producers) - maxProducers + 1; n > 0 {
 		next.Producers = next.Producers[n:]
 	}
 	next.Producers = append(next.Producers, producer)
 	return next
+}
+
+// Hash notes the partition counts that keys are hashed over. When one is another than before, keys go elsewhere, and the list
+// of producers begins anew with the session's own.
+func (s *Saved) Hash(counts map[string]int32) {
+	if s.hashesOtherwise(counts) {
+		s.Producers = slices.Clone(s.Producers[len(s.Producers)-1:])
+	}
+	was := s.Partitions
+	s.Partitions = make(map[string]int32, len(was)+len(counts))
+	maps.Copy(s.Partitions, was)
+	maps.Copy(s.Partitions, counts)
+}
+
+func (s *Saved) hashesOtherwise(counts map[string]int32) bool {
+	for topic, n := range counts {
+		if was, had := s.Partitions[topic]; had && was != n {
+			return true
+		}
+	}
+	return false
 }
 
 // Unusable says that position records can neither be read nor kept until a person has done something.
@@ -163,6 +190,9 @@ func Latest(records []Saved) *Saved {
 			out.Generation, out.Clean = r.Generation, false
 		}
 		for _, id := range r.Producers {
+			if r.Routing != out.Routing || out.hashesOtherwise(r.Partitions) {
+				break // it sent events elsewhere
+			}
 			if !slices.Contains(out.Producers, id) {
 				out.Producers = append(out.Producers, id)
 			}

@@ -28,7 +28,7 @@ func TestSaved(t *testing.T) {
 	if err := got.UnmarshalText(b); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}
-	first := (*Saved)(nil).Next(5)
+	first := (*Saved)(nil).Next(5, "r")
 	b, _ = first.MarshalText()
 	if err := got.UnmarshalText(b); err != nil || !got.Acked.IsZero() || got.Generation != 1 || got.Producers[0] != 5 {
 		t.Errorf("%+v, %v", got, err)
@@ -61,13 +61,27 @@ func TestSavedNext(t *testing.T) {
 	s := Saved{Slot: "a", Generation: 9, Clean: true, Confirm: 5}
 	for i := range int64(2 * maxProducers) {
 		before := s.Producers
-		s = s.Next(i)
+		s = s.Next(i, "")
 		if len(before) > 0 && before[len(before)-1] != i-1 {
 			t.Fatalf("the record before has changed: %v", before)
 		}
 	}
 	if n := len(s.Producers); n != maxProducers || s.Producers[n-1] != 2*maxProducers-1 || s.Producers[0] != maxProducers {
 		t.Errorf("producers %v", s.Producers)
+	}
+	s.Partitions = map[string]int32{"t": 3}
+	same := s.Next(1000, "")
+	same.Hash(map[string]int32{"t": 3, "u": 1})
+	if len(same.Producers) != maxProducers || same.Partitions["u"] != 1 || len(s.Partitions) != 1 {
+		t.Errorf("%+v after %+v", same, s)
+	}
+	grown := s.Next(1000, "")
+	grown.Hash(map[string]int32{"t": 4})
+	if len(grown.Producers) != 1 || grown.Producers[0] != 1000 || grown.Partitions["t"] != 4 {
+		t.Errorf("a topic has grown: %+v", grown)
+	}
+	if other := s.Next(1000, "other"); len(other.Producers) != 1 || other.Producers[0] != 1000 || other.Routing != "other" {
+		t.Errorf("other settings: %+v", other)
 	}
 	if s.Generation != 9+2*maxProducers || s.Clean || s.Slot != "a" || s.Confirm != 5 {
 		t.Errorf("%+v", s)
@@ -101,7 +115,15 @@ func TestLatest(t *testing.T) {
 		"two at a time":            {[]Saved{base, clean, other}, with(func(s *Saved) { s.Confirm, s.Acked, s.Producers = 12, at(11, 0), []int64{1, 2, 3} })},
 		"an adoption":              {[]Saved{clean, adopted}, adopted},
 		"behind an adoption":       {[]Saved{clean, adopted, base}, with(func(s *Saved) { s.Generation = 5 })},
-		"another timeline":         {[]Saved{clean, moved}, moved},
+		"other settings": {
+			[]Saved{base, with(func(s *Saved) { s.Routing, s.Producers = "other", []int64{5} })},
+			with(func(s *Saved) { s.Routing, s.Producers = "other", []int64{5} }),
+		},
+		"a topic that has grown": {
+			[]Saved{with(func(s *Saved) { s.Partitions = map[string]int32{"t": 3} }), with(func(s *Saved) { s.Partitions, s.Producers = map[string]int32{"t": 4}, []int64{5} })},
+			with(func(s *Saved) { s.Partitions, s.Producers = map[string]int32{"t": 4}, []int64{5} }),
+		},
+		"another timeline": {[]Saved{clean, moved}, moved},
 	} {
 		if got := Latest(c.in); !reflect.DeepEqual(*got, c.want) {
 			t.Errorf("%s: %+v, want %+v", name, *got, c.want)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -95,7 +94,7 @@ func (s *session) recall(ctx context.Context) error {
 	}
 	if err == nil {
 		p.before, p.saved = before, make(chan error, 1)
-		p.record = before.Next(s.sink.ProducerID())
+		p.record = before.Next(s.sink.ProducerID(), r.cfg.Deduplication.Routing)
 		s.save(r.clock(), s.stream.Start(), false)
 		select {
 		case err = <-p.saved:
@@ -169,6 +168,10 @@ func (p *past) look(s *session) {
 
 // follows checks that the server can be the one that the predecessor read from, and that nobody else has moved the slot.
 func follows(b *checkpoint.Saved, id replication.Identity, start pglogrepl.LSN) error {
+	told := b.Confirm
+	if end, over := id.EndOf(b.Timeline); over { // of what was told on a timeline that ended, only so much is the server's
+		told = min(told, end)
+	}
 	var what string
 	switch {
 	case b.SystemID != id.SystemID:
@@ -178,9 +181,9 @@ func follows(b *checkpoint.Saved, id replication.Identity, start pglogrepl.LSN) 
 		what = fmt.Sprintf("it was written on timeline %d, and the server's timeline %d does not descend from it", b.Timeline, id.Timeline)
 	case !b.Acked.IsZero() && checkpoint.Holds(id, b.Acked) && b.Acked.CommitLSN >= id.WALEnd:
 		what = fmt.Sprintf("Kafka has the transaction committed at %s, but the server's WAL ends at %s: it is an older copy", b.Acked.CommitLSN, id.WALEnd)
-	case start > b.Confirm:
+	case start > told:
 		what = fmt.Sprintf("the slot stands at %s, but was told %s at most: it was made anew, advanced, or read by somebody else, "+
-			"and what was committed in between may be missing in Kafka", start, b.Confirm)
+			"and what was committed in between may be missing in Kafka", start, told)
 	default:
 		return nil
 	}
@@ -194,18 +197,12 @@ func follows(b *checkpoint.Saved, id replication.Identity, start pglogrepl.LSN) 
 func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
 	p, id := &s.past, s.stream.Identity()
 	rec := &p.record
-	rec.Slot, rec.Routing = s.r.cfg.Deduplication.Slot, s.r.cfg.Deduplication.Routing
+	rec.Slot = s.r.cfg.Deduplication.Slot
 	rec.SystemID, rec.Timeline, rec.Confirm, rec.Clean, rec.At = id.SystemID, id.Timeline, confirm, clean, now
 	if acked := reached(id, s.tracker.Progress()); !acked.IsZero() && (!checkpoint.Holds(id, rec.Acked) || acked.Compare(rec.Acked) > 0) {
 		rec.Acked = acked
 	}
-	if pins := s.sink.Pins(); len(pins) > 0 {
-		rec.Partitions = maps.Clone(rec.Partitions)
-		if rec.Partitions == nil {
-			rec.Partitions = map[string]int32{}
-		}
-		maps.Copy(rec.Partitions, pins)
-	}
+	rec.Hash(s.sink.Pins())
 	p.saving, p.savedAt = true, now
 	s.sink.SavePosition(*rec, func(err error) {
 		p.saved <- err

@@ -35,6 +35,16 @@ func (id Identity) Descends(timeline int32) bool {
 	return timeline == id.Timeline || slices.ContainsFunc(id.forks, func(f fork) bool { return f.timeline == timeline })
 }
 
+// EndOf is where the server's history leaves a timeline; over is false for the present one, and for one that it never was on.
+func (id Identity) EndOf(timeline int32) (lsn pglogrepl.LSN, over bool) {
+	for _, f := range id.forks {
+		if f.timeline == timeline {
+			return f.lsn, true
+		}
+	}
+	return 0, false
+}
+
 // TimelineOf returns the timeline that a record starting at lsn lies on, which after a failover is not simply the
 // server's present one (PostgreSQL, "Timelines").
 func (id Identity) TimelineOf(lsn pglogrepl.LSN) int32 {
@@ -61,11 +71,17 @@ func identify(ctx context.Context, conn *pgconn.PgConn) (Identity, error) {
 		if err != nil {
 			return Identity{}, classify("read the timeline history", connecting, err)
 		}
-		if id.forks, err = parseHistory(h.Content); err != nil {
+		if id, err = id.WithHistory(h.Content); err != nil {
 			return Identity{}, fail(Protocol, "read the timeline history", "", "%w", err)
 		}
 	}
 	return id, nil
+}
+
+// WithHistory adds what a timeline history file says of the timelines in front of the present one.
+func (id Identity) WithHistory(content []byte) (_ Identity, err error) {
+	id.forks, err = parseHistory(content)
+	return id, err
 }
 
 // parseHistory reads a timeline history file: lines of "timeline<TAB>switch point<TAB>reason".

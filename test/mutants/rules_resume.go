@@ -241,7 +241,7 @@ var ending = []mutant{
 		name: "dead-letter-counts-at-once",
 		rule: "A dead letter that is sent is dealt with.",
 		edits: []edit{{
-			"relay/poison.go", "	return s.send(ctx, alone, true, pos)\n", "	_ = alone\n	s.tracker.Skip()\n	return nil\n",
+			"relay/poison.go", "	return s.send(ctx, alone, s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause)), pos)\n", "	_ = alone\n	s.tracker.Skip()\n	return nil\n",
 		}},
 		tests: []suite{poisons, deadLetters},
 	},

@@ -1,0 +1,372 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// fakePast is what Kafka keeps for a deduplicating relay. bench.mu guards it.
+type fakePast struct {
+	b       *bench
+	saved   []checkpoint.Saved
+	loadErr error
+	saveErr error
+	mute    bool // saves are not answered
+	tails   map[string]*checkpoint.Tail
+	pins    map[string]int32
+
+	pid        int64
+	producers  []int64
+	notBefore  time.Time
+	until      time.Time
+	unanswered bool
+}
+
+func (p *fakePast) locked(f func()) {
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	f()
+}
+
+func (p *fakePast) ProducerID() int64 { return p.pid }
+
+func (p *fakePast) LoadPosition(context.Context) (s *checkpoint.Saved, err error) {
+	p.locked(func() { s, err = checkpoint.Latest(p.saved), p.loadErr })
+	return s, err
+}
+
+func (p *fakePast) SavePosition(s checkpoint.Saved, done func(error)) {
+	time.AfterFunc(2*time.Millisecond, func() {
+		p.b.mu.Lock()
+		err, mute := p.saveErr, p.mute
+		if err == nil && !mute {
+			p.saved = append(p.saved, s)
+		}
+		p.b.mu.Unlock()
+		if !mute {
+			done(err)
+		}
+	})
+}
+
+func (p *fakePast) ReadTails(_ checkpoint.Lineage, producers []int64, _ int, notBefore time.Time) {
+	p.locked(func() { p.producers, p.notBefore = producers, notBefore })
+}
+
+func (p *fakePast) Tail(rec *router.Record) (t *checkpoint.Tail) {
+	p.locked(func() {
+		if t = p.tails[rec.Topic]; t == nil {
+			t = &checkpoint.Tail{}
+		}
+	})
+	return t
+}
+
+func (p *fakePast) Extend(until time.Time) { p.locked(func() { p.until = until }) }
+
+func (p *fakePast) Unanswered() (is bool) {
+	p.locked(func() { is = p.unanswered })
+	return is
+}
+
+func (p *fakePast) Pins() (pins map[string]int32) {
+	p.locked(func() { pins = p.pins })
+	return pins
+}
+
+// deduplicating runs f with a bench whose Kafka keeps positions.
+func deduplicating(t *testing.T, f func(*bench, *fakePast)) {
+	cfg := DefaultConfig()
+	cfg.Deduplication = Deduplication{Slot: "outboxcdc", LookBack: 100, FenceWait: 5 * time.Second, Routing: "r"}
+	bubble(t, cfg, func(b *bench) {
+		p := &fakePast{b: b, pid: 7, pins: map[string]int32{"t": 3}, tails: map[string]*checkpoint.Tail{}}
+		b.kafka.past = p
+		f(b, p)
+	})
+}
+
+func (p *fakePast) last() (s checkpoint.Saved) {
+	p.locked(func() { s = p.saved[len(p.saved)-1] })
+	return s
+}
+
+// before is the record of a predecessor that has ended cleanly with the slot where it is.
+func before(b *bench, f func(*checkpoint.Saved)) checkpoint.Saved {
+	id := b.pg.id
+	s := checkpoint.Saved{
+		Slot: "outboxcdc", Generation: 4, SystemID: id.SystemID, Timeline: id.Timeline, Confirm: b.pg.slotAt(), Producers: []int64{3},
+		Routing: "r", Clean: true,
+	}
+	if f != nil {
+		f(&s)
+	}
+	return s
+}
+
+// TestPositionRecord: one before anything is sent, one before each status update that moves the slot, a clean one at the end.
+func TestPositionRecord(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.mute = true
+		b.kafka.hold()
+		b.pg.commit("z")
+		b.start()
+		b.sleep(3 * time.Second)
+		if got := b.kafka.flying(); len(got) > 0 {
+			t.Fatalf("%v are sent, and nobody knows yet by whom", got)
+		}
+		p.locked(func() { p.mute = false })
+		b.sleep(20 * time.Second)
+		b.kafka.edit(func() { b.kafka.auto = 5 * time.Millisecond })
+		b.kafka.ack()
+		b.sleep(3 * time.Second)
+		b.sleep(10 * time.Millisecond)
+		first := p.last()
+		if first.Clean || first.Generation != 5 || len(first.Producers) != 2 || first.Producers[1] != 7 || first.Confirm != b.pg.slotAt() {
+			t.Errorf("the first record: %+v", first)
+		}
+		if len(p.producers) != 1 || p.producers[0] != 3 {
+			t.Errorf("tails of %v are read", p.producers)
+		}
+		p.locked(func() { p.mute = true })
+		at := b.pg.slotAt()
+		x := b.pg.commit("a", "b")
+		b.sleep(10 * time.Second)
+		if got := b.pg.slotAt(); got != at {
+			t.Errorf("the slot is at %s although no record says so", got)
+		}
+		b.sleep(40 * time.Second)
+		if !strings.Contains(b.log.String(), "state=parked") {
+			t.Error("the server is not left alone")
+		}
+		p.locked(func() { p.mute = false })
+		b.sleep(30 * time.Second)
+		if got := b.pg.slotAt(); got < x.End {
+			t.Errorf("the slot is at %s, want %s", got, x.End)
+		}
+		s := p.last()
+		if s.Confirm != b.pg.slotAt() || s.Acked.CommitLSN != x.Commit || s.Partitions["t"] != 3 || s.Routing != "r" || s.Clean {
+			t.Errorf("the record: %+v", s)
+		}
+		if p.until.Sub(time.Now()) < 5*time.Second {
+			t.Errorf("the lease ends at %s", p.until)
+		}
+		if err := b.quit(); err != nil {
+			t.Fatal(err)
+		}
+		if s := p.last(); !s.Clean || s.Confirm != b.pg.slotAt() {
+			t.Errorf("the last record: %+v", s)
+		}
+		b.delivered("z", "a", "b")
+	})
+}
+
+// TestProducersBeginAnew when events go elsewhere than before: no session after this one may take their ends for its own.
+func TestProducersBeginAnew(t *testing.T) {
+	for name, edit := range map[string]func(*checkpoint.Saved){
+		"settings": func(s *checkpoint.Saved) { s.Routing = "other" },
+		"topic":    func(s *checkpoint.Saved) { s.Partitions = map[string]int32{"t": 2} },
+		"neither":  func(s *checkpoint.Saved) { s.Partitions = map[string]int32{"t": 3} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			deduplicating(t, func(b *bench, p *fakePast) {
+				p.saved = []checkpoint.Saved{before(b, edit)}
+				b.start()
+				b.sleep(time.Second)
+				if got := p.last().Producers; (len(got) == 2) != (name == "neither") || got[len(got)-1] != 7 {
+					t.Errorf("producers %v", got)
+				}
+			})
+		})
+	}
+}
+
+// TestFollows: what the daemon refuses to go on from, and what it takes.
+func TestFollows(t *testing.T) {
+	id, err := replication.Identity{SystemID: 7, Timeline: 3, WALEnd: 0x1000}.WithHistory([]byte("1\t0/400\tx\n3\t0/800\tx\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id.Timeline = 4
+	pos := func(timeline int32, lsn pglogrepl.LSN) checkpoint.Position {
+		return checkpoint.Position{SystemID: 7, Timeline: timeline, CommitLSN: lsn}
+	}
+	for name, c := range map[string]struct {
+		edit func(*checkpoint.Saved)
+		why  string
+	}{
+		"the same":                    {func(*checkpoint.Saved) {}, ""},
+		"another system":              {func(s *checkpoint.Saved) { s.SystemID = 8 }, "this server is system 7"},
+		"an ancestor":                 {func(s *checkpoint.Saved) { s.Timeline, s.Acked, s.Confirm = 3, pos(3, 0x500), 0x850 }, ""},
+		"an ancestor, lost its tail":  {func(s *checkpoint.Saved) { s.Timeline, s.Acked, s.Confirm = 3, pos(3, 0x900), 0xA00 }, ""},
+		"a dead branch":               {func(s *checkpoint.Saved) { s.Timeline = 2 }, "does not descend"},
+		"a later timeline":            {func(s *checkpoint.Saved) { s.Timeline = 5 }, "does not descend"},
+		"acked at the end of the WAL": {func(s *checkpoint.Saved) { s.Acked = pos(4, 0x1000) }, "older copy"},
+		"acked in front of it":        {func(s *checkpoint.Saved) { s.Acked = pos(4, 0xFFF) }, ""},
+		"the slot is behind":          {func(s *checkpoint.Saved) { s.Confirm = 0x901 }, ""},
+		"moved on a new timeline":     {func(s *checkpoint.Saved) { s.Timeline, s.Confirm = 3, 0x950 }, "was told 0/800 at most"},
+		"the slot was moved":          {func(s *checkpoint.Saved) { s.Confirm = 0x8FF }, "was told 0/8FF at most"},
+	} {
+		s := checkpoint.Saved{Slot: "s", SystemID: 7, Timeline: 4, Confirm: 0x900}
+		c.edit(&s)
+		start := pglogrepl.LSN(0x900)
+		if strings.HasPrefix(name, "an ancestor") {
+			start = 0x7F0
+		}
+		err := follows(&s, id, start)
+		switch {
+		case c.why == "" && err != nil, c.why != "" && (err == nil || !strings.Contains(err.Error(), c.why) || !strings.Contains(err.Error(), "slot adopt")):
+			t.Errorf("%s: %v, want %q", name, err, c.why)
+		case err != nil && classify(err, false).class != Lost:
+			t.Errorf("%s: class %d", name, classify(err, false).class)
+		}
+	}
+}
+
+// TestSlotWasMoved ends the process, and confirms nothing; unless the slot is another's by now, who has moved it.
+func TestSlotWasMoved(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) { s.Confirm -= 8 })}
+		at := b.pg.slotAt()
+		b.pg.commit("a")
+		b.start()
+		if s := b.ends(Lost, time.Minute); !strings.Contains(s.Error(), "slot adopt") {
+			t.Errorf("%v", &s)
+		}
+		if got := b.pg.slotAt(); got != at || len(b.kafka.ids()) > 0 {
+			t.Errorf("the slot is at %s, was at %s; Kafka has %v", got, at, b.kafka.ids())
+		}
+	})
+}
+
+// TestWithoutPositions: a topic that cannot be used is said once, and delivery goes on; one that can be used later is used.
+func TestWithoutPositions(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		p.loadErr = &checkpoint.Unusable{Topic: "positions", Why: "it does not exist", Remedy: "make it"}
+		b.start()
+		b.pg.commit("a")
+		b.sleep(3 * time.Second)
+		b.delivered("a")
+		if st := b.relay.Status(); st.Delivery != "at_least_once" || !strings.Contains(st.NotDeduplicating, "does not exist") {
+			t.Errorf("status %+v", st)
+		}
+		p.locked(func() { p.loadErr = nil })
+		b.kafka.fail(errKafka, stored)
+		b.sleep(3 * time.Second)
+		if st := b.relay.Status(); st.Delivery != "deduplicated" || b.metric("deduplicating") != 1 {
+			t.Errorf("status %+v", st)
+		}
+		// An error that passes is no reason to go on without.
+		p.locked(func() { p.loadErr = errors.New("broken pipe") })
+		b.kafka.fail(errKafka, stored)
+		b.sleep(3 * time.Second)
+		b.want(Reconnecting)
+	})
+}
+
+// TestFence: how long the ends of partitions wait for what may still arrive.
+func TestFence(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		waits := func(want time.Duration) {
+			t.Helper()
+			if got := time.Until(p.notBefore); got > want || got < want-time.Second {
+				t.Errorf("ends are read in %s, want at most %s", got, want)
+			}
+		}
+		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) { s.Clean = false })}
+		b.start()
+		b.sleep(10 * time.Millisecond)
+		waits(5 * time.Second) // another process's
+		b.kafka.fail(errKafka, stored)
+		b.sleep(500 * time.Millisecond)
+		waits(0) // our own, and everything was answered
+		p.locked(func() { p.unanswered = true })
+		b.kafka.fail(errKafka, stored)
+		b.sleep(700 * time.Millisecond)
+		waits(5 * time.Second)
+	})
+}
+
+// TestLeftOut: by the end of the partition, unless what is there means nothing for this event.
+func TestLeftOut(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit  func(*checkpoint.Saved)
+		pin   int32
+		found bool // a record of ours at the end
+		acked bool // and the record speaks of the first event
+		left  bool
+	}{
+		"found":                       {pin: 3, found: true, left: true},
+		"not found":                   {pin: 3},
+		"not found, acked":            {pin: 3, acked: true, left: true},
+		"routing has changed":         {edit: func(s *checkpoint.Saved) { s.Routing = "other" }, pin: 3, found: true},
+		"routing has changed, acked":  {edit: func(s *checkpoint.Saved) { s.Routing = "other" }, pin: 3, found: true, acked: true, left: true},
+		"more partitions":             {edit: func(s *checkpoint.Saved) { s.Partitions = map[string]int32{"t": 3} }, pin: 4, found: true},
+		"as many partitions":          {edit: func(s *checkpoint.Saved) { s.Partitions = map[string]int32{"t": 3} }, pin: 3, found: true, left: true},
+		"acked on a later timeline":   {edit: func(s *checkpoint.Saved) { s.Acked.Timeline = 9 }, pin: 3, acked: true, left: true},
+		"acked on an older timeline":  {edit: func(s *checkpoint.Saved) { s.Acked.Timeline = 0 }, pin: 3, acked: true},
+		"acked, but not at the end":   {pin: 3, found: true, acked: true, left: true},
+		"no record: nothing is known": {edit: func(s *checkpoint.Saved) { s.Slot = "" }, pin: 3, found: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			deduplicating(t, func(b *bench, p *fakePast) {
+				x := b.pg.commit("a")
+				b.pg.commit("b")
+				id := b.pg.id
+				pos := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: x.Commit}
+				s := before(b, nil)
+				if c.acked {
+					s.Acked = pos
+				}
+				if c.edit != nil {
+					c.edit(&s)
+				}
+				if s.Slot != "" {
+					p.saved = []checkpoint.Saved{s}
+				}
+				p.pins = map[string]int32{"t": c.pin}
+				if c.found {
+					p.tails["t"] = &checkpoint.Tail{Last: pos}
+				}
+				b.kafka.acked["a"] = c.left // by a process before
+				b.start()
+				b.sleep(3 * time.Second)
+				want := []string{"a", "b"}
+				if c.left {
+					want = want[1:]
+				}
+				b.delivered(want...)
+				if got := b.metric("events_skipped_total", "reason=in_kafka"); (got == 1) != c.left {
+					t.Errorf("%v are counted", got)
+				}
+			})
+		})
+	}
+}
+
+// TestPhantoms are told of, also of partitions that nothing is sent to.
+func TestPhantoms(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		id := b.pg.id
+		gone := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline - 1, CommitLSN: 0x900}
+		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) { s.Acked, s.Partitions = gone, map[string]int32{"t": 2, "u": 1, "gone": 1} })}
+		p.tails["u"] = &checkpoint.Tail{Phantoms: checkpoint.Phantoms{Count: 3, First: checkpoint.Phantom{ID: "x"}, Last: checkpoint.Phantom{ID: "z"}}}
+		b.start()
+		b.sleep(3 * time.Second)
+		if got := b.metric("phantom_events_total"); got != 3 {
+			t.Errorf("%v phantoms are counted", got)
+		}
+		if log := b.log.String(); !strings.Contains(log, "first_event_id=x") || !strings.Contains(log, "last_event_id=z") || !strings.Contains(log, "delivered_up_to=") {
+			t.Errorf("the log: %s", log)
+		}
+	})
+}

@@ -1,0 +1,114 @@
+package main
+
+var (
+	recalls  = suite{"./relay", "^(TestPositionRecord|TestFollows|TestSlotWasMoved|TestWithoutPositions|TestFence|TestLeftOut|TestPhantoms|TestProducersBeginAnew)$"}
+	simPast  = suite{"./relay", "^TestSimDeduplicated$"}
+	tailData = suite{"./checkpoint", "^(TestTail|TestCompare|TestSaved.*|TestLatest)$"}
+	lookBack = suite{"./kafka", "^TestTail"}
+)
+
+// recalling: what deduplicated delivery leaves out after a crash, and what it leaves for the next start.
+var recalling = []mutant{
+	{
+		name:  "written-before-the-ack",
+		rule:  "The position record speaks of what was received.",
+		edits: []edit{{"relay/past.go", "	if acked := reached(id, s.tracker.Progress());", "	if acked := (checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(s.begin.CommitLSN), CommitLSN: s.begin.CommitLSN});"}},
+		tests: []suite{recalls, simPast},
+	},
+	{
+		name:  "told-before-the-record",
+		rule:  "The slot is told what is acknowledged, whether or not a position record allows it.",
+		edits: []edit{{"relay/confirm.go", "		return max(s.confirmed, min(s.wanted(), s.past.allowed))\n", "		return s.wanted()\n"}},
+		tests: []suite{recalls, simPast},
+	},
+	{
+		name:  "left-out-by-transaction",
+		rule:  "What is in the transaction of a partition's last record is in Kafka.",
+		edits: []edit{{"relay/past.go", "			return pos.Compare(tail.Last) <= 0, nil\n", "			return pos.CommitLSN <= tail.Last.CommitLSN, nil\n"}},
+		tests: []suite{simPast},
+	},
+	{
+		name:  "left-out-by-end-lsn",
+		rule:  "A transaction whose commit LSN is not beyond the end of the one at the partition's end is in Kafka.",
+		edits: []edit{{"relay/past.go", "			return pos.Compare(tail.Last) <= 0, nil\n", "			return pos.CommitLSN <= tail.Last.CommitLSN+0x28, nil\n"}},
+		tests: []suite{simPast},
+	},
+	{
+		name:  "last-one-sent-again",
+		rule:  "Only what is in front of the partition's last record is in Kafka.",
+		edits: []edit{{"relay/past.go", "			return pos.Compare(tail.Last) <= 0, nil\n", "			return pos.Compare(tail.Last) < 0, nil\n"}},
+		tests: []suite{recalls, simPast},
+	},
+	{
+		name:  "look-back-means-all",
+		rule:  "If nothing of ours is found, everything is there.",
+		edits: []edit{{"relay/past.go", "	return !acked.IsZero() && pos.Timeline", "	return acked.IsZero() || pos.Timeline"}},
+		tests: []suite{recalls, simPast},
+	},
+	{
+		name:  "dead-letters-between",
+		rule:  "Dead letters and other records may be in flight together.",
+		edits: []edit{{"relay/past.go", "	if !s.past.on || s.past.dead == dead {\n", "	if !s.past.on || s.past.dead != dead {\n"}},
+		tests: []suite{simPast},
+	},
+	{
+		name:  "producer-noted-late",
+		rule:  "The producer's id is noted with the first position that is confirmed.",
+		edits: []edit{{"relay/past.go", "		case err = <-p.saved:\n			p.saving = false\n		case <-ctx.Done():\n			err = context.Cause(ctx)\n", "		default:\n"}},
+		tests: []suite{recalls, simPast},
+	},
+	{
+		name:  "no-fence",
+		rule:  "The end of a partition is read at once after any end.",
+		edits: []edit{{"relay/past.go", "		from = from.Add(cfg.FenceWait)\n", ""}},
+		tests: []suite{recalls},
+	},
+	{
+		name:  "no-lease",
+		rule:  "What was sent is stored, however long the process stood still.",
+		edits: []edit{{"relay/confirm.go", "		s.sink.Extend(now.Add(s.r.cfg.WalSenderTimeout))\n", ""}},
+		tests: []suite{recalls, simPast},
+	},
+	{
+		name:  "timeline-ignored",
+		rule:  "A record of our cluster is one that the server has.",
+		edits: []edit{{"checkpoint/tail.go", "	return p.SystemID == l.System() && l.TimelineOf(p.CommitLSN) == p.Timeline\n", "	return p.SystemID == l.System()\n"}},
+		tests: []suite{tailData},
+	},
+	{
+		name:  "foreign-taken-for-ours",
+		rule:  "Whatever has a position header is ours.",
+		edits: []edit{{"kafka/tail_read.go", "	if _, ours := t.ours[b.ProducerID]; ours && !b.Control {\n", "	if !b.Control {\n"}},
+		tests: []suite{lookBack},
+	},
+	{
+		name:  "late-record-believed-alone",
+		rule:  "The newest position record is all there is to know.",
+		edits: []edit{{"checkpoint/saved.go", "	for _, r := range records {\n", "	for _, r := range records[len(records)-1:] {\n"}},
+		tests: []suite{tailData, simPast},
+	},
+	{
+		name:  "routing-not-compared",
+		rule:  "An event goes where it went before, whatever the settings say.",
+		edits: []edit{{"relay/past.go", "	if !p.elsewhere && s.hashedAlike(s.rec.Topic) {\n", "	if s.hashedAlike(s.rec.Topic) {\n"}},
+		tests: []suite{recalls},
+	},
+	{
+		name:  "producers-kept",
+		rule:  "Settings that send events elsewhere matter to one start only.",
+		edits: []edit{{"checkpoint/saved.go", "		next.Routing, next.Producers, next.Partitions = routing, nil, nil\n", "		next.Routing = routing\n"}},
+		tests: []suite{tailData, recalls},
+	},
+	{
+		name:  "told-on-a-lost-timeline",
+		rule:  "What the slot was told on a timeline that a failover ended counts for the new one.",
+		edits: []edit{{"relay/past.go", "		told = min(told, end)\n", "		told = max(told, end)\n"}},
+		tests: []suite{recalls},
+	},
+	{
+		name:  "slot-moved-by-others",
+		rule:  "A slot that stands beyond what it was told is a slot that stands there.",
+		edits: []edit{{"relay/past.go", "	case start > told:\n", "	case start > told+0x10000:\n"}},
+		tests: []suite{recalls},
+	},
+}
