@@ -10,12 +10,12 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/fromdebezium"
 )
 
-func newConfigCommand() *cobra.Command {
-	c := &cobra.Command{Use: "config", Short: "Help with configurations", Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+func newConfigCommand(s *settings) *cobra.Command {
+	c := &cobra.Command{Use: "config", Short: "Shows settings, their schema or a sample; translates a Debezium connector's", Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		_ = cmd.Help()
-		return usageError(fmt.Errorf("a command is needed, such as from-debezium"))
+		return usageError(fmt.Errorf("a command is needed, such as print"))
 	}}
-	c.AddCommand(newFromDebeziumCommand())
+	c.AddCommand(newConfigPrintCommand(s), newConfigSchemaCommand(), newConfigInitCommand(), newFromDebeziumCommand())
 	return c
 }
 

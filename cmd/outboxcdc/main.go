@@ -1,7 +1,7 @@
 // Command outboxcdc delivers a Postgres transactional outbox to Kafka by tailing the WAL: see README.md.
 //
 // main.go holds the command line, run.go the daemon, setup.go the bundled SQL, peek.go what waits in the slot, dlq.go
-// dead letters, http.go what operators look at, exit.go the exit codes that supervisors act on.
+// dead letters, validate.go and config_print.go settings, http.go what operators look at, exit.go the exit codes that supervisors act on.
 package main
 
 import (
@@ -14,8 +14,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-
-	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
 func main() {
@@ -54,7 +52,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 func newRootCommand() *cobra.Command {
-	var files []string
+	var s settings
 	root := &cobra.Command{
 		Use:           "outboxcdc",
 		Short:         "Delivers a Postgres transactional outbox to Kafka by tailing the WAL",
@@ -66,10 +64,12 @@ func newRootCommand() *cobra.Command {
 			return usageError(errors.New("a command is needed, such as run or setup"))
 		},
 	}
-	root.PersistentFlags().StringArrayVarP(&files, "config", "c", nil,
+	root.PersistentFlags().StringArrayVarP(&s.files, "config", "c", nil,
 		"configuration file; may be repeated, later ones win (default ./outboxcdc.yaml if there is one)")
+	root.PersistentFlags().StringArrayVar(&s.flags, "set", nil,
+		"setting=value, e.g. log.level=debug; may be repeated, wins over files and environment; no secrets")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
-	load := func() (*config.Config, error) { return config.Load(files, os.Environ()) }
-	root.AddCommand(newRunCommand(load), newSetupCommand(load), newPeekCommand(load), newDLQCommand(load), newConfigCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(s.load), newSetupCommand(s.load), newPeekCommand(s.load), newDLQCommand(s.load),
+		newValidateCommand(&s), newConfigCommand(&s), newVersionCommand())
 	return root
 }

@@ -5,7 +5,8 @@
 // errors nor its printed forms carry a secret. It opens no connection; whether the named things exist is left to
 // `setup`, `doctor` and `run`.
 //
-// The fields of [Config] are the manual: their tags carry name and default, their comments meaning, unit and effect.
+// The fields of [Config] are the manual: their tags carry name and default, their comments meaning, unit and effect. The
+// sample, the JSON Schema and docs/configuration.md are made of them, so what only who reads the code can know stands behind a field.
 // Names that are reserved for later stand in reserved.go.
 package config
 
@@ -41,8 +42,8 @@ type Config struct {
 // Postgres is the server's side: how to reach it and how to behave towards it.
 type Postgres struct {
 	// URL is the connection string, as a URL or in libpq's keyword form; what it leaves out comes from the PG*
-	// environment, "" means all of it. It is a secret; read it with [Config.PostgresURL], which knows url_file.
-	URL string `yaml:"url" default:"" secret:"true"`
+	// environment, "" means all of it. It is a secret.
+	URL string `yaml:"url" default:"" secret:"true"` // read it with [Config.PostgresURL], which knows url_file
 	// URLFile names a file that holds the URL instead; it is read again at each connect, so a rotated secret is found.
 	// A relative name starts at the working directory.
 	URLFile string `yaml:"url_file" default:""`
@@ -56,19 +57,19 @@ type Postgres struct {
 	// ParkAfter is how long records may wait without an ack before the replication connection is closed, so that the
 	// server can be shut down; it opens again with Kafka's return. The slot keeps the WAL. At least 1s.
 	ParkAfter time.Duration `yaml:"park_after" default:"30s"`
-	// WALSenderTimeout is set on our own connection: after this much silence the server frees the slot, so it bounds
+	// WALSenderTimeout is the server's wal_sender_timeout for our own connection: after this much silence the server frees the slot, so it bounds
 	// how long a standby waits for a dead instance. Too short: a stalled network drops healthy connections. At least 1s.
 	WALSenderTimeout time.Duration `yaml:"wal_sender_timeout" default:"15s"`
 	// ReadInterval is the least time between two reads of the stream while little arrives; what comes after a quiet
 	// interval is read at once. Longer saves CPU here and at the server, and delays events under load by up to as much. 0
 	// reads every message when it comes: least latency, most CPU. Else 1ms to 100ms.
 	ReadInterval time.Duration `yaml:"read_interval" default:"5ms"`
-	// ReceiveBuffer is SO_RCVBUF of the stream's socket on Linux, e.g. 256KiB, while it is read at intervals (read_interval
+	// ReceiveBuffer is the receive buffer (SO_RCVBUF) of the stream's socket on Linux, e.g. 256KiB, while it is read at intervals (read_interval
 	// above 0); 0 leaves the size to the kernel. A small one makes the server send more at a time, which saves a third of its
 	// CPU, and bounds what is under way in one round trip, so auto takes it where the server is near: 16KiB when the round
 	// trip is below 0.3ms, else the kernel's. See docs/adr/0014.
 	ReceiveBuffer string `yaml:"receive_buffer" default:"auto"`
-	// DecodingWorkMem is logical_decoding_work_mem for our walsender, e.g. "256MB"; larger keeps big transactions off
+	// DecodingWorkMem is the memory of our walsender (logical_decoding_work_mem), e.g. "256MB"; larger keeps big transactions off
 	// the server's disk. "" leaves the server's setting.
 	DecodingWorkMem string `yaml:"decoding_work_mem" default:""`
 }
@@ -76,14 +77,14 @@ type Postgres struct {
 // Outbox is the table whose inserts are events.
 type Outbox struct {
 	// Table is schema-qualified, e.g. public.outbox or "My Schema"."Outbox"; unquoted parts fold to lower case as in
-	// SQL. A partitioned table is named by its root. "" if logical messages are the only source. See [Config.Sources].
-	Table   string  `yaml:"table" default:"public.outbox"`
+	// SQL. A partitioned table is named by its root. "" if logical messages are the only source.
+	Table   string  `yaml:"table" default:"public.outbox"` // see [Config.Sources]
 	Columns Columns `yaml:"columns"`
 }
 
 // Messages are logical messages (pg_logical_emit_message) as a source of events, beside or instead of tables.
 type Messages struct {
-	// Prefix is that of the messages that are events, exactly; "" means that none are. Their bodies are JSON objects, and
+	// Prefix is what the prefix of a message that is an event has to be, exactly; "" means that none are. Their bodies are JSON objects, and
 	// route says what becomes of them.
 	Prefix string `yaml:"prefix" default:""`
 }
@@ -116,15 +117,16 @@ type Route struct {
 	// topics: poison, keep (the aggregate type is the topic), or the name of a topic.
 	Unmatched string `yaml:"unmatched" default:"poison"`
 	// MissingTopic says what an event for a topic is that Kafka does not have: it waits, and all behind it, until somebody
-	// creates the topic; or it is poison once the topic has been missing for MissingTopicAfter.
-	MissingTopic      string        `yaml:"missing_topic" default:"wait" oneof:"wait poison" shared:"true"`
+	// creates the topic; or it is poison once the topic has been missing for missing_topic_after.
+	MissingTopic string `yaml:"missing_topic" default:"wait" oneof:"wait poison" shared:"true"`
+	// MissingTopicAfter is how long a topic may be missing where missing_topic is poison. At least 1s.
 	MissingTopicAfter time.Duration `yaml:"missing_topic_after" default:"5m" shared:"true"`
 	// Key is the template of the record's key. One column alone is sent as it is (bytea: its bytes), several as text.
 	Key string `yaml:"key" default:"{aggregate_id}"`
 	// ID is the template of the header "id". Tables whose ids are not unique among them all need e.g. "{table}:{id}" if
 	// their events share a topic.
 	ID string `yaml:"id" default:"{id}"`
-	// Format of the record's value: the payload alone (raw), a JSON object around it (envelope), or a CloudEvent of the Kafka binding 1.0.2.
+	// Format is that of the record's value: the payload alone (raw), a JSON object around it (envelope), or a CloudEvent of the Kafka binding 1.0.2.
 	Format string `yaml:"format" default:"raw" oneof:"raw envelope cloudevents_binary cloudevents_structured"`
 	// Envelope changes the envelope's fields: name → source, "" takes a field out. A source is a template, a constant, or one
 	// of {payload}, {commit_time} and {trace_id}. See docs/routing.md.
@@ -162,7 +164,7 @@ type Route struct {
 
 // Replace changes the aggregate type before the topic's template takes it in.
 type Replace struct {
-	// Regex (RE2) has to match the whole aggregate type; "" replaces nothing.
+	// Regex is an RE2 that has to match the whole aggregate type; "" replaces nothing.
 	Regex string `yaml:"regex" default:""`
 	// With is what it becomes, with $1, $name or ${name} for what groups have matched.
 	With string `yaml:"with" default:""`
@@ -170,33 +172,32 @@ type Replace struct {
 
 // Poison says what happens to an event that no retry can deliver.
 type Poison struct {
-	// Policy stop: nothing is confirmed past the event and the daemon stops, exit code 65. dead_letter: it goes to a topic of
+	// Policy is for all events. stop: nothing is confirmed past the event and the daemon stops, exit code 65. dead_letter: it goes to a topic of
 	// its own and counts once Kafka has it there. skip: it is dropped, with a line in the log and a count.
 	Policy string `yaml:"policy" default:"stop" oneof:"stop dead_letter skip"`
 	// Causes are policies for single causes: cause → policy.
 	Causes map[string]string `yaml:"causes" default:""`
 	// Decisions are for single events, as the last log line of a stop names them: id → skip, dead_letter or stop.
 	Decisions map[string]string `yaml:"decisions" default:""`
-	// OnStop exit: the process ends, so that its supervisor shows it. hold: it stands, failed and not ready, until it is told
+	// OnStop is for what stop means. exit: the process ends, so that its supervisor shows it. hold: it stands, failed and not ready, until it is told
 	// to end; for supervisors that restart whatever ends.
 	OnStop string `yaml:"on_stop" default:"exit" oneof:"exit hold"`
 	// Oversize is for a dead letter that is too large even for its topic: stop, or cut the end of its value.
 	Oversize string `yaml:"oversize" default:"stop" oneof:"stop cut"`
-	// Topic of dead letters. It is never made by the daemon.
+	// Topic is where dead letters go.
 	Topic string `yaml:"topic" default:"outbox.dead_letter"`
 }
 
 // Kafka is the destination.
 type Kafka struct {
-	// Brokers are host:port pairs to begin with; the cluster names the others.
+	// Brokers are those to begin with, as host:port; the cluster names the others.
 	Brokers []string `yaml:"brokers" default:"localhost:9092"`
-	// ClientID is what the brokers' logs and quotas see; "" means outboxcdc-<slot>. See [Config.ClientID].
-	ClientID string `yaml:"client_id" default:""`
+	// ClientID is what the brokers' logs and quotas see; "" means outboxcdc-<slot>.
+	ClientID string `yaml:"client_id" default:""` // see [Config.ClientID]
 	// Version pins the protocol, e.g. "3.9.0"; "" asks the brokers.
 	Version string `yaml:"version" default:""`
-	// Compression of record batches.
-	Compression string `yaml:"compression" default:"lz4" oneof:"none gzip snappy lz4 zstd"`
-	// MaxInFlight is the window.
+	// Compression is that of record batches.
+	Compression string      `yaml:"compression" default:"lz4" oneof:"none gzip snappy lz4 zstd"`
 	MaxInFlight MaxInFlight `yaml:"max_in_flight"`
 	// RequestsPerBroker is how many produce requests may be open at one broker, 1 to 5. While one is open what comes next
 	// gathers for the next, so one is cheapest on a near network; where the round trip to the brokers is long, more keep
@@ -209,38 +210,41 @@ type Kafka struct {
 // TLS protects the connections to the brokers. The files are PEM and are read again at each session with Kafka, those of our own
 // certificate at each connection, so what was rotated is found. Relative names start at the working directory.
 type TLS struct {
+	// Enabled is whether the connections to the brokers are encrypted. TLS 1.2 or newer.
 	Enabled bool `yaml:"enabled" default:"false"`
 	// CAFile has the certificates of the authorities that the brokers' may come from; "" means the system's.
 	CAFile string `yaml:"ca_file" default:""`
-	// CertFile and KeyFile are our own certificate, with what leads to its authority behind it, and its key: for brokers that
-	// ask for one.
+	// CertFile has our own certificate, with what leads to its authority behind it: for brokers that ask for one.
 	CertFile string `yaml:"cert_file" default:""`
-	KeyFile  string `yaml:"key_file" default:""`
+	// KeyFile has the key of our own certificate.
+	KeyFile string `yaml:"key_file" default:""`
 	// ServerName is what the brokers' certificates must be for; "" means the host that is connected to.
 	ServerName string `yaml:"server_name" default:""`
 }
 
 // SASL is who we are to the brokers.
 type SASL struct {
-	// Mechanism is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; "" means none.
+	// Mechanism is how that is shown: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; "" means none.
 	Mechanism string `yaml:"mechanism" default:""`
 	// User is the user, or the client's id where tokens are used.
 	User string `yaml:"user" default:""`
-	// Password is the user's password, or the client's secret. It is a secret; read it with [Config.SASLPassword].
-	Password string `yaml:"password" default:"" secret:"true"`
-	// PasswordFile names a file that holds it instead; it is read again at each session with Kafka.
+	// Password is the user's password, or the client's secret. It is a secret.
+	Password string `yaml:"password" default:"" secret:"true"` // read it with [Config.SASLPassword]
+	// PasswordFile names a file that holds the password instead; it is read again at each session with Kafka.
 	PasswordFile string `yaml:"password_file" default:""`
 	// TokenURL is where OAUTHBEARER gets its tokens, by the grant "client credentials".
 	TokenURL string `yaml:"token_url" default:""`
-	// Scopes are those that a token is asked for with.
+	// Scopes are what a token is asked for.
 	Scopes []string `yaml:"scopes" default:""`
 }
 
 // MaxInFlight bounds what was read from the slot and is not yet acked. It is the daemon's memory and the most that a
 // crash repeats; too small, and throughput falls with the round trip to the brokers.
 type MaxInFlight struct {
-	Records int      `yaml:"records" default:"50000"`
-	Bytes   ByteSize `yaml:"bytes" default:"16MiB"`
+	// Records is the most of them.
+	Records int `yaml:"records" default:"50000"`
+	// Bytes is the most that they hold together: keys, values and headers. At least 64KiB.
+	Bytes ByteSize `yaml:"bytes" default:"16MiB"`
 }
 
 // Delivery is what a crash may repeat.
@@ -260,7 +264,7 @@ type Delivery struct {
 
 // HTTP is the listener for metrics, health and status.
 type HTTP struct {
-	// Listen is host:port or :port; "" means no listener.
+	// Listen is the address, host:port or :port; "" means no listener.
 	Listen string `yaml:"listen" default:":9464"`
 	// PProf serves /debug/pprof/, which shows memory contents to whoever can reach the port.
 	PProf bool `yaml:"pprof" default:"false"`
@@ -268,8 +272,9 @@ type HTTP struct {
 
 // Log is the log on standard error.
 type Log struct {
+	// Level is the least of what is written. It can be changed while the daemon runs: SIGHUP.
 	Level string `yaml:"level" default:"info" oneof:"debug info warn error"`
-	// Format auto is text on a terminal and JSON otherwise.
+	// Format is that of a line; auto is text on a terminal and JSON otherwise.
 	Format string `yaml:"format" default:"auto" oneof:"auto json text"`
 }
 

@@ -297,3 +297,70 @@ func TestPreset(t *testing.T) {
 		t.Errorf("what is printed does not load to the same: %v", err)
 	}
 }
+
+// Mistakes in reading and in meaning come together, but for what stands beside what could not be read.
+func TestEveryKindOfErrorAtOnce(t *testing.T) {
+	_, err := loadText("postgres: {slot: A, slt: x}\nkafka: {tls: {enabled: maybe, ca_file: /c}, sasl: {usr: x, mechanism: PLAIN}}\nlog: {level: loud}\n", "OUTBOXCDC_SHUTDOWN_TIMEOUT=0s")
+	var got []string
+	for _, e := range Errors(err) {
+		got = append(got, e.Where+" "+e.Path)
+	}
+	want := []string{"t.yaml:1:21 ", "t.yaml:2:24 kafka.tls.enabled", "t.yaml:2:52 ", "t.yaml:3:14 log.level", "t.yaml:1:18 postgres.slot", "OUTBOXCDC_SHUTDOWN_TIMEOUT shutdown_timeout"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q\n%v", got, want, err)
+	}
+}
+
+func TestFlags(t *testing.T) {
+	c, err := load([]source{{"t.yaml", []byte("log: {level: warn}\n")}}, []string{"OUTBOXCDC_LOG_LEVEL=error"}, "log.level=info", "log.level=debug", "route.topics=a=b,c=d")
+	if err != nil || c.Log.Level != "debug" || c.Origin("log.level") != "--set" || c.Route.Topics["c"] != "d" {
+		t.Errorf("%v %v", c, err)
+	}
+	for flag, want := range map[string]string{
+		"log.level":                   `--set: "log.level" is not setting=value`,
+		"log.levl=x":                  `--set: unknown setting "log.levl"; did you mean "log.level"?`,
+		"log.level=loud":              `--set: log.level: "loud" is unknown`,
+		"kafka.sasl.password=s3cr3t":  "--set: kafka.sasl.password: is a secret",
+		"postgres.url=postgres://s3c": "use OUTBOXCDC_POSTGRES_URL, OUTBOXCDC_POSTGRES_URL_FILE or a file",
+	} {
+		if _, err := load(nil, nil, flag); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3c") {
+			t.Errorf("%s: %v", flag, err)
+		}
+	}
+}
+
+// References are replaced in the values of files; whatever else has a $ stays as it is.
+func TestReferences(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(name, []byte("pa$$\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := loadText(`
+postgres: {url: "postgres://u:${env:PW}@${env:HOST}/d"}
+kafka: {brokers: ["${env:HOST}:1", "b:2"], sasl: {mechanism: PLAIN, user: 'a$b$$c${x}', password: "${file:`+name+`}"}}
+route: {topics: {a: "t.${env:HOST}"}, replace: {regex: "(.*)", with: '$1${name}$$'}, envelope: {x: '$${env:HOST}'}}
+outboxes: [{table: 'public.${env:HOST}'}]
+`, "PW=p${env:HOST}", "HOST=db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for got, want := range map[string]string{
+		c.Postgres.URL: "postgres://u:p${env:HOST}@db/d", c.Kafka.Brokers[0]: "db:1", c.Kafka.SASL.User: "a$b$$c${x}", c.Kafka.SASL.Password: "pa$$",
+		c.Route.Topics["a"]: "t.db", c.Route.Replace.With: "$1${name}$$", c.Route.Envelope["x"]: "${env:HOST}", c.Outboxes[0].Table: "public.db",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if again, err := loadText(c.String()); err != nil || again.Route.Envelope["x"] != "${env:HOST}" {
+		t.Errorf("what is printed does not load to the same: %v", err)
+	}
+	for yaml, want := range map[string]string{
+		"postgres: {url: 'postgres://s3cr3t@${env:NOPE}/'}\n": "t.yaml:1:17: postgres.url: ${env:NOPE}: there is no such variable in the environment",
+		"log:\n  level: ${file:/nope}\n":                      "t.yaml:2:10: log.level: ${file:/nope}: open /nope",
+	} {
+		if _, err := loadText(yaml, "NOP=s3cr3t"); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cr3t") {
+			t.Errorf("%s: %v", yaml, err)
+		}
+	}
+}

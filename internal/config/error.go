@@ -1,6 +1,9 @@
 package config
 
-import "strings"
+import (
+	"errors"
+	"strings"
+)
 
 // exitCode is sysexits' EX_CONFIG: a restart with the same configuration cannot help.
 const exitCode = 78
@@ -25,3 +28,21 @@ func (e *Error) Error() string {
 
 // ExitCode is 78, which tells the supervisor not to restart.
 func (e *Error) ExitCode() int { return exitCode }
+
+// Errors are the single errors of what [Load] or [Config.Validate] has returned, in its order.
+func Errors(err error) []*Error {
+	var e *Error
+	switch joined, several := err.(interface{ Unwrap() []error }); {
+	case err == nil:
+		return nil
+	case several:
+		var out []*Error
+		for _, err := range joined.Unwrap() {
+			out = append(out, Errors(err)...)
+		}
+		return out
+	case errors.As(err, &e):
+		return []*Error{e}
+	}
+	return []*Error{{Problem: err.Error()}}
+}

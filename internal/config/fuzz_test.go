@@ -25,7 +25,7 @@ func FuzzLoad(f *testing.F) {
 		c, err := load([]source{{"f.yaml", yaml}}, []string{name + "=" + value})
 		if err != nil {
 			var e *Error
-			if c != nil || !errors.As(err, &e) || e.ExitCode() != 78 {
+			if c == nil || !errors.As(err, &e) || e.ExitCode() != 78 {
 				t.Fatalf("error %v of type %T with config %v", err, err, c)
 			}
 			return

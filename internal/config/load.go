@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -25,9 +26,19 @@ func Find(files []string) []string {
 }
 
 // Load reads the settings: defaults, then the files in order (without any: [Find]), then the environment given as
-// "NAME=value"; later wins, key by key, a list as a whole. The result is validated. On errors it returns them all,
-// joined; each is an [*Error].
-func Load(files []string, environ []string) (*Config, error) {
+// "NAME=value", then those of the command line as "path=value"; later wins, key by key, a list as a whole. The result is
+// validated. On errors it returns them all, joined; each is an [*Error], see [Errors].
+func Load(files []string, environ []string, flags ...string) (*Config, error) {
+	c, err := Read(files, environ, flags...)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Read is [Load] for who looks for further errors: what could be read is returned beside the errors, with defaults in the
+// place of the rest; nil if a file could not be opened.
+func Read(files []string, environ []string, flags ...string) (*Config, error) {
 	var sources []source
 	var errs []error
 	for _, name := range Find(files) {
@@ -41,7 +52,7 @@ func Load(files []string, environ []string) (*Config, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	return load(sources, environ)
+	return load(sources, environ, flags...)
 }
 
 // source is one file's name and content.
@@ -60,8 +71,8 @@ func readFile(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 }
 
-// load is Load without the file system.
-func load(sources []source, environ []string) (*Config, error) {
+// load is Read without the file system.
+func load(sources []source, environ []string, flags ...string) (*Config, error) {
 	c := Default()
 	set := func(s *setting, r raw, where string) error {
 		if err := s.store(c, r); err != nil {
@@ -72,20 +83,37 @@ func load(sources []source, environ []string) (*Config, error) {
 	}
 	var errs []error
 	for _, src := range sources {
-		errs = append(errs, readYAML(src.name, src.data, set))
+		errs = append(errs, readYAML(src.name, src.data, variables(environ), set))
 	}
-	errs = append(errs, readEnvironment(environ, set))
-	if err := errors.Join(errs...); err != nil {
-		return nil, err // Validate would complain about defaults in the place of what did not parse
-	}
+	errs = append(errs, readEnvironment(environ, set), readFlags(flags, set))
+	written := errors.Join(errs...)
 	c.applyPreset()
-	if err := c.applyOutboxes(); err != nil {
-		return nil, err
+	if err := errors.Join(c.applyOutboxes(), c.Validate()); err != nil {
+		return c, errors.Join(written, besides(err, written))
 	}
-	if err := c.Validate(); err != nil {
-		return nil, err
+	return c, written
+}
+
+// besides is what is wrong whatever becomes of what could not be read: a default may stand in the place of that, so what
+// nobody has set is not judged, nor what stands beside it.
+func besides(err, written error) error {
+	if written == nil {
+		return err
 	}
-	return c, nil
+	section := func(path string) string { return path[:strings.LastIndexByte(path, '.')+1] }
+	unread := map[string]bool{}
+	for _, e := range Errors(written) {
+		if e.Path != "" {
+			unread[section(e.Path)] = true
+		}
+	}
+	var errs []error
+	for _, e := range Errors(err) {
+		if e.Where != "" && !unread[section(e.Path)] {
+			errs = append(errs, e)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // foreign are prefixes of variables that are read by others: tests, the bundled servers' cache, `setup`.
@@ -125,6 +153,34 @@ func readEnvironment(environ []string, set func(s *setting, r raw, where string)
 		}
 		if err := set(s, raw{text: value}, name); err != nil {
 			errs = append(errs, &Error{Where: name, Path: s.path, Problem: err.Error()})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// readFlags takes "path=value" of the command line, which everybody on the machine can see.
+func readFlags(flags []string, set func(s *setting, r raw, where string) error) error {
+	const where = "--set"
+	var errs []error
+	for _, flag := range flags {
+		path, value, ok := strings.Cut(flag, "=")
+		s, known := knownTree().leaves[path]
+		switch {
+		case !ok:
+			errs = append(errs, &Error{Where: where, Problem: quote(path) + " is not setting=value, e.g. log.level=debug"})
+		case !known:
+			problem := "unknown setting " + quote(path)
+			if best := nearest(path, slices.Collect(maps.Keys(knownTree().leaves))); best != "" {
+				problem += fmt.Sprintf("; did you mean %q?", best)
+			}
+			errs = append(errs, &Error{Where: where, Problem: problem})
+		case s.secret:
+			errs = append(errs, &Error{Where: where, Path: path, Problem: "is a secret, and everybody on this machine can see a command line; use " +
+				EnvName(path) + ", " + EnvName(path) + "_FILE or a file"})
+		default:
+			if err := set(s, raw{text: value}, where); err != nil {
+				errs = append(errs, &Error{Where: where, Path: path, Problem: err.Error()})
+			}
 		}
 	}
 	return errors.Join(errs...)

@@ -79,15 +79,18 @@ var entryTree = sync.OnceValue(func() tree { return treeOf(entrySettings()) })
 func (d *document) entries(path string, items []ast.Node) *raw {
 	r := &raw{isList: true, isTree: true}
 	for i, item := range items {
-		e := &document{name: d.name, anchors: d.anchors, tree: entryTree(), known: entrySettings(), prefix: fmt.Sprintf("%s[%d].", path, i)}
+		e := &document{name: d.name, anchors: d.anchors, variables: d.variables, tree: entryTree(), known: entrySettings(), prefix: fmt.Sprintf("%s[%d].", path, i)}
 		var list entry
 		scratch := Source{}
 		e.set = func(s *setting, r raw, where string) error {
 			if s.shared {
 				return errors.New("counts for all tables; set it at the top level, under route")
 			}
+			if err := s.store(&scratch, r); err != nil {
+				return err
+			}
 			list = append(list, assignment{s, r, where})
-			return s.store(&scratch, r)
+			return nil
 		}
 		e.section("", item)
 		d.errs = append(d.errs, e.errs...)

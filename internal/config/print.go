@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Setting is one effective setting as it may be shown.
@@ -46,8 +47,28 @@ func (c *Config) Redacted() *Config {
 	return &r
 }
 
+// Plain is the value as JSON has it: durations and sizes as they are written, tables as YAML.
+func (s *Setting) Plain() any {
+	switch v := s.Value.(type) {
+	case time.Duration, ByteSize, []Source:
+		return formatPlain(v)
+	}
+	return s.Value
+}
+
 // String is the effective configuration as YAML, redacted; without secrets in it, it loads again to the same.
-func (c *Config) String() string {
+func (c *Config) String() string { return c.text(func(Setting) string { return "" }) }
+
+// originColumn is where origins begin, should the line be shorter.
+const originColumn = 52
+
+// WithOrigins is String with a comment behind each setting that says who has set it.
+func (c *Config) WithOrigins() string {
+	return c.text(func(s Setting) string { return "# " + s.Origin })
+}
+
+// text writes the settings in their sections, and behind each what comment says.
+func (c *Config) text(comment func(Setting) string) string {
 	var b strings.Builder
 	var open []string // sections that the last line stands in
 	for _, s := range c.Settings() {
@@ -61,7 +82,11 @@ func (c *Config) String() string {
 				open = append(open, name)
 			}
 		}
-		b.WriteString(strings.Repeat("  ", len(sections)) + key + ": " + formatYAML(s.Value) + "\n")
+		line := strings.Repeat("  ", len(sections)) + key + ": " + formatYAML(s.Value)
+		if words := comment(s); words != "" {
+			line += strings.Repeat(" ", max(2, originColumn-utf8.RuneCountInString(line))) + words
+		}
+		b.WriteString(line + "\n")
 	}
 	return b.String()
 }
@@ -78,15 +103,15 @@ func (c *Config) LogValue() slog.Value {
 func formatYAML(v any) string {
 	switch v := v.(type) {
 	case string:
-		return strconv.Quote(v)
+		return quoteYAML(v)
 	case []string:
 		items := make([]string, len(v))
 		for i, item := range v {
-			items[i] = strconv.Quote(item)
+			items[i] = quoteYAML(item)
 		}
 		return "[" + strings.Join(items, ", ") + "]"
 	case map[string]string:
-		return "{" + joinMap(v, ": ", ", ", strconv.Quote) + "}"
+		return "{" + joinMap(v, ": ", ", ", quoteYAML) + "}"
 	case []Source:
 		return formatSources(v)
 	case map[string]int:
@@ -94,6 +119,9 @@ func formatYAML(v any) string {
 	}
 	return formatPlain(v)
 }
+
+// quoteYAML is a text that reads back as it is, references too.
+func quoteYAML(s string) string { return strconv.Quote(escapeReferences(s)) }
 
 // joinMap writes a map in the order of its keys; those are quoted where values are.
 func joinMap[T any](m map[string]T, is, and string, text func(T) string) string {

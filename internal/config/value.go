@@ -111,7 +111,7 @@ func parseList(r raw) (any, error) {
 		if r.isEmpty {
 			return []string{}, nil
 		}
-		return nil, fmt.Errorf("want a list of texts")
+		return nil, errors.New("want a list of texts; in [ ] put a text with a colon into quotes")
 	}
 	items := r.list
 	if !r.isList {

@@ -32,11 +32,13 @@ type document struct {
 	prefix  string     // of paths in messages
 	set     func(s *setting, r raw, where string) error
 	errs    []error
+
+	variables map[string]string // the environment, for ${env:…}
 }
 
 // readYAML calls set for every setting in data and returns everything that is wrong, set's errors included.
-func readYAML(name string, data []byte, set func(s *setting, r raw, where string) error) error {
-	d := &document{name: name, anchors: map[string]ast.Node{}, tree: knownTree(), known: knownSettings(), set: set}
+func readYAML(name string, data []byte, variables map[string]string, set func(s *setting, r raw, where string) error) error {
+	d := &document{name: name, anchors: map[string]ast.Node{}, tree: knownTree(), known: knownSettings(), set: set, variables: variables}
 	body, err := d.parse(data)
 	if err != nil {
 		return err
@@ -142,6 +144,10 @@ func (d *document) entry(section string, v *ast.MappingValueNode) {
 	}
 	r, err := d.leaf(s, v.Value)
 	if err != nil {
+		var e *Error
+		if errors.As(err, &e) && e.Path == "" {
+			e.Path = d.prefix + path
+		}
 		d.errs = append(d.errs, err)
 		return
 	}
@@ -185,7 +191,10 @@ func (d *document) value(n ast.Node) (*raw, error) {
 	case *ast.SequenceNode:
 		return d.list(n)
 	}
-	text, ok := scalarText(n)
+	text, ok, err := d.text(n)
+	if err != nil {
+		return nil, err
+	}
 	if !ok {
 		return nil, &Error{Where: d.at(n.GetToken()), Problem: "want a plain value here"}
 	}
@@ -200,7 +209,10 @@ func (d *document) mapping(values []*ast.MappingValueNode) (*raw, error) {
 		if err != nil {
 			return nil, err
 		}
-		text, ok := scalarText(item)
+		text, ok, err := d.text(item)
+		if err != nil {
+			return nil, err
+		}
 		if !ok || v.Key == nil {
 			r.pairs = nil
 			return r, nil
@@ -217,7 +229,10 @@ func (d *document) list(n *ast.SequenceNode) (*raw, error) {
 		if err != nil {
 			return nil, err
 		}
-		text, ok := scalarText(item)
+		text, ok, err := d.text(item)
+		if err != nil {
+			return nil, err
+		}
 		if !ok {
 			return &raw{isTree: true}, nil
 		}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+)
+
+// settingJSON is one setting of `config print -o json`.
+type settingJSON struct {
+	Setting string `json:"setting"`
+	Value   any    `json:"value"`
+	Origin  string `json:"origin,omitempty"` // file:line:column, a variable, --set, a preset, or default
+}
+
+func newConfigPrintCommand(s *settings) *cobra.Command {
+	var output string
+	var origin bool
+	cmd := &cobra.Command{
+		Use:   "print",
+		Short: "Prints the effective settings without their secrets",
+		Long: "Prints the effective settings as YAML, in the order of the documentation. A secret that is set is shown as xxxxx.\n" +
+			"--origin adds where each value comes from: file:line:column, a variable, --set, a preset, or default.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := s.load()
+			if err != nil {
+				return err
+			}
+			text := cfg.String()
+			if origin {
+				text = cfg.WithOrigins()
+			}
+			list := []settingJSON{}
+			for _, v := range cfg.Settings() {
+				j := settingJSON{Setting: v.Path, Value: v.Plain()}
+				if origin {
+					j.Origin = v.Origin
+				}
+				list = append(list, j)
+			}
+			return printAs(cmd.OutOrStdout(), output, list, text)
+		},
+	}
+	cmd.Flags().BoolVar(&origin, "origin", false, "say where each value comes from")
+	addOutputFlag(cmd, &output)
+	return cmd
+}
+
+// newConfigTextCommand prints what is the same for everybody.
+func newConfigTextCommand(use, short, long string, text func() string) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Long: long, Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := io.WriteString(cmd.OutOrStdout(), text())
+			return err
+		},
+	}
+}
+
+func newConfigSchemaCommand() *cobra.Command {
+	return newConfigTextCommand("schema", "Prints a JSON Schema of the configuration, for editors",
+		"Prints a JSON Schema of the configuration. Save it as "+config.SchemaFile+" beside the configuration: the first line of what\n"+
+			"`outboxcdc config init` prints leads editors to it.",
+		func() string { return string(config.Schema()) })
+}
+
+func newConfigInitCommand() *cobra.Command {
+	return newConfigTextCommand("init", "Prints a commented sample: every setting with its default, commented out",
+		"Prints a commented sample: every setting with its default and meaning, commented out. Nothing is written to a file:\n"+
+			"outboxcdc config init > outboxcdc.yaml", config.Sample)
+}

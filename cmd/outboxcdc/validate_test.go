@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+)
+
+// commandLine runs the whole command line and gives what it has written.
+func commandLine(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = execute(context.Background(), args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func writeFile(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// validate says everything at once, on a line each, with 78; also how settings of the route go together.
+func TestValidate(t *testing.T) {
+	good := writeFile(t, "good.yaml", "kafka: {brokers: ['never.invalid:1']}\npostgres: {url: 'postgres://u:s3cr3t@never.invalid/d'}\n")
+	if code, out, errs := commandLine(t, "validate", "-c", good); code != 0 || !strings.Contains(out, "valid ("+good+")") || errs != "" {
+		t.Errorf("%d %q %q", code, out, errs)
+	}
+	code, out, _ := commandLine(t, "validate", "-c", good, "-o", "json", "--set", "log.level=debug")
+	if want := `{"valid":true,"files":["` + good + `"],"errors":[]}`; code != 0 || compact(t, out) != want {
+		t.Errorf("%d %s", code, out)
+	}
+
+	bad := writeFile(t, "bad.yaml", "postgres: {slot: A, url: s3cr3t}\nlog: {level: loud}\nroute: {topic: '', unmatched: 'a b', replace: {regex: '('}}\n")
+	want := []string{
+		bad + ":2:14: log.level: \"loud\" is unknown",
+		bad + ":1:18: postgres.slot: ", bad + ":1:26: postgres.url: the value (not shown)",
+		bad + ":3:31: route.unmatched: ", bad + ":3:55: route.replace.regex: ",
+	}
+	code, out, errs := commandLine(t, "validate", "-c", bad)
+	lines := strings.Split(strings.TrimSuffix(errs, "\n"), "\n")
+	if code != 78 || out != "" || len(lines) != len(want) {
+		t.Fatalf("%d %q\n%s", code, out, errs)
+	}
+	for _, w := range want {
+		if !strings.Contains(errs, w) {
+			t.Errorf("%s is not said:\n%s", w, errs)
+		}
+	}
+	code, out, errs = commandLine(t, "validate", "-c", bad, "-o", "json")
+	var said struct {
+		Valid  bool
+		Errors []problemJSON
+	}
+	if err := json.Unmarshal([]byte(out), &said); err != nil || code != 78 || errs != "" || said.Valid || len(said.Errors) != len(want) {
+		t.Errorf("%v %d %s%s", err, code, out, errs)
+	}
+	// Alone, what does not go together is found as well.
+	if code, _, errs := commandLine(t, "validate", "--set", "route.replace.regex=("); code != 78 || !strings.Contains(errs, "--set: route.replace.regex: ") {
+		t.Errorf("%d %s", code, errs)
+	}
+	for _, args := range [][]string{{"validate", "-c", "/nope.yaml"}, {"validate", "--set", "x"}} {
+		if code, _, errs := commandLine(t, args...); code != 78 || errs == "" {
+			t.Errorf("%v: %d %s", args, code, errs)
+		}
+	}
+	if code, _, _ := commandLine(t, "validate", "-o", "xml"); code != 2 {
+		t.Errorf("-o xml: %d", code)
+	}
+}
+
+func compact(t *testing.T, text string) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := json.Compact(&b, []byte(text)); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return b.String()
+}
+
+// config print says who has set what, and loads again to the same but for secrets.
+func TestConfigPrint(t *testing.T) {
+	file := writeFile(t, "a.yaml", "preset: debezium\npostgres: {url: 'postgres://u:s3cr3t@h/d'}\nkafka: {sasl: {mechanism: PLAIN, user: u, password: s3cr3t}}\n")
+	t.Setenv("OUTBOXCDC_POSTGRES_SLOT", "relay")
+	code, out, errs := commandLine(t, "config", "print", "--origin", "-c", file, "--set", "log.level=debug")
+	if code != 0 || errs != "" || strings.Contains(out, "s3cr3t") {
+		t.Fatalf("%d\n%s%s", code, out, errs)
+	}
+	for setting, origin := range map[string]string{
+		"\n  url: \"postgres://u:xxxxx@h/d\"": file + ":2:17", "\n    password: \"xxxxx\"": file + ":3:53", "\n  slot: \"relay\"": "OUTBOXCDC_POSTGRES_SLOT",
+		"\n  level: \"debug\"": "--set", "\n  unmatched: \"keep\"": "preset: debezium", "\nshutdown_timeout: 30s": "default",
+	} {
+		_, rest, ok := strings.Cut(out, setting)
+		line, _, _ := strings.Cut(rest, "\n")
+		if !ok || strings.TrimSpace(line) != "# "+origin {
+			t.Errorf("%s: %q, want %s\n%s", setting, line, origin, out)
+		}
+	}
+	plain := func(args ...string) string {
+		_, out, _ := commandLine(t, append([]string{"config", "print"}, args...)...)
+		return out
+	}
+	if first := plain("-c", file); plain("-c", writeFile(t, "again.yaml", first)) != first || strings.Contains(first, "#") {
+		t.Errorf("does not load to the same:\n%s", first)
+	}
+	var list []settingJSON
+	if err := json.Unmarshal([]byte(plain("-c", file, "-o", "json", "--origin")), &list); err != nil || len(list) != len(config.Default().Settings()) {
+		t.Errorf("%v: %d settings", err, len(list))
+	}
+	for _, s := range list {
+		if s.Setting == "postgres.slot" && (s.Value != "relay" || s.Origin != "OUTBOXCDC_POSTGRES_SLOT") || s.Setting == "shutdown_timeout" && s.Value != "30s" {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+func TestConfigInitAndSchema(t *testing.T) {
+	_, sample, _ := commandLine(t, "config", "init")
+	if code, _, errs := commandLine(t, "validate", "-c", writeFile(t, "a.yaml", sample)); code != 0 || sample != config.Sample() {
+		t.Errorf("the sample: %d %s", code, errs)
+	}
+	if _, schema, _ := commandLine(t, "config", "schema"); schema != string(config.Schema()) || !json.Valid([]byte(schema)) {
+		t.Error(schema)
+	}
+}

@@ -1,0 +1,134 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Entry is what people are told about one setting.
+type Entry struct {
+	Path     string
+	Env      string // the variable that sets it
+	Kind     string // what may be written, in words and with the unit
+	Default  string // as YAML
+	Meaning  string
+	Choices  []string // of an enumeration
+	Secret   bool
+	Reserved bool // a name for later: only its default is accepted
+}
+
+// Manual lists every setting in the order of the documentation, those that are reserved last.
+func Manual() []Entry {
+	var out []Entry
+	def := Default()
+	for _, s := range knownSettings() {
+		e := Entry{
+			Path: s.path, Env: EnvName(s.path), Kind: s.kind(), Choices: s.choices,
+			Meaning: meanings[s.path], Secret: s.secret, Reserved: s.field == nil,
+		}
+		if e.Reserved {
+			e.Meaning, e.Default = notBuilt, reservedDefault(s)
+		} else {
+			e.Default = formatYAML(s.value(def))
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+func reservedDefault(s *setting) string {
+	if _, ok := s.zero.(empty); ok {
+		return "{}"
+	}
+	return formatYAML(s.zero)
+}
+
+// kind says what may be written.
+func (s *setting) kind() string {
+	switch s.zero.(type) {
+	case bool:
+		return "true or false"
+	case int:
+		return "whole number"
+	case time.Duration:
+		return "duration: 500ms, 30s, 5m, 1h30m"
+	case ByteSize:
+		return "size: 512KiB, 16MiB, 1GiB"
+	case []string:
+		return "list of texts; in the environment by commas"
+	case map[string]string:
+		return "mapping; in the environment key=value by commas"
+	case map[string]int:
+		return "mapping to whole numbers; in the environment key=value by commas"
+	case empty:
+		return "mapping"
+	case []Source:
+		return "list of tables; in files alone"
+	}
+	if len(s.choices) > 0 {
+		return strings.Join(s.choices, " | ")
+	}
+	return "text"
+}
+
+// sampleWidth is that of the sample's comments.
+const sampleWidth = 110
+
+// SchemaFile is the name under which the sample looks for what [Schema] gives.
+const SchemaFile = "outboxcdc.schema.json"
+
+// Sample is a configuration file with every setting, its default and its meaning, all of it commented out: loading it
+// changes nothing, and removing a # sets a setting.
+func Sample() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# yaml-language-server: $schema=./%s\n", SchemaFile)
+	comment(&b, "", "Every setting of outboxcdc with its default. Remove the # before what you want to set. Each is also an environment variable: "+
+		EnvName("kafka.client_id")+" for kafka.client_id. A value may hold ${env:NAME} or ${file:/path}. `outboxcdc validate` looks at the result, "+
+		"`outboxcdc config print --origin` shows it, and docs/configuration.md says more.")
+	var open []string
+	for _, s := range knownSettings() {
+		if s.field == nil {
+			continue // reserved
+		}
+		sections := strings.Split(s.path, ".")
+		key := sections[len(sections)-1]
+		sections = sections[:len(sections)-1]
+		for i, name := range sections {
+			if i >= len(open) || open[i] != name {
+				indent := strings.Repeat("  ", i)
+				b.WriteString("\n")
+				comment(&b, indent, meanings[strings.Join(sections[:i+1], ".")])
+				b.WriteString(indent + name + ":\n")
+				open = append(open[:min(i, len(open))], name)
+			}
+		}
+		if len(sections) == 0 {
+			b.WriteString("\n")
+		}
+		open = open[:len(sections)]
+		indent := strings.Repeat("  ", len(sections))
+		comment(&b, indent, meanings[s.path])
+		b.WriteString(indent + "#" + key + ": " + formatYAML(s.value(Default())))
+		if len(s.choices) > 0 {
+			b.WriteString("  # " + s.kind())
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// comment writes a text in lines.
+func comment(b *strings.Builder, indent, text string) {
+	line := indent + "#"
+	for _, word := range strings.Fields(text) {
+		if len([]rune(line))+1+len([]rune(word)) > sampleWidth {
+			b.WriteString(line + "\n")
+			line = indent + "#"
+		}
+		line += " " + word
+	}
+	if text != "" {
+		b.WriteString(line + "\n")
+	}
+}

@@ -1,0 +1,79 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// docs/configuration.md has the tables that the settings make; the words around them are written by hand.
+func TestReference(t *testing.T) {
+	const file, begin, end = "../../docs/configuration.md", "<!-- begin: generated -->\n", "<!-- end: generated -->\n"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok := strings.Cut(string(text), begin)
+	_, tail, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		t.Fatalf("%s has no %s … %s", file, begin, end)
+	}
+	holdFile(t, file, head+begin+referenceTables(t)+end+tail)
+}
+
+func referenceTables(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	section := func(path string) string {
+		s, _, ok := strings.Cut(path, ".")
+		if !ok {
+			return ""
+		}
+		return s
+	}
+	cell := strings.NewReplacer("|", `\|`, "\n", " ")
+	last := "-"
+	for _, e := range Manual() {
+		if e.Reserved {
+			continue
+		}
+		if s := section(e.Path); s != last {
+			last = s
+			if s == "" {
+				b.WriteString("\n### At the top level\n\n")
+			} else {
+				fmt.Fprintf(&b, "\n### %s\n\n%s\n\n", s, meanings[s])
+			}
+			b.WriteString("| setting | default | value | meaning |\n| --- | --- | --- | --- |\n")
+		}
+		meaning := e.Meaning
+		if parent := e.Path[:max(0, strings.LastIndexByte(e.Path, '.'))]; strings.Contains(parent, ".") && firstOf(parent, e.Path) {
+			meaning = strings.TrimSuffix(meaning, ".") + ". (`" + parent + "`: " + meanings[parent] + ")"
+		}
+		fmt.Fprintf(&b, "| `%s`<br>`%s` | `%s` | %s | %s |\n", e.Path, e.Env, cell.Replace(e.Default), cell.Replace(e.Kind), cell.Replace(meaning))
+	}
+	b.WriteString("\n### Reserved\n\nNames for later. Their defaults are accepted; another value is refused, because it would have no effect.\n\n" +
+		"| setting | default |\n| --- | --- |\n")
+	for _, e := range Manual() {
+		if e.Reserved {
+			fmt.Fprintf(&b, "| `%s` | `%s` |\n", e.Path, e.Default)
+		}
+	}
+	b.WriteString("\n### The preset debezium\n\nIt changes these defaults:\n\n| setting | default |\n| --- | --- |\n")
+	c, err := loadText("preset: debezium\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range c.Settings() {
+		if s.Origin == originPreset {
+			fmt.Fprintf(&b, "| `%s` | `%s` |\n", s.Path, formatYAML(s.Value))
+		}
+	}
+	return b.String() + "\n"
+}
+
+// firstOf says whether the setting at path is the first of its section.
+func firstOf(section, path string) bool {
+	return join(section, knownTree().sections[section][0]) == path
+}

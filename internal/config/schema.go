@@ -1,0 +1,143 @@
+package config
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+)
+
+// notBuilt is the meaning of a reserved setting.
+const notBuilt = "Reserved: not built yet."
+
+// object is a JSON object; encoding/json sorts its keys, so the same settings give the same bytes.
+type object map[string]any
+
+// Schema is a JSON Schema (2020-12) of a configuration file for editors. It refuses what is no setting and what could never
+// be a value; how values go together is for [Load].
+func Schema() []byte {
+	def := Default()
+	root := schemaOf(knownTree(), "", func(path string) string { return path })
+	for _, s := range knownSettings() {
+		if s.field != nil {
+			at(root, s.path)["default"] = jsonDefault(s.value(def))
+		}
+	}
+	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	root["title"] = "outboxcdc.yaml"
+	root["description"] = "Settings of outboxcdc"
+	out, err := json.MarshalIndent(root, "", "  ")
+	if err != nil {
+		panic("config: the schema is not JSON: " + err.Error())
+	}
+	return append(out, '\n')
+}
+
+// at finds the setting's own schema.
+func at(root object, path string) object {
+	for key := range strings.SplitSeq(path, ".") {
+		root = root["properties"].(object)[key].(object)
+	}
+	return root
+}
+
+// schemaOf is a section; described is the path under which the meaning of one of its settings stands.
+func schemaOf(t tree, section string, described func(path string) string) object {
+	properties := object{}
+	for _, key := range t.sections[section] {
+		path := join(section, key)
+		var p object
+		if s, leaf := t.leaves[path]; leaf {
+			p = s.schema()
+		} else {
+			p = schemaOf(t, path, described)
+		}
+		if meaning := meanings[described(path)]; meaning != "" {
+			p["description"] = meaning
+		}
+		properties[key] = p
+	}
+	// A section whose lines are all commented out is YAML's null.
+	return object{"type": []string{"object", "null"}, "properties": properties, "additionalProperties": false}
+}
+
+// A value may be a reference to the environment or a file, whatever its type.
+const referencePattern = `\$\{(env|file):`
+
+// schema is that of one value as it may stand in a file.
+func (s *setting) schema() object {
+	or := func(pattern string) string { return "^(" + pattern + ")$|" + referencePattern }
+	plain := []string{"string", "number", "boolean"} // what a text without quotes may look like to YAML
+	var out object
+	switch s.zero.(type) {
+	case bool:
+		out = object{"type": []string{"boolean", "string"}, "pattern": or("true|True|TRUE|false|False|FALSE")}
+	case int:
+		out = object{"type": []string{"integer", "string"}, "pattern": or(`[+-]?[0-9]+`)}
+	case time.Duration:
+		out = object{"type": []string{"string", "integer"}, "pattern": or(`[+-]?(0|([0-9]*\.?[0-9]*(ns|us|µs|μs|ms|s|m|h))+)`), "maximum": 0, "minimum": 0}
+	case ByteSize:
+		out = object{"type": []string{"string", "integer"}, "pattern": or(`[+-]?[0-9]+ *(GiB|MiB|KiB|GB|MB|kB|KB|B)?`)}
+	case []string:
+		out = object{"type": append([]string{"array"}, plain...), "items": object{"type": plain}}
+	case map[string]string:
+		out = object{"type": []string{"object", "string"}, "additionalProperties": object{"type": plain}}
+	case map[string]int:
+		out = object{"type": []string{"object", "string"}, "additionalProperties": object{"type": []string{"integer", "string"}, "pattern": or(`[+-]?[0-9]+`)}}
+	case []Source:
+		return object{"type": []string{"array", "string"}, "items": sourceSchema()}
+	case empty:
+		return object{"type": []string{"object", "string", "array"}, "maxProperties": 0, "maxItems": 0, "default": object{}}
+	default:
+		out = object{"type": plain}
+		if len(s.choices) > 0 {
+			out = object{"anyOf": []object{{"enum": s.choices}, {"type": "string", "pattern": referencePattern}}}
+		}
+	}
+	if s.field == nil { // reserved: only its default
+		values := []any{jsonDefault(s.zero)}
+		if text := formatPlain(s.zero); text != values[0] {
+			values = append(values, text)
+		}
+		return object{"description": notBuilt, "enum": values}
+	}
+	return out
+}
+
+// sourceSchema is an entry of outboxes, whose settings have the meaning of those for the one table.
+func sourceSchema() object {
+	described := func(path string) string {
+		if path == "table" || strings.HasPrefix(path, "columns") {
+			return "outbox." + path
+		}
+		return path
+	}
+	t := entryTree()
+	own := tree{leaves: t.leaves, sections: map[string][]string{}}
+	for section, keys := range t.sections {
+		own.sections[section] = slices.DeleteFunc(slices.Clone(keys), func(key string) bool {
+			s, leaf := t.leaves[join(section, key)]
+			return leaf && s.shared // counts for all tables
+		})
+	}
+	out := schemaOf(own, "", described)
+	out["type"], out["required"] = "object", []string{"table"}
+	return out
+}
+
+// jsonDefault is a value as it would stand in a file.
+func jsonDefault(v any) any {
+	switch v := v.(type) {
+	case time.Duration, ByteSize:
+		return formatPlain(v)
+	case map[string]string:
+		if len(v) == 0 {
+			return object{}
+		}
+	case map[string]int:
+		if len(v) == 0 {
+			return object{}
+		}
+	}
+	return v
+}

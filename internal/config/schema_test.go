@@ -1,0 +1,124 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+func compiledSchema(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("outboxcdc.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile("outboxcdc.json") // validates it against its metaschema, too
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// asJSON is a YAML file as an editor hands it to a schema.
+func asJSON(t *testing.T, text string) any {
+	t.Helper()
+	var v any
+	if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// The schema takes every file that loads, and refuses what could never be one.
+func TestSchema(t *testing.T) {
+	schema := compiledSchema(t)
+	surface, err := os.ReadFile("testdata/surface.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{
+		string(surface), uncommented(Sample()), Default().String(),
+		"kafka:\nlog:\n  # level: debug\n", "kafka: {client_id: 4.0, version: 3.9.0, brokers: 'a:1,b:2'}\nhttp: {pprof: true, listen: ''}\n",
+		"kafka: {max_in_flight: {records: '10', bytes: 65536}}\npostgres: {read_interval: 0, status_interval: 1h1.5s}\n",
+		"kafka: {max_in_flight: {bytes: 16 MiB}}\nroute: {topics: {a: b, c: 5}, partitions: {t: 3}, position_header: False}\n",
+		"outboxes:\n  - {table: public.a, route: {topic: a, headers: [x]}, columns: {id: i}}\n",
+		"log: {level: '${env:PATH}'}\nkafka: {max_in_flight: {records: '1${env:NONE}'}}\n",
+	} {
+		if !strings.Contains(text, "${") {
+			if _, err := loadText(text); err != nil {
+				t.Errorf("does not load: %v\n%s", err, text)
+			}
+		}
+		if err := schema.Validate(asJSON(t, text)); err != nil {
+			t.Errorf("refused: %v\n%s", err, text)
+		}
+	}
+	for _, text := range []string{
+		"postgres: {slt: x}\n", "slot: x\n", "log: {level: loud}\n", "http: {pprof: 'yes'}\n", "shutdown_timeout: 30\n", "shutdown_timeout: 30 s\n",
+		"kafka: {max_in_flight: {records: many}}\n", "kafka: {max_in_flight: {bytes: 16Mi}}\n", "kafka: {brokers: {a: 1}}\n", "route: {partitions: {t: many}}\n",
+		"route: {topics: {a: [b]}}\n", "outboxes: [{columns: {id: i}}]\n", "outboxes: [{table: a.b, slot: c}]\n",
+		"outboxes: [{table: a.b, route: {missing_topic: wait}}]\n", "delivery: {mode: transactional}\n", "postgres: [a]\n",
+	} {
+		if _, err := loadText(text); err == nil {
+			t.Errorf("loads: %s", text)
+		}
+		if err := schema.Validate(asJSON(t, text)); err == nil {
+			t.Errorf("accepted: %s", text)
+		}
+	}
+}
+
+// uncommented is the sample with every setting in it set.
+func uncommented(sample string) string {
+	return regexp.MustCompile(`(?m)^( *)#([a-z])`).ReplaceAllString(sample, "$1$2")
+}
+
+// The sample changes nothing as it is, and with its settings uncommented it has all of them, at their defaults.
+func TestSample(t *testing.T) {
+	c, err := loadText(Sample())
+	if err != nil {
+		t.Fatalf("%v\n%s", err, Sample())
+	}
+	for _, s := range c.Settings() {
+		if s.Origin != "default" {
+			t.Errorf("%s is set by the sample as it is", s.Path)
+		}
+	}
+	if c, err = loadText(uncommented(Sample())); err != nil {
+		t.Fatal(err)
+	}
+	if c.String() != Default().String() {
+		t.Errorf("the sample's values are not the defaults:\n%s", c)
+	}
+	for _, s := range c.Settings() {
+		if s.Origin == "default" {
+			t.Errorf("%s is not in the sample", s.Path)
+		}
+	}
+	if !strings.HasPrefix(Sample(), "# yaml-language-server: $schema=./outboxcdc.schema.json\n") {
+		t.Error("editors do not find the schema")
+	}
+	for line := range strings.Lines(Sample()) {
+		if len([]rune(line)) > 160 {
+			t.Errorf("a line of %d characters: %s", len(line), line)
+		}
+	}
+}
