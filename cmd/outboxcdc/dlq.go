@@ -146,7 +146,7 @@ type outcome struct {
 
 func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 	// What the log would say is said letter by letter.
-	cluster, err := newCluster(cfg, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	cluster, err := newCluster(fixed(cfg), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		return &exitError{code: exitConfig, err: err}
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 func main() {
-	// It will mean: read secrets and certificates again. Until then it must at least not end the daemon.
+	// The daemon listens to it (reload.go); before it does, and for every other command, it must not end the process.
 	signal.Ignore(syscall.SIGHUP)
 	ctx, drain := context.WithCancel(context.Background())
 	// One channel takes both signals, so that the second is seen however soon it follows the first.

@@ -86,7 +86,8 @@ func registeredMetrics(t *testing.T) map[string]string {
 	t.Helper()
 	var reg recorder
 	registerBuildInfo(&reg)
-	if _, err := wire(config.Default(), &reg, slog.New(slog.DiscardHandler)); err != nil {
+	newReloader(config.Default(), nil, nil, &reg, nil)
+	if _, err := wire(fixed(config.Default()), &reg, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	desc := regexp.MustCompile(`^Desc\{fqName: "([^"]+)", .*constLabels: \{([^}]*)\}, variableLabels: \{([^}]*)\}\}$`)

@@ -15,7 +15,8 @@ import (
 func TestMetricsLint(t *testing.T) {
 	reg := newRegistry()
 	all := &both{Registry: reg}
-	if _, err := wire(config.Default(), all, slog.New(slog.DiscardHandler)); err != nil {
+	newReloader(config.Default(), nil, nil, all, nil)
+	if _, err := wire(fixed(config.Default()), all, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range all.collectors {
@@ -50,7 +51,7 @@ func TestMetricsLint(t *testing.T) {
 // not see the first event otherwise.
 func TestSeriesExistFromTheStart(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	if _, err := wire(config.Default(), reg, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := wire(fixed(config.Default()), reg, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	for name, least := range map[string]int{

@@ -86,7 +86,7 @@ func knownMetrics(t *testing.T) *metricNames {
 		}
 	}
 	reg := prometheus.NewRegistry()
-	if _, err := wire(config.Default(), reg, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := wire(fixed(config.Default()), reg, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	families, err := reg.Gather()

@@ -44,7 +44,7 @@ func newPeekCommand(load func() (*config.Config, error)) *cobra.Command {
 				return err
 			}
 			p.out, p.notes = cmd.OutOrStdout(), cmd.ErrOrStderr()
-			return p.run(cmd.Context(), cfg, newLogger(cfg.Log, os.Stderr))
+			return p.run(cmd.Context(), cfg, newLogger(cfg.Log, logLevel(cfg), os.Stderr))
 		},
 	}
 	f := cmd.Flags()
@@ -68,7 +68,7 @@ func (p *peeker) run(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	if err != nil {
 		return &exitError{code: exitConfig, err: err}
 	}
-	source, err := newSource(cfg, log)
+	source, err := newSource(fixed(cfg), log)
 	if err != nil {
 		return &exitError{code: exitConfig, err: err}
 	}

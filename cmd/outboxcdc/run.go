@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"runtime/debug"
@@ -30,7 +29,8 @@ func newRunCommand(load func() (*config.Config, error)) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return run(cmd.Context(), cfg, newLogger(cfg.Log, os.Stderr))
+			level := logLevel(cfg)
+			return run(cmd.Context(), cfg, load, level, newLogger(cfg.Log, level, os.Stderr))
 		},
 	}
 }
@@ -58,13 +58,14 @@ func registerBuildInfo(reg prometheus.Registerer) {
 // with the rate, not with what is in use. The program's own pages, some 15 MiB, come on top: together they stay below 128 MB.
 const memoryLimit = 104 << 20
 
-// run is the daemon. It returns nil after a complete drain.
-func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+// run is the daemon. It returns nil after a complete drain. At SIGHUP it loads the configuration anew.
+func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, error), level *slog.LevelVar, log *slog.Logger) error {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit)
 	}
 	reg := newRegistry()
-	rl, err := wire(cfg, reg, log)
+	live := newReloader(cfg, load, level, reg, log)
+	rl, err := wire(live.now, reg, log)
 	if err != nil {
 		return &exitError{code: exitConfig, err: err}
 	}
@@ -78,6 +79,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stopServing()
+	wg.Go(func() { live.watch(serveCtx) })
 	if cfg.HTTP.Listen != "" {
 		srv, err := listen(cfg.HTTP, reg, rl, log)
 		if err != nil {
@@ -101,9 +103,10 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	return &exitError{code: code, err: err, logged: true}
 }
 
-// wire builds the relay from its parts; nothing is connected yet.
-func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*relay.Relay, error) {
-	source, err := newSource(cfg, log)
+// wire builds the relay from its parts; nothing is connected yet. now is asked again for what may change while it runs.
+func wire(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (*relay.Relay, error) {
+	cfg := now()
+	source, err := newSource(now, log)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +114,7 @@ func wire(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*rel
 	if err != nil {
 		return nil, err
 	}
-	cluster, err := newCluster(cfg, reg, log)
+	cluster, err := newCluster(now, reg, log)
 	if err != nil {
 		return nil, err
 	}
@@ -143,9 +146,13 @@ func tables(cfg *config.Config) []replication.Table {
 	return out
 }
 
-func newSource(cfg *config.Config, log *slog.Logger) (*replication.Source, error) {
+// fixed is for commands that end before a setting changes.
+func fixed(cfg *config.Config) func() *config.Config { return func() *config.Config { return cfg } }
+
+func newSource(now func() *config.Config, log *slog.Logger) (*replication.Source, error) {
+	cfg := now()
 	return replication.NewSource(replication.Config{
-		URL: cfg.PostgresURL, Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication,
+		URL: func() (string, error) { return now().PostgresURL() }, Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication,
 		Tables: tables(cfg), Messages: cfg.Messages.Prefix != "",
 		WalSenderTimeout: cfg.Postgres.WALSenderTimeout, DecodingWorkMem: cfg.Postgres.DecodingWorkMem,
 		ReadInterval: cfg.Postgres.ReadInterval, ReceiveBuffer: cfg.ReceiveBuffer(),
@@ -153,15 +160,15 @@ func newSource(cfg *config.Config, log *slog.Logger) (*replication.Source, error
 	})
 }
 
-func newCluster(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*kafka.Cluster, error) {
-	kcfg := kafka.DefaultConfig()
+func newCluster(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (*kafka.Cluster, error) {
+	cfg, kcfg := now(), kafka.DefaultConfig()
 	kcfg.Brokers, kcfg.ClientID, kcfg.Version = cfg.Kafka.Brokers, cfg.ClientID(), cfg.Kafka.Version
 	kcfg.Requests, kcfg.Partitions = cfg.Kafka.RequestsPerBroker, map[string]int32{}
 	for topic, n := range cfg.Route.Partitions {
 		kcfg.Partitions[topic] = int32(n)
 	}
 	kcfg.PositionTopic, kcfg.Slot = cfg.Delivery.PositionTopic, cfg.Postgres.Slot
-	kcfg.Security = func() (kafka.Security, error) { return kafkaSecurity(cfg) }
+	kcfg.Security = func() (kafka.Security, error) { return kafkaSecurity(now()) }
 	kcfg.Compression, kcfg.Logger = cfg.Kafka.Compression, log.With("component", "kafka")
 	return kafka.NewCluster(kcfg, reg)
 }
@@ -210,24 +217,4 @@ func exitOfClass(class relay.Class) int {
 	case relay.Retry, relay.Fault:
 	}
 	return exitFault
-}
-
-// newLogger writes to w as configured; auto is text on a terminal and JSON otherwise.
-func newLogger(cfg config.Log, w *os.File) *slog.Logger {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
-		panic(fmt.Sprintf("log level %q passed validation", cfg.Level))
-	}
-	opts := &slog.HandlerOptions{Level: level}
-	format := cfg.Format
-	if format == "auto" {
-		format = "json"
-		if st, err := w.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
-			format = "text"
-		}
-	}
-	if format == "text" {
-		return slog.New(slog.NewTextHandler(w, opts))
-	}
-	return slog.New(slog.NewJSONHandler(w, opts))
 }

@@ -85,7 +85,7 @@ func (s *settings) problems() error {
 		return err
 	}
 	if err == nil {
-		_, err := wire(cfg, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+		_, err := wire(fixed(cfg), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 		return err
 	}
 	// How settings of the route go together, as far as somebody has set them and nothing else was said about them.

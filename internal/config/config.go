@@ -43,10 +43,10 @@ type Config struct {
 type Postgres struct {
 	// URL is the connection string, as a URL or in libpq's keyword form; what it leaves out comes from the PG*
 	// environment, "" means all of it. It is a secret.
-	URL string `yaml:"url" default:"" secret:"true"` // read it with [Config.PostgresURL], which knows url_file
+	URL string `yaml:"url" default:"" secret:"true" live:"true"` // read it with [Config.PostgresURL], which knows url_file
 	// URLFile names a file that holds the URL instead; it is read again at each connect, so a rotated secret is found.
 	// A relative name starts at the working directory.
-	URLFile string `yaml:"url_file" default:""`
+	URLFile string `yaml:"url_file" default:"" live:"true"`
 	// Slot is the replication slot; one daemon per slot streams, a second one waits as a standby.
 	Slot string `yaml:"slot" default:"outboxcdc"`
 	// Publication says which tables and operations the slot sends.
@@ -211,31 +211,31 @@ type Kafka struct {
 // certificate at each connection, so what was rotated is found. Relative names start at the working directory.
 type TLS struct {
 	// Enabled is whether the connections to the brokers are encrypted. TLS 1.2 or newer.
-	Enabled bool `yaml:"enabled" default:"false"`
+	Enabled bool `yaml:"enabled" default:"false" live:"true"`
 	// CAFile has the certificates of the authorities that the brokers' may come from; "" means the system's.
-	CAFile string `yaml:"ca_file" default:""`
+	CAFile string `yaml:"ca_file" default:"" live:"true"`
 	// CertFile has our own certificate, with what leads to its authority behind it: for brokers that ask for one.
-	CertFile string `yaml:"cert_file" default:""`
+	CertFile string `yaml:"cert_file" default:"" live:"true"`
 	// KeyFile has the key of our own certificate.
-	KeyFile string `yaml:"key_file" default:""`
+	KeyFile string `yaml:"key_file" default:"" live:"true"`
 	// ServerName is what the brokers' certificates must be for; "" means the host that is connected to.
-	ServerName string `yaml:"server_name" default:""`
+	ServerName string `yaml:"server_name" default:"" live:"true"`
 }
 
 // SASL is who we are to the brokers.
 type SASL struct {
 	// Mechanism is how that is shown: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; "" means none.
-	Mechanism string `yaml:"mechanism" default:""`
+	Mechanism string `yaml:"mechanism" default:"" live:"true"`
 	// User is the user, or the client's id where tokens are used.
-	User string `yaml:"user" default:""`
+	User string `yaml:"user" default:"" live:"true"`
 	// Password is the user's password, or the client's secret. It is a secret.
-	Password string `yaml:"password" default:"" secret:"true"` // read it with [Config.SASLPassword]
+	Password string `yaml:"password" default:"" secret:"true" live:"true"` // read it with [Config.SASLPassword]
 	// PasswordFile names a file that holds the password instead; it is read again at each session with Kafka.
-	PasswordFile string `yaml:"password_file" default:""`
+	PasswordFile string `yaml:"password_file" default:"" live:"true"`
 	// TokenURL is where OAUTHBEARER gets its tokens, by the grant "client credentials".
-	TokenURL string `yaml:"token_url" default:""`
+	TokenURL string `yaml:"token_url" default:"" live:"true"`
 	// Scopes are what a token is asked for.
-	Scopes []string `yaml:"scopes" default:""`
+	Scopes []string `yaml:"scopes" default:"" live:"true"`
 }
 
 // MaxInFlight bounds what was read from the slot and is not yet acked. It is the daemon's memory and the most that a
@@ -273,7 +273,7 @@ type HTTP struct {
 // Log is the log on standard error.
 type Log struct {
 	// Level is the least of what is written. It can be changed while the daemon runs: SIGHUP.
-	Level string `yaml:"level" default:"info" oneof:"debug info warn error"`
+	Level string `yaml:"level" default:"info" oneof:"debug info warn error" live:"true"`
 	// Format is that of a line; auto is text on a terminal and JSON otherwise.
 	Format string `yaml:"format" default:"auto" oneof:"auto json text"`
 }

@@ -15,6 +15,7 @@ type Entry struct {
 	Meaning  string
 	Choices  []string // of an enumeration
 	Secret   bool
+	Live     bool // SIGHUP takes it over
 	Reserved bool // a name for later: only its default is accepted
 }
 
@@ -25,7 +26,7 @@ func Manual() []Entry {
 	for _, s := range knownSettings() {
 		e := Entry{
 			Path: s.path, Env: EnvName(s.path), Kind: s.kind(), Choices: s.choices,
-			Meaning: meanings[s.path], Secret: s.secret, Reserved: s.field == nil,
+			Meaning: meanings[s.path], Secret: s.secret, Live: s.live, Reserved: s.field == nil,
 		}
 		if e.Reserved {
 			e.Meaning, e.Default = notBuilt, reservedDefault(s)

@@ -51,6 +51,9 @@ func referenceTables(t *testing.T) string {
 		if parent := e.Path[:max(0, strings.LastIndexByte(e.Path, '.'))]; strings.Contains(parent, ".") && firstOf(parent, e.Path) {
 			meaning = strings.TrimSuffix(meaning, ".") + ". (`" + parent + "`: " + meanings[parent] + ")"
 		}
+		if e.Live {
+			meaning += " *SIGHUP.*"
+		}
 		fmt.Fprintf(&b, "| `%s`<br>`%s` | `%s` | %s | %s |\n", e.Path, e.Env, cell.Replace(e.Default), cell.Replace(e.Kind), cell.Replace(meaning))
 	}
 	b.WriteString("\n### Reserved\n\nNames for later. Their defaults are accepted; another value is refused, because it would have no effect.\n\n" +

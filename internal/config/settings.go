@@ -18,6 +18,7 @@ type setting struct {
 	later   []string // of an enumeration: what is reserved
 	secret  bool
 	shared  bool // of route: one for all tables
+	live    bool // may change while the daemon runs
 }
 
 // knownSettings walks Config's tags once and appends the reserved names.
@@ -45,7 +46,7 @@ func walkFields(t reflect.Type, prefix string, index []int, out *[]*setting) {
 		*out = append(*out, &setting{
 			path: path, field: at, zero: reflect.Zero(f.Type).Interface(), def: raw{text: def},
 			choices: strings.Fields(f.Tag.Get("oneof")), later: strings.Fields(f.Tag.Get("later")),
-			secret: f.Tag.Get("secret") != "", shared: f.Tag.Get("shared") != "",
+			secret: f.Tag.Get("secret") != "", shared: f.Tag.Get("shared") != "", live: f.Tag.Get("live") != "",
 		})
 	}
 }

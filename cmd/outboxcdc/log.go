@@ -1,0 +1,40 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+)
+
+// logLevel is log.level, which may change.
+func logLevel(cfg *config.Config) *slog.LevelVar {
+	level := new(slog.LevelVar)
+	level.Set(parseLevel(cfg))
+	return level
+}
+
+func parseLevel(cfg *config.Config) slog.Level {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
+		panic(fmt.Sprintf("log level %q passed validation", cfg.Log.Level))
+	}
+	return level
+}
+
+// newLogger writes to w as configured; auto is text on a terminal and JSON otherwise.
+func newLogger(cfg config.Log, level slog.Leveler, w *os.File) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: level}
+	format := cfg.Format
+	if format == "auto" {
+		format = "json"
+		if st, err := w.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
+			format = "text"
+		}
+	}
+	if format == "text" {
+		return slog.New(slog.NewTextHandler(w, opts))
+	}
+	return slog.New(slog.NewJSONHandler(w, opts))
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+)
+
+// reloader takes over what may change while the daemon runs. The session that is open is left alone: connections ask for
+// secrets and certificates when they are made.
+type reloader struct {
+	load    func() (*config.Config, error)
+	level   *slog.LevelVar
+	log     *slog.Logger
+	current atomic.Pointer[config.Config]
+
+	successful, at prometheus.Gauge
+}
+
+func newReloader(cfg *config.Config, load func() (*config.Config, error), level *slog.LevelVar, reg prometheus.Registerer, log *slog.Logger) *reloader {
+	r := &reloader{
+		load: load, level: level, log: log,
+		successful: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "outboxcdc_config_last_reload_successful",
+			Help: "1: the configuration was read without errors the last time, at the start or by SIGHUP. 0: the settings before that are in force.",
+		}),
+		at: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "outboxcdc_config_last_reload_success_timestamp_seconds",
+			Help: "When the configuration was last read without errors, as a Unix time.",
+		}),
+	}
+	reg.MustRegister(r.successful, r.at)
+	r.current.Store(cfg)
+	r.succeeded()
+	return r
+}
+
+// now is the configuration that counts.
+func (r *reloader) now() *config.Config { return r.current.Load() }
+
+func (r *reloader) succeeded() {
+	r.successful.Set(1)
+	r.at.SetToCurrentTime()
+}
+
+// watch reloads at each SIGHUP until ctx ends.
+func (r *reloader) watch(ctx context.Context) {
+	hup := make(chan os.Signal, 1) // one that comes meanwhile is not lost; several are one
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Ignore(syscall.SIGHUP) // while draining it still must not end the process
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hup:
+			r.reload()
+		}
+	}
+}
+
+// reload is one SIGHUP: all or nothing.
+func (r *reloader) reload() {
+	next, changed, restart, err := r.renew()
+	if err != nil {
+		r.successful.Set(0)
+		r.log.Error("the settings were not read again; the old ones stay in force", "error", err)
+		return
+	}
+	r.current.Store(next)
+	r.succeeded()
+	say := func() {
+		r.log.Info("settings read again; connections made from now on use the present secrets and certificates", "changed", changed)
+	}
+	if r.log.Enabled(context.Background(), slog.LevelInfo) { // by the level before or by the one after
+		say()
+		say = func() {}
+	}
+	r.level.Set(parseLevel(next))
+	say()
+	if len(restart) > 0 {
+		r.log.Warn("settings have changed that are read at the start only; restart the daemon to use them", "settings", restart)
+	}
+}
+
+// renew is what would be in force, if everything in it can be used.
+func (r *reloader) renew() (next *config.Config, changed, restart []string, err error) {
+	loaded, err := r.load()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	next, changed, restart = r.now().Renew(loaded)
+	if err := next.Validate(); err != nil {
+		return nil, nil, nil, fmt.Errorf("together with what needs a restart: %w", err)
+	}
+	_, kafkaErr := kafkaSecurity(next)
+	return next, changed, restart, errors.Join(checkPostgres(next), kafkaErr)
+}
+
+// checkPostgres reads what a connection would: the secret, and the certificates that it names.
+func checkPostgres(cfg *config.Config) error {
+	url, err := cfg.PostgresURL()
+	if err != nil {
+		return err
+	}
+	if _, err := pgx.ParseConfig(url); err != nil {
+		return cfg.Problem("postgres.url", err.Error())
+	}
+	return nil
+}
