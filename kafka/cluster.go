@@ -30,6 +30,7 @@ type Config struct {
 	Partitions  map[string]int32 // topic → partition count to hash over; default: the count found first
 	// Security is asked at each session and each probe, so that what was rotated is found; nil: plain text, nobody.
 	Security func() (Security, error)
+	Create   *Create // makes missing topics; nil: they are waited for
 	Logger   *slog.Logger
 	// PositionTopic is where the position record of Slot is kept; "": nowhere.
 	PositionTopic string
@@ -91,6 +92,8 @@ type Cluster struct {
 	waiting map[string]struct{} // topics the last session had not finished with
 	noID    bool                // the last session got no producer id
 	current *Producer
+
+	refusals map[string]refusal // of topics that were to be made
 }
 
 // pin is the partition count that a topic's keys are hashed over, for the life of the process: with another count the
@@ -116,6 +119,9 @@ func NewCluster(cfg Config, reg prometheus.Registerer) (*Cluster, error) {
 	case cfg.Requests < 1 || cfg.Requests > 5:
 		return nil, fmt.Errorf("kafka: %d requests open at one broker: must be 1 to 5", cfg.Requests)
 	}
+	if cr := cfg.Create; cr != nil && (cr.Partitions < 1 || cr.ReplicationFactor < 1) {
+		return nil, fmt.Errorf("kafka: topics are to be made with %d partitions and %d replicas: at least 1 of each", cr.Partitions, cr.ReplicationFactor)
+	}
 	for topic, n := range cfg.Partitions {
 		if n < 1 {
 			return nil, fmt.Errorf("kafka: partition count of topic %q is %d", topic, n)
@@ -125,7 +131,7 @@ func NewCluster(cfg Config, reg prometheus.Registerer) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register metrics of package kafka: %w", err)
 	}
-	c := &Cluster{cfg: cfg, version: version, codec: codec, metrics: m, pins: map[string]*pin{}, log: cfg.Logger}
+	c := &Cluster{cfg: cfg, version: version, codec: codec, metrics: m, pins: map[string]*pin{}, refusals: map[string]refusal{}, log: cfg.Logger}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}

@@ -43,6 +43,7 @@ func (c *Cluster) probeTopics(ctx context.Context, ctl *control, topics []string
 	if err != nil {
 		return &failure{doing: "probe kafka", err: err}
 	}
+	made := c.makeMissing(ctx, ctl, topics, found)
 	configs, err := ctl.configs(ctx, topics)
 	if err != nil {
 		return &failure{doing: "probe kafka", err: err}
@@ -55,6 +56,9 @@ func (c *Cluster) probeTopics(ctx context.Context, ctl *control, topics []string
 			md = &sarama.TopicMetadata{Name: name, Err: sarama.ErrUnknownTopicOrPartition}
 		}
 		if err := c.works(md, configs[name].minISR); err != nil {
+			if made[name] != "" {
+				err = fmt.Errorf("%s (%w)", made[name], err)
+			}
 			missing = append(missing, &failure{doing: "probe topic " + name, topic: name, err: err})
 			continue
 		}

@@ -123,10 +123,14 @@ func (p *Producer) lookUp(due []*topic) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	made := p.cluster.makeMissing(ctx, p.control, names, found)
 	judged := make(map[*topic]verdict, len(due))
 	var unknown []string // ready but for their limits
 	for _, t := range due {
 		v := p.judge(t, found[t.name])
+		if v.gone && made[t.name] != "" {
+			v.why = made[t.name]
+		}
 		judged[t] = v
 		if md := found[t.name]; md != nil && len(md.Partitions) > 0 && t.parts != nil {
 			p.lead(t, md)

@@ -168,6 +168,9 @@ func newCluster(now func() *config.Config, reg prometheus.Registerer, log *slog.
 		kcfg.Partitions[topic] = int32(n)
 	}
 	kcfg.PositionTopic, kcfg.Slot = cfg.Delivery.PositionTopic, cfg.Postgres.Slot
+	if ct := &cfg.Kafka.CreateTopics; ct.Enabled {
+		kcfg.Create = &kafka.Create{Partitions: int32(ct.Partitions), ReplicationFactor: int16(ct.ReplicationFactor), Config: ct.Config}
+	}
 	kcfg.Security = func() (kafka.Security, error) { return kafkaSecurity(now()) }
 	kcfg.Compression, kcfg.Logger = cfg.Kafka.Compression, log.With("component", "kafka")
 	return kafka.NewCluster(kcfg, reg)

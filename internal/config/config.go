@@ -117,7 +117,7 @@ type Route struct {
 	// topics: poison, keep (the aggregate type is the topic), or the name of a topic.
 	Unmatched string `yaml:"unmatched" default:"poison"`
 	// MissingTopic says what an event for a topic is that Kafka does not have: it waits, and all behind it, until somebody
-	// creates the topic; or it is poison once the topic has been missing for missing_topic_after.
+	// creates the topic (kafka.create_topics: the daemon may); or it is poison once the topic has been missing for missing_topic_after.
 	MissingTopic string `yaml:"missing_topic" default:"wait" oneof:"wait poison" shared:"true"`
 	// MissingTopicAfter is how long a topic may be missing where missing_topic is poison. At least 1s.
 	MissingTopicAfter time.Duration `yaml:"missing_topic_after" default:"5m" shared:"true"`
@@ -202,9 +202,22 @@ type Kafka struct {
 	// RequestsPerBroker is how many produce requests may be open at one broker, 1 to 5. While one is open what comes next
 	// gathers for the next, so one is cheapest on a near network; where the round trip to the brokers is long, more keep
 	// the link full.
-	RequestsPerBroker int  `yaml:"requests_per_broker" default:"1"`
-	TLS               TLS  `yaml:"tls"`
-	SASL              SASL `yaml:"sasl"`
+	RequestsPerBroker int          `yaml:"requests_per_broker" default:"1"`
+	CreateTopics      CreateTopics `yaml:"create_topics"`
+	TLS               TLS          `yaml:"tls"`
+	SASL              SASL         `yaml:"sasl"`
+}
+
+// CreateTopics is for topics that are missing, that of dead letters too. It needs the right Create on them.
+type CreateTopics struct {
+	// Enabled is whether the daemon makes them; else it waits until somebody does (route.missing_topic). So it does where Kafka refuses.
+	Enabled bool `yaml:"enabled" default:"false"`
+	// Partitions is how many a new topic gets, at least 1; a topic in route.partitions gets the number that stands there.
+	Partitions int `yaml:"partitions" default:"6"`
+	// ReplicationFactor is on how many brokers a new topic is kept, at least 1.
+	ReplicationFactor int `yaml:"replication_factor" default:"3"`
+	// Config is the configuration of a new topic by Kafka's names, e.g. min.insync.replicas: 2.
+	Config map[string]string `yaml:"config" default:""`
 }
 
 // TLS protects the connections to the brokers. The files are PEM and are read again at each session with Kafka, those of our own

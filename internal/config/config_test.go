@@ -183,6 +183,9 @@ func TestLoadErrors(t *testing.T) {
 		{yaml: "kafka: {tls: {enabled: true, cert_file: /c.pem}}\n", want: []string{"kafka.tls.key_file: is empty, but kafka.tls.cert_file is set"}},
 		{yaml: "kafka: {tls: {enabled: true, key_file: /k.pem}}\n", want: []string{"kafka.tls.cert_file: is empty"}},
 		{env: "OUTBOXCDC_KAFKA_SASL_PASSWORD=s3cr3t", want: []string{"OUTBOXCDC_KAFKA_SASL_PASSWORD: kafka.sasl.password: is set, but kafka.sasl.mechanism is empty; write PLAIN |"}},
+		{yaml: "kafka: {create_topics: {partitions: 0, replication_factor: 40000}}\n", want: []string{
+			"t.yaml:1:37: kafka.create_topics.partitions: 0 is out of range; write 1 to 2147483647", "kafka.create_topics.replication_factor: 40000 is out of range; write 1 to 32767",
+		}},
 		{yaml: "kafka: {sasl: {mechanism: SCRAM}}\n", want: []string{`kafka.sasl.mechanism: "SCRAM" is unknown; write PLAIN | SCRAM-SHA-256`}},
 		{yaml: "kafka: {sasl: {mechanism: PLAIN}}\n", want: []string{"kafka.sasl.user: is empty; PLAIN needs one", "kafka.sasl.password: is empty; PLAIN needs one"}},
 		{yaml: "kafka: {sasl: {mechanism: PLAIN, user: u, password: s3cr3t, token_url: \"http://s\"}}\n", want: []string{"kafka.sasl.token_url: is for OAUTHBEARER alone"}},

@@ -43,6 +43,7 @@ func (c *Config) Redacted() *Config {
 		r.Outboxes[i].Route = r.Outboxes[i].Route.clone()
 	}
 	r.Poison.Causes, r.Poison.Decisions = maps.Clone(c.Poison.Causes), maps.Clone(c.Poison.Decisions)
+	r.Kafka.CreateTopics.Config = maps.Clone(c.Kafka.CreateTopics.Config)
 	r.origins = maps.Clone(c.origins)
 	return &r
 }

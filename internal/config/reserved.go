@@ -12,9 +12,5 @@ type reservedSetting struct {
 
 // reserved lists them in the order of the documentation. What gets built moves to a field of [Config] and leaves here.
 var reserved = []reservedSetting{
-	{"kafka.create_topics.enabled", false},
-	{"kafka.create_topics.partitions", 6},
-	{"kafka.create_topics.replication_factor", 3},
-	{"kafka.create_topics.config", empty{}},
 	{"http.web_config_file", ""},
 }

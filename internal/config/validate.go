@@ -216,6 +216,13 @@ func (v *validation) kafka(k *Kafka) {
 		v.report("kafka.requests_per_broker", fmt.Sprintf("%d is out of range; write 1 to %d: a broker recognises the last %d batches of a partition",
 			k.RequestsPerBroker, maxRequests, maxRequests))
 	}
+	for path, n := range map[string]struct{ is, most int }{
+		"partitions": {k.CreateTopics.Partitions, math.MaxInt32}, "replication_factor": {k.CreateTopics.ReplicationFactor, math.MaxInt16},
+	} {
+		if n.is < 1 || n.is > n.most {
+			v.report("kafka.create_topics."+path, fmt.Sprintf("%d is out of range; write 1 to %d", n.is, n.most))
+		}
+	}
 	v.tls(&k.TLS)
 	v.sasl(&k.SASL)
 	if k.MaxInFlight.Bytes < minInFlightBytes {

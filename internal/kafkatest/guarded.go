@@ -151,6 +151,11 @@ func AllowGroup(ctx context.Context, brokers []string, user, group string) error
 	return allow(ctx, brokers, user, kmsg.ACLResourceTypeGroup, group, kmsg.ACLOperationRead)
 }
 
+// AllowToCreate lets a user make the topic of that name.
+func AllowToCreate(ctx context.Context, brokers []string, user, topic string) error {
+	return allow(ctx, brokers, user, kmsg.ACLResourceTypeTopic, topic, kmsg.ACLOperationCreate)
+}
+
 func allow(ctx context.Context, brokers []string, user string, of kmsg.ACLResourceType, name string, operations ...kmsg.ACLOperation) error {
 	return admin(ctx, brokers, fmt.Sprintf("allow %s %v on %v %s", user, operations, of, name), func(client *kgo.Client) error {
 		req := kmsg.NewPtrCreateACLsRequest()

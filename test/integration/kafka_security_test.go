@@ -93,9 +93,9 @@ func (g *guarded) withCertificate() []string {
 }
 
 // withPassword is the daemon's environment for a mechanism that takes one from the file.
-func (g *guarded) withPassword(mechanism string) []string {
-	return g.tls("OUTBOXCDC_KAFKA_BROKERS="+g.k.SASLBrokers()[0], "OUTBOXCDC_KAFKA_SASL_MECHANISM="+mechanism,
-		"OUTBOXCDC_KAFKA_SASL_USER="+g.user, "OUTBOXCDC_KAFKA_SASL_PASSWORD_FILE="+filepath.Join(g.dir, "password"))
+func (g *guarded) withPassword(mechanism string, more ...string) []string {
+	return append(g.tls("OUTBOXCDC_KAFKA_BROKERS="+g.k.SASLBrokers()[0], "OUTBOXCDC_KAFKA_SASL_MECHANISM="+mechanism,
+		"OUTBOXCDC_KAFKA_SASL_USER="+g.user, "OUTBOXCDC_KAFKA_SASL_PASSWORD_FILE="+filepath.Join(g.dir, "password")), more...)
 }
 
 // told says that nothing that the daemon has said has a secret in it.
@@ -132,7 +132,7 @@ func (r *relay) awaitReason(words ...string) {
 func TestKafkaSecurity(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
-	k := guardedKafka(t, a, "plain", "writer", "carer")
+	k := guardedKafka(t, a, "plain", "writer", "carer", "maker")
 	t.Run("shown", func(t *testing.T) {
 		for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "certificate"} {
 			t.Run(mechanism, func(t *testing.T) {
@@ -147,6 +147,12 @@ func TestKafkaSecurity(t *testing.T) {
 		t.Run("dlq", func(t *testing.T) {
 			t.Parallel()
 			newGuarded(t, k, a, "carer").caresForLetters(a)
+		})
+		t.Run("makes topics", func(t *testing.T) {
+			t.Parallel()
+			g := &guarded{outbox: newOutbox(t, options{kafka: k, types: []string{"order", "late"}, missing: []string{"late"}}), k: k, user: "maker", dir: t.TempDir()}
+			g.file("ca.pem", a.PEM)
+			g.makesTopics()
 		})
 		t.Run("password rotates", func(t *testing.T) {
 			t.Parallel()
@@ -326,4 +332,26 @@ func (g *guarded) caresForLetters(a *testcert.Authority) {
 	dlq(69, password, "SASL", "list")
 	g.file("ca.pem", newAuthority(g.t).PEM)
 	dlq(69, certificate, "certificate", "list")
+}
+
+// makesTopics: a topic that Kafka does not let the daemon make is waited for, with the reason, until it does.
+func (g *guarded) makesTopics() {
+	g.t.Helper()
+	g.sample()
+	g.file("password", []byte(kafkaPassword))
+	g.allow()
+	must(g.t, kafkatest.Allow(testContext(g.t), g.k.Brokers(), g.user, g.topic("late")))
+	r := g.startStreaming(g.withPassword("PLAIN", createTopics...)...)
+	g.insert("late", "k", 1, 3)
+	g.insert("order", "k", 4, 3)
+	r.awaitReason("parked", "could not be made", "remedy: grant the daemon's user Create")
+	if said := r.logged("waiting for topic"); len(said) != 1 || !strings.Contains(fmt.Sprint(said[0]["because"]), "TOPIC_AUTHORIZATION") && !strings.Contains(fmt.Sprint(said[0]["because"]), "not authorized") {
+		g.t.Errorf("the log: %v", said)
+	}
+	must(g.t, kafkatest.AllowToCreate(testContext(g.t), g.k.Brokers(), g.user, g.topic("late")))
+	g.verify(patience)
+	if made := r.logged("topic made"); len(made) != 1 || made[0]["topic"] != g.topic("late") {
+		g.t.Errorf("made: %v", made)
+	}
+	g.told(r)
 }

@@ -1,0 +1,39 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+)
+
+// createTopics are the settings of a daemon that makes topics on a single broker.
+var createTopics = []string{
+	"OUTBOXCDC_KAFKA_CREATE_TOPICS_ENABLED=true", "OUTBOXCDC_KAFKA_CREATE_TOPICS_PARTITIONS=5", "OUTBOXCDC_KAFKA_CREATE_TOPICS_REPLICATION_FACTOR=1",
+	"OUTBOXCDC_KAFKA_CREATE_TOPICS_CONFIG=max.message.bytes=200000",
+}
+
+// With kafka.create_topics the daemon makes the topics that are missing, that of dead letters too, and uses them at once.
+func TestCreateTopics(t *testing.T) {
+	t.Parallel()
+	o := newPoisonable(t, options{missing: []string{"order", "dead"}})
+	r := o.startStreaming(append(o.policy("dead_letter"), createTopics...)...)
+	o.mixed(5, nullKey, 5)
+	o.healthy(0)
+	o.parked(0)
+	made := map[string]string{}
+	for _, e := range r.logged("topic made") {
+		made[fmt.Sprint(e["topic"])] = fmt.Sprint(e["partitions"])
+	}
+	if len(made) != 2 || made[o.topic("order")] != "5" || made[o.topic("dead")] != "5" {
+		t.Errorf("made: %v", made)
+	}
+	var most int32
+	for _, rec := range o.readAll() {
+		most = max(most, rec.Partition)
+	}
+	if most < 3 {
+		t.Errorf("the last partition with records is %d: fewer than 5 were made", most)
+	}
+	if r.hasBeen("parked") {
+		t.Error("it was parked")
+	}
+}
