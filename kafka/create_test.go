@@ -78,15 +78,16 @@ func TestCreate(t *testing.T) {
 	if err := p.Close(within(time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	f.deleteTopic(t, "counted")
-	c.waiting = map[string]struct{}{"counted": {}, "probed": {}}
+	f.deleteTopic(t, "orders")
+	c.cfg.Create.Partitions = 2
+	c.waiting = map[string]struct{}{"orders": {}, "probed": {}}
 	eventually(t, "the probe", func() bool { return c.Probe(context.Background()) == nil })
 	mu.Lock()
 	defer mu.Unlock()
 	if !slices.Contains(asked, "probed") {
 		t.Errorf("asked for %v", asked)
 	}
-	if n := c.pins["counted"].found; n != 5 || c.pins["probed"].count != 4 {
+	if n := c.pins["orders"].found; n != 4 || c.pins["probed"].count != 2 {
 		t.Errorf("%d partitions, %v", n, c.pins["probed"])
 	}
 }
