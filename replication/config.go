@@ -144,8 +144,10 @@ func (c *Config) parse(params map[string]string) (*pgx.ConnConfig, error) {
 	}
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
-		// pgconn masks the password in its own error.
-		return nil, fail(Unsuitable, "read postgres.url", "see PostgreSQL, \"Connection Strings\"", "%w", err)
+		if e := fileError(err); e != nil {
+			return nil, fail(Credentials, "read the certificates that postgres.url names", "", "%w", e)
+		}
+		return nil, fail(Unsuitable, "read postgres.url", "see PostgreSQL, \"Connection Strings\"", "%w", URLError(err))
 	}
 	for k, v := range params {
 		for old := range cfg.RuntimeParams {
@@ -158,10 +160,7 @@ func (c *Config) parse(params map[string]string) (*pgx.ConnConfig, error) {
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTimeout
 	}
-	if cfg.ValidateConnect == nil {
-		// A standby among several hosts, or behind a name that has not moved yet, is not where events are written.
-		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
-	}
+	cfg.ValidateConnect = onlyPrimary
 	if c.Dial != nil {
 		cfg.DialFunc = c.Dial
 	}

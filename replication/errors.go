@@ -88,6 +88,9 @@ func classify(op string, ph phase, err error) *Error {
 		return e
 	}
 	out := &Error{Kind: Unavailable, Op: op, Err: err}
+	if errors.Is(err, errStandby) {
+		out.Remedy = standbyRemedy
+	}
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
 		return out

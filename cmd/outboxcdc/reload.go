@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/replication"
 )
 
 // reloader takes over what may change while the daemon runs. The session that is open is left alone: connections ask for
@@ -113,7 +114,11 @@ func checkPostgres(cfg *config.Config) error {
 		return err
 	}
 	if _, err := pgx.ParseConfig(url); err != nil {
-		return cfg.Problem("postgres.url", err.Error())
+		path := "postgres.url"
+		if cfg.Postgres.URLFile != "" {
+			path = "postgres.url_file"
+		}
+		return cfg.Problem(path, replication.URLError(err).Error())
 	}
 	return nil
 }

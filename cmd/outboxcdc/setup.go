@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 
@@ -139,7 +140,7 @@ func setupURL(flag string) (string, error) {
 func connectSetup(ctx context.Context, dsn string, lockTimeout time.Duration) (*pgx.Conn, error) {
 	cc, err := pgx.ParseConfig(dsn)
 	if err != nil {
-		return nil, usageError(fmt.Errorf("read the connection string: %w", err))
+		return nil, usageError(fmt.Errorf("read the connection string of --url or %s: %w", setupURLEnv, replication.URLError(err)))
 	}
 	cc.DefaultQueryExecMode = pgx.QueryExecModeExec // no prepared statements: a pooler may stand in between
 	if cc.ConnectTimeout == 0 {

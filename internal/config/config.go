@@ -42,7 +42,7 @@ type Config struct {
 // Postgres is the server's side: how to reach it and how to behave towards it.
 type Postgres struct {
 	// URL is the connection string, as a URL or in libpq's keyword form; what it leaves out comes from the PG*
-	// environment, "" means all of it. It is a secret.
+	// environment, "" means all of it. It may name several hosts; the primary among them is read. It is a secret.
 	URL string `yaml:"url" default:"" secret:"true" live:"true"` // read it with [Config.PostgresURL], which knows url_file
 	// URLFile names a file that holds the URL instead; it is read again at each connect, so a rotated secret is found.
 	// A relative name starts at the working directory.

@@ -186,6 +186,9 @@ func TestLoadErrors(t *testing.T) {
 		{yaml: "kafka: {create_topics: {partitions: 0, replication_factor: 40000}}\n", want: []string{
 			"t.yaml:1:37: kafka.create_topics.partitions: 0 is out of range; write 1 to 2147483647", "kafka.create_topics.replication_factor: 40000 is out of range; write 1 to 32767",
 		}},
+		{yaml: "postgres: {url: 'postgres://h/d?target_session_attrs=standby'}\n", want: []string{"t.yaml:1:17: postgres.url: target_session_attrs=standby is for standbys"}},
+		{yaml: "postgres: {url: 'host=a,b target_session_attrs=read-only password=s3cr3t'}\n", want: []string{"postgres.url: target_session_attrs=read-only is for standbys"}},
+		{yaml: "postgres: {url: 'postgres://u:12?s3cr3t@h/d'}\n", want: []string{"postgres.url: the value (not shown) has an @ behind the first / ? or #"}},
 		{yaml: "kafka: {sasl: {mechanism: SCRAM}}\n", want: []string{`kafka.sasl.mechanism: "SCRAM" is unknown; write PLAIN | SCRAM-SHA-256`}},
 		{yaml: "kafka: {sasl: {mechanism: PLAIN}}\n", want: []string{"kafka.sasl.user: is empty; PLAIN needs one", "kafka.sasl.password: is empty; PLAIN needs one"}},
 		{yaml: "kafka: {sasl: {mechanism: PLAIN, user: u, password: s3cr3t, token_url: \"http://s\"}}\n", want: []string{"kafka.sasl.token_url: is for OAUTHBEARER alone"}},

@@ -131,7 +131,15 @@ func DSNUser(dsn string) string { return dsnParameter(dsn, "user") }
 // DSNDatabase is the database that a connection string names, "" if it names none.
 func DSNDatabase(dsn string) string { return dsnParameter(dsn, "dbname") }
 
-// dsnParameter finds user or dbname. pgconn's own parser is of no use here: it fills what is missing from the
+// misplacedAt: what looks like host and port is the beginning of a user and a password that are not encoded, which would be
+// looked up, and shown.
+func misplacedAt(dsn string) bool {
+	_, rest, _ := strings.Cut(dsn, "://")
+	end := strings.IndexAny(rest, "/?#")
+	return end >= 0 && strings.Contains(rest[:end], ":") && !strings.Contains(rest[:end], "@") && strings.Contains(rest[end:], "@")
+}
+
+// dsnParameter finds user, dbname or another parameter. pgconn's own parser is of no use here: it fills what is missing from the
 // environment and the operating system's user, and we ask what was written.
 func dsnParameter(dsn, key string) string {
 	if !isURL(dsn) {
@@ -149,8 +157,12 @@ func dsnParameter(dsn, key string) string {
 		return values.Get(key)
 	}
 	authority, path, _ := strings.Cut(rest, "/")
-	if key == "dbname" {
+	switch key {
+	case "user":
+	case "dbname":
 		return unescape(path)
+	default:
+		return ""
 	}
 	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
 		user, _, _ := strings.Cut(authority[:at], ":")

@@ -261,9 +261,13 @@ func checkIdentifier(what, name string) string {
 // checkPostgresURL looks only for what is no connection string at all: pgconn's own parser reads the environment and
 // files, and runs at connect. The value is never repeated.
 func checkPostgresURL(dsn string) string {
-	switch {
+	switch target := dsnParameter(dsn, "target_session_attrs"); {
 	case strings.ContainsRune(dsn, 0):
 		return "the value (not shown) contains a NUL"
+	case target == "standby" || target == "read-only":
+		return "target_session_attrs=" + target + " is for standbys, but events are read on the primary; write read-write, or remove it"
+	case isURL(dsn) && misplacedAt(dsn):
+		return "the value (not shown) has an @ behind the first / ? or #; percent-encode special characters of user and password (%40 for @, %2F for /, %3F for ?, %23 for #)"
 	case dsn == "", isURL(dsn), !strings.Contains(dsn, "://") && strings.Contains(dsn, "="):
 		return ""
 	}

@@ -1,0 +1,122 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Standby makes a second server that streams from this one (PostgreSQL 15 or newer) and returns when it answers queries.
+// slot is a physical slot that is made for it. settings are those of the standby; limits such as max_wal_senders must be at
+// least this server's.
+func (s *Server) Standby(ctx context.Context, slot string, settings map[string]string) (*Server, error) {
+	if s.outside != nil {
+		return nil, ErrExternal
+	}
+	b := &Server{Major: s.Major, BinDir: s.BinDir, made: true}
+	err := s.copyTo(ctx, b, slot)
+	if err == nil {
+		all := map[string]string{
+			"primary_slot_name": slot, "hot_standby_feedback": "on",
+			"primary_conninfo": fmt.Sprintf("host=127.0.0.1 port=%d user=%s password=%s dbname=postgres", s.Port, Superuser, Password),
+		}
+		for name, value := range settings {
+			all[name] = value
+		}
+		if err = b.build(ctx, all); err == nil {
+			err = b.StartAgain(ctx)
+		}
+	}
+	if err != nil {
+		b.removeDir()
+		return nil, fmt.Errorf("make a standby: %w", err)
+	}
+	return b, nil
+}
+
+// copyTo takes a base backup, as pg_basebackup would, which is not among the programs that are fetched.
+func (s *Server) copyTo(ctx context.Context, b *Server, slot string) (err error) {
+	if b.account, err = serverAccount(); err != nil {
+		return err
+	}
+	if b.dir, err = os.MkdirTemp("", "outboxcdc-pg"+s.Major+"-standby-"); err != nil {
+		return err
+	}
+	if err := b.account.own(b.dir); err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, s.SuperURL("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, "SELECT pg_create_physical_replication_slot($1, true), pg_backup_start('standby', true)", slot); err != nil {
+		return err
+	}
+	data := filepath.Join(b.dir, "data")
+	if err := b.copyDir(s.DataDir, data); err != nil {
+		return err
+	}
+	var label string
+	if err := conn.QueryRow(ctx, "SELECT labelfile FROM pg_backup_stop(false)").Scan(&label); err != nil {
+		return err
+	}
+	for name, text := range map[string]string{"backup_label": label, "standby.signal": ""} {
+		path := filepath.Join(data, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return err
+		}
+		if err := b.account.own(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyDir copies what is in a data directory but for what is the running server's own: its process and its slots.
+func (s *Server) copyDir(from, to string) error {
+	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) { // gone meanwhile; the WAL says so too
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		name := strings.TrimPrefix(strings.TrimPrefix(path, from), "/")
+		target := filepath.Join(to, name)
+		switch {
+		case name == "postmaster.pid" || strings.HasPrefix(name, "pg_replslot/"):
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case d.IsDir():
+			err = os.Mkdir(target, 0o700)
+		default:
+			var text []byte
+			if text, err = os.ReadFile(path); errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err == nil {
+				err = os.WriteFile(target, text, 0o600)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if s.account.credential == nil {
+			return nil
+		}
+		return os.Chown(target, int(s.account.credential.Uid), int(s.account.credential.Gid))
+	})
+}
+
+// HostPort is where the server listens.
+func (s *Server) HostPort() string { return "127.0.0.1:" + strconv.Itoa(s.Port) }

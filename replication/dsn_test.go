@@ -1,0 +1,63 @@
+package replication
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/outboxcdc/outboxcdc/internal/testcert"
+)
+
+// A connection string that cannot be used is never shown; files that it names may be about to change, the rest stays as it is.
+func TestURLErrors(t *testing.T) {
+	dir := t.TempDir()
+	a, err := testcert.New("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, key, err := a.Issue("one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, other, err := a.Issue("two")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := func(name string, text []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const base = "host=h user=u password=s3cr3t sslmode=verify-full"
+	cert := " sslcert=" + file("cert", certificate)
+	for url, want := range map[string]struct {
+		kind Kind
+		says string
+	}{
+		base + " sslrootcert=/nope.pem":                               {Credentials, "open /nope.pem"},
+		base + " sslrootcert=" + file("junk", []byte("s3cr3t")):       {Credentials, "unable to add CA"},
+		base + cert + " sslkey=/nope.key":                             {Credentials, "open /nope.key"},
+		base + cert + " sslkey=" + file("other", other):               {Credentials, "private key does not match"},
+		base + cert + " sslkey=" + file("junk.key", []byte("s3cr3t")): {Credentials, "failed to decode sslkey"},
+		base + cert:                             {Unsuitable, `both "sslcert" and "sslkey" are required`},
+		"host=h password=s3cr3t sslmode=s3cr3t": {Unsuitable, "sslmode is invalid"},
+		"postgres://u:s3cr3t%zz@h/d":            {Unsuitable, "no connection string"},
+		"postgres://u:pa/s3cr3t@h/d":            {Unsuitable, "no connection string"},
+		"postgres://u:s3cr3t@h:port/d":          {Unsuitable, "no connection string"},
+		"host=h port=s3cr3t":                    {Unsuitable, "no connection string"},
+		"host=h password='s3cr3t":               {Unsuitable, "no connection string"},
+	} {
+		c := Config{URL: func() (string, error) { return url, nil }}
+		_, err := c.parse(nil)
+		if err == nil || KindOf(err) != want.kind || !strings.Contains(err.Error(), want.says) || strings.Contains(err.Error(), "s3cr3t") {
+			t.Errorf("%s: %v (%s)", url, err, KindOf(err))
+		}
+	}
+	good := Config{URL: func() (string, error) { return base + cert + " sslkey=" + file("key", key), nil }}
+	if _, err := good.parse(nil); err != nil {
+		t.Error(err)
+	}
+}
