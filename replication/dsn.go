@@ -2,8 +2,11 @@ package replication
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io/fs"
+	"net"
 	"slices"
 	"strings"
 
@@ -44,6 +47,15 @@ func URLError(err error) error {
 		return e
 	}
 	return errors.New("this is no connection string (it is not shown); in a URL, special characters of user and password are percent-encoded, e.g. %40 for @")
+}
+
+// isCertificate: a certificate is not accepted, here or there.
+func isCertificate(err error) bool {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" { // how crypto/tls gives the other side's alert
+		return true
+	}
+	return errors.As(err, new(*tls.CertificateVerificationError)) ||
+		errors.As(err, new(x509.UnknownAuthorityError)) || errors.As(err, new(x509.HostnameError)) || errors.As(err, new(x509.CertificateInvalidError))
 }
 
 // errStandby is a server that is no primary.

@@ -16,7 +16,7 @@ type Kind int
 // The kinds.
 const (
 	Unavailable        Kind = iota // connection lost or refused, server starting up, shutting down or in recovery
-	Credentials                    // password or pg_hba refused us
+	Credentials                    // password, certificate or pg_hba refused us, or a certificate of the server's is not accepted here
 	MissingRight                   // REPLICATION, CONNECT or another right is missing
 	Unsuitable                     // wal_level, version or slot cannot work with this configuration
 	SlotActive                     // another connection holds the slot
@@ -88,8 +88,11 @@ func classify(op string, ph phase, err error) *Error {
 		return e
 	}
 	out := &Error{Kind: Unavailable, Op: op, Err: err}
-	if errors.Is(err, errStandby) {
+	switch {
+	case errors.Is(err, errStandby):
 		out.Remedy = standbyRemedy
+	case isCertificate(err):
+		out.Kind, out.Remedy = Credentials, "check the host, sslrootcert, sslcert and sslkey in postgres.url, and the server's certificate; they are read again at each attempt"
 	}
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {

@@ -1,5 +1,5 @@
-// Package testcert makes certificates for servers and clients of tests. All of them are for 127.0.0.1 and localhost and
-// good for a day.
+// Package testcert makes certificates for servers and clients of tests. All of them are good for a day, and for 127.0.0.1
+// and localhost unless another host is named.
 package testcert
 
 import (
@@ -37,8 +37,9 @@ func New(name string) (*Authority, error) {
 	return a, nil
 }
 
-// Issue makes a certificate for a server or a client of that common name, and its key (PKCS #8), both in PEM.
-func (a *Authority) Issue(name string) (certificate, key []byte, err error) {
+// Issue makes a certificate for a server or a client of that common name, and its key (PKCS #8), both in PEM. It is for
+// hosts instead of this machine, if any are named.
+func (a *Authority) Issue(name string, hosts ...string) (certificate, key []byte, err error) {
 	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a key: %w", err)
@@ -47,6 +48,9 @@ func (a *Authority) Issue(name string) (certificate, key []byte, err error) {
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	template.DNSNames, template.IPAddresses = []string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)}
+	if len(hosts) > 0 {
+		template.DNSNames, template.IPAddresses = hosts, nil
+	}
 	if certificate, err = a.sign(template, &own.PublicKey); err != nil {
 		return nil, nil, err
 	}

@@ -1,0 +1,157 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+	"github.com/outboxcdc/outboxcdc/internal/testcert"
+)
+
+// encrypted is an outbox on a server that asks for TLS, and for a certificate or a password in it.
+type encrypted struct {
+	*outbox
+	dir          string // of the daemon's certificates
+	open, closed string // roles: without TLS only, and with TLS only
+	certified    string // a role with a certificate only
+}
+
+// TestPostgresTLS is one server for all, whose certificate changes from part to part.
+func TestPostgresTLS(t *testing.T) {
+	t.Parallel()
+	pg := ownPostgres(t, defaultMajor, nil)
+	a, b := newAuthority(t), newAuthority(t)
+	must(t, pg.Certify(a, a))
+	o := newOutbox(t, options{pg: pg})
+	o.sample()
+	e := &encrypted{outbox: o, dir: t.TempDir(), open: o.name + "_open", closed: o.name + "_tls", certified: o.name + "_cert"}
+	for _, name := range []string{e.open, e.closed, e.certified} {
+		o.exec(`CREATE ROLE ` + name + ` LOGIN REPLICATION PASSWORD '` + password + `'`)
+		o.exec(`GRANT USAGE ON SCHEMA public TO ` + name)
+		o.exec(`GRANT SELECT ON outbox TO ` + name)
+		t.Cleanup(func() { _ = pg.Exec(testContext(t), o.name, `DROP OWNED BY `+name, `DROP ROLE `+name) })
+	}
+	must(t, pg.OnlyHosts(
+		"host all "+pgtest.Superuser+" 127.0.0.1/32 scram-sha-256", "host all "+role+" 127.0.0.1/32 scram-sha-256",
+		"hostnossl all "+e.open+" 127.0.0.1/32 scram-sha-256",
+		"hostssl all "+e.closed+" 127.0.0.1/32 scram-sha-256",
+		"hostssl all "+e.certified+" 127.0.0.1/32 cert",
+	))
+	e.file("a.pem", a.PEM)
+	e.file("b.pem", b.PEM)
+	e.certify("own", a)
+	e.certify("foreign", b)
+	own, foreign := " sslcert=own.pem sslkey=own.key", " sslcert=foreign.pem sslkey=foreign.key"
+
+	e.streams(e.open, "sslmode=disable", "false")
+	e.streams(e.closed, "sslmode=require", "true")
+	e.streams(e.closed, "sslmode=prefer", "true")
+	e.streams(e.closed, "sslmode=verify-ca sslrootcert=a.pem", "true")
+	e.streams(e.closed, "sslmode=verify-full sslrootcert=a.pem", "true")
+	e.streams(e.certified, "sslmode=verify-full sslrootcert=a.pem"+own, "true")
+	e.refused(e.closed, "sslmode=disable", "no pg_hba.conf entry", "no encryption")
+	e.refused(e.open, "sslmode=require", "no pg_hba.conf entry", "SSL encryption")
+	e.refused(e.closed, "sslmode=verify-ca sslrootcert=b.pem", "certificate signed by unknown authority", "remedy: ")
+	e.refused(e.closed, "sslmode=verify-full sslrootcert=b.pem", "certificate signed by unknown authority", "remedy: ")
+	e.refused(e.certified, "sslmode=verify-full sslrootcert=a.pem", "certificate")
+	e.refused(e.certified, "sslmode=verify-full sslrootcert=a.pem"+foreign, "tls: ", "remedy: ")
+	e.refused(e.closed, "sslmode=verify-full sslrootcert=none.pem", "open ", "none.pem")
+	e.refused(e.closed, "sslmode=verify-full sslrootcert=a.pem sslcert=own.pem sslkey=foreign.key", "private key does not match")
+	must(t, pg.Certify(a, a, "db.elsewhere"))
+	e.refused(e.closed, "sslmode=verify-full sslrootcert=a.pem", "cannot validate certificate for 127.0.0.1", "remedy: ")
+	e.streams(e.closed, "sslmode=verify-ca sslrootcert=a.pem", "true")
+
+	must(t, pg.Certify(a, a))
+	e.rotate(a, b)
+}
+
+func (e *encrypted) file(name string, text []byte) {
+	e.t.Helper()
+	path := filepath.Join(e.dir, name)
+	must(e.t, os.WriteFile(path+".new", text, 0o600))
+	must(e.t, os.Rename(path+".new", path))
+}
+
+// certify gives the daemon a certificate for the certified role.
+func (e *encrypted) certify(name string, a *testcert.Authority) {
+	e.t.Helper()
+	certificate, key, err := a.Issue(e.certified)
+	must(e.t, err)
+	e.file(name+".pem", certificate)
+	e.file(name+".key", key)
+}
+
+// with starts a daemon as that role; the files in settings are in dir.
+func (e *encrypted) with(login, settings string) *relay {
+	e.t.Helper()
+	words := strings.Fields(settings)
+	for i, w := range words {
+		if name, file, _ := strings.Cut(w, "="); name != "sslmode" {
+			words[i] = name + "=" + filepath.Join(e.dir, file)
+		}
+	}
+	return e.start(fmt.Sprintf("OUTBOXCDC_POSTGRES_URL=host=127.0.0.1 port=%d dbname=%s user=%s password=%s %s",
+		e.pg.Port, e.name, login, password, strings.Join(words, " ")), "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=50ms")
+}
+
+// streams: both connections of the daemon are encrypted, or not, as wanted, and an event arrives.
+func (e *encrypted) streams(login, settings, encrypted string) {
+	e.t.Helper()
+	r := e.with(login, settings)
+	r.awaitState("streaming", patience)
+	if got := e.query(`SELECT string_agg(DISTINCT ssl::text, ',') || ' ' || count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = $1`, login); got != encrypted+" 2" {
+		e.t.Errorf("%s %s: encrypted is %s, want %s", login, settings, got, encrypted)
+	}
+	e.awaitConfirmed(e.insert("order", "k", len(e.relays), 1), patience)
+	r.term()
+}
+
+// refused: the daemon says why, and tries again and again.
+func (e *encrypted) refused(login, settings string, words ...string) {
+	e.t.Helper()
+	r := e.with(login, settings)
+	r.awaitState("reconnecting", patience)
+	await(e.t, patience, "a second attempt", func() error { return unless(r.sessionsEnded() > 1) })
+	st, err := r.status()
+	must(e.t, err)
+	for _, w := range words {
+		if st.State != "reconnecting" || !strings.Contains(st.Reason, w) {
+			e.t.Errorf("%s %s: %s: %s; it does not say %q", login, settings, st.State, st.Reason, w)
+		}
+	}
+	if strings.Contains(st.Reason, password) {
+		e.t.Errorf("it says the password: %s", st.Reason)
+	}
+	r.told = true
+	must(e.t, r.proc.Kill())
+}
+
+// rotate changes all certificates under load, the server's before the daemon knows its authority, and the daemon's own with
+// its key a moment later.
+func (e *encrypted) rotate(a, b *testcert.Authority) {
+	e.t.Helper()
+	r := e.with(e.certified, "sslmode=verify-full sslrootcert=root.pem sslcert=own.pem sslkey=own.key")
+	e.file("root.pem", a.PEM)
+	r.awaitState("streaming", patience)
+	w := e.write(load{rand: newRand(e.t)})
+	w.awaitCommits(20)
+	must(e.t, e.pg.Certify(b, b))
+	must(e.t, poll(patience, func() error { // the server has read them
+		e.endSessions()
+		return unless(r.sessionsEnded() > 2)
+	}))
+	r.awaitReason("reconnecting", "certificate signed by unknown authority")
+	certificate, key, err := b.Issue(e.certified)
+	must(e.t, err)
+	e.file("own.pem", certificate)
+	e.file("root.pem", b.PEM)
+	r.awaitReason("reconnecting", "private key does not match")
+	e.file("own.key", key)
+	r.awaitState("streaming", patience)
+	w.awaitCommits(20)
+	w.stop()
+	e.repeatsAtMost(e.verify(patience), 0, livesOn)
+}
