@@ -5,5 +5,11 @@
 --
 -- No password is set here, so that none ends up in a file or in the server's log. Set one in psql with
 --     \password {{ comment .Role }}
--- Amazon RDS has no REPLICATION attribute to give: CREATE ROLE … LOGIN; GRANT rds_replication TO … does the same.
+{{- if .RDS }}
+-- Amazon has no REPLICATION attribute to give; membership in rds_replication does the same.
+CREATE ROLE {{ ident .Role }} LOGIN;
+GRANT rds_replication TO {{ ident .Role }};
+{{- else }}
+-- Amazon RDS has no REPLICATION attribute to give: setup sql --rds.
 CREATE ROLE {{ ident .Role }} LOGIN REPLICATION;
+{{- end }}

@@ -32,6 +32,7 @@ type Params struct {
 	Messages    string // prefix of the logical messages that are events; "" for none
 	Publication string
 	Slot        string
+	RDS         bool          // of Amazon: nobody can give the attribute REPLICATION, and membership in rds_replication stands for it
 	Timeout     time.Duration // how long creating the slot may wait for open transactions
 	Network     string        // for the offered pg_hba.conf line; "" leaves a placeholder
 }

@@ -43,7 +43,7 @@ func newSetupCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 
 func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 	var server, output string
-	var partitioned bool
+	var partitioned, rds bool
 	cmd := &cobra.Command{
 		Use:   "sql",
 		Short: "Prints the SQL for the configured names; executes nothing",
@@ -57,7 +57,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 			if err != nil {
 				return err
 			}
-			p.Timeout = setupTimeout
+			p.Timeout, p.RDS = setupTimeout, rds
 			for i := range p.Tables {
 				p.Tables[i].Partitioned = partitioned
 			}
@@ -76,6 +76,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 		},
 	}
 	cmd.Flags().StringVar(&server, "server-version", "17", "the server's major version, 14 to 18")
+	cmd.Flags().BoolVar(&rds, "rds", false, "the server is Amazon RDS or Aurora, which give REPLICATION by a role of theirs")
 	cmd.Flags().BoolVar(&partitioned, "partitioned", false, "the table is partitioned (of several: all are)")
 	addOutputFlag(cmd, &output)
 	return cmd

@@ -75,7 +75,7 @@ func (a *applier) run(ctx context.Context, dsn string) error {
 		return err
 	}
 	defer closeConn(conn)
-	a.conn, a.have = conn, &catalog{conn: conn}
+	a.conn, a.have = conn, &catalog{conn: conn, noRole: a.noRole}
 	if err := a.have.lookAtServer(ctx); err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (a *applier) run(ctx context.Context, dsn string) error {
 	if err := errors.Join(a.have.problems...); err != nil {
 		return fmt.Errorf("nothing was changed:\n%w", err)
 	}
-	a.params.Database, a.params.Timeout = a.have.database, a.timeout
+	a.params.Database, a.params.Timeout, a.params.RDS = a.have.database, a.timeout, a.have.rds()
 	statements, err := sql.Setup(a.params, a.have.major)
 	if err != nil {
 		return err
@@ -136,6 +136,11 @@ func (a *applier) step(ctx context.Context, st sql.Statement) error {
 	}
 	if _, err := a.conn.Exec(ctx, st.SQL, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return fmt.Errorf("create %s: %w", o.name, err)
+	}
+	if st.Name == sql.Grants {
+		if err := a.verifyGrants(ctx); err != nil {
+			return err
+		}
 	}
 	a.say("created %s", o.name)
 	if st.Name == sql.Role {

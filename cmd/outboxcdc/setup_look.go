@@ -25,6 +25,9 @@ type catalog struct {
 	slot        bool
 	function    bool
 
+	provider provider // of a managed server
+	noRole   bool     // role and grants are somebody else's
+
 	problems []error  // what apply must not build upon
 	notes    []string // what works, and is worth a look
 }
@@ -50,8 +53,11 @@ func (c *catalog) lookAtServer(ctx context.Context) error {
 	if standby {
 		return errors.New("the server is a standby; connect to the primary")
 	}
+	if err := c.lookAtProvider(ctx); err != nil {
+		return err
+	}
 	if walLevel != "logical" {
-		return fmt.Errorf("wal_level is %s and must be logical: ALTER SYSTEM SET wal_level = logical, then restart the server (managed services: the parameter group)", walLevel)
+		return fmt.Errorf("wal_level is %s and must be logical: %s", walLevel, c.walLevelRemedy())
 	}
 	return nil
 }
@@ -65,7 +71,7 @@ func (c *catalog) expectDatabase(want string) {
 
 func (c *catalog) look(ctx context.Context, p sql.Params) error {
 	c.tables = map[string]bool{}
-	steps := []func(context.Context, sql.Params) error{c.lookAtRole, c.lookAtTables, c.lookAtGrants, c.lookAtPublication, c.lookAtSlot, c.lookAtFunction}
+	steps := []func(context.Context, sql.Params) error{c.lookAtRole, c.lookAtTables, c.lookAtGrants, c.lookAtPublication, c.lookAtSlot, c.lookAtFunction, c.lookAtRights}
 	for _, step := range steps {
 		if err := step(ctx, p); err != nil {
 			return err
@@ -90,13 +96,11 @@ func (c *catalog) lookAtRole(ctx context.Context, p sql.Params) error {
 		return fmt.Errorf("look at role %s: %w", p.Role, err)
 	}
 	c.role = true
-	for _, attribute := range []struct {
-		has  bool
-		name string
-	}{{login, "LOGIN"}, {replication, "REPLICATION"}} {
-		if !attribute.has {
-			c.problem("role %s lacks %s: ALTER ROLE %s %s", p.Role, attribute.name, quoteIdent(p.Role), attribute.name)
-		}
+	if !login {
+		c.problem("role %s lacks LOGIN: ALTER ROLE %s LOGIN", p.Role, quoteIdent(p.Role))
+	}
+	if !replication {
+		c.problem("role %s lacks REPLICATION: %s", p.Role, c.giveReplication(p.Role))
 	}
 	return nil
 }

@@ -109,6 +109,9 @@ func TestSetupOnServers(t *testing.T) {
 				{"waits", testSlotWaits},
 				{"rights", testMissingRights},
 				{"norole", testNoRole},
+				{"owner", testOwner},
+				{"poor", testPoor},
+				{"amazon", testAmazon},
 				{"destroy", testDestroy},
 				{"several", testSeveralTables},
 				{"messages", testMessagesAlone},
@@ -323,7 +326,7 @@ func testMissingRights(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE ROLE rights_poor LOGIN PASSWORD 'pw'`)
 	poor := d.s.URL("rights", "rights_poor", "pw")
 	_, err := setup(t, d.yaml(), "", "setup", "apply", "--url", poor)
-	wantError(t, err, exitNoPermission, "create role rights_role", "42501")
+	wantError(t, err, exitNoPermission, "nothing was changed", "user rights_poor may not make role rights_role")
 	d.mustSetup("apply")
 	_, err = setup(t, d.yaml(), "", "setup", "destroy", "--yes", "--url", poor)
 	wantError(t, err, exitNoPermission, "drop slot rights", "42501")

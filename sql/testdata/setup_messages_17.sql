@@ -5,7 +5,7 @@
 --
 -- No password is set here, so that none ends up in a file or in the server's log. Set one in psql with
 --     \password outboxcdc
--- Amazon RDS has no REPLICATION attribute to give: CREATE ROLE … LOGIN; GRANT rds_replication TO … does the same.
+-- Amazon RDS has no REPLICATION attribute to give: setup sql --rds.
 CREATE ROLE "outboxcdc" LOGIN REPLICATION;
 
 -- The daemon needs no right to any table: its events are logical messages.

@@ -5,7 +5,7 @@
 --
 -- No password is set here, so that none ends up in a file or in the server's log. Set one in psql with
 --     \password Out"box
--- Amazon RDS has no REPLICATION attribute to give: CREATE ROLE … LOGIN; GRANT rds_replication TO … does the same.
+-- Amazon RDS has no REPLICATION attribute to give: setup sql --rds.
 CREATE ROLE "Out""box" LOGIN REPLICATION;
 
 -- The outbox. The application inserts in the transaction that changes its own tables, and may delete rows at any time

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/outboxcdc/outboxcdc/sql"
+)
+
+// provider is who runs the server, as far as it shows: managed services give their customers a role of a known name
+// instead of a superuser, and let it do what elsewhere only a superuser may.
+type provider struct {
+	admin   string // the role that shows it
+	name    string
+	logical string // what sets wal_level to logical there
+}
+
+var providers = []provider{
+	{"rds_superuser", "Amazon RDS or Aurora", "set rds.logical_replication = 1 in the parameter group (Aurora: of the cluster), then reboot"},
+	{"cloudsqlsuperuser", "Cloud SQL", "set the flag cloudsql.logical_decoding = on, which restarts the server"},
+	{"azure_pg_admin", "Azure Database for PostgreSQL", "set the server parameter wal_level = logical, then restart"},
+}
+
+// rdsReplication is the role that stands for the attribute REPLICATION at Amazon, where nobody can give that.
+const rdsReplication = "rds_replication"
+
+// lookAtProvider finds out whether the server is a managed one.
+func (c *catalog) lookAtProvider(ctx context.Context) error {
+	var names []string
+	if err := c.conn.QueryRow(ctx, `SELECT ARRAY(SELECT rolname::text FROM pg_roles WHERE rolname IN ('rds_superuser', 'cloudsqlsuperuser', 'azure_pg_admin'))`).Scan(&names); err != nil {
+		return fmt.Errorf("look whose server this is: %w", err)
+	}
+	for _, p := range providers {
+		if len(names) == 1 && names[0] == p.admin {
+			c.provider = p
+		}
+	}
+	return nil
+}
+
+// rds: REPLICATION is given by membership.
+func (c *catalog) rds() bool { return c.provider.admin == "rds_superuser" }
+
+// giveReplication is the remedy for a role without it.
+func (c *catalog) giveReplication(role string) string {
+	if c.rds() {
+		return "GRANT " + rdsReplication + " TO " + quoteIdent(role)
+	}
+	return "ALTER ROLE " + quoteIdent(role) + " REPLICATION"
+}
+
+// ourselves is what the role may that apply is run as.
+type ourselves struct {
+	name                                   string
+	super, createRole, replication, create bool // create: in the database
+}
+
+// lookAtRights says what of the missing things this connection may not make, all at once and before the first is made.
+func (c *catalog) lookAtRights(ctx context.Context, p sql.Params) error {
+	var me ourselves
+	err := c.conn.QueryRow(ctx, `SELECT rolname, rolsuper, rolcreaterole, rolreplication OR EXISTS (
+				SELECT FROM pg_roles m WHERE m.rolname = $1 AND pg_has_role(current_user, m.oid, 'MEMBER')),
+			has_database_privilege(current_user, current_database(), 'CREATE')
+		FROM pg_roles WHERE rolname = current_user`, rdsReplication).Scan(&me.name, &me.super, &me.createRole, &me.replication, &me.create)
+	if err != nil {
+		return fmt.Errorf("look at our own rights: %w", err)
+	}
+	if me.super {
+		return nil
+	}
+	c.rightToMakeRole(me, p)
+	if !c.slot && !me.replication {
+		c.lacks("user %s may not make slot %s, for want of REPLICATION: %s", me.name, p.Slot, c.giveReplication(me.name))
+	}
+	if !c.publication && !me.create {
+		c.lacks("user %s may not make publication %s: GRANT CREATE ON DATABASE %s TO %s", me.name, p.Publication, quoteIdent(c.database), quoteIdent(me.name))
+	}
+	for i := range p.Tables {
+		if err := c.rightsOnTable(ctx, me, p, &p.Tables[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rightToMakeRole: before PostgreSQL 16 only a superuser gives REPLICATION, from then on who has CREATEROLE and REPLICATION. Managed
+// services have rules of their own, which their server applies.
+func (c *catalog) rightToMakeRole(me ourselves, p sql.Params) {
+	if c.role || c.noRole || c.provider.name != "" || c.major >= 16 && me.createRole && me.replication {
+		return
+	}
+	who := "a superuser"
+	if c.major >= 16 {
+		who = "somebody with CREATEROLE and REPLICATION"
+	}
+	c.lacks("user %s may not make role %s: let %s run CREATE ROLE %s LOGIN REPLICATION, then run this again; it does the rest", me.name, p.Role, who, quoteIdent(p.Role))
+}
+
+func (c *catalog) rightsOnTable(ctx context.Context, me ourselves, p sql.Params, t *sql.Table) error {
+	if !c.tables[t.String()] {
+		var may bool
+		if err := c.conn.QueryRow(ctx, `SELECT coalesce((SELECT has_schema_privilege(current_user, oid, 'CREATE') FROM pg_namespace WHERE nspname = $1), true)`, t.Schema).Scan(&may); err != nil {
+			return fmt.Errorf("look at the rights on schema %s: %w", t.Schema, err)
+		}
+		if !may {
+			c.lacks("user %s may not make table %s: GRANT CREATE ON SCHEMA %s TO %s", me.name, t, quoteIdent(t.Schema), quoteIdent(me.name))
+		}
+		return nil
+	}
+	var owner string
+	var owns bool
+	err := c.conn.QueryRow(ctx, `SELECT pg_get_userbyid(relowner), pg_has_role(current_user, relowner, 'USAGE') FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
+		WHERE nspname = $1 AND relname = $2`, t.Schema, t.Name).Scan(&owner, &owns)
+	if err != nil {
+		return fmt.Errorf("look at the owner of %s: %w", t, err)
+	}
+	if !c.publication && !owns {
+		c.lacks("user %s may not publish %s, which belongs to %s: run this as %s, or GRANT %s TO %s", me.name, t, owner, owner, quoteIdent(owner), quoteIdent(me.name))
+	}
+	return nil
+}
+
+// lacks is a problem whose exit code is that of a missing right.
+func (c *catalog) lacks(format string, args ...any) {
+	c.problems = append(c.problems, &exitError{code: exitNoPermission, err: fmt.Errorf(format, args...)})
+}
+
+// verifyGrants: what may not be passed on is only a warning of the server's.
+func (a *applier) verifyGrants(ctx context.Context) error {
+	a.have.role, a.have.grants = true, false
+	for i := range a.params.Tables {
+		a.have.tables[a.params.Tables[i].String()] = true
+	}
+	if err := a.have.lookAtGrants(ctx, a.params); err != nil {
+		return err
+	}
+	if a.have.grants {
+		return nil
+	}
+	var names []string
+	for i := range a.params.Tables {
+		names = append(names, a.params.Tables[i].String())
+	}
+	return &exitError{code: exitNoPermission, err: fmt.Errorf("role %s still lacks a right: this user may not pass on CONNECT on database %s, USAGE on the schema or SELECT on %s; "+
+		"let the owner of each grant it (setup sql shows how), then run this again", a.params.Role, a.have.database, listOr(names, "the tables"))}
+}
+
+// walLevelRemedy is how wal_level becomes logical.
+func (c *catalog) walLevelRemedy() string {
+	if c.provider.logical != "" {
+		return strings.ToUpper(c.provider.name[:1]) + c.provider.name[1:] + ": " + c.provider.logical
+	}
+	return "ALTER SYSTEM SET wal_level = logical, then restart the server (managed services: docs/managed.md)"
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// as runs setup as a role that is no superuser.
+func (d *database) as(role string, args ...string) (string, error) {
+	d.t.Helper()
+	return setup(d.t, d.yaml(), "", append(append([]string{"setup"}, args...), "--url", d.s.URL(d.name, role, "pw"))...)
+}
+
+// rest of a test's roles, which belong to the whole server.
+func (d *database) dropRoles(names ...string) {
+	d.t.Cleanup(func() {
+		for _, name := range names {
+			_ = d.s.Exec(d.t.Context(), d.name, "DROP OWNED BY "+name+" CASCADE")
+		}
+		for _, name := range names {
+			_ = d.s.Exec(d.t.Context(), "postgres", "DROP ROLE "+name)
+		}
+	})
+}
+
+// The owner of the database, with CREATEROLE and REPLICATION, sets all of it up; before PostgreSQL 16 a superuser has to
+// make the role.
+func testOwner(t *testing.T, d *database, major string) {
+	d.exec(`CREATE ROLE owner_o LOGIN CREATEROLE REPLICATION PASSWORD 'pw'`, `ALTER DATABASE owner OWNER TO owner_o`)
+	if major == "14" {
+		_, err := d.as("owner_o", "apply")
+		wantError(t, err, exitNoPermission, "nothing was changed", "user owner_o may not make role owner_role: let a superuser run CREATE ROLE \"owner_role\" LOGIN REPLICATION")
+		if d.objects() != "0 0 0 0" {
+			t.Errorf("objects: %s", d.objects())
+		}
+		d.exec(`CREATE ROLE owner_role LOGIN REPLICATION`)
+	}
+	out, err := d.as("owner_o", "apply")
+	if err != nil || d.objects() != "1 1 1 1" {
+		t.Fatalf("%v\n%s\n%s", err, out, d.objects())
+	}
+	if may := d.text(`SELECT (has_table_privilege('owner_role', 'outbox', 'SELECT') AND (SELECT rolreplication FROM pg_roles WHERE rolname = 'owner_role'))::text`); may != "true" {
+		t.Error("the daemon's role cannot read the outbox, or lacks REPLICATION")
+	}
+	out, err = d.as("owner_o", "apply")
+	if err != nil || strings.Contains(out, "created") {
+		t.Errorf("again: %v\n%s", err, out)
+	}
+	if out, err = d.as("owner_o", "destroy", "--yes"); err != nil || d.objects() != "1 1 0 0" {
+		t.Errorf("%v\n%s\n%s", err, out, d.objects())
+	}
+}
+
+// Everything that a user may not make is named at once, with what would let it, and nothing is made.
+func testPoor(t *testing.T, d *database, _ string) {
+	d.exec(`CREATE ROLE poor_p LOGIN PASSWORD 'pw'`, `CREATE ROLE poor_t`, `CREATE ROLE poor_role LOGIN REPLICATION`)
+	d.dropRoles("poor_p", "poor_t", "poor_role")
+	d.exec(`REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
+	_, err := d.as("poor_p", "apply")
+	wantError(t, err, exitNoPermission, "nothing was changed", `user poor_p may not make table "public"."outbox": GRANT CREATE ON SCHEMA "public" TO "poor_p"`,
+		`may not make slot poor, for want of REPLICATION: ALTER ROLE "poor_p" REPLICATION`, `may not make publication poor: GRANT CREATE ON DATABASE "poor" TO "poor_p"`)
+
+	d.exec(`CREATE TABLE outbox (id uuid, aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb)`, `ALTER TABLE outbox OWNER TO poor_t`,
+		`GRANT CREATE ON DATABASE poor TO poor_p`, `ALTER ROLE poor_p REPLICATION`)
+	_, err = d.as("poor_p", "apply")
+	wantError(t, err, exitNoPermission, `user poor_p may not publish "public"."outbox", which belongs to poor_t: run this as poor_t, or GRANT "poor_t" TO "poor_p"`)
+
+	// A GRANT that has no effect is a warning of the server's, and an error of ours.
+	d.exec(`GRANT SELECT ON outbox TO poor_p`, `CREATE PUBLICATION poor FOR TABLE outbox WITH (publish = 'insert')`)
+	_, err = d.as("poor_p", "apply")
+	wantError(t, err, exitNoPermission, "role poor_role still lacks a right: this user may not pass on")
+	d.exec(`GRANT poor_t TO poor_p`)
+	if out, err := d.as("poor_p", "apply"); err != nil || d.objects() != "1 1 1 1" {
+		t.Errorf("%v\n%s\n%s", err, out, d.objects())
+	}
+}
+
+// A server with Amazon's roles gets a role as Amazon wants it. Only those two roles are imitated here.
+func testAmazon(t *testing.T, d *database, major string) {
+	d.exec(`CREATE ROLE rds_superuser`, `CREATE ROLE rds_replication`, `CREATE ROLE amazon_m LOGIN CREATEROLE REPLICATION PASSWORD 'pw' IN ROLE rds_superuser`,
+		`GRANT rds_replication TO amazon_m WITH ADMIN OPTION`, `ALTER DATABASE amazon OWNER TO amazon_m`)
+	d.dropRoles("amazon_role", "amazon_m", "rds_replication", "rds_superuser")
+	out, err := d.as("amazon_m", "apply", "--dry-run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, out, `CREATE ROLE "amazon_role" LOGIN;`, `GRANT rds_replication TO "amazon_role";`)
+	if out, err = d.as("amazon_m", "apply"); err != nil || d.objects() != "1 1 1 1" {
+		t.Fatalf("%v\n%s\n%s", err, out, d.objects())
+	}
+	if member := d.text(`SELECT (pg_has_role('amazon_role', 'rds_replication', 'MEMBER') AND NOT rolreplication)::text FROM pg_roles WHERE rolname = 'amazon_role'`); member != "true" {
+		t.Error("the daemon's role is not what Amazon wants")
+	}
+	d.exec(`SET ROLE amazon_m`, `REVOKE rds_replication FROM amazon_role`, `RESET ROLE`)
+	_, err = d.as("amazon_m", "apply")
+	wantError(t, err, exitFault, `role amazon_role lacks REPLICATION: GRANT rds_replication TO "amazon_role"`)
+	out, err = setup(t, d.yaml(), "", "setup", "sql", "--rds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, out, `GRANT rds_replication TO "amazon_role";`)
+	if strings.Contains(out, "LOGIN REPLICATION;") {
+		t.Error(out)
+	}
+}
