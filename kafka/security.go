@@ -7,7 +7,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -122,7 +124,11 @@ func (e *tokenError) Error() string {
 			why += ", " + strconv.Quote(answer.ErrorCode)
 		}
 	}
-	return "get a token from " + e.url + " (kafka.sasl.token_url): " + why
+	if request, ok := errors.AsType[*url.Error](e.err); ok { // it repeats the whole URL
+		why = request.Err.Error()
+	}
+	server, _, _ := strings.Cut(e.url, "?") // what is behind it may be a key
+	return "get a token from " + server + " (kafka.sasl.token_url): " + why
 }
 
 func (e *tokenError) Unwrap() error { return e.err }

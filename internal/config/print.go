@@ -37,6 +37,7 @@ func (c *Config) Redacted() *Config {
 	if c.Kafka.SASL.Password != "" {
 		r.Kafka.SASL.Password = masked
 	}
+	r.Kafka.SASL.TokenURL = redactQuery(c.Kafka.SASL.TokenURL)
 	r.Route = c.Route.clone()
 	r.Outboxes = slices.Clone(c.Outboxes)
 	for i := range r.Outboxes {

@@ -131,6 +131,14 @@ func DSNUser(dsn string) string { return dsnParameter(dsn, "user") }
 // DSNDatabase is the database that a connection string names, "" if it names none.
 func DSNDatabase(dsn string) string { return dsnParameter(dsn, "dbname") }
 
+// redactQuery masks what stands behind the ? of a URL: it may be a key.
+func redactQuery(u string) string {
+	if base, query, _ := strings.Cut(u, "?"); query != "" {
+		return base + "?" + masked
+	}
+	return u
+}
+
 // misplacedAt: what looks like host and port is the beginning of a user and a password that are not encoded, which would be
 // looked up, and shown.
 func misplacedAt(dsn string) bool {

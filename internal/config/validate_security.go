@@ -62,6 +62,6 @@ func (v *validation) sasl(s *SASL) {
 	if u, err := url.Parse(s.TokenURL); err == nil && u.User != nil {
 		v.report(path("token_url"), "has a user in it; write that in kafka.sasl.user and kafka.sasl.password")
 	} else if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-		v.report(path("token_url"), quote(s.TokenURL)+" is no URL of a token server; write e.g. https://login.example/oauth2/token")
+		v.report(path("token_url"), quote(redactQuery(s.TokenURL))+" is no URL of a token server; write e.g. https://login.example/oauth2/token")
 	}
 }
