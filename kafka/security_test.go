@@ -70,4 +70,11 @@ func TestTokenRefused(t *testing.T) {
 	if _, err := (tokens{context.Background(), &SASL{User: "u", Password: "s3cr3t", TokenURL: srv.URL}}).Token(); err == nil || strings.Contains(err.Error(), "s3cr3t") {
 		t.Errorf("broken: %v", err)
 	}
+	// Nor does it repeat what stands behind the ? of the URL, or the error of a request that nobody answers.
+	for _, server := range []string{srv.URL, "http://127.0.0.1:1"} {
+		_, err := tokens{context.Background(), &SASL{User: "u", Password: "p", TokenURL: server + "/t?key=s3cr3t"}}.Token()
+		if err == nil || strings.Contains(err.Error(), "s3cr3t") || !strings.Contains(err.Error(), server+"/t (kafka.sasl.token_url): ") {
+			t.Errorf("%s: %v", server, err)
+		}
+	}
 }
