@@ -20,8 +20,6 @@ type control struct {
 	brokers map[int32]string // as the cluster told last
 	addr    string
 	broker  *sarama.Broker
-
-	controller int32 // the broker that leads the cluster, as told last
 }
 
 // topicConfig is what we want to know of a topic's configuration. Zero fields could not be read.
@@ -127,7 +125,6 @@ func (c *control) topics(ctx context.Context, names []string) (map[string]*saram
 		return nil, fmt.Errorf("look up topics: %w", err)
 	}
 	clear(c.brokers)
-	c.controller = res.ControllerID
 	for _, b := range res.Brokers {
 		c.brokers[b.ID()] = b.Addr()
 	}

@@ -3,7 +3,8 @@ package kafka
 import (
 	"context"
 	"errors"
-	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -87,33 +88,24 @@ func (c *Create) detail(partitions int32) *sarama.TopicDetail {
 	return d
 }
 
-// create asks for topics to be made. The broker that leads the cluster is asked first: before KRaft it was the only one
-// that could. A topic that somebody else has made meanwhile is no error.
+// create asks for topics to be made. One that somebody else has made meanwhile is no error.
 func (c *control) create(ctx context.Context, details map[string]*sarama.TopicDetail) (results map[string]error, err error) {
-	req := sarama.NewCreateTopicsRequest(c.conf.Version, details, c.conf.Net.ReadTimeout/2, false)
-	var res *sarama.CreateTopicsResponse
-	question := func(b *sarama.Broker) (err error) {
-		res, err = b.CreateTopics(req)
-		return err
-	}
-	if addr, ok := c.brokers[c.controller]; ok {
-		err = c.askAt(ctx, addr, question)
-	}
-	if res == nil {
-		err = c.ask(ctx, question)
-	}
-	if err != nil {
-		return nil, err
-	}
+	names := slices.Sorted(maps.Keys(details))
 	results = map[string]error{}
-	for name := range details {
-		switch e := res.TopicErrors[name]; {
-		case e == nil || e.Err == sarama.ErrNoError || e.Err == sarama.ErrTopicAlreadyExists:
-		case e.ErrMsg != nil && *e.ErrMsg != "":
-			results[name] = fmt.Errorf("%w (%s)", e.Err, *e.ErrMsg)
-		default:
-			results[name] = e.Err
+	err = c.atController(ctx, names[0], func(b *sarama.Broker) error {
+		res, err := b.CreateTopics(sarama.NewCreateTopicsRequest(c.conf.Version, details, c.conf.Net.ReadTimeout/2, false))
+		if err != nil {
+			return err
 		}
-	}
-	return results, nil
+		for _, name := range names {
+			switch e := res.TopicErrors[name]; {
+			case e == nil:
+				results[name] = errUnanswered
+			case e.Err != sarama.ErrNoError && e.Err != sarama.ErrTopicAlreadyExists:
+				results[name] = e
+			}
+		}
+		return nil
+	})
+	return results, err
 }
