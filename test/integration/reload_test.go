@@ -53,6 +53,7 @@ func (r *relay) hangUp(want float64) {
 // SIGHUP under load: a new password and another log level are taken over without disturbing the stream; a broken file
 // changes nothing and says so; what needs a restart is named.
 func TestReload(t *testing.T) {
+	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.sample()

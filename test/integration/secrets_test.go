@@ -120,7 +120,8 @@ func TestNoSecretIsShown(t *testing.T) {
 		{"setup", "apply", "--dry-run", "--url", "host=127.0.0.1 port=1 user=u password=" + hidden},
 		{"setup", "apply", "--dry-run", "--url", "host=h port=" + hidden},
 		{"setup", "destroy", "--yes", "--url", "postgres://u:" + hidden + "@127.0.0.1:1/d"},
-		{"validate", "--set", "kafka.sasl.password=" + hidden}, {"validate", "--set", "postgres.url=" + hidden},
+		{"validate", "--set", "kafka.sasl.password=" + hidden},
+		{"validate", "--set", "postgres.url=" + hidden},
 	} {
 		ended(args)
 	}
