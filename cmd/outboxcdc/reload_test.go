@@ -91,8 +91,29 @@ func TestReload(t *testing.T) {
 			t.Errorf("%q has changed something", text)
 		}
 	}
+	if said := reload("log: {level: debug}\n"); !strings.Contains(said, `"settings":["postgres.url"]`) || r.now().Postgres.URL != "postgres://u:s3cr3t-3@h/d" {
+		t.Errorf("no URL at all was taken over: %s", said)
+	}
 	reload(base)
 	if testutil.ToFloat64(r.successful) != 1 || level.Level() != slog.LevelInfo {
 		t.Errorf("not mended: %s", log.String())
+	}
+}
+
+// The file that was found in the working directory may not be missing later.
+func TestReloadWithoutTheFoundFile(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("outboxcdc.yaml", []byte("postgres: {slot: found}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var s settings
+	if cfg, err := s.load(); err != nil || cfg.Postgres.Slot != "found" {
+		t.Fatal(cfg, err)
+	}
+	if err := os.Remove("outboxcdc.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.load(); err == nil || !strings.Contains(err.Error(), "outboxcdc.yaml") {
+		t.Errorf("the file is gone: %v", err)
 	}
 }

@@ -20,7 +20,10 @@ type settings struct {
 	flags []string // --set
 }
 
+// load reads the configuration. The file that was found the first time is wanted from then on: at a reload its absence is an
+// error and no reason to forget what it said.
 func (s *settings) load() (*config.Config, error) {
+	s.files = config.Find(s.files)
 	return config.Load(s.files, os.Environ(), s.flags...)
 }
 

@@ -13,7 +13,7 @@ import (
 func (c *Config) Renew(next *Config) (renewed *Config, changed, restart []string) {
 	out := *c
 	out.origins = maps.Clone(c.origins)
-	otherDatabase := next.Postgres.URL != "" && c.Postgres.URL != "" && DSNDatabase(next.Postgres.URL) != DSNDatabase(c.Postgres.URL)
+	otherDatabase := next.Postgres.URLFile == "" && c.Postgres.URLFile == "" && DSNDatabase(next.Postgres.URL) != DSNDatabase(c.Postgres.URL)
 	for _, s := range knownSettings() {
 		if s.field == nil || reflect.DeepEqual(s.value(c), s.value(next)) {
 			continue
