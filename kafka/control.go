@@ -137,39 +137,16 @@ func (c *control) topics(ctx context.Context, names []string) (map[string]*saram
 
 // configs reads the topics' configuration as far as that is allowed.
 func (c *control) configs(ctx context.Context, names []string) (map[string]topicConfig, error) {
-	req := &sarama.DescribeConfigsRequest{Version: 1}
-	if c.conf.Version.IsAtLeast(sarama.V2_0_0_0) {
-		req.Version = 2
-	}
-	for _, name := range names {
-		req.Resources = append(req.Resources, &sarama.ConfigResource{
-			Type: sarama.TopicResource, Name: name, ConfigNames: []string{"max.message.bytes", "min.insync.replicas"},
-		})
-	}
-	var res *sarama.DescribeConfigsResponse
-	err := c.ask(ctx, func(b *sarama.Broker) (err error) {
-		res, err = b.DescribeConfigs(req)
-		return err
-	})
+	settings, err := c.describe(ctx, names, []string{"max.message.bytes", "min.insync.replicas"})
 	if err != nil {
-		return nil, fmt.Errorf("read configuration of topics: %w", err)
+		return nil, err
 	}
 	out := make(map[string]topicConfig, len(names))
-	for _, r := range res.Resources {
-		if r.ErrorCode != 0 {
-			continue // may not be read
-		}
+	for name, values := range settings {
 		var tc topicConfig
-		for _, e := range r.Configs {
-			switch n, err := strconv.Atoi(e.Value); {
-			case err != nil:
-			case e.Name == "max.message.bytes":
-				tc.maxBytes = n
-			case e.Name == "min.insync.replicas":
-				tc.minISR = n
-			}
-		}
-		out[r.Name] = tc
+		tc.maxBytes, _ = strconv.Atoi(values["max.message.bytes"])
+		tc.minISR, _ = strconv.Atoi(values["min.insync.replicas"])
+		out[name] = tc
 	}
 	return out, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -47,6 +49,13 @@ func (p *Poisons) Of(x *router.Poison) PoisonPolicy {
 		return StopAtPoison
 	}
 	return p.Policy
+}
+
+// SendsLetters reports whether there is a case in which an event goes to the dead-letter topic.
+func (p *Poisons) SendsLetters() bool {
+	is := func(d PoisonPolicy) bool { return d == DeadLetter }
+	return is(p.Policy) || slices.ContainsFunc(slices.Collect(maps.Values(p.Causes)), is) ||
+		slices.ContainsFunc(slices.Collect(maps.Values(p.Decisions)), is)
 }
 
 // Headers of a dead letter. The names begin with what no header of an event may begin with.

@@ -161,6 +161,11 @@ func newSource(now func() *config.Config, log *slog.Logger) (*replication.Source
 }
 
 func newCluster(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (*kafka.Cluster, error) {
+	return newClusterWith(now, reg, log, func(*kafka.Config) {})
+}
+
+// newClusterWith is newCluster for who is less patient than the daemon.
+func newClusterWith(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger, change func(*kafka.Config)) (*kafka.Cluster, error) {
 	cfg, kcfg := now(), kafka.DefaultConfig()
 	kcfg.Brokers, kcfg.ClientID, kcfg.Version = cfg.Kafka.Brokers, cfg.ClientID(), cfg.Kafka.Version
 	kcfg.Requests, kcfg.Partitions = cfg.Kafka.RequestsPerBroker, map[string]int32{}
@@ -173,6 +178,7 @@ func newCluster(now func() *config.Config, reg prometheus.Registerer, log *slog.
 	}
 	kcfg.Security = func() (kafka.Security, error) { return kafkaSecurity(now()) }
 	kcfg.Compression, kcfg.Logger = cfg.Kafka.Compression, log.With("component", "kafka")
+	change(&kcfg)
 	return kafka.NewCluster(kcfg, reg)
 }
 

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/doctor"
+	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// doctorTimeout is how long `doctor` takes at most by default, whatever does not answer.
+const doctorTimeout = 30 * time.Second
+
+// longTransaction is the age from which on an open transaction is told.
+const longTransaction = 10 * time.Minute
+
+func newDoctorCommand(load func() (*config.Config, error), files *[]string) *cobra.Command {
+	var output string
+	var timeout time.Duration
+	var topics []string
+	cmd := &cobra.Command{
+		Use:     "doctor",
+		Aliases: []string{"check"},
+		Short:   "Pre-flight: is everything in Postgres and Kafka as the daemon needs it, and what to do where it is not",
+		Long: "Looks at Postgres, the outbox, the publication, the slot, Kafka and the topics, as the daemon would, and prints a line for\n" +
+			"each thing: OK; WARN, where the daemon runs at a risk; FAIL, where it does not run or deliver; with what to do about it. It\n" +
+			"changes nothing, and may run beside the daemon. Topics are found in the settings and in the newest rows of the outbox.\n" +
+			"Exit code: 0, or the highest of the FAILs: 69 something is away or unhealthy, 77 a right is missing, 78 a setting is wrong,\n" +
+			"79 slot, publication or table is missing, lost or changed. docs/doctor.md lists the checks.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case output != "text" && output != "json":
+				return errOutput(output)
+			case timeout <= 0:
+				return usageError(fmt.Errorf("--timeout %v: write how long it may take, such as 30s", timeout))
+			}
+			cfg, err := load()
+			if err != nil {
+				return err
+			}
+			examined, err := doctorConfig(cfg, topics, *files)
+			if err != nil {
+				return &exitError{code: exitConfig, err: err}
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			report := doctor.Run(ctx, examined)
+			if err := printAs(cmd.OutOrStdout(), output, report, report.String()); err != nil {
+				return err
+			}
+			if report.Exit != 0 {
+				return &exitError{code: report.Exit, err: errors.New("doctor has found what is to be mended first"), logged: true}
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.DurationVar(&timeout, "timeout", doctorTimeout, "how long it may take altogether")
+	f.StringArrayVar(&topics, "topic", nil, "a topic to check that neither the settings nor rows name yet; may be repeated")
+	addOutputFlag(cmd, &output)
+	return cmd
+}
+
+// doctorConfig says to the doctor what the settings say.
+func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, error) {
+	c := doctor.Config{
+		Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication, Messages: cfg.Messages.Prefix,
+		SenderTimeout: cfg.Postgres.WALSenderTimeout,
+		Brokers:       cfg.Kafka.Brokers, Partitions: cfg.Route.Partitions, Cut: cfg.Poison.Oversize == "cut",
+		Topics: append(settledTopics(cfg), topics...), OwnTime: ownTime(cfg),
+		Command: "outboxcdc", Now: time.Now, LongTransaction: longTransaction,
+	}
+	for _, f := range files {
+		c.Command += " -c " + f
+	}
+	if p := poisons(&cfg.Poison); p.SendsLetters() {
+		c.Letters = cfg.Poison.Topic
+	}
+	if cfg.Kafka.TLS.Enabled || cfg.Kafka.SASL.Mechanism != "" {
+		c.Client = " --command-config <client.properties>"
+	}
+	for _, s := range cfg.Sources() {
+		schema, name := s.Name()
+		c.Tables = append(c.Tables, doctor.Table{
+			Schema: schema, Name: name, Needs: routerConfig(&s.Columns, &s.Route).Needs(), Routing: routing(&s),
+		})
+	}
+	dsn, err := cfg.PostgresURL()
+	if err != nil {
+		return c, err
+	}
+	cc, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return c, fmt.Errorf("postgres.url: %w", err)
+	}
+	c.Role, c.Database, c.Server = cc.User, cc.Database, serverName(cc)
+	// What the log would say is in the report.
+	log := slog.New(slog.DiscardHandler)
+	if c.Source, err = newSource(fixed(cfg), log); err != nil {
+		return c, err
+	}
+	if c.Router, err = newRouter(cfg); err != nil {
+		return c, err
+	}
+	c.Kafka, err = newClusterWith(fixed(cfg), prometheus.NewRegistry(), log, func(k *kafka.Config) {
+		k.DialTimeout, k.AskTimeout = 3*time.Second, 5*time.Second // who waits is a person
+	})
+	return c, err
+}
+
+// serverName is where a person would find the server.
+func serverName(cc *pgx.ConnConfig) string {
+	host := cc.Host
+	if strings.HasPrefix(host, "/") { // a socket
+		host = "localhost"
+	}
+	return net.JoinHostPort(host, strconv.Itoa(int(cc.Port)))
+}
+
+// settledTopics are those that events can go to whatever is in the rows.
+func settledTopics(cfg *config.Config) []string {
+	var all []string
+	add := func(r *config.Route) {
+		if r.Topic != "" && !strings.Contains(r.Topic, "{") {
+			all = append(all, r.Topic)
+		}
+		for _, topic := range r.Topics {
+			all = append(all, topic)
+		}
+		if r.Unmatched != router.UnmatchedPoison && r.Unmatched != router.UnmatchedKeep {
+			all = append(all, r.Unmatched)
+		}
+	}
+	for _, s := range cfg.Sources() {
+		add(&s.Route)
+	}
+	if cfg.Messages.Prefix != "" {
+		add(&cfg.Route)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// ownTime reports whether records have another time than that of sending.
+func ownTime(cfg *config.Config) bool {
+	routes := []config.Route{}
+	for _, s := range cfg.Sources() {
+		routes = append(routes, s.Route)
+	}
+	if cfg.Messages.Prefix != "" {
+		routes = append(routes, cfg.Route)
+	}
+	return slices.ContainsFunc(routes, func(r config.Route) bool { return r.Timestamp != router.TimestampProduce })
+}
+
+// routing are the columns that decide about a row's topic, and a few small ones: none that holds the payload.
+func routing(s *config.Source) []string {
+	c := s.Columns
+	return router.Config{
+		Columns: router.Columns{ID: c.ID, AggregateType: c.AggregateType, AggregateID: c.AggregateID, EventType: c.EventType},
+		Topic:   s.Route.Topic, Timestamp: router.TimestampProduce,
+	}.Needs()
+}

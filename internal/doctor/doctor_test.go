@@ -1,0 +1,43 @@
+package doctor
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// docs/doctor.md has the catalogue as it is.
+func TestCatalogueIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/doctor.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), Catalogue()) {
+		t.Errorf("docs/doctor.md has to contain, as it is:\n%s", Catalogue())
+	}
+	seen := map[string]bool{}
+	for _, c := range Checks() {
+		if seen[c.Name] || c.Asks == "" || len(c.Outcomes) == 0 {
+			t.Errorf("%+v: twice, or without a question or an outcome", c)
+		}
+		seen[c.Name] = true
+	}
+}
+
+// Minor versions with known faults, by the day of PostgreSQL 15's releases.
+func TestKnownFaults(t *testing.T) {
+	for version, want := range map[int]int{
+		140012: 4, 140013: 3, 140014: 3, 140015: 2, 140017: 2, 140018: 1, 140019: 0, 140023: 0,
+		150007: 4, 150008: 3, 150010: 2, 150013: 1, 150014: 0, 150020: 0,
+		160003: 4, 160004: 3, 160006: 2, 160009: 1, 160010: 0,
+		170000: 3, 170002: 2, 170005: 1, 170006: 0, 180000: 0, 180004: 0,
+	} {
+		bugs, _ := known(version)
+		if len(bugs) != want {
+			t.Errorf("%d: %d known faults, want %d: %q", version, len(bugs), want, bugs)
+		}
+	}
+	if _, sound := known(160003); sound != "16.10" {
+		t.Errorf("the first sound 16 is %s", sound)
+	}
+}

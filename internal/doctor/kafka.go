@@ -1,0 +1,147 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/outboxcdc/outboxcdc/kafka"
+)
+
+// cluster makes the checks of the cluster and of the topics that are known by now.
+func (e *examination) cluster(ctx context.Context) {
+	for _, name := range e.Topics {
+		if _, ok := e.types[name]; !ok {
+			e.types[name] = "the settings"
+		}
+	}
+	e.topics = slices.Sorted(maps.Keys(e.types))
+	asked := e.topics
+	if e.Letters != "" && !slices.Contains(asked, e.Letters) {
+		asked = append(slices.Clone(asked), e.Letters)
+	}
+	x := e.Kafka.Examine(ctx, asked)
+	if x.Secret != nil {
+		e.because[groupKafka], e.because[groupTopics] = "certificates or secrets cannot be read", "certificates or secrets cannot be read"
+		e.fail(kafkaAuth, Wrong, []Remedy{advicef("see docs/security.md: kafka.tls.*_file, kafka.sasl.password_file")}, "%s", cause(x.Secret))
+		return
+	}
+	e.checkReached(x)
+	if x.Metadata != nil {
+		e.because[groupKafka], e.because[groupTopics] = "no broker has answered", "no broker has answered"
+		return
+	}
+	e.checkAdvertised(x)
+	e.checkProducer(x)
+	e.checkCopies(x)
+	e.checkTopics(x)
+}
+
+func (e *examination) checkReached(x *kafka.Examination) {
+	var deaf, strange []string
+	answered := 0
+	for i := range x.Seeds {
+		switch r := &x.Seeds[i]; {
+		case r.Dial != nil:
+			deaf = append(deaf, r.Addr+": "+cause(r.Dial))
+		case r.Err != nil:
+			strange = append(strange, cause(r.Err))
+		default:
+			answered++
+		}
+	}
+	remedy := []Remedy{advicef("is the broker up, is this the address of a listener that this machine may use (kafka.brokers), does a firewall stand between?")}
+	switch {
+	case len(deaf) == 0:
+		e.ok(kafkaReached, "%s", strings.Join(e.Brokers, ", "))
+	case len(deaf) < len(x.Seeds):
+		e.warn(kafkaReached, remedy, "no connection to %s; the others are enough while they are there", strings.Join(deaf, "; "))
+	default:
+		e.fail(kafkaReached, Unavailable, remedy, "no connection to %s", strings.Join(deaf, "; "))
+		e.skip(kafkaAuth, "no broker takes a connection")
+		return
+	}
+	if len(strange) == 0 {
+		e.ok(kafkaAuth, "%s", e.how())
+		return
+	}
+	remedy = e.authRemedy(x)
+	if answered > 0 {
+		e.warn(kafkaAuth, remedy, "%s", strings.Join(strange, "; "))
+		return
+	}
+	e.fail(kafkaAuth, Unavailable, remedy, "%s", strings.Join(strange, "; "))
+}
+
+// how says what was proved by an answer.
+func (e *examination) how() string {
+	if e.Client == "" {
+		return "plain text, as nobody"
+	}
+	return "accepted"
+}
+
+func (e *examination) authRemedy(x *kafka.Examination) []Remedy {
+	for i := range x.Seeds {
+		var r interface{ Reason() string }
+		if x.Seeds[i].Err == nil || !errors.As(x.Seeds[i].Err, &r) {
+			continue
+		}
+		switch r.Reason() {
+		case "TLS":
+			return []Remedy{advicef("kafka.tls: ca_file has the authority of the brokers' certificates, server_name their name; cert_file and key_file are for brokers that ask for a certificate (docs/security.md)")}
+		case "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM", "SECRET":
+			return []Remedy{advicef("kafka.sasl: mechanism, user and password as the broker has them (docs/security.md)")}
+		}
+	}
+	return []Remedy{advicef("a broker that takes a connection and does not answer often wants TLS (kafka.tls.enabled), or SASL (kafka.sasl), or is none")}
+}
+
+func (e *examination) checkAdvertised(x *kafka.Examination) {
+	var away, all []string
+	for i := range x.Brokers {
+		r := &x.Brokers[i]
+		all = append(all, fmt.Sprintf("%d at %s", r.ID, r.Addr))
+		if err := errors.Join(r.Dial, r.Err); err != nil {
+			away = append(away, fmt.Sprintf("%d at %s: %s", r.ID, r.Addr, cause(err)))
+		}
+	}
+	if len(away) > 0 {
+		e.fail(kafkaAdvertised, Unavailable, []Remedy{
+			advicef("in the broker's server.properties: advertised.listeners=<name that this machine resolves>:<port it reaches>; the addresses of kafka.brokers are only to begin with"),
+		}, "%s of %d cannot be used under the name that they advertise, so what they lead is not delivered: %s", fmt.Sprint(len(away)), len(x.Brokers), strings.Join(away, "; "))
+		return
+	}
+	e.ok(kafkaAdvertised, "all answer: %s", some(all, "broker"))
+}
+
+func (e *examination) checkProducer(x *kafka.Examination) {
+	if x.Producer == nil {
+		e.ok(kafkaProducer, "there is one to be had")
+		return
+	}
+	var r interface{ MissingRight() bool }
+	if errors.As(x.Producer, &r) && r.MissingRight() {
+		e.fail(kafkaProducer, Right, []Remedy{e.acls("--operation IdempotentWrite --cluster")},
+			"the user may produce nothing: %s. Write on any topic is enough; on brokers before 2.8 it takes IdempotentWrite", cause(x.Producer))
+		return
+	}
+	e.fail(kafkaProducer, Unavailable, []Remedy{advicef("see the log of the brokers: nothing can be delivered")}, "none is to be had: %s", cause(x.Producer))
+}
+
+// acls is a call of Kafka's own tool that gives the daemon's user rights.
+func (e *examination) acls(what string) Remedy {
+	return shellf("kafka-acls.sh --bootstrap-server %s%s --add --allow-principal User:<user of the daemon> %s", strings.Join(e.Brokers, ","), e.Client, what)
+}
+
+func (e *examination) checkCopies(x *kafka.Examination) {
+	if n := len(x.Brokers); n < 3 {
+		e.warn(kafkaCopies, []Remedy{advicef("for events that must not be lost: three brokers, topics with 3 replicas and min.insync.replicas=2")},
+			"%s: an acknowledged event is lost with %s", count(n, "broker"), map[bool]string{true: "its disk", false: "both disks, or delivery stands while one is away"}[n == 1])
+		return
+	}
+	e.ok(kafkaCopies, "%d brokers", len(x.Brokers))
+}

@@ -1,0 +1,238 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// publicationFacts is what the publication says of itself.
+type publicationFacts struct {
+	there                                 bool
+	all, insert, update, delete, truncate bool
+	viaRoot                               bool
+	carried                               []carried
+}
+
+// carried is a table that the publication sends.
+type carried struct {
+	oid     uint32
+	name    string
+	filter  string
+	columns []string // nil: all
+	root    uint32   // the root of its partition tree, else itself
+}
+
+func (e *examination) checkPublication(ctx context.Context) {
+	p := &e.pub
+	e.because[groupPublication] = "the publication is not there"
+	err := e.conn.QueryRow(ctx, `SELECT puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot FROM pg_publication WHERE pubname = $1`,
+		e.Publication).Scan(&p.all, &p.insert, &p.update, &p.delete, &p.truncate, &p.viaRoot)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		e.noPublication(ctx)
+		return
+	case err != nil:
+		e.cannot(pubThere, err)
+		e.because[groupPublication] = "the publication could not be looked at"
+		return
+	}
+	p.there = true
+	e.ok(pubThere, "%s", e.Publication)
+	if len(e.Tables) == 0 {
+		e.because[groupPublication] = "logical messages are the only source, and need of it only that it is there"
+		return
+	}
+	e.because[groupPublication] = "no outbox is there"
+	e.checkPublished()
+	if p.carried, err = e.lookAtCarried(ctx); err != nil {
+		e.cannot(pubTables, err)
+		return
+	}
+	for i := range e.tables {
+		if t := &e.tables[i]; t.usable {
+			e.checkCarried(t)
+			e.checkIdentity(t)
+		}
+	}
+	e.checkOthers()
+}
+
+func (e *examination) noPublication(ctx context.Context) {
+	remedy := []Remedy{e.setup()}
+	var slot bool
+	// setup apply refuses to make a publication for a slot that cannot see it.
+	if err := e.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)`, e.Slot).Scan(&slot); err == nil && slot {
+		remedy = []Remedy{
+			shellf("%s", strings.Replace(e.setup().Text, "setup apply", "setup destroy", 1)), e.setup(),
+			advicef("the slot is older than the new publication and could not decode with it; events written until then have to be found in the table"),
+		}
+	}
+	e.fail(pubThere, Lost, remedy, "the database has no publication %s; if it had one, events may be lost", e.Publication)
+}
+
+// carriedSQL says what is published in effect; attnames and rowfilter exist since PostgreSQL 15.
+const carriedSQL = `
+SELECT c.oid, t.schemaname || '.' || t.tablename, coalesce(to_jsonb(t)->>'rowfilter', ''),
+       CASE WHEN to_jsonb(t) ? 'attnames' THEN ARRAY(SELECT jsonb_array_elements_text(to_jsonb(t)->'attnames')) END,
+       coalesce(pg_partition_root(c.oid)::oid, c.oid)
+  FROM pg_publication_tables t JOIN pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+ WHERE t.pubname = $1 ORDER BY 2`
+
+func (e *examination) lookAtCarried(ctx context.Context) ([]carried, error) {
+	rows, err := e.conn.Query(ctx, carriedSQL, e.Publication)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c carried, err error) {
+		err = row.Scan(&c.oid, &c.name, &c.filter, &c.columns, &c.root)
+		return c, err
+	})
+}
+
+func (e *examination) checkPublished() {
+	p := &e.pub
+	remedy := []Remedy{sqlf("ALTER PUBLICATION %s SET (publish = 'insert')", ident(e.Publication))}
+	var more []string
+	for name, on := range map[string]bool{"update": p.update, "delete": p.delete, "truncate": p.truncate} {
+		if on {
+			more = append(more, name)
+		}
+	}
+	slices.Sort(more)
+	switch {
+	case !p.insert:
+		e.fail(pubInserts, Lost, remedy, "it does not publish inserts: no event arrives, and none written meanwhile ever will")
+	case len(more) > 0:
+		e.warn(pubInserts, remedy, "it publishes %s, too, which are no events: they are sent, decoded and left out (route.on_update)", strings.Join(more, ", "))
+	default:
+		e.ok(pubInserts, "inserts, and nothing else")
+	}
+}
+
+func (e *examination) checkCarried(t *tableFacts) {
+	p, pub := &e.pub, ident(e.Publication)
+	var ours []carried
+	for _, c := range p.carried {
+		if c.oid == t.oid || c.root == t.oid {
+			ours = append(ours, c)
+		}
+	}
+	if len(ours) == 0 {
+		e.fail(pubTables, Lost, []Remedy{sqlf("ALTER PUBLICATION %s ADD TABLE %s", pub, t.quoted()), advicef("events written until then are not in the stream: find them in the table")},
+			"%s does not carry %s", e.Publication, t.Table)
+		e.skip(pubFilter, "it does not carry %s", t.Table)
+		e.skip(pubColumns, "it does not carry %s", t.Table)
+		return
+	}
+	e.ok(pubTables, "carries %s", t.Table)
+	e.checkViaRoot(t)
+	whole := []Remedy{sqlf("ALTER PUBLICATION %s SET TABLE %s", pub, e.allTables())}
+	if p.all {
+		whole = []Remedy{advicef("make a publication for the outbox alone, and name it in postgres.publication")}
+	}
+	var missing []string
+	filter := ""
+	for _, c := range ours {
+		filter = c.filter
+		for _, name := range t.Needs {
+			if c.columns != nil && !slices.Contains(c.columns, name) && !slices.Contains(missing, name) && !slices.Contains(t.generated, name) && t.has(name) {
+				missing = append(missing, name)
+			}
+		}
+		if filter != "" {
+			break
+		}
+	}
+	if filter != "" {
+		e.fail(pubFilter, Lost, whole, "rows of %s that do not match are lost without a word: WHERE %s", t.Table, filter)
+	} else {
+		e.ok(pubFilter, "none on %s", t.Table)
+	}
+	if len(missing) > 0 {
+		e.fail(pubColumns, Wrong, whole, "the column list of %s leaves out %s", t.Table, strings.Join(missing, ", "))
+	} else {
+		e.ok(pubColumns, "all needed columns of %s are sent", t.Table)
+	}
+}
+
+func (t *tableFacts) has(column string) bool {
+	return slices.Contains(strings.Split(t.names(), ", "), column)
+}
+
+// allTables are all outboxes, for SET TABLE, which replaces the list.
+func (e *examination) allTables() string {
+	var all []string
+	for i := range e.Tables {
+		all = append(all, e.Tables[i].quoted())
+	}
+	return strings.Join(all, ", ")
+}
+
+func (e *examination) checkViaRoot(t *tableFacts) {
+	switch {
+	case !t.partitioned:
+		e.skip(pubViaRoot, "%s is not partitioned", t.Table)
+	case e.pub.viaRoot:
+		e.ok(pubViaRoot, "rows of %s come under its own name", t.Table)
+	default:
+		e.warn(pubViaRoot, []Remedy{sqlf("ALTER PUBLICATION %s SET (publish_via_partition_root = true)", ident(e.Publication)), advicef("while the daemon is stopped: it takes an altered publication for a loss")},
+			"rows of %s come under the names of its partitions: a partition that is attached or detached is a change that the daemon stops at", t.Table)
+	}
+}
+
+// checkIdentity is about the application: where updates or deletes are published of a table without replica identity, the
+// server refuses them to whoever cleans the table up.
+func (e *examination) checkIdentity(t *tableFacts) {
+	p := &e.pub
+	none := t.identity == "n" || t.identity == "d" && len(t.key) == 0
+	switch {
+	case (p.update || p.delete) && none:
+		e.fail(tableIdentity, Wrong, []Remedy{sqlf("ALTER PUBLICATION %s SET (publish = 'insert')", ident(e.Publication))},
+			"the application cannot delete or update rows of %s: the publication publishes that, and the table has no replica identity", t.Table)
+	case none:
+		e.ok(tableIdentity, "%s has none, and needs none while only inserts are published", t.Table)
+	default:
+		e.ok(tableIdentity, "%s has one", t.Table)
+	}
+}
+
+func (e *examination) checkOthers() {
+	var others []string
+	for _, c := range e.pub.carried {
+		if !slices.ContainsFunc(e.tables, func(t tableFacts) bool { return t.oid == c.oid || t.oid == c.root }) {
+			others = append(others, c.name)
+		}
+	}
+	remedy := []Remedy{sqlf("ALTER PUBLICATION %s SET TABLE %s", ident(e.Publication), e.allTables())}
+	switch {
+	case e.pub.all:
+		e.warn(pubOthers, []Remedy{advicef("make a publication for the outbox alone; the slot has to be made anew behind it (docs/doctor.md)")},
+			"it is FOR ALL TABLES: every insert of the database is sent and thrown away (%s)", some(others, "table"))
+	case len(others) > 0:
+		e.warn(pubOthers, remedy, "inserts into %s are sent and thrown away", some(others, "table"))
+	default:
+		e.ok(pubOthers, "none")
+	}
+}
+
+// some names the first few of many.
+func some(names []string, what string) string {
+	const few = 5
+	if len(names) <= few {
+		return fmt.Sprintf("%s: %s", count(len(names), what), strings.Join(names, ", "))
+	}
+	return fmt.Sprintf("%s: %s, …", count(len(names), what), strings.Join(names[:few], ", "))
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

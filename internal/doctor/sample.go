@@ -1,0 +1,132 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/decoder"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// A sample is bounded twice: it reads the end of the primary key's index and no more rows, and the server ends it.
+const (
+	sampleRows    = 1000
+	sampleTimeout = "2s"
+)
+
+// sample finds the topics: those that the settings name, and those that the newest rows of each outbox lead to.
+func (e *examination) sample(ctx context.Context) {
+	for i := range e.tables {
+		t := &e.tables[i]
+		if !t.usable || !t.reads || e.has(tableColumns, Fail) {
+			e.skip(topicsKnown, "%s cannot be read for it", t.Table)
+			continue
+		}
+		rows, stray, err := e.sampleTable(ctx, t)
+		switch {
+		case err != nil:
+			e.cannot(topicsKnown, err)
+		case rows == 0:
+			e.skip(topicsKnown, "%s is empty: topics show with the first rows (or name them: --topic)", t.Table)
+		case stray.n > 0:
+			e.warn(topicsKnown, []Remedy{advicef("see docs/routing.md: route.topic, route.topics, route.unmatched; poison.policy says what becomes of them")},
+				"%d of the newest %s of %s lead to no topic: %s", stray.n, count(rows, "row"), t.Table, stray.why)
+		default:
+			e.ok(topicsKnown, "the newest %s of %s: %s", count(rows, "row"), t.Table, e.leads(t))
+		}
+	}
+}
+
+// leads lists the topics of a table, for people.
+func (e *examination) leads(t *tableFacts) string {
+	var names []string
+	for topic, from := range e.types {
+		if from == t.Table.String() {
+			names = append(names, topic)
+		}
+	}
+	slices.Sort(names)
+	return some(names, "topic")
+}
+
+// strays are rows without a topic.
+type strays struct {
+	n   int
+	why string // of the first
+}
+
+func (e *examination) sampleTable(ctx context.Context, t *tableFacts) (n int, stray strays, err error) {
+	tx, err := e.conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return 0, stray, err
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	// No sequential scan and no sort where the primary key's index will do.
+	if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '"+sampleTimeout+"'; SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; "+
+		"SET LOCAL row_security = on", pgx.QueryExecModeSimpleProtocol); err != nil {
+		return 0, stray, err
+	}
+	read := t.Routing
+	rows, err := tx.Query(ctx, t.newest(read), pgx.QueryExecModeExec)
+	if err != nil {
+		return 0, stray, err
+	}
+	defer rows.Close()
+	rel := t.relation()
+	values := make([]*string, len(read))
+	into := make([]any, len(read))
+	for i := range values {
+		into[i] = &values[i]
+	}
+	var rec router.Record
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return n, stray, err
+		}
+		n++
+		ev := &decoder.Event{Relation: rel, Values: make([]decoder.Value, len(rel.Columns))}
+		for i := range ev.Values {
+			ev.Values[i].Null = true
+			if at := slices.Index(read, rel.Columns[i].Name); at >= 0 && values[at] != nil {
+				ev.Values[i] = decoder.Value{Data: []byte(*values[at])}
+			}
+		}
+		// Poison for another reason is no matter here: the payload, for one, was not read.
+		var poison *router.Poison
+		if err := e.Router.Route(ev, checkpoint.Position{}, &rec); err != nil && !errors.As(err, &poison) {
+			return n, stray, err
+		}
+		if rec.Topic == "" {
+			if stray.n++; stray.why == "" && poison != nil {
+				stray.why = fmt.Sprintf("%s: %s", poison.Cause, poison.Message)
+			}
+			continue
+		}
+		if _, ok := e.types[rec.Topic]; !ok {
+			e.types[rec.Topic] = t.Table.String()
+		}
+	}
+	return n, stray, rows.Err()
+}
+
+// newest selects the rows with the greatest keys: of keys that grow, those are the newest; of others, some.
+func (t *tableFacts) newest(read []string) string {
+	var columns, order []string
+	for _, name := range read {
+		columns = append(columns, ident(name)+"::text")
+	}
+	for _, name := range t.key {
+		order = append(order, ident(name)+" DESC")
+	}
+	by := ""
+	if len(order) > 0 {
+		by = " ORDER BY " + strings.Join(order, ", ")
+	}
+	return fmt.Sprintf("SELECT %s FROM %s%s LIMIT %d", strings.Join(columns, ", "), t.quoted(), by, sampleRows)
+}

@@ -1,0 +1,204 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/decoder"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// tableFacts is an outbox as the catalogs have it.
+type tableFacts struct {
+	*Table
+	there       bool
+	usable      bool // it is a table, and its rows are in the WAL
+	partitioned bool
+	reads       bool // the role may
+	oid         uint32
+	columns     []decoder.Column
+	generated   []string
+	identity    string // relreplident: d, n, f or i
+	key         []string
+	source      int // its number among the router's
+}
+
+const tableSQL = `
+SELECT c.oid, c.relkind::text, c.relpersistence::text, c.relispartition, c.relreplident::text,
+       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
+       ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum),
+       ARRAY(SELECT atttypid FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum),
+       ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND attgenerated <> '' ORDER BY attnum),
+       ARRAY(SELECT a.attname::text FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k(num, at)
+               JOIN pg_attribute a ON a.attnum = k.num WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid ORDER BY k.at)
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`
+
+// lookAtTable is nil and no error for a table that is not there.
+func (e *examination) lookAtTable(ctx context.Context, t *Table, source int) (tableFacts, string, error) {
+	f := tableFacts{Table: t, source: source}
+	var kind, persistence string
+	var partition bool
+	var names []string
+	var types []uint32
+	err := e.conn.QueryRow(ctx, tableSQL, t.Schema, t.Name).Scan(&f.oid, &kind, &persistence, &partition, &f.identity, &f.reads,
+		&names, &types, &f.generated, &f.key)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return f, "", nil
+	}
+	if err != nil {
+		return f, "", err
+	}
+	f.there, f.partitioned = true, kind == "p"
+	for i := range names {
+		f.columns = append(f.columns, decoder.Column{Name: names[i], TypeOID: types[i]})
+	}
+	switch {
+	case kind != "r" && kind != "p":
+		return f, "kind", nil
+	case partition:
+		return f, "partition", nil
+	case persistence != "p":
+		return f, "unlogged", nil
+	}
+	f.usable = true
+	return f, "", nil
+}
+
+func (e *examination) checkTables(ctx context.Context) {
+	e.checkMessages(ctx)
+	if len(e.Tables) == 0 {
+		e.because[groupOutbox] = "logical messages are the only source"
+		return
+	}
+	for i := range e.Tables {
+		t := &e.Tables[i]
+		f, unfit, err := e.lookAtTable(ctx, t, i)
+		if err != nil {
+			e.cannot(tableThere, err)
+			continue
+		}
+		e.tables = append(e.tables, f)
+		e.checkTable(&f, unfit)
+	}
+	e.because[groupOutbox] = "no outbox is there"
+}
+
+func (e *examination) checkTable(f *tableFacts, unfit string) {
+	switch {
+	case !f.there:
+		e.fail(tableThere, Lost, []Remedy{e.setup(), advicef("or name the table that there is: outbox.table")},
+			"the database has no table %s; if it had one, events may be lost", f.Table)
+		return
+	case unfit == "kind":
+		e.fail(tableThere, Lost, []Remedy{settingf("outbox: {table: <the table that is written>}")}, "%s is not a table, but a view or the like", f.Table)
+		return
+	case unfit == "partition":
+		e.fail(tableThere, Lost, []Remedy{settingf("outbox: {table: <the root of the partitioned table>}")}, "%s is a partition: a partitioned outbox is named by its root", f.Table)
+		return
+	case unfit == "unlogged":
+		e.fail(tableThere, Lost, []Remedy{sqlf("ALTER TABLE %s SET LOGGED", f.quoted())}, "%s is unlogged or temporary: its rows are not in the WAL, so nobody can read them there", f.Table)
+		return
+	}
+	e.ok(tableThere, "%s%s", f.Table, map[bool]string{true: ", partitioned"}[f.partitioned])
+	e.checkColumns(f)
+	e.checkGenerated(f)
+	e.checkTableRights(f)
+}
+
+// checkColumns compares with the settings: columns that are missing first, then the router's own rules for types.
+func (e *examination) checkColumns(f *tableFacts) {
+	var missing []string
+	for _, want := range f.Needs {
+		if !slices.ContainsFunc(f.columns, func(c decoder.Column) bool { return c.Name == want }) {
+			missing = append(missing, want)
+		}
+	}
+	if len(missing) > 0 {
+		e.fail(tableColumns, Wrong, []Remedy{
+			settingf("outbox: {columns: {<role>: <column that there is>}} # \"\" where there is none; the table has %s", f.names()),
+			sqlf("ALTER TABLE %s ADD COLUMN %s <type>", f.quoted(), ident(missing[0])),
+		}, "%s has no %s, which the settings name", f.Table, strings.Join(missing, ", "))
+		return
+	}
+	if err := e.Router.Fits(f.relation()); err != nil {
+		text := cause(err)
+		remedy := []Remedy{advicef("set another column, or alter the column's type")}
+		if m, ok := errors.AsType[*router.MissingColumnError](err); ok && m.Remedy != "" {
+			remedy = []Remedy{advicef("%s", m.Remedy)}
+		}
+		e.fail(tableColumns, Wrong, remedy, "%s", text)
+		return
+	}
+	e.ok(tableColumns, "%s has what the settings name: %s", f.Table, strings.Join(f.Needs, ", "))
+}
+
+func (f *tableFacts) names() string {
+	var all []string
+	for _, c := range f.columns {
+		all = append(all, c.Name)
+	}
+	return strings.Join(all, ", ")
+}
+
+// relation is the table as the stream would announce it.
+func (f *tableFacts) relation() *decoder.Relation {
+	return &decoder.Relation{OID: f.oid, Namespace: f.Schema, Name: f.Name, Source: f.source, Columns: f.columns}
+}
+
+func (e *examination) checkGenerated(f *tableFacts) {
+	var bad []string
+	for _, name := range f.Needs {
+		if slices.Contains(f.generated, name) {
+			bad = append(bad, name)
+		}
+	}
+	if len(bad) > 0 {
+		e.fail(tableGenerated, Wrong, []Remedy{
+			sqlf("ALTER TABLE %s ALTER COLUMN %s DROP EXPRESSION", f.quoted(), ident(bad[0])),
+			advicef("and let the application write it; or set another column"),
+		}, "%s of %s is generated: the server does not send generated columns", strings.Join(bad, ", "), f.Table)
+		return
+	}
+	e.ok(tableGenerated, "none of %s that is needed", f.Table)
+}
+
+func (e *examination) checkTableRights(f *tableFacts) {
+	if !f.reads {
+		e.warn(tableRights, []Remedy{
+			sqlf("GRANT USAGE ON SCHEMA %s TO %s", ident(f.Schema), ident(e.server.user)),
+			sqlf("GRANT SELECT ON TABLE %s TO %s", f.quoted(), ident(e.server.user)),
+		}, "role %s may not read %s: events flow all the same, but nobody can compare rows with topics, and doctor finds no topics", e.server.user, f.Table)
+		return
+	}
+	e.ok(tableRights, "role %s may read %s", e.server.user, f.Table)
+}
+
+// checkMessages asks who can make events without a table.
+func (e *examination) checkMessages(ctx context.Context) {
+	if e.Messages == "" {
+		e.skip(messagesRight, "messages.prefix is not set")
+		return
+	}
+	var open []string
+	err := e.conn.QueryRow(ctx, `SELECT coalesce(array_agg(p.oid::regprocedure::text ORDER BY p.oid), '{}') FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+		WHERE n.nspname = 'pg_catalog' AND p.proname = 'pg_logical_emit_message'
+		  AND EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a WHERE a.grantee = 0 AND a.privilege_type = 'EXECUTE')`).Scan(&open)
+	if err != nil {
+		e.cannot(messagesRight, err)
+		return
+	}
+	if len(open) == 0 {
+		e.ok(messagesRight, "events with prefix %q can be written by those who were given the right", e.Messages)
+		return
+	}
+	var remedy []Remedy
+	for _, f := range open {
+		remedy = append(remedy, sqlf("REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC", f))
+	}
+	remedy = append(remedy, advicef("then GRANT EXECUTE to the roles that write events, or let them use outbox_emit: %s setup sql shows how", e.Command))
+	e.warn(messagesRight, remedy, "whoever can connect to the database can write events with prefix %q: PUBLIC may execute pg_logical_emit_message", e.Messages)
+}

@@ -1,0 +1,242 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/kafka"
+)
+
+func (e *examination) checkTopics(x *kafka.Examination) {
+	if len(e.Tables) == 0 {
+		e.skip(topicsKnown, "topics of logical messages show only when they are written (or name them: --topic)")
+	} else if len(e.found[topicsKnown]) == 0 {
+		e.skip(topicsKnown, "the outbox could not be read: only topics that the settings name are checked")
+	}
+	e.because[groupTopics] = "no topic is known"
+	if len(e.topics) > 0 {
+		e.because[groupTopics] = "no topic is as it has to be"
+	}
+	e.checkLetters(x)
+	for i := range x.Topics {
+		if t := &x.Topics[i]; slices.Contains(e.topics, t.Name) {
+			e.checkTopic(x, t)
+		}
+	}
+}
+
+// defaultSize is Kafka's own max.message.bytes.
+const defaultSize = 1_048_588
+
+// create is a call of Kafka's own tool that makes a topic as it should be on this cluster.
+func (e *examination) create(x *kafka.Examination, name, more string) Remedy {
+	replicas := min(3, len(x.Brokers))
+	partitions := e.Partitions[name]
+	if partitions == 0 {
+		partitions = 6
+	}
+	if replicas == 3 {
+		more += " --config min.insync.replicas=2"
+	}
+	return shellf("kafka-topics.sh --bootstrap-server %s%s --create --topic %s --partitions %d --replication-factor %d%s",
+		strings.Join(e.Brokers, ","), e.Client, name, partitions, replicas, more)
+}
+
+// alter is a call that sets settings of a topic.
+func (e *examination) alter(name, settings string) Remedy {
+	return shellf("kafka-configs.sh --bootstrap-server %s%s --alter --entity-type topics --entity-name %s --add-config %s",
+		strings.Join(e.Brokers, ","), e.Client, name, settings)
+}
+
+// usableTopic says whether there is anything more to be checked.
+func (e *examination) usableTopic(check string, x *kafka.Examination, t *kafka.TopicFacts) bool {
+	var right interface{ MissingRight() bool }
+	switch {
+	case t.Missing:
+		from := e.types[t.Name]
+		if from == "" {
+			from = "poison.topic"
+		}
+		e.fail(check, Unavailable, []Remedy{e.create(x, t.Name, "")},
+			"there is no topic %s, to which %s leads: its first event waits for it, and all behind that (the brokers' auto.create.topics.enable plays no part: the daemon never asks for it)", t.Name, from)
+	case t.Err != nil && errors.As(t.Err, &right) && right.MissingRight():
+		e.fail(check, Right, []Remedy{e.acls("--operation Write --operation Describe --operation DescribeConfigs --topic " + t.Name)},
+			"topic %s: %s", t.Name, cause(t.Err))
+	case t.Err != nil:
+		e.fail(check, Unavailable, []Remedy{advicef("see the log of the brokers")}, "topic %s: %s", t.Name, cause(t.Err))
+	case len(t.Leaderless) > 0:
+		e.fail(check, Unavailable, []Remedy{advicef("bring the brokers back that have a copy: kafka-topics.sh --bootstrap-server %s%s --describe --topic %s", strings.Join(e.Brokers, ","), e.Client, t.Name)},
+			"topic %s: %s without a leader: %v", t.Name, count(len(t.Leaderless), "partition"), t.Leaderless)
+	default:
+		return true
+	}
+	return false
+}
+
+func (e *examination) checkTopic(x *kafka.Examination, t *kafka.TopicFacts) {
+	if !e.usableTopic(topicThere, x, t) {
+		return
+	}
+	e.ok(topicThere, "%s: %s, may be written to", t.Name, count(t.Partitions, "partition"))
+	e.checkReplicas(x, t)
+	e.checkPartitions(t)
+	if t.Settings == nil {
+		for _, check := range []string{topicInSync, topicCleanup, topicSize, topicTimestamp} {
+			e.skip(check, "the settings of %s may not be read (DescribeConfigs)", t.Name)
+		}
+		return
+	}
+	e.checkInSync(t)
+	e.checkCleanup(t)
+	e.checkSize(t)
+	e.checkTimestamps(t)
+}
+
+func (e *examination) checkReplicas(x *kafka.Examination, t *kafka.TopicFacts) {
+	switch {
+	case t.Replicas < 2 && len(x.Brokers) < 2:
+		e.ok(topicReplicas, "%s: 1, as many as there are brokers", t.Name)
+	case t.Replicas < 2:
+		e.warn(topicReplicas, []Remedy{advicef("give its partitions more replicas: kafka-reassign-partitions.sh; or make it anew while it is empty: %s", e.create(x, t.Name, "").Text)},
+			"%s: 1, so an acknowledged event is lost with the disk of one broker", t.Name)
+	case t.InSync < t.Replicas:
+		e.warn(topicReplicas, []Remedy{advicef("see which broker lags: kafka-topics.sh --bootstrap-server %s%s --describe --under-replicated-partitions", strings.Join(e.Brokers, ","), e.Client)},
+			"%s: %d replicas, %d in sync", t.Name, t.Replicas, t.InSync)
+	default:
+		e.ok(topicReplicas, "%s: %d, all in sync", t.Name, t.Replicas)
+	}
+}
+
+func (e *examination) checkPartitions(t *kafka.TopicFacts) {
+	want := e.Partitions[t.Name]
+	switch {
+	case want == 0:
+		e.skip(topicPartitions, "route.partitions does not name %s: the count at the start is kept while the daemon runs", t.Name)
+	case want > t.Partitions:
+		e.fail(topicPartitions, Unavailable, []Remedy{
+			shellf("kafka-topics.sh --bootstrap-server %s%s --alter --topic %s --partitions %d", strings.Join(e.Brokers, ","), e.Client, t.Name, want),
+		}, "%s has %d, route.partitions hashes over %d: nothing can be delivered there", t.Name, t.Partitions, want)
+	default:
+		e.ok(topicPartitions, "%s has %d, keys are hashed over %d", t.Name, t.Partitions, want)
+	}
+}
+
+// number is a setting of the topic, or otherwise if it has none that can be read.
+func number(t *kafka.TopicFacts, name string, otherwise int64) int64 {
+	n, err := strconv.ParseInt(t.Settings[name], 10, 64)
+	if err != nil {
+		return otherwise
+	}
+	return n
+}
+
+func (e *examination) checkInSync(t *kafka.TopicFacts) {
+	least := int(number(t, "min.insync.replicas", 1))
+	switch {
+	case least > t.Replicas:
+		e.fail(topicInSync, Unavailable, []Remedy{e.alter(t.Name, fmt.Sprintf("min.insync.replicas=%d", max(1, t.Replicas-1)))},
+			"%s: %d, and there are %d replicas: no broker can ever acknowledge", t.Name, least, t.Replicas)
+	case least > t.InSync:
+		e.fail(topicInSync, Unavailable, []Remedy{advicef("bring the brokers of the other replicas back")},
+			"%s: %d, and %d replicas are in sync: nothing is acknowledged", t.Name, least, t.InSync)
+	case least == t.Replicas && t.Replicas > 1:
+		e.warn(topicInSync, []Remedy{e.alter(t.Name, fmt.Sprintf("min.insync.replicas=%d", t.Replicas-1))},
+			"%s: %d of %d replicas: delivery stands as soon as one broker is away", t.Name, least, t.Replicas)
+	case least < 2 && t.Replicas > 1:
+		e.warn(topicInSync, []Remedy{e.alter(t.Name, "min.insync.replicas=2")},
+			"%s: %d, so an acknowledged event may have one copy", t.Name, least)
+	default:
+		e.ok(topicInSync, "%s: %d of %d", t.Name, least, t.Replicas)
+	}
+}
+
+func (e *examination) checkCleanup(t *kafka.TopicFacts) {
+	policy := t.Settings["cleanup.policy"]
+	if strings.Contains(policy, "compact") {
+		e.warn(topicCleanup, []Remedy{e.alter(t.Name, "cleanup.policy=delete")},
+			"%s: %s: of the events of a key all but the last are deleted in time, and events without key are refused", t.Name, policy)
+		return
+	}
+	e.ok(topicCleanup, "%s: %s", t.Name, policy)
+}
+
+func (e *examination) checkSize(t *kafka.TopicFacts) {
+	most := number(t, "max.message.bytes", defaultSize)
+	if most < defaultSize {
+		e.warn(topicSize, []Remedy{e.alter(t.Name, fmt.Sprintf("max.message.bytes=%d", defaultSize))},
+			"%s: %d, less than Kafka's default: a larger event is poison, cause too_large", t.Name, most)
+		return
+	}
+	e.ok(topicSize, "%s: %d", t.Name, most)
+}
+
+// Times that a backlog reaches back, and clocks differ, without anything being wrong.
+const (
+	backlog = 7 * 24 * time.Hour
+	ahead   = time.Minute
+)
+
+func (e *examination) checkTimestamps(t *kafka.TopicFacts) {
+	const most = int64(1) << 62 / int64(time.Millisecond)
+	duration := func(name string) time.Duration {
+		return time.Duration(min(number(t, name, most), most)) * time.Millisecond
+	}
+	before, after := duration("message.timestamp.before.max.ms"), duration("message.timestamp.after.max.ms")
+	least := ahead
+	if e.OwnTime {
+		least = backlog
+	}
+	kind := t.Settings["message.timestamp.type"]
+	switch {
+	case kind == "LogAppendTime" && e.OwnTime:
+		e.warn(topicTimestamp, []Remedy{e.alter(t.Name, "message.timestamp.type=CreateTime")},
+			"%s: LogAppendTime replaces the time that route.timestamp gives", t.Name)
+	case kind == "LogAppendTime":
+		e.ok(topicTimestamp, "%s: LogAppendTime", t.Name)
+	case before < least:
+		e.warn(topicTimestamp, []Remedy{e.alter(t.Name, "message.timestamp.before.max.ms=9223372036854775807")},
+			"%s: before.max.ms is %v: an event that is older when it is sent (after an outage) is refused, which is poison, cause rejected", t.Name, before)
+	case after < ahead:
+		e.warn(topicTimestamp, []Remedy{e.alter(t.Name, "message.timestamp.after.max.ms=3600000")},
+			"%s: after.max.ms is %v: with clocks that differ by more, events are refused, which is poison, cause rejected", t.Name, after)
+	default:
+		e.ok(topicTimestamp, "%s: %s, not refused for its age", t.Name, kind)
+	}
+}
+
+// checkLetters is about the dead-letter topic, where a policy sends events there.
+func (e *examination) checkLetters(x *kafka.Examination) {
+	if e.Letters == "" {
+		e.skip(topicLetters, "no policy dead-letters (poison.policy, poison.causes, poison.decisions)")
+		return
+	}
+	at := slices.IndexFunc(x.Topics, func(t kafka.TopicFacts) bool { return t.Name == e.Letters })
+	letters := &x.Topics[at]
+	if !e.usableTopic(topicLetters, x, letters) {
+		return
+	}
+	if letters.Settings == nil {
+		e.ok(topicLetters, "%s may be written to; its settings may not be read (DescribeConfigs)", e.Letters)
+		return
+	}
+	most, largest, whose := number(letters, "max.message.bytes", defaultSize), int64(0), ""
+	for i := range x.Topics {
+		t := &x.Topics[i]
+		if n := number(t, "max.message.bytes", 0); t.Name != e.Letters && n > largest {
+			largest, whose = n, t.Name
+		}
+	}
+	switch {
+	case strings.Contains(letters.Settings["cleanup.policy"], "compact"):
+		e.warn(topicLetters, []Remedy{e.alter(e.Letters, "cleanup.policy=delete")}, "%s is compacted: letters are deleted, and those without key are refused", e.Letters)
+	case most <= largest && !e.Cut:
+		e.warn(topicLetters, []Remedy{e.alter(e.Letters, fmt.Sprintf("max.message.bytes=%d", 2*largest)), settingf("poison: {oversize: cut}")},
+			"%s takes %d bytes, %s takes %d: an event that is too large for that is too large for a letter, too, and stops the daemon", e.Letters, most, whose, largest)
+	default:
+		e.ok(topicLetters, "%s: %s, up to %d bytes", e.Letters, count(letters.Partitions, "partition"), most)
+	}
+}
