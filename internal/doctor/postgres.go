@@ -265,9 +265,9 @@ func (e *examination) checkKeepSize() {
 		), "no limit: while the daemon is down, or Kafka is, WAL is kept until the disk is full and the server stops")
 	case n < smallKeepSize:
 		e.warn(pgKeepSize, set,
-			"%s: if more WAL than that is written while the daemon is down, or Kafka is, the slot is lost, and events with it", size(n))
+			"%s: if more WAL than that is written while the daemon is down, or Kafka is, the slot is lost, and events with it", Size(n))
 	default:
-		e.ok(pgKeepSize, "%s: so much WAL may be written while the daemon is down, or Kafka is, before the slot is lost; watch outboxcdc_slot_retained_wal_bytes", size(n))
+		e.ok(pgKeepSize, "%s: so much WAL may be written while the daemon is down, or Kafka is, before the slot is lost; watch outboxcdc_slot_retained_wal_bytes", Size(n))
 	}
 }
 

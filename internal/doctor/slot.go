@@ -121,7 +121,7 @@ func (e *examination) checkWALStatus(s *slotFacts) {
 	case s.walStatus == "unreserved":
 		e.fail(slotWAL, Unavailable, []Remedy{
 			advicef("at once: start the daemon, mend Kafka, or give the slot more:"),
-			sqlf("ALTER SYSTEM SET max_slot_wal_keep_size = '%s'", strings.ReplaceAll(size(roundUp(s.retained*2)), " ", "")), sqlf("SELECT pg_reload_conf()"),
+			sqlf("ALTER SYSTEM SET max_slot_wal_keep_size = '%s'", strings.ReplaceAll(Size(roundUp(s.retained*2)), " ", "")), sqlf("SELECT pg_reload_conf()"),
 		}, "the slot is about to be lost: it holds more than max_slot_wal_keep_size, and the next checkpoint removes WAL that it needs")
 	default:
 		e.ok(slotWAL, "%s: all that it needs is there", s.walStatus)
@@ -138,11 +138,11 @@ func roundUp(n int64) int64 {
 const muchWAL = 10 << 30
 
 func (e *examination) checkHeld(s *slotFacts) {
-	text := "it holds " + size(s.retained) + " of WAL"
+	text := "it holds " + Size(s.retained) + " of WAL"
 	budget := e.server.keepSize
 	switch {
 	case s.safe >= 0:
-		text += "; " + size(s.safe) + " more may be written before it is lost"
+		text += "; " + Size(s.safe) + " more may be written before it is lost"
 	case budget < 0:
 		text += "; there is no limit but the disk (max_slot_wal_keep_size)"
 	}
@@ -150,9 +150,9 @@ func (e *examination) checkHeld(s *slotFacts) {
 	switch {
 	case s.pinned > muchWAL:
 		e.warn(slotHeld, []Remedy{advicef("end the transaction that holds it: see long_transactions and prepared_transactions")},
-			"%s; %s of it is confirmed, and held by a transaction that is open since", text, size(s.pinned))
+			"%s; %s of it is confirmed, and held by a transaction that is open since", text, Size(s.pinned))
 	case budget >= 0 && s.walStatus != "lost" && s.retained > budget/2:
-		e.warn(slotHeld, remedy, "%s: more than half of max_slot_wal_keep_size (%s) is used", text, size(budget))
+		e.warn(slotHeld, remedy, "%s: more than half of max_slot_wal_keep_size (%s) is used", text, Size(budget))
 	case s.retained > muchWAL:
 		e.warn(slotHeld, remedy, "%s", text)
 	default:

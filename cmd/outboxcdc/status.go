@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+)
+
+// statusInterval is how long `status` waits between the two looks that a rate takes.
+const statusInterval = 2 * time.Second
+
+func newStatusCommand(load func() (*config.Config, error)) *cobra.Command {
+	s := &statusCommand{}
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "How the daemon and its slot are, in plain words; also when the daemon is down",
+		Long: "Asks the daemon at http.listen (or --url) how it is, and Postgres how much WAL the slot holds; if the daemon is down, what\n" +
+			"the slot says is all. It looks twice, to see whether the WAL grows. Exit code: 0 healthy; 69 not healthy, or nobody answers;\n" +
+			"79 the slot is lost or missing.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case s.output != "text" && s.output != "json":
+				return errOutput(s.output)
+			case s.interval < 100*time.Millisecond || s.interval > time.Hour:
+				return usageError(fmt.Errorf("--interval %v: write 100ms to 1h", s.interval))
+			}
+			cfg, err := load()
+			if err != nil {
+				return err
+			}
+			s.out = cmd.OutOrStdout()
+			return s.run(cmd.Context(), cfg)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&s.url, "url", "", "where the daemon listens, such as http://host:9464 (default: http.listen, on this machine)")
+	f.BoolVarP(&s.watch, "watch", "w", false, "look again and again, until Ctrl-C")
+	f.DurationVar(&s.interval, "interval", statusInterval, "between two looks")
+	addOutputFlag(cmd, &s.output)
+	return cmd
+}
+
+// statusCommand is one run of `status`.
+type statusCommand struct {
+	url, output string
+	watch       bool
+	interval    time.Duration
+	out         io.Writer
+}
+
+func (s *statusCommand) run(ctx context.Context, cfg *config.Config) error {
+	at, err := statusURL(s.url, cfg.HTTP)
+	if err != nil {
+		return err
+	}
+	source, err := newSource(fixed(cfg), slog.New(slog.DiscardHandler))
+	if err != nil {
+		return &exitError{code: exitConfig, err: err}
+	}
+	o := &observer{slot: cfg.Postgres.Slot, url: at, client: &http.Client{}, source: source}
+	defer o.close()
+	first := o.look(ctx, time.Now())
+	if first.judge(nil); s.watch || first.Slot == nil || first.Slot.lost() { // else there is a rate to be told
+		if err := s.show(first); err != nil || !s.watch {
+			return errors.Join(err, first.exit())
+		}
+	}
+	last := first
+	for {
+		select {
+		case <-ctx.Done():
+			return last.exit()
+		case <-time.After(s.interval):
+		}
+		l := o.look(ctx, time.Now())
+		if ctx.Err() != nil { // cut short: it says nothing
+			return last.exit()
+		}
+		if !l.comparable(first) {
+			first = l
+		}
+		last = l
+		if err := s.show(l.judge(first)); err != nil {
+			return err
+		}
+		if !s.watch {
+			return l.exit()
+		}
+	}
+}
+
+// exit is the exit code of what was seen last. The report has said why.
+func (l *look) exit() error {
+	if l.Exit == exitOK {
+		return nil
+	}
+	return &exitError{code: l.Exit, err: errors.New("not healthy"), logged: true}
+}
+
+// show prints one look. On a terminal a look takes the place of the one before.
+func (s *statusCommand) show(l *look) error {
+	if s.output == "json" && s.watch {
+		return json.NewEncoder(s.out).Encode(l)
+	}
+	text := l.String()
+	switch {
+	case s.watch && isTerminal(s.out):
+		text = "\x1b[H\x1b[2J" + text + "\nCtrl-C ends this.\n"
+	case s.watch:
+		text += "\n"
+	}
+	return printAs(s.out, s.output, l, text)
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
+}

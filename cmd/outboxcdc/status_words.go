@@ -1,0 +1,226 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/doctor"
+	"github.com/outboxcdc/outboxcdc/relay"
+)
+
+// look is what daemon and slot say at one moment, and what that means.
+type look struct {
+	At          time.Time     `json:"at"`
+	Verdict     string        `json:"verdict"` // healthy, unhealthy, lost
+	Exit        int           `json:"exit"`
+	Why         string        `json:"why,omitempty"` // if not healthy
+	URL         string        `json:"url,omitempty"`
+	Daemon      *relay.Status `json:"daemon,omitempty"`
+	DaemonError string        `json:"daemon_error,omitempty"`
+	Slot        *heldWAL      `json:"slot,omitempty"`
+	SlotError   string        `json:"slot_error,omitempty"`
+	Growth      *growth       `json:"growth,omitempty"`
+}
+
+// growth is how fast the WAL that the slot holds grows, between two looks.
+type growth struct {
+	Over           float64  `json:"measured_over_seconds"`
+	BytesPerSecond float64  `json:"bytes_per_second"` // negative: it shrinks
+	BudgetIn       *float64 `json:"budget_reached_in_seconds,omitempty"`
+}
+
+// The verdicts.
+const (
+	verdictHealthy   = "healthy"
+	verdictUnhealthy = "unhealthy"
+	verdictLost      = "lost"
+)
+
+// comparable reports whether a rate between the two means anything: a slot that was read and is not any more grows in
+// another way.
+func (l *look) comparable(first *look) bool {
+	return l.Slot != nil && first.Slot != nil && l.Slot.Active == first.Slot.Active && !l.Slot.lost() && !first.Slot.lost()
+}
+
+// judge measures against an earlier look, if there is one, and finds the verdict.
+func (l *look) judge(first *look) *look {
+	if first != nil && first != l && l.comparable(first) {
+		l.measure(first)
+	}
+	l.Verdict, l.Exit = verdictHealthy, exitOK
+	if why := l.ill(); why != "" {
+		l.Verdict, l.Exit, l.Why = verdictUnhealthy, exitUnavailable, why
+	}
+	if l.Slot != nil && l.Slot.lost() {
+		l.Verdict, l.Exit, l.Why = verdictLost, exitLost, lostWhy(l.Slot)
+	}
+	return l
+}
+
+func lostWhy(h *heldWAL) string {
+	switch {
+	case h.Missing:
+		return "the server has no slot " + h.Slot
+	case h.Invalid != "":
+		return "the server has invalidated the slot: " + h.Invalid
+	}
+	return "the server has removed WAL that the slot needs (max_slot_wal_keep_size)"
+}
+
+// ill says what is wrong, "" if nothing is.
+func (l *look) ill() string {
+	d, h := l.Daemon, l.Slot
+	switch {
+	case d != nil && d.State == relay.WaitingForSlot && (h == nil || h.Active):
+		// a standby
+	case d != nil && d.State != relay.Streaming && d.State != relay.Backpressured:
+		return joinWords(string(d.State), d.Reason)
+	case d != nil && d.Kafka != "ok":
+		return "Kafka: " + d.Kafka
+	case d == nil && l.URL != "":
+		return "no daemon answers at " + l.URL
+	case d == nil && h != nil && !h.Active:
+		return "nobody reads the slot"
+	}
+	switch {
+	case h == nil:
+		return "Postgres does not say how the slot is"
+	case h.WALStatus == "unreserved":
+		return "the slot holds more WAL than max_slot_wal_keep_size: the next checkpoint may lose it"
+	}
+	return ""
+}
+
+func joinWords(what, why string) string {
+	if why == "" {
+		return what
+	}
+	return what + ": " + why
+}
+
+// measure finds the rate. While somebody reads the slot its restart_lsn moves in jumps, so what counts is the WAL behind
+// the confirmed position.
+func (l *look) measure(first *look) {
+	grown := l.Slot.Retained - first.Slot.Retained
+	if l.Slot.Active {
+		grown = l.Slot.Unconfirmed - first.Slot.Unconfirmed
+	}
+	over := l.At.Sub(first.At).Seconds()
+	if over <= 0 {
+		return
+	}
+	l.Growth = &growth{Over: over, BytesPerSecond: float64(grown) / over}
+	if rate := l.Growth.BytesPerSecond; rate >= 1 && l.Slot.Left >= 0 {
+		in := float64(l.Slot.Left) / rate
+		l.Growth.BudgetIn = &in
+	}
+}
+
+// String is the look for people.
+func (l *look) String() string {
+	var b strings.Builder
+	say := func(what, format string, args ...any) {
+		fmt.Fprintf(&b, "%-8s  %s\n", what, strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " "))
+	}
+	name := map[string]string{verdictHealthy: "healthy", verdictUnhealthy: "NOT HEALTHY", verdictLost: "LOST"}[l.Verdict]
+	say(l.At.Format(time.TimeOnly), "%s", joinWords(name, l.Why))
+	l.sayDaemon(say)
+	l.saySlot(say)
+	if l.Verdict == verdictLost {
+		say("", "Events committed since may be in no topic: find them in the outbox table, then setup destroy and setup apply. "+
+			"outboxcdc doctor says more; a daemon stops with exit code 79.")
+	}
+	return b.String()
+}
+
+func (l *look) sayDaemon(say func(what, format string, args ...any)) {
+	d := l.Daemon
+	switch {
+	case l.URL == "":
+		say("daemon", "not asked: http.listen is empty")
+		return
+	case d == nil:
+		say("daemon", "down, or not reachable at %s: %s", l.URL, l.DaemonError)
+		return
+	}
+	say("daemon", "%s (%s)", joinWords(string(d.State)+" for "+inWords(l.At.Sub(d.Since)), d.Reason), l.URL)
+	if d.LagSeconds > 0 {
+		say("", "the oldest commit that Kafka has not acknowledged is %s old", inWords(seconds(d.LagSeconds)))
+	} else {
+		say("", "all that it has read is in Kafka")
+	}
+	if d.InFlightEvents > 0 {
+		say("", "%s on the way to Kafka, %s", plural(d.InFlightEvents, "event is", "events are"), doctor.Size(d.InFlightBytes))
+	}
+	if len(d.WaitingForTopics) > 0 {
+		say("", "topics that Kafka does not have: %s", strings.Join(d.WaitingForTopics, ", "))
+	}
+	if d.LastError != "" && d.LastErrorAt != nil {
+		say("", "last error, %s ago: %s", inWords(l.At.Sub(*d.LastErrorAt)), d.LastError)
+	}
+	say("Kafka", "%s", d.Kafka)
+}
+
+func (l *look) saySlot(say func(what, format string, args ...any)) {
+	h := l.Slot
+	if h == nil {
+		say("slot", "Postgres does not answer: %s", l.SlotError)
+		return
+	}
+	if h.lost() {
+		say("slot", "%s: lost", h.Slot)
+		return
+	}
+	who := "read by nobody"
+	if h.Active {
+		who = fmt.Sprintf("read by PID %d %s %s", h.PID, h.Application, h.Address)
+	}
+	say("slot", "%s: %s", h.Slot, who)
+	say("", "%s of WAL are held, %s of it behind the confirmed position (%s)", doctor.Size(h.Retained), doctor.Size(h.Unconfirmed), h.WALStatus)
+	l.sayBudget(say)
+}
+
+// sayBudget says when the disk budget is used up.
+func (l *look) sayBudget(say func(what, format string, args ...any)) {
+	h, g := l.Slot, l.Growth
+	budget := "there is no disk budget (max_slot_wal_keep_size is -1): it is kept until the disk is full"
+	if h.Budget >= 0 {
+		budget = fmt.Sprintf("the disk budget (max_slot_wal_keep_size) is %s, of which %s are left", doctor.Size(h.Budget), doctor.Size(max(h.Left, 0)))
+	}
+	switch {
+	case g == nil:
+		say("", "%s", budget)
+	case g.BytesPerSecond < 1:
+		say("", "it does not grow (measured over %s); %s", inWords(seconds(g.Over)), budget)
+	case g.BudgetIn != nil:
+		say("", "at the present rate (%s/s, measured over %s) the disk budget (max_slot_wal_keep_size, %s) is reached in %s",
+			doctor.Size(int64(g.BytesPerSecond)), inWords(seconds(g.Over)), doctor.Size(h.Budget), inWords(seconds(*g.BudgetIn)))
+	default:
+		say("", "it grows by %s/s (measured over %s); %s", doctor.Size(int64(g.BytesPerSecond)), inWords(seconds(g.Over)), budget)
+	}
+}
+
+func seconds(s float64) time.Duration {
+	const most = 1 << 62 / float64(time.Second)
+	return time.Duration(min(s, most) * float64(time.Second))
+}
+
+// inWords is a duration in the one unit that people would use for it.
+func inWords(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0 s"
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%.0f h", d.Hours())
+	case d < 1000*24*time.Hour:
+		return fmt.Sprintf("%.0f days", d.Hours()/24)
+	}
+	return "years"
+}
