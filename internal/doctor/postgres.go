@@ -184,6 +184,10 @@ func (e *examination) checkReplication(ctx context.Context) {
 			"role %s lacks REPLICATION", s.user)
 		return
 	}
+	if s.standby {
+		e.skip(pgReplication, "role %s has REPLICATION, but the server is a standby", s.user)
+		return
+	}
 	id, err := e.Source.Identify(ctx, e.application())
 	switch kind := replication.KindOf(err); {
 	case err == nil:

@@ -1,0 +1,264 @@
+package doctor
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"strconv"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/internal/testcert"
+	"github.com/outboxcdc/outboxcdc/kafka"
+)
+
+func newKafka(t *testing.T, brokers int, opts ...kfake.Opt) *kfake.Cluster {
+	t.Helper()
+	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(brokers)}, opts...)...)
+	must(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func createTopic(t *testing.T, c *kfake.Cluster, name string, partitions int32, replicas int16, settings map[string]string) {
+	t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...))
+	must(t, err)
+	defer client.Close()
+	req := kmsg.NewPtrCreateTopicsRequest()
+	topic := kmsg.NewCreateTopicsRequestTopic()
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, replicas
+	for k, v := range settings {
+		s := kmsg.NewCreateTopicsRequestTopicConfig()
+		s.Name, s.Value = k, kmsg.StringPtr(v)
+		topic.Configs = append(topic.Configs, s)
+	}
+	req.Topics = append(req.Topics, topic)
+	res, err := client.Request(t.Context(), req)
+	must(t, err)
+	must(t, kerr.ErrorForCode(res.(*kmsg.CreateTopicsResponse).Topics[0].ErrorCode))
+}
+
+func kafkaOutcomes(t *testing.T, w *world) {
+	good := w.newPlace(t, w.pg).make()
+	at := func(t *testing.T, c *kfake.Cluster) *place {
+		q := *good
+		q.t = t
+		q.rcfg.Tables = nil
+		if c != nil {
+			q.kcfg.Brokers = c.ListenAddrs()
+		}
+		return &q
+	}
+	t.Run("nobody there", func(t *testing.T) {
+		p := at(t, nil)
+		p.kcfg.Brokers = []string{closedPort(t)}
+		p.wants(outcome{kafkaReached, "FAIL 69", "refused"})
+	})
+	t.Run("one of two there", func(t *testing.T) {
+		p := at(t, nil)
+		p.kcfg.Brokers = []string{closedPort(t), w.kafka.ListenAddrs()[0]}
+		p.wants(outcome{kafkaReached, "WARN", "refused"})
+	})
+	t.Run("a foreign certificate", func(t *testing.T) {
+		authority, err := testcert.New("foreign")
+		must(t, err)
+		certificate, key, err := authority.Issue("localhost")
+		must(t, err)
+		pair, err := tls.X509KeyPair(certificate, key)
+		must(t, err)
+		p := at(t, newKafka(t, 3, kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}})))
+		p.kcfg.Security = func() (kafka.Security, error) { return kafka.Security{TLS: &tls.Config{}}, nil }
+		p.wants(outcome{kafkaAuth, "FAIL 69", "certificate"})
+	})
+	t.Run("who hangs up", func(t *testing.T) {
+		p := at(t, nil)
+		p.kcfg.Brokers = []string{hangsUp(t), w.kafka.ListenAddrs()[0]}
+		p.wants(outcome{kafkaAuth, "WARN", "speak to"})
+	})
+	t.Run("no password", func(t *testing.T) {
+		p := at(t, nil)
+		p.kcfg.Security = func() (kafka.Security, error) { return kafka.Security{}, errors.New("no such file") }
+		p.wants(outcome{kafkaAuth, "FAIL 78", "no such file"})
+	})
+	t.Run("advertised", func(t *testing.T) {
+		c := newKafka(t, 3)
+		nowhere := closedPort(t)
+		answers(c, func(res *kmsg.MetadataResponse) { res.Brokers[2].Host, res.Brokers[2].Port = split(t, nowhere) })
+		at(t, c).wants(outcome{kafkaAdvertised, "FAIL 69", "2 at " + nowhere})
+	})
+	for outcomes, code := range map[string]*kerr.Error{"FAIL 77": kerr.ClusterAuthorizationFailed, "FAIL 69": kerr.UnknownServerError} {
+		t.Run("producer id "+outcomes, func(t *testing.T) {
+			c := newKafka(t, 3)
+			createTopic(t, c, "outbox.event.order", 6, 3, map[string]string{"min.insync.replicas": "2"})
+			c.ControlKey(int16(kmsg.InitProducerID), func(r kmsg.Request) (kmsg.Response, error, bool) {
+				c.KeepControl()
+				res := r.ResponseKind().(*kmsg.InitProducerIDResponse)
+				res.ErrorCode = code.Code
+				return res, nil, true
+			})
+			at(t, c).wants(outcome{kafkaProducer, outcomes, ""})
+		})
+	}
+	t.Run("one broker", func(t *testing.T) {
+		c := newKafka(t, 1)
+		createTopic(t, c, "outbox.event.order", 6, 1, nil)
+		at(t, c).wants(outcome{kafkaCopies, "WARN", "1 broker"})
+	})
+}
+
+// hangsUp takes connections and ends them.
+func hangsUp(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	return l.Addr().String()
+}
+
+func split(t *testing.T, addr string) (string, int32) {
+	host, text, err := net.SplitHostPort(addr)
+	must(t, err)
+	port, err := strconv.Atoi(text)
+	must(t, err)
+	return host, int32(port)
+}
+
+// answers makes the cluster's metadata by hand, of a topic with six partitions and three replicas, and lets change alter it.
+func answers(c *kfake.Cluster, change func(*kmsg.MetadataResponse)) {
+	addrs := c.ListenAddrs()
+	c.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		req := r.(*kmsg.MetadataRequest)
+		res := req.ResponseKind().(*kmsg.MetadataResponse)
+		for i, a := range addrs {
+			b := kmsg.NewMetadataResponseBroker()
+			host, text, _ := net.SplitHostPort(a)
+			port, _ := strconv.Atoi(text)
+			b.NodeID, b.Host, b.Port = int32(i), host, int32(port)
+			res.Brokers = append(res.Brokers, b)
+		}
+		for _, asked := range req.Topics {
+			topic := kmsg.NewMetadataResponseTopic()
+			topic.Topic, topic.AuthorizedOperations = asked.Topic, -1<<31
+			for id := range int32(6) {
+				part := kmsg.NewMetadataResponseTopicPartition()
+				part.Partition, part.Leader, part.Replicas, part.ISR = id, 0, []int32{0, 1, 2}, []int32{0, 1, 2}
+				topic.Partitions = append(topic.Partitions, part)
+			}
+			res.Topics = append(res.Topics, topic)
+		}
+		change(res)
+		return res, nil, true
+	})
+}
+
+func topicOutcomes(t *testing.T, w *world) {
+	good := w.newPlace(t, w.pg).make()
+	// with is a place whose events go to a topic of its own.
+	with := func(t *testing.T, partitions int32, replicas int16, settings map[string]string) *place {
+		q := *good
+		q.t, q.rcfg.Tables = t, nil
+		w.n++
+		q.topic = "t" + strconv.Itoa(w.n)
+		q.cfg.Topics = []string{q.topic}
+		if partitions > 0 {
+			createTopic(t, w.kafka, q.topic, partitions, replicas, settings)
+		}
+		return &q
+	}
+	two := map[string]string{"min.insync.replicas": "2"}
+	and := func(name, value string) map[string]string {
+		return map[string]string{"min.insync.replicas": "2", name: value}
+	}
+	t.Run("missing", func(t *testing.T) { with(t, 0, 0, nil).wants(outcome{topicThere, "FAIL 69", "there is no topic"}) })
+	t.Run("no route", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		p.exec("INSERT INTO outbox (aggregate_type, aggregate_id, event_type) VALUES ('a b', '1', 'made'), ('c d', '1', 'made')")
+		p.wants(outcome{topicsKnown, "WARN", "2 of the newest 3 rows"})
+	})
+	t.Run("one replica", func(t *testing.T) { with(t, 6, 1, nil).wants(outcome{topicReplicas, "WARN", "1, so"}) })
+	t.Run("min.insync 4 of 3", func(t *testing.T) {
+		with(t, 6, 3, map[string]string{"min.insync.replicas": "4"}).wants(outcome{topicInSync, "FAIL 69", "no broker can ever"})
+	})
+	t.Run("min.insync 3 of 3", func(t *testing.T) {
+		with(t, 6, 3, map[string]string{"min.insync.replicas": "3"}).wants(outcome{topicInSync, "WARN", "as soon as one"})
+	})
+	t.Run("min.insync 1 of 3", func(t *testing.T) { with(t, 6, 3, nil).wants(outcome{topicInSync, "WARN", "one copy"}) })
+	t.Run("compacted", func(t *testing.T) {
+		with(t, 6, 3, and("cleanup.policy", "compact")).wants(outcome{topicCleanup, "WARN", "compact"})
+	})
+	t.Run("small", func(t *testing.T) {
+		with(t, 6, 3, and("max.message.bytes", "1000")).wants(outcome{topicSize, "WARN", "1000"})
+	})
+	for name, value := range map[string]string{"message.timestamp.before.max.ms": "1000", "message.timestamp.after.max.ms": "1000"} {
+		t.Run(name, func(t *testing.T) { with(t, 6, 3, and(name, value)).wants(outcome{topicTimestamp, "WARN", "1s"}) })
+	}
+	t.Run("times of our own", func(t *testing.T) {
+		p := with(t, 6, 3, and("message.timestamp.type", "LogAppendTime"))
+		p.wants()
+		p.cfg.OwnTime, p.rcfg.Tables = true, nil
+		p.wants(outcome{topicTimestamp, "WARN", "replaces"})
+		p = with(t, 6, 3, and("message.timestamp.before.max.ms", "86400000"))
+		p.wants()
+		p.cfg.OwnTime, p.rcfg.Tables = true, nil
+		p.wants(outcome{topicTimestamp, "WARN", "24h"})
+	})
+	t.Run("partitions", func(t *testing.T) {
+		p := with(t, 3, 3, two)
+		p.cfg.Partitions = map[string]int{p.topic: 6}
+		p.wants(outcome{topicPartitions, "FAIL 69", "has 3"})
+	})
+	t.Run("dead letters", func(t *testing.T) {
+		p := with(t, 6, 3, and("max.message.bytes", "2000000"))
+		p.cfg.Letters = p.topic + ".dead"
+		p.wants(outcome{topicLetters, "FAIL 69", "there is no topic"})
+		createTopic(t, w.kafka, p.cfg.Letters, 1, 3, two)
+		p.rcfg.Tables = nil
+		p.wants(outcome{topicLetters, "WARN", "too large for a letter"})
+		p.cfg.Cut, p.rcfg.Tables = true, nil
+		p.wants()
+		p.cfg.Letters, p.rcfg.Tables = p.topic+".compacted", nil
+		createTopic(t, w.kafka, p.cfg.Letters, 1, 3, map[string]string{"cleanup.policy": "compact"})
+		p.wants(outcome{topicLetters, "WARN", "compacted"})
+	})
+	t.Run("metadata", func(t *testing.T) {
+		c := newKafka(t, 3)
+		createTopic(t, c, "outbox.event.order", 6, 3, map[string]string{"min.insync.replicas": "2"})
+		var change func(*kmsg.MetadataResponse)
+		answers(c, func(res *kmsg.MetadataResponse) { change(res) })
+		p := with(t, 0, 0, nil)
+		p.topic, p.cfg.Topics, p.kcfg.Brokers = "outbox.event.order", nil, c.ListenAddrs()
+		for _, one := range []struct {
+			change func(*kmsg.MetadataResponse)
+			want   []outcome
+		}{
+			{func(*kmsg.MetadataResponse) {}, nil},
+			{func(res *kmsg.MetadataResponse) { res.Topics[0].Partitions[3].Leader = -1 }, []outcome{{topicThere, "FAIL 69", "without a leader: [3]"}}},
+			{func(res *kmsg.MetadataResponse) { res.Topics[0].Partitions[3].ISR = []int32{0, 1} }, []outcome{{topicReplicas, "WARN", "2 in sync"}}},
+			{func(res *kmsg.MetadataResponse) { res.Topics[0].Partitions[3].ISR = []int32{0} }, []outcome{{topicReplicas, "WARN", "1 in sync"}, {topicInSync, "FAIL 69", "nothing is acknowledged"}}},
+			{func(res *kmsg.MetadataResponse) { res.Topics[0].ErrorCode = kerr.TopicAuthorizationFailed.Code }, []outcome{{topicThere, "FAIL 77", ""}}},
+			{func(res *kmsg.MetadataResponse) { res.Topics[0].AuthorizedOperations = 1 << 8 }, []outcome{{topicThere, "FAIL 77", "writing is not allowed"}}},
+		} {
+			change = one.change
+			p.rcfg.Tables = nil
+			p.wants(one.want...)
+		}
+		change = func(res *kmsg.MetadataResponse) { res.Topics[1].ErrorCode = kerr.TopicAuthorizationFailed.Code }
+		p.cfg.Letters, p.rcfg.Tables = "dead", nil
+		p.wants(outcome{topicLetters, "FAIL 77", ""})
+	})
+}

@@ -1,0 +1,207 @@
+package doctor
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pglogrepl"
+)
+
+func outboxOutcomes(t *testing.T, w *world) {
+	lost := []outcome{{pubThere, "FAIL 79", "no publication"}, {slotThere, "FAIL 79", "no slot"}}
+	t.Run("nothing made", func(t *testing.T) {
+		w.newPlace(t, w.pg).wants(append(lost, outcome{tableThere, "FAIL 79", "no table"})...)
+	})
+	for name, c := range map[string]struct{ sql, words string }{
+		"view":      {"CREATE VIEW outbox AS SELECT 1 AS id", "not a table"},
+		"unlogged":  {"CREATE UNLOGGED TABLE outbox " + outboxColumns, "unlogged"},
+		"partition": {"CREATE TABLE root (id int) PARTITION BY RANGE (id); CREATE TABLE outbox PARTITION OF root DEFAULT", "is a partition"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := w.newPlace(t, w.pg)
+			p.exec(c.sql)
+			p.wants(append(lost, outcome{tableThere, "FAIL 79", c.words})...)
+		})
+	}
+	t.Run("column", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		p.cfg.Tables[0].Needs = append(p.cfg.Tables[0].Needs, "tenant")
+		p.wants(outcome{tableColumns, "FAIL 78", "no tenant"})
+	})
+	t.Run("type", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		p.exec("ALTER TABLE outbox DROP COLUMN headers", "ALTER TABLE outbox ADD COLUMN headers bigint")
+		p.wants(outcome{tableColumns, "FAIL 78", "headers"})
+	})
+	t.Run("generated", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		p.exec("ALTER TABLE outbox DROP COLUMN event_type", "ALTER TABLE outbox ADD COLUMN event_type text GENERATED ALWAYS AS ('x') STORED")
+		p.wants(outcome{tableGenerated, "FAIL 78", "event_type"})
+	})
+	t.Run("rights", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		p.exec("REVOKE SELECT ON outbox FROM " + roleName)
+		p.wants(outcome{tableRights, "WARN", "may not read"})
+	})
+	t.Run("replica identity", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		p.exec("ALTER TABLE outbox DROP CONSTRAINT outbox_pkey", "ALTER PUBLICATION "+p.name+" SET (publish = 'insert, delete')")
+		if _, err := p.conn.Exec(t.Context(), "DELETE FROM outbox"); err == nil {
+			t.Error("the application can delete")
+		}
+		p.wants(outcome{tableIdentity, "FAIL 78", "cannot delete"}, outcome{pubInserts, "WARN", "delete"})
+	})
+	t.Run("messages", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		p.cfg.Messages = "outbox"
+		p.wants(outcome{messagesRight, "WARN", "whoever can connect"})
+		for _, f := range p.examine().Findings {
+			for _, r := range f.Remedy {
+				if f.Check == messagesRight && r.Kind == SQL {
+					p.exec(r.Text)
+				}
+			}
+		}
+		p.wants()
+		// A source of messages alone needs no table.
+		p.cfg.Tables, p.rcfg.Tables = nil, nil
+		p.wants()
+	})
+}
+
+func publicationOutcomes(t *testing.T, w *world) {
+	for name, c := range map[string]struct {
+		sql  []string
+		want []outcome
+	}{
+		"missing":      {[]string{"DROP PUBLICATION %s"}, []outcome{{pubThere, "FAIL 79", "no publication"}}},
+		"no inserts":   {[]string{"ALTER PUBLICATION %s SET (publish = 'truncate')"}, []outcome{{pubInserts, "FAIL 79", "does not publish inserts"}}},
+		"more":         {[]string{"ALTER PUBLICATION %s SET (publish = 'insert, update, truncate')"}, []outcome{{pubInserts, "WARN", "truncate, update"}}},
+		"not carried":  {[]string{"ALTER PUBLICATION %s DROP TABLE outbox"}, []outcome{{pubTables, "FAIL 79", "does not carry"}}},
+		"filter":       {[]string{"ALTER PUBLICATION %s SET TABLE outbox WHERE (event_type <> 'x')"}, []outcome{{pubFilter, "FAIL 79", "event_type"}}},
+		"column list":  {[]string{"ALTER PUBLICATION %s SET TABLE outbox (id, aggregate_type, aggregate_id, event_type, headers)"}, []outcome{{pubColumns, "FAIL 78", "leaves out payload"}}},
+		"other tables": {[]string{"CREATE TABLE audit (id int)", "ALTER PUBLICATION %s ADD TABLE audit"}, []outcome{{pubOthers, "WARN", "public.audit"}}},
+		"all tables":   {[]string{"DROP PUBLICATION %s", "CREATE PUBLICATION %s FOR ALL TABLES WITH (publish = 'insert')"}, []outcome{{pubOthers, "WARN", "FOR ALL TABLES"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := w.newPlace(t, w.pg).make()
+			for _, s := range c.sql {
+				p.exec(strings.ReplaceAll(s, "%s", p.name))
+			}
+			p.wants(c.want...)
+		})
+	}
+	t.Run("partitions", func(t *testing.T) {
+		p := w.newPlace(t, w.pg)
+		columns := "(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb, PRIMARY KEY (id)) PARTITION BY RANGE (id);" +
+			"CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES FROM (0) TO (10); CREATE TABLE outbox_2 PARTITION OF outbox DEFAULT"
+		p.exec("CREATE TABLE outbox "+columns, "GRANT SELECT ON outbox TO "+roleName, "CREATE PUBLICATION "+p.name+" FOR TABLE outbox WITH (publish = 'insert')",
+			"INSERT INTO outbox VALUES (1, 'order', '1', 'x')", "INSERT INTO outbox VALUES (11, 'order', '1', 'x')")
+		p.makeSlot()
+		p.wants(outcome{pubViaRoot, "WARN", "names of its partitions"})
+		p.exec("ALTER PUBLICATION " + p.name + " SET (publish_via_partition_root = true)")
+		p.wants()
+	})
+	t.Run("two outboxes", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		p.exec("CREATE TABLE billing "+outboxColumns, "GRANT SELECT ON billing TO "+roleName)
+		second := p.cfg.Tables[0]
+		second.Name = "billing"
+		p.cfg.Tables = append(p.cfg.Tables, second)
+		p.wants(outcome{pubTables, "FAIL 79", "public.billing"})
+	})
+}
+
+func slotOutcomes(t *testing.T, w *world) {
+	drop := func(p *place) { p.exec("SELECT pg_drop_replication_slot('" + p.name + "')") }
+	t.Run("missing", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		drop(p)
+		p.wants(outcome{slotThere, "FAIL 79", "no slot"})
+	})
+	t.Run("physical", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		drop(p)
+		p.exec("SELECT pg_create_physical_replication_slot('" + p.name + "')")
+		p.wants(outcome{slotFits, "FAIL 79", "physical"})
+		drop(p)
+	})
+	t.Run("plugin", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		drop(p)
+		p.exec("SELECT pg_create_logical_replication_slot('" + p.name + "', 'test_decoding')")
+		p.wants(outcome{slotFits, "FAIL 78", "test_decoding"}, outcome{slotFailover, "WARN", "loses it"})
+	})
+	t.Run("database", func(t *testing.T) {
+		p, other := w.newPlace(t, w.pg).make(), w.newPlace(t, w.pg).make()
+		p.cfg.Slot, p.rcfg.Slot = other.name, other.name
+		p.wants(outcome{slotFits, "FAIL 78", "belongs to database " + other.name})
+	})
+	t.Run("temporary", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		drop(p)
+		p.exec("SELECT pg_create_logical_replication_slot('" + p.name + "', 'pgoutput', true)")
+		p.wants(outcome{slotFits, "FAIL 69", "temporary"}, outcome{slotHolder, "WARN", "PID"}, outcome{slotFailover, "WARN", "loses it"})
+		drop(p)
+	})
+	t.Run("somebody else reads it", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		// The same role, whose names it may see.
+		conn := p.stream(roleName, "debezium", p.name)
+		p.wants(outcome{slotHolder, "WARN", "debezium"})
+		_ = conn.Close(context.Background())
+	})
+	t.Run("standbys", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		p.exec("SELECT pg_create_physical_replication_slot('standby1')")
+		p.setting("synchronized_standby_slots", "'standby1'")
+		p.wants(outcome{slotStandby, "FAIL 69", "standby1"})
+		p.exec("ALTER SYSTEM SET synchronized_standby_slots = ''", "SELECT pg_reload_conf()")
+		p.await("the setting", "SELECT current_setting('synchronized_standby_slots') = ''")
+		must(t, p.s.AllowHost("host replication all 127.0.0.1/32 scram-sha-256"))
+		must(t, p.s.Reload())
+		conn := p.streamPhysical("standby1")
+		p.wants(outcome{slotStandby, "WARN", "standby1"})
+		_ = conn.Close(context.Background())
+		p.await("the end of the standby", "SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'standby1'")
+		p.exec("SELECT pg_drop_replication_slot('standby1')")
+	})
+	// The last one: it costs every slot of the server its WAL.
+	t.Run("held, in danger, lost", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		p.setting("max_slot_wal_keep_size", "'96MB'")
+		small := outcome{pgKeepSize, "WARN", "96 MB"}
+		for range 4 {
+			p.exec("SELECT pg_switch_wal()", "CREATE TABLE t ()", "DROP TABLE t")
+		}
+		p.wants(small, outcome{slotHeld, "WARN", "more than half"})
+		p.exec("ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'", "SELECT pg_reload_conf()")
+		p.await("the setting", "SELECT current_setting('max_slot_wal_keep_size') = '16MB'")
+		small.words = "16 MB"
+		p.wants(small, outcome{slotHeld, "WARN", "more than half"}, outcome{slotWAL, "FAIL 69", "about to be lost"})
+		p.exec("CHECKPOINT")
+		p.wants(small, outcome{slotWAL, "FAIL 79", "invalidated it (wal_removed)"})
+	})
+}
+
+// stream reads a slot as somebody does who is not ours.
+func (p *place) stream(user, application, slot string) interface{ Close(context.Context) error } {
+	p.t.Helper()
+	conn := p.replicateAs(p.s.URL(p.name, user, rolePassword), application)
+	must(p.t, pglogrepl.StartReplication(p.t.Context(), conn, slot, 0, pglogrepl.StartReplicationOptions{
+		PluginArgs: []string{"proto_version '1'", "publication_names '" + p.name + "'"},
+	}))
+	return conn
+}
+
+// streamPhysical is a standby, as far as the server sees it.
+func (p *place) streamPhysical(slot string) interface{ Close(context.Context) error } {
+	p.t.Helper()
+	conn := p.replicateAs(p.s.SuperURL(p.name), "standby")
+	id, err := pglogrepl.IdentifySystem(p.t.Context(), conn)
+	must(p.t, err)
+	must(p.t, pglogrepl.StartReplication(p.t.Context(), conn, slot, id.XLogPos, pglogrepl.StartReplicationOptions{Mode: pglogrepl.PhysicalReplication}))
+	p.await("the standby", "SELECT active FROM pg_replication_slots WHERE slot_name = '"+slot+"'")
+	return conn
+}

@@ -1,0 +1,165 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+)
+
+func postgresOutcomes(t *testing.T, w *world) {
+	t.Run("nothing is wrong", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		p.wants()
+		r := p.examine()
+		if r.Count(OK) < 40 {
+			t.Errorf("only %d OK:\n%s", r.Count(OK), r)
+		}
+	})
+	t.Run("password", func(t *testing.T) {
+		p := w.newPlace(t, w.pg)
+		p.rcfg.URL = func() (string, error) { return p.s.URL(p.name, roleName, "wrong"), nil }
+		p.wants(outcome{pgConnect, "FAIL 69", "password"})
+	})
+	t.Run("nobody there", func(t *testing.T) {
+		p := w.newPlace(t, w.pg)
+		p.rcfg.URL = func() (string, error) { return "postgres://x@" + closedPort(t) + "/d", nil }
+		p.wants(outcome{pgConnect, "FAIL 69", "refused"})
+	})
+	t.Run("another database", func(t *testing.T) {
+		p := w.newPlace(t, w.pg)
+		p.rcfg.URL = func() (string, error) { return p.s.URL("nowhere", roleName, rolePassword), nil }
+		p.wants(outcome{pgConnect, "FAIL 69", "no database"})
+	})
+	t.Run("CONNECT", func(t *testing.T) {
+		p := w.newPlace(t, w.pg)
+		p.exec("REVOKE CONNECT ON DATABASE " + p.name + " FROM PUBLIC")
+		p.wants(outcome{pgConnect, "FAIL 77", "may not connect"})
+	})
+	t.Run("REPLICATION", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		p.exec("CREATE ROLE plain LOGIN PASSWORD '"+rolePassword+"'", "GRANT SELECT ON outbox TO plain")
+		p.rcfg.URL = func() (string, error) { return p.s.URL(p.name, "plain", rolePassword), nil }
+		p.wants(outcome{pgReplication, "FAIL 77", "lacks REPLICATION"})
+	})
+	t.Run("a pooler", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		var dials atomic.Int32
+		p.rcfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if dials.Add(1) > 1 { // the ordinary one is the first
+				return nil, errors.New("no replication here")
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, addr)
+		}
+		p.wants(outcome{pgReplication, "FAIL 69", "no replication here"})
+	})
+	t.Run("settings", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		p.setting("max_slot_wal_keep_size", "'-1'")
+		p.setting("idle_replication_slot_timeout", "'1h'")
+		p.setting("synchronous_standby_names", "'*'")
+		p.cfg.SenderTimeout = 2 * time.Second
+		p.cfg.Now = func() time.Time { return time.Now().Add(time.Hour) }
+		p.wants(outcome{pgKeepSize, "WARN", "no limit"}, outcome{pgIdle, "WARN", "1h0m0s"}, outcome{pgSync, "FAIL 78", "every commit would wait"},
+			outcome{pgTimeout, "WARN", "so short"}, outcome{pgClock, "WARN", "from this machine's"})
+	})
+	t.Run("other settings", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		p.setting("max_slot_wal_keep_size", "'512MB'")
+		p.setting("synchronous_standby_names", "'outboxcdc_other, \"outboxcdc-"+p.name+"\"'")
+		p.cfg.SenderTimeout = time.Hour
+		p.wants(outcome{pgKeepSize, "WARN", "512 MB"}, outcome{pgTimeout, "WARN", "so long"}, outcome{pgSync, "FAIL 78", p.name})
+	})
+	t.Run("transactions", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		open, prepared := p.connect(p.s.URL(p.name, roleName, rolePassword)), p.connect(p.s.SuperURL(p.name))
+		for _, c := range []struct {
+			conn interface {
+				Exec(context.Context, string) *pgconn.MultiResultReader
+			}
+			sql string
+		}{
+			{open.PgConn(), "BEGIN; SELECT pg_current_xact_id()"},
+			{prepared.PgConn(), "BEGIN"}, {prepared.PgConn(), "CREATE TABLE t ()"}, {prepared.PgConn(), "PREPARE TRANSACTION 'it''s forgotten'"},
+		} {
+			if _, err := c.conn.Exec(t.Context(), c.sql).ReadAll(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.cfg.LongTransaction = 0
+		p.wants(outcome{pgTransactions, "WARN", "no slot can be made"}, outcome{pgPrepared, "WARN", "'it''s forgotten'"})
+		p.exec("ROLLBACK PREPARED 'it''s forgotten'")
+		_ = open.Close(context.Background())
+	})
+	t.Run("version", func(t *testing.T) {
+		for number, want := range map[int]string{130020: "FAIL 78", 150012: "WARN", 190000: "WARN"} {
+			e := &examination{found: map[string][]Finding{}}
+			e.server.version, e.server.text = number, "of old"
+			e.checkVersion()
+			f := e.found[pgVersion][0]
+			if is := string(f.Level); len(f.Remedy) == 0 || is != want && is+" 78" != want {
+				t.Errorf("%d: %+v", number, f)
+			}
+			w.seen[pgVersion+" "+want] = true
+		}
+	})
+}
+
+// oldServerOutcomes are those that take settings which need a restart; and the server is the oldest that there is.
+func oldServerOutcomes(t *testing.T, w *world) {
+	s := pgtest.ForTest(t, pgtest.Options{Major: "14", Settings: map[string]string{"max_slot_wal_keep_size": "50GB", "max_wal_senders": "2", "max_replication_slots": "2", "fsync": "off"}})
+	w.makeRole(s)
+	p := w.newPlace(t, s).make()
+	p.wants()
+
+	// One more of each is in use: enough for the daemon, and not for peek, or a standby.
+	p.exec("SELECT pg_create_physical_replication_slot('another')")
+	busy := p.replicate("somebody")
+	p.wants(outcome{pgSenders, "WARN", "1 of 2"}, outcome{pgSlots, "WARN", "2 of 2"})
+	more := p.replicate("somebody")
+	p.wants(outcome{pgSenders, "FAIL 69", "all 2"}, outcome{pgSlots, "WARN", "2 of 2"})
+	_, _ = busy.Close(context.Background()), more.Close(context.Background())
+	p.await("free walsenders", "SELECT NOT EXISTS (SELECT FROM pg_stat_replication)")
+	p.exec("SELECT pg_drop_replication_slot('"+p.name+"')", "SELECT pg_create_physical_replication_slot('further')")
+	p.wants(outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotThere, "FAIL 79", ""})
+
+	_ = p.conn.Close(t.Context())
+	must(t, s.AppendConf("wal_level = replica"))
+	must(t, s.Restart(t.Context()))
+	p.wants(outcome{pgWALLevel, "FAIL 78", "replica"}, outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotThere, "FAIL 79", ""})
+
+	_, err := s.Stop(t.Context(), pgtest.Fast)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(s.DataDir, "standby.signal"), nil, 0o666))
+	must(t, s.StartAgain(t.Context()))
+	p.wants(outcome{pgPrimary, "FAIL 69", "in recovery"}, outcome{pgWALLevel, "FAIL 78", "replica"}, outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotThere, "FAIL 79", ""})
+}
+
+// replicate opens a replication connection of an administrator that does nothing.
+func (p *place) replicate(application string) *pgconn.PgConn {
+	p.t.Helper()
+	return p.replicateAs(p.s.SuperURL(p.name), application)
+}
+
+func (p *place) replicateAs(url, application string) *pgconn.PgConn {
+	p.t.Helper()
+	conn, err := pgconn.Connect(p.t.Context(), url+"&replication=database&application_name="+application)
+	must(p.t, err)
+	p.t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,282 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// world is what all cases of TestEveryOutcome share: servers, and which outcomes were seen.
+type world struct {
+	t     *testing.T
+	pg    *pgtest.Server // PostgreSQL 18
+	kafka *kfake.Cluster // three brokers
+	seen  map[string]bool
+	n     int // databases made
+}
+
+// Every outcome of the catalogue is reached, on real servers, by the very thing that it is for; and where nothing is wrong
+// nothing is said.
+func TestEveryOutcome(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it starts servers")
+	}
+	w := &world{t: t, seen: map[string]bool{}}
+	w.pg = pgtest.ForTest(t, pgtest.Options{Major: "18", Settings: map[string]string{
+		"max_prepared_transactions": "5", "max_replication_slots": "100", "max_slot_wal_keep_size": "50GB", "fsync": "off",
+	}})
+	w.kafka = newKafka(t, 3)
+	w.makeRole(w.pg)
+	createTopic(t, w.kafka, "outbox.event.order", 6, 3, map[string]string{"min.insync.replicas": "2"})
+
+	t.Run("Postgres", func(t *testing.T) { postgresOutcomes(t, w) })
+	t.Run("outbox", func(t *testing.T) { outboxOutcomes(t, w) })
+	t.Run("publication", func(t *testing.T) { publicationOutcomes(t, w) })
+	t.Run("slot", func(t *testing.T) { slotOutcomes(t, w) })
+	t.Run("Kafka", func(t *testing.T) { kafkaOutcomes(t, w) })
+	t.Run("topics", func(t *testing.T) { topicOutcomes(t, w) })
+	t.Run("old server", func(t *testing.T) { oldServerOutcomes(t, w) })
+	if t.Failed() {
+		return
+	}
+	for _, c := range Checks() {
+		for _, o := range c.Outcomes {
+			if !w.seen[c.Name+" "+o] {
+				t.Errorf("no case reaches %s of %s", o, c.Name)
+			}
+		}
+	}
+	for name := range w.seen {
+		check, outcome, _ := strings.Cut(name, " ")
+		if at := slices.IndexFunc(Checks(), func(c Check) bool { return c.Name == check }); at < 0 || !slices.Contains(Checks()[at].Outcomes, outcome) {
+			t.Errorf("the catalogue does not say that there is %s", name)
+		}
+	}
+}
+
+const (
+	roleName     = "doctor"
+	rolePassword = "s3cr3t"
+)
+
+func (w *world) makeRole(s *pgtest.Server) {
+	w.t.Helper()
+	// Commits of the tests themselves must not wait for standbys that a case has named.
+	err := s.Exec(w.t.Context(), "postgres", "ALTER ROLE postgres SET synchronous_commit = local",
+		"CREATE ROLE "+roleName+" LOGIN REPLICATION PASSWORD '"+rolePassword+"'")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// place is a database with an outbox as it should be, and the configuration for it. A case spoils it.
+type place struct {
+	t     *testing.T
+	w     *world
+	s     *pgtest.Server
+	name  string
+	conn  *pgx.Conn // an administrator's
+	cfg   Config
+	rcfg  replication.Config
+	kcfg  kafka.Config
+	topic string
+}
+
+const outboxColumns = `(id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, aggregate_id text NOT NULL,
+	event_type text NOT NULL, payload jsonb, headers jsonb NOT NULL DEFAULT '{}')`
+
+func (w *world) newPlace(t *testing.T, s *pgtest.Server) *place {
+	t.Helper()
+	w.n++
+	p := &place{t: t, w: w, s: s, name: fmt.Sprintf("d%d", w.n), topic: "outbox.event.{aggregate_type}"}
+	if err := s.Exec(t.Context(), "postgres", "CREATE DATABASE "+p.name); err != nil {
+		t.Fatal(err)
+	}
+	p.conn = p.connect(s.SuperURL(p.name))
+	p.rcfg = replication.Config{
+		URL: func() (string, error) { return s.URL(p.name, roleName, rolePassword), nil }, Slot: p.name, Publication: p.name,
+		WalSenderTimeout: 15 * time.Second,
+	}
+	p.kcfg = kafka.DefaultConfig()
+	p.kcfg.Brokers, p.kcfg.Compression = w.kafka.ListenAddrs(), "none"
+	p.kcfg.DialTimeout, p.kcfg.AskTimeout = time.Second, 2*time.Second
+	p.cfg = Config{
+		Role: roleName, Database: p.name, Server: "127.0.0.1", Slot: p.name, Publication: p.name, SenderTimeout: 15 * time.Second,
+		Tables:  []Table{{Schema: "public", Name: "outbox", Needs: []string{"aggregate_id", "aggregate_type", "event_type", "headers", "id", "payload"}}},
+		Command: "outboxcdc", Now: time.Now, LongTransaction: time.Hour, Partitions: map[string]int{"outbox.event.order": 6},
+	}
+	return p
+}
+
+// make makes table, publication and slot, and writes one row.
+func (p *place) make() *place {
+	p.t.Helper()
+	p.exec("CREATE TABLE outbox "+outboxColumns, "GRANT SELECT ON outbox TO "+roleName,
+		"CREATE PUBLICATION "+p.name+" FOR TABLE outbox WITH (publish = 'insert')")
+	p.makeSlot()
+	p.exec("INSERT INTO outbox (aggregate_type, aggregate_id, event_type) VALUES ('order', '1', 'made')")
+	return p
+}
+
+func (p *place) makeSlot() {
+	p.t.Helper()
+	failover := ""
+	if p.s.Major >= "17" {
+		failover = ", failover => true"
+	}
+	p.exec("SELECT pg_create_logical_replication_slot('" + p.name + "', 'pgoutput'" + failover + ")")
+}
+
+func (p *place) connect(url string) *pgx.Conn {
+	p.t.Helper()
+	conn, err := pgx.Connect(p.t.Context(), url)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+func (p *place) exec(statements ...string) {
+	p.t.Helper()
+	for _, s := range statements {
+		if _, err := p.conn.Exec(p.t.Context(), s); err != nil {
+			p.t.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+// setting changes a setting of the whole server until the case ends.
+func (p *place) setting(name, value string) {
+	p.t.Helper()
+	p.exec("ALTER SYSTEM SET "+name+" = "+value, "SELECT pg_reload_conf()")
+	p.t.Cleanup(func() {
+		_ = p.s.Exec(context.Background(), "postgres", "ALTER SYSTEM RESET "+name, "SELECT pg_reload_conf()")
+		p.await("the setting of before", "SELECT NOT EXISTS (SELECT FROM pg_settings WHERE name = '"+name+"' AND setting = "+value+")")
+	})
+	// A new session has it once the postmaster has.
+	p.await(name, "SELECT current_setting('"+name+"') = "+value)
+}
+
+// await asks again and again, each time in a new session, until the answer is yes.
+func (p *place) await(what, question string) {
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		conn, err := pgx.Connect(context.Background(), p.s.SuperURL("postgres"))
+		if err == nil {
+			var yes bool
+			err = conn.QueryRow(context.Background(), question).Scan(&yes)
+			_ = conn.Close(context.Background())
+			if yes {
+				return
+			}
+		}
+		if time.Since(began) > 20*time.Second {
+			p.t.Errorf("waited in vain for %s: %v", what, err)
+			return
+		}
+	}
+}
+
+// examine runs the doctor.
+func (p *place) examine() *Report {
+	p.t.Helper()
+	route := router.DefaultConfig()
+	route.Topic = p.topic
+	var routes []router.Config
+	for i := range p.cfg.Tables {
+		t := &p.cfg.Tables[i]
+		if t.Routing == nil {
+			t.Routing = []string{"aggregate_id", "aggregate_type", "event_type", "id"}
+		}
+		routes = append(routes, route)
+		p.rcfg.Tables = append(p.rcfg.Tables, replication.Table{Schema: t.Schema, Name: t.Name, Columns: t.Needs})
+	}
+	if p.cfg.Messages != "" {
+		route.Messages, route.Columns = true, router.MessageColumns()
+		routes = append(routes, route)
+	}
+	var err error
+	if p.cfg.Source, err = replication.NewSource(p.rcfg); err != nil {
+		p.t.Fatal(err)
+	}
+	if p.cfg.Router, err = router.New(routes...); err != nil {
+		p.t.Fatal(err)
+	}
+	if p.cfg.Kafka, err = kafka.NewCluster(p.kcfg, prometheus.NewRegistry()); err != nil {
+		p.t.Fatal(err)
+	}
+	p.cfg.Brokers = p.kcfg.Brokers
+	ctx, cancel := context.WithTimeout(p.t.Context(), 20*time.Second)
+	defer cancel()
+	r := Run(ctx, p.cfg)
+	if text := r.String(); strings.Contains(text, rolePassword) || strings.Contains(text, "internal error") {
+		p.t.Errorf("the report shows what it must not:\n%s", text)
+	}
+	return r
+}
+
+// outcome is what a case expects: a check, what it comes to, and words of it.
+type outcome struct{ check, outcome, words string }
+
+// wants examines, and holds the report to exactly these outcomes: whatever else is not OK is an error.
+func (p *place) wants(all ...outcome) {
+	p.t.Helper()
+	r := p.examine()
+	exit := 0
+	left := slices.Clone(all)
+	for _, f := range r.Findings {
+		if f.Level == OK || f.Level == NotChecked {
+			continue
+		}
+		is := string(f.Level)
+		if f.Level == Fail {
+			is = fmt.Sprintf("FAIL %d", f.Exit)
+			exit = max(exit, f.Exit)
+		}
+		at := slices.IndexFunc(left, func(o outcome) bool {
+			return o.check == f.Check && o.outcome == is && strings.Contains(f.Text, o.words)
+		})
+		if at < 0 {
+			p.t.Errorf("not expected: %s %s: %s", is, f.Check, f.Text)
+			continue
+		}
+		if len(f.Remedy) == 0 {
+			p.t.Errorf("no remedy: %s: %s", f.Check, f.Text)
+		}
+		p.w.seen[f.Check+" "+is] = true
+		left = slices.Delete(left, at, at+1)
+	}
+	for _, o := range left {
+		p.t.Errorf("missing: %s %s with %q", o.outcome, o.check, o.words)
+	}
+	if r.Exit != exit {
+		p.t.Errorf("exit %d, and the highest of the findings is %d", r.Exit, exit)
+	}
+	if p.t.Failed() {
+		p.t.Logf("the report:\n%s", r)
+	}
+}
+
+// closedPort is an address that nobody listens at.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
