@@ -93,6 +93,9 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	if cfg.Kafka.TLS.Enabled || cfg.Kafka.SASL.Mechanism != "" {
 		c.Client = " --command-config <client.properties>"
 	}
+	if cfg.Kafka.SASL.Mechanism != "OAUTHBEARER" { // there the token decides
+		c.User = cfg.Kafka.SASL.User
+	}
 	for _, s := range cfg.Sources() {
 		schema, name := s.Name()
 		c.Tables = append(c.Tables, doctor.Table{

@@ -89,6 +89,10 @@ func TestStatusBudget(t *testing.T) {
 			[]string{"it does not grow"}, "reached",
 		},
 		{
+			"is read, with a little on its way", heldWAL{Active: true, Unconfirmed: 100, Budget: 10 * gb, Left: 9 * gb}, heldWAL{Active: true, Unconfirmed: 15 << 20, Budget: 10 * gb, Left: 9 * gb},
+			[]string{"it does not grow"}, "reached",
+		},
+		{
 			"is read too slowly", heldWAL{Active: true, Retained: gb, Unconfirmed: gb, Budget: 10 * gb, Left: 9 * gb}, heldWAL{Active: true, Retained: gb, Unconfirmed: 2 * gb, Budget: 10 * gb, Left: 9 * gb},
 			[]string{"(512 MB/s, measured over 2.0 s)", "is reached in 18 s"}, "does not grow",
 		},

@@ -99,12 +99,17 @@ func joinWords(what, why string) string {
 	return what + ": " + why
 }
 
+// onTheWay is WAL behind the confirmed position that is no backlog: a position is confirmed once a second or so.
+const onTheWay = 16 << 20
+
 // measure finds the rate. While somebody reads the slot its restart_lsn moves in jumps, so what counts is the WAL behind
 // the confirmed position.
 func (l *look) measure(first *look) {
 	grown := l.Slot.Retained - first.Slot.Retained
 	if l.Slot.Active {
-		grown = l.Slot.Unconfirmed - first.Slot.Unconfirmed
+		if grown = l.Slot.Unconfirmed - first.Slot.Unconfirmed; l.Slot.Unconfirmed < onTheWay {
+			grown = min(grown, 0)
+		}
 	}
 	over := l.At.Sub(first.At).Seconds()
 	if over <= 0 {
@@ -142,6 +147,7 @@ func (l *look) sayDaemon(say func(what, format string, args ...any)) {
 		return
 	case d == nil:
 		say("daemon", "down, or not reachable at %s: %s", l.URL, l.DaemonError)
+		say("", "if it has ended, the last line of its log says why; outboxcdc doctor looks at what it needs")
 		return
 	}
 	say("daemon", "%s (%s)", joinWords(string(d.State)+" for "+inWords(l.At.Sub(d.Since)), d.Reason), l.URL)
@@ -169,7 +175,7 @@ func (l *look) saySlot(say func(what, format string, args ...any)) {
 		return
 	}
 	if h.lost() {
-		say("slot", "%s: lost", h.Slot)
+		say("slot", "%s: %s", h.Slot, map[bool]string{true: "the server has none of that name", false: "lost"}[h.Missing])
 		return
 	}
 	who := "read by nobody"

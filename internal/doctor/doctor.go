@@ -38,6 +38,7 @@ type Config struct {
 
 	Brokers    []string       // as configured
 	Client     string         // options of Kafka's own tools, such as --command-config; "" for none
+	User       string         // as Kafka knows the daemon, "" if that cannot be said
 	Topics     []string       // those that are known without a row
 	OwnTime    bool           // records have a time that is not the one of sending
 	Partitions map[string]int // topic → partition count of route.partitions

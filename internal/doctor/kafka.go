@@ -112,7 +112,7 @@ func (e *examination) checkAdvertised(x *kafka.Examination) {
 	if len(away) > 0 {
 		e.fail(kafkaAdvertised, Unavailable, []Remedy{
 			advicef("in the broker's server.properties: advertised.listeners=<name that this machine resolves>:<port it reaches>; the addresses of kafka.brokers are only to begin with"),
-		}, "%s of %d cannot be used under the name that they advertise, so what they lead is not delivered: %s", fmt.Sprint(len(away)), len(x.Brokers), strings.Join(away, "; "))
+		}, "%d of %s cannot be used under the name that they advertise, so what they lead is not delivered: %s", len(away), count(len(x.Brokers), "broker"), strings.Join(away, "; "))
 		return
 	}
 	e.ok(kafkaAdvertised, "all answer: %s", some(all, "broker"))
@@ -125,8 +125,11 @@ func (e *examination) checkProducer(x *kafka.Examination) {
 	}
 	var r interface{ MissingRight() bool }
 	if errors.As(x.Producer, &r) && r.MissingRight() {
-		e.fail(kafkaProducer, Right, []Remedy{e.acls("--operation IdempotentWrite --cluster")},
-			"the user may produce nothing: %s. Write on any topic is enough; on brokers before 2.8 it takes IdempotentWrite", cause(x.Producer))
+		remedy := []Remedy{e.acls("--operation IdempotentWrite --cluster")}
+		if len(e.topics) > 0 { // the right to write to a topic is enough
+			remedy = []Remedy{e.mayWrite(e.topics[0])}
+		}
+		e.fail(kafkaProducer, Right, remedy, "the user may produce nothing: %s", cause(x.Producer))
 		return
 	}
 	e.fail(kafkaProducer, Unavailable, []Remedy{advicef("see the log of the brokers: nothing can be delivered")}, "none is to be had: %s", cause(x.Producer))
@@ -134,7 +137,15 @@ func (e *examination) checkProducer(x *kafka.Examination) {
 
 // acls is a call of Kafka's own tool that gives the daemon's user rights.
 func (e *examination) acls(what string) Remedy {
-	return shellf("kafka-acls.sh --bootstrap-server %s%s --add --allow-principal User:<user of the daemon> %s", strings.Join(e.Brokers, ","), e.Client, what)
+	user := e.User
+	if user == "" {
+		user = "<user of the daemon>"
+	}
+	return shellf("kafka-acls.sh --bootstrap-server %s%s --add --allow-principal User:%s %s", strings.Join(e.Brokers, ","), e.Client, user, what)
+}
+
+func (e *examination) mayWrite(topic string) Remedy {
+	return e.acls("--operation Write --operation Describe --operation DescribeConfigs --topic " + topic)
 }
 
 func (e *examination) checkCopies(x *kafka.Examination) {

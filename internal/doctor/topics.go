@@ -64,10 +64,9 @@ func (e *examination) usableTopic(check string, x *kafka.Examination, t *kafka.T
 		e.fail(check, Unavailable, []Remedy{e.create(x, t.Name, "")},
 			"there is no topic %s, to which %s leads: its first event waits for it, and all behind that (the brokers' auto.create.topics.enable plays no part: the daemon never asks for it)", t.Name, from)
 	case t.Err != nil && errors.As(t.Err, &right) && right.MissingRight():
-		e.fail(check, Right, []Remedy{e.acls("--operation Write --operation Describe --operation DescribeConfigs --topic " + t.Name)},
-			"topic %s: %s", t.Name, cause(t.Err))
+		e.fail(check, Right, []Remedy{e.mayWrite(t.Name)}, "%s", cause(t.Err))
 	case t.Err != nil:
-		e.fail(check, Unavailable, []Remedy{advicef("see the log of the brokers")}, "topic %s: %s", t.Name, cause(t.Err))
+		e.fail(check, Unavailable, []Remedy{advicef("see the log of the brokers")}, "%s", cause(t.Err))
 	case len(t.Leaderless) > 0:
 		e.fail(check, Unavailable, []Remedy{advicef("bring the brokers back that have a copy: kafka-topics.sh --bootstrap-server %s%s --describe --topic %s", strings.Join(e.Brokers, ","), e.Client, t.Name)},
 			"topic %s: %s without a leader: %v", t.Name, count(len(t.Leaderless), "partition"), t.Leaderless)

@@ -158,6 +158,10 @@ func TestKafkaSecurity(t *testing.T) {
 			t.Parallel()
 			newGuarded(t, k, a, "rotating").passwordRotates()
 		})
+		t.Run("doctor", func(t *testing.T) {
+			t.Parallel()
+			newGuarded(t, k, a, "examined").doctorSees(a)
+		})
 	})
 	t.Run("certificates rotate", func(t *testing.T) { newGuarded(t, k, a, "certified").certificatesRotate(a) })
 }
@@ -259,6 +263,43 @@ func (g *guarded) certificatesRotate(a *testcert.Authority) {
 	g.awaitRecords(20)
 	w.stop()
 	g.verify(patience)
+}
+
+// doctorSees says what is wrong with who we are to a real Kafka, one thing after the other, and nothing when all is right.
+func (g *guarded) doctorSees(a *testcert.Authority) {
+	g.t.Helper()
+	const mechanism = "SCRAM-SHA-512"
+	g.insert("order", "k", 1, 3)
+	must(g.t, kafkatest.SetPassword(testContext(g.t), g.k.Brokers(), mechanism, g.user, kafkaPassword))
+	env := g.withPassword(mechanism)
+	check := func(check, level, words string) {
+		g.t.Helper()
+		r := g.doctor(env...)
+		for _, f := range r.Findings {
+			if f.Check == check && strings.Contains(f.Text, words) && r.level(check) == level {
+				return
+			}
+		}
+		g.t.Errorf("%s is %q, want %s with %q: %+v", check, r.level(check), level, words, r.Findings)
+	}
+	g.file("password", []byte("wrong "+kafkaPassword))
+	check("authentication", "FAIL 69", "SASL")
+	g.file("ca.pem", newAuthority(g.t).PEM)
+	check("authentication", "FAIL 69", "certificate")
+	g.file("ca.pem", a.PEM)
+	g.file("password", []byte(kafkaPassword))
+	check("producer_id", "FAIL 77", "authoriz")
+	check("topic", "FAIL 77", "not authorized")
+	g.allow()
+	check("authentication", "OK", "")
+	check("producer_id", "OK", "")
+	check("topic", "OK", g.topic("order"))
+	if exit := g.doctor(env...).Exit; exit != 0 {
+		g.t.Errorf("all is right, and doctor ends with %d", exit)
+	}
+	// Nobody speaks TLS here.
+	env = append(env, "OUTBOXCDC_KAFKA_BROKERS="+g.k.Brokers()[0])
+	check("authentication", "FAIL 69", "speak to")
 }
 
 // Rights on topics: missing at the start, they are a mistake of whoever set it up; taken away later, they may be given back.
