@@ -6,11 +6,14 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/doctor"
 	"github.com/outboxcdc/outboxcdc/internal/pgtest"
 	"github.com/outboxcdc/outboxcdc/relay"
 )
@@ -221,5 +224,34 @@ func TestStatusOfSomethingElse(t *testing.T) {
 	o := &observer{url: srv.URL + "/status", client: srv.Client()}
 	if _, err := o.askDaemon(t.Context()); err == nil || !strings.Contains(err.Error(), "404") {
 		t.Error(err)
+	}
+}
+
+// docs/troubleshooting.md sends nobody to a line of doctor that there is not, and names every state.
+func TestTroubleshootingNamesWhatThereIs(t *testing.T) {
+	b, err := os.ReadFile("../../docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(b)
+	checks := map[string]bool{}
+	for _, c := range doctor.Checks() {
+		checks[c.Name] = true
+	}
+	named := 0
+	for _, m := range regexp.MustCompile("`doctor`[,:]((?: ?`[a-z._]+`,?| and| or)+)").FindAllStringSubmatch(text, -1) {
+		for _, name := range regexp.MustCompile("`([a-z._]+)`").FindAllStringSubmatch(m[1], -1) {
+			if named++; !checks[name[1]] {
+				t.Errorf("doctor has no line %s: %s", name[1], m[0])
+			}
+		}
+	}
+	if named < 20 {
+		t.Errorf("only %d lines of doctor are named", named)
+	}
+	for _, s := range []relay.State{relay.Streaming, relay.WaitingForTopic, relay.WaitingForSlot, relay.WaitingForStandby, relay.Reconnecting, relay.Parked, relay.Backpressured, relay.Failed} {
+		if !strings.Contains(text, "| `"+string(s)+"`") {
+			t.Errorf("the state %s is not there", s)
+		}
 	}
 }
