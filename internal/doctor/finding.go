@@ -54,9 +54,11 @@ const (
 
 func sqlf(format string, args ...any) Remedy   { return Remedy{SQL, fmt.Sprintf(format, args...)} }
 func shellf(format string, args ...any) Remedy { return Remedy{Shell, fmt.Sprintf(format, args...)} }
+
 func settingf(format string, args ...any) Remedy {
 	return Remedy{Setting, fmt.Sprintf(format, args...)}
 }
+
 func advicef(format string, args ...any) Remedy { return Remedy{Advice, fmt.Sprintf(format, args...)} }
 
 // Report is everything that was found, in the order of the catalogue.

@@ -88,7 +88,9 @@ func postgresOutcomes(t *testing.T, w *world) {
 			sql string
 		}{
 			{open.PgConn(), "BEGIN; SELECT pg_current_xact_id()"},
-			{prepared.PgConn(), "BEGIN"}, {prepared.PgConn(), "CREATE TABLE t ()"}, {prepared.PgConn(), "PREPARE TRANSACTION 'it''s forgotten'"},
+			{prepared.PgConn(), "BEGIN"},
+			{prepared.PgConn(), "CREATE TABLE t ()"},
+			{prepared.PgConn(), "PREPARE TRANSACTION 'it''s forgotten'"},
 		} {
 			if _, err := c.conn.Exec(t.Context(), c.sql).ReadAll(); err != nil {
 				t.Fatal(err)

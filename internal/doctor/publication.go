@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
 // publicationFacts is what the publication says of itself.
@@ -161,8 +163,8 @@ func (e *examination) checkCarried(t *tableFacts) {
 	}
 }
 
-func (t *tableFacts) has(column string) bool {
-	return slices.Contains(strings.Split(t.names(), ", "), column)
+func (f *tableFacts) has(column string) bool {
+	return slices.ContainsFunc(f.columns, func(c decoder.Column) bool { return c.Name == column })
 }
 
 // allTables are all outboxes, for SET TABLE, which replaces the list.
