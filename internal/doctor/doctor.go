@@ -106,11 +106,21 @@ func (e *examination) report() *Report {
 		}
 		for _, f := range all {
 			f.Group = c.Group
+			f.Remedy = e.cautious(f.Remedy)
 			r.Findings = append(r.Findings, f)
 			r.Exit = max(r.Exit, f.Exit)
 		}
 	}
 	return r
+}
+
+// cautious puts a warning in front of what a running daemon would stop at.
+func (e *examination) cautious(all []Remedy) []Remedy {
+	alters := func(r Remedy) bool { return r.Kind == SQL && strings.HasPrefix(r.Text, "ALTER PUBLICATION") }
+	if e.slot == nil || !e.slot.active || !slices.ContainsFunc(all, alters) {
+		return all
+	}
+	return append([]Remedy{advicef("stop the daemon first: one that streams takes an ALTER PUBLICATION for a loss, and ends with 79")}, all...)
 }
 
 func (e *examination) add(f Finding) { e.found[f.Check] = append(e.found[f.Check], f) }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -39,5 +40,38 @@ func TestKnownFaults(t *testing.T) {
 	}
 	if _, sound := known(160003); sound != "16.10" {
 		t.Errorf("the first sound 16 is %s", sound)
+	}
+}
+
+// Of many topics that are good people see a few, of what was not checked for one reason one line; of what is not good everything.
+func TestReportIsShort(t *testing.T) {
+	r := &Report{}
+	for i := range 100 {
+		f := Finding{Check: topicThere, Group: groupTopics, Level: OK, Text: "t" + strconv.Itoa(i)}
+		if i == 50 {
+			f.Level, f.Remedy = Fail, []Remedy{advicef("mend\x1b it")}
+		}
+		r.Findings = append(r.Findings, f)
+	}
+	for _, name := range []string{topicCleanup, topicSize} {
+		r.Findings = append(r.Findings, Finding{Check: name, Group: groupTopics, Level: NotChecked, Text: "of\nthat"})
+	}
+	want := `topics
+  OK    topic              t0
+  OK    topic              t1
+  OK    topic              t2
+  OK    topic              and 47 more
+  FAIL  topic              t50
+          -> mend it
+  OK    topic              t51
+  OK    topic              t52
+  OK    topic              t53
+  OK    topic              and 46 more
+  -     cleanup.policy, max.message.bytes: not checked, because of that
+
+99 OK, 0 WARN, 1 FAIL, 2 not checked
+`
+	if got := r.String(); got != want {
+		t.Errorf("it is:\n%s", got)
 	}
 }

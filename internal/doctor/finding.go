@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"strings"
+	"unicode"
 )
 
 // Level is how good or bad a finding is.
@@ -94,6 +95,11 @@ func (r *Report) String() string {
 			group = f.Group
 			b.WriteString(group + "\n")
 		}
+		if n := r.good(i); n > 0 {
+			fmt.Fprintf(&b, "  %-4s  %-*s  and %d more\n", OK, width, f.Check, n)
+			i += n - 1
+			continue
+		}
 		if n := r.alike(i); n > 1 {
 			var names []string
 			for _, g := range r.Findings[i : i+n] {
@@ -109,11 +115,29 @@ func (r *Report) String() string {
 		}
 		fmt.Fprintf(&b, "  %-4s  %-*s  %s\n", level, width, f.Check, f.line())
 		for _, m := range f.Remedy {
-			fmt.Fprintf(&b, "        %s %s\n", arrow(m.Kind), m.Text)
+			fmt.Fprintf(&b, "        %s %s\n", arrow(m.Kind), plain(m.Text))
 		}
 	}
 	fmt.Fprintf(&b, "\n%d OK, %d WARN, %d FAIL, %d not checked\n", r.Count(OK), r.Count(Warn), r.Count(Fail), r.Count(NotChecked))
 	return b.String()
+}
+
+// good counts what need not be shown from i on: of a check that is good many times (there may be hundreds of topics) people
+// see the first few.
+func (r *Report) good(i int) (n int) {
+	const few, many = 3, 8
+	is := func(j int) bool { return r.Findings[j].Check == r.Findings[i].Check && r.Findings[j].Level == OK }
+	before := 0
+	for j := i - 1; j >= 0 && is(j); j-- {
+		before++
+	}
+	for j := i; j < len(r.Findings) && is(j); j++ {
+		n++
+	}
+	if before != few || before+n <= many {
+		return 0
+	}
+	return n
 }
 
 // alike counts what was not checked for one and the same reason from i on: people are told once.
@@ -136,11 +160,22 @@ func arrow(k Kind) string {
 	return "  -> " + string(k) + ":"
 }
 
-// line is the text on one line, whatever a server has put into it.
+// line is the text on one line.
 func (f *Finding) line() string {
-	text := strings.Join(strings.Fields(f.Text), " ")
+	text := plain(f.Text)
 	if f.Level == NotChecked {
 		return "not checked, because " + text
 	}
 	return text
+}
+
+// plain is a text on one line that does nothing to a terminal, whatever a server has put into it.
+func plain(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsSpace(r) || unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}, s)
+	return strings.Join(strings.Fields(s), " ")
 }

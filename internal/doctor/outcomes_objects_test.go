@@ -150,6 +150,12 @@ func slotOutcomes(t *testing.T, w *world) {
 		// The same role, whose names it may see.
 		conn := p.stream(roleName, "debezium", p.name)
 		p.wants(outcome{slotHolder, "WARN", "debezium"})
+		p.exec("ALTER PUBLICATION " + p.name + " SET (publish = 'insert, update')")
+		p.rcfg.Tables = nil
+		p.wants(outcome{slotHolder, "WARN", "debezium"}, outcome{pubInserts, "WARN", "update"})
+		if text := p.examine().String(); !strings.Contains(text, "stop the daemon first") {
+			t.Errorf("whoever follows this stops a daemon:\n%s", text)
+		}
 		_ = conn.Close(context.Background())
 	})
 	t.Run("standbys", func(t *testing.T) {

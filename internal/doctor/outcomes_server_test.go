@@ -24,6 +24,35 @@ func postgresOutcomes(t *testing.T, w *world) {
 			t.Errorf("only %d OK:\n%s", r.Count(OK), r)
 		}
 	})
+	t.Run("nothing is changed", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		const everything = `SELECT (SELECT string_agg(s::text, E'\n' ORDER BY s.slot_name) FROM (SELECT slot_name, temporary, active, restart_lsn, confirmed_flush_lsn, catalog_xmin FROM pg_replication_slots) s)
+			|| (SELECT string_agg(p::text, E'\n') FROM pg_publication p) || (SELECT string_agg(c::text, E'\n' ORDER BY oid) FROM pg_class c WHERE relnamespace = 'public'::regnamespace)
+			|| (SELECT count(*)::text FROM pg_stat_replication) || (SELECT string_agg(o::text, '') FROM outbox o)`
+		look := func() (all string) {
+			p.await("the end of the doctor's sessions", "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name LIKE 'outboxcdc-doctor%')")
+			must(t, p.conn.QueryRow(t.Context(), everything).Scan(&all))
+			return all
+		}
+		before := look()
+		p.wants()
+		if after := look(); after != before {
+			t.Errorf("before:\n%s\nafter:\n%s", before, after)
+		}
+	})
+	// Servers that take a connection and say nothing cost no more than the time that there is, and neither the other's share.
+	t.Run("nobody answers", func(t *testing.T) {
+		p := w.newPlace(t, w.pg)
+		mute := silent(t)
+		p.rcfg.URL = func() (string, error) { return "postgres://x@" + mute + "/d?sslmode=disable", nil }
+		p.kcfg.Brokers, p.kcfg.DialTimeout, p.kcfg.AskTimeout = []string{mute}, time.Minute, time.Minute
+		p.patience = 2 * time.Second
+		began := time.Now()
+		p.wants(outcome{pgConnect, "FAIL 69", "no answer in time"}, outcome{kafkaAuth, "FAIL 69", "speak to"})
+		if took := time.Since(began); took > p.patience+2*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
 	t.Run("password", func(t *testing.T) {
 		p := w.newPlace(t, w.pg)
 		p.rcfg.URL = func() (string, error) { return p.s.URL(p.name, roleName, "wrong"), nil }
@@ -143,6 +172,24 @@ func oldServerOutcomes(t *testing.T, w *world) {
 	must(t, os.WriteFile(filepath.Join(s.DataDir, "standby.signal"), nil, 0o666))
 	must(t, s.StartAgain(t.Context()))
 	p.wants(outcome{pgPrimary, "FAIL 69", "in recovery"}, outcome{pgWALLevel, "FAIL 78", "replica"}, outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotThere, "FAIL 79", ""})
+}
+
+// silent takes connections and says nothing.
+func silent(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = c.Close() })
+		}
+	}()
+	return l.Addr().String()
 }
 
 // replicate opens a replication connection of an administrator that does nothing.

@@ -93,6 +93,8 @@ type place struct {
 	rcfg  replication.Config
 	kcfg  kafka.Config
 	topic string
+
+	patience time.Duration // of a run
 }
 
 const outboxColumns = `(id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, aggregate_id text NOT NULL,
@@ -101,7 +103,7 @@ const outboxColumns = `(id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate
 func (w *world) newPlace(t *testing.T, s *pgtest.Server) *place {
 	t.Helper()
 	w.n++
-	p := &place{t: t, w: w, s: s, name: fmt.Sprintf("d%d", w.n), topic: "outbox.event.{aggregate_type}"}
+	p := &place{t: t, w: w, s: s, name: fmt.Sprintf("d%d", w.n), topic: "outbox.event.{aggregate_type}", patience: 20 * time.Second}
 	if err := s.Exec(t.Context(), "postgres", "CREATE DATABASE "+p.name); err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +221,7 @@ func (p *place) examine() *Report {
 		p.t.Fatal(err)
 	}
 	p.cfg.Brokers = p.kcfg.Brokers
-	ctx, cancel := context.WithTimeout(p.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(p.t.Context(), p.patience)
 	defer cancel()
 	r := Run(ctx, p.cfg)
 	if text := r.String(); strings.Contains(text, rolePassword) || strings.Contains(text, "internal error") {

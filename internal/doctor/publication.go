@@ -65,6 +65,7 @@ func (e *examination) checkPublication(ctx context.Context) {
 }
 
 func (e *examination) noPublication(ctx context.Context) {
+	e.because[groupOutbox] = "the publication is not there" // of what is about both
 	remedy := []Remedy{e.setup()}
 	var slot bool
 	// setup apply refuses to make a publication for a slot that cannot see it.
