@@ -46,13 +46,11 @@ func createTopic(t *testing.T, c *kfake.Cluster, name string, partitions int32, 
 func kafkaOutcomes(t *testing.T, w *world) {
 	good := w.newPlace(t, w.pg).make()
 	at := func(t *testing.T, c *kfake.Cluster) *place {
-		q := *good
-		q.t = t
-		q.rcfg.Tables = nil
+		q := good.in(t)
 		if c != nil {
 			q.kcfg.Brokers = c.ListenAddrs()
 		}
-		return &q
+		return q
 	}
 	t.Run("nobody there", func(t *testing.T) {
 		p := at(t, nil)
@@ -170,15 +168,14 @@ func topicOutcomes(t *testing.T, w *world) {
 	good := w.newPlace(t, w.pg).make()
 	// with is a place whose events go to a topic of its own.
 	with := func(t *testing.T, partitions int32, replicas int16, settings map[string]string) *place {
-		q := *good
-		q.t, q.rcfg.Tables = t, nil
+		q := good.in(t)
 		w.n++
 		q.topic = "t" + strconv.Itoa(w.n)
 		q.cfg.Topics = []string{q.topic}
 		if partitions > 0 {
 			createTopic(t, w.kafka, q.topic, partitions, replicas, settings)
 		}
-		return &q
+		return q
 	}
 	two := map[string]string{"min.insync.replicas": "2"}
 	and := func(name, value string) map[string]string {
@@ -189,13 +186,13 @@ func topicOutcomes(t *testing.T, w *world) {
 		// Brokers that would make it for whoever asks: the doctor's questions must not be what does.
 		p.kcfg.Brokers = newKafka(t, 3, kfake.AllowAutoTopicCreation()).ListenAddrs()
 		for range 2 {
-			p.rcfg.Tables = nil
 			p.wants(outcome{topicThere, "FAIL 69", "there is no topic"})
 		}
 	})
 	t.Run("no route", func(t *testing.T) {
-		p := w.newPlace(t, w.pg).make()
+		p := good.in(t)
 		p.exec("INSERT INTO outbox (aggregate_type, aggregate_id, event_type) VALUES ('a b', '1', 'made'), ('c d', '1', 'made')")
+		defer p.exec("DELETE FROM outbox WHERE aggregate_type <> 'order'")
 		p.wants(outcome{topicsKnown, "WARN", "2 of the newest 3 rows"})
 	})
 	t.Run("one replica", func(t *testing.T) { with(t, 6, 1, nil).wants(outcome{topicReplicas, "WARN", "1, so"}) })
@@ -218,11 +215,11 @@ func topicOutcomes(t *testing.T, w *world) {
 	t.Run("times of our own", func(t *testing.T) {
 		p := with(t, 6, 3, and("message.timestamp.type", "LogAppendTime"))
 		p.wants()
-		p.cfg.OwnTime, p.rcfg.Tables = true, nil
+		p.cfg.OwnTime = true
 		p.wants(outcome{topicTimestamp, "WARN", "replaces"})
 		p = with(t, 6, 3, and("message.timestamp.before.max.ms", "86400000"))
 		p.wants()
-		p.cfg.OwnTime, p.rcfg.Tables = true, nil
+		p.cfg.OwnTime = true
 		p.wants(outcome{topicTimestamp, "WARN", "24h"})
 	})
 	t.Run("partitions", func(t *testing.T) {
@@ -235,11 +232,10 @@ func topicOutcomes(t *testing.T, w *world) {
 		p.cfg.Letters = p.topic + ".dead"
 		p.wants(outcome{topicLetters, "FAIL 69", "there is no topic"})
 		createTopic(t, w.kafka, p.cfg.Letters, 1, 3, two)
-		p.rcfg.Tables = nil
 		p.wants(outcome{topicLetters, "WARN", "too large for a letter"})
-		p.cfg.Cut, p.rcfg.Tables = true, nil
+		p.cfg.Cut = true
 		p.wants()
-		p.cfg.Letters, p.rcfg.Tables = p.topic+".compacted", nil
+		p.cfg.Letters = p.topic + ".compacted"
 		createTopic(t, w.kafka, p.cfg.Letters, 1, 3, map[string]string{"cleanup.policy": "compact"})
 		p.wants(outcome{topicLetters, "WARN", "compacted"})
 	})
@@ -262,11 +258,10 @@ func topicOutcomes(t *testing.T, w *world) {
 			{func(res *kmsg.MetadataResponse) { res.Topics[0].AuthorizedOperations = 1 << 8 }, []outcome{{topicThere, "FAIL 77", "writing is not allowed"}}},
 		} {
 			change = one.change
-			p.rcfg.Tables = nil
 			p.wants(one.want...)
 		}
 		change = func(res *kmsg.MetadataResponse) { res.Topics[1].ErrorCode = kerr.TopicAuthorizationFailed.Code }
-		p.cfg.Letters, p.rcfg.Tables = "dead", nil
+		p.cfg.Letters = "dead"
 		p.wants(outcome{topicLetters, "FAIL 77", ""})
 	})
 }

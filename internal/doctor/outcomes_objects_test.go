@@ -10,8 +10,9 @@ import (
 
 func outboxOutcomes(t *testing.T, w *world) {
 	lost := []outcome{{pubThere, "FAIL 79", "no publication"}, {slotThere, "FAIL 79", "no slot"}}
+	empty := w.newPlace(t, w.pg)
 	t.Run("nothing made", func(t *testing.T) {
-		w.newPlace(t, w.pg).wants(append(lost, outcome{tableThere, "FAIL 79", "no table"})...)
+		empty.in(t).wants(append(lost, outcome{tableThere, "FAIL 79", "no table"})...)
 	})
 	for name, c := range map[string]struct{ sql, words string }{
 		"view":      {"CREATE VIEW outbox AS SELECT 1 AS id", "not a table"},
@@ -19,13 +20,15 @@ func outboxOutcomes(t *testing.T, w *world) {
 		"partition": {"CREATE TABLE root (id int) PARTITION BY RANGE (id); CREATE TABLE outbox PARTITION OF root DEFAULT", "is a partition"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := w.newPlace(t, w.pg)
+			p := empty.in(t)
 			p.exec(c.sql)
 			p.wants(append(lost, outcome{tableThere, "FAIL 79", c.words})...)
+			p.exec("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
 		})
 	}
+	good := w.newPlace(t, w.pg).make()
 	t.Run("column", func(t *testing.T) {
-		p := w.newPlace(t, w.pg).make()
+		p := good.in(t)
 		p.cfg.Tables[0].Needs = append(p.cfg.Tables[0].Needs, "tenant")
 		p.wants(outcome{tableColumns, "FAIL 78", "no tenant"})
 	})
@@ -40,8 +43,9 @@ func outboxOutcomes(t *testing.T, w *world) {
 		p.wants(outcome{tableGenerated, "FAIL 78", "event_type"})
 	})
 	t.Run("rights", func(t *testing.T) {
-		p := w.newPlace(t, w.pg).make()
+		p := good.in(t)
 		p.exec("REVOKE SELECT ON outbox FROM " + roleName)
+		defer p.exec("GRANT SELECT ON outbox TO " + roleName)
 		p.wants(outcome{tableRights, "WARN", "may not read"})
 	})
 	t.Run("replica identity", func(t *testing.T) {
@@ -53,7 +57,7 @@ func outboxOutcomes(t *testing.T, w *world) {
 		p.wants(outcome{tableIdentity, "FAIL 78", "cannot delete"}, outcome{pubInserts, "WARN", "delete"})
 	})
 	t.Run("messages", func(t *testing.T) {
-		p := w.newPlace(t, w.pg).make()
+		p := good.in(t)
 		p.cfg.Messages = "outbox"
 		p.wants(outcome{messagesRight, "WARN", "whoever can connect"})
 		for _, f := range p.examine().Findings {
@@ -65,12 +69,14 @@ func outboxOutcomes(t *testing.T, w *world) {
 		}
 		p.wants()
 		// A source of messages alone needs no table.
-		p.cfg.Tables, p.rcfg.Tables = nil, nil
+		p.cfg.Tables = nil
 		p.wants()
 	})
 }
 
 func publicationOutcomes(t *testing.T, w *world) {
+	good := w.newPlace(t, w.pg).make()
+	good.exec("CREATE TABLE audit (id int)")
 	for name, c := range map[string]struct {
 		sql  []string
 		want []outcome
@@ -81,15 +87,16 @@ func publicationOutcomes(t *testing.T, w *world) {
 		"not carried":  {[]string{"ALTER PUBLICATION %s DROP TABLE outbox"}, []outcome{{pubTables, "FAIL 79", "does not carry"}}},
 		"filter":       {[]string{"ALTER PUBLICATION %s SET TABLE outbox WHERE (event_type <> 'x')"}, []outcome{{pubFilter, "FAIL 79", "event_type"}}},
 		"column list":  {[]string{"ALTER PUBLICATION %s SET TABLE outbox (id, aggregate_type, aggregate_id, event_type, headers)"}, []outcome{{pubColumns, "FAIL 78", "leaves out payload"}}},
-		"other tables": {[]string{"CREATE TABLE audit (id int)", "ALTER PUBLICATION %s ADD TABLE audit"}, []outcome{{pubOthers, "WARN", "public.audit"}}},
+		"other tables": {[]string{"ALTER PUBLICATION %s ADD TABLE audit"}, []outcome{{pubOthers, "WARN", "public.audit"}}},
 		"all tables":   {[]string{"DROP PUBLICATION %s", "CREATE PUBLICATION %s FOR ALL TABLES WITH (publish = 'insert')"}, []outcome{{pubOthers, "WARN", "FOR ALL TABLES"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := w.newPlace(t, w.pg).make()
+			p := good.in(t)
 			for _, s := range c.sql {
 				p.exec(strings.ReplaceAll(s, "%s", p.name))
 			}
 			p.wants(c.want...)
+			p.exec("DROP PUBLICATION IF EXISTS "+p.name, "CREATE PUBLICATION "+p.name+" FOR TABLE outbox WITH (publish = 'insert')")
 		})
 	}
 	t.Run("partitions", func(t *testing.T) {
@@ -104,7 +111,7 @@ func publicationOutcomes(t *testing.T, w *world) {
 		p.wants()
 	})
 	t.Run("two outboxes", func(t *testing.T) {
-		p := w.newPlace(t, w.pg).make()
+		p := good.in(t)
 		p.exec("CREATE TABLE billing "+outboxColumns, "GRANT SELECT ON billing TO "+roleName)
 		second := p.cfg.Tables[0]
 		second.Name = "billing"
@@ -151,7 +158,6 @@ func slotOutcomes(t *testing.T, w *world) {
 		conn := p.stream(roleName, "debezium", p.name)
 		p.wants(outcome{slotHolder, "WARN", "debezium"})
 		p.exec("ALTER PUBLICATION " + p.name + " SET (publish = 'insert, update')")
-		p.rcfg.Tables = nil
 		p.wants(outcome{slotHolder, "WARN", "debezium"}, outcome{pubInserts, "WARN", "update"})
 		if text := p.examine().String(); !strings.Contains(text, "stop the daemon first") {
 			t.Errorf("whoever follows this stops a daemon:\n%s", text)

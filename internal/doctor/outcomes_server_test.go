@@ -16,8 +16,9 @@ import (
 )
 
 func postgresOutcomes(t *testing.T, w *world) {
+	good := w.newPlace(t, w.pg).make()
 	t.Run("nothing is wrong", func(t *testing.T) {
-		p := w.newPlace(t, w.pg).make()
+		p := good.in(t)
 		p.wants()
 		r := p.examine()
 		if r.Count(OK) < 40 {
@@ -25,7 +26,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 		}
 	})
 	t.Run("nothing is changed", func(t *testing.T) {
-		p := w.newPlace(t, w.pg).make()
+		p := good.in(t)
 		const everything = `SELECT (SELECT string_agg(s::text, E'\n' ORDER BY s.slot_name) FROM (SELECT slot_name, temporary, active, restart_lsn, confirmed_flush_lsn, catalog_xmin FROM pg_replication_slots) s)
 			|| (SELECT string_agg(p::text, E'\n') FROM pg_publication p) || (SELECT string_agg(c::text, E'\n' ORDER BY oid) FROM pg_class c WHERE relnamespace = 'public'::regnamespace)
 			|| (SELECT count(*)::text FROM pg_stat_replication) || (SELECT string_agg(o::text, '') FROM outbox o)`
@@ -42,7 +43,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 	})
 	// Servers that take a connection and say nothing cost no more than the time that there is, and neither the other's share.
 	t.Run("nobody answers", func(t *testing.T) {
-		p := w.newPlace(t, w.pg)
+		p := good.in(t)
 		mute := silent(t)
 		p.rcfg.URL = func() (string, error) { return "postgres://x@" + mute + "/d?sslmode=disable", nil }
 		p.kcfg.Brokers, p.kcfg.DialTimeout, p.kcfg.AskTimeout = []string{mute}, time.Minute, time.Minute
@@ -54,33 +55,34 @@ func postgresOutcomes(t *testing.T, w *world) {
 		}
 	})
 	t.Run("password", func(t *testing.T) {
-		p := w.newPlace(t, w.pg)
+		p := good.in(t)
 		p.rcfg.URL = func() (string, error) { return p.s.URL(p.name, roleName, "wrong"), nil }
 		p.wants(outcome{pgConnect, "FAIL 69", "password"})
 	})
 	t.Run("nobody there", func(t *testing.T) {
-		p := w.newPlace(t, w.pg)
+		p := good.in(t)
 		p.rcfg.URL = func() (string, error) { return "postgres://x@" + closedPort(t) + "/d", nil }
 		p.wants(outcome{pgConnect, "FAIL 69", "refused"})
 	})
 	t.Run("another database", func(t *testing.T) {
-		p := w.newPlace(t, w.pg)
+		p := good.in(t)
 		p.rcfg.URL = func() (string, error) { return p.s.URL("nowhere", roleName, rolePassword), nil }
 		p.wants(outcome{pgConnect, "FAIL 69", "no database"})
 	})
 	t.Run("CONNECT", func(t *testing.T) {
-		p := w.newPlace(t, w.pg)
+		p := good.in(t)
 		p.exec("REVOKE CONNECT ON DATABASE " + p.name + " FROM PUBLIC")
+		defer p.exec("GRANT CONNECT ON DATABASE " + p.name + " TO PUBLIC")
 		p.wants(outcome{pgConnect, "FAIL 77", "may not connect"})
 	})
 	t.Run("REPLICATION", func(t *testing.T) {
-		p := w.newPlace(t, w.pg).make()
+		p := good.in(t)
 		p.exec("CREATE ROLE plain LOGIN PASSWORD '"+rolePassword+"'", "GRANT SELECT ON outbox TO plain")
 		p.rcfg.URL = func() (string, error) { return p.s.URL(p.name, "plain", rolePassword), nil }
 		p.wants(outcome{pgReplication, "FAIL 77", "lacks REPLICATION"})
 	})
 	t.Run("a pooler", func(t *testing.T) {
-		p := w.newPlace(t, w.pg).make()
+		p := good.in(t)
 		var dials atomic.Int32
 		p.rcfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if dials.Add(1) > 1 { // the ordinary one is the first
@@ -91,7 +93,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 		p.wants(outcome{pgReplication, "FAIL 69", "no replication here"})
 	})
 	t.Run("settings", func(t *testing.T) {
-		p := w.newPlace(t, w.pg).make()
+		p := good.in(t)
 		p.setting("max_slot_wal_keep_size", "'-1'")
 		p.setting("idle_replication_slot_timeout", "'1h'")
 		p.setting("synchronous_standby_names", "'*'")
@@ -101,14 +103,14 @@ func postgresOutcomes(t *testing.T, w *world) {
 			outcome{pgTimeout, "WARN", "so short"}, outcome{pgClock, "WARN", "from this machine's"})
 	})
 	t.Run("other settings", func(t *testing.T) {
-		p := w.newPlace(t, w.pg).make()
+		p := good.in(t)
 		p.setting("max_slot_wal_keep_size", "'512MB'")
 		p.setting("synchronous_standby_names", "'outboxcdc_other, \"outboxcdc-"+p.name+"\"'")
 		p.cfg.SenderTimeout = time.Hour
 		p.wants(outcome{pgKeepSize, "WARN", "512 MB"}, outcome{pgTimeout, "WARN", "so long"}, outcome{pgSync, "FAIL 78", p.name})
 	})
 	t.Run("transactions", func(t *testing.T) {
-		p := w.newPlace(t, w.pg).make()
+		p := good.in(t)
 		open, prepared := p.connect(p.s.URL(p.name, roleName, rolePassword)), p.connect(p.s.SuperURL(p.name))
 		for _, c := range []struct {
 			conn interface {

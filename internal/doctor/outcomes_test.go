@@ -123,6 +123,13 @@ func (w *world) newPlace(t *testing.T, s *pgtest.Server) *place {
 	return p
 }
 
+// in is the same place for another case, which does not spoil it, or mends what it spoils.
+func (p *place) in(t *testing.T) *place {
+	q := *p
+	q.t, q.cfg.Tables = t, slices.Clone(p.cfg.Tables)
+	return &q
+}
+
 // make makes table, publication and slot, and writes one row.
 func (p *place) make() *place {
 	p.t.Helper()
@@ -198,6 +205,7 @@ func (p *place) examine() *Report {
 	route := router.DefaultConfig()
 	route.Topic = p.topic
 	var routes []router.Config
+	p.rcfg.Tables = nil
 	for i := range p.cfg.Tables {
 		t := &p.cfg.Tables[i]
 		if t.Routing == nil {
