@@ -1,0 +1,81 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/doctor"
+)
+
+// doctorOf is what a configuration becomes.
+func doctorOf(t *testing.T, yaml string) doctor.Config {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load([]string{file}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := doctorConfig(cfg, []string{"asked.for"}, []string{file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasSuffix(c.Command, " -c "+file) {
+		t.Errorf("remedies call %s", c.Command)
+	}
+	return c
+}
+
+// Which topics are checked without a row, which columns are read, and whose rights remedies give.
+func TestDoctorConfig(t *testing.T) {
+	clearEnv(t)
+	c := doctorOf(t, "postgres: {url: 'postgres://relay:s3cr3t@db:5433/shop'}\n")
+	if c.Role != "relay" || c.Database != "shop" || c.Server != "db:5433" || c.Letters != "" || c.Cut || c.OwnTime || c.Client != "" || c.User != "" {
+		t.Errorf("%+v", c)
+	}
+	if !slices.Equal(c.Topics, []string{"asked.for"}) {
+		t.Errorf("topics %v", c.Topics)
+	}
+	read := c.Tables[0].Routing
+	if slices.Contains(read, "payload") || slices.Contains(read, "headers") || !slices.Contains(read, "aggregate_type") {
+		t.Errorf("it reads %v", read)
+	}
+	if needs := c.Tables[0].Needs; !slices.Contains(needs, "payload") {
+		t.Errorf("it needs %v", needs)
+	}
+
+	c = doctorOf(t, `postgres: {url: 'postgres:///shop?host=/run/postgresql&user=relay'}
+outboxes:
+- {table: a.one, route: {topic: fixed, timestamp: commit}}
+- {table: b.two, route: {topic: 't.{tenant}', topics: {x: mapped}, unmatched: rest}}
+poison: {policy: skip, causes: {too_large: dead_letter}, topic: dead, oversize: cut}
+kafka: {tls: {enabled: true}, sasl: {mechanism: PLAIN, user: me, password: s3cr3t}}
+`)
+	if c.Server != "localhost:5432" || c.Letters != "dead" || !c.Cut || !c.OwnTime || c.User != "me" || !strings.Contains(c.Client, "--command-config") {
+		t.Errorf("%+v", c)
+	}
+	if want := []string{"fixed", "mapped", "rest", "asked.for"}; !slices.Equal(c.Topics, want) {
+		t.Errorf("topics %v, want %v", c.Topics, want)
+	}
+	if !slices.Contains(c.Tables[1].Routing, "tenant") || slices.Contains(c.Tables[0].Routing, "tenant") {
+		t.Errorf("it reads %v and %v", c.Tables[0].Routing, c.Tables[1].Routing)
+	}
+	for yaml, want := range map[string]string{
+		"poison: {decisions: {e1: dead_letter}}":                                                "outbox.dead_letter",
+		"poison: {policy: dead_letter}":                                                         "outbox.dead_letter",
+		"poison: {decisions: {e1: skip}}":                                                       "",
+		"poison: {causes: {null_key: stop}}":                                                    "",
+		"kafka: {sasl: {mechanism: OAUTHBEARER, user: u, password: p, token_url: 'https://t'}}": "",
+	} {
+		c := doctorOf(t, "postgres: {url: postgres://db/shop}\n"+yaml)
+		if c.Letters != want || c.User != "" {
+			t.Errorf("%s: letters %q, user %q", yaml, c.Letters, c.User)
+		}
+	}
+}
