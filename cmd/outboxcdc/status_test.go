@@ -181,7 +181,7 @@ func TestStatusWatch(t *testing.T) {
 	defer srv.Close()
 	cfg := config.Default()
 	cfg.Postgres.URL, cfg.Postgres.Slot, cfg.Postgres.Publication = s.SuperURL("watched"), "watched", "watched"
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	out := &lines{each: func(line string) bool {
 		if strings.Contains(line, "s3cr3t") {
@@ -205,6 +205,9 @@ func TestStatusWatch(t *testing.T) {
 	c := &statusCommand{url: strings.Replace(srv.URL, "http://", "http://me:s3cr3t@", 1), output: "json", watch: true, interval: 100 * time.Millisecond, out: out}
 	if err := c.run(ctx, cfg); exitCode(err) != exitUnavailable {
 		t.Errorf("it ends with %v", err)
+	}
+	if !out.done {
+		t.Error("no rate was told")
 	}
 	if out.n < 2 {
 		t.Errorf("%d looks", out.n)
