@@ -90,6 +90,9 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	if p := poisons(&cfg.Poison); p.SendsLetters() {
 		c.Letters = cfg.Poison.Topic
 	}
+	if cfg.Delivery.Mode == "deduplicated" {
+		c.Positions = cfg.Delivery.PositionTopic
+	}
 	if cfg.Kafka.TLS.Enabled || cfg.Kafka.SASL.Mechanism != "" {
 		c.Client = " --command-config <client.properties>"
 	}

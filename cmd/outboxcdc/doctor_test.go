@@ -36,7 +36,7 @@ func doctorOf(t *testing.T, yaml string) doctor.Config {
 func TestDoctorConfig(t *testing.T) {
 	clearEnv(t)
 	c := doctorOf(t, "postgres: {url: 'postgres://relay:s3cr3t@db:5433/shop'}\n")
-	if c.Role != "relay" || c.Database != "shop" || c.Server != "db:5433" || c.Letters != "" || c.Cut || c.OwnTime || c.Client != "" || c.User != "" {
+	if c.Role != "relay" || c.Database != "shop" || c.Server != "db:5433" || c.Letters != "" || c.Positions != "" || c.Cut || c.OwnTime || c.Client != "" || c.User != "" {
 		t.Errorf("%+v", c)
 	}
 	if !slices.Equal(c.Topics, []string{"asked.for"}) {
@@ -55,9 +55,10 @@ outboxes:
 - {table: a.one, route: {topic: fixed, timestamp: commit}}
 - {table: b.two, route: {topic: 't.{tenant}', topics: {x: mapped}, unmatched: rest}}
 poison: {policy: skip, causes: {too_large: dead_letter}, topic: dead, oversize: cut}
+delivery: {mode: deduplicated, position_topic: kept}
 kafka: {tls: {enabled: true}, sasl: {mechanism: PLAIN, user: me, password: s3cr3t}}
 `)
-	if c.Server != "localhost:5432" || c.Letters != "dead" || !c.Cut || !c.OwnTime || c.User != "me" || !strings.Contains(c.Client, "--command-config") {
+	if c.Server != "localhost:5432" || c.Letters != "dead" || c.Positions != "kept" || !c.Cut || !c.OwnTime || c.User != "me" || !strings.Contains(c.Client, "--command-config") {
 		t.Errorf("%+v", c)
 	}
 	if want := []string{"fixed", "mapped", "rest", "asked.for"}; !slices.Equal(c.Topics, want) {

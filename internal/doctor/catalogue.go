@@ -79,6 +79,7 @@ const (
 	topicTimestamp  = "message.timestamp"
 	topicPartitions = "partitions"
 	topicLetters    = "dead_letters"
+	topicPositions  = "position_topic"
 )
 
 // Checks is the catalogue: every report has at least one finding of each, in this order.
@@ -137,6 +138,7 @@ func Checks() []Check {
 		{topicTimestamp, groupTopics, "are the records' times kept, and not refused (`message.timestamp.*`)", []string{"WARN"}},
 		{topicPartitions, groupTopics, "has each as many partitions as `route.partitions` says", []string{"FAIL 69"}},
 		{topicLetters, groupTopics, "if the policy needs it: is the dead-letter topic there, and does it take what the others take", []string{"WARN", "FAIL 69", "FAIL 77"}},
+		{topicPositions, groupTopics, "with `delivery.mode: deduplicated`: can positions be kept and read in `delivery.position_topic`", []string{"WARN"}},
 	}
 }
 

@@ -43,6 +43,7 @@ type Config struct {
 	OwnTime    bool           // records have a time that is not the one of sending
 	Partitions map[string]int // topic → partition count of route.partitions
 	Letters    string         // the dead-letter topic, "" if no policy sends any there
+	Positions  string         // the position topic, "" if the mode needs none
 	Cut        bool           // dead letters that are too large are cut
 
 	Command string // how this binary was called, with its -c, for remedies

@@ -20,8 +20,10 @@ func (e *examination) cluster(ctx context.Context) {
 	}
 	e.topics = slices.Sorted(maps.Keys(e.types))
 	asked := e.topics
-	if e.Letters != "" && !slices.Contains(asked, e.Letters) {
-		asked = append(slices.Clone(asked), e.Letters)
+	for _, name := range []string{e.Letters, e.Positions} {
+		if name != "" && !slices.Contains(asked, name) {
+			asked = append(slices.Clone(asked), name)
+		}
 	}
 	x := e.Kafka.Examine(ctx, asked)
 	if x.Secret != nil {
@@ -38,6 +40,7 @@ func (e *examination) cluster(ctx context.Context) {
 	e.checkProducer(x)
 	e.checkCopies(x)
 	e.checkTopics(x)
+	e.checkPositions(ctx, x)
 }
 
 func (e *examination) checkReached(x *kafka.Examination) {

@@ -239,6 +239,19 @@ func topicOutcomes(t *testing.T, w *world) {
 		createTopic(t, w.kafka, p.cfg.Letters, 1, 3, map[string]string{"cleanup.policy": "compact"})
 		p.wants(outcome{topicLetters, "WARN", "compacted"})
 	})
+	t.Run("positions", func(t *testing.T) {
+		p := with(t, 6, 3, two)
+		p.cfg.Positions = p.topic + ".positions"
+		p.wants(outcome{topicPositions, "WARN", "does not exist"})
+		createTopic(t, w.kafka, p.cfg.Positions, 1, 3, and("cleanup.policy", "compact"))
+		p.wants()
+		p.cfg.Positions = p.topic + ".deleted"
+		createTopic(t, w.kafka, p.cfg.Positions, 1, 3, two)
+		p.wants(outcome{topicPositions, "WARN", "cleanup.policy"})
+		p.cfg.Positions = p.topic + ".many"
+		createTopic(t, w.kafka, p.cfg.Positions, 2, 3, and("cleanup.policy", "compact"))
+		p.wants(outcome{topicPositions, "WARN", "2 partitions"})
+	})
 	t.Run("metadata", func(t *testing.T) {
 		c := newKafka(t, 3)
 		createTopic(t, c, "outbox.event.order", 6, 3, map[string]string{"min.insync.replicas": "2"})

@@ -33,12 +33,20 @@ func (e *examination) checkTopics(x *kafka.Examination) {
 const defaultSize = 1_048_588
 
 // create is a call of Kafka's own tool that makes a topic as it should be on this cluster.
-func (e *examination) create(x *kafka.Examination, name, more string) Remedy {
-	replicas := min(3, len(x.Brokers))
+func (e *examination) create(x *kafka.Examination, name string) Remedy {
 	partitions := e.Partitions[name]
 	if partitions == 0 {
 		partitions = 6
 	}
+	return e.createWith(x, name, partitions, "")
+}
+
+func (e *examination) createPositions(x *kafka.Examination) Remedy {
+	return e.createWith(x, e.Positions, 1, " --config cleanup.policy=compact")
+}
+
+func (e *examination) createWith(x *kafka.Examination, name string, partitions int, more string) Remedy {
+	replicas := min(3, len(x.Brokers))
 	if replicas == 3 {
 		more += " --config min.insync.replicas=2"
 	}
@@ -61,7 +69,7 @@ func (e *examination) usableTopic(check string, x *kafka.Examination, t *kafka.T
 		if from == "" {
 			from = "poison.topic"
 		}
-		e.fail(check, Unavailable, []Remedy{e.create(x, t.Name, "")},
+		e.fail(check, Unavailable, []Remedy{e.create(x, t.Name)},
 			"there is no topic %s, to which %s leads: its first event waits for it, and all behind that (the brokers' auto.create.topics.enable plays no part: the daemon never asks for it)", t.Name, from)
 	case t.Err != nil && errors.As(t.Err, &right) && right.MissingRight():
 		e.fail(check, Right, []Remedy{e.mayWrite(t.Name)}, "%s", cause(t.Err))
@@ -100,7 +108,7 @@ func (e *examination) checkReplicas(x *kafka.Examination, t *kafka.TopicFacts) {
 	case t.Replicas < 2 && len(x.Brokers) < 2:
 		e.ok(topicReplicas, "%s: 1, as many as there are brokers", t.Name)
 	case t.Replicas < 2:
-		e.warn(topicReplicas, []Remedy{advicef("give its partitions more replicas: kafka-reassign-partitions.sh; or make it anew while it is empty: %s", e.create(x, t.Name, "").Text)},
+		e.warn(topicReplicas, []Remedy{advicef("give its partitions more replicas: kafka-reassign-partitions.sh; or make it anew while it is empty: %s", e.create(x, t.Name).Text)},
 			"%s: 1, so an acknowledged event is lost with the disk of one broker", t.Name)
 	case t.InSync < t.Replicas:
 		e.warn(topicReplicas, []Remedy{advicef("see which broker lags: kafka-topics.sh --bootstrap-server %s%s --describe --under-replicated-partitions", strings.Join(e.Brokers, ","), e.Client)},

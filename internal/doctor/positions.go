@@ -1,0 +1,32 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/kafka"
+)
+
+// checkPositions is about the topic that the mode deduplicated keeps its positions in. Without it the daemon runs, and repeats.
+func (e *examination) checkPositions(ctx context.Context, x *kafka.Examination) {
+	if e.Positions == "" {
+		e.skip(topicPositions, "delivery.mode needs none")
+		return
+	}
+	err := e.Kafka.CheckPositionTopic(ctx, e.Positions)
+	var bad *checkpoint.Unusable
+	switch {
+	case err == nil:
+		e.ok(topicPositions, "%s can be read and written", e.Positions)
+	case !errors.As(err, &bad):
+		e.cannot(topicPositions, err)
+	default:
+		remedy := []Remedy{advicef("%s", bad.Remedy)}
+		if slices.ContainsFunc(x.Topics, func(t kafka.TopicFacts) bool { return t.Name == e.Positions && t.Missing }) {
+			remedy = []Remedy{e.createPositions(x)}
+		}
+		e.warn(topicPositions, remedy, "%s: the daemon delivers at least once until that is mended: a crash repeats", cause(err))
+	}
+}
