@@ -116,17 +116,17 @@ func (e *examination) sampleTable(ctx context.Context, t *tableFacts) (n int, st
 }
 
 // newest selects the rows with the greatest keys: of keys that grow, those are the newest; of others, some.
-func (t *tableFacts) newest(read []string) string {
+func (f *tableFacts) newest(read []string) string {
 	var columns, order []string
 	for _, name := range read {
 		columns = append(columns, ident(name)+"::text")
 	}
-	for _, name := range t.key {
+	for _, name := range f.key {
 		order = append(order, ident(name)+" DESC")
 	}
 	by := ""
 	if len(order) > 0 {
 		by = " ORDER BY " + strings.Join(order, ", ")
 	}
-	return fmt.Sprintf("SELECT %s FROM %s%s LIMIT %d", strings.Join(columns, ", "), t.quoted(), by, sampleRows)
+	return fmt.Sprintf("SELECT %s FROM %s%s LIMIT %d", strings.Join(columns, ", "), f.quoted(), by, sampleRows)
 }
