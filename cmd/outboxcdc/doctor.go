@@ -85,7 +85,7 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 		Command: "outboxcdc", Now: time.Now, LongTransaction: longTransaction,
 	}
 	for _, f := range files {
-		c.Command += " -c " + f
+		c.Command += " -c " + shellWord(f)
 	}
 	if p := poisons(&cfg.Poison); p.SendsLetters() {
 		c.Letters = cfg.Poison.Topic
@@ -126,6 +126,14 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 		k.DialTimeout, k.AskTimeout = 3*time.Second, 5*time.Second // who waits is a person
 	})
 	return c, err
+}
+
+// shellWord is a file's name as a shell takes it.
+func shellWord(s string) string {
+	if strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/-+=") == "" && s != "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // serverName is where a person would find the server.

@@ -67,6 +67,11 @@ kafka: {tls: {enabled: true}, sasl: {mechanism: PLAIN, user: me, password: s3cr3
 	if !slices.Contains(c.Tables[1].Routing, "tenant") || slices.Contains(c.Tables[0].Routing, "tenant") {
 		t.Errorf("it reads %v and %v", c.Tables[0].Routing, c.Tables[1].Routing)
 	}
+	for name, want := range map[string]string{"/etc/o.yaml": "/etc/o.yaml", "my file": "'my file'", "it's": `'it'\''s'`, "$(rm)": "'$(rm)'", "": "''"} {
+		if got := shellWord(name); got != want {
+			t.Errorf("%s is written %s", name, got)
+		}
+	}
 	for yaml, want := range map[string]string{
 		"poison: {decisions: {e1: dead_letter}}": "outbox.dead_letter",
 		"poison: {policy: dead_letter}":          "outbox.dead_letter",

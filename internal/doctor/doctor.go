@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -154,7 +155,7 @@ func (e *examination) has(check string, l Level) bool {
 
 // setup is the command that makes what is missing. It wants somebody who may, not the daemon's role.
 func (e *examination) setup() Remedy {
-	return shellf("OUTBOXCDC_SETUP_URL=postgres://postgres@%s/%s %s setup apply", e.Server, e.Database, e.Command)
+	return shellf("OUTBOXCDC_SETUP_URL=postgres://postgres@%s/%s %s setup apply", e.Server, url.PathEscape(e.Database), e.Command)
 }
 
 // cause is an error in one line, without the remedy that the daemon would add to it: ours is better here.
