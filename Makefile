@@ -154,13 +154,13 @@ demo: build ## the whole chain on this machine, with faults (KEEP=1: until Ctrl-
 	@KEEP='$(KEEP)' KAFKA='$(KAFKA)' exec bin/demo -binary bin/outboxcdc
 
 .PHONY: up
-up: ## docker compose: Postgres, Kafka, outboxcdc, a writer and a printing consumer
-	VERSION='$(VERSION)' REVISION='$(REVISION)' docker compose up --build --detach
+up: ## docker compose: Postgres, Kafka, outboxcdc, a writer and a printing consumer (MONITORING=1: Prometheus and Grafana too)
+	VERSION='$(VERSION)' REVISION='$(REVISION)' docker compose $(if $(MONITORING),--profile monitoring) up --build --detach
 	docker compose logs --follow consumer
 
 .PHONY: down
 down: ## remove what `make up` made, with its data
-	docker compose down --volumes --remove-orphans
+	docker compose --profile monitoring down --volumes --remove-orphans
 
 .PHONY: clean
 clean: ## remove built files; the cache of fetched servers stays

@@ -15,14 +15,14 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 )
 
-// load reads the file with an empty environment, so that the result does not depend on the machine.
-func load(t *testing.T) *types.Project {
+// load reads the file with an empty environment, so that the result does not depend on the machine, and with the services of the profiles.
+func load(t *testing.T, profiles ...string) *types.Project {
 	t.Helper()
 	file, err := filepath.Abs("../../docker-compose.yml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	options, err := cli.NewProjectOptions([]string{file}, cli.WithWorkingDirectory(filepath.Dir(file)), cli.WithEnv(nil))
+	options, err := cli.NewProjectOptions([]string{file}, cli.WithWorkingDirectory(filepath.Dir(file)), cli.WithEnv(nil), cli.WithProfiles(profiles))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,6 +32,9 @@ func load(t *testing.T) *types.Project {
 	}
 	return project
 }
+
+// monitoring is the profile with Prometheus and Grafana.
+const monitoring = "monitoring"
 
 func service(t *testing.T, p *types.Project, name string) types.ServiceConfig {
 	t.Helper()
@@ -48,21 +51,28 @@ func TestServices(t *testing.T) {
 	if got := p.ServiceNames(); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
 		t.Errorf("services %v, want %v", got, want)
 	}
+	want = append(want, "prometheus", "grafana")
+	slices.Sort(want)
+	if got := load(t, monitoring).ServiceNames(); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+		t.Errorf("with the profile monitoring: services %v, want %v", got, want)
+	}
 }
 
 // Each service starts when what it needs is there, and not after a pause.
 func TestOrderOfStart(t *testing.T) {
-	p := load(t)
+	p := load(t, monitoring)
 	const healthy, done, started = types.ServiceConditionHealthy, types.ServiceConditionCompletedSuccessfully, types.ServiceConditionStarted
 	want := map[string]map[string]string{
-		"postgres":  {},
-		"kafka":     {},
-		"topics":    {"kafka": healthy},
-		"setup":     {"postgres": healthy},
-		"outboxcdc": {"setup": done, "topics": done, "kafka": healthy},
-		"ready":     {"outboxcdc": started},
-		"writer":    {"setup": done},
-		"consumer":  {"topics": done},
+		"postgres":   {},
+		"kafka":      {},
+		"topics":     {"kafka": healthy},
+		"setup":      {"postgres": healthy},
+		"outboxcdc":  {"setup": done, "topics": done, "kafka": healthy},
+		"ready":      {"outboxcdc": started},
+		"writer":     {"setup": done},
+		"consumer":   {"topics": done},
+		"prometheus": {"outboxcdc": started},
+		"grafana":    {"prometheus": healthy},
 	}
 	for name, s := range p.Services {
 		for on, dep := range s.DependsOn {
@@ -86,8 +96,8 @@ func TestOrderOfStart(t *testing.T) {
 }
 
 func TestHealthChecks(t *testing.T) {
-	p := load(t)
-	for name, part := range map[string]string{"postgres": "pg_isready", "kafka": "kafka-broker-api-versions", "ready": "http://outboxcdc:9464/readyz"} {
+	p := load(t, monitoring)
+	for name, part := range map[string]string{"prometheus": "/-/ready", "postgres": "pg_isready", "kafka": "kafka-broker-api-versions", "ready": "http://outboxcdc:9464/readyz"} {
 		h := service(t, p, name).HealthCheck
 		if h == nil || h.Disable || !strings.Contains(strings.Join(h.Test, " "), part) {
 			t.Errorf("the health check of %s does not ask %s: %+v", name, part, h)
@@ -100,7 +110,7 @@ func TestHealthChecks(t *testing.T) {
 }
 
 func TestImagesArePinned(t *testing.T) {
-	for name, s := range load(t).Services {
+	for name, s := range load(t, monitoring).Services {
 		_, tag, ok := strings.Cut(s.Image, ":")
 		if !ok || tag == "" || strings.Contains(tag, "latest") {
 			t.Errorf("%s has image %q: name a version", name, s.Image)
@@ -172,7 +182,7 @@ func TestDaemon(t *testing.T) {
 
 // What the file mounts must be there.
 func TestMounts(t *testing.T) {
-	for name, s := range load(t).Services {
+	for name, s := range load(t, monitoring).Services {
 		for _, v := range s.Volumes {
 			if v.Type != types.VolumeTypeBind {
 				continue
@@ -189,7 +199,7 @@ func TestMounts(t *testing.T) {
 
 // Nothing of it is offered to the network.
 func TestPortsAreLocal(t *testing.T) {
-	for name, s := range load(t).Services {
+	for name, s := range load(t, monitoring).Services {
 		for _, port := range s.Ports {
 			if port.HostIP != "127.0.0.1" {
 				t.Errorf("%s publishes %s on %q", name, port.Published, port.HostIP)
