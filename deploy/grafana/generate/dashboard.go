@@ -136,6 +136,11 @@ func kafka() []panel {
 		graph("Connections and partitions", "short", "Open connections to brokers, and by how much the partitions of a topic differ from those that keys are spread over.",
 			q(`sum(outboxcdc_kafka_broker_connections{$I})`, "connections"),
 			q(`max by (topic) (outboxcdc_kafka_topic_partitions_changed{$I}) != 0`, "changed: {{topic}}")),
+		graph("Deduplication", "short", "1 while a crash repeats nothing that Kafka has; and events that the server lost at a failover after they were delivered.",
+			q(`outboxcdc_deduplicating{$I}`, "{{instance}}"),
+			q(`increase(outboxcdc_phantom_events_total{$I}$R)`, "phantoms {{instance}}")),
+		graph("Ends of partitions read", "short", "Before something was sent to them, by what was found.",
+			q(`sum by (result) (increase(outboxcdc_kafka_tail_reads_total{$I}$R))`, "{{result}}")),
 	}
 }
 
