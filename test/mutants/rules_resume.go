@@ -246,6 +246,12 @@ var ending = []mutant{
 		tests: []suite{poisons, deadLetters},
 	},
 	{
+		name:  "dead-letter-counted-when-sent",
+		rule:  "A dead letter that is sent has been delivered, as far as its metric goes.",
+		edits: []edit{{"relay/poison.go", "	l.waiting[n] = count\n", "	count.Inc()\n"}},
+		tests: []suite{poisons},
+	},
+	{
 		name:  "dead-letter-of-a-dead-letter",
 		rule:  "A dead letter that is refused is poison like any other.",
 		edits: []edit{{"relay/leave.go", "		if s.alone.dead {\n", "		if false {\n"}},
