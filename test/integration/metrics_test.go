@@ -17,6 +17,7 @@ import (
 // What /metrics says is what others see: a reader of Kafka, the server's catalogs, the clock. At rest to the byte, under load
 // within what may be under way, and with the broker frozen what is the matter.
 func TestMetricsTellTheTruth(t *testing.T) {
+	t.Parallel()
 	rnd := newRand(t)
 	k := breakableKafka(t)
 	pg := ownPostgres(t, defaultMajor, map[string]string{"max_slot_wal_keep_size": "1GB"})
@@ -195,7 +196,7 @@ func (o *outbox) metricsUnderLoad(r *relay) {
 	o.t.Helper()
 	s, seen := o.server(), float64(o.follow.records())
 	var a answer
-	await(o.t, 100*time.Millisecond, "what the slot confirms to be what is said to be confirmed", func() error { // which is noted once it is sent
+	await(o.t, 500*time.Millisecond, "what the slot confirms to be what is said to be confirmed", func() error { // which is noted once it is sent
 		if a = o.ask(r); a["outboxcdc_confirmed_position_bytes"] < s.confirmed {
 			return fmt.Errorf("%.0f, and the slot confirmed %.0f", a["outboxcdc_confirmed_position_bytes"], s.confirmed)
 		}
@@ -228,7 +229,7 @@ func (o *outbox) metricsUnderLoad(r *relay) {
 	if events > a["outboxcdc_inflight_limit_events"] || size > a["outboxcdc_inflight_limit_bytes"] || events > 0 != (size > 0) {
 		o.t.Errorf("%v events and %v bytes in flight", events, size)
 	}
-	if lag := a["outboxcdc_replication_lag_seconds"]; lag > 10 {
+	if lag := a["outboxcdc_replication_lag_seconds"]; lag > 30 {
 		o.t.Errorf("%v s behind", lag)
 	}
 }
@@ -243,7 +244,7 @@ func (o *outbox) metricsWhileParked(r *relay, since time.Time) {
 		"outboxcdc_kafka_requests_in_flight": 0, "outboxcdc_unconfirmed_transactions": 0,
 	})
 	lag := a["outboxcdc_replication_lag_seconds"]
-	if most := time.Since(since).Seconds() + 2; lag < least || lag > most {
+	if most := time.Since(since).Seconds() + 5; lag < least || lag > most {
 		o.t.Errorf("%.1f s behind, want %.1f to %.1f", lag, least, most)
 	}
 	if n := a.sum("outboxcdc_replication_reconnects_total{"); n == 0 || int(n) != r.sessionsEnded() {
