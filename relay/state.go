@@ -48,6 +48,7 @@ type view struct {
 	acked       time.Time // last acknowledgement of the sessions before
 	lastError   string
 	lastErrorAt time.Time
+	troubles    []Trouble
 
 	slot   *replication.Slot
 	slotAt time.Time
@@ -66,6 +67,9 @@ func (r *Relay) setStateOf(s State, label, reason string) {
 	v.beat = r.clock()
 	if reason != "" {
 		v.lastError, v.lastErrorAt = reason, v.beat
+		if s != Backpressured { // that is how a backlog is worked off
+			v.troubled(s, label, reason, v.beat)
+		}
 	}
 	if v.state == s && v.label == label {
 		v.reason = reason
@@ -194,6 +198,7 @@ type Status struct {
 	SlotActivePID     uint32     `json:"slot_active_pid,omitempty"`
 	LastError         string     `json:"last_error,omitempty"`
 	LastErrorAt       *time.Time `json:"last_error_at,omitempty"`
+	Troubles          []Trouble  `json:"troubles"` // the last ones, oldest first
 	DeliveredAnything bool       `json:"delivered_anything"`
 	// Delivery is what happens after a crash: deduplicated, or at_least_once and why that is not what was asked for.
 	Delivery         string `json:"delivery"`
@@ -210,6 +215,7 @@ func (r *Relay) Status() Status {
 		State: v.state, Reason: v.reason, Since: v.since, Received: v.received.String(), Confirmed: v.confirmed.String(),
 		LagBytes: r.lagBytes(), LagSeconds: r.lagSeconds(now), Kafka: "no session",
 		SystemID: r.view.systemID(), DeliveredAnything: v.delivered, LastError: v.lastError,
+		Troubles: append([]Trouble{}, v.troubles...),
 	}
 	if !v.confirmedAt.IsZero() {
 		t := v.confirmedAt

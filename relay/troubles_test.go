@@ -1,0 +1,52 @@
+package relay
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestTroubles: an error that comes again at each attempt is one trouble with a count, another one is another trouble, and
+// a full window is none.
+func TestTroubles(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.edit(func() { b.kafka.openErr = func(n int) error { return fmt.Errorf("attempt %d: %w", n, errKafka) } })
+		b.start()
+		b.sleep(5 * time.Minute)
+		first := b.relay.Status().Troubles
+		if len(first) == 0 || len(first) > 2 {
+			t.Fatalf("%d troubles: %+v", len(first), first)
+		}
+		tr := first[0]
+		if tr.State != Reconnecting || tr.Count < 2 || !tr.Last.After(tr.First) || tr.Error == fmt.Sprintf("attempt 1: %v", errKafka) {
+			t.Errorf("%+v", tr)
+		}
+		b.kafka.edit(func() { b.kafka.openErr = nil })
+		b.sleep(time.Minute)
+		b.want(Streaming)
+		b.kafka.hold()
+		for range 150 {
+			b.pg.commit("b")
+		}
+		b.sleep(time.Second)
+		b.want(Backpressured)
+		if got := b.relay.Status().Troubles; len(got) != len(first) {
+			t.Errorf("a full window is a trouble: %+v", got)
+		}
+	})
+}
+
+// Only the last ones are kept, oldest first, and what was handed out does not change.
+func TestTroublesAreBounded(t *testing.T) {
+	var v view
+	for i := range 3 * maxTroubles {
+		v.troubled(Reconnecting, fmt.Sprint(i), "", time.Unix(int64(i), 0))
+	}
+	if len(v.troubles) != maxTroubles || v.troubles[0].label != fmt.Sprint(2*maxTroubles) || v.troubles[maxTroubles-1].label != fmt.Sprint(3*maxTroubles-1) {
+		t.Errorf("%+v", v.troubles)
+	}
+	v.troubled(Parked, v.troubles[maxTroubles-1].label, "", time.Unix(99, 0))
+	if last := v.troubles[maxTroubles-1]; last.State != Parked || last.Count != 1 {
+		t.Errorf("another state with the same reason is another trouble: %+v", last)
+	}
+}
