@@ -2,19 +2,20 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"regexp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/exporter-toolkit/web"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/conns"
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
@@ -28,37 +29,64 @@ type monitor interface {
 // aliveWithin is how long one turn of the main loop may take: longer than any single time-out inside it.
 const aliveWithin = 60 * time.Second
 
+// maxConnections bounds what clients can make us hold: an answer and some buffers each. Monitoring needs a handful.
+const maxConnections = 32
+
 type server struct {
-	ln  net.Listener
-	srv *http.Server
-	log *slog.Logger
+	ln        net.Listener
+	srv       *http.Server
+	webConfig string
+	log       *slog.Logger
 }
 
-// listen opens the address at once, so that a taken port is an error at start and not a line in the log.
-func listen(cfg config.HTTP, reg *prometheus.Registry, m monitor, log *slog.Logger) (*server, error) {
-	ln, err := net.Listen("tcp", cfg.Listen)
+// listen opens the address at once, so that a taken port or a bad web configuration is an error at start and not a line
+// in the log.
+func listen(cfg *config.Config, reg *prometheus.Registry, m monitor, log *slog.Logger) (*server, error) {
+	file := cfg.HTTP.WebConfigFile
+	if err := web.Validate(file); err != nil {
+		return nil, cfg.Problem("http.web_config_file", withoutValues(err.Error())+"; remedy: correct that file, or \"\" for no TLS and no passwords")
+	}
+	ln, err := net.Listen("tcp", cfg.HTTP.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("http.listen: %w; remedy: choose a free address, or \"\" for none", err)
 	}
 	log.Info("listening", "address", ln.Addr().String())
-	return &server{ln: ln, log: log, srv: &http.Server{
+	quiet := slog.New(&complaints{Handler: log.Handler(), clock: time.Now})
+	srv := &http.Server{
 		Handler: handler(cfg, reg, m), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
-		WriteTimeout: 60 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
-	}}, nil
+		WriteTimeout: writeWithin, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(quiet.Handler(), slog.LevelWarn),
+		// HTTP/2 would let one connection ask for hundreds of answers at a time.
+		Protocols: new(http.Protocols),
+	}
+	srv.Protocols.SetHTTP1(true)
+	return &server{ln: conns.Limit(ln, maxConnections), log: quiet, webConfig: file, srv: srv}, nil
 }
+
+// withoutValues takes out what the YAML reader quotes of a file that has passwords' hashes and may have keys in it.
+func withoutValues(text string) string { return quotedValue.ReplaceAllString(text, "`…`") }
+
+var quotedValue = regexp.MustCompile("(?s)`.*`")
 
 // serve answers until ctx ends.
 func (s *server) serve(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { _ = s.srv.Close() })
 	defer stop()
-	if err := s.srv.Serve(s.ln); !errors.Is(err, http.ErrServerClosed) {
+	var err error
+	if s.webConfig == "" {
+		err = s.srv.Serve(s.ln)
+	} else {
+		err = web.Serve(s.ln, s.srv, &web.FlagConfig{WebConfigFile: &s.webConfig}, s.log)
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
 		s.log.Error("http", "error", err)
 	}
 }
 
-func handler(cfg config.HTTP, reg *prometheus.Registry, m monitor) http.Handler {
+func handler(cfg *config.Config, reg *prometheus.Registry, m monitor) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true, MaxRequestsInFlight: 8}))
+	mux.Handle("GET /{$}", page())
+	mux.Handle("GET /metrics", metrics(reg))
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
 		age := m.Alive()
 		answer(w, age < aliveWithin, map[string]any{"main_loop_age_seconds": age.Seconds()})
@@ -76,9 +104,9 @@ func handler(cfg config.HTTP, reg *prometheus.Registry, m monitor) http.Handler 
 	}
 	mux.HandleFunc("GET /readyz", ready)
 	mux.HandleFunc("GET /healthz", ready)
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { answer(w, true, m.Status()) })
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { answer(w, true, reportOf(cfg.Postgres.Slot, reg, m)) })
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { answer(w, true, buildInfo()) })
-	if cfg.PProf {
+	if cfg.HTTP.PProf {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
@@ -86,16 +114,4 @@ func handler(cfg config.HTTP, reg *prometheus.Registry, m monitor) http.Handler 
 		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	}
 	return mux
-}
-
-// answer writes JSON with 200 or 503.
-func answer(w http.ResponseWriter, ok bool, body any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	if !ok {
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	_ = enc.Encode(body) // the client has gone: nothing to do about it
 }

@@ -81,7 +81,7 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	defer stopServing()
 	wg.Go(func() { live.watch(serveCtx) })
 	if cfg.HTTP.Listen != "" {
-		srv, err := listen(cfg.HTTP, reg, rl, log)
+		srv, err := listen(cfg, reg, rl, log)
 		if err != nil {
 			return &exitError{code: exitConfig, err: err}
 		}

@@ -279,6 +279,10 @@ type Delivery struct {
 type HTTP struct {
 	// Listen is the address, host:port or :port; "" means no listener.
 	Listen string `yaml:"listen" default:":9464"`
+	// WebConfigFile names a file with TLS and basic auth for the listener, in the format of Prometheus' exporter-toolkit. A
+	// relative name starts at the working directory, names inside it at its own. It is read again at each request and
+	// connection, so what was rotated is found.
+	WebConfigFile string `yaml:"web_config_file" default:""`
 	// PProf serves /debug/pprof/, which shows memory contents to whoever can reach the port.
 	PProf bool `yaml:"pprof" default:"false"`
 }

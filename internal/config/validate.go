@@ -50,6 +50,9 @@ func (c *Config) Validate() error {
 	v.delivery(&c.Delivery)
 	v.kafka(&c.Kafka)
 	v.report("http.listen", checkListen(c.HTTP.Listen))
+	if c.HTTP.WebConfigFile != "" && c.HTTP.Listen == "" {
+		v.report("http.web_config_file", "is set, but http.listen is empty; write an address there, or remove this")
+	}
 	v.atLeast("shutdown_timeout", c.ShutdownTimeout, time.Millisecond)
 	v.atLeast("route.missing_topic_after", c.Route.MissingTopicAfter, time.Second)
 	return errors.Join(v.errs...)

@@ -67,6 +67,9 @@ func TestMetricsHammered(t *testing.T) {
 	if answered.Load()+refused.Load() < 20 {
 		t.Errorf("%d answers and %d refusals: this proves nothing", answered.Load(), refused.Load())
 	}
+	if refused.Load() > 0 {
+		t.Errorf("%d scrapes were refused because of clients that do not read", refused.Load())
+	}
 	o.outcome("%d answers, %d refusals (503), %d events delivered meanwhile", answered.Load(), refused.Load(), delivered)
 }
 

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outboxcdc/outboxcdc/relay"
+)
+
+// report is what /status says: the relay's own words, which binary it is, and what went where.
+type report struct {
+	Slot string `json:"slot"`
+	relay.Status
+	Ready     bool          `json:"ready"`
+	Version   string        `json:"version"`
+	Revision  string        `json:"revision"`
+	Delivered float64       `json:"events_delivered"` // by this process; the sum over topics
+	Topics    []topicReport `json:"topics"`
+}
+
+type topicReport struct {
+	Topic     string  `json:"topic"` // "other": those after the first 200, as in the metrics
+	Delivered float64 `json:"events_delivered"`
+}
+
+// delivered is the metric that counts what went where.
+const delivered = "outboxcdc_events_delivered_total"
+
+func reportOf(slot string, reg prometheus.Gatherer, m monitor) report {
+	b := buildInfo()
+	r := report{Slot: slot, Status: m.Status(), Version: b.Version, Revision: b.Revision, Topics: []topicReport{}}
+	r.Ready, _ = m.Ready()
+	families, _ := reg.Gather() // an error is about other metrics: what was gathered is right
+	for _, f := range families {
+		if f.GetName() != delivered {
+			continue
+		}
+		for _, series := range f.GetMetric() {
+			for _, l := range series.GetLabel() {
+				if l.GetName() == "topic" {
+					n := series.GetCounter().GetValue()
+					r.Topics = append(r.Topics, topicReport{Topic: l.GetValue(), Delivered: n})
+					r.Delivered += n
+				}
+			}
+		}
+	}
+	slices.SortFunc(r.Topics, func(a, b topicReport) int { return strings.Compare(a.Topic, b.Topic) })
+	return r
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/relay"
+)
+
+// fixed is a relay in one state.
+type fixed struct {
+	status relay.Status
+	ready  bool
+	why    string
+	age    time.Duration
+}
+
+func (f *fixed) Status() relay.Status  { return f.status }
+func (f *fixed) Ready() (bool, string) { return f.ready, f.why }
+func (f *fixed) Alive() time.Duration  { return f.age }
+
+func ask(t *testing.T, h http.Handler, method, path string) (int, string, http.Header) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+	return w.Code, w.Body.String(), w.Header()
+}
+
+// What orchestrators act on: /livez asks only whether the main loop turns, /readyz whether events flow.
+func TestProbes(t *testing.T) {
+	parked := &fixed{status: relay.Status{State: relay.Parked}, why: "parked: brokers away"}
+	standby := &fixed{status: relay.Status{State: relay.WaitingForSlot}, why: "waiting_for_slot: active"}
+	streaming := &fixed{status: relay.Status{State: relay.Streaming}, ready: true}
+	hung := &fixed{status: relay.Status{State: relay.Streaming}, ready: true, age: aliveWithin}
+	for _, c := range []struct {
+		m    *fixed
+		path string
+		code int
+		body string
+	}{
+		{parked, "/livez", 200, `"main_loop_age_seconds": 0`},
+		{hung, "/livez", 503, `"main_loop_age_seconds": 60`},
+		{parked, "/readyz", 503, `"parked: brokers away"`},
+		{parked, "/healthz", 503, `"state": "parked"`},
+		{parked, "/readyz?standby=ok", 503, `"ready": false`},
+		{standby, "/readyz", 503, `"ready": false`},
+		{standby, "/readyz?standby=ok", 200, `"ready": true`},
+		{standby, "/healthz?standby=ok", 200, `"state": "waiting_for_slot"`},
+		{streaming, "/readyz", 200, `"ready": true`},
+		{streaming, "/version", 200, `"go_version"`},
+		{streaming, "/nowhere", 404, ""},
+		{streaming, "/debug/pprof/", 404, ""},
+		{streaming, "/config", 404, ""},
+	} {
+		code, body, _ := ask(t, handler(config.Default(), prometheus.NewRegistry(), c.m), "GET", c.path)
+		if code != c.code || !strings.Contains(body, c.body) {
+			t.Errorf("%s while %s: %d %s, not %d %s", c.path, c.m.status.State, code, body, c.code, c.body)
+		}
+	}
+	cfg := config.Default()
+	cfg.HTTP.PProf = true
+	h := handler(cfg, prometheus.NewRegistry(), streaming)
+	if code, _, _ := ask(t, h, "GET", "/debug/pprof/"); code != 200 {
+		t.Errorf("/debug/pprof/ although switched on: %d", code)
+	}
+	if code, _, _ := ask(t, h, "POST", "/status"); code != http.StatusMethodNotAllowed {
+		t.Errorf("POST /status: %d", code)
+	}
+}
+
+// /status is the relay's own words, the slot, the binary, and what went to which topic.
+func TestStatusReport(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: delivered}, []string{"topic"})
+	reg.MustRegister(c)
+	c.WithLabelValues("b").Add(3)
+	c.WithLabelValues("a").Add(4)
+	m := &fixed{ready: true, status: relay.Status{State: relay.Streaming, Confirmed: "0/1A", Troubles: []relay.Trouble{{State: relay.Parked, Error: "x", Count: 2}}}}
+	code, body, header := ask(t, handler(config.Default(), reg, m), "GET", "/status")
+	var got struct {
+		Slot      string         `json:"slot"`
+		State     string         `json:"state"`
+		Ready     bool           `json:"ready"`
+		Confirmed string         `json:"confirmed_lsn"`
+		Version   string         `json:"version"`
+		Delivered float64        `json:"events_delivered"`
+		Topics    []topicReport  `json:"topics"`
+		Troubles  []relayTrouble `json:"troubles"`
+	}
+	if err := json.Unmarshal([]byte(body), &got); err != nil {
+		t.Fatal(err)
+	}
+	if code != 200 || header.Get("Cache-Control") != "no-store" || header.Get("Content-Type") != "application/json" {
+		t.Errorf("%d %v", code, header)
+	}
+	if got.Slot != "outboxcdc" || got.State != "streaming" || !got.Ready || got.Confirmed != "0/1A" || got.Version == "" || got.Delivered != 7 {
+		t.Errorf("%+v", got)
+	}
+	if len(got.Topics) != 2 || got.Topics[0] != (topicReport{"a", 4}) || got.Topics[1] != (topicReport{"b", 3}) {
+		t.Errorf("topics %+v", got.Topics)
+	}
+	if len(got.Troubles) != 1 || got.Troubles[0] != (relayTrouble{"parked", "x", 2}) {
+		t.Errorf("troubles %+v", got.Troubles)
+	}
+}
+
+type relayTrouble struct {
+	State string `json:"state"`
+	Error string `json:"error"`
+	Count int    `json:"count"`
+}
+
+// serving is the whole listener, as run has it.
+func serving(t *testing.T, cfg *config.Config, reg *prometheus.Registry, log *slog.Logger) (addr string) {
+	t.Helper()
+	cfg.HTTP.Listen = "127.0.0.1:0"
+	s, err := listen(cfg, reg, &fixed{ready: true, status: relay.Status{State: relay.Streaming}}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); s.serve(t.Context()) }()
+	t.Cleanup(func() { <-done }) // the test's context has ended by then
+	return s.ln.Addr().String()
+}
+
+// Clients that ask and never read, more of them than there may be connections, are in nobody's way: each scrape is
+// answered, and soon.
+func TestNeverReading(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	large := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "large", Help: strings.Repeat("x", 8<<20)}, nil)
+	large.WithLabelValues().Set(1)
+	reg.MustRegister(large)
+	addr := serving(t, config.Default(), reg, slog.New(slog.DiscardHandler))
+	var stuck []net.Conn
+	for range maxConnections + 8 {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		stuck = append(stuck, c)
+		if _, err := io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: slow\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		// Its answer has begun, and is larger than what the kernel holds: from here on it is stuck.
+		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+			t.Fatalf("no answer begins: %v", err)
+		}
+	}
+	for n := range 5 {
+		client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+		begin := time.Now()
+		res, err := client.Get("http://" + addr + "/metrics")
+		if err != nil {
+			t.Fatalf("scrape %d: %v", n, err)
+		}
+		body, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if err != nil || res.StatusCode != 200 || !strings.HasSuffix(string(body), "large 1\n") {
+			t.Fatalf("scrape %d: %d, %d bytes, %v", n, res.StatusCode, len(body), err)
+		}
+		if took := time.Since(begin); took > 3*time.Second {
+			t.Errorf("scrape %d took %v", n, took)
+		}
+	}
+	cut := 0
+	for _, c := range stuck {
+		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, err := io.CopyN(io.Discard, c, 8<<20); err != nil {
+			cut++
+		}
+	}
+	if cut < 8 || cut > 8+5 {
+		t.Errorf("%d of %d connections were ended for others, of which %d may be there", cut, len(stuck), maxConnections)
+	}
+}
+
+// A client that does not take its answer loses its connection after writeWithin.
+func TestWriteDeadline(t *testing.T) {
+	var deadline atomic.Value
+	w := &deadlines{ResponseWriter: httptest.NewRecorder(), set: func(d time.Time) { deadline.Store(d) }}
+	answer(w, true, "x")
+	if d, ok := deadline.Load().(time.Time); !ok || time.Until(d) > writeWithin || time.Until(d) < writeWithin/2 {
+		t.Errorf("the deadline is %v", deadline.Load())
+	}
+}
+
+type deadlines struct {
+	http.ResponseWriter
+	set func(time.Time)
+}
+
+func (d *deadlines) SetWriteDeadline(t time.Time) error { d.set(t); return nil }

@@ -1,0 +1,143 @@
+'use strict';
+// What the daemon says at /status, in words. Everything is put in as text, never as HTML: topics and errors are others' words.
+const words = {
+  starting: ['wait', 'Starting', 'Connecting to Kafka, then to Postgres.'],
+  waiting_for_slot: ['wait', 'Standing by', 'Another instance has the slot. This one takes over as soon as it is free.'],
+  streaming: ['ok', 'Streaming', 'Events go from Postgres to Kafka as they are committed.'],
+  backpressured: ['ok', 'Streaming at Kafka’s pace', 'The window is full: Postgres has more than Kafka takes at present.'],
+  waiting_for_topic: ['wait', 'Waiting for a topic', 'Kafka does not have the topic of the next event. Create it; delivery goes on by itself.'],
+  waiting_for_standby: ['wait', 'Waiting for a standby', 'Postgres holds events back until its standbys have them.'],
+  reconnecting: ['wait', 'Reconnecting', 'The connection was lost. It is tried again until it works; nothing is lost meanwhile.'],
+  parked: ['wait', 'Parked', 'Kafka takes nothing. Postgres keeps the WAL, and delivery goes on by itself when Kafka is back.'],
+  draining: ['wait', 'Stopping', 'Waiting for what is in flight, then leaving.'],
+  failed: ['bad', 'Failed', 'Nothing is delivered or confirmed until a person has decided.'],
+};
+const every = 2000, points = 120, shownTopics = 20;
+const el = (id) => document.getElementById(id);
+const text = (id, s, mark) => { el(id).textContent = s; el(id).classList.toggle('warn', mark === 'warn'); el(id).classList.toggle('alarm', mark === 'alarm'); };
+const count = (n) => Math.round(n).toLocaleString('en');
+const time = (t) => { const d = new Date(t); return d.toDateString() === new Date().toDateString() ? d.toLocaleTimeString() : d.toLocaleString(); };
+
+function bytes(n) {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
+  let i = 0;
+  while (n >= 1024 && i < units.length - 1) { n /= 1024; i++; }
+  return (i === 0 || n >= 100 ? Math.round(n) : n.toFixed(1)) + ' ' + units[i];
+}
+
+function duration(s) {
+  if (s < 1) return Math.round(s * 1000) + ' ms';
+  if (s < 60) return s.toFixed(s < 10 ? 1 : 0) + ' s';
+  if (s < 3600) return Math.floor(s / 60) + ' min ' + Math.floor(s % 60) + ' s';
+  if (s < 86400) return Math.floor(s / 3600) + ' h ' + Math.floor(s % 3600 / 60) + ' min';
+  return Math.floor(s / 86400) + ' d ' + Math.floor(s % 86400 / 3600) + ' h';
+}
+
+const perSecond = (r) => (r === undefined ? '–' : r > 0 && r < 10 ? r.toFixed(1) : count(r)) + '/s';
+
+// before is the answer before this one, and rates what was delivered per second between each two.
+let before = null;
+let rates = [];
+
+function rateOf(now, then, seconds) {
+  return then === undefined || now < then ? undefined : (now - then) / seconds; // smaller: the daemon was started again
+}
+
+function drawRates() {
+  const most = Math.max(1, ...rates), x = (i) => 240 - (rates.length - 1 - i) * 240 / (points - 1), y = (r) => 46 - 44 * r / most;
+  const path = rates.map((r, i) => (i ? 'L' : 'M') + x(i).toFixed(1) + ' ' + y(r).toFixed(1)).join('');
+  el('line').setAttribute('d', path);
+  el('area').setAttribute('d', rates.length ? path + 'L240 48L' + x(0).toFixed(1) + ' 48Z' : '');
+}
+
+function add(parent, tag, s, cls) {
+  const e = document.createElement(tag);
+  if (s !== undefined) e.textContent = s;
+  if (cls) e.className = cls;
+  parent.append(e);
+  return e;
+}
+
+function showState(level, title, sentence, reason) {
+  el('box').dataset.level = level;
+  if (el('state').textContent !== title) el('state').textContent = title; // not again and again for who has it read aloud
+  if (el('words').textContent !== sentence) el('words').textContent = sentence;
+  el('reason').textContent = reason || '';
+  el('reason').hidden = !reason;
+  document.title = title + ' · outboxcdc';
+}
+
+function showTroubles(all) {
+  const list = el('troubles');
+  list.replaceChildren();
+  for (const t of all.slice().reverse()) {
+    const li = add(list, 'li');
+    const times = t.count > 1 ? ', ' + count(t.count) + ' times since ' + time(t.first) : '';
+    add(li, 'span', time(t.last) + ' · ' + (words[t.state] || [0, t.state])[1] + times, 'small');
+    add(li, 'code', t.error);
+  }
+  if (!all.length) add(list, 'li', 'None since this process started.', 'small');
+}
+
+function showTopics(topics, then, seconds) {
+  const body = el('topics');
+  body.replaceChildren();
+  const most = topics.slice().sort((a, b) => b.events_delivered - a.events_delivered);
+  for (const t of most.slice(0, shownTopics)) {
+    const tr = add(body, 'tr');
+    add(tr, 'td', t.topic);
+    add(tr, 'td', count(t.events_delivered), 'n');
+    add(tr, 'td', perSecond(then && rateOf(t.events_delivered, then.get(t.topic) || 0, seconds)), 'n');
+  }
+  text('more', !topics.length ? 'Nothing delivered since this process started.' : topics.length > shownTopics ? 'and ' + (topics.length - shownTopics) + ' more' : '');
+}
+
+function show(s, at) {
+  const [level, title, sentence] = words[s.state] || ['wait', s.state, ''];
+  const answers = s.state !== 'streaming' || s.kafka === 'ok';
+  showState(answers ? level : 'wait', title, answers ? sentence : 'Kafka does not answer at present.', s.reason);
+  text('since', 'since ' + time(s.since));
+  text('slot', 'slot ' + s.slot);
+  text('lag', duration(s.lag_seconds), s.lag_seconds > 60 ? 'warn' : '');
+  text('lagbytes', bytes(s.lag_bytes) + ' of WAL not confirmed');
+  const seconds = before ? (at - before.at) / 1000 : 0;
+  const rate = before ? rateOf(s.events_delivered, before.delivered, seconds) : undefined;
+  if (rate !== undefined) rates = rates.concat(rate).slice(-points);
+  text('rate', perSecond(rate));
+  text('total', count(s.events_delivered) + ' events since this process started');
+  drawRates();
+  text('inflight', count(s.in_flight_events));
+  text('inflightbytes', bytes(s.in_flight_bytes) + ', ' + count(s.unconfirmed_transactions) + ' transactions');
+  const status = s.slot_wal_status || 'not known yet';
+  const mark = status === 'lost' ? 'alarm' : status === 'unreserved' ? 'warn' : '';
+  text('wal', s.slot_wal_status ? bytes(s.slot_retained_wal_bytes) : '–', mark);
+  text('walstatus', 'status ' + status);
+  text('kafka', s.kafka === 'ok' ? 'answers' : s.kafka === 'no session' ? 'not in use' : 'fails', s.kafka === 'ok' || s.kafka === 'no session' ? '' : 'warn');
+  text('kafkawhy', s.waiting_for_topics && s.waiting_for_topics.length ? 'looking for ' + s.waiting_for_topics.join(', ') : s.kafka === 'ok' || s.kafka === 'no session' ? '' : s.kafka);
+  text('confirmed', s.confirmed_lsn);
+  text('received', 'confirmed; received ' + s.received_lsn);
+  showTroubles(s.troubles);
+  showTopics(s.topics, before && before.topics, seconds);
+  text('version', 'outboxcdc ' + s.version);
+  text('seen', 'as of ' + new Date(at).toLocaleTimeString());
+  before = { at, delivered: s.events_delivered, topics: new Map(s.topics.map((t) => [t.topic, t.events_delivered])) };
+}
+
+let answered = null;
+
+async function poll() {
+  if (!document.hidden) {
+    try {
+      const res = await fetch('status', { cache: 'no-store', signal: AbortSignal.timeout(5000) });
+      if (!res.ok) throw new Error('status ' + res.status);
+      const s = await res.json();
+      answered = Date.now();
+      show(s, answered);
+    } catch (err) {
+      showState('bad', 'No answer', 'The daemon does not answer this page' + (answered ? ' since ' + time(answered) : '') + '. What is below is as it was then.', String(err.message || err));
+    }
+  }
+  setTimeout(poll, every);
+}
+document.addEventListener('visibilitychange', () => { if (!document.hidden) before = null; });
+poll();
