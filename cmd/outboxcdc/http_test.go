@@ -18,17 +18,17 @@ import (
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
-// fixed is a relay in one state.
-type fixed struct {
+// still is a relay in one state.
+type still struct {
 	status relay.Status
 	ready  bool
 	why    string
 	age    time.Duration
 }
 
-func (f *fixed) Status() relay.Status  { return f.status }
-func (f *fixed) Ready() (bool, string) { return f.ready, f.why }
-func (f *fixed) Alive() time.Duration  { return f.age }
+func (f *still) Status() relay.Status  { return f.status }
+func (f *still) Ready() (bool, string) { return f.ready, f.why }
+func (f *still) Alive() time.Duration  { return f.age }
 
 func ask(t *testing.T, h http.Handler, method, path string) (int, string, http.Header) {
 	t.Helper()
@@ -39,12 +39,12 @@ func ask(t *testing.T, h http.Handler, method, path string) (int, string, http.H
 
 // What orchestrators act on: /livez asks only whether the main loop turns, /readyz whether events flow.
 func TestProbes(t *testing.T) {
-	parked := &fixed{status: relay.Status{State: relay.Parked}, why: "parked: brokers away"}
-	standby := &fixed{status: relay.Status{State: relay.WaitingForSlot}, why: "waiting_for_slot: active"}
-	streaming := &fixed{status: relay.Status{State: relay.Streaming}, ready: true}
-	hung := &fixed{status: relay.Status{State: relay.Streaming}, ready: true, age: aliveWithin}
+	parked := &still{status: relay.Status{State: relay.Parked}, why: "parked: brokers away"}
+	standby := &still{status: relay.Status{State: relay.WaitingForSlot}, why: "waiting_for_slot: active"}
+	streaming := &still{status: relay.Status{State: relay.Streaming}, ready: true}
+	hung := &still{status: relay.Status{State: relay.Streaming}, ready: true, age: aliveWithin}
 	for _, c := range []struct {
-		m    *fixed
+		m    *still
 		path string
 		code int
 		body string
@@ -86,7 +86,7 @@ func TestStatusReport(t *testing.T) {
 	reg.MustRegister(c)
 	c.WithLabelValues("b").Add(3)
 	c.WithLabelValues("a").Add(4)
-	m := &fixed{ready: true, status: relay.Status{State: relay.Streaming, Confirmed: "0/1A", Troubles: []relay.Trouble{{State: relay.Parked, Error: "x", Count: 2}}}}
+	m := &still{ready: true, status: relay.Status{State: relay.Streaming, Confirmed: "0/1A", Troubles: []relay.Trouble{{State: relay.Parked, Error: "x", Count: 2}}}}
 	code, body, header := ask(t, handler(config.Default(), reg, m), "GET", "/status")
 	var got struct {
 		Slot      string         `json:"slot"`
@@ -125,7 +125,7 @@ type relayTrouble struct {
 func serving(t *testing.T, cfg *config.Config, reg *prometheus.Registry, log *slog.Logger) (addr string) {
 	t.Helper()
 	cfg.HTTP.Listen = "127.0.0.1:0"
-	s, err := listen(cfg, reg, &fixed{ready: true, status: relay.Status{State: relay.Streaming}}, log)
+	s, err := listen(cfg, reg, &still{ready: true, status: relay.Status{State: relay.Streaming}}, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -182,7 +182,7 @@ func TestAddressTaken(t *testing.T) {
 	addr := serving(t, config.Default(), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	cfg := config.Default()
 	cfg.HTTP.Listen = addr
-	if _, err := listen(cfg, prometheus.NewRegistry(), &fixed{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "http.listen") {
+	if _, err := listen(cfg, prometheus.NewRegistry(), &still{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "http.listen") {
 		t.Errorf("%v", errors.Unwrap(err))
 	}
 }

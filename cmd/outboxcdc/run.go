@@ -87,6 +87,8 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 		}
 		wg.Go(func() { srv.serve(serveCtx) })
 	}
+	systemd := newSupervised(rl, log)
+	wg.Go(func() { systemd.watch(ctx, serveCtx, cfg.ShutdownTimeout) })
 
 	err = rl.Run(ctx)
 	if err == nil {
@@ -100,6 +102,7 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 		attrs = append(attrs, "event_id", p.ID, "position", p.Position.String(), "cause", string(p.Cause), "topic", p.Topic)
 	}
 	log.Error("stopped", attrs...)
+	systemd.ended(err)
 	return &exitError{code: code, err: err, logged: true}
 }
 
