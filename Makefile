@@ -129,6 +129,10 @@ lint: $(GOLANGCI_LINT) ## golangci-lint, built into the cache the first time (ab
 	$(GOLANGCI_LINT) run ./...
 	cd test/compose && $(GOLANGCI_LINT) run --config ../../.golangci.yml ./...
 
+.PHONY: docs
+docs: ## write docs/commands.md and the manual page anew, from the commands
+	$(GO) test -count=1 -run '^TestCommandsAreDocumented$$' ./cmd/outboxcdc -update-commands
+
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## format the code as lint wants it
 	$(GOLANGCI_LINT) fmt ./...

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+var updateCommands = flag.Bool("update-commands", false, "write docs/commands.md and docs/man/outboxcdc.1 anew")
+
+// The command reference and the manual page are what the commands say of themselves: `make docs` writes them.
+func TestCommandsAreDocumented(t *testing.T) {
+	for name, want := range map[string]string{
+		"../../docs/commands.md": commandReference(), "../../docs/man/outboxcdc.1": manPage(),
+	} {
+		if *updateCommands {
+			if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		have, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(have) != want {
+			t.Errorf("%s is not what the commands say of themselves; write it with `make docs`", name)
+		}
+	}
+}
+
+// Every command says what it does, and every flag.
+func TestCommandsExplainThemselves(t *testing.T) {
+	n := 0
+	for _, c := range documented() {
+		n++
+		if c.Short == "" || c.Short[:1] != strings.ToUpper(c.Short[:1]) || strings.HasSuffix(c.Short, ".") {
+			t.Errorf("%s: %q", c.CommandPath(), c.Short)
+		}
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Usage == "" {
+				t.Errorf("%s --%s says nothing", c.CommandPath(), f.Name)
+			}
+		})
+	}
+	if n < 15 {
+		t.Errorf("%d commands", n)
+	}
+}
+
+// man itself reads the page without a complaint.
+func TestManPage(t *testing.T) {
+	man, err := exec.LookPath("man")
+	if err != nil {
+		t.Skip("no man here; TestCommandsAreDocumented has held the text")
+	}
+	cmd := exec.CommandContext(t.Context(), man, "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", "../../docs/man/outboxcdc.1")
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	if err := cmd.Run(); err != nil || complaints.Len() > 0 {
+		t.Errorf("%v: %s", err, &complaints)
+	}
+}
+
+// documented are the commands that people use, in the order of the help.
+func documented() []*cobra.Command {
+	var all []*cobra.Command
+	root := newRootCommand()
+	addCompletion(root)
+	eachCommand(root, func(c *cobra.Command) {
+		shell := c.HasParent() && c.Parent().Name() == "completion" // its parent says it all
+		if !c.Hidden && !shell && c.Name() != "help" {
+			c.InitDefaultHelpFlag()
+			all = append(all, c)
+		}
+	})
+	return all
+}
+
+// about is what a command says at length; cobra's own texts end in blanks.
+func about(c *cobra.Command) string {
+	text := c.Long
+	if text == "" {
+		text = c.Short + "."
+	}
+	var lines []string
+	for line := range strings.Lines(strings.TrimSpace(text)) {
+		lines = append(lines, strings.TrimRight(line, " \t\n"))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// flagWords are how a flag is written and what it takes.
+func flagWords(f *pflag.Flag) (names, takes, usage string) {
+	names = "--" + f.Name
+	if f.Shorthand != "" {
+		names = "-" + f.Shorthand + ", " + names
+	}
+	takes, usage = pflag.UnquoteUsage(f)
+	switch {
+	case strings.HasPrefix(takes, "string"):
+		takes = strings.ToUpper(f.Name)
+	default:
+		takes = strings.ToUpper(takes)
+	}
+	if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "[]" {
+		usage += " (default " + f.DefValue + ")"
+	}
+	return names, takes, usage
+}
+
+func ownFlags(c *cobra.Command) (all []*pflag.Flag) {
+	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Name != "help" {
+			all = append(all, f)
+		}
+	})
+	return all
+}
+
+var exits = []struct {
+	code int
+	text string
+}{
+	{exitOK, "Done; for run: stopped when told to, and everything that Kafka has acknowledged is confirmed."},
+	{exitFault, "The drain was incomplete, a second signal came, or there is an internal fault; dlq: letters stay open. A restart may help."},
+	{exitUsage, "Wrong use of the command line. A crash of the Go run time ends with 2, too."},
+	{exitPoison, "Stopped at a poison event. The last line of the log names it, and somebody has to decide about it."},
+	{exitUnavailable, "Postgres or Kafka cannot be reached or used at present."},
+	{exitNoPermission, "A right in Postgres or Kafka is missing."},
+	{exitConfig, "The configuration is wrong."},
+	{exitLost, "Slot or publication are missing, lost or changed, so that events may be gone. Never restart blindly."},
+}
+
+func commandReference() string {
+	var b strings.Builder
+	b.WriteString("# Commands\n\n<!-- Made by `make docs` from the commands themselves; do not edit. -->\n\n" +
+		"`outboxcdc COMMAND --help` says the same. Flags of the first part go with every command.\n")
+	for _, c := range documented() {
+		fmt.Fprintf(&b, "\n## `%s`\n\n", c.CommandPath())
+		long := strings.ReplaceAll(about(c), "<", "&lt;")
+		if strings.Contains(long, "\n\t") { // it shows commands to type
+			long = "```\n" + about(c) + "\n```"
+		}
+		fmt.Fprintf(&b, "%s\n", long)
+		if c.Runnable() && c.HasParent() {
+			fmt.Fprintf(&b, "\n```\n%s\n```\n", strings.TrimSuffix(c.UseLine(), " [flags]"))
+		}
+		if flags := ownFlags(c); len(flags) > 0 {
+			b.WriteString("\n| flag | meaning |\n| --- | --- |\n")
+			for _, f := range flags {
+				names, takes, usage := flagWords(f)
+				fmt.Fprintf(&b, "| `%s` | %s |\n", strings.TrimSpace(names+" "+takes), strings.ReplaceAll(usage, "|", `\|`))
+			}
+		}
+	}
+	b.WriteString("\n## Exit codes\n\n| code | meaning |\n| --- | --- |\n")
+	for _, e := range exits {
+		fmt.Fprintf(&b, "| %d | %s |\n", e.code, e.text)
+	}
+	return b.String()
+}
+
+// manPage is the same in man(7), with what else belongs into such a page.
+func manPage() string {
+	var b strings.Builder
+	b.WriteString(".\\\" Made by `make docs` from the commands themselves; do not edit.\n.TH OUTBOXCDC 1 \"\" \"outboxcdc\" \"User Commands\"\n")
+	root := newRootCommand()
+	fmt.Fprintf(&b, ".SH NAME\noutboxcdc \\- %s\n", roff(root.Short))
+	b.WriteString(".SH SYNOPSIS\n.B outboxcdc\n[\\fB\\-c\\fR \\fIFILE\\fR]... \\fICOMMAND\\fR [\\fIFLAG\\fR]...\n.SH DESCRIPTION\n" +
+		"outboxcdc reads the rows that an application inserts into an outbox table from PostgreSQL's WAL, by logical replication, and\n" +
+		"produces them to Kafka: none is lost, keys keep their order, and repeats after a crash can be recognised.\n" +
+		"It never makes tables, publications or slots while it runs; \\fBoutboxcdc setup\\fR makes those in the database.\n")
+	for _, c := range documented() {
+		if !c.HasParent() {
+			b.WriteString(".SH OPTIONS\nThese go with every command.\n")
+		} else {
+			if c.Parent() == nil || !c.Parent().HasParent() && c == documented()[1] {
+				b.WriteString(".SH COMMANDS\n")
+			}
+			fmt.Fprintf(&b, ".SS %s\n", roff(strings.TrimSuffix(strings.TrimPrefix(c.UseLine(), "outboxcdc "), " [flags]")))
+			verbatim := strings.Contains(about(c), "\n\t")
+			if verbatim {
+				b.WriteString(".nf\n")
+			}
+			b.WriteString(roff(about(c)) + "\n")
+			if verbatim {
+				b.WriteString(".fi\n")
+			}
+		}
+		for _, f := range ownFlags(c) {
+			names, takes, usage := flagWords(f)
+			fmt.Fprintf(&b, ".TP\n\\fB%s\\fR", roff(names))
+			if takes != "" {
+				fmt.Fprintf(&b, " \\fI%s\\fR", roff(takes))
+			}
+			fmt.Fprintf(&b, "\n%s\n", roff(usage))
+		}
+	}
+	b.WriteString(".SH EXIT STATUS\n")
+	for _, e := range exits {
+		fmt.Fprintf(&b, ".TP\n.B %d\n%s\n", e.code, roff(e.text))
+	}
+	b.WriteString(".SH SIGNALS\n.TP\n.B SIGTERM, SIGINT\nStop reading, wait for Kafka's acknowledgements for at most \\fIshutdown_timeout\\fR, confirm, leave. A second one leaves at once.\n" +
+		".SH ENVIRONMENT\n.TP\n.B OUTBOXCDC_...\nEvery setting: \\fIkafka.client_id\\fR is \\fBOUTBOXCDC_KAFKA_CLIENT_ID\\fR. They win over files.\n" +
+		".TP\n.B PGHOST, PGUSER, PGPASSFILE, ...\nlibpq's variables, for what \\fIpostgres.url\\fR leaves out.\n" +
+		".TP\n.B NOTIFY_SOCKET, WATCHDOG_USEC\nWhere \\fBsystemd\\fR(1) wants to be told how the daemon does.\n" +
+		".SH FILES\n.TP\n.I ./outboxcdc.yaml\nThe settings, unless \\fB\\-c\\fR names others.\n" +
+		".SH SEE ALSO\n\\fBpsql\\fR(1), \\fBpg_recvlogical\\fR(1), \\fBsystemd.service\\fR(5)\n")
+	return b.String()
+}
+
+// roff takes what roff would understand for plain text.
+func roff(text string) string {
+	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n\n", "\n.PP\n").Replace(text)
+	var lines []string
+	for i, line := range strings.Split(text, "\n") {
+		if i > 0 && line == ".PP" {
+			lines = append(lines, line)
+			continue
+		}
+		if strings.HasPrefix(line, ".") || strings.HasPrefix(line, "'") {
+			line = `\&` + line
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
+}

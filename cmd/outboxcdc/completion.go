@@ -1,0 +1,45 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+)
+
+// addCompletion completes the completion: its commands are cobra's own, and it can tell values that are known beforehand.
+// All other commands have to be there already, and root's output, which the completion keeps.
+func addCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd("bash") // it is left out where there is no other command, and takes any argument for one
+	for _, c := range root.Commands() {
+		if c.Name() != "completion" {
+			continue
+		}
+		c.Short = "Prints what makes a shell complete our commands: bash, zsh, fish or powershell"
+		c.Long = "Prints what makes a shell complete our commands. In a shell that is open:\n\n" +
+			"\tsource <(outboxcdc completion bash)\n" +
+			"\tsource <(outboxcdc completion zsh)\n" +
+			"\toutboxcdc completion fish | source\n" +
+			"\toutboxcdc completion powershell | Out-String | Invoke-Expression\n\n" +
+			"For all to come: outboxcdc completion SHELL --help."
+		c.Use = "completion bash|zsh|fish|powershell"
+		c.Args = noArgs
+		c.RunE = func(cmd *cobra.Command, _ []string) error {
+			_ = cmd.Help()
+			return usageError(errors.New("completion needs a shell: bash, zsh, fish or powershell"))
+		}
+	}
+	_ = root.MarkPersistentFlagFilename("config", "yaml", "yml")
+	eachCommand(root, func(c *cobra.Command) {
+		if c.Flags().Lookup("output") != nil {
+			_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+		}
+	})
+}
+
+// eachCommand visits c and everything below it.
+func eachCommand(c *cobra.Command, f func(*cobra.Command)) {
+	f(c)
+	for _, sub := range c.Commands() {
+		eachCommand(sub, f)
+	}
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"bytes"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+func said(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = execute(t.Context(), args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// Each shell gets a script, another word is a wrong use, and what is known beforehand is completed.
+func TestCompletion(t *testing.T) {
+	for shell, has := range map[string]string{
+		"bash": "complete -o default -F __start_outboxcdc", "zsh": "#compdef outboxcdc", "fish": "complete -c outboxcdc", "powershell": "Register-ArgumentCompleter",
+	} {
+		code, out, errs := said(t, "completion", shell)
+		if code != exitOK || errs != "" || !strings.Contains(out, has) {
+			t.Errorf("%s: %d %q", shell, code, errs)
+		}
+	}
+	for _, args := range [][]string{{"completion"}, {"completion", "tcsh"}} {
+		if code, _, errs := said(t, args...); code != exitUsage || errs == "" {
+			t.Errorf("%q: %d %q", args, code, errs)
+		}
+	}
+	for line, want := range map[string]string{
+		"version -o |":    "text json :4",
+		"peek --output |": "text json :4",
+		"run -c |":        "yaml yml :8",
+		"dl|":             "dlq :4",
+		"dlq re|":         "retry :4",
+	} {
+		args := append([]string{"__completeNoDesc"}, strings.Split(strings.TrimSuffix(line, "|"), " ")...)
+		_, out, _ := said(t, args...)
+		if got := strings.Join(strings.Fields(out), " "); got != want {
+			t.Errorf("%s completes to %q, not %q", line, got, want)
+		}
+	}
+}
+
+// bash itself takes the script and completes with it.
+func TestCompletionInBash(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("no bash here; TestCompletion has looked at the script")
+	}
+	_, script, _ := said(t, "completion", "bash")
+	cmd := exec.CommandContext(t.Context(), bash, "--norc", "-n")
+	cmd.Stdin = strings.NewReader(script)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
