@@ -146,7 +146,7 @@ func New(cfg Config, source Source, kafka Kafka, r *router.Router, met *Metrics,
 	rl := &Relay{cfg: cfg, source: source, kafka: kafka, router: r, met: met, log: log, clock: time.Now, jitter: rand.Int64N, refused: map[checkpoint.Position]*router.Poison{}, missing: map[string]absence{}}
 	now := rl.clock()
 	rl.started = now
-	rl.view = view{state: Starting, since: now, stopped: now, beat: now}
+	rl.view = view{state: Starting, since: now, changed: now, stopped: now, beat: now}
 	met.observe(rl)
 	return rl
 }

@@ -34,6 +34,8 @@ type view struct {
 	reason    string
 	label     string    // what a change of reason is told by
 	since     time.Time // of the state
+	changed   time.Time // when the log was last told
+	repeated  int       // how often the same was to be said since
 	beat      time.Time // last tick of the main loop
 	delivered bool      // this process has had an acknowledgement
 
@@ -73,13 +75,19 @@ func (r *Relay) setStateOf(s State, label, reason string) {
 	}
 	if v.state == s && v.label == label {
 		v.reason = reason
+		v.repeated++
 		return
 	}
 	level := r.log.Info
 	if s == Failed || s == Parked || s == WaitingForTopic {
 		level = r.log.Warn
 	}
-	level("state", "state", string(s), "was", string(v.state), "reason", reason)
+	attrs := []any{"state", string(s), "was", string(v.state), "for", v.beat.Sub(v.changed).Round(time.Millisecond).String(), "reason", reason}
+	if v.repeated > 0 {
+		attrs = append(attrs, "repeated", v.repeated)
+	}
+	level("state", attrs...)
+	v.changed, v.repeated = v.beat, 0
 	if v.state != s {
 		v.since = v.beat
 	}

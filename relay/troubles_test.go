@@ -21,9 +21,18 @@ func TestTroubles(t *testing.T) {
 		if tr.State != Reconnecting || tr.Count < 2 || !tr.Last.After(tr.First) || tr.Error == fmt.Sprintf("attempt 1: %v", errKafka) {
 			t.Errorf("%+v", tr)
 		}
+		if n := b.log.count("state=reconnecting"); n != 1 {
+			t.Errorf("%d lines about it", n)
+		}
 		b.kafka.edit(func() { b.kafka.openErr = nil })
 		b.sleep(time.Minute)
 		b.want(Streaming)
+		if n := b.log.count("state=streaming was=reconnecting for=5m"); n != 1 {
+			t.Errorf("the end of it is said %d times, or not for how long it was", n)
+		}
+		if n := b.relay.Status().Troubles[0].Count; b.log.count(fmt.Sprintf("repeated=%d", n-1)) != 1 {
+			t.Errorf("%d attempts, and no line says so", n)
+		}
 		b.kafka.hold()
 		for range 150 {
 			b.pg.commit("b")

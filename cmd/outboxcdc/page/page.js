@@ -126,7 +126,7 @@ function show(s, at) {
 let answered = null;
 
 async function poll() {
-  if (!document.hidden) {
+  if (!document.hidden || !answered) { // opened in the background it should not be empty
     try {
       const res = await fetch('status', { cache: 'no-store', signal: AbortSignal.timeout(5000) });
       if (!res.ok) throw new Error('status ' + res.status);
