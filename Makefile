@@ -47,15 +47,17 @@ RACE_TESTS        = { s=0; $(GO) test -json -timeout 10m -short -race ./relay ||
 MODEL_TESTS       = $(GO) test -json -parallel $(P) -timeout 10m ./model
 # What they read lies outside their module, where a cached result would not know of a change.
 COMPOSE_TESTS     = (cd test/compose && $(GO) test -json -count=1 ./...)
+HELM_TESTS        = (cd test/helm && $(GO) test -json -count=1 ./...)
 # Most of them wait for servers more than they work: more at a time than there are cores.
 INTEGRATION_TESTS = $(GO) test -json -p $(P) -parallel 6 -count=1 -timeout 20m ./test/integration/...
 
 .PHONY: test
-test: bin/testrun ## everything: packages, compose file, the built binary on real servers (about 10 minutes on 2 cores)
+test: bin/testrun ## everything: packages, compose file, chart, the built binary on real servers (about 10 minutes on 2 cores)
 	@{ s=0; \
 	   $(UNIT_TESTS) || s=1; \
 	   $(MODEL_TESTS) || s=1; \
 	   $(COMPOSE_TESTS) || s=1; \
+	   $(HELM_TESTS) || s=1; \
 	   $(INTEGRATION_TESTS) || s=1; \
 	   exit $$s; } | bin/testrun -kafka
 
@@ -115,6 +117,10 @@ compose-test: bin/testrun ## docker-compose.yml as docker compose would read it;
 dashboard: ## deploy/grafana/outboxcdc.json, from the program beside it
 	$(GO) run ./deploy/grafana/generate deploy/grafana/outboxcdc.json
 
+.PHONY: helm-test
+helm-test: bin/testrun ## the chart as helm would render and lint it; needs neither Helm nor a cluster
+	@$(HELM_TESTS) | bin/testrun
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sort -u | \
@@ -128,15 +134,18 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 lint: $(GOLANGCI_LINT) ## golangci-lint, built into the cache the first time (about two minutes)
 	$(GOLANGCI_LINT) run ./...
 	cd test/compose && $(GOLANGCI_LINT) run --config ../../.golangci.yml ./...
+	cd test/helm && $(GOLANGCI_LINT) run --config ../../.golangci.yml ./...
 
 .PHONY: docs
-docs: ## write docs/commands.md and the manual page anew, from the commands
+docs: ## write docs/commands.md and the manual page anew, from the commands, and the chart's copy of the alerts
 	$(GO) test -count=1 -run '^TestCommandsAreDocumented$$' ./cmd/outboxcdc -update-commands
+	@[ ! -e deploy/prometheus/alerts.yaml ] || cp deploy/prometheus/alerts.yaml deploy/helm/outboxcdc/files/alerts.yaml
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## format the code as lint wants it
 	$(GOLANGCI_LINT) fmt ./...
 	cd test/compose && $(GOLANGCI_LINT) fmt --config ../../.golangci.yml ./...
+	cd test/helm && $(GOLANGCI_LINT) fmt --config ../../.golangci.yml ./...
 
 # go install prints a package a line; every hundredth shows that it goes on, and every complaint is passed on. A linter
 # of which half is there has another name, so that nobody takes it for a whole one.
@@ -152,6 +161,7 @@ $(LINT_DIR)/golangci-lint:
 tidy-check: ## go.mod and go.sum say what the code needs
 	$(GO) mod tidy -diff
 	cd test/compose && $(GO) mod tidy -diff
+	cd test/helm && $(GO) mod tidy -diff
 
 .PHONY: demo
 demo: build ## the whole chain on this machine, with faults (KEEP=1: until Ctrl-C; KAFKA=real: a real Kafka)

@@ -44,7 +44,7 @@ function rateOf(now, then, seconds) {
 }
 
 function drawRates() {
-  const most = Math.max(1, ...rates), x = (i) => 240 - (rates.length - 1 - i) * 240 / (points - 1), y = (r) => 46 - 44 * r / most;
+  const most = Math.max(1, ...rates), step = 240 / (Math.max(30, rates.length) - 1), x = (i) => 240 - (rates.length - 1 - i) * step, y = (r) => 46 - 44 * r / most;
   const path = rates.map((r, i) => (i ? 'L' : 'M') + x(i).toFixed(1) + ' ' + y(r).toFixed(1)).join('');
   el('line').setAttribute('d', path);
   el('area').setAttribute('d', rates.length ? path + 'L240 48L' + x(0).toFixed(1) + ' 48Z' : '');

@@ -1,0 +1,332 @@
+// Package helm holds the test of the chart in deploy/helm: rendered and linted as helm does, and read by Kubernetes' own types,
+// which refuse what they do not know. It is a module of its own, so that the product's go.mod does not carry what only this
+// test needs.
+package helm
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
+	policy "k8s.io/api/policy/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const chartDir = "../../deploy/helm/outboxcdc"
+
+func load(t *testing.T) *chart.Chart {
+	t.Helper()
+	c, err := loader.Load(chartDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// render is the chart's objects by kind, for a release called "shop".
+func render(t *testing.T, values string) (map[string]string, error) {
+	t.Helper()
+	given, err := chartutil.ReadValues([]byte(values))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := load(t)
+	options := chartutil.ReleaseOptions{Name: "shop", Namespace: "prod", Revision: 1, IsInstall: true}
+	all, err := chartutil.ToRenderValues(c, given, options, nil)
+	if err != nil {
+		return nil, err
+	}
+	files, err := engine.Render(c, all)
+	if err != nil {
+		return nil, err
+	}
+	objects := map[string]string{}
+	for name, text := range files {
+		if strings.TrimSpace(text) == "" {
+			continue
+		}
+		if filepath.Ext(name) == ".txt" {
+			objects["notes"] = text
+			continue
+		}
+		var is struct {
+			Kind string `json:"kind"`
+		}
+		if err := yaml.Unmarshal([]byte(text), &is); err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, text)
+		}
+		if objects[is.Kind] != "" {
+			t.Errorf("two of kind %s", is.Kind)
+		}
+		objects[is.Kind] = text
+	}
+	return objects, nil
+}
+
+func mustRender(t *testing.T, values string) map[string]string {
+	t.Helper()
+	objects, err := render(t, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+// read is an object of a kind that Kubernetes has, every field of which it knows.
+func read[T any](t *testing.T, objects map[string]string, kind string) *T {
+	t.Helper()
+	out := new(T)
+	if objects[kind] == "" {
+		t.Fatalf("no %s", kind)
+	}
+	if err := yaml.UnmarshalStrict([]byte(objects[kind]), out); err != nil {
+		t.Fatalf("%s: %v\n%s", kind, err, objects[kind])
+	}
+	return out
+}
+
+func kinds(objects map[string]string) string {
+	var all []string
+	for k := range objects {
+		if k != "notes" {
+			all = append(all, k)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+const everything = `
+standby: true
+config: {postgres: {slot: orders}, kafka: {brokers: [kafka-1:9092, kafka-2:9092]}}
+secretFiles:
+  - {setting: postgres.url_file, secret: db, key: url}
+  - {setting: kafka.sasl.password_file, secret: kafka, key: password}
+http: {scheme: HTTPS, probeHeaders: [{name: Authorization, value: Basic eDp5}]}
+image: {digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000"}
+imagePullSecrets: [{name: pull}]
+extraEnv: [{name: GOMEMLIMIT, value: 200MiB}]
+extraVolumes: [{name: web, secret: {secretName: web}}]
+extraVolumeMounts: [{name: web, mountPath: /run/web, readOnly: true}]
+podAnnotations: {a: b}
+podLabels: {c: d}
+nodeSelector: {e: f}
+tolerations: [{operator: Exists}]
+topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway}]
+priorityClassName: high
+serviceAccount: {annotations: {g: h}}
+serviceMonitor: {enabled: true, labels: {team: x}, tlsConfig: {insecureSkipVerify: true}, basicAuth: {username: {name: a, key: b}}}
+prometheusRule: {enabled: true, labels: {team: x}}
+networkPolicy:
+  enabled: true
+  from: [{namespaceSelector: {matchLabels: {name: monitoring}}}]
+  postgres: {to: [{ipBlock: {cidr: 10.0.0.0/8}}], port: 5432}
+  extraEgress: [{ports: [{port: 443, protocol: TCP}]}]
+`
+
+// helm lint says nothing of it, with the values that it has and with all that it can be given.
+func TestLint(t *testing.T) {
+	given, err := chartutil.ReadValues([]byte(everything))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, values := range map[string]map[string]any{"defaults": {}, "everything": given} {
+		result := lint.AllWithKubeVersion(chartDir, values, "prod", nil)
+		for _, m := range result.Messages {
+			if m.Severity > support.InfoSev { // it wants an icon
+				t.Errorf("%s: %s: %v", name, m.Path, m.Err)
+			}
+		}
+	}
+}
+
+// By default: one pod that is ended before its successor starts, may do nothing but its work, and is asked what it can answer.
+func TestDefaults(t *testing.T) {
+	objects := mustRender(t, "")
+	if got := kinds(objects); got != "ConfigMap Deployment Service ServiceAccount" {
+		t.Errorf("%s", got)
+	}
+	d := read[apps.Deployment](t, objects, "Deployment")
+	if *d.Spec.Replicas != 1 || d.Spec.Strategy.Type != apps.RecreateDeploymentStrategyType || d.Spec.Strategy.RollingUpdate != nil {
+		t.Errorf("%d replicas, %+v", *d.Spec.Replicas, d.Spec.Strategy)
+	}
+	pod := d.Spec.Template.Spec
+	if grace := *pod.TerminationGracePeriodSeconds; grace < 30+10 {
+		t.Errorf("%d s of grace for a drain of 30 s", grace)
+	}
+	if *pod.AutomountServiceAccountToken || !*pod.SecurityContext.RunAsNonRoot || *pod.SecurityContext.RunAsUser != 65532 || pod.SecurityContext.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault {
+		t.Errorf("%+v", pod.SecurityContext)
+	}
+	c := pod.Containers[0]
+	s := c.SecurityContext
+	if !*s.ReadOnlyRootFilesystem || *s.AllowPrivilegeEscalation || len(s.Capabilities.Drop) != 1 || s.Capabilities.Drop[0] != "ALL" {
+		t.Errorf("%+v", s)
+	}
+	if live, ready := c.LivenessProbe.HTTPGet, c.ReadinessProbe.HTTPGet; live.Path != "/livez" || ready.Path != "/readyz" || live.Port.StrVal != "http" {
+		t.Errorf("%+v %+v", live, ready)
+	}
+	if got := c.Image; !strings.HasPrefix(got, "ghcr.io/outboxcdc/outboxcdc:") {
+		t.Error(got)
+	}
+	if got := strings.Join(c.Args, " "); got != "run -c /etc/outboxcdc/outboxcdc.yaml" {
+		t.Error(got)
+	}
+	if c.Resources.Limits.Memory().Value() < 160<<20 {
+		t.Errorf("%v of memory", c.Resources.Limits.Memory())
+	}
+	svc := read[core.Service](t, objects, "Service")
+	if svc.Spec.Ports[0].Port != 9464 || svc.Spec.Selector["app.kubernetes.io/instance"] != "shop" || !svc.Spec.PublishNotReadyAddresses {
+		t.Errorf("%+v", svc.Spec)
+	}
+	for k, v := range svc.Spec.Selector {
+		if d.Spec.Template.Labels[k] != v || d.Spec.Selector.MatchLabels[k] != v {
+			t.Errorf("%s=%s selects no pod", k, v)
+		}
+	}
+	read[core.ServiceAccount](t, objects, "ServiceAccount")
+	if !strings.Contains(objects["notes"], "slot outboxcdc.") {
+		t.Error(objects["notes"])
+	}
+}
+
+// All at once: two of which one waits and is ready all the same, secrets as files, and everything around it.
+func TestEverything(t *testing.T) {
+	objects := mustRender(t, everything)
+	if got := kinds(objects); got != "ConfigMap Deployment NetworkPolicy PodDisruptionBudget PrometheusRule Service ServiceAccount ServiceMonitor" {
+		t.Errorf("%s", got)
+	}
+	d := read[apps.Deployment](t, objects, "Deployment")
+	if r := d.Spec.Strategy.RollingUpdate; *d.Spec.Replicas != 2 || r == nil || r.MaxSurge.IntValue() != 0 || r.MaxUnavailable.IntValue() != 1 {
+		t.Errorf("%d replicas, %+v", *d.Spec.Replicas, d.Spec.Strategy)
+	}
+	pod := d.Spec.Template.Spec
+	c := pod.Containers[0]
+	if ready := c.ReadinessProbe.HTTPGet; ready.Path != "/readyz?standby=ok" || ready.Scheme != core.URISchemeHTTPS || len(ready.HTTPHeaders) != 1 {
+		t.Errorf("%+v", ready)
+	}
+	if pod.Affinity == nil || pod.Affinity.PodAntiAffinity == nil {
+		t.Error("both may be on one node")
+	}
+	env := map[string]string{}
+	for _, e := range c.Env {
+		if e.ValueFrom != nil {
+			t.Errorf("%s is a secret in the environment", e.Name)
+		}
+		env[e.Name] = e.Value
+	}
+	for name, secret := range map[string]string{"OUTBOXCDC_POSTGRES_URL_FILE": "db", "OUTBOXCDC_KAFKA_SASL_PASSWORD_FILE": "kafka"} {
+		if got := mounted(t, &pod, env[name]); got != secret {
+			t.Errorf("%s=%s is in secret %q", name, env[name], got)
+		}
+	}
+	if env["OUTBOXCDC_HTTP_LISTEN"] != ":9464" || env["OUTBOXCDC_SHUTDOWN_TIMEOUT"] != "30s" || env["GOMEMLIMIT"] != "200MiB" {
+		t.Errorf("%v", env)
+	}
+	if !strings.HasSuffix(c.Image, "@sha256:"+strings.Repeat("0", 64)) {
+		t.Error(c.Image)
+	}
+	m := read[core.ConfigMap](t, objects, "ConfigMap")
+	var config map[string]any
+	if err := yaml.UnmarshalStrict([]byte(m.Data["outboxcdc.yaml"]), &config); err != nil {
+		t.Fatal(err)
+	}
+	if config["postgres"].(map[string]any)["slot"] != "orders" || config["poison"].(map[string]any)["on_stop"] != "hold" {
+		t.Errorf("%v", config)
+	}
+	if b := read[policy.PodDisruptionBudget](t, objects, "PodDisruptionBudget"); b.Spec.MaxUnavailable.IntValue() != 1 {
+		t.Errorf("%+v", b.Spec)
+	}
+	n := read[networking.NetworkPolicy](t, objects, "NetworkPolicy")
+	var ports []int
+	for _, e := range n.Spec.Egress {
+		ports = append(ports, e.Ports[0].Port.IntValue())
+	}
+	if !slices.Equal(ports, []int{53, 5432, 9092, 443}) || len(n.Spec.Egress[1].To) != 1 || len(n.Spec.Ingress[0].From) != 1 {
+		t.Errorf("%v %+v", ports, n.Spec)
+	}
+	var monitor struct {
+		Spec struct {
+			JobLabel  string
+			Endpoints []struct{ Port, Path, Scheme, Interval string }
+		}
+	}
+	if err := yaml.Unmarshal([]byte(objects["ServiceMonitor"]), &monitor); err != nil {
+		t.Fatal(err)
+	}
+	svc := read[core.Service](t, objects, "Service")
+	if got := svc.Labels[monitor.Spec.JobLabel]; got != "outboxcdc" {
+		t.Errorf("the job is called %q; the alerts ask for outboxcdc", got)
+	}
+	if e := monitor.Spec.Endpoints[0]; e.Port != svc.Spec.Ports[0].Name || e.Path != "/metrics" || e.Scheme != "https" {
+		t.Errorf("%+v", e)
+	}
+}
+
+// mounted is the secret whose file is at path.
+func mounted(t *testing.T, pod *core.PodSpec, path string) string {
+	t.Helper()
+	for _, m := range pod.Containers[0].VolumeMounts {
+		if m.MountPath != filepath.Dir(path) || m.SubPath != "" || !m.ReadOnly {
+			continue
+		}
+		for _, v := range pod.Volumes {
+			if v.Name == m.Name && v.Secret != nil && v.Secret.Items[0].Path == filepath.Base(path) {
+				return v.Secret.SecretName
+			}
+		}
+	}
+	return ""
+}
+
+// Values that cannot be right are refused before anything is installed, secrets in the open among them.
+func TestRefused(t *testing.T) {
+	for _, values := range []string{
+		"replicas: 3", "standby: yes please", "secretFiles: [{setting: postgres.url, secret: a, key: b}]", "secretFiles: [{setting: postgres.url_file, secret: a}]",
+		"config: {postgres: {url: postgres://u:p@h/d}}", "config: {kafka: {sasl: {password: x}}}", "config: {http: {listen: \":1\"}}", "config: {shutdown_timeout: 60s}",
+		"image: {digest: abc}", "http: {scheme: FTP}",
+	} {
+		if _, err := render(t, values); err == nil {
+			t.Errorf("taken: %s", values)
+		}
+	}
+}
+
+// The rules are those of deploy/prometheus, of which the chart has a copy because a chart cannot reach outside of itself.
+func TestAlerts(t *testing.T) {
+	var rule struct {
+		Spec any
+	}
+	if err := yaml.Unmarshal([]byte(mustRender(t, everything)["PrometheusRule"]), &rule); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("../../deploy/prometheus/alerts.yaml")
+	if os.IsNotExist(err) {
+		t.Skip("deploy/prometheus/alerts.yaml is not in this tree yet")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var alerts any
+	if err := yaml.Unmarshal(text, &alerts); err != nil {
+		t.Fatal(err)
+	}
+	is, _ := yaml.Marshal(rule.Spec)
+	want, _ := yaml.Marshal(alerts)
+	if string(is) != string(want) {
+		t.Error("deploy/helm/outboxcdc/files/alerts.yaml is not deploy/prometheus/alerts.yaml: copy that (make docs)")
+	}
+	if len(want) < 1000 || !strings.Contains(string(is), "{{ $labels.instance }}") {
+		t.Errorf("%.200s", is)
+	}
+}
