@@ -13,7 +13,7 @@ func TestNothingLeaks(t *testing.T) {
 	t.Parallel()
 	const canary = "c4n4ry"
 	o := newOutbox(t, options{configs: map[string]string{"max.message.bytes": "2000"}})
-	r := o.startStreaming("OUTBOXCDC_POISON_POLICY=skip", "OUTBOXCDC_LOG_LEVEL=debug")
+	r := o.startStreaming("OUTBOXCDC_POISON_POLICY=skip", "OUTBOXCDC_LOG_LEVEL=debug", "OUTBOXCDC_KAFKA_COMPRESSION=none")
 	row := func(key, payload, headers string) {
 		o.exec("INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, headers) VALUES ('order', "+key+", $1, $2, $3)",
 			canary, payload, headers)
