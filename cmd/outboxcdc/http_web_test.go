@@ -131,6 +131,7 @@ func TestBadWebConfig(t *testing.T) {
 			}
 			t.Setenv("OUTBOXCDC_HTTP_WEB_CONFIG_FILE", file)
 			t.Setenv("OUTBOXCDC_HTTP_LISTEN", "127.0.0.1:0")
+			t.Setenv("OUTBOXCDC_LOG_LEVEL", "error")
 			t.Setenv("OUTBOXCDC_POSTGRES_URL", "postgres://nobody@127.0.0.1:1/none")
 			t.Setenv("OUTBOXCDC_KAFKA_BROKERS", "127.0.0.1:1")
 			var stderr bytes.Buffer

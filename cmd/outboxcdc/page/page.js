@@ -126,7 +126,8 @@ function show(s, at) {
 let answered = null;
 
 async function poll() {
-  if (!document.hidden || !answered) { // opened in the background it should not be empty
+  // One that was opened in the background should not be empty either.
+  if (!document.hidden || !answered) {
     try {
       const res = await fetch('status', { cache: 'no-store', signal: AbortSignal.timeout(5000) });
       if (!res.ok) throw new Error('status ' + res.status);
