@@ -7,6 +7,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"reflect"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -119,6 +122,32 @@ type relayTrouble struct {
 	State string `json:"state"`
 	Error string `json:"error"`
 	Count int    `json:"count"`
+}
+
+// docs/http.md has each field of /status, and no other.
+func TestStatusIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/http.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## `/status`\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	listed := map[string]bool{}
+	for line := range strings.Lines(section) {
+		for _, m := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(strings.Split(line+"||", "|")[1], -1) {
+			listed[m[1]] = true
+		}
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[report]()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name != "" && !listed[name] {
+			t.Errorf("docs/http.md does not have %s", name)
+		}
+		delete(listed, name)
+	}
+	for name := range listed {
+		t.Errorf("docs/http.md has %s, which /status has not", name)
+	}
 }
 
 // serving is the whole listener, as run has it.
