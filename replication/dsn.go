@@ -68,7 +68,7 @@ const standbyRemedy = "name the primary, or all hosts, in postgres.url (postgres
 // a name that has not moved yet, is not where events are written. pgconn's own check for read-write would refuse every
 // server, because our session makes itself read-only.
 func onlyPrimary(ctx context.Context, conn *pgconn.PgConn) error {
-	result, err := conn.Exec(ctx, "SELECT pg_catalog.pg_is_in_recovery()").ReadAll()
+	result, err := conn.Exec(ctx, "select pg_is_in_recovery()").ReadAll()
 	if err != nil {
 		return err
 	}
