@@ -47,7 +47,7 @@ func TestPage(t *testing.T) {
 // The page has words for each state that the relay knows.
 func TestPageKnowsStates(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	if _, err := wire(config.Default(), reg, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := wire(fixed(config.Default()), reg, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	families, err := reg.Gather()

@@ -54,8 +54,8 @@ func (r *reloader) succeeded() {
 	r.at.SetToCurrentTime()
 }
 
-// watch reloads at each SIGHUP until ctx ends.
-func (r *reloader) watch(ctx context.Context) {
+// watch reloads at each SIGHUP until ctx ends; begins is told of each, and what it returns of its end.
+func (r *reloader) watch(ctx context.Context, begins func() (ends func())) {
 	hup := make(chan os.Signal, 1) // one that comes meanwhile is not lost; several are one
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Ignore(syscall.SIGHUP) // while draining it still must not end the process
@@ -64,7 +64,9 @@ func (r *reloader) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-hup:
+			ends := begins()
 			r.reload()
+			ends()
 		}
 	}
 }

@@ -79,7 +79,8 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stopServing()
-	wg.Go(func() { live.watch(serveCtx) })
+	systemd := newSupervised(rl, log)
+	wg.Go(func() { live.watch(serveCtx, systemd.reloading) })
 	if cfg.HTTP.Listen != "" {
 		srv, err := listen(cfg, reg, rl, log)
 		if err != nil {
@@ -87,7 +88,6 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 		}
 		wg.Go(func() { srv.serve(serveCtx) })
 	}
-	systemd := newSupervised(rl, log)
 	wg.Go(func() { systemd.watch(ctx, serveCtx, cfg.ShutdownTimeout) })
 
 	err = rl.Run(ctx)

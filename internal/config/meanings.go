@@ -12,6 +12,7 @@ var meanings = map[string]string{
 	"http":                                   "The listener for metrics, health and status.",
 	"http.listen":                            "The address, host:port or :port; \"\" means no listener.",
 	"http.pprof":                             "Serves /debug/pprof/, which shows memory contents to whoever can reach the port.",
+	"http.web_config_file":                   "Names a file with TLS and basic auth for the listener, in the format of Prometheus' exporter-toolkit. A relative name starts at the working directory, names inside it at its own. It is read again at each request and connection, so what was rotated is found.",
 	"kafka":                                  "The destination.",
 	"kafka.brokers":                          "Those to begin with, as host:port; the cluster names the others.",
 	"kafka.client_id":                        "What the brokers' logs and quotas see; \"\" means outboxcdc-<slot>.",
