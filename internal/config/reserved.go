@@ -11,5 +11,4 @@ type reservedSetting struct {
 }
 
 // reserved lists them in the order of the documentation. What gets built moves to a field of [Config] and leaves here.
-var reserved = []reservedSetting{
-}
+var reserved = []reservedSetting{}
