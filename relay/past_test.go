@@ -157,7 +157,7 @@ func TestPositionRecord(t *testing.T) {
 		if s.Confirm != b.pg.slotAt() || s.Acked.CommitLSN != x.Commit || s.Partitions["t"] != 3 || s.Routing != "r" || s.Clean {
 			t.Errorf("the record: %+v", s)
 		}
-		if p.until.Sub(time.Now()) < 5*time.Second {
+		if time.Until(p.until) < 5*time.Second {
 			t.Errorf("the lease ends at %s", p.until)
 		}
 		if err := b.quit(); err != nil {
