@@ -147,12 +147,24 @@ func (s *Saved) hashesOtherwise(counts map[string]int32) bool {
 	return false
 }
 
+// Adoption is the record by which a person, having looked, makes the slot go on from confirm, where it stands. Of s, which may
+// be nil, it keeps the number of sessions only: what stood in front of it counts for nothing. It names no producer and nothing
+// that Kafka has, so the next session leaves nothing out.
+func (s *Saved) Adoption(slot string, systemID uint64, timeline int32, confirm pglogrepl.LSN, now time.Time) Saved {
+	out := Saved{Slot: slot, Generation: 1, SystemID: systemID, Timeline: timeline, Confirm: confirm, Clean: true, Adopted: true, At: now}
+	if s != nil {
+		out.Generation = s.Generation + 1
+	}
+	return out
+}
+
 // Unusable says that position records can neither be read nor kept until a person has done something.
 type Unusable struct {
 	Topic  string // where they are kept
 	Why    string
 	Remedy string
 	Err    error // what was met, if it says more
+	Record bool  // only the newest record is: another one can be put behind it
 }
 
 func (e *Unusable) Error() string {

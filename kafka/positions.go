@@ -112,6 +112,7 @@ func (l *positionLog) unusable(why, remedy string, err error) error {
 }
 
 // LoadPosition reads the newest position record of the slot; nil if there is none. An error is a *[checkpoint.Unusable], or passes.
+// If only the newest cannot be read, what those before it say comes with the error.
 func (p *Producer) LoadPosition(ctx context.Context) (*checkpoint.Saved, error) {
 	if p.cluster.cfg.PositionTopic == "" {
 		return nil, errNoPositions
@@ -209,8 +210,10 @@ func (l *positionLog) window(ctx context.Context, from, until int64) (best newes
 		from = next
 	}
 	if best.err != nil {
-		return best, l.unusable("the newest record of slot "+l.slot+" cannot be read",
-			"if a newer outboxcdc has written it, run that one; else see `outboxcdc slot adopt`", best.err)
+		return best, &checkpoint.Unusable{
+			Topic: l.topic, Why: "the newest record of slot " + l.slot + " cannot be read", Err: best.err, Record: true,
+			Remedy: "if a newer outboxcdc has written it, run that one; else see `outboxcdc slot adopt`",
+		}
 	}
 	return best, nil
 }

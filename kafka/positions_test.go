@@ -78,7 +78,7 @@ func TestPositions(t *testing.T) {
 	ctx := context.Background()
 	p, _ := openSession(t, c)
 	var u *checkpoint.Unusable
-	if _, err := p.LoadPosition(ctx); !errors.As(err, &u) || !strings.Contains(err.Error(), "does not exist") {
+	if _, err := p.LoadPosition(ctx); !errors.As(err, &u) || !strings.Contains(err.Error(), "does not exist") || u.Record {
 		t.Errorf("load without a topic: %v", err)
 	}
 	if err := save(t, p, checkpoint.Saved{}); !errors.As(err, &u) {
@@ -118,9 +118,9 @@ func TestPositions(t *testing.T) {
 	if s := load(t, p); s == nil || s.Confirm != 4 {
 		t.Errorf("loaded %+v past 6000 records of others", s)
 	}
-	putRaw(t, f.ListenAddrs(), &kgo.Record{Key: []byte("s"), Value: []byte(`{"version": 2}`)})
-	if _, err := p.LoadPosition(ctx); !errors.As(err, &u) || !errors.Is(err, checkpoint.ErrSavedVersion) {
-		t.Errorf("a newer version: %v", err)
+	putRaw(t, f.ListenAddrs(), rawSaved("s", 3, 4), &kgo.Record{Key: []byte("s"), Value: []byte(`{"version": 2}`)})
+	if s, err := p.LoadPosition(ctx); !errors.As(err, &u) || !errors.Is(err, checkpoint.ErrSavedVersion) || !u.Record || s == nil || s.Generation != 3 {
+		t.Errorf("a newer version: %+v %v", s, err)
 	}
 	putRaw(t, f.ListenAddrs(), &kgo.Record{Key: []byte("s")})
 	if s := load(t, p); s != nil {

@@ -73,10 +73,11 @@ kafka: {tls: {enabled: true}, sasl: {mechanism: PLAIN, user: me, password: s3cr3
 		}
 	}
 	for yaml, want := range map[string]string{
-		"poison: {decisions: {e1: dead_letter}}":                                                "outbox.dead_letter",
-		"poison: {policy: dead_letter}":                                                         "outbox.dead_letter",
-		"poison: {decisions: {e1: skip}}":                                                       "",
-		"poison: {causes: {null_key: stop}}":                                                    "",
+		"poison: {decisions: {e1: dead_letter}}": "outbox.dead_letter",
+		"poison: {policy: dead_letter}":          "outbox.dead_letter",
+		"poison: {decisions: {e1: skip}}":        "",
+		"poison: {causes: {null_key: stop}}":     "",
+
 		"kafka: {sasl: {mechanism: OAUTHBEARER, user: u, password: p, token_url: 'https://t'}}": "",
 	} {
 		c := doctorOf(t, "postgres: {url: postgres://db/shop}\n"+yaml)

@@ -1,8 +1,8 @@
 // Command outboxcdc delivers a Postgres transactional outbox to Kafka by tailing the WAL: see README.md.
 //
 // main.go holds the command line, run.go the daemon, setup.go the bundled SQL, peek.go what waits in the slot, dlq.go
-// dead letters, doctor.go the pre-flight, status.go how it goes, validate.go and config_print.go settings, http.go what operators
-// look at, exit.go the exit codes that supervisors act on.
+// dead letters, slot.go the position record, doctor.go the pre-flight, status.go how it goes, validate.go and config_print.go
+// settings, http.go what operators look at, exit.go the exit codes that supervisors act on.
 package main
 
 import (
@@ -71,7 +71,7 @@ func newRootCommand() *cobra.Command {
 	root.PersistentFlags().StringArrayVar(&s.flags, "set", nil,
 		"setting=value, e.g. log.level=debug; may be repeated, wins over files and environment; no secrets")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
-	root.AddCommand(newRunCommand(s.load), newSetupCommand(s.load), newPeekCommand(s.load), newDLQCommand(s.load), newDoctorCommand(s.load, &s.files),
-		newStatusCommand(s.load), newValidateCommand(&s), newConfigCommand(&s), newVersionCommand())
+	root.AddCommand(newRunCommand(s.load), newSetupCommand(s.load), newPeekCommand(s.load), newDLQCommand(s.load), newSlotCommand(s.load),
+		newDoctorCommand(s.load, &s.files), newStatusCommand(s.load), newValidateCommand(&s), newConfigCommand(&s), newVersionCommand())
 	return root
 }

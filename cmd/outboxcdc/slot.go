@@ -1,0 +1,271 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/relay"
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// newSlotCommand is `slot adopt`, for who has decided what to do about a slot that the daemon does not believe.
+func newSlotCommand(load func() (*config.Config, error)) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "slot",
+		Short: "The slot and its position record: adopt",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_ = cmd.Help()
+			return usageError(errors.New("slot needs a command: adopt"))
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
+	cmd.AddCommand(newSlotAdoptCommand(load))
+	return cmd
+}
+
+func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
+	a := &adopter{}
+	var output string
+	cmd := &cobra.Command{
+		Use:   "adopt",
+		Short: "Makes the slot's present position the one to go on from",
+		Long: "With delivery.mode deduplicated the daemon stops with 79 when slot and position record contradict each other: the slot was\n" +
+			"made anew or advanced by somebody, or this is another server, or an older copy of it. Compare the outbox table with the\n" +
+			"topics first, and deliver what is missing. Then this command writes a position record that agrees with the slot as it is.\n" +
+			"The slot is not moved. The next start sends all that the slot has, also what Kafka has already. Refuses while the slot is\n" +
+			"active or missing (docs/delivery.md).",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "text" && output != "json" {
+				return errOutput(output)
+			}
+			cfg, err := load()
+			if err != nil {
+				return err
+			}
+			if !cfg.Deduplicated() {
+				return &exitError{code: exitConfig, err: errors.New("delivery.mode is at_least_once, which keeps no position record, so there is nothing to adopt; " +
+					"if the daemon runs with deduplicated, give this command the same settings")}
+			}
+			if err := a.run(cmd.Context(), cfg); err != nil {
+				return lookError(err)
+			}
+			return a.print(cmd.OutOrStdout(), output)
+		},
+	}
+	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "look, and print what would be written")
+	addOutputFlag(cmd, &output)
+	return cmd
+}
+
+// adoptTimeout bounds one run: elections of the position topic's leader fit in.
+const adoptTimeout = time.Minute
+
+// adopter is one run of `slot adopt`.
+type adopter struct {
+	dryRun bool
+
+	source *replication.Source
+	slot   string
+	topic  string
+	old    *checkpoint.Saved // nil: there is none that can be read
+	broken error             // the newest record cannot be read
+	wrong  error             // why the daemon does not go on; nil: it would
+	new    checkpoint.Saved
+	reused bool // an older copy of the server: LSNs are used again on the same timeline
+}
+
+func (a *adopter) run(ctx context.Context, cfg *config.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
+	defer cancel()
+	a.slot, a.topic = cfg.Postgres.Slot, cfg.Delivery.PositionTopic
+	quiet := slog.New(slog.DiscardHandler) // what goes wrong is said once
+	var err error
+	if a.source, err = newSource(fixed(cfg), quiet); err != nil {
+		return &exitError{code: exitConfig, err: err}
+	}
+	cluster, err := newCluster(fixed(cfg), prometheus.NewRegistry(), quiet)
+	if err != nil {
+		return &exitError{code: exitConfig, err: err}
+	}
+	session, err := cluster.Open(ctx, kafka.Callbacks{Acked: func(uint64) {}, Failed: func(error) {}, Wake: func() {}})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		cancel()
+		_ = session.Close(ctx) // nothing is in flight
+	}()
+	if err := a.look(ctx, session); err != nil {
+		return fmt.Errorf("nothing was changed: %w", err)
+	}
+	if a.dryRun {
+		return nil
+	}
+	return a.write(ctx, session)
+}
+
+// look finds out what is there, the slot last: it is what may change.
+func (a *adopter) look(ctx context.Context, session *kafka.Producer) error {
+	var err error
+	a.old, err = session.LoadPosition(ctx)
+	if u, ok := errors.AsType[*checkpoint.Unusable](err); ok && u.Record {
+		a.broken, err = u.Err, nil
+	}
+	if err != nil {
+		return err
+	}
+	slot, id, err := a.source.Stand(ctx)
+	if err != nil {
+		return err
+	}
+	if slot.Active {
+		return &exitError{code: exitFault, err: active(a.slot, slot)}
+	}
+	if a.old != nil && a.broken == nil {
+		a.wrong = relay.Contradiction(a.old, id, slot.ConfirmedFlush)
+		a.reused = checkpoint.Holds(id, a.old.Acked) && a.old.Acked.CommitLSN >= id.WALEnd
+	}
+	a.new = a.old.Adoption(a.slot, id.SystemID, id.Timeline, slot.ConfirmedFlush, time.Now())
+	return nil
+}
+
+func active(name string, slot *replication.Slot) error {
+	return fmt.Errorf("slot %s is active for PID %d (application %q); stop that first", name, slot.ActivePID, slot.ActiveName)
+}
+
+func (a *adopter) write(ctx context.Context, session *kafka.Producer) error {
+	saved := make(chan error, 1)
+	session.SavePosition(a.new, func(err error) { saved <- err })
+	select {
+	case err := <-saved:
+		if err != nil {
+			return fmt.Errorf("write the position record: %w", err)
+		}
+	case <-ctx.Done():
+		return fmt.Errorf("write the position record to topic %s, which may have it all the same: %w", a.topic, context.Cause(ctx))
+	}
+	// Who began meanwhile has read the record before.
+	slot, err := a.source.Look(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("the position record is written; then: %w", err)
+	case slot.Active:
+		err = active(a.slot, slot)
+	case slot.ConfirmedFlush != a.new.Confirm:
+		err = fmt.Errorf("slot %s was moved to %s meanwhile", a.slot, slot.ConfirmedFlush)
+	default:
+		return nil
+	}
+	return &exitError{code: exitFault, err: fmt.Errorf("the position record is written, but the slot was in use by then: %w, and run this again", err)}
+}
+
+func (a *adopter) print(w io.Writer, output string) error {
+	if output == "text" {
+		_, err := io.WriteString(w, a.text())
+		return err
+	}
+	out := struct {
+		Slot          string          `json:"slot"`
+		PositionTopic string          `json:"position_topic"`
+		Old           json.RawMessage `json:"old"` // null: none, or none that can be read
+		Unreadable    string          `json:"unreadable,omitempty"`
+		Contradiction string          `json:"contradiction,omitempty"`
+		New           json.RawMessage `json:"new"`
+		Written       bool            `json:"written"`
+	}{Slot: a.slot, PositionTopic: a.topic, Written: !a.dryRun}
+	var err error
+	if a.old != nil {
+		if out.Old, err = a.old.MarshalText(); err != nil {
+			return err
+		}
+	}
+	if out.New, err = a.new.MarshalText(); err != nil {
+		return err
+	}
+	if a.broken != nil {
+		out.Unreadable = a.broken.Error()
+	}
+	if a.wrong != nil {
+		out.Contradiction = what(a.wrong)
+	}
+	return printAs(w, output, out, "")
+}
+
+// text says it in plain words.
+func (a *adopter) text() string {
+	var b strings.Builder
+	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	say("slot %s stands at %s, on system %d, timeline %d; nobody reads from it", a.slot, a.new.Confirm, a.new.SystemID, a.new.Timeline)
+	switch {
+	case a.broken != nil:
+		say("its newest position record in %s cannot be read: %v", a.topic, a.broken)
+	case a.old == nil:
+		say("it has no position record in %s: the next start would go on from the slot without this command", a.topic)
+	default:
+		a.describe(say)
+	}
+	verb := "wrote"
+	if a.dryRun {
+		verb = "would write"
+	}
+	say("%s to %s: go on from %s, on system %d, timeline %d (record %d, adopted)",
+		verb, a.topic, a.new.Confirm, a.new.SystemID, a.new.Timeline, a.new.Generation)
+	say("what this means:")
+	say("  The next start begins at %s. What was committed in front of that and is not in Kafka never comes by itself:\n"+
+		"  find it in the table.", a.new.Confirm)
+	say("  It leaves nothing out: what the slot has and Kafka has already comes again, with the same position (at least once, for that\n" +
+		"  start). The starts behind it leave out again what Kafka has.")
+	if a.reused {
+		say("  New events get positions that were used before. Consumers that drop what is not larger must forget the positions they keep.")
+	}
+	if a.dryRun {
+		say("nothing was changed")
+	}
+	return b.String()
+}
+
+func (a *adopter) describe(say func(string, ...any)) {
+	o := a.old
+	end := "has not ended cleanly"
+	switch {
+	case o.Adopted:
+		end = "is an adoption"
+	case o.Clean:
+		end = "ended cleanly"
+	}
+	say("its position record in %s, number %d of %s, %s:", a.topic, o.Generation, o.At.Format(time.RFC3339), end)
+	say("  system %d, timeline %d; the slot was told %s at most", o.SystemID, o.Timeline, o.Confirm)
+	if !o.Acked.IsZero() {
+		say("  Kafka has everything up to the transaction committed at %s, timeline %d", o.Acked.CommitLSN, o.Acked.Timeline)
+	}
+	if a.wrong == nil {
+		say("  it does not contradict the slot: without this command the next start leaves out what Kafka has")
+		return
+	}
+	say("  the daemon does not go on from it: %s", what(a.wrong))
+	if o.SystemID == a.new.SystemID && o.Confirm < a.new.Confirm {
+		say("  look for events that were committed from %s to %s (%d bytes of WAL, all tables)", o.Confirm, a.new.Confirm, a.new.Confirm-o.Confirm)
+	}
+}
+
+// what is the finding alone, without the remedy that is being applied.
+func what(err error) string {
+	if pg, ok := errors.AsType[*replication.Error](err); ok {
+		return pg.Err.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,26 @@
+package replication
+
+import "context"
+
+// Stand is where a slot stands, and on which server, for commands that do not read from it.
+func (s *Source) Stand(ctx context.Context) (*Slot, Identity, error) {
+	control, err := s.cfg.dialControl(ctx)
+	if err != nil {
+		return nil, Identity{}, err
+	}
+	defer closeControl(control)
+	conn, err := s.cfg.dialStream(ctx, nil, &tap{})
+	if err != nil {
+		return nil, Identity{}, err
+	}
+	defer closeNow(conn)
+	id, err := identify(ctx, conn)
+	if err != nil {
+		return nil, Identity{}, err
+	}
+	slot, err := s.cfg.readSlot(ctx, control)
+	if err != nil {
+		return nil, Identity{}, err
+	}
+	return slot, id, s.cfg.fitSlot(slot, control.Config().Database)
+}

@@ -1,0 +1,171 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// adopted is what `slot adopt -o json` prints, as far as tests look at it.
+type adopted struct {
+	Contradiction string
+	Unreadable    string
+	Written       bool
+	Old, New      *struct {
+		Confirm    string
+		Generation int
+		Adopted    bool
+		Clean      bool
+		Producers  []int64
+	}
+}
+
+// adopt runs `slot adopt`, which must end with this exit code.
+func (o *outbox) adopt(env []string, exit int, args ...string) (a adopted, text string) {
+	o.t.Helper()
+	out, notes, got := o.look(env, append([]string{"slot", "adopt"}, args...)...)
+	if got != exit {
+		o.t.Fatalf("slot adopt %v: exit code %d, want %d\n%s%s", args, got, exit, out, notes)
+	}
+	if slices.Contains(args, "json") {
+		must(o.t, json.Unmarshal([]byte(out), &a))
+	}
+	return a, out + notes
+}
+
+// A slot that somebody has made anew or advanced while the daemon was down contradicts the position record. The daemon does
+// not go on before a person has said so; then it delivers all that the slot has, repeats included, and leaves out again later.
+func TestSlotAdopt(t *testing.T) {
+	for _, c := range []struct{ name, fault, done, sql string }{
+		{"remade", "F30", "slot dropped and made again by hand while a deduplicating daemon is down, past an event", `pg_drop_replication_slot`},
+		{"advanced", "F33", "pg_replication_slot_advance while a deduplicating daemon is down, past an event", `pg_replication_slot_advance`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pg := sharedPostgres(t, defaultMajor)
+			t.Parallel()
+			o := newOutbox(t, options{pg: pg})
+			o.proves(c.fault, "%s", c.done)
+			o.sample()
+			env := o.deduplicating(20 * time.Second)
+			r := o.startStreaming(env...)
+			o.insert("order", "k", 1, 50)
+			o.awaitArrived(patience)
+			if _, text := o.adopt(env, 1); !strings.Contains(text, "is active for PID ") || !strings.Contains(text, "nothing was changed") {
+				t.Errorf("beside a running daemon: %s", text)
+			}
+			r.term()
+			o.exec(insertInto + `(gen_random_uuid(), 'order', 'gap', 'added', '{}', '{}', 1)`) // not in the ledger: it will not come
+			o.exec(`DELETE FROM outbox WHERE aggregate_id = 'gap'`)
+			if c.name == "remade" {
+				o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+				if _, text := o.adopt(env, 79); !strings.Contains(text, "no logical slot of that name") {
+					t.Errorf("without a slot: %s", text)
+				}
+				o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name)
+			} else {
+				o.exec(`SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())`, o.name)
+			}
+			stands := o.query(o.slotSQL("confirmed_flush_lsn::text"))
+			o.insert("order", "k", 51, 50)
+			refused := func() {
+				t.Helper()
+				r = o.start(env...)
+				r.stopsWith(10*time.Second, 79, "the slot stands at "+stands, "made anew, advanced", "remedy: ", "outboxcdc slot adopt")
+				if n := o.follow.records(); n != 50 {
+					t.Errorf("%d records, want the 50 of before", n)
+				}
+			}
+			refused()
+			a, _ := o.adopt(env, 0, "--dry-run", "-o", "json")
+			if a.Written || !strings.Contains(a.Contradiction, "the slot stands at "+stands) || a.New.Confirm != stands {
+				t.Errorf("a dry run says %+v", a)
+			}
+			_, text := o.adopt(env, 0, "--dry-run")
+			for _, want := range []string{"slot " + o.name + " stands at " + stands, "was told " + a.Old.Confirm, "would write", "nothing was changed"} {
+				if !strings.Contains(text, want) {
+					t.Errorf("a dry run does not say %q:\n%s", want, text)
+				}
+			}
+			refused() // a dry run has written nothing
+
+			a, _ = o.adopt(env, 0, "-o", "json")
+			if n := a.New; !a.Written || !n.Adopted || !n.Clean || n.Confirm != stands || n.Generation != a.Old.Generation+1 || len(n.Producers) > 0 {
+				t.Errorf("adopted: %+v", n)
+			}
+			if now := o.query(o.slotSQL("confirmed_flush_lsn::text")); now != stands {
+				t.Errorf("the slot was moved from %s to %s", stands, now)
+			}
+			r = o.startStreaming(env...)
+			o.healed()
+			o.repeatsAtMost(o.verify(patience), 0, "the slot begins behind what was delivered")
+			o.outcome("exit 79 at each start, with the remedy; `slot adopt`, and it goes on from the slot as it is")
+			if _, text := o.adopt(env, 1, "--dry-run"); !strings.Contains(text, "active") {
+				t.Errorf("beside a running daemon: %s", text)
+			}
+		})
+	}
+}
+
+// What an adoption makes the next start do: it leaves out nothing of what stood in Kafka before, and the start behind it
+// leaves out all. An adoption beside a record that nothing is wrong with costs repeats, and no more.
+func TestSlotAdoptRepeats(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(100 * time.Millisecond)
+	slow := append(slices.Clone(env), "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=1h") // the slot stays where it is
+	if _, text := o.adopt(env, 0, "--dry-run"); !strings.Contains(text, "it has no position record") {
+		t.Errorf("without a record: %s", text)
+	}
+	skips := func(r *relay) {
+		t.Helper()
+		await(t, patience, "what Kafka has to be left out", func() error {
+			m, err := r.metrics()
+			if n := m[`outboxcdc_events_skipped_total{reason="in_kafka"}`]; err == nil && n != 30 {
+				err = fmt.Errorf("%v are", n)
+			}
+			return err
+		})
+	}
+	r := o.startStreaming(slow...)
+	o.insert("order", "k", 1, 30)
+	o.awaitArrived(patience)
+	r.kill9()
+	r = o.startStreaming(slow...)
+	skips(r)
+	r.kill9()
+	if a, _ := o.adopt(env, 0, "-o", "json"); a.Contradiction != "" || a.Old == nil || a.Old.Clean || len(a.Old.Producers) != 2 {
+		t.Errorf("adopted: %+v", a)
+	}
+	r = o.startStreaming(slow...)
+	await(t, patience, "the repeats", func() error {
+		if n := o.follow.records(); n != 60 {
+			return fmt.Errorf("%d records", n)
+		}
+		return nil
+	})
+	r.kill9()
+	r = o.startStreaming(env...)
+	skips(r)
+	if v := o.verify(patience); v.Repeats != 30 {
+		t.Errorf("%d repeats, want 30", v.Repeats)
+	}
+	r.term()
+
+	// A record that cannot be read keeps nothing from being adopted.
+	cl, err := kgo.NewClient(kgo.SeedBrokers(o.kafka.Brokers()...))
+	must(t, err)
+	defer cl.Close()
+	newer := &kgo.Record{Topic: o.name + ".positions", Key: []byte(o.name), Value: []byte(`{"version": 99}`)}
+	must(t, cl.ProduceSync(testContext(t), newer).FirstErr())
+	if a, _ := o.adopt(env, 0, "-o", "json"); !a.Written || a.Unreadable == "" || a.New == nil {
+		t.Errorf("beside a record that cannot be read: %+v", a)
+	}
+	if a, _ := o.adopt(env, 0, "--dry-run", "-o", "json"); a.Written || a.Unreadable != "" || a.Old == nil || !a.Old.Adopted {
+		t.Errorf("after it: %+v", a)
+	}
+}
