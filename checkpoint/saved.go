@@ -164,7 +164,9 @@ type Unusable struct {
 	Why    string
 	Remedy string
 	Err    error // what was met, if it says more
-	Record bool  // only the newest record is: another one can be put behind it
+
+	Missing bool // the topic does not exist
+	Record  bool // only the newest record cannot be read: another one can be put behind it
 }
 
 func (e *Unusable) Error() string {

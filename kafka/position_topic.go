@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,9 @@ var positionConfig = map[string]string{
 	"segment.bytes":             strconv.Itoa(16 << 20),
 	"min.cleanable.dirty.ratio": "0.1",
 }
+
+// PositionConfig is the configuration that the position topic gets; its one partition aside.
+func PositionConfig() map[string]string { return maps.Clone(positionConfig) }
 
 // CreatePositionTopic creates the topic of position records; -1 replicas means as many as the brokers are configured for. created is
 // false when it is there already, however it is configured: see [Cluster.CheckPositionTopic].

@@ -98,7 +98,10 @@ func (l *positionLog) judge(err error) error {
 	}
 	switch {
 	case code == sarama.ErrUnknownTopicOrPartition:
-		return l.unusable("it does not exist", "create it with one partition and cleanup.policy=compact (outboxcdc setup apply does)", nil)
+		return &checkpoint.Unusable{
+			Topic: l.topic, Why: "it does not exist", Missing: true,
+			Remedy: "create it with one partition and cleanup.policy=compact (outboxcdc setup apply does)",
+		}
 	case kindOf(code).class == right:
 		return l.unusable("access is refused", "grant the daemon's user Read, Write and Describe on topic "+l.topic, err)
 	case kindOf(code).class == refused:

@@ -72,7 +72,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 			}
 			return printAs(cmd.OutOrStdout(), output, statements, fmt.Sprintf(
 				"-- outboxcdc %s: set-up for PostgreSQL %d. Run it once, in the database of the outbox, as somebody who may.\n\n%s",
-				buildVersion(), major, statements))
+				buildVersion(), major, statements)+positionTopicComment(cfg))
 		},
 	}
 	cmd.Flags().StringVar(&server, "server-version", "17", "the server's major version, 14 to 18")

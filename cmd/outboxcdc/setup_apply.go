@@ -43,7 +43,10 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 				return err
 			}
 			a.out = cmd.OutOrStdout()
-			return withExitCode(a.run(cmd.Context(), dsn))
+			if err := a.run(cmd.Context(), dsn); err != nil {
+				return withExitCode(err)
+			}
+			return applyPositionTopic(cmd.Context(), cfg, a.out, a.dryRun)
 		},
 	}
 	f := cmd.Flags()

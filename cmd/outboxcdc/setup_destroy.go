@@ -37,7 +37,11 @@ func newSetupDestroyCommand(loadConfig func() (*config.Config, error)) *cobra.Co
 				return err
 			}
 			d.in, d.out = cmd.InOrStdin(), cmd.OutOrStdout()
-			return withExitCode(d.run(cmd.Context(), dsn))
+			if err := d.run(cmd.Context(), dsn); err != nil {
+				return withExitCode(err)
+			}
+			leavePositionTopic(cfg, d.out)
+			return nil
 		},
 	}
 	f := cmd.Flags()

@@ -1,0 +1,66 @@
+package integration
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+)
+
+// `setup` makes the position topic where the daemon will want it, so that the daemon deduplicates; without Kafka it does the
+// rest; and `setup destroy` leaves the topic.
+func TestSetupPositionTopic(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	topic := o.name + ".positions"
+	env := []string{"OUTBOXCDC_DELIVERY_MODE=deduplicated", "OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + topic}
+	run := func(exit int, env []string, args []string, want ...string) {
+		t.Helper()
+		out, notes, got := o.look(env, append([]string{"setup"}, args...)...)
+		if got != exit {
+			t.Fatalf("setup %v: exit code %d, want %d:\n%s%s", args, got, exit, out, notes)
+		}
+		for _, w := range want {
+			if !strings.Contains(out+notes, w) {
+				t.Errorf("setup %v does not say %q:\n%s%s", args, w, out, notes)
+			}
+		}
+		if len(want) == 0 && strings.Contains(out+notes, "position topic") {
+			t.Errorf("setup %v without need of one:\n%s", args, out)
+		}
+	}
+	run(0, nil, []string{"apply"})
+	run(0, env, []string{"sql"}, "\n-- kafka-topics.sh --bootstrap-server "+strings.Join(o.kafka.Brokers(), ",")+
+		" --create --topic "+topic+" --partitions 1 --config cleanup.policy=compact --config ")
+	run(0, env, []string{"apply", "--dry-run"}, "would create position topic "+topic+": 1 partition, cleanup.policy=compact,")
+
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	nowhere := append(slices.Clone(env), "OUTBOXCDC_KAFKA_BROKERS=127.0.0.1:1")
+	run(69, nowhere, []string{"apply"}, "created slot "+o.name, "everything else is done", "127.0.0.1:1")
+	run(0, env, []string{"apply"}, "slot "+o.name+" is already there", "created position topic "+topic)
+	for _, args := range [][]string{{"apply"}, {"apply", "--dry-run"}} {
+		run(0, env, args, "position topic "+topic+" is already there")
+	}
+	r := o.startStreaming(env...)
+	if got := r.logged("delivering at least once, a crash repeats what was in flight"); len(got) > 0 {
+		t.Errorf("the topic does not do: %v", got)
+	}
+	o.insert("order", "k", 1, 10)
+	o.awaitArrived(patience)
+	r.term()
+
+	two := o.name + ".two"
+	must(t, kafkatest.CreateTopic(testContext(t), o.kafka.Brokers(), two, 2, nil))
+	run(69, append(slices.Clone(env), "OUTBOXCDC_DELIVERY_POSITION_TOPIC="+two), []string{"apply"}, "it has 2 partitions, and must have one", "remedy: ")
+
+	run(0, env, []string{"destroy", "--yes"}, "dropped slot "+o.name, "position topic "+topic+" stays", "outboxcdc slot adopt")
+	run(0, env, []string{"apply"}, "created slot "+o.name)
+	r = o.start(env...)
+	r.stopsWith(10*time.Second, 79, "made anew")
+	o.adopt(env, 0)
+	o.startStreaming(env...)
+	o.insert("order", "k", 11, 10)
+	o.repeatsAtMost(o.verify(patience), 0, "the new slot begins behind what was delivered")
+}
