@@ -65,7 +65,7 @@ func TestSlotRemadeWhileDown(t *testing.T) {
 	o.startStreaming()
 	o.healed()
 	o.repeatsAtMost(o.verify(patience), 0, "the new slot begins behind what was delivered")
-	o.outcome("not noticed, for a new process remembers nothing (a stored position comes later); the 2 are not counted here")
+	o.outcome("not noticed, for a new process that delivers at least once remembers nothing; the 2 are not counted here")
 }
 
 // awaitLost writes WAL and asks for checkpoints until the server has removed what the slot needs.

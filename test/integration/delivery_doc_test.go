@@ -1,0 +1,191 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// consumed is a record as the examples of docs/delivery.md get it.
+type consumed struct {
+	Topic     string
+	Partition int32
+	Key       string
+	Position  string
+	first     bool // it is to be acted upon
+}
+
+// exampleMain feeds the example in Go: records come on standard input, and what it says of each goes out.
+const exampleMain = `package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+func main() {
+	var records []struct {
+		Topic     string
+		Partition int32
+		Key       string
+		Position  string
+	}
+	if err := json.NewDecoder(os.Stdin).Decode(&records); err != nil {
+		panic(err)
+	}
+	seen := Seen{}
+	said := []bool{}
+	for _, r := range records {
+		p, err := ParsePosition(r.Position)
+		if err != nil {
+			panic(err)
+		}
+		said = append(said, seen.First(r.Topic, r.Partition, r.Key, p))
+	}
+	for _, bad := range []string{"", "2:1:1:0000000000000001:0", "1:1:1:000000000000000g:0", "1:1:1:1"} {
+		if _, err := ParsePosition(bad); err == nil {
+			panic(bad)
+		}
+	}
+	_ = json.NewEncoder(os.Stdout).Encode(said)
+}
+
+`
+
+// The examples for consumers in docs/delivery.md, run as they stand there: on what the crash of a daemon has left in Kafka, and on
+// what a failover leaves. Each event is acted upon once, and none is dropped.
+func TestConsumersRule(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../../docs/delivery.md")
+	must(t, err)
+	blocks := regexp.MustCompile("(?s)```(go|sql)\n(.*?)```").FindAllStringSubmatch(string(doc), -1)
+	if len(blocks) != 3 {
+		t.Fatalf("%d examples, want one in Go and two of SQL", len(blocks))
+	}
+	o := newOutbox(t, options{types: []string{"order", "payment"}})
+	records := slices.Concat(afterFailover(), o.crashed())
+	said := map[string][]bool{
+		"Go":  runGoExample(t, blocks[0][2], records),
+		"SQL": runSQLExample(o, blocks[1][2], blocks[2][2], records),
+	}
+	for name, said := range said {
+		if len(said) != len(records) {
+			t.Fatalf("%s: %d answers to %d records", name, len(said), len(records))
+		}
+		for i, r := range records {
+			if said[i] != r.first {
+				t.Errorf("%s: record %d, %+v: first is %v", name, i, r, said[i])
+			}
+		}
+	}
+}
+
+// crashed is what is in Kafka after a kill that made the next start repeat all.
+func (o *outbox) crashed() (out []consumed) {
+	o.t.Helper()
+	const slow = "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=1h" // the slot stays where it is
+	rows := 0
+	for n := range 2 {
+		r := o.startStreaming(slow)
+		for k := range 5 {
+			o.insert("order", fmt.Sprint("k", k), 1+12*n, 12) // ordinals of two digits
+			o.insert("payment", fmt.Sprint("k", k), 1+12*n, 12)
+			rows += 24
+		}
+		o.awaitArrived(patience)
+		r.kill9()
+	}
+	seen := map[string]bool{}
+	for _, rec := range o.readAll() {
+		pos, _ := headerOf(rec, "outboxcdc-position")
+		id, _ := headerOf(rec, "id")
+		out = append(out, consumed{rec.Topic, rec.Partition, string(rec.Key), pos, !seen[id]})
+		seen[id] = true
+	}
+	if len(seen) != rows || len(out) != rows+rows/2 {
+		o.t.Fatalf("%d records of %d rows, want repeats of the first half", len(out), rows)
+	}
+	return out
+}
+
+// afterFailover is a key's partition around a failover from timeline 1 to 2 at 00000000000000a0, and what else could be compared wrongly.
+func afterFailover() []consumed {
+	r := func(pos string, first bool) consumed { return consumed{"t", 0, "k", pos, first} }
+	return []consumed{
+		r("1:7:1:0000000000000050:9", true),
+		r("1:7:1:0000000000000050:10", true), // not as text
+		r("1:7:1:0000000000000050:9", false),
+		r("1:7:1:0000000000000090:0", true),
+		r("1:7:1:00000000000000b0:0", true), // a phantom
+		r("1:7:1:0000000000000050:10", false),
+		r("1:7:1:0000000000000090:0", false),
+		r("1:7:2:00000000000000a8:0", true), // in front of the phantom's LSN
+		r("1:7:2:00000000000000b0:0", true),
+		r("1:7:1:00000000000000b0:0", false),
+		r("1:7:10:00000000000000b8:0", true),
+		r("1:7:9:00000000000000ff:0", false),
+		r("1:7:10:00000001000000b7:0", true), // the LSN's upper half
+		r("1:18446744073709551615:1:0000000000000001:0", true),
+		r("1:18446744073709551615:1:0000000000000001:0", false),
+		{"t", 0, "other", "1:7:1:0000000000000010:0", true},
+		{"t", 1, "k", "1:7:1:0000000000000010:0", true},
+		{"u", 0, "k", "1:7:1:0000000000000010:0", true},
+		{"t", 0, "", "1:7:1:0000000000000010:0", true},
+		{"t", 0, "", "1:7:1:0000000000000010:0", false},
+	}
+}
+
+func runGoExample(t *testing.T, example string, records []consumed) (said []bool) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{"main.go": exampleMain + example, "go.mod": "module example\n\ngo 1.24\n"} {
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	in, err := json.Marshal(records)
+	must(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", "run", ".")
+	cmd.Dir, cmd.Stdin = dir, strings.NewReader(string(in))
+	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off", "CGO_ENABLED=0")
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, errs.String())
+	}
+	must(t, json.Unmarshal(out, &said))
+	return said
+}
+
+func runSQLExample(o *outbox, table, insert string, records []consumed) (said []bool) {
+	o.t.Helper()
+	must(o.t, o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
+		if _, err := conn.Exec(ctx, table); err != nil {
+			return err
+		}
+		for _, r := range records {
+			tag, err := conn.Exec(ctx, insert, r.Topic, r.Partition, r.Key, r.Position)
+			if err != nil {
+				return err
+			}
+			said = append(said, tag.RowsAffected() == 1)
+		}
+		return nil
+	}))
+	return said
+}
