@@ -22,7 +22,7 @@ import (
 const setupKafkaTimeout = 30 * time.Second
 
 // applyPositionTopic is the part of `setup apply` that is about Kafka: the position topic, if the daemon will want one. It is
-// made with the daemon's own Kafka user and as many replicas as the brokers are configured for.
+// made with the daemon's own Kafka user.
 func applyPositionTopic(ctx context.Context, cfg *config.Config, out io.Writer, dryRun bool) error {
 	if !cfg.Deduplicated() {
 		return nil
@@ -44,12 +44,20 @@ func applyPositionTopic(ctx context.Context, cfg *config.Config, out io.Writer, 
 	case dryRun:
 		fmt.Fprintf(out, "would create position topic %s: 1 partition, %s\n", topic, strings.Join(positionConfig(), ", "))
 	default:
-		if _, err := cluster.CreatePositionTopic(ctx, topic, -1); err != nil {
+		if _, err := cluster.CreatePositionTopic(ctx, topic, positionReplicas(cfg)); err != nil {
 			return lookError(fmt.Errorf("everything else is done: %w", err))
 		}
 		fmt.Fprintf(out, "created position topic %s\n", topic)
 	}
 	return nil
+}
+
+// positionReplicas is as the topics have that the daemon makes; if it makes none, as the brokers are configured.
+func positionReplicas(cfg *config.Config) int16 {
+	if t := &cfg.Kafka.CreateTopics; t.Enabled {
+		return int16(t.ReplicationFactor)
+	}
+	return -1
 }
 
 func positionConfig() (pairs []string) {
