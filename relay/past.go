@@ -111,6 +111,9 @@ func (s *session) recall(ctx context.Context) error {
 		return fmt.Errorf("keep the position record: %w", err)
 	}
 	r.repeating("")
+	if before == nil {
+		r.log.Info("the slot has no position record: what a session before may have delivered, and not confirmed, is repeated", "slot", p.record.Slot)
+	}
 	p.on, p.allowed = true, p.record.Confirm
 	s.readTails()
 	r.mem.generation = p.record.Generation

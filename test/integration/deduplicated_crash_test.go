@@ -1,0 +1,239 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+)
+
+// What ends a deduplicating daemon, alone or together with its servers. A new process remembers nothing: what it does not
+// send again it has found in Kafka.
+
+// nothingOnTheWay is why none of the rows of this file may repeat anything.
+const nothingOnTheWay = "what was on its way had arrived when fence_wait was over"
+
+// fence is long enough for what a killed process has given to the kernel to arrive.
+const fence = 500 * time.Millisecond
+
+// leftOut is how many events a daemon has found in Kafka and not sent.
+func (r *relay) leftOut() int {
+	r.t.Helper()
+	m, err := r.metrics()
+	must(r.t, err)
+	return int(m[`outboxcdc_events_skipped_total{reason="in_kafka"}`])
+}
+
+// kill is kill9 without a look at the slot, for when the server is away.
+func (r *relay) kill() {
+	r.t.Helper()
+	r.told = true
+	must(r.t, r.proc.Kill())
+}
+
+// F21, F23: Postgres goes down, and the daemon with it, shortly before or while it is down. The slot falls back to where it was
+// saved last, far behind what was delivered.
+func TestDeduplicatedPostgresDown(t *testing.T) {
+	t.Parallel()
+	rounds := long(30, 3)
+	rnd := newRand(t)
+	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
+	o.proves("F21 F23", "Postgres stopped (immediate, or fast) under load and a deduplicating daemon killed (-9) before or after it, %d times", rounds)
+	o.sample()
+	env := o.deduplicating(fence)
+	w := o.write(load{rand: rnd})
+	for round := range rounds {
+		r := o.startStreaming(env...)
+		w.awaitCommits(80 + rnd.Int64N(150))
+		mode := pgtest.Immediate
+		if round%3 == 2 {
+			mode = pgtest.Fast
+		}
+		if before := round%2 == 0; before {
+			r.kill()
+		}
+		ctx := testContext(t)
+		_, err := o.pg.Stop(ctx, mode)
+		must(t, err)
+		r.kill()
+		must(t, o.pg.StartAgain(ctx))
+	}
+	last := o.start(env...)
+	o.healed()
+	w.stop()
+	v := o.verify(patience)
+	o.repeatsAtMost(v, 0, nothingOnTheWay)
+	if last.leftOut() == 0 {
+		t.Error("the server sent nothing again that Kafka has: this run proved nothing")
+	}
+	o.outcome("the last start left out %d events that Kafka had", last.leftOut())
+}
+
+// F03: SIGTERM under load. Nothing is repeated, and no start waits for what might be on its way.
+func TestDeduplicatedTermUnderLoad(t *testing.T) {
+	t.Parallel()
+	rnd := newRand(t)
+	o := newOutbox(t, options{})
+	stops := long(20, 3)
+	o.proves("F03", "SIGTERM of a deduplicating daemon under load, %d times", stops)
+	o.sample()
+	env := o.deduplicating(20 * time.Second)
+	w := o.write(load{rand: rnd})
+	for range stops {
+		r := o.startStreaming(env...)
+		w.awaitCommits(20 + rnd.Int64N(80))
+		r.term()
+	}
+	last := o.start(env...)
+	o.healedIn(10 * time.Second) // not fence_wait
+	w.stop()
+	o.repeatsAtMost(o.verify(patience), 0, "a clean stop leaves nothing on its way")
+	if n := len(last.logged(endedUncleanly)); n > 0 {
+		t.Error("a clean end was not recognised")
+	}
+}
+
+// endedUncleanly is said at the start if something may be on its way.
+const endedUncleanly = "the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later"
+
+// F04: SIGTERM while Kafka is frozen with 50 records in flight, so that the drain is incomplete. Kafka stores them once it is
+// thawed, and the next start finds them there.
+func TestDeduplicatedTermWhileKafkaIsFrozen(t *testing.T) {
+	k := breakableKafka(t)
+	o := newOutbox(t, options{kafka: k})
+	o.proves("F04", "Kafka frozen with 50 records of a deduplicating daemon in flight, SIGTERM, shutdown_timeout 3s")
+	o.sample()
+	env := o.deduplicating(3 * time.Second)
+	r := o.startStreaming(append(env, "OUTBOXCDC_SHUTDOWN_TIMEOUT=3s")...)
+	o.insert("order", "a", 1, 1)
+	o.awaitArrived(patience)
+	must(t, k.Freeze(testContext(t)))
+	o.insert("order", "a", 2, 50)
+	await(t, patience, "50 events to be in flight", func() error {
+		st, err := r.status()
+		if err == nil && st.InFlight != 50 {
+			err = fmt.Errorf("%d are", st.InFlight)
+		}
+		return err
+	})
+	r.signal(syscall.SIGTERM)
+	if exit := r.awaitExit(patience); exit != 1 {
+		t.Errorf("exit code %d, want 1", exit)
+	}
+	o.awaitSlotFree()
+	must(t, k.Thaw())
+	last := o.start(env...)
+	o.healed()
+	if n := len(last.logged(endedUncleanly)); n != 1 {
+		t.Errorf("said %d times that the end was not clean", n)
+	}
+	o.repeatsAtMost(o.verify(patience), 0, nothingOnTheWay)
+	o.outcome("exit 1; Kafka stored what was in flight when it was thawed, %d events were left out", last.leftOut())
+	if last.leftOut() == 0 {
+		t.Error("Kafka had nothing of what was in flight: this run proved nothing")
+	}
+}
+
+// F06, F05: the active instance is frozen for longer than wal_sender_timeout and another takes over. Thawed, it sends nothing
+// any more under the producer id that it had: no record of that id is behind one of the other's.
+func TestDeduplicatedFrozenInstance(t *testing.T) {
+	t.Parallel()
+	timeout := long(15*time.Second, 3*time.Second)
+	rnd := newRand(t)
+	o := newOutbox(t, options{})
+	rounds := long(3, 1)
+	o.proves("F05 F06", "SIGSTOP of the active deduplicating instance, for less than wal_sender_timeout (%v) and until the standby delivers, SIGCONT, %d times", timeout, rounds)
+	o.sample()
+	env := append(o.deduplicating(fence), senderTimeout(timeout))
+	first, second := o.startStreaming(env...), o.start(env...)
+	w := o.write(load{rand: rnd, pause: 4 * time.Millisecond})
+	for range rounds {
+		second.awaitState("waiting_for_slot", patience)
+		w.awaitCommits(100)
+		must(t, first.proc.Freeze(testContext(t)))
+		t.Cleanup(func() { _ = first.proc.Thaw() })
+		time.Sleep(timeout / 4) // its length is the fault
+		must(t, first.proc.Thaw())
+		w.awaitCommits(50)
+		must(t, first.proc.Freeze(testContext(t)))
+		ended := first.sessionsEndedLogged()
+		second.awaitState("streaming", patience)
+		w.awaitCommits(100)
+		must(t, first.proc.Thaw())
+		first.awaitState("waiting_for_slot", patience)
+		w.awaitCommits(50)
+		if first.sessionsEndedLogged() == ended {
+			t.Error("the log of the one that was frozen does not say that its session ended")
+		}
+		first, second = second, first
+	}
+	o.healed()
+	w.stop()
+	o.repeatsAtMost(o.verify(patience), 0, "what the frozen one had sent had arrived before the other looked, and it sent nothing later")
+	o.noneBehindTheNext()
+}
+
+// sessionsEndedLogged counts the ends of sessions by the log, which a frozen process still has.
+func (r *relay) sessionsEndedLogged() (n int) {
+	for _, e := range r.logged("state") {
+		if e["state"] == "reconnecting" || e["state"] == "waiting_for_slot" {
+			n++
+		}
+	}
+	return n
+}
+
+// noneBehindTheNext fails unless the sessions follow one another in every partition: no record of an earlier session, told by its
+// producer id, is behind one of a later session.
+func (o *outbox) noneBehindTheNext() {
+	o.t.Helper()
+	sessions := map[int64]int{} // producer id → number
+	for _, s := range o.positions() {
+		for _, id := range s.Producers {
+			if _, known := sessions[id]; !known {
+				sessions[id] = len(sessions)
+			}
+		}
+	}
+	newest, wrong := map[string]int{}, 0
+	for _, rec := range o.readRaw(o.follow.topics...) {
+		n, known := sessions[rec.ProducerID]
+		partition := fmt.Sprint(rec.Topic, rec.Partition)
+		if !known {
+			o.t.Fatalf("partition %s, offset %d: producer id %d is in no position record", partition, rec.Offset, rec.ProducerID)
+		}
+		if n < newest[partition] {
+			wrong++
+		}
+		newest[partition] = max(newest[partition], n)
+	}
+	if wrong > 0 {
+		o.t.Errorf("%d records of an earlier session are behind one of a later", wrong)
+	}
+	o.outcome("%d sessions, told apart by their producer ids; none sent after the next had begun", len(sessions))
+}
+
+// readRaw reads what the topics hold, with all that Kafka says of a record, in the order of each partition.
+func (o *outbox) readRaw(topics ...string) (all []*kgo.Record) {
+	o.t.Helper()
+	want := len(o.readOf(topics...))
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := kgo.NewClient(kgo.SeedBrokers(o.kafka.Brokers()...), kgo.ConsumeTopics(topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	must(o.t, err)
+	defer c.Close()
+	for len(all) < want {
+		fetched := c.PollFetches(ctx)
+		must(o.t, fetched.Err0())
+		all = append(all, fetched.Records()...)
+	}
+	slices.SortStableFunc(all, func(a, b *kgo.Record) int { return int(a.Offset - b.Offset) })
+	return all
+}

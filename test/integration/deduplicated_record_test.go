@@ -1,0 +1,245 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+)
+
+// saved is a position record, as far as tests look at it.
+type saved struct {
+	Acked     string  `json:"acked"`
+	Confirm   string  `json:"confirm"`
+	Clean     bool    `json:"clean"`
+	Producers []int64 `json:"producers"`
+	At        time.Time
+}
+
+func (o *outbox) readOf(topics ...string) []kafkatest.Record {
+	o.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	records, err := kafkatest.ReadAll(ctx, o.kafka.Brokers(), topics...)
+	must(o.t, err)
+	return records
+}
+
+func (o *outbox) positionTopic() string { return o.name + ".positions" }
+
+// positions are all that the position topic has of the outbox's slot.
+func (o *outbox) positions() (all []saved) {
+	o.t.Helper()
+	for _, rec := range o.readOf(o.positionTopic()) {
+		var s saved
+		if string(rec.Key) == o.name && json.Unmarshal(rec.Value, &s) == nil {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// produce writes records as somebody else would.
+func (o *outbox) produce(records ...*kgo.Record) {
+	o.t.Helper()
+	c, err := kgo.NewClient(kgo.SeedBrokers(o.kafka.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	must(o.t, err)
+	defer c.Close()
+	must(o.t, c.ProduceSync(testContext(o.t), records...).FirstErr())
+}
+
+// forge makes this the only position record of the slot; "": none.
+func (o *outbox) forge(value string) {
+	o.t.Helper()
+	records := []*kgo.Record{{Topic: o.positionTopic(), Key: []byte(o.name)}}
+	if value != "" {
+		records = append(records, &kgo.Record{Topic: o.positionTopic(), Key: []byte(o.name), Value: []byte(value)})
+	}
+	o.produce(records...)
+}
+
+// newestRecord is the text of the newest position record.
+func (o *outbox) newestRecord() string {
+	o.t.Helper()
+	records := o.readOf(o.positionTopic())
+	if len(records) == 0 {
+		o.t.Fatal("there is no position record")
+	}
+	return string(records[len(records)-1].Value)
+}
+
+// changed is a position record with one field of it changed.
+func changed(t *testing.T, record, field string, change func(was any) any) string {
+	t.Helper()
+	var m map[string]any
+	d := json.NewDecoder(strings.NewReader(record))
+	d.UseNumber()
+	must(t, d.Decode(&m))
+	m[field] = change(m[field])
+	b, err := json.Marshal(m)
+	must(t, err)
+	return string(b)
+}
+
+// atLeastOnce is said when deduplication is not possible.
+const atLeastOnce = "delivering at least once, a crash repeats what was in flight"
+
+// F34, F33: the position record does not fit the server. What says that events may be missing stops the daemon, with words, and
+// nothing is delivered; what says nothing is said, and delivery is at least once.
+func TestDeduplicatedForgedRecord(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	o.proves("F34 F33", "the position record forged: 16 MiB ahead, of another system, of another timeline, behind the slot; not to be read, of a newer version, deleted")
+	env := o.deduplicating(fence)
+	r := o.startStreaming(env...)
+	o.insert("order", "k", 1, 20)
+	o.awaitArrived(patience)
+	r.term()
+	good := o.newestRecord()
+	ahead := o.walFlushed() + 16<<20
+	o.insert("order", "k", 21, 5)
+	to := func(v any) func(any) any { return func(any) any { return v } }
+	for _, c := range []struct {
+		field  string
+		change func(any) any
+		words  string
+	}{
+		{"acked", func(was any) any {
+			part := strings.Split(was.(string), ":")
+			part[3] = strings.ToUpper(pad16(uint64(ahead)))
+			return strings.Join(part, ":")
+		}, "it is an older copy"},
+		{"system_id", to("7000000000000000001"), "need two position topics"},
+		{"timeline", to(9), "does not descend from it"},
+		{"confirm", to(pglogrepl.LSN(0x100).String()), "it was made anew, advanced, or read by somebody else"},
+	} {
+		o.forge(changed(t, good, c.field, c.change))
+		for range 2 { // a supervisor may not know what 79 means
+			r = o.start(env...)
+			r.stopsWith(20*time.Second, 79, c.words, "slot "+o.name, "remedy: ", "outboxcdc slot adopt")
+		}
+	}
+	if n := o.follow.records(); n != 20 {
+		t.Errorf("%d records, want the 20 of before", n)
+	}
+	o.outcome("exit 79 at each start, nothing delivered")
+
+	n := 25
+	for _, c := range []struct{ record, words string }{
+		{"garbage", "cannot be read"},
+		{changed(t, good, "version", to(2)), "if a newer outboxcdc has written it, run that one"},
+	} {
+		o.forge(c.record)
+		r = o.startStreaming(env...)
+		o.insert("order", "k", n+1, 5)
+		n += 5
+		o.awaitArrived(patience)
+		said := r.logged(atLeastOnce)
+		if len(said) != 1 || !strings.Contains(said[0]["because"].(string), c.words) {
+			t.Errorf("%.20s: said %v", c.record, said)
+		}
+		if m, err := r.metrics(); err != nil || m["outboxcdc_deduplicating"] != 0 {
+			t.Errorf("outboxcdc_deduplicating is %v, %v", m["outboxcdc_deduplicating"], err)
+		}
+		r.term()
+	}
+	if got := o.newestRecord(); got != changed(t, good, "version", to(2)) {
+		t.Errorf("a record that it could not read was written over: %s", got)
+	}
+	o.forge("")
+	r = o.startStreaming(env...)
+	o.insert("order", "k", n+1, 5)
+	o.repeatsAtMost(o.verify(patience), 0, "all that was delivered was confirmed")
+	if m, err := r.metrics(); err != nil || m["outboxcdc_deduplicating"] != 1 {
+		t.Errorf("outboxcdc_deduplicating is %v, %v", m["outboxcdc_deduplicating"], err)
+	}
+	if len(r.logged(noRecord)) != 1 {
+		t.Error("the log does not say that there is no position record")
+	}
+	o.outcome("unreadable: said, and delivered at least once; deleted: said, and begun anew")
+}
+
+// noRecord is said when a slot has none.
+const noRecord = "the slot has no position record: what a session before may have delivered, and not confirmed, is repeated"
+
+func pad16(n uint64) string {
+	text := strconv.FormatUint(n, 16)
+	return strings.Repeat("0", 16-len(text)) + text
+}
+
+// F35, F40: between two runs the server is replaced: by another cluster behind the same name, and by an older copy of its data
+// directory.
+func TestDeduplicatedOtherServer(t *testing.T) {
+	t.Parallel()
+	pg := ownPostgres(t, defaultMajor, nil)
+	o := newOutbox(t, options{pg: pg})
+	o.proves("F35 F40", "between two runs of a deduplicating daemon: another cluster behind the name; the data directory replaced by an older copy")
+	env := o.deduplicating(fence)
+	deliver := func(from, count int) {
+		t.Helper()
+		r := o.startStreaming(env...)
+		o.insert("order", "k", from, count)
+		o.awaitArrived(patience)
+		r.term()
+	}
+	deliver(1, 20)
+
+	other := sharedPostgres(t, defaultMajor)
+	ctx := testContext(t)
+	must(t, other.Exec(ctx, "postgres", "CREATE DATABASE "+o.name))
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := poll(10*time.Second, func() error {
+			return other.Exec(ctx, o.name, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '"+o.name+"'")
+		}); err != nil {
+			t.Error(err)
+		}
+		if err := other.Exec(ctx, "postgres", "DROP DATABASE "+o.name+" WITH (FORCE)"); err != nil {
+			t.Error(err)
+		}
+	})
+	there := "OUTBOXCDC_POSTGRES_URL=" + other.URL(o.name, role, password)
+	if out, err := o.command([]string{"OUTBOXCDC_SETUP_URL=" + other.SuperURL(o.name), there}, "setup", "apply"); err != nil {
+		t.Fatalf("setup apply: %v\n%s", err, out)
+	}
+	must(t, other.Exec(ctx, o.name, `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'another', 'added', '{}')`))
+	o.start(append(env, there)...).stopsWith(20*time.Second, 79, "it was written for system", "remedy: ")
+
+	// The same system, older.
+	stop := func() {
+		t.Helper()
+		_, err := pg.Stop(ctx, "fast")
+		must(t, err)
+	}
+	run := func(name string, args ...string) {
+		t.Helper()
+		if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+		}
+	}
+	stop()
+	run("cp", "-a", pg.DataDir, pg.DataDir+".old")
+	must(t, pg.StartAgain(ctx))
+	deliver(21, 20)
+	o.repeatsAtMost(o.check(), 0, "nothing failed yet")
+	stop()
+	run("rm", "-r", pg.DataDir)
+	run("mv", pg.DataDir+".old", pg.DataDir)
+	must(t, pg.StartAgain(ctx))
+	for range 2 {
+		o.start(env...).stopsWith(20*time.Second, 79, "it is an older copy", "remedy: ", "outboxcdc slot adopt")
+	}
+	if n := o.follow.records(); n != 40 {
+		t.Errorf("%d records, want the 40 of before", n)
+	}
+	o.outcome("exit 79 each time, nothing delivered")
+}
