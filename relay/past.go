@@ -112,7 +112,7 @@ func (s *session) recall(ctx context.Context) error {
 	}
 	r.repeating("")
 	if before == nil {
-		r.log.Info("the slot has no position record: what a session before may have delivered, and not confirmed, is repeated", "slot", p.record.Slot)
+		r.log.Info("the slot has no position record: what a session before may have delivered, and not confirmed, is repeated")
 	}
 	p.on, p.allowed = true, p.record.Confirm
 	s.readTails()

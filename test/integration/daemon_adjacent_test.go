@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/jackc/pglogrepl"
@@ -20,14 +21,32 @@ func TestKill9BetweenAdjacentCommits(t *testing.T) {
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"autovacuum": "off"})}) // nothing else writes
 	o.proves("F84", "%d pairs of transactions with adjacent commit records, kill -9 between the two of %d pairs, half of these with the first just confirmed", pairs, kills)
+	o.boundRepeats(o.adjacentCommits(rnd, pairs, kills))
+	o.outcome(unconfirmedOnly)
+}
+
+// I12: the same with a deduplicating daemon, which repeats none of them at all.
+func TestDeduplicatedAdjacentCommits(t *testing.T) {
+	t.Parallel()
+	pairs, kills := long(400, 30), long(40, 6)
+	rnd := newRand(t)
+	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"autovacuum": "off"})})
+	o.proves("F84", "%d pairs of transactions with adjacent commit records, kill -9 of a deduplicating daemon between the two of %d pairs, half of these with the first just confirmed", pairs, kills)
+	o.repeatsAtMost(o.adjacentCommits(rnd, pairs, kills, o.deduplicating(fence)...), 0, nothingOnTheWay)
+}
+
+// adjacentCommits writes the pairs and kills the daemons.
+func (o *outbox) adjacentCommits(rnd *rand.Rand, pairs, kills int, env ...string) *verdict {
+	t := o.t
+	t.Helper()
 	o.sample()
 	a, b := openSession(t, o), openSession(t, o)
 	killAt := map[int]bool{} // pair → once the first is confirmed
 	for n, i := range rnd.Perm(pairs)[:kills] {
 		killAt[i] = n%2 == 0
 	}
-	env := "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=50ms"
-	r := o.startStreaming(env)
+	env = append(env, "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=50ms")
+	r := o.startStreaming(env...)
 	ends := map[string]pglogrepl.LSN{} // id of a pair's second → where the first ended
 	exact := 0
 	for i := range pairs {
@@ -45,15 +64,13 @@ func TestKill9BetweenAdjacentCommits(t *testing.T) {
 				exact++
 			}
 			o.ledger.committed([]string{second}, commitSecond())
-			r = o.startStreaming(env)
+			r = o.startStreaming(env...)
 			continue
 		}
 		o.ledger.committed([]string{second}, commitSecond())
 	}
 	o.healed()
 	v := o.verify(patience)
-	o.boundRepeats(v)
-	o.outcome(unconfirmedOnly)
 	adjacent := 0
 	for id, end := range ends {
 		if v.at[id].commit == end {
@@ -64,6 +81,7 @@ func TestKill9BetweenAdjacentCommits(t *testing.T) {
 	if adjacent < pairs/2 || exact < kills/4 {
 		t.Errorf("only %d of %d pairs were adjacent, and at %d of %d kills the slot stood between the two: this proves little", adjacent, pairs, exact, kills)
 	}
+	return v
 }
 
 // prepareBoth writes a row in each of two transactions and returns how to commit them, each returning the position behind

@@ -1,0 +1,338 @@
+package integration
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+)
+
+// What Kafka may be like when a deduplicating daemon starts after one that did not end cleanly.
+
+// F64: the brokers are killed together with the daemon, and come back with their data.
+func TestDeduplicatedBrokersKilled(t *testing.T) {
+	k := breakableKafka(t)
+	rnd := newRand(t)
+	o := newOutbox(t, options{kafka: k, partitions: 6})
+	rounds := long(5, 1)
+	o.proves("F64", "the broker and a deduplicating daemon killed (-9) under load, either first, the broker started again with its data, %d times", 2*rounds)
+	o.sample()
+	env := o.deduplicating(fence)
+	w := o.write(load{rand: rnd})
+	for round := range 2 * rounds {
+		r := o.startStreaming(env...)
+		w.awaitCommits(100 + rnd.Int64N(100))
+		if round%2 == 0 {
+			r.kill9()
+		}
+		must(t, k.Kill())
+		if round%2 == 1 {
+			w.awaitCommits(20)
+			r.kill9()
+		}
+		must(t, k.StartAgain(testContext(t)))
+	}
+	last := o.start(env...)
+	o.healed()
+	w.stop()
+	o.repeatsAtMost(o.verify(patience), 0, "a broker that is killed keeps what it has acknowledged")
+	o.outcome("the last start left out %d events that Kafka had", last.leftOut())
+}
+
+// F66, F82: the topic is deleted and made again, and later all of its records are, as retention does. The position record says
+// what had been acknowledged; that is gone and stays so, everything else is delivered.
+func TestDeduplicatedTopicLostItsRecords(t *testing.T) {
+	t.Parallel()
+	rnd := newRand(t)
+	o := newOutbox(t, options{partitions: 6})
+	o.proves("F66 F82", "after kill -9 of a deduplicating daemon: the topic deleted and made again; all records of it deleted")
+	o.sample().taken = true // it would miss what was deleted
+	env := o.deduplicating(fence)
+	w := o.write(load{rand: rnd})
+	r := o.startStreaming(env...)
+	had := map[string]bool{}
+	for _, lose := range []func(){
+		func() {
+			must(t, kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), o.topic("order")))
+			o.makeTopic("order", 6, nil)
+		},
+		func() { o.deleteRecords(o.topic("order"), 6) },
+	} {
+		w.awaitCommits(300)
+		r.kill9()
+		for id := range countIDs(o.readAll()) {
+			had[id] = true
+		}
+		lose()
+		r = o.startStreaming(env...)
+	}
+	w.awaitCommits(100)
+	w.stop()
+	o.healed()
+	o.awaitSettled()
+	v := o.judgeWithout(slices.Collect(maps.Keys(had)))
+	o.repeatsAtMost(v, 0, "what is gone cannot be repeated")
+	if v.Rows == 0 {
+		t.Error("nothing was left")
+	}
+}
+
+// deleteRecords deletes all that the partitions of a topic hold.
+func (o *outbox) deleteRecords(topic string, partitions int) {
+	o.t.Helper()
+	c, err := kgo.NewClient(kgo.SeedBrokers(o.kafka.Brokers()...))
+	must(o.t, err)
+	defer c.Close()
+	req := kmsg.NewPtrDeleteRecordsRequest()
+	req.TimeoutMillis = 10_000
+	one := kmsg.NewDeleteRecordsRequestTopic()
+	one.Topic = topic
+	for i := range partitions {
+		p := kmsg.NewDeleteRecordsRequestTopicPartition()
+		p.Partition, p.Offset = int32(i), -1 // its end
+		one.Partitions = append(one.Partitions, p)
+	}
+	req.Topics = append(req.Topics, one)
+	resp, err := req.RequestWith(testContext(o.t), c)
+	must(o.t, err)
+	for _, p := range resp.Topics[0].Partitions {
+		if p.ErrorCode != 0 {
+			o.t.Fatalf("delete records of partition %d: error %d", p.Partition, p.ErrorCode)
+		}
+	}
+}
+
+// F68: the topic gains partitions between two runs, after an end that was not clean, so that keys move. Their old partitions say
+// nothing about the new ones: what the position record does not know of is repeated; nothing is missing, and each key keeps its
+// order.
+func TestDeduplicatedPartitionsAdded(t *testing.T) {
+	t.Parallel()
+	rnd := newRand(t)
+	o := newOutbox(t, options{partitions: 6})
+	o.proves("F68", "6 partitions become 12 after kill -9 of a deduplicating daemon, before the next start")
+	o.sample()
+	env := o.deduplicating(fence)
+	w := o.write(load{rand: rnd, keys: 60})
+	r := o.startStreaming(env...)
+	w.awaitCommits(300)
+	r.kill9()
+	unnoted := o.unnoted()
+	must(t, kafkatest.AddPartitions(testContext(t), o.kafka.Brokers(), o.topic("order"), 12))
+	r = o.startStreaming(env...)
+	w.awaitCommits(100)
+	w.stop()
+	o.healed()
+	o.awaitArrived(patience)
+	o.awaitSettled()
+	// A key's new partition has a higher number than its old one, and the reader reads it later.
+	v := o.history().judge()
+	moved := len(v.Misplaced)
+	v.Misplaced = nil
+	must(t, v.err())
+	o.proof.judged(v)
+	o.repeatsAtMost(v, unnoted, "what was delivered after the last position record")
+	if moved == 0 {
+		t.Error("no key has moved: this run proved nothing")
+	}
+	o.outcome("%d records of keys that moved; %d repeats", moved, v.Repeats)
+}
+
+// unnoted is how many events are in Kafka that the newest position record does not know of.
+func (o *outbox) unnoted() (n int) {
+	o.t.Helper()
+	all := o.positions()
+	acked, _ := parsePosition(all[len(all)-1].Acked) // the zero one if there is none
+	for _, rec := range o.readAll() {
+		text, _ := headerOf(rec, "outboxcdc-position")
+		if at, err := parsePosition(text); err == nil && acked.before(at) {
+			n++
+		}
+	}
+	return n
+}
+
+// F82: others write to the topic too, also in transactions that they abort, and what they write has position headers of ours, as
+// a copied topic has. As long as ours is within look_back, nothing is repeated; beyond it, what the position record does not know
+// of. Most partitions are empty.
+func TestDeduplicatedForeignRecords(t *testing.T) {
+	t.Parallel()
+	const partitions, lookBack = 12, 50
+	rnd := newRand(t)
+	o := newOutbox(t, options{partitions: partitions})
+	o.proves("F82", "after kill -9 of a deduplicating daemon: %d partitions, most of them empty; records of others at their ends, fewer and more than look_back (%d), some aborted", partitions, lookBack)
+	env := append(o.deduplicating(fence), fmt.Sprint("OUTBOXCDC_DELIVERY_LOOK_BACK=", lookBack))
+	w := o.write(load{rand: rnd, keys: 4})
+	r := o.startStreaming(env...)
+	w.awaitCommits(200)
+	r.kill9()
+	o.foreign(partitions, 10, false)
+	o.foreign(partitions, 10, true)
+	r = o.startStreaming(env...)
+	w.awaitCommits(50)
+	w.stop()
+	o.healed()
+	o.notForeign(0, "all of ours is within look_back")
+	w = o.write(load{rand: rnd, keys: 4})
+	w.awaitCommits(200)
+	none, beyond := r.tailReads("none"), r.tailReads("look_back")
+	r.kill9()
+	unnoted := o.unnoted()
+	o.foreign(partitions, lookBack+10, false)
+	r = o.startStreaming(env...)
+	w.awaitCommits(100)
+	w.stop()
+	o.healed()
+	o.notForeign(unnoted, "what was delivered after the last position record")
+	if none == 0 || beyond != 0 || r.tailReads("look_back") == 0 {
+		t.Errorf("first %v empty ends and %v beyond look_back; then %v beyond it", none, beyond, r.tailReads("look_back"))
+	}
+}
+
+func (r *relay) tailReads(result string) float64 {
+	r.t.Helper()
+	m, err := r.metrics()
+	must(r.t, err)
+	return m[`outboxcdc_kafka_tail_reads_total{result="`+result+`"}`]
+}
+
+// foreign writes records of somebody else to each partition, with the position of an event that has not been written yet.
+func (o *outbox) foreign(partitions, each int, abort bool) {
+	o.t.Helper()
+	opts := []kgo.Opt{kgo.SeedBrokers(o.kafka.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner())}
+	if abort {
+		opts = append(opts, kgo.TransactionalID(o.name))
+	}
+	c, err := kgo.NewClient(opts...)
+	must(o.t, err)
+	defer c.Close()
+	var system string
+	must(o.t, o.admin.scan("SELECT system_identifier::text FROM pg_control_system()", &system))
+	position := fmt.Sprintf("1:%s:1:%016X:0", system, uint64(o.walFlushed())+1<<30)
+	var records []*kgo.Record
+	for i := range partitions * each {
+		records = append(records, &kgo.Record{Topic: o.topic("order"), Partition: int32(i % partitions), Key: []byte("foreign"), Headers: []kgo.RecordHeader{
+			{Key: "id", Value: []byte("foreign")}, {Key: "outboxcdc-position", Value: []byte(position)},
+		}})
+	}
+	ctx := testContext(o.t)
+	if abort {
+		must(o.t, c.BeginTransaction())
+	}
+	must(o.t, c.ProduceSync(ctx, records...).FirstErr())
+	if abort {
+		must(o.t, c.EndTransaction(ctx, kgo.TryAbort))
+	}
+}
+
+// notForeign judges all records but those of others.
+func (o *outbox) notForeign(repeats int, why string) {
+	o.t.Helper()
+	o.awaitArrived(patience)
+	o.awaitSettled()
+	h := o.history()
+	h.Records = slices.DeleteFunc(h.Records, func(rec kafkatest.Record) bool { return string(rec.Key) == "foreign" })
+	v := h.judge()
+	must(o.t, v.err())
+	o.proof.judged(v)
+	o.repeatsAtMost(v, repeats, why)
+	o.t.Log(v.String())
+}
+
+// What decides where an event goes is changed after an end that was not clean. Nothing is missing.
+func TestDeduplicatedRoutingChanged(t *testing.T) {
+	t.Parallel()
+	rnd := newRand(t)
+	o := newOutbox(t, options{types: []string{"order", "elsewhere"}})
+	env := o.deduplicating(fence)
+	w := o.write(load{rand: rnd})
+	r := o.startStreaming(append(env, "OUTBOXCDC_ROUTE_TOPIC="+o.topic("elsewhere"))...)
+	w.awaitCommits(200)
+	r.kill9()
+	unnoted := o.unnoted()
+	r = o.startStreaming(env...)
+	w.awaitCommits(100)
+	w.stop()
+	o.healed()
+	o.awaitArrived(patience)
+	repeats := 0
+	for _, n := range countIDs(o.readAll()) {
+		repeats += n - 1
+	}
+	if repeats > unnoted {
+		t.Errorf("%d repeats; %d events were delivered after the last position record", repeats, unnoted)
+	}
+	if n := len(r.logged("the settings that decide where events go have changed since a session that did not end cleanly: " +
+		"what it delivered last, and did not note, is repeated")); n != 1 {
+		t.Errorf("said %d times that the settings have changed", n)
+	}
+	t.Logf("%d repeats, %d were not noted", repeats, unnoted)
+}
+
+// Dead letters are not repeated either.
+func TestDeduplicatedDeadLetters(t *testing.T) {
+	t.Parallel()
+	kills := long(50, 4)
+	rnd := newRand(t)
+	o := newPoisonable(t, options{})
+	env := append(o.deduplicating(fence), o.policy("dead_letter")...)
+	for range kills {
+		r := o.startStreaming(env...)
+		began := time.Now()
+		for until := fence + time.Duration(rnd.Int64N(int64(time.Second))); time.Since(began) < until; {
+			o.mixed(3, badTime, nullKey, 3)
+		}
+		r.kill9()
+	}
+	r := o.startStreaming(env...)
+	if v := o.good(); v.Repeats > 0 {
+		t.Errorf("%d repeats", v.Repeats)
+	}
+	o.parked(0)
+	t.Logf("%d dead letters; the last start left out %d events", len(o.written), r.leftOut())
+}
+
+// Deduplication costs at most about one small record a second, and next to no time at the start: the ends of the partitions are
+// read at once, and of many partitions the one that is needed first.
+func TestDeduplicatedCost(t *testing.T) {
+	t.Parallel()
+	for _, partitions := range long([]int{12, 1000}, []int{12}) {
+		t.Run(fmt.Sprint(partitions), func(t *testing.T) {
+			rnd := newRand(t)
+			o := newOutbox(t, options{partitions: partitions})
+			env := o.deduplicating(fence)
+			r := o.startStreaming(env...)
+			w := o.write(load{rand: rnd, keys: 100})
+			w.awaitCommits(100)
+			began, had := time.Now(), len(o.readOf(o.positionTopic()))
+			time.Sleep(long(20*time.Second, 4*time.Second)) // the time is what is measured
+			wrote, lasted := len(o.readOf(o.positionTopic()))-had, time.Since(began)
+			w.stop()
+			t.Logf("%d position records in %v", wrote, lasted)
+			if wrote < 1 || float64(wrote) > lasted.Seconds()+1 {
+				t.Error("want about one a second")
+			}
+			r.kill9()
+			r = o.startStreaming(env...)
+			n := o.follow.records()
+			o.insert("order", "first", 1, 1)
+			began = time.Now()
+			await(t, patience, "the first record", func() error { return unless(o.follow.records() > n) })
+			first := time.Since(began)
+			o.verify(patience)
+			m, err := r.metrics()
+			must(t, err)
+			reads := m["outboxcdc_kafka_tail_read_seconds_count"]
+			mean := time.Duration(m["outboxcdc_kafka_tail_read_seconds_sum"] / reads * float64(time.Second))
+			t.Logf("%v ends of partitions read, %v each; the first record was there after %v, of which fence_wait is %v", reads, mean, first, fence)
+			if first > fence+5*time.Second || mean > time.Second {
+				t.Error("too slow")
+			}
+		})
+	}
+}
