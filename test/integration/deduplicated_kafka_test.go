@@ -306,7 +306,7 @@ func TestDeduplicatedCost(t *testing.T) {
 			rnd := newRand(t)
 			o := newOutbox(t, options{partitions: partitions})
 			env := o.deduplicating(fence)
-			r := o.startStreaming(env...)
+			r := o.startStreaming(append(env, "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms")...)
 			w := o.write(load{rand: rnd, keys: 100})
 			w.awaitCommits(100)
 			began, had := time.Now(), len(o.readOf(o.positionTopic()))
