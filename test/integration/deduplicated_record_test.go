@@ -243,3 +243,39 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 	}
 	o.outcome("exit 79 each time, nothing delivered")
 }
+
+// F33, F30: between two runs somebody advances the slot, or drops it and makes it anew. What committed in between will not come:
+// the next start refuses to go on, as often as it is tried.
+func TestDeduplicatedSlotMoved(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		fault, what string
+		move        []string
+	}{
+		{"F33", "advanced", []string{`SELECT pg_replication_slot_advance($1, pg_current_wal_flush_lsn())`}},
+		{"F30", "dropped and made again", []string{`SELECT pg_drop_replication_slot($1)`, `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`}},
+	} {
+		t.Run(c.fault, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t, options{})
+			o.proves(c.fault, "slot %s while a deduplicating daemon is down, 2 events committed before", c.what)
+			env := o.deduplicating(fence)
+			r := o.startStreaming(env...)
+			o.insert("order", "k", 1, 20)
+			o.awaitArrived(patience)
+			r.term()
+			o.insert("order", "k", 21, 2)
+			for _, sql := range c.move {
+				o.exec(sql, o.name)
+			}
+			o.insert("order", "k", 23, 5)
+			for range 2 {
+				o.start(env...).stopsWith(20*time.Second, 79, "the slot stands at", "advanced", "may be missing in Kafka", "outboxcdc slot adopt")
+			}
+			if n := o.follow.records(); n != 20 {
+				t.Errorf("%d records, want the 20 of before", n)
+			}
+			o.outcome("exit 79 at each start, nothing delivered")
+		})
+	}
+}
