@@ -22,6 +22,8 @@ type Saved struct {
 	Timeline   int32 // the server's
 	// Acked is the last event in front of which Kafka has acknowledged every one. Zero: none that is known of.
 	Acked Position
+	// AckedTx tells the transaction of Acked from another that has its commit LSN, in the history of a restored copy.
+	AckedTx TxID
 	// Confirm is the highest position that the slot may have been told. A slot beyond it was moved by somebody else.
 	Confirm pglogrepl.LSN
 	// Producers are the ids that Kafka gave to the slot's latest sessions, newest last.
@@ -52,6 +54,8 @@ type savedText struct {
 	SystemID   string           `json:"system_id"`
 	Timeline   int32            `json:"timeline"`
 	Acked      string           `json:"acked,omitempty"`
+	AckedXID   uint32           `json:"acked_xid,omitempty"`
+	AckedTime  *time.Time       `json:"acked_commit_time,omitempty"`
 	Confirm    string           `json:"confirm"`
 	Clean      bool             `json:"clean"`
 	Adopted    bool             `json:"adopted,omitempty"`
@@ -68,7 +72,8 @@ func (s *Saved) MarshalText() ([]byte, error) {
 		Confirm: s.Confirm.String(), Clean: s.Clean, Adopted: s.Adopted, Producers: s.Producers, Partitions: s.Partitions, Routing: s.Routing, At: s.At.UTC(),
 	}
 	if !s.Acked.IsZero() {
-		t.Acked = s.Acked.String()
+		at := s.AckedTx.CommitTime.UTC()
+		t.Acked, t.AckedXID, t.AckedTime = s.Acked.String(), s.AckedTx.XID, &at
 	}
 	return json.Marshal(t)
 }
@@ -99,6 +104,9 @@ func (s *Saved) UnmarshalText(b []byte) error {
 	if t.Acked != "" {
 		if out.Acked, err = ParsePosition(t.Acked); err != nil {
 			return fmt.Errorf("read the position record: %w", err)
+		}
+		if t.AckedTime != nil {
+			out.AckedTx = TxID{CommitLSN: out.Acked.CommitLSN, XID: t.AckedXID, CommitTime: *t.AckedTime}
 		}
 	}
 	*s = out
@@ -216,7 +224,7 @@ func Latest(records []Saved) *Saved {
 		}
 		out.Confirm = max(out.Confirm, r.Confirm)
 		if out.Acked.IsZero() || r.Acked.Timeline == out.Acked.Timeline && r.Acked.Compare(out.Acked) > 0 {
-			out.Acked = r.Acked
+			out.Acked, out.AckedTx = r.Acked, r.AckedTx
 		}
 	}
 	return &out

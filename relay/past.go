@@ -141,6 +141,9 @@ func (s *session) readTails() {
 		r.log.Warn("the settings that decide where events go have changed since a session that did not end cleanly: " +
 			"what it delivered last, and did not note, is repeated")
 	}
+	if a := p.before.AckedTx; !p.elsewhere && checkpoint.Holds(id, p.before.Acked) && a.CommitLSN >= s.stream.Start() {
+		s.skip.expectSaved, s.skip.saved = true, a
+	}
 	p.same, p.told = map[string]bool{}, map[*checkpoint.Tail]bool{}
 	p.until = id.WALEnd
 	s.sink.ReadTails(id, p.before.Producers, cfg.LookBack, from)
@@ -202,8 +205,8 @@ func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
 	rec := &p.record
 	rec.Slot = s.r.cfg.Deduplication.Slot
 	rec.SystemID, rec.Timeline, rec.Confirm, rec.Clean, rec.At = id.SystemID, id.Timeline, confirm, clean, now
-	if acked := reached(id, s.tracker.Progress()); !acked.IsZero() && (!checkpoint.Holds(id, rec.Acked) || acked.Compare(rec.Acked) > 0) {
-		rec.Acked = acked
+	if acked, tx := reached(id, s.tracker.Progress()); !acked.IsZero() && (!checkpoint.Holds(id, rec.Acked) || acked.Compare(rec.Acked) > 0) {
+		rec.Acked, rec.AckedTx = acked, tx
 	}
 	rec.Hash(s.sink.Pins())
 	p.saving, p.savedAt = true, now
@@ -218,15 +221,15 @@ func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
 const wholeTransaction = 1<<32 - 1
 
 // reached is the last event of the prefix that Kafka has acknowledged.
-func reached(id replication.Identity, p checkpoint.Progress) checkpoint.Position {
+func reached(id replication.Identity, p checkpoint.Progress) (checkpoint.Position, checkpoint.TxID) {
 	last, ordinal := p.Done, uint32(wholeTransaction)
 	if !p.Partial.IsZero() {
 		last, ordinal = p.Partial, p.Events-1
 	}
 	if last.IsZero() {
-		return checkpoint.Position{}
+		return checkpoint.Position{}, last
 	}
-	return checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(last.CommitLSN), CommitLSN: last.CommitLSN, Ordinal: ordinal}
+	return checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(last.CommitLSN), CommitLSN: last.CommitLSN, Ordinal: ordinal}, last
 }
 
 // keepPosition takes Kafka's answer to the last record and hands over the next, if the slot has something to be told.

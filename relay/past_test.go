@@ -353,6 +353,55 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
+// TestOlderCopy: a server that was taken back, and has written beyond what Kafka has since, is told by the transaction that is
+// not the one delivered. Whatever was left out in front of it, nothing is confirmed.
+func TestOlderCopy(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit func(*checkpoint.TxID)
+		ok   bool
+	}{
+		"the same":           {func(*checkpoint.TxID) {}, true},
+		"another xid":        {func(id *checkpoint.TxID) { id.XID++ }, false},
+		"another time":       {func(id *checkpoint.TxID) { id.CommitTime = id.CommitTime.Add(time.Microsecond) }, false},
+		"it does not come":   {func(id *checkpoint.TxID) { id.CommitLSN-- }, false},
+		"behind the slot":    {func(id *checkpoint.TxID) { id.CommitLSN = firstLSN - 8 }, true},
+		"routing is another": {func(id *checkpoint.TxID) { id.XID++ }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			deduplicating(t, func(b *bench, p *fakePast) {
+				one, two := b.pg.commit("a"), b.pg.commit("b")
+				b.pg.commit("c")
+				id := b.pg.id
+				pos := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: two.Commit}
+				s := before(b, func(s *checkpoint.Saved) {
+					s.AckedTx = checkpoint.TxID{CommitLSN: two.Commit, XID: two.XID, CommitTime: two.Time}
+					c.edit(&s.AckedTx)
+					s.Acked = pos
+					s.Acked.CommitLSN = s.AckedTx.CommitLSN
+					if name == "routing is another" {
+						s.Routing = "other"
+					}
+				})
+				p.saved, p.tails["t"] = []checkpoint.Saved{s}, &checkpoint.Tail{Last: pos}
+				b.kafka.acked["a"], b.kafka.acked["b"] = true, true
+				at := b.pg.slotAt()
+				b.start()
+				if c.ok {
+					b.sleep(5 * time.Second)
+					if got := b.pg.slotAt(); got <= two.End {
+						t.Errorf("the slot is at %s", got)
+					}
+					return
+				}
+				b.ends(Lost, time.Minute)
+				if got := b.pg.slotAt(); got != at || got > one.Commit {
+					t.Errorf("the slot is at %s, was at %s", got, at)
+				}
+			})
+		})
+	}
+}
+
 // TestPhantoms are told of, also of partitions that nothing is sent to.
 func TestPhantoms(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {

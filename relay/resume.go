@@ -74,7 +74,13 @@ type skipper struct {
 	earlier []checkpoint.Progress
 	// Done, and Partial, must come by before anything later does.
 	expectDone, expectPartial bool
+	// saved must come by as well, if expectSaved: the transaction that the position record of a process before ends with.
+	saved       checkpoint.TxID
+	expectSaved bool
 }
+
+// expecting: what is dropped may still turn out to be another's, so nothing is confirmed.
+func (s *skipper) expecting() bool { return s.expectDone || s.expectPartial || s.expectSaved }
 
 func otherHistory(format string, args ...any) error {
 	return &replication.Error{
@@ -108,6 +114,12 @@ const allEvents = 1 << 63
 
 // begin says how many of a transaction's first events are in Kafka already.
 func (s *skipper) begin(b *decoder.Begin) (events uint64, err error) {
+	if s.expectSaved && b.CommitLSN == s.saved.CommitLSN {
+		if err := same(b, s.saved); err != nil {
+			return 0, err
+		}
+		s.expectSaved = false
+	}
 	switch {
 	case b.CommitLSN < s.Done.CommitLSN:
 		return allEvents, nil
@@ -139,7 +151,7 @@ func (s *skipper) passed(lsn pglogrepl.LSN) error {
 	for _, x := range []struct {
 		expect bool
 		id     checkpoint.TxID
-	}{{s.expectDone, s.Done}, {s.expectPartial, s.Partial}} {
+	}{{s.expectDone, s.Done}, {s.expectPartial, s.Partial}, {s.expectSaved, s.saved}} {
 		if x.expect && lsn > x.id.CommitLSN {
 			return otherHistory("the transaction committed at %s was delivered, but the server, which started before it, is at %s and has not sent it",
 				x.id.CommitLSN, lsn)

@@ -1,7 +1,7 @@
 package main
 
 var (
-	recalls  = suite{"./relay", "^(TestPositionRecord|TestFollows|TestSlotWasMoved|TestWithoutPositions|TestFence|TestLeftOut|TestPhantoms|TestProducersBeginAnew)$"}
+	recalls  = suite{"./relay", "^(TestPositionRecord|TestFollows|TestSlotWasMoved|TestWithoutPositions|TestFence|TestLeftOut|TestPhantoms|TestProducersBeginAnew|TestOlderCopy)$"}
 	simPast  = suite{"./relay", "^TestSimDeduplicated$"}
 	tailData = suite{"./checkpoint", "^(TestTail|TestCompare|TestSaved.*|TestLatest)$"}
 	lookBack = suite{"./kafka", "^TestTail"}
@@ -103,6 +103,12 @@ var recalling = []mutant{
 		name:  "told-on-a-lost-timeline",
 		rule:  "What the slot was told on a timeline that a failover ended counts for the new one.",
 		edits: []edit{{"relay/past.go", "		told = min(told, end)\n", "		told = max(told, end)\n"}},
+		tests: []suite{recalls},
+	},
+	{
+		name:  "copy-not-compared",
+		rule:  "A server whose WAL reaches beyond what Kafka has is the one that was delivered from.",
+		edits: []edit{{"relay/past.go", "		s.skip.expectSaved, s.skip.saved = true, a\n", "		s.skip.saved = a\n"}},
 		tests: []suite{recalls},
 	},
 	{
