@@ -3,7 +3,7 @@ package main
 var (
 	recalls  = suite{"./relay", "^(TestPositionRecord|TestFollows|TestSlotWasMoved|TestWithoutPositions|TestFence|TestLeftOut|TestPhantoms|TestProducersBeginAnew|TestOlderCopy)$"}
 	simPast  = suite{"./relay", "^TestSimDeduplicated$"}
-	tailData = suite{"./checkpoint", "^(TestTail|TestCompare|TestSaved.*|TestLatest)$"}
+	tailData = suite{"./checkpoint", "^(TestTail|TestCompare|TestSaved.*|TestLatest|TestAdoption)$"}
 	lookBack = suite{"./kafka", "^TestTail"}
 )
 
@@ -86,6 +86,18 @@ var recalling = []mutant{
 		rule:  "The newest position record is all there is to know.",
 		edits: []edit{{"checkpoint/saved.go", "	for _, r := range records {\n", "	for _, r := range records[len(records)-1:] {\n"}},
 		tests: []suite{tailData, simPast},
+	},
+	{
+		name:  "adoption-is-no-barrier",
+		rule:  "What stood in front of an adoption counts as what stands behind it.",
+		edits: []edit{{"checkpoint/saved.go", "		if records[i].Adopted {\n", "		if records[i].Adopted && false {\n"}},
+		tests: []suite{tailData},
+	},
+	{
+		name:  "adoption-believes-the-ends",
+		rule:  "An adoption keeps the producers whose records are left out.",
+		edits: []edit{{"checkpoint/saved.go", "		out.Generation = s.Generation + 1\n", "		out.Generation, out.Producers = s.Generation+1, s.Producers\n"}},
+		tests: []suite{tailData},
 	},
 	{
 		name:  "routing-not-compared",
