@@ -11,8 +11,12 @@ var errLease = errors.New("nobody has extended the session's lease on the slot, 
 
 // Extend allows requests with records until then, and not after it unless it is extended again: the first one that would leave
 // later ends the session. A process that was suspended finds out that way that it was, before it sends on. Before the first call
-// there is no lease.
-func (p *Producer) Extend(until time.Time) { p.lease.Store(&until) }
+// there is no lease. One that has run out is not extended: who was suspended may be heard by nobody any more.
+func (p *Producer) Extend(until time.Time) {
+	if p.leased(time.Now()) == nil {
+		p.lease.Store(&until)
+	}
+}
 
 // leased is nil while requests with records may leave. A clock that stands still while the machine is suspended (the monotonic
 // one) is not believed alone.
