@@ -108,7 +108,9 @@ func (s *simSink) Unanswered() bool {
 func (s *simSink) Extend(until time.Time) {
 	s.k.w.mu.Lock()
 	defer s.k.w.mu.Unlock()
-	s.until = until
+	if !s.expired() { // nor does the real one
+		s.until = until
+	}
 }
 
 // expired: nothing of this sink is taken any more.

@@ -124,7 +124,7 @@ func TestDeduplicatedPartitionsAdded(t *testing.T) {
 	r.kill9()
 	unnoted := o.unnoted()
 	must(t, kafkatest.AddPartitions(testContext(t), o.kafka.Brokers(), o.topic("order"), 12))
-	r = o.startStreaming(env...)
+	o.startStreaming(env...)
 	w.awaitCommits(100)
 	w.stop()
 	o.healed()

@@ -12,7 +12,7 @@ var recalling = []mutant{
 	{
 		name:  "written-before-the-ack",
 		rule:  "The position record speaks of what was received.",
-		edits: []edit{{"relay/past.go", "	if acked := reached(id, s.tracker.Progress());", "	if acked := (checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(s.begin.CommitLSN), CommitLSN: s.begin.CommitLSN});"}},
+		edits: []edit{{"relay/past.go", "	last, ordinal := p.Done, uint32(wholeTransaction)\n	if !p.Partial.IsZero() {\n		last, ordinal = p.Partial, p.Events-1\n", "	last, ordinal := p.Done, uint32(wholeTransaction)\n	if !p.Partial.IsZero() {\n		last = p.Partial\n"}},
 		tests: []suite{recalls, simPast},
 	},
 	{

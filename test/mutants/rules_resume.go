@@ -95,7 +95,7 @@ var resuming = []mutant{
 	{
 		name:  "confirmed-on-suspicion",
 		rule:  "What is dropped may be confirmed before the history is known to be ours.",
-		edits: []edit{{"relay/confirm.go", "	if s.skip.expectDone || s.skip.expectPartial {\n", "	if s.skip.expectDone && s.skip.Done.IsZero() {\n"}},
+		edits: []edit{{"relay/confirm.go", "	if s.skip.expecting() {\n", "	if s.skip.expectDone && s.skip.Done.IsZero() {\n"}},
 		tests: []suite{resumes},
 	},
 	{
