@@ -20,19 +20,20 @@ func TestDeduplicatedBrokersKilled(t *testing.T) {
 	k := breakableKafka(t)
 	rnd := newRand(t)
 	o := newOutbox(t, options{kafka: k, partitions: 6})
-	rounds := long(5, 1)
-	o.proves("F64", "the broker and a deduplicating daemon killed (-9) under load, either first, the broker started again with its data, %d times", 2*rounds)
+	rounds := long(10, 1)
+	o.proves("F64", "the broker and a deduplicating daemon killed (-9) under load, either first, the broker started again with its data, %d times", rounds)
 	o.sample()
 	env := o.deduplicating(fence)
 	w := o.write(load{rand: rnd})
-	for round := range 2 * rounds {
+	for range rounds {
 		r := o.startStreaming(env...)
 		w.awaitCommits(100 + rnd.Int64N(100))
-		if round%2 == 0 {
+		before := rnd.IntN(2) == 0
+		if before {
 			r.kill9()
 		}
 		must(t, k.Kill())
-		if round%2 == 1 {
+		if !before {
 			w.awaitCommits(20)
 			r.kill9()
 		}
