@@ -115,12 +115,21 @@ func (e *encrypted) refused(login, settings string, words ...string) {
 	r := e.with(login, settings)
 	r.awaitState("reconnecting", patience)
 	await(e.t, patience, "a second attempt", func() error { return unless(r.sessionsEnded() > 1) })
-	st, err := r.status()
-	must(e.t, err)
-	for _, w := range words {
-		if st.State != "reconnecting" || !strings.Contains(st.Reason, w) {
-			e.t.Errorf("%s %s: %s: %s; it does not say %q", login, settings, st.State, st.Reason, w)
+	var st status
+	// Not each attempt hears why: a server that hangs up at once may be quicker than what it said.
+	err := poll(patience, func() (err error) {
+		if st, err = r.status(); err != nil {
+			return err
 		}
+		for _, w := range words {
+			if st.State != "reconnecting" || !strings.Contains(st.Reason, w) {
+				return fmt.Errorf("%s: %s; it does not say %q", st.State, st.Reason, w)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		e.t.Errorf("%s %s: %v", login, settings, err)
 	}
 	if strings.Contains(st.Reason, password) {
 		e.t.Errorf("it says the password: %s", st.Reason)
