@@ -19,6 +19,13 @@ func (w *world) calm() {
 	if s := st.p.sink; w.deduplicates() && (s == nil || s.stuck || s.failed) { // the position record waits for Kafka too
 		return
 	}
+	var cleared time.Time
+	if s := st.p.sink; w.deduplicates() {
+		suspects := false
+		if cleared, suspects = s.suspects(st); suspects {
+			return
+		}
+	}
 	i := pg.firstAfter(pg.confirmed)
 	if i >= pg.done || i >= len(pg.wal) {
 		return
@@ -28,7 +35,7 @@ func (w *world) calm() {
 		return
 	}
 	var since time.Time
-	for _, t := range []time.Time{st.lastSent, st.began, w.trouble, tx.readAt, pg.moved} {
+	for _, t := range []time.Time{cleared, st.lastSent, st.began, w.trouble, tx.readAt, pg.moved} {
 		since = maxTime(since, t)
 	}
 	for _, r := range tx.rows {
@@ -37,6 +44,9 @@ func (w *world) calm() {
 				return
 			}
 			since = maxTime(since, e.ackedAt)
+			if w.deduplicates() { // only then does the relay know
+				since = maxTime(since, st.p.sink.readAt[e.lane])
+			}
 		}
 	}
 	if d := time.Since(since); d > 5*time.Second {

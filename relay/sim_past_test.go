@@ -46,8 +46,9 @@ type simPast struct {
 	readAt     [allLanes]time.Time
 	until      time.Time // the lease
 	unanswered bool
-	since      time.Time // when it was asked what was there before
-	known      bool      // there was a record, and tails may be read
+	since      time.Time     // when it was asked what was there before
+	expects    pglogrepl.LSN // commit LSN of the transaction that the record before ends with
+	known      bool          // there was a record, and tails may be read
 }
 
 var errLease = errors.New("the slot may be another's by now")
@@ -134,6 +135,7 @@ func (s *simSink) LoadPosition(ctx context.Context) (*checkpoint.Saved, error) {
 	if !s.known {
 		return nil, nil
 	}
+	s.expects = saved.AckedTx.CommitLSN
 	saved.Partitions = maps.Clone(saved.Partitions)
 	w.reached[recalledDirty] = w.reached[recalledDirty] || !saved.Clean
 	w.reached[recalledClean] = w.reached[recalledClean] || saved.Clean
@@ -195,6 +197,17 @@ func (k *simKafka) save(s *simSink, rec *checkpoint.Saved) {
 	if len(k.saved) > 20 {
 		k.saved = k.saved[1:]
 	}
+}
+
+// suspects reports whether the session still waits for the transaction that the record before its own ended with: until it comes
+// by, nothing is confirmed. at is when it came.
+func (s *simSink) suspects(st *simStream) (at time.Time, is bool) {
+	for _, tx := range s.k.w.pg.wal {
+		if tx.commit == s.expects && tx.commit >= st.start {
+			return tx.readAt, tx.readIn != st
+		}
+	}
+	return time.Time{}, false
 }
 
 // allowed is what the newest position record lets the slot be told.
