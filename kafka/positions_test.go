@@ -209,7 +209,7 @@ func TestSavePositionEnds(t *testing.T) {
 		for range 4 {
 			put(p, results)
 		}
-		time.Sleep(20 * time.Millisecond)
+		eventually(t, "an answer to be lost", func() bool { return f.loseAnswers.Load() < 1<<20 })
 		if err := p.Close(done()); err != nil {
 			t.Error(err)
 		}

@@ -310,6 +310,15 @@ func (s *session) inKafka(ctx context.Context, pos checkpoint.Position) (bool, e
 	return !acked.IsZero() && pos.Timeline <= acked.Timeline && pos.Compare(acked) <= 0, nil
 }
 
+// leaveOut drops an event that Kafka has from before this session.
+func (s *session) leaveOut(has bool, err error) error {
+	if has {
+		s.tracker.Skip()
+		s.r.met.inKafka.Inc()
+	}
+	return err
+}
+
 // hashedAlike reports whether a key is where the predecessor would have put it.
 func (s *session) hashedAlike(topic string) bool {
 	p := &s.past

@@ -346,15 +346,6 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	return s.send(ctx, alone, nil, pos)
 }
 
-// leaveOut drops an event that Kafka has from before this session.
-func (s *session) leaveOut(has bool, err error) error {
-	if has {
-		s.tracker.Skip()
-		s.r.met.inKafka.Inc()
-	}
-	return err
-}
-
 // position is the identity of an event.
 func position(id replication.Identity, ev *decoder.Event) checkpoint.Position {
 	return checkpoint.Position{
