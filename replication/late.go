@@ -36,6 +36,9 @@ const (
 	// quietBytes in the socket's buffer end the silence of a pause, though not the pause. More would make the kernel
 	// enlarge the buffer.
 	quietBytes = 64 << 10
+	// aheadBytes read from one pause to the next mean that the server is ahead of us. What was read then goes to Kafka
+	// together with what the next read brings: half as many requests, each twice as large.
+	aheadBytes = 32 << 10
 	// edgeWindow is for how long reads follow each other after the first bytes of a quiet stream: the walsender sends a
 	// lone event as three messages and more (Begin, Insert, Commit), microseconds apart, and the first must not make the
 	// others wait. edgeWait is how long a read must have waited for bytes to count as the first.
@@ -76,6 +79,7 @@ type lateConn struct {
 	timer   *time.Timer
 	drained func()                                          // called before a wait: all that was read has been handed out
 	unsaid  int                                             // bytes read since
+	ahead   bool                                            // the server is: the pause that begins, or began last, goes without a call
 	lowat   func(bytes int)                                 // nil: not on this connection
 	hushed  bool                                            // lowat is set
 	try     func(p []byte) (n int, err error, nothing bool) // reads what is there without waiting; nil: cannot
@@ -143,6 +147,7 @@ func (c *lateConn) fill(p []byte) (int, error) {
 			// To wait for the next message now would be to be woken by it, and by each one that follows.
 			c.later(c.full.Add(c.interval))
 			c.full = time.Time{}
+			c.ahead = !c.ahead && c.unsaid >= aheadBytes // never two pauses in a row: an event waits for one more at most
 			continue
 		case nothing:
 			c.say()
@@ -150,6 +155,7 @@ func (c *lateConn) fill(p []byte) (int, error) {
 			n, err = c.Conn.Read(p)
 		}
 		c.unsaid += n
+		c.ahead = c.ahead && n >= fullRead
 		if again := c.plan(n, err, start, time.Now()); !again {
 			return n, err
 		}
@@ -175,7 +181,9 @@ func (c *lateConn) pause() error {
 		if wait <= 0 || err != nil {
 			return err
 		}
-		c.say()
+		if !c.ahead {
+			c.say()
+		}
 		c.hush(true)
 		c.timer.Reset(wait)
 		select {

@@ -155,16 +155,7 @@ func TestLateFullReadsFollowAtOnce(t *testing.T) {
 // After a full read the next one only takes what is there: with nothing there the pause begins, and is one interval long.
 func TestLateFullReadDoesNotWait(t *testing.T) {
 	late(t, func(t *testing.T, s *socket, c *lateConn) {
-		c.try = func(p []byte) (int, error, bool) {
-			s.mu.Lock()
-			empty := len(s.in) == 0
-			s.mu.Unlock()
-			if empty {
-				return 0, nil, true
-			}
-			n, err := s.Read(p)
-			return n, err, false
-		}
+		takeWhatIsThere(s, c)
 		s.arrive(make([]byte, fullRead))
 		if n, err := c.Read(make([]byte, lateBuffer)); n != fullRead || err != nil {
 			t.Fatal(n, err)
@@ -221,6 +212,59 @@ func TestLateDrained(t *testing.T) {
 			t.Errorf("a backlog: called when so many bytes had been handed out: %v", calls)
 		}
 	})
+}
+
+// While the server is ahead, every second pause goes without a call, and none otherwise: what was read waits for one
+// interval at most.
+func TestLateAhead(t *testing.T) {
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		name   string
+		arrive []int           // so many bytes at 1 ms, and then in the middle of each pause
+		calls  []time.Duration // the socket is read at 1 ms, 6 ms, 11 ms, ...
+	}{
+		{"full reads, not ahead", []int{aheadBytes - 1, aheadBytes - 1, aheadBytes - 1, aheadBytes - 1}, []time.Duration{1 * ms, 6 * ms, 11 * ms, 16 * ms}},
+		{"ahead", []int{aheadBytes, aheadBytes, aheadBytes, aheadBytes}, []time.Duration{6 * ms, 16 * ms}},
+		{"ahead, and then quiet", []int{aheadBytes, aheadBytes, aheadBytes}, []time.Duration{6 * ms, 16 * ms}},
+		{"ahead, and then little", []int{aheadBytes, 100, 100}, []time.Duration{6 * ms, 11 * ms}},
+	} {
+		late(t, func(t *testing.T, s *socket, l *lateConn) {
+			takeWhatIsThere(s, l)
+			start := time.Now()
+			var calls []time.Duration
+			l.drained = func() { calls = append(calls, time.Since(start)) }
+			total := 0
+			for i, n := range c.arrive {
+				total += n
+				time.AfterFunc(max(ms, time.Duration(i)*testInterval-ms), func() { s.arrive(make([]byte, n)) })
+			}
+			time.AfterFunc(time.Second, func() { s.arrive([]byte{0}) })
+			for handed := 0; handed < total+1; {
+				n, err := l.Read(make([]byte, lateBuffer-1))
+				if err != nil {
+					t.Fatal(err)
+				}
+				handed += n
+			}
+			if !slices.Equal(calls, c.calls) {
+				t.Errorf("%s: called at %v, want %v", c.name, calls, c.calls)
+			}
+		})
+	}
+}
+
+// takeWhatIsThere lets c read s without waiting, as it can read a TCP connection.
+func takeWhatIsThere(s *socket, c *lateConn) {
+	c.try = func(p []byte) (int, error, bool) {
+		s.mu.Lock()
+		empty := len(s.in) == 0
+		s.mu.Unlock()
+		if empty {
+			return 0, nil, true
+		}
+		n, err := s.Read(p)
+		return n, err, false
+	}
 }
 
 // Without pauses each read of the socket is preceded by a call.

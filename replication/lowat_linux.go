@@ -9,12 +9,8 @@ import (
 // there are any. Without it the runtime's poller, which watches every socket all the time, would be woken by each message
 // although nobody reads. nil: the connection is none of the kernel's.
 func lowat(conn net.Conn) func(bytes int) {
-	sc, ok := conn.(syscall.Conn)
-	if !ok {
-		return nil
-	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
+	raw := rawConn(conn)
+	if raw == nil {
 		return nil
 	}
 	var n int

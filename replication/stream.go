@@ -30,7 +30,8 @@ type Message struct {
 var ErrDeadline = errors.New("receive: deadline")
 
 // OnDrained names a function that is called before the network is waited for, and now and then while it need not be:
-// Receive has returned all that was read.
+// Receive has returned all that was read. While the server is ahead it is not called before every second pause: what was
+// read waits for it for one read_interval at most.
 // It may run on another goroutine than Receive's, and must return at once.
 func (st *Stream) OnDrained(f func()) { st.tap.drained.Store(&f) }
 

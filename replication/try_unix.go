@@ -13,12 +13,8 @@ import (
 // try returns what reads a connection without waiting: nothing says that there is nothing now. It obeys the connection's
 // read deadline. nil: the connection is none of the kernel's.
 func try(conn net.Conn) func(p []byte) (n int, err error, nothing bool) {
-	sc, ok := conn.(syscall.Conn)
-	if !ok {
-		return nil
-	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
+	raw := rawConn(conn)
+	if raw == nil {
 		return nil
 	}
 	var p []byte
@@ -46,4 +42,17 @@ func try(conn net.Conn) func(p []byte) (n int, err error, nothing bool) {
 		}
 		return n, nil, false
 	}
+}
+
+// rawConn is the kernel's end of a connection; nil: it is none of the kernel's.
+func rawConn(conn net.Conn) syscall.RawConn {
+	sc, ok := conn.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	return raw
 }
