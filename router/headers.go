@@ -36,22 +36,14 @@ func (r *Router) members(b []byte, rec *Record) (why string) {
 		return "is not valid JSON"
 	}
 	c := cursor{b: b}
-	if c.space(); c.b[c.i] != '{' {
+	if !c.enter() {
 		return "is not a JSON object"
 	}
-	c.i++
-	for c.space(); c.b[c.i] != '}'; c.space() {
-		if c.b[c.i] == ',' {
-			c.i++
-			c.space()
-		}
-		name := r.name(c.string())
+	for c.more() {
+		name := r.name(c.memberName())
 		if name == headerID || name == headerType || strings.HasPrefix(name, headerPrefix) {
 			return "has a member " + printable([]byte(name)) + ", a name that is taken"
 		}
-		c.space()
-		c.i++ // the colon
-		c.space()
 		rec.Headers = append(rec.Headers, Header{Name: name, Value: r.member(&c)})
 	}
 	return ""
@@ -122,6 +114,33 @@ func (c *cursor) space() {
 	for c.i < len(c.b) && isSpace(c.b[c.i]) {
 		c.i++
 	}
+}
+
+// enter goes into an object; false: it is none.
+func (c *cursor) enter() bool {
+	if c.space(); c.b[c.i] != '{' {
+		return false
+	}
+	c.i++
+	return true
+}
+
+// more goes to the next member of the object that was entered; false: there is none.
+func (c *cursor) more() bool {
+	if c.space(); c.b[c.i] == ',' {
+		c.i++
+		c.space()
+	}
+	return c.b[c.i] != '}'
+}
+
+// memberName takes a member's name, as string does, and goes to its value.
+func (c *cursor) memberName() (name []byte, escaped bool) {
+	name, escaped = c.string()
+	c.space()
+	c.i++ // the colon
+	c.space()
+	return name, escaped
 }
 
 // string takes a string without its quotes.

@@ -89,20 +89,12 @@ func (r *Router) unpack(p *plan, ev *decoder.Event) (row *decoder.Event, isObjec
 		return &b.event, false, "is not valid JSON"
 	}
 	c := cursor{b: content}
-	if c.space(); c.b[c.i] != '{' {
+	if !c.enter() {
 		return &b.event, false, "is not a JSON object"
 	}
-	c.i++
 	seen := [members]bool{}
-	for c.space(); c.b[c.i] != '}'; c.space() {
-		if c.b[c.i] == ',' {
-			c.i++
-			c.space()
-		}
-		at := r.memberAt(c.string())
-		c.space()
-		c.i++ // the colon
-		c.space()
+	for c.more() {
+		at := r.memberAt(c.memberName())
 		raw := c.any()
 		if at < 0 {
 			continue
