@@ -20,11 +20,38 @@ import (
 // throws them away (its CPU is in the figures), or to OUTBOXCDC_BENCH_KAFKA, which must have a topic "bench".
 func BenchmarkSend(b *testing.B) {
 	for _, codec := range []string{"none", "lz4"} {
-		b.Run(codec, func(b *testing.B) { benchmarkSend(b, codec) })
+		b.Run(codec, func(b *testing.B) {
+			benchmarkSend(b, codec, func(n int, flush func()) {
+				if n%1000 == 999 {
+					flush()
+				}
+			})
+		})
 	}
 }
 
-func benchmarkSend(b *testing.B, codec string) {
+// BenchmarkCadence is BenchmarkSend with lz4 at the pace at which a backlog is read: so many events in each pause of 5 ms, and a Flush in
+// each or in every second one.
+func BenchmarkCadence(b *testing.B) {
+	for _, events := range []int{217, 500} {
+		for _, pauses := range []int{1, 2} {
+			b.Run(fmt.Sprintf("events=%d/pauses=%d", events, pauses), func(b *testing.B) {
+				benchmarkSend(b, "lz4", func(n int, flush func()) {
+					if n%events != events-1 {
+						return
+					}
+					if n/events%pauses == pauses-1 {
+						flush()
+					}
+					time.Sleep(5 * time.Millisecond)
+				})
+			})
+		}
+	}
+}
+
+// benchmarkSend calls sent after each event n.
+func benchmarkSend(b *testing.B, codec string, sent func(n int, flush func())) {
 	addrs := os.Getenv("OUTBOXCDC_BENCH_KAFKA")
 	if addrs == "" {
 		addrs = strings.Join(newFake(b, kfake.BlackholeProduce(), kfake.SeedTopics(12, "bench")).ListenAddrs(), ",")
@@ -55,9 +82,7 @@ func benchmarkSend(b *testing.B, codec string) {
 		if alone, poison := p.Check(rec); alone || poison != nil {
 			b.Fatal(poison)
 		}
-		if n%1000 == 999 {
-			p.Flush()
-		}
+		sent(n, p.Flush)
 		for int64(n)-acked.Load() >= 50_000 {
 			runtime.Gosched()
 			time.Sleep(50 * time.Microsecond)

@@ -85,7 +85,7 @@ func (p *Producer) settle() error {
 		}
 		left += t.unacked()
 	}
-	p.cluster.ended(p, waiting)
+	p.cluster.ended(p, waiting, p.unsaved != nil)
 	if left > 0 {
 		return &failure{doing: "close the kafka session", err: fmt.Errorf("%d events %w", left, errLeft)}
 	}

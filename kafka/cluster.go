@@ -90,6 +90,7 @@ type Cluster struct {
 	mu      sync.Mutex
 	pins    map[string]*pin
 	waiting map[string]struct{} // topics the last session had not finished with
+	unsaved bool                // and it had a position record that was not stored
 	noID    bool                // the last session got no producer id
 	current *Producer
 
@@ -229,19 +230,19 @@ func (c *Cluster) Pins() map[string]int32 {
 func (p *Producer) Pins() map[string]int32 { return p.cluster.Pins() }
 
 // ended notes what a session was still waiting for, for Probe.
-func (c *Cluster) ended(p *Producer, topics map[string]struct{}) {
+func (c *Cluster) ended(p *Producer, topics map[string]struct{}, unsaved bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.waiting, c.noID = topics, false
+	c.waiting, c.unsaved, c.noID = topics, unsaved, false
 	if c.current == p {
 		c.current = nil
 	}
 }
 
-func (c *Cluster) waitedFor() (topics []string, producerID bool) {
+func (c *Cluster) waitedFor() (topics []string, position, producerID bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Sorted(maps.Keys(c.waiting)), c.noID
+	return slices.Sorted(maps.Keys(c.waiting)), c.unsaved, c.noID
 }
 
 // Open starts a session: new connections, a new producer id. It returns when Kafka has given that id, so

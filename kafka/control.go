@@ -34,6 +34,22 @@ func (c *Cluster) newControl(d *dialer, s Security) *control {
 	return &control{dialer: d, conf: conf, seeds: c.cfg.Brokers, brokers: map[int32]string{}}
 }
 
+// briefControl is one whose connections end with ctx, or with done.
+func (c *Cluster) briefControl(ctx context.Context) (ctl *control, done func(), err error) {
+	s, err := c.secure()
+	if err != nil {
+		return nil, nil, err
+	}
+	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
+	stop := context.AfterFunc(ctx, d.cut)
+	ctl = c.newControl(d, s)
+	return ctl, func() {
+		ctl.hangUp()
+		d.cut()
+		stop()
+	}, nil
+}
+
 // ask puts one question to whichever broker answers first: the one it is connected to, then the others.
 func (c *control) ask(ctx context.Context, question func(*sarama.Broker) error) error {
 	var errs several

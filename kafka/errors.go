@@ -108,6 +108,7 @@ func kindOf(err error) kind {
 	var netErr net.Error
 	var conf sarama.ConfigurationError
 	var enc sarama.PacketEncodingError
+	var dec sarama.PacketDecodingError
 	switch {
 	case errors.Is(err, errCut), errors.Is(err, sarama.ErrShuttingDown), errors.Is(err, sarama.ErrClosedClient):
 		return kind{reasonClosed, again}
@@ -122,7 +123,9 @@ func kindOf(err error) kind {
 	case errors.As(err, &conf), errors.As(err, &enc):
 		return kind{reasonClient, again}
 	case errors.Is(err, sarama.ErrOutOfBrokers), errors.Is(err, sarama.ErrNotConnected), errors.Is(err, io.EOF),
-		errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), errors.Is(err, errLost), errors.As(err, &netErr):
+		errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), errors.Is(err, errLost), errors.As(err, &netErr),
+		// An answer to an earlier question: sarama goes on with a connection on which it has waited in vain for the first one.
+		errors.As(err, &dec):
 		return kind{reasonConnection, again}
 	}
 	return kind{reasonOther, again}

@@ -15,10 +15,7 @@ import (
 func TestLease(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 3, nil)
-	c := newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...), "s"))
-	if _, err := c.CreatePositionTopic(t.Context(), positions, 1); err != nil {
-		t.Fatal(err)
-	}
+	c := newPositionCluster(t, f)
 	for name, ranOut := range map[string]time.Time{
 		"a while ago":                      time.Now().Add(-time.Second),
 		"long ago, and no monotonic clock": time.Now().Round(0).Add(-time.Hour),

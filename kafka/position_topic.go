@@ -33,15 +33,11 @@ func PositionConfig() map[string]string { return maps.Clone(positionConfig) }
 // CreatePositionTopic creates the topic of position records; -1 replicas means as many as the brokers are configured for. created is
 // false when it is there already, however it is configured: see [Cluster.CheckPositionTopic].
 func (c *Cluster) CreatePositionTopic(ctx context.Context, topic string, replicationFactor int16) (created bool, err error) {
-	s, err := c.secure()
+	ctl, done, err := c.briefControl(ctx)
 	if err != nil {
 		return false, err
 	}
-	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
-	defer context.AfterFunc(ctx, d.cut)()
-	defer d.cut()
-	ctl := c.newControl(d, s)
-	defer ctl.hangUp()
+	defer done()
 	detail := &sarama.TopicDetail{NumPartitions: 1, ReplicationFactor: replicationFactor, ConfigEntries: map[string]*string{}}
 	for name, value := range positionConfig {
 		detail.ConfigEntries[name] = &value
@@ -96,15 +92,12 @@ func (c *control) atController(ctx context.Context, topic string, question func(
 // CheckPositionTopic returns nil if position records can be kept in the topic; a *[checkpoint.Unusable] says what is wrong with
 // it, any other error that this could not be found out.
 func (c *Cluster) CheckPositionTopic(ctx context.Context, topic string) error {
-	s, err := c.secure()
+	ctl, done, err := c.briefControl(ctx)
 	if err != nil {
 		return err
 	}
-	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
-	defer context.AfterFunc(ctx, d.cut)()
-	defer d.cut()
-	l := &positionLog{ctl: c.newControl(d, s), topic: topic}
-	defer l.ctl.hangUp()
+	defer done()
+	l := &positionLog{ctl: ctl, topic: topic}
 	err = l.check(ctx)
 	var u *checkpoint.Unusable
 	if err != nil && !errors.As(err, &u) {
@@ -114,7 +107,7 @@ func (c *Cluster) CheckPositionTopic(ctx context.Context, topic string) error {
 }
 
 func (l *positionLog) check(ctx context.Context) error {
-	if _, err := l.find(ctx); err != nil {
+	if _, err := l.find(ctx, missingTries); err != nil {
 		return err
 	}
 	policy, err := l.ctl.setting(ctx, l.topic, "cleanup.policy")

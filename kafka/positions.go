@@ -11,7 +11,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// positionLog is the one partition of the position topic, over connections of its own. For one goroutine.
+// positionLog is the one partition of the position topic, over a connection of its own. For one goroutine at a time.
 type positionLog struct {
 	ctl    *control
 	topic  string
@@ -26,21 +26,20 @@ func (p *Producer) newPositionLog() *positionLog {
 	return l
 }
 
+// locked lends f the position topic.
+func (p *Producer) locked(f func(*positionLog)) {
+	p.positionsMu.Lock()
+	defer p.positionsMu.Unlock()
+	f(p.positions)
+}
+
 // errNoLeader passes.
 var errNoLeader = fmt.Errorf("the position topic has no leader: %w", sarama.ErrLeaderNotAvailable)
 
 // ask puts a question to the leader of the topic.
 func (l *positionLog) ask(ctx context.Context, question func(*sarama.Broker) error) error {
-	if l.leader == "" {
-		md, err := l.find(ctx)
-		if err != nil {
-			return err
-		}
-		addr, ok := l.ctl.brokers[md.Partitions[0].Leader]
-		if !ok {
-			return errNoLeader
-		}
-		l.leader = addr
+	if err := l.locate(ctx, missingTries); err != nil {
+		return err
 	}
 	err := l.ctl.askAt(ctx, l.leader, question)
 	if err == nil {
@@ -53,11 +52,35 @@ func (l *positionLog) ask(ctx context.Context, question func(*sarama.Broker) err
 	return l.judge(err)
 }
 
+// locate finds out who leads the topic, unless that is known.
+func (l *positionLog) locate(ctx context.Context, tries int) error {
+	if l.leader != "" {
+		return nil
+	}
+	md, err := l.find(ctx, tries)
+	if err != nil {
+		return err
+	}
+	addr, ok := l.ctl.brokers[md.Partitions[0].Leader]
+	if !ok {
+		return errNoLeader
+	}
+	l.leader = addr
+	return nil
+}
+
+// greet connects ahead of the first question, which a start waits for. What fails is met again by then.
+func (l *positionLog) greet(ctx context.Context) {
+	if l.locate(ctx, 1) == nil {
+		_ = l.ctl.askAt(ctx, l.leader, answers)
+	}
+}
+
 // missingTries is how often the topic must be missing: a broker that has just started does not know all yet.
 const missingTries = 4
 
-// find looks the topic up.
-func (l *positionLog) find(ctx context.Context) (*sarama.TopicMetadata, error) {
+// find looks the topic up; so many times, if it is missing.
+func (l *positionLog) find(ctx context.Context, most int) (*sarama.TopicMetadata, error) {
 	for tries := 1; ; tries++ {
 		found, err := l.ctl.topics(ctx, []string{l.topic})
 		if err != nil {
@@ -74,7 +97,7 @@ func (l *positionLog) find(ctx context.Context) (*sarama.TopicMetadata, error) {
 				"delete it and create it again with one partition, or set delivery.position_topic to another topic", nil)
 		case err == nil:
 			return md, l.readable(md)
-		case !errors.Is(err, sarama.ErrUnknownTopicOrPartition) || tries == missingTries:
+		case !errors.Is(err, sarama.ErrUnknownTopicOrPartition) || tries >= most:
 			return nil, l.judge(err)
 		}
 		l.ctl.dialer.pause(200 * time.Millisecond)
@@ -120,12 +143,11 @@ func (p *Producer) LoadPosition(ctx context.Context) (*checkpoint.Saved, error) 
 	if p.cluster.cfg.PositionTopic == "" {
 		return nil, errNoPositions
 	}
-	l := p.newPositionLog()
-	defer l.ctl.hangUp()
-	saved, err := l.load(ctx)
-	var u *checkpoint.Unusable
-	if err != nil && !errors.As(err, &u) {
-		return nil, &failure{doing: "read the position record from topic " + l.topic, topic: l.topic, err: err}
+	var saved *checkpoint.Saved
+	var err error
+	p.locked(func(l *positionLog) { saved, err = l.load(ctx) })
+	if topic := p.cluster.cfg.PositionTopic; err != nil && !errors.As(err, new(*checkpoint.Unusable)) {
+		return nil, &failure{doing: "read the position record from topic " + topic, topic: topic, err: err}
 	}
 	return saved, err
 }
@@ -231,150 +253,4 @@ func (n *newest) take(value []byte) {
 	if n.err = s.UnmarshalText(value); n.err == nil {
 		n.saved = append(n.saved, s)
 	}
-}
-
-// saving is what SavePosition was asked for.
-type saving struct {
-	saved checkpoint.Saved
-	done  func(error)
-}
-
-// errOver is what a record meets that was to be saved when the session ended.
-var errOver = errors.New("the session with kafka is over")
-
-// errNoPositions is what cannot be without a configured topic.
-var errNoPositions = errors.New("internal error: no position topic is configured")
-
-// SavePosition stores a position record, in the background, one after the other. What fails in a way that passes is tried again
-// until the session ends. done is called once, from another goroutine: with nil, or with why not: a *[checkpoint.Unusable], or
-// the session is over. Nothing is written once the lease has run out.
-func (p *Producer) SavePosition(s checkpoint.Saved, done func(error)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.cluster.cfg.PositionTopic == "":
-		go done(errNoPositions)
-		return
-	case p.savingOver:
-		go done(errOver)
-		return
-	}
-	p.savings = append(p.savings, saving{s, done})
-	select {
-	case p.toSave <- struct{}{}:
-	default:
-	}
-}
-
-// save stores position records until the session is over.
-func (p *Producer) save() {
-	defer p.background.Done()
-	l := p.newPositionLog()
-	defer l.ctl.hangUp()
-	var sequence int32
-	for {
-		next, ok := p.nextSaving()
-		if !ok {
-			return
-		}
-		err := p.saveOne(l, &next.saved, &sequence)
-		if err != nil && p.over() && !errors.Is(err, errOver) {
-			err = fmt.Errorf("%w: %w", errOver, err)
-		}
-		next.done(err)
-	}
-}
-
-// nextSaving waits for one. When the session is over it answers all that are left.
-func (p *Producer) nextSaving() (saving, bool) {
-	for {
-		over := p.over()
-		p.mu.Lock()
-		if !over && len(p.savings) > 0 {
-			next := p.savings[0]
-			p.savings = p.savings[1:]
-			p.mu.Unlock()
-			return next, true
-		}
-		var left []saving
-		if over {
-			left, p.savings, p.savingOver = p.savings, nil, true
-		}
-		p.mu.Unlock()
-		if over {
-			for _, s := range left {
-				s.done(errOver)
-			}
-			return saving{}, false
-		}
-		select {
-		case <-p.toSave:
-		case <-p.stopped:
-		}
-	}
-}
-
-// saveOne stores a record, under a sequence number of its own, so that a late copy of a request cannot put it behind a newer one.
-func (p *Producer) saveOne(l *positionLog, s *checkpoint.Saved, sequence *int32) error {
-	value, err := s.MarshalText()
-	if err != nil {
-		return fmt.Errorf("write the position record: internal error: %w", err)
-	}
-	now := time.Now()
-	batch := &sarama.RecordBatch{
-		Version: 2, Codec: p.cluster.codec, CompressionLevel: sarama.CompressionLevelDefault, FirstTimestamp: now, MaxTimestamp: now,
-		ProducerID: p.id.producer, ProducerEpoch: p.id.epoch, FirstSequence: *sequence,
-		Records: []*sarama.Record{{Key: []byte(l.slot), Value: value}},
-	}
-	doubt := false
-	for tries := 0; ; tries++ {
-		sent := false
-		err := l.ask(p.dialer.ctx, func(b *sarama.Broker) error {
-			now := time.Now()
-			if p.over() {
-				return errOver
-			}
-			if err := p.leased(now); err != nil {
-				p.fail(err)
-				return err
-			}
-			sent = true
-			return p.produceAlone(b, l.topic, batch)
-		})
-		doubt = doubt || sent && doubtful(err)
-		lasts := errors.As(err, new(*checkpoint.Unusable))
-		switch {
-		case err == nil:
-			*sequence = after(*sequence, 1)
-			return nil
-		case p.over(), lasts && !doubt:
-			return err
-		case lasts: // its sequence number may be taken or not, so there can be no next one
-			p.fail(err)
-			return err
-		case !passes(err):
-			err = &failure{doing: "write the position record to topic " + l.topic, topic: l.topic, err: err}
-			p.fail(err)
-			return err
-		}
-		p.dialer.pause(doubling(p.cluster.cfg.RetryMin, p.cluster.cfg.RetryMax, tries))
-	}
-}
-
-// produceAlone sends one batch to partition 0 of a topic and waits for its ack.
-func (p *Producer) produceAlone(b *sarama.Broker, topic string, batch *sarama.RecordBatch) error {
-	req := &sarama.ProduceRequest{Version: 9, RequiredAcks: sarama.WaitForAll, Timeout: int32(p.cluster.cfg.ProduceTimeout / time.Millisecond)}
-	req.AddBatch(topic, 0, batch)
-	res, err := b.Produce(req)
-	if err != nil {
-		return err
-	}
-	block := res.GetBlock(topic, 0)
-	switch {
-	case block == nil:
-		return errUnanswered
-	case block.Err == sarama.ErrNoError, block.Err == sarama.ErrDuplicateSequenceNumber:
-		return nil
-	}
-	return block.Err
 }

@@ -28,6 +28,16 @@ func withPositions(cfg Config, slot string) Config {
 	return cfg
 }
 
+// newPositionCluster is a cluster at a fake that has its position topic; the slot is s.
+func newPositionCluster(t *testing.T, f *fake) *Cluster {
+	t.Helper()
+	c := newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...), "s"))
+	if _, err := c.CreatePositionTopic(t.Context(), positions, 1); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // save waits until a position record is stored, or is not.
 func save(t testing.TB, p *Producer, s checkpoint.Saved) error {
 	t.Helper()
@@ -135,10 +145,7 @@ func TestPositions(t *testing.T) {
 // TestSavePositionInOrder: records are stored one after the other, once each, although connections are lost and errors pass.
 func TestSavePositionInOrder(t *testing.T) {
 	f := newFake(t)
-	c := newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...), "s"))
-	if _, err := c.CreatePositionTopic(t.Context(), positions, 1); err != nil {
-		t.Fatal(err)
-	}
+	c := newPositionCluster(t, f)
 	p, l := openSession(t, c)
 	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.NotEnoughReplicasAfterAppend, Count: 3})
 	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.NotLeaderForPartition, Count: 3})
@@ -182,10 +189,7 @@ func TestSavePositionInOrder(t *testing.T) {
 // TestSavePositionEnds: done is called for each, whatever becomes of the session.
 func TestSavePositionEnds(t *testing.T) {
 	f := newFake(t)
-	c := newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...), "s"))
-	if _, err := c.CreatePositionTopic(t.Context(), positions, 1); err != nil {
-		t.Fatal(err)
-	}
+	c := newPositionCluster(t, f)
 	over := func(t *testing.T, results chan error, n int) {
 		t.Helper()
 		for range n {
@@ -283,15 +287,12 @@ func TestSavePositionEnds(t *testing.T) {
 // TestLoadPositionPasses: an error that may pass says nothing about the topic.
 func TestLoadPositionPasses(t *testing.T) {
 	f := newFake(t)
-	c := newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...), "s"))
-	if _, err := c.CreatePositionTopic(t.Context(), positions, 1); err != nil {
-		t.Fatal(err)
-	}
+	c := newPositionCluster(t, f)
 	p, _ := openSession(t, c)
 	if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []kmsg.Key{kmsg.Metadata, kmsg.ListOffsets, kmsg.Fetch} {
+	for _, key := range []kmsg.Key{kmsg.ListOffsets, kmsg.Fetch, kmsg.Metadata} { // the leader is looked up again after a failure
 		lose := f.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Topic: positions, Err: kerr.LeaderNotAvailable, Count: -1})
 		var u *checkpoint.Unusable
 		var e *failure
@@ -302,6 +303,25 @@ func TestLoadPositionPasses(t *testing.T) {
 	}
 	if s := load(t, p); s == nil {
 		t.Error("nothing is there")
+	}
+}
+
+// TestPositionsAreFoundAhead: a session looks its position topic up by itself, and once, so that a start does not wait for it: not to
+// read the record, and not to write the first.
+func TestPositionsAreFoundAhead(t *testing.T) {
+	f := newFake(t)
+	c := newPositionCluster(t, f)
+	p, _ := openSession(t, c)
+	eventually(t, "the session to look for its position topic", func() (found bool) {
+		p.locked(func(l *positionLog) { found = l.leader != "" && l.ctl.broker != nil })
+		return found
+	})
+	defer f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: positions, Err: kerr.LeaderNotAvailable, Count: -1}).Remove()
+	if s, err := p.LoadPosition(t.Context()); s != nil || err != nil {
+		t.Error(s, err)
+	}
+	if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+		t.Error(err)
 	}
 }
 

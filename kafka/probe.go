@@ -2,28 +2,26 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/IBM/sarama"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
 // Probe succeeds when exactly what the last session was waiting for would work now, as far as that can be asked
 // without writing: brokers answer, its topics exist and may be written, every partition has a leader that can be
 // reached and enough replicas in sync. The error names what is missing.
 func (c *Cluster) Probe(ctx context.Context) error {
-	s, err := c.secure()
+	ctl, done, err := c.briefControl(ctx)
 	if err != nil {
 		return err
 	}
-	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
-	stop := context.AfterFunc(ctx, d.cut)
-	defer stop()
-	defer d.cut()
-	ctl := c.newControl(d, s)
-	defer ctl.hangUp()
+	defer done()
 
-	topics, producerID := c.waitedFor()
+	topics, position, producerID := c.waitedFor()
 	if err := ctl.ping(ctx); err != nil {
 		return &failure{doing: "probe kafka", err: err}
 	}
@@ -32,10 +30,36 @@ func (c *Cluster) Probe(ctx context.Context) error {
 			return &failure{doing: "probe kafka: get a producer id", err: err}
 		}
 	}
+	if position {
+		if err := c.probePosition(ctx, ctl); err != nil {
+			return &failure{doing: "probe position topic " + c.cfg.PositionTopic, topic: c.cfg.PositionTopic, err: err}
+		}
+	}
 	if len(topics) == 0 {
 		return nil
 	}
 	return c.probeTopics(ctx, ctl, topics)
+}
+
+// probePosition asks whether a position record would be stored. A topic that cannot be used at all is the session's matter,
+// which does without.
+func (c *Cluster) probePosition(ctx context.Context, ctl *control) error {
+	l := &positionLog{ctl: ctl, topic: c.cfg.PositionTopic}
+	md, err := l.find(ctx, missingTries)
+	if errors.As(err, new(*checkpoint.Unusable)) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	configs, err := ctl.configs(ctx, []string{l.topic})
+	if err != nil {
+		return err
+	}
+	if err := led(md, configs[l.topic].minISR); err != nil {
+		return err
+	}
+	return ctl.askAt(ctx, ctl.brokers[md.Partitions[0].Leader], answers)
 }
 
 func (c *Cluster) probeTopics(ctx context.Context, ctl *control, topics []string) error {
@@ -84,11 +108,16 @@ func (c *Cluster) works(md *sarama.TopicMetadata, minISR int) error {
 	if err := usable(md); err != nil {
 		return err
 	}
-	if id, led := leaderless(md); !led {
-		return fmt.Errorf("partition %d has no leader", id)
-	}
 	if _, err := c.pinned(md.Name, int32(len(md.Partitions)), md.Uuid); err != nil {
 		return err
+	}
+	return led(md, minISR)
+}
+
+// led judges a topic's leaders and replicas.
+func led(md *sarama.TopicMetadata, minISR int) error {
+	if id, ok := leaderless(md); !ok {
+		return fmt.Errorf("partition %d has no leader", id)
 	}
 	for _, part := range md.Partitions {
 		// Kafka 4 asks for no more replicas than there are; an older broker with such a setting fails the session

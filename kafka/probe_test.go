@@ -2,13 +2,17 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/IBM/sarama"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
 func TestProbe(t *testing.T) {
@@ -28,7 +32,7 @@ func TestProbe(t *testing.T) {
 		t.Fatal("nothing left")
 	}
 	fault.Remove()
-	if topics, _ := c.waitedFor(); len(topics) != 2 || topics[0] != "later" || topics[1] != "orders" {
+	if topics, _, _ := c.waitedFor(); len(topics) != 2 || topics[0] != "later" || topics[1] != "orders" {
 		t.Fatalf("waited for %v", topics)
 	}
 	if err := c.Probe(ctx); err == nil || !strings.Contains(err.Error(), "later") {
@@ -37,6 +41,66 @@ func TestProbe(t *testing.T) {
 	f.createTopic(t, "later", 1, nil)
 	if err := c.Probe(ctx); err != nil {
 		t.Errorf("all there: %v", err)
+	}
+}
+
+// A position record that is not stored is waited for as topics are, and says why; the topic is neither made nor pinned by that.
+func TestProbePositionTopic(t *testing.T) {
+	f := newFake(t)
+	cfg := withPositions(testConfig(f.ListenAddrs()...), "s")
+	cfg.Create = &Create{Partitions: 3, ReplicationFactor: 1}
+	c := newTestCluster(t, cfg)
+	if _, err := c.CreatePositionTopic(t.Context(), positions, 1); err != nil {
+		t.Fatal(err)
+	}
+	p, _ := openSession(t, c)
+	fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.NotEnoughReplicas, Count: -1})
+	if err := p.Healthy(); err != nil {
+		t.Error(err)
+	}
+	p.SavePosition(checkpoint.Saved{Slot: "s"}, func(error) {})
+	eventually(t, "the reason", func() bool {
+		err := p.Healthy()
+		return err != nil && strings.Contains(err.Error(), "write the position record to topic "+positions) && errors.Is(err, sarama.ErrNotEnoughReplicas)
+	})
+	if err := p.Close(within(50 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	fault.Remove()
+	if _, position, _ := c.waitedFor(); !position {
+		t.Fatal("it is forgotten that a record was not stored")
+	}
+	if err := c.Probe(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if pins := c.Pins(); len(pins) > 0 {
+		t.Errorf("pinned %v", pins)
+	}
+	f.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		res := f.metadata(r.(*kmsg.MetadataRequest), []int32{0}, -1, 1<<3|1<<4)
+		for i := range res.Topics {
+			res.Topics[i].Partitions = res.Topics[i].Partitions[:1]
+		}
+		return res, nil, true
+	})
+	if err := c.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "probe position topic "+positions) || !strings.Contains(err.Error(), "no leader") {
+		t.Errorf("without a leader: %v", err)
+	}
+}
+
+// Without the topic a session does without, so nothing is left to wait for; it is not made as others are.
+func TestProbeWithoutPositionTopic(t *testing.T) {
+	f := newFake(t)
+	cfg := withPositions(testConfig(f.ListenAddrs()...), "s")
+	cfg.Create = &Create{Partitions: 3, ReplicationFactor: 1}
+	c := newTestCluster(t, cfg)
+	c.unsaved = true
+	if err := c.Probe(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := c.CheckPositionTopic(t.Context(), positions); err == nil {
+		t.Error("it was made by asking")
 	}
 }
 

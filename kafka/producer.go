@@ -57,7 +57,11 @@ type Producer struct {
 	asked      chan struct{}
 	savings    []saving // oldest first
 	toSave     chan struct{}
-	savingOver bool // nobody is left to save
+	savingOver bool  // nobody is left to save
+	unsaved    error // why the position record that is being saved is not yet
+
+	positionsMu sync.Mutex   // held while the topic is read or written; never taken with mu held
+	positions   *positionLog // of a cluster with a position topic
 
 	lease    atomic.Pointer[time.Time]
 	inflight atomic.Int64 // records sent and without a result
@@ -106,6 +110,7 @@ func (p *Producer) start() {
 	p.background.Add(1)
 	go p.watch()
 	if p.cluster.cfg.PositionTopic != "" {
+		p.positions = p.newPositionLog()
 		p.background.Add(1)
 		go p.save()
 	}
@@ -350,6 +355,9 @@ func (p *Producer) unreachable() error {
 		if n.why != nil && len(n.work) > 0 {
 			return n.why
 		}
+	}
+	if p.unsaved != nil {
+		return &failure{doing: "write the position record to topic " + p.cluster.cfg.PositionTopic, topic: p.cluster.cfg.PositionTopic, err: p.unsaved}
 	}
 	return p.waitsForTails()
 }

@@ -96,6 +96,7 @@ func TestKinds(t *testing.T) {
 		{sarama.PacketEncodingError{Info: "x"}, reasonClient, false, false},
 		{sarama.Wrap(sarama.ErrOutOfBrokers, errors.New("x")), reasonConnection, false, false},
 		{sarama.ErrNotConnected, reasonConnection, false, false},
+		{fmt.Errorf("look up: %w", sarama.PacketDecodingError{Info: "correlation ID didn't match, wanted 2, got 0"}), reasonConnection, false, false},
 		{io.EOF, reasonConnection, false, false},
 		{io.ErrUnexpectedEOF, reasonConnection, false, false},
 		{net.ErrClosed, reasonConnection, false, false},

@@ -301,7 +301,7 @@ func TestProbeLooksAtWhatTailsWaitFor(t *testing.T) {
 		t.Fatal("a tail")
 	}
 	_ = p.Close(done())
-	if topics, _ := c.waitedFor(); len(topics) != 1 {
+	if topics, _, _ := c.waitedFor(); len(topics) != 1 {
 		t.Errorf("waited for %v", topics)
 	}
 }

@@ -41,15 +41,16 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 		return now, err
 	}
 	third := r.cfg.WalSenderTimeout / 3
-	next := earlier(now.Add(min(r.cfg.StatusInterval, time.Second)), s.lastSaid.Add(third))
+	// Nothing wakes us when something is acknowledged, so this bounds for how long it goes unnoticed.
+	next := earlier(now.Add(min(r.cfg.statusLeast(), roundLeast)), s.lastSaid.Add(third))
 	if s.tracker.Acked() > s.guard.safe && !s.guard.looking {
-		next = earlier(next, s.guard.last.Add(guardLeast))
+		next = earlier(next, s.lookDue())
 	}
 	if s.safe() > s.confirmed {
-		next = earlier(next, s.lastSaid.Add(r.cfg.StatusInterval))
+		next = earlier(next, maxTime(s.said.due, s.held(now)))
 	}
 	if s.past.on && !s.past.saving && s.wanted() > s.past.allowed {
-		next = earlier(next, s.past.savedAt.Add(saveLeast))
+		next = earlier(next, maxTime(s.recordDue(), s.held(now)))
 	}
 	if !s.finishBy.IsZero() {
 		next = earlier(next, s.finishBy)
@@ -67,6 +68,13 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
+func maxTime(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
 // replyEvery bounds the answers that carry nothing new: a server that shuts down asks as fast as we answer.
 const replyEvery = 100 * time.Millisecond
 
@@ -75,28 +83,23 @@ func (s *session) confirm(now time.Time) error {
 	if err := s.guard.result(s.r); err != nil {
 		return err
 	}
+	if s.tracker.Acked() > s.guard.safe && !now.Before(s.lookDue()) || now.Sub(s.guard.last) >= guardMost {
+		s.guard.look(now, s.received)
+	}
 	if err := s.keepPosition(now); err != nil {
 		return err
 	}
 	cfg := &s.r.cfg
-	acked := s.tracker.Acked()
-	safe := s.safe()
 	since := now.Sub(s.lastSaid)
-	moved := safe > s.confirmed
+	moved := s.safe() > s.confirmed
 	switch {
-	case moved && since >= cfg.StatusInterval,
+	case moved && !now.Before(s.said.due) && !s.moreSoon(now),
 		since >= cfg.WalSenderTimeout/3,
 		s.replyDue && (moved || since >= replyEvery):
 		// Long silence of the server: ask it for a sign of life, wal_sender_timeout/3 before we would give it up.
 		if err := s.say(now, now.Sub(s.lastHeard) >= cfg.WalSenderTimeout/3); err != nil {
 			return err
 		}
-	}
-	// The look is made ahead of the update that needs it, so that the two do not add up.
-	if acked > s.guard.safe {
-		s.guard.look(now, s.received, guardLeast)
-	} else {
-		s.guard.look(now, s.received, guardMost)
 	}
 	return nil
 }
@@ -122,15 +125,16 @@ func (s *session) wanted() pglogrepl.LSN {
 // say sends a status update with the highest position that is acknowledged and guarded.
 func (s *session) say(now time.Time, reply bool) error {
 	safe := s.safe()
-	s.r.mem.said = max(s.r.mem.said, safe) // it may arrive whatever we are told
+	s.r.mem.tell(s.stream.Identity(), safe)
 	if err := s.stream.Status(safe, reply, now); err != nil {
 		s.r.met.statusFailed.Inc()
 		return err
 	}
 	if safe > s.confirmed {
 		s.r.said(safe, now)
+		s.said.happened(now, s.r.cfg.statusLeast())
 	}
-	if s.past.on { // for so long the server keeps the slot for us, if it got this
+	if s.r.cfg.Deduplication.Slot != "" { // for so long the server keeps the slot for us, if it got this
 		s.sink.Extend(now.Add(s.r.cfg.WalSenderTimeout))
 	}
 	s.confirmed, s.lastSaid, s.replyDue = safe, now, false
@@ -163,10 +167,15 @@ func (s *session) watch(now time.Time) error {
 	case len(topics) > 0 && s.awaiting != "":
 		what = fmt.Sprintf("topic %s is missing or forbidden; create it, or grant it", topics[0])
 	case events == 0 && s.awaiting == "":
-		what = "the position record is not acknowledged"
+		what = "the position record"
 	case events == 0:
 		what = s.awaiting
 	}
+	return s.unheard(what)
+}
+
+// unheard is the end of a session that Kafka has not acknowledged something for too long.
+func (s *session) unheard(what string) error {
 	if err := s.sink.Healthy(); err != nil {
 		what += ": " + err.Error()
 	}
@@ -181,6 +190,7 @@ type guard struct {
 	looking   bool
 	undecided bool      // the last look could not tell
 	last      time.Time // start of the last look
+	due       time.Time // before which no further one is made for the sake of what waits to be confirmed
 	ask       chan struct{}
 	answer    chan guardAnswer
 	notify    func()
@@ -191,17 +201,16 @@ type guardAnswer struct {
 	err  error
 }
 
-// guardLeast and guardMost bound how often the guard looks: with something to confirm, and without.
 const (
-	guardLeast = time.Second
-	guardMost  = 15 * time.Second
+	// guardMost is how often the guard looks with nothing to confirm; with something, it is once in a round.
+	guardMost = 15 * time.Second
 	// guardTimeout bounds one look, should the network swallow it.
 	guardTimeout = 10 * time.Second
 )
 
 // init lets the first look be taken after first: a process that lives for less than a second may confirm something too.
 func (g *guard) init(start pglogrepl.LSN, now time.Time, first time.Duration, notify func()) {
-	*g = guard{safe: start, last: now.Add(first - guardLeast), ask: make(chan struct{}, 1), answer: make(chan guardAnswer, 1), notify: notify}
+	*g = guard{safe: start, last: now, due: now.Add(first), ask: make(chan struct{}, 1), answer: make(chan guardAnswer, 1), notify: notify}
 }
 
 // run answers until ctx ends.
@@ -220,12 +229,12 @@ func (g *guard) run(ctx context.Context, stream Stream) {
 	}
 }
 
-// look starts a look unless one is running or the last is younger than every.
-func (g *guard) look(now time.Time, received pglogrepl.LSN, every time.Duration) {
-	if g.looking || now.Sub(g.last) < every {
+// look starts a look unless one is running.
+func (g *guard) look(now time.Time, received pglogrepl.LSN) {
+	if g.looking {
 		return
 	}
-	g.looking, g.asked, g.last = true, received, now
+	g.looking, g.asked, g.last, g.due = true, received, now, now.Add(roundLeast)
 	g.ask <- struct{}{}
 }
 

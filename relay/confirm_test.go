@@ -189,8 +189,8 @@ func TestStatusEveryStatusIntervalWhenMoved(t *testing.T) {
 					b.Fatalf("gaps %v", got)
 				}
 				for _, gap := range got {
-					// The guard looks once a second, ahead of the update that needs it.
-					if gap < interval || gap > max(interval, guardLeast)+150*time.Millisecond {
+					// The guard looks once in a round, ahead of the update that needs it.
+					if gap < cfg.statusLeast() || gap > max(interval, roundLeast)+150*time.Millisecond {
 						b.Fatalf("gaps %v, want %s, or what the guard takes", got, interval)
 					}
 				}
@@ -367,7 +367,7 @@ func TestGuardLooks(t *testing.T) {
 		}
 		busy := b.pg.looked()[len(idle):]
 		for i := 1; i < len(busy); i++ {
-			if gap := busy[i].at.Sub(busy[i-1].at); gap < time.Second {
+			if gap := busy[i].at.Sub(busy[i-1].at); gap < roundLeast {
 				b.Fatalf("two looks within %s", gap)
 			}
 		}

@@ -170,7 +170,7 @@ func (s *session) close(cause error) {
 	if errors.Is(cause, errShutdown) || errors.As(cause, new(*router.Poison)) {
 		last = s.safe()
 	}
-	r.mem.said = max(r.mem.said, last)
+	r.mem.tell(s.stream.Identity(), last)
 	if err := s.stream.Close(last, r.clock()); err != nil {
 		r.log.Debug("close the stream", "error", err)
 	} else {

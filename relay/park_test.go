@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/outboxcdc/outboxcdc/replication"
 )
 
 // TestPark: something waits and no acknowledgement comes for park_after. The stream is closed, the slot keeps the WAL,
@@ -253,6 +255,41 @@ func TestIdleSlotIsTouched(t *testing.T) {
 			b.Errorf("%d sinks", len(b.kafka.opens))
 		}
 	})
+}
+
+// TestTouchMeetsAnother: the server is another one, or its history is, by the time that the slot is opened to keep it.
+func TestTouchMeetsAnother(t *testing.T) {
+	for name, c := range map[string]struct {
+		session bool // there was one before; else the first touch is what is remembered
+		now     replication.Identity
+		why     string
+	}{
+		"system, after a session": {true, replication.Identity{SystemID: 8, Timeline: 1}, "system identifier is 8, was 7"},
+		"system, after a touch":   {false, replication.Identity{SystemID: 8, Timeline: 1}, "system identifier is 8, was 7"},
+		"history":                 {true, replication.Identity{SystemID: 7, Timeline: 2}, "branched off"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, testConfig(), func(b *bench) {
+				b.pg.idle = 20 * time.Minute
+				if !c.session {
+					b.kafka.openErr = func(int) error { return reasoned{} }
+				}
+				b.kafka.edit(func() { b.kafka.probeErr = reasoned{} })
+				b.start()
+				b.pg.commit("a")
+				b.sleep(3 * time.Second)
+				if c.session {
+					b.kafka.fail(reasoned{}, stored)
+				}
+				b.sleep(30 * time.Minute)
+				b.want(Parked)
+				b.pg.edit(func() { b.pg.id = c.now })
+				if s := b.ends(Lost, 30*time.Minute); !strings.Contains(s.Error(), c.why) {
+					b.Errorf("%v", &s)
+				}
+			})
+		})
+	}
 }
 
 // TestTouchFails: the relay is not stuck with a Postgres that was stopped meanwhile.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -54,8 +53,8 @@ type past struct {
 	until     pglogrepl.LSN     // what was committed from here on was sent by nobody before
 	allowed   pglogrepl.LSN     // the slot may be told so much: Kafka has a record that says so
 	record    checkpoint.Saved  // the last one handed over
-	savedAt   time.Time         // when that was
 	saving    bool              // and it is not acknowledged yet
+	paced     pace              // of records
 	saved     chan error
 	elsewhere bool            // the settings would send events elsewhere now than the predecessor did
 	same      map[string]bool // topics, by whether keys are hashed over as many partitions as then
@@ -68,9 +67,6 @@ type past struct {
 // errSlotGone ends a session that lost its slot before it began to read.
 var errSlotGone = errors.New("the slot is not ours any more")
 
-// saveLeast bounds how often the position record is written.
-const saveLeast = time.Second
-
 // recall reads what the predecessor has left, and writes the first record of this session: from then on records of its
 // producer are recognised. No event was sent before.
 func (s *session) recall(ctx context.Context) error {
@@ -78,15 +74,17 @@ func (s *session) recall(ctx context.Context) error {
 	if r.cfg.Deduplication.Slot == "" {
 		return nil
 	}
-	// The server hears nothing of us meanwhile.
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.WalSenderTimeout/2)
+	looking, cancel := context.WithTimeout(ctx, r.cfg.WalSenderTimeout/2) // the server hears nothing of us meanwhile
 	defer cancel()
 	s.sink.Extend(r.clock().Add(r.cfg.WalSenderTimeout))
-	before, err := s.sink.LoadPosition(ctx)
+	before, err := s.sink.LoadPosition(looking)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return s.unheard("the question for the position record")
+	}
 	if err == nil && before != nil {
-		if err := follows(before, s.stream.Identity(), s.stream.Start()); err != nil {
+		if err := follows(before, s.stream.Identity(), s.toldByOthers()); err != nil {
 			// Not if the slot is another's by now, who wrote the record: this process may have been frozen.
-			if slot, gone := s.stream.Check(ctx); gone != nil || !slot.Active {
+			if slot, gone := s.stream.Check(looking); gone != nil || !slot.Active {
 				return errors.Join(errSlotGone, gone)
 			}
 			return err
@@ -96,12 +94,7 @@ func (s *session) recall(ctx context.Context) error {
 		p.before, p.saved = before, make(chan error, 1)
 		p.record = before.Next(s.sink.ProducerID(), r.cfg.Deduplication.Routing)
 		s.save(r.clock(), s.stream.Start(), false)
-		select {
-		case err = <-p.saved:
-			p.saving = false
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		}
+		err = s.firstStored(ctx)
 	}
 	if unusable, ok := errors.AsType[*checkpoint.Unusable](err); ok {
 		r.repeating(unusable.Error())
@@ -118,6 +111,15 @@ func (s *session) recall(ctx context.Context) error {
 	s.readTails()
 	r.mem.generation = p.record.Generation
 	return nil
+}
+
+// toldByOthers is the slot's position, unless it is known to be this process' own doing: a session that could not use the
+// position topic moved it without a record.
+func (s *session) toldByOthers() pglogrepl.LSN {
+	if start := s.stream.Start(); start > s.r.mem.told(s.stream.Identity()) {
+		return start
+	}
+	return 0
 }
 
 // readTails has the ends of partitions read, once nothing that the predecessor sent can still arrive.
@@ -158,20 +160,6 @@ func (s *session) readTails() {
 	}
 }
 
-// look goes on with the survey, without waiting.
-func (p *past) look(s *session) {
-	p.survey = slices.DeleteFunc(p.survey, func(rec router.Record) bool {
-		if ready, err := s.sink.Ready(rec.Topic); !ready {
-			return err != nil
-		}
-		tail := s.sink.Tail(&rec)
-		if tail != nil {
-			s.phantoms(rec.Topic, tail)
-		}
-		return tail != nil
-	})
-}
-
 // follows checks that the server can be the one that the predecessor read from, and that nobody else has moved the slot.
 func follows(b *checkpoint.Saved, id replication.Identity, start pglogrepl.LSN) error {
 	told := b.Confirm
@@ -197,172 +185,6 @@ func follows(b *checkpoint.Saved, id replication.Identity, start pglogrepl.LSN) 
 		Kind: replication.OtherHistory, Op: "compare with the position record of slot " + b.Slot, Err: errors.New(what),
 		Remedy: "compare the outbox table with the topics; then `outboxcdc slot adopt` makes the slot's present position the one to go on from",
 	}
-}
-
-// save hands a record over. It says what Kafka has acknowledged by now, and allows the slot to be told confirm.
-func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
-	p, id := &s.past, s.stream.Identity()
-	rec := &p.record
-	rec.Slot = s.r.cfg.Deduplication.Slot
-	rec.SystemID, rec.Timeline, rec.Confirm, rec.Clean, rec.At = id.SystemID, id.Timeline, confirm, clean, now
-	if acked, tx := reached(id, s.tracker.Progress()); !acked.IsZero() && (!checkpoint.Holds(id, rec.Acked) || acked.Compare(rec.Acked) > 0) {
-		rec.Acked, rec.AckedTx = acked, tx
-	}
-	rec.Hash(s.sink.Pins())
-	p.saving, p.savedAt = true, now
-	s.sink.SavePosition(*rec, func(err error) {
-		p.saved <- err
-		s.nudge()
-		s.stream.Interrupt()
-	})
-}
-
-// wholeTransaction is an ordinal behind every event of a transaction.
-const wholeTransaction = 1<<32 - 1
-
-// reached is the last event of the prefix that Kafka has acknowledged.
-func reached(id replication.Identity, p checkpoint.Progress) (checkpoint.Position, checkpoint.TxID) {
-	last, ordinal := p.Done, uint32(wholeTransaction)
-	if !p.Partial.IsZero() {
-		last, ordinal = p.Partial, p.Events-1
-	}
-	if last.IsZero() {
-		return checkpoint.Position{}, last
-	}
-	return checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(last.CommitLSN), CommitLSN: last.CommitLSN, Ordinal: ordinal}, last
-}
-
-// keepPosition takes Kafka's answer to the last record and hands over the next, if the slot has something to be told.
-func (s *session) keepPosition(now time.Time) error {
-	p := &s.past
-	if !p.on {
-		return nil
-	}
-	if len(p.survey) > 0 {
-		p.look(s)
-	}
-	select {
-	case err := <-p.saved:
-		p.saving = false
-		if err != nil {
-			return fmt.Errorf("keep the position record: %w", err)
-		}
-		p.allowed = p.record.Confirm
-	default:
-	}
-	if want := s.wanted(); want > p.allowed && !p.saving && now.Sub(p.savedAt) >= saveLeast {
-		s.save(now, want, false)
-	}
-	return nil
-}
-
-// lastPosition leaves the last record of a session that was drained, as far as it could be. clean: nothing that was sent
-// is without an answer.
-func (s *session) lastPosition(ctx context.Context, clean bool) error {
-	p := &s.past
-	if err := s.guard.final(ctx, s.received, s.r); err != nil {
-		return err
-	}
-	for {
-		for p.saving {
-			select {
-			case err := <-p.saved:
-				p.saving = false
-				if err != nil {
-					return fmt.Errorf("keep the position record: %w", err)
-				}
-				p.allowed = p.record.Confirm
-			case <-ctx.Done():
-				return fmt.Errorf("keep the position record: %w", context.Cause(ctx))
-			}
-		}
-		want := max(s.wanted(), p.allowed)
-		if p.record.Clean == clean && p.record.Confirm == want {
-			return nil
-		}
-		s.save(s.r.clock(), want, clean)
-	}
-}
-
-// inKafka reports whether Kafka has the event that rec is made of: its own partition holds it or a later one of ours.
-func (s *session) inKafka(ctx context.Context, pos checkpoint.Position) (bool, error) {
-	p := &s.past
-	if !p.on || pos.CommitLSN >= p.until {
-		return false, nil
-	}
-	if !p.elsewhere && s.hashedAlike(s.rec.Topic) {
-		tail := s.sink.Tail(&s.rec)
-		if tail == nil {
-			var err error
-			if tail, err = s.awaitTail(ctx); err != nil {
-				return false, err
-			}
-		}
-		if tail.Phantoms.Count > 0 {
-			s.phantoms(s.rec.Topic, tail)
-		}
-		if !tail.Last.IsZero() {
-			return pos.Compare(tail.Last) <= 0, nil
-		}
-	}
-	// The record speaks of every partition. It is behind the partition's end, so that less is left out.
-	acked := p.before.Acked
-	return !acked.IsZero() && pos.Timeline <= acked.Timeline && pos.Compare(acked) <= 0, nil
-}
-
-// leaveOut drops an event that Kafka has from before this session.
-func (s *session) leaveOut(has bool, err error) error {
-	if has {
-		s.tracker.Skip()
-		s.r.met.inKafka.Inc()
-	}
-	return err
-}
-
-// hashedAlike reports whether a key is where the predecessor would have put it.
-func (s *session) hashedAlike(topic string) bool {
-	p := &s.past
-	alike, known := p.same[topic]
-	if !known {
-		was, had := p.before.Partitions[topic]
-		alike = !had || was == s.sink.Pins()[topic]
-		p.same[topic] = alike
-	}
-	return alike
-}
-
-func (s *session) awaitTail(ctx context.Context) (tail *checkpoint.Tail, err error) {
-	err = s.await(ctx, Streaming, "looking for what the session before has left at the end of "+s.rec.Topic, func() bool {
-		tail = s.sink.Tail(&s.rec)
-		return tail != nil
-	})
-	return tail, err
-}
-
-// phantoms tells of events in Kafka that the server has lost.
-func (s *session) phantoms(topic string, t *checkpoint.Tail) {
-	p := &t.Phantoms
-	if p.Count == 0 || s.past.told[t] {
-		return
-	}
-	s.past.told[t] = true
-	s.r.met.phantoms.Add(float64(p.Count))
-	s.r.log.Error("Kafka has events that the server does not: a failover lost their transactions after they were delivered",
-		"topic", topic, "count", p.Count, "first_event_id", p.First.ID, "first_position", p.First.Position.String(),
-		"last_event_id", p.Last.ID, "last_position", p.Last.Position.String())
-}
-
-// apart keeps dead letters and other records from being in flight together. Otherwise the end of a topic could speak for an
-// event that was not in it: what was a dead letter before a crash need not be one after it.
-func (s *session) apart(ctx context.Context, dead bool) error {
-	if !s.past.on || s.past.dead == dead {
-		return nil
-	}
-	if err := s.await(ctx, Streaming, goesAlone, s.empty); err != nil {
-		return err
-	}
-	s.past.dead = dead
-	return nil
 }
 
 // repeating notes whether, and why, delivery is at least once only, and says each change once.

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,8 @@ type fakePast struct {
 	saved   []checkpoint.Saved
 	loadErr error
 	saveErr error
-	mute    bool // saves are not answered
+	mute    bool          // saves are not answered
+	slow    time.Duration // how much longer than usual a save takes
 	tails   map[string]*checkpoint.Tail
 	pins    map[string]int32
 
@@ -45,7 +47,9 @@ func (p *fakePast) LoadPosition(context.Context) (s *checkpoint.Saved, err error
 }
 
 func (p *fakePast) SavePosition(s checkpoint.Saved, done func(error)) {
-	time.AfterFunc(2*time.Millisecond, func() {
+	var slow time.Duration
+	p.locked(func() { slow = p.slow })
+	time.AfterFunc(2*time.Millisecond+slow, func() {
 		p.b.mu.Lock()
 		err, mute := p.saveErr, p.mute
 		if err == nil && !mute {
@@ -125,7 +129,7 @@ func TestPositionRecord(t *testing.T) {
 			t.Fatalf("%v are sent, and nobody knows yet by whom", got)
 		}
 		p.locked(func() { p.mute = false })
-		b.sleep(20 * time.Second)
+		b.sleep(DefaultConfig().ParkAfter + 10*time.Second) // the first is never answered
 		b.kafka.edit(func() { b.kafka.auto = 5 * time.Millisecond })
 		b.kafka.ack()
 		b.sleep(3 * time.Second)
@@ -232,6 +236,37 @@ func TestFollows(t *testing.T) {
 	}
 }
 
+// TestTold: what this process has confirmed accounts for where the slot stands on the server it told, up to where that server's
+// history leaves the timeline.
+func TestTold(t *testing.T) {
+	id, err := replication.Identity{SystemID: 7, Timeline: 3, WALEnd: 0x1000}.WithHistory([]byte("1\t0/400\tx\n2\t0/800\tx\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		system   uint64
+		timeline int32
+		said     pglogrepl.LSN
+		want     pglogrepl.LSN
+	}{
+		"on this timeline":           {7, 3, 0x900, 0x900},
+		"before the fork":            {7, 2, 0x700, 0x700},
+		"beyond the fork":            {7, 2, 0x900, 0x800},
+		"beyond a fork further back": {7, 1, 0x900, 0x400},
+		"on another branch":          {7, 4, 0x900, 0},
+		"another system":             {8, 3, 0x900, 0},
+	} {
+		var m memory
+		m.tell(replication.Identity{SystemID: 6, Timeline: c.timeline}, 0x3000) // another server's
+		m.tell(replication.Identity{SystemID: c.system, Timeline: 9}, 0x2000)   // of a timeline left long ago
+		m.tell(replication.Identity{SystemID: c.system, Timeline: c.timeline}, c.said)
+		m.tell(replication.Identity{SystemID: c.system, Timeline: c.timeline}, 0x100)
+		if got := m.told(id); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
 // TestSlotWasMoved ends the process, and confirms nothing; unless the slot is another's by now, who has moved it.
 func TestSlotWasMoved(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
@@ -244,6 +279,90 @@ func TestSlotWasMoved(t *testing.T) {
 		}
 		if got := b.pg.slotAt(); got != at || len(b.kafka.ids()) > 0 {
 			t.Errorf("the slot is at %s, was at %s; Kafka has %v", got, at, b.kafka.ids())
+		}
+	})
+}
+
+// TestPositionUnheard: the first position record of a session is not acknowledged. The session gives its slot up and the relay
+// parks, with Kafka's reason, until that has gone.
+func TestPositionUnheard(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		p.mute = true
+		b.kafka.sick = errors.New("not enough replicas")
+		b.kafka.probeErr = errors.New("one replica in sync")
+		at := b.pg.slotAt()
+		b.pg.commit("a")
+		b.start()
+		b.sleep(DefaultConfig().ParkAfter - time.Second)
+		if n := len(b.pg.stream().updates()); n < 5 {
+			t.Errorf("the server heard of us %d times", n)
+		}
+		b.sleep(2 * time.Second)
+		b.want(Parked)
+		if line := b.log.line("state=parked"); !strings.Contains(line, "the position record for 30s: not enough replicas") {
+			t.Errorf("said %q", line)
+		}
+		if n := b.pg.sessions(); n != 1 {
+			t.Errorf("%d sessions while Kafka cannot", n)
+		}
+		if now := b.pg.slotAt(); now != at {
+			t.Errorf("the slot went from %s to %s", at, now)
+		}
+		p.locked(func() { p.mute, b.kafka.sick, b.kafka.probeErr = false, nil, nil })
+		b.sleep(30 * time.Second)
+		b.delivered("a")
+		if n := b.metric("slot_ahead_total"); n != 0 {
+			t.Errorf("the slot stands where the session before has told it to, and slot_ahead_total is %v", n)
+		}
+	})
+}
+
+// TestKafkaFailsBeforeTheFirstRecord: what Kafka says while a session waits for its first record is the session's end, in its words.
+func TestKafkaFailsBeforeTheFirstRecord(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		p.mute = true
+		b.start()
+		b.sleep(3 * time.Second)
+		b.kafka.edit(func() { b.kafka.probeErr = reasoned{} })
+		b.kafka.fail(reasoned{}, lost)
+		b.sleep(5 * time.Second)
+		b.want(Parked)
+		if line := b.log.line("state=reconnecting"); !strings.Contains(line, reasoned{}.Error()) || strings.Contains(line, "context canceled") {
+			t.Errorf("said %q", line)
+		}
+		p.locked(func() { p.mute, b.kafka.probeErr = false, nil })
+		b.pg.commit("a")
+		b.sleep(5 * time.Second)
+		b.delivered("a")
+	})
+}
+
+// TestWithoutPositionsForAWhile: the topic has a record, cannot be used for a while, and then can. Meanwhile the session goes on, its
+// lease is extended, and the slot moves; afterwards that is no contradiction, for this process has moved it itself.
+func TestWithoutPositionsForAWhile(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.loadErr = &checkpoint.Unusable{Topic: "positions", Why: "access is refused", Remedy: "grant it"}
+		b.start()
+		for i := range 20 {
+			b.pg.commit(fmt.Sprint("e", i))
+			b.sleep(2 * time.Second)
+		}
+		at := b.pg.slotAt()
+		if b.pg.sessions() != 1 || at <= p.last().Confirm {
+			t.Fatalf("%d sessions, the slot is at %s", b.pg.sessions(), at)
+		}
+		p.locked(func() {
+			if !p.until.After(time.Now()) {
+				t.Errorf("requests may leave until %s, it is %s", p.until, time.Now())
+			}
+			p.loadErr = nil
+		})
+		b.kafka.fail(errKafka, stored)
+		b.sleep(5 * time.Second)
+		b.want(Streaming)
+		if st := b.relay.Status(); st.Delivery != "deduplicated" || p.last().Confirm < at {
+			t.Errorf("status %+v, record %+v, slot at %s", st, p.last(), at)
 		}
 	})
 }

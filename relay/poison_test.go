@@ -248,6 +248,12 @@ func TestHoldKeepsTheSlot(t *testing.T) {
 		if got := b.pg.slotAt(); got != x.End {
 			b.Errorf("the slot is at %s, want %s", got, x.End)
 		}
+		b.pg.edit(func() { b.pg.id.SystemID = 8 }) // what is found out about the slot is said, and once
+		b.sleep(2 * time.Hour)
+		b.want(Failed)
+		if n := b.log.count("what waits for the decision may be lost"); n != 1 {
+			b.Errorf("said %d times", n)
+		}
 		if err := b.quit(); err == nil {
 			b.Error("it ended well")
 		}

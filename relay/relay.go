@@ -1,6 +1,6 @@
 // Package relay is the pipeline from the walsender to Kafka: one session's loop, and the supervisor that starts the
 // next one. It is the package to read first: session.go is one session from connect to first error, confirm.go decides
-// when the slot is told how far Kafka has got, classify.go what an error means.
+// when the slot is told how far Kafka has got, classify.go what an error means, between.go what happens until the next one.
 //
 // It promises the confirm rule (docs: ARCHITECTURE.md) towards the server, order and fail-stop towards the sink, and
 // within the life of a process that what was acknowledged is not sent again. It knows Kafka only as a [Sink].
@@ -204,18 +204,6 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 }
 
-// hold stands still at poison until it is told to end, so that a supervisor does not start it again and again. Each start
-// would have used the slot; here it is kept from its idle timeout instead, or what waits for the decision would be lost.
-func (r *Relay) hold(ctx context.Context, cause error) {
-	r.log.Error("holding at a poison event: nothing is delivered or confirmed until it is decided and the process started again", "error", cause)
-	for ctx.Err() == nil {
-		r.sleep(ctx, probeEvery)
-		if err := r.keepSlot(ctx); err != nil {
-			r.log.Debug("hold", "error", err)
-		}
-	}
-}
-
 // goodbye is the end of Run when it was told to stop: well only if everything acknowledged is confirmed. What we sent
 // last may have been lost on the way, or taken without an answer, so the slot is asked.
 func (r *Relay) goodbye() error {
@@ -238,142 +226,6 @@ func (r *Relay) goodbye() error {
 
 // goodbyeTimeout bounds the last look at the slot.
 const goodbyeTimeout = 5 * time.Second
-
-// wait spends the time until the next session in the way that suits what ended the last one.
-func (r *Relay) wait(ctx context.Context, v verdict, cause error, attempt int) error {
-	switch v.how {
-	case waitSlot:
-		r.setState(WaitingForSlot, cause.Error())
-		return r.source.WaitFree(ctx, func(s *replication.Slot) { r.tick(); r.sawSlot(s) })
-	case park:
-		return r.park(ctx, cause)
-	default:
-		r.backoff(ctx, attempt, cause)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if v.reason == "kafka" && r.probe(ctx) != nil {
-			return r.park(ctx, cause)
-		}
-		if errors.As(cause, new(*replication.Error)) {
-			return nil // Postgres itself is tried again and again
-		}
-		return r.keepSlot(ctx)
-	}
-}
-
-// probe asks whether just that would work now which the last session waited for.
-func (r *Relay) probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	return r.kafka.Probe(ctx)
-}
-
-// backoff sleeps for a random time between nothing and a ceiling that doubles with each attempt (full jitter).
-func (r *Relay) backoff(ctx context.Context, attempt int, cause error) {
-	ceiling := r.cfg.BackoffMax
-	if away(cause) {
-		ceiling = min(ceiling, awayMax)
-	}
-	if attempt < 16 {
-		ceiling = min(ceiling, r.cfg.BackoffMin<<attempt)
-	}
-	d := time.Duration(r.jitter(int64(ceiling) + 1))
-	r.setStateOf(Reconnecting, classify(cause, r.delivered()).reason, cause.Error())
-	r.log.Debug("retrying", "in", d, "attempt", attempt+1, "error", cause)
-	r.sleep(ctx, d)
-}
-
-// awayMax is the longest pause between two tries while Postgres is away: a try costs it next to nothing, and delivery goes
-// on soon after it is back.
-const awayMax = 10 * time.Second
-
-// sleep waits for d or the end of ctx, and shows meanwhile that the main loop lives.
-func (r *Relay) sleep(ctx context.Context, d time.Duration) {
-	end := time.NewTimer(d)
-	defer end.Stop()
-	beat := time.NewTicker(time.Second)
-	defer beat.Stop()
-	for {
-		r.tick()
-		select {
-		case <-ctx.Done():
-			return
-		case <-end.C:
-			return
-		case <-beat.C:
-		}
-	}
-}
-
-// probeEvery bounds the pause between two probes while parked, so that delivery goes on soon after Kafka is back.
-const (
-	probeEvery   = 3 * time.Second
-	probeTimeout = 10 * time.Second
-)
-
-// park leaves the server alone until Kafka can take what was waiting: the replication connection is closed, the slot
-// keeps the WAL, and Postgres can be stopped and started freely.
-func (r *Relay) park(ctx context.Context, cause error) error {
-	r.setState(Parked, cause.Error())
-	for attempt := 0; ctx.Err() == nil; attempt++ {
-		r.sleep(ctx, probeEvery/4+time.Duration(r.jitter(int64(min(probeEvery, 250*time.Millisecond<<min(attempt, 8))))))
-		err := r.probe(ctx)
-		if err == nil {
-			return nil
-		}
-		if r.missingTooLong() {
-			return nil // a session will find out whether it still is, and make poison of what is for it
-		}
-		r.log.Debug("still parked", "error", err)
-		r.setReason(err.Error())
-		if err := r.keepSlot(ctx); err != nil {
-			return err
-		}
-	}
-	return ctx.Err()
-}
-
-// keepSlot opens and closes the slot, which restarts idle_replication_slot_timeout (PostgreSQL 18), before half of that
-// has passed since it was last used. Nothing is confirmed. A server that is away can invalidate nothing, so only an
-// error that no retry can mend is one.
-func (r *Relay) keepSlot(ctx context.Context) error {
-	idle := r.mem.idleTimeout / 3
-	if r.mem.slotUsed.IsZero() { // no session yet, so the time-out is not known: Kafka is away since the start
-		idle = learnAfter
-	}
-	if idle == 0 || r.clock().Sub(maxTime(r.mem.slotUsed, r.started)) < idle {
-		return nil
-	}
-	open, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
-	stream, err := r.source.Open(open)
-	if err != nil {
-		if classify(err, r.delivered()).class != Retry {
-			return fmt.Errorf("keep the slot from its idle timeout: %w", err)
-		}
-		r.log.Debug("keep the slot from its idle timeout", "error", err)
-		if replication.KindOf(err) == replication.SlotActive {
-			r.mem.slotUsed = r.clock() // somebody else keeps it
-		}
-		return nil
-	}
-	r.mem.slotUsed, r.mem.idleTimeout = r.clock(), stream.IdleTimeout()
-	if err := stream.Close(0, r.clock()); err != nil {
-		r.log.Debug("close the slot again", "error", err)
-	}
-	return nil
-}
-
-// learnAfter is how long a process that has had no session waits until it opens the slot to learn its time-out.
-const learnAfter = time.Minute
-
-func maxTime(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
 
 // slotEvery is how often the slot is looked at for the metrics.
 const slotEvery = 15 * time.Second

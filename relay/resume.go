@@ -22,7 +22,9 @@ type memory struct {
 	// if a crash took the slot back to before this process began, and the session that read from there was cut.
 	earlier     []checkpoint.Progress
 	confirmed   pglogrepl.LSN // the last position that we sent, as far as we know with success
-	said        pglogrepl.LSN // the last position that we tried to send
+	said        pglogrepl.LSN // the last position that we tried to send, to the server saidTo on its timeline saidOn
+	saidTo      uint64        // system identifier; 0: nothing was said
+	saidOn      int32
 	idleTimeout time.Duration
 	slotUsed    time.Time // when a session, or a touch, last ended
 
@@ -38,6 +40,25 @@ func newest(p checkpoint.Progress) checkpoint.TxID {
 		return p.Partial
 	}
 	return p.Done
+}
+
+// tell notes a position that is sent to the server. It may arrive whatever we are told.
+func (m *memory) tell(id replication.Identity, pos pglogrepl.LSN) {
+	if id.SystemID != m.saidTo || id.Timeline != m.saidOn {
+		m.said, m.saidTo, m.saidOn = 0, id.SystemID, id.Timeline
+	}
+	m.said = max(m.said, pos)
+}
+
+// told is how far the server's slot can stand by our own doing: of what was told on a timeline that ended, only so much counts.
+func (m *memory) told(id replication.Identity) pglogrepl.LSN {
+	if m.saidTo != id.SystemID || !id.Descends(m.saidOn) {
+		return 0
+	}
+	if end, over := id.EndOf(m.saidOn); over {
+		return min(m.said, end)
+	}
+	return m.said
 }
 
 // learn takes over what a session delivered.

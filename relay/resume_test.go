@@ -185,6 +185,37 @@ func later(pg *postgres) (t walsendertest.Tx) {
 	return t
 }
 
+// TestSlotBeyondTheFork: what was told on a timeline that was left does not account for a slot that stands behind its end.
+func TestSlotBeyondTheFork(t *testing.T) {
+	for stands, want := range map[pglogrepl.LSN]float64{0: 0, 1: 1} { // so far behind the fork
+		bubble(t, testConfig(), func(b *bench) {
+			b.start()
+			x := b.pg.commit("a")
+			b.sleep(3 * time.Second)
+			told := b.pg.foreign()
+			b.sleep(20 * time.Second)
+			if b.pg.slotAt() != told {
+				b.Fatalf("the slot is at %s, want %s", b.pg.slotAt(), told)
+			}
+			fork := x.End + 0x100
+			b.pg.edit(func() {
+				var err error
+				b.pg.id.Timeline = 2
+				if b.pg.id, err = b.pg.id.WithHistory([]byte(fmt.Sprintf("1\t%s\tx\n", fork))); err != nil {
+					b.Error(err)
+				}
+				b.pg.confirmed = fork + stands
+			})
+			b.pg.cut()
+			b.sleep(time.Second)
+			b.want(Streaming)
+			if got := b.metric("slot_ahead_total"); got != want {
+				b.Errorf("%s behind the fork: slot_ahead_total %v, want %v", stands, got, want)
+			}
+		})
+	}
+}
+
 // TestSlotFurtherAhead: another instance was active. That is a warning and a metric, and delivery goes on.
 func TestSlotFurtherAhead(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {

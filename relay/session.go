@@ -47,6 +47,7 @@ type session struct {
 	waitSince  time.Time     // since when something waits for Kafka; zero: nothing does
 	lastHeard  time.Time     // of the server
 	lastSaid   time.Time     // last status update
+	said       pace          // of status updates that move the slot
 	replyDue   bool          // the server asked
 	finishBy   time.Time     // told to stop inside a transaction: until when its end is waited for
 	wake       chan struct{}
@@ -88,7 +89,7 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 	r.tick()
 	if err := s.open(ctx); err != nil {
 		_ = s.closeSink(0) // nothing was sent
-		return false, err
+		return false, s.blame(err)
 	}
 	// A cancelled context must end a Receive that waits for data.
 	stop := context.AfterFunc(ctx, s.stream.Interrupt)
@@ -98,13 +99,7 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 	wg.Go(func() { s.guard.run(guardCtx, s.stream) })
 
 	began := r.clock()
-	err = s.run(ctx)
-	// What Kafka said comes before what the end of the session made others say.
-	if failure := s.failure.Load(); failure != nil {
-		if v := classify(err, r.delivered()); v.class == Retry && v.how == waitBackoff {
-			err = *failure
-		}
-	}
+	err = s.blame(s.run(ctx))
 	well = r.clock().Sub(began) > r.cfg.BackoffMax
 	err = s.leave(ctx, err)
 	stopGuard()
@@ -113,6 +108,16 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 	s.close(err)
 	// Acknowledgements behind a hole are no progress: they are repeated, and must not be for ever at full speed.
 	return well || r.mem.progress != before, err
+}
+
+// blame is why the session is over: what Kafka said comes before what the end of the session made others say.
+func (s *session) blame(err error) error {
+	if failure := s.failure.Load(); failure != nil {
+		if v := classify(err, s.r.delivered()); v.class == Retry && v.how == waitBackoff {
+			return *failure
+		}
+	}
+	return err
 }
 
 // openTimeout bounds the opening of either side; lookUpTimeout one question of the session's goroutine to the catalogs.
@@ -181,7 +186,7 @@ func (s *session) open(ctx context.Context) error {
 		_ = s.stream.Close(0, r.clock())
 		return err
 	}
-	if r.mem.said != 0 && start > r.mem.said {
+	if r.mem.saidTo == id.SystemID && start > r.mem.told(id) {
 		r.met.slotAhead.Inc()
 		r.log.Warn("the slot is further ahead than we last confirmed: another instance was active, or somebody advanced it",
 			"confirmed_by_us", r.mem.confirmed.String(), "slot_confirmed", start.String())
@@ -190,8 +195,9 @@ func (s *session) open(ctx context.Context) error {
 	s.tracker = checkpoint.NewTracker(start)
 	s.decoder = newDecoder(ctx, s.stream, r.router, r.cfg.MessagePrefix)
 	s.confirmed, s.received, s.lastHeard = start, start, now
-	s.guard.init(start, now, min(r.cfg.StatusInterval, guardLeast), func() { s.stream.Interrupt(); s.nudge() })
-	if err := s.recall(opening); err != nil {
+	s.said.happened(now, r.cfg.statusLeast())
+	s.guard.init(start, now, min(r.cfg.statusLeast(), roundLeast), func() { s.stream.Interrupt(); s.nudge() })
+	if err := s.recall(ctx); err != nil {
 		_ = s.stream.Close(0, r.clock()) // the guard has not begun
 		return err
 	}

@@ -199,8 +199,9 @@ func tellStory(t *testing.T, o simOptions, runs int) {
 	if o.dieAt+o.cutAfter > 0 {
 		what = fmt.Sprintf(" (the process dies in call %d, the stream is cut after message %d; 0: neither)", o.dieAt, o.cutAfter)
 	}
-	t.Errorf("%s\n%s\nseed %d of generator %d%s, after %d runs. To repeat it:\nOUTBOXCDC_TEST_SEED=%d go test -run '^%s$' ./relay",
-		story, w.broken, o.seed, simVersion, what, runs, o.seed, t.Name())
+	// First what was broken and the seed: whoever shows a log cuts its end off.
+	t.Errorf("%s\nseed %d of generator %d%s, after %d runs. To repeat it:\nOUTBOXCDC_TEST_SEED=%d go test -run '^%s$' ./relay\n%s",
+		w.broken, o.seed, simVersion, what, runs, o.seed, t.Name(), story)
 }
 
 // firstDifference is what the stories say just before they part.

@@ -151,7 +151,7 @@ var confirming = []mutant{
 	{
 		name:  "moved-is-not-less",
 		rule:  "A position has moved if it is not less than the one before.",
-		edits: []edit{{"relay/confirm.go", "moved := safe > s.confirmed", "moved := safe >= s.confirmed"}},
+		edits: []edit{{"relay/confirm.go", "moved := s.safe() > s.confirmed", "moved := s.safe() >= s.confirmed"}},
 		tests: []suite{confirms},
 	},
 }
@@ -182,7 +182,7 @@ var guarding = []mutant{
 		name: "guard-not-waited-for",
 		rule: "A status update need not wait for the answer of the look that was asked for.",
 		edits: []edit{{
-			"relay/confirm.go", "	g.looking, g.asked, g.last = true, received, now\n", "	g.looking, g.asked, g.last = true, received, now\n	g.safe = max(g.safe, received)\n",
+			"relay/confirm.go", "	g.looking, g.asked, g.last, g.due = true, received, now, now.Add(roundLeast)\n", "	g.looking, g.asked, g.last, g.due = true, received, now, now.Add(roundLeast)\n	g.safe = max(g.safe, received)\n",
 		}},
 		tests: []suite{confirms},
 	},

@@ -1,7 +1,7 @@
 package main
 
 var (
-	recalls  = suite{"./relay", "^(TestPositionRecord|TestFollows|TestSlotWasMoved|TestWithoutPositions|TestFence|TestLeftOut|TestPhantoms|TestProducersBeginAnew|TestOlderCopy)$"}
+	recalls  = suite{"./relay", "^(TestPositionRecord|TestFollows|TestSlotWasMoved|TestWithoutPositions|TestWithoutPositionsForAWhile|TestPositionUnheard|TestFence|TestLeftOut|TestPhantoms|TestProducersBeginAnew|TestOlderCopy|TestTold|TestKafkaFailsBeforeTheFirstRecord)$"}
 	simPast  = suite{"./relay", "^TestSimDeduplicated$"}
 	tailData = suite{"./checkpoint", "^(TestTail|TestCompare|TestSaved.*|TestLatest|TestAdoption)$"}
 	lookBack = suite{"./kafka", "^TestTail"}
@@ -12,7 +12,7 @@ var recalling = []mutant{
 	{
 		name:  "written-before-the-ack",
 		rule:  "The position record speaks of what was received.",
-		edits: []edit{{"relay/past.go", "	last, ordinal := p.Done, uint32(wholeTransaction)\n	if !p.Partial.IsZero() {\n		last, ordinal = p.Partial, p.Events-1\n", "	last, ordinal := p.Done, uint32(wholeTransaction)\n	if !p.Partial.IsZero() {\n		last = p.Partial\n"}},
+		edits: []edit{{"relay/record.go", "	last, ordinal := p.Done, uint32(wholeTransaction)\n	if !p.Partial.IsZero() {\n		last, ordinal = p.Partial, p.Events-1\n", "	last, ordinal := p.Done, uint32(wholeTransaction)\n	if !p.Partial.IsZero() {\n		last = p.Partial\n"}},
 		tests: []suite{recalls, simPast},
 	},
 	{
@@ -24,38 +24,92 @@ var recalling = []mutant{
 	{
 		name:  "left-out-by-transaction",
 		rule:  "What is in the transaction of a partition's last record is in Kafka.",
-		edits: []edit{{"relay/past.go", "			return pos.Compare(tail.Last) <= 0, nil\n", "			return pos.CommitLSN <= tail.Last.CommitLSN, nil\n"}},
+		edits: []edit{{"relay/inkafka.go", "			return pos.Compare(tail.Last) <= 0, nil\n", "			return pos.CommitLSN <= tail.Last.CommitLSN, nil\n"}},
 		tests: []suite{simPast},
 	},
 	{
 		name:  "left-out-by-end-lsn",
 		rule:  "A transaction whose commit LSN is not beyond the end of the one at the partition's end is in Kafka.",
-		edits: []edit{{"relay/past.go", "			return pos.Compare(tail.Last) <= 0, nil\n", "			return pos.CommitLSN <= tail.Last.CommitLSN+0x28, nil\n"}},
+		edits: []edit{{"relay/inkafka.go", "			return pos.Compare(tail.Last) <= 0, nil\n", "			return pos.CommitLSN <= tail.Last.CommitLSN+0x28, nil\n"}},
 		tests: []suite{simPast},
 	},
 	{
 		name:  "last-one-sent-again",
 		rule:  "Only what is in front of the partition's last record is in Kafka.",
-		edits: []edit{{"relay/past.go", "			return pos.Compare(tail.Last) <= 0, nil\n", "			return pos.Compare(tail.Last) < 0, nil\n"}},
+		edits: []edit{{"relay/inkafka.go", "			return pos.Compare(tail.Last) <= 0, nil\n", "			return pos.Compare(tail.Last) < 0, nil\n"}},
 		tests: []suite{recalls, simPast},
 	},
 	{
 		name:  "look-back-means-all",
 		rule:  "If nothing of ours is found, everything is there.",
-		edits: []edit{{"relay/past.go", "	return !acked.IsZero() && pos.Timeline", "	return acked.IsZero() || pos.Timeline"}},
+		edits: []edit{{"relay/inkafka.go", "	return !acked.IsZero() && pos.Timeline", "	return acked.IsZero() || pos.Timeline"}},
 		tests: []suite{recalls, simPast},
 	},
 	{
 		name:  "dead-letters-between",
 		rule:  "Dead letters and other records may be in flight together.",
-		edits: []edit{{"relay/past.go", "	if !s.past.on || s.past.dead == dead {\n", "	if !s.past.on || s.past.dead != dead {\n"}},
+		edits: []edit{{"relay/inkafka.go", "	if !s.past.on || s.past.dead == dead {\n", "	if !s.past.on || s.past.dead != dead {\n"}},
 		tests: []suite{simPast},
 	},
 	{
 		name:  "producer-noted-late",
 		rule:  "The producer's id is noted with the first position that is confirmed.",
-		edits: []edit{{"relay/past.go", "		case err = <-p.saved:\n			p.saving = false\n		case <-ctx.Done():\n			err = context.Cause(ctx)\n", "		default:\n"}},
+		edits: []edit{{"relay/past.go", "		err = s.firstStored(ctx)\n", ""}},
 		tests: []suite{recalls, simPast},
+	},
+	{
+		name:  "lease-ends-without-positions",
+		rule:  "A session that cannot use the position topic has its lease extended no more.",
+		edits: []edit{{"relay/confirm.go", "	if s.r.cfg.Deduplication.Slot != \"\" { // for so", "	if s.past.on { // for so"}},
+		tests: []suite{recalls},
+	},
+	{
+		name:  "own-move-is-a-contradiction",
+		rule:  "What this process confirmed without a record was somebody else's doing.",
+		edits: []edit{{"relay/past.go", "	if start := s.stream.Start(); start > s.r.mem.told(s.stream.Identity()) {\n", "	if start := s.stream.Start(); start > 0 {\n"}},
+		tests: []suite{recalls},
+	},
+	{
+		name:  "own-move-on-a-lost-timeline",
+		rule:  "What this process confirmed counts on any timeline.",
+		edits: []edit{{"relay/resume.go", "		return min(m.said, end)\n", "		return max(m.said, end)\n"}},
+		tests: []suite{recalls},
+	},
+	{
+		name:  "told-before-learned",
+		rule:  "What a session told the slot counts once it has ended as a session that began.",
+		edits: []edit{{"relay/resume.go", "	if m.saidTo != id.SystemID || !id", "	if m.systemID != id.SystemID || !id"}},
+		tests: []suite{{"./relay", "^TestPositionUnheard$"}},
+	},
+	{
+		name:  "slot-ahead-of-a-lost-timeline",
+		rule:  "What was told once accounts for any slot that does not stand further ahead.",
+		edits: []edit{{"relay/session.go", "start > r.mem.told(id) {", "start > r.mem.said {"}},
+		tests: []suite{{"./relay", "^TestSlotBeyondTheFork$"}},
+	},
+	{
+		name:  "hold-finds-nothing",
+		rule:  "What becomes of the slot while poison is held is nobody's business.",
+		edits: []edit{{"relay/between.go", "err != nil && err.Error() != found {", "err != nil && err.Error() == found {"}},
+		tests: []suite{{"./relay", "^TestHold.*$"}},
+	},
+	{
+		name:  "first-touch-is-forgotten",
+		rule:  "Whose slot was opened while parked need not be remembered.",
+		edits: []edit{{"relay/between.go", "		r.mem.systemID = id.SystemID\n", ""}},
+		tests: []suite{{"./relay", "^TestTouchMeetsAnother$"}},
+	},
+	{
+		name:  "record-before-its-update",
+		rule:  "A position record is written when its own time has come, whenever the update that it allows may follow.",
+		edits: []edit{{"relay/rounds.go", "	return maxTime(s.past.paced.due, s.endDue())\n", "	return s.past.paced.due\n"}},
+		tests: []suite{{"./relay", "^TestAckToConfirmed$"}},
+	},
+	{
+		name:  "first-record-cancelled",
+		rule:  "What ends the wait for the first position record is the context's end.",
+		edits: []edit{{"relay/session.go", "		return false, s.blame(err)\n", "		return false, err\n"}},
+		tests: []suite{recalls},
 	},
 	{
 		name:  "no-fence",
@@ -102,7 +156,7 @@ var recalling = []mutant{
 	{
 		name:  "routing-not-compared",
 		rule:  "An event goes where it went before, whatever the settings say.",
-		edits: []edit{{"relay/past.go", "	if !p.elsewhere && s.hashedAlike(s.rec.Topic) {\n", "	if s.hashedAlike(s.rec.Topic) {\n"}},
+		edits: []edit{{"relay/inkafka.go", "	if !p.elsewhere && s.hashedAlike(s.rec.Topic) {\n", "	if s.hashedAlike(s.rec.Topic) {\n"}},
 		tests: []suite{recalls},
 	},
 	{

@@ -205,6 +205,12 @@ var ending = []mutant{
 		tests: []suite{leaves},
 	},
 	{
+		name:  "any-server-while-parked",
+		rule:  "Whose slot is opened to keep it is the next session's question.",
+		edits: []edit{{"relay/between.go", "	_, other := r.mem.resume(id, stream.Start())\n", "	var other error\n"}},
+		tests: []suite{{"./relay", "^TestTouchMeetsAnother$"}},
+	},
+	{
 		name:  "goodbye-takes-the-commit-lsn",
 		rule:  "A slot that stands at the last commit LSN has confirmed that transaction.",
 		edits: []edit{{"relay/relay.go", "	if done.CommitLSN >= confirmed {\n", "	if done.CommitLSN > confirmed {\n"}},

@@ -1,0 +1,129 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// firstStored waits for Kafka's answer about the session's first record, for park_after at most. The server hears of us.
+func (s *session) firstStored(ctx context.Context) error {
+	r := s.r
+	limit := time.NewTimer(r.cfg.ParkAfter)
+	defer limit.Stop()
+	beat := time.NewTicker(r.cfg.WalSenderTimeout / 3)
+	defer beat.Stop()
+	for {
+		select {
+		case err := <-s.past.saved:
+			s.past.saving = false
+			return err
+		case <-beat.C:
+			r.tick()
+			if err := s.say(r.clock(), false); err != nil {
+				return err
+			}
+		case <-limit.C:
+			return s.unheard(fmt.Sprintf("the position record for %s", r.cfg.ParkAfter))
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// save hands a record over. It says what Kafka has acknowledged by now, and allows the slot to be told confirm.
+func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
+	p, id := &s.past, s.stream.Identity()
+	rec := &p.record
+	rec.Slot = s.r.cfg.Deduplication.Slot
+	rec.SystemID, rec.Timeline, rec.Confirm, rec.Clean, rec.At = id.SystemID, id.Timeline, confirm, clean, now
+	if acked, tx := reached(id, s.tracker.Progress()); !acked.IsZero() && (!checkpoint.Holds(id, rec.Acked) || acked.Compare(rec.Acked) > 0) {
+		rec.Acked, rec.AckedTx = acked, tx
+	}
+	rec.Hash(s.sink.Pins())
+	p.saving = true
+	p.paced.happened(now, roundLeast)
+	s.sink.SavePosition(*rec, func(err error) {
+		p.saved <- err
+		s.nudge()
+		s.stream.Interrupt()
+	})
+}
+
+// wholeTransaction is an ordinal behind every event of a transaction.
+const wholeTransaction = 1<<32 - 1
+
+// reached is the last event of the prefix that Kafka has acknowledged.
+func reached(id replication.Identity, p checkpoint.Progress) (checkpoint.Position, checkpoint.TxID) {
+	last, ordinal := p.Done, uint32(wholeTransaction)
+	if !p.Partial.IsZero() {
+		last, ordinal = p.Partial, p.Events-1
+	}
+	if last.IsZero() {
+		return checkpoint.Position{}, last
+	}
+	return checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(last.CommitLSN), CommitLSN: last.CommitLSN, Ordinal: ordinal}, last
+}
+
+// keepPosition takes Kafka's answer to the last record and hands over the next, if the slot has something to be told.
+func (s *session) keepPosition(now time.Time) error {
+	p := &s.past
+	if !p.on {
+		return nil
+	}
+	if len(p.survey) > 0 {
+		p.look(s)
+	}
+	select {
+	case err := <-p.saved:
+		if err := p.stored(err); err != nil {
+			return err
+		}
+	default:
+	}
+	if want := s.wanted(); want > p.allowed && !p.saving && !now.Before(s.recordDue()) && !s.moreSoon(now) {
+		s.save(now, want, false)
+	}
+	return nil
+}
+
+// stored takes Kafka's answer about the record that was handed over: what it allows may be confirmed once Kafka has it.
+func (p *past) stored(err error) error {
+	p.saving = false
+	if err != nil {
+		return fmt.Errorf("keep the position record: %w", err)
+	}
+	p.allowed = p.record.Confirm
+	return nil
+}
+
+// lastPosition leaves the last record of a session that was drained, as far as it could be. clean: nothing that was sent
+// is without an answer.
+func (s *session) lastPosition(ctx context.Context, clean bool) error {
+	p := &s.past
+	if err := s.guard.final(ctx, s.received, s.r); err != nil {
+		return err
+	}
+	for {
+		for p.saving {
+			select {
+			case err := <-p.saved:
+				if err := p.stored(err); err != nil {
+					return err
+				}
+			case <-ctx.Done():
+				return fmt.Errorf("keep the position record: %w", context.Cause(ctx))
+			}
+		}
+		want := max(s.wanted(), p.allowed)
+		if p.record.Clean == clean && p.record.Confirm == want {
+			return nil
+		}
+		s.save(s.r.clock(), want, clean)
+	}
+}
