@@ -133,6 +133,7 @@ type process struct {
 	isDead    bool
 	wasFrozen bool
 	thaw      chan struct{} // while it is frozen; closed when it goes on
+	stopped   int           // goroutines that wait for that
 	told      bool          // to stop
 	draining  bool          // as it says
 	undrained int           // records in flight when it was done with that
@@ -212,7 +213,7 @@ func (p *process) count(what string) error {
 	return nil
 }
 
-// gate locks w.mu for a process that lives and is not frozen.
+// gate locks w.mu for a process that lives and is not frozen. Of those that a thaw lets go on, one comes after the other.
 func (p *process) gate() error {
 	w := p.w
 	w.mu.Lock()
@@ -225,12 +226,16 @@ func (p *process) gate() error {
 		case thaw == nil:
 			return nil
 		}
+		before := p.stopped
+		p.stopped++
 		w.mu.Unlock()
 		select {
 		case <-thaw:
+			p.rest(context.Background(), time.Duration(before)*1001)
 		case <-p.dead:
 		}
 		w.mu.Lock()
+		p.stopped--
 	}
 }
 
