@@ -100,28 +100,14 @@ func ForTest(t testing.TB) Cluster {
 func RealForTest(t testing.TB, o RealOptions) *Real {
 	t.Helper()
 	needReal(t)
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	r, err := StartReal(ctx, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	closeAtEnd(t, r)
-	return r
+	return forTest(t, startTimeout, func(ctx context.Context) (*Real, error) { return StartReal(ctx, o) })
 }
 
 // RealsForTest is RealForTest for a cluster of n.
 func RealsForTest(t testing.TB, n int, o RealOptions) *Reals {
 	t.Helper()
 	needReal(t)
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	c, err := StartReals(ctx, n, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	closeAtEnd(t, c)
-	return c
+	return forTest(t, startTimeout, func(ctx context.Context) (*Reals, error) { return StartReals(ctx, n, o) })
 }
 
 // startTimeout bounds the fetching and the start of a real Kafka.
@@ -140,20 +126,22 @@ func needReal(t testing.TB) {
 // FakeForTest starts a fake, closed at the test's end.
 func FakeForTest(t testing.TB, o FakeOptions) *Fake {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	return forTest(t, time.Minute, func(ctx context.Context) (*Fake, error) { return StartFake(ctx, o) })
+}
+
+// forTest starts what is closed at the test's end.
+func forTest[T io.Closer](t testing.TB, limit time.Duration, start func(context.Context) (T, error)) T {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	f, err := StartFake(ctx, o)
+	c, err := start(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	closeAtEnd(t, f)
-	return f
-}
-
-func closeAtEnd(t testing.TB, c io.Closer) {
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
 	})
+	return c
 }
