@@ -63,6 +63,11 @@ func TestVerdict(t *testing.T) {
 			s.arrive(1, 2)
 			s.fault(relayKilled)
 			s.arrive(1, 2, 3)
+		}, []string{"repeats"}},
+		{"repeats after a visitor's kill -9", func(s *scene, _ *ending) {
+			s.arrive(1, 2)
+			s.fault(relayEnded)
+			s.arrive(1, 2, 3)
 		}, nil},
 		{"missing", func(s *scene, _ *ending) { s.arrive(1, 2) }, []string{"delivered", "missing"}},
 		{"hole", func(s *scene, _ *ending) { s.arrive(1, 3) }, []string{"delivered", "missing", "order"}},
@@ -89,14 +94,14 @@ func TestVerdict(t *testing.T) {
 		}, []string{"content"}},
 		{"repeat that differs", func(s *scene, _ *ending) {
 			s.arrive(1, 2, 3)
-			s.fault(relayKilled)
+			s.fault(relayEnded)
 			r := record(s.rows[2])
 			r.Headers = append(r.Headers, check.Header{Name: "type"})
 			s.arrives(r)
 		}, []string{"content"}},
 		{"repeat without a fault", func(s *scene, _ *ending) { s.arrive(1, 1, 2, 3) }, []string{"repeats"}},
 		{"repeat after the freeze", func(s *scene, _ *ending) {
-			s.fault(relayKilled)
+			s.fault(relayEnded)
 			s.arrive(1, 1)
 			s.fault(brokerFrozen)
 			s.arrive(2, 2, 3)

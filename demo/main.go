@@ -88,7 +88,7 @@ func run(ctx context.Context, o options, out *printer) int {
 	out.text(
 		"A shop writes orders and their events to PostgreSQL, in one transaction each. outboxcdc delivers",
 		"the events to Kafka. Three things break on the way; at the end every event is accounted for.",
-		"All of it runs on this machine, takes about 45 s, and is removed afterwards but for a cache of what",
+		"All of it runs on this machine, takes about a minute, and is removed afterwards but for a cache of what",
 		"was fetched.",
 		"")
 	d, err := prepare(ctx, o, out)
@@ -125,7 +125,7 @@ func acts() []act {
 			before:  "The relay is killed with kill -9: it cannot even say goodbye.",
 			hurt:    func(_ context.Context, d *demo) error { return d.relay.kill() },
 			hurting: 1500 * time.Millisecond,
-			after:   "The relay is started again: it goes on from what it last confirmed to Postgres.",
+			after:   "The relay is started again: in 5 s nothing of the dead one is on its way, and it looks in Kafka.",
 			mend:    func(_ context.Context, d *demo) error { return d.relay.start() },
 		},
 		{

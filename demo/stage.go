@@ -137,7 +137,7 @@ func (d *demo) startRelay(ctx context.Context, binary string) (err error) {
 			return "", err
 		}
 		// What setup leaves to people: the application's right to write, and the role's password.
-		return "role, table, publication, slot", d.postgres.Exec(ctx, database, outboxGrant,
+		return "role, table, publication, slot, position topic", d.postgres.Exec(ctx, database, outboxGrant,
 			"ALTER ROLE "+role+" PASSWORD '"+password+"'")
 	})
 	if err != nil {

@@ -28,9 +28,9 @@ func (c cause) String() string {
 	}[c]
 }
 
-// mayRepeat says whether repeats are expected. Only a relay that dies cannot tell what it has delivered; one that lives
-// remembers it, whatever Postgres has forgotten.
-func (c cause) mayRepeat() bool { return c == relayKilled || c == relayEnded }
+// mayRepeat says whether repeats can be excused: somebody at the keyboard may freeze the broker and kill the relay, so that a
+// request arrives after the next one has looked what is there. The faults of the story repeat nothing.
+func (c cause) mayRepeat() bool { return c == relayEnded }
 
 // tally holds what the shop committed against what the reader found, live for the display and at the end for the
 // verdict. The shop and the reader share nothing else, and it knows nothing of the relay.

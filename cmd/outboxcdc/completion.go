@@ -23,6 +23,9 @@ func addCompletion(root *cobra.Command) {
 			"For all to come: outboxcdc completion SHELL --help."
 		c.Use = "completion bash|zsh|fish|powershell"
 		c.Args = noArgs
+		for _, shell := range c.Commands() {
+			shell.Args = noArgs
+		}
 		c.RunE = func(cmd *cobra.Command, _ []string) error {
 			_ = cmd.Help()
 			return usageError(errors.New("completion needs a shell: bash, zsh, fish or powershell"))

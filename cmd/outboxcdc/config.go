@@ -11,12 +11,10 @@ import (
 )
 
 func newConfigCommand(s *settings) *cobra.Command {
-	c := &cobra.Command{Use: "config", Short: "Shows settings, their schema or a sample; translates a Debezium connector's", Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		_ = cmd.Help()
-		return usageError(fmt.Errorf("a command is needed, such as print"))
-	}}
-	c.AddCommand(newConfigPrintCommand(s), newConfigSchemaCommand(), newConfigInitCommand(), newFromDebeziumCommand())
-	return c
+	return group(&cobra.Command{
+		Use:   "config",
+		Short: "Shows settings, their schema or a sample; translates a Debezium connector's",
+	}, newConfigPrintCommand(s), newConfigSchemaCommand(), newConfigInitCommand(), newFromDebeziumCommand())
 }
 
 func newFromDebeziumCommand() *cobra.Command {
@@ -25,7 +23,12 @@ func newFromDebeziumCommand() *cobra.Command {
 		Short: "Print the configuration that stands for a Debezium connector's (.properties or JSON; - is standard input)",
 		Long: "Print the configuration that stands for that of a Debezium PostgreSQL connector with the outbox event router.\n" +
 			"Standard error lists the options that have no counterpart, mean something else here, or need a hand.",
-		Args: cobra.ExactArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError(fmt.Errorf("config from-debezium takes one FILE, or - for standard input; here are %d", len(args)))
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			data, err := readArgument(cmd, args[0])
 			if err != nil {

@@ -21,30 +21,19 @@ func dlqGroup(slot string) string { return "outboxcdc-dlq-" + slot }
 
 // newDLQCommand is `dlq list|retry|drop`, the care of dead letters.
 func newDLQCommand(load func() (*config.Config, error)) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "dlq",
 		Short: "Dead letters: what is there and why, produce again, put aside",
 		Long: "Care of the dead letters of the configured slot (docs/poison.md). A letter is open until somebody has dealt with it: retried\n" +
 			"it or dropped it. Which ones are is kept in the offsets of a consumer group that nobody consumes with; the letters stay in\n" +
 			"their topic for as long as Kafka keeps them.",
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_ = cmd.Help()
-			return usageError(errors.New("dlq needs a command: list, retry or drop"))
-		},
-	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
-	cmd.AddCommand(newDLQListCommand(load), newDLQRetryCommand(load), newDLQDropCommand(load))
-	return cmd
+	}, newDLQListCommand(load), newDLQRetryCommand(load), newDLQDropCommand(load))
 }
 
 // dlqCommand gives one of the three what they have in common: the choice of letters and how they are shown.
 func dlqCommand(load func() (*config.Config, error), d *dlq, cmd *cobra.Command) *cobra.Command {
 	cmd.Args = noArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if d.output != "text" && d.output != "json" {
-			return errOutput(d.output)
-		}
 		if err := d.choice.read(d.changes); err != nil {
 			return usageError(err)
 		}

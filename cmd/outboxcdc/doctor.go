@@ -42,10 +42,7 @@ func newDoctorCommand(load func() (*config.Config, error), files *[]string) *cob
 			"79 slot, publication or table is missing, lost or changed. docs/doctor.md lists the checks.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch {
-			case output != "text" && output != "json":
-				return errOutput(output)
-			case timeout <= 0:
+			if timeout <= 0 {
 				return usageError(fmt.Errorf("--timeout %v: write how long it may take, such as 30s", timeout))
 			}
 			cfg, err := load()
@@ -90,7 +87,7 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	if p := poisons(&cfg.Poison); p.SendsLetters() {
 		c.Letters = cfg.Poison.Topic
 	}
-	if cfg.Delivery.Mode == "deduplicated" {
+	if cfg.Deduplicated() {
 		c.Positions = cfg.Delivery.PositionTopic
 	}
 	if cfg.Kafka.TLS.Enabled || cfg.Kafka.SASL.Mechanism != "" {

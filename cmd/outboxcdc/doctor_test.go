@@ -36,7 +36,7 @@ func doctorOf(t *testing.T, yaml string) doctor.Config {
 func TestDoctorConfig(t *testing.T) {
 	clearEnv(t)
 	c := doctorOf(t, "postgres: {url: 'postgres://relay:s3cr3t@db:5433/shop'}\n")
-	if c.Role != "relay" || c.Database != "shop" || c.Server != "db:5433" || c.Letters != "" || c.Positions != "" || c.Cut || c.OwnTime || c.Client != "" || c.User != "" {
+	if c.Role != "relay" || c.Database != "shop" || c.Server != "db:5433" || c.Letters != "" || c.Positions != "outboxcdc.positions" || c.Cut || c.OwnTime || c.Client != "" || c.User != "" {
 		t.Errorf("%+v", c)
 	}
 	if !slices.Equal(c.Topics, []string{"asked.for"}) {

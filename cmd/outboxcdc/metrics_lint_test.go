@@ -50,10 +50,7 @@ func TestMetricsLint(t *testing.T) {
 // Series whose labels are known in advance are there before anything has happened, at zero: rate() and increase() would
 // not see the first event otherwise.
 func TestSeriesExistFromTheStart(t *testing.T) {
-	reg := prometheus.NewRegistry()
-	if _, err := wire(fixed(config.Default()), reg, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
+	reg := wired(t)
 	for name, least := range map[string]int{
 		"outboxcdc_state": 10, "outboxcdc_replication_reconnects_total": 15, "outboxcdc_events_skipped_total": 4,
 		"outboxcdc_events_dead_lettered_total": 13, "outboxcdc_replication_messages_total": 5,
@@ -64,6 +61,16 @@ func TestSeriesExistFromTheStart(t *testing.T) {
 			t.Errorf("%s has %d series at the start, want at least %d (%v)", name, n, least, err)
 		}
 	}
+}
+
+// wired are the metrics of a daemon before anything has happened.
+func wired(t *testing.T) *prometheus.Registry {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	if _, err := wire(fixed(config.Default()), reg, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	return reg
 }
 
 // both registers and remembers.

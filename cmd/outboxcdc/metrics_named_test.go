@@ -1,17 +1,12 @@
 package main
 
 import (
-	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
 // What alerts, dashboard and documents name is what the daemon has: metrics by name, their labels, and the values of labels
@@ -85,11 +80,7 @@ func knownMetrics(t *testing.T) *metricNames {
 			k.labels[name+"_sum"], k.labels[name+"_count"] = list, list
 		}
 	}
-	reg := prometheus.NewRegistry()
-	if _, err := wire(fixed(config.Default()), reg, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
-	families, err := reg.Gather()
+	families, err := wired(t).Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

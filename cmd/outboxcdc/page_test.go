@@ -1,7 +1,6 @@
 package main
 
 import (
-	"log/slog"
 	"regexp"
 	"strings"
 	"testing"
@@ -46,11 +45,7 @@ func TestPage(t *testing.T) {
 
 // The page has words for each state that the relay knows.
 func TestPageKnowsStates(t *testing.T) {
-	reg := prometheus.NewRegistry()
-	if _, err := wire(fixed(config.Default()), reg, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
-	families, err := reg.Gather()
+	families, err := wired(t).Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

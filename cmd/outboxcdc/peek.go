@@ -33,9 +33,6 @@ func newPeekCommand(load func() (*config.Config, error)) *cobra.Command {
 			if p.limit < 0 {
 				return usageError(fmt.Errorf("--limit %d: write the most events to show, or 0 for all", p.limit))
 			}
-			if p.output != "text" && p.output != "json" {
-				return errOutput(p.output)
-			}
 			if p.follow && !cmd.Flags().Changed("limit") {
 				p.limit = 0
 			}
@@ -210,10 +207,6 @@ func (p *peeker) json(v *relay.Peeked) ([]byte, error) {
 		out.Poison = &poisonJSON{Cause: string(v.Poison.Cause), Message: v.Poison.Message, Policy: string(v.Policy)}
 	}
 	return jsonLine(out)
-}
-
-func errOutput(output string) error {
-	return usageError(fmt.Errorf("-o %s: write text or json", output))
 }
 
 // jsonLine is one line of JSON.

@@ -70,6 +70,9 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 		return &exitError{code: exitConfig, err: err}
 	}
 	log.Info("starting", "version", buildVersion(), "config", cfg)
+	if !cfg.Deduplicated() {
+		log.Info("delivering at least once, a crash repeats what was in flight", "because", "delivery.mode is at_least_once, by "+cfg.Origin("delivery.mode"))
+	}
 	if cfg.Kafka.SASL.Mechanism == "PLAIN" && !cfg.Kafka.TLS.Enabled {
 		log.Warn("the password for Kafka goes over the network as it is: kafka.sasl.mechanism is PLAIN and kafka.tls.enabled is false")
 	}

@@ -27,18 +27,10 @@ const defaultRole = "outboxcdc"
 
 // newSetupCommand is `setup sql|apply|destroy`: the only part of outboxcdc that changes a database, and only when asked.
 func newSetupCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "setup",
-		Short: "Role, table, publication and slot: as SQL to read, applied, or removed",
-		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_ = cmd.Help()
-			return usageError(errors.New("setup needs a command: sql, apply or destroy"))
-		},
-	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
-	cmd.AddCommand(newSetupSQLCommand(loadConfig), newSetupApplyCommand(loadConfig), newSetupDestroyCommand(loadConfig))
-	return cmd
+		Short: "Role, table, publication, slot and position topic: as SQL to read, applied, or removed",
+	}, newSetupSQLCommand(loadConfig), newSetupApplyCommand(loadConfig), newSetupDestroyCommand(loadConfig))
 }
 
 func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Command {

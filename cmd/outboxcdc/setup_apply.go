@@ -17,12 +17,14 @@ import (
 
 func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 	var url string
+	var noTopic bool
 	a := &applier{}
 	cmd := &cobra.Command{
 		Use:   "apply",
-		Short: "Creates what is missing: role, table, grants, publication, slot",
+		Short: "Creates what is missing: role, table, grants, publication, slot, position topic",
 		Long: "Looks for each object first and creates what is missing. An object that is there and unfit is named with its remedy,\n" +
-			"and then nothing is changed. Creating the slot waits for open transactions that have written.",
+			"and then nothing is changed. Creating the slot waits for open transactions that have written. The position topic is\n" +
+			"made last, by the daemon's own Kafka user; delivery.mode at_least_once needs none.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.timeout <= 0 {
@@ -46,6 +48,9 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 			if err := a.run(cmd.Context(), dsn); err != nil {
 				return withExitCode(err)
 			}
+			if noTopic {
+				return nil
+			}
 			return applyPositionTopic(cmd.Context(), cfg, a.out, a.dryRun)
 		},
 	}
@@ -55,6 +60,7 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 	f.DurationVar(&a.timeout, "timeout", setupTimeout, "how long to wait for locks and, for the slot, for open transactions")
 	f.BoolVar(&a.function, "function", false, "also make the function "+sql.FunctionName+", with which the application writes events")
 	f.BoolVar(&a.noRole, "no-role", false, "leave role and grants to somebody else")
+	f.BoolVar(&noTopic, "no-topic", false, "leave the position topic, and so Kafka, to somebody else")
 	return cmd
 }
 

@@ -11,26 +11,25 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 
-// setup runs `outboxcdc setup args…` in this process with a configuration file of the given text.
+// setup runs `outboxcdc setup args…` in this process with a configuration file of the given text, but for what it does in Kafka,
+// which test/integration has tests of.
 func setup(t *testing.T, yaml, stdin string, args ...string) (string, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	root := &cobra.Command{Use: "outboxcdc", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(newSetupCommand(func() (*config.Config, error) { return config.Load([]string{file}, nil) }), newVersionCommand())
+	root := newRootCommand()
 	var out strings.Builder
 	root.SetOut(&out)
 	root.SetErr(&out)
 	root.SetIn(strings.NewReader(stdin))
-	root.SetArgs(args)
+	root.SetArgs(append([]string{"-c", file, "--set", "delivery.mode=at_least_once"}, args...))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err := root.ExecuteContext(ctx)
@@ -127,9 +126,10 @@ func TestSetupUsage(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"setup"}, exitUsage, "sql, apply or destroy"},
+		{[]string{"setup"}, exitUsage, "sql | apply | destroy"},
 		{[]string{"setup", "nope"}, exitUsage, "nope"},
 		{[]string{"setup", "sql", "x"}, exitUsage, ""},
+		{[]string{"setup", "sql", "-o", "yaml"}, exitUsage, "write text or json"},
 		{[]string{"setup", "sql", "--nope"}, exitUsage, "nope"},
 		{[]string{"setup", "sql", "--server-version", "13"}, exitUsage, "not supported"},
 		{[]string{"setup", "sql", "--server-version", "new"}, exitUsage, "14 to 18"},

@@ -40,16 +40,26 @@ func applyPositionTopic(ctx context.Context, cfg *config.Config, out io.Writer, 
 	case err == nil:
 		fmt.Fprintf(out, "position topic %s is already there\n", topic)
 	case !ok || !u.Missing:
-		return lookError(fmt.Errorf("everything else is done: %w", err))
+		return noPositionTopic(err, dryRun)
 	case dryRun:
 		fmt.Fprintf(out, "would create position topic %s: 1 partition, %s\n", topic, strings.Join(positionConfig(), ", "))
 	default:
 		if _, err := cluster.CreatePositionTopic(ctx, topic, positionReplicas(cfg)); err != nil {
-			return lookError(fmt.Errorf("everything else is done: %w", err))
+			return noPositionTopic(err, dryRun)
 		}
 		fmt.Fprintf(out, "created position topic %s\n", topic)
 	}
 	return nil
+}
+
+// noPositionTopic is what stands in the way of the position topic; the rest comes before it.
+func noPositionTopic(err error, dryRun bool) error {
+	rest := "everything else is done"
+	if dryRun {
+		rest = "nothing was changed"
+	}
+	return lookError(fmt.Errorf("position topic: %w; %s: run this again once that is mended, or leave the topic out with --no-topic "+
+		"(`outboxcdc setup sql` prints how to make it)", err, rest))
 }
 
 // positionReplicas is as the topics have that the daemon makes; if it makes none, as the brokers are configured.

@@ -22,18 +22,10 @@ import (
 
 // newSlotCommand is `slot adopt`, for who has decided what to do about a slot that the daemon does not believe.
 func newSlotCommand(load func() (*config.Config, error)) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "slot",
 		Short: "The slot and its position record: adopt",
-		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_ = cmd.Help()
-			return usageError(errors.New("slot needs a command: adopt"))
-		},
-	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
-	cmd.AddCommand(newSlotAdoptCommand(load))
-	return cmd
+	}, newSlotAdoptCommand(load))
 }
 
 func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
@@ -49,9 +41,6 @@ func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
 			"active or missing (docs/delivery.md).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "text" && output != "json" {
-				return errOutput(output)
-			}
 			cfg, err := load()
 			if err != nil {
 				return err

@@ -29,10 +29,7 @@ func newStatusCommand(load func() (*config.Config, error)) *cobra.Command {
 			"79 the slot is lost or missing.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch {
-			case s.output != "text" && s.output != "json":
-				return errOutput(s.output)
-			case s.interval < 100*time.Millisecond || s.interval > time.Hour:
+			if s.interval < 100*time.Millisecond || s.interval > time.Hour {
 				return usageError(fmt.Errorf("--interval %v: write 100ms to 1h", s.interval))
 			}
 			cfg, err := load()

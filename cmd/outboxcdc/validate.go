@@ -41,9 +41,6 @@ func newValidateCommand(s *settings) *cobra.Command {
 		Short: "Looks at the configuration alone, without network: exit code 0, or 78 with all that is wrong",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "text" && output != "json" {
-				return errOutput(output)
-			}
 			problems := config.Errors(s.problems())
 			files := config.Find(s.files)
 			if output == "json" {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -79,20 +80,32 @@ func newVersionCommand() *cobra.Command {
 }
 
 func addOutputFlag(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", "text", "text or json")
+	*output = "text"
+	cmd.Flags().VarP(outputFlag{output}, "output", "o", "text or json")
+}
+
+// outputFlag is the value of -o, which takes nothing else.
+type outputFlag struct{ format *string }
+
+func (f outputFlag) String() string { return *f.format }
+func (f outputFlag) Type() string   { return "string" }
+
+func (f outputFlag) Set(format string) error {
+	if format != "text" && format != "json" {
+		return errors.New("write text or json")
+	}
+	*f.format = format
+	return nil
 }
 
 // printAs writes text, or value as JSON, as -o says.
 func printAs(w io.Writer, output string, value any, text string) error {
-	switch output {
-	case "text":
-		_, err := io.WriteString(w, text)
-		return err
-	case "json":
+	if output == "json" {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
 		enc.SetEscapeHTML(false)
 		return enc.Encode(value)
 	}
-	return errOutput(output)
+	_, err := io.WriteString(w, text)
+	return err
 }

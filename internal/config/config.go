@@ -7,7 +7,6 @@
 //
 // The fields of [Config] are the manual: their tags carry name and default, their comments meaning, unit and effect. The
 // sample, the JSON Schema and docs/configuration.md are made of them, so what only who reads the code can know stands behind a field.
-// Names that are reserved for later stand in reserved.go.
 package config
 
 import "time"
@@ -55,7 +54,8 @@ type Postgres struct {
 	// after a crash of ours; shorter: more small messages. At least 10ms.
 	StatusInterval time.Duration `yaml:"status_interval" default:"1s"`
 	// ParkAfter is how long records may wait without an ack before the replication connection is closed, so that the
-	// server can be shut down; it opens again with Kafka's return. The slot keeps the WAL. At least 1s.
+	// server can be shut down; it opens again with Kafka's return. The slot keeps the WAL. At least 1s; above 40s a batch that
+	// cannot be sent, or is refused for a while, ends the session sooner.
 	ParkAfter time.Duration `yaml:"park_after" default:"30s"`
 	// WALSenderTimeout is the server's wal_sender_timeout for our own connection: after this much silence the server frees the slot, so it bounds
 	// how long a standby waits for a dead instance. Too short: a stalled network drops healthy connections. At least 1s.
@@ -262,9 +262,10 @@ type MaxInFlight struct {
 
 // Delivery is what a crash may repeat.
 type Delivery struct {
-	// Mode at_least_once repeats what was in flight, or not yet confirmed. deduplicated reads at the start what stands at the
-	// end of each partition, and leaves out what is there; it needs the position topic, and the right to read all topics.
-	Mode string `yaml:"mode" default:"at_least_once" oneof:"at_least_once deduplicated" later:"transactional"`
+	// Mode deduplicated reads at the start what stands at the end of each partition, and leaves out what is there; it needs the
+	// position topic, the right to read all topics, and route.position_header: true. at_least_once repeats after a crash what
+	// was in flight, or not yet confirmed; it is the default with preset: debezium, which has no position header.
+	Mode string `yaml:"mode" default:"deduplicated" oneof:"at_least_once deduplicated" later:"transactional"`
 	// PositionTopic holds one record per slot: how far Kafka and the slot have got. Compacted, of one partition. Two
 	// database servers with slots of one name need two.
 	PositionTopic string `yaml:"position_topic" default:"outboxcdc.positions"`
@@ -299,10 +300,7 @@ type Log struct {
 func Default() *Config {
 	c := &Config{origins: map[string]string{}}
 	for _, s := range knownSettings() {
-		if s.field == nil {
-			continue
-		}
-		if err := s.store(c, s.def); err != nil {
+		if err := s.store(c, raw{text: s.def}); err != nil {
 			panic("config: the default of " + s.path + " does not parse: " + err.Error()) // a test holds this
 		}
 	}

@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// AtLeastOnce is the delivery.mode in which a crash repeats what was in flight.
+const AtLeastOnce = "at_least_once"
+
 // Deduplicated reports whether a crash is to repeat nothing that Kafka has.
 func (c *Config) Deduplicated() bool { return c.Delivery.Mode == "deduplicated" }
 
@@ -21,7 +24,7 @@ func (v *validation) delivery(d *Delivery) {
 	}
 	v.atLeast("delivery.fence_wait", d.FenceWait, time.Millisecond)
 	if v.c.Deduplicated() && d.FenceWait >= v.c.Postgres.ParkAfter {
-		v.report("delivery.fence_wait", fmt.Sprintf("%s is not shorter than postgres.park_after (%s), which would end each session before it begins",
+		v.report("delivery.fence_wait", fmt.Sprintf("%s is not shorter than postgres.park_after (%s), which would end each session before it begins; write a shorter time, or a longer postgres.park_after",
 			formatDuration(d.FenceWait), formatDuration(v.c.Postgres.ParkAfter)))
 	}
 	if !v.c.Deduplicated() {
@@ -29,8 +32,8 @@ func (v *validation) delivery(d *Delivery) {
 	}
 	for _, s := range v.c.Sources() {
 		if !s.Route.PositionHeader {
-			v.report("delivery.mode", "deduplicated needs route.position_header: true, which preset: debezium turns off; "+
-				"without it consumers and the next start cannot tell a repeat")
+			v.report("delivery.mode", "deduplicated (the default) needs route.position_header: true: the next start knows by this header what Kafka has; "+
+				"write delivery.mode: at_least_once to do without")
 			return
 		}
 	}

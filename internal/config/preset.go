@@ -20,6 +20,7 @@ func (c *Config) applyPreset() {
 		"route.unmatched":               func() { r.Unmatched = "keep" },
 		"route.null_key":                func() { r.NullKey = "allow" },
 		"route.position_header":         func() { r.PositionHeader = false },
+		"delivery.mode":                 func() { c.Delivery.Mode = AtLeastOnce }, // needs no position header
 	} {
 		if c.origins[path] == "" {
 			set()

@@ -17,14 +17,12 @@ type Setting struct {
 	Origin string // who set it; "default" if nobody
 }
 
-// Settings lists every built setting in the order of the documentation, secrets masked.
+// Settings lists every setting in the order of the documentation, secrets masked.
 func (c *Config) Settings() []Setting {
 	r := c.Redacted()
 	var out []Setting
 	for _, s := range knownSettings() {
-		if s.field != nil {
-			out = append(out, Setting{Path: s.path, Value: s.value(r), Origin: c.Origin(s.path)})
-		}
+		out = append(out, Setting{Path: s.path, Value: s.value(r), Origin: c.Origin(s.path)})
 	}
 	return out
 }

@@ -33,35 +33,26 @@ func referenceTables(t *testing.T) string {
 		return s
 	}
 	cell := strings.NewReplacer("|", `\|`, "\n", " ")
-	last := "-"
-	for _, e := range Manual() {
-		if e.Reserved {
-			continue
-		}
-		if s := section(e.Path); s != last {
-			last = s
-			if s == "" {
+	def, last := Default(), "-"
+	for _, s := range knownSettings() {
+		if name := section(s.path); name != last {
+			last = name
+			if name == "" {
 				b.WriteString("\n### At the top level\n\n")
 			} else {
-				fmt.Fprintf(&b, "\n### %s\n\n%s\n\n", s, meanings[s])
+				fmt.Fprintf(&b, "\n### %s\n\n%s\n\n", name, meanings[name])
 			}
 			b.WriteString("| setting | default | value | meaning |\n| --- | --- | --- | --- |\n")
 		}
-		meaning := e.Meaning
-		if parent := e.Path[:max(0, strings.LastIndexByte(e.Path, '.'))]; strings.Contains(parent, ".") && firstOf(parent, e.Path) {
+		meaning := meanings[s.path]
+		if parent := s.path[:max(0, strings.LastIndexByte(s.path, '.'))]; strings.Contains(parent, ".") && firstOf(parent, s.path) {
 			meaning = strings.TrimSuffix(meaning, ".") + ". (`" + parent + "`: " + meanings[parent] + ")"
 		}
-		if e.Live {
+		if s.live {
 			meaning += " *SIGHUP.*"
 		}
-		fmt.Fprintf(&b, "| `%s`<br>`%s` | `%s` | %s | %s |\n", e.Path, e.Env, cell.Replace(e.Default), cell.Replace(e.Kind), cell.Replace(meaning))
-	}
-	b.WriteString("\n### Reserved\n\nNames for later. Their defaults are accepted; another value is refused, because it would have no effect.\n\n" +
-		"| setting | default |\n| --- | --- |\n")
-	for _, e := range Manual() {
-		if e.Reserved {
-			fmt.Fprintf(&b, "| `%s` | `%s` |\n", e.Path, e.Default)
-		}
+		fmt.Fprintf(&b, "| `%s`<br>`%s` | `%s` | %s | %s |\n", s.path, EnvName(s.path),
+			cell.Replace(formatYAML(s.value(def))), cell.Replace(s.kind()), cell.Replace(meaning))
 	}
 	b.WriteString("\n### The preset debezium\n\nIt changes these defaults:\n\n| setting | default |\n| --- | --- |\n")
 	c, err := loadText("preset: debezium\n")

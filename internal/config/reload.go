@@ -15,7 +15,7 @@ func (c *Config) Renew(next *Config) (renewed *Config, changed, restart []string
 	out.origins = maps.Clone(c.origins)
 	otherDatabase := next.Postgres.URLFile == "" && c.Postgres.URLFile == "" && DSNDatabase(next.Postgres.URL) != DSNDatabase(c.Postgres.URL)
 	for _, s := range knownSettings() {
-		if s.field == nil || reflect.DeepEqual(s.value(c), s.value(next)) {
+		if reflect.DeepEqual(s.value(c), s.value(next)) {
 			continue
 		}
 		if !s.live || s.path == "postgres.url" && otherDatabase {

@@ -7,9 +7,6 @@ import (
 	"time"
 )
 
-// notBuilt is the meaning of a reserved setting.
-const notBuilt = "Reserved: not built yet."
-
 // object is a JSON object; encoding/json sorts its keys, so the same settings give the same bytes.
 type object map[string]any
 
@@ -19,9 +16,7 @@ func Schema() []byte {
 	def := Default()
 	root := schemaOf(knownTree(), "", func(path string) string { return path })
 	for _, s := range knownSettings() {
-		if s.field != nil {
-			at(root, s.path)["default"] = jsonDefault(s.value(def))
-		}
+		at(root, s.path)["default"] = jsonDefault(s.value(def))
 	}
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	root["title"] = "outboxcdc.yaml"
@@ -86,20 +81,11 @@ func (s *setting) schema() object {
 		out = object{"type": []string{"object", "string"}, "additionalProperties": object{"type": []string{"integer", "string"}, "pattern": or(`[+-]?[0-9]+`)}}
 	case []Source:
 		return object{"type": []string{"array", "string"}, "items": sourceSchema()}
-	case empty:
-		return object{"type": []string{"object", "string", "array"}, "maxProperties": 0, "maxItems": 0, "default": object{}}
 	default:
 		out = object{"type": plain}
 		if len(s.choices) > 0 {
 			out = object{"anyOf": []object{{"enum": s.choices}, {"type": "string", "pattern": referencePattern}}}
 		}
-	}
-	if s.field == nil { // reserved: only its default
-		values := []any{jsonDefault(s.zero)}
-		if text := formatPlain(s.zero); text != values[0] {
-			values = append(values, text)
-		}
-		return object{"description": notBuilt, "enum": values}
 	}
 	return out
 }

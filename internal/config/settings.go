@@ -8,26 +8,23 @@ import (
 	"sync"
 )
 
-// setting is one leaf of the tree of settings: a field of [Config] or a reserved name.
+// setting is one leaf of the tree of settings: a field of [Config].
 type setting struct {
 	path    string
-	field   []int    // index of the field in Config, for reflect; nil: a reserved name without a field
+	field   []int    // index of the field in Config, for reflect
 	zero    any      // a value of the setting's type; says how its text is read
-	def     raw      // the default, as it would be written
+	def     string   // the default, as it would be written in the environment
 	choices []string // of an enumeration: what is built
-	later   []string // of an enumeration: what is reserved
+	later   []string // of an enumeration: names of the contract that are not built yet
 	secret  bool
 	shared  bool // of route: one for all tables
 	live    bool // may change while the daemon runs
 }
 
-// knownSettings walks Config's tags once and appends the reserved names.
+// knownSettings walks Config's tags once.
 var knownSettings = sync.OnceValue(func() []*setting {
 	var out []*setting
 	walkFields(reflect.TypeFor[Config](), "", nil, &out)
-	for _, r := range reserved {
-		out = append(out, &setting{path: r.path, zero: r.def, def: rawOf(r.def)})
-	}
 	return out
 })
 
@@ -44,7 +41,7 @@ func walkFields(t reflect.Type, prefix string, index []int, out *[]*setting) {
 			continue
 		}
 		*out = append(*out, &setting{
-			path: path, field: at, zero: reflect.Zero(f.Type).Interface(), def: raw{text: def},
+			path: path, field: at, zero: reflect.Zero(f.Type).Interface(), def: def,
 			choices: strings.Fields(f.Tag.Get("oneof")), later: strings.Fields(f.Tag.Get("later")),
 			secret: f.Tag.Get("secret") != "", shared: f.Tag.Get("shared") != "", live: f.Tag.Get("live") != "",
 		})
@@ -93,14 +90,12 @@ func EnvName(path string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
 }
 
-// value is the setting's present value in c, a *Config or the *Source that it is a setting of; only for settings with a
-// field.
+// value is the setting's present value in c, a *Config or the *Source that it is a setting of.
 func (s *setting) value(c any) any {
 	return reflect.ValueOf(c).Elem().FieldByIndex(s.field).Interface()
 }
 
-// store parses r and puts it into c, a *Config or the *Source that it is a setting of; for a reserved name it only checks that nothing but the default was asked for.
-// Its error is the problem alone, without place and path.
+// store parses r and puts it into c, a *Config or the *Source that it is a setting of. Its error is the problem alone, without place and path.
 func (s *setting) store(c any, r raw) error {
 	if _, tables := s.zero.([]Source); tables {
 		return c.(*Config).takeOutboxes(r)
@@ -111,12 +106,6 @@ func (s *setting) store(c any, r raw) error {
 			return fmt.Errorf("the value (not shown) is not text")
 		}
 		return err
-	}
-	if s.field == nil {
-		if !reflect.DeepEqual(v, s.zero) {
-			return s.notBuilt(r)
-		}
-		return nil
 	}
 	if problem := s.checkChoice(v); problem != "" {
 		return fmt.Errorf("%s", problem)
@@ -132,16 +121,7 @@ func (s *setting) checkChoice(v any) string {
 		return ""
 	}
 	if slices.Contains(s.later, text) {
-		return s.notBuilt(raw{text: text}).Error()
+		return fmt.Sprintf("%s is part of the contract but not built in this version yet; write %s", quote(text), strings.Join(s.choices, " | "))
 	}
 	return fmt.Sprintf("%s is unknown; write %s", quote(text), strings.Join(s.choices, " | "))
-}
-
-func (s *setting) notBuilt(r raw) error {
-	shown := r.String()
-	if s.secret {
-		shown = "a value (not shown)"
-	}
-	return fmt.Errorf("%s is part of the contract but not built in this version yet; leave the key out or write %s",
-		shown, s.def)
 }

@@ -78,9 +78,7 @@ func (v *validation) atLeast(path string, d, least time.Duration) {
 
 func (v *validation) enumerations() {
 	for _, s := range knownSettings() {
-		if s.field != nil {
-			v.report(s.path, s.checkChoice(s.value(v.c)))
-		}
+		v.report(s.path, s.checkChoice(s.value(v.c)))
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// raw is a value as it was written: text, a list of texts, or (for reserved maps and lists) just whether it was empty.
+// raw is a value as it was written: text, a list of texts, a mapping of plain values, or the tables of outboxes.
 type raw struct {
 	text    string
 	list    []string
@@ -23,19 +23,6 @@ type raw struct {
 // pair is one entry of a mapping.
 type pair struct{ key, value string }
 
-// String is how messages repeat the value; secrets are kept out by the caller.
-func (r raw) String() string {
-	switch {
-	case r.isTree && r.isEmpty:
-		return "{}"
-	case r.isTree:
-		return "the value"
-	case r.isList:
-		return quote("[" + strings.Join(r.list, ", ") + "]")
-	}
-	return quote(r.text)
-}
-
 // quote shows a text in a message, shortened: whatever somebody wrote may be long.
 func quote(s string) string {
 	if r := []rune(s); len(r) > 80 {
@@ -44,28 +31,9 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// rawOf is the inverse of parse.
-func rawOf(v any) raw {
-	switch v := v.(type) {
-	case empty:
-		return raw{isTree: true, isEmpty: true}
-	case []string:
-		return raw{list: v, isList: true}
-	case map[string]string, map[string]int:
-		return raw{text: formatPlain(v)}
-	case string:
-		return raw{text: v}
-	case time.Duration:
-		return raw{text: formatDuration(v)}
-	}
-	return raw{text: fmt.Sprint(v)}
-}
-
 // parse reads r as a value of zero's type.
 func parse(r raw, zero any) (any, error) {
 	switch zero.(type) {
-	case empty:
-		return parseEmpty(r), nil
 	case []string:
 		return parseList(r)
 	case map[string]string:
@@ -93,17 +61,6 @@ func parse(r raw, zero any) (any, error) {
 		return ParseByteSize(r.text)
 	}
 	panic(fmt.Sprintf("config: no parser for %T", zero)) // a field of a new type without a case here; a test holds this
-}
-
-// parseEmpty gives empty for an empty map or list and something else for any other value.
-func parseEmpty(r raw) any {
-	if (r.isTree && r.isEmpty) || (r.isList && len(r.list) == 0) {
-		return empty{}
-	}
-	if !r.isTree && !r.isList && (r.text == "" || r.text == "{}" || r.text == "[]") {
-		return empty{} // the environment has only text
-	}
-	return r
 }
 
 func parseList(r raw) (any, error) {

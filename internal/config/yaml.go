@@ -22,8 +22,7 @@ const (
 )
 
 // document is one YAML file being read against the known tree. We walk the syntax tree ourselves, not the library's
-// decoder: it gives a position for every value, tells a reserved key from an unknown one, and never shows the source
-// in an error, where a password may stand.
+// decoder: it gives a position for every value, and never shows the source in an error, where a password may stand.
 type document struct {
 	name    string
 	anchors map[string]ast.Node
@@ -205,11 +204,7 @@ func (d *document) value(n ast.Node) (*raw, error) {
 func (d *document) mapping(values []*ast.MappingValueNode) (*raw, error) {
 	r := &raw{isTree: true, isEmpty: len(values) == 0}
 	for _, v := range values {
-		item, err := d.resolve(v.Value)
-		if err != nil {
-			return nil, err
-		}
-		text, ok, err := d.text(item)
+		text, ok, err := d.plain(v.Value)
 		if err != nil {
 			return nil, err
 		}
@@ -225,11 +220,7 @@ func (d *document) mapping(values []*ast.MappingValueNode) (*raw, error) {
 func (d *document) list(n *ast.SequenceNode) (*raw, error) {
 	r := &raw{isList: true}
 	for _, item := range n.Values {
-		item, err := d.resolve(item)
-		if err != nil {
-			return nil, err
-		}
-		text, ok, err := d.text(item)
+		text, ok, err := d.plain(item)
 		if err != nil {
 			return nil, err
 		}
@@ -239,6 +230,14 @@ func (d *document) list(n *ast.SequenceNode) (*raw, error) {
 		r.list = append(r.list, text)
 	}
 	return r, nil
+}
+
+// plain is [document.text] of what n leads to.
+func (d *document) plain(n ast.Node) (text string, ok bool, err error) {
+	if n, err = d.resolve(n); err != nil {
+		return "", false, err
+	}
+	return d.text(n)
 }
 
 // resolve looks through anchors, aliases and the tags of plain types. The hops are counted because an alias may stand

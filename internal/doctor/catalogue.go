@@ -1,10 +1,5 @@
 package doctor
 
-import (
-	"fmt"
-	"strings"
-)
-
 // The groups, in their order.
 const (
 	groupPostgres    = "Postgres"
@@ -140,18 +135,4 @@ func Checks() []Check {
 		{topicLetters, groupTopics, "if the policy needs it: is the dead-letter topic there, and does it take what the others take", []string{"WARN", "FAIL 69", "FAIL 77"}},
 		{topicPositions, groupTopics, "with `delivery.mode: deduplicated`: can positions be kept and read in `delivery.position_topic`", []string{"WARN"}},
 	}
-}
-
-// Catalogue is the catalogue as docs/doctor.md has it.
-func Catalogue() string {
-	var b strings.Builder
-	group := ""
-	for _, c := range Checks() {
-		if c.Group != group {
-			group = c.Group
-			fmt.Fprintf(&b, "\n### %s\n\n| check | asks | can be |\n| --- | --- | --- |\n", group)
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", c.Name, c.Asks, strings.Join(c.Outcomes, ", "))
-	}
-	return b.String()
 }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -13,8 +14,8 @@ func TestCatalogueIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(text), Catalogue()) {
-		t.Errorf("docs/doctor.md has to contain, as it is:\n%s", Catalogue())
+	if !strings.Contains(string(text), catalogue()) {
+		t.Errorf("docs/doctor.md has to contain, as it is:\n%s", catalogue())
 	}
 	seen := map[string]bool{}
 	for _, c := range Checks() {
@@ -23,6 +24,20 @@ func TestCatalogueIsDocumented(t *testing.T) {
 		}
 		seen[c.Name] = true
 	}
+}
+
+// catalogue is the catalogue as docs/doctor.md has it.
+func catalogue() string {
+	var b strings.Builder
+	group := ""
+	for _, c := range Checks() {
+		if c.Group != group {
+			group = c.Group
+			fmt.Fprintf(&b, "\n### %s\n\n| check | asks | can be |\n| --- | --- | --- |\n", group)
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", c.Name, c.Asks, strings.Join(c.Outcomes, ", "))
+	}
+	return b.String()
 }
 
 // Minor versions with known faults, by the day of PostgreSQL 15's releases.

@@ -75,7 +75,7 @@ func kafkaOutcomes(t *testing.T, w *world) {
 	})
 	t.Run("who hangs up", func(t *testing.T) {
 		p := at(t, nil)
-		p.kcfg.Brokers = []string{hangsUp(t), w.kafka.ListenAddrs()[0]}
+		p.kcfg.Brokers = []string{openPort(t, func(c net.Conn) { _ = c.Close() }), w.kafka.ListenAddrs()[0]}
 		p.wants(outcome{kafkaAuth, "WARN", "speak to"})
 	})
 	t.Run("no password", func(t *testing.T) {
@@ -107,24 +107,6 @@ func kafkaOutcomes(t *testing.T, w *world) {
 		createTopic(t, c, "outbox.event.order", 6, 1, nil)
 		at(t, c).wants(outcome{kafkaCopies, "WARN", "1 broker"})
 	})
-}
-
-// hangsUp takes connections and ends them.
-func hangsUp(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_ = c.Close()
-		}
-	}()
-	return l.Addr().String()
 }
 
 func split(t *testing.T, addr string) (string, int32) {

@@ -44,7 +44,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 	// Servers that take a connection and say nothing cost no more than the time that there is, and neither the other's share.
 	t.Run("nobody answers", func(t *testing.T) {
 		p := good.in(t)
-		mute := silent(t)
+		mute := openPort(t, func(c net.Conn) { t.Cleanup(func() { _ = c.Close() }) })
 		p.rcfg.URL = func() (string, error) { return "postgres://x@" + mute + "/d?sslmode=disable", nil }
 		p.kcfg.Brokers, p.kcfg.DialTimeout, p.kcfg.AskTimeout = []string{mute}, time.Minute, time.Minute
 		p.patience = 2 * time.Second
@@ -174,24 +174,6 @@ func oldServerOutcomes(t *testing.T, w *world) {
 	must(t, os.WriteFile(filepath.Join(s.DataDir, "standby.signal"), nil, 0o666))
 	must(t, s.StartAgain(t.Context()))
 	p.wants(outcome{pgPrimary, "FAIL 69", "in recovery"}, outcome{pgWALLevel, "FAIL 78", "replica"}, outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotThere, "FAIL 79", ""})
-}
-
-// silent takes connections and says nothing.
-func silent(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			t.Cleanup(func() { _ = c.Close() })
-		}
-	}()
-	return l.Addr().String()
 }
 
 // replicate opens a replication connection of an administrator that does nothing.

@@ -290,3 +290,21 @@ func closedPort(t *testing.T) string {
 	defer l.Close()
 	return l.Addr().String()
 }
+
+// openPort is an address where connections are taken and each is given to taken, which returns at once.
+func openPort(t *testing.T, taken func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			taken(c)
+		}
+	}()
+	return l.Addr().String()
+}

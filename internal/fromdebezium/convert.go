@@ -78,6 +78,15 @@ func (c *conversion) line(depth int, key, value string) {
 	fmt.Fprintf(&c.yaml, "%s%s: %s\n", strings.Repeat("  ", depth), key, yamlText(value))
 }
 
+// list is a line one level down.
+func (c *conversion) list(key string, values []string) {
+	quoted := make([]string, len(values))
+	for i, v := range values {
+		quoted[i] = strconv.Quote(v)
+	}
+	fmt.Fprintf(&c.yaml, "  %s: [%s]\n", key, strings.Join(quoted, ", "))
+}
+
 func yamlText(s string) string {
 	plain := s != "" && strings.IndexFunc(s, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '_' || r >= '0' && r <= '9' || r == '.' || r == '-')
@@ -210,10 +219,7 @@ func (c *conversion) route() {
 	c.topic()
 	headers := c.placement()
 	if len(headers) > 0 {
-		for i := range headers {
-			headers[i] = strconv.Quote(headers[i])
-		}
-		fmt.Fprintf(&c.yaml, "  headers: [%s]\n", strings.Join(headers, ", "))
+		c.list("headers", headers)
 	}
 	if column := c.router("table.field.event.timestamp"); column != "" {
 		c.line(1, "timestamp", column)
@@ -313,10 +319,7 @@ func (c *conversion) kafka() {
 		c.note("bootstrap.servers", "not in the connector's configuration: it is in the Connect worker's; set kafka.brokers")
 		brokers = []string{"localhost:9092"}
 	}
-	for i := range brokers {
-		brokers[i] = strconv.Quote(brokers[i])
-	}
-	fmt.Fprintf(&c.yaml, "  brokers: [%s]\n", strings.Join(brokers, ", "))
+	c.list("brokers", brokers)
 	if codec := c.get("producer.override.compression.type"); codec != "" {
 		c.line(1, "compression", codec)
 	}

@@ -66,7 +66,7 @@ func TestOrderOfStart(t *testing.T) {
 		"postgres":   {},
 		"kafka":      {},
 		"topics":     {"kafka": healthy},
-		"setup":      {"postgres": healthy},
+		"setup":      {"postgres": healthy, "kafka": healthy},
 		"outboxcdc":  {"setup": done, "topics": done, "kafka": healthy},
 		"ready":      {"outboxcdc": started},
 		"writer":     {"setup": done},

@@ -21,7 +21,7 @@ func TestKill9BetweenAdjacentCommits(t *testing.T) {
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"autovacuum": "off"})}) // nothing else writes
 	o.proves("F84", "%d pairs of transactions with adjacent commit records, kill -9 between the two of %d pairs, half of these with the first just confirmed", pairs, kills)
-	o.boundRepeats(o.adjacentCommits(rnd, pairs, kills))
+	o.boundRepeats(o.adjacentCommits(rnd, pairs, kills, atLeastOnce))
 	o.outcome(unconfirmedOnly)
 }
 

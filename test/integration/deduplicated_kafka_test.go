@@ -315,7 +315,7 @@ func TestDeduplicatedCost(t *testing.T) {
 			wrote, lasted := len(o.readOf(o.positionTopic()))-had, time.Since(began)
 			w.stop()
 			t.Logf("%d position records in %v", wrote, lasted)
-			if wrote < 1 || float64(wrote) > lasted.Seconds()+1 {
+			if wrote < 1 || float64(wrote) > 1.06*lasted.Seconds()+1 { // a round is 950 ms
 				t.Error("want about one a second")
 			}
 			r.kill9()

@@ -90,8 +90,8 @@ func changed(t *testing.T, record, field string, change func(was any) any) strin
 	return string(b)
 }
 
-// atLeastOnce is said when deduplication is not possible.
-const atLeastOnce = "delivering at least once, a crash repeats what was in flight"
+// notDeduplicating is said when deduplication is not possible.
+const notDeduplicating = "delivering at least once, a crash repeats what was in flight"
 
 // F34, F33: the position record does not fit the server. What says that events may be missing stops the daemon, with words, and
 // nothing is delivered; what says nothing is said, and delivery is at least once.
@@ -143,7 +143,7 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 		o.insert("order", "k", n+1, 5)
 		n += 5
 		o.awaitArrived(patience)
-		said := r.logged(atLeastOnce)
+		said := r.logged(notDeduplicating)
 		if len(said) != 1 || !strings.Contains(said[0]["because"].(string), c.words) {
 			t.Errorf("%.20s: said %v", c.record, said)
 		}

@@ -100,7 +100,7 @@ func (o *outbox) crashed() (out []consumed) {
 	const slow = "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=1h" // the slot stays where it is
 	rows := 0
 	for n := range 2 {
-		r := o.startStreaming(slow)
+		r := o.startStreaming(atLeastOnce, slow)
 		for k := range 5 {
 			o.insert("order", fmt.Sprint("k", k), 1+12*n, 12) // ordinals of two digits
 			o.insert("payment", fmt.Sprint("k", k), 1+12*n, 12)

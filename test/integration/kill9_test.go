@@ -15,24 +15,24 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
 )
 
-// The daemon is killed many times under load, at random moments. Nothing is missing, the order holds, and what comes
-// again is what the slot had not confirmed at the kill.
+// A daemon that delivers at least once is killed many times under load, at random moments. Nothing is missing, the order holds,
+// and what comes again is what the slot had not confirmed at the kill. ([TestDeduplicatedKill9] is the same of the default.)
 func TestKill9UnderLoad(t *testing.T) {
 	t.Parallel()
 	const window = 200
 	kills := long(200, 30)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: heavyPostgres(t), types: []string{"order", "payment"}}) // a life is too short to read others' WAL
-	o.proves("F01", "kill -9 of the daemon at %d random times", kills)
+	o.proves("F01", "kill -9 of a daemon that delivers at least once, at %d random times", kills)
 	o.sample()
 	w := o.write(load{rand: rnd, types: []string{"order", "payment"}})
 	begin := time.Now()
 	for range kills {
-		r := o.startStreaming("OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms", fmt.Sprintf("OUTBOXCDC_KAFKA_MAX_IN_FLIGHT_RECORDS=%d", window))
+		r := o.startStreaming(atLeastOnce, "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms", fmt.Sprintf("OUTBOXCDC_KAFKA_MAX_IN_FLIGHT_RECORDS=%d", window))
 		time.Sleep(50*time.Millisecond + time.Duration(rnd.Int64N(int64(650*time.Millisecond)))) // the moment is the test
 		r.kill9()
 	}
-	o.start()
+	o.start(atLeastOnce)
 	o.healed()
 	w.stop()
 	perSecond := float64(w.rows.Load()) / time.Since(begin).Seconds()
@@ -186,8 +186,8 @@ func TestNothingConfirmedBeforeTheFirstAck(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	k := faultyKafka(t) // a broker of Kafka 4 cannot be made to refuse each record
-	inject(t, k, kafkatest.Fault{Answer: kerr.NotEnoughReplicas.Code})
 	o := newOutbox(t, options{kafka: k})
+	inject(t, k, kafkatest.Fault{Answer: kerr.NotEnoughReplicas.Code, Topic: o.topic("order")})
 	o.proves("F11", "no ack from the start (NOT_ENOUGH_REPLICAS for every batch), four status updates, kill -9, four more")
 	o.sample()
 	w := o.write(load{rand: rnd})

@@ -13,7 +13,7 @@ import (
 )
 
 // A COPY of very many rows, which share their places in the WAL by the hundreds. The daemon is killed again and again
-// inside that one transaction, each time some while after it has begun to deliver, and nothing of it may be confirmed
+// inside that one transaction (in the mode that begins it anew then), each time some while after it has begun to deliver, and nothing of it may be confirmed
 // then. Left alone in the end it delivers all of it.
 func TestKill9InsideACopy(t *testing.T) {
 	t.Parallel()
@@ -29,7 +29,7 @@ func TestKill9InsideACopy(t *testing.T) {
 	end := o.walFlushed()
 	for n := range kills {
 		// Nothing is to be confirmed by chance: the first update that moves is after an interval.
-		r := o.startStreaming("OUTBOXCDC_POSTGRES_STATUS_INTERVAL=" + long("1s", "20s"))
+		r := o.startStreaming(atLeastOnce, "OUTBOXCDC_POSTGRES_STATUS_INTERVAL="+long("1s", "20s"))
 		killInside(t, rnd, counted, rows)
 		r.kill9()
 		got, records := counted.sofar()
@@ -42,7 +42,7 @@ func TestKill9InsideACopy(t *testing.T) {
 		}
 	}
 	begin := time.Now()
-	o.start()
+	o.start(atLeastOnce)
 	counted.awaitAll(long(4*time.Minute, patience))
 	o.proof.Recovery = time.Since(begin)
 	o.awaitConfirmed(end, recoverIn)

@@ -272,9 +272,11 @@ func (o *outbox) metricsAfter(r *relay) {
 		rows[row.Topic]++
 	}
 	records, _ := o.read()
+	// What a session sent and heard no answer to is found in Kafka by the next, and counted there.
+	found := a[`outboxcdc_events_skipped_total{reason="in_kafka"}`]
 	for topic, n := range records {
 		delivered := a[`outboxcdc_events_delivered_total{topic="`+topic+`"}`]
-		if delivered < rows[topic] || delivered > n {
+		if delivered < rows[topic]-found || delivered > n {
 			o.t.Errorf("%s: %v delivered are counted; the table has %v rows, a reader finds %v records", topic, delivered, rows[topic], n)
 		}
 	}

@@ -169,6 +169,9 @@ func cleanEnv() (env []string) {
 	return env
 }
 
+// atLeastOnce is the setting for tests of what a crash repeats where Kafka is not asked what it has.
+const atLeastOnce = "OUTBOXCDC_DELIVERY_MODE=at_least_once"
+
 // env is the environment of the binary: the settings of this outbox and nothing else that could configure it.
 func (o *outbox) env() []string {
 	return append(cleanEnv(),
@@ -179,6 +182,8 @@ func (o *outbox) env() []string {
 		"OUTBOXCDC_HTTP_LISTEN=127.0.0.1:0",
 		"OUTBOXCDC_LOG_LEVEL=debug",
 		"OUTBOXCDC_SETUP_URL="+o.pg.SuperURL(o.name),
+		// Brokers on this machine answer, or are dead, in much less than the default.
+		"OUTBOXCDC_DELIVERY_FENCE_WAIT=500ms",
 	)
 }
 

@@ -16,8 +16,8 @@ import (
 // alone meanwhile. When Kafka is back, both deliver everything.
 func TestKafkaAwayForManySenderTimeouts(t *testing.T) {
 	const timeout, window = 3 * time.Second, 1000
-	outage := long(75*time.Second, 12*time.Second) // the producer of a session gives up after 90 s
-	parkAfter := long(30*time.Second, 3*time.Second)
+	outage := long(30*time.Second, 12*time.Second) // the producer of a session gives a batch up after 40 to 50 s
+	parkAfter := long(10*time.Second, 3*time.Second)
 	rnd := newRand(t)
 	k := breakableKafka(t)
 	fresh := func() *outbox {

@@ -49,6 +49,9 @@ func TestPresetDebezium(t *testing.T) {
 	}, topics})
 
 	r := o.startStreaming(env...)
+	if got := r.logged(notDeduplicating); len(got) != 1 { // there is no position header
+		t.Errorf("said %d times: %s", len(got), notDeduplicating)
+	}
 	var id string
 	must(t, o.admin.scan(`INSERT INTO outbox DEFAULT VALUES RETURNING id::text`, &id))
 	o.exec(`UPDATE outbox SET payload = '{"changed": 1}' WHERE id = $1`, id)

@@ -68,8 +68,8 @@ func TestNoSecretIsShown(t *testing.T) {
 		"no token": o.start("OUTBOXCDC_POSTGRES_URL="+url, "OUTBOXCDC_KAFKA_SASL_MECHANISM=OAUTHBEARER", "OUTBOXCDC_KAFKA_SASL_USER=u",
 			"OUTBOXCDC_KAFKA_SASL_PASSWORD_FILE="+file("client", hidden+"-client"), "OUTBOXCDC_KAFKA_SASL_TOKEN_URL=http://127.0.0.1:1/token?key="+hidden),
 	}
-	for _, r := range daemons {
-		r.awaitState("reconnecting", patience)
+	for what, r := range daemons {
+		await(t, patience, what+" to fail", func() error { return unless(r.hasBeen("reconnecting")) })
 	}
 	daemons["streaming"] = good
 	o.insert("order", "k", 1, 3)

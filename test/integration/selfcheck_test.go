@@ -88,7 +88,7 @@ func TestPlantedFaultsAreSeen(t *testing.T) {
 // The sampler sees a slot that confirms what is not in Kafka: here one that was moved by hand.
 func TestSamplerSeesALoss(t *testing.T) {
 	o := newOutbox(t, options{})
-	r := o.startStreaming()
+	r := o.startStreaming(atLeastOnce)
 	o.insert("order", "a", 1, 3)
 	o.awaitArrived(patience)
 	r.term()
@@ -104,8 +104,8 @@ func TestSamplerSeesALoss(t *testing.T) {
 	})
 	t.Log(s.found())
 	s.stop()
-	// And so does the checker: the daemon cannot know of them.
-	o.startStreaming()
+	// And so does the checker: a daemon that delivers at least once cannot know of them.
+	o.startStreaming(atLeastOnce)
 	o.insert("order", "a", 7, 1)
 	await(t, patience, "the row behind the lost ones", func() error {
 		if n := o.follow.records(); n < 4 {

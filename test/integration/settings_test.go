@@ -126,16 +126,16 @@ func TestSetupMakesWhatTheDaemonNeeds(t *testing.T) {
 			// A database as locked up as it gets: PUBLIC may nothing.
 			o.exec(`REVOKE ALL ON DATABASE ` + o.name + ` FROM PUBLIC`)
 			o.exec(`REVOKE ALL ON SCHEMA public FROM PUBLIC`)
-			env := []string{"OUTBOXCDC_POSTGRES_URL=" + o.pg.URL(o.name, login, password)}
+			env := []string{"OUTBOXCDC_POSTGRES_URL=" + o.pg.URL(o.name, login, password), "OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + o.name + ".positions"}
 			t.Cleanup(func() { _ = o.pg.Exec(testContext(t), o.name, `DROP OWNED BY `+login, `DROP ROLE `+login) })
 
 			out, err := o.command(env, "setup", "apply")
-			if err != nil || strings.Count(out, "created ") != 5 || strings.Contains(out, "already there") {
+			if err != nil || strings.Count(out, "created ") != 6 || strings.Contains(out, "already there") {
 				t.Fatalf("setup apply: %v\n%s", err, out)
 			}
 			before := o.query(rightsSQL, login)
 			out, err = o.command(env, "setup", "apply")
-			if err != nil || strings.Contains(out, "created ") || strings.Count(out, "already there") != 5 {
+			if err != nil || strings.Contains(out, "created ") || strings.Count(out, "already there") != 6 {
 				t.Fatalf("setup apply again: %v\n%s", err, out)
 			}
 			const want = "LOGIN REPLICATION; database CONNECT; schema public USAGE; table outbox SELECT"

@@ -15,7 +15,7 @@ func TestSetupPositionTopic(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
 	topic := o.name + ".positions"
-	env := []string{"OUTBOXCDC_DELIVERY_MODE=deduplicated", "OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + topic}
+	env := []string{"OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + topic}
 	run := func(exit int, env []string, args []string, want ...string) {
 		t.Helper()
 		out, notes, got := o.look(env, append([]string{"setup"}, args...)...)
@@ -31,20 +31,22 @@ func TestSetupPositionTopic(t *testing.T) {
 			t.Errorf("setup %v without need of one:\n%s", args, out)
 		}
 	}
-	run(0, nil, []string{"apply"})
+	run(0, []string{atLeastOnce}, []string{"apply"})
 	run(0, env, []string{"sql"}, "\n-- kafka-topics.sh --bootstrap-server "+strings.Join(o.kafka.Brokers(), ",")+
 		" --create --topic "+topic+" --partitions 1 --config cleanup.policy=compact --config ")
 	run(0, env, []string{"apply", "--dry-run"}, "would create position topic "+topic+": 1 partition, cleanup.policy=compact,")
 
 	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
 	nowhere := append(slices.Clone(env), "OUTBOXCDC_KAFKA_BROKERS=127.0.0.1:1")
-	run(69, nowhere, []string{"apply"}, "created slot "+o.name, "everything else is done", "127.0.0.1:1")
+	run(69, nowhere, []string{"apply", "--dry-run"}, "would create", "nothing was changed", "127.0.0.1:1")
+	run(69, nowhere, []string{"apply"}, "created slot "+o.name, "everything else is done", "127.0.0.1:1", "--no-topic")
+	run(0, nowhere, []string{"apply", "--no-topic"})
 	run(0, env, []string{"apply"}, "slot "+o.name+" is already there", "created position topic "+topic)
 	for _, args := range [][]string{{"apply"}, {"apply", "--dry-run"}} {
 		run(0, env, args, "position topic "+topic+" is already there")
 	}
 	r := o.startStreaming(env...)
-	if got := r.logged("delivering at least once, a crash repeats what was in flight"); len(got) > 0 {
+	if got := r.logged(notDeduplicating); len(got) > 0 {
 		t.Errorf("the topic does not do: %v", got)
 	}
 	o.insert("order", "k", 1, 10)

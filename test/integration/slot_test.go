@@ -45,13 +45,13 @@ func slots(o *outbox) (n int) {
 	return n
 }
 
-// Somebody who makes the slot anew decides that the gap does not matter. A process that starts afterwards remembers
-// nothing and cannot see it: it delivers what the new slot has, from its first row.
+// Somebody who makes the slot anew decides that the gap does not matter. A process that delivers at least once and starts
+// afterwards remembers nothing and cannot see it: it delivers what the new slot has, from its first row.
 func TestSlotRemadeWhileDown(t *testing.T) {
 	o := newOutbox(t, options{})
 	o.proves("F30", "slot dropped and made again by hand while the daemon is down, 2 events committed in between")
 	o.sample()
-	r := o.startStreaming()
+	r := o.startStreaming(atLeastOnce)
 	o.insert("order", "k", 1, 50)
 	o.verify(patience)
 	r.term()
@@ -62,7 +62,7 @@ func TestSlotRemadeWhileDown(t *testing.T) {
 	o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name)
 	o.exec(`DELETE FROM outbox WHERE aggregate_id = 'gap'`) // so that it is no part of what is expected
 	o.insert("order", "k", 51, 50)
-	o.startStreaming()
+	o.startStreaming(atLeastOnce)
 	o.healed()
 	o.repeatsAtMost(o.verify(patience), 0, "the new slot begins behind what was delivered")
 	o.outcome("not noticed, for a new process that delivers at least once remembers nothing; the 2 are not counted here")
@@ -152,8 +152,8 @@ func (o *outbox) confirmedIfAny() pglogrepl.LSN {
 	return lsn
 }
 
-// Between two sessions of one process somebody advances the slot, or makes it anew. That may be another instance's
-// work, so it is only said and counted; what it skipped is not delivered.
+// Between two sessions of one process that delivers at least once somebody advances the slot, or makes it anew. That may be
+// another instance's work, so it is only said and counted; what it skipped is not delivered.
 func TestSlotAheadBetweenSessions(t *testing.T) {
 	for _, c := range []struct{ name, fault, done, sql string }{
 		{"advanced", "F33", "slot moved by pg_replication_slot_advance", `PERFORM pg_replication_slot_advance('%[1]s', pg_current_wal_lsn());`},
@@ -166,7 +166,7 @@ func TestSlotAheadBetweenSessions(t *testing.T) {
 			o.proves(c.fault, "%s between two sessions of a process, past an event that was not delivered", c.done)
 			o.sample()
 			login, env := o.ownRole("LOGIN REPLICATION")
-			r := o.startStreaming(env)
+			r := o.startStreaming(env, atLeastOnce)
 			o.insert("order", "k", 1, 50)
 			o.awaitArrived(patience)
 			o.awaitSettled()

@@ -6,45 +6,6 @@ import (
 	"time"
 )
 
-// Entry is what people are told about one setting.
-type Entry struct {
-	Path     string
-	Env      string // the variable that sets it
-	Kind     string // what may be written, in words and with the unit
-	Default  string // as YAML
-	Meaning  string
-	Choices  []string // of an enumeration
-	Secret   bool
-	Live     bool // SIGHUP takes it over
-	Reserved bool // a name for later: only its default is accepted
-}
-
-// Manual lists every setting in the order of the documentation, those that are reserved last.
-func Manual() []Entry {
-	var out []Entry
-	def := Default()
-	for _, s := range knownSettings() {
-		e := Entry{
-			Path: s.path, Env: EnvName(s.path), Kind: s.kind(), Choices: s.choices,
-			Meaning: meanings[s.path], Secret: s.secret, Live: s.live, Reserved: s.field == nil,
-		}
-		if e.Reserved {
-			e.Meaning, e.Default = notBuilt, reservedDefault(s)
-		} else {
-			e.Default = formatYAML(s.value(def))
-		}
-		out = append(out, e)
-	}
-	return out
-}
-
-func reservedDefault(s *setting) string {
-	if _, ok := s.zero.(empty); ok {
-		return "{}"
-	}
-	return formatYAML(s.zero)
-}
-
 // kind says what may be written.
 func (s *setting) kind() string {
 	switch s.zero.(type) {
@@ -62,8 +23,6 @@ func (s *setting) kind() string {
 		return "mapping; in the environment key=value by commas"
 	case map[string]int:
 		return "mapping to whole numbers; in the environment key=value by commas"
-	case empty:
-		return "mapping"
 	case []Source:
 		return "list of tables; in files alone"
 	}
@@ -89,9 +48,6 @@ func Sample() string {
 		"`outboxcdc config print --origin` shows it, and docs/configuration.md says more.")
 	var open []string
 	for _, s := range knownSettings() {
-		if s.field == nil {
-			continue // reserved
-		}
 		sections := strings.Split(s.path, ".")
 		key := sections[len(sections)-1]
 		sections = sections[:len(sections)-1]

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// Too many words behind any command, or too few, are a wrong use like an unknown flag, and nothing else is begun.
+func TestWrongUse(t *testing.T) {
+	lines := []string{"config from-debezium", "help nope", "help run nope"}
+	root := newRootCommand()
+	addCompletion(root)
+	eachCommand(root, func(c *cobra.Command) {
+		path := strings.TrimSpace(strings.TrimPrefix(c.CommandPath(), root.Name()))
+		lines = append(lines, path+" nope nope nope", path+" --nope")
+	})
+	if len(lines) < 50 {
+		t.Errorf("%d lines; are those of cobra's own commands among them?", len(lines))
+	}
+	ended, end := context.WithCancel(t.Context())
+	end() // what does begin ends at once
+	for _, line := range lines {
+		var out, errs bytes.Buffer
+		code := execute(ended, strings.Fields(line), &out, &errs)
+		if code != exitUsage || out.Len() > 0 || !strings.HasPrefix(errs.String(), "outboxcdc: ") || strings.Count(errs.String(), "\n") != 1 {
+			t.Errorf("outboxcdc %s: %d, and it says %q %q", line, code, out.String(), errs.String())
+		}
+	}
+}
+
+// Help about what is there is no wrong use.
+func TestHelp(t *testing.T) {
+	for line, has := range map[string]string{"help": "Available Commands", "help dlq retry": "outboxcdc dlq retry", "help help": "help for any command", "help completion bash": "bash"} {
+		if code, out, errs := said(t, strings.Fields(line)...); code != exitOK || errs != "" || !strings.Contains(out, has) {
+			t.Errorf("%s: %d %q %q", line, code, out, errs)
+		}
+	}
+}
