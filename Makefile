@@ -101,7 +101,7 @@ golden: ## a real Debezium: record what it makes of the cases of internal/golden
 	$(if $(RUN),,OUTBOXCDC_GOLDEN=1 CI=true $(GO) test -v -count=1 -timeout 9m -run '^(TestTakeOverFromDebezium|TestThereAndBack)$$' ./test/integration)
 
 .PHONY: bench
-bench: build ## the built binary next to yardsticks, on servers of its own (WHAT="drain links steady writer growth", ARGS="-rounds 3 -scale 1 …", OUT=file; BENCH_DEBEZIUM=1)
+bench: build ## the built binary next to yardsticks, on servers of its own (WHAT="drain links steady writer growth memory", ARGS="-rounds 3 -scale 1 …", OUT=file; BENCH_DEBEZIUM=1)
 	@CGO_ENABLED=0 $(GO) build -o bin/bench ./bench
 	@exec bin/bench -binary bin/outboxcdc -o '$(or $(OUT),bin/bench.jsonl)' $(ARGS) $(or $(WHAT),drain)
 

@@ -36,7 +36,7 @@ const (
 	mostOther = 0.4
 	// tries is how often a run is repeated that was disturbed.
 	tries = 4
-	// warmUp is what the broker's virtual machine is given before anything is measured.
+	// warmUp is what the broker's virtual machine is given before anything is measured; less at a scale below 1, at least a tenth.
 	warmUp = 2_000_000
 	// runTimeout bounds a run.
 	runTimeout = 10 * time.Minute
@@ -55,7 +55,7 @@ func (b *bench) drain(ctx context.Context, all []*load) error {
 		if err := b.out.add(loadRow{"load", l}); err != nil {
 			return err
 		}
-		for round := 1; round <= b.rounds; round++ {
+		for round := 1; round <= b.roundsOr(3); round++ {
 			for i := range subjects {
 				s := &subjects[i]
 				if !b.wanted(s) {
@@ -107,9 +107,13 @@ func (r *drainRow) rate() float64                { return float64(r.Rows) / r.Se
 func (r *drainRow) perMillion(s float64) float64 { return s / float64(r.Rows) * 1e6 }
 func (r *drainRow) disturbed() bool              { return r.Other > mostOther }
 
-// warm lets the broker compile what it will run.
+// warm lets the broker compile what it will run, once in a call.
 func (b *bench) warm(ctx context.Context) error {
-	l := &load{Name: "warm", Rows: warmUp, PerTx: 100, Payload: 200, About: "thrown away"}
+	if b.warmed {
+		return nil
+	}
+	b.warmed = true
+	l := &load{Name: "warm", Rows: int(warmUp*min(1, max(0.1, b.scale))) / 100 * 100, PerTx: 100, Payload: 200, About: "thrown away"}
 	l.complete()
 	b.say("warming up")
 	if err := l.write(ctx, b.pg); err != nil {
@@ -153,6 +157,12 @@ func (b *bench) drainOnce(ctx context.Context, l *load, s *subject) (*drainRow, 
 		}
 		defer b.removeTopics(topics)
 	}
+	if s == &subjects[0] {
+		if err := b.makePositions(ctx, r.name); err != nil {
+			return nil, err
+		}
+		defer b.removeTopics([]string{positions(r.name)})
+	}
 	row, err := b.measure(ctx, conn, r, topics)
 	if err != nil {
 		if r.proc != nil {
@@ -182,6 +192,11 @@ func (b *bench) makeTopics(ctx context.Context, l *load, topics []string) error 
 		}
 	}
 	return nil
+}
+
+// makePositions makes the position topic of a run, as `outboxcdc setup apply` does.
+func (b *bench) makePositions(ctx context.Context, run string) error {
+	return kafkatest.CreateTopic(ctx, b.kafka.Brokers(), positions(run), 1, map[string]string{"cleanup.policy": "compact"})
 }
 
 func (b *bench) removeTopics(topics []string) {

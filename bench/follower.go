@@ -73,6 +73,12 @@ func (f *follower) seen(n int) (arrival, bool) {
 	return a, ok
 }
 
+func (f *follower) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rows = map[int]arrival{}
+}
+
 // newest is the highest commit LSN of what has come.
 func (f *follower) newest() (lsn pglogrepl.LSN) {
 	f.mu.Lock()

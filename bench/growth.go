@@ -59,20 +59,23 @@ func points(scale float64) []point {
 	return all
 }
 
-// growth shows what an event costs the daemon along each axis, and its memory over ten minutes of full drain.
+// growth shows what an event costs the daemon along each axis.
 func (b *bench) growth(ctx context.Context, o *options) error {
 	if err := b.warm(ctx); err != nil {
 		return fmt.Errorf("warm up: %w", err)
 	}
 	for _, p := range points(o.scale) {
 		l := p.load
+		if !o.chosen(l.Name) {
+			continue
+		}
 		b.say("%s %d", p.axis, p.value)
 		if err := l.write(ctx, b.pg); err != nil {
 			return err
 		}
 		saved := b.settings
 		b.settings = append(append([]string{}, saved...), p.settings...)
-		for round := 1; round <= b.rounds; round++ {
+		for round := 1; round <= b.roundsOr(1); round++ {
 			row, err := b.undisturbed(ctx, &l, &subjects[0], func(row *drainRow) error {
 				row.Kind, row.Round = "growth", round
 				return b.out.add(growthRow{"growth", p.axis, p.value, row})
@@ -87,11 +90,8 @@ func (b *bench) growth(ctx context.Context, o *options) error {
 			return err
 		}
 	}
-	return b.long(ctx, time.Duration(float64(longDrain)*min(1, o.scale)))
+	return nil
 }
-
-// longDrain is for how long the daemon is kept busy to see whether its memory grows.
-const longDrain = 10 * time.Minute
 
 // memoryRow is the daemon's memory at one moment of a long drain.
 type memoryRow struct {
@@ -104,7 +104,7 @@ type memoryRow struct {
 // long writes faster than can be delivered, and notes the memory meanwhile.
 func (b *bench) long(ctx context.Context, lasts time.Duration) error {
 	b.say("full drain for %v", lasts)
-	v, err := b.goLive(ctx, nil, nil)
+	v, err := b.goLive(ctx, nil)
 	if err != nil {
 		return err
 	}

@@ -72,7 +72,7 @@ func (b *bench) link(ctx context.Context, o *options) error {
 			return err
 		}
 		saved := b.settings
-		for round := range b.rounds {
+		for round := range b.roundsOr(1) {
 			for _, link := range links {
 				for _, interval := range intervals {
 					b.way, b.settings = ways[link], append(slices.Clone(saved), "OUTBOXCDC_POSTGRES_READ_INTERVAL="+interval)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,18 +22,13 @@ type live struct {
 	follow *follower
 }
 
-// goLive makes database, topic and slot, and starts the daemon. before runs between the two.
-func (b *bench) goLive(ctx context.Context, settings []string, before func(*load) error) (*live, error) {
+// goLive makes database, topics and slot, and starts the daemon.
+func (b *bench) goLive(ctx context.Context, settings []string) (*live, error) {
 	b.runs++
 	l := &load{Name: fmt.Sprintf("steady%d", b.runs), PerTx: 1, Payload: 1000}
 	l.complete()
 	if err := l.prepare(ctx, b.pg); err != nil {
 		return nil, err
-	}
-	if before != nil {
-		if err := before(l); err != nil {
-			return nil, err
-		}
 	}
 	r := &run{load: l, subject: &subjects[0], name: l.Name}
 	r.dir = filepath.Join(b.dir, r.name)
@@ -42,6 +38,9 @@ func (b *bench) goLive(ctx context.Context, settings []string, before func(*load
 	}
 	v := &live{b: b, run: r, topics: l.topics(r.name)}
 	if err := b.makeTopics(ctx, l, v.topics); err != nil {
+		return nil, err
+	}
+	if err := b.makePositions(ctx, r.name); err != nil {
 		return nil, err
 	}
 	var err error
@@ -79,11 +78,38 @@ func (v *live) streaming(ctx context.Context) error {
 	}
 }
 
+// used is how many events go through topic and daemon, as fast as they can, before anything is measured: Java compiles only
+// what it has run often.
+const used = 200_000
+
+// usedFrom is the first of their numbers, above all that are measured.
+const usedFrom = 1 << 30
+
+// warm uses topic and daemon, and has everything of it forgotten.
+func (v *live) warm(ctx context.Context) error {
+	l := *v.run.load
+	l.PerTx = 100
+	begun := time.Now()
+	if err := v.b.pg.Exec(ctx, l.database(), l.script(usedFrom, used)); err != nil {
+		return err
+	}
+	if err := v.follow.await(ctx, used, 2*time.Minute); err != nil {
+		return err
+	}
+	v.follow.forget()
+	if err := v.b.pg.Exec(ctx, l.database(), `TRUNCATE outbox`, `CHECKPOINT`); err != nil {
+		return err
+	}
+	syscall.Sync() // or commits wait behind what server and broker have yet to write to disk
+	v.b.say("warmed up with %d events in %.0f s", used, time.Since(begun).Seconds())
+	return nil
+}
+
 func (v *live) end(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	err := v.run.end(ctx)
 	v.follow.close()
 	_ = v.conn.Close(ctx)
-	v.b.removeTopics(v.topics)
+	v.b.removeTopics(append(v.topics, positions(v.run.name)))
 	return errors.Join(err, v.b.drop(ctx, v.run.load))
 }

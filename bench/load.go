@@ -68,7 +68,7 @@ func (l *load) complete() {
 
 // database is the name of the load's own.
 func (l *load) database() string {
-	return "bench_" + strings.NewReplacer("-", "_").Replace(strings.ToLower(l.Name))
+	return "bench_" + strings.NewReplacer("-", "_", " ", "_", ",", "").Replace(strings.ToLower(l.Name))
 }
 
 // master is the slot that runs get copies of.

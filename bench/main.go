@@ -30,7 +30,9 @@ type bench struct {
 	binary      string
 	recvlogical string
 	major       string
-	rounds      int
+	rounds      int // as asked for; 0: as many as the part thinks right
+	scale       float64
+	warmed      bool
 	only        *regexp.Regexp          // subjects
 	settings    []string                // further environment of the daemon
 	way         func(url string) string // how the daemon gets to the server, if not straight
@@ -64,12 +66,15 @@ var parts = map[string]func(*bench, context.Context, *options) error{
 	"steady": func(b *bench, ctx context.Context, o *options) error { return b.steady(ctx, o) },
 	"writer": func(b *bench, ctx context.Context, o *options) error { return b.writer(ctx, o) },
 	"growth": func(b *bench, ctx context.Context, o *options) error { return b.growth(ctx, o) },
+	"memory": func(b *bench, ctx context.Context, o *options) error { return b.long(ctx, o.memory) },
 }
 
 type options struct {
 	loads   []*load
+	chosen  func(name string) bool // a load, or a point of growth
 	scale   float64
 	seconds time.Duration
+	memory  time.Duration
 }
 
 func measured(ctx context.Context, args []string) error {
@@ -78,16 +83,18 @@ func measured(ctx context.Context, args []string) error {
 	var subjects, which, out, binary string
 	o := &options{}
 	flags.StringVar(&binary, "binary", "bin/outboxcdc", "the built daemon")
-	flags.StringVar(&out, "o", "bin/bench.jsonl", "results, a JSON object a line")
+	flags.StringVar(&out, "o", "bin/bench.jsonl", "results, a JSON object a line; a file that is there is kept as FILE.TIME")
 	flags.StringVar(&b.major, "postgres", "17", "major version of the server")
-	flags.IntVar(&b.rounds, "rounds", 3, "runs of each subject and load")
+	flags.IntVar(&b.rounds, "rounds", 0, "runs of each subject and load (default: 3 for drain, 1 for the other parts)")
 	flags.Float64Var(&o.scale, "scale", 1, "factor for the loads' rows")
-	flags.DurationVar(&o.seconds, "seconds", 20*time.Second, "length of each steady load")
-	flags.StringVar(&which, "loads", "", "regular expression: only these")
+	flags.DurationVar(&o.seconds, "seconds", 20*time.Second, "length of each steady load, and of each of the writer's")
+	flags.DurationVar(&o.memory, "memory", 10*time.Minute, "how long the part memory keeps the daemon busy")
+	flags.StringVar(&which, "loads", "", "regular expression: only these; for growth of its points, such as 'backlog.*'")
 	flags.StringVar(&subjects, "subjects", "", "regular expression: only these")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	b.scale = o.scale
 	what := flags.Args()
 	if len(what) == 0 {
 		what = []string{"drain"}
@@ -106,8 +113,9 @@ func measured(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	o.chosen = func(name string) bool { return which == "" || chosen.MatchString(name) }
 	for _, l := range loads(o.scale) {
-		if which == "" || chosen.MatchString(l.Name) {
+		if o.chosen(l.Name) {
 			o.loads = append(o.loads, l)
 		}
 	}
@@ -128,7 +136,7 @@ func measured(ctx context.Context, args []string) error {
 	for _, w := range what {
 		part := parts[w]
 		if part == nil {
-			return fmt.Errorf("there is no part %q: drain, links, steady, writer, growth, report, plot", w)
+			return fmt.Errorf("there is no part %q: drain, links, steady, writer, growth, memory, report, plot", w)
 		}
 		if err := part(b, ctx, o); err != nil {
 			return err
@@ -156,7 +164,7 @@ func (b *bench) start(ctx context.Context) (err error) {
 		}
 		subjects = append(subjects, rival)
 	}
-	if b.recvlogical, err = findRecvlogical(); err != nil {
+	if b.recvlogical, err = findClient("pg_recvlogical"); err != nil {
 		b.say("WITHOUT pg_recvlogical: %v", err)
 	}
 	var given bool
@@ -191,6 +199,14 @@ func (b *bench) stop() {
 	if err := errors.Join(b.kafka.Close(), b.pg.Close(), os.RemoveAll(b.dir)); err != nil {
 		b.say("clean up: %v", err)
 	}
+}
+
+// roundsOr is how many rounds were asked for, or usual.
+func (b *bench) roundsOr(usual int) int {
+	if b.rounds > 0 {
+		return b.rounds
+	}
+	return usual
 }
 
 func (b *bench) wanted(s *subject) bool {
@@ -233,6 +249,11 @@ type results struct{ f *os.File }
 func openResults(path string) (*results, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
+	}
+	if old, err := os.Stat(path); err == nil && old.Size() > 0 { // hours may be in it
+		if err := os.Rename(path, path+"."+old.ModTime().UTC().Format("20060102T150405")); err != nil {
+			return nil, err
+		}
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
 	return &results{f}, err

@@ -55,7 +55,7 @@ const senders = 16
 
 // steady measures latency and cost at fixed rates, at rest, and the time to the first record.
 func (b *bench) steady(ctx context.Context, o *options) error {
-	for i := range b.rounds {
+	for i := range b.roundsOr(1) {
 		for _, p := range paces {
 			row, err := b.steadyOnce(ctx, &p, o.seconds)
 			if err != nil {
@@ -77,20 +77,15 @@ func (b *bench) steady(ctx context.Context, o *options) error {
 			return err
 		}
 		b.say("idle: %.2f %% of a core, %d MiB, %d queries in %.0f s", row.Daemon*100, row.RSS>>20, row.Queries, row.Seconds)
-		first, err := b.first(ctx)
-		if err != nil {
+		if err := b.first(ctx, i+1); err != nil {
 			return fmt.Errorf("first record: %w", err)
 		}
-		if err := b.out.add(firstRow{"first", i + 1, first.Seconds()}); err != nil {
-			return err
-		}
-		b.say("start to first record: %.0f ms", first.Seconds()*1000)
 	}
 	return nil
 }
 
 func (b *bench) steadyOnce(ctx context.Context, p *pace, lasts time.Duration) (*steadyRow, error) {
-	v, err := b.goLive(ctx, p.settings, nil)
+	v, err := b.goLive(ctx, p.settings)
 	if err != nil {
 		return nil, err
 	}
@@ -104,6 +99,9 @@ const settle = 3 * time.Second
 func (v *live) steady(ctx context.Context, p *pace, lasts time.Duration) (*steadyRow, error) {
 	if err := v.streaming(ctx); err != nil {
 		return nil, err
+	}
+	if err := v.warm(ctx); err != nil {
+		return nil, fmt.Errorf("warm up: %w", err)
 	}
 	total := p.rate * int((settle+lasts)/time.Second)
 	w := &steadyWriter{v: v, p: p, start: time.Now().Add(100 * time.Millisecond), txs: total / p.perTx}

@@ -73,6 +73,9 @@ func startDaemon(b *bench, r *run) (err error) {
 	return err
 }
 
+// positions is the run's own position topic: its slot is a copy, and nobody before it has left a record that fits.
+func positions(run string) string { return run + ".positions" }
+
 // daemonEnv is what has to be set; all else has its default.
 func (b *bench) daemonEnv(database, slot, topic, listen string) []string {
 	url := b.pg.SuperURL(database)
@@ -85,6 +88,7 @@ func (b *bench) daemonEnv(database, slot, topic, listen string) []string {
 		"OUTBOXCDC_ROUTE_TOPIC=" + topic,
 		"OUTBOXCDC_KAFKA_BROKERS=" + strings.Join(b.kafka.Brokers(), ","),
 		"OUTBOXCDC_HTTP_LISTEN=" + listen,
+		"OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + positions(slot),
 	}, b.settings...)
 }
 
@@ -115,14 +119,14 @@ func startRecvlogical(b *bench, r *run) (err error) {
 	return err
 }
 
-// findRecvlogical looks where Debian and others put the servers' clients.
-func findRecvlogical() (string, error) {
-	if path, err := exec.LookPath("pg_recvlogical"); err == nil {
+// findClient looks where Debian and others put the servers' clients.
+func findClient(name string) (string, error) {
+	if path, err := exec.LookPath(name); err == nil {
 		return path, nil
 	}
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/pg_recvlogical")
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name)
 	if len(found) == 0 {
-		return "", errors.New("no pg_recvlogical: install the server's client package (Debian: postgresql)")
+		return "", errors.New("no " + name + ": install PostgreSQL's client package (Debian: postgresql)")
 	}
 	return found[len(found)-1], nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -65,11 +64,11 @@ const writerRate = 400
 
 // writer measures what the outbox costs those who write.
 func (b *bench) writer(ctx context.Context, o *options) error {
-	pgbench, err := findPgbench()
+	pgbench, err := findClient("pgbench")
 	if err != nil {
 		return err
 	}
-	for round := 1; round <= b.rounds; round++ {
+	for round := 1; round <= b.roundsOr(1); round++ {
 		for _, w := range bills {
 			row, err := b.bill(ctx, pgbench, &w, o.seconds)
 			if err != nil {
@@ -85,17 +84,6 @@ func (b *bench) writer(ctx context.Context, o *options) error {
 	return nil
 }
 
-func findPgbench() (string, error) {
-	if path, err := exec.LookPath("pgbench"); err == nil {
-		return path, nil
-	}
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/pgbench")
-	if len(found) == 0 {
-		return "", errors.New("no pgbench: install it (Debian: postgresql)")
-	}
-	return found[len(found)-1], nil
-}
-
 var (
 	latency   = regexp.MustCompile(`latency average = ([0-9.]+) ms`)
 	processed = regexp.MustCompile(`transactions actually processed: ([0-9]+)`)
@@ -107,7 +95,7 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 	l := &load{Name: fmt.Sprintf("writer%d", b.runs+1), PerTx: 1, Payload: 200}
 	var err error
 	if w.drained {
-		if v, err = b.goLive(ctx, nil, nil); err != nil {
+		if v, err = b.goLive(ctx, nil); err != nil {
 			return nil, err
 		}
 		defer func() { _ = v.end(ctx) }()
