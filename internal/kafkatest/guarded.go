@@ -136,27 +136,21 @@ func SetPassword(ctx context.Context, brokers []string, mechanism, user, passwor
 // What a producer needs on a topic.
 var produces = []kmsg.ACLOperation{kmsg.ACLOperationDescribe, kmsg.ACLOperationWrite}
 
-// Allow lets a user write to topics of that name, and see them; to all of them for "*".
-func Allow(ctx context.Context, brokers []string, user, topic string) error {
-	return allow(ctx, brokers, user, kmsg.ACLResourceTypeTopic, topic, produces...)
-}
-
-// AllowRead lets a user read a topic.
-func AllowRead(ctx context.Context, brokers []string, user, topic string) error {
-	return allow(ctx, brokers, user, kmsg.ACLResourceTypeTopic, topic, kmsg.ACLOperationRead)
+// Allow gives a user rights on topics of that name, on all of them for "*"; without operations those of a producer. It returns
+// when the brokers go by it.
+func Allow(ctx context.Context, brokers []string, user, topic string, operations ...kmsg.ACLOperation) error {
+	if len(operations) == 0 {
+		operations = produces
+	}
+	return allow(ctx, brokers, user, kmsg.ACLResourceTypeTopic, topic, operations)
 }
 
 // AllowGroup lets a user be a consumer group.
 func AllowGroup(ctx context.Context, brokers []string, user, group string) error {
-	return allow(ctx, brokers, user, kmsg.ACLResourceTypeGroup, group, kmsg.ACLOperationRead)
+	return allow(ctx, brokers, user, kmsg.ACLResourceTypeGroup, group, []kmsg.ACLOperation{kmsg.ACLOperationRead})
 }
 
-// AllowToCreate lets a user make the topic of that name.
-func AllowToCreate(ctx context.Context, brokers []string, user, topic string) error {
-	return allow(ctx, brokers, user, kmsg.ACLResourceTypeTopic, topic, kmsg.ACLOperationCreate)
-}
-
-func allow(ctx context.Context, brokers []string, user string, of kmsg.ACLResourceType, name string, operations ...kmsg.ACLOperation) error {
+func allow(ctx context.Context, brokers []string, user string, of kmsg.ACLResourceType, name string, operations []kmsg.ACLOperation) error {
 	return admin(ctx, brokers, fmt.Sprintf("allow %s %v on %v %s", user, operations, of, name), func(client *kgo.Client) error {
 		req := kmsg.NewPtrCreateACLsRequest()
 		for _, op := range operations {
@@ -169,15 +163,58 @@ func allow(ctx context.Context, brokers []string, user string, of kmsg.ACLResour
 		if err != nil {
 			return err
 		}
-		return accepted(resp.Results, func(r *kmsg.CreateACLsResponseResult) (int16, *string) { return r.ErrorCode, r.ErrorMessage })
+		if err := accepted(resp.Results, func(r *kmsg.CreateACLsResponseResult) (int16, *string) { return r.ErrorCode, r.ErrorMessage }); err != nil {
+			return err
+		}
+		return allowed(ctx, client, req.Creations)
 	})
 }
 
+// allowed waits until every broker has the rights that the controller has written down.
+func allowed(ctx context.Context, client *kgo.Client, rights []kmsg.CreateACLsRequestCreation) error {
+	everyone := kmsg.NewPtrMetadataRequest()
+	everyone.Topics = []kmsg.MetadataRequestTopic{}
+	if _, err := everyone.RequestWith(ctx, client); err != nil {
+		return err
+	}
+	brokers := client.DiscoveredBrokers()
+	if len(brokers) == 0 {
+		return errors.New("no broker is known")
+	}
+	for _, c := range rights {
+		req := kmsg.NewPtrDescribeACLsRequest()
+		req.ResourceType, req.ResourceName, req.ResourcePatternType = c.ResourceType, &c.ResourceName, c.ResourcePatternType
+		req.Principal, req.Host, req.Operation, req.PermissionType = &c.Principal, &c.Host, c.Operation, c.PermissionType
+		for i, broker := range brokers {
+			if err := await(ctx, func() error {
+				resp, err := broker.RetriableRequest(ctx, req)
+				if err != nil {
+					return err
+				}
+				rights := resp.(*kmsg.DescribeACLsResponse)
+				if err := refusal(rights.ErrorCode, rights.ErrorMessage); err != nil {
+					return err
+				}
+				if len(rights.Resources) == 0 {
+					return fmt.Errorf("broker %d of %d does not know of it", i+1, len(brokers))
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // Forbid takes back what Allow has given.
-func Forbid(ctx context.Context, brokers []string, user, topic string) error {
-	return admin(ctx, brokers, "forbid "+user+" to write to "+topic, func(client *kgo.Client) error {
+func Forbid(ctx context.Context, brokers []string, user, topic string, operations ...kmsg.ACLOperation) error {
+	if len(operations) == 0 {
+		operations = produces
+	}
+	return admin(ctx, brokers, fmt.Sprintf("forbid %s %v on topic %s", user, operations, topic), func(client *kgo.Client) error {
 		req := kmsg.NewPtrDeleteACLsRequest()
-		for _, op := range produces {
+		for _, op := range operations {
 			f := kmsg.NewDeleteACLsRequestFilter()
 			f.ResourceType, f.ResourceName, f.Operation = kmsg.ACLResourceTypeTopic, &topic, op
 			f.Principal, f.PermissionType = kmsg.StringPtr("User:"+user), kmsg.ACLPermissionTypeAllow

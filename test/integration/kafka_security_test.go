@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
 	"github.com/outboxcdc/outboxcdc/internal/testcert"
 )
@@ -222,9 +224,9 @@ func (g *guarded) passwordRotates() {
 	set := func(password string) {
 		must(g.t, kafkatest.SetPassword(testContext(g.t), g.k.Brokers(), mechanism, g.user, password))
 	}
-	g.allow()
 	g.sample()
 	set(kafkaPassword)
+	g.allow() // and the broker knows what it was told before
 	g.file("password", []byte(kafkaPassword))
 	r := g.startStreaming(g.withPassword(mechanism)...)
 	w := g.write(load{rand: newRand(g.t)})
@@ -356,7 +358,7 @@ func (g *guarded) caresForLetters(a *testcert.Authority) {
 	dlq(77, password, remedy, "list")
 	dlq(77, certificate, remedy, "list")
 	for user, env := range map[string][]string{g.user: password, "CN=" + g.user: certificate} {
-		must(g.t, kafkatest.AllowRead(ctx, g.k.Brokers(), user, dead))
+		must(g.t, kafkatest.Allow(ctx, g.k.Brokers(), user, dead, kmsg.ACLOperationRead))
 		dlq(77, env, remedy, "list")
 		must(g.t, kafkatest.AllowGroup(ctx, g.k.Brokers(), user, group))
 		dlq(0, env, "3 open letters", "list")
@@ -389,7 +391,7 @@ func (g *guarded) makesTopics() {
 	if said := r.logged("waiting for topic"); len(said) != 1 || !strings.Contains(fmt.Sprint(said[0]["because"]), "TOPIC_AUTHORIZATION") && !strings.Contains(fmt.Sprint(said[0]["because"]), "not authorized") {
 		g.t.Errorf("the log: %v", said)
 	}
-	must(g.t, kafkatest.AllowToCreate(testContext(g.t), g.k.Brokers(), g.user, g.topic("late")))
+	must(g.t, kafkatest.Allow(testContext(g.t), g.k.Brokers(), g.user, g.topic("late"), kmsg.ACLOperationCreate))
 	g.verify(patience)
 	if made := r.logged("topic made"); len(made) != 1 || made[0]["topic"] != g.topic("late") {
 		g.t.Errorf("made: %v", made)

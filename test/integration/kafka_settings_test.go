@@ -79,9 +79,12 @@ func rightToWrite(t *testing.T, k kafkatest.Cluster) {
 	o := newOutbox(t, options{kafka: k, types: []string{"order", "other"}})
 	o.proves("F69", "the right to write to a topic missing at the start; given; taken away and given again under load, %d times", rounds)
 	o.sample()
-	rights := &acls{t: t, k: k, topic: o.topic("order")}
+	give := func(operations ...kmsg.ACLOperation) {
+		t.Helper()
+		must(t, kafkatest.Allow(testContext(t), k.Brokers(), everybody, o.topic("order"), operations...))
+	}
 	// Enough for everybody but to write.
-	rights.give(kmsg.ACLOperationRead, kmsg.ACLOperationDescribe, kmsg.ACLOperationDescribeConfigs, kmsg.ACLOperationDelete)
+	give(kmsg.ACLOperationRead, kmsg.ACLOperationDescribe, kmsg.ACLOperationDescribeConfigs, kmsg.ACLOperationDelete)
 	o.insert("order", "a", 1, 10)
 	before := o.confirmed()
 	r := o.start(smallWindow)
@@ -98,16 +101,16 @@ func rightToWrite(t *testing.T, k kafkatest.Cluster) {
 	}
 	o.outcome("exit 77 at the start")
 
-	rights.give(kmsg.ACLOperationWrite)
+	give(kmsg.ACLOperationWrite)
 	r = o.startStreaming(smallWindow, "OUTBOXCDC_POSTGRES_PARK_AFTER=3s")
 	w := o.write(load{rand: rnd, types: []string{"order", "other"}})
 	for range rounds {
 		w.awaitCommits(100)
-		rights.take(kmsg.ACLOperationWrite)
+		must(t, kafkatest.Forbid(testContext(t), k.Brokers(), everybody, o.topic("order"), kmsg.ACLOperationWrite))
 		r.awaitState("parked", patience)
 		o.awaitSlotFree()
 		w.awaitCommits(50)
-		rights.give(kmsg.ACLOperationWrite)
+		give(kmsg.ACLOperationWrite)
 		o.healed()
 	}
 	w.stop()
@@ -120,50 +123,4 @@ func rightToWrite(t *testing.T, k kafkatest.Cluster) {
 	o.repeatsAtMost(v, ended*answerWindow, "a window of %d for each session that ended", answerWindow)
 }
 
-// acls are everybody's rights on a topic.
-type acls struct {
-	t     *testing.T
-	k     kafkatest.Cluster
-	topic string
-}
-
-const everybody = "User:ANONYMOUS" // all who come without SASL
-
-func (a *acls) give(operations ...kmsg.ACLOperation) {
-	a.t.Helper()
-	req := kmsg.NewPtrCreateACLsRequest()
-	for _, op := range operations {
-		c := kmsg.NewCreateACLsRequestCreation()
-		c.ResourceType, c.ResourceName, c.ResourcePatternType = kmsg.ACLResourceTypeTopic, a.topic, kmsg.ACLResourcePatternTypeLiteral
-		c.Principal, c.Host, c.Operation, c.PermissionType = everybody, "*", op, kmsg.ACLPermissionTypeAllow
-		req.Creations = append(req.Creations, c)
-	}
-	for _, res := range a.ask(req).(*kmsg.CreateACLsResponse).Results {
-		must(a.t, kerr.ErrorForCode(res.ErrorCode))
-	}
-}
-
-func (a *acls) take(op kmsg.ACLOperation) {
-	a.t.Helper()
-	req := kmsg.NewPtrDeleteACLsRequest()
-	f := kmsg.NewDeleteACLsRequestFilter()
-	f.ResourceType, f.ResourceName, f.ResourcePatternType = kmsg.ACLResourceTypeTopic, kmsg.StringPtr(a.topic), kmsg.ACLResourcePatternTypeLiteral
-	f.Operation, f.PermissionType = op, kmsg.ACLPermissionTypeAllow
-	req.Filters = append(req.Filters, f)
-	for _, res := range a.ask(req).(*kmsg.DeleteACLsResponse).Results {
-		must(a.t, kerr.ErrorForCode(res.ErrorCode))
-		if len(res.MatchingACLs) != 1 {
-			a.t.Fatalf("%d rights taken, want 1", len(res.MatchingACLs))
-		}
-	}
-}
-
-func (a *acls) ask(req kmsg.Request) kmsg.Response {
-	a.t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(a.k.Brokers()...))
-	must(a.t, err)
-	defer client.Close()
-	res, err := client.Request(testContext(a.t), req)
-	must(a.t, err)
-	return res
-}
+const everybody = "ANONYMOUS" // all who come without SASL
