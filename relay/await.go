@@ -114,12 +114,7 @@ func (s *session) await(ctx context.Context, state State, reason string, done fu
 			}
 		}
 		timer.Reset(max(wait, time.Millisecond))
-		told := ctx.Done()
-		if ctx.Err() != nil {
-			told = nil // turn has seen it, and lets an open transaction end
-		}
 		select {
-		case <-told:
 		case <-s.tracker.Moved():
 		case <-s.wake:
 		case <-timer.C:
@@ -131,4 +126,20 @@ func (s *session) await(ctx context.Context, state State, reason string, done fu
 		s.r.setState(Streaming, "")
 	}
 	return nil
+}
+
+// receive takes what c has, or has before ctx ends.
+func receive[T any](ctx context.Context, c <-chan T) (T, error) {
+	select {
+	case v := <-c: // also if the time was over meanwhile
+		return v, nil
+	default:
+	}
+	select {
+	case v := <-c:
+		return v, nil
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
 }

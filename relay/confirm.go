@@ -274,12 +274,11 @@ func (g *guard) take(a guardAnswer, r *Relay) error {
 // final looks once more, now, for the last status update of a session, and waits for the answer.
 func (g *guard) final(ctx context.Context, received pglogrepl.LSN, r *Relay) error {
 	await := func() error {
-		select {
-		case a := <-g.answer:
-			return g.take(a, r)
-		case <-ctx.Done():
-			return fmt.Errorf("look at the catalogs a last time: %w", ctx.Err())
+		a, err := receive(ctx, g.answer)
+		if err != nil {
+			return fmt.Errorf("look at the catalogs a last time: %w", err)
 		}
+		return g.take(a, r)
 	}
 	if g.looking {
 		if err := await(); err != nil {

@@ -32,7 +32,7 @@ func (s *session) leave(ctx context.Context, cause error) error {
 		return cause
 	}
 	s.r.setState(Draining, "")
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), s.r.cfg.ShutdownTimeout, errShutdown)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.r.cfg.ShutdownTimeout)
 	defer cancel()
 	err := s.drain(ctx)
 	if err != nil && !poison {

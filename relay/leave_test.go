@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -200,8 +201,12 @@ func TestSIGTERMInEveryState(t *testing.T) {
 				b.sleep(3 * time.Second)
 				c.do(b)
 				b.want(c.state)
+				limit := 100 * time.Millisecond
+				if c.state == Backpressured {
+					limit += b.relay.cfg.ShutdownTimeout // it waits for the acks
+				}
 				b.stop()
-				err := b.result(b.relay.cfg.ShutdownTimeout + time.Second)
+				err := b.result(limit)
 				var s *Stopped
 				if c.class == Retry && err != nil || c.class != Retry && (!errors.As(err, &s) || s.Class != c.class) {
 					b.Errorf("Run returned %v", err)
@@ -283,4 +288,20 @@ func TestStopInsideATransaction(t *testing.T) {
 			b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), x.End)
 		}
 	})
+}
+
+// TestReceive: an answer that is there counts, also when the time is over.
+func TestReceive(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := make(chan int, 1)
+	for i := range 100 {
+		c <- i
+		if got, err := receive(over, c); got != i || err != nil {
+			t.Fatalf("%d, %v, want %d", got, err, i)
+		}
+	}
+	if _, err := receive(over, c); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
 }

@@ -14,24 +14,23 @@ import (
 // firstStored waits for Kafka's answer about the session's first record, for park_after at most. The server hears of us.
 func (s *session) firstStored(ctx context.Context) error {
 	r := s.r
-	limit := time.NewTimer(r.cfg.ParkAfter)
-	defer limit.Stop()
-	beat := time.NewTicker(r.cfg.WalSenderTimeout / 3)
-	defer beat.Stop()
+	limit := r.clock().Add(r.cfg.ParkAfter)
 	for {
 		select {
 		case err := <-s.past.saved:
 			s.past.saving = false
 			return err
-		case <-beat.C:
-			r.tick()
-			if err := s.say(r.clock(), false); err != nil {
-				return err
-			}
-		case <-limit.C:
-			return s.unheard(fmt.Sprintf("the position record for %s", r.cfg.ParkAfter))
+		case <-time.After(min(r.cfg.WalSenderTimeout/3, limit.Sub(r.clock()))):
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		}
+		r.tick()
+		now := r.clock()
+		if !now.Before(limit) {
+			return s.unheard(fmt.Sprintf("the position record for %s", r.cfg.ParkAfter))
+		}
+		if err := s.say(now, false); err != nil {
+			return err
 		}
 	}
 }
@@ -48,10 +47,12 @@ func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
 	rec.Hash(s.sink.Pins())
 	p.saving = true
 	p.paced.happened(now, roundLeast)
+	streams := p.on // otherwise the answer is waited for
 	s.sink.SavePosition(*rec, func(err error) {
 		p.saved <- err
-		s.nudge()
-		s.stream.Interrupt()
+		if streams {
+			s.interrupt()
+		}
 	})
 }
 
@@ -111,13 +112,12 @@ func (s *session) lastPosition(ctx context.Context, clean bool) error {
 	}
 	for {
 		for p.saving {
-			select {
-			case err := <-p.saved:
-				if err := p.stored(err); err != nil {
-					return err
-				}
-			case <-ctx.Done():
-				return fmt.Errorf("keep the position record: %w", context.Cause(ctx))
+			answer, err := receive(ctx, p.saved)
+			if err != nil {
+				return fmt.Errorf("keep the position record: %w", err)
+			}
+			if err := p.stored(answer); err != nil {
+				return err
 			}
 		}
 		want := max(s.wanted(), p.allowed)

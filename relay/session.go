@@ -91,8 +91,8 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 		_ = s.closeSink(0) // nothing was sent
 		return false, s.blame(err)
 	}
-	// A cancelled context must end a Receive that waits for data.
-	stop := context.AfterFunc(ctx, s.stream.Interrupt)
+	// A cancelled context must end a Receive that waits for data, and what else the session waits for.
+	stop := context.AfterFunc(ctx, s.interrupt)
 	defer stop()
 	guardCtx, stopGuard := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
@@ -168,6 +168,12 @@ func (s *session) nudge() {
 	}
 }
 
+// interrupt makes the session look what there is to do, whether it reads or waits.
+func (s *session) interrupt() {
+	s.stream.Interrupt()
+	s.nudge()
+}
+
 // open connects to the server and prepares what depends on its answer.
 func (s *session) open(ctx context.Context) error {
 	r := s.r
@@ -196,7 +202,7 @@ func (s *session) open(ctx context.Context) error {
 	s.decoder = newDecoder(ctx, s.stream, r.router, r.cfg.MessagePrefix)
 	s.confirmed, s.received, s.lastHeard = start, start, now
 	s.said.happened(now, r.cfg.statusLeast())
-	s.guard.init(start, now, min(r.cfg.statusLeast(), roundLeast), func() { s.stream.Interrupt(); s.nudge() })
+	s.guard.init(start, now, min(r.cfg.statusLeast(), roundLeast), s.interrupt)
 	if err := s.recall(ctx); err != nil {
 		_ = s.stream.Close(0, r.clock()) // the guard has not begun
 		return err

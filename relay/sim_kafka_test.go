@@ -431,6 +431,7 @@ func (s *simSink) Close(ctx context.Context) error {
 		w.mu.Unlock()
 		select {
 		case <-ctx.Done():
+			p.rest(p.apart(closeSink))
 		case <-s.changed:
 		case <-p.dead:
 		}

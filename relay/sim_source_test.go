@@ -97,7 +97,7 @@ func (s *simSource) WaitFree(ctx context.Context, tick func(*replication.Slot)) 
 			return nil
 		}
 		p.spend(ctx, waitFree, 1000)
-		p.rest(ctx, time.Second)
+		p.spendAll(ctx, waitFree, time.Second)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

@@ -38,7 +38,7 @@ func everyStep(t *testing.T, done, faults string, seeds int, steps func(*world) 
 		o := simOptions{seed: first + uint64(i), script: (*world).overlap, met: simMetrics()}
 		w := simulate(t, o)
 		if w.broken != "" {
-			tellStory(t, o, 1)
+			tellStory(t, o, 1, w.broken)
 			return
 		}
 		for n := 1; n <= steps(w); n++ {

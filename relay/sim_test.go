@@ -48,7 +48,7 @@ import (
 )
 
 // simVersion changes with whatever makes a seed another run.
-const simVersion = 2
+const simVersion = 3
 
 // simOptions say which run.
 type simOptions struct {
@@ -103,6 +103,7 @@ func simRuns(t *testing.T, done, faults string, first uint64, next func(i int) (
 	var counter atomic.Int64
 	var stop atomic.Bool
 	var failed *simOptions
+	verdict := ""
 	begun, used := time.Now(), processorTime()
 	t.Run("runs", func(t *testing.T) {
 		for n := range min(2, runtime.GOMAXPROCS(0)) {
@@ -133,7 +134,7 @@ func simRuns(t *testing.T, done, faults string, first uint64, next func(i int) (
 					if w.broken != "" {
 						stop.Store(true)
 						mu.Lock()
-						failed = &o
+						failed, verdict = &o, w.broken
 						mu.Unlock()
 					}
 				}
@@ -149,7 +150,7 @@ func simRuns(t *testing.T, done, faults string, first uint64, next func(i int) (
 	})
 	res.Seconds, res.processor = time.Since(begun).Seconds(), processorTime()-used
 	if failed != nil {
-		tellStory(t, *failed, res.Runs)
+		tellStory(t, *failed, res.Runs, verdict)
 	}
 	res.Passed = !t.Failed()
 	res.write(t)
@@ -176,13 +177,13 @@ func watched(t *testing.T, o simOptions) *world {
 	return simulate(t, o)
 }
 
-// tellStory runs a seed that failed again.
-func tellStory(t *testing.T, o simOptions, runs int) {
+// tellStory runs a seed that failed with that verdict again.
+func tellStory(t *testing.T, o simOptions, runs int, verdict string) {
 	t.Helper()
 	o.story = true
 	w := simulate(t, o)
 	if w.broken == "" {
-		w.broken = "this time all is well"
+		w.broken = verdict + ", but not again"
 	}
 	story := w.story.String()
 	for range 100 { // until it is another run again

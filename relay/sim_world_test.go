@@ -173,6 +173,7 @@ const (
 	loadPosition
 	savePosition
 	readTail
+	closeSink
 	lastPlace
 )
 
@@ -231,7 +232,7 @@ func (p *process) gate() error {
 		w.mu.Unlock()
 		select {
 		case <-thaw:
-			p.rest(context.Background(), time.Duration(before)*1001)
+			p.rest(time.Duration((before + 1) * (10_001 + 2*p.n)))
 		case <-p.dead:
 		}
 		w.mu.Lock()
@@ -245,15 +246,25 @@ func (p *process) spend(ctx context.Context, at place, atMost time.Duration) {
 	p.w.mu.Lock()
 	d := time.Duration(p.draw(at)%uint64(atMost))&^1 + 1001 + 2*time.Duration(p.n)
 	p.w.mu.Unlock()
-	p.rest(ctx, d)
+	p.spendAll(ctx, at, d)
 }
 
-func (p *process) rest(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+func (p *process) spendAll(ctx context.Context, at place, d time.Duration) {
 	select {
-	case <-timer.C:
+	case <-time.After(d):
+	case <-p.dead:
 	case <-ctx.Done():
+		p.rest(p.apart(at)) // what else ctx ends comes first
+	}
+}
+
+// apart is a time that nobody else takes to go on.
+func (p *process) apart(at place) time.Duration { return time.Duration(1001 + 100*int(at) + 2*p.n) }
+
+// rest lets time pass while the process lives.
+func (p *process) rest(d time.Duration) {
+	select {
+	case <-time.After(d):
 	case <-p.dead:
 	}
 }

@@ -76,6 +76,18 @@ var recalling = []mutant{
 		tests: []suite{recalls},
 	},
 	{
+		name:  "answer-after-its-time",
+		rule:  "The last look, and the last record, count only if their answer is taken before the time is over.",
+		edits: []edit{{"relay/await.go", "	case v := <-c: // also if the time was over meanwhile\n		return v, nil\n	default:\n", "	default:\n"}},
+		tests: []suite{{"./relay", "^TestReceive$"}},
+	},
+	{
+		name:  "told-while-waiting",
+		rule:  "Whoever is told to stop while it waits for Kafka finds out when the wait is over.",
+		edits: []edit{{"relay/session.go", "	stop := context.AfterFunc(ctx, s.interrupt)\n", "	stop := context.AfterFunc(ctx, s.stream.Interrupt)\n"}},
+		tests: []suite{{"./relay", "^TestSIGTERMInEveryState$"}},
+	},
+	{
 		name:  "told-before-learned",
 		rule:  "What a session told the slot counts once it has ended as a session that began.",
 		edits: []edit{{"relay/resume.go", "	if m.saidTo != id.SystemID || !id", "	if m.systemID != id.SystemID || !id"}},
