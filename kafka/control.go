@@ -124,6 +124,9 @@ func answers(b *sarama.Broker) error {
 	return err
 }
 
+// errStarting is also how a broker answers that the controller has given up for a while.
+var errStarting = errors.New("broker is still starting: its metadata names no brokers")
+
 // topics looks up metadata by name; a topic that the answer lacks is missing in the map.
 func (c *control) topics(ctx context.Context, names []string) (map[string]*sarama.TopicMetadata, error) {
 	var res *sarama.MetadataResponse
@@ -133,7 +136,7 @@ func (c *control) topics(ctx context.Context, names []string) (map[string]*saram
 		req.IncludeTopicAuthorizedOperations = true
 		res, err = b.GetMetadata(req)
 		if err == nil && len(res.Brokers) == 0 {
-			err = errors.New("broker is still starting: its metadata names no brokers")
+			err = errStarting
 		}
 		return err
 	})

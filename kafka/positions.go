@@ -76,32 +76,40 @@ func (l *positionLog) greet(ctx context.Context) {
 	}
 }
 
-// missingTries is how often the topic must be missing: a broker that has just started does not know all yet.
+// missingTries is how often the topic, or any broker, must be missing: a broker that has just started does not know all yet.
 const missingTries = 4
 
 // find looks the topic up; so many times, if it is missing.
 func (l *positionLog) find(ctx context.Context, most int) (*sarama.TopicMetadata, error) {
 	for tries := 1; ; tries++ {
-		found, err := l.ctl.topics(ctx, []string{l.topic})
-		if err != nil {
-			return nil, err
-		}
-		md := found[l.topic]
-		if md == nil {
-			md = &sarama.TopicMetadata{Name: l.topic, Err: sarama.ErrUnknownTopicOrPartition}
-		}
-		err = usable(md)
-		switch {
-		case err == nil && len(md.Partitions) > 1:
-			return nil, l.unusable(fmt.Sprintf("it has %d partitions, and must have one", len(md.Partitions)),
-				"delete it and create it again with one partition, or set delivery.position_topic to another topic", nil)
-		case err == nil:
+		md, err := l.lookUp(ctx)
+		if err == nil {
 			return md, l.readable(md)
-		case !errors.Is(err, sarama.ErrUnknownTopicOrPartition) || tries >= most:
-			return nil, l.judge(err)
+		}
+		if u, ok := errors.AsType[*checkpoint.Unusable](err); tries >= most || !errors.Is(err, errStarting) && !(ok && u.Missing) {
+			return nil, err
 		}
 		l.ctl.dialer.pause(200 * time.Millisecond)
 	}
+}
+
+func (l *positionLog) lookUp(ctx context.Context) (*sarama.TopicMetadata, error) {
+	found, err := l.ctl.topics(ctx, []string{l.topic})
+	if err != nil {
+		return nil, err
+	}
+	md := found[l.topic]
+	if md == nil {
+		return nil, l.judge(sarama.ErrUnknownTopicOrPartition)
+	}
+	if err := usable(md); err != nil {
+		return nil, l.judge(err)
+	}
+	if n := len(md.Partitions); n > 1 {
+		return nil, l.unusable(fmt.Sprintf("it has %d partitions, and must have one", n),
+			"delete it and create it again with one partition, or set delivery.position_topic to another topic", nil)
+	}
+	return md, nil
 }
 
 // readable says that reading is forbidden, which otherwise shows only once there is something to read.

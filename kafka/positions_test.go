@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -303,6 +304,27 @@ func TestLoadPositionPasses(t *testing.T) {
 	}
 	if s := load(t, p); s == nil {
 		t.Error("nothing is there")
+	}
+}
+
+// TestBrokerKnowsNoBrokers: the topic is looked up again, for a moment, while the broker that was asked knows of none yet.
+func TestBrokerKnowsNoBrokers(t *testing.T) {
+	f := newFake(t)
+	c := newPositionCluster(t, f)
+	var times atomic.Int32
+	f.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		return r.ResponseKind(), nil, times.Add(-1) >= 0
+	})
+	check := func(n int32) error {
+		times.Store(n)
+		return c.CheckPositionTopic(t.Context(), positions)
+	}
+	if err := check(missingTries - 1); err != nil {
+		t.Error(err)
+	}
+	if err := check(missingTries); err == nil || !strings.Contains(err.Error(), "names no brokers") {
+		t.Error(err)
 	}
 }
 
