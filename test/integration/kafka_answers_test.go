@@ -92,7 +92,7 @@ func TestOneBatchFails(t *testing.T) {
 		w.awaitCommits(20 + rnd.Int64N(100))
 		which := rnd.IntN(len(codes))
 		code := codes[which]
-		inject(t, k, kafkatest.Fault{Answer: code.Code, Count: 1})
+		inject(t, k, kafkatest.Fault{Answer: code.Code, Count: 1, Topic: o.topic("order")}) // not a position record, which a session can do without
 		await(t, patience, "the session to end because of "+code.Message, func() error {
 			if hits, ended := hitsOf(t, k), r.sessionsEnded(); hits != i+1 || ended != i+1 {
 				return errors.Join(o.unharmed(), fmt.Errorf("%d batches failed, %d sessions ended", hits, ended))

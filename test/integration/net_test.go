@@ -269,7 +269,9 @@ func halfOpenClient(t *testing.T) {
 	must(t, p.Set(faultproxy.Faults{})) // what was connected stays in the hole
 	r.confirmed, r.gone = o.confirmed(), true
 	second := o.start(env, senderTimeout(timeout))
-	second.awaitState("streaming", patience)
+	await(t, patience, "the second daemon to have the slot", func() error {
+		return errors.Join(unless(len(second.logged("replication started")) > 0), o.unharmed())
+	})
 	took := time.Since(begin)
 	if !second.hasBeen("waiting_for_slot") {
 		t.Error("the second daemon has not waited: the server had given the first one up already, so the fault was not provoked")
@@ -277,8 +279,9 @@ func halfOpenClient(t *testing.T) {
 	o.outcome("slot obtained after %.1f s", took.Seconds())
 	// The second daemon looks once a second; on opening, the pauses between tries are far below that.
 	if most := timeout + 2*time.Second; took > most {
-		t.Errorf("the second daemon streams after %v, more than %v", took, most)
+		t.Errorf("the second daemon has the slot after %v, more than %v", took, most)
 	}
+	second.awaitState("streaming", patience)
 	o.healed()
 	w.stop()
 	v := o.verify(patience)
