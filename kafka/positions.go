@@ -146,18 +146,31 @@ func (l *positionLog) unusable(why, remedy string, err error) error {
 }
 
 // LoadPosition reads the newest position record of the slot; nil if there is none. An error is a *[checkpoint.Unusable], or passes.
-// If only the newest cannot be read, what those before it say comes with the error.
+// If only the newest cannot be read, what those before it say comes with the error. When ctx is over the session can only be closed.
 func (p *Producer) LoadPosition(ctx context.Context) (*checkpoint.Saved, error) {
 	if p.cluster.cfg.PositionTopic == "" {
 		return nil, errNoPositions
 	}
-	var saved *checkpoint.Saved
-	var err error
-	p.locked(func(l *positionLog) { saved, err = l.load(ctx) })
-	if topic := p.cluster.cfg.PositionTopic; err != nil && !errors.As(err, new(*checkpoint.Unusable)) {
-		return nil, &failure{doing: "read the position record from topic " + topic, topic: topic, err: err}
+	type answer struct {
+		saved *checkpoint.Saved
+		err   error
 	}
-	return saved, err
+	answered := make(chan answer, 1)
+	p.background.Go(func() { // sarama waits longer than the caller can, and sees no end but that of its connection
+		var a answer
+		p.locked(func(l *positionLog) { a.saved, a.err = l.load(ctx) })
+		answered <- a
+	})
+	var a answer
+	select {
+	case a = <-answered:
+	case <-ctx.Done():
+		a.err = context.Cause(ctx)
+	}
+	if topic := p.cluster.cfg.PositionTopic; a.err != nil && !errors.As(a.err, new(*checkpoint.Unusable)) {
+		return nil, &failure{doing: "read the position record from topic " + topic, topic: topic, err: a.err}
+	}
+	return a.saved, a.err
 }
 
 // positionStep is how many offsets of the topic are read first. Records of all slots are in it, about one a second of each; and

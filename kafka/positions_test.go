@@ -307,6 +307,51 @@ func TestLoadPositionPasses(t *testing.T) {
 	}
 }
 
+// TestLoadPositionUnheard: a question that is not answered, or one before it, is waited for as long as the caller can.
+func TestLoadPositionUnheard(t *testing.T) {
+	for _, key := range []kmsg.Key{kmsg.Metadata, kmsg.ApiVersions, kmsg.ListOffsets, kmsg.Fetch} {
+		t.Run(key.Name(), func(t *testing.T) {
+			f := newFake(t)
+			c := newPositionCluster(t, f)
+			before, _ := openSession(t, c)
+			if err := save(t, before, checkpoint.Saved{Slot: "s"}); err != nil {
+				t.Fatal(err)
+			}
+			_ = before.Close(done())
+			var silent atomic.Bool
+			goOn := make(chan struct{})
+			defer close(goOn)
+			f.ControlKey(int16(key), func(kmsg.Request) (kmsg.Response, error, bool) {
+				f.KeepControl()
+				if silent.Load() {
+					<-goOn // and so does everything else
+				}
+				return nil, nil, false
+			})
+			p, _ := openSession(t, c)
+			if key != kmsg.Metadata && key != kmsg.ApiVersions {
+				eventually(t, "the session to look for its position topic", func() (found bool) {
+					p.locked(func(l *positionLog) { found = l.leader != "" && l.ctl.broker != nil })
+					return found
+				})
+			}
+			silent.Store(true)
+			start := time.Now()
+			if _, err := p.LoadPosition(within(300 * time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+			if took := time.Since(start); took > 2*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			start = time.Now()
+			_ = p.Close(done())
+			if took := time.Since(start); took > 2*time.Second {
+				t.Errorf("the end took %v", took)
+			}
+		})
+	}
+}
+
 // TestBrokerKnowsNoBrokers: the topic is looked up again, for a moment, while the broker that was asked knows of none yet.
 func TestBrokerKnowsNoBrokers(t *testing.T) {
 	f := newFake(t)

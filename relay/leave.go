@@ -180,6 +180,7 @@ func (s *session) close(cause error) {
 		r.mem.unanswered, r.mem.ended = s.sink.Unanswered(), r.clock()
 	}
 	r.mem.learn(s.stream.Identity(), s.tracker.Progress(), s.confirmed, s.stream.IdleTimeout())
+	r.mem.rereading = s.skip.expecting()
 	r.mem.slotUsed = r.clock()
 	r.detach(s)
 }

@@ -472,6 +472,32 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
+// TestStoppedWhileRereading: nothing is confirmed before all that a predecessor has delivered has come by, and that is said.
+func TestStoppedWhileRereading(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		x := b.pg.commit("a")
+		b.pg.commit("c@new") // waits for its topic
+		y := b.pg.commit("b")
+		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) {
+			s.Acked = checkpoint.Position{SystemID: s.SystemID, Timeline: s.Timeline, CommitLSN: x.Commit}
+			s.AckedTx = checkpoint.TxID{CommitLSN: y.Commit}
+		})}
+		b.kafka.acked["a"] = true
+		at := b.pg.slotAt()
+		b.start()
+		b.sleep(3 * time.Second)
+		b.want(WaitingForTopic)
+		b.stop()
+		var s *Stopped
+		if err := b.result(time.Second); !errors.As(err, &s) || s.Class != Fault || !strings.Contains(err.Error(), "stopped before all that was delivered earlier had come by again") {
+			t.Error(err)
+		}
+		if now := b.pg.slotAt(); now != at {
+			t.Errorf("the slot went from %s to %s", at, now)
+		}
+	})
+}
+
 // TestOlderCopy: a server that was taken back, and has written beyond what Kafka has since, is told by the transaction that is
 // not the one delivered. Whatever was left out in front of it, nothing is confirmed.
 func TestOlderCopy(t *testing.T) {

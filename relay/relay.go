@@ -218,8 +218,12 @@ func (r *Relay) goodbye() error {
 		confirmed = slot.ConfirmedFlush
 	}
 	if done.CommitLSN >= confirmed {
-		return &Stopped{Class: Fault, Err: fmt.Errorf("stopped while Postgres could not be told: transactions up to the one "+
-			"committed at %s are in Kafka, the slot is confirmed up to %s; the difference is repeated by the next start", done.CommitLSN, confirmed)}
+		why := "while Postgres could not be told"
+		if r.mem.rereading {
+			why = "before all that was delivered earlier had come by again"
+		}
+		return &Stopped{Class: Fault, Err: fmt.Errorf("stopped %s: transactions up to the one committed at %s are in Kafka, "+
+			"the slot is confirmed up to %s, where the next start begins", why, done.CommitLSN, confirmed)}
 	}
 	return nil
 }

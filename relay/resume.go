@@ -25,6 +25,7 @@ type memory struct {
 	said        pglogrepl.LSN // the last position that we tried to send, to the server saidTo on its timeline saidOn
 	saidTo      uint64        // system identifier; 0: nothing was said
 	saidOn      int32
+	rereading   bool // the last session ended before all that is known to be in Kafka had come by again
 	idleTimeout time.Duration
 	slotUsed    time.Time // when a session, or a touch, last ended
 

@@ -72,7 +72,12 @@ func TestKill9AtEachStep(t *testing.T) {
 			had := o.confirmed()
 			await(t, patience, "its first confirmed position", func() error { return unless(o.confirmed() > had) })
 		},
-		stopping(`"state":"draining"`), stopping(`"msg":"stopped: everything`),
+		stopping(`"state":"draining"`),
+		func(r *relay) {
+			had := o.confirmed()
+			await(t, patience, "what the ones before have delivered to come by", func() error { return unless(o.confirmed() > had) })
+			stopping(`"msg":"stopped: everything`)(r)
+		},
 	}
 	rounds := long(4, 1)
 	o.proves("F02", "kill -9 right after each of %d steps that can be seen from outside, from the first line of the log to the last, "+

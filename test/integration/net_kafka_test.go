@@ -146,6 +146,7 @@ func silentKafka(row, what string, faults faultproxy.Faults) func(*testing.T, ka
 		w := o.write(calm(rnd))
 		r := o.startThrough(p, "OUTBOXCDC_POSTGRES_PARK_AFTER="+parkAfter.String())
 		w.awaitCommits(20)
+		r.awaitState("streaming", patience) // not parked because the machine is slow
 		must(t, p.Set(faults))
 		begin := time.Now()
 		r.awaitState("parked", parkAfter+patience)

@@ -76,6 +76,18 @@ var recalling = []mutant{
 		tests: []suite{recalls},
 	},
 	{
+		name:  "question-without-end",
+		rule:  "Whoever asks for the position record waits for Kafka as long as sarama does.",
+		edits: []edit{{"kafka/positions.go", "	case <-ctx.Done():\n		a.err = context.Cause(ctx)\n", "	case <-p.dialer.ctx.Done():\n		a.err = context.Cause(ctx)\n"}},
+		tests: []suite{{"./kafka", "^TestLoadPositionUnheard$"}},
+	},
+	{
+		name:  "told-or-not",
+		rule:  "Whoever stops before all has come by says that Postgres could not be told.",
+		edits: []edit{{"relay/leave.go", "	r.mem.rereading = s.skip.expecting()\n", ""}},
+		tests: []suite{{"./relay", "^TestStoppedWhileRereading$"}},
+	},
+	{
 		name:  "answer-after-its-time",
 		rule:  "The last look, and the last record, count only if their answer is taken before the time is over.",
 		edits: []edit{{"relay/await.go", "	case v := <-c: // also if the time was over meanwhile\n		return v, nil\n	default:\n", "	default:\n"}},
