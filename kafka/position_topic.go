@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,8 +26,14 @@ var positionConfig = map[string]string{
 	"min.cleanable.dirty.ratio": "0.1",
 }
 
-// PositionConfig is the configuration that the position topic gets; its one partition aside.
-func PositionConfig() map[string]string { return maps.Clone(positionConfig) }
+// PositionConfig returns the configuration that the position topic gets, as sorted "name=value" pairs.
+func PositionConfig() (pairs []string) {
+	for name, value := range positionConfig {
+		pairs = append(pairs, name+"="+value)
+	}
+	slices.Sort(pairs)
+	return pairs
+}
 
 // CreatePositionTopic creates the topic of position records; -1 replicas means as many as the brokers are configured for. created is
 // false when it is there already, however it is configured: see [Cluster.CheckPositionTopic].

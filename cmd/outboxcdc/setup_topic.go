@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -42,7 +40,7 @@ func applyPositionTopic(ctx context.Context, cfg *config.Config, out io.Writer, 
 	case !ok || !u.Missing:
 		return noPositionTopic(err, dryRun)
 	case dryRun:
-		fmt.Fprintf(out, "would create position topic %s: 1 partition, %s\n", topic, strings.Join(positionConfig(), ", "))
+		fmt.Fprintf(out, "would create position topic %s: 1 partition, %s\n", topic, strings.Join(kafka.PositionConfig(), ", "))
 	default:
 		if _, err := cluster.CreatePositionTopic(ctx, topic, positionReplicas(cfg)); err != nil {
 			return noPositionTopic(err, dryRun)
@@ -70,21 +68,13 @@ func positionReplicas(cfg *config.Config) int16 {
 	return -1
 }
 
-func positionConfig() (pairs []string) {
-	all := kafka.PositionConfig()
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		pairs = append(pairs, name+"="+all[name])
-	}
-	return pairs
-}
-
 // positionTopicComment is what `setup sql` says about it; "" if the daemon will not want one.
 func positionTopicComment(cfg *config.Config) string {
 	if !cfg.Deduplicated() {
 		return ""
 	}
 	return fmt.Sprintf("\n-- In Kafka, once, for delivery.mode deduplicated (setup apply does it, too):\n-- kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions 1 --config %s\n",
-		strings.Join(cfg.Kafka.Brokers, ","), cfg.Delivery.PositionTopic, strings.Join(positionConfig(), " --config "))
+		strings.Join(cfg.Kafka.Brokers, ","), cfg.Delivery.PositionTopic, strings.Join(kafka.PositionConfig(), " --config "))
 }
 
 // leavePositionTopic is what `setup destroy` says about it: records of other slots may be in it.

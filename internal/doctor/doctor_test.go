@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
 // docs/doctor.md has the catalogue as it is.
@@ -88,5 +90,29 @@ func TestReportIsShort(t *testing.T) {
 `
 	if got := r.String(); got != want {
 		t.Errorf("it is:\n%s", got)
+	}
+}
+
+// The position topic is created by one command: by `setup apply` where another finding needs it, else by Kafka's own tool, which
+// gives the topic all that `setup apply` would.
+func TestOneCommandCreatesThePositionTopic(t *testing.T) {
+	e := &examination{
+		Config: Config{Positions: "positions", Brokers: []string{"kafka:9092"}, Server: "db:5432", Database: "app", Command: "outboxcdc"},
+		found:  map[string][]Finding{},
+	}
+	cluster := &kafka.Examination{}
+	e.warn(pgKeepSize, []Remedy{sqlf("SELECT 1"), advicef("run setup apply one day")}, "another finding")
+	got := e.createPositions(cluster)
+	if got.Kind != Shell || !strings.HasPrefix(got.Text, "kafka-topics.sh --bootstrap-server kafka:9092 --create --topic positions --partitions 1 ") {
+		t.Errorf("by itself: %+v", got)
+	}
+	for _, setting := range kafka.PositionConfig() {
+		if !strings.Contains(got.Text, " --config "+setting) {
+			t.Errorf("%s is missing: %s", setting, got.Text)
+		}
+	}
+	e.fail(slotThere, Lost, []Remedy{advicef("first something else"), e.setup()}, "there is no slot")
+	if got := e.createPositions(cluster); got != e.setup() {
+		t.Errorf("beside a slot that is missing: %+v, want %+v", got, e.setup())
 	}
 }

@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/kafka"
@@ -24,7 +23,7 @@ func (e *examination) checkPositions(ctx context.Context, x *kafka.Examination) 
 		e.cannot(topicPositions, err)
 	default:
 		remedy := []Remedy{advicef("%s", bad.Remedy)}
-		if slices.ContainsFunc(x.Topics, func(t kafka.TopicFacts) bool { return t.Name == e.Positions && t.Missing }) {
+		if bad.Missing {
 			remedy = []Remedy{e.createPositions(x)}
 		}
 		e.warn(topicPositions, remedy, "%s: the daemon delivers at least once until that is mended: a crash repeats", cause(err))

@@ -41,8 +41,16 @@ func (e *examination) create(x *kafka.Examination, name string) Remedy {
 	return e.createWith(x, name, partitions, "")
 }
 
+// createPositions is what creates the position topic: `setup apply` where a finding before needs that command, because it
+// creates the topic as well and a second command for it would fail; else a call of Kafka's own tool, which needs no
+// administrator of Postgres.
 func (e *examination) createPositions(x *kafka.Examination) Remedy {
-	return e.createWith(x, e.Positions, 1, " --config cleanup.policy=compact")
+	for _, findings := range e.found {
+		if slices.ContainsFunc(findings, func(f Finding) bool { return slices.Contains(f.Remedy, e.setup()) }) {
+			return e.setup()
+		}
+	}
+	return e.createWith(x, e.Positions, 1, " --config "+strings.Join(kafka.PositionConfig(), " --config "))
 }
 
 func (e *examination) createWith(x *kafka.Examination, name string, partitions int, more string) Remedy {
