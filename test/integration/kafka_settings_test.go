@@ -105,7 +105,7 @@ func rightToWrite(t *testing.T, k kafkatest.Cluster) {
 	r = o.startStreaming(smallWindow, "OUTBOXCDC_POSTGRES_PARK_AFTER=3s")
 	w := o.write(load{rand: rnd, types: []string{"order", "other"}})
 	for range rounds {
-		o.awaitRecords(100) // of this daemon: before its first ack a missing right is a mistake of whoever set it up
+		w.awaitDelivered(100) // of this daemon: before its first ack a missing right is a mistake of whoever set it up
 		must(t, kafkatest.Forbid(testContext(t), k.Brokers(), everybody, o.topic("order"), kmsg.ACLOperationWrite))
 		r.awaitState("parked", patience)
 		o.awaitSlotFree()

@@ -79,7 +79,7 @@ func kafkaCutAfterBytes(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) 
 	o.sample()
 	w := o.write(calm(rnd))
 	r := o.startThrough(p)
-	o.cutTimes(p, rnd, times, 64<<10, 2<<10)
+	o.cutTimes(w, p, rnd, times, 64<<10, 2<<10)
 	o.outcome("%d connections cut, %d sessions", p.Cuts(), r.reconnects("")+1)
 	o.healed()
 	w.stop()
@@ -95,7 +95,7 @@ func kafkaStandstill(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	o.sample()
 	w := o.write(calm(rnd))
 	r := o.startThrough(p, senderTimeout(2*time.Second))
-	await(t, patience, "a first record", func() error { return unless(o.follow.records() > 0) }) // it has looked up what it has to
+	o.awaitRecords(1) // it has looked up what it has to
 	w.awaitCommits(20)
 	before := r.reconnects("")
 	must(t, p.Set(faultproxy.Faults{Up: faultproxy.Way{Hold: true}, Down: faultproxy.Way{Hold: true}}))

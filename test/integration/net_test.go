@@ -118,7 +118,7 @@ func (o *outbox) onlyOne() {
 // cutTimes cuts the daemon's connections through a proxy that many times, each time after a number of bytes of a new
 // connection: at most up bytes of what the daemon sends, or down bytes of what it receives. After each, something is
 // delivered.
-func (o *outbox) cutTimes(p *faultproxy.Proxy, rnd *rand.Rand, times, up, down int) {
+func (o *outbox) cutTimes(w *writer, p *faultproxy.Proxy, rnd *rand.Rand, times, up, down int) {
 	t := o.t
 	t.Helper()
 	for i := range times {
@@ -140,20 +140,8 @@ func (o *outbox) cutTimes(p *faultproxy.Proxy, rnd *rand.Rand, times, up, down i
 			return nil
 		})
 		must(t, p.Set(faultproxy.Faults{}))
-		o.awaitMore()
+		w.awaitDelivered(1)
 	}
-}
-
-// awaitMore waits until something more is delivered.
-func (o *outbox) awaitMore() {
-	o.t.Helper()
-	before := o.follow.records()
-	await(o.t, recoverIn, "something to be delivered", func() error {
-		if o.follow.records() == before {
-			return errors.New(o.situation())
-		}
-		return o.unharmed()
-	})
 }
 
 // F12: connections to Postgres are cut after n bytes: while connecting, and under load.
@@ -166,7 +154,7 @@ func postgresCutAfterBytes(t *testing.T) {
 	p, env := o.proxied()
 	w := o.write(calm(rnd))
 	r := o.startStreaming(env, "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms")
-	o.cutTimes(p, rnd, times, 3<<10, 64<<10)
+	o.cutTimes(w, p, rnd, times, 3<<10, 64<<10)
 	o.outcome("%d connections cut, %d sessions", p.Cuts(), r.reconnects("")+1)
 	o.healed()
 	w.stop()

@@ -43,7 +43,7 @@ func TestHBAClosed(t *testing.T) {
 		})
 	}
 	for round := range rounds {
-		o.awaitRecords(50)
+		w.awaitDelivered(50)
 		reload(closed, false)
 		o.endSessions()
 		r.awaitReconnects("postgres_credentials", float64(4*(round+1)))

@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -40,28 +39,16 @@ func (o *outbox) crashes(w *writer, rnd *rand.Rand, rounds int) {
 	for left := rounds - 1; left >= 0; left-- {
 		w.awaitCommits(100 + rnd.Int64N(200))
 		o.crash()
-		o.back(rnd, left)
+		o.back(w, rnd, left)
 	}
-}
-
-// awaitRecords waits until so many records more have come, whatever is wrong meanwhile.
-func (o *outbox) awaitRecords(more int) {
-	o.t.Helper()
-	want := o.follow.records() + more
-	await(o.t, patience, fmt.Sprintf("%d more records", more), func() error {
-		if left := want - o.follow.records(); left > 0 {
-			return errors.Join(fmt.Errorf("%d are left; %s", left, o.situation()), o.unharmed())
-		}
-		return nil
-	})
 }
 
 // back waits for the end of a fault: sometimes only for the first record, so that the next fault meets a session that reads
 // again what it has delivered, and at last, when left is 0, until nothing is left to deliver.
-func (o *outbox) back(rnd *rand.Rand, left int) {
+func (o *outbox) back(w *writer, rnd *rand.Rand, left int) {
 	o.t.Helper()
 	if left > 0 && rnd.IntN(2) == 0 {
-		o.awaitRecords(1)
+		w.awaitDelivered(1)
 		return
 	}
 	o.healed()
@@ -103,7 +90,7 @@ func TestPostgresRestarted(t *testing.T) {
 					first.term()
 				}
 				o.restart()
-				o.back(rnd, left)
+				o.back(w, rnd, left)
 			}
 			before := first.confirmed
 			first.confirmed = stopped.confirmed() // what a new process starts from
@@ -169,7 +156,7 @@ func TestWalsenderKilled(t *testing.T) {
 			}
 			return err
 		})
-		o.back(rnd, left)
+		o.back(w, rnd, left)
 	}
 	w.stop()
 	v := o.verify(patience)

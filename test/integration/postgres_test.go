@@ -25,7 +25,7 @@ func TestPostgresStoppedImmediatelyUnderLoad(t *testing.T) {
 		before := o.confirmed()
 		o.crash()
 		t.Logf("confirmed was %s before the crash and is %s after it", before, o.confirmed())
-		o.back(rnd, left)
+		o.back(w, rnd, left)
 		if left%10 == 9 {
 			o.exec(`CHECKPOINT`) // saves the slot, else what is read again grows from start to start
 		}

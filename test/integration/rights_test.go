@@ -78,7 +78,7 @@ func TestRightsTakenAwayLater(t *testing.T) {
 	login, env := o.ownRole("LOGIN REPLICATION")
 	r := o.startStreaming(env)
 	w := o.write(load{rand: rnd})
-	o.awaitRecords(20)
+	w.awaitDelivered(20)
 
 	o.exec(`ALTER ROLE ` + login + ` NOREPLICATION`)
 	o.endSessions()
@@ -114,7 +114,7 @@ func TestConnectionsEndedUnderLoad(t *testing.T) {
 		w.awaitCommits(10 + rnd.Int64N(40))
 		which := []string{"walsender", "client backend", "%"}[rnd.IntN(3)]
 		o.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1 AND backend_type LIKE $2`, "outboxcdc-"+o.name, which)
-		o.awaitRecords(1)
+		w.awaitDelivered(1)
 	}
 	ended, moved, before := 0, 0, o.follow.records()
 	tick := time.NewTicker(time.Second)

@@ -107,12 +107,7 @@ func TestSamplerSeesALoss(t *testing.T) {
 	// And so does the checker: a daemon that delivers at least once cannot know of them.
 	o.startStreaming(atLeastOnce)
 	o.insert("order", "a", 7, 1)
-	await(t, patience, "the row behind the lost ones", func() error {
-		if n := o.follow.records(); n < 4 {
-			return fmt.Errorf("%d records", n)
-		}
-		return nil
-	})
+	o.awaitRecords(4) // the row behind the lost ones
 	v := judge(o.truth(), o.readAll())
 	if len(v.Missing) != 3 {
 		t.Errorf("the checker found %d missing, want 3: %s", len(v.Missing), v.String())

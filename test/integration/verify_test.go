@@ -234,6 +234,18 @@ func (o *outbox) awaitArrived(d time.Duration) {
 	o.t.Logf("all of %d rows have arrived, after %v", total, time.Since(begin).Round(time.Millisecond))
 }
 
+// awaitRecords waits until that many records have come in all, whatever is wrong meanwhile. A test that wants more than there are
+// takes the count before it causes them: see [writer.awaitDelivered] for what a writer goes on to write.
+func (o *outbox) awaitRecords(total int) {
+	o.t.Helper()
+	await(o.t, patience, fmt.Sprintf("%d records", total), func() error {
+		if n := o.follow.records(); n < total {
+			return errors.Join(fmt.Errorf("%d have come; %s", n, o.situation()), o.unharmed())
+		}
+		return nil
+	})
+}
+
 // situation is what the newest daemon says about itself.
 func (o *outbox) situation() string {
 	r := o.running()

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -106,6 +107,25 @@ func (w *writer) awaitCommits(more int64) {
 	await(w.o.t, patience, fmt.Sprintf("%d more commits", more), func() error {
 		if n := w.ok.Load(); n < want {
 			return fmt.Errorf("%d are left", want-n)
+		}
+		return nil
+	})
+}
+
+// awaitDelivered waits until so many of the rows that are committed from now on have arrived, whatever is wrong meanwhile. What
+// arrived before does not count.
+func (w *writer) awaitDelivered(more int) {
+	w.o.t.Helper()
+	w.mu.Lock()
+	from := len(w.committed)
+	w.mu.Unlock()
+	await(w.o.t, patience, fmt.Sprintf("%d more rows to be written and to arrive", more), func() error {
+		w.mu.Lock()
+		ids := slices.Clone(w.committed[from:])
+		w.mu.Unlock()
+		written := len(ids)
+		if arrived := written - len(w.o.follow.unseen(ids)); arrived < more {
+			return errors.Join(fmt.Errorf("%d written, %d arrived; %s", written, arrived, w.o.situation()), w.o.unharmed())
 		}
 		return nil
 	})
