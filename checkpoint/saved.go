@@ -26,13 +26,13 @@ type Saved struct {
 	AckedTx TxID
 	// Confirm is the highest position that the slot may have been told. A slot beyond it was moved by somebody else.
 	Confirm pglogrepl.LSN
-	// Producers are the ids that Kafka gave to the slot's latest sessions, newest last.
+	// Producers are the producer ids of the processes whose records may be in Kafka after Acked, newest last.
 	Producers []int64
-	// Partitions are the partition counts that keys were hashed over, by topic.
-	Partitions map[string]int32
-	// Routing is a fingerprint of the settings that decide where an event goes.
-	Routing string
-	// Clean: the session is over, and nothing that it sent can still arrive.
+	// Topics are those that records after Acked may be in, sorted.
+	Topics []string
+	// Sources is a fingerprint of the settings that decide which changes are events, and with that which ordinal each has.
+	Sources string
+	// Clean: the session is over, Kafka has no record of the slot after Acked, and none can still arrive.
 	Clean bool
 	// Adopted: a person has decided that the slot goes on from where it stands.
 	Adopted bool
@@ -42,9 +42,13 @@ type Saved struct {
 // savedVersion is that of the text form; a reader refuses what it does not know.
 const savedVersion = 1
 
-// maxProducers bounds the sessions whose records are recognised. What those before them left is repeated if the slot
-// has not been confirmed since.
+// maxProducers bounds the processes whose records are recognised. Records of earlier ones are sent again if the slot has not
+// been confirmed since.
 const maxProducers = 100
+
+// keptProducers is how many producer ids stay in the record once their records are no longer in doubt: a failover that loses
+// delivered transactions soon after a restart is reported with the records of the process before.
+const keptProducers = 10
 
 // savedText is the text form. System identifiers are text, because JSON's numbers are not that large everywhere.
 type savedText struct {
@@ -60,8 +64,9 @@ type savedText struct {
 	Clean      bool             `json:"clean"`
 	Adopted    bool             `json:"adopted,omitempty"`
 	Producers  []int64          `json:"producers,omitempty"`
-	Partitions map[string]int32 `json:"partitions,omitempty"`
-	Routing    string           `json:"routing,omitempty"`
+	Topics     []string         `json:"topics,omitempty"`
+	Partitions map[string]int32 `json:"partitions,omitempty"` // of records of earlier versions: the topics, each with its partition count
+	Sources    string           `json:"sources,omitempty"`
 	At         time.Time        `json:"at"`
 }
 
@@ -69,7 +74,7 @@ type savedText struct {
 func (s *Saved) MarshalText() ([]byte, error) {
 	t := savedText{
 		Version: savedVersion, Slot: s.Slot, Generation: s.Generation, SystemID: strconv.FormatUint(s.SystemID, 10), Timeline: s.Timeline,
-		Confirm: s.Confirm.String(), Clean: s.Clean, Adopted: s.Adopted, Producers: s.Producers, Partitions: s.Partitions, Routing: s.Routing, At: s.At.UTC(),
+		Confirm: s.Confirm.String(), Clean: s.Clean, Adopted: s.Adopted, Producers: s.Producers, Topics: s.Topics, Sources: s.Sources, At: s.At.UTC(),
 	}
 	if !s.Acked.IsZero() {
 		at := s.AckedTx.CommitTime.UTC()
@@ -91,8 +96,11 @@ func (s *Saved) UnmarshalText(b []byte) error {
 		return fmt.Errorf("read the position record: version %d: %w", t.Version, ErrSavedVersion)
 	}
 	out := Saved{
-		Slot: t.Slot, Generation: t.Generation, Timeline: t.Timeline, Clean: t.Clean, Adopted: t.Adopted, Producers: t.Producers, Partitions: t.Partitions,
-		Routing: t.Routing, At: t.At,
+		Slot: t.Slot, Generation: t.Generation, Timeline: t.Timeline, Clean: t.Clean, Adopted: t.Adopted, Producers: t.Producers, Topics: t.Topics,
+		Sources: t.Sources, At: t.At,
+	}
+	if out.Topics == nil && len(t.Partitions) > 0 {
+		out.Topics = slices.Sorted(maps.Keys(t.Partitions))
 	}
 	var err error
 	if out.SystemID, err = strconv.ParseUint(t.SystemID, 10, 64); err != nil {
@@ -113,47 +121,47 @@ func (s *Saved) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Next is the record of a session that comes after s, which may be nil; producer is the id that it sends under, routing the
-// fingerprint of its settings. With other settings the list of producers begins anew: what those before have left at the ends
-// of partitions says nothing about events that go elsewhere now, in this session and in all that follow.
-func (s *Saved) Next(producer int64, routing string) Saved {
+// Next is the record of a session that comes after s, which may be nil; producer is the id that it sends under, sources the
+// fingerprint of its settings.
+func (s *Saved) Next(producer int64, sources string) Saved {
 	if s == nil {
-		return Saved{Generation: 1, Routing: routing, Producers: []int64{producer}}
+		return Saved{Generation: 1, Sources: sources, Producers: []int64{producer}}
 	}
 	next := *s
 	next.Generation++
 	next.Clean, next.Adopted = false, false
-	next.Producers = slices.Clone(s.Producers)
-	if s.Routing != routing {
-		next.Routing, next.Producers, next.Partitions = routing, nil, nil
-	}
-	if n := len(next.Producers) - maxProducers + 1; n > 0 {
-		next.Producers = next.Producers[n:]
-	}
-	next.Producers = append(next.Producers, producer)
+	next.Acked, next.AckedTx = s.AckedFor(sources)
+	next.Sources = sources
+	next.Producers = slices.DeleteFunc(slices.Clone(s.Producers), func(id int64) bool { return id == producer })
+	next.Producers = append(last(next.Producers, maxProducers-1), producer)
 	return next
 }
 
-// Hash notes the partition counts that keys are hashed over. When one is another than before, keys go elsewhere, and the list
-// of producers begins anew with the session's own.
-func (s *Saved) Hash(counts map[string]int32) {
-	if s.hashesOtherwise(counts) {
-		s.Producers = slices.Clone(s.Producers[len(s.Producers)-1:])
+// AckedFor is Acked, and its transaction, for a reader whose settings have the given fingerprint. With other settings an event may
+// have another ordinal, so nothing is known of a transaction that was acknowledged in part.
+func (s *Saved) AckedFor(sources string) (Position, TxID) {
+	if s.Sources == sources || s.Acked.IsZero() || s.Acked.Ordinal == LastOrdinal {
+		return s.Acked, s.AckedTx
 	}
-	was := s.Partitions
-	s.Partitions = make(map[string]int32, len(was)+len(counts))
-	maps.Copy(s.Partitions, was)
-	maps.Copy(s.Partitions, counts)
+	before := s.Acked
+	before.CommitLSN, before.Ordinal = before.CommitLSN-1, LastOrdinal
+	return before, TxID{}
 }
 
-func (s *Saved) hashesOtherwise(counts map[string]int32) bool {
-	for topic, n := range counts {
-		if was, had := s.Partitions[topic]; had && was != n {
-			return true
-		}
-	}
-	return false
+// Use adds topics that records may be in from now on.
+func (s *Saved) Use(topics []string) {
+	all := slices.Concat(s.Topics, topics)
+	slices.Sort(all)
+	s.Topics = slices.Compact(all)
 }
+
+// Settle notes that no record of an earlier session is in doubt any more: all that they may have sent is at or before Acked.
+func (s *Saved) Settle() {
+	s.Producers, s.Topics = last(slices.Clone(s.Producers), keptProducers), nil
+}
+
+// last is the end of a list, n long at most.
+func last[T any](list []T, n int) []T { return list[max(0, len(list)-n):] }
 
 // Adoption is the record by which a person, having looked, makes the slot go on from confirm, where it stands. Of s, which may
 // be nil, it keeps the number of sessions only: what stood in front of it counts for nothing. It names no producer and nothing
@@ -192,39 +200,43 @@ const Recent = 20
 
 // Latest is what the newest records of one slot say together, given in the order of the topic; nil if there are none.
 //
-// They are believed together, because the newest alone may be a late one: of a process that was frozen, or that had the slot
-// for a moment only. Whoever wrote one has confirmed and delivered what it says, so the highest counts. An adoption makes
-// what stood in front of it count for nothing.
+// The last record of the newest generation says which system, timeline and settings they are about: the last one of the topic
+// may be a late record of a process that was frozen, or that had the slot for a moment only. All of them are believed, because
+// each was true when it was written and Kafka and slot only go forward; so the highest positions count, and all producers and
+// topics. An adoption makes all records of the generations before it count for nothing, late ones too.
 func Latest(records []Saved) *Saved {
-	for i := len(records) - 1; i >= 0; i-- {
-		if records[i].Adopted {
-			records = records[i:]
-			break
-		}
-	}
 	if len(records) == 0 {
 		return nil
 	}
-	out := records[len(records)-1]
-	out.Producers = nil
+	newest, adopted := 0, uint64(0)
+	for i, r := range records {
+		if r.Generation >= records[newest].Generation {
+			newest = i
+		}
+		if r.Adopted {
+			adopted = max(adopted, r.Generation)
+		}
+	}
+	out := records[newest]
+	out.Clean = out.Clean && newest == len(records)-1
+	out.Producers, out.Topics = nil, nil
 	for _, r := range records {
-		if r.Generation > out.Generation {
-			out.Generation, out.Clean = r.Generation, false
+		if r.Generation < adopted {
+			continue
 		}
 		for _, id := range r.Producers {
-			if r.Routing != out.Routing || out.hashesOtherwise(r.Partitions) {
-				break // it sent events elsewhere
-			}
 			if !slices.Contains(out.Producers, id) {
 				out.Producers = append(out.Producers, id)
 			}
 		}
+		out.Use(r.Topics)
 		if r.SystemID != out.SystemID || r.Timeline != out.Timeline {
 			continue
 		}
 		out.Confirm = max(out.Confirm, r.Confirm)
-		if out.Acked.IsZero() || r.Acked.Timeline == out.Acked.Timeline && r.Acked.Compare(out.Acked) > 0 {
-			out.Acked, out.AckedTx = r.Acked, r.AckedTx
+		acked, tx := r.AckedFor(out.Sources)
+		if out.Acked.IsZero() || acked.Timeline == out.Acked.Timeline && acked.Compare(out.Acked) > 0 {
+			out.Acked, out.AckedTx = acked, tx
 		}
 	}
 	return &out

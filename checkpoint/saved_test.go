@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +14,7 @@ import (
 func TestSaved(t *testing.T) {
 	want := Saved{
 		Slot: "outboxcdc", Generation: 3, SystemID: 1<<63 + 1, Timeline: 2, Acked: Position{1<<63 + 1, 2, 0x1_0000_0010, 4}, AckedTx: TxID{0x1_0000_0010, 77, time.Unix(3, 1000).UTC()}, Confirm: 0x1_0000_0020,
-		Producers: []int64{1, 1 << 60}, Partitions: map[string]int32{"t": 6}, Routing: "abc", Clean: true, Adopted: true, At: time.Unix(1, 5).UTC(),
+		Producers: []int64{1, 1 << 60}, Topics: []string{"t", "u"}, Sources: "abc", Clean: true, Adopted: true, At: time.Unix(1, 5).UTC(),
 	}
 	b, err := want.MarshalText()
 	if err != nil {
@@ -69,22 +70,68 @@ func TestSavedNext(t *testing.T) {
 	if n := len(s.Producers); n != maxProducers || s.Producers[n-1] != 2*maxProducers-1 || s.Producers[0] != maxProducers {
 		t.Errorf("producers %v", s.Producers)
 	}
-	s.Partitions = map[string]int32{"t": 3}
-	same := s.Next(1000, "")
-	same.Hash(map[string]int32{"t": 3, "u": 1})
-	if len(same.Producers) != maxProducers || same.Partitions["u"] != 1 || len(s.Partitions) != 1 {
-		t.Errorf("%+v after %+v", same, s)
+	s.Topics = []string{"t"}
+	next := s.Next(1000, "")
+	next.Use([]string{"u", "t", "a"})
+	if !slices.Equal(next.Topics, []string{"a", "t", "u"}) || !slices.Equal(s.Topics, []string{"t"}) {
+		t.Errorf("topics %v after %v", next.Topics, s.Topics)
 	}
-	grown := s.Next(1000, "")
-	grown.Hash(map[string]int32{"t": 4})
-	if len(grown.Producers) != 1 || grown.Producers[0] != 1000 || grown.Partitions["t"] != 4 {
-		t.Errorf("a topic has grown: %+v", grown)
+	same := next.Next(1000, "") // another session of one process
+	if n := len(same.Producers); n != maxProducers || same.Producers[n-1] != 1000 || slices.Index(same.Producers, 1000) != n-1 {
+		t.Errorf("producers %v", same.Producers)
 	}
-	if other := s.Next(1000, "other"); len(other.Producers) != 1 || other.Producers[0] != 1000 || other.Routing != "other" {
-		t.Errorf("other settings: %+v", other)
+	same.Settle()
+	if n := len(same.Producers); n != keptProducers || same.Producers[n-1] != 1000 || len(same.Topics) != 0 || len(next.Topics) != 3 {
+		t.Errorf("settled: producers %v, topics %v; before, topics %v", same.Producers, same.Topics, next.Topics)
 	}
 	if s.Generation != 9+2*maxProducers || s.Clean || s.Slot != "a" || s.Confirm != 5 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// With other settings another event may have an ordinal, so that a transaction which was acknowledged in part counts for nothing.
+func TestAckedForOtherSources(t *testing.T) {
+	tx := TxID{CommitLSN: 0x50, XID: 3}
+	for _, c := range []struct {
+		ordinal uint32
+		sources string
+		want    Position
+		tx      TxID
+	}{
+		{4, "a", Position{7, 1, 0x50, 4}, tx},
+		{LastOrdinal, "b", Position{7, 1, 0x50, LastOrdinal}, tx},
+		{4, "b", Position{7, 1, 0x4F, LastOrdinal}, TxID{}},
+		{0, "b", Position{7, 1, 0x4F, LastOrdinal}, TxID{}},
+	} {
+		s := Saved{Acked: Position{7, 1, 0x50, c.ordinal}, AckedTx: tx, Sources: "a"}
+		next := s.Next(1, c.sources)
+		for name, r := range map[string]Saved{"next": next, "latest": *Latest([]Saved{s, next})} {
+			if r.Acked != c.want || r.AckedTx != c.tx || r.Sources != c.sources {
+				t.Errorf("ordinal %d, %s, %s: %s of %+v, want %s of %+v", c.ordinal, c.sources, name, r.Acked, r.AckedTx, c.want, c.tx)
+			}
+		}
+	}
+	none := Saved{Sources: "a"}
+	if p, _ := none.AckedFor("b"); !p.IsZero() {
+		t.Errorf("of nothing: %s", p)
+	}
+}
+
+// TestSavedOfEarlierVersion: a record of the version before, with partition counts and a fingerprint of the routing, is read. Its
+// topics are those of the counts, and a transaction that it knows in part counts for nothing, since it does not say which settings
+// numbered the events.
+func TestSavedOfEarlierVersion(t *testing.T) {
+	const text = `{"version":1,"slot":"s","generation":4,"system_id":"7","timeline":1,"acked":"1:7:1:0000000000000050:2","acked_xid":9,` +
+		`"acked_commit_time":"2026-11-22T10:00:00Z","confirm":"0/60","clean":false,"producers":[3,4],"partitions":{"u":3,"t":6},"routing":"abc","at":"2026-11-22T10:00:01Z"}`
+	var s Saved
+	if err := s.UnmarshalText([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(s.Topics, []string{"t", "u"}) || !slices.Equal(s.Producers, []int64{3, 4}) || s.Confirm != 0x60 {
+		t.Errorf("%+v", s)
+	}
+	if got, _ := s.AckedFor("x"); got != (Position{7, 1, 0x4F, LastOrdinal}) {
+		t.Errorf("acked %s", got)
 	}
 }
 
@@ -93,7 +140,7 @@ func TestAdoption(t *testing.T) {
 	now := time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
 	old := &Saved{
 		Slot: "a", Generation: 9, SystemID: 1, Timeline: 3, Acked: Position{1, 3, 90, 0}, Confirm: 99, Producers: []int64{1, 2},
-		Partitions: map[string]int32{"t": 3}, Routing: "r",
+		Topics: []string{"t"}, Sources: "r",
 	}
 	want := Saved{Slot: "a", Generation: 10, SystemID: 7, Timeline: 2, Confirm: 40, Clean: true, Adopted: true, At: now}
 	if got := old.Adoption("a", 7, 2, 40, now); !reflect.DeepEqual(got, want) {
@@ -130,22 +177,23 @@ func TestLatest(t *testing.T) {
 		in   []Saved
 		want Saved
 	}{
-		"one":                      {[]Saved{clean}, clean},
-		"the last of a session":    {[]Saved{base, clean}, clean},
-		"a late one":               {[]Saved{clean, late}, with(func(s *Saved) { s.Confirm, s.Acked = 12, at(11, 0) })},
-		"a late one that is clean": {[]Saved{base, with(func(s *Saved) { s.Generation, s.Clean = 3, true })}, base},
-		"two at a time":            {[]Saved{base, clean, other}, with(func(s *Saved) { s.Confirm, s.Acked, s.Producers = 12, at(11, 0), []int64{1, 2, 3} })},
-		"an adoption":              {[]Saved{clean, adopted}, adopted},
-		"behind an adoption":       {[]Saved{clean, adopted, base}, with(func(s *Saved) { s.Generation = 5 })},
-		"other settings": {
-			[]Saved{base, with(func(s *Saved) { s.Routing, s.Producers = "other", []int64{5} })},
-			with(func(s *Saved) { s.Routing, s.Producers = "other", []int64{5} }),
+		"one":                         {[]Saved{clean}, clean},
+		"the last of a session":       {[]Saved{base, clean}, clean},
+		"a late one":                  {[]Saved{clean, late}, with(func(s *Saved) { s.Confirm, s.Acked = 12, at(11, 0) })},
+		"a late one that is clean":    {[]Saved{base, with(func(s *Saved) { s.Generation, s.Clean = 3, true })}, base},
+		"two at a time":               {[]Saved{base, clean, other}, with(func(s *Saved) { s.Confirm, s.Acked, s.Producers = 12, at(11, 0), []int64{1, 2, 3} })},
+		"an adoption":                 {[]Saved{clean, adopted}, adopted},
+		"late, of before an adoption": {[]Saved{clean, adopted, base}, adopted},
+		"after an adoption": {
+			[]Saved{clean, adopted, with(func(s *Saved) { s.Generation, s.Producers = 6, []int64{5} })},
+			with(func(s *Saved) { s.Generation, s.Producers = 6, []int64{5} }),
 		},
-		"a topic that has grown": {
-			[]Saved{with(func(s *Saved) { s.Partitions = map[string]int32{"t": 3} }), with(func(s *Saved) { s.Partitions, s.Producers = map[string]int32{"t": 4}, []int64{5} })},
-			with(func(s *Saved) { s.Partitions, s.Producers = map[string]int32{"t": 4}, []int64{5} }),
+		"topics": {
+			[]Saved{with(func(s *Saved) { s.Topics = []string{"u"} }), with(func(s *Saved) { s.Topics = []string{"t", "v"} })},
+			with(func(s *Saved) { s.Topics = []string{"t", "u", "v"} }),
 		},
-		"another timeline": {[]Saved{clean, moved}, moved},
+		"late ones of the timeline before": {[]Saved{moved, moved, clean, late}, moved},
+		"another timeline":                 {[]Saved{clean, moved}, moved},
 	} {
 		if got := Latest(c.in); !reflect.DeepEqual(*got, c.want) {
 			t.Errorf("%s: %+v, want %+v", name, *got, c.want)

@@ -11,28 +11,52 @@ type Lineage interface {
 	System() uint64
 	// TimelineOf returns the timeline that a record starting at lsn lies on.
 	TimelineOf(lsn pglogrepl.LSN) int32
+	// EndOf is where the history leaves an earlier timeline; over is false for the present one, and for one it was never on.
+	EndOf(timeline int32) (lsn pglogrepl.LSN, over bool)
 }
+
+// LastOrdinal is an ordinal behind every event of a transaction.
+const LastOrdinal = 1<<32 - 1
 
 // IsZero reports whether p names no event.
 func (p Position) IsZero() bool { return p.CommitLSN == 0 }
 
 // Compare orders two positions of one lineage: -1 if p comes before q, 0 if they are one event, 1 if p comes after it.
-// Across systems, or with one beyond the fork of its timeline, the answer means nothing: see [Tail].
+// Across systems, or with one beyond the fork of its timeline, the answer means nothing: see [Position.On].
 func (p Position) Compare(q Position) int {
 	return cmp.Or(cmp.Compare(p.CommitLSN, q.CommitLSN), cmp.Compare(p.Ordinal, q.Ordinal))
 }
 
-// Holds reports whether l's server has the event: it committed there, or on a timeline in front of the fork.
+// Holds reports whether l's server has the event: it committed there, or on an earlier timeline before the fork.
 func Holds(l Lineage, p Position) bool {
 	return p.SystemID == l.System() && l.TimelineOf(p.CommitLSN) == p.Timeline
 }
 
-// Tail is what the end of one Kafka partition says about the sessions of this slot that came before: the partition holds
-// every event of ours that goes to it, up to and including Last, because a session sends a partition's events in order and
-// without holes, from a point that the one before it has reached.
-type Tail struct {
-	Last     Position // zero: no record of ours was found
-	Phantoms Phantoms
+// On is the last position at or before p that l's server can have: p itself, or the end of p's timeline if the server left that
+// before p. Zero: nothing of what is before p is known to be on the server's history.
+func (p Position) On(l Lineage) Position {
+	if p.IsZero() || Holds(l, p) {
+		return p
+	}
+	end, over := l.EndOf(p.Timeline)
+	if p.SystemID != l.System() || !over || p.CommitLSN < end || end == 0 {
+		return Position{}
+	}
+	p.CommitLSN, p.Ordinal = end-1, LastOrdinal
+	return p
+}
+
+// Search says what a session looks for at the ends of partitions.
+type Search struct {
+	Lineage   Lineage
+	Producers []int64  // whose records are ours
+	Acked     Position // a record of ours at or before it ends the search in its partition
+	LookBack  int      // offsets that are read at most, from the end of a partition backwards, without a record of ours among them
+	Topics    []string // all partitions of them
+	// Found takes the events that the server has, Phantoms what it does not have, once for each partition that has any. It is
+	// called from other goroutines.
+	Found    *Found
+	Phantoms func(topic string, partition int32, p Phantoms)
 }
 
 // Phantoms are records of events that the server does not have: they were committed on an earlier timeline, delivered, and
@@ -49,37 +73,14 @@ type Phantom struct {
 	Position Position
 }
 
-// See takes one record of ours from the partition, in any order, and reports whether it is one that the server has.
-func (t *Tail) See(l Lineage, p Position, id []byte) bool {
-	switch {
-	case Holds(l, p):
-		if t.Last.IsZero() || p.Compare(t.Last) > 0 {
-			t.Last = p
-		}
-		return true
-	case p.SystemID == l.System():
-		t.Phantoms.add(Phantom{string(id), p})
-	}
-	return false
-}
-
-func (ps *Phantoms) add(p Phantom) {
-	if ps.Count == 0 || p.Position.Compare(ps.First.Position) < 0 {
+// Add counts one more.
+func (ps *Phantoms) Add(id []byte, at Position) {
+	p := Phantom{string(id), at}
+	if ps.Count == 0 || at.Compare(ps.First.Position) < 0 {
 		ps.First = p
 	}
-	if ps.Count == 0 || p.Position.Compare(ps.Last.Position) > 0 {
+	if ps.Count == 0 || at.Compare(ps.Last.Position) > 0 {
 		ps.Last = p
 	}
 	ps.Count++
-}
-
-// Merge adds what another partition's tail has found.
-func (ps *Phantoms) Merge(other Phantoms) {
-	if other.Count == 0 {
-		return
-	}
-	count := ps.Count + other.Count
-	ps.add(other.First)
-	ps.add(other.Last)
-	ps.Count = count
 }

@@ -18,42 +18,51 @@ func (lineage) TimelineOf(lsn pglogrepl.LSN) int32 {
 	return 2
 }
 
-func TestTail(t *testing.T) {
+func (lineage) EndOf(timeline int32) (pglogrepl.LSN, bool) {
+	if timeline == 1 {
+		return 0x100, true
+	}
+	return 0, false
+}
+
+// TestHolds: which events a server has after a failover, and how far "everything up to a position" reaches there.
+func TestHolds(t *testing.T) {
 	at := func(system uint64, timeline int32, lsn pglogrepl.LSN, ordinal uint32) Position {
 		return Position{system, timeline, lsn, ordinal}
 	}
-	seen := []struct {
-		id  string
-		pos Position
-		has bool
+	end := at(7, 1, 0xFF, LastOrdinal)
+	for name, c := range map[string]struct {
+		pos   Position
+		holds bool
+		on    Position
 	}{
-		{"b", at(7, 1, 0x90, 3), true},
-		{"a", at(7, 1, 0x90, 1), true},            // a late one of a session before
-		{"lost 2", at(7, 1, 0x120, 0), false},     // behind the fork, on the timeline that ended there
-		{"lost 1", at(7, 1, 0x100, 9), false},     // the fork itself belongs to the new one
-		{"other", at(8, 1, 0x50, 0), false},       // another cluster's: not even a phantom
-		{"not yet", at(7, 2, 0x80, 0), false},     // a timeline that began later
-		{"first of 2", at(7, 2, 0x100, 0), true},  // same LSN as lost 1, another event
-		{"other slot", at(8, 2, 0x900, 0), false}, // and it does not count
-	}
-	var tail Tail
-	for _, s := range seen {
-		if has := tail.See(lineage{}, s.pos, []byte(s.id)); has != s.has {
-			t.Errorf("%s at %s: %v", s.id, s.pos, has)
+		"before the fork":                   {at(7, 1, 0x90, 3), true, at(7, 1, 0x90, 3)},
+		"last before the fork":              {at(7, 1, 0xFF, 0), true, at(7, 1, 0xFF, 0)},
+		"at the fork, on the old timeline":  {at(7, 1, 0x100, 9), false, end},
+		"behind it, on the old timeline":    {at(7, 1, 0x120, 0), false, end},
+		"first of the new timeline":         {at(7, 2, 0x100, 0), true, at(7, 2, 0x100, 0)},
+		"of the new, before it began":       {at(7, 2, 0x80, 0), false, Position{}},
+		"of a timeline that nobody knows":   {at(7, 5, 0x120, 0), false, Position{}},
+		"of another cluster":                {at(8, 1, 0x120, 0), false, Position{}},
+		"of another cluster, by its number": {at(8, 2, 0x900, 0), false, Position{}},
+		"nothing":                           {Position{}, false, Position{}},
+	} {
+		if got := Holds(lineage{}, c.pos); got != c.holds {
+			t.Errorf("%s: holds %v", name, got)
+		}
+		if got := c.pos.On(lineage{}); got != c.on {
+			t.Errorf("%s: up to %s, want %s", name, got, c.on)
 		}
 	}
-	if want := at(7, 2, 0x100, 0); tail.Last != want {
-		t.Errorf("the last is %s, want %s", tail.Last, want)
+}
+
+func TestPhantoms(t *testing.T) {
+	var p Phantoms
+	for i, lsn := range []pglogrepl.LSN{0x110, 0x130, 0x105, 0x120} {
+		p.Add([]byte{byte('a' + i)}, Position{7, 1, lsn, 0})
 	}
-	if p := tail.Phantoms; p.Count != 3 || p.First.ID != "not yet" || p.Last.ID != "lost 2" {
-		t.Errorf("phantoms: %+v", p)
-	}
-	var all Phantoms
-	all.Merge(Phantoms{})
-	all.Merge(tail.Phantoms)
-	all.Merge(Phantoms{2, Phantom{"x", at(7, 1, 0x101, 0)}, Phantom{"y", at(7, 1, 0x130, 0)}})
-	if all.Count != 5 || all.First.ID != "not yet" || all.Last.ID != "y" {
-		t.Errorf("merged: %+v", all)
+	if p.Count != 4 || p.First.ID != "c" || p.Last.ID != "b" || p.Last.Position.CommitLSN != 0x130 {
+		t.Errorf("%+v", p)
 	}
 }
 

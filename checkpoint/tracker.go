@@ -41,7 +41,7 @@ type Tracker struct {
 	acked pglogrepl.LSN
 	// txs holds the transactions that are not done, oldest first; at most the last one is open.
 	txs queue
-	// events[head..next) are in flight or acknowledged behind one that is not; a ring indexed by number & mask.
+	// events[head..next) are in flight, or acknowledged or skipped behind one that is; a ring indexed by number & mask.
 	events     []event
 	head, next uint64
 	bytes      int64 // of events[head..next)
@@ -52,9 +52,18 @@ type Tracker struct {
 
 type event struct {
 	size       int32
-	acked      bool
-	commitTime int64 // of its transaction, microseconds since 1970: for the latency of one event
+	state      eventState
+	commitTime int64  // of its transaction, microseconds since 1970: for the latency of one event
+	id         uint64 // hash of its id, as a Found keeps it
 }
+
+type eventState uint8
+
+const (
+	inFlight eventState = iota
+	acked               // by Kafka
+	skipped             // it needs no acknowledgement
+)
 
 type tx struct {
 	id     TxID
@@ -84,10 +93,14 @@ func (t *Tracker) Begin(id TxID, known bool) {
 	t.txs.push(tx{id: id, first: t.next, known: known})
 }
 
-// Add enters the next event of the open transaction, size bytes large, and returns its number.
-func (t *Tracker) Add(size int) uint64 {
+// Add enters the next event of the open transaction, size bytes large, and returns its number. id is the hash of its id.
+func (t *Tracker) Add(size int, id uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.add(event{size: int32(min(size, 1<<31-1)), id: id})
+}
+
+func (t *Tracker) add(e event) uint64 {
 	if !t.open() {
 		panic("checkpoint: Add outside a transaction")
 	}
@@ -95,20 +108,19 @@ func (t *Tracker) Add(size int) uint64 {
 		t.grow()
 	}
 	n := t.next
-	*t.at(n) = event{size: int32(min(size, 1<<31-1)), commitTime: t.txs.last().id.CommitTime.UnixMicro()}
+	e.commitTime = t.txs.last().id.CommitTime.UnixMicro()
+	*t.at(n) = e
 	t.next++
-	t.bytes += int64(t.at(n).size)
+	t.bytes += int64(e.size)
 	return n
 }
 
 // Skip enters the next event of the open transaction as one that needs no acknowledgement, because it is in Kafka
-// already. It keeps its ordinal.
+// already or is not to be sent. It keeps its ordinal.
 func (t *Tracker) Skip() {
-	n := t.Add(0)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.at(n).acked = true
-	if n == t.head {
+	if t.add(event{state: skipped}) == t.head {
 		t.advance()
 	}
 }
@@ -149,12 +161,12 @@ func (t *Tracker) Keepalive(lsn pglogrepl.LSN) {
 func (t *Tracker) Ack(n uint64) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n >= t.next || n < t.head || t.at(n).acked {
+	if n >= t.next || n < t.head || t.at(n).state != inFlight {
 		panic(fmt.Sprintf("checkpoint: Ack(%d) called twice or never added (in flight %d..%d)", n, t.head, t.next))
 	}
 	e := t.at(n)
 	commitTime := time.UnixMicro(e.commitTime)
-	e.acked = true
+	e.state = acked
 	t.ackedEver = true
 	if n == t.head {
 		t.advance()
@@ -168,7 +180,7 @@ func (t *Tracker) Ack(n uint64) time.Time {
 
 // advance moves head over acknowledged events and drops transactions that are done.
 func (t *Tracker) advance() {
-	for t.head < t.next && t.at(t.head).acked {
+	for t.head < t.next && t.at(t.head).state != inFlight {
 		t.bytes -= int64(t.at(t.head).size)
 		t.head++
 	}
@@ -224,6 +236,25 @@ func (t *Tracker) Progress() Progress {
 		p.Partial, p.Events = t.txs.first().id, uint32(t.head-t.txs.first().first)
 	}
 	return p
+}
+
+// Behind calls f for each event that Kafka has acknowledged behind one that it has not: the commit LSN of its transaction, its
+// ordinal there and the hash of its id.
+func (t *Tracker) Behind(f func(commit pglogrepl.LSN, ordinal uint32, id uint64)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.txs.items[t.txs.start:] {
+		x := &t.txs.items[t.txs.start+i]
+		end := x.end
+		if !x.closed {
+			end = t.next
+		}
+		for n := max(x.first, t.head); n < end; n++ {
+			if e := t.at(n); e.state == acked {
+				f(x.id.CommitLSN, uint32(n-x.first), e.id)
+			}
+		}
+	}
 }
 
 // AckedAny reports whether this tracker has seen an acknowledgement.

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,18 +15,22 @@ type naive struct {
 	start     pglogrepl.LSN
 	items     []naiveItem // transactions and keepalives in stream order
 	acked     map[uint64]bool
+	skipped   map[uint64]bool // those of acked that were never sent
 	next      uint64
 	wasHigher pglogrepl.LSN
 }
 
 type naiveItem struct {
 	keepalive bool
+	commit    pglogrepl.LSN
 	events    []uint64
 	end       pglogrepl.LSN
 	closed    bool
 }
 
-func newNaive(start pglogrepl.LSN) *naive { return &naive{start: start, acked: map[uint64]bool{}} }
+func newNaive(start pglogrepl.LSN) *naive {
+	return &naive{start: start, acked: map[uint64]bool{}, skipped: map[uint64]bool{}}
+}
 
 func (m *naive) open() bool { return len(m.items) > 0 && !m.items[len(m.items)-1].closed }
 
@@ -43,6 +48,20 @@ func (m *naive) position() pglogrepl.LSN {
 		pos = max(pos, it.end)
 	}
 	return pos
+}
+
+// behind are the events that were acknowledged behind one that was not, as "commit LSN:ordinal:hash".
+func (m *naive) behind() (out []string) {
+	hole := false
+	for _, it := range m.items {
+		for ordinal, n := range it.events {
+			hole = hole || !m.acked[n]
+			if hole && m.acked[n] && !m.skipped[n] {
+				out = append(out, fmt.Sprint(it.commit, ":", ordinal, ":", n+1000))
+			}
+		}
+	}
+	return out
 }
 
 // world drives the tracker and the model with the same operations.
@@ -65,6 +84,13 @@ func (w *world) do(format string, args ...any) {
 	if got != want {
 		w.t.Fatalf("after %v\ntracker says %d, the model %d", w.log, got, want)
 	}
+	var behind []string
+	w.tracker.Behind(func(commit pglogrepl.LSN, ordinal uint32, id uint64) {
+		behind = append(behind, fmt.Sprint(commit, ":", ordinal, ":", id))
+	})
+	if want := w.model.behind(); !slices.Equal(behind, want) {
+		w.t.Fatalf("after %v\nacknowledged behind a hole: tracker says %v, the model %v", w.log, behind, want)
+	}
 	if got < w.model.wasHigher {
 		w.t.Fatalf("after %v\nfell from %d to %d", w.log, w.model.wasHigher, got)
 	}
@@ -74,7 +100,7 @@ func (w *world) do(format string, args ...any) {
 func (w *world) begin() {
 	w.lsn += pglogrepl.LSN(1)
 	w.tracker.Begin(TxID{CommitLSN: w.lsn, XID: uint32(w.lsn), CommitTime: time.UnixMicro(int64(w.lsn))}, false)
-	w.model.items = append(w.model.items, naiveItem{})
+	w.model.items = append(w.model.items, naiveItem{commit: w.lsn})
 	w.do("begin")
 }
 
@@ -83,9 +109,9 @@ func (w *world) add(skip bool) {
 	it.events = append(it.events, w.model.next)
 	if skip {
 		w.tracker.Skip()
-		w.model.acked[w.model.next] = true
+		w.model.acked[w.model.next], w.model.skipped[w.model.next] = true, true
 	} else {
-		if n := w.tracker.Add(10); n != w.model.next {
+		if n := w.tracker.Add(10, w.model.next+1000); n != w.model.next {
 			w.t.Fatalf("event number %d, want %d", n, w.model.next)
 		}
 		w.flying = append(w.flying, w.model.next)
@@ -196,10 +222,10 @@ func TestTrackerProgress(t *testing.T) {
 		return TxID{CommitLSN: lsn, XID: uint32(lsn), CommitTime: time.Unix(int64(lsn), 0)}
 	}
 	tr.Begin(id(10), false)
-	a := tr.Add(1)
+	a := tr.Add(1, 0)
 	tr.Commit(20)
 	tr.Begin(id(30), false)
-	b, c, d := tr.Add(1), tr.Add(1), tr.Add(1)
+	b, c, d := tr.Add(1, 0), tr.Add(1, 0), tr.Add(1, 0)
 	tr.Ack(c)
 	if p := tr.Progress(); p != (Progress{}) {
 		t.Fatalf("nothing is done: %+v", p)
@@ -244,19 +270,19 @@ func TestTrackerPanicsOnBrokenPromises(t *testing.T) {
 	mustPanic("ack of what was never added", func(tr *Tracker) { tr.Ack(0) })
 	mustPanic("ack twice", func(tr *Tracker) {
 		tr.Begin(TxID{}, false)
-		tr.Add(1)
-		n := tr.Add(1)
+		tr.Add(1, 0)
+		n := tr.Add(1, 0)
 		tr.Ack(n)
 		tr.Ack(n)
 	})
 	mustPanic("ack twice behind the head", func(tr *Tracker) {
 		tr.Begin(TxID{}, false)
-		n := tr.Add(1)
+		n := tr.Add(1, 0)
 		tr.Ack(n)
 		tr.Ack(n)
 	})
 	mustPanic("begin in a transaction", func(tr *Tracker) { tr.Begin(TxID{}, false); tr.Begin(TxID{}, false) })
-	mustPanic("add outside", func(tr *Tracker) { tr.Add(1) })
+	mustPanic("add outside", func(tr *Tracker) { tr.Add(1, 0) })
 	mustPanic("commit outside", func(tr *Tracker) { tr.Commit(1) })
 	mustPanic("start at zero", func(*Tracker) { NewTracker(0) })
 }
@@ -270,7 +296,7 @@ func TestTrackerDoesNotAllocate(t *testing.T) {
 		window := func() { // 5,000 in flight, so that the queue of transactions moves its memory too
 			tr.Begin(id, false)
 			for range perTx {
-				tr.Add(200)
+				tr.Add(200, 0)
 			}
 			end++
 			tr.Commit(end)
@@ -295,7 +321,7 @@ func BenchmarkTracker(b *testing.B) {
 	b.ReportAllocs()
 	for i := range b.N {
 		tr.Begin(id, false)
-		n := tr.Add(200)
+		n := tr.Add(200, 0)
 		tr.Commit(pglogrepl.LSN(i))
 		tr.Ack(n)
 	}

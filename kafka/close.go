@@ -80,7 +80,7 @@ func (p *Producer) settle() error {
 	for _, t := range p.topics {
 		// A topic that was used once and is gone since concerns nobody, until it is asked for.
 		v := t.verdict.Load()
-		if t.unacked() > 0 || t == p.last && (v == nil || !v.ready || t.awaitsTail()) {
+		if t.unacked() > 0 || t == p.last && (v == nil || !v.ready) || p.readsEnds(t.name) {
 			waiting[t.name] = struct{}{}
 		}
 		left += t.unacked()

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -92,6 +93,7 @@ type Cluster struct {
 	waiting map[string]struct{} // topics the last session had not finished with
 	unsaved bool                // and it had a position record that was not stored
 	noID    bool                // the last session got no producer id
+	id      *identity           // of the last session; nil: the next one asks for a producer id
 	current *Producer
 
 	refusals map[string]refusal // of topics that were to be made
@@ -215,20 +217,6 @@ func (c *Cluster) pinned(topic string, found int32, id sarama.Uuid) (int32, erro
 	return p.count, nil
 }
 
-// Pins are the partition counts that keys are hashed over, of the topics used in this process.
-func (c *Cluster) Pins() map[string]int32 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := make(map[string]int32, len(c.pins))
-	for topic, p := range c.pins {
-		out[topic] = p.count
-	}
-	return out
-}
-
-// Pins is [Cluster.Pins].
-func (p *Producer) Pins() map[string]int32 { return p.cluster.Pins() }
-
 // ended notes what a session was still waiting for, for Probe.
 func (c *Cluster) ended(p *Producer, topics map[string]struct{}, unsaved bool) {
 	c.mu.Lock()
@@ -245,8 +233,35 @@ func (c *Cluster) waitedFor() (topics []string, position, producerID bool) {
 	return slices.Sorted(maps.Keys(c.waiting)), c.unsaved, c.noID
 }
 
-// Open starts a session: new connections, a new producer id. It returns when Kafka has given that id, so
-// brokers that are away and rights that are missing show here. ctx bounds only the opening.
+// identify gives a session its identity: the producer id that the process has, with the next epoch, or a new one from Kafka. The brokers
+// refuse what an earlier epoch sends late to a partition, once the new one has written to it (KIP-360); and whatever the process
+// sends, in however many sessions, is under one id.
+func (c *Cluster) identify(ctx context.Context, ctl *control) (identity, error) {
+	c.mu.Lock()
+	if c.id != nil && c.id.epoch < math.MaxInt16 {
+		c.id.epoch++
+		defer c.mu.Unlock()
+		return *c.id, nil
+	}
+	c.mu.Unlock()
+	id, err := ctl.producerID(ctx)
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.id = &id
+	}
+	return id, err
+}
+
+// forgetID has the next session ask for a new producer id: a broker does not take the one that the process has.
+func (c *Cluster) forgetID() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.id = nil
+}
+
+// Open starts a session: new connections, and an identity that no session before it had. It returns when Kafka has answered, and has given
+// the first session its producer id, so brokers that are away and rights that are missing show here. ctx bounds only the opening.
 func (c *Cluster) Open(ctx context.Context, cb Callbacks) (*Producer, error) {
 	s, err := c.secure()
 	if err != nil {

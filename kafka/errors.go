@@ -131,6 +131,19 @@ func kindOf(err error) kind {
 	return kind{reasonOther, again}
 }
 
+// refusesID reports whether a broker does not take the producer id and epoch, or what it knows of them is not what we sent.
+func refusesID(err error) bool {
+	var code sarama.KError
+	if !errors.As(err, &code) {
+		return false
+	}
+	switch code {
+	case sarama.ErrInvalidProducerEpoch, sarama.ErrUnknownProducerID, sarama.ErrInvalidProducerIDMapping, sarama.ErrOutOfOrderSequenceNumber:
+		return true
+	}
+	return false
+}
+
 // several errors, on one line.
 type several []error
 

@@ -91,7 +91,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	}
 	add(m.duration)
 	add(m.changed)
-	for _, result := range tailResults {
+	for _, result := range endResults {
 		m.tailReads.WithLabelValues(result)
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -9,11 +9,10 @@ import (
 
 	"github.com/IBM/sarama"
 
-	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// partition is where order is kept. All but acked and tail is guarded by Producer.mu.
+// partition is where order is kept. All but acked is guarded by Producer.mu.
 //
 // Its batches wait in queue, oldest first. The first flying of them are in requests that are not answered yet, all at
 // the same leader. When one of those fails in a way that may pass, the partition is held: nothing more is sent until
@@ -39,9 +38,6 @@ type partition struct {
 	lost   time.Time // since when nobody leads although there is something to send
 
 	leaving time.Time // since when another leads, while the old leader has not answered
-
-	reading *tailRead                       // nil: nobody has asked for the end yet
-	tail    atomic.Pointer[checkpoint.Tail] // nil: not read
 
 	sent  uint64        // records handed to Send
 	acked atomic.Uint64 // records acknowledged without a hole
@@ -141,8 +137,11 @@ func (p *Producer) giveUp(b *batch, err error) {
 		doing: fmt.Sprintf("deliver event %d to partition %d of topic %s", b.entries[0].n, part.id, part.topic.name),
 		topic: part.topic.name, err: err,
 	}
-	if k.class == refused {
+	switch {
+	case k.class == refused:
 		f.events = b.events()
+	case refusesID(err):
+		p.cluster.forgetID()
 	}
 	p.metrics.errors.WithLabelValues(p.metrics.label(part.topic.name), k.reason).Add(float64(len(b.entries)))
 	p.failLocked(f)

@@ -188,7 +188,7 @@ func (l *positionLog) load(ctx context.Context) (*checkpoint.Saved, error) {
 		return nil, err
 	}
 	step := int64(positionStep)
-	for until := end; until > start; step *= tailStep {
+	for until := end; until > start; step *= windowGrowth {
 		from := max(start, until-step)
 		best, err := l.window(ctx, from, until)
 		if best.seen || err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/testcert"
 )
 
-// rights: who may write and not read goes on without tails, and can keep no position.
-func (r *realTails) rights(ctx context.Context, t *testing.T, authority *testcert.Authority) {
+// rights: who may write and not read goes on without the ends, and can keep no position.
+func (r *realEnds) rights(ctx context.Context, t *testing.T, authority *testcert.Authority) {
 	r.create(ctx, t, "writable", 2, nil)
 	r.create(ctx, t, "writable-positions", 1, map[string]string{"cleanup.policy": "compact"})
 	for _, topic := range []string{"writable", "writable-positions"} {
@@ -33,16 +33,11 @@ func (r *realTails) rights(ctx context.Context, t *testing.T, authority *testcer
 		return Security{TLS: trust(authority), SASL: &SASL{Mechanism: "PLAIN", User: "writer", Password: "secret"}}, nil
 	}
 	id := predecessor(t, cfg, to(0, event("writable", "k", at(10))))
-	c := newTestCluster(t, cfg)
-	p, l := openSession(t, c)
-	p.ReadTails(history{}, []int64{id}, 100, time.Time{})
+	s := searchIn(t, cfg, 100, []string{"writable"}, id).read(t)
+	s.want(t)
+	p, l, c := s.Producer, s.log, s.cluster
 	waitReady(t, p, "writable")
-	for part := range int32(2) {
-		if tail := awaitTail(t, p, to(part, record("writable", "k", ""))); !tail.Last.IsZero() {
-			t.Error(tail)
-		}
-	}
-	if unreadable, none := tailReads(c, tailUnreadable), tailReads(c, tailNone); unreadable != 1 || none != 1 {
+	if unreadable, none := endReads(c, endUnreadable), endReads(c, endNone); unreadable != 1 || none != 1 {
 		t.Errorf("%v are unreadable, %v are empty", unreadable, none)
 	}
 	send(t, p, 1, event("writable", "k", at(11)))
@@ -89,7 +84,7 @@ func (l *logText) String() string {
 }
 
 // positions: the topic is made as it should be, and records are kept while the broker is restarted.
-func (r *realTails) positions(ctx context.Context, t *testing.T) {
+func (r *realEnds) positions(ctx context.Context, t *testing.T) {
 	cfg := withPositions(r.cfg, "s")
 	cfg.ReadTimeout, cfg.ProduceTimeout = 1500*time.Millisecond, time.Second
 	c := newTestCluster(t, cfg)

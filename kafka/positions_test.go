@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -389,19 +388,5 @@ func TestPositionsAreFoundAhead(t *testing.T) {
 	}
 	if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestPins(t *testing.T) {
-	f := newFake(t)
-	f.createTopic(t, "a", 3, nil)
-	f.createTopic(t, "b", 7, nil)
-	cfg := testConfig(f.ListenAddrs()...)
-	cfg.Partitions = map[string]int32{"b": 5, "unused": 9}
-	c := newTestCluster(t, cfg)
-	p, _ := openSession(t, c)
-	waitReady(t, p, "a", "b")
-	if pins := c.Pins(); !maps.Equal(pins, map[string]int32{"a": 3, "b": 5}) {
-		t.Error(pins)
 	}
 }

@@ -73,8 +73,8 @@ func TestProbePositionTopic(t *testing.T) {
 	if err := c.Probe(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if pins := c.Pins(); len(pins) > 0 {
-		t.Errorf("pinned %v", pins)
+	if len(c.pins) > 0 {
+		t.Errorf("pinned %v", c.pins)
 	}
 	f.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		f.KeepControl()

@@ -28,7 +28,7 @@ type Callbacks struct {
 
 // Producer is one session with Kafka. Ready, Missing, Check and Send are for one goroutine, the relay's; the rest is for any.
 //
-// It has one producer id; a record becomes part of its partition's batch at once (partition.go), and each broker has a
+// It has one producer id and epoch; a record becomes part of its partition's batch at once (partition.go), and each broker has a
 // goroutine that sends what has gathered (node.go). Who leads a partition is the watch's to find out (leaders.go).
 type Producer struct {
 	cluster *Cluster
@@ -43,8 +43,7 @@ type Producer struct {
 	// The sender's.
 	byName map[string]*topic
 	last   *topic
-	tails  *tails // nil: ends are not read
-	alone  bool   // what is in flight, if anything, is one record that has Kafka for itself
+	alone  bool // what is in flight, if anything, is one record that has Kafka for itself
 
 	mu         sync.Mutex // guards what follows, partitions and nodes; nobody waits for anything while holding it
 	gathering  bool       // records were sent since the last Flush
@@ -58,6 +57,7 @@ type Producer struct {
 	savings    []saving // oldest first
 	toSave     chan struct{}
 	savingOver bool  // nobody is left to save
+	ends       *ends // nil: ends are not read
 	unsaved    error // why the position record that is being saved is not yet
 
 	positionsMu sync.Mutex   // held while the topic is read or written; never taken with mu held
@@ -100,7 +100,7 @@ func (p *Producer) connect(ctx context.Context) error {
 	}
 	p.noteAnswer(nil)
 	var err error
-	if p.id, err = p.control.producerID(ctx); err != nil {
+	if p.id, err = p.cluster.identify(ctx, p.control); err != nil {
 		return &failure{doing: "get a producer id", err: err}
 	}
 	return nil
@@ -359,7 +359,7 @@ func (p *Producer) unreachable() error {
 	if p.unsaved != nil {
 		return &failure{doing: "write the position record to topic " + p.cluster.cfg.PositionTopic, topic: p.cluster.cfg.PositionTopic, err: p.unsaved}
 	}
-	return p.waitsForTails()
+	return p.endsTrouble()
 }
 
 // Waiting lists the topics that were asked for and cannot be used yet.

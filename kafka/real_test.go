@@ -28,6 +28,7 @@ func TestRealKafka(t *testing.T) {
 	t.Run("missing and growing", func(t *testing.T) { realTopics(ctx, t, k) })
 	t.Run("faults", func(t *testing.T) { realFaults(ctx, t, k) })
 	t.Run("sequence wraps", func(t *testing.T) { realWrap(ctx, t, k) })
+	t.Run("epochs", func(t *testing.T) { realEpochs(ctx, t, k) })
 	t.Run("quota", func(t *testing.T) { realQuota(ctx, t, k) })
 	t.Run("away", func(t *testing.T) { realAway(ctx, t, k) })
 }

@@ -25,8 +25,7 @@ type topic struct {
 	counts topicMetrics
 
 	// Guarded by Producer.mu.
-	id         sarama.Uuid
-	unreadable bool // it was said that ends cannot be read
+	id sarama.Uuid
 }
 
 // verdict is what a look-up found.

@@ -18,7 +18,6 @@
 #endif
 #define ROWS 6
 #define ALL 63          /* places */
-#define UNREAD 7
 #ifndef IN1
 #define IN1 1754       /* ids that go to partition 1: 2 4 5 and, of timeline 2, 7 8 10 11 (places 1 2 4 5) */
 #endif
@@ -38,7 +37,7 @@ typedef Rec {                         /* the position record */
 	byte known;                       /* sessions whose producer ids it names, as bits */
 	byte acked;                       /* id of the last row of the acknowledged prefix, 0: none */
 	byte confirm;
-	bit tl2, clean, fp
+	bit tl2, clean
 }
 
 /* the server */
@@ -56,16 +55,19 @@ byte s = 0, phase = NONE;
 byte next = 0;          /* the place that is read next */
 byte sent = 0, app = 0, ack = 0; /* places; app: appended, ack: known to be, or dropped */
 byte dl = 0;            /* places sent as dead letters */
-byte drop[2] = 0;       /* what each partition's tail says: up to this place it has everything */
-byte letters = 0;       /* places that the dead-letter topic has, once read */
-bit lread = 0, notail = 0;
+byte base = 0;          /* up to this place everything is in Kafka, says the record before this session */
+byte found = 0;         /* places whose records were read in Kafka, wherever they stand */
+bit doubt = 0;          /* Kafka may have rows of sessions before that base does not cover */
+bit unread = 0;         /* the ends of the partitions are to be read before the next row */
 Rec my, wr;             /* what the record says as far as we know; the one on the way */
 byte wst = 0;           /* 0 none on the way, 1 sent, 2 appended */
 byte refused = 0;       /* places that Kafka has refused, as the process remembers */
-bit fp = 0;             /* routing in force */
+bit fp = 0;             /* routing in force; a topic that has grown sends keys elsewhere, too */
+bit fixed = 0;          /* what made rows impossible is no more */
 /* the environment */
 byte faults = FAULTS;
-bit forked = 0, moved = 0, rerouted = 0, lost = 0;
+bit forked = 0, moved = 0, lost = 0;
+byte reroutes = 0;
 /* for the properties */
 #ifdef REPEATS_ALLOWED
 bit excused = 1;
@@ -138,17 +140,23 @@ inline sometimes(n) {
 
 inline copy(to, src) {
 	to.gen = src.gen; to.from = src.from; to.known = src.known; to.acked = src.acked;
-	to.confirm = src.confirm; to.tl2 = src.tl2; to.clean = src.clean; to.fp = src.fp
+	to.confirm = src.confirm; to.tl2 = src.tl2; to.clean = src.clean
 }
 
 inline zero(r) {
-	r.gen = 0; r.from = 0; r.known = 0; r.acked = 0; r.confirm = 0; r.tl2 = 0; r.clean = 0; r.fp = 0
+	r.gen = 0; r.from = 0; r.known = 0; r.acked = 0; r.confirm = 0; r.tl2 = 0; r.clean = 0
 }
+
+#ifdef POISON
+#define OUTSIDE       (BIT(3) | BIT(4))                /* a row that was impossible once has no place in the order */
+#else
+#define OUTSIDE       0
+#endif
 
 /* session n appends the row with bit b to p */
 inline append(n, q) {
 	if
-	:: HAS(q) & row ->
+	:: EVERYWHERE & row ->
 		printf("  partition %d: %d again, by session %d\n", q, HIGHEST12(row), n);
 #ifndef AT_LEAST_ONCE
 		assert(excused || (kept & row));                 /* REPEAT */
@@ -157,7 +165,7 @@ inline append(n, q) {
 	:: else ->
 		printf("  partition %d: %d, by session %d\n", q, HIGHEST12(row), n);
 #ifndef REROUTE
-		assert(q == 2 || !(HAS(q) & HIGHER(row)))        /* ORDER */
+		assert(q == 2 || (row & OUTSIDE) || !(HAS(q) & HIGHER(row))) /* ORDER */
 #endif
 	fi;
 	by[n].at[q] = by[n].at[q] | row
@@ -177,7 +185,7 @@ inline die() {
 }
 
 inline over() {
-	phase = NONE; next = 0; sent = 0; app = 0; ack = 0; dl = 0; drop[0] = 0; drop[1] = 0; letters = 0; lread = 0; notail = 0;
+	phase = NONE; next = 0; sent = 0; app = 0; ack = 0; dl = 0; base = 0; found = 0; doubt = 0; unread = 0;
 	wst = 0; zero(my); zero(wr)
 }
 
@@ -201,7 +209,7 @@ inline publish(r) {
 }
 
 inline stream() {
-	phase = STREAM; drop[0] = UNREAD; drop[1] = UNREAD;
+	phase = STREAM;
 #ifdef M_START
 	sent = CONF(MAX(mem, my.confirm));                 /* a remembered LSN */
 #else
@@ -240,6 +248,17 @@ inline stream() {
 #define TELL          MIN(my.confirm, OWN)
 #endif
 
+#ifdef M_SETTLED_EARLY
+#define SETTLED       (ack != 0)
+#else
+#define SETTLED       (PREFIX(ack) == ROWS)
+#endif
+#ifdef M_CLEAN_UNSETTLED
+#define CLEANLY       1
+#else
+#define CLEANLY       (!doubt || PREFIX(ack) == ROWS)
+#endif
+
 inline write(cleanly) {
 	copy(wr, my);
 	wr.clean = cleanly; wr.tl2 = tl2; wr.confirm = MAX(my.confirm, OWNCONFIRM);
@@ -247,17 +266,28 @@ inline write(cleanly) {
 	:: OWNACKED > ACKED(my.acked) -> wr.acked = ID(OWNACKED)
 	:: else
 	fi;
+	if
+#ifndef FAILOVER                /* where the record keeps more of them, to report phantoms */
+	:: SETTLED -> wr.known = 1 << s                    /* no row of another session is in doubt */
+#endif
+	:: else
+	fi;
 	wst = 1
 }
 
-/* is the row at place place dropped, by the tail of partition t? */
+/* Is the row at place i dropped? It is at or before the acked position of the record, or its own record was read. */
 #if defined(M_ROW_LSN)        /* rows 3 and 4 were written before 1 and 2, but committed after them */
 #define LSN(i)        ((i) == 0 -> 0 : ((i) < 3 -> 5 : ((i) < 5 -> (i) - 2 : (i) + 2)))
-#define INKAFKA(i, q) (LSN(i) <= LSN(drop[q]))
+#define COVERED(i)    (LSN(i) <= LSN(base))
 #elif defined(M_END_LSN)      /* commit LSN <= end LSN of the last one */
-#define INKAFKA(i, q) (drop[q] > 0 && TX(i) <= TX(drop[q]) + 1)
+#define COVERED(i)    (base > 0 && TX(i) <= TX(base) + 1)
 #else
-#define INKAFKA(i, q) ((i) <= drop[q])
+#define COVERED(i)    ((i) <= base)
+#endif
+#ifdef AT_LEAST_ONCE
+#define INKAFKA(i)    0
+#else
+#define INKAFKA(i)    (COVERED(i) || (found & BIT(i)))
 #endif
 
 #ifdef M_OUT_OF_ORDER           /* a later request overtakes an earlier one: no idempotent producer */
@@ -271,55 +301,47 @@ inline write(cleanly) {
 #define REFUSED(b)    (refused | (b))
 #endif
 #define SENDS(p)      (phase == STREAM && next <= ROWS && !(refused & BIT(next)) && PART(next) == p)
-#ifdef M_LETTER_NOT_AWAITED
-#define LETTERS_OUT(p) 0
-#elif defined(APART)
-#define LETTERS_OUT(p) (dl & ~ack)                     /* of whatever partition */
-#else
-#define LETTERS_OUT(p) (dl & ~ack & HIST(PIDS(p)))
-#endif
-#ifdef APART                    /* a letter flies only with letters */
-#define ROWS_OUT      (sent & ~ack & ~dl)
-#else
-#define ROWS_OUT      0
-#endif
 #ifdef POISON
-#define POISONED      (BIT(3) | BIT(4))                /* one in each partition */
+#define POISONED      (fixed -> 0 : BIT(3) | BIT(4))   /* one in each partition */
 #else
 #define POISONED      0
 #endif
 
-#ifdef M_WRONG_TAIL
-#define TAILOF(p)     (1 - p)
-#else
-#define TAILOF(p)     p
-#endif
 #ifdef M_FOREIGN
 #define FOREIGN       8                                /* another slot's record stands there too: place 4 */
 #else
 #define FOREIGN       0
 #endif
 #ifdef M_SILENT_LOOK_BACK
-#define NOTFOUND      ROWS
+#define NOTFOUND      ALL
 #else
-#define NOTFOUND      ACKED(my.acked)
+#define NOTFOUND      0
 #endif
 #define PHANTOMS(p)   (HAS(p) & ~IDS(ALL))
+#define PLACES(p)     TAILSET(KNOWN(my.known, p))
+#ifdef M_INFER                  /* the end of a partition proves everything before it that goes there */
+#define UPTO(p)       ((1 << HIGHEST(PLACES(p))) - 1)
+#define FOUND         ((UPTO(0) & HIST(PIDS(0))) | (UPTO(1) & HIST(PIDS(1))) | PLACES(2))
+#elif defined(M_ONE_PARTITION)  /* only where a row goes now */
+#define FOUND         ((PLACES(0) & HIST(PIDS(0))) | (PLACES(1) & HIST(PIDS(1))) | PLACES(2))
+#else
+#define FOUND         (PLACES(0) | PLACES(1) | PLACES(2))
+#endif
 
-#define TAIL(p) \
-	:: d_step { SENDS(p) && drop[p] == UNREAD -> \
-		set = (notail -> 0 : TAILSET(KNOWN(my.known, TAILOF(p))) | FOREIGN); \
-		drop[p] = (set == 0 -> NOTFOUND : HIGHEST(set)); \
-		printf("session %d: the tail of partition %d is %d\n", s, p, drop[p]); \
-		reported = reported | (KNOWN(my.known, p) & ~IDS(ALL)); set = 0 }
+/* The ends of all partitions are read at once: nothing is appended in between but what arrives late, which may as well come after. */
+#define READS \
+	:: d_step { phase == STREAM && unread && next <= ROWS -> \
+		found = FOUND | FOREIGN; unread = 0; \
+		printf("session %d has read the ends: rows at places, as bits: %d\n", s, found); \
+		reported = reported | ((KNOWN(my.known, 0) | KNOWN(my.known, 1)) & ~IDS(ALL)) }
 
 #define ROW(p) \
-	:: d_step { SENDS(p) && drop[p] != UNREAD && !LETTERS_OUT(p) -> \
+	:: d_step { SENDS(p) && !unread -> \
 		row = BIT(next); sent = sent | row; \
 		if \
-		:: INKAFKA(next, p) -> printf("session %d drops %d\n", s, ID(next)); app = app | row; ack = ack | row; \
+		:: INKAFKA(next) -> drops(); \
 			if \
-			:: mem < rec.confirm && next > 2 * mem -> sometimes(3) \
+			:: mem < rec.confirm && (found & row) -> sometimes(3) \
 			:: else \
 			fi \
 		:: else -> printf("session %d sends %d\n", s, ID(next)) \
@@ -353,7 +375,7 @@ inline write(cleanly) {
 #define LATES(n)      LATE(n, 0) LATE(n, 1)
 #endif
 
-inline forget(n, q) { late[n].at[q] = 0 }
+inline drops() { printf("session %d drops %d\n", s, ID(next)); app = app | row; ack = ack | row }
 
 /* The fence is over. keep: partitions in which one request of the last session that sent is still to come. */
 inline fenced(keep) {
@@ -397,21 +419,16 @@ inline compare() {
 			sometimes(2);
 			phase = STOPPED; printf("session %d stops: 79\n", s)
 		:: else ->
+			doubt = !rec.clean;
+			unread = doubt || (forked && rec.acked > 2 * fork && rec.acked <= 6);
+			base = ACKED(rec.acked);
 			copy(my, rec);
-			my.confirm = CUT(rec);
-#if defined(M_ROUTING)
-			skip
-#elif defined(M_KEEP_PRODUCERS)                                /* no tail is read now, but those after us read it */
-			notail = (rec.fp != fp)
-#else
-			/* Another routing: what earlier sessions left in a partition says nothing, now and later. */
-			my.known = (rec.fp == fp -> rec.known : 0)
-#endif
+			my.confirm = CUT(rec)
 		fi
 	fi;
 	if
 	:: phase != STOPPED ->
-		my.gen++; my.from = s; my.known = my.known | (1 << s); my.tl2 = tl2; my.clean = 0; my.fp = fp
+		my.gen++; my.from = s; my.known = my.known | (1 << s); my.tl2 = tl2; my.clean = 0
 	:: else
 	fi
 }
@@ -442,7 +459,7 @@ active proctype world() {
 		s++;
 		printf("session %d: slot at %d; record: generation %d, confirm %d, acked %d, clean %d\n", s, mem, rec.gen, rec.confirm, rec.acked, rec.clean);
 #ifdef AT_LEAST_ONCE
-		stream(); drop[0] = 0; drop[1] = 0
+		stream()
 #else
 		if
 		:: rec.gen && rec.clean -> load()
@@ -475,8 +492,7 @@ active proctype world() {
 	:: d_step { lrec.gen -> publish(lrec); zero(lrec) }
 
 	/* Rows. */
-	TAIL(0)
-	TAIL(1)
+	READS
 	ROW(0)
 	ROW(1)
 	APPEND(0)
@@ -494,27 +510,21 @@ active proctype world() {
 #ifdef POISON
 	APPEND(2)
 	ACK(2)
-	:: d_step { phase == STREAM && next <= ROWS && (refused & BIT(next)) && !ROWS_OUT ->
-		if
-		:: !lread -> lread = 1;
-#ifdef M_LETTERS_BY_TAIL
-			letters = (1 << HIGHEST(TAILSET(KNOWN(my.known, 2)))) - 1
-#else
-			letters = TAILSET(KNOWN(my.known, 2))
-#endif
-		:: else
-		fi;
+	/* A row that was refused in this process is a dead letter. */
+	:: d_step { phase == STREAM && next <= ROWS && (refused & BIT(next)) && !unread ->
 		row = BIT(next); sent = sent | row;
 		if
-		:: letters & row -> printf("session %d drops the letter %d\n", s, ID(next)); app = app | row; ack = ack | row; sometimes(4)
+		:: INKAFKA(next) -> drops(); sometimes(4)
 		:: else -> printf("session %d sends the letter %d\n", s, ID(next)); dl = dl | row
 		fi;
 		next++; row = 0 }
+	:: d_step { faults && !fixed && phase == NONE -> fixed = 1; printf("what made rows impossible is FIXED\n") }
 #endif
 #ifdef NO_TAIL
-	/* Retention, compaction or look_back: nothing of ours is found. */
-	:: d_step { SENDS(0) && drop[0] == UNREAD -> drop[0] = NOTFOUND; excused = 1; printf("session %d finds nothing in partition 0, takes %d\n", s, drop[0]) }
-	:: d_step { SENDS(1) && drop[1] == UNREAD -> drop[1] = NOTFOUND; excused = 1; printf("session %d finds nothing in partition 1, takes %d\n", s, drop[1]) }
+	/* Retention, compaction or look_back: only one partition's rows are found, or none. */
+	:: d_step { phase == STREAM && unread -> unread = 0; excused = 1; found = NOTFOUND; printf("session %d finds nothing\n", s) }
+	:: d_step { phase == STREAM && unread -> unread = 0; excused = 1; found = PLACES(0) | NOTFOUND; printf("session %d reads partition 0 only\n", s) }
+	:: d_step { phase == STREAM && unread -> unread = 0; excused = 1; found = PLACES(1) | NOTFOUND; printf("session %d reads partition 1 only\n", s) }
 #endif
 
 	/* What may be told, and telling it. */
@@ -527,7 +537,8 @@ active proctype world() {
 #ifdef M_CLEAN_EARLY
 	:: d_step { phase == DRAIN && wst == 0 -> write(1) }
 #else
-	:: d_step { phase == DRAIN && wst == 0 && !(sent & ~ack) -> write(1) }
+	:: d_step { phase == DRAIN && wst == 0 && !(sent & ~ack) && CLEANLY -> write(1) }
+	:: d_step { phase == DRAIN && wst == 0 && !(sent & ~ack) && !CLEANLY && TELL <= mem -> printf("session %d has ended\n", s); over() }
 #endif
 	:: d_step { phase == CLEAN && TELL <= mem -> printf("session %d has ended cleanly\n", s); over() }
 #else
@@ -559,7 +570,7 @@ active proctype world() {
 	:: d_step { !moved && rec.gen && phase == NONE && mem < 3 -> moved = 1; mem = mem + 2; printf("SOMEBODY moves the slot to %d\n", mem) }
 #endif
 #ifdef REROUTE
-	:: d_step { !rerouted && phase == NONE -> rerouted = 1; fp = !fp; excused = 1; printf("ROUTING changed\n") }
+	:: d_step { reroutes < 2 && phase == NONE -> reroutes++; fp = !fp; printf("ROUTING changed, or a topic has grown\n") }
 #endif
 #ifdef RECORD_LOST
 	:: d_step { !lost && phase == NONE && rec.gen -> lost = 1; zero(rec); excused = 1; printf("RECORD lost\n") }
@@ -569,9 +580,9 @@ active proctype world() {
 	skip;
 	d_step {
 		assert(phase == STOPPED || (phase == STREAM && mem == 4 && !(IDS(ALL) & ~EVERYWHERE)));  /* DRAINED */
-#if !defined(SHORT_FENCE) && !defined(AT_LEAST_ONCE) && !defined(RECORD_LOST) && !defined(REROUTE) && !defined(NO_TAIL)
-		assert(phase == STOPPED || drop[0] == UNREAD || !(PHANTOMS(0) & ~reported));             /* PHANTOM */
-		assert(phase == STOPPED || drop[1] == UNREAD || !(PHANTOMS(1) & ~reported));             /* PHANTOM */
+#if !defined(SHORT_FENCE) && !defined(AT_LEAST_ONCE) && !defined(RECORD_LOST) && !defined(NO_TAIL)
+		assert(phase == STOPPED || !(PHANTOMS(0) & ~reported));                                  /* PHANTOM */
+		assert(phase == STOPPED || !(PHANTOMS(1) & ~reported));                                  /* PHANTOM */
 #endif
 		if
 		:: phase == STREAM && reported -> sometimes(5)

@@ -143,7 +143,7 @@ func (r *Relay) keepSlot(ctx context.Context) error {
 		return nil
 	}
 	id := stream.Identity()
-	_, other := r.mem.resume(id, stream.Start())
+	other := r.mem.check(id)
 	if other == nil {
 		r.mem.systemID = id.SystemID
 	}

@@ -2,103 +2,126 @@ package relay
 
 import (
 	"context"
-	"slices"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
-	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// look goes on with the survey, without waiting.
-func (p *past) look(s *session) {
-	p.survey = slices.DeleteFunc(p.survey, func(rec router.Record) bool {
-		if ready, err := s.sink.Ready(rec.Topic); !ready {
-			return err != nil
+// search has the ends of partitions read if Kafka may have more of what was sent before than is known, once nothing of it can
+// still arrive.
+func (s *session) search() {
+	r, p := s.r, &s.past
+	if p.before == nil {
+		return
+	}
+	cfg, id, now := &r.cfg.Deduplication, s.stream.Identity(), r.clock()
+	acked, tx := p.before.AckedFor(cfg.Sources)
+	s.skip.before = acked.On(id)
+	if checkpoint.Holds(id, acked) {
+		s.skip.expect(tx, s.stream.Start())
+	}
+	if p.before.Generation != r.mem.generation { // of another process
+		if r.mem.doubt = !p.before.Clean; r.mem.doubt {
+			r.log.Info("the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later",
+				"fence_wait", cfg.FenceWait, "its_last_record", p.before.At)
+			r.mem.fence = maxTime(r.mem.fence, now.Add(cfg.FenceWait))
 		}
-		tail := s.sink.Tail(&rec)
-		if tail != nil {
-			s.phantoms(rec.Topic, tail)
-		}
-		return tail != nil
-	})
+	}
+	lost := !acked.IsZero() && !checkpoint.Holds(id, acked)
+	if lost {
+		r.log.Error("Kafka has events that the server does not: a failover lost transactions after they were delivered; looking for them",
+			"delivered_up_to", acked.String(), "timeline", id.Timeline)
+	}
+	if p.reading = r.mem.doubt || lost; !p.reading {
+		return
+	}
+	s.sink.ReadEnds(checkpoint.Search{
+		Lineage: id, Producers: p.record.Producers, Acked: s.skip.before, LookBack: cfg.LookBack, Topics: p.record.Topics,
+		Found: r.mem.found, Phantoms: r.phantoms,
+	}, maxTime(now, r.mem.fence))
 }
 
-// inKafka reports whether Kafka has the event that rec is made of: its own partition holds it or a later one of ours.
-func (s *session) inKafka(ctx context.Context, pos checkpoint.Position) (bool, error) {
-	p := &s.past
-	if !p.on || pos.CommitLSN >= p.until {
+// skipKnown skips the event if it lies in a part of the stream that is in Kafka without a gap.
+func (s *session) skipKnown(ctx context.Context, pos checkpoint.Position) (bool, error) {
+	switch {
+	case s.skip.delivered(pos):
+		return true, s.leaveOut(ctx, s.r.met.skipped)
+	case pos.Compare(s.skip.before) <= 0:
+		return true, s.leaveOut(ctx, s.r.met.inKafka)
+	}
+	return false, nil
+}
+
+// skipFound skips the event if its record was seen in Kafka. Before that it waits until the ends of partitions have been read, those
+// of topic too: the session before may have used it just before it ended. "": only those that the position record names.
+func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic string) (bool, error) {
+	if s.past.reading && pos.CommitLSN < s.until {
+		err := s.await(ctx, Streaming, "reading the ends of partitions, to find what was delivered before", func() bool { return s.sink.EndsRead(topic) })
+		if err != nil {
+			return false, err
+		}
+	}
+	if !s.r.mem.found.Has(pos, s.rec.ID) {
 		return false, nil
 	}
-	if !p.elsewhere && s.hashedAlike(s.rec.Topic) {
-		tail := s.sink.Tail(&s.rec)
-		if tail == nil {
-			var err error
-			if tail, err = s.awaitTail(ctx); err != nil {
-				return false, err
-			}
-		}
-		if tail.Phantoms.Count > 0 {
-			s.phantoms(s.rec.Topic, tail)
-		}
-		if !tail.Last.IsZero() {
-			return pos.Compare(tail.Last) <= 0, nil
-		}
+	if s.past.on {
+		return true, s.leaveOut(ctx, s.r.met.inKafka)
 	}
-	// The record speaks of every partition. It is behind the partition's end, so that less is left out.
-	acked := p.before.Acked
-	return !acked.IsZero() && pos.Timeline <= acked.Timeline && pos.Compare(acked) <= 0, nil
+	return true, s.leaveOut(ctx, s.r.met.skipped)
 }
 
-// leaveOut drops an event that Kafka has from before this session.
-func (s *session) leaveOut(has bool, err error) error {
-	if has {
-		s.tracker.Skip()
-		s.r.met.inKafka.Inc()
+// leaveOut enters an event that is not sent. It has an ordinal like any other, and takes its place in the window while one before it
+// waits for Kafka.
+func (s *session) leaveOut(ctx context.Context, counts prometheus.Counter) error {
+	s.tracker.Skip()
+	counts.Inc()
+	return s.awaitRoom(ctx)
+}
+
+// awaitRoom waits while the window is full.
+func (s *session) awaitRoom(ctx context.Context) error {
+	if !s.full() {
+		return nil
 	}
+	start := s.r.clock()
+	err := s.await(ctx, Backpressured, "the window is full: Kafka is slower than Postgres", s.room)
+	s.r.met.backpressure.Add(s.r.clock().Sub(start).Seconds())
 	return err
 }
 
-// hashedAlike reports whether a key is where the predecessor would have put it.
-func (s *session) hashedAlike(topic string) bool {
-	p := &s.past
-	alike, known := p.same[topic]
-	if !known {
-		was, had := p.before.Partitions[topic]
-		alike = !had || was == s.sink.Pins()[topic]
-		p.same[topic] = alike
+// settled reports whether all that sessions before may have sent is acknowledged, and was seen to be of the same history: then
+// nothing that they left in Kafka is in doubt.
+func (s *session) settled() bool {
+	if !s.isSettled && !s.skip.expecting() && s.tracker.Acked() >= s.until {
+		s.isSettled = true
+		s.r.mem.found.Forget(func(checkpoint.Position) bool { return true })
 	}
-	return alike
+	return s.isSettled
 }
 
-func (s *session) awaitTail(ctx context.Context) (tail *checkpoint.Tail, err error) {
-	err = s.await(ctx, Streaming, "looking for what the session before has left at the end of "+s.rec.Topic, func() bool {
-		tail = s.sink.Tail(&s.rec)
-		return tail != nil
-	})
-	return tail, err
-}
-
-// phantoms tells of events in Kafka that the server has lost.
-func (s *session) phantoms(topic string, t *checkpoint.Tail) {
-	p := &t.Phantoms
-	if p.Count == 0 || s.past.told[t] {
+// phantoms reports events in Kafka that the server has lost.
+func (r *Relay) phantoms(topic string, partition int32, p checkpoint.Phantoms) {
+	r.mu.Lock()
+	where := fmt.Sprintf("%s/%d", topic, partition)
+	known := r.reported[where] == p // a session before this one has read the same
+	r.reported[where] = p
+	r.mu.Unlock()
+	if known {
 		return
 	}
-	s.past.told[t] = true
-	s.r.met.phantoms.Add(float64(p.Count))
-	s.r.log.Error("Kafka has events that the server does not: a failover lost their transactions after they were delivered",
-		"topic", topic, "count", p.Count, "first_event_id", p.First.ID, "first_position", p.First.Position.String(),
+	r.met.phantoms.Add(float64(p.Count))
+	r.log.Error("Kafka has events that the server does not: a failover lost their transactions after they were delivered",
+		"topic", topic, "partition", partition, "count", p.Count, "first_event_id", p.First.ID, "first_position", p.First.Position.String(),
 		"last_event_id", p.Last.ID, "last_position", p.Last.Position.String())
 }
 
-// apart keeps dead letters and other records from being in flight together. Otherwise the end of a topic could speak for an
-// event that was not in it: what was a dead letter before a crash need not be one after it.
-func (s *session) apart(ctx context.Context, dead bool) error {
-	if !s.past.on || s.past.dead == dead {
-		return nil
+// noteDoubt remembers, at the end of a session, whether the next one has to read the ends of partitions.
+func (s *session) noteDoubt() {
+	m := &s.r.mem
+	m.doubt = m.doubt && !(s.past.on && s.settled())
+	if s.sink.Unanswered() {
+		m.doubt, m.fence = true, maxTime(m.fence, s.r.clock().Add(s.r.cfg.Deduplication.FenceWait))
 	}
-	if err := s.await(ctx, Streaming, goesAlone, s.empty); err != nil {
-		return err
-	}
-	s.past.dead = dead
-	return nil
 }

@@ -176,10 +176,10 @@ func (s *session) close(cause error) {
 	} else {
 		s.confirmed = last
 	}
-	if s.past.on {
-		r.mem.unanswered, r.mem.ended = s.sink.Unanswered(), r.clock()
+	if r.cfg.Deduplication.Slot != "" {
+		s.noteDoubt()
 	}
-	r.mem.learn(s.stream.Identity(), s.tracker.Progress(), s.confirmed, s.stream.IdleTimeout())
+	r.mem.learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.confirmed, s.stream.IdleTimeout())
 	r.mem.rereading = s.skip.expecting()
 	r.mem.slotUsed = r.clock()
 	r.detach(s)

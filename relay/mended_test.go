@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
@@ -49,13 +48,6 @@ func TestBugLearnForgetsThePartialTransaction(t *testing.T) {
 		b.sleep(10 * time.Second)
 		if got := b.kafka.flying(); !slices.Equal(got, []string{"i"}) {
 			b.Errorf("sent again: %v, of which only i is not in Kafka", got)
-		}
-	})
-	t.Run("unit", func(t *testing.T) {
-		m := memory{systemID: 7, timeline: 1, progress: checkpoint.Progress{Done: at(10), Partial: at(20), Events: 2}}
-		m.learn(replication.Identity{SystemID: 7, Timeline: 1}, checkpoint.Progress{Partial: at(10), Events: 5}, 1, 0)
-		if want := (checkpoint.Progress{Done: at(10), Partial: at(20), Events: 2}); m.progress != want {
-			t.Errorf("%+v, want %+v", m.progress, want)
 		}
 	})
 }

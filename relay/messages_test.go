@@ -13,7 +13,7 @@ import (
 // withMessages is a configuration in which messages are events as well, and does the same to the relay that a test has.
 func withMessages(b *bench) {
 	b.Helper()
-	b.relay.router, b.relay.cfg.MessagePrefix = simRouter(), messagePrefix
+	b.relay.router, b.relay.cfg.MessagePrefix = simRouter(nil), messagePrefix
 }
 
 // TestMessagesBesideRows: both are events of their transaction, in its order and with ordinals in one count, and a

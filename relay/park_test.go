@@ -266,7 +266,7 @@ func TestTouchMeetsAnother(t *testing.T) {
 	}{
 		"system, after a session": {true, replication.Identity{SystemID: 8, Timeline: 1}, "system identifier is 8, was 7"},
 		"system, after a touch":   {false, replication.Identity{SystemID: 8, Timeline: 1}, "system identifier is 8, was 7"},
-		"history":                 {true, replication.Identity{SystemID: 7, Timeline: 2}, "branched off"},
+		"history":                 {true, replication.Identity{SystemID: 7, Timeline: 2}, "does not descend"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, testConfig(), func(b *bench) {

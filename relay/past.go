@@ -10,58 +10,51 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/replication"
-	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Past is the part of a [Sink] that deduplicated delivery needs (docs: docs/delivery.md, ADR 17 and 18).
+// Past is the part of a [Sink] that deduplicated delivery needs (docs: docs/delivery.md, ADR 18 and 21).
 type Past interface {
-	// ProducerID is what Kafka marks every batch of this session with.
+	// ProducerID is what Kafka marks every batch of this process with.
 	ProducerID() int64
 	// LoadPosition reads the slot's newest position record; nil: there is none. [checkpoint.Unusable] when there can be
 	// none, other errors pass.
 	LoadPosition(ctx context.Context) (*checkpoint.Saved, error)
 	// SavePosition stores one, later and in the order of the calls; done is called once, from another goroutine.
 	SavePosition(s checkpoint.Saved, done func(error))
-	// ReadTails allows Tail: it looks for records of these producers, among so many at a partition's end, and not earlier
-	// than notBefore.
-	ReadTails(l checkpoint.Lineage, producers []int64, lookBack int, notBefore time.Time)
-	// Tail is the end of the partition that rec goes to; nil while it is being read: Callbacks.Wake says when to ask again.
-	Tail(rec *router.Record) *checkpoint.Tail
+	// ReadEnds begins to read the ends of partitions, not earlier than notBefore. It is called once, and allows EndsRead.
+	ReadEnds(q checkpoint.Search, notBefore time.Time)
+	// EndsRead reports whether the ends of all partitions of the topics of ReadEnds have been read, and those of topic unless
+	// it is "". False: they are being read, and Callbacks.Wake says when to ask again.
+	EndsRead(topic string) bool
 	// Extend lets requests leave until then, and none later.
 	Extend(until time.Time)
 	// Unanswered, after Close: something was sent whose answer never came, so that Kafka may still store it.
 	Unanswered() bool
-	// Pins are the partition counts that keys are hashed over, by topic.
-	Pins() map[string]int32
+	// Topics are those that records were sent to.
+	Topics() []string
 }
 
 // Deduplication says how deduplicated delivery works; the zero value is none.
 type Deduplication struct {
 	Slot      string        // key of the position record; "": deliver at least once
-	LookBack  int           // records per partition that the tail read goes back at most
+	LookBack  int           // maximum records of others to scan backwards from the end of each partition
 	FenceWait time.Duration // how long a session that did not end cleanly may still have appends on their way
-	Routing   string        // fingerprint of the settings that decide where an event goes
+	Sources   string        // fingerprint of the settings that decide which changes are events
 }
 
 // past is what a session knows of those before it, of whatever process, and what it leaves for the next.
 //
 // If the process dies at any point, the position topic has a record that allows at least what the slot was told, and that
-// names the producer id of everything in Kafka.
+// names the producer id of every record in Kafka that is after its acked position.
 type past struct {
-	on        bool
-	before    *checkpoint.Saved // the predecessor's; nil: there was none
-	until     pglogrepl.LSN     // what was committed from here on was sent by nobody before
-	allowed   pglogrepl.LSN     // the slot may be told so much: Kafka has a record that says so
-	record    checkpoint.Saved  // the last one handed over
-	saving    bool              // and it is not acknowledged yet
-	paced     pace              // of records
-	saved     chan error
-	elsewhere bool            // the settings would send events elsewhere now than the predecessor did
-	same      map[string]bool // topics, by whether keys are hashed over as many partitions as then
-	told      map[*checkpoint.Tail]bool
-	dead      bool // what is in flight, if anything, are dead letters
-	// survey has a record for each partition that may hold phantoms, until its end has been looked at.
-	survey []router.Record
+	on      bool
+	before  *checkpoint.Saved // the predecessor's; nil: there was none
+	reading bool              // the ends of partitions are read before anything is sent that may be there
+	allowed pglogrepl.LSN     // the slot may be told so much: Kafka has a record that says so
+	record  checkpoint.Saved  // the last one handed over
+	saving  bool              // and it is not acknowledged yet
+	paced   pace              // of records
+	saved   chan error
 }
 
 // errSlotGone ends a session that lost its slot before it began to read.
@@ -92,7 +85,7 @@ func (s *session) recall(ctx context.Context) error {
 	}
 	if err == nil {
 		p.before, p.saved = before, make(chan error, 1)
-		p.record = before.Next(s.sink.ProducerID(), r.cfg.Deduplication.Routing)
+		p.record = before.Next(s.sink.ProducerID(), r.cfg.Deduplication.Sources)
 		s.save(r.clock(), s.stream.Start(), false)
 		err = s.firstStored(ctx)
 	}
@@ -108,7 +101,7 @@ func (s *session) recall(ctx context.Context) error {
 		r.log.Info("the slot has no position record: what a session before may have delivered, and not confirmed, is repeated")
 	}
 	p.on, p.allowed = true, p.record.Confirm
-	s.readTails()
+	s.search()
 	r.mem.generation = p.record.Generation
 	return nil
 }
@@ -120,44 +113,6 @@ func (s *session) toldByOthers() pglogrepl.LSN {
 		return start
 	}
 	return 0
-}
-
-// readTails has the ends of partitions read, once nothing that the predecessor sent can still arrive.
-func (s *session) readTails() {
-	r, p := s.r, &s.past
-	if p.before == nil {
-		return
-	}
-	cfg, id := &r.cfg.Deduplication, s.stream.Identity()
-	from := r.clock()
-	switch ours := p.before.Generation == r.mem.generation; {
-	case p.before.Clean, ours && !r.mem.unanswered:
-	case ours:
-		from = r.mem.ended.Add(cfg.FenceWait)
-	default:
-		r.log.Info("the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later",
-			"fence_wait", cfg.FenceWait, "its_last_word", p.before.At)
-		from = from.Add(cfg.FenceWait)
-	}
-	if p.elsewhere = p.before.Routing != cfg.Routing; p.elsewhere && !p.before.Clean {
-		r.log.Warn("the settings that decide where events go have changed since a session that did not end cleanly: " +
-			"what it delivered last, and did not note, is repeated")
-	}
-	if a := p.before.AckedTx; !p.elsewhere && checkpoint.Holds(id, p.before.Acked) && a.CommitLSN >= s.stream.Start() {
-		s.skip.expectSaved, s.skip.saved = true, a
-	}
-	p.same, p.told = map[string]bool{}, map[*checkpoint.Tail]bool{}
-	p.until = id.WALEnd
-	s.sink.ReadTails(id, p.before.Producers, cfg.LookBack, from)
-	if a := p.before.Acked; !a.IsZero() && !checkpoint.Holds(id, a) {
-		r.log.Error("Kafka has events that the server does not: a failover lost transactions after they were delivered; looking for them",
-			"delivered_up_to", a.String(), "timeline", id.Timeline)
-		for topic, n := range p.before.Partitions {
-			for i := range n {
-				p.survey = append(p.survey, router.Record{Topic: topic, OwnPartition: true, Partition: i})
-			}
-		}
-	}
 }
 
 // follows checks that the server can be the one that the predecessor read from, and that nobody else has moved the slot.

@@ -1,9 +1,11 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,25 +14,33 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/replication"
-	"github.com/outboxcdc/outboxcdc/router"
 )
 
 // fakePast is what Kafka keeps for a deduplicating relay. bench.mu guards it.
 type fakePast struct {
-	b       *bench
-	saved   []checkpoint.Saved
-	loadErr error
-	saveErr error
-	mute    bool          // saves are not answered
-	slow    time.Duration // how much longer than usual a save takes
-	tails   map[string]*checkpoint.Tail
-	pins    map[string]int32
+	b        *bench
+	saved    []checkpoint.Saved
+	loadErr  error
+	saveErr  error
+	mute     bool               // saves are not answered
+	slow     time.Duration      // how much longer than usual a save takes
+	ends     map[string][]ended // what is found at the ends of a topic's partitions
+	phantoms map[string]checkpoint.Phantoms
+	topics   []string // that this process has sent to
 
 	pid        int64
-	producers  []int64
+	search     *checkpoint.Search // of the present session
+	searched   bool
+	read       []string // topics whose ends it has read
 	notBefore  time.Time
 	until      time.Time
 	unanswered bool
+}
+
+// ended is a record at the end of a partition.
+type ended struct {
+	at checkpoint.Position
+	id string
 }
 
 func (p *fakePast) locked(f func()) {
@@ -62,17 +72,29 @@ func (p *fakePast) SavePosition(s checkpoint.Saved, done func(error)) {
 	})
 }
 
-func (p *fakePast) ReadTails(_ checkpoint.Lineage, producers []int64, _ int, notBefore time.Time) {
-	p.locked(func() { p.producers, p.notBefore = producers, notBefore })
+func (p *fakePast) ReadEnds(q checkpoint.Search, notBefore time.Time) {
+	p.locked(func() { p.search, p.notBefore, p.read, p.searched = &q, notBefore, nil, true })
 }
 
-func (p *fakePast) Tail(rec *router.Record) (t *checkpoint.Tail) {
+func (p *fakePast) EndsRead(topic string) (done bool) {
 	p.locked(func() {
-		if t = p.tails[rec.Topic]; t == nil {
-			t = &checkpoint.Tail{}
+		if done = !time.Now().Before(p.notBefore); !done {
+			return
+		}
+		for _, t := range append(slices.Clone(p.search.Topics), topic) {
+			if t == "" || slices.Contains(p.read, t) {
+				continue
+			}
+			p.read = append(p.read, t)
+			for _, r := range p.ends[t] {
+				p.search.Found.Add(r.at, p.search.Found.Hash([]byte(r.id)))
+			}
+			if ps, ok := p.phantoms[t]; ok {
+				p.search.Phantoms(t, 0, ps)
+			}
 		}
 	})
-	return t
+	return done
 }
 
 func (p *fakePast) Extend(until time.Time) { p.locked(func() { p.until = until }) }
@@ -82,17 +104,17 @@ func (p *fakePast) Unanswered() (is bool) {
 	return is
 }
 
-func (p *fakePast) Pins() (pins map[string]int32) {
-	p.locked(func() { pins = p.pins })
-	return pins
+func (p *fakePast) Topics() (topics []string) {
+	p.locked(func() { topics = p.topics })
+	return topics
 }
 
 // deduplicating runs f with a bench whose Kafka keeps positions.
 func deduplicating(t *testing.T, f func(*bench, *fakePast)) {
 	cfg := DefaultConfig()
-	cfg.Deduplication = Deduplication{Slot: "outboxcdc", LookBack: 100, FenceWait: 5 * time.Second, Routing: "r"}
+	cfg.Deduplication = Deduplication{Slot: "outboxcdc", LookBack: 100, FenceWait: 5 * time.Second, Sources: "s"}
 	bubble(t, cfg, func(b *bench) {
-		p := &fakePast{b: b, pid: 7, pins: map[string]int32{"t": 3}, tails: map[string]*checkpoint.Tail{}}
+		p := &fakePast{b: b, pid: 7, topics: []string{"t"}, ends: map[string][]ended{}, phantoms: map[string]checkpoint.Phantoms{}}
 		b.kafka.past = p
 		f(b, p)
 	})
@@ -108,7 +130,7 @@ func before(b *bench, f func(*checkpoint.Saved)) checkpoint.Saved {
 	id := b.pg.id
 	s := checkpoint.Saved{
 		Slot: "outboxcdc", Generation: 4, SystemID: id.SystemID, Timeline: id.Timeline, Confirm: b.pg.slotAt(), Producers: []int64{3},
-		Routing: "r", Clean: true,
+		Sources: "s", Clean: true,
 	}
 	if f != nil {
 		f(&s)
@@ -138,8 +160,8 @@ func TestPositionRecord(t *testing.T) {
 		if first.Clean || first.Generation != 5 || len(first.Producers) != 2 || first.Producers[1] != 7 || first.Confirm != b.pg.slotAt() {
 			t.Errorf("the first record: %+v", first)
 		}
-		if len(p.producers) != 1 || p.producers[0] != 3 {
-			t.Errorf("tails of %v are read", p.producers)
+		if p.search != nil {
+			t.Errorf("the ends of partitions are read after a clean end: %+v", p.search)
 		}
 		p.locked(func() { p.mute = true })
 		at := b.pg.slotAt()
@@ -158,7 +180,7 @@ func TestPositionRecord(t *testing.T) {
 			t.Errorf("the slot is at %s, want %s", got, x.End)
 		}
 		s := p.last()
-		if s.Confirm != b.pg.slotAt() || s.Acked.CommitLSN != x.Commit || s.Partitions["t"] != 3 || s.Routing != "r" || s.Clean {
+		if s.Confirm != b.pg.slotAt() || s.Acked.CommitLSN != x.Commit || !slices.Equal(s.Topics, []string{"t"}) || s.Sources != "s" || s.Clean {
 			t.Errorf("the record: %+v", s)
 		}
 		if time.Until(p.until) < 5*time.Second {
@@ -172,26 +194,6 @@ func TestPositionRecord(t *testing.T) {
 		}
 		b.delivered("z", "a", "b")
 	})
-}
-
-// TestProducersBeginAnew when events go elsewhere than before: no session after this one may take their ends for its own.
-func TestProducersBeginAnew(t *testing.T) {
-	for name, edit := range map[string]func(*checkpoint.Saved){
-		"settings": func(s *checkpoint.Saved) { s.Routing = "other" },
-		"topic":    func(s *checkpoint.Saved) { s.Partitions = map[string]int32{"t": 2} },
-		"neither":  func(s *checkpoint.Saved) { s.Partitions = map[string]int32{"t": 3} },
-	} {
-		t.Run(name, func(t *testing.T) {
-			deduplicating(t, func(b *bench, p *fakePast) {
-				p.saved = []checkpoint.Saved{before(b, edit)}
-				b.start()
-				b.sleep(time.Second)
-				if got := p.last().Producers; (len(got) == 2) != (name == "neither") || got[len(got)-1] != 7 {
-					t.Errorf("producers %v", got)
-				}
-			})
-		})
-	}
 }
 
 // TestFollows: what the daemon refuses to go on from, and what it takes.
@@ -392,22 +394,39 @@ func TestWithoutPositions(t *testing.T) {
 	})
 }
 
-// TestFence: how long the ends of partitions wait for what may still arrive.
+// TestFence: when the ends of partitions are read.
 func TestFence(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
 		waits := func(want time.Duration) {
 			t.Helper()
-			if got := time.Until(p.notBefore); got > want || got < want-time.Second {
-				t.Errorf("ends are read in %s, want at most %s", got, want)
-			}
+			p.locked(func() {
+				if !p.searched {
+					t.Fatal("ends are not read")
+				}
+				if got := time.Until(p.notBefore); got > want || got < want-time.Second {
+					t.Errorf("ends are read in %s, want at most %s", got, want)
+				}
+				p.searched = false
+			})
 		}
 		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) { s.Clean = false })}
+		b.kafka.hold()
+		b.pg.commit("a")
 		b.start()
 		b.sleep(10 * time.Millisecond)
 		waits(5 * time.Second) // another process's
 		b.kafka.fail(errKafka, stored)
 		b.sleep(500 * time.Millisecond)
-		waits(0) // our own, and everything was answered
+		waits(5 * time.Second) // what it waited for may still arrive
+		b.sleep(6 * time.Second)
+		b.kafka.edit(func() { b.kafka.auto = 5 * time.Millisecond })
+		b.kafka.ack()
+		b.sleep(3 * time.Second)
+		b.kafka.fail(errKafka, stored)
+		b.sleep(500 * time.Millisecond)
+		if p.searched { // all that was in doubt is acknowledged
+			t.Errorf("ends are read again: %+v", p.search)
+		}
 		p.locked(func() { p.unanswered = true })
 		b.kafka.fail(errKafka, stored)
 		b.sleep(700 * time.Millisecond)
@@ -415,26 +434,64 @@ func TestFence(t *testing.T) {
 	})
 }
 
-// TestLeftOut: by the end of the partition, unless what is there means nothing for this event.
-func TestLeftOut(t *testing.T) {
+// TestSearch: what is looked for, and where.
+func TestSearch(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		id := b.pg.id
+		acked := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: 0x900, Ordinal: checkpoint.LastOrdinal}
+		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) {
+			s.Clean, s.Acked, s.Topics, s.Producers = false, acked, []string{"old", "t"}, []int64{3, 4}
+		})}
+		b.pg.commit("a")
+		b.pg.commit("b@u")
+		b.start()
+		b.sleep(10 * time.Second)
+		q := p.search
+		if q == nil || !slices.Equal(q.Topics, []string{"old", "t"}) || !slices.Equal(q.Producers, []int64{3, 4, 7}) || q.Acked != acked || q.LookBack != 100 {
+			t.Errorf("the search: %+v", q)
+		}
+		if want := []string{"old", "t", "u"}; !slices.Equal(p.read, want) { // u is not in the record
+			t.Errorf("read: %v, want %v", p.read, want)
+		}
+		b.delivered("a", "b")
+		b.pg.commit("c@v")
+		b.sleep(3 * time.Second)
+		if slices.Contains(p.read, "v") {
+			t.Error("an end is read for an event that nobody can have sent before")
+		}
+		// All that was in doubt is acknowledged: the record names this process and its topics.
+		if s := p.last(); !slices.Equal(s.Topics, []string{"t"}) || s.Producers[len(s.Producers)-1] != 7 {
+			t.Errorf("the record: %+v", s)
+		}
+	})
+}
+
+// TestSkipped: an event is skipped if its exact position was read, with its id, or if it lies at or before the record's acked position;
+// for no other reason. Each row is one that the rule before this one judged otherwise, or might.
+func TestSkipped(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit  func(*checkpoint.Saved)
-		pin   int32
-		found bool // a record of ours at the end
-		acked bool // and the record speaks of the first event
-		left  bool
+		found func(*checkpoint.Position) // how the record that is read differs from the first event's; nil: none is read
+		id    string                     // of that record
+		topic string                     // where it is read
+		acked bool                       // the position record speaks of the first event
+		skip  bool
 	}{
-		"found":                       {pin: 3, found: true, left: true},
-		"not found":                   {pin: 3},
-		"not found, acked":            {pin: 3, acked: true, left: true},
-		"routing has changed":         {edit: func(s *checkpoint.Saved) { s.Routing = "other" }, pin: 3, found: true},
-		"routing has changed, acked":  {edit: func(s *checkpoint.Saved) { s.Routing = "other" }, pin: 3, found: true, acked: true, left: true},
-		"more partitions":             {edit: func(s *checkpoint.Saved) { s.Partitions = map[string]int32{"t": 3} }, pin: 4, found: true},
-		"as many partitions":          {edit: func(s *checkpoint.Saved) { s.Partitions = map[string]int32{"t": 3} }, pin: 3, found: true, left: true},
-		"acked on a later timeline":   {edit: func(s *checkpoint.Saved) { s.Acked.Timeline = 9 }, pin: 3, acked: true, left: true},
-		"acked on an older timeline":  {edit: func(s *checkpoint.Saved) { s.Acked.Timeline = 0 }, pin: 3, acked: true},
-		"acked, but not at the end":   {pin: 3, found: true, acked: true, left: true},
-		"no record: nothing is known": {edit: func(s *checkpoint.Saved) { s.Slot = "" }, pin: 3, found: true},
+		"found":                         {found: func(*checkpoint.Position) {}, skip: true},
+		"found in another topic":        {found: func(*checkpoint.Position) {}, topic: "old", skip: true}, // the routing has changed
+		"nothing found":                 {},
+		"a later one found":             {found: func(p *checkpoint.Position) { p.CommitLSN += 0x1000 }},
+		"the next in its transaction":   {found: func(p *checkpoint.Position) { p.Ordinal++ }},
+		"found with another id":         {found: func(*checkpoint.Position) {}, id: "x"}, // numbered by other settings
+		"of another timeline":           {found: func(p *checkpoint.Position) { p.Timeline++ }},
+		"acked":                         {acked: true, skip: true},
+		"acked and found":               {acked: true, found: func(*checkpoint.Position) {}, skip: true},
+		"acked in part, other settings": {edit: func(s *checkpoint.Saved) { s.Sources = "other" }, acked: true},
+		"acked whole, other settings": {
+			edit: func(s *checkpoint.Saved) { s.Sources, s.Acked.Ordinal = "other", checkpoint.LastOrdinal }, acked: true, skip: true,
+		},
+		"acked on a timeline that the server never was on": {edit: func(s *checkpoint.Saved) { s.Acked.Timeline = 9 }, acked: true},
+		"no record: nothing is known":                      {edit: func(s *checkpoint.Saved) { s.Slot = "" }, found: func(*checkpoint.Position) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			deduplicating(t, func(b *bench, p *fakePast) {
@@ -442,7 +499,7 @@ func TestLeftOut(t *testing.T) {
 				b.pg.commit("b")
 				id := b.pg.id
 				pos := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: x.Commit}
-				s := before(b, nil)
+				s := before(b, func(s *checkpoint.Saved) { s.Clean, s.Topics = false, []string{"old", "t"} })
 				if c.acked {
 					s.Acked = pos
 				}
@@ -452,19 +509,19 @@ func TestLeftOut(t *testing.T) {
 				if s.Slot != "" {
 					p.saved = []checkpoint.Saved{s}
 				}
-				p.pins = map[string]int32{"t": c.pin}
-				if c.found {
-					p.tails["t"] = &checkpoint.Tail{Last: pos}
+				if c.found != nil {
+					c.found(&pos)
+					p.ends[cmp.Or(c.topic, "t")] = []ended{{pos, cmp.Or(c.id, "a")}}
 				}
-				b.kafka.acked["a"] = c.left // by a process before
+				b.kafka.acked["a"] = c.skip // by a process before
 				b.start()
-				b.sleep(3 * time.Second)
+				b.sleep(10 * time.Second)
 				want := []string{"a", "b"}
-				if c.left {
+				if c.skip {
 					want = want[1:]
 				}
 				b.delivered(want...)
-				if got := b.metric("events_skipped_total", "reason=in_kafka"); (got == 1) != c.left {
+				if got := b.metric("events_skipped_total", "reason=in_kafka"); (got == 1) != c.skip {
 					t.Errorf("%v are counted", got)
 				}
 			})
@@ -505,12 +562,11 @@ func TestOlderCopy(t *testing.T) {
 		edit func(*checkpoint.TxID)
 		ok   bool
 	}{
-		"the same":           {func(*checkpoint.TxID) {}, true},
-		"another xid":        {func(id *checkpoint.TxID) { id.XID++ }, false},
-		"another time":       {func(id *checkpoint.TxID) { id.CommitTime = id.CommitTime.Add(time.Microsecond) }, false},
-		"it does not come":   {func(id *checkpoint.TxID) { id.CommitLSN-- }, false},
-		"behind the slot":    {func(id *checkpoint.TxID) { id.CommitLSN = firstLSN - 8 }, true},
-		"routing is another": {func(id *checkpoint.TxID) { id.XID++ }, true},
+		"the same":         {func(*checkpoint.TxID) {}, true},
+		"another xid":      {func(id *checkpoint.TxID) { id.XID++ }, false},
+		"another time":     {func(id *checkpoint.TxID) { id.CommitTime = id.CommitTime.Add(time.Microsecond) }, false},
+		"it does not come": {func(id *checkpoint.TxID) { id.CommitLSN-- }, false},
+		"behind the slot":  {func(id *checkpoint.TxID) { id.CommitLSN = firstLSN - 8 }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			deduplicating(t, func(b *bench, p *fakePast) {
@@ -523,11 +579,8 @@ func TestOlderCopy(t *testing.T) {
 					c.edit(&s.AckedTx)
 					s.Acked = pos
 					s.Acked.CommitLSN = s.AckedTx.CommitLSN
-					if name == "routing is another" {
-						s.Routing = "other"
-					}
 				})
-				p.saved, p.tails["t"] = []checkpoint.Saved{s}, &checkpoint.Tail{Last: pos}
+				p.saved = []checkpoint.Saved{s}
 				b.kafka.acked["a"], b.kafka.acked["b"] = true, true
 				at := b.pg.slotAt()
 				b.start()
@@ -547,15 +600,27 @@ func TestOlderCopy(t *testing.T) {
 	}
 }
 
-// TestPhantoms are told of, also of partitions that nothing is sent to.
+// TestPhantoms are reported once, also those of topics that nothing is sent to any more, and after a clean end.
 func TestPhantoms(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
+		b.pg.edit(func() {
+			b.pg.id.Timeline = 2
+			id, err := b.pg.id.WithHistory(fmt.Appendf(nil, "1\t%s\tx\n", pglogrepl.LSN(firstLSN)))
+			if err != nil {
+				t.Error(err)
+			}
+			b.pg.id = id
+		})
 		id := b.pg.id
-		gone := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline - 1, CommitLSN: 0x900}
-		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) { s.Acked, s.Partitions = gone, map[string]int32{"t": 2, "u": 1, "gone": 1} })}
-		p.tails["u"] = &checkpoint.Tail{Phantoms: checkpoint.Phantoms{Count: 3, First: checkpoint.Phantom{ID: "x"}, Last: checkpoint.Phantom{ID: "z"}}}
+		gone := checkpoint.Position{SystemID: id.SystemID, Timeline: 1, CommitLSN: firstLSN + 0x500}
+		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) { s.Timeline, s.Acked, s.Topics = 1, gone, []string{"gone", "t", "u"} })}
+		p.phantoms["u"] = checkpoint.Phantoms{Count: 3, First: checkpoint.Phantom{ID: "x"}, Last: checkpoint.Phantom{ID: "z"}}
+		b.pg.commit("a")
 		b.start()
 		b.sleep(3 * time.Second)
+		b.kafka.fail(errKafka, stored)
+		b.sleep(3 * time.Second)
+		b.delivered("a")
 		if got := b.metric("phantom_events_total"); got != 3 {
 			t.Errorf("%v phantoms are counted", got)
 		}

@@ -98,9 +98,7 @@ func (s *session) poisoned(ctx context.Context, p *router.Poison, pos checkpoint
 	switch policy {
 	case SkipPoison:
 		r.log.Warn("poison skipped", attrs...)
-		r.met.poisonSkipped.Inc()
-		s.tracker.Skip()
-		return nil
+		return s.leaveOut(ctx, r.met.poisonSkipped)
 	case DeadLetter:
 		r.log.Warn("poison goes to the dead-letter topic", append(attrs, "dead_letter_topic", r.cfg.Poison.Topic)...)
 		return s.deadLetter(ctx, p, pos)
@@ -126,8 +124,8 @@ func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoi
 	if err := s.awaitTopic(ctx, rec.Topic); err != nil {
 		return err
 	}
-	if has, err := s.inKafka(ctx, pos); has || err != nil {
-		return s.leaveOut(has, err)
+	if done, err := s.skipFound(ctx, pos, rec.Topic); done || err != nil {
+		return err
 	}
 	alone, over := s.sink.Check(rec)
 	if over != nil && s.r.cfg.Poison.Cut && over.Cause == router.TooLarge {

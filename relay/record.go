@@ -41,10 +41,13 @@ func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
 	rec := &p.record
 	rec.Slot = s.r.cfg.Deduplication.Slot
 	rec.SystemID, rec.Timeline, rec.Confirm, rec.Clean, rec.At = id.SystemID, id.Timeline, confirm, clean, now
+	if s.settled() {
+		rec.Settle()
+	}
+	rec.Use(s.sink.Topics())
 	if acked, tx := reached(id, s.tracker.Progress()); !acked.IsZero() && (!checkpoint.Holds(id, rec.Acked) || acked.Compare(rec.Acked) > 0) {
 		rec.Acked, rec.AckedTx = acked, tx
 	}
-	rec.Hash(s.sink.Pins())
 	p.saving = true
 	p.paced.happened(now, roundLeast)
 	streams := p.on // otherwise the answer is waited for
@@ -56,12 +59,9 @@ func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
 	})
 }
 
-// wholeTransaction is an ordinal behind every event of a transaction.
-const wholeTransaction = 1<<32 - 1
-
 // reached is the last event of the prefix that Kafka has acknowledged.
 func reached(id replication.Identity, p checkpoint.Progress) (checkpoint.Position, checkpoint.TxID) {
-	last, ordinal := p.Done, uint32(wholeTransaction)
+	last, ordinal := p.Done, uint32(checkpoint.LastOrdinal)
 	if !p.Partial.IsZero() {
 		last, ordinal = p.Partial, p.Events-1
 	}
@@ -76,9 +76,6 @@ func (s *session) keepPosition(now time.Time) error {
 	p := &s.past
 	if !p.on {
 		return nil
-	}
-	if len(p.survey) > 0 {
-		p.look(s)
 	}
 	select {
 	case err := <-p.saved:
@@ -103,10 +100,10 @@ func (p *past) stored(err error) error {
 	return nil
 }
 
-// lastPosition leaves the last record of a session that was drained, as far as it could be. clean: nothing that was sent
-// is without an answer.
-func (s *session) lastPosition(ctx context.Context, clean bool) error {
-	p := &s.past
+// lastPosition leaves the last record of a session that was drained, as far as it could be. drained: nothing that it sent is without
+// an answer.
+func (s *session) lastPosition(ctx context.Context, drained bool) error {
+	p, clean := &s.past, drained && s.recordsAll()
 	if err := s.guard.final(ctx, s.received, s.r); err != nil {
 		return err
 	}
@@ -126,4 +123,15 @@ func (s *session) lastPosition(ctx context.Context, clean bool) error {
 		}
 		s.save(s.r.clock(), want, clean)
 	}
+}
+
+// recordsAll reports whether the acked position covers all that this process or one before it has in Kafka: then the next start need not
+// look for more.
+func (s *session) recordsAll() bool {
+	settled, acked := s.settled(), s.past.record.Acked.On(s.stream.Identity())
+	if at, _ := reached(s.stream.Identity(), s.tracker.Progress()); at.Compare(acked) > 0 {
+		acked = at
+	}
+	single, _ := s.r.mem.found.Len()
+	return (settled || !s.r.mem.doubt) && single == 0 && s.r.mem.newest().Compare(acked) <= 0
 }

@@ -135,15 +135,17 @@ type Relay struct {
 	missing map[string]absence                     // topics that Kafka does not have; the session's, or between two the supervisor's
 	careful pglogrepl.LSN                          // transactions up to this commit LSN are sent record by record, to find the one refused
 
-	mu     sync.Mutex // guards view
-	view   view
-	clock  func() time.Time
-	jitter func(n int64) int64 // below n
+	mu       sync.Mutex // guards view and reported
+	view     view
+	reported map[string]checkpoint.Phantoms // by partition
+	clock    func() time.Time
+	jitter   func(n int64) int64 // below n
 }
 
 // New wires a relay; it connects to nothing.
 func New(cfg Config, source Source, kafka Kafka, r *router.Router, met *Metrics, log *slog.Logger) *Relay {
-	rl := &Relay{cfg: cfg, source: source, kafka: kafka, router: r, met: met, log: log, clock: time.Now, jitter: rand.Int64N, refused: map[checkpoint.Position]*router.Poison{}, missing: map[string]absence{}}
+	rl := &Relay{cfg: cfg, source: source, kafka: kafka, router: r, met: met, log: log, clock: time.Now, jitter: rand.Int64N, refused: map[checkpoint.Position]*router.Poison{}, missing: map[string]absence{}, reported: map[string]checkpoint.Phantoms{}}
+	rl.mem.found = checkpoint.NewFound()
 	now := rl.clock()
 	rl.started = now
 	rl.view = view{state: Starting, since: now, changed: now, stopped: now, beat: now}
@@ -207,8 +209,8 @@ func (r *Relay) Run(ctx context.Context) error {
 // goodbye is the end of Run when it was told to stop: well only if everything acknowledged is confirmed. What we sent
 // last may have been lost on the way, or taken without an answer, so the slot is asked.
 func (r *Relay) goodbye() error {
-	done := r.mem.progress.Done
-	if done.IsZero() {
+	done := r.mem.done
+	if done == 0 {
 		return nil
 	}
 	confirmed := r.mem.confirmed
@@ -217,13 +219,13 @@ func (r *Relay) goodbye() error {
 	if slot, err := r.source.Look(ctx); err == nil {
 		confirmed = slot.ConfirmedFlush
 	}
-	if done.CommitLSN >= confirmed {
+	if done >= confirmed {
 		why := "while Postgres could not be told"
 		if r.mem.rereading {
 			why = "before all that was delivered earlier had come by again"
 		}
 		return &Stopped{Class: Fault, Err: fmt.Errorf("stopped %s: transactions up to the one committed at %s are in Kafka, "+
-			"the slot is confirmed up to %s, where the next start begins", why, done.CommitLSN, confirmed)}
+			"the slot is confirmed up to %s, where the next start begins", why, done, confirmed)}
 	}
 	return nil
 }

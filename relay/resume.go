@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -16,31 +17,23 @@ import (
 // slot's position at checkpoints only, so that after a crash of Postgres it sends what was confirmed long ago.
 type memory struct {
 	systemID uint64
-	timeline int32 // that the newest of it lies on
-	progress checkpoint.Progress
-	// earlier holds further transactions, behind Done and in front of Partial, that are partly in Kafka. There are some
-	// if a crash took the slot back to before this process began, and the session that read from there was cut.
-	earlier     []checkpoint.Progress
+	timeline int32             // of the server, in the last session
+	spans    []span            // what its sessions have delivered without a gap, oldest first; nearly always one
+	found    *checkpoint.Found // single events beside them
+	done     pglogrepl.LSN     // commit LSN of the last transaction that is in Kafka whole
+
 	confirmed   pglogrepl.LSN // the last position that we sent, as far as we know with success
 	said        pglogrepl.LSN // the last position that we tried to send, to the server saidTo on its timeline saidOn
 	saidTo      uint64        // system identifier; 0: nothing was said
 	saidOn      int32
-	rereading   bool // the last session ended before all that is known to be in Kafka had come by again
+	rereading   bool // the last session ended before it had read again all that is known to be in Kafka
 	idleTimeout time.Duration
 	slotUsed    time.Time // when a session, or a touch, last ended
 
 	// Of deduplicated delivery.
 	generation uint64    // of the last position record that is ours
-	unanswered bool      // the session that wrote it left something on its way to Kafka
-	ended      time.Time // when it did
-}
-
-// newest is the last transaction of which anything is known to be in Kafka.
-func newest(p checkpoint.Progress) checkpoint.TxID {
-	if !p.Partial.IsZero() {
-		return p.Partial
-	}
-	return p.Done
+	doubt      bool      // Kafka may have more of what was sent before than is known here
+	fence      time.Time // until when what was sent before may still arrive
 }
 
 // tell notes a position that is sent to the server. It may arrive whatever we are told.
@@ -62,121 +55,154 @@ func (m *memory) told(id replication.Identity) pglogrepl.LSN {
 	return m.said
 }
 
-// learn takes over what a session delivered.
-//
-// The session may have been cut while it read again what an earlier one had delivered, and then knows less than we do.
-func (m *memory) learn(id replication.Identity, p checkpoint.Progress, confirmed pglogrepl.LSN, idle time.Duration) {
-	m.systemID, m.idleTimeout = id.SystemID, idle
-	m.confirmed = max(m.confirmed, confirmed)
-	know := &m.progress
-	if p.Done.CommitLSN > know.Done.CommitLSN {
-		know.Done = p.Done
-	}
-	switch old := know.Partial.CommitLSN; {
-	case p.Partial.CommitLSN > old, p.Partial.CommitLSN == old && p.Events > know.Events:
-		if old != 0 && p.Partial.CommitLSN > old { // somebody else has delivered the rest, which a crash may undo
-			m.earlier = append(m.earlier, *know)
-		}
-		know.Partial, know.Events = p.Partial, p.Events
-	case p.Partial.CommitLSN < old && !p.Partial.IsZero():
-		m.earlier = append(m.earlier, p)
-	}
-	m.earlier = slices.DeleteFunc(m.earlier, func(e checkpoint.Progress) bool { return e.Partial.CommitLSN <= know.Done.CommitLSN })
-	if know.Partial.CommitLSN <= know.Done.CommitLSN {
-		know.Partial, know.Events = checkpoint.TxID{}, 0
-	}
-	m.timeline = id.TimelineOf(newest(*know).CommitLSN)
+// span is a part of the stream that is in Kafka: every event that was committed from from on, up to the position to. It says nothing
+// of what was committed before from. That the slot stood there is no proof that somebody has delivered it.
+type span struct {
+	from, until pglogrepl.LSN // transactions with a commit LSN in between are in Kafka whole: from ≤ commit LSN < until
+	to          checkpoint.Position
+	tx          checkpoint.TxID // the transaction of to; zero: not known
 }
 
-// skipper drops what memory knows to be in Kafka as it comes by again, and verifies that it is the same history:
-// commit LSNs are compared with commit LSNs, within one system and timeline only. Row LSNs are never compared and no
-// remembered LSN is ever given to the server.
+func (s *span) has(p checkpoint.Position) bool { return s.from <= p.CommitLSN && p.Compare(s.to) <= 0 }
+
+// join makes one span of two that touch.
+func (s *span) join(o span) bool {
+	if s.from > o.until || o.from > s.until {
+		return false
+	}
+	if o.to.Compare(s.to) > 0 {
+		s.to, s.tx = o.to, o.tx
+	}
+	s.from, s.until = min(s.from, o.from), max(s.until, o.until)
+	return true
+}
+
+// learn takes over what a session delivered, which began at start. The session may have been cut while it read again what an earlier
+// one had delivered, and then knows less than we do.
+func (m *memory) learn(id replication.Identity, start pglogrepl.LSN, t *checkpoint.Tracker, confirmed pglogrepl.LSN, idle time.Duration) {
+	m.systemID, m.timeline, m.idleTimeout = id.SystemID, id.Timeline, idle
+	m.confirmed = max(m.confirmed, confirmed)
+	p := t.Progress()
+	m.done = max(m.done, p.Done.CommitLSN)
+	now := span{from: start, until: t.Acked()}
+	now.to, now.tx = reached(id, p)
+	m.spans = slices.DeleteFunc(m.spans, func(s span) bool { return now.join(s) })
+	m.spans = append(m.spans, now)
+	slices.SortFunc(m.spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	t.Behind(func(commit pglogrepl.LSN, ordinal uint32, hash uint64) {
+		m.found.Add(checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(commit), CommitLSN: commit, Ordinal: ordinal}, hash)
+	})
+	m.found.Forget(func(p checkpoint.Position) bool {
+		return id.TimelineOf(p.CommitLSN) != p.Timeline || slices.ContainsFunc(m.spans, func(s span) bool { return s.has(p) })
+	})
+}
+
+// newest is the last position of the newest span.
+func (m *memory) newest() (p checkpoint.Position) {
+	for _, s := range m.spans {
+		if s.to.Compare(p) > 0 {
+			p = s.to
+		}
+	}
+	return p
+}
+
+// check finds out whether the server can be the one that was delivered from.
+func (m *memory) check(id replication.Identity) error {
+	newest := m.newest()
+	switch {
+	case m.systemID != 0 && id.SystemID != m.systemID:
+		return otherHistory("system identifier is %d, was %d", id.SystemID, m.systemID)
+	case newest.IsZero():
+		return nil
+	case !id.Descends(m.timeline):
+		return otherHistory("timeline was %d, and the server's timeline %d does not descend from it", m.timeline, id.Timeline)
+	case checkpoint.Holds(id, newest) && id.WALEnd <= newest.CommitLSN:
+		return otherHistory("the transaction committed at %s was delivered, but the server's WAL ends at %s", newest.CommitLSN, id.WALEnd)
+	}
+	return nil
+}
+
+// resume says what a session that starts at start drops and what it must read again. lost is the last position that was
+// delivered and that the server does not have, if there is one: a failover has lost its transaction.
+func (m *memory) resume(id replication.Identity, start pglogrepl.LSN) (s skipper, lost checkpoint.Position, err error) {
+	if err := m.check(id); err != nil {
+		return s, lost, err
+	}
+	for i := range m.spans {
+		x := &m.spans[i]
+		if on := x.to.On(id); on != x.to {
+			lost = x.to
+			x.to, x.tx, x.until = on, checkpoint.TxID{}, min(x.until, on.CommitLSN+1)
+			m.done = min(m.done, on.CommitLSN)
+		}
+		s.expect(x.tx, start)
+	}
+	s.spans = m.spans
+	return s, lost, nil
+}
+
+// skipper drops what is known to be in Kafka when it is read again, and verifies that it is the same history: commit LSNs are
+// compared with commit LSNs, on the server's own history only. Row LSNs are never compared and no remembered LSN is ever given
+// to the server.
 type skipper struct {
-	checkpoint.Progress
-	earlier []checkpoint.Progress
-	// Done, and Partial, must come by before anything later does.
-	expectDone, expectPartial bool
-	// saved must come by as well, if expectSaved: the transaction that the position record of a process before ends with.
-	saved       checkpoint.TxID
-	expectSaved bool
+	spans    []span              // were delivered by this process
+	before   checkpoint.Position // everything up to it was delivered by earlier ones, says the position record
+	expected []checkpoint.TxID   // must be read again before anything later is
+}
+
+// delivered reports whether this process has delivered the event at p in a span.
+func (s *skipper) delivered(p checkpoint.Position) bool {
+	for i := range s.spans {
+		if s.spans[i].has(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// expect demands that the stream, which begins at start, brings a transaction. The server leaves one out if and only if its commit
+// LSN is below the start.
+func (s *skipper) expect(tx checkpoint.TxID, start pglogrepl.LSN) {
+	if !tx.IsZero() && tx.CommitLSN >= start {
+		s.expected = append(s.expected, tx)
+	}
 }
 
 // expecting: what is dropped may still turn out to be another's, so nothing is confirmed.
-func (s *skipper) expecting() bool { return s.expectDone || s.expectPartial || s.expectSaved }
+func (s *skipper) expecting() bool { return len(s.expected) > 0 }
 
 func otherHistory(format string, args ...any) error {
 	return &replication.Error{
 		Kind: replication.OtherHistory, Op: "compare with what was delivered before", Err: fmt.Errorf(format, args...),
-		Remedy: "this is another history than the one delivered from (restored, cloned or failed over without its last " +
-			"transactions): compare the outbox table with the topics, then restart",
+		Remedy: "this is another history than the one delivered from (restored or cloned): " +
+			"compare the outbox table with the topics, then restart",
 	}
 }
 
-// resume checks the server's identity and says what will be dropped.
-func (m *memory) resume(id replication.Identity, start pglogrepl.LSN) (skipper, error) {
-	last := newest(m.progress)
-	switch {
-	case m.systemID != 0 && id.SystemID != m.systemID:
-		return skipper{}, otherHistory("system identifier is %d, was %d", id.SystemID, m.systemID)
-	case last.IsZero():
-		return skipper{Progress: m.progress}, nil
-	case id.TimelineOf(last.CommitLSN) != m.timeline:
-		return skipper{}, otherHistory("the transaction committed at %s on timeline %d was delivered, but timeline %d branched off before it",
-			last.CommitLSN, m.timeline, id.Timeline)
-	case id.WALEnd <= last.CommitLSN:
-		return skipper{}, otherHistory("the transaction committed at %s was delivered, but the server's WAL ends at %s", last.CommitLSN, id.WALEnd)
-	}
-	// The server leaves out a transaction iff its commit LSN is below the start.
-	expected := func(id checkpoint.TxID) bool { return !id.IsZero() && id.CommitLSN >= start }
-	return skipper{Progress: m.progress, earlier: m.earlier, expectDone: expected(m.progress.Done), expectPartial: expected(m.progress.Partial)}, nil
-}
-
-// allEvents is beyond any ordinal.
-const allEvents = 1 << 63
-
-// begin says how many of a transaction's first events are in Kafka already.
-func (s *skipper) begin(b *decoder.Begin) (events uint64, err error) {
-	if s.expectSaved && b.CommitLSN == s.saved.CommitLSN {
-		if err := same(b, s.saved); err != nil {
-			return 0, err
-		}
-		s.expectSaved = false
-	}
-	switch {
-	case b.CommitLSN < s.Done.CommitLSN:
-		return allEvents, nil
-	case b.CommitLSN == s.Done.CommitLSN:
-		if err := same(b, s.Done); err != nil {
-			return 0, err
-		}
-		s.expectDone = false
-		return allEvents, nil
-	}
+// begin compares a transaction with those that are expected, and reports whether all of it is in Kafka.
+func (s *skipper) begin(b *decoder.Begin) (known bool, err error) {
 	if err := s.passed(b.CommitLSN); err != nil {
-		return 0, err
+		return false, err
 	}
-	if !s.Partial.IsZero() && b.CommitLSN == s.Partial.CommitLSN {
-		s.expectPartial = false
-		return uint64(s.Events), same(b, s.Partial)
-	}
-	for _, e := range s.earlier {
-		if b.CommitLSN == e.Partial.CommitLSN {
-			events = max(events, uint64(e.Events))
-			err = same(b, e.Partial)
+	for _, tx := range s.expected {
+		if b.CommitLSN == tx.CommitLSN {
+			if err := same(b, tx); err != nil {
+				return false, err
+			}
 		}
 	}
-	return events, err
+	s.expected = slices.DeleteFunc(s.expected, func(tx checkpoint.TxID) bool { return tx.CommitLSN == b.CommitLSN })
+	last := checkpoint.Position{CommitLSN: b.CommitLSN, Ordinal: checkpoint.LastOrdinal}
+	return s.delivered(last) || last.Compare(s.before) <= 0, nil
 }
 
-// passed notes that everything in front of lsn has come by.
+// passed notes that everything before lsn has been read.
 func (s *skipper) passed(lsn pglogrepl.LSN) error {
-	for _, x := range []struct {
-		expect bool
-		id     checkpoint.TxID
-	}{{s.expectDone, s.Done}, {s.expectPartial, s.Partial}, {s.expectSaved, s.saved}} {
-		if x.expect && lsn > x.id.CommitLSN {
+	for _, tx := range s.expected {
+		if lsn > tx.CommitLSN {
 			return otherHistory("the transaction committed at %s was delivered, but the server, which started before it, is at %s and has not sent it",
-				x.id.CommitLSN, lsn)
+				tx.CommitLSN, lsn)
 		}
 	}
 	return nil

@@ -96,7 +96,7 @@ func TestOtherHistory(t *testing.T) {
 		{"another system", func(pg *postgres) { pg.id.SystemID = 8 }, "system identifier is 8, was 7"},
 		{"another xid", func(pg *postgres) { pg.wal[1].XID++ }, "xid"},
 		{"another commit time", func(pg *postgres) { pg.wal[1].Time = pg.wal[1].Time.Add(time.Microsecond) }, "xid"},
-		{"another timeline from before it", func(pg *postgres) { pg.id.Timeline = 2 }, "branched off"},
+		{"another timeline from before it", func(pg *postgres) { pg.id.Timeline = 2 }, "does not descend"},
 		{"the WAL ends before it", func(pg *postgres) { pg.wal, pg.end = pg.wal[:1], pg.wal[0].End }, "WAL ends at"},
 		{"the WAL ends before it, with nothing left", func(pg *postgres) { pg.wal, pg.end = nil, firstLSN }, "WAL ends at"},
 		{"a later transaction without it", func(pg *postgres) {
@@ -259,118 +259,237 @@ func begins(lsn pglogrepl.LSN) *decoder.Begin {
 	return &decoder.Begin{CommitLSN: lsn, XID: uint32(lsn), CommitTime: time.UnixMicro(int64(lsn))}
 }
 
-// TestResumeExpects: the last delivered transaction must come by again exactly if the slot stood at or before its commit
+// positionOf is a position on timeline 1 of system 7.
+func positionOf(lsn pglogrepl.LSN, ordinal uint32) checkpoint.Position {
+	return checkpoint.Position{SystemID: 7, Timeline: 1, CommitLSN: lsn, Ordinal: ordinal}
+}
+
+// TestResumeExpects: the last delivered transaction must be sent again exactly if the slot stood at or before its commit
 // LSN; equality happens, because a slot stands at the end of the transaction before.
 func TestResumeExpects(t *testing.T) {
-	m := &memory{systemID: 7, timeline: 1, progress: checkpoint.Progress{Done: at(0x100)}}
+	m := &memory{systemID: 7, timeline: 1, spans: []span{{from: 0x40, until: 0x101, to: positionOf(0x100, checkpoint.LastOrdinal), tx: at(0x100)}}}
 	for _, c := range []struct {
 		start  pglogrepl.LSN
 		expect bool
 	}{{0x50, true}, {0xFF, true}, {0x100, true}, {0x101, false}, {0x130, false}, {0x500, false}} {
-		s, err := m.resume(replication.Identity{SystemID: 7, Timeline: 1, WALEnd: 0x1000}, c.start)
-		if err != nil || s.expectDone != c.expect {
-			t.Errorf("start %s: expect %v, %v; want %v", c.start, s.expectDone, err, c.expect)
+		s, _, err := m.resume(replication.Identity{SystemID: 7, Timeline: 1, WALEnd: 0x1000}, c.start)
+		if err != nil || s.expecting() != c.expect {
+			t.Errorf("start %s: expect %v, %v; want %v", c.start, s.expecting(), err, c.expect)
 		}
 	}
 	for _, c := range []struct {
 		end pglogrepl.LSN
 		ok  bool
 	}{{0xFF, false}, {0x100, false}, {0x101, true}, {0x130, true}} {
-		_, err := m.resume(replication.Identity{SystemID: 7, Timeline: 1, WALEnd: c.end}, 0x50)
+		_, _, err := m.resume(replication.Identity{SystemID: 7, Timeline: 1, WALEnd: c.end}, 0x50)
 		if (err == nil) != c.ok {
 			t.Errorf("WAL end %s: %v", c.end, err)
 		}
 	}
-	if _, err := (&memory{}).resume(replication.Identity{SystemID: 7, Timeline: 3, WALEnd: 1}, 1); err != nil {
+	if _, _, err := (&memory{}).resume(replication.Identity{SystemID: 7, Timeline: 3, WALEnd: 1}, 1); err != nil {
 		t.Errorf("the first session: %v", err)
 	}
 }
 
 func TestSkipper(t *testing.T) {
-	const all = 1 << 63
-	fresh := func(expect bool) *skipper {
-		return &skipper{Progress: checkpoint.Progress{Done: at(0x100), Partial: at(0x130), Events: 3}, expectDone: expect}
+	fresh := func(expect ...checkpoint.TxID) *skipper {
+		return &skipper{
+			spans:  []span{{from: 0x20, to: positionOf(0x30, 0)}, {from: 0x120, to: positionOf(0x130, 3)}},
+			before: positionOf(0x100, checkpoint.LastOrdinal), expected: expect,
+		}
 	}
-	s := fresh(true)
+	s := fresh(at(0x130))
 	for _, c := range []struct {
-		lsn  pglogrepl.LSN
-		want uint64
-	}{{0x50, all}, {0x100, all}, {0x130, 3}, {0x160, 0}} {
-		if got, err := s.begin(begins(c.lsn)); got != c.want || err != nil {
-			t.Errorf("begin %s: %d, %v; want %d", c.lsn, got, err, c.want)
+		lsn   pglogrepl.LSN
+		known bool
+	}{{0x50, true}, {0x100, true}, {0x110, false}, {0x120, true}, {0x12F, true}, {0x130, false}, {0x160, false}} {
+		if got, err := s.begin(begins(c.lsn)); got != c.known || err != nil {
+			t.Errorf("begin %s: %v, %v; want %v", c.lsn, got, err, c.known)
 		}
 	}
+	if s.expecting() {
+		t.Error("it expects what it has seen")
+	}
 	for name, wrong := range map[string]*decoder.Begin{
-		"xid of the last":  {CommitLSN: 0x100, XID: 1, CommitTime: time.UnixMicro(0x100)},
-		"time of the last": {CommitLSN: 0x100, XID: 0x100, CommitTime: time.UnixMicro(1)},
-		"a later one":      begins(0x101),
+		"another xid":  {CommitLSN: 0x130, XID: 1, CommitTime: time.UnixMicro(0x130)},
+		"another time": {CommitLSN: 0x130, XID: 0x130, CommitTime: time.UnixMicro(1)},
+		"a later one":  begins(0x131),
 	} {
-		if _, err := fresh(true).begin(wrong); replication.KindOf(err) != replication.OtherHistory || err == nil {
+		s := fresh(at(0x130))
+		if _, err := s.begin(wrong); replication.KindOf(err) != replication.OtherHistory || err == nil || !s.expecting() {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for name, wrong := range map[string]*decoder.Begin{
-		"xid of the partial":  {CommitLSN: 0x130, XID: 1, CommitTime: time.UnixMicro(0x130)},
-		"time of the partial": {CommitLSN: 0x130, XID: 0x130, CommitTime: time.UnixMicro(1)},
-	} {
-		s := fresh(true)
-		if _, err := s.begin(begins(0x100)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.begin(wrong); replication.KindOf(err) != replication.OtherHistory || err == nil {
-			t.Errorf("%s: %v", name, err)
-		}
+	// Two may be expected: what this process has delivered, and what the position record says.
+	s = fresh(at(0x130), at(0x100))
+	if _, err := s.begin(begins(0x100)); err != nil || !s.expecting() {
+		t.Errorf("the first of two: %v, expecting %v", err, s.expecting())
 	}
 	// A keepalive at the commit LSN itself is the end of the transaction before; one beyond it has passed it.
-	s = fresh(true)
+	s = fresh(at(0x100))
 	if err := s.passed(0x100); err != nil {
 		t.Errorf("keepalive at the commit LSN: %v", err)
 	}
 	if err := s.passed(0x101); err == nil {
 		t.Error("keepalive beyond the commit LSN went unnoticed")
 	}
-	if err := fresh(false).passed(0x5000); err != nil {
+	if err := fresh().passed(0x5000); err != nil {
 		t.Errorf("the slot stood behind it: %v", err)
 	}
 }
 
+// TestLearn: what a session delivered is added to what is known, also if it was cut while it read again what is known. Spans with a gap
+// between them stay apart: nobody knows what is in it.
 func TestLearn(t *testing.T) {
 	id := replication.Identity{SystemID: 7, Timeline: 1}
-	p := func(done, partial pglogrepl.LSN, events uint32) checkpoint.Progress {
-		var x checkpoint.Progress
-		if done != 0 {
-			x.Done = at(done)
-		}
-		if partial != 0 {
-			x.Partial, x.Events = at(partial), events
-		}
-		return x
+	const all = checkpoint.LastOrdinal
+	// delivered is a session of transactions of three events each, of which so many of the last are acknowledged. Each ends 5 behind its
+	// commit LSN.
+	type session struct {
+		start   pglogrepl.LSN
+		acked   int
+		commits []pglogrepl.LSN
 	}
-	for _, c := range []struct{ old, session, want checkpoint.Progress }{
-		{p(0, 0, 0), p(0, 0, 0), p(0, 0, 0)},
-		{p(0, 0, 0), p(10, 0, 0), p(10, 0, 0)},
-		{p(0, 0, 0), p(10, 20, 2), p(10, 20, 2)},
-		{p(0, 0, 0), p(0, 20, 2), p(0, 20, 2)},
-		// A session that was cut while it read again what is known.
-		{p(10, 20, 2), p(0, 0, 0), p(10, 20, 2)},
-		{p(10, 20, 2), p(5, 0, 0), p(10, 20, 2)},
-		{p(10, 20, 5), p(10, 20, 2), p(10, 20, 5)},
-		{p(10, 20, 2), p(10, 20, 5), p(10, 20, 5)},
-		{p(10, 20, 2), p(20, 0, 0), p(20, 0, 0)},
-		{p(10, 20, 2), p(20, 30, 1), p(20, 30, 1)},
-		{p(10, 20, 2), p(30, 0, 0), p(30, 0, 0)},
+	whole := func(from, to pglogrepl.LSN) span { return span{from, to + 5, positionOf(to, all), at(to)} }
+	part := func(from, until, lsn pglogrepl.LSN, events uint32) span {
+		return span{from, until, positionOf(lsn, events-1), at(lsn)}
+	}
+	for _, c := range []struct {
+		name     string
+		sessions []session
+		want     []span
+		done     pglogrepl.LSN
+	}{
+		{"nothing", []session{{5, 0, nil}}, []span{{from: 5, until: 5}}, 0},
+		{"nothing acknowledged", []session{{5, 0, []pglogrepl.LSN{10}}}, []span{{from: 5, until: 5}}, 0},
+		{"in part", []session{{5, 2, []pglogrepl.LSN{10}}}, []span{part(5, 5, 10, 2)}, 0},
+		{"whole", []session{{5, 3, []pglogrepl.LSN{10}}}, []span{whole(5, 10)}, 10},
+		{"whole, then in part", []session{{5, 2, []pglogrepl.LSN{10, 20}}}, []span{part(5, 15, 20, 2)}, 10},
+		{"the next goes on", []session{{5, 3, []pglogrepl.LSN{10}}, {15, 3, []pglogrepl.LSN{20}}}, []span{whole(5, 20)}, 20},
+		{"the next goes on where it may", []session{{5, 3, []pglogrepl.LSN{10}}, {12, 3, []pglogrepl.LSN{20}}}, []span{whole(5, 20)}, 20},
+		{"the next is cut earlier", []session{{5, 2, []pglogrepl.LSN{10, 20}}, {5, 1, []pglogrepl.LSN{10}}}, []span{part(5, 15, 20, 2)}, 10},
+		{"the next delivers the rest", []session{{5, 2, []pglogrepl.LSN{10, 20}}, {15, 3, []pglogrepl.LSN{20}}}, []span{whole(5, 20)}, 20},
+		{"another instance has delivered the rest", []session{{5, 2, []pglogrepl.LSN{10}}, {15, 2, []pglogrepl.LSN{20}}}, []span{part(5, 5, 10, 2), part(15, 15, 20, 2)}, 0},
+		{
+			"back to before the first",
+			[]session{{15, 2, []pglogrepl.LSN{20}}, {5, 2, []pglogrepl.LSN{10}}},
+			[]span{part(5, 5, 10, 2), part(15, 15, 20, 2)},
+			0,
+		},
+		{
+			"the gap is filled",
+			[]session{{5, 2, []pglogrepl.LSN{10}}, {15, 2, []pglogrepl.LSN{20}}, {5, 3, []pglogrepl.LSN{10}}},
+			[]span{part(5, 15, 20, 2)},
+			10,
+		},
 	} {
-		m := memory{systemID: 7, timeline: 1, progress: c.old, confirmed: 8}
-		m.learn(id, c.session, 9, time.Hour)
-		if m.progress != c.want {
-			t.Errorf("%v then %v: %v, want %v", c.old, c.session, m.progress, c.want)
+		m := memory{found: checkpoint.NewFound(), confirmed: 8}
+		for _, s := range c.sessions {
+			tr := checkpoint.NewTracker(s.start)
+			for i, lsn := range s.commits {
+				tr.Begin(at(lsn), false)
+				for n := range 3 {
+					if number := tr.Add(1, uint64(n)); i < len(s.commits)-1 || n < s.acked {
+						tr.Ack(number)
+					}
+				}
+				tr.Commit(lsn + 5)
+			}
+			m.learn(id, s.start, tr, 9, time.Hour)
 		}
-		if m.confirmed != 9 || m.idleTimeout != time.Hour {
-			t.Errorf("confirmed %s, idle %s", m.confirmed, m.idleTimeout)
+		if !slices.Equal(m.spans, c.want) || m.done != c.done {
+			t.Errorf("%s: %+v, done %s; want %+v, done %s", c.name, m.spans, m.done, c.want, c.done)
 		}
-		m.learn(id, c.session, 3, 0)
-		if m.confirmed != 9 {
-			t.Errorf("confirmed fell to %s", m.confirmed)
+		if m.confirmed != 9 || m.idleTimeout != time.Hour || m.systemID != 7 || m.timeline != 1 {
+			t.Errorf("%s: %+v", c.name, m)
 		}
 	}
+}
+
+// TestNotRepeatedBehindAHole: what Kafka has acknowledged behind an event that it refuses is not sent again, in however many
+// sessions of the process (before: in each of them).
+func TestNotRepeatedBehindAHole(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a", "b")
+		b.pg.commit("c", "d")
+		synctest.Wait()
+		b.kafka.ack("b", "d")
+		for range 3 {
+			b.kafka.fail(errKafka, lost)
+			b.sleep(10 * time.Second)
+			if got := b.kafka.flying(); !slices.Equal(got, []string{"a", "c"}) {
+				b.Fatalf("in flight %v, want a and c", got)
+			}
+		}
+		if got := b.pg.slotAt(); got != firstLSN {
+			b.Errorf("the slot is at %s", got)
+		}
+		b.kafka.ack()
+		b.sleep(3 * time.Second)
+		b.delivered("b", "d", "a", "c")
+		if b.pg.slotAt() != b.pg.end {
+			b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), b.pg.end)
+		}
+	})
+}
+
+// TestLossyFailover: a standby without the last delivered transaction was promoted. A living daemon goes on, as one that was
+// restarted does, and says what Kafka has beyond the fork.
+func TestLossyFailover(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		x := b.pg.commit("a")
+		b.sleep(3 * time.Second)
+		b.pg.commit("lost")
+		b.sleep(3 * time.Second)
+		b.pg.edit(func() {
+			id := b.pg.id
+			id.Timeline = 2
+			id, err := id.WithHistory(fmt.Appendf(nil, "1\t%s\tx\n", x.End))
+			if err != nil {
+				b.Error(err)
+			}
+			b.pg.id, b.pg.wal, b.pg.end, b.pg.confirmed = id, b.pg.wal[:1], x.End, firstLSN
+		})
+		b.pg.cut()
+		b.pg.commit("new") // at the same LSN as the lost one
+		b.sleep(5 * time.Second)
+		b.want(Streaming)
+		b.delivered("a", "lost", "new")
+		if b.log.count("a failover lost transactions after they were delivered") != 1 {
+			b.Errorf("the log: %s", b.log.String())
+		}
+		if b.pg.slotAt() != b.pg.end {
+			b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), b.pg.end)
+		}
+	})
+}
+
+// TestSkippedTakePlaceInTheWindow: what is skipped behind an event that Kafka does not acknowledge is remembered until then, so that it
+// fills the window like an event in flight.
+func TestSkippedTakePlaceInTheWindow(t *testing.T) {
+	cfg := testConfig()
+	cfg.MaxEvents = 10
+	bubble(t, cfg, func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a")
+		synctest.Wait()
+		for range 100 {
+			b.pg.commit("^a") // an update
+		}
+		b.sleep(time.Second)
+		b.want(Backpressured)
+		if n := b.relay.Status().InFlightEvents; n != 10 {
+			b.Errorf("%d events take a place in the window of 10", n)
+		}
+		b.kafka.ack()
+		b.sleep(3 * time.Second)
+		b.want(Streaming)
+		if b.pg.slotAt() != b.pg.end {
+			b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), b.pg.end)
+		}
+	})
 }

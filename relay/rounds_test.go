@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pglogrepl"
-
-	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
 // TestAckToConfirmed: whatever is acknowledged is in a status update within a second, in both modes, under load and when
@@ -136,9 +134,9 @@ func TestLongStatusInterval(t *testing.T) {
 	})
 	t.Run("deduplicated", func(t *testing.T) {
 		cfg := cfg
-		cfg.Deduplication = Deduplication{Slot: "outboxcdc", LookBack: 100, FenceWait: 5 * time.Second, Routing: "r"}
+		cfg.Deduplication = Deduplication{Slot: "outboxcdc", LookBack: 100, FenceWait: 5 * time.Second, Sources: "s"}
 		bubble(t, cfg, func(b *bench) {
-			p := &fakePast{b: b, pid: 7, pins: map[string]int32{"t": 3}, tails: map[string]*checkpoint.Tail{}}
+			p := &fakePast{b: b, pid: 7}
 			b.kafka.past = p
 			b.pg.checkErr = func(n int) error {
 				if n == 10 {

@@ -30,6 +30,7 @@ type session struct {
 	tracker *checkpoint.Tracker
 	decoder *decoder.Decoder
 	skip    skipper
+	until   pglogrepl.LSN // sessions before have sent nothing that was committed from here on
 	guard   guard
 	past    past
 
@@ -37,7 +38,6 @@ type session struct {
 	begin      decoder.Begin // the open transaction
 	lastCommit time.Time     // of the newest transaction read to its end
 	inTx       bool
-	skipUntil  uint64 // events of the open transaction below this ordinal are in Kafka already
 	rec        router.Record
 	alone      *sent         // the record that has Kafka for itself, while it does
 	lastSent   pglogrepl.LSN // commit LSN of the newest transaction that a record was sent of
@@ -52,6 +52,8 @@ type session struct {
 	finishBy   time.Time     // told to stop inside a transaction: until when its end is waited for
 	wake       chan struct{}
 	updated    map[uint32]bool // tables, by OID, of whose updates the log knows
+
+	isSettled bool // nothing that sessions before have left in Kafka is in doubt
 
 	refusedSaid bool // the log knows of messages that are not transactional
 
@@ -104,10 +106,10 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 	err = s.leave(ctx, err)
 	stopGuard()
 	wg.Wait()
-	before := r.mem.progress
+	before := r.mem.newest()
 	s.close(err)
-	// Acknowledgements behind a hole are no progress: they are repeated, and must not be for ever at full speed.
-	return well || r.mem.progress != before, err
+	// Acknowledgements behind a hole are no progress: what fills it may be refused for ever, and not at full speed.
+	return well || r.mem.newest() != before, err
 }
 
 // blame is why the session is over: what Kafka said comes before what the end of the session made others say.
@@ -184,10 +186,16 @@ func (s *session) open(ctx context.Context) error {
 		return err
 	}
 	id, start := s.stream.Identity(), s.stream.Start()
-	if s.skip, err = r.mem.resume(id, start); err != nil {
+	var lost checkpoint.Position
+	if s.skip, lost, err = r.mem.resume(id, start); err != nil {
 		_ = s.stream.Close(0, r.clock()) // the history is not ours: say nothing
 		return err
 	}
+	if !lost.IsZero() {
+		r.log.Error("the server does not have all that this process has delivered: a failover lost transactions after they were delivered",
+			"delivered_up_to", lost.String(), "timeline", id.Timeline)
+	}
+	s.until = id.WALEnd
 	if err := r.fit(s.stream.Tables()); err != nil {
 		_ = s.stream.Close(0, r.clock())
 		return err
@@ -274,10 +282,11 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 	switch m.Kind {
 	case decoder.KindBegin:
 		s.begin, s.inTx = *m.Begin, true
-		if s.skipUntil, err = s.skip.begin(m.Begin); err != nil {
+		known, err := s.skip.begin(m.Begin)
+		if err != nil {
 			return err
 		}
-		s.tracker.Begin(checkpoint.TxID{CommitLSN: m.Begin.CommitLSN, XID: m.Begin.XID, CommitTime: m.Begin.CommitTime}, s.skipUntil == allEvents)
+		s.tracker.Begin(checkpoint.TxID{CommitLSN: m.Begin.CommitLSN, XID: m.Begin.XID, CommitTime: m.Begin.CommitTime}, known)
 	case decoder.KindEvent, decoder.KindUpdate:
 		return s.event(ctx, m.Event)
 	case decoder.KindMessage:
@@ -319,24 +328,24 @@ func (s *session) keepalive(msg replication.Message) error {
 // here, the transaction is not confirmed and comes again.
 func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	r := s.r
-	if uint64(ev.Ordinal) < s.skipUntil {
-		s.tracker.Skip()
-		r.met.skipped.Inc()
-		return nil
+	pos := position(s.stream.Identity(), ev)
+	if done, err := s.skipKnown(ctx, pos); done {
+		return err
 	}
 	if r.router.Skips(ev) {
-		s.tracker.Skip() // whatever the policy: it has an ordinal
-		r.met.updateSkipped.Inc()
 		s.warnOfUpdates(ev.Relation)
-		return nil
+		return s.leaveOut(ctx, r.met.updateSkipped) // whatever the policy: it has an ordinal
 	}
 	r.met.received.Inc()
-	pos := position(s.stream.Identity(), ev)
-	if err := r.router.Route(ev, pos, &s.rec); err != nil {
-		if p := asPoison(err); p != nil {
-			return s.poisoned(ctx, p, pos)
-		}
+	routed := r.router.Route(ev, pos, &s.rec)
+	if routed != nil && asPoison(routed) == nil {
+		return routed
+	}
+	if done, err := s.skipFound(ctx, pos, ""); done || err != nil {
 		return err
+	}
+	if routed != nil {
+		return s.poisoned(ctx, asPoison(routed), pos)
 	}
 	if p := r.refused[pos]; p != nil { // by Kafka, in a session before
 		delete(r.refused, pos)
@@ -348,8 +357,8 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 		}
 		return err
 	}
-	if has, err := s.inKafka(ctx, pos); has || err != nil {
-		return s.leaveOut(has, err)
+	if done, err := s.skipFound(ctx, pos, s.rec.Topic); done || err != nil {
+		return err
 	}
 	alone, poison := s.sink.Check(&s.rec)
 	if poison != nil {
@@ -369,16 +378,13 @@ func position(id replication.Identity, ev *decoder.Event) checkpoint.Position {
 // it, once it is acknowledged, as a dead letter; nil: it is none.
 func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter, pos checkpoint.Position) error {
 	r := s.r
-	if err := s.apart(ctx, dead != nil); err != nil {
-		return err
-	}
 	if alone = alone || s.begin.CommitLSN <= r.careful; alone {
 		if err := s.await(ctx, Streaming, goesAlone, s.empty); err != nil {
 			return err
 		}
 		s.alone = &sent{dead: dead != nil, poison: router.Poison{Cause: router.Rejected, ID: string(s.rec.ID), Topic: s.rec.Topic, Position: pos}}
 	}
-	n := s.tracker.Add(s.rec.Size())
+	n := s.tracker.Add(s.rec.Size(), r.mem.found.Hash(s.rec.ID))
 	if alone {
 		s.alone.n = n
 	}
@@ -392,18 +398,12 @@ func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter,
 	if err := s.sink.Send(&s.rec, n); err != nil {
 		return fmt.Errorf("send to topic %s: %w", s.rec.Topic, err)
 	}
-	switch {
-	case alone:
+	if alone {
 		err := s.await(ctx, Streaming, goesAlone, s.empty)
 		if err == nil {
 			s.alone = nil
 		}
 		return err
-	case s.full():
-		start := r.clock()
-		err := s.await(ctx, Backpressured, "the window is full: Kafka is slower than Postgres", s.room)
-		r.met.backpressure.Add(r.clock().Sub(start).Seconds())
-		return err
 	}
-	return nil
+	return s.awaitRoom(ctx)
 }

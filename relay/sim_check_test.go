@@ -45,7 +45,9 @@ func (w *world) calm() {
 			}
 			since = maxTime(since, e.ackedAt)
 			if w.deduplicates() { // only then does the relay know
-				since = maxTime(since, st.p.sink.readAt[e.lane])
+				for _, at := range st.p.sink.readAt {
+					since = maxTime(since, at)
+				}
 			}
 		}
 	}
@@ -107,6 +109,14 @@ func (p *process) knows(tx *simTx) bool {
 		}
 	}
 	return true
+}
+
+// know notes that an event is in Kafka.
+func (p *process) know(e *event) {
+	for len(p.known) <= e.id {
+		p.known = append(p.known, false)
+	}
+	p.known[e.id] = true
 }
 
 func (p *process) knowsEvent(e *event) bool { return e.skipped || e.id < len(p.known) && p.known[e.id] }

@@ -76,6 +76,8 @@ func (w *world) misplaced(p *process, e *event, rec *router.Record) string {
 			return "to the dead-letter topic, and nothing is wrong with it"
 		case e.tooLargeEvenDead():
 			return "to the dead-letter topic, for which it is too large"
+		case e.poison == tooLarge && p.placement.fixed:
+			return "to the dead-letter topic, for which it was too large before, and is not"
 		case e.poison == rejected && !p.refused[e]:
 			return "to the dead-letter topic, and Kafka has not refused it"
 		}
@@ -85,7 +87,10 @@ func (w *world) misplaced(p *process, e *event, rec *router.Record) string {
 	case noKey:
 		return "without a key"
 	case tooLarge, hopeless:
-		return "that is too large"
+		if e.poison == hopeless || !p.placement.fixed {
+			return "that is too large"
+		}
+		w.reached[fixedPoison] = true
 	}
 	return ""
 }
@@ -93,8 +98,8 @@ func (w *world) misplaced(p *process, e *event, rec *router.Record) string {
 var causeOf = map[poisonKind]router.Cause{noKey: router.NullKey, tooLarge: router.TooLarge, hopeless: router.TooLarge, rejected: router.Rejected}
 
 // wrongHeaders says what a dead letter does not tell of the event, or "".
-func (e *event) wrongHeaders(rec *router.Record) string {
-	want := map[string]string{HeaderError: string(causeOf[e.poison]), HeaderTopic: e.topic(), "id": strconv.Itoa(e.id)}
+func (e *event) wrongHeaders(rec *router.Record, at *placement) string {
+	want := map[string]string{HeaderError: string(causeOf[e.poison]), HeaderTopic: at.topicName(e), "id": strconv.Itoa(e.id)}
 	for _, h := range rec.Headers {
 		if v, ok := want[h.Name]; ok && v == string(h.Value) {
 			delete(want, h.Name)
@@ -106,7 +111,8 @@ func (e *event) wrongHeaders(rec *router.Record) string {
 	return ""
 }
 
-// storeDead appends a dead letter. It is outside the order: a refused event's comes behind those of later events.
+// storeDead appends a dead letter, or what was one for an earlier process. It is outside the order: a refused event's comes behind
+// those of later events.
 func (f *flight) storeDead() {
 	e, w := f.e, f.by.k.w
 	w.see(f.by.p, "stored dead", uint64(e.id), uint64(e.stored))

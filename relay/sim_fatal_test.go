@@ -89,7 +89,7 @@ func (w *world) restore(p *process) {
 	pg.crash()
 	oldest, newest := -1, -1
 	for i, tx := range pg.wal {
-		if slices.ContainsFunc(tx.rows, func(r row) bool { return r.ev != nil && !r.ev.skipped && p.knowsEvent(r.ev) }) {
+		if slices.ContainsFunc(tx.rows, func(r row) bool { return r.ev != nil && !r.ev.skipped && p.prefix[r.ev] }) {
 			newest = i
 			if oldest < 0 {
 				oldest = i

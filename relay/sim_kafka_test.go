@@ -25,7 +25,8 @@ type simKafka struct {
 	orphans [][]*flight
 
 	// Of deduplicated delivery.
-	logs  [allLanes][]logged
+	logs  map[simPartition][]logged
+	now   placement          // of processes that start
 	saved []checkpoint.Saved // the newest position records
 	pids  int64
 
@@ -71,7 +72,16 @@ type flight struct {
 	dead   bool // as a dead letter
 }
 
-func newSimKafka(w *world) *simKafka { return &simKafka{w: w, lookUp: w.IntN(3) == 0} }
+func newSimKafka(w *world) *simKafka {
+	k := &simKafka{w: w, lookUp: w.IntN(3) == 0, logs: map[simPartition][]logged{}}
+	for i := range k.now.counts {
+		k.now.counts[i] = 2
+	}
+	for lane := range k.now.partition {
+		k.now.partition[lane] = lane % 2
+	}
+	return k
+}
 
 // reasoned is a failure of which the client knows what to probe.
 type simReasoned struct{}
@@ -161,7 +171,7 @@ func (s *simSink) Check(rec *router.Record) (alone bool, poison *router.Poison) 
 	switch {
 	case e == nil:
 		return false, nil
-	case (e.poison == hopeless || e.poison == tooLarge) && rec.Topic != deadTopic, e.tooLargeEvenDead():
+	case (e.poison == hopeless || e.poison == tooLarge && !s.p.placement.fixed) && rec.Topic != deadTopic, e.tooLargeEvenDead():
 		return false, &router.Poison{Cause: router.TooLarge, Message: "too large", Topic: rec.Topic}
 	}
 	return e.alone, nil
@@ -232,11 +242,12 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 		was = &e.digest[1]
 		w.deadLettered(s, e)
 	}
+	s.used[topic] = true
+	if why := e.wrong(rec, s.st.id, &p.placement); why != "" {
+		w.fail("event %d: %s", e.id, why)
+	}
 	if d := digest(rec); *was == 0 {
 		*was = d
-		if why := e.wrong(rec, s.st.id); why != "" {
-			w.fail("event %d: %s", e.id, why)
-		}
 	} else if *was != d {
 		w.fail("event %d is sent again as another record: %+v", e.id, rec)
 	}
@@ -258,7 +269,7 @@ func (s *simSink) Flush() {
 func (st *simStream) sees(e *event) bool { return st != nil && st.inTx && st.begun == e.tx }
 
 // wrong compares a record with the row it was made of.
-func (e *event) wrong(rec *router.Record, id replication.Identity) string {
+func (e *event) wrong(rec *router.Record, id replication.Identity, at *placement) string {
 	want := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: e.tx.commit, Ordinal: uint32(e.ordinal)}.String()
 	position := ""
 	for _, h := range rec.Headers {
@@ -266,13 +277,13 @@ func (e *event) wrong(rec *router.Record, id replication.Identity) string {
 			position = string(h.Value)
 		}
 	}
-	topic, key := e.topic(), e.key
+	topic, key := at.topicName(e), e.key
 	if rec.Topic == deadTopic {
 		topic = deadTopic
 		if e.poison == noKey {
 			key = ""
 		}
-		if why := e.wrongHeaders(rec); why != "" {
+		if why := e.wrongHeaders(rec, at); why != "" {
 			return why
 		}
 	}
@@ -305,7 +316,7 @@ func (f *flight) store() {
 	if w.deduplicates() {
 		w.kafka.append(f)
 	}
-	if f.dead {
+	if f.dead || e.seq == 0 {
 		f.storeDead()
 		return
 	}
@@ -358,15 +369,16 @@ func (s *simSink) learn() {
 		if !knows {
 			hole = true
 		}
+		if e.ackedIn == s {
+			p.know(e)
+		}
 		if e.ackedIn == s && hole {
 			w.reached[ackedBehindHole] = true
 			half[e.tx] = true
 		}
 		if !hole {
-			for len(p.known) <= e.id {
-				p.known = append(p.known, false)
-			}
-			p.known[e.id] = true
+			p.know(e)
+			p.prefix[e] = true
 			if i+1 < len(read) && read[i+1].tx == e.tx && read[i+1].ackedIn != s {
 				half[e.tx] = true
 			}

@@ -53,7 +53,7 @@ func (w *world) ops() []op {
 		{"pause", func() { w.rest(w.upTo(time.Minute)) }},
 	}
 	if w.deduplicates() {
-		all = append(all, op{"strangers", w.strangers})
+		all = append(all, op{"strangers", w.strangers}, op{"a topic grows", w.grow}, op{"routing", w.reroute}, op{"poison is fixed", w.fix})
 	}
 	var out []op
 	for i, o := range all {

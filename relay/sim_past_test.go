@@ -4,51 +4,63 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/jackc/pglogrepl"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
-	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Runs of deduplicated delivery: the broker keeps a log of each lane, a tail can be read, and the position topic is there.
-// Checked besides what is always checked:
+// Runs of deduplicated delivery: the broker keeps a log of each partition, the ends can be read, and the position topic is there.
+// Between two processes topics grow, the routing changes, and what made an event poison is fixed. Checked besides what is always
+// checked:
 //
-//   - an event that is left out is in its lane's log (simSink.Send: nobody may leave out what no one has acked or read there)
-//   - an event is not sent if the tail of its lane, as it was read, had it, or would have had it had it been read (I12),
-//     unless something landed late: behind the reading, or behind what a later session had stored
+//   - an event that is skipped is in some log (simSink.Send: none may be skipped that was neither acked nor read there)
+//   - an event is not sent if a predecessor's record of it stands in a log that was read, or that had to be (I12), unless
+//     something landed late: behind the reading, or behind what a later session had stored
 //   - a position record speaks of nothing that is not acked, and the slot is told nothing that the newest one does not allow
 //   - nothing is stored of a process that was frozen for longer than its slot is kept for it
 
 // simFence is longer than what a dead process's requests take to land, or shorter: then repeats are excused.
 const simFence = 5*time.Second + 1_000_003
 
-// logged is one record of a lane.
+// simPartition is one of a topic's; topics are numbered as in simTopics.
+type simPartition struct{ topic, n int }
+
+// logged is one record of a partition.
 type logged struct {
 	e   *event // nil: another slot's, or no event at all
 	pid int64
 	pos checkpoint.Position
+	id  string
 	at  time.Time
+}
+
+// placement is where a process sends events: what its settings and the partition counts that it found make of it.
+type placement struct {
+	counts    [simLanes / 2]int // partitions of each topic but the dead letters'
+	partition [simLanes]int     // by lane, modulo the count
+	routes    map[string]string // topic by aggregate type, where it is another
+	fixed     bool              // what is tooLarge is not, any more
 }
 
 // simPast is a sink's part of it.
 type simPast struct {
 	pid        int64
-	lineage    checkpoint.Lineage
-	producers  map[int64]bool
-	lookBack   int
+	q          *checkpoint.Search
 	notBefore  time.Time
-	tails      [allLanes]*checkpoint.Tail
-	tailAsked  [allLanes]bool
-	readAt     [allLanes]time.Time
+	toRead     [len(simTopics)]bool // whose ends are to be read
+	wasRead    [len(simTopics)]bool
+	readAt     [len(simTopics)]time.Time
+	used       [len(simTopics)]bool
 	until      time.Time // the lease
 	unanswered bool
 	since      time.Time     // when it was asked what was there before
 	expects    pglogrepl.LSN // commit LSN of the transaction that the record before ends with
-	known      bool          // there was a record, and tails may be read
+	known      bool          // there was a record, and ends may be read
 }
 
 var errLease = errors.New("the slot may be another's by now")
@@ -72,32 +84,89 @@ func TestSimDeduplicated(t *testing.T) {
 
 func (w *world) deduplicates() bool { return w.cfg.Deduplication.Slot != "" }
 
-// append adds a record to its lane's log. w.mu is held.
-func (k *simKafka) append(f *flight) {
-	id := f.by.st.id
-	k.logs[f.lane()] = append(k.logs[f.lane()], logged{f.e, f.by.pid, checkpoint.Position{
-		SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: f.e.tx.commit, Ordinal: uint32(f.e.ordinal),
-	}, time.Now()})
+// partitionOf is where a record goes.
+func (f *flight) partitionOf() simPartition {
+	if f.dead {
+		return simPartition{len(simTopics) - 1, 0}
+	}
+	at := &f.by.p.placement
+	return at.of(f.e)
 }
 
-// strangers write into our lanes: another slot of the same server, whose positions look like ours, and somebody else.
+func (at *placement) of(e *event) simPartition {
+	topic := at.topic(e)
+	return simPartition{topic, at.partition[e.lane] % at.counts[topic]}
+}
+
+// topic is the number of the topic of an event that is no dead letter.
+func (at *placement) topic(e *event) int { return slices.Index(simTopics[:], at.topicName(e)) }
+
+func (at *placement) topicName(e *event) string {
+	if t, ok := at.routes[e.topic()]; ok {
+		return t
+	}
+	return e.topic()
+}
+
+// append adds a record to its partition's log. w.mu is held.
+func (k *simKafka) append(f *flight) {
+	id, at := f.by.st.id, f.partitionOf()
+	k.logs[at] = append(k.logs[at], logged{f.e, f.by.pid, checkpoint.Position{
+		SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: f.e.tx.commit, Ordinal: uint32(f.e.ordinal),
+	}, strconv.Itoa(f.e.id), time.Now()})
+}
+
+// strangers write into our partitions: another slot of the same server, whose positions look like ours, and others.
 func (w *world) strangers() {
 	w.edit(func() {
-		lane := w.IntN(w.lanes())
+		lane := w.IntN(simLanes)
+		at := simPartition{lane / 2, w.kafka.now.partition[lane] % w.kafka.now.counts[lane/2]}
 		for range 1 + w.IntN(4) {
 			pos := checkpoint.Position{SystemID: w.pg.id.SystemID, Timeline: w.pg.id.Timeline, CommitLSN: w.pg.end + 0x1000, Ordinal: 3}
 			if w.IntN(3) == 0 {
 				pos = checkpoint.Position{}
 			}
-			w.kafka.logs[lane] = append(w.kafka.logs[lane], logged{pid: -1, pos: pos})
+			w.kafka.logs[at] = append(w.kafka.logs[at], logged{pid: -1, pos: pos})
 		}
 	})
 }
 
+// grow gives a topic one partition more. Processes that start from now on find keys in other partitions.
+func (w *world) grow() {
+	w.edit(func() {
+		topic := w.IntN(simLanes / 2)
+		k := w.kafka
+		k.now.counts[topic]++
+		for lane := 2 * topic; lane < 2*topic+2; lane++ {
+			k.now.partition[lane] = w.IntN(100)
+		}
+	})
+}
+
+// reroute changes the settings by which processes that start from now on find the topic.
+func (w *world) reroute() {
+	w.edit(func() {
+		w.kafka.now.routes = map[string]string{}
+		if a, b := w.IntN(simLanes/2), w.IntN(simLanes/2); a != b {
+			w.kafka.now.routes = map[string]string{simTopics[a]: simTopics[b], simTopics[b]: simTopics[a]}
+		}
+	})
+}
+
+// fix raises what the topics take: for processes that start from now on no event is too large any more.
+func (w *world) fix() { w.edit(func() { w.kafka.now.fixed = w.dead }) }
+
 func (s *simSink) ProducerID() int64 { return s.pid }
 
-func (s *simSink) Pins() map[string]int32 {
-	return map[string]int32{"t": 2, "u": 2, "v": 2, deadTopic: 1}
+func (s *simSink) Topics() (out []string) {
+	s.k.w.mu.Lock()
+	defer s.k.w.mu.Unlock()
+	for i, used := range s.used {
+		if used {
+			out = append(out, simTopics[i])
+		}
+	}
+	return out
 }
 
 func (s *simSink) Unanswered() bool {
@@ -136,7 +205,6 @@ func (s *simSink) LoadPosition(ctx context.Context) (*checkpoint.Saved, error) {
 		return nil, nil
 	}
 	s.expects = saved.AckedTx.CommitLSN
-	saved.Partitions = maps.Clone(saved.Partitions)
 	w.reached[recalledDirty] = w.reached[recalledDirty] || !saved.Clean
 	w.reached[recalledClean] = w.reached[recalledClean] || saved.Clean
 	return saved, nil
@@ -220,68 +288,58 @@ func (k *simKafka) allowed() pglogrepl.LSN {
 	return 0
 }
 
-func (s *simSink) ReadTails(l checkpoint.Lineage, producers []int64, lookBack int, notBefore time.Time) {
+func (s *simSink) ReadEnds(q checkpoint.Search, notBefore time.Time) {
 	w := s.k.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s.lineage, s.lookBack, s.notBefore, s.producers = l, lookBack, notBefore, map[int64]bool{}
-	for _, id := range producers {
-		s.producers[id] = true
+	s.q, s.notBefore = &q, notBefore
+	for i, topic := range simTopics {
+		if slices.Contains(q.Topics, topic) {
+			s.ask(i)
+		}
 	}
 	w.reached[fenced] = w.reached[fenced] || notBefore.After(time.Now())
 }
 
-func (s *simSink) Tail(rec *router.Record) *checkpoint.Tail {
+// ask has the ends of a topic read a little later. w.mu is held.
+func (s *simSink) ask(topic int) {
+	s.toRead[topic] = true
+	d := max(0, time.Until(s.notBefore)) + time.Duration(s.p.draw(readTail)%3_000_000)&^1 + 1005
+	time.AfterFunc(d, func() { s.readTopic(topic) })
+}
+
+func (s *simSink) EndsRead(topic string) bool {
 	w := s.k.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	e := s.event(rec)
-	if e == nil || s.lineage == nil {
-		w.fail("%s asks for the tail of %s", s.p, rec.Topic)
-		return &checkpoint.Tail{}
+	if s.q == nil {
+		w.fail("%s asks for the ends of %q", s.p, topic)
+		return true
 	}
-	lane := e.lane
-	if rec.Topic == deadTopic {
-		lane = deadLane
+	if i := slices.Index(simTopics[:], topic); i >= 0 && !s.toRead[i] {
+		s.ask(i)
 	}
-	if s.tails[lane] == nil && !s.tailAsked[lane] {
-		s.tailAsked[lane] = true
-		d := max(0, time.Until(s.notBefore)) + time.Duration(s.p.draw(readTail)%3_000_000)&^1 + 1005
-		time.AfterFunc(d, func() { s.read(lane) })
-	}
-	return s.tails[lane]
+	return s.wasRead == s.toRead
 }
 
-// read looks at the end of a lane.
-func (s *simSink) read(lane int) {
+// readTopic looks at the ends of a topic's partitions.
+func (s *simSink) readTopic(topic int) {
 	w := s.k.w
 	w.mu.Lock()
 	if s.closed || s.failed || s.p.isDead {
 		w.mu.Unlock()
 		return
 	}
-	tail := &checkpoint.Tail{}
-	log, found, foreign := s.k.logs[lane], 0, false
-	batch := int(s.p.draw(readTail) % 4) // what else the same batch holds
-	for i := len(log) - 1; i >= 0 && len(log)-i <= s.lookBack && found <= batch; i-- {
-		if foreign = foreign || !s.producers[log[i].pid]; !s.producers[log[i].pid] {
-			continue
-		}
-		if tail.See(s.lineage, log[i].pos, nil) {
-			found++
-		}
+	count := 1
+	if topic < simLanes/2 {
+		count = s.k.now.counts[topic]
 	}
-	w.reached[foreignTail] = w.reached[foreignTail] || foreign && found > 0
-	for _, l := range log { // by having read it the process knows that these are in Kafka
-		if e := l.e; e != nil && e.order >= 0 && !e.acked && l.pos.Compare(tail.Last) <= 0 {
-			e.acked, e.ackedAt = true, time.Now()
-			e.tx.left--
-			w.reached[firstPast] = true
-		}
+	for n := range count {
+		s.readEnd(s.k.logs[simPartition{topic, n}])
 	}
 	w.pg.progress()
-	s.tails[lane], s.readAt[lane] = tail, time.Now()
-	w.see(s.p, "tail", uint64(lane), uint64(tail.Last.CommitLSN))
+	s.wasRead[topic], s.readAt[topic] = true, time.Now()
+	w.see(s.p, "ends", uint64(topic), uint64(count))
 	quiet := s.p.thaw != nil
 	w.mu.Unlock()
 	if !quiet {
@@ -289,31 +347,67 @@ func (s *simSink) read(lane int) {
 	}
 }
 
-// repeats is why this record should not have been sent, or "" (I12). w.mu is held.
-func (s *simSink) repeats(f *flight) string {
-	if !s.k.w.deduplicates() || !s.known {
-		return ""
-	}
-	lane := f.lane()
-	for _, l := range s.k.logs[lane] {
-		if l.e != f.e {
-			continue
-		}
-		if l.at.After(s.since) { // another process, which thinks that it has the slot
-			s.k.w.reached[lateRepeat] = true
-			continue
-		}
-		if !s.producers[l.pid] && 0 < l.pid && l.pid < s.pid && s.pid <= 100 {
-			return "again, which is in its partition, of a producer that nobody noted"
+// readEnd takes the records at the end of a log, until one is at or before the acked position, and what else the same batch holds.
+func (s *simSink) readEnd(log []logged) {
+	w, foreign, found, more := s.k.w, false, false, int(s.p.draw(readTail)%4)
+	for i := len(log) - 1; i >= 0 && len(log)-i <= s.q.LookBack && more >= 0; i-- {
+		l := &log[i]
+		if found {
+			more--
 		}
 		switch {
-		case s.tails[lane] == nil:
-			return "again, without a look at the end of its partition"
-		case l.pos.Compare(s.tails[lane].Last) > 0: // a late one of before it stood at the end
-		case l.at.Before(s.readAt[lane]):
-			return fmt.Sprintf("again, which stood in its partition when the end was read at %s", s.tails[lane].Last)
+		case !slices.Contains(s.q.Producers, l.pid):
+			foreign = true
+		case !checkpoint.Holds(s.q.Lineage, l.pos):
+		case s.reaches(*l):
+			found = true
+		default:
+			s.q.Found.Add(l.pos, s.q.Found.Hash([]byte(l.id)))
+			w.reached[foreignTail] = w.reached[foreignTail] || foreign
+			if e := l.e; e != nil && e.order >= 0 && !e.acked { // by having read it the process knows that it is in Kafka
+				e.acked, e.ackedAt = true, time.Now()
+				e.tx.left--
+				w.reached[firstPast] = true
+			}
 		}
-		s.k.w.reached[lateRepeat] = true
+	}
+}
+
+// reaches reports whether a record ends the search in its partition.
+func (s *simSink) reaches(l logged) bool {
+	return slices.Contains(s.q.Producers, l.pid) && checkpoint.Holds(s.q.Lineage, l.pos) && l.pos.Compare(s.q.Acked) <= 0
+}
+
+// repeats is why this record should not have been sent, or "" (I12). w.mu is held.
+func (s *simSink) repeats(f *flight) string {
+	w := s.k.w
+	if !w.deduplicates() || !s.known {
+		return ""
+	}
+	for at, log := range s.k.logs {
+		for i, l := range log {
+			if l.e != f.e {
+				continue
+			}
+			switch {
+			case l.at.After(s.since): // of another process, which thinks that it has the slot
+				w.reached[lateRepeat] = true
+			case s.q == nil:
+				return "again, which is in Kafka, and no end was read"
+			case !slices.Contains(s.q.Producers, l.pid) && 0 < l.pid && l.pid < s.pid && s.pid <= 100:
+				return "again, which is in Kafka, of a producer that nobody noted"
+			case s.wasRead[at.topic] && slices.ContainsFunc(log[i:], s.reaches): // a late one behind it ended the search
+				w.reached[lateRepeat] = true
+			case s.wasRead[at.topic] && l.at.Before(s.readAt[at.topic]):
+				return fmt.Sprintf("again, which stood in partition %v when its end was read", at)
+			case s.wasRead[at.topic]:
+				w.reached[lateRepeat] = true
+			case at.topic == f.partitionOf().topic:
+				return "again, without a look at the ends of its topic"
+			default: // a topic that it goes to no more, and that was used too late for any position record to name it
+				w.reached[movedRepeat] = true
+			}
+		}
 	}
 	return ""
 }

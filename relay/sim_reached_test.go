@@ -75,6 +75,8 @@ const (
 	fenced
 	foreignTail
 	lateRepeat
+	movedRepeat
+	fixedPoison
 	leaseOver
 	marks
 )
@@ -102,9 +104,10 @@ var markNames = [marks]string{
 	deadDecided: "an event that an operator has decided to leave out", deadInHugeTx: "a dead letter in a transaction larger than the window",
 	deadInARow: "one dead letter right behind another", deadBegins: "a session that begins with a dead letter",
 	deadBesideFailure: "Kafka fails with a dead letter in flight",
-	firstPast:         "an event left out because the end of its partition has it, though nobody heard its ack", recalledDirty: "a predecessor that did not end cleanly",
-	recalledClean: "a predecessor that ended cleanly", fenced: "tails read later because of what may still arrive", foreignTail: "strangers at the end of a partition",
-	lateRepeat: "a repeat of what landed after the tail was read", leaseOver: "a frozen process whose lease is over has something in flight",
+	firstPast:         "an event skipped because it was read in Kafka, though nobody heard its ack", recalledDirty: "a predecessor that did not end cleanly",
+	recalledClean: "a predecessor that ended cleanly", fenced: "ends read later because of what may still arrive", foreignTail: "strangers at the end of a partition",
+	lateRepeat: "a repeat of what landed after the ends were read", movedRepeat: "a repeat of what stands in a topic that it goes to no more",
+	fixedPoison: "a record of what an earlier process would have made a dead letter", leaseOver: "a frozen process whose lease is over has something in flight",
 }
 
 // spoken marks what the relay says. w.mu is held.

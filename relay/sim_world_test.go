@@ -71,7 +71,7 @@ func newWorld(o simOptions) *world {
 		}
 	}
 	if o.dedup {
-		w.cfg.Deduplication = Deduplication{Slot: "slot", LookBack: 10_000, FenceWait: simFence, Routing: "r"}
+		w.cfg.Deduplication = Deduplication{Slot: "slot", LookBack: 10_000, FenceWait: simFence, Sources: "s"}
 	}
 	w.pg, w.kafka = newSimPG(w), newSimKafka(w)
 	return w
@@ -140,7 +140,9 @@ type process struct {
 	gone      bool          // it has ended, and the script has seen that
 	sink      *simSink
 	stream    *simStream
-	known     []bool // by event: it may not send this again
+	placement placement
+	known     []bool          // by event: it may not send this again
+	prefix    map[*event]bool // those of them before the first that it does not know
 	refused   map[*event]bool
 	said      pglogrepl.LSN // the highest position in a status update of its
 	saidAt    time.Time     // when it last sent one
@@ -293,11 +295,11 @@ func (p *process) die() {
 // start begins a process.
 func (w *world) start() *process {
 	w.mu.Lock()
-	p := &process{w: w, n: len(w.procs) + 1, refused: map[*event]bool{}, dead: make(chan struct{}), over: make(chan struct{}), idle: time.Now()}
+	p := &process{w: w, n: len(w.procs) + 1, refused: map[*event]bool{}, prefix: map[*event]bool{}, placement: w.kafka.now, dead: make(chan struct{}), over: make(chan struct{}), idle: time.Now()}
 	w.procs = append(w.procs, p)
 	w.see(p, "starts", 0, 0)
 	w.mu.Unlock()
-	p.relay = New(w.cfg, &simSource{p}, &simBrokers{p}, simRouter(), w.met, slog.New(&simLog{p}))
+	p.relay = New(w.cfg, &simSource{p}, &simBrokers{p}, simRouter(p.placement.routes), w.met, slog.New(&simLog{p}))
 	p.relay.jitter = rand.New(rand.NewPCG(w.seed, uint64(p.n)<<32)).Int64N
 	var ctx context.Context
 	ctx, p.cancel = context.WithCancel(context.Background())
@@ -317,9 +319,9 @@ func (w *world) start() *process {
 	return p
 }
 
-func simRouter() *router.Router {
+func simRouter(routes map[string]string) *router.Router {
 	cfg := router.DefaultConfig()
-	cfg.Topic = "{aggregate_type}"
+	cfg.Topic, cfg.Topics = "{aggregate_type}", routes
 	messages := cfg
 	messages.Messages = true
 	r, err := router.New(cfg, messages)
@@ -399,10 +401,12 @@ func digest(rec *router.Record) uint64 {
 		_, _ = h.Write(b)
 		_, _ = h.Write([]byte{0xFF, byte(len(b))})
 	}
-	add([]byte(rec.Topic))
 	add(rec.Key)
 	add(rec.Value)
 	for _, x := range rec.Headers {
+		if x.Name == HeaderTopic {
+			continue // where it goes is compared with the settings
+		}
 		add([]byte(x.Name))
 		add(x.Value)
 	}

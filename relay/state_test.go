@@ -106,7 +106,9 @@ func TestStateSet(t *testing.T) {
 		b.sleep(time.Minute)
 		look()
 		b.kafka.edit(func() { b.kafka.openErr = nil })
-		b.sleep(time.Minute)
+		for b.relay.Status().State != Backpressured { // it parks now and then: a session is to be stopped
+			b.sleep(time.Second)
+		}
 		b.stop()
 		synctest.Wait()
 		look()

@@ -135,7 +135,7 @@ func wire(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger
 	rcfg.MaxEvents, rcfg.MaxBytes = cfg.Kafka.MaxInFlight.Records, int64(cfg.Kafka.MaxInFlight.Bytes)
 	if cfg.Deduplicated() {
 		rcfg.Deduplication = relay.Deduplication{
-			Slot: cfg.Postgres.Slot, LookBack: cfg.Delivery.LookBack, FenceWait: cfg.Delivery.FenceWait, Routing: cfg.Routing(),
+			Slot: cfg.Postgres.Slot, LookBack: cfg.Delivery.LookBack, FenceWait: cfg.Delivery.FenceWait, Sources: cfg.EventSources(),
 		}
 	}
 	met := relay.NewMetrics(reg, cfg.Postgres.Slot)

@@ -269,7 +269,7 @@ type Delivery struct {
 	// PositionTopic holds one record per slot: how far Kafka and the slot have got. Compacted, of one partition. Two
 	// database servers with slots of one name need two.
 	PositionTopic string `yaml:"position_topic" default:"outboxcdc.positions"`
-	// LookBack is how many records the reading of a partition's end goes back at most, past those of others.
+	// LookBack is the maximum number of records to scan backwards from the end of each partition without finding one of the daemon's own.
 	LookBack int `yaml:"look_back" default:"10000"`
 	// FenceWait is how long records of a predecessor that did not end cleanly may still arrive in Kafka; the ends of
 	// partitions are read after it. Shorter than postgres.park_after.

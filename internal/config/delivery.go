@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -39,12 +40,16 @@ func (v *validation) delivery(d *Delivery) {
 	}
 }
 
-// Routing is a fingerprint of the settings that decide whether an event is sent, and where to. It changes with them. What
-// poison.decisions says of one event is no part of it.
-func (c *Config) Routing() string {
-	p := c.Poison
-	p.Decisions = nil
-	text, err := json.Marshal([]any{c.Sources(), c.Messages, p})
+// EventSources is a fingerprint of the settings that decide which changes of a transaction are events, and with that which
+// ordinal each event has.
+func (c *Config) EventSources() string {
+	tables := []string{}
+	for _, s := range c.Sources() {
+		schema, name := s.Name()
+		tables = append(tables, schema+"."+name)
+	}
+	slices.Sort(tables)
+	text, err := json.Marshal([]any{c.Postgres.Publication, tables, c.Messages.Prefix})
 	if err != nil {
 		panic(fmt.Sprintf("settings that are no JSON: %v", err))
 	}

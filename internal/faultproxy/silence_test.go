@@ -206,17 +206,18 @@ func TestTarget(t *testing.T) {
 func TestIdle(t *testing.T) {
 	s := newServer(t)
 	p := start(t, s)
-	must(t, p.Set(Faults{Idle: 80 * time.Millisecond}))
+	const idle = 2 * time.Second // far longer than a busy machine delays a tick
+	must(t, p.Set(Faults{Idle: idle}))
 	client, server := both(t, p, s)
 	for range 6 {
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(idle / 4)
 		send(t, server, "tick")
 		expect(t, client, "tick")
 	}
 	begin := time.Now()
 	expectEnd(t, client, false)
 	expectEnd(t, server, false)
-	if took := time.Since(begin); took < 40*time.Millisecond {
+	if took := time.Since(begin); took < idle/2 {
 		t.Errorf("it was closed after %v", took)
 	}
 }

@@ -5,7 +5,7 @@ var (
 	model       = suite{"./checkpoint", "^TestTracker"}
 	protocol    = suite{"./relay", "^(TestProtocol|TestTakeOver|TestNotices|TestErrorsOfTheServer|TestAlterationUnderWay|TestRelations|TestFailover)$"}
 	confirms    = suite{"./relay", "^(TestConfirmed|TestFirstStatus.*|TestStatus.*|TestOnlyWhatACheckHasSeenIsConfirmed|TestGuardLooks|TestFreeze)$"}
-	resumes     = suite{"./relay", "^(TestNothingIs.*|TestPartly.*|TestOtherHistory|TestResumeExpects|TestSkipper|TestLearn|TestBugLearn.*|TestBugPartial.*)$"}
+	resumes     = suite{"./relay", "^(TestNothingIs.*|TestPartly.*|TestOtherHistory|TestResumeExpects|TestSkipper|TestLearn|TestBugLearn.*|TestBugPartial.*|TestNotRepeatedBehindAHole|TestLossyFailover)$"}
 	poisons     = suite{"./relay", "^(TestPoison.*|TestDeadLetter.*|TestRefused.*)$"}
 	deadLetters = suite{"./relay", "^TestSimDeadLetters$"}
 	leaves      = suite{"./relay", "^(TestDrain.*|TestPostgresGoneWhileStopping|TestStopInsideATransaction|TestLastStatusOnLeaving|TestPoisonStops)$"}

