@@ -41,6 +41,7 @@ type Config struct {
 	WriteTimeout   time.Duration
 	ReadTimeout    time.Duration // must exceed ProduceTimeout
 	AskTimeout     time.Duration // reading the answer to a look-up
+	HeadStart      time.Duration // of a broker that is asked, before the next one is asked as well
 	ProduceTimeout time.Duration // how long a broker may wait for the replicas
 	Retries        int           // sends of one batch before the session ends
 	RetryMin       time.Duration // doubles up to RetryMax
@@ -63,6 +64,7 @@ func DefaultConfig() Config {
 		WriteTimeout:   15 * time.Second,
 		ReadTimeout:    12 * time.Second, // two in a row, for a batch and for the look-up after it, fit into park_after
 		AskTimeout:     10 * time.Second,
+		HeadStart:      500 * time.Millisecond, // more than an answer takes, and several of them fit into what every caller has
 		ProduceTimeout: 10 * time.Second,
 		Retries:        30, // with the pauses below about 50 s: elections and rolling restarts
 		RetryMin:       50 * time.Millisecond,
@@ -95,6 +97,7 @@ type Cluster struct {
 	noID    bool                // the last session got no producer id
 	id      *identity           // of the last session; nil: the next one asks for a producer id
 	current *Producer
+	silent  map[string]bool // addresses of brokers that did not answer when they were asked last
 
 	refusals map[string]refusal // of topics that were to be made
 }
@@ -134,7 +137,7 @@ func NewCluster(cfg Config, reg prometheus.Registerer) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register metrics of package kafka: %w", err)
 	}
-	c := &Cluster{cfg: cfg, version: version, codec: codec, metrics: m, pins: map[string]*pin{}, refusals: map[string]refusal{}, log: cfg.Logger}
+	c := &Cluster{cfg: cfg, version: version, codec: codec, metrics: m, pins: map[string]*pin{}, refusals: map[string]refusal{}, silent: map[string]bool{}, log: cfg.Logger}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}

@@ -4,22 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/IBM/sarama"
 )
 
-// control asks a cluster questions, one at a time, over one connection of its own: a produce request that waits for
+// control asks a cluster questions, one at a time, over a connection of its own: a produce request that waits for
 // its replicas then delays no look-up, and a look-up no produce request. It is for one goroutine.
 type control struct {
+	cluster *Cluster
 	dialer  *dialer
 	conf    *sarama.Config
 	seeds   []string
-	brokers map[int32]string // as the cluster told last
-	addr    string
-	broker  *sarama.Broker
+	brokers map[int32]string // as the cluster named them last
+	conn    *brokerConn      // that the last answer came over; nil: there is none
+	closing sync.WaitGroup   // connections that are cut, until sarama has noticed
 }
 
 // topicConfig is what we want to know of a topic's configuration. Zero fields could not be read.
@@ -31,7 +34,7 @@ type topicConfig struct {
 func (c *Cluster) newControl(d *dialer, s Security) *control {
 	conf := c.saramaConfig(d, s)
 	conf.Net.ReadTimeout = c.cfg.AskTimeout
-	return &control{dialer: d, conf: conf, seeds: c.cfg.Brokers, brokers: map[int32]string{}}
+	return &control{cluster: c, dialer: d, conf: conf, seeds: c.cfg.Brokers, brokers: map[int32]string{}}
 }
 
 // briefControl is one whose connections end with ctx, or with done.
@@ -50,73 +53,137 @@ func (c *Cluster) briefControl(ctx context.Context) (ctl *control, done func(), 
 	}, nil
 }
 
-// ask puts one question to whichever broker answers first: the one it is connected to, then the others.
-func (c *control) ask(ctx context.Context, question func(*sarama.Broker) error) error {
+// ask puts one question to several brokers side by side. Each broker is asked a head start after the one before it, or as soon as
+// one has failed. The first answer counts, and the other connections are cut. question runs for several brokers at the same time,
+// so its calls share nothing.
+func ask[T any](ctx context.Context, c *control, question func(*sarama.Broker) (T, error)) (answer T, err error) {
+	type result struct {
+		of     *brokerConn
+		answer T
+		err    error
+	}
 	var errs several
-	for _, addr := range c.addresses() {
-		err := c.askAt(ctx, addr, question)
-		if err == nil {
-			return nil
-		}
-		errs = append(errs, fmt.Errorf("%s: %w", addr, err))
-		if ctx.Err() != nil {
-			return fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+	var asked []*brokerConn // those without a result
+	left := c.addresses()
+	results := make(chan result, len(left))
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for len(left)+len(asked) > 0 {
+		select {
+		case <-next.C:
+			if len(left) == 0 {
+				continue
+			}
+			b := c.connTo(left[0])
+			b.began = time.Now()
+			left, asked = left[1:], append(asked, b)
+			go func() {
+				r := result{of: b}
+				r.err = b.ask(func(sb *sarama.Broker) (err error) {
+					r.answer, err = question(sb)
+					return err
+				})
+				results <- r
+			}()
+			next.Reset(c.cluster.cfg.HeadStart)
+		case r := <-results:
+			asked = slices.DeleteFunc(asked, func(b *brokerConn) bool { return b == r.of })
+			if r.err == nil {
+				c.keep(r.of, asked)
+				return r.answer, nil
+			}
+			c.drop(r.of)
+			errs = append(errs, fmt.Errorf("%s: %w", r.of.addr, r.err))
+			next.Reset(0)
+		case <-ctx.Done():
+			for _, b := range asked {
+				c.drop(b)
+				errs = append(errs, fmt.Errorf("%s: %w", b.addr, errSilent))
+			}
+			return answer, fmt.Errorf("%w (%w)", context.Cause(ctx), errs)
 		}
 	}
-	return errs
+	return answer, errs
 }
 
+// askAt puts a question to one broker only. It returns when question does, which is soon after the end of ctx.
 func (c *control) askAt(ctx context.Context, addr string, question func(*sarama.Broker) error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if c.addr != addr || c.broker == nil {
-		c.hangUp()
-		b := sarama.NewBroker(addr)
-		if err := b.Open(c.conf); err != nil {
-			return err
-		}
-		c.addr, c.broker = addr, b
-		if _, err := b.Connected(); err != nil {
-			c.hangUp()
-			return err
-		}
+	b := c.connTo(addr)
+	stop := context.AfterFunc(ctx, b.cut)
+	err := b.ask(question)
+	if cut := !stop(); cut && err != nil {
+		err = fmt.Errorf("%s: %w", addr, errSilent)
+	} else if !cut && err == nil {
+		c.keep(b, nil)
+		return nil
 	}
-	if err := question(c.broker); err != nil {
-		c.hangUp()
-		return err
-	}
-	return nil
+	c.drop(b)
+	return err
 }
 
+// connTo is a connection to addr: the present one, or one that is still to be opened.
+func (c *control) connTo(addr string) *brokerConn {
+	if c.conn != nil && c.conn.addr == addr {
+		return c.conn
+	}
+	return newBrokerConn(addr, c.dialer, c.conf)
+}
+
+// keep makes b the present connection. The brokers of others were asked and have not answered.
+func (c *control) keep(b *brokerConn, others []*brokerConn) {
+	for _, o := range others {
+		if time.Since(o.began) >= c.cluster.cfg.HeadStart {
+			c.cluster.noteSilent(o.addr, b.addr)
+		}
+		c.drop(o)
+	}
+	c.cluster.noteAnswer(b.addr)
+	if c.conn != nil && c.conn != b {
+		c.drop(c.conn)
+	}
+	c.conn = b
+}
+
+// drop cuts a connection.
+func (c *control) drop(b *brokerConn) {
+	b.cut()
+	c.closing.Go(func() { _ = b.broker.Close() }) // which waits for sarama to notice
+	if c.conn == b {
+		c.conn = nil
+	}
+}
+
+// hangUp returns when no connection is left.
 func (c *control) hangUp() {
-	if c.broker != nil {
-		_ = c.broker.Close()
+	if c.conn != nil {
+		c.drop(c.conn)
 	}
-	c.broker = nil
+	c.closing.Wait()
 }
 
-// addresses are all known ones, the present one first.
+// addresses are all known addresses: the present one first, those of silent brokers last.
 func (c *control) addresses() []string {
 	out := make([]string, 0, 1+len(c.brokers)+len(c.seeds))
-	if c.addr != "" {
-		out = append(out, c.addr)
+	if c.conn != nil {
+		out = append(out, c.conn.addr)
 	}
-	for _, a := range c.brokers {
-		out = append(out, a)
-	}
+	out = slices.AppendSeq(out, maps.Values(c.brokers))
 	out = append(out, c.seeds...)
 	seen := map[string]bool{}
-	return slices.DeleteFunc(out, func(a string) bool {
+	return c.cluster.silentLast(slices.DeleteFunc(out, func(a string) bool {
 		was := seen[a]
 		seen[a] = true
 		return was
-	})
+	}))
 }
 
 // ping finds a broker that answers.
 func (c *control) ping(ctx context.Context) error {
-	return c.ask(ctx, answers)
+	_, err := ask(ctx, c, func(b *sarama.Broker) (struct{}, error) { return struct{}{}, answers(b) })
+	return err
 }
 
 func answers(b *sarama.Broker) error {
@@ -129,16 +196,15 @@ var errStarting = errors.New("broker is still starting: its metadata names no br
 
 // topics looks up metadata by name; a topic that the answer lacks is missing in the map.
 func (c *control) topics(ctx context.Context, names []string) (map[string]*sarama.TopicMetadata, error) {
-	var res *sarama.MetadataResponse
-	err := c.ask(ctx, func(b *sarama.Broker) (err error) {
+	res, err := ask(ctx, c, func(b *sarama.Broker) (*sarama.MetadataResponse, error) {
 		req := sarama.NewMetadataRequest(c.conf.Version, names)
 		req.AllowAutoTopicCreation = false
 		req.IncludeTopicAuthorizedOperations = true
-		res, err = b.GetMetadata(req)
+		res, err := b.GetMetadata(req)
 		if err == nil && len(res.Brokers) == 0 {
 			err = errStarting
 		}
-		return err
+		return res, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look up topics: %w", err)
@@ -173,15 +239,15 @@ func (c *control) configs(ctx context.Context, names []string) (map[string]topic
 // producerID asks for a producer id of our own. A broker that has just started may need a moment.
 func (c *control) producerID(ctx context.Context) (id identity, err error) {
 	for tries := 1; ; tries++ {
-		err = c.ask(ctx, func(b *sarama.Broker) error {
+		id, err = ask(ctx, c, func(b *sarama.Broker) (identity, error) {
 			res, err := b.InitProducerID(&sarama.InitProducerIDRequest{Version: 4, ProducerID: -1, ProducerEpoch: -1})
 			if err == nil && res.Err != sarama.ErrNoError {
 				err = res.Err
 			}
-			if err == nil {
-				id.producer, id.epoch = res.ProducerID, res.ProducerEpoch
+			if err != nil {
+				return identity{}, err
 			}
-			return err
+			return identity{producer: res.ProducerID, epoch: res.ProducerEpoch}, nil
 		})
 		if err == nil || tries == 10 || ctx.Err() != nil || kindOf(err).class != resend {
 			return id, err

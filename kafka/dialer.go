@@ -31,10 +31,13 @@ func newDialer(timeout time.Duration, open prometheus.Gauge) *dialer {
 }
 
 // Dial is called by sarama.
-func (d *dialer) Dial(network, addr string) (net.Conn, error) {
-	raw, err := d.net.DialContext(d.ctx, network, addr)
+func (d *dialer) Dial(network, addr string) (net.Conn, error) { return d.dial(d.ctx, network, addr) }
+
+// dial gives up when ctx ends, which is the dialer's or one that ends with it.
+func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	raw, err := d.net.DialContext(ctx, network, addr)
 	if err != nil {
-		if d.ctx.Err() != nil {
+		if ctx.Err() != nil {
 			return nil, fmt.Errorf("dial %s: %w", addr, errCut)
 		}
 		return nil, err

@@ -123,7 +123,7 @@ func kindOf(err error) kind {
 	case errors.As(err, &conf), errors.As(err, &enc):
 		return kind{reasonClient, again}
 	case errors.Is(err, sarama.ErrOutOfBrokers), errors.Is(err, sarama.ErrNotConnected), errors.Is(err, io.EOF),
-		errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), errors.Is(err, errLost), errors.As(err, &netErr),
+		errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), errors.Is(err, errLost), errors.Is(err, errSilent), errors.As(err, &netErr),
 		// An answer to an earlier question: sarama goes on with a connection on which it has waited in vain for the first one.
 		errors.As(err, &dec):
 		return kind{reasonConnection, again}

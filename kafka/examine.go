@@ -175,17 +175,12 @@ func (f *TopicFacts) count(md *sarama.TopicMetadata) {
 
 // describe reads settings of topics, by topic and setting. Those of a topic whose settings may not be read are missing.
 func (c *control) describe(ctx context.Context, names, settings []string) (map[string]map[string]string, error) {
-	req := &sarama.DescribeConfigsRequest{Version: 1}
-	if c.conf.Version.IsAtLeast(sarama.V2_0_0_0) {
-		req.Version = 2
-	}
-	for _, name := range names {
-		req.Resources = append(req.Resources, &sarama.ConfigResource{Type: sarama.TopicResource, Name: name, ConfigNames: settings})
-	}
-	var res *sarama.DescribeConfigsResponse
-	err := c.ask(ctx, func(b *sarama.Broker) (err error) {
-		res, err = b.DescribeConfigs(req)
-		return err
+	res, err := ask(ctx, c, func(b *sarama.Broker) (*sarama.DescribeConfigsResponse, error) {
+		req := &sarama.DescribeConfigsRequest{Version: 2}
+		for _, name := range names {
+			req.Resources = append(req.Resources, &sarama.ConfigResource{Type: sarama.TopicResource, Name: name, ConfigNames: settings})
+		}
+		return b.DescribeConfigs(req)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read configuration of topics: %w", err)

@@ -34,8 +34,11 @@ type fake struct {
 	*kfake.Cluster
 	loseAnswers atomic.Int32 // so many of the next writes to clients are replaced by a cut
 	halfRequest atomic.Int32 // so many of the next requests that come in are cut in the middle
+	frozen      atomic.Value // string: the broker at this address reads what it is sent and does nothing about it
 	addrs       []hostPort
 }
+
+func (f *fake) freeze(addr string) { f.frozen.Store(addr) }
 
 type hostPort struct {
 	host string
@@ -72,7 +75,12 @@ func (c lossyConn) Read(b []byte) (int, error) {
 		_ = c.Conn.Close()
 		return 0, net.ErrClosed
 	}
-	return c.Conn.Read(b)
+	for {
+		n, err := c.Conn.Read(b)
+		if err != nil || c.f.frozen.Load() != c.LocalAddr().String() {
+			return n, err
+		}
+	}
 }
 
 func newFake(t testing.TB, opts ...kfake.Opt) *fake {

@@ -70,20 +70,19 @@ func (c *Cluster) CreatePositionTopic(ctx context.Context, topic string, replica
 
 // atController puts a question to the broker that metadata names as the controller: one without KRaft passes nothing on.
 func (c *control) atController(ctx context.Context, topic string, question func(*sarama.Broker) error) error {
-	var addr string
-	err := c.ask(ctx, func(b *sarama.Broker) error {
+	addr, err := ask(ctx, c, func(b *sarama.Broker) (addr string, err error) {
 		req := sarama.NewMetadataRequest(c.conf.Version, []string{topic}) // without a name it would be about all topics
 		req.AllowAutoTopicCreation = false
 		res, err := b.GetMetadata(req)
 		if err != nil {
-			return err
+			return "", err
 		}
 		for _, b := range res.Brokers {
 			if b.ID() == res.ControllerID {
 				addr = b.Addr()
 			}
 		}
-		return nil
+		return addr, nil
 	})
 	if err != nil {
 		return err
@@ -136,25 +135,9 @@ func (l *positionLog) check(ctx context.Context) error {
 
 // setting reads one entry of a topic's configuration; "" if that is not allowed.
 func (c *control) setting(ctx context.Context, topic, name string) (value string, err error) {
-	req := &sarama.DescribeConfigsRequest{Version: 2, Resources: []*sarama.ConfigResource{{
-		Type: sarama.TopicResource, Name: topic, ConfigNames: []string{name},
-	}}}
-	err = c.ask(ctx, func(b *sarama.Broker) error {
-		res, err := b.DescribeConfigs(req)
-		if err != nil {
-			return err
-		}
-		for _, r := range res.Resources {
-			for _, e := range r.Configs {
-				if r.ErrorCode == 0 && e.Name == name {
-					value = e.Value
-				}
-			}
-		}
-		return nil
-	})
+	values, err := c.describe(ctx, []string{topic}, []string{name})
 	if err != nil {
-		return "", fmt.Errorf("read configuration of topic %s: %w", topic, err)
+		return "", err
 	}
-	return value, nil
+	return values[topic][name], nil
 }

@@ -330,7 +330,7 @@ func TestLoadPositionUnheard(t *testing.T) {
 			p, _ := openSession(t, c)
 			if key != kmsg.Metadata && key != kmsg.ApiVersions {
 				eventually(t, "the session to look for its position topic", func() (found bool) {
-					p.locked(func(l *positionLog) { found = l.leader != "" && l.ctl.broker != nil })
+					p.locked(func(l *positionLog) { found = l.leader != "" && l.ctl.conn != nil })
 					return found
 				})
 			}
@@ -379,7 +379,7 @@ func TestPositionsAreFoundAhead(t *testing.T) {
 	c := newPositionCluster(t, f)
 	p, _ := openSession(t, c)
 	eventually(t, "the session to look for its position topic", func() (found bool) {
-		p.locked(func(l *positionLog) { found = l.leader != "" && l.ctl.broker != nil })
+		p.locked(func(l *positionLog) { found = l.leader != "" && l.ctl.conn != nil })
 		return found
 	})
 	defer f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: positions, Err: kerr.LeaderNotAvailable, Count: -1}).Remove()

@@ -1,0 +1,241 @@
+package kafka
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+)
+
+// hungBroker accepts connections and answers nothing, as a stopped process does whose kernel lives.
+type hungBroker struct {
+	net.Listener
+	accepted, closed atomic.Int32
+	asked            chan struct{} // gets one at each first request
+	serving          sync.WaitGroup
+}
+
+func newHungBroker(t *testing.T) *hungBroker {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &hungBroker{Listener: l, asked: make(chan struct{}, 1000)}
+	h.serving.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			h.accepted.Add(1)
+			context.AfterFunc(t.Context(), func() { _ = c.Close() })
+			h.serving.Go(func() {
+				if n, _ := c.Read(make([]byte, 1)); n > 0 {
+					h.asked <- struct{}{}
+				}
+				_, _ = io.Copy(io.Discard, c)
+				h.closed.Add(1)
+				_ = c.Close()
+			})
+		}
+	})
+	t.Cleanup(h.serving.Wait)
+	t.Cleanup(func() { _ = l.Close() })
+	return h
+}
+
+func (h *hungBroker) addr() string { return h.Addr().String() }
+
+// logged is a logger whose lines a test reads.
+type logged struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+// lines are those that contain all of want.
+func (l *logged) lines(want ...string) (found int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+next:
+	for line := range strings.Lines(l.buf.String()) {
+		for _, w := range want {
+			if !strings.Contains(line, w) {
+				continue next
+			}
+		}
+		found++
+	}
+	return found
+}
+
+// patientConfig waits an hour for each answer: what is not asked side by side is never asked.
+func patientConfig(addrs ...string) (Config, *logged) {
+	cfg, log := testConfig(addrs...), &logged{}
+	cfg.DialTimeout, cfg.AskTimeout, cfg.ReadTimeout = time.Hour, time.Hour, time.Hour
+	cfg.HeadStart = 10 * time.Millisecond
+	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+	return cfg, log
+}
+
+// Brokers that hang at the beginning of the list delay no probe, no session and no position record.
+func TestHungBrokersFirst(t *testing.T) {
+	for hung := 1; hung <= 2; hung++ {
+		t.Run(itoa(hung), func(t *testing.T) {
+			f := newFake(t, kfake.SeedTopics(1, "orders"))
+			var all []*hungBroker
+			var addrs []string
+			for range hung {
+				h := newHungBroker(t)
+				all, addrs = append(all, h), append(addrs, h.addr())
+			}
+			cfg, log := patientConfig(append(addrs, f.ListenAddrs()...)...)
+			c := newTestCluster(t, withPositions(cfg, "s"))
+			if _, err := c.CreatePositionTopic(within(30*time.Second), positions, 1); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				if err := c.Probe(within(30 * time.Second)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p, l := openSession(t, c)
+			if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+				t.Fatal(err)
+			}
+			if s, err := p.LoadPosition(within(30 * time.Second)); err != nil || s == nil {
+				t.Fatalf("the position record: %v, %v", s, err)
+			}
+			waitReady(t, p, "orders")
+			send(t, p, 1, record("orders", "k", "v"))
+			l.waitAcks(t, 1)
+			if err := p.Close(within(time.Minute)); err != nil {
+				t.Error(err)
+			}
+			if got := c.silentLast(slices.Clone(cfg.Brokers)); got[0] != f.ListenAddrs()[0] {
+				t.Errorf("the next one asks in the order %v", got)
+			}
+			for _, h := range all {
+				if n := log.lines("WARN", "does not answer", "broker="+h.addr()); n != 1 {
+					t.Errorf("the log names it %d times", n)
+				}
+				eventually(t, "connections to hung brokers to be closed", func() bool { return h.accepted.Load() == h.closed.Load() })
+			}
+			if n := testutil.ToFloat64(c.metrics.connections); n != 0 {
+				t.Errorf("%v connections are counted as open", n)
+			}
+		})
+	}
+}
+
+// A broker that stops answering on the session's connection for look-ups delays no look-up, and is asked last until it answers again.
+func TestBrokerHangsWhileAsked(t *testing.T) {
+	f := newFake(t, kfake.NumBrokers(3), kfake.SeedTopics(1, "orders", "later"))
+	first := f.ListenAddrs()[0]
+	cfg, log := patientConfig(first)
+	c := newTestCluster(t, cfg)
+	p, _ := openSession(t, c)
+	waitReady(t, p, "orders")
+	f.freeze(first)
+	waitReady(t, p, "later")
+	if err := p.Healthy(); err != nil {
+		t.Error(err)
+	}
+	if log.lines("WARN", "does not answer", "broker="+first) != 1 {
+		t.Errorf("the log does not say once who hangs:\n%s", log.buf.String())
+	}
+	if got := c.silentLast([]string{first, "other"}); got[0] != "other" {
+		t.Errorf("asked in the order %v", got)
+	}
+	c.noteAnswer(first)
+	if log.lines("INFO", "answers again", "broker="+first) != 1 {
+		t.Error("the log does not say that it answers again")
+	}
+}
+
+// A slow broker is waited for until another one has answered.
+func TestSlowBrokerIsHeard(t *testing.T) {
+	hung := newHungBroker(t)
+	f := newFake(t)
+	cfg, _ := patientConfig(f.ListenAddrs()[0], hung.addr(), "127.0.0.1:1")
+	c := newTestCluster(t, cfg)
+	ctl, done, err := c.briefControl(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	ctx := within(30 * time.Second)
+	_, err = ask(ctx, ctl, func(b *sarama.Broker) (struct{}, error) {
+		select {
+		case <-hung.asked: // so long does its answer take
+		case <-ctx.Done():
+		}
+		return struct{}{}, answers(b)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Without any answer the error names the silent brokers, and says why the others failed.
+func TestSilentBrokersAreNamed(t *testing.T) {
+	one, two := newHungBroker(t), newHungBroker(t)
+	cfg, _ := patientConfig(one.addr(), "127.0.0.1:1", two.addr())
+	ctx, cancel := context.WithCancel(within(30 * time.Second))
+	defer cancel()
+	go func() {
+		for _, h := range []*hungBroker{one, two} {
+			select {
+			case <-h.asked:
+			case <-ctx.Done():
+			}
+		}
+		cancel()
+	}()
+	_, err := newTestCluster(t, cfg).Open(ctx, Callbacks{})
+	for _, want := range []string{"connect to kafka", one.addr() + ": no answer", two.addr() + ": no answer", "127.0.0.1:1: dial", "refused"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: want %q", err, want)
+		}
+	}
+	var e interface{ Reason() string }
+	if !errors.As(err, &e) || e.Reason() != reasonConnection || !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Opening a connection is bounded, although sarama asks twice which versions the broker knows, and then goes on without an answer.
+func TestOpeningIsBounded(t *testing.T) {
+	hung := newHungBroker(t)
+	cfg := testConfig(hung.addr())
+	cfg.DialTimeout, cfg.AskTimeout = time.Millisecond, 500*time.Millisecond
+	ctl, done, err := newTestCluster(t, cfg).briefControl(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	err = ctl.askAt(t.Context(), hung.addr(), func(*sarama.Broker) error { t.Error("the question was put"); return nil })
+	if !errors.Is(err, errSilent) || kindOf(err).reason != reasonConnection {
+		t.Error(err)
+	}
+}
