@@ -100,7 +100,7 @@ func (p *Producer) Unanswered() bool {
 	for _, t := range p.topics {
 		for i := range t.parts {
 			part := &t.parts[i]
-			if part.flying > 0 || slices.ContainsFunc(part.queue, func(b *batch) bool { return b.doubtful }) {
+			if part.flying || slices.ContainsFunc(part.queue, func(b *batch) bool { return b.doubtful }) {
 				return true
 			}
 		}

@@ -50,9 +50,9 @@ type Config struct {
 	LookUpMin      time.Duration // between look-ups of missing topics; doubles up to LookUpMax
 	LookUpMax      time.Duration
 	Refresh        time.Duration // between looks at the topics in use
-	BatchLimit     int           // most bytes that gather in a batch, before compression; a larger record is one of its own
+	BatchLimit     int           // most bytes that gather in a batch, before compression, for each of Requests; a larger record is one of its own
 	LargeRecord    int           // a larger record goes with nothing else in flight
-	Requests       int           // most requests open at one broker; the broker remembers five batches of a partition
+	Requests       int           // most requests open at one broker
 	FailedDrain    time.Duration // how long Close waits for outstanding acks of a session that has failed
 	CloseTimeout   time.Duration // how long Close waits for sarama's goroutines once all connections are cut
 }
@@ -80,6 +80,9 @@ func DefaultConfig() Config {
 		CloseTimeout:   5 * time.Second,
 	}
 }
+
+// batchMost is how much gathers in a batch. A partition has one batch under way at a time, so it is what several requests would carry.
+func (c *Config) batchMost() int { return c.Requests * c.BatchLimit }
 
 // Cluster lives as long as the process. It remembers what must outlive a session (pinned partition counts, what the
 // last session waited for) and owns no connection between sessions.

@@ -88,7 +88,7 @@ const oldLeader = 5 * time.Second
 // hurry gives up the connection to an old leader that does not answer. It is called at each look-up.
 func (p *Producer) hurry(part *partition, now time.Time) {
 	switch {
-	case part.flying == 0 || part.wanted == nil || part.wanted == part.leader:
+	case !part.flying || part.wanted == nil || part.wanted == part.leader:
 		part.leaving = time.Time{}
 	case part.leaving.IsZero():
 		part.leaving = now

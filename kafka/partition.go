@@ -14,27 +14,27 @@ import (
 
 // partition is where order is kept. All but acked is guarded by Producer.mu.
 //
-// Its batches wait in queue, oldest first. The first flying of them are in requests that are not answered yet, all at
-// the same leader. When one of those fails in a way that may pass, the partition is held: nothing more is sent until
-// every open request has been answered, then everything goes again, from the oldest, with the same sequence numbers.
-// That order is what makes a resend safe: the broker drops what it has, and refuses what would leave a hole.
+// Its batches wait in queue, oldest first. One of them is under way at a time, the oldest: a broker that has forgotten our producer
+// id takes any sequence number as the first, so it would take a second batch after it has refused the first. A broker forgets an id
+// once the newest batch of it is older than producer.id.expiration.ms, by that batch's own time, and with a topic that is deleted;
+// neither shows here. A batch that fails in a way that may pass is held for a pause and sent again with the same sequence number, so
+// that the broker drops it if it has it.
 type partition struct {
 	topic *topic
 	id    int32
 
 	queue    []*batch
-	flying   int
+	flying   bool  // the first of queue is in a request that is not answered yet
 	sequence int32 // of the next record to be sealed
 
-	held  bool
-	dead  bool  // a batch has failed for good: no ack leaps over it
+	held  bool  // the first of queue waits to be sent again
+	dead  bool  // it has failed for good, and nothing is sent after it
 	cause error // why it is held
 
-	leader *node     // where its batches go, and where the flying ones are
+	leader *node     // where its batches go, and where the flying one is
 	wanted *node     // where they should go from now on; nil: nobody leads
 	epoch  int32     // of the leader, so that an older answer to a look-up changes nothing
 	listed bool      // in leader.work
-	known  bool      // the leader has acknowledged a batch of this session
 	lost   time.Time // since when nobody leads although there is something to send
 
 	leaving time.Time // since when another leads, while the old leader has not answered
@@ -62,11 +62,9 @@ func (p *Producer) add(part *partition, rec *router.Record, n uint64) (size int)
 	return size
 }
 
-// sendable: there is a batch, and nothing that it has to wait for. While no batch of ours has been acknowledged, a broker
-// takes any sequence number as our first. So the first one flies alone, or the second could get ahead of it.
+// sendable: there is a batch, and nothing that it has to wait for.
 func (part *partition) sendable() bool {
-	return part.flying < len(part.queue) && !part.held && !part.dead && part.leader != nil && part.leader == part.wanted &&
-		(part.known || part.flying == 0)
+	return len(part.queue) > 0 && !part.flying && !part.held && !part.dead && part.leader != nil && part.leader == part.wanted
 }
 
 // next takes the batch that is to be sent next, or nil; it must fit into room.
@@ -74,7 +72,7 @@ func (p *Producer) next(part *partition, room int, now time.Time) *batch {
 	if !part.sendable() {
 		return nil
 	}
-	b := part.queue[part.flying]
+	b := part.queue[0]
 	if b.size > room {
 		return nil
 	}
@@ -85,42 +83,29 @@ func (p *Producer) next(part *partition, room int, now time.Time) *batch {
 	if b.tries++; b.tries > 1 {
 		p.metrics.retries.Inc()
 	}
-	part.flying++
+	part.flying = true
 	return b
 }
 
-// answered takes what the broker, or nobody, said of one flying batch.
+// answered takes what the broker said of the flying batch, or why it said nothing.
 func (p *Producer) answered(b *batch, err error) {
 	part := b.part
-	part.flying--
-	behind := part.held || part.dead // one before it has failed
+	part.flying = false
 	var code sarama.KError
 	if errors.As(err, &code) && code == sarama.ErrDuplicateSequenceNumber {
-		err = nil // the broker has it, and more than four after it
+		err = nil // the broker has it
 	}
 	switch {
-	case part.dead:
-	case err == nil && behind:
-		// In the log although one before it was refused: that one is there too, or the broker would not have taken it. It
-		// is sent again all the same, so that acks come in order.
-	case err == nil && part.queue[0] == b:
-		part.queue = slices.Delete(part.queue, 0, 1)
-		part.known = true
-		p.done = append(p.done, b)
-		part.list(p)
 	case err == nil:
-		p.giveUp(b, errors.New("internal error: acknowledged out of order"))
-	case behind && code == sarama.ErrOutOfOrderSequenceNumber:
-		// The hole is where the batch before it belongs, which is sent again first.
+		part.queue = slices.Delete(part.queue, 0, 1)
+		p.done = append(p.done, b)
 	case passes(err) && b.tries <= p.cluster.cfg.Retries:
 		part.held, part.cause = true, err
 		p.askForLeaders()
 	default:
 		p.giveUp(b, err)
 	}
-	if part.flying == 0 {
-		p.settled(part)
-	}
+	p.settled(part)
 }
 
 // passes: the same batch may be taken later. Who gets no answer does not know, and the sequence numbers tell the broker.
@@ -166,7 +151,7 @@ func (p *Producer) settled(part *partition) {
 
 // release lets a held partition go on.
 func (p *Producer) release(part *partition) {
-	if !part.held || part.flying > 0 || part.dead || p.over() {
+	if !part.held || part.dead || p.over() {
 		return
 	}
 	part.held, part.cause = false, nil
@@ -176,7 +161,7 @@ func (p *Producer) release(part *partition) {
 // follow moves the partition to the leader it should have. What is under way at the old one is settled first: two
 // requests at two brokers have no order.
 func (p *Producer) follow(part *partition) {
-	if part.flying > 0 {
+	if part.flying {
 		return
 	}
 	if part.leader != part.wanted {
@@ -196,6 +181,9 @@ func (part *partition) list(p *Producer) {
 	}
 	part.listed = true
 	n.work = append(n.work, part)
+	if len(part.queue) > 1 {
+		n.fresh = max(n.fresh, p.cluster.cfg.BatchLimit) // the first batch is full, and need not wait for more
+	}
 	if n.free() {
 		n.kick()
 	}

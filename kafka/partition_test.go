@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"testing"
 	"time"
 
@@ -66,6 +65,10 @@ func (b *bench) request() *request {
 
 // say answers a request: a code for each batch in it.
 func (b *bench) say(req *request, codes ...sarama.KError) {
+	b.t.Helper()
+	if len(req.batches) != len(codes) {
+		b.t.Fatalf("%d batches in the request, want %d", len(req.batches), len(codes))
+	}
 	res := &sarama.ProduceResponse{Blocks: map[string]map[int32]*sarama.ProduceResponseBlock{"t": {}}}
 	for i, batch := range req.batches {
 		res.Blocks["t"][batch.part.id] = &sarama.ProduceResponseBlock{Err: codes[i]}
@@ -88,18 +91,19 @@ func (b *bench) wantAcks(want string) {
 
 const ok = sarama.ErrNoError
 
-// After a batch has failed, no ack of its partition leaps over it; other partitions go on.
+// After a batch has failed, nothing of its partition is sent; what is under way of other partitions is acknowledged.
 func TestNoAckLeapsOverAHole(t *testing.T) {
 	b := newBench(t, 2, 5)
-	b.put(0, 1)
-	b.put(1, 1)
-	b.say(b.request(), ok, ok)
-	b.put(0, 3) // 3 4 5
-	b.put(1, 2) // 6 7
-	first, second := b.request(), b.request()
-	b.say(first, sarama.ErrInvalidProducerIDMapping, ok)
-	b.say(second, ok, ok)
-	b.wantAcks("[1 2 6 7]")
+	b.put(0, 3) // 1 2 3
+	first := b.request()
+	b.put(1, 2) // 4 5
+	second := b.request()
+	b.say(first, sarama.ErrInvalidProducerIDMapping)
+	b.say(second, ok)
+	if b.node.gather(time.Now()) != nil {
+		t.Error("goes on")
+	}
+	b.wantAcks("[4]")
 	var f *failure
 	if err := b.log.failure(t); !errors.As(err, &f) || f.Topic() != "t" || f.Reason() != "INVALID_PRODUCER_ID_MAPPING" {
 		t.Errorf("failed with %v", err)
@@ -110,57 +114,55 @@ func TestNoAckLeapsOverAHole(t *testing.T) {
 	if n := testutil.ToFloat64(b.metrics.errors.WithLabelValues("t", "INVALID_PRODUCER_ID_MAPPING")); n != 1 {
 		t.Errorf("%v errors counted", n)
 	}
-	if n := b.tp.unacked(); n != 3 {
+	if n := b.tp.unacked(); n != 4 {
 		t.Errorf("%d left", n)
 	}
 }
 
-// A batch that is refused for now holds its partition until all open requests are answered. Then everything goes again,
-// in order and with the same numbers, whether it was taken or not.
+// A batch that is refused for now holds its partition, and goes again with the same number before anything else.
 func TestResend(t *testing.T) {
-	for name, second := range map[string]sarama.KError{
-		"behind it refused": sarama.ErrOutOfOrderSequenceNumber,
-		"behind it taken":   ok, // the first was stored although the answer says otherwise
-		"behind it too":     sarama.ErrNotEnoughReplicas,
+	for name, code := range map[string]sarama.KError{
+		"taken":                  ok,
+		"there since the first":  sarama.ErrDuplicateSequenceNumber,
+		"and refused once again": sarama.ErrNotEnoughReplicas,
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, 1, 5)
+			b := newBench(t, 2, 5)
 			b.put(0, 1)
-			b.say(b.request(), ok)
-			b.put(0, 3)
-			one, two := b.request(), b.request()
-			numbers := []int32{one.batches[0].wire.FirstSequence, two.batches[0].wire.FirstSequence}
+			one := b.request()
+			number := one.batches[0].wire.FirstSequence
 			b.say(one, sarama.ErrRequestTimedOut)
+			b.put(0, 1)
 			if b.node.gather(time.Now()) != nil {
 				t.Error("sent while held")
 			}
+			b.put(1, 1)
+			b.say(b.request(), ok) // the other partition goes on
 			b.letGo(0)
-			if !b.tp.parts[0].held {
-				t.Error("let go with a request open")
+			again := b.request()
+			if again.batches[0] != one.batches[0] || again.batches[0].wire.FirstSequence != number {
+				t.Error("not the same batch with the same number")
 			}
-			b.say(two, second)
-			b.wantAcks("[1]")
-			b.letGo(0)
-			again, behind := b.request(), b.request()
-			if again.batches[0] != one.batches[0] || behind.batches[0] != two.batches[0] ||
-				again.batches[0].wire.FirstSequence != numbers[0] || behind.batches[0].wire.FirstSequence != numbers[1] {
-				t.Error("not the same batches with the same numbers")
+			b.say(again, code)
+			resends := 1.0
+			if code == sarama.ErrNotEnoughReplicas {
+				b.letGo(0)
+				b.say(b.request(), ok)
+				resends++
 			}
-			b.say(again, sarama.ErrDuplicateSequenceNumber)
-			b.say(behind, ok)
 			b.say(b.request(), ok)
-			b.wantAcks("[1 2 3 4]")
+			b.wantAcks("[3 1 2]")
 			if len(b.log.failed) != 0 || b.inflight.Load() != 0 {
 				t.Errorf("failed %d, in flight %d", len(b.log.failed), b.inflight.Load())
 			}
-			if n := testutil.ToFloat64(b.metrics.retries); n != 2 {
+			if n := testutil.ToFloat64(b.metrics.retries); n != resends {
 				t.Errorf("%v resends counted", n)
 			}
 		})
 	}
 }
 
-// Out of order with nothing failed before it: the broker lacks something that it once acknowledged, or never got.
+// Out of order: the broker lacks something that it once acknowledged.
 func TestEndsTheSession(t *testing.T) {
 	for _, code := range []sarama.KError{
 		sarama.ErrOutOfOrderSequenceNumber, sarama.ErrUnknownProducerID, sarama.ErrInvalidProducerEpoch, sarama.KError(90),
@@ -178,58 +180,48 @@ func TestEndsTheSession(t *testing.T) {
 	}
 }
 
-// Should a broker ever acknowledge out of order, the session ends and nothing is reported in the wrong order.
-func TestAckOutOfOrderEndsTheSession(t *testing.T) {
-	b := newBench(t, 1, 5)
-	b.put(0, 1)
-	b.say(b.request(), ok)
-	b.put(0, 2)
-	first, second := b.request(), b.request()
-	b.say(second, ok)
-	b.say(first, ok)
-	if err := b.log.failure(t); !strings.Contains(err.Error(), "internal error") {
-		t.Errorf("failed with %v", err)
+// A broker that has forgotten our producer id takes any sequence number as the first, at the start of a session or later: the second
+// batch of a partition is not sent before the first is acknowledged. Other partitions do not wait.
+func TestOneBatchUnderWay(t *testing.T) {
+	b := newBench(t, 2, 5)
+	for range 2 { // at the start, and after an ack
+		b.put(0, 2)
+		first := b.request()
+		if b.node.gather(time.Now()) != nil {
+			t.Fatal("a second batch beside the first")
+		}
+		b.put(1, 1)
+		other := b.request()
+		b.say(first, sarama.ErrNotEnoughReplicas)
+		b.letGo(0)
+		again := b.request()
+		if b.node.gather(time.Now()) != nil {
+			t.Fatal("a second batch beside the first when that is sent again")
+		}
+		b.say(other, ok)
+		b.say(again, ok)
+		b.say(b.request(), ok)
 	}
-	b.wantAcks("[1]")
-}
-
-// A broker that has nothing of ours takes any sequence number as the first: the second batch must not get there before
-// the first is acknowledged.
-func TestFirstBatchFliesAlone(t *testing.T) {
-	b := newBench(t, 1, 5)
-	b.put(0, 3)
-	first := b.request()
-	if b.node.gather(time.Now()) != nil {
-		t.Fatal("a second batch beside the first")
-	}
-	b.say(first, sarama.ErrNotEnoughReplicas)
-	b.letGo(0)
-	b.say(b.request(), ok)
-	b.say(b.request(), ok)
-	b.say(b.request(), ok)
-	b.wantAcks("[1 2 3]")
+	b.wantAcks("[3 1 2 6 4 5]")
 }
 
 // A partition follows its leader when nothing is under way at the old one, and not before.
 func TestLeaderMoves(t *testing.T) {
 	b := newBench(t, 1, 5)
-	b.put(0, 1)
-	b.say(b.request(), ok)
 	b.put(0, 4)
-	first, second := b.request(), b.request()
+	first := b.request()
 	other := &node{p: b.Producer, id: 2, wake: make(chan struct{}, 1)}
 	part := &b.tp.parts[0]
 	b.mu.Lock()
 	b.elect(part, other)
 	b.mu.Unlock()
 	if b.node.gather(time.Now()) != nil || other.gather(time.Now()) != nil {
-		t.Fatal("sent on while requests were open at the old leader")
+		t.Fatal("sent on while a request was open at the old leader")
 	}
-	b.say(first, ok)
 	if part.leader != b.node {
 		t.Error("moved with a request open")
 	}
-	b.say(second, sarama.ErrNotLeaderForPartition)
+	b.say(first, sarama.ErrNotLeaderForPartition)
 	b.letGo(0)
 	old := b.node
 	b.node = other
@@ -237,7 +229,7 @@ func TestLeaderMoves(t *testing.T) {
 		t.Error("sent to the old leader")
 	}
 	req := b.request()
-	if req.batches[0] != second.batches[0] {
+	if req.batches[0] != first.batches[0] {
 		t.Error("not the batch that the old leader refused")
 	}
 	b.mu.Lock()
@@ -253,9 +245,10 @@ func TestLeaderMoves(t *testing.T) {
 	b.elect(part, old)
 	b.mu.Unlock()
 	b.node = old
-	b.say(b.request(), ok)
-	b.say(b.request(), ok)
-	b.wantAcks("[1 2 3 4 5]")
+	for range 3 {
+		b.say(b.request(), ok)
+	}
+	b.wantAcks("[1 2 3 4]")
 }
 
 // An answer to a look-up that is older than what is known changes nothing, unless the topic is another one.
@@ -366,9 +359,17 @@ func TestFlush(t *testing.T) {
 	b.say(first, sarama.ErrNoError)
 	looks("answered: what was flushed goes on", true)
 	second := b.request()
-	put(2)
+	put(1)
 	b.say(second, sarama.ErrNoError)
 	looks("answered, but more is coming", false)
+	b.Flush()
+	b.node.kicked = false
+	third := b.request()
+	put(2)
+	b.say(third, sarama.ErrNoError)
+	looks("answered: a batch is full, although more is coming", true)
+	b.say(b.request(), sarama.ErrNoError)
+	looks("answered, and the last batch is not full", false)
 	put(20)
 	looks("a batch's worth", true)
 }

@@ -294,7 +294,7 @@ func (p *Producer) acked(b *batch) {
 	for _, e := range b.entries {
 		p.cb.Acked(e.n)
 	}
-	if cap(b.bytes) <= 2*p.cluster.cfg.BatchLimit {
+	if cap(b.bytes) <= 2*p.cluster.cfg.batchMost() {
 		b.reset()
 		p.free.Put(b)
 	}

@@ -243,7 +243,7 @@ func (p *Producer) equip(t *topic, maxBytes int) {
 	}
 	t.limit = min(t.limit, hugeLimit)
 	t.counts = p.metrics.of(t.name)
-	t.batch = batchLimit(t.limit, p.cluster.cfg.BatchLimit)
+	t.batch = batchLimit(t.limit, p.cluster.cfg.batchMost())
 	t.most = batchLimit(t.limit, p.cluster.cfg.LargeRecord)
 }
 

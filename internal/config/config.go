@@ -201,7 +201,8 @@ type Kafka struct {
 	MaxInFlight MaxInFlight `yaml:"max_in_flight"`
 	// RequestsPerBroker is how many produce requests may be open at one broker, 1 to 5. While one is open what comes next
 	// gathers for the next, so one is cheapest on a near network; where the round trip to the brokers is long, more keep
-	// the link full.
+	// the link full. A partition has one batch under way at a time; its batches may be as many times 256 KiB, up to the
+	// topic's max.message.bytes.
 	RequestsPerBroker int          `yaml:"requests_per_broker" default:"1"`
 	CreateTopics      CreateTopics `yaml:"create_topics"`
 	TLS               TLS          `yaml:"tls"`

@@ -25,7 +25,7 @@ var meanings = map[string]string{
 	"kafka.max_in_flight":                    "Bounds what was read from the slot and is not yet acked. It is the daemon's memory and the most that a crash repeats; too small, and throughput falls with the round trip to the brokers.",
 	"kafka.max_in_flight.bytes":              "The most that they hold together: keys, values and headers. At least 64KiB.",
 	"kafka.max_in_flight.records":            "The most of them.",
-	"kafka.requests_per_broker":              "How many produce requests may be open at one broker, 1 to 5. While one is open what comes next gathers for the next, so one is cheapest on a near network; where the round trip to the brokers is long, more keep the link full.",
+	"kafka.requests_per_broker":              "How many produce requests may be open at one broker, 1 to 5. While one is open what comes next gathers for the next, so one is cheapest on a near network; where the round trip to the brokers is long, more keep the link full. A partition has one batch under way at a time; its batches may be as many times 256 KiB, up to the topic's max.message.bytes.",
 	"kafka.sasl":                             "Who we are to the brokers.",
 	"kafka.sasl.mechanism":                   "How that is shown: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; \"\" means none.",
 	"kafka.sasl.password":                    "The user's password, or the client's secret. It is a secret.",

@@ -214,8 +214,7 @@ func (v *validation) kafka(k *Kafka) {
 		v.report("kafka.max_in_flight.records", fmt.Sprintf("%d leaves no room for a record; write at least 1", k.MaxInFlight.Records))
 	}
 	if k.RequestsPerBroker < 1 || k.RequestsPerBroker > maxRequests {
-		v.report("kafka.requests_per_broker", fmt.Sprintf("%d is out of range; write 1 to %d: a broker recognises the last %d batches of a partition",
-			k.RequestsPerBroker, maxRequests, maxRequests))
+		v.report("kafka.requests_per_broker", fmt.Sprintf("%d is out of range; write 1 to %d", k.RequestsPerBroker, maxRequests))
 	}
 	for path, n := range map[string]struct{ is, most int }{
 		"partitions": {k.CreateTopics.Partitions, math.MaxInt32}, "replication_factor": {k.CreateTopics.ReplicationFactor, math.MaxInt16},

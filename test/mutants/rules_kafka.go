@@ -2,7 +2,7 @@ package main
 
 var (
 	producerAlone = suite{"./kafka", "^(TestSaramaConfig|TestMurmur2IsJavas)$"}
-	batches       = suite{"./kafka", "^(TestBatchRoundTrip|TestNoAckLeapsOverAHole|TestResend|TestEndsTheSession|TestAckOutOfOrderEndsTheSession|TestFirstBatchFliesAlone|TestLeaderMoves|TestSequenceWraps|TestRequestSize)$"}
+	batches       = suite{"./kafka", "^(TestBatchRoundTrip|TestNoAckLeapsOverAHole|TestResend|TestEndsTheSession|TestOneBatchUnderWay|TestLeaderMoves|TestSequenceWraps|TestRequestSize)$"}
 	producerFaked = suite{"./kafka", "^(TestRefusedBatch|TestBudgetSpent|TestPartitionsPinned|TestCloseDrains|TestSilentAfterClose)$"}
 	simulated     = suite{"./relay", "^TestSim$"}
 	unread        = suite{"./replication", "^(TestBufferIsSmallWhileRead|TestUnreadSocketStillSends)$"}
@@ -37,12 +37,9 @@ var producing = []mutant{
 		tests: []suite{batches, producerFaked},
 	},
 	{
-		name: "holes-are-none",
-		rule: "An ack is an ack, whether or not the batch in front of it has one.",
-		edits: []edit{{
-			"kafka/partition.go", "	case err == nil && behind:\n",
-			"	case err == nil && behind:\n		part.queue = slices.DeleteFunc(part.queue, func(x *batch) bool { return x == b })\n		p.done = append(p.done, b)\n",
-		}},
+		name:  "goes-on-after-a-failure",
+		rule:  "The batches after one that has failed for good are delivered all the same.",
+		edits: []edit{{"kafka/partition.go", "	part.dead = true\n", "	part.queue = slices.Delete(part.queue, 0, 1)\n"}, {"kafka/partition.go", "	if part.dead || p.over() {", "	if part.dead {"}},
 		tests: []suite{batches},
 	},
 	{
@@ -58,15 +55,21 @@ var producing = []mutant{
 		tests: []suite{batches},
 	},
 	{
-		name:  "first-batch-in-company",
-		rule:  "Five batches may be under way from the first on.",
-		edits: []edit{{"kafka/partition.go", " &&\n		(part.known || part.flying == 0)\n", "\n"}},
+		name:  "second-batch-in-company",
+		rule:  "A partition has as many requests under way as its broker.",
+		edits: []edit{{"kafka/partition.go", " && !part.flying && !part.held && ", " && !part.held && "}},
+		tests: []suite{batches},
+	},
+	{
+		name:  "held-is-sent-on",
+		rule:  "While a batch that was refused waits to be sent again, the partition sends on.",
+		edits: []edit{{"kafka/partition.go", " && !part.flying && !part.held && ", " && !part.flying && "}},
 		tests: []suite{batches},
 	},
 	{
 		name:  "two-leaders-at-once",
 		rule:  "A new leader gets what is next at once; the old one will answer some time.",
-		edits: []edit{{"kafka/partition.go", "	if part.flying > 0 {\n		return\n	}\n	if part.leader != part.wanted {", "	if part.leader != part.wanted {"}},
+		edits: []edit{{"kafka/partition.go", "	if part.flying {\n		return\n	}\n	if part.leader != part.wanted {", "	if part.leader != part.wanted {"}},
 		tests: []suite{batches},
 	},
 	{

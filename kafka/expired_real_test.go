@@ -1,0 +1,96 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+)
+
+// A broker forgets a producer id once the newest batch of it is older than producer.id.expiration.ms, and takes any sequence number
+// from then on. What counts is the time that the batch has, which rows may ask for: here the id is forgotten at once, in the middle
+// of the traffic. A batch that is refused then must not be overtaken by the next one.
+func TestForgottenProducer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it starts a broker")
+	}
+	k := kafkatest.RealForTest(t, kafkatest.RealOptions{QuickStart: true, Settings: map[string]string{
+		"producer.id.expiration.ms": "3600000", "producer.id.expiration.check.interval.ms": "100",
+	}})
+	ctx := within(3 * time.Minute)
+	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "x", 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	cfg := realConfig(k)
+	cfg.Requests, cfg.BatchLimit, cfg.Compression = 5, 10_000, "none"
+	c := newTestCluster(t, cfg)
+	p, l := openSession(t, c)
+	waitReady(t, p, "x")
+	put := func(p *Producer, n uint64, size int) {
+		rec := record("x", "k", fmt.Sprintf("%06d", n)+big(size))
+		rec.Timestamp = time.Now().Add(-2 * time.Hour).UnixMilli()
+		if err := p.Send(rec, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(p, 1, 10)
+	p.Flush()
+	l.waitAcks(t, 1)
+	if err := kafkatest.SetTopicConfig(ctx, k.Brokers(), "x", map[string]string{"max.message.bytes": "20000"}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the broker to forget the producer id", func() bool { return producersKnown(ctx, t, k, "x") == 0 })
+	const total = 22
+	put(p, 2, 60_000) // a batch of its own, and too large now
+	for n := uint64(3); n <= total; n++ {
+		put(p, n, 6_000)
+	}
+	p.Flush()
+	if events, ok := refusedEvents(l.failure(t)); !ok || len(events) != 1 || events[0] != 2 {
+		t.Fatalf("refused: %v %v", events, ok)
+	}
+	_ = p.Close(within(10 * time.Second))
+	recs, err := kafkatest.ReadAll(ctx, k.Brokers(), "x")
+	if err != nil || len(recs) != 1 {
+		t.Fatalf("%d records are in the topic, want the one that was acknowledged: the others come after one that was refused (%v)", len(recs), err)
+	}
+	if err := kafkatest.SetTopicConfig(ctx, k.Brokers(), "x", map[string]string{"max.message.bytes": "1048588"}); err != nil {
+		t.Fatal(err)
+	}
+	p, l = openSession(t, c)
+	waitReady(t, p, "x")
+	for n := uint64(2); n <= total; n++ {
+		put(p, n, 10)
+	}
+	p.Flush()
+	l.waitAcks(t, total-1)
+	checkReal(ctx, t, k, "x", 1, total)
+}
+
+// producersKnown is how many producer ids the broker remembers for partition 0 of a topic.
+func producersKnown(ctx context.Context, t *testing.T, k *kafkatest.Real, topic string) int {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers()...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	req := kmsg.NewPtrDescribeProducersRequest()
+	rt := kmsg.NewDescribeProducersRequestTopic()
+	rt.Topic, rt.Partitions = topic, []int32{0}
+	req.Topics = append(req.Topics, rt)
+	res, err := req.RequestWith(ctx, cl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := res.Topics[0].Partitions[0]
+	if part.ErrorCode != 0 {
+		t.Fatalf("describe producers: error %d", part.ErrorCode)
+	}
+	return len(part.ActiveProducers)
+}
