@@ -188,9 +188,10 @@ type guard struct {
 	safe      pglogrepl.LSN
 	asked     pglogrepl.LSN // received when the running look was asked for
 	looking   bool
-	undecided bool      // the last look could not tell
-	last      time.Time // start of the last look
-	due       time.Time // before which no further one is made for the sake of what waits to be confirmed
+	undecided bool          // the last look could not tell
+	slot      pglogrepl.LSN // where the slot stood at the last look
+	last      time.Time     // start of the last look
+	due       time.Time     // before which no further one is made for the sake of what waits to be confirmed
 	ask       chan struct{}
 	answer    chan guardAnswer
 	notify    func()
@@ -251,6 +252,7 @@ func (g *guard) result(r *Relay) error {
 func (g *guard) take(a guardAnswer, r *Relay) error {
 	g.looking = false
 	if a.slot != nil {
+		g.slot = a.slot.ConfirmedFlush
 		r.sawSlot(a.slot)
 	}
 	if errors.Is(a.err, replication.ErrUndecided) {
@@ -269,23 +271,4 @@ func (g *guard) take(a guardAnswer, r *Relay) error {
 	g.undecided = false
 	g.safe = max(g.safe, g.asked)
 	return nil
-}
-
-// final looks once more, now, for the last status update of a session, and waits for the answer.
-func (g *guard) final(ctx context.Context, received pglogrepl.LSN, r *Relay) error {
-	await := func() error {
-		a, err := receive(ctx, g.answer)
-		if err != nil {
-			return fmt.Errorf("look at the catalogs a last time: %w", err)
-		}
-		return g.take(a, r)
-	}
-	if g.looking {
-		if err := await(); err != nil {
-			return err
-		}
-	}
-	g.looking, g.asked = true, received
-	g.ask <- struct{}{}
-	return await()
 }

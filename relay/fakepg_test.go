@@ -371,6 +371,8 @@ type stream struct {
 	err      error           // once the queue is empty
 	mute     bool            // the server says nothing any more, whatever it is asked
 	dribbles bool            // bytes of a message that is not complete keep coming
+	stall    time.Duration   // the server sends a long transaction: it reads status updates so long after the relay stops reading
+	reading  bool            // the relay reads, or waits for something to read
 	said     map[uint32]bool // relations announced
 	sent     pglogrepl.LSN   // how far the server has sent
 	received pglogrepl.LSN   // how far the relay has read: ends of transactions, and keepalives
@@ -515,6 +517,8 @@ func (st *stream) Interrupt() {
 func (st *stream) OnDrained(f func()) { st.drained = f }
 
 func (st *stream) Receive() (replication.Message, error) {
+	st.setReading(true)
+	defer st.setReading(false)
 	for {
 		m, ok, left, err := st.next()
 		if ok || err != nil {
@@ -590,6 +594,10 @@ func (st *stream) status(confirmed pglogrepl.LSN, reply bool, now time.Time) err
 	}
 	moved := confirmed > st.position()
 	st.statuses = append(st.statuses, status{confirmed, reply, time.Now()})
+	if st.stall > 0 {
+		st.hearLater(confirmed)
+		return nil
+	}
 	st.pg.took(confirmed)
 	if st.pg.slams && moved {
 		st.pg.slams, st.err, st.queue = false, errGone, nil
@@ -599,6 +607,27 @@ func (st *stream) status(confirmed pglogrepl.LSN, reply bool, now time.Time) err
 		st.push(replication.Message{ServerWALEnd: st.sent})
 	}
 	return nil
+}
+
+// hearLater has the server read a status update once it cannot send any more. With the end of the stream the update is lost.
+func (st *stream) hearLater(confirmed pglogrepl.LSN) {
+	time.AfterFunc(st.stall, func() {
+		st.pg.b.mu.Lock()
+		defer st.pg.b.mu.Unlock()
+		switch {
+		case st.closed || st.err != nil:
+		case st.reading:
+			st.hearLater(confirmed)
+		default:
+			st.pg.took(confirmed)
+		}
+	})
+}
+
+func (st *stream) setReading(now bool) {
+	st.pg.b.mu.Lock()
+	defer st.pg.b.mu.Unlock()
+	st.reading = now
 }
 
 // took moves the slot, and holds the position against what Kafka has acknowledged: the one rule that matters.
@@ -668,6 +697,9 @@ func (st *stream) Close(last pglogrepl.LSN, now time.Time) error {
 	st.closed, st.closedAt = true, time.Now()
 	if st.err != nil {
 		err = st.err
+	}
+	if st.stall > 0 {
+		err = unavailable("end the stream", errors.New("timeout"))
 	}
 	return err
 }

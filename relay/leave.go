@@ -13,8 +13,8 @@ import (
 // comes is an event less to repeat.
 const grace = 2 * time.Second
 
-// patience bounds that wait when Postgres is gone and Kafka goes on acknowledging, so that a crash of Postgres repeats
-// nothing although Kafka takes its time. Longer would delay what comes after the crash.
+// patience bounds that wait when Postgres is gone and Kafka goes on acknowledging. What Kafka acknowledges meanwhile is not
+// sent again by the next session. A longer wait would delay that session.
 const patience = 15 * time.Second
 
 // leave ends the session's work with Kafka: drained when it was told to stop or met poison, at once otherwise. The
@@ -56,17 +56,94 @@ func (s *session) leave(ctx context.Context, cause error) error {
 		s.guard.safe = 0 // Kafka failed while we drained: the position stands still, as after any failure of it
 		return cause
 	}
-	if looked {
-		return cause
+	if !looked {
+		// The tracker is final. What was received before the guard's last look may be confirmed as far as it is acknowledged.
+		if err := s.lookLast(ctx); err != nil {
+			s.r.log.Warn("the last position is not confirmed; what was delivered since is repeated by the next start", "error", err)
+			if classify(err, true).class != Retry {
+				return err
+			}
+			return cause
+		}
 	}
-	// The tracker is final. What was received before the guard's last look may be confirmed as far as it is acknowledged.
-	if err := s.guard.final(ctx, s.received, s.r); err != nil {
-		s.r.log.Warn("the last position is not confirmed; what was delivered since is repeated by the next start", "error", err)
-		if classify(err, true).class != Retry {
+	if err := s.confirmLast(ctx); err != nil {
+		s.r.log.Warn("the slot may not have moved to the last position", "error", err)
+	}
+	return cause
+}
+
+// lastLookEvery is how often the slot is looked at until it has moved to the position of the last status update.
+const lastLookEvery = 20 * time.Millisecond
+
+// confirmLast sends the last status update and waits until the slot has moved to its position. The stream must not be read
+// meanwhile: while the client reads as fast as the walsender sends a long transaction, the walsender looks for status
+// updates only every half of wal_sender_timeout. A walsender that cannot send looks for them at once.
+func (s *session) confirmLast(ctx context.Context) error {
+	if s.safe() > s.confirmed {
+		if err := s.say(s.r.clock(), false); err != nil {
 			return err
 		}
 	}
-	return cause
+	for s.guard.slot < s.confirmed {
+		if err := s.lookLast(ctx); err != nil {
+			return err
+		}
+		if s.guard.slot < s.confirmed {
+			select {
+			case <-time.After(lastLookEvery):
+			case <-ctx.Done():
+			}
+		}
+	}
+	return nil
+}
+
+// lookLast has the guard look once more, now, and waits for the answer.
+func (s *session) lookLast(ctx context.Context) error {
+	asked := false
+	err := s.waitFor(ctx, func() (bool, error) {
+		if err := s.guard.result(s.r); err != nil || s.guard.looking {
+			return false, err
+		}
+		done := asked
+		if !asked {
+			asked = true
+			s.guard.look(s.r.clock(), s.received)
+		}
+		return done, nil
+	})
+	if err != nil {
+		return fmt.Errorf("look at the catalogs a last time: %w", err)
+	}
+	return nil
+}
+
+// waitFor waits until done reports true or an error, without reading. Status updates go on.
+func (s *session) waitFor(ctx context.Context, done func() (bool, error)) error {
+	third := s.r.cfg.WalSenderTimeout / 3
+	for {
+		s.r.tick()
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		now := s.r.clock()
+		if now.Sub(s.lastSaid) >= third {
+			if err := s.say(now, false); err != nil {
+				return err
+			}
+		}
+		wait := time.NewTimer(min(s.r.cfg.StatusInterval, third, time.Second))
+		select {
+		case <-ctx.Done():
+		case <-s.tracker.Moved():
+		case <-s.wake:
+		case <-wait.C:
+		}
+		wait.Stop()
+	}
 }
 
 // settle waits, with Postgres gone, until nothing is in flight. It is false when it has given up: nothing was acknowledged
@@ -96,31 +173,22 @@ func (s *session) settle(ctx context.Context) bool {
 	return true
 }
 
-// drain waits until nothing is in flight, with status updates going on.
+// drain waits until nothing is in flight, and confirms what is acknowledged meanwhile.
 func (s *session) drain(ctx context.Context) error {
-	for !s.empty() {
-		now := s.r.clock()
-		s.r.tick()
+	err := s.waitFor(ctx, func() (bool, error) {
+		if s.empty() {
+			return true, nil
+		}
 		if failure := s.failure.Load(); failure != nil {
-			return *failure // nothing more will be acknowledged
+			return false, *failure // nothing more will be acknowledged
 		}
-		if ctx.Err() != nil {
-			events, _ := s.tracker.InFlight()
-			return &errInFlight{events}
-		}
-		if err := s.confirm(now); err != nil {
-			return err
-		}
-		wait := time.NewTimer(min(s.r.cfg.StatusInterval, s.r.cfg.WalSenderTimeout/3, time.Second))
-		select {
-		case <-ctx.Done():
-		case <-s.tracker.Moved():
-		case <-s.wake:
-		case <-wait.C:
-		}
-		wait.Stop()
+		return false, s.confirm(s.r.clock())
+	})
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		events, _ := s.tracker.InFlight()
+		return &errInFlight{events}
 	}
-	return nil
+	return err
 }
 
 type errInFlight struct{ events int }

@@ -290,6 +290,61 @@ func TestStopInsideATransaction(t *testing.T) {
 	})
 }
 
+// TestStopWhileTheServerIsBusy: a walsender that sends a long transaction does not read status updates while the relay reads.
+// The relay leaves when the slot has moved, and not before.
+func TestStopWhileTheServerIsBusy(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		send func(*bench) // the long transaction
+		end  func(*bench)
+	}{
+		{"told to stop", func(b *bench) { b.pg.begin("b", "c") }, func(b *bench) {
+			if err := b.quit(); err != nil {
+				b.Error(err)
+			}
+			b.delivered("a", "b", "c")
+		}},
+		{"poison", func(b *bench) { b.pg.begin("b", "!c") }, func(b *bench) {
+			b.ends(Poison, time.Minute)
+			b.delivered("a", "b")
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, testConfig(), func(b *bench) {
+				b.start()
+				b.sleep(20 * time.Second)
+				st := b.pg.stream()
+				b.pg.edit(func() { st.stall = 300 * time.Millisecond })
+				x := b.pg.commit("a")
+				c.send(b)
+				b.sleep(10 * time.Millisecond)
+				c.end(b)
+				if b.pg.slotAt() != x.End {
+					b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), x.End)
+				}
+			})
+		})
+	}
+	t.Run("for longer than shutdown_timeout", func(t *testing.T) {
+		bubble(t, testConfig(), func(b *bench) {
+			b.start()
+			b.sleep(20 * time.Second)
+			st := b.pg.stream()
+			b.pg.edit(func() { st.stall = time.Hour })
+			b.pg.commit("a")
+			b.pg.begin("b")
+			b.sleep(10 * time.Millisecond)
+			b.stop()
+			b.ends(Fault, time.Minute)
+			for _, gap := range gaps(st.updates()) {
+				if gap > b.relay.cfg.WalSenderTimeout/2 {
+					b.Errorf("no status update for %s", gap)
+				}
+			}
+		})
+	})
+}
+
 // TestReceive: an answer that is there counts, also when the time is over.
 func TestReceive(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())

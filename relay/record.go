@@ -104,7 +104,7 @@ func (p *past) stored(err error) error {
 // an answer.
 func (s *session) lastPosition(ctx context.Context, drained bool) error {
 	p, clean := &s.past, drained && s.recordsAll()
-	if err := s.guard.final(ctx, s.received, s.r); err != nil {
+	if err := s.lookLast(ctx); err != nil {
 		return err
 	}
 	for {

@@ -8,7 +8,7 @@ var (
 	resumes     = suite{"./relay", "^(TestNothingIs.*|TestPartly.*|TestOtherHistory|TestResumeExpects|TestSkipper|TestLearn|TestBugLearn.*|TestBugPartial.*|TestNotRepeatedBehindAHole|TestLossyFailover)$"}
 	poisons     = suite{"./relay", "^(TestPoison.*|TestDeadLetter.*|TestRefused.*)$"}
 	deadLetters = suite{"./relay", "^TestSimDeadLetters$"}
-	leaves      = suite{"./relay", "^(TestDrain.*|TestPostgresGoneWhileStopping|TestStopInsideATransaction|TestLastStatusOnLeaving|TestPoisonStops)$"}
+	leaves      = suite{"./relay", "^(TestDrain.*|TestPostgresGoneWhileStopping|TestStopInsideATransaction|TestStopWhileTheServerIsBusy|TestLastStatusOnLeaving|TestPoisonStops)$"}
 	fails       = suite{"./relay", "^(TestSinkFailure|TestLateAcknowledgements|TestBrokenPromise|TestLostAcknowledgements)$"}
 	missed      = suite{"./relay", "^(TestFrozenThoughGuarded|TestRowsOlderThanTheLastCommit|TestTwoTransactionsWereCut|TestKeepaliveInsideATransactionIsNotReceived)$"}
 	walsender   = suite{"./replication", "^TestStartIsReadAfterTheSlotIsOurs$"}
@@ -196,8 +196,8 @@ var guarding = []mutant{
 		name: "guard-not-at-the-end",
 		rule: "The last status update needs no look of its own.",
 		edits: []edit{{
-			"relay/leave.go", "	if err := s.guard.final(ctx, s.received, s.r); err != nil {\n",
-			"	s.guard.safe = s.received\n	if err := ctx.Err(); err != nil {\n",
+			"relay/leave.go", "		if err := s.lookLast(ctx); err != nil {\n			s.r.log",
+			"		s.guard.safe = s.received\n		if err := ctx.Err(); err != nil {\n			s.r.log",
 		}},
 		tests: []suite{leaves},
 	},

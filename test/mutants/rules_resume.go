@@ -208,6 +208,18 @@ var ending = []mutant{
 		tests: []suite{leaves},
 	},
 	{
+		name:  "last-status-not-waited-for",
+		rule:  "A status update that was written has been read by the server.",
+		edits: []edit{{"relay/leave.go", "	for s.guard.slot < s.confirmed {\n", "	for false {\n"}},
+		tests: []suite{leaves},
+	},
+	{
+		name:  "silence-while-leaving",
+		rule:  "A session that is left need not send status updates.",
+		edits: []edit{{"relay/leave.go", "		if now.Sub(s.lastSaid) >= third {\n", "		if false {\n"}},
+		tests: []suite{leaves},
+	},
+	{
 		name:  "any-server-while-parked",
 		rule:  "Whose slot is opened to keep it is the next session's question.",
 		edits: []edit{{"relay/between.go", "	other := r.mem.check(id)\n", "	var other error\n"}},
