@@ -15,6 +15,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
 // TestRandomFaults mixes everything that a session must outlive: answers that refuse a batch, with and without storing
@@ -176,6 +178,30 @@ func TestThrottle(t *testing.T) {
 	}
 	if n := testutil.ToFloat64(c.metrics.throttle); n != 60.3 {
 		t.Errorf("%v s counted", n)
+	}
+}
+
+// TestThrottledPosition: the pause that a quota asks for does not hold up the next position record.
+func TestThrottledPosition(t *testing.T) {
+	f := newFake(t)
+	p, _ := openSession(t, newPositionCluster(t, f))
+	var asked atomic.Int32
+	f.produces(func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+		asked.Add(1)
+		res := r.ResponseKind().(*kmsg.ProduceResponse)
+		rt := kmsg.NewProduceResponseTopic()
+		rt.Topic = positions
+		rt.Partitions = append(rt.Partitions, kmsg.NewProduceResponseTopicPartition())
+		res.Topics, res.ThrottleMillis = append(res.Topics, rt), int32(time.Hour/time.Millisecond)
+		return res, nil, true
+	})
+	for range 3 {
+		if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if asked.Load() != 3 {
+		t.Errorf("%d requests", asked.Load())
 	}
 }
 

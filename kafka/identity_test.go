@@ -91,8 +91,9 @@ func late(p *Producer, addr, topic string, id identity) error {
 	}
 	defer b.Close() //nolint:errcheck // it is a test's
 	now := time.Now()
-	return p.produceAlone(b, topic, &sarama.RecordBatch{
+	_, err := p.produceAlone(b, topic, &sarama.RecordBatch{
 		Version: 2, FirstTimestamp: now, MaxTimestamp: now, ProducerID: id.producer, ProducerEpoch: id.epoch, FirstSequence: 1,
 		Records: []*sarama.Record{{Value: []byte("late")}},
 	})
+	return err
 }

@@ -117,7 +117,11 @@ func (p *Producer) saveOne(l *positionLog, s *checkpoint.Saved, sequence *int32)
 				return err
 			}
 			sent = true
-			return p.produceAlone(b, l.topic, batch)
+			throttled, err := p.produceAlone(b, l.topic, batch)
+			if throttled { // the next record goes over a new connection, which has no pause
+				l.ctl.hangUp()
+			}
+			return err
 		})
 		doubt = doubt || sent && doubtful(err)
 		p.mu.Lock()
@@ -142,20 +146,23 @@ func (p *Producer) saveOne(l *positionLog, s *checkpoint.Saved, sequence *int32)
 	}
 }
 
-// produceAlone sends one batch to partition 0 of a topic and waits for its ack.
-func (p *Producer) produceAlone(b *sarama.Broker, topic string, batch *sarama.RecordBatch) error {
+// produceAlone sends one batch to partition 0 of a topic and waits for its ack. throttled: the events and this batch exceed a
+// quota, so the broker reads nothing from this connection for a while, and sarama would wait as long before it writes, whatever
+// becomes of the lease.
+func (p *Producer) produceAlone(b *sarama.Broker, topic string, batch *sarama.RecordBatch) (throttled bool, err error) {
 	req := &sarama.ProduceRequest{Version: 9, RequiredAcks: sarama.WaitForAll, Timeout: int32(p.cluster.cfg.ProduceTimeout / time.Millisecond)}
 	req.AddBatch(topic, 0, batch)
 	res, err := b.Produce(req)
 	if err != nil {
-		return err
+		return false, err
 	}
+	throttled = res.ThrottleTime > 0
 	block := res.GetBlock(topic, 0)
 	switch {
 	case block == nil:
-		return errUnanswered
+		return throttled, errUnanswered
 	case block.Err == sarama.ErrNoError, block.Err == sarama.ErrDuplicateSequenceNumber:
-		return nil
+		return throttled, nil
 	}
-	return block.Err
+	return throttled, block.Err
 }

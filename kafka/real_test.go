@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
 	"github.com/outboxcdc/outboxcdc/router"
 )
@@ -215,13 +216,16 @@ func realQuota(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "quota", 3, nil); err != nil {
 		t.Fatal(err)
 	}
-	cfg := realConfig(k)
+	cfg := withPositions(realConfig(k), "s")
 	cfg.ClientID, cfg.Compression = "poor", "none"
 	const rate = 300_000 // over a window of ten seconds
 	if err := kafkatest.SetProducerQuota(ctx, k.Brokers(), cfg.ClientID, rate); err != nil {
 		t.Fatal(err)
 	}
 	c := newTestCluster(t, cfg)
+	if _, err := c.CreatePositionTopic(ctx, positions, 1); err != nil {
+		t.Fatal(err)
+	}
 	p, l := openSession(t, c)
 	waitReady(t, p, "quota")
 	const total, size = 4500, 1000
@@ -229,11 +233,23 @@ func realQuota(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	for n := uint64(1); n <= total; n++ {
 		send(t, p, n, record("quota", fmt.Sprintf("key-%d", n%97), fmt.Sprintf("%08d", n)+big(size-8)))
 	}
+	p.Flush()
+	saved := 0 // while events wait for the end of a pause, which takes seconds each
+	for p.inflight.Load() > 0 {
+		if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+			t.Fatal(err)
+		}
+		saved++
+	}
+	if saved < 50 {
+		t.Errorf("%d position records were stored while the events were throttled", saved)
+	}
 	if err := p.Close(within(60 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	throttled := testutil.ToFloat64(c.metrics.throttle)
-	t.Logf("%d kB in %v at %d kB/s; throttled for %.1f s", total*size/1000, time.Since(began).Round(time.Millisecond), rate/1000, throttled)
+	t.Logf("%d kB in %v at %d kB/s; throttled for %.1f s; %d position records meanwhile",
+		total*size/1000, time.Since(began).Round(time.Millisecond), rate/1000, throttled, saved)
 	if throttled == 0 {
 		t.Error("the broker asked for no pause: this proved nothing")
 	}

@@ -127,19 +127,3 @@ func (s *session) await(ctx context.Context, state State, reason string, done fu
 	}
 	return nil
 }
-
-// receive takes what c has, or has before ctx ends.
-func receive[T any](ctx context.Context, c <-chan T) (T, error) {
-	select {
-	case v := <-c: // also if the time was over meanwhile
-		return v, nil
-	default:
-	}
-	select {
-	case v := <-c:
-		return v, nil
-	case <-ctx.Done():
-		var none T
-		return none, ctx.Err()
-	}
-}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
@@ -345,18 +346,49 @@ func TestStopWhileTheServerIsBusy(t *testing.T) {
 	})
 }
 
-// TestReceive: an answer that is there counts, also when the time is over.
-func TestReceive(t *testing.T) {
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	c := make(chan int, 1)
-	for i := range 100 {
-		c <- i
-		if got, err := receive(over, c); got != i || err != nil {
-			t.Fatalf("%d, %v, want %d", got, err, i)
+// TestWaitFor: what is done counts, also when the time is over.
+func TestWaitFor(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		s := &session{r: b.relay, tracker: checkpoint.NewTracker(firstLSN), wake: make(chan struct{}, 1), lastSaid: time.Now()}
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		if err := s.waitFor(over, func() (bool, error) { return true, nil }); err != nil {
+			t.Error(err)
 		}
-	}
-	if _, err := receive(over, c); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+		if err := s.waitFor(over, func() (bool, error) { return false, nil }); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		b.start()
+	})
+}
+
+// TestStopWhileTheRecordWaits: Kafka takes the last position record late. The server hears of the relay meanwhile, as it does
+// while events are waited for, so the session is not over when the record is stored.
+func TestStopWhileTheRecordWaits(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		b.start()
+		b.pg.commit("a")
+		b.sleep(20 * time.Second)
+		x := b.pg.commit("b")
+		b.sleep(10 * time.Millisecond)
+		b.delivered("a", "b")
+		st := b.pg.stream()
+		st.forget()
+		p.locked(func() { p.slow = b.relay.cfg.ShutdownTimeout - 10*time.Second })
+		stopped := time.Now()
+		if err := b.quit(); err != nil {
+			t.Error(err)
+		}
+		if b.pg.slotAt() != x.End {
+			t.Errorf("the slot is at %s, want %s", b.pg.slotAt(), x.End)
+		}
+		if d := time.Since(stopped); d < p.slow {
+			t.Errorf("it has left after %s", d)
+		}
+		for _, gap := range gaps(append([]status{{at: stopped}}, st.updates()...)) {
+			if gap > b.relay.cfg.WalSenderTimeout/2 {
+				t.Errorf("no status update for %s", gap)
+			}
+		}
+	})
 }

@@ -11,28 +11,16 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// firstStored waits for Kafka's answer about the session's first record, for park_after at most. The server hears of us.
+// firstStored waits for Kafka's answer about the session's first record, for park_after at most.
 func (s *session) firstStored(ctx context.Context) error {
-	r := s.r
-	limit := r.clock().Add(r.cfg.ParkAfter)
-	for {
-		select {
-		case err := <-s.past.saved:
-			s.past.saving = false
-			return err
-		case <-time.After(min(r.cfg.WalSenderTimeout/3, limit.Sub(r.clock()))):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		r.tick()
-		now := r.clock()
-		if !now.Before(limit) {
-			return s.unheard(fmt.Sprintf("the position record for %s", r.cfg.ParkAfter))
-		}
-		if err := s.say(now, false); err != nil {
-			return err
-		}
+	limit := s.r.cfg.ParkAfter
+	waiting, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := s.waitFor(waiting, s.past.answer)
+	if ctx.Err() == nil && waiting.Err() != nil && s.past.saving {
+		return s.unheard(fmt.Sprintf("the position record for %s", limit))
 	}
+	return err
 }
 
 // save hands a record over. It says what Kafka has acknowledged by now, and allows the slot to be told confirm.
@@ -50,12 +38,9 @@ func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
 	}
 	p.saving = true
 	p.paced.happened(now, roundLeast)
-	streams := p.on // otherwise the answer is waited for
 	s.sink.SavePosition(*rec, func(err error) {
 		p.saved <- err
-		if streams {
-			s.interrupt()
-		}
+		s.interrupt()
 	})
 }
 
@@ -77,12 +62,8 @@ func (s *session) keepPosition(now time.Time) error {
 	if !p.on {
 		return nil
 	}
-	select {
-	case err := <-p.saved:
-		if err := p.stored(err); err != nil {
-			return err
-		}
-	default:
+	if err := p.stored(); err != nil {
+		return err
 	}
 	if want := s.wanted(); want > p.allowed && !p.saving && !now.Before(s.recordDue()) && !s.moreSoon(now) {
 		s.save(now, want, false)
@@ -90,13 +71,26 @@ func (s *session) keepPosition(now time.Time) error {
 	return nil
 }
 
-// stored takes Kafka's answer about the record that was handed over: what it allows may be confirmed once Kafka has it.
-func (p *past) stored(err error) error {
-	p.saving = false
+// answer takes Kafka's answer about the record that was handed over, if there is one.
+func (p *past) answer() (answered bool, err error) {
+	select {
+	case err := <-p.saved:
+		p.saving = false
+		return true, err
+	default:
+		return false, nil
+	}
+}
+
+// stored takes Kafka's answer, if there is one: what the record allows may be confirmed once Kafka has it.
+func (p *past) stored() error {
+	answered, err := p.answer()
 	if err != nil {
 		return fmt.Errorf("keep the position record: %w", err)
 	}
-	p.allowed = p.record.Confirm
+	if answered {
+		p.allowed = p.record.Confirm
+	}
 	return nil
 }
 
@@ -107,22 +101,21 @@ func (s *session) lastPosition(ctx context.Context, drained bool) error {
 	if err := s.lookLast(ctx); err != nil {
 		return err
 	}
-	for {
-		for p.saving {
-			answer, err := receive(ctx, p.saved)
-			if err != nil {
-				return fmt.Errorf("keep the position record: %w", err)
-			}
-			if err := p.stored(answer); err != nil {
-				return err
-			}
+	err := s.waitFor(ctx, func() (bool, error) {
+		if err := p.stored(); err != nil || p.saving {
+			return false, err
 		}
 		want := max(s.wanted(), p.allowed)
 		if p.record.Clean == clean && p.record.Confirm == want {
-			return nil
+			return true, nil
 		}
 		s.save(s.r.clock(), want, clean)
+		return false, nil
+	})
+	if err != nil && p.saving {
+		return fmt.Errorf("keep the position record: %w", err)
 	}
+	return err
 }
 
 // recordsAll reports whether the acked position covers all that this process or one before it has in Kafka: then the next start need not

@@ -208,7 +208,7 @@ func (s *session) open(ctx context.Context) error {
 	now := r.clock()
 	s.tracker = checkpoint.NewTracker(start)
 	s.decoder = newDecoder(ctx, s.stream, r.router, r.cfg.MessagePrefix)
-	s.confirmed, s.received, s.lastHeard = start, start, now
+	s.confirmed, s.received, s.lastHeard, s.lastSaid = start, start, now, now
 	s.said.happened(now, r.cfg.statusLeast())
 	s.guard.init(start, now, min(r.cfg.statusLeast(), roundLeast), s.interrupt)
 	if err := s.recall(ctx); err != nil {

@@ -3,6 +3,8 @@ package integration
 import (
 	"context"
 	"errors"
+	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,4 +45,37 @@ func TestTermInALongTransaction(t *testing.T) {
 		t.Errorf("the slot confirms %s, but the transaction that was acknowledged before the long one begins behind %s", r.confirmed, before)
 	}
 	o.outcome("exit 0 after %v", took.Round(100*time.Millisecond))
+}
+
+// SIGTERM while Kafka refuses position records for longer than wal_sender_timeout, and takes events. The daemon waits for its
+// last record as it waits for events: Postgres hears of it, so it can still confirm when the record is stored.
+func TestTermWhileThePositionTopicRefuses(t *testing.T) {
+	t.Parallel()
+	const timeout = 3 * time.Second
+	k := faultyKafka(t)
+	o := newOutbox(t, options{kafka: k})
+	o.proves("F03 F60", "the position topic answers NOT_ENOUGH_REPLICAS from before SIGTERM until %v after, wal_sender_timeout %v", 3*timeout, timeout)
+	env := append(o.deduplicating(fence), fmt.Sprint("OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=", timeout))
+	r := o.startStreaming(env...)
+	o.awaitConfirmed(o.insert("order", "a", 1, 1), patience)
+	inject(t, k, kafkatest.Fault{Topic: o.positionTopic(), Answer: 19})
+	end := o.insert("order", "a", 2, 5)
+	o.awaitArrived(patience)
+	r.signal(syscall.SIGTERM)
+	r.awaitState("draining", patience)
+	o.goesOn(3 * timeout)
+	if now := o.confirmed(); now >= end {
+		t.Fatalf("the slot confirms %s, and no position record allows that", now)
+	}
+	if heal(t, k) == 0 {
+		t.Fatal("nothing was refused")
+	}
+	if exit := r.awaitExit(patience); exit != 0 {
+		t.Fatalf("exit code %d", exit)
+	}
+	r.left()
+	o.outcome("exit 0")
+	o.start(env...)
+	o.healed()
+	o.repeatsAtMost(o.verify(patience), 0, "a clean stop leaves nothing on its way")
 }

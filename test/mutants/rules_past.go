@@ -109,10 +109,13 @@ var recalling = []mutant{
 		tests: []suite{{"./relay", "^TestStoppedWhileRereading$"}},
 	},
 	{
-		name:  "answer-after-its-time",
-		rule:  "The last look, and the last record, count only if their answer is taken before the time is over.",
-		edits: []edit{{"relay/await.go", "	case v := <-c: // also if the time was over meanwhile\n		return v, nil\n	default:\n", "	default:\n"}},
-		tests: []suite{{"./relay", "^TestReceive$"}},
+		name: "answer-after-its-time",
+		rule: "The last look, and the last record, count only if their answer is taken before the time is over.",
+		edits: []edit{{
+			"relay/leave.go", "		if ok, err := done(); ok || err != nil {\n",
+			"		if ctx.Err() != nil {\n			return context.Cause(ctx)\n		}\n		if ok, err := done(); ok || err != nil {\n",
+		}},
+		tests: []suite{{"./relay", "^TestWaitFor$"}},
 	},
 	{
 		name:  "told-while-waiting",
