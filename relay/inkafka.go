@@ -20,7 +20,7 @@ func (s *session) search() {
 	acked, tx := p.before.AckedFor(cfg.Sources)
 	s.skip.before = acked.On(id)
 	if checkpoint.Holds(id, acked) {
-		s.skip.expect(tx, s.stream.Start())
+		s.skip.expect(tx, max(s.stream.Start(), s.begin.CommitLSN+1)) // what has been read cannot be compared any more
 	}
 	if p.before.Generation != r.mem.generation { // of another process
 		if r.mem.doubt = !p.before.Clean; r.mem.doubt {

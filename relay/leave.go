@@ -42,6 +42,11 @@ func (s *session) leave(ctx context.Context, cause error) error {
 		}
 		return &errDrain{errors.Join(err, cut)}
 	}
+	if err == nil && s.failure.Load() == nil {
+		if err := s.recallLast(ctx); err != nil {
+			s.r.log.Warn("the position record is not kept", "error", err)
+		}
+	}
 	looked := s.past.on && s.failure.Load() == nil
 	if looked {
 		if err := s.lastPosition(ctx, err == nil); err != nil {

@@ -29,7 +29,6 @@ type Metrics struct {
 	deadLettered     *prometheus.CounterVec
 	inKafka          prometheus.Counter
 	phantoms         prometheus.Counter
-	deduplicating    prometheus.Gauge
 
 	slot slotMetrics
 	once sync.Once
@@ -63,10 +62,6 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 	m.updateSkipped = skipped.WithLabelValues("update")
 	m.notTransactional = skipped.WithLabelValues("not_transactional")
 	m.phantoms = counter("phantom_events_total", "Events found in Kafka that the server lost at a failover.")
-	m.deduplicating = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "outboxcdc_deduplicating", Help: "1 while what Kafka has is left out after a crash; 0: delivery is at least once.",
-	})
-	reg.MustRegister(m.deduplicating)
 	m.transactions = counter("transactions_total", "Transactions read from the stream.")
 	m.receivedBytes = counter("replication_received_bytes_total", "Bytes of pgoutput read from the stream.")
 	updates := counters("status_updates_total", "Standby status updates, by whether they could be sent.", "result")

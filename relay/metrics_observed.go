@@ -31,6 +31,10 @@ func (m *Metrics) observe(r *Relay) {
 			locked(func() float64 { return float64(r.lagBytes()) }))
 		gauge("replication_lag_seconds", "Age of the oldest commit that Kafka has not acknowledged; counts on while not streaming.",
 			locked(func() float64 { return r.lagSeconds(r.clock()) }))
+		if r.cfg.Deduplication.Slot != "" {
+			gauge("deduplicating", "1 while what Kafka has is skipped after a crash; 0: delivery is at least once, although deduplicated is configured.",
+				locked(func() float64 { return truth(r.view.deduplicating) }))
+		}
 		gauge("inflight_events", "Events from the first unacknowledged one to the newest.",
 			locked(func() float64 { n, _ := inFlight(); return float64(n) }))
 		gauge("inflight_bytes", "Bytes of key, value and headers of the events in flight.",

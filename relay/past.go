@@ -55,6 +55,10 @@ type past struct {
 	saving  bool              // and it is not acknowledged yet
 	paced   pace              // of records
 	saved   chan error
+
+	// Of a session that cannot use the position topic.
+	asked  time.Time     // when it was asked last whether it can by now
+	answer chan recalled // of the question under way; nil: there is none
 }
 
 // errSlotGone ends a session that lost its slot before it began to read.
@@ -84,26 +88,110 @@ func (s *session) recall(ctx context.Context) error {
 		}
 	}
 	if err == nil {
-		p.before, p.saved = before, make(chan error, 1)
-		p.record = before.Next(s.sink.ProducerID(), r.cfg.Deduplication.Sources)
-		s.save(r.clock(), s.stream.Start(), false)
+		s.firstRecord(before, s.stream.Start())
 		err = s.firstStored(ctx)
 	}
 	if unusable, ok := errors.AsType[*checkpoint.Unusable](err); ok {
 		r.repeating(unusable.Error())
+		p.asked = r.clock()
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("keep the position record: %w", err)
 	}
+	s.deduplicate()
+	return nil
+}
+
+// firstRecord hands over the first record of this session, after the predecessor's, which may be nil.
+func (s *session) firstRecord(before *checkpoint.Saved, confirm pglogrepl.LSN) {
+	p := &s.past
+	p.before, p.saved = before, make(chan error, 1)
+	p.record = before.Next(s.sink.ProducerID(), s.r.cfg.Deduplication.Sources)
+	s.save(s.r.clock(), confirm, false)
+}
+
+// deduplicate begins with the first record: from now on the slot is told what a record allows.
+func (s *session) deduplicate() {
+	r, p := s.r, &s.past
 	r.repeating("")
-	if before == nil {
+	if p.before == nil {
 		r.log.Info("the slot has no position record: what a session before may have delivered, and not confirmed, is repeated")
 	}
 	p.on, p.allowed = true, p.record.Confirm
 	s.search()
 	r.mem.generation = p.record.Generation
+}
+
+// recalled is what became of the question for the position record.
+type recalled struct {
+	before *checkpoint.Saved
+	err    error
+}
+
+// positionRetry is how often a session that cannot use the position topic asks whether it can by now.
+const positionRetry = time.Minute
+
+// errTaken ends a session whose slot, as the position record says, somebody else has moved. The next session finds out for good.
+var errTaken = errors.New("the position record contradicts the slot")
+
+// recallAgain asks for the position record in the background, once in a while, and begins to deduplicate when it can be had.
+func (s *session) recallAgain(now time.Time) error {
+	r, p := s.r, &s.past
+	if r.cfg.Deduplication.Slot == "" || p.on {
+		return nil
+	}
+	select {
+	case a := <-p.answer:
+		p.answer, p.asked = nil, now
+		return s.recallLate(a)
+	default:
+	}
+	if p.answer == nil && now.Sub(p.asked) >= positionRetry {
+		answer := make(chan recalled, 1)
+		p.answer = answer
+		s.beside.Go(func() {
+			asking, cancel := context.WithTimeout(s.life, r.cfg.WalSenderTimeout/2)
+			defer cancel()
+			before, err := s.sink.LoadPosition(asking)
+			answer <- recalled{before, err}
+			s.interrupt()
+		})
+	}
 	return nil
+}
+
+// recallLate takes the answer. Events of this session are in Kafka already, so the first record allows what the slot was told, and no
+// more until it is stored.
+func (s *session) recallLate(a recalled) error {
+	if unusable, ok := errors.AsType[*checkpoint.Unusable](a.err); ok {
+		s.r.repeating(unusable.Error())
+		return nil
+	}
+	if a.err != nil {
+		s.r.log.Debug("ask for the position record", "error", a.err)
+		return nil
+	}
+	if a.before != nil && follows(a.before, s.stream.Identity(), s.toldByOthers()) != nil {
+		return errTaken
+	}
+	s.firstRecord(a.before, s.confirmed)
+	s.deduplicate()
+	return nil
+}
+
+// recallLast is recallAgain, now, before a session ends that was told to: a record that says where the slot stands lets the next start
+// go on from there.
+func (s *session) recallLast(ctx context.Context) error {
+	s.past.asked = time.Time{}
+	asked := false
+	return s.waitFor(ctx, func() (bool, error) {
+		if asked && s.past.answer == nil || s.past.on || s.r.cfg.Deduplication.Slot == "" {
+			return true, nil
+		}
+		asked = true
+		return false, s.recallAgain(s.r.clock())
+	})
 }
 
 // toldByOthers is the slot's position, unless it is known to be this process' own doing: a session that could not use the
@@ -144,10 +232,9 @@ func follows(b *checkpoint.Saved, id replication.Identity, start pglogrepl.LSN) 
 
 // repeating notes whether, and why, delivery is at least once only, and says each change once.
 func (r *Relay) repeating(why string) {
-	r.met.deduplicating.Set(truth(why == ""))
 	r.mu.Lock()
 	was := r.view.repeats
-	r.view.repeats = why
+	r.view.repeats, r.view.deduplicating = why, why == ""
 	r.mu.Unlock()
 	switch {
 	case why != "" && was != why:

@@ -394,6 +394,63 @@ func TestWithoutPositions(t *testing.T) {
 	})
 }
 
+// TestPositionsUsableLater: the topic can be used while the session runs (before: only the next session asked). From then on the slot
+// is told only what a record allows, and neither a planned restart nor a crash is taken for a slot that somebody has moved.
+func TestPositionsUsableLater(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.loadErr = &checkpoint.Unusable{Topic: "positions", Why: "access is refused", Remedy: "grant it"}
+		b.start()
+		for i := range 20 {
+			b.pg.commit(fmt.Sprint("e", i))
+			b.sleep(2 * time.Second)
+		}
+		if b.metric("deduplicating") != 0 || b.pg.slotAt() <= p.last().Confirm {
+			t.Fatalf("deduplicating %v, the slot is at %s", b.metric("deduplicating"), b.pg.slotAt())
+		}
+		p.locked(func() { p.loadErr = errors.New("broken pipe") }) // passes, and is asked again
+		b.sleep(positionRetry)
+		p.locked(func() { p.loadErr = nil })
+		for i := range 40 {
+			b.pg.commit(fmt.Sprint("f", i))
+			b.sleep(2 * time.Second)
+		}
+		if st := b.relay.Status(); st.Delivery != "deduplicated" || b.metric("deduplicating") != 1 || b.pg.sessions() != 1 {
+			t.Fatalf("after %d sessions: %+v", b.pg.sessions(), st)
+		}
+		if s := p.last(); s.Confirm < b.pg.slotAt() || s.Clean || s.Producers[len(s.Producers)-1] != 7 || s.Acked.IsZero() {
+			t.Errorf("the slot is at %s, the record: %+v", b.pg.slotAt(), s)
+		}
+		p.locked(func() { p.mute = true })
+		at := b.pg.slotAt()
+		b.pg.commit("g")
+		b.sleep(10 * time.Second)
+		if got := b.pg.slotAt(); got > at {
+			t.Errorf("the slot went from %s to %s without a record", at, got)
+		}
+	})
+}
+
+// TestPositionsUsableAtTheEnd: a session that has delivered at least once asks once more before it ends because it was told to, so that
+// the next start finds a record that agrees with the slot.
+func TestPositionsUsableAtTheEnd(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.loadErr = &checkpoint.Unusable{Topic: "positions", Why: "access is refused", Remedy: "grant it"}
+		b.start()
+		b.pg.commit("a")
+		b.sleep(5 * time.Second)
+		p.locked(func() { p.loadErr = nil })
+		if err := b.quit(); err != nil {
+			t.Fatal(err)
+		}
+		s := p.last()
+		if !s.Clean || s.Confirm != b.pg.slotAt() || len(p.saved) < 3 {
+			t.Errorf("%d records, the last: %+v; the slot is at %s", len(p.saved), s, b.pg.slotAt())
+		}
+	})
+}
+
 // TestFence: when the ends of partitions are read.
 func TestFence(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {

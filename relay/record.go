@@ -16,7 +16,7 @@ func (s *session) firstStored(ctx context.Context) error {
 	limit := s.r.cfg.ParkAfter
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := s.waitFor(waiting, s.past.answer)
+	err := s.waitFor(waiting, s.past.answered)
 	if ctx.Err() == nil && waiting.Err() != nil && s.past.saving {
 		return s.unheard(fmt.Sprintf("the position record for %s", limit))
 	}
@@ -60,7 +60,7 @@ func reached(id replication.Identity, p checkpoint.Progress) (checkpoint.Positio
 func (s *session) keepPosition(now time.Time) error {
 	p := &s.past
 	if !p.on {
-		return nil
+		return s.recallAgain(now)
 	}
 	if err := p.stored(); err != nil {
 		return err
@@ -71,8 +71,8 @@ func (s *session) keepPosition(now time.Time) error {
 	return nil
 }
 
-// answer takes Kafka's answer about the record that was handed over, if there is one.
-func (p *past) answer() (answered bool, err error) {
+// answered takes Kafka's answer about the record that was handed over, if there is one.
+func (p *past) answered() (is bool, err error) {
 	select {
 	case err := <-p.saved:
 		p.saving = false
@@ -84,7 +84,7 @@ func (p *past) answer() (answered bool, err error) {
 
 // stored takes Kafka's answer, if there is one: what the record allows may be confirmed once Kafka has it.
 func (p *past) stored() error {
-	answered, err := p.answer()
+	answered, err := p.answered()
 	if err != nil {
 		return fmt.Errorf("keep the position record: %w", err)
 	}

@@ -34,6 +34,9 @@ type session struct {
 	guard   guard
 	past    past
 
+	life   context.Context // ends before the stream is closed
+	beside sync.WaitGroup  // what runs beside the session's goroutine until then
+
 	// owned by the session's goroutine
 	begin      decoder.Begin // the open transaction
 	lastCommit time.Time     // of the newest transaction read to its end
@@ -96,16 +99,16 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 	// A cancelled context must end a Receive that waits for data, and what else the session waits for.
 	stop := context.AfterFunc(ctx, s.interrupt)
 	defer stop()
-	guardCtx, stopGuard := context.WithCancel(context.WithoutCancel(ctx))
-	var wg sync.WaitGroup
-	wg.Go(func() { s.guard.run(guardCtx, s.stream) })
+	var stopBeside context.CancelFunc
+	s.life, stopBeside = context.WithCancel(context.WithoutCancel(ctx))
+	s.beside.Go(func() { s.guard.run(s.life, s.stream) })
 
 	began := r.clock()
 	err = s.blame(s.run(ctx))
 	well = r.clock().Sub(began) > r.cfg.BackoffMax
 	err = s.leave(ctx, err)
-	stopGuard()
-	wg.Wait()
+	stopBeside()
+	s.beside.Wait()
 	before := r.mem.newest()
 	s.close(err)
 	// Acknowledgements behind a hole are no progress: what fills it may be refused for ever, and not at full speed.

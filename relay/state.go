@@ -55,7 +55,8 @@ type view struct {
 	slot   *replication.Slot
 	slotAt time.Time
 
-	repeats string // why delivery is at least once only although it should be deduplicated
+	deduplicating bool
+	repeats       string // why delivery is at least once only although it should be deduplicated
 }
 
 // setState notes what the relay does and why, and logs each change once.
