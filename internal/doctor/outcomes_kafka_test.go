@@ -54,12 +54,12 @@ func kafkaOutcomes(t *testing.T, w *world) {
 	}
 	t.Run("nobody there", func(t *testing.T) {
 		p := at(t, nil)
-		p.kcfg.Brokers = []string{closedPort(t)}
+		p.kcfg.Brokers = []string{closedPort}
 		p.wants(outcome{kafkaReached, "FAIL 69", "refused"})
 	})
 	t.Run("one of two there", func(t *testing.T) {
 		p := at(t, nil)
-		p.kcfg.Brokers = []string{closedPort(t), w.kafka.ListenAddrs()[0]}
+		p.kcfg.Brokers = []string{closedPort, w.kafka.ListenAddrs()[0]}
 		p.wants(outcome{kafkaReached, "WARN", "refused"})
 	})
 	t.Run("a foreign certificate", func(t *testing.T) {
@@ -85,9 +85,8 @@ func kafkaOutcomes(t *testing.T, w *world) {
 	})
 	t.Run("advertised", func(t *testing.T) {
 		c := newKafka(t, 3)
-		nowhere := closedPort(t)
-		answers(c, func(res *kmsg.MetadataResponse) { res.Brokers[2].Host, res.Brokers[2].Port = split(t, nowhere) })
-		at(t, c).wants(outcome{kafkaAdvertised, "FAIL 69", "2 at " + nowhere})
+		answers(c, func(res *kmsg.MetadataResponse) { res.Brokers[2].Host, res.Brokers[2].Port = split(t, closedPort) })
+		at(t, c).wants(outcome{kafkaAdvertised, "FAIL 69", "2 at " + closedPort})
 	})
 	for outcomes, code := range map[string]*kerr.Error{"FAIL 77": kerr.ClusterAuthorizationFailed, "FAIL 69": kerr.UnknownServerError} {
 		t.Run("producer id "+outcomes, func(t *testing.T) {

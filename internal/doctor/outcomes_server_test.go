@@ -61,7 +61,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 	})
 	t.Run("nobody there", func(t *testing.T) {
 		p := good.in(t)
-		p.rcfg.URL = func() (string, error) { return "postgres://x@" + closedPort(t) + "/d", nil }
+		p.rcfg.URL = func() (string, error) { return "postgres://x@" + closedPort + "/d", nil }
 		p.wants(outcome{pgConnect, "FAIL 69", "refused"})
 	})
 	t.Run("another database", func(t *testing.T) {
