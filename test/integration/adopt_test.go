@@ -75,7 +75,7 @@ func TestSlotAdopt(t *testing.T) {
 			refused := func() {
 				t.Helper()
 				r = o.start(env...)
-				r.stopsWith(10*time.Second, 79, "the slot stands at "+stands, "made anew, advanced", "remedy: ", "outboxcdc slot adopt")
+				r.stopsWith(patience, 79, "the slot stands at "+stands, "made anew, advanced", "remedy: ", "outboxcdc slot adopt")
 				if n := o.follow.records(); n != 50 {
 					t.Errorf("%d records, want the 50 of before", n)
 				}

@@ -48,7 +48,7 @@ func TestBrokerAwayForLong(t *testing.T) {
 	w.awaitCommits(100)
 	must(t, k.Kill())
 	gone := time.Now()
-	r.awaitState("parked", park+10*time.Second)
+	r.awaitState("parked", patience)
 	o.awaitSlotFree()
 	peak := r.peakMemory()
 	o.goesOn(away - time.Since(gone))

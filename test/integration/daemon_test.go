@@ -26,7 +26,7 @@ func TestFrozenDaemonGoesOn(t *testing.T) {
 	begin := time.Now()
 	must(t, r.proc.Freeze(testContext(t)))
 	t.Cleanup(func() { _ = r.proc.Thaw() })
-	await(t, timeout+timeout/2+2*time.Second, "the server to drop the frozen daemon", func() error {
+	await(t, frozen, "the server to drop the frozen daemon", func() error {
 		var active bool
 		if err := o.admin.scan(o.slotSQL("active"), &active); err != nil || active {
 			return errors.Join(err, errors.New("the slot is active"))

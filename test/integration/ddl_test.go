@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
@@ -97,7 +96,7 @@ func (o *outbox) insertRenamed(n int) {
 // checkRenamed expects the daemon to stop because of the column, with the rows up to number want delivered and no other.
 func (o *outbox) checkRenamed(r *relay, exit int, limit pglogrepl.LSN, want int) {
 	o.t.Helper()
-	r.stopsWith(15*time.Second, exit, "payload")
+	r.stopsWith(patience, exit, "payload")
 	o.awaitSlotFree()
 	if c := o.confirmed(); c > limit {
 		o.t.Errorf("the slot confirms %s, beyond %s, where the column was renamed", c, limit)
@@ -296,7 +295,7 @@ func TestPublicationOfSomeLeaves(t *testing.T) {
 func stopsBefore(t *testing.T, o *outbox, r *relay, end pglogrepl.LSN) {
 	t.Helper()
 	n := 0
-	await(t, 20*time.Second, "it to stop", func() error {
+	await(t, patience, "it to stop", func() error {
 		n++
 		o.exec(`INSERT INTO counter VALUES ($1)`, fmt.Sprint("foreign ", n))
 		if c := o.confirmed(); c >= end {

@@ -437,6 +437,12 @@ func TestDeadLettersWhileKafkaIsFrozen(t *testing.T) {
 	o.awaitArrived(patience)
 	o.awaitSettled()
 
+	// With the default of park_after: what is in flight stays so for as long as a busy machine takes to see it.
+	r.term()
+	r = o.startStreaming(o.policy("dead_letter")...)
+	o.mixed(5, badTime, 5) // both topics are known
+	o.awaitArrived(patience)
+	o.awaitSettled()
 	must(t, o.kafka.Freeze(testContext(t)))
 	o.mixed(badTime)
 	end = o.written[len(o.written)-1].end

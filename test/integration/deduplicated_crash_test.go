@@ -83,7 +83,7 @@ func TestDeduplicatedTermUnderLoad(t *testing.T) {
 	stops := long(20, 3)
 	o.proves("F03", "SIGTERM of a deduplicating daemon under load, %d times", stops)
 	o.sample()
-	env := o.deduplicating(20 * time.Second)
+	env := append(o.deduplicating(2*patience), "OUTBOXCDC_POSTGRES_PARK_AFTER=5m") // which has to be longer than fence_wait
 	w := o.write(load{rand: rnd})
 	for range stops {
 		r := o.startStreaming(env...)
@@ -91,7 +91,7 @@ func TestDeduplicatedTermUnderLoad(t *testing.T) {
 		r.term()
 	}
 	last := o.start(env...)
-	o.healedIn(10 * time.Second) // not fence_wait
+	o.healed() // long before fence_wait
 	w.stop()
 	o.repeatsAtMost(o.verify(patience), 0, "a clean stop leaves nothing on its way")
 	if n := len(last.logged(endedUncleanly)); n > 0 {

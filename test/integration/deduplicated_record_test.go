@@ -125,7 +125,7 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 		o.forge(changed(t, good, c.field, c.change))
 		for range 2 { // a supervisor may not know what 79 means
 			r = o.start(env...)
-			r.stopsWith(20*time.Second, 79, c.words, "slot "+o.name, "remedy: ", "outboxcdc slot adopt")
+			r.stopsWith(patience, 79, c.words, "slot "+o.name, "remedy: ", "outboxcdc slot adopt")
 		}
 	}
 	if n := o.follow.records(); n != 20 {
@@ -197,9 +197,9 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 	ctx := testContext(t)
 	must(t, other.Exec(ctx, "postgres", "CREATE DATABASE "+o.name))
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 		defer cancel()
-		if err := poll(10*time.Second, func() error {
+		if err := poll(patience, func() error {
 			return other.Exec(ctx, o.name, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '"+o.name+"'")
 		}); err != nil {
 			t.Error(err)
@@ -213,7 +213,7 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 		t.Fatalf("setup apply: %v\n%s", err, out)
 	}
 	must(t, other.Exec(ctx, o.name, `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'another', 'added', '{}')`))
-	o.start(append(env, there)...).stopsWith(20*time.Second, 79, "it was written for system", "remedy: ")
+	o.start(append(env, there)...).stopsWith(patience, 79, "it was written for system", "remedy: ")
 
 	// The same system, older.
 	stop := func() {
@@ -237,7 +237,7 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 	run("mv", pg.DataDir+".old", pg.DataDir)
 	must(t, pg.StartAgain(ctx))
 	for range 2 {
-		o.start(env...).stopsWith(20*time.Second, 79, "it is an older copy", "remedy: ", "outboxcdc slot adopt")
+		o.start(env...).stopsWith(patience, 79, "it is an older copy", "remedy: ", "outboxcdc slot adopt")
 	}
 	if n := o.follow.records(); n != 40 {
 		t.Errorf("%d records, want the 40 of before", n)
@@ -248,7 +248,7 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 	}
 	o.exec("SELECT pg_switch_wal()")
 	o.exec("CREATE TABLE beyond ()")
-	o.start(env...).stopsWith(20*time.Second, 79, "was delivered", "remedy: ")
+	o.start(env...).stopsWith(patience, 79, "was delivered", "remedy: ")
 	o.outcome("exit 79 each time, nothing confirmed")
 }
 
@@ -278,7 +278,7 @@ func TestDeduplicatedSlotMoved(t *testing.T) {
 			}
 			o.insert("order", "k", 23, 5)
 			for range 2 {
-				o.start(env...).stopsWith(20*time.Second, 79, "the slot stands at", "advanced", "may be missing in Kafka", "outboxcdc slot adopt")
+				o.start(env...).stopsWith(patience, 79, "the slot stands at", "advanced", "may be missing in Kafka", "outboxcdc slot adopt")
 			}
 			if n := o.follow.records(); n != 20 {
 				t.Errorf("%d records, want the 20 of before", n)

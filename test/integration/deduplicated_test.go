@@ -51,7 +51,7 @@ func TestDeduplicatedKill9(t *testing.T) {
 func TestDeduplicatedCleanEnd(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{types: []string{"order"}, partitions: 12})
-	env := o.deduplicating(20 * time.Second)
+	env := append(o.deduplicating(2*patience), "OUTBOXCDC_POSTGRES_PARK_AFTER=5m") // which has to be longer than fence_wait
 	r := o.startStreaming(env...)
 	for i := range 50 {
 		o.insert("order", fmt.Sprint("k", i), 1, 2)
@@ -63,7 +63,7 @@ func TestDeduplicatedCleanEnd(t *testing.T) {
 	}
 	began := time.Now()
 	r = o.startStreaming(env...)
-	o.awaitArrived(10 * time.Second) // not fence_wait
+	o.awaitArrived(patience) // long before fence_wait
 	t.Logf("everything was there %s after the start", time.Since(began))
 	if got := r.logged("the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later"); len(got) > 0 {
 		t.Error("a clean end was not recognised")

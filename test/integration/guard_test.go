@@ -80,8 +80,8 @@ func TestAlteredWhileAStandbyWaits(t *testing.T) {
 	limit := walInsert(o)
 	end := o.insert("order", "lost", 4, 1)
 	o.exec(`ALTER PUBLICATION outboxcdc SET TABLE outbox`)
-	first.stopsWith(10*time.Second, 79, "altered")
-	await(t, 10*time.Second, "the standby to end", func() error {
+	first.stopsWith(patience, 79, "altered")
+	await(t, patience, "the standby to end", func() error {
 		if c := o.confirmed(); c > limit {
 			return &hopeless{fmt.Errorf("the slot confirms %s; a row that was filtered out ends at %s, the alteration at %s", c, end, limit)}
 		}
@@ -147,7 +147,7 @@ func TestAlterationThatNobodySeesYet(t *testing.T) {
 	}
 	setSystem(o, "synchronous_standby_names", "")
 	must(t, <-done)
-	r.stopsWith(10*time.Second, 79, "altered")
+	r.stopsWith(patience, 79, "altered")
 }
 
 // setSystem sets a setting of the whole server and waits until sessions know it; "" is the default. Only for servers that
@@ -225,7 +225,7 @@ func TestHarmlessAlterations(t *testing.T) {
 	// Two looks of the guard that found it well after the last of them.
 	for n := range 2 {
 		o.insert("order", "last", n+1, 1)
-		o.awaitConfirmed(o.walFlushed(), 10*time.Second)
+		o.awaitConfirmed(o.walFlushed(), patience)
 	}
 	if v := o.verify(patience); v.Repeats != 0 {
 		t.Errorf("%d repeats", v.Repeats)
@@ -262,7 +262,7 @@ func TestUnfitAtStart(t *testing.T) {
 				env = append(env, c.env)
 			}
 			r := o.start(env...)
-			r.stopsWith(10*time.Second, c.exit, c.says, "remedy: ")
+			r.stopsWith(patience, c.exit, c.says, "remedy: ")
 			if now := o.confirmed(); now != before {
 				t.Errorf("the slot confirms %s, was %s", now, before)
 			}

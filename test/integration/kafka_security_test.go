@@ -184,7 +184,7 @@ func (g *guarded) shows(mechanism string, a *testcert.Authority) {
 		must(g.t, kafkatest.SetPassword(testContext(g.t), g.k.Brokers(), mechanism, g.user, kafkaPassword))
 	}
 	g.allow()
-	r := g.startStreaming(env...)
+	r := g.startStreaming(append(env, "OUTBOXCDC_POSTGRES_PARK_AFTER=1m")...) // a busy machine is no reason to end the session
 	w := g.write(load{rand: newRand(g.t), connections: 1, pause: 40 * time.Millisecond})
 	began := time.Now()
 	for time.Since(began) < reauthenticate+time.Second {

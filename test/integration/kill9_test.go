@@ -54,6 +54,8 @@ func TestKill9AtEachStep(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{types: []string{"order", "payment"}})
+	var w *writer
+	var confirmed pglogrepl.LSN // before the start
 	line := func(text string) func(*relay) { return func(r *relay) { r.awaitLine(text) } }
 	stopping := func(text string) func(*relay) {
 		return func(r *relay) {
@@ -64,18 +66,13 @@ func TestKill9AtEachStep(t *testing.T) {
 	}
 	steps := []func(*relay){
 		line(`"msg":"starting"`), line(`"msg":"listening"`), line(`"msg":"replication started"`), line(`"state":"streaming"`),
+		func(*relay) { w.awaitDelivered(1) },
 		func(*relay) {
-			had := o.follow.records()
-			await(t, patience, "its first record", func() error { return unless(o.follow.records() > had) })
-		},
-		func(*relay) {
-			had := o.confirmed()
-			await(t, patience, "its first confirmed position", func() error { return unless(o.confirmed() > had) })
+			await(t, patience, "its first confirmed position", func() error { return unless(o.confirmed() > confirmed) })
 		},
 		stopping(`"state":"draining"`),
 		func(r *relay) {
-			had := o.confirmed()
-			await(t, patience, "what the ones before have delivered to come by", func() error { return unless(o.confirmed() > had) })
+			await(t, patience, "what the ones before have delivered to come by", func() error { return unless(o.confirmed() > confirmed) })
 			stopping(`"msg":"stopped: everything`)(r)
 		},
 	}
@@ -83,9 +80,10 @@ func TestKill9AtEachStep(t *testing.T) {
 	o.proves("F02", "kill -9 right after each of %d steps that can be seen from outside, from the first line of the log to the last, "+
 		"%d times each (each step of a session: the simulator)", len(steps), rounds)
 	o.sample()
-	w := o.write(load{rand: rnd, types: []string{"order", "payment"}})
+	w = o.write(load{rand: rnd, types: []string{"order", "payment"}})
 	for range rounds {
 		for _, reach := range steps {
+			confirmed = o.confirmed()
 			r := o.start("OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms")
 			reach(r)
 			r.kill9()
@@ -139,7 +137,7 @@ func TestKill9WhileKafkaIsFrozen(t *testing.T) {
 			o.sample()
 			o.exec(`CREATE TABLE elsewhere (filling text)`)
 			// A status update is due at least every third of the timeout.
-			r := o.startStreaming("OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms", "OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=3s")
+			r := o.startStreaming("OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms", "OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=3s", "OUTBOXCDC_POSTGRES_PARK_AFTER=5m")
 			n := 1
 			if known {
 				o.insert("order", "a", n, 1)

@@ -26,7 +26,7 @@ func TestIdleOutboxFollowsForeignWAL(t *testing.T) {
 	o.insert("order", "a", 1, 1)
 	o.awaitArrived(patience)
 	end := o.writeElsewhere(amount)
-	o.healedIn(10 * time.Second)
+	o.healed()
 	// What the server keeps for the slot it finds out at a checkpoint, or every 15 s.
 	o.exec("CHECKPOINT")
 	await(t, patience, "the server to be free to throw the WAL away", func() error {

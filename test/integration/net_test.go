@@ -197,7 +197,7 @@ func silentPostgres(row, what string, faults faultproxy.Faults) func(*testing.T)
 		w.stop()
 		o.outcome("slot free after %.1f s, daemon reconnecting after %.1f s", freed.Seconds(), told.Seconds())
 		// The server looks at its clock every half of its timeout at the latest; the daemon's goodbye takes 2 s.
-		if most := timeout*3/2 + 3*time.Second; freed > most || told > timeout+most {
+		if most := timeout*3/2 + 3*time.Second + busy; freed > most || told > timeout+most {
 			t.Errorf("the slot was free after %v, the daemon reconnected after %v; at most %v each", freed, told, most)
 		}
 		v := o.verify(patience)
@@ -235,7 +235,7 @@ func postgresStandstill(t *testing.T) {
 // F18: the daemon's machine is gone without a word. Another daemon has the slot as soon as the server has given the first
 // one up.
 func halfOpenClient(t *testing.T) {
-	timeout := long(15*time.Second, 6*time.Second)
+	const timeout = 15 * time.Second // the second daemon has to come before it is over, on any machine
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F18", "the daemon's machine vanishes without FIN or RST, a second daemon starts; wal_sender_timeout %v", timeout)
@@ -266,7 +266,7 @@ func halfOpenClient(t *testing.T) {
 	}
 	o.outcome("slot obtained after %.1f s", took.Seconds())
 	// The second daemon looks once a second; on opening, the pauses between tries are far below that.
-	if most := timeout + 2*time.Second; took > most {
+	if most := timeout + 2*time.Second + busy; took > most {
 		t.Errorf("the second daemon has the slot after %v, more than %v", took, most)
 	}
 	second.awaitState("streaming", patience)
@@ -288,16 +288,14 @@ func postgresFlapping(t *testing.T) {
 	w := o.write(calm(rnd))
 	r := o.startStreaming(env)
 	w.awaitCommits(20)
-	before, written := o.follow.records(), w.rows.Load()
-	flap(t, p, lasts)
-	delivered, rows := o.follow.records()-before, w.rows.Load()-written
+	rows, delivered, took := w.flap(p, lasts)
 	if delivered == 0 {
 		t.Error("nothing was delivered during the flapping")
 	}
 	o.outcome("%d of %d events delivered meanwhile", delivered, rows)
 	o.outcome("%d connections were made, %d sessions failed", p.Accepted(), r.reconnects(""))
 	// Two connections a session, at most two sessions in 500 ms.
-	if most := int64(lasts/(500*time.Millisecond)+1) * 4; p.Accepted() > most {
+	if most := int64(took/(500*time.Millisecond)+1) * 4; p.Accepted() > most {
 		t.Errorf("%d connections were made, more than %d", p.Accepted(), most)
 	}
 	o.healed()
@@ -308,13 +306,19 @@ func postgresFlapping(t *testing.T) {
 	o.onlyOne()
 }
 
-// flap cuts everything each 500 ms.
-func flap(t *testing.T, p *faultproxy.Proxy, lasts time.Duration) {
-	t.Helper()
-	tick := time.NewTicker(500 * time.Millisecond)
-	defer tick.Stop()
-	for n := range lasts / (500 * time.Millisecond) {
-		<-tick.C
+// flap cuts everything each 500 ms, and returns how many rows were written after the first cut, how many of them arrived and how
+// long it took. On a machine that is too busy to deliver any of them between two cuts the pauses get longer in the end.
+func (w *writer) flap(p *faultproxy.Proxy, lasts time.Duration) (written, arrived int, took time.Duration) {
+	w.o.t.Helper()
+	every, began, count := 500*time.Millisecond, time.Now(), w.fromNow()
+	for n := 0; took < lasts || arrived == 0 && every < 8*time.Second; n++ {
+		if took >= lasts {
+			every *= 2
+		}
 		p.CutAll(n%2 == 0)
+		time.Sleep(every) // its length is the fault
+		written, arrived = count()
+		took = time.Since(began)
 	}
+	return written, arrived, took
 }

@@ -118,7 +118,7 @@ func (o *outbox) setUp(payload string) {
 
 // tearDown leaves nothing in servers that others use.
 func (o *outbox) tearDown() {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
 	o.admin.close()
 	if _, ok := kafkatest.FromEnv(); ok {
@@ -129,7 +129,7 @@ func (o *outbox) tearDown() {
 	if o.pg.Pid() == 0 && o.pg.DataDir != "" { // stopped, and nobody else's
 		return
 	}
-	err := poll(10*time.Second, func() error {
+	err := poll(patience, func() error {
 		return o.pg.Exec(ctx, o.name, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '"+o.name+"'")
 	})
 	if err == nil {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/outboxcdc/outboxcdc/internal/child"
 	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
@@ -147,7 +148,7 @@ func TestPeek(t *testing.T) {
 			if after := o.slotRow(); after != before {
 				t.Errorf("the slot was %s, is %s", before, after)
 			}
-			o.start()
+			o.start(senderTimeout(5 * time.Minute)) // it is frozen later, and keeps its slot for as long as that takes
 			o.awaitArrived(patience)
 			seen := parseShown(t, out)
 			o.sameAsKafka(seen)

@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -44,7 +43,7 @@ func TestNeededColumnGoes(t *testing.T) {
 			if c.down {
 				r = o.start()
 			}
-			r.stopsWith(15*time.Second, 79, "payload", "remedy: ")
+			r.stopsWith(patience, 79, "payload", "remedy: ")
 			o.awaitSlotFree()
 			if now := o.confirmed(); now >= end {
 				t.Errorf("the slot confirms %s; a row without the column ends at %s", now, end)

@@ -3,7 +3,6 @@ package integration
 import (
 	"fmt"
 	"testing"
-	"time"
 )
 
 const viaRoot = `publish_via_partition_root = %v`
@@ -26,7 +25,7 @@ func TestViaRootSwitched(t *testing.T) {
 			w.awaitCommits(100)
 			r.told = true
 			o.exec(`ALTER PUBLICATION outboxcdc SET (` + fmt.Sprintf(viaRoot, false) + `)`)
-			r.stopsWith(20*time.Second, 79, "altered for table public.outbox", "remedy: ")
+			r.stopsWith(patience, 79, "altered for table public.outbox", "remedy: ")
 			r.left()
 			w.awaitCommits(50)
 			o.exec(`ALTER PUBLICATION outboxcdc SET (` + fmt.Sprintf(viaRoot, true) + `)`)

@@ -164,7 +164,7 @@ func alterUnderLoad(t *testing.T, o *outbox, a alteration) {
 // insertUntilEnd commits single rows until the daemon has ended. Their order is nobody's business any more.
 func insertUntilEnd(o *outbox, r *relay, table string, n int) (rows []row) {
 	o.t.Helper()
-	await(o.t, 15*time.Second, "the daemon to end by itself", func() error {
+	await(o.t, patience, "the daemon to end by itself", func() error {
 		x := row{Row: check.Row{Topic: o.topic("order"), Key: []byte("after"), Value: fmt.Appendf(nil, `{"n": %d}`, n)}, EventType: "added"}
 		err := o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
 			return conn.QueryRow(ctx, `INSERT INTO `+table+` (aggregate_type, aggregate_id, event_type, payload, n)

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -102,9 +103,12 @@ func (e *encrypted) streams(login, settings, encrypted string) {
 	e.t.Helper()
 	r := e.with(login, settings)
 	r.awaitState("streaming", patience)
-	if got := e.query(`SELECT string_agg(DISTINCT ssl::text, ',') || ' ' || count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = $1`, login); got != encrypted+" 2" {
-		e.t.Errorf("%s %s: encrypted is %s, want %s", login, settings, got, encrypted)
-	}
+	await(e.t, patience, fmt.Sprintf("%s %s: two sessions, encrypted: %s", login, settings, encrypted), func() error { // one that has ended may be there for a moment
+		if got := e.query(`SELECT string_agg(DISTINCT ssl::text, ',') || ' ' || count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = $1`, login); got != encrypted+" 2" {
+			return errors.New(got)
+		}
+		return nil
+	})
 	e.awaitConfirmed(e.insert("order", "k", len(e.relays), 1), patience)
 	r.term()
 }

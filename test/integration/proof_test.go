@@ -105,13 +105,7 @@ func (o *outbox) memoryUpTo(bytes int64, why string) {
 // longer than recoverIn, and puts the time into the row.
 func (o *outbox) healed() time.Duration {
 	o.t.Helper()
-	return o.healedIn(recoverIn)
-}
-
-// healedIn is healed with another bound.
-func (o *outbox) healedIn(d time.Duration) time.Duration {
-	o.t.Helper()
-	took := o.awaitConfirmed(o.walFlushed(), d)
+	took := o.awaitConfirmed(o.walFlushed(), recoverIn)
 	if o.proof != nil {
 		o.proof.Recovery = max(o.proof.Recovery, took)
 	}

@@ -192,7 +192,7 @@ func (s status) received() pglogrepl.LSN {
 	return lsn
 }
 
-var client = &http.Client{Timeout: 5 * time.Second}
+var client = &http.Client{Timeout: patience}
 
 // get asks the daemon's HTTP listener, which may not be there yet.
 func (r *relay) get(path string) (code int, body []byte, err error) {

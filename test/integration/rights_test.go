@@ -17,12 +17,12 @@ func TestRightsMissingAtStart(t *testing.T) {
 			o := newOutbox(t, options{pg: pg})
 			login, env := o.ownRole("LOGIN")
 			r := o.start(env)
-			r.stopsWith(10*time.Second, 77, "REPLICATION", "remedy: ")
+			r.stopsWith(patience, 77, "REPLICATION", "remedy: ")
 
 			o.exec(`ALTER ROLE ` + login + ` REPLICATION`)
 			o.exec(`REVOKE CONNECT ON DATABASE ` + o.name + ` FROM PUBLIC`)
 			r = o.start(env)
-			r.stopsWith(10*time.Second, 77, "CONNECT", "remedy: ")
+			r.stopsWith(patience, 77, "CONNECT", "remedy: ")
 
 			o.exec(`GRANT CONNECT ON DATABASE ` + o.name + ` TO ` + login)
 			o.startStreaming(env)
@@ -56,13 +56,14 @@ func TestWrongPasswordIsRetried(t *testing.T) {
 	o.repeatsAtMost(o.verify(patience), 0, "nothing was sent before")
 }
 
-// awaitReconnects waits until so many sessions have ended for that reason.
-func (r *relay) awaitReconnects(reason string, want float64) {
+// awaitReconnects waits until so many sessions have ended for that reason in all. A test that wants more than there are takes the
+// count before it causes them ([relay.reconnects]).
+func (r *relay) awaitReconnects(reason string, total int) {
 	r.t.Helper()
-	await(r.t, patience, fmt.Sprintf("%v reconnects for %s", want, reason), func() error {
+	await(r.t, patience, fmt.Sprintf("%v reconnects for %s", total, reason), func() error {
 		m, err := r.metrics()
-		n := m[`outboxcdc_replication_reconnects_total{reason="`+reason+`"}`]
-		if err == nil && n < want {
+		n := int(m[`outboxcdc_replication_reconnects_total{reason="`+reason+`"}`])
+		if err == nil && n < total {
 			err = fmt.Errorf("%v so far", n)
 		}
 		return errors.Join(err, r.o.unharmed())
@@ -87,9 +88,10 @@ func TestRightsTakenAwayLater(t *testing.T) {
 	o.exec(`ALTER ROLE ` + login + ` REPLICATION`)
 	o.healed()
 
+	had := r.reconnects("postgres_right")
 	o.exec(`REVOKE CONNECT ON DATABASE ` + o.name + ` FROM PUBLIC`)
 	o.endSessions()
-	r.awaitReconnects("postgres_right", 4)
+	r.awaitReconnects("postgres_right", had+2)
 	o.exec(`GRANT CONNECT ON DATABASE ` + o.name + ` TO ` + login)
 	w.awaitCommits(20)
 	o.healed()
@@ -116,20 +118,23 @@ func TestConnectionsEndedUnderLoad(t *testing.T) {
 		o.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1 AND backend_type LIKE $2`, "outboxcdc-"+o.name, which)
 		w.awaitDelivered(1)
 	}
-	ended, moved, before := 0, 0, o.follow.records()
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for range seconds {
-		<-tick.C
+	ended, moved := 0, 0
+	for n := range seconds + 6 {
+		if n >= seconds && ended > 0 && moved > 0 {
+			break
+		}
 		if o.query(`SELECT count(pg_terminate_backend(pid))::text FROM pg_stat_replication WHERE application_name = $1`, "outboxcdc-"+o.name) != "0" {
 			ended++
 		}
-		if now := o.follow.records(); now > before {
-			moved, before = moved+1, now
+		count := w.fromNow()
+		// Its length is the fault. A machine may be so busy that a second is too short for a session: then it gets longer.
+		time.Sleep(time.Duration(max(1, 2+n-seconds)) * time.Second)
+		if _, arrived := count(); arrived > 0 {
+			moved++
 		}
 	}
 	if moved == 0 {
-		t.Errorf("no record came in %d s; %s", seconds, o.situation())
+		t.Errorf("no row that was written after an end came before the next; %s", o.situation())
 	}
 	o.healed()
 	w.stop()
@@ -138,7 +143,7 @@ func TestConnectionsEndedUnderLoad(t *testing.T) {
 	m, err := r.metrics()
 	must(t, err)
 	n := m[`outboxcdc_replication_reconnects_total{reason="postgres_unavailable"}`]
-	o.outcome("%v reconnects; records came in %d of the %d s; %d events sent again by the server, dropped by the daemon", n, moved, seconds, r.sentAgain())
+	o.outcome("%v reconnects; records of new rows came in %d of the %d s; %d events sent again by the server, dropped by the daemon", n, moved, seconds, r.sentAgain())
 	if n < rounds/4 || ended == 0 {
 		t.Errorf("%v sessions ended, %d of them in %d s: this run proved little", n, ended, seconds)
 	}

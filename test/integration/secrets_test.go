@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // hidden is in every secret of these tests, and no output may have it, in whatever form a secret is repeated.
@@ -92,7 +91,7 @@ func TestNoSecretIsShown(t *testing.T) {
 	// Every command, with settings that work, that do not, and that are wrong; beside a daemon.
 	ended := func(args []string, env ...string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, the.binary, args...)
 		cmd.Dir, cmd.Env = dir, append(append(o.env(), "OUTBOXCDC_SETUP_URL="+setupURL), env...)

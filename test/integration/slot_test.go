@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
@@ -28,7 +27,7 @@ func TestSlotDroppedWhileDown(t *testing.T) {
 	o.insert("order", "k", 51, 1)
 	for range 2 { // a supervisor may not know what 79 means
 		r = o.start()
-		r.stopsWith(10*time.Second, 79, "slot "+o.name, "no logical slot of that name", "remedy: ")
+		r.stopsWith(patience, 79, "slot "+o.name, "no logical slot of that name", "remedy: ")
 	}
 	if n := slots(o); n != 0 {
 		t.Errorf("%d slots: it was made again", n)
@@ -107,7 +106,7 @@ func invalidatedWhileDown(t *testing.T, pg *pgtest.Server) {
 	o.insert("order", "k", 51, 3)
 	awaitLost(o)
 	r = o.start()
-	r.stopsWith(10*time.Second, 79, "slot "+o.name, "invalidated", "remedy: ")
+	r.stopsWith(patience, 79, "slot "+o.name, "invalidated", "remedy: ")
 	if n := slots(o); n != 1 {
 		t.Errorf("%d slots", n)
 	}
@@ -132,7 +131,7 @@ func invalidatedWhileHeld(t *testing.T, pg *pgtest.Server) {
 	r.awaitState("waiting_for_topic", patience)
 	r.told = true
 	awaitLost(o)
-	r.stopsWith(30*time.Second, 79, "slot "+o.name, "remedy: ")
+	r.stopsWith(patience, 79, "slot "+o.name, "remedy: ")
 	if c := o.confirmedIfAny(); c > before {
 		t.Errorf("the slot confirms %s; what waits for its topic was committed behind %s", c, before)
 	}
@@ -217,7 +216,7 @@ func (o *outbox) ownRole(attributes string) (name, env string) {
 	o.exec(`GRANT USAGE ON SCHEMA public TO ` + name)
 	o.exec(`GRANT SELECT ON outbox TO ` + name)
 	o.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if err := o.pg.Exec(ctx, o.name, `DROP OWNED BY `+name, `DROP ROLE `+name); err != nil {
 			o.t.Errorf("drop the test's role: %v", err)

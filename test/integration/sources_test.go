@@ -181,7 +181,7 @@ func TestOneOfTwoTablesAltered(t *testing.T) {
 			r.told = true
 			s.exec(ddl)
 			limit := walInsert(s.outbox)
-			await(t, 15*time.Second, "the daemon to end by itself", func() error {
+			await(t, patience, "the daemon to end by itself", func() error {
 				var table string
 				must(t, s.admin.scan(`SELECT coalesce(to_regclass('sales.events'), to_regclass('sales.events_old'))::text`, &table))
 				s.n++
@@ -387,7 +387,7 @@ func TestMessagesInsteadOfATable(t *testing.T) {
 
 			r := o.startStreaming(env...)
 			o.exec(`DROP PUBLICATION outboxcdc`)
-			r.stopsWith(30*time.Second, 79, "publication", "remedy: ")
+			r.stopsWith(patience, 79, "publication", "remedy: ")
 			o.start(env...).stopsWith(patience, 79, "the database has no publication of that name")
 		})
 	}

@@ -13,8 +13,11 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// takeOver is how soon a standby streams once the slot is free; a busy machine gets as long again.
-const takeOver = 3 * time.Second
+// takeOver is how soon a standby streams once the slot is free.
+const takeOver = 3*time.Second + busy
+
+// slowSender is a wal_sender_timeout far above takeOver: a slot that is free before has not been waited for.
+var slowSender = senderTimeout(2 * time.Minute)
 
 // A second instance waits, says so, and takes over: at once after a clean stop, and at once after a kill -9, whose
 // sockets the kernel closes. Nothing is lost and only what was in flight comes again.
@@ -24,11 +27,11 @@ func TestStandbyTakesOver(t *testing.T) {
 	o := newOutbox(t, options{})
 	o.proves("F09", "an instance beside another: SIGTERM, then kill -9 of the active one")
 	o.sample()
-	first := o.startStreaming()
+	first := o.startStreaming(slowSender)
 	w := o.write(load{rand: rnd})
 	w.awaitCommits(50)
 
-	second := o.start()
+	second := o.start(slowSender)
 	second.awaitState("waiting_for_slot", patience)
 	ready(t, first, "/readyz", http.StatusOK)
 	ready(t, second, "/readyz", http.StatusServiceUnavailable)
@@ -51,17 +54,17 @@ func TestStandbyTakesOver(t *testing.T) {
 		t.Errorf("exit code %d after SIGTERM", exit)
 	}
 	stopped := time.Now()
-	second.awaitState("streaming", 2*takeOver)
+	second.awaitState("streaming", takeOver)
 	t.Logf("clean stop: %v to drain and end, streaming %v later", stopped.Sub(begin).Round(time.Millisecond), time.Since(stopped).Round(time.Millisecond))
 	w.awaitCommits(50)
 
-	third := o.start()
+	third := o.start(slowSender)
 	third.awaitState("waiting_for_slot", patience)
 	// The third may have the slot before anybody can look at what the second confirmed last.
 	second.confirmed, second.gone, second.told = o.confirmed(), true, true
 	begin = time.Now()
 	must(t, second.proc.Kill())
-	third.awaitState("streaming", 2*takeOver)
+	third.awaitState("streaming", takeOver)
 	t.Logf("kill -9: streaming after %v", time.Since(begin).Round(time.Millisecond))
 	w.awaitCommits(50)
 	o.healed()
@@ -114,12 +117,12 @@ func TestFrozenInstanceLosesTheSlot(t *testing.T) {
 		must(t, first.proc.Freeze(testContext(t)))
 		t.Cleanup(func() { _ = first.proc.Thaw() })
 		freezes[first] = append(freezes[first], o.confirmed())
-		second.awaitState("streaming", 2*takeOver+timeout)
+		second.awaitState("streaming", takeOver+timeout)
 		slowest = max(slowest, time.Since(begin))
 		t.Logf("frozen: streaming after %v, wal_sender_timeout %v", time.Since(begin).Round(time.Millisecond), timeout)
 		w.awaitCommits(100)
 		must(t, first.proc.Thaw())
-		first.awaitState("waiting_for_slot", 2*takeOver)
+		first.awaitState("waiting_for_slot", takeOver)
 		w.awaitCommits(100)
 		first, second = second, first
 	}
@@ -149,7 +152,7 @@ func TestFrozenInstanceLosesTheSlot(t *testing.T) {
 	if exit := first.awaitExit(patience); exit != 0 {
 		t.Errorf("exit code %d after SIGTERM", exit)
 	}
-	second.awaitState("streaming", 2*takeOver+timeout)
+	second.awaitState("streaming", takeOver+timeout)
 	o.insert("order", "last", 1, 1)
 	if again := o.verify(patience); again.Repeats != v.Repeats {
 		t.Errorf("%d more repeats after a clean take-over", again.Repeats-v.Repeats)
@@ -167,7 +170,7 @@ func TestTwoInstancesFromTheStart(t *testing.T) {
 	o.sample()
 	w := o.write(load{rand: rnd})
 	for range rounds {
-		pair := [2]*relay{o.start(), o.start()}
+		pair := [2]*relay{o.start(slowSender), o.start(slowSender)}
 		var active, waiting *relay
 		await(t, patience, "one to stream and one to wait", func() error {
 			one, err1 := pair[0].status()
@@ -191,7 +194,7 @@ func TestTwoInstancesFromTheStart(t *testing.T) {
 		// The other may have the slot before anybody can look at what this one confirmed last.
 		active.confirmed, active.gone, active.told = o.confirmed(), true, true
 		must(t, active.proc.Kill())
-		waiting.awaitState("streaming", 2*takeOver)
+		waiting.awaitState("streaming", takeOver)
 		w.awaitCommits(30)
 		waiting.term()
 		if n := len(waiting.logged("state")); n > 8 {

@@ -170,10 +170,10 @@ func synchronousAtStart(t *testing.T, pg *pgtest.Server) {
 		setSystem(o, "synchronous_standby_names", names)
 		c.some(t)
 		r := o.start()
-		r.stopsWith(10*time.Second, 78, "synchronous_standby_names", "remedy: ", names)
+		r.stopsWith(patience, 78, "synchronous_standby_names", "remedy: ", names)
 		count, slowest := c.take()
 		t.Logf("%d commits meanwhile, the slowest took %v", count, slowest.Round(time.Millisecond))
-		if count == 0 || slowest > 2*time.Second {
+		if count == 0 || slowest > busy {
 			t.Errorf("commits were held: %d, the slowest took %v", count, slowest)
 		}
 		server, err := os.ReadFile(pg.LogFile)
@@ -208,18 +208,14 @@ func synchronousWhileRunning(t *testing.T, pg *pgtest.Server) {
 	t.Cleanup(func() { setSystem(o, "synchronous_standby_names", "") })
 	begin := time.Now()
 	setSystem(o, "synchronous_standby_names", "*")
-	r.stopsWith(10*time.Second, 78, "synchronous_standby_names", "remedy: ")
+	r.stopsWith(patience, 78, "synchronous_standby_names", "remedy: ")
 	ended := time.Since(begin)
 	_, slowest := c.take()
 	t.Logf("it ended %v after the setting; the slowest commit took %v", ended.Round(time.Millisecond), slowest.Round(time.Millisecond))
-	if ended > 5*time.Second || slowest > 5*time.Second {
+	if ended > 5*time.Second+busy || slowest > 5*time.Second+busy {
 		t.Error("commits waited for too long")
 	}
 	c.some(t)
-	c.some(t)
-	if _, slowest := c.take(); slowest > 2*time.Second {
-		t.Errorf("afterwards the slowest commit took %v", slowest)
-	}
 }
 
 // synchronized_standby_slots withholds rows until a standby has them. That is a state, neither an end nor a reason to
@@ -242,13 +238,14 @@ func synchronizedSlots(t *testing.T, pg *pgtest.Server) {
 	for waits := false; !waits; sent++ {
 		limit = walInsert(o)
 		o.insert("order", "k", sent+1, 1)
-		waits = poll(time.Second, func() error {
+		await(t, patience, "the row to arrive, or to be waited for", func() error {
 			st, err := r.status()
-			if err == nil && st.State != "waiting_for_standby" {
+			waits = st.State == "waiting_for_standby"
+			if err == nil && !waits && o.follow.records() < sent+1 {
 				err = errors.New("it is " + st.State)
 			}
 			return errors.Join(err, o.unharmed())
-		}) == nil
+		})
 		if sent == 20 {
 			t.Fatal("the server does not wait for the slot")
 		}

@@ -263,7 +263,7 @@ func (o *outbox) debeziumAgain(t *testing.T, connector, worker map[string]string
 
 // dropSlot drops another slot than the outbox's own.
 func (o *outbox) dropSlot(name string) {
-	err := poll(10*time.Second, func() error {
+	err := poll(patience, func() error {
 		return o.pg.Exec(context.Background(), "postgres", "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '"+name+"'")
 	})
 	if err != nil {

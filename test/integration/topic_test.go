@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -56,7 +57,7 @@ func TestTopicMissingForLong(t *testing.T) {
 	w.awaitCommits(100)
 	o.insert("late", "a", 1, 5)
 	w.awaitCommits(100)
-	r.awaitState("parked", parkAfter+10*time.Second)
+	r.awaitState("parked", patience)
 	o.awaitSlotFree() // Postgres can be stopped freely
 	o.goesOn(2 * parkAfter)
 	m, err := r.metrics()
@@ -94,7 +95,9 @@ func TestTopicMissingIsPoison(t *testing.T) {
 	o.insert("late", "a", 1, 4)
 	o.exec(`DELETE FROM outbox WHERE aggregate_type = 'late'`) // what is left in the table has to arrive
 	o.insert("order", "a", 6, 5)
-	r.awaitState("waiting_for_topic", patience)
+	await(t, patience, "the daemon to wait for the topic", func() error { // for 3 s: asked later, it is over
+		return errors.Join(unless(r.hasBeen("waiting_for_topic")), o.unharmed())
+	})
 	r.awaitState("streaming", patience)
 	if took := time.Since(began); took < 3*time.Second {
 		t.Errorf("the wait was over after %s", took)

@@ -85,7 +85,7 @@ func (o *outbox) write(l load) *writer {
 func (w *writer) stop() {
 	select {
 	case <-w.halt: // the end of the test: what is left prepared would keep its database
-		if err := w.settle(10*time.Second, false); err != nil && !w.o.t.Failed() {
+		if err := w.settle(patience, false); err != nil && !w.o.t.Failed() {
 			w.o.t.Error(err)
 		}
 		return
@@ -112,19 +112,26 @@ func (w *writer) awaitCommits(more int64) {
 	})
 }
 
-// awaitDelivered waits until so many of the rows that are committed from now on have arrived, whatever is wrong meanwhile. What
-// arrived before does not count.
-func (w *writer) awaitDelivered(more int) {
-	w.o.t.Helper()
+// fromNow returns what counts the rows that are committed from now on, and those of them that have arrived. What committed before
+// does not count, whenever it arrives.
+func (w *writer) fromNow() func() (written, arrived int) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	from := len(w.committed)
-	w.mu.Unlock()
-	await(w.o.t, patience, fmt.Sprintf("%d more rows to be written and to arrive", more), func() error {
+	return func() (written, arrived int) {
 		w.mu.Lock()
 		ids := slices.Clone(w.committed[from:])
 		w.mu.Unlock()
-		written := len(ids)
-		if arrived := written - len(w.o.follow.unseen(ids)); arrived < more {
+		return len(ids), len(ids) - len(w.o.follow.unseen(ids))
+	}
+}
+
+// awaitDelivered waits until so many of the rows that are committed from now on have arrived, whatever is wrong meanwhile.
+func (w *writer) awaitDelivered(more int) {
+	w.o.t.Helper()
+	count := w.fromNow()
+	await(w.o.t, patience, fmt.Sprintf("%d more rows to be written and to arrive", more), func() error {
+		if written, arrived := count(); arrived < more {
 			return errors.Join(fmt.Errorf("%d written, %d arrived; %s", written, arrived, w.o.situation()), w.o.unharmed())
 		}
 		return nil
