@@ -122,13 +122,23 @@ func (p *Producer) abandon() {
 	p.control.hangUp()
 }
 
-// topic finds a topic or, at its first use, asks for its look-up.
+// errPositionsOnly: an event and a position record in one partition would have the same producer id and sequence number, and
+// the broker would take the later one for a resend: acknowledged, and not stored.
+var errPositionsOnly = errors.New("it takes no events, because it holds position records (delivery.position_topic)")
+
+// topic finds a topic or, at its first use, asks for its look-up. The position topic is never looked up, so nothing can be sent
+// to it.
 func (p *Producer) topic(name string) *topic {
 	if p.last != nil && p.last.name == name {
 		return p.last
 	}
 	t := p.byName[name]
-	if t == nil {
+	switch {
+	case t == nil && name == p.cluster.cfg.PositionTopic:
+		t = &topic{name: p.cluster.cfg.PositionTopic}
+		p.byName[t.name] = t
+		t.verdict.Store(&verdict{err: &failure{doing: "use topic " + t.name, topic: t.name, err: errPositionsOnly}})
+	case t == nil:
 		t = &topic{name: strings.Clone(name)}
 		p.byName[t.name] = t
 		p.mu.Lock()

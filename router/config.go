@@ -25,6 +25,9 @@ type Config struct {
 	// in Topics: "" or "poison", "keep" (the aggregate type is the topic), or the name of a topic.
 	Unmatched string
 
+	// PositionTopic is a topic that takes no events, because the daemon keeps its position records there; "" is none.
+	PositionTopic string
+
 	Columns Columns
 	// Key is the template of the record's key, and ID that of the event's id, with the names of Topic; "" is the column of
 	// the role. One column alone goes out as raw says, more of them as text.
@@ -181,10 +184,13 @@ func (v *validation) routes(c *Config) {
 	if c.Topic != "" {
 		_, err := topicTemplate(c.Topic)
 		v.add("topic", err)
+		setting, topic := c.fixedTopic()
+		v.noPositions(c, setting, topic, "")
 	}
 	named := c.Unmatched != "" && c.Unmatched != UnmatchedPoison && c.Unmatched != UnmatchedKeep
 	if named {
 		v.topic("unmatched", c.Unmatched)
+		v.noPositions(c, "unmatched", c.Unmatched, "")
 	}
 	if c.Topic == "" && len(c.Topics) == 0 && c.Unmatched != UnmatchedKeep && !named {
 		v.fail("topic", "a template is required, or topics, or unmatched: nothing would be routed")
@@ -193,6 +199,7 @@ func (v *validation) routes(c *Config) {
 		if why := checkTopic([]byte(c.Topics[typ])); why != "" {
 			v.fail("topics", "of %q: %s", typ, why)
 		}
+		v.noPositions(c, "topics", c.Topics[typ], fmt.Sprintf("of %q: ", typ))
 	}
 	if c.Replace.Regex != "" {
 		_, err := whole(c.Replace.Regex)
@@ -203,6 +210,32 @@ func (v *validation) routes(c *Config) {
 	if c.Columns.AggregateType == "" && (len(c.Topics) > 0 || c.Replace.Regex != "" || c.Unmatched != "") {
 		v.fail("columns.aggregate_type", "a column is required by topics, replace and unmatched")
 	}
+}
+
+// noPositions refuses the position topic as a target; which says what of the setting it is.
+func (v *validation) noPositions(c *Config, setting, topic, which string) {
+	if topic != "" && topic == c.PositionTopic {
+		v.fail(setting, "%s%s", which, positionsOnly(topic))
+	}
+}
+
+// fixedTopic is the topic of all events, or of all that Replace matches, and the setting that it comes from; "" if the topic
+// depends on a column.
+func (c *Config) fixedTopic() (setting, topic string) {
+	setting = "topic"
+	parts, _ := parseTemplate(c.Topic)
+	for _, p := range parts {
+		switch {
+		case p.name == "":
+			topic += p.literal
+		case c.Replace.Regex != "" && !strings.Contains(c.Replace.With, "$") && c.Columns.templateColumn(p.name) == c.Columns.AggregateType:
+			setting = "replace.with"
+			topic += c.Replace.With
+		default:
+			return "", ""
+		}
+	}
+	return setting, topic
 }
 
 func (v *validation) template(setting, template string) {

@@ -34,6 +34,32 @@ func TestConfig(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
+	for want, change := range map[string]func(*Config){
+		"topic: the topic \"pos\" takes no events":         func(c *Config) { c.Topic = "pos" },
+		"topics: of \"a\": the topic \"pos\" takes no":     func(c *Config) { c.Topics = map[string]string{"a": "pos", "b": "orders"} },
+		"unmatched: the topic \"pos\" takes no":            func(c *Config) { c.Replace, c.Unmatched = Replace{"x", "y"}, "pos" },
+		"replace.with: the topic \"pos\" takes no":         func(c *Config) { c.Topic, c.Replace = "{aggregate_type}", Replace{"x", "pos"} },
+		"replace.with: the topic \"pos\" takes no events,": func(c *Config) { c.Topic, c.Replace = "p{aggregate_type}", Replace{"x.*", "os"} },
+	} {
+		c := DefaultConfig()
+		c.PositionTopic = "pos"
+		change(&c)
+		if _, err := New(c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	for _, change := range []func(*Config){
+		func(c *Config) { c.Topic = "{aggregate_type}" },
+		func(c *Config) { c.Topic, c.Replace = "{aggregate_type}", Replace{"(.*)", "$1"} },
+		func(c *Config) { c.Topic, c.Replace = "{aggregate_id}", Replace{"x", "pos"} },
+	} {
+		c := DefaultConfig()
+		c.PositionTopic = "pos"
+		change(&c)
+		if _, err := New(c); err != nil {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
 	// All at once, so that a file is corrected once.
 	if err := (Config{}).Validate(); err == nil || strings.Count(err.Error(), "\n") != 5 {
 		t.Errorf("got %v", err)

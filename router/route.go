@@ -73,12 +73,15 @@ func (r *Router) fill(p *plan, ev *decoder.Event, value *string, rec *Record) *P
 	return r.legal(r.scratch[start:], rec)
 }
 
-// legal makes name the topic if Kafka allows it. The same few names come again and again, so they are remembered.
+// legal makes name the topic if Kafka allows it and events may go there. The same few names come again and again, so they are remembered.
 func (r *Router) legal(name []byte, rec *Record) *Poison {
 	topic, ok := r.topics[string(name)]
 	if !ok {
 		if why := checkTopic(name); why != "" {
 			return &Poison{Cause: IllegalTopic, Message: why, Topic: unquoted(name)}
+		}
+		if string(name) == r.config.PositionTopic {
+			return &Poison{Cause: IllegalTopic, Message: positionsOnly(r.config.PositionTopic), Topic: r.config.PositionTopic}
 		}
 		if len(r.topics) >= maxTopics {
 			clear(r.topics)

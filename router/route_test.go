@@ -37,6 +37,13 @@ func TestTopics(t *testing.T) {
 		{name: "no match, a topic", change: func(c *Config) { c.Replace, c.Unmatched = Replace{"x", "y"}, "rest" }, typ: "order", want: "rest"},
 		{name: "regex, NULL", change: func(c *Config) { c.Replace = Replace{"x", "y"} }, typ: nil, poison: NoRoute},
 		{name: "replaced by nothing", change: func(c *Config) { c.Topic, c.Replace = "{aggregate_type}", Replace{".*", ""} }, typ: "order", poison: IllegalTopic},
+		{name: "the position topic", change: func(c *Config) { c.Topic, c.PositionTopic = "{aggregate_type}", "positions" }, typ: "positions", poison: IllegalTopic},
+		{name: "the position topic, replaced", change: func(c *Config) {
+			c.Topic, c.PositionTopic, c.Replace = "{aggregate_type}", "positions", Replace{"x(.*)", "$1"}
+		}, typ: "xpositions", poison: IllegalTopic},
+		{name: "the position topic, keep", change: func(c *Config) {
+			c.Replace, c.Unmatched, c.PositionTopic = Replace{"x", "y"}, UnmatchedKeep, "positions"
+		}, typ: "positions", poison: IllegalTopic},
 		{name: "further columns", change: func(c *Config) { c.Topic = "{table}.{event_type}" }, typ: "order", want: "outbox.OrderPlaced"},
 	}
 	for _, test := range tests {

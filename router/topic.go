@@ -92,6 +92,11 @@ func checkTopic(b []byte) string {
 	return ""
 }
 
+// positionsOnly says why no event goes to the position topic.
+func positionsOnly(topic string) string {
+	return fmt.Sprintf("the topic %q takes no events, because it holds position records: route them to another topic, or set delivery.position_topic to another", topic)
+}
+
 // printable quotes a value that somebody sent us, cut to what fits into a line.
 func printable(b []byte) string {
 	if c := clip(b); len(c) < len(b) {

@@ -21,6 +21,9 @@ func routerConfigs(cfg *config.Config) []router.Config {
 		c.Messages, c.Columns = true, router.MessageColumns()
 		out = append(out, c)
 	}
+	for i := range out {
+		out[i].PositionTopic = cfg.Delivery.PositionTopic
+	}
 	return out
 }
 

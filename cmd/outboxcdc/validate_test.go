@@ -78,6 +78,29 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// TestPositionTopicTakesNoEvents: a setting that sends events or dead letters to the position topic is refused before anything
+// is connected.
+func TestPositionTopicTakesNoEvents(t *testing.T) {
+	file := writeFile(t, "a.yaml", `
+kafka: {brokers: ['never.invalid:1']}
+postgres: {url: 'postgres://u:p@never.invalid/d'}
+delivery: {position_topic: pos}
+outboxes:
+  - {table: public.a, route: {topic: '{aggregate_type}'}}
+  - {table: public.b, route: {topic: pos}}
+`)
+	for want, set := range map[string][]string{
+		file + ":7:38: outboxes[1].route.topic: the topic \"pos\" takes no events": nil,
+		"--set: poison.topic: \"pos\" takes no dead letters":                       {"--set", "poison.topic=pos"},
+	} {
+		for _, verb := range []string{"validate", "run"} {
+			if code, _, errs := commandLine(t, append([]string{verb, "-c", file}, set...)...); code != 78 || !strings.Contains(errs, want) {
+				t.Errorf("%s: exit %d, want 78 and %s:\n%s", verb, code, want, errs)
+			}
+		}
+	}
+}
+
 func compact(t *testing.T, text string) string {
 	t.Helper()
 	var b bytes.Buffer

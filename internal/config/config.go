@@ -268,7 +268,7 @@ type Delivery struct {
 	// was in flight, or not yet confirmed; it is the default with preset: debezium, which has no position header.
 	Mode string `yaml:"mode" default:"deduplicated" oneof:"at_least_once deduplicated" later:"transactional"`
 	// PositionTopic holds one record per slot: how far Kafka and the slot have got. Compacted, of one partition. Two
-	// database servers with slots of one name need two.
+	// database servers with slots of one name need two. It takes no events and no dead letters.
 	PositionTopic string `yaml:"position_topic" default:"outboxcdc.positions"`
 	// LookBack is the maximum number of records to scan backwards from the end of each partition without finding one of the daemon's own.
 	LookBack int `yaml:"look_back" default:"10000"`

@@ -20,6 +20,9 @@ const maxLookBack = 1_000_000
 
 func (v *validation) delivery(d *Delivery) {
 	v.report("delivery.position_topic", checkTopic(d.PositionTopic))
+	if d.PositionTopic == v.c.Poison.Topic {
+		v.report("poison.topic", quote(d.PositionTopic)+" takes no dead letters, because it holds position records; name another topic, or set delivery.position_topic to another")
+	}
 	if d.LookBack < 1 || d.LookBack > maxLookBack {
 		v.report("delivery.look_back", fmt.Sprintf("%d is out of range; write 1 to %d", d.LookBack, maxLookBack))
 	}

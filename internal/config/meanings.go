@@ -8,7 +8,7 @@ var meanings = map[string]string{
 	"delivery.fence_wait":                    "How long records of a predecessor that did not end cleanly may still arrive in Kafka; the ends of partitions are read after it. Shorter than postgres.park_after.",
 	"delivery.look_back":                     "The maximum number of records to scan backwards from the end of each partition without finding one of the daemon's own.",
 	"delivery.mode":                          "Deduplicated reads at the start what stands at the end of each partition, and leaves out what is there; it needs the position topic, the right to read all topics, and route.position_header: true. at_least_once repeats after a crash what was in flight, or not yet confirmed; it is the default with preset: debezium, which has no position header.",
-	"delivery.position_topic":                "Holds one record per slot: how far Kafka and the slot have got. Compacted, of one partition. Two database servers with slots of one name need two.",
+	"delivery.position_topic":                "Holds one record per slot: how far Kafka and the slot have got. Compacted, of one partition. Two database servers with slots of one name need two. It takes no events and no dead letters.",
 	"http":                                   "The listener for metrics, health and status.",
 	"http.listen":                            "The address, host:port or :port; \"\" means no listener.",
 	"http.pprof":                             "Serves /debug/pprof/, which shows memory contents to whoever can reach the port.",

@@ -56,6 +56,7 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Poison.Topic = "a b" }, `poison.topic: "a b" has ' '`},
 		{func(c *Config) { c.Poison.Topic = "dead.{id}" }, `poison.topic: "dead.{id}" has a column`},
 		{func(c *Config) { c.Poison.Topic = "" }, `poison.topic: is empty`},
+		{func(c *Config) { c.Poison.Topic = c.Delivery.PositionTopic }, `poison.topic: "outboxcdc.positions" takes no dead letters`},
 		{func(c *Config) { c.Kafka.Brokers = nil }, `kafka.brokers: is empty`},
 		{func(c *Config) { c.Kafka.Brokers = []string{"a:1", "b"} }, `kafka.brokers: "b" is not host:port`},
 		{func(c *Config) { c.Kafka.Brokers = []string{":9092"} }, `kafka.brokers`},

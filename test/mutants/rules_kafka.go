@@ -128,4 +128,16 @@ var producing = []mutant{
 		edits: []edit{{"kafka/close.go", "	p.silent = true\n", "	p.silent = false\n"}},
 		tests: []suite{producerFaked},
 	},
+	{
+		name:  "events-among-position-records",
+		rule:  "Two writers of one session may write to one partition.",
+		edits: []edit{{"kafka/producer.go", "	case t == nil && name == p.cluster.cfg.PositionTopic:\n", "	case false:\n"}},
+		tests: []suite{{"./kafka", "^TestNoEventInPositionTopic$"}},
+	},
+	{
+		name:  "any-legal-topic-takes-events",
+		rule:  "An event may go to every topic that Kafka allows.",
+		edits: []edit{{"router/route.go", "		if string(name) == r.config.PositionTopic {\n", "		if false {\n"}},
+		tests: []suite{{"./router", "^TestTopics$"}},
+	},
 }

@@ -1,0 +1,35 @@
+package kafka
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+)
+
+// TestNoEventInPositionTopic: events and position records have one producer id and count their batches by themselves. In one
+// partition the broker would acknowledge an event that it takes for a position record it has already, and not store it.
+func TestNoEventInPositionTopic(t *testing.T) {
+	f := newFake(t)
+	p, l := openSession(t, newPositionCluster(t, f))
+	if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	if ready, err := p.Ready(positions); ready || !errors.Is(err, errPositionsOnly) {
+		t.Errorf("ready %v, error %v", ready, err)
+	}
+	if err := p.Send(record(positions, "k", "an event"), 1); err == nil {
+		t.Error("sent")
+	}
+	k := newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...), "s")).NewCourier()
+	defer k.Close()
+	if err := k.Deliver(t.Context(), record(positions, "k", "a dead letter")); !errors.As(err, new(*Undelivered)) || !errors.Is(err, errPositionsOnly) {
+		t.Errorf("a dead letter sent again: %v", err)
+	}
+	if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := values(f.read(t, positions, 2)); len(got) != 2 || len(l.acks()) != 0 {
+		t.Errorf("%d acks, the topic has %q", len(l.acks()), got)
+	}
+}
