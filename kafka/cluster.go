@@ -37,6 +37,7 @@ type Config struct {
 	PositionTopic string
 	Slot          string
 
+	PositionMost   int // bytes of the position topic that are read at most until there is a record of the slot
 	DialTimeout    time.Duration
 	WriteTimeout   time.Duration
 	ReadTimeout    time.Duration // must exceed ProduceTimeout
@@ -60,6 +61,7 @@ type Config struct {
 // DefaultConfig is what the daemon runs with, less the user's part.
 func DefaultConfig() Config {
 	return Config{
+		PositionMost:   64 << 20,
 		DialTimeout:    5 * time.Second,
 		WriteTimeout:   15 * time.Second,
 		ReadTimeout:    12 * time.Second, // two in a row, for a batch and for the look-up after it, fit into park_after

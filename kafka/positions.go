@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -17,11 +18,13 @@ type positionLog struct {
 	topic  string
 	slot   string
 	leader string // its address; "": to be looked up
+	most   int    // bytes that are read at most until there is a record of the slot
+	bytes  int    // that were read
 }
 
 func (p *Producer) newPositionLog() *positionLog {
 	c := p.cluster
-	l := &positionLog{ctl: c.newControl(p.dialer, p.secured), topic: c.cfg.PositionTopic, slot: c.cfg.Slot}
+	l := &positionLog{ctl: c.newControl(p.dialer, p.secured), topic: c.cfg.PositionTopic, slot: c.cfg.Slot, most: c.cfg.PositionMost}
 	l.ctl.conf.Net.ReadTimeout = c.cfg.ReadTimeout
 	return l
 }
@@ -177,8 +180,11 @@ func (p *Producer) LoadPosition(ctx context.Context) (*checkpoint.Saved, error) 
 // the records of the last seconds must be seen together, so that a late one of an earlier session is not taken for the newest.
 const positionStep = 1000
 
-// load reads from the end backwards until there is a record of the slot.
+// load reads from the end backwards until there is a record of the slot. A topic with segments of another size than setup apply gives it
+// (a gigabyte, by default) may hold more of other slots than can be read while the server waits; then the topic counts as unusable, so
+// that delivery goes on.
 func (l *positionLog) load(ctx context.Context) (*checkpoint.Saved, error) {
+	l.bytes = 0
 	end, err := l.offset(ctx, sarama.OffsetNewest)
 	if err != nil {
 		return nil, err
@@ -189,6 +195,10 @@ func (l *positionLog) load(ctx context.Context) (*checkpoint.Saved, error) {
 	}
 	step := int64(positionStep)
 	for until := end; until > start; step *= windowGrowth {
+		if l.bytes > l.most {
+			return nil, l.unusable(fmt.Sprintf("%d MiB of it were read without a record of slot %s", l.bytes>>20, l.slot),
+				"set "+strings.Join(PositionConfig(), " and ")+" on topic "+l.topic+"; the daemon asks again once a minute", nil)
+		}
 		from := max(start, until-step)
 		best, err := l.window(ctx, from, until)
 		if best.seen || err != nil {
@@ -238,6 +248,7 @@ func (l *positionLog) window(ctx context.Context, from, until int64) (best newes
 			}
 			for _, b := range batches {
 				for _, rec := range b.Records {
+					l.bytes += len(rec.Key) + len(rec.Value)
 					at := b.FirstOffset + rec.OffsetDelta
 					if !b.Control && at >= from && at < until && string(rec.Key) == l.slot {
 						best.take(rec.Value)
