@@ -1,0 +1,149 @@
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+)
+
+// One command at a time deals with letters: what is started beside it is refused, whichever is first, and no letter is sent
+// twice. Nor is one when nobody reads the output any more, or it cannot be written.
+func TestDeadLetterCareAlone(t *testing.T) {
+	t.Parallel()
+	o := withLetters(t, nil)
+	command := func(args ...string) *exec.Cmd {
+		cmd := exec.Command(the.binary, slices.Concat(o.args, []string{"dlq"}, args)...)
+		cmd.Env = append(o.env(), o.policy("dead_letter")...)
+		cmd.Stderr = &bytes.Buffer{}
+		return cmd
+	}
+	one := func(cmd *exec.Cmd, words string, left int) {
+		t.Helper()
+		_ = cmd.Run()
+		if notes := fmt.Sprint(cmd.Stderr); cmd.ProcessState.ExitCode() != 1 || !strings.Contains(notes, "write the output") || !strings.Contains(notes, words) {
+			t.Errorf("exit code %v, want 1: %s", cmd.ProcessState, notes)
+		}
+		if all, _ := o.dlq(0, "list"); len(all) != left {
+			t.Errorf("%d letters are open, want %d", len(all), left)
+		}
+	}
+	unread, broken, err := os.Pipe()
+	must(t, err)
+	must(t, unread.Close())
+	cmd := command("retry", "--all", "--topic", o.topic("order"))
+	cmd.Stdout = broken
+	one(cmd, "broken pipe", len(allPoison)-1)
+	must(t, broken.Close())
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	must(t, err)
+	defer full.Close()
+	for _, verb := range []string{"drop", "list"} {
+		cmd = command(verb)
+		if verb == "drop" {
+			cmd.Args = append(cmd.Args, "--all")
+		}
+		cmd.Stdout = full
+		one(cmd, "no space", len(allPoison)-2)
+	}
+
+	o.evicted(command("retry", "--all", "--topic", o.topic("order")))
+
+	var all []*exec.Cmd
+	for range 3 {
+		cmd := command("retry", "--all", "--topic", o.topic("order"))
+		must(t, cmd.Start())
+		all = append(all, cmd)
+	}
+	passed := 0
+	for _, cmd := range all {
+		_ = cmd.Wait()
+		switch notes := fmt.Sprint(cmd.Stderr); {
+		case cmd.ProcessState.ExitCode() == 0:
+			passed++
+		case cmd.ProcessState.ExitCode() != 69 || !strings.Contains(notes, "in use"):
+			t.Errorf("beside another: %v: %s", cmd.ProcessState, notes)
+		}
+	}
+	if passed == 0 {
+		t.Error("all were refused")
+	}
+	o.open()
+	seen := o.retries()
+	if delete(seen, o.twice); len(seen) != len(allPoison)-2 {
+		t.Errorf("sent again are %v, want %d and %q", seen, len(allPoison)-2, o.twice)
+	}
+}
+
+// evicted takes the group from a command while the write of its first line stands still: it sends no other letter, and says
+// that this one is not noted.
+func (o *cared) evicted(cmd *exec.Cmd) {
+	o.t.Helper()
+	before := o.retries()
+	r, w, err := os.Pipe()
+	must(o.t, err)
+	defer r.Close()
+	must(o.t, w.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
+	for err == nil { // until the pipe is full
+		_, err = w.Write(make([]byte, 4096))
+	}
+	for err = nil; err == nil; {
+		_, err = w.Write([]byte{0})
+	}
+	cmd.Stdout = w
+	must(o.t, cmd.Start())
+	must(o.t, w.Close())
+	await(o.t, patience, "a letter to be sent", func() error { return unless(len(o.retries()) > len(before)) })
+	await(o.t, patience, "its line to stand still", func() error { return unless(writesToPipe(cmd.Process.Pid)) })
+	must(o.t, kafkatest.Evict(testContext(o.t), o.kafka.Brokers(), "outboxcdc-dlq-"+o.name))
+	o.awaitHeartbeat(cmd.Process.Pid)
+	_, _ = io.Copy(io.Discard, r)
+	_ = cmd.Wait()
+	if notes := fmt.Sprint(cmd.Stderr); cmd.ProcessState.ExitCode() != 69 || !strings.Contains(notes, "the group is not ours any more") {
+		o.t.Errorf("%v, want 69: %s", cmd.ProcessState, notes)
+	}
+	after := o.retries()
+	for mark := range before {
+		delete(after, mark)
+	}
+	if len(after) != 1 {
+		o.t.Errorf("sent without the group: %v, want one, from before it was taken", after)
+	}
+	for o.twice = range after {
+	}
+}
+
+// writesToPipe reports whether a thread of a process waits for room in a pipe.
+func writesToPipe(pid int) bool {
+	waits, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/wchan", pid))
+	return slices.ContainsFunc(waits, func(file string) bool {
+		in, _ := os.ReadFile(file)
+		return bytes.HasSuffix(in, []byte("pipe_write"))
+	})
+}
+
+// awaitHeartbeat waits until a process that stands still in all else has sent its next heartbeat and read the answer.
+func (o *cared) awaitHeartbeat(pid int) {
+	o.t.Helper()
+	const request, answer = 40, 14 // bytes, at least
+	moved := func() (read, written int64) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+		must(o.t, err)
+		_, err = fmt.Sscanf(string(b), "rchar: %d\nwchar: %d\n", &read, &written)
+		must(o.t, err)
+		return read, written
+	}
+	read, written := moved()
+	await(o.t, patience, "the next heartbeat", func() error {
+		r, w := moved()
+		return unless(r >= read+answer && w >= written+request)
+	})
+}
