@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// Saved is the position record: what one slot's daemon keeps in the position topic, so that the next one can tell whether it
-// is still the same server and the same slot, and which records in Kafka are its predecessors'. The newest one of a slot
-// counts. It is written before what it says may be confirmed is, and after what it says is acknowledged was.
+// Saved is the position record: what the daemon of a slot keeps in the position topic. From it the next start can tell whether it
+// is still the same server and the same slot, and which records in Kafka are those of earlier processes. The newest records of a slot
+// count together ([Latest]). Confirm is stored before the slot is told as much, and Acked says only what Kafka has acknowledged.
 type Saved struct {
 	Slot       string
 	Generation uint64 // counts the sessions of the slot; a late record of an earlier one counts for nothing

@@ -21,8 +21,9 @@ import (
 // session is one stream, one sink and one tracker, from connect to first error. One goroutine runs it: it alone reads
 // the stream and writes status updates. Back-pressure stops its reading, never its status updates.
 //
-// If the process dies at any point, the slot stands at the last status update that arrived, and everything behind it
-// is sent again by whoever comes next. There is no other state.
+// If the process dies at any point, the slot stands at the last status update that arrived, and the server sends everything after
+// it again. What Kafka has of that is told by the position record and the ends of partitions (past.go); without deduplicated delivery
+// there is no other state.
 type session struct {
 	r       *Relay
 	stream  Stream
