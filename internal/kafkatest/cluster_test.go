@@ -114,10 +114,12 @@ func readsBackWhatWasSent(t *testing.T, ctx context.Context, c Cluster) {
 	)
 	got, err := ReadAll(ctx, c.Brokers(), "sent", "unused")
 	must(t, err)
+	by, _, err := p.ProducerID(ctx)
+	must(t, err)
 	want := []Record{
-		{Topic: "sent", Partition: 0, Offset: 0, Timestamp: at},
-		{Topic: "sent", Partition: 0, Offset: 1, Key: []byte{}, Value: []byte{}, Timestamp: at},
-		{Topic: "sent", Partition: 2, Offset: 0, Key: []byte("k"), Value: []byte("v"), Timestamp: at, Headers: []Header{
+		{Topic: "sent", Partition: 0, Offset: 0, Timestamp: at, Producer: by},
+		{Topic: "sent", Partition: 0, Offset: 1, Key: []byte{}, Value: []byte{}, Timestamp: at, Producer: by},
+		{Topic: "sent", Partition: 2, Offset: 0, Key: []byte("k"), Value: []byte("v"), Timestamp: at, Producer: by, Headers: []Header{
 			{"b", []byte("1")}, {"a", nil}, {"b", []byte{}},
 		}},
 	}

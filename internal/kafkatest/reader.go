@@ -22,6 +22,7 @@ type Record struct {
 	Value     []byte
 	Headers   []Header
 	Timestamp time.Time
+	Producer  int64 // id that Kafka gave to the producer
 }
 
 // Header is one header of a record, in the order in which they were sent.
@@ -38,6 +39,7 @@ func toRecord(r *kgo.Record) Record {
 		Key:       r.Key,
 		Value:     r.Value,
 		Timestamp: r.Timestamp,
+		Producer:  r.ProducerID,
 	}
 	for _, h := range r.Headers {
 		rec.Headers = append(rec.Headers, Header(h))

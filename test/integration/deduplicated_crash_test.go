@@ -196,14 +196,7 @@ func (r *relay) sessionsEndedLogged() (n int) {
 // producer id, is behind one of a later session.
 func (o *outbox) noneBehindTheNext() {
 	o.t.Helper()
-	sessions := map[int64]int{} // producer id → number
-	for _, s := range o.positions() {
-		for _, id := range s.Producers {
-			if _, known := sessions[id]; !known {
-				sessions[id] = len(sessions)
-			}
-		}
-	}
+	sessions := o.sessions()
 	newest, wrong := map[string]int{}, 0
 	for _, rec := range o.readRaw(o.follow.topics...) {
 		n, known := sessions[rec.ProducerID]

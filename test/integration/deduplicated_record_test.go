@@ -22,6 +22,7 @@ type saved struct {
 	Confirm   string  `json:"confirm"`
 	Clean     bool    `json:"clean"`
 	Producers []int64 `json:"producers"`
+	Topics    []string
 	At        time.Time
 }
 

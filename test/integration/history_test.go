@@ -31,6 +31,8 @@ type history struct {
 	Unsure  [][]string         // ids of each transaction whose writer was told nothing
 	Commits []commit           // and where, as far as known
 	Looks   []look             // of the sampler
+
+	Altered *changeLog // nil: an event has one topic, and a key one partition
 }
 
 // history collects it. Writers must have stopped.
@@ -70,20 +72,31 @@ func digest(value []byte) []byte {
 
 // judge compares it all with the promise.
 func (h *history) judge() *verdict {
+	if h.Altered != nil {
+		return h.judgePlaces()
+	}
 	v := judge(h.Truth, h.Records)
+	v.problems = append(v.problems, h.untrue()...)
+	if what := unsafeConfirm(h.Looks, h.Commits, v.first); what != "" {
+		v.problems = append(v.problems, what)
+	}
+	return v
+}
+
+// untrue is where the table, by which everything is judged, differs from what the writers were told.
+func (h *history) untrue() (problems []string) {
 	there := map[string]bool{}
 	for _, r := range h.Truth {
 		there[r.ID] = true
 	}
-	// The table, by which everything is judged, is itself held to what the writers were told.
 	for _, id := range h.Acks {
 		if !there[id] {
-			v.problems = append(v.problems, fmt.Sprintf("the table has lost id %s, whose commit succeeded", id))
+			problems = append(problems, fmt.Sprintf("the table has lost id %s, whose commit succeeded", id))
 		}
 	}
 	for _, id := range h.Never {
 		if there[id] {
-			v.problems = append(v.problems, fmt.Sprintf("the table has id %s, which never committed", id))
+			problems = append(problems, fmt.Sprintf("the table has id %s, which never committed", id))
 		}
 	}
 	for _, ids := range h.Unsure {
@@ -94,25 +107,23 @@ func (h *history) judge() *verdict {
 			}
 		}
 		if n != 0 && n != len(ids) {
-			v.problems = append(v.problems, fmt.Sprintf("the table has %d of the %d rows of one transaction, such as id %s", n, len(ids), ids[0]))
+			problems = append(problems, fmt.Sprintf("the table has %d of the %d rows of one transaction, such as id %s", n, len(ids), ids[0]))
 		}
 	}
-	if what := unsafeConfirm(h.Looks, h.Commits, v.first); what != "" {
-		v.problems = append(v.problems, what)
-	}
-	return v
+	return problems
 }
 
 // historyLine is one line of a history's file: one of them is set.
 type historyLine struct {
-	Test   string            `json:"test,omitempty"`
-	Row    *row              `json:"row,omitempty"`
-	Record *kafkatest.Record `json:"record,omitempty"`
-	Ack    string            `json:"ack,omitempty"`
-	Never  string            `json:"never,omitempty"`
-	Unsure []string          `json:"unsure,omitempty"`
-	Commit *commit           `json:"commit,omitempty"`
-	Look   *look             `json:"look,omitempty"`
+	Test    string            `json:"test,omitempty"`
+	Altered *changeLog        `json:"altered,omitempty"` // with Test
+	Row     *row              `json:"row,omitempty"`
+	Record  *kafkatest.Record `json:"record,omitempty"`
+	Ack     string            `json:"ack,omitempty"`
+	Never   string            `json:"never,omitempty"`
+	Unsure  []string          `json:"unsure,omitempty"`
+	Commit  *commit           `json:"commit,omitempty"`
+	Look    *look             `json:"look,omitempty"`
 }
 
 // keep writes the history and returns its file.
@@ -130,7 +141,7 @@ func (h *history) keep(o *outbox) (file string) {
 func (h *history) write(w io.Writer) error {
 	packed, _ := gzip.NewWriterLevel(w, gzip.BestSpeed)
 	out := json.NewEncoder(packed)
-	errs := []error{out.Encode(historyLine{Test: h.Test})}
+	errs := []error{out.Encode(historyLine{Test: h.Test, Altered: h.Altered})}
 	for i := range h.Truth {
 		errs = append(errs, out.Encode(historyLine{Row: &h.Truth[i]}))
 	}
@@ -186,7 +197,7 @@ func readHistory(r io.Reader) (*history, error) {
 		case line.Look != nil:
 			h.Looks = append(h.Looks, *line.Look)
 		default:
-			h.Test = line.Test
+			h.Test, h.Altered = line.Test, line.Altered
 		}
 	}
 }
@@ -235,7 +246,7 @@ func plantedHistory(t *testing.T) (file string) {
 			if i > 0 {
 				value = digest(fmt.Append(nil, i))
 			}
-			h.Truth = append(h.Truth, row{check.Row{ID: id, Topic: "t", Key: []byte("k"), Value: value, Seq: i + 1}, "added"})
+			h.Truth = append(h.Truth, row{Row: check.Row{ID: id, Topic: "t", Key: []byte("k"), Value: value, Seq: i + 1}, EventType: "added"})
 			h.Records = append(h.Records, kafkatest.Record{Topic: "t", Offset: int64(i), Key: []byte("k"), Value: value, Headers: []kafkatest.Header{
 				{Key: "id", Value: []byte(id)},
 				{Key: "type", Value: []byte("added")},

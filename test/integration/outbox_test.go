@@ -365,6 +365,7 @@ func (o *outbox) awaitSlotFree() {
 type row struct {
 	check.Row
 	EventType string
+	N         int64 // orders all rows of a key, of whatever type; 0: it is outside the order
 }
 
 // truth is the table: every row that has committed, with its place among the rows of its key.
@@ -377,13 +378,14 @@ func (o *outbox) truth() []row {
 	var truth []row
 	err := o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `SELECT id::text, aggregate_type, aggregate_id, event_type, `+payload+`,
-			CASE WHEN n IS NULL THEN 0 ELSE row_number() OVER (PARTITION BY aggregate_type, aggregate_id, n IS NULL ORDER BY n) END FROM outbox`)
+			CASE WHEN n IS NULL THEN 0 ELSE row_number() OVER (PARTITION BY aggregate_type, aggregate_id, n IS NULL ORDER BY n) END,
+			coalesce(n, 0) FROM outbox`)
 		if err != nil {
 			return err
 		}
 		truth, err = pgx.CollectRows(rows, func(c pgx.CollectableRow) (r row, err error) {
 			var typ, key string
-			err = c.Scan(&r.ID, &typ, &key, &r.EventType, &r.Value, &r.Seq)
+			err = c.Scan(&r.ID, &typ, &key, &r.EventType, &r.Value, &r.Seq, &r.N)
 			r.Topic, r.Key = o.topic(typ), []byte(key)
 			return r, err
 		})

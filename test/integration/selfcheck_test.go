@@ -18,7 +18,7 @@ func TestPlantedFaultsAreSeen(t *testing.T) {
 	for i := range 6 {
 		id, key := fmt.Sprintf("id-%d", i), fmt.Sprintf("key-%d", i%2)
 		value := fmt.Appendf(nil, `{"n": %d}`, i)
-		truth = append(truth, row{check.Row{ID: id, Topic: topic, Key: []byte(key), Value: value, Seq: 1 + i/2}, "added"})
+		truth = append(truth, row{Row: check.Row{ID: id, Topic: topic, Key: []byte(key), Value: value, Seq: 1 + i/2}, EventType: "added"})
 		records = append(records, kafkatest.Record{Topic: topic, Offset: int64(i), Key: []byte(key), Value: value, Headers: []kafkatest.Header{
 			{Key: "id", Value: []byte(id)},
 			{Key: "type", Value: []byte("added")},

@@ -115,6 +115,7 @@ type verdict struct {
 	at       map[string]position // of each id
 	first    map[string]place    // of each id: its first record
 	repeated map[string]int      // how often an id came again
+	late     int                 // records after a later one of their key, where a change of settings sent them
 }
 
 func (v *verdict) err() error {
@@ -217,10 +218,16 @@ func (o *outbox) verify(d time.Duration) *verdict {
 // awaitArrived waits until the reader has seen every row of the table.
 func (o *outbox) awaitArrived(d time.Duration) {
 	o.t.Helper()
-	var left []string
+	var ids []string
 	for _, r := range o.truth() {
-		left = append(left, r.ID)
+		ids = append(ids, r.ID)
 	}
+	o.awaitEvents(ids, d)
+}
+
+// awaitEvents waits until the reader has seen a record of each of these events.
+func (o *outbox) awaitEvents(left []string, d time.Duration) {
+	o.t.Helper()
 	total, begin := len(left), time.Now()
 	await(o.t, d, fmt.Sprintf("all of %d rows to arrive", total), func() error {
 		if left = o.follow.unseen(left); len(left) == 0 {
