@@ -138,14 +138,12 @@ func (s *Saved) Next(producer int64, sources string) Saved {
 }
 
 // AckedFor is Acked, and its transaction, for a reader whose settings have the given fingerprint. With other settings an event may
-// have another ordinal, so nothing is known of a transaction that was acknowledged in part.
+// have another ordinal, and the server may not send the transaction by which its history is verified; so Acked says nothing then.
 func (s *Saved) AckedFor(sources string) (Position, TxID) {
-	if s.Sources == sources || s.Acked.IsZero() || s.Acked.Ordinal == LastOrdinal {
-		return s.Acked, s.AckedTx
+	if s.Sources != sources {
+		return Position{}, TxID{}
 	}
-	before := s.Acked
-	before.CommitLSN, before.Ordinal = before.CommitLSN-1, LastOrdinal
-	return before, TxID{}
+	return s.Acked, s.AckedTx
 }
 
 // Use adds topics that records may be in from now on.
@@ -203,14 +201,14 @@ const Recent = 20
 // The last record of the newest generation says which system, timeline and settings they are about: the last one of the topic
 // may be a late record of a process that was frozen, or that had the slot for a moment only. All of them are believed, because
 // each was true when it was written and Kafka and slot only go forward; so the highest positions count, and all producers and
-// topics. An adoption makes all records of the generations before it count for nothing, late ones too.
+// topics. An adoption makes all records up to its generation count for nothing, late ones too.
 func Latest(records []Saved) *Saved {
 	if len(records) == 0 {
 		return nil
 	}
 	newest, adopted := 0, uint64(0)
 	for i, r := range records {
-		if r.Generation >= records[newest].Generation {
+		if last := &records[newest]; r.Generation > last.Generation || r.Generation == last.Generation && !last.Adopted {
 			newest = i
 		}
 		if r.Adopted {
@@ -221,7 +219,7 @@ func Latest(records []Saved) *Saved {
 	out.Clean = out.Clean && newest == len(records)-1
 	out.Producers, out.Topics = nil, nil
 	for _, r := range records {
-		if r.Generation < adopted {
+		if r.Generation <= adopted && !r.Adopted {
 			continue
 		}
 		for _, id := range r.Producers {

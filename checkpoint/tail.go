@@ -53,9 +53,10 @@ type Search struct {
 	Acked     Position // a record of ours at or before it ends the search in its partition
 	LookBack  int      // offsets that are read at most, from the end of a partition backwards, without a record of ours among them
 	Topics    []string // all partitions of them
-	// Found takes the events that the server has, Phantoms what it does not have, once for each partition that has any. It is
+	// Found takes the events that the server has, Phantoms what it does not have, once for each partition that has any. Phantoms is
 	// called from other goroutines.
 	Found    *Found
+	Until    pglogrepl.LSN // of events that were committed before it
 	Phantoms func(topic string, partition int32, p Phantoms)
 }
 

@@ -80,12 +80,12 @@ func (p *Producer) settle() error {
 	for _, t := range p.topics {
 		// A topic that was used once and is gone since concerns nobody, until it is asked for.
 		v := t.verdict.Load()
-		if t.unacked() > 0 || t == p.last && (v == nil || !v.ready) || p.readsEnds(t.name) {
+		if t.unacked() > 0 || t == p.last && (v == nil || !v.ready) {
 			waiting[t.name] = struct{}{}
 		}
 		left += t.unacked()
 	}
-	p.cluster.ended(p, waiting, p.unsaved != nil)
+	p.cluster.ended(p, waiting, p.unreadEnds(), p.unsaved != nil)
 	if left > 0 {
 		return &failure{doing: "close the kafka session", err: fmt.Errorf("%d events %w", left, errLeft)}
 	}

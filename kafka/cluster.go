@@ -98,6 +98,7 @@ type Cluster struct {
 	mu      sync.Mutex
 	pins    map[string]*pin
 	waiting map[string]struct{} // topics the last session had not finished with
+	unread  []string            // topics whose ends it could not read
 	unsaved bool                // and it had a position record that was not stored
 	noID    bool                // the last session got no producer id
 	id      *identity           // of the last session; nil: the next one asks for a producer id
@@ -226,19 +227,19 @@ func (c *Cluster) pinned(topic string, found int32, id sarama.Uuid) (int32, erro
 }
 
 // ended notes what a session was still waiting for, for Probe.
-func (c *Cluster) ended(p *Producer, topics map[string]struct{}, unsaved bool) {
+func (c *Cluster) ended(p *Producer, topics map[string]struct{}, unread []string, unsaved bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.waiting, c.unsaved, c.noID = topics, unsaved, false
+	c.waiting, c.unread, c.unsaved, c.noID = topics, unread, unsaved, false
 	if c.current == p {
 		c.current = nil
 	}
 }
 
-func (c *Cluster) waitedFor() (topics []string, position, producerID bool) {
+func (c *Cluster) waitedFor() (topics, unread []string, position, producerID bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Sorted(maps.Keys(c.waiting)), c.unsaved, c.noID
+	return slices.Sorted(maps.Keys(c.waiting)), c.unread, c.unsaved, c.noID
 }
 
 // identify gives a session its identity: the producer id that the process has, with the next epoch, or a new one from Kafka. The brokers

@@ -228,7 +228,7 @@ func TestSilentBrokersAreNamed(t *testing.T) {
 func TestOpeningIsBounded(t *testing.T) {
 	hung := newHungBroker(t)
 	cfg := testConfig(hung.addr())
-	cfg.DialTimeout, cfg.AskTimeout = time.Millisecond, 500*time.Millisecond
+	cfg.DialTimeout, cfg.AskTimeout = time.Second, 1500*time.Millisecond // the bound is less than two answers
 	ctl, done, err := newTestCluster(t, cfg).briefControl(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ type endRead struct {
 	id    int32
 
 	err   error // why it cannot go on in this round
-	odd   int   // errors of which nobody knows whether they pass
+	odd   int   // errors of which no rule says whether they pass
 	alone bool  // in a request of its own
 
 	phantoms checkpoint.Phantoms
@@ -109,7 +109,7 @@ func (r *endRead) record(rec *sarama.Record) {
 		}
 	case pos.Compare(q.Acked) <= 0:
 		r.reached = true
-	default:
+	case pos.CommitLSN < q.Until:
 		q.Found.Add(pos, q.Found.Hash(id))
 	}
 }

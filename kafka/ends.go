@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -174,7 +175,7 @@ func (e *ends) partitions(name string, md *sarama.TopicMetadata, tries int) (rea
 		e.unreadable(name, err)
 		e.p.cluster.metrics.tailReads.WithLabelValues(endUnreadable).Inc()
 		return nil, true
-	case waitable(err) && tries+1 >= missingTries && err != sarama.ErrLeaderNotAvailable: //nolint:errorlint // codes are values
+	case errors.Is(err, sarama.ErrUnknownTopicOrPartition) && tries+1 >= missingTries:
 		return nil, true
 	}
 	e.stands([]string{name}, err)
@@ -307,10 +308,14 @@ func (e *ends) fetch(b *sarama.Broker, reads []*endRead) error {
 		err = sarama.KError(res.ErrorCode)
 	}
 	if err != nil {
-		for _, r := range asked { // one of them may have what nobody can decode
+		for _, r := range asked { // one of them may have a batch that cannot be decoded
 			r.alone = r.alone || kindOf(err).reason == reasonOther
 		}
 		return err
+	}
+	if len(res.Blocks) == 0 && res.ThrottleTime > 0 { // a quota: asked again after it (KIP-219)
+		e.p.dialer.pause(res.ThrottleTime)
+		return nil
 	}
 	moved := false
 	var quiet, missing []*endRead
@@ -391,8 +396,18 @@ func (p *Producer) endsTrouble() error {
 	return nil
 }
 
-// readsEnds reports whether something keeps the ends of the topic from being read; p.mu is held.
-func (p *Producer) readsEnds(topic string) bool { return p.ends != nil && p.ends.why[topic] != nil }
+// unreadEnds are the topics whose ends something keeps from being read; p.mu is held.
+func (p *Producer) unreadEnds() []string {
+	var out []string
+	if p.ends != nil {
+		for topic, err := range p.ends.why {
+			if err != nil {
+				out = append(out, topic)
+			}
+		}
+	}
+	return out
+}
 
 // Topics are those that records were sent to.
 func (p *Producer) Topics() []string {

@@ -265,6 +265,30 @@ func TestEndsOfATopicWithoutALeader(t *testing.T) {
 	}
 }
 
+// TestEndsWithAQuota: a broker that enforces a quota answers a fetch with nothing but the time to wait (KIP-219; before: that counted as
+// an end that cannot be read).
+func TestEndsWithAQuota(t *testing.T) {
+	f := newFake(t)
+	f.createTopic(t, "t", 1, nil)
+	cfg := testConfig(f.ListenAddrs()...)
+	id := predecessor(t, cfg, event("t", "k", at(1)), event("t", "k", at(10)))
+	left := 3 * oddTries
+	f.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		if left--; left < 0 {
+			return nil, nil, false
+		}
+		res := r.ResponseKind().(*kmsg.FetchResponse)
+		res.ThrottleMillis = 20
+		return res, nil, true
+	})
+	s := searchIn(t, cfg, 100, []string{"t"}, id).read(t)
+	s.want(t, at(10))
+	if n := endReads(s.cluster, endUnreadable); n != 0 {
+		t.Errorf("%v ends cannot be read", n)
+	}
+}
+
 func BenchmarkEndsRead(b *testing.B) {
 	f := newFake(b)
 	f.createTopic(b, "t", 12, nil)
@@ -283,10 +307,13 @@ func TestProbeLooksAtWhatEndsWaitFor(t *testing.T) {
 	id := predecessor(t, cfg, event("t", "k", at(10)))
 	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: "t", Err: kerr.NotLeaderForPartition, Count: -1})
 	s := searchIn(t, cfg, 100, []string{"t"}, id)
-	waitReady(t, s.Producer, "t")
 	eventually(t, "the reason", func() bool { return s.Healthy() != nil })
 	_ = s.Close(done())
-	if topics, _, _ := s.cluster.waitedFor(); len(topics) != 1 {
-		t.Errorf("waited for %v", topics)
+	f.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		return f.metadata(r.(*kmsg.MetadataRequest), []int32{0}, -1, 1<<3|1<<4), nil, true
+	})
+	if err := s.cluster.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "topic t, whose ends are to be read: partition 0 has no leader") {
+		t.Errorf("probe: %v", err)
 	}
 }

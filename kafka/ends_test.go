@@ -93,7 +93,7 @@ func searchAfter(t testing.TB, cfg Config, notBefore time.Time, lookBack int, to
 	s := &search{cluster: newTestCluster(t, cfg), found: checkpoint.NewFound(), phantoms: map[string]checkpoint.Phantoms{}}
 	s.Producer, s.log = openSession(t, s.cluster)
 	s.ReadEnds(checkpoint.Search{
-		Lineage: history{}, Producers: ids, Acked: at(settled), LookBack: lookBack, Topics: topics, Found: s.found,
+		Lineage: history{}, Producers: ids, Acked: at(settled), Until: 4000, LookBack: lookBack, Topics: topics, Found: s.found,
 		Phantoms: func(topic string, partition int32, p checkpoint.Phantoms) {
 			s.mu.Lock()
 			defer s.mu.Unlock()

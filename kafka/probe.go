@@ -21,7 +21,7 @@ func (c *Cluster) Probe(ctx context.Context) error {
 	}
 	defer done()
 
-	topics, position, producerID := c.waitedFor()
+	topics, unread, position, producerID := c.waitedFor()
 	if err := ctl.ping(ctx); err != nil {
 		return &failure{doing: "probe kafka", err: err}
 	}
@@ -35,10 +35,39 @@ func (c *Cluster) Probe(ctx context.Context) error {
 			return &failure{doing: "probe position topic " + c.cfg.PositionTopic, topic: c.cfg.PositionTopic, err: err}
 		}
 	}
+	if err := probeEnds(ctx, ctl, unread); err != nil {
+		return &failure{doing: "probe kafka", err: err}
+	}
 	if len(topics) == 0 {
 		return nil
 	}
 	return c.probeTopics(ctx, ctl, topics)
+}
+
+// probeEnds asks whether the ends of topics could be read. A topic that does not exist has none.
+func probeEnds(ctx context.Context, ctl *control, topics []string) error {
+	if len(topics) == 0 {
+		return nil
+	}
+	found, err := ctl.topics(ctx, topics)
+	if err != nil {
+		return err
+	}
+	for _, name := range topics {
+		md := found[name]
+		if md == nil || errors.Is(md.Err, sarama.ErrUnknownTopicOrPartition) {
+			continue
+		}
+		if id, ok := leaderless(md); !ok {
+			return fmt.Errorf("topic %s, whose ends are to be read: partition %d has no leader", name, id)
+		}
+		for _, part := range md.Partitions {
+			if err := ctl.askAt(ctx, ctl.brokers[part.Leader], answers); err != nil {
+				return fmt.Errorf("topic %s, whose ends are to be read: partition %d: %w", name, part.ID, err)
+			}
+		}
+	}
+	return nil
 }
 
 // probePosition asks whether a position record would be stored. A topic that cannot be used at all is the session's matter,

@@ -107,7 +107,7 @@ func (s *session) confirm(now time.Time) error {
 // safe is what may be confirmed: what is wanted, as far as the position topic allows it. A slot that stands beyond that was
 // moved by somebody else.
 func (s *session) safe() pglogrepl.LSN {
-	if s.past.on {
+	if s.past.on || s.past.saving { // or the first record is on its way
 		return max(s.confirmed, min(s.wanted(), s.past.allowed))
 	}
 	return s.wanted()

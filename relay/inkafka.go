@@ -23,23 +23,29 @@ func (s *session) search() {
 		s.skip.expect(tx, max(s.stream.Start(), s.begin.CommitLSN+1)) // what has been read cannot be compared any more
 	}
 	if p.before.Generation != r.mem.generation { // of another process
-		if r.mem.doubt = !p.before.Clean; r.mem.doubt {
+		if r.mem.doubt = r.mem.doubt || !p.before.Clean; !p.before.Clean {
 			r.log.Info("the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later",
 				"fence_wait", cfg.FenceWait, "its_last_record", p.before.At)
 			r.mem.fence = maxTime(r.mem.fence, now.Add(cfg.FenceWait))
 		}
 	}
-	lost := !acked.IsZero() && !checkpoint.Holds(id, acked)
+	lost := !p.before.Acked.IsZero() && !checkpoint.Holds(id, p.before.Acked)
 	if lost {
 		r.log.Error("Kafka has events that the server does not: a failover lost transactions after they were delivered; looking for them",
-			"delivered_up_to", acked.String(), "timeline", id.Timeline)
+			"delivered_up_to", p.before.Acked.String(), "timeline", id.Timeline)
 	}
 	if p.reading = r.mem.doubt || lost; !p.reading {
 		return
 	}
+	// What was committed before the slot's position is not sent again, so that nothing depends on it either.
+	from := s.stream.Start() - 1
+	known := checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(from), CommitLSN: from, Ordinal: checkpoint.LastOrdinal}
+	if s.skip.before.Compare(known) > 0 {
+		known = s.skip.before
+	}
 	s.sink.ReadEnds(checkpoint.Search{
-		Lineage: id, Producers: p.record.Producers, Acked: s.skip.before, LookBack: cfg.LookBack, Topics: p.record.Topics,
-		Found: r.mem.found, Phantoms: r.phantoms,
+		Lineage: id, Producers: p.record.Producers, Acked: known, LookBack: cfg.LookBack, Topics: p.record.Topics,
+		Found: r.mem.found, Until: s.until, Phantoms: r.phantoms,
 	}, maxTime(now, r.mem.fence))
 }
 

@@ -79,7 +79,7 @@ func (s *session) recall(ctx context.Context) error {
 		return s.unheard("the question for the position record")
 	}
 	if err == nil && before != nil {
-		if err := follows(before, s.stream.Identity(), s.toldByOthers()); err != nil {
+		if err := follows(before, s.stream.Identity(), s.movedByOthers()); err != nil {
 			// Not if the slot is another's by now, who wrote the record: this process may have been frozen.
 			if slot, gone := s.stream.Check(looking); gone != nil || !slot.Active {
 				return errors.Join(errSlotGone, gone)
@@ -132,7 +132,7 @@ type recalled struct {
 // positionRetry is how often a session that cannot use the position topic asks whether it can by now.
 const positionRetry = time.Minute
 
-// errTaken ends a session whose slot, as the position record says, somebody else has moved. The next session finds out for good.
+// errTaken ends a session whose slot another client has moved, as the position record says. The next session decides.
 var errTaken = errors.New("the position record contradicts the slot")
 
 // recallAgain asks for the position record in the background, once in a while, and begins to deduplicate when it can be had.
@@ -141,13 +141,17 @@ func (s *session) recallAgain(now time.Time) error {
 	if r.cfg.Deduplication.Slot == "" || p.on {
 		return nil
 	}
+	if answered, err := p.answered(); answered {
+		p.asked = now
+		return s.firstAnswered(err)
+	}
 	select {
 	case a := <-p.answer:
 		p.answer, p.asked = nil, now
 		return s.recallLate(a)
 	default:
 	}
-	if p.answer == nil && now.Sub(p.asked) >= positionRetry {
+	if p.answer == nil && !p.saving && now.Sub(p.asked) >= positionRetry {
 		answer := make(chan recalled, 1)
 		p.answer = answer
 		s.beside.Go(func() {
@@ -161,8 +165,8 @@ func (s *session) recallAgain(now time.Time) error {
 	return nil
 }
 
-// recallLate takes the answer. Events of this session are in Kafka already, so the first record allows what the slot was told, and no
-// more until it is stored.
+// recallLate takes the answer. Events of this session are in Kafka already, so the first record allows what the slot was told, which is
+// told no more until the record is stored.
 func (s *session) recallLate(a recalled) error {
 	if unusable, ok := errors.AsType[*checkpoint.Unusable](a.err); ok {
 		s.r.repeating(unusable.Error())
@@ -172,10 +176,22 @@ func (s *session) recallLate(a recalled) error {
 		s.r.log.Debug("ask for the position record", "error", a.err)
 		return nil
 	}
-	if a.before != nil && follows(a.before, s.stream.Identity(), s.toldByOthers()) != nil {
+	if a.before != nil && follows(a.before, s.stream.Identity(), s.movedByOthers()) != nil {
 		return errTaken
 	}
 	s.firstRecord(a.before, s.confirmed)
+	return nil
+}
+
+// firstAnswered takes Kafka's answer about the first record of a session that could not use the position topic when it began.
+func (s *session) firstAnswered(err error) error {
+	if unusable, ok := errors.AsType[*checkpoint.Unusable](err); ok {
+		s.r.repeating(unusable.Error())
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("keep the position record: %w", err)
+	}
 	s.deduplicate()
 	return nil
 }
@@ -186,7 +202,7 @@ func (s *session) recallLast(ctx context.Context) error {
 	s.past.asked = time.Time{}
 	asked := false
 	return s.waitFor(ctx, func() (bool, error) {
-		if asked && s.past.answer == nil || s.past.on || s.r.cfg.Deduplication.Slot == "" {
+		if asked && s.past.answer == nil && !s.past.saving || s.past.on || s.r.cfg.Deduplication.Slot == "" {
 			return true, nil
 		}
 		asked = true
@@ -194,13 +210,10 @@ func (s *session) recallLast(ctx context.Context) error {
 	})
 }
 
-// toldByOthers is the slot's position, unless it is known to be this process' own doing: a session that could not use the
-// position topic moved it without a record.
-func (s *session) toldByOthers() pglogrepl.LSN {
-	if start := s.stream.Start(); start > s.r.mem.told(s.stream.Identity()) {
-		return start
-	}
-	return 0
+// movedByOthers is the highest position at which this process has found the slot and that is not its own doing: a session that could
+// not use the position topic moves the slot without a record.
+func (s *session) movedByOthers() pglogrepl.LSN {
+	return s.r.mem.reach(s.stream.Identity(), s.r.mem.foundAt, s.r.mem.foundOn)
 }
 
 // follows checks that the server can be the one that the predecessor read from, and that nobody else has moved the slot.

@@ -33,7 +33,8 @@ func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
 		rec.Settle()
 	}
 	rec.Use(s.sink.Topics())
-	if acked, tx := reached(id, s.tracker.Progress()); !acked.IsZero() && (!checkpoint.Holds(id, rec.Acked) || acked.Compare(rec.Acked) > 0) {
+	// What was dropped may be another's until the server has shown that it is not.
+	if acked, tx := reached(id, s.tracker.Progress()); !acked.IsZero() && !s.skip.expecting() && (!checkpoint.Holds(id, rec.Acked) || acked.Compare(rec.Acked) > 0) {
 		rec.Acked, rec.AckedTx = acked, tx
 	}
 	p.saving = true
@@ -126,5 +127,5 @@ func (s *session) recordsAll() bool {
 		acked = at
 	}
 	single, _ := s.r.mem.found.Len()
-	return (settled || !s.r.mem.doubt) && single == 0 && s.r.mem.newest().Compare(acked) <= 0
+	return (settled || !s.r.mem.doubt && single == 0) && s.r.mem.newest().Compare(acked) <= 0
 }

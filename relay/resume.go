@@ -26,6 +26,8 @@ type memory struct {
 	said        pglogrepl.LSN // the last position that we tried to send, to the server saidTo on its timeline saidOn
 	saidTo      uint64        // system identifier; 0: nothing was said
 	saidOn      int32
+	foundAt     pglogrepl.LSN // the highest position at which the slot was found, on the timeline foundOn, that we had not sent
+	foundOn     int32
 	rereading   bool // the last session ended before it had read again all that is known to be in Kafka
 	idleTimeout time.Duration
 	slotUsed    time.Time // when a session, or a touch, last ended
@@ -46,17 +48,32 @@ func (m *memory) tell(id replication.Identity, pos pglogrepl.LSN) {
 
 // told is how far the server's slot can stand by our own doing: of what was told on a timeline that ended, only so much counts.
 func (m *memory) told(id replication.Identity) pglogrepl.LSN {
-	if m.saidTo != id.SystemID || !id.Descends(m.saidOn) {
+	if m.saidTo != id.SystemID {
 		return 0
 	}
-	if end, over := id.EndOf(m.saidOn); over {
-		return min(m.said, end)
+	return m.reach(id, m.said, m.saidOn)
+}
+
+// reach is how much of a position on a timeline is the server's.
+func (m *memory) reach(id replication.Identity, pos pglogrepl.LSN, timeline int32) pglogrepl.LSN {
+	if !id.Descends(timeline) {
+		return 0
 	}
-	return m.said
+	if end, over := id.EndOf(timeline); over {
+		return min(pos, end)
+	}
+	return pos
+}
+
+// findSlot notes where the slot stands when a session begins, before anything is sent in it.
+func (m *memory) findSlot(id replication.Identity, start pglogrepl.LSN) {
+	if start > m.told(id) && start > m.reach(id, m.foundAt, m.foundOn) {
+		m.foundAt, m.foundOn = start, id.Timeline
+	}
 }
 
 // span is a part of the stream that is in Kafka: every event that was committed from from on, up to the position to. It says nothing
-// of what was committed before from. That the slot stood there is no proof that somebody has delivered it.
+// of what was committed before from: that the slot stood there does not prove that it was delivered.
 type span struct {
 	from, until pglogrepl.LSN // transactions with a commit LSN in between are in Kafka whole: from ≤ commit LSN < until
 	to          checkpoint.Position
@@ -129,11 +146,15 @@ func (m *memory) resume(id replication.Identity, start pglogrepl.LSN) (s skipper
 	if err := m.check(id); err != nil {
 		return s, lost, err
 	}
+	fork, left := id.EndOf(m.timeline)
 	for i := range m.spans {
 		x := &m.spans[i]
+		if left {
+			x.from, x.until = min(x.from, fork), min(x.until, fork)
+		}
 		if on := x.to.On(id); on != x.to {
 			lost = x.to
-			x.to, x.tx, x.until = on, checkpoint.TxID{}, min(x.until, on.CommitLSN+1)
+			x.to, x.tx = on, checkpoint.TxID{}
 			m.done = min(m.done, on.CommitLSN)
 		}
 		s.expect(x.tx, start)

@@ -200,6 +200,7 @@ func (s *session) open(ctx context.Context) error {
 			"delivered_up_to", lost.String(), "timeline", id.Timeline)
 	}
 	s.until = id.WALEnd
+	r.mem.findSlot(id, start)
 	if err := r.fit(s.stream.Tables()); err != nil {
 		_ = s.stream.Close(0, r.clock())
 		return err

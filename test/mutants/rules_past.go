@@ -45,7 +45,7 @@ var recalling = []mutant{
 	{
 		name:  "numbered-by-other-settings",
 		rule:  "An ordinal means the same whatever the settings are.",
-		edits: []edit{{"checkpoint/saved.go", "	if s.Sources == sources || s.Acked.IsZero()", "	if s.Sources != \"\" || s.Acked.IsZero()"}},
+		edits: []edit{{"checkpoint/saved.go", "	if s.Sources != sources {\n", "	if s.Sources == \"\" {\n"}},
 		tests: []suite{tailData, recalls},
 	},
 	{
@@ -57,14 +57,14 @@ var recalling = []mutant{
 	{
 		name:  "clean-in-doubt",
 		rule:  "An end at which nothing of this session is under way is clean, whatever those before it have left.",
-		edits: []edit{{"relay/record.go", "	return (settled || !s.r.mem.doubt) && single == 0", "	return (settled || true) && single == 0"}},
+		edits: []edit{{"relay/record.go", "	return (settled || !s.r.mem.doubt && single == 0)", "	return (settled || single == 0)"}},
 		tests: []suite{simPast},
 	},
 	{
 		name:  "clean-beyond-the-record",
 		rule:  "A clean record need not cover what this process has delivered.",
-		edits: []edit{{"relay/record.go", " && single == 0 && s.r.mem.newest().Compare(acked) <= 0\n", " && single >= 0\n"}},
-		tests: []suite{simPast},
+		edits: []edit{{"relay/record.go", " && s.r.mem.newest().Compare(acked) <= 0\n", " && acked.CommitLSN >= 0\n"}},
+		tests: []suite{{"./relay", "^TestCleanCoversTheProcess$"}},
 	},
 	{
 		name:  "producers-forgotten-early",
@@ -87,13 +87,25 @@ var recalling = []mutant{
 	{
 		name:  "own-move-is-a-contradiction",
 		rule:  "What this process confirmed without a record was somebody else's doing.",
-		edits: []edit{{"relay/past.go", "	if start := s.stream.Start(); start > s.r.mem.told(s.stream.Identity()) {\n", "	if start := s.stream.Start(); start > 0 {\n"}},
+		edits: []edit{{"relay/resume.go", "	if start > m.told(id) && start > m.reach", "	if start > m.reach"}},
 		tests: []suite{recalls},
+	},
+	{
+		name:  "moved-slot-explained-by-our-first-word",
+		rule:  "Where the slot stood when a session found it is what that session has told it.",
+		edits: []edit{{"relay/past.go", "	return s.r.mem.reach(s.stream.Identity(), s.r.mem.foundAt, s.r.mem.foundOn)\n", "	if start := s.stream.Start(); start > s.r.mem.told(s.stream.Identity()) {\n		return start\n	}\n	return 0\n"}},
+		tests: []suite{{"./relay", "^TestMovedSlotIsFoundLater$"}},
+	},
+	{
+		name:  "unverified-is-recorded",
+		rule:  "What is dropped may be recorded before the server has shown that it is ours.",
+		edits: []edit{{"relay/record.go", "!acked.IsZero() && !s.skip.expecting() && (", "!acked.IsZero() && ("}},
+		tests: []suite{{"./relay", "^TestUnverifiedIsNotRecorded$"}},
 	},
 	{
 		name:  "own-move-on-a-lost-timeline",
 		rule:  "What this process confirmed counts on any timeline.",
-		edits: []edit{{"relay/resume.go", "		return min(m.said, end)\n", "		return max(m.said, end)\n"}},
+		edits: []edit{{"relay/resume.go", "		return min(pos, end)\n", "		return max(pos, end)\n"}},
 		tests: []suite{recalls},
 	},
 	{
@@ -126,7 +138,7 @@ var recalling = []mutant{
 	{
 		name:  "told-before-learned",
 		rule:  "What a session told the slot counts once it has ended as a session that began.",
-		edits: []edit{{"relay/resume.go", "	if m.saidTo != id.SystemID || !id", "	if m.systemID != id.SystemID || !id"}},
+		edits: []edit{{"relay/resume.go", "	if m.saidTo != id.SystemID {\n		return 0", "	if m.systemID != id.SystemID {\n		return 0"}},
 		tests: []suite{{"./relay", "^TestPositionUnheard$"}},
 	},
 	{
@@ -186,13 +198,13 @@ var recalling = []mutant{
 	{
 		name:  "late-record-believed-alone",
 		rule:  "The newest position record is all there is to know.",
-		edits: []edit{{"checkpoint/saved.go", "	for _, r := range records {\n		if r.Generation < adopted", "	for _, r := range records[len(records)-1:] {\n		if r.Generation < adopted"}},
+		edits: []edit{{"checkpoint/saved.go", "	for _, r := range records {\n		if r.Generation <= adopted", "	for _, r := range records[len(records)-1:] {\n		if r.Generation <= adopted"}},
 		tests: []suite{tailData, simPast},
 	},
 	{
 		name:  "adoption-is-no-barrier",
 		rule:  "What stood in front of an adoption counts as what stands behind it.",
-		edits: []edit{{"checkpoint/saved.go", "		if r.Generation < adopted {\n", "		if r.Generation < 1 {\n"}},
+		edits: []edit{{"checkpoint/saved.go", "		if r.Generation <= adopted && !r.Adopted {\n", "		if r.Generation < 1 {\n"}},
 		tests: []suite{tailData},
 	},
 	{

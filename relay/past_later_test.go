@@ -1,0 +1,223 @@
+package relay
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// What a second review found: sessions that can use the position topic only later, settings that number events, histories with gaps.
+
+func unusablePositions() error {
+	return &checkpoint.Unusable{Topic: "positions", Why: "access is refused", Remedy: "grant it"}
+}
+
+// TestMovedSlotIsFoundLater: a slot that another client has moved contradicts the position record, also if the topic could not be used when
+// the process found the slot there: for the same session, and for the next one.
+func TestMovedSlotIsFoundLater(t *testing.T) {
+	for _, next := range []bool{false, true} {
+		deduplicating(t, func(b *bench, p *fakePast) {
+			p.saved = []checkpoint.Saved{before(b, nil)}
+			p.loadErr = unusablePositions()
+			x := b.pg.commit("never delivered")
+			b.pg.edit(func() { b.pg.confirmed, b.kafka.acked["never delivered"] = x.End, true }) // pg_replication_slot_advance: not our doing
+			b.start()
+			b.pg.commit("a")
+			b.sleep(5 * time.Second)
+			p.locked(func() { p.loadErr = nil })
+			if next {
+				b.pg.cut()
+			}
+			b.ends(Lost, positionRetry+20*time.Second)
+			if s := p.last(); !s.Acked.IsZero() {
+				t.Errorf("next session %v: the record speaks of what was never delivered: %+v", next, s)
+			}
+		})
+	}
+}
+
+// TestPositionsReadableNotWritable: delivery goes on in one session, at least once, and a planned end confirms everything.
+func TestPositionsReadableNotWritable(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.saveErr = unusablePositions()
+		b.start()
+		for i := range 100 {
+			b.pg.commit(fmt.Sprint("e", i))
+			b.sleep(2 * time.Second)
+		}
+		if n, said := b.pg.sessions(), b.log.count("deduplicating again"); n != 1 || said != 0 {
+			t.Errorf("%d sessions; %d times deduplicating again", n, said)
+		}
+		x := b.pg.commit("last")
+		b.sleep(100 * time.Millisecond)
+		if err := b.quit(); err != nil || b.pg.slotAt() < x.End {
+			t.Errorf("%v; the slot is at %s, want %s", err, b.pg.slotAt(), x.End)
+		}
+	})
+}
+
+// TestOtherSettingsOlderCopy: the settings that number events have changed, and the server is an older copy. The position record proves
+// nothing of its events.
+func TestOtherSettingsOlderCopy(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		b.pg.commit("a") // other rows than those that were delivered, at LSNs used before
+		two := b.pg.commit("b")
+		b.pg.commit("c")
+		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) {
+			s.Sources, s.Clean = "other", false
+			s.Acked = checkpoint.Position{SystemID: s.SystemID, Timeline: s.Timeline, CommitLSN: two.Commit, Ordinal: checkpoint.LastOrdinal}
+			s.AckedTx = checkpoint.TxID{CommitLSN: two.Commit, XID: two.XID + 50, CommitTime: two.Time.Add(-time.Hour)}
+		})}
+		b.start()
+		b.sleep(15 * time.Second)
+		b.delivered("a", "b", "c")
+	})
+}
+
+// TestOtherSettingsHideATransaction: the last transaction of the position record had nothing but a logical message, and messages.prefix was
+// unset, so that the server does not send it. That is no other history.
+func TestOtherSettingsHideATransaction(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		b.pg.commit()
+		b.pg.edit(func() {
+			tx := b.pg.wal[len(b.pg.wal)-1]
+			b.pg.wal = b.pg.wal[:len(b.pg.wal)-1]
+			id := b.pg.id
+			p.saved = []checkpoint.Saved{{
+				Slot: "outboxcdc", Generation: 4, SystemID: id.SystemID, Timeline: id.Timeline, Confirm: b.pg.confirmed, Producers: []int64{3}, Sources: "with messages",
+				Acked:   checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: tx.Commit, Ordinal: checkpoint.LastOrdinal},
+				AckedTx: checkpoint.TxID{CommitLSN: tx.Commit, XID: tx.XID, CommitTime: tx.Time},
+			}}
+		})
+		b.pg.commit("a")
+		b.start()
+		b.sleep(20 * time.Second)
+		b.want(Streaming)
+		b.delivered("a")
+	})
+}
+
+// TestUnverifiedIsNotRecorded: events that were dropped on a server that turns out to be an older copy are not in the first record of a
+// session that can use the topic later.
+func TestUnverifiedIsNotRecorded(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.loadErr = unusablePositions()
+		at := b.pg.slotAt()
+		b.start()
+		b.pg.commit("o1")
+		b.pg.commit("o2")
+		b.sleep(200 * time.Millisecond)
+		last := b.pg.commit("o3")
+		b.sleep(3 * time.Second)
+		b.pg.edit(func() { // the disk is taken back to before o1
+			b.pg.wal = b.pg.wal[:len(b.pg.wal)-3]
+			b.pg.end, b.pg.confirmed, b.pg.saved = at, at, at
+			b.pg.streams[len(b.pg.streams)-1].fail(errGone)
+			b.pg.down = true
+		})
+		first := b.pg.commit("n1")
+		b.pg.commit("n2")
+		b.pg.edit(func() {
+			b.pg.flushed, b.pg.down = last.End+0x1000, false
+			b.kafka.known, b.kafka.acked["n1"], b.kafka.acked["n2"] = nil, true, true
+		})
+		b.sleep(8 * time.Second)
+		p.locked(func() { p.loadErr = nil })
+		b.sleep(positionRetry + 5*time.Second)
+		if s := p.last(); len(p.saved) < 2 || s.Acked.CommitLSN >= first.Commit {
+			t.Errorf("%d records; the last says that everything up to %s is acknowledged; n1, which is not in Kafka, is at %s", len(p.saved), s.Acked, first.Commit)
+		}
+	})
+}
+
+// TestSpanEndsAtTheFork: keepalives take a span further than its last event; beyond a fork that is another history's.
+func TestSpanEndsAtTheFork(t *testing.T) {
+	m := memory{found: checkpoint.NewFound()}
+	session := func(id replication.Identity, start, commit, end pglogrepl.LSN) {
+		t.Helper()
+		if _, _, err := m.resume(id, start); err != nil {
+			t.Fatal(err)
+		}
+		tr := checkpoint.NewTracker(start)
+		tr.Begin(at(commit), false)
+		n := tr.Add(1, 1)
+		tr.Commit(commit + 0x30)
+		tr.Ack(n)
+		tr.Keepalive(end)
+		m.learn(id, start, tr, start, 0)
+	}
+	session(replication.Identity{SystemID: 7, Timeline: 1, WALEnd: 0x1000}, 0x100, 0x200, 0x900)
+	id, err := replication.Identity{SystemID: 7, Timeline: 2, WALEnd: 0x1000}.WithHistory([]byte("1\t0/400\tx\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	session(id, 0x800, 0x850, 0x880) // the slot was advanced on timeline 2
+	s, _, err := m.resume(id, 0x300) // and is back
+	if err != nil {
+		t.Fatal(err)
+	}
+	for lsn := pglogrepl.LSN(0x100); lsn < 0x900; lsn += 0x50 {
+		p := checkpoint.Position{SystemID: 7, Timeline: id.TimelineOf(lsn), CommitLSN: lsn}
+		if got, want := s.delivered(p), lsn <= 0x200 || 0x800 <= lsn && lsn <= 0x850; got != want {
+			t.Errorf("%s: delivered %v, want %v", lsn, got, want)
+		}
+	}
+}
+
+// TestOwnDoubtIsKept: what a session of this process may have left in Kafka is looked for, although the record before it says that an earlier
+// process ended cleanly.
+func TestOwnDoubtIsKept(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		p.saved = []checkpoint.Saved{before(b, nil)} // clean
+		p.loadErr = unusablePositions()
+		b.kafka.hold()
+		b.start()
+		x := b.pg.commit("a")
+		b.sleep(time.Second)
+		p.locked(func() {
+			p.unanswered, p.loadErr = true, nil
+			id := b.pg.id
+			p.ends["t"] = []ended{{checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: x.Commit}, "a"}}
+			p.saved[0].Topics = []string{"t"}
+		})
+		b.kafka.edit(func() { b.kafka.auto, b.kafka.acked["a"] = 5*time.Millisecond, true })
+		b.kafka.fail(errKafka, stored) // Kafka has it, and the answer was lost
+		b.sleep(30 * time.Second)
+		if ids := b.kafka.ids(); !slices.Equal(ids, []string{"a"}) || !p.searched {
+			t.Errorf("Kafka has %v, ends were read: %v", ids, p.searched)
+		}
+	})
+}
+
+// TestCleanCoversTheProcess: a session that has not read again what earlier sessions of the process delivered ends, and the position record
+// does not cover that. Its end is not clean, so that the next start looks for it.
+func TestCleanCoversTheProcess(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		p.saved = []checkpoint.Saved{before(b, nil)}
+		b.start()
+		b.sleep(time.Second)
+		p.locked(func() { p.mute = true })
+		b.pg.commit("a")
+		b.sleep(time.Second)
+		p.locked(func() { p.mute = false })
+		b.pg.edit(func() { // there is WAL, but what it holds is not decoded yet
+			b.pg.flushed = b.pg.end
+			b.pg.wal, b.pg.end = b.pg.wal[:0], b.pg.wal[0].Commit
+		})
+		b.pg.cut()
+		b.sleep(3 * time.Second)
+		b.stop()
+		_ = b.result(time.Minute) // that the slot could not be told is the result
+		if s := p.last(); s.Clean || !s.Acked.IsZero() {
+			t.Errorf("the last record: %+v", s)
+		}
+	})
+}
