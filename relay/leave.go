@@ -54,6 +54,7 @@ func (s *session) leave(ctx context.Context, cause error) error {
 			looked = false
 		}
 	}
+	s.repeatStatus(grace)
 	if err := s.closeSink(grace); err != nil && !poison {
 		s.r.log.Warn("close the producer", "error", err)
 	}
@@ -149,6 +150,19 @@ func (s *session) waitFor(ctx context.Context, done func() (bool, error)) error 
 		}
 		wait.Stop()
 	}
+}
+
+// repeatStatus sends the last status update again if one would fall due within d, a time in which none can be sent.
+func (s *session) repeatStatus(d time.Duration) {
+	now := s.r.clock()
+	if now.Add(d).Sub(s.lastSaid) <= s.r.cfg.WalSenderTimeout/3 {
+		return
+	}
+	if err := s.stream.Status(s.confirmed, false, now); err != nil {
+		s.r.log.Debug("repeat the last status update", "error", err)
+		return
+	}
+	s.lastSaid = now
 }
 
 // settle waits, with Postgres gone, until nothing is in flight. It is false when it has given up: nothing was acknowledged
