@@ -61,6 +61,10 @@ func ReadAll(ctx context.Context, brokers []string, topics ...string) ([]Record,
 	var todo []*partition
 	for _, topic := range topics {
 		parts, err := bounds(ctx, client, topic)
+		for errors.Is(err, kerr.LeaderNotAvailable) && ctx.Err() == nil { // a leader is being elected, on a busy machine for long
+			time.Sleep(50 * time.Millisecond)
+			parts, err = bounds(ctx, client, topic)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("find the offsets of topic %s: %w", topic, err)
 		}
