@@ -108,14 +108,6 @@ type Cluster struct {
 	refusals map[string]refusal // of topics that were to be made
 }
 
-// pin is the partition count that a topic's keys are hashed over, for the life of the process: with another count the
-// records of a key would go to two partitions and lose their order.
-type pin struct {
-	count int32
-	id    sarama.Uuid // tells a topic that was deleted and created again
-	found int32       // the count seen last
-}
-
 // NewCluster checks the configuration; it connects to nothing.
 func NewCluster(cfg Config, reg prometheus.Registerer) (*Cluster, error) {
 	version, err := parseVersion(cfg.Version)
@@ -192,38 +184,6 @@ func doubling(from, to time.Duration, n int) time.Duration {
 		from *= 2
 	}
 	return min(from, to)
-}
-
-// pinned returns the partition count to hash over, pinning it at the first call for a topic. What the cluster has now
-// is only compared: more partitions are a warning, fewer an error.
-func (c *Cluster) pinned(topic string, found int32, id sarama.Uuid) (int32, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p := c.pins[topic]
-	if p == nil {
-		p = &pin{count: found, found: found, id: id}
-		if n := c.cfg.Partitions[topic]; n != 0 {
-			p.count = n
-		}
-		c.pins[topic] = p
-		c.metrics.changed.WithLabelValues(c.metrics.label(topic)).Set(0)
-	}
-	if p.id != id {
-		c.log.Warn("topic was deleted and created again", "topic", topic, "partitions", found)
-		p.id = id
-	}
-	if p.found != found {
-		p.found = found
-		c.metrics.changed.WithLabelValues(c.metrics.label(topic)).Set(float64(found - p.count))
-		if found > p.count {
-			c.log.Warn("topic has gained partitions; keys stay where they are until the next restart",
-				"topic", topic, "partitions", found, "used", p.count)
-		}
-	}
-	if found < p.count {
-		return 0, fmt.Errorf("%d partitions, %d wanted: %w", found, p.count, errFewerPartitions)
-	}
-	return p.count, nil
 }
 
 // ended notes what a session was still waiting for, for Probe.

@@ -77,7 +77,7 @@ const (
 	reasonConnection = "CONNECTION" // nobody reached, or the connection was lost
 	reasonClosed     = "CLOSED"     // cut by ourselves
 	reasonClient     = "CLIENT"     // sarama refuses to send it, or an internal promise is broken
-	reasonPartitions = "PARTITIONS" // the topic has fewer partitions than it had
+	reasonPartitions = "PARTITIONS" // the topic has fewer partitions than it had, or is another one of the same name
 	reasonTLS        = "TLS"        // a certificate is not accepted, here or there
 	reasonLease      = "LEASE"      // the session may not send any more
 	reasonSecret     = "SECRET"     // a certificate or a secret of ours cannot be had
@@ -114,7 +114,7 @@ func kindOf(err error) kind {
 		return kind{reasonClosed, again}
 	case errors.Is(err, errLease):
 		return kind{reasonLease, again}
-	case errors.Is(err, errFewerPartitions):
+	case errors.Is(err, errFewerPartitions), errors.Is(err, errCreatedAgain):
 		return kind{reasonPartitions, again}
 	case errors.As(err, new(*tls.CertificateVerificationError)), errors.As(err, new(tls.AlertError)), errors.As(err, new(tls.RecordHeaderError)):
 		return kind{reasonTLS, again}

@@ -129,7 +129,7 @@ func (f *fake) admin(t testing.TB, req kmsg.Request) kmsg.Response {
 	return res
 }
 
-// metadata makes an answer by hand: every topic asked for has two partitions on three replicas.
+// metadata makes an answer by hand, newer than any other: every topic asked for has two partitions on three replicas.
 func (f *fake) metadata(r *kmsg.MetadataRequest, isr []int32, leader, ops int32) *kmsg.MetadataResponse {
 	res := r.ResponseKind().(*kmsg.MetadataResponse)
 	for i, a := range f.addrs {
@@ -142,7 +142,7 @@ func (f *fake) metadata(r *kmsg.MetadataRequest, isr []int32, leader, ops int32)
 		mt.Topic, mt.AuthorizedOperations = rt.Topic, ops
 		for id := range int32(2) {
 			mp := kmsg.NewMetadataResponseTopicPartition()
-			mp.Partition, mp.Leader, mp.Replicas, mp.ISR = id, leader, []int32{0, 1, 2}, isr
+			mp.Partition, mp.Leader, mp.LeaderEpoch, mp.Replicas, mp.ISR = id, leader, 1000, []int32{0, 1, 2}, isr
 			mt.Partitions = append(mt.Partitions, mp)
 		}
 		res.Topics = append(res.Topics, mt)

@@ -34,18 +34,28 @@ func (p *Producer) setStale(is bool) {
 func (p *Producer) lead(t *topic, md *sarama.TopicMetadata) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	anew := t.id != md.Uuid
-	t.id = md.Uuid
+	if t.id == (sarama.Uuid{}) {
+		t.id = md.Uuid
+	}
 	for _, mp := range md.Partitions {
 		if int(mp.ID) >= len(t.parts) {
 			continue // more partitions than keys are hashed over
 		}
 		part := &t.parts[mp.ID]
-		if mp.LeaderEpoch < part.epoch && !anew {
+		if mp.LeaderEpoch < part.epoch {
 			continue // the broker that answered has not heard yet
 		}
 		part.epoch = mp.LeaderEpoch
 		p.elect(part, p.nodeOf(mp))
+	}
+}
+
+// unlead takes the leaders from a topic that is gone, so that nothing is sent until a look-up has found it.
+func (p *Producer) unlead(t *topic) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range t.parts {
+		p.elect(&t.parts[i], nil)
 	}
 }
 
@@ -116,9 +126,12 @@ func (p *Producer) orphans(now time.Time) bool {
 				part.lost = now
 			}
 			if now.Sub(part.lost) > p.cluster.cfg.AwayBudget {
+				err := sarama.ErrLeaderNotAvailable
+				if v := t.verdict.Load(); v != nil && v.gone {
+					err = sarama.ErrUnknownTopicOrPartition
+				}
 				p.failLocked(&failure{
-					doing: fmt.Sprintf("find the leader of partition %d of topic %s", part.id, t.name),
-					topic: t.name, err: sarama.ErrLeaderNotAvailable,
+					doing: fmt.Sprintf("find the leader of partition %d of topic %s", part.id, t.name), topic: t.name, err: err,
 				})
 			}
 		}

@@ -108,7 +108,7 @@ func (c *Cluster) probeTopics(ctx context.Context, ctl *control, topics []string
 		if md == nil {
 			md = &sarama.TopicMetadata{Name: name, Err: sarama.ErrUnknownTopicOrPartition}
 		}
-		if err := c.works(md, configs[name].minISR); err != nil {
+		if err := ctl.works(ctx, md, configs[name].minISR); err != nil {
 			if made[name] != "" {
 				err = fmt.Errorf("%s (%w)", made[name], err)
 			}
@@ -133,11 +133,14 @@ func (c *Cluster) probeTopics(ctx context.Context, ctl *control, topics []string
 }
 
 // works judges one topic for Probe.
-func (c *Cluster) works(md *sarama.TopicMetadata, minISR int) error {
+func (c *control) works(ctx context.Context, md *sarama.TopicMetadata, minISR int) error {
 	if err := usable(md); err != nil {
 		return err
 	}
-	if _, err := c.pinned(md.Name, int32(len(md.Partitions)), md.Uuid); err != nil {
+	if c.cluster.isPast(md) {
+		return errPast
+	}
+	if _, err := c.countOf(ctx, md); err != nil {
 		return err
 	}
 	return led(md, minISR)

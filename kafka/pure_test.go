@@ -198,7 +198,7 @@ func TestUsable(t *testing.T) {
 		}
 	}
 	p := newProducer(newTestCluster(t, testConfig("localhost:1")), Callbacks{}, Security{})
-	if v := p.judge(&topic{name: "new"}, nil); v.ready || v.err != nil {
+	if v := p.judge(t.Context(), &topic{name: "new"}, nil); v.ready || v.err != nil {
 		t.Errorf("a topic that the answer lacks: %+v", v)
 	}
 	if id, led := leaderless(&sarama.TopicMetadata{Partitions: []*sarama.PartitionMetadata{parts[0], {ID: 1, Leader: -1}}}); led || id != 1 {

@@ -31,6 +31,8 @@ func TestRealKafka(t *testing.T) {
 	t.Run("sequence wraps", func(t *testing.T) { realWrap(ctx, t, k) })
 	t.Run("epochs", func(t *testing.T) { realEpochs(ctx, t, k) })
 	t.Run("quota", func(t *testing.T) { realQuota(ctx, t, k) })
+	t.Run("created again", func(t *testing.T) { createdAgain(t, realConfig(k)) })
+	t.Run("created again under load", func(t *testing.T) { underLoad(t, realConfig(k)) })
 	t.Run("away", func(t *testing.T) { realAway(ctx, t, k) })
 }
 

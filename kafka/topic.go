@@ -126,13 +126,17 @@ func (p *Producer) lookUp(due []*topic) (changed bool, err error) {
 	judged := make(map[*topic]verdict, len(due))
 	var unknown []string // ready but for their limits
 	for _, t := range due {
-		v := p.judge(t, found[t.name])
+		v := p.judge(ctx, t, found[t.name])
 		if v.gone && made[t.name] != "" {
 			v.why = made[t.name]
 		}
 		judged[t] = v
-		if md := found[t.name]; md != nil && len(md.Partitions) > 0 && t.parts != nil {
-			p.lead(t, md)
+		switch {
+		case t.parts == nil:
+		case v.ready:
+			p.lead(t, found[t.name])
+		case v.gone: // what comes after it may be another topic
+			p.unlead(t)
 		}
 		if v.ready && t.most == 0 {
 			unknown = append(unknown, t.name)
@@ -156,7 +160,7 @@ func (p *Producer) lookUp(due []*topic) (changed bool, err error) {
 }
 
 // judge turns metadata into a verdict. A topic that is ready stays so while leaders change: its batches wait.
-func (p *Producer) judge(t *topic, md *sarama.TopicMetadata) verdict {
+func (p *Producer) judge(ctx context.Context, t *topic, md *sarama.TopicMetadata) verdict {
 	if md == nil {
 		return verdict{why: "missing", gone: true}
 	}
@@ -169,8 +173,18 @@ func (p *Producer) judge(t *topic, md *sarama.TopicMetadata) verdict {
 		}
 		return refuse(err)
 	}
-	count, err := p.cluster.pinned(t.name, int32(len(md.Partitions)), md.Uuid)
+	if p.cluster.isPast(md) {
+		return verdict{why: errPast.Error()}
+	}
+	if t.parts != nil && t.id != md.Uuid && t.id != (sarama.Uuid{}) && md.Uuid != (sarama.Uuid{}) {
+		p.fail(refuse(errCreatedAgain).err)
+		return verdict{why: errCreatedAgain.Error()}
+	}
+	count, err := p.control.countOf(ctx, md)
 	if err != nil {
+		if passes(err) {
+			return verdict{why: err.Error()}
+		}
 		return refuse(err)
 	}
 	if t.parts == nil {
@@ -182,7 +196,7 @@ func (p *Producer) judge(t *topic, md *sarama.TopicMetadata) verdict {
 			parts[i].topic, parts[i].id, parts[i].epoch = t, int32(i), -1
 		}
 		p.mu.Lock()
-		t.parts = parts
+		t.parts, t.id = parts, md.Uuid
 		p.mu.Unlock()
 	}
 	return verdict{ready: true}

@@ -6,6 +6,7 @@ var (
 	producerFaked = suite{"./kafka", "^(TestRefusedBatch|TestBudgetSpent|TestPartitionsPinned|TestCloseDrains|TestSilentAfterClose)$"}
 	simulated     = suite{"./relay", "^TestSim$"}
 	unread        = suite{"./replication", "^(TestBufferIsSmallWhileRead|TestUnreadSocketStillSends)$"}
+	createdAgain  = suite{"./kafka", "^(TestTopicCreatedAgain|TestNothingIsSentToATopicThatIsGone)$"}
 	inOrder       = suite{"./kafka", "^TestOrderUnderFaults$"}
 )
 
@@ -91,9 +92,27 @@ var producing = []mutant{
 		tests: []suite{unread},
 	},
 	{
+		name:  "created-again-with-any-count",
+		rule:  "A topic that was created again is hashed over its own partition count, whatever it holds.",
+		edits: []edit{{"kafka/pin.go", " && (empty || p.count%found == 0) {", " {"}},
+		tests: []suite{createdAgain},
+	},
+	{
+		name:  "created-again-in-a-session",
+		rule:  "A session goes on with a topic that was created again.",
+		edits: []edit{{"kafka/topic.go", "	if t.parts != nil && t.id != md.Uuid && ", "	if false && "}},
+		tests: []suite{createdAgain},
+	},
+	{
+		name:  "gone-and-still-led",
+		rule:  "A topic that is gone will be back under its leaders.",
+		edits: []edit{{"kafka/topic.go", "			p.unlead(t)\n", ""}},
+		tests: []suite{createdAgain},
+	},
+	{
 		name:  "live-partition-count",
 		rule:  "Keys are hashed over as many partitions as there are.",
-		edits: []edit{{"kafka/cluster.go", "	return p.count, nil\n", "	return found, nil\n"}},
+		edits: []edit{{"kafka/pin.go", "		return p.count, nil\n", "		return found, nil\n"}},
 		tests: []suite{producerFaked},
 	},
 	{
