@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -218,15 +219,15 @@ func Latest(records []Saved) *Saved {
 	out := records[newest]
 	out.Clean = out.Clean && newest == len(records)-1
 	out.Producers, out.Topics = nil, nil
-	for _, r := range records {
+	inOrder := slices.Clone(records)
+	slices.SortStableFunc(inOrder, func(a, b Saved) int { return cmp.Compare(a.Generation, b.Generation) })
+	for _, r := range inOrder {
 		if r.Generation <= adopted && !r.Adopted {
 			continue
 		}
-		for _, id := range r.Producers {
-			if !slices.Contains(out.Producers, id) {
-				out.Producers = append(out.Producers, id)
-			}
-		}
+		// The newest list comes last as a whole: Next keeps the end, and the list of a session that had settled is short.
+		out.Producers = slices.DeleteFunc(out.Producers, func(id int64) bool { return slices.Contains(r.Producers, id) })
+		out.Producers = append(out.Producers, r.Producers...)
 		out.Use(r.Topics)
 		if r.SystemID != out.SystemID || r.Timeline != out.Timeline {
 			continue

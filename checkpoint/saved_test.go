@@ -166,7 +166,7 @@ func TestLatest(t *testing.T) {
 		"the last of a session":              {[]Saved{base, clean}, clean},
 		"a late one":                         {[]Saved{clean, late}, with(func(s *Saved) { s.Confirm, s.Acked = 12, at(11, 0) })},
 		"a late one that is clean":           {[]Saved{base, with(func(s *Saved) { s.Generation, s.Clean = 3, true })}, base},
-		"two at a time":                      {[]Saved{base, clean, other}, with(func(s *Saved) { s.Confirm, s.Acked, s.Producers = 12, at(11, 0), []int64{1, 2, 3} })},
+		"two at a time":                      {[]Saved{base, clean, other}, with(func(s *Saved) { s.Confirm, s.Acked, s.Producers = 12, at(11, 0), []int64{2, 1, 3} })},
 		"an adoption":                        {[]Saved{clean, adopted}, adopted},
 		"late, of before an adoption":        {[]Saved{clean, adopted, base}, adopted},
 		"late, of the adoption's generation": {[]Saved{clean, adopted, with(func(s *Saved) { s.Generation, s.SystemID = 5, 8 })}, with(func(s *Saved) { *s = adopted })},
@@ -183,6 +183,32 @@ func TestLatest(t *testing.T) {
 	} {
 		if got := Latest(c.in); !reflect.DeepEqual(*got, c.want) {
 			t.Errorf("%s: %+v, want %+v", name, *got, c.want)
+		}
+	}
+}
+
+// A daemon is killed again and again. As long as a session has not settled what was sent before, its record names the producers since
+// the last one that did, newest last, whatever other records they are read with.
+func TestLatestProducers(t *testing.T) {
+	const settled = 150 // the session that has everything acknowledged
+	var records []Saved
+	newest := func() *Saved { return Latest(records[max(0, len(records)-Recent):]) }
+	for id := int64(1); id < settled+maxProducers; id++ {
+		s := newest().Next(id, "")
+		records = append(records, s)
+		if id == settled {
+			s.Settle()
+			records = append(records, s)
+		}
+		if id%7 == 0 && id > 1 { // a late record, of the session before
+			records = append(records, records[len(records)-2])
+		}
+		got := newest().Producers
+		for back := range min(id, maxProducers) {
+			want := id - back
+			if at := len(got) - 1 - int(back); want >= min(id, settled) && (at < 0 || got[at] != want) {
+				t.Fatalf("session %d: producers %v, want %d to be number %d from the end", id, got, want, back)
+			}
 		}
 	}
 }

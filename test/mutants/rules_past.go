@@ -3,7 +3,7 @@ package main
 var (
 	recalls  = suite{"./relay", "^(TestPositionRecord|TestFollows|TestSlotWasMoved|TestWithoutPositions|TestWithoutPositionsForAWhile|TestPositionUnheard|TestFence|TestSkipped|TestSearch|TestPhantoms|TestOlderCopy|TestTold|TestKafkaFailsBeforeTheFirstRecord)$"}
 	simPast  = suite{"./relay", "^TestSimDeduplicated$"}
-	tailData = suite{"./checkpoint", "^(TestHolds|TestFound.*|TestCompare|TestSaved.*|TestAckedForOtherSources|TestLatest|TestAdoption)$"}
+	tailData = suite{"./checkpoint", "^(TestHolds|TestFound.*|TestCompare|TestSaved.*|TestAckedForOtherSources|TestLatest.*|TestAdoption)$"}
 	ends     = suite{"./kafka", "^TestEnds"}
 )
 
@@ -198,8 +198,14 @@ var recalling = []mutant{
 	{
 		name:  "late-record-believed-alone",
 		rule:  "The newest position record is all there is to know.",
-		edits: []edit{{"checkpoint/saved.go", "	for _, r := range records {\n		if r.Generation <= adopted", "	for _, r := range records[len(records)-1:] {\n		if r.Generation <= adopted"}},
+		edits: []edit{{"checkpoint/saved.go", "	for _, r := range inOrder {\n		if r.Generation <= adopted", "	for _, r := range records[len(records)-1:] {\n		if r.Generation <= adopted"}},
 		tests: []suite{tailData, simPast},
+	},
+	{
+		name:  "oldest-record-kept-longest",
+		rule:  "Of more producers than are kept, those that the oldest record names are kept.",
+		edits: []edit{{"checkpoint/saved.go", "		out.Producers = append(out.Producers, r.Producers...)\n", "		out.Producers = append(slices.Clone(r.Producers), out.Producers...)\n"}},
+		tests: []suite{tailData},
 	},
 	{
 		name:  "adoption-is-no-barrier",
