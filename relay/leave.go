@@ -54,7 +54,9 @@ func (s *session) leave(ctx context.Context, cause error) error {
 			looked = false
 		}
 	}
-	s.repeatStatus(grace)
+	if !away(err) {
+		s.repeatStatus(grace)
+	}
 	if err := s.closeSink(grace); err != nil && !poison {
 		s.r.log.Warn("close the producer", "error", err)
 	}
