@@ -121,6 +121,7 @@ func (s *session) deduplicate() {
 	p.on, p.allowed = true, p.record.Confirm
 	s.search()
 	r.mem.generation = p.record.Generation
+	r.mem.foundAt = 0 // the record before covers it: follows has compared them
 }
 
 // recalled is what became of the question for the position record.

@@ -42,6 +42,29 @@ func TestMovedSlotIsFoundLater(t *testing.T) {
 	}
 }
 
+// TestMovedSlotIsAccountedFor: a slot that a standby has moved, as its record says, and that falls back with a crash of Postgres, after which
+// that standby writes records of where it is then. What this process saw before is no contradiction.
+func TestMovedSlotIsAccountedFor(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		fallen := before(b, func(s *checkpoint.Saved) { s.Generation, s.Producers, s.Clean = 7, []int64{3, 7, 9}, false })
+		x := b.pg.commit("delivered by the standby")
+		b.pg.edit(func() { b.pg.confirmed, b.kafka.acked["delivered by the standby"] = x.End, true })
+		p.saved = []checkpoint.Saved{before(b, nil)}
+		b.start()
+		b.sleep(time.Second)
+		b.pg.edit(func() { b.pg.confirmed = fallen.Confirm })
+		p.locked(func() { p.saved = []checkpoint.Saved{fallen} }) // it has written more than are read
+		b.pg.cut()
+		b.sleep(time.Minute)
+		if s := p.last(); s.Generation != 8 {
+			t.Errorf("the record is still %+v", s)
+		}
+		if err := b.quit(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestPositionsReadableNotWritable: delivery goes on in one session, at least once, and a planned end confirms everything.
 func TestPositionsReadableNotWritable(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {

@@ -97,6 +97,12 @@ var recalling = []mutant{
 		tests: []suite{{"./relay", "^TestMovedSlotIsFoundLater$"}},
 	},
 	{
+		name:  "moved-slot-is-never-accounted-for",
+		rule:  "A slot that was moved as its record said is held against a later record, of where it was after a crash of Postgres.",
+		edits: []edit{{"relay/past.go", "	r.mem.foundAt = 0 // the record before covers it: follows has compared them\n", ""}},
+		tests: []suite{{"./relay", "^TestMovedSlotIsAccountedFor$"}},
+	},
+	{
 		name:  "unverified-is-recorded",
 		rule:  "What is dropped may be recorded before the server has shown that it is ours.",
 		edits: []edit{{"relay/record.go", "!acked.IsZero() && !s.skip.expecting() && (", "!acked.IsZero() && ("}},
