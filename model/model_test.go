@@ -93,6 +93,7 @@ func TestMutants(t *testing.T) {
 		{"confirm of another timeline", []string{"M_CONFIRM_OF_OTHER_TIMELINE", "SLOT_MOVED", "FAILOVER", "FAULTS=1"}, "LOSS", false},
 		{"rows before the first record", []string{"M_ROWS_BEFORE_RECORD", "FAULTS=2"}, "REPEAT", false},
 		{"appended out of order", []string{"M_OUT_OF_ORDER", "FAULTS=1"}, "ORDER", false},
+		{"a row is sent past a letter on its way", []string{"M_PAST_LETTERS", "POISON", "SESSIONS=7", "FAULTS=1"}, "ORDER", false},
 		{"refusals forgotten", []string{"M_REFUSAL_FORGOTTEN", "POISON", "SESSIONS=4", "FAULTS=0"}, "DRAINED", false},
 		{"no fence, and failover", []string{"M_NO_FENCE", "FAILOVER", "FAULTS=1", "REPEATS_ALLOWED"}, "PHANTOM", false},
 		{"the record is written for ever", []string{"M_WRITES_ALWAYS", "FAULTS=0", "LIVENESS"}, "ends", true},

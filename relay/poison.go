@@ -149,6 +149,8 @@ type letters struct {
 	waiting map[uint64]prometheus.Counter
 }
 
+func (l *letters) none() bool { return !l.some.Load() }
+
 func (l *letters) sent(n uint64, count prometheus.Counter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,7 +162,7 @@ func (l *letters) sent(n uint64, count prometheus.Counter) {
 }
 
 func (l *letters) acked(n uint64) {
-	if !l.some.Load() {
+	if l.none() {
 		return
 	}
 	l.mu.Lock()

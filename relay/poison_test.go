@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/router"
@@ -203,8 +204,37 @@ func TestDeadLetterWhileKafkaFails(t *testing.T) {
 		b.kafka.fail(errKafka, false)
 		b.sleep(10 * time.Second)
 		b.kafka.ack()
+		b.sleep(time.Second)
+		b.kafka.ack()
 		b.sleep(10 * time.Second)
 		b.delivered("a", "b", "c")
+	})
+}
+
+// TestDeadLetterIsAwaited: what comes behind a dead letter is sent when Kafka has that. A later event of its key in Kafka, and the letter
+// lost with the process, would put the event behind it once what made it a dead letter is no more.
+func TestDeadLetterIsAwaited(t *testing.T) {
+	bubble(t, dead(nil), func(b *bench) {
+		b.kafka.hold()
+		b.start()
+		b.pg.commit("a", "!b", "!c", "d", "e")
+		b.sleep(time.Second)
+		if got := b.kafka.flying(); !slices.Equal(got, []string{"a", "b", "c"}) {
+			t.Errorf("in flight are %v", got)
+		}
+		b.kafka.ack("b")
+		b.sleep(time.Second)
+		if got := b.kafka.flying(); !slices.Equal(got, []string{"a", "c"}) {
+			t.Errorf("in flight are %v", got)
+		}
+		b.kafka.ack("c")
+		synctest.Wait() // at once
+		if got := b.kafka.flying(); !slices.Equal(got, []string{"a", "d", "e"}) {
+			t.Errorf("in flight are %v", got)
+		}
+		b.kafka.ack()
+		b.sleep(10 * time.Second)
+		b.delivered("b", "c", "a", "d", "e")
 	})
 }
 

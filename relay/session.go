@@ -144,10 +144,10 @@ func (s *session) callbacks(cancel context.CancelFunc) Callbacks {
 					cancel()
 				}
 			}()
+			s.letters.acked(n) // before the tracker wakes who waits for it
 			commit := s.tracker.Ack(n)
 			now := s.r.clock()
 			s.lastAck.Store(max(1, int64(now.Sub(s.began))))
-			s.letters.acked(n)
 			s.r.met.latency.Observe(max(0, now.Sub(commit).Seconds()))
 		},
 		Failed: func(err error) {
@@ -380,7 +380,8 @@ func position(id replication.Identity, ev *decoder.Event) checkpoint.Position {
 }
 
 // send hands the record over, alone if that is asked for or if a record of its transaction was refused before. dead counts
-// it, once it is acknowledged, as a dead letter; nil: it is none.
+// it, once it is acknowledged, as a dead letter; nil: it is none. Such a record waits for the dead letters on their way: if one
+// of them does not arrive, its event may be none for the next process, and must not come after a later event of its key.
 func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter, pos checkpoint.Position) error {
 	r := s.r
 	if alone = alone || s.begin.CommitLSN <= r.careful; alone {
@@ -388,6 +389,11 @@ func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter,
 			return err
 		}
 		s.alone = &sent{dead: dead != nil, poison: router.Poison{Cause: router.Rejected, ID: string(s.rec.ID), Topic: s.rec.Topic, Position: pos}}
+	}
+	if dead == nil {
+		if err := s.await(ctx, Streaming, "a dead letter on its way", s.letters.none); err != nil {
+			return err
+		}
 	}
 	n := s.tracker.Add(s.rec.Size(), r.mem.found.Hash(s.rec.ID))
 	if alone {

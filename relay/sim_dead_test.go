@@ -111,8 +111,7 @@ func (e *event) wrongHeaders(rec *router.Record, at *placement) string {
 	return ""
 }
 
-// storeDead appends a dead letter, or what was one for an earlier process. It is outside the order: a refused event's comes behind
-// those of later events.
+// storeDead appends a dead letter, which has no place in the order, or what was one for an earlier process, which has.
 func (f *flight) storeDead() {
 	e, w := f.e, f.by.k.w
 	w.see(f.by.p, "stored dead", uint64(e.id), uint64(e.stored))
@@ -121,6 +120,13 @@ func (f *flight) storeDead() {
 		w.fail("the dead letter of event %d is stored twice by one session", e.id)
 	case e.storedBy != nil && e.storedBy.p != f.by.p:
 		w.reached[deadRepeated] = true
+	case e.stored == 0 && !f.dead:
+		w.reached[fixedFirst] = true
+		for _, later := range w.pg.order[e.order+1:] {
+			if later.lane == e.lane && later.seq > 0 && later.stored > 0 {
+				w.fail("event %d, which was to be a dead letter, is stored in its topic after event %d", e.id, later.id)
+			}
+		}
 	}
 	e.stored++
 	e.storedBy = f.by

@@ -77,6 +77,7 @@ const (
 	lateRepeat
 	movedRepeat
 	fixedPoison
+	fixedFirst
 	leaseOver
 	marks
 )
@@ -107,7 +108,7 @@ var markNames = [marks]string{
 	firstPast:         "an event skipped because it was read in Kafka, though nobody heard its ack", recalledDirty: "a predecessor that did not end cleanly",
 	recalledClean: "a predecessor that ended cleanly", fenced: "ends read later because of what may still arrive", foreignTail: "strangers at the end of a partition",
 	lateRepeat: "a repeat of what landed after the ends were read", movedRepeat: "a repeat of what stands in a topic that it goes to no more",
-	fixedPoison: "a record of what an earlier process would have made a dead letter", leaseOver: "a frozen process whose lease is over has something in flight",
+	fixedFirst: "a record of what was to be a dead letter, and was stored nowhere", fixedPoison: "a record of what an earlier process would have made a dead letter", leaseOver: "a frozen process whose lease is over has something in flight",
 }
 
 // spoken marks what the relay says. w.mu is held.

@@ -97,6 +97,12 @@ var recalling = []mutant{
 		tests: []suite{{"./relay", "^TestMovedSlotIsFoundLater$"}},
 	},
 	{
+		name:  "dead-letter-is-not-awaited",
+		rule:  "An event is sent while a dead letter before it is on its way.",
+		edits: []edit{{"relay/session.go", "	if dead == nil {\n		if err := s.await(", "	if false {\n		if err := s.await("}},
+		tests: []suite{{"./relay", "^TestDeadLetterIsAwaited$"}, simPast},
+	},
+	{
 		name:  "moved-slot-is-never-accounted-for",
 		rule:  "A slot that was moved as its record said is held against a later record, of where it was after a crash of Postgres.",
 		edits: []edit{{"relay/past.go", "	r.mem.foundAt = 0 // the record before covers it: follows has compared them\n", ""}},
