@@ -2,8 +2,12 @@ package integration
 
 import (
 	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
@@ -11,6 +15,183 @@ import (
 )
 
 // What may change between an end that was not clean and the next start: topics, and settings that decide where an event goes.
+
+// F01, F68, I12: a daemon is killed at random moments under load, and between some of the starts a topic grows by a partition, the
+// routing, the largest record of the topics or the poison policy changes. Nothing is missing and every partition keeps the order of
+// its keys from one change to the next. An event is in Kafka twice only if a change of settings sent it elsewhere, and its first topic
+// was in no position record yet.
+func TestDeduplicatedKill9WhileSettingsChange(t *testing.T) {
+	t.Parallel()
+	kills := long(1000, 10)
+	rnd := newRand(t)
+	c := newChanging(t, rnd)
+	c.limit(true)
+	c.proves("F01 F68", "kill -9 of a deduplicating daemon at %d random moments; between the starts topics grow, routing, record size limits and poison policy change", kills)
+	c.sample().taken = true // judged in the end, when it is known which record of an event was the first
+	w := c.write(load{rand: rnd, types: []string{"order", "payment"}, large: 5000, pause: long(20*time.Millisecond, 8*time.Millisecond)})
+	for range kills {
+		r := c.startStreaming(c.settings()...)
+		lives := fence + 700*time.Millisecond
+		if rnd.IntN(5) == 0 {
+			lives += 2 * time.Second // so that position records name what it has used
+		}
+		time.Sleep(time.Duration(rnd.Int64N(int64(lives)))) // the moment is the test
+		r.kill9()
+		c.noteDropped(r)
+		for range 1 + rnd.IntN(2) {
+			c.change(c.draw())
+		}
+	}
+	if c.narrow {
+		c.change("limit")
+	}
+	if c.skip {
+		c.change("policy")
+	}
+	c.start(c.settings()...)
+	c.healed()
+	w.stop()
+	c.judge()
+}
+
+// changing is an outbox whose topics and settings change.
+type changing struct {
+	*outbox
+	rnd     *rand.Rand
+	env     []string // of deduplicated delivery
+	deck    []string // changes to be drawn
+	made    map[string]int
+	altered changeLog
+
+	elsewhere bool // all events go to one topic
+	narrow    bool // the topics refuse large records
+	skip      bool // poison is dropped, not sent to the dead-letter topic
+}
+
+func newChanging(t *testing.T, rnd *rand.Rand) *changing {
+	const partitions = 3
+	o := newOutbox(t, options{pg: heavyPostgres(t), types: []string{"order", "payment", "elsewhere", "dead"}, partitions: partitions})
+	c := &changing{outbox: o, rnd: rnd, env: o.deduplicating(fence), made: map[string]int{}}
+	c.altered = changeLog{Growth: map[string][2]int{}, Dropped: map[string]bool{}, Dead: o.topic("dead")}
+	for _, topic := range o.follow.topics {
+		c.altered.Growth[topic] = [2]int{partitions, partitions}
+	}
+	return c
+}
+
+// settings are those of the next daemon.
+func (c *changing) settings() []string {
+	// Compressed, no record would be too large.
+	env := append(slices.Clone(c.env), "OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC="+c.topic("dead"), "OUTBOXCDC_KAFKA_COMPRESSION=none")
+	if c.skip {
+		env = append(env, "OUTBOXCDC_POISON_POLICY=skip")
+	}
+	if c.elsewhere {
+		env = append(env, "OUTBOXCDC_ROUTE_TOPIC="+c.topic("elsewhere"))
+	}
+	return env
+}
+
+// draw is what changes next. Everything has its turn before anything has another.
+func (c *changing) draw() string {
+	if len(c.deck) == 0 {
+		c.deck = []string{"growth", rerouted, "limit", "policy", "nothing", "nothing"}
+		c.rnd.Shuffle(len(c.deck), func(i, j int) { c.deck[i], c.deck[j] = c.deck[j], c.deck[i] })
+	}
+	what := c.deck[0]
+	c.deck = c.deck[1:]
+	return what
+}
+
+// change changes something while no daemon runs.
+func (c *changing) change(what string) {
+	c.t.Helper()
+	c.made[what]++
+	switch what {
+	case "nothing":
+		return
+	case "growth":
+		topic := c.follow.topics[c.rnd.IntN(len(c.follow.topics))]
+		count := c.altered.Growth[topic]
+		count[1]++
+		must(c.t, kafkatest.AddPartitions(testContext(c.t), c.kafka.Brokers(), topic, count[1]))
+		c.altered.Growth[topic] = count
+		return
+	case rerouted:
+		c.elsewhere = !c.elsewhere
+	case "limit":
+		c.limit(!c.narrow)
+	case "policy":
+		c.skip = !c.skip
+	}
+	c.altered.note(c.outbox, what)
+}
+
+// limit makes the topics of events refuse large records, or take them again.
+func (c *changing) limit(narrow bool) {
+	c.t.Helper()
+	c.narrow = narrow
+	most := map[bool]string{false: "1048588", true: "4000"}[narrow]
+	for _, typ := range []string{"order", "payment", "elsewhere"} {
+		must(c.t, kafkatest.SetTopicConfig(testContext(c.t), c.kafka.Brokers(), c.topic(typ), map[string]string{"max.message.bytes": most}))
+	}
+}
+
+// noteDropped notes what a daemon dropped.
+func (c *changing) noteDropped(r *relay) {
+	for _, e := range r.logged(dropped) {
+		if id, _ := e["event_id"].(string); id != "" {
+			c.altered.Dropped[id] = true
+		}
+	}
+}
+
+// judge waits until everything has arrived, and holds it to the promise.
+func (c *changing) judge() {
+	t := c.t
+	t.Helper()
+	c.noteDropped(c.running())
+	var ids []string
+	for _, r := range c.truth() {
+		if !c.altered.Dropped[r.ID] {
+			ids = append(ids, r.ID)
+		}
+	}
+	c.awaitEvents(ids, patience)
+	c.awaitSettled()
+	h := c.altered.history(c.outbox)
+	arrived, dead := map[string]bool{}, 0
+	for _, rec := range h.Records {
+		id, _ := headerOf(rec, "id")
+		arrived[id] = true
+		if rec.Topic == c.topic("dead") {
+			dead++
+		}
+	}
+	h.without(func(id string) bool { return c.altered.Dropped[id] && !arrived[id] })
+	file := h.keep(c.outbox)
+	v := h.judge()
+	c.proof.judged(v)
+	if err := v.err(); err != nil {
+		t.Fatalf("%v\n  OUTBOXCDC_TEST_HISTORY=%s judges it again", err, file)
+	}
+	what := fmt.Sprintf("%d dead letters, %d events dropped by the policy; changes: %v", dead, len(c.altered.Dropped), c.made)
+	c.outcome("%s; repeats allowed: where a change of settings sent an event elsewhere and its topic was in no position record yet; "+
+		"%d records were sent after a later event of their key: such repeats, and what a policy dropped before it was changed", what, v.late)
+	t.Logf("%s, %d late; %s", v, v.late, what)
+}
+
+// without takes events out of the history that were not to arrive.
+func (h *history) without(out func(id string) bool) {
+	h.Truth = slices.DeleteFunc(h.Truth, func(r row) bool { return out(r.ID) })
+	h.Acks = slices.DeleteFunc(h.Acks, out)
+	for i := range h.Unsure {
+		h.Unsure[i] = slices.DeleteFunc(slices.Clone(h.Unsure[i]), out)
+	}
+	for i := range h.Commits {
+		h.Commits[i].IDs = slices.DeleteFunc(slices.Clone(h.Commits[i].IDs), out)
+	}
+}
 
 // F68: of two events the first is refused and the second is stored in another partition. The daemon is killed, and the topic grows, so
 // that the key of the first moves to where the second is. That the second is there says nothing of the first.

@@ -24,6 +24,7 @@ type load struct {
 	most        int           // rows of one key in one transaction; default 4
 	pause       time.Duration // mean, between two transactions of a connection; default 8 ms
 	pad         int           // most bytes of filling in a payload; default 200
+	large       int           // the filling of one statement in twenty; 0: none is larger
 	types       []string      // default "order"
 }
 
@@ -299,7 +300,11 @@ func (w *writer) insert(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand, key
 		id[i], n[i] = newID(rnd), last-int64(count-1-i)
 	}
 	*ids = append(*ids, id...)
-	pad := strings.Repeat("x", rnd.IntN(w.load.pad))
+	filling := rnd.IntN(w.load.pad)
+	if w.load.large > 0 && rnd.IntN(20) == 0 {
+		filling = w.load.large
+	}
+	pad := strings.Repeat("x", filling)
 	if rnd.IntN(5) == 0 {
 		return w.copy(ctx, conn, typ, key, pad, id, n)
 	}
