@@ -167,7 +167,7 @@ func (w *wired) startups() {
 		streams++
 		for k, want := range map[string]string{
 			"replication": "database", "DateStyle": "ISO", "IntervalStyle": "postgres", "extra_float_digits": "3", "TimeZone": "UTC",
-			"bytea_output": "hex", "client_min_messages": "warning",
+			"bytea_output": "hex", "client_min_messages": "warning", "search_path": "pg_catalog", "quote_all_identifiers": "off", "lc_monetary": "C",
 			"wal_sender_timeout": fmt.Sprintf("%dms", w.relay.cfg.WalSenderTimeout.Milliseconds()),
 		} {
 			if p[k] != want {

@@ -101,20 +101,27 @@ func (c *Config) forTables() string {
 	return " for table " + c.tables()
 }
 
-// streamParams are what the bytes of the stream depend on. As startup parameters they win over ALTER ROLE and ALTER
-// DATABASE. client_min_messages must not be error: the notice that a publication was skipped is a warning.
-func (c *Config) streamParams() map[string]string {
+// streamParams are what the bytes of the stream depend on, and what could end it. As startup parameters they win over ALTER ROLE
+// and ALTER DATABASE. client_min_messages must not be error: the notice that a publication was skipped is a warning. major is
+// the server's, 0 if it is not known.
+func (c *Config) streamParams(major int) map[string]string {
 	p := map[string]string{
-		"replication":         "database",
-		"application_name":    c.ApplicationName(),
-		"client_encoding":     "UTF8",
-		"DateStyle":           "ISO",
-		"IntervalStyle":       "postgres",
-		"extra_float_digits":  "3",
-		"TimeZone":            "UTC",
-		"bytea_output":        "hex",
-		"client_min_messages": "warning",
-		"wal_sender_timeout":  strconv.FormatInt(c.WalSenderTimeout.Milliseconds(), 10) + "ms",
+		"replication":           "database",
+		"application_name":      c.ApplicationName(),
+		"client_encoding":       "UTF8",
+		"quote_all_identifiers": "off",
+		"DateStyle":             "ISO",
+		"IntervalStyle":         "postgres",
+		"extra_float_digits":    "3",
+		"TimeZone":              "UTC",
+		"bytea_output":          "hex",
+		"search_path":           "pg_catalog", // regclass and its like name the schema of everything else
+		"lc_monetary":           "C",
+		"client_min_messages":   "warning",
+		"wal_sender_timeout":    strconv.FormatInt(c.WalSenderTimeout.Milliseconds(), 10) + "ms",
+	}
+	if major >= 17 { // it would end the walsender in the middle of every transaction that takes longer to send
+		p["transaction_timeout"] = "0"
 	}
 	if c.DecodingWorkMem != "" {
 		p["logical_decoding_work_mem"] = c.DecodingWorkMem
@@ -196,8 +203,8 @@ func (s *tap) onDrained() {
 const keepAlive = 5 * time.Minute
 
 // dialStream opens the replication connection.
-func (c *Config) dialStream(ctx context.Context, onNotice pgconn.NoticeHandler, s *tap) (*pgconn.PgConn, error) {
-	cfg, err := c.parse(c.streamParams())
+func (c *Config) dialStream(ctx context.Context, major int, onNotice pgconn.NoticeHandler, s *tap) (*pgconn.PgConn, error) {
+	cfg, err := c.parse(c.streamParams(major))
 	if err != nil {
 		return nil, err
 	}

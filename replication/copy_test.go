@@ -85,7 +85,7 @@ func TestCopyRefused(t *testing.T) {
 	b.await(`SELECT count(*)::text FROM pg_stat_replication`, "0")
 	var full []*pgconn.PgConn
 	for {
-		conn, err := b.source.cfg.dialStream(t.Context(), nil, &tap{})
+		conn, err := b.source.cfg.dialStream(t.Context(), 0, nil, &tap{})
 		if err != nil {
 			break
 		}

@@ -32,7 +32,7 @@ func (s *Source) Connect(ctx context.Context, application string, standby bool) 
 func (s *Source) Identify(ctx context.Context, application string) (Identity, error) {
 	cfg := s.cfg
 	cfg.application = application
-	conn, err := cfg.dialStream(ctx, nil, &tap{})
+	conn, err := cfg.dialStream(ctx, 0, nil, &tap{})
 	if err != nil {
 		return Identity{}, err
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -19,7 +21,8 @@ const opposite = `
 ALTER %[1]s SET DateStyle = 'SQL, DMY'; ALTER %[1]s SET IntervalStyle = 'sql_standard';
 ALTER %[1]s SET extra_float_digits = -15; ALTER %[1]s SET TimeZone = 'Asia/Tokyo';
 ALTER %[1]s SET bytea_output = 'escape'; ALTER %[1]s SET client_encoding = 'LATIN1';
-ALTER %[1]s SET client_min_messages = 'error'; ALTER %[1]s SET wal_sender_timeout = '0'`
+ALTER %[1]s SET client_min_messages = 'error'; ALTER %[1]s SET wal_sender_timeout = '0';
+ALTER %[1]s SET search_path = public; ALTER %[1]s SET quote_all_identifiers = on; ALTER %[1]s SET lc_monetary = 'C.UTF-8'`
 
 type bench struct {
 	*testing.T
@@ -128,14 +131,15 @@ func TestBytesDoNotDependOnRoleOrDatabase(t *testing.T) {
 	b := newBench(t, "18")
 	b.exec(fmt.Sprintf(opposite, "ROLE relay"))
 	b.exec(fmt.Sprintf(opposite, "DATABASE postgres"))
+	b.exec(`ALTER TABLE outbox ADD COLUMN r regclass, ADD COLUMN m money`)
 	st := b.open()
-	b.exec(`INSERT INTO outbox VALUES (1, '2026-11-21 10:00:00+00', 0.1::float8 + 0.2::float8, '\x00ff5c', '1 year 2 days 03:00:00', 'Grüße, 世界')`)
+	b.exec(`INSERT INTO outbox VALUES (1, '2026-11-21 10:00:00+00', 0.1::float8 + 0.2::float8, '\x00ff5c', '1 year 2 days 03:00:00', 'Grüße, 世界', 'outbox', 1234.5)`)
 	dec := newDecoder(t, st)
 	ev, err := b.next(st, dec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []string{"1", "2026-11-21 10:00:00+00", "0.30000000000000004", `\x00ff5c`, "1 year 2 days 03:00:00", "Grüße, 世界"} {
+	for i, want := range []string{"1", "2026-11-21 10:00:00+00", "0.30000000000000004", `\x00ff5c`, "1 year 2 days 03:00:00", "Grüße, 世界", "public.outbox", "$1,234.50"} {
 		if got := string(ev.Values[i].Data); got != want {
 			t.Errorf("column %s: %q, want %q", ev.Relation.Columns[i].Name, got, want)
 		}
@@ -143,6 +147,66 @@ func TestBytesDoNotDependOnRoleOrDatabase(t *testing.T) {
 	var timeout string
 	if err := b.sql.QueryRow(t.Context(), `SELECT count(*)::text FROM pg_stat_replication WHERE application_name = 'outboxcdc-slot'`).Scan(&timeout); err != nil || timeout != "1" {
 		t.Errorf("walsenders named outboxcdc-slot: %s %v", timeout, err)
+	}
+}
+
+// TestTransactionTimeoutIsOurs: transaction_timeout of the role ends statements, and a walsender while it sends a transaction; ours it does not.
+func TestTransactionTimeoutIsOurs(t *testing.T) {
+	for _, major := range []string{"16", "17", "18"} {
+		t.Run(major, func(t *testing.T) {
+			b := newBench(t, major)
+			st, err := b.source.Open(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = st.Close(0, time.Now())
+			if major == "16" { // does not know it
+				return
+			}
+			b.exec(`ALTER ROLE relay SET transaction_timeout = '200ms'`)
+			b.exec(`INSERT INTO outbox SELECT i, NULL, NULL, NULL, NULL, repeat('x', 1000) FROM generate_series(1, 30000) i`)
+			st = b.open()
+			dec := newDecoder(t, st)
+			for i := range 30000 {
+				if i%1000 == 0 { // the socket's buffers are full, and the walsender stands in the transaction
+					time.Sleep(50 * time.Millisecond)
+				}
+				if _, err := b.next(st, dec); err != nil {
+					t.Fatalf("row %d: %v", i+1, err)
+				}
+			}
+		})
+	}
+}
+
+// TestRemovedSegment: the walsender finds out that WAL is missing after it has accepted the slot. Whether our look at the slot comes before
+// or after that, the verdict is the same.
+func TestRemovedSegment(t *testing.T) {
+	for _, major := range []string{"14", "17"} {
+		t.Run(major, func(t *testing.T) {
+			b := newBench(t, major)
+			for i := range 3 {
+				b.exec(fmt.Sprintf(`INSERT INTO outbox VALUES (%d)`, i))
+				b.exec(`SELECT pg_switch_wal()`)
+			}
+			var name string
+			if err := b.sql.QueryRow(t.Context(), `SELECT pg_walfile_name(restart_lsn) FROM pg_replication_slots`).Scan(&name); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Remove(filepath.Join(b.server.DataDir, "pg_wal", name)); err != nil {
+				t.Fatal(err)
+			}
+			for range 10 {
+				st, err := b.source.Open(t.Context())
+				if err == nil {
+					_, err = b.next(st, newDecoder(t, st))
+					_ = st.Close(0, time.Now())
+				}
+				if KindOf(err) != SlotLost || err == nil {
+					t.Fatalf("%v, want %s", err, SlotLost)
+				}
+			}
+		})
 	}
 }
 

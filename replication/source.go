@@ -2,6 +2,7 @@ package replication
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -106,7 +107,7 @@ func (s *Source) Open(ctx context.Context) (_ *Stream, err error) {
 
 // connect opens the replication connection and finds out whose it is.
 func (st *Stream) connect(ctx context.Context) (err error) {
-	if st.conn, err = st.cfg.dialStream(ctx, st.onNotice, &st.tap); err != nil {
+	if st.conn, err = st.cfg.dialStream(ctx, st.major, st.onNotice, &st.tap); err != nil {
 		return err
 	}
 	if st.identity, err = identify(ctx, st.conn); err != nil {
@@ -164,7 +165,7 @@ func (s *Source) elsewhere(ctx context.Context, err error) error {
 	if s.system == 0 || KindOf(err) == Unavailable {
 		return err
 	}
-	conn, cannot := s.cfg.dialStream(ctx, nil, &tap{})
+	conn, cannot := s.cfg.dialStream(ctx, 0, nil, &tap{})
 	if cannot != nil {
 		return err
 	}
@@ -281,6 +282,11 @@ func (st *Stream) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if slot.ActivePID == 0 {
+		if err := st.lastWords(); err != nil {
+			return err
+		}
+	}
 	if slot.ActivePID != st.conn.PID() {
 		return fail(Unavailable, op, "let postgres.url name one server, not a load balancer",
 			"the slot is active for PID %d, our walsender is %d: two connections reached two servers", slot.ActivePID, st.conn.PID())
@@ -289,6 +295,18 @@ func (st *Stream) begin(ctx context.Context) error {
 	st.identity.WALEnd = max(st.identity.WALEnd, slot.ServerLSN)
 	st.log.Debug("replication started", "slot", st.cfg.Slot, "start", st.start.String(), "system", st.identity.SystemID,
 		"timeline", st.identity.Timeline, "server", st.major)
+	return nil
+}
+
+// lastWords is the error with which the walsender has ended: soon after the start of a slot whose WAL was removed, for one. nil:
+// it goes on, and says nothing of the kind within queryTimeout.
+func (st *Stream) lastWords() error {
+	end := time.Now().Add(queryTimeout)
+	for st.SetDeadline(end); time.Now().Before(end); {
+		if _, err := st.Receive(); err != nil && !errors.Is(err, ErrDeadline) {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -9,7 +9,7 @@ func (s *Source) Stand(ctx context.Context) (*Slot, Identity, error) {
 		return nil, Identity{}, err
 	}
 	defer closeControl(control)
-	conn, err := s.cfg.dialStream(ctx, nil, &tap{})
+	conn, err := s.cfg.dialStream(ctx, 0, nil, &tap{})
 	if err != nil {
 		return nil, Identity{}, err
 	}
