@@ -76,7 +76,7 @@ func noSink(ctx context.Context, j *job) error {
 		return err
 	}
 	dec := decoder.New(func(rel *decoder.Relation) (bool, error) {
-		table, err := st.Resolve(ctx, rel.OID, rel.Namespace, rel.Name)
+		table, err := st.Resolve(ctx, &replication.Announced{OID: rel.OID, Schema: rel.Namespace, Name: rel.Name})
 		if err == nil && table == 0 {
 			err = rt.Bind(rel)
 		}

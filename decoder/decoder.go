@@ -79,10 +79,12 @@ type Decoder struct {
 type known struct {
 	*Relation
 	use bool
+	err error // that resolve returned
 }
 
 // New returns a decoder. It calls resolve once for each version of a relation, whose Source it may set: false makes its
-// rows KindIgnored, without an ordinal; an error ends the stream.
+// rows KindIgnored, without an ordinal; an error ends the stream with the first row: a partition whose rows come as the root's is
+// announced as well, and has none.
 func New(resolve func(*Relation) (use bool, err error)) *Decoder {
 	return &Decoder{resolve: resolve, relations: map[uint32]known{}}
 }
@@ -95,6 +97,9 @@ func (d *Decoder) Messages(prefix string, source int) {
 }
 
 const byteaOID = 17
+
+// XID is the transaction that is open, or was last.
+func (d *Decoder) XID() uint32 { return d.begin.XID }
 
 // Decode decodes one message, the payload of one XLogData. The result points into walData and into the decoder. After an
 // error, an *Error, the stream cannot go on and each later call returns the same error.
@@ -201,10 +206,7 @@ func (d *Decoder) decodeRelation(r reader) (Message, error) {
 		return Message{Kind: KindRelation, Relation: old.Relation}, nil
 	}
 	use, err := d.resolve(rel)
-	if err != nil {
-		return Message{}, &Error{What: "relation " + rel.String(), Err: err}
-	}
-	d.relations[rel.OID] = known{Relation: rel, use: use}
+	d.relations[rel.OID] = known{Relation: rel, use: use, err: err}
 	return Message{Kind: KindRelation, Relation: rel}, nil
 }
 
@@ -216,7 +218,12 @@ func (d *Decoder) decodeInsert(r reader) (Message, error) {
 	r.what = "insert"
 	d.needTx(&r)
 	rel := d.relation(&r)
-	if r.err == nil && !rel.use {
+	switch {
+	case r.err != nil:
+		return Message{}, &Error{What: r.what, Offset: r.bad, Err: r.err}
+	case rel.err != nil:
+		return Message{}, &Error{What: "row of relation " + rel.String(), Err: rel.err}
+	case !rel.use:
 		return Message{Kind: KindIgnored, Relation: rel.Relation}, nil
 	}
 	if c := r.uint8(); c != 'N' {
@@ -231,7 +238,12 @@ func (d *Decoder) decodeUpdate(r reader) (Message, error) {
 	r.what = "update"
 	d.needTx(&r)
 	rel := d.relation(&r)
-	if r.err == nil && !rel.use {
+	switch {
+	case r.err != nil:
+		return Message{}, &Error{What: r.what, Offset: r.bad, Err: r.err}
+	case rel.err != nil:
+		return Message{}, &Error{What: "row of relation " + rel.String(), Err: rel.err}
+	case !rel.use:
 		return Message{Kind: KindIgnored, Relation: rel.Relation}, nil
 	}
 	d.old = d.old[:0]

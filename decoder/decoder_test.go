@@ -263,16 +263,24 @@ func TestResolve(t *testing.T) {
 	}
 }
 
+// TestResolveError: who cannot tell whose rows they are says so with the first of them. A relation without rows disturbs nobody.
 func TestResolveError(t *testing.T) {
 	lost := errors.New("catalog lost")
-	d := New(func(*Relation) (bool, error) { return true, lost })
-	decodeAll(t, d, encBegin(begin(1)))
-	_, err := d.Decode(encRelation(outboxRel))
-	if want := "decode relation public.outbox at byte 0: catalog lost"; !errors.Is(err, lost) || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
-	if _, err := d.Decode(encInsert(16385, null, null)); !errors.Is(err, lost) {
-		t.Errorf("the stream went on: %v", err)
+	for name, row := range map[string][]byte{"insert": encInsert(16386, null, null), "update": encUpdate(16386, nil, null, null)} {
+		d := New(func(r *Relation) (bool, error) {
+			if r.OID == 16386 {
+				return true, lost
+			}
+			return true, nil
+		})
+		decodeAll(t, d, encBegin(begin(1)), encRelation(table(16386, "leaf", "id", "payload")), encRelation(outboxRel), encInsert(16385, null, null))
+		_, err := d.Decode(row)
+		if want := "decode row of relation public.leaf at byte 0: catalog lost"; !errors.Is(err, lost) || err.Error() != want {
+			t.Errorf("%s: got %v, want %s", name, err, want)
+		}
+		if _, err := d.Decode(encInsert(16385, null, null)); !errors.Is(err, lost) {
+			t.Errorf("%s: the stream went on: %v", name, err)
+		}
 	}
 }
 

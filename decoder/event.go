@@ -47,6 +47,15 @@ func (r *Relation) Index(name string) int {
 	return -1
 }
 
+// ColumnNames are the names of the columns, in their order.
+func (r *Relation) ColumnNames() []string {
+	names := make([]string, len(r.Columns))
+	for i := range r.Columns {
+		names[i] = r.Columns[i].Name
+	}
+	return names
+}
+
 // String is the qualified name, for people.
 func (r *Relation) String() string { return r.Namespace + "." + r.Name }
 

@@ -435,12 +435,14 @@ func TestFreeze(t *testing.T) {
 			b.pg.begin()
 			other := walsendertest.Table{OID: 99, Schema: "public", Name: "outbox"}
 			b.pg.raw("", walsendertest.Relation(&other))
+			b.pg.raw("", walsendertest.Insert(&other))
 		}},
 		{"column gone", Lost, func(b *bench) {
 			cut := b.pg.table
 			cut.Columns = []string{"id", "aggregate_type", "aggregate_id", "event_type", "headers", "created_at"}
 			b.pg.begin()
 			b.pg.raw("", walsendertest.Relation(&cut))
+			b.pg.raw("", walsendertest.Insert(&cut, nil, nil, nil, nil, nil, nil))
 		}},
 		{"slot lost", Lost, func(b *bench) {
 			b.pg.fail(&replication.Error{Kind: replication.SlotLost, Op: "read the stream", Err: errors.New("wal_removed")})

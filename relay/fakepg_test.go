@@ -672,11 +672,11 @@ func (st *stream) Check(ctx context.Context) (*replication.Slot, error) {
 
 func (st *stream) Tables() []replication.TableNow { return st.pg.now }
 
-func (st *stream) Resolve(_ context.Context, oid uint32, _, _ string) (int, error) {
+func (st *stream) Resolve(_ context.Context, rel *replication.Announced) (int, error) {
 	if st.pg.resolve != nil {
-		return st.pg.resolve(oid)
+		return st.pg.resolve(rel.OID)
 	}
-	if oid != st.pg.table.OID {
+	if rel.OID != st.pg.table.OID {
 		return replication.NotOurs, nil
 	}
 	return 0, nil

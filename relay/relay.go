@@ -44,7 +44,7 @@ type Stream interface {
 	Interrupt()
 	Status(confirmed pglogrepl.LSN, reply bool, now time.Time) error
 	Check(ctx context.Context) (*replication.Slot, error)
-	Resolve(ctx context.Context, oid uint32, schema, name string) (table int, err error)
+	Resolve(ctx context.Context, rel *replication.Announced) (table int, err error)
 	Tables() []replication.TableNow
 	Close(last pglogrepl.LSN, now time.Time) error
 }

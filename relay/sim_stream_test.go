@@ -386,7 +386,7 @@ func (pg *simPG) slowness() time.Duration {
 
 func (st *simStream) Tables() []replication.TableNow { return nil }
 
-func (st *simStream) Resolve(ctx context.Context, oid uint32, _, name string) (int, error) {
+func (st *simStream) Resolve(ctx context.Context, rel *replication.Announced) (int, error) {
 	st.p.spend(ctx, resolveRelation, 2*time.Millisecond)
 	if err := st.p.call("resolve"); err != nil {
 		return replication.NotOurs, err
@@ -395,7 +395,7 @@ func (st *simStream) Resolve(ctx context.Context, oid uint32, _, name string) (i
 	if st.pg.down {
 		return replication.NotOurs, unavailable("look up a relation", errors.New("unexpected EOF"))
 	}
-	if oid == st.pg.other.OID {
+	if rel.OID == st.pg.other.OID {
 		return replication.NotOurs, nil
 	}
 	return 0, nil

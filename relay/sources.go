@@ -34,11 +34,14 @@ func (r *Relay) fit(tables []replication.TableNow) error {
 // newDecoder wires a decoder to who knows the tables: the stream says whose rows they are, the router whether it has their
 // columns.
 func newDecoder(ctx context.Context, st Stream, r *router.Router, prefix string) *decoder.Decoder {
-	d := decoder.New(func(rel *decoder.Relation) (bool, error) {
+	var d *decoder.Decoder
+	d = decoder.New(func(rel *decoder.Relation) (bool, error) {
 		// Not cancelled when told to stop: the drain needs the connection.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookUpTimeout)
 		defer cancel()
-		table, err := st.Resolve(ctx, rel.OID, rel.Namespace, rel.Name)
+		table, err := st.Resolve(ctx, &replication.Announced{
+			OID: rel.OID, Schema: rel.Namespace, Name: rel.Name, Columns: rel.ColumnNames(), XID: d.XID(),
+		})
 		if err != nil || table == replication.NotOurs {
 			return false, err
 		}

@@ -119,9 +119,6 @@ type catalog struct {
 	syncNames   string
 }
 
-// byLeaves: rows of some outbox come under the names of its partitions.
-func (cat *catalog) byLeaves() bool { return !cat.viaRoot && slices.Contains(cat.partitioned, true) }
-
 const catalogSQL = `
 SELECT p.oid, p.xmin::text, p.pubinsert, p.pubviaroot FROM pg_publication p WHERE p.pubname = $1`
 

@@ -51,7 +51,7 @@ func TestCopy(t *testing.T) {
 			}
 			for _, st := range []*Stream{still, st, daemon} {
 				dec := decoder.New(func(rel *decoder.Relation) (bool, error) {
-					table, err := st.Resolve(t.Context(), rel.OID, rel.Namespace, rel.Name)
+					table, err := st.Resolve(t.Context(), &Announced{OID: rel.OID, Schema: rel.Namespace, Name: rel.Name, Columns: rel.ColumnNames()})
 					return table != NotOurs, err
 				})
 				if ev, err := b.next(st, dec); err != nil || string(ev.Values[0].Data) != "1" {

@@ -90,10 +90,12 @@ func (b *bench) openFails(want Kind) {
 
 // newDecoder asks the stream whose a relation is.
 func newDecoder(t *testing.T, st *Stream) *decoder.Decoder {
-	return decoder.New(func(rel *decoder.Relation) (use bool, err error) {
-		rel.Source, err = st.Resolve(t.Context(), rel.OID, rel.Namespace, rel.Name)
+	var d *decoder.Decoder
+	d = decoder.New(func(rel *decoder.Relation) (use bool, err error) {
+		rel.Source, err = st.Resolve(t.Context(), &Announced{OID: rel.OID, Schema: rel.Namespace, Name: rel.Name, Columns: rel.ColumnNames(), XID: d.XID()})
 		return rel.Source != NotOurs, err
 	})
+	return d
 }
 
 // next reads until the decoder returns an event or the stream an error.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -202,57 +204,83 @@ func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 	return slot, cmp.Or(err, verdict)
 }
 
-// relationSQL finds a relation and the outbox that it is a partition of, by its number from 1, else 0.
+// relationSQL finds a relation and the outbox that it is a partition of, by its number from 1, else 0; and whether its row in pg_class
+// is younger than a transaction.
 const relationSQL = `
 SELECT n.nspname, c.relname,
        coalesce((SELECT min(r.i)::int FROM unnest($2::oid[]) WITH ORDINALITY r(oid, i), LATERAL pg_partition_tree(r.oid::regclass) t
-                  WHERE t.relid = c.oid), 0)
+                  WHERE t.relid = c.oid), 0),
+       age(c.xmin) < age($3::text::xid)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1`
 
 // NotOurs is what Resolve says of a table that is no outbox.
 const NotOurs = -1
 
+// Announced is a relation as the stream announces it: as it was when rows of it were committed.
+type Announced struct {
+	OID          uint32
+	Schema, Name string
+	Columns      []string
+	XID          uint32 // of the transaction in which it is announced
+}
+
 // Resolve says which of Config.Tables a relation of the stream is, or is a partition of, or that it is NotOurs: another
-// table that the publication carries as well. OID and name must both be the outbox's or both be another's.
-func (st *Stream) Resolve(ctx context.Context, oid uint32, schema, name string) (of int, err error) {
-	op := "resolve relation " + schema + "." + name
+// table that the publication carries as well. OID and name must both be the outbox's or both be another's. An error concerns the
+// relation's rows only: of a partition that is published via the root there are none, whatever became of it.
+//
+// The catalogs know the relation as it is now. One that may have been a partition when its rows were committed is not taken for
+// another table: partitions are dropped and detached, and the publication may have been by leaves then.
+func (st *Stream) Resolve(ctx context.Context, rel *Announced) (of int, err error) {
+	op := "resolve relation " + rel.Schema + "." + rel.Name
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()
 	for _, t := range st.cat.tables {
-		sameOID, sameName := t.oid == oid, t.schema == schema && t.name == name
+		sameOID, sameName := t.oid == rel.OID, t.schema == rel.Schema && t.name == rel.Name
 		if sameOID && sameName {
 			return t.of, nil
 		}
 		if sameOID || sameName {
 			return NotOurs, fail(RelationMismatch, op, "if the table was renamed or replaced, find the events of that time in it and create the slot again",
-				"the stream has OID %d for %s.%s, the catalog has OID %d for %s.%s", oid, schema, name, t.oid, t.schema, t.name)
+				"the stream has OID %d for %s.%s, the catalog has OID %d for %s.%s", rel.OID, rel.Schema, rel.Name, t.oid, t.schema, t.name)
 		}
 	}
-	now := table{oid: oid}
+	now := table{oid: rel.OID}
 	var root int32
-	err = st.control.QueryRow(ctx, relationSQL, oid, st.cat.roots).Scan(&now.schema, &now.name, &root)
+	var younger bool
+	err = st.control.QueryRow(ctx, relationSQL, rel.OID, st.cat.roots, strconv.FormatUint(uint64(rel.XID), 10)).Scan(&now.schema, &now.name, &root, &younger)
+	perhaps := st.cfg.perhapsPartition(st.cat, rel)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows) && st.cat.byLeaves():
+	case errors.Is(err, pgx.ErrNoRows) && perhaps:
 		return NotOurs, fail(RelationMismatch, op, "find its events in the table it was, if there still is one",
-			"it is no longer in the catalog, so it may have been a partition of the outbox")
+			"it is no longer in the catalog, and may have been a partition of the outbox")
 	case errors.Is(err, pgx.ErrNoRows):
 		return NotOurs, nil
 	case err != nil:
 		return NotOurs, classify(op, inspecting, err)
-	case root == 0 && st.cat.byLeaves():
+	case root == 0 && perhaps && (younger || !st.cat.viaRoot):
 		return NotOurs, fail(RelationMismatch, op, "attach it again until its events are delivered, or fetch them from that table; a partitioned outbox should be published via its root",
 			"it is no partition of the outbox now, and may have been one when its rows were committed")
-	}
-	if root == 0 {
+	case root == 0:
 		return NotOurs, nil
 	}
 	// Attached since we looked.
-	if now.schema != schema || now.name != name {
-		return NotOurs, fail(RelationMismatch, op, "", "the catalog calls OID %d %s.%s", oid, now.schema, now.name)
+	if now.schema != rel.Schema || now.name != rel.Name {
+		return NotOurs, fail(RelationMismatch, op, "", "the catalog calls OID %d %s.%s", rel.OID, now.schema, now.name)
 	}
 	now.of = int(root) - 1
 	st.cat.tables = append(st.cat.tables, now)
 	return now.of, nil
+}
+
+// perhapsPartition reports whether rows of the relation can have been those of a partitioned outbox: it has the columns.
+func (c *Config) perhapsPartition(cat *catalog, rel *Announced) bool {
+	for i := range c.Tables {
+		lacks := func(name string) bool { return name != "" && !slices.Contains(rel.Columns, name) }
+		if cat.partitioned[i] && !slices.ContainsFunc(c.Tables[i].Columns, lacks) {
+			return true
+		}
+	}
+	return false
 }
 
 // Close leaves: with last it sends one more status update with that position, then CopyDone, and listens for the

@@ -3,6 +3,7 @@ package replication
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -111,6 +112,56 @@ func TestResolveTellsTablesApart(t *testing.T) {
 	}
 }
 
+// TestPartitionsComeAndGo: what becomes of a partition matters to nothing but rows that come under its own name. While rows wait to be read,
+// it is renamed, dropped or detached; before that, the publication may have been by leaves.
+func TestPartitionsComeAndGo(t *testing.T) {
+	for name, c := range map[string]struct {
+		byLeaves bool   // when the row is committed
+		do       string // until it is read
+		lost     bool   // whose the row is cannot be known
+	}{
+		"renamed":                {do: `ALTER TABLE sales.events_1 RENAME TO kept`},
+		"moved":                  {do: `ALTER TABLE sales.events_1 SET SCHEMA public`},
+		"made again":             {do: `DROP TABLE sales.events_1; CREATE TABLE sales.events_1 PARTITION OF sales.events FOR VALUES FROM (0) TO (100)`},
+		"dropped":                {do: `DROP TABLE sales.events_1`},
+		"detached":               {do: `ALTER TABLE sales.events DETACH PARTITION sales.events_1`},
+		"by leaves, dropped":     {byLeaves: true, do: `DROP TABLE sales.events_1`, lost: true},
+		"by leaves, detached":    {byLeaves: true, do: `ALTER TABLE sales.events DETACH PARTITION sales.events_1`, lost: true},
+		"by leaves, as it was":   {byLeaves: true, do: `SELECT 1`},
+		"by leaves, made again":  {byLeaves: true, do: `DROP TABLE sales.events_1; CREATE TABLE sales.events_1 PARTITION OF sales.events FOR VALUES FROM (0) TO (100)`, lost: true},
+		"another, dropped":       {do: `DROP TABLE other`},
+		"another of its columns": {do: `SELECT 1`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := twoTables(t, "17", !c.byLeaves)
+			b.exec(`CREATE TABLE other (x int)`)
+			b.exec(`CREATE TABLE alike (no bigint, body bytea)`)
+			if !c.byLeaves {
+				b.exec(`ALTER PUBLICATION pub ADD TABLE other, alike`)
+			}
+			b.exec(`INSERT INTO other VALUES (1)`)
+			b.exec(`INSERT INTO alike VALUES (1)`)
+			b.exec(`INSERT INTO sales.events VALUES (1, '\x01')`)
+			if c.byLeaves {
+				b.exec(`ALTER PUBLICATION pub SET (publish_via_partition_root = true)`)
+			}
+			for _, do := range strings.Split(c.do, "; ") {
+				b.exec(do)
+			}
+			st := b.open()
+			ev, err := b.next(st, newDecoder(t, st))
+			switch {
+			case c.lost:
+				if err == nil || KindOf(err) != RelationMismatch {
+					t.Errorf("%v %v", ev, err)
+				}
+			case err != nil || ev.Relation.Source != 1:
+				t.Errorf("%v %v", ev, err)
+			}
+		})
+	}
+}
+
 func TestTablesThatBelongTogether(t *testing.T) {
 	b := twoTables(t, "17", true)
 	good := slices.Clone(b.source.cfg.Tables)
@@ -134,7 +185,7 @@ func TestNoTables(t *testing.T) {
 	if _, err := st.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if of, err := st.Resolve(t.Context(), 1259, "pg_catalog", "pg_class"); of != NotOurs || err != nil {
+	if of, err := st.Resolve(t.Context(), &Announced{OID: 1259, Schema: "pg_catalog", Name: "pg_class"}); of != NotOurs || err != nil {
 		t.Errorf("%d %v", of, err)
 	}
 	b.exec(`CREATE PUBLICATION another`)

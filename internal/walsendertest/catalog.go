@@ -111,14 +111,14 @@ var queries = []query{
 	{"idle_replication_slot_timeout", nil, []uint32{int8T}, func(v *view) [][]any {
 		return [][]any{{v.cat.IdleTimeout.Milliseconds()}}
 	}},
-	{"LATERAL pg_partition_tree(r.oid::regclass)", []uint32{oid, oids}, []uint32{text, text, int4}, func(v *view) [][]any {
+	{"LATERAL pg_partition_tree(r.oid::regclass)", []uint32{oid, oids, text}, []uint32{text, text, int4, boolT}, func(v *view) [][]any {
 		for _, t := range v.cat.Tables {
 			if t.OID == v.oid(0) {
 				of := int32(0)
 				if t.Partition {
 					of = 1
 				}
-				return [][]any{{t.Schema, t.Name, of}}
+				return [][]any{{t.Schema, t.Name, of, false}}
 			}
 		}
 		return nil

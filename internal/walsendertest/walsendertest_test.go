@@ -33,7 +33,7 @@ func source(t *testing.T, s *walsendertest.Server, inMemory bool) *replication.S
 func read(t *testing.T, st *replication.Stream, end pglogrepl.LSN) (kinds []decoder.Kind) {
 	t.Helper()
 	dec := decoder.New(func(rel *decoder.Relation) (bool, error) {
-		table, err := st.Resolve(t.Context(), rel.OID, rel.Namespace, rel.Name)
+		table, err := st.Resolve(t.Context(), &replication.Announced{OID: rel.OID, Schema: rel.Namespace, Name: rel.Name})
 		return table == 0, err
 	})
 	st.SetDeadline(time.Now().Add(10 * time.Second))

@@ -15,6 +15,7 @@ var (
 	encoded     = suite{"./replication", "^(TestStatusBytes|TestStatusRefusesZero|TestTimelineOf|TestParseCopyData)$"}
 	verified    = suite{"./replication", "^TestVerifyEachTable$"}
 	onServers   = suite{"./replication", "^TestGuardLooksAtEachTable$"}
+	partitions  = suite{"./replication", "^TestPartitionsComeAndGo$"}
 )
 
 // confirming: how far the slot may be confirmed.
@@ -226,6 +227,30 @@ var guarding = []mutant{
 		rule:  "An alteration under way of a table that is not the first is no concern.",
 		edits: []edit{{"replication/guard.go", "t.oid = ANY($3)) o", "t.oid = ($3::oid[])[1]) o"}},
 		tests: []suite{onServers},
+	},
+	{
+		name:  "relation-without-rows-ends-the-stream",
+		rule:  "What cannot be said of a relation ends the stream when it is announced, before a row of it.",
+		edits: []edit{{"decoder/decoder.go", "	d.relations[rel.OID] = known{", "	if err != nil {\n		return Message{}, err\n	}\n	d.relations[rel.OID] = known{"}},
+		tests: []suite{partitions},
+	},
+	{
+		name:  "dropped-partition-is-another-table",
+		rule:  "A table that is in the catalogs no more was no partition of the outbox.",
+		edits: []edit{{"replication/stream.go", "errors.Is(err, pgx.ErrNoRows) && perhaps:", "errors.Is(err, pgx.ErrNoRows) && perhaps && !st.cat.viaRoot:"}},
+		tests: []suite{partitions},
+	},
+	{
+		name:  "detached-partition-is-another-table",
+		rule:  "With publish_via_partition_root, a table that is no partition of the outbox was none.",
+		edits: []edit{{"replication/stream.go", "perhaps && (younger || !st.cat.viaRoot):", "perhaps && !st.cat.viaRoot:"}},
+		tests: []suite{partitions},
+	},
+	{
+		name:  "another-table-is-a-partition",
+		rule:  "A table that is like the outbox was a partition of it, whether it was altered since or not.",
+		edits: []edit{{"replication/stream.go", "perhaps && (younger || !st.cat.viaRoot):", "perhaps:"}},
+		tests: []suite{partitions},
 	},
 	{
 		name:  "publication-may-lack-a-table",
