@@ -343,13 +343,13 @@ func TestErrorsOfTheServer(t *testing.T) {
 			w.srv.Edit(func(c *walsendertest.Catalog) { c.SyncNames = "FIRST 1 (*)" })
 		}, Wrong},
 		{"check fails for now", func(w *wired, _ *walsendertest.Session) {
-			w.srv.On("WITH pub AS", 1, walsendertest.Action{Err: walsendertest.Error("ERROR", "57014", "statement timeout")})
+			w.srv.On("WITH RECURSIVE pub AS", 1, walsendertest.Action{Err: walsendertest.Error("ERROR", "57014", "statement timeout")})
 		}, Retry},
 		{"check hangs", func(w *wired, _ *walsendertest.Session) {
-			w.srv.On("WITH pub AS", 1, walsendertest.Action{Hang: true})
+			w.srv.On("WITH RECURSIVE pub AS", 1, walsendertest.Action{Hang: true})
 		}, Retry},
 		{"ordinary connection cut", func(w *wired, _ *walsendertest.Session) {
-			w.srv.On("WITH pub AS", 1, walsendertest.Action{Cut: true})
+			w.srv.On("WITH RECURSIVE pub AS", 1, walsendertest.Action{Cut: true})
 		}, Retry},
 	} {
 		t.Run(c.name, func(t *testing.T) {

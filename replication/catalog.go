@@ -122,16 +122,24 @@ type catalog struct {
 const catalogSQL = `
 SELECT p.oid, p.xmin::text, p.pubinsert, p.pubviaroot FROM pg_publication p WHERE p.pubname = $1`
 
+// tablesSQL finds a table and its partitions of every level. It asks the catalogs and not pg_partition_tree, which would wait
+// for the lock that a VACUUM FULL of an old partition holds.
 const tablesSQL = `
+WITH RECURSIVE tree AS (
+  SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+   WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')
+  UNION ` + partitionsSQL + `
+)
 SELECT c.oid, n.nspname, c.relname, c.relkind::text,
        ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
        ARRAY(SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
-  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE (n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p'))
-    OR c.oid IN (SELECT t.relid FROM pg_class r JOIN pg_namespace m ON m.oid = r.relnamespace,
-                        LATERAL pg_partition_tree(r.oid) t
-                  WHERE m.nspname = $1 AND r.relname = $2)
+  FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
  ORDER BY (n.nspname = $1 AND c.relname = $2) DESC, c.oid`
+
+// partitionsSQL is the recursive part of a query for the partitions of what tree has.
+const partitionsSQL = `
+  SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid JOIN pg_class c ON c.oid = i.inhrelid
+   WHERE c.relispartition AND NOT i.inhdetachpending`
 
 // publishedSQL asks for what is published in effect; attnames and rowfilter exist since PostgreSQL 15. Names are compared
 // rather than cast to regclass, which would need USAGE on schemas that the role has no business in.
@@ -169,6 +177,9 @@ func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int) (*c
 	}
 	now, err := c.readGuard(ctx, conn, &cat, major, 0)
 	if err != nil {
+		return nil, err
+	}
+	if err := c.verifyLogged(now); err != nil {
 		return nil, err
 	}
 	cat.fingerprint, cat.syncNames = now.fingerprint, now.syncNames

@@ -16,13 +16,14 @@ import (
 // to change: the change may be in the WAL already, and obeyed by the walsender, before anybody can see it (a commit that
 // waits for a synchronous standby is).
 const guardSQL = `
-WITH pub AS (SELECT p.oid, p.xmin, p.xmax FROM pg_publication p WHERE p.pubname = $1),
+WITH RECURSIVE pub AS (SELECT p.oid, p.xmin, p.xmax FROM pg_publication p WHERE p.pubname = $1),
 ours AS (
   SELECT 'p' AS kind, p.oid, p.xmin, p.xmax FROM pub p
   UNION ALL
   SELECT 'r', r.oid, r.xmin, r.xmax FROM pg_publication_rel r JOIN pub p ON p.oid = r.prpubid WHERE r.prrelid = ANY($2)
   %[1]s
 ),
+tree AS (SELECT unnest($3::oid[]) AS oid UNION ` + partitionsSQL + `),
 clock AS (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next),
 pending AS (
   -- xmax with the epoch that puts it nearest to now; the snapshot's own end may lie below it
@@ -38,6 +39,8 @@ SELECT EXISTS (SELECT FROM pub),
        ARRAY(SELECT coalesce(n.nspname || '.' || c.relname, '') FROM unnest($3::oid[]) WITH ORDINALITY r(oid, i)
                LEFT JOIN pg_class c ON c.oid = r.oid LEFT JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY r.i),
        EXISTS (SELECT FROM pending WHERE xid > 0 AND pg_xact_status(xid::text::xid8) <> 'aborted'),
+       coalesce((SELECT min(quote_ident(n.nspname) || '.' || quote_ident(c.relname)) FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+                  WHERE ` + unloggedSQL + `), ''),
        current_setting('synchronous_standby_names'),
        coalesce((SELECT w.sync_state FROM pg_stat_replication w WHERE w.pid = $4), '')`
 
@@ -45,12 +48,28 @@ const schemaMembersSQL = `UNION ALL
   SELECT 's', m.oid, m.xmin, m.xmax FROM pg_publication_namespace m JOIN pub p ON p.oid = m.pnpubid
    WHERE m.pnnspid IN (SELECT c.relnamespace FROM pg_class c WHERE c.oid = ANY($2))`
 
+// unloggedSQL holds for a partition c whose rows are not in the WAL: it is unlogged, or a foreign table.
+const unloggedSQL = `c.relispartition AND (c.relkind = 'r' AND c.relpersistence <> 'p' OR c.relkind = 'f')`
+
+// UnloggedPartition is the name of a partition of the table whose rows are not in the WAL, "" if there is none.
+func UnloggedPartition(ctx context.Context, conn *pgx.Conn, schema, name string) (partition string, err error) {
+	err = conn.QueryRow(ctx, `
+WITH RECURSIVE tree AS (
+  SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2
+  UNION `+partitionsSQL+`
+)
+SELECT coalesce(min(quote_ident(n.nspname) || '.' || quote_ident(c.relname)), '')
+  FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE `+unloggedSQL, schema, name).Scan(&partition)
+	return partition, err
+}
+
 // guardRow is one look of the guard.
 type guardRow struct {
 	exists               bool // the publication
 	fingerprint          string
 	tables               []string // the outboxes' names now, "" for one that is gone
 	pending              bool     // an alteration is under way that nobody can see yet
+	unlogged             string   // a partition whose rows are not in the WAL, "" if there is none
 	syncNames, syncState string
 }
 
@@ -61,7 +80,7 @@ func (c *Config) readGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, ma
 	}
 	var g guardRow
 	err := conn.QueryRow(ctx, fmt.Sprintf(guardSQL, schemas), c.Publication, cat.oids(), cat.roots, int32(walsender)).
-		Scan(&g.exists, &g.fingerprint, &g.tables, &g.pending, &g.syncNames, &g.syncState)
+		Scan(&g.exists, &g.fingerprint, &g.tables, &g.pending, &g.unlogged, &g.syncNames, &g.syncState)
 	if err != nil {
 		return nil, classify("check publication "+c.Publication, inspecting, err)
 	}
@@ -89,7 +108,19 @@ func (c *Config) verify(g *guardRow, cat *catalog) error {
 	case g.pending:
 		return ErrUndecided
 	}
+	if err := c.verifyLogged(g); err != nil {
+		return err
+	}
 	return c.verifyAsync(g.syncNames, g.syncState)
+}
+
+// verifyLogged refuses a partition whose rows never come.
+func (c *Config) verifyLogged(g *guardRow) error {
+	if g.unlogged == "" {
+		return nil
+	}
+	return fail(PublicationChanged, "look at the partitions", "ALTER TABLE … SET LOGGED, or detach it; then find in it what was not delivered",
+		"%s is unlogged or a foreign table: its rows are not in the WAL", g.unlogged)
 }
 
 // verifyAsync refuses to be a synchronous standby: every commit of the database would wait for Kafka.

@@ -207,9 +207,14 @@ func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 // relationSQL finds a relation and the outbox that it is a partition of, by its number from 1, else 0; and whether its row in pg_class
 // is younger than a transaction.
 const relationSQL = `
+WITH RECURSIVE up AS (
+  SELECT $1::oid AS oid
+  UNION
+  SELECT i.inhparent FROM up u JOIN pg_inherits i ON i.inhrelid = u.oid JOIN pg_class c ON c.oid = u.oid
+   WHERE c.relispartition AND NOT i.inhdetachpending
+)
 SELECT n.nspname, c.relname,
-       coalesce((SELECT min(r.i)::int FROM unnest($2::oid[]) WITH ORDINALITY r(oid, i), LATERAL pg_partition_tree(r.oid::regclass) t
-                  WHERE t.relid = c.oid), 0),
+       coalesce((SELECT min(r.i)::int FROM unnest($2::oid[]) WITH ORDINALITY r(oid, i) JOIN up u ON u.oid = r.oid), 0),
        age(c.xmin) < age($3::text::xid)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1`
 

@@ -162,6 +162,48 @@ func TestPartitionsComeAndGo(t *testing.T) {
 	}
 }
 
+// TestUnloggedPartition: rows of an unlogged partition are not in the WAL. The guard sees it whenever it comes, and however deep.
+func TestUnloggedPartition(t *testing.T) {
+	for _, major := range []string{"14", "18"} {
+		for _, viaRoot := range []bool{true, false} {
+			b := twoTables(t, major, viaRoot)
+			b.exec(`CREATE TABLE sales.branch PARTITION OF sales.events FOR VALUES FROM (100) TO (200) PARTITION BY RANGE (no)`)
+			st := b.open()
+			if _, err := st.Check(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			b.exec(`CREATE UNLOGGED TABLE sales."a leaf" PARTITION OF sales.branch FOR VALUES FROM (100) TO (110)`)
+			if _, err := st.Check(t.Context()); err == nil || KindOf(err) != PublicationChanged || !strings.Contains(err.Error(), `sales."a leaf"`) {
+				t.Errorf("%s, via root %v: the guard says %v", major, viaRoot, err)
+			}
+			_ = st.Close(0, time.Now())
+			b.openFails(PublicationChanged)
+			b.exec(`ALTER TABLE sales.branch DETACH PARTITION sales."a leaf"`)
+			b.open()
+		}
+	}
+}
+
+// TestLockedPartition: a VACUUM FULL, or long DDL, of an old partition keeps nobody from opening the stream, nor from resolving others.
+func TestLockedPartition(t *testing.T) {
+	for _, major := range []string{"14", "18"} {
+		b := twoTables(t, major, true)
+		b.exec(`INSERT INTO sales.events VALUES (1, '\x01')`)
+		b.exec(`CREATE TABLE sales.events_2 PARTITION OF sales.events FOR VALUES FROM (100) TO (200)`)
+		b.exec(`BEGIN`)
+		b.exec(`LOCK TABLE sales.events_2 IN ACCESS EXCLUSIVE MODE`)
+		st := b.open()
+		if _, err := b.next(st, newDecoder(t, st)); err != nil {
+			t.Error(err)
+		}
+		if _, err := st.Check(t.Context()); err != nil {
+			t.Error(err)
+		}
+		b.exec(`ROLLBACK`)
+		_ = st.Close(0, time.Now())
+	}
+}
+
 func TestTablesThatBelongTogether(t *testing.T) {
 	b := twoTables(t, "17", true)
 	good := slices.Clone(b.source.cfg.Tables)

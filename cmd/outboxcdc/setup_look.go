@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 
@@ -138,6 +139,15 @@ func (c *catalog) lookAtTable(ctx context.Context, t *sql.Table) error {
 		c.problem("%s is a partition; name the root of the partitioned table in outbox.table", name)
 	case persistence != "p":
 		c.problem("%s is unlogged or temporary, so its rows are not in the WAL: ALTER TABLE %s SET LOGGED", name, name)
+	}
+	if t.Partitioned {
+		unlogged, err := replication.UnloggedPartition(ctx, c.conn, t.Schema, t.Name)
+		if err != nil {
+			return fmt.Errorf("look at the partitions of table %s: %w", name, err)
+		}
+		if unlogged != "" {
+			c.problem("%s is unlogged or a foreign table, so its rows are not in the WAL: ALTER TABLE %s SET LOGGED, or detach it", unlogged, unlogged)
+		}
 	}
 	for _, col := range neededColumns(t.Columns) {
 		if !slices.Contains(columns, col) {

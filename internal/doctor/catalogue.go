@@ -95,7 +95,7 @@ func Checks() []Check {
 		{pgTransactions, groupPostgres, "does a long open transaction do so", []string{"WARN"}},
 		{pgClock, groupPostgres, "do the clocks of this machine and of the server agree", []string{"WARN"}},
 
-		{tableThere, groupOutbox, "is the table there, a table whose rows are in the WAL, and no partition", []string{"FAIL 79"}},
+		{tableThere, groupOutbox, "is the table there, a table whose rows are in the WAL, also those of its partitions, and no partition", []string{"FAIL 79"}},
 		{tableColumns, groupOutbox, "has it the configured columns, of types that can serve", []string{"FAIL 78"}},
 		{tableGenerated, groupOutbox, "is none of them a generated column, which is not in the stream", []string{"FAIL 78"}},
 		{tableRights, groupOutbox, "may the role look at the table (the events come from the WAL, `doctor` looks at rows)", []string{"WARN"}},

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxcdc/outboxcdc/decoder"
+	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
@@ -16,7 +17,8 @@ import (
 type tableFacts struct {
 	*Table
 	there       bool
-	usable      bool // it is a table, and its rows are in the WAL
+	usable      bool   // it is a table, and its rows are in the WAL
+	unlogged    string // a partition whose rows are not
 	partitioned bool
 	reads       bool // the role may
 	oid         uint32
@@ -64,7 +66,10 @@ func (e *examination) lookAtTable(ctx context.Context, t *Table, source int) (ta
 	case persistence != "p":
 		return f, "unlogged", nil
 	}
-	f.usable = true
+	if f.unlogged, err = replication.UnloggedPartition(ctx, e.conn, t.Schema, t.Name); err != nil {
+		return f, "", err
+	}
+	f.usable = f.unlogged == ""
 	return f, "", nil
 }
 
@@ -101,6 +106,11 @@ func (e *examination) checkTable(f *tableFacts, unfit string) {
 		return
 	case unfit == "unlogged":
 		e.fail(tableThere, Lost, []Remedy{sqlf("ALTER TABLE %s SET LOGGED", f.quoted())}, "%s is unlogged or temporary: its rows are not in the WAL, so nobody can read them there", f.Table)
+		return
+	}
+	if f.unlogged != "" {
+		e.fail(tableThere, Lost, []Remedy{sqlf("ALTER TABLE %s SET LOGGED", f.unlogged), advicef("or detach it; then find in it what was not delivered")},
+			"the partition %s is unlogged or a foreign table: its rows are not in the WAL, so nobody can read them there", f.unlogged)
 		return
 	}
 	e.ok(tableThere, "%s%s", f.Table, map[bool]string{true: ", partitioned"}[f.partitioned])

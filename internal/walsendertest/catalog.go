@@ -75,7 +75,7 @@ var queries = []query{
 		}
 		return [][]any{{p.OID, strconv.Itoa(int(p.XMin)), !p.NoInserts, p.ViaRoot}}
 	}},
-	{"pg_partition_tree(r.oid)", []uint32{text, text}, []uint32{oid, text, text, text, texts, oids}, func(v *view) [][]any {
+	{"SELECT c.oid, n.nspname, c.relname, c.relkind::text", []uint32{text, text}, []uint32{oid, text, text, text, texts, oids}, func(v *view) [][]any {
 		o := v.cat.Outbox()
 		if o.Schema != v.text(0) || o.Name != v.text(1) {
 			return nil
@@ -89,7 +89,7 @@ var queries = []query{
 		return rows
 	}},
 	{"FROM pg_publication_tables t", []uint32{text, oids}, []uint32{oid, text, texts}, (*view).published},
-	{"WITH pub AS", []uint32{text, oids, oids, int4}, []uint32{boolT, text, texts, boolT, text, text}, func(v *view) [][]any {
+	{"WITH RECURSIVE pub AS", []uint32{text, oids, oids, int4}, []uint32{boolT, text, texts, boolT, text, text, text}, func(v *view) [][]any {
 		p, o := &v.cat.Publication, v.cat.Outbox()
 		exists := !p.Missing && p.Name == v.text(0)
 		fingerprint := ""
@@ -106,12 +106,12 @@ var queries = []query{
 				fingerprint += ";u"
 			}
 		}
-		return [][]any{{exists, fingerprint, []string{table}, p.Pending, v.cat.SyncNames, v.cat.SyncState}}
+		return [][]any{{exists, fingerprint, []string{table}, p.Pending, "", v.cat.SyncNames, v.cat.SyncState}}
 	}},
 	{"idle_replication_slot_timeout", nil, []uint32{int8T}, func(v *view) [][]any {
 		return [][]any{{v.cat.IdleTimeout.Milliseconds()}}
 	}},
-	{"LATERAL pg_partition_tree(r.oid::regclass)", []uint32{oid, oids, text}, []uint32{text, text, int4, boolT}, func(v *view) [][]any {
+	{"WITH RECURSIVE up AS", []uint32{oid, oids, text}, []uint32{text, text, int4, boolT}, func(v *view) [][]any {
 		for _, t := range v.cat.Tables {
 			if t.OID == v.oid(0) {
 				of := int32(0)

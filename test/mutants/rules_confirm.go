@@ -15,7 +15,7 @@ var (
 	encoded     = suite{"./replication", "^(TestStatusBytes|TestStatusRefusesZero|TestTimelineOf|TestParseCopyData)$"}
 	verified    = suite{"./replication", "^TestVerifyEachTable$"}
 	onServers   = suite{"./replication", "^TestGuardLooksAtEachTable$"}
-	partitions  = suite{"./replication", "^TestPartitionsComeAndGo$"}
+	partitions  = suite{"./replication", "^(TestPartitionsComeAndGo|TestUnloggedPartition)$"}
 )
 
 // confirming: how far the slot may be confirmed.
@@ -227,6 +227,18 @@ var guarding = []mutant{
 		rule:  "An alteration under way of a table that is not the first is no concern.",
 		edits: []edit{{"replication/guard.go", "t.oid = ANY($3)) o", "t.oid = ($3::oid[])[1]) o"}},
 		tests: []suite{onServers},
+	},
+	{
+		name:  "unlogged-partition-passes-the-guard",
+		rule:  "The guard looks at the persistence of the outbox, and not at that of its partitions.",
+		edits: []edit{{"replication/guard.go", "	if err := c.verifyLogged(g); err != nil {\n		return err\n	}\n", ""}},
+		tests: []suite{partitions},
+	},
+	{
+		name:  "unlogged-partition-passes-the-opening",
+		rule:  "A session may begin with a partition whose rows are not in the WAL.",
+		edits: []edit{{"replication/catalog.go", "	if err := c.verifyLogged(now); err != nil {\n		return nil, err\n	}\n", ""}},
+		tests: []suite{partitions},
 	},
 	{
 		name:  "relation-without-rows-ends-the-stream",
