@@ -144,6 +144,9 @@ func (w *world) heal() {
 			}
 		}
 		left = max(0, time.Until(pg.heldUntil), time.Until(pg.slowUntil))
+		if w.ill() { // what an idle session finds with the guard's next look
+			left += guardMost
+		}
 	})
 	w.thawOne()
 	for i := range w.kafka.missing {
