@@ -33,6 +33,9 @@ type Saved struct {
 	Topics []string
 	// Sources is a fingerprint of the settings that decide which changes are events, and with that which ordinal each has.
 	Sources string
+	// Published identifies the catalog rows that decided what the publication sent; it changes with each ALTER PUBLICATION that
+	// concerns the outbox. "": not known.
+	Published string
 	// Clean: the session is over, Kafka has no record of the slot after Acked, and none can still arrive.
 	Clean bool
 	// Adopted: a person has decided that the slot goes on from where it stands.
@@ -68,6 +71,7 @@ type savedText struct {
 	Topics     []string         `json:"topics,omitempty"`
 	Partitions map[string]int32 `json:"partitions,omitempty"` // of records of earlier versions: the topics, each with its partition count
 	Sources    string           `json:"sources,omitempty"`
+	Published  string           `json:"published,omitempty"`
 	At         time.Time        `json:"at"`
 }
 
@@ -75,7 +79,7 @@ type savedText struct {
 func (s *Saved) MarshalText() ([]byte, error) {
 	t := savedText{
 		Version: savedVersion, Slot: s.Slot, Generation: s.Generation, SystemID: strconv.FormatUint(s.SystemID, 10), Timeline: s.Timeline,
-		Confirm: s.Confirm.String(), Clean: s.Clean, Adopted: s.Adopted, Producers: s.Producers, Topics: s.Topics, Sources: s.Sources, At: s.At.UTC(),
+		Confirm: s.Confirm.String(), Clean: s.Clean, Adopted: s.Adopted, Producers: s.Producers, Topics: s.Topics, Sources: s.Sources, Published: s.Published, At: s.At.UTC(),
 	}
 	if !s.Acked.IsZero() {
 		at := s.AckedTx.CommitTime.UTC()
@@ -98,7 +102,7 @@ func (s *Saved) UnmarshalText(b []byte) error {
 	}
 	out := Saved{
 		Slot: t.Slot, Generation: t.Generation, Timeline: t.Timeline, Clean: t.Clean, Adopted: t.Adopted, Producers: t.Producers, Topics: t.Topics,
-		Sources: t.Sources, At: t.At,
+		Sources: t.Sources, Published: t.Published, At: t.At,
 	}
 	if out.Topics == nil && len(t.Partitions) > 0 {
 		out.Topics = slices.Sorted(maps.Keys(t.Partitions))
@@ -145,6 +149,14 @@ func (s *Saved) AckedFor(sources string) (Position, TxID) {
 		return Position{}, TxID{}
 	}
 	return s.Acked, s.AckedTx
+}
+
+// PublishedFor is Published for a reader whose settings have the given fingerprint: "" with other settings, which may name other tables.
+func (s *Saved) PublishedFor(sources string) string {
+	if s.Sources != sources {
+		return ""
+	}
+	return s.Published
 }
 
 // Use adds topics that records may be in from now on.

@@ -14,7 +14,7 @@ import (
 func TestSaved(t *testing.T) {
 	want := Saved{
 		Slot: "outboxcdc", Generation: 3, SystemID: 1<<63 + 1, Timeline: 2, Acked: Position{1<<63 + 1, 2, 0x1_0000_0010, 4}, AckedTx: TxID{0x1_0000_0010, 77, time.Unix(3, 1000).UTC()}, Confirm: 0x1_0000_0020,
-		Producers: []int64{1, 1 << 60}, Topics: []string{"t", "u"}, Sources: "abc", Clean: true, Adopted: true, At: time.Unix(1, 5).UTC(),
+		Producers: []int64{1, 1 << 60}, Topics: []string{"t", "u"}, Sources: "abc", Published: "def", Clean: true, Adopted: true, At: time.Unix(1, 5).UTC(),
 	}
 	b, err := want.MarshalText()
 	if err != nil {

@@ -9,10 +9,20 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// hold stands still at poison until it is told to end, so that a supervisor does not start it again and again. Each start
+// stop is the end of Run with an error that no retry can mend.
+func (r *Relay) stop(ctx context.Context, class Class, cause error) error {
+	r.setState(Failed, cause.Error())
+	// What this process has seen happen to slot or publication the next one may not know.
+	if r.cfg.Poison.Hold && (class == Poison || class == Lost && r.delivered()) {
+		r.hold(ctx, cause)
+	}
+	return &Stopped{Class: class, Err: cause}
+}
+
+// hold stands still until it is told to end, so that a supervisor does not start it again and again. Each start
 // would have used the slot; here it is kept from its idle timeout instead, or what waits for the decision would be lost.
 func (r *Relay) hold(ctx context.Context, cause error) {
-	r.log.Error("holding at a poison event: nothing is delivered or confirmed until it is decided and the process started again", "error", cause)
+	r.log.Error("holding: nothing is delivered or confirmed until a person has decided and the process is started again", "error", cause)
 	found := ""
 	for ctx.Err() == nil {
 		r.sleep(ctx, probeEvery)

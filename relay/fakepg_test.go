@@ -28,6 +28,7 @@ type postgres struct {
 	flushed   pglogrepl.LSN // the end of the WAL as IDENTIFY_SYSTEM says it, if it is not end
 	missing   []string
 	now       []replication.TableNow // nil: nobody looks
+	published string
 	idle      time.Duration
 	held      bool // the slot, by another instance
 	down      bool
@@ -671,6 +672,8 @@ func (st *stream) Check(ctx context.Context) (*replication.Slot, error) {
 }
 
 func (st *stream) Tables() []replication.TableNow { return st.pg.now }
+
+func (st *stream) Published() string { return st.pg.published }
 
 func (st *stream) Resolve(_ context.Context, rel *replication.Announced) (int, error) {
 	if st.pg.resolve != nil {

@@ -79,7 +79,7 @@ func (s *session) recall(ctx context.Context) error {
 		return s.unheard("the question for the position record")
 	}
 	if err == nil && before != nil {
-		if err := follows(before, s.stream.Identity(), s.movedByOthers()); err != nil {
+		if err := s.follows(before); err != nil {
 			// Not if the slot is another's by now, who wrote the record: this process may have been frozen.
 			if slot, gone := s.stream.Check(looking); gone != nil || !slot.Active {
 				return errors.Join(errSlotGone, gone)
@@ -108,6 +108,7 @@ func (s *session) firstRecord(before *checkpoint.Saved, confirm pglogrepl.LSN) {
 	p := &s.past
 	p.before, p.saved = before, make(chan error, 1)
 	p.record = before.Next(s.sink.ProducerID(), s.r.cfg.Deduplication.Sources)
+	p.record.Published = s.stream.Published()
 	s.save(s.r.clock(), confirm, false)
 }
 
@@ -177,7 +178,7 @@ func (s *session) recallLate(a recalled) error {
 		s.r.log.Debug("ask for the position record", "error", a.err)
 		return nil
 	}
-	if a.before != nil && follows(a.before, s.stream.Identity(), s.movedByOthers()) != nil {
+	if a.before != nil && s.follows(a.before) != nil {
 		return errTaken
 	}
 	s.firstRecord(a.before, s.confirmed)
@@ -217,8 +218,16 @@ func (s *session) movedByOthers() pglogrepl.LSN {
 	return s.r.mem.reach(s.stream.Identity(), s.r.mem.foundAt, s.r.mem.foundOn)
 }
 
-// follows checks that the server can be the one that the predecessor read from, and that nobody else has moved the slot.
-func follows(b *checkpoint.Saved, id replication.Identity, start pglogrepl.LSN) error {
+// follows compares the record of the predecessor with what this session has found.
+func (s *session) follows(b *checkpoint.Saved) error {
+	return Contradiction(b, s.stream.Identity(), s.movedByOthers(), s.stream.Published(), s.r.cfg.Deduplication.Sources)
+}
+
+// Contradiction is why a session would not begin at start, on this server, behind the position record; nil: it would. The server must be
+// one that the predecessor can have read from, nobody else may have moved the slot, and the publication must be as it was: what was
+// committed while it sent less is not in the stream. published is of now, sources the fingerprint of the settings. It is an error of
+// class [Lost].
+func Contradiction(b *checkpoint.Saved, id replication.Identity, start pglogrepl.LSN, published, sources string) error {
 	told := b.Confirm
 	if end, over := id.EndOf(b.Timeline); over { // of what was told on a timeline that ended, only so much is the server's
 		told = min(told, end)
@@ -235,6 +244,9 @@ func follows(b *checkpoint.Saved, id replication.Identity, start pglogrepl.LSN) 
 	case start > told:
 		what = fmt.Sprintf("the slot stands at %s, but was told %s at most: it was made anew, advanced, or read by somebody else, "+
 			"and what was committed in between may be missing in Kafka", start, told)
+	case b.PublishedFor(sources) != "" && b.PublishedFor(sources) != published:
+		what = fmt.Sprintf("the publication was altered, or made anew, since %s: what was committed while it did not carry the outbox whole is not in the stream",
+			b.At.UTC().Format(time.RFC3339))
 	default:
 		return nil
 	}

@@ -3,6 +3,7 @@ package relay
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -243,4 +244,27 @@ func TestCleanCoversTheProcess(t *testing.T) {
 			t.Errorf("the last record: %+v", s)
 		}
 	})
+}
+
+// TestAlteredPublication: the publication is not what it was when the last record was written. What it left out meanwhile is not in the stream,
+// so that the session does not begin; nor does it go on, if the record could only be read later.
+func TestAlteredPublication(t *testing.T) {
+	for _, later := range []bool{false, true} {
+		deduplicating(t, func(b *bench, p *fakePast) {
+			p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) { s.Published = "q" })}
+			if later {
+				p.loadErr = unusablePositions()
+			}
+			at := b.pg.slotAt()
+			b.start()
+			b.sleep(5 * time.Second)
+			p.locked(func() { p.loadErr = nil })
+			if s := b.ends(Lost, positionRetry+20*time.Second); !strings.Contains(s.Error(), "slot adopt") || !strings.Contains(s.Error(), "publication was altered") {
+				t.Errorf("%v", &s)
+			}
+			if got := b.pg.slotAt(); got != at || len(p.saved) != 1 {
+				t.Errorf("later %v: the slot is at %s, was at %s; records %+v", later, got, at, p.saved)
+			}
+		})
+	}
 }

@@ -114,6 +114,7 @@ func deduplicating(t *testing.T, f func(*bench, *fakePast)) {
 	cfg := DefaultConfig()
 	cfg.Deduplication = Deduplication{Slot: "outboxcdc", LookBack: 100, FenceWait: 5 * time.Second, Sources: "s"}
 	bubble(t, cfg, func(b *bench) {
+		b.pg.published = "p"
 		p := &fakePast{b: b, pid: 7, topics: []string{"t"}, ends: map[string][]ended{}, phantoms: map[string]checkpoint.Phantoms{}}
 		b.kafka.past = p
 		f(b, p)
@@ -180,7 +181,7 @@ func TestPositionRecord(t *testing.T) {
 			t.Errorf("the slot is at %s, want %s", got, x.End)
 		}
 		s := p.last()
-		if s.Confirm != b.pg.slotAt() || s.Acked.CommitLSN != x.Commit || !slices.Equal(s.Topics, []string{"t"}) || s.Sources != "s" || s.Clean {
+		if s.Confirm != b.pg.slotAt() || s.Acked.CommitLSN != x.Commit || !slices.Equal(s.Topics, []string{"t"}) || s.Sources != "s" || s.Published != "p" || s.Clean {
 			t.Errorf("the record: %+v", s)
 		}
 		if time.Until(p.until) < 5*time.Second {
@@ -221,14 +222,17 @@ func TestFollows(t *testing.T) {
 		"the slot is behind":          {func(s *checkpoint.Saved) { s.Confirm = 0x901 }, ""},
 		"moved on a new timeline":     {func(s *checkpoint.Saved) { s.Timeline, s.Confirm = 3, 0x950 }, "was told 0/800 at most"},
 		"the slot was moved":          {func(s *checkpoint.Saved) { s.Confirm = 0x8FF }, "was told 0/8FF at most"},
+		"altered":                     {func(s *checkpoint.Saved) { s.Published = "q" }, "the publication was altered"},
+		"not altered":                 {func(s *checkpoint.Saved) { s.Published = "p" }, ""},
+		"other tables":                {func(s *checkpoint.Saved) { s.Published, s.Sources = "q", "others" }, ""},
 	} {
-		s := checkpoint.Saved{Slot: "s", SystemID: 7, Timeline: 4, Confirm: 0x900}
+		s := checkpoint.Saved{Slot: "s", SystemID: 7, Timeline: 4, Confirm: 0x900, Sources: "s"}
 		c.edit(&s)
 		start := pglogrepl.LSN(0x900)
 		if strings.HasPrefix(name, "an ancestor") {
 			start = 0x7F0
 		}
-		err := follows(&s, id, start)
+		err := Contradiction(&s, id, start, "p", "s")
 		switch {
 		case c.why == "" && err != nil, c.why != "" && (err == nil || !strings.Contains(err.Error(), c.why) || !strings.Contains(err.Error(), "slot adopt")):
 			t.Errorf("%s: %v, want %q", name, err, c.why)

@@ -34,7 +34,7 @@ type Poisons struct {
 	Topic     string                  // of dead letters
 	Slot      string                  // named in them; "": it is not
 	Cut       bool                    // a dead letter that is too large even for its topic loses the end of its value
-	Hold      bool                    // a stop leaves the process standing, not ready, until it is told to end
+	Hold      bool                    // a stop, also with class Lost once something was delivered, leaves the process standing, not ready, until it is told to end
 }
 
 // Of is the policy for one event.

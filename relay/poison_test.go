@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
@@ -262,6 +263,35 @@ func TestHold(t *testing.T) {
 			b.Errorf("it ended with %v", err)
 		}
 	})
+}
+
+// TestHoldAtLost: what this process has seen happen to slot or publication the next one may not know, so it stands as well. One that has
+// delivered nothing ends: what it lacks may be made any moment.
+func TestHoldAtLost(t *testing.T) {
+	for _, delivered := range []bool{true, false} {
+		bubble(t, dead(func(p *Poisons) { p.Hold = true }), func(b *bench) {
+			gone := &replication.Error{Kind: replication.PublicationChanged, Op: "check publication", Err: errors.New("it was altered")}
+			if !delivered {
+				b.pg.edit(func() { b.pg.openErr = func(int) error { return gone } })
+				b.start()
+				b.ends(Lost, time.Minute)
+				return
+			}
+			b.start()
+			b.pg.commit("a")
+			b.sleep(3 * time.Second)
+			b.pg.fail(gone)
+			b.sleep(time.Hour)
+			b.want(Failed)
+			if !b.running() {
+				b.Fatal("it has ended")
+			}
+			var s *Stopped
+			if err := b.quit(); !errors.As(err, &s) || s.Class != Lost {
+				b.Errorf("it ended with %v", err)
+			}
+		})
+	}
 }
 
 // TestHoldKeepsTheSlot: PostgreSQL 18 would invalidate it while a person makes up their mind, and with it what is to be

@@ -46,6 +46,7 @@ type Stream interface {
 	Check(ctx context.Context) (*replication.Slot, error)
 	Resolve(ctx context.Context, rel *replication.Announced) (table int, err error)
 	Tables() []replication.TableNow
+	Published() string
 	Close(last pglogrepl.LSN, now time.Time) error
 }
 
@@ -185,11 +186,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		}
 		v := classify(err, r.delivered())
 		if v.class != Retry {
-			r.setState(Failed, err.Error())
-			if v.class == Poison && r.cfg.Poison.Hold {
-				r.hold(ctx, err)
-			}
-			return &Stopped{Class: v.class, Err: err}
+			return r.stop(ctx, v.class, err)
 		}
 		r.met.reconnects.WithLabelValues(v.reason).Inc()
 		if err := r.wait(ctx, v, err, attempt); err != nil {
@@ -198,8 +195,7 @@ func (r *Relay) Run(ctx context.Context) error {
 			}
 			// What waiting ran into is classified like what a session runs into.
 			if w := classify(err, r.delivered()); w.class != Retry {
-				r.setState(Failed, err.Error())
-				return &Stopped{Class: w.class, Err: err}
+				return r.stop(ctx, w.class, err)
 			}
 			r.backoff(ctx, attempt, err)
 		}

@@ -386,6 +386,9 @@ func (pg *simPG) slowness() time.Duration {
 
 func (st *simStream) Tables() []replication.TableNow { return nil }
 
+// Published is always the same: what was altered while a process runs ends it, and an operator looks.
+func (st *simStream) Published() string { return "" }
+
 func (st *simStream) Resolve(ctx context.Context, rel *replication.Announced) (int, error) {
 	st.p.spend(ctx, resolveRelation, 2*time.Millisecond)
 	if err := st.p.call("resolve"); err != nil {

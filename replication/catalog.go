@@ -2,6 +2,8 @@ package replication
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -117,6 +119,12 @@ type catalog struct {
 	missing     []string // configured columns that are not published
 	idleTimeout time.Duration
 	syncNames   string
+}
+
+// published is the fingerprint in few characters: there is a row for each partition that is published by itself.
+func (cat *catalog) published() string {
+	sum := sha256.Sum256([]byte(cat.fingerprint))
+	return hex.EncodeToString(sum[:8])
 }
 
 const catalogSQL = `

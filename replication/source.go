@@ -247,6 +247,10 @@ func (st *Stream) Tables() []TableNow {
 	return out
 }
 
+// Published identifies what the publication sent of our tables when the session began: each ALTER PUBLICATION that concerns
+// them makes another one, also if it was undone.
+func (st *Stream) Published() string { return st.cat.published() }
+
 // Missing lists the configured columns that the publication does not carry at present. Rows committed before a column
 // went may still decode with it, so this is no error by itself.
 func (st *Stream) Missing() []string { return st.cat.missing }

@@ -24,3 +24,17 @@ func (s *Source) Stand(ctx context.Context) (*Slot, Identity, error) {
 	}
 	return slot, id, s.cfg.fitSlot(slot, control.Config().Database)
 }
+
+// Published is what [Stream.Published] would be of a session that began now.
+func (s *Source) Published(ctx context.Context) (string, error) {
+	control, err := s.cfg.dialControl(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer closeControl(control)
+	st := Stream{cfg: &s.cfg, control: control}
+	if _, err := st.look(ctx); err != nil {
+		return "", err
+	}
+	return st.Published(), nil
+}

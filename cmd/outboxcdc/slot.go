@@ -70,6 +70,7 @@ type adopter struct {
 	source *replication.Source
 	slot   string
 	topic  string
+	events string            // fingerprint of the settings that number events
 	old    *checkpoint.Saved // nil: there is none that can be read
 	broken error             // the newest record cannot be read
 	wrong  error             // why the daemon does not go on; nil: it would
@@ -80,7 +81,7 @@ type adopter struct {
 func (a *adopter) run(ctx context.Context, cfg *config.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
-	a.slot, a.topic = cfg.Postgres.Slot, cfg.Delivery.PositionTopic
+	a.slot, a.topic, a.events = cfg.Postgres.Slot, cfg.Delivery.PositionTopic, cfg.EventSources()
 	quiet := slog.New(slog.DiscardHandler) // what goes wrong is said once
 	var err error
 	if a.source, err = newSource(fixed(cfg), quiet); err != nil {
@@ -125,7 +126,10 @@ func (a *adopter) look(ctx context.Context, session *kafka.Producer) error {
 		return &exitError{code: exitFault, err: active(a.slot, slot)}
 	}
 	if a.old != nil && a.broken == nil {
-		a.wrong = relay.Contradiction(a.old, id, slot.ConfirmedFlush)
+		published, err := a.source.Published(ctx)
+		if a.wrong = err; err == nil {
+			a.wrong = relay.Contradiction(a.old, id, slot.ConfirmedFlush, published, a.events)
+		}
 		a.reused = checkpoint.Holds(id, a.old.Acked) && a.old.Acked.CommitLSN >= id.WALEnd
 	}
 	a.new = a.old.Adoption(a.slot, id.SystemID, id.Timeline, slot.ConfirmedFlush, time.Now())

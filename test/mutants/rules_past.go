@@ -45,7 +45,7 @@ var recalling = []mutant{
 	{
 		name:  "numbered-by-other-settings",
 		rule:  "An ordinal means the same whatever the settings are.",
-		edits: []edit{{"checkpoint/saved.go", "	if s.Sources != sources {\n", "	if s.Sources == \"\" {\n"}},
+		edits: []edit{{"checkpoint/saved.go", "	if s.Sources != sources {\n		return Position{}", "	if s.Sources == \"\" {\n		return Position{}"}},
 		tests: []suite{tailData, recalls},
 	},
 	{
@@ -95,6 +95,24 @@ var recalling = []mutant{
 		rule:  "Where the slot stood when a session found it is what that session has told it.",
 		edits: []edit{{"relay/past.go", "	return s.r.mem.reach(s.stream.Identity(), s.r.mem.foundAt, s.r.mem.foundOn)\n", "	if start := s.stream.Start(); start > s.r.mem.told(s.stream.Identity()) {\n		return start\n	}\n	return 0\n"}},
 		tests: []suite{{"./relay", "^TestMovedSlotIsFoundLater$"}},
+	},
+	{
+		name:  "altered-publication-is-no-contradiction",
+		rule:  "A publication that was altered since the last position record is taken as it is.",
+		edits: []edit{{"relay/past.go", "	case b.PublishedFor(sources) != \"\" && ", "	case false && "}},
+		tests: []suite{{"./relay", "^TestAlteredPublication$"}},
+	},
+	{
+		name:  "publication-is-not-recorded",
+		rule:  "The position record does not say what the publication sends.",
+		edits: []edit{{"relay/past.go", "	p.record.Published = s.stream.Published()\n", ""}},
+		tests: []suite{{"./relay", "^TestPositionRecord$"}},
+	},
+	{
+		name:  "lost-is-not-held",
+		rule:  "A process that holds at poison ends with 79, and the next one knows nothing of it.",
+		edits: []edit{{"relay/between.go", "class == Poison || class == Lost && r.delivered()", "class == Poison"}},
+		tests: []suite{{"./relay", "^TestHold.*$"}},
 	},
 	{
 		name:  "dead-letter-is-not-awaited",

@@ -1,0 +1,62 @@
+package integration
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// What was committed while the publication did not carry the outbox is not in the stream, whether a daemon ran then or not. A process that
+// begins later has not seen it happen: the position record has.
+func TestPublicationAlteredAndBack(t *testing.T) {
+	for _, name := range []string{"stopped", "killed", "held at 79"} {
+		t.Run(name, func(t *testing.T) {
+			pg := sharedPostgres(t, defaultMajor)
+			t.Parallel()
+			o := newOutbox(t, options{pg: pg})
+			o.proves("F43", "table taken out of the publication and put back while a deduplicating daemon is %s, an event in between", name)
+			o.sample()
+			env := o.deduplicating(fence)
+			alter := func() {
+				o.exec(`ALTER PUBLICATION outboxcdc DROP TABLE outbox`)
+				o.exec(insertInto + `(gen_random_uuid(), 'order', 'gap', 'added', '{}', '{}', 1)`) // not in the ledger: it will not come
+				o.exec(`DELETE FROM outbox WHERE aggregate_id = 'gap'`)
+				o.exec(`ALTER PUBLICATION outboxcdc ADD TABLE outbox`)
+			}
+			r := o.startStreaming(append(env, "OUTBOXCDC_POISON_ON_STOP=hold")...)
+			o.insert("order", "k", 1, 50)
+			o.awaitArrived(patience)
+			o.awaitSettled()
+			switch name {
+			case "stopped":
+				r.term()
+				alter()
+			case "killed":
+				r.kill9()
+				alter()
+			default:
+				alter()
+				r.awaitState("failed", patience)
+				r.signal(syscall.SIGTERM)
+				r.stopsWith(patience, 79, "altered")
+			}
+			o.insert("order", "k", 51, 50)
+			stands := o.confirmed()
+			for range 2 { // a supervisor starts it again and again
+				r = o.start(env...)
+				r.stopsWith(patience, 79, "the publication was altered", "remedy: ", "outboxcdc slot adopt")
+				if n := o.follow.records(); n != 50 || o.confirmed() != stands {
+					t.Errorf("%d records, want the 50 of before; the slot was at %s and is at %s", n, stands, o.confirmed())
+				}
+			}
+			if _, text := o.adopt(env, 0, "--dry-run"); !strings.Contains(text, "the publication was altered") {
+				t.Errorf("a dry run says\n%s", text)
+			}
+			o.adopt(env, 0)
+			o.startStreaming(env...)
+			o.healed()
+			o.repeatsAtMost(o.verify(patience), 0, "all of before was confirmed")
+			o.outcome("exit 79 at each start, with the remedy; `slot adopt`, and it goes on")
+		})
+	}
+}
