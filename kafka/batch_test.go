@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -145,7 +146,7 @@ func checkBatch(t testing.TB, b *batch, codec sarama.CompressionCodec, recs []*r
 		if err := sameRecord(r, want[i]); err != nil {
 			t.Fatalf("record %d: %v", i, err)
 		}
-		if r.Offset != int64(i) || r.Timestamp.UnixMilli() != 1_700_000_000_123 {
+		if r.Offset != int64(i) || r.Timestamp.UnixMilli() != cmp.Or(want[i].Timestamp, 1_700_000_000_123) {
 			t.Fatalf("record %d: offset %d, time %v", i, r.Offset, r.Timestamp)
 		}
 	}
@@ -190,6 +191,17 @@ func TestBatchRoundTrip(t *testing.T) {
 			checkBatch(t, b, codec, recs)
 			b.reset()
 		}
+	}
+}
+
+// TestFarTimes: the first and the last time that the router lets through, in one batch.
+func TestFarTimes(t *testing.T) {
+	for _, times := range [][]int64{{1, 9_214_646_399_999}, {9_214_646_399_999, 1}, {0, 9_214_646_399_999}} {
+		var recs []*router.Record
+		for _, at := range times {
+			recs = append(recs, &router.Record{Key: []byte("k"), Value: []byte("v"), Timestamp: at})
+		}
+		checkBatch(t, newBatch(), sarama.CompressionNone, recs)
 	}
 }
 

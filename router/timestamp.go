@@ -23,18 +23,27 @@ const (
 
 var (
 	errTime  = errors.New("is no time that Kafka can hold")
-	errRange = errors.New("is before 1970 or too far away")
+	errRange = errors.New("is before 1970 or after the year 2261")
 )
 
 // millis reads a timestamp as PostgreSQL prints it with DateStyle ISO and TimeZone UTC, or a number since 1970, as
 // milliseconds, cut off.
-func millis(text []byte, oid uint32) (int64, error) {
+func millis(text []byte, oid uint32) (ms int64, err error) {
 	switch oid {
 	case timestamptzOID, timestampOID:
-		return calendarMillis(string(text), oid == timestamptzOID)
+		ms, err = calendarMillis(string(text), oid == timestamptzOID)
+	default:
+		ms, err = epochMillis(string(text))
 	}
-	return epochMillis(string(text))
+	if ms >= timesEnd {
+		return 0, errRange
+	}
+	return ms, err
 }
+
+// timesEnd is 2262-01-01 in milliseconds. Within it, and after 1970, neither a time nor the distance of two in one batch exceeds the
+// nanoseconds that the Kafka client counts in: later ones, such as 9999-12-31, would go out as times before 1970, and brokers take them.
+const timesEnd = 9_214_646_400_000
 
 // epochMillis reads a number since 1970. Its size, without what follows the point, says what it counts: extract(epoch …) is
 // numeric, and so is a thousand times that.
