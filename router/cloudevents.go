@@ -51,6 +51,15 @@ func ceFieldHeader(name string) string {
 	return ceHeader + name
 }
 
+// owns reports whether a header is the format's own: an attribute in any spelling, because libraries compare header names without case.
+func (f Format) owns(header string) bool {
+	if !f.cloudEvents() {
+		return false
+	}
+	attribute := f == FormatCloudEventsBinary && len(header) >= len(ceHeader) && strings.EqualFold(header[:len(ceHeader)], ceHeader)
+	return attribute || strings.EqualFold(header, headerContentType)
+}
+
 // cloudEvents looks at the attributes.
 func (v *validation) cloudEvents(c *Config) {
 	if !c.Format.cloudEvents() {
@@ -79,7 +88,7 @@ func (v *validation) cloudEvents(c *Config) {
 	}
 	for _, s := range c.Headers {
 		_, name := splitHeader(s)
-		if name == headerContentType || c.Format == FormatCloudEventsBinary && strings.HasPrefix(name, ceHeader) {
+		if c.Format.owns(name) {
 			v.fail("headers", "%q: the header name %q is taken by the format; set cloudevents", s, name)
 		}
 	}

@@ -42,8 +42,18 @@ func TestCloudEvents(t *testing.T) {
 		{binary, outbox("payload", "\xff"), nil, begin + `"\xff"` + own + position + attributes},
 		{binary, outbox("payload", nil), nil, begin + `nil` + own + position + attributes},
 		{
-			binary, outbox("payload", "1", "headers", `{"ce_type": "x", "a": "b", "content-type": "y", "ce_foo": "z"}`), nil,
-			begin + `"1"` + own + ` a="b" ce_foo="z"` + position + attributes,
+			binary, outbox("payload", "1", "headers", `{"ce_type": "x", "CE_ID": [1], "a": "b", "Content-Type": "y", "ce_subject": "z", "Ce_foo": "z", "ce": "c"}`), nil,
+			begin + `"1"` + own + ` a="b" ce="c"` + position + attributes,
+		},
+		{
+			binary, outbox("payload", "1", "aggregate_id", "", "headers", `{"ce_subject": "forged"}`),
+			[]string{"time", "{created_at}", "datacontenttype", ""},
+			`outbox.event.order key="" by="" value="1"` + own + position + ` ce_specversion="1.0" ce_id="` + id + `" ce_source="//shop.example/orders" ce_time="2026-11-21T11:12:13.000001Z" ce_type="OrderPlaced"`,
+		},
+		{
+			structured, outbox("payload", " 1.0 ", "headers", `{"CONTENT-TYPE": "x", "ce_type": "kept"}`), nil,
+			begin + `"{\"specversion\":\"1.0\",\"id\":\"` + id + `\",\"datacontenttype\":\"application/json\",\"source\":\"//shop.example/orders\",\"subject\":\"42\",` +
+				`\"time\":\"2026-11-21T11:12:13.000001Z\",\"type\":\"OrderPlaced\",\"data\": 1.0 }"` + own + ` ce_type="kept"` + position + ` content-type="application/cloudevents+json; charset=UTF-8"`,
 		},
 		{
 			binary, outbox("payload", "1", "aggregate_id", ""),

@@ -27,6 +27,8 @@ type Config struct {
 
 	// PositionTopic is a topic that takes no events, because the daemon keeps its position records there; "" is none.
 	PositionTopic string
+	// LetterTopic takes no events either, because dead letters go there; "" is none.
+	LetterTopic string
 
 	Columns Columns
 	// Key is the template of the record's key, and ID that of the event's id, with the names of Topic; "" is the column of
@@ -185,12 +187,12 @@ func (v *validation) routes(c *Config) {
 		_, err := topicTemplate(c.Topic)
 		v.add("topic", err)
 		setting, topic := c.fixedTopic()
-		v.noPositions(c, setting, topic, "")
+		v.target(c, setting, topic, "")
 	}
 	named := c.Unmatched != "" && c.Unmatched != UnmatchedPoison && c.Unmatched != UnmatchedKeep
 	if named {
 		v.topic("unmatched", c.Unmatched)
-		v.noPositions(c, "unmatched", c.Unmatched, "")
+		v.target(c, "unmatched", c.Unmatched, "")
 	}
 	if c.Topic == "" && len(c.Topics) == 0 && c.Unmatched != UnmatchedKeep && !named {
 		v.fail("topic", "a template is required, or topics, or unmatched: nothing would be routed")
@@ -199,7 +201,7 @@ func (v *validation) routes(c *Config) {
 		if why := checkTopic([]byte(c.Topics[typ])); why != "" {
 			v.fail("topics", "of %q: %s", typ, why)
 		}
-		v.noPositions(c, "topics", c.Topics[typ], fmt.Sprintf("of %q: ", typ))
+		v.target(c, "topics", c.Topics[typ], fmt.Sprintf("of %q: ", typ))
 	}
 	if c.Replace.Regex != "" {
 		_, err := whole(c.Replace.Regex)
@@ -212,10 +214,10 @@ func (v *validation) routes(c *Config) {
 	}
 }
 
-// noPositions refuses the position topic as a target; which says what of the setting it is.
-func (v *validation) noPositions(c *Config, setting, topic, which string) {
-	if topic != "" && topic == c.PositionTopic {
-		v.fail(setting, "%s%s", which, positionsOnly(topic))
+// target refuses topics that take no events; which says what of the setting it is.
+func (v *validation) target(c *Config, setting, topic, which string) {
+	if why := c.noTarget(topic); why != "" {
+		v.fail(setting, "%s%s", which, why)
 	}
 }
 

@@ -38,6 +38,8 @@ func TestConfig(t *testing.T) {
 		"topic: the topic \"pos\" takes no events":         func(c *Config) { c.Topic = "pos" },
 		"topics: of \"a\": the topic \"pos\" takes no":     func(c *Config) { c.Topics = map[string]string{"a": "pos", "b": "orders"} },
 		"unmatched: the topic \"pos\" takes no":            func(c *Config) { c.Replace, c.Unmatched = Replace{"x", "y"}, "pos" },
+		"topic: the topic \"dead\" takes no events":        func(c *Config) { c.Topic, c.LetterTopic = "dead", "dead" },
+		"topic: the topic \"__x\" takes no events":         func(c *Config) { c.Topic = "__x" },
 		"replace.with: the topic \"pos\" takes no":         func(c *Config) { c.Topic, c.Replace = "{aggregate_type}", Replace{"x", "pos"} },
 		"replace.with: the topic \"pos\" takes no events,": func(c *Config) { c.Topic, c.Replace = "p{aggregate_type}", Replace{"x.*", "os"} },
 	} {

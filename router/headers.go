@@ -44,7 +44,11 @@ func (r *Router) members(b []byte, rec *Record) (why string) {
 		if name == headerID || name == headerType || strings.HasPrefix(name, headerPrefix) {
 			return "has a member " + printable([]byte(name)) + ", a name that is taken"
 		}
-		rec.Headers = append(rec.Headers, Header{Name: name, Value: r.member(&c)})
+		value := r.member(&c)
+		if r.config.Format.owns(name) {
+			continue // as a member with the name of a configured header is left out
+		}
+		rec.Headers = append(rec.Headers, Header{Name: name, Value: value})
 	}
 	return ""
 }

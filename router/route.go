@@ -78,10 +78,10 @@ func (r *Router) legal(name []byte, rec *Record) *Poison {
 	topic, ok := r.topics[string(name)]
 	if !ok {
 		if why := checkTopic(name); why != "" {
-			return &Poison{Cause: IllegalTopic, Message: why, Topic: unquoted(name)}
+			return &Poison{Cause: IllegalTopic, Message: why}
 		}
-		if string(name) == r.config.PositionTopic {
-			return &Poison{Cause: IllegalTopic, Message: positionsOnly(r.config.PositionTopic), Topic: r.config.PositionTopic}
+		if why := r.config.noTarget(string(name)); why != "" {
+			return &Poison{Cause: IllegalTopic, Message: why}
 		}
 		if len(r.topics) >= maxTopics {
 			clear(r.topics)

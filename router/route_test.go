@@ -44,6 +44,9 @@ func TestTopics(t *testing.T) {
 		{name: "the position topic, keep", change: func(c *Config) {
 			c.Replace, c.Unmatched, c.PositionTopic = Replace{"x", "y"}, UnmatchedKeep, "positions"
 		}, typ: "positions", poison: IllegalTopic},
+		{name: "the dead-letter topic", change: func(c *Config) { c.Topic, c.LetterTopic = "{aggregate_type}", "dead" }, typ: "dead", poison: IllegalTopic},
+		{name: "a topic of Kafka's", change: func(c *Config) { c.Topic = "{aggregate_type}" }, typ: "__consumer_offsets", poison: IllegalTopic},
+		{name: "one underscore", change: func(c *Config) { c.Topic = "{aggregate_type}" }, typ: "_order", want: "_order"},
 		{name: "further columns", change: func(c *Config) { c.Topic = "{table}.{event_type}" }, typ: "order", want: "outbox.OrderPlaced"},
 	}
 	for _, test := range tests {

@@ -92,9 +92,22 @@ func checkTopic(b []byte) string {
 	return ""
 }
 
-// positionsOnly says why no event goes to the position topic.
-func positionsOnly(topic string) string {
-	return fmt.Sprintf("the topic %q takes no events, because it holds position records: route them to another topic, or set delivery.position_topic to another", topic)
+// internalPrefix begins the names of topics that are Kafka's own.
+const internalPrefix = "__"
+
+// noTarget says why no event goes to a topic that has a legal name, or "".
+func (c *Config) noTarget(topic string) string {
+	switch {
+	case topic == "":
+		return ""
+	case topic == c.PositionTopic:
+		return fmt.Sprintf("the topic %q takes no events, because it holds position records: route them to another topic, or set delivery.position_topic to another", topic)
+	case topic == c.LetterTopic:
+		return fmt.Sprintf("the topic %q takes no events, because it holds dead letters: route them to another topic, or set poison.topic to another", topic)
+	case strings.HasPrefix(topic, internalPrefix):
+		return fmt.Sprintf("the topic %q takes no events: names that begin with %s are those of Kafka's own topics", topic, internalPrefix)
+	}
+	return ""
 }
 
 // printable quotes a value that somebody sent us, cut to what fits into a line.
@@ -103,12 +116,6 @@ func printable(b []byte) string {
 		return strconv.QuoteToASCII(string(c)) + "…"
 	}
 	return strconv.QuoteToASCII(string(b))
-}
-
-// unquoted is printable without the quotes: what a dead letter says its topic would have been.
-func unquoted(b []byte) string {
-	s := strconv.QuoteToASCII(string(clip(b)))
-	return s[1 : len(s)-1]
 }
 
 // clip cuts b, between characters, to a length for a line.

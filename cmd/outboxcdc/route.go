@@ -21,8 +21,13 @@ func routerConfigs(cfg *config.Config) []router.Config {
 		c.Messages, c.Columns = true, router.MessageColumns()
 		out = append(out, c)
 	}
+	p := poisons(&cfg.Poison)
+	letters := p.SendsLetters()
 	for i := range out {
 		out[i].PositionTopic = cfg.Delivery.PositionTopic
+		if letters {
+			out[i].LetterTopic = cfg.Poison.Topic
+		}
 	}
 	return out
 }

@@ -50,7 +50,7 @@ var (
 		nullKey,
 		{cause: "null_id", columns: "id", values: "NULL", topic: "order", noID: true},
 		{cause: "null_payload", columns: "payload", values: "NULL", topic: "order", noValue: true},
-		{cause: "illegal_topic", columns: "aggregate_type", values: "'b@d'", topic: "b@d"},
+		{cause: "illegal_topic", columns: "aggregate_type", values: "'b@d'"},
 		{cause: "bad_headers", columns: "headers", values: `'["` + secret + `"]'`, topic: "order"},
 		{cause: "bad_partition", columns: "part", values: "3", topic: "order"},
 		{cause: "bad_partition", columns: "part", values: "-1", topic: "order"},

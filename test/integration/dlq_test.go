@@ -135,7 +135,7 @@ func TestDeadLetterCare(t *testing.T) {
 // cannotBeSent: three of the letters, and they say why.
 func (o *cared) cannotBeSent(all []shown) {
 	o.t.Helper()
-	problems := map[string]string{"no_route": "--topic", "illegal_topic": "invalid topic", "too_large": "max.message.bytes"}
+	problems := map[string]string{"no_route": "--topic", "illegal_topic": "--topic", "too_large": "max.message.bytes"}
 	for _, l := range all {
 		if why, bad := problems[l.Cause]; bad != (l.Problem != "") || bad != (l.RetriedTo == "") || !strings.Contains(l.Problem, why) {
 			o.t.Errorf("%s: %q, want %q", l.Cause, l.Problem, why)
