@@ -75,8 +75,23 @@ func isURL(dsn string) bool {
 	return strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://")
 }
 
-// secretParameters are the libpq parameters nobody may see.
-var secretParameters = map[string]bool{"password": true, "sslpassword": true, "oauth_client_secret": true, "scram_client_key": true, "scram_server_key": true}
+// shownParameters are the connection parameters that are no secrets. All others are masked: a misspelt name is unknown, and its value
+// may be the password.
+var shownParameters = map[string]bool{
+	"host": true, "hostaddr": true, "port": true, "dbname": true, "database": true, "user": true, "passfile": true, "service": true, "servicefile": true,
+	"sslmode": true, "sslrootcert": true, "sslcert": true, "sslkey": true, "sslcrl": true, "sslsni": true, "sslnegotiation": true, "ssl_min_protocol_version": true,
+	"ssl_max_protocol_version": true, "channel_binding": true, "require_auth": true, "gssencmode": true, "krbsrvname": true, "krbspn": true,
+	"connect_timeout": true, "target_session_attrs": true, "load_balance_hosts": true, "application_name": true, "fallback_application_name": true,
+	"min_protocol_version": true, "max_protocol_version": true, "client_encoding": true, "replication": true, "timezone": true, "search_path": true,
+}
+
+// shown is what may be seen of a parameter's value: all of it, unless it looks as if more than one parameter had got into it.
+func shown(name, value string) string {
+	if !shownParameters[strings.ToLower(name)] || strings.ContainsAny(value, ";=&#") {
+		return masked
+	}
+	return value
+}
 
 // RedactDSN masks the passwords of a connection string, in the URL and in the keyword form. In doubt it masks more:
 // the text may be malformed, and it is going to a log.
@@ -93,10 +108,7 @@ func RedactDSN(dsn string) string {
 	}
 	var out []string
 	for _, p := range params {
-		if secretParameters[strings.ToLower(p.key)] {
-			p.value = masked
-		}
-		out = append(out, p.key+"="+quoteKeyword(p.value))
+		out = append(out, p.key+"="+quoteKeyword(shown(p.key, p.value)))
 	}
 	return strings.Join(out, " ")
 }
@@ -106,23 +118,33 @@ func RedactDSN(dsn string) string {
 func redactURL(dsn string) string {
 	scheme, rest, _ := strings.Cut(dsn, "://")
 	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-		if user, _, ok := strings.Cut(rest[:at], ":"); ok {
+		// A colon may be percent-encoded by who encoded user and password as one.
+		name := strings.ReplaceAll(strings.ReplaceAll(rest[:at], "%3A", ":"), "%3a", ":")
+		if user, _, ok := strings.Cut(name, ":"); ok {
 			rest = user + ":" + masked + rest[at:]
 		}
 	}
+	rest, fragment, hasFragment := strings.Cut(rest, "#")
+	if hasFragment { // no connection string has one: the password has a # that is not encoded
+		fragment = "#" + masked
+	}
 	base, query, ok := strings.Cut(rest, "?")
 	if !ok {
-		return scheme + "://" + rest
+		return scheme + "://" + base + fragment
 	}
 	pairs := strings.Split(query, "&")
 	for i, pair := range pairs {
-		key, _, _ := strings.Cut(pair, "=")
-		name, err := url.QueryUnescape(key)
-		if err != nil || secretParameters[strings.ToLower(name)] {
+		key, text, _ := strings.Cut(pair, "=")
+		name, err1 := url.QueryUnescape(key)
+		value, err2 := url.QueryUnescape(text)
+		switch {
+		case !strings.Contains(pair, "="):
+			pairs[i] = masked
+		case err1 != nil || err2 != nil || shown(name, value) != value:
 			pairs[i] = key + "=" + masked
 		}
 	}
-	return scheme + "://" + base + "?" + strings.Join(pairs, "&")
+	return scheme + "://" + base + "?" + strings.Join(pairs, "&") + fragment
 }
 
 // DSNUser is the user that a connection string names, "" if it names none.
