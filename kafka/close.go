@@ -54,12 +54,21 @@ func (p *Producer) drain(ctx context.Context) {
 			return
 		case <-stopped:
 			stopped = nil
+			if p.isQuiet() {
+				continue // what is open has its time from the caller
+			}
 			t := time.NewTimer(p.cluster.cfg.FailedDrain)
 			defer t.Stop()
 			giveUp = t.C
 		case <-tick.C:
 		}
 	}
+}
+
+func (p *Producer) isQuiet() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.quiet
 }
 
 func (p *Producer) waits() bool {

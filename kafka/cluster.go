@@ -36,6 +36,9 @@ type Config struct {
 	// PositionTopic is where the position record of Slot is kept; "": nowhere.
 	PositionTopic string
 	Slot          string
+	// FenceWait is how long another session that takes the slot waits before it reads the ends of partitions. Requests with
+	// records leave only while the slot was seen lately ([Producer.Renew]). 0: they always may.
+	FenceWait time.Duration
 
 	PositionMost   int // bytes of the position topic that are read at most until there is a record of the slot
 	DialTimeout    time.Duration

@@ -31,10 +31,16 @@ func newDialer(timeout time.Duration, open prometheus.Gauge) *dialer {
 }
 
 // Dial is called by sarama.
-func (d *dialer) Dial(network, addr string) (net.Conn, error) { return d.dial(d.ctx, network, addr) }
+func (d *dialer) Dial(network, addr string) (net.Conn, error) {
+	c, err := d.dial(d.ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
 
 // dial gives up when ctx ends, which is the dialer's or one that ends with it.
-func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+func (d *dialer) dial(ctx context.Context, network, addr string) (*trackedConn, error) {
 	raw, err := d.net.DialContext(ctx, network, addr)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -66,10 +72,7 @@ func (d *dialer) cut() {
 	}
 	d.mu.Unlock()
 	for _, c := range conns {
-		if tcp, ok := c.Conn.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0)
-		}
-		_ = c.Close()
+		c.reset()
 	}
 }
 
@@ -87,6 +90,14 @@ func (d *dialer) pause(t time.Duration) {
 type trackedConn struct {
 	net.Conn
 	dialer *dialer
+}
+
+// reset closes the connection. Bytes that the kernel has not sent yet are thrown away.
+func (c *trackedConn) reset() {
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = c.Close()
 }
 
 func (c *trackedConn) Close() error {

@@ -1,7 +1,11 @@
 package kafka
 
 import (
+	"bytes"
 	"errors"
+	"io"
+	"net"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,85 +16,294 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// TestLease: a session that finds itself beyond its lease sends nothing more, and says why it ends.
+// leaseWait is longer than any test takes, so that only the times that a test gives to Renew decide.
+const leaseWait = time.Hour
+
+// leasedConfig is that of a daemon that delivers deduplicated, with a position topic.
+func leasedConfig(t *testing.T, f *fake) Config {
+	t.Helper()
+	f.createTopic(t, positions, 1, map[string]string{"cleanup.policy": "compact"})
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.PositionTopic, cfg.Slot, cfg.FenceWait = positions, "s", leaseWait
+	return cfg
+}
+
+// TestLease: a request leaves while the slot was seen within half of FenceWait, by either clock, and waits otherwise.
 func TestLease(t *testing.T) {
-	f := newFake(t)
-	f.createTopic(t, "t", 3, nil)
-	c := newPositionCluster(t, f)
-	for name, ranOut := range map[string]time.Time{
-		"a while ago":                      time.Now().Add(-time.Second),
-		"long ago, and no monotonic clock": time.Now().Round(0).Add(-time.Hour),
+	for name, old := range map[string]time.Time{
+		"never":                           {},
+		"too long ago":                    time.Now().Add(-leaseWait/2 - time.Second),
+		"too long ago, by the wall clock": time.Now().Round(0).Add(-leaseWait/2 - time.Second),
+		"much too long ago, by both":      time.Now().Add(-2 * leaseWait),
 	} {
-		for _, what := range []string{"records", "position"} {
-			t.Run(name+", "+what, func(t *testing.T) {
-				p, l := openSession(t, c)
-				waitReady(t, p, "t")
-				sendMany(t, p, "t", 1, 11) // no lease yet
-				l.waitAcks(t, 10)
-				p.Extend(time.Now().Add(time.Minute))
-				sendMany(t, p, "t", 11, 21)
-				l.waitAcks(t, 20)
-				if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
-					t.Fatal(err)
-				}
-				before := len(f.read(t, positions, 0)[0])
-				p.Extend(ranOut)
-				p.Extend(time.Now().Add(time.Minute)) // as a status update that nobody hears does, before anything is sent
-				if what == "records" {
-					sendMany(t, p, "t", 21, 31)
-				} else if err := save(t, p, checkpoint.Saved{Slot: "s", Generation: 99}); !errors.Is(err, errLease) {
-					t.Errorf("save: %v", err)
-				}
-				err := l.failure(t)
-				var e *failure
-				if !errors.As(err, &e) || e.Reason() != reasonLease {
-					t.Errorf("failed with %v", err)
-				}
-				t.Log(err)
-				p.Extend(time.Now().Add(time.Minute)) // too late
-				sendMany(t, p, "t", 31, 41)
-				_ = p.Close(within(time.Second))
-				if p.Unanswered() {
-					t.Error("unanswered")
-				}
-				if n := len(l.acks()); n != 20 {
-					t.Errorf("%d acks", n)
-				}
-				if n := len(f.read(t, positions, 0)[0]); n != before {
-					t.Errorf("%d position records, %d before", n, before)
-				}
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			f.createTopic(t, "t", 3, nil)
+			p, l := openSession(t, newTestCluster(t, leasedConfig(t, f)))
+			waitReady(t, p, "t")
+			if !old.IsZero() {
+				p.Renew(old)
+			}
+			var requests atomic.Int32
+			f.produces(func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+				requests.Add(1)
+				return nil, nil, false
 			})
-		}
-	}
-	total := 0
-	for _, recs := range f.read(t, "t", 80) {
-		total += len(recs)
-	}
-	if total != 80 {
-		t.Errorf("%d records in the log, want 20 of each session", total)
+			sendMany(t, p, "t", 1, 11)
+			saved := make(chan error, 1)
+			p.SavePosition(checkpoint.Saved{Slot: "s"}, func(err error) { saved <- err })
+			heldSaver(t, saved)
+			p.endWithLease(time.Now()) // nothing is open
+			for _, n := range sentBy(p) {
+				if req, wait := n.step(); req != nil || wait != time.Hour {
+					t.Errorf("a request leaves (%v), or %s is waited for", req != nil, wait)
+				}
+			}
+			if n := requests.Load(); n > 0 {
+				t.Errorf("%d requests", n)
+			}
+			p.Renew(time.Now())
+			l.waitAcks(t, 10)
+			if err := <-saved; err != nil {
+				t.Error(err)
+			}
+			p.Renew(time.Now().Add(-2 * leaseWait)) // an answer that took long takes nothing back
+			sendMany(t, p, "t", 11, 21)
+			l.waitAcks(t, 20)
+			if err := p.Close(within(time.Second)); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
-// TestLeaseHoldsResends: what waits to be sent again stays here.
-func TestLeaseHoldsResends(t *testing.T) {
+// heldSaver waits until the goroutine that saves position records waits for the lease.
+func heldSaver(t *testing.T, saved <-chan error) {
+	t.Helper()
+	stacks := make([]byte, 1<<20)
+	for !bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte(".awaitLease(")) {
+		select {
+		case err := <-saved:
+			t.Fatalf("the position record left without a lease: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// sentBy waits until some broker has something to send.
+func sentBy(p *Producer) (out []*node) {
+	for len(out) == 0 {
+		p.mu.Lock()
+		for _, n := range p.nodes {
+			if len(n.work) > 0 {
+				out = append(out, n)
+			}
+		}
+		p.mu.Unlock()
+		runtime.Gosched()
+	}
+	return out
+}
+
+// TestLeaseEnds: when the lease runs out with a request open, the session ends and its connections are cut.
+func TestLeaseEnds(t *testing.T) {
+	for _, what := range []string{"records", "position"} {
+		t.Run(what, func(t *testing.T) {
+			f := newFake(t)
+			f.createTopic(t, "t", 1, nil)
+			p, l := openSession(t, newTestCluster(t, leasedConfig(t, f)))
+			waitReady(t, p, "t")
+			arrived, forever := make(chan struct{}, 10), make(chan struct{})
+			t.Cleanup(func() { close(forever) })
+			f.produces(func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+				arrived <- struct{}{}
+				f.SleepControl(func() { <-forever })
+				return nil, errors.New("cut"), true
+			})
+			p.Renew(time.Now())
+			saved := make(chan error, 1)
+			if what == "records" {
+				send(t, p, 1, record("t", "k", "v"))
+			} else {
+				p.SavePosition(checkpoint.Saved{Slot: "s"}, func(err error) { saved <- err })
+			}
+			<-arrived
+			p.endWithLease(time.Now().Add(leaseWait/4*3 - time.Minute)) // just in time
+			if p.over() {
+				t.Fatal("the session has ended early")
+			}
+			p.endWithLease(time.Now().Add(leaseWait/4*3 + time.Minute))
+			err := l.failure(t)
+			var e *failure
+			if !errors.As(err, &e) || e.Reason() != reasonLease {
+				t.Errorf("failed with %v", err)
+			}
+			t.Log(err)
+			if p.dialer.ctx.Err() == nil {
+				t.Error("the connections are open")
+			}
+			p.Renew(time.Now().Add(time.Minute)) // too late
+			_ = p.Close(within(time.Second))
+			if p.Unanswered() != (what == "records") {
+				t.Errorf("unanswered: %v", p.Unanswered())
+			}
+			if what == "position" {
+				if err := <-saved; err == nil {
+					t.Error("the record is said to be saved")
+				}
+			}
+		})
+	}
+}
+
+// TestLeaseIsWatched: nobody has to ask whether the lease has run out.
+func TestLeaseIsWatched(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)
-	p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
+	cfg := leasedConfig(t, f)
+	cfg.FenceWait = 400 * time.Millisecond
+	p, l := openSession(t, newTestCluster(t, cfg))
 	waitReady(t, p, "t")
-	requests := 0
-	f.produces(func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
-		requests++
-		p.Extend(time.Now().Add(-time.Second))
-		return refuse(r, kerr.NotLeaderForPartition.Code), nil, true
+	forever := make(chan struct{})
+	t.Cleanup(func() { close(forever) })
+	arrived := make(chan struct{}, 10)
+	f.produces(func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+		arrived <- struct{}{}
+		f.SleepControl(func() { <-forever })
+		return nil, errors.New("cut"), true
 	})
 	send(t, p, 1, record("t", "k", "v"))
+	for open := false; !open; { // on a machine that stands still for 0.2 s, again
+		p.Renew(time.Now())
+		select {
+		case <-arrived:
+			open = true
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 	if err := l.failure(t); !errors.Is(err, errLease) {
 		t.Error(err)
 	}
 	_ = p.Close(done())
-	f.Close()
-	if requests != 1 || p.Unanswered() {
-		t.Errorf("%d requests; unanswered %v", requests, p.Unanswered())
+}
+
+// TestLeaseHoldsResends: what is to be sent again waits for the lease like anything else.
+func TestLeaseHoldsResends(t *testing.T) {
+	f := newFake(t)
+	f.createTopic(t, "t", 1, nil)
+	p, l := openSession(t, newTestCluster(t, leasedConfig(t, f)))
+	waitReady(t, p, "t")
+	refused := make(chan struct{})
+	p.Renew(time.Now())
+	requests := 0
+	f.produces(func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+		if requests++; requests > 1 {
+			return nil, nil, false
+		}
+		old := time.Now().Add(-leaseWait)
+		p.lease.Store(&old) // time passes
+		close(refused)
+		return refuse(r, kerr.NotLeaderForPartition.Code), nil, true
+	})
+	send(t, p, 1, record("t", "k", "v"))
+	<-refused
+	for _, n := range sentBy(p) { // released after its pause
+		if req, _ := n.step(); req != nil {
+			t.Error("it is sent again")
+		}
+	}
+	if p.Open() {
+		t.Error("a request is open")
+	}
+	p.Renew(time.Now())
+	l.waitAcks(t, 1)
+	_ = p.Close(done())
+}
+
+// TestLeaseWithinARequest: the rest of a request that is being written when the lease runs out is not written.
+func TestLeaseWithinARequest(t *testing.T) {
+	f := newFake(t)
+	p, _ := openSession(t, newTestCluster(t, leasedConfig(t, f)))
+	ours, theirs := net.Pipe()
+	c := leasedConn{&trackedConn{Conn: ours, dialer: p.dialer}, p}
+	p.Renew(time.Now())
+	var got int
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		b := make([]byte, leaseChunk)
+		for {
+			n, err := io.ReadFull(theirs, b)
+			if got += n; err != nil {
+				return
+			}
+			if got == 2*leaseChunk {
+				old := time.Now().Add(-leaseWait)
+				p.lease.Store(&old)
+			}
+		}
+	}()
+	n, err := c.Write(make([]byte, 10*leaseChunk))
+	if !errors.Is(err, errLease) {
+		t.Error(err)
+	}
+	_ = ours.Close()
+	<-read
+	if got != n || got < 2*leaseChunk || got > 3*leaseChunk {
+		t.Errorf("%d bytes of %d arrived, %d were written", got, 10*leaseChunk, n)
+	}
+	_ = p.Close(done())
+}
+
+func (p *Producer) kicked() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, n := range p.nodes {
+		if n.kicked {
+			return true
+		}
+	}
+	return false
+}
+
+// TestStop: no request is made after it, and open ones get their answers.
+func TestStop(t *testing.T) {
+	f := newFake(t)
+	f.createTopic(t, "t", 2, nil)
+	p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
+	waitReady(t, p, "t")
+	arrived, answer := make(chan struct{}), make(chan struct{})
+	requests := 0
+	f.produces(func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+		if requests++; requests == 1 {
+			close(arrived)
+			f.SleepControl(func() { <-answer })
+		}
+		return nil, nil, false
+	})
+	send(t, p, 1, to(0, record("t", "k", "v")))
+	<-arrived
+	send(t, p, 2, to(1, record("t", "k", "v"))) // it waits for the answer, and for nothing else
+	p.Stop()
+	if !p.Open() {
+		t.Error("nothing is open")
+	}
+	close(answer)
+	l.waitAcks(t, 1)
+	for p.kicked() { // until the broker's goroutine has looked
+		runtime.Gosched()
+	}
+	if n := len(l.acks()); p.Open() || n != 1 {
+		t.Errorf("a request left after Stop; %d acks", n)
+	}
+	if err := p.Close(within(time.Minute)); err == nil {
+		t.Error("everything is acknowledged")
+	}
+	if p.Unanswered() || p.Open() {
+		t.Errorf("unanswered %v, open %v", p.Unanswered(), p.Open())
+	}
+	if n := len(l.acks()); n != 1 || requests != 1 {
+		t.Errorf("%d acks, %d requests", n, requests)
 	}
 }
 

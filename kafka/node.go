@@ -116,13 +116,10 @@ func (n *node) step() (*request, time.Duration) {
 		return nil, time.Hour
 	case now.Before(n.pause):
 		return nil, n.pause.Sub(now)
+	case !p.leased(now):
+		return nil, time.Hour // until it is renewed
 	case n.broker == nil:
 		n.connect()
-		return nil, 0
-	}
-	if err := p.leased(now); err != nil {
-		p.failLocked(err)
-		p.unlocked(p.deliver)
 		return nil, 0
 	}
 	req := n.gather(now)
@@ -255,8 +252,12 @@ func (n *node) answer(req *request, res *sarama.ProduceResponse, err error) {
 	if n.broken != nil || n.free() && len(n.work) > 0 {
 		n.kick()
 	}
+	last := p.quiet && p.open == 0
 	p.mu.Unlock()
 	p.deliver()
+	if last {
+		p.wake()
+	}
 }
 
 func verdictOn(b *batch, res *sarama.ProduceResponse, err error) error {

@@ -24,7 +24,7 @@ var errNoPositions = errors.New("internal error: no position topic is configured
 
 // SavePosition stores a position record, in the background, one after the other. What fails in a way that passes is tried again
 // until the session ends. done is called once, from another goroutine: with nil, or with why not: a *[checkpoint.Unusable], or
-// the session is over. Nothing is written once the lease has run out.
+// the session is over. It is written while the lease lasts, and waits for that.
 func (p *Producer) SavePosition(s checkpoint.Saved, done func(error)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,14 +108,13 @@ func (p *Producer) saveOne(l *positionLog, s *checkpoint.Saved, sequence *int32)
 	for tries := 0; ; tries++ {
 		sent := false
 		err := l.ask(p.dialer.ctx, func(b *sarama.Broker) error {
-			now := time.Now()
-			if p.over() {
-				return errOver
-			}
-			if err := p.leased(now); err != nil {
-				p.fail(err)
+			if err := p.awaitLease(); err != nil {
 				return err
 			}
+			if !p.openOne() {
+				return errOver
+			}
+			defer p.closeOne()
 			sent = true
 			throttled, err := p.produceAlone(b, l.topic, batch)
 			if throttled { // the next record goes over a new connection, which has no pause
@@ -144,6 +143,35 @@ func (p *Producer) saveOne(l *positionLog, s *checkpoint.Saved, sequence *int32)
 		}
 		p.dialer.pause(doubling(p.cluster.cfg.RetryMin, p.cluster.cfg.RetryMax, tries))
 	}
+}
+
+// openOne counts a request with a position record as open, unless the session is over.
+func (p *Producer) openOne() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over() {
+		return false
+	}
+	p.open++
+	return true
+}
+
+func (p *Producer) closeOne() {
+	p.mu.Lock()
+	p.open--
+	last := p.quiet && p.open == 0
+	p.mu.Unlock()
+	if last {
+		p.wake()
+	}
+}
+
+// fail ends the session.
+func (p *Producer) fail(err error) {
+	p.mu.Lock()
+	p.failLocked(err)
+	p.mu.Unlock()
+	p.deliver()
 }
 
 // produceAlone sends one batch to partition 0 of a topic and waits for its ack. throttled: the events and this batch exceed a

@@ -49,7 +49,8 @@ type Producer struct {
 	gathering  bool       // records were sent since the last Flush
 	topics     []*topic
 	nodes      map[int32]*node
-	open       int      // requests without an answer
+	quiet      bool     // Stop was called
+	open       int      // requests without an answer, one with a position record included
 	stale      bool     // leaders are asked for
 	done       []*batch // acknowledged, in the order in which the callbacks are to hear of it
 	bad        error    // the failure, until it is reported
@@ -63,9 +64,10 @@ type Producer struct {
 	positionsMu sync.Mutex   // held while the topic is read or written; never taken with mu held
 	positions   *positionLog // of a cluster with a position topic
 
-	lease    atomic.Pointer[time.Time]
-	inflight atomic.Int64 // records sent and without a result
-	free     sync.Pool    // *batch
+	lease    atomic.Pointer[time.Time] // when the slot was last seen to be this session's
+	renewed  chan struct{}             // a wake-up for what waits for the lease
+	inflight atomic.Int64              // records sent and without a result
+	free     sync.Pool                 // *batch
 
 	heard   atomic.Int64 // when Kafka last answered a look-up, counted from began
 	trouble atomic.Pointer[error]
@@ -87,10 +89,12 @@ type Producer struct {
 
 func newProducer(c *Cluster, cb Callbacks, s Security) *Producer {
 	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
-	return &Producer{
-		cluster: c, metrics: c.metrics, dialer: d, control: c.newControl(d, s), produce: c.saramaConfig(d, s), secured: s, began: time.Now(), cb: cb,
+	p := &Producer{
+		cluster: c, metrics: c.metrics, dialer: d, control: c.newControl(d, s), secured: s, began: time.Now(), cb: cb, renewed: make(chan struct{}, 1),
 		byName: map[string]*topic{}, nodes: map[int32]*node{}, asked: make(chan struct{}, 1), toSave: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
+	p.produce = p.withLease(c.saramaConfig(d, s))
+	return p
 }
 
 // connect finds a broker that answers and gets a producer id from it.
@@ -109,6 +113,10 @@ func (p *Producer) connect(ctx context.Context) error {
 func (p *Producer) start() {
 	p.background.Add(1)
 	go p.watch()
+	if p.cluster.cfg.FenceWait > 0 {
+		p.background.Add(1)
+		go p.watchLease()
+	}
 	if p.cluster.cfg.PositionTopic != "" {
 		p.positions = p.newPositionLog()
 		p.background.Add(1)

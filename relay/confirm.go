@@ -34,17 +34,24 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 		}
 	}
 	r.progress(s)
+	if err := s.keepGuard(now); err != nil {
+		return now, err
+	}
 	if err := s.confirm(now); err != nil {
 		return now, err
 	}
+	s.watchLease(now)
 	if err := s.watch(now); err != nil {
 		return now, err
 	}
 	third := r.cfg.WalSenderTimeout / 3
 	// Nothing wakes us when something is acknowledged, so this bounds for how long it goes unnoticed.
-	next := earlier(now.Add(min(r.cfg.statusLeast(), roundLeast)), s.lastSaid.Add(third))
-	if s.tracker.Acked() > s.guard.safe && !s.guard.looking {
-		next = earlier(next, s.lookDue())
+	next := earlier(now.Add(min(r.cfg.statusLeast(), roundLeast, r.cfg.leaseEvery())), s.lastSaid.Add(third))
+	if !s.guard.looking {
+		next = earlier(next, s.guard.last.Add(s.lookEvery()))
+		if s.tracker.Acked() > s.guard.safe {
+			next = earlier(next, s.lookDue())
+		}
 	}
 	if s.safe() > s.confirmed {
 		next = earlier(next, maxTime(s.said.due, s.held(now)))
@@ -78,14 +85,19 @@ func maxTime(a, b time.Time) time.Time {
 // replyEvery bounds the answers that carry nothing new: a server that shuts down asks as fast as we answer.
 const replyEvery = 100 * time.Millisecond
 
-// confirm sends a status update if one is due and has the guard look before one that moves.
-func (s *session) confirm(now time.Time) error {
+// keepGuard takes the guard's answer, and has it look if that is due: before something is confirmed, and to keep the lease.
+func (s *session) keepGuard(now time.Time) error {
 	if err := s.guard.result(s.r); err != nil {
 		return err
 	}
-	if s.tracker.Acked() > s.guard.safe && !now.Before(s.lookDue()) || now.Sub(s.guard.last) >= guardMost {
+	if s.tracker.Acked() > s.guard.safe && !now.Before(s.lookDue()) || now.Sub(s.guard.last) >= s.lookEvery() {
 		s.guard.look(now, s.received)
 	}
+	return nil
+}
+
+// confirm sends a status update if one is due.
+func (s *session) confirm(now time.Time) error {
 	if err := s.keepPosition(now); err != nil {
 		return err
 	}
@@ -134,9 +146,6 @@ func (s *session) say(now time.Time, reply bool) error {
 		s.r.said(safe, now)
 		s.said.happened(now, s.r.cfg.statusLeast())
 	}
-	if s.r.cfg.Deduplication.Slot != "" { // for so long the server keeps the slot for us, if it got this
-		s.sink.Extend(now.Add(s.r.cfg.WalSenderTimeout))
-	}
 	s.confirmed, s.lastSaid, s.replyDue = safe, now, false
 	s.r.met.statusSent.Inc()
 	return nil
@@ -176,6 +185,9 @@ func (s *session) watch(now time.Time) error {
 
 // unheard is the end of a session that Kafka has not acknowledged something for too long.
 func (s *session) unheard(what string) error {
+	if why := s.r.heldBy(); why != "" {
+		what += ": " + why
+	}
 	if err := s.sink.Healthy(); err != nil {
 		what += ": " + err.Error()
 	}
@@ -188,10 +200,11 @@ type guard struct {
 	safe      pglogrepl.LSN
 	asked     pglogrepl.LSN // received when the running look was asked for
 	looking   bool
-	undecided bool          // the last look could not tell
-	slot      pglogrepl.LSN // where the slot stood at the last look
-	last      time.Time     // start of the last look
-	due       time.Time     // before which no further one is made for the sake of what waits to be confirmed
+	undecided bool            // the last look could not tell
+	slot      pglogrepl.LSN   // where the slot stood at the last look
+	last      time.Time       // start of the last look
+	due       time.Time       // before which no further one is made for the sake of what waits to be confirmed
+	seen      func(time.Time) // is called when a look has found the slot ours; nil: nobody asks
 	ask       chan struct{}
 	answer    chan guardAnswer
 	notify    func()
@@ -225,6 +238,9 @@ func (g *guard) run(ctx context.Context, stream Stream) {
 		look, cancel := context.WithTimeout(ctx, guardTimeout)
 		slot, err := stream.Check(look)
 		cancel()
+		if g.seen != nil && slot != nil && (err == nil || errors.Is(err, replication.ErrUndecided)) {
+			g.seen(slot.Asked)
+		}
 		g.answer <- guardAnswer{slot, err}
 		g.notify()
 	}

@@ -652,11 +652,15 @@ func (pg *postgres) took(pos pglogrepl.LSN) {
 func (st *stream) Check(ctx context.Context) (*replication.Slot, error) {
 	pg := st.pg
 	pg.b.mu.Lock()
-	pg.checks = append(pg.checks, check{time.Now(), max(st.received, st.start)})
+	asked := time.Now()
+	pg.checks = append(pg.checks, check{asked, max(st.received, st.start)})
 	hook, n := pg.checkErr, len(pg.checks)
 	pg.b.mu.Unlock()
+	var undecided error
 	if hook != nil {
-		if err := hook(n); err != nil {
+		if err := hook(n); errors.Is(err, replication.ErrUndecided) {
+			undecided = err
+		} else if err != nil {
 			return nil, err
 		}
 	}
@@ -668,7 +672,9 @@ func (st *stream) Check(ctx context.Context) (*replication.Slot, error) {
 	case pg.down:
 		return nil, unavailable("check publication", errors.New("unexpected EOF"))
 	}
-	return pg.slot(), nil
+	slot := pg.slot()
+	slot.Asked = asked
+	return slot, undecided
 }
 
 func (st *stream) Tables() []replication.TableNow { return st.pg.now }

@@ -20,10 +20,10 @@ const patience = 15 * time.Second
 // leave ends the session's work with Kafka: drained when it was told to stop or met poison, at once otherwise. The
 // position is frozen on every other error, because what the error means is not known here.
 func (s *session) leave(ctx context.Context, cause error) error {
-	s.sink.Flush()
 	cause = s.refused(cause)
 	poison := errors.As(cause, new(*router.Poison))
 	if !errors.Is(cause, errShutdown) && !poison {
+		s.sink.Stop() // the slot may be another's by now
 		wait := grace
 		if away(cause) && !s.settle(ctx) {
 			wait = time.Millisecond // it has waited already
@@ -31,6 +31,7 @@ func (s *session) leave(ctx context.Context, cause error) error {
 		_ = s.closeSink(wait) // the cause is what matters
 		return cause
 	}
+	s.sink.Flush()
 	s.r.setState(Draining, "")
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.r.cfg.ShutdownTimeout)
 	defer cancel()
@@ -110,8 +111,8 @@ func (s *session) confirmLast(ctx context.Context) error {
 func (s *session) lookLast(ctx context.Context) error {
 	asked := false
 	err := s.waitFor(ctx, func() (bool, error) {
-		if err := s.guard.result(s.r); err != nil || s.guard.looking {
-			return false, err
+		if s.guard.looking {
+			return false, nil
 		}
 		done := asked
 		if !asked {
@@ -126,24 +127,31 @@ func (s *session) lookLast(ctx context.Context) error {
 	return nil
 }
 
-// waitFor waits until done reports true or an error, without reading. Status updates go on.
+// waitFor waits until done reports true or an error, without reading. Status updates and catalog checks go on.
 func (s *session) waitFor(ctx context.Context, done func() (bool, error)) error {
 	third := s.r.cfg.WalSenderTimeout / 3
 	for {
 		s.r.tick()
+		now := s.r.clock()
+		if err := s.keepGuard(now); err != nil {
+			return err
+		}
 		if ok, err := done(); ok || err != nil {
 			return err
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		now := s.r.clock()
 		if now.Sub(s.lastSaid) >= third {
 			if err := s.say(now, false); err != nil {
 				return err
 			}
 		}
-		wait := time.NewTimer(min(s.r.cfg.StatusInterval, third, time.Second))
+		next := now.Add(min(s.r.cfg.StatusInterval, third, time.Second))
+		if !s.guard.looking {
+			next = earlier(next, s.guard.last.Add(s.lookEvery()))
+		}
+		wait := time.NewTimer(max(next.Sub(now), time.Millisecond))
 		select {
 		case <-ctx.Done():
 		case <-s.tracker.Moved():
@@ -167,13 +175,13 @@ func (s *session) repeatStatus(d time.Duration) {
 	s.lastSaid = now
 }
 
-// settle waits, with Postgres gone, until nothing is in flight. It is false when it has given up: nothing was acknowledged
+// settle waits, with Postgres gone, until no request is open. It is false when it has given up: nothing was acknowledged
 // for grace, or patience is over.
 func (s *session) settle(ctx context.Context) bool {
 	now := s.r.clock()
 	end, quiet := now.Add(min(patience, s.r.cfg.ParkAfter)), now.Add(grace)
 	left, _ := s.tracker.InFlight()
-	for !s.empty() && s.failure.Load() == nil && ctx.Err() == nil {
+	for s.sink.Open() && s.failure.Load() == nil && ctx.Err() == nil {
 		now = s.r.clock()
 		s.r.tick()
 		if n, _ := s.tracker.InFlight(); n < left {
@@ -187,6 +195,7 @@ func (s *session) settle(ctx context.Context) bool {
 		select {
 		case <-ctx.Done(): // told to stop, or Kafka has failed
 		case <-s.tracker.Moved():
+		case <-s.wake:
 		case <-wait.C:
 		}
 		wait.Stop()

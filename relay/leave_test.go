@@ -350,6 +350,7 @@ func TestStopWhileTheServerIsBusy(t *testing.T) {
 func TestWaitFor(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		s := &session{r: b.relay, tracker: checkpoint.NewTracker(firstLSN), wake: make(chan struct{}, 1), lastSaid: time.Now()}
+		s.guard.init(firstLSN, time.Now(), time.Second, s.nudge)
 		over, cancel := context.WithCancel(context.Background())
 		cancel()
 		if err := s.waitFor(over, func() (bool, error) { return true, nil }); err != nil {

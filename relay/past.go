@@ -26,8 +26,8 @@ type Past interface {
 	// EndsRead reports whether the ends of all partitions of the topics of ReadEnds have been read, and those of topic unless
 	// it is "". False: they are being read, and Callbacks.Wake says when to ask again.
 	EndsRead(topic string) bool
-	// Extend lets requests leave until then, and none later.
-	Extend(until time.Time)
+	// Renew notes that the slot was this session's at the time seen. Requests leave while that was lately, and wait otherwise.
+	Renew(seen time.Time)
 	// Unanswered, after Close: something was sent whose answer never came, so that Kafka may still store it.
 	Unanswered() bool
 	// Topics are those that records were sent to.
@@ -73,7 +73,7 @@ func (s *session) recall(ctx context.Context) error {
 	}
 	looking, cancel := context.WithTimeout(ctx, r.cfg.WalSenderTimeout/2) // the server hears nothing of us meanwhile
 	defer cancel()
-	s.sink.Extend(r.clock().Add(r.cfg.WalSenderTimeout))
+	s.guard.look(r.clock(), s.received) // the first record leaves when the slot was seen
 	before, err := s.sink.LoadPosition(looking)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return s.unheard("the question for the position record")

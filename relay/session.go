@@ -53,6 +53,7 @@ type session struct {
 	lastSaid   time.Time     // last status update
 	said       pace          // of status updates that move the slot
 	replyDue   bool          // the server asked
+	heldSince  time.Time     // since when records wait for the lease; zero: they do not
 	finishBy   time.Time     // told to stop inside a transaction: until when its end is waited for
 	wake       chan struct{}
 	updated    map[uint32]bool // tables, by OID, of whose updates the log knows
@@ -67,6 +68,7 @@ type session struct {
 
 	// written by the sink's goroutines
 	lastAck atomic.Int64 // nanoseconds since began; 0: nothing was acknowledged
+	seen    atomic.Int64 // likewise, when the slot was last seen to be ours; written by the guard's goroutine
 	letters letters
 	failure atomic.Pointer[error]
 }
@@ -103,13 +105,23 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 	var stopBeside context.CancelFunc
 	s.life, stopBeside = context.WithCancel(context.WithoutCancel(ctx))
 	s.beside.Go(func() { s.guard.run(s.life, s.stream) })
+	endBeside := func() {
+		stopBeside()
+		s.beside.Wait()
+	}
+	if err := s.begun(ctx); err != nil {
+		endBeside()
+		_ = s.stream.Close(0, r.clock())
+		_ = s.closeSink(0)
+		err = s.blame(err)
+		return false, err
+	}
 
 	began := r.clock()
 	err = s.blame(s.run(ctx))
 	well = r.clock().Sub(began) > r.cfg.BackoffMax
 	err = s.leave(ctx, err)
-	stopBeside()
-	s.beside.Wait()
+	endBeside()
 	before := r.mem.newest()
 	s.close(err)
 	// Acknowledgements behind a hole are no progress: what fills it may be refused for ever, and not at full speed.
@@ -216,8 +228,16 @@ func (s *session) open(ctx context.Context) error {
 	s.confirmed, s.received, s.lastHeard, s.lastSaid = start, start, now, now
 	s.said.happened(now, r.cfg.statusLeast())
 	s.guard.init(start, now, min(r.cfg.statusLeast(), roundLeast), s.interrupt)
+	if r.cfg.Deduplication.Slot != "" {
+		s.guard.seen = s.slotSeen
+	}
+	return nil
+}
+
+// begun reads what sessions before have left, and has the stream's owner begin. The guard runs by now.
+func (s *session) begun(ctx context.Context) error {
+	r := s.r
 	if err := s.recall(ctx); err != nil {
-		_ = s.stream.Close(0, r.clock()) // the guard has not begun
 		return err
 	}
 	s.stream.OnDrained(s.sink.Flush)
@@ -405,6 +425,7 @@ func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter,
 	s.lastSent = s.begin.CommitLSN
 	if s.waitSince.IsZero() {
 		s.waitSince = r.clock()
+		s.keepLease(s.waitSince)
 	}
 	if err := s.sink.Send(&s.rec, n); err != nil {
 		return fmt.Errorf("send to topic %s: %w", s.rec.Topic, err)

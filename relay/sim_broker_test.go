@@ -4,7 +4,6 @@ import (
 	"errors"
 	"slices"
 	"testing/synctest"
-	"time"
 )
 
 // talker is the sink of a process that can be talked to.
@@ -67,9 +66,6 @@ func (w *world) ack(s *simSink, lane int) bool {
 		w.mu.Unlock()
 		w.failSink(s, errLease, 0)
 		return false
-	}
-	if w.deduplicates() && time.Since(s.p.saidAt) > w.cfg.WalSenderTimeout {
-		w.fail("%s: something is stored, and the server has heard nothing of it for %s", s.p, time.Since(s.p.saidAt))
 	}
 	f := s.lanes[lane][0]
 	if f.refused() {

@@ -175,12 +175,18 @@ func (s *simSink) Unanswered() bool {
 	return s.unanswered
 }
 
-func (s *simSink) Extend(until time.Time) {
+func (s *simSink) Renew(seen time.Time) {
 	s.k.w.mu.Lock()
 	defer s.k.w.mu.Unlock()
-	if !s.expired() { // nor does the real one
-		s.until = until
-	}
+	s.until = maxTime(s.until, seen.Add(s.k.w.cfg.Deduplication.FenceWait/4*3))
+}
+
+func (s *simSink) Stop() {}
+
+func (s *simSink) Open() bool {
+	s.k.w.mu.Lock()
+	defer s.k.w.mu.Unlock()
+	return s.n > 0
 }
 
 // expired: nothing of this sink is taken any more.

@@ -384,7 +384,7 @@ func (pg *simPG) firstAfter(pos pglogrepl.LSN) int {
 func (pg *simPG) slot() *replication.Slot {
 	return &replication.Slot{
 		Plugin: "pgoutput", Active: pg.busy(), WALStatus: "reserved", RestartLSN: pg.confirmed - 0x100,
-		ConfirmedFlush: pg.confirmed, ServerLSN: pg.flushedEnd,
+		ConfirmedFlush: pg.confirmed, ServerLSN: pg.flushedEnd, Asked: time.Now(),
 	}
 }
 

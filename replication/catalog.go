@@ -26,6 +26,7 @@ type Slot struct {
 	RestartLSN       pglogrepl.LSN
 	ConfirmedFlush   pglogrepl.LSN
 	ServerLSN        pglogrepl.LSN // end of the server's WAL when it was looked at
+	Asked            time.Time     // a moment before the server looked
 }
 
 // RetainedBytes is the WAL that the server keeps because of the slot.
@@ -49,7 +50,7 @@ SELECT s.plugin, s.database, s.active, coalesce(s.active_pid, 0),
 // readSlot looks at the slot. A missing one is SlotMissing, an invalidated one SlotLost.
 func (c *Config) readSlot(ctx context.Context, conn *pgx.Conn) (*Slot, error) {
 	op := "look at slot " + c.Slot
-	var s Slot
+	s := Slot{Asked: time.Now()}
 	var restart, confirmed, server string
 	err := conn.QueryRow(ctx, slotSQL, c.Slot).Scan(&s.Plugin, &s.Database, &s.Active, &s.ActivePID, &s.ActiveName,
 		&s.WALStatus, &s.Invalidation, &s.Failover, &s.SafeWALBytes, &restart, &confirmed, &server)

@@ -184,8 +184,8 @@ func (st *Stream) noticeError() error {
 }
 
 // Check is the guard (one cheap query): nil means that what the stream delivered up to the start of this call was
-// complete, as far as publication and table are concerned; ErrUndecided that this cannot be told yet. The slot is for the
-// metrics.
+// complete, as far as publication and table are concerned; ErrUndecided that this cannot be told yet. With either, the slot was our
+// walsender's at some moment after [Slot.Asked].
 func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()

@@ -120,7 +120,11 @@ func wire(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger
 	if err != nil {
 		return nil, err
 	}
-	cluster, err := newCluster(now, reg, log)
+	cluster, err := newClusterWith(now, reg, log, func(k *kafka.Config) {
+		if cfg.Deduplicated() {
+			k.FenceWait = cfg.Delivery.FenceWait
+		}
+	})
 	if err != nil {
 		return nil, err
 	}

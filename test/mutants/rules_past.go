@@ -79,12 +79,6 @@ var recalling = []mutant{
 		tests: []suite{recalls, simPast},
 	},
 	{
-		name:  "lease-ends-without-positions",
-		rule:  "A session that cannot use the position topic has its lease extended no more.",
-		edits: []edit{{"relay/confirm.go", "	if s.r.cfg.Deduplication.Slot != \"\" { // for so", "	if s.past.on { // for so"}},
-		tests: []suite{recalls},
-	},
-	{
 		name:  "own-move-is-a-contradiction",
 		rule:  "What this process confirmed without a record was somebody else's doing.",
 		edits: []edit{{"relay/resume.go", "	if start > m.told(id) && start > m.reach", "	if start > m.reach"}},
@@ -198,7 +192,7 @@ var recalling = []mutant{
 	{
 		name:  "first-record-cancelled",
 		rule:  "What ends the wait for the first position record is the context's end.",
-		edits: []edit{{"relay/session.go", "		return false, s.blame(err)\n", "		return false, err\n"}},
+		edits: []edit{{"relay/session.go", "		err = s.blame(err)\n", ""}},
 		tests: []suite{recalls},
 	},
 	{
@@ -206,12 +200,6 @@ var recalling = []mutant{
 		rule:  "The end of a partition is read at once after any end.",
 		edits: []edit{{"relay/inkafka.go", "			r.mem.fence = maxTime(r.mem.fence, now.Add(cfg.FenceWait))\n", ""}},
 		tests: []suite{recalls},
-	},
-	{
-		name:  "no-lease",
-		rule:  "What was sent is stored, however long the process stood still.",
-		edits: []edit{{"relay/confirm.go", "		s.sink.Extend(now.Add(s.r.cfg.WalSenderTimeout))\n", ""}},
-		tests: []suite{recalls, simPast},
 	},
 	{
 		name:  "timeline-ignored",

@@ -1,0 +1,97 @@
+package main
+
+var (
+	leases     = suite{"./relay", "^(TestLease.*|TestStreamEnds|TestWithoutPositionsForAWhile)$"}
+	sinkLeases = suite{"./kafka", "^(TestLease.*|TestStop)$"}
+)
+
+// leasing: one writer at a time (ADR 20).
+var leasing = []mutant{
+	{
+		name: "lease-from-a-status-update",
+		rule: "A status update that was written shows that the slot is ours.",
+		edits: []edit{{
+			"relay/confirm.go", "	s.confirmed, s.lastSaid, s.replyDue = safe, now, false\n",
+			"	s.confirmed, s.lastSaid, s.replyDue = safe, now, false\n	if s.guard.seen != nil {\n		s.guard.seen(now)\n	}\n",
+		}},
+		tests: []suite{leases},
+	},
+	{
+		name:  "lease-from-the-answer",
+		rule:  "The slot is ours when the answer of a look arrives.",
+		edits: []edit{{"relay/confirm.go", "			g.seen(slot.Asked)\n", "			g.seen(time.Now())\n"}},
+		tests: []suite{leases},
+	},
+	{
+		name:  "lease-only-when-decided",
+		rule:  "A look that cannot tell about the publication says nothing of the slot either.",
+		edits: []edit{{"relay/confirm.go", "slot != nil && (err == nil || errors.Is(err, replication.ErrUndecided)) {\n", "slot != nil && err == nil {\n"}},
+		tests: []suite{leases},
+	},
+	{
+		name:  "first-record-without-a-look",
+		rule:  "The first record waits for the first look that is due anyway.",
+		edits: []edit{{"relay/past.go", "	s.guard.look(r.clock(), s.received) // the first record leaves when the slot was seen\n", ""}},
+		tests: []suite{leases},
+	},
+	{
+		name:  "looks-only-to-confirm",
+		rule:  "Whoever has something in flight looks at the slot as rarely as others.",
+		edits: []edit{{"relay/lease.go", "	if s.sending() {\n		return s.r.cfg.leaseEvery()\n	}\n", ""}},
+		tests: []suite{leases},
+	},
+	{
+		name:  "first-record-after-a-pause",
+		rule:  "The first record after a quiet time waits for the next turn.",
+		edits: []edit{{"relay/session.go", "		s.keepLease(s.waitSince)\n", ""}},
+		tests: []suite{leases},
+	},
+	{
+		name:  "sends-without-a-stream",
+		rule:  "A session whose stream has failed sends what it has.",
+		edits: []edit{{"relay/leave.go", "		s.sink.Stop() // the slot may be another's by now\n", ""}},
+		tests: []suite{leases},
+	},
+	{
+		name:  "held-in-silence",
+		rule:  "What records wait for is nobody's business.",
+		edits: []edit{{"relay/confirm.go", "	s.watchLease(now)\n", ""}},
+		tests: []suite{leases},
+	},
+	{
+		name:  "lease-of-all-the-wait",
+		rule:  "Requests leave until another may read the ends of partitions.",
+		edits: []edit{{"kafka/lease.go", "p.leaseAge(now) <= wait/2\n", "p.leaseAge(now) <= wait\n"}},
+		tests: []suite{sinkLeases},
+	},
+	{
+		name:  "lease-taken-back",
+		rule:  "The last look that answers is the newest.",
+		edits: []edit{{"kafka/lease.go", "last != nil && !seen.After(*last) {\n", "last == nil && seen.IsZero() {\n"}},
+		tests: []suite{sinkLeases},
+	},
+	{
+		name:  "position-record-without-a-lease",
+		rule:  "A position record may leave at any time.",
+		edits: []edit{{"kafka/position_save.go", "			if err := p.awaitLease(); err != nil {\n				return err\n			}\n", ""}},
+		tests: []suite{sinkLeases},
+	},
+	{
+		name:  "lease-over-and-connected",
+		rule:  "A request that is open when the lease runs out may be stored later.",
+		edits: []edit{{"kafka/lease.go", "		p.dialer.cut()\n		p.deliver()\n", "		p.deliver()\n"}},
+		tests: []suite{sinkLeases},
+	},
+	{
+		name:  "rest-of-a-request",
+		rule:  "A request that has been begun is written to its end.",
+		edits: []edit{{"kafka/lease.go", "		if c.p.leaseOver(time.Now()) {\n", "		if written == 0 && c.p.leaseOver(time.Now()) {\n"}},
+		tests: []suite{sinkLeases},
+	},
+	{
+		name:  "sends-after-stop",
+		rule:  "Stop is for the records that come after it.",
+		edits: []edit{{"kafka/node.go", "	case p.over() || len(n.work) == 0 || !n.free():\n", "	case p.over() && !p.quiet || len(n.work) == 0 || !n.free():\n"}},
+		tests: []suite{sinkLeases},
+	},
+}
