@@ -87,7 +87,7 @@ func TestSameAsAsyncProducer(t *testing.T) {
 				rec.Topic = "ours"
 				send(t, p, uint64(i), rec)
 			}
-			if err := p.Close(within(30 * time.Second)); err != nil {
+			if err := finish(within(30*time.Second), p); err != nil {
 				t.Fatal(err)
 			}
 			if len(l.acks()) != len(recs) {

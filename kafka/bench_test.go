@@ -91,7 +91,7 @@ func benchmarkSend(b *testing.B, codec string, sent func(n int, flush func())) {
 			b.Fatal(err)
 		}
 	}
-	if err := p.Close(within(time.Minute)); err != nil {
+	if err := finish(within(time.Minute), p); err != nil {
 		b.Fatal(err)
 	}
 	b.StopTimer()

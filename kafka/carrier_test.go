@@ -70,7 +70,7 @@ func (k *carrier) run(stop chan struct{}) {
 			return
 		}
 		err = k.session(p, &over, stop)
-		_ = p.Close(within(time.Second))
+		_ = finish(within(time.Second), p)
 		k.mu.Lock()
 		k.failed = append(k.failed, err)
 		k.mu.Unlock()

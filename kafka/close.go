@@ -10,11 +10,13 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// close waits for acks and then cuts: whatever is left could otherwise be sent later than the session of whoever comes
+// close waits for answers and then cuts: whatever is left could otherwise be sent later than the session of whoever comes
 // next.
 func (p *Producer) close(ctx context.Context) error {
-	p.drain(ctx)
+	p.mu.Lock()
 	p.stop() // what the cut fails is no failure of Kafka's, and is told by Close alone
+	p.mu.Unlock()
+	p.awaitAnswers(ctx)
 	p.dialer.cut()
 	// From here on a crash finds what it would have found a moment ago: nothing more reaches Kafka.
 
@@ -39,45 +41,23 @@ func (p *Producer) close(ctx context.Context) error {
 	return p.settle()
 }
 
-// drain waits for acks. After a failure only open requests have any to wait for, and not for long.
-func (p *Producer) drain(ctx context.Context) {
-	p.Flush()
+// awaitAnswers waits until no request is open.
+func (p *Producer) awaitAnswers(ctx context.Context) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	stopped := p.stopped
-	var giveUp <-chan time.Time
-	for p.waits() {
+	for p.openRequests() > 0 {
 		select {
 		case <-ctx.Done():
 			return
-		case <-giveUp:
-			return
-		case <-stopped:
-			stopped = nil
-			if p.isQuiet() {
-				continue // what is open has its time from the caller
-			}
-			t := time.NewTimer(p.cluster.cfg.FailedDrain)
-			defer t.Stop()
-			giveUp = t.C
 		case <-tick.C:
 		}
 	}
 }
 
-func (p *Producer) isQuiet() bool {
+func (p *Producer) openRequests() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.quiet
-}
-
-func (p *Producer) waits() bool {
-	if !p.over() {
-		return p.inflight.Load() > 0
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.open > 0
+	return p.open
 }
 
 // settle counts what is left and tells the cluster which topics it was for.

@@ -57,7 +57,6 @@ type Config struct {
 	BatchLimit     int           // most bytes that gather in a batch, before compression, for each of Requests; a larger record is one of its own
 	LargeRecord    int           // a larger record goes with nothing else in flight
 	Requests       int           // most requests open at one broker
-	FailedDrain    time.Duration // how long Close waits for outstanding acks of a session that has failed
 	CloseTimeout   time.Duration // how long Close waits for sarama's goroutines once all connections are cut
 }
 
@@ -81,7 +80,6 @@ func DefaultConfig() Config {
 		BatchLimit:     256 << 10,
 		LargeRecord:    1_000_000,
 		Requests:       1,
-		FailedDrain:    time.Second,
 		CloseTimeout:   5 * time.Second,
 	}
 }

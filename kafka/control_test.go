@@ -129,7 +129,7 @@ func TestHungBrokersFirst(t *testing.T) {
 			waitReady(t, p, "orders")
 			send(t, p, 1, record("orders", "k", "v"))
 			l.waitAcks(t, 1)
-			if err := p.Close(within(time.Minute)); err != nil {
+			if err := finish(within(time.Minute), p); err != nil {
 				t.Error(err)
 			}
 			if got := c.silentLast(slices.Clone(cfg.Brokers)); got[0] != f.ListenAddrs()[0] {

@@ -75,7 +75,7 @@ func TestCreate(t *testing.T) {
 		t.Errorf("limit %d, config %v", p.byName["orders"].limit, config)
 	}
 	// Deleted and missing again, it comes back with the partitions that its keys are hashed over, also from a probe.
-	if err := p.Close(within(time.Second)); err != nil {
+	if err := finish(within(time.Second), p); err != nil {
 		t.Fatal(err)
 	}
 	f.deleteTopic(t, "orders")

@@ -29,7 +29,7 @@ func everyPartition(t testing.TB, cfg Config, topic string, n int) int64 {
 			t.Fatal(err)
 		}
 	}
-	if err := p.Close(within(20 * time.Second)); err != nil {
+	if err := finish(within(20*time.Second), p); err != nil {
 		t.Fatal(err)
 	}
 	return p.ProducerID()

@@ -62,7 +62,7 @@ func predecessor(t testing.TB, cfg Config, recs ...*router.Record) int64 {
 		send(t, p, uint64(i+1), rec)
 		l.waitAcks(t, i+1)
 	}
-	if err := p.Close(within(10 * time.Second)); err != nil {
+	if err := finish(within(10*time.Second), p); err != nil {
 		t.Fatal(err)
 	}
 	return p.ProducerID()

@@ -54,7 +54,7 @@ func TestForgottenProducer(t *testing.T) {
 	if events, ok := refusedEvents(l.failure(t)); !ok || len(events) != 1 || events[0] != 2 {
 		t.Fatalf("refused: %v %v", events, ok)
 	}
-	_ = p.Close(within(10 * time.Second))
+	_ = finish(within(10*time.Second), p)
 	recs, err := kafkatest.ReadAll(ctx, k.Brokers(), "x")
 	if err != nil || len(recs) != 1 {
 		t.Fatalf("%d records are in the topic, want the one that was acknowledged: the others come after one that was refused (%v)", len(recs), err)

@@ -56,7 +56,7 @@ func randomFaults(t *testing.T, requests int, seed uint64) {
 		n = to
 		time.Sleep(time.Duration(rng.IntN(8)) * time.Millisecond)
 	}
-	if err := p.Close(within(60 * time.Second)); err != nil {
+	if err := finish(within(60*time.Second), p); err != nil {
 		if len(l.failed) > 0 {
 			t.Error(<-l.failed)
 		}
@@ -172,7 +172,7 @@ func TestThrottle(t *testing.T) {
 	send(t, p, 3, record("orders", "k", "v"))
 	time.Sleep(50 * time.Millisecond)
 	began = time.Now()
-	_ = p.Close(within(50 * time.Millisecond))
+	_ = finish(within(50*time.Millisecond), p)
 	if d := time.Since(began); d > 3*time.Second || len(l.acks()) != 2 {
 		t.Errorf("close took %s, %d acks", d, len(l.acks()))
 	}
@@ -231,7 +231,7 @@ func TestLeaderAway(t *testing.T) {
 	if err := l.failure(t); !errors.As(err, &e) || e.Reason() != reasonConnection {
 		t.Error(err)
 	}
-	if err := p.Close(within(time.Second)); err == nil {
+	if err := finish(within(time.Second), p); err == nil {
 		t.Error("nothing left")
 	}
 }

@@ -330,6 +330,15 @@ func within(d time.Duration) context.Context {
 	return ctx
 }
 
+// finish waits until everything that was sent is acknowledged, the session has failed, or ctx ends, and closes the session.
+func finish(ctx context.Context, p *Producer) error {
+	p.Flush()
+	for p.inflight.Load() > 0 && !p.over() && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	return p.Close(ctx)
+}
+
 func waitReady(t testing.TB, p *Producer, topics ...string) {
 	t.Helper()
 	for _, topic := range topics {

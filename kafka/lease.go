@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net"
 	"time"
-
-	"github.com/IBM/sarama"
 )
 
 // The lease bounds when a request with records may leave and when it may arrive. With F for Config.FenceWait: another session that has
@@ -21,29 +19,28 @@ const (
 	leaseChecks = 16
 	// leaseChunk is how much is written between two looks at the lease: a process that was frozen within a request does not finish it.
 	leaseChunk = 64 << 10
+	// heldLeast is for how long records must wait for the lease until that is reported: the first one after a quiet time waits for one check.
+	heldLeast = time.Second
 )
 
-// Renew notes that the slot was this session's at the time seen. Without a FenceWait it does nothing; with one, no request with
-// records leaves before the first call.
+// Renew notes that the slot was this session's at the time seen. With a FenceWait no request with records leaves before the first call.
 func (p *Producer) Renew(seen time.Time) {
-	if p.cluster.cfg.FenceWait == 0 {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if last := p.lease.Load(); last != nil && !seen.After(*last) {
 		return
 	}
 	p.lease.Store(&seen)
+	if p.heldKnown {
+		p.cluster.log.Info("records are sent again")
+	}
+	p.heldSince, p.heldKnown = time.Time{}, false
 	for _, n := range p.nodes {
 		if len(n.work) > 0 {
 			n.kick()
 		}
 	}
-	select {
-	case p.renewed <- struct{}{}:
-	default:
-	}
+	p.kickSaver()
 }
 
 // leaseAge is how long ago the slot was seen to be this session's. A clock that stands still while the machine is suspended (the
@@ -56,10 +53,16 @@ func (p *Producer) leaseAge(now time.Time) time.Duration {
 	return max(now.Sub(*seen), now.Round(0).Sub(seen.Round(0)))
 }
 
-// leased reports whether a request may leave now.
+// leased reports whether a request may leave now. If not, it waits for Renew; mu is held.
 func (p *Producer) leased(now time.Time) bool {
 	wait := p.cluster.cfg.FenceWait
-	return wait == 0 || p.leaseAge(now) <= wait/2
+	if wait == 0 || p.leaseAge(now) <= wait/2 {
+		return true
+	}
+	if p.heldSince.IsZero() {
+		p.heldSince = now
+	}
+	return false
 }
 
 // leaseOver reports whether no byte of a request may leave any more.
@@ -68,19 +71,35 @@ func (p *Producer) leaseOver(now time.Time) bool {
 	return wait != 0 && p.leaseAge(now) > wait/4*3
 }
 
-// awaitLease returns when a request may leave, or the session is over.
-func (p *Producer) awaitLease() error {
-	for !p.leased(time.Now()) {
-		select {
-		case <-p.renewed:
-		case <-p.stopped:
-			return errOver
-		}
+// beginSaving counts a request with a position record as open when it may leave; false: the session is over.
+func (p *Producer) beginSaving() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for !p.over() && !p.leased(time.Now()) {
+		p.unlocked(p.awaitSaver)
 	}
-	return nil
+	if p.over() {
+		return false
+	}
+	p.open++
+	return true
 }
 
-// watchLease ends the session when the lease runs out with requests open.
+func (p *Producer) endSaving() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open--
+}
+
+// heldTrouble is why nothing leaves, or nil; mu is held.
+func (p *Producer) heldTrouble(now time.Time) error {
+	if p.heldSince.IsZero() || now.Sub(p.heldSince) < heldLeast {
+		return nil
+	}
+	return fmt.Errorf("records wait for a catalog check that finds the slot ours within %s (half of delivery.fence_wait)", p.cluster.cfg.FenceWait/2)
+}
+
+// watchLease looks at the lease now and then.
 func (p *Producer) watchLease() {
 	defer p.background.Done()
 	tick := time.NewTicker(p.cluster.cfg.FenceWait / leaseChecks)
@@ -90,62 +109,38 @@ func (p *Producer) watchLease() {
 		case <-p.dialer.ctx.Done():
 			return
 		case <-tick.C:
-			p.endWithLease(time.Now())
+			p.checkLease(time.Now())
 		}
 	}
 }
 
-// endWithLease cuts all connections if the lease has run out and a request has no answer. What the kernel has not sent is thrown away.
-func (p *Producer) endWithLease(now time.Time) {
-	if !p.leaseOver(now) {
-		return
-	}
+// checkLease reports that records are held. If the lease has run out and a request has no answer, it ends the session and cuts all
+// connections: what the kernel has not sent is thrown away.
+func (p *Producer) checkLease(now time.Time) {
 	p.mu.Lock()
-	open := p.open
-	if open > 0 {
+	if why := p.heldTrouble(now); why != nil && !p.heldKnown {
+		p.heldKnown = true
+		p.cluster.log.Warn("records are held", "because", why,
+			"remedy", "find out why Postgres answers slowly, or raise delivery.fence_wait on all instances")
+	}
+	end := p.open > 0 && p.leaseOver(now)
+	if end {
 		p.failLocked(&failure{doing: fmt.Sprintf("send to kafka: %d requests are open, and the slot was last seen %s ago",
-			open, p.leaseAge(now).Round(time.Millisecond)), err: errLease})
+			p.open, p.leaseAge(now).Round(time.Millisecond)), err: errLease})
 	}
 	p.mu.Unlock()
-	if open > 0 {
+	if end {
 		p.dialer.cut()
 		p.deliver()
 	}
 }
 
-// Stop ends the sending: no request is made after it. The answers of open ones are still taken, and Callbacks.Wake tells when the last
-// has come.
-func (p *Producer) Stop() {
-	p.mu.Lock()
-	p.quiet = true
-	p.mu.Unlock()
-	p.stop()
-}
-
-// Open reports whether a request has no answer yet.
-func (p *Producer) Open() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.open > 0
-}
-
 // leasedDialer opens the connections that records take.
-type leasedDialer struct {
-	*dialer
-	p *Producer
-}
-
-// withLease makes a configuration one for connections that records take.
-func (p *Producer) withLease(conf *sarama.Config) *sarama.Config {
-	if p.cluster.cfg.FenceWait > 0 {
-		conf.Net.Proxy.Dialer = leasedDialer{p.dialer, p}
-	}
-	return conf
-}
+type leasedDialer struct{ p *Producer }
 
 // Dial is called by sarama.
 func (d leasedDialer) Dial(network, addr string) (net.Conn, error) {
-	c, err := d.dial(d.ctx, network, addr)
+	c, err := d.p.dialer.dial(d.p.dialer.ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}

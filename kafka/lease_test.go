@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -53,7 +55,7 @@ func TestLease(t *testing.T) {
 			saved := make(chan error, 1)
 			p.SavePosition(checkpoint.Saved{Slot: "s"}, func(err error) { saved <- err })
 			heldSaver(t, saved)
-			p.endWithLease(time.Now()) // nothing is open
+			p.checkLease(time.Now()) // nothing is open
 			for _, n := range sentBy(p) {
 				if req, wait := n.step(); req != nil || wait != time.Hour {
 					t.Errorf("a request leaves (%v), or %s is waited for", req != nil, wait)
@@ -70,7 +72,7 @@ func TestLease(t *testing.T) {
 			p.Renew(time.Now().Add(-2 * leaseWait)) // an answer that took long takes nothing back
 			sendMany(t, p, "t", 11, 21)
 			l.waitAcks(t, 20)
-			if err := p.Close(within(time.Second)); err != nil {
+			if err := finish(within(time.Second), p); err != nil {
 				t.Error(err)
 			}
 		})
@@ -81,7 +83,7 @@ func TestLease(t *testing.T) {
 func heldSaver(t *testing.T, saved <-chan error) {
 	t.Helper()
 	stacks := make([]byte, 1<<20)
-	for !bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte(".awaitLease(")) {
+	for !bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte(".beginSaving(")) {
 		select {
 		case err := <-saved:
 			t.Fatalf("the position record left without a lease: %v", err)
@@ -103,6 +105,45 @@ func sentBy(p *Producer) (out []*node) {
 		runtime.Gosched()
 	}
 	return out
+}
+
+// TestLeaseHeldIsSaid: what waits for the lease for longer than one check takes is in the log, once, and in what Healthy says.
+func TestLeaseHeldIsSaid(t *testing.T) {
+	f := newFake(t)
+	f.createTopic(t, "t", 1, nil)
+	cfg := leasedConfig(t, f)
+	log := &logged{}
+	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+	p, l := openSession(t, newTestCluster(t, cfg))
+	waitReady(t, p, "t")
+	send(t, p, 1, record("t", "k", "v"))
+	for since := (time.Time{}); since.IsZero(); { // until the broker's goroutine has looked
+		runtime.Gosched()
+		p.mu.Lock()
+		since = p.heldSince
+		p.mu.Unlock()
+	}
+	for range 3 {
+		p.checkLease(time.Now().Add(2 * heldLeast))
+	}
+	if n := log.lines("records are held"); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+	p.mu.Lock()
+	p.heldSince = time.Now().Add(-2 * heldLeast)
+	p.mu.Unlock()
+	if err := p.Healthy(); err == nil || !strings.Contains(err.Error(), "wait for a catalog check") {
+		t.Errorf("healthy: %v", err)
+	}
+	p.Renew(time.Now())
+	l.waitAcks(t, 1)
+	if err := p.Healthy(); err != nil {
+		t.Error(err)
+	}
+	if log.lines("records are sent again") != 1 {
+		t.Error("the log does not say that records are sent again")
+	}
+	_ = p.Close(done())
 }
 
 // TestLeaseEnds: when the lease runs out with a request open, the session ends and its connections are cut.
@@ -128,11 +169,11 @@ func TestLeaseEnds(t *testing.T) {
 				p.SavePosition(checkpoint.Saved{Slot: "s"}, func(err error) { saved <- err })
 			}
 			<-arrived
-			p.endWithLease(time.Now().Add(leaseWait/4*3 - time.Minute)) // just in time
+			p.checkLease(time.Now().Add(leaseWait/4*3 - time.Minute)) // just in time
 			if p.over() {
 				t.Fatal("the session has ended early")
 			}
-			p.endWithLease(time.Now().Add(leaseWait/4*3 + time.Minute))
+			p.checkLease(time.Now().Add(leaseWait/4*3 + time.Minute))
 			err := l.failure(t)
 			var e *failure
 			if !errors.As(err, &e) || e.Reason() != reasonLease {
@@ -212,7 +253,7 @@ func TestLeaseHoldsResends(t *testing.T) {
 			t.Error("it is sent again")
 		}
 	}
-	if p.Open() {
+	if p.openRequests() > 0 {
 		t.Error("a request is open")
 	}
 	p.Renew(time.Now())
@@ -255,19 +296,8 @@ func TestLeaseWithinARequest(t *testing.T) {
 	_ = p.Close(done())
 }
 
-func (p *Producer) kicked() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, n := range p.nodes {
-		if n.kicked {
-			return true
-		}
-	}
-	return false
-}
-
-// TestStop: no request is made after it, and open ones get their answers.
-func TestStop(t *testing.T) {
+// TestCloseEndsTheSending: no request is made once Close was called, and the open one gets its answer.
+func TestCloseEndsTheSending(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 2, nil)
 	p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
@@ -284,26 +314,22 @@ func TestStop(t *testing.T) {
 	send(t, p, 1, to(0, record("t", "k", "v")))
 	<-arrived
 	send(t, p, 2, to(1, record("t", "k", "v"))) // it waits for the answer, and for nothing else
-	p.Stop()
-	if !p.Open() {
-		t.Error("nothing is open")
+	closed := make(chan error)
+	go func() { closed <- p.Close(within(time.Minute)) }()
+	eventually(t, "the end of the sending", p.over)
+	for _, n := range sentBy(p) {
+		n.open-- // as after the answer; Close does not look for another moment
+		if req, _ := n.step(); req != nil {
+			t.Error("a request is made")
+		}
+		n.open++
 	}
 	close(answer)
-	l.waitAcks(t, 1)
-	for p.kicked() { // until the broker's goroutine has looked
-		runtime.Gosched()
-	}
-	if n := len(l.acks()); p.Open() || n != 1 {
-		t.Errorf("a request left after Stop; %d acks", n)
-	}
-	if err := p.Close(within(time.Minute)); err == nil {
+	if err := <-closed; err == nil {
 		t.Error("everything is acknowledged")
 	}
-	if p.Unanswered() || p.Open() {
-		t.Errorf("unanswered %v, open %v", p.Unanswered(), p.Open())
-	}
-	if n := len(l.acks()); n != 1 || requests != 1 {
-		t.Errorf("%d acks, %d requests", n, requests)
+	if n := len(l.acks()); n != 1 || p.Unanswered() {
+		t.Errorf("%d acks, unanswered: %v", n, p.Unanswered())
 	}
 }
 
@@ -345,7 +371,7 @@ func TestUnanswered(t *testing.T) {
 			if !row.want {
 				eventually(t, "the answer", func() bool { return asked.Load() > 0 && !p.Unanswered() })
 			}
-			err := p.Close(within(300 * time.Millisecond))
+			err := finish(within(300*time.Millisecond), p)
 			if p.Unanswered() != row.want {
 				t.Errorf("unanswered: %v; close: %v", p.Unanswered(), err)
 			}

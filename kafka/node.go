@@ -252,12 +252,8 @@ func (n *node) answer(req *request, res *sarama.ProduceResponse, err error) {
 	if n.broken != nil || n.free() && len(n.work) > 0 {
 		n.kick()
 	}
-	last := p.quiet && p.open == 0
 	p.mu.Unlock()
 	p.deliver()
-	if last {
-		p.wake()
-	}
 }
 
 func verdictOn(b *batch, res *sarama.ProduceResponse, err error) error {

@@ -129,7 +129,7 @@ func (s *nodesTest) run(requests int, harm func(context.Context, *nodesTest) err
 		}
 	}
 	cuts.stop()
-	if err := p.Close(within(90 * time.Second)); err != nil {
+	if err := finish(within(90*time.Second), p); err != nil {
 		if len(l.failed) > 0 {
 			t.Error(<-l.failed)
 		}

@@ -37,9 +37,21 @@ func (p *Producer) SavePosition(s checkpoint.Saved, done func(error)) {
 		return
 	}
 	p.savings = append(p.savings, saving{s, done})
+	p.kickSaver()
+}
+
+func (p *Producer) kickSaver() {
 	select {
 	case p.toSave <- struct{}{}:
 	default:
+	}
+}
+
+// awaitSaver waits until the goroutine that saves position records has something to look at.
+func (p *Producer) awaitSaver() {
+	select {
+	case <-p.toSave:
+	case <-p.stopped:
 	}
 }
 
@@ -85,10 +97,7 @@ func (p *Producer) nextSaving() (saving, bool) {
 			}
 			return saving{}, false
 		}
-		select {
-		case <-p.toSave:
-		case <-p.stopped:
-		}
+		p.awaitSaver()
 	}
 }
 
@@ -108,13 +117,10 @@ func (p *Producer) saveOne(l *positionLog, s *checkpoint.Saved, sequence *int32)
 	for tries := 0; ; tries++ {
 		sent := false
 		err := l.ask(p.dialer.ctx, func(b *sarama.Broker) error {
-			if err := p.awaitLease(); err != nil {
-				return err
-			}
-			if !p.openOne() {
+			if !p.beginSaving() {
 				return errOver
 			}
-			defer p.closeOne()
+			defer p.endSaving()
 			sent = true
 			throttled, err := p.produceAlone(b, l.topic, batch)
 			if throttled { // the next record goes over a new connection, which has no pause
@@ -142,27 +148,6 @@ func (p *Producer) saveOne(l *positionLog, s *checkpoint.Saved, sequence *int32)
 			return err
 		}
 		p.dialer.pause(doubling(p.cluster.cfg.RetryMin, p.cluster.cfg.RetryMax, tries))
-	}
-}
-
-// openOne counts a request with a position record as open, unless the session is over.
-func (p *Producer) openOne() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.over() {
-		return false
-	}
-	p.open++
-	return true
-}
-
-func (p *Producer) closeOne() {
-	p.mu.Lock()
-	p.open--
-	last := p.quiet && p.open == 0
-	p.mu.Unlock()
-	if last {
-		p.wake()
 	}
 }
 

@@ -51,7 +51,7 @@ func (r *realEnds) rights(ctx context.Context, t *testing.T, authority *testcert
 	if err := c.CheckPositionTopic(ctx, "writable-positions"); !errors.As(err, &u) {
 		t.Errorf("check: %v", err)
 	}
-	if err := p.Close(within(5 * time.Second)); err != nil {
+	if err := finish(within(5*time.Second), p); err != nil {
 		t.Error(err)
 	}
 	if n := strings.Count(logged.String(), "level=WARN"); n != 1 || !strings.Contains(logged.String(), "grant the user Read on topic writable") {

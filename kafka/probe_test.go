@@ -28,7 +28,7 @@ func TestProbe(t *testing.T) {
 	sendMany(t, p, "orders", 1, 11)
 	_, _ = p.Ready("later")
 	eventually(t, "the look-up", func() bool { return len(p.Waiting()) == 1 })
-	if err := p.Close(within(50 * time.Millisecond)); err == nil {
+	if err := finish(within(50*time.Millisecond), p); err == nil {
 		t.Fatal("nothing left")
 	}
 	fault.Remove()
@@ -63,7 +63,7 @@ func TestProbePositionTopic(t *testing.T) {
 		err := p.Healthy()
 		return err != nil && strings.Contains(err.Error(), "write the position record to topic "+positions) && errors.Is(err, sarama.ErrNotEnoughReplicas)
 	})
-	if err := p.Close(within(50 * time.Millisecond)); err != nil {
+	if err := finish(within(50*time.Millisecond), p); err != nil {
 		t.Fatal(err)
 	}
 	fault.Remove()

@@ -49,7 +49,6 @@ type Producer struct {
 	gathering  bool       // records were sent since the last Flush
 	topics     []*topic
 	nodes      map[int32]*node
-	quiet      bool     // Stop was called
 	open       int      // requests without an answer, one with a position record included
 	stale      bool     // leaders are asked for
 	done       []*batch // acknowledged, in the order in which the callbacks are to hear of it
@@ -57,15 +56,16 @@ type Producer struct {
 	asked      chan struct{}
 	savings    []saving // oldest first
 	toSave     chan struct{}
-	savingOver bool  // nobody is left to save
-	ends       *ends // nil: ends are not read
-	unsaved    error // why the position record that is being saved is not yet
+	savingOver bool      // nobody is left to save
+	heldSince  time.Time // since when something waits for the lease; zero: nothing does
+	heldKnown  bool      // the log says so
+	ends       *ends     // nil: ends are not read
+	unsaved    error     // why the position record that is being saved is not yet
 
 	positionsMu sync.Mutex   // held while the topic is read or written; never taken with mu held
 	positions   *positionLog // of a cluster with a position topic
 
 	lease    atomic.Pointer[time.Time] // when the slot was last seen to be this session's
-	renewed  chan struct{}             // a wake-up for what waits for the lease
 	inflight atomic.Int64              // records sent and without a result
 	free     sync.Pool                 // *batch
 
@@ -90,10 +90,10 @@ type Producer struct {
 func newProducer(c *Cluster, cb Callbacks, s Security) *Producer {
 	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
 	p := &Producer{
-		cluster: c, metrics: c.metrics, dialer: d, control: c.newControl(d, s), secured: s, began: time.Now(), cb: cb, renewed: make(chan struct{}, 1),
+		cluster: c, metrics: c.metrics, dialer: d, control: c.newControl(d, s), produce: c.saramaConfig(d, s), secured: s, began: time.Now(), cb: cb,
 		byName: map[string]*topic{}, nodes: map[int32]*node{}, asked: make(chan struct{}, 1), toSave: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
-	p.produce = p.withLease(c.saramaConfig(d, s))
+	p.produce.Net.Proxy.Dialer = leasedDialer{p}
 	return p
 }
 
@@ -369,6 +369,9 @@ func (p *Producer) Healthy() error {
 func (p *Producer) unreachable() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if err := p.heldTrouble(time.Now()); err != nil {
+		return err
+	}
 	for _, n := range p.nodes {
 		if n.why != nil && len(n.work) > 0 {
 			return n.why
@@ -395,9 +398,9 @@ func (p *Producer) Waiting() []string {
 // errLeft is how Close says that events were sent whose fate is unknown.
 var errLeft = errors.New("not acknowledged")
 
-// Close ends the session: it waits until everything sent is acknowledged, or ctx ends, and then cuts every connection.
-// A session that has failed waits for outstanding acks only briefly. An error says how many events are left; a restart
-// will find some of them in Kafka. A second Close returns what the first did.
+// Close ends the session: no request is made after it was called. It waits until open requests have their answers, or ctx ends, and
+// then cuts every connection. An error says how many events are not acknowledged; a restart may find some of them in Kafka. A second
+// Close returns what the first did.
 func (p *Producer) Close(ctx context.Context) error {
 	p.closeOnce.Do(func() { p.closeErr = p.close(ctx) })
 	return p.closeErr

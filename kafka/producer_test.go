@@ -29,7 +29,7 @@ func TestDeliver(t *testing.T) {
 	}
 	waitReady(t, p, "orders")
 	sendMany(t, p, "orders", 1, 5001)
-	if err := p.Close(within(20 * time.Second)); err != nil {
+	if err := finish(within(20*time.Second), p); err != nil {
 		t.Fatal(err)
 	}
 	checkAcks(t, l.acks(), 6, 5000)
@@ -88,7 +88,7 @@ func TestRecordAsSent(t *testing.T) {
 			}})
 			send(t, p, 2, &router.Record{Topic: "t", PartitionBy: []byte("x")})
 			send(t, p, 3, &router.Record{Topic: "t", Key: []byte{}, Value: []byte{}})
-			if err := p.Close(within(10 * time.Second)); err != nil {
+			if err := finish(within(10*time.Second), p); err != nil {
 				t.Fatal(err)
 			}
 			rs := f.read(t, "t", 3)[0]
@@ -148,7 +148,7 @@ func TestOrderUnderFaults(t *testing.T) {
 				sendMany(t, p, "orders", n, n+200)
 				time.Sleep(2 * time.Millisecond)
 			}
-			if err := p.Close(within(60 * time.Second)); err != nil {
+			if err := finish(within(60*time.Second), p); err != nil {
 				if len(l.failed) > 0 {
 					t.Error(<-l.failed)
 				}
@@ -244,7 +244,7 @@ func TestRefusedBatch(t *testing.T) {
 				t.Errorf("topic missing: %v", err)
 			}
 			send(t, p, 15, record("orders", "key-1", "later")) // the relay has not heard yet
-			if err := p.Close(within(5 * time.Second)); err == nil || !strings.Contains(err.Error(), "4 events") {
+			if err := finish(within(5*time.Second), p); err == nil || !strings.Contains(err.Error(), "4 events") {
 				t.Errorf("close: %v", err)
 			}
 			if acks := l.acks(); len(acks) != 11 || acks[10] != 11 {
@@ -278,7 +278,7 @@ func TestBudgetSpent(t *testing.T) {
 	if _, ok := refusedEvents(l.failure(t)); ok {
 		t.Error("counts as refused")
 	}
-	if err := p.Close(within(5 * time.Second)); err == nil {
+	if err := finish(within(5*time.Second), p); err == nil {
 		t.Error("close found nothing left")
 	}
 	acks := l.acks()
@@ -340,7 +340,7 @@ func TestMissingTopic(t *testing.T) {
 		t.Errorf("waiting for %v", w)
 	}
 	sendMany(t, p, "orders", 1, 101)
-	if err := p.Close(within(5 * time.Second)); err != nil {
+	if err := finish(within(5*time.Second), p); err != nil {
 		t.Fatal(err)
 	}
 	checkOrder(t, f.read(t, "orders", 100), 4, 100)

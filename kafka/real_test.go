@@ -94,7 +94,7 @@ func realTopics(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	}
 	eventually(t, "the growth to be noticed", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.pins["grows"].found == 7 })
 	sendMany(t, p, "grows", 1001, 2001)
-	if err := p.Close(within(20 * time.Second)); err != nil {
+	if err := finish(within(20*time.Second), p); err != nil {
 		t.Fatal(err)
 	}
 	checkReal(ctx, t, k, "grows", 3, 2000)
@@ -151,7 +151,7 @@ func realFaults(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 		t.Fatal(err)
 	}
 	load(300 * time.Millisecond)
-	if err := p.Close(within(60 * time.Second)); err != nil {
+	if err := finish(within(60*time.Second), p); err != nil {
 		if len(l.failed) > 0 {
 			t.Error(<-l.failed)
 		}
@@ -189,7 +189,7 @@ func realWrap(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 		}
 		time.Sleep(4 * time.Millisecond)
 	}
-	if err := p.Close(within(60 * time.Second)); err != nil {
+	if err := finish(within(60*time.Second), p); err != nil {
 		if len(l.failed) > 0 {
 			t.Error(<-l.failed)
 		}
@@ -246,7 +246,7 @@ func realQuota(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	if saved < 50 {
 		t.Errorf("%d position records were stored while the events were throttled", saved)
 	}
-	if err := p.Close(within(60 * time.Second)); err != nil {
+	if err := finish(within(60*time.Second), p); err != nil {
 		t.Fatal(err)
 	}
 	throttled := testutil.ToFloat64(c.metrics.throttle)
@@ -282,7 +282,7 @@ func realAway(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	}
 	sendMany(t, p, "away", 101, 201)
 	began := time.Now()
-	if err := p.Close(within(200 * time.Millisecond)); err == nil || time.Since(began) > 3*time.Second {
+	if err := finish(within(200*time.Millisecond), p); err == nil || time.Since(began) > 3*time.Second {
 		t.Errorf("close: %v after %s", err, time.Since(began))
 	}
 	if err := c.Probe(ctx); err == nil {

@@ -35,7 +35,7 @@ func TestAllBrokersGone(t *testing.T) {
 	}
 	eventually(t, "bad health", func() bool { return p.Healthy() != nil })
 	began = time.Now()
-	err := p.Close(within(300 * time.Millisecond))
+	err := finish(within(300*time.Millisecond), p)
 	if d := time.Since(began); d > 3*time.Second {
 		t.Errorf("close took %s", d)
 	}
@@ -96,7 +96,7 @@ func TestCloseDrains(t *testing.T) {
 	waitReady(t, p, "orders")
 	fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.NotEnoughReplicas, Count: 6})
 	sendMany(t, p, "orders", 1, 1001)
-	if err := p.Close(within(20 * time.Second)); err != nil {
+	if err := finish(within(20*time.Second), p); err != nil {
 		t.Fatal(err)
 	}
 	checkAcks(t, l.acks(), 2, 1000)
@@ -170,7 +170,7 @@ func TestPartitionsPinned(t *testing.T) {
 	gauge := c.metrics.changed.WithLabelValues("orders")
 	eventually(t, "the growth to be noticed", func() bool { return testutil.ToFloat64(gauge) == 5 })
 	sendMany(t, p, "orders", 301, 601)
-	if err := p.Close(within(5 * time.Second)); err != nil {
+	if err := finish(within(5*time.Second), p); err != nil {
 		t.Fatal(err)
 	}
 	p, l = openSession(t, c) // nor does a new session adopt it
@@ -363,7 +363,7 @@ func TestFailureStopsFeeding(t *testing.T) {
 	}
 	close(release)
 	_ = l.failure(t)
-	if err := p.Close(within(5 * time.Second)); err == nil {
+	if err := finish(within(5*time.Second), p); err == nil {
 		t.Error("nothing left")
 	}
 	if n := len(f.read(t, "orders", 0)[0]); n > total/2 {

@@ -40,7 +40,6 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 	if err := s.confirm(now); err != nil {
 		return now, err
 	}
-	s.watchLease(now)
 	if err := s.watch(now); err != nil {
 		return now, err
 	}
@@ -185,9 +184,6 @@ func (s *session) watch(now time.Time) error {
 
 // unheard is the end of a session that Kafka has not acknowledged something for too long.
 func (s *session) unheard(what string) error {
-	if why := s.r.heldBy(); why != "" {
-		what += ": " + why
-	}
 	if err := s.sink.Healthy(); err != nil {
 		what += ": " + err.Error()
 	}

@@ -60,7 +60,7 @@ type sink struct {
 	telling int // callbacks that are running
 	last    uint64
 	failed  bool
-	stopped bool
+	closing bool // Close was called
 	closed  bool
 	changed chan struct{}
 }
@@ -333,8 +333,8 @@ func (s *sink) Send(rec *router.Record, n uint64) error {
 	switch {
 	case k.unable != nil && k.unable(rec):
 		return errors.New("internal error: the topic is not ready")
-	case s.closed, s.stopped:
-		k.b.Errorf("%s is sent after Stop or Close", r.id)
+	case s.closed:
+		k.b.Errorf("%s is sent after Close", r.id)
 	case !s.asked[rec.Topic] || !k.topics[rec.Topic]:
 		k.b.Errorf("%s is sent to topic %s, which is not ready", r.id, rec.Topic)
 	case n < s.last || n == s.last && n != 0:
@@ -381,19 +381,6 @@ func (s *sink) flush() {
 	s.tell(batch)
 }
 
-// Stop: whatever is in flight is in requests by now.
-func (s *sink) Stop() {
-	s.k.b.mu.Lock()
-	defer s.k.b.mu.Unlock()
-	s.stopped = true
-}
-
-func (s *sink) Open() bool {
-	s.k.b.mu.Lock()
-	defer s.k.b.mu.Unlock()
-	return len(s.flying) > 0
-}
-
 func (s *sink) Healthy() error {
 	s.k.b.mu.Lock()
 	defer s.k.b.mu.Unlock()
@@ -421,6 +408,7 @@ func (s *sink) Close(ctx context.Context) error {
 	for {
 		k.b.mu.Lock()
 		left := len(s.flying)
+		s.closing = true
 		if s.telling == 0 && (left == 0 || s.failed || ctx.Err() != nil) { // no callback runs when it has returned
 			if s.closed {
 				k.b.Error("the sink is closed twice")

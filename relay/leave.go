@@ -13,22 +13,13 @@ import (
 // comes is an event less to repeat.
 const grace = 2 * time.Second
 
-// patience bounds that wait when Postgres is gone and Kafka goes on acknowledging. What Kafka acknowledges meanwhile is not
-// sent again by the next session. A longer wait would delay that session.
-const patience = 15 * time.Second
-
 // leave ends the session's work with Kafka: drained when it was told to stop or met poison, at once otherwise. The
 // position is frozen on every other error, because what the error means is not known here.
 func (s *session) leave(ctx context.Context, cause error) error {
 	cause = s.refused(cause)
 	poison := errors.As(cause, new(*router.Poison))
 	if !errors.Is(cause, errShutdown) && !poison {
-		s.sink.Stop() // the slot may be another's by now
-		wait := grace
-		if away(cause) && !s.settle(ctx) {
-			wait = time.Millisecond // it has waited already
-		}
-		_ = s.closeSink(wait) // the cause is what matters
+		_ = s.closeSink(grace) // at once: the slot may be another's by now
 		return cause
 	}
 	s.sink.Flush()
@@ -173,34 +164,6 @@ func (s *session) repeatStatus(d time.Duration) {
 		return
 	}
 	s.lastSaid = now
-}
-
-// settle waits, with Postgres gone, until no request is open. It is false when it has given up: nothing was acknowledged
-// for grace, or patience is over.
-func (s *session) settle(ctx context.Context) bool {
-	now := s.r.clock()
-	end, quiet := now.Add(min(patience, s.r.cfg.ParkAfter)), now.Add(grace)
-	left, _ := s.tracker.InFlight()
-	for s.sink.Open() && s.failure.Load() == nil && ctx.Err() == nil {
-		now = s.r.clock()
-		s.r.tick()
-		if n, _ := s.tracker.InFlight(); n < left {
-			left, quiet = n, now.Add(grace)
-		}
-		until := earlier(end, quiet)
-		if !now.Before(until) {
-			return false
-		}
-		wait := time.NewTimer(min(time.Second, until.Sub(now)))
-		select {
-		case <-ctx.Done(): // told to stop, or Kafka has failed
-		case <-s.tracker.Moved():
-		case <-s.wake:
-		case <-wait.C:
-		}
-		wait.Stop()
-	}
-	return true
 }
 
 // drain waits until nothing is in flight, and confirms what is acknowledged meanwhile.

@@ -69,11 +69,7 @@ type Sink interface {
 	Healthy() error
 	// Waiting lists topics that are looked for.
 	Waiting() []string
-	// Stop ends the sending: no request leaves after it. The answers of open ones still come, and Callbacks.Wake after the last.
-	Stop()
-	// Open reports whether a request has no answer yet.
-	Open() bool
-	// Close waits until nothing is in flight (after Stop: until no request is open) or ctx ends, then cuts; no callback runs after it.
+	// Close ends the sending, waits until no request is open or ctx ends, then cuts; no callback runs after it.
 	Close(ctx context.Context) error
 	Past
 }

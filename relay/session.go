@@ -53,7 +53,6 @@ type session struct {
 	lastSaid   time.Time     // last status update
 	said       pace          // of status updates that move the slot
 	replyDue   bool          // the server asked
-	heldSince  time.Time     // since when records wait for the lease; zero: they do not
 	finishBy   time.Time     // told to stop inside a transaction: until when its end is waited for
 	wake       chan struct{}
 	updated    map[uint32]bool // tables, by OID, of whose updates the log knows
@@ -68,7 +67,6 @@ type session struct {
 
 	// written by the sink's goroutines
 	lastAck atomic.Int64 // nanoseconds since began; 0: nothing was acknowledged
-	seen    atomic.Int64 // likewise, when the slot was last seen to be ours; written by the guard's goroutine
 	letters letters
 	failure atomic.Pointer[error]
 }
@@ -111,8 +109,8 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 	}
 	if err := s.begun(ctx); err != nil {
 		endBeside()
+		_ = s.closeSink(0) // before the slot is another's
 		_ = s.stream.Close(0, r.clock())
-		_ = s.closeSink(0)
 		err = s.blame(err)
 		return false, err
 	}
@@ -229,7 +227,7 @@ func (s *session) open(ctx context.Context) error {
 	s.said.happened(now, r.cfg.statusLeast())
 	s.guard.init(start, now, min(r.cfg.statusLeast(), roundLeast), s.interrupt)
 	if r.cfg.Deduplication.Slot != "" {
-		s.guard.seen = s.slotSeen
+		s.guard.seen = s.sink.Renew
 	}
 	return nil
 }

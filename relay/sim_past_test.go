@@ -181,14 +181,6 @@ func (s *simSink) Renew(seen time.Time) {
 	s.until = maxTime(s.until, seen.Add(s.k.w.cfg.Deduplication.FenceWait/4*3))
 }
 
-func (s *simSink) Stop() {}
-
-func (s *simSink) Open() bool {
-	s.k.w.mu.Lock()
-	defer s.k.w.mu.Unlock()
-	return s.n > 0
-}
-
 // expired: nothing of this sink is taken any more.
 func (s *simSink) expired() bool { return !s.until.IsZero() && time.Now().After(s.until) }
 

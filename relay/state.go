@@ -56,7 +56,6 @@ type view struct {
 	slotAt time.Time
 
 	deduplicating bool
-	held          string // why records are held, if they are
 	repeats       string // why delivery is at least once only although it should be deduplicated
 }
 
@@ -139,7 +138,7 @@ func (r *Relay) detach(s *session) {
 	} else if s.lastCommit.After(v.stopped) {
 		v.stopped = s.lastCommit
 	}
-	v.session, v.held = nil, ""
+	v.session = nil
 	v.delivered = v.delivered || s.tracker.AckedAny()
 	v.received, v.confirmed = s.received, s.confirmed
 	v.acked = maxTime(v.acked, s.ackedAt())
@@ -239,9 +238,6 @@ func (r *Relay) Status() Status {
 		st.Delivery = "deduplicated"
 	}
 	st.NotDeduplicating = v.repeats
-	if v.held != "" {
-		st.Reason = v.held
-	}
 	if v.slot != nil {
 		st.RetainedWALBytes, st.WALStatus, st.SlotActivePID = v.slot.RetainedBytes(), v.slot.WALStatus, v.slot.ActivePID
 	}

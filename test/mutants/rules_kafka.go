@@ -137,9 +137,9 @@ var producing = []mutant{
 	},
 	{
 		name:  "closed-with-records-in-flight",
-		rule:  "Sarama can be closed at any time; it sends what it has.",
-		edits: []edit{{"kafka/close.go", "	p.drain(ctx)\n", "	_ = ctx\n"}},
-		tests: []suite{producerFaked},
+		rule:  "The session can be closed at any time; answers of open requests are not needed.",
+		edits: []edit{{"kafka/close.go", "	p.awaitAnswers(ctx)\n", ""}},
+		tests: []suite{sinkLeases},
 	},
 	{
 		name:  "acks-after-close",

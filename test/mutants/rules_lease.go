@@ -2,7 +2,7 @@ package main
 
 var (
 	leases     = suite{"./relay", "^(TestLease.*|TestStreamEnds|TestWithoutPositionsForAWhile)$"}
-	sinkLeases = suite{"./kafka", "^(TestLease.*|TestStop)$"}
+	sinkLeases = suite{"./kafka", "^(TestLease.*|TestCloseEndsTheSending)$"}
 )
 
 // leasing: one writer at a time (ADR 20).
@@ -37,7 +37,7 @@ var leasing = []mutant{
 	{
 		name:  "looks-only-to-confirm",
 		rule:  "Whoever has something in flight looks at the slot as rarely as others.",
-		edits: []edit{{"relay/lease.go", "	if s.sending() {\n		return s.r.cfg.leaseEvery()\n	}\n", ""}},
+		edits: []edit{{"relay/lease.go", "		return s.r.cfg.leaseEvery()\n", "		return guardMost\n"}},
 		tests: []suite{leases},
 	},
 	{
@@ -49,19 +49,19 @@ var leasing = []mutant{
 	{
 		name:  "sends-without-a-stream",
 		rule:  "A session whose stream has failed sends what it has.",
-		edits: []edit{{"relay/leave.go", "		s.sink.Stop() // the slot may be another's by now\n", ""}},
-		tests: []suite{leases},
+		edits: []edit{{"kafka/close.go", "	p.stop() // what the cut fails is no failure of Kafka's, and is told by Close alone\n	p.mu.Unlock()\n	p.awaitAnswers(ctx)\n", "	p.mu.Unlock()\n	p.awaitAnswers(ctx)\n	p.stop()\n"}},
+		tests: []suite{sinkLeases},
 	},
 	{
 		name:  "held-in-silence",
-		rule:  "What records wait for is nobody's business.",
-		edits: []edit{{"relay/confirm.go", "	s.watchLease(now)\n", ""}},
-		tests: []suite{leases},
+		rule:  "Nobody needs to hear that records wait for the lease.",
+		edits: []edit{{"kafka/lease.go", "	if why := p.heldTrouble(now); why != nil && !p.heldKnown {\n", "	if why := p.heldTrouble(now); false {\n"}},
+		tests: []suite{sinkLeases},
 	},
 	{
 		name:  "lease-of-all-the-wait",
 		rule:  "Requests leave until another may read the ends of partitions.",
-		edits: []edit{{"kafka/lease.go", "p.leaseAge(now) <= wait/2\n", "p.leaseAge(now) <= wait\n"}},
+		edits: []edit{{"kafka/lease.go", "p.leaseAge(now) <= wait/2 {\n", "p.leaseAge(now) <= wait {\n"}},
 		tests: []suite{sinkLeases},
 	},
 	{
@@ -73,7 +73,7 @@ var leasing = []mutant{
 	{
 		name:  "position-record-without-a-lease",
 		rule:  "A position record may leave at any time.",
-		edits: []edit{{"kafka/position_save.go", "			if err := p.awaitLease(); err != nil {\n				return err\n			}\n", ""}},
+		edits: []edit{{"kafka/lease.go", "	for !p.over() && !p.leased(time.Now()) {\n", "	for false {\n"}},
 		tests: []suite{sinkLeases},
 	},
 	{
@@ -89,9 +89,9 @@ var leasing = []mutant{
 		tests: []suite{sinkLeases},
 	},
 	{
-		name:  "sends-after-stop",
-		rule:  "Stop is for the records that come after it.",
-		edits: []edit{{"kafka/node.go", "	case p.over() || len(n.work) == 0 || !n.free():\n", "	case p.over() && !p.quiet || len(n.work) == 0 || !n.free():\n"}},
+		name:  "sends-after-close",
+		rule:  "Close is for the records that come after it.",
+		edits: []edit{{"kafka/node.go", "	case p.over() || len(n.work) == 0 || !n.free():\n", "	case len(n.work) == 0 || !n.free():\n"}},
 		tests: []suite{sinkLeases},
 	},
 }
