@@ -36,6 +36,8 @@ type Saved struct {
 	// Published identifies the catalog rows that decided what the publication sent; it changes with each ALTER PUBLICATION that
 	// concerns the outbox. "": not known.
 	Published string
+	// FenceWait is how long the writer relies on other instances to wait after they have taken the slot. Zero: a version before wrote this.
+	FenceWait time.Duration
 	// Clean: the session is over, Kafka has no record of the slot after Acked, and none can still arrive.
 	Clean bool
 	// Adopted: a person has decided that the slot goes on from where it stands.
@@ -72,6 +74,7 @@ type savedText struct {
 	Partitions map[string]int32 `json:"partitions,omitempty"` // of records of earlier versions: the topics, each with its partition count
 	Sources    string           `json:"sources,omitempty"`
 	Published  string           `json:"published,omitempty"`
+	FenceWait  int64            `json:"fence_wait_ms,omitempty"`
 	At         time.Time        `json:"at"`
 }
 
@@ -79,7 +82,8 @@ type savedText struct {
 func (s *Saved) MarshalText() ([]byte, error) {
 	t := savedText{
 		Version: savedVersion, Slot: s.Slot, Generation: s.Generation, SystemID: strconv.FormatUint(s.SystemID, 10), Timeline: s.Timeline,
-		Confirm: s.Confirm.String(), Clean: s.Clean, Adopted: s.Adopted, Producers: s.Producers, Topics: s.Topics, Sources: s.Sources, Published: s.Published, At: s.At.UTC(),
+		Confirm: s.Confirm.String(), Clean: s.Clean, Adopted: s.Adopted, Producers: s.Producers, Topics: s.Topics, Sources: s.Sources,
+		Published: s.Published, FenceWait: s.FenceWait.Milliseconds(), At: s.At.UTC(),
 	}
 	if !s.Acked.IsZero() {
 		at := s.AckedTx.CommitTime.UTC()
@@ -102,7 +106,7 @@ func (s *Saved) UnmarshalText(b []byte) error {
 	}
 	out := Saved{
 		Slot: t.Slot, Generation: t.Generation, Timeline: t.Timeline, Clean: t.Clean, Adopted: t.Adopted, Producers: t.Producers, Topics: t.Topics,
-		Sources: t.Sources, Published: t.Published, At: t.At,
+		Sources: t.Sources, Published: t.Published, FenceWait: time.Duration(t.FenceWait) * time.Millisecond, At: t.At,
 	}
 	if out.Topics == nil && len(t.Partitions) > 0 {
 		out.Topics = slices.Sorted(maps.Keys(t.Partitions))
@@ -241,6 +245,7 @@ func Latest(records []Saved) *Saved {
 		out.Producers = slices.DeleteFunc(out.Producers, func(id int64) bool { return slices.Contains(r.Producers, id) })
 		out.Producers = append(out.Producers, r.Producers...)
 		out.Use(r.Topics)
+		out.FenceWait = max(out.FenceWait, r.FenceWait)
 		if r.SystemID != out.SystemID || r.Timeline != out.Timeline {
 			continue
 		}

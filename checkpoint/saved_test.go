@@ -14,13 +14,13 @@ import (
 func TestSaved(t *testing.T) {
 	want := Saved{
 		Slot: "outboxcdc", Generation: 3, SystemID: 1<<63 + 1, Timeline: 2, Acked: Position{1<<63 + 1, 2, 0x1_0000_0010, 4}, AckedTx: TxID{0x1_0000_0010, 77, time.Unix(3, 1000).UTC()}, Confirm: 0x1_0000_0020,
-		Producers: []int64{1, 1 << 60}, Topics: []string{"t", "u"}, Sources: "abc", Published: "def", Clean: true, Adopted: true, At: time.Unix(1, 5).UTC(),
+		Producers: []int64{1, 1 << 60}, Topics: []string{"t", "u"}, Sources: "abc", Published: "def", FenceWait: 5 * time.Second, Clean: true, Adopted: true, At: time.Unix(1, 5).UTC(),
 	}
 	b, err := want.MarshalText()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{`"version":1`, `"confirm":"1/20"`, `"system_id":"9223372036854775809"`, `"acked":"1:9223372036854775809:2:0000000100000010:4"`} {
+	for _, part := range []string{`"version":1`, `"confirm":"1/20"`, `"fence_wait_ms":5000`, `"system_id":"9223372036854775809"`, `"acked":"1:9223372036854775809:2:0000000100000010:4"`} {
 		if !strings.Contains(string(b), part) {
 			t.Errorf("%s lacks %s", b, part)
 		}
@@ -179,7 +179,11 @@ func TestLatest(t *testing.T) {
 			with(func(s *Saved) { s.Topics = []string{"t", "u", "v"} }),
 		},
 		"late ones of the timeline before": {[]Saved{moved, moved, clean, late}, moved},
-		"another timeline":                 {[]Saved{clean, moved}, moved},
+		"waits longer": {
+			[]Saved{with(func(s *Saved) { s.FenceWait, s.Generation = 9*time.Second, 3 }), with(func(s *Saved) { s.FenceWait = time.Second })},
+			with(func(s *Saved) { s.FenceWait = 9 * time.Second }),
+		},
+		"another timeline": {[]Saved{clean, moved}, moved},
 	} {
 		if got := Latest(c.in); !reflect.DeepEqual(*got, c.want) {
 			t.Errorf("%s: %+v, want %+v", name, *got, c.want)

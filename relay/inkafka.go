@@ -24,9 +24,10 @@ func (s *session) search() {
 	}
 	if p.before.Generation != r.mem.generation { // of another process
 		if r.mem.doubt = r.mem.doubt || !p.before.Clean; !p.before.Clean {
+			wait := max(cfg.FenceWait, p.before.FenceWait) // its lease is as long as its own settings say
 			r.log.Info("the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later",
-				"fence_wait", cfg.FenceWait, "its_last_record", p.before.At)
-			r.mem.fence = maxTime(r.mem.fence, now.Add(cfg.FenceWait))
+				"fence_wait", wait, "its_last_record", p.before.At)
+			r.mem.fence = maxTime(r.mem.fence, now.Add(wait))
 		}
 	}
 	lost := !p.before.Acked.IsZero() && !checkpoint.Holds(id, p.before.Acked)

@@ -38,7 +38,7 @@ type Past interface {
 type Deduplication struct {
 	Slot      string        // key of the position record; "": deliver at least once
 	LookBack  int           // maximum records of others to scan backwards from the end of each partition
-	FenceWait time.Duration // how long a session that did not end cleanly may still have appends on their way
+	FenceWait time.Duration // how long a session that did not end cleanly may still have appends on their way, unless its record says longer
 	Sources   string        // fingerprint of the settings that decide which changes are events
 }
 

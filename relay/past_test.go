@@ -451,6 +451,32 @@ func TestPositionsUsableAtTheEnd(t *testing.T) {
 	})
 }
 
+// TestFenceOfTheOther: an instance whose settings say that others wait for longer than ours do is waited for as long as it says; and
+// our records say what we rely on.
+func TestFenceOfTheOther(t *testing.T) {
+	for theirs, want := range map[time.Duration]time.Duration{0: 5 * time.Second, time.Second: 5 * time.Second, 12 * time.Second: 12 * time.Second} {
+		t.Run(theirs.String(), func(t *testing.T) {
+			deduplicating(t, func(b *bench, p *fakePast) {
+				p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) { s.Clean, s.FenceWait = false, theirs })}
+				b.pg.commit("a")
+				begun := time.Now()
+				b.start()
+				b.sleep(time.Second)
+				p.locked(func() {
+					if got := p.notBefore.Sub(begun); got < want || got > want+time.Second {
+						t.Errorf("ends are read after %s, want %s", got, want)
+					}
+				})
+				if got := p.last().FenceWait; got != 5*time.Second {
+					t.Errorf("our record says %s", got)
+				}
+				b.sleep(15 * time.Second)
+				b.delivered("a")
+			})
+		})
+	}
+}
+
 // TestFence: when the ends of partitions are read.
 func TestFence(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {

@@ -27,7 +27,7 @@ func (s *session) firstStored(ctx context.Context) error {
 func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
 	p, id := &s.past, s.stream.Identity()
 	rec := &p.record
-	rec.Slot = s.r.cfg.Deduplication.Slot
+	rec.Slot, rec.FenceWait = s.r.cfg.Deduplication.Slot, s.r.cfg.Deduplication.FenceWait
 	rec.SystemID, rec.Timeline, rec.Confirm, rec.Clean, rec.At = id.SystemID, id.Timeline, confirm, clean, now
 	if s.settled() {
 		rec.Settle()

@@ -59,6 +59,12 @@ var leasing = []mutant{
 		tests: []suite{sinkLeases},
 	},
 	{
+		name:  "fence-of-ones-own",
+		rule:  "All instances of a slot have the same fence_wait.",
+		edits: []edit{{"relay/inkafka.go", "max(cfg.FenceWait, p.before.FenceWait)", "cfg.FenceWait"}},
+		tests: []suite{{"./relay", "^TestFenceOfTheOther$"}},
+	},
+	{
 		name:  "lease-of-all-the-wait",
 		rule:  "Requests leave until another may read the ends of partitions.",
 		edits: []edit{{"kafka/lease.go", "p.leaseAge(now) <= wait/2 {\n", "p.leaseAge(now) <= wait {\n"}},

@@ -198,7 +198,7 @@ var recalling = []mutant{
 	{
 		name:  "no-fence",
 		rule:  "The end of a partition is read at once after any end.",
-		edits: []edit{{"relay/inkafka.go", "			r.mem.fence = maxTime(r.mem.fence, now.Add(cfg.FenceWait))\n", ""}},
+		edits: []edit{{"relay/inkafka.go", "			r.mem.fence = maxTime(r.mem.fence, now.Add(wait))\n", "			_ = wait\n"}},
 		tests: []suite{recalls},
 	},
 	{
