@@ -59,6 +59,12 @@ var leasing = []mutant{
 		tests: []suite{sinkLeases},
 	},
 	{
+		name:  "ends-known-before-the-start",
+		rule:  "What others may have sent was committed before this session asked whose server it is.",
+		edits: []edit{{"replication/source.go", "	st.identity.WALEnd = max(st.identity.WALEnd, slot.ServerLSN)\n", ""}},
+		tests: []suite{{"./replication", "^TestStartIsReadAfterTheSlotIsOurs$"}},
+	},
+	{
 		name:  "fence-of-ones-own",
 		rule:  "All instances of a slot have the same fence_wait.",
 		edits: []edit{{"relay/inkafka.go", "max(cfg.FenceWait, p.before.FenceWait)", "cfg.FenceWait"}},
