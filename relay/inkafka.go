@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -22,7 +23,7 @@ func (s *session) search() {
 	if checkpoint.Holds(id, acked) {
 		s.skip.expect(tx, max(s.stream.Start(), s.begin.CommitLSN+1)) // what has been read cannot be compared any more
 	}
-	if p.before.Generation != r.mem.generation { // of another process
+	if !r.mem.wrote(p.before) {
 		if r.mem.doubt = r.mem.doubt || !p.before.Clean; !p.before.Clean {
 			wait := max(cfg.FenceWait, p.before.FenceWait) // its lease is as long as its own settings say
 			r.log.Info("the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later",
@@ -48,6 +49,12 @@ func (s *session) search() {
 		Lineage: id, Producers: p.record.Producers, Acked: known, LookBack: cfg.LookBack, Topics: p.record.Topics,
 		Found: r.mem.found, Until: s.until, Phantoms: r.phantoms,
 	}, maxTime(now, r.mem.fence))
+}
+
+// wrote reports whether a record is this process's, of its last session. Two processes may have begun with the same record, and have one
+// generation then; another process is known by its producer id.
+func (m *memory) wrote(b *checkpoint.Saved) bool {
+	return b.Generation == m.generation && !slices.ContainsFunc(b.Producers, func(id int64) bool { return !slices.Contains(m.producers, id) })
 }
 
 // skipKnown skips the event if it lies in a part of the stream that is in Kafka without a gap.

@@ -47,14 +47,15 @@ type Deduplication struct {
 // If the process dies at any point, the position topic has a record that allows at least what the slot was told, and that
 // names the producer id of every record in Kafka that is after its acked position.
 type past struct {
-	on      bool
-	before  *checkpoint.Saved // the predecessor's; nil: there was none
-	reading bool              // the ends of partitions are read before anything is sent that may be there
-	allowed pglogrepl.LSN     // the slot may be told so much: Kafka has a record that says so
-	record  checkpoint.Saved  // the last one handed over
-	saving  bool              // and it is not acknowledged yet
-	paced   pace              // of records
-	saved   chan error
+	on        bool
+	before    *checkpoint.Saved // the predecessor's; nil: there was none
+	reading   bool              // the ends of partitions are read before anything is sent that may be there
+	allowed   pglogrepl.LSN     // the slot may be told so much: Kafka has a record that says so
+	record    checkpoint.Saved  // the last one handed over
+	saving    bool              // and it is not acknowledged yet
+	producers []int64           // in the first one
+	paced     pace              // of records
+	saved     chan error
 
 	// Of a session that cannot use the position topic.
 	asked  time.Time     // when it was asked last whether it can by now
@@ -109,6 +110,7 @@ func (s *session) firstRecord(before *checkpoint.Saved, confirm pglogrepl.LSN) {
 	p.before, p.saved = before, make(chan error, 1)
 	p.record = before.Next(s.sink.ProducerID(), s.r.cfg.Deduplication.Sources)
 	p.record.Published = s.stream.Published()
+	p.producers = p.record.Producers
 	s.save(s.r.clock(), confirm, false)
 }
 
@@ -121,7 +123,7 @@ func (s *session) deduplicate() {
 	}
 	p.on, p.allowed = true, p.record.Confirm
 	s.search()
-	r.mem.generation = p.record.Generation
+	r.mem.generation, r.mem.producers = p.record.Generation, p.producers
 	r.mem.foundAt = 0 // the record before covers it: follows has compared them
 }
 

@@ -451,6 +451,33 @@ func TestPositionsUsableAtTheEnd(t *testing.T) {
 	})
 }
 
+// TestSameGeneration: another process had begun with the same record as this one, so that both wrote the same generation, and then had the
+// slot. What it has delivered is looked for, after fence_wait.
+func TestSameGeneration(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		p.saved = []checkpoint.Saved{before(b, nil)}
+		b.start()
+		x := b.pg.commit("a")
+		b.sleep(3 * time.Second)
+		p.locked(func() {
+			other := p.saved[len(p.saved)-1]
+			other.Producers = []int64{3, 99}
+			p.saved = append(p.saved, other)
+			p.ends["t"] = []ended{{checkpoint.Position{SystemID: 7, Timeline: 1, CommitLSN: x.End, Ordinal: 0}, "b"}}
+			p.searched = false
+		})
+		b.pg.cut()
+		begun := time.Now()
+		b.sleep(time.Second)
+		p.locked(func() {
+			if !p.searched || p.notBefore.Sub(begun) < 5*time.Second {
+				t.Errorf("ends are read: %v, after %s", p.searched, p.notBefore.Sub(begun))
+			}
+		})
+		b.sleep(20 * time.Second)
+	})
+}
+
 // TestFenceOfTheOther: an instance whose settings say that others wait for longer than ours do is waited for as long as it says; and
 // our records say what we rely on.
 func TestFenceOfTheOther(t *testing.T) {

@@ -34,6 +34,7 @@ type memory struct {
 
 	// Of deduplicated delivery.
 	generation uint64    // of the last position record that is ours
+	producers  []int64   // that the first record of that generation named
 	doubt      bool      // Kafka may have more of what was sent before than is known here
 	fence      time.Time // until when what was sent before may still arrive
 }
