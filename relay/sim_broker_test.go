@@ -57,14 +57,8 @@ func (w *world) acknowledge() {
 // ack gives one acknowledgement; false: there is none to be had.
 func (w *world) ack(s *simSink, lane int) bool {
 	w.mu.Lock()
-	if !s.open() || s.stuck || s.gathers || len(s.lanes[lane]) == 0 {
+	if !s.open() || s.stuck || s.left[lane] == 0 {
 		w.mu.Unlock()
-		return false
-	}
-	if s.expired() {
-		w.reached[leaseOver] = true
-		w.mu.Unlock()
-		w.failSink(s, errLease, 0)
 		return false
 	}
 	f := s.lanes[lane][0]
@@ -89,11 +83,11 @@ func (w *world) ack(s *simSink, lane int) bool {
 	return true
 }
 
-// flying are the numbers of the records in flight.
+// flying are the numbers of the records that have left.
 func (s *simSink) flying() []uint64 {
 	var out []uint64
-	for _, lane := range s.lanes {
-		for _, f := range lane {
+	for i, lane := range s.lanes {
+		for _, f := range lane[:s.left[i]] {
 			out = append(out, f.n)
 		}
 	}
@@ -106,7 +100,7 @@ func (w *world) reject(s *simSink) {
 	w.mu.Lock()
 	w.refusals++
 	numbers := s.flying()
-	alone := len(numbers) == 1 && (s.p.careful >= s.newest || s.alone() != nil)
+	alone := s.n == 1 && (s.p.careful >= s.newest || s.alone() != nil)
 	if alone {
 		w.refusedAlone(s)
 	}
@@ -122,8 +116,9 @@ func (w *world) failSink(s *simSink, err error, form int) {
 		return
 	}
 	w.disturb()
-	for _, lane := range s.lanes {
+	for i, lane := range s.lanes {
 		n := 0
+		lane = lane[:s.left[i]]
 		switch {
 		case form == 1:
 			n = len(lane)
@@ -178,7 +173,7 @@ func (w *world) refuse() {
 		return
 	}
 	w.mu.Lock()
-	n := s.n
+	n := s.requests()
 	w.mu.Unlock()
 	if n > 1 {
 		w.reject(s)
@@ -200,10 +195,8 @@ func (w *world) hang() {
 func (w *world) storeOnly() {
 	if s := w.talker(); s != nil {
 		w.edit(func() {
-			lane := s.lanes[w.IntN(w.lanes())]
-			if s.expired() {
-				return
-			}
+			i := w.IntN(w.lanes())
+			lane := s.lanes[i][:s.left[i]]
 			for _, f := range lane[:w.IntN(len(lane)+1)] {
 				if f.refused() {
 					break

@@ -144,6 +144,11 @@ func (w *world) heal() {
 			}
 		}
 		left = max(0, time.Until(pg.heldUntil), time.Until(pg.slowUntil))
+		for _, p := range w.alive() {
+			if st := p.stream; st != nil {
+				left = max(left, time.Until(st.tells))
+			}
+		}
 		if w.ill() { // what an idle session finds with the guard's next look
 			left += guardMost
 		}

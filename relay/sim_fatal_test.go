@@ -14,7 +14,7 @@ func (w *world) fatal() {
 	}
 	p := alive[0]
 	kind := w.IntN(10)
-	if kind == 6 && !p.history || (kind == 3 || kind == 5) && p.opened == 0 { // only who has seen the one can tell the other
+	if kind == 6 && !p.history || kind == 3 && p.opened == 0 || kind == 5 && !p.begun { // only who has seen the one can tell the other
 		kind = w.IntN(3)
 	}
 	w.edit(func() {

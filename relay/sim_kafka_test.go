@@ -26,8 +26,9 @@ type simKafka struct {
 
 	// Of deduplicated delivery.
 	logs  map[simPartition][]logged
-	now   placement          // of processes that start
-	saved []checkpoint.Saved // the newest position records
+	now   placement           // of processes that start
+	read  [len(simTopics)]int // the newest stream whose session has read a topic's ends
+	saved []checkpoint.Saved  // the newest position records
 	pids  int64
 
 	openErr  error
@@ -48,13 +49,15 @@ type simSink struct {
 	st      *simStream
 	cursor  int // index in simPG.order of the next event that it may send
 	lanes   [allLanes][]*flight
-	n       int  // records in flight
-	sent    bool // any
+	left    [allLanes]int // so many of a lane are in a request that has left; there is one at a time
+	n       int           // records in flight
+	sent    bool          // any
 	last    uint64
 	asked   [len(simTopics)]bool
 	ready   [len(simTopics)]bool // looked up
 	told    [len(simTopics)]bool // that it is ready, once
 	failed  bool
+	closing bool // Close was called
 	closed  bool
 	stuck   bool // whatever is in flight stays so
 	gathers bool // something was sent since the last Flush: no broker has it yet, and none may for ever
@@ -69,7 +72,9 @@ type flight struct {
 	e      *event
 	by     *simSink
 	stored bool
-	dead   bool // as a dead letter
+	dead   bool      // as a dead letter
+	at     time.Time // when it left; zero: it has not
+	again  string    // why it must not leave
 }
 
 func newSimKafka(w *world) *simKafka {
@@ -234,9 +239,7 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 	w.reached[refusedAlone] = w.reached[refusedAlone] || e.tx.commit <= p.careful
 	s.cursor, s.last, s.sent, s.newest = e.order+1, n, true, e.tx.commit
 	f := &flight{n: n, e: e, by: s, dead: rec.Topic == deadTopic}
-	if why := s.repeats(f); why != "" {
-		w.fail("%s sends event %d %s", p, e.id, why)
-	}
+	f.again = s.repeats(f)
 	was := &e.digest[0]
 	if f.dead {
 		was = &e.digest[1]
@@ -262,6 +265,7 @@ func (s *simSink) Flush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s.gathers = false
+	s.depart()
 	s.poke()
 }
 
@@ -313,7 +317,11 @@ func (f *flight) store() {
 	}
 	f.stored = true
 	e, w := f.e, f.by.k.w
+	if f.at.IsZero() {
+		w.fail("event %d is stored and has not left", e.id)
+	}
 	if w.deduplicates() {
+		f.judgeLate()
 		w.kafka.append(f)
 	}
 	if f.dead || e.seq == 0 {
@@ -342,6 +350,8 @@ func (s *simSink) take(lane int) *flight {
 	s.lanes[lane] = s.lanes[lane][1:]
 	f.store()
 	s.n--
+	s.left[lane]--
+	s.depart()
 	e, p := f.e, s.p
 	if !e.acked {
 		e.acked = true
@@ -438,8 +448,8 @@ func (s *simSink) Close(ctx context.Context) error {
 	if err := p.call("close the sink"); err != nil {
 		return err
 	}
-	s.gathers = false
-	for s.telling > 0 || s.n > 0 && !s.failed && ctx.Err() == nil { // no callback runs when it has returned
+	s.closing = true
+	for s.telling > 0 || s.requests() > 0 && !s.failed && ctx.Err() == nil { // no callback runs when it has returned
 		w.mu.Unlock()
 		select {
 		case <-ctx.Done():
@@ -471,7 +481,7 @@ func (s *simSink) Close(ctx context.Context) error {
 // abandon is the end of a sink. What it has in flight may still land, in order, up to any point of each lane.
 func (s *simSink) abandon() {
 	w := s.k.w
-	s.closed, s.unanswered = true, s.n > 0
+	s.closed, s.unanswered = true, s.requests() > 0
 	if s.p.sink == s {
 		s.p.sink = nil
 	}
@@ -480,8 +490,8 @@ func (s *simSink) abandon() {
 		w.reached[killedInFlight] = true
 		w.reached[deadKilled] = w.reached[deadKilled] || len(s.lanes[deadLane]) > 0
 	}
-	for _, lane := range s.lanes {
-		if len(lane) > 0 {
+	for i, lane := range s.lanes {
+		if lane = lane[:s.left[i]]; len(lane) > 0 {
 			s.k.orphans = append(s.k.orphans, lane)
 			w.reached[storedUnacked] = w.reached[storedUnacked] || lane[0].stored
 		}

@@ -81,7 +81,7 @@ func (w *world) quit(p *process, mercy int) {
 		}
 	}
 	w.look()
-	if p.gone && !p.isDead && answers && !first.failed && errors.As(p.err, new(*errInFlight)) {
+	if p.gone && !p.isDead && answers && !first.failed && (first.st == nil || first.st.err == nil) && errors.As(p.err, new(*errInFlight)) {
 		w.edit(func() { w.fail("%s was told to stop while Kafka answered, and ended with %v", p, p.err) })
 	}
 	if !p.gone && !w.halt() {
@@ -127,6 +127,9 @@ func (w *world) thawOne() {
 			}
 			close(p.thaw)
 			p.thaw = nil
+			if p.sink != nil {
+				p.sink.depart()
+			}
 			w.disturb()
 		}
 	})
@@ -144,6 +147,7 @@ func (w *world) sleep(d time.Duration) {
 		w.calm()
 		w.mu.Unlock()
 		synctest.Wait()
+		w.leases()
 	}
 }
 
@@ -179,7 +183,7 @@ func (w *world) server() {
 		return
 	}
 	w.see(st.p, "server gives it up", 0, 0)
-	st.end(errGone)
+	st.giveUp(errGone)
 	st.poke()
 }
 

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -19,10 +18,12 @@ import (
 // checked:
 //
 //   - an event that is skipped is in some log (simSink.Send: none may be skipped that was neither acked nor read there)
-//   - an event is not sent if a predecessor's record of it stands in a log that was read, or that had to be (I12), unless
+//   - an event does not leave if a predecessor's record of it stands in a log that was read, or that had to be (I12), unless
 //     something landed late: behind the reading, or behind what a later session had stored
 //   - a position record speaks of nothing that is not acked, and the slot is told nothing that the newest one does not allow
-//   - nothing is stored of a process that was frozen for longer than its slot is kept for it
+//   - one writer at a time: nothing leaves once a session of a later stream has read the ends of its topic, and what is under way then
+//     left half of fence_wait before (depart, judgeReading). What is stored later all the same is Kafka's doing, or a frozen process's
+//     that had left before it was frozen; both are counted (judgeLate)
 
 // simFence is longer than what a dead process's requests take to land, or shorter: then repeats are excused.
 const simFence = 5*time.Second + 1_000_003
@@ -37,6 +38,8 @@ type logged struct {
 	pos checkpoint.Position
 	id  string
 	at  time.Time
+	// late: it was on its way for longer than half of fence_wait.
+	late bool
 }
 
 // placement is where a process sends events: what its settings and the partition counts that it found make of it.
@@ -56,14 +59,12 @@ type simPast struct {
 	wasRead    [len(simTopics)]bool
 	readAt     [len(simTopics)]time.Time
 	used       [len(simTopics)]bool
-	until      time.Time // the lease
+	seen       time.Time // when the slot was last seen to be this session's
 	unanswered bool
 	since      time.Time     // when it was asked what was there before
 	expects    pglogrepl.LSN // commit LSN of the transaction that the record before ends with
 	known      bool          // there was a record, and ends may be read
 }
-
-var errLease = errors.New("the slot may be another's by now")
 
 // TestSimDeduplicated is TestSim with deduplicated delivery, every other run with dead letters.
 func TestSimDeduplicated(t *testing.T) {
@@ -113,7 +114,7 @@ func (k *simKafka) append(f *flight) {
 	id, at := f.by.st.id, f.partitionOf()
 	k.logs[at] = append(k.logs[at], logged{f.e, f.by.pid, checkpoint.Position{
 		SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: f.e.tx.commit, Ordinal: uint32(f.e.ordinal),
-	}, strconv.Itoa(f.e.id), time.Now()})
+	}, strconv.Itoa(f.e.id), time.Now(), time.Since(f.at) >= k.w.cfg.Deduplication.FenceWait/2})
 }
 
 // strangers write into our partitions: another slot of the same server, whose positions look like ours, and others.
@@ -175,15 +176,6 @@ func (s *simSink) Unanswered() bool {
 	return s.unanswered
 }
 
-func (s *simSink) Renew(seen time.Time) {
-	s.k.w.mu.Lock()
-	defer s.k.w.mu.Unlock()
-	s.until = maxTime(s.until, seen.Add(s.k.w.cfg.Deduplication.FenceWait/4*3))
-}
-
-// expired: nothing of this sink is taken any more.
-func (s *simSink) expired() bool { return !s.until.IsZero() && time.Now().After(s.until) }
-
 func (s *simSink) LoadPosition(ctx context.Context) (*checkpoint.Saved, error) {
 	p, w := s.p, s.k.w
 	p.spend(ctx, loadPosition, 3*time.Millisecond)
@@ -213,7 +205,7 @@ func (s *simSink) SavePosition(rec checkpoint.Saved, done func(error)) {
 	w.mu.Lock()
 	d := time.Duration(p.draw(savePosition)%4_000_000)&^1 + 1003
 	w.mu.Unlock()
-	stored := false
+	left, stored := s.leased() && !s.closing, false
 	var try func()
 	try = func() {
 		w.mu.Lock()
@@ -221,12 +213,19 @@ func (s *simSink) SavePosition(rec checkpoint.Saved, done func(error)) {
 		case s.closed || p.isDead:
 			w.mu.Unlock()
 			return
-		case s.failed || s.expired():
+		case s.failed:
 			if p.thaw == nil {
 				w.mu.Unlock()
 				done(errKafka)
 				return
 			}
+		case !left:
+			if left = s.leased() && p.thaw == nil; !left {
+				w.reached[heldBack] = true
+			}
+			w.mu.Unlock()
+			time.AfterFunc(50*time.Millisecond+2*time.Duration(p.n), try)
+			return
 		case !stored:
 			stored = true
 			if p.thaw == nil && p.count("save the position") != nil {
@@ -332,6 +331,7 @@ func (s *simSink) readTopic(topic int) {
 	if topic < simLanes/2 {
 		count = s.k.now.counts[topic]
 	}
+	s.judgeReading(topic)
 	for n := range count {
 		s.readEnd(s.k.logs[simPartition{topic, n}])
 	}
@@ -388,7 +388,7 @@ func (s *simSink) repeats(f *flight) string {
 				continue
 			}
 			switch {
-			case l.at.After(s.since): // of another process, which thinks that it has the slot
+			case l.late && l.at.After(s.since):
 				w.reached[lateRepeat] = true
 			case s.q == nil:
 				return "again, which is in Kafka, and no end was read"
@@ -399,7 +399,7 @@ func (s *simSink) repeats(f *flight) string {
 			case s.wasRead[at.topic] && l.at.Before(s.readAt[at.topic]):
 				return fmt.Sprintf("again, which stood in partition %v when its end was read", at)
 			case s.wasRead[at.topic]:
-				w.reached[lateRepeat] = true
+				return fmt.Sprintf("again, which was stored in partition %v after its end was read, and had left just before", at)
 			case at.topic == f.partitionOf().topic:
 				return "again, without a look at the ends of its topic"
 			default: // a topic that it goes to no more, and that was used too late for any position record to name it

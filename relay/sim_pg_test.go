@@ -35,6 +35,7 @@ type simPG struct {
 	confirmed pglogrepl.LSN // the slot's
 	saved     pglogrepl.LSN // what a crash takes it back to
 	told      pglogrepl.LSN // the highest it ever was
+	streams   int           // that there were
 	moved     time.Time     // when it last rose
 	holder    *simStream    // who streams from it
 	heldUntil time.Time     // by a connection of which nobody knows yet that it is dead
@@ -332,7 +333,7 @@ func (pg *simPG) cut(keep int) {
 		if keep >= 0 && keep < len(st.queue) {
 			st.queue = st.queue[:keep]
 		}
-		st.end(errGone)
+		st.giveUp(errGone)
 		st.poke()
 	}
 }

@@ -79,6 +79,10 @@ const (
 	fixedPoison
 	fixedFirst
 	leaseOver
+	heldBack
+	lateOfKafka
+	lateOfFrozen
+	hiddenEnd
 	marks
 )
 
@@ -108,12 +112,16 @@ var markNames = [marks]string{
 	firstPast:         "an event skipped because it was read in Kafka, though nobody heard its ack", recalledDirty: "a predecessor that did not end cleanly",
 	recalledClean: "a predecessor that ended cleanly", fenced: "ends read later because of what may still arrive", foreignTail: "strangers at the end of a partition",
 	lateRepeat: "a repeat of what landed after the ends were read", movedRepeat: "a repeat of what stands in a topic that it goes to no more",
-	fixedFirst: "a record of what was to be a dead letter, and was stored nowhere", fixedPoison: "a record of what an earlier process would have made a dead letter", leaseOver: "a frozen process whose lease is over has something in flight",
+	fixedFirst: "a record of what was to be a dead letter, and was stored nowhere", fixedPoison: "a record of what an earlier process would have made a dead letter", leaseOver: "a lease runs out with a request open",
+	heldBack: "something is held because the slot was not seen lately", lateOfKafka: "stored after a later session has read the ends of the topic",
+	lateOfFrozen: "likewise, of a process that was frozen meanwhile", hiddenEnd: "a process acts on a stream that is over and does not know it",
 }
 
 // spoken marks what the relay says. w.mu is held.
 func (w *world) spoken(p *process, what string) {
 	switch what {
+	case string(Streaming):
+		p.begun = true
 	case string(Parked):
 		w.reached[wasParked] = true
 	case string(WaitingForSlot):

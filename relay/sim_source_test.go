@@ -51,6 +51,8 @@ func (s *simSource) Open(ctx context.Context) (Stream, error) {
 		kick: make(chan struct{}, 1), guarded: pg.confirmed, began: time.Now(), lastStatus: time.Now(),
 	}
 	st.id.WALEnd = pg.flushedEnd
+	pg.streams++
+	st.n = pg.streams
 	if p.opened == 0 {
 		p.altered = pg.altered
 	}

@@ -20,6 +20,7 @@ type simStream struct {
 	start pglogrepl.LSN
 	kick  chan struct{}
 	began time.Time
+	n     int // counts the streams of the slot
 
 	// the server's end
 	next     int // transaction that is sent next
@@ -27,10 +28,12 @@ type simStream struct {
 	said     [4]*walsendertest.Table
 	sent     pglogrepl.LSN // how far it has sent
 	lastSent time.Time
-	err      error // it is over, once the queue is empty
-	mute     bool  // it says nothing any more
-	deaf     bool  // it hears nothing any more
-	slams    bool  // it takes the next status update and is gone
+	err      error     // it is over, once the queue is empty
+	tells    time.Time // when the relay's end can know that
+	cutOff   bool      // until then its checks get no answer either
+	mute     bool      // it says nothing any more
+	deaf     bool      // it hears nothing any more
+	slams    bool      // it takes the next status update and is gone
 
 	queue []sentItem // on its way
 
@@ -127,6 +130,25 @@ func (st *simStream) end(err error) {
 	st.pg.w.disturb()
 }
 
+// giveUp is end, of which the relay's end may know nothing for a while: up to wal_sender_timeout.
+func (st *simStream) giveUp(err error) {
+	if draw := st.p.draw(hideEnd); st.err == nil && draw&1 == 0 {
+		d := time.Duration(draw>>2)%st.pg.w.cfg.WalSenderTimeout&^1 + 1007
+		st.tells, st.cutOff = time.Now().Add(d), draw&2 == 0
+		time.AfterFunc(d, st.poke)
+	}
+	st.end(err)
+}
+
+// hidden: it is over, and the relay's end cannot know. w.mu is held.
+func (st *simStream) hidden() bool {
+	if st.err == nil || !time.Now().Before(st.tells) {
+		return false
+	}
+	st.pg.w.reached[hiddenEnd] = true
+	return true
+}
+
 func (st *simStream) poke() {
 	select {
 	case st.kick <- struct{}{}:
@@ -203,7 +225,7 @@ func (st *simStream) read() (m replication.Message, ok bool, left time.Duration,
 		return m, false, 0, errGone
 	case left <= 0:
 		return m, false, 0, replication.ErrDeadline
-	case len(st.queue) == 0 && st.err == nil:
+	case len(st.queue) == 0 && (st.err == nil || st.hidden()):
 		return m, false, left, nil
 	}
 	if err := st.p.count("receive"); err != nil {
@@ -271,7 +293,7 @@ func (st *simStream) Status(confirmed pglogrepl.LSN, reply bool, now time.Time) 
 		return err
 	}
 	defer st.pg.w.mu.Unlock()
-	if gap := time.Since(st.lastStatus); gap > 6500*time.Millisecond {
+	if gap := time.Since(st.lastStatus); gap > 6500*time.Millisecond && st.err == nil {
 		st.pg.w.fail("%s: no status update for %s", st.p, gap)
 	}
 	return st.status(confirmed, reply, now)
@@ -280,7 +302,7 @@ func (st *simStream) Status(confirmed pglogrepl.LSN, reply bool, now time.Time) 
 func (st *simStream) status(confirmed pglogrepl.LSN, reply bool, now time.Time) error {
 	w, p := st.pg.w, st.p
 	w.see(p, "status", uint64(confirmed), 0)
-	p.said, p.saidAt = max(p.said, confirmed), time.Now()
+	p.said = max(p.said, confirmed)
 	switch {
 	case confirmed == 0:
 		w.fail("%s sends a status update with position 0/0", p)
@@ -305,7 +327,7 @@ func (st *simStream) status(confirmed pglogrepl.LSN, reply bool, now time.Time) 
 	case st.err != nil || st.deaf:
 		// Written into a socket whose other end does not read any more. A second time the kernel may know.
 		w.reached[statusLost] = w.reached[statusLost] || moved
-		if st.err != nil && p.draw(loseStatus)&1 == 0 {
+		if st.err != nil && !st.hidden() && p.draw(loseStatus)&1 == 0 {
 			st.lost = true
 			return errGone
 		}
@@ -330,8 +352,14 @@ func (st *simStream) status(confirmed pglogrepl.LSN, reply bool, now time.Time) 
 
 func (st *simStream) Check(ctx context.Context) (*replication.Slot, error) {
 	p, w, pg := st.p, st.pg.w, st.pg
-	slow := pg.slowness()
+	slow, asked := pg.slowness(), time.Now()
 	p.spend(ctx, checkBefore, slow)
+	for st.unreachable() {
+		p.spendAll(ctx, checkBefore, 100*time.Millisecond)
+		if ctx.Err() != nil {
+			break
+		}
+	}
 	if ctx.Err() != nil {
 		return nil, unavailable("check publication", ctx.Err())
 	}
@@ -346,11 +374,14 @@ func (st *simStream) Check(ctx context.Context) (*replication.Slot, error) {
 	case err != nil:
 	case pg.filter || p.altered != pg.altered:
 		err = &replication.Error{Kind: replication.PublicationChanged, Op: "check publication", Err: errors.New("it was altered")}
+	case pg.holder != st:
+		err = unavailable("check slot", errors.New("our walsender has lost it"))
 	case pg.pending:
 		err = replication.ErrUndecided
 	}
 	w.see(p, "check", uint64(received), 0)
 	slot := pg.slot()
+	slot.Asked = asked
 	w.mu.Unlock()
 	p.spend(ctx, checkAfter, slow)
 	if ctx.Err() != nil {
@@ -365,10 +396,20 @@ func (st *simStream) Check(ctx context.Context) (*replication.Slot, error) {
 		if fatal(err) {
 			st.stand()
 		}
+		if errors.Is(err, replication.ErrUndecided) {
+			return slot, err
+		}
 		return nil, err
 	}
 	st.guarded = max(st.guarded, received)
 	return slot, nil
+}
+
+// unreachable: the server does not hear a check.
+func (st *simStream) unreachable() bool {
+	st.pg.w.mu.Lock()
+	defer st.pg.w.mu.Unlock()
+	return st.cutOff && st.hidden() && !st.p.isDead
 }
 
 // fatal reports whether an error ends the process.

@@ -145,7 +145,7 @@ type process struct {
 	prefix    map[*event]bool // those of them before the first that it does not know
 	refused   map[*event]bool
 	said      pglogrepl.LSN // the highest position in a status update of its
-	saidAt    time.Time     // when it last sent one
+	begun     bool          // it has read from a stream
 	done      pglogrepl.LSN // commit LSN of the last transaction that it knows to be wholly in Kafka
 	careful   pglogrepl.LSN // up to this commit LSN it sends record by record
 	failed    func(error)   // of its newest sink
@@ -176,6 +176,7 @@ const (
 	savePosition
 	readTail
 	closeSink
+	hideEnd
 	lastPlace
 )
 

@@ -14,13 +14,13 @@ var leasing = []mutant{
 			"relay/confirm.go", "	s.confirmed, s.lastSaid, s.replyDue = safe, now, false\n",
 			"	s.confirmed, s.lastSaid, s.replyDue = safe, now, false\n	if s.guard.seen != nil {\n		s.guard.seen(now)\n	}\n",
 		}},
-		tests: []suite{leases},
+		tests: []suite{simPast},
 	},
 	{
 		name:  "lease-from-the-answer",
 		rule:  "The slot is ours when the answer of a look arrives.",
 		edits: []edit{{"relay/confirm.go", "			g.seen(slot.Asked)\n", "			g.seen(time.Now())\n"}},
-		tests: []suite{leases},
+		tests: []suite{leases, simPast},
 	},
 	{
 		name:  "lease-only-when-decided",
@@ -63,6 +63,12 @@ var leasing = []mutant{
 		rule:  "What others may have sent was committed before this session asked whose server it is.",
 		edits: []edit{{"replication/source.go", "	st.identity.WALEnd = max(st.identity.WALEnd, slot.ServerLSN)\n", ""}},
 		tests: []suite{{"./replication", "^TestStartIsReadAfterTheSlotIsOurs$"}},
+	},
+	{
+		name:  "same-generation",
+		rule:  "A record of the generation that this process wrote last is its own.",
+		edits: []edit{{"relay/inkafka.go", "	return b.Generation == m.generation && !slices.Contains", "	return b.Generation == m.generation || !slices.Contains"}},
+		tests: []suite{{"./relay", "^TestSameGeneration$"}},
 	},
 	{
 		name:  "fence-of-ones-own",
