@@ -96,6 +96,33 @@ func TestLeaseLooks(t *testing.T) {
 	}
 }
 
+// TestLeaseBehindTheRecord: whoever takes the slot before Kafka has this session's first record does not read there whose records are ours. So
+// nothing is sent before a look that began after it has found the slot ours.
+func TestLeaseBehindTheRecord(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.slow = 500 * time.Millisecond
+		b.pg.commit("a")
+		began := time.Now()
+		b.pg.edit(func() {
+			b.pg.checkErr = func(int) error {
+				if time.Since(began) < 400*time.Millisecond {
+					return nil
+				}
+				return errGone
+			}
+		})
+		b.start()
+		b.sleep(3 * time.Second)
+		if got := b.kafka.flying(); len(got) > 0 || len(b.kafka.ids()) > 0 || len(p.saved) < 2 {
+			t.Errorf("sent %v, stored %v; %d records", got, b.kafka.ids(), len(p.saved))
+		}
+		b.pg.edit(func() { b.pg.checkErr = nil })
+		b.sleep(time.Minute)
+		b.delivered("a")
+	})
+}
+
 // TestLeaseWhileTheFirstRecordWaits: looks go on while Kafka takes its time about the first position record, and at the end about the last.
 func TestLeaseWhileTheFirstRecordWaits(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {

@@ -100,6 +100,13 @@ func (s *session) recall(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("keep the position record: %w", err)
 	}
+	// The slot was ours when Kafka had the record: whoever takes it later reads the record later, and knows our producer. Until now
+	// another one may have read what stood there before.
+	due := s.guard.due
+	if err := s.lookLast(ctx); err != nil {
+		return err
+	}
+	s.guard.due = due // the rounds begin with the stream
 	s.deduplicate()
 	return nil
 }

@@ -41,6 +41,9 @@ func TestAckToConfirmed(t *testing.T) {
 							calm = 3 * time.Second
 						}
 						b.start()
+						for b.state() != Streaming { // until then there is a look of its own, and the first record
+							b.sleep(time.Millisecond)
+						}
 						began := time.Now()
 						for hit := false; time.Since(began) < lasts; b.sleep(every) {
 							ends, at = append(ends, b.pg.commit(fmt.Sprint("e", len(ends)))), append(at, time.Now())

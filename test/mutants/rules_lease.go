@@ -35,6 +35,12 @@ var leasing = []mutant{
 		tests: []suite{leases},
 	},
 	{
+		name:  "sends-before-the-record-is-seen",
+		rule:  "A session may send as soon as Kafka has its first record, if the slot was its own before.",
+		edits: []edit{{"relay/past.go", "	if err := s.lookLast(ctx); err != nil {\n		return err\n	}\n	s.guard.due = due", "	s.guard.due = due"}},
+		tests: []suite{leases, simPast},
+	},
+	{
 		name:  "looks-only-to-confirm",
 		rule:  "Whoever has something in flight looks at the slot as rarely as others.",
 		edits: []edit{{"relay/lease.go", "		return s.r.cfg.leaseEvery()\n", "		return guardMost\n"}},
