@@ -17,7 +17,7 @@ func (s *simSink) Renew(seen time.Time) {
 	s.depart()
 }
 
-// leased: a request may leave now.
+// leased: a request may leave now. w.mu is held.
 func (s *simSink) leased() bool {
 	w := s.k.w
 	return !w.deduplicates() || time.Since(s.seen) <= w.cfg.Deduplication.FenceWait/2

@@ -204,8 +204,8 @@ func (s *simSink) SavePosition(rec checkpoint.Saved, done func(error)) {
 	w, p := s.k.w, s.p
 	w.mu.Lock()
 	d := time.Duration(p.draw(savePosition)%4_000_000)&^1 + 1003
-	w.mu.Unlock()
 	left, stored := s.leased() && !s.closing, false
+	w.mu.Unlock()
 	var try func()
 	try = func() {
 		w.mu.Lock()
