@@ -30,6 +30,7 @@ func (s *session) awaitTopicFor(ctx context.Context, topic string, patience time
 		return ready || failed != nil || late
 	})
 	if err == nil && late {
+		s.r.gaveUp = s.r.clock()
 		return &router.Poison{
 			Cause: router.MissingTopic, Topic: topic, Message: fmt.Sprintf("Kafka has had no topic %s for %s (route.missing_topic_after)", topic, patience),
 		}
@@ -50,13 +51,20 @@ func (s *session) missingFor(topic string) time.Duration {
 	}
 	now := s.r.clock()
 	a := s.r.missing[topic]
-	if a.since.IsZero() || now.Sub(a.seen) > 2*s.r.cfg.MissingAfter { // nobody looked for long: it may have been there
+	after := s.r.cfg.MissingAfter
+	if a.since.IsZero() || now.Sub(a.seen) > 2*after { // nobody looked for long: it may have been there
 		a.since = now
+		if !s.r.gaveUp.IsZero() && now.Sub(s.r.gaveUp) < after { // the wait was for this one as well
+			a.since = now.Add(min(missingLeast, after) - after)
+		}
 	}
 	a.seen = now
 	s.r.missing[topic] = a
 	return now.Sub(a.since)
 }
+
+// missingLeast is how long Kafka must have had no such topic in any case: a broker may not have heard yet of one that was just made.
+const missingLeast = 5 * time.Second
 
 // missingTooLong: for some topic the wait is over.
 func (r *Relay) missingTooLong() bool {

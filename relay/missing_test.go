@@ -46,6 +46,25 @@ func TestMissingTopicIsPoison(t *testing.T) {
 	}
 }
 
+// TestMissingTopicsTogether: one patience for all. Whoever may insert could stop delivery for a day with a row for each of 300 topics that
+// there are not. After a time without any, there is patience again.
+func TestMissingTopicsTogether(t *testing.T) {
+	bubble(t, patient(5*time.Minute), func(b *bench) {
+		b.start()
+		b.pg.commit("a@new1", "b@new2", "c@new3", "d@new1", "e")
+		b.sleep(5*time.Minute - time.Second)
+		b.wantStored()
+		b.sleep(30 * time.Second)
+		b.wantStored("a@u", "b@u", "c@u", "d@u", "e@t")
+		b.sleep(11 * time.Minute)
+		b.pg.commit("f@new4")
+		b.sleep(5*time.Minute - time.Second)
+		b.wantStored("a@u", "b@u", "c@u", "d@u", "e@t")
+		b.sleep(10 * time.Second)
+		b.wantStored("a@u", "b@u", "c@u", "d@u", "e@t", "f@u")
+	})
+}
+
 // TestMissingTopicComes before the time is over: nothing is poison, also when it goes and comes once more.
 func TestMissingTopicComes(t *testing.T) {
 	bubble(t, patient(10*time.Second), func(b *bench) {

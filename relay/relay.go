@@ -134,6 +134,7 @@ type Relay struct {
 	mem     memory                                 // what earlier sessions of this process delivered
 	refused map[checkpoint.Position]*router.Poison // by Kafka, and not to stop the relay
 	missing map[string]absence                     // topics that Kafka does not have; the session's, or between two the supervisor's
+	gaveUp  time.Time                              // when the wait for one of them was over last; of the same
 	careful pglogrepl.LSN                          // transactions up to this commit LSN are sent record by record, to find the one refused
 
 	mu       sync.Mutex // guards view and reported
