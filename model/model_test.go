@@ -72,7 +72,6 @@ func TestMutants(t *testing.T) {
 		{"skip by row LSN", []string{"M_ROW_LSN", "FAULTS=1"}, "LOSS", false},
 		{"skip with end LSN against commit LSN", []string{"M_END_LSN", "FAULTS=1"}, "LOSS", false},
 		{"the end of a partition proves all before it: another routing", []string{"M_INFER", "REROUTE", "FAULTS=1", "REPEATS_ALLOWED"}, "LOSS", false},
-		{"the end of a partition proves all before it: poison is fixed", []string{"M_INFER", "POISON", "SESSIONS=7", "FAULTS=1"}, "LOSS", false},
 		{"only the partition is read where a row goes now", []string{"M_ONE_PARTITION", "REROUTE", "FAULTS=1"}, "REPEAT", false},
 		{"producers forgotten too early", []string{"M_SETTLED_EARLY", "FAULTS=2"}, "REPEAT", false},
 		{"clean, and rows of a session before are in doubt", []string{"M_CLEAN_UNSETTLED", "FAULTS=2"}, "REPEAT", false},

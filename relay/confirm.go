@@ -127,7 +127,7 @@ func (s *session) safe() pglogrepl.LSN {
 // wanted is what the slot should be told: acknowledged, guarded, and of a history that is known to be ours. Until what was
 // delivered before has come by again, what is dropped in front of it may be another's.
 func (s *session) wanted() pglogrepl.LSN {
-	if s.skip.expecting() {
+	if s.frozen || s.skip.expecting() {
 		return s.confirmed
 	}
 	return max(s.confirmed, min(s.tracker.Acked(), s.guard.safe))

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/outboxcdc/outboxcdc/decoder"
+	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
@@ -19,7 +21,10 @@ func (s *session) leave(ctx context.Context, cause error) error {
 	cause = s.refused(cause)
 	poison := errors.As(cause, new(*router.Poison))
 	if !errors.Is(cause, errShutdown) && !poison {
-		_ = s.closeSink(grace) // at once: the slot may be another's by now
+		if atRow(cause) {
+			s.settle(ctx)
+		}
+		_ = s.closeSink(grace) // nothing leaves any more: the slot may be another's by now
 		return cause
 	}
 	s.sink.Flush()
@@ -164,6 +169,23 @@ func (s *session) repeatStatus(d time.Duration) {
 		return
 	}
 	s.lastSaid = now
+}
+
+// atRow: the stream is fine, and what it has brought cannot be read. Each start meets the same row again.
+func atRow(err error) bool {
+	if pg, ok := errors.AsType[*replication.Error](err); ok {
+		return pg.Kind == replication.RelationMismatch || pg.Kind == replication.ColumnMissing
+	}
+	return errors.As(err, new(*router.MissingColumnError)) || errors.As(err, new(*decoder.Error))
+}
+
+// settle gives what was read before the cause of the end time to be delivered, or it never would be. The position stands still.
+func (s *session) settle(ctx context.Context) {
+	s.frozen = true
+	s.sink.Flush()
+	ctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	_ = s.waitFor(ctx, func() (bool, error) { return s.empty() || s.failure.Load() != nil, nil }) // what ends it is no news
 }
 
 // drain waits until nothing is in flight, and confirms what is acknowledged meanwhile.

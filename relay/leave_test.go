@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
@@ -390,6 +391,35 @@ func TestStopWhileTheRecordWaits(t *testing.T) {
 			if gap > b.relay.cfg.WalSenderTimeout/2 {
 				t.Errorf("no status update for %s", gap)
 			}
+		}
+	})
+}
+
+// TestRowsBeforeOneThatCannotBeRead are delivered, and not confirmed: each start ends at that row again, and they would never be.
+func TestRowsBeforeOneThatCannotBeRead(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.hold()
+		b.kafka.edit(func() {
+			b.kafka.closing = func(context.Context) {
+				if got := b.kafka.flying(); len(got) > 0 {
+					t.Errorf("the sink is closed, which sends nothing more, with %v in flight", got)
+				}
+			}
+		})
+		b.start()
+		b.pg.commit("a", "b")
+		cut := b.pg.table
+		cut.Columns = []string{"id", "aggregate_type", "aggregate_id", "event_type", "headers", "created_at"}
+		b.pg.begin()
+		b.pg.raw("", walsendertest.Relation(&cut))
+		b.pg.raw("", walsendertest.Insert(&cut, nil, nil, nil, nil, nil, nil))
+		at := b.pg.slotAt()
+		b.sleep(time.Second)
+		b.kafka.ack()
+		b.ends(Lost, 20*time.Second)
+		b.delivered("a", "b")
+		if got := b.pg.slotAt(); got != at {
+			t.Errorf("the slot is at %s, was at %s", got, at)
 		}
 	})
 }

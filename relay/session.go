@@ -58,6 +58,7 @@ type session struct {
 	updated    map[uint32]bool // tables, by OID, of whose updates the log knows
 
 	isSettled bool // nothing that sessions before have left in Kafka is in doubt
+	frozen    bool // nothing more is confirmed
 
 	refusedSaid bool // the log knows of messages that are not transactional
 

@@ -199,7 +199,7 @@ func slowOnBothSides(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	o.sample()
 	pg, env := o.proxied()
 	w := o.write(calm(rnd))
-	r := o.startThrough(p, env)
+	r := o.startThrough(p, env, "OUTBOXCDC_DELIVERY_FENCE_WAIT=20s") // a request and a look at the slot take seconds here
 	w.awaitCommits(20)
 	for _, p := range []*faultproxy.Proxy{p, pg} {
 		must(t, p.Set(faultproxy.Faults{Up: slow, Down: slow}))

@@ -216,7 +216,7 @@ func postgresStandstill(t *testing.T) {
 	o.sample()
 	p, env := o.proxied()
 	w := o.write(calm(rnd))
-	r := o.startStreaming(env)
+	r := o.startStreaming(env, "OUTBOXCDC_DELIVERY_FENCE_WAIT=10s") // for half of it records leave without an answer about the slot
 	for range times {
 		w.awaitCommits(20)
 		must(t, p.Set(faultproxy.Faults{Up: faultproxy.Way{Hold: true}, Down: faultproxy.Way{Hold: true}}))

@@ -41,6 +41,12 @@ var leasing = []mutant{
 		tests: []suite{leases, simPast},
 	},
 	{
+		name:  "rows-before-a-bad-one-are-cut-off",
+		rule:  "Whatever ends a session, nothing leaves any more, though the slot is its own.",
+		edits: []edit{{"relay/leave.go", "		if atRow(cause) {\n", "		if false {\n"}},
+		tests: []suite{{"./relay", "^TestRowsBeforeOneThatCannotBeRead$"}},
+	},
+	{
 		name:  "looks-only-to-confirm",
 		rule:  "Whoever has something in flight looks at the slot as rarely as others.",
 		edits: []edit{{"relay/lease.go", "		return s.r.cfg.leaseEvery()\n", "		return guardMost\n"}},

@@ -98,7 +98,7 @@ var resuming = []mutant{
 	{
 		name:  "confirmed-on-suspicion",
 		rule:  "What is dropped may be confirmed before the history is known to be ours.",
-		edits: []edit{{"relay/confirm.go", "	if s.skip.expecting() {\n", "	if s.skip.expecting() && s.confirmed == 0 {\n"}},
+		edits: []edit{{"relay/confirm.go", "	if s.frozen || s.skip.expecting() {\n", "	if s.skip.expecting() && s.confirmed == 0 {\n"}},
 		tests: []suite{resumes},
 	},
 	{
@@ -235,7 +235,7 @@ var ending = []mutant{
 		name: "next-session-beside-the-last",
 		rule: "A producer that failed can be closed while the next one is opened.",
 		edits: []edit{{
-			"relay/leave.go", "		_ = s.closeSink(grace) // at once: the slot may be another's by now\n", "		go func() { _ = s.closeSink(grace) }()\n",
+			"relay/leave.go", "		_ = s.closeSink(grace) // nothing leaves any more: the slot may be another's by now\n", "		go func() { _ = s.closeSink(grace) }()\n",
 		}},
 		tests: []suite{fails},
 	},
