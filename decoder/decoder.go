@@ -217,13 +217,11 @@ func same(a, b *Relation) bool {
 func (d *Decoder) decodeInsert(r reader) (Message, error) {
 	r.what = "insert"
 	d.needTx(&r)
-	rel := d.relation(&r)
-	switch {
-	case r.err != nil:
-		return Message{}, &Error{What: r.what, Offset: r.bad, Err: r.err}
-	case rel.err != nil:
-		return Message{}, &Error{What: "row of relation " + rel.String(), Err: rel.err}
-	case !rel.use:
+	rel, err := d.rowOf(&r)
+	if err != nil {
+		return Message{}, err
+	}
+	if !rel.use {
 		return Message{Kind: KindIgnored, Relation: rel.Relation}, nil
 	}
 	if c := r.uint8(); c != 'N' {
@@ -237,13 +235,11 @@ func (d *Decoder) decodeInsert(r reader) (Message, error) {
 func (d *Decoder) decodeUpdate(r reader) (Message, error) {
 	r.what = "update"
 	d.needTx(&r)
-	rel := d.relation(&r)
-	switch {
-	case r.err != nil:
-		return Message{}, &Error{What: r.what, Offset: r.bad, Err: r.err}
-	case rel.err != nil:
-		return Message{}, &Error{What: "row of relation " + rel.String(), Err: rel.err}
-	case !rel.use:
+	rel, err := d.rowOf(&r)
+	if err != nil {
+		return Message{}, err
+	}
+	if !rel.use {
 		return Message{Kind: KindIgnored, Relation: rel.Relation}, nil
 	}
 	d.old = d.old[:0]
@@ -372,6 +368,18 @@ func (d *Decoder) needTx(r *reader) {
 	if !d.inTx {
 		r.fail(0, errors.New("no transaction is open"))
 	}
+}
+
+// rowOf finds the table of a row whose values are read next. It fails if resolve did not know whose rows these are.
+func (d *Decoder) rowOf(r *reader) (known, error) {
+	rel := d.relation(r)
+	switch {
+	case r.err != nil:
+		return known{}, &Error{What: r.what, Offset: r.bad, Err: r.err}
+	case rel.err != nil:
+		return known{}, &Error{What: "row of relation " + rel.String(), Err: rel.err}
+	}
+	return rel, nil
 }
 
 // relation takes the OID of a row's table and finds what was announced under it.

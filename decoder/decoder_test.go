@@ -263,7 +263,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestResolveError: who cannot tell whose rows they are says so with the first of them. A relation without rows disturbs nobody.
+// TestResolveError: an error of resolve is returned with the first row of the relation. A relation without rows has no effect.
 func TestResolveError(t *testing.T) {
 	lost := errors.New("catalog lost")
 	for name, row := range map[string][]byte{"insert": encInsert(16386, null, null), "update": encUpdate(16386, nil, null, null)} {

@@ -10,8 +10,7 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// close waits for answers and then cuts: whatever is left could otherwise be sent later than the session of whoever comes
-// next.
+// close waits for answers and then cuts: a request that is left could otherwise be sent after the next session has begun.
 func (p *Producer) close(ctx context.Context) error {
 	p.mu.Lock()
 	p.stop() // what the cut fails is no failure of Kafka's, and is told by Close alone

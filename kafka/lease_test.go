@@ -197,7 +197,7 @@ func TestLeaseEnds(t *testing.T) {
 	}
 }
 
-// TestLeaseIsWatched: nobody has to ask whether the lease has run out.
+// TestLeaseIsWatched: the end of the lease ends the session without any call to the producer.
 func TestLeaseIsWatched(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)

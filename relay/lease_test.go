@@ -96,7 +96,7 @@ func TestLeaseLooks(t *testing.T) {
 	}
 }
 
-// TestLeaseBehindTheRecord: whoever takes the slot before Kafka has this session's first record does not read there whose records are ours. So
+// TestLeaseBehindTheRecord: an instance that takes the slot before Kafka has this session's first record does not know its producer id. So
 // nothing is sent before a look that began after it has found the slot ours.
 func TestLeaseBehindTheRecord(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {

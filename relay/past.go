@@ -254,7 +254,7 @@ func Contradiction(b *checkpoint.Saved, id replication.Identity, start pglogrepl
 		what = fmt.Sprintf("the slot stands at %s, but was told %s at most: it was made anew, advanced, or read by somebody else, "+
 			"and what was committed in between may be missing in Kafka", start, told)
 	case b.PublishedFor(sources) != "" && b.PublishedFor(sources) != published:
-		what = fmt.Sprintf("the publication was altered, or made anew, since %s: what was committed while it did not carry the outbox whole is not in the stream",
+		what = fmt.Sprintf("the publication was altered or recreated since %s: events committed while it did not publish the whole outbox are not in the stream",
 			b.At.UTC().Format(time.RFC3339))
 	default:
 		return nil

@@ -110,7 +110,7 @@ func (e *examination) checkTable(f *tableFacts, unfit string) {
 	}
 	if f.unlogged != "" {
 		e.fail(tableThere, Lost, []Remedy{sqlf("ALTER TABLE %s SET LOGGED", f.unlogged), advicef("or detach it; then find in it what was not delivered")},
-			"the partition %s is unlogged or a foreign table: its rows are not in the WAL, so nobody can read them there", f.unlogged)
+			"the partition %s is unlogged or a foreign table: its rows are not in the WAL and cannot be delivered", f.unlogged)
 		return
 	}
 	e.ok(tableThere, "%s%s", f.Table, map[bool]string{true: ", partitioned"}[f.partitioned])
