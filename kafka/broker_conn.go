@@ -43,11 +43,15 @@ func (b *brokerConn) Dial(network, addr string) (net.Conn, error) {
 	return conn, nil
 }
 
-// ask connects, unless that was done before, and puts a question. It returns soon after a cut.
+// ask connects, unless that was done before, and puts a question. It returns soon after a cut, whose error says that we waited in
+// vain and not that our own connection was closed.
 func (b *brokerConn) ask(question func(*sarama.Broker) error) error {
 	err := b.open()
 	if err == nil {
 		err = question(b.broker)
+	}
+	if err != nil && b.ctx.Err() != nil {
+		return errSilent
 	}
 	return err
 }
@@ -63,7 +67,7 @@ func (b *brokerConn) open() error {
 	if err == nil {
 		_, err = b.broker.Connected()
 	}
-	if !late.Stop() {
+	if !late.Stop() { // it is cut, which sarama may not have noticed yet
 		return errSilent
 	}
 	b.opened = err == nil

@@ -68,7 +68,7 @@ func ask[T any](ctx context.Context, c *control, question func(*sarama.Broker) (
 	results := make(chan result, len(left))
 	next := time.NewTimer(0)
 	defer next.Stop()
-	for len(left)+len(asked) > 0 {
+	for len(left)+len(asked) > 0 && ctx.Err() == nil {
 		select {
 		case <-next.C:
 			if len(left) == 0 {
@@ -96,14 +96,16 @@ func ask[T any](ctx context.Context, c *control, question func(*sarama.Broker) (
 			errs = append(errs, fmt.Errorf("%s: %w", r.of.addr, r.err))
 			next.Reset(0)
 		case <-ctx.Done():
-			for _, b := range asked {
-				c.drop(b)
-				errs = append(errs, fmt.Errorf("%s: %w", b.addr, errSilent))
-			}
-			return answer, fmt.Errorf("%w (%w)", context.Cause(ctx), errs)
 		}
 	}
-	return answer, errs
+	if ctx.Err() == nil {
+		return answer, errs
+	}
+	for _, b := range asked {
+		c.drop(b)
+		errs = append(errs, fmt.Errorf("%s: %w", b.addr, errSilent))
+	}
+	return answer, fmt.Errorf("%w (%w)", context.Cause(ctx), errs)
 }
 
 // askAt puts a question to one broker only. It returns when question does, which is soon after the end of ctx.

@@ -197,23 +197,22 @@ func TestSlowBrokerIsHeard(t *testing.T) {
 	}
 }
 
-// Without any answer the error names the silent brokers, and says why the others failed.
-func TestSilentBrokersAreNamed(t *testing.T) {
-	one, two := newHungBroker(t), newHungBroker(t)
-	cfg, _ := patientConfig(one.addr(), "127.0.0.1:1", two.addr())
+// Without any answer the error names the silent broker, and says why the other one failed.
+func TestSilentBrokerIsNamed(t *testing.T) {
+	hung := newHungBroker(t)
+	cfg, _ := patientConfig("127.0.0.1:1", hung.addr())
+	cfg.HeadStart = time.Hour // the second is asked because the first has failed
 	ctx, cancel := context.WithCancel(within(30 * time.Second))
 	defer cancel()
 	go func() {
-		for _, h := range []*hungBroker{one, two} {
-			select {
-			case <-h.asked:
-			case <-ctx.Done():
-			}
+		select {
+		case <-hung.asked:
+		case <-ctx.Done():
 		}
 		cancel()
 	}()
 	_, err := newTestCluster(t, cfg).Open(ctx, Callbacks{})
-	for _, want := range []string{"connect to kafka", one.addr() + ": no answer", two.addr() + ": no answer", "127.0.0.1:1: dial", "refused"} {
+	for _, want := range []string{"connect to kafka", hung.addr() + ": no answer", "127.0.0.1:1: dial", "refused"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want %q", err, want)
 		}
