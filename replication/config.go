@@ -168,10 +168,20 @@ func (c *Config) parse(params map[string]string) (*pgx.ConnConfig, error) {
 		cfg.ConnectTimeout = connectTimeout
 	}
 	cfg.ValidateConnect = onlyPrimary
+	cfg.AfterConnect = asStored
 	if c.Dial != nil {
 		cfg.DialFunc = c.Dial
 	}
 	return cfg, nil
+}
+
+// asStored has the server send the text of a SQL_ASCII database as it is stored. That is whatever bytes the clients wrote
+// (PostgreSQL, "Character Set Support"), and the server would refuse to send some of it as UTF-8, at each try.
+func asStored(ctx context.Context, conn *pgconn.PgConn) error {
+	if conn.ParameterStatus("server_encoding") != "SQL_ASCII" {
+		return nil
+	}
+	return conn.Exec(ctx, "SET client_encoding = SQL_ASCII").Close()
 }
 
 // dialControl opens the ordinary connection.

@@ -44,6 +44,9 @@ func (r *Router) members(b []byte, rec *Record) (why string) {
 		if name == headerID || name == headerType || strings.HasPrefix(name, headerPrefix) {
 			return "has a member " + printable([]byte(name)) + ", a name that is taken"
 		}
+		if !utf8.ValidString(name) { // it comes from a SQL_ASCII database; a name is text for every consumer
+			return "has a member " + printable([]byte(name)) + ", a name that is not UTF-8"
+		}
 		value := r.member(&c)
 		if r.config.Format.owns(name) {
 			continue // as a member with the name of a configured header is left out

@@ -23,6 +23,7 @@ type Check struct {
 const (
 	pgConnect      = "connect"
 	pgVersion      = "version"
+	pgEncoding     = "encoding"
 	pgPrimary      = "primary"
 	pgWALLevel     = "wal_level"
 	pgReplication  = "replication"
@@ -82,6 +83,7 @@ func Checks() []Check {
 	return []Check{
 		{pgConnect, groupPostgres, "does the server let the daemon's role in: address, password, `pg_hba.conf`, CONNECT", []string{"FAIL 69", "FAIL 77"}},
 		{pgVersion, groupPostgres, "is it PostgreSQL 14 to 18, and a minor version without known loss in logical decoding", []string{"WARN", "FAIL 78"}},
+		{pgEncoding, groupPostgres, "can the server write each text of the database as UTF-8", []string{"WARN"}},
 		{pgPrimary, groupPostgres, "is it the primary", []string{"FAIL 69"}},
 		{pgWALLevel, groupPostgres, "is `wal_level` logical", []string{"FAIL 78"}},
 		{pgReplication, groupPostgres, "has the role REPLICATION, and does a replication connection open (and close again)", []string{"FAIL 69", "FAIL 77"}},

@@ -6,10 +6,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxcdc/outboxcdc/internal/pgtest"
@@ -108,6 +111,29 @@ func postgresOutcomes(t *testing.T, w *world) {
 		p.setting("synchronous_standby_names", "'outboxcdc_other, \"outboxcdc-"+p.name+"\"'")
 		p.cfg.SenderTimeout = time.Hour
 		p.wants(outcome{pgKeepSize, "WARN", "512 MB"}, outcome{pgTimeout, "WARN", "so long"}, outcome{pgSync, "FAIL 78", p.name})
+	})
+	t.Run("encodings", func(t *testing.T) {
+		p := good.in(t)
+		rows, err := p.conn.Query(t.Context(), "SELECT pg_encoding_to_char(e) FROM generate_series(1, 34) e WHERE pg_encoding_max_length(e) = 1")
+		must(t, err)
+		singles, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		must(t, err)
+		for _, enc := range singles {
+			var n int
+			err := p.conn.QueryRow(t.Context(), `SELECT count(convert(set_byte('\x00', 0, b), $1, 'UTF8')) FROM generate_series(128, 255) b`, enc).Scan(&n)
+			if whole := slices.Contains(wholeEncodings, enc); whole != (err == nil) {
+				t.Errorf("%s is held for whole: %v; the server: %v", enc, whole, err)
+			}
+		}
+		for enc, want := range map[string]string{"SQL_ASCII": "checks no text", "WIN1252": "22P05"} {
+			e := &examination{found: map[string][]Finding{}}
+			e.server.encoding = enc
+			e.checkEncoding()
+			if f := e.found[pgEncoding][0]; f.Level != "WARN" || len(f.Remedy) == 0 || !strings.Contains(f.Text, want) {
+				t.Errorf("%s: %+v", enc, f)
+			}
+			w.seen[pgEncoding+" WARN"] = true
+		}
 	})
 	t.Run("transactions", func(t *testing.T) {
 		p := good.in(t)

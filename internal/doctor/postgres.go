@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,6 +19,7 @@ type server struct {
 	standby         bool
 	walLevel        string
 	user, database  string
+	encoding        string // of the database
 	replication     bool // the role may
 	reads           bool // it sees what others do (pg_read_all_stats)
 	senders, slots  room
@@ -131,6 +133,7 @@ func (e *examination) lookAtServer(ctx context.Context) error {
 		&s.replication, &s.reads, &s.senders.most, &s.senders.used, &s.slots.most, &s.slots.used,
 		&s.keepSize, &idle, &sender, &s.syncNames, &s.standbySlots, &s.now)
 	s.answered = e.Now()
+	s.encoding = e.conn.PgConn().ParameterStatus("server_encoding")
 	s.idle, s.senderTimeout = time.Duration(idle)*time.Millisecond, time.Duration(sender)*time.Millisecond
 	return err
 }
@@ -145,6 +148,7 @@ func alterSystem(format string, args ...any) []Remedy {
 
 func (e *examination) checkServer(ctx context.Context) {
 	e.checkVersion()
+	e.checkEncoding()
 	e.checkPrimary()
 	e.checkWALLevel()
 	e.checkReplication(ctx)
@@ -225,6 +229,23 @@ func (e *examination) checkRoom() {
 		e.warn(pgSlots, more, "%d of %d are in use: peek, which reads a copy of the slot, may find none", s.slots.used, s.slots.most)
 	default:
 		e.fail(pgSlots, Wrong, more, "all %d are in use: the slot cannot be made", s.slots.most)
+	}
+}
+
+// wholeEncodings are those in which each byte is a letter that UTF-8 has as well; all others of one byte have gaps.
+var wholeEncodings = []string{"UTF8", "LATIN1", "LATIN2", "LATIN4", "LATIN5", "LATIN6", "LATIN7", "LATIN8", "LATIN9", "LATIN10",
+	"ISO_8859_5", "KOI8R", "KOI8U", "WIN866", "WIN1256"}
+
+func (e *examination) checkEncoding() {
+	switch enc := e.server.encoding; {
+	case slices.Contains(wholeEncodings, enc):
+		e.ok(pgEncoding, "%s", enc)
+	case enc == "SQL_ASCII":
+		e.warn(pgEncoding, []Remedy{advicef("use a database with ENCODING 'UTF8'; until then see to it that all applications write UTF-8")},
+			"SQL_ASCII: the server checks no text; records have the bytes that the applications wrote, and what has to be UTF-8 and is not becomes poison")
+	default:
+		e.warn(pgEncoding, []Remedy{advicef("use a database with ENCODING 'UTF8'")},
+			"%s: it allows bytes that no letter of UTF-8 stands for; a row with one cannot be sent by the server, and ends delivery with 22P05 at each try", enc)
 	}
 }
 

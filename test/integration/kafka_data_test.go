@@ -3,12 +3,15 @@ package integration
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxcdc/outboxcdc/internal/check"
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/internal/pgtest"
 )
 
 // Payloads that are NULL, empty, and any bytes at all, and keys of any text: they arrive as they are.
@@ -109,13 +112,59 @@ func TestNullKey(t *testing.T) {
 	o.repeatsAtMost(v, 0, "what was delivered before the stop is confirmed")
 }
 
-// The database has another encoding than UTF-8: records are UTF-8 all the same.
-func TestOtherEncoding(t *testing.T) {
-	t.Parallel()
+// postgresIn is a server whose databases have that encoding.
+func postgresIn(t *testing.T, encoding string) *pgtest.Server {
 	pg := ownPostgres(t, defaultMajor, nil)
 	must(t, pg.Exec(testContext(t), "postgres", "ALTER DATABASE template1 IS_TEMPLATE false"))
 	must(t, pg.Exec(testContext(t), "postgres", "DROP DATABASE template1"))
-	must(t, pg.Exec(testContext(t), "postgres", "CREATE DATABASE template1 TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"))
+	must(t, pg.Exec(testContext(t), "postgres", "CREATE DATABASE template1 TEMPLATE template0 ENCODING '"+encoding+"' LC_COLLATE 'C' LC_CTYPE 'C'"))
+	return pg
+}
+
+// A database without an encoding may hold bytes that are no UTF-8: records have them as they are, and what has to be UTF-8 is poison.
+func TestNoEncoding(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{pg: postgresIn(t, "SQL_ASCII"), payload: "text"})
+	o.proves("F71", "a database in SQL_ASCII, with bytes that are no UTF-8 in topic, key, value, header, and name of a header")
+	o.makeTopic("dead", 1, nil)
+	o.startStreaming(smallWindow, "OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC="+o.topic("dead"))
+	rnd := newRand(t)
+	for n, row := range []string{
+		`'order', 'k', '', 'first', '{}'`,
+		`'order', 'k' || chr(255), '', 'v' || chr(129), ('{"h": "' || chr(254) || '"}')::jsonb`,
+		`'order', 'k', '', 'named', ('{"' || chr(254) || '": 1}')::jsonb`,
+		`'order' || chr(200), 'k', '', 'routed', '{}'`,
+		`'order', 'k', '', 'last', '{}'`,
+	} {
+		o.exec(insertInto+"($1, "+row+", $2)", newID(rnd), n)
+	}
+	var orders, dead []kafkatest.Record
+	await(t, patience, "three events and two dead letters", func() error {
+		orders, dead = o.readOf(o.topic("order")), o.readOf(o.topic("dead"))
+		if len(orders) < 3 || len(dead) < 2 {
+			return fmt.Errorf("%d and %d; %s", len(orders), len(dead), o.situation())
+		}
+		return nil
+	})
+	var values []string
+	for _, r := range slices.Concat(orders, dead) {
+		values = append(values, string(r.Value))
+	}
+	slices.Sort(values)
+	if want := []string{"first", "last", "named", "routed", "v\x81"}; !slices.Equal(values, want) {
+		t.Errorf("%q, want %q", values, want)
+	}
+	if !slices.ContainsFunc(orders, func(r kafkatest.Record) bool {
+		return string(r.Key) == "k\xff" && slices.ContainsFunc(r.Headers, func(h kafkatest.Header) bool { return h.Key == "h" && string(h.Value) == "\xfe" })
+	}) {
+		t.Errorf("%+v", orders)
+	}
+}
+
+// The database has another encoding than UTF-8: records are UTF-8 all the same.
+func TestOtherEncoding(t *testing.T) {
+	t.Parallel()
+	pg := postgresIn(t, "LATIN1")
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: pg, payload: "text"})
 	o.exec("SET client_encoding TO 'UTF8'") // of this test's own session; the daemon has to see to its own
