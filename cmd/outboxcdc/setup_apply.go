@@ -59,6 +59,7 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 	f.BoolVar(&a.dryRun, "dry-run", false, "look, and print what would be done")
 	f.DurationVar(&a.timeout, "timeout", setupTimeout, "how long to wait for locks and, for the slot, for open transactions")
 	f.BoolVar(&a.function, "function", false, "also make the function "+sql.FunctionName+", with which the application writes events")
+	f.StringArrayVar(&a.owners, "owner", nil, "a `role` that may own a table or function that is there, in a schema where every role may create (as in public before PostgreSQL 15)")
 	f.BoolVar(&a.noRole, "no-role", false, "leave role and grants to somebody else")
 	f.BoolVar(&noTopic, "no-topic", false, "leave the position topic, and so Kafka, to somebody else")
 	return cmd
@@ -73,6 +74,7 @@ type applier struct {
 	out     io.Writer
 
 	function bool
+	owners   []string
 
 	conn *pgx.Conn
 	have *catalog
@@ -84,7 +86,7 @@ func (a *applier) run(ctx context.Context, dsn string) error {
 		return err
 	}
 	defer closeConn(conn)
-	a.conn, a.have = conn, &catalog{conn: conn, noRole: a.noRole}
+	a.conn, a.have = conn, &catalog{conn: conn, noRole: a.noRole, owners: a.owners, callers: a.function}
 	if err := a.have.lookAtServer(ctx); err != nil {
 		return err
 	}

@@ -28,6 +28,8 @@ type catalog struct {
 
 	provider provider // of a managed server
 	noRole   bool     // role and grants are somebody else's
+	owners   []string // roles that may own table and function, whatever the schema allows
+	callers  bool     // the function is for the application
 
 	problems []error  // what apply must not build upon
 	notes    []string // what works, and is worth a look
@@ -121,10 +123,11 @@ func (c *catalog) lookAtTable(ctx context.Context, t *sql.Table) error {
 	var kind, persistence string
 	var partition bool
 	var columns []string
+	var o owned
 	err := c.conn.QueryRow(ctx, `SELECT relkind::text, relpersistence::text, relispartition,
-			ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped)
+			ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped), pg_get_userbyid(relowner)::text, `+strangerSQL("relowner")+`
 		FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = $1 AND relname = $2`,
-		t.Schema, t.Name).Scan(&kind, &persistence, &partition, &columns)
+		t.Schema, t.Name).Scan(&kind, &persistence, &partition, &columns, &o.by, &o.stranger)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return c.lookAtSchema(ctx, t.Schema)
 	}
@@ -132,6 +135,7 @@ func (c *catalog) lookAtTable(ctx context.Context, t *sql.Table) error {
 		return fmt.Errorf("look at table %s: %w", name, err)
 	}
 	c.tables[name], t.Partitioned = true, kind == "p"
+	c.checkOwner("table "+name, t.Schema, o)
 	switch {
 	case kind != "r" && kind != "p":
 		c.problem("%s is not a table; name the table in outbox.table", name)
@@ -191,13 +195,43 @@ func (c *catalog) lookAtGrants(ctx context.Context, p sql.Params) error {
 }
 
 func (c *catalog) lookAtFunction(ctx context.Context, p sql.Params) error {
-	err := c.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_proc f JOIN pg_namespace n ON n.oid = f.pronamespace
-		WHERE n.nspname = $1 AND f.proname = $2 AND pg_get_function_identity_arguments(f.oid) = $3)`,
-		p.FunctionSchema(), sql.FunctionName, "aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb").Scan(&c.function)
+	var o owned
+	err := c.conn.QueryRow(ctx, `SELECT pg_get_userbyid(proowner)::text, `+strangerSQL("proowner")+` FROM pg_proc f JOIN pg_namespace n ON n.oid = f.pronamespace
+		WHERE n.nspname = $1 AND f.proname = $2 AND pg_get_function_identity_arguments(f.oid) = $3`,
+		p.FunctionSchema(), sql.FunctionName, "aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb").Scan(&o.by, &o.stranger)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("look at function %s: %w", sql.FunctionName, err)
 	}
+	c.function = true
+	if c.callers {
+		c.checkOwner("function "+sql.FunctionName, p.FunctionSchema(), o)
+	}
 	return nil
+}
+
+// owned says who owns an object that is there already.
+type owned struct {
+	by       string
+	stranger bool
+}
+
+// strangerSQL holds if the object of schema n may be anybody's work: every role may create there, and its owner has no other part
+// in the schema, the database or this session. What belongs to a stranger is theirs to change: a column's type, a trigger, the
+// body of a function that the application calls with its own rights.
+func strangerSQL(owner string) string {
+	return `has_schema_privilege('public', n.oid, 'CREATE') AND ` + owner + ` <> n.nspowner
+		AND NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = ` + owner + ` AND (r.rolsuper OR r.rolname = current_user))
+		AND NOT EXISTS (SELECT FROM pg_database d WHERE d.datname = current_database() AND d.datdba = ` + owner + `)`
+}
+
+func (c *catalog) checkOwner(object, schema string, o owned) {
+	if o.stranger && !slices.Contains(c.owners, o.by) {
+		c.problem("%s belongs to role %s, and in schema %s every role may create: if it is the application's, run this with --owner %s; if not, drop it",
+			object, o.by, schema, o.by)
+	}
 }
 
 // lookAtSlot asks whether an existing slot is one that the daemon can use.

@@ -51,6 +51,39 @@ func testOwner(t *testing.T, d *database, major string) {
 	}
 }
 
+// Where every role may create, what is there already may be anybody's: its owner is named, and has to be confirmed. That is
+// schema public before PostgreSQL 15.
+func testStranger(t *testing.T, d *database, major string) {
+	d.exec(`CREATE ROLE stranger_s`, `CREATE ROLE stranger_o`)
+	d.dropRoles("stranger_s", "stranger_o")
+	d.mustSetup("apply", "--function")
+	d.mustSetup("destroy", "--yes")
+	if major != "14" {
+		d.exec(`ALTER TABLE outbox OWNER TO stranger_s`)
+		d.mustSetup("apply", "--function")
+		d.mustSetup("destroy", "--yes")
+		d.exec(`GRANT CREATE ON SCHEMA public TO PUBLIC`)
+	}
+	d.exec(`ALTER TABLE outbox OWNER TO stranger_s`, `ALTER FUNCTION outbox_emit OWNER TO stranger_s`)
+	const table, function = `table "public"."outbox" belongs to role stranger_s, and in schema public every role may create`, "function outbox_emit belongs to role stranger_s"
+	_, err := d.setup("", "apply", "--function")
+	wantError(t, err, exitFault, "nothing was changed", table, function, "--owner stranger_s")
+	_, err = d.setup("", "apply", "--owner", "other")
+	wantError(t, err, exitFault, table)
+	if strings.Contains(err.Error(), function) {
+		t.Errorf("a function that was not asked for: %v", err)
+	}
+	d.mustSetup("apply", "--function", "--owner", "other", "--owner", "stranger_s")
+	d.mustSetup("destroy", "--yes")
+
+	// The owner of the schema and that of the database decide themselves what is in it.
+	d.exec(`ALTER TABLE outbox OWNER TO stranger_o`, `ALTER SCHEMA public OWNER TO stranger_o`)
+	d.mustSetup("apply")
+	d.mustSetup("destroy", "--yes")
+	d.exec(`ALTER SCHEMA public OWNER TO postgres`, `ALTER DATABASE stranger OWNER TO stranger_o`)
+	d.mustSetup("apply")
+}
+
 // Everything that a user may not make is named at once, with what would let it, and nothing is made.
 func testPoor(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE ROLE poor_p LOGIN PASSWORD 'pw'`, `CREATE ROLE poor_t`, `CREATE ROLE poor_role LOGIN REPLICATION`)

@@ -110,6 +110,7 @@ func TestSetupOnServers(t *testing.T) {
 				{"rights", testMissingRights},
 				{"norole", testNoRole},
 				{"owner", testOwner},
+				{"stranger", testStranger},
 				{"poor", testPoor},
 				{"amazon", testAmazon},
 				{"destroy", testDestroy},
