@@ -172,14 +172,15 @@ func (p *Producer) Ready(name string) (bool, error) {
 	return v.ready, v.err
 }
 
-// Missing says that Kafka, which answers, knows no topic of that name; false also while nobody knows.
+// Missing says that Kafka, which answers, knows no topic of that name, or does not let us write to it, which is all that it may
+// say of one that is not there; false also while that is not known.
 func (p *Producer) Missing(name string) bool {
 	t := p.byName[name]
 	if t == nil {
 		return false
 	}
 	v := t.verdict.Load()
-	return v != nil && v.gone && p.trouble.Load() == nil
+	return v != nil && (v.gone || v.err != nil && kindOf(v.err).class == right) && p.trouble.Load() == nil
 }
 
 // Check finds out before sending whether Kafka can take the record; its topic must be ready. alone means: wait until

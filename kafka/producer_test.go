@@ -356,8 +356,14 @@ func TestForbiddenTopic(t *testing.T) {
 	if l.wakes.Load() == 0 {
 		t.Error("no Wake")
 	}
+	if !p.Missing("orders") {
+		t.Error("a topic that is not for us is not missing")
+	}
 	fault.Remove()
 	eventually(t, "the right given back", func() bool { ok, err := p.Ready("orders"); return ok && err == nil })
+	if p.Missing("orders") {
+		t.Error("a topic that is ready is missing")
+	}
 
 	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders", Err: kerr.TopicAuthorizationFailed})
 	send(t, p, 1, record("orders", "k", "v"))

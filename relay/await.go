@@ -14,10 +14,17 @@ func (s *session) awaitTopic(ctx context.Context, topic string) error {
 	return s.awaitTopicFor(ctx, topic, 0)
 }
 
-// awaitTopicFor is awaitTopic, unless Kafka has had no such topic for longer than patience (0: for ever), sessions before
-// this one included; then what is for it is poison.
+// awaitTopicFor is awaitTopic, unless Kafka has had no such topic, or none for us, for longer than patience (0: for ever), sessions
+// before this one included; then what is for it is poison.
 func (s *session) awaitTopicFor(ctx context.Context, topic string, patience time.Duration) error {
-	ready, err := s.sink.Ready(topic)
+	var denied error
+	look := func() (ready bool, err error) {
+		if ready, err = s.sink.Ready(topic); patience > 0 && missingRight(err) {
+			denied, err = err, nil
+		}
+		return ready, err
+	}
+	ready, err := look()
 	if ready || err != nil {
 		delete(s.r.missing, topic)
 		return err
@@ -25,15 +32,17 @@ func (s *session) awaitTopicFor(ctx context.Context, topic string, patience time
 	var failed error
 	late := false
 	err = s.await(ctx, WaitingForTopic, "looking for topic "+topic, func() bool {
-		ready, failed = s.sink.Ready(topic)
+		ready, failed = look()
 		late = patience > 0 && !ready && failed == nil && s.missingFor(topic) >= patience
 		return ready || failed != nil || late
 	})
 	if err == nil && late {
 		s.r.gaveUp = s.r.clock()
-		return &router.Poison{
-			Cause: router.MissingTopic, Topic: topic, Message: fmt.Sprintf("Kafka has had no topic %s for %s (route.missing_topic_after)", topic, patience),
+		why := fmt.Sprintf("Kafka has had no topic %s for %s (route.missing_topic_after)", topic, patience)
+		if denied != nil {
+			why += ", or none that we may use: " + denied.Error()
 		}
+		return &router.Poison{Cause: router.MissingTopic, Topic: topic, Message: why}
 	}
 	if ready || failed != nil {
 		delete(s.r.missing, topic)

@@ -85,7 +85,6 @@ func classify(err error, delivered bool) verdict {
 	var column *router.MissingColumnError
 	var broken *decoder.Error
 	var pg *replication.Error
-	var right interface{ MissingRight() bool }
 	switch {
 	case errors.As(err, new(*errInternal)):
 		v = verdict{Fault, waitBackoff, "other"}
@@ -114,7 +113,7 @@ func classify(err error, delivered bool) verdict {
 		v = kinds[replication.Protocol]
 	case errors.Is(err, errSilent):
 		v.reason = "postgres_silent"
-	case errors.As(err, &right) && right.MissingRight():
+	case missingRight(err):
 		v = verdict{Right, waitBackoff, "kafka_right"}
 		if delivered {
 			v = verdict{Retry, park, "kafka_right"}
@@ -128,6 +127,12 @@ func classify(err error, delivered bool) verdict {
 		}
 	}
 	return v
+}
+
+// missingRight: Kafka refuses for want of a right.
+func missingRight(err error) bool {
+	var right interface{ MissingRight() bool }
+	return errors.As(err, &right) && right.MissingRight()
 }
 
 // ClassOf is the class of an error of a process that has delivered nothing, for commands that look and do not run.

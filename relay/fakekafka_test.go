@@ -26,6 +26,7 @@ type cluster struct {
 	auto     time.Duration // each batch is acknowledged so long after its first record was sent; 0: the test does it
 	openErr  func(n int) error
 	readyErr error
+	denied   map[string]bool // topics that may not be used
 	probeErr error
 	sick     error                     // of Healthy
 	alone    map[string]bool           // ids that want to be sent alone
@@ -290,13 +291,16 @@ func (s *sink) Ready(topic string) (bool, error) {
 	if s.k.readyErr != nil {
 		return false, s.k.readyErr
 	}
+	if s.k.denied[topic] {
+		return false, noRight{}
+	}
 	return s.k.topics[topic], nil
 }
 
 func (s *sink) Missing(topic string) bool {
 	s.k.b.mu.Lock()
 	defer s.k.b.mu.Unlock()
-	return s.asked[topic] && !s.k.topics[topic] && s.k.sick == nil
+	return s.asked[topic] && (!s.k.topics[topic] || s.k.denied[topic]) && s.k.sick == nil
 }
 
 func (s *sink) Check(rec *router.Record) (alone bool, poison *router.Poison) {

@@ -46,6 +46,38 @@ func TestMissingTopicIsPoison(t *testing.T) {
 	}
 }
 
+// TestDeniedTopicIsPoison: what Kafka says of a topic that is not there may be that the right is missing. It is waited for as long as
+// one that is missing, also by a process that has delivered nothing yet; granted before, nothing is poison.
+func TestDeniedTopicIsPoison(t *testing.T) {
+	for _, exists := range []bool{false, true} {
+		bubble(t, patient(10*time.Second), func(b *bench) {
+			b.kafka.edit(func() { b.kafka.denied = map[string]bool{"new": true}; b.kafka.topics["new"] = exists })
+			b.start()
+			b.pg.commit("a@new", "b")
+			b.sleep(8 * time.Second)
+			b.wantStored()
+			b.sleep(4 * time.Second)
+			b.wantStored("a@u", "b@t")
+			b.pg.commit("c@new")
+			b.sleep(2 * time.Second)
+			b.wantStored("a@u", "b@t", "c@u")
+			b.kafka.edit(func() { delete(b.kafka.denied, "new"); b.kafka.topics["new"] = true })
+			b.pg.commit("d@new")
+			b.sleep(2 * time.Second)
+			b.wantStored("a@u", "b@t", "c@u", "d@new")
+		})
+	}
+	bubble(t, patient(10*time.Second), func(b *bench) {
+		b.kafka.edit(func() { b.kafka.denied = map[string]bool{"new": true} })
+		b.start()
+		b.pg.commit("a@new", "b")
+		b.sleep(8 * time.Second)
+		b.kafka.edit(func() { delete(b.kafka.denied, "new"); b.kafka.topics["new"] = true })
+		b.sleep(20 * time.Second)
+		b.wantStored("a@new", "b@t")
+	})
+}
+
 // TestMissingTopicsTogether: one patience for all. Whoever may insert could stop delivery for a day with a row for each of 300 topics that
 // there are not. After a time without any, there is patience again.
 func TestMissingTopicsTogether(t *testing.T) {

@@ -55,7 +55,7 @@ type Sink interface {
 	// Ready reports whether records may be sent to the topic. False: it is being looked up, or missing and looked for
 	// again and again; Callbacks.Wake says when to ask again.
 	Ready(topic string) (bool, error)
-	// Missing reports that Kafka answers and has no such topic.
+	// Missing reports that Kafka answers and has no such topic, or none for us.
 	Missing(topic string) bool
 	// Check recognises a record that Kafka would refuse before it is sent. alone asks for it to be sent with nothing
 	// else in flight.

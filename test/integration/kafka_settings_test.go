@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -34,6 +35,11 @@ func TestBrokerWithSettings(t *testing.T) {
 		needRealKafka(t)
 		t.Parallel()
 		rightToWrite(t, k)
+	})
+	t.Run("denied", func(t *testing.T) {
+		needRealKafka(t)
+		t.Parallel()
+		deniedTopic(t, k)
 	})
 }
 
@@ -121,6 +127,36 @@ func rightToWrite(t *testing.T, k kafkatest.Cluster) {
 		t.Errorf("%d sessions ended: parked means to wait; states: %s", ended, states(r))
 	}
 	o.repeatsAtMost(v, ended*answerWindow, "a window of %d for each session that ended", answerWindow)
+}
+
+// Who may only insert names topics that the daemon has no right to, whether there are such topics or not: each event is a dead
+// letter in the end, also when it is the first that the process meets.
+func deniedTopic(t *testing.T, k kafkatest.Cluster) {
+	o := newOutbox(t, options{kafka: k, types: []string{"order", "none", "secret"}, missing: []string{"none"}})
+	o.proves("F69", "events for topics without a right, one that is there and one that is not, route.missing_topic poison")
+	for _, name := range []string{"none", "secret"} {
+		must(t, kafkatest.Allow(testContext(t), k.Brokers(), "somebody", o.topic(name), kmsg.ACLOperationWrite, kmsg.ACLOperationDescribe))
+	}
+	t.Cleanup(func() {
+		must(t, kafkatest.Allow(context.Background(), k.Brokers(), everybody, o.topic("secret"), kmsg.ACLOperationDelete, kmsg.ACLOperationDescribe))
+	})
+	o.makeTopic("dead", 1, nil)
+	env := []string{"OUTBOXCDC_ROUTE_MISSING_TOPIC=poison", "OUTBOXCDC_ROUTE_MISSING_TOPIC_AFTER=3s",
+		"OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC=" + o.topic("dead")}
+	for round := 1; round <= 2; round++ { // the second time nothing has been delivered by the process
+		for _, typ := range []string{"none", "order", "secret"} {
+			o.insert(typ, "a", round, 1)
+		}
+		r := o.start(env...)
+		await(t, patience, "what may be delivered, and dead letters", func() error {
+			orders, dead := len(o.readOf(o.topic("order"))), len(o.readOf(o.topic("dead")))
+			if orders != round || dead != 2*round {
+				return fmt.Errorf("%d events and %d dead letters; %s", orders, dead, o.situation())
+			}
+			return nil
+		})
+		r.term()
+	}
 }
 
 const everybody = "ANONYMOUS" // all who come without SASL
