@@ -105,7 +105,16 @@ func doubtful(err error) bool {
 	case !errors.As(err, &code): // no answer
 		return !errors.As(err, new(sarama.PacketEncodingError)) && !errors.Is(err, sarama.ErrNotConnected)
 	}
-	return code == sarama.ErrRequestTimedOut || code == sarama.ErrNotEnoughReplicasAfterAppend
+	return !slices.Contains(unstored, code) && kindOf(err).class != right && kindOf(err).class != refused
+}
+
+// unstored are the answers, besides those about rights and about the records themselves, that a broker gives before it appends a
+// batch. After any other the batch may be in the log: a leader that loses its place while it waits for the replicas says
+// NOT_LEADER_OR_FOLLOWER (acks=all; DelayedProduce in Kafka's source), and the new leader has the batch.
+var unstored = []sarama.KError{
+	sarama.ErrNotEnoughReplicas, sarama.ErrInvalidMessage, sarama.ErrInvalidTopic, sarama.ErrInvalidRequiredAcks, sarama.ErrUnsupportedVersion,
+	sarama.ErrUnsupportedForMessageFormat, sarama.ErrUnsupportedCompressionType, sarama.ErrOutOfOrderSequenceNumber,
+	sarama.ErrInvalidProducerEpoch, sarama.ErrInvalidProducerIDMapping, sarama.ErrUnknownProducerID,
 }
 
 func (t *topic) unacked() (n uint64) {

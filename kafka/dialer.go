@@ -60,8 +60,7 @@ func (d *dialer) dial(ctx context.Context, network, addr string) (*trackedConn, 
 	return c, nil
 }
 
-// cut refuses new connections and closes the open ones. Bytes that the kernel has not sent yet are thrown away, so
-// that no request of this session reaches a broker later than it must.
+// cut refuses new connections and closes the open ones.
 func (d *dialer) cut() {
 	d.cancel()
 	d.mu.Lock()
@@ -72,7 +71,7 @@ func (d *dialer) cut() {
 	}
 	d.mu.Unlock()
 	for _, c := range conns {
-		c.reset()
+		_ = c.Close()
 	}
 }
 
@@ -92,15 +91,12 @@ type trackedConn struct {
 	dialer *dialer
 }
 
-// reset closes the connection. Bytes that the kernel has not sent yet are thrown away.
-func (c *trackedConn) reset() {
+// Close throws away what the kernel has not sent yet. It would go on sending after a polite end, for minutes if the network is away, and
+// a request that was given up would reach its broker after another session has read the ends of partitions.
+func (c *trackedConn) Close() error {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
 	}
-	_ = c.Close()
-}
-
-func (c *trackedConn) Close() error {
 	d := c.dialer
 	d.mu.Lock()
 	if _, ok := d.conns[c]; ok {

@@ -157,7 +157,7 @@ type leasedConn struct {
 func (c leasedConn) Write(b []byte) (written int, err error) {
 	for {
 		if c.p.leaseOver(time.Now()) {
-			c.reset()
+			_ = c.Close()
 			return written, errLease
 		}
 		n, err := c.trackedConn.Write(b[:min(len(b), leaseChunk)])

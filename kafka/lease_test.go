@@ -346,6 +346,15 @@ func TestUnanswered(t *testing.T) {
 		"too late to say": {func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
 			return refuse(r, kerr.RequestTimedOut.Code), nil, true
 		}, true},
+		"the leader moved": {func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+			return refuse(r, kerr.NotLeaderForPartition.Code), nil, true
+		}, true},
+		"the disk is gone": {func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+			return refuse(r, kerr.KafkaStorageError.Code), nil, true
+		}, true},
+		"no right": {func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+			return refuse(r, kerr.TopicAuthorizationFailed.Code), nil, true
+		}, false},
 		"after the append": {func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
 			return refuse(r, kerr.NotEnoughReplicasAfterAppend.Code), nil, true
 		}, true},

@@ -27,10 +27,11 @@ func (s *session) firstStored(ctx context.Context) error {
 func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
 	p, id := &s.past, s.stream.Identity()
 	rec := &p.record
-	rec.Slot, rec.FenceWait = s.r.cfg.Deduplication.Slot, s.r.cfg.Deduplication.FenceWait
+	rec.Slot, rec.FenceWait = s.r.cfg.Deduplication.Slot, max(rec.FenceWait, s.r.cfg.Deduplication.FenceWait) // a longer lease of one before may last yet
 	rec.SystemID, rec.Timeline, rec.Confirm, rec.Clean, rec.At = id.SystemID, id.Timeline, confirm, clean, now
 	if s.settled() {
 		rec.Settle()
+		rec.FenceWait = s.r.cfg.Deduplication.FenceWait
 	}
 	rec.Use(s.sink.Topics())
 	// What was dropped may be another's until the server has shown that it is not.

@@ -18,6 +18,9 @@ func (c *Config) Deduplicated() bool { return c.Delivery.Mode == "deduplicated" 
 // maxLookBack bounds the memory and the time that one partition may cost at the start.
 const maxLookBack = 1_000_000
 
+// shortFenceWait leaves a catalog check, of which there are four in it, time enough to be answered.
+const shortFenceWait = 500 * time.Millisecond
+
 func (v *validation) delivery(d *Delivery) {
 	v.report("delivery.position_topic", checkTopic(d.PositionTopic))
 	if d.PositionTopic == v.c.Poison.Topic {
@@ -26,7 +29,7 @@ func (v *validation) delivery(d *Delivery) {
 	if d.LookBack < 1 || d.LookBack > maxLookBack {
 		v.report("delivery.look_back", fmt.Sprintf("%d is out of range; write 1 to %d", d.LookBack, maxLookBack))
 	}
-	v.atLeast("delivery.fence_wait", d.FenceWait, time.Millisecond)
+	v.atLeast("delivery.fence_wait", d.FenceWait, shortFenceWait)
 	if v.c.Deduplicated() && d.FenceWait >= v.c.Postgres.ParkAfter {
 		v.report("delivery.fence_wait", fmt.Sprintf("%s is not shorter than postgres.park_after (%s), which would end each session before it begins; write a shorter time, or a longer postgres.park_after",
 			formatDuration(d.FenceWait), formatDuration(v.c.Postgres.ParkAfter)))

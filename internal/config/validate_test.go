@@ -89,6 +89,7 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Kafka.RequestsPerBroker = 0 }, `kafka.requests_per_broker: 0 is out of range; write 1 to 5`},
 		{func(c *Config) { c.Kafka.RequestsPerBroker = 6 }, `kafka.requests_per_broker: 6 is out of range`},
 		{func(c *Config) { c.Kafka.MaxInFlight.Records = 0 }, `kafka.max_in_flight.records: 0`},
+		{func(c *Config) { c.Delivery.FenceWait = 499 * time.Millisecond }, `delivery.fence_wait: 499ms is too short; write at least 500ms`},
 		{func(c *Config) { c.Kafka.MaxInFlight.Bytes = 65535 }, `kafka.max_in_flight.bytes: 65535B is too small; write at least 64KiB`},
 		{func(c *Config) { c.HTTP.Listen = "" }, ""},
 		{func(c *Config) { c.HTTP.Listen = "127.0.0.1:0" }, ""},

@@ -89,6 +89,24 @@ var leasing = []mutant{
 		tests: []suite{{"./relay", "^TestFenceOfTheOther$"}},
 	},
 	{
+		name:  "fence-forgotten",
+		rule:  "A record says what its own writer relies on.",
+		edits: []edit{{"relay/record.go", "max(rec.FenceWait, s.r.cfg.Deduplication.FenceWait) //", "s.r.cfg.Deduplication.FenceWait //"}},
+		tests: []suite{{"./relay", "^TestFenceOfTheOther$"}},
+	},
+	{
+		name:  "given-back-is-not-stored",
+		rule:  "A batch that a leader gave back is in no log.",
+		edits: []edit{{"kafka/close.go", "	sarama.ErrNotEnoughReplicas, ", "	sarama.ErrNotLeaderForPartition, sarama.ErrNotEnoughReplicas, "}},
+		tests: []suite{{"./kafka", "^TestUnanswered$"}},
+	},
+	{
+		name:  "polite-close",
+		rule:  "A connection that is closed sends nothing more.",
+		edits: []edit{{"kafka/dialer.go", "		_ = tcp.SetLinger(0)\n", "		_ = tcp.SetLinger(-1)\n"}},
+		tests: []suite{{"./kafka", "^TestGivenUpRequestDoesNotArrive$"}},
+	},
+	{
 		name:  "lease-of-all-the-wait",
 		rule:  "Requests leave until another may read the ends of partitions.",
 		edits: []edit{{"kafka/lease.go", "p.leaseAge(now) <= wait/2 {\n", "p.leaseAge(now) <= wait {\n"}},
