@@ -92,7 +92,7 @@ model-large: ## the same with larger bounds (minutes, 2 GB)
 	@$(MAKE) --no-print-directory model MODEL_ARGS="-large$(if $(RUN),, -run TestRules)" MODEL_TIMEOUT=2h
 
 .PHONY: prove
-prove: ## every fault in full length, simulator and mutants; writes docs/proof.md (at most an hour on 2 cores; RUN=regexp: only these tests, AGAIN=1: into the last whole run, SHORT=1: as in make test)
+prove: ## every fault in full length, simulator and mutants; writes docs/proof.md (an hour and a half on 2 cores; RUN=regexp: only these tests, AGAIN=1: into the last whole run, SHORT=1: as in make test)
 	@CGO_ENABLED=0 $(GO) build -o bin/prove ./internal/prove
 	@exec bin/prove $(if $(RUN),-run '$(RUN)') $(if $(AGAIN),-again) $(if $(SHORT),-short) $(if $(SEED),-seed '$(SEED)')
 

@@ -136,7 +136,7 @@ func lastRun(dir string) (r run, err error) {
 const simSeconds = 120
 
 func (p *prover) stages() []stage {
-	suite := []string{"go", "test", "-json", "-count=1", "-timeout", "50m", "-parallel", "6", "./test/integration"}
+	suite := []string{"go", "test", "-json", "-count=1", "-timeout", "90m", "-parallel", "6", "./test/integration"}
 	if p.only != "" {
 		suite = append(suite, "-run", p.only)
 	}

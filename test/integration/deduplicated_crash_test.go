@@ -192,17 +192,28 @@ func (r *relay) sessionsEndedLogged() (n int) {
 	return n
 }
 
-// noneBehindTheNext fails unless the sessions follow one another in every partition: no record of an earlier session, told by its
-// producer id, is behind one of a later session.
+// noneBehindTheNext fails unless the sessions follow one another in every partition: no record of an earlier session is behind one of
+// a later session. A process has one producer id, and each of its sessions an epoch; the order is that of their position records.
 func (o *outbox) noneBehindTheNext() {
 	o.t.Helper()
-	sessions := o.sessions()
+	type session struct {
+		producer int64
+		epoch    int16
+	}
+	sessions := map[session]int{}
+	for _, rec := range o.readRaw(o.positionTopic()) {
+		s := session{rec.ProducerID, rec.ProducerEpoch}
+		if _, known := sessions[s]; !known {
+			sessions[s] = len(sessions)
+		}
+	}
 	newest, wrong := map[string]int{}, 0
 	for _, rec := range o.readRaw(o.follow.topics...) {
-		n, known := sessions[rec.ProducerID]
+		s := session{rec.ProducerID, rec.ProducerEpoch}
+		n, known := sessions[s]
 		partition := fmt.Sprint(rec.Topic, rec.Partition)
 		if !known {
-			o.t.Fatalf("partition %s, offset %d: producer id %d is in no position record", partition, rec.Offset, rec.ProducerID)
+			o.t.Fatalf("partition %s, offset %d: no position record was written as %+v", partition, rec.Offset, s)
 		}
 		if n < newest[partition] {
 			wrong++
@@ -212,7 +223,7 @@ func (o *outbox) noneBehindTheNext() {
 	if wrong > 0 {
 		o.t.Errorf("%d records of an earlier session are behind one of a later", wrong)
 	}
-	o.outcome("%d sessions, told apart by their producer ids; none sent after the next had begun", len(sessions))
+	o.outcome("%d sessions, told apart by producer id and epoch; none sent after the next had begun", len(sessions))
 }
 
 // readRaw reads what the topics hold, with all that Kafka says of a record, in the order of each partition.
