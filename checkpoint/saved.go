@@ -25,6 +25,9 @@ type Saved struct {
 	Acked Position
 	// AckedTx tells the transaction of Acked from another that has its commit LSN, in the history of a restored copy.
 	AckedTx TxID
+	// Settled is the last Acked that covered all that sessions before may have sent. What is sent later is behind it, also an event that was
+	// left out before (its policy has changed) and comes after newer ones. Zero: not known.
+	Settled Position
 	// Confirm is the highest position that the slot may have been told. A slot beyond it was moved by somebody else.
 	Confirm pglogrepl.LSN
 	// Producers are the producer ids of the processes whose records may be in Kafka after Acked, newest last.
@@ -66,6 +69,7 @@ type savedText struct {
 	Acked      string           `json:"acked,omitempty"`
 	AckedXID   uint32           `json:"acked_xid,omitempty"`
 	AckedTime  *time.Time       `json:"acked_commit_time,omitempty"`
+	Settled    string           `json:"settled,omitempty"`
 	Confirm    string           `json:"confirm"`
 	Clean      bool             `json:"clean"`
 	Adopted    bool             `json:"adopted,omitempty"`
@@ -88,6 +92,9 @@ func (s *Saved) MarshalText() ([]byte, error) {
 	if !s.Acked.IsZero() {
 		at := s.AckedTx.CommitTime.UTC()
 		t.Acked, t.AckedXID, t.AckedTime = s.Acked.String(), s.AckedTx.XID, &at
+	}
+	if !s.Settled.IsZero() {
+		t.Settled = s.Settled.String()
 	}
 	return json.Marshal(t)
 }
@@ -126,6 +133,11 @@ func (s *Saved) UnmarshalText(b []byte) error {
 			out.AckedTx = TxID{CommitLSN: out.Acked.CommitLSN, XID: t.AckedXID, CommitTime: *t.AckedTime}
 		}
 	}
+	if t.Settled != "" {
+		if out.Settled, err = ParsePosition(t.Settled); err != nil {
+			return fmt.Errorf("read the position record: settled: %w", err)
+		}
+	}
 	*s = out
 	return nil
 }
@@ -140,6 +152,9 @@ func (s *Saved) Next(producer int64, sources string) Saved {
 	next.Generation++
 	next.Clean, next.Adopted = false, false
 	next.Acked, next.AckedTx = s.AckedFor(sources)
+	if next.Sources != sources {
+		next.Settled = Position{}
+	}
 	next.Sources = sources
 	next.Producers = slices.DeleteFunc(slices.Clone(s.Producers), func(id int64) bool { return id == producer })
 	next.Producers = append(last(next.Producers, maxProducers-1), producer)
@@ -172,7 +187,7 @@ func (s *Saved) Use(topics []string) {
 
 // Settle notes that no record of an earlier session is in doubt any more: all that they may have sent is at or before Acked.
 func (s *Saved) Settle() {
-	s.Producers, s.Topics = last(slices.Clone(s.Producers), keptProducers), nil
+	s.Producers, s.Topics, s.Settled = last(slices.Clone(s.Producers), keptProducers), nil, s.Acked
 }
 
 // last is the end of a list, n long at most.

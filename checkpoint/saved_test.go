@@ -13,7 +13,7 @@ import (
 
 func TestSaved(t *testing.T) {
 	want := Saved{
-		Slot: "outboxcdc", Generation: 3, SystemID: 1<<63 + 1, Timeline: 2, Acked: Position{1<<63 + 1, 2, 0x1_0000_0010, 4}, AckedTx: TxID{0x1_0000_0010, 77, time.Unix(3, 1000).UTC()}, Confirm: 0x1_0000_0020,
+		Slot: "outboxcdc", Generation: 3, SystemID: 1<<63 + 1, Timeline: 2, Acked: Position{1<<63 + 1, 2, 0x1_0000_0010, 4}, AckedTx: TxID{0x1_0000_0010, 77, time.Unix(3, 1000).UTC()}, Settled: Position{1<<63 + 1, 2, 0x1_0000_0008, 1}, Confirm: 0x1_0000_0020,
 		Producers: []int64{1, 1 << 60}, Topics: []string{"t", "u"}, Sources: "abc", Published: "def", FenceWait: 5 * time.Second, Clean: true, Adopted: true, At: time.Unix(1, 5).UTC(),
 	}
 	b, err := want.MarshalText()
@@ -43,7 +43,7 @@ func TestSavedUnreadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ old, text string }{
-		{`{"version":1`, `version=1`}, {`"7"`, `"-7"`}, {`"0/1"`, `"0-1"`}, {`"confirm"`, `"acked":"1:2","confirm"`},
+		{`{"version":1`, `version=1`}, {`"7"`, `"-7"`}, {`"0/1"`, `"0-1"`}, {`"confirm"`, `"acked":"1:2","confirm"`}, {`"confirm"`, `"settled":"1:2","confirm"`},
 	} {
 		err := s.UnmarshalText([]byte(strings.Replace(good, c.old, c.text, 1)))
 		if err == nil || !strings.Contains(err.Error(), "read the position record") {
@@ -80,7 +80,11 @@ func TestSavedNext(t *testing.T) {
 	if n := len(same.Producers); n != maxProducers || same.Producers[n-1] != 1000 || slices.Index(same.Producers, 1000) != n-1 {
 		t.Errorf("producers %v", same.Producers)
 	}
+	same.Acked = Position{7, 1, 0x50, 3}
 	same.Settle()
+	if mine, other := same.Next(1, same.Sources), same.Next(1, "other"); same.Settled != same.Acked || mine.Settled != same.Acked || !other.Settled.IsZero() {
+		t.Errorf("settled at %s; in the next record %s, with other settings %s", same.Settled, mine.Settled, other.Settled)
+	}
 	if n := len(same.Producers); n != keptProducers || same.Producers[n-1] != 1000 || len(same.Topics) != 0 || len(next.Topics) != 3 {
 		t.Errorf("settled: producers %v, topics %v; before, topics %v", same.Producers, same.Topics, next.Topics)
 	}

@@ -50,7 +50,8 @@ func (p Position) On(l Lineage) Position {
 type Search struct {
 	Lineage   Lineage
 	Producers []int64  // whose records are ours
-	Acked     Position // a record of ours at or before it ends the search in its partition
+	Acked     Position // events at or before it are not looked for
+	Settled   Position // a record of ours at or before it ends the search in its partition
 	LookBack  int      // offsets that are read at most, from the end of a partition backwards, without a record of ours among them
 	Topics    []string // all partitions of them
 	// Found takes the events that the server has, Phantoms what it does not have, once for each partition that has any. Phantoms is

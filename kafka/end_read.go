@@ -11,7 +11,7 @@ import (
 )
 
 // endRead is how far the end of one partition has been read. It is read in windows: the last offset, then, as long as no record
-// of ours was found that is at or before the acked position, ever larger ones before it. In a window it goes forward, since Kafka
+// of ours was found that is at or before the settled position, ever larger ones before it. In a window it goes forward, since Kafka
 // knows no other way.
 type endRead struct {
 	ends  *ends
@@ -23,7 +23,7 @@ type endRead struct {
 	alone bool  // in a request of its own
 
 	phantoms checkpoint.Phantoms
-	reached  bool  // a record at or before the acked position was found
+	reached  bool  // a record at or before the settled position was found
 	end      int64 // of the log; -1: to be asked
 	start    int64 // of the log, as far as it is known
 	ours     int64 // the first record of ours that was found; the end, if none was
@@ -107,9 +107,9 @@ func (r *endRead) record(rec *sarama.Record) {
 		if pos.SystemID == q.Lineage.System() {
 			r.phantoms.Add(id, pos)
 		}
-	case pos.Compare(q.Acked) <= 0:
+	case pos.Compare(q.Settled) <= 0:
 		r.reached = true
-	case pos.CommitLSN < q.Until:
+	case pos.Compare(q.Acked) > 0 && pos.CommitLSN < q.Until:
 		q.Found.Add(pos, q.Found.Hash(id))
 	}
 }

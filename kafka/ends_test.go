@@ -79,8 +79,8 @@ type search struct {
 	phantoms map[string]checkpoint.Phantoms // by "topic/partition"
 }
 
-// settled is the acked position of searches: records at or before it end them.
-const settled = 5
+// settled is a position of searches: records at or before it end them. What is after it and not after acked is not looked for.
+const settled, acked = 5, 7
 
 // searchIn opens a session that reads the ends of topics.
 func searchIn(t testing.TB, cfg Config, lookBack int, topics []string, ids ...int64) *search {
@@ -93,7 +93,7 @@ func searchAfter(t testing.TB, cfg Config, notBefore time.Time, lookBack int, to
 	s := &search{cluster: newTestCluster(t, cfg), found: checkpoint.NewFound(), phantoms: map[string]checkpoint.Phantoms{}}
 	s.Producer, s.log = openSession(t, s.cluster)
 	s.ReadEnds(checkpoint.Search{
-		Lineage: history{}, Producers: ids, Acked: at(settled), Until: 4000, LookBack: lookBack, Topics: topics, Found: s.found,
+		Lineage: history{}, Producers: ids, Acked: at(acked), Settled: at(settled), Until: 4000, LookBack: lookBack, Topics: topics, Found: s.found,
 		Phantoms: func(topic string, partition int32, p checkpoint.Phantoms) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -163,6 +163,7 @@ func TestEnds(t *testing.T) {
 			noHeader, bad := record("t", "k", "v"), event("t", "k", at(4711))
 			bad.Headers[1].Value = []byte("1:nonsense")
 			first := predecessor(t, cfg,
+				to(0, event("t", "k", at(90))), to(0, event("t", "k", at(acked))), // was left out once
 				to(1, event("t", "k", at(3))), to(1, event("t", "k", at(10))), to(1, event("t", "k", at(20))),
 				to(2, event("t", "k", at(settled))), to(2, event("t", "k", at(30))),
 				to(3, event("t", "k", at(40))),
@@ -176,7 +177,7 @@ func TestEnds(t *testing.T) {
 			foreign(t, f.ListenAddrs(), "t", 7, 2)
 			s := searchIn(t, cfg, 10, []string{"t", "gone"}, first, second).read(t)
 			// 40 is too far from the end.
-			s.want(t, at(10), at(20), at(30), at(50), at(60), at(65), at(70))
+			s.want(t, at(10), at(20), at(30), at(50), at(60), at(65), at(70), at(90))
 			if p := s.phantoms["t/4"]; len(s.phantoms) != 1 || p.Count != 1 || p.Last.Position != lost || p.Last.ID != "id-"+lost.CommitLSN.String() {
 				t.Errorf("phantoms: %+v", s.phantoms)
 			}
@@ -192,7 +193,7 @@ func TestEnds(t *testing.T) {
 			if s.EndsRead("u") {
 				t.Error("it has been read already")
 			}
-			s.read(t).want(t, at(10), at(20), at(30), at(50), at(60), at(65), at(70), at(80))
+			s.read(t).want(t, at(10), at(20), at(30), at(50), at(60), at(65), at(70), at(80), at(90))
 			if !s.EndsRead("u") {
 				t.Error("it is read again")
 			}

@@ -40,15 +40,24 @@ func (s *session) search() {
 		return
 	}
 	// What was committed before the slot's position is not sent again, so that nothing depends on it either.
-	from := s.stream.Start() - 1
-	known := checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(from), CommitLSN: from, Ordinal: checkpoint.LastOrdinal}
+	known := s.beforeStart()
 	if s.skip.before.Compare(known) > 0 {
 		known = s.skip.before
 	}
+	settled := p.record.Settled.On(id)
+	if settled.IsZero() {
+		settled = known
+	}
 	s.sink.ReadEnds(checkpoint.Search{
-		Lineage: id, Producers: p.record.Producers, Acked: known, LookBack: cfg.LookBack, Topics: p.record.Topics,
+		Lineage: id, Producers: p.record.Producers, Acked: known, Settled: settled, LookBack: cfg.LookBack, Topics: p.record.Topics,
 		Found: r.mem.found, Until: s.until, Phantoms: r.phantoms,
 	}, maxTime(now, r.mem.fence))
+}
+
+// beforeStart is the last position in front of the slot's: no session sends an event at or before it any more.
+func (s *session) beforeStart() checkpoint.Position {
+	id, last := s.stream.Identity(), s.stream.Start()-1
+	return checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(last), CommitLSN: last, Ordinal: checkpoint.LastOrdinal}
 }
 
 // wrote reports whether a record is this process's, of its last session. Two processes may have begun with the same record, and have one

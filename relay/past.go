@@ -117,6 +117,9 @@ func (s *session) firstRecord(before *checkpoint.Saved, confirm pglogrepl.LSN) {
 	p.before, p.saved = before, make(chan error, 1)
 	p.record = before.Next(s.sink.ProducerID(), s.r.cfg.Deduplication.Sources)
 	p.record.Published = s.stream.Published()
+	if p.record.Settled.IsZero() {
+		p.record.Settled = s.beforeStart()
+	}
 	p.producers = p.record.Producers
 	s.save(s.r.clock(), confirm, false)
 }

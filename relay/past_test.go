@@ -126,6 +126,12 @@ func (p *fakePast) last() (s checkpoint.Saved) {
 	return s
 }
 
+// nth is the record of that number in the topic, from 0.
+func (p *fakePast) nth(n int) (s checkpoint.Saved) {
+	p.locked(func() { s = p.saved[n] })
+	return s
+}
+
 // before is the record of a predecessor that has ended cleanly with the slot where it is.
 func before(b *bench, f func(*checkpoint.Saved)) checkpoint.Saved {
 	id := b.pg.id
@@ -555,15 +561,18 @@ func TestSearch(t *testing.T) {
 		id := b.pg.id
 		// What the slot is beyond ends the search: nothing before it is sent again.
 		acked := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: b.pg.slotAt() - 1, Ordinal: checkpoint.LastOrdinal}
+		settled := acked // an event between the two may stand behind newer ones
+		settled.CommitLSN -= 0x20
 		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) {
 			s.Clean, s.Acked, s.Topics, s.Producers = false, acked, []string{"old", "t"}, []int64{3, 4}
+			s.Settled = settled
 		})}
 		b.pg.commit("a")
 		b.pg.commit("b@u")
 		b.start()
 		b.sleep(10 * time.Second)
 		q := p.search
-		if q == nil || !slices.Equal(q.Topics, []string{"old", "t"}) || !slices.Equal(q.Producers, []int64{3, 4, 7}) || q.Acked != acked || q.LookBack != 100 || q.Until == 0 {
+		if q == nil || !slices.Equal(q.Topics, []string{"old", "t"}) || !slices.Equal(q.Producers, []int64{3, 4, 7}) || q.Acked != acked || q.Settled != settled || q.LookBack != 100 || q.Until == 0 {
 			t.Errorf("the search: %+v", q)
 		}
 		if want := []string{"old", "t", "u"}; !slices.Equal(p.read, want) { // u is not in the record
@@ -576,10 +585,41 @@ func TestSearch(t *testing.T) {
 			t.Error("an end is read for an event that nobody can have sent before")
 		}
 		// All that was in doubt is acknowledged: the record names this process and its topics.
-		if s := p.last(); !slices.Equal(s.Topics, []string{"t"}) || s.Producers[len(s.Producers)-1] != 7 {
+		if s := p.last(); !slices.Equal(s.Topics, []string{"t"}) || s.Producers[len(s.Producers)-1] != 7 || s.Settled != s.Acked {
 			t.Errorf("the record: %+v", s)
 		}
+		if s := p.nth(1); s.Settled != settled { // not yet
+			t.Errorf("the first record: %+v", s)
+		}
 	})
+}
+
+// TestSettledAtFirst: what is in front of the slot is never sent, so a session that knows of nothing settled, because it is the first or
+// has other settings, begins with that.
+func TestSettledAtFirst(t *testing.T) {
+	for name, edit := range map[string]func(*fakePast, checkpoint.Saved){
+		"first":          func(*fakePast, checkpoint.Saved) {},
+		"other settings": func(p *fakePast, s checkpoint.Saved) { s.Sources = "other"; p.saved = []checkpoint.Saved{s} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			deduplicating(t, func(b *bench, p *fakePast) {
+				id := b.pg.id
+				want := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: b.pg.slotAt() - 1, Ordinal: checkpoint.LastOrdinal}
+				edit(p, before(b, func(s *checkpoint.Saved) {
+					s.Settled = checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: 1}
+				}))
+				n := len(p.saved)
+				b.pg.commit("a")
+				b.start()
+				b.sleep(time.Second)
+				if s := p.nth(n); s.Settled != want {
+					t.Errorf("%s, want %s", s.Settled, want)
+				}
+				b.sleep(20 * time.Second)
+				b.delivered("a")
+			})
+		})
+	}
 }
 
 // TestSkipped: an event is skipped if its exact position was read, with its id, or if it lies at or before the record's acked position;

@@ -29,15 +29,15 @@ func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
 	rec := &p.record
 	rec.Slot, rec.FenceWait = s.r.cfg.Deduplication.Slot, max(rec.FenceWait, s.r.cfg.Deduplication.FenceWait) // a longer lease of one before may last yet
 	rec.SystemID, rec.Timeline, rec.Confirm, rec.Clean, rec.At = id.SystemID, id.Timeline, confirm, clean, now
+	// What was dropped may be another's until the server has shown that it is not.
+	if acked, tx := reached(id, s.tracker.Progress()); !acked.IsZero() && !s.skip.expecting() && (!checkpoint.Holds(id, rec.Acked) || acked.Compare(rec.Acked) > 0) {
+		rec.Acked, rec.AckedTx = acked, tx
+	}
 	if s.settled() {
 		rec.Settle()
 		rec.FenceWait = s.r.cfg.Deduplication.FenceWait
 	}
 	rec.Use(s.sink.Topics())
-	// What was dropped may be another's until the server has shown that it is not.
-	if acked, tx := reached(id, s.tracker.Progress()); !acked.IsZero() && !s.skip.expecting() && (!checkpoint.Holds(id, rec.Acked) || acked.Compare(rec.Acked) > 0) {
-		rec.Acked, rec.AckedTx = acked, tx
-	}
 	p.saving = true
 	p.paced.happened(now, roundLeast)
 	s.sink.SavePosition(*rec, func(err error) {

@@ -345,7 +345,7 @@ func (s *simSink) readTopic(topic int) {
 	}
 }
 
-// readEnd takes the records at the end of a log, until one is at or before the acked position, and what else the same batch holds.
+// readEnd takes the records at the end of a log, until one is at or before the settled position, and what else the same batch holds.
 func (s *simSink) readEnd(log []logged) {
 	w, foreign, found, more := s.k.w, false, false, int(s.p.draw(readTail)%4)
 	for i := len(log) - 1; i >= 0 && len(log)-i <= s.q.LookBack && more >= 0; i-- {
@@ -359,6 +359,7 @@ func (s *simSink) readEnd(log []logged) {
 		case !checkpoint.Holds(s.q.Lineage, l.pos):
 		case s.reaches(*l):
 			found = true
+		case l.pos.Compare(s.q.Acked) <= 0:
 		default:
 			s.q.Found.Add(l.pos, s.q.Found.Hash([]byte(l.id)))
 			w.reached[foreignTail] = w.reached[foreignTail] || foreign
@@ -373,7 +374,7 @@ func (s *simSink) readEnd(log []logged) {
 
 // reaches reports whether a record ends the search in its partition.
 func (s *simSink) reaches(l logged) bool {
-	return slices.Contains(s.q.Producers, l.pid) && checkpoint.Holds(s.q.Lineage, l.pos) && l.pos.Compare(s.q.Acked) <= 0
+	return slices.Contains(s.q.Producers, l.pid) && checkpoint.Holds(s.q.Lineage, l.pos) && l.pos.Compare(s.q.Settled) <= 0
 }
 
 // repeats is why this record should not have been sent, or "" (I12). w.mu is held.
@@ -394,7 +395,8 @@ func (s *simSink) repeats(f *flight) string {
 				return "again, which is in Kafka, and no end was read"
 			case !slices.Contains(s.q.Producers, l.pid) && 0 < l.pid && l.pid < s.pid && s.pid <= 100:
 				return "again, which is in Kafka, of a producer that nobody noted"
-			case s.wasRead[at.topic] && slices.ContainsFunc(log[i:], s.reaches): // a late one behind it ended the search
+			case s.wasRead[at.topic] && slices.ContainsFunc(log[i:], func(b logged) bool { return b.late && s.reaches(b) }):
+				// One behind it that landed late ended the search.
 				w.reached[lateRepeat] = true
 			case s.wasRead[at.topic] && l.at.Before(s.readAt[at.topic]):
 				return fmt.Sprintf("again, which stood in partition %v when its end was read", at)

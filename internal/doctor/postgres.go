@@ -20,8 +20,8 @@ type server struct {
 	walLevel        string
 	user, database  string
 	encoding        string // of the database
-	replication     bool // the role may
-	reads           bool // it sees what others do (pg_read_all_stats)
+	replication     bool   // the role may
+	reads           bool   // it sees what others do (pg_read_all_stats)
 	senders, slots  room
 	keepSize        int64 // bytes; -1: no limit
 	idle            time.Duration
@@ -233,8 +233,10 @@ func (e *examination) checkRoom() {
 }
 
 // wholeEncodings are those in which each byte is a letter that UTF-8 has as well; all others of one byte have gaps.
-var wholeEncodings = []string{"UTF8", "LATIN1", "LATIN2", "LATIN4", "LATIN5", "LATIN6", "LATIN7", "LATIN8", "LATIN9", "LATIN10",
-	"ISO_8859_5", "KOI8R", "KOI8U", "WIN866", "WIN1256"}
+var wholeEncodings = []string{
+	"UTF8", "LATIN1", "LATIN2", "LATIN4", "LATIN5", "LATIN6", "LATIN7", "LATIN8", "LATIN9", "LATIN10",
+	"ISO_8859_5", "KOI8R", "KOI8U", "WIN866", "WIN1256",
+}
 
 func (e *examination) checkEncoding() {
 	switch enc := e.server.encoding; {

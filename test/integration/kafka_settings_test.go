@@ -141,8 +141,10 @@ func deniedTopic(t *testing.T, k kafkatest.Cluster) {
 		must(t, kafkatest.Allow(context.Background(), k.Brokers(), everybody, o.topic("secret"), kmsg.ACLOperationDelete, kmsg.ACLOperationDescribe))
 	})
 	o.makeTopic("dead", 1, nil)
-	env := []string{"OUTBOXCDC_ROUTE_MISSING_TOPIC=poison", "OUTBOXCDC_ROUTE_MISSING_TOPIC_AFTER=3s",
-		"OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC=" + o.topic("dead")}
+	env := []string{
+		"OUTBOXCDC_ROUTE_MISSING_TOPIC=poison", "OUTBOXCDC_ROUTE_MISSING_TOPIC_AFTER=3s",
+		"OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC=" + o.topic("dead"),
+	}
 	for round := 1; round <= 2; round++ { // the second time nothing has been delivered by the process
 		for _, typ := range []string{"none", "order", "secret"} {
 			o.insert(typ, "a", round, 1)

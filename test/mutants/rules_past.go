@@ -10,6 +10,18 @@ var (
 // recalling: what deduplicated delivery leaves out after a crash, and what it leaves for the next start.
 var recalling = []mutant{
 	{
+		name:  "search-stops-at-acked",
+		rule:  "Records of ours stand in the order of their positions, whatever session sent them.",
+		edits: []edit{{"kafka/end_read.go", "	case pos.Compare(q.Settled) <= 0:\n", "	case pos.Compare(q.Acked) <= 0:\n"}},
+		tests: []suite{{"./kafka", "^TestEnds$"}},
+	},
+	{
+		name:  "settled-with-each-record",
+		rule:  "What is acknowledged is settled.",
+		edits: []edit{{"relay/record.go", "	if s.settled() {\n		rec.Settle()\n", "	rec.Settled = rec.Acked\n	if s.settled() {\n		rec.Settle()\n"}},
+		tests: []suite{{"./relay", "^TestSearch$"}},
+	},
+	{
 		name:  "written-before-the-ack",
 		rule:  "The position record speaks of what was received.",
 		edits: []edit{{"relay/record.go", "	last, ordinal := p.Done, uint32(checkpoint.LastOrdinal)\n	if !p.Partial.IsZero() {\n		last, ordinal = p.Partial, p.Events-1\n", "	last, ordinal := p.Done, uint32(checkpoint.LastOrdinal)\n	if !p.Partial.IsZero() {\n		last = p.Partial\n"}},
