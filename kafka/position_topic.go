@@ -101,13 +101,18 @@ func (c *Cluster) CheckPositionTopic(ctx context.Context, topic string) error {
 		return err
 	}
 	defer done()
-	l := &positionLog{ctl: ctl, topic: topic}
-	err = l.check(ctx)
-	var u *checkpoint.Unusable
-	if err != nil && !errors.As(err, &u) {
-		return &failure{doing: "check position topic " + topic, topic: topic, err: err}
+	for tries := 1; ; tries++ {
+		l := &positionLog{ctl: ctl, topic: topic}
+		err := l.check(ctx)
+		if err == nil || errors.As(err, new(*checkpoint.Unusable)) {
+			return err
+		}
+		// The broker that leads a topic which was just made may not know it yet.
+		if kindOf(err).class != resend || tries >= missingTries || ctx.Err() != nil {
+			return &failure{doing: "check position topic " + topic, topic: topic, err: err}
+		}
+		ctl.dialer.pause(200 * time.Millisecond)
 	}
-	return err
 }
 
 func (l *positionLog) check(ctx context.Context) error {

@@ -3,6 +3,11 @@ package kafka
 import (
 	"errors"
 	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
@@ -31,5 +36,17 @@ func TestNoEventInPositionTopic(t *testing.T) {
 	}
 	if got := values(f.read(t, positions, 2)); len(got) != 2 || len(l.acks()) != 0 {
 		t.Errorf("%d acks, the topic has %q", len(l.acks()), got)
+	}
+}
+
+// TestCheckPositionTopicJustMade: the broker that leads a topic may not know yet that it does. It is asked again, but not for ever.
+func TestCheckPositionTopicJustMade(t *testing.T) {
+	for count, want := range map[int]bool{1: true, missingTries - 1: true, -1: false} {
+		f := newFake(t)
+		c := newPositionCluster(t, f)
+		f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Err: kerr.NotLeaderForPartition, Count: count})
+		if err := c.CheckPositionTopic(within(30*time.Second), c.cfg.PositionTopic); (err == nil) != want {
+			t.Errorf("%d times: %v", count, err)
+		}
 	}
 }

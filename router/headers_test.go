@@ -96,6 +96,9 @@ func FuzzHeaders(f *testing.F) {
 		var rec Record
 		why := r.members(in, &rec)
 		want, wantWhy := oracle(in)
+		if strings.HasSuffix(why, "a name that is not UTF-8") && !utf8.Valid(in) {
+			return // encoding/json writes another name
+		}
 		if (why == "") != wantWhy {
 			t.Fatalf("%q: %q, encoding/json says %v", in, why, wantWhy)
 		}
