@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -162,7 +161,7 @@ func TestTail(t *testing.T) {
 // No port is handed out twice, and each can be listened on.
 func TestFreePort(t *testing.T) {
 	seen := map[int]bool{}
-	for range 400 {
+	for range 2 * share { // more than this process' share
 		port, err := FreePort()
 		if err != nil {
 			t.Fatal(err)
@@ -183,9 +182,5 @@ func TestFreePort(t *testing.T) {
 	defer l.Close()
 	if CheckPort(taken) == nil {
 		t.Error("a port that is listened on is free")
-	}
-	if held, err := reserve(taken); err == nil && runtime.GOOS == "linux" {
-		t.Error("another process could take a port that was given to this one")
-		_ = held.Close()
 	}
 }

@@ -3,8 +3,6 @@ package child
 import (
 	"bytes"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -32,10 +30,4 @@ func standsStill(pid int) error {
 		}
 	}
 	return nil
-}
-
-// reserve keeps a port from other processes that ask for one, until this one ends: a name in the abstract namespace (unix(7)) is one
-// process's at a time, and no file is left behind.
-func reserve(port int) (io.Closer, error) {
-	return net.Listen("unix", "@outboxcdc-port-"+strconv.Itoa(port))
 }

@@ -2,16 +2,10 @@
 
 package child
 
-import (
-	"io"
-	"syscall"
-)
+import "syscall"
 
 // setDeathSignal does nothing: only Linux can tie a process to its parent.
 func setDeathSignal(*syscall.SysProcAttr, syscall.Signal) {}
 
 // standsStill takes it on trust.
 func standsStill(int) error { return nil }
-
-// reserve does nothing: see os_linux.go.
-func reserve(int) (io.Closer, error) { return io.NopCloser(nil), nil }

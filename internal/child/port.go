@@ -2,40 +2,40 @@ package child
 
 import (
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"strconv"
 	"sync"
 )
 
 // Ports are taken from below the range that the kernel hands out for outgoing connections: a server that is stopped and
 // started again on its port must not find it taken by somebody's client socket in between.
-const lowest, highest = 12000, 30000
+const lowest, highest, share = 12000, 30000, 200
 
-// given are the ports that this process has handed out, each with what keeps other processes from it.
+// given are the ports that this process has handed out. A server may take seconds until it listens.
 var given struct {
 	sync.Mutex
-	ports map[int]io.Closer
+	ports map[int]bool
 }
 
-// FreePort returns a TCP port of 127.0.0.1 that nobody listens on, and no port twice, whichever process asks (on Linux): a server may
-// take seconds until it listens, and several processes start servers at the same time.
+// FreePort returns a TCP port of 127.0.0.1 that nobody listens on, and no port twice. Processes take theirs from different
+// shares of the range, as far as it goes: several start servers at the same time.
 func FreePort() (int, error) {
 	given.Lock()
 	defer given.Unlock()
 	if given.ports == nil {
-		given.ports = map[int]io.Closer{}
+		given.ports = map[int]bool{}
 	}
 	const all = highest - lowest
-	first := rand.IntN(all)
-	for i := range all {
-		port := lowest + (first+i)%all
-		if given.ports[port] != nil || CheckPort(port) != nil {
-			continue
+	begin := os.Getpid() % (all / share) * share
+	for i, first := 0, rand.IntN(share); i < all; i++ {
+		port := lowest + (begin+i)%all
+		if i < share { // of our own share from anywhere: what ran before may linger at its beginning
+			port = lowest + begin + (first+i)%share
 		}
-		if held, err := reserve(port); err == nil {
-			given.ports[port] = held
+		if !given.ports[port] && CheckPort(port) == nil {
+			given.ports[port] = true
 			return port, nil
 		}
 	}
