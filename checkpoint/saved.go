@@ -25,8 +25,8 @@ type Saved struct {
 	Acked Position
 	// AckedTx tells the transaction of Acked from another that has its commit LSN, in the history of a restored copy.
 	AckedTx TxID
-	// Settled is the last Acked that covered all that sessions before may have sent. What is sent later is behind it, also an event that was
-	// left out before (its policy has changed) and comes after newer ones. Zero: not known.
+	// Settled is the last Acked that covered everything earlier sessions may have sent. Whatever is sent later has a higher position, even an
+	// event that was skipped before (its policy has changed) and is stored after newer ones. Zero: not known.
 	Settled Position
 	// Confirm is the highest position that the slot may have been told. A slot beyond it was moved by somebody else.
 	Confirm pglogrepl.LSN
@@ -187,7 +187,10 @@ func (s *Saved) Use(topics []string) {
 
 // Settle notes that no record of an earlier session is in doubt any more: all that they may have sent is at or before Acked.
 func (s *Saved) Settle() {
-	s.Producers, s.Topics, s.Settled = last(slices.Clone(s.Producers), keptProducers), nil, s.Acked
+	s.Producers, s.Topics = last(slices.Clone(s.Producers), keptProducers), nil
+	if !s.Acked.IsZero() {
+		s.Settled = s.Acked
+	}
 }
 
 // last is the end of a list, n long at most.

@@ -80,6 +80,11 @@ func TestSavedNext(t *testing.T) {
 	if n := len(same.Producers); n != maxProducers || same.Producers[n-1] != 1000 || slices.Index(same.Producers, 1000) != n-1 {
 		t.Errorf("producers %v", same.Producers)
 	}
+	same.Settled = Position{7, 1, 0x40, 1}
+	same.Settle() // with nothing acknowledged, what was settled before stays
+	if same.Settled.CommitLSN != 0x40 {
+		t.Errorf("settled at %s", same.Settled)
+	}
 	same.Acked = Position{7, 1, 0x50, 3}
 	same.Settle()
 	if mine, other := same.Next(1, same.Sources), same.Next(1, "other"); same.Settled != same.Acked || mine.Settled != same.Acked || !other.Settled.IsZero() {

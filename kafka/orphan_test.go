@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,9 +15,10 @@ import (
 // standstill is a broker's network that lets nothing in for a while: what was sent stays in the sender's kernel, which tries again
 // and again, also after the sender has closed the connection.
 type standstill struct {
-	still atomic.Bool  // for the connections accepted before thaw
-	thaw  atomic.Bool  // later connections are well
-	open  atomic.Int32 // connections that stood still and have not ended
+	still atomic.Bool   // for the connections accepted before thaw
+	over  chan struct{} // closed: it is well again
+	thaw  atomic.Bool   // later connections are well
+	open  atomic.Int32  // connections that stood still and have not ended
 }
 
 func (s *standstill) listen(network, addr string) (net.Listener, error) {
@@ -46,8 +48,8 @@ type stillConn struct {
 }
 
 func (c *stillConn) Read(b []byte) (int, error) {
-	for c.still.Load() {
-		time.Sleep(time.Millisecond)
+	if c.still.Load() {
+		<-c.over
 	}
 	n, err := c.Conn.Read(b)
 	if err != nil && c.ended.CompareAndSwap(false, true) {
@@ -60,8 +62,10 @@ func (c *stillConn) Read(b []byte) (int, error) {
 // ended. Another one has the slot, reads the ends after FenceWait and delivers the event. Then the network is well again: what the
 // first session had left in the kernel must not follow.
 func TestGivenUpRequestDoesNotArrive(t *testing.T) {
-	var network standstill
+	network := standstill{over: make(chan struct{})}
+	heal := sync.OnceFunc(func() { close(network.over) })
 	f := newFake(t, kfake.ListenFn(network.listen))
+	t.Cleanup(heal) // before the fake waits for its connections
 	f.createTopic(t, "t", 1, nil)
 	cfg := testConfig(f.ListenAddrs()...)
 	cfg.FenceWait = time.Second
@@ -104,7 +108,7 @@ func TestGivenUpRequestDoesNotArrive(t *testing.T) {
 	q.Renew(time.Now())
 	send(t, q, 1, record("t", "k", "event"))
 	l.waitAcks(t, 1)
-	network.still.Store(false)
+	heal()
 	eventually(t, "the end of the first session's connections", func() bool { return network.open.Load() == 0 })
 	if got := values(f.read(t, "t", 2)); len(got) != 2 {
 		t.Errorf("the log has %d records: one arrived %s after the session had ended", len(got), time.Since(lost).Round(time.Millisecond))

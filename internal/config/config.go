@@ -179,8 +179,8 @@ type Poison struct {
 	Causes map[string]string `yaml:"causes" default:""`
 	// Decisions are for single events, as the last log line of a stop names them: id → skip, dead_letter or stop.
 	Decisions map[string]string `yaml:"decisions" default:""`
-	// OnStop applies to the policy stop, and to exit code 79 once an event was delivered. exit: the process ends, so that its supervisor shows it. hold: it stays, failed and not ready, until it is told
-	// to end; for supervisors that restart whatever ends.
+	// OnStop applies to the policy stop, and to exit code 79 once an event was delivered. exit: the process ends, so that its supervisor shows it. hold: it keeps running, failed and
+	// not ready, until it is stopped; for supervisors that restart whatever ends.
 	OnStop string `yaml:"on_stop" default:"exit" oneof:"exit hold"`
 	// Oversize is for a dead letter that is too large even for its topic: stop, or cut the end of its value.
 	Oversize string `yaml:"oversize" default:"stop" oneof:"stop cut"`
