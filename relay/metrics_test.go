@@ -4,12 +4,15 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
 )
@@ -115,6 +118,55 @@ func TestServerEnd(t *testing.T) {
 			b.Errorf("server at %v of %v, confirmed %v, lag %v", server, float64(end), confirmed, b.metric("replication_lag_bytes"))
 		}
 	})
+}
+
+// TestScrapeShowsOneMoment: events in flight never appear without their bytes, however fast they come and are acknowledged.
+func TestScrapeShowsOneMoment(t *testing.T) {
+	tracker := checkpoint.NewTracker(1)
+	tracker.Begin(checkpoint.TxID{CommitLSN: 1 << 40, XID: 1, CommitTime: time.Now()}, false)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				tracker.Ack(tracker.Add(640, 0))
+			}
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
+	r := &Relay{clock: time.Now}
+	r.view.session = &session{tracker: tracker}
+	o := newObserved(r)
+	seen := map[bool]int{}
+	deadline := time.Now().Add(time.Minute)
+	for i := 0; i < 2000 || len(seen) < 2; i++ {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d scrapes all show the same: events in flight: %v", i, seen)
+		}
+		ch := make(chan prometheus.Metric, 100)
+		o.Collect(ch)
+		close(ch)
+		var events, bytes float64
+		for m := range ch {
+			var p dto.Metric
+			if err := m.Write(&p); err != nil {
+				t.Fatal(err)
+			}
+			switch desc := m.Desc().String(); {
+			case strings.Contains(desc, `"outboxcdc_inflight_events"`):
+				events = p.GetGauge().GetValue()
+			case strings.Contains(desc, `"outboxcdc_inflight_bytes"`):
+				bytes = p.GetGauge().GetValue()
+			}
+		}
+		if bytes != events*640 {
+			t.Fatalf("scrape %d: %v events and %v bytes in flight", i, events, bytes)
+		}
+		seen[events > 0]++
+	}
 }
 
 // TestCausesAreComplete: the label's values are known in advance, so none may be missing in the list.
