@@ -52,8 +52,8 @@ type Saved struct {
 const savedVersion = 1
 
 // maxProducers bounds the processes whose records are recognised. Records of earlier ones are sent again if the slot has not
-// been confirmed since.
-const maxProducers = 100
+// been confirmed since. A daemon that is killed within a second of each start adds one a second.
+const maxProducers = 1000
 
 // keptProducers is how many producer ids stay in the record once their records are no longer in doubt: a failover that loses
 // delivered transactions soon after a restart is reported with the records of the process before.
@@ -260,7 +260,11 @@ func Latest(records []Saved) *Saved {
 			continue
 		}
 		// The newest list comes last as a whole: Next keeps the end, and the list of a session that had settled is short.
-		out.Producers = slices.DeleteFunc(out.Producers, func(id int64) bool { return slices.Contains(r.Producers, id) })
+		listed := make(map[int64]bool, len(r.Producers))
+		for _, id := range r.Producers {
+			listed[id] = true
+		}
+		out.Producers = slices.DeleteFunc(out.Producers, func(id int64) bool { return listed[id] })
 		out.Producers = append(out.Producers, r.Producers...)
 		out.Use(r.Topics)
 		out.FenceWait = max(out.FenceWait, r.FenceWait)

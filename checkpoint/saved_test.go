@@ -71,13 +71,13 @@ func TestSavedNext(t *testing.T) {
 		t.Errorf("producers %v", s.Producers)
 	}
 	s.Topics = []string{"t"}
-	next := s.Next(1000, "")
+	next := s.Next(9000, "")
 	next.Use([]string{"u", "t", "a"})
 	if !slices.Equal(next.Topics, []string{"a", "t", "u"}) || !slices.Equal(s.Topics, []string{"t"}) {
 		t.Errorf("topics %v after %v", next.Topics, s.Topics)
 	}
-	same := next.Next(1000, "") // another session of one process
-	if n := len(same.Producers); n != maxProducers || same.Producers[n-1] != 1000 || slices.Index(same.Producers, 1000) != n-1 {
+	same := next.Next(9000, "") // another session of one process
+	if n := len(same.Producers); n != maxProducers || same.Producers[n-1] != 9000 || slices.Index(same.Producers, 9000) != n-1 {
 		t.Errorf("producers %v", same.Producers)
 	}
 	same.Settled = Position{7, 1, 0x40, 1}
@@ -90,7 +90,7 @@ func TestSavedNext(t *testing.T) {
 	if mine, other := same.Next(1, same.Sources), same.Next(1, "other"); same.Settled != same.Acked || mine.Settled != same.Acked || !other.Settled.IsZero() {
 		t.Errorf("settled at %s; in the next record %s, with other settings %s", same.Settled, mine.Settled, other.Settled)
 	}
-	if n := len(same.Producers); n != keptProducers || same.Producers[n-1] != 1000 || len(same.Topics) != 0 || len(next.Topics) != 3 {
+	if n := len(same.Producers); n != keptProducers || same.Producers[n-1] != 9000 || len(same.Topics) != 0 || len(next.Topics) != 3 {
 		t.Errorf("settled: producers %v, topics %v; before, topics %v", same.Producers, same.Topics, next.Topics)
 	}
 	if s.Generation != 9+2*maxProducers || s.Clean || s.Slot != "a" || s.Confirm != 5 {

@@ -64,7 +64,8 @@ func TestStarvedOfProcessor(t *testing.T) {
 	o := newOutbox(t, options{})
 	o.proves("F74", "nice 19 beside four busy loops for %v, wal_sender_timeout %v", begun, timeout)
 	o.sample()
-	r := o.startStreaming(fmt.Sprint("OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=", timeout))
+	// The tests' short fence_wait would end a session that looks at its slot every second only.
+	r := o.startStreaming(fmt.Sprint("OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=", timeout), "OUTBOXCDC_DELIVERY_FENCE_WAIT=5s")
 	must(t, niceAll(r.pid()))
 	w := o.write(load{rand: rnd, connections: 2, pause: 20 * time.Millisecond})
 	w.awaitCommits(20)
