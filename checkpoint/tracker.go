@@ -217,14 +217,14 @@ func (t *Tracker) Transactions() int {
 	return t.txs.len()
 }
 
-// Oldest is the commit time of the oldest transaction that is not done and not known; ok is false when there is none.
-func (t *Tracker) Oldest() (commitTime time.Time, ok bool) {
+// Oldest is the oldest transaction that is not done and not known; ok is false when there is none.
+func (t *Tracker) Oldest() (id TxID, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.txs.len() == 0 || t.txs.first().known {
-		return time.Time{}, false // known ones are done when they are closed, so only a last one can be here
+		return TxID{}, false // known ones are done when they are closed, so only a last one can be here
 	}
-	return t.txs.first().id.CommitTime, true
+	return t.txs.first().id, true
 }
 
 // Progress is what the next session may skip.

@@ -239,7 +239,7 @@ func TestTrackerProgress(t *testing.T) {
 	if tr.Acked() != 20 {
 		t.Fatalf("acked %d inside an open transaction", tr.Acked())
 	}
-	if oldest, ok := tr.Oldest(); !ok || !oldest.Equal(time.Unix(30, 0)) {
+	if oldest, ok := tr.Oldest(); !ok || !oldest.CommitTime.Equal(time.Unix(30, 0)) {
 		t.Fatalf("oldest %v %v", oldest, ok)
 	}
 	tr.Commit(40)

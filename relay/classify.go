@@ -71,6 +71,7 @@ var kinds = map[replication.Kind]verdict{
 	replication.RelationMismatch:   {Lost, waitBackoff, "relation_mismatch"},
 	replication.OtherHistory:       {Lost, waitBackoff, "other_history"},
 	replication.SynchronousStandby: {Wrong, waitBackoff, "synchronous_standby"},
+	replication.CannotSend:         {Retry, waitBackoff, "postgres_cannot_send"}, // memory or disk may be there at the next try
 	replication.Protocol:           {Retry, waitBackoff, "protocol"},
 }
 

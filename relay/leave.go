@@ -171,10 +171,10 @@ func (s *session) repeatStatus(d time.Duration) {
 	s.lastSaid = now
 }
 
-// atRow: the stream is fine, and what it has brought cannot be read. Each start meets the same row again.
+// atRow: what comes next cannot be sent or read, whatever came before it can be. Each start meets the same row again.
 func atRow(err error) bool {
 	if pg, ok := errors.AsType[*replication.Error](err); ok {
-		return pg.Kind == replication.RelationMismatch || pg.Kind == replication.ColumnMissing
+		return pg.Kind == replication.RelationMismatch || pg.Kind == replication.ColumnMissing || pg.Kind == replication.CannotSend
 	}
 	return errors.As(err, new(*router.MissingColumnError)) || errors.As(err, new(*decoder.Error))
 }

@@ -111,8 +111,9 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 	if err := s.begun(ctx); err != nil {
 		endBeside()
 		_ = s.closeSink(0) // before the slot is another's
-		_ = s.stream.Close(0, r.clock())
 		err = s.blame(err)
+		_ = s.stream.Close(0, r.clock())
+		r.noteProgress(s, false, err)
 		return false, err
 	}
 
@@ -124,7 +125,9 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 	before := r.mem.newest()
 	s.close(err)
 	// Acknowledgements behind a hole are no progress: what fills it may be refused for ever, and not at full speed.
-	return well || r.mem.newest() != before, err
+	moved := r.mem.newest() != before
+	r.noteProgress(s, moved, err)
+	return moved || well && replication.KindOf(err) != replication.CannotSend, err
 }
 
 // blame is why the session is over: what Kafka said comes before what the end of the session made others say.
@@ -134,7 +137,7 @@ func (s *session) blame(err error) error {
 			return *failure
 		}
 	}
-	return err
+	return s.lastWord(err)
 }
 
 // openTimeout bounds the opening of either side; lookUpTimeout one question of the session's goroutine to the catalogs.
@@ -290,7 +293,7 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 			s.r.setState(WaitingForStandby, waiting.Message)
 			return nil
 		}
-		return err
+		return s.named(err)
 	}
 	s.heard = true
 	if msg.Data == nil {

@@ -55,6 +55,8 @@ type view struct {
 	slot   *replication.Slot
 	slotAt time.Time
 
+	stuck stuck
+
 	deduplicating bool
 	repeats       string // why delivery is at least once only although it should be deduplicated
 }
@@ -132,7 +134,7 @@ func (r *Relay) detach(s *session) {
 	defer r.mu.Unlock()
 	v := &r.view
 	if oldest, ok := s.tracker.Oldest(); ok {
-		v.stopped = oldest
+		v.stopped = oldest.CommitTime
 	} else if v.caughtUp {
 		v.stopped = r.clock()
 	} else if s.lastCommit.After(v.stopped) {
@@ -212,6 +214,8 @@ type Status struct {
 	// Delivery is what happens after a crash: deduplicated, or at_least_once and why that is not what was asked for.
 	Delivery         string `json:"delivery"`
 	NotDeduplicating string `json:"not_deduplicating,omitempty"`
+	// NoProgress is why several sessions in a row have delivered nothing new.
+	NoProgress string `json:"no_progress,omitempty"`
 }
 
 // Status returns a snapshot.
@@ -237,7 +241,7 @@ func (r *Relay) Status() Status {
 	if st.Delivery = "at_least_once"; r.cfg.Deduplication.Slot != "" && v.repeats == "" {
 		st.Delivery = "deduplicated"
 	}
-	st.NotDeduplicating = v.repeats
+	st.NotDeduplicating, st.NoProgress = v.repeats, v.noProgress()
 	if v.slot != nil {
 		st.RetainedWALBytes, st.WALStatus, st.SlotActivePID = v.slot.RetainedBytes(), v.slot.WALStatus, v.slot.ActivePID
 	}
@@ -272,6 +276,8 @@ func (r *Relay) Ready() (ok bool, reason string) {
 		return false, string(st.State) + ": " + st.Reason
 	case st.Kafka != "ok":
 		return false, "kafka: " + st.Kafka
+	case st.NoProgress != "":
+		return false, st.NoProgress
 	}
 	return true, ""
 }
@@ -292,7 +298,7 @@ func (r *Relay) lagSeconds(now time.Time) float64 {
 		oldest, ok := v.session.tracker.Oldest()
 		switch {
 		case ok:
-			since = oldest
+			since = oldest.CommitTime
 		case v.caughtUp:
 			return 0
 		case v.lastCommit.After(since): // what comes next was committed later

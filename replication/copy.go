@@ -23,7 +23,7 @@ func (s *Source) OpenCopy(ctx context.Context) (_ *Stream, err error) {
 	if st.control, err = cfg.dialControl(ctx); err != nil {
 		return nil, needsRoom(err)
 	}
-	if _, err = st.look(ctx); err != nil {
+	if st.copied, err = st.look(ctx); err != nil {
 		return nil, err
 	}
 	// This walsender would be a synchronous standby as well as the daemon's.

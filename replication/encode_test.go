@@ -79,7 +79,13 @@ func TestClassifyBySQLSTATEAndPhase(t *testing.T) {
 		{"57P03", connecting, Unavailable},
 		{"53300", connecting, Unavailable},
 		{"3D000", connecting, Unavailable},
-		{"XX000", streaming, Unavailable},
+		{"XX000", streaming, CannotSend},
+		{"XX000", inspecting, Unavailable},
+		{"22P05", streaming, CannotSend},
+		{"53200", streaming, CannotSend},
+		{"54000", streaming, CannotSend},
+		{"54000", starting, Unavailable},
+		{"", streaming, Unavailable},
 	} {
 		err := classify("op", c.ph, &pgconn.PgError{Code: c.code, Message: "m"})
 		if err.Kind != c.want || err.SQLSTATE != c.code {

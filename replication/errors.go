@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -28,13 +29,14 @@ const (
 	RelationMismatch               // name and OID of a relation message do not both belong to the outbox
 	OtherHistory                   // not the cluster, or not the history, that this process delivered from
 	SynchronousStandby             // synchronous_standby_names makes commits wait for us
+	CannotSend                     // the server fails while it decodes or prints what is next in the slot, and may do so each time
 	Protocol                       // the server sent what we do not understand
 )
 
 var kindNames = [...]string{
 	"unavailable", "credentials", "missing_right", "unsuitable", "slot_active", "slot_missing", "slot_lost",
 	"publication_missing", "publication_changed", "column_missing", "relation_mismatch", "other_history",
-	"synchronous_standby", "protocol",
+	"synchronous_standby", "cannot_send", "protocol",
 }
 
 // String is the kind as a label value.
@@ -119,6 +121,11 @@ func classify(op string, ph phase, err error) *Error {
 	case "58P01": // undefined_file: a WAL segment is gone
 		if ph == starting || ph == streaming {
 			out.Kind, out.Remedy = SlotLost, slotRemedy
+		}
+	default:
+		// data_exception, insufficient_resources, program_limit_exceeded, internal_error
+		if ph == streaming && slices.Contains([]string{"22", "53", "54", "XX"}, pg.Code[:min(2, len(pg.Code))]) {
+			out.Kind = CannotSend
 		}
 	}
 	return out

@@ -2,7 +2,6 @@ package replication
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -212,6 +211,7 @@ type Stream struct {
 	major int
 	cat   *catalog
 
+	copied  *Slot          // the slot that ours is a temporary copy of; nil: it is none
 	conn    *pgconn.PgConn // the stream's owner
 	tap     tap
 	notices []*pgconn.Notice
@@ -283,15 +283,14 @@ func (st *Stream) begin(ctx context.Context) error {
 	}
 	// Only now: before START_REPLICATION was accepted a predecessor could still have confirmed more.
 	slot, err := st.cfg.readSlot(ctx, st.control)
+	if st.copied != nil && KindOf(err) == SlotMissing { // our walsender has ended, and a temporary slot with it
+		slot, err = &Slot{ConfirmedFlush: st.copied.ConfirmedFlush, ServerLSN: st.copied.ServerLSN}, nil
+	}
 	if err != nil {
 		return err
 	}
-	if slot.ActivePID == 0 {
-		if err := st.lastWords(); err != nil {
-			return err
-		}
-	}
-	if slot.ActivePID != st.conn.PID() {
+	// Our walsender may have ended already, with an error that Receive returns after what was sent before it.
+	if slot.ActivePID != 0 && slot.ActivePID != st.conn.PID() {
 		return fail(Unavailable, op, "let postgres.url name one server, not a load balancer",
 			"the slot is active for PID %d, our walsender is %d: two connections reached two servers", slot.ActivePID, st.conn.PID())
 	}
@@ -299,18 +298,6 @@ func (st *Stream) begin(ctx context.Context) error {
 	st.identity.WALEnd = max(st.identity.WALEnd, slot.ServerLSN)
 	st.log.Debug("replication started", "slot", st.cfg.Slot, "start", st.start.String(), "system", st.identity.SystemID,
 		"timeline", st.identity.Timeline, "server", st.major)
-	return nil
-}
-
-// lastWords is the error with which the walsender has ended: soon after the start of a slot whose WAL was removed, for one. nil:
-// it goes on, and says nothing of the kind within queryTimeout.
-func (st *Stream) lastWords() error {
-	end := time.Now().Add(queryTimeout)
-	for st.SetDeadline(end); time.Now().Before(end); {
-		if _, err := st.Receive(); err != nil && !errors.Is(err, ErrDeadline) {
-			return err
-		}
-	}
 	return nil
 }
 

@@ -183,6 +183,10 @@ func (st *Stream) noticeError() error {
 	return nil
 }
 
+// ErrSenderGone says that no connection holds the slot: our walsender has ended, and Receive has its last word, or postgres.url
+// leads to two servers.
+var ErrSenderGone = errors.New("our walsender has ended, or postgres.url leads to two servers")
+
 // Check is the guard (one cheap query): nil means that what the stream delivered up to the start of this call was
 // complete, as far as publication and table are concerned; ErrUndecided that this cannot be told yet. With either, the slot was our
 // walsender's at some moment after [Slot.Asked].
@@ -198,6 +202,9 @@ func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 		return nil, verdict
 	}
 	slot, err := st.cfg.readSlot(ctx, st.control)
+	if err == nil && slot.ActivePID == 0 {
+		return nil, &Error{Kind: Unavailable, Op: "check slot " + st.cfg.Slot, Err: ErrSenderGone}
+	}
 	if err == nil && slot.ActivePID != st.conn.PID() { // a process that was frozen hears of it here first
 		return nil, fail(Unavailable, "check slot "+st.cfg.Slot, "", "our walsender (PID %d) has lost it; active now: PID %d", st.conn.PID(), slot.ActivePID)
 	}

@@ -231,18 +231,33 @@ type column struct {
 	Last       bool
 }
 
-// TableColumns is the default layout under the configured names. One name may serve for two purposes; it is made once.
+// Bounds of the bundled table's columns, in bytes as the server prints them. The server cannot send a value that it prints in more
+// than 1 GB, and whoever may insert could stop delivery with one; a daemon needs three times the largest row as memory. What an
+// outbox needs is far below: Kafka's default for a record is 1 MiB.
+const (
+	maxText    = 64 << 10
+	maxHeaders = 1 << 20
+	maxPayload = 16 << 20
+)
+
+// TableColumns is the default layout under the configured names. One name may serve for two purposes; it is created once.
 func (v view) TableColumns() []column {
 	c := v.Of.Columns
+	text := func(name string) string {
+		return fmt.Sprintf("text NOT NULL CHECK (octet_length(%s) <= %d)", ident(name), maxText)
+	}
+	printed := func(name string, most int) string {
+		return fmt.Sprintf(" CHECK (octet_length(%s::text) <= %d)", ident(name), most)
+	}
 	var out []column
 	seen := map[string]bool{"": true}
 	for _, col := range []column{
 		{Name: c.ID, Type: "uuid PRIMARY KEY DEFAULT gen_random_uuid()"},
-		{Name: c.AggregateType, Type: "text NOT NULL"},
-		{Name: c.AggregateID, Type: "text NOT NULL"},
-		{Name: c.EventType, Type: "text NOT NULL"},
-		{Name: c.Payload, Type: "jsonb"},
-		{Name: c.Headers, Type: "jsonb NOT NULL DEFAULT '{}'"},
+		{Name: c.AggregateType, Type: text(c.AggregateType)},
+		{Name: c.AggregateID, Type: text(c.AggregateID)},
+		{Name: c.EventType, Type: text(c.EventType)},
+		{Name: c.Payload, Type: "jsonb" + printed(c.Payload, maxPayload)},
+		{Name: c.Headers, Type: "jsonb NOT NULL DEFAULT '{}'" + printed(c.Headers, maxHeaders)},
 		{Name: "created_at", Type: "timestamptz NOT NULL DEFAULT now()"},
 	} {
 		if !seen[col.Name] {

@@ -11,12 +11,13 @@ CREATE ROLE "Out""box" LOGIN REPLICATION;
 -- The outbox. The application inserts in the transaction that changes its own tables, and may delete rows at any time
 -- after its commit: they are read from the WAL, never from the table.
 -- Any other table will do: columns can be added, id may be bigint or text, payload may be json, text or bytea.
+-- The checks keep out values that the server could not send, or the daemon only with much memory. Change the limits if you need more.
 CREATE TABLE IF NOT EXISTS "My Schema"."Out
 box'" (
     "eventId" uuid PRIMARY KEY DEFAULT gen_random_uuid(),
-    "Typ" text NOT NULL,
-    "key" text NOT NULL,
-    "payload" jsonb,
+    "Typ" text NOT NULL CHECK (octet_length("Typ") <= 65536),
+    "key" text NOT NULL CHECK (octet_length("key") <= 65536),
+    "payload" jsonb CHECK (octet_length("payload"::text) <= 16777216),
     "created_at" timestamptz NOT NULL DEFAULT now()
 );
 -- The application's role needs no more than: GRANT INSERT ON "My Schema"."Out box'" TO …;

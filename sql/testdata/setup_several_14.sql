@@ -11,13 +11,14 @@ CREATE ROLE "outboxcdc" LOGIN REPLICATION;
 -- The outbox. The application inserts in the transaction that changes its own tables, and may delete rows at any time
 -- after its commit: they are read from the WAL, never from the table.
 -- Any other table will do: columns can be added, id may be bigint or text, payload may be json, text or bytea.
+-- The checks keep out values that the server could not send, or the daemon only with much memory. Change the limits if you need more.
 CREATE TABLE IF NOT EXISTS "public"."outbox" (
     "id" uuid PRIMARY KEY DEFAULT gen_random_uuid(),
-    "aggregate_type" text NOT NULL,
-    "aggregate_id" text NOT NULL,
-    "event_type" text NOT NULL,
-    "payload" jsonb,
-    "headers" jsonb NOT NULL DEFAULT '{}',
+    "aggregate_type" text NOT NULL CHECK (octet_length("aggregate_type") <= 65536),
+    "aggregate_id" text NOT NULL CHECK (octet_length("aggregate_id") <= 65536),
+    "event_type" text NOT NULL CHECK (octet_length("event_type") <= 65536),
+    "payload" jsonb CHECK (octet_length("payload"::text) <= 16777216),
+    "headers" jsonb NOT NULL DEFAULT '{}' CHECK (octet_length("headers"::text) <= 1048576),
     "created_at" timestamptz NOT NULL DEFAULT now()
 );
 -- The application's role needs no more than: GRANT INSERT ON "public"."outbox" TO …;
@@ -25,13 +26,14 @@ CREATE TABLE IF NOT EXISTS "public"."outbox" (
 -- The outbox. The application inserts in the transaction that changes its own tables, and may delete rows at any time
 -- after its commit: they are read from the WAL, never from the table.
 -- Any other table will do: columns can be added, id may be bigint or text, payload may be json, text or bytea.
+-- The checks keep out values that the server could not send, or the daemon only with much memory. Change the limits if you need more.
 CREATE TABLE IF NOT EXISTS "sales"."events" (
     "id" uuid PRIMARY KEY DEFAULT gen_random_uuid(),
-    "aggregate_type" text NOT NULL,
-    "aggregate_id" text NOT NULL,
-    "event_type" text NOT NULL,
-    "payload" jsonb,
-    "headers" jsonb NOT NULL DEFAULT '{}',
+    "aggregate_type" text NOT NULL CHECK (octet_length("aggregate_type") <= 65536),
+    "aggregate_id" text NOT NULL CHECK (octet_length("aggregate_id") <= 65536),
+    "event_type" text NOT NULL CHECK (octet_length("event_type") <= 65536),
+    "payload" jsonb CHECK (octet_length("payload"::text) <= 16777216),
+    "headers" jsonb NOT NULL DEFAULT '{}' CHECK (octet_length("headers"::text) <= 1048576),
     "created_at" timestamptz NOT NULL DEFAULT now()
 );
 -- The application's role needs no more than: GRANT INSERT ON "sales"."events" TO …;
@@ -39,13 +41,14 @@ CREATE TABLE IF NOT EXISTS "sales"."events" (
 -- The outbox. The application inserts in the transaction that changes its own tables, and may delete rows at any time
 -- after its commit: they are read from the WAL, never from the table.
 -- Any other table will do: columns can be added, id may be bigint or text, payload may be json, text or bytea.
+-- The checks keep out values that the server could not send, or the daemon only with much memory. Change the limits if you need more.
 CREATE TABLE IF NOT EXISTS "sales"."more" (
     "id" uuid PRIMARY KEY DEFAULT gen_random_uuid(),
-    "aggregate_type" text NOT NULL,
-    "aggregate_id" text NOT NULL,
-    "event_type" text NOT NULL,
-    "payload" jsonb,
-    "headers" jsonb NOT NULL DEFAULT '{}',
+    "aggregate_type" text NOT NULL CHECK (octet_length("aggregate_type") <= 65536),
+    "aggregate_id" text NOT NULL CHECK (octet_length("aggregate_id") <= 65536),
+    "event_type" text NOT NULL CHECK (octet_length("event_type") <= 65536),
+    "payload" jsonb CHECK (octet_length("payload"::text) <= 16777216),
+    "headers" jsonb NOT NULL DEFAULT '{}' CHECK (octet_length("headers"::text) <= 1048576),
     "created_at" timestamptz NOT NULL DEFAULT now()
 );
 -- The application's role needs no more than: GRANT INSERT ON "sales"."more" TO …;

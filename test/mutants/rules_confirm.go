@@ -12,6 +12,7 @@ var (
 	fails       = suite{"./relay", "^(TestSinkFailure|TestLateAcknowledgements|TestBrokenPromise|TestLostAcknowledgements)$"}
 	missed      = suite{"./relay", "^(TestFrozenThoughGuarded|TestRowsOlderThanTheLastCommit|TestTwoTransactionsWereCut|TestKeepaliveInsideATransactionIsNotReceived)$"}
 	walsender   = suite{"./replication", "^TestStartIsReadAfterTheSlotIsOurs$"}
+	stalls      = suite{"./relay", "^(TestNoProgress|TestLastWord)$"}
 	encoded     = suite{"./replication", "^(TestStatusBytes|TestStatusRefusesZero|TestTimelineOf|TestParseCopyData)$"}
 	verified    = suite{"./replication", "^TestVerifyEachTable$"}
 	onServers   = suite{"./replication", "^TestGuardLooksAtEachTable$"}

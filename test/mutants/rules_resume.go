@@ -292,6 +292,18 @@ var ending = []mutant{
 		tests: []suite{poisons},
 	},
 	{
+		name:  "stuck-is-ready",
+		rule:  "A relay that streams is ready, also if no session gets through a transaction.",
+		edits: []edit{{"relay/stuck.go", "	if v.stuck.sessions < stuckAfter ||", "	if v.stuck.sessions >= 0 ||"}},
+		tests: []suite{stalls},
+	},
+	{
+		name:  "last-word-unheard",
+		rule:  "That the walsender has ended is reason enough; what it said last is no matter.",
+		edits: []edit{{"relay/stuck.go", "	if !errors.Is(err, replication.ErrSenderGone) {\n", "	if true {\n"}},
+		tests: []suite{stalls},
+	},
+	{
 		name: "sink-failure-ignored",
 		rule: "A failure of Kafka's is Kafka's to mend, and the session goes on.",
 		edits: []edit{{

@@ -1,0 +1,104 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/decoder"
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// stuck is consecutive sessions that ended in the middle of their work and delivered nothing new.
+type stuck struct {
+	sessions int
+	at       pglogrepl.LSN // the highest commit LSN, or position, that one of them was at; confirmed beyond it, all of that is over
+	why      string        // what ended the last one
+}
+
+// stuckAfter is after how many of them the relay is not ready. One or two are a walsender or a broker that restarts.
+const stuckAfter = 3
+
+// noteProgress is called at the end of a session; moved says whether anything is in Kafka that was not before.
+func (r *Relay) noteProgress(s *session, moved bool, err error) {
+	at, unfinished := s.tracker.Oldest()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := &r.view
+	switch {
+	case moved:
+		v.stuck = stuck{}
+	case unfinished:
+		v.stuck = stuck{v.stuck.sessions + 1, max(v.stuck.at, at.CommitLSN), err.Error()}
+	case replication.KindOf(err) == replication.CannotSend:
+		at := s.received
+		if named, ok := errors.AsType[*errCannotSend](err); ok {
+			at = named.tx.CommitLSN
+		}
+		v.stuck = stuck{v.stuck.sessions + 1, max(v.stuck.at, at), err.Error()}
+	} // else nothing was under way, and its end says nothing
+}
+
+// noProgress says why the relay is stuck; "": it is not.
+func (v *view) noProgress() string {
+	if v.stuck.sessions < stuckAfter || v.confirmed > v.stuck.at {
+		return ""
+	}
+	return fmt.Sprintf("the last %d sessions have delivered nothing new: the last one ended at %s: %s", v.stuck.sessions, v.stuck.at, v.stuck.why)
+}
+
+// errCannotSend names the transaction that the server fails to send.
+type errCannotSend struct {
+	tx  decoder.Begin
+	err error
+}
+
+func (e *errCannotSend) Error() string {
+	return fmt.Sprintf("the server fails to send the transaction with xid %d, committed at %s: %v; if this repeats, see "+
+		"docs/runbook.md, \"A transaction that the server cannot send\"", e.tx.XID, e.tx.CommitLSN, e.err)
+}
+func (e *errCannotSend) Unwrap() error { return e.err }
+
+// lastWord is why the walsender has ended, if err is that it has. What it sent before that is dropped: it was not confirmed, and
+// comes again.
+func (s *session) lastWord(err error) error {
+	if !errors.Is(err, replication.ErrSenderGone) {
+		return err
+	}
+	for end := time.Now().Add(grace); time.Now().Before(end); {
+		if !s.stream.SetDeadline(end) {
+			continue
+		}
+		msg, word := s.stream.Receive()
+		switch {
+		case errors.Is(word, replication.ErrDeadline), errors.As(word, new(*replication.Waiting)):
+		case word != nil:
+			return s.named(word)
+		case msg.Data != nil:
+			s.follow(msg)
+		}
+	}
+	return err
+}
+
+// follow notes which transaction a message that is dropped belongs to.
+func (s *session) follow(msg replication.Message) {
+	if kind := msg.Data[0]; kind != 'B' && kind != 'C' {
+		return
+	}
+	if m, err := s.decoder.Decode(msg.Data); err == nil {
+		if s.inTx = m.Kind == decoder.KindBegin; s.inTx {
+			s.begin = *m.Begin
+		}
+	}
+}
+
+// named names the transaction that the server fails to send.
+func (s *session) named(err error) error {
+	if s.inTx && replication.KindOf(err) == replication.CannotSend {
+		return &errCannotSend{s.begin, err}
+	}
+	return err
+}

@@ -1,0 +1,110 @@
+package relay
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+var errCannot = &replication.Error{Kind: replication.CannotSend, Op: "read the stream", SQLSTATE: "54000", Err: errors.New("out of memory")}
+
+// TestNoProgress: sessions that end again and again inside the same transaction make the relay not ready, one or two do not;
+// confirmed beyond it, all is well. A session that had nothing under way says nothing.
+func TestNoProgress(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		err   error
+		begun bool // the transaction that no session gets through has been seen
+		stuck bool
+	}{
+		{"inside a transaction", errCannot, true, true},
+		{"before it begins", errCannot, false, true},
+		{"a connection is lost inside", errGone, true, true},
+		{"a connection is lost while nothing is under way", errGone, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, testConfig(), func(b *bench) {
+				b.start()
+				b.pg.commit("a")
+				b.sleep(16 * time.Second)
+				b.pg.cut() // that session has delivered something
+				b.sleep(time.Minute)
+				if c.begun {
+					b.pg.begin()
+				}
+				for n := range 4 {
+					b.sleep(time.Minute)
+					b.want(Streaming)
+					ok, why := b.relay.Ready()
+					if stuck := c.stuck && n >= 3; ok == stuck {
+						b.Fatalf("after %d sessions: ready %v: %s", n, ok, why)
+					}
+					if st := b.relay.Status(); !ok && st.NoProgress != why {
+						b.Errorf("status says %q, ready %q", st.NoProgress, why)
+					}
+					if n == 3 && c.begun && replication.KindOf(c.err) == replication.CannotSend && (!strings.Contains(why, "xid 701, committed at 0/1030") || !strings.Contains(why, "out of memory")) {
+						b.Errorf("%s", why)
+					}
+					if n < 3 {
+						b.pg.fail(c.err)
+					}
+				}
+				if c.begun {
+					b.pg.more("b")
+					b.pg.finish()
+				} else {
+					b.pg.commit("b")
+				}
+				b.sleep(16 * time.Second)
+				b.delivered("a", "b")
+				if ok, why := b.relay.Ready(); !ok {
+					b.Errorf("not ready: %s", why)
+				}
+			})
+		})
+	}
+}
+
+// TestLastWord: the guard may see that the walsender has ended before what it sent last is read. The reason is what the walsender
+// said, with the transaction it was about, and what was sent before that comes again.
+func TestLastWord(t *testing.T) {
+	for _, inside := range []bool{true, false} {
+		cfg := testConfig()
+		cfg.MaxEvents = 1
+		bubble(t, cfg, func(b *bench) {
+			b.kafka.hold()
+			b.start()
+			b.pg.commit("a", "b") // a fills the window, and nothing more is read
+			b.sleep(time.Second)
+			b.pg.edit(func() {
+				b.pg.checkErr = func(int) error {
+					if b.pg.sessions() > 1 {
+						return nil
+					}
+					if inside {
+						b.pg.begin()
+					}
+					b.pg.fail(errCannot)
+					return &replication.Error{Kind: replication.Unavailable, Op: "check slot s", Err: replication.ErrSenderGone}
+				}
+			})
+			b.sleep(time.Minute)
+			if n := b.metric("replication_reconnects_total", "reason=postgres_cannot_send"); n != 1 {
+				b.Errorf("inside %v: %v sessions ended because the server cannot send", inside, n)
+			}
+			if why := b.relay.Status().Troubles[0].Error; strings.Contains(why, "xid 701, committed at 0/1030") != inside || !strings.Contains(why, "out of memory") {
+				b.Errorf("inside %v: %s", inside, why)
+			}
+			if inside {
+				b.pg.finish()
+			}
+			b.kafka.ack()
+			b.kafka.edit(func() { b.kafka.auto = time.Millisecond })
+			b.sleep(time.Minute)
+			b.delivered("a", "b")
+		})
+	}
+}
