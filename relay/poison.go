@@ -1,12 +1,14 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -33,7 +35,7 @@ type Poisons struct {
 	Decisions map[string]PoisonPolicy // by event id
 	Topic     string                  // of dead letters
 	Slot      string                  // named in them; "": it is not
-	Cut       bool                    // a dead letter that is too large even for its topic loses the end of its value
+	Cut       bool                    // a dead letter that is too large even for its topic is shortened
 	Hold      bool                    // a stop, also with class Lost once something was delivered, leaves the process standing, not ready, until it is told to end
 }
 
@@ -130,7 +132,7 @@ func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoi
 	alone, over := s.sink.Check(rec)
 	if over != nil && s.r.cfg.Poison.Cut && over.Cause == router.TooLarge {
 		if alone, over = s.cut(over); over == nil {
-			s.r.log.Warn("the dead letter's value is cut", "event_id", p.ID, "position", pos.String(), "bytes", len(rec.Value))
+			s.r.log.Warn("the dead letter is cut", "event_id", p.ID, "position", pos.String(), "bytes", len(rec.Value))
 		}
 	}
 	if over != nil {
@@ -174,17 +176,43 @@ func (l *letters) acked(n uint64) {
 	}
 }
 
-// cut shortens the value until the dead-letter topic takes it; the header says how long it was.
+// cut shortens the dead letter until its topic takes it; a header says how long the value was.
 func (s *session) cut(over *router.Poison) (alone bool, still *router.Poison) {
 	rec := &s.rec
-	whole := len(rec.Value)
-	rec.Headers = append(rec.Headers, router.Header{Name: HeaderTruncated, Value: strconv.AppendInt(nil, int64(whole), 10)})
-	// Half of it and half of that until it fits, so that no sum of ours has to agree with Kafka's to the byte.
-	for still = over; still != nil && len(rec.Value) > 0; {
-		rec.Value = rec.Value[:len(rec.Value)/2]
+	rec.Headers = append(rec.Headers, router.Header{Name: HeaderTruncated, Value: strconv.AppendInt(nil, int64(len(rec.Value)), 10)})
+	for still = over; still != nil && still.Cause == router.TooLarge && shorten(rec); {
 		alone, still = s.sink.Check(rec)
 	}
 	return alone, still
+}
+
+// shorten takes away half of the value; when that is empty, the event's own headers that are as large as the largest of them, within
+// a factor of two; then half of the key. It works in halves so that no sum of ours has to agree with Kafka's to the byte. False: only
+// the event's id and what makes it a dead letter are left.
+func shorten(rec *router.Record) bool {
+	if len(rec.Value) > 0 {
+		rec.Value = rec.Value[:len(rec.Value)/2]
+		return true
+	}
+	size := func(h *router.Header) int { return len(h.Name) + len(h.Value) }
+	largest := 0
+	keep := func(h *router.Header) bool {
+		return strings.HasPrefix(h.Name, "outboxcdc-") || bytes.Equal(h.Value, rec.ID)
+	}
+	for i := range rec.Headers {
+		if h := &rec.Headers[i]; !keep(h) {
+			largest = max(largest, size(h))
+		}
+	}
+	if largest > 0 {
+		rec.Headers = slices.DeleteFunc(rec.Headers, func(h router.Header) bool { return !keep(&h) && size(&h) > largest/2 })
+		return true
+	}
+	if len(rec.Key) > 0 {
+		rec.Key = rec.Key[:len(rec.Key)/2]
+		return true
+	}
+	return false
 }
 
 // finalPoison stops the relay whatever the policy is: it is the dead letter that cannot be delivered.

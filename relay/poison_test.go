@@ -179,6 +179,30 @@ func TestDeadLetterRefused(t *testing.T) {
 	}
 }
 
+// TestDeadLetterShortened: whatever a row has put into key, value and headers, what is left at the end is small, and says which event it was.
+func TestDeadLetterShortened(t *testing.T) {
+	rec := router.Record{ID: []byte("7"), Key: make([]byte, 64<<10), Value: make([]byte, 16<<20)}
+	rec.PartitionBy = rec.Key
+	rec.Headers = []router.Header{{Name: "id", Value: rec.ID}, {Name: "type", Value: make([]byte, 64<<10)}, {Name: "outboxcdc-error", Value: []byte("too_large")}}
+	for i := range 50_000 {
+		rec.Headers = append(rec.Headers, router.Header{Name: fmt.Sprint("h", i), Value: make([]byte, i%100)})
+	}
+	rec.Headers = append(rec.Headers, router.Header{Name: strings.Repeat("x", 1<<20)}, router.Header{Name: ""})
+	steps, size := 0, rec.Size()
+	for ; shorten(&rec); steps++ {
+		if rec.Size() > size {
+			t.Fatalf("%d bytes after %d", rec.Size(), size)
+		}
+		size = rec.Size()
+	}
+	if steps > 100 {
+		t.Errorf("%d steps", steps)
+	}
+	if len(rec.Key) > 0 || len(rec.Value) > 0 || rec.Value == nil || len(rec.PartitionBy) != 64<<10 || len(rec.Headers) > 3 || rec.Headers[0].Name != "id" || rec.Headers[1].Name != "outboxcdc-error" {
+		t.Errorf("%d bytes of key, %d of value, %d headers", len(rec.Key), len(rec.Value), len(rec.Headers))
+	}
+}
+
 // TestDeadLetterCut: with cut, a dead letter loses the end of its value, and its header says so.
 func TestDeadLetterCut(t *testing.T) {
 	bubble(t, dead(func(p *Poisons) { p.Cut = true }), func(b *bench) {

@@ -182,7 +182,7 @@ type Poison struct {
 	// OnStop applies to the policy stop, and to exit code 79 once an event was delivered. exit: the process ends, so that its supervisor shows it. hold: it keeps running, failed and
 	// not ready, until it is stopped; for supervisors that restart whatever ends.
 	OnStop string `yaml:"on_stop" default:"exit" oneof:"exit hold"`
-	// Oversize is for a dead letter that is too large even for its topic: stop, or cut the end of its value.
+	// Oversize is for a dead letter that is too large even for its topic: stop, or cut it: the end of its value, then headers and key.
 	Oversize string `yaml:"oversize" default:"stop" oneof:"stop cut"`
 	// Topic is where dead letters go.
 	Topic string `yaml:"topic" default:"outbox.dead_letter"`

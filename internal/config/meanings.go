@@ -59,7 +59,7 @@ var meanings = map[string]string{
 	"poison.causes":                          "Policies for single causes: cause → policy.",
 	"poison.decisions":                       "For single events, as the last log line of a stop names them: id → skip, dead_letter or stop.",
 	"poison.on_stop":                         "Applies to the policy stop, and to exit code 79 once an event was delivered. exit: the process ends, so that its supervisor shows it. hold: it keeps running, failed and not ready, until it is stopped; for supervisors that restart whatever ends.",
-	"poison.oversize":                        "For a dead letter that is too large even for its topic: stop, or cut the end of its value.",
+	"poison.oversize":                        "For a dead letter that is too large even for its topic: stop, or cut it: the end of its value, then headers and key.",
 	"poison.policy":                          "For all events. stop: nothing is confirmed past the event and the daemon stops, exit code 65. dead_letter: it goes to a topic of its own and counts once Kafka has it there. skip: it is dropped, with a line in the log and a count.",
 	"poison.topic":                           "Where dead letters go.",
 	"postgres":                               "The server's side: how to reach it and how to behave towards it.",

@@ -304,3 +304,26 @@ func (o *cared) refusedBesideConsumer(next bool) {
 	}
 	o.dlq(0, "drop", "--all", "--dry-run") // it notes nothing
 }
+
+// A dead-letter topic that was deleted and created again begins without letters that are dealt with: Kafka forgets a group's offsets
+// with their topic.
+func TestDeadLetterTopicCreatedAgain(t *testing.T) {
+	t.Parallel()
+	o := withLetters(t, nil)
+	o.dlq(0, "drop", "--all")
+	o.open()
+	ctx := testContext(t)
+	must(t, kafkatest.DeleteTopic(ctx, o.kafka.Brokers(), o.topic("dead")))
+	await(t, patience, "the topic to be deleted and created", func() error {
+		return kafkatest.CreateTopic(ctx, o.kafka.Brokers(), o.topic("dead"), 3, nil)
+	})
+	all, causes := []any{1}, []string{}
+	for _, p := range slices.Concat(allPoison, allPoison) { // so that each partition has more than the old topic's had
+		all, causes = append(all, p), append(causes, p.cause)
+	}
+	o.mixed(all...)
+	r := o.startStreaming(o.policy("dead_letter")...)
+	o.awaitConfirmed(o.walFlushed(), patience)
+	r.term()
+	o.open(causes...)
+}

@@ -274,6 +274,12 @@ var ending = []mutant{
 		tests: []suite{poisons},
 	},
 	{
+		name:  "only-the-value-is-cut",
+		rule:  "A dead letter is too large because of its value.",
+		edits: []edit{{"relay/poison.go", "	if largest > 0 {\n", "	if largest < 0 {\n"}},
+		tests: []suite{poisons},
+	},
+	{
 		name:  "skipped-has-no-number",
 		rule:  "What is left out counts for nothing in its transaction.",
 		edits: []edit{{"relay/poison.go", "		return s.leaveOut(ctx, r.met.poisonSkipped)\n	case DeadLetter", "		return nil\n	case DeadLetter"}},
