@@ -1,4 +1,4 @@
-// Package kafka delivers records to Kafka; it is the only home of sarama.
+// Package kafka delivers records to Kafka. No other package of the daemon uses sarama.
 //
 // It promises, for one session (one [Producer]): records of one partition appear in the order in which they were sent;
 // each is acknowledged exactly once, in that order and without holes, or the session fails; acks=all and idempotence,

@@ -133,7 +133,7 @@ func (l *positionLog) check(ctx context.Context) error {
 		return err
 	}
 	return l.ask(ctx, func(b *sarama.Broker) error {
-		_, err := fetchBatches(b, l.topic, 0, end, 0)
+		_, err := FetchBatches(b, l.topic, 0, end, 0)
 		return err
 	})
 }

@@ -26,11 +26,6 @@ func TestNoEventInPositionTopic(t *testing.T) {
 	if err := p.Send(record(positions, "k", "an event"), 1); err == nil {
 		t.Error("sent")
 	}
-	k := newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...), "s")).NewCourier()
-	defer k.Close()
-	if err := k.Deliver(t.Context(), record(positions, "k", "a dead letter")); !errors.As(err, new(*Undelivered)) || !errors.Is(err, errPositionsOnly) {
-		t.Errorf("a dead letter sent again: %v", err)
-	}
 	if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
 		t.Fatal(err)
 	}

@@ -242,7 +242,7 @@ func (l *positionLog) window(ctx context.Context, from, until int64) (best newes
 	for from < until {
 		next := from
 		err := l.ask(ctx, func(b *sarama.Broker) error {
-			batches, err := fetchBatches(b, l.topic, 0, from, 0)
+			batches, err := FetchBatches(b, l.topic, 0, from, 0)
 			if err != nil {
 				return err
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/deadletters"
 	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
@@ -119,7 +120,7 @@ type dlq struct {
 	end   func()
 
 	slot                string
-	letters             *kafka.DeadLetters
+	letters             *deadletters.Topic
 	topic               string
 	done, failed, left  int
 	others, uncommitted int
@@ -140,7 +141,7 @@ func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 		return &exitError{code: exitConfig, err: err}
 	}
 	d.slot, d.topic = cfg.Postgres.Slot, cfg.Poison.Topic
-	if d.letters, err = cluster.OpenDeadLetters(ctx, d.topic, dlqGroup(d.slot)); err != nil {
+	if d.letters, err = deadletters.Open(ctx, cluster, d.topic, dlqGroup(d.slot)); err != nil {
 		return lookError(err)
 	}
 	defer d.letters.Close()
@@ -155,7 +156,7 @@ func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 			return lookError(err)
 		}
 	}
-	err = d.letters.Read(ctx, d.choice.all && !d.changes, func(l *kafka.Letter) error { return d.letter(ctx, l) })
+	err = d.letters.Read(ctx, d.choice.all && !d.changes, func(l *deadletters.Letter) error { return d.letter(ctx, l) })
 	interrupted := ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 	if interrupted {
 		err = nil
@@ -187,14 +188,14 @@ func (d *dlq) commit() error {
 }
 
 // letter takes one letter of the topic.
-func (d *dlq) letter(ctx context.Context, raw *kafka.Letter) error {
+func (d *dlq) letter(ctx context.Context, raw *deadletters.Letter) error {
 	l := openLetter(raw)
 	if l.slot != "" && l.slot != d.slot {
 		d.others++
-		d.letters.Pass(raw)
+		d.letters.Skip(raw)
 		return nil
 	}
-	if l.Dealt && (d.changes || !d.choice.all) {
+	if l.Handled && (d.changes || !d.choice.all) {
 		return nil
 	}
 	if !d.choice.has(l) {
@@ -208,7 +209,7 @@ func (d *dlq) letter(ctx context.Context, raw *kafka.Letter) error {
 	}
 	var o outcome
 	var err error
-	if d.changes && !d.letters.Room(raw) {
+	if d.changes && !d.letters.CanMark(raw) {
 		o.problem = "too many letters between open ones were dealt with one by one: deal with the oldest of this partition first"
 	} else {
 		o, err = d.each(ctx, l)
@@ -218,7 +219,7 @@ func (d *dlq) letter(ctx context.Context, raw *kafka.Letter) error {
 	}
 	switch {
 	case o.dealt:
-		d.letters.Deal(raw)
+		d.letters.MarkHandled(raw)
 		d.done++
 		d.uncommitted++
 	case o.problem != "":
@@ -253,7 +254,7 @@ func (d *dlq) sum(interrupted bool) error {
 	default:
 		note("%s %s; %s open", plural(d.done, "letter", "letters"), d.verb, plural(d.left, "is", "are"))
 	}
-	if gone := d.letters.Gone(); gone > 0 {
+	if gone := d.letters.Expired(); gone > 0 {
 		note("%s that nobody had dealt with: Kafka has deleted them (retention.ms of the topic)", plural(int(gone), "more letter", "more letters"))
 	}
 	if d.others > 0 {

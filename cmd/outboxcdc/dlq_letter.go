@@ -6,13 +6,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/internal/deadletters"
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
 // letter is a dead letter with what its headers say.
 type letter struct {
-	*kafka.Letter
+	*deadletters.Letter
 	id, position, cause, message string
 	topic                        string // where it was on its way to; "": nobody knows
 	truncated                    string // how long its value was, if that was cut
@@ -21,7 +21,7 @@ type letter struct {
 
 // openLetter reads the headers. An event may have brought some of these names itself where the router did not find that: the
 // last is the daemon's.
-func openLetter(raw *kafka.Letter) *letter {
+func openLetter(raw *deadletters.Letter) *letter {
 	l := &letter{Letter: raw}
 	for _, h := range raw.Headers {
 		value := string(h.Value)
@@ -123,7 +123,7 @@ func (d *dlq) line(l *letter, o outcome) []byte {
 		t.pair("because", []byte(o.problem))
 	case o.word != "":
 		t.word(o.word)
-	case l.Dealt:
+	case l.Handled:
 		t.word("(dealt with)")
 	}
 	t.word(l.Time.UTC().Format(timeLayout))
@@ -158,7 +158,7 @@ type letterJSON struct {
 func (d *dlq) json(l *letter, o outcome) ([]byte, error) {
 	return jsonLine(letterJSON{
 		Partition: l.Partition, Offset: l.Offset, Time: l.Time.UTC().Format(timeLayout), ID: l.id, Cause: l.cause, Message: l.message,
-		Topic: l.topic, Position: l.position, CutFrom: l.truncated, Open: !l.Dealt && !o.dealt, RetriedTo: o.to, Problem: o.problem,
+		Topic: l.topic, Position: l.position, CutFrom: l.truncated, Open: !l.Handled && !o.dealt, RetriedTo: o.to, Problem: o.problem,
 		recordJSON: newRecordJSON(l.Key, l.Value, l.Headers, d.payload),
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/outboxcdc/outboxcdc/internal/deadletters"
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/router"
@@ -15,10 +16,10 @@ import (
 type retrier struct {
 	d       *dlq
 	topic   string // instead of their own
-	courier *kafka.Courier
+	courier *deadletters.Courier
 }
 
-func (r *retrier) begin(c *kafka.Cluster) { r.courier = c.NewCourier() }
+func (r *retrier) begin(c *kafka.Cluster) { r.courier = deadletters.NewCourier(c) }
 func (r *retrier) close()                 { r.courier.Close() }
 
 func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
@@ -39,7 +40,7 @@ func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 	} else { // not cut short when told to end: what was sent and not seen acknowledged would be sent again
 		err = r.courier.Deliver(context.WithoutCancel(ctx), rec)
 	}
-	var alone *kafka.Undelivered
+	var alone *deadletters.Undelivered
 	switch {
 	case errors.As(err, &alone):
 		return outcome{problem: alone.Error()}, nil

@@ -1,4 +1,4 @@
-package kafka
+package deadletters
 
 import (
 	"context"
@@ -8,36 +8,37 @@ import (
 
 	"github.com/IBM/sarama"
 
+	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Courier delivers single records by hand, each acknowledged before the next: with the partitions, sizes and acks of a session,
-// because it is one. For one goroutine.
+// Courier sends single records and waits for the ack of each. It uses a session of its own, so partitions, size limits and acks are
+// those of the daemon. It is for one goroutine.
 type Courier struct {
-	cluster *Cluster
-	session *Producer
+	cluster *kafka.Cluster
+	session *kafka.Producer // nil: none is open
 	n       uint64
 	acked   chan uint64
 	failed  chan error
 	wake    chan struct{}
 }
 
-// Undelivered is what is wrong with one record or its topic: others may be delivered.
+// Undelivered is an error of one record or its topic. Other records may be delivered.
 type Undelivered struct{ Err error }
 
 func (e *Undelivered) Error() string { return e.Err.Error() }
 func (e *Undelivered) Unwrap() error { return e.Err }
 
-// NewCourier connects to nothing.
-func (c *Cluster) NewCourier() *Courier { return &Courier{cluster: c} }
+// NewCourier returns a courier that connects with its first record.
+func NewCourier(cluster *kafka.Cluster) *Courier { return &Courier{cluster: cluster} }
 
-// courierTimeout bounds one delivery: elections and rolling restarts fit in.
-const courierTimeout = time.Minute
+// timeout is the maximum time of one delivery. It is longer than a leader election or the restart of a broker takes.
+const timeout = time.Minute
 
-// Deliver returns when Kafka has the record. The error is an *Undelivered, or no delivery can be made at present. Unless it is
-// an *Undelivered the record may be in Kafka all the same.
+// Deliver sends a record and waits for its ack. If the error is an *Undelivered, the record is not in Kafka and another one may be
+// delivered. After any other error the record may be in Kafka, and no record can be delivered at present.
 func (k *Courier) Deliver(ctx context.Context, rec *router.Record) error {
-	ctx, cancel := context.WithTimeout(ctx, courierTimeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if err := k.check(ctx, rec); err != nil {
 		return err
@@ -52,7 +53,7 @@ func (k *Courier) Deliver(ctx context.Context, rec *router.Record) error {
 		return nil
 	case err := <-k.failed:
 		k.Close()
-		var f *failure
+		var f interface{ Refused() ([]uint64, bool) }
 		if errors.As(err, &f) {
 			if _, refused := f.Refused(); refused {
 				return &Undelivered{err}
@@ -65,9 +66,9 @@ func (k *Courier) Deliver(ctx context.Context, rec *router.Record) error {
 	}
 }
 
-// Check is Deliver without the delivery: it says what can be known before.
+// Check returns the error that Deliver would return without sending the record.
 func (k *Courier) Check(ctx context.Context, rec *router.Record) error {
-	ctx, cancel := context.WithTimeout(ctx, courierTimeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return k.check(ctx, rec)
 }
@@ -81,7 +82,7 @@ func (k *Courier) check(ctx context.Context, rec *router.Record) error {
 	if err := k.ready(ctx, rec.Topic); err != nil {
 		return err
 	}
-	// Nothing else is in flight: whether it has to go alone does not matter.
+	// The first result does not matter: nothing else is in flight.
 	if _, poison := k.session.Check(rec); poison != nil {
 		return &Undelivered{errors.New(poison.Message)}
 	}
@@ -89,9 +90,9 @@ func (k *Courier) check(ctx context.Context, rec *router.Record) error {
 }
 
 func (k *Courier) open(ctx context.Context) (err error) {
-	acked, failed, wake := make(chan uint64, 1), make(chan error, 1), make(chan struct{}, 1) // of this session: no other is to hear of it
+	acked, failed, wake := make(chan uint64, 1), make(chan error, 1), make(chan struct{}, 1) // new ones, so that callbacks of an earlier session have no effect
 	k.acked, k.failed, k.wake = acked, failed, wake
-	k.session, err = k.cluster.Open(ctx, Callbacks{
+	k.session, err = k.cluster.Open(ctx, kafka.Callbacks{
 		Acked:  func(n uint64) { acked <- n },
 		Failed: func(err error) { failed <- err },
 		Wake: func() {
@@ -104,9 +105,9 @@ func (k *Courier) open(ctx context.Context) (err error) {
 	return err
 }
 
-// ready waits until it is known whether the topic can be used.
+// ready waits until the session knows whether the topic can be used.
 func (k *Courier) ready(ctx context.Context, topic string) error {
-	poll := time.NewTicker(20 * time.Millisecond) // that a topic is missing wakes nobody
+	poll := time.NewTicker(20 * time.Millisecond) // Wake is not called when a topic is missing
 	defer poll.Stop()
 	for {
 		ok, err := k.session.Ready(topic)
@@ -130,13 +131,13 @@ func (k *Courier) ready(ctx context.Context, topic string) error {
 	}
 }
 
-// Close cuts the connections; a later Deliver opens new ones.
+// Close cuts the connections. A later Deliver opens new ones.
 func (k *Courier) Close() {
 	if k.session == nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	cancel() // nothing is waited for
+	cancel() // Close does not wait
 	_ = k.session.Close(ctx)
 	k.session = nil
 }

@@ -1,4 +1,4 @@
-package kafka
+package deadletters
 
 import (
 	"context"
@@ -12,41 +12,43 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+
+	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
-// hold is a membership in the group that keeps all others out of it.
+// hold is a membership in the group that excludes every other member.
 type hold struct {
 	member     string
 	generation int32
-	heard      atomic.Int64 // when we asked what the coordinator last answered with yes, in nanoseconds; 0: it has said no
+	heard      atomic.Int64 // when the last request was sent to which the coordinator agreed, in nanoseconds; 0: it has refused one
 	stop       chan struct{}
 	beating    sync.WaitGroup
 }
 
 const (
-	// holdFor is after what silence of ours the coordinator gives the group to somebody else. So long it is in use after kill -9.
+	// holdFor is the session timeout: after a kill -9 the group remains in use for this long.
 	holdFor = 30 * time.Second
-	// beatEvery leaves room for a coordinator that moves.
+	// beatEvery is the heartbeat interval. It leaves time for the coordinator to move to another broker.
 	beatEvery = 3 * time.Second
 )
 
-// errHoldLost ends what may be done only by one at a time.
+// errHoldLost ends a command: another process may change the handled offsets.
 var errHoldLost = errors.New("the group is not ours any more: its coordinator was out of reach for too long, or somebody has removed us; " +
 	"what was done since the last commit is not noted")
 
-// Hold keeps everybody else from noting anything until Close, or says who does that to us. It reads again what is noted:
-// another may have had the group meanwhile.
+// Hold keeps every other process from committing offsets until Close, or its error says which member prevents that. It reads the
+// group's offsets again: another process may have changed them.
 //
-// It joins the group with a protocol of a name that nobody else has. Kafka lets nobody into a group who has no protocol in
-// common with all its members: so one member at most, whoever is first, and each commit is checked against it.
-func (l *DeadLetters) Hold(ctx context.Context) error {
-	defer context.AfterFunc(ctx, l.dialer.cut)()
+// It joins the group with a protocol of a random name. Kafka admits a member to a group only if it has a protocol in common with all
+// other members, so there is at most one member, the first, and the coordinator checks each commit against it.
+func (l *Topic) Hold(ctx context.Context) error {
+	defer context.AfterFunc(ctx, l.client.Cut)()
 	failed := func(err error) error {
-		return &failure{doing: "take hold of group " + l.group, rights: l.rights(), err: err}
+		return kafka.Failure("take hold of group "+l.group, "", l.permissions(), err)
 	}
 	h, err := l.join()
 	if h.member != "" {
-		l.hold = h // also after an error: Close gives it up
+		l.hold = h // also after an error: Close leaves the group
 	}
 	if err != nil && !errors.Is(err, sarama.ErrInconsistentGroupProtocol) {
 		return failed(err)
@@ -55,7 +57,7 @@ func (l *DeadLetters) Hold(ctx context.Context) error {
 	if err2 != nil {
 		return failed(err2)
 	}
-	// A group of the newer protocol (KIP-848) may let us in beside its members, and shows none of them.
+	// A group of the newer protocol (KIP-848) may admit us next to its members, and describes none of them.
 	if _, in := members[h.member]; err != nil || !in || len(members) != 1 {
 		delete(members, h.member)
 		return failed(inUse(members))
@@ -80,11 +82,11 @@ func inUse(members map[string]string) error {
 	return fmt.Errorf("it is in use%s: another dlq retry or drop, or somebody consumes with it; wait until that has ended (one that was killed counts for %s)", by, holdFor)
 }
 
-// join returns when we are in the group. Also with an error the hold has the member's id, if we have become one.
-func (l *DeadLetters) join() (*hold, error) {
+// join joins the group. Also with an error the hold has a member id, if the coordinator has given one.
+func (l *Topic) join() (*hold, error) {
 	req := &sarama.JoinGroupRequest{
 		Version: 5, GroupId: l.group, SessionTimeout: int32(holdFor.Milliseconds()), RebalanceTimeout: int32(holdFor.Milliseconds()),
-		// Of a consumer, because tools do not list other groups.
+		// Tools list only groups of this type.
 		ProtocolType: "consumer",
 	}
 	h := &hold{stop: make(chan struct{})}
@@ -94,7 +96,7 @@ func (l *DeadLetters) join() (*hold, error) {
 	err := l.ask(func(b *sarama.Broker) error {
 		h.heard.Store(time.Now().UnixNano())
 		res, err := b.JoinGroup(req)
-		if err == nil && errors.Is(res.Err, sarama.ErrMemberIdRequired) { // from now on it is the same member, however often we ask
+		if err == nil && errors.Is(res.Err, sarama.ErrMemberIdRequired) { // repeated requests are then of the same member
 			req.MemberId = res.MemberId
 			res, err = b.JoinGroup(req)
 		}
@@ -131,8 +133,8 @@ func codeOf(code sarama.KError) error {
 	return code
 }
 
-// beat tells the coordinator that we live, until Close or until it does not want to know.
-func (l *DeadLetters) beat() {
+// beat sends heartbeats until Close, or until the coordinator refuses one.
+func (l *Topic) beat() {
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
 	for {
@@ -147,7 +149,7 @@ func (l *DeadLetters) beat() {
 	}
 }
 
-func (l *DeadLetters) heartbeat() {
+func (l *Topic) heartbeat() {
 	h, now := l.hold, time.Now()
 	_, err := l.try(func(b *sarama.Broker) error {
 		res, err := b.Heartbeat(&sarama.HeartbeatRequest{Version: 3, GroupId: l.group, GenerationId: h.generation, MemberId: h.member})
@@ -161,24 +163,24 @@ func (l *DeadLetters) heartbeat() {
 		h.heard.Store(now.UnixNano())
 	case isNoMember(err):
 		h.heard.Store(0)
-	} // else Held knows for how long that is no matter
+	} // other errors do not matter until Held finds that holdFor has passed
 }
 
-// isNoMember: who asks is not, or no longer, in the group.
+// isNoMember reports whether the coordinator refused a request because its sender is not a member of the group.
 func isNoMember(err error) bool {
 	return errors.Is(err, sarama.ErrUnknownMemberId) || errors.Is(err, sarama.ErrIllegalGeneration) || errors.Is(err, sarama.ErrFencedInstancedId)
 }
 
-// Held is an error as soon as somebody else may have the group.
-func (l *DeadLetters) Held() error {
+// Held returns an error as soon as another process may have the group.
+func (l *Topic) Held() error {
 	if l.hold == nil || time.Since(time.Unix(0, l.hold.heard.Load())) > holdFor {
-		return &failure{doing: "hold group " + l.group, err: errHoldLost}
+		return kafka.Failure("hold group "+l.group, "", "", errHoldLost)
 	}
 	return nil
 }
 
-// release lets the next one in at once. It is no matter if it fails: then holdFor passes.
-func (l *DeadLetters) release() {
+// release leaves the group, so that the next process can join at once. If it fails, the group is free after holdFor.
+func (l *Topic) release() {
 	h := l.hold
 	if h == nil {
 		return
@@ -191,53 +193,53 @@ func (l *DeadLetters) release() {
 	l.hold = nil
 }
 
-// lettersRetries bounds how often something is asked again that should pass: a coordinator that has yet to be made, or loads.
-const lettersRetries = 20
+// maxRetries is how often a request is repeated after an error that should pass: a coordinator that is being elected, or loads.
+const maxRetries = 20
 
-// ask puts a question to the group's coordinator, again if that may help.
-func (l *DeadLetters) ask(question func(*sarama.Broker) error) error {
+// ask sends a request to the group's coordinator, again if that may succeed.
+func (l *Topic) ask(question func(*sarama.Broker) error) error {
 	for tries := 0; ; tries++ {
 		again, err := l.try(question)
-		if !again || tries == lettersRetries {
+		if !again || tries == maxRetries {
 			return err
 		}
-		l.dialer.pause(250 * time.Millisecond)
+		l.client.Pause(250 * time.Millisecond)
 	}
 }
 
-// try is one try of ask. If it is to be repeated, the coordinator is looked for anew.
-func (l *DeadLetters) try(question func(*sarama.Broker) error) (again bool, err error) {
+// try is one attempt of ask. If the request is to be repeated, it looks up the coordinator.
+func (l *Topic) try(question func(*sarama.Broker) error) (again bool, err error) {
 	coordinator, err := l.client.Coordinator(l.group)
 	lost := false
 	if err == nil {
 		if err = question(coordinator); err == nil {
 			return false, nil
 		}
-		if lost = kindOf(err).reason == reasonConnection; lost {
-			_ = coordinator.Close() // it is opened again when it is asked for
+		if lost = kafka.ConnectionLost(err); lost {
+			_ = coordinator.Close() // sarama opens it again for the next request
 		}
 	}
-	if again = lost || kindOf(err).class == resend; again {
+	if again = lost || kafka.Transient(err); again {
 		_ = l.client.RefreshCoordinator(l.group)
 	}
 	return again, err
 }
 
-// noted reads the group's offsets.
-func (l *DeadLetters) noted() error {
+// readHandled reads the group's offsets.
+func (l *Topic) readHandled() error {
 	ids := make([]int32, len(l.parts))
 	for i := range l.parts {
 		ids[i] = l.parts[i].id
 	}
 	var res *sarama.OffsetFetchResponse
 	err := l.ask(func(b *sarama.Broker) (err error) {
-		res, err = b.FetchOffset(sarama.NewOffsetFetchRequest(l.cluster.version, l.group, map[string][]int32{l.topic: ids}))
+		res, err = b.FetchOffset(sarama.NewOffsetFetchRequest(l.client.Config().Version, l.group, map[string][]int32{l.topic: ids}))
 		if err == nil {
 			err = codeOf(res.GroupError())
 		}
 		return err
 	})
-	if errors.Is(err, sarama.ErrGroupIDNotFound) { // nobody has dealt with anything
+	if errors.Is(err, sarama.ErrGroupIDNotFound) { // nothing was ever handled
 		return nil
 	}
 	if err != nil {
@@ -247,21 +249,21 @@ func (l *DeadLetters) noted() error {
 		p := &l.parts[i]
 		block := res.GetBlock(l.topic, p.id)
 		if block == nil {
-			return fmt.Errorf("read the offsets of group %s: %w", l.group, errUnanswered)
+			return fmt.Errorf("read the offsets of group %s: %w", l.group, errors.New("the broker's answer does not mention the partition"))
 		}
 		if block.Err != sarama.ErrNoError {
 			return fmt.Errorf("read the offset of group %s in partition %d: %w", l.group, p.id, block.Err)
 		}
-		if p.dealt, err = parseDealt(block.Offset, block.Metadata); err != nil {
+		if p.handled, err = parseHandled(block.Offset, block.Metadata); err != nil {
 			return fmt.Errorf("group %s in partition %d: %w", l.group, p.id, err)
 		}
-		p.some = block.Offset >= 0
+		p.committed = block.Offset >= 0
 	}
 	return nil
 }
 
-// members are who is in the group, by member id.
-func (l *DeadLetters) members() (map[string]string, error) {
+// members describes the members of the group, by member id.
+func (l *Topic) members() (map[string]string, error) {
 	all := map[string]string{}
 	err := l.ask(func(b *sarama.Broker) error {
 		res, err := b.DescribeGroups(&sarama.DescribeGroupsRequest{Version: 5, Groups: []string{l.group}})
@@ -282,10 +284,10 @@ func (l *DeadLetters) members() (map[string]string, error) {
 	return all, err
 }
 
-// Commit stores what was noted as the group's offsets. It wants a Hold.
-func (l *DeadLetters) Commit() error {
+// Commit stores the handled offsets as the group's offsets. It requires Hold.
+func (l *Topic) Commit() error {
 	failed := func(err error) error {
-		return &failure{doing: fmt.Sprintf("commit the offsets of group %s in topic %s", l.group, l.topic), rights: l.rights(), err: err}
+		return kafka.Failure(fmt.Sprintf("commit the offsets of group %s in topic %s", l.group, l.topic), "", l.permissions(), err)
 	}
 	if l.hold == nil {
 		return failed(errors.New("internal error: nobody holds the group"))

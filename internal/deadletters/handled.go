@@ -1,4 +1,4 @@
-package kafka
+package deadletters
 
 import (
 	"fmt"
@@ -7,23 +7,23 @@ import (
 	"strings"
 )
 
-// dealt is which offsets of a partition are dealt with: all in front of next, and those of the spans behind it. Next is the
-// group's committed offset and the spans are the metadata of that commit, so that Kafka keeps both together, and tools that
-// know nothing of spans see a lag that is never too small.
-type dealt struct {
+// handled is the set of handled offsets of a partition: all offsets before next, and those of the spans. Next is the group's committed
+// offset and the spans are the metadata of that commit, so Kafka stores both together, and tools that do not know the spans show a lag
+// that is never too small.
+type handled struct {
 	next  int64
-	spans []span // behind next, in order, neither touching nor overlapping
+	spans []span // after next, in order, neither adjacent nor overlapping
 }
 
-// span is offsets from first to last.
+// span is the offsets from first to last.
 type span struct{ first, last int64 }
 
-func (d *dealt) has(offset int64) bool {
+func (d *handled) has(offset int64) bool {
 	return offset < d.next || slices.ContainsFunc(d.spans, func(s span) bool { return s.first <= offset && offset <= s.last })
 }
 
-// openBefore is how many offsets in front of end are not dealt with.
-func (d *dealt) openBefore(end int64) int64 {
+// openBefore returns how many offsets before end are not handled.
+func (d *handled) openBefore(end int64) int64 {
 	n := max(0, end-d.next)
 	for _, s := range d.spans {
 		n -= max(0, min(s.last+1, end)-s.first)
@@ -31,8 +31,8 @@ func (d *dealt) openBefore(end int64) int64 {
 	return n
 }
 
-// add deals with the offsets from first to last.
-func (d *dealt) add(first, last int64) {
+// add adds the offsets from first to last.
+func (d *handled) add(first, last int64) {
 	if first = max(first, d.next); first > last {
 		return
 	}
@@ -51,34 +51,34 @@ func (d *dealt) add(first, last int64) {
 	}
 }
 
-// pass is add for offsets that are nobody's letters. It begins no span of its own: they could be many.
-func (d *dealt) pass(first, last int64) {
+// skip is add for offsets without a dead letter of this slot. It does not start a new span: there could be too many.
+func (d *handled) skip(first, last int64) {
 	if first <= d.next || d.has(first-1) {
 		d.add(first, last)
 	}
 }
 
-// room says whether one more offset can be noted: Kafka bounds the metadata of a commit (offset.metadata.max.bytes).
-func (d *dealt) room(offset int64) bool {
-	try := dealt{next: d.next, spans: slices.Clone(d.spans)}
+// room reports whether one more offset can be stored: Kafka limits the metadata of a commit (offset.metadata.max.bytes).
+func (d *handled) room(offset int64) bool {
+	try := handled{next: d.next, spans: slices.Clone(d.spans)}
 	try.add(offset, offset)
 	return len(try.metadata()) <= maxMetadata
 }
 
 const (
-	// maxMetadata is a little less than Kafka's default of 4096.
+	// maxMetadata is slightly less than Kafka's default of 4096.
 	maxMetadata = 4000
-	// dealtPrefix tells our metadata from that of other tools.
-	dealtPrefix = "outboxcdc dealt with "
+	// prefix distinguishes our metadata from that of other tools. It is stored in Kafka, so it must not change.
+	prefix = "outboxcdc dealt with "
 )
 
 // metadata writes the spans: "outboxcdc dealt with 17,19-22".
-func (d *dealt) metadata() string {
+func (d *handled) metadata() string {
 	if len(d.spans) == 0 {
 		return ""
 	}
 	var b strings.Builder
-	b.WriteString(dealtPrefix)
+	b.WriteString(prefix)
 	for i, s := range d.spans {
 		if i > 0 {
 			b.WriteByte(',')
@@ -91,11 +91,11 @@ func (d *dealt) metadata() string {
 	return b.String()
 }
 
-// parseDealt reads what was committed. Metadata of somebody else's commit means nothing; of ours, damaged, is an error: to
-// forget it would send letters twice.
-func parseDealt(next int64, metadata string) (dealt, error) {
-	d := dealt{next: max(next, 0)}
-	list, ours := strings.CutPrefix(metadata, dealtPrefix)
+// parseHandled reads a committed offset and its metadata. Metadata of another tool is ignored. If ours is damaged that is an error: the
+// dead letters that it lists would be sent twice.
+func parseHandled(next int64, metadata string) (handled, error) {
+	d := handled{next: max(next, 0)}
+	list, ours := strings.CutPrefix(metadata, prefix)
 	if !ours {
 		return d, nil
 	}

@@ -1,7 +1,6 @@
-package kafka
+package deadletters
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -12,48 +11,46 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
-// Somebody consumes with the group, or another holds it: it cannot be held; and while it is, nobody else gets in.
-func TestDeadLettersHold(t *testing.T) {
+// A group that a consumer uses or another process holds cannot be held. While it is held, no other member is admitted.
+func TestHold(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "dead"))
-	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
-	f.parked(t, &kgo.Record{Topic: "dead", Value: []byte("a")}, &kgo.Record{Topic: "dead", Value: []byte("b")})
+	c := newCluster(t, testConfig(f))
+	f.produce(t, &kgo.Record{Topic: "dead", Value: []byte("a")}, &kgo.Record{Topic: "dead", Value: []byte("b")})
 	consume := func() *kgo.Client {
-		cl, err := kgo.NewClient(kgo.SeedBrokers(f.ListenAddrs()...), kgo.ClientID("somebody"), kgo.ConsumerGroup("care"), kgo.ConsumeTopics("dead"), kgo.DisableAutoCommit())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return cl
+		return f.client(t, kgo.ClientID("somebody"), kgo.ConsumerGroup("care"), kgo.ConsumeTopics("dead"), kgo.DisableAutoCommit())
 	}
-	refused := func(l *DeadLetters, by string) {
+	refused := func(l *Topic, by string) {
 		t.Helper()
-		if err := l.Hold(context.Background()); err == nil || !strings.Contains(err.Error(), "in use by "+by+" at 127.0.0.1") {
+		if err := l.Hold(t.Context()); err == nil || !strings.Contains(err.Error(), "in use by "+by+" at 127.0.0.1") {
 			t.Errorf("%v, want one that %s has the group", err, by)
 		}
 	}
 	cl := consume()
 	defer cl.Close()
-	cl.PollFetches(within(10 * time.Second))
+	cl.PollFetches(within(t, 10*time.Second))
 	l := openLetters(t, c)
 	refused(l, "somebody")
 	if err := l.Commit(); err == nil {
-		t.Error("noted without a hold")
+		t.Error("committed without a hold")
 	}
 	cl.Close()
 
 	first, second := openLetters(t, c), openLetters(t, c)
 	held(t, first)
-	refused(second, c.cfg.ClientID)
+	refused(second, clientID)
 	cl = consume()
 	defer cl.Close()
-	if err := cl.PollFetches(within(time.Second)).Err(); err == nil {
-		t.Error("somebody consumes with a group that is held")
+	if err := cl.PollFetches(within(t, time.Second)).Err(); err == nil {
+		t.Error("a consumer was admitted to a group that is held")
 	}
 	cl.Close()
-	f.parked(t, &kgo.Record{Topic: "dead", Value: []byte("c")})
-	deal(t, openAfter(t, c, first), "0:0", "0:2")
-	held(t, second) // what was noted since it was opened is not forgotten
+	f.produce(t, &kgo.Record{Topic: "dead", Value: []byte("c")})
+	markHandled(t, openAfter(t, c, first), "0:0", "0:2")
+	held(t, second) // offsets that were committed after it was opened are kept
 	wantPlaces(t, second, false, "0:1", "0:2!")
 	if err := second.Commit(); err != nil {
 		t.Error(err)
@@ -61,21 +58,20 @@ func TestDeadLettersHold(t *testing.T) {
 	wantPlaces(t, openLetters(t, c), false, "0:1", "0:2!")
 }
 
-// openAfter opens the letters when another has given up the group.
-func openAfter(t testing.TB, c *Cluster, other *DeadLetters) *DeadLetters {
+// openAfter opens the topic after another process has left the group.
+func openAfter(t testing.TB, c *kafka.Cluster, other *Topic) *Topic {
 	t.Helper()
 	other.Close()
 	return openLetters(t, c)
 }
 
-// The coordinator has forgotten us: nothing may be done any more, and nothing can be noted. So it is when it was silent for
-// so long that it may have.
-func TestDeadLettersHoldLost(t *testing.T) {
+// After the coordinator has removed us, or did not answer for so long that it may have, Held returns an error and Commit fails.
+func TestHoldLost(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "dead"))
-	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
+	c := newCluster(t, testConfig(f))
 	l := openLetters(t, c)
 	if err := l.Held(); err == nil {
-		t.Error("held by who has only looked")
+		t.Error("held without Hold")
 	}
 	held(t, l)
 	asked := l.hold.heard.Load()
@@ -87,11 +83,7 @@ func TestDeadLettersHoldLost(t *testing.T) {
 		t.Error(l.Held())
 	}
 	fault.Remove()
-	l.dialer.mu.Lock()
-	for c := range l.dialer.conns {
-		_ = c.Conn.Close() // by somebody else
-	}
-	l.dialer.mu.Unlock()
+	f.hangUp()
 	asked = l.hold.heard.Load()
 	l.heartbeat()
 	if l.heartbeat(); l.hold.heard.Load() <= asked {
@@ -117,12 +109,12 @@ func TestDeadLettersHoldLost(t *testing.T) {
 	}
 }
 
-// A coordinator that loads the group's offsets, or is another one by now, is asked again.
-func TestDeadLettersCoordinator(t *testing.T) {
+// A request is repeated while the coordinator loads the group's offsets, and after it has moved to another broker.
+func TestCoordinator(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "dead"))
-	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
-	f.parked(t, &kgo.Record{Topic: "dead", Value: []byte("v")})
-	deal(t, openLetters(t, c), "0:0")
+	c := newCluster(t, testConfig(f))
+	f.produce(t, &kgo.Record{Topic: "dead", Value: []byte("v")})
+	markHandled(t, openLetters(t, c), "0:0")
 	for _, key := range []kmsg.Key{kmsg.OffsetFetch, kmsg.OffsetCommit, kmsg.DescribeGroups, kmsg.JoinGroup, kmsg.SyncGroup} {
 		for _, err := range []*kerr.Error{kerr.CoordinatorLoadInProgress, kerr.NotCoordinator} {
 			fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Err: err, Count: 1})
@@ -141,10 +133,10 @@ func TestDeadLettersCoordinator(t *testing.T) {
 	}
 }
 
-// A right that is missing is said to be one.
-func TestDeadLettersRight(t *testing.T) {
+// The error of a missing permission says so.
+func TestMissingPermission(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "dead"))
-	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
+	c := newCluster(t, testConfig(f))
 	l := openLetters(t, c)
 	held(t, l)
 	f.ControlKey(int16(kmsg.OffsetCommit), func(r kmsg.Request) (kmsg.Response, error, bool) {
@@ -156,8 +148,8 @@ func TestDeadLettersRight(t *testing.T) {
 		res.Topics = append(res.Topics, rt)
 		return res, nil, true
 	})
-	var right interface{ MissingRight() bool }
-	if err := l.Commit(); !errors.As(err, &right) || !right.MissingRight() {
+	var missing interface{ MissingRight() bool }
+	if err := l.Commit(); !errors.As(err, &missing) || !missing.MissingRight() {
 		t.Errorf("%v", err)
 	}
 }

@@ -1,0 +1,180 @@
+package deadletters
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+var errStop = errors.New("enough")
+
+func openLetters(t testing.TB, c *kafka.Cluster) *Topic {
+	t.Helper()
+	l, err := Open(t.Context(), c, "dead", "care")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+// places are the dead letters that Read delivers, as partition:offset, with a ! after those that are handled.
+func places(t testing.TB, l *Topic, all bool) (out []string) {
+	t.Helper()
+	err := l.Read(t.Context(), all, func(x *Letter) error {
+		s := fmt.Sprintf("%d:%d", x.Partition, x.Offset)
+		if x.Handled {
+			s += "!"
+		}
+		out = append(out, s)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func wantPlaces(t testing.TB, l *Topic, all bool, want ...string) {
+	t.Helper()
+	if got := places(t, l, all); !slices.Equal(got, want) {
+		t.Errorf("letters %v, want %v", got, want)
+	}
+}
+
+// markHandled marks the dead letters at these places as handled, commits, and closes.
+func markHandled(t testing.TB, l *Topic, at ...string) {
+	t.Helper()
+	defer l.Close()
+	held(t, l)
+	err := l.Read(t.Context(), false, func(x *Letter) error {
+		if slices.Contains(at, fmt.Sprintf("%d:%d", x.Partition, x.Offset)) {
+			l.MarkHandled(x)
+		}
+		return nil
+	})
+	if err == nil {
+		err = l.Commit()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func held(t testing.TB, l *Topic) {
+	t.Helper()
+	if err := l.Hold(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTopic(t *testing.T) {
+	f := newFake(t, kfake.NumBrokers(3))
+	f.createTopic(t, "dead", 2, map[string]string{"max.message.bytes": "3000000"})
+	c := newCluster(t, testConfig(f))
+	l := openLetters(t, c)
+	wantPlaces(t, l, true)
+
+	at := time.UnixMilli(1_700_000_000_123)
+	rec := func(p int32, key, value []byte, headers ...kgo.RecordHeader) *kgo.Record {
+		return &kgo.Record{Topic: "dead", Partition: p, Key: key, Value: value, Headers: headers, Timestamp: at}
+	}
+	f.produce(t, rec(0, nil, nil, kgo.RecordHeader{Key: "a", Value: []byte("b")}, kgo.RecordHeader{Key: "nil"}, kgo.RecordHeader{Key: "", Value: []byte{}}),
+		rec(0, []byte{}, []byte{}), rec(0, []byte{0xff}, []byte(big(2_000_000))), rec(0, []byte("k"), []byte("v")), rec(1, []byte("k"), []byte("v")))
+	wantPlaces(t, l, false) // they were produced after it was opened
+	l = openLetters(t, c)
+	var first *Letter
+	err := l.Read(t.Context(), false, func(x *Letter) error { first = x; return errStop })
+	if !errors.Is(err, errStop) || first.Key != nil || first.Value != nil || !first.Time.Equal(at) || first.Handled {
+		t.Errorf("%v %+v", err, first)
+	}
+	if got, want := fmt.Sprintf("%q", first.Headers), fmt.Sprintf("%q", []router.Header{{Name: "a", Value: []byte("b")}, {Name: "nil"}, {Name: "", Value: []byte{}}}); got != want || first.Headers[1].Value != nil || first.Headers[2].Value == nil {
+		t.Errorf("headers %s, want %s", got, want)
+	}
+	wantPlaces(t, l, false, "0:0", "0:1", "0:2", "0:3", "1:0")
+
+	markHandled(t, l, "0:1", "0:3")
+	l = openLetters(t, c)
+	wantPlaces(t, l, false, "0:0", "0:1!", "0:2", "0:3!", "1:0")
+	markHandled(t, l, "0:0", "1:0")
+	l = openLetters(t, c)
+	wantPlaces(t, l, false, "0:2", "0:3!")
+	wantPlaces(t, l, true, "0:0!", "0:1!", "0:2", "0:3!", "1:0!")
+	if l.parts[0].next != 2 || l.parts[1].next != 1 {
+		t.Errorf("the offsets are %d and %d", l.parts[0].next, l.parts[1].next)
+	}
+	f.produce(t, rec(1, nil, []byte("later")))
+	wantPlaces(t, l, true, "0:0!", "0:1!", "0:2", "0:3!", "1:0!") // as it was opened
+	markHandled(t, l, "0:2")
+	wantPlaces(t, openLetters(t, c), false, "1:1")
+
+	// Another group has its own.
+	if other, err := Open(t.Context(), c, "dead", "other"); err != nil {
+		t.Error(err)
+	} else {
+		defer other.Close()
+		wantPlaces(t, other, false, "0:0", "0:1", "0:2", "0:3", "1:0", "1:1")
+	}
+}
+
+// Open dead letters that Kafka has deleted are counted as expired. After a topic was deleted and created again its offsets start again at 0.
+func TestDeleted(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(1, "dead"))
+	c := newCluster(t, testConfig(f))
+	var records []*kgo.Record
+	for range 6 {
+		records = append(records, &kgo.Record{Topic: "dead", Value: []byte("v")})
+	}
+	f.produce(t, records...)
+	markHandled(t, openLetters(t, c), "0:0", "0:3")
+	req := kmsg.NewPtrDeleteRecordsRequest()
+	rt := kmsg.NewDeleteRecordsRequestTopic()
+	rp := kmsg.NewDeleteRecordsRequestTopicPartition()
+	rp.Offset = 3
+	rt.Topic, rt.Partitions = "dead", append(rt.Partitions, rp)
+	req.Topics = append(req.Topics, rt)
+	if _, err := req.RequestWith(t.Context(), f.client(t)); err != nil {
+		t.Fatal(err)
+	}
+	l := openLetters(t, c)
+	if l.Expired() != 2 {
+		t.Errorf("%d have expired, want 2", l.Expired())
+	}
+	wantPlaces(t, l, false, "0:4", "0:5")
+	other, err := Open(t.Context(), c, "dead", "other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if other.Expired() != 0 {
+		t.Errorf("%d have expired in a group that has no offsets", other.Expired())
+	}
+
+	if err := kafkatest.DeleteTopic(t.Context(), f.ListenAddrs(), "dead"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), c, "dead", "care"); !errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+		t.Errorf("a missing topic: %v", err)
+	}
+	f.createTopic(t, "dead", 1, nil)
+	f.produce(t, records[0])
+	l = openLetters(t, c)
+	held(t, l)
+	l.parts[0].handled = handled{next: 100, spans: []span{{200, 300}}} // those of the deleted topic, which Kafka may still have
+	if err := l.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	wantPlaces(t, openLetters(t, c), false, "0:0")
+}

@@ -1,0 +1,87 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/IBM/sarama"
+)
+
+// Client is a sarama client with the cluster's configuration, for a package that sends requests of its own. Unlike with sarama's own
+// client, all its connections can be cut at any time.
+type Client struct {
+	sarama.Client
+	dialer *dialer
+}
+
+// NewClient connects. It gives up when ctx ends; after that, ctx has no influence on the client.
+func (c *Cluster) NewClient(ctx context.Context) (*Client, error) {
+	security, err := c.secure()
+	if err != nil {
+		return nil, err
+	}
+	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
+	defer context.AfterFunc(ctx, d.cut)()
+	client, err := sarama.NewClient(c.cfg.Brokers, c.saramaConfig(d, security))
+	if err != nil {
+		d.cut()
+		return nil, err
+	}
+	return &Client{client, d}, nil
+}
+
+// Cut closes all connections and refuses new ones. Requests that wait for an answer fail.
+func (c *Client) Cut() { c.dialer.cut() }
+
+// Pause waits for t, or until the connections are cut.
+func (c *Client) Pause(t time.Duration) { c.dialer.pause(t) }
+
+// Close closes the client and cuts its connections.
+func (c *Client) Close() error {
+	defer c.dialer.cut()
+	return c.Client.Close()
+}
+
+// ConnectionLost reports whether err means that a broker was not reached or did not answer.
+func ConnectionLost(err error) bool { return kindOf(err).reason == reasonConnection }
+
+// Transient reports whether err is the code of a broker that may accept the same request later.
+func Transient(err error) bool { return kindOf(err).class == resend }
+
+// Failure returns an error with the methods by which other packages tell errors of Kafka apart (Reason, MissingRight, Refused, Topic).
+// The text says what was attempted and, if a permission is missing, that the user needs these permissions. topic may be "".
+func Failure(attempted, topic, permissions string, err error) error {
+	return &failure{doing: attempted, topic: topic, rights: permissions, err: err}
+}
+
+// FetchBatches asks a partition's leader for whole batches from an offset on. It waits for at most the given time until there is one.
+// It also returns batches of transactions that are open or aborted: the daemon uses no transactions.
+func FetchBatches(leader *sarama.Broker, topic string, partition int32, offset int64, wait time.Duration) ([]*sarama.RecordBatch, error) {
+	req := &sarama.FetchRequest{Version: 11, MaxWaitTime: int32(wait / time.Millisecond), MinBytes: 1, MaxBytes: fetchBytes, SessionEpoch: -1}
+	req.AddBlock(topic, partition, offset, fetchBytes, -1)
+	res, err := leader.Fetch(req)
+	if err != nil {
+		return nil, err
+	}
+	block := res.GetBlock(topic, partition)
+	switch {
+	case block == nil:
+		return nil, errUnanswered
+	case block.Err != sarama.ErrNoError:
+		return nil, block.Err
+	}
+	var batches []*sarama.RecordBatch
+	for _, set := range block.RecordsSet {
+		if set.RecordBatch == nil {
+			return nil, errors.New("records of a format older than Kafka 0.11")
+		}
+		if !set.RecordBatch.PartialTrailingRecord {
+			batches = append(batches, set.RecordBatch)
+		}
+	}
+	return batches, nil
+}
+
+// fetchBytes is the maximum number of bytes per fetch. A larger batch is returned alone.
+const fetchBytes = 1 << 20
