@@ -226,7 +226,7 @@ func (s *session) open(ctx context.Context) error {
 	}
 	now := r.clock()
 	s.tracker = checkpoint.NewTracker(start)
-	s.decoder = newDecoder(ctx, s.stream, r.router, r.cfg.MessagePrefix)
+	s.decoder = NewDecoder(ctx, s.stream, r.router, r.cfg.MessagePrefix)
 	s.confirmed, s.received, s.lastHeard, s.lastSaid = start, start, now, now
 	s.said.happened(now, r.cfg.statusLeast())
 	s.guard.init(start, now, min(r.cfg.statusLeast(), roundLeast), s.interrupt)
@@ -303,7 +303,7 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 	s.r.met.receivedBytes.Add(float64(len(msg.Data)))
 	m, err := s.decoder.Decode(msg.Data)
 	if err != nil {
-		return decodeError(msg.WALStart, err)
+		return DecodeError(msg.WALStart, err)
 	}
 	s.r.met.message(m.Kind)
 	switch m.Kind {
@@ -341,7 +341,7 @@ func (s *session) keepalive(msg replication.Message) error {
 		return err
 	}
 	if missing := s.stream.Missing(); len(missing) > 0 && msg.ServerWALEnd >= s.stream.Identity().WALEnd {
-		return notPublished(missing)
+		return NotPublished(missing)
 	}
 	if msg.ServerWALEnd > s.received {
 		s.received = msg.ServerWALEnd
@@ -355,7 +355,7 @@ func (s *session) keepalive(msg replication.Message) error {
 // here, the transaction is not confirmed and comes again.
 func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	r := s.r
-	pos := position(s.stream.Identity(), ev)
+	pos := PositionOf(s.stream.Identity(), ev)
 	if done, err := s.skipKnown(ctx, pos); done {
 		return err
 	}
@@ -392,13 +392,6 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 		return s.poisoned(ctx, poison, pos)
 	}
 	return s.send(ctx, alone, nil, pos)
-}
-
-// position is the identity of an event.
-func position(id replication.Identity, ev *decoder.Event) checkpoint.Position {
-	return checkpoint.Position{
-		SystemID: id.SystemID, Timeline: id.TimelineOf(ev.Begin.CommitLSN), CommitLSN: ev.Begin.CommitLSN, Ordinal: ev.Ordinal,
-	}
 }
 
 // send hands the record over, alone if that is asked for or if a record of its transaction was refused before. dead counts

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/decoder"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
@@ -31,9 +32,14 @@ func (r *Relay) fit(tables []replication.TableNow) error {
 	return nil
 }
 
-// newDecoder wires a decoder to who knows the tables: the stream says whose rows they are, the router whether it has their
-// columns.
-func newDecoder(ctx context.Context, st Stream, r *router.Router, prefix string) *decoder.Decoder {
+// Resolver is the part of a [Stream] that identifies the tables of a publication.
+type Resolver interface {
+	Resolve(ctx context.Context, rel *replication.Announced) (table int, err error)
+}
+
+// NewDecoder returns a decoder of a stream's messages. The stream identifies the table of a relation, and the router finds its columns.
+// prefix is that of the logical messages that are events; "": none are.
+func NewDecoder(ctx context.Context, st Resolver, r *router.Router, prefix string) *decoder.Decoder {
 	var d *decoder.Decoder
 	d = decoder.New(func(rel *decoder.Relation) (bool, error) {
 		// Not cancelled when told to stop: the drain needs the connection.
@@ -54,8 +60,9 @@ func newDecoder(ctx context.Context, st Stream, r *router.Router, prefix string)
 	return d
 }
 
-// decodeError says where, unless what failed is the look-up of a relation, which is not about the bytes.
-func decodeError(at pglogrepl.LSN, err error) error {
+// DecodeError adds the message's position to an error of the decoder, unless the look-up of a relation failed: that error is not about
+// the bytes of the message.
+func DecodeError(at pglogrepl.LSN, err error) error {
 	if missing, ok := errors.AsType[*router.MissingColumnError](err); ok {
 		return missing
 	}
@@ -65,8 +72,15 @@ func decodeError(at pglogrepl.LSN, err error) error {
 	return fmt.Errorf("decode message at %s: %w", at, err)
 }
 
-// notPublished is said when no row can be on its way any more that was written before the columns went.
-func notPublished(columns []string) error {
+// PositionOf returns the identity of an event.
+func PositionOf(id replication.Identity, ev *decoder.Event) checkpoint.Position {
+	return checkpoint.Position{
+		SystemID: id.SystemID, Timeline: id.TimelineOf(ev.Begin.CommitLSN), CommitLSN: ev.Begin.CommitLSN, Ordinal: ev.Ordinal,
+	}
+}
+
+// NotPublished is the error of columns that the publication lacks, once every row has been read that was written before they were removed.
+func NotPublished(columns []string) error {
 	return &replication.Error{
 		Kind: replication.ColumnMissing, Op: "look at what the publication carries",
 		Err:    fmt.Errorf("columns %s are configured but not published, and everything older has been delivered", strings.Join(columns, ", ")),

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/peek"
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
@@ -74,11 +75,11 @@ func (p *peeker) run(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		return lookError(err)
 	}
 	defer st.Abandon()
-	peek := relay.Peek{
+	look := peek.Peek{
 		Router: route, Poison: poisons(&cfg.Poison), MessagePrefix: cfg.Messages.Prefix, Follow: p.follow, Limit: p.limit,
 		WalSenderTimeout: cfg.Postgres.WALSenderTimeout, Show: p.show,
 	}
-	seen, err := peek.Run(ctx, st)
+	seen, err := look.Run(ctx, st)
 	if err != nil {
 		return lookError(fmt.Errorf("after %d events, up to %s: %w", seen.Events, seen.UpTo, err))
 	}
@@ -99,7 +100,7 @@ func lookError(err error) error {
 }
 
 // sum says in one line what was seen.
-func (p *peeker) sum(slot string, seen relay.Peeks, interrupted bool) {
+func (p *peeker) sum(slot string, seen peek.Summary, interrupted bool) {
 	poison := ""
 	if seen.Poison > 0 {
 		poison = fmt.Sprintf(", %d of them poison", seen.Poison)
@@ -123,7 +124,7 @@ func plural(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-func (p *peeker) show(v *relay.Peeked) error {
+func (p *peeker) show(v *peek.Event) error {
 	line := p.line
 	if p.output == "json" {
 		line = p.json
@@ -144,7 +145,7 @@ func written(_ int, err error) error {
 }
 
 // line is an event for people.
-func (p *peeker) line(v *relay.Peeked) ([]byte, error) {
+func (p *peeker) line(v *peek.Event) ([]byte, error) {
 	rec := v.Record
 	var l line
 	l.word(v.Position.String())
@@ -169,7 +170,7 @@ func (p *peeker) line(v *relay.Peeked) ([]byte, error) {
 }
 
 // topicOf is the topic as far as it could be made: of poison it may be no legal name.
-func topicOf(v *relay.Peeked) string {
+func topicOf(v *peek.Event) string {
 	if v.Poison != nil {
 		return v.Poison.Topic
 	}
@@ -194,7 +195,7 @@ type poisonJSON struct {
 	Policy  string `json:"policy"`
 }
 
-func (p *peeker) json(v *relay.Peeked) ([]byte, error) {
+func (p *peeker) json(v *peek.Event) ([]byte, error) {
 	rec := v.Record
 	out := peekedJSON{
 		Position: v.Position.String(), CommitTime: v.CommitTime.UTC().Format(timeLayout), Topic: topicOf(v), Timestamp: rec.Timestamp,
