@@ -8,6 +8,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -115,10 +116,11 @@ func NewCluster(cfg Config, reg prometheus.Registerer) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	codec, ok := codecs[cfg.Compression]
-	switch {
-	case !ok:
+	var codec sarama.CompressionCodec
+	if err := codec.UnmarshalText([]byte(cmp.Or(cfg.Compression, "none"))); err != nil {
 		return nil, fmt.Errorf("kafka compression %q: must be one of none, gzip, snappy, lz4, zstd", cfg.Compression)
+	}
+	switch {
 	case len(cfg.Brokers) == 0:
 		return nil, errors.New("kafka: no brokers configured")
 	case cfg.Requests < 1 || cfg.Requests > 5:

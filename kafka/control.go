@@ -238,6 +238,41 @@ func (c *control) configs(ctx context.Context, names []string) (map[string]topic
 	return out, nil
 }
 
+// setting reads one entry of a topic's configuration; "" if that is not allowed.
+func (c *control) setting(ctx context.Context, topic, name string) (value string, err error) {
+	values, err := c.describe(ctx, []string{topic}, []string{name})
+	if err != nil {
+		return "", err
+	}
+	return values[topic][name], nil
+}
+
+// describe reads settings of topics, by topic and setting. Those of a topic whose settings may not be read are missing.
+func (c *control) describe(ctx context.Context, names, settings []string) (map[string]map[string]string, error) {
+	res, err := ask(ctx, c, func(b *sarama.Broker) (*sarama.DescribeConfigsResponse, error) {
+		req := &sarama.DescribeConfigsRequest{Version: 2}
+		for _, name := range names {
+			req.Resources = append(req.Resources, &sarama.ConfigResource{Type: sarama.TopicResource, Name: name, ConfigNames: settings})
+		}
+		return b.DescribeConfigs(req)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read configuration of topics: %w", err)
+	}
+	out := make(map[string]map[string]string, len(names))
+	for _, r := range res.Resources {
+		if r.ErrorCode != 0 {
+			continue // may not be read
+		}
+		values := make(map[string]string, len(r.Configs))
+		for _, e := range r.Configs {
+			values[e.Name] = e.Value
+		}
+		out[r.Name] = values
+	}
+	return out, nil
+}
+
 // producerID asks for a producer id of our own. A broker that has just started may need a moment.
 func (c *control) producerID(ctx context.Context) (id identity, err error) {
 	for tries := 1; ; tries++ {

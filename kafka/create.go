@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -62,7 +63,7 @@ func (c *Cluster) makeMissing(ctx context.Context, ctl *control, names []string,
 	defer c.mu.Unlock()
 	for name, d := range details {
 		problem := results[name]
-		if problem == nil {
+		if problem == nil || errors.Is(problem, sarama.ErrTopicAlreadyExists) { // another process was first
 			delete(c.refusals, name)
 			why[name] = "just made"
 			c.log.Info("topic made", "topic", name, "partitions", d.NumPartitions, "replication_factor", d.ReplicationFactor)
@@ -88,7 +89,7 @@ func (c *Create) detail(partitions int32) *sarama.TopicDetail {
 	return d
 }
 
-// create asks for topics to be made. One that somebody else has made meanwhile is no error.
+// create sends a request to create topics, and returns the error of each that was not created.
 func (c *control) create(ctx context.Context, details map[string]*sarama.TopicDetail) (results map[string]error, err error) {
 	names := slices.Sorted(maps.Keys(details))
 	results = map[string]error{}
@@ -101,11 +102,36 @@ func (c *control) create(ctx context.Context, details map[string]*sarama.TopicDe
 			switch e := res.TopicErrors[name]; {
 			case e == nil:
 				results[name] = errUnanswered
-			case e.Err != sarama.ErrNoError && e.Err != sarama.ErrTopicAlreadyExists:
+			case e.Err != sarama.ErrNoError:
 				results[name] = e
 			}
 		}
 		return nil
 	})
 	return results, err
+}
+
+// atController puts a question to the broker that metadata names as the controller: one without KRaft passes nothing on.
+func (c *control) atController(ctx context.Context, topic string, question func(*sarama.Broker) error) error {
+	addr, err := ask(ctx, c, func(b *sarama.Broker) (addr string, err error) {
+		req := sarama.NewMetadataRequest(c.conf.Version, []string{topic}) // without a name it would be about all topics
+		req.AllowAutoTopicCreation = false
+		res, err := b.GetMetadata(req)
+		if err != nil {
+			return "", err
+		}
+		for _, b := range res.Brokers {
+			if b.ID() == res.ControllerID {
+				addr = b.Addr()
+			}
+		}
+		return addr, nil
+	})
+	if err != nil {
+		return err
+	}
+	if addr == "" {
+		return fmt.Errorf("find the controller: %w", sarama.ErrNotController)
+	}
+	return c.askAt(ctx, addr, question)
 }

@@ -182,22 +182,6 @@ func (e *ends) partitions(name string, md *sarama.TopicMetadata, tries int) (rea
 	return nil, false
 }
 
-// readable checks that a topic exists and that all its partitions are known.
-func readable(md *sarama.TopicMetadata) error {
-	if md.Err != sarama.ErrNoError && md.Err != sarama.ErrLeaderNotAvailable {
-		return md.Err
-	}
-	for _, part := range md.Partitions {
-		if int(part.ID) >= len(md.Partitions) {
-			return errPartial
-		}
-	}
-	if len(md.Partitions) == 0 {
-		return errPartial
-	}
-	return nil
-}
-
 // round has each leader asked, side by side, for what is open in its partitions.
 func (e *ends) round(open []*endRead, found map[string]*sarama.TopicMetadata) {
 	leaders := map[string][]*endRead{}

@@ -3,7 +3,6 @@ package kafka
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net"
 	"slices"
@@ -171,30 +170,4 @@ func (f *TopicFacts) count(md *sarama.TopicMetadata) {
 			f.Leaderless = append(f.Leaderless, part.ID)
 		}
 	}
-}
-
-// describe reads settings of topics, by topic and setting. Those of a topic whose settings may not be read are missing.
-func (c *control) describe(ctx context.Context, names, settings []string) (map[string]map[string]string, error) {
-	res, err := ask(ctx, c, func(b *sarama.Broker) (*sarama.DescribeConfigsResponse, error) {
-		req := &sarama.DescribeConfigsRequest{Version: 2}
-		for _, name := range names {
-			req.Resources = append(req.Resources, &sarama.ConfigResource{Type: sarama.TopicResource, Name: name, ConfigNames: settings})
-		}
-		return b.DescribeConfigs(req)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read configuration of topics: %w", err)
-	}
-	out := make(map[string]map[string]string, len(names))
-	for _, r := range res.Resources {
-		if r.ErrorCode != 0 {
-			continue // may not be read
-		}
-		values := make(map[string]string, len(r.Configs))
-		for _, e := range r.Configs {
-			values[e.Name] = e.Value
-		}
-		out[r.Name] = values
-	}
-	return out, nil
 }

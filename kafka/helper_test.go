@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/IBM/sarama"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -421,4 +422,14 @@ func noMetrics() *metrics {
 		panic(err)
 	}
 	return m
+}
+
+// codecs are the values of kafka.compression.
+var codecs = map[string]sarama.CompressionCodec{
+	"":       sarama.CompressionNone,
+	"none":   sarama.CompressionNone,
+	"gzip":   sarama.CompressionGZIP,
+	"snappy": sarama.CompressionSnappy,
+	"lz4":    sarama.CompressionLZ4,
+	"zstd":   sarama.CompressionZSTD,
 }

@@ -10,23 +10,11 @@ import (
 
 // askForLeaders has the watch look up all topics soon.
 func (p *Producer) askForLeaders() {
-	p.stale = true
+	p.stale.Store(true)
 	select {
 	case p.asked <- struct{}{}:
 	default:
 	}
-}
-
-func (p *Producer) isStale() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.stale
-}
-
-func (p *Producer) setStale(is bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.stale = is
 }
 
 // lead gives each partition of a topic the leader that a look-up found. It is called by the watch alone, which knows

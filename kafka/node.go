@@ -181,7 +181,7 @@ func (n *node) hangUp() {
 // gather makes a request of one batch of each partition that has something to send.
 func (n *node) gather(now time.Time) *request {
 	p := n.p
-	req := &request{}
+	req := &request{wire: p.produceRequest()}
 	size, rest := 0, n.work[:0]
 	for _, part := range n.work {
 		room := mostPerRequest - size
@@ -190,6 +190,7 @@ func (n *node) gather(now time.Time) *request {
 		}
 		if b := p.next(part, room, now); b != nil {
 			req.batches = append(req.batches, b)
+			req.wire.AddBatch(part.topic.name, part.id, &b.wire)
 			size += b.size
 		}
 		if part.listed = part.sendable(); part.listed {
@@ -206,18 +207,12 @@ func (n *node) gather(now time.Time) *request {
 	}
 	n.open++
 	p.open++
-	req.wire = p.produceRequest(req.batches)
 	return req
 }
 
-func (p *Producer) produceRequest(batches []*batch) *sarama.ProduceRequest {
-	r := &sarama.ProduceRequest{
-		Version: 9, RequiredAcks: sarama.WaitForAll, Timeout: int32(p.cluster.cfg.ProduceTimeout / time.Millisecond),
-	}
-	for _, b := range batches {
-		r.AddBatch(b.part.topic.name, b.part.id, &b.wire)
-	}
-	return r
+// produceRequest returns a request without batches.
+func (p *Producer) produceRequest() *sarama.ProduceRequest {
+	return &sarama.ProduceRequest{Version: 9, RequiredAcks: sarama.WaitForAll, Timeout: int32(p.cluster.cfg.ProduceTimeout / time.Millisecond)}
 }
 
 // send hands the request to sarama, which writes it before it returns. What can make that wait longer than the network
@@ -245,7 +240,10 @@ func (n *node) answer(req *request, res *sarama.ProduceResponse, err error) {
 		n.throttle(res.ThrottleTime)
 	}
 	for _, b := range req.batches {
-		v := verdictOn(b, res, err)
+		v := err
+		if v == nil {
+			v = verdictOn(res, b.part.topic.name, b.part.id)
+		}
 		b.doubtful = b.doubtful || doubtful(v)
 		p.answered(b, v)
 	}
@@ -256,11 +254,9 @@ func (n *node) answer(req *request, res *sarama.ProduceResponse, err error) {
 	p.deliver()
 }
 
-func verdictOn(b *batch, res *sarama.ProduceResponse, err error) error {
-	if err != nil {
-		return err
-	}
-	block := res.GetBlock(b.part.topic.name, b.part.id)
+// verdictOn returns a broker's answer for one partition; nil: the batch is stored.
+func verdictOn(res *sarama.ProduceResponse, topic string, id int32) error {
+	block := res.GetBlock(topic, id)
 	switch {
 	case block == nil:
 		return errUnanswered

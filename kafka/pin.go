@@ -151,17 +151,3 @@ func (c *Cluster) pinned(topic string, found int32, id sarama.Uuid, empty bool) 
 	}
 	return 0, fmt.Errorf("%d partitions, %d wanted: %w; remedy: add partitions, or restart the daemon", found, p.count, errFewerPartitions)
 }
-
-// Pins are the partition counts that keys are hashed over, of the topics used in this process.
-func (c *Cluster) Pins() map[string]int32 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := make(map[string]int32, len(c.pins))
-	for topic, p := range c.pins {
-		out[topic] = p.count
-	}
-	return out
-}
-
-// Pins is [Cluster.Pins].
-func (p *Producer) Pins() map[string]int32 { return p.cluster.Pins() }

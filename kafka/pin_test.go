@@ -117,7 +117,7 @@ func createdAgain(t *testing.T, cfg Config) {
 			k.more(300)
 			k.delivered()
 			k.end()
-			if got := c.Pins()[topic]; got != row.want {
+			if got := c.pinnedCount(topic); got != row.want {
 				t.Errorf("hashed over %d partitions, want %d", got, row.want)
 			}
 			if n := testutil.ToFloat64(c.metrics.changed.WithLabelValues(topic)); int(n) != row.to-int(row.want) {
@@ -160,7 +160,7 @@ func underLoad(t *testing.T, cfg Config) {
 		eventually(t, "records in flight", func() bool { return k.count() > before+200 })
 		deleteTopic(t, cfg.Brokers, topic)
 		createTopic(t, cfg.Brokers, topic, count)
-		eventually(t, "the count of the new topic", func() bool { return k.c.Pins()[topic] == int32(count) })
+		eventually(t, "the count of the new topic", func() bool { return k.c.pinnedCount(topic) == int32(count) })
 		before = k.count()
 		eventually(t, "delivery to go on", func() bool { return k.count() > before+200 })
 		k.keysStay(cfg.Brokers)
@@ -282,4 +282,14 @@ func TestPin(t *testing.T) {
 	if v := p.judge(t.Context(), &topic{name: "t"}, &sarama.TopicMetadata{Name: "t", Uuid: a, Partitions: []*sarama.PartitionMetadata{{}}}); v.ready || v.err != nil {
 		t.Errorf("metadata of a topic that was deleted: %+v", v)
 	}
+}
+
+// pinnedCount returns the partition count that keys of a topic are hashed over; 0: none is pinned.
+func (c *Cluster) pinnedCount(topic string) int32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.pins[topic]; p != nil {
+		return p.count
+	}
+	return 0
 }

@@ -163,19 +163,14 @@ func (p *Producer) fail(err error) {
 // quota, so the broker reads nothing from this connection for a while, and sarama would wait as long before it writes, whatever
 // becomes of the lease.
 func (p *Producer) produceAlone(b *sarama.Broker, topic string, batch *sarama.RecordBatch) (throttled bool, err error) {
-	req := &sarama.ProduceRequest{Version: 9, RequiredAcks: sarama.WaitForAll, Timeout: int32(p.cluster.cfg.ProduceTimeout / time.Millisecond)}
+	req := p.produceRequest()
 	req.AddBatch(topic, 0, batch)
 	res, err := b.Produce(req)
 	if err != nil {
 		return false, err
 	}
-	throttled = res.ThrottleTime > 0
-	block := res.GetBlock(topic, 0)
-	switch {
-	case block == nil:
-		return throttled, errUnanswered
-	case block.Err == sarama.ErrNoError, block.Err == sarama.ErrDuplicateSequenceNumber:
-		return throttled, nil
+	if err = verdictOn(res, topic, 0); errors.Is(err, sarama.ErrDuplicateSequenceNumber) {
+		err = nil
 	}
-	return throttled, block.Err
+	return res.ThrottleTime > 0, err
 }

@@ -3,7 +3,6 @@ package kafka
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,22 +42,11 @@ func (c *Cluster) CreatePositionTopic(ctx context.Context, topic string, replica
 		return false, err
 	}
 	defer done()
-	detail := &sarama.TopicDetail{NumPartitions: 1, ReplicationFactor: replicationFactor, ConfigEntries: map[string]*string{}}
-	for name, value := range positionConfig {
-		detail.ConfigEntries[name] = &value
+	wanted := Create{Partitions: 1, ReplicationFactor: replicationFactor, Config: positionConfig}
+	results, err := ctl.create(ctx, map[string]*sarama.TopicDetail{topic: wanted.detail(0)})
+	if err == nil {
+		err = results[topic]
 	}
-	err = ctl.atController(ctx, topic, func(b *sarama.Broker) error {
-		res, err := b.CreateTopics(sarama.NewCreateTopicsRequest(c.version, map[string]*sarama.TopicDetail{topic: detail}, c.cfg.AskTimeout/2, false))
-		if err != nil {
-			return err
-		}
-		if e := res.TopicErrors[topic]; e == nil {
-			return errUnanswered
-		} else if e.Err != sarama.ErrNoError {
-			return e
-		}
-		return nil
-	})
 	switch {
 	case err == nil:
 		return true, nil
@@ -66,31 +54,6 @@ func (c *Cluster) CreatePositionTopic(ctx context.Context, topic string, replica
 		return false, nil
 	}
 	return false, &failure{doing: "create position topic " + topic, topic: topic, rights: "Create on topic " + topic, err: err}
-}
-
-// atController puts a question to the broker that metadata names as the controller: one without KRaft passes nothing on.
-func (c *control) atController(ctx context.Context, topic string, question func(*sarama.Broker) error) error {
-	addr, err := ask(ctx, c, func(b *sarama.Broker) (addr string, err error) {
-		req := sarama.NewMetadataRequest(c.conf.Version, []string{topic}) // without a name it would be about all topics
-		req.AllowAutoTopicCreation = false
-		res, err := b.GetMetadata(req)
-		if err != nil {
-			return "", err
-		}
-		for _, b := range res.Brokers {
-			if b.ID() == res.ControllerID {
-				addr = b.Addr()
-			}
-		}
-		return addr, nil
-	})
-	if err != nil {
-		return err
-	}
-	if addr == "" {
-		return fmt.Errorf("find the controller: %w", sarama.ErrNotController)
-	}
-	return c.askAt(ctx, addr, question)
 }
 
 // CheckPositionTopic returns nil if position records can be kept in the topic; a *[checkpoint.Unusable] says what is wrong with
@@ -136,13 +99,4 @@ func (l *positionLog) check(ctx context.Context) error {
 		_, err := FetchBatches(b, l.topic, 0, end, 0)
 		return err
 	})
-}
-
-// setting reads one entry of a topic's configuration; "" if that is not allowed.
-func (c *control) setting(ctx context.Context, topic, name string) (value string, err error) {
-	values, err := c.describe(ctx, []string{topic}, []string{name})
-	if err != nil {
-		return "", err
-	}
-	return values[topic][name], nil
 }

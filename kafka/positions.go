@@ -209,23 +209,11 @@ func (l *positionLog) load(ctx context.Context) (*checkpoint.Saved, error) {
 	return nil, nil
 }
 
+// offset returns where the topic begins (sarama.OffsetOldest) or ends (OffsetNewest).
 func (l *positionLog) offset(ctx context.Context, which int64) (offset int64, err error) {
-	err = l.ask(ctx, func(b *sarama.Broker) error {
-		req := sarama.NewOffsetRequest(l.ctl.conf.Version)
-		req.AddBlock(l.topic, 0, which, 1)
-		res, err := b.GetAvailableOffsets(req)
-		if err != nil {
-			return err
-		}
-		block := res.GetBlock(l.topic, 0)
-		if block == nil {
-			return errUnanswered
-		}
-		if block.Err != sarama.ErrNoError {
-			return block.Err
-		}
-		offset = block.Offset
-		return nil
+	err = l.ask(ctx, func(b *sarama.Broker) (err error) {
+		offset, err = offsetAt(b, l.ctl.conf.Version, l.topic, 0, which)
+		return err
 	})
 	return offset, err
 }

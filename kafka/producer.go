@@ -43,6 +43,7 @@ type Producer struct {
 	// The sender's.
 	byName map[string]*topic
 	last   *topic
+	keys   *partitioner
 	alone  bool // what is in flight, if anything, is one record that has Kafka for itself
 
 	mu         sync.Mutex // guards what follows, partitions and nodes; nobody waits for anything while holding it
@@ -50,7 +51,6 @@ type Producer struct {
 	topics     []*topic
 	nodes      map[int32]*node
 	open       int      // requests without an answer, one with a position record included
-	stale      bool     // leaders are asked for
 	done       []*batch // acknowledged, in the order in which the callbacks are to hear of it
 	bad        error    // the failure, until it is reported
 	asked      chan struct{}
@@ -69,6 +69,7 @@ type Producer struct {
 	inflight atomic.Int64              // records sent and without a result
 	free     sync.Pool                 // *batch
 
+	stale   atomic.Bool  // leaders are asked for
 	heard   atomic.Int64 // when Kafka last answered a look-up, counted from began
 	trouble atomic.Pointer[error]
 
@@ -91,7 +92,7 @@ func newProducer(c *Cluster, cb Callbacks, s Security) *Producer {
 	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
 	p := &Producer{
 		cluster: c, metrics: c.metrics, dialer: d, control: c.newControl(d, s), produce: c.saramaConfig(d, s), secured: s, began: time.Now(), cb: cb,
-		byName: map[string]*topic{}, nodes: map[int32]*node{}, asked: make(chan struct{}, 1), toSave: make(chan struct{}, 1), stopped: make(chan struct{}),
+		byName: map[string]*topic{}, keys: newPartitioner(), nodes: map[int32]*node{}, asked: make(chan struct{}, 1), toSave: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
 	p.produce.Net.Proxy.Dialer = leasedDialer{p}
 	return p
@@ -230,7 +231,10 @@ func (p *Producer) Send(rec *router.Record, n uint64) error {
 		return fmt.Errorf("send event %d: internal error: a record that must go alone (or the one after it) while others are in flight", n)
 	}
 	p.alone = alone
-	id := t.partitionOf(rec)
+	id := rec.Partition
+	if !rec.OwnPartition {
+		id = p.keys.of(rec.PartitionBy, int32(len(t.parts)))
+	}
 	if int(id) >= len(t.parts) {
 		return fmt.Errorf("send event %d: internal error: topic %s has no partition %d", n, t.name, id)
 	}
@@ -251,14 +255,6 @@ func (p *Producer) Send(rec *router.Record, n uint64) error {
 		}
 	}
 	return nil
-}
-
-// partitionOf is the partition that rec goes to, which the topic may not have if the row asks for it.
-func (t *topic) partitionOf(rec *router.Record) int32 {
-	if rec.OwnPartition {
-		return rec.Partition
-	}
-	return partitionFor(rec.PartitionBy, int32(len(t.parts)))
 }
 
 // Flush says that no more is coming for now, so that what has gathered leaves. Without it records may wait for ever. Any

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"testing"
 	"time"
@@ -12,27 +13,48 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	gometrics "github.com/rcrowley/go-metrics"
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// The vectors are those of Kafka's own UtilsTest.testMurmur2.
+// TestMurmur2IsJavas: the vectors are those of Kafka's own UtilsTest.testMurmur2. A prime count of partitions, as large as can be, shows the
+// whole hash.
 func TestMurmur2IsJavas(t *testing.T) {
-	for in, want := range map[string]int32{
+	vectors := map[string]int32{
 		"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536,
 		"a-little-bit-longer-string":                       -1486304829,
 		"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
 		"abc": 479470107,
-	} {
-		if got := murmur2([]byte(in)); got != want {
-			t.Errorf("murmur2(%q) = %d, want %d", in, got, want)
+	}
+	for in, hash := range vectors {
+		for _, count := range []int32{1<<31 - 1, 7, 6, 1} {
+			if got, want := partitionFor([]byte(in), count), hash&0x7fffffff%count; got != want {
+				t.Errorf("key %q is on partition %d of %d, want %d", in, got, count, want)
+			}
 		}
 	}
-	if got, want := partitionFor([]byte("21"), 7), int32((-973932308&0x7fffffff)%7); got != want {
-		t.Errorf("partitionFor = %d, want %d", got, want)
-	}
-	if a, b := partitionFor(nil, 5), partitionFor([]byte{}, 5); a != b {
+	if a, b := partitionFor(nil, 1<<31-1), partitionFor([]byte{}, 1<<31-1); a != b {
 		t.Errorf("nil and empty differ: %d, %d", a, b)
 	}
+	// franz-go has its own implementation.
+	franz, p, rnd := kgo.StickyKeyPartitioner(nil).ForTopic("t"), newPartitioner(), rand.New(rand.NewPCG(1, 2))
+	for range 10_000 {
+		key := make([]byte, rnd.IntN(40))
+		for i := range key {
+			key[i] = byte(rnd.Uint32())
+		}
+		count := 1 + rnd.IntN(100)
+		if got, want := p.of(key, int32(count)), franz.Partition(&kgo.Record{Key: key}, count); int(got) != want {
+			t.Fatalf("key %x is on partition %d of %d, want %d", key, got, count, want)
+		}
+	}
+	key := []byte("key")
+	if n := testing.AllocsPerRun(100, func() { p.of(key, 6) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
 }
+
+// partitionFor returns the partition that a key belongs to.
+func partitionFor(key []byte, count int32) int32 { return newPartitioner().of(key, count) }
 
 // Each row of the table of what Kafka's codes mean, and the errors without a code.
 func TestKinds(t *testing.T) {
@@ -173,7 +195,7 @@ func TestSaramaConfig(t *testing.T) {
 		t.Error("the read time-out does not exceed what a broker may take for acks=all")
 	}
 	p := newProducer(c, Callbacks{}, Security{})
-	if req := p.produceRequest(nil); req.RequiredAcks != sarama.WaitForAll || req.Timeout != 10_000 {
+	if req := p.produceRequest(); req.RequiredAcks != sarama.WaitForAll || req.Timeout != 10_000 {
 		t.Errorf("unsafe: %+v", req)
 	}
 }

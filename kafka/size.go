@@ -110,13 +110,3 @@ func compress(codec sarama.CompressionCodec, data []byte) ([]byte, error) {
 	}
 	return nil, fmt.Errorf("compress a record: unknown codec %d", codec)
 }
-
-// codecs are the values of kafka.compression.
-var codecs = map[string]sarama.CompressionCodec{
-	"":       sarama.CompressionNone,
-	"none":   sarama.CompressionNone,
-	"gzip":   sarama.CompressionGZIP,
-	"snappy": sarama.CompressionSnappy,
-	"lz4":    sarama.CompressionLZ4,
-	"zstd":   sarama.CompressionZSTD,
-}

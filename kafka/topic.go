@@ -56,17 +56,17 @@ func (p *Producer) watch() {
 		}
 		now := time.Now()
 		soon := now.Sub(last) < cfg.RetryMin // who asks for leaders asks often
-		all := !now.Before(refresh) || !soon && p.isStale()
+		all := !now.Before(refresh) || !soon && p.stale.Load()
 		if p.look(all) && all {
 			refresh, last = time.Now().Add(cfg.Refresh), time.Now()
 		}
 		lost := p.orphans(time.Now())
 		if lost {
-			p.setStale(true)
+			p.stale.Store(true)
 		}
 		pause := time.Until(refresh)
 		switch {
-		case soon && p.isStale():
+		case soon && p.stale.Load():
 			pause = cfg.RetryMin
 		case lost, p.trouble.Load() != nil, len(p.topicsToLookUp(false)) > 0:
 			pause, wait = min(pause, wait), min(2*wait, cfg.LookUpMax)
@@ -85,11 +85,11 @@ func (p *Producer) look(all bool) bool {
 		return false
 	}
 	if all {
-		p.setStale(false)
+		p.stale.Store(false)
 	}
 	changed, err := p.lookUp(due)
 	if err != nil && all {
-		p.setStale(true)
+		p.stale.Store(true)
 	}
 	p.noteAnswer(err)
 	if changed {
@@ -210,22 +210,27 @@ func waitable(err error) bool {
 // errPartial is metadata of a topic whose creation has not reached the broker that was asked.
 var errPartial = errors.New("metadata is not complete yet")
 
-// usable checks the topic itself: that it exists, that all its partitions are known and that writing is allowed.
+// usable checks that a topic exists, that all its partitions are known, and that writing is allowed.
 func usable(md *sarama.TopicMetadata) error {
+	const write = 1 << 4 // AclOperation.WRITE
+	err := readable(md)
+	if (err == nil || errors.Is(err, errPartial)) && !allowed(md, write) {
+		return fmt.Errorf("writing is not allowed: %w", sarama.ErrTopicAuthorizationFailed)
+	}
+	return err
+}
+
+// readable checks that a topic exists and that all its partitions are known.
+func readable(md *sarama.TopicMetadata) error {
 	if md.Err != sarama.ErrNoError && md.Err != sarama.ErrLeaderNotAvailable {
 		return md.Err
 	}
-	const write = 1 << 4 // AclOperation.WRITE
-	if !allowed(md, write) {
-		return fmt.Errorf("writing is not allowed: %w", sarama.ErrTopicAuthorizationFailed)
-	}
-	n := int32(len(md.Partitions))
 	for _, part := range md.Partitions {
-		if part.ID >= n {
+		if int(part.ID) >= len(md.Partitions) {
 			return errPartial
 		}
 	}
-	if n == 0 {
+	if len(md.Partitions) == 0 {
 		return errPartial
 	}
 	return nil

@@ -9,14 +9,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// awaitTopic waits for a topic that is missing or not looked up yet.
-func (s *session) awaitTopic(ctx context.Context, topic string) error {
-	return s.awaitTopicFor(ctx, topic, 0)
-}
-
-// awaitTopicFor is awaitTopic, unless Kafka has had no such topic, or none for us, for longer than patience (0: for ever), sessions
-// before this one included; then what is for it is poison.
-func (s *session) awaitTopicFor(ctx context.Context, topic string, patience time.Duration) error {
+// awaitTopic waits for a topic that is missing or not looked up yet. If Kafka has had no such topic, or none for us, for longer than
+// patience (0: no limit), earlier sessions included, the error is a *[router.Poison].
+func (s *session) awaitTopic(ctx context.Context, topic string, patience time.Duration) error {
 	var denied error
 	look := func() (ready bool, err error) {
 		if ready, err = s.sink.Ready(topic); patience > 0 && missingRight(err) {

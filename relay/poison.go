@@ -123,7 +123,7 @@ func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoi
 	if slot := s.r.cfg.Poison.Slot; slot != "" {
 		rec.Headers = append(rec.Headers, router.Header{Name: HeaderSlot, Value: []byte(slot)})
 	}
-	if err := s.awaitTopic(ctx, rec.Topic); err != nil {
+	if err := s.awaitTopic(ctx, rec.Topic, 0); err != nil {
 		return err
 	}
 	if done, err := s.skipFound(ctx, pos, rec.Topic); done || err != nil {

@@ -378,7 +378,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 		delete(r.refused, pos)
 		return s.poisoned(ctx, p, pos)
 	}
-	if err := s.awaitTopicFor(ctx, s.rec.Topic, r.cfg.MissingAfter); err != nil {
+	if err := s.awaitTopic(ctx, s.rec.Topic, r.cfg.MissingAfter); err != nil {
 		if p := asPoison(err); p != nil {
 			return s.poisoned(ctx, p, pos)
 		}

@@ -118,15 +118,13 @@ var producing = []mutant{
 	{
 		name:  "other-hash",
 		rule:  "Any hash that spreads the keys will do.",
-		edits: []edit{{"kafka/murmur2.go", "seed uint32 = 0x9747b28c", "seed uint32 = 0"}},
+		edits: []edit{{"kafka/partitioner.go", "sarama.NewMurmur2Partitioner", "sarama.NewHashPartitioner"}},
 		tests: []suite{producerAlone},
 	},
 	{
-		name: "absolute-hash",
-		rule: "To make a hash positive is to take off its sign.",
-		edits: []edit{{
-			"kafka/murmur2.go", "	return (murmur2(key) & 0x7fffffff) % count\n", "	h := murmur2(key)\n	return max(h, -h) % count\n",
-		}},
+		name:  "no-hash",
+		rule:  "A key need not always go to the same partition.",
+		edits: []edit{{"kafka/partitioner.go", "	p.msg.Key = &p.key\n", ""}},
 		tests: []suite{producerAlone},
 	},
 	{

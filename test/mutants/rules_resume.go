@@ -288,7 +288,7 @@ var ending = []mutant{
 	{
 		name:  "dead-letter-topic-is-there",
 		rule:  "The dead-letter topic need not be waited for.",
-		edits: []edit{{"relay/poison.go", "	if err := s.awaitTopic(ctx, rec.Topic); err != nil {\n		return err\n	}\n", ""}},
+		edits: []edit{{"relay/poison.go", "	if err := s.awaitTopic(ctx, rec.Topic, 0); err != nil {\n		return err\n	}\n", ""}},
 		tests: []suite{deadLetters},
 	},
 	{
