@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +35,59 @@ type verdict struct {
 	err   error  // a right is missing, or the topic has changed too much
 	why   string // why not ready, for the log
 	gone  bool   // Kafka knows no such topic
+}
+
+// errPositionsOnly: an event and a position record in one partition would have the same producer id and sequence number, and
+// the broker would take the later one for a resend: acknowledged, and not stored.
+var errPositionsOnly = errors.New("it takes no events, because it holds position records (delivery.position_topic)")
+
+// topic finds a topic or, at its first use, asks for its look-up. The position topic is never looked up, so nothing can be sent
+// to it.
+func (p *Producer) topic(name string) *topic {
+	if p.last != nil && p.last.name == name {
+		return p.last
+	}
+	t := p.byName[name]
+	switch {
+	case t == nil && name == p.cluster.cfg.PositionTopic:
+		t = &topic{name: p.cluster.cfg.PositionTopic}
+		p.byName[t.name] = t
+		t.verdict.Store(&verdict{err: &failure{doing: "use topic " + t.name, topic: t.name, err: errPositionsOnly}})
+	case t == nil:
+		t = &topic{name: strings.Clone(name)}
+		p.byName[t.name] = t
+		p.mu.Lock()
+		p.topics = append(p.topics, t)
+		p.mu.Unlock()
+		select {
+		case p.asked <- struct{}{}:
+		default:
+		}
+	}
+	p.last = t
+	return t
+}
+
+// Ready says whether records for the topic can be sent. It never blocks: the first call for a topic starts a look-up
+// in the background, which goes on until the topic is there, and Wake tells when the answer is another one. An error
+// means that waiting alone will not help; it goes away too if somebody grants the right.
+func (p *Producer) Ready(name string) (bool, error) {
+	v := p.topic(name).verdict.Load()
+	if v == nil {
+		return false, nil
+	}
+	return v.ready, v.err
+}
+
+// Missing says that Kafka, which answers, knows no topic of that name, or does not let us write to it, which is all that it may
+// say of one that is not there; false also while that is not known.
+func (p *Producer) Missing(name string) bool {
+	t := p.byName[name]
+	if t == nil {
+		return false
+	}
+	v := t.verdict.Load()
+	return v != nil && (v.gone || v.err != nil && kindOf(v.err).class == right) && p.trouble.Load() == nil
 }
 
 // watch looks up topics that were asked for until they are ready, and all topics every now and then and whenever leaders

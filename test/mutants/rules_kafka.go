@@ -148,7 +148,7 @@ var producing = []mutant{
 	{
 		name:  "events-among-position-records",
 		rule:  "Two writers of one session may write to one partition.",
-		edits: []edit{{"kafka/producer.go", "	case t == nil && name == p.cluster.cfg.PositionTopic:\n", "	case false:\n"}},
+		edits: []edit{{"kafka/topic.go", "	case t == nil && name == p.cluster.cfg.PositionTopic:\n", "	case false:\n"}},
 		tests: []suite{{"./kafka", "^TestNoEventInPositionTopic$"}},
 	},
 	{

@@ -55,7 +55,7 @@ var leasing = []mutant{
 	{
 		name:  "first-record-after-a-pause",
 		rule:  "The first record after a quiet time waits for the next turn.",
-		edits: []edit{{"relay/session.go", "		s.keepLease(s.waitSince)\n", ""}},
+		edits: []edit{{"relay/event.go", "		s.keepLease(s.waitSince)\n", ""}},
 		tests: []suite{leases},
 	},
 	{

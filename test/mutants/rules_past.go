@@ -123,7 +123,7 @@ var recalling = []mutant{
 	{
 		name:  "dead-letter-is-not-awaited",
 		rule:  "An event is sent while a dead letter before it is on its way.",
-		edits: []edit{{"relay/session.go", "	if dead == nil {\n		if err := s.await(", "	if false {\n		if err := s.await("}},
+		edits: []edit{{"relay/event.go", "	if dead == nil {\n		if err := s.await(", "	if false {\n		if err := s.await("}},
 		tests: []suite{{"./relay", "^TestDeadLetterIsAwaited$"}, simPast},
 	},
 	{

@@ -172,7 +172,7 @@ var reading = []mutant{
 	{
 		name:  "skipped-update-is-not-entered",
 		rule:  "What is left out need not be entered into the tracker.",
-		edits: []edit{{"relay/session.go", "		return s.leaveOut(ctx, r.met.updateSkipped) // whatever the policy: it has an ordinal\n", "		r.met.updateSkipped.Inc()\n		return nil\n"}},
+		edits: []edit{{"relay/event.go", "		return s.leaveOut(ctx, r.met.updateSkipped) // whatever the policy: it has an ordinal\n", "		r.met.updateSkipped.Inc()\n		return nil\n"}},
 		tests: []suite{{"./relay", "^TestUpdatesHaveOrdinals$"}},
 	},
 	{
