@@ -238,15 +238,6 @@ func (c *control) configs(ctx context.Context, names []string) (map[string]topic
 	return out, nil
 }
 
-// setting reads one entry of a topic's configuration; "" if that is not allowed.
-func (c *control) setting(ctx context.Context, topic, name string) (value string, err error) {
-	values, err := c.describe(ctx, []string{topic}, []string{name})
-	if err != nil {
-		return "", err
-	}
-	return values[topic][name], nil
-}
-
 // describe reads settings of topics, by topic and setting. Those of a topic whose settings may not be read are missing.
 func (c *control) describe(ctx context.Context, names, settings []string) (map[string]map[string]string, error) {
 	res, err := ask(ctx, c, func(b *sarama.Broker) (*sarama.DescribeConfigsResponse, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/IBM/sarama"
@@ -134,14 +135,9 @@ func kindOf(err error) kind {
 // refusesID reports whether a broker does not take the producer id and epoch, or what it knows of them is not what we sent.
 func refusesID(err error) bool {
 	var code sarama.KError
-	if !errors.As(err, &code) {
-		return false
-	}
-	switch code {
-	case sarama.ErrInvalidProducerEpoch, sarama.ErrUnknownProducerID, sarama.ErrInvalidProducerIDMapping, sarama.ErrOutOfOrderSequenceNumber:
-		return true
-	}
-	return false
+	return errors.As(err, &code) && slices.Contains([]sarama.KError{
+		sarama.ErrInvalidProducerEpoch, sarama.ErrUnknownProducerID, sarama.ErrInvalidProducerIDMapping, sarama.ErrOutOfOrderSequenceNumber,
+	}, code)
 }
 
 // several errors, on one line.

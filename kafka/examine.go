@@ -54,22 +54,17 @@ var examined = []string{
 // has ctx's error.
 func (c *Cluster) Examine(ctx context.Context, topics []string) *Examination {
 	e := &Examination{}
-	s, err := c.secure()
+	ctl, done, err := c.briefControl(ctx)
 	if err != nil {
 		e.Secret = err
 		return e
 	}
-	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
-	stop := context.AfterFunc(ctx, d.cut)
-	defer stop()
-	defer d.cut()
+	defer done()
 
 	for _, addr := range c.cfg.Brokers {
 		e.Seeds = append(e.Seeds, Reached{ID: -1, Addr: addr})
 	}
-	c.reachAll(ctx, d, s, e.Seeds)
-	ctl := c.newControl(d, s)
-	defer ctl.hangUp()
+	ctl.reachAll(ctx, e.Seeds)
 	if !slices.ContainsFunc(e.Seeds, func(r Reached) bool { return r.OK() }) {
 		e.Metadata = errors.New("none of the configured brokers has answered")
 		return e
@@ -89,7 +84,7 @@ func (c *Cluster) Examine(ctx context.Context, topics []string) *Examination {
 	for _, id := range slices.Sorted(maps.Keys(ctl.brokers)) {
 		e.Brokers = append(e.Brokers, Reached{ID: id, Addr: ctl.brokers[id]})
 	}
-	c.reachAll(ctx, d, s, e.Brokers)
+	ctl.reachAll(ctx, e.Brokers)
 	for i := range e.Brokers { // one that only we cannot reach is not asked
 		if !e.Brokers[i].OK() {
 			delete(ctl.brokers, e.Brokers[i].ID)
@@ -98,36 +93,36 @@ func (c *Cluster) Examine(ctx context.Context, topics []string) *Examination {
 	if _, err := ctl.producerID(ctx); err != nil {
 		e.Producer = &failure{doing: "get a producer id", err: err}
 	}
-	e.Topics = c.examineTopics(ctx, ctl, topics, found)
+	e.Topics = ctl.examineTopics(ctx, topics, found)
 	return e
 }
 
-// reachAll tries all of them at once: one that swallows what it is sent costs no more than itself.
-func (c *Cluster) reachAll(ctx context.Context, d *dialer, s Security, all []Reached) {
+// reachAll connects to all of the brokers at the same time, so that one that does not answer delays only its own result.
+func (c *control) reachAll(ctx context.Context, all []Reached) {
 	var wg sync.WaitGroup
 	for i := range all {
-		wg.Go(func() { c.reach(ctx, d, s, &all[i]) })
+		wg.Go(func() { c.reach(ctx, &all[i]) })
 	}
 	wg.Wait()
 }
 
-func (c *Cluster) reach(ctx context.Context, d *dialer, s Security, r *Reached) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout+c.cfg.AskTimeout)
+func (c *control) reach(ctx context.Context, r *Reached) {
+	ctx, cancel := context.WithTimeout(ctx, c.cluster.cfg.DialTimeout+c.cluster.cfg.AskTimeout)
 	defer cancel()
 	var conn net.Conn
 	// The dialer's own time-out bounds it; sarama would not tell an address that nobody listens at from one that hangs up.
-	if conn, r.Dial = d.net.DialContext(ctx, "tcp", r.Addr); r.Dial != nil {
+	if conn, r.Dial = c.dialer.net.DialContext(ctx, "tcp", r.Addr); r.Dial != nil {
 		return
 	}
 	_ = conn.Close()
-	ctl := c.newControl(d, s)
-	defer ctl.hangUp()
-	if err := ctl.askAt(ctx, r.Addr, answers); err != nil {
+	own := &control{cluster: c.cluster, dialer: c.dialer, conf: c.conf} // a control is for one goroutine
+	defer own.hangUp()
+	if err := own.askAt(ctx, r.Addr, answers); err != nil {
 		r.Err = &failure{doing: "speak to " + r.Addr, err: err}
 	}
 }
 
-func (c *Cluster) examineTopics(ctx context.Context, ctl *control, names []string, found map[string]*sarama.TopicMetadata) []TopicFacts {
+func (c *control) examineTopics(ctx context.Context, names []string, found map[string]*sarama.TopicMetadata) []TopicFacts {
 	var out []TopicFacts
 	var there []string
 	for _, name := range names {
@@ -147,7 +142,7 @@ func (c *Cluster) examineTopics(ctx context.Context, ctl *control, names []strin
 	if len(there) == 0 {
 		return out
 	}
-	settings, err := ctl.describe(ctx, there, examined)
+	settings, err := c.describe(ctx, there, examined)
 	if err != nil {
 		return out
 	}

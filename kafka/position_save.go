@@ -58,7 +58,7 @@ func (p *Producer) awaitSaver() {
 // save stores position records until the session is over.
 func (p *Producer) save() {
 	defer p.background.Done()
-	p.locked(func(l *positionLog) { l.greet(p.dialer.ctx) }) // meanwhile the session opens its stream
+	p.locked(func(l *positionLog) { l.preconnect(p.dialer.ctx) }) // meanwhile the session opens its stream
 	defer p.locked(func(l *positionLog) { l.ctl.hangUp() })
 	var sequence int32
 	for {

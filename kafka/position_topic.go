@@ -82,10 +82,11 @@ func (l *positionLog) check(ctx context.Context) error {
 	if _, err := l.find(ctx, missingTries); err != nil {
 		return err
 	}
-	policy, err := l.ctl.setting(ctx, l.topic, "cleanup.policy")
+	settings, err := l.ctl.describe(ctx, []string{l.topic}, []string{"cleanup.policy"})
 	if err != nil {
 		return err
 	}
+	policy := settings[l.topic]["cleanup.policy"] // "": it may not be read
 	if policies := strings.Split(policy, ","); policy != "" && !slices.Equal(policies, []string{"compact"}) {
 		return l.unusable("its cleanup.policy is "+policy+", so Kafka deletes the records of a slot that stands still",
 			"set cleanup.policy=compact on topic "+l.topic, nil)

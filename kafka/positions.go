@@ -72,8 +72,8 @@ func (l *positionLog) locate(ctx context.Context, tries int) error {
 	return nil
 }
 
-// greet connects ahead of the first question, which a start waits for. What fails is met again by then.
-func (l *positionLog) greet(ctx context.Context) {
+// preconnect connects before the first request, for which a start waits. That request meets the error again, if there is one.
+func (l *positionLog) preconnect(ctx context.Context) {
 	if l.locate(ctx, 1) == nil {
 		_ = l.ctl.askAt(ctx, l.leader, answers)
 	}
