@@ -1,4 +1,4 @@
-// Package kafka delivers records to Kafka. No other package of the daemon uses sarama.
+// Package kafka delivers records to Kafka. No other package of the daemon uses sarama, except internal/brokerauth.
 //
 // It promises, for one session (one [Producer]): records of one partition appear in the order in which they were sent;
 // each is acknowledged exactly once, in that order and without holes, or the session fails; acks=all and idempotence,
@@ -21,6 +21,8 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
 // Config is what users set and, below the line, what only tests change.
@@ -30,8 +32,8 @@ type Config struct {
 	Version     string           // of the brokers; "": what both sides know, found out per connection
 	Compression string           // none, gzip, snappy, lz4 or zstd
 	Partitions  map[string]int32 // topic → partition count to hash over; default: the count found first
-	// Security is asked at each session and each probe, so that what was rotated is found; nil: plain text, nobody.
-	Security func() (Security, error)
+	// Security is called at each session and each probe, so that rotated secrets are used; nil: plain text without authentication.
+	Security func() (brokerauth.Config, error)
 	Create   *Create // makes missing topics; nil: they are waited for
 	Logger   *slog.Logger
 	// PositionTopic is where the position record of Slot is kept; "": nowhere.
@@ -144,7 +146,7 @@ func NewCluster(cfg Config, reg prometheus.Registerer) (*Cluster, error) {
 	}
 	d := newDialer(cfg.DialTimeout, m.connections)
 	defer d.cut()
-	return c, c.saramaConfig(d, Security{}).Validate()
+	return c, c.saramaConfig(d, brokerauth.Config{}).Validate()
 }
 
 // parseVersion: requests are anyway clamped to what each broker says it knows, so "" is simply the newest protocol
@@ -163,9 +165,26 @@ func parseVersion(s string) (sarama.KafkaVersion, error) {
 	return v, nil
 }
 
+// secure returns how connections are protected now.
+func (c *Cluster) secure() (brokerauth.Config, error) {
+	if c.cfg.Security == nil {
+		return brokerauth.Config{}, nil
+	}
+	s, err := c.cfg.Security()
+	if err != nil {
+		return s, &failure{doing: "read certificates and secrets for kafka", err: &secretError{err}}
+	}
+	return s, nil
+}
+
+// secretError is a certificate or a secret that cannot be read.
+type secretError struct{ error }
+
+func (e *secretError) Unwrap() error { return e.error }
+
 // saramaConfig is the table of safe settings (failures.md §2.5) as code, as far as they are sarama's; none of it is for
 // users to change. Acks, sequence numbers and resends are ours (partition.go).
-func (c *Cluster) saramaConfig(d *dialer, s Security) *sarama.Config {
+func (c *Cluster) saramaConfig(d *dialer, s brokerauth.Config) *sarama.Config {
 	conf := sarama.NewConfig()
 	conf.ClientID = c.cfg.ClientID
 	conf.Version = c.version
@@ -177,7 +196,7 @@ func (c *Cluster) saramaConfig(d *dialer, s Security) *sarama.Config {
 	conf.Net.ReadTimeout = c.cfg.ReadTimeout
 	conf.Net.Proxy.Enable = true
 	conf.Net.Proxy.Dialer = d
-	s.apply(d.ctx, conf)
+	s.Apply(d.ctx, conf)
 	conf.Metadata.AllowAutoTopicCreation = false
 	return conf
 }

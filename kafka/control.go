@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+
+	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
 // control asks a cluster questions, one at a time, over a connection of its own: a produce request that waits for
@@ -31,7 +33,7 @@ type topicConfig struct {
 	minISR   int // min.insync.replicas
 }
 
-func (c *Cluster) newControl(d *dialer, s Security) *control {
+func (c *Cluster) newControl(d *dialer, s brokerauth.Config) *control {
 	conf := c.saramaConfig(d, s)
 	conf.Net.ReadTimeout = c.cfg.AskTimeout
 	return &control{cluster: c, dialer: d, conf: conf, seeds: c.cfg.Brokers, brokers: map[int32]string{}}

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/IBM/sarama"
+
+	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
 // class says what the relay can do about an error of Kafka.
@@ -119,7 +121,7 @@ func kindOf(err error) kind {
 		return kind{reasonPartitions, again}
 	case errors.As(err, new(*tls.CertificateVerificationError)), errors.As(err, new(tls.AlertError)), errors.As(err, new(tls.RecordHeaderError)):
 		return kind{reasonTLS, again}
-	case errors.As(err, new(*secretError)), errors.As(err, new(*tokenError)):
+	case errors.As(err, new(*secretError)), errors.As(err, new(*brokerauth.TokenError)):
 		return kind{reasonSecret, again}
 	case errors.As(err, &conf), errors.As(err, &enc):
 		return kind{reasonClient, again}

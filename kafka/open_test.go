@@ -13,6 +13,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
 func TestOpenErrors(t *testing.T) {
@@ -69,12 +71,12 @@ func TestTLS(t *testing.T) {
 	f := newFake(t, kfake.TLS(&tls.Config{Certificates: srv.TLS.Certificates}))
 	cfg := testConfig(f.ListenAddrs()...)
 	trusted := srv.Client().Transport.(*http.Transport).TLSClientConfig
-	cfg.Security = func() (Security, error) { return Security{TLS: trusted}, nil }
+	cfg.Security = func() (brokerauth.Config, error) { return brokerauth.Config{TLS: trusted}, nil }
 	p, _ := openSession(t, newTestCluster(t, cfg))
 	if err := p.Close(done()); err != nil {
 		t.Error(err)
 	}
-	cfg.Security = func() (Security, error) { return Security{TLS: &tls.Config{}}, nil }
+	cfg.Security = func() (brokerauth.Config, error) { return brokerauth.Config{TLS: &tls.Config{}}, nil }
 	if _, err := newTestCluster(t, cfg).Open(context.Background(), Callbacks{}); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("unknown authority: %v", err)
 	}

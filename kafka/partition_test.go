@@ -9,6 +9,8 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
 // bench is a session without a network: a leader whose goroutine does not run, so that a test says when a request leaves
@@ -29,7 +31,7 @@ func newBench(t *testing.T, parts, requests int) *bench {
 	l := &callbackLog{failed: make(chan error, 2)}
 	p := newProducer(newTestCluster(t, cfg), Callbacks{
 		Acked: func(n uint64) { l.acked = append(l.acked, n) }, Failed: func(err error) { l.failed <- err }, Wake: func() {},
-	}, Security{})
+	}, brokerauth.Config{})
 	b := &bench{Producer: p, t: t, log: l, node: &node{p: p, id: 1, wake: make(chan struct{}, 1)}}
 	b.tp = &topic{
 		name: "t", parts: make([]partition, parts), batch: 1000, most: 2000, counts: p.metrics.of("t"),

@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 
+	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
 )
 
@@ -277,7 +278,7 @@ func TestPin(t *testing.T) {
 	if _, err := c.pinned("t", 3, b, false); err != nil || !c.isPast(old) {
 		t.Error(err, c.isPast(old))
 	}
-	p := newProducer(c, Callbacks{}, Security{})
+	p := newProducer(c, Callbacks{}, brokerauth.Config{})
 	p.control.brokers = nil
 	if v := p.judge(t.Context(), &topic{name: "t"}, &sarama.TopicMetadata{Name: "t", Uuid: a, Partitions: []*sarama.PartitionMetadata{{}}}); v.ready || v.err != nil {
 		t.Errorf("metadata of a topic that was deleted: %+v", v)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
 	"github.com/outboxcdc/outboxcdc/internal/testcert"
 )
@@ -29,8 +30,8 @@ func (r *realEnds) rights(ctx context.Context, t *testing.T, authority *testcert
 	cfg.Brokers, cfg.PositionTopic, cfg.Slot = r.k.SASLBrokers(), "writable-positions", "s"
 	logged := &logText{}
 	cfg.Logger = slog.New(slog.NewTextHandler(logged, nil))
-	cfg.Security = func() (Security, error) {
-		return Security{TLS: trust(authority), SASL: &SASL{Mechanism: "PLAIN", User: "writer", Password: "secret"}}, nil
+	cfg.Security = func() (brokerauth.Config, error) {
+		return brokerauth.Config{TLS: trust(authority), SASL: &brokerauth.SASL{Mechanism: "PLAIN", User: "writer", Password: "secret"}}, nil
 	}
 	id := predecessor(t, cfg, to(0, event("writable", "k", at(10))))
 	s := searchIn(t, cfg, 100, []string{"writable"}, id).read(t)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/IBM/sarama"
 
+	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
@@ -35,7 +36,7 @@ type Producer struct {
 	dialer  *dialer
 	control *control
 	produce *sarama.Config // of the connections that records take
-	secured Security
+	secured brokerauth.Config
 	id      identity // but for the sequence
 	began   time.Time
 
@@ -87,7 +88,7 @@ type Producer struct {
 	closeErr  error
 }
 
-func newProducer(c *Cluster, cb Callbacks, s Security) *Producer {
+func newProducer(c *Cluster, cb Callbacks, s brokerauth.Config) *Producer {
 	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
 	p := &Producer{
 		cluster: c, metrics: c.metrics, dialer: d, control: c.newControl(d, s), produce: c.saramaConfig(d, s), secured: s, began: time.Now(), cb: cb,

@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	gometrics "github.com/rcrowley/go-metrics"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
 // TestMurmur2IsJavas: the vectors are those of Kafka's own UtilsTest.testMurmur2. A prime count of partitions, as large as can be, shows the
@@ -187,14 +189,14 @@ func TestConfig(t *testing.T) {
 // What must never become a setting.
 func TestSaramaConfig(t *testing.T) {
 	c := newTestCluster(t, testConfig("localhost:1"))
-	conf := c.saramaConfig(newDialer(time.Second, c.metrics.connections), Security{})
+	conf := c.saramaConfig(newDialer(time.Second, c.metrics.connections), brokerauth.Config{})
 	if conf.Metadata.AllowAutoTopicCreation || conf.Net.MaxOpenRequests != 1 {
 		t.Errorf("unsafe: %+v", conf)
 	}
 	if conf.Net.ReadTimeout <= c.cfg.ProduceTimeout {
 		t.Error("the read time-out does not exceed what a broker may take for acks=all")
 	}
-	p := newProducer(c, Callbacks{}, Security{})
+	p := newProducer(c, Callbacks{}, brokerauth.Config{})
 	if req := p.produceRequest(); req.RequiredAcks != sarama.WaitForAll || req.Timeout != 10_000 {
 		t.Errorf("unsafe: %+v", req)
 	}
@@ -219,7 +221,7 @@ func TestUsable(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, row.want)
 		}
 	}
-	p := newProducer(newTestCluster(t, testConfig("localhost:1")), Callbacks{}, Security{})
+	p := newProducer(newTestCluster(t, testConfig("localhost:1")), Callbacks{}, brokerauth.Config{})
 	if v := p.judge(t.Context(), &topic{name: "new"}, nil); v.ready || v.err != nil {
 		t.Errorf("a topic that the answer lacks: %+v", v)
 	}

@@ -3,12 +3,13 @@ package kafka
 import (
 	"context"
 	"errors"
-	"net/http"
-	"net/http/httptest"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
 // A session and a probe ask for certificates and secrets anew, and say what is wrong with them without repeating them.
@@ -17,10 +18,10 @@ func TestSecurityIsAskedAgain(t *testing.T) {
 	for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} {
 		t.Run(mechanism, func(t *testing.T) {
 			f := newFake(t, kfake.EnableSASL(), kfake.Superuser(mechanism, user, password))
-			now := Security{SASL: &SASL{Mechanism: mechanism, User: user, Password: "old"}}
+			now := brokerauth.Config{SASL: &brokerauth.SASL{Mechanism: mechanism, User: user, Password: "old"}}
 			var broken error
 			cfg := testConfig(f.ListenAddrs()...)
-			cfg.Security = func() (Security, error) { return now, broken }
+			cfg.Security = func() (brokerauth.Config, error) { return now, broken }
 			c := newTestCluster(t, cfg)
 			refused := func(want string) {
 				t.Helper()
@@ -35,7 +36,7 @@ func TestSecurityIsAskedAgain(t *testing.T) {
 			refused(reasonConnection) // kfake hangs up; what Kafka answers is seen in test/integration
 			broken = errors.New("no such file")
 			refused(reasonSecret)
-			broken, now.SASL = nil, &SASL{Mechanism: mechanism, User: user, Password: password}
+			broken, now.SASL = nil, &brokerauth.SASL{Mechanism: mechanism, User: user, Password: password}
 			if err := c.Probe(context.Background()); err != nil {
 				t.Error(err)
 			}
@@ -47,34 +48,9 @@ func TestSecurityIsAskedAgain(t *testing.T) {
 	}
 }
 
-// A token server's answer may repeat what it was sent; what we say of it does not.
-func TestTokenRefused(t *testing.T) {
-	answer := func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusUnauthorized)
-		_, _ = w.Write([]byte(`{"error": "invalid_client", "error_description": "s3cr3t is wrong"}`))
-	}
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { answer(w, req) }))
-	defer srv.Close()
-	_, err := tokens{context.Background(), &SASL{User: "u", Password: "s3cr3t", TokenURL: srv.URL}}.Token()
-	if err == nil || !strings.Contains(err.Error(), srv.URL+" (kafka.sasl.token_url): the answer is 401 Unauthorized, \"invalid_client\"") || strings.Contains(err.Error(), "s3cr3t") {
-		t.Errorf("refused: %v", err)
-	}
-	if kindOf(err).reason != reasonSecret {
-		t.Errorf("reason %s", kindOf(err).reason)
-	}
-	answer = func(w http.ResponseWriter, req *http.Request) {
-		w.WriteHeader(http.StatusBadGateway)
-		_, _ = w.Write([]byte("s3cr3t"))
-	}
-	if _, err := (tokens{context.Background(), &SASL{User: "u", Password: "s3cr3t", TokenURL: srv.URL}}).Token(); err == nil || strings.Contains(err.Error(), "s3cr3t") {
-		t.Errorf("broken: %v", err)
-	}
-	// Nor does it repeat what stands behind the ? of the URL, or the error of a request that nobody answers.
-	for _, server := range []string{srv.URL, "http://127.0.0.1:1"} {
-		_, err := tokens{context.Background(), &SASL{User: "u", Password: "p", TokenURL: server + "/t?key=s3cr3t"}}.Token()
-		if err == nil || strings.Contains(err.Error(), "s3cr3t") || !strings.Contains(err.Error(), server+"/t (kafka.sasl.token_url): ") {
-			t.Errorf("%s: %v", server, err)
-		}
+// TestTokenReason: a session that ends for lack of a token has the reason of a missing secret.
+func TestTokenReason(t *testing.T) {
+	if k := kindOf(fmt.Errorf("connect: %w", &brokerauth.TokenError{})); k.reason != reasonSecret {
+		t.Errorf("reason %s", k.reason)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
+	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/relay"
@@ -186,7 +187,7 @@ func newClusterWith(now func() *config.Config, reg prometheus.Registerer, log *s
 	if ct := &cfg.Kafka.CreateTopics; ct.Enabled {
 		kcfg.Create = &kafka.Create{Partitions: int32(ct.Partitions), ReplicationFactor: int16(ct.ReplicationFactor), Config: ct.Config}
 	}
-	kcfg.Security = func() (kafka.Security, error) { return kafkaSecurity(now()) }
+	kcfg.Security = func() (brokerauth.Config, error) { return kafkaSecurity(now()) }
 	kcfg.Compression, kcfg.Logger = cfg.Kafka.Compression, log.With("component", "kafka")
 	change(&kcfg)
 	return kafka.NewCluster(kcfg, reg)

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 	"github.com/outboxcdc/outboxcdc/internal/config"
-	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
 // kafkaSecurity reads what the connections to Kafka need, certificates and secrets included, as it is now.
-func kafkaSecurity(cfg *config.Config) (kafka.Security, error) {
-	var s kafka.Security
+func kafkaSecurity(cfg *config.Config) (brokerauth.Config, error) {
+	var s brokerauth.Config
 	var err error
 	if cfg.Kafka.TLS.Enabled {
 		if s.TLS, err = kafkaTLS(cfg); err != nil {
@@ -20,7 +20,7 @@ func kafkaSecurity(cfg *config.Config) (kafka.Security, error) {
 		}
 	}
 	if k := &cfg.Kafka.SASL; k.Mechanism != "" {
-		s.SASL = &kafka.SASL{Mechanism: k.Mechanism, User: k.User, TokenURL: k.TokenURL, Scopes: k.Scopes}
+		s.SASL = &brokerauth.SASL{Mechanism: k.Mechanism, User: k.User, TokenURL: k.TokenURL, Scopes: k.Scopes}
 		s.SASL.Password, err = cfg.SASLPassword()
 	}
 	return s, err

@@ -12,8 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 	"github.com/outboxcdc/outboxcdc/internal/testcert"
-	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
 func newKafka(t *testing.T, brokers int, opts ...kfake.Opt) *kfake.Cluster {
@@ -70,7 +70,7 @@ func kafkaOutcomes(t *testing.T, w *world) {
 		pair, err := tls.X509KeyPair(certificate, key)
 		must(t, err)
 		p := at(t, newKafka(t, 3, kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}})))
-		p.kcfg.Security = func() (kafka.Security, error) { return kafka.Security{TLS: &tls.Config{}}, nil }
+		p.kcfg.Security = func() (brokerauth.Config, error) { return brokerauth.Config{TLS: &tls.Config{}}, nil }
 		p.wants(outcome{kafkaAuth, "FAIL 69", "certificate"})
 	})
 	t.Run("who hangs up", func(t *testing.T) {
@@ -80,7 +80,7 @@ func kafkaOutcomes(t *testing.T, w *world) {
 	})
 	t.Run("no password", func(t *testing.T) {
 		p := at(t, nil)
-		p.kcfg.Security = func() (kafka.Security, error) { return kafka.Security{}, errors.New("no such file") }
+		p.kcfg.Security = func() (brokerauth.Config, error) { return brokerauth.Config{}, errors.New("no such file") }
 		p.wants(outcome{kafkaAuth, "FAIL 78", "no such file"})
 	})
 	t.Run("advertised", func(t *testing.T) {

@@ -1,4 +1,5 @@
-package kafka
+// Package brokerauth is how connections to the brokers are protected and authenticated: TLS, SASL PLAIN, SCRAM and OAUTHBEARER.
+package brokerauth
 
 import (
 	"context"
@@ -18,39 +19,27 @@ import (
 	"golang.org/x/oauth2/clientcredentials"
 )
 
-// Security is how connections to the brokers are protected, and who we are to them.
-type Security struct {
+// Config says how a connection is protected and authenticated.
+type Config struct {
 	TLS  *tls.Config // nil: plain text
 	SASL *SASL       // nil: none
 }
 
-// SASL is who we are to the brokers.
+// SASL is how a client authenticates itself.
 type SASL struct {
 	Mechanism      string // PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER
 	User, Password string
-	// Of OAUTHBEARER: where a token is to be had for User and Password, the id and the secret of a client (RFC 6749, section
-	// 4.4), and which scopes it is to have.
+	// For OAUTHBEARER: the address at which User and Password, the id and the secret of a client, get a token (RFC 6749, section 4.4), and
+	// the scopes that the token is to have.
 	TokenURL string
 	Scopes   []string
 }
 
-// tokenTimeout bounds one request for a token. Sarama asks while it opens a connection, or authenticates it again.
+// tokenTimeout is the maximum time of one request for a token. Sarama sends it while it opens or reauthenticates a connection.
 const tokenTimeout = 10 * time.Second
 
-// secure asks how connections are protected now.
-func (c *Cluster) secure() (Security, error) {
-	if c.cfg.Security == nil {
-		return Security{}, nil
-	}
-	s, err := c.cfg.Security()
-	if err != nil {
-		return s, &failure{doing: "read certificates and secrets for kafka", err: &secretError{err}}
-	}
-	return s, nil
-}
-
-// apply puts it into the configuration of a session's connections.
-func (s Security) apply(ctx context.Context, conf *sarama.Config) {
+// Apply sets the configuration of connections. Requests for tokens end with ctx.
+func (s Config) Apply(ctx context.Context, conf *sarama.Config) {
 	if s.TLS != nil {
 		conf.Net.TLS.Enable, conf.Net.TLS.Config = true, s.TLS
 	}
@@ -70,7 +59,7 @@ func (s Security) apply(ctx context.Context, conf *sarama.Config) {
 	}
 }
 
-// scramClient fits scram's conversation to sarama's interface (RFC 5802; Kafka binds no channel).
+// scramClient adapts a conversation of package scram to sarama's interface (RFC 5802; Kafka uses no channel binding).
 type scramClient struct {
 	hash scram.HashGeneratorFcn
 	conv *scram.ClientConversation
@@ -88,7 +77,7 @@ func (c *scramClient) Begin(user, password, authzID string) error {
 func (c *scramClient) Step(challenge string) (string, error) { return c.conv.Step(challenge) }
 func (c *scramClient) Done() bool                            { return c.conv.Done() }
 
-// tokens asks for a token for each connection. A session has few of them, so none is kept: what was revoked is not used again.
+// tokens requests a token for each connection. A session has few connections, so tokens are not kept: a revoked one is not used again.
 type tokens struct {
 	ctx  context.Context // ends with the session's connections
 	sasl *SASL
@@ -100,23 +89,18 @@ func (t tokens) Token() (*sarama.AccessToken, error) {
 	conf := clientcredentials.Config{ClientID: t.sasl.User, ClientSecret: t.sasl.Password, TokenURL: t.sasl.TokenURL, Scopes: t.sasl.Scopes}
 	token, err := conf.Token(ctx)
 	if err != nil {
-		return nil, &tokenError{t.sasl.TokenURL, err}
+		return nil, &TokenError{t.sasl.TokenURL, err}
 	}
 	return &sarama.AccessToken{Token: token.AccessToken}, nil
 }
 
-// secretError is a certificate or a secret that cannot be read.
-type secretError struct{ error }
-
-func (e *secretError) Unwrap() error { return e.error }
-
-// tokenError says why there is no token, without what the server has answered: it may repeat what it was sent.
-type tokenError struct {
+// TokenError is why there is no token. It does not repeat the server's answer, which may contain the secret.
+type TokenError struct {
 	url string
 	err error
 }
 
-func (e *tokenError) Error() string {
+func (e *TokenError) Error() string {
 	why := e.err.Error()
 	if answer, ok := errors.AsType[*oauth2.RetrieveError](e.err); ok {
 		why = "the answer is " + answer.Response.Status
@@ -124,11 +108,11 @@ func (e *tokenError) Error() string {
 			why += ", " + strconv.Quote(answer.ErrorCode)
 		}
 	}
-	if request, ok := errors.AsType[*url.Error](e.err); ok { // it repeats the whole URL
+	if request, ok := errors.AsType[*url.Error](e.err); ok { // it contains the whole URL
 		why = request.Err.Error()
 	}
-	server, _, _ := strings.Cut(e.url, "?") // what is behind it may be a key
+	server, _, _ := strings.Cut(e.url, "?") // the rest may contain a key
 	return "get a token from " + server + " (kafka.sasl.token_url): " + why
 }
 
-func (e *tokenError) Unwrap() error { return e.err }
+func (e *TokenError) Unwrap() error { return e.err }
