@@ -13,7 +13,8 @@ type saramaMetrics struct{ m *metrics }
 func (s saramaMetrics) GetOrRegister(name string, metric any) any {
 	switch metric.(type) {
 	case func() gometrics.Meter:
-		if c := s.counts(name); c != nil {
+		counters := map[string]prometheus.Counter{"request-rate": s.m.requests, "outgoing-byte-rate": s.m.sent, "incoming-byte-rate": s.m.received}
+		if c := counters[name]; c != nil {
 			return meter{to: c}
 		}
 		return gometrics.NilMeter{}
@@ -26,18 +27,6 @@ func (s saramaMetrics) GetOrRegister(name string, metric any) any {
 		return gometrics.NilHistogram{}
 	}
 	return metric
-}
-
-func (s saramaMetrics) counts(name string) prometheus.Counter {
-	switch name {
-	case "request-rate":
-		return s.m.requests
-	case "outgoing-byte-rate":
-		return s.m.sent
-	case "incoming-byte-rate":
-		return s.m.received
-	}
-	return nil
 }
 
 // meter is a sarama meter that only counts: rates are the reader's to compute.

@@ -76,23 +76,15 @@ func (s *session) lastWord(err error) error {
 		case errors.Is(word, replication.ErrDeadline), errors.As(word, new(*replication.Waiting)):
 		case word != nil:
 			return s.named(word)
-		case msg.Data != nil:
-			s.follow(msg)
+		case len(msg.Data) > 0 && (msg.Data[0] == 'B' || msg.Data[0] == 'C'):
+			if m, err := s.decoder.Decode(msg.Data); err == nil {
+				if s.inTx = m.Kind == decoder.KindBegin; s.inTx {
+					s.begin = *m.Begin
+				}
+			}
 		}
 	}
 	return err
-}
-
-// follow notes which transaction a message that is dropped belongs to.
-func (s *session) follow(msg replication.Message) {
-	if kind := msg.Data[0]; kind != 'B' && kind != 'C' {
-		return
-	}
-	if m, err := s.decoder.Decode(msg.Data); err == nil {
-		if s.inTx = m.Kind == decoder.KindBegin; s.inTx {
-			s.begin = *m.Begin
-		}
-	}
 }
 
 // named names the transaction that the server fails to send.
