@@ -62,6 +62,7 @@ type clusterFault struct {
 	Resent   int     `json:"resent"`
 	Seconds  float64 `json:"seconds"`
 	Passed   bool    `json:"passed"`
+	again    bool
 }
 
 // mutant is one entry of mutants.json, as test/mutants writes it.
@@ -98,7 +99,7 @@ func load(dir string) (*report, error) {
 	default:
 		err = errors.Join(err, json.Unmarshal(b, &r.Mutants))
 	}
-	r.Rows = newest(r.Rows)
+	r.Rows, r.Cluster = newest(r.Rows), lastOfEach(r.Cluster)
 	slices.SortStableFunc(r.Rows, func(a, b row) int {
 		return cmp.Or(cmp.Compare(number(a.Faults), number(b.Faults)), cmp.Compare(a.Test, b.Test))
 	})
@@ -114,6 +115,19 @@ func newest(rows []row) []row {
 		}
 	}
 	return slices.DeleteFunc(rows, func(r row) bool { return r.Began.Before(last[r.Test]) })
+}
+
+// lastOfEach keeps of each fault the run that was written last.
+func lastOfEach(all []clusterFault) (kept []clusterFault) {
+	for _, c := range all {
+		i := slices.IndexFunc(kept, func(k clusterFault) bool { return k.Fault == c.Fault && k.Requests == c.Requests })
+		if i < 0 {
+			kept = append(kept, c)
+			continue
+		}
+		kept[i], kept[i].again = c, true
+	}
+	return kept
 }
 
 func lines[T any](file string, into *[]T) error {
@@ -278,6 +292,9 @@ func (r *report) cluster(say func(string, ...any)) {
 		fault := c.Fault
 		if !c.Passed {
 			fault += " **FAILED**"
+		}
+		if c.again {
+			fault += " (run again)"
 		}
 		say("| %s | %d | %d | %d | %s |", cell(fault), c.Requests, c.Records, c.Resent, secondsOf(c.Seconds))
 	}

@@ -70,6 +70,15 @@ func TestGapsAreSaid(t *testing.T) {
 	}
 }
 
+// A fault of the three brokers that was run again replaces the old result, and says so.
+func TestClusterRunAgain(t *testing.T) {
+	kept := lastOfEach([]clusterFault{{Fault: "a", Requests: 1}, {Fault: "a", Requests: 5, Passed: true}, {Fault: "a", Requests: 1, Records: 7, Passed: true}})
+	text := (&report{Cluster: kept}).markdown()
+	if len(kept) != 2 || strings.Count(text, "a (run again) | 1 | 7 |") != 1 || strings.Contains(text, "FAILED") || strings.Count(text, "run again)") != 1 {
+		t.Errorf("%+v\n%s", kept, text)
+	}
+}
+
 // A row that was run again replaces the old one, and says so.
 func TestRunAgain(t *testing.T) {
 	begun := time.Date(2026, 11, 21, 16, 0, 0, 0, time.UTC)
