@@ -196,8 +196,9 @@ func shorten(rec *router.Record) bool {
 	}
 	size := func(h *router.Header) int { return len(h.Name) + len(h.Value) }
 	largest := 0
+	// By name and value: the writer of the row chooses the value, or the name, of any other header.
 	keep := func(h *router.Header) bool {
-		return strings.HasPrefix(h.Name, "outboxcdc-") || bytes.Equal(h.Value, rec.ID)
+		return (h.Name == "id" || h.Name == "ce_id") && bytes.Equal(h.Value, rec.ID) || strings.HasPrefix(h.Name, "outboxcdc-")
 	}
 	for i := range rec.Headers {
 		if h := &rec.Headers[i]; !keep(h) {

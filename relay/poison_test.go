@@ -187,7 +187,7 @@ func TestDeadLetterShortened(t *testing.T) {
 	for i := range 50_000 {
 		rec.Headers = append(rec.Headers, router.Header{Name: fmt.Sprint("h", i), Value: make([]byte, i%100)})
 	}
-	rec.Headers = append(rec.Headers, router.Header{Name: strings.Repeat("x", 1<<20)}, router.Header{Name: ""})
+	rec.Headers = append(rec.Headers, router.Header{Name: strings.Repeat("x", 1<<20), Value: rec.ID}, router.Header{Name: "ce_id", Value: make([]byte, 1<<20)}, router.Header{Name: ""})
 	steps, size := 0, rec.Size()
 	for ; shorten(&rec); steps++ {
 		if rec.Size() > size {

@@ -109,7 +109,7 @@ var markNames = [marks]string{
 	deadDecided: "an event that an operator has decided to leave out", deadInHugeTx: "a dead letter in a transaction larger than the window",
 	deadInARow: "one dead letter right behind another", deadBegins: "a session that begins with a dead letter",
 	deadBesideFailure: "Kafka fails with a dead letter in flight",
-	firstPast:         "an event skipped because it was read in Kafka, though nobody heard its ack", recalledDirty: "a predecessor that did not end cleanly",
+	firstPast:         "an event skipped because it was read in Kafka, although its ack was lost", recalledDirty: "a predecessor that did not end cleanly",
 	recalledClean: "a predecessor that ended cleanly", fenced: "ends read later because of what may still arrive", foreignTail: "strangers at the end of a partition",
 	lateRepeat: "a repeat of what landed after the ends were read", movedRepeat: "a repeat of what stands in a topic that it goes to no more",
 	fixedFirst: "a record of what was to be a dead letter, and was stored nowhere", fixedPoison: "a record of what an earlier process would have made a dead letter", leaseOver: "a lease runs out with a request open",

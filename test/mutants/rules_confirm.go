@@ -279,7 +279,7 @@ var guarding = []mutant{
 	},
 	{
 		name:  "unknown-warning-is-nothing",
-		rule:  "A warning that nobody knows is no reason to stop.",
+		rule:  "An unknown warning is no reason to stop.",
 		edits: []edit{{"replication/stream.go", `case n.SeverityUnlocalized == "WARNING":`, `case n.SeverityUnlocalized == "":`}},
 		tests: []suite{protocol},
 	},

@@ -29,7 +29,7 @@ var recalling = []mutant{
 	},
 	{
 		name:  "told-before-the-record",
-		rule:  "The slot is told what is acknowledged, whether or not a position record allows it.",
+		rule:  "The slot is confirmed up to what is acknowledged, whether or not a position record allows it.",
 		edits: []edit{{"relay/confirm.go", "		return max(s.confirmed, min(s.wanted(), s.past.allowed))\n", "		return s.wanted()\n"}},
 		tests: []suite{recalls, simPast},
 	},
@@ -92,7 +92,7 @@ var recalling = []mutant{
 	},
 	{
 		name:  "own-move-is-a-contradiction",
-		rule:  "What this process confirmed without a record was somebody else's doing.",
+		rule:  "What this process confirmed without a record was confirmed by another client.",
 		edits: []edit{{"relay/resume.go", "	if start > m.told(id) && start > m.reach", "	if start > m.reach"}},
 		tests: []suite{recalls},
 	},

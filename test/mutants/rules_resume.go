@@ -159,7 +159,7 @@ var reading = []mutant{
 	},
 	{
 		name:  "bad-body-skipped",
-		rule:  "A message that is not understood is nobody's event.",
+		rule:  "A message that is not understood is no event.",
 		edits: []edit{{"router/message.go", "	if why == \"\" {\n		return r.route(", "	if why != \"never\" {\n		return r.route("}},
 		tests: []suite{{"./router", "^TestMessageIsPoison$"}},
 	},
@@ -311,7 +311,7 @@ var ending = []mutant{
 	},
 	{
 		name: "sink-failure-ignored",
-		rule: "A failure of Kafka's is Kafka's to mend, and the session goes on.",
+		rule: "After a failure of Kafka the session goes on.",
 		edits: []edit{{
 			"relay/session.go", "			s.failure.CompareAndSwap(nil, &err)\n			cancel()\n		},\n		Wake:", "		},\n		Wake:",
 		}},
