@@ -196,11 +196,14 @@ func (s *Saved) Settle() {
 // last is the end of a list, n long at most.
 func last[T any](list []T, n int) []T { return list[max(0, len(list)-n):] }
 
-// Adoption is the record by which a person, having looked, makes the slot go on from confirm, where it stands. Of s, which may
-// be nil, it keeps the number of sessions only: what stood in front of it counts for nothing. It names no producer and nothing
-// that Kafka has, so the next session leaves nothing out.
-func (s *Saved) Adoption(slot string, systemID uint64, timeline int32, confirm pglogrepl.LSN, now time.Time) Saved {
-	out := Saved{Slot: slot, Generation: 1, SystemID: systemID, Timeline: timeline, Confirm: confirm, Clean: true, Adopted: true, At: now}
+// Adoption is the record by which a person, having looked, makes the slot go on from confirm, where it stands, with the publication
+// as it is: one that is altered after this is found by the next start. Of s, which may be nil, it keeps the number of sessions only:
+// what came before it counts for nothing. It names no producer and nothing that Kafka has, so the next session skips nothing.
+func (s *Saved) Adoption(slot string, systemID uint64, timeline int32, confirm pglogrepl.LSN, published, sources string, now time.Time) Saved {
+	out := Saved{
+		Slot: slot, Generation: 1, SystemID: systemID, Timeline: timeline, Confirm: confirm, Clean: true, Adopted: true, At: now,
+		Published: published, Sources: sources,
+	}
 	if s != nil {
 		out.Generation = s.Generation + 1
 	}

@@ -129,24 +129,25 @@ func TestSavedOfEarlierVersion(t *testing.T) {
 	}
 }
 
-// An adoption keeps the count and nothing else: whatever the session behind it believed of what was before would be left out.
+// An adoption keeps the count and nothing else of what was before, which the next session could skip for it. It says what the publication
+// sends now, for which the next session may find that it was altered since.
 func TestAdoption(t *testing.T) {
 	now := time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
 	old := &Saved{
 		Slot: "a", Generation: 9, SystemID: 1, Timeline: 3, Acked: Position{1, 3, 90, 0}, Confirm: 99, Producers: []int64{1, 2},
 		Topics: []string{"t"}, Sources: "r",
 	}
-	want := Saved{Slot: "a", Generation: 10, SystemID: 7, Timeline: 2, Confirm: 40, Clean: true, Adopted: true, At: now}
-	if got := old.Adoption("a", 7, 2, 40, now); !reflect.DeepEqual(got, want) {
+	want := Saved{Slot: "a", Generation: 10, SystemID: 7, Timeline: 2, Confirm: 40, Clean: true, Adopted: true, At: now, Published: "p", Sources: "r"}
+	if got := old.Adoption("a", 7, 2, 40, "p", "r", now); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	old, want.Generation = nil, 1
-	got := old.Adoption("a", 7, 2, 40, now)
+	got := old.Adoption("a", 7, 2, 40, "p", "r", now)
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("of nothing: %+v, want %+v", got, want)
 	}
 	next := got.Next(5, "r")
-	if next.Clean || next.Adopted || len(next.Producers) != 1 || next.Generation != 2 {
+	if got.PublishedFor("r") != "p" || next.Clean || next.Adopted || len(next.Producers) != 1 || next.Generation != 2 {
 		t.Errorf("the session behind it: %+v", next)
 	}
 }

@@ -125,14 +125,16 @@ func (a *adopter) look(ctx context.Context, session *kafka.Producer) error {
 	if slot.Active {
 		return &exitError{code: exitFault, err: active(a.slot, slot)}
 	}
+	// What cannot be read now is restored first: what commits until then would be missing in the stream, and the adoption would hide it.
+	published, err := a.source.Published(ctx)
+	if err != nil {
+		return err
+	}
 	if a.old != nil && a.broken == nil {
-		published, err := a.source.Published(ctx)
-		if a.wrong = err; err == nil {
-			a.wrong = relay.Contradiction(a.old, id, slot.ConfirmedFlush, published, a.events)
-		}
+		a.wrong = relay.Contradiction(a.old, id, slot.ConfirmedFlush, published, a.events)
 		a.reused = checkpoint.Holds(id, a.old.Acked) && a.old.Acked.CommitLSN >= id.WALEnd
 	}
-	a.new = a.old.Adoption(a.slot, id.SystemID, id.Timeline, slot.ConfirmedFlush, time.Now())
+	a.new = a.old.Adoption(a.slot, id.SystemID, id.Timeline, slot.ConfirmedFlush, published, a.events, time.Now())
 	return nil
 }
 

@@ -52,6 +52,15 @@ func TestPublicationAlteredAndBack(t *testing.T) {
 			if _, text := o.adopt(env, 0, "--dry-run"); !strings.Contains(text, "the publication was altered") {
 				t.Errorf("a dry run says\n%s", text)
 			}
+			o.exec(`ALTER PUBLICATION outboxcdc DROP TABLE outbox`)
+			if _, text := o.adopt(env, 79); !strings.Contains(text, "nothing was changed") || !strings.Contains(text, "remedy: ") {
+				t.Errorf("while the publication lacks the table: %s", text)
+			}
+			o.exec(`ALTER PUBLICATION outboxcdc ADD TABLE outbox`)
+			o.adopt(env, 0)
+			alter() // before the first session after the adoption
+			r = o.start(env...)
+			r.stopsWith(patience, 79, "the publication was altered", "outboxcdc slot adopt")
 			o.adopt(env, 0)
 			o.startStreaming(env...)
 			o.healed()

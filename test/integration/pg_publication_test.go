@@ -51,7 +51,8 @@ var alterations = []alteration{
 	},
 	// The next row's relation message lacks the column, which is noticed before the guard looks.
 	{
-		name: "column list", majors: []string{"18"}, full: []string{"15", "18"}, cause: `"payload"`,
+		// The guard says that the publication was altered, or the relation that comes with the next row lacks "payload": whichever is first.
+		name: "column list", majors: []string{"18"}, full: []string{"15", "18"}, cause: "publication",
 		ddl: []string{`ALTER PUBLICATION outboxcdc SET TABLE outbox (id, aggregate_type, aggregate_id, event_type, headers)`},
 	},
 	{

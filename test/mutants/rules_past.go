@@ -115,6 +115,12 @@ var recalling = []mutant{
 		tests: []suite{{"./relay", "^TestPositionRecord$"}},
 	},
 	{
+		name:  "adoption-without-publication",
+		rule:  "An adoption does not say what the publication sends, so one that is altered before the next session is taken as it is.",
+		edits: []edit{{"checkpoint/saved.go", "		Published: published, Sources: sources,\n", ""}},
+		tests: []suite{{"./checkpoint", "^TestAdoption$"}},
+	},
+	{
 		name:  "lost-is-not-held",
 		rule:  "A process that holds at poison ends with 79, and the next one knows nothing of it.",
 		edits: []edit{{"relay/between.go", "class == Poison || class == Lost && r.delivered()", "class == Poison"}},
