@@ -120,6 +120,7 @@ type catalog struct {
 	missing     []string // configured columns that are not published
 	idleTimeout time.Duration
 	syncNames   string
+	members     members // of the last look
 }
 
 // published is the fingerprint in few characters: there is a row for each partition that is published by itself.
@@ -135,20 +136,15 @@ SELECT p.oid, p.xmin::text, p.pubinsert, p.pubviaroot FROM pg_publication p WHER
 // for the lock that a VACUUM FULL of an old partition holds.
 const tablesSQL = `
 WITH RECURSIVE tree AS (
-  SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  SELECT c.oid, false AS detaching FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
    WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')
   UNION ` + partitionsSQL + `
 )
 SELECT c.oid, n.nspname, c.relname, c.relkind::text,
        ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
        ARRAY(SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
-  FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+  FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE NOT t.detaching
  ORDER BY (n.nspname = $1 AND c.relname = $2) DESC, c.oid`
-
-// partitionsSQL is the recursive part of a query for the partitions of what tree has.
-const partitionsSQL = `
-  SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid JOIN pg_class c ON c.oid = i.inhrelid
-   WHERE c.relispartition AND NOT i.inhdetachpending`
 
 // publishedSQL asks for what is published in effect; attnames and rowfilter exist since PostgreSQL 15. Names are compared
 // rather than cast to regclass, which would need USAGE on schemas that the role has no business in.
@@ -163,9 +159,10 @@ SELECT c.oid, coalesce(to_jsonb(t)->>'rowfilter', ''),
  WHERE t.pubname = $1 AND c.oid = ANY($2)`
 
 // readCatalog resolves table and publication in full, at the start of a session.
-func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int) (*catalog, error) {
+// before are the members that a look before it has found.
+func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, before members) (*catalog, error) {
 	op := "look at publication " + c.Publication + c.andTables()
-	cat := catalog{roots: []uint32{}} // never nil, which would be NULL
+	cat := catalog{roots: []uint32{}, members: before} // never nil, which would be NULL
 	if err := c.readTables(ctx, conn, &cat); err != nil {
 		return nil, err
 	}
@@ -188,10 +185,10 @@ func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int) (*c
 	if err != nil {
 		return nil, err
 	}
-	if err := c.verifyLogged(now); err != nil {
-		return nil, err
+	if now.unsent != nil {
+		return nil, now.unsent.err()
 	}
-	cat.fingerprint, cat.syncNames = now.fingerprint, now.syncNames
+	cat.fingerprint, cat.syncNames, cat.members = now.fingerprint, now.syncNames, now.members
 	var ms int64 // PostgreSQL 18 and later; in milliseconds whatever unit the server shows
 	err = conn.QueryRow(ctx, `SELECT coalesce((SELECT (extract(epoch FROM current_setting('idle_replication_slot_timeout', true)::interval) * 1000)::bigint), 0)`).Scan(&ms)
 	if err != nil {

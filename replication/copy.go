@@ -14,7 +14,7 @@ func (s *Source) OpenCopy(ctx context.Context) (_ *Stream, err error) {
 	cfg := s.cfg
 	// Not the daemon's name: who looks at pg_stat_replication must be able to tell them apart.
 	cfg.application = "outboxcdc-peek-" + cfg.Slot
-	st := &Stream{cfg: &cfg, log: s.log}
+	st := &Stream{cfg: &cfg, log: s.log, members: &s.members}
 	defer func() {
 		if err != nil {
 			st.abandon()

@@ -10,7 +10,7 @@ import (
 )
 
 // guardSQL is the guard's one query; $2 are all our tables with their partitions, $3 the outboxes themselves in their
-// order. %[1]s is the part for schema publications, which PostgreSQL 15 brought. ours holds
+// order, $5 and $6 the members of the last look. %[1]s is the part for schema publications, which PostgreSQL 15 brought. ours holds
 // the catalog rows that decide what the walsender sends; an unlogged table, or one that became a partition of another, is
 // no longer sent under its name, which only a publication of all tables leaves unmarked. A row whose xmax is a transaction that has not failed is about
 // to change: the change may be in the WAL already, and obeyed by the walsender, before anybody can see it (a commit that
@@ -23,13 +23,15 @@ ours AS (
   SELECT 'r', r.oid, r.xmin, r.xmax FROM pg_publication_rel r JOIN pub p ON p.oid = r.prpubid WHERE r.prrelid = ANY($2)
   %[1]s
 ),
-tree AS (SELECT unnest($3::oid[]) AS oid UNION ` + partitionsSQL + `),
+tree AS (SELECT unnest($3::oid[]) AS oid, false AS detaching UNION ` + partitionsSQL + `),
+members AS (SELECT c.oid, c.relchecks FROM tree t JOIN pg_class c ON c.oid = t.oid WHERE c.relispartition AND NOT t.detaching),
 clock AS (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next),
 pending AS (
   -- xmax with the epoch that puts it nearest to now; the snapshot's own end may lie below it
   SELECT o.xmax + 4294967296 * round((c.next - o.xmax) / 4294967296.0)::bigint AS xid
     FROM clock c, (SELECT xmax::text::bigint AS xmax FROM ours
-                   UNION ALL SELECT t.xmax::text::bigint FROM pg_class t WHERE t.oid = ANY($3)) o
+                   UNION ALL SELECT t.xmax::text::bigint FROM pg_class t WHERE t.oid = ANY($3)
+                   UNION ALL SELECT i.xmax::text::bigint FROM tree t JOIN pg_inherits i ON i.inhrelid = t.oid) o
    WHERE o.xmax <> 0
 )
 SELECT EXISTS (SELECT FROM pub),
@@ -39,8 +41,13 @@ SELECT EXISTS (SELECT FROM pub),
        ARRAY(SELECT coalesce(n.nspname || '.' || c.relname, '') FROM unnest($3::oid[]) WITH ORDINALITY r(oid, i)
                LEFT JOIN pg_class c ON c.oid = r.oid LEFT JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY r.i),
        EXISTS (SELECT FROM pending WHERE xid > 0 AND pg_xact_status(xid::text::xid8) <> 'aborted'),
-       coalesce((SELECT min(quote_ident(n.nspname) || '.' || quote_ident(c.relname)) FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
-                  WHERE ` + unloggedSQL + `), ''),
+       (SELECT ARRAY[u.why, quote_ident(n.nspname) || '.' || quote_ident(c.relname)]
+          FROM (` + unsentSQL + `
+                UNION ALL
+                SELECT c.oid, '` + detached + `' FROM unnest($5::oid[], $6::int2[]) m(oid, checks) JOIN pg_class c ON c.oid = m.oid
+                 WHERE NOT c.relispartition AND c.relchecks > m.checks) u
+          JOIN pg_class c ON c.oid = u.oid JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY 1 LIMIT 1),
+       ARRAY(SELECT m.oid FROM members m ORDER BY m.oid), ARRAY(SELECT m.relchecks FROM members m ORDER BY m.oid),
        current_setting('synchronous_standby_names'),
        coalesce((SELECT w.sync_state FROM pg_stat_replication w WHERE w.pid = $4), '')`
 
@@ -48,28 +55,14 @@ const schemaMembersSQL = `UNION ALL
   SELECT 's', m.oid, m.xmin, m.xmax FROM pg_publication_namespace m JOIN pub p ON p.oid = m.pnpubid
    WHERE m.pnnspid IN (SELECT c.relnamespace FROM pg_class c WHERE c.oid = ANY($2))`
 
-// unloggedSQL holds for a partition c whose rows are not in the WAL: it is unlogged, or a foreign table.
-const unloggedSQL = `c.relispartition AND (c.relkind = 'r' AND c.relpersistence <> 'p' OR c.relkind = 'f')`
-
-// UnloggedPartition is the name of a partition of the table whose rows are not in the WAL, "" if there is none.
-func UnloggedPartition(ctx context.Context, conn *pgx.Conn, schema, name string) (partition string, err error) {
-	err = conn.QueryRow(ctx, `
-WITH RECURSIVE tree AS (
-  SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2
-  UNION `+partitionsSQL+`
-)
-SELECT coalesce(min(quote_ident(n.nspname) || '.' || quote_ident(c.relname)), '')
-  FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE `+unloggedSQL, schema, name).Scan(&partition)
-	return partition, err
-}
-
 // guardRow is one look of the guard.
 type guardRow struct {
 	exists               bool // the publication
 	fingerprint          string
 	tables               []string // the outboxes' names now, "" for one that is gone
 	pending              bool     // an alteration is under way that nobody can see yet
-	unlogged             string   // a partition whose rows are not in the WAL, "" if there is none
+	unsent               *Unsent
+	members              members
 	syncNames, syncState string
 }
 
@@ -79,11 +72,13 @@ func (c *Config) readGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, ma
 		schemas = schemaMembersSQL
 	}
 	var g guardRow
-	err := conn.QueryRow(ctx, fmt.Sprintf(guardSQL, schemas), c.Publication, cat.oids(), cat.roots, int32(walsender)).
-		Scan(&g.exists, &g.fingerprint, &g.tables, &g.pending, &g.unlogged, &g.syncNames, &g.syncState)
+	var unsent []string
+	err := conn.QueryRow(ctx, fmt.Sprintf(guardSQL, schemas), c.Publication, cat.oids(), cat.roots, int32(walsender), cat.members.oids, cat.members.checks).
+		Scan(&g.exists, &g.fingerprint, &g.tables, &g.pending, &unsent, &g.members.oids, &g.members.checks, &g.syncNames, &g.syncState)
 	if err != nil {
 		return nil, classify("check publication "+c.Publication, inspecting, err)
 	}
+	g.unsent = newUnsent(unsent)
 	return &g, nil
 }
 
@@ -105,22 +100,12 @@ func (c *Config) verify(g *guardRow, cat *catalog) error {
 	switch {
 	case g.fingerprint != cat.fingerprint:
 		return fail(PublicationChanged, op, c.publicationRemedy(), "it was altered%s while we were streaming", c.forTables())
+	case g.unsent != nil: // before what is pending: the end of a detach would hide what it was
+		return g.unsent.err()
 	case g.pending:
 		return ErrUndecided
 	}
-	if err := c.verifyLogged(g); err != nil {
-		return err
-	}
 	return c.verifyAsync(g.syncNames, g.syncState)
-}
-
-// verifyLogged refuses a partition whose rows never come.
-func (c *Config) verifyLogged(g *guardRow) error {
-	if g.unlogged == "" {
-		return nil
-	}
-	return fail(PublicationChanged, "look at the partitions", "ALTER TABLE … SET LOGGED, or detach it; then find in it what was not delivered",
-		"%s is unlogged or a foreign table: its rows are not in the WAL", g.unlogged)
 }
 
 // verifyAsync refuses to be a synchronous standby: every commit of the database would wait for Kafka.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -22,6 +23,8 @@ type Source struct {
 	// sessions is as dangerous as one during a session.
 	first  string
 	system uint64 // where it saw it; 0 before the first session
+
+	members atomic.Pointer[members] // of the last look of any session
 }
 
 // NewSource checks the names and returns a source; it connects to nothing.
@@ -80,7 +83,7 @@ func (s *Source) Look(ctx context.Context) (*Slot, error) {
 
 // Open starts one session with the walsender. On any failure everything that was opened is closed again.
 func (s *Source) Open(ctx context.Context) (_ *Stream, err error) {
-	st := &Stream{cfg: &s.cfg, log: s.log}
+	st := &Stream{cfg: &s.cfg, log: s.log, members: &s.members}
 	defer func() {
 		if err != nil {
 			st.abandon()
@@ -154,7 +157,13 @@ func (st *Stream) look(ctx context.Context) (*Slot, error) {
 	if err := st.cfg.fitSlot(slot, st.control.Config().Database); err != nil {
 		return nil, err
 	}
-	st.cat, err = st.cfg.readCatalog(ctx, st.control, st.major)
+	var before members
+	if last := st.members.Load(); last != nil {
+		before = *last
+	}
+	if st.cat, err = st.cfg.readCatalog(ctx, st.control, st.major, before); err == nil {
+		st.members.Store(&st.cat.members)
+	}
 	return slot, err
 }
 
@@ -211,8 +220,9 @@ type Stream struct {
 	major int
 	cat   *catalog
 
-	copied  *Slot          // the slot that ours is a temporary copy of; nil: it is none
-	conn    *pgconn.PgConn // the stream's owner
+	members *atomic.Pointer[members] // the source's
+	copied  *Slot                    // the slot that ours is a temporary copy of; nil: it is none
+	conn    *pgconn.PgConn           // the stream's owner
 	tap     tap
 	notices []*pgconn.Notice
 	status  []byte

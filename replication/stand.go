@@ -32,7 +32,7 @@ func (s *Source) Published(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer closeControl(control)
-	st := Stream{cfg: &s.cfg, control: control}
+	st := Stream{cfg: &s.cfg, control: control, members: &s.members}
 	if _, err := st.look(ctx); err != nil {
 		return "", err
 	}

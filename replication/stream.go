@@ -201,6 +201,8 @@ func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 	if verdict != nil && !errors.Is(verdict, ErrUndecided) {
 		return nil, verdict
 	}
+	st.cat.members = g.members
+	st.members.Store(&g.members)
 	slot, err := st.cfg.readSlot(ctx, st.control)
 	if err == nil && slot.ActivePID == 0 {
 		return nil, &Error{Kind: Unavailable, Op: "check slot " + st.cfg.Slot, Err: ErrSenderGone}

@@ -1,11 +1,14 @@
 package replication
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // twoTables is a bench with a second outbox, in another schema and partitioned, in the same publication.
@@ -242,5 +245,91 @@ func TestNoTables(t *testing.T) {
 	b.exec(`COMMIT`)
 	if _, err := st.Check(t.Context()); err == nil || KindOf(err) != PublicationMissing {
 		t.Error(err)
+	}
+}
+
+// TestDetachedConcurrently: a statement that began before DETACH PARTITION CONCURRENTLY goes on writing into the partition, and those rows are
+// not published. The guard sees the time in which that can happen; and when it was too short to be seen, what it has left.
+func TestDetachedConcurrently(t *testing.T) {
+	const detach = `ALTER TABLE sales.events DETACH PARTITION sales."a leaf" CONCURRENTLY`
+	for _, major := range []string{"14", "15", "16", "17", "18"} {
+		for _, viaRoot := range []bool{true, false} {
+			b := twoTables(t, major, viaRoot)
+			attach := func() {
+				t.Helper()
+				b.exec(`DROP TABLE IF EXISTS sales."a leaf"`)
+				b.exec(`CREATE TABLE sales."a leaf" PARTITION OF sales.events FOR VALUES FROM (100) TO (200)`)
+			}
+			passes := func(st *Stream) {
+				t.Helper()
+				if _, err := st.Check(t.Context()); err != nil {
+					t.Fatalf("%s, via root %v: %s: %v", major, viaRoot, b.last, err)
+				}
+			}
+			fails := func(st *Stream, words string) {
+				t.Helper()
+				if _, err := st.Check(t.Context()); err == nil || KindOf(err) != PublicationChanged || !strings.Contains(err.Error(), `sales."a leaf" `+words) {
+					t.Errorf("%s, via root %v: the guard says %v, want %q", major, viaRoot, err, words)
+				}
+				_ = st.Close(0, time.Now())
+			}
+
+			attach()
+			st := b.open()
+			passes(st)
+			b.exec(`BEGIN ISOLATION LEVEL REPEATABLE READ`)
+			b.exec(`SELECT count(*) FROM sales.events`)
+			other, err := pgx.Connect(t.Context(), b.server.SuperURL("postgres"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() {
+				_, err := other.Exec(t.Context(), detach)
+				done <- errors.Join(err, other.Close(context.Background()))
+			}()
+			b.await(`SELECT count(*)::text FROM pg_inherits WHERE inhdetachpending`, "1")
+			b.exec(`INSERT INTO sales.events VALUES (150, '\x01')`) // it is the snapshot that decides
+			fails(st, "is being detached CONCURRENTLY")
+			b.openFails(PublicationChanged)
+			b.exec(`COMMIT`)
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+
+			// A person has looked. Next time it is over when the guard looks, within a session and between two.
+			for _, between := range []bool{false, true} {
+				b.source.members.Store(nil)
+				attach()
+				st = b.open()
+				passes(st)
+				if between {
+					_ = st.Close(0, time.Now())
+				}
+				b.exec(detach)
+				if between {
+					b.openFails(PublicationChanged)
+				} else {
+					fails(st, "was detached CONCURRENTLY")
+				}
+			}
+
+			// A plain DETACH waits for whoever writes, and loses nothing.
+			b.source.members.Store(nil)
+			attach()
+			b.exec(`ALTER TABLE sales."a leaf" ADD CHECK (no > 90)`)
+			st = b.open()
+			passes(st)
+			b.exec(`BEGIN`)
+			b.exec(`ALTER TABLE sales.events DETACH PARTITION sales."a leaf"`)
+			if _, err := st.Check(t.Context()); !errors.Is(err, ErrUndecided) {
+				t.Errorf("%s, via root %v: while it is detached: %v", major, viaRoot, err)
+			}
+			b.exec(`COMMIT`)
+			passes(st)
+			b.exec(`DROP TABLE sales."a leaf"`)
+			passes(st)
+			_ = st.Close(0, time.Now())
+		}
 	}
 }

@@ -40,6 +40,11 @@ func TestVerifyEachTable(t *testing.T) {
 	if g.pending = true; !errors.Is(c.verify(g, cat), ErrUndecided) {
 		t.Error("an alteration under way passes")
 	}
+	// The detach of a partition is about to be complete: the next look would find no trace of it in what this one has noted.
+	g.unsent = &Unsent{Partition: "public.leaf", why: detaching}
+	if err := c.verify(g, cat); err == nil || KindOf(err) != PublicationChanged {
+		t.Errorf("a detach that is about to end: %v", err)
+	}
 	g = good()
 	if g.exists = false; KindOf(c.verify(g, cat)) != PublicationMissing {
 		t.Error("the publication is gone")

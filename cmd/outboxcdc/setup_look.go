@@ -145,12 +145,12 @@ func (c *catalog) lookAtTable(ctx context.Context, t *sql.Table) error {
 		c.problem("%s is unlogged or temporary, so its rows are not in the WAL: ALTER TABLE %s SET LOGGED", name, name)
 	}
 	if t.Partitioned {
-		unlogged, err := replication.UnloggedPartition(ctx, c.conn, t.Schema, t.Name)
+		unsent, err := replication.UnsentPartition(ctx, c.conn, t.Schema, t.Name)
 		if err != nil {
 			return fmt.Errorf("look at the partitions of table %s: %w", name, err)
 		}
-		if unlogged != "" {
-			c.problem("%s is unlogged or a foreign table, so its rows are not in the WAL: ALTER TABLE %s SET LOGGED, or detach it", unlogged, unlogged)
+		if unsent != nil {
+			c.problem("%s: %s", unsent, unsent.Remedy())
 		}
 	}
 	for _, col := range neededColumns(t.Columns) {

@@ -17,8 +17,8 @@ import (
 type tableFacts struct {
 	*Table
 	there       bool
-	usable      bool   // it is a table, and its rows are in the WAL
-	unlogged    string // a partition whose rows are not
+	usable      bool                // it is a table, and its rows are in the WAL
+	unsent      *replication.Unsent // a partition whose rows do not come
 	partitioned bool
 	reads       bool // the role may
 	oid         uint32
@@ -66,10 +66,10 @@ func (e *examination) lookAtTable(ctx context.Context, t *Table, source int) (ta
 	case persistence != "p":
 		return f, "unlogged", nil
 	}
-	if f.unlogged, err = replication.UnloggedPartition(ctx, e.conn, t.Schema, t.Name); err != nil {
+	if f.unsent, err = replication.UnsentPartition(ctx, e.conn, t.Schema, t.Name); err != nil {
 		return f, "", err
 	}
-	f.usable = f.unlogged == ""
+	f.usable = f.unsent == nil
 	return f, "", nil
 }
 
@@ -108,9 +108,8 @@ func (e *examination) checkTable(f *tableFacts, unfit string) {
 		e.fail(tableThere, Lost, []Remedy{sqlf("ALTER TABLE %s SET LOGGED", f.quoted())}, "%s is unlogged or temporary: its rows are not in the WAL, so nobody can read them there", f.Table)
 		return
 	}
-	if f.unlogged != "" {
-		e.fail(tableThere, Lost, []Remedy{sqlf("ALTER TABLE %s SET LOGGED", f.unlogged), advicef("or detach it; then find in it what was not delivered")},
-			"the partition %s is unlogged or a foreign table: its rows are not in the WAL and cannot be delivered", f.unlogged)
+	if f.unsent != nil {
+		e.fail(tableThere, Lost, []Remedy{advicef("%s", f.unsent.Remedy())}, "the partition %s", f.unsent)
 		return
 	}
 	e.ok(tableThere, "%s%s", f.Table, map[bool]string{true: ", partitioned"}[f.partitioned])

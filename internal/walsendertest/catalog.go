@@ -52,6 +52,7 @@ const (
 	oid   = pgtype.OIDOID
 	oids  = pgtype.OIDArrayOID
 	texts = pgtype.TextArrayOID
+	int2s = pgtype.Int2ArrayOID
 )
 
 var queries = []query{
@@ -89,7 +90,7 @@ var queries = []query{
 		return rows
 	}},
 	{"FROM pg_publication_tables t", []uint32{text, oids}, []uint32{oid, text, texts}, (*view).published},
-	{"WITH RECURSIVE pub AS", []uint32{text, oids, oids, int4}, []uint32{boolT, text, texts, boolT, text, text, text}, func(v *view) [][]any {
+	{"WITH RECURSIVE pub AS", []uint32{text, oids, oids, int4, oids, int2s}, []uint32{boolT, text, texts, boolT, texts, oids, int2s, text, text}, func(v *view) [][]any {
 		p, o := &v.cat.Publication, v.cat.Outbox()
 		exists := !p.Missing && p.Name == v.text(0)
 		fingerprint := ""
@@ -106,7 +107,7 @@ var queries = []query{
 				fingerprint += ";u"
 			}
 		}
-		return [][]any{{exists, fingerprint, []string{table}, p.Pending, "", v.cat.SyncNames, v.cat.SyncState}}
+		return [][]any{{exists, fingerprint, []string{table}, p.Pending, nil, []uint32{}, []int16{}, v.cat.SyncNames, v.cat.SyncState}}
 	}},
 	{"idle_replication_slot_timeout", nil, []uint32{int8T}, func(v *view) [][]any {
 		return [][]any{{v.cat.IdleTimeout.Milliseconds()}}

@@ -16,7 +16,7 @@ var (
 	encoded     = suite{"./replication", "^(TestStatusBytes|TestStatusRefusesZero|TestTimelineOf|TestParseCopyData)$"}
 	verified    = suite{"./replication", "^TestVerifyEachTable$"}
 	onServers   = suite{"./replication", "^TestGuardLooksAtEachTable$"}
-	partitions  = suite{"./replication", "^(TestPartitionsComeAndGo|TestUnloggedPartition)$"}
+	partitions  = suite{"./replication", "^(TestPartitionsComeAndGo|TestUnloggedPartition|TestDetachedConcurrently)$"}
 )
 
 // confirming: how far the slot may be confirmed.
@@ -226,19 +226,43 @@ var guarding = []mutant{
 	{
 		name:  "guard-awaits-one-table",
 		rule:  "An alteration under way of a table that is not the first is no concern.",
-		edits: []edit{{"replication/guard.go", "t.oid = ANY($3)) o", "t.oid = ($3::oid[])[1]) o"}},
+		edits: []edit{{"replication/guard.go", "t.oid = ANY($3)\n                   UNION", "t.oid = ($3::oid[])[1]\n                   UNION"}},
 		tests: []suite{onServers},
 	},
 	{
 		name:  "unlogged-partition-passes-the-guard",
 		rule:  "The guard looks at the persistence of the outbox, and not at that of its partitions.",
-		edits: []edit{{"replication/guard.go", "	if err := c.verifyLogged(g); err != nil {\n		return err\n	}\n", ""}},
+		edits: []edit{{"replication/guard.go", "	case g.unsent != nil: ", "	case false: "}},
 		tests: []suite{partitions},
 	},
 	{
 		name:  "unlogged-partition-passes-the-opening",
 		rule:  "A session may begin with a partition whose rows are not in the WAL.",
-		edits: []edit{{"replication/catalog.go", "	if err := c.verifyLogged(now); err != nil {\n		return nil, err\n	}\n", ""}},
+		edits: []edit{{"replication/catalog.go", "	if now.unsent != nil {\n		return nil, now.unsent.err()\n	}\n", ""}},
+		tests: []suite{partitions},
+	},
+	{
+		name:  "detach-concurrently-passes",
+		rule:  "A partition that is being detached CONCURRENTLY is no concern of the guard's.",
+		edits: []edit{{"replication/partitions.go", "WHERE t.detaching OR c.relispartition AND", "WHERE NOT t.detaching AND c.relispartition AND"}},
+		tests: []suite{partitions},
+	},
+	{
+		name:  "short-detach-concurrently-passes",
+		rule:  "DETACH CONCURRENTLY that begins and ends between two looks of the guard passes.",
+		edits: []edit{{"replication/guard.go", "c.relchecks > m.checks", "false"}},
+		tests: []suite{partitions},
+	},
+	{
+		name:  "partitions-forgotten-between-sessions",
+		rule:  "A session does not compare its partitions with those of the one before.",
+		edits: []edit{{"replication/source.go", "		before = *last\n", "		_ = last\n"}},
+		tests: []suite{partitions},
+	},
+	{
+		name:  "detach-under-way-passes",
+		rule:  "The guard passes while a partition is detached in a transaction that nobody can see yet.",
+		edits: []edit{{"replication/guard.go", "                   UNION ALL SELECT i.xmax::text::bigint FROM tree t JOIN pg_inherits i ON i.inhrelid = t.oid) o\n", ") o\n"}},
 		tests: []suite{partitions},
 	},
 	{

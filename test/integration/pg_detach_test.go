@@ -1,0 +1,74 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// DETACH PARTITION CONCURRENTLY while a transaction that began before goes on writing into the partition: the server does not publish
+// that row. The daemon stops before it confirms anything that came after the detach began.
+func TestDetachConcurrentlyWhileWritten(t *testing.T) {
+	for _, major := range long([]string{"14", "15", "16", "17", "18"}, []string{"14", "18"}) {
+		for _, root := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s via root %v", major, root), func(t *testing.T) {
+				pg := sharedPostgres(t, major)
+				t.Parallel()
+				o := newOutbox(t, options{pg: pg})
+				o.proves("F46", "DETACH PARTITION CONCURRENTLY beside a transaction that goes on writing into the partition, publish_via_partition_root = %v", root)
+				o.partition(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', ` + fmt.Sprintf(viaRoot, root) + `)`)
+				o.leaf("leaf_2", 100, 200)
+				o.sample()
+				env := o.deduplicating(fence)
+				r := o.startStreaming(env...)
+				o.insert("order", "k", 1, 20)
+				o.awaitArrived(patience)
+				o.awaitSettled()
+
+				writer, detacher := session{url: pg.SuperURL(o.name)}, session{url: pg.SuperURL(o.name)}
+				t.Cleanup(writer.close)
+				t.Cleanup(detacher.close)
+				exec := func(s *session, sql string) error {
+					return s.do(func(ctx context.Context, conn *pgx.Conn) error {
+						_, err := conn.Exec(ctx, sql)
+						return err
+					})
+				}
+				must(t, exec(&writer, `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM outbox`))
+				detached := make(chan error, 1)
+				go func() { detached <- exec(&detacher, `ALTER TABLE outbox DETACH PARTITION leaf_2 CONCURRENTLY`) }()
+				await(t, patience, "the detach to begin", func() error {
+					var begun bool
+					err := o.admin.scan(`SELECT bool_or(inhdetachpending) FROM pg_inherits WHERE inhrelid = 'leaf_2'::regclass`, &begun)
+					if err == nil && !begun {
+						err = fmt.Errorf("it has not")
+					}
+					return err
+				})
+				limit := o.walFlushed()
+				r.told = true
+				must(t, exec(&writer, insertInto+`(gen_random_uuid(), 'order', 'lost', 'added', '{}', '{}', 150)`))
+				must(t, exec(&writer, `COMMIT`))
+				must(t, <-detached)
+				o.insert("order", "k", 21, 20)
+				r.stopsWith(patience, 79, "public.leaf_2", "detached CONCURRENTLY", "remedy: ", "find in it what was not delivered")
+				if at := o.confirmed(); at > limit {
+					t.Errorf("the slot confirms %s; the row that is not published was written after %s", at, limit)
+				}
+				var left int
+				must(t, o.admin.scan(`SELECT count(*) FROM leaf_2 WHERE aggregate_id = 'lost'`, &left))
+				if left != 1 {
+					t.Errorf("%d rows are in the partition, want the one", left)
+				}
+				r.left()
+
+				o.startStreaming(env...) // a person has looked
+				o.healed()
+				o.repeatsAtMost(o.verify(patience), 0, "deduplicated")
+				o.outcome("exit 79 with the partition's name, nothing confirmed that came after; the next start goes on")
+			})
+		}
+	}
+}
