@@ -196,9 +196,10 @@ func (s *Saved) Settle() {
 // last is the end of a list, n long at most.
 func last[T any](list []T, n int) []T { return list[max(0, len(list)-n):] }
 
-// Adoption is the record by which a person, having looked, makes the slot go on from confirm, where it stands, with the publication
-// as it is: one that is altered after this is found by the next start. Of s, which may be nil, it keeps the number of sessions only:
-// what came before it counts for nothing. It names no producer and nothing that Kafka has, so the next session skips nothing.
+// Adoption is the position record that `slot adopt` writes: the next session starts at confirm, the slot's present position. published and
+// sources identify what the publication sends at present, so the next session notices a publication that was altered after the adoption.
+// Of s, which may be nil, the adoption keeps the number of sessions. It names no producer and no acked position, so the next session skips
+// nothing.
 func (s *Saved) Adoption(slot string, systemID uint64, timeline int32, confirm pglogrepl.LSN, published, sources string, now time.Time) Saved {
 	out := Saved{
 		Slot: slot, Generation: 1, SystemID: systemID, Timeline: timeline, Confirm: confirm, Clean: true, Adopted: true, At: now,

@@ -129,8 +129,8 @@ func TestSavedOfEarlierVersion(t *testing.T) {
 	}
 }
 
-// An adoption keeps the count and nothing else of what was before, which the next session could skip for it. It says what the publication
-// sends now, for which the next session may find that it was altered since.
+// An adoption keeps the number of sessions. It drops everything by which the next session could skip an event. It adds what the publication
+// sends now, so that the next session notices a publication that was altered after the adoption.
 func TestAdoption(t *testing.T) {
 	now := time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
 	old := &Saved{
@@ -148,7 +148,7 @@ func TestAdoption(t *testing.T) {
 	}
 	next := got.Next(5, "r")
 	if got.PublishedFor("r") != "p" || next.Clean || next.Adopted || len(next.Producers) != 1 || next.Generation != 2 {
-		t.Errorf("the session behind it: %+v", next)
+		t.Errorf("the session after it: %+v", next)
 	}
 }
 

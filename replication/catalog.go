@@ -120,7 +120,6 @@ type catalog struct {
 	missing     []string // configured columns that are not published
 	idleTimeout time.Duration
 	syncNames   string
-	members     members // of the last look
 }
 
 // published is the fingerprint in few characters: there is a row for each partition that is published by itself.
@@ -158,11 +157,11 @@ SELECT c.oid, coalesce(to_jsonb(t)->>'rowfilter', ''),
   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
  WHERE t.pubname = $1 AND c.oid = ANY($2)`
 
-// readCatalog resolves table and publication in full, at the start of a session.
-// before are the members that a look before it has found.
-func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, before members) (*catalog, error) {
+// readCatalog resolves table and publication in full, at the start of a session. It compares the partitions with those of the last catalog
+// check, and notes them.
+func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, last *lastMembers) (*catalog, error) {
 	op := "look at publication " + c.Publication + c.andTables()
-	cat := catalog{roots: []uint32{}, members: before} // never nil, which would be NULL
+	cat := catalog{roots: []uint32{}} // never nil, which would be NULL
 	if err := c.readTables(ctx, conn, &cat); err != nil {
 		return nil, err
 	}
@@ -181,14 +180,15 @@ func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, bef
 	if err := c.readPublished(ctx, conn, &cat); err != nil {
 		return nil, err
 	}
-	now, err := c.readGuard(ctx, conn, &cat, major, 0)
+	now, err := c.readGuard(ctx, conn, &cat, last, major, 0)
 	if err != nil {
 		return nil, err
 	}
 	if now.unsent != nil {
 		return nil, now.unsent.err()
 	}
-	cat.fingerprint, cat.syncNames, cat.members = now.fingerprint, now.syncNames, now.members
+	last.Store(&now.members)
+	cat.fingerprint, cat.syncNames = now.fingerprint, now.syncNames
 	var ms int64 // PostgreSQL 18 and later; in milliseconds whatever unit the server shows
 	err = conn.QueryRow(ctx, `SELECT coalesce((SELECT (extract(epoch FROM current_setting('idle_replication_slot_timeout', true)::interval) * 1000)::bigint), 0)`).Scan(&ms)
 	if err != nil {

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,7 @@ import (
 )
 
 // guardSQL is the guard's one query; $2 are all our tables with their partitions, $3 the outboxes themselves in their
-// order, $5 and $6 the members of the last look. %[1]s is the part for schema publications, which PostgreSQL 15 brought. ours holds
+// order, $5 and $6 the members of the last catalog check. %[1]s is the part for schema publications, which PostgreSQL 15 brought. ours holds
 // the catalog rows that decide what the walsender sends; an unlogged table, or one that became a partition of another, is
 // no longer sent under its name, which only a publication of all tables leaves unmarked. A row whose xmax is a transaction that has not failed is about
 // to change: the change may be in the WAL already, and obeyed by the walsender, before anybody can see it (a commit that
@@ -66,14 +67,15 @@ type guardRow struct {
 	syncNames, syncState string
 }
 
-func (c *Config) readGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, major int, walsender uint32) (*guardRow, error) {
+func (c *Config) readGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, last *lastMembers, major int, walsender uint32) (*guardRow, error) {
 	schemas := ""
 	if major >= 15 {
 		schemas = schemaMembersSQL
 	}
 	var g guardRow
+	before := cmp.Or(last.Load(), &members{})
 	var unsent []string
-	err := conn.QueryRow(ctx, fmt.Sprintf(guardSQL, schemas), c.Publication, cat.oids(), cat.roots, int32(walsender), cat.members.oids, cat.members.checks).
+	err := conn.QueryRow(ctx, fmt.Sprintf(guardSQL, schemas), c.Publication, cat.oids(), cat.roots, int32(walsender), before.oids, before.checks).
 		Scan(&g.exists, &g.fingerprint, &g.tables, &g.pending, &unsent, &g.members.oids, &g.members.checks, &g.syncNames, &g.syncState)
 	if err != nil {
 		return nil, classify("check publication "+c.Publication, inspecting, err)
@@ -100,7 +102,7 @@ func (c *Config) verify(g *guardRow, cat *catalog) error {
 	switch {
 	case g.fingerprint != cat.fingerprint:
 		return fail(PublicationChanged, op, c.publicationRemedy(), "it was altered%s while we were streaming", c.forTables())
-	case g.unsent != nil: // before what is pending: the end of a detach would hide what it was
+	case g.unsent != nil: // before g.pending: a detach that ends meanwhile is in the members of no later check
 		return g.unsent.err()
 	case g.pending:
 		return ErrUndecided

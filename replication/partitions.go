@@ -3,6 +3,8 @@ package replication
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -13,19 +15,19 @@ const partitionsSQL = `
   SELECT i.inhrelid, t.detaching OR i.inhdetachpending FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid JOIN pg_class c ON c.oid = i.inhrelid
    WHERE c.relispartition`
 
-// Why rows that are written into a partition do not come.
+// The reasons for which the rows of a partition are not published.
 const (
-	unlogged  = "unlogged"  // or a foreign table: they are not in the WAL
-	detaching = "detaching" // they are not published, though statements that began before still write there
-	detached  = "detached"  // the same, and it is over
+	unlogged  = "unlogged"  // the partition is unlogged or a foreign table: its rows are not in the WAL
+	detaching = "detaching" // the partition is being detached CONCURRENTLY
+	detached  = "detached"  // the partition was detached CONCURRENTLY
 )
 
-// unsentSQL finds the partitions of tree whose rows do not come.
+// unsentSQL finds the partitions of tree whose rows are not published, each with the reason.
 const unsentSQL = `
   SELECT c.oid, CASE WHEN t.detaching THEN '` + detaching + `' ELSE '` + unlogged + `' END AS why FROM tree t JOIN pg_class c ON c.oid = t.oid
    WHERE t.detaching OR c.relispartition AND (c.relkind = 'r' AND c.relpersistence <> 'p' OR c.relkind = 'f')`
 
-// Unsent is a partition of an outbox whose rows do not come, whoever reads the WAL.
+// Unsent is a partition of an outbox with rows that the server does not publish.
 type Unsent struct {
 	Partition string // quoted, with its schema
 	why       string
@@ -38,33 +40,45 @@ func newUnsent(row []string) *Unsent {
 	return &Unsent{why: row[0], Partition: row[1]}
 }
 
-// String says what is wrong with which partition.
+// String names the partition and says why its rows are not published.
 func (u *Unsent) String() string {
 	switch u.why {
 	case detaching:
-		return u.Partition + " is being detached CONCURRENTLY: rows of statements that began before are still written there and are not published"
+		return u.Partition + " is being detached CONCURRENTLY: the server does not publish the rows that running transactions still write into the partition"
 	case detached:
-		return u.Partition + " was detached CONCURRENTLY: rows that statements wrote there meanwhile were not published"
+		return u.Partition + " was detached CONCURRENTLY: the server did not publish the rows that transactions wrote into the partition during the detach"
 	}
 	return u.Partition + " is unlogged or a foreign table: its rows are not in the WAL"
 }
 
-// Remedy says what a person has to do.
-func (u *Unsent) Remedy() string {
+// SQL is the statement that resolves the matter, "" if there is none.
+func (u *Unsent) SQL() string {
+	if u.why == unlogged {
+		return "ALTER TABLE " + u.Partition + " SET LOGGED"
+	}
+	return ""
+}
+
+// Advice is what to do besides SQL.
+func (u *Unsent) Advice() string {
 	switch u.why {
 	case detaching:
-		return "let it end (one that was cancelled: ALTER TABLE … DETACH PARTITION " + u.Partition + " FINALIZE), then find in it what was not delivered, and start again"
+		return "wait until the detach has ended (complete a cancelled one with ALTER TABLE … DETACH PARTITION " + u.Partition +
+			" FINALIZE), produce the events of the partition that were not delivered, and start again"
 	case detached:
-		return "find in it what was not delivered, and start again; a plain DETACH PARTITION loses nothing"
+		return "produce the events of the partition that were not delivered, and start again; use a plain DETACH PARTITION next time"
 	}
-	return "ALTER TABLE " + u.Partition + " SET LOGGED, or detach it; then find in it what was not delivered"
+	return "or detach it; then produce the events of the partition that were not delivered"
 }
+
+// Remedy is SQL and Advice as one sentence.
+func (u *Unsent) Remedy() string { return strings.TrimPrefix(u.SQL()+", "+u.Advice(), ", ") }
 
 func (u *Unsent) err() error {
 	return fail(PublicationChanged, "look at the partitions", u.Remedy(), "%s", u)
 }
 
-// UnsentPartition finds a partition of the table whose rows do not come; nil if there is none.
+// UnsentPartition finds a partition of the table with rows that the server does not publish; nil if there is none.
 func UnsentPartition(ctx context.Context, conn *pgx.Conn, schema, name string) (*Unsent, error) {
 	var row []string
 	err := conn.QueryRow(ctx, `
@@ -80,10 +94,13 @@ SELECT ARRAY[u.why, quote_ident(n.nspname) || '.' || quote_ident(c.relname)]
 	return newUnsent(row), err
 }
 
-// members are the partitions that a look has found attached, each with the number of its CHECK constraints. DETACH PARTITION
-// CONCURRENTLY leaves a new one on the table, in place of its bounds, and a plain DETACH does not (PostgreSQL, "ALTER TABLE"): so the
-// next look tells them apart, however short the first was. It adds none if one that was there implies the bounds.
+// members are the attached partitions, as a catalog check found them, each with its number of CHECK constraints. DETACH PARTITION
+// CONCURRENTLY replaces the bounds of the partition by a CHECK constraint, and a plain DETACH does not (PostgreSQL, "ALTER TABLE"). So
+// the next check recognizes a detach that was too short to be observed. The server adds no constraint if an existing one implies the bounds.
 type members struct {
 	oids   []uint32
 	checks []int16
 }
+
+// lastMembers are the members of the last catalog check, nil before the first.
+type lastMembers = atomic.Pointer[members]

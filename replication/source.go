@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -24,7 +23,7 @@ type Source struct {
 	first  string
 	system uint64 // where it saw it; 0 before the first session
 
-	members atomic.Pointer[members] // of the last look of any session
+	members lastMembers // of any session
 }
 
 // NewSource checks the names and returns a source; it connects to nothing.
@@ -157,13 +156,7 @@ func (st *Stream) look(ctx context.Context) (*Slot, error) {
 	if err := st.cfg.fitSlot(slot, st.control.Config().Database); err != nil {
 		return nil, err
 	}
-	var before members
-	if last := st.members.Load(); last != nil {
-		before = *last
-	}
-	if st.cat, err = st.cfg.readCatalog(ctx, st.control, st.major, before); err == nil {
-		st.members.Store(&st.cat.members)
-	}
+	st.cat, err = st.cfg.readCatalog(ctx, st.control, st.major, st.members)
 	return slot, err
 }
 
@@ -220,9 +213,9 @@ type Stream struct {
 	major int
 	cat   *catalog
 
-	members *atomic.Pointer[members] // the source's
-	copied  *Slot                    // the slot that ours is a temporary copy of; nil: it is none
-	conn    *pgconn.PgConn           // the stream's owner
+	members *lastMembers   // the source's
+	copied  *Slot          // the slot that ours is a temporary copy of; nil: it is none
+	conn    *pgconn.PgConn // the stream's owner
 	tap     tap
 	notices []*pgconn.Notice
 	status  []byte

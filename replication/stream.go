@@ -193,7 +193,7 @@ var ErrSenderGone = errors.New("our walsender has ended, or postgres.url leads t
 func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()
-	g, err := st.cfg.readGuard(ctx, st.control, st.cat, st.major, st.conn.PID())
+	g, err := st.cfg.readGuard(ctx, st.control, st.cat, st.members, st.major, st.conn.PID())
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +201,6 @@ func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 	if verdict != nil && !errors.Is(verdict, ErrUndecided) {
 		return nil, verdict
 	}
-	st.cat.members = g.members
 	st.members.Store(&g.members)
 	slot, err := st.cfg.readSlot(ctx, st.control)
 	if err == nil && slot.ActivePID == 0 {

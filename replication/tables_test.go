@@ -248,8 +248,8 @@ func TestNoTables(t *testing.T) {
 	}
 }
 
-// TestDetachedConcurrently: a statement that began before DETACH PARTITION CONCURRENTLY goes on writing into the partition, and those rows are
-// not published. The guard sees the time in which that can happen; and when it was too short to be seen, what it has left.
+// TestDetachedConcurrently: a transaction that began before DETACH PARTITION CONCURRENTLY can write into the partition during the detach, and the
+// server does not publish those rows. The guard observes a detach in progress. Of one that has ended, it observes the CHECK constraint.
 func TestDetachedConcurrently(t *testing.T) {
 	const detach = `ALTER TABLE sales.events DETACH PARTITION sales."a leaf" CONCURRENTLY`
 	for _, major := range []string{"14", "15", "16", "17", "18"} {
@@ -289,7 +289,7 @@ func TestDetachedConcurrently(t *testing.T) {
 				done <- errors.Join(err, other.Close(context.Background()))
 			}()
 			b.await(`SELECT count(*)::text FROM pg_inherits WHERE inhdetachpending`, "1")
-			b.exec(`INSERT INTO sales.events VALUES (150, '\x01')`) // it is the snapshot that decides
+			b.exec(`INSERT INTO sales.events VALUES (150, '\x01')`) // allowed: the snapshot is older than the detach
 			fails(st, "is being detached CONCURRENTLY")
 			b.openFails(PublicationChanged)
 			b.exec(`COMMIT`)
@@ -297,7 +297,7 @@ func TestDetachedConcurrently(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			// A person has looked. Next time it is over when the guard looks, within a session and between two.
+			// The detach has ended before the next catalog check, in the same session or in the next one.
 			for _, between := range []bool{false, true} {
 				b.source.members.Store(nil)
 				attach()
@@ -314,7 +314,7 @@ func TestDetachedConcurrently(t *testing.T) {
 				}
 			}
 
-			// A plain DETACH waits for whoever writes, and loses nothing.
+			// A plain DETACH waits for all writers, so every row is published.
 			b.source.members.Store(nil)
 			attach()
 			b.exec(`ALTER TABLE sales."a leaf" ADD CHECK (no > 90)`)

@@ -40,7 +40,7 @@ func TestVerifyEachTable(t *testing.T) {
 	if g.pending = true; !errors.Is(c.verify(g, cat), ErrUndecided) {
 		t.Error("an alteration under way passes")
 	}
-	// The detach of a partition is about to be complete: the next look would find no trace of it in what this one has noted.
+	// A detach is about to end. The members of this check do not have the partition, so the next check could not recognize the detach.
 	g.unsent = &Unsent{Partition: "public.leaf", why: detaching}
 	if err := c.verify(g, cat); err == nil || KindOf(err) != PublicationChanged {
 		t.Errorf("a detach that is about to end: %v", err)

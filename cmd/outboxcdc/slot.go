@@ -125,7 +125,7 @@ func (a *adopter) look(ctx context.Context, session *kafka.Producer) error {
 	if slot.Active {
 		return &exitError{code: exitFault, err: active(a.slot, slot)}
 	}
-	// What cannot be read now is restored first: what commits until then would be missing in the stream, and the adoption would hide it.
+	// Rows that commit while the publication lacks the outbox are not in the stream. An adoption during that time would hide them.
 	published, err := a.source.Published(ctx)
 	if err != nil {
 		return err

@@ -26,6 +26,19 @@ func outboxOutcomes(t *testing.T, w *world) {
 			p.exec("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
 		})
 	}
+	t.Run("partitions", func(t *testing.T) {
+		p := w.newPlace(t, w.pg)
+		p.exec("CREATE TABLE outbox "+outboxColumns+" PARTITION BY RANGE (id)", "GRANT SELECT ON outbox TO "+roleName,
+			`CREATE UNLOGGED TABLE "a leaf" PARTITION OF outbox FOR VALUES FROM (MINVALUE) TO (MAXVALUE)`,
+			"CREATE PUBLICATION "+p.name+" FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root)")
+		p.makeSlot()
+		p.wants(outcome{tableThere, "FAIL 79", `public."a leaf" is unlogged or a foreign table`})
+		p.exec(`ALTER TABLE public."a leaf" SET LOGGED`, "SET allow_system_table_mods = on",
+			`UPDATE pg_inherits SET inhdetachpending = true WHERE inhrelid = '"a leaf"'::regclass`) // as a DETACH CONCURRENTLY that was cancelled
+		p.wants(outcome{tableThere, "FAIL 79", `public."a leaf" is being detached CONCURRENTLY`})
+		p.exec(`ALTER TABLE outbox DETACH PARTITION public."a leaf" FINALIZE`)
+		p.wants()
+	})
 	good := w.newPlace(t, w.pg).make()
 	t.Run("column", func(t *testing.T) {
 		p := good.in(t)

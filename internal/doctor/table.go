@@ -18,7 +18,7 @@ type tableFacts struct {
 	*Table
 	there       bool
 	usable      bool                // it is a table, and its rows are in the WAL
-	unsent      *replication.Unsent // a partition whose rows do not come
+	unsent      *replication.Unsent // a partition with rows that are not published
 	partitioned bool
 	reads       bool // the role may
 	oid         uint32
@@ -109,7 +109,11 @@ func (e *examination) checkTable(f *tableFacts, unfit string) {
 		return
 	}
 	if f.unsent != nil {
-		e.fail(tableThere, Lost, []Remedy{advicef("%s", f.unsent.Remedy())}, "the partition %s", f.unsent)
+		remedies := []Remedy{advicef("%s", f.unsent.Advice())}
+		if statement := f.unsent.SQL(); statement != "" {
+			remedies = slices.Insert(remedies, 0, sqlf("%s", statement))
+		}
+		e.fail(tableThere, Lost, remedies, "the partition %s", f.unsent)
 		return
 	}
 	e.ok(tableThere, "%s%s", f.Table, map[bool]string{true: ", partitioned"}[f.partitioned])

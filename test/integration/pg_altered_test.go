@@ -58,7 +58,7 @@ func TestPublicationAlteredAndBack(t *testing.T) {
 			}
 			o.exec(`ALTER PUBLICATION outboxcdc ADD TABLE outbox`)
 			o.adopt(env, 0)
-			alter() // before the first session after the adoption
+			alter() // no session has begun since the adoption
 			r = o.start(env...)
 			r.stopsWith(patience, 79, "the publication was altered", "outboxcdc slot adopt")
 			o.adopt(env, 0)

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// DETACH PARTITION CONCURRENTLY while a transaction that began before goes on writing into the partition: the server does not publish
-// that row. The daemon stops before it confirms anything that came after the detach began.
+// A transaction that began before DETACH PARTITION CONCURRENTLY writes a row into the partition during the detach. The server does not publish
+// the row. The daemon stops before it confirms anything later than the start of the detach.
 func TestDetachConcurrentlyWhileWritten(t *testing.T) {
 	for _, major := range long([]string{"14", "15", "16", "17", "18"}, []string{"14", "18"}) {
 		for _, root := range []bool{true, false} {
@@ -17,7 +17,7 @@ func TestDetachConcurrentlyWhileWritten(t *testing.T) {
 				pg := sharedPostgres(t, major)
 				t.Parallel()
 				o := newOutbox(t, options{pg: pg})
-				o.proves("F46", "DETACH PARTITION CONCURRENTLY beside a transaction that goes on writing into the partition, publish_via_partition_root = %v", root)
+				o.proves("F46", "DETACH PARTITION CONCURRENTLY while an older transaction writes into the partition, publish_via_partition_root = %v", root)
 				o.partition(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', ` + fmt.Sprintf(viaRoot, root) + `)`)
 				o.leaf("leaf_2", 100, 200)
 				o.sample()
@@ -53,7 +53,7 @@ func TestDetachConcurrentlyWhileWritten(t *testing.T) {
 				must(t, exec(&writer, `COMMIT`))
 				must(t, <-detached)
 				o.insert("order", "k", 21, 20)
-				r.stopsWith(patience, 79, "public.leaf_2", "detached CONCURRENTLY", "remedy: ", "find in it what was not delivered")
+				r.stopsWith(patience, 79, "public.leaf_2", "detached CONCURRENTLY", "remedy: ", "produce the events of the partition that were not delivered")
 				if at := o.confirmed(); at > limit {
 					t.Errorf("the slot confirms %s; the row that is not published was written after %s", at, limit)
 				}
@@ -64,10 +64,10 @@ func TestDetachConcurrentlyWhileWritten(t *testing.T) {
 				}
 				r.left()
 
-				o.startStreaming(env...) // a person has looked
+				o.startStreaming(env...) // after a person has compared
 				o.healed()
 				o.repeatsAtMost(o.verify(patience), 0, "deduplicated")
-				o.outcome("exit 79 with the partition's name, nothing confirmed that came after; the next start goes on")
+				o.outcome("exit 79 with the partition's name, nothing later than the start of the detach confirmed; the next start delivers the rest")
 			})
 		}
 	}

@@ -243,27 +243,33 @@ var guarding = []mutant{
 	},
 	{
 		name:  "detach-concurrently-passes",
-		rule:  "A partition that is being detached CONCURRENTLY is no concern of the guard's.",
+		rule:  "The guard passes while a partition is being detached CONCURRENTLY.",
 		edits: []edit{{"replication/partitions.go", "WHERE t.detaching OR c.relispartition AND", "WHERE NOT t.detaching AND c.relispartition AND"}},
 		tests: []suite{partitions},
 	},
 	{
 		name:  "short-detach-concurrently-passes",
-		rule:  "DETACH CONCURRENTLY that begins and ends between two looks of the guard passes.",
+		rule:  "The guard does not recognize a DETACH CONCURRENTLY that began and ended between two catalog checks.",
 		edits: []edit{{"replication/guard.go", "c.relchecks > m.checks", "false"}},
 		tests: []suite{partitions},
 	},
 	{
 		name:  "partitions-forgotten-between-sessions",
-		rule:  "A session does not compare its partitions with those of the one before.",
-		edits: []edit{{"replication/source.go", "		before = *last\n", "		_ = last\n"}},
+		rule:  "A session does not compare its partitions with those of the session before.",
+		edits: []edit{{"replication/source.go", "	st := &Stream{cfg: &s.cfg, log: s.log, members: &s.members}\n", "	st := &Stream{cfg: &s.cfg, log: s.log, members: &lastMembers{}}\n"}},
 		tests: []suite{partitions},
 	},
 	{
 		name:  "detach-under-way-passes",
-		rule:  "The guard passes while a partition is detached in a transaction that nobody can see yet.",
+		rule:  "The guard passes while a transaction that detaches a partition has not committed.",
 		edits: []edit{{"replication/guard.go", "                   UNION ALL SELECT i.xmax::text::bigint FROM tree t JOIN pg_inherits i ON i.inhrelid = t.oid) o\n", ") o\n"}},
 		tests: []suite{partitions},
+	},
+	{
+		name:  "end-of-a-detach-is-waited-for",
+		rule:  "While the last transaction of a DETACH CONCURRENTLY commits, the guard waits, and the next catalog check does not know the partition.",
+		edits: []edit{{"replication/guard.go", "	case g.unsent != nil: ", "	case g.unsent != nil && !g.pending: "}},
+		tests: []suite{verified},
 	},
 	{
 		name:  "relation-without-rows-ends-the-stream",

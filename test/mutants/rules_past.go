@@ -116,7 +116,7 @@ var recalling = []mutant{
 	},
 	{
 		name:  "adoption-without-publication",
-		rule:  "An adoption does not say what the publication sends, so one that is altered before the next session is taken as it is.",
+		rule:  "An adoption does not record what the publication sends, so the next session does not notice an altered publication.",
 		edits: []edit{{"checkpoint/saved.go", "		Published: published, Sources: sources,\n", ""}},
 		tests: []suite{{"./checkpoint", "^TestAdoption$"}},
 	},
@@ -173,7 +173,7 @@ var recalling = []mutant{
 	},
 	{
 		name:  "told-while-waiting",
-		rule:  "Whoever is told to stop while it waits for Kafka finds out when the wait is over.",
+		rule:  "A daemon that waits for Kafka notices SIGTERM only after the wait.",
 		edits: []edit{{"relay/session.go", "	stop := context.AfterFunc(ctx, s.interrupt)\n", "	stop := context.AfterFunc(ctx, s.stream.Interrupt)\n"}},
 		tests: []suite{{"./relay", "^TestSIGTERMInEveryState$"}},
 	},
@@ -191,7 +191,7 @@ var recalling = []mutant{
 	},
 	{
 		name:  "hold-finds-nothing",
-		rule:  "What becomes of the slot while poison is held is nobody's business.",
+		rule:  "A daemon that holds at poison does not report errors of its slot.",
 		edits: []edit{{"relay/between.go", "err != nil && err.Error() != found {", "err != nil && err.Error() == found {"}},
 		tests: []suite{{"./relay", "^TestHold.*$"}},
 	},
@@ -245,7 +245,7 @@ var recalling = []mutant{
 	},
 	{
 		name:  "adoption-is-no-barrier",
-		rule:  "What stood in front of an adoption counts as what stands behind it.",
+		rule:  "Position records from before an adoption count like those after it.",
 		edits: []edit{{"checkpoint/saved.go", "		if r.Generation <= adopted && !r.Adopted {\n", "		if r.Generation < 1 {\n"}},
 		tests: []suite{tailData},
 	},
