@@ -51,20 +51,24 @@ func exactSize(rec *router.Record, codec sarama.CompressionCodec) (int, error) {
 	return batchHeader + len(packed), err
 }
 
-// encodeRecord encodes rec as the first and only record of a batch (record format 2).
+// encodeRecord encodes rec as the first and only record of a batch (record format 2). Its length comes first and is known
+// last: it is written into the room that was kept for it, so that a large record is copied once.
 func encodeRecord(rec *router.Record) []byte {
-	body := make([]byte, 0, roughSize(rec))
-	body = append(body, 0, 0, 0) // attributes, timestamp delta, offset delta
-	body = appendBytes(body, rec.Key)
-	body = appendBytes(body, rec.Value)
-	body = binary.AppendVarint(body, int64(len(rec.Headers)))
+	const room = binary.MaxVarintLen32
+	out := make([]byte, room, room+roughSize(rec))
+	out = append(out, 0, 0, 0) // attributes, timestamp delta, offset delta
+	out = appendBytes(out, rec.Key)
+	out = appendBytes(out, rec.Value)
+	out = binary.AppendVarint(out, int64(len(rec.Headers)))
 	for i := range rec.Headers {
-		body = binary.AppendVarint(body, int64(len(rec.Headers[i].Name)))
-		body = append(body, rec.Headers[i].Name...)
-		body = appendBytes(body, rec.Headers[i].Value)
+		out = binary.AppendVarint(out, int64(len(rec.Headers[i].Name)))
+		out = append(out, rec.Headers[i].Name...)
+		out = appendBytes(out, rec.Headers[i].Value)
 	}
-	out := binary.AppendVarint(make([]byte, 0, len(body)+binary.MaxVarintLen32), int64(len(body)))
-	return append(out, body...)
+	var length [room]byte
+	n := binary.PutVarint(length[:], int64(len(out)-room))
+	copy(out[room-n:], length[:n])
+	return out[room-n:]
 }
 
 func appendBytes(dst, b []byte) []byte {

@@ -19,6 +19,8 @@ type Metrics struct {
 	notTransactional prometheus.Counter
 	transactions     prometheus.Counter
 	receivedBytes    prometheus.Counter
+	largestRow       prometheus.Gauge
+	largest          int // what largestRow is
 	statusSent       prometheus.Counter
 	statusFailed     prometheus.Counter
 	keepalives       prometheus.Counter
@@ -64,6 +66,10 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 	m.phantoms = counter("phantom_events_total", "Events found in Kafka that the server lost at a failover.")
 	m.transactions = counter("transactions_total", "Transactions read from the stream.")
 	m.receivedBytes = counter("replication_received_bytes_total", "Bytes of pgoutput read from the stream.")
+	m.largestRow = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "outboxcdc_largest_row_bytes", Help: "Largest message of the stream since the start: a row as Postgres prints it.",
+	})
+	reg.MustRegister(m.largestRow)
 	updates := counters("status_updates_total", "Standby status updates, by whether they could be sent.", "result")
 	m.statusSent, m.statusFailed = updates.WithLabelValues("sent"), updates.WithLabelValues("failed")
 	m.backpressure = counter("backpressure_seconds_total", "Time in which reading stood still because the window was full.")
@@ -82,6 +88,15 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 	}
 	m.deadLettered = counters("events_dead_lettered_total", "Events that the dead-letter topic has acknowledged.", "topic", "reason")
 	return m
+}
+
+// read counts the bytes of a message. Only the session's goroutine calls it.
+func (m *Metrics) read(bytes int) {
+	m.receivedBytes.Add(float64(bytes))
+	if bytes > m.largest {
+		m.largest = bytes
+		m.largestRow.Set(float64(bytes))
+	}
 }
 
 func (m *Metrics) message(k decoder.Kind) { m.kinds[k].Inc() }

@@ -105,6 +105,25 @@ func TestTimestamps(t *testing.T) {
 	})
 }
 
+// TestLargestRow: the largest message since the start, also after the session that read it.
+func TestLargestRow(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		large := strings.Repeat("x", 5000)
+		for _, id := range []string{"a", large, "b"} {
+			b.pg.commit(id)
+			b.sleep(time.Second)
+		}
+		b.pg.cut()
+		b.sleep(time.Minute)
+		b.pg.commit("c")
+		b.sleep(time.Minute)
+		if got := b.metric("largest_row_bytes"); got < 10000 || got > 10200 { // id and key
+			b.Errorf("the largest row has %v bytes", got)
+		}
+	})
+}
+
 // TestServerEnd: the server's end is where its WAL is, also where nothing of it is ours.
 func TestServerEnd(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {

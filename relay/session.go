@@ -299,7 +299,7 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 		return s.keepalive(msg)
 	}
 	s.r.endState(WaitingForStandby)
-	s.r.met.receivedBytes.Add(float64(len(msg.Data)))
+	s.r.met.read(len(msg.Data))
 	m, err := s.decoder.Decode(msg.Data)
 	if err != nil {
 		return DecodeError(msg.WALStart, err)

@@ -120,7 +120,7 @@ func kindOf(t *testing.T, c prometheus.Collector) string {
 	switch c.(type) {
 	case *prometheus.CounterVec:
 		return "counter"
-	case *prometheus.GaugeVec:
+	case *prometheus.GaugeVec, certificates:
 		return "gauge"
 	case *prometheus.HistogramVec:
 		return "histogram"

@@ -3,6 +3,7 @@ package main
 import (
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -15,7 +16,9 @@ import (
 func TestMetricsLint(t *testing.T) {
 	reg := newRegistry()
 	all := &both{Registry: reg}
-	newReloader(config.Default(), nil, nil, all, nil)
+	cfg := config.Default()
+	cfg.Kafka.TLS.Enabled, cfg.Kafka.TLS.CAFile = true, validUntil(t, time.Now().Add(time.Hour))
+	newReloader(cfg, nil, nil, all, nil)
 	if _, err := wire(fixed(config.Default()), all, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func newReloader(cfg *config.Config, load func() (*config.Config, error), level 
 			Help: "When the configuration was last read without errors, as a Unix time.",
 		}),
 	}
-	reg.MustRegister(r.successful, r.at)
+	reg.MustRegister(r.successful, r.at, certificates{r.now})
 	r.current.Store(cfg)
 	r.succeeded()
 	return r

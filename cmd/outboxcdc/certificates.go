@@ -1,0 +1,113 @@
+package main
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+)
+
+// certificates exports until when the certificates in the configured files are valid. It reads the files at each scrape,
+// because they may be rotated at any time. A file that cannot be read has no series: the connection that needs it reports the error.
+type certificates struct {
+	now func() *config.Config
+}
+
+var certificateDesc = prometheus.NewDesc("outboxcdc_certificate_expiry_timestamp_seconds",
+	"Until when the certificate of that setting is valid, as a Unix time. Of several CA certificates the last to expire, of a chain the first.",
+	[]string{"setting"}, nil)
+
+func (c certificates) Describe(ch chan<- *prometheus.Desc) { ch <- certificateDesc }
+
+func (c certificates) Collect(ch chan<- prometheus.Metric) {
+	cfg := c.now()
+	show := func(setting string, ends time.Time) {
+		if !ends.IsZero() {
+			ch <- prometheus.MustNewConstMetric(certificateDesc, prometheus.GaugeValue, float64(ends.Unix()), setting)
+		}
+	}
+	if cfg.Kafka.TLS.Enabled {
+		_, last := validity(fileCertificates(cfg.Kafka.TLS.CAFile))
+		show("kafka.tls.ca_file", last)
+		first, _ := validity(fileCertificates(cfg.Kafka.TLS.CertFile))
+		show("kafka.tls.cert_file", first)
+	}
+	first, _ := validity(fileCertificates(webCertificate(cfg.HTTP.WebConfigFile)))
+	show("http.web_config_file", first)
+	first, _ = validity(postgresCertificates(cfg))
+	show("postgres.url", first)
+}
+
+// validity returns when the first and when the last of the certificates expires; zero without any.
+func validity(certs []*x509.Certificate) (first, last time.Time) {
+	for _, c := range certs {
+		if first.IsZero() || c.NotAfter.Before(first) {
+			first = c.NotAfter
+		}
+		if c.NotAfter.After(last) {
+			last = c.NotAfter
+		}
+	}
+	return first, last
+}
+
+// fileCertificates are those of a PEM file.
+func fileCertificates(name string) (certs []*x509.Certificate) {
+	rest, err := os.ReadFile(name)
+	if err != nil {
+		return nil
+	}
+	for {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return certs
+		}
+		if cert, err := x509.ParseCertificate(block.Bytes); block.Type == "CERTIFICATE" && err == nil {
+			certs = append(certs, cert)
+		}
+	}
+}
+
+// webCertificate names the certificate file of an exporter-toolkit configuration. A relative name starts at that file.
+func webCertificate(webConfig string) string {
+	var web struct {
+		TLS struct {
+			Cert string `yaml:"cert_file"`
+		} `yaml:"tls_server_config"`
+	}
+	text, err := os.ReadFile(webConfig)
+	if err != nil || yaml.Unmarshal(text, &web) != nil || web.TLS.Cert == "" {
+		return ""
+	}
+	if filepath.IsAbs(web.TLS.Cert) {
+		return web.TLS.Cert
+	}
+	return filepath.Join(filepath.Dir(webConfig), web.TLS.Cert)
+}
+
+// postgresCertificates are those that the connection string offers to the server (sslcert).
+func postgresCertificates(cfg *config.Config) (certs []*x509.Certificate) {
+	url, err := cfg.PostgresURL()
+	if err != nil {
+		return nil
+	}
+	conn, err := pgx.ParseConfig(url)
+	if err != nil || conn.TLSConfig == nil {
+		return nil
+	}
+	for _, pair := range conn.TLSConfig.Certificates {
+		for _, der := range pair.Certificate {
+			if cert, err := x509.ParseCertificate(der); err == nil {
+				certs = append(certs, cert)
+			}
+		}
+	}
+	return certs
+}
