@@ -36,8 +36,8 @@ type Saved struct {
 	Topics []string
 	// Sources is a fingerprint of the settings that decide which changes are events, and with that which ordinal each has.
 	Sources string
-	// Published identifies the catalog rows that decided what the publication sent; it changes with each ALTER PUBLICATION that
-	// concerns the outbox. "": not known.
+	// Published identifies the catalog rows that decided what the publication sent, and the partitions of the outbox, in the form that
+	// package replication writes and compares. "": not known.
 	Published string
 	// FenceWait is how long the writer relies on other instances to wait after they have taken the slot. Zero: a version before wrote this.
 	FenceWait time.Duration

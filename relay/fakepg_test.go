@@ -680,6 +680,12 @@ func (st *stream) Check(ctx context.Context) (*replication.Slot, error) {
 func (st *stream) Tables() []replication.TableNow { return st.pg.now }
 
 func (st *stream) Published() string { return st.pg.published }
+func (st *stream) Altered(_ context.Context, before string) (string, error) {
+	if before != st.pg.published {
+		return "the publication was altered", nil
+	}
+	return "", nil
+}
 
 func (st *stream) Resolve(_ context.Context, rel *replication.Announced) (int, error) {
 	if st.pg.resolve != nil {

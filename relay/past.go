@@ -80,7 +80,11 @@ func (s *session) recall(ctx context.Context) error {
 		return s.unheard("the question for the position record")
 	}
 	if err == nil && before != nil {
-		if err := s.follows(before); err != nil {
+		altered, err := s.altered(looking, before)
+		if err != nil {
+			return err
+		}
+		if err := s.follows(before, altered); err != nil {
 			// Not if the slot is another's by now, who wrote the record: this process may have been frozen.
 			if slot, gone := s.stream.Check(looking); gone != nil || !slot.Active {
 				return errors.Join(errSlotGone, gone)
@@ -116,7 +120,6 @@ func (s *session) firstRecord(before *checkpoint.Saved, confirm pglogrepl.LSN) {
 	p := &s.past
 	p.before, p.saved = before, make(chan error, 1)
 	p.record = before.Next(s.sink.ProducerID(), s.r.cfg.Deduplication.Sources)
-	p.record.Published = s.stream.Published()
 	if p.record.Settled.IsZero() {
 		p.record.Settled = s.beforeStart()
 	}
@@ -139,8 +142,9 @@ func (s *session) deduplicate() {
 
 // recalled is what became of the question for the position record.
 type recalled struct {
-	before *checkpoint.Saved
-	err    error
+	before  *checkpoint.Saved
+	altered string
+	err     error
 }
 
 // positionRetry is how often a session that cannot use the position topic asks whether it can by now.
@@ -171,8 +175,11 @@ func (s *session) recallAgain(now time.Time) error {
 		s.beside.Go(func() {
 			asking, cancel := context.WithTimeout(s.life, r.cfg.WalSenderTimeout/2)
 			defer cancel()
-			before, err := s.sink.LoadPosition(asking)
-			answer <- recalled{before, err}
+			var a recalled
+			if a.before, a.err = s.sink.LoadPosition(asking); a.err == nil && a.before != nil {
+				a.altered, a.err = s.altered(asking, a.before)
+			}
+			answer <- a
 			s.interrupt()
 		})
 	}
@@ -190,7 +197,7 @@ func (s *session) recallLate(a recalled) error {
 		s.r.log.Debug("ask for the position record", "error", a.err)
 		return nil
 	}
-	if a.before != nil && s.follows(a.before) != nil {
+	if a.before != nil && s.follows(a.before, a.altered) != nil {
 		return errTaken
 	}
 	s.firstRecord(a.before, s.confirmed)
@@ -230,16 +237,24 @@ func (s *session) movedByOthers() pglogrepl.LSN {
 	return s.r.mem.reach(s.stream.Identity(), s.r.mem.foundAt, s.r.mem.foundOn)
 }
 
+// altered says why events may be missing in the stream that were committed after the record; "": nothing says so.
+func (s *session) altered(ctx context.Context, b *checkpoint.Saved) (string, error) {
+	published := b.PublishedFor(s.r.cfg.Deduplication.Sources)
+	if published == "" {
+		return "", nil
+	}
+	return s.stream.Altered(ctx, published)
+}
+
 // follows compares the record of the predecessor with what this session has found.
-func (s *session) follows(b *checkpoint.Saved) error {
-	return Contradiction(b, s.stream.Identity(), s.movedByOthers(), s.stream.Published(), s.r.cfg.Deduplication.Sources)
+func (s *session) follows(b *checkpoint.Saved, altered string) error {
+	return Contradiction(b, s.stream.Identity(), s.movedByOthers(), altered)
 }
 
 // Contradiction is why a session would not begin at start, on this server, behind the position record; nil: it would. The server must be
 // one that the predecessor can have read from, nobody else may have moved the slot, and the publication must be as it was: what was
-// committed while it sent less is not in the stream. published is of now, sources the fingerprint of the settings. It is an error of
-// class [Lost].
-func Contradiction(b *checkpoint.Saved, id replication.Identity, start pglogrepl.LSN, published, sources string) error {
+// committed while it sent less is not in the stream. altered is what [Stream.Altered] says of b. It is an error of class [Lost].
+func Contradiction(b *checkpoint.Saved, id replication.Identity, start pglogrepl.LSN, altered string) error {
 	told := b.Confirm
 	if end, over := id.EndOf(b.Timeline); over { // of what was told on a timeline that ended, only so much is the server's
 		told = min(told, end)
@@ -256,9 +271,8 @@ func Contradiction(b *checkpoint.Saved, id replication.Identity, start pglogrepl
 	case start > told:
 		what = fmt.Sprintf("the slot stands at %s, but was told %s at most: it was made anew, advanced, or read by somebody else, "+
 			"and what was committed in between may be missing in Kafka", start, told)
-	case b.PublishedFor(sources) != "" && b.PublishedFor(sources) != published:
-		what = fmt.Sprintf("the publication was altered or recreated since %s: events committed while it did not publish the whole outbox are not in the stream",
-			b.At.UTC().Format(time.RFC3339))
+	case altered != "":
+		what = fmt.Sprintf("since %s, %s", b.At.UTC().Format(time.RFC3339), altered)
 	default:
 		return nil
 	}

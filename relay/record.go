@@ -38,6 +38,7 @@ func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
 		rec.FenceWait = s.r.cfg.Deduplication.FenceWait
 	}
 	rec.Use(s.sink.Topics())
+	rec.Published = s.stream.Published()
 	p.saving = true
 	p.paced.happened(now, roundLeast)
 	s.sink.SavePosition(*rec, func(err error) {

@@ -428,7 +428,8 @@ func (pg *simPG) slowness() time.Duration {
 func (st *simStream) Tables() []replication.TableNow { return nil }
 
 // Published is always the same: what was altered while a process runs ends it, and an operator looks.
-func (st *simStream) Published() string { return "" }
+func (st *simStream) Published() string                               { return "" }
+func (st *simStream) Altered(context.Context, string) (string, error) { return "", nil }
 
 func (st *simStream) Resolve(ctx context.Context, rel *replication.Announced) (int, error) {
 	st.p.spend(ctx, resolveRelation, 2*time.Millisecond)

@@ -45,8 +45,7 @@ SELECT EXISTS (SELECT FROM pub),
        (SELECT ARRAY[u.why, quote_ident(n.nspname) || '.' || quote_ident(c.relname)]
           FROM (` + unsentSQL + `
                 UNION ALL
-                SELECT c.oid, '` + detached + `' FROM unnest($5::oid[], $6::int2[]) m(oid, checks) JOIN pg_class c ON c.oid = m.oid
-                 WHERE NOT c.relispartition AND c.relchecks > m.checks) u
+                SELECT c.oid, '` + detached + `' FROM unnest($5::oid[], $6::int2[])` + detachedSQL + `) u
           JOIN pg_class c ON c.oid = u.oid JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY 1 LIMIT 1),
        ARRAY(SELECT m.oid FROM members m ORDER BY m.oid), ARRAY(SELECT m.relchecks FROM members m ORDER BY m.oid),
        current_setting('synchronous_standby_names'),

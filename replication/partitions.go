@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 
@@ -100,6 +101,48 @@ SELECT ARRAY[u.why, quote_ident(n.nspname) || '.' || quote_ident(c.relname)]
 type members struct {
 	oids   []uint32
 	checks []int16
+}
+
+// detachedSQL is the part of a query that finds those of the members m(oid, checks) that were detached CONCURRENTLY.
+const detachedSQL = ` m(oid, checks) JOIN pg_class c ON c.oid = m.oid WHERE NOT c.relispartition AND c.relchecks > m.checks`
+
+// mostKept bounds the members in the text of [Stream.Published]. Of more partitions, none are kept.
+const mostKept = 1000
+
+// String is the text from which parseMembers makes the same members: "oid/checks oid/checks …".
+func (m *members) String() string {
+	if len(m.oids) > mostKept {
+		return ""
+	}
+	var b strings.Builder
+	for i, oid := range m.oids {
+		fmt.Fprintf(&b, " %d/%d", oid, m.checks[i])
+	}
+	return strings.TrimPrefix(b.String(), " ")
+}
+
+func parseMembers(text string) *members {
+	m := members{oids: []uint32{}, checks: []int16{}} // never nil, which would be NULL
+	for word := range strings.FieldsSeq(text) {
+		var oid uint32
+		var checks int16
+		if _, err := fmt.Sscanf(word, "%d/%d", &oid, &checks); err == nil {
+			m.oids, m.checks = append(m.oids, oid), append(m.checks, checks)
+		}
+	}
+	return &m
+}
+
+// detached finds one of the members that was detached CONCURRENTLY, nil if there is none.
+func (m *members) detached(ctx context.Context, conn *pgx.Conn) (*Unsent, error) {
+	var row []string
+	err := conn.QueryRow(ctx, `SELECT ARRAY['`+detached+`', quote_ident(n.nspname) || '.' || quote_ident(c.relname)]
+  FROM (SELECT c.oid FROM unnest($1::oid[], $2::int2[])`+detachedSQL+`) u
+  JOIN pg_class c ON c.oid = u.oid JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY 1 LIMIT 1`, m.oids, m.checks).Scan(&row)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	return newUnsent(row), err
 }
 
 // lastMembers are the members of the last catalog check, nil before the first.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -250,9 +251,30 @@ func (st *Stream) Tables() []TableNow {
 	return out
 }
 
-// Published identifies what the publication sent of our tables when the session began: each ALTER PUBLICATION that concerns
-// them makes another one, also if it was undone.
-func (st *Stream) Published() string { return st.cat.published() }
+// Published is what [Stream.Altered] of a later session compares with: it identifies what the publication sent of our tables when the
+// session began, and the partitions that they had at the last catalog check.
+func (st *Stream) Published() string {
+	return strings.TrimSuffix(st.cat.published()+" "+st.members.Load().String(), " ")
+}
+
+// Altered says why events may be missing in the stream that were committed since published was the text of Published; "": nothing that
+// was observed says so. The publication was altered, also if that was undone, or a partition was detached CONCURRENTLY.
+func (st *Stream) Altered(ctx context.Context, published string) (string, error) {
+	fingerprint, text, _ := strings.Cut(published, " ")
+	if fingerprint != st.cat.published() {
+		return "the publication was altered or recreated: events committed while it did not publish the whole outbox are not in the stream", nil
+	}
+	st.controlMu.Lock()
+	defer st.controlMu.Unlock()
+	unsent, err := parseMembers(text).detached(ctx, st.control)
+	if err != nil {
+		return "", classify("look at the partitions", inspecting, err)
+	}
+	if unsent == nil {
+		return "", nil
+	}
+	return unsent.String(), nil
+}
 
 // Missing lists the configured columns that the publication does not carry at present. Rows committed before a column
 // went may still decode with it, so this is no error by itself.

@@ -25,16 +25,20 @@ func (s *Source) Stand(ctx context.Context) (*Slot, Identity, error) {
 	return slot, id, s.cfg.fitSlot(slot, control.Config().Database)
 }
 
-// Published is what [Stream.Published] would be of a session that began now.
-func (s *Source) Published(ctx context.Context) (string, error) {
+// Published is what [Stream.Published] would be of a session that began now, and what its [Stream.Altered] would say of before, which
+// may be "".
+func (s *Source) Published(ctx context.Context, before string) (now, altered string, err error) {
 	control, err := s.cfg.dialControl(ctx)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	defer closeControl(control)
 	st := Stream{cfg: &s.cfg, control: control, members: &s.members}
 	if _, err := st.look(ctx); err != nil {
-		return "", err
+		return "", "", err
 	}
-	return st.Published(), nil
+	if before != "" {
+		altered, err = st.Altered(ctx, before)
+	}
+	return st.Published(), altered, err
 }

@@ -314,6 +314,27 @@ func TestDetachedConcurrently(t *testing.T) {
 				}
 			}
 
+			// So has it while no process ran: the position record has the partitions.
+			says := func(st *Stream, published, want string) {
+				t.Helper()
+				got, err := st.Altered(t.Context(), published)
+				if err != nil || got != want {
+					t.Errorf("%s, via root %v: %q, %v; want %q", major, viaRoot, got, err, want)
+				}
+			}
+			b.source.members.Store(nil)
+			attach()
+			st = b.open()
+			published := st.Published()
+			says(st, published, "")
+			_ = st.Close(0, time.Now())
+			b.exec(detach)
+			b.source.members.Store(nil)
+			st = b.open()
+			says(st, published, (&Unsent{Partition: `sales."a leaf"`, why: detached}).String())
+			says(st, st.Published(), "")
+			_ = st.Close(0, time.Now())
+
 			// A plain DETACH waits for all writers, so every row is published.
 			b.source.members.Store(nil)
 			attach()
@@ -327,6 +348,7 @@ func TestDetachedConcurrently(t *testing.T) {
 			}
 			b.exec(`COMMIT`)
 			passes(st)
+			says(st, published, "")
 			b.exec(`DROP TABLE sales."a leaf"`)
 			passes(st)
 			_ = st.Close(0, time.Now())

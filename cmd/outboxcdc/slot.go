@@ -126,12 +126,16 @@ func (a *adopter) look(ctx context.Context, session *kafka.Producer) error {
 		return &exitError{code: exitFault, err: active(a.slot, slot)}
 	}
 	// Rows that commit while the publication lacks the outbox are not in the stream. An adoption during that time would hide them.
-	published, err := a.source.Published(ctx)
+	before := ""
+	if a.old != nil && a.broken == nil {
+		before = a.old.PublishedFor(a.events)
+	}
+	published, altered, err := a.source.Published(ctx, before)
 	if err != nil {
 		return err
 	}
 	if a.old != nil && a.broken == nil {
-		a.wrong = relay.Contradiction(a.old, id, slot.ConfirmedFlush, published, a.events)
+		a.wrong = relay.Contradiction(a.old, id, slot.ConfirmedFlush, altered)
 		a.reused = checkpoint.Holds(id, a.old.Acked) && a.old.Acked.CommitLSN >= id.WALEnd
 	}
 	a.new = a.old.Adoption(a.slot, id.SystemID, id.Timeline, slot.ConfirmedFlush, published, a.events, time.Now())

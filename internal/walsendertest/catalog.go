@@ -109,6 +109,7 @@ var queries = []query{
 		}
 		return [][]any{{exists, fingerprint, []string{table}, p.Pending, nil, []uint32{}, []int16{}, v.cat.SyncNames, v.cat.SyncState}}
 	}},
+	{"SELECT ARRAY['detached'", []uint32{oids, int2s}, []uint32{texts}, func(*view) [][]any { return nil }},
 	{"idle_replication_slot_timeout", nil, []uint32{int8T}, func(v *view) [][]any {
 		return [][]any{{v.cat.IdleTimeout.Milliseconds()}}
 	}},

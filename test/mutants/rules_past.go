@@ -105,14 +105,20 @@ var recalling = []mutant{
 	{
 		name:  "altered-publication-is-no-contradiction",
 		rule:  "A publication that was altered since the last position record is taken as it is.",
-		edits: []edit{{"relay/past.go", "	case b.PublishedFor(sources) != \"\" && ", "	case false && "}},
+		edits: []edit{{"relay/past.go", "	case altered != \"\":", "	case false:"}},
 		tests: []suite{{"./relay", "^TestAlteredPublication$"}},
 	},
 	{
 		name:  "publication-is-not-recorded",
 		rule:  "The position record does not say what the publication sends.",
-		edits: []edit{{"relay/past.go", "	p.record.Published = s.stream.Published()\n", ""}},
+		edits: []edit{{"relay/record.go", "	rec.Published = s.stream.Published()\n", ""}},
 		tests: []suite{{"./relay", "^TestPositionRecord$"}},
+	},
+	{
+		name:  "partitions-are-not-recorded",
+		rule:  "The position record does not have the partitions, so the next process does not notice one that was detached CONCURRENTLY.",
+		edits: []edit{{"replication/source.go", "	return strings.TrimSuffix(st.cat.published()+\" \"+st.members.Load().String(), \" \")\n", "	_ = strings.TrimSuffix\n	return st.cat.published()\n"}},
+		tests: []suite{{"./replication", "^TestDetachedConcurrently$"}},
 	},
 	{
 		name:  "adoption-without-publication",
