@@ -27,7 +27,7 @@ func TestTablesThatDoNotFit(t *testing.T) {
 		now(b, 17)
 		b.pg.commit("a")
 		b.start()
-		if err := b.ends(Wrong, time.Second); !strings.Contains(err.Error(), `"headers" (named by columns.headers) has the type with OID 17`) {
+		if err := b.ends(Wrong, time.Second); !strings.Contains(err.Error(), `"headers" (named by outbox.columns.headers) is bytea`) {
 			b.Errorf("%v", &err)
 		}
 		b.delivered()

@@ -1,11 +1,13 @@
 package router
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -204,8 +206,11 @@ func (v *validation) routes(c *Config) {
 		v.target(c, "topics", c.Topics[typ], fmt.Sprintf("of %q: ", typ))
 	}
 	if c.Replace.Regex != "" {
-		_, err := whole(c.Replace.Regex)
+		re, err := whole(c.Replace.Regex)
 		v.add("replace.regex", err)
+		if err == nil {
+			v.groups(re, c.Replace.With)
+		}
 	} else if c.Replace.With != "" {
 		v.fail("replace.with", "has no effect without replace.regex")
 	}
@@ -213,6 +218,20 @@ func (v *validation) routes(c *Config) {
 		v.fail("columns.aggregate_type", "a column is required by topics, replace and unmatched")
 	}
 }
+
+// groups refuses a replacement with a group that the expression does not have: it would be replaced by nothing.
+func (v *validation) groups(re *regexp.Regexp, with string) {
+	for _, m := range group.FindAllStringSubmatch(with, -1) {
+		name := cmp.Or(m[1], m[2])
+		n, err := strconv.Atoi(name)
+		if name != "" && (err == nil && n > re.NumSubexp() || err != nil && re.SubexpIndex(name) < 0) {
+			v.fail("replace.with", "%q names the group %q, which replace.regex does not have; write ${1} if letters follow a number, and $$ for a dollar sign", with, name)
+		}
+	}
+}
+
+// group is a reference in a replacement, as [regexp.Regexp.Expand] reads it; $$ is a dollar sign.
+var group = regexp.MustCompile(`\$(?:\$|(\w+)|\{(\w+)\})`)
 
 // target refuses topics that take no events; which says what of the setting it is.
 func (v *validation) target(c *Config, setting, topic, which string) {

@@ -40,6 +40,9 @@ func TestConfig(t *testing.T) {
 		"unmatched: the topic \"pos\" takes no":            func(c *Config) { c.Replace, c.Unmatched = Replace{"x", "y"}, "pos" },
 		"topic: the topic \"dead\" takes no events":        func(c *Config) { c.Topic, c.LetterTopic = "dead", "dead" },
 		"topic: the topic \"__x\" takes no events":         func(c *Config) { c.Topic = "__x" },
+		"replace.with: \"a.$1x\" names the group \"1x\"":   func(c *Config) { c.Replace = Replace{"(.*)", "a.$1x"} },
+		"replace.with: \"${n}\" names the group \"n\"":     func(c *Config) { c.Replace = Replace{"(?P<m>.*)", "${n}"} },
+		"replace.with: \"$2\" names the group \"2\"":       func(c *Config) { c.Replace = Replace{"(.*)", "$2"} },
 		"replace.with: the topic \"pos\" takes no":         func(c *Config) { c.Topic, c.Replace = "{aggregate_type}", Replace{"x", "pos"} },
 		"replace.with: the topic \"pos\" takes no events,": func(c *Config) { c.Topic, c.Replace = "p{aggregate_type}", Replace{"x.*", "os"} },
 	} {
@@ -53,6 +56,7 @@ func TestConfig(t *testing.T) {
 	for _, change := range []func(*Config){
 		func(c *Config) { c.Topic = "{aggregate_type}" },
 		func(c *Config) { c.Topic, c.Replace = "{aggregate_type}", Replace{"(.*)", "$1"} },
+		func(c *Config) { c.Topic, c.Replace = "{aggregate_type}", Replace{"(?P<m>.*)(x)", "$0${1}$m$$3"} },
 		func(c *Config) { c.Topic, c.Replace = "{aggregate_id}", Replace{"x", "pos"} },
 	} {
 		c := DefaultConfig()

@@ -167,9 +167,9 @@ func TestMessageConfig(t *testing.T) {
 		`headers: "tenant" is no member of a logical message; those are id, aggregate_type, aggregate_id, event_type, payload, headers, created_at`: func(c *Config) {
 			c.Headers = []string{"tenant"}
 		},
-		`topic: "tenant" is no member`:         func(c *Config) { c.Topic = "{tenant}" },
-		`partition: "shard" is no member`:      func(c *Config) { c.Partition = "shard" },
-		`partition: "event_type" has the type`: func(c *Config) { c.Partition = "event_type" },
+		`topic: "tenant" is no member`:    func(c *Config) { c.Topic = "{tenant}" },
+		`partition: "shard" is no member`: func(c *Config) { c.Partition = "shard" },
+		`partition: "event_type" is text`: func(c *Config) { c.Partition = "event_type" },
 	} {
 		c := DefaultConfig()
 		c.Messages = true

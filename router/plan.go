@@ -21,14 +21,18 @@ type MissingColumnError struct {
 }
 
 func (e *MissingColumnError) Error() string {
+	setting := "route." + e.Setting
+	if strings.HasPrefix(e.Setting, "columns.") {
+		setting = "outbox." + e.Setting
+	}
 	if e.Remedy != "" {
-		return fmt.Sprintf("relation %s: column %q (named by %s) %s; remedy: %s", e.Relation, e.Column, e.Setting, e.Problem, e.Remedy)
+		return fmt.Sprintf("relation %s: column %q (named by %s) %s; remedy: %s", e.Relation, e.Column, setting, e.Problem, e.Remedy)
 	}
 	if e.Problem != "" {
-		return fmt.Sprintf("relation %s: column %q (named by %s) %s; remedy: set %s, or alter the column's type back", e.Relation, e.Column, e.Setting, e.Problem, e.Setting)
+		return fmt.Sprintf("relation %s: column %q (named by %s) %s; remedy: set %s, or alter the column's type back", e.Relation, e.Column, setting, e.Problem, setting)
 	}
 	return fmt.Sprintf("relation %s has no column %q (named by %s); it has %s; remedy: set %s, or restore the column or the publication's column list",
-		e.Relation, e.Column, e.Setting, strings.Join(e.Has, ", "), e.Setting)
+		e.Relation, e.Column, setting, strings.Join(e.Has, ", "), setting)
 }
 
 // plan is where the configured columns are in one version of a relation: -1 for those that were not configured.
@@ -188,7 +192,7 @@ func (b *binding) needType(column int, setting, want string, oids ...uint32) {
 	if column < 0 || slices.Contains(oids, b.rel.Columns[column].TypeOID) {
 		return
 	}
-	b.cannot(column, setting, fmt.Sprintf("has the type with OID %d, but has to be %s", b.rel.Columns[column].TypeOID, want))
+	b.cannot(column, setting, fmt.Sprintf("is %s, but has to be %s", typeName(b.rel.Columns[column].TypeOID), want))
 }
 
 // noBytea refuses bytea beside other pieces: it has no text of its own.

@@ -155,11 +155,11 @@ func TestTypesOfRoles(t *testing.T) {
 		change func(*Config)
 		want   string // "": it can serve
 	}{
-		{"id:17", nil, `column "id" (named by id) is bytea`},
-		{"aggregate_type:17", nil, `column "aggregate_type" (named by topic) is bytea`},
-		{"aggregate_type:17", func(c *Config) { c.Topic, c.Unmatched = "", UnmatchedKeep }, `"aggregate_type" (named by columns.aggregate_type) is bytea`},
-		{"event_type:17", nil, `column "event_type" (named by columns.event_type) is bytea`},
-		{"headers:17", nil, `"headers" (named by columns.headers) has the type with OID 17, but has to be jsonb`},
+		{"id:17", nil, `column "id" (named by route.id) is bytea`},
+		{"aggregate_type:17", nil, `column "aggregate_type" (named by route.topic) is bytea`},
+		{"aggregate_type:17", func(c *Config) { c.Topic, c.Unmatched = "", UnmatchedKeep }, `"aggregate_type" (named by outbox.columns.aggregate_type) is bytea`},
+		{"event_type:17", nil, `column "event_type" (named by outbox.columns.event_type) is bytea`},
+		{"headers:17", nil, `"headers" (named by outbox.columns.headers) is bytea, but has to be jsonb`},
 		{"headers:23", nil, `has to be jsonb`},
 		{"headers:114", nil, ""},
 		{"headers:25", nil, ""},

@@ -14,15 +14,18 @@ func newConfigCommand(s *settings) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "config",
 		Short: "Shows settings, their schema or a sample; translates a Debezium connector's",
-	}, newConfigPrintCommand(s), newConfigSchemaCommand(), newConfigInitCommand(), newFromDebeziumCommand())
+	}, newValidateCommand(s), newConfigPrintCommand(s), newConfigSchemaCommand(), newConfigInitCommand(), newFromDebeziumCommand())
 }
 
 func newFromDebeziumCommand() *cobra.Command {
-	return &cobra.Command{
+	var connector string
+	var options fromdebezium.Options
+	cmd := &cobra.Command{
 		Use:   "from-debezium FILE",
-		Short: "Print the configuration that stands for a Debezium connector's (.properties or JSON; - is standard input)",
-		Long: "Print the configuration that stands for that of a Debezium PostgreSQL connector with the outbox event router.\n" +
-			"Standard error lists the options that have no counterpart, mean something else here, or need a hand.",
+		Short: "Convert the configuration of a Debezium connector (- is standard input)",
+		Long: "Print the configuration that corresponds to a Debezium PostgreSQL connector with the outbox event router.\n" +
+			"FILE is a .properties file of Kafka Connect or Debezium Server, JSON as Connect's REST interface accepts and returns it, or a\n" +
+			"KafkaConnector of Strimzi as YAML. Standard error lists the options that have no counterpart, differ, or need a manual step.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usageError(fmt.Errorf("config from-debezium takes one FILE, or - for standard input; here are %d", len(args)))
@@ -34,16 +37,28 @@ func newFromDebeziumCommand() *cobra.Command {
 			if err != nil {
 				return usageError(err)
 			}
-			props, err := fromdebezium.Read(data)
-			if err == nil {
-				var r *fromdebezium.Result
-				if r, err = fromdebezium.Convert(props); err == nil {
-					return printConversion(cmd, r)
-				}
+			r, err := fromDebezium(data, connector, options)
+			if err != nil {
+				return &exitError{code: exitConfig, err: fmt.Errorf("%s: %w", args[0], err)}
 			}
-			return &exitError{code: exitConfig, err: fmt.Errorf("%s: %w", args[0], err)}
+			return printConversion(cmd, r)
 		},
 	}
+	cmd.Flags().StringVar(&connector, "connector", "", "name of the connector, if the file has several")
+	cmd.Flags().BoolVar(&options.IgnoreTransforms, "ignore-transforms", false, "convert although the connector has other transformations than the event router")
+	return cmd
+}
+
+func fromDebezium(data []byte, connector string, o fromdebezium.Options) (*fromdebezium.Result, error) {
+	all, err := fromdebezium.Read(data)
+	if err != nil {
+		return nil, err
+	}
+	one, err := fromdebezium.Choose(all, connector)
+	if err != nil {
+		return nil, err
+	}
+	return fromdebezium.Convert(one, o)
 }
 
 // readArgument reads the file that is named, or standard input for "-".

@@ -1,10 +1,6 @@
 package main
 
-import (
-	"errors"
-
-	"github.com/spf13/cobra"
-)
+import "errors"
 
 // The exit codes, which supervisors act on; sysexits' numbers where there is one. docs: surface §7.
 const (
@@ -40,15 +36,4 @@ func exitCode(err error) int {
 		return e.ExitCode()
 	}
 	return exitFault
-}
-
-// usageError marks err as a wrong use of the command line.
-func usageError(err error) error { return &exitError{code: exitUsage, err: err} }
-
-// noArgs is cobra.NoArgs with the exit code for wrong usage.
-func noArgs(cmd *cobra.Command, args []string) error {
-	if err := cobra.NoArgs(cmd, args); err != nil {
-		return usageError(err)
-	}
-	return nil
 }

@@ -42,7 +42,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	addCompletion(root)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
 	}
@@ -50,6 +50,9 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var logged interface{ Logged() bool }
 	if !errors.As(err, &logged) || !logged.Logged() {
 		fmt.Fprintf(stderr, "outboxcdc: %v\n", err)
+		if code == exitUsage {
+			fmt.Fprintf(stderr, "Run \"%s --help\" for usage.\n", cmd.CommandPath())
+		}
 	}
 	return code
 }
@@ -59,6 +62,7 @@ func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "outboxcdc",
 		Short:         "Delivers a Postgres transactional outbox to Kafka by tailing the WAL",
+		Version:       buildVersion(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          noArgs,
@@ -71,7 +75,7 @@ func newRootCommand() *cobra.Command {
 		"configuration file; may be repeated, later ones win (default ./outboxcdc.yaml if there is one)")
 	root.PersistentFlags().StringArrayVar(&s.flags, "set", nil,
 		"setting=value, e.g. log.level=debug; may be repeated, wins over files and environment; no secrets")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
+	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newRunCommand(s.load), newSetupCommand(s.load), newPeekCommand(s.load), newDLQCommand(s.load), newSlotCommand(s.load),
 		newDoctorCommand(s.load, &s.files), newStatusCommand(s.load), newValidateCommand(&s), newConfigCommand(&s), newVersionCommand())
 	addHelp(root)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"log/slog"
 	"os"
 	"regexp"
@@ -46,33 +45,6 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	for name := range documented {
 		t.Errorf("docs/metrics.md documents %s, which is not registered", name)
-	}
-}
-
-// README's table names every built setting with its default, and no other. A default of "" is said in words there.
-func TestSettingsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(text), "\n## Settings\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	documented := map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_.]+)` \\| ([^|]*)\\|").FindAllStringSubmatch(section, -1) {
-		documented[m[1]] = strings.Trim(m[2], "` ")
-	}
-	for _, s := range config.Default().Settings() {
-		def, ok := documented[s.Path]
-		switch want := strings.Replace(fmt.Sprint(s.Value), "map[]", "{}", 1); {
-		case !ok:
-			t.Errorf("%s is missing in README.md", s.Path)
-		case want != "" && def != want:
-			t.Errorf("README.md says that the default of %s is %q, but it is %q", s.Path, def, want)
-		}
-		delete(documented, s.Path)
-	}
-	for path := range documented {
-		t.Errorf("README.md documents %s, which is no built setting", path)
 	}
 }
 

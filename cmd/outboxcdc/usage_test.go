@@ -26,9 +26,31 @@ func TestWrongUse(t *testing.T) {
 	for _, line := range lines {
 		var out, errs bytes.Buffer
 		code := execute(ended, strings.Fields(line), &out, &errs)
-		if code != exitUsage || out.Len() > 0 || !strings.HasPrefix(errs.String(), "outboxcdc: ") || strings.Count(errs.String(), "\n") != 1 {
+		if code != exitUsage || out.Len() > 0 || !strings.HasPrefix(errs.String(), "outboxcdc: ") ||
+			strings.Count(errs.String(), "\n") != 2 || !strings.HasSuffix(errs.String(), " --help\" for usage.\n") {
 			t.Errorf("outboxcdc %s: %d, and it says %q %q", line, code, out.String(), errs.String())
 		}
+	}
+}
+
+// A wrong word names the command, the flag or the setting that may be meant.
+func TestDidYouMean(t *testing.T) {
+	for line, want := range map[string]string{
+		"rnu":              `did you mean "run"?`,
+		"config valdate":   `did you mean "validate"?`,
+		"peek --limt 3":    "did you mean --limit?",
+		"run --slot x":     "did you mean --set postgres.slot=…?",
+		"run --log-level":  "unknown flag: --log-level\n",
+		"audit":            `the command "audit" is reserved and not built yet`,
+		"something":        "unknown command \"something\" for \"outboxcdc\"\n",
+		"dlq list --payld": "did you mean --payload?",
+	} {
+		if code, _, errs := said(t, strings.Fields(line)...); code != exitUsage || !strings.Contains(errs, want) {
+			t.Errorf("outboxcdc %s: %d %q, want %q", line, code, errs, want)
+		}
+	}
+	if code, out, _ := said(t, "--version"); code != exitOK || !strings.HasPrefix(out, "outboxcdc version ") {
+		t.Errorf("--version: %d %q", code, out)
 	}
 }
 

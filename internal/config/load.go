@@ -143,7 +143,7 @@ func readEnvironment(environ []string, set func(s *setting, r raw, where string)
 		s, ok := byName[name]
 		if !ok {
 			problem := "unknown environment variable"
-			if best := nearest(name, names); best != "" {
+			if best := Nearest(name, names); best != "" {
 				problem += fmt.Sprintf("; did you mean %s?", best)
 			} else {
 				problem += "; a setting's name is OUTBOXCDC_ and its path in capitals, e.g. " + EnvName("postgres.slot")
@@ -170,7 +170,7 @@ func readFlags(flags []string, set func(s *setting, r raw, where string) error) 
 			errs = append(errs, &Error{Where: where, Problem: quote(path) + " is not setting=value, e.g. log.level=debug"})
 		case !known:
 			problem := "unknown setting " + quote(path)
-			if best := nearest(path, slices.Collect(maps.Keys(knownTree().leaves))); best != "" {
+			if best := Nearest(path, slices.Collect(maps.Keys(knownTree().leaves))); best != "" {
 				problem += fmt.Sprintf("; did you mean %q?", best)
 			}
 			errs = append(errs, &Error{Where: where, Problem: problem})

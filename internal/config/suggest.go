@@ -18,7 +18,7 @@ func (d *document) suggestKey(section, key string) string {
 		}
 	}
 	siblings := d.tree.sections[section]
-	if best := nearest(key, siblings); best != "" {
+	if best := Nearest(key, siblings); best != "" {
 		return fmt.Sprintf("; did you mean %q?", best)
 	}
 	in := "at the top level" + d.ofEntry()
@@ -36,8 +36,8 @@ func (d *document) ofEntry() string {
 	return " of the entry"
 }
 
-// nearest is the candidate that takes the fewest changes to reach from s, "" if none is near enough to be meant.
-func nearest(s string, candidates []string) string {
+// Nearest is the candidate that takes the fewest changes to reach from s, "" if none is near enough to be meant.
+func Nearest(s string, candidates []string) string {
 	best, bestDistance := "", max(2, len(s)/3)+1
 	for _, c := range candidates {
 		if n := distance(strings.ToLower(s), strings.ToLower(c), bestDistance); n < bestDistance {

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,21 +24,31 @@ type Result struct {
 	Notes []Note
 }
 
-// Convert writes our configuration. It is an error if there is no outbox event router in theirs.
-func Convert(props map[string]string) (*Result, error) {
-	c := &conversion{props: props, used: map[string]bool{}}
-	if class := c.get("connector.class"); class != "" && !strings.HasSuffix(class, ".PostgresConnector") {
+// Options say how to convert.
+type Options struct {
+	IgnoreTransforms bool // convert although there are transformations without a counterpart
+}
+
+// Convert writes our configuration. It is an error if theirs has no outbox event router, or if it has a transformation that may change
+// the records and has no counterpart.
+func Convert(connector Connector, o Options) (*Result, error) {
+	c := &conversion{props: connector.Props, used: map[string]bool{}, replaced: map[string]string{}}
+	if class := c.get("connector.class"); class != "" && simpleName(class) != "PostgresConnector" && class != "Postgres" {
 		return nil, fmt.Errorf("connector.class is %s: only Debezium's connector for PostgreSQL has a counterpart", class)
 	}
-	if err := c.findRouter(); err != nil {
+	if err := c.chain(o.IgnoreTransforms); err != nil {
 		return nil, err
 	}
 	c.line(0, "preset", "debezium")
 	c.postgres()
 	c.outbox()
-	c.route()
+	if err := c.route(); err != nil {
+		return nil, err
+	}
 	c.kafka()
+	c.server()
 	c.rest()
+	c.placeholders()
 	slices.SortStableFunc(c.notes, func(a, b Note) int { return strings.Compare(a.Option, b.Option) })
 	return &Result{YAML: c.yaml.String(), Notes: c.notes}, nil
 }
@@ -49,6 +57,9 @@ type conversion struct {
 	props map[string]string
 	used  map[string]bool
 	smt   string // "transforms.<name>."
+
+	replaced map[string]string // in the connection string: what stands for a reference to the environment
+	renamed  *rename           // by a RegexRouter after the event router; nil: by none
 
 	yaml  strings.Builder
 	notes []Note
@@ -97,35 +108,16 @@ func yamlText(s string) string {
 	return strconv.Quote(s)
 }
 
-func (c *conversion) findRouter() error {
-	for name := range strings.SplitSeq(c.get("transforms"), ",") {
-		name = strings.TrimSpace(name)
-		prefix := "transforms." + name + "."
-		if strings.HasSuffix(c.props[prefix+"type"], ".EventRouter") {
-			c.smt = prefix
-			c.used[prefix+"type"] = true
-			continue
-		}
-		if name != "" {
-			c.note(prefix+"type", "a transformation other than the outbox event router: there is no counterpart")
-		}
-	}
-	if c.smt == "" {
-		return errors.New("transforms names no io.debezium.transforms.outbox.EventRouter: this connector is no outbox relay")
-	}
-	return nil
-}
-
 func (c *conversion) postgres() {
 	c.yaml.WriteString("postgres:\n")
-	u := url.URL{Scheme: "postgres", Host: c.get("database.hostname"), Path: "/" + c.get("database.dbname")}
+	u := url.URL{Scheme: "postgres", Host: c.named("database.hostname"), Path: "/" + c.named("database.dbname")}
 	if strings.Contains(u.Host, ":") && !strings.HasPrefix(u.Host, "[") { // IPv6
 		u.Host = "[" + u.Host + "]"
 	}
-	if port := c.get("database.port"); port != "" && port != "5432" {
-		u.Host += ":" + port
+	if port := c.get("database.port"); environment.MatchString(port) || port != "" && port != "5432" && !placeholder.MatchString(port) {
+		u.Host += ":" + c.named("database.port")
 	}
-	if user := c.get("database.user"); user != "" {
+	if user := c.named("database.user"); user != "" {
 		u.User = url.User(user)
 	}
 	query := url.Values{}
@@ -138,7 +130,11 @@ func (c *conversion) postgres() {
 		}
 	}
 	u.RawQuery = query.Encode()
-	c.line(1, "url", u.String())
+	text := u.String()
+	for name, value := range c.replaced { // a URL would encode it
+		text = strings.Replace(text, name, value, 1)
+	}
+	c.line(1, "url", text)
 	if c.get("database.password") != "" {
 		c.note("database.password", "not written: set PGPASSWORD, PGPASSFILE, or postgres.url_file with the whole URL in it")
 	}
@@ -164,6 +160,7 @@ func (c *conversion) outbox() {
 	c.yaml.WriteString("outbox:\n")
 	tables := splitList(c.get("table.include.list"))
 	for i := range tables {
+		tables[i] = strings.TrimSuffix(strings.TrimPrefix(tables[i], "^"), "$")
 		if strings.ContainsAny(tables[i], `*[(|+?`) {
 			c.note("table.include.list", "%s is a regular expression: write the table's name", tables[i])
 		}
@@ -214,9 +211,11 @@ func (c *conversion) table(name string) string {
 	return strings.Join(parts, ".")
 }
 
-func (c *conversion) route() {
+func (c *conversion) route() error {
 	c.yaml.WriteString("route:\n")
-	c.topic()
+	if err := c.topic(); err != nil {
+		return err
+	}
 	headers := c.placement()
 	if len(headers) > 0 {
 		c.list("headers", headers)
@@ -239,7 +238,7 @@ func (c *conversion) route() {
 		}
 	}
 	if c.router("table.field.additional.missing") == "ignore" || c.router("table.fields.additional.error.on.missing") == "false" {
-		c.note(c.smt+"table.field.additional.missing", "a column that is named and missing always stops the daemon")
+		c.note(c.smt+"table.field.additional.missing", "a column that is named and missing stops the daemon: remove it from route.headers, route.envelope or route.partition if the table does not have it")
 	}
 	if column := c.router("tracing.span.context.field"); column != "" {
 		c.line(1, "trace_context", column)
@@ -248,31 +247,34 @@ func (c *conversion) route() {
 	if c.router("tracing.operation.name") != "" || c.router("tracing.with.context.field.only") != "" {
 		c.note(c.smt+"tracing.operation.name", "no span of its own is made")
 	}
+	return nil
 }
 
-// topic converts the router's pattern and replacement.
-func (c *conversion) topic() {
+// topic converts the router's pattern and replacement, and a RegexRouter after it.
+func (c *conversion) topic() error {
+	const whole = "(?<routedByValue>.*)"
 	regex, with := c.router("route.topic.regex"), c.router("route.topic.replacement")
-	if regex == "" && with == "" {
-		return // the preset's default is the same
+	if regex == "" && with == "" && c.renamed == nil {
+		return nil // the preset's default is the same
 	}
-	regex, with = cmp.Or(regex, "(?<routedByValue>.*)"), cmp.Or(with, "outbox.event.${routedByValue}")
-	if prefix, ok := strings.CutSuffix(with, "${routedByValue}"); ok && regex == "(?<routedByValue>.*)" && !strings.ContainsAny(prefix, `$\`) {
+	regex, with = cmp.Or(regex, whole), cmp.Or(with, "outbox.event.${routedByValue}")
+	prefix, simple := strings.CutSuffix(with, "${routedByValue}")
+	simple = simple && regex == whole && !strings.ContainsAny(prefix, `$\\`)
+	switch {
+	case simple && c.renamed != nil:
+		return c.renameTopic(prefix)
+	case simple:
 		c.line(1, "topic", prefix+"{aggregate_type}")
-		return
+		return nil
+	case c.renamed != nil:
+		return fmt.Errorf("%s: RegexRouter after an event router with an expression of its own is not converted; "+
+			"write route.replace for both yourself, and repeat the command with --ignore-transforms", c.renamed.option)
 	}
-	c.line(1, "topic", "{aggregate_type}")
 	converted, err := replacement(with)
 	if err != nil {
 		c.note(c.smt+"route.topic.replacement", "%v", err)
 	}
-	fmt.Fprintf(&c.yaml, "  replace: {regex: %s, with: %s}\n", strconv.Quote(regex), strconv.Quote(converted))
-	if _, err := regexp.Compile(regex); err != nil {
-		c.note(c.smt+"route.topic.regex", "it has to be written in another way, because RE2 cannot read it: %v", err)
-	}
-	if strings.Contains(regex, "&&") {
-		c.note(c.smt+"route.topic.regex", "if && is an intersection of classes, it has to be written in another way: RE2 takes it for two characters")
-	}
+	return c.replace(c.smt+"route.topic.regex", regex, converted, true)
 }
 
 // replacement turns Java's replacement text into Go's: $1 must not run into letters that follow it, and \ escapes.
@@ -312,19 +314,6 @@ func replacement(java string) (string, error) {
 	return b.String(), nil
 }
 
-func (c *conversion) kafka() {
-	c.yaml.WriteString("kafka:\n")
-	brokers := splitList(cmp.Or(c.get("bootstrap.servers"), c.get("producer.override.bootstrap.servers")))
-	if len(brokers) == 0 {
-		c.note("bootstrap.servers", "not in the connector's configuration: it is in the Connect worker's; set kafka.brokers")
-		brokers = []string{"localhost:9092"}
-	}
-	c.list("brokers", brokers)
-	if codec := c.get("producer.override.compression.type"); codec != "" {
-		c.line(1, "compression", codec)
-	}
-}
-
 func splitList(s string) (out []string) {
 	for item := range strings.SplitSeq(s, ",") {
 		if item = strings.TrimSpace(item); item != "" {
@@ -332,66 +321,4 @@ func splitList(s string) (out []string) {
 		}
 	}
 	return out
-}
-
-// converters that write what we write.
-var sameBytes = map[string]string{
-	"org.apache.kafka.connect.storage.StringConverter":       "",
-	"org.apache.kafka.connect.converters.ByteArrayConverter": "",
-	"io.debezium.converters.BinaryDataConverter":             "",
-}
-
-// needless are options that are about what is not there, by the beginning of their names.
-var needless = map[string]string{
-	"name": "", "tasks.max": "", "topic.prefix": "", "database.server.name": "", "connector.class": "",
-	"snapshot.":      "there are no snapshots: what is in the table before the slot is made is not delivered",
-	"heartbeat.":     "no heartbeat is needed: the slot of an idle outbox moves by the server's keepalives",
-	"offset.":        "the slot is the only position",
-	"max.batch.size": "", "max.queue.": "", "poll.interval.ms": "", "tombstones.on.delete": "", "schema.name.adjustment.mode": "", "schema.refresh.mode": "",
-	"statistics.": "", "extended.headers.enabled": "",
-	"slot.drop.on.stop": "the slot is never dropped by the daemon",
-	"slot.":             "", "lsn.flush.mode": "", "flush.lsn.source": "", "retriable.": "", "errors.": "an event that cannot be delivered stops the daemon (poison.policy)",
-	"skipped.operations": "", "include.": "",
-	"column.":                     "columns are neither masked nor left out: what the row has is sent",
-	"producer.override.security.": toSecurity, "producer.override.sasl.": toSecurity, "producer.override.ssl.": toSecurity,
-	"binary.handling.mode":  "bytea is sent as its bytes",
-	"decimal.handling.mode": "values are sent as Postgres prints them", "time.precision.mode": "values are sent as Postgres prints them",
-	"provide.transaction.metadata": "no topic has the transactions", "notification.": "nobody is notified but by metrics and log",
-	"signal.": "there are no signals, and no snapshots on demand", "topic.creation.": "topics are not made: make them, or let somebody",
-	"header.converter": "headers are text",
-	"predicates":       "",
-}
-
-const toSecurity = "not converted: who Kafka is and who we are to it is in kafka.tls and kafka.sasl (docs/security.md)"
-
-// rest lists what nobody has asked for.
-func (c *conversion) rest() {
-	for _, side := range []string{"key.converter", "value.converter"} {
-		class := c.get(side)
-		if _, same := sameBytes[class]; class == "" {
-			c.note(side, "not in the connector's configuration: it is the Connect worker's; look there, for with JsonConverter or another that frames or quotes the bytes will differ")
-		} else if !same {
-			c.note(side, "the bytes will differ: outboxcdc sends key and payload as they are, without a schema, a frame or quotes; a consumer has to be told")
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(c.props)) {
-		if c.used[name] || strings.HasPrefix(name, "key.converter.") || strings.HasPrefix(name, "value.converter.") || strings.HasPrefix(name, "transforms.") && !strings.HasPrefix(name, c.smt) {
-			continue
-		}
-		why, known := "", false
-		for prefix, text := range needless {
-			if name == prefix || strings.HasSuffix(prefix, ".") && strings.HasPrefix(name, prefix) {
-				why, known = text, true
-				if name == prefix {
-					break
-				}
-			}
-		}
-		switch {
-		case !known:
-			c.note(name, "there is no counterpart")
-		case why != "":
-			c.note(name, "%s", why)
-		}
-	}
 }

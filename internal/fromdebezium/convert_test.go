@@ -52,13 +52,22 @@ transforms.outbox.route.tombstone.on.empty.payload=true
 transforms.outbox.table.expand.json.payload=true
 `
 
-func convert(t *testing.T, text string) (*Result, *config.Config) {
-	t.Helper()
-	props, err := Read([]byte(text))
+// converted reads and converts the only relay in a file.
+func converted(text string, o Options) (*Result, error) {
+	all, err := Read([]byte(text))
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	r, err := Convert(props)
+	one, err := Choose(all, "")
+	if err != nil {
+		return nil, err
+	}
+	return Convert(one, o)
+}
+
+func convert(t *testing.T, text string, environment ...string) (*Result, *config.Config) {
+	t.Helper()
+	r, err := converted(text, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +75,7 @@ func convert(t *testing.T, text string) (*Result, *config.Config) {
 	if err := os.WriteFile(file, []byte(r.YAML), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := config.Load([]string{file}, nil)
+	c, err := config.Load([]string{file}, environment)
 	if err != nil {
 		t.Fatalf("what it writes does not load: %v\n%s", err, r.YAML)
 	}
@@ -120,8 +129,7 @@ func TestConvert(t *testing.T) {
 // TestConvertDefaults: the least that a connector has, as JSON of Connect's REST interface.
 func TestConvertDefaults(t *testing.T) {
 	r, c := convert(t, `{"name": "x", "config": {"connector.class": "io.debezium.connector.postgresql.PostgresConnector", "tasks.max": 1,
-		"database.hostname": "db", "database.dbname": "shop", "table.include.list": "public.outbox", "transforms": "other,outbox",
-		"transforms.other.type": "org.apache.kafka.connect.transforms.Filter",
+		"database.hostname": "db", "database.dbname": "shop", "table.include.list": "public.outbox", "transforms": "outbox",
 		"transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter", "transforms.outbox.route.topic.replacement": "shop.${routedByValue}",
 		"value.converter": "org.apache.kafka.connect.json.JsonConverter", "value.converter.schemas.enable": false}}`)
 	if c.Postgres.Slot != "debezium" || c.Postgres.Publication != "dbz_publication" || c.Route.Topic != "shop.{aggregate_type}" || c.Route.Replace.Regex != "" {
@@ -134,7 +142,7 @@ func TestConvertDefaults(t *testing.T) {
 			t.Errorf("key.converter: %s", n.Text)
 		}
 	}
-	if want := []string{"bootstrap.servers", "key.converter", "plugin.name", "publication.autocreate.mode", "transforms.other.type", "value.converter"}; !slices.Equal(noted, want) {
+	if want := []string{"bootstrap.servers", "key.converter", "plugin.name", "publication.autocreate.mode", "value.converter"}; !slices.Equal(noted, want) {
 		t.Errorf("notes about %q\nwant %q", noted, want)
 	}
 }
@@ -218,10 +226,7 @@ func TestRefused(t *testing.T) {
 		`a=\ud83d\udd11`:        "write it as UTF-8",
 		"a=\xff":                "UTF-8",
 	} {
-		props, err := Read([]byte(text))
-		if err == nil {
-			_, err = Convert(props)
-		}
+		_, err := converted(text, Options{})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
@@ -246,11 +251,7 @@ func TestConvertNotes(t *testing.T) {
 		"route.topic.regex=(?<routedByValue>.*)\\\\1\nx=1":                          "transforms.outbox.route.topic.regex=(?<routedByValue>.*)\\1 RE2 cannot read it",
 		"x=1\ndatabase.hostname=::1\ntable.include.list=public.a-b,public.outbox_2": "table.include.list=public.a-b,public.outbox_2 several tables",
 	} {
-		props, err := Read([]byte(head + text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := Convert(props)
+		r, err := converted(head+text, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -272,7 +273,7 @@ func TestProperties(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := map[string]string{"a": "b", "c": "d ef", "g": "", "h i": "é\t\\", "last": `x\`, "k=l": "m", `\`: ""}; !reflect.DeepEqual(got, want) {
+	if want := []Connector{{Props: map[string]string{"a": "b", "c": "d ef", "g": "", "h i": "é\t\\", "last": `x\`, "k=l": "m", `\`: ""}}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -281,11 +282,7 @@ func TestProperties(t *testing.T) {
 func FuzzConvert(f *testing.F) {
 	f.Add(connector)
 	f.Fuzz(func(t *testing.T, text string) {
-		props, err := Read([]byte(text))
-		if err != nil {
-			return
-		}
-		r, err := Convert(props)
+		r, err := converted(text, Options{})
 		if err != nil {
 			return
 		}

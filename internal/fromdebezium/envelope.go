@@ -17,6 +17,7 @@ func (c *conversion) placement() (headers []string) {
 	option := c.smt + "table.fields.additional.placement"
 	fields := map[string]string{} // of the envelope: name → column
 	partition := ""               // the last one counts, as there
+	var names []string            // of headers
 	for _, placement := range splitList(c.get(option)) {
 		parts := strings.Split(placement, ":")
 		for i := range parts {
@@ -31,9 +32,13 @@ func (c *conversion) placement() (headers []string) {
 			name = parts[2]
 		}
 		switch where := strings.ToLower(parts[1]); {
-		case where == "header" && name != column:
-			headers = append(headers, column+":"+name)
+		case where == "header" && (name == "id" || strings.HasPrefix(name, "outboxcdc-") || slices.Contains(names, name)):
+			c.note(option, "%q: records have one header %s only; Debezium adds a second one", placement, name)
 		case where == "header":
+			names = append(names, name)
+			if name != column {
+				column += ":" + name
+			}
 			headers = append(headers, column)
 		case where == "partition":
 			partition = column

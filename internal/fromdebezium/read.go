@@ -10,135 +10,210 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf16"
-	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
 )
 
-// Read reads a connector's configuration: a .properties file, or JSON as Connect's REST interface has it, with or without
-// the name around it.
-func Read(data []byte) (map[string]string, error) {
-	if trimmed := bytes.TrimSpace(data); len(trimmed) > 0 && trimmed[0] == '{' {
-		return readJSON(trimmed)
-	}
-	return readProperties(string(data))
+// Connector is the configuration of one connector.
+type Connector struct {
+	Name  string // "" if the file does not say it
+	Props map[string]string
 }
 
-func readJSON(data []byte) (map[string]string, error) {
-	var top map[string]any
+// Read reads the connectors of a file: a .properties file of Connect or of Debezium Server, JSON as Connect's REST interface accepts
+// and returns it (one connector, an array, or GET /connectors?expand=info), or Strimzi's KafkaConnector resources as YAML. There is at
+// least one.
+func Read(data []byte) ([]Connector, error) {
+	data = bytes.TrimSpace(bytes.TrimPrefix(data, []byte("\ufeff")))
+	var found []Connector
+	var err error
+	switch {
+	case len(data) > 0 && (data[0] == '{' || data[0] == '['):
+		found, err = readJSON(data)
+	case isResource(data):
+		found, err = readResources(data)
+	default:
+		var props map[string]string
+		props, err = readProperties(string(data))
+		found = []Connector{{Name: props["name"], Props: props}}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, errors.New("the file has no connector")
+	}
+	for i := range found {
+		if isServer(found[i].Props) {
+			if found[i].Props, err = fromServer(found[i].Props); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return found, nil
+}
+
+// Choose returns the connector of that name. Without a name it is the only outbox relay among them.
+func Choose(all []Connector, name string) (Connector, error) {
+	var names, relays []string
+	var chosen []Connector
+	for _, c := range all {
+		names = append(names, c.Name)
+		if name != "" && c.Name == name {
+			return c, nil
+		}
+		if (&conversion{props: c.Props, used: map[string]bool{}}).findRouter() != "" {
+			relays, chosen = append(relays, c.Name), append(chosen, c)
+		}
+	}
+	switch {
+	case name != "":
+		return Connector{}, fmt.Errorf("the file has no connector %q, only %s", name, strings.Join(names, ", "))
+	case len(all) == 1:
+		return all[0], nil
+	case len(chosen) == 1:
+		return chosen[0], nil
+	case len(chosen) == 0:
+		return Connector{}, fmt.Errorf("none of the connectors %s has the outbox event router", strings.Join(names, ", "))
+	}
+	return Connector{}, fmt.Errorf("several connectors have the outbox event router: choose one of %s with --connector", strings.Join(relays, ", "))
+}
+
+// readJSON finds the connectors in what Connect's REST interface accepts and returns.
+func readJSON(data []byte) ([]Connector, error) {
+	var top any
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
 	if err := dec.Decode(&top); err != nil {
-		return nil, fmt.Errorf("read the JSON: %w", err)
+		line, column := place(data, err)
+		return nil, fmt.Errorf("read the JSON: line %d, column %d: %w", line, column, err)
 	}
-	if inner, ok := top["config"].(map[string]any); ok {
-		top = inner
+	list, ok := top.([]any)
+	if !ok {
+		list = []any{top}
 	}
+	var found []Connector
+	for _, item := range list {
+		object, ok := item.(map[string]any)
+		if !ok {
+			return nil, errors.New("read the JSON: want a connector's object, or an array of them")
+		}
+		if connectors := expanded(object); connectors != nil {
+			object = connectors
+		} else {
+			object = map[string]any{"": object}
+		}
+		for _, key := range slices.Sorted(maps.Keys(object)) {
+			c, err := readConnector(object[key].(map[string]any))
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, c)
+		}
+	}
+	return found, nil
+}
+
+// place is where in the text a JSON error is, from 1.
+func place(data []byte, err error) (line, column int) {
+	offset := len(data)
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+		offset = int(min(syntax.Offset, int64(len(data))))
+	}
+	before := data[:max(offset-1, 0)]
+	return 1 + bytes.Count(before, []byte("\n")), len(before) - bytes.LastIndexByte(before, '\n')
+}
+
+// expanded are the objects under "info" of GET /connectors?expand=info, nil if this is something else.
+func expanded(object map[string]any) map[string]any {
+	out := map[string]any{}
+	for name, v := range object {
+		member, _ := v.(map[string]any)
+		info, ok := member["info"].(map[string]any)
+		if !ok {
+			return nil
+		}
+		out[name] = info
+	}
+	return out
+}
+
+// readConnector reads an object with the configuration, with or without the name around it.
+func readConnector(object map[string]any) (Connector, error) {
+	name, _ := object["name"].(string)
+	if inner, ok := object["config"].(map[string]any); ok {
+		object = inner
+	}
+	props, err := texts(object)
+	return Connector{Name: name, Props: props}, err
+}
+
+// texts are options as text.
+func texts(options map[string]any) (map[string]string, error) {
 	out := map[string]string{}
-	for name, v := range top {
+	for name, v := range options {
 		switch v := v.(type) {
-		case string:
-			out[name] = v
-		case json.Number:
-			out[name] = v.String()
+		case map[string]any, []any:
+			return nil, fmt.Errorf("option %s: want text, a number or true and false, not a list or an object", name)
 		case bool:
 			out[name] = strconv.FormatBool(v)
 		case nil:
 		default:
-			return nil, fmt.Errorf("option %s: want text, a number or true and false, not a list or an object", name)
+			out[name] = fmt.Sprint(v)
 		}
 	}
 	return out, nil
 }
 
-// readProperties reads Java's format: https://docs.oracle.com/javase/8/docs/api/java/util/Properties.html#load-java.io.Reader-
-func readProperties(text string) (map[string]string, error) {
-	if !utf8.ValidString(text) {
-		return nil, errors.New("the file is not UTF-8")
+// isResource reports whether the text is YAML of Kubernetes.
+func isResource(data []byte) bool {
+	for line := range bytes.Lines(data) {
+		if bytes.HasPrefix(line, []byte("kind:")) || bytes.HasPrefix(line, []byte("apiVersion:")) {
+			return true
+		}
 	}
-	out := map[string]string{}
-	lines := strings.Split(strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\r", "\n"), "\n")
-	for i := 0; i < len(lines); i++ {
-		line := strings.TrimLeft(lines[i], " \t\f")
-		if line == "" || line[0] == '#' || line[0] == '!' {
+	return false
+}
+
+// resource is the part of Strimzi's KafkaConnector that matters (kafka.strimzi.io).
+type resource struct {
+	Kind     string
+	Metadata struct{ Name string }
+	Spec     struct {
+		Class    string
+		TasksMax any `yaml:"tasksMax"`
+		Config   map[string]any
+	}
+}
+
+func readResources(data []byte) (found []Connector, err error) {
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var other []string
+	for {
+		var r resource
+		if err := dec.Decode(&r); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, fmt.Errorf("read the YAML: %s", yaml.FormatError(err, false, false))
+		}
+		if r.Kind != "KafkaConnector" {
+			other = append(other, r.Kind)
 			continue
 		}
-		for continued(line) && i+1 < len(lines) {
-			i++
-			line = line[:len(line)-1] + strings.TrimLeft(lines[i], " \t\f")
-		}
-		key, value := splitProperty(line)
-		k, err := unescape(key)
-		if err == nil {
-			value, err = unescape(value)
-		}
+		props, err := texts(r.Spec.Config)
 		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", i+1, err)
+			return nil, fmt.Errorf("KafkaConnector %s: spec.config: %w", r.Metadata.Name, err)
 		}
-		out[k] = value
+		props["connector.class"] = r.Spec.Class
+		found = append(found, Connector{Name: r.Metadata.Name, Props: props})
 	}
-	return out, nil
-}
-
-// continued: the line ends with an odd number of backslashes.
-func continued(line string) bool {
-	n := len(line) - len(strings.TrimRight(line, `\`))
-	return n%2 == 1
-}
-
-// splitProperty cuts at the first =, : or white space that is not escaped.
-func splitProperty(line string) (key, value string) {
-	i := 0
-	for ; i < len(line) && !strings.ContainsRune("=: \t\f", rune(line[i])); i++ {
-		if line[i] == '\\' {
-			i++
-		}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("the YAML has no KafkaConnector, but %s", strings.Join(other, ", "))
 	}
-	i = min(i, len(line))
-	key, rest := line[:i], strings.TrimLeft(line[i:], " \t\f")
-	if rest != "" && (rest[0] == '=' || rest[0] == ':') {
-		rest = strings.TrimLeft(rest[1:], " \t\f")
-	}
-	return key, rest
-}
-
-func unescape(s string) (string, error) {
-	if !strings.Contains(s, `\`) {
-		return s, nil
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] != '\\' || i+1 == len(s) {
-			b.WriteByte(s[i])
-			continue
-		}
-		i++
-		switch s[i] {
-		case 't':
-			b.WriteByte('\t')
-		case 'n':
-			b.WriteByte('\n')
-		case 'r':
-			b.WriteByte('\r')
-		case 'f':
-			b.WriteByte('\f')
-		case 'u':
-			if i+5 > len(s) {
-				return "", fmt.Errorf(`%q ends inside a \u escape`, s)
-			}
-			u, err := strconv.ParseUint(s[i+1:i+5], 16, 16)
-			if err != nil {
-				return "", fmt.Errorf(`%q has a malformed \u escape`, s)
-			}
-			if utf16.IsSurrogate(rune(u)) {
-				return "", fmt.Errorf(`%q has a character of two \u escapes: write it as UTF-8`, s)
-			}
-			b.WriteRune(rune(u))
-			i += 4
-		default:
-			b.WriteByte(s[i])
-		}
-	}
-	return b.String(), nil
+	return found, nil
 }

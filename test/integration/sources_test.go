@@ -214,7 +214,7 @@ func TestTablesRefusedAtTheStart(t *testing.T) {
 	good := fmt.Sprintf(twoOutboxes, s.name)
 	refused(strings.Replace(good, `id: "{table}:{no}", `, "", 1), "is no uuid", "public.outbox", "sales.events", "{table}:{id}")
 	s.exec(`ALTER TABLE sales.events ALTER what TYPE bytea USING what::bytea`)
-	refused(good, `"what" (named by columns.event_type) is bytea`)
+	refused(good, `"what" (named by outbox.columns.event_type) is bytea`)
 }
 
 // message is a body for pg_logical_emit_message.

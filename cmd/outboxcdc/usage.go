@@ -1,0 +1,59 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+)
+
+// reserved are the names of commands that are not built yet.
+var reserved = []string{"replay", "audit", "recover", "export"}
+
+// usageError marks err as a wrong use of the command line.
+func usageError(err error) error { return &exitError{code: exitUsage, err: err} }
+
+// noArgs is cobra.NoArgs with the exit code for wrong usage, and with the command that may be meant.
+func noArgs(cmd *cobra.Command, args []string) error {
+	err := cobra.NoArgs(cmd, args)
+	if err == nil {
+		return nil
+	}
+	if !cmd.HasParent() && slices.Contains(reserved, args[0]) {
+		return usageError(fmt.Errorf("the command %q is reserved and not built yet", args[0]))
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		err = fmt.Errorf("%w; did you mean %q?", err, near[0])
+	}
+	return usageError(err)
+}
+
+// flagError adds the flag, or the setting, that may be meant.
+func flagError(cmd *cobra.Command, err error) error {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		if near := nearestFlag(cmd, unknown.GetSpecifiedName()); near != "" {
+			err = fmt.Errorf("%w; did you mean %s?", err, near)
+		}
+	}
+	return usageError(err)
+}
+
+func nearestFlag(cmd *cobra.Command, name string) string {
+	for _, s := range config.Default().Settings() {
+		if strings.ReplaceAll(s.Path[strings.LastIndexByte(s.Path, '.')+1:], "_", "-") == strings.ReplaceAll(name, "_", "-") {
+			return "--set " + s.Path + "=…"
+		}
+	}
+	var flags []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { flags = append(flags, f.Name) })
+	if near := config.Nearest(name, flags); near != "" {
+		return "--" + near
+	}
+	return ""
+}

@@ -1,0 +1,140 @@
+package fromdebezium
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// findRouter is the beginning of the names of the event router's options, "transforms.<name>."; "" if there is none.
+func (c *conversion) findRouter() string {
+	for _, name := range splitList(c.get("transforms")) {
+		if prefix := "transforms." + name + "."; simpleName(c.props[prefix+"type"]) == "EventRouter" {
+			return prefix
+		}
+	}
+	return ""
+}
+
+// simpleName is the name of a class without its package, which Connect accepts as well.
+func simpleName(class string) string {
+	return class[strings.LastIndexAny(class, ".$")+1:]
+}
+
+// chain looks at the other transformations. They may change records, drop them, or send them elsewhere, so one that is not
+// understood is an error.
+func (c *conversion) chain(ignore bool) error {
+	if c.smt = c.findRouter(); c.smt == "" {
+		return errors.New("transforms names no io.debezium.transforms.outbox.EventRouter: this connector is no outbox relay")
+	}
+	c.used[c.smt+"type"] = true
+	before := true
+	var unknown []string
+	for _, name := range splitList(c.get("transforms")) {
+		prefix := "transforms." + name + "."
+		kind := simpleName(c.props[prefix+"type"])
+		switch {
+		case prefix == c.smt:
+			before = false
+			continue
+		case kind == "RegexRouter" && before:
+			c.note(prefix+"type", "not converted: the event router sets the topic after it")
+		case kind == "RegexRouter" && c.renamed == nil && c.get(prefix+"predicate") == "":
+			c.renamed = &rename{option: prefix + "regex", regex: c.get(prefix + "regex"), with: c.get(prefix + "replacement")}
+			c.used[prefix+"type"], c.used[prefix+"replacement"] = true, true
+			continue
+		case ignore:
+			c.note(prefix+"type", "ignored, as --ignore-transforms asks: there is no counterpart")
+		default:
+			unknown = append(unknown, name+" ("+cmp.Or(c.props[prefix+"type"], "no type")+")")
+		}
+	}
+	if len(unknown) > 0 {
+		return fmt.Errorf("transforms: %s: there is no counterpart, and without it other records may be sent; "+
+			"if the outbox's records do not depend on it, repeat the command with --ignore-transforms", strings.Join(unknown, ", "))
+	}
+	return nil
+}
+
+// rename is a RegexRouter after the event router (org.apache.kafka.connect.transforms.RegexRouter): a topic that the expression
+// matches as a whole becomes the replacement.
+type rename struct{ option, regex, with string }
+
+// prefixed finds the part of a topic expression that stands for the aggregate type: what follows the literal prefix.
+func prefixed(regex, prefix string) (rest string, ok bool) {
+	regex = strings.TrimSuffix(strings.TrimPrefix(regex, "^"), "$")
+	if rest, ok = strings.CutPrefix(regex, regexp.QuoteMeta(prefix)); ok {
+		return rest, true
+	}
+	return strings.CutPrefix(regex, prefix) // dots that match any character match these
+}
+
+// everything are the expressions that match each topic.
+var everything = []string{"(.*)", ".*", "(.+)", ".+"}
+
+// renameTopic writes the topic that the event router with this prefix and the RegexRouter after it give together.
+func (c *conversion) renameTopic(prefix string) error {
+	r := c.renamed
+	with, err := replacement(r.with)
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.option, err)
+	}
+	if regex := strings.TrimSuffix(strings.TrimPrefix(r.regex, "^"), "$"); regex == "(.*)" || regex == "(.+)" {
+		// Group 0 and 1 are the whole topic.
+		with = strings.ReplaceAll(strings.ReplaceAll(with, "${0}", prefix+"${0}"), "${1}", prefix+"${1}")
+		return c.replace(r.option, "(.*)", with, true)
+	}
+	rest, ok := prefixed(r.regex, prefix)
+	if !ok || strings.Contains(with, "${0}") {
+		return fmt.Errorf("%s: RegexRouter after the event router is converted only if its expression begins with the event router's prefix %q, or is (.*); "+
+			"write route.topic or route.replace yourself, and repeat the command with --ignore-transforms", r.option, prefix)
+	}
+	all := false
+	for _, e := range everything {
+		all = all || rest == e
+	}
+	return c.replace(r.option, rest, with, all)
+}
+
+// replace writes route.replace. all: the expression matches each type.
+func (c *conversion) replace(option, regex, with string, all bool) error {
+	if err := groupsExist(regex, with); err != nil {
+		return fmt.Errorf("%s: %w", option, err)
+	}
+	c.line(1, "topic", "{aggregate_type}")
+	fmt.Fprintf(&c.yaml, "  replace: {regex: %s, with: %s}\n", strconv.Quote(regex), strconv.Quote(with))
+	if c.renamed != nil && !all {
+		c.line(1, "unmatched", "poison")
+		c.note(option, "a type that the expression does not match is poison here (route.unmatched); RegexRouter leaves its topic as it is")
+	}
+	if _, err := regexp.Compile(regex); err != nil {
+		c.note(option, "it has to be written in another way, because RE2 cannot read it: %v", err)
+	}
+	if strings.Contains(regex, "&&") {
+		c.note(option, "if && is an intersection of classes, it has to be written in another way: RE2 takes it for two characters")
+	}
+	return nil
+}
+
+// groupsExist refuses a replacement with a group that the expression does not have. Java fails with the first row then.
+func groupsExist(regex, with string) error {
+	re, err := regexp.Compile(regex)
+	if err != nil {
+		return nil // there is a note of that
+	}
+	for _, m := range group.FindAllStringSubmatch(with, -1) {
+		if m[1] == "" { // $$
+			continue
+		}
+		if n, err := strconv.Atoi(m[1]); err == nil && n <= re.NumSubexp() || err != nil && re.SubexpIndex(m[1]) >= 0 {
+			continue
+		}
+		return fmt.Errorf("the replacement %q names the group %s, which the expression %q does not have", with, m[1], regex)
+	}
+	return nil
+}
+
+var group = regexp.MustCompile(`\$(?:\$|\{([^}]*)\})`)

@@ -1,0 +1,65 @@
+package fromdebezium
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+func (c *conversion) kafka() {
+	c.yaml.WriteString("kafka:\n")
+	brokers := splitList(cmp.Or(c.get("bootstrap.servers"), c.get("producer.override.bootstrap.servers")))
+	if len(brokers) == 0 {
+		c.note("bootstrap.servers", "not in the connector's configuration: it is in the Connect worker's; set kafka.brokers")
+		brokers = []string{"localhost:9092"}
+	}
+	c.list("brokers", brokers)
+	if codec := c.get("producer.override.compression.type"); codec != "" {
+		c.line(1, "compression", codec)
+	}
+	c.createTopics()
+	c.poison()
+}
+
+// createTopics converts Connect's own creation of topics. Without it a new aggregate type waits for its topic.
+func (c *conversion) createTopics() {
+	const creation = "topic.creation."
+	partitions, factor := c.get(creation+"default.partitions"), c.get(creation+"default.replication.factor")
+	c.get(creation + "enable")
+	if partitions == "" && factor == "" || c.props[creation+"enable"] == "false" {
+		return
+	}
+	c.yaml.WriteString("  create_topics:\n    enabled: true\n")
+	for _, s := range []struct{ option, key, value string }{
+		{creation + "default.partitions", "partitions", partitions}, {creation + "default.replication.factor", "replication_factor", factor},
+	} {
+		if n, err := strconv.Atoi(s.value); err == nil && n > 0 {
+			fmt.Fprintf(&c.yaml, "    %s: %d\n", s.key, n)
+		} else if s.value != "" {
+			c.note(s.option, "the broker's default has no counterpart: kafka.create_topics.%s is as without this", s.key)
+		}
+	}
+	var config []string
+	for _, name := range slices.Sorted(maps.Keys(c.props)) {
+		key, ok := strings.CutPrefix(name, creation+"default.")
+		if ok && key != "partitions" && key != "replication.factor" && key != "include" && key != "exclude" {
+			config = append(config, strconv.Quote(key)+": "+strconv.Quote(c.get(name)))
+		}
+	}
+	if len(config) > 0 {
+		fmt.Fprintf(&c.yaml, "    config: {%s}\n", strings.Join(config, ", "))
+	}
+}
+
+// poison converts the tolerance of Connect for records that it cannot convert.
+func (c *conversion) poison() {
+	if c.get("errors.tolerance") != "all" {
+		return
+	}
+	c.yaml.WriteString("poison:\n")
+	c.line(1, "policy", "skip")
+	c.note("errors.tolerance", "poison.policy is skip, as there; dead_letter keeps the events that cannot be delivered (docs/poison.md)")
+}

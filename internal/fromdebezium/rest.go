@@ -1,0 +1,74 @@
+package fromdebezium
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// converters that write what we write.
+var sameBytes = map[string]string{
+	"org.apache.kafka.connect.storage.StringConverter":       "",
+	"org.apache.kafka.connect.converters.ByteArrayConverter": "",
+	"io.debezium.converters.BinaryDataConverter":             "",
+}
+
+// needless are options that are about what is not there, by the beginning of their names.
+var needless = map[string]string{
+	"name": "", "tasks.max": "", "topic.prefix": "", "database.server.name": "", "connector.class": "",
+	"snapshot.":      "there are no snapshots: what is in the table before the slot is made is not delivered",
+	"heartbeat.":     "no heartbeat is needed: the slot of an idle outbox moves by the server's keepalives",
+	"offset.":        "the slot is the only position",
+	"max.batch.size": "", "max.queue.": "", "poll.interval.ms": "", "tombstones.on.delete": "", "schema.name.adjustment.mode": "", "schema.refresh.mode": "",
+	"statistics.": "", "extended.headers.enabled": "",
+	"slot.drop.on.stop": "the slot is never dropped by the daemon",
+	"slot.":             "", "lsn.flush.mode": "", "flush.lsn.source": "", "retriable.": "", "errors.": "an event that cannot be delivered stops the daemon (poison.policy)",
+	"skipped.operations": "", "include.": "",
+	"column.":                     "columns are neither masked nor left out: what the row has is sent",
+	"producer.override.security.": toSecurity, "producer.override.sasl.": toSecurity, "producer.override.ssl.": toSecurity,
+	"binary.handling.mode":  "bytea is sent as its bytes",
+	"decimal.handling.mode": "values are sent as Postgres prints them", "time.precision.mode": "values are sent as Postgres prints them",
+	"provide.transaction.metadata": "no topic has the transactions", "notification.": "nobody is notified but by metrics and log",
+	"signal.": "there are no signals, and no snapshots on demand", "topic.creation.": "only the topic.creation.default options are converted",
+	"message.prefix.":  "logical messages, which Debezium sends to PREFIX.message, are not delivered; with messages.prefix they would be events",
+	"header.converter": "headers are text",
+	"predicates":       "",
+}
+
+const toSecurity = "not converted: who Kafka is and who we are to it is in kafka.tls and kafka.sasl (docs/security.md)"
+
+// rest lists what nobody has asked for.
+func (c *conversion) rest() {
+	for _, side := range []string{"key.converter", "value.converter"} {
+		class := c.get(side)
+		if delegate := c.get(side + ".delegate.converter.type"); simpleName(class) == "BinaryDataConverter" && delegate != "" {
+			c.note(side, "a bytea is sent as its bytes, as there; what %s writes of other types differs: they are sent as Postgres prints them", delegate)
+			continue
+		}
+		if _, same := sameBytes[class]; class == "" {
+			c.note(side, "not in the connector's configuration: it is the Connect worker's; look there, for with JsonConverter or another that frames or quotes the bytes will differ")
+		} else if !same {
+			c.note(side, "the bytes will differ: outboxcdc sends key and payload as they are, without a schema, a frame or quotes; a consumer has to be told")
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.props)) {
+		if c.used[name] || strings.HasPrefix(name, "key.converter.") || strings.HasPrefix(name, "value.converter.") || strings.HasPrefix(name, "transforms.") && !strings.HasPrefix(name, c.smt) {
+			continue
+		}
+		why, known := "", false
+		for prefix, text := range needless {
+			if name == prefix || strings.HasSuffix(prefix, ".") && strings.HasPrefix(name, prefix) {
+				why, known = text, true
+				if name == prefix {
+					break
+				}
+			}
+		}
+		switch {
+		case !known:
+			c.note(name, "there is no counterpart")
+		case why != "":
+			c.note(name, "%s", why)
+		}
+	}
+}
