@@ -110,7 +110,7 @@ func classify(op string, ph phase, err error) *Error {
 		out.Kind = SlotActive
 	case "42704": // undefined_object: the slot when starting, the publication of that time when streaming
 		if ph == streaming {
-			out.Kind, out.Remedy = PublicationMissing, publicationRemedy
+			out = notYetPublished(op, pg.Code, err)
 		} else {
 			out.Kind, out.Remedy = SlotMissing, slotRemedy
 		}
@@ -137,6 +137,17 @@ const (
 	publicationRemedy = "restore the publication (outboxcdc setup sql shows it); events committed while it did not carry " +
 		"the outbox are not in the stream and have to be found in the table"
 )
+
+// notYetPublished is the error of a stream that has no publication where it reads. The catalogs had it when the session began: the
+// walsender asks for the publication as it was when the transaction was written.
+func notYetPublished(op, code string, err error) *Error {
+	return &Error{
+		Kind: PublicationMissing, Op: op, SQLSTATE: code,
+		Err: fmt.Errorf("%w: it was created, or dropped and created again, after the position that the slot has reached", err),
+		Remedy: "set postgres.publication to the publication that was there before, and change it once confirmed_flush_lsn has passed the new one " +
+			"(docs/debezium.md); without one, the slot cannot go on: find the undelivered events in the table, then outboxcdc setup destroy and setup apply",
+	}
+}
 
 // isTimeout reports whether a read ended at its deadline, which is how the stream's owner gets its turn.
 func isTimeout(err error) bool {

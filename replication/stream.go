@@ -173,7 +173,7 @@ func (st *Stream) noticeError() error {
 	case n.Routine == routineWaiting:
 		return &Waiting{n.Message}
 	case n.Routine == routineSkipped:
-		return &Error{Kind: PublicationMissing, Op: "read the stream", SQLSTATE: n.Code, Err: errors.New(n.Message), Remedy: publicationRemedy}
+		return notYetPublished("read the stream", n.Code, errors.New(n.Message))
 	case n.SeverityUnlocalized == "WARNING":
 		return &Error{
 			Kind: Protocol, Op: "read the stream", SQLSTATE: n.Code,

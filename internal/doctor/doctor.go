@@ -118,7 +118,7 @@ func (e *examination) report() *Report {
 
 // cautious puts a warning in front of what a running daemon would stop at.
 func (e *examination) cautious(all []Remedy) []Remedy {
-	alters := func(r Remedy) bool { return r.Kind == SQL && strings.HasPrefix(r.Text, "ALTER PUBLICATION") }
+	alters := func(r Remedy) bool { return r.Kind == SQL && strings.Contains(r.Text, "ALTER PUBLICATION") }
 	if e.slot == nil || !e.slot.active || !slices.ContainsFunc(all, alters) {
 		return all
 	}

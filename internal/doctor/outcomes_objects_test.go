@@ -87,6 +87,30 @@ func outboxOutcomes(t *testing.T, w *world) {
 	})
 }
 
+// narrowed does what the findings propose. It leaves the publication as it is, because others may read by it.
+func (p *place) narrowed() {
+	p.t.Helper()
+	was, name := p.cfg.Publication, ""
+	for _, f := range p.examine().Findings {
+		for _, r := range f.Remedy {
+			if r.Kind != SQL {
+				continue
+			}
+			create, found := strings.CutPrefix(r.Text, "CREATE PUBLICATION ")
+			if !found {
+				p.t.Errorf("proposed: %s", r.Text)
+				continue
+			}
+			name, _, _ = strings.Cut(create, " ")
+			p.exec(r.Text)
+		}
+	}
+	p.cfg.Publication, p.rcfg.Publication = name, name
+	p.wants()
+	p.cfg.Publication, p.rcfg.Publication = was, was
+	p.exec("DROP PUBLICATION " + name)
+}
+
 func publicationOutcomes(t *testing.T, w *world) {
 	good := w.newPlace(t, w.pg).make()
 	good.exec("CREATE TABLE audit (id int)")
@@ -109,9 +133,20 @@ func publicationOutcomes(t *testing.T, w *world) {
 				p.exec(strings.ReplaceAll(s, "%s", p.name))
 			}
 			p.wants(c.want...)
+			if c.want[0].outcome == "WARN" {
+				p.narrowed()
+			}
 			p.exec("DROP PUBLICATION IF EXISTS "+p.name, "CREATE PUBLICATION "+p.name+" FOR TABLE outbox WITH (publish = 'insert')")
 		})
 	}
+	t.Run("narrowed again", func(t *testing.T) { // the name outboxcdc is taken
+		p := good.in(t)
+		p.exec("CREATE PUBLICATION outboxcdc FOR TABLE outbox, audit WITH (publish = 'insert')")
+		defer p.exec("DROP PUBLICATION outboxcdc")
+		p.cfg.Publication, p.rcfg.Publication = "outboxcdc", "outboxcdc"
+		p.wants(outcome{pubOthers, "WARN", "public.audit"})
+		p.narrowed()
+	})
 	t.Run("partitions", func(t *testing.T) {
 		p := w.newPlace(t, w.pg)
 		columns := "(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb, PRIMARY KEY (id)) PARTITION BY RANGE (id);" +
@@ -120,8 +155,7 @@ func publicationOutcomes(t *testing.T, w *world) {
 			"INSERT INTO outbox VALUES (1, 'order', '1', 'x')", "INSERT INTO outbox VALUES (11, 'order', '1', 'x')")
 		p.makeSlot()
 		p.wants(outcome{pubViaRoot, "WARN", "names of its partitions"})
-		p.exec("ALTER PUBLICATION " + p.name + " SET (publish_via_partition_root = true)")
-		p.wants()
+		p.narrowed()
 	})
 	t.Run("two outboxes", func(t *testing.T) {
 		p := good.in(t)
@@ -170,8 +204,8 @@ func slotOutcomes(t *testing.T, w *world) {
 		// The same role, whose names it may see.
 		conn := p.stream(roleName, "debezium", p.name)
 		p.wants(outcome{slotHolder, "WARN", "debezium"})
-		p.exec("ALTER PUBLICATION " + p.name + " SET (publish = 'insert, update')")
-		p.wants(outcome{slotHolder, "WARN", "debezium"}, outcome{pubInserts, "WARN", "update"})
+		p.exec("ALTER PUBLICATION " + p.name + " SET (publish = 'truncate')")
+		p.wants(outcome{slotHolder, "WARN", "debezium"}, outcome{pubInserts, "FAIL 79", "does not publish inserts"})
 		if text := p.examine().String(); !strings.Contains(text, "stop the daemon first") {
 			t.Errorf("whoever follows this stops a daemon:\n%s", text)
 		}

@@ -100,7 +100,6 @@ func (e *examination) lookAtCarried(ctx context.Context) ([]carried, error) {
 
 func (e *examination) checkPublished() {
 	p := &e.pub
-	remedy := []Remedy{sqlf("ALTER PUBLICATION %s SET (publish = 'insert')", ident(e.Publication))}
 	var more []string
 	for name, on := range map[string]bool{"update": p.update, "delete": p.delete, "truncate": p.truncate} {
 		if on {
@@ -110,9 +109,10 @@ func (e *examination) checkPublished() {
 	slices.Sort(more)
 	switch {
 	case !p.insert:
-		e.fail(pubInserts, Lost, remedy, "it does not publish inserts: no event arrives, and none written meanwhile ever will")
+		e.fail(pubInserts, Lost, []Remedy{sqlf("ALTER PUBLICATION %s SET (publish = '%s')", ident(e.Publication), strings.Join(append([]string{"insert"}, more...), ", "))},
+			"it does not publish inserts: no event arrives, and none written meanwhile ever will")
 	case len(more) > 0:
-		e.warn(pubInserts, remedy, "it publishes %s, too, which are no events: they are sent, decoded and left out (route.on_update)", strings.Join(more, ", "))
+		e.warn(pubInserts, e.narrow(), "it publishes %s, too, which are no events: they are sent, decoded and left out (route.on_update)", strings.Join(more, ", "))
 	default:
 		e.ok(pubInserts, "inserts, and nothing else")
 	}
@@ -135,9 +135,10 @@ func (e *examination) checkCarried(t *tableFacts) {
 	}
 	e.ok(pubTables, "carries %s", t.Table)
 	e.checkViaRoot(t)
-	whole := []Remedy{sqlf("ALTER PUBLICATION %s SET TABLE %s", pub, e.allTables())}
+	// SET TABLE would take away the tables that others read by this publication.
+	whole := []Remedy{sqlf("BEGIN; ALTER PUBLICATION %[1]s DROP TABLE %[2]s; ALTER PUBLICATION %[1]s ADD TABLE %[2]s; COMMIT", pub, t.quoted())}
 	if p.all {
-		whole = []Remedy{advicef("make a publication for the outbox alone, and name it in postgres.publication")}
+		whole = e.narrow()
 	}
 	var missing []string
 	filter := ""
@@ -168,7 +169,21 @@ func (f *tableFacts) has(column string) bool {
 	return slices.ContainsFunc(f.columns, func(c decoder.Column) bool { return c.Name == column })
 }
 
-// allTables are all outboxes, for SET TABLE, which replaces the list.
+// narrow is a publication of the outboxes alone, beside the one that there is. Debezium's default publication serves every connector of
+// the database, and a running daemon takes an altered one for a loss.
+func (e *examination) narrow() []Remedy {
+	name := "outboxcdc"
+	if e.Publication == name {
+		name = "outboxcdc_inserts"
+	}
+	return []Remedy{
+		sqlf("CREATE PUBLICATION %s FOR TABLE %s WITH (publish = 'insert', publish_via_partition_root = true)", name, e.allTables()),
+		advicef("leave %s as it is: others may read by it. Once confirmed_flush_lsn has passed the new publication, set postgres.publication: %s and restart (docs/debezium.md)",
+			e.Publication, name),
+	}
+}
+
+// allTables are all outboxes.
 func (e *examination) allTables() string {
 	var all []string
 	for i := range e.Tables {
@@ -184,7 +199,7 @@ func (e *examination) checkViaRoot(t *tableFacts) {
 	case e.pub.viaRoot:
 		e.ok(pubViaRoot, "rows of %s come under its own name", t.Table)
 	default:
-		e.warn(pubViaRoot, []Remedy{sqlf("ALTER PUBLICATION %s SET (publish_via_partition_root = true)", ident(e.Publication)), advicef("while the daemon is stopped: it takes an altered publication for a loss")},
+		e.warn(pubViaRoot, e.narrow(),
 			"rows of %s come under the names of its partitions: a partition that is attached or detached is a change that the daemon stops at", t.Table)
 	}
 }
@@ -196,7 +211,7 @@ func (e *examination) checkIdentity(t *tableFacts) {
 	none := t.identity == "n" || t.identity == "d" && len(t.key) == 0
 	switch {
 	case (p.update || p.delete) && none:
-		e.fail(tableIdentity, Wrong, []Remedy{sqlf("ALTER PUBLICATION %s SET (publish = 'insert')", ident(e.Publication))},
+		e.fail(tableIdentity, Wrong, []Remedy{sqlf("ALTER TABLE %s REPLICA IDENTITY FULL", t.quoted()), advicef("or add a primary key to it")},
 			"the application cannot delete or update rows of %s: the publication publishes that, and the table has no replica identity", t.Table)
 	case none:
 		e.ok(tableIdentity, "%s has none, and needs none while only inserts are published", t.Table)
@@ -212,13 +227,11 @@ func (e *examination) checkOthers() {
 			others = append(others, c.name)
 		}
 	}
-	remedy := []Remedy{sqlf("ALTER PUBLICATION %s SET TABLE %s", ident(e.Publication), e.allTables())}
 	switch {
 	case e.pub.all:
-		e.warn(pubOthers, []Remedy{advicef("make a publication for the outbox alone; the slot has to be made anew behind it (docs/doctor.md)")},
-			"it is FOR ALL TABLES: every insert of the database is sent and thrown away (%s)", some(others, "table"))
+		e.warn(pubOthers, e.narrow(), "it is FOR ALL TABLES: every insert of the database is sent and thrown away (%s)", some(others, "table"))
 	case len(others) > 0:
-		e.warn(pubOthers, remedy, "inserts into %s are sent and thrown away", some(others, "table"))
+		e.warn(pubOthers, e.narrow(), "inserts into %s are sent and thrown away", some(others, "table"))
 	default:
 		e.ok(pubOthers, "none")
 	}

@@ -250,7 +250,7 @@ var guarding = []mutant{
 	{
 		name:  "short-detach-concurrently-passes",
 		rule:  "The guard does not recognize a DETACH CONCURRENTLY that began and ended between two catalog checks.",
-		edits: []edit{{"replication/guard.go", "c.relchecks > m.checks", "false"}},
+		edits: []edit{{"replication/partitions.go", "c.relchecks > m.checks", "false"}},
 		tests: []suite{partitions},
 	},
 	{
