@@ -220,7 +220,7 @@ func pauses(t *testing.T, cfg Config, err error, most time.Duration) {
 		if mean < most*43/100 || mean > most*57/100 || late < most*93/100 {
 			b.Errorf("the pauses have a mean of %s and a maximum of %s, want %s and %s", mean, late, most/2, most)
 		}
-		if n := b.log.count("state=reconnecting"); n != 1 {
+		if n := b.log.count("state=reconnecting was="); n != 1 {
 			b.Errorf("%d lines about it", n)
 		}
 		if age := b.relay.Alive(); age > 2*time.Second {

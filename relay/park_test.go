@@ -68,7 +68,7 @@ func TestPark(t *testing.T) {
 				if age := b.relay.Alive(); age > 2*time.Second {
 					b.Errorf("the main loop has not shown that it lives for %s", age)
 				}
-				if n := b.log.count("state=parked"); n != 1 {
+				if n := b.log.count("state=parked was="); n != 1 {
 					b.Errorf("%d lines about it", n)
 				}
 				c.end(b)

@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"context"
+	"log/slog"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -35,6 +37,7 @@ type view struct {
 	label     string    // what a change of reason is told by
 	since     time.Time // of the state
 	changed   time.Time // when the log was last told
+	remind    time.Time // when the log is told again if the state still keeps events waiting
 	repeated  int       // how often the same was to be said since
 	beat      time.Time // last tick of the main loop
 	delivered bool      // this process has had an acknowledgement
@@ -81,20 +84,35 @@ func (r *Relay) setStateOf(s State, label, reason string) {
 		v.repeated++
 		return
 	}
-	level := r.log.Info
-	if s == Failed || s == Parked || s == WaitingForTopic {
-		level = r.log.Warn
+	level, after := slog.LevelInfo, remindEvery
+	switch s {
+	case Failed, Parked, WaitingForTopic:
+		level = slog.LevelWarn
+	case Reconnecting: // most often it is over soon
+		after = remindFirst
 	}
-	attrs := []any{"state", string(s), "was", string(v.state), "for", v.beat.Sub(v.changed).Round(time.Millisecond).String(), "reason", reason}
-	if v.repeated > 0 {
-		attrs = append(attrs, "repeated", v.repeated)
-	}
-	level("state", attrs...)
-	v.changed, v.repeated = v.beat, 0
+	attrs := append([]any{"state", string(s), "was", string(v.state)}, v.duration()...)
+	r.log.Log(context.Background(), level, "state", append(attrs, "reason", reason)...)
+	v.changed, v.remind, v.repeated = v.beat, v.beat.Add(after), 0
 	if v.state != s {
 		v.since = v.beat
 	}
 	v.state, v.label, v.reason = s, label, reason
+}
+
+const (
+	// remindFirst is how long a reconnect may take before it is a warning, remindEvery how often the warning is repeated.
+	remindFirst = 10 * time.Second
+	remindEvery = time.Minute
+)
+
+// duration are the attributes that say for how long, and how often, the log was told nothing of the present state and reason.
+func (v *view) duration() []any {
+	attrs := []any{"for", v.beat.Sub(v.changed).Round(time.Millisecond).String()}
+	if v.repeated > 0 {
+		attrs = append(attrs, "repeated", v.repeated)
+	}
+	return attrs
 }
 
 // endState goes back to streaming if the relay is in state s.
@@ -114,10 +132,19 @@ func (r *Relay) setReason(reason string) {
 	r.view.reason = reason
 }
 
+// tick notes that the main loop turns, and repeats the warning about a state that keeps events waiting.
 func (r *Relay) tick() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.view.beat = r.clock()
+	v := &r.view
+	v.beat = r.clock()
+	switch v.state {
+	case Failed, Parked, WaitingForTopic, WaitingForStandby, Reconnecting:
+		if !v.beat.Before(v.remind) {
+			r.log.Warn("events are waiting", append([]any{"state", string(v.state), "reason", v.reason}, v.duration()...)...)
+			v.remind = v.beat.Add(remindEvery)
+		}
+	}
 }
 
 func (r *Relay) attach(s *session) {

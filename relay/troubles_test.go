@@ -21,8 +21,12 @@ func TestTroubles(t *testing.T) {
 		if tr.State != Reconnecting || tr.Count < 2 || !tr.Last.After(tr.First) || tr.Error == fmt.Sprintf("attempt 1: %v", errKafka) {
 			t.Errorf("%+v", tr)
 		}
-		if n := b.log.count("state=reconnecting"); n != 1 {
+		if n := b.log.count("state=reconnecting was="); n != 1 {
 			t.Errorf("%d lines about it", n)
+		}
+		// After 10 s, and then once a minute.
+		if n := b.log.count("level=WARN msg=\"events are waiting\" state=reconnecting reason="); n != 5 {
+			t.Errorf("%d warnings in 5 minutes", n)
 		}
 		b.kafka.edit(func() { b.kafka.openErr = nil })
 		b.sleep(time.Minute)

@@ -151,7 +151,7 @@ func (c *Config) parse(params map[string]string) (*pgx.ConnConfig, error) {
 	}
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
-		if e := fileError(err); e != nil {
+		if e := FileError(err); e != nil {
 			return nil, fail(Credentials, "read the certificates that postgres.url names", "", "%w", e)
 		}
 		return nil, fail(Unsuitable, "read postgres.url", "see PostgreSQL, \"Connection Strings\"", "%w", URLError(err))

@@ -29,8 +29,8 @@ func certificateError(err error, words []string) error {
 	return nil
 }
 
-// fileError says what is wrong with a file that the connection string names: it may just be being rotated.
-func fileError(err error) error {
+// FileError says what is wrong with a file that the connection string names: it may just be being rotated.
+func FileError(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path
 	}
@@ -40,13 +40,13 @@ func fileError(err error) error {
 // URLError is what may be shown of an error of pgx.ParseConfig. Its own text repeats the connection string and masks what it
 // takes for the password, which in a malformed one may be something else.
 func URLError(err error) error {
-	if e := fileError(err); e != nil {
+	if e := FileError(err); e != nil {
 		return e
 	}
 	if e := certificateError(err, aboutSettings); e != nil {
 		return e
 	}
-	return errors.New("this is no connection string (it is not shown); in a URL, special characters of user and password are percent-encoded, e.g. %40 for @")
+	return errors.New("this is no connection string (it is not shown); the port is a number, and in a URL special characters of user and password are percent-encoded, e.g. %40 for @")
 }
 
 // isCertificate: a certificate is not accepted, here or there.

@@ -43,8 +43,8 @@ type server struct {
 // in the log.
 func listen(cfg *config.Config, reg *prometheus.Registry, m monitor, log *slog.Logger) (*server, error) {
 	file := cfg.HTTP.WebConfigFile
-	if err := web.Validate(file); err != nil {
-		return nil, cfg.Problem("http.web_config_file", withoutValues(err.Error())+"; remedy: correct that file, or \"\" for no TLS and no passwords")
+	if err := checkWebConfig(cfg); err != nil {
+		return nil, err
 	}
 	ln, err := net.Listen("tcp", cfg.HTTP.Listen)
 	if err != nil {

@@ -23,9 +23,17 @@ func parseLevel(cfg *config.Config) slog.Level {
 	return level
 }
 
+// readableDuration writes 5s, where JSON would have 5000000000.
+func readableDuration(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
+}
+
 // newLogger writes to w as configured; auto is text on a terminal and JSON otherwise.
 func newLogger(cfg config.Log, level slog.Leveler, w *os.File) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: level}
+	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: readableDuration}
 	format := cfg.Format
 	if format == "auto" {
 		format = "json"

@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -25,14 +26,28 @@ func main() {
 	// One channel takes both signals, so that the second is seen however soon it follows the first.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	go func() {
-		<-signals
-		drain()
-		<-signals
+	go obey(signals, drain, func() {
 		fmt.Fprintln(os.Stderr, "outboxcdc: second signal: leaving at once; what was not confirmed is repeated by the next start")
 		os.Exit(exitFault)
-	}()
+	})
 	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// sameSignal is how long after the first signal a further one counts as the same: timeout(1), and supervisors that signal a process
+// group, reach the process twice.
+const sameSignal = time.Second
+
+// obey calls drain at the first signal, and leave at the second.
+func obey(signals <-chan os.Signal, drain, leave func()) {
+	<-signals
+	first := time.Now()
+	drain()
+	for range signals {
+		if time.Since(first) >= sameSignal {
+			leave()
+			return
+		}
+	}
 }
 
 // execute runs one command line and returns its exit code.

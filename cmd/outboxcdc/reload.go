@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -10,11 +9,9 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
-	"github.com/outboxcdc/outboxcdc/replication"
 )
 
 // reloader takes over what may change while the daemon runs. The session that is open is left alone: connections ask for
@@ -105,22 +102,5 @@ func (r *reloader) renew() (next *config.Config, changed, restart []string, err 
 	if err := next.Validate(); err != nil {
 		return nil, nil, nil, fmt.Errorf("together with what needs a restart: %w", err)
 	}
-	_, kafkaErr := kafkaSecurity(next)
-	return next, changed, restart, errors.Join(checkPostgres(next), kafkaErr)
-}
-
-// checkPostgres reads what a connection would: the secret, and the certificates that it names.
-func checkPostgres(cfg *config.Config) error {
-	url, err := cfg.PostgresURL()
-	if err != nil {
-		return err
-	}
-	if _, err := pgx.ParseConfig(url); err != nil {
-		path := "postgres.url"
-		if cfg.Postgres.URLFile != "" {
-			path = "postgres.url_file"
-		}
-		return cfg.Problem(path, replication.URLError(err).Error())
-	}
-	return nil
+	return next, changed, restart, checkConnections(next)
 }

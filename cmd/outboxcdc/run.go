@@ -5,8 +5,10 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"os/signal"
 	"runtime/debug"
 	"sync"
+	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -61,16 +63,21 @@ const memoryLimit = 104 << 20
 
 // run is the daemon. It returns nil after a complete drain. At SIGHUP it loads the configuration anew.
 func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, error), level *slog.LevelVar, log *slog.Logger) error {
+	signal.Ignore(syscall.SIGPIPE) // a log that nobody reads any more must not end the process without a drain
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit)
 	}
 	reg := newRegistry()
 	live := newReloader(cfg, load, level, reg, log)
 	rl, err := wire(live.now, reg, log)
+	if err == nil {
+		err = checkPostgresURL(cfg, false)
+	}
 	if err != nil {
 		return &exitError{code: exitConfig, err: err}
 	}
-	log.Info("starting", "version", buildVersion(), "config", cfg)
+	log.Info("starting", "version", buildVersion(), "slot", cfg.Postgres.Slot, "postgres", cfg.Redacted().Postgres.URL, "brokers", cfg.Kafka.Brokers)
+	log.Debug("configuration", "config", cfg)
 	if !cfg.Deduplicated() {
 		log.Info("delivering at least once, a crash repeats what was in flight", "because", "delivery.mode is at_least_once, by "+cfg.Origin("delivery.mode"))
 	}

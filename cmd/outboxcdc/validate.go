@@ -86,7 +86,7 @@ func (s *settings) problems() error {
 	}
 	if err == nil {
 		_, err := wire(fixed(cfg), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
-		return err
+		return errors.Join(err, checkConnections(cfg))
 	}
 	// How settings of the route go together, as far as somebody has set them and nothing else was said about them.
 	known := config.Errors(err)

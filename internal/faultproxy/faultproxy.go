@@ -171,13 +171,13 @@ func (p *Proxy) Accepted() int64 { return p.accepted.Load() }
 // Cuts counts the connections that the proxy has ended: by Cut, Idle and CutAll.
 func (p *Proxy) Cuts() int64 { return p.cuts.Load() }
 
-// Intact counts the open connections that have lost nothing. They go on when the faults are lifted, also with an end that
-// was on its way: who wants a connection to stay in a black hole waits until there is none of these.
+// Intact counts the open connections that have lost nothing on the way to the server. They go on when the faults are lifted. A
+// client's end may still be on its way there, whatever the other way has lost: a test that wants clients to vanish waits for 0.
 func (p *Proxy) Intact() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.pairs {
-		if c.swallowing.Load() == 0 {
+		if !c.upLost.Load() {
 			n++
 		}
 	}

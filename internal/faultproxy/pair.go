@@ -24,6 +24,7 @@ type pair struct {
 	over   atomic.Int32  // directions that have come to their end
 
 	swallowing atomic.Int32 // directions that have swallowed something
+	upLost     atomic.Bool  // the way to the server is one of them
 
 	mu     sync.Mutex
 	server *net.TCPConn

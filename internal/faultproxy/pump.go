@@ -191,6 +191,9 @@ func (m *pump) pass(k chunk) bool {
 func (m *pump) lose() {
 	if !m.lost.Swap(true) {
 		m.c.swallowing.Add(1)
+		if m.from == m.c.client {
+			m.c.upLost.Store(true)
+		}
 	}
 }
 

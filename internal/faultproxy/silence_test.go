@@ -58,6 +58,11 @@ func TestEndInABlackHole(t *testing.T) {
 	p := start(t, s)
 	client, server := both(t, p, s)
 	must(t, p.Set(BlackHole()))
+	send(t, server, "lost")
+	eventually(t, "the bytes to be swallowed", func() bool { return lost(p) == 1 })
+	if n := p.Intact(); n != 1 {
+		t.Errorf("%d connections are intact, want 1: nothing was lost on the way to the server", n)
+	}
 	must(t, client.Close())
 	eventually(t, "the end to be swallowed", func() bool { return p.Intact() == 0 })
 	must(t, p.Set(Faults{}))

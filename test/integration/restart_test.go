@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -78,7 +79,13 @@ func TestTermWhileKafkaIsFrozen(t *testing.T) {
 			if c.second {
 				r.awaitState("draining", patience)
 				begin = time.Now()
-				r.signal(syscall.SIGTERM)
+				await(t, patience, "the second signal to be obeyed", func() error { // one within a second of the first is the same
+					if r.proc.Exited() {
+						return nil
+					}
+					r.signal(syscall.SIGTERM)
+					return errors.New("it runs")
+				})
 			}
 			exit := r.awaitExit(patience)
 			took := time.Since(begin)

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// The first signal drains. A second one leaves, unless it comes with the first, as that of a process group does.
+func TestSignals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		signals := make(chan os.Signal)
+		var drained, left int
+		go obey(signals, func() { drained++ }, func() { left++ })
+		send := func(after time.Duration) {
+			time.Sleep(after)
+			signals <- syscall.SIGTERM
+			synctest.Wait()
+		}
+		send(0)
+		send(time.Millisecond)
+		send(900 * time.Millisecond)
+		if drained != 1 || left != 0 {
+			t.Errorf("within a second: %d drains, left %d times", drained, left)
+		}
+		send(100 * time.Millisecond)
+		if drained != 1 || left != 1 {
+			t.Errorf("after a second: %d drains, left %d times", drained, left)
+		}
+	})
+}
