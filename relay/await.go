@@ -100,15 +100,21 @@ const goesAlone = "a record that goes alone"
 // that empties at once, is no news.
 const stateAfter = 200 * time.Millisecond
 
+// topicStateAfter is stateAfter for topics: a busy broker may take a second to say that it has one.
+const topicStateAfter = 2 * time.Second
+
 // await waits until done, without reading but with everything else that is due.
 func (s *session) await(ctx context.Context, state State, reason string, done func() bool) error {
 	if done() {
 		return nil
 	}
 	s.sink.Flush()
-	start := s.r.clock()
+	start, after := s.r.clock(), stateAfter
+	if state == WaitingForTopic {
+		after = topicStateAfter
+	}
 	s.awaiting = reason
-	timer := time.NewTimer(stateAfter)
+	timer := time.NewTimer(after)
 	defer timer.Stop()
 	shown := false
 	for !done() {
@@ -119,10 +125,10 @@ func (s *session) await(ctx context.Context, state State, reason string, done fu
 		}
 		wait := deadline.Sub(now)
 		if !shown {
-			if shown = now.Sub(start) >= stateAfter; shown {
+			if shown = now.Sub(start) >= after; shown {
 				s.r.setState(state, reason)
 			} else {
-				wait = min(wait, stateAfter)
+				wait = min(wait, after)
 			}
 		}
 		timer.Reset(max(wait, time.Millisecond))

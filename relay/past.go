@@ -259,11 +259,13 @@ func Contradiction(b *checkpoint.Saved, id replication.Identity, start pglogrepl
 	if end, over := id.EndOf(b.Timeline); over { // of what was told on a timeline that ended, only so much is the server's
 		told = min(told, end)
 	}
+	remedy := "compare the outbox table with the topics; then `outboxcdc slot adopt` makes the slot's present position the one to go on from"
 	var what string
 	switch {
 	case b.SystemID != id.SystemID:
-		what = fmt.Sprintf("it was written for system %d, this server is system %d (two servers whose slots have one name need two position topics)",
-			b.SystemID, id.SystemID)
+		what = fmt.Sprintf("it was written for system %d, this server is system %d", b.SystemID, id.SystemID)
+		remedy = "if both servers are in use, give each a topic of its own in delivery.position_topic (slot adopt would stop the other server's daemon); " +
+			"if this server replaces the other, " + remedy
 	case !id.Descends(b.Timeline):
 		what = fmt.Sprintf("it was written on timeline %d, and the server's timeline %d does not descend from it", b.Timeline, id.Timeline)
 	case !b.Acked.IsZero() && checkpoint.Holds(id, b.Acked) && b.Acked.CommitLSN >= id.WALEnd:
@@ -278,7 +280,7 @@ func Contradiction(b *checkpoint.Saved, id replication.Identity, start pglogrepl
 	}
 	return &replication.Error{
 		Kind: replication.OtherHistory, Op: "compare with the position record of slot " + b.Slot, Err: errors.New(what),
-		Remedy: "compare the outbox table with the topics; then `outboxcdc slot adopt` makes the slot's present position the one to go on from",
+		Remedy: remedy,
 	}
 }
 

@@ -89,7 +89,11 @@ func TestStateSet(t *testing.T) {
 		synctest.Wait()
 		look()
 		b.pg.commit("a@new")
-		b.sleep(time.Second)
+		b.sleep(time.Second) // a look-up may take so long
+		if s := b.relay.Status().State; s == WaitingForTopic {
+			b.Error("a second's look-up is a state")
+		}
+		b.sleep(2 * time.Second)
 		look()
 		b.kafka.create("new")
 		b.sleep(time.Second)

@@ -141,7 +141,12 @@ func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 		return &exitError{code: exitConfig, err: err}
 	}
 	d.slot, d.topic = cfg.Postgres.Slot, cfg.Poison.Topic
-	if d.letters, err = deadletters.Open(ctx, cluster, d.topic, dlqGroup(d.slot)); err != nil {
+	d.letters, err = deadletters.Open(ctx, cluster, d.topic, dlqGroup(d.slot))
+	switch {
+	case errors.Is(err, deadletters.ErrNoTopic) && !d.changes:
+		fmt.Fprintf(d.notes, "no dead letters: the topic %s does not exist\n", d.topic)
+		return nil
+	case err != nil:
 		return lookError(err)
 	}
 	defer d.letters.Close()

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -110,11 +111,20 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	attrs := []any{"exit", code, "error", err}
 	var p *router.Poison
 	if errors.As(err, &p) {
-		attrs = append(attrs, "event_id", p.ID, "position", p.Position.String(), "cause", string(p.Cause), "topic", p.Topic)
+		attrs = append(attrs, "event_id", p.ID, "position", p.Position.String(), "cause", string(p.Cause), "topic", p.Topic, "remedy", decide(p))
 	}
 	log.Error("stopped", attrs...)
 	systemd.ended(err)
 	return &exitError{code: code, err: err, logged: true}
+}
+
+// decide is how a person lets the daemon pass a poison event.
+func decide(p *router.Poison) string {
+	setting := fmt.Sprintf("poison.causes=%s", p.Cause)
+	if p.ID != "" {
+		setting = fmt.Sprintf("poison.decisions=%s", p.ID)
+	}
+	return fmt.Sprintf("remove the cause and start again, or start with --set %s=dead_letter (or =skip, which drops it); see docs/poison.md", setting)
 }
 
 // wire builds the relay from its parts; nothing is connected yet. now is asked again for what may change while it runs.

@@ -180,6 +180,10 @@ func TestFreePort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
+	if mark, err := net.ListenPacket("udp4", "127.0.0.1:"+strconv.Itoa(taken)); err == nil {
+		_ = mark.Close()
+		t.Error("another process could hand out the same port")
+	}
 	if CheckPort(taken) == nil {
 		t.Error("a port that is listened on is free")
 	}

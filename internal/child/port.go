@@ -13,19 +13,20 @@ import (
 // started again on its port must not find it taken by somebody's client socket in between.
 const lowest, highest, share = 12000, 30000, 200
 
-// given are the ports that this process has handed out. A server may take seconds until it listens.
+// given are the ports that this process has handed out. A server may take seconds until it listens. Until the process ends, a UDP socket
+// on the same number tells other processes that the port is taken.
 var given struct {
 	sync.Mutex
-	ports map[int]bool
+	ports map[int]net.PacketConn
 }
 
-// FreePort returns a TCP port of 127.0.0.1 that nobody listens on, and no port twice. Processes take theirs from different
-// shares of the range, as far as it goes: several start servers at the same time.
+// FreePort returns a TCP port of 127.0.0.1 that nobody listens on, and no port twice, whichever process asks. Processes begin in
+// different shares of the range.
 func FreePort() (int, error) {
 	given.Lock()
 	defer given.Unlock()
 	if given.ports == nil {
-		given.ports = map[int]bool{}
+		given.ports = map[int]net.PacketConn{}
 	}
 	const all = highest - lowest
 	begin := os.Getpid() % (all / share) * share
@@ -34,19 +35,30 @@ func FreePort() (int, error) {
 		if i < share { // of our own share from anywhere: what ran before may linger at its beginning
 			port = lowest + begin + (first+i)%share
 		}
-		if !given.ports[port] && CheckPort(port) == nil {
-			given.ports[port] = true
-			return port, nil
+		if given.ports[port] != nil {
+			continue
 		}
+		mark, err := net.ListenPacket("udp4", address(port))
+		if err != nil { // another process has handed it out
+			continue
+		}
+		if CheckPort(port) != nil {
+			_ = mark.Close()
+			continue
+		}
+		given.ports[port] = mark
+		return port, nil
 	}
 	return 0, fmt.Errorf("found no free port between %d and %d on 127.0.0.1", lowest, highest)
 }
+
+func address(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
 // CheckPort fails when something listens on a port of 127.0.0.1. A server is to
 // be started only after this: otherwise the one that has the port may answer
 // and be taken for it, before it has found out that it cannot have the port.
 func CheckPort(port int) error {
-	l, err := net.Listen("tcp4", "127.0.0.1:"+strconv.Itoa(port))
+	l, err := net.Listen("tcp4", address(port))
 	if err != nil {
 		return fmt.Errorf("use port %d: %w", port, err)
 	}

@@ -49,6 +49,9 @@ type partition struct {
 	handled
 }
 
+// ErrNoTopic says that Kafka has no such topic, and so no dead letters.
+var ErrNoTopic = errors.New("the topic does not exist: create it; until then the daemon waits for it at its first dead letter")
+
 // Open connects, reads the group's offsets, and finds the beginning and the end of each partition of the topic. Records that are
 // produced later are not read.
 func Open(ctx context.Context, cluster *kafka.Cluster, topic, group string) (_ *Topic, err error) {
@@ -66,7 +69,7 @@ func Open(ctx context.Context, cluster *kafka.Cluster, topic, group string) (_ *
 	defer context.AfterFunc(ctx, l.client.Cut)()
 	ids, err := l.client.Partitions(topic)
 	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
-		return nil, fmt.Errorf("%w; it is made by you, and the daemon waits for it at its first dead letter", sarama.ErrUnknownTopicOrPartition)
+		return nil, ErrNoTopic
 	}
 	if err != nil {
 		return nil, err

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -164,7 +163,7 @@ func TestDeleted(t *testing.T) {
 	if err := kafkatest.DeleteTopic(t.Context(), f.ListenAddrs(), "dead"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), c, "dead", "care"); !errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+	if _, err := Open(t.Context(), c, "dead", "care"); !errors.Is(err, ErrNoTopic) {
 		t.Errorf("a missing topic: %v", err)
 	}
 	f.createTopic(t, "dead", 1, nil)

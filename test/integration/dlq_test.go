@@ -268,9 +268,12 @@ func TestDeadLetterCareRefused(t *testing.T) {
 	if exit != 69 || !strings.Contains(notes, "127.0.0.1:1") {
 		t.Errorf("no broker: %d %s", exit, notes)
 	}
-	_, notes, exit = o.look(o.policy("dead_letter", "OUTBOXCDC_POISON_TOPIC="+o.topic("nowhere")), "dlq", "list")
-	if exit != 69 || !strings.Contains(notes, "does not exist") {
-		t.Errorf("no topic: %d %s", exit, notes)
+	nowhere := o.policy("dead_letter", "OUTBOXCDC_POISON_TOPIC="+o.topic("nowhere"))
+	if out, notes, exit = o.look(nowhere, "dlq", "list"); exit != 0 || out != "" || !strings.Contains(notes, "no dead letters: the topic "+o.topic("nowhere")+" does not exist") {
+		t.Errorf("no topic: %d %s%s", exit, out, notes)
+	}
+	if _, notes, exit = o.look(nowhere, "dlq", "retry", "--all"); exit != 69 || !strings.Contains(notes, "does not exist: create it") {
+		t.Errorf("no topic to retry from: %d %s", exit, notes)
 	}
 
 	before := len(o.everything())

@@ -93,7 +93,8 @@ function showTopics(topics, then, seconds) {
 }
 
 function show(s, at) {
-  const [level, title, sentence] = words[s.state] || ['wait', s.state, ''];
+  let [level, title, sentence] = words[s.state] || ['wait', s.state, ''];
+  if (s.state === 'waiting_for_topic' && !(s.waiting_for_topics || []).length) sentence = 'Kafka has not answered yet whether it has the topic of the next event.';
   const answers = s.state !== 'streaming' || s.kafka === 'ok';
   showState(answers ? level : 'wait', title, answers ? sentence : 'Kafka does not answer at present.', s.reason);
   text('since', 'since ' + time(s.since));

@@ -1,0 +1,78 @@
+package deploy
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+)
+
+// The runbook's commands for the deployments name the files, the variables and the binary that the deployments have.
+func TestRunbookCommands(t *testing.T) {
+	text, err := os.ReadFile("../docs/runbook.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := func(command string) {
+		t.Helper()
+		if !strings.Contains(string(text), "`"+command+"`") {
+			t.Errorf("docs/runbook.md has no %s", command)
+		}
+	}
+	u := unit(t)
+	start := strings.Fields(only(t, u, "ExecStart")) // /usr/local/bin/outboxcdc run -c FILE
+	var variables []string
+	for _, credential := range u["LoadCredential"] {
+		name, file, _ := strings.Cut(credential, ":")
+		for _, variable := range u["Environment"] {
+			if setting, ok := strings.CutSuffix(variable, "=%d/"+name); ok {
+				variables = append(variables, setting+"="+file)
+			}
+		}
+	}
+	if len(variables) != 1 || len(start) != 4 {
+		t.Fatalf("%q, %q", variables, start)
+	}
+	has(variables[0] + " outboxcdc " + start[2] + " " + start[3] + " status")
+
+	chart, err := os.ReadFile("helm/outboxcdc/templates/deployment.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := os.ReadFile("../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(image), `ENTRYPOINT ["/outboxcdc"]`) || !strings.Contains(string(chart), "args: [run, -c, "+start[3]+"]") {
+		t.Error("the image or the chart starts something else")
+	}
+	has("kubectl exec deploy/outboxcdc -- /outboxcdc -c " + start[3] + " status")
+
+	var compose struct {
+		Services map[string]struct {
+			Entrypoint, Command any
+			Environment         map[string]string
+		}
+	}
+	file, err := os.ReadFile("../docker-compose.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(file, &compose); err != nil {
+		t.Fatal(err)
+	}
+	daemon, ok := compose.Services["outboxcdc"]
+	if !ok || daemon.Entrypoint != nil || daemon.Environment["OUTBOXCDC_POSTGRES_URL"] == "" {
+		t.Errorf("the service outboxcdc of docker-compose.yml: %+v", daemon)
+	}
+	has("docker compose exec outboxcdc /outboxcdc status")
+	unitText, err := os.ReadFile(unitFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(strings.Split(string(unitText), "\n"), "# "+variables[0]+" outboxcdc -c "+start[3]+" status") {
+		t.Error("the unit's comment has another command")
+	}
+}
