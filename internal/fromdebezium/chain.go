@@ -63,20 +63,49 @@ func (c *conversion) chain(ignore bool) error {
 // matches as a whole becomes the replacement.
 type rename struct{ option, regex, with string }
 
-// prefixed finds the part of a topic expression that stands for the aggregate type: what follows the literal prefix.
-func prefixed(regex, prefix string) (rest string, ok bool) {
+// between finds the part of a topic expression that stands for the aggregate type: what is between the literal texts. Dots that
+// match any character match those of the texts.
+func between(regex, before, after string) (rest string, ok bool) {
 	regex = strings.TrimSuffix(strings.TrimPrefix(regex, "^"), "$")
-	if rest, ok = strings.CutPrefix(regex, regexp.QuoteMeta(prefix)); ok {
-		return rest, true
+	if rest, ok = strings.CutPrefix(regex, regexp.QuoteMeta(before)); !ok {
+		rest, ok = strings.CutPrefix(regex, before)
 	}
-	return strings.CutPrefix(regex, prefix) // dots that match any character match these
+	if ok {
+		short, escaped := strings.CutSuffix(rest, regexp.QuoteMeta(after))
+		if !escaped {
+			short, ok = strings.CutSuffix(rest, after)
+		}
+		rest = short
+	}
+	// A quantifier belongs to the last character of the text, and an alternative is one to the whole expression.
+	return rest, ok && rest != "" && !strings.ContainsAny(rest[:1], "*+?{") && !alternatives(rest)
+}
+
+// alternatives reports whether an expression has a | outside of groups and classes.
+func alternatives(regex string) bool {
+	depth := 0
+	for i := 0; i < len(regex); i++ {
+		switch regex[i] {
+		case '\\':
+			i++
+		case '(', '[':
+			depth++
+		case ')', ']':
+			depth--
+		case '|':
+			if depth == 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // everything are the expressions that match each topic.
 var everything = []string{"(.*)", ".*", "(.+)", ".+"}
 
-// renameTopic writes the topic that the event router with this prefix and the RegexRouter after it give together.
-func (c *conversion) renameTopic(prefix string) error {
+// renameTopic writes the topic that the event router, which puts the type between two texts, and the RegexRouter after it give together.
+func (c *conversion) renameTopic(before, after string) error {
 	r := c.renamed
 	with, err := replacement(r.with)
 	if err != nil {
@@ -84,13 +113,13 @@ func (c *conversion) renameTopic(prefix string) error {
 	}
 	if regex := strings.TrimSuffix(strings.TrimPrefix(r.regex, "^"), "$"); regex == "(.*)" || regex == "(.+)" {
 		// Group 0 and 1 are the whole topic.
-		with = strings.ReplaceAll(strings.ReplaceAll(with, "${0}", prefix+"${0}"), "${1}", prefix+"${1}")
+		with = strings.ReplaceAll(strings.ReplaceAll(with, "${0}", before+"${0}"+after), "${1}", before+"${1}"+after)
 		return c.replace(r.option, "(.*)", with, true)
 	}
-	rest, ok := prefixed(r.regex, prefix)
+	rest, ok := between(r.regex, before, after)
 	if !ok || strings.Contains(with, "${0}") {
-		return fmt.Errorf("%s: RegexRouter after the event router is converted only if its expression begins with the event router's prefix %q, or is (.*); "+
-			"write route.topic or route.replace yourself, and repeat the command with --ignore-transforms", r.option, prefix)
+		return fmt.Errorf("%s: RegexRouter after the event router is converted only if its expression has the event router's %q, or is (.*); "+
+			"write route.topic or route.replace yourself, and repeat the command with --ignore-transforms", r.option, before+"…"+after)
 	}
 	all := false
 	for _, e := range everything {

@@ -21,7 +21,19 @@ func TestRegexRouter(t *testing.T) {
 		{"transforms.rename.regex=outbox\\\\.event\\\\.(.*)\ntransforms.rename.replacement=shop.$1", config.Replace{Regex: "(.*)", With: "shop.${1}"}, true},
 		{"transforms.rename.regex=^outbox.event.(.*)$\ntransforms.rename.replacement=$1", config.Replace{Regex: "(.*)", With: "${1}"}, true},
 		{"transforms.rename.regex=(.*)\ntransforms.rename.replacement=prod.$1", config.Replace{Regex: "(.*)", With: "prod.outbox.event.${1}"}, true},
+		{
+			"transforms.outbox.route.topic.replacement=a.${routedByValue}.b\ntransforms.rename.regex=(.*)\ntransforms.rename.replacement=x.$1",
+			config.Replace{Regex: "(.*)", With: "x.a.${1}.b"}, true,
+		},
+		{
+			"transforms.outbox.route.topic.replacement=a.${routedByValue}.b\ntransforms.rename.regex=a.(.*)\\\\.b\ntransforms.rename.replacement=$1",
+			config.Replace{Regex: "(.*)", With: "${1}"}, true,
+		},
 		{"transforms.rename.regex=.*\ntransforms.rename.replacement=all", config.Replace{}, false},
+		{"transforms.rename.regex=outbox.event.*\ntransforms.rename.replacement=all", config.Replace{}, false},
+		{"transforms.rename.regex=outbox.event.a|b\ntransforms.rename.replacement=x", config.Replace{}, false},
+		{"transforms.rename.regex=(outbox).event.(.*)\ntransforms.rename.replacement=$1.$2", config.Replace{}, false},
+		{"transforms.rename.regex=outbox.event.(a|b)\ntransforms.rename.replacement=$2", config.Replace{}, false},
 		{"transforms.rename.regex=outbox.event.(order|item)\ntransforms.rename.replacement=$1s", config.Replace{Regex: "(order|item)", With: "${1}s"}, false},
 		{
 			"transforms.outbox.route.topic.replacement=shop.${routedByValue}\ntransforms.rename.regex=shop\\\\.(.*)\ntransforms.rename.replacement=$1",

@@ -258,13 +258,13 @@ func (c *conversion) topic() error {
 		return nil // the preset's default is the same
 	}
 	regex, with = cmp.Or(regex, whole), cmp.Or(with, "outbox.event.${routedByValue}")
-	prefix, simple := strings.CutSuffix(with, "${routedByValue}")
-	simple = simple && regex == whole && !strings.ContainsAny(prefix, `$\\`)
+	before, after, simple := strings.Cut(with, "${routedByValue}")
+	simple = simple && regex == whole && !strings.ContainsAny(before+after, `$\{}`)
 	switch {
 	case simple && c.renamed != nil:
-		return c.renameTopic(prefix)
+		return c.renameTopic(before, after)
 	case simple:
-		c.line(1, "topic", prefix+"{aggregate_type}")
+		c.line(1, "topic", before+"{aggregate_type}"+after)
 		return nil
 	case c.renamed != nil:
 		return fmt.Errorf("%s: RegexRouter after an event router with an expression of its own is not converted; "+
