@@ -23,11 +23,13 @@ func TestRegexRouter(t *testing.T) {
 		{"transforms.rename.regex=(.*)\ntransforms.rename.replacement=prod.$1", config.Replace{Regex: "(.*)", With: "prod.outbox.event.${1}"}, true},
 		{
 			"transforms.outbox.route.topic.replacement=a.${routedByValue}.b\ntransforms.rename.regex=(.*)\ntransforms.rename.replacement=x.$1",
-			config.Replace{Regex: "(.*)", With: "x.a.${1}.b"}, true,
+			config.Replace{Regex: "(.*)", With: "x.a.${1}.b"},
+			true,
 		},
 		{
 			"transforms.outbox.route.topic.replacement=a.${routedByValue}.b\ntransforms.rename.regex=a.(.*)\\\\.b\ntransforms.rename.replacement=$1",
-			config.Replace{Regex: "(.*)", With: "${1}"}, true,
+			config.Replace{Regex: "(.*)", With: "${1}"},
+			true,
 		},
 		{"transforms.rename.regex=.*\ntransforms.rename.replacement=all", config.Replace{}, false},
 		{"transforms.rename.regex=outbox.event.*\ntransforms.rename.replacement=all", config.Replace{}, false},
