@@ -142,7 +142,7 @@ func connectSetup(ctx context.Context, dsn string, lockTimeout time.Duration) (*
 	cc.OnNotice = func(*pgconn.PgConn, *pgconn.Notice) {}
 	conn, err := pgx.ConnectConfig(ctx, cc)
 	if err != nil {
-		return nil, err // names host, user and database, not the password
+		return nil, &exitError{code: exitUnavailable, err: err} // names host, user and database, not the password
 	}
 	_, err = conn.Exec(ctx, fmt.Sprintf(
 		`SET search_path = pg_catalog; SET application_name = 'outboxcdc setup'; SET statement_timeout = 0; SET lock_timeout = '%dms'`,

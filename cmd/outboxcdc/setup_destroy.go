@@ -115,12 +115,19 @@ func (d *destroyer) look(ctx context.Context, conn *pgx.Conn) (slot *slotState, 
 	case slot.active:
 		c.problem("slot %s is active: pid %d, application %q is streaming from it; stop that first", name, slot.pid, slot.application)
 	}
-	err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1)`, d.params.Publication).Scan(&publication)
-	if err != nil {
+	var owner string
+	var mine bool
+	err = conn.QueryRow(ctx, `SELECT r.rolname, pg_has_role(r.oid, 'USAGE') FROM pg_publication p JOIN pg_roles r ON r.oid = p.pubowner WHERE pubname = $1`,
+		d.params.Publication).Scan(&owner, &mine)
+	if publication = err == nil; err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return nil, false, fmt.Errorf("look at publication %s: %w", d.params.Publication, err)
 	}
 	if err := errors.Join(c.problems...); err != nil {
 		return nil, false, fmt.Errorf("nothing was changed:\n%w", err)
+	}
+	if publication && !mine { // a slot that is dropped before this shows is gone for good
+		return nil, false, &exitError{code: exitNoPermission, err: fmt.Errorf("nothing was changed: publication %s belongs to role %s, and only its owner may drop it: connect as %s",
+			d.params.Publication, owner, owner)}
 	}
 	return slot, publication, nil
 }

@@ -60,7 +60,7 @@ func (c *catalog) lookAtServer(ctx context.Context) error {
 		return err
 	}
 	if walLevel != "logical" {
-		return fmt.Errorf("wal_level is %s and must be logical: %s", walLevel, c.walLevelRemedy())
+		return &exitError{code: exitConfig, err: fmt.Errorf("wal_level is %s and must be logical: %s", walLevel, c.walLevelRemedy())}
 	}
 	return nil
 }

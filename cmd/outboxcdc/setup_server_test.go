@@ -127,7 +127,7 @@ func TestSetupNeedsLogicalWAL(t *testing.T) {
 	clearEnv(t)
 	s := pgtest.ForTest(t, pgtest.Options{Major: "18", Settings: map[string]string{"wal_level": "replica"}})
 	_, err := setup(t, "", "", "setup", "apply", "--url", s.SuperURL("postgres"))
-	wantError(t, err, exitFault, "wal_level is replica and must be logical", "ALTER SYSTEM")
+	wantError(t, err, exitConfig, "wal_level is replica and must be logical", "ALTER SYSTEM")
 }
 
 func testApplyFresh(t *testing.T, d *database, major string) {
@@ -330,7 +330,7 @@ func testMissingRights(t *testing.T, d *database, _ string) {
 	wantError(t, err, exitNoPermission, "nothing was changed", "user rights_poor may not make role rights_role")
 	d.mustSetup("apply")
 	_, err = setup(t, d.yaml(), "", "setup", "destroy", "--yes", "--url", poor)
-	wantError(t, err, exitNoPermission, "drop slot rights", "42501")
+	wantError(t, err, exitNoPermission, "nothing was changed", "publication rights belongs to role postgres")
 }
 
 func testNoRole(t *testing.T, d *database, _ string) {
@@ -353,6 +353,11 @@ func testDestroy(t *testing.T, d *database, _ string) {
 	wantError(t, err, exitFault, "slot destroy is active: pid", `application "the daemon"`, "nothing was changed")
 	stream()
 
+	// The daemon's own role may drop the slot, and not the publication: nothing is dropped.
+	d.exec(`ALTER ROLE destroy_role PASSWORD 'pw'`)
+	_, err = setup(t, d.yaml(), "", "setup", "destroy", "--yes", "--url", d.s.URL("destroy", "destroy_role", "pw"))
+	wantError(t, err, exitNoPermission, "nothing was changed", "publication destroy belongs to role ", "connect as ")
+	want(t, d.mustSetup("destroy", "--dry-run"), "would drop slot destroy: holds back")
 	_, err = d.setup("", "destroy")
 	wantError(t, err, exitUsage, "--yes")
 	_, err = d.setup("y\n", "destroy")

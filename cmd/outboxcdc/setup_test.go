@@ -137,7 +137,8 @@ func TestSetupUsage(t *testing.T) {
 		{[]string{"setup", "destroy"}, exitUsage, "OUTBOXCDC_SETUP_URL"},
 		{[]string{"setup", "apply", "--url", "x", "--timeout", "0s"}, exitUsage, "--timeout"},
 		{[]string{"setup", "apply", "--url", "postgres://u:s3cr3t@h:port/d"}, exitUsage, "connection string"},
-		{[]string{"setup", "apply", "--url", "postgres://u:s3cr3t@127.0.0.1:1/d"}, exitFault, "connect"},
+		{[]string{"setup", "apply", "--url", "postgres://u:s3cr3t@127.0.0.1:1/d"}, exitUnavailable, "connect"},
+		{[]string{"setup", "destroy", "--yes", "--url", "postgres://u:s3cr3t@127.0.0.1:1/d"}, exitUnavailable, "connect"},
 	} {
 		_, err := setup(t, "", "", test.args...)
 		wantError(t, err, test.code, test.want)
