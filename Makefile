@@ -52,8 +52,14 @@ HELM_TESTS        = (cd test/helm && $(GO) test -json -count=1 ./...)
 # times as long as on a quiet one: the time-out is for what hangs, as those above are.
 INTEGRATION_TESTS = $(GO) test -json -p $(P) -parallel 6 -count=1 -timeout 1h ./test/integration/...
 
+# What is fetched stays in the cache, so this is said once.
+.PHONY: first-run
+first-run:
+	@test -d "$(CACHE)" || echo "The first run compiles everything, which is silent for some minutes and fills Go's own caches with up to 2 GB." \
+	  "Servers are fetched into $(CACHE): PostgreSQL 18 for the demo (60 MB), PostgreSQL 14 to 18, Prometheus, and Kafka where Java is, for the tests (500 MB)."
+
 .PHONY: test
-test: bin/testrun ## everything: packages, compose file, chart, the built binary on real servers (about 10 minutes on 2 cores)
+test: first-run bin/testrun ## everything: packages, compose file, chart, the built binary on real servers (15 to 20 minutes on 2 cores)
 	@{ s=0; \
 	   $(UNIT_TESTS) || s=1; \
 	   $(MODEL_TESTS) || s=1; \
@@ -165,7 +171,7 @@ tidy-check: ## go.mod and go.sum say what the code needs
 	cd test/helm && $(GO) mod tidy -diff
 
 .PHONY: demo
-demo: build ## the whole chain on this machine, with faults (KEEP=1: until Ctrl-C; KAFKA=real: a real Kafka)
+demo: first-run build ## the whole chain on this machine, with faults (KEEP=1: until Ctrl-C; KAFKA=real: a real Kafka)
 	@CGO_ENABLED=0 $(GO) build -o bin/demo ./demo
 	@KEEP='$(KEEP)' KAFKA='$(KAFKA)' exec bin/demo -binary bin/outboxcdc
 

@@ -86,10 +86,17 @@ func download(stage, major, version string) (string, error) {
 		BinariesPath(result).
 		DataPath(noData).
 		Logger(io.Discard)
-	// The library leaves an empty-ish log file in the temporary folder, once
-	// per fetch; its place and its end are not for us to choose.
+	// The library leaves a log file in the temporary folder.
+	logs := filepath.Join(os.TempDir(), "embedded_postgres_log*")
+	before, _ := filepath.Glob(logs)
 	server := embeddedpostgres.NewDatabase(config)
 	err := server.Start()
+	after, _ := filepath.Glob(logs)
+	for _, file := range after {
+		if !slices.Contains(before, file) {
+			_ = os.Remove(file)
+		}
+	}
 	if err == nil {
 		_ = server.Stop()
 		return "", errors.New("embedded-postgres started a server where it could not")
