@@ -115,8 +115,11 @@ func (p *printer) rowText(at time.Duration, l look, g gauges) string {
 		p50, p99 = duration(l.p50), duration(l.p99)
 	}
 	state := g.state
-	if state != "streaming" {
+	switch {
+	case state != "streaming":
 		state = p.paint(amber, state)
+	case l.timed == 0 && l.delivered < l.committed: // it waits for Kafka, or for what a relay before it may have sent
+		state = p.paint(amber, "streaming, waits")
 	}
 	return fmt.Sprintf(rowFormat, clock(at), count(l.committed), count(l.delivered), lag, p50, p99, count(l.repeats), state)
 }
