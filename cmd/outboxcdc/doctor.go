@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -111,6 +112,8 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 		return c, fmt.Errorf("postgres.url: %w", err)
 	}
 	c.Role, c.Database, c.Server = cc.User, cc.Database, serverName(cc)
+	c.NoURL = dsn == "" && os.Getenv("PGHOST") == "" && os.Getenv("PGSERVICE") == ""
+	c.NoPassword = cc.Password == ""
 	// What the log would say is in the report.
 	log := slog.New(slog.DiscardHandler)
 	if c.Source, err = newSource(fixed(cfg), log); err != nil {

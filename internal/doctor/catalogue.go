@@ -81,7 +81,7 @@ const (
 // Checks is the catalogue: every report has at least one finding of each, in this order.
 func Checks() []Check {
 	return []Check{
-		{pgConnect, groupPostgres, "does the server let the daemon's role in: address, password, `pg_hba.conf`, CONNECT", []string{"FAIL 69", "FAIL 77"}},
+		{pgConnect, groupPostgres, "does the server let the daemon's role in: address, password, `pg_hba.conf`, CONNECT", []string{"FAIL 69", "FAIL 77", "FAIL 78"}},
 		{pgVersion, groupPostgres, "is it PostgreSQL 14 to 18, and a minor version without known loss in logical decoding", []string{"WARN", "FAIL 78"}},
 		{pgEncoding, groupPostgres, "can the server write each text of the database as UTF-8", []string{"WARN"}},
 		{pgPrimary, groupPostgres, "is it the primary", []string{"FAIL 69"}},

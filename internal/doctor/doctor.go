@@ -47,6 +47,9 @@ type Config struct {
 	Positions  string         // the position topic, "" if the mode needs none
 	Cut        bool           // dead letters that are too large are cut
 
+	NoURL      bool // neither postgres.url nor PGHOST and its like say where the server is
+	NoPassword bool // no password was found for it
+
 	Command string // how this binary was called, with its -c, for remedies
 
 	Now             func() time.Time // this machine's clock

@@ -62,6 +62,31 @@ func postgresOutcomes(t *testing.T, w *world) {
 		p.rcfg.URL = func() (string, error) { return p.s.URL(p.name, roleName, "wrong"), nil }
 		p.wants(outcome{pgConnect, "FAIL 69", "password"})
 	})
+	t.Run("what is wrong with the connection string", func(t *testing.T) {
+		p := good.in(t)
+		plain := p.s.URL(p.name, roleName, rolePassword)
+		for _, c := range []struct {
+			url, words, never string
+			edit              func(*Config)
+		}{
+			{strings.Replace(plain, "sslmode=disable", "sslmode=require", 1), "has no TLS, and sslmode", "firewall", func(*Config) {}},
+			{plain + "&foo=bar", "does not know a keyword", "firewall", func(*Config) {}},
+			{"postgres://x@" + closedPort + "/d", "postgres.url is not set", "firewall", func(c *Config) { c.NoURL = true }},
+		} {
+			p := good.in(t)
+			p.rcfg.URL = func() (string, error) { return c.url, nil }
+			c.edit(&p.cfg)
+			p.wants(outcome{pgConnect, "FAIL 78", c.words})
+			if text := p.examine().String(); strings.Contains(text, c.never) {
+				t.Errorf("%s:\n%s", c.words, text)
+			}
+		}
+		p.rcfg.URL = func() (string, error) {
+			return strings.Replace(p.s.URL(p.name, roleName, ""), "sslmode=disable", "sslmode=prefer", 1), nil
+		}
+		p.cfg.NoPassword = true
+		p.wants(outcome{pgConnect, "FAIL 69", "none was found in postgres.url, PGPASSWORD or PGPASSFILE: FATAL: password authentication failed"})
+	})
 	t.Run("nobody there", func(t *testing.T) {
 		p := good.in(t)
 		p.rcfg.URL = func() (string, error) { return "postgres://x@" + closedPort + "/d", nil }

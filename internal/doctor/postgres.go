@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxcdc/outboxcdc/replication"
 )
@@ -76,6 +79,15 @@ func (e *examination) postgres(ctx context.Context) {
 // application is our name at the server. It is not the daemon's: who looks there must be able to tell them apart.
 func (e *examination) application() string { return "outboxcdc-doctor-" + e.Slot }
 
+// isReady is the call that asks the server whether it takes connections.
+func (e *examination) isReady() Remedy {
+	host, port, err := net.SplitHostPort(e.Server)
+	if err != nil {
+		return shellf("pg_isready -h %s", e.Server)
+	}
+	return shellf("pg_isready -h %s -p %s", host, port)
+}
+
 // refused says why there is no connection.
 func (e *examination) refused(err error) {
 	kind, state := replication.KindOf(err), ""
@@ -83,17 +95,36 @@ func (e *examination) refused(err error) {
 		state = pg.SQLSTATE
 	}
 	role, database := ident(e.Role), ident(e.Database)
+	why := cause(err)
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok { // without what was tried before
+		why = pg.Error()
+	}
 	switch {
+	case e.NoURL:
+		e.fail(pgConnect, Wrong, []Remedy{settingf("postgres: {url: postgres://%s@<host>/<database of the application>}", e.Role)},
+			"postgres.url is not set, nor is PGHOST, and there is no server at %s: %s", e.Server, why)
+	case state == "" && strings.Contains(why, "server refused TLS connection"):
+		e.fail(pgConnect, Wrong, []Remedy{
+			sqlf("ALTER SYSTEM SET ssl = on"),
+			advicef("with ssl_cert_file and ssl_key_file, then SELECT pg_reload_conf(); or sslmode=disable in postgres.url, if nobody else is on the network"),
+		}, "the server at %s has no TLS, and sslmode in postgres.url asks for it", e.Server)
+	case state == "42704":
+		e.fail(pgConnect, Wrong, []Remedy{shellf("%s validate", e.Command), advicef("remove the keyword from postgres.url")},
+			"the server does not know a keyword of postgres.url: %s", why)
 	case state == "28000" && kind == replication.Credentials: // also what pg_hba.conf says
 		e.fail(pgConnect, Unavailable, []Remedy{
 			e.setup(),
 			advicef("in pg_hba.conf: hostssl %s %s <network of the daemon> scram-sha-256; then SELECT pg_reload_conf()", e.Database, e.Role),
-		}, "the server refuses role %s, or has no line in pg_hba.conf for it: %s", e.Role, cause(err))
+		}, "the server refuses role %s, or has no line in pg_hba.conf for it: %s", e.Role, why)
+	case kind == replication.Credentials && e.NoPassword && state == "28P01":
+		e.fail(pgConnect, Unavailable, []Remedy{
+			advicef("put the password into a file that PGPASSFILE names, or the whole URL into one that postgres.url_file names (docs/security.md)"),
+		}, "the server asks role %s for a password, and none was found in postgres.url, PGPASSWORD or PGPASSFILE: %s", e.Role, why)
 	case kind == replication.Credentials:
 		e.fail(pgConnect, Unavailable, []Remedy{
 			e.setup(),
 			sqlf("ALTER ROLE %s LOGIN PASSWORD '<the password that postgres.url or PGPASSFILE has>'", role),
-		}, "the server does not know role %s, or knows it by another password: %s", e.Role, cause(err))
+		}, "the server does not know role %s, or knows it by another password: %s", e.Role, why)
 	case state == "42501":
 		e.fail(pgConnect, Right, []Remedy{sqlf("GRANT CONNECT ON DATABASE %s TO %s", database, role)},
 			"role %s may not connect to database %s: %s", e.Role, e.Database, cause(err))
@@ -106,7 +137,7 @@ func (e *examination) refused(err error) {
 			"the server has no connection left: %s", cause(err))
 	default:
 		e.fail(pgConnect, Unavailable, []Remedy{
-			advicef("is the server up, is this its address (postgres.url), does a firewall stand between? Try: pg_isready -h <host> -p <port>"),
+			advicef("is the server up, is this its address (postgres.url), does a firewall stand between?"), e.isReady(),
 		}, "no connection to %s: %s", e.Server, cause(err))
 	}
 }
