@@ -119,7 +119,7 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 			part[3] = strings.ToUpper(pad16(uint64(ahead)))
 			return strings.Join(part, ":")
 		}, "it is an older copy"},
-		{"system_id", to("7000000000000000001"), "need two position topics"},
+		{"system_id", to("7000000000000000001"), "give each a topic of its own in delivery.position_topic"},
 		{"timeline", to(9), "does not descend from it"},
 		{"confirm", to(pglogrepl.LSN(0x100).String()), "it was made anew, advanced, or read by somebody else"},
 	} {
