@@ -37,7 +37,7 @@ type view struct {
 	label     string    // what a change of reason is told by
 	since     time.Time // of the state
 	changed   time.Time // when the log was last told
-	remind    time.Time // when the log is told again if the state still keeps events waiting
+	remind    time.Time // when the warning that events are waiting is due
 	repeated  int       // how often the same was to be said since
 	beat      time.Time // last tick of the main loop
 	delivered bool      // this process has had an acknowledgement

@@ -64,7 +64,7 @@ const memoryLimit = 104 << 20
 
 // run is the daemon. It returns nil after a complete drain. At SIGHUP it loads the configuration anew.
 func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, error), level *slog.LevelVar, log *slog.Logger) error {
-	signal.Ignore(syscall.SIGPIPE) // a log that nobody reads any more must not end the process without a drain
+	signal.Ignore(syscall.SIGPIPE) // a closed standard error must not end the process before it has drained
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit)
 	}

@@ -20,7 +20,7 @@ var given struct {
 	ports map[int]net.PacketConn
 }
 
-// FreePort returns a TCP port of 127.0.0.1 that nobody listens on, and no port twice, whichever process asks. Processes begin in
+// FreePort returns a free TCP port of 127.0.0.1. It returns no port twice, and none that another process has from it. Processes begin in
 // different shares of the range.
 func FreePort() (int, error) {
 	given.Lock()

@@ -106,7 +106,7 @@ func (e *examination) refused(err error) {
 	case state == "" && strings.Contains(why, "server refused TLS connection"):
 		e.fail(pgConnect, Wrong, []Remedy{
 			sqlf("ALTER SYSTEM SET ssl = on"),
-			advicef("with ssl_cert_file and ssl_key_file, then SELECT pg_reload_conf(); or sslmode=disable in postgres.url, if nobody else is on the network"),
+			advicef("with ssl_cert_file and ssl_key_file, then SELECT pg_reload_conf(); or sslmode=disable in postgres.url, if the network is trusted"),
 		}, "the server at %s has no TLS, and sslmode in postgres.url asks for it", e.Server)
 	case state == "42704":
 		e.fail(pgConnect, Wrong, []Remedy{shellf("%s validate", e.Command), advicef("remove the keyword from postgres.url")},

@@ -5,14 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // findRouter is the beginning of the names of the event router's options, "transforms.<name>."; "" if there is none.
-func (c *conversion) findRouter() string {
-	for _, name := range splitList(c.get("transforms")) {
-		if prefix := "transforms." + name + "."; simpleName(c.props[prefix+"type"]) == "EventRouter" {
+func findRouter(props map[string]string) string {
+	for _, name := range splitList(props["transforms"]) {
+		if prefix := "transforms." + name + "."; simpleName(props[prefix+"type"]) == "EventRouter" {
 			return prefix
 		}
 	}
@@ -27,7 +28,7 @@ func simpleName(class string) string {
 // chain looks at the other transformations. They may change records, drop them, or send them elsewhere, so one that is not
 // understood is an error.
 func (c *conversion) chain(ignore bool) error {
-	if c.smt = c.findRouter(); c.smt == "" {
+	if c.smt = findRouter(c.props); c.smt == "" {
 		return errors.New("transforms names no io.debezium.transforms.outbox.EventRouter: this connector is no outbox relay")
 	}
 	c.used[c.smt+"type"] = true
@@ -81,27 +82,32 @@ func between(regex, before, after string) (rest string, ok bool) {
 	return rest, ok && rest != "" && !strings.ContainsAny(rest[:1], "*+?{") && !alternatives(rest)
 }
 
-// alternatives reports whether an expression has a | outside of groups and classes.
+// alternatives reports whether an expression has, or may have, a | outside of groups and classes.
 func alternatives(regex string) bool {
-	depth := 0
+	groups, classes := 0, 0
 	for i := 0; i < len(regex); i++ {
-		switch regex[i] {
-		case '\\':
-			i++
-		case '(', '[':
-			depth++
-		case ')', ']':
-			depth--
-		case '|':
-			if depth == 0 {
+		switch c := regex[i]; {
+		case c == '\\':
+			if i++; i < len(regex) && regex[i] == 'Q' { // a quotation: not followed to its end
 				return true
 			}
+		case c == '[':
+			classes++
+		case c == ']':
+			classes = max(0, classes-1)
+		case classes > 0: // everything else stands for itself there
+		case c == '(':
+			groups++
+		case c == ')':
+			groups--
+		case c == '|' && groups == 0:
+			return true
 		}
 	}
 	return false
 }
 
-// everything are the expressions that match each topic.
+// everything are the expressions that match each type.
 var everything = []string{"(.*)", ".*", "(.+)", ".+"}
 
 // renameTopic writes the topic that the event router, which puts the type between two texts, and the RegexRouter after it give together.
@@ -121,11 +127,7 @@ func (c *conversion) renameTopic(before, after string) error {
 		return fmt.Errorf("%s: RegexRouter after the event router is converted only if its expression has the event router's %q, or is (.*); "+
 			"write route.topic or route.replace yourself, and repeat the command with --ignore-transforms", r.option, before+"…"+after)
 	}
-	all := false
-	for _, e := range everything {
-		all = all || rest == e
-	}
-	return c.replace(r.option, rest, with, all)
+	return c.replace(r.option, rest, with, slices.Contains(everything, rest))
 }
 
 // replace writes route.replace. all: the expression matches each type.

@@ -1,6 +1,8 @@
 package fromdebezium
 
 import (
+	"cmp"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -33,6 +35,7 @@ func TestRegexRouter(t *testing.T) {
 		},
 		{"transforms.rename.regex=.*\ntransforms.rename.replacement=all", config.Replace{}, false},
 		{"transforms.rename.regex=outbox.event.*\ntransforms.rename.replacement=all", config.Replace{}, false},
+		{"transforms.rename.regex=outbox.event.[(]a|b\ntransforms.rename.replacement=x", config.Replace{}, false},
 		{"transforms.rename.regex=outbox.event.a|b\ntransforms.rename.replacement=x", config.Replace{}, false},
 		{"transforms.rename.regex=(outbox).event.(.*)\ntransforms.rename.replacement=$1.$2", config.Replace{}, false},
 		{"transforms.rename.regex=outbox.event.(a|b)\ntransforms.rename.replacement=$2", config.Replace{}, false},
@@ -57,10 +60,38 @@ func TestRegexRouter(t *testing.T) {
 		if got.Route.Replace != c.want || got.Route.Topic != "{aggregate_type}" || got.Route.Unmatched != unmatched {
 			t.Errorf("%s: %+v, topic %q, unmatched %q", c.text, got.Route.Replace, got.Route.Topic, got.Route.Unmatched)
 		}
+		sameTopics(t, c.text, got.Route.Replace)
 	}
 	if r, c := convert(t, strings.Replace(router+regex, "outbox,rename", "rename,outbox", 1)+"transforms.rename.regex=(.*)\ntransforms.rename.replacement=x"); c.Route.Topic != "outbox.event.{aggregate_type}" ||
 		!noted(r, "transforms.rename.type", "the event router sets the topic after it") {
 		t.Errorf("before the router: topic %q, notes %v", c.Route.Topic, r.Notes)
+	}
+}
+
+// sameTopics compares the converted expression with the event router and the RegexRouter, one after the other.
+func sameTopics(t *testing.T, text string, ours config.Replace) {
+	t.Helper()
+	props, err := readProperties(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	with, err := replacement(props["transforms.rename.replacement"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	router := cmp.Or(props["transforms.outbox.route.topic.replacement"], "outbox.event.${routedByValue}")
+	apply := func(regex, with, s string) string {
+		re := regexp.MustCompile("^(?:" + regex + ")$")
+		if m := re.FindStringSubmatchIndex(s); m != nil {
+			return string(re.ExpandString(nil, with, s, m))
+		}
+		return "unmatched"
+	}
+	for _, typ := range []string{"order", "item", "a", "b", "order.v2"} {
+		theirs := apply(props["transforms.rename.regex"], with, strings.Replace(router, "${routedByValue}", typ, 1))
+		if got := apply(ours.Regex, ours.With, typ); got != theirs {
+			t.Errorf("%s: the type %s goes to %q, want %q", text, typ, got, theirs)
+		}
 	}
 }
 
@@ -151,9 +182,13 @@ func TestCounterparts(t *testing.T) {
 	if !slices.Equal(c.Route.Headers, []string{"a:x", "d:type"}) || !noted(r, "transforms.outbox.table.fields.additional.placement", "one header id only") {
 		t.Errorf("headers %q, notes %v", c.Route.Headers, r.Notes)
 	}
-	r, c = convert(t, head+"database.hostname=${file:/secrets:host}\ndatabase.port=${env:DB_PORT}\ndatabase.user=${secrets:x:user}\ndatabase.dbname=shop\nslot.name=${env:SLOT}", "DB_PORT=6432", "SLOT=second")
-	if url, _ := c.PostgresURL(); url != "postgres://user.invalid@hostname.invalid:6432/shop" || c.Postgres.Slot != "second" {
+	r, c = convert(t, head+"database.hostname=${file:/secrets:host}\ndatabase.port=${env:DB_PORT}\ndatabase.user=${secrets:x:user}\ndatabase.dbname=shop-${env:SLOT}\nslot.name=${env:SLOT}", "DB_PORT=6432", "SLOT=second")
+	if url, _ := c.PostgresURL(); url != "postgres://user.invalid@hostname.invalid:6432/shop-second" || c.Postgres.Slot != "second" {
 		t.Errorf("url %q, slot %q", url, c.Postgres.Slot)
+	}
+	r2, c2 := convert(t, head+"database.hostname=db-${env:SLOT}.${file:/x:y}")
+	if url, _ := c2.PostgresURL(); url != "postgres://hostname.invalid/" || !noted(r2, "database.hostname", "${file:/x:y} stands for a value that is not in the file") {
+		t.Errorf("a mixed value: %q, %v", url, r2.Notes)
 	}
 	for option, text := range map[string]string{
 		"database.hostname": "not in the file", "database.port": "environment of outboxcdc", "database.user": "not in the file", "slot.name": "environment of outboxcdc",

@@ -46,7 +46,9 @@ func Convert(connector Connector, o Options) (*Result, error) {
 		return nil, err
 	}
 	c.kafka()
-	c.server()
+	if connector.Server {
+		c.server()
+	}
 	c.rest()
 	c.placeholders()
 	slices.SortStableFunc(c.notes, func(a, b Note) int { return strings.Compare(a.Option, b.Option) })
@@ -114,7 +116,7 @@ func (c *conversion) postgres() {
 	if strings.Contains(u.Host, ":") && !strings.HasPrefix(u.Host, "[") { // IPv6
 		u.Host = "[" + u.Host + "]"
 	}
-	if port := c.get("database.port"); environment.MatchString(port) || port != "" && port != "5432" && !placeholder.MatchString(port) {
+	if port := c.get("database.port"); port != "" && port != "5432" && foreign(port) == "" {
 		u.Host += ":" + c.named("database.port")
 	}
 	if user := c.named("database.user"); user != "" {

@@ -274,7 +274,7 @@ func TestProperties(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := []Connector{{Props: map[string]string{"a": "b", "c": "d ef", "g": "", "h i": "é\t\\", "last": `x\`, "k=l": "m", `\`: ""}}}; !reflect.DeepEqual(got, want) {
-		t.Errorf("%q, want %q", got, want)
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 

@@ -21,8 +21,9 @@ import (
 
 // Connector is the configuration of one connector.
 type Connector struct {
-	Name  string // "" if the file does not say it
-	Props map[string]string
+	Name   string // "" if the file does not say it
+	Props  map[string]string
+	Server bool // of Debezium Server, not of Kafka Connect
 }
 
 // Read reads the connectors of a file: a .properties file of Connect or of Debezium Server, JSON as Connect's REST interface accepts
@@ -49,7 +50,7 @@ func Read(data []byte) ([]Connector, error) {
 		return nil, errors.New("the file has no connector")
 	}
 	for i := range found {
-		if isServer(found[i].Props) {
+		if found[i].Server = isServer(found[i].Props); found[i].Server {
 			if found[i].Props, err = fromServer(found[i].Props); err != nil {
 				return nil, err
 			}
@@ -67,7 +68,7 @@ func Choose(all []Connector, name string) (Connector, error) {
 		if name != "" && c.Name == name {
 			return c, nil
 		}
-		if (&conversion{props: c.Props, used: map[string]bool{}}).findRouter() != "" {
+		if findRouter(c.Props) != "" {
 			relays, chosen = append(relays, c.Name), append(chosen, c)
 		}
 	}
@@ -185,9 +186,8 @@ type resource struct {
 	Kind     string
 	Metadata struct{ Name string }
 	Spec     struct {
-		Class    string
-		TasksMax any `yaml:"tasksMax"`
-		Config   map[string]any
+		Class  string
+		Config map[string]any
 	}
 }
 

@@ -28,7 +28,7 @@ var needless = map[string]string{
 	"producer.override.security.": toSecurity, "producer.override.sasl.": toSecurity, "producer.override.ssl.": toSecurity,
 	"binary.handling.mode":  "bytea is sent as its bytes",
 	"decimal.handling.mode": "values are sent as Postgres prints them", "time.precision.mode": "values are sent as Postgres prints them",
-	"provide.transaction.metadata": "no topic has the transactions", "notification.": "nobody is notified but by metrics and log",
+	"provide.transaction.metadata": "no topic has the transactions", "notification.": "there are no notifications: metrics and log have the state",
 	"signal.": "there are no signals, and no snapshots on demand", "topic.creation.": "only the topic.creation.default options are converted",
 	"message.prefix.":  "logical messages, which Debezium sends to PREFIX.message, are not delivered; with messages.prefix they would be events",
 	"header.converter": "headers are text",
@@ -37,7 +37,7 @@ var needless = map[string]string{
 
 const toSecurity = "not converted: who Kafka is and who we are to it is in kafka.tls and kafka.sasl (docs/security.md)"
 
-// rest lists what nobody has asked for.
+// rest lists the options that no other step has read.
 func (c *conversion) rest() {
 	for _, side := range []string{"key.converter", "value.converter"} {
 		class := c.get(side)

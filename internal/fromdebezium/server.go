@@ -21,7 +21,7 @@ func fromServer(props map[string]string) (map[string]string, error) {
 	if sink := props["debezium.sink.type"]; sink != "kafka" {
 		return nil, fmt.Errorf("debezium.sink.type is %q: outboxcdc delivers to Kafka only", sink)
 	}
-	out := map[string]string{serverMark: "true"}
+	out := map[string]string{}
 	for name, value := range props {
 		value = strings.ReplaceAll(value, "$$", "$")
 		switch {
@@ -50,17 +50,11 @@ func fromServer(props map[string]string) (map[string]string, error) {
 	return out, nil
 }
 
-// serverMark is an option of ours that says that the others are Debezium Server's.
-const serverMark = "outboxcdc.debezium.server"
-
 // server notes what Debezium Server's records have beside what a connector's have.
 func (c *conversion) server() {
-	if c.get(serverMark) == "" {
-		return
-	}
 	c.note("debezium.sink.type", "headers are plain text here; Debezium Server writes each as a JSON document, unless debezium.format.header is clientprovided")
 	if column := c.props[c.smt+"table.field.event.timestamp"]; column != "" {
-		c.note(c.smt+"table.field.event.timestamp", "records have the time of this column here; Debezium Server drops it and the broker's producer sets the time of sending")
+		c.note(c.smt+"table.field.event.timestamp", "records have the time of this column here; Debezium Server drops it, and records have the time of sending")
 	}
 	if strings.Contains(c.props[c.smt+"table.fields.additional.placement"], "partition") {
 		c.note(c.smt+"table.fields.additional.placement", "records go to the partition of the column here; Debezium Server drops it")
