@@ -218,8 +218,8 @@ func TestNothingConfirmedBeforeTheFirstAck(t *testing.T) {
 			t.Fatalf("the slot confirmed %s before Kafka had acknowledged anything, and id %s committed at %s", most, id, p.commit)
 		}
 	}
-	o.repeatsAtMost(v, 0, "a batch that is refused for want of replicas is not stored")
-	o.outcome("the slot stayed in front of the first transaction")
+	o.repeatsAtMost(v, 0, "a batch that is refused because replicas are missing is not stored")
+	o.outcome("the slot stayed before the first transaction")
 }
 
 // awaitStatusUpdates waits until the daemon has sent so many more status updates.

@@ -104,7 +104,7 @@ func TestOversizedRow(t *testing.T) {
 	o.healed()
 	v := o.verify(patience)
 	o.outcome("exit 65 each time")
-	o.repeatsAtMost(v, 2, "the row in front of it in its transaction, at two starts")
+	o.repeatsAtMost(v, 2, "the row before it in its transaction, at two starts")
 	for id, n := range v.repeated {
 		if v.at[id].commit < older || n > 2 { // row 11, at two starts
 			t.Errorf("id %s was repeated %d times", id, n)
