@@ -139,6 +139,7 @@ func (s *session) say(now time.Time, reply bool) error {
 	s.r.mem.tell(s.stream.Identity(), safe)
 	if err := s.stream.Status(safe, reply, now); err != nil {
 		s.r.met.statusFailed.Inc()
+		s.statusFailed = true
 		return err
 	}
 	if safe > s.confirmed {

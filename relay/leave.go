@@ -51,9 +51,7 @@ func (s *session) leave(ctx context.Context, cause error) error {
 			looked = false
 		}
 	}
-	if !away(err) {
-		s.repeatStatus(grace)
-	}
+	s.repeatStatus(grace)
 	if err := s.closeSink(grace); err != nil && !poison {
 		s.r.log.Warn("close the producer", "error", err)
 	}
@@ -158,10 +156,11 @@ func (s *session) waitFor(ctx context.Context, done func() (bool, error)) error 
 	}
 }
 
-// repeatStatus sends the last status update again if one would fall due within d, a time in which none can be sent.
+// repeatStatus sends the last status update again if one would fall due within d, a time in which none can be sent. A stream that
+// has failed gets none: the update that failed may have arrived, and its position was perhaps a later one.
 func (s *session) repeatStatus(d time.Duration) {
 	now := s.r.clock()
-	if now.Add(d).Sub(s.lastSaid) <= s.r.cfg.WalSenderTimeout/3 {
+	if s.statusFailed || now.Add(d).Sub(s.lastSaid) <= s.r.cfg.WalSenderTimeout/3 {
 		return
 	}
 	if err := s.stream.Status(s.confirmed, false, now); err != nil {

@@ -203,9 +203,10 @@ func (s *simSink) LoadPosition(ctx context.Context) (*checkpoint.Saved, error) {
 func (s *simSink) SavePosition(rec checkpoint.Saved, done func(error)) {
 	w, p := s.k.w, s.p
 	w.mu.Lock()
-	d := time.Duration(p.draw(savePosition)%4_000_000)&^1 + 1003
-	left, stored := s.leased() && !s.closing, false
+	d := time.Duration(p.draw(savePosition)%2_000_000)&^1 + 1003
 	w.mu.Unlock()
+	// It leaves a little later, at an instant of its own: what renews the lease may run at the instant of the call.
+	left, stored := false, false
 	var try func()
 	try = func() {
 		w.mu.Lock()
@@ -220,11 +221,13 @@ func (s *simSink) SavePosition(rec checkpoint.Saved, done func(error)) {
 				return
 			}
 		case !left:
-			if left = s.leased() && p.thaw == nil; !left {
+			again := d
+			if left = s.leased() && !s.closing && p.thaw == nil; !left {
 				w.reached[heldBack] = true
+				again = 50*time.Millisecond + 2*time.Duration(p.n)
 			}
 			w.mu.Unlock()
-			time.AfterFunc(50*time.Millisecond+2*time.Duration(p.n), try)
+			time.AfterFunc(again, try)
 			return
 		case !stored:
 			stored = true
