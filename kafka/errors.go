@@ -57,6 +57,7 @@ var kinds = map[sarama.KError]kind{
 	sarama.ErrUnknownProducerID:               {"UNKNOWN_PRODUCER_ID", again},
 	sarama.ErrKafkaStorageError:               {"KAFKA_STORAGE_ERROR", resend},
 	sarama.ErrUnsupportedSASLMechanism:        {"UNSUPPORTED_SASL_MECHANISM", again},
+	sarama.ErrIllegalSASLState:                {"ILLEGAL_SASL_STATE", again},
 	sarama.ErrSASLAuthenticationFailed:        {"SASL_AUTHENTICATION_FAILED", again}, // credentials rotate: waited for, never an exit
 	sarama.ErrUnsupportedCompressionType:      {"UNSUPPORTED_COMPRESSION_TYPE", again},
 	sarama.ErrFencedLeaderEpoch:               {"FENCED_LEADER_EPOCH", resend},
@@ -108,6 +109,10 @@ func kindOf(err error) kind {
 		}
 		return kind{reasonOther, again}
 	}
+	// With the broker's own words beside it, sarama's error has the code as something to compare with only.
+	if code = sarama.ErrSASLAuthenticationFailed; errors.Is(err, code) {
+		return kinds[code]
+	}
 	var netErr net.Error
 	var conf sarama.ConfigurationError
 	var enc sarama.PacketEncodingError
@@ -119,7 +124,8 @@ func kindOf(err error) kind {
 		return kind{reasonLease, again}
 	case errors.Is(err, errFewerPartitions), errors.Is(err, errCreatedAgain):
 		return kind{reasonPartitions, again}
-	case errors.As(err, new(*tls.CertificateVerificationError)), errors.As(err, new(tls.AlertError)), errors.As(err, new(tls.RecordHeaderError)):
+	case errors.As(err, new(*tls.CertificateVerificationError)), errors.As(err, new(tls.AlertError)), errors.As(err, new(tls.RecordHeaderError)),
+		isAlert(err):
 		return kind{reasonTLS, again}
 	case errors.As(err, new(*secretError)), errors.As(err, new(*brokerauth.TokenError)):
 		return kind{reasonSecret, again}
@@ -132,6 +138,12 @@ func kindOf(err error) kind {
 		return kind{reasonConnection, again}
 	}
 	return kind{reasonOther, again}
+}
+
+// isAlert reports whether the other side has ended TLS with an alert, such as "bad certificate": crypto/tls gives it no type of its own.
+func isAlert(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "remote error"
 }
 
 // refusesID reports whether a broker does not take the producer id and epoch, or what it knows of them is not what we sent.

@@ -14,6 +14,8 @@ import (
 // Examination is a cluster as one look has found it. It judges nothing, and nothing was written but a producer id taken.
 type Examination struct {
 	Secret   error     // certificates or secrets that cannot be read; then nothing was asked
+	TLS      bool      // our settings have it
+	SASL     bool      // our settings have it
 	Seeds    []Reached // each configured address
 	Metadata error     // no address has told who the brokers are; the fields below are then empty
 	Brokers  []Reached // each under the name that it advertises, by id
@@ -27,6 +29,8 @@ type Reached struct {
 	Addr string
 	Dial error // no connection to the address
 	Err  error // a connection, but no answer to who we are
+	// Other: there was no answer because the listener takes TLS and our settings do not have it, or the other way around.
+	Other bool
 }
 
 // OK reports whether the broker has answered.
@@ -61,6 +65,7 @@ func (c *Cluster) Examine(ctx context.Context, topics []string) *Examination {
 	}
 	defer done()
 
+	e.TLS, e.SASL = ctl.conf.Net.TLS.Enable, ctl.conf.Net.SASL.Enable
 	for _, addr := range c.cfg.Brokers {
 		e.Seeds = append(e.Seeds, Reached{ID: -1, Addr: addr})
 	}
@@ -107,7 +112,9 @@ func (c *control) reachAll(ctx context.Context, all []Reached) {
 }
 
 func (c *control) reach(ctx context.Context, r *Reached) {
-	ctx, cancel := context.WithTimeout(ctx, c.cluster.cfg.DialTimeout+c.cluster.cfg.AskTimeout)
+	limit := c.cluster.cfg.DialTimeout + c.cluster.cfg.AskTimeout
+	all := ctx
+	ctx, cancel := context.WithTimeout(all, limit)
 	defer cancel()
 	var conn net.Conn
 	// The dialer's own time-out bounds it; sarama would not tell an address that nobody listens at from one that hangs up.
@@ -119,6 +126,9 @@ func (c *control) reach(ctx context.Context, r *Reached) {
 	defer own.hangUp()
 	if err := own.askAt(ctx, r.Addr, answers); err != nil {
 		r.Err = &failure{doing: "speak to " + r.Addr, err: err}
+		ctx, cancel := context.WithTimeout(all, limit)
+		defer cancel()
+		r.Other = own.speaksTheOther(ctx, r.Addr)
 	}
 }
 

@@ -87,20 +87,32 @@ func (e *examination) how() string {
 	return "accepted"
 }
 
+// authRemedy is for the first address that says what is wrong.
 func (e *examination) authRemedy(x *kafka.Examination) []Remedy {
 	for i := range x.Seeds {
 		var r interface{ Reason() string }
 		if x.Seeds[i].Err == nil || !errors.As(x.Seeds[i].Err, &r) {
 			continue
 		}
-		switch r.Reason() {
-		case "TLS":
+		switch reason := r.Reason(); {
+		case x.Seeds[i].Other && x.TLS:
+			return []Remedy{advicef("the listener at %s has no TLS: kafka.brokers needs the address of one that has it, or kafka.tls.enabled is false", x.Seeds[i].Addr)}
+		case x.Seeds[i].Other:
+			return []Remedy{advicef("the listener at %s wants TLS: kafka.tls.enabled: true, and kafka.tls.ca_file unless a public authority has issued its certificate (docs/security.md)", x.Seeds[i].Addr)}
+		case reason == "TLS":
 			return []Remedy{advicef("kafka.tls: ca_file has the authority of the brokers' certificates, server_name their name; cert_file and key_file are for brokers that ask for a certificate (docs/security.md)")}
-		case "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM", "SECRET":
+		case reason == "SASL_AUTHENTICATION_FAILED" || reason == "SECRET":
 			return []Remedy{advicef("kafka.sasl: mechanism, user and password as the broker has them (docs/security.md)")}
+		case reason == "UNSUPPORTED_SASL_MECHANISM":
+			return []Remedy{advicef("kafka.sasl.mechanism: one of those that the listener has (sasl.enabled.mechanisms in the broker's settings)")}
+		case reason == "ILLEGAL_SASL_STATE":
+			return []Remedy{advicef("the listener at %s has no SASL: kafka.brokers needs the address of one that has it, or the settings kafka.sasl go", x.Seeds[i].Addr)}
 		}
 	}
-	return []Remedy{advicef("a broker that takes a connection and does not answer often wants TLS (kafka.tls.enabled), or SASL (kafka.sasl), or is none")}
+	if x.SASL {
+		return []Remedy{advicef("is it a Kafka broker? It takes a connection and does not answer: see its log")}
+	}
+	return []Remedy{advicef("a broker that takes a connection and closes it, or does not answer, often wants SASL (kafka.sasl), or is none")}
 }
 
 func (e *examination) checkAdvertised(x *kafka.Examination) {

@@ -73,6 +73,23 @@ func kafkaOutcomes(t *testing.T, w *world) {
 		p.kcfg.Security = func() (brokerauth.Config, error) { return brokerauth.Config{TLS: &tls.Config{}}, nil }
 		p.wants(outcome{kafkaAuth, "FAIL 69", "certificate"})
 	})
+	t.Run("TLS to a listener without it", func(t *testing.T) {
+		p := at(t, w.kafka)
+		p.kcfg.Security = func() (brokerauth.Config, error) { return brokerauth.Config{TLS: &tls.Config{}}, nil }
+		p.wants(outcome{kafkaAuth, "FAIL 69", ""})
+		p.advises(kafkaAuth, "has no TLS")
+	})
+	t.Run("no TLS to a listener that wants it", func(t *testing.T) {
+		authority, err := testcert.New("any")
+		must(t, err)
+		certificate, key, err := authority.Issue("localhost")
+		must(t, err)
+		pair, err := tls.X509KeyPair(certificate, key)
+		must(t, err)
+		p := at(t, newKafka(t, 3, kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}})))
+		p.wants(outcome{kafkaAuth, "FAIL 69", ""})
+		p.advises(kafkaAuth, "wants TLS")
+	})
 	t.Run("who hangs up", func(t *testing.T) {
 		p := at(t, nil)
 		p.kcfg.Brokers = []string{openPort(t, func(c net.Conn) { _ = c.Close() }), w.kafka.ListenAddrs()[0]}

@@ -241,6 +241,17 @@ func (p *place) examine() *Report {
 // outcome is what a case expects: a check, what it comes to, and words of it.
 type outcome struct{ check, outcome, words string }
 
+// advises examines, and wants these words in a remedy of the check.
+func (p *place) advises(check, words string) {
+	p.t.Helper()
+	for _, f := range p.examine().Findings {
+		if f.Check == check && slices.ContainsFunc(f.Remedy, func(r Remedy) bool { return strings.Contains(r.Text, words) }) {
+			return
+		}
+	}
+	p.t.Errorf("%s has no remedy with %q", check, words)
+}
+
 // wants examines, and holds the report to exactly these outcomes: whatever else is not OK is an error.
 func (p *place) wants(all ...outcome) {
 	p.t.Helper()
