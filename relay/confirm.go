@@ -166,8 +166,8 @@ func (s *session) watch(now time.Time) error {
 	if s.waitSince.IsZero() {
 		s.waitSince = now
 	}
-	last := s.waitSince
-	last = maxTime(last, s.ackedAt())
+	last := maxTime(s.waitSince, s.ackedAt())
+	last = maxTime(last, s.r.mem.fence) // until then it is not Kafka that is waited for
 	if now.Sub(last) < s.r.cfg.ParkAfter {
 		return nil
 	}

@@ -517,6 +517,30 @@ func TestFenceOfTheOther(t *testing.T) {
 	}
 }
 
+// TestFenceIsNoSilence: a session that waits for what its predecessor has sent does not wait for Kafka, whatever park_after is.
+func TestFenceIsNoSilence(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePast) {
+		b.relay.cfg.ParkAfter = time.Second
+		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) { s.Clean = false })}
+		b.pg.commit("a")
+		b.start()
+		b.sleep(5500 * time.Millisecond)
+		b.delivered("a")
+		if n := b.pg.sessions(); n != 1 {
+			t.Errorf("%d sessions, want 1", n)
+		}
+		b.kafka.hold() // Kafka is waited for again
+		b.pg.commit("b")
+		b.sleep(10 * time.Second)
+		if n := b.pg.sessions(); n < 2 {
+			t.Error("Kafka was silent for longer than park_after, and the session goes on")
+		}
+		b.kafka.edit(func() { b.kafka.auto = 5 * time.Millisecond })
+		b.kafka.ack()
+		b.sleep(20 * time.Second)
+	})
+}
+
 // TestFence: when the ends of partitions are read.
 func TestFence(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {

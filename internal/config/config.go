@@ -273,7 +273,7 @@ type Delivery struct {
 	// LookBack is the maximum number of records to scan backwards from the end of each partition without finding one of the daemon's own.
 	LookBack int `yaml:"look_back" default:"10000"`
 	// FenceWait is how long records of a predecessor that did not end cleanly may still arrive in Kafka; the ends of
-	// partitions are read after it. Shorter than postgres.park_after.
+	// partitions are read after it.
 	FenceWait time.Duration `yaml:"fence_wait" default:"5s"`
 }
 

@@ -30,10 +30,6 @@ func (v *validation) delivery(d *Delivery) {
 		v.report("delivery.look_back", fmt.Sprintf("%d is out of range; write 1 to %d", d.LookBack, maxLookBack))
 	}
 	v.atLeast("delivery.fence_wait", d.FenceWait, shortFenceWait)
-	if v.c.Deduplicated() && d.FenceWait >= v.c.Postgres.ParkAfter {
-		v.report("delivery.fence_wait", fmt.Sprintf("%s is not shorter than postgres.park_after (%s), which would end each session before it begins; write a shorter time, or a longer postgres.park_after",
-			formatDuration(d.FenceWait), formatDuration(v.c.Postgres.ParkAfter)))
-	}
 	if !v.c.Deduplicated() {
 		return
 	}

@@ -5,7 +5,7 @@ package config
 // meanings are what settings and sections are, for people, by path.
 var meanings = map[string]string{
 	"delivery":                               "What a crash may repeat.",
-	"delivery.fence_wait":                    "How long records of a predecessor that did not end cleanly may still arrive in Kafka; the ends of partitions are read after it. Shorter than postgres.park_after.",
+	"delivery.fence_wait":                    "How long records of a predecessor that did not end cleanly may still arrive in Kafka; the ends of partitions are read after it.",
 	"delivery.look_back":                     "The maximum number of records to scan backwards from the end of each partition without finding one of the daemon's own.",
 	"delivery.mode":                          "Deduplicated reads at the start what stands at the end of each partition, and leaves out what is there; it needs the position topic, the right to read all topics, and route.position_header: true. at_least_once repeats after a crash what was in flight, or not yet confirmed; it is the default with preset: debezium, which has no position header.",
 	"delivery.position_topic":                "Holds one record per slot: how far Kafka and the slot have got. Compacted, of one partition. Two database servers with slots of one name need two. It takes no events and no dead letters.",
