@@ -239,6 +239,7 @@ func (r *Relay) watchSlot(ctx context.Context) {
 	tick := time.NewTicker(slotEvery / 5) // a session's last look was at any time
 	defer tick.Stop()
 	var tried time.Time
+	said := ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -255,9 +256,16 @@ func (r *Relay) watchSlot(ctx context.Context) {
 		if slot != nil {
 			r.sawSlot(slot)
 		}
-		if err != nil {
-			r.met.slot.pollErrors.Inc()
-			r.log.Debug("look at the slot", "error", err)
+		if err == nil {
+			said = ""
+			continue
+		}
+		r.met.slot.pollErrors.Inc()
+		r.log.Debug("look at the slot", "error", err)
+		// While Kafka is waited for, no session says what is wrong with Postgres.
+		if ctx.Err() == nil && err.Error() != said && r.waitsForKafka() {
+			said = err.Error()
+			r.log.Warn("Kafka is waited for, and Postgres cannot be used either", "error", err)
 		}
 	}
 }

@@ -213,6 +213,13 @@ func (r *Relay) slotUnwatched() bool {
 	return age >= 2*slotEvery || r.view.session == nil && age >= slotEvery
 }
 
+// waitsForKafka reports whether Kafka is what the next session waits for.
+func (r *Relay) waitsForKafka() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.view.state == Parked || r.view.state == Reconnecting && r.view.label == "kafka"
+}
+
 // Status is what /status shows.
 type Status struct {
 	State             State      `json:"state"`

@@ -63,3 +63,34 @@ func TestTroublesAreBounded(t *testing.T) {
 		t.Errorf("another state with the same reason is another trouble: %+v", last)
 	}
 }
+
+// TestBothAway: while Kafka is waited for, what is wrong with Postgres is said as well: once, and again after it was well.
+func TestBothAway(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		const line = "level=WARN msg=\"Kafka is waited for, and Postgres cannot be used either\""
+		b.kafka.edit(func() {
+			b.kafka.openErr = func(int) error { return reasoned{err: errKafka} }
+			b.kafka.probeErr = errKafka
+			b.pg.down = true
+		})
+		b.start()
+		b.sleep(5 * time.Minute)
+		if n := b.log.count(line); n != 1 {
+			t.Errorf("it is said %d times", n)
+		}
+		b.pg.edit(func() { b.pg.down = false })
+		b.sleep(2 * time.Minute)
+		b.pg.edit(func() { b.pg.down = true })
+		b.sleep(2 * time.Minute)
+		if n := b.log.count(line); n != 2 {
+			t.Errorf("it is said %d times, want one for each time it was away", n)
+		}
+		b.pg.edit(func() { b.pg.down = false })
+		b.kafka.edit(func() { b.kafka.openErr, b.kafka.probeErr = nil, nil })
+		b.sleep(time.Minute)
+		b.want(Streaming)
+		if n := b.log.count(line); n != 2 {
+			t.Errorf("it is said %d times", n)
+		}
+	})
+}
