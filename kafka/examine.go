@@ -29,8 +29,8 @@ type Reached struct {
 	Addr string
 	Dial error // no connection to the address
 	Err  error // a connection, but no answer to who we are
-	// Other: there was no answer because the listener takes TLS and our settings do not have it, or the other way around.
-	Other bool
+	// TLSMismatch: there was no answer because the listener uses TLS and our settings do not, or the other way around.
+	TLSMismatch bool
 }
 
 // OK reports whether the broker has answered.
@@ -106,15 +106,22 @@ func (c *Cluster) Examine(ctx context.Context, topics []string) *Examination {
 func (c *control) reachAll(ctx context.Context, all []Reached) {
 	var wg sync.WaitGroup
 	for i := range all {
-		wg.Go(func() { c.reach(ctx, &all[i]) })
+		wg.Go(func() {
+			r := &all[i]
+			c.reach(ctx, r)
+			r.TLSMismatch = r.Err != nil && c.mismatchesTLS(ctx, r.Addr)
+		})
 	}
 	wg.Wait()
 }
 
+// withinReach bounds one try to speak to a broker.
+func (c *control) withinReach(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, c.cluster.cfg.DialTimeout+c.cluster.cfg.AskTimeout)
+}
+
 func (c *control) reach(ctx context.Context, r *Reached) {
-	limit := c.cluster.cfg.DialTimeout + c.cluster.cfg.AskTimeout
-	all := ctx
-	ctx, cancel := context.WithTimeout(all, limit)
+	ctx, cancel := c.withinReach(ctx)
 	defer cancel()
 	var conn net.Conn
 	// The dialer's own time-out bounds it; sarama would not tell an address that nobody listens at from one that hangs up.
@@ -126,9 +133,6 @@ func (c *control) reach(ctx context.Context, r *Reached) {
 	defer own.hangUp()
 	if err := own.askAt(ctx, r.Addr, answers); err != nil {
 		r.Err = &failure{doing: "speak to " + r.Addr, err: err}
-		ctx, cancel := context.WithTimeout(all, limit)
-		defer cancel()
-		r.Other = own.speaksTheOther(ctx, r.Addr)
 	}
 }
 

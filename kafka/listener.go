@@ -7,17 +7,19 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// speaksTheOther reports whether the listener at addr takes TLS although our settings have none, or Kafka's protocol without
-// TLS although they have. A client that is set wrongly sees no more than a connection that is closed.
-func (c *control) speaksTheOther(ctx context.Context, addr string) bool {
+// mismatchesTLS reports whether the listener at addr uses TLS and our settings do not, or the other way around. The client that
+// failed there has seen no more than a closed connection.
+func (c *control) mismatchesTLS(ctx context.Context, addr string) bool {
+	ctx, cancel := c.withinReach(ctx)
+	defer cancel()
 	if c.conf.Net.TLS.Enable {
-		return c.speaksPlainly(ctx, addr)
+		return c.answersWithoutTLS(ctx, addr)
 	}
-	return c.speaksTLS(ctx, addr)
+	return c.acceptsTLS(ctx, addr)
 }
 
-// speaksPlainly asks for the versions that the broker supports, which needs no authentication.
-func (c *control) speaksPlainly(ctx context.Context, addr string) bool {
+// answersWithoutTLS asks for the versions that the broker supports, which needs no authentication.
+func (c *control) answersWithoutTLS(ctx context.Context, addr string) bool {
 	conf := *c.conf
 	conf.Net.TLS.Enable, conf.Net.SASL.Enable = false, false
 	own := &control{cluster: c.cluster, dialer: c.dialer, conf: &conf}
@@ -28,7 +30,7 @@ func (c *control) speaksPlainly(ctx context.Context, addr string) bool {
 	}) == nil
 }
 
-func (c *control) speaksTLS(ctx context.Context, addr string) bool {
+func (c *control) acceptsTLS(ctx context.Context, addr string) bool {
 	conn, err := c.dialer.dial(ctx, "tcp", addr)
 	if err != nil {
 		return false

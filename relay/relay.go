@@ -265,7 +265,7 @@ func (r *Relay) watchSlot(ctx context.Context) {
 		// While Kafka is waited for, no session says what is wrong with Postgres.
 		if ctx.Err() == nil && err.Error() != said && r.waitsForKafka() {
 			said = err.Error()
-			r.log.Warn("Kafka is waited for, and Postgres cannot be used either", "error", err)
+			r.log.Warn("waiting for Kafka; Postgres cannot be used either", "error", err)
 		}
 	}
 }

@@ -50,16 +50,16 @@ type session struct {
 	waitSince  time.Time     // since when something waits for Kafka; zero: nothing does
 	lastHeard  time.Time     // of the server
 	lastSaid   time.Time     // last status update
-
-	statusFailed bool      // one could not be written
-	said         pace      // of status updates that move the slot
-	replyDue     bool      // the server asked
-	finishBy     time.Time // told to stop inside a transaction: until when its end is waited for
-	wake         chan struct{}
-	updated      map[uint32]bool // tables, by OID, of whose updates the log knows
+	said       pace          // of status updates that move the slot
+	replyDue   bool          // the server asked
+	finishBy   time.Time     // told to stop inside a transaction: until when its end is waited for
+	wake       chan struct{}
+	updated    map[uint32]bool // tables, by OID, of whose updates the log knows
 
 	isSettled bool // nothing that sessions before have left in Kafka is in doubt
 	frozen    bool // nothing more is confirmed
+
+	statusFailed bool // a status update could not be written
 
 	refusedSaid bool // the log knows of messages that are not transactional
 

@@ -289,12 +289,18 @@ func (st *simStream) stand() {
 }
 
 func (st *simStream) Status(confirmed pglogrepl.LSN, reply bool, now time.Time) error {
+	st.pg.w.mu.Lock()
+	stood := st.freeze != nil
+	st.pg.w.mu.Unlock()
 	if err := st.p.call("status"); err != nil {
 		return err
 	}
 	defer st.pg.w.mu.Unlock()
 	if gap := time.Since(st.lastStatus); gap > 6500*time.Millisecond && st.err == nil {
 		st.pg.w.fail("%s: no status update for %s", st.p, gap)
+	}
+	if st.freeze != nil && !stood && st.p.wasFrozen { // the call began before that of which the process could not know
+		st.freeze = new(max(*st.freeze, confirmed))
 	}
 	return st.status(confirmed, reply, now)
 }

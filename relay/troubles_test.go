@@ -64,10 +64,10 @@ func TestTroublesAreBounded(t *testing.T) {
 	}
 }
 
-// TestBothAway: while Kafka is waited for, what is wrong with Postgres is said as well: once, and again after it was well.
+// TestBothAway: while the daemon waits for Kafka, an error of Postgres is logged once, and again after Postgres was available.
 func TestBothAway(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
-		const line = "level=WARN msg=\"Kafka is waited for, and Postgres cannot be used either\""
+		const line = "level=WARN msg=\"waiting for Kafka; Postgres cannot be used either\""
 		b.kafka.edit(func() {
 			b.kafka.openErr = func(int) error { return reasoned{err: errKafka} }
 			b.kafka.probeErr = errKafka
@@ -76,21 +76,21 @@ func TestBothAway(t *testing.T) {
 		b.start()
 		b.sleep(5 * time.Minute)
 		if n := b.log.count(line); n != 1 {
-			t.Errorf("it is said %d times", n)
+			t.Errorf("%d warnings", n)
 		}
 		b.pg.edit(func() { b.pg.down = false })
 		b.sleep(2 * time.Minute)
 		b.pg.edit(func() { b.pg.down = true })
 		b.sleep(2 * time.Minute)
 		if n := b.log.count(line); n != 2 {
-			t.Errorf("it is said %d times, want one for each time it was away", n)
+			t.Errorf("%d warnings, want one for each time Postgres was away", n)
 		}
 		b.pg.edit(func() { b.pg.down = false })
 		b.kafka.edit(func() { b.kafka.openErr, b.kafka.probeErr = nil, nil })
 		b.sleep(time.Minute)
 		b.want(Streaming)
 		if n := b.log.count(line); n != 2 {
-			t.Errorf("it is said %d times", n)
+			t.Errorf("%d warnings", n)
 		}
 	})
 }

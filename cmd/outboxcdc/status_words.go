@@ -178,9 +178,9 @@ func (l *look) saySlot(say func(what, format string, args ...any)) {
 		say("slot", "%s: %s", h.Slot, map[bool]string{true: "the server has none of that name", false: "lost"}[h.Missing])
 		return
 	}
-	who := "read by nobody"
+	who := "inactive"
 	if h.Active {
-		who = fmt.Sprintf("read by PID %d %s %s", h.PID, h.Application, h.Address)
+		who = fmt.Sprintf("active, PID %d %s %s", h.PID, h.Application, h.Address)
 	}
 	say("slot", "%s: %s", h.Slot, who)
 	say("", "%s of WAL are held, %s of it behind the confirmed position (%s)", doctor.Size(h.Retained), doctor.Size(h.Unconfirmed), h.WALStatus)

@@ -87,32 +87,35 @@ func (e *examination) how() string {
 	return "accepted"
 }
 
-// authRemedy is for the first address that says what is wrong.
+// authRemedy is the remedy for the first address whose error has one of its own.
 func (e *examination) authRemedy(x *kafka.Examination) []Remedy {
 	for i := range x.Seeds {
+		seed := &x.Seeds[i]
+		if seed.TLSMismatch && x.TLS {
+			return []Remedy{advicef("the listener at %s does not use TLS: set kafka.brokers to a listener that does, or kafka.tls.enabled to false", seed.Addr)}
+		}
+		if seed.TLSMismatch {
+			return []Remedy{advicef("the listener at %s uses TLS: set kafka.tls.enabled to true, and kafka.tls.ca_file unless a public authority issued its certificate (docs/security.md)", seed.Addr)}
+		}
 		var r interface{ Reason() string }
-		if x.Seeds[i].Err == nil || !errors.As(x.Seeds[i].Err, &r) {
+		if !errors.As(seed.Err, &r) {
 			continue
 		}
-		switch reason := r.Reason(); {
-		case x.Seeds[i].Other && x.TLS:
-			return []Remedy{advicef("the listener at %s has no TLS: kafka.brokers needs the address of one that has it, or kafka.tls.enabled is false", x.Seeds[i].Addr)}
-		case x.Seeds[i].Other:
-			return []Remedy{advicef("the listener at %s wants TLS: kafka.tls.enabled: true, and kafka.tls.ca_file unless a public authority has issued its certificate (docs/security.md)", x.Seeds[i].Addr)}
-		case reason == "TLS":
+		switch r.Reason() {
+		case "TLS":
 			return []Remedy{advicef("kafka.tls: ca_file has the authority of the brokers' certificates, server_name their name; cert_file and key_file are for brokers that ask for a certificate (docs/security.md)")}
-		case reason == "SASL_AUTHENTICATION_FAILED" || reason == "SECRET":
+		case "SASL_AUTHENTICATION_FAILED", "SECRET":
 			return []Remedy{advicef("kafka.sasl: mechanism, user and password as the broker has them (docs/security.md)")}
-		case reason == "UNSUPPORTED_SASL_MECHANISM":
-			return []Remedy{advicef("kafka.sasl.mechanism: one of those that the listener has (sasl.enabled.mechanisms in the broker's settings)")}
-		case reason == "ILLEGAL_SASL_STATE":
-			return []Remedy{advicef("the listener at %s has no SASL: kafka.brokers needs the address of one that has it, or the settings kafka.sasl go", x.Seeds[i].Addr)}
+		case "UNSUPPORTED_SASL_MECHANISM":
+			return []Remedy{advicef("set kafka.sasl.mechanism to one that the broker enables (sasl.enabled.mechanisms in its settings)")}
+		case "ILLEGAL_SASL_STATE":
+			return []Remedy{advicef("the listener at %s does not use SASL: set kafka.brokers to a listener that does, or remove kafka.sasl.mechanism", seed.Addr)}
 		}
 	}
 	if x.SASL {
-		return []Remedy{advicef("is it a Kafka broker? It takes a connection and does not answer: see its log")}
+		return []Remedy{advicef("the broker accepts connections and does not answer: check that it is a Kafka broker, and read its log")}
 	}
-	return []Remedy{advicef("a broker that takes a connection and closes it, or does not answer, often wants SASL (kafka.sasl), or is none")}
+	return []Remedy{advicef("the broker accepts connections and does not answer: it may require SASL (kafka.sasl.mechanism), or be no Kafka broker; read its log")}
 }
 
 func (e *examination) checkAdvertised(x *kafka.Examination) {

@@ -24,6 +24,18 @@ func newKafka(t *testing.T, brokers int, opts ...kfake.Opt) *kfake.Cluster {
 	return c
 }
 
+// newKafkaWithTLS is a cluster whose certificate is from an authority that no client trusts.
+func newKafkaWithTLS(t *testing.T) *kfake.Cluster {
+	t.Helper()
+	authority, err := testcert.New("foreign")
+	must(t, err)
+	certificate, key, err := authority.Issue("localhost")
+	must(t, err)
+	pair, err := tls.X509KeyPair(certificate, key)
+	must(t, err)
+	return newKafka(t, 3, kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}}))
+}
+
 func createTopic(t *testing.T, c *kfake.Cluster, name string, partitions int32, replicas int16, settings map[string]string) {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...))
@@ -63,13 +75,7 @@ func kafkaOutcomes(t *testing.T, w *world) {
 		p.wants(outcome{kafkaReached, "WARN", "refused"})
 	})
 	t.Run("a foreign certificate", func(t *testing.T) {
-		authority, err := testcert.New("foreign")
-		must(t, err)
-		certificate, key, err := authority.Issue("localhost")
-		must(t, err)
-		pair, err := tls.X509KeyPair(certificate, key)
-		must(t, err)
-		p := at(t, newKafka(t, 3, kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}})))
+		p := at(t, newKafkaWithTLS(t))
 		p.kcfg.Security = func() (brokerauth.Config, error) { return brokerauth.Config{TLS: &tls.Config{}}, nil }
 		p.wants(outcome{kafkaAuth, "FAIL 69", "certificate"})
 	})
@@ -77,18 +83,27 @@ func kafkaOutcomes(t *testing.T, w *world) {
 		p := at(t, w.kafka)
 		p.kcfg.Security = func() (brokerauth.Config, error) { return brokerauth.Config{TLS: &tls.Config{}}, nil }
 		p.wants(outcome{kafkaAuth, "FAIL 69", ""})
-		p.advises(kafkaAuth, "has no TLS")
+		p.advises(kafkaAuth, "does not use TLS")
 	})
-	t.Run("no TLS to a listener that wants it", func(t *testing.T) {
-		authority, err := testcert.New("any")
-		must(t, err)
-		certificate, key, err := authority.Issue("localhost")
-		must(t, err)
-		pair, err := tls.X509KeyPair(certificate, key)
-		must(t, err)
-		p := at(t, newKafka(t, 3, kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}})))
+	t.Run("no TLS to a listener that uses it", func(t *testing.T) {
+		p := at(t, newKafkaWithTLS(t))
 		p.wants(outcome{kafkaAuth, "FAIL 69", ""})
-		p.advises(kafkaAuth, "wants TLS")
+		p.advises(kafkaAuth, "uses TLS")
+	})
+	t.Run("a SASL mechanism that the broker does not enable", func(t *testing.T) {
+		c := newKafka(t, 3)
+		c.ControlKey(int16(kmsg.SASLHandshake), func(r kmsg.Request) (kmsg.Response, error, bool) {
+			c.KeepControl()
+			res := r.ResponseKind().(*kmsg.SASLHandshakeResponse)
+			res.ErrorCode, res.SupportedMechanisms = kerr.UnsupportedSaslMechanism.Code, []string{"SCRAM-SHA-512"}
+			return res, nil, true
+		})
+		p := at(t, c)
+		p.kcfg.Security = func() (brokerauth.Config, error) {
+			return brokerauth.Config{SASL: &brokerauth.SASL{Mechanism: "PLAIN", User: "u", Password: "p"}}, nil
+		}
+		p.wants(outcome{kafkaAuth, "FAIL 69", ""})
+		p.advises(kafkaAuth, "set kafka.sasl.mechanism to one that the broker enables")
 	})
 	t.Run("who hangs up", func(t *testing.T) {
 		p := at(t, nil)

@@ -255,7 +255,7 @@ func TestEveryExitCode(t *testing.T) {
 		}},
 		{69, "Kafka is away", func(t *testing.T, o *outbox) int {
 			env := []string{"OUTBOXCDC_KAFKA_BROKERS=" + unused, "OUTBOXCDC_HTTP_LISTEN=" + unused}
-			if out, _, exit := o.look(env, "status", "--interval", "100ms"); exit != 69 || !strings.Contains(out, "no daemon answers") || !strings.Contains(out, "read by nobody") {
+			if out, _, exit := o.look(env, "status", "--interval", "100ms"); exit != 69 || !strings.Contains(out, "no daemon answers") || !strings.Contains(out, ": inactive") {
 				t.Errorf("status of a daemon that is down: %d\n%s", exit, out)
 			}
 			if level := o.doctor(env...).level("brokers"); level != "FAIL 69" {
