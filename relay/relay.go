@@ -246,7 +246,11 @@ func (r *Relay) watchSlot(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if r.clock().Sub(tried) < slotEvery || !r.slotUnwatched() {
+		if !r.slotUnwatched() {
+			said = ""
+			continue
+		}
+		if r.clock().Sub(tried) < slotEvery {
 			continue
 		}
 		tried = r.clock()
@@ -257,7 +261,6 @@ func (r *Relay) watchSlot(ctx context.Context) {
 			r.sawSlot(slot)
 		}
 		if err == nil {
-			said = ""
 			continue
 		}
 		r.met.slot.pollErrors.Inc()

@@ -89,8 +89,13 @@ func TestBothAway(t *testing.T) {
 		b.kafka.edit(func() { b.kafka.openErr, b.kafka.probeErr = nil, nil })
 		b.sleep(time.Minute)
 		b.want(Streaming)
+		b.pg.edit(func() { b.pg.down = true }) // a session without Postgres logs that itself
+		b.pg.cut()
+		b.sleep(time.Minute)
 		if n := b.log.count(line); n != 2 {
 			t.Errorf("%d warnings", n)
 		}
+		b.pg.edit(func() { b.pg.down = false })
+		b.sleep(time.Minute)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -54,6 +55,19 @@ func TestWrongPasswordIsRetried(t *testing.T) {
 	r.awaitState("streaming", patience)
 	w.stop()
 	o.repeatsAtMost(o.verify(patience), 0, "nothing was sent before")
+}
+
+// An operator whose settings are wrong on both sides sees both mistakes in the log, and not the second one after the first.
+func TestWrongPasswordWhileKafkaIsAway(t *testing.T) {
+	o := newOutbox(t, options{})
+	login, env := o.ownRole("LOGIN REPLICATION")
+	o.exec(`ALTER ROLE ` + login + ` PASSWORD 'another'`)
+	r := o.start(env, "OUTBOXCDC_KAFKA_BROKERS=127.0.0.1:1")
+	const warning = "waiting for Kafka; Postgres cannot be used either"
+	r.awaitLine(warning)
+	if e := r.logged(warning)[0]; e["level"] != "WARN" || !strings.Contains(fmt.Sprint(e["error"]), "password authentication failed") {
+		t.Errorf("%v", e)
+	}
 }
 
 // awaitReconnects waits until so many sessions have ended for that reason in all. A test that wants more than there are takes the
