@@ -55,6 +55,7 @@ type Config struct {
 	RetryMax       time.Duration
 	AwayBudget     time.Duration // how long a leader, or the broker that leads, may be missing before the session ends
 	LookUpMin      time.Duration // between look-ups of missing topics; doubles up to LookUpMax
+	LookUpSoon     time.Duration // the same after a topic was created
 	LookUpMax      time.Duration
 	Refresh        time.Duration // between looks at the topics in use
 	BatchLimit     int           // most bytes that gather in a batch, before compression, for each of Requests; a larger record is one of its own
@@ -78,6 +79,7 @@ func DefaultConfig() Config {
 		RetryMax:       2 * time.Second,
 		AwayBudget:     45 * time.Second,
 		LookUpMin:      250 * time.Millisecond,
+		LookUpSoon:     10 * time.Millisecond,
 		LookUpMax:      2 * time.Second,
 		Refresh:        10 * time.Second,
 		BatchLimit:     256 << 10,
@@ -109,7 +111,7 @@ type Cluster struct {
 	current *Producer
 	silent  map[string]bool // addresses of brokers that did not answer when they were asked last
 
-	refusals map[string]refusal // of topics that were to be made
+	attempts map[string]attempt // to create topics, the last of each
 }
 
 // NewCluster checks the configuration; it connects to nothing.
@@ -140,7 +142,7 @@ func NewCluster(cfg Config, reg prometheus.Registerer) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register metrics of package kafka: %w", err)
 	}
-	c := &Cluster{cfg: cfg, version: version, codec: codec, metrics: m, pins: map[string]*pin{}, refusals: map[string]refusal{}, silent: map[string]bool{}, log: cfg.Logger}
+	c := &Cluster{cfg: cfg, version: version, codec: codec, metrics: m, pins: map[string]*pin{}, attempts: map[string]attempt{}, silent: map[string]bool{}, log: cfg.Logger}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}

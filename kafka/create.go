@@ -11,22 +11,34 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// Create is how missing topics are made.
+// Create is how missing topics are created.
 type Create struct {
-	Partitions        int32 // but for topics of Config.Partitions, which get that many
+	Partitions        int32 // topics of Config.Partitions get the number there instead
 	ReplicationFactor int16
 	Config            map[string]string // of each topic, e.g. cleanup.policy
 }
 
-// refusal is why Kafka did not make a topic, and when it said so.
-type refusal struct {
-	why string
+// attempt is the last try to create a topic.
+type attempt struct {
 	at  time.Time
+	why string // why the topic cannot be used yet
 }
 
-// makeMissing makes what is missing of names, if that is wanted, and says for each of them what came of it. One that was
-// refused is asked for again after Refresh: somebody may have granted the right.
-func (c *Cluster) makeMissing(ctx context.Context, ctl *control, names []string, found map[string]*sarama.TopicMetadata) (why map[string]string) {
+// justCreated is why a topic cannot be used yet that this process has created: the broker that was asked may not know it.
+const justCreated = "just created"
+
+// current reports whether the attempt still says how the topic is. A topic that was refused is tried again after refresh: the right
+// may have been granted.
+func (a attempt) current(cfg *Config) bool {
+	if a.why == justCreated {
+		return time.Since(a.at) < cfg.LookUpMax
+	}
+	return time.Since(a.at) < cfg.Refresh
+}
+
+// createMissing creates the topics of names that are missing, if that is wanted, all in one request. It returns why each of them
+// cannot be used yet.
+func (c *Cluster) createMissing(ctx context.Context, ctl *control, names []string, found map[string]*sarama.TopicMetadata) (why map[string]string) {
 	if c.cfg.Create == nil {
 		return nil
 	}
@@ -37,14 +49,14 @@ func (c *Cluster) makeMissing(ctx context.Context, ctl *control, names []string,
 			continue
 		}
 		c.mu.Lock()
-		r, pinned := c.refusals[name], c.pins[name]
+		last, pinned := c.attempts[name], c.pins[name]
 		c.mu.Unlock()
-		if r.why != "" && time.Since(r.at) < c.cfg.Refresh {
-			why[name] = r.why
+		if last.current(&c.cfg) {
+			why[name] = last.why
 			continue
 		}
 		partitions := c.cfg.Partitions[name]
-		if pinned != nil { // somebody has deleted it, and with another count its keys would move
+		if pinned != nil { // it was deleted, and with another count its keys would move
 			partitions = pinned.count
 		}
 		details[name] = c.cfg.Create.detail(partitions)
@@ -55,25 +67,33 @@ func (c *Cluster) makeMissing(ctx context.Context, ctl *control, names []string,
 	results, err := ctl.create(ctx, details)
 	if err != nil { // no answer: asked again with the next look-up
 		for name := range details {
-			why[name] = "missing, and could not be made: " + err.Error()
+			why[name] = "missing, and could not be created: " + err.Error()
 		}
 		return why
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name, d := range details {
-		problem := results[name]
-		if problem == nil || errors.Is(problem, sarama.ErrTopicAlreadyExists) { // another process was first
-			delete(c.refusals, name)
-			why[name] = "just made"
-			c.log.Info("topic made", "topic", name, "partitions", d.NumPartitions, "replication_factor", d.ReplicationFactor)
-			continue
-		}
-		why[name] = "missing, and could not be made: " + problem.Error()
-		if kindOf(problem).class == right {
-			why[name] += "; remedy: grant the daemon's user Create on it, or make it"
-		}
-		c.refusals[name] = refusal{why[name], time.Now()}
+		why[name] = c.created(name, d, results[name])
+		c.attempts[name] = attempt{time.Now(), why[name]}
+	}
+	return why
+}
+
+// created logs that a topic was created. It returns why the topic cannot be used yet. c.mu is held.
+func (c *Cluster) created(name string, d *sarama.TopicDetail, problem error) (why string) {
+	switch {
+	case problem == nil:
+		c.log.Info("topic created", "topic", name, "partitions", d.NumPartitions, "replication_factor", d.ReplicationFactor)
+		return justCreated
+	case errors.Is(problem, sarama.ErrTopicAlreadyExists) && c.attempts[name].why == "": // another process was first
+		return justCreated
+	case errors.Is(problem, sarama.ErrTopicAlreadyExists):
+		return "it exists, and the broker that was asked does not know it yet"
+	}
+	why = "missing, and could not be created: " + problem.Error()
+	if kindOf(problem).class == right {
+		why += "; remedy: grant the daemon's user Create on it, or create it"
 	}
 	return why
 }

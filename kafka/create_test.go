@@ -2,9 +2,11 @@ package kafka
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,7 +55,7 @@ func TestCreate(t *testing.T) {
 		return ""
 	}
 	eventually(t, "the refusal", func() bool {
-		return strings.Contains(why(), "could not be made") && strings.Contains(why(), "grant the daemon's user Create")
+		return strings.Contains(why(), "could not be created") && strings.Contains(why(), "grant the daemon's user Create")
 	})
 	if !p.Missing("orders") {
 		t.Error("a topic that may not be made is not missing")
@@ -102,4 +104,71 @@ func TestCreateIsOffByDefault(t *testing.T) {
 	p, _ := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
 	_, _ = p.Ready("orders")
 	eventually(t, "the look-up", func() bool { return p.Missing("orders") })
+}
+
+// Topics that are asked for while another one is created are created with one request. Each has one line in the log, and can be used
+// without waiting for LookUpMin.
+func TestCreatedTopicsCanBeUsedAtOnce(t *testing.T) {
+	f := newFake(t, kfake.NumBrokers(1))
+	begun, release := make(chan struct{}), make(chan struct{})
+	var requests atomic.Int32
+	f.ControlKey(int16(kmsg.CreateTopics), func(kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		if requests.Add(1) == 1 {
+			close(begun)
+			f.SleepControl(func() { <-release })
+		}
+		return nil, nil, false
+	})
+	log := &logged{}
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+	cfg.Create = &Create{Partitions: 1, ReplicationFactor: 1}
+	cfg.LookUpMin, cfg.LookUpMax, cfg.Refresh = time.Minute, time.Minute, time.Minute
+	p, _ := openSession(t, newTestCluster(t, cfg))
+	_, _ = p.Ready("a")
+	<-begun
+	_, _ = p.Ready("b")
+	_, _ = p.Ready("c")
+	close(release)
+	waitReady(t, p, "a", "b", "c")
+	if n := requests.Load(); n != 2 {
+		t.Errorf("%d requests, want one for a and one for b and c", n)
+	}
+	if log.lines("topic created") != 3 || log.lines("waiting for topic") != 0 || log.lines("can be used") != 0 {
+		t.Errorf("want a line for each topic:\n%s", &log.buf)
+	}
+}
+
+// A topic that Kafka has created and does not show is not asked for again at each look-up, and the log says what is waited for.
+func TestCreatedTopicIsNotShown(t *testing.T) {
+	f := newFake(t, kfake.NumBrokers(1))
+	var requests atomic.Int32
+	f.ControlKey(int16(kmsg.CreateTopics), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		n := requests.Add(1)
+		if n > 2 {
+			return nil, nil, false
+		}
+		res := r.ResponseKind().(*kmsg.CreateTopicsResponse)
+		one := kmsg.NewCreateTopicsResponseTopic()
+		one.Topic = "a"
+		if n == 2 {
+			one.ErrorCode = kerr.TopicAlreadyExists.Code
+		}
+		res.Topics = append(res.Topics, one)
+		return res, nil, true
+	})
+	log := &logged{}
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+	cfg.Create = &Create{Partitions: 1, ReplicationFactor: 1}
+	p, _ := openSession(t, newTestCluster(t, cfg))
+	waitReady(t, p, "a")
+	if n := requests.Load(); n != 3 {
+		t.Errorf("%d requests to create it, want 3", n)
+	}
+	if log.lines("waiting for topic", "it exists, and the broker that was asked does not know it yet") != 1 {
+		t.Errorf("want one line with the reason:\n%s", &log.buf)
+	}
 }

@@ -96,7 +96,7 @@ func (c *Cluster) probeTopics(ctx context.Context, ctl *control, topics []string
 	if err != nil {
 		return &failure{doing: "probe kafka", err: err}
 	}
-	made := c.makeMissing(ctx, ctl, topics, found)
+	why := c.createMissing(ctx, ctl, topics, found)
 	configs, err := ctl.configs(ctx, topics)
 	if err != nil {
 		return &failure{doing: "probe kafka", err: err}
@@ -109,8 +109,8 @@ func (c *Cluster) probeTopics(ctx context.Context, ctl *control, topics []string
 			md = &sarama.TopicMetadata{Name: name, Err: sarama.ErrUnknownTopicOrPartition}
 		}
 		if err := ctl.works(ctx, md, configs[name].minISR); err != nil {
-			if made[name] != "" {
-				err = fmt.Errorf("%s (%w)", made[name], err)
+			if why[name] != "" {
+				err = fmt.Errorf("%s (%w)", why[name], err)
 			}
 			missing = append(missing, &failure{doing: "probe topic " + name, topic: name, err: err})
 			continue

@@ -111,8 +111,12 @@ func (p *Producer) watch() {
 		now := time.Now()
 		soon := now.Sub(last) < cfg.RetryMin // who asks for leaders asks often
 		all := !now.Before(refresh) || !soon && p.stale.Load()
+		before := p.justCreated()
 		if p.look(all) && all {
 			refresh, last = time.Now().Add(cfg.Refresh), time.Now()
+		}
+		if p.justCreated() > before {
+			wait = cfg.LookUpSoon
 		}
 		lost := p.orphans(time.Now())
 		if lost {
@@ -152,6 +156,16 @@ func (p *Producer) look(all bool) bool {
 	return err == nil
 }
 
+// justCreated is how many topics this process has created that cannot be used yet.
+func (p *Producer) justCreated() (n int) {
+	for _, t := range p.topicsToLookUp(false) {
+		if v := t.verdict.Load(); v != nil && v.why == justCreated {
+			n++
+		}
+	}
+	return n
+}
+
 // topicsToLookUp are all topics of the session, or those not ready.
 func (p *Producer) topicsToLookUp(all bool) []*topic {
 	p.mu.Lock()
@@ -176,13 +190,13 @@ func (p *Producer) lookUp(due []*topic) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	made := p.cluster.makeMissing(ctx, p.control, names, found)
+	why := p.cluster.createMissing(ctx, p.control, names, found)
 	judged := make(map[*topic]verdict, len(due))
 	var unknown []string // ready but for their limits
 	for _, t := range due {
 		v := p.judge(ctx, t, found[t.name])
-		if v.gone && made[t.name] != "" {
-			v.why = made[t.name]
+		if v.gone && why[t.name] != "" {
+			v.why = why[t.name]
 		}
 		judged[t] = v
 		switch {
@@ -335,6 +349,7 @@ func (p *Producer) publish(t *topic, v verdict) (changed bool) {
 	switch {
 	case v.err != nil:
 		p.cluster.log.Error("topic cannot be used", "topic", t.name, "error", v.err)
+	case v.why == justCreated || old.why == justCreated && v.ready: // the log has it
 	case !v.ready:
 		p.cluster.log.Warn("waiting for topic", "topic", t.name, "because", v.why)
 	case !first:

@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"testing"
+	"time"
 )
 
 // createTopics are the settings of a daemon that makes topics on a single broker.
@@ -20,7 +21,7 @@ func TestCreateTopics(t *testing.T) {
 	o.healthy(0)
 	o.parked(0)
 	made := map[string]string{}
-	for _, e := range r.logged("topic made") {
+	for _, e := range r.logged("topic created") {
 		made[fmt.Sprint(e["topic"])] = fmt.Sprint(e["partitions"])
 	}
 	if len(made) != 2 || made[o.topic("order")] != "5" || made[o.topic("dead")] != "5" {
@@ -35,5 +36,35 @@ func TestCreateTopics(t *testing.T) {
 	}
 	if r.hasBeen("parked") {
 		t.Error("it was parked")
+	}
+}
+
+// A backlog with many new aggregate types has one line in the log for each topic, and none that warns.
+func TestCreateManyTopics(t *testing.T) {
+	t.Parallel()
+	types := make([]string, 60)
+	for i := range types {
+		types[i] = fmt.Sprint("new", i)
+	}
+	o := newOutbox(t, options{types: types, missing: types})
+	o.sample()
+	o.exec(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) SELECT 'new' || n, 'k', 'made', '{}' FROM generate_series(0, 59) n`)
+	began := time.Now()
+	r := o.startStreaming(createTopics...)
+	await(t, patience, "the last topic", func() error {
+		if n := len(r.logged("topic created")); n < len(types) {
+			return fmt.Errorf("%d topics", n)
+		}
+		return nil
+	})
+	t.Logf("%d topics in %s", len(types), time.Since(began).Round(time.Millisecond))
+	o.verify(patience)
+	for _, e := range r.entries() {
+		if e["level"] == "WARN" || e["msg"] == "topic can be used" || e["msg"] == "waiting for topic" {
+			t.Errorf("in the log: %v", e)
+		}
+	}
+	if n := len(r.logged("topic created")); n != len(types) {
+		t.Errorf("%d topics, want %d", n, len(types))
 	}
 }

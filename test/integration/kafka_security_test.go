@@ -401,13 +401,13 @@ func (g *guarded) makesTopics() {
 	r := g.startStreaming(g.withPassword("PLAIN", createTopics...)...)
 	g.insert("late", "k", 1, 3)
 	g.insert("order", "k", 4, 3)
-	r.awaitReason("parked", "could not be made", "remedy: grant the daemon's user Create")
+	r.awaitReason("parked", "could not be created", "remedy: grant the daemon's user Create")
 	if said := r.logged("waiting for topic"); len(said) != 1 || !strings.Contains(fmt.Sprint(said[0]["because"]), "TOPIC_AUTHORIZATION") && !strings.Contains(fmt.Sprint(said[0]["because"]), "not authorized") {
 		g.t.Errorf("the log: %v", said)
 	}
 	must(g.t, kafkatest.Allow(testContext(g.t), g.k.Brokers(), g.user, g.topic("late"), kmsg.ACLOperationCreate))
 	g.verify(patience)
-	if made := r.logged("topic made"); len(made) != 1 || made[0]["topic"] != g.topic("late") {
+	if made := r.logged("topic created"); len(made) != 1 || made[0]["topic"] != g.topic("late") {
 		g.t.Errorf("made: %v", made)
 	}
 	g.told(r)
