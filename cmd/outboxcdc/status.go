@@ -87,6 +87,7 @@ func (s *statusCommand) run(ctx context.Context, cfg *config.Config) error {
 		if !l.comparable(first) {
 			first = l
 		}
+		l.measureThroughput(last)
 		last = l
 		if err := s.show(l.judge(first)); err != nil {
 			return err

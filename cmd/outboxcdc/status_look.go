@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/doctor"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
@@ -34,6 +35,17 @@ type heldWAL struct {
 	// Budget is max_slot_wal_keep_size and Left what may still be written before the slot is in danger; -1: no limit.
 	Budget int64 `json:"budget_bytes"`
 	Left   int64 `json:"budget_left_bytes"`
+	// Longest is the slot that holds the most WAL, if that is another one.
+	Longest *otherSlot `json:"longest_slot,omitempty"`
+	// Oldest is the oldest transaction of the server that writes, if more than onTheWay of the WAL is confirmed and held all the same.
+	Oldest *doctor.OpenTransaction `json:"oldest_transaction,omitempty"`
+}
+
+// otherSlot is a slot of the same server that is not ours.
+type otherSlot struct {
+	Slot     string `json:"slot"`
+	Active   bool   `json:"active"`
+	Retained int64  `json:"retained_bytes"`
 }
 
 // lost reports whether the slot is no more, or can be read no more.
@@ -49,6 +61,13 @@ SELECT s.active, coalesce(s.active_pid, 0), coalesce(a.application_name, ''), co
   FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid,
        (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END AS lsn) now
  WHERE s.slot_name = $1 AND s.slot_type = 'logical'`
+
+const longestSQL = `
+SELECT s.slot_name, s.active, pg_wal_lsn_diff(now.lsn, s.restart_lsn)::bigint
+  FROM pg_replication_slots s,
+       (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END AS lsn) now
+ WHERE s.restart_lsn IS NOT NULL
+ ORDER BY s.restart_lsn, s.slot_name <> $1 LIMIT 1`
 
 // lookTimeout bounds each of the two questions.
 const lookTimeout = 5 * time.Second
@@ -85,7 +104,13 @@ func (o *observer) look(ctx context.Context, now time.Time) *look {
 	return l
 }
 
-func (o *observer) askDaemon(ctx context.Context) (*relay.Status, error) {
+// daemonStatus is the part of /status that status uses.
+type daemonStatus struct {
+	relay.Status
+	Delivered float64 `json:"events_delivered"` // by this process
+}
+
+func (o *observer) askDaemon(ctx context.Context) (*daemonStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, o.url, nil)
@@ -104,7 +129,7 @@ func (o *observer) askDaemon(ctx context.Context) (*relay.Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	var st relay.Status
+	var st daemonStatus
 	if res.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("it answers %s", res.Status)
 	}
@@ -133,7 +158,28 @@ func (o *observer) askServer(ctx context.Context) (*heldWAL, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look at slot %s: %w", o.slot, err)
 	}
+	if err := o.findHolders(ctx, h); err != nil {
+		return nil, fmt.Errorf("look for what holds the WAL: %w", err)
+	}
 	return h, nil
+}
+
+// findHolders finds what else the server keeps WAL for.
+func (o *observer) findHolders(ctx context.Context, h *heldWAL) error {
+	longest := &otherSlot{}
+	err := o.conn.QueryRow(ctx, longestSQL, o.slot).Scan(&longest.Slot, &longest.Active, &longest.Retained)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows): // our slot has been invalidated, and there is no other
+	case err != nil:
+		return err
+	case longest.Slot != o.slot:
+		h.Longest = longest
+	}
+	if h.Retained-h.Unconfirmed > onTheWay {
+		h.Oldest, err = doctor.OldestTransaction(ctx, o.conn)
+		return err
+	}
+	return nil
 }
 
 // statusURL is where the daemon of this configuration says how it is: given, or its listener on this machine.

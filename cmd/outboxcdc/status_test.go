@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,8 +23,8 @@ const gb = 1 << 30
 
 // What daemon and slot say decides about the verdict, and nobody is called healthy who was not asked.
 func TestStatusVerdict(t *testing.T) {
-	daemon := func(s relay.State, kafka string) *relay.Status {
-		return &relay.Status{State: s, Kafka: kafka, Reason: "for a reason"}
+	daemon := func(s relay.State, kafka string) *daemonStatus {
+		return &daemonStatus{Status: relay.Status{State: s, Kafka: kafka, Reason: "for a reason"}}
 	}
 	free, read := &heldWAL{WALStatus: "reserved"}, &heldWAL{Active: true, WALStatus: "extended"}
 	const at = "http://localhost:9464/status"
@@ -44,7 +45,7 @@ func TestStatusVerdict(t *testing.T) {
 		{"down", look{URL: at, DaemonError: "refused", Slot: free}, 69, "no daemon answers"},
 		{"out of reach", look{URL: at, DaemonError: "refused", Slot: read}, 69, "no daemon answers"},
 		{"not asked, read", look{Slot: read}, 0, "not asked"},
-		{"not asked, not read", look{Slot: free}, 69, "nobody reads the slot"},
+		{"not asked, not read", look{Slot: free}, 69, "the slot is inactive"},
 		{"Postgres is away", look{URL: at, Daemon: daemon(relay.Streaming, "ok"), SlotError: "no answer"}, 69, "Postgres does not say"},
 		{"in danger", look{URL: at, Daemon: daemon(relay.Streaming, "ok"), Slot: &heldWAL{Active: true, WALStatus: "unreserved"}}, 69, "the next checkpoint may lose it"},
 		{"lost", look{URL: at, Daemon: daemon(relay.Streaming, "ok"), Slot: &heldWAL{WALStatus: "lost"}}, 79, "LOST: the server has removed WAL"},
@@ -136,6 +137,90 @@ func TestStatusBudget(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The number of events that were delivered, and how many a second since the look before; no rate across a restart.
+func TestStatusThroughput(t *testing.T) {
+	at := time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
+	after := func(d time.Duration, delivered float64) *look {
+		return &look{At: at.Add(d), URL: "http://localhost/status", Daemon: &daemonStatus{Delivered: delivered}, Slot: &heldWAL{}}
+	}
+	for _, c := range []struct {
+		then *look
+		want string
+	}{
+		{after(2*time.Second, 12_345), "12345 events delivered since the daemon was started, 1122/s (measured over 2.0 s)\n"},
+		{after(2*time.Second, 10_100), "10100 events delivered since the daemon was started, 0/s (measured over 2.0 s)\n"},
+		{after(2*time.Second, 1), "1 event delivered since the daemon was started\n"},
+	} {
+		c.then.measureThroughput(after(0, 10_100))
+		if got := c.then.judge(nil).String(); !strings.Contains(got, c.want) {
+			t.Errorf("want %q:\n%s", c.want, got)
+		}
+	}
+	down := after(0, 5)
+	down.Daemon = nil
+	down.measureThroughput(after(0, 1))
+	if after(time.Second, 5).measureThroughput(down); down.Throughput != nil {
+		t.Error("a rate of a daemon that does not answer")
+	}
+}
+
+// What else the server keeps WAL for is found on a real server: an open transaction, a prepared one, another slot.
+func TestStatusHolders(t *testing.T) {
+	s := pgtest.ForTest(t, pgtest.Options{Major: "17", Settings: map[string]string{"max_prepared_transactions": "2"}})
+	d := newDatabase(t, s, "holders")
+	d.exec("CREATE TABLE t (n int)", "SELECT pg_create_logical_replication_slot('holders', 'pgoutput')")
+	conn := connect(t, s.SuperURL("holders"))
+	o := &observer{slot: "holders", conn: conn}
+	ask := func(want ...string) {
+		t.Helper()
+		h, err := o.askServer(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := (&look{Slot: h}).judge(nil).String()
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				t.Errorf("want %q:\n%s", w, text)
+			}
+		}
+		if len(want) == 0 && (strings.Contains(text, "is confirmed") || strings.Contains(text, "another slot")) {
+			t.Errorf("nothing holds WAL, and it says:\n%s", text)
+		}
+	}
+	// wal writes 20 MB, and confirms it all.
+	wal := func() {
+		t.Helper()
+		d.exec("SELECT pg_logical_emit_message(true, 'x', repeat('y', 1000000)) FROM generate_series(1, 20)",
+			"SELECT pg_replication_slot_advance('holders', pg_current_wal_lsn())")
+	}
+	ask()
+	open := connect(t, s.SuperURL("holders"))
+	var pid int
+	if err := open.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	run := func(sql string) {
+		t.Helper()
+		if _, err := open.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run("BEGIN")
+	run("INSERT INTO t VALUES (1)")
+	wal()
+	ask("of it is confirmed, and held for transactions that were open then; the oldest now: PID " + strconv.Itoa(pid) + " of postgres in database holders, open for")
+	run("PREPARE TRANSACTION 'two'")
+	ask("; the oldest now: 'two' in database holders, prepared")
+	run("ROLLBACK PREPARED 'two'")
+	ask("is confirmed, and held", "sees none that is open now")
+	d.exec("SELECT pg_create_physical_replication_slot('standby', true)")
+	wal()
+	d.exec("SELECT pg_drop_replication_slot('holders')", "SELECT pg_create_logical_replication_slot('holders', 'pgoutput')")
+	ask("another slot of this server holds more: standby, inactive, ")
+	d.exec("SELECT pg_drop_replication_slot('standby')")
+	ask()
 }
 
 func TestStatusURL(t *testing.T) {

@@ -16,11 +16,18 @@ type look struct {
 	Exit        int           `json:"exit"`
 	Why         string        `json:"why,omitempty"` // if not healthy
 	URL         string        `json:"url,omitempty"`
-	Daemon      *relay.Status `json:"daemon,omitempty"`
+	Daemon      *daemonStatus `json:"daemon,omitempty"`
 	DaemonError string        `json:"daemon_error,omitempty"`
 	Slot        *heldWAL      `json:"slot,omitempty"`
 	SlotError   string        `json:"slot_error,omitempty"`
 	Growth      *growth       `json:"growth,omitempty"`
+	Throughput  *throughput   `json:"throughput,omitempty"`
+}
+
+// throughput is how much the daemon delivers, since the look before.
+type throughput struct {
+	Over            float64 `json:"measured_over_seconds"`
+	EventsPerSecond float64 `json:"events_per_second"`
 }
 
 // growth is how fast the WAL that the slot holds grows, between two looks.
@@ -81,7 +88,7 @@ func (l *look) ill() string {
 	case d == nil && l.URL != "":
 		return "no daemon answers at " + l.URL
 	case d == nil && h != nil && !h.Active:
-		return "nobody reads the slot"
+		return "the slot is inactive"
 	}
 	switch {
 	case h == nil:
@@ -122,6 +129,15 @@ func (l *look) measure(first *look) {
 	}
 }
 
+// measureThroughput finds the daemon's rate since the look before, unless it was started again in between.
+func (l *look) measureThroughput(before *look) {
+	over := l.At.Sub(before.At).Seconds()
+	if l.Daemon == nil || before.Daemon == nil || l.Daemon.Delivered < before.Daemon.Delivered || over <= 0 {
+		return
+	}
+	l.Throughput = &throughput{Over: over, EventsPerSecond: (l.Daemon.Delivered - before.Daemon.Delivered) / over}
+}
+
 // String is the look for people.
 func (l *look) String() string {
 	var b strings.Builder
@@ -156,6 +172,7 @@ func (l *look) sayDaemon(say func(what, format string, args ...any)) {
 	} else {
 		say("", "all that it has read is in Kafka")
 	}
+	l.sayThroughput(say)
 	if d.InFlightEvents > 0 {
 		say("", "%s on the way to Kafka, %s", plural(d.InFlightEvents, "event is", "events are"), doctor.Size(d.InFlightBytes))
 	}
@@ -166,6 +183,14 @@ func (l *look) sayDaemon(say func(what, format string, args ...any)) {
 		say("", "last error, %s ago: %s", inWords(l.At.Sub(*d.LastErrorAt)), d.LastError)
 	}
 	say("Kafka", "%s", d.Kafka)
+}
+
+func (l *look) sayThroughput(say func(what, format string, args ...any)) {
+	text := plural(int(l.Daemon.Delivered), "event", "events") + " delivered since the daemon was started"
+	if t := l.Throughput; t != nil {
+		text += fmt.Sprintf(", %.4g/s (measured over %s)", t.EventsPerSecond, inWords(seconds(t.Over)))
+	}
+	say("", "%s", text)
 }
 
 func (l *look) saySlot(say func(what, format string, args ...any)) {
@@ -185,6 +210,27 @@ func (l *look) saySlot(say func(what, format string, args ...any)) {
 	say("slot", "%s: %s", h.Slot, who)
 	say("", "%s of WAL are held, %s of it behind the confirmed position (%s)", doctor.Size(h.Retained), doctor.Size(h.Unconfirmed), h.WALStatus)
 	l.sayBudget(say)
+	l.sayHolders(say)
+}
+
+// sayHolders says what else the server keeps WAL for: a transaction that was open at the confirmed position, or another slot.
+func (l *look) sayHolders(say func(what, format string, args ...any)) {
+	h := l.Slot
+	if confirmed := h.Retained - h.Unconfirmed; confirmed > onTheWay {
+		text := doctor.Size(confirmed) + " of it is confirmed, and held for transactions that were open then"
+		switch x := h.Oldest; {
+		case x == nil:
+			text += "; the role sees none that is open now (pg_read_all_stats shows those of others)"
+		case x.Prepared != "":
+			text += fmt.Sprintf("; the oldest now: '%s' in database %s, prepared %s ago by %s", x.Prepared, x.Database, inWords(x.Age()), x.User)
+		default:
+			text += fmt.Sprintf("; the oldest now: PID %d of %s in database %s, open for %s", x.PID, x.User, x.Database, inWords(x.Age()))
+		}
+		say("", "%s", text)
+	}
+	if o := h.Longest; o != nil && o.Retained-h.Retained > onTheWay {
+		say("", "another slot of this server holds more: %s, %s, %s", o.Slot, map[bool]string{true: "active", false: "inactive"}[o.Active], doctor.Size(o.Retained))
+	}
 }
 
 // sayBudget says when the disk budget is used up.
