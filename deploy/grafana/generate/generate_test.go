@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -69,6 +70,37 @@ func TestPanels(t *testing.T) {
 	}
 	if len(all) < 30 {
 		t.Errorf("%d panels", len(all))
+	}
+}
+
+// Every alert has a panel that shows why it fires, and every link of a panel leads to a section of the runbook.
+func TestPanelsLinkTheRunbook(t *testing.T) {
+	read := func(file string) string {
+		t.Helper()
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	sections, linked := map[string]bool{}, map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(read("../../../docs/runbook.md"), -1) {
+		sections[strings.ToLower(m[1])] = true
+	}
+	for _, m := range regexp.MustCompile(regexp.QuoteMeta(runbook)+`#(\w+)`).FindAllStringSubmatch(read(file), -1) {
+		linked[m[1]] = true
+		if !sections[m[1]] {
+			t.Errorf("a panel links %s, which the runbook does not have", m[1])
+		}
+	}
+	alerts := regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(read("../../prometheus/alerts.yaml"), -1)
+	for _, m := range alerts {
+		if !linked[strings.ToLower(m[1])] {
+			t.Errorf("no panel links the runbook for %s", m[1])
+		}
+	}
+	if len(alerts) < 20 {
+		t.Errorf("%d alerts", len(alerts))
 	}
 }
 

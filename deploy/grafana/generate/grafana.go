@@ -1,5 +1,7 @@
 package main
 
+import "strings"
+
 // What of Grafana's dashboard format is used here (schema version 39, Grafana 11 and later).
 
 type object = map[string]any
@@ -9,6 +11,7 @@ type panel struct {
 	title, kind, unit string
 	about             string // shown by the i in its corner: what it means, in a sentence
 	queries           []query
+	alerts            []string // whose sections of the runbook it links
 	width, height     int
 	more              func(p object) // what this one has besides
 }
@@ -78,10 +81,26 @@ func (p *panel) object(id int) object {
 		defaults(o)["custom"] = object{"fillOpacity": 10, "lineWidth": 1, "showPoints": "never", "spanNulls": false}
 		defaults(o)["min"] = 0
 	}
+	var links []object
+	for _, alert := range p.alerts {
+		links = append(links, object{"title": "Runbook: " + alert, "targetBlank": true, "url": runbook + "#" + strings.ToLower(alert)})
+	}
+	if links != nil {
+		o["links"] = links
+	}
 	if p.more != nil {
 		p.more(o)
 	}
 	return o
+}
+
+// runbook is the page with a section for each alert.
+const runbook = "https://github.com/outboxcdc/outboxcdc/blob/main/docs/runbook.md"
+
+// on is the panel with links to what the runbook says of these alerts.
+func (p panel) on(alerts ...string) panel {
+	p.alerts = alerts
+	return p
 }
 
 func defaults(o object) object {
