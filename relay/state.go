@@ -239,6 +239,7 @@ type Status struct {
 	WaitingForTopics  []string   `json:"waiting_for_topics,omitempty"`
 	Kafka             string     `json:"kafka"` // "ok" or what is wrong
 	RetainedWALBytes  uint64     `json:"slot_retained_wal_bytes"`
+	SafeWALBytes      *int64     `json:"slot_safe_wal_bytes,omitempty"` // nil: the server sets no limit, or the slot is not known yet
 	WALStatus         string     `json:"slot_wal_status,omitempty"`
 	SlotActivePID     uint32     `json:"slot_active_pid,omitempty"`
 	LastError         string     `json:"last_error,omitempty"`
@@ -277,7 +278,8 @@ func (r *Relay) Status() Status {
 	}
 	st.NotDeduplicating, st.NoProgress = v.repeats, v.noProgress()
 	if v.slot != nil {
-		st.RetainedWALBytes, st.WALStatus, st.SlotActivePID = v.slot.RetainedBytes(), v.slot.WALStatus, v.slot.ActivePID
+		st.RetainedWALBytes, st.SafeWALBytes = v.slot.RetainedBytes(), v.slot.SafeWALBytes
+		st.WALStatus, st.SlotActivePID = v.slot.WALStatus, v.slot.ActivePID
 	}
 	if s := v.session; s != nil {
 		st.InFlightEvents, st.InFlightBytes = s.tracker.InFlight()

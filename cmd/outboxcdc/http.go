@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"regexp"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,6 +36,7 @@ const maxConnections = 32
 type server struct {
 	ln        net.Listener
 	srv       *http.Server
+	history   *history
 	webConfig string
 	log       *slog.Logger
 }
@@ -52,15 +54,16 @@ func listen(cfg *config.Config, reg *prometheus.Registry, m monitor, log *slog.L
 	}
 	log.Info("listening", "address", ln.Addr().String())
 	quiet := slog.New(&complaints{Handler: log.Handler(), clock: time.Now})
+	history := newHistory(reg, m)
 	srv := &http.Server{
-		Handler: handler(cfg, reg, m), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		Handler: handler(cfg, reg, m, history), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: writeWithin, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(quiet.Handler(), slog.LevelWarn),
 		// HTTP/2 would let one connection ask for hundreds of answers at a time.
 		Protocols: new(http.Protocols),
 	}
 	srv.Protocols.SetHTTP1(true)
-	return &server{ln: conns.Limit(ln, maxConnections), log: quiet, webConfig: file, srv: srv}, nil
+	return &server{ln: conns.Limit(ln, maxConnections), history: history, log: quiet, webConfig: file, srv: srv}, nil
 }
 
 // withoutValues takes out what the YAML reader quotes of a file that has passwords' hashes and may have keys in it.
@@ -72,6 +75,9 @@ var quotedValue = regexp.MustCompile("(?s)`.*`")
 func (s *server) serve(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { _ = s.srv.Close() })
 	defer stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { s.history.watch(ctx) })
 	var err error
 	if s.webConfig == "" {
 		err = s.srv.Serve(s.ln)
@@ -83,7 +89,7 @@ func (s *server) serve(ctx context.Context) {
 	}
 }
 
-func handler(cfg *config.Config, reg *prometheus.Registry, m monitor) http.Handler {
+func handler(cfg *config.Config, reg *prometheus.Registry, m monitor, past *history) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /{$}", page())
 	mux.Handle("GET /metrics", metrics(reg))
@@ -105,6 +111,7 @@ func handler(cfg *config.Config, reg *prometheus.Registry, m monitor) http.Handl
 	mux.HandleFunc("GET /readyz", ready)
 	mux.HandleFunc("GET /healthz", ready)
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { answer(w, true, reportOf(cfg.Postgres.Slot, reg, m)) })
+	mux.HandleFunc("GET /history", func(w http.ResponseWriter, _ *http.Request) { answer(w, true, past.report()) })
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { answer(w, true, buildInfo()) })
 	if cfg.HTTP.PProf {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)

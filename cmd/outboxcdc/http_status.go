@@ -30,8 +30,17 @@ const delivered = "outboxcdc_events_delivered_total"
 
 func reportOf(slot string, reg prometheus.Gatherer, m monitor) report {
 	b := buildInfo()
-	r := report{Slot: slot, Status: m.Status(), Version: b.Version, Revision: b.Revision, Topics: []topicReport{}}
+	r := report{Slot: slot, Status: m.Status(), Version: b.Version, Revision: b.Revision, Topics: topicsOf(reg)}
 	r.Ready, _ = m.Ready()
+	for _, t := range r.Topics {
+		r.Delivered += t.Delivered
+	}
+	return r
+}
+
+// topicsOf is what this process has delivered, by topic.
+func topicsOf(reg prometheus.Gatherer) []topicReport {
+	topics := []topicReport{}
 	families, _ := reg.Gather() // an error is about other metrics: what was gathered is right
 	for _, f := range families {
 		if f.GetName() != delivered {
@@ -40,13 +49,11 @@ func reportOf(slot string, reg prometheus.Gatherer, m monitor) report {
 		for _, series := range f.GetMetric() {
 			for _, l := range series.GetLabel() {
 				if l.GetName() == "topic" {
-					n := series.GetCounter().GetValue()
-					r.Topics = append(r.Topics, topicReport{Topic: l.GetValue(), Delivered: n})
-					r.Delivered += n
+					topics = append(topics, topicReport{Topic: l.GetValue(), Delivered: series.GetCounter().GetValue()})
 				}
 			}
 		}
 	}
-	slices.SortFunc(r.Topics, func(a, b topicReport) int { return strings.Compare(a.Topic, b.Topic) })
-	return r
+	slices.SortFunc(topics, func(a, b topicReport) int { return strings.Compare(a.Topic, b.Topic) })
+	return topics
 }

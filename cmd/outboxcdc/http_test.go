@@ -33,6 +33,10 @@ func (f *still) Status() relay.Status  { return f.status }
 func (f *still) Ready() (bool, string) { return f.ready, f.why }
 func (f *still) Alive() time.Duration  { return f.age }
 
+func handlerOf(cfg *config.Config, reg *prometheus.Registry, m monitor) http.Handler {
+	return handler(cfg, reg, m, newHistory(reg, m))
+}
+
 func ask(t *testing.T, h http.Handler, method, path string) (int, string, http.Header) {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -66,14 +70,14 @@ func TestProbes(t *testing.T) {
 		{streaming, "/debug/pprof/", 404, ""},
 		{streaming, "/config", 404, ""},
 	} {
-		code, body, _ := ask(t, handler(config.Default(), prometheus.NewRegistry(), c.m), "GET", c.path)
+		code, body, _ := ask(t, handlerOf(config.Default(), prometheus.NewRegistry(), c.m), "GET", c.path)
 		if code != c.code || !strings.Contains(body, c.body) {
 			t.Errorf("%s while %s: %d %s, not %d %s", c.path, c.m.status.State, code, body, c.code, c.body)
 		}
 	}
 	cfg := config.Default()
 	cfg.HTTP.PProf = true
-	h := handler(cfg, prometheus.NewRegistry(), streaming)
+	h := handlerOf(cfg, prometheus.NewRegistry(), streaming)
 	if code, _, _ := ask(t, h, "GET", "/debug/pprof/"); code != 200 {
 		t.Errorf("/debug/pprof/ although switched on: %d", code)
 	}
@@ -90,7 +94,7 @@ func TestStatusReport(t *testing.T) {
 	c.WithLabelValues("b").Add(3)
 	c.WithLabelValues("a").Add(4)
 	m := &still{ready: true, status: relay.Status{State: relay.Streaming, Confirmed: "0/1A", Troubles: []relay.Trouble{{State: relay.Parked, Error: "x", Count: 2}}}}
-	code, body, header := ask(t, handler(config.Default(), reg, m), "GET", "/status")
+	code, body, header := ask(t, handlerOf(config.Default(), reg, m), "GET", "/status")
 	var got struct {
 		Slot      string         `json:"slot"`
 		State     string         `json:"state"`

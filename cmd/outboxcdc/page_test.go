@@ -12,7 +12,7 @@ import (
 
 // The page has nothing from elsewhere, and its policy allows what is in it and nothing else.
 func TestPage(t *testing.T) {
-	code, text, header := ask(t, handler(config.Default(), prometheus.NewRegistry(), &still{}), "GET", "/")
+	code, text, header := ask(t, handlerOf(config.Default(), prometheus.NewRegistry(), &still{}), "GET", "/")
 	if code != 200 || header.Get("Content-Type") != "text/html; charset=utf-8" {
 		t.Fatalf("%d %v", code, header)
 	}

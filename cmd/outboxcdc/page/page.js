@@ -12,7 +12,7 @@ const words = {
   draining: ['wait', 'Stopping', 'Waiting for what is in flight, then leaving.'],
   failed: ['bad', 'Failed', 'Nothing is delivered or confirmed until a person has decided.'],
 };
-const every = 2000, points = 120, shownTopics = 20;
+const every = 2000, historyEvery = 10000, shownTopics = 20;
 const el = (id) => document.getElementById(id);
 const text = (id, s, mark) => { el(id).textContent = s; el(id).classList.toggle('warn', mark === 'warn'); el(id).classList.toggle('alarm', mark === 'alarm'); };
 const count = (n) => Math.round(n).toLocaleString('en');
@@ -33,21 +33,37 @@ function duration(s) {
   return Math.floor(s / 86400) + ' d ' + Math.floor(s % 86400 / 3600) + ' h';
 }
 
-const perSecond = (r) => (r === undefined ? '–' : r > 0 && r < 10 ? r.toFixed(1) : count(r)) + '/s';
+const perSecond = (r) => (r === undefined || r === null ? '–' : r > 0 && r < 10 ? r.toFixed(1) : count(r)) + '/s';
 
-// before is the answer before this one, and rates what was delivered per second between each two.
+// before is the answer before this one; past is the last answer of /history, and when it came.
 let before = null;
-let rates = [];
+let past = { at: 0, samples: [], every_seconds: 10 };
 
 function rateOf(now, then, seconds) {
   return then === undefined || now < then ? undefined : (now - then) / seconds; // smaller: the daemon was started again
 }
 
-function drawRates() {
-  const most = Math.max(1, ...rates), step = 240 / (Math.max(30, rates.length) - 1), x = (i) => 240 - (rates.length - 1 - i) * step, y = (r) => 46 - 44 * r / most;
-  const path = rates.map((r, i) => (i ? 'L' : 'M') + x(i).toFixed(1) + ' ' + y(r).toFixed(1)).join('');
-  el('line').setAttribute('d', path);
-  el('area').setAttribute('d', rates.length ? path + 'L240 48L' + x(0).toFixed(1) + ' 48Z' : '');
+// draw fills a tile with one value of the history and the value of now. Where a value is not known the curve has a gap.
+function draw(name, values, now, scale, words) {
+  const shift = (Date.now() - past.at) / 1000;
+  const points = past.samples.map((s) => ({ age: s.age_seconds + shift, v: values(s) })).concat({ age: 0, v: now });
+  const known = points.filter((p) => p.v !== null && p.v !== undefined), span = Math.max(60, known.length ? known[0].age : 0);
+  const most = Math.max(scale, ...known.map((p) => p.v));
+  const x = (p) => (240 * (1 - p.age / span)).toFixed(1), y = (p) => (58 - 54 * p.v / most).toFixed(1);
+  let line = '', area = '', from = null;
+  points.forEach((p, i) => {
+    const last = points[i - 1];
+    if (!known.includes(p)) { if (from) area += 'L' + x(last) + ' 60Z'; from = null; return; }
+    if (from && last.age - p.age > 3 * past.every_seconds) { area += 'L' + x(last) + ' 60Z'; from = null; }
+    line += (from ? 'L' : 'M') + x(p) + ' ' + y(p);
+    area += (from ? 'L' : 'M' + x(p) + ' 60L') + x(p) + ' ' + y(p);
+    from = p;
+  });
+  if (from) area += 'L' + x(from) + ' 60Z';
+  el(name + 'line').setAttribute('d', line);
+  el(name + 'area').setAttribute('d', area);
+  const whole = span >= 3590 ? 'the last hour' : span > 60 ? 'the last ' + duration(span) : 'the last minute';
+  text(name + 'scale', known.length > 1 ? 'at most ' + words(Math.max(...known.map((p) => p.v))) + ' in ' + whole : '');
 }
 
 function add(parent, tag, s, cls) {
@@ -99,22 +115,28 @@ function show(s, at) {
   showState(answers ? level : 'wait', title, answers ? sentence : 'Kafka does not answer at present.', s.reason);
   text('since', 'since ' + time(s.since));
   text('slot', 'slot ' + s.slot);
-  text('lag', duration(s.lag_seconds), s.lag_seconds > 60 ? 'warn' : '');
+  const flows = s.state === 'streaming' || s.state === 'backpressured';
+  const lag = s.lag_seconds > 0 || flows ? s.lag_seconds : undefined;
+  text('lag', lag === undefined ? 'not known' : lag === 0 ? 'nothing waits' : duration(lag), lag > 60 ? 'warn' : '');
   text('lagbytes', bytes(s.lag_bytes) + ' of WAL not confirmed');
   const seconds = before ? (at - before.at) / 1000 : 0;
-  const rate = before ? rateOf(s.events_delivered, before.delivered, seconds) : undefined;
-  if (rate !== undefined) rates = rates.concat(rate).slice(-points);
+  const rate = before ? rateOf(s.events_delivered, before.delivered, seconds) : (past.samples.at(-1) || {}).events_per_second;
   text('rate', perSecond(rate));
   text('total', count(s.events_delivered) + ' events since this process started');
-  drawRates();
+  draw('lag', (p) => p.lag_seconds, lag, 1, duration);
+  draw('rate', (p) => p.events_per_second, rate, 1, perSecond);
   text('inflight', count(s.in_flight_events));
   text('inflightbytes', bytes(s.in_flight_bytes) + ', ' + count(s.unconfirmed_transactions) + ' transactions');
   const status = s.slot_wal_status || 'not known yet';
   const mark = status === 'lost' ? 'alarm' : status === 'unreserved' ? 'warn' : '';
   text('wal', s.slot_wal_status ? bytes(s.slot_retained_wal_bytes) : '–', mark);
-  text('walstatus', 'status ' + status);
+  const left = s.slot_safe_wal_bytes;
+  const room = !s.slot_wal_status || status === 'lost' ? '' : left === undefined ? '; no limit but the disk' : '; ' + bytes(Math.max(left, 0)) + ' more may be written';
+  text('walstatus', 'status ' + status + room, mark);
   text('kafka', s.kafka === 'ok' ? 'answers' : s.kafka === 'no session' ? 'not in use' : 'fails', s.kafka === 'ok' || s.kafka === 'no session' ? '' : 'warn');
   text('kafkawhy', s.waiting_for_topics && s.waiting_for_topics.length ? 'looking for ' + s.waiting_for_topics.join(', ') : s.kafka === 'ok' || s.kafka === 'no session' ? '' : s.kafka);
+  text('delivery', s.delivery === 'deduplicated' ? 'no repeats' : 'may repeat', s.not_deduplicating ? 'warn' : '');
+  text('deliverywhy', (s.delivery === 'deduplicated' ? 'deduplicated' : 'at least once') + (s.not_deduplicating ? ': ' + s.not_deduplicating : ''));
   text('confirmed', s.confirmed_lsn);
   text('received', 'confirmed; received ' + s.received_lsn);
   showTroubles(s.troubles);
@@ -126,13 +148,18 @@ function show(s, at) {
 
 let answered = null;
 
+async function ask(path) {
+  const res = await fetch(path, { cache: 'no-store', signal: AbortSignal.timeout(5000) });
+  if (!res.ok) throw new Error(path + ' ' + res.status);
+  return res.json();
+}
+
 async function poll() {
   // One that was opened in the background should not be empty either.
   if (!document.hidden || !answered) {
     try {
-      const res = await fetch('status', { cache: 'no-store', signal: AbortSignal.timeout(5000) });
-      if (!res.ok) throw new Error('status ' + res.status);
-      const s = await res.json();
+      const s = await ask('status');
+      if (Date.now() - past.at >= historyEvery) past = { ...await ask('history'), at: Date.now() };
       answered = Date.now();
       show(s, answered);
     } catch (err) {
