@@ -116,6 +116,28 @@ bench: build ## the built binary next to yardsticks, on servers of its own (WHAT
 history: bin/testrun ## judge stored histories again (FILE=file or folder; default: those of the last `make prove`)
 	@OUTBOXCDC_TEST_HISTORY='$(abspath $(or $(FILE),bin/proof/history))' OUTBOXCDC_TEST_FAKE_KAFKA=1 CI= $(GO) test -json -count=1 -run '^TestStoredHistory$$' ./test/integration | bin/testrun
 
+# The last stage of Dockerfile, on a binary that is built here: no base image has to be fetched. BUILDAH keeps what it needs in bin/.
+CA_CERTIFICATES ?= /etc/ssl/certs/ca-certificates.crt
+IMAGE_DIR        = bin/image
+IMAGE            = docker.io/library/outboxcdc:$(VERSION)
+BUILDAH          = buildah --root $(CURDIR)/$(IMAGE_DIR)/storage --runroot $(CURDIR)/$(IMAGE_DIR)/run --storage-driver vfs
+
+.PHONY: image
+image: build ## bin/outboxcdc-image.tar, the container image for docker load or skopeo, without a Docker daemon (apt-get install buildah)
+	@command -v buildah >/dev/null || { echo "make image needs buildah (apt-get install buildah); with Docker: docker build -t outboxcdc ."; exit 1; }
+	@rm -rf $(IMAGE_DIR) bin/outboxcdc-image.tar
+	@mkdir -p $(IMAGE_DIR)/build/out $(IMAGE_DIR)/build/etc/ssl/certs
+	@cp bin/outboxcdc $(IMAGE_DIR)/build/out/outboxcdc
+	@cp $(CA_CERTIFICATES) $(IMAGE_DIR)/build/etc/ssl/certs/ca-certificates.crt
+	$(BUILDAH) build --quiet --isolation chroot --platform linux/$(shell $(GO) env GOARCH) --build-context build=$(IMAGE_DIR)/build \
+		--build-arg VERSION='$(VERSION)' --build-arg REVISION='$(REVISION)' --tag '$(IMAGE)' .
+	$(BUILDAH) push --quiet '$(IMAGE)' docker-archive:bin/outboxcdc-image.tar
+	@rm -rf $(IMAGE_DIR)
+
+.PHONY: image-test
+image-test: bin/testrun image ## build the image, look at what is in it, and run it without a container: as its user, with its files alone (root)
+	@OUTBOXCDC_TEST_IMAGE='$(CURDIR)/bin/outboxcdc-image.tar' $(GO) test -json -count=1 ./test/image | bin/testrun
+
 .PHONY: compose-test
 compose-test: bin/testrun ## docker-compose.yml as docker compose would read it; needs no Docker
 	@$(COMPOSE_TESTS) | bin/testrun
