@@ -171,21 +171,24 @@ func (b *binding) attributes(sources []source) []field {
 }
 
 // routeCloudEvent makes the event: headers beside the payload, or a JSON object around it.
-func (r *Router) routeCloudEvent(p *plan, ev *decoder.Event, rec *Record) *Poison {
+func (r *Router) routeCloudEvent(p *plan, ev *decoder.Event, rec *Record) (*Poison, error) {
 	if rec.ID == nil {
-		return nil // poison already
+		return nil, nil // poison already
 	}
-	texts := r.texts(p.fields, ev, rec)
+	texts, err := r.texts(p, ev, rec)
+	if err != nil {
+		return nil, err
+	}
 	if why := badAttribute(rec.ID); why != "" || len(rec.ID) == 0 {
-		return &Poison{Cause: BadHeaders, Message: "the CloudEvents attribute \"id\" " + emptyOr(why)}
+		return &Poison{Cause: BadHeaders, Message: "the CloudEvents attribute \"id\" " + emptyOr(why)}, nil
 	}
 	for i := range p.fields {
 		if poison := r.checkText(p, &p.fields[i], texts[i]); poison != nil {
-			return poison
+			return poison, nil
 		}
 	}
 	if r.config.Format == FormatCloudEventsStructured {
-		return r.structured(p, ev, texts, rec)
+		return r.structured(p, ev, texts, rec), nil
 	}
 	rec.setHeader(ceHeader+"specversion", ceVersion)
 	rec.setHeader(ceHeader+"id", rec.ID)
@@ -194,7 +197,7 @@ func (r *Router) routeCloudEvent(p *plan, ev *decoder.Event, rec *Record) *Poiso
 			rec.setHeader(p.fields[i].header, texts[i])
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 func emptyOr(why string) string {

@@ -72,6 +72,11 @@ func TestCloudEvents(t *testing.T) {
 				`\"type\":\"OrderPlaced\",\"data\":[]}"` + own + position + ` content-type="application/cloudevents+json; charset=UTF-8"`,
 		},
 
+		{
+			binary, outbox("payload", "1", "aggregate_id:17", `\x00ff41`),
+			[]string{"time", "", "datacontenttype", ""},
+			`outbox.event.order key="\x00\xffA" by="\x00\xffA" value="1"` + own + position + ` ce_specversion="1.0" ce_id="` + id + `" ce_source="//shop.example/orders" ce_subject="AP9B" ce_type="OrderPlaced"`,
+		},
 		{binary, outbox("event_type", nil), nil, `bad_headers!the CloudEvents attribute "type" is NULL or empty`},
 		{binary, outbox("event_type", ""), nil, `bad_headers!the CloudEvents attribute "type" is NULL or empty`},
 		{binary, outbox("id", ""), nil, `bad_headers!the CloudEvents attribute "id" is empty`},

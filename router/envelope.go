@@ -49,32 +49,35 @@ func (v *validation) envelope(c *Config) {
 }
 
 // routeEnvelope puts the value, which is the payload, into its envelope. A tombstone has none.
-func (r *Router) routeEnvelope(p *plan, ev *decoder.Event, rec *Record) *Poison {
+func (r *Router) routeEnvelope(p *plan, ev *decoder.Event, rec *Record) (*Poison, error) {
 	payload := rec.Value // what a dead letter carries
 	if r.isPayloadNull(p, ev) {
 		if r.config.NullPayload != NullPayloadEmpty {
-			return nil
+			return nil, nil
 		}
 		rec.Value = nil // in JSON: null
-	} else if !validJSON(rec.Value) {
-		return &Poison{Cause: BadPayload, Message: "the column " + quoted(p.relation, p.payload) + " is not valid JSON in UTF-8, which an envelope needs"}
+	} else if p.relation.Columns[p.payload].TypeOID != byteaOID && !validJSON(rec.Value) {
+		return &Poison{Cause: BadPayload, Message: "the column " + quoted(p.relation, p.payload) + " is not valid JSON in UTF-8, which an envelope needs"}, nil
 	}
-	texts := r.texts(p.fields, ev, rec)
+	texts, err := r.texts(p, ev, rec)
+	if err != nil {
+		return nil, err
+	}
 	start := len(r.scratch)
 	for i := range p.fields {
 		f := &p.fields[i]
 		r.scratch = append(r.scratch, f.before...)
-		if f.from == fromPayload && texts[i] != nil { // found valid above
+		if f.from == fromPayload && f.as != asBase64 && texts[i] != nil { // found valid above
 			r.scratch = append(r.scratch, texts[i]...)
 			continue
 		}
 		var why string
 		if r.scratch, why = appendJSON(r.scratch, texts[i], f.as); why != "" {
 			rec.Value = payload
-			return &Poison{Cause: BadPayload, Message: "what " + fieldName(f) + " of the envelope is made of " + why}
+			return &Poison{Cause: BadPayload, Message: "what " + fieldName(f) + " of the envelope is made of " + why}, nil
 		}
 	}
 	r.scratch = append(r.scratch, '}')
 	rec.Value = r.since(start)
-	return nil
+	return nil, nil
 }

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -112,6 +113,7 @@ const (
 	asBool
 	asJSON
 	asTime
+	asBase64 // bytea, a string in JSON and in the attributes of CloudEvents (their type Binary)
 )
 
 // field is a source in one version of a relation.
@@ -137,6 +139,9 @@ func (b *binding) fields(sources []source, setting, open string) []field {
 		switch name := s.alone(); {
 		case name == payloadName:
 			f.from = fromPayload
+			if i := b.rel.Index(b.columns.Payload); i >= 0 && b.rel.Columns[i].TypeOID == byteaOID {
+				f.as = asBase64
+			}
 		case name == commitName && b.rel.Index(name) < 0:
 			f.from = fromCommit
 		case name == traceName && b.rel.Index(name) < 0:
@@ -162,7 +167,7 @@ const (
 // printed says what a template is in JSON: a literal that is JSON is that, one column is what its type says, all else is a
 // string.
 func (b *binding) printed(pieces []piece, setting string) print {
-	b.noBytea(append(slices.Clone(pieces), piece{column: -1}), setting)
+	b.noBytea(pieces, setting)
 	if len(pieces) != 1 {
 		return asString
 	}
@@ -182,17 +187,32 @@ func (b *binding) printed(pieces []piece, setting string) print {
 		return asJSON
 	case timestamptzOID, timestampOID:
 		return asTime
+	case byteaOID:
+		return asBase64
 	}
 	return asString
 }
 
 // texts are the fields' texts, nil for those that are NULL, valid until the next call of it.
-func (r *Router) texts(fields []field, ev *decoder.Event, rec *Record) [][]byte {
+func (r *Router) texts(p *plan, ev *decoder.Event, rec *Record) ([][]byte, error) {
 	r.values = r.values[:0]
-	for i := range fields {
-		r.values = append(r.values, r.fieldText(&fields[i], ev, rec))
+	for i := range p.fields {
+		f := &p.fields[i]
+		text := r.fieldText(f, ev, rec)
+		if f.as == asBase64 && text != nil {
+			if f.from == fromColumns {
+				var err error
+				if text, err = r.raw(p, f.pieces[0].column, text); err != nil {
+					return nil, err
+				}
+			}
+			start := len(r.scratch)
+			r.scratch = base64.StdEncoding.AppendEncode(r.scratch, text)
+			text = r.since(start)
+		}
+		r.values = append(r.values, text)
 	}
-	return r.values
+	return r.values, nil
 }
 
 func (r *Router) fieldText(f *field, ev *decoder.Event, rec *Record) []byte {

@@ -144,7 +144,10 @@ func (r *Router) route(p *plan, ev *decoder.Event, pos checkpoint.Position, rec 
 	}
 	poison(q)
 	poison(r.routeHeaders(p, ev, pos, rec))
-	poison(r.routeFormat(p, ev, rec))
+	if q, err = r.routeFormat(p, ev, rec); err != nil {
+		return fmt.Errorf("route %s: %w", pos, err)
+	}
+	poison(q)
 	poison(r.routePartition(p, ev, rec))
 	poison(r.routeTimestamp(p, ev, rec))
 
@@ -238,14 +241,14 @@ func (r *Router) routeValue(p *plan, ev *decoder.Event, rec *Record) (*Poison, e
 
 // routeFormat makes of the payload, which is the value so far, what the format has for a value. It comes after the
 // headers: the trace is in them.
-func (r *Router) routeFormat(p *plan, ev *decoder.Event, rec *Record) *Poison {
+func (r *Router) routeFormat(p *plan, ev *decoder.Event, rec *Record) (*Poison, error) {
 	switch {
 	case r.config.Format == FormatEnvelope:
 		return r.routeEnvelope(p, ev, rec)
 	case r.config.Format.cloudEvents():
 		return r.routeCloudEvent(p, ev, rec)
 	}
-	return nil
+	return nil, nil
 }
 
 func (r *Router) routeHeaders(p *plan, ev *decoder.Event, pos checkpoint.Position, rec *Record) *Poison {

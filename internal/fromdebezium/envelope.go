@@ -83,7 +83,7 @@ func (c *conversion) envelope(option string, columns map[string]string) {
 	if c.router("route.tombstone.on.empty.payload") != "true" {
 		c.line(1, "null_payload", "empty") // "payload":null, as there
 	}
-	text := "the envelope is written as JSON with its fields in the order of their names, the payload last; a payload that is not JSON is poison"
+	text := "the envelope is written as JSON with its fields in the order of their names, the payload last; bytea is base64, as there, and any other payload that is not JSON is poison"
 	if c.router("table.expand.json.payload") != "true" {
 		text += "; the payload is in it as JSON, where Debezium without table.expand.json.payload has it as a text in quotes: consumers have to be told"
 	}
