@@ -62,6 +62,9 @@ type Config struct {
 
 	NullKey     NullKeyPolicy
 	NullPayload NullPayloadPolicy
+	// IgnoreMissing ignores a column of Headers, Envelope or Partition that the table does not have: there is no such header, no such
+	// field, and no partition of the row's own.
+	IgnoreMissing bool
 	// BlankIsNull makes NullPayload meet text payloads of nothing but white space, too.
 	BlankIsNull bool
 	// PositionHeader adds the header outboxcdc-position. Without it a consumer can still de-duplicate by id, but nobody can
@@ -328,13 +331,16 @@ func (c *Columns) templateColumn(name string) string {
 
 // Needs are the columns that a table must have, without the empty ones, each once.
 func (c Config) Needs() []string {
-	all := []string{c.Columns.ID, c.Columns.AggregateType, c.Columns.AggregateID, c.Columns.EventType, c.Columns.Payload, c.Columns.Headers, c.Partition, c.TraceContext}
+	all := []string{c.Columns.ID, c.Columns.AggregateType, c.Columns.AggregateID, c.Columns.EventType, c.Columns.Payload, c.Columns.Headers, c.TraceContext}
 	if c.Timestamp != TimestampProduce && c.Timestamp != TimestampCommit {
 		all = append(all, c.Timestamp)
 	}
-	for _, h := range c.Headers {
-		column, _ := splitHeader(h)
-		all = append(all, column)
+	if !c.IgnoreMissing {
+		all = append(all, c.Partition)
+		for _, h := range c.Headers {
+			column, _ := splitHeader(h)
+			all = append(all, column)
+		}
 	}
 	for _, template := range []string{c.Topic, c.Key, c.ID} {
 		parts, _ := parseTemplate(template) // an empty one names nothing
@@ -343,6 +349,9 @@ func (c Config) Needs() []string {
 		}
 	}
 	sources, _ := c.sources() // Validate has seen them
+	if c.IgnoreMissing && c.Format == FormatEnvelope {
+		sources = nil
+	}
 	for _, s := range sources {
 		for _, p := range s.parts {
 			if !notColumn(p.name) {

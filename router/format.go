@@ -131,8 +131,11 @@ func (b *binding) fields(sources []source, setting, open string) []field {
 	var out []field
 	for i := range sources {
 		s := &sources[i]
+		if setting == "envelope" && b.lacks(s) {
+			continue
+		}
 		f := field{name: s.name, before: ","}
-		if i == 0 {
+		if len(out) == 0 {
 			f.before = open
 		}
 		f.before += string(appendString(nil, []byte(s.name))) + ":"
@@ -153,6 +156,13 @@ func (b *binding) fields(sources []source, setting, open string) []field {
 		out = append(out, f)
 	}
 	return out
+}
+
+// lacks reports whether a field is left out because a column of it is missing and that is ignored.
+func (b *binding) lacks(s *source) bool {
+	return slices.ContainsFunc(s.parts, func(p part) bool {
+		return p.name != "" && p.name != tableName && !notColumn(p.name) && b.present(b.columns.templateColumn(p.name)) == ""
+	})
 }
 
 // The types that JSON has, and those with a text of its own, in pg_type, the same on every server.

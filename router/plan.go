@@ -94,7 +94,7 @@ func (r *Router) plan(rel *decoder.Relation) (*plan, *binding) {
 	if m.config.Messages {
 		p.relation = bodies(rel)
 	}
-	b := &binding{rel: p.relation, columns: &m.config.Columns}
+	b := &binding{rel: p.relation, columns: &m.config.Columns, ignore: m.config.IgnoreMissing}
 	c := &m.config.Columns
 	for _, want := range []struct {
 		column, setting string
@@ -104,7 +104,7 @@ func (r *Router) plan(rel *decoder.Relation) (*plan, *binding) {
 		{c.EventType, "columns.event_type", &p.eventType},
 		{c.Payload, "columns.payload", &p.payload},
 		{c.Headers, "columns.headers", &p.headers},
-		{m.config.Partition, "partition", &p.partition},
+		{b.present(m.config.Partition), "partition", &p.partition},
 		{m.timestampColumn(), "timestamp", &p.timestamp},
 		{m.config.TraceContext, "trace_context", &p.trace},
 	} {
@@ -128,6 +128,9 @@ func (r *Router) plan(rel *decoder.Relation) (*plan, *binding) {
 	}
 	for _, h := range m.config.Headers {
 		column, name := splitHeader(h)
+		if b.present(column) == "" {
+			continue
+		}
 		p.more = append(p.more, moreHeader{name, b.find(column, "headers")})
 	}
 	return p, b
@@ -137,7 +140,16 @@ func (r *Router) plan(rel *decoder.Relation) (*plan, *binding) {
 type binding struct {
 	rel      *decoder.Relation
 	columns  *Columns
+	ignore   bool // columns that are no role's and missing
 	problems []*MissingColumnError
+}
+
+// present is the column, or "" if it is missing and that is ignored.
+func (b *binding) present(column string) string {
+	if b.ignore && b.rel.Index(column) < 0 {
+		return ""
+	}
+	return column
 }
 
 // find returns the index of a configured column, -1 for one that is configured as "".

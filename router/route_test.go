@@ -275,3 +275,60 @@ func FuzzRoute(f *testing.F) {
 		}
 	})
 }
+
+// A column of headers, envelope or partition that is missing is left out where that is wanted. Roles have to be there all the same.
+func TestIgnoreMissing(t *testing.T) {
+	c := DefaultConfig()
+	c.IgnoreMissing, c.PositionHeader, c.Partition = true, false, "shard"
+	c.Headers = []string{"tenant", "region:where"}
+	r, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	route := func(ev *decoder.Event) string {
+		t.Helper()
+		var rec Record
+		if err := r.Route(ev, testPos, &rec); err != nil {
+			t.Fatal(err)
+		}
+		return show(&rec)
+	}
+	bare := route(outbox("headers", nil))
+	if strings.Contains(bare, "tenant") || strings.Contains(bare, "where") {
+		t.Errorf("headers of columns that are missing: %s", bare)
+	}
+	ev := outbox("headers", nil)
+	with := row("tenant", "a", "region", "b", "shard:23", "3")
+	ev.Relation.Columns, ev.Values = append(ev.Relation.Columns, with.Relation.Columns...), append(ev.Values, with.Values...)
+	if got := route(ev); !strings.Contains(got, `tenant="a" where="b"`) || got == bare {
+		t.Errorf("with the columns: %s", got)
+	}
+	if needs := strings.Join(c.Needs(), " "); needs != "aggregate_id aggregate_type event_type headers id payload" {
+		t.Errorf("it needs %s", needs)
+	}
+
+	c.Format, c.Headers, c.Partition = FormatEnvelope, nil, ""
+	c.Envelope = map[string]string{"aggregateId": "{region}-{aggregate_id}", "aggregateType": "{tenant}", "eventId": "", "occurredAt": "", "traceId": "", "eventType": ""}
+	if r, err = New(c); err != nil {
+		t.Fatal(err)
+	}
+	var rec Record
+	if err := r.Route(outbox("payload", "1"), testPos, &rec); err != nil || string(rec.Value) != `{"schemaVersion":1,"data":1}` {
+		t.Errorf("%v: %s", err, rec.Value)
+	}
+
+	c.IgnoreMissing = false
+	if r, err = New(c); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Bind(outbox().Relation); err == nil {
+		t.Error("without the setting a missing column is no error")
+	}
+	c.IgnoreMissing, c.Columns.EventType = true, "kind"
+	if r, err = New(c); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Bind(outbox().Relation); err == nil || !strings.Contains(err.Error(), "kind") {
+		t.Errorf("a role's column is missing: %v", err)
+	}
+}

@@ -45,6 +45,7 @@ func routerConfig(cols *config.Columns, r *config.Route) router.Config {
 		NullKey:        router.NullKeyPolicy(r.NullKey),
 		NullPayload:    router.NullPayloadPolicy(r.NullPayload),
 		BlankIsNull:    r.BlankPayload == "null",
+		IgnoreMissing:  r.MissingColumns == "ignore",
 		PositionHeader: r.PositionHeader,
 	}
 }

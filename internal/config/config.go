@@ -148,6 +148,9 @@ type Route struct {
 	// Timestamp is the record's time: produce (when it is sent), commit, or a column: timestamptz, timestamp as UTC, or a
 	// number since 1970 of seconds, milliseconds or microseconds, told apart by its size. SQL NULL: as produce.
 	Timestamp string `yaml:"timestamp" default:"produce"`
+	// MissingColumns says what a column of headers, envelope or partition is that the table does not have: a reason to stop, or
+	// nothing (ignore): there is no such header, no such field, and no partition of the row's own.
+	MissingColumns string `yaml:"missing_columns" default:"stop" oneof:"stop ignore"`
 	// NullKey says what an event without key is: poison, or allowed and partitioned by its id.
 	NullKey string `yaml:"null_key" default:"poison" oneof:"poison allow"`
 	// NullPayload says what SQL NULL in payload becomes: a tombstone, an empty value, or poison.

@@ -82,6 +82,7 @@ var meanings = map[string]string{
 	"route.headers":                          "Further columns that become headers: \"column\" or \"column:header\". They win over a member of the headers column with that name; SQL NULL is a null header.",
 	"route.id":                               "The template of the header \"id\". Tables whose ids are not unique among them all need e.g. \"{table}:{id}\" if their events share a topic.",
 	"route.key":                              "The template of the record's key. One column alone is sent as it is (bytea: its bytes), several as text.",
+	"route.missing_columns":                  "Says what a column of headers, envelope or partition is that the table does not have: a reason to stop, or nothing (ignore): there is no such header, no such field, and no partition of the row's own.",
 	"route.missing_topic":                    "Says what an event for a topic is that Kafka does not have: it waits, and all behind it, until somebody creates the topic (kafka.create_topics: the daemon may); or it is poison once the topic has been missing for missing_topic_after.",
 	"route.missing_topic_after":              "How long a topic may be missing where missing_topic is poison. At least 1s.",
 	"route.null_key":                         "Says what an event without key is: poison, or allowed and partitioned by its id.",

@@ -178,6 +178,11 @@ func TestCounterparts(t *testing.T) {
 	if _, c = convert(t, head+"table.include.list=^public.outbox$"); c.Outbox.Table != "public.outbox" {
 		t.Errorf("table %q", c.Outbox.Table)
 	}
+	for _, line := range []string{"table.field.additional.missing=ignore", "table.fields.additional.error.on.missing=false"} {
+		if _, c = convert(t, head+"transforms.outbox."+line); c.Route.MissingColumns != "ignore" {
+			t.Errorf("%s: missing columns: %s", line, c.Route.MissingColumns)
+		}
+	}
 	r, c = convert(t, head+"transforms.outbox.table.fields.additional.placement=a:header:x,b:header:x,c:header:id,d:header:type")
 	if !slices.Equal(c.Route.Headers, []string{"a:x", "d:type"}) || !noted(r, "transforms.outbox.table.fields.additional.placement", "one header id only") {
 		t.Errorf("headers %q, notes %v", c.Route.Headers, r.Notes)

@@ -240,7 +240,7 @@ func (c *conversion) route() error {
 		}
 	}
 	if c.router("table.field.additional.missing") == "ignore" || c.router("table.fields.additional.error.on.missing") == "false" {
-		c.note(c.smt+"table.field.additional.missing", "a column that is named and missing stops the daemon: remove it from route.headers, route.envelope or route.partition if the table does not have it")
+		c.line(1, "missing_columns", "ignore")
 	}
 	if column := c.router("tracing.span.context.field"); column != "" {
 		c.line(1, "trace_context", column)
