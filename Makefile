@@ -17,6 +17,8 @@ LINT_VERSION  := v2.15.0
 # A linter cannot read code for a newer Go than it was built with, so Go's version is part of the name.
 LINT_DIR       = $(CACHE)/golangci-lint-$(LINT_VERSION)-$(shell $(GO) env GOVERSION)
 GOLANGCI_LINT ?= $(LINT_DIR)/golangci-lint
+VALE_VERSION  := v3.22.0
+VALE          ?= $(CACHE)/vale-$(VALE_VERSION)/vale
 
 # Two packages at a time, whatever the machine: several of them start servers.
 P := 2
@@ -160,13 +162,18 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 	done
 
 .PHONY: lint
-lint: $(GOLANGCI_LINT) ## golangci-lint, built into the cache the first time (about two minutes)
+lint: $(GOLANGCI_LINT) $(VALE) ## golangci-lint, and the errors of the language check; both are built into the cache the first time (about three minutes)
 	$(GOLANGCI_LINT) run ./...
+	$(VALE) --minAlertLevel=error .
 	cd test/compose && $(GOLANGCI_LINT) run --config ../../.golangci.yml ./...
 	cd test/helm && $(GOLANGCI_LINT) run --config ../../.golangci.yml ./...
 
+.PHONY: prose
+prose: $(VALE) ## the language check with its warnings (RUN=path: this file or folder)
+	@$(VALE) $(or $(RUN),.)
+
 .PHONY: docs
-docs: ## write docs/commands.md and the manual page anew, from the commands, and the chart's copy of the alerts
+docs: ## write docs/commands.md and the manual page again, from the commands, and the chart's copy of the alerts
 	$(GO) test -count=1 -run '^TestCommandsAreDocumented$$' ./cmd/outboxcdc -update-commands
 	@[ ! -e deploy/prometheus/alerts.yaml ] || cp deploy/prometheus/alerts.yaml deploy/helm/outboxcdc/files/alerts.yaml
 
@@ -176,15 +183,24 @@ fmt: $(GOLANGCI_LINT) ## format the code as lint wants it
 	cd test/compose && $(GOLANGCI_LINT) fmt --config ../../.golangci.yml ./...
 	cd test/helm && $(GOLANGCI_LINT) fmt --config ../../.golangci.yml ./...
 
-# go install prints a package a line; every hundredth shows that it goes on, and every complaint is passed on. A linter
-# of which half is there has another name, so that nobody takes it for a whole one.
-$(LINT_DIR)/golangci-lint:
-	@mkdir -p $(LINT_DIR)
-	@echo "building golangci-lint $(LINT_VERSION) (about two minutes, once)"
-	@stage=$$(mktemp -d "$(LINT_DIR)/stage.XXXXXX"); trap 'rm -rf "$$stage"' EXIT; \
-	GOBIN="$$stage" GOFLAGS= CGO_ENABLED=0 $(GO) install -v github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) 2>&1 | \
+# go install prints a package a line; every hundredth shows that it goes on, and every complaint is passed on. A tool that is half
+# built has another name, so that it is not taken for a whole one. $(call go-install,package@version,cgo)
+define go-install
+	@mkdir -p $(dir $@)
+	@echo "building $(1) (a minute or two, once)"
+	@stage=$$(mktemp -d "$(dir $@)stage.XXXXXX"); trap 'rm -rf "$$stage"' EXIT; \
+	GOBIN="$$stage" GOFLAGS= CGO_ENABLED=$(2) $(GO) install -v $(1) 2>&1 | \
 		awk '/[ :]/ { print; fflush(); next } NR % 100 == 0 { print "  … " NR " packages"; fflush() }'; \
-	mv "$$stage/golangci-lint" $@
+	mv "$$stage/$(notdir $@)" $@
+endef
+
+$(LINT_DIR)/golangci-lint:
+	$(call go-install,github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION),0)
+
+# It parses Go with a library in C.
+$(CACHE)/vale-$(VALE_VERSION)/vale:
+	@command -v "$$($(GO) env CC)" >/dev/null || { echo "make lint builds vale, which needs a C compiler (apt-get install gcc libc6-dev)"; exit 1; }
+	$(call go-install,github.com/vale-cli/vale/v3/cmd/vale@$(VALE_VERSION),1)
 
 .PHONY: tidy-check
 tidy-check: ## go.mod and go.sum say what the code needs

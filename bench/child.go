@@ -111,7 +111,7 @@ func noSink(ctx context.Context, j *job) error {
 	return nil
 }
 
-// plain is what one writes first: blocking reads, pglogrepl's own messages, an AsyncProducer with its defaults but for what
+// plain is what one writes first: blocking reads, pglogrepl's own messages, an AsyncProducer with its defaults except for what
 // safety asks for, a message of its own for each row. It keeps no order of acknowledgements and confirms nothing.
 func plain(ctx context.Context, j *job) error {
 	conn, err := pgconn.Connect(ctx, j.URL+"&replication=database")

@@ -71,7 +71,7 @@ type tx struct {
 	end    uint64 // one past its last event, meaningful once closed
 	endLSN pglogrepl.LSN
 	closed bool
-	known  bool // it is in Kafka already and comes by again
+	known  bool // it is in Kafka already, and the server sends it again
 }
 
 // NewTracker starts at the slot's confirmed_flush_lsn, so that the answer is never zero: a status update with a zero
@@ -83,7 +83,7 @@ func NewTracker(start pglogrepl.LSN) *Tracker {
 	return &Tracker{acked: start, events: make([]event, 1024), moved: make(chan struct{}, 1)}
 }
 
-// Begin opens a transaction; known is one that is in Kafka already and only comes by again.
+// Begin opens a transaction; known is one that is in Kafka already, and that the server sends again.
 func (t *Tracker) Begin(id TxID, known bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -47,7 +47,7 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Message is one decoded message. Its pointers are into the decoder and valid until the next call of Decode, but for
+// Message is one decoded message. Its pointers are into the decoder and valid until the next call of Decode, except for
 // Relation, which is valid for ever.
 type Message struct {
 	Kind     Kind
@@ -59,7 +59,7 @@ type Message struct {
 }
 
 // Decoder reads one stream, from START_REPLICATION to its end; a new session takes a new one, because a stream that broke
-// inside a transaction begins again with Begin, and because every session resolves its tables anew. It is not safe
+// inside a transaction begins again with Begin, and because every session resolves its tables again. It is not safe
 // for concurrent use.
 type Decoder struct {
 	resolve   func(*Relation) (use bool, err error)

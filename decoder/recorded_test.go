@@ -210,7 +210,7 @@ var (
 	empty  = regexp.MustCompile(`(?m)^begin\ncommit\n`)
 )
 
-// Every version was recorded with every scenario, and all of them say the same, but for the empty transactions that
+// Every version was recorded with every scenario, and all of them say the same, except for the empty transactions that
 // PostgreSQL 14 still sends.
 func TestVersionsAgree(t *testing.T) {
 	meaning := map[string]map[string]string{}

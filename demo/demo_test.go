@@ -214,18 +214,18 @@ func TestLook(t *testing.T) {
 
 func TestRecovered(t *testing.T) {
 	s := newScene() // three commits at s.at
-	mended := s.at.Add(time.Second)
-	if s.arrive(1, 2, 3); s.recovered(mended) {
+	fixed := s.at.Add(time.Second)
+	if s.arrive(1, 2, 3); s.recovered(fixed) {
 		t.Error("recovered although nothing committed afterwards has arrived")
 	}
 	for i, late := range []time.Duration{0, 2 * time.Second, 3 * time.Second} {
 		s.rows = append(s.rows, check.Row{ID: uuid(), Topic: orderTopic, Key: []byte("7"), Seq: 4 + i})
 		s.committed(s.rows[3+i:], s.at.Add(late), false)
 	}
-	if s.arrive(5); s.recovered(mended) {
+	if s.arrive(5); s.recovered(fixed) {
 		t.Error("recovered although a commit from before is still waited for")
 	}
-	if s.arrive(4); !s.recovered(mended) {
+	if s.arrive(4); !s.recovered(fixed) {
 		t.Error("not recovered")
 	}
 	if s.settled() {

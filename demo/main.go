@@ -88,7 +88,7 @@ func run(ctx context.Context, o options, out *printer) int {
 	out.text(
 		"A shop writes orders and their events to PostgreSQL, in one transaction each. outboxcdc delivers",
 		"the events to Kafka. Three things break on the way; at the end every event is accounted for.",
-		"All of it runs on this machine, takes about a minute, and is removed afterwards but for a cache of what",
+		"All of it runs on this machine, takes about a minute, and is removed afterwards except for a cache of what",
 		"was fetched.",
 		"")
 	d, err := prepare(ctx, o, out)
@@ -108,14 +108,14 @@ func run(ctx context.Context, o options, out *printer) int {
 	return d.leave(exitBroken)
 }
 
-// act is one fault: what is said, what is broken and for how long, and how it is mended.
+// act is one fault: what is said, what is broken and for how long, and how it is fixed.
 type act struct {
 	cause   cause
 	before  string
 	hurt    func(context.Context, *demo) error
 	hurting time.Duration
 	after   string
-	mend    func(context.Context, *demo) error
+	fix     func(context.Context, *demo) error
 }
 
 func acts() []act {
@@ -126,7 +126,7 @@ func acts() []act {
 			hurt:    func(_ context.Context, d *demo) error { return d.relay.kill() },
 			hurting: 1500 * time.Millisecond,
 			after:   "The relay is started again: in 5 s nothing of the dead one is on its way, and it looks in Kafka.",
-			mend:    func(_ context.Context, d *demo) error { return d.relay.start() },
+			fix:     func(_ context.Context, d *demo) error { return d.relay.start() },
 		},
 		{
 			cause:   brokerFrozen,
@@ -134,7 +134,7 @@ func acts() []act {
 			hurt:    func(ctx context.Context, d *demo) error { return d.kafka.Freeze(ctx) },
 			hurting: 4 * time.Second,
 			after:   "The broker is thawed: what was sent meanwhile is answered now.",
-			mend:    func(_ context.Context, d *demo) error { return d.kafka.Thaw() },
+			fix:     func(_ context.Context, d *demo) error { return d.kafka.Thaw() },
 		},
 		{
 			cause:  postgresStopped,
@@ -147,7 +147,7 @@ func acts() []act {
 			},
 			hurting: 2 * time.Second,
 			after:   "Postgres is started again: the relay remembers what it has delivered.",
-			mend: func(ctx context.Context, d *demo) error {
+			fix: func(ctx context.Context, d *demo) error {
 				return d.meanwhile(ctx, func() error { return d.postgres.StartAgain(ctx) })
 			},
 		},
@@ -204,11 +204,11 @@ func (d *demo) suffer(ctx context.Context, a act) error {
 	}
 	d.out.say("%s", a.after)
 	begin := time.Now()
-	if err := a.mend(ctx, d); err != nil {
+	if err := a.fix(ctx, d); err != nil {
 		return err
 	}
-	mended := time.Now()
-	if err := d.watch(ctx, patience, func() bool { return d.tally.recovered(mended) }); err != nil {
+	fixed := time.Now()
+	if err := d.watch(ctx, patience, func() bool { return d.tally.recovered(fixed) }); err != nil {
 		return err
 	}
 	d.out.say("Caught up after %s; %s.", duration(time.Since(begin)), twice(d.tally.repeatsAfter(a.cause)))

@@ -69,7 +69,7 @@ func newRelay(binary, dir, postgres string, brokers []string) (*relay, error) {
 	return r, nil
 }
 
-// setup runs `outboxcdc setup apply` as somebody who may.
+// setup runs `outboxcdc setup apply` as a superuser.
 func (r *relay) setup(ctx context.Context, superuser string) error {
 	cmd := exec.CommandContext(ctx, r.binary, "-c", r.config, "setup", "apply")
 	cmd.Env = append(environment(), "OUTBOXCDC_SETUP_URL="+superuser)

@@ -48,7 +48,7 @@ const outboxGrant = `GRANT INSERT, DELETE ON outbox TO shop`
 type shop struct {
 	url    string
 	tally  *tally
-	failed chan<- error // gets what no retry can mend, one of each at most
+	failed chan<- error // gets what no retry can fix, one of each at most
 	slow   atomic.Int64 // the pauses are this many times longer
 
 	closing chan struct{}
@@ -72,7 +72,7 @@ func (s *shop) close() {
 	s.wg.Wait()
 }
 
-// loop does one thing again and again, on a connection of its own that is made anew when it breaks.
+// loop does one thing again and again, on a connection of its own that is opened again when it breaks.
 func (s *shop) loop(ctx context.Context, pause time.Duration, do func(context.Context, *pgx.Conn) error) {
 	var conn *pgx.Conn
 	defer func() {

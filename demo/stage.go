@@ -31,7 +31,7 @@ type demo struct {
 	shop     *shop
 	stop     context.CancelFunc // ends shop and reader in the middle of what they do
 	reader   sync.WaitGroup
-	failed   chan error   // of shop and reader: what no retry can mend
+	failed   chan error   // of shop and reader: what no retry can fix
 	second   *time.Ticker // of the live line
 }
 

@@ -210,7 +210,7 @@ func (r *realEnds) compacted(ctx context.Context, t *testing.T) {
 	}
 }
 
-// large batches come whole, one at a time, whatever the bound of a fetch is; the broker packs anew what the topic wants otherwise.
+// large batches come whole, one at a time, whatever the bound of a fetch is; the broker packs again what the topic wants otherwise.
 func (r *realEnds) large(ctx context.Context, t *testing.T) {
 	const topic, n = "large", 8
 	r.create(ctx, t, topic, n, map[string]string{"max.message.bytes": itoa(4 << 20), "compression.type": "gzip"})

@@ -192,7 +192,7 @@ func (f *failure) Error() string {
 }
 func (f *failure) Unwrap() error { return f.err }
 
-// MissingRight reports whether Kafka refused for want of a right.
+// MissingRight reports whether Kafka refused because a permission is missing.
 func (f *failure) MissingRight() bool { return kindOf(f.err).class == right }
 
 // Refused returns the event numbers of a batch that the broker refused for what its records are. At least one of them

@@ -37,7 +37,7 @@ type Producer struct {
 	control *control
 	produce *sarama.Config // of the connections that records take
 	secured brokerauth.Config
-	id      identity // but for the sequence
+	id      identity // except for the sequence
 	began   time.Time
 
 	// The sender's.

@@ -260,7 +260,7 @@ func TestRefusedBatch(t *testing.T) {
 	}
 }
 
-// A batch that fails for want of replicas, longer than sarama retries: the session fails, and what it leaves is a
+// A batch that fails because replicas are missing, longer than sarama retries: the session fails, and what it leaves is a
 // prefix of each partition.
 func TestBudgetSpent(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(3, "orders"))

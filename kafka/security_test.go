@@ -12,7 +12,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
-// A session and a probe ask for certificates and secrets anew, and say what is wrong with them without repeating them.
+// A session and a probe ask for certificates and secrets again, and say what is wrong with them without repeating them.
 func TestSecurityIsAskedAgain(t *testing.T) {
 	const user, password = "u", "s3cr3t"
 	for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} {

@@ -91,7 +91,7 @@ func (p *Producer) Missing(name string) bool {
 }
 
 // watch looks up topics that were asked for until they are ready, and all topics every now and then and whenever leaders
-// are asked for: whether Kafka answers, who leads, whether partitions were added, whether a topic was created anew or a
+// are asked for: whether Kafka answers, who leads, whether partitions were added, whether a topic was recreated or a
 // right taken away.
 func (p *Producer) watch() {
 	defer p.background.Done()
@@ -192,7 +192,7 @@ func (p *Producer) lookUp(due []*topic) (changed bool, err error) {
 	}
 	why := p.cluster.createMissing(ctx, p.control, names, found)
 	judged := make(map[*topic]verdict, len(due))
-	var unknown []string // ready but for their limits
+	var unknown []string // ready except for their limits
 	for _, t := range due {
 		v := p.judge(ctx, t, found[t.name])
 		if v.gone && why[t.name] != "" {

@@ -9,7 +9,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// stop is the end of Run with an error that no retry can mend.
+// stop is the end of Run with an error that no retry can fix.
 func (r *Relay) stop(ctx context.Context, class Class, cause error) error {
 	r.setState(Failed, cause.Error())
 	// What this process has seen happen to slot or publication the next one may not know.
@@ -130,7 +130,7 @@ func (r *Relay) park(ctx context.Context, cause error) error {
 
 // keepSlot opens and closes the slot, which restarts idle_replication_slot_timeout (PostgreSQL 18), before half of that
 // has passed since it was last used. Nothing is confirmed. A server that is away can invalidate nothing, so only an
-// error that no retry can mend is one; that this is another server than before is.
+// error that no retry can fix is one; that this is another server than before is.
 func (r *Relay) keepSlot(ctx context.Context) error {
 	idle := r.mem.idleTimeout / 3
 	if r.mem.slotUsed.IsZero() { // no session yet, so the time-out is not known: Kafka is away since the start

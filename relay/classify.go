@@ -130,7 +130,7 @@ func classify(err error, delivered bool) verdict {
 	return v
 }
 
-// missingRight: Kafka refuses for want of a right.
+// missingRight: Kafka refuses because a permission is missing.
 func missingRight(err error) bool {
 	var right interface{ MissingRight() bool }
 	return errors.As(err, &right) && right.MissingRight()

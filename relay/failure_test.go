@@ -233,7 +233,7 @@ func pauses(t *testing.T, cfg Config, err error, most time.Duration) {
 }
 
 // TestBackoff: full jitter between nothing and a ceiling that doubles from 100 ms to 30 s, or to 10 s while the server is
-// away, for ever, and starts anew after a session that has delivered something.
+// away, for ever, and starts again after a session that has delivered something.
 func TestBackoff(t *testing.T) {
 	cfg := testConfig()
 	for name, c := range map[string]struct {
@@ -268,7 +268,7 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// TestKafkaAway: no replication connection is opened while Kafka cannot be reached, but for one that learns the slot's
+// TestKafkaAway: no replication connection is opened while Kafka cannot be reached, except for one that learns the slot's
 // idle time-out.
 func TestKafkaAway(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {

@@ -79,7 +79,7 @@ func newCluster(b *bench) *cluster {
 	}
 }
 
-// errKafka is a failure that a new session may mend.
+// errKafka is a failure that a new session may fix.
 var errKafka = errors.New("broken pipe")
 
 // refusal is what a broker says of a batch that no retry can make acceptable.
@@ -88,7 +88,7 @@ type refusal struct{ numbers []uint64 }
 func (e *refusal) Error() string             { return "MESSAGE_TOO_LARGE" }
 func (e *refusal) Refused() ([]uint64, bool) { return e.numbers, true }
 
-// noRight is a refusal for want of a right.
+// noRight is a refusal because a permission is missing.
 type noRight struct{}
 
 func (noRight) Error() string      { return "TOPIC_AUTHORIZATION_FAILED" }

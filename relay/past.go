@@ -271,7 +271,7 @@ func Contradiction(b *checkpoint.Saved, id replication.Identity, start pglogrepl
 	case !b.Acked.IsZero() && checkpoint.Holds(id, b.Acked) && b.Acked.CommitLSN >= id.WALEnd:
 		what = fmt.Sprintf("Kafka has the transaction committed at %s, but the server's WAL ends at %s: it is an older copy", b.Acked.CommitLSN, id.WALEnd)
 	case start > told:
-		what = fmt.Sprintf("the slot stands at %s, but was told %s at most: it was made anew, advanced, or read by somebody else, "+
+		what = fmt.Sprintf("the slot stands at %s, but was told %s at most: it was recreated, advanced, or read by somebody else, "+
 			"and what was committed in between may be missing in Kafka", start, told)
 	case altered != "":
 		what = fmt.Sprintf("since %s, %s", b.At.UTC().Format(time.RFC3339), altered)

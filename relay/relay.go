@@ -122,7 +122,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Relay delivers one slot's outbox to Kafka until it is told to stop or finds something that no retry can mend.
+// Relay delivers one slot's outbox to Kafka until it is told to stop or finds something that no retry can fix.
 type Relay struct {
 	cfg    Config
 	source Source
@@ -169,7 +169,7 @@ func (s *Stopped) Unwrap() error { return s.Err }
 var errShutdown = errors.New("shutting down")
 
 // Run runs sessions until ctx ends (then it has drained and returns nil, or an error if the drain was incomplete) or an
-// error of a class that a retry cannot mend comes up (then it returns *Stopped).
+// error of a class that a retry cannot fix comes up (then it returns *Stopped).
 func (r *Relay) Run(ctx context.Context) error {
 	watch, stop := context.WithCancel(ctx)
 	defer stop()

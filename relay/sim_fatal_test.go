@@ -6,7 +6,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// fatal is something that no retry mends. It happens once in a run, with one process there.
+// fatal is something that no retry fixes. It happens once in a run, with one process there.
 func (w *world) fatal() {
 	alive := w.alive()
 	if len(alive) != 1 || alive[0].thaw != nil || w.ill() {
@@ -129,7 +129,7 @@ func (w *world) restore(p *process) {
 	pg.flush()
 }
 
-// operator mends what ended a process, so that the next can go on; some things end the run.
+// operator fixes what ended a process, so that the next can go on; some things end the run.
 func (w *world) operator() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,7 +138,7 @@ func (w *world) operator() {
 		return
 	}
 	pg := w.pg
-	w.tell("the operator mends %v", w.excused)
+	w.tell("the operator fixes %v", w.excused)
 	clear(w.excused)
 	pg.openErr, pg.lookErr, pg.filter, pg.id.SystemID = nil, nil, false, 7
 	pg.forget()

@@ -17,7 +17,7 @@
 //   - confirmed never beyond an unacked commit, what was received, what a look at the catalogs has covered, or what stands
 //     frozen (I5): simStream.status, simPG.took
 //   - lag 0 in time after everything is healed (I6): heal
-//   - what no retry mends ends the process with the class it should (I9): judgeEnd
+//   - what no retry fixes ends the process with the class it should (I9): judgeEnd
 //   - poison reaches the dead-letter topic, and only poison, where that is the policy (sim_dead_test.go)
 //
 // A run that fails is run again with its story, what was done and what the relay did. OUTBOXCDC_TEST_SEED=n does that for

@@ -143,7 +143,7 @@ func (c *Config) controlParams() map[string]string {
 	}
 }
 
-// parse reads the connection settings anew.
+// parse reads the connection settings again.
 func (c *Config) parse(params map[string]string) (*pgx.ConnConfig, error) {
 	url, err := c.URL()
 	if err != nil {

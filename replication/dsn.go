@@ -61,7 +61,7 @@ func isCertificate(err error) bool {
 // errStandby is a server that is no primary.
 var errStandby = errors.New("the server is in recovery: a standby, or a primary that is just starting; events are read where they are written")
 
-// standbyRemedy is for who has named a standby alone.
+// standbyRemedy is the remedy when the connection string names a standby alone.
 const standbyRemedy = "name the primary, or all hosts, in postgres.url (postgres://user@host1,host2/database)"
 
 // onlyPrimary accepts no server in recovery, whatever target_session_attrs says: a standby among several hosts, or behind

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Connect opens an ordinary connection as the daemon does, under another name, for who looks at the server from outside a
+// Connect opens an ordinary connection as the daemon does, under another name, for commands that look at the server from outside a
 // session. It reads only, and no statement takes longer than the daemon allows. standby lets it be a server in recovery,
 // which the daemon waits for the end of.
 func (s *Source) Connect(ctx context.Context, application string, standby bool) (*pgx.Conn, error) {

@@ -95,7 +95,7 @@ func TestLateWindowKeepsDeadline(t *testing.T) {
 			if n, err := c.Read(p); n != 1 || err != nil {
 				t.Fatal(n, err)
 			}
-			if again > 0 { // the relay sets it anew each turn
+			if again > 0 { // the relay sets it again each turn
 				time.AfterFunc(again, func() { _ = c.SetReadDeadline(start.Add(2 * time.Second)) })
 			}
 			n, err := c.Read(p)

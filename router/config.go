@@ -143,7 +143,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Problems is Validate for who knows where each setting comes from.
+// Problems is Validate for callers that know where each setting comes from.
 func (c Config) Problems() []Problem {
 	v := &validation{}
 	v.routes(&c)

@@ -100,7 +100,7 @@ func (r *Router) Skips(ev *decoder.Event) bool {
 // found. Any other error ends the session.
 //
 // rec's slices are valid until the next call of Route and of the Decode that ev came from. rec itself is used again by
-// its caller, so that its Headers need not be allocated anew.
+// its caller, so that its Headers need not be allocated again.
 func (r *Router) Route(ev *decoder.Event, pos checkpoint.Position, rec *Record) error {
 	p := r.last
 	if p == nil || p.announced != ev.Relation {

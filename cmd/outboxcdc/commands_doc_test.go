@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-var updateCommands = flag.Bool("update-commands", false, "write docs/commands.md and docs/man/outboxcdc.1 anew")
+var updateCommands = flag.Bool("update-commands", false, "write docs/commands.md and docs/man/outboxcdc.1 again")
 
 // The command reference and the manual page are what the commands say of themselves: `make docs` writes them.
 func TestCommandsAreDocumented(t *testing.T) {

@@ -24,7 +24,7 @@ func dlqGroup(slot string) string { return "outboxcdc-dlq-" + slot }
 func newDLQCommand(load func() (*config.Config, error)) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "dlq",
-		Short: "Dead letters: what is there and why, produce again, put aside",
+		Short: "List, retry or discard dead letters",
 		Long: "Care of the dead letters of the configured slot (docs/poison.md). A letter is open until somebody has dealt with it: retried\n" +
 			"it or dropped it. Which ones are is kept in the offsets of a consumer group that nobody consumes with; the letters stay in\n" +
 			"their topic for as long as Kafka keeps them.",

@@ -50,7 +50,7 @@ func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 	return outcome{word: word + to, to: to, dealt: !r.d.dryRun}, nil
 }
 
-// retried is the record of a letter that is sent again: what the event would have been, but for its position, because it is
+// retried is the record of a letter that is sent again: what the event would have been, except for its position, because it is
 // outside the order, and with where the letter lies, by which two retries of one letter are the same.
 func retried(l *letter, from, to string) *router.Record {
 	rec := &router.Record{ID: []byte(l.id), Topic: to, Key: l.Key, Value: l.Value, PartitionBy: l.Key}

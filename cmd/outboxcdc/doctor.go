@@ -61,7 +61,7 @@ func newDoctorCommand(load func() (*config.Config, error), files *[]string) *cob
 				return err
 			}
 			if report.Exit != 0 {
-				return &exitError{code: report.Exit, err: errors.New("doctor has found what is to be mended first"), logged: true}
+				return &exitError{code: report.Exit, err: errors.New("doctor has found what is to be fixed first"), logged: true}
 			}
 			return nil
 		},

@@ -96,7 +96,7 @@ func TestReload(t *testing.T) {
 	}
 	reload(base)
 	if testutil.ToFloat64(r.successful) != 1 || level.Level() != slog.LevelInfo {
-		t.Errorf("not mended: %s", log.String())
+		t.Errorf("not fixed: %s", log.String())
 	}
 }
 

@@ -62,7 +62,7 @@ func registerBuildInfo(reg prometheus.Registerer) {
 // with the rate, not with what is in use. The program's own pages, some 15 MiB, come on top: together they stay below 128 MB.
 const memoryLimit = 104 << 20
 
-// run is the daemon. It returns nil after a complete drain. At SIGHUP it loads the configuration anew.
+// run is the daemon. It returns nil after a complete drain. At SIGHUP it loads the configuration again.
 func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, error), level *slog.LevelVar, log *slog.Logger) error {
 	signal.Ignore(syscall.SIGPIPE) // a closed standard error must not end the process before it has drained
 	if os.Getenv("GOMEMLIMIT") == "" {
@@ -192,7 +192,7 @@ func newCluster(now func() *config.Config, reg prometheus.Registerer, log *slog.
 	return newClusterWith(now, reg, log, func(*kafka.Config) {})
 }
 
-// newClusterWith is newCluster for who is less patient than the daemon.
+// newClusterWith is newCluster for commands that are less patient than the daemon.
 func newClusterWith(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger, change func(*kafka.Config)) (*kafka.Cluster, error) {
 	cfg, kcfg := now(), kafka.DefaultConfig()
 	kcfg.Brokers, kcfg.ClientID, kcfg.Version = cfg.Kafka.Brokers, cfg.ClientID(), cfg.Kafka.Version

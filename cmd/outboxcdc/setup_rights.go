@@ -71,7 +71,7 @@ func (c *catalog) lookAtRights(ctx context.Context, p sql.Params) error {
 	}
 	c.rightToMakeRole(me, p)
 	if !c.slot && !me.replication {
-		c.lacks("user %s may not make slot %s, for want of REPLICATION: %s", me.name, p.Slot, c.giveReplication(me.name))
+		c.lacks("user %s may not make slot %s, REPLICATION is missing: %s", me.name, p.Slot, c.giveReplication(me.name))
 	}
 	if !c.publication && !me.create {
 		c.lacks("user %s may not make publication %s: GRANT CREATE ON DATABASE %s TO %s", me.name, p.Publication, quoteIdent(c.database), quoteIdent(me.name))

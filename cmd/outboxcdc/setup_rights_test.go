@@ -91,7 +91,7 @@ func testPoor(t *testing.T, d *database, _ string) {
 	d.exec(`REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
 	_, err := d.as("poor_p", "apply")
 	wantError(t, err, exitNoPermission, "nothing was changed", `user poor_p may not make table "public"."outbox": GRANT CREATE ON SCHEMA "public" TO "poor_p"`,
-		`may not make slot poor, for want of REPLICATION: ALTER ROLE "poor_p" REPLICATION`, `may not make publication poor: GRANT CREATE ON DATABASE "poor" TO "poor_p"`)
+		`may not make slot poor, REPLICATION is missing: ALTER ROLE "poor_p" REPLICATION`, `may not make publication poor: GRANT CREATE ON DATABASE "poor" TO "poor_p"`)
 
 	d.exec(`CREATE TABLE outbox (id uuid, aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb)`, `ALTER TABLE outbox OWNER TO poor_t`,
 		`GRANT CREATE ON DATABASE poor TO poor_p`, `ALTER ROLE poor_p REPLICATION`)

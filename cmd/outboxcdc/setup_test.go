@@ -16,7 +16,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 
-// setup runs `outboxcdc setup args…` in this process with a configuration file of the given text, but for what it does in Kafka,
+// setup runs `outboxcdc setup args…` in this process with a configuration file of the given text, except for what it does in Kafka,
 // which test/integration has tests of.
 func setup(t *testing.T, yaml, stdin string, args ...string) (string, error) {
 	t.Helper()

@@ -56,7 +56,7 @@ func noPositionTopic(err error, dryRun bool) error {
 	if dryRun {
 		rest = "nothing was changed"
 	}
-	return lookError(fmt.Errorf("position topic: %w; %s: run this again once that is mended, or leave the topic out with --no-topic "+
+	return lookError(fmt.Errorf("position topic: %w; %s: run this again once that is fixed, or leave the topic out with --no-topic "+
 		"(`outboxcdc setup sql` prints how to make it)", err, rest))
 }
 
@@ -82,6 +82,6 @@ func leavePositionTopic(cfg *config.Config, out io.Writer) {
 	if !cfg.Deduplicated() {
 		return
 	}
-	fmt.Fprintf(out, "position topic %s stays, with what it says of slot %s: if the slot is made anew, the daemon stops with 79 until `outboxcdc slot adopt` says that this was meant\n",
+	fmt.Fprintf(out, "position topic %s stays, with what it says of slot %s: if the slot is recreated, the daemon stops with 79 until `outboxcdc slot adopt` says that this was meant\n",
 		cfg.Delivery.PositionTopic, cfg.Postgres.Slot)
 }

@@ -42,7 +42,7 @@ func (l *line) pair(name string, value []byte) {
 	}
 }
 
-// record is what all records have, but for our own headers: what they say stands at the beginning of the line. Null is told from empty: a
+// record is what all records have, except for our own headers: what they say stands at the beginning of the line. Null is told from empty: a
 // null key is left out, and a null value is a tombstone.
 func (l *line) record(key, value []byte, headers []router.Header, payload bool) {
 	l.pair("key", key)

@@ -20,7 +20,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// newSlotCommand is `slot adopt`, for who has decided what to do about a slot that the daemon does not believe.
+// newSlotCommand is `slot adopt`. An operator runs it after deciding what to do about a slot that contradicts the position record.
 func newSlotCommand(load func() (*config.Config, error)) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "slot",
@@ -35,7 +35,7 @@ func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
 		Use:   "adopt",
 		Short: "Makes the slot's present position the one to go on from",
 		Long: "With delivery.mode deduplicated the daemon stops with 79 when slot and position record contradict each other: the slot was\n" +
-			"made anew or advanced by somebody, or this is another server, or an older copy of it. Compare the outbox table with the\n" +
+			"recreated or advanced by somebody, or this is another server, or an older copy of it. Compare the outbox table with the\n" +
 			"topics first, and deliver what is missing. Then this command writes a position record that agrees with the slot as it is.\n" +
 			"The slot is not moved. The next start sends all that the slot has, also what Kafka has already. Refuses while the slot is\n" +
 			"active or missing (docs/delivery.md).",

@@ -110,7 +110,7 @@ func compact(t *testing.T, text string) string {
 	return b.String()
 }
 
-// config print says who has set what, and loads again to the same but for secrets.
+// config print says who has set what, and loads again to the same except for secrets.
 func TestConfigPrint(t *testing.T) {
 	file := writeFile(t, "a.yaml", "preset: debezium\npostgres: {url: 'postgres://u:s3cr3t@h/d'}\nkafka: {sasl: {mechanism: PLAIN, user: u, password: s3cr3t}}\n")
 	t.Setenv("OUTBOXCDC_POSTGRES_SLOT", "relay")

@@ -57,7 +57,7 @@ func (w *world) record(id string) (rec Record, at int) {
 	return rec, at
 }
 
-// swap exchanges two records but for their places.
+// swap exchanges two records except for their places.
 func (w *world) swap(a, b string) {
 	x, i := w.record(a)
 	y, j := w.record(b)

@@ -328,7 +328,7 @@ func TestPreset(t *testing.T) {
 	}
 }
 
-// Mistakes in reading and in meaning come together, but for what stands beside what could not be read.
+// Mistakes in reading and in meaning come together, except for what stands beside what could not be read.
 func TestEveryKindOfErrorAtOnce(t *testing.T) {
 	_, err := loadText("postgres: {slot: A, slt: x}\nkafka: {tls: {enabled: maybe, ca_file: /c}, sasl: {usr: x, mechanism: PLAIN}}\nlog: {level: loud}\n", "OUTBOXCDC_SHUTDOWN_TIMEOUT=0s")
 	var got []string

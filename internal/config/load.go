@@ -36,7 +36,7 @@ func Load(files []string, environ []string, flags ...string) (*Config, error) {
 	return c, nil
 }
 
-// Read is [Load] for who looks for further errors: what could be read is returned beside the errors, with defaults in the
+// Read is [Load] for callers that look for further errors: what could be read is returned beside the errors, with defaults in the
 // place of the rest; nil if a file could not be opened.
 func Read(files []string, environ []string, flags ...string) (*Config, error) {
 	var sources []source

@@ -109,7 +109,7 @@ func commentsByPath(t *testing.T) map[string]string {
 	return out
 }
 
-// goName is what stands in a comment for who reads the code: nothing that a user could write.
+// goName is a Go identifier in a comment: no user could write it.
 var goName = regexp.MustCompile(`\[[A-Z]\w*(\.\w+)*\]|\b[A-Z][a-z]+[A-Z]\w*\b`)
 
 // userNames look like Go's and are none.

@@ -66,7 +66,7 @@ func TestReportIsShort(t *testing.T) {
 	for i := range 100 {
 		f := Finding{Check: topicThere, Group: groupTopics, Level: OK, Text: "t" + strconv.Itoa(i)}
 		if i == 50 {
-			f.Level, f.Remedy = Fail, []Remedy{advicef("mend\x1b it")}
+			f.Level, f.Remedy = Fail, []Remedy{advicef("fix\x1b it")}
 		}
 		r.Findings = append(r.Findings, f)
 	}
@@ -79,7 +79,7 @@ func TestReportIsShort(t *testing.T) {
   OK    topic              t2
   OK    topic              and 47 more
   FAIL  topic              t50
-          -> mend it
+          -> fix it
   OK    topic              t51
   OK    topic              t52
   OK    topic              t53

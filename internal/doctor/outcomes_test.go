@@ -123,7 +123,7 @@ func (w *world) newPlace(t *testing.T, s *pgtest.Server) *place {
 	return p
 }
 
-// in is the same place for another case, which does not spoil it, or mends what it spoils.
+// in is the same place for another case, which does not spoil it, or fixes what it spoils.
 func (p *place) in(t *testing.T) *place {
 	q := *p
 	q.t, q.cfg.Tables = t, slices.Clone(p.cfg.Tables)

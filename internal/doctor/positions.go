@@ -26,6 +26,6 @@ func (e *examination) checkPositions(ctx context.Context, x *kafka.Examination) 
 		if bad.Missing {
 			remedy = []Remedy{e.createPositions(x)}
 		}
-		e.warn(topicPositions, remedy, "%s: the daemon delivers at least once until that is mended: a crash repeats", cause(err))
+		e.warn(topicPositions, remedy, "%s: the daemon delivers at least once until that is fixed: a crash repeats", cause(err))
 	}
 }

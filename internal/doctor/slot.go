@@ -109,18 +109,18 @@ func (e *examination) checkHolder(s *slotFacts) {
 }
 
 func (e *examination) checkWALStatus(s *slotFacts) {
-	anew := []Remedy{
-		advicef("find the events written since in the table, then make the slot anew (a daemon that runs has stopped with exit code 79)"),
+	recreate := []Remedy{
+		advicef("find the events written since in the table, then recreate the slot (a daemon that runs has stopped with exit code 79)"),
 		shellf("%s", strings.Replace(e.setup().Text, "setup apply", "setup destroy", 1)), e.setup(),
 	}
 	switch {
 	case s.invalid != "":
-		e.fail(slotWAL, Lost, anew, "the slot is lost: the server has invalidated it (%s)", s.invalid)
+		e.fail(slotWAL, Lost, recreate, "the slot is lost: the server has invalidated it (%s)", s.invalid)
 	case s.walStatus == "lost":
-		e.fail(slotWAL, Lost, anew, "the slot is lost: the server has removed WAL that it needs (max_slot_wal_keep_size)")
+		e.fail(slotWAL, Lost, recreate, "the slot is lost: the server has removed WAL that it needs (max_slot_wal_keep_size)")
 	case s.walStatus == "unreserved":
 		e.fail(slotWAL, Unavailable, []Remedy{
-			advicef("at once: start the daemon, mend Kafka, or give the slot more:"),
+			advicef("at once: start the daemon, fix Kafka, or give the slot more:"),
 			sqlf("ALTER SYSTEM SET max_slot_wal_keep_size = '%s'", strings.ReplaceAll(Size(roundUp(s.retained*2)), " ", "")), sqlf("SELECT pg_reload_conf()"),
 		}, "the slot is about to be lost: it holds more than max_slot_wal_keep_size, and the next checkpoint removes WAL that it needs")
 	default:
@@ -146,7 +146,7 @@ func (e *examination) checkHeld(s *slotFacts) {
 	case budget < 0:
 		text += "; there is no limit but the disk (max_slot_wal_keep_size)"
 	}
-	remedy := []Remedy{advicef("start the daemon, or mend what it waits for (%s status --watch)", e.Command)}
+	remedy := []Remedy{advicef("start the daemon, or fix what it waits for (%s status --watch)", e.Command)}
 	switch {
 	case s.pinned > muchWAL:
 		e.warn(slotHeld, []Remedy{advicef("end the transaction that holds it: see long_transactions and prepared_transactions")},

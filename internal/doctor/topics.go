@@ -116,7 +116,7 @@ func (e *examination) checkReplicas(x *kafka.Examination, t *kafka.TopicFacts) {
 	case t.Replicas < 2 && len(x.Brokers) < 2:
 		e.ok(topicReplicas, "%s: 1, as many as there are brokers", t.Name)
 	case t.Replicas < 2:
-		e.warn(topicReplicas, []Remedy{advicef("give its partitions more replicas: kafka-reassign-partitions.sh; or make it anew while it is empty: %s", e.create(x, t.Name).Text)},
+		e.warn(topicReplicas, []Remedy{advicef("give its partitions more replicas: kafka-reassign-partitions.sh; or recreate it while it is empty: %s", e.create(x, t.Name).Text)},
 			"%s: 1, so an acknowledged event is lost with the disk of one broker", t.Name)
 	case t.InSync < t.Replicas:
 		e.warn(topicReplicas, []Remedy{advicef("see which broker lags: kafka-topics.sh --bootstrap-server %s%s --describe --under-replicated-partitions", strings.Join(e.Brokers, ","), e.Client)},

@@ -12,7 +12,7 @@ import (
 // ownFields are those that our envelope has unless told otherwise.
 var ownFields = []string{"eventId", "schemaVersion", "occurredAt", "traceId", "aggregateType", "aggregateId", "data"}
 
-// placement reads table.fields.additional.placement and writes what stands for it, but for the headers, which it returns.
+// placement reads table.fields.additional.placement and writes what stands for it, except for the headers, which it returns.
 func (c *conversion) placement() (headers []string) {
 	option := c.smt + "table.fields.additional.placement"
 	fields := map[string]string{} // of the envelope: name → column

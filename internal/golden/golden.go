@@ -43,7 +43,7 @@ type Set struct {
 	Name string `json:"name"`
 	// Setup makes the table and what belongs to it.
 	Setup []string `json:"setup"`
-	// Connector is the connector's configuration but for what depends on the servers.
+	// Connector is the connector's configuration except for what depends on the servers.
 	Connector map[string]string `json:"connector"`
 	// Topics that exist, with their numbers of partitions.
 	Topics map[string]int `json:"topics"`

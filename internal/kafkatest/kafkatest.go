@@ -119,7 +119,7 @@ func needReal(t testing.TB) {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)
 		}
-		t.Skipf("SKIPPED FOR WANT OF A REAL KAFKA: %v", err)
+		t.Skipf("SKIPPED, THERE IS NO REAL KAFKA: %v", err)
 	}
 }
 

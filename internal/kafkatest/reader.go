@@ -225,7 +225,7 @@ func unread(todo []*partition, err error) error {
 // beginning and then as they come, until ctx is done, which it answers with
 // nil. Topics and partitions may be made later; brokers may be away for a
 // while. fn is called from one goroutine at a time, for each partition in the
-// order of its offsets. When a topic was made anew or a broker has lost data,
+// order of its offsets. When a topic was recreated or a broker has lost data,
 // offsets that were delivered before come again: fn can tell by the offset.
 func Follow(ctx context.Context, brokers []string, fn func(Record), topics ...string) error {
 	client, err := newClient(brokers,

@@ -43,7 +43,7 @@ func ForTest(t testing.TB, o Options) *Server {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)
 		}
-		t.Skipf("SKIPPED FOR WANT OF A POSTGRESQL: %v", err)
+		t.Skipf("SKIPPED, THERE IS NO POSTGRESQL: %v", err)
 	}
 	s, err := Start(ctx, o)
 	if err != nil {

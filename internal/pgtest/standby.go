@@ -80,7 +80,7 @@ func (s *Server) copyTo(ctx context.Context, b *Server, slot string) (err error)
 	return nil
 }
 
-// copyDir copies what is in a data directory but for what is the running server's own: its process and its slots.
+// copyDir copies what is in a data directory except for what is the running server's own: its process and its slots.
 func (s *Server) copyDir(from, to string) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) { // gone meanwhile; the WAL says so too

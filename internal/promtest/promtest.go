@@ -39,7 +39,7 @@ func NeedTool(t testing.TB, name string) string {
 	if os.Getenv("CI") == "true" {
 		t.Fatal(err)
 	}
-	t.Skipf("SKIPPED FOR WANT OF PROMETHEUS: %v", err)
+	t.Skipf("SKIPPED, THERE IS NO PROMETHEUS: %v", err)
 	return ""
 }
 

@@ -38,7 +38,7 @@ func (o *outbox) adopt(env []string, exit int, args ...string) (a adopted, text 
 	return a, out + notes
 }
 
-// A slot that somebody has made anew or advanced while the daemon was down contradicts the position record. The daemon does
+// A slot that somebody has recreated or advanced while the daemon was down contradicts the position record. The daemon does
 // not go on before a person has said so; then it delivers all that the slot has, repeats included, and leaves out again later.
 func TestSlotAdopt(t *testing.T) {
 	for _, c := range []struct{ name, fault, done, sql string }{
@@ -75,7 +75,7 @@ func TestSlotAdopt(t *testing.T) {
 			refused := func() {
 				t.Helper()
 				r = o.start(env...)
-				r.stopsWith(patience, 79, "the slot stands at "+stands, "made anew, advanced", "remedy: ", "outboxcdc slot adopt")
+				r.stopsWith(patience, 79, "the slot stands at "+stands, "recreated, advanced", "remedy: ", "outboxcdc slot adopt")
 				if n := o.follow.records(); n != 50 {
 					t.Errorf("%d records, want the 50 of before", n)
 				}

@@ -518,7 +518,7 @@ func TestDeadLetterThatCannotBe(t *testing.T) {
 		poison poisonRow
 		dead   map[string]string
 		says   string
-		mend   map[string]string
+		fix    map[string]string
 		mode   string
 		behind int // what may have been sent behind it at each stop: its topic's broker has to refuse it first
 	}{
@@ -554,7 +554,7 @@ func TestDeadLetterThatCannotBe(t *testing.T) {
 					t.Errorf("%d dead letters, want none", n)
 				}
 			}
-			must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("dead"), c.mend))
+			must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("dead"), c.fix))
 			r := o.startStreaming(env...)
 			o.healthy(2 * (5 + c.behind)) // and what is in front of it in its transaction
 			o.parked(0)

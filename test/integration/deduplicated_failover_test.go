@@ -88,7 +88,7 @@ func deduplicatedFailover(t *testing.T, major string) {
 	o.judgePhantoms(r, had)
 }
 
-// judgePhantoms holds what arrived to the table, but for the lost rows, and what the daemon says of these to what they are.
+// judgePhantoms holds what arrived to the table, except for the lost rows, and what the daemon says of these to what they are.
 func (o *outbox) judgePhantoms(r *relay, lost map[string]bool) {
 	o.t.Helper()
 	h := o.history()

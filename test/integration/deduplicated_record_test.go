@@ -121,7 +121,7 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 		}, "it is an older copy"},
 		{"system_id", to("7000000000000000001"), "give each a topic of its own in delivery.position_topic"},
 		{"timeline", to(9), "does not descend from it"},
-		{"confirm", to(pglogrepl.LSN(0x100).String()), "it was made anew, advanced, or read by somebody else"},
+		{"confirm", to(pglogrepl.LSN(0x100).String()), "it was recreated, advanced, or read by somebody else"},
 	} {
 		o.forge(changed(t, good, c.field, c.change))
 		for range 2 { // a supervisor may not know what 79 means
@@ -166,7 +166,7 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 	if len(r.logged(noRecord)) != 1 {
 		t.Error("the log does not say that there is no position record")
 	}
-	o.outcome("unreadable: said, and delivered at least once; deleted: said, and begun anew")
+	o.outcome("unreadable: said, and delivered at least once; deleted: said, and begun again")
 }
 
 // noRecord is said when a slot has none.
@@ -253,7 +253,7 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 	o.outcome("exit 79 each time, nothing confirmed")
 }
 
-// F33, F30: between two runs somebody advances the slot, or drops it and makes it anew. What committed in between will not come:
+// F33, F30: between two runs somebody advances the slot, or drops and recreates it. What committed in between will not come:
 // the next start refuses to go on, as often as it is tried.
 func TestDeduplicatedSlotMoved(t *testing.T) {
 	t.Parallel()

@@ -235,7 +235,7 @@ func (o *cared) eachOnce(want int) {
 	}
 }
 
-// retries counts by letter what was sent again; but for one it must be once.
+// retries counts by letter what was sent again; except for one it must be once.
 func (o *cared) retries() map[string]int {
 	o.t.Helper()
 	seen := map[string]int{}

@@ -125,7 +125,7 @@ func (s *suite) start() error {
 	return errors.Join(<-built, kafka)
 }
 
-// build makes the binary as `make build` does, but for its version.
+// build makes the binary as `make build` does, except for its version.
 func (s *suite) build(ctx context.Context) error {
 	if s.binary = os.Getenv("OUTBOXCDC_TEST_BINARY"); s.binary != "" {
 		return nil
@@ -178,7 +178,7 @@ func needRealKafka(t *testing.T) {
 	case os.Getenv("CI") == "true":
 		t.Fatal(the.fake)
 	default:
-		t.Skip("SKIPPED FOR WANT OF A REAL KAFKA: " + the.fake)
+		t.Skip("SKIPPED, THERE IS NO REAL KAFKA: " + the.fake)
 	}
 }
 
@@ -238,7 +238,7 @@ func breakableKafka(t *testing.T) kafkatest.Cluster {
 		defer cancel()
 		_ = c.Kill()
 		if err := c.StartAgain(ctx); err != nil {
-			t.Errorf("mend the broker: %v", err)
+			t.Errorf("fix the broker: %v", err)
 			_ = c.Close()
 			the.breakable = nil
 		}
@@ -286,7 +286,7 @@ func startPostgres(t *testing.T, major string, settings map[string]string) *pgte
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)
 		}
-		t.Skipf("SKIPPED FOR WANT OF A POSTGRESQL: %v", err)
+		t.Skipf("SKIPPED, THERE IS NO POSTGRESQL: %v", err)
 	}
 	all := map[string]string{"max_prepared_transactions": "10", "max_replication_slots": "20", "max_wal_senders": "20"}
 	for k, v := range settings {

@@ -71,7 +71,7 @@ func (r *relay) sessionsEnded() (n int) {
 	return n
 }
 
-// One batch fails with an error that no retry inside the session mends, again and again: each time the session ends,
+// One batch fails with an error that no retry inside the session fixes, again and again: each time the session ends,
 // with later batches in flight, and the next one delivers it all. No hole, and one window of repeats each time at most.
 func TestOneBatchFails(t *testing.T) {
 	t.Parallel()

@@ -244,7 +244,7 @@ func (g *guarded) passwordRotates() {
 }
 
 // Another authority: first Kafka's certificate is from nobody that the daemon knows, then the daemon's from nobody that
-// Kafka knows. Both are mended by replacing files.
+// Kafka knows. Both are fixed by replacing files.
 func (g *guarded) certificatesRotate(a *testcert.Authority) {
 	g.t.Helper()
 	g.allow()

@@ -141,7 +141,7 @@ func TestPartitionsAdded(t *testing.T) {
 		t.Errorf("outboxcdc_kafka_topic_partitions_changed is %v, want 6", n)
 	}
 	w.awaitCommits(100)
-	// A new session looks up the topic anew.
+	// A new session looks up the topic again.
 	o.exec("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1", o.name)
 	await(t, patience, "the session to end", func() error {
 		if r.sessionsEnded() == 0 {

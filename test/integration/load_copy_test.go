@@ -13,7 +13,7 @@ import (
 )
 
 // A COPY of very many rows, which share their places in the WAL by the hundreds. The daemon is killed again and again
-// inside that one transaction (in the mode that begins it anew then), each time some while after it has begun to deliver, and nothing of it may be confirmed
+// inside that one transaction (in the mode that begins it again then), each time some while after it has begun to deliver, and nothing of it may be confirmed
 // then. Left alone in the end it delivers all of it.
 func TestKill9InsideACopy(t *testing.T) {
 	t.Parallel()

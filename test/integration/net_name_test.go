@@ -99,7 +99,7 @@ func TestNameMovesToAnotherAddress(t *testing.T) {
 }
 
 // F58: something in between closes connections that are idle, as load balancers and poolers do. The replication connection
-// never is; the one that looks at the catalogs now and then may have to be made anew.
+// never is; the one that looks at the catalogs now and then may have to be opened again.
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
 	idle, lasts := long(10*time.Second, 2*time.Second), long(70*time.Second, 5*time.Second)

@@ -59,7 +59,7 @@ func TestSetupPositionTopic(t *testing.T) {
 	run(0, env, []string{"destroy", "--yes"}, "dropped slot "+o.name, "position topic "+topic+" stays", "outboxcdc slot adopt")
 	run(0, env, []string{"apply"}, "created slot "+o.name)
 	r = o.start(env...)
-	r.stopsWith(patience, 79, "made anew")
+	r.stopsWith(patience, 79, "recreated")
 	o.adopt(env, 0)
 	o.startStreaming(env...)
 	o.insert("order", "k", 11, 10)

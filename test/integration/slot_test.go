@@ -44,7 +44,7 @@ func slots(o *outbox) (n int) {
 	return n
 }
 
-// Somebody who makes the slot anew decides that the gap does not matter. A process that delivers at least once and starts
+// Somebody who recreates the slot decides that the gap does not matter. A process that delivers at least once and starts
 // afterwards remembers nothing and cannot see it: it delivers what the new slot has, from its first row.
 func TestSlotRemadeWhileDown(t *testing.T) {
 	o := newOutbox(t, options{})
@@ -151,7 +151,7 @@ func (o *outbox) confirmedIfAny() pglogrepl.LSN {
 	return lsn
 }
 
-// Between two sessions of one process that delivers at least once somebody advances the slot, or makes it anew. That may be
+// Between two sessions of one process that delivers at least once somebody advances the slot, or recreates it. That may be
 // another instance's work, so it is only said and counted; what it skipped is not delivered.
 func TestSlotAheadBetweenSessions(t *testing.T) {
 	for _, c := range []struct{ name, fault, done, sql string }{

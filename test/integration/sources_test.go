@@ -26,7 +26,7 @@ type sources struct {
 	n     int
 }
 
-// configure writes a configuration file, and makes publication and slot anew for it.
+// configure writes a configuration file, and recreates publication and slot for it.
 func (s *sources) configure(yaml string) {
 	s.t.Helper()
 	file := filepath.Join(the.dir, s.name+".yaml")

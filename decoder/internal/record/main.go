@@ -64,7 +64,7 @@ func recordMajor(ctx context.Context, major, dir string) (err error) {
 	return nil
 }
 
-// record plays the scenario against an empty database and returns the text of its file, but for the decoded part.
+// record plays the scenario against an empty database and returns the text of its file, except for the decoded part.
 func (sc scenario) record(ctx context.Context, url string) (string, error) {
 	conns := map[string]*pgx.Conn{}
 	for _, name := range []string{"a", "b"} {

@@ -1,4 +1,4 @@
-// Each test in this file failed once: its comment says what the relay did before it was mended.
+// Each test in this file failed once: its comment says what the relay did before it was fixed.
 
 package relay
 
@@ -366,7 +366,7 @@ func (w *wired) looksUp() {
 	w.sleep(100 * time.Millisecond)
 }
 
-// TestBugBackoffRemembersOldTroubles: the pause starts anew only after an acknowledgement. A relay that has streamed an
+// TestBugBackoffRemembersOldTroubles: the pause starts again only after an acknowledgement. A relay that has streamed an
 // idle outbox for a day since its last troubles waits up to 30 s after a lost connection.
 func TestBugBackoffRemembersOldTroubles(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
@@ -560,7 +560,7 @@ func TestBugLargeMessageTakenForSilence(t *testing.T) {
 	})
 }
 
-// TestBugCheckFailsForGoodAtTheEnd: the last look at the catalogs finds what no retry mends, but not that something is
+// TestBugCheckFailsForGoodAtTheEnd: the last look at the catalogs finds what no retry fixes, but not that something is
 // lost. The position moves all the same, and the process says nothing of it.
 func TestBugCheckFailsForGoodAtTheEnd(t *testing.T) {
 	cfg := testConfig()
