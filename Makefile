@@ -10,7 +10,7 @@ VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 LDFLAGS   = -s -w -X main.version=$(VERSION) -X main.revision=$(REVISION)
 
-# Fetched servers and tools are kept here; internal/child decides the same.
+# Fetched servers and tools are kept here; test/child decides the same.
 CACHE := $(if $(OUTBOXCDC_CACHE),$(OUTBOXCDC_CACHE),$(if $(TMPDIR),$(TMPDIR:/=),/tmp)/outboxcdc-cache-$(shell id -u))
 
 LINT_VERSION  := v2.15.0
@@ -23,7 +23,7 @@ VALE          ?= $(CACHE)/vale-$(VALE_VERSION)/vale
 # Two packages at a time, whatever the machine: several of them start servers.
 P := 2
 # Everything but the model, which keeps both cores busy, and the integration tests, which take minutes and go last.
-UNIT = $(shell $(GO) list ./... | grep -v -e '/test/integration' -e '/model$$')
+UNIT = $(shell $(GO) list ./... | grep -v -e '/test/integration' -e '/test/model$$')
 # Packages whose goroutines share memory. CI runs them under the race detector besides `make test`, which has to work
 # without a C compiler.
 RACE_PKGS := ./checkpoint ./replication ./kafka ./internal/deadletters ./internal/peek ./internal/brokerauth
@@ -40,13 +40,13 @@ build: ## bin/outboxcdc, one static binary
 
 .PHONY: bin/testrun
 bin/testrun:
-	@CGO_ENABLED=0 $(GO) build -o $@ ./internal/testrun
+	@CGO_ENABLED=0 $(GO) build -o $@ ./test/testrun
 
 # Each run is one `go test -json`; all of them run even if one fails, and any failure is the status of the whole.
 UNIT_TESTS        = $(GO) test -json -p $(P) -timeout 20m $(UNIT)
 # The simulator's runs are ten times slower there: few are enough for what only the detector sees.
 RACE_TESTS        = { s=0; $(GO) test -json -timeout 10m -short -race ./relay || s=1; $(GO) test -json -p $(P) -timeout 10m -race $(RACE_PKGS) || s=1; exit $$s; }
-MODEL_TESTS       = $(GO) test -json -parallel $(P) -timeout 30m ./model
+MODEL_TESTS       = $(GO) test -json -parallel $(P) -timeout 30m ./test/model
 # What they read lies outside their module, where a cached result would not know of a change.
 COMPOSE_TESTS     = (cd test/compose && $(GO) test -json -count=1 ./...)
 HELM_TESTS        = (cd test/helm && $(GO) test -json -count=1 ./...)
@@ -94,24 +94,24 @@ mutants: ## the product with one rule wrong at a time: a test must notice (RUN=r
 .PHONY: model model-large
 model: ## deduplicated delivery as a Promela model, every history (spin, gcc; a minute; RUN=regexp: these, with the histories that break a mutant)
 	@command -v spin >/dev/null && command -v gcc >/dev/null || { echo "the model needs spin and a C compiler (apt-get install spin gcc libc6-dev)"; exit 1; }
-	@$(GO) test -count=1 -parallel $(P) -timeout $(or $(MODEL_TIMEOUT),10m) -v ./model $(if $(RUN),-run '$(RUN)' -history) $(MODEL_ARGS) | grep -v '^=== '
+	@$(GO) test -count=1 -parallel $(P) -timeout $(or $(MODEL_TIMEOUT),10m) -v ./test/model $(if $(RUN),-run '$(RUN)' -history) $(MODEL_ARGS) | grep -v '^=== '
 
 model-large: ## the same with larger bounds (minutes, 2 GB)
 	@$(MAKE) --no-print-directory model MODEL_ARGS="-large$(if $(RUN),, -run TestRules)" MODEL_TIMEOUT=2h
 
 .PHONY: prove
 prove: ## every fault in full length, simulator and mutants; writes docs/proof.md (an hour and a half on 2 cores; RUN=regexp: only these tests, AGAIN=1: into the last whole run, SHORT=1: as in make test)
-	@CGO_ENABLED=0 $(GO) build -o bin/prove ./internal/prove
+	@CGO_ENABLED=0 $(GO) build -o bin/prove ./test/prove
 	@exec bin/prove $(if $(RUN),-run '$(RUN)') $(if $(AGAIN),-again) $(if $(SHORT),-short) $(if $(SEED),-seed '$(SEED)')
 
 .PHONY: golden
-golden: ## a real Debezium: record what it makes of the cases of internal/golden, and take its slot over (Java, Maven; six minutes; RUN=regexp: record these only)
-	$(GO) run ./internal/golden/record $(if $(RUN),-run '$(RUN)')
+golden: ## a real Debezium: record what it makes of the cases of test/golden, and take its slot over (Java, Maven; six minutes; RUN=regexp: record these only)
+	$(GO) run ./test/golden/record $(if $(RUN),-run '$(RUN)')
 	$(if $(RUN),,OUTBOXCDC_GOLDEN=1 CI=true $(GO) test -v -count=1 -timeout 9m -run '^(TestTakeOverFromDebezium|TestThereAndBack)$$' ./test/integration)
 
 .PHONY: bench
 bench: build ## the built binary next to yardsticks, on servers of its own (WHAT="drain links steady writer growth memory", ARGS="-rounds 3 -scale 1 …", OUT=file; BENCH_DEBEZIUM=1)
-	@CGO_ENABLED=0 $(GO) build -o bin/bench ./bench
+	@CGO_ENABLED=0 $(GO) build -o bin/bench ./test/bench
 	@exec bin/bench -binary bin/outboxcdc -o '$(or $(OUT),bin/bench.jsonl)' $(ARGS) $(or $(WHAT),drain)
 
 .PHONY: history
@@ -210,7 +210,7 @@ tidy-check: ## go.mod and go.sum say what the code needs
 
 .PHONY: demo
 demo: first-run build ## the whole chain on this machine, with faults (KEEP=1: until Ctrl-C; KAFKA=real: a real Kafka)
-	@CGO_ENABLED=0 $(GO) build -o bin/demo ./demo
+	@CGO_ENABLED=0 $(GO) build -o bin/demo ./test/demo
 	@KEEP='$(KEEP)' KAFKA='$(KAFKA)' exec bin/demo -binary bin/outboxcdc
 
 .PHONY: up

@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-//go:generate go run ./internal/record
+//go:generate go run ../test/record
 
 var update = flag.Bool("update", false, "write what is decoded now into testdata, and the fuzzer's corpus")
 

@@ -12,7 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
-	"github.com/outboxcdc/outboxcdc/internal/faultproxy"
+	"github.com/outboxcdc/outboxcdc/test/faultproxy"
 )
 
 // everyPartition sends two events to each partition, in one session; the first of them ends a search.

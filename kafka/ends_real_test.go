@@ -12,9 +12,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
-	"github.com/outboxcdc/outboxcdc/internal/testcert"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
 // TestRealEnds holds against Apache Kafka what ends and position records rely on; one broker serves all of it.

@@ -9,7 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // A broker forgets a producer id once the newest batch of it is older than producer.id.expiration.ms, and takes any sequence number

@@ -14,7 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // TestThreeNodes is what only a cluster can show: three nodes, three replicas, two of them in sync. Each fault happens
@@ -57,7 +57,7 @@ type nodesTest struct {
 	result nodesResult
 }
 
-// nodesResult is a row of docs/proof.md, which internal/prove makes.
+// nodesResult is a row of docs/proof.md, which test/prove makes.
 type nodesResult struct {
 	Fault    string  `json:"fault"`
 	Requests int     `json:"requests"`

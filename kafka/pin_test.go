@@ -17,7 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 func createTopic(t *testing.T, brokers []string, topic string, partitions int) {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
-	"github.com/outboxcdc/outboxcdc/internal/testcert"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
 // rights: who may write and not read goes on without the ends, and can keep no position.

@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // TestRealKafka holds against Apache Kafka what the other tests establish with kfake; one broker serves all of it.

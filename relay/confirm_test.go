@@ -11,9 +11,9 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
-	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
 // TestConfirmed runs scripts of one step after another against the confirm rule (design §5). That no status update

@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
-	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
 // postgres is a fake Source: a WAL of transactions, a slot that forgets, and the rules of a walsender. It keeps a rule of

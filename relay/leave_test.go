@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
-	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
 // TestDrain: told to stop, the relay reads no further, waits for what is in flight with status updates going on,

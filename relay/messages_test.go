@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
+	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
 // withMessages is a configuration in which messages are events as well, and does the same to the relay that a test has.

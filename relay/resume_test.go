@@ -12,8 +12,8 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/decoder"
-	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
 // TestNothingIsRepeatedAfterACrashOfPostgres: the server has forgotten what was confirmed and sends it again.

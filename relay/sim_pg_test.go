@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
-	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
 // simPG is the server: a WAL into which several writers write at a time, a slot that is saved now and then, and the

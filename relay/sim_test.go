@@ -217,7 +217,7 @@ func firstDifference(a, b string) string {
 	return a
 }
 
-// write leaves the result for whoever asked for it (internal/prove).
+// write leaves the result for whoever asked for it (test/prove).
 func (r *simResult) write(t *testing.T) {
 	t.Helper()
 	t.Logf("%d runs in %.1f s, %.0f a minute; %.2f ms of processor time each", r.Runs, r.Seconds, float64(r.Runs)/r.Seconds*60,

@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pglogrepl"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
 // wired is a bench whose Postgres is the scripted walsender behind the real package replication. The fake Kafka is the

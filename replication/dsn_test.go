@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outboxcdc/outboxcdc/internal/testcert"
+	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
 // A connection string that cannot be used is never shown; files that it names may be about to change, the rest stays as it is.

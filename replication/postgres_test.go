@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxcdc/outboxcdc/decoder"
-	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 // opposite sets everything that the bytes depend on to something else, on role and on database.

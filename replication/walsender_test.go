@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
 // TestStartIsReadAfterTheSlotIsOurs: whoever held the slot before may confirm to the last moment. What was read of it

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
-	"github.com/outboxcdc/outboxcdc/internal/testcert"
+	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
 // webFiles writes certificate, key and the web configuration that names them; the pool trusts the certificate.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
-	"github.com/outboxcdc/outboxcdc/internal/testcert"
+	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
 // What is wrong with a certificate or a secret is said with the setting's name; what replaces a file is found the next time.

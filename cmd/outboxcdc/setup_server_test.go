@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
-	"github.com/outboxcdc/outboxcdc/internal/pgtest"
 	"github.com/outboxcdc/outboxcdc/sql"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 // database is one database of a test server and a connection of its owner.

@@ -15,8 +15,8 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/doctor"
-	"github.com/outboxcdc/outboxcdc/internal/pgtest"
 	"github.com/outboxcdc/outboxcdc/relay"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 const gb = 1 << 30

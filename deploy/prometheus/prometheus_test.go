@@ -11,7 +11,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"github.com/outboxcdc/outboxcdc/internal/promtest"
+	"github.com/outboxcdc/outboxcdc/test/promtest"
 )
 
 // What promtool has to say of the rules, and the cases of alerts_test.yaml: each alert fires where it has to, and does not

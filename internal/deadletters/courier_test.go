@@ -12,8 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // An error of one record is an Undelivered, and the courier delivers the next. An error of the cluster is none.

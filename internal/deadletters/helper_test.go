@@ -14,9 +14,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/goleak"
 
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // TestMain looks for goroutines that are left over. To measure a fetch request sarama counts in the process-wide registry, which has one

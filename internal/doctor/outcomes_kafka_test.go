@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
-	"github.com/outboxcdc/outboxcdc/internal/testcert"
+	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
 func newKafka(t *testing.T, brokers int, opts ...kfake.Opt) *kfake.Cluster {

@@ -9,10 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
 // bench is a Peek and the stream that it reads.

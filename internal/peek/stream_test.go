@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pglogrepl"
 	"go.uber.org/goleak"
 
-	"github.com/outboxcdc/outboxcdc/internal/walsendertest"
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

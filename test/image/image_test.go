@@ -22,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/child"
+	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
 // image is what docker load would read (Docker Image Specification 1.2).

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/faultproxy"
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/faultproxy"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // hungBroker is an address that accepts connections and answers nothing, as a stopped process does.

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
-	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 // F36, F37: the server fails over, twice, to a standby that has the slot (17 and later). The server had waited for the first one

@@ -9,7 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // cared is a poisonable outbox whose daemon has ended, with dead letters to care for.

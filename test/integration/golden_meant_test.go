@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/outboxcdc/outboxcdc/internal/golden"
+	"github.com/outboxcdc/outboxcdc/test/golden"
 )
 
 // difference is one that is meant.

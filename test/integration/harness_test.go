@@ -43,8 +43,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
-	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 // defaultMajor is the PostgreSQL of tests that are not about a version.
@@ -140,7 +140,7 @@ func (s *suite) build(ctx context.Context) error {
 	return nil
 }
 
-// startKafka decides which Kafka this run is on and says so in the one line that internal/testrun looks for.
+// startKafka decides which Kafka this run is on and says so in the one line that test/testrun looks for.
 func (s *suite) startKafka(ctx context.Context) error {
 	var err error
 	if c, ok := kafkatest.FromEnv(); ok {

@@ -17,8 +17,8 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
-	"github.com/outboxcdc/outboxcdc/internal/check"
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/check"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // history is all that a run is judged by. It is kept in a file, from which it can be judged again: values are digests.

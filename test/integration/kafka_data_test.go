@@ -9,9 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/outboxcdc/outboxcdc/internal/check"
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
-	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+	"github.com/outboxcdc/outboxcdc/test/check"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 // Payloads that are NULL, empty, and any bytes at all, and keys of any text: they arrive as they are.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // A topic is deleted under load and created again, with one partition instead of three and later as it was. Each time the daemon names

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 // dangling is a transaction that may be prepared and that nobody ends any more. It would hold its locks for ever.

@@ -16,8 +16,8 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
-	"github.com/outboxcdc/outboxcdc/internal/check"
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/check"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // One transaction of millions of rows passes through a daemon that never holds more than 256 MB. Go's memory limit is

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/faultproxy"
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/faultproxy"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // inFlight is the window of these tests: what the end of a session may repeat.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/faultproxy"
+	"github.com/outboxcdc/outboxcdc/test/faultproxy"
 )
 
 // A row takes longer to come through the link than wal_sender_timeout. Its bytes are heard, so nobody is taken for dead and

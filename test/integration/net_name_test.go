@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/faultproxy"
+	"github.com/outboxcdc/outboxcdc/test/faultproxy"
 )
 
 // F35: behind the name in postgres.url there is suddenly another cluster, with an outbox and a slot of the same names.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/faultproxy"
-	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+	"github.com/outboxcdc/outboxcdc/test/faultproxy"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 // TestPostgresNetwork is what the network does between the daemon and Postgres; net_kafka_test.go has the other side.

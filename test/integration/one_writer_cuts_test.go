@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/faultproxy"
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/faultproxy"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // instance is a daemon with a network of its own.

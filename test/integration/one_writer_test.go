@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/faultproxy"
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/faultproxy"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // The active daemon's walsender is ended, as by a restart of Postgres, and the daemon does not get the slot back; Kafka takes a second for

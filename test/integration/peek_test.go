@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/child"
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/child"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // shown is a record as peek and dlq show it with -o json, as far as tests look at it.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 // The server goes away in every way that it has, and comes back. It forgets positions that it had confirmed, because it

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 // withStandby is a primary and a standby, of a version that copies slots to standbys.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 // Kafka is away for many times wal_sender_timeout. A daemon that may wait keeps its session: it reads nothing, and says so

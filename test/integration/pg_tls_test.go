@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outboxcdc/outboxcdc/internal/pgtest"
-	"github.com/outboxcdc/outboxcdc/internal/testcert"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
+	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
 // encrypted is an outbox on a server that asks for TLS, and for a certificate or a password in it.

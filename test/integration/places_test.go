@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // changeLog is what was changed in a run, so that an event may go elsewhere than it would have gone before.

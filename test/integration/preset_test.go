@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // preset: debezium on the table and the publication that Debezium's connector would have: records as its router makes them,

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/promtest"
+	"github.com/outboxcdc/outboxcdc/test/promtest"
 )
 
 const (

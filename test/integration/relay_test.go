@@ -22,7 +22,7 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
-	"github.com/outboxcdc/outboxcdc/internal/child"
+	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
 // relay is one process of `outboxcdc run`.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outboxcdc/outboxcdc/internal/check"
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/check"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // What the other tests trust: each kind of broken promise, planted into a delivery without fault, is seen.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // Large rows that compress well, and many small ones that share a batch with them: all arrive, whether they are there

@@ -12,8 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
-	"github.com/outboxcdc/outboxcdc/internal/pgtest"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 // Every supported server: everything that an application may do in a transaction arrives, byte for byte; the slot

@@ -13,9 +13,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/outboxcdc/outboxcdc/internal/check"
-	"github.com/outboxcdc/outboxcdc/internal/debezium"
-	"github.com/outboxcdc/outboxcdc/internal/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/check"
+	"github.com/outboxcdc/outboxcdc/test/debezium"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // onlyGolden is for tests that need a real Debezium. It is no gap: `make golden` runs them.

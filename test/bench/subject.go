@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/test/child"
+)
+
+// subject is who drains.
+type subject struct {
+	Name  string
+	About string
+	kafka bool // delivers
+	stays bool // does not end by itself
+	start func(b *bench, r *run) error
+}
+
+var subjects = []subject{
+	{Name: "outboxcdc", About: "the built binary, default settings", kafka: true, stays: true, start: startDaemon},
+	{Name: "pg_recvlogical", About: "the server's own client, to /dev/null", start: startRecvlogical},
+	{Name: "no sink", About: "our stream, decoder and router, records thrown away", start: startChild("nosink")},
+	{Name: "plain", About: "pgconn, pglogrepl's messages, AsyncProducer as it comes", kafka: true, start: startChild("plain")},
+}
+
+// ourSubjects are without the rival.
+const ourSubjects = 4
+
+// run is one drain of one load by one subject.
+type run struct {
+	load    *load
+	subject *subject
+	name    string // slot, and the prefix of its topics
+	dir     string
+	log     string
+	proc    *child.Process
+	began   time.Time
+	http    string // of the daemon
+}
+
+func (r *run) spec(path string, args ...string) child.Spec {
+	return child.Spec{Path: path, Args: args, Env: clean(), Dir: r.dir, LogFile: r.log, DeathSignal: syscall.SIGKILL}
+}
+
+// clean is our environment without what would change the settings of those we start.
+func clean() []string {
+	return slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "OUTBOXCDC_") || strings.HasPrefix(s, "PG") })
+}
+
+func startDaemon(b *bench, r *run) (err error) {
+	port, err := child.FreePort()
+	if err != nil {
+		return err
+	}
+	listen := "127.0.0.1:" + strconv.Itoa(port)
+	r.http = "http://" + listen
+	r.began = time.Now()
+	s := r.spec(b.binary, "run")
+	s.Env = append(s.Env, b.daemonEnv(r.load.database(), r.name, r.name+".{aggregate_type}", listen)...)
+	r.proc, err = child.Start(s)
+	return err
+}
+
+// positions is the run's own position topic: its slot is a copy, and nobody before it has left a record that fits.
+func positions(run string) string { return run + ".positions" }
+
+// daemonEnv is what has to be set; all else has its default.
+func (b *bench) daemonEnv(database, slot, topic, listen string) []string {
+	url := b.pg.SuperURL(database)
+	if b.way != nil {
+		url = b.way(url)
+	}
+	return append([]string{
+		"OUTBOXCDC_POSTGRES_URL=" + url,
+		"OUTBOXCDC_POSTGRES_SLOT=" + slot,
+		"OUTBOXCDC_ROUTE_TOPIC=" + topic,
+		"OUTBOXCDC_KAFKA_BROKERS=" + strings.Join(b.kafka.Brokers(), ","),
+		"OUTBOXCDC_HTTP_LISTEN=" + listen,
+		"OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + positions(slot),
+	}, b.settings...)
+}
+
+// gauge reads a metric of the daemon.
+func (r *run) gauge(ctx context.Context, name string) (float64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.http+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			return strconv.ParseFloat(value, 64)
+		}
+	}
+	return 0, fmt.Errorf("the daemon has no metric %s: %w", name, lines.Err())
+}
+
+func startRecvlogical(b *bench, r *run) (err error) {
+	s := r.spec(b.recvlogical, "-d", b.pg.SuperURL(r.load.database()), "--slot", r.name, "--start", "--no-loop", "-f", "/dev/null",
+		"-o", "proto_version=1", "-o", "publication_names=outboxcdc", "--endpos", r.load.end.String())
+	r.proc, err = child.Start(s)
+	return err
+}
+
+// findClient looks where Debian and others put the servers' clients.
+func findClient(name string) (string, error) {
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name)
+	if len(found) == 0 {
+		return "", errors.New("no " + name + ": install PostgreSQL's client package (Debian: postgresql)")
+	}
+	return found[len(found)-1], nil
+}
+
+// startChild runs this program again as another reader of the stream, so that what it costs can be told from what we cost.
+func startChild(what string) func(*bench, *run) error {
+	return func(b *bench, r *run) error {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		job := job{
+			What: what, URL: b.pg.SuperURL(r.load.database()), Slot: r.name, Rows: r.load.Rows,
+			Topic: r.name + ".", Brokers: b.kafka.Brokers(), Result: filepath.Join(r.dir, "result.json"),
+		}
+		text, err := json.Marshal(job)
+		if err != nil {
+			return err
+		}
+		s := r.spec(self)
+		s.Env = append(s.Env, jobVariable+"="+string(text))
+		r.proc, err = child.Start(s)
+		return err
+	}
+}
+
+// end stops who is still there, which must be content to go.
+func (r *run) end(ctx context.Context) error {
+	if r.subject.Name == rivalName && !r.proc.Exited() { // it has drained, and its shutdown sometimes hangs (debezium.Connect.Stop)
+		return r.proc.Kill()
+	}
+	if !r.proc.Exited() {
+		if err := r.proc.Signal(syscall.SIGTERM); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
+		defer cancel()
+		if err := r.proc.Wait(ctx); err != nil {
+			_ = r.proc.Kill()
+			return fmt.Errorf("%s does not end: %w", r.subject.Name, err)
+		}
+	}
+	if err := r.proc.Err(); err != nil {
+		return fmt.Errorf("%s ended badly: %w; its log ends with:\n%s", r.subject.Name, err, child.Tail(r.log))
+	}
+	return nil
+}

@@ -1,0 +1,288 @@
+// Command demo shows outboxcdc at work and in trouble, on one machine and with Go alone: a shop writes orders to a real
+// Postgres, the real binary delivers them to Kafka, an independent reader reads them there. Meanwhile the relay is
+// killed, the broker frozen and Postgres stopped, and at the end everything that was committed is compared with
+// everything that arrived.
+//
+// main.go is the story, stage.go what it is played on, relay.go the relay's process; shop.go writes, reader.go reads,
+// tally.go compares and judges, print.go prints.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
+)
+
+const (
+	exitKept        = 0
+	exitBroken      = 1 // the promise, or the demo itself
+	exitUsage       = 2
+	exitInterrupted = 130 // Ctrl-C before the verdict
+)
+
+type options struct {
+	keep     bool
+	kafka    string
+	binary   string
+	postgres string
+}
+
+func main() {
+	kafkatest.MaybeServe() // in the child that is the broker, this is all
+	o, err := parse(os.Args[1:], os.Getenv, os.Stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		os.Exit(exitKept)
+	case err != nil:
+		os.Exit(exitUsage)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(ctx, stop) // a second one ends us at once, and the kernel the servers with us
+	// Nobody reads any more (demo | head): an end like Ctrl-C, and not the death that Go makes of it by itself. The
+	// signal comes for sockets as well, so it says nothing; the failed write does.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	os.Exit(run(ctx, o, newPrinter(os.Stdout, stop)))
+}
+
+// parse reads flags, and the environment for `make demo KEEP=1 KAFKA=real`.
+func parse(args []string, getenv func(string) string, stderr io.Writer) (options, error) {
+	var o options
+	f := flag.NewFlagSet("demo", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	keep := getenv("KEEP")
+	f.BoolVar(&o.keep, "keep", keep != "" && keep != "0", "go on after the faults until Ctrl-C (KEEP=1)")
+	kafka := getenv("KAFKA")
+	if kafka == "" {
+		kafka = "fake"
+	}
+	f.StringVar(&o.kafka, "kafka", kafka, "real: Apache Kafka, which wants Java; fake: kfake, which wants nothing (KAFKA=…)")
+	f.StringVar(&o.binary, "binary", "", "the outboxcdc to show; none: it is built from the sources around")
+	f.StringVar(&o.postgres, "postgres", "18", "major version, one of "+strings.Join(pgtest.Majors(), ", "))
+	err := f.Parse(args)
+	switch {
+	case err != nil:
+		return o, err
+	case f.NArg() > 0:
+		err = fmt.Errorf("unknown argument %q", f.Arg(0))
+	case o.kafka != "fake" && o.kafka != "real":
+		err = fmt.Errorf("-kafka %q: write fake or real", o.kafka)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+	}
+	return o, err
+}
+
+// run plays the demo and returns its exit status. Whatever happens, nothing that it started outlives it.
+func run(ctx context.Context, o options, out *printer) int {
+	out.text(
+		"A shop writes orders and their events to PostgreSQL, in one transaction each. outboxcdc delivers",
+		"the events to Kafka. Three things break on the way; at the end every event is accounted for.",
+		"All of it runs on this machine, takes about a minute, and is removed afterwards except for a cache of what",
+		"was fetched.",
+		"")
+	d, err := prepare(ctx, o, out)
+	if err == nil {
+		var v verdict
+		if v, err = d.play(ctx, o.keep); err == nil {
+			out.verdict(v)
+			return d.leave(v.exitStatus())
+		}
+	}
+	if ctx.Err() != nil {
+		out.text("", "Interrupted: no verdict. Everything is being stopped and removed.")
+		return d.leave(exitInterrupted)
+	}
+	out.text("", out.paint(red, "The demo failed."))
+	out.text(wrap(err.Error(), width)...)
+	return d.leave(exitBroken)
+}
+
+// act is one fault: what is said, what is broken and for how long, and how it is fixed.
+type act struct {
+	cause   cause
+	before  string
+	hurt    func(context.Context, *demo) error
+	hurting time.Duration
+	after   string
+	fix     func(context.Context, *demo) error
+}
+
+func acts() []act {
+	return []act{
+		{
+			cause:   relayKilled,
+			before:  "The relay is killed with kill -9: it cannot even say goodbye.",
+			hurt:    func(_ context.Context, d *demo) error { return d.relay.kill() },
+			hurting: 1500 * time.Millisecond,
+			after:   "The relay is started again: in 5 s nothing of the dead one is on its way, and it looks in Kafka.",
+			fix:     func(_ context.Context, d *demo) error { return d.relay.start() },
+		},
+		{
+			cause:   brokerFrozen,
+			before:  "The broker is frozen with SIGSTOP: connections stay open, nothing is answered.",
+			hurt:    func(ctx context.Context, d *demo) error { return d.kafka.Freeze(ctx) },
+			hurting: 4 * time.Second,
+			after:   "The broker is thawed: what was sent meanwhile is answered now.",
+			fix:     func(_ context.Context, d *demo) error { return d.kafka.Thaw() },
+		},
+		{
+			cause:  postgresStopped,
+			before: "Postgres is stopped immediately, as in a crash: it forgets what was confirmed lately.",
+			hurt: func(ctx context.Context, d *demo) error {
+				return d.meanwhile(ctx, func() error {
+					_, err := d.postgres.Stop(ctx, pgtest.Immediate)
+					return err
+				})
+			},
+			hurting: 2 * time.Second,
+			after:   "Postgres is started again: the relay remembers what it has delivered.",
+			fix: func(ctx context.Context, d *demo) error {
+				return d.meanwhile(ctx, func() error { return d.postgres.StartAgain(ctx) })
+			},
+		},
+	}
+}
+
+const (
+	quiet    = 8 * time.Second  // of undisturbed work before each fault and after the last
+	patience = 60 * time.Second // for a recovery
+)
+
+// play runs the whole story.
+func (d *demo) play(ctx context.Context, keep bool) (verdict, error) {
+	if keep {
+		d.where()
+	}
+	d.out.legend()
+	d.out.columns()
+	for _, a := range acts() {
+		if err := d.watch(ctx, quiet, nil); err != nil {
+			return nil, err
+		}
+		err := d.suffer(ctx, a)
+		if errors.Is(err, errLate) {
+			d.out.say("After %s not everything from before has arrived; the story ends here.", duration(patience))
+			return d.finish(ctx)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err := d.watch(ctx, quiet, nil); err != nil {
+		return nil, err
+	}
+	if keep {
+		if err := d.goOn(ctx); err != nil {
+			return nil, err
+		}
+		ctx = context.WithoutCancel(ctx) // the Ctrl-C meant: come to the end
+	}
+	return d.finish(ctx)
+}
+
+// suffer plays one act and waits until what was committed meanwhile has arrived.
+func (d *demo) suffer(ctx context.Context, a act) error {
+	d.out.say("%s", a.before)
+	skipped := d.relay.look(ctx).skipped
+	d.tally.fault(a.cause)
+	if err := a.hurt(ctx, d); err != nil {
+		return err
+	}
+	if err := d.watch(ctx, a.hurting, nil); err != nil {
+		return err
+	}
+	d.out.say("%s", a.after)
+	begin := time.Now()
+	if err := a.fix(ctx, d); err != nil {
+		return err
+	}
+	fixed := time.Now()
+	if err := d.watch(ctx, patience, func() bool { return d.tally.recovered(fixed) }); err != nil {
+		return err
+	}
+	d.out.say("Caught up after %s; %s.", duration(time.Since(begin)), twice(d.tally.repeatsAfter(a.cause)))
+	if again := d.relay.look(ctx).skipped - skipped; again > 0 {
+		d.out.say("Postgres sent %s events again; the relay knew them and dropped them.", count(again))
+	}
+	return nil
+}
+
+func twice(repeats int) string {
+	switch repeats {
+	case 0:
+		return "nothing came twice"
+	case 1:
+		return "one event came twice"
+	}
+	return count(repeats) + " events came twice"
+}
+
+// goOn keeps everything running until Ctrl-C, at a tenth of the pace: what the tally remembers grows with every event.
+func (d *demo) goOn(ctx context.Context) error {
+	d.shop.slow.Store(10)
+	d.second.Reset(10 * time.Second)
+	d.out.say("The story is over; the shop goes on more slowly until Ctrl-C, with a line every 10 s.")
+	d.where()
+	d.out.text(fmt.Sprintf("You may end the relay, too (kill -9 %d): it is started again.", d.relay.proc.Pid()))
+	d.out.columns()
+	for {
+		err := d.watch(ctx, time.Hour, nil)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, errRelayEnded):
+			how := exitText(d.relay.proc)
+			d.tally.fault(relayEnded)
+			time.Sleep(time.Second) // it may end at once again
+			if err := d.relay.start(); err != nil {
+				return err
+			}
+			d.out.say("The relay has ended (%s); it is started again, as process %d.", how, d.relay.proc.Pid())
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// where says what there is to look at.
+func (d *demo) where() {
+	broker := d.kafka.Brokers()[0]
+	d.out.text("",
+		"  Status    curl "+d.relay.url+"/status",
+		"  Metrics   curl "+d.relay.url+"/metrics",
+		"  Postgres  psql '"+d.postgres.SuperURL(database)+"'", // ? is special to some shells
+		"  Brokers   "+broker+", e.g. kcat -b "+broker+" -t "+orderTopic,
+		"  Log       "+d.relay.log,
+		"", "The table outbox is nearly empty: the shop deletes its rows every second, delivered or not.")
+}
+
+// finish closes the shop, lets the relay end in order, and compares.
+func (d *demo) finish(ctx context.Context) (verdict, error) {
+	d.out.say("The shop closes, what is under way arrives, and the relay is told to stop.")
+	if err := d.meanwhile(ctx, func() error { d.shop.close(); return nil }); err != nil {
+		return nil, err
+	}
+	// What does not come in time is missing, and the verdict says so.
+	if err := d.watch(ctx, patience/2, d.tally.settled); err != nil && !errors.Is(err, errLate) {
+		return nil, err
+	}
+	var e ending
+	var err error
+	e.relay = d.relay.stop(ctx)
+	if e.inKafka, err = d.countAll(ctx); err != nil {
+		return nil, err
+	}
+	d.out.row(d.tally.look(), d.relay.look(ctx))
+	return d.tally.verdict(e), nil
+}

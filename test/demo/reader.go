@@ -1,0 +1,40 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/test/check"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
+)
+
+// follow reads the topics as any consumer would and hands what it finds to the tally, until ctx is done. It is another
+// Kafka client than the relay's and takes nothing from it: an independent witness.
+func follow(ctx context.Context, brokers []string, t *tally) error {
+	return kafkatest.Follow(ctx, brokers, func(r kafkatest.Record) { t.read(toRecord(r), time.Now()) }, topics...)
+}
+
+func toRecord(r kafkatest.Record) check.Record {
+	rec := check.Record{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Key: r.Key, Value: r.Value}
+	for _, h := range r.Headers {
+		rec.Headers = append(rec.Headers, check.Header{Name: h.Key, Value: h.Value})
+	}
+	return rec
+}
+
+// countAll returns how many records the topics hold, once the reader had time to read as many. Nobody may write to them
+// any more: a phantom or a repeat at the very end would be overlooked otherwise.
+func (d *demo) countAll(ctx context.Context) (int, error) {
+	all, err := kafkatest.ReadAll(ctx, d.kafka.Brokers(), topics...)
+	if err != nil {
+		return 0, fmt.Errorf("count what Kafka holds: %w", err)
+	}
+	for range 100 {
+		if d.tally.recordsRead() >= len(all) {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return len(all), nil // a reader that is still behind is the verdict's business
+}

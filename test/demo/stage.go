@@ -1,0 +1,276 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
+)
+
+const (
+	database = "shop"
+	role     = "outboxcdc" // the relay's; setup makes it
+	password = "demo"
+)
+
+// demo is what the story is played on. Everything in it is nil until it was started.
+type demo struct {
+	out      *printer
+	dir      string
+	postgres *pgtest.Server
+	kafka    kafkatest.Cluster
+	relay    *relay
+	tally    *tally
+	shop     *shop
+	stop     context.CancelFunc // ends shop and reader in the middle of what they do
+	reader   sync.WaitGroup
+	failed   chan error   // of shop and reader: what no retry can fix
+	second   *time.Ticker // of the live line
+}
+
+// prepare starts everything, saying so. What it returns is to be left, also with an error.
+func prepare(ctx context.Context, o options, out *printer) (*demo, error) {
+	d := &demo{out: out, tally: newTally(), second: time.NewTicker(time.Second), failed: make(chan error, writers+2)}
+	if o.kafka == "real" {
+		if err := kafkatest.RealAvailable(); err != nil {
+			return d, err
+		}
+	}
+	var err error
+	if d.dir, err = os.MkdirTemp("", "outboxcdc-demo-"); err != nil {
+		return d, err
+	}
+	// PostgreSQL refuses root and runs as somebody else, who must be able to get to its data.
+	if err := os.Chmod(d.dir, 0o755); err != nil {
+		return d, err
+	}
+	binary := o.binary
+	if binary == "" {
+		err := out.step("outboxcdc: built (the first time, a minute)", func() (_ string, err error) {
+			binary, err = build(ctx, d.dir)
+			return "", err
+		})
+		if err != nil {
+			return d, err
+		}
+	}
+	if err := d.startPostgres(ctx, o.postgres); err != nil {
+		return d, err
+	}
+	if err := d.startKafka(ctx, o.kafka); err != nil {
+		return d, err
+	}
+	if err := d.startRelay(ctx, binary); err != nil {
+		return d, err
+	}
+	d.openShop(ctx)
+	return d, nil
+}
+
+func (d *demo) startPostgres(ctx context.Context, major string) error {
+	err := d.out.step("PostgreSQL "+major+": fetched if not in the cache (15 MB)", func() (string, error) {
+		_, err := pgtest.Fetch(ctx, major)
+		return "", err
+	})
+	if err != nil {
+		return err
+	}
+	return d.out.step("PostgreSQL "+major+": started, with the shop's tables", func() (_ string, err error) {
+		if d.postgres, err = pgtest.Start(ctx, pgtest.Options{Major: major, Dir: filepath.Join(d.dir, "postgres")}); err != nil {
+			return "", err
+		}
+		if err := d.postgres.Exec(ctx, "postgres", "CREATE DATABASE "+database); err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("127.0.0.1:%d", d.postgres.Port), d.postgres.Exec(ctx, database, shopSQL...)
+	})
+}
+
+func (d *demo) startKafka(ctx context.Context, kind string) error {
+	dir := filepath.Join(d.dir, "kafka")
+	start := func() (c kafkatest.Cluster, err error) {
+		return kafkatest.StartFake(ctx, kafkatest.FakeOptions{Dir: dir})
+	}
+	name := "kfake (imitates Kafka)"
+	if kind == "real" {
+		name = "Kafka " + kafkatest.RealVersion
+		err := d.out.step(name+": fetched if not in the cache (45 MB)", func() (string, error) {
+			_, err := kafkatest.FetchReal(ctx)
+			return "", err
+		})
+		if err != nil {
+			return err
+		}
+		start = func() (kafkatest.Cluster, error) {
+			return kafkatest.StartReal(ctx, kafkatest.RealOptions{Dir: dir, QuickStart: true})
+		}
+	}
+	return d.out.step(name+": started, with the topics", func() (string, error) {
+		c, err := start()
+		if err != nil {
+			return "", err
+		}
+		d.kafka = c
+		for _, topic := range topics {
+			if err := kafkatest.CreateTopic(ctx, c.Brokers(), topic, 6, nil); err != nil {
+				return "", err
+			}
+		}
+		return strings.Join(c.Brokers(), ","), nil
+	})
+}
+
+func (d *demo) startRelay(ctx context.Context, binary string) (err error) {
+	d.relay, err = newRelay(binary, d.dir, d.postgres.URL(database, role, password), d.kafka.Brokers())
+	if err != nil {
+		return err
+	}
+	err = d.out.step("outboxcdc setup apply: what the relay needs there", func() (string, error) {
+		if err := d.relay.setup(ctx, d.postgres.SuperURL(database)); err != nil {
+			return "", err
+		}
+		// What setup leaves to people: the application's right to write, and the role's password.
+		return "role, table, publication, slot, position topic", d.postgres.Exec(ctx, database, outboxGrant,
+			"ALTER ROLE "+role+" PASSWORD '"+password+"'")
+	})
+	if err != nil {
+		return err
+	}
+	return d.out.step("outboxcdc run: the relay", func() (string, error) {
+		if err := d.relay.start(); err != nil {
+			return "", err
+		}
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		return d.relay.url + "/status", d.relay.ready(ctx)
+	})
+}
+
+// openShop starts the writers and the reader. They do not end with ctx: after a Ctrl-C with -keep the shop is still
+// closed in order.
+func (d *demo) openShop(ctx context.Context) {
+	ctx, d.stop = context.WithCancel(context.WithoutCancel(ctx))
+	d.shop = openShop(ctx, d.postgres.URL(database, "shop", "shop"), d.tally, d.failed)
+	d.reader.Go(func() {
+		if err := follow(ctx, d.kafka.Brokers(), d.tally); err != nil {
+			d.failed <- err
+		}
+	})
+	d.out.begun = time.Now()
+	d.second.Reset(time.Second)
+}
+
+// watch prints the live lines until the condition holds (nil: until the time is over), and fails when somebody ends who
+// should not.
+func (d *demo) watch(ctx context.Context, most time.Duration, until func() bool) error {
+	end := time.NewTimer(most)
+	defer end.Stop()
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	for {
+		if err := d.relay.ended(); err != nil {
+			return err
+		}
+		if until != nil && until() {
+			return nil
+		}
+		select {
+		case err := <-d.failed:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-end.C:
+			if until != nil {
+				return errLate
+			}
+			return nil
+		case <-d.second.C:
+			d.out.row(d.tally.look(), d.relay.look(ctx))
+		case <-look.C:
+		}
+	}
+}
+
+// meanwhile does something that takes its time, with live lines going on.
+func (d *demo) meanwhile(ctx context.Context, do func() error) error {
+	result := make(chan error, 1)
+	go func() { result <- do() }()
+	var err error
+	watched := d.watch(ctx, patience, func() bool {
+		select {
+		case err = <-result:
+			return true
+		default:
+			return false
+		}
+	})
+	if errors.Is(watched, errLate) {
+		watched = fmt.Errorf("a server has not stopped or started, or the shop not closed, within %s", duration(patience))
+	}
+	return errors.Join(watched, err)
+}
+
+// errLate says that something has not come about in the time that it was given.
+var errLate = errors.New("not in time")
+
+// leave stops and removes everything and returns the status. After a failure the logs stay, and the relay's last words
+// are printed.
+func (d *demo) leave(status int) int {
+	if d.stop != nil {
+		d.stop()
+		d.shop.wg.Wait()
+		d.reader.Wait()
+	}
+	var errs []error
+	if d.relay != nil {
+		errs = append(errs, d.relay.kill())
+	}
+	if d.kafka != nil {
+		errs = append(errs, d.kafka.Close())
+	}
+	if d.postgres != nil {
+		errs = append(errs, d.postgres.Close())
+	}
+	if status != exitBroken {
+		errs = append(errs, os.RemoveAll(d.dir))
+	} else if logs := d.keepLogs(); len(logs) > 0 {
+		if d.relay != nil {
+			if last := lastLines(d.relay.log, 10); len(last) > 0 {
+				d.out.text("", "The relay's last words:")
+				d.out.text(last...)
+			}
+		}
+		d.out.text("", "Logs are kept:")
+		d.out.text(logs...)
+	}
+	if err := errors.Join(errs...); err != nil {
+		d.out.text("", "Cleaning up: "+err.Error())
+	}
+	return status
+}
+
+// keepLogs removes everything but the logs, and returns those.
+func (d *demo) keepLogs() []string {
+	if d.dir == "" {
+		return nil
+	}
+	for _, junk := range []string{"postgres/data", "kafka/data", "outboxcdc"} {
+		_ = os.RemoveAll(filepath.Join(d.dir, junk))
+	}
+	var logs []string
+	for _, pattern := range []string{"*.log", "*/*.log"} {
+		found, _ := filepath.Glob(filepath.Join(d.dir, pattern))
+		logs = append(logs, found...)
+	}
+	if len(logs) == 0 {
+		_ = os.RemoveAll(d.dir)
+	}
+	return logs
+}

@@ -1,0 +1,179 @@
+// Package golden has what a real Debezium made of a table of cases: the configurations, the rows, and the Kafka records,
+// recorded byte for byte. `make golden` (the command in record/) records them again; the comparison with outboxcdc is in
+// test/integration and needs no Java.
+package golden
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
+)
+
+//go:embed testdata/*.json
+var recordings embed.FS
+
+// Recording is what became of a set, and with what it was made.
+type Recording struct {
+	Debezium string `json:"debezium"`
+	Connect  string `json:"connect"`
+	Kafka    string `json:"kafka"`
+	Postgres string `json:"postgres"`
+	Recorded string `json:"recorded"` // the day
+
+	Set     Set      `json:"set"`
+	Results []Result `json:"results"` // one for each case
+	// Stops are the messages with which the task failed, the outermost first; Hangs says that it said nothing at all.
+	Stops []string `json:"stops,omitempty"`
+	Hangs bool     `json:"hangs,omitempty"`
+}
+
+// Set is one configuration and the rows that it is shown. The name is the database's, and the aggregate type of rows that
+// have no other.
+type Set struct {
+	Name string `json:"name"`
+	// Setup makes the table and what belongs to it.
+	Setup []string `json:"setup"`
+	// Connector is the connector's configuration except for what depends on the servers.
+	Connector map[string]string `json:"connector"`
+	// Topics that exist, with their numbers of partitions.
+	Topics map[string]int `json:"topics"`
+	Cases  []Case         `json:"cases"`
+	// Broken: nothing can be delivered. Debezium has to stop or to hang.
+	Broken bool `json:"broken,omitempty"`
+}
+
+// Case is one transaction.
+type Case struct {
+	Name string   `json:"name"`
+	SQL  []string `json:"sql"`
+	// IDs are the headers id of the records that belong to it; "" is a header without a value.
+	IDs []string `json:"ids"`
+}
+
+// Result is what became of a case: its records, by topic, partition and offset.
+type Result struct {
+	Case    string   `json:"case"`
+	Records []Record `json:"records"`
+}
+
+// Record is one record as a consumer sees it. Keys and values are as [Text] has them.
+type Record struct {
+	Topic string `json:"topic"`
+	// Partition is AnyPartition for a record without key: Java's partitioner takes any.
+	Partition int32    `json:"partition"`
+	Key       *string  `json:"key"`
+	Value     *string  `json:"value"`
+	Headers   []Header `json:"headers"`
+	// Time is RFC 3339, or Now: when it was sent, or nearly.
+	Time string `json:"time"`
+}
+
+// Header is one record header.
+type Header struct {
+	Name  string  `json:"name"`
+	Value *string `json:"value"`
+}
+
+// What is not the same at each recording.
+const (
+	AnyPartition = -1
+	Now          = "now"
+	runHeader    = "__debezium.context.runId"
+)
+
+// Text writes bytes so that people can read them and that no two that differ are the same: nil for null, the text if they
+// are one, else "hex:…", and for many of them "sha256:… of n bytes".
+func Text(b []byte) *string {
+	const many = 4096
+	if b == nil {
+		return nil
+	}
+	text := string(b)
+	switch {
+	case len(b) > many:
+		text = fmt.Sprintf("sha256:%x of %d bytes", sha256.Sum256(b), len(b))
+	case !utf8.Valid(b) || strings.HasPrefix(text, "hex:") || strings.HasPrefix(text, "sha256:"):
+		text = "hex:" + hex.EncodeToString(b)
+	}
+	return &text
+}
+
+// From is a record as it is written down; began is when the recording did.
+func From(r kafkatest.Record, began time.Time) Record {
+	out := Record{Topic: r.Topic, Partition: r.Partition, Key: Text(r.Key), Value: Text(r.Value), Headers: []Header{}, Time: Now}
+	if r.Key == nil {
+		out.Partition = AnyPartition
+	}
+	for _, h := range r.Headers {
+		if h.Key == runHeader {
+			h.Value = []byte("another at each start")
+		}
+		out.Headers = append(out.Headers, Header{h.Key, Text(h.Value)})
+	}
+	if r.Timestamp.Before(began) || r.Timestamp.After(time.Now().Add(time.Minute)) {
+		out.Time = r.Timestamp.UTC().Format(time.RFC3339Nano)
+	}
+	return out
+}
+
+// Sort gives each case its records, which have to be in the order in which they were read. What belongs to no case is an
+// error.
+func (s *Set) Sort(records []kafkatest.Record, began time.Time) ([]Result, error) {
+	owner := map[string]int{}
+	results := make([]Result, len(s.Cases))
+	for i, c := range s.Cases {
+		results[i] = Result{Case: c.Name, Records: []Record{}}
+		for _, id := range c.IDs {
+			owner[id] = i
+		}
+	}
+	for _, r := range records {
+		id := ""
+		for _, h := range r.Headers {
+			if h.Key == "id" {
+				id = string(h.Value)
+			}
+		}
+		i, ok := owner[id]
+		if !ok {
+			return nil, fmt.Errorf("a record of no case: %+v", From(r, began))
+		}
+		results[i].Records = append(results[i].Records, From(r, began))
+	}
+	return results, nil
+}
+
+// Load reads the recording of a set.
+func Load(name string) (*Recording, error) {
+	b, err := recordings.ReadFile("testdata/" + name + ".json")
+	if err != nil {
+		return nil, fmt.Errorf("there is no recording (make golden makes it): %w", err)
+	}
+	r := &Recording{}
+	if err := json.Unmarshal(b, r); err != nil {
+		return nil, fmt.Errorf("read the recording of %s: %w", name, err)
+	}
+	return r, nil
+}
+
+// Write writes it into a folder.
+func (r *Recording) Write(dir string) error {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", " ")
+	if err := e.Encode(r); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, r.Set.Name+".json"), b.Bytes(), 0o644)
+}

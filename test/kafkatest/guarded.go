@@ -1,0 +1,237 @@
+package kafkatest
+
+import (
+	"context"
+	"crypto/pbkdf2"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/sha512"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/test/child"
+	"github.com/outboxcdc/outboxcdc/test/testcert"
+)
+
+// Guarded makes a real broker listen for clients that have to show who they are, beside the plain listener, which stays
+// for the test itself: it may do anything. What others may do, they have to be given ([Allow]).
+type Guarded struct {
+	// Authority is who the broker's certificate is from, and those of clients have to be.
+	Authority *testcert.Authority
+	// Plain are the passwords of the mechanism PLAIN, by user.
+	Plain map[string]string
+	// Reauthenticate is after how many milliseconds a connection has to show again who it is; 0: never.
+	Reauthenticate int
+	// Everybody may do anything: no rights are asked for.
+	Everybody bool
+}
+
+// The guarded listeners. Of each: what Kafka calls its protocol.
+const (
+	listenerTLS  = "TLS"  // SSL with a client's certificate
+	listenerSASL = "SASL" // SASL_SSL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER (tokens without signature)
+)
+
+// guard finds ports and writes the broker's certificate.
+func (r *Real) guard() error {
+	if r.options.Guarded == nil {
+		return nil
+	}
+	for _, port := range []*int{&r.tlsPort, &r.saslPort} {
+		var err error
+		if *port, err = child.FreePort(); err != nil {
+			return err
+		}
+	}
+	return r.Certify(r.options.Guarded.Authority)
+}
+
+// Certify gives the broker a certificate of that authority, which clients' certificates have to be from then on too. It
+// takes effect at the next start.
+func (r *Real) Certify(a *testcert.Authority) error {
+	certificate, key, err := a.Issue("localhost")
+	if err != nil {
+		return err
+	}
+	for name, text := range map[string][]byte{r.keystore(): append(key, certificate...), r.truststore(): a.PEM} {
+		if err := os.WriteFile(name, text, 0o600); err != nil {
+			return fmt.Errorf("write the broker's certificate: %w", err)
+		}
+	}
+	return nil
+}
+
+func (r *Real) keystore() string   { return filepath.Join(r.dir, "broker.pem") }
+func (r *Real) truststore() string { return filepath.Join(r.dir, "authority.pem") }
+
+// TLSBrokers is the listener for clients with a certificate, SASLBrokers that for clients with a password or a token.
+func (r *Real) TLSBrokers() []string  { return []string{"127.0.0.1:" + strconv.Itoa(r.tlsPort)} }
+func (r *Real) SASLBrokers() []string { return []string{"127.0.0.1:" + strconv.Itoa(r.saslPort)} }
+
+// guardedSettings go to the broker's properties.
+func (r *Real) guardedSettings() map[string]string {
+	g := r.options.Guarded
+	if g == nil {
+		return nil
+	}
+	const module = "org.apache.kafka.common.security."
+	plain := module + "plain.PlainLoginModule required"
+	for user, password := range g.Plain {
+		plain += fmt.Sprintf(" user_%s=%q", user, password)
+	}
+	all := map[string]string{
+		"ssl.keystore.type": "PEM", "ssl.keystore.location": r.keystore(), "ssl.truststore.type": "PEM", "ssl.truststore.location": r.truststore(),
+		"listener.name.tls.ssl.client.auth":                 "required",
+		"listener.name.sasl.sasl.enabled.mechanisms":        "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+		"listener.name.sasl.plain.sasl.jaas.config":         plain + ";",
+		"listener.name.sasl.scram-sha-256.sasl.jaas.config": module + "scram.ScramLoginModule required;",
+		"listener.name.sasl.scram-sha-512.sasl.jaas.config": module + "scram.ScramLoginModule required;",
+		"listener.name.sasl.oauthbearer.sasl.jaas.config":   module + "oauthbearer.OAuthBearerLoginModule required;",
+	}
+	if !g.Everybody {
+		all["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+		all["super.users"] = "User:ANONYMOUS"
+	}
+	if g.Reauthenticate > 0 {
+		all["connections.max.reauth.ms"] = strconv.Itoa(g.Reauthenticate)
+	}
+	return all
+}
+
+// SetPassword gives a user a password for a mechanism, SCRAM-SHA-256 or SCRAM-SHA-512, in place of the one before.
+func SetPassword(ctx context.Context, brokers []string, mechanism, user, password string) error {
+	return admin(ctx, brokers, "set the password of "+user, func(client *kgo.Client) error {
+		const iterations = 4096
+		salt := make([]byte, 16)
+		_, _ = rand.Read(salt) // never fails
+		number := int8(1)
+		salted, err := pbkdf2.Key(sha256.New, password, salt, iterations, sha256.Size)
+		if mechanism == "SCRAM-SHA-512" {
+			number = 2
+			salted, err = pbkdf2.Key(sha512.New, password, salt, iterations, sha512.Size)
+		}
+		if err != nil {
+			return err
+		}
+		up := kmsg.NewAlterUserSCRAMCredentialsRequestUpsertion()
+		up.Name, up.Mechanism, up.Iterations, up.Salt, up.SaltedPassword = user, number, iterations, salt, salted
+		req := kmsg.NewPtrAlterUserSCRAMCredentialsRequest()
+		req.Upsertions = append(req.Upsertions, up)
+		resp, err := req.RequestWith(ctx, client)
+		if err != nil {
+			return err
+		}
+		return accepted(resp.Results, func(r *kmsg.AlterUserSCRAMCredentialsResponseResult) (int16, *string) {
+			return r.ErrorCode, r.ErrorMessage
+		})
+	})
+}
+
+// What a producer needs on a topic.
+var produces = []kmsg.ACLOperation{kmsg.ACLOperationDescribe, kmsg.ACLOperationWrite}
+
+// Allow gives a user rights on topics of that name, on all of them for "*"; without operations those of a producer. It returns
+// when the brokers go by it.
+func Allow(ctx context.Context, brokers []string, user, topic string, operations ...kmsg.ACLOperation) error {
+	if len(operations) == 0 {
+		operations = produces
+	}
+	return allow(ctx, brokers, user, kmsg.ACLResourceTypeTopic, topic, operations)
+}
+
+// AllowGroup lets a user be a consumer group.
+func AllowGroup(ctx context.Context, brokers []string, user, group string) error {
+	return allow(ctx, brokers, user, kmsg.ACLResourceTypeGroup, group, []kmsg.ACLOperation{kmsg.ACLOperationRead})
+}
+
+func allow(ctx context.Context, brokers []string, user string, of kmsg.ACLResourceType, name string, operations []kmsg.ACLOperation) error {
+	return admin(ctx, brokers, fmt.Sprintf("allow %s %v on %v %s", user, operations, of, name), func(client *kgo.Client) error {
+		req := kmsg.NewPtrCreateACLsRequest()
+		for _, op := range operations {
+			c := kmsg.NewCreateACLsRequestCreation()
+			c.ResourceType, c.ResourceName, c.Operation = of, name, op
+			c.Principal, c.Host, c.PermissionType = "User:"+user, "*", kmsg.ACLPermissionTypeAllow
+			req.Creations = append(req.Creations, c)
+		}
+		resp, err := req.RequestWith(ctx, client)
+		if err != nil {
+			return err
+		}
+		if err := accepted(resp.Results, func(r *kmsg.CreateACLsResponseResult) (int16, *string) { return r.ErrorCode, r.ErrorMessage }); err != nil {
+			return err
+		}
+		return allowed(ctx, client, req.Creations)
+	})
+}
+
+// allowed waits until every broker has the rights that the controller has written down.
+func allowed(ctx context.Context, client *kgo.Client, rights []kmsg.CreateACLsRequestCreation) error {
+	everyone := kmsg.NewPtrMetadataRequest()
+	everyone.Topics = []kmsg.MetadataRequestTopic{}
+	if _, err := everyone.RequestWith(ctx, client); err != nil {
+		return err
+	}
+	brokers := client.DiscoveredBrokers()
+	if len(brokers) == 0 {
+		return errors.New("no broker is known")
+	}
+	for _, c := range rights {
+		req := kmsg.NewPtrDescribeACLsRequest()
+		req.ResourceType, req.ResourceName, req.ResourcePatternType = c.ResourceType, &c.ResourceName, c.ResourcePatternType
+		req.Principal, req.Host, req.Operation, req.PermissionType = &c.Principal, &c.Host, c.Operation, c.PermissionType
+		for i, broker := range brokers {
+			if err := await(ctx, func() error {
+				resp, err := broker.RetriableRequest(ctx, req)
+				if err != nil {
+					return err
+				}
+				rights := resp.(*kmsg.DescribeACLsResponse)
+				if err := refusal(rights.ErrorCode, rights.ErrorMessage); err != nil {
+					return err
+				}
+				if len(rights.Resources) == 0 {
+					return fmt.Errorf("broker %d of %d does not know of it", i+1, len(brokers))
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Forbid takes back what Allow has given.
+func Forbid(ctx context.Context, brokers []string, user, topic string, operations ...kmsg.ACLOperation) error {
+	if len(operations) == 0 {
+		operations = produces
+	}
+	return admin(ctx, brokers, fmt.Sprintf("forbid %s %v on topic %s", user, operations, topic), func(client *kgo.Client) error {
+		req := kmsg.NewPtrDeleteACLsRequest()
+		for _, op := range operations {
+			f := kmsg.NewDeleteACLsRequestFilter()
+			f.ResourceType, f.ResourceName, f.Operation = kmsg.ACLResourceTypeTopic, &topic, op
+			f.Principal, f.PermissionType = kmsg.StringPtr("User:"+user), kmsg.ACLPermissionTypeAllow
+			req.Filters = append(req.Filters, f)
+		}
+		resp, err := req.RequestWith(ctx, client)
+		if err != nil {
+			return err
+		}
+		for _, result := range resp.Results {
+			if err := refusal(result.ErrorCode, result.ErrorMessage); err != nil {
+				return err
+			}
+			if len(result.MatchingACLs) == 0 {
+				return errors.New("there was no such right")
+			}
+		}
+		return nil
+	})
+}

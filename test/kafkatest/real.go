@@ -1,0 +1,211 @@
+package kafkatest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/outboxcdc/outboxcdc/test/child"
+	"github.com/outboxcdc/outboxcdc/test/maven"
+)
+
+// RealOptions says what broker is wanted. The zero value is good.
+type RealOptions struct {
+	// Dir is the folder of the broker: data and log. When it holds data
+	// already, those are used. Empty makes a new folder, which Close removes; a
+	// folder given here is kept.
+	Dir string
+	// Port to listen on; 0 finds a free one.
+	Port int
+	// Proxied are ports of 127.0.0.1 where proxies are that lead to ProxiedBackend: a client that goes through one finds
+	// the broker at that proxy's port, in all that the broker says of itself, and never goes around it. Brokers stay
+	// reachable directly.
+	Proxied []int
+	// Settings go to the broker's properties, over the ones of this package.
+	Settings map[string]string
+	// QuickStart makes Java compile quickly instead of well: the broker is up
+	// sooner and costs half the CPU until then, but is slower under load. For
+	// tests, not for benchmarks.
+	QuickStart bool
+	// Guarded adds listeners for clients that show who they are.
+	Guarded *Guarded
+	// MaxHeap is Java's -Xmx; empty means 512m.
+	MaxHeap string
+
+	member member // of StartReals' cluster; the zero value is a cluster of one
+}
+
+// Real is one process of Apache Kafka that is broker and controller (KRaft).
+type Real struct {
+	node
+	java    string
+	jars    string
+	options RealOptions
+	proxied []int // ports that Options.Proxied lead to
+
+	tlsPort, saslPort int // of the guarded listeners
+}
+
+var _ Cluster = (*Real)(nil)
+
+// StartReal makes a real Kafka, fetching it if needed, and returns when it
+// answers.
+func StartReal(ctx context.Context, o RealOptions) (*Real, error) {
+	r := &Real{options: o}
+	r.name = "Kafka " + RealVersion
+	r.spec = r.command
+	if err := r.build(ctx); err != nil {
+		r.removeDir()
+		return nil, fmt.Errorf("make a Kafka broker: %w", err)
+	}
+	if err := r.StartAgain(ctx); err != nil {
+		r.removeDir()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *Real) build(ctx context.Context) (err error) {
+	if r.java, err = maven.Java(); err != nil {
+		return err
+	}
+	if r.jars, err = FetchReal(ctx); err != nil {
+		return err
+	}
+	if err := r.place(r.options.Dir, "outboxcdc-kafka-", r.options.Port); err != nil {
+		return err
+	}
+	if r.options.member.id == 0 {
+		if r.options.member, err = alone(); err != nil {
+			return err
+		}
+	}
+	for range r.options.Proxied {
+		port, err := child.FreePort()
+		if err != nil {
+			return err
+		}
+		r.proxied = append(r.proxied, port)
+	}
+	if err := r.guard(); err != nil {
+		return err
+	}
+	if err := r.writeProperties(); err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(r.dataDir(), "meta.properties")); err == nil {
+		return nil
+	}
+	return r.format(ctx)
+}
+
+func (r *Real) dataDir() string    { return filepath.Join(r.dir, "data") }
+func (r *Real) properties() string { return filepath.Join(r.dir, "server.properties") }
+
+// ProxiedBackend is where the proxy of Options.Proxied[i] has to lead to.
+func (r *Real) ProxiedBackend(i int) string { return "127.0.0.1:" + strconv.Itoa(r.proxied[i]) }
+
+// listeners returns what the broker listens on, what it calls that to clients, and how each is protected. The one that
+// a client has come by decides which name it hears.
+func (r *Real) listeners() (listen, advertise, protocol string) {
+	listen, advertise, protocol = "PLAINTEXT://"+r.address(), "PLAINTEXT://"+r.address(), "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+	for i, port := range r.options.Proxied {
+		name := ",PROXIED" + strconv.Itoa(i)
+		listen += name + "://" + r.ProxiedBackend(i)
+		advertise += name + "://127.0.0.1:" + strconv.Itoa(port)
+		protocol += name + ":PLAINTEXT"
+	}
+	if r.options.Guarded != nil {
+		both := "," + listenerTLS + "://" + r.TLSBrokers()[0] + "," + listenerSASL + "://" + r.SASLBrokers()[0]
+		listen, advertise = listen+both, advertise+both
+		protocol += "," + listenerTLS + ":SSL," + listenerSASL + ":SASL_SSL"
+	}
+	return listen, advertise, protocol
+}
+
+func (r *Real) writeProperties() error {
+	m := &r.options.member
+	listen, advertise, protocol := r.listeners()
+	all := map[string]string{
+		"process.roles":                  "broker,controller",
+		"node.id":                        strconv.Itoa(m.id),
+		"controller.quorum.voters":       m.voters,
+		"listeners":                      listen + ",CONTROLLER://" + m.controller,
+		"advertised.listeners":           advertise,
+		"controller.listener.names":      "CONTROLLER",
+		"listener.security.protocol.map": protocol,
+		"inter.broker.listener.name":     "PLAINTEXT",
+		"log.dirs":                       r.dataDir(),
+		// No topic is made by accident.
+		"auto.create.topics.enable": "false",
+		// One broker cannot keep copies, and need not have fifty partitions of
+		// each internal topic.
+		"offsets.topic.replication.factor":                 "1",
+		"offsets.topic.num.partitions":                     "1",
+		"transaction.state.log.replication.factor":         "1",
+		"transaction.state.log.min.isr":                    "1",
+		"transaction.state.log.num.partitions":             "1",
+		"share.coordinator.state.topic.replication.factor": "1",
+		"share.coordinator.state.topic.min.isr":            "1",
+		"share.coordinator.state.topic.num.partitions":     "1",
+		// Consumer groups need not wait for more members.
+		"group.initial.rebalance.delay.ms": "0",
+		// A broker that was killed is let in again when its former life has been
+		// silent for this long; 9 s is Kafka's own.
+		"broker.session.timeout.ms":    "3000",
+		"broker.heartbeat.interval.ms": "500",
+		// The log cleaner takes 128 MB at once otherwise.
+		"log.cleaner.dedupe.buffer.size": "8388608",
+	}
+	maps.Copy(all, r.guardedSettings())
+	maps.Copy(all, r.options.Settings)
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		// Java reads \ as an escape.
+		fmt.Fprintf(&b, "%s=%s\n", name, strings.ReplaceAll(all[name], `\`, `\\`))
+	}
+	if err := os.WriteFile(r.properties(), []byte(b.String()), 0o644); err != nil {
+		return fmt.Errorf("write the broker's properties: %w", err)
+	}
+	return nil
+}
+
+// format gives the data directory its identity, without which Kafka refuses to
+// start.
+func (r *Real) format(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, r.java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData",
+		"-cp", filepath.Join(r.jars, "*"), "kafka.tools.StorageTool",
+		"format", "-t", r.options.member.cluster, "-c", r.properties())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("format the data directory: %w; it said:\n%s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// command is how the broker is started, each time.
+func (r *Real) command() child.Spec {
+	heap := r.options.MaxHeap
+	if heap == "" {
+		heap = "512m"
+	}
+	args := []string{
+		"-Xmx" + heap,
+		"-XX:+UseSerialGC",          // the cheapest for a small heap
+		"-XX:-UsePerfData",          // no files in /tmp
+		"-Djava.io.tmpdir=" + r.dir, // nor the native libraries that it unpacks
+		"-Djava.awt.headless=true",
+		"-Dorg.slf4j.simpleLogger.showDateTime=true",
+		"-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+	}
+	if r.options.QuickStart {
+		args = append(args, "-XX:TieredStopAtLevel=1")
+	}
+	args = append(args, "-cp", filepath.Join(r.jars, "*"), "kafka.Kafka", r.properties())
+	return child.Spec{Path: r.java, Args: args, Env: os.Environ()}
+}

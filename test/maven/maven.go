@@ -1,0 +1,81 @@
+// Package maven fetches what only Java projects publish: a folder of jars, kept in the cache, by way of mvn.
+package maven
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/outboxcdc/outboxcdc/test/child"
+)
+
+// Jars are those that a pom asks for, with all that they need.
+type Jars struct {
+	Name string // what they are, with the version
+	POM  []byte
+	Want string // one file that must be among them
+}
+
+// folder in the cache; another pom gets another.
+func (j *Jars) folder() string {
+	sum := sha256.Sum256(j.POM)
+	return strings.ReplaceAll(strings.ToLower(j.Name), " ", "-") + "-" + hex.EncodeToString(sum[:4])
+}
+
+// Java finds the program that runs them.
+func Java() (string, error) {
+	name := "java"
+	if home := os.Getenv("JAVA_HOME"); home != "" {
+		name = filepath.Join(home, "bin", "java")
+	}
+	java, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("there is no java, of which 17 or newer is wanted (apt-get install openjdk-17-jre-headless): %w", err)
+	}
+	return java, nil
+}
+
+// Available is nil when the jars can be had and run here; otherwise it says what is missing and what to do.
+func (j *Jars) Available() error {
+	if _, err := Java(); err != nil {
+		return fmt.Errorf("%s cannot be run: %w", j.Name, err)
+	}
+	if cache, err := child.CacheDir(); err == nil {
+		if _, err := os.Stat(filepath.Join(cache, j.folder())); err == nil {
+			return nil
+		}
+	}
+	if _, err := exec.LookPath("mvn"); err != nil {
+		return fmt.Errorf("%s cannot be fetched: there is no mvn (apt-get install maven), nor are the jars in the cache (%s): %w", j.Name, child.CacheEnv, err)
+	}
+	return nil
+}
+
+// Fetch returns the folder of the jars, filling it unless it is there. Several processes may do so at once.
+func (j *Jars) Fetch(ctx context.Context) (dir string, err error) {
+	dir, err = child.Fill(ctx, j.folder(), func(stage string) (string, error) {
+		file := filepath.Join(stage, "pom.xml")
+		if err := os.WriteFile(file, j.POM, 0o644); err != nil {
+			return "", err
+		}
+		libs := filepath.Join(stage, "libs")
+		cmd := exec.Command("mvn", "-q", "-B", "-f", file, "dependency:copy-dependencies", "-DoutputDirectory="+libs)
+		cmd.Dir = stage
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("run mvn: %w; it said:\n%s", err, strings.TrimSpace(string(out)))
+		}
+		if _, err := os.Stat(filepath.Join(libs, j.Want)); err != nil {
+			return "", fmt.Errorf("mvn succeeded, but: %w", err)
+		}
+		return libs, nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("fetch %s from Maven Central: %w", j.Name, err)
+	}
+	return dir, nil
+}

@@ -1,0 +1,194 @@
+// Command prove runs everything that the promise rests on and writes docs/proof.md: the simulator, the fault suite on
+// real servers in its full length, and the mutants. `make prove` calls it.
+//
+// It promises that every row it writes comes from a run of this call, that a fault of the catalogue which was to be
+// covered and was not is named, and that its exit status is 1 if anything failed, survived or is missing. All that rows
+// were judged by stays in the folder -dir: histories (OUTBOXCDC_TEST_HISTORY judges them again), the daemons' logs, and
+// the output of each stage.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+func main() {
+	p := prover{out: os.Stdout}
+	flag.StringVar(&p.dir, "dir", "bin/proof", "folder for what the run leaves behind")
+	flag.StringVar(&p.file, "o", "docs/proof.md", "file to write")
+	flag.StringVar(&p.only, "run", "", "only tests of the suite that match; the result goes to the folder, not to docs")
+	flag.BoolVar(&p.again, "again", false, "with -run: add to the last whole run, whose rows of the same tests are replaced")
+	flag.BoolVar(&p.short, "short", false, "the tests in the form that they have in make test")
+	flag.Uint64Var(&p.seed, "seed", rand.Uint64N(1<<32), "of the fault suite")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := p.prove(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "prove:", err)
+		os.Exit(1) //nolint:gocritic // stop has nothing left to do
+	}
+}
+
+type prover struct {
+	dir, file string
+	only      string
+	again     bool
+	short     bool
+	seed      uint64
+	out       io.Writer
+}
+
+// stage is one command, whose output is shown and kept.
+type stage struct {
+	name string
+	env  []string
+	args []string
+}
+
+func (p *prover) prove(ctx context.Context) error {
+	var err error
+	if p.dir, err = filepath.Abs(p.dir); err != nil {
+		return err
+	}
+	this := run{Date: time.Now(), Seed: p.seed, Versions: versions(ctx), Short: p.short}
+	if p.again {
+		if this, err = lastRun(p.dir); err != nil {
+			return err
+		}
+	} else if err := errors.Join(os.RemoveAll(p.dir), os.MkdirAll(p.dir, 0o755)); err != nil {
+		return err // nothing of an earlier run may become a row of this one
+	}
+	var failed []error
+	for _, s := range p.stages() {
+		if err := p.do(ctx, s); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", s.name, err))
+		}
+		if ctx.Err() != nil {
+			return ctx.Err() // half a run is no proof
+		}
+	}
+	if !p.again {
+		this.Took = time.Since(this.Date)
+		if err := this.keep(p.dir); err != nil {
+			return err
+		}
+	}
+	r, err := load(p.dir)
+	if err != nil {
+		return err
+	}
+	r.run = this
+	file, whole := p.file, p.only == "" || p.again
+	if !whole {
+		file = filepath.Join(p.dir, "proof.md")
+	}
+	if err := os.WriteFile(file, []byte(r.markdown()), 0o644); err != nil {
+		return err
+	}
+	fmt.Fprintf(p.out, "prove: %s is written\n", file)
+	if whole {
+		failed = append(failed, r.gaps()...)
+	}
+	return errors.Join(failed...)
+}
+
+// run is what a whole run leaves for those that add to it.
+type run struct {
+	Date     time.Time
+	Took     time.Duration
+	Seed     uint64
+	Versions []string
+	Short    bool
+}
+
+func (r run) keep(dir string) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "run.json"), b, 0o644)
+}
+
+func lastRun(dir string) (r run, err error) {
+	b, err := os.ReadFile(filepath.Join(dir, "run.json"))
+	if err == nil {
+		err = json.Unmarshal(b, &r)
+	}
+	if err != nil {
+		return r, fmt.Errorf("add to the last whole run: %w; make prove without RUN makes one", err)
+	}
+	return r, nil
+}
+
+// simSeconds is how long the simulator runs on fresh seeds.
+const simSeconds = 120
+
+func (p *prover) stages() []stage {
+	suite := []string{"go", "test", "-json", "-count=1", "-timeout", "90m", "-parallel", "6", "./test/integration"}
+	if p.only != "" {
+		suite = append(suite, "-run", p.only)
+	}
+	suiteStage := stage{"suite", []string{"OUTBOXCDC_TEST_SEED=" + strconv.FormatUint(p.seed, 10)}, suite}
+	if !p.short {
+		suiteStage.env = append(suiteStage.env, "OUTBOXCDC_PROVE=1")
+	}
+	nodes := stage{"cluster", suiteStage.env, []string{"go", "test", "-json", "-count=1", "-timeout", "20m", "-run", "^TestThreeNodes$", "./kafka"}}
+	if p.only != "" {
+		if only, err := regexp.Compile(p.only); err == nil && only.MatchString("TestThreeNodes") {
+			return []stage{suiteStage, nodes}
+		}
+		return []stage{suiteStage}
+	}
+	return []stage{
+		{"simulator", []string{"OUTBOXCDC_TEST_SIM=" + strconv.Itoa(simSeconds) + "s"}, []string{"go", "test", "-json", "-count=1", "-timeout", "20m", "-run", "^TestSim", "./relay"}},
+		suiteStage,
+		nodes,
+		// What a wrong simulator finds is no row of ours.
+		{"mutants", []string{"OUTBOXCDC_TEST_DIR="}, []string{"go", "run", "./test/mutants", "-json", filepath.Join(p.dir, "mutants.json")}},
+	}
+}
+
+// do runs a stage; the output of go test is shown as testrun shows it and kept as it is.
+func (p *prover) do(ctx context.Context, s stage) error {
+	fmt.Fprintf(p.out, "== %s\n", s.name)
+	log, err := os.OpenFile(filepath.Join(p.dir, s.name+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close() //nolint:errcheck // it is for people
+	cmd := exec.CommandContext(ctx, s.args[0], s.args[1:]...)
+	// Told to stop, tests end their servers; what they leave dies with them.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second
+	cmd.Env = append(append(os.Environ(), "OUTBOXCDC_TEST_DIR="+p.dir), s.env...)
+	cmd.Stderr = io.MultiWriter(log, os.Stderr)
+	if s.args[1] != "test" {
+		cmd.Stdout = io.MultiWriter(log, p.out)
+		return cmd.Run()
+	}
+	show := exec.CommandContext(ctx, "go", "run", "./test/testrun")
+	show.Stdout, show.Stderr = p.out, os.Stderr
+	in, err := show.StdinPipe()
+	if err != nil {
+		return err
+	}
+	cmd.Stdout = io.MultiWriter(log, in)
+	if err := show.Start(); err != nil {
+		return err
+	}
+	err = cmd.Run()
+	return errors.Join(err, in.Close(), show.Wait())
+}
