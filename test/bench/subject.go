@@ -1,22 +1,20 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/test/child"
+	"github.com/outboxcdc/outboxcdc/test/daemon"
 )
 
 // subject is who drains.
@@ -51,12 +49,7 @@ type run struct {
 }
 
 func (r *run) spec(path string, args ...string) child.Spec {
-	return child.Spec{Path: path, Args: args, Env: clean(), Dir: r.dir, LogFile: r.log, DeathSignal: syscall.SIGKILL}
-}
-
-// clean is our environment without what would change the settings of those we start.
-func clean() []string {
-	return slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "OUTBOXCDC_") || strings.HasPrefix(s, "PG") })
+	return child.Spec{Path: path, Args: args, Env: daemon.Environment(), Dir: r.dir, LogFile: r.log, DeathSignal: syscall.SIGKILL}
 }
 
 func startDaemon(b *bench, r *run) (err error) {
@@ -94,22 +87,15 @@ func (b *bench) daemonEnv(database, slot, topic, listen string) []string {
 
 // gauge reads a metric of the daemon.
 func (r *run) gauge(ctx context.Context, name string) (float64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.http+"/metrics", nil)
+	metrics, err := daemon.Metrics(ctx, r.http)
 	if err != nil {
 		return 0, err
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
+	value, ok := metrics[name]
+	if !ok {
+		return 0, fmt.Errorf("the daemon has no metric %s", name)
 	}
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
-			return strconv.ParseFloat(value, 64)
-		}
-	}
-	return 0, fmt.Errorf("the daemon has no metric %s: %w", name, lines.Err())
+	return value, nil
 }
 
 func startRecvlogical(b *bench, r *run) (err error) {
@@ -158,18 +144,13 @@ func (r *run) end(ctx context.Context) error {
 	if r.subject.Name == rivalName && !r.proc.Exited() { // it has drained, and its shutdown sometimes hangs (debezium.Connect.Stop)
 		return r.proc.Kill()
 	}
-	if !r.proc.Exited() {
-		if err := r.proc.Signal(syscall.SIGTERM); err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
-		defer cancel()
-		if err := r.proc.Wait(ctx); err != nil {
-			_ = r.proc.Kill()
-			return fmt.Errorf("%s does not end: %w", r.subject.Name, err)
-		}
+	var err error
+	if r.proc.Exited() {
+		err = r.proc.Err()
+	} else {
+		err = daemon.Stop(ctx, r.proc)
 	}
-	if err := r.proc.Err(); err != nil {
+	if err != nil {
 		return fmt.Errorf("%s ended badly: %w; its log ends with:\n%s", r.subject.Name, err, child.Tail(r.log))
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxcdc/outboxcdc/sql"
+	"github.com/outboxcdc/outboxcdc/test/daemon"
 )
 
 // writerRow is one run of pgbench.
@@ -137,7 +138,7 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 	begun, before, server := time.Now(), busy(), family(b.pg.Pid())
 	cmd := exec.CommandContext(ctx, pgbench, "-n", "-M", "prepared", "-c", "4", "-j", "2", "-R", strconv.Itoa(writerRate),
 		"-T", strconv.Itoa(int(lasts.Seconds())), "-f", script, b.pg.SuperURL(l.database()))
-	cmd.Env = clean()
+	cmd.Env = daemon.Environment()
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))

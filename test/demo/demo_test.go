@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/outboxcdc/outboxcdc/test/check"
+	"github.com/outboxcdc/outboxcdc/test/daemon"
 )
 
 // scene is a small shop whose three orders of one customer all arrived, once each.
@@ -249,13 +250,13 @@ func TestPurchase(t *testing.T) {
 	}
 }
 
-func TestParseMetrics(t *testing.T) {
-	g := parseMetrics(`# HELP outboxcdc_state 1 for the present state.
+func TestGauges(t *testing.T) {
+	g := gaugesOf(daemon.ParseMetrics(`# HELP outboxcdc_state 1 for the present state.
 outboxcdc_state{state="streaming"} 0
 outboxcdc_state{state="waiting_for_slot"} 1
 outboxcdc_replication_lag_seconds 1.5
 outboxcdc_events_skipped_total{reason="already_delivered"} 1.2e+03
-`)
+`))
 	if want := (gauges{state: "waiting for slot", lag: 1500 * time.Millisecond, known: true, skipped: 1200}); g != want {
 		t.Errorf("got %+v, want %+v", g, want)
 	}

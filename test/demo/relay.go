@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/test/child"
+	"github.com/outboxcdc/outboxcdc/test/daemon"
 )
 
 // relay is the real binary as a process of its own, run as an operator would run it.
@@ -30,24 +30,11 @@ type relay struct {
 
 // build makes the binary from the sources around us and returns its path.
 func build(ctx context.Context, dir string) (string, error) {
-	if _, err := exec.LookPath("go"); err != nil {
-		return "", fmt.Errorf("build outboxcdc: there is no go to do it with; name a built one with -binary: %w", err)
-	}
 	binary := filepath.Join(dir, "outboxcdc")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, "github.com/outboxcdc/outboxcdc/cmd/outboxcdc")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build outboxcdc (run the demo inside its checkout, or name a built one with -binary): %w%s", err, said(out))
+	if err := daemon.Build(ctx, binary); err != nil {
+		return "", fmt.Errorf("%w; remedy: run the demo inside its checkout, or name a built binary with -binary", err)
 	}
 	return binary, nil
-}
-
-// said is what a program had to say, for an error message.
-func said(out []byte) string {
-	if len(bytes.TrimSpace(out)) == 0 {
-		return ""
-	}
-	return "; it said:\n" + string(bytes.TrimSpace(out))
 }
 
 // newRelay writes the configuration. It is all that there is to set.
@@ -72,28 +59,17 @@ func newRelay(binary, dir, postgres string, brokers []string) (*relay, error) {
 // setup runs `outboxcdc setup apply` as a superuser.
 func (r *relay) setup(ctx context.Context, superuser string) error {
 	cmd := exec.CommandContext(ctx, r.binary, "-c", r.config, "setup", "apply")
-	cmd.Env = append(environment(), "OUTBOXCDC_SETUP_URL="+superuser)
+	cmd.Env = daemon.Environment("OUTBOXCDC_SETUP_URL=" + superuser)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("run outboxcdc setup apply: %w%s", err, said(out))
+		return fmt.Errorf("run outboxcdc setup apply: %w\n%s", err, bytes.TrimSpace(out))
 	}
 	return nil
-}
-
-// environment is ours without what would overrule the configuration file.
-func environment() []string {
-	var env []string
-	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "OUTBOXCDC_") && !strings.HasPrefix(kv, "PG") {
-			env = append(env, kv)
-		}
-	}
-	return env
 }
 
 // start starts the process and returns without waiting for what it does.
 func (r *relay) start() error {
 	proc, err := child.Start(child.Spec{
-		Path: r.binary, Args: []string{"-c", r.config, "run"}, Env: environment(),
+		Path: r.binary, Args: []string{"-c", r.config, "run"}, Env: daemon.Environment(),
 		LogFile: r.log, DeathSignal: syscall.SIGKILL,
 	})
 	if err != nil {
@@ -143,15 +119,7 @@ func (r *relay) kill() error {
 // stop is SIGTERM, which a relay answers by delivering what it has read, confirming it and leaving with 0.
 func (r *relay) stop(ctx context.Context) error {
 	r.leaving = true
-	if err := r.proc.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 35*time.Second) // its own shutdown_timeout is 30
-	defer cancel()
-	if err := r.proc.Wait(ctx); err != nil {
-		return errors.Join(err, r.kill())
-	}
-	return r.proc.Err()
+	return daemon.Stop(ctx, r.proc)
 }
 
 // gauges is what the story takes from /metrics.
@@ -171,24 +139,16 @@ func (r *relay) look(ctx context.Context) gauges {
 	if err != nil {
 		return gauges{state: "no answer"}
 	}
-	return parseMetrics(body)
+	return gaugesOf(daemon.ParseMetrics(body))
 }
 
-func parseMetrics(body string) gauges {
-	g := gauges{state: "unknown"}
-	for line := range strings.Lines(body) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		v, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			continue // a comment
-		}
-		state, isState := strings.CutPrefix(name, `outboxcdc_state{state="`)
-		switch {
-		case name == "outboxcdc_replication_lag_seconds":
-			g.lag, g.known = time.Duration(v*float64(time.Second)), true
-		case name == `outboxcdc_events_skipped_total{reason="already_delivered"}`:
-			g.skipped = int(v)
-		case isState && v == 1:
+func gaugesOf(metrics map[string]float64) gauges {
+	g := gauges{state: "unknown", skipped: int(metrics[`outboxcdc_events_skipped_total{reason="already_delivered"}`])}
+	if lag, known := metrics["outboxcdc_replication_lag_seconds"]; known {
+		g.lag, g.known = time.Duration(lag*float64(time.Second)), true
+	}
+	for name, v := range metrics {
+		if state, isState := strings.CutPrefix(name, `outboxcdc_state{state="`); isState && v == 1 {
 			g.state = strings.ReplaceAll(strings.TrimSuffix(state, `"}`), "_", " ")
 		}
 	}
@@ -199,18 +159,9 @@ func parseMetrics(body string) gauges {
 func (r *relay) get(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url+path, nil)
-	if err != nil {
-		return "", err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = errors.New(resp.Status)
+	code, body, err := daemon.Get(ctx, r.url+path)
+	if err == nil && code != http.StatusOK {
+		err = errors.New(http.StatusText(code))
 	}
 	return string(body), err
 }

@@ -35,7 +35,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -43,6 +42,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxcdc/outboxcdc/test/daemon"
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
@@ -131,13 +131,7 @@ func (s *suite) build(ctx context.Context) error {
 		return nil
 	}
 	s.binary = filepath.Join(s.dir, "outboxcdc")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", s.binary, "./cmd/outboxcdc")
-	cmd.Dir = filepath.Join("..", "..")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the binary: %w\n%s", err, out)
-	}
-	return nil
+	return daemon.Build(ctx, s.binary)
 }
 
 // startKafka decides which Kafka this run is on and says so in the one line that test/testrun looks for.

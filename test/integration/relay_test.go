@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -23,6 +22,7 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"github.com/outboxcdc/outboxcdc/test/child"
+	"github.com/outboxcdc/outboxcdc/test/daemon"
 )
 
 // relay is one process of `outboxcdc run`.
@@ -148,16 +148,7 @@ func (r *relay) awaitExit(d time.Duration) (exit int) {
 	return r.exit()
 }
 
-func (r *relay) exit() int {
-	var e *exec.ExitError
-	if !errors.As(r.proc.Err(), &e) {
-		return 0
-	}
-	if st, ok := e.Sys().(syscall.WaitStatus); ok && st.Signaled() {
-		return 128 + int(st.Signal())
-	}
-	return e.ExitCode()
-}
+func (r *relay) exit() int { return daemon.ExitCode(r.proc) }
 
 // unharmed is an error when a daemon has ended that nobody told to.
 func (o *outbox) unharmed() error {
@@ -227,18 +218,7 @@ func (r *relay) metrics() (map[string]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := map[string]float64{}
-	for line := range strings.Lines(string(body)) {
-		line = strings.TrimSpace(line)
-		i := strings.LastIndexByte(line, ' ')
-		if i < 0 || line[0] == '#' {
-			continue
-		}
-		if v, err := strconv.ParseFloat(line[i+1:], 64); err == nil {
-			m[line[:i]] = v
-		}
-	}
-	return m, nil
+	return daemon.ParseMetrics(string(body)), nil
 }
 
 // awaitState waits for a state of the daemon.

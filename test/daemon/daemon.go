@@ -1,0 +1,112 @@
+// Package daemon builds the product's binary, runs it as a process and reads its HTTP side. The integration tests, the demo and the
+// benchmark share it.
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/test/child"
+)
+
+// Build writes the binary to file, from the sources of the module that the working directory is in.
+func Build(ctx context.Context, file string) error {
+	if _, err := exec.LookPath("go"); err != nil {
+		return fmt.Errorf("build outboxcdc: there is no go command: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", file, "github.com/outboxcdc/outboxcdc/cmd/outboxcdc")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build outboxcdc: %w\n%s", err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// Environment is that of this process without what would change the daemon's settings, and with more.
+func Environment(more ...string) []string {
+	var env []string
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "OUTBOXCDC_") && !strings.HasPrefix(kv, "PG") {
+			env = append(env, kv)
+		}
+	}
+	return append(env, more...)
+}
+
+// Get returns status code and body of a GET request.
+func Get(ctx context.Context, url string) (code int, body []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer res.Body.Close()
+	body, err = io.ReadAll(res.Body)
+	return res.StatusCode, body, err
+}
+
+// Metrics are the series of /metrics by their full name, such as `outboxcdc_state{state="streaming"}`. url is that of the listener.
+func Metrics(ctx context.Context, url string) (map[string]float64, error) {
+	_, body, err := Get(ctx, url+"/metrics")
+	if err != nil {
+		return nil, err
+	}
+	return ParseMetrics(string(body)), nil
+}
+
+// ParseMetrics reads Prometheus' text format. Comments are skipped.
+func ParseMetrics(text string) map[string]float64 {
+	series := map[string]float64{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		i := strings.LastIndexByte(line, ' ')
+		if i < 0 || line[0] == '#' {
+			continue
+		}
+		if v, err := strconv.ParseFloat(line[i+1:], 64); err == nil {
+			series[line[:i]] = v
+		}
+	}
+	return series
+}
+
+// stopWithin is longer than the daemon's shutdown_timeout.
+const stopWithin = 40 * time.Second
+
+// Stop sends SIGTERM and waits for the end; a process that takes too long is killed. An error is an end with another exit code than 0.
+func Stop(ctx context.Context, p *child.Process) error {
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, stopWithin)
+	defer cancel()
+	if err := p.Wait(ctx); err != nil {
+		return errors.Join(err, p.Kill())
+	}
+	return p.Err()
+}
+
+// ExitCode is that of a process that has ended, as a shell has it: 128 and the signal's number for a process that a signal ended.
+func ExitCode(p *child.Process) int {
+	var e *exec.ExitError
+	if !errors.As(p.Err(), &e) {
+		return 0
+	}
+	if st, ok := e.Sys().(syscall.WaitStatus); ok && st.Signaled() {
+		return 128 + int(st.Signal())
+	}
+	return e.ExitCode()
+}
