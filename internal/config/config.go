@@ -269,7 +269,7 @@ type Delivery struct {
 	// Mode deduplicated reads at the start what stands at the end of each partition, and leaves out what is there; it needs the
 	// position topic, the right to read all topics, and route.position_header: true. at_least_once repeats after a crash what
 	// was in flight, or not yet confirmed; it is the default with preset: debezium, which has no position header.
-	Mode string `yaml:"mode" default:"deduplicated" oneof:"at_least_once deduplicated" later:"transactional"`
+	Mode string `yaml:"mode" default:"deduplicated" oneof:"at_least_once deduplicated"`
 	// PositionTopic holds one record per slot: how far Kafka and the slot have got. Compacted, of one partition. Two
 	// database servers with slots of one name need two. It takes no events and no dead letters.
 	PositionTopic string `yaml:"position_topic" default:"outboxcdc.positions"`

@@ -193,9 +193,8 @@ func TestLoadErrors(t *testing.T) {
 		{yaml: "kafka: {sasl: {mechanism: OAUTHBEARER, user: u, password: s3cr3t}}\n", want: []string{`kafka.sasl.token_url: "" is no URL`}},
 		{yaml: "kafka: {sasl: {mechanism: OAUTHBEARER, user: u, password: s3cr3t, token_url: \"https://u:s3cr3t@s\"}}\n", want: []string{"kafka.sasl.token_url: has a user in it"}},
 		{yaml: "delivery: {mode: transactional}\n", want: []string{
-			`t.yaml:1:18: delivery.mode: "transactional" is part of the contract but not built in this version yet; write at_least_once | deduplicated`,
+			`t.yaml:1:18: delivery.mode: "transactional" is unknown; write at_least_once | deduplicated`,
 		}},
-		{env: "OUTBOXCDC_DELIVERY_MODE=transactional", want: []string{`OUTBOXCDC_DELIVERY_MODE: delivery.mode: "transactional" is part of the contract but not built`}},
 		{yaml: "delivery: {mode: exactly_once}\n", want: []string{`delivery.mode: "exactly_once" is unknown; write at_least_once | deduplicated`}},
 		{env: "OUTBOXCDC_ROUTE_TOPICS=a", want: []string{"OUTBOXCDC_ROUTE_TOPICS: route.topics", `"a" is not key=value`}},
 		{env: "OUTBOXCDC_POSTGRES_SLT=x", want: []string{"OUTBOXCDC_POSTGRES_SLT: unknown environment variable; did you mean OUTBOXCDC_POSTGRES_SLOT?"}},

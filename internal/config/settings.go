@@ -14,8 +14,7 @@ type setting struct {
 	field   []int    // index of the field in Config, for reflect
 	zero    any      // a value of the setting's type; says how its text is read
 	def     string   // the default, as it would be written in the environment
-	choices []string // of an enumeration: what is built
-	later   []string // of an enumeration: names of the contract that are not built yet
+	choices []string // the values of an enumeration
 	secret  bool
 	shared  bool // of route: one for all tables
 	live    bool // may change while the daemon runs
@@ -42,8 +41,8 @@ func walkFields(t reflect.Type, prefix string, index []int, out *[]*setting) {
 		}
 		*out = append(*out, &setting{
 			path: path, field: at, zero: reflect.Zero(f.Type).Interface(), def: def,
-			choices: strings.Fields(f.Tag.Get("oneof")), later: strings.Fields(f.Tag.Get("later")),
-			secret: f.Tag.Get("secret") != "", shared: f.Tag.Get("shared") != "", live: f.Tag.Get("live") != "",
+			choices: strings.Fields(f.Tag.Get("oneof")),
+			secret:  f.Tag.Get("secret") != "", shared: f.Tag.Get("shared") != "", live: f.Tag.Get("live") != "",
 		})
 	}
 }
@@ -119,9 +118,6 @@ func (s *setting) checkChoice(v any) string {
 	text, isText := v.(string)
 	if len(s.choices) == 0 || !isText || slices.Contains(s.choices, text) {
 		return ""
-	}
-	if slices.Contains(s.later, text) {
-		return fmt.Sprintf("%s is part of the contract but not built in this version yet; write %s", quote(text), strings.Join(s.choices, " | "))
 	}
 	return fmt.Sprintf("%s is unknown; write %s", quote(text), strings.Join(s.choices, " | "))
 }

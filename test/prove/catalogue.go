@@ -26,7 +26,7 @@ var notCovered = []gap{
 	{"F49", "as fast as the machine goes: a benchmark's question"},
 	{"F54", "a full disk under pg_wal: not run"},
 	{"F56", "certificates and secrets of Kafka: TestKafkaSecurity, not by this table; poolers were not run"},
-	{"F77 to F81", "the transactional mode, which is not built"},
+	{"F77 to F81", "delivery in Kafka transactions, which is not built (docs/adr/0023-no-kafka-transactions.md)"},
 	{"F83", "upgrades and downgrades with two builds: there is no second version yet; a position record in the form of the version before is a row"},
 	{"F85", "a day's soak: `make prove` ends within the hour"},
 }
