@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// naive is the confirm rule as design §5 words it, with everything remembered and recomputed.
+// naive is the confirm rule (ARCHITECTURE.md), with everything remembered and recomputed.
 type naive struct {
 	start     pglogrepl.LSN
 	items     []naiveItem // transactions and keepalives in stream order

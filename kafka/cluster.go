@@ -184,8 +184,7 @@ type secretError struct{ error }
 
 func (e *secretError) Unwrap() error { return e.error }
 
-// saramaConfig is the table of safe settings (failures.md §2.5) as code, as far as they are sarama's; none of it is for
-// users to change. Acks, sequence numbers and resends are ours (partition.go).
+// saramaConfig has sarama's settings for safe delivery; none of it is for users to change. Acks, sequence numbers and resends are ours (partition.go).
 func (c *Cluster) saramaConfig(d *dialer, s brokerauth.Config) *sarama.Config {
 	conf := sarama.NewConfig()
 	conf.ClientID = c.cfg.ClientID

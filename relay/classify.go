@@ -12,7 +12,7 @@ import (
 // Class says what becomes of the process after an error.
 type Class int
 
-// The classes (design §7). All but Retry end the process.
+// The classes. All except Retry end the process.
 const (
 	Retry  Class = iota
 	Lost         // slot or publication missing, lost or changed: events may be gone, a person decides

@@ -22,8 +22,7 @@ func (e reasoned) Unwrap() error      { return e.err }
 func (e reasoned) MissingRight() bool { return e.right }
 func (e reasoned) Reason() string     { return "NOT_LEADER_OR_FOLLOWER" }
 
-// TestClassify is the table of design §7, row by row: what becomes of the process, before and after its first
-// acknowledgement.
+// TestClassify: what becomes of the process for each kind of error, before and after its first acknowledgement.
 func TestClassify(t *testing.T) {
 	pg := func(k replication.Kind) error { return &replication.Error{Kind: k, Op: "op", Err: errors.New("x")} }
 	same := func(v verdict) [2]verdict { return [2]verdict{v, v} }

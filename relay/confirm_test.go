@@ -16,7 +16,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
-// TestConfirmed runs scripts of one step after another against the confirm rule (design §5). That no status update
+// TestConfirmed runs scripts of one step after another against the confirm rule. That no status update
 // passes what is not acknowledged is checked by the fake Postgres at each of them; here it is written down where the
 // slot must be after three quiet seconds.
 //
@@ -163,7 +163,7 @@ func TestFirstStatusCarriesTheSlotsPosition(t *testing.T) {
 	})
 }
 
-// Status cadence (design §5.5).
+// How often status updates are sent.
 
 func TestStatusEveryStatusIntervalWhenMoved(t *testing.T) {
 	for _, interval := range []time.Duration{300 * time.Millisecond, time.Second, 1300 * time.Millisecond, 2 * time.Second} {
@@ -323,7 +323,7 @@ func TestLastStatusOnLeaving(t *testing.T) {
 	})
 }
 
-// The guard (design §5.8).
+// The guard.
 
 // TestOnlyWhatACheckHasSeenIsConfirmed: a position counts as guarded if it was received before the start of a check.
 func TestOnlyWhatACheckHasSeenIsConfirmed(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 )
 
 // TestBugIdleSlotWithKafkaAway: Kafka cannot be opened at all, so the relay never parks, and the slot is not touched:
-// idle_replication_slot_timeout invalidates it and the events are gone (design §4.7).
+// idle_replication_slot_timeout invalidates it and the events are gone.
 func TestBugIdleSlotWithKafkaAway(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.pg.idle = 20 * time.Minute

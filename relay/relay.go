@@ -108,7 +108,7 @@ type Config struct {
 	Deduplication Deduplication
 }
 
-// DefaultConfig is what surface §3 promises.
+// DefaultConfig has the defaults of the settings.
 func DefaultConfig() Config {
 	return Config{
 		StatusInterval:   time.Second,

@@ -7,7 +7,7 @@
 // jitter comes from the seed too, every call into a fake takes an odd time of its own, and no two goroutines do anything
 // at the same instant: a seed is always the same run, which TestSimSameTwice checks.
 //
-// What is checked, at each call and not only at the end (failures.md, §4.2):
+// What is checked, at each call and not only at the end (docs/faults.md):
 //
 //   - no loss (I1): heal; no gap in what a session sends (simSink.Send)
 //   - order per key (I2): flight.store

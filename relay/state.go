@@ -13,7 +13,7 @@ import (
 // State is what the relay is doing, as users see it.
 type State string
 
-// The states (design §7), and waiting_for_standby for a server that withholds rows until the standbys named in
+// The states. waiting_for_standby is for a server that withholds rows until the standbys named in
 // synchronized_standby_slots have them.
 const (
 	Starting          State = "starting"

@@ -2,7 +2,7 @@ package main
 
 import "errors"
 
-// The exit codes, which supervisors act on; sysexits' numbers where there is one. docs: surface §7.
+// The exit codes, which supervisors act on; sysexits' numbers where there is one (docs/running.md).
 const (
 	exitOK           = 0  // graceful stop; everything acked was confirmed
 	exitFault        = 1  // drain incomplete, second signal or an internal fault; restarting may help

@@ -232,7 +232,7 @@ func (c kafkaCluster) Open(ctx context.Context, cb relay.Callbacks) (relay.Sink,
 	return p, nil
 }
 
-// exitOf maps the relay's classes to the exit codes of surface §7.
+// exitOf is the exit code for the relay's class of an error.
 func exitOf(err error) int {
 	var s *relay.Stopped
 	if !errors.As(err, &s) {

@@ -8,7 +8,7 @@ import (
 )
 
 // repairs are the minor releases that repair what loses or repeats events in logical decoding, by those of PostgreSQL 15;
-// the other majors' releases of the same day carry the same (reference/failures.md §1.4).
+// the other majors' releases of the same day carry the same.
 var repairs = []struct {
 	minor int // of 15
 	what  string

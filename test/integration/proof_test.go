@@ -45,7 +45,7 @@ type proof struct {
 	verdict  *verdict
 	postgres string // version
 
-	Faults   string   // ids of reference/failures.md §5
+	Faults   string   // ids of docs/faults.md
 	Done     string   // what was done
 	Outcome  []string // what else is to be said
 	Recovery time.Duration

@@ -1,0 +1,161 @@
+// Package docs holds the documents to each other: links lead somewhere, the index is complete, and every fault is described.
+package docs
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+const root = "../.."
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// files are those below root with one of the endings, by their paths from there. What is built, and folders whose names begin with a
+// dot, are left out.
+func files(t *testing.T, ends ...string) (all []string) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, _ := filepath.Rel(root, path)
+		switch {
+		case d.IsDir() && (name == "bin" || name != "." && strings.HasPrefix(d.Name(), ".")):
+			return fs.SkipDir
+		case !d.IsDir() && slices.Contains(ends, filepath.Ext(name)):
+			all = append(all, filepath.ToSlash(name))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+var (
+	fenced  = regexp.MustCompile("(?ms)^```.*?^```$")
+	heading = regexp.MustCompile(`(?m)^#+ +(.+)$`)
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+)
+
+// anchors are those that GitHub gives the headings of a page.
+func anchors(text string) map[string]bool {
+	all := map[string]bool{}
+	for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+		title := regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`).ReplaceAllString(m[1], "$1")
+		slug := strings.Map(func(r rune) rune {
+			switch {
+			case unicode.IsLetter(r), unicode.IsDigit(r), r == '-', r == '_':
+				return unicode.ToLower(r)
+			case r == ' ':
+				return '-'
+			}
+			return -1
+		}, title)
+		for n := 1; all[slug]; n++ {
+			slug = strings.TrimSuffix(slug, fmt.Sprint("-", n-1)) + fmt.Sprint("-", n)
+		}
+		all[slug] = true
+	}
+	return all
+}
+
+// Every link to a file of the repository leads to a file and, with an anchor, to a heading of it.
+func TestLinks(t *testing.T) {
+	links := 0
+	for _, page := range files(t, ".md") {
+		for _, m := range link.FindAllStringSubmatch(fenced.ReplaceAllString(read(t, page), ""), -1) {
+			if strings.Contains(m[1], ":") {
+				continue // of another site
+			}
+			links++
+			file, anchor, _ := strings.Cut(m[1], "#")
+			to := page
+			if file != "" {
+				to = filepath.ToSlash(filepath.Join(filepath.Dir(page), file))
+			}
+			if _, err := os.Stat(filepath.Join(root, to)); err != nil {
+				t.Errorf("%s links %s, which does not exist", page, m[1])
+				continue
+			}
+			if anchor != "" && strings.HasSuffix(to, ".md") && !anchors(read(t, to))[anchor] {
+				t.Errorf("%s links %s, and %s has no such heading", page, m[1], to)
+			}
+		}
+	}
+	if links < 200 {
+		t.Errorf("only %d links", links)
+	}
+}
+
+// docs/README.md links every page of docs/.
+func TestIndex(t *testing.T) {
+	index := read(t, "docs/README.md")
+	pages, err := filepath.Glob(root + "/docs/*.md")
+	if err != nil || len(pages) < 20 {
+		t.Fatal(pages, err)
+	}
+	for _, page := range pages {
+		if name := filepath.Base(page); name != "README.md" && !strings.Contains(index, "]("+name+")") {
+			t.Errorf("docs/README.md does not link %s", name)
+		}
+	}
+}
+
+// Nothing refers to a section of a document that is not in this repository.
+func TestReferences(t *testing.T) {
+	sections := regexp.MustCompile(`\b(design|surface|failures\.md),? §`)
+	for _, file := range files(t, ".go", ".md", ".yaml", ".yml", ".sql") {
+		if m := sections.FindString(read(t, file)); m != "" {
+			t.Errorf("%s refers to %q", file, m)
+		}
+	}
+}
+
+// docs/faults.md has every fault and invariant that a test names, once.
+func TestFaults(t *testing.T) {
+	described := map[string]int{}
+	for _, m := range regexp.MustCompile(`(?m)^\| ([FI][^|]+) \|`).FindAllStringSubmatch(read(t, "docs/faults.md"), -1) {
+		from, to, isRange := strings.Cut(m[1], " to ")
+		if !isRange {
+			for _, id := range strings.Split(m[1], ", ") {
+				described[id]++
+			}
+			continue
+		}
+		first, _ := strconv.Atoi(from[1:])
+		last, _ := strconv.Atoi(to[1:])
+		for n := first; n <= last; n++ {
+			described[fmt.Sprintf("F%02d", n)]++
+		}
+	}
+	for n := 1; n <= 85; n++ {
+		if id := fmt.Sprintf("F%02d", n); described[id] != 1 {
+			t.Errorf("docs/faults.md describes %s %d times", id, described[id])
+		}
+	}
+	named := regexp.MustCompile(`\b(F\d\d|I\d\d?)\b`)
+	for _, file := range files(t, ".go", ".md") {
+		for _, m := range named.FindAllString(read(t, file), -1) {
+			if described[m] == 0 {
+				t.Errorf("%s names %s, which docs/faults.md does not describe", file, m)
+			}
+		}
+	}
+}
