@@ -131,14 +131,14 @@ var exits = []struct {
 	code int
 	text string
 }{
-	{exitOK, "Done; for run: stopped when told to, and everything that Kafka has acknowledged is confirmed."},
-	{exitFault, "The drain was incomplete, a second signal came, or there is an internal fault; dlq: letters stay open. A restart may help."},
+	{exitOK, "Done. run: stopped on request, and everything that Kafka has acknowledged is confirmed."},
+	{exitFault, "The drain was incomplete, a second signal came, or there is an internal fault. dlq: dead letters stay open. A restart may help."},
 	{exitUsage, "Wrong use of the command line. A crash of the Go run time ends with 2, too."},
-	{exitPoison, "Stopped at a poison event. The last line of the log names it, and somebody has to decide about it."},
+	{exitPoison, "Stopped at a poison event. The last line of the log names it, and an operator has to decide about it."},
 	{exitUnavailable, "Postgres or Kafka cannot be reached or used at present."},
-	{exitNoPermission, "A right in Postgres or Kafka is missing."},
+	{exitNoPermission, "A privilege in Postgres or a permission in Kafka is missing."},
 	{exitConfig, "The configuration is wrong."},
-	{exitLost, "Slot or publication are missing, lost or changed, so that events may be gone. Never restart blindly."},
+	{exitLost, "The slot or the publication is missing, lost or changed: events may be missing. Do not restart before you have compared the table with the topics."},
 }
 
 func commandReference() string {

@@ -14,13 +14,13 @@ func addCompletion(root *cobra.Command) {
 		if c.Name() != "completion" {
 			continue
 		}
-		c.Short = "Prints what makes a shell complete our commands: bash, zsh, fish or powershell"
-		c.Long = "Prints what makes a shell complete our commands. In a shell that is open:\n\n" +
+		c.Short = "Generate a shell completion script for bash, zsh, fish or powershell"
+		c.Long = "Generate a shell completion script. To load it into the current shell:\n\n" +
 			"\tsource <(outboxcdc completion bash)\n" +
 			"\tsource <(outboxcdc completion zsh)\n" +
 			"\toutboxcdc completion fish | source\n" +
 			"\toutboxcdc completion powershell | Out-String | Invoke-Expression\n\n" +
-			"For all to come: outboxcdc completion SHELL --help."
+			"To load it into every new shell: outboxcdc completion SHELL --help."
 		c.Use = "completion bash|zsh|fish|powershell"
 		c.Args = noArgs
 		for _, shell := range c.Commands() {

@@ -13,7 +13,7 @@ import (
 func newConfigCommand(s *settings) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "config",
-		Short: "Shows settings, their schema or a sample; translates a Debezium connector's",
+		Short: "Show the settings, their schema or a sample, or convert a Debezium connector's",
 	}, newValidateCommand(s), newConfigPrintCommand(s), newConfigSchemaCommand(), newConfigInitCommand(), newFromDebeziumCommand())
 }
 

@@ -20,9 +20,9 @@ func newConfigPrintCommand(s *settings) *cobra.Command {
 	var origin bool
 	cmd := &cobra.Command{
 		Use:   "print",
-		Short: "Prints the effective settings without their secrets",
-		Long: "Prints the effective settings as YAML, in the order of the documentation. A secret that is set is shown as xxxxx.\n" +
-			"--origin adds where each value comes from: file:line:column, a variable, --set, a preset, or default.",
+		Short: "Print the effective settings without secrets",
+		Long: "Print the effective settings as YAML, in the order of the documentation. A secret is shown as xxxxx.\n" +
+			"--origin adds where each value comes from: file:line:column, a variable, --set, a preset, or the default.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := s.load()
@@ -44,7 +44,7 @@ func newConfigPrintCommand(s *settings) *cobra.Command {
 			return printAs(cmd.OutOrStdout(), output, list, text)
 		},
 	}
-	cmd.Flags().BoolVar(&origin, "origin", false, "say where each value comes from")
+	cmd.Flags().BoolVar(&origin, "origin", false, "show where each value comes from")
 	addOutputFlag(cmd, &output)
 	return cmd
 }
@@ -61,14 +61,14 @@ func newConfigTextCommand(use, short, long string, text func() string) *cobra.Co
 }
 
 func newConfigSchemaCommand() *cobra.Command {
-	return newConfigTextCommand("schema", "Prints a JSON Schema of the configuration, for editors",
-		"Prints a JSON Schema of the configuration. Save it as "+config.SchemaFile+" beside the configuration: the first line of what\n"+
-			"`outboxcdc config init` prints leads editors to it.",
+	return newConfigTextCommand("schema", "Print a JSON Schema of the configuration, for editors",
+		"Print a JSON Schema of the configuration for editors. Save it as "+config.SchemaFile+" beside the configuration: the first\n"+
+			"line of the sample that outboxcdc config init prints refers to it.",
 		func() string { return string(config.Schema()) })
 }
 
 func newConfigInitCommand() *cobra.Command {
-	return newConfigTextCommand("init", "Prints a commented sample: every setting with its default, commented out",
-		"Prints a commented sample: every setting with its default and meaning, commented out. Nothing is written to a file:\n"+
+	return newConfigTextCommand("init", "Print a commented sample configuration",
+		"Print a sample configuration with every setting, its default and its meaning, all commented out. To write it to a file:\n"+
 			"outboxcdc config init > outboxcdc.yaml", config.Sample)
 }

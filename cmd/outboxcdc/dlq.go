@@ -25,9 +25,9 @@ func newDLQCommand(load func() (*config.Config, error)) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "dlq",
 		Short: "List, retry or discard dead letters",
-		Long: "Care of the dead letters of the configured slot (docs/poison.md). A letter is open until somebody has dealt with it: retried\n" +
-			"it or dropped it. Which ones are is kept in the offsets of a consumer group that nobody consumes with; the letters stay in\n" +
-			"their topic for as long as Kafka keeps them.",
+		Long: "List, retry or discard the dead letters of the configured slot (docs/poison.md). A dead letter is open until it is retried\n" +
+			"or dropped. Handled dead letters stay in the topic as long as Kafka keeps them; which ones are handled is stored in the\n" +
+			"offsets of a consumer group.",
 	}, newDLQListCommand(load), newDLQRetryCommand(load), newDLQDropCommand(load))
 }
 
@@ -46,10 +46,10 @@ func dlqCommand(load func() (*config.Config, error), d *dlq, cmd *cobra.Command)
 		return d.run(cmd.Context(), cfg)
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&d.choice.ids, "id", nil, "the letters of the event with this id; may be repeated")
-	f.StringArrayVar(&d.choice.causes, "cause", nil, "the letters with this cause, such as too_large; may be repeated")
-	f.StringArrayVar(&d.choice.places, "at", nil, "the letter at partition:offset, as list shows it; may be repeated")
-	f.BoolVar(&d.payload, "payload", false, "show the values, too")
+	f.StringArrayVar(&d.choice.ids, "id", nil, "the dead letters of the event with this id; may be repeated")
+	f.StringArrayVar(&d.choice.causes, "cause", nil, "the dead letters with this cause, such as too_large; may be repeated")
+	f.StringArrayVar(&d.choice.places, "at", nil, "the dead letter at partition:offset, as list shows it; may be repeated")
+	f.BoolVar(&d.payload, "payload", false, "show the values as well")
 	addOutputFlag(cmd, &d.output)
 	return cmd
 }
@@ -59,11 +59,11 @@ func newDLQListCommand(load func() (*config.Config, error)) *cobra.Command {
 	d.each = func(_ context.Context, _ *letter) (outcome, error) { return outcome{}, nil }
 	cmd := dlqCommand(load, d, &cobra.Command{
 		Use:   "list",
-		Short: "Shows the open letters, or all that are in the topic",
-		Long: "Shows the open letters, partition by partition, oldest first: where and when, id, cause and what exactly is wrong, the topic\n" +
-			"that they were on their way to, and the position of the event.",
+		Short: "List dead letters",
+		Long: "List the open dead letters by partition, oldest first: partition, offset and time, event id, cause and error, original topic,\n" +
+			"and the position of the event.",
 	})
-	cmd.Flags().BoolVar(&d.choice.all, "all", false, "from the beginning of the topic, with those that somebody has dealt with")
+	cmd.Flags().BoolVar(&d.choice.all, "all", false, "from the beginning of the topic, including handled dead letters")
 	return cmd
 }
 
@@ -74,15 +74,16 @@ func newDLQRetryCommand(load func() (*config.Config, error)) *cobra.Command {
 	d.begin, d.end = r.begin, r.close
 	cmd := dlqCommand(load, d, &cobra.Command{
 		Use:   "retry",
-		Short: "Produces open letters again, to the topic that they were on their way to",
-		Long: "Produces the chosen letters again with the same key, value and headers, but without outboxcdc-position and what a dead letter\n" +
-			"has more, and marked outboxcdc-retried: a retry is outside the order. Each is acknowledged before the next; what was acknowledged\n" +
-			"is dealt with. What cannot be sent is said letter by letter and stays open; the exit code is then 1.",
+		Short: "Send dead letters again to their original topic",
+		Long: "Send the selected dead letters again, with their original key, value and headers. The header outboxcdc-position and the\n" +
+			"headers of a dead letter are removed, and outboxcdc-retried is added: a retried record is not in the order of its key. Each\n" +
+			"record is acknowledged before the next is sent, and is then marked as handled. A record that cannot be sent is reported and\n" +
+			"stays open; the exit code is then 1.",
 	})
 	f := cmd.Flags()
-	f.BoolVar(&d.choice.all, "all", false, "all open letters")
-	f.StringVar(&r.topic, "topic", "", "another topic than the one that they were on their way to; needed where there was none")
-	f.BoolVar(&d.dryRun, "dry-run", false, "ask Kafka whether the letters could be sent, and print what would be done")
+	f.BoolVar(&d.choice.all, "all", false, "all open dead letters")
+	f.StringVar(&r.topic, "topic", "", "topic to send to instead of the original one; required for dead letters without one")
+	f.BoolVar(&d.dryRun, "dry-run", false, "check whether Kafka would accept the records, and send nothing")
 	return cmd
 }
 
@@ -96,13 +97,13 @@ func newDLQDropCommand(load func() (*config.Config, error)) *cobra.Command {
 	}
 	cmd := dlqCommand(load, d, &cobra.Command{
 		Use:   "drop",
-		Short: "Puts open letters aside: list shows them no more",
-		Long: "Notes the chosen letters as dealt with, so that list and retry pass them. Nothing is deleted: list --all shows them for as\n" +
+		Short: "Mark dead letters as handled",
+		Long: "Mark the selected dead letters as handled, so that list and retry skip them. Nothing is deleted: list --all shows them as\n" +
 			"long as they are in the topic.",
 	})
 	f := cmd.Flags()
-	f.BoolVar(&d.choice.all, "all", false, "all open letters")
-	f.BoolVar(&d.dryRun, "dry-run", false, "look, and print what would be done")
+	f.BoolVar(&d.choice.all, "all", false, "all open dead letters")
+	f.BoolVar(&d.dryRun, "dry-run", false, "print what would be done, and change nothing")
 	return cmd
 }
 

@@ -35,12 +35,12 @@ func newDoctorCommand(load func() (*config.Config, error), files *[]string) *cob
 	cmd := &cobra.Command{
 		Use:     "doctor",
 		Aliases: []string{"check"},
-		Short:   "Pre-flight: is everything in Postgres and Kafka as the daemon needs it, and what to do where it is not",
-		Long: "Looks at Postgres, the outbox, the publication, the slot, Kafka and the topics, as the daemon would, and prints a line for\n" +
-			"each thing: OK; WARN, where the daemon runs at a risk; FAIL, where it does not run or deliver; with what to do about it. It\n" +
-			"changes nothing, and may run beside the daemon. Topics are found in the settings and in the newest rows of the outbox.\n" +
-			"Exit code: 0, or the highest of the FAILs: 69 something is away or unhealthy, 77 a right is missing, 78 a setting is wrong,\n" +
-			"79 slot, publication or table is missing, lost or changed. docs/doctor.md lists the checks.",
+		Short:   "Check all prerequisites in Postgres and Kafka and suggest fixes",
+		Long: "Check Postgres, the outbox, the publication, the slot, Kafka and the topics as the daemon would, and print one line for each\n" +
+			"check: OK; WARN if the daemon runs at a risk; FAIL if it does not run or deliver; and what to do about it. It changes nothing\n" +
+			"and may run beside the daemon. Topics come from the settings and from the newest rows of the outbox. Exit code: 0, or the\n" +
+			"highest of all FAILs: 69 a server is unavailable or unhealthy, 77 a privilege is missing, 78 a setting is wrong, 79 slot,\n" +
+			"publication or table is missing, lost or changed. docs/doctor.md lists the checks.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if timeout <= 0 {
@@ -67,7 +67,7 @@ func newDoctorCommand(load func() (*config.Config, error), files *[]string) *cob
 		},
 	}
 	f := cmd.Flags()
-	f.DurationVar(&timeout, "timeout", doctorTimeout, "how long it may take altogether")
+	f.DurationVar(&timeout, "timeout", doctorTimeout, "how long all checks may take together")
 	f.StringArrayVar(&topics, "topic", nil, "a topic to check that neither the settings nor rows name yet; may be repeated")
 	addOutputFlag(cmd, &output)
 	return cmd

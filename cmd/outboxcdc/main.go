@@ -76,7 +76,7 @@ func newRootCommand() *cobra.Command {
 	var s settings
 	root := &cobra.Command{
 		Use:           "outboxcdc",
-		Short:         "Delivers a Postgres transactional outbox to Kafka by tailing the WAL",
+		Short:         "Deliver a Postgres transactional outbox to Kafka by tailing the WAL",
 		Version:       buildVersion(),
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -24,11 +24,11 @@ func newPeekCommand(load func() (*config.Config, error)) *cobra.Command {
 	p := &peeker{}
 	cmd := &cobra.Command{
 		Use:   "peek",
-		Short: "What waits in the slot, as the records it would become; confirms nothing",
-		Long: "Prints what waits in the slot as the records that it would become, oldest first, and ends where the WAL ended at the\n" +
-			"start. It reads a temporary copy of the slot, so the daemon may run beside it: neither the slot nor Kafka is touched,\n" +
-			"and what the daemon has sent and not confirmed yet shows, too. The copy needs a replication slot and a walsender for as\n" +
-			"long as it is read. What only Kafka knows does not show: missing topics, sizes, the partition of a key.",
+		Short: "Show the events that wait in the slot, without confirming them",
+		Long: "Print the events that wait in the slot as the records they would become, oldest first, up to the end of the WAL at the start.\n" +
+			"It reads a temporary copy of the slot, so it may run beside the daemon and touches neither the slot nor Kafka. Events that the\n" +
+			"daemon has sent and not confirmed yet are shown as well. The copy needs one replication slot and one walsender. What only\n" +
+			"Kafka knows is not shown: missing topics, size limits, the partition of a key.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if p.limit < 0 {
@@ -46,9 +46,9 @@ func newPeekCommand(load func() (*config.Config, error)) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&p.limit, "limit", peekLimit, "the most events to show, 0: all (with --follow the default is 0)")
-	f.BoolVarP(&p.follow, "follow", "f", false, "go on with what is committed from now on")
-	f.BoolVar(&p.payload, "payload", false, "show the values, too")
+	f.IntVar(&p.limit, "limit", peekLimit, "maximum number of events to show, 0: all (with --follow the default is 0)")
+	f.BoolVarP(&p.follow, "follow", "f", false, "continue with events that are committed from now on")
+	f.BoolVar(&p.payload, "payload", false, "show the values as well")
 	addOutputFlag(cmd, &p.output)
 	return cmd
 }

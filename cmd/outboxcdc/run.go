@@ -26,7 +26,7 @@ import (
 func newRunCommand(load func() (*config.Config, error)) *cobra.Command {
 	return &cobra.Command{
 		Use:   "run",
-		Short: "The daemon: reads the slot and delivers to Kafka until SIGTERM",
+		Short: "Run the daemon: read the slot and deliver to Kafka until SIGTERM",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := load()

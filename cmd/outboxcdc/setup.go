@@ -29,7 +29,7 @@ const defaultRole = "outboxcdc"
 func newSetupCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "setup",
-		Short: "Role, table, publication, slot and position topic: as SQL to read, applied, or removed",
+		Short: "Create or remove the role, table, publication, slot and position topic",
 	}, newSetupSQLCommand(loadConfig), newSetupApplyCommand(loadConfig), newSetupDestroyCommand(loadConfig))
 }
 
@@ -38,7 +38,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 	var partitioned, rds bool
 	cmd := &cobra.Command{
 		Use:   "sql",
-		Short: "Prints the SQL for the configured names; executes nothing",
+		Short: "Print the SQL without executing it",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig()
@@ -63,13 +63,13 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 				return usageError(err)
 			}
 			return printAs(cmd.OutOrStdout(), output, statements, fmt.Sprintf(
-				"-- outboxcdc %s: set-up for PostgreSQL %d. Run it once, in the database of the outbox, as somebody who may.\n\n%s",
+				"-- outboxcdc %s: set-up for PostgreSQL %d. Run it once, in the database of the outbox, as a role with the required privileges.\n\n%s",
 				buildVersion(), major, statements)+positionTopicComment(cfg))
 		},
 	}
 	cmd.Flags().StringVar(&server, "server-version", "17", "the server's major version, 14 to 18")
-	cmd.Flags().BoolVar(&rds, "rds", false, "the server is Amazon RDS or Aurora, which give REPLICATION by a role of theirs")
-	cmd.Flags().BoolVar(&partitioned, "partitioned", false, "the table is partitioned (of several: all are)")
+	cmd.Flags().BoolVar(&rds, "rds", false, "the server is Amazon RDS or Aurora, which grant REPLICATION through the role rds_replication")
+	cmd.Flags().BoolVar(&partitioned, "partitioned", false, "the table is partitioned (of several tables: all are)")
 	addOutputFlag(cmd, &output)
 	return cmd
 }
@@ -101,7 +101,7 @@ func firstOf(names ...string) string {
 	return ""
 }
 
-// setupURLEnv is how a connection string of somebody who may change the database is given without it being visible in
+// setupURLEnv passes the connection string of a role that may change the database without it being visible in
 // the list of processes, as --url is.
 const setupURLEnv = "OUTBOXCDC_SETUP_URL"
 
@@ -125,7 +125,7 @@ func setupURL(flag string) (string, error) {
 	case os.Getenv("PGHOST") != "" || os.Getenv("PGSERVICE") != "":
 		return "", nil // pgx reads them
 	}
-	return "", usageError(fmt.Errorf("no server named: give --url or %s, the connection string of somebody who may do this (not the daemon's)", setupURLEnv))
+	return "", usageError(fmt.Errorf("no server named: give --url or %s, the connection string of a role with the required privileges (not the daemon's)", setupURLEnv))
 }
 
 // connectSetup opens a connection whose every session setting that matters is ours. lockTimeout bounds the waiting for

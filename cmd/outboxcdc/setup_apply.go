@@ -21,10 +21,10 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 	a := &applier{}
 	cmd := &cobra.Command{
 		Use:   "apply",
-		Short: "Creates what is missing: role, table, grants, publication, slot, position topic",
-		Long: "Looks for each object first and creates what is missing. An object that is there and unfit is named with its remedy,\n" +
-			"and then nothing is changed. Creating the slot waits for open transactions that have written. The position topic is\n" +
-			"made last, by the daemon's own Kafka user; delivery.mode at_least_once needs none.",
+		Short: "Create what is missing: role, table, grants, publication, slot and position topic",
+		Long: "Check every object first, then create what is missing. If an existing object is unfit, it is named with its remedy, and\n" +
+			"nothing is changed. Creating the slot waits for open transactions that have written. The position topic is created last, by\n" +
+			"the daemon's own Kafka user; delivery.mode at_least_once needs none.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.timeout <= 0 {
@@ -55,13 +55,13 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&url, "url", "", "connection string of somebody who may do this (default $"+setupURLEnv+")")
-	f.BoolVar(&a.dryRun, "dry-run", false, "look, and print what would be done")
+	f.StringVar(&url, "url", "", "connection string of a role with the required privileges (default $"+setupURLEnv+")")
+	f.BoolVar(&a.dryRun, "dry-run", false, "print what would be done, and change nothing")
 	f.DurationVar(&a.timeout, "timeout", setupTimeout, "how long to wait for locks and, for the slot, for open transactions")
 	f.BoolVar(&a.function, "function", false, "also make the function "+sql.FunctionName+", with which the application writes events")
 	f.StringArrayVar(&a.owners, "owner", nil, "a `role` that may own a table or function that is there, in a schema where every role may create (as in public before PostgreSQL 15)")
-	f.BoolVar(&a.noRole, "no-role", false, "leave role and grants to somebody else")
-	f.BoolVar(&noTopic, "no-topic", false, "leave the position topic, and so Kafka, to somebody else")
+	f.BoolVar(&a.noRole, "no-role", false, "do not create the role or grant privileges")
+	f.BoolVar(&noTopic, "no-topic", false, "do not create the position topic, and do not connect to Kafka")
 	return cmd
 }
 

@@ -20,9 +20,9 @@ func newSetupDestroyCommand(loadConfig func() (*config.Config, error)) *cobra.Co
 	d := &destroyer{}
 	cmd := &cobra.Command{
 		Use:   "destroy",
-		Short: "Removes slot and publication, never the table or the role",
-		Long: "Removes slot and publication. What the slot has not delivered by then it never will: the next slot begins later.\n" +
-			"Refuses while the slot is active: stop the daemon first.",
+		Short: "Drop the slot and the publication, but not the table or the role",
+		Long: "Drop the slot and the publication. Events that the slot has not delivered are never delivered: a new slot begins later.\n" +
+			"It refuses while the slot is active: stop the daemon first.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig()
@@ -45,8 +45,8 @@ func newSetupDestroyCommand(loadConfig func() (*config.Config, error)) *cobra.Co
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&url, "url", "", "connection string of somebody who may do this (default $"+setupURLEnv+")")
-	f.BoolVar(&d.dryRun, "dry-run", false, "look, and print what would be done")
+	f.StringVar(&url, "url", "", "connection string of a role with the required privileges (default $"+setupURLEnv+")")
+	f.BoolVar(&d.dryRun, "dry-run", false, "print what would be done, and change nothing")
 	f.BoolVar(&d.yes, "yes", false, "do not ask")
 	return cmd
 }

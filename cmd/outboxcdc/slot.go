@@ -24,7 +24,7 @@ import (
 func newSlotCommand(load func() (*config.Config, error)) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "slot",
-		Short: "The slot and its position record: adopt",
+		Short: "Decide about the slot and its position record",
 	}, newSlotAdoptCommand(load))
 }
 
@@ -33,12 +33,12 @@ func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "adopt",
-		Short: "Makes the slot's present position the one to go on from",
-		Long: "With delivery.mode deduplicated the daemon stops with 79 when slot and position record contradict each other: the slot was\n" +
-			"recreated or advanced by somebody, or this is another server, or an older copy of it. Compare the outbox table with the\n" +
-			"topics first, and deliver what is missing. Then this command writes a position record that agrees with the slot as it is.\n" +
-			"The slot is not moved. The next start sends all that the slot has, also what Kafka has already. Refuses while the slot is\n" +
-			"active or missing (docs/delivery.md).",
+		Short: "Accept the slot's present position after exit code 79",
+		Long: "Accept the slot's present position. With delivery.mode deduplicated the daemon stops with exit code 79 when the slot and the\n" +
+			"position record contradict each other: the slot was recreated or advanced, or this is another server, or an older copy of it.\n" +
+			"Compare the outbox table with the topics first, and deliver what is missing. Then this command writes a position record that\n" +
+			"agrees with the slot. The slot is not moved. The next start sends everything that the slot has, including events that are in\n" +
+			"Kafka already. It refuses while the slot is active or missing (docs/delivery.md).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := load()
@@ -55,7 +55,7 @@ func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
 			return a.print(cmd.OutOrStdout(), output)
 		},
 	}
-	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "look, and print what would be written")
+	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "print what would be written, and write nothing")
 	addOutputFlag(cmd, &output)
 	return cmd
 }

@@ -23,10 +23,10 @@ func newStatusCommand(load func() (*config.Config, error)) *cobra.Command {
 	s := &statusCommand{}
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "How the daemon and its slot are, in plain words; also when the daemon is down",
-		Long: "Asks the daemon at http.listen (or --url) how it is, and Postgres how much WAL the slot holds; if the daemon is down, what\n" +
-			"the slot says is all. It looks twice, to see whether the WAL grows. Exit code: 0 healthy; 69 not healthy, or nobody answers;\n" +
-			"79 the slot is lost or missing.",
+		Short: "Show the health of the daemon and its slot",
+		Long: "Show the health of the daemon, from its HTTP listener (http.listen, or --url), and how much WAL its slot holds, from Postgres.\n" +
+			"It also works while the daemon is down. It measures twice to see rates. Exit code: 0 healthy; 69 not healthy, or the daemon\n" +
+			"does not answer; 79 the slot is lost or missing.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if s.interval < 100*time.Millisecond || s.interval > time.Hour {
@@ -42,8 +42,8 @@ func newStatusCommand(load func() (*config.Config, error)) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&s.url, "url", "", "where the daemon listens, such as http://host:9464 (default: http.listen, on this machine)")
-	f.BoolVarP(&s.watch, "watch", "w", false, "look again and again, until Ctrl-C")
-	f.DurationVar(&s.interval, "interval", statusInterval, "between two looks")
+	f.BoolVarP(&s.watch, "watch", "w", false, "repeat until Ctrl-C")
+	f.DurationVar(&s.interval, "interval", statusInterval, "time between two measurements")
 	addOutputFlag(cmd, &s.output)
 	return cmd
 }

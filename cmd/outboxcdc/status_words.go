@@ -30,7 +30,7 @@ type throughput struct {
 	EventsPerSecond float64 `json:"events_per_second"`
 }
 
-// growth is how fast the WAL that the slot holds grows, between two looks.
+// growth is how fast the WAL that the slot holds grows, time between two measurements.
 type growth struct {
 	Over           float64  `json:"measured_over_seconds"`
 	BytesPerSecond float64  `json:"bytes_per_second"` // negative: it shrinks

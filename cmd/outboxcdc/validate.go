@@ -38,7 +38,7 @@ func newValidateCommand(s *settings) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "validate",
-		Short: "Looks at the configuration alone, without network: exit code 0, or 78 with all that is wrong",
+		Short: "Check the configuration without connecting to anything",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			problems := config.Errors(s.problems())

@@ -67,7 +67,7 @@ func newVersionCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Prints version, revision and Go version",
+		Short: "Print version, revision and Go version",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b := buildInfo()
