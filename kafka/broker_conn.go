@@ -80,7 +80,7 @@ func (c *Cluster) noteSilent(addr, answered string) {
 	defer c.mu.Unlock()
 	if !c.silent[addr] {
 		c.silent[addr] = true
-		c.log.Warn("a broker does not answer; another one is asked", "broker", addr, "answered_by", answered)
+		c.log.Warn("broker does not answer; asking another one", "broker", addr, "answered_by", answered)
 	}
 }
 
@@ -89,7 +89,7 @@ func (c *Cluster) noteAnswer(addr string) {
 	defer c.mu.Unlock()
 	if c.silent[addr] {
 		delete(c.silent, addr)
-		c.log.Info("the broker answers again", "broker", addr)
+		c.log.Info("broker answers again", "broker", addr)
 	}
 }
 

@@ -222,7 +222,7 @@ func (e *ends) unreadable(topic string, err error) {
 	}
 	e.warned[topic] = true
 	f := &failure{doing: "read the end of topic " + topic, topic: topic, rights: "Read on topic " + topic, err: err}
-	e.p.cluster.log.Warn("the end of the topic cannot be read, so what Kafka has of it already may be sent again", "topic", topic, "error", f)
+	e.p.cluster.log.Warn("cannot read the end of the topic; events that Kafka already has may be repeated", "topic", topic, "error", f)
 }
 
 // endsTrouble is what keeps the ends of topics from being read; p.mu is held.

@@ -32,7 +32,7 @@ func (p *Producer) Renew(seen time.Time) {
 	}
 	p.lease.Store(&seen)
 	if p.heldKnown {
-		p.cluster.log.Info("records are sent again")
+		p.cluster.log.Info("sending records again")
 	}
 	p.heldSince, p.heldKnown = time.Time{}, false
 	for _, n := range p.nodes {

@@ -140,7 +140,7 @@ func TestLeaseHeldIsSaid(t *testing.T) {
 	if err := p.Healthy(); err != nil {
 		t.Error(err)
 	}
-	if log.lines("records are sent again") != 1 {
+	if log.lines("sending records again") != 1 {
 		t.Error("the log does not say that records are sent again")
 	}
 	_ = p.Close(done())

@@ -31,7 +31,7 @@ func (p *pin) other(id sarama.Uuid) bool {
 
 // errCreatedAgain ends a session that has used the topic. The new topic may have another partition count, and it knows nothing of the
 // session's sequence numbers.
-var errCreatedAgain = errors.New("the topic was deleted and created again")
+var errCreatedAgain = errors.New("the topic was recreated")
 
 // errPast is metadata of a topic that was deleted since.
 var errPast = errors.New("metadata is older than what is known already")
@@ -129,7 +129,7 @@ func (c *Cluster) pinned(topic string, found int32, id sarama.Uuid, empty bool) 
 	}
 	if again && p.seen != id {
 		p.seen = id
-		c.log.Warn("topic was deleted and created again", "topic", topic, "partitions", found, "used", p.count)
+		c.log.Warn("topic was recreated", "topic", topic, "partitions", found, "used", p.count)
 	}
 	if again && found >= p.count {
 		p.past, p.id = append(p.past, p.id), id
@@ -138,7 +138,7 @@ func (c *Cluster) pinned(topic string, found int32, id sarama.Uuid, empty bool) 
 		c.metrics.changed.WithLabelValues(c.metrics.label(topic)).Set(float64(found - p.count))
 	}
 	if p.found != found && found > p.count {
-		c.log.Warn("topic has gained partitions; keys stay where they are until the next restart",
+		c.log.Warn("partitions were added to the topic; keys keep their partitions until the next restart",
 			"topic", topic, "partitions", found, "used", p.count)
 	}
 	p.found = found

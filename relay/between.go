@@ -22,7 +22,7 @@ func (r *Relay) stop(ctx context.Context, class Class, cause error) error {
 // hold stands still until it is told to end, so that a supervisor does not start it again and again. Each start
 // would have used the slot; here it is kept from its idle timeout instead, or what waits for the decision would be lost.
 func (r *Relay) hold(ctx context.Context, cause error) {
-	r.log.Error("holding: nothing is delivered or confirmed until a person has decided and the process is started again", "error", cause)
+	r.log.Error("holding: nothing is delivered or confirmed until an operator has decided and restarted the process", "error", cause)
 	found := ""
 	for ctx.Err() == nil {
 		r.sleep(ctx, probeEvery)

@@ -270,7 +270,7 @@ func (g *guard) take(a guardAnswer, r *Relay) error {
 	}
 	if errors.Is(a.err, replication.ErrUndecided) {
 		if !g.undecided {
-			r.log.Warn("nothing more is confirmed for now", "because", a.err)
+			r.log.Warn("confirmation paused", "because", a.err)
 		}
 		g.undecided = true
 		return nil
@@ -279,7 +279,7 @@ func (g *guard) take(a guardAnswer, r *Relay) error {
 		return a.err
 	}
 	if g.undecided {
-		r.log.Info("confirming goes on: the alteration is decided")
+		r.log.Info("confirmation resumed")
 	}
 	g.undecided = false
 	g.safe = max(g.safe, g.asked)

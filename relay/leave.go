@@ -41,7 +41,7 @@ func (s *session) leave(ctx context.Context, cause error) error {
 	}
 	if err == nil && s.failure.Load() == nil {
 		if err := s.recallLast(ctx); err != nil {
-			s.r.log.Warn("the position record is not kept", "error", err)
+			s.r.log.Warn("position record not stored", "error", err)
 		}
 	}
 	looked := s.past.on && s.failure.Load() == nil

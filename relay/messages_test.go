@@ -122,7 +122,7 @@ func TestMessagesWithoutATransaction(t *testing.T) {
 		if n := b.metric("events_skipped_total", "reason=not_transactional"); n != 3 {
 			b.Errorf("%v are counted", n)
 		}
-		if text := b.log.String(); strings.Count(text, "messages that are not transactional are left out") != 1 || strings.Contains(text, `id\":\"x`) {
+		if text := b.log.String(); strings.Count(text, "skipping messages that are not transactional") != 1 || strings.Contains(text, `id\":\"x`) {
 			b.Errorf("the log says\n%s", text)
 		}
 	})

@@ -132,7 +132,7 @@ func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoi
 	alone, over := s.sink.Check(rec)
 	if over != nil && s.r.cfg.Poison.Cut && over.Cause == router.TooLarge {
 		if alone, over = s.cut(over); over == nil {
-			s.r.log.Warn("the dead letter is cut", "event_id", p.ID, "position", pos.String(), "bytes", len(rec.Value))
+			s.r.log.Warn("dead letter truncated", "event_id", p.ID, "position", pos.String(), "bytes", len(rec.Value))
 		}
 	}
 	if over != nil {

@@ -136,7 +136,7 @@ func (w *world) spoken(p *process, what string) {
 		w.reached[wasReconnecting] = true
 	case string(Draining):
 		w.reached[wasDraining], p.draining = true, true
-	case "nothing more is confirmed for now":
+	case "confirmation paused":
 		w.reached[wasUndecided] = true
 	case "the slot is further ahead than we last confirmed: another instance was active, or somebody advanced it":
 		w.reached[slotAhead] = true

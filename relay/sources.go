@@ -97,7 +97,7 @@ func (s *session) warnOfUpdates(rel *decoder.Relation) {
 		s.updated = map[uint32]bool{}
 	}
 	s.updated[rel.OID] = true
-	s.r.log.Warn("updates are left out", "table", rel.String(), "because", "route.on_update is skip; said once a session, counted in the metrics",
+	s.r.log.Warn("skipping updates", "table", rel.String(), "because", "route.on_update is skip; said once a session, counted in the metrics",
 		"remedy", "ALTER PUBLICATION … SET (publish = 'insert'), or route.on_update: poison")
 }
 
@@ -109,7 +109,7 @@ func (s *session) refusedMessage(at pglogrepl.LSN) {
 		return
 	}
 	s.refusedSaid = true
-	s.r.log.Warn("messages that are not transactional are left out", "prefix", s.r.cfg.MessagePrefix, "lsn", at.String(),
+	s.r.log.Warn("skipping messages that are not transactional", "prefix", s.r.cfg.MessagePrefix, "lsn", at.String(),
 		"because", "the work they come from may be rolled back; said once a session, counted in the metrics",
 		"remedy", "pg_logical_emit_message(true, …), or outbox_emit")
 }

@@ -37,7 +37,7 @@ func TestUpdatesSkipped(t *testing.T) {
 		if n := b.metric("events_skipped_total", "reason=update"); n != 3 {
 			b.Errorf("%v are counted", n)
 		}
-		if text := b.log.String(); strings.Count(text, "updates are left out") != 1 || !strings.Contains(text, "table=public.outbox") || strings.Contains(text, "payload of") {
+		if text := b.log.String(); strings.Count(text, "skipping updates") != 1 || !strings.Contains(text, "table=public.outbox") || strings.Contains(text, "payload of") {
 			b.Errorf("the log says\n%s", text)
 		}
 	})

@@ -393,7 +393,7 @@ func TestAlterationUnderWay(t *testing.T) {
 		if n := len(x.Statuses()); n < 12 {
 			w.Errorf("%d status updates in a minute", n)
 		}
-		if n := w.log.count("nothing more is confirmed"); n != 1 {
+		if n := w.log.count("confirmation paused"); n != 1 {
 			w.Errorf("%d lines about it", n)
 		}
 		w.srv.Edit(func(c *walsendertest.Catalog) { c.Publication.Pending = false })

@@ -117,7 +117,7 @@ func (st *Stream) connect(ctx context.Context) (err error) {
 	}
 	// What the server says at connecting (a collation's version, say) is not about the stream.
 	for _, n := range st.notices {
-		st.log.Warn("the server says", "severity", n.SeverityUnlocalized, "message", n.Message)
+		st.log.Warn("server notice", "severity", n.SeverityUnlocalized, "message", n.Message)
 	}
 	st.notices = nil
 	return nil

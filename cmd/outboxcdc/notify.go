@@ -112,7 +112,7 @@ func (s *supervised) send(assignments ...string) {
 	defer s.mu.Unlock()
 	err := s.to.Send(assignments...)
 	if err != nil && !s.deaf {
-		s.log.Warn("systemd is not told how the daemon does", "error", err)
+		s.log.Warn("cannot notify systemd", "error", err)
 	}
 	s.deaf = err != nil
 }

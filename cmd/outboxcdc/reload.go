@@ -73,13 +73,13 @@ func (r *reloader) reload() {
 	next, changed, restart, err := r.renew()
 	if err != nil {
 		r.successful.Set(0)
-		r.log.Error("the settings were not read again; the old ones stay in force", "error", err)
+		r.log.Error("configuration reload failed; keeping the previous configuration", "error", err)
 		return
 	}
 	r.current.Store(next)
 	r.succeeded()
 	say := func() {
-		r.log.Info("settings read again; connections made from now on use the present secrets and certificates", "changed", changed)
+		r.log.Info("configuration reloaded; new connections use the present secrets and certificates", "changed", changed)
 	}
 	if r.log.Enabled(context.Background(), slog.LevelInfo) { // by the level before or by the one after
 		say()
@@ -88,7 +88,7 @@ func (r *reloader) reload() {
 	r.level.Set(parseLevel(next))
 	say()
 	if len(restart) > 0 {
-		r.log.Warn("settings have changed that are read at the start only; restart the daemon to use them", "settings", restart)
+		r.log.Warn("changed settings need a restart of the daemon", "settings", restart)
 	}
 }
 

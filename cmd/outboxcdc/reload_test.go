@@ -84,7 +84,7 @@ func TestReload(t *testing.T) {
 		"log: {level: warn}\nkafka: {tls: {enabled: true, ca_file: /nope.pem}}\n":                                    "kafka.tls.ca_file",
 		"log: {level: warn}\nkafka: {sasl: {mechanism: PLAIN, user: u, password_file: /nope}}\n":                     "kafka.sasl.password_file",
 	} {
-		if said := reload(text); !strings.Contains(said, "the old ones stay in force") || !strings.Contains(said, want) {
+		if said := reload(text); !strings.Contains(said, "keeping the previous configuration") || !strings.Contains(said, want) {
 			t.Errorf("%q: %s", text, said)
 		}
 		if r.now() != before || level.Level() != slog.LevelDebug || testutil.ToFloat64(r.successful) != 0 || testutil.ToFloat64(r.at) != at {

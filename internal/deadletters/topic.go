@@ -97,7 +97,7 @@ func (l *Topic) look() error {
 		if err != nil {
 			return fmt.Errorf("find where partition %d begins and ends: %w", p.id, err)
 		}
-		if p.next > p.end { // the topic was deleted and created again: its offsets started again at 0
+		if p.next > p.end { // the topic was recreated: its offsets started again at 0
 			p.handled, p.committed = handled{}, false
 		}
 		if p.committed {

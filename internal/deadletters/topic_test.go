@@ -127,7 +127,7 @@ func TestTopic(t *testing.T) {
 	}
 }
 
-// Open dead letters that Kafka has deleted are counted as expired. After a topic was deleted and created again its offsets start again at 0.
+// Open dead letters that Kafka has deleted are counted as expired. After a topic was recreated its offsets start again at 0.
 func TestDeleted(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "dead"))
 	c := newCluster(t, testConfig(f))

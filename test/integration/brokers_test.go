@@ -64,7 +64,7 @@ func TestSilentBrokersFirst(t *testing.T) {
 				o.insert("order", "a", 6+5*i, 5)
 				o.healed()
 				for _, addr := range silent {
-					if n := len(slices.DeleteFunc(r.logged("a broker does not answer; another one is asked"), func(e entry) bool { return e["broker"] != addr })); n != 1 {
+					if n := len(slices.DeleteFunc(r.logged("broker does not answer; asking another one"), func(e entry) bool { return e["broker"] != addr })); n != 1 {
 						t.Errorf("start %d: the log names %s %d times", i+1, addr, n)
 					}
 				}
@@ -105,7 +105,7 @@ func TestFrozenBrokerOfThree(t *testing.T) {
 	r = o.startStreaming(env...)
 	o.outcome("after kill -9, %v", deliver().Round(time.Second))
 	await(t, patience, "the log to name the broker", func() error {
-		if !slices.ContainsFunc(r.logged("a broker does not answer; another one is asked"), func(e entry) bool { return e["broker"] == k.Nodes[0].Brokers()[0] }) {
+		if !slices.ContainsFunc(r.logged("broker does not answer; asking another one"), func(e entry) bool { return e["broker"] == k.Nodes[0].Brokers()[0] }) {
 			return errors.New("it does not")
 		}
 		return nil

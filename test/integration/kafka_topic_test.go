@@ -55,8 +55,8 @@ func TestTopicDeletedUnderLoad(t *testing.T) {
 	}
 	w.stop()
 	o.awaitSettled()
-	if n := len(r.logged("topic was deleted and created again")); n != 2 {
-		t.Errorf("the log says %d times that the topic was deleted and created again", n)
+	if n := len(r.logged("topic was recreated")); n != 2 {
+		t.Errorf("the log says %d times that the topic was recreated", n)
 	}
 	if len(o.relays) != 1 {
 		t.Error("not the same process")
@@ -130,7 +130,7 @@ func TestPartitionsAdded(t *testing.T) {
 	w.awaitCommits(100)
 	must(t, kafkatest.AddPartitions(testContext(t), o.kafka.Brokers(), o.topic("order"), 12))
 	await(t, patience, "the warning", func() error {
-		if len(r.logged("topic has gained partitions; keys stay where they are until the next restart")) != 1 {
+		if len(r.logged("partitions were added to the topic; keys keep their partitions until the next restart")) != 1 {
 			return errors.Join(errors.New("it is not there, or not once"), o.unharmed())
 		}
 		return nil

@@ -35,12 +35,12 @@ func (f *settingsFile) write(format string, args ...any) {
 // hangUp sends SIGHUP and waits for the metric to say how that went.
 func (r *relay) hangUp(want float64) {
 	r.t.Helper()
-	before := len(r.logged("settings read again; connections made from now on use the present secrets and certificates")) +
-		len(r.logged("the settings were not read again; the old ones stay in force"))
+	before := len(r.logged("configuration reloaded; new connections use the present secrets and certificates")) +
+		len(r.logged("configuration reload failed; keeping the previous configuration"))
 	must(r.t, r.proc.Signal(syscall.SIGHUP))
 	await(r.t, patience, "the settings to be read again", func() error {
-		after := len(r.logged("settings read again; connections made from now on use the present secrets and certificates")) +
-			len(r.logged("the settings were not read again; the old ones stay in force"))
+		after := len(r.logged("configuration reloaded; new connections use the present secrets and certificates")) +
+			len(r.logged("configuration reload failed; keeping the previous configuration"))
 		return unless(after > before)
 	})
 	m, err := r.metrics()
@@ -80,7 +80,7 @@ func TestReload(t *testing.T) {
 	o.exec(`ALTER ROLE ` + login + ` PASSWORD 'reload-s3cr3t'`)
 	f.write("postgres: {url: %q, status_interval: 2s}\nlog: {level: debug}\n", o.pg.URL(o.name, login, "reload-s3cr3t"))
 	r.hangUp(1)
-	if named := r.logged("settings have changed that are read at the start only; restart the daemon to use them"); len(named) != 1 ||
+	if named := r.logged("changed settings need a restart of the daemon"); len(named) != 1 ||
 		fmt.Sprint(named[0]["settings"]) != "[postgres.status_interval]" {
 		t.Errorf("what needs a restart: %v", named)
 	}

@@ -286,7 +286,7 @@ func TestMessagesBesideATable(t *testing.T) {
 			if n := m[`outboxcdc_events_skipped_total{reason="not_transactional"}`]; int(n) != stray {
 				t.Errorf("%v messages without a transaction are counted, %d were written", n, stray)
 			}
-			if n := len(r.logged("messages that are not transactional are left out")); n != 1 {
+			if n := len(r.logged("skipping messages that are not transactional")); n != 1 {
 				t.Errorf("they are said %d times", n)
 			}
 			for range 10 {

@@ -49,7 +49,7 @@ func TestOnUpdate(t *testing.T) {
 			if n := m[`outboxcdc_events_skipped_total{reason="update"}`]; n != 2 {
 				t.Errorf("%v updates are counted", n)
 			}
-			if n := len(r.logged("updates are left out")); n != 1 {
+			if n := len(r.logged("skipping updates")); n != 1 {
 				t.Errorf("updates are said %d times", n)
 			}
 			r.term()
