@@ -6,15 +6,15 @@
 // `setup`, `doctor` and `run`.
 //
 // The fields of [Config] are the manual: their tags carry name and default, their comments meaning, unit and effect. The
-// sample, the JSON Schema and docs/configuration.md are made of them, so what only who reads the code can know stands behind a field.
+// sample, the JSON Schema and docs/configuration.md are made of them. What is for readers of the code alone is in the comment after a field.
 package config
 
 import "time"
 
 // Config is everything the daemon can be told. Make one with [Load], or with [Default] in tests.
 type Config struct {
-	// Preset decides what the defaults are: outboxcdc's own, or debezium: the column names, topics, headers and policies of
-	// Debezium's outbox event router. What is set wins over it.
+	// Preset is the set of defaults: outboxcdc, or debezium for the column names, topics, headers and policies of
+	// Debezium's outbox event router. Settings that are given override it.
 	Preset   string   `yaml:"preset" default:"outboxcdc" oneof:"outboxcdc debezium"`
 	Postgres Postgres `yaml:"postgres"`
 	Outbox   Outbox   `yaml:"outbox"`
@@ -29,8 +29,8 @@ type Config struct {
 	HTTP     HTTP     `yaml:"http"`
 	Log      Log      `yaml:"log"`
 
-	// ShutdownTimeout is how long SIGTERM waits for the acks of what was sent. Too short: the next start repeats what
-	// was in flight, and the exit code is 1. The supervisor's grace period must be longer.
+	// ShutdownTimeout is how long SIGTERM waits for acknowledgements. After that time the daemon exits with 1, and
+	// the next start repeats what was in flight. The supervisor's grace period must be longer.
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" default:"30s"`
 
 	// origins says for each path that was set who set it: "outboxcdc.yaml:3:9" or an environment variable's name.
@@ -38,265 +38,286 @@ type Config struct {
 	entries []entry // of outboxes, until they are applied
 }
 
-// Postgres is the server's side: how to reach it and how to behave towards it.
+// Postgres is the connection to the Postgres server.
 type Postgres struct {
-	// URL is the connection string, as a URL or in libpq's keyword form; what it leaves out comes from the PG*
-	// environment, "" means all of it. It may name several hosts; the primary among them is read. It is a secret.
+	// URL is the connection string, as a URL or in libpq's keyword form. Missing parts come from the PG* environment
+	// variables; "" means all of them. It may name several hosts; the daemon connects to the primary. It is a secret.
 	URL string `yaml:"url" default:"" secret:"true" live:"true"` // read it with [Config.PostgresURL], which knows url_file
-	// URLFile names a file that holds the URL instead; it is read again at each connect, so a rotated secret is found.
-	// A relative name starts at the working directory.
+	// URLFile is a file with the connection string, instead of url. It is read at each connection, so that a rotated
+	// secret is used. A relative name is relative to the working directory.
 	URLFile string `yaml:"url_file" default:"" live:"true"`
-	// Slot is the replication slot; one daemon per slot streams, a second one waits as a standby.
+	// Slot is the replication slot. One instance reads it; further instances wait as standbys.
 	Slot string `yaml:"slot" default:"outboxcdc"`
-	// Publication says which tables and operations the slot sends.
+	// Publication is the publication of the outbox.
 	Publication string `yaml:"publication" default:"outboxcdc"`
-	// StatusInterval is how often a confirmed position that moved is sent to the server. Longer: more is repeated
-	// after a crash of ours; shorter: more small messages. At least 10ms.
+	// StatusInterval is how often a new confirmed position is sent to the server. A longer interval repeats more
+	// after a crash of the daemon; a shorter one sends more small messages. At least 10ms.
 	StatusInterval time.Duration `yaml:"status_interval" default:"1s"`
-	// ParkAfter is how long records may wait without an ack before the replication connection is closed, so that the
-	// server can be shut down; it opens again with Kafka's return. The slot keeps the WAL. At least 1s; above 40s a batch that
-	// cannot be sent, or is refused for a while, ends the session sooner.
+	// ParkAfter is how long records may wait for an acknowledgement before the replication connection is closed, so
+	// that the server can be shut down. It is opened again when Kafka is available; the slot keeps the WAL. At least
+	// 1s. Above 40s a batch that Kafka does not take ends the session earlier.
 	ParkAfter time.Duration `yaml:"park_after" default:"30s"`
-	// WALSenderTimeout is the server's wal_sender_timeout for our own connection: after this much silence the server frees the slot, so it bounds
-	// how long a standby waits for a dead instance. Too short: a stalled network drops healthy connections. At least 1s.
+	// WALSenderTimeout is wal_sender_timeout of the daemon's replication connection: the server frees the slot after
+	// this time without an answer. It bounds how long a standby waits for a lost instance. Too short a time drops
+	// connections over a slow network. At least 1s.
 	WALSenderTimeout time.Duration `yaml:"wal_sender_timeout" default:"15s"`
-	// ReadInterval is the least time between two reads of the stream while little arrives; what comes after a quiet
-	// interval is read at once. Longer saves CPU here and at the server, and delays events under load by up to as much. 0
-	// reads every message when it comes: least latency, most CPU. Else 1ms to 100ms.
+	// ReadInterval is the minimum time between two reads of the stream while few events arrive; after a quiet
+	// interval the daemon reads at once. A longer interval saves CPU here and at the server, and delays events under
+	// load by up to its length. 0 reads every message when it arrives: lowest latency, most CPU. Otherwise 1ms to
+	// 100ms.
 	ReadInterval time.Duration `yaml:"read_interval" default:"5ms"`
-	// ReceiveBuffer is the receive buffer (SO_RCVBUF) of the stream's socket on Linux, e.g. 256KiB, while it is read at intervals (read_interval
-	// above 0); 0 leaves the size to the kernel. A small one makes the server send more at a time, which saves a third of its
-	// CPU, and bounds what is under way in one round trip, so auto takes it where the server is near: 16KiB when the round
+	// ReceiveBuffer is the receive buffer (SO_RCVBUF) of the replication connection on Linux, e.g. 256KiB, while
+	// read_interval is above 0; 0 leaves the size to the kernel. A small buffer makes the server send more at a time,
+	// which saves a third of its CPU, and limits throughput where the round trip is long. auto: 16KiB when the round
 	// trip is below 0.3ms, else the kernel's. See docs/adr/0014.
 	ReceiveBuffer string `yaml:"receive_buffer" default:"auto"`
-	// DecodingWorkMem is the memory of our walsender (logical_decoding_work_mem), e.g. "256MB"; larger keeps big transactions off
-	// the server's disk. "" leaves the server's setting.
+	// DecodingWorkMem is logical_decoding_work_mem of the daemon's walsender, e.g. "256MB". A larger value keeps
+	// large transactions off the server's disk. "" means the server's setting.
 	DecodingWorkMem string `yaml:"decoding_work_mem" default:""`
 }
 
 // Outbox is the table whose inserts are events.
 type Outbox struct {
-	// Table is schema-qualified, e.g. public.outbox or "My Schema"."Outbox"; unquoted parts fold to lower case as in
-	// SQL. A partitioned table is named by its root. "" if logical messages are the only source.
+	// Table is the table with its schema, e.g. public.outbox or "My Schema"."Outbox"; parts without quotes are folded
+	// to lower case as in SQL. A partitioned table is named by its root. "" means that logical messages are the only
+	// source.
 	Table   string  `yaml:"table" default:"public.outbox"` // see [Config.Sources]
 	Columns Columns `yaml:"columns"`
 }
 
 // Messages are logical messages (pg_logical_emit_message) as a source of events, beside or instead of tables.
 type Messages struct {
-	// Prefix is what the prefix of a message that is an event has to be, exactly; "" means that none are. Their bodies are JSON objects, and
-	// route says what becomes of them.
+	// Prefix is the prefix of the logical messages that are events, compared exactly; "" means no message is an
+	// event. The content is a JSON object, and route says what becomes of it.
 	Prefix string `yaml:"prefix" default:""`
 }
 
-// Columns maps what an event needs to the table's columns. Names are taken as they are, without quotes or folding.
+// Columns are the names of the table's columns, taken as they are, without quotes or folding to lower case.
 type Columns struct {
-	// ID identifies the event: header "id", what consumers de-duplicate by.
+	// ID is the column that identifies the event. It becomes the header "id", by which consumers find duplicates.
 	ID string `yaml:"id" default:"id"`
-	// AggregateType routes the event to its topic.
+	// AggregateType is the column that the topic is chosen by.
 	AggregateType string `yaml:"aggregate_type" default:"aggregate_type"`
-	// AggregateID is the Kafka key; order is kept per key.
+	// AggregateID is the column for the record's key. Events with the same key are delivered in order.
 	AggregateID string `yaml:"aggregate_id" default:"aggregate_id"`
-	// EventType becomes the header "type"; "" means there is no such column and no such header.
+	// EventType is the column for the header "type"; "" means there is no such column and no such header.
 	EventType string `yaml:"event_type" default:"event_type"`
-	// Payload is the record's value.
+	// Payload is the column for the record's value.
 	Payload string `yaml:"payload" default:"payload"`
-	// Headers is a JSON object whose members become record headers; "" means there is no such column.
+	// Headers is the column with a JSON object whose members become headers; "" means there is no such column.
 	Headers string `yaml:"headers" default:"headers"`
 }
 
-// Route turns an event into a record. Templates are literal text and {column}, filled in from the row; {id},
-// {aggregate_type}, {aggregate_id} and {event_type} are the columns of those roles, {table} is the table's name.
+// Route is how an event becomes a record. Templates are literal text and {column}, filled in from the row; {id},
+// {aggregate_type}, {aggregate_id} and {event_type} are the columns of outbox.columns, {table} is the name of the
+// table.
 type Route struct {
-	// Topic is a template; "" leaves the routing to topics and unmatched.
+	// Topic is the template of the topic; "" leaves the choice to topics and unmatched.
 	Topic string `yaml:"topic" default:"outbox.event.{aggregate_type}"`
-	// Topics is looked up first: aggregate type → topic.
+	// Topics are topics for single aggregate types, which come first: aggregate type → topic.
 	Topics  map[string]string `yaml:"topics" default:""`
 	Replace Replace           `yaml:"replace"`
-	// Unmatched is for an aggregate type that replace.regex does not match as a whole, or, without topic, that is not in
-	// topics: poison, keep (the aggregate type is the topic), or the name of a topic.
+	// Unmatched is what happens to an aggregate type that replace.regex does not match, or, without topic, that is
+	// not in topics: poison, keep (the aggregate type is the topic), or the name of a topic.
 	Unmatched string `yaml:"unmatched" default:"poison"`
-	// MissingTopic says what an event for a topic is that Kafka does not have: it waits, and all behind it, until somebody
-	// creates the topic (kafka.create_topics: the daemon may); or it is poison once the topic has been missing for missing_topic_after.
+	// MissingTopic is what happens to an event whose topic does not exist. wait: it waits, with all events after it,
+	// until the topic is created (by the daemon, with kafka.create_topics). poison: it is a poison event once the
+	// topic has been missing for missing_topic_after.
 	MissingTopic string `yaml:"missing_topic" default:"wait" oneof:"wait poison" shared:"true"`
-	// MissingTopicAfter is how long a topic may be missing where missing_topic is poison. At least 1s.
+	// MissingTopicAfter is how long a topic may be missing with missing_topic: poison. At least 1s.
 	MissingTopicAfter time.Duration `yaml:"missing_topic_after" default:"5m" shared:"true"`
-	// Key is the template of the record's key. One column alone is sent as it is (bytea: its bytes), several as text.
+	// Key is the template of the record's key. A single column is sent as it is (bytea: its bytes), several as text.
 	Key string `yaml:"key" default:"{aggregate_id}"`
-	// ID is the template of the header "id". Tables whose ids are not unique among them all need e.g. "{table}:{id}" if
-	// their events share a topic.
+	// ID is the template of the header "id". Tables that share a topic and whose ids are not unique among them need
+	// e.g. "{table}:{id}".
 	ID string `yaml:"id" default:"{id}"`
-	// Format is that of the record's value: the payload alone (raw), a JSON object around it (envelope), or a CloudEvent of the Kafka binding 1.0.2.
+	// Format is the format of the record's value: the payload alone (raw), a JSON object around it (envelope), or a
+	// CloudEvent of the Kafka binding 1.0.2.
 	Format string `yaml:"format" default:"raw" oneof:"raw envelope cloudevents_binary cloudevents_structured"`
-	// Envelope changes the envelope's fields: name → source, "" takes a field out. A source is a template, a constant, or one
-	// of {payload}, {commit_time} and {trace_id}. See docs/routing.md.
+	// Envelope are changes to the fields of the envelope: name → source; "" removes a field. A source is a template,
+	// a constant, or one of {payload}, {commit_time} and {trace_id}. See docs/routing.md.
 	Envelope map[string]string `yaml:"envelope" default:""`
-	// CloudEvents changes the attributes of a CloudEvent in the same way; source has to be set.
+	// CloudEvents are changes to the attributes of the CloudEvent, written like envelope; source is required.
 	CloudEvents map[string]string `yaml:"cloudevents" default:""`
-	// Headers are further columns that become headers: "column" or "column:header". They win over a member of the headers
-	// column with that name; SQL NULL is a null header.
+	// Headers are further columns that become headers: "column" or "column:header". They override a member of the
+	// headers column with the same name; SQL NULL becomes a null header.
 	Headers []string `yaml:"headers" default:""`
-	// TraceContext is a column (text or varchar) of Java properties, such as Debezium's tracingspancontext: its traceparent and
-	// tracestate become headers. Where each has a column of its own, name them in headers.
+	// TraceContext is a column (text or varchar) of Java properties, such as Debezium's tracingspancontext. Its
+	// traceparent and tracestate become headers. If each has a column of its own, name them in headers.
 	TraceContext string `yaml:"trace_context" default:""`
-	// Partition is a column (smallint, integer or bigint) that holds the number of the record's partition; "", or SQL
-	// NULL, hashes the key.
+	// Partition is a column (smallint, integer or bigint) with the number of the record's partition; "", or SQL NULL,
+	// hashes the key.
 	Partition string `yaml:"partition" default:""`
-	// Partitions is the number of partitions that keys of a topic are hashed over: topic → count. Others: the count found
-	// when the process starts.
+	// Partitions are the numbers of partitions that keys are hashed over: topic → number. Other topics: the number of
+	// partitions when the process starts.
 	Partitions map[string]int `yaml:"partitions" default:"" shared:"true"`
-	// Timestamp is the record's time: produce (when it is sent), commit, or a column: timestamptz, timestamp as UTC, or a
-	// number since 1970 of seconds, milliseconds or microseconds, told apart by its size. SQL NULL: as produce.
+	// Timestamp is the timestamp of the record: produce (when it is sent), commit, or a column: timestamptz,
+	// timestamp as UTC, or a number of seconds, milliseconds or microseconds since 1970, recognised by its size. SQL
+	// NULL is treated as produce.
 	Timestamp string `yaml:"timestamp" default:"produce"`
-	// MissingColumns says what a column of headers, envelope or partition is that the table does not have: a reason to stop, or
-	// nothing (ignore): there is no such header, no such field, and no partition of the row's own.
+	// MissingColumns is what happens if the table does not have a column of headers, envelope or partition: stop, or
+	// ignore: there is no such header, no such field, and no partition of the row's own.
 	MissingColumns string `yaml:"missing_columns" default:"stop" oneof:"stop ignore"`
-	// NullKey says what an event without key is: poison, or allowed and partitioned by its id.
+	// NullKey is what happens to an event without a key: poison, or allow: it is sent without a key, to the partition
+	// of its id.
 	NullKey string `yaml:"null_key" default:"poison" oneof:"poison allow"`
-	// NullPayload says what SQL NULL in payload becomes: a tombstone, an empty value, or poison.
+	// NullPayload is what SQL NULL in the payload becomes: a tombstone, an empty value, or a poison event.
 	NullPayload string `yaml:"null_payload" default:"tombstone" oneof:"tombstone empty poison"`
-	// BlankPayload says what a payload of no text, or of nothing but white space, is: a value like any other (keep), or what
-	// SQL NULL is (null). Of bytea it is always a value.
+	// BlankPayload is how a text payload that is empty or white space is treated: keep sends it as it is, null treats
+	// it as SQL NULL. bytea is always kept.
 	BlankPayload string `yaml:"blank_payload" default:"keep" oneof:"keep null"`
-	// OnUpdate says what an update of an outbox row is, should the publication send more than inserts: left out, with a
-	// count and a warning (skip), or poison, cause update. Deletes and TRUNCATE are always left out: rows may be removed.
+	// OnUpdate is what happens to an UPDATE of an outbox row, if the publication sends updates: skip, with a warning
+	// and a count, or poison. DELETE and TRUNCATE are always skipped: rows may be removed.
 	OnUpdate string `yaml:"on_update" default:"skip" oneof:"skip poison"`
-	// PositionHeader adds the header outboxcdc-position, by which a repeated record can be told from a new one.
+	// PositionHeader is whether records have the header outboxcdc-position, by which a consumer can tell a duplicate
+	// from a new record.
 	PositionHeader bool `yaml:"position_header" default:"true"`
 }
 
-// Replace changes the aggregate type before the topic's template takes it in.
+// Replace is a replacement in the aggregate type, before it is used in the template of the topic.
 type Replace struct {
-	// Regex is an RE2 that has to match the whole aggregate type; "" replaces nothing.
+	// Regex is an RE2 expression that has to match the whole aggregate type; "" replaces nothing.
 	Regex string `yaml:"regex" default:""`
-	// With is what it becomes, with $1, $name or ${name} for what groups have matched.
+	// With is the replacement, with $1, $name or ${name} for groups of regex.
 	With string `yaml:"with" default:""`
 }
 
-// Poison says what happens to an event that no retry can deliver.
+// Poison is what happens to an event that no retry can deliver.
 type Poison struct {
-	// Policy is for all events. stop: nothing is confirmed past the event and the daemon stops, exit code 65. dead_letter: it goes to a topic of
-	// its own and counts once Kafka has it there. skip: it is dropped, with a line in the log and a count.
+	// Policy is the policy for all poison events. stop: nothing after the event is confirmed, and the daemon stops
+	// with exit code 65. dead_letter: the event is sent to poison.topic. skip: it is dropped, logged and counted.
 	Policy string `yaml:"policy" default:"stop" oneof:"stop dead_letter skip"`
 	// Causes are policies for single causes: cause → policy.
 	Causes map[string]string `yaml:"causes" default:""`
-	// Decisions are for single events, as the last log line of a stop names them: id → skip, dead_letter or stop.
+	// Decisions are decisions about single events: id → skip, dead_letter or stop. The last log line of a stop names
+	// the id.
 	Decisions map[string]string `yaml:"decisions" default:""`
-	// OnStop applies to the policy stop, and to exit code 79 once an event was delivered. exit: the process ends, so that its supervisor shows it. hold: it keeps running, failed and
-	// not ready, until it is stopped; for supervisors that restart whatever ends.
+	// OnStop is what happens at a stop for poison, and at exit code 79 after the first delivered event. exit: the
+	// process ends, so that its supervisor shows it. hold: it keeps running, not ready, until it is stopped; for
+	// supervisors that restart every process that ends.
 	OnStop string `yaml:"on_stop" default:"exit" oneof:"exit hold"`
-	// Oversize is for a dead letter that is too large even for its topic: stop, or cut it: the end of its value, then headers and key.
+	// Oversize is what happens to a dead letter that is too large for its topic: stop, or cut: first the end of the value,
+	// then headers and key.
 	Oversize string `yaml:"oversize" default:"stop" oneof:"stop cut"`
-	// Topic is where dead letters go.
+	// Topic is the dead-letter topic.
 	Topic string `yaml:"topic" default:"outbox.dead_letter"`
 }
 
-// Kafka is the destination.
+// Kafka is the connection to the Kafka cluster.
 type Kafka struct {
-	// Brokers are those to begin with, as host:port; the cluster names the others.
+	// Brokers are the brokers to connect to first, as host:port; the cluster names the others.
 	Brokers []string `yaml:"brokers" default:"localhost:9092"`
-	// ClientID is what the brokers' logs and quotas see; "" means outboxcdc-<slot>.
+	// ClientID is the client id in the brokers' logs and quotas; "" means outboxcdc-<slot>.
 	ClientID string `yaml:"client_id" default:""` // see [Config.ClientID]
-	// Version pins the protocol, e.g. "3.9.0"; "" asks the brokers.
+	// Version is the version of the protocol, e.g. "3.9.0"; "" negotiates it with the brokers.
 	Version string `yaml:"version" default:""`
-	// Compression is that of record batches.
+	// Compression is the compression of record batches.
 	Compression string      `yaml:"compression" default:"lz4" oneof:"none gzip snappy lz4 zstd"`
 	MaxInFlight MaxInFlight `yaml:"max_in_flight"`
-	// RequestsPerBroker is how many produce requests may be open at one broker, 1 to 5. While one is open what comes next
-	// gathers for the next, so one is cheapest on a near network; where the round trip to the brokers is long, more keep
-	// the link full. A partition has one batch under way at a time; its batches may be as many times 256 KiB, up to the
-	// topic's max.message.bytes.
+	// RequestsPerBroker is the maximum number of produce requests in flight to each broker, 1 to 5. 1 costs least CPU
+	// on a near network; more keep a link with a long round trip busy. A partition has one batch in flight at a time,
+	// of at most 256 KiB for each request, up to max.message.bytes of the topic.
 	RequestsPerBroker int          `yaml:"requests_per_broker" default:"1"`
 	CreateTopics      CreateTopics `yaml:"create_topics"`
 	TLS               TLS          `yaml:"tls"`
 	SASL              SASL         `yaml:"sasl"`
 }
 
-// CreateTopics is for topics that are missing, that of dead letters too. It needs the right Create on them.
+// CreateTopics is how missing topics are created, the dead-letter topic included. It requires the permission Create.
 type CreateTopics struct {
-	// Enabled is whether the daemon makes them; else it waits until somebody does (route.missing_topic). So it does where Kafka refuses.
+	// Enabled is whether the daemon creates missing topics. Otherwise, and where Kafka refuses, it waits until the
+	// topic exists (route.missing_topic).
 	Enabled bool `yaml:"enabled" default:"false"`
-	// Partitions is how many a new topic gets, at least 1; a topic in route.partitions gets the number that stands there.
+	// Partitions is the number of partitions of a new topic, at least 1. A topic in route.partitions gets the number
+	// given there.
 	Partitions int `yaml:"partitions" default:"6"`
-	// ReplicationFactor is on how many brokers a new topic is kept, at least 1.
+	// ReplicationFactor is the replication factor of a new topic, at least 1.
 	ReplicationFactor int `yaml:"replication_factor" default:"3"`
-	// Config is the configuration of a new topic by Kafka's names, e.g. min.insync.replicas: 2.
+	// Config is the configuration of a new topic, with Kafka's names, e.g. min.insync.replicas: 2.
 	Config map[string]string `yaml:"config" default:""`
 }
 
-// TLS protects the connections to the brokers. The files are PEM and are read again at each session with Kafka, those of our own
-// certificate at each connection, so what was rotated is found. Relative names start at the working directory.
+// TLS is the encryption of connections to the brokers. The files are PEM. They are read at the start of each session
+// with Kafka, and the client certificate at each connection, so that rotated files are used. Relative names are
+// relative to the working directory.
 type TLS struct {
-	// Enabled is whether the connections to the brokers are encrypted. TLS 1.2 or newer.
+	// Enabled is whether connections to the brokers use TLS, version 1.2 or newer.
 	Enabled bool `yaml:"enabled" default:"false" live:"true"`
-	// CAFile has the certificates of the authorities that the brokers' may come from; "" means the system's.
+	// CAFile is a file with the certificates of the authorities that may have issued the brokers' certificates; ""
+	// means those of the system.
 	CAFile string `yaml:"ca_file" default:"" live:"true"`
-	// CertFile has our own certificate, with what leads to its authority behind it: for brokers that ask for one.
+	// CertFile is a file with the client certificate, followed by its intermediate certificates, for brokers that
+	// require one.
 	CertFile string `yaml:"cert_file" default:"" live:"true"`
-	// KeyFile has the key of our own certificate.
+	// KeyFile is a file with the key of the client certificate.
 	KeyFile string `yaml:"key_file" default:"" live:"true"`
-	// ServerName is what the brokers' certificates must be for; "" means the host that is connected to.
+	// ServerName is the name that the brokers' certificates must have; "" means the host of the connection.
 	ServerName string `yaml:"server_name" default:"" live:"true"`
 }
 
-// SASL is who we are to the brokers.
+// SASL is how the daemon authenticates itself to the brokers.
 type SASL struct {
-	// Mechanism is how that is shown: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; "" means none.
+	// Mechanism is the SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; "" means no SASL.
 	Mechanism string `yaml:"mechanism" default:"" live:"true"`
-	// User is the user, or the client's id where tokens are used.
+	// User is the user, or the id of the OAuth client.
 	User string `yaml:"user" default:"" live:"true"`
-	// Password is the user's password, or the client's secret. It is a secret.
+	// Password is the password of the user, or the secret of the OAuth client. It is a secret.
 	Password string `yaml:"password" default:"" secret:"true" live:"true"` // read it with [Config.SASLPassword]
-	// PasswordFile names a file that holds the password instead; it is read again at each session with Kafka.
+	// PasswordFile is a file with the password, instead of password. It is read at the start of each session with
+	// Kafka.
 	PasswordFile string `yaml:"password_file" default:"" live:"true"`
-	// TokenURL is where OAUTHBEARER gets its tokens, by the grant "client credentials".
+	// TokenURL is the URL from which OAUTHBEARER requests tokens, with the grant "client credentials".
 	TokenURL string `yaml:"token_url" default:"" live:"true"`
-	// Scopes are what a token is asked for.
+	// Scopes are the scopes that a token is requested for.
 	Scopes []string `yaml:"scopes" default:"" live:"true"`
 }
 
-// MaxInFlight bounds what was read from the slot and is not yet acked. It is the daemon's memory and the most that a
-// crash repeats; too small, and throughput falls with the round trip to the brokers.
+// MaxInFlight is the limit of events that were read from the slot and are not yet acknowledged. It bounds the memory
+// of the daemon and what a crash repeats. Too small a limit reduces throughput where the round trip to the brokers is
+// long.
 type MaxInFlight struct {
-	// Records is the most of them.
+	// Records is the maximum number of them.
 	Records int `yaml:"records" default:"50000"`
-	// Bytes is the most that they hold together: keys, values and headers. At least 64KiB.
+	// Bytes is the maximum size of all of them: keys, values and headers. At least 64KiB.
 	Bytes ByteSize `yaml:"bytes" default:"16MiB"`
 }
 
 // Delivery is what a crash may repeat.
 type Delivery struct {
-	// Mode deduplicated reads at the start what stands at the end of each partition, and leaves out what is there; it needs the
-	// position topic, the right to read all topics, and route.position_header: true. at_least_once repeats after a crash what
-	// was in flight, or not yet confirmed; it is the default with preset: debezium, which has no position header.
+	// Mode is whether a crash may repeat events. deduplicated: at the start the daemon reads the end of each
+	// partition, and skips events that Kafka already has; it needs the position topic, permission to read all topics,
+	// and route.position_header: true. at_least_once: a crash repeats what was in flight or not yet confirmed; it is
+	// the default of preset: debezium, which has no position header.
 	Mode string `yaml:"mode" default:"deduplicated" oneof:"at_least_once deduplicated"`
-	// PositionTopic holds one record per slot: how far Kafka and the slot have got. Compacted, of one partition. Two
-	// database servers with slots of one name need two. It takes no events and no dead letters.
+	// PositionTopic is the topic with one position record for each slot. It is compacted and has one partition. Two
+	// database servers whose slots have the same name need two topics. No event and no dead letter may be routed to
+	// it.
 	PositionTopic string `yaml:"position_topic" default:"outboxcdc.positions"`
-	// LookBack is the maximum number of records to scan backwards from the end of each partition without finding one of the daemon's own.
+	// LookBack is the maximum number of records to scan backwards from the end of each partition without finding one
+	// of the daemon's own.
 	LookBack int `yaml:"look_back" default:"10000"`
-	// FenceWait is how long records of a predecessor that did not end cleanly may still arrive in Kafka; the ends of
-	// partitions are read after it.
+	// FenceWait is how long records of an instance that did not end cleanly may still arrive in Kafka. The next
+	// instance reads the ends of the partitions after that time.
 	FenceWait time.Duration `yaml:"fence_wait" default:"5s"`
 }
 
 // HTTP is the listener for metrics, health and status.
 type HTTP struct {
-	// Listen is the address, host:port or :port; "" means no listener.
+	// Listen is the address to listen at, host:port or :port; "" disables the listener.
 	Listen string `yaml:"listen" default:":9464"`
-	// WebConfigFile names a file with TLS and basic auth for the listener, in the format of Prometheus' exporter-toolkit. A
-	// relative name starts at the working directory, names inside it at its own. It is read again at each request and
-	// connection, so what was rotated is found.
+	// WebConfigFile is a file with TLS and basic authentication for the listener, in the format of Prometheus'
+	// exporter-toolkit. A relative name is relative to the working directory, names inside the file to the file. It
+	// is read at each request and connection, so that rotated files are used.
 	WebConfigFile string `yaml:"web_config_file" default:""`
-	// PProf serves /debug/pprof/, which shows memory contents to whoever can reach the port.
+	// PProf is whether /debug/pprof/ is served. It shows memory contents to every client that can reach the port.
 	PProf bool `yaml:"pprof" default:"false"`
 }
 
 // Log is the log on standard error.
 type Log struct {
-	// Level is the least of what is written. It can be changed while the daemon runs: SIGHUP.
+	// Level is the lowest level that is logged. SIGHUP applies a change.
 	Level string `yaml:"level" default:"info" oneof:"debug info warn error" live:"true"`
-	// Format is that of a line; auto is text on a terminal and JSON otherwise.
+	// Format is the format of log lines; auto is text on a terminal and JSON otherwise.
 	Format string `yaml:"format" default:"auto" oneof:"auto json text"`
 }
 
