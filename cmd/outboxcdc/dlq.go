@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
-	"github.com/outboxcdc/outboxcdc/internal/deadletters"
 	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/kafka/deadletter"
 )
 
 // dlqGroup is the consumer group whose offsets say which dead letters of a slot somebody has dealt with.
@@ -121,7 +121,7 @@ type dlq struct {
 	end   func()
 
 	slot                string
-	letters             *deadletters.Topic
+	letters             *deadletter.Topic
 	topic               string
 	done, failed, left  int
 	others, uncommitted int
@@ -142,9 +142,9 @@ func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 		return &exitError{code: exitConfig, err: err}
 	}
 	d.slot, d.topic = cfg.Postgres.Slot, cfg.Poison.Topic
-	d.letters, err = deadletters.Open(ctx, cluster, d.topic, dlqGroup(d.slot))
+	d.letters, err = deadletter.Open(ctx, cluster, d.topic, dlqGroup(d.slot))
 	switch {
-	case errors.Is(err, deadletters.ErrNoTopic) && !d.changes:
+	case errors.Is(err, deadletter.ErrNoTopic) && !d.changes:
 		fmt.Fprintf(d.notes, "no dead letters: the topic %s does not exist\n", d.topic)
 		return nil
 	case err != nil:
@@ -162,7 +162,7 @@ func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 			return lookError(err)
 		}
 	}
-	err = d.letters.Read(ctx, d.choice.all && !d.changes, func(l *deadletters.Letter) error { return d.letter(ctx, l) })
+	err = d.letters.Read(ctx, d.choice.all && !d.changes, func(l *deadletter.Letter) error { return d.letter(ctx, l) })
 	interrupted := ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 	if interrupted {
 		err = nil
@@ -194,7 +194,7 @@ func (d *dlq) commit() error {
 }
 
 // letter takes one letter of the topic.
-func (d *dlq) letter(ctx context.Context, raw *deadletters.Letter) error {
+func (d *dlq) letter(ctx context.Context, raw *deadletter.Letter) error {
 	l := openLetter(raw)
 	if l.slot != "" && l.slot != d.slot {
 		d.others++

@@ -6,13 +6,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/outboxcdc/outboxcdc/internal/deadletters"
+	"github.com/outboxcdc/outboxcdc/kafka/deadletter"
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
 // letter is a dead letter with what its headers say.
 type letter struct {
-	*deadletters.Letter
+	*deadletter.Letter
 	id, position, cause, message string
 	topic                        string // where it was on its way to; "": nobody knows
 	truncated                    string // how long its value was, if that was cut
@@ -21,7 +21,7 @@ type letter struct {
 
 // openLetter reads the headers. An event may have brought some of these names itself where the router did not find that: the
 // last is the daemon's.
-func openLetter(raw *deadletters.Letter) *letter {
+func openLetter(raw *deadletter.Letter) *letter {
 	l := &letter{Letter: raw}
 	for _, h := range raw.Headers {
 		value := string(h.Value)

@@ -6,21 +6,21 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/outboxcdc/outboxcdc/internal/deadletters"
 	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/kafka/deadletter"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
 // retrier produces letters again.
 type retrier struct {
-	d       *dlq
-	topic   string // instead of their own
-	courier *deadletters.Courier
+	d      *dlq
+	topic  string // instead of their own
+	sender *deadletter.SyncSender
 }
 
-func (r *retrier) begin(c *kafka.Cluster) { r.courier = deadletters.NewCourier(c) }
-func (r *retrier) close()                 { r.courier.Close() }
+func (r *retrier) begin(c *kafka.Cluster) { r.sender = deadletter.NewSyncSender(c) }
+func (r *retrier) close()                 { r.sender.Close() }
 
 func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 	to := l.topic
@@ -36,11 +36,11 @@ func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 	rec, word := retried(l, r.d.topic, to), "retried to "
 	var err error
 	if r.d.dryRun {
-		word, err = "would be retried to ", r.courier.Check(ctx, rec)
+		word, err = "would be retried to ", r.sender.Check(ctx, rec)
 	} else { // not cut short when told to end: what was sent and not seen acknowledged would be sent again
-		err = r.courier.Deliver(context.WithoutCancel(ctx), rec)
+		err = r.sender.Deliver(context.WithoutCancel(ctx), rec)
 	}
-	var alone *deadletters.Undelivered
+	var alone *deadletter.DeliveryError
 	switch {
 	case errors.As(err, &alone):
 		return outcome{problem: alone.Error()}, nil

@@ -1,4 +1,4 @@
-package deadletters
+package deadletter
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Courier sends single records and waits for the ack of each. It uses a session of its own, so partitions, size limits and acks are
+// SyncSender sends single records and waits for the ack of each. It uses a session of its own, so partitions, size limits and acks are
 // those of the daemon. It is for one goroutine.
-type Courier struct {
+type SyncSender struct {
 	cluster *kafka.Cluster
 	session *kafka.Producer // nil: none is open
 	n       uint64
@@ -23,21 +23,21 @@ type Courier struct {
 	wake    chan struct{}
 }
 
-// Undelivered is an error of one record or its topic. Other records may be delivered.
-type Undelivered struct{ Err error }
+// DeliveryError is an error of one record or its topic. Other records may be delivered.
+type DeliveryError struct{ Err error }
 
-func (e *Undelivered) Error() string { return e.Err.Error() }
-func (e *Undelivered) Unwrap() error { return e.Err }
+func (e *DeliveryError) Error() string { return e.Err.Error() }
+func (e *DeliveryError) Unwrap() error { return e.Err }
 
-// NewCourier returns a courier that connects with its first record.
-func NewCourier(cluster *kafka.Cluster) *Courier { return &Courier{cluster: cluster} }
+// NewSyncSender returns a sender that connects with its first record.
+func NewSyncSender(cluster *kafka.Cluster) *SyncSender { return &SyncSender{cluster: cluster} }
 
 // timeout is the maximum time of one delivery. It is longer than a leader election or the restart of a broker takes.
 const timeout = time.Minute
 
-// Deliver sends a record and waits for its ack. If the error is an *Undelivered, the record is not in Kafka and another one may be
+// Deliver sends a record and waits for its ack. If the error is a *DeliveryError, the record is not in Kafka and another one may be
 // delivered. After any other error the record may be in Kafka, and no record can be delivered at present.
-func (k *Courier) Deliver(ctx context.Context, rec *router.Record) error {
+func (k *SyncSender) Deliver(ctx context.Context, rec *router.Record) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if err := k.check(ctx, rec); err != nil {
@@ -56,7 +56,7 @@ func (k *Courier) Deliver(ctx context.Context, rec *router.Record) error {
 		var f interface{ Refused() ([]uint64, bool) }
 		if errors.As(err, &f) {
 			if _, refused := f.Refused(); refused {
-				return &Undelivered{err}
+				return &DeliveryError{err}
 			}
 		}
 		return err
@@ -67,13 +67,13 @@ func (k *Courier) Deliver(ctx context.Context, rec *router.Record) error {
 }
 
 // Check returns the error that Deliver would return without sending the record.
-func (k *Courier) Check(ctx context.Context, rec *router.Record) error {
+func (k *SyncSender) Check(ctx context.Context, rec *router.Record) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return k.check(ctx, rec)
 }
 
-func (k *Courier) check(ctx context.Context, rec *router.Record) error {
+func (k *SyncSender) check(ctx context.Context, rec *router.Record) error {
 	if k.session == nil {
 		if err := k.open(ctx); err != nil {
 			return err
@@ -84,12 +84,12 @@ func (k *Courier) check(ctx context.Context, rec *router.Record) error {
 	}
 	// The first result does not matter: nothing else is in flight.
 	if _, poison := k.session.Check(rec); poison != nil {
-		return &Undelivered{errors.New(poison.Message)}
+		return &DeliveryError{errors.New(poison.Message)}
 	}
 	return nil
 }
 
-func (k *Courier) open(ctx context.Context) (err error) {
+func (k *SyncSender) open(ctx context.Context) (err error) {
 	acked, failed, wake := make(chan uint64, 1), make(chan error, 1), make(chan struct{}, 1) // new ones, so that callbacks of an earlier session have no effect
 	k.acked, k.failed, k.wake = acked, failed, wake
 	k.session, err = k.cluster.Open(ctx, kafka.Callbacks{
@@ -106,18 +106,18 @@ func (k *Courier) open(ctx context.Context) (err error) {
 }
 
 // ready waits until the session knows whether the topic can be used.
-func (k *Courier) ready(ctx context.Context, topic string) error {
+func (k *SyncSender) ready(ctx context.Context, topic string) error {
 	poll := time.NewTicker(20 * time.Millisecond) // Wake is not called when a topic is missing
 	defer poll.Stop()
 	for {
 		ok, err := k.session.Ready(topic)
 		switch {
 		case err != nil:
-			return &Undelivered{err}
+			return &DeliveryError{err}
 		case ok:
 			return nil
 		case k.session.Missing(topic):
-			return &Undelivered{fmt.Errorf("topic %s: %w", topic, sarama.ErrUnknownTopicOrPartition)}
+			return &DeliveryError{fmt.Errorf("topic %s: %w", topic, sarama.ErrUnknownTopicOrPartition)}
 		}
 		select {
 		case <-k.wake:
@@ -132,7 +132,7 @@ func (k *Courier) ready(ctx context.Context, topic string) error {
 }
 
 // Close cuts the connections. A later Deliver opens new ones.
-func (k *Courier) Close() {
+func (k *SyncSender) Close() {
 	if k.session == nil {
 		return
 	}

@@ -1,4 +1,4 @@
-package deadletters
+package deadletter
 
 import (
 	"errors"
@@ -16,18 +16,18 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// An error of one record is an Undelivered, and the courier delivers the next. An error of the cluster is none.
-func TestCourier(t *testing.T) {
+// An error of one record is a DeliveryError, and the sender delivers the next. An error of the cluster is none.
+func TestSyncSender(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(6, "orders"))
 	f.createTopic(t, "narrow", 1, map[string]string{"max.message.bytes": "1000"})
 	cfg := testConfig(f)
 	cfg.Partitions = map[string]int32{"orders": 4}
-	k := NewCourier(newCluster(t, cfg))
+	k := NewSyncSender(newCluster(t, cfg))
 	defer k.Close()
 	deliver := func(rec *router.Record, alone string) {
 		t.Helper()
 		err := k.Deliver(t.Context(), rec)
-		var one *Undelivered
+		var one *DeliveryError
 		switch {
 		case alone == "" && err != nil, alone != "" && !errors.As(err, &one), alone != "" && !strings.Contains(err.Error(), alone):
 			t.Errorf("%s: %v, want %q", rec.Topic, err, alone)
@@ -70,22 +70,22 @@ func TestCourier(t *testing.T) {
 		t.Errorf("delivered are %v", values)
 	}
 	f.Close()
-	var one *Undelivered
+	var one *DeliveryError
 	if err := k.Deliver(within(t, time.Second), record("orders", "a", "4")); err == nil || errors.As(err, &one) {
 		t.Errorf("no broker: %v", err)
 	}
 }
 
-// TestCourierPositionTopic: the position topic takes no dead letters. See TestNoEventInPositionTopic in package kafka.
-func TestCourierPositionTopic(t *testing.T) {
+// TestSyncSenderPositionTopic: the position topic takes no dead letters. See TestNoEventInPositionTopic in package kafka.
+func TestSyncSenderPositionTopic(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "positions", 1, map[string]string{"cleanup.policy": "compact"})
 	cfg := testConfig(f)
 	cfg.PositionTopic, cfg.Slot = "positions", "s"
-	k := NewCourier(newCluster(t, cfg))
+	k := NewSyncSender(newCluster(t, cfg))
 	defer k.Close()
 	err := k.Deliver(t.Context(), record("positions", "k", "a dead letter"))
-	if !errors.As(err, new(*Undelivered)) || !strings.Contains(err.Error(), "it holds position records") {
+	if !errors.As(err, new(*DeliveryError)) || !strings.Contains(err.Error(), "it holds position records") {
 		t.Errorf("a dead letter was sent to the position topic: %v", err)
 	}
 	if got, err := kafkatest.ReadAll(t.Context(), f.ListenAddrs(), "positions"); err != nil || len(got) != 0 {

@@ -1,9 +1,9 @@
-// Package deadletters reads a dead-letter topic for the dlq commands, records which dead letters are handled, and sends single
+// Package deadletter reads a dead-letter topic for the dlq commands, records which dead letters are handled, and sends single
 // records again.
 //
 // The handled offsets are the committed offsets of a consumer group and their metadata ([handled]). group.go holds the group,
-// topic.go reads the topic, courier.go sends a record.
-package deadletters
+// topic.go reads the topic, sender.go sends a record.
+package deadletter
 
 import (
 	"cmp"
