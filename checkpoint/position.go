@@ -1,7 +1,7 @@
 // Package checkpoint answers one question: how far may the slot be confirmed?
 //
 // It promises that [Tracker.Acked] is always the end LSN of a transaction before which every event has been
-// acknowledged (or a keepalive position with nothing unacknowledged in front of it), that it never falls, and that an
+// acknowledged (or a keepalive position with nothing unacknowledged before it), that it never falls, and that an
 // acknowledgement the tracker never asked for is a panic, not a guess. It does no I/O and reads no clock; when and
 // whether the answer is sent to the server is left to package relay.
 package checkpoint

@@ -21,7 +21,7 @@ type Saved struct {
 	Generation uint64 // counts the sessions of the slot; a late record of an earlier one counts for nothing
 	SystemID   uint64
 	Timeline   int32 // the server's
-	// Acked is the last event in front of which Kafka has acknowledged every one. Zero: none that is known of.
+	// Acked is the last event before which Kafka has acknowledged every one. Zero: none that is known of.
 	Acked Position
 	// AckedTx tells the transaction of Acked from another that has its commit LSN, in the history of a restored copy.
 	AckedTx TxID

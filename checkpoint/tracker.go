@@ -143,8 +143,8 @@ func (t *Tracker) Commit(end pglogrepl.LSN) {
 	t.advance()
 }
 
-// Keepalive notes a position of the server: everything published in front of it has been received. Inside a
-// transaction it says nothing yet and is ignored; otherwise it is worth what the transactions in front of it are.
+// Keepalive notes a position of the server: everything published before it has been received. Inside a
+// transaction it says nothing yet and is ignored; otherwise it is worth what the transactions before it are.
 func (t *Tracker) Keepalive(lsn pglogrepl.LSN) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -173,7 +173,7 @@ func (r *realEnds) deleteRecords(ctx context.Context, t *testing.T, topic string
 	}
 }
 
-// compacted: our last record is far in front of the end, with nothing but gaps behind it.
+// compacted: our last record is far before the end, with nothing but gaps behind it.
 func (r *realEnds) compacted(ctx context.Context, t *testing.T) {
 	const topic = "compacted"
 	r.create(ctx, t, topic, 1, map[string]string{

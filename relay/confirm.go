@@ -125,7 +125,7 @@ func (s *session) safe() pglogrepl.LSN {
 }
 
 // wanted is what the slot should be told: acknowledged, guarded, and of a history that is known to be ours. Until what was
-// delivered before has come by again, what is dropped in front of it may be another's.
+// delivered before has come by again, what is dropped before it may be another's.
 func (s *session) wanted() pglogrepl.LSN {
 	if s.frozen || s.skip.expecting() {
 		return s.confirmed

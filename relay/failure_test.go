@@ -294,7 +294,7 @@ func TestKafkaAway(t *testing.T) {
 
 // Poison.
 
-// TestPoisonStops: under policy stop everything in front of it is delivered and confirmed, and nothing else.
+// TestPoisonStops: under policy stop everything before it is delivered and confirmed, and nothing else.
 func TestPoisonStops(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -330,7 +330,7 @@ func TestPoisonStops(t *testing.T) {
 				}
 				b.delivered("a", "b", "c")
 				if got := b.pg.slotAt(); got != x.End {
-					b.Errorf("the slot is at %s, want %s: everything in front of the poison", got, x.End)
+					b.Errorf("the slot is at %s, want %s: everything before the poison", got, x.End)
 				}
 			})
 		})
@@ -354,7 +354,7 @@ func TestPoisonWithKafkaGone(t *testing.T) {
 // Careful mode.
 
 // TestRefusedBatch: the broker refuses a batch for what one of its records is. The next session sends one by one, the
-// one refused alone is poison, and everything else in front of it has been delivered and confirmed.
+// one refused alone is poison, and everything else before it has been delivered and confirmed.
 func TestRefusedBatch(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.refused["bad"] = true

@@ -127,7 +127,7 @@ func (k *cluster) Probe(ctx context.Context) error {
 	return k.probeErr
 }
 
-// learn notes what the relay may not send again: the events in front of the first one, in the order of the WAL, of which
+// learn notes what the relay may not send again: the events before the first one, in the order of the WAL, of which
 // it neither knew before nor learnt in this session that it is acknowledged.
 func (k *cluster) learn(acked map[string]bool) {
 	var prefix []string

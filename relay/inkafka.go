@@ -54,7 +54,7 @@ func (s *session) search() {
 	}, maxTime(now, r.mem.fence))
 }
 
-// beforeStart is the last position in front of the slot's: no session sends an event at or before it any more.
+// beforeStart is the last position before the slot's: no session sends an event at or before it any more.
 func (s *session) beforeStart() checkpoint.Position {
 	id, last := s.stream.Identity(), s.stream.Start()-1
 	return checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(last), CommitLSN: last, Ordinal: checkpoint.LastOrdinal}

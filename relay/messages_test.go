@@ -63,7 +63,7 @@ func TestMessageIsNotConfirmedUnacknowledged(t *testing.T) {
 		b.kafka.ack("a")
 		b.sleep(5 * time.Second)
 		if got := b.pg.slotAt(); got < x.End {
-			b.Errorf("the slot is at %s, in front of %s", got, x.End)
+			b.Errorf("the slot is at %s, before %s", got, x.End)
 		}
 	})
 }
@@ -149,7 +149,7 @@ func TestMessageIsPoison(t *testing.T) {
 		b.sleep(5 * time.Second)
 		b.wantStored("b@t", "@u", "d@t")
 		if got := b.pg.slotAt(); got < x.End {
-			b.Errorf("the slot is at %s, in front of %s", got, x.End)
+			b.Errorf("the slot is at %s, before %s", got, x.End)
 		}
 		if n := b.metric("events_dead_lettered_total", "topic=u", "reason=bad_payload"); n != 1 {
 			b.Errorf("%v dead letters are counted", n)

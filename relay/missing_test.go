@@ -35,7 +35,7 @@ func TestMissingTopicIsPoison(t *testing.T) {
 					b.Errorf("%v dead letters are counted", n)
 				}
 				if got := b.pg.slotAt(); got < x.End {
-					b.Errorf("the slot is at %s, in front of %s", got, x.End)
+					b.Errorf("the slot is at %s, before %s", got, x.End)
 				}
 				b.kafka.create("new")
 				b.pg.commit("f@new")

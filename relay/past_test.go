@@ -221,7 +221,7 @@ func TestFollows(t *testing.T) {
 		"a dead branch":               {func(s *checkpoint.Saved) { s.Timeline = 2 }, "does not descend"},
 		"a later timeline":            {func(s *checkpoint.Saved) { s.Timeline = 5 }, "does not descend"},
 		"acked at the end of the WAL": {func(s *checkpoint.Saved) { s.Acked = pos(4, 0x1000) }, "older copy"},
-		"acked in front of it":        {func(s *checkpoint.Saved) { s.Acked = pos(4, 0xFFF) }, ""},
+		"acked before it":             {func(s *checkpoint.Saved) { s.Acked = pos(4, 0xFFF) }, ""},
 		"the slot is behind":          {func(s *checkpoint.Saved) { s.Confirm = 0x901 }, ""},
 		"moved on a new timeline":     {func(s *checkpoint.Saved) { s.Timeline, s.Confirm = 3, 0x950 }, "was told 0/800 at most"},
 		"the slot was moved":          {func(s *checkpoint.Saved) { s.Confirm = 0x8FF }, "was told 0/8FF at most"},
@@ -620,7 +620,7 @@ func TestSearch(t *testing.T) {
 	})
 }
 
-// TestSettledAtFirst: what is in front of the slot is never sent, so a session that knows of nothing settled, because it is the first or
+// TestSettledAtFirst: what is before the slot is never sent, so a session that knows of nothing settled, because it is the first or
 // has other settings, begins with that.
 func TestSettledAtFirst(t *testing.T) {
 	for name, edit := range map[string]func(*fakePast, checkpoint.Saved){
@@ -737,7 +737,7 @@ func TestStoppedWhileRereading(t *testing.T) {
 }
 
 // TestOlderCopy: a server that was taken back, and has written beyond what Kafka has since, is told by the transaction that is
-// not the one delivered. Whatever was left out in front of it, nothing is confirmed.
+// not the one delivered. Whatever was left out before it, nothing is confirmed.
 func TestOlderCopy(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*checkpoint.TxID)

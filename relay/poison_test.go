@@ -52,7 +52,7 @@ func TestDeadLetter(t *testing.T) {
 		b.wantStored("a@u", "b@t", "c@u", "d@u", "e@t", "f@u", "g@t")
 		b.want(Streaming)
 		if got := b.pg.slotAt(); got < x.End {
-			b.Errorf("the slot is at %s, in front of %s", got, x.End)
+			b.Errorf("the slot is at %s, before %s", got, x.End)
 		}
 		if n := b.metric("events_dead_lettered_total", "topic=u", "reason=null_key"); n != 4 {
 			b.Errorf("%v dead letters are counted", n)
@@ -75,7 +75,7 @@ func TestDeadLetterIsAcknowledgedFirst(t *testing.T) {
 		b.kafka.ack("b")
 		b.sleep(5 * time.Second)
 		if got := b.pg.slotAt(); got < x.End {
-			b.Errorf("the slot is at %s, in front of %s", got, x.End)
+			b.Errorf("the slot is at %s, before %s", got, x.End)
 		}
 	})
 }
@@ -102,7 +102,7 @@ func TestPoisonSkipped(t *testing.T) {
 		b.sleep(5 * time.Second)
 		b.wantStored("a@t", "c@t")
 		if got := b.pg.slotAt(); got < x.End {
-			b.Errorf("the slot is at %s, in front of %s", got, x.End)
+			b.Errorf("the slot is at %s, before %s", got, x.End)
 		}
 		if n := b.metric("events_skipped_total", "reason=poison"); n != 1 {
 			b.Errorf("%v are counted", n)
@@ -145,7 +145,7 @@ func TestRefusedBecomesDeadLetter(t *testing.T) {
 		b.wantStored("a@t", "b@t", "c@u", "d@t", "e@t")
 		b.want(Streaming)
 		if got := b.pg.slotAt(); got < x.End {
-			b.Errorf("the slot is at %s, in front of %s", got, x.End)
+			b.Errorf("the slot is at %s, before %s", got, x.End)
 		}
 		if n := b.metric("events_dead_lettered_total", "topic=u", "reason=rejected"); n != 1 {
 			b.Errorf("%v dead letters are counted", n)

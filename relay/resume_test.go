@@ -131,7 +131,7 @@ func TestOtherHistory(t *testing.T) {
 	}
 }
 
-// TestNothingIsConfirmedOnSuspicion: what is dropped in front of the last delivered transaction may be another's. Until that
+// TestNothingIsConfirmedOnSuspicion: what is dropped before the last delivered transaction may be another's. Until that
 // one has come by again the slot stays where it is.
 func TestNothingIsConfirmedOnSuspicion(t *testing.T) {
 	for _, c := range []struct {

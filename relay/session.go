@@ -44,7 +44,7 @@ type session struct {
 	rec        router.Record
 	alone      *sent         // the record that has Kafka for itself, while it does
 	lastSent   pglogrepl.LSN // commit LSN of the newest transaction that a record was sent of
-	received   pglogrepl.LSN // everything in front of it has been received
+	received   pglogrepl.LSN // everything before it has been received
 	confirmed  pglogrepl.LSN // what the last status update carried
 	awaiting   string        // what the session's goroutine stands still for; "": it reads
 	waitSince  time.Time     // since when something waits for Kafka; zero: nothing does

@@ -97,7 +97,7 @@ func (st *simStream) push() bool {
 	return true
 }
 
-// decoded is how far the server can say it is: in front of the next transaction that it has to send.
+// decoded is how far the server can say it is: before the next transaction that it has to send.
 func (st *simStream) decoded() pglogrepl.LSN {
 	pg := st.pg
 	for st.at < 0 && st.next < pg.flushed && pg.wal[st.next].hidden {

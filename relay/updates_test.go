@@ -32,7 +32,7 @@ func TestUpdatesSkipped(t *testing.T) {
 		b.sleep(5 * time.Second)
 		b.wantStored("a@t", "e@t")
 		if got := b.pg.slotAt(); got < x.End {
-			b.Errorf("the slot is at %s, in front of %s", got, x.End)
+			b.Errorf("the slot is at %s, before %s", got, x.End)
 		}
 		if n := b.metric("events_skipped_total", "reason=update"); n != 3 {
 			b.Errorf("%v are counted", n)

@@ -78,7 +78,7 @@ func identify(ctx context.Context, conn *pgconn.PgConn) (Identity, error) {
 	return id, nil
 }
 
-// WithHistory adds what a timeline history file says of the timelines in front of the present one.
+// WithHistory adds what a timeline history file says of the timelines before the present one.
 func (id Identity) WithHistory(content []byte) (_ Identity, err error) {
 	id.forks, err = parseHistory(content)
 	return id, err

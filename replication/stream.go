@@ -20,7 +20,7 @@ type Message struct {
 	// Data is pgoutput's message; nil for a keepalive. It is valid until the next call of Receive.
 	Data []byte
 	// WALStart is XLogData's position, ServerWALEnd a keepalive's: how far the server has decoded. Everything published
-	// in front of a keepalive's position is in front of it in the stream.
+	// before a keepalive's position is before it in the stream.
 	WALStart, ServerWALEnd pglogrepl.LSN
 	ReplyRequested         bool
 	// Partial comes with ErrDeadline: bytes of the next message have arrived meanwhile. A large one on a slow link takes

@@ -224,12 +224,11 @@ func (a *adopter) text() string {
 	say("%s to %s: go on from %s, on system %d, timeline %d (record %d, adopted)",
 		verb, a.topic, a.new.Confirm, a.new.SystemID, a.new.Timeline, a.new.Generation)
 	say("what this means:")
-	say("  The next start begins at %s. What was committed in front of that and is not in Kafka never comes by itself:\n"+
-		"  find it in the table.", a.new.Confirm)
-	say("  It leaves nothing out: what the slot has and Kafka has already comes again, with the same position (at least once, for that\n" +
-		"  start). The starts behind it leave out again what Kafka has.")
+	say("  The next start begins at %s. It does not deliver events that were committed before that position:\n"+
+		"  find those that are not in Kafka in the table.", a.new.Confirm)
+	say("  It skips nothing: events that Kafka already has are sent again, with the same position. Later starts skip what Kafka has.")
 	if a.reused {
-		say("  New events get positions that were used before. Consumers that drop what is not larger must forget the positions they keep.")
+		say("  New events get positions that were used before. Consumers that compare positions must forget the positions they keep.")
 	}
 	if a.dryRun {
 		say("nothing was changed")

@@ -119,7 +119,7 @@ func (e *examination) report() *Report {
 	return r
 }
 
-// cautious puts a warning in front of what a running daemon would stop at.
+// cautious puts a warning before what a running daemon would stop at.
 func (e *examination) cautious(all []Remedy) []Remedy {
 	alters := func(r Remedy) bool { return r.Kind == SQL && strings.Contains(r.Text, "ALTER PUBLICATION") }
 	if e.slot == nil || !e.slot.active || !slices.ContainsFunc(all, alters) {

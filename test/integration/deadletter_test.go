@@ -371,7 +371,7 @@ func TestDeadLettersDecided(t *testing.T) {
 			r.stopsWith(patience, 65, w.id)
 
 			r = o.startStreaming(o.policy("stop", "OUTBOXCDC_POISON_DECISIONS="+w.id+"="+decision)...)
-			o.healthy(10) // the five in front of it in its transaction, at each stop
+			o.healthy(10) // the five before it in its transaction, at each stop
 			o.gone(r, decision)
 		})
 	}
@@ -464,7 +464,7 @@ func TestDeadLettersWhileKafkaIsFrozen(t *testing.T) {
 	o.awaitArrived(patience)
 	o.awaitSettled()
 
-	// A stop waits for what is in front of the event no longer than for any end, and confirms none of it.
+	// A stop waits for what is before the event no longer than for any end, and confirms none of it.
 	must(t, o.kafka.Freeze(testContext(t)))
 	o.mixed(5, nullKey, 5)
 	end = o.written[len(o.written)-1].end
@@ -556,7 +556,7 @@ func TestDeadLetterThatCannotBe(t *testing.T) {
 			}
 			must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("dead"), c.fix))
 			r := o.startStreaming(env...)
-			o.healthy(2 * (5 + c.behind)) // and what is in front of it in its transaction
+			o.healthy(2 * (5 + c.behind)) // and what is before it in its transaction
 			o.parked(0)
 			o.noSecret(r)
 		})

@@ -133,7 +133,7 @@ func afterFailover() []consumed {
 		r("1:7:1:00000000000000b0:0", true), // a phantom
 		r("1:7:1:0000000000000050:10", false),
 		r("1:7:1:0000000000000090:0", false),
-		r("1:7:2:00000000000000a8:0", true), // in front of the phantom's LSN
+		r("1:7:2:00000000000000a8:0", true), // before the phantom's LSN
 		r("1:7:2:00000000000000b0:0", true),
 		r("1:7:1:00000000000000b0:0", false),
 		r("1:7:10:00000000000000b8:0", true),

@@ -62,7 +62,7 @@ func TestOddPayloads(t *testing.T) {
 	}
 }
 
-// A key that is NULL: by default the daemon stops with 65 in front of it and names the row. Where it is allowed, the
+// A key that is NULL: by default the daemon stops with 65 before it and names the row. Where it is allowed, the
 // record has no key.
 func TestNullKey(t *testing.T) {
 	t.Parallel()
@@ -215,7 +215,7 @@ func (o *outbox) memoryForRow(bytes int) {
 }
 
 // A column of a size at which Postgres itself nears its end (1 GB, as it prints it) is more than a request of Kafka can
-// hold: the daemon stops with 65 in front of it, with everything older delivered.
+// hold: the daemon stops with 65 before it, with everything older delivered.
 func TestColumnTooLargeForKafka(t *testing.T) {
 	onlyProve(t)
 	const size = 220_000_000

@@ -90,7 +90,7 @@ func (o *outbox) judgeWithout(deleted []string) *verdict {
 		rows = append(rows, r)
 	}
 	for i, r := range rows {
-		rows[i].Seq -= oldest[r.Topic+"/"+string(r.Key)] // a row in front of one that is gone gets a number below 1
+		rows[i].Seq -= oldest[r.Topic+"/"+string(r.Key)] // a row before one that is gone gets a number below 1
 	}
 	lost := len(h.Truth) - len(rows)
 	h.Truth = rows

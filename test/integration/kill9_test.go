@@ -119,7 +119,7 @@ func (r *relay) awaitLine(text string) {
 }
 
 // Kafka stands still from the first record on while the server's WAL, and with it the keepalives, run far ahead. The
-// slot stays in front of what Kafka has not acknowledged, so that a kill loses nothing.
+// slot stays before what Kafka has not acknowledged, so that a kill loses nothing.
 func TestKill9WhileKafkaIsFrozen(t *testing.T) {
 	k := breakableKafka(t)
 	for _, known := range []bool{false, true} {
@@ -165,11 +165,11 @@ func TestKill9WhileKafkaIsFrozen(t *testing.T) {
 			// It would confirm with one of the next status updates, after one of the next looks at the catalog.
 			awaitStatusUpdates(t, r, 3)
 			if now := o.confirmed(); now >= end {
-				t.Fatalf("the slot confirms %s; the first transaction that Kafka does not have ended at or in front of %s", now, end)
+				t.Fatalf("the slot confirms %s; the first transaction that Kafka does not have ended at or before %s", now, end)
 			}
 			r.kill9()
 			if r.confirmed >= end {
-				t.Fatalf("the slot confirms %s; the first transaction that Kafka does not have ended at or in front of %s", r.confirmed, end)
+				t.Fatalf("the slot confirms %s; the first transaction that Kafka does not have ended at or before %s", r.confirmed, end)
 			}
 			must(t, k.Thaw())
 			o.start()
@@ -183,7 +183,7 @@ func TestKill9WhileKafkaIsFrozen(t *testing.T) {
 }
 
 // From the start of the daemon on Kafka acknowledges nothing, while records are sent and keepalives run ahead. Whatever the
-// status updates carry before the first ack, the slot stays in front of the first transaction; a kill and a restart change
+// status updates carry before the first ack, the slot stays before the first transaction; a kill and a restart change
 // nothing.
 func TestNothingConfirmedBeforeTheFirstAck(t *testing.T) {
 	t.Parallel()

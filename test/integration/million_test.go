@@ -162,7 +162,7 @@ func (c *counter) awaitAll(d time.Duration) {
 	})
 }
 
-// judge fails the test unless the promise was kept, and unless Kafka had all of the transaction, which ends in front of
+// judge fails the test unless the promise was kept, and unless Kafka had all of the transaction, which ends before
 // end, when the slot first confirmed it.
 func (c *counter) judge(s *sampler, end pglogrepl.LSN) *verdict {
 	c.o.t.Helper()

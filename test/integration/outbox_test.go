@@ -27,7 +27,7 @@ type outbox struct {
 	pg    *pgtest.Server
 	kafka kafkatest.Cluster
 	name  string   // of the database and the slot, and the beginning of the topics' names
-	args  []string // of the binary, in front of the command
+	args  []string // of the binary, before the command
 	bytea bool     // the type of payload is bytea
 
 	follow  *follower
@@ -256,7 +256,7 @@ func (o *outbox) exec(sql string, args ...any) {
 const insertInto = `INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload, headers, n) VALUES `
 
 // tx runs f in a transaction, commits it and notes the commit for the sampler. It returns a position at or behind the
-// transaction's end LSN, and leaves one in front of its commit in o.older, each with nothing else of this test between.
+// transaction's end LSN, and leaves one before its commit in o.older, each with nothing else of this test between.
 // Others write to this server: where the WAL ends says less.
 func (o *outbox) tx(f func(ctx context.Context, tx pgx.Tx) error) (end pglogrepl.LSN) {
 	o.t.Helper()

@@ -37,7 +37,7 @@ type relay struct {
 	begun     time.Time
 	peak      atomic.Int64  // resident memory, bytes, as last seen
 	gone      bool          // by kill9 or term
-	confirmed pglogrepl.LSN // what the slot confirmed then: everything in front of it must not come again
+	confirmed pglogrepl.LSN // what the slot confirmed then: everything before it must not come again
 }
 
 // start starts a daemon; settings in env ("OUTBOXCDC_…=…") win over those of the outbox. It is killed when the test ends.

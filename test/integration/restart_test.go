@@ -95,7 +95,7 @@ func TestTermWhileKafkaIsFrozen(t *testing.T) {
 			}
 			o.awaitSlotFree()
 			if now := o.confirmed(); now >= end {
-				t.Fatalf("the slot confirms %s, but the transaction that ended at or in front of %s is not acknowledged", now, end)
+				t.Fatalf("the slot confirms %s, but the transaction that ended at or before %s is not acknowledged", now, end)
 			}
 			o.outcome("exit 1 after %v", took.Round(10*time.Millisecond))
 			if !c.second { // its last words say what was not done; after a second signal there is no time for any

@@ -38,7 +38,7 @@ func (l *ledger) all() []commit {
 }
 
 // look is what the slot confirmed at one moment, and where the broker's logs ended right after it: by then Kafka must
-// have had every row committed in front of that position.
+// have had every row committed before that position.
 type look struct {
 	Confirmed pglogrepl.LSN
 	Ends      map[string]int64 // by "topic/partition"
@@ -60,7 +60,7 @@ func unsafeConfirm(looks []look, commits []commit, at map[string]place) string {
 			for _, id := range commits[0].IDs {
 				p, there := at[id]
 				if !there || p.offset >= l.Ends[p.partition] {
-					return fmt.Sprintf("the slot confirmed %s, but id %s, committed in front of %s, was not in Kafka then (it came at %+v)",
+					return fmt.Sprintf("the slot confirmed %s, but id %s, committed before %s, was not in Kafka then (it came at %+v)",
 						l.Confirmed, id, commits[0].End, p)
 				}
 			}

@@ -48,7 +48,7 @@ func TestLargeCompressibleRows(t *testing.T) {
 }
 
 // A row that cannot be compressed below max.message.bytes stops the daemon with exit code 65, as often as it is started:
-// everything older is delivered and confirmed, the slot stays in front of the row, nothing behind it is delivered. When
+// everything older is delivered and confirmed, the slot stays before the row, nothing behind it is delivered. When
 // the topic allows it, it is delivered in its place.
 func TestOversizedRow(t *testing.T) {
 	o := newOutbox(t, options{payload: "bytea", partitions: 2, configs: map[string]string{"max.message.bytes": "1048588"}})

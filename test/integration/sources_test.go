@@ -57,7 +57,7 @@ func (s *sources) verifySources() *verdict {
 	return v
 }
 
-// peeked holds what peek showed of some events, and maybe others in front of them, against what was delivered.
+// peeked holds what peek showed of some events, and maybe others before them, against what was delivered.
 func (s *sources) peeked(out string, from, to int, v *verdict) {
 	s.t.Helper()
 	positions := map[string]string{}

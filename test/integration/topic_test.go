@@ -32,7 +32,7 @@ func TestTopicMissingThenMade(t *testing.T) {
 		t.Errorf("/readyz: %d %s %v; want 503", code, body, err)
 	}
 	awaitStatusUpdates(t, r, 1)
-	// How far in front of it others have written nobody can tell; the sampler is exact.
+	// How far before it others have written nobody can tell; the sampler is exact.
 	if now := o.confirmed(); now >= late {
 		t.Errorf("the slot confirms %s; the transaction that waits ends at %s", now, late)
 	}
