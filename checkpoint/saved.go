@@ -28,7 +28,7 @@ type Saved struct {
 	// Settled is the last Acked that covered everything earlier sessions may have sent. Whatever is sent later has a higher position, even an
 	// event that was skipped before (its policy has changed) and is stored after newer ones. Zero: not known.
 	Settled Position
-	// Confirm is the highest position that the slot may have been told. A slot beyond it was moved by somebody else.
+	// Confirm is the highest position that the slot may have been told. A slot beyond it was moved by another client.
 	Confirm pglogrepl.LSN
 	// Producers are the producer ids of the processes whose records may be in Kafka after Acked, newest last.
 	Producers []int64

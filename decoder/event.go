@@ -27,7 +27,7 @@ type Relation struct {
 	Namespace string
 	Name      string
 	Columns   []Column
-	// Source says which of the caller's tables it is. New's resolve sets it, nobody else.
+	// Source says which of the caller's tables it is. Only New's resolve sets it.
 	Source int
 }
 

@@ -57,7 +57,7 @@ func (b *brokerConn) ask(question func(*sarama.Broker) error) error {
 }
 
 // open connects, within a bound for all steps together. Sarama bounds each step by itself, and goes on without the broker's
-// versions after it has asked for them twice in vain.
+// versions after two requests for them without an answer.
 func (b *brokerConn) open() error {
 	if b.opened {
 		return nil

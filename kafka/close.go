@@ -66,7 +66,7 @@ func (p *Producer) settle() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range p.topics {
-		// A topic that was used once and is gone since concerns nobody, until it is asked for.
+		// A topic that was used once and was deleted since does not matter, until it is asked for.
 		v := t.verdict.Load()
 		if t.unacked() > 0 || t == p.last && (v == nil || !v.ready) {
 			waiting[t.name] = struct{}{}
@@ -80,7 +80,7 @@ func (p *Producer) settle() error {
 	return nil
 }
 
-// Unanswered reports, after Close, whether the session sent something that is not acknowledged and of which nobody knows whether
+// Unanswered reports, after Close, whether the session sent something that is not acknowledged, and of which it is not known whether
 // it is in the log, or will be: its answer did not come, or said just that.
 func (p *Producer) Unanswered() bool {
 	p.mu.Lock()

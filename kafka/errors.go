@@ -78,7 +78,7 @@ var kinds = map[sarama.KError]kind{
 
 // Reasons for errors that no broker answered with.
 const (
-	reasonConnection = "CONNECTION" // nobody reached, or the connection was lost
+	reasonConnection = "CONNECTION" // no broker reached, or the connection was lost
 	reasonClosed     = "CLOSED"     // cut by ourselves
 	reasonClient     = "CLIENT"     // sarama refuses to send it, or an internal promise is broken
 	reasonPartitions = "PARTITIONS" // the topic has fewer partitions than it had, or is another one of the same name
@@ -133,7 +133,7 @@ func kindOf(err error) kind {
 		return kind{reasonClient, again}
 	case errors.Is(err, sarama.ErrOutOfBrokers), errors.Is(err, sarama.ErrNotConnected), errors.Is(err, io.EOF),
 		errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), errors.Is(err, errLost), errors.Is(err, errSilent), errors.As(err, &netErr),
-		// An answer to an earlier question: sarama goes on with a connection on which it has waited in vain for the first one.
+		// An answer to an earlier question: sarama goes on with a connection on which it has not received the first one.
 		errors.As(err, &dec):
 		return kind{reasonConnection, again}
 	}
@@ -168,7 +168,7 @@ func (s several) Error() string {
 func (s several) Unwrap() []error { return s }
 
 // failure is every error of this package that is about Kafka rather than about the caller. Its methods are how others
-// tell failures apart; nobody needs the type.
+// tell failures apart; no caller needs the type.
 type failure struct {
 	doing  string // what was being done, and where
 	topic  string // "" when no topic is concerned

@@ -124,7 +124,7 @@ func (c *control) reach(ctx context.Context, r *Reached) {
 	ctx, cancel := c.withinReach(ctx)
 	defer cancel()
 	var conn net.Conn
-	// The dialer's own time-out bounds it; sarama would not tell an address that nobody listens at from one that hangs up.
+	// The dialer's own time-out bounds it; sarama would not tell an address without a listener from one that hangs up.
 	if conn, r.Dial = c.dialer.net.DialContext(ctx, "tcp", r.Addr); r.Dial != nil {
 		return
 	}

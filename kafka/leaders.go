@@ -58,7 +58,7 @@ func (p *Producer) nodeOf(mp *sarama.PartitionMetadata) *node {
 		n = p.newNode(mp.Leader, addr)
 		p.nodes[mp.Leader] = n
 	}
-	if n.addr != addr { // whoever is at the old address is another broker now
+	if n.addr != addr { // the broker at the old address is another one now
 		n.addr, n.broken = addr, errLost
 		n.kick()
 	}
@@ -97,7 +97,7 @@ func (p *Producer) hurry(part *partition, now time.Time) {
 	}
 }
 
-// orphans looks for partitions that have something to send and nobody to send it to. It reports whether there are
+// orphans looks for partitions that have something to send and no leader. It reports whether there are
 // any, and ends the session when one has waited for too long.
 func (p *Producer) orphans(now time.Time) bool {
 	p.mu.Lock()

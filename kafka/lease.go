@@ -43,7 +43,7 @@ func (p *Producer) Renew(seen time.Time) {
 	p.kickSaver()
 }
 
-// leaseAge is how long ago the slot was seen to be this session's. A clock that stands still while the machine is suspended (the
+// leaseAge is how long ago the slot was seen to be this session's. A clock that stops while the machine is suspended (the
 // monotonic one) is not believed alone.
 func (p *Producer) leaseAge(now time.Time) time.Duration {
 	seen := p.lease.Load()

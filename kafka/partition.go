@@ -32,10 +32,10 @@ type partition struct {
 	cause error // why it is held
 
 	leader *node     // where its batches go, and where the flying one is
-	wanted *node     // where they should go from now on; nil: nobody leads
+	wanted *node     // where they should go from now on; nil: there is no leader
 	epoch  int32     // of the leader, so that an older answer to a look-up changes nothing
 	listed bool      // in leader.work
-	lost   time.Time // since when nobody leads although there is something to send
+	lost   time.Time // since when there is no leader although there is something to send
 
 	leaving time.Time // since when another leads, while the old leader has not answered
 

@@ -49,7 +49,7 @@ func (l *positionLog) ask(ctx context.Context, question func(*sarama.Broker) err
 		return nil
 	}
 	l.leader = ""
-	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) { // or it is led by somebody else now: the look-up tells
+	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) { // or it has another leader now: the look-up tells
 		return err
 	}
 	return l.judge(err)

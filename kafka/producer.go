@@ -46,7 +46,7 @@ type Producer struct {
 	keys   *partitioner
 	alone  bool // what is in flight, if anything, is one record that has Kafka for itself
 
-	mu         sync.Mutex // guards what follows, partitions and nodes; nobody waits for anything while holding it
+	mu         sync.Mutex // guards what follows, partitions and nodes; no goroutine waits for anything while holding it
 	gathering  bool       // records were sent since the last Flush
 	topics     []*topic
 	nodes      map[int32]*node
@@ -56,7 +56,7 @@ type Producer struct {
 	asked      chan struct{}
 	savings    []saving // oldest first
 	toSave     chan struct{}
-	savingOver bool      // nobody is left to save
+	savingOver bool      // save has ended
 	heldSince  time.Time // since when something waits for the lease; zero: nothing does
 	heldKnown  bool      // the log says so
 	ends       *ends     // nil: ends are not read

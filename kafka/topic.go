@@ -70,7 +70,7 @@ func (p *Producer) topic(name string) *topic {
 
 // Ready says whether records for the topic can be sent. It never blocks: the first call for a topic starts a look-up
 // in the background, which goes on until the topic is there, and Wake tells when the answer is another one. An error
-// means that waiting alone will not help; it goes away too if somebody grants the right.
+// means that waiting alone will not help; it goes away too if the permission is granted.
 func (p *Producer) Ready(name string) (bool, error) {
 	v := p.topic(name).verdict.Load()
 	if v == nil {

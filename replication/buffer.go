@@ -19,7 +19,7 @@ const (
 // of them, instead of taking each one through all layers of the network by itself, which is a third of what a walsender
 // costs.
 //
-// But a socket whose buffer has a size of its own cannot grow. When small messages fill it and nobody reads for long
+// But a socket whose buffer has a size of its own cannot grow. When small messages fill it and it is not read for long
 // (Kafka is away), Linux 6.18 drops segments that it had offered room for, and with them the acknowledgements of what we
 // send: status updates do not arrive any more, and the server frees the slot. So the kernel gets the choice back when the
 // socket has not been read for wideAfter.

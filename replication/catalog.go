@@ -18,7 +18,7 @@ type Slot struct {
 	Plugin, Database string
 	Active           bool
 	ActivePID        uint32
-	ActiveName       string // application_name of whoever holds it, if we may see it
+	ActiveName       string // application_name of the client that holds it, if we may see it
 	WALStatus        string // reserved, extended, unreserved, lost
 	Invalidation     string // reason, PostgreSQL 17 and later; "" when valid
 	Failover         bool

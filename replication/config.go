@@ -197,7 +197,7 @@ func (c *Config) dialControl(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// tap is what a stream's connection tells of its reads, and calls before each; by whichever goroutine reads it.
+// tap is what a stream's connection tells of its reads, and calls before each; by the goroutine that reads it.
 type tap struct {
 	got     atomic.Bool // bytes have come since it was last asked
 	drained atomic.Pointer[func()]

@@ -61,7 +61,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// KindOf returns the kind of err; an error of nobody's making is Unavailable, so that it is retried.
+// KindOf returns the kind of err; an error without a kind is Unavailable, so that it is retried.
 func KindOf(err error) Kind {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind

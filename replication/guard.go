@@ -60,7 +60,7 @@ type guardRow struct {
 	exists               bool // the publication
 	fingerprint          string
 	tables               []string // the outboxes' names now, "" for one that is gone
-	pending              bool     // an alteration is under way that nobody can see yet
+	pending              bool     // an alteration is under way that is not visible yet
 	unsent               *Unsent
 	members              members
 	syncNames, syncState string

@@ -270,7 +270,7 @@ func (c *lateConn) later(t time.Time) {
 	c.due = t
 }
 
-// arm gives the socket the deadline of the window or that of our user, whichever comes first.
+// arm gives the socket the deadline of the window or that of our user, the earlier one.
 func (c *lateConn) arm() {
 	t := c.deadline
 	if !c.edge.IsZero() && (t.IsZero() || c.edge.Before(t)) {

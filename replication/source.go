@@ -38,7 +38,7 @@ func NewSource(cfg Config) (*Source, error) {
 	return &Source{cfg: cfg, log: cfg.Logger}, nil
 }
 
-// WaitFree returns when the slot is held by nobody. It looks once a second over an ordinary connection and calls tick
+// WaitFree returns when the slot is free. It looks once a second over an ordinary connection and calls tick
 // each time with what it saw, so that a standby shows that it lives.
 func (s *Source) WaitFree(ctx context.Context, tick func(*Slot)) error {
 	conn, err := s.cfg.dialControl(ctx)
@@ -125,8 +125,8 @@ func (st *Stream) connect(ctx context.Context) (err error) {
 
 // inspect looks at server, slot and publication over the ordinary connection, before anything is started.
 func (s *Source) inspect(ctx context.Context, st *Stream) error {
-	// Before a slot that is held by somebody else is waited for: what is altered during the wait must stop a standby as
-	// it stops whoever streams, or the standby would confirm what the other refused to.
+	// Before the wait for a slot that another client holds: what is altered during the wait must stop a standby as
+	// it stops the instance that streams, or the standby would confirm what the other refused to.
 	slot, err := st.look(ctx)
 	if err != nil {
 		return err

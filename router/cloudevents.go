@@ -207,7 +207,7 @@ func emptyOr(why string) string {
 	return why
 }
 
-// checkText looks at what an attribute would be. One that is empty or NULL is left out, unless it is required.
+// checkText looks at what an attribute would be. One that is empty or NULL is omitted, unless it is required.
 func (r *Router) checkText(p *plan, f *field, text []byte) *Poison {
 	why := badAttribute(text)
 	switch {

@@ -67,7 +67,7 @@ type Config struct {
 	IgnoreMissing bool
 	// BlankIsNull makes NullPayload meet text payloads of nothing but white space, too.
 	BlankIsNull bool
-	// PositionHeader adds the header outboxcdc-position. Without it a consumer can still de-duplicate by id, but nobody can
+	// PositionHeader adds the header outboxcdc-position. Without it a consumer can still de-duplicate by id, but it cannot
 	// tell a replay from a second event.
 	PositionHeader bool
 }
@@ -90,7 +90,7 @@ const (
 
 // Columns names the column of each role; "" means that the table has none. ID, AggregateID and Payload are required, the
 // first two unless a template stands in for them. A column that is named must exist, also an optional one: a header that
-// is silently left out is a fault found too late.
+// is silently missing is a fault found too late.
 type Columns struct {
 	ID, AggregateType, AggregateID, EventType, Payload, Headers string
 }

@@ -158,7 +158,7 @@ func (b *binding) fields(sources []source, setting, open string) []field {
 	return out
 }
 
-// lacks reports whether a field is left out because a column of it is missing and that is ignored.
+// lacks reports whether a field is omitted because a column of it is missing and that is ignored.
 func (b *binding) lacks(s *source) bool {
 	return slices.ContainsFunc(s.parts, func(p part) bool {
 		return p.name != "" && p.name != tableName && !notColumn(p.name) && b.present(b.columns.templateColumn(p.name)) == ""

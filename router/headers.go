@@ -49,7 +49,7 @@ func (r *Router) members(b []byte, rec *Record) (why string) {
 		}
 		value := r.member(&c)
 		if r.config.Format.owns(name) {
-			continue // as a member with the name of a configured header is left out
+			continue // a member with the name of a configured header is skipped
 		}
 		rec.Headers = append(rec.Headers, Header{Name: name, Value: value})
 	}
@@ -82,7 +82,7 @@ func (r *Router) member(c *cursor) []byte {
 	return nil
 }
 
-// unescaped is what a string stands for, only until somebody takes scratch.
+// unescaped is what a string stands for, only until scratch is used again.
 func (r *Router) unescaped(raw []byte, escaped bool) []byte {
 	if !escaped {
 		return raw

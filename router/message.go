@@ -146,7 +146,7 @@ func (c *cursor) any() []byte {
 }
 
 // messageValue is a member as a table would have it. The payload is taken byte by byte, whatever JSON it is; a payload of
-// SQL NULL is one that is left out.
+// SQL NULL is one that is missing.
 func (r *Router) messageValue(at int, raw []byte) (v decoder.Value, why string) {
 	null := string(raw) == "null"
 	switch {

@@ -67,7 +67,7 @@ func (r *Router) fill(p *plan, ev *decoder.Event, value *string, rec *Record) *P
 		if v.Null {
 			return &Poison{Cause: NoRoute, Message: "the column " + quoted(p.relation, t.column) + ", which the topic is made of, is NULL"}
 		}
-		// The value comes from whoever may insert: no more of it is copied than shows that it is too long.
+		// Any role that may insert chooses the value: no more of it is copied than shows that it is too long.
 		r.scratch = append(r.scratch, v.Data[:min(len(v.Data), maxTopic+1)]...)
 	}
 	return r.legal(r.scratch[start:], rec)

@@ -90,7 +90,7 @@ func (r *Router) MessageSource() int {
 	return slices.IndexFunc(r.mappings, func(m *mapping) bool { return m.config.Messages })
 }
 
-// Skips reports whether ev is an update that is to be left out.
+// Skips reports whether ev is an update that is to be skipped.
 func (r *Router) Skips(ev *decoder.Event) bool {
 	return ev.Update && !r.mappings[ev.Relation.Source].config.UpdateIsPoison
 }

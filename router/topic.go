@@ -110,7 +110,7 @@ func (c *Config) noTarget(topic string) string {
 	return ""
 }
 
-// printable quotes a value that somebody sent us, cut to what fits into a line.
+// printable quotes a value of a row, cut to what fits into a line.
 func printable(b []byte) string {
 	if c := clip(b); len(c) < len(b) {
 		return strconv.QuoteToASCII(string(c)) + "…"
