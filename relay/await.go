@@ -56,7 +56,7 @@ func (s *session) missingFor(topic string) time.Duration {
 	now := s.r.clock()
 	a := s.r.missing[topic]
 	after := s.r.cfg.MissingAfter
-	if a.since.IsZero() || now.Sub(a.seen) > 2*after { // nobody looked for long: it may have been there
+	if a.since.IsZero() || now.Sub(a.seen) > 2*after { // not looked up for long: it may have been there
 		a.since = now
 		if !s.r.gaveUp.IsZero() && now.Sub(s.r.gaveUp) < after { // the wait was for this one as well
 			a.since = now.Add(min(missingLeast, after) - after)
@@ -139,7 +139,7 @@ func (s *session) await(ctx context.Context, state State, reason string, done fu
 		}
 	}
 	s.awaiting = ""
-	s.lastHeard = s.r.clock() // nobody listened meanwhile
+	s.lastHeard = s.r.clock() // the stream was not read meanwhile
 	if shown {
 		s.r.setState(Streaming, "")
 	}

@@ -19,7 +19,7 @@ func (r *Relay) stop(ctx context.Context, class Class, cause error) error {
 	return &Stopped{Class: class, Err: cause}
 }
 
-// hold stands still until it is told to end, so that a supervisor does not start it again and again. Each start
+// hold waits until the process is stopped, so that a supervisor does not start it again and again. Each start
 // would have used the slot; here it is kept from its idle timeout instead, or what waits for the decision would be lost.
 func (r *Relay) hold(ctx context.Context, cause error) {
 	r.log.Error("holding: nothing is delivered or confirmed until an operator has decided and restarted the process", "error", cause)
@@ -148,7 +148,7 @@ func (r *Relay) keepSlot(ctx context.Context) error {
 		}
 		r.log.Debug("keep the slot from its idle timeout", "error", err)
 		if replication.KindOf(err) == replication.SlotActive {
-			r.mem.slotUsed = r.clock() // somebody else keeps it
+			r.mem.slotUsed = r.clock() // another client keeps it
 		}
 		return nil
 	}

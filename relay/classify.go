@@ -27,7 +27,7 @@ type how int
 
 const (
 	waitBackoff how = iota
-	waitSlot        // until nobody holds the slot
+	waitSlot        // until the slot is free
 	park            // until Kafka can take what waited
 )
 
@@ -76,7 +76,7 @@ var kinds = map[replication.Kind]verdict{
 }
 
 // classify is the one place that decides what an error means. delivered says whether this process has had an
-// acknowledgement: a right or a column that is missing before is a mistake of whoever set it up, one that goes missing
+// acknowledgement: a right or a column that is missing before is a mistake of the setup, one that goes missing
 // later may come back, or means that events are at stake.
 func classify(err error, delivered bool) verdict {
 	v := verdict{Retry, waitBackoff, "other"}

@@ -201,7 +201,7 @@ type guard struct {
 	slot      pglogrepl.LSN   // where the slot stood at the last look
 	last      time.Time       // start of the last look
 	due       time.Time       // before which no further one is made for the sake of what waits to be confirmed
-	seen      func(time.Time) // is called when a look has found the slot ours; nil: nobody asks
+	seen      func(time.Time) // is called when a look has found the slot ours; nil: no session asks
 	ask       chan struct{}
 	answer    chan guardAnswer
 	notify    func()

@@ -11,7 +11,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// event routes and sends one row, or what a row was updated to if that is not to be left out. If the process dies anywhere in
+// event routes and sends one row, or what a row was updated to if that is not skipped. If the process dies anywhere in
 // here, the transaction is not confirmed and comes again.
 func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	r := s.r

@@ -56,7 +56,7 @@ func (s *session) leave(ctx context.Context, cause error) error {
 		s.r.log.Warn("close the producer", "error", err)
 	}
 	if p, ok := errors.AsType[*router.Poison](cause); ok && p.Cause != router.Rejected && s.failure.Load() != nil {
-		s.guard.safe = 0 // Kafka failed while we drained: the position stands still, as after any failure of it
+		s.guard.safe = 0 // Kafka failed while we drained: nothing more is confirmed, as after any failure of it
 		return cause
 	}
 	if !looked {
@@ -178,7 +178,7 @@ func atRow(err error) bool {
 	return errors.As(err, new(*router.MissingColumnError)) || errors.As(err, new(*decoder.Error))
 }
 
-// settle gives what was read before the cause of the end time to be delivered, or it never would be. The position stands still.
+// settle gives what was read before the cause of the end time to be delivered, or it never would be. Nothing more is confirmed.
 func (s *session) settle(ctx context.Context) {
 	s.frozen = true
 	s.sink.Flush()

@@ -104,7 +104,7 @@ func (s *session) recall(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("keep the position record: %w", err)
 	}
-	// The slot was ours when Kafka had the record: whoever takes it later reads the record later, and knows our producer. Until now
+	// The slot was ours when Kafka had the record: an instance that takes it later reads the record later, and knows our producer. Until now
 	// another one may have read what stood there before.
 	due := s.guard.due
 	if err := s.lookLast(ctx); err != nil {
@@ -252,7 +252,7 @@ func (s *session) follows(b *checkpoint.Saved, altered string) error {
 }
 
 // Contradiction is why a session would not begin at start, on this server, behind the position record; nil: it would. The server must be
-// one that the predecessor can have read from, nobody else may have moved the slot, and the publication must be as it was: what was
+// one that the predecessor can have read from, no other client may have moved the slot, and the publication must be as it was: what was
 // committed while it sent less is not in the stream. altered is what [Stream.Altered] says of b. It is an error of class [Lost].
 func Contradiction(b *checkpoint.Saved, id replication.Identity, start pglogrepl.LSN, altered string) error {
 	told := b.Confirm

@@ -26,7 +26,7 @@ import (
 type Source interface {
 	// Open starts replication from the slot's own position.
 	Open(ctx context.Context) (Stream, error)
-	// WaitFree returns once nobody holds the slot; tick is called with every look at it.
+	// WaitFree returns once the slot is free; tick is called with every look at it.
 	WaitFree(ctx context.Context, tick func(*replication.Slot)) error
 	// Look reads the slot over a connection that is closed again at once.
 	Look(ctx context.Context) (*replication.Slot, error)

@@ -46,7 +46,7 @@ type session struct {
 	lastSent   pglogrepl.LSN // commit LSN of the newest transaction that a record was sent of
 	received   pglogrepl.LSN // everything before it has been received
 	confirmed  pglogrepl.LSN // what the last status update carried
-	awaiting   string        // what the session's goroutine stands still for; "": it reads
+	awaiting   string        // what the session's goroutine waits for; "": it reads
 	waitSince  time.Time     // since when something waits for Kafka; zero: nothing does
 	lastHeard  time.Time     // of the server
 	lastSaid   time.Time     // last status update

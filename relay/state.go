@@ -205,7 +205,7 @@ func (r *Relay) sawSlot(s *replication.Slot) {
 	r.met.slot.saw(s)
 }
 
-// slotUnwatched reports whether nobody has looked at the slot lately; a session does so by itself.
+// slotUnwatched reports whether the slot was not looked at lately; a session does so by itself.
 func (r *Relay) slotUnwatched() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -32,7 +32,7 @@ type Params struct {
 	Messages    string // prefix of the logical messages that are events; "" for none
 	Publication string
 	Slot        string
-	RDS         bool          // of Amazon: nobody can give the attribute REPLICATION, and membership in rds_replication stands for it
+	RDS         bool          // of Amazon: the attribute REPLICATION cannot be granted, and membership in rds_replication stands for it
 	Timeout     time.Duration // how long creating the slot may wait for open transactions
 	Network     string        // for the offered pg_hba.conf line; "" leaves a placeholder
 }
@@ -232,7 +232,7 @@ type column struct {
 }
 
 // Bounds of the bundled table's columns, in bytes as the server prints them. The server cannot send a value that it prints in more
-// than 1 GB, and whoever may insert could stop delivery with one; a daemon needs three times the largest row as memory. What an
+// than 1 GB, and a role that may insert could stop delivery with one; a daemon needs three times the largest row as memory. What an
 // outbox needs is far below: Kafka's default for a record is 1 MiB.
 const (
 	maxText    = 64 << 10

@@ -9,7 +9,7 @@ import (
 // addCompletion completes the completion: its commands are cobra's own, and it can tell values that are known beforehand.
 // All other commands have to be there already, and root's output, which the completion keeps.
 func addCompletion(root *cobra.Command) {
-	root.InitDefaultCompletionCmd("bash") // it is left out where there is no other command, and takes any argument for one
+	root.InitDefaultCompletionCmd("bash") // it is missing where there is no other command, and takes any argument for one
 	for _, c := range root.Commands() {
 		if c.Name() != "completion" {
 			continue

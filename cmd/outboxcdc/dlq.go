@@ -17,7 +17,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/kafka/deadletter"
 )
 
-// dlqGroup is the consumer group whose offsets say which dead letters of a slot somebody has dealt with.
+// dlqGroup is the consumer group whose offsets say which dead letters of a slot are handled.
 func dlqGroup(slot string) string { return "outboxcdc-dlq-" + slot }
 
 // newDLQCommand is `dlq list|retry|drop`, the care of dead letters.
@@ -156,7 +156,7 @@ func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 		defer d.end()
 	}
 	if d.changes && !d.dryRun {
-		// A pipe that nobody reads any more must not end us before what was done is noted.
+		// A closed pipe must not end the process before what was done is recorded.
 		signal.Ignore(syscall.SIGPIPE)
 		if err := d.mayChange(ctx); err != nil {
 			return lookError(err)

@@ -14,7 +14,7 @@ import (
 type letter struct {
 	*deadletter.Letter
 	id, position, cause, message string
-	topic                        string // where it was on its way to; "": nobody knows
+	topic                        string // the original topic; "": it is not known
 	truncated                    string // how long its value was, if that was cut
 	slot                         string // "": from before letters said so
 }
@@ -146,7 +146,7 @@ type letterJSON struct {
 	ID        string `json:"id"`
 	Cause     string `json:"cause"`
 	Message   string `json:"message"`
-	Topic     string `json:"topic"` // where it was on its way to; "": nobody knows
+	Topic     string `json:"topic"` // the original topic; "": it is not known
 	Position  string `json:"position"`
 	CutFrom   string `json:"cut_from,omitempty"` // bytes of the value before it was cut
 	Open      bool   `json:"open"`

@@ -40,7 +40,7 @@ func answer(w http.ResponseWriter, ok bool, body any) {
 	whole.writeTo(w)
 }
 
-// metrics answers scrapes, a few at a time; the others wait for their turn, which comes however slowly anybody reads.
+// metrics answers scrapes, a few at a time; further ones wait for their turn, which does not depend on slow readers.
 func metrics(reg *prometheus.Registry) http.Handler {
 	scrape := promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true})
 	turns := make(chan struct{}, renderAtOnce)
@@ -64,7 +64,7 @@ func metrics(reg *prometheus.Registry) http.Handler {
 	})
 }
 
-// rendered is an answer that nobody has been sent yet.
+// rendered is an answer that has not been sent yet.
 type rendered struct {
 	status int
 	header http.Header

@@ -8,7 +8,7 @@ import (
 )
 
 // complainEvery is how often the HTTP side may say that clients misbehave or that its configuration cannot be read:
-// whoever reaches the port could fill the log otherwise.
+// every client that reaches the port could fill the log otherwise.
 const complainEvery = time.Minute
 
 // complaints is the log of net/http and of the exporter toolkit in our terms. What is a warning or worse is logged

@@ -17,7 +17,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
-// peekLimit is how many events are shown when nobody says how many: a look, and not the whole backlog.
+// peekLimit is how many events are shown without --limit: a look, and not the whole backlog.
 const peekLimit = 100
 
 func newPeekCommand(load func() (*config.Config, error)) *cobra.Command {
@@ -136,7 +136,7 @@ func (p *peeker) show(v *peek.Event) error {
 	return written(p.out.Write(b))
 }
 
-// written is the error of a write of ours to our output, which nobody is to blame for whom we have asked.
+// written is an error of writing our output, which is no fault of Postgres.
 func written(_ int, err error) error {
 	if err != nil {
 		return &exitError{code: exitFault, err: fmt.Errorf("write the output: %w", err)}

@@ -19,7 +19,7 @@ import (
 )
 
 // setupTimeout is how long creating the slot waits for open transactions by default: longer than most of them live, and
-// short enough for somebody who watches.
+// short enough for a person who watches.
 const setupTimeout = time.Minute
 
 // defaultRole is the daemon's role when postgres.url names no user.

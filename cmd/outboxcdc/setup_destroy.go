@@ -95,7 +95,7 @@ func (d *destroyer) run(ctx context.Context, dsn string) error {
 	return nil
 }
 
-// look finds what is there and refuses what is in use or somebody else's.
+// look finds what is there and refuses what is in use or not ours.
 func (d *destroyer) look(ctx context.Context, conn *pgx.Conn) (slot *slotState, publication bool, err error) {
 	c := &catalog{conn: conn}
 	if err := c.lookAtServer(ctx); err != nil {

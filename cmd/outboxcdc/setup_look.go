@@ -27,7 +27,7 @@ type catalog struct {
 	function    bool
 
 	provider provider // of a managed server
-	noRole   bool     // role and grants are somebody else's
+	noRole   bool     // role and grants are left to the operator
 	owners   []string // roles that may own table and function, whatever the schema allows
 	callers  bool     // the function is for the application
 

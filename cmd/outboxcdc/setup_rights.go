@@ -22,7 +22,7 @@ var providers = []provider{
 	{"azure_pg_admin", "Azure Database for PostgreSQL", "set the server parameter wal_level = logical, then restart"},
 }
 
-// rdsReplication is the role that stands for the attribute REPLICATION at Amazon, where nobody can give that.
+// rdsReplication is the role that stands for the attribute REPLICATION at Amazon, where that cannot be granted.
 const rdsReplication = "rds_replication"
 
 // lookAtProvider finds out whether the server is a managed one.

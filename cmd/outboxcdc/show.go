@@ -43,7 +43,7 @@ func (l *line) pair(name string, value []byte) {
 }
 
 // record is what all records have, except for our own headers: what they say stands at the beginning of the line. Null is told from empty: a
-// null key is left out, and a null value is a tombstone.
+// null key is omitted, and a null value is a tombstone.
 func (l *line) record(key, value []byte, headers []router.Header, payload bool) {
 	l.pair("key", key)
 	var all []string

@@ -109,7 +109,7 @@ func joinWords(what, why string) string {
 // onTheWay is WAL behind the confirmed position that is no backlog: a position is confirmed once a second or so.
 const onTheWay = 16 << 20
 
-// measure finds the rate. While somebody reads the slot its restart_lsn moves in jumps, so what counts is the WAL behind
+// measure finds the rate. While the slot is read its restart_lsn moves in jumps, so what counts is the WAL behind
 // the confirmed position.
 func (l *look) measure(first *look) {
 	grown := l.Slot.Retained - first.Slot.Retained

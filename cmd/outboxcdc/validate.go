@@ -88,7 +88,7 @@ func (s *settings) problems() error {
 		_, err := wire(fixed(cfg), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 		return errors.Join(err, checkConnections(cfg))
 	}
-	// How settings of the route go together, as far as somebody has set them and nothing else was said about them.
+	// How settings of the route go together, as far as they are set and nothing else was reported about them.
 	known := config.Errors(err)
 	_, together := newRouter(cfg)
 	for _, e := range config.Errors(together) {

@@ -321,7 +321,7 @@ type Log struct {
 	Format string `yaml:"format" default:"auto" oneof:"auto json text"`
 }
 
-// Default is the configuration of somebody who sets nothing.
+// Default is the configuration without any setting.
 func Default() *Config {
 	c := &Config{origins: map[string]string{}}
 	for _, s := range knownSettings() {

@@ -95,7 +95,7 @@ func load(sources []source, environ []string, flags ...string) (*Config, error) 
 }
 
 // besides is what is wrong whatever becomes of what could not be read: a default may stand in the place of that, so what
-// nobody has set is not judged, nor what stands beside it.
+// is not set is not judged, nor what stands beside it.
 func besides(err, written error) error {
 	if written == nil {
 		return err

@@ -38,7 +38,7 @@ func (c *Config) Sources() []Source {
 }
 
 // SourceProblem is an error about a setting of the i-th of Sources by who uses it: columns.id, or route.topic. A setting
-// that the entry has left out is named where it comes from.
+// that the entry does not have is named where it comes from.
 func (c *Config) SourceProblem(i int, setting, problem string) error {
 	if len(c.Outboxes) > 0 {
 		path := entryPath(i) + setting
@@ -130,7 +130,7 @@ func (c *Config) applyOutboxes() error {
 	}
 	c.entries = nil
 	if len(c.Outboxes) > 0 && c.origins["outbox.table"] == "" {
-		c.Outbox.Table = "" // nobody has asked for the default
+		c.Outbox.Table = "" // the default was not asked for
 	}
 	return errors.Join(errs...)
 }

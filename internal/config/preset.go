@@ -6,7 +6,7 @@ const PresetDebezium = "debezium"
 // originPreset is who has set what applyPreset sets.
 const originPreset = "preset: " + PresetDebezium
 
-// applyPreset gives the preset's default to what nobody has set.
+// applyPreset gives the preset's default to what is not set.
 func (c *Config) applyPreset() {
 	if c.Preset != PresetDebezium {
 		return

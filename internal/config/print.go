@@ -14,7 +14,7 @@ import (
 type Setting struct {
 	Path   string // e.g. "postgres.slot"
 	Value  any    // string, bool, int, []string, map[string]string, map[string]int, []Source, time.Duration or ByteSize; secrets masked
-	Origin string // who set it; "default" if nobody
+	Origin string // what set it; "default" if nothing did
 }
 
 // Settings lists every setting in the order of the documentation, secrets masked.

@@ -23,7 +23,7 @@ type raw struct {
 // pair is one entry of a mapping.
 type pair struct{ key, value string }
 
-// quote shows a text in a message, shortened: whatever somebody wrote may be long.
+// quote shows a text in a message, shortened: a value may be long.
 func quote(s string) string {
 	if r := []rune(s); len(r) > 80 {
 		return strconv.Quote(string(r[:80])) + "…"

@@ -156,7 +156,7 @@ func (e *examination) has(check string, l Level) bool {
 	return slices.ContainsFunc(e.found[check], func(f Finding) bool { return f.Level == l })
 }
 
-// setup is the command that makes what is missing. It wants somebody who may, not the daemon's role.
+// setup is the command that makes what is missing. It needs a role with the privileges, not the daemon's role.
 func (e *examination) setup() Remedy {
 	return shellf("OUTBOXCDC_SETUP_URL=postgres://postgres@%s/%s %s setup apply", e.Server, url.PathEscape(e.Database), e.Command)
 }

@@ -205,7 +205,7 @@ func (e *examination) checkViaRoot(t *tableFacts) {
 }
 
 // checkIdentity is about the application: where updates or deletes are published of a table without replica identity, the
-// server refuses them to whoever cleans the table up.
+// server refuses them to the job that cleans the table up.
 func (e *examination) checkIdentity(t *tableFacts) {
 	p := &e.pub
 	none := t.identity == "n" || t.identity == "d" && len(t.key) == 0

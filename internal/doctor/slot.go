@@ -20,7 +20,7 @@ type slotFacts struct {
 	inactiveSince               *time.Time
 	retained, pinned, safe      int64 // bytes; safe -1: no limit; pinned: behind the confirmed position
 	ready                       bool
-	physical, standbysNotActive []string // slots of standbys, and those that synchronized_standby_slots waits for in vain
+	physical, standbysNotActive []string // slots of standbys, and those of synchronized_standby_slots that are not active
 }
 
 const slotSQL = `

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// OpenTransaction is one that has not ended, in whichever database. The server keeps WAL from its beginning on for every slot.
+// OpenTransaction is a transaction of any database that has not ended. The server keeps WAL from its beginning on for every slot.
 type OpenTransaction struct {
 	PID        int     `json:"pid,omitempty"`      // 0: it is prepared
 	Prepared   string  `json:"prepared,omitempty"` // its name, from PREPARE TRANSACTION
@@ -60,7 +60,7 @@ func OldestTransaction(ctx context.Context, conn *pgx.Conn) (*OpenTransaction, e
 }
 
 // checkTransactions looks for what holds the slot's restart_lsn, and the making of slots, up: transactions that are open
-// or prepared, in whichever database.
+// or prepared, in any database.
 func (e *examination) checkTransactions(ctx context.Context) {
 	e.checkPrepared(ctx)
 	x, err := oldest(ctx, e.conn, oldestOpenSQL)
