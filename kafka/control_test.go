@@ -120,7 +120,7 @@ func TestHungBrokersFirst(t *testing.T) {
 				}
 			}
 			p, l := openSession(t, c)
-			if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+			if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
 				t.Fatal(err)
 			}
 			if s, err := p.LoadPosition(within(30 * time.Second)); err != nil || s == nil {

@@ -196,7 +196,7 @@ func TestThrottledPosition(t *testing.T) {
 		return res, nil, true
 	})
 	for range 3 {
-		if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
 			t.Fatal(err)
 		}
 	}

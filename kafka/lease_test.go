@@ -53,7 +53,7 @@ func TestLease(t *testing.T) {
 			})
 			sendMany(t, p, "t", 1, 11)
 			saved := make(chan error, 1)
-			p.SavePosition(checkpoint.Saved{Slot: "s"}, func(err error) { saved <- err })
+			p.SavePosition(checkpoint.PositionRecord{Slot: "s"}, func(err error) { saved <- err })
 			heldSaver(t, saved)
 			p.checkLease(time.Now()) // nothing is open
 			for _, n := range sentBy(p) {
@@ -166,7 +166,7 @@ func TestLeaseEnds(t *testing.T) {
 			if what == "records" {
 				send(t, p, 1, record("t", "k", "v"))
 			} else {
-				p.SavePosition(checkpoint.Saved{Slot: "s"}, func(err error) { saved <- err })
+				p.SavePosition(checkpoint.PositionRecord{Slot: "s"}, func(err error) { saved <- err })
 			}
 			<-arrived
 			p.checkLease(time.Now().Add(leaseWait/4*3 - time.Minute)) // just in time

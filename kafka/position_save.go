@@ -12,7 +12,7 @@ import (
 
 // saving is what SavePosition was asked for.
 type saving struct {
-	saved checkpoint.Saved
+	saved checkpoint.PositionRecord
 	done  func(error)
 }
 
@@ -25,7 +25,7 @@ var errNoPositions = errors.New("internal error: no position topic is configured
 // SavePosition stores a position record, in the background, one after the other. What fails in a way that passes is tried again
 // until the session ends. done is called once, from another goroutine: with nil, or with why not: a *[checkpoint.Unusable], or
 // the session is over. It is written while the lease lasts, and waits for that.
-func (p *Producer) SavePosition(s checkpoint.Saved, done func(error)) {
+func (p *Producer) SavePosition(s checkpoint.PositionRecord, done func(error)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -102,7 +102,7 @@ func (p *Producer) nextSaving() (saving, bool) {
 }
 
 // saveOne stores a record, under a sequence number of its own, so that a late copy of a request cannot put it behind a newer one.
-func (p *Producer) saveOne(l *positionLog, s *checkpoint.Saved, sequence *int32) error {
+func (p *Producer) saveOne(l *positionLog, s *checkpoint.PositionRecord, sequence *int32) error {
 	value, err := s.MarshalText()
 	if err != nil {
 		return fmt.Errorf("write the position record: internal error: %w", err)

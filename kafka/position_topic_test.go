@@ -17,7 +17,7 @@ import (
 func TestNoEventInPositionTopic(t *testing.T) {
 	f := newFake(t)
 	p, l := openSession(t, newPositionCluster(t, f))
-	if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+	if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
 		t.Fatal(err)
 	}
 	if ready, err := p.Ready(positions); ready || !errors.Is(err, errPositionsOnly) {
@@ -26,7 +26,7 @@ func TestNoEventInPositionTopic(t *testing.T) {
 	if err := p.Send(record(positions, "k", "an event"), 1); err == nil {
 		t.Error("sent")
 	}
-	if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+	if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := values(f.read(t, positions, 2)); len(got) != 2 || len(l.acks()) != 0 {

@@ -150,12 +150,12 @@ func (l *positionLog) unusable(why, remedy string, err error) error {
 
 // LoadPosition reads the newest position record of the slot; nil if there is none. An error is a *[checkpoint.Unusable], or passes.
 // If only the newest cannot be read, what those before it say comes with the error. When ctx is over the session can only be closed.
-func (p *Producer) LoadPosition(ctx context.Context) (*checkpoint.Saved, error) {
+func (p *Producer) LoadPosition(ctx context.Context) (*checkpoint.PositionRecord, error) {
 	if p.cluster.cfg.PositionTopic == "" {
 		return nil, errNoPositions
 	}
 	type answer struct {
-		saved *checkpoint.Saved
+		saved *checkpoint.PositionRecord
 		err   error
 	}
 	answered := make(chan answer, 1)
@@ -183,7 +183,7 @@ const positionStep = 1000
 // load reads from the end backwards until there is a record of the slot. A topic with segments of another size than setup apply gives it
 // (a gigabyte, by default) may hold more of other slots than can be read while the server waits; then the topic counts as unusable, so
 // that delivery goes on.
-func (l *positionLog) load(ctx context.Context) (*checkpoint.Saved, error) {
+func (l *positionLog) load(ctx context.Context) (*checkpoint.PositionRecord, error) {
 	l.bytes = 0
 	end, err := l.offset(ctx, sarama.OffsetNewest)
 	if err != nil {
@@ -202,7 +202,7 @@ func (l *positionLog) load(ctx context.Context) (*checkpoint.Saved, error) {
 		from := max(start, until-step)
 		best, err := l.window(ctx, from, until)
 		if best.seen || err != nil {
-			return checkpoint.Latest(best.saved[max(0, len(best.saved)-checkpoint.Recent):]), err
+			return checkpoint.Merge(best.saved[max(0, len(best.saved)-checkpoint.Recent):]), err
 		}
 		until = from
 	}
@@ -221,7 +221,7 @@ func (l *positionLog) offset(ctx context.Context, which int64) (offset int64, er
 // newest are the slot's records in a window.
 type newest struct {
 	seen  bool
-	saved []checkpoint.Saved // since the last deletion
+	saved []checkpoint.PositionRecord // since the last deletion
 	err   error              // the newest cannot be read
 }
 
@@ -269,7 +269,7 @@ func (n *newest) take(value []byte) {
 		n.saved, n.err = nil, nil
 		return
 	}
-	var s checkpoint.Saved
+	var s checkpoint.PositionRecord
 	if n.err = s.UnmarshalText(value); n.err == nil {
 		n.saved = append(n.saved, s)
 	}

@@ -95,7 +95,7 @@ func (r *realEnds) positions(ctx context.Context, t *testing.T) {
 	n := 0
 	put := func() {
 		n++
-		p.SavePosition(checkpoint.Saved{Slot: "s", Generation: 1, SystemID: historySystem, Confirm: at(n).CommitLSN}, func(err error) { results <- err })
+		p.SavePosition(checkpoint.PositionRecord{Slot: "s", Generation: 1, SystemID: historySystem, Confirm: at(n).CommitLSN}, func(err error) { results <- err })
 	}
 	for range 3 {
 		put()
@@ -130,7 +130,7 @@ func (r *realEnds) positions(ctx context.Context, t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, rec := range recs {
-		var s checkpoint.Saved
+		var s checkpoint.PositionRecord
 		if err := s.UnmarshalText(rec.Value); err != nil || s.Confirm != at(i+1).CommitLSN {
 			t.Errorf("record %d: %s %v", i, rec.Value, err)
 		}

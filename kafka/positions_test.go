@@ -39,7 +39,7 @@ func newPositionCluster(t *testing.T, f *fake) *Cluster {
 }
 
 // save waits until a position record is stored, or is not.
-func save(t testing.TB, p *Producer, s checkpoint.Saved) error {
+func save(t testing.TB, p *Producer, s checkpoint.PositionRecord) error {
 	t.Helper()
 	done := make(chan error, 2)
 	p.SavePosition(s, func(err error) { done <- err })
@@ -52,7 +52,7 @@ func save(t testing.TB, p *Producer, s checkpoint.Saved) error {
 	}
 }
 
-func load(t testing.TB, p *Producer) *checkpoint.Saved {
+func load(t testing.TB, p *Producer) *checkpoint.PositionRecord {
 	t.Helper()
 	s, err := p.LoadPosition(context.Background())
 	if err != nil {
@@ -77,7 +77,7 @@ func putRaw(t testing.TB, addrs []string, recs ...*kgo.Record) {
 }
 
 func rawSaved(slot string, generation uint64, confirm int) *kgo.Record {
-	s := checkpoint.Saved{Slot: slot, Generation: generation, SystemID: historySystem, Confirm: pglogrepl.LSN(confirm)}
+	s := checkpoint.PositionRecord{Slot: slot, Generation: generation, SystemID: historySystem, Confirm: pglogrepl.LSN(confirm)}
 	value, _ := s.MarshalText()
 	return &kgo.Record{Key: []byte(slot), Value: value}
 }
@@ -91,7 +91,7 @@ func TestPositions(t *testing.T) {
 	if _, err := p.LoadPosition(ctx); !errors.As(err, &u) || !strings.Contains(err.Error(), "does not exist") || u.Record || !u.Missing {
 		t.Errorf("load without a topic: %v", err)
 	}
-	if err := save(t, p, checkpoint.Saved{}); !errors.As(err, &u) {
+	if err := save(t, p, checkpoint.PositionRecord{}); !errors.As(err, &u) {
 		t.Errorf("save without a topic: %v", err)
 	}
 	for _, want := range []bool{true, false} {
@@ -106,7 +106,7 @@ func TestPositions(t *testing.T) {
 		t.Errorf("loaded %+v from nothing", s)
 	}
 	for i := range 5 {
-		s := checkpoint.Saved{Slot: "s", Generation: 3, SystemID: historySystem, Confirm: pglogrepl.LSN(i)}
+		s := checkpoint.PositionRecord{Slot: "s", Generation: 3, SystemID: historySystem, Confirm: pglogrepl.LSN(i)}
 		if err := save(t, p, s); err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +129,7 @@ func TestPositions(t *testing.T) {
 		t.Errorf("loaded %+v past 6000 records of others", s)
 	}
 	putRaw(t, f.ListenAddrs(), rawSaved("s", 3, 4), &kgo.Record{Key: []byte("s"), Value: []byte(`{"version": 2}`)})
-	if s, err := p.LoadPosition(ctx); !errors.As(err, &u) || !errors.Is(err, checkpoint.ErrSavedVersion) || !u.Record || s == nil || s.Generation != 3 {
+	if s, err := p.LoadPosition(ctx); !errors.As(err, &u) || !errors.Is(err, checkpoint.ErrRecordVersion) || !u.Record || s == nil || s.Generation != 3 {
 		t.Errorf("a newer version: %+v %v", s, err)
 	}
 	putRaw(t, f.ListenAddrs(), &kgo.Record{Key: []byte("s")})
@@ -153,7 +153,7 @@ func TestSavePositionInOrder(t *testing.T) {
 	var order []int
 	done := make(chan error, n)
 	for i := range n {
-		p.SavePosition(checkpoint.Saved{Slot: "s", Generation: 1, SystemID: historySystem, Confirm: pglogrepl.LSN(i)}, func(err error) {
+		p.SavePosition(checkpoint.PositionRecord{Slot: "s", Generation: 1, SystemID: historySystem, Confirm: pglogrepl.LSN(i)}, func(err error) {
 			order = append(order, i)
 			if i%7 == 0 {
 				f.loseAnswers.Store(1)
@@ -176,7 +176,7 @@ func TestSavePositionInOrder(t *testing.T) {
 	f.loseAnswers.Store(0)
 	recs := f.read(t, positions, n)[0]
 	for i, rec := range recs {
-		var s checkpoint.Saved
+		var s checkpoint.PositionRecord
 		if err := s.UnmarshalText(rec.Value); err != nil || s.Confirm != pglogrepl.LSN(i) || string(rec.Key) != "s" {
 			t.Errorf("record %d: %s, %v", i, rec.Value, err)
 		}
@@ -204,7 +204,7 @@ func TestSavePositionEnds(t *testing.T) {
 		}
 	}
 	put := func(p *Producer, results chan error) {
-		p.SavePosition(checkpoint.Saved{Slot: "s"}, func(err error) { results <- err })
+		p.SavePosition(checkpoint.PositionRecord{Slot: "s"}, func(err error) { results <- err })
 	}
 	t.Run("closed", func(t *testing.T) {
 		p, l := openSession(t, c)
@@ -240,19 +240,19 @@ func TestSavePositionEnds(t *testing.T) {
 	})
 	t.Run("unusable", func(t *testing.T) {
 		p, _ := openSession(t, c)
-		if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
 			t.Fatal(err)
 		}
 		var u *checkpoint.Unusable
 		f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.TopicAuthorizationFailed, Count: 1})
-		if err := save(t, p, checkpoint.Saved{Slot: "s"}); !errors.As(err, &u) {
+		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); !errors.As(err, &u) {
 			t.Errorf("without the right: %v", err)
 		}
-		if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
 			t.Errorf("with the right again: %v", err)
 		}
 		f.deleteTopic(t, positions)
-		if err := save(t, p, checkpoint.Saved{Slot: "s"}); !errors.As(err, &u) {
+		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); !errors.As(err, &u) {
 			t.Errorf("without a topic: %v", err)
 		}
 		_ = p.Close(done())
@@ -265,7 +265,7 @@ func TestSavePositionEnds(t *testing.T) {
 		f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.RequestTimedOut, Count: 1})
 		f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.TopicAuthorizationFailed, Count: 1})
 		var u *checkpoint.Unusable
-		if err := save(t, p, checkpoint.Saved{Slot: "s"}); !errors.As(err, &u) || !errors.Is(err, errOver) {
+		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); !errors.As(err, &u) || !errors.Is(err, errOver) {
 			t.Errorf("done: %v", err)
 		}
 		if err := l.failure(t); !errors.As(err, &u) {
@@ -275,7 +275,7 @@ func TestSavePositionEnds(t *testing.T) {
 	})
 	t.Run("nowhere", func(t *testing.T) {
 		p, _ := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
-		if err := save(t, p, checkpoint.Saved{}); err == nil {
+		if err := save(t, p, checkpoint.PositionRecord{}); err == nil {
 			t.Error("saved without a topic")
 		}
 		if _, err := p.LoadPosition(t.Context()); err == nil {
@@ -289,7 +289,7 @@ func TestLoadPositionPasses(t *testing.T) {
 	f := newFake(t)
 	c := newPositionCluster(t, f)
 	p, _ := openSession(t, c)
-	if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+	if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range []kmsg.Key{kmsg.ListOffsets, kmsg.Fetch, kmsg.Metadata} { // the leader is looked up again after a failure
@@ -313,7 +313,7 @@ func TestLoadPositionUnheard(t *testing.T) {
 			f := newFake(t)
 			c := newPositionCluster(t, f)
 			before, _ := openSession(t, c)
-			if err := save(t, before, checkpoint.Saved{Slot: "s"}); err != nil {
+			if err := save(t, before, checkpoint.PositionRecord{Slot: "s"}); err != nil {
 				t.Fatal(err)
 			}
 			_ = before.Close(done())
@@ -392,7 +392,7 @@ func TestPositionsAreFoundAhead(t *testing.T) {
 	if s, err := p.LoadPosition(t.Context()); s != nil || err != nil {
 		t.Error(s, err)
 	}
-	if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+	if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
 		t.Error(err)
 	}
 }
@@ -403,9 +403,9 @@ func TestPositionTopicTooLarge(t *testing.T) {
 	c := newPositionCluster(t, f)
 	p, _ := openSession(t, c)
 	for range 3 * positionStep {
-		p.SavePosition(checkpoint.Saved{Slot: "s", Generation: 3}, func(error) {})
+		p.SavePosition(checkpoint.PositionRecord{Slot: "s", Generation: 3}, func(error) {})
 	}
-	if err := save(t, p, checkpoint.Saved{Slot: "s", Generation: 4}); err != nil {
+	if err := save(t, p, checkpoint.PositionRecord{Slot: "s", Generation: 4}); err != nil {
 		t.Fatal(err)
 	}
 	_ = p.Close(done())

@@ -58,7 +58,7 @@ func TestProbePositionTopic(t *testing.T) {
 	if err := p.Healthy(); err != nil {
 		t.Error(err)
 	}
-	p.SavePosition(checkpoint.Saved{Slot: "s"}, func(error) {})
+	p.SavePosition(checkpoint.PositionRecord{Slot: "s"}, func(error) {})
 	eventually(t, "the reason", func() bool {
 		err := p.Healthy()
 		return err != nil && strings.Contains(err.Error(), "write the position record to topic "+positions) && errors.Is(err, sarama.ErrNotEnoughReplicas)

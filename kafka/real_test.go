@@ -238,7 +238,7 @@ func realQuota(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	p.Flush()
 	saved := 0 // while events wait for the end of a pause, which takes seconds each
 	for p.inflight.Load() > 0 {
-		if err := save(t, p, checkpoint.Saved{Slot: "s"}); err != nil {
+		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
 			t.Fatal(err)
 		}
 		saved++

@@ -62,7 +62,7 @@ func (s *session) beforeStart() checkpoint.Position {
 
 // wrote reports whether a record is this process's, of its last session. Two processes may have begun with the same record, and have one
 // generation then; another process is known by its producer id.
-func (m *memory) wrote(b *checkpoint.Saved) bool {
+func (m *memory) wrote(b *checkpoint.PositionRecord) bool {
 	return b.Generation == m.generation && !slices.ContainsFunc(b.Producers, func(id int64) bool { return !slices.Contains(m.producers, id) })
 }
 

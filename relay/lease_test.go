@@ -24,7 +24,7 @@ func (p *fakePast) unseen() (age time.Duration) {
 // off from each other here: the socket takes what is written.
 func TestLeaseNeedsEvidence(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
-		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		b.kafka.hold()
 		b.start()
 		b.sleep(time.Second)
@@ -66,7 +66,7 @@ func TestLeaseLooks(t *testing.T) {
 	for _, undecided := range []bool{false, true} {
 		t.Run(fmt.Sprintf("undecided %v", undecided), func(t *testing.T) {
 			deduplicating(t, func(b *bench, p *fakePast) {
-				p.saved = []checkpoint.Saved{before(b, nil)}
+				p.saved = []checkpoint.PositionRecord{before(b, nil)}
 				if undecided {
 					b.pg.edit(func() { b.pg.checkErr = func(int) error { return replication.ErrUndecided } })
 				}
@@ -100,7 +100,7 @@ func TestLeaseLooks(t *testing.T) {
 // nothing is sent before a look that began after it has found the slot ours.
 func TestLeaseBehindTheRecord(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
-		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		p.slow = 500 * time.Millisecond
 		b.pg.commit("a")
 		began := time.Now()
@@ -126,7 +126,7 @@ func TestLeaseBehindTheRecord(t *testing.T) {
 // TestLeaseWhileTheFirstRecordWaits: looks go on while Kafka takes its time about the first position record, and at the end about the last.
 func TestLeaseWhileTheFirstRecordWaits(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
-		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		p.mute = true
 		b.start()
 		for range 80 {
@@ -160,7 +160,7 @@ func TestLeaseWhileTheFirstRecordWaits(t *testing.T) {
 // TestStreamEnds: once the stream has failed nothing is sent, and what is open gets its time.
 func TestStreamEnds(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
-		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		b.kafka.hold()
 		b.start()
 		b.sleep(time.Second)
@@ -188,7 +188,7 @@ func TestStreamEnds(t *testing.T) {
 // TestLeaseSlowLook: a look counts from the moment at which it was asked for.
 func TestLeaseSlowLook(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
-		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		b.kafka.hold()
 		b.start()
 		b.sleep(time.Second)

@@ -18,9 +18,9 @@ type Past interface {
 	ProducerID() int64
 	// LoadPosition reads the slot's newest position record; nil: there is none. [checkpoint.Unusable] when there can be
 	// none, other errors pass.
-	LoadPosition(ctx context.Context) (*checkpoint.Saved, error)
+	LoadPosition(ctx context.Context) (*checkpoint.PositionRecord, error)
 	// SavePosition stores one, later and in the order of the calls; done is called once, from another goroutine.
-	SavePosition(s checkpoint.Saved, done func(error))
+	SavePosition(s checkpoint.PositionRecord, done func(error))
 	// ReadEnds begins to read the ends of partitions, not earlier than notBefore. It is called once, and allows EndsRead.
 	ReadEnds(q checkpoint.Search, notBefore time.Time)
 	// EndsRead reports whether the ends of all partitions of the topics of ReadEnds have been read, and those of topic unless
@@ -48,10 +48,10 @@ type Deduplication struct {
 // names the producer id of every record in Kafka that is after its acked position.
 type past struct {
 	on        bool
-	before    *checkpoint.Saved // the predecessor's; nil: there was none
+	before    *checkpoint.PositionRecord // the predecessor's; nil: there was none
 	reading   bool              // the ends of partitions are read before anything is sent that may be there
 	allowed   pglogrepl.LSN     // the slot may be told so much: Kafka has a record that says so
-	record    checkpoint.Saved  // the last one handed over
+	record    checkpoint.PositionRecord  // the last one handed over
 	saving    bool              // and it is not acknowledged yet
 	producers []int64           // in the first one
 	paced     pace              // of records
@@ -116,7 +116,7 @@ func (s *session) recall(ctx context.Context) error {
 }
 
 // firstRecord hands over the first record of this session, after the predecessor's, which may be nil.
-func (s *session) firstRecord(before *checkpoint.Saved, confirm pglogrepl.LSN) {
+func (s *session) firstRecord(before *checkpoint.PositionRecord, confirm pglogrepl.LSN) {
 	p := &s.past
 	p.before, p.saved = before, make(chan error, 1)
 	p.record = before.Next(s.sink.ProducerID(), s.r.cfg.Deduplication.Sources)
@@ -142,7 +142,7 @@ func (s *session) deduplicate() {
 
 // recalled is what became of the question for the position record.
 type recalled struct {
-	before  *checkpoint.Saved
+	before  *checkpoint.PositionRecord
 	altered string
 	err     error
 }
@@ -238,7 +238,7 @@ func (s *session) movedByOthers() pglogrepl.LSN {
 }
 
 // altered says why events may be missing in the stream that were committed after the record; "": nothing says so.
-func (s *session) altered(ctx context.Context, b *checkpoint.Saved) (string, error) {
+func (s *session) altered(ctx context.Context, b *checkpoint.PositionRecord) (string, error) {
 	published := b.PublishedFor(s.r.cfg.Deduplication.Sources)
 	if published == "" {
 		return "", nil
@@ -247,14 +247,14 @@ func (s *session) altered(ctx context.Context, b *checkpoint.Saved) (string, err
 }
 
 // follows compares the record of the predecessor with what this session has found.
-func (s *session) follows(b *checkpoint.Saved, altered string) error {
+func (s *session) follows(b *checkpoint.PositionRecord, altered string) error {
 	return Contradiction(b, s.stream.Identity(), s.movedByOthers(), altered)
 }
 
 // Contradiction is why a session would not begin at start, on this server, behind the position record; nil: it would. The server must be
 // one that the predecessor can have read from, no other client may have moved the slot, and the publication must be as it was: what was
 // committed while it sent less is not in the stream. altered is what [Stream.Altered] says of b. It is an error of class [Lost].
-func Contradiction(b *checkpoint.Saved, id replication.Identity, start pglogrepl.LSN, altered string) error {
+func Contradiction(b *checkpoint.PositionRecord, id replication.Identity, start pglogrepl.LSN, altered string) error {
 	told := b.Confirm
 	if end, over := id.EndOf(b.Timeline); over { // of what was told on a timeline that ended, only so much is the server's
 		told = min(told, end)

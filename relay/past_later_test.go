@@ -24,7 +24,7 @@ func unusablePositions() error {
 func TestMovedSlotIsFoundLater(t *testing.T) {
 	for _, next := range []bool{false, true} {
 		deduplicating(t, func(b *bench, p *fakePast) {
-			p.saved = []checkpoint.Saved{before(b, nil)}
+			p.saved = []checkpoint.PositionRecord{before(b, nil)}
 			p.loadErr = unusablePositions()
 			x := b.pg.commit("never delivered")
 			b.pg.edit(func() { b.pg.confirmed, b.kafka.acked["never delivered"] = x.End, true }) // pg_replication_slot_advance: not our doing
@@ -47,14 +47,14 @@ func TestMovedSlotIsFoundLater(t *testing.T) {
 // that standby writes records of where it is then. What this process saw before is no contradiction.
 func TestMovedSlotIsAccountedFor(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
-		fallen := before(b, func(s *checkpoint.Saved) { s.Generation, s.Producers, s.Clean = 7, []int64{3, 7, 9}, false })
+		fallen := before(b, func(s *checkpoint.PositionRecord) { s.Generation, s.Producers, s.Clean = 7, []int64{3, 7, 9}, false })
 		x := b.pg.commit("delivered by the standby")
 		b.pg.edit(func() { b.pg.confirmed, b.kafka.acked["delivered by the standby"] = x.End, true })
-		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		b.start()
 		b.sleep(time.Second)
 		b.pg.edit(func() { b.pg.confirmed = fallen.Confirm })
-		p.locked(func() { p.saved = []checkpoint.Saved{fallen} }) // it has written more than are read
+		p.locked(func() { p.saved = []checkpoint.PositionRecord{fallen} }) // it has written more than are read
 		b.pg.cut()
 		b.sleep(time.Minute)
 		if s := p.last(); s.Generation != 8 {
@@ -69,7 +69,7 @@ func TestMovedSlotIsAccountedFor(t *testing.T) {
 // TestPositionsReadableNotWritable: delivery goes on in one session, at least once, and a planned end confirms everything.
 func TestPositionsReadableNotWritable(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
-		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		p.saveErr = unusablePositions()
 		b.start()
 		for i := range 100 {
@@ -94,7 +94,7 @@ func TestOtherSettingsOlderCopy(t *testing.T) {
 		b.pg.commit("a") // other rows than those that were delivered, at LSNs used before
 		two := b.pg.commit("b")
 		b.pg.commit("c")
-		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) {
+		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) {
 			s.Sources, s.Clean = "other", false
 			s.Acked = checkpoint.Position{SystemID: s.SystemID, Timeline: s.Timeline, CommitLSN: two.Commit, Ordinal: checkpoint.LastOrdinal}
 			s.AckedTx = checkpoint.TxID{CommitLSN: two.Commit, XID: two.XID + 50, CommitTime: two.Time.Add(-time.Hour)}
@@ -114,7 +114,7 @@ func TestOtherSettingsHideATransaction(t *testing.T) {
 			tx := b.pg.wal[len(b.pg.wal)-1]
 			b.pg.wal = b.pg.wal[:len(b.pg.wal)-1]
 			id := b.pg.id
-			p.saved = []checkpoint.Saved{{
+			p.saved = []checkpoint.PositionRecord{{
 				Slot: "outboxcdc", Generation: 4, SystemID: id.SystemID, Timeline: id.Timeline, Confirm: b.pg.confirmed, Producers: []int64{3}, Sources: "with messages",
 				Acked:   checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: tx.Commit, Ordinal: checkpoint.LastOrdinal},
 				AckedTx: checkpoint.TxID{CommitLSN: tx.Commit, XID: tx.XID, CommitTime: tx.Time},
@@ -132,7 +132,7 @@ func TestOtherSettingsHideATransaction(t *testing.T) {
 // session that can use the topic later.
 func TestUnverifiedIsNotRecorded(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
-		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		p.loadErr = unusablePositions()
 		at := b.pg.slotAt()
 		b.start()
@@ -200,7 +200,7 @@ func TestSpanEndsAtTheFork(t *testing.T) {
 // process ended cleanly.
 func TestOwnDoubtIsKept(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
-		p.saved = []checkpoint.Saved{before(b, nil)} // clean
+		p.saved = []checkpoint.PositionRecord{before(b, nil)} // clean
 		p.loadErr = unusablePositions()
 		b.kafka.hold()
 		b.start()
@@ -225,7 +225,7 @@ func TestOwnDoubtIsKept(t *testing.T) {
 // does not cover that. Its end is not clean, so that the next start looks for it.
 func TestCleanCoversTheProcess(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
-		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		b.start()
 		b.sleep(time.Second)
 		p.locked(func() { p.mute = true })
@@ -251,7 +251,7 @@ func TestCleanCoversTheProcess(t *testing.T) {
 func TestAlteredPublication(t *testing.T) {
 	for _, later := range []bool{false, true} {
 		deduplicating(t, func(b *bench, p *fakePast) {
-			p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) { s.Published = "q" })}
+			p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Published = "q" })}
 			if later {
 				p.loadErr = unusablePositions()
 			}

@@ -19,7 +19,7 @@ import (
 // fakePast is what Kafka keeps for a deduplicating relay. bench.mu guards it.
 type fakePast struct {
 	b        *bench
-	saved    []checkpoint.Saved
+	saved    []checkpoint.PositionRecord
 	loadErr  error
 	saveErr  error
 	mute     bool               // saves are not answered
@@ -51,12 +51,12 @@ func (p *fakePast) locked(f func()) {
 
 func (p *fakePast) ProducerID() int64 { return p.pid }
 
-func (p *fakePast) LoadPosition(context.Context) (s *checkpoint.Saved, err error) {
-	p.locked(func() { s, err = checkpoint.Latest(p.saved), p.loadErr })
+func (p *fakePast) LoadPosition(context.Context) (s *checkpoint.PositionRecord, err error) {
+	p.locked(func() { s, err = checkpoint.Merge(p.saved), p.loadErr })
 	return s, err
 }
 
-func (p *fakePast) SavePosition(s checkpoint.Saved, done func(error)) {
+func (p *fakePast) SavePosition(s checkpoint.PositionRecord, done func(error)) {
 	var slow time.Duration
 	p.locked(func() { slow = p.slow })
 	time.AfterFunc(2*time.Millisecond+slow, func() {
@@ -121,21 +121,21 @@ func deduplicating(t *testing.T, f func(*bench, *fakePast)) {
 	})
 }
 
-func (p *fakePast) last() (s checkpoint.Saved) {
+func (p *fakePast) last() (s checkpoint.PositionRecord) {
 	p.locked(func() { s = p.saved[len(p.saved)-1] })
 	return s
 }
 
 // nth is the record of that number in the topic, from 0.
-func (p *fakePast) nth(n int) (s checkpoint.Saved) {
+func (p *fakePast) nth(n int) (s checkpoint.PositionRecord) {
 	p.locked(func() { s = p.saved[n] })
 	return s
 }
 
 // before is the record of a predecessor that has ended cleanly with the slot where it is.
-func before(b *bench, f func(*checkpoint.Saved)) checkpoint.Saved {
+func before(b *bench, f func(*checkpoint.PositionRecord)) checkpoint.PositionRecord {
 	id := b.pg.id
-	s := checkpoint.Saved{
+	s := checkpoint.PositionRecord{
 		Slot: "outboxcdc", Generation: 4, SystemID: id.SystemID, Timeline: id.Timeline, Confirm: b.pg.slotAt(), Producers: []int64{3},
 		Sources: "s", Clean: true,
 	}
@@ -148,7 +148,7 @@ func before(b *bench, f func(*checkpoint.Saved)) checkpoint.Saved {
 // TestPositionRecord: one before anything is sent, one before each status update that moves the slot, a clean one at the end.
 func TestPositionRecord(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
-		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		p.mute = true
 		b.kafka.hold()
 		b.pg.commit("z")
@@ -211,23 +211,23 @@ func TestFollows(t *testing.T) {
 		return checkpoint.Position{SystemID: 7, Timeline: timeline, CommitLSN: lsn}
 	}
 	for name, c := range map[string]struct {
-		edit func(*checkpoint.Saved)
+		edit func(*checkpoint.PositionRecord)
 		why  string
 	}{
-		"the same":                    {func(*checkpoint.Saved) {}, ""},
-		"another system":              {func(s *checkpoint.Saved) { s.SystemID = 8 }, "this server is system 7"},
-		"an ancestor":                 {func(s *checkpoint.Saved) { s.Timeline, s.Acked, s.Confirm = 3, pos(3, 0x500), 0x850 }, ""},
-		"an ancestor, lost its tail":  {func(s *checkpoint.Saved) { s.Timeline, s.Acked, s.Confirm = 3, pos(3, 0x900), 0xA00 }, ""},
-		"a dead branch":               {func(s *checkpoint.Saved) { s.Timeline = 2 }, "does not descend"},
-		"a later timeline":            {func(s *checkpoint.Saved) { s.Timeline = 5 }, "does not descend"},
-		"acked at the end of the WAL": {func(s *checkpoint.Saved) { s.Acked = pos(4, 0x1000) }, "older copy"},
-		"acked before it":             {func(s *checkpoint.Saved) { s.Acked = pos(4, 0xFFF) }, ""},
-		"the slot is behind":          {func(s *checkpoint.Saved) { s.Confirm = 0x901 }, ""},
-		"moved on a new timeline":     {func(s *checkpoint.Saved) { s.Timeline, s.Confirm = 3, 0x950 }, "was told 0/800 at most"},
-		"the slot was moved":          {func(s *checkpoint.Saved) { s.Confirm = 0x8FF }, "was told 0/8FF at most"},
-		"altered":                     {func(*checkpoint.Saved) {}, "since 2026-11-23T01:02:03Z, the publication was altered"},
+		"the same":                    {func(*checkpoint.PositionRecord) {}, ""},
+		"another system":              {func(s *checkpoint.PositionRecord) { s.SystemID = 8 }, "this server is system 7"},
+		"an ancestor":                 {func(s *checkpoint.PositionRecord) { s.Timeline, s.Acked, s.Confirm = 3, pos(3, 0x500), 0x850 }, ""},
+		"an ancestor, lost its tail":  {func(s *checkpoint.PositionRecord) { s.Timeline, s.Acked, s.Confirm = 3, pos(3, 0x900), 0xA00 }, ""},
+		"a dead branch":               {func(s *checkpoint.PositionRecord) { s.Timeline = 2 }, "does not descend"},
+		"a later timeline":            {func(s *checkpoint.PositionRecord) { s.Timeline = 5 }, "does not descend"},
+		"acked at the end of the WAL": {func(s *checkpoint.PositionRecord) { s.Acked = pos(4, 0x1000) }, "older copy"},
+		"acked before it":             {func(s *checkpoint.PositionRecord) { s.Acked = pos(4, 0xFFF) }, ""},
+		"the slot is behind":          {func(s *checkpoint.PositionRecord) { s.Confirm = 0x901 }, ""},
+		"moved on a new timeline":     {func(s *checkpoint.PositionRecord) { s.Timeline, s.Confirm = 3, 0x950 }, "was told 0/800 at most"},
+		"the slot was moved":          {func(s *checkpoint.PositionRecord) { s.Confirm = 0x8FF }, "was told 0/8FF at most"},
+		"altered":                     {func(*checkpoint.PositionRecord) {}, "since 2026-11-23T01:02:03Z, the publication was altered"},
 	} {
-		s := checkpoint.Saved{Slot: "s", SystemID: 7, Timeline: 4, Confirm: 0x900, At: time.Date(2026, 11, 23, 1, 2, 3, 0, time.UTC)}
+		s := checkpoint.PositionRecord{Slot: "s", SystemID: 7, Timeline: 4, Confirm: 0x900, At: time.Date(2026, 11, 23, 1, 2, 3, 0, time.UTC)}
 		c.edit(&s)
 		start := pglogrepl.LSN(0x900)
 		if strings.HasPrefix(name, "an ancestor") {
@@ -281,7 +281,7 @@ func TestTold(t *testing.T) {
 // TestSlotWasMoved ends the process, and confirms nothing; unless the slot is another's by now, who has moved it.
 func TestSlotWasMoved(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
-		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) { s.Confirm -= 8 })}
+		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Confirm -= 8 })}
 		at := b.pg.slotAt()
 		b.pg.commit("a")
 		b.start()
@@ -352,7 +352,7 @@ func TestKafkaFailsBeforeTheFirstRecord(t *testing.T) {
 // lease is renewed, and the slot moves; afterwards that is no contradiction, for this process has moved it itself.
 func TestWithoutPositionsForAWhile(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
-		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		p.loadErr = &checkpoint.Unusable{Topic: "positions", Why: "access is refused", Remedy: "grant it"}
 		b.start()
 		for i := range 20 {
@@ -406,7 +406,7 @@ func TestWithoutPositions(t *testing.T) {
 // is told only what a record allows, and neither a planned restart nor a crash is taken for a slot that somebody has moved.
 func TestPositionsUsableLater(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
-		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		p.loadErr = &checkpoint.Unusable{Topic: "positions", Why: "access is refused", Remedy: "grant it"}
 		b.start()
 		for i := range 20 {
@@ -443,7 +443,7 @@ func TestPositionsUsableLater(t *testing.T) {
 // the next start finds a record that agrees with the slot.
 func TestPositionsUsableAtTheEnd(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
-		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		p.loadErr = &checkpoint.Unusable{Topic: "positions", Why: "access is refused", Remedy: "grant it"}
 		b.start()
 		b.pg.commit("a")
@@ -463,7 +463,7 @@ func TestPositionsUsableAtTheEnd(t *testing.T) {
 // slot. What it has delivered is looked for, after fence_wait.
 func TestSameGeneration(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
-		p.saved = []checkpoint.Saved{before(b, nil)}
+		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		b.start()
 		x := b.pg.commit("a")
 		b.sleep(3 * time.Second)
@@ -492,7 +492,7 @@ func TestFenceOfTheOther(t *testing.T) {
 	for theirs, want := range map[time.Duration]time.Duration{0: 5 * time.Second, time.Second: 5 * time.Second, 12 * time.Second: 12 * time.Second} {
 		t.Run(theirs.String(), func(t *testing.T) {
 			deduplicating(t, func(b *bench, p *fakePast) {
-				p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) { s.Clean, s.FenceWait = false, theirs })}
+				p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Clean, s.FenceWait = false, theirs })}
 				b.pg.commit("a")
 				begun := time.Now()
 				b.start()
@@ -521,7 +521,7 @@ func TestFenceOfTheOther(t *testing.T) {
 func TestFenceIsNoSilence(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePast) {
 		b.relay.cfg.ParkAfter = time.Second
-		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) { s.Clean = false })}
+		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Clean = false })}
 		b.pg.commit("a")
 		b.start()
 		b.sleep(5500 * time.Millisecond)
@@ -556,7 +556,7 @@ func TestFence(t *testing.T) {
 				p.searched = false
 			})
 		}
-		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) { s.Clean = false })}
+		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Clean = false })}
 		b.kafka.hold()
 		b.pg.commit("a")
 		b.start()
@@ -589,7 +589,7 @@ func TestSearch(t *testing.T) {
 		acked := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: b.pg.slotAt() - 1, Ordinal: checkpoint.LastOrdinal}
 		settled := acked // an event between the two may stand behind newer ones
 		settled.CommitLSN -= 0x20
-		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) {
+		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) {
 			s.Clean, s.Acked, s.Topics, s.Producers = false, acked, []string{"old", "t"}, []int64{3, 4}
 			s.Settled = settled
 		})}
@@ -623,15 +623,15 @@ func TestSearch(t *testing.T) {
 // TestSettledAtFirst: what is before the slot is never sent, so a session that knows of nothing settled, because it is the first or
 // has other settings, begins with that.
 func TestSettledAtFirst(t *testing.T) {
-	for name, edit := range map[string]func(*fakePast, checkpoint.Saved){
-		"first":          func(*fakePast, checkpoint.Saved) {},
-		"other settings": func(p *fakePast, s checkpoint.Saved) { s.Sources = "other"; p.saved = []checkpoint.Saved{s} },
+	for name, edit := range map[string]func(*fakePast, checkpoint.PositionRecord){
+		"first":          func(*fakePast, checkpoint.PositionRecord) {},
+		"other settings": func(p *fakePast, s checkpoint.PositionRecord) { s.Sources = "other"; p.saved = []checkpoint.PositionRecord{s} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			deduplicating(t, func(b *bench, p *fakePast) {
 				id := b.pg.id
 				want := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: b.pg.slotAt() - 1, Ordinal: checkpoint.LastOrdinal}
-				edit(p, before(b, func(s *checkpoint.Saved) {
+				edit(p, before(b, func(s *checkpoint.PositionRecord) {
 					s.Settled = checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: 1}
 				}))
 				n := len(p.saved)
@@ -652,7 +652,7 @@ func TestSettledAtFirst(t *testing.T) {
 // for no other reason. Each row is one that the rule before this one judged otherwise, or might.
 func TestSkipped(t *testing.T) {
 	for name, c := range map[string]struct {
-		edit  func(*checkpoint.Saved)
+		edit  func(*checkpoint.PositionRecord)
 		found func(*checkpoint.Position) // how the record that is read differs from the first event's; nil: none is read
 		id    string                     // of that record
 		topic string                     // where it is read
@@ -669,10 +669,10 @@ func TestSkipped(t *testing.T) {
 		"acked":                       {acked: true, skip: true},
 		"acked and found":             {acked: true, found: func(*checkpoint.Position) {}, skip: true},
 		"acked, other settings": {
-			edit: func(s *checkpoint.Saved) { s.Sources, s.Acked.Ordinal = "other", checkpoint.LastOrdinal }, acked: true,
+			edit: func(s *checkpoint.PositionRecord) { s.Sources, s.Acked.Ordinal = "other", checkpoint.LastOrdinal }, acked: true,
 		},
-		"acked on a timeline that the server never was on": {edit: func(s *checkpoint.Saved) { s.Acked.Timeline = 9 }, acked: true},
-		"no record: nothing is known":                      {edit: func(s *checkpoint.Saved) { s.Slot = "" }, found: func(*checkpoint.Position) {}},
+		"acked on a timeline that the server never was on": {edit: func(s *checkpoint.PositionRecord) { s.Acked.Timeline = 9 }, acked: true},
+		"no record: nothing is known":                      {edit: func(s *checkpoint.PositionRecord) { s.Slot = "" }, found: func(*checkpoint.Position) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			deduplicating(t, func(b *bench, p *fakePast) {
@@ -680,7 +680,7 @@ func TestSkipped(t *testing.T) {
 				b.pg.commit("b")
 				id := b.pg.id
 				pos := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: x.Commit}
-				s := before(b, func(s *checkpoint.Saved) { s.Clean, s.Topics = false, []string{"old", "t"} })
+				s := before(b, func(s *checkpoint.PositionRecord) { s.Clean, s.Topics = false, []string{"old", "t"} })
 				if c.acked {
 					s.Acked = pos
 				}
@@ -688,7 +688,7 @@ func TestSkipped(t *testing.T) {
 					c.edit(&s)
 				}
 				if s.Slot != "" {
-					p.saved = []checkpoint.Saved{s}
+					p.saved = []checkpoint.PositionRecord{s}
 				}
 				if c.found != nil {
 					c.found(&pos)
@@ -716,7 +716,7 @@ func TestStoppedWhileRereading(t *testing.T) {
 		x := b.pg.commit("a")
 		b.pg.commit("c@new") // waits for its topic
 		y := b.pg.commit("b")
-		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) {
+		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) {
 			s.Acked = checkpoint.Position{SystemID: s.SystemID, Timeline: s.Timeline, CommitLSN: x.Commit}
 			s.AckedTx = checkpoint.TxID{CommitLSN: y.Commit}
 		})}
@@ -755,13 +755,13 @@ func TestOlderCopy(t *testing.T) {
 				b.pg.commit("c")
 				id := b.pg.id
 				pos := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: two.Commit}
-				s := before(b, func(s *checkpoint.Saved) {
+				s := before(b, func(s *checkpoint.PositionRecord) {
 					s.AckedTx = checkpoint.TxID{CommitLSN: two.Commit, XID: two.XID, CommitTime: two.Time}
 					c.edit(&s.AckedTx)
 					s.Acked = pos
 					s.Acked.CommitLSN = s.AckedTx.CommitLSN
 				})
-				p.saved = []checkpoint.Saved{s}
+				p.saved = []checkpoint.PositionRecord{s}
 				b.kafka.acked["a"], b.kafka.acked["b"] = true, true
 				at := b.pg.slotAt()
 				b.start()
@@ -794,7 +794,7 @@ func TestPhantoms(t *testing.T) {
 		})
 		id := b.pg.id
 		gone := checkpoint.Position{SystemID: id.SystemID, Timeline: 1, CommitLSN: firstLSN + 0x500}
-		p.saved = []checkpoint.Saved{before(b, func(s *checkpoint.Saved) { s.Timeline, s.Acked, s.Topics = 1, gone, []string{"gone", "t", "u"} })}
+		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Timeline, s.Acked, s.Topics = 1, gone, []string{"gone", "t", "u"} })}
 		p.phantoms["u"] = checkpoint.Phantoms{Count: 3, First: checkpoint.Phantom{ID: "x"}, Last: checkpoint.Phantom{ID: "z"}}
 		b.pg.commit("a")
 		b.start()

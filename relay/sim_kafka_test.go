@@ -28,7 +28,7 @@ type simKafka struct {
 	logs  map[simPartition][]logged
 	now   placement           // of processes that start
 	read  [len(simTopics)]int // the newest stream whose session has read a topic's ends
-	saved []checkpoint.Saved  // the newest position records
+	saved []checkpoint.PositionRecord  // the newest position records
 	pids  int64
 
 	openErr  error

@@ -176,7 +176,7 @@ func (s *simSink) Unanswered() bool {
 	return s.unanswered
 }
 
-func (s *simSink) LoadPosition(ctx context.Context) (*checkpoint.Saved, error) {
+func (s *simSink) LoadPosition(ctx context.Context) (*checkpoint.PositionRecord, error) {
 	p, w := s.p, s.k.w
 	p.spend(ctx, loadPosition, 3*time.Millisecond)
 	if ctx.Err() != nil {
@@ -189,7 +189,7 @@ func (s *simSink) LoadPosition(ctx context.Context) (*checkpoint.Saved, error) {
 	if s.failed {
 		return nil, errKafka
 	}
-	saved := checkpoint.Latest(s.k.saved)
+	saved := checkpoint.Merge(s.k.saved)
 	s.known, s.since = saved != nil, time.Now()
 	if !s.known {
 		return nil, nil
@@ -200,7 +200,7 @@ func (s *simSink) LoadPosition(ctx context.Context) (*checkpoint.Saved, error) {
 	return saved, nil
 }
 
-func (s *simSink) SavePosition(rec checkpoint.Saved, done func(error)) {
+func (s *simSink) SavePosition(rec checkpoint.PositionRecord, done func(error)) {
 	w, p := s.k.w, s.p
 	w.mu.Lock()
 	d := time.Duration(p.draw(savePosition)%2_000_000)&^1 + 1003
@@ -248,7 +248,7 @@ func (s *simSink) SavePosition(rec checkpoint.Saved, done func(error)) {
 }
 
 // save is the position topic's end. w.mu is held.
-func (k *simKafka) save(s *simSink, rec *checkpoint.Saved) {
+func (k *simKafka) save(s *simSink, rec *checkpoint.PositionRecord) {
 	w := k.w
 	w.see(s.p, "position", uint64(rec.Confirm), rec.Generation)
 	for _, e := range w.pg.order {
@@ -282,7 +282,7 @@ func (s *simSink) suspects(st *simStream) (at time.Time, is bool) {
 
 // allowed is what the newest position record lets the slot be told.
 func (k *simKafka) allowed() pglogrepl.LSN {
-	if saved := checkpoint.Latest(k.saved); saved != nil {
+	if saved := checkpoint.Merge(k.saved); saved != nil {
 		return saved.Confirm
 	}
 	return 0

@@ -71,10 +71,10 @@ type adopter struct {
 	slot   string
 	topic  string
 	events string            // fingerprint of the settings that number events
-	old    *checkpoint.Saved // nil: there is none that can be read
+	old    *checkpoint.PositionRecord // nil: there is none that can be read
 	broken error             // the newest record cannot be read
 	wrong  error             // why the daemon does not go on; nil: it would
-	new    checkpoint.Saved
+	new    checkpoint.PositionRecord
 	reused bool // an older copy of the server: LSNs are used again on the same timeline
 }
 

@@ -3,7 +3,7 @@ package main
 var (
 	recalls  = suite{"./relay", "^(TestPositionRecord|TestFollows|TestSlotWasMoved|TestWithoutPositions|TestWithoutPositionsForAWhile|TestPositionUnheard|TestFence|TestSkipped|TestSearch|TestPhantoms|TestOlderCopy|TestTold|TestKafkaFailsBeforeTheFirstRecord)$"}
 	simPast  = suite{"./relay", "^TestSimDeduplicated$"}
-	tailData = suite{"./checkpoint", "^(TestHolds|TestFound.*|TestCompare|TestSaved.*|TestAckedForOtherSources|TestLatest.*|TestAdoption)$"}
+	tailData = suite{"./checkpoint", "^(TestHolds|TestFound.*|TestCompare|TestPositionRecord.*|TestAckedForOtherSources|TestMerge.*|TestAdoption)$"}
 	ends     = suite{"./kafka", "^TestEnds"}
 )
 
@@ -57,7 +57,7 @@ var recalling = []mutant{
 	{
 		name:  "numbered-by-other-settings",
 		rule:  "An ordinal means the same whatever the settings are.",
-		edits: []edit{{"checkpoint/saved.go", "	if s.Sources != sources {\n		return Position{}", "	if s.Sources == \"\" {\n		return Position{}"}},
+		edits: []edit{{"checkpoint/record.go", "	if s.Sources != sources {\n		return Position{}", "	if s.Sources == \"\" {\n		return Position{}"}},
 		tests: []suite{tailData, recalls},
 	},
 	{
@@ -123,7 +123,7 @@ var recalling = []mutant{
 	{
 		name:  "adoption-without-publication",
 		rule:  "An adoption does not record what the publication sends, so the next session does not notice an altered publication.",
-		edits: []edit{{"checkpoint/saved.go", "		Published: published, Sources: sources,\n", ""}},
+		edits: []edit{{"checkpoint/record.go", "		Published: published, Sources: sources,\n", ""}},
 		tests: []suite{{"./checkpoint", "^TestAdoption$"}},
 	},
 	{
@@ -240,25 +240,25 @@ var recalling = []mutant{
 	{
 		name:  "late-record-believed-alone",
 		rule:  "The newest position record is all there is to know.",
-		edits: []edit{{"checkpoint/saved.go", "	for _, r := range inOrder {\n		if r.Generation <= adopted", "	for _, r := range records[len(records)-1:] {\n		if r.Generation <= adopted"}},
+		edits: []edit{{"checkpoint/record.go", "	for _, r := range inOrder {\n		if r.Generation <= adopted", "	for _, r := range records[len(records)-1:] {\n		if r.Generation <= adopted"}},
 		tests: []suite{tailData, simPast},
 	},
 	{
 		name:  "oldest-record-kept-longest",
 		rule:  "Of more producers than are kept, those that the oldest record names are kept.",
-		edits: []edit{{"checkpoint/saved.go", "		out.Producers = append(out.Producers, r.Producers...)\n", "		out.Producers = append(slices.Clone(r.Producers), out.Producers...)\n"}},
+		edits: []edit{{"checkpoint/record.go", "		out.Producers = append(out.Producers, r.Producers...)\n", "		out.Producers = append(slices.Clone(r.Producers), out.Producers...)\n"}},
 		tests: []suite{tailData},
 	},
 	{
 		name:  "adoption-is-no-barrier",
 		rule:  "Position records from before an adoption count like those after it.",
-		edits: []edit{{"checkpoint/saved.go", "		if r.Generation <= adopted && !r.Adopted {\n", "		if r.Generation < 1 {\n"}},
+		edits: []edit{{"checkpoint/record.go", "		if r.Generation <= adopted && !r.Adopted {\n", "		if r.Generation < 1 {\n"}},
 		tests: []suite{tailData},
 	},
 	{
 		name:  "adoption-believes-the-ends",
 		rule:  "An adoption keeps the producers whose records are left out.",
-		edits: []edit{{"checkpoint/saved.go", "		out.Generation = s.Generation + 1\n", "		out.Generation, out.Producers = s.Generation+1, s.Producers\n"}},
+		edits: []edit{{"checkpoint/record.go", "		out.Generation = s.Generation + 1\n", "		out.Generation, out.Producers = s.Generation+1, s.Producers\n"}},
 		tests: []suite{tailData},
 	},
 	{

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-func TestSaved(t *testing.T) {
-	want := Saved{
+func TestPositionRecord(t *testing.T) {
+	want := PositionRecord{
 		Slot: "outboxcdc", Generation: 3, SystemID: 1<<63 + 1, Timeline: 2, Acked: Position{1<<63 + 1, 2, 0x1_0000_0010, 4}, AckedTx: TxID{0x1_0000_0010, 77, time.Unix(3, 1000).UTC()}, Settled: Position{1<<63 + 1, 2, 0x1_0000_0008, 1}, Confirm: 0x1_0000_0020,
 		Producers: []int64{1, 1 << 60}, Topics: []string{"t", "u"}, Sources: "abc", Published: "def", FenceWait: 5 * time.Second, Clean: true, Adopted: true, At: time.Unix(1, 5).UTC(),
 	}
@@ -25,20 +25,20 @@ func TestSaved(t *testing.T) {
 			t.Errorf("%s lacks %s", b, part)
 		}
 	}
-	var got Saved
+	var got PositionRecord
 	if err := got.UnmarshalText(b); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}
-	first := (*Saved)(nil).Next(5, "r")
+	first := (*PositionRecord)(nil).Next(5, "r")
 	b, _ = first.MarshalText()
 	if err := got.UnmarshalText(b); err != nil || !got.Acked.IsZero() || got.Generation != 1 || got.Producers[0] != 5 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
-func TestSavedUnreadable(t *testing.T) {
+func TestPositionRecordUnreadable(t *testing.T) {
 	good := `{"version":1,"system_id":"7","confirm":"0/1"}`
-	var s Saved
+	var s PositionRecord
 	if err := s.UnmarshalText([]byte(good)); err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestSavedUnreadable(t *testing.T) {
 			t.Errorf("%s: %v", c.text, err)
 		}
 	}
-	if err := s.UnmarshalText([]byte(strings.Replace(good, "1", "2", 1))); !errors.Is(err, ErrSavedVersion) {
+	if err := s.UnmarshalText([]byte(strings.Replace(good, "1", "2", 1))); !errors.Is(err, ErrRecordVersion) {
 		t.Errorf("version 2: %v", err)
 	}
 	if s.SystemID != 7 {
@@ -58,8 +58,8 @@ func TestSavedUnreadable(t *testing.T) {
 	}
 }
 
-func TestSavedNext(t *testing.T) {
-	s := Saved{Slot: "a", Generation: 9, Clean: true, Confirm: 5}
+func TestPositionRecordNext(t *testing.T) {
+	s := PositionRecord{Slot: "a", Generation: 9, Clean: true, Confirm: 5}
 	for i := range int64(2 * maxProducers) {
 		before := s.Producers
 		s = s.Next(i, "")
@@ -101,10 +101,10 @@ func TestSavedNext(t *testing.T) {
 // With other settings another event may have an ordinal, and the server may leave a transaction out: the acked position says nothing.
 func TestAckedForOtherSources(t *testing.T) {
 	acked, tx := Position{7, 1, 0x50, LastOrdinal}, TxID{CommitLSN: 0x50, XID: 3}
-	s := Saved{Acked: acked, AckedTx: tx, Sources: "a"}
+	s := PositionRecord{Acked: acked, AckedTx: tx, Sources: "a"}
 	for _, sources := range []string{"a", "b", ""} {
 		next := s.Next(1, sources)
-		for _, r := range []Saved{next, *Latest([]Saved{s, next})} {
+		for _, r := range []PositionRecord{next, *Merge([]PositionRecord{s, next})} {
 			if same := sources == "a"; r.Acked.IsZero() == same || r.AckedTx.IsZero() == same || r.Sources != sources || same && (r.Acked != acked || r.AckedTx != tx) {
 				t.Errorf("sources %q: %s of %+v, sources %q", sources, r.Acked, r.AckedTx, r.Sources)
 			}
@@ -112,12 +112,12 @@ func TestAckedForOtherSources(t *testing.T) {
 	}
 }
 
-// TestSavedOfEarlierVersion: a record of the version before, with partition counts and a fingerprint of the routing, is read. Its
+// TestPositionRecordOfEarlierVersion: a record of the version before, with partition counts and a fingerprint of the routing, is read. Its
 // topics are those of the counts, and its acked position counts for nothing, since it does not say which settings numbered the events.
-func TestSavedOfEarlierVersion(t *testing.T) {
+func TestPositionRecordOfEarlierVersion(t *testing.T) {
 	const text = `{"version":1,"slot":"s","generation":4,"system_id":"7","timeline":1,"acked":"1:7:1:0000000000000050:2","acked_xid":9,` +
 		`"acked_commit_time":"2026-11-22T10:00:00Z","confirm":"0/60","clean":false,"producers":[3,4],"partitions":{"u":3,"t":6},"routing":"abc","at":"2026-11-22T10:00:01Z"}`
-	var s Saved
+	var s PositionRecord
 	if err := s.UnmarshalText([]byte(text)); err != nil {
 		t.Fatal(err)
 	}
@@ -133,11 +133,11 @@ func TestSavedOfEarlierVersion(t *testing.T) {
 // sends now, so that the next session notices a publication that was altered after the adoption.
 func TestAdoption(t *testing.T) {
 	now := time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
-	old := &Saved{
+	old := &PositionRecord{
 		Slot: "a", Generation: 9, SystemID: 1, Timeline: 3, Acked: Position{1, 3, 90, 0}, Confirm: 99, Producers: []int64{1, 2},
 		Topics: []string{"t"}, Sources: "r",
 	}
-	want := Saved{Slot: "a", Generation: 10, SystemID: 7, Timeline: 2, Confirm: 40, Clean: true, Adopted: true, At: now, Published: "p", Sources: "r"}
+	want := PositionRecord{Slot: "a", Generation: 10, SystemID: 7, Timeline: 2, Confirm: 40, Clean: true, Adopted: true, At: now, Published: "p", Sources: "r"}
 	if got := old.Adoption("a", 7, 2, 40, "p", "r", now); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
@@ -152,50 +152,50 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-func TestLatest(t *testing.T) {
-	if Latest(nil) != nil {
+func TestMerge(t *testing.T) {
+	if Merge(nil) != nil {
 		t.Error("something of nothing")
 	}
 	at := func(lsn uint64, ordinal uint32) Position { return Position{7, 1, pglogrepl.LSN(lsn), ordinal} }
-	base := Saved{SystemID: 7, Timeline: 1, Generation: 4, Confirm: 10, Acked: at(9, 1), Producers: []int64{1, 2}}
-	with := func(f func(*Saved)) Saved {
+	base := PositionRecord{SystemID: 7, Timeline: 1, Generation: 4, Confirm: 10, Acked: at(9, 1), Producers: []int64{1, 2}}
+	with := func(f func(*PositionRecord)) PositionRecord {
 		s := base
 		f(&s)
 		return s
 	}
-	late := with(func(s *Saved) { s.Generation, s.Confirm, s.Acked, s.Producers = 3, 8, at(8, 0), []int64{1} })
-	clean := with(func(s *Saved) { s.Confirm, s.Acked, s.Clean = 12, at(11, 0), true })
-	other := with(func(s *Saved) { s.Confirm, s.Acked, s.Producers = 11, at(10, 0), []int64{1, 3} })
-	adopted := Saved{Adopted: true, SystemID: 8, Timeline: 1, Generation: 5, Confirm: 3}
-	moved := with(func(s *Saved) { s.Timeline, s.Acked, s.Confirm, s.Generation = 2, Position{7, 2, 5, 0}, 5, 6 })
+	late := with(func(s *PositionRecord) { s.Generation, s.Confirm, s.Acked, s.Producers = 3, 8, at(8, 0), []int64{1} })
+	clean := with(func(s *PositionRecord) { s.Confirm, s.Acked, s.Clean = 12, at(11, 0), true })
+	other := with(func(s *PositionRecord) { s.Confirm, s.Acked, s.Producers = 11, at(10, 0), []int64{1, 3} })
+	adopted := PositionRecord{Adopted: true, SystemID: 8, Timeline: 1, Generation: 5, Confirm: 3}
+	moved := with(func(s *PositionRecord) { s.Timeline, s.Acked, s.Confirm, s.Generation = 2, Position{7, 2, 5, 0}, 5, 6 })
 	for name, c := range map[string]struct {
-		in   []Saved
-		want Saved
+		in   []PositionRecord
+		want PositionRecord
 	}{
-		"one":                                {[]Saved{clean}, clean},
-		"the last of a session":              {[]Saved{base, clean}, clean},
-		"a late one":                         {[]Saved{clean, late}, with(func(s *Saved) { s.Confirm, s.Acked = 12, at(11, 0) })},
-		"a late one that is clean":           {[]Saved{base, with(func(s *Saved) { s.Generation, s.Clean = 3, true })}, base},
-		"two at a time":                      {[]Saved{base, clean, other}, with(func(s *Saved) { s.Confirm, s.Acked, s.Producers = 12, at(11, 0), []int64{2, 1, 3} })},
-		"an adoption":                        {[]Saved{clean, adopted}, adopted},
-		"late, of before an adoption":        {[]Saved{clean, adopted, base}, adopted},
-		"late, of the adoption's generation": {[]Saved{clean, adopted, with(func(s *Saved) { s.Generation, s.SystemID = 5, 8 })}, with(func(s *Saved) { *s = adopted })},
+		"one":                                {[]PositionRecord{clean}, clean},
+		"the last of a session":              {[]PositionRecord{base, clean}, clean},
+		"a late one":                         {[]PositionRecord{clean, late}, with(func(s *PositionRecord) { s.Confirm, s.Acked = 12, at(11, 0) })},
+		"a late one that is clean":           {[]PositionRecord{base, with(func(s *PositionRecord) { s.Generation, s.Clean = 3, true })}, base},
+		"two at a time":                      {[]PositionRecord{base, clean, other}, with(func(s *PositionRecord) { s.Confirm, s.Acked, s.Producers = 12, at(11, 0), []int64{2, 1, 3} })},
+		"an adoption":                        {[]PositionRecord{clean, adopted}, adopted},
+		"late, of before an adoption":        {[]PositionRecord{clean, adopted, base}, adopted},
+		"late, of the adoption's generation": {[]PositionRecord{clean, adopted, with(func(s *PositionRecord) { s.Generation, s.SystemID = 5, 8 })}, with(func(s *PositionRecord) { *s = adopted })},
 		"after an adoption": {
-			[]Saved{clean, adopted, with(func(s *Saved) { s.Generation, s.Producers = 6, []int64{5} })},
-			with(func(s *Saved) { s.Generation, s.Producers = 6, []int64{5} }),
+			[]PositionRecord{clean, adopted, with(func(s *PositionRecord) { s.Generation, s.Producers = 6, []int64{5} })},
+			with(func(s *PositionRecord) { s.Generation, s.Producers = 6, []int64{5} }),
 		},
 		"topics": {
-			[]Saved{with(func(s *Saved) { s.Topics = []string{"u"} }), with(func(s *Saved) { s.Topics = []string{"t", "v"} })},
-			with(func(s *Saved) { s.Topics = []string{"t", "u", "v"} }),
+			[]PositionRecord{with(func(s *PositionRecord) { s.Topics = []string{"u"} }), with(func(s *PositionRecord) { s.Topics = []string{"t", "v"} })},
+			with(func(s *PositionRecord) { s.Topics = []string{"t", "u", "v"} }),
 		},
-		"late ones of the timeline before": {[]Saved{moved, moved, clean, late}, moved},
+		"late ones of the timeline before": {[]PositionRecord{moved, moved, clean, late}, moved},
 		"waits longer": {
-			[]Saved{with(func(s *Saved) { s.FenceWait, s.Generation = 9*time.Second, 3 }), with(func(s *Saved) { s.FenceWait = time.Second })},
-			with(func(s *Saved) { s.FenceWait = 9 * time.Second }),
+			[]PositionRecord{with(func(s *PositionRecord) { s.FenceWait, s.Generation = 9*time.Second, 3 }), with(func(s *PositionRecord) { s.FenceWait = time.Second })},
+			with(func(s *PositionRecord) { s.FenceWait = 9 * time.Second }),
 		},
-		"another timeline": {[]Saved{clean, moved}, moved},
+		"another timeline": {[]PositionRecord{clean, moved}, moved},
 	} {
-		if got := Latest(c.in); !reflect.DeepEqual(*got, c.want) {
+		if got := Merge(c.in); !reflect.DeepEqual(*got, c.want) {
 			t.Errorf("%s: %+v, want %+v", name, *got, c.want)
 		}
 	}
@@ -203,10 +203,10 @@ func TestLatest(t *testing.T) {
 
 // A daemon is killed again and again. As long as a session has not settled what was sent before, its record names the producers since
 // the last one that did, newest last, whatever other records they are read with.
-func TestLatestProducers(t *testing.T) {
+func TestMergeProducers(t *testing.T) {
 	const settled = 150 // the session that has everything acknowledged
-	var records []Saved
-	newest := func() *Saved { return Latest(records[max(0, len(records)-Recent):]) }
+	var records []PositionRecord
+	newest := func() *PositionRecord { return Merge(records[max(0, len(records)-Recent):]) }
 	for id := int64(1); id < settled+maxProducers; id++ {
 		s := newest().Next(id, "")
 		records = append(records, s)

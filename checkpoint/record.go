@@ -13,10 +13,10 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// Saved is the position record: what the daemon of a slot keeps in the position topic. From it the next start can tell whether it
+// PositionRecord is what the daemon of a slot keeps in the position topic. From it the next start can tell whether it
 // is still the same server and the same slot, and which records in Kafka are those of earlier processes. The newest records of a slot
-// count together ([Latest]). Confirm is stored before the slot is told as much, and Acked says only what Kafka has acknowledged.
-type Saved struct {
+// count together ([Merge]). Confirm is stored before the slot is told as much, and Acked says only what Kafka has acknowledged.
+type PositionRecord struct {
 	Slot       string
 	Generation uint64 // counts the sessions of the slot; a late record of an earlier one counts for nothing
 	SystemID   uint64
@@ -48,8 +48,8 @@ type Saved struct {
 	At      time.Time // when it was written, by the daemon's clock
 }
 
-// savedVersion is that of the text form; a reader refuses what it does not know.
-const savedVersion = 1
+// recordVersion is that of the text form; a reader refuses what it does not know.
+const recordVersion = 1
 
 // maxProducers bounds the processes whose records are recognised. Records of earlier ones are sent again if the slot has not
 // been confirmed since. A daemon that is killed within a second of each start adds one a second.
@@ -59,8 +59,8 @@ const maxProducers = 1000
 // delivered transactions soon after a restart is reported with the records of the process before.
 const keptProducers = 10
 
-// savedText is the text form. System identifiers are text, because JSON's numbers are not that large everywhere.
-type savedText struct {
+// recordText is the text form. System identifiers are text, because JSON's numbers are not that large everywhere.
+type recordText struct {
 	Version    int              `json:"version"`
 	Slot       string           `json:"slot"`
 	Generation uint64           `json:"generation"`
@@ -83,9 +83,9 @@ type savedText struct {
 }
 
 // MarshalText is the value of the position record.
-func (s *Saved) MarshalText() ([]byte, error) {
-	t := savedText{
-		Version: savedVersion, Slot: s.Slot, Generation: s.Generation, SystemID: strconv.FormatUint(s.SystemID, 10), Timeline: s.Timeline,
+func (s *PositionRecord) MarshalText() ([]byte, error) {
+	t := recordText{
+		Version: recordVersion, Slot: s.Slot, Generation: s.Generation, SystemID: strconv.FormatUint(s.SystemID, 10), Timeline: s.Timeline,
 		Confirm: s.Confirm.String(), Clean: s.Clean, Adopted: s.Adopted, Producers: s.Producers, Topics: s.Topics, Sources: s.Sources,
 		Published: s.Published, FenceWait: s.FenceWait.Milliseconds(), At: s.At.UTC(),
 	}
@@ -99,19 +99,19 @@ func (s *Saved) MarshalText() ([]byte, error) {
 	return json.Marshal(t)
 }
 
-// ErrSavedVersion says that the record was written by a newer outboxcdc.
-var ErrSavedVersion = errors.New("a version of the position record that this outboxcdc does not know")
+// ErrRecordVersion says that the record was written by a newer outboxcdc.
+var ErrRecordVersion = errors.New("a version of the position record that this outboxcdc does not know")
 
 // UnmarshalText reads what MarshalText wrote.
-func (s *Saved) UnmarshalText(b []byte) error {
-	var t savedText
+func (s *PositionRecord) UnmarshalText(b []byte) error {
+	var t recordText
 	if err := json.Unmarshal(b, &t); err != nil {
 		return fmt.Errorf("read the position record: %w", err)
 	}
-	if t.Version != savedVersion {
-		return fmt.Errorf("read the position record: version %d: %w", t.Version, ErrSavedVersion)
+	if t.Version != recordVersion {
+		return fmt.Errorf("read the position record: version %d: %w", t.Version, ErrRecordVersion)
 	}
-	out := Saved{
+	out := PositionRecord{
 		Slot: t.Slot, Generation: t.Generation, Timeline: t.Timeline, Clean: t.Clean, Adopted: t.Adopted, Producers: t.Producers, Topics: t.Topics,
 		Sources: t.Sources, Published: t.Published, FenceWait: time.Duration(t.FenceWait) * time.Millisecond, At: t.At,
 	}
@@ -144,9 +144,9 @@ func (s *Saved) UnmarshalText(b []byte) error {
 
 // Next is the record of a session that comes after s, which may be nil; producer is the id that it sends under, sources the
 // fingerprint of its settings.
-func (s *Saved) Next(producer int64, sources string) Saved {
+func (s *PositionRecord) Next(producer int64, sources string) PositionRecord {
 	if s == nil {
-		return Saved{Generation: 1, Sources: sources, Producers: []int64{producer}}
+		return PositionRecord{Generation: 1, Sources: sources, Producers: []int64{producer}}
 	}
 	next := *s
 	next.Generation++
@@ -163,7 +163,7 @@ func (s *Saved) Next(producer int64, sources string) Saved {
 
 // AckedFor is Acked, and its transaction, for a reader whose settings have the given fingerprint. With other settings an event may
 // have another ordinal, and the server may not send the transaction by which its history is verified; so Acked says nothing then.
-func (s *Saved) AckedFor(sources string) (Position, TxID) {
+func (s *PositionRecord) AckedFor(sources string) (Position, TxID) {
 	if s.Sources != sources {
 		return Position{}, TxID{}
 	}
@@ -171,7 +171,7 @@ func (s *Saved) AckedFor(sources string) (Position, TxID) {
 }
 
 // PublishedFor is Published for a reader whose settings have the given fingerprint: "" with other settings, which may name other tables.
-func (s *Saved) PublishedFor(sources string) string {
+func (s *PositionRecord) PublishedFor(sources string) string {
 	if s.Sources != sources {
 		return ""
 	}
@@ -179,14 +179,14 @@ func (s *Saved) PublishedFor(sources string) string {
 }
 
 // Use adds topics that records may be in from now on.
-func (s *Saved) Use(topics []string) {
+func (s *PositionRecord) Use(topics []string) {
 	all := slices.Concat(s.Topics, topics)
 	slices.Sort(all)
 	s.Topics = slices.Compact(all)
 }
 
 // Settle notes that no record of an earlier session is in doubt any more: all that they may have sent is at or before Acked.
-func (s *Saved) Settle() {
+func (s *PositionRecord) Settle() {
 	s.Producers, s.Topics = last(slices.Clone(s.Producers), keptProducers), nil
 	if !s.Acked.IsZero() {
 		s.Settled = s.Acked
@@ -200,8 +200,8 @@ func last[T any](list []T, n int) []T { return list[max(0, len(list)-n):] }
 // sources identify what the publication sends at present, so the next session notices a publication that was altered after the adoption.
 // Of s, which may be nil, the adoption keeps the number of sessions. It names no producer and no acked position, so the next session skips
 // nothing.
-func (s *Saved) Adoption(slot string, systemID uint64, timeline int32, confirm pglogrepl.LSN, published, sources string, now time.Time) Saved {
-	out := Saved{
+func (s *PositionRecord) Adoption(slot string, systemID uint64, timeline int32, confirm pglogrepl.LSN, published, sources string, now time.Time) PositionRecord {
+	out := PositionRecord{
 		Slot: slot, Generation: 1, SystemID: systemID, Timeline: timeline, Confirm: confirm, Clean: true, Adopted: true, At: now,
 		Published: published, Sources: sources,
 	}
@@ -235,13 +235,13 @@ func (e *Unusable) Unwrap() error { return e.Err }
 // Recent is how many of a slot's newest records are read, if the topic has as many.
 const Recent = 20
 
-// Latest is what the newest records of one slot say together, given in the order of the topic; nil if there are none.
+// Merge is what the newest records of one slot say together, given in the order of the topic; nil if there are none.
 //
 // The last record of the newest generation says which system, timeline and settings they are about: the last one of the topic
 // may be a late record of a process that was frozen, or that had the slot for a moment only. All of them are believed, because
 // each was true when it was written and Kafka and slot only go forward; so the highest positions count, and all producers and
 // topics. An adoption makes all records up to its generation count for nothing, late ones too.
-func Latest(records []Saved) *Saved {
+func Merge(records []PositionRecord) *PositionRecord {
 	if len(records) == 0 {
 		return nil
 	}
@@ -258,7 +258,7 @@ func Latest(records []Saved) *Saved {
 	out.Clean = out.Clean && newest == len(records)-1
 	out.Producers, out.Topics = nil, nil
 	inOrder := slices.Clone(records)
-	slices.SortStableFunc(inOrder, func(a, b Saved) int { return cmp.Compare(a.Generation, b.Generation) })
+	slices.SortStableFunc(inOrder, func(a, b PositionRecord) int { return cmp.Compare(a.Generation, b.Generation) })
 	for _, r := range inOrder {
 		if r.Generation <= adopted && !r.Adopted {
 			continue
