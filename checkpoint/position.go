@@ -1,4 +1,5 @@
-// Package checkpoint answers one question: how far may the slot be confirmed?
+// Package checkpoint holds the state of the confirm rule: how far the slot may be confirmed ([Tracker]), what is in Kafka already
+// ([History], [Resume], [Found]), and what one process tells the next ([PositionRecord]).
 //
 // It promises that [Tracker.Acked] is always the end LSN of a transaction before which every event has been
 // acknowledged (or a keepalive position with nothing unacknowledged before it), that it never falls, and that an

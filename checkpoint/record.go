@@ -283,3 +283,34 @@ func Merge(records []PositionRecord) *PositionRecord {
 	}
 	return &out
 }
+
+// Contradiction is why a session cannot start at start on this server after the position record; nil if it can. The server must be one
+// that the writer of the record can have read from, and no other client may have moved the slot. The publication must be unchanged:
+// events that were committed while it sent less are not in the stream. altered says how it was changed; "": it was not. The error is a
+// [HistoryError].
+func (s *PositionRecord) Contradiction(l Lineage, start pglogrepl.LSN, altered string) error {
+	allowed := s.Confirm
+	if end, over := l.EndOf(s.Timeline); over { // of a timeline that ended, only so much is part of the server's history
+		allowed = min(allowed, end)
+	}
+	remedy := "compare the outbox table with the topics; then `outboxcdc slot adopt` makes the slot's present position the one to go on from"
+	var what string
+	switch {
+	case s.SystemID != l.System():
+		what = fmt.Sprintf("it was written for system %d, this server is system %d", s.SystemID, l.System())
+		remedy = "if both servers are in use, give each a topic of its own in delivery.position_topic (slot adopt would stop the other server's daemon); " +
+			"if this server replaces the other, " + remedy
+	case !descends(l, s.Timeline):
+		what = fmt.Sprintf("it was written on timeline %d, and the server's timeline %d does not descend from it", s.Timeline, l.Current())
+	case !s.Acked.IsZero() && Holds(l, s.Acked) && s.Acked.CommitLSN >= l.End():
+		what = fmt.Sprintf("Kafka has the transaction committed at %s, but the server's WAL ends at %s: it is an older copy", s.Acked.CommitLSN, l.End())
+	case start > allowed:
+		what = fmt.Sprintf("the slot stands at %s, but was told %s at most: it was recreated, advanced, or read by somebody else, "+
+			"and what was committed in between may be missing in Kafka", start, allowed)
+	case altered != "":
+		what = fmt.Sprintf("since %s, %s", s.At.UTC().Format(time.RFC3339), altered)
+	default:
+		return nil
+	}
+	return &HistoryError{Op: "compare with the position record of slot " + s.Slot, Err: errors.New(what), Remedy: remedy}
+}

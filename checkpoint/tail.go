@@ -9,10 +9,19 @@ import (
 // Lineage is a server's present history: which timeline each LSN of its WAL lies on. replication.Identity is the real one.
 type Lineage interface {
 	System() uint64
+	// Current is the server's timeline, End the flushed end of its WAL when the session acquired the slot.
+	Current() int32
+	End() pglogrepl.LSN
 	// TimelineOf returns the timeline that a record starting at lsn lies on.
 	TimelineOf(lsn pglogrepl.LSN) int32
 	// EndOf is where the history leaves an earlier timeline; over is false for the present one, and for one it was never on.
 	EndOf(timeline int32) (lsn pglogrepl.LSN, over bool)
+}
+
+// descends reports whether the server's timeline is the given one or branched off from it.
+func descends(l Lineage, timeline int32) bool {
+	_, over := l.EndOf(timeline)
+	return over || timeline == l.Current()
 }
 
 // LastOrdinal is an ordinal behind every event of a transaction.

@@ -6,24 +6,8 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// lineage is a server on timeline 2, which branched off at 0/100.
-type lineage struct{}
-
-func (lineage) System() uint64 { return 7 }
-
-func (lineage) TimelineOf(lsn pglogrepl.LSN) int32 {
-	if lsn < 0x100 {
-		return 1
-	}
-	return 2
-}
-
-func (lineage) EndOf(timeline int32) (pglogrepl.LSN, bool) {
-	if timeline == 1 {
-		return 0x100, true
-	}
-	return 0, false
-}
+// afterFailover is a server on timeline 2, which branched off at 0/100.
+var afterFailover = server{system: 7, timeline: 2, end: 0x1000, forks: []fork{{1, 0x100}}}
 
 // TestHolds: which events a server has after a failover, and how far "everything up to a position" reaches there.
 func TestHolds(t *testing.T) {
@@ -47,10 +31,10 @@ func TestHolds(t *testing.T) {
 		"of another cluster, by its number": {at(8, 2, 0x900, 0), false, Position{}},
 		"nothing":                           {Position{}, false, Position{}},
 	} {
-		if got := Holds(lineage{}, c.pos); got != c.holds {
+		if got := Holds(afterFailover, c.pos); got != c.holds {
 			t.Errorf("%s: holds %v", name, got)
 		}
-		if got := c.pos.On(lineage{}); got != c.on {
+		if got := c.pos.On(afterFailover); got != c.on {
 			t.Errorf("%s: up to %s, want %s", name, got, c.on)
 		}
 	}

@@ -28,6 +28,18 @@ type Progress struct {
 	Events  uint32
 }
 
+// Last is the newest event of the prefix that Kafka has acknowledged, and its transaction; zero if there is none.
+func (p Progress) Last(l Lineage) (Position, TxID) {
+	last, ordinal := p.Done, uint32(LastOrdinal)
+	if !p.Partial.IsZero() {
+		last, ordinal = p.Partial, p.Events-1
+	}
+	if last.IsZero() {
+		return Position{}, last
+	}
+	return Position{SystemID: l.System(), Timeline: l.TimelineOf(last.CommitLSN), CommitLSN: last.CommitLSN, Ordinal: ordinal}, last
+}
+
 // Tracker is the confirm rule (docs: ARCHITECTURE.md, "The confirm rule") for one session. Transactions enter in the
 // order of their Begin and are done when they are closed and every event of them is acknowledged. Events are numbered
 // from 0 over the whole session; a sink hands such a number back as its acknowledgement and never an LSN, so that it

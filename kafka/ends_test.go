@@ -26,7 +26,9 @@ const (
 	historyFork   = 1000
 )
 
-func (history) System() uint64 { return historySystem }
+func (history) System() uint64     { return historySystem }
+func (history) Current() int32     { return 2 }
+func (history) End() pglogrepl.LSN { return 1 << 40 }
 func (history) TimelineOf(lsn pglogrepl.LSN) int32 {
 	if lsn < historyFork {
 		return 1

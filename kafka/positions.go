@@ -222,7 +222,7 @@ func (l *positionLog) offset(ctx context.Context, which int64) (offset int64, er
 type newest struct {
 	seen  bool
 	saved []checkpoint.PositionRecord // since the last deletion
-	err   error              // the newest cannot be read
+	err   error                       // the newest cannot be read
 }
 
 // window reads the slot's records at the offsets from ≤ n < until.

@@ -153,9 +153,9 @@ func (r *Relay) keepSlot(ctx context.Context) error {
 		return nil
 	}
 	id := stream.Identity()
-	other := r.mem.check(id)
+	other := r.mem.Check(id)
 	if other == nil {
-		r.mem.systemID = id.SystemID
+		r.mem.Seen(id)
 	}
 	r.mem.slotUsed, r.mem.idleTimeout = r.clock(), stream.IdleTimeout()
 	if err := stream.Close(0, r.clock()); err != nil {

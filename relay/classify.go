@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/decoder"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
@@ -102,6 +103,8 @@ func classify(err error, delivered bool) verdict {
 		if !delivered {
 			v.class = Wrong
 		}
+	case errors.As(err, new(*checkpoint.HistoryError)):
+		v = kinds[replication.OtherHistory]
 	case errors.As(err, &pg):
 		v = kinds[pg.Kind]
 		switch {

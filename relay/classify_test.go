@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/decoder"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
@@ -42,6 +43,7 @@ func TestClassify(t *testing.T) {
 		{pg(replication.ColumnMissing), [2]verdict{{Wrong, waitBackoff, "column_missing"}, {Lost, waitBackoff, "column_missing"}}},
 		{pg(replication.RelationMismatch), same(verdict{Lost, waitBackoff, "relation_mismatch"})},
 		{pg(replication.OtherHistory), same(verdict{Lost, waitBackoff, "other_history"})},
+		{&checkpoint.HistoryError{Err: errKafka}, same(verdict{Lost, waitBackoff, "other_history"})},
 		{pg(replication.SynchronousStandby), same(verdict{Wrong, waitBackoff, "synchronous_standby"})},
 		{pg(replication.Protocol), same(verdict{Retry, waitBackoff, "protocol"})},
 

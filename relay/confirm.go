@@ -127,7 +127,7 @@ func (s *session) safe() pglogrepl.LSN {
 // wanted is what the slot should be told: acknowledged, guarded, and of a history that is known to be ours. Until what was
 // delivered before has come by again, what is dropped before it may be another's.
 func (s *session) wanted() pglogrepl.LSN {
-	if s.frozen || s.skip.expecting() {
+	if s.frozen || s.resume.Expecting() {
 		return s.confirmed
 	}
 	return max(s.confirmed, min(s.tracker.Acked(), s.guard.safe))
@@ -136,7 +136,7 @@ func (s *session) wanted() pglogrepl.LSN {
 // say sends a status update with the highest position that is acknowledged and guarded.
 func (s *session) say(now time.Time, reply bool) error {
 	safe := s.safe()
-	s.r.mem.tell(s.stream.Identity(), safe)
+	s.r.mem.Sending(s.stream.Identity(), safe)
 	if err := s.stream.Status(safe, reply, now); err != nil {
 		s.r.met.statusFailed.Inc()
 		s.statusFailed = true

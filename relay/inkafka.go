@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -19,10 +18,7 @@ func (s *session) search() {
 	}
 	cfg, id, now := &r.cfg.Deduplication, s.stream.Identity(), r.clock()
 	acked, tx := p.before.AckedFor(cfg.Sources)
-	s.skip.before = acked.On(id)
-	if checkpoint.Holds(id, acked) {
-		s.skip.expect(tx, max(s.stream.Start(), s.begin.CommitLSN+1)) // what has been read cannot be compared any more
-	}
+	s.resume.After(id, acked, tx, max(s.stream.Start(), s.begin.CommitLSN+1)) // what has been read cannot be compared any more
 	if !r.mem.wrote(p.before) {
 		if r.mem.doubt = r.mem.doubt || !p.before.Clean; !p.before.Clean {
 			wait := max(cfg.FenceWait, p.before.FenceWait) // its lease is as long as its own settings say
@@ -41,8 +37,8 @@ func (s *session) search() {
 	}
 	// What was committed before the slot's position is not sent again, so that nothing depends on it either.
 	known := s.beforeStart()
-	if s.skip.before.Compare(known) > 0 {
-		known = s.skip.before
+	if s.resume.Before().Compare(known) > 0 {
+		known = s.resume.Before()
 	}
 	settled := p.record.Settled.On(id)
 	if settled.IsZero() {
@@ -50,7 +46,7 @@ func (s *session) search() {
 	}
 	s.sink.ReadEnds(checkpoint.Search{
 		Lineage: id, Producers: p.record.Producers, Acked: known, Settled: settled, LookBack: cfg.LookBack, Topics: p.record.Topics,
-		Found: r.mem.found, Until: s.until, Phantoms: r.phantoms,
+		Found: r.mem.Found, Until: s.until, Phantoms: r.phantoms,
 	}, maxTime(now, r.mem.fence))
 }
 
@@ -60,18 +56,12 @@ func (s *session) beforeStart() checkpoint.Position {
 	return checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(last), CommitLSN: last, Ordinal: checkpoint.LastOrdinal}
 }
 
-// wrote reports whether a record is this process's, of its last session. Two processes may have begun with the same record, and have one
-// generation then; another process is known by its producer id.
-func (m *memory) wrote(b *checkpoint.PositionRecord) bool {
-	return b.Generation == m.generation && !slices.ContainsFunc(b.Producers, func(id int64) bool { return !slices.Contains(m.producers, id) })
-}
-
 // skipKnown skips the event if it lies in a part of the stream that is in Kafka without a gap.
 func (s *session) skipKnown(ctx context.Context, pos checkpoint.Position) (bool, error) {
 	switch {
-	case s.skip.delivered(pos):
+	case s.resume.Delivered(pos):
 		return true, s.leaveOut(ctx, s.r.met.skipped)
-	case pos.Compare(s.skip.before) <= 0:
+	case s.resume.Recorded(pos):
 		return true, s.leaveOut(ctx, s.r.met.inKafka)
 	}
 	return false, nil
@@ -86,7 +76,7 @@ func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic 
 			return false, err
 		}
 	}
-	if !s.r.mem.found.Has(pos, s.rec.ID) {
+	if !s.r.mem.Found.Has(pos, s.rec.ID) {
 		return false, nil
 	}
 	if s.past.on {
@@ -117,9 +107,9 @@ func (s *session) awaitRoom(ctx context.Context) error {
 // settled reports whether all that sessions before may have sent is acknowledged, and was seen to be of the same history: then
 // nothing that they left in Kafka is in doubt.
 func (s *session) settled() bool {
-	if !s.isSettled && !s.skip.expecting() && s.tracker.Acked() >= s.until {
+	if !s.isSettled && !s.resume.Expecting() && s.tracker.Acked() >= s.until {
 		s.isSettled = true
-		s.r.mem.found.Forget(func(checkpoint.Position) bool { return true })
+		s.r.mem.Found.Forget(func(checkpoint.Position) bool { return true })
 	}
 	return s.isSettled
 }

@@ -252,7 +252,7 @@ func (s *session) close(cause error) {
 	if errors.Is(cause, errShutdown) || errors.As(cause, new(*router.Poison)) {
 		last = s.safe()
 	}
-	r.mem.tell(s.stream.Identity(), last)
+	r.mem.Sending(s.stream.Identity(), last)
 	if err := s.stream.Close(last, r.clock()); err != nil {
 		r.log.Debug("close the stream", "error", err)
 	} else {
@@ -261,8 +261,7 @@ func (s *session) close(cause error) {
 	if r.cfg.Deduplication.Slot != "" {
 		s.noteDoubt()
 	}
-	r.mem.learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.confirmed, s.stream.IdleTimeout())
-	r.mem.rereading = s.skip.expecting()
-	r.mem.slotUsed = r.clock()
+	r.mem.Learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.confirmed, &s.resume)
+	r.mem.slotUsed, r.mem.idleTimeout = r.clock(), s.stream.IdleTimeout()
 	r.detach(s)
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
-	"github.com/outboxcdc/outboxcdc/replication"
 )
 
 // Past is the part of a [Sink] that deduplicated delivery needs (docs: docs/delivery.md, ADR 18 and 21).
@@ -49,12 +48,12 @@ type Deduplication struct {
 type past struct {
 	on        bool
 	before    *checkpoint.PositionRecord // the predecessor's; nil: there was none
-	reading   bool              // the ends of partitions are read before anything is sent that may be there
-	allowed   pglogrepl.LSN     // the slot may be told so much: Kafka has a record that says so
+	reading   bool                       // the ends of partitions are read before anything is sent that may be there
+	allowed   pglogrepl.LSN              // the slot may be told so much: Kafka has a record that says so
 	record    checkpoint.PositionRecord  // the last one handed over
-	saving    bool              // and it is not acknowledged yet
-	producers []int64           // in the first one
-	paced     pace              // of records
+	saving    bool                       // and it is not acknowledged yet
+	producers []int64                    // in the first one
+	paced     pace                       // of records
 	saved     chan error
 
 	// Of a session that cannot use the position topic.
@@ -137,7 +136,7 @@ func (s *session) deduplicate() {
 	p.on, p.allowed = true, p.record.Confirm
 	s.search()
 	r.mem.generation, r.mem.producers = p.record.Generation, p.producers
-	r.mem.foundAt = 0 // the record before covers it: follows has compared them
+	r.mem.Accounted() // follows has compared it with the record before
 }
 
 // recalled is what became of the question for the position record.
@@ -231,12 +230,6 @@ func (s *session) recallLast(ctx context.Context) error {
 	})
 }
 
-// movedByOthers is the highest position at which this process has found the slot and that is not its own doing: a session that could
-// not use the position topic moves the slot without a record.
-func (s *session) movedByOthers() pglogrepl.LSN {
-	return s.r.mem.reach(s.stream.Identity(), s.r.mem.foundAt, s.r.mem.foundOn)
-}
-
 // altered says why events may be missing in the stream that were committed after the record; "": nothing says so.
 func (s *session) altered(ctx context.Context, b *checkpoint.PositionRecord) (string, error) {
 	published := b.PublishedFor(s.r.cfg.Deduplication.Sources)
@@ -248,40 +241,7 @@ func (s *session) altered(ctx context.Context, b *checkpoint.PositionRecord) (st
 
 // follows compares the record of the predecessor with what this session has found.
 func (s *session) follows(b *checkpoint.PositionRecord, altered string) error {
-	return Contradiction(b, s.stream.Identity(), s.movedByOthers(), altered)
-}
-
-// Contradiction is why a session would not begin at start, on this server, behind the position record; nil: it would. The server must be
-// one that the predecessor can have read from, no other client may have moved the slot, and the publication must be as it was: what was
-// committed while it sent less is not in the stream. altered is what [Stream.Altered] says of b. It is an error of class [Lost].
-func Contradiction(b *checkpoint.PositionRecord, id replication.Identity, start pglogrepl.LSN, altered string) error {
-	told := b.Confirm
-	if end, over := id.EndOf(b.Timeline); over { // of what was told on a timeline that ended, only so much is the server's
-		told = min(told, end)
-	}
-	remedy := "compare the outbox table with the topics; then `outboxcdc slot adopt` makes the slot's present position the one to go on from"
-	var what string
-	switch {
-	case b.SystemID != id.SystemID:
-		what = fmt.Sprintf("it was written for system %d, this server is system %d", b.SystemID, id.SystemID)
-		remedy = "if both servers are in use, give each a topic of its own in delivery.position_topic (slot adopt would stop the other server's daemon); " +
-			"if this server replaces the other, " + remedy
-	case !id.Descends(b.Timeline):
-		what = fmt.Sprintf("it was written on timeline %d, and the server's timeline %d does not descend from it", b.Timeline, id.Timeline)
-	case !b.Acked.IsZero() && checkpoint.Holds(id, b.Acked) && b.Acked.CommitLSN >= id.WALEnd:
-		what = fmt.Sprintf("Kafka has the transaction committed at %s, but the server's WAL ends at %s: it is an older copy", b.Acked.CommitLSN, id.WALEnd)
-	case start > told:
-		what = fmt.Sprintf("the slot stands at %s, but was told %s at most: it was recreated, advanced, or read by somebody else, "+
-			"and what was committed in between may be missing in Kafka", start, told)
-	case altered != "":
-		what = fmt.Sprintf("since %s, %s", b.At.UTC().Format(time.RFC3339), altered)
-	default:
-		return nil
-	}
-	return &replication.Error{
-		Kind: replication.OtherHistory, Op: "compare with the position record of slot " + b.Slot, Err: errors.New(what),
-		Remedy: remedy,
-	}
+	return b.Contradiction(s.stream.Identity(), s.r.mem.MovedByOthers(s.stream.Identity()), altered)
 }
 
 // repeating notes whether, and why, delivery is at least once only, and says each change once.

@@ -7,10 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pglogrepl"
-
 	"github.com/outboxcdc/outboxcdc/checkpoint"
-	"github.com/outboxcdc/outboxcdc/replication"
 )
 
 // What a second review found: sessions that can use the position topic only later, settings that number events, histories with gaps.
@@ -160,40 +157,6 @@ func TestUnverifiedIsNotRecorded(t *testing.T) {
 			t.Errorf("%d records; the last says that everything up to %s is acknowledged; n1, which is not in Kafka, is at %s", len(p.saved), s.Acked, first.Commit)
 		}
 	})
-}
-
-// TestSpanEndsAtTheFork: keepalives take a span further than its last event; beyond a fork that is another history's.
-func TestSpanEndsAtTheFork(t *testing.T) {
-	m := memory{found: checkpoint.NewFound()}
-	session := func(id replication.Identity, start, commit, end pglogrepl.LSN) {
-		t.Helper()
-		if _, _, err := m.resume(id, start); err != nil {
-			t.Fatal(err)
-		}
-		tr := checkpoint.NewTracker(start)
-		tr.Begin(at(commit), false)
-		n := tr.Add(1, 1)
-		tr.Commit(commit + 0x30)
-		tr.Ack(n)
-		tr.Keepalive(end)
-		m.learn(id, start, tr, start, 0)
-	}
-	session(replication.Identity{SystemID: 7, Timeline: 1, WALEnd: 0x1000}, 0x100, 0x200, 0x900)
-	id, err := replication.Identity{SystemID: 7, Timeline: 2, WALEnd: 0x1000}.WithHistory([]byte("1\t0/400\tx\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	session(id, 0x800, 0x850, 0x880) // the slot was advanced on timeline 2
-	s, _, err := m.resume(id, 0x300) // and is back
-	if err != nil {
-		t.Fatal(err)
-	}
-	for lsn := pglogrepl.LSN(0x100); lsn < 0x900; lsn += 0x50 {
-		p := checkpoint.Position{SystemID: 7, Timeline: id.TimelineOf(lsn), CommitLSN: lsn}
-		if got, want := s.delivered(p), lsn <= 0x200 || 0x800 <= lsn && lsn <= 0x850; got != want {
-			t.Errorf("%s: delivered %v, want %v", lsn, got, want)
-		}
-	}
 }
 
 // TestOwnDoubtIsKept: what a session of this process may have left in Kafka is looked for, although the record before it says that an earlier

@@ -237,43 +237,12 @@ func TestFollows(t *testing.T) {
 		if name == "altered" {
 			altered = "the publication was altered"
 		}
-		err := Contradiction(&s, id, start, altered)
+		err := s.Contradiction(id, start, altered)
 		switch {
 		case c.why == "" && err != nil, c.why != "" && (err == nil || !strings.Contains(err.Error(), c.why) || !strings.Contains(err.Error(), "slot adopt")):
 			t.Errorf("%s: %v, want %q", name, err, c.why)
 		case err != nil && classify(err, false).class != Lost:
 			t.Errorf("%s: class %d", name, classify(err, false).class)
-		}
-	}
-}
-
-// TestTold: what this process has confirmed accounts for where the slot stands on the server it told, up to where that server's
-// history leaves the timeline.
-func TestTold(t *testing.T) {
-	id, err := replication.Identity{SystemID: 7, Timeline: 3, WALEnd: 0x1000}.WithHistory([]byte("1\t0/400\tx\n2\t0/800\tx\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct {
-		system   uint64
-		timeline int32
-		said     pglogrepl.LSN
-		want     pglogrepl.LSN
-	}{
-		"on this timeline":           {7, 3, 0x900, 0x900},
-		"before the fork":            {7, 2, 0x700, 0x700},
-		"beyond the fork":            {7, 2, 0x900, 0x800},
-		"beyond a fork further back": {7, 1, 0x900, 0x400},
-		"on another branch":          {7, 4, 0x900, 0},
-		"another system":             {8, 3, 0x900, 0},
-	} {
-		var m memory
-		m.tell(replication.Identity{SystemID: 6, Timeline: c.timeline}, 0x3000) // another server's
-		m.tell(replication.Identity{SystemID: c.system, Timeline: 9}, 0x2000)   // of a timeline left long ago
-		m.tell(replication.Identity{SystemID: c.system, Timeline: c.timeline}, c.said)
-		m.tell(replication.Identity{SystemID: c.system, Timeline: c.timeline}, 0x100)
-		if got := m.told(id); got != c.want {
-			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}
 }
@@ -624,8 +593,11 @@ func TestSearch(t *testing.T) {
 // has other settings, begins with that.
 func TestSettledAtFirst(t *testing.T) {
 	for name, edit := range map[string]func(*fakePast, checkpoint.PositionRecord){
-		"first":          func(*fakePast, checkpoint.PositionRecord) {},
-		"other settings": func(p *fakePast, s checkpoint.PositionRecord) { s.Sources = "other"; p.saved = []checkpoint.PositionRecord{s} },
+		"first": func(*fakePast, checkpoint.PositionRecord) {},
+		"other settings": func(p *fakePast, s checkpoint.PositionRecord) {
+			s.Sources = "other"
+			p.saved = []checkpoint.PositionRecord{s}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			deduplicating(t, func(b *bench, p *fakePast) {
@@ -794,7 +766,9 @@ func TestPhantoms(t *testing.T) {
 		})
 		id := b.pg.id
 		gone := checkpoint.Position{SystemID: id.SystemID, Timeline: 1, CommitLSN: firstLSN + 0x500}
-		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Timeline, s.Acked, s.Topics = 1, gone, []string{"gone", "t", "u"} })}
+		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) {
+			s.Timeline, s.Acked, s.Topics = 1, gone, []string{"gone", "t", "u"}
+		})}
 		p.phantoms["u"] = checkpoint.Phantoms{Count: 3, First: checkpoint.Phantom{ID: "x"}, Last: checkpoint.Phantom{ID: "z"}}
 		b.pg.commit("a")
 		b.start()

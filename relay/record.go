@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
-	"github.com/outboxcdc/outboxcdc/replication"
 )
 
 // firstStored waits for Kafka's answer about the session's first record, for park_after at most.
@@ -30,7 +29,7 @@ func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
 	rec.Slot, rec.FenceWait = s.r.cfg.Deduplication.Slot, max(rec.FenceWait, s.r.cfg.Deduplication.FenceWait) // a longer lease of one before may last yet
 	rec.SystemID, rec.Timeline, rec.Confirm, rec.Clean, rec.At = id.SystemID, id.Timeline, confirm, clean, now
 	// What was dropped may be another's until the server has shown that it is not.
-	if acked, tx := reached(id, s.tracker.Progress()); !acked.IsZero() && !s.skip.expecting() && (!checkpoint.Holds(id, rec.Acked) || acked.Compare(rec.Acked) > 0) {
+	if acked, tx := s.tracker.Progress().Last(id); !acked.IsZero() && !s.resume.Expecting() && (!checkpoint.Holds(id, rec.Acked) || acked.Compare(rec.Acked) > 0) {
 		rec.Acked, rec.AckedTx = acked, tx
 	}
 	if s.settled() {
@@ -45,18 +44,6 @@ func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
 		p.saved <- err
 		s.interrupt()
 	})
-}
-
-// reached is the last event of the prefix that Kafka has acknowledged.
-func reached(id replication.Identity, p checkpoint.Progress) (checkpoint.Position, checkpoint.TxID) {
-	last, ordinal := p.Done, uint32(checkpoint.LastOrdinal)
-	if !p.Partial.IsZero() {
-		last, ordinal = p.Partial, p.Events-1
-	}
-	if last.IsZero() {
-		return checkpoint.Position{}, last
-	}
-	return checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(last.CommitLSN), CommitLSN: last.CommitLSN, Ordinal: ordinal}, last
 }
 
 // keepPosition takes Kafka's answer to the last record and hands over the next, if the slot has something to be told.
@@ -125,9 +112,9 @@ func (s *session) lastPosition(ctx context.Context, drained bool) error {
 // look for more.
 func (s *session) recordsAll() bool {
 	settled, acked := s.settled(), s.past.record.Acked.On(s.stream.Identity())
-	if at, _ := reached(s.stream.Identity(), s.tracker.Progress()); at.Compare(acked) > 0 {
+	if at, _ := s.tracker.Progress().Last(s.stream.Identity()); at.Compare(acked) > 0 {
 		acked = at
 	}
-	single, _ := s.r.mem.found.Len()
-	return (settled || !s.r.mem.doubt && single == 0) && s.r.mem.newest().Compare(acked) <= 0
+	single, _ := s.r.mem.Found.Len()
+	return (settled || !s.r.mem.doubt && single == 0) && s.r.mem.Newest().Compare(acked) <= 0
 }

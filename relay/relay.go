@@ -148,7 +148,7 @@ type Relay struct {
 // New wires a relay; it connects to nothing.
 func New(cfg Config, source Source, kafka Kafka, r *router.Router, met *Metrics, log *slog.Logger) *Relay {
 	rl := &Relay{cfg: cfg, source: source, kafka: kafka, router: r, met: met, log: log, clock: time.Now, jitter: rand.Int64N, refused: map[checkpoint.Position]*router.Poison{}, missing: map[string]absence{}, reported: map[string]checkpoint.Phantoms{}}
-	rl.mem.found = checkpoint.NewFound()
+	rl.mem.History = checkpoint.NewHistory()
 	now := rl.clock()
 	rl.started = now
 	rl.view = view{state: Starting, since: now, changed: now, stopped: now, beat: now}
@@ -207,11 +207,11 @@ func (r *Relay) Run(ctx context.Context) error {
 // goodbye is the end of Run when it was told to stop: well only if everything acknowledged is confirmed. What we sent
 // last may have been lost on the way, or taken without an answer, so the slot is asked.
 func (r *Relay) goodbye() error {
-	done := r.mem.done
+	done := r.mem.Done()
 	if done == 0 {
 		return nil
 	}
-	confirmed := r.mem.confirmed
+	confirmed := r.mem.Confirmed()
 	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
 	defer cancel()
 	if slot, err := r.source.Look(ctx); err == nil {
@@ -219,7 +219,7 @@ func (r *Relay) goodbye() error {
 	}
 	if done >= confirmed {
 		why := "while Postgres could not be told"
-		if r.mem.rereading {
+		if r.mem.Rereading() {
 			why = "before all that was delivered earlier had come by again"
 		}
 		return &Stopped{Class: Fault, Err: fmt.Errorf("stopped %s: transactions up to the one committed at %s are in Kafka, "+

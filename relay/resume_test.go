@@ -10,9 +10,6 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
-	"github.com/outboxcdc/outboxcdc/checkpoint"
-	"github.com/outboxcdc/outboxcdc/decoder"
-	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
@@ -119,7 +116,7 @@ func TestOtherHistory(t *testing.T) {
 				b.pg.crash()
 				b.pg.edit(func() { c.do(b.pg) })
 				s := b.ends(Lost, time.Minute)
-				if replication.KindOf(s.Err) != replication.OtherHistory || !strings.Contains(s.Error(), c.say) {
+				if classify(s.Err, true).reason != "other_history" || !strings.Contains(s.Error(), c.say) {
 					b.Errorf("ended with %v, want it to say %q", s.Err, c.say)
 				}
 				b.delivered("a", "b", "c")
@@ -247,163 +244,6 @@ func TestSlotFurtherAhead(t *testing.T) {
 			b.Errorf("slot_ahead_total %v", b.metric("slot_ahead_total"))
 		}
 	})
-}
-
-// Unit tests: the boundaries.
-
-func at(lsn pglogrepl.LSN) checkpoint.TxID {
-	return checkpoint.TxID{CommitLSN: lsn, XID: uint32(lsn), CommitTime: time.UnixMicro(int64(lsn))}
-}
-
-func begins(lsn pglogrepl.LSN) *decoder.Begin {
-	return &decoder.Begin{CommitLSN: lsn, XID: uint32(lsn), CommitTime: time.UnixMicro(int64(lsn))}
-}
-
-// positionOf is a position on timeline 1 of system 7.
-func positionOf(lsn pglogrepl.LSN, ordinal uint32) checkpoint.Position {
-	return checkpoint.Position{SystemID: 7, Timeline: 1, CommitLSN: lsn, Ordinal: ordinal}
-}
-
-// TestResumeExpects: the last delivered transaction must be sent again exactly if the slot stood at or before its commit
-// LSN; equality happens, because a slot stands at the end of the transaction before.
-func TestResumeExpects(t *testing.T) {
-	m := &memory{systemID: 7, timeline: 1, spans: []span{{from: 0x40, until: 0x101, to: positionOf(0x100, checkpoint.LastOrdinal), tx: at(0x100)}}}
-	for _, c := range []struct {
-		start  pglogrepl.LSN
-		expect bool
-	}{{0x50, true}, {0xFF, true}, {0x100, true}, {0x101, false}, {0x130, false}, {0x500, false}} {
-		s, _, err := m.resume(replication.Identity{SystemID: 7, Timeline: 1, WALEnd: 0x1000}, c.start)
-		if err != nil || s.expecting() != c.expect {
-			t.Errorf("start %s: expect %v, %v; want %v", c.start, s.expecting(), err, c.expect)
-		}
-	}
-	for _, c := range []struct {
-		end pglogrepl.LSN
-		ok  bool
-	}{{0xFF, false}, {0x100, false}, {0x101, true}, {0x130, true}} {
-		_, _, err := m.resume(replication.Identity{SystemID: 7, Timeline: 1, WALEnd: c.end}, 0x50)
-		if (err == nil) != c.ok {
-			t.Errorf("WAL end %s: %v", c.end, err)
-		}
-	}
-	if _, _, err := (&memory{}).resume(replication.Identity{SystemID: 7, Timeline: 3, WALEnd: 1}, 1); err != nil {
-		t.Errorf("the first session: %v", err)
-	}
-}
-
-func TestSkipper(t *testing.T) {
-	fresh := func(expect ...checkpoint.TxID) *skipper {
-		return &skipper{
-			spans:  []span{{from: 0x20, to: positionOf(0x30, 0)}, {from: 0x120, to: positionOf(0x130, 3)}},
-			before: positionOf(0x100, checkpoint.LastOrdinal), expected: expect,
-		}
-	}
-	s := fresh(at(0x130))
-	for _, c := range []struct {
-		lsn   pglogrepl.LSN
-		known bool
-	}{{0x50, true}, {0x100, true}, {0x110, false}, {0x120, true}, {0x12F, true}, {0x130, false}, {0x160, false}} {
-		if got, err := s.begin(begins(c.lsn)); got != c.known || err != nil {
-			t.Errorf("begin %s: %v, %v; want %v", c.lsn, got, err, c.known)
-		}
-	}
-	if s.expecting() {
-		t.Error("it expects what it has seen")
-	}
-	for name, wrong := range map[string]*decoder.Begin{
-		"another xid":  {CommitLSN: 0x130, XID: 1, CommitTime: time.UnixMicro(0x130)},
-		"another time": {CommitLSN: 0x130, XID: 0x130, CommitTime: time.UnixMicro(1)},
-		"a later one":  begins(0x131),
-	} {
-		s := fresh(at(0x130))
-		if _, err := s.begin(wrong); replication.KindOf(err) != replication.OtherHistory || err == nil || !s.expecting() {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	// Two may be expected: what this process has delivered, and what the position record says.
-	s = fresh(at(0x130), at(0x100))
-	if _, err := s.begin(begins(0x100)); err != nil || !s.expecting() {
-		t.Errorf("the first of two: %v, expecting %v", err, s.expecting())
-	}
-	// A keepalive at the commit LSN itself is the end of the transaction before; one beyond it has passed it.
-	s = fresh(at(0x100))
-	if err := s.passed(0x100); err != nil {
-		t.Errorf("keepalive at the commit LSN: %v", err)
-	}
-	if err := s.passed(0x101); err == nil {
-		t.Error("keepalive beyond the commit LSN went unnoticed")
-	}
-	if err := fresh().passed(0x5000); err != nil {
-		t.Errorf("the slot stood behind it: %v", err)
-	}
-}
-
-// TestLearn: what a session delivered is added to what is known, also if it was cut while it read again what is known. Spans with a gap
-// between them stay apart: nobody knows what is in it.
-func TestLearn(t *testing.T) {
-	id := replication.Identity{SystemID: 7, Timeline: 1}
-	const all = checkpoint.LastOrdinal
-	// delivered is a session of transactions of three events each, of which so many of the last are acknowledged. Each ends 5 behind its
-	// commit LSN.
-	type session struct {
-		start   pglogrepl.LSN
-		acked   int
-		commits []pglogrepl.LSN
-	}
-	whole := func(from, to pglogrepl.LSN) span { return span{from, to + 5, positionOf(to, all), at(to)} }
-	part := func(from, until, lsn pglogrepl.LSN, events uint32) span {
-		return span{from, until, positionOf(lsn, events-1), at(lsn)}
-	}
-	for _, c := range []struct {
-		name     string
-		sessions []session
-		want     []span
-		done     pglogrepl.LSN
-	}{
-		{"nothing", []session{{5, 0, nil}}, []span{{from: 5, until: 5}}, 0},
-		{"nothing acknowledged", []session{{5, 0, []pglogrepl.LSN{10}}}, []span{{from: 5, until: 5}}, 0},
-		{"in part", []session{{5, 2, []pglogrepl.LSN{10}}}, []span{part(5, 5, 10, 2)}, 0},
-		{"whole", []session{{5, 3, []pglogrepl.LSN{10}}}, []span{whole(5, 10)}, 10},
-		{"whole, then in part", []session{{5, 2, []pglogrepl.LSN{10, 20}}}, []span{part(5, 15, 20, 2)}, 10},
-		{"the next goes on", []session{{5, 3, []pglogrepl.LSN{10}}, {15, 3, []pglogrepl.LSN{20}}}, []span{whole(5, 20)}, 20},
-		{"the next goes on where it may", []session{{5, 3, []pglogrepl.LSN{10}}, {12, 3, []pglogrepl.LSN{20}}}, []span{whole(5, 20)}, 20},
-		{"the next is cut earlier", []session{{5, 2, []pglogrepl.LSN{10, 20}}, {5, 1, []pglogrepl.LSN{10}}}, []span{part(5, 15, 20, 2)}, 10},
-		{"the next delivers the rest", []session{{5, 2, []pglogrepl.LSN{10, 20}}, {15, 3, []pglogrepl.LSN{20}}}, []span{whole(5, 20)}, 20},
-		{"another instance has delivered the rest", []session{{5, 2, []pglogrepl.LSN{10}}, {15, 2, []pglogrepl.LSN{20}}}, []span{part(5, 5, 10, 2), part(15, 15, 20, 2)}, 0},
-		{
-			"back to before the first",
-			[]session{{15, 2, []pglogrepl.LSN{20}}, {5, 2, []pglogrepl.LSN{10}}},
-			[]span{part(5, 5, 10, 2), part(15, 15, 20, 2)},
-			0,
-		},
-		{
-			"the gap is filled",
-			[]session{{5, 2, []pglogrepl.LSN{10}}, {15, 2, []pglogrepl.LSN{20}}, {5, 3, []pglogrepl.LSN{10}}},
-			[]span{part(5, 15, 20, 2)},
-			10,
-		},
-	} {
-		m := memory{found: checkpoint.NewFound(), confirmed: 8}
-		for _, s := range c.sessions {
-			tr := checkpoint.NewTracker(s.start)
-			for i, lsn := range s.commits {
-				tr.Begin(at(lsn), false)
-				for n := range 3 {
-					if number := tr.Add(1, uint64(n)); i < len(s.commits)-1 || n < s.acked {
-						tr.Ack(number)
-					}
-				}
-				tr.Commit(lsn + 5)
-			}
-			m.learn(id, s.start, tr, 9, time.Hour)
-		}
-		if !slices.Equal(m.spans, c.want) || m.done != c.done {
-			t.Errorf("%s: %+v, done %s; want %+v, done %s", c.name, m.spans, m.done, c.want, c.done)
-		}
-		if m.confirmed != 9 || m.idleTimeout != time.Hour || m.systemID != 7 || m.timeline != 1 {
-			t.Errorf("%s: %+v", c.name, m)
-		}
-	}
 }
 
 // TestNotRepeatedBehindAHole: what Kafka has acknowledged behind an event that it refuses is not sent again, in however many

@@ -29,7 +29,7 @@ type session struct {
 	sink    Sink
 	tracker *checkpoint.Tracker
 	decoder *decoder.Decoder
-	skip    skipper
+	resume  checkpoint.Resume
 	until   pglogrepl.LSN // sessions before have sent nothing that was committed from here on
 	guard   guard
 	past    past
@@ -123,10 +123,10 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 	well = r.clock().Sub(began) > r.cfg.BackoffMax
 	err = s.leave(ctx, err)
 	endBeside()
-	before := r.mem.newest()
+	before := r.mem.Newest()
 	s.close(err)
 	// Acknowledgements behind a hole are no progress: what fills it may be refused for ever, and not at full speed.
-	moved := r.mem.newest() != before
+	moved := r.mem.Newest() != before
 	r.noteProgress(s, moved, err)
 	return moved || well && replication.KindOf(err) != replication.CannotSend, err
 }
@@ -206,7 +206,7 @@ func (s *session) open(ctx context.Context) error {
 	}
 	id, start := s.stream.Identity(), s.stream.Start()
 	var lost checkpoint.Position
-	if s.skip, lost, err = r.mem.resume(id, start); err != nil {
+	if s.resume, lost, err = r.mem.Resume(id, start); err != nil {
 		_ = s.stream.Close(0, r.clock()) // the history is not ours: say nothing
 		return err
 	}
@@ -215,15 +215,15 @@ func (s *session) open(ctx context.Context) error {
 			"delivered_up_to", lost.String(), "timeline", id.Timeline)
 	}
 	s.until = id.WALEnd
-	r.mem.findSlot(id, start)
+	ahead := r.mem.FoundSlot(id, start)
 	if err := r.fit(s.stream.Tables()); err != nil {
 		_ = s.stream.Close(0, r.clock())
 		return err
 	}
-	if r.mem.saidTo == id.SystemID && start > r.mem.told(id) {
+	if ahead {
 		r.met.slotAhead.Inc()
 		r.log.Warn("the slot is further ahead than we last confirmed: another instance was active, or somebody advanced it",
-			"confirmed_by_us", r.mem.confirmed.String(), "slot_confirmed", start.String())
+			"confirmed_by_us", r.mem.Confirmed().String(), "slot_confirmed", start.String())
 	}
 	now := r.clock()
 	s.tracker = checkpoint.NewTracker(start)
@@ -310,11 +310,12 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 	switch m.Kind {
 	case decoder.KindBegin:
 		s.begin, s.inTx = *m.Begin, true
-		known, err := s.skip.begin(m.Begin)
+		tx := checkpoint.TxID{CommitLSN: m.Begin.CommitLSN, XID: m.Begin.XID, CommitTime: m.Begin.CommitTime}
+		known, err := s.resume.Begin(tx)
 		if err != nil {
 			return err
 		}
-		s.tracker.Begin(checkpoint.TxID{CommitLSN: m.Begin.CommitLSN, XID: m.Begin.XID, CommitTime: m.Begin.CommitTime}, known)
+		s.tracker.Begin(tx, known)
 	case decoder.KindEvent, decoder.KindUpdate:
 		return s.event(ctx, m.Event)
 	case decoder.KindMessage:
@@ -338,7 +339,7 @@ func (s *session) keepalive(msg replication.Message) error {
 	if s.inTx {
 		return nil
 	}
-	if err := s.skip.passed(msg.ServerWALEnd); err != nil {
+	if err := s.resume.Passed(msg.ServerWALEnd); err != nil {
 		return err
 	}
 	if missing := s.stream.Missing(); len(missing) > 0 && msg.ServerWALEnd >= s.stream.Identity().WALEnd {

@@ -26,9 +26,9 @@ type simKafka struct {
 
 	// Of deduplicated delivery.
 	logs  map[simPartition][]logged
-	now   placement           // of processes that start
-	read  [len(simTopics)]int // the newest stream whose session has read a topic's ends
-	saved []checkpoint.PositionRecord  // the newest position records
+	now   placement                   // of processes that start
+	read  [len(simTopics)]int         // the newest stream whose session has read a topic's ends
+	saved []checkpoint.PositionRecord // the newest position records
 	pids  int64
 
 	openErr  error

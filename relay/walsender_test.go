@@ -548,7 +548,7 @@ func TestFailover(t *testing.T) {
 				}
 				w.srv.Start()
 				s := w.ends(Lost, time.Minute)
-				if replication.KindOf(s.Err) != replication.OtherHistory {
+				if classify(s.Err, true).reason != "other_history" {
 					w.Errorf("ended with %v", s.Err)
 				}
 				w.delivered("a", "b")

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -30,10 +29,11 @@ type fork struct {
 // System is the cluster's system identifier.
 func (id Identity) System() uint64 { return id.SystemID }
 
-// Descends reports whether the server's present timeline is the given one or branched off from it, at whatever remove.
-func (id Identity) Descends(timeline int32) bool {
-	return timeline == id.Timeline || slices.ContainsFunc(id.forks, func(f fork) bool { return f.timeline == timeline })
-}
+// Current is the server's timeline.
+func (id Identity) Current() int32 { return id.Timeline }
+
+// End is WALEnd.
+func (id Identity) End() pglogrepl.LSN { return id.WALEnd }
 
 // EndOf is where the server's history leaves a timeline; over is false for the present one, and for one that it never was on.
 func (id Identity) EndOf(timeline int32) (lsn pglogrepl.LSN, over bool) {

@@ -16,7 +16,6 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/kafka"
-	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
@@ -70,10 +69,10 @@ type adopter struct {
 	source *replication.Source
 	slot   string
 	topic  string
-	events string            // fingerprint of the settings that number events
+	events string                     // fingerprint of the settings that number events
 	old    *checkpoint.PositionRecord // nil: there is none that can be read
-	broken error             // the newest record cannot be read
-	wrong  error             // why the daemon does not go on; nil: it would
+	broken error                      // the newest record cannot be read
+	wrong  error                      // why the daemon does not go on; nil: it would
 	new    checkpoint.PositionRecord
 	reused bool // an older copy of the server: LSNs are used again on the same timeline
 }
@@ -135,7 +134,7 @@ func (a *adopter) look(ctx context.Context, session *kafka.Producer) error {
 		return err
 	}
 	if a.old != nil && a.broken == nil {
-		a.wrong = relay.Contradiction(a.old, id, slot.ConfirmedFlush, altered)
+		a.wrong = a.old.Contradiction(id, slot.ConfirmedFlush, altered)
 		a.reused = checkpoint.Holds(id, a.old.Acked) && a.old.Acked.CommitLSN >= id.WALEnd
 	}
 	a.new = a.old.Adoption(a.slot, id.SystemID, id.Timeline, slot.ConfirmedFlush, published, a.events, time.Now())

@@ -79,7 +79,7 @@ var leasing = []mutant{
 	{
 		name:  "same-generation",
 		rule:  "A record of the generation that this process wrote last is its own.",
-		edits: []edit{{"relay/inkafka.go", "	return b.Generation == m.generation && !slices.Contains", "	return b.Generation == m.generation || !slices.Contains"}},
+		edits: []edit{{"relay/memory.go", "	return b.Generation == m.generation && !slices.Contains", "	return b.Generation == m.generation || !slices.Contains"}},
 		tests: []suite{{"./relay", "^TestSameGeneration$"}},
 	},
 	{

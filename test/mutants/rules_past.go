@@ -1,7 +1,7 @@
 package main
 
 var (
-	recalls  = suite{"./relay", "^(TestPositionRecord|TestFollows|TestSlotWasMoved|TestWithoutPositions|TestWithoutPositionsForAWhile|TestPositionUnheard|TestFence|TestSkipped|TestSearch|TestPhantoms|TestOlderCopy|TestTold|TestKafkaFailsBeforeTheFirstRecord)$"}
+	recalls  = suite{"./relay", "^(TestPositionRecord|TestFollows|TestSlotWasMoved|TestWithoutPositions|TestWithoutPositionsForAWhile|TestPositionUnheard|TestFence|TestSkipped|TestSearch|TestPhantoms|TestOlderCopy|TestKafkaFailsBeforeTheFirstRecord)$"}
 	simPast  = suite{"./relay", "^TestSimDeduplicated$"}
 	tailData = suite{"./checkpoint", "^(TestHolds|TestFound.*|TestCompare|TestPositionRecord.*|TestAckedForOtherSources|TestMerge.*|TestAdoption)$"}
 	ends     = suite{"./kafka", "^TestEnds"}
@@ -24,7 +24,7 @@ var recalling = []mutant{
 	{
 		name:  "written-before-the-ack",
 		rule:  "The position record speaks of what was received.",
-		edits: []edit{{"relay/record.go", "	last, ordinal := p.Done, uint32(checkpoint.LastOrdinal)\n	if !p.Partial.IsZero() {\n		last, ordinal = p.Partial, p.Events-1\n", "	last, ordinal := p.Done, uint32(checkpoint.LastOrdinal)\n	if !p.Partial.IsZero() {\n		last = p.Partial\n"}},
+		edits: []edit{{"checkpoint/tracker.go", "	last, ordinal := p.Done, uint32(LastOrdinal)\n	if !p.Partial.IsZero() {\n		last, ordinal = p.Partial, p.Events-1\n", "	last, ordinal := p.Done, uint32(LastOrdinal)\n	if !p.Partial.IsZero() {\n		last = p.Partial\n"}},
 		tests: []suite{recalls, simPast},
 	},
 	{
@@ -58,7 +58,7 @@ var recalling = []mutant{
 		name:  "numbered-by-other-settings",
 		rule:  "An ordinal means the same whatever the settings are.",
 		edits: []edit{{"checkpoint/record.go", "	if s.Sources != sources {\n		return Position{}", "	if s.Sources == \"\" {\n		return Position{}"}},
-		tests: []suite{tailData, recalls},
+		tests: []suite{history, tailData, recalls},
 	},
 	{
 		name:  "unread-topic-is-empty",
@@ -75,7 +75,7 @@ var recalling = []mutant{
 	{
 		name:  "clean-beyond-the-record",
 		rule:  "A clean record need not cover what this process has delivered.",
-		edits: []edit{{"relay/record.go", " && s.r.mem.newest().Compare(acked) <= 0\n", " && acked.CommitLSN >= 0\n"}},
+		edits: []edit{{"relay/record.go", " && s.r.mem.Newest().Compare(acked) <= 0\n", " && acked.CommitLSN >= 0\n"}},
 		tests: []suite{{"./relay", "^TestCleanCoversTheProcess$"}},
 	},
 	{
@@ -93,20 +93,20 @@ var recalling = []mutant{
 	{
 		name:  "own-move-is-a-contradiction",
 		rule:  "What this process confirmed without a record was confirmed by another client.",
-		edits: []edit{{"relay/resume.go", "	if start > m.told(id) && start > m.reach", "	if start > m.reach"}},
-		tests: []suite{recalls},
+		edits: []edit{{"checkpoint/history.go", "	if start <= h.sentUpTo(l) {\n		return false\n	}\n", ""}},
+		tests: []suite{history, recalls},
 	},
 	{
 		name:  "moved-slot-explained-by-our-first-word",
 		rule:  "Where the slot stood when a session found it is what that session has told it.",
-		edits: []edit{{"relay/past.go", "	return s.r.mem.reach(s.stream.Identity(), s.r.mem.foundAt, s.r.mem.foundOn)\n", "	if start := s.stream.Start(); start > s.r.mem.told(s.stream.Identity()) {\n		return start\n	}\n	return 0\n"}},
-		tests: []suite{{"./relay", "^TestMovedSlotIsFoundLater$"}},
+		edits: []edit{{"checkpoint/history.go", "	if start > h.MovedByOthers(l) {\n", "	if start > 0 {\n"}, {"checkpoint/history.go", "	if start <= h.sentUpTo(l) {\n", "	if start <= h.sentUpTo(l) {\n		h.foreign = 0\n"}},
+		tests: []suite{history, {"./relay", "^TestMovedSlotIsFoundLater$"}},
 	},
 	{
 		name:  "altered-publication-is-no-contradiction",
 		rule:  "A publication that was altered since the last position record is taken as it is.",
-		edits: []edit{{"relay/past.go", "	case altered != \"\":", "	case false:"}},
-		tests: []suite{{"./relay", "^TestAlteredPublication$"}},
+		edits: []edit{{"checkpoint/record.go", "	case altered != \"\":", "	case false:"}},
+		tests: []suite{history, {"./relay", "^TestAlteredPublication$"}},
 	},
 	{
 		name:  "publication-is-not-recorded",
@@ -124,7 +124,7 @@ var recalling = []mutant{
 		name:  "adoption-without-publication",
 		rule:  "An adoption does not record what the publication sends, so the next session does not notice an altered publication.",
 		edits: []edit{{"checkpoint/record.go", "		Published: published, Sources: sources,\n", ""}},
-		tests: []suite{{"./checkpoint", "^TestAdoption$"}},
+		tests: []suite{history, {"./checkpoint", "^TestAdoption$"}},
 	},
 	{
 		name:  "lost-is-not-held",
@@ -141,20 +141,20 @@ var recalling = []mutant{
 	{
 		name:  "moved-slot-is-never-accounted-for",
 		rule:  "A slot that was moved as its record said is held against a later record, of where it was after a crash of Postgres.",
-		edits: []edit{{"relay/past.go", "	r.mem.foundAt = 0 // the record before covers it: follows has compared them\n", ""}},
-		tests: []suite{{"./relay", "^TestMovedSlotIsAccountedFor$"}},
+		edits: []edit{{"checkpoint/history.go", "func (h *History) Accounted() { h.foreign = 0 }", "func (h *History) Accounted() {}"}},
+		tests: []suite{history, {"./relay", "^TestMovedSlotIsAccountedFor$"}},
 	},
 	{
 		name:  "unverified-is-recorded",
 		rule:  "What is dropped may be recorded before the server has shown that it is ours.",
-		edits: []edit{{"relay/record.go", "!acked.IsZero() && !s.skip.expecting() && (", "!acked.IsZero() && ("}},
+		edits: []edit{{"relay/record.go", "!acked.IsZero() && !s.resume.Expecting() && (", "!acked.IsZero() && ("}},
 		tests: []suite{{"./relay", "^TestUnverifiedIsNotRecorded$"}},
 	},
 	{
 		name:  "own-move-on-a-lost-timeline",
 		rule:  "What this process confirmed counts on any timeline.",
-		edits: []edit{{"relay/resume.go", "		return min(pos, end)\n", "		return max(pos, end)\n"}},
-		tests: []suite{recalls},
+		edits: []edit{{"checkpoint/history.go", "		return min(pos, end)\n", "		return max(pos, end)\n"}},
+		tests: []suite{history, recalls},
 	},
 	{
 		name:  "question-without-end",
@@ -165,8 +165,8 @@ var recalling = []mutant{
 	{
 		name:  "told-or-not",
 		rule:  "Whoever stops before all has come by says that Postgres could not be told.",
-		edits: []edit{{"relay/leave.go", "	r.mem.rereading = s.skip.expecting()\n", ""}},
-		tests: []suite{{"./relay", "^TestStoppedWhileRereading$"}},
+		edits: []edit{{"checkpoint/history.go", "	h.rereading = r.Expecting()\n", ""}},
+		tests: []suite{history, {"./relay", "^TestStoppedWhileRereading$"}},
 	},
 	{
 		name: "answer-after-its-time",
@@ -186,14 +186,14 @@ var recalling = []mutant{
 	{
 		name:  "told-before-learned",
 		rule:  "What a session told the slot counts once it has ended as a session that began.",
-		edits: []edit{{"relay/resume.go", "	if m.saidTo != id.SystemID {\n		return 0", "	if m.systemID != id.SystemID {\n		return 0"}},
-		tests: []suite{{"./relay", "^TestPositionUnheard$"}},
+		edits: []edit{{"checkpoint/history.go", "	if h.sentTo != l.System() {\n		return 0", "	if h.systemID != l.System() {\n		return 0"}},
+		tests: []suite{history, {"./relay", "^TestPositionUnheard$"}},
 	},
 	{
 		name:  "slot-ahead-of-a-lost-timeline",
 		rule:  "What was told once accounts for any slot that does not stand further ahead.",
-		edits: []edit{{"relay/session.go", "start > r.mem.told(id) {", "start > r.mem.said {"}},
-		tests: []suite{{"./relay", "^TestSlotBeyondTheFork$"}},
+		edits: []edit{{"checkpoint/history.go", "	if start <= h.sentUpTo(l) {", "	if start <= h.sent {"}},
+		tests: []suite{history, {"./relay", "^TestSlotBeyondTheFork$"}},
 	},
 	{
 		name:  "hold-finds-nothing",
@@ -204,7 +204,7 @@ var recalling = []mutant{
 	{
 		name:  "first-touch-is-forgotten",
 		rule:  "Whose slot was opened while parked need not be remembered.",
-		edits: []edit{{"relay/between.go", "		r.mem.systemID = id.SystemID\n", ""}},
+		edits: []edit{{"relay/between.go", "		r.mem.Seen(id)\n", ""}},
 		tests: []suite{{"./relay", "^TestTouchMeetsAnother$"}},
 	},
 	{
@@ -241,42 +241,42 @@ var recalling = []mutant{
 		name:  "late-record-believed-alone",
 		rule:  "The newest position record is all there is to know.",
 		edits: []edit{{"checkpoint/record.go", "	for _, r := range inOrder {\n		if r.Generation <= adopted", "	for _, r := range records[len(records)-1:] {\n		if r.Generation <= adopted"}},
-		tests: []suite{tailData, simPast},
+		tests: []suite{history, tailData, simPast},
 	},
 	{
 		name:  "oldest-record-kept-longest",
 		rule:  "Of more producers than are kept, those that the oldest record names are kept.",
 		edits: []edit{{"checkpoint/record.go", "		out.Producers = append(out.Producers, r.Producers...)\n", "		out.Producers = append(slices.Clone(r.Producers), out.Producers...)\n"}},
-		tests: []suite{tailData},
+		tests: []suite{history, tailData},
 	},
 	{
 		name:  "adoption-is-no-barrier",
 		rule:  "Position records from before an adoption count like those after it.",
 		edits: []edit{{"checkpoint/record.go", "		if r.Generation <= adopted && !r.Adopted {\n", "		if r.Generation < 1 {\n"}},
-		tests: []suite{tailData},
+		tests: []suite{history, tailData},
 	},
 	{
 		name:  "adoption-believes-the-ends",
 		rule:  "An adoption keeps the producers whose records are left out.",
 		edits: []edit{{"checkpoint/record.go", "		out.Generation = s.Generation + 1\n", "		out.Generation, out.Producers = s.Generation+1, s.Producers\n"}},
-		tests: []suite{tailData},
+		tests: []suite{history, tailData},
 	},
 	{
 		name:  "told-on-a-lost-timeline",
 		rule:  "What the slot was told on a timeline that a failover ended counts for the new one.",
-		edits: []edit{{"relay/past.go", "		told = min(told, end)\n", "		told = max(told, end)\n"}},
-		tests: []suite{recalls},
+		edits: []edit{{"checkpoint/record.go", "		allowed = min(allowed, end)\n", "		allowed = max(allowed, end)\n"}},
+		tests: []suite{history, recalls},
 	},
 	{
 		name:  "copy-not-compared",
 		rule:  "A server whose WAL reaches beyond what Kafka has is the one that was delivered from.",
-		edits: []edit{{"relay/inkafka.go", "		s.skip.expect(tx, max(s.stream.Start(), s.begin.CommitLSN+1)) // what has been read cannot be compared any more\n", "		_ = tx\n"}},
-		tests: []suite{recalls},
+		edits: []edit{{"checkpoint/resume.go", "		r.expect(tx, start)\n	}\n}\n\n// Before is", "		_ = tx\n	}\n}\n\n// Before is"}},
+		tests: []suite{history, recalls},
 	},
 	{
 		name:  "slot-moved-by-others",
 		rule:  "A slot that stands beyond what it was told is a slot that stands there.",
-		edits: []edit{{"relay/past.go", "	case start > told:\n", "	case start > told+0x10000:\n"}},
-		tests: []suite{recalls},
+		edits: []edit{{"checkpoint/record.go", "	case start > allowed:\n", "	case start > allowed+0x10000:\n"}},
+		tests: []suite{history, recalls},
 	},
 }

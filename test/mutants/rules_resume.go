@@ -5,32 +5,32 @@ var resuming = []mutant{
 	{
 		name:  "memory-forgotten",
 		rule:  "A new session knows nothing of the one before.",
-		edits: []edit{{"relay/leave.go", "	r.mem.learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.confirmed, s.stream.IdleTimeout())\n", ""}},
+		edits: []edit{{"relay/leave.go", "	r.mem.Learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.confirmed, &s.resume)\n", ""}},
 		tests: []suite{resumes},
 	},
 	{
 		name:  "skip-by-end-lsn",
 		rule:  "A transaction whose commit LSN is not beyond the end of the last one delivered is known.",
-		edits: []edit{{"relay/resume.go", "s.from <= p.CommitLSN && p.Compare(s.to) <= 0 }", "s.from <= p.CommitLSN && (p.Compare(s.to) <= 0 || p.CommitLSN <= s.until) }"}},
-		tests: []suite{resumes},
+		edits: []edit{{"checkpoint/history.go", "s.from <= p.CommitLSN && p.Compare(s.to) <= 0 }", "s.from <= p.CommitLSN && (p.Compare(s.to) <= 0 || p.CommitLSN <= s.until) }"}},
+		tests: []suite{history, resumes},
 	},
 	{
 		name:  "gap-between-spans",
 		rule:  "What lies between two parts of the stream that this process has delivered was delivered by another.",
-		edits: []edit{{"relay/resume.go", "	if s.from > o.until || o.from > s.until {\n		return false\n	}\n", ""}},
-		tests: []suite{resumes},
+		edits: []edit{{"checkpoint/history.go", "	if s.from > o.until || o.from > s.until {\n		return false\n	}\n", ""}},
+		tests: []suite{history, resumes},
 	},
 	{
 		name:  "before-the-first-span",
 		rule:  "What the slot stood beyond when the process began was delivered.",
-		edits: []edit{{"relay/resume.go", "{ return s.from <= p.CommitLSN && p.Compare(s.to) <= 0 }", "{ return p.Compare(s.to) <= 0 }"}},
-		tests: []suite{missed, resumes},
+		edits: []edit{{"checkpoint/history.go", "{ return s.from <= p.CommitLSN && p.Compare(s.to) <= 0 }", "{ return p.Compare(s.to) <= 0 }"}},
+		tests: []suite{history, missed, resumes},
 	},
 	{
 		name:  "behind-a-hole-forgotten",
 		rule:  "What is acknowledged behind a hole is sent again with the hole.",
-		edits: []edit{{"relay/resume.go", "	t.Behind(func(commit", "	_ = (func(commit"}},
-		tests: []suite{resumes},
+		edits: []edit{{"checkpoint/history.go", "	t.Behind(func(commit", "	_ = (func(commit"}},
+		tests: []suite{history, resumes},
 	},
 	{
 		name: "skip-by-row-lsn",
@@ -38,7 +38,7 @@ var resuming = []mutant{
 		edits: []edit{{
 			"relay/session.go", "	case decoder.KindEvent, decoder.KindUpdate:\n",
 			`	case decoder.KindEvent, decoder.KindUpdate:
-		if msg.WALStart < s.r.mem.newest().CommitLSN {
+		if msg.WALStart < s.r.mem.Newest().CommitLSN {
 			s.tracker.Skip()
 			s.r.met.skipped.Inc()
 			return nil
@@ -56,20 +56,20 @@ var resuming = []mutant{
 	{
 		name:  "same-not-compared",
 		rule:  "A commit LSN names a transaction; xid and commit time add nothing.",
-		edits: []edit{{"relay/resume.go", "	if b.XID == id.XID && b.CommitTime.Equal(id.CommitTime) {\n", "	if b.CommitLSN == id.CommitLSN {\n"}},
-		tests: []suite{resumes},
+		edits: []edit{{"checkpoint/resume.go", "	if tx.XID == x.XID && tx.CommitTime.Equal(x.CommitTime) {\n", "	if tx.CommitLSN == x.CommitLSN {\n"}},
+		tests: []suite{history, resumes},
 	},
 	{
 		name:  "system-not-compared",
 		rule:  "The server behind the address is always the same one.",
-		edits: []edit{{"relay/resume.go", "	case m.systemID != 0 && id.SystemID != m.systemID:\n", "	case m.systemID != 0 && id.SystemID == 0:\n"}},
-		tests: []suite{resumes},
+		edits: []edit{{"checkpoint/history.go", "	case h.systemID != 0 && l.System() != h.systemID:\n", "	case h.systemID != 0 && l.System() == 0:\n"}},
+		tests: []suite{history, resumes},
 	},
 	{
 		name:  "timeline-not-compared",
 		rule:  "An LSN means the same on every timeline.",
-		edits: []edit{{"relay/resume.go", "		if on := x.to.On(id); on != x.to {\n", "		if on := x.to; on != x.to {\n"}},
-		tests: []suite{resumes},
+		edits: []edit{{"checkpoint/history.go", "		if on := s.to.On(l); on != s.to {\n", "		if on := s.to; on != s.to {\n"}},
+		tests: []suite{history, resumes},
 	},
 	{
 		name:  "fork-point-belongs-before",
@@ -80,25 +80,25 @@ var resuming = []mutant{
 	{
 		name:  "wal-end-at-commit-is-enough",
 		rule:  "A server whose WAL reaches the last commit LSN has that transaction.",
-		edits: []edit{{"relay/resume.go", "&& id.WALEnd <= newest.CommitLSN:", "&& id.WALEnd < newest.CommitLSN:"}},
-		tests: []suite{resumes},
+		edits: []edit{{"checkpoint/history.go", "&& l.End() <= newest.CommitLSN:", "&& l.End() < newest.CommitLSN:"}},
+		tests: []suite{history, resumes},
 	},
 	{
 		name:  "start-at-commit-is-behind-it",
 		rule:  "A slot that stands at a commit LSN has that transaction behind it.",
-		edits: []edit{{"relay/resume.go", "!tx.IsZero() && tx.CommitLSN >= start {", "!tx.IsZero() && tx.CommitLSN > start {"}},
-		tests: []suite{resumes},
+		edits: []edit{{"checkpoint/resume.go", "!tx.IsZero() && tx.CommitLSN >= start {", "!tx.IsZero() && tx.CommitLSN > start {"}},
+		tests: []suite{history, resumes},
 	},
 	{
 		name:  "absence-not-noticed",
 		rule:  "What was delivered need not come by again.",
-		edits: []edit{{"relay/resume.go", "		if lsn > tx.CommitLSN {\n", "		if lsn == 0 {\n"}},
-		tests: []suite{resumes},
+		edits: []edit{{"checkpoint/resume.go", "		if lsn > x.CommitLSN {\n", "		if lsn == 0 {\n"}},
+		tests: []suite{history, resumes},
 	},
 	{
 		name:  "confirmed-on-suspicion",
 		rule:  "What is dropped may be confirmed before the history is known to be ours.",
-		edits: []edit{{"relay/confirm.go", "	if s.frozen || s.skip.expecting() {\n", "	if s.skip.expecting() && s.confirmed == 0 {\n"}},
+		edits: []edit{{"relay/confirm.go", "	if s.frozen || s.resume.Expecting() {\n", "	if s.resume.Expecting() && s.confirmed == 0 {\n"}},
 		tests: []suite{resumes},
 	},
 	{
@@ -222,7 +222,7 @@ var ending = []mutant{
 	{
 		name:  "any-server-while-parked",
 		rule:  "Whose slot is opened to keep it is the next session's question.",
-		edits: []edit{{"relay/between.go", "	other := r.mem.check(id)\n", "	var other error\n"}},
+		edits: []edit{{"relay/between.go", "	other := r.mem.Check(id)\n", "	var other error\n"}},
 		tests: []suite{{"./relay", "^TestTouchMeetsAnother$"}},
 	},
 	{

@@ -1,0 +1,202 @@
+package checkpoint
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pglogrepl"
+)
+
+// History is what one process knows of its earlier sessions: which events are in Kafka, and how far it has confirmed the slot. The
+// server may forget the latter. It saves a slot's position at checkpoints only, so after a crash of Postgres it sends again what was
+// confirmed long ago (PostgreSQL, "Logical Decoding Concepts").
+type History struct {
+	// Found holds single events that are in Kafka, beside the spans.
+	Found *Found
+
+	systemID uint64 // of the server in the last session; 0: there was none
+	timeline int32
+	spans    []span // delivered without a gap, oldest first; nearly always one
+	done     pglogrepl.LSN
+
+	confirmed pglogrepl.LSN // by the last status update of a session
+	rereading bool
+
+	sent      pglogrepl.LSN // the highest position in a status update to the server sentTo on its timeline sentOn, received or not
+	sentTo    uint64        // system identifier; 0: nothing was sent
+	sentOn    int32
+	foreign   pglogrepl.LSN // the highest position of the slot, on the timeline foreignOn, that this process has not sent
+	foreignOn int32
+}
+
+// NewHistory is that of a process before its first session.
+func NewHistory() *History { return &History{Found: NewFound()} }
+
+// Done is the commit LSN of the newest transaction that is in Kafka with all transactions before it.
+func (h *History) Done() pglogrepl.LSN { return h.done }
+
+// Confirmed is the position of the last status update of the last session.
+func (h *History) Confirmed() pglogrepl.LSN { return h.confirmed }
+
+// Rereading reports whether the last session ended before the server had sent again the newest transactions in Kafka.
+func (h *History) Rereading() bool { return h.rereading }
+
+// Sending notes a position before it is sent to the server in a status update: it may arrive even if sending it fails.
+func (h *History) Sending(l Lineage, pos pglogrepl.LSN) {
+	if l.System() != h.sentTo || l.Current() != h.sentOn {
+		h.sent, h.sentTo, h.sentOn = 0, l.System(), l.Current()
+	}
+	h.sent = max(h.sent, pos)
+}
+
+// sentUpTo is how far this process can have moved the server's slot.
+func (h *History) sentUpTo(l Lineage) pglogrepl.LSN {
+	if h.sentTo != l.System() {
+		return 0
+	}
+	return reach(l, h.sent, h.sentOn)
+}
+
+// reach is how much of a position on a timeline is part of the server's history.
+func reach(l Lineage, pos pglogrepl.LSN, timeline int32) pglogrepl.LSN {
+	if !descends(l, timeline) {
+		return 0
+	}
+	if end, over := l.EndOf(timeline); over {
+		return min(pos, end)
+	}
+	return pos
+}
+
+// FoundSlot notes the slot's position at the start of a session. Ahead means that another client has moved the slot since this process
+// sent a status update to the server.
+func (h *History) FoundSlot(l Lineage, start pglogrepl.LSN) (ahead bool) {
+	if start <= h.sentUpTo(l) {
+		return false
+	}
+	if start > h.MovedByOthers(l) {
+		h.foreign, h.foreignOn = start, l.Current()
+	}
+	return h.sentTo == l.System()
+}
+
+// MovedByOthers is the highest position of the slot, at the start of a session, that this process has not sent.
+func (h *History) MovedByOthers(l Lineage) pglogrepl.LSN { return reach(l, h.foreign, h.foreignOn) }
+
+// Accounted notes that a position record accounts for the slot's position.
+func (h *History) Accounted() { h.foreign = 0 }
+
+// Check compares the server with the one that was delivered from. The error is a [HistoryError].
+func (h *History) Check(l Lineage) error {
+	newest := h.Newest()
+	switch {
+	case h.systemID != 0 && l.System() != h.systemID:
+		return otherHistory("system identifier is %d, was %d", l.System(), h.systemID)
+	case newest.IsZero():
+		return nil
+	case !descends(l, h.timeline):
+		return otherHistory("timeline was %d, and the server's timeline %d does not descend from it", h.timeline, l.Current())
+	case Holds(l, newest) && l.End() <= newest.CommitLSN:
+		return otherHistory("the transaction committed at %s was delivered, but the server's WAL ends at %s", newest.CommitLSN, l.End())
+	}
+	return nil
+}
+
+// Seen notes which server was connected to without a session.
+func (h *History) Seen(l Lineage) { h.systemID = l.System() }
+
+// Resume is what a session skips that starts at start. lost is the newest position in Kafka if the server does not have it: a failover
+// has lost its transaction. The error is a [HistoryError].
+func (h *History) Resume(l Lineage, start pglogrepl.LSN) (r Resume, lost Position, err error) {
+	if err := h.Check(l); err != nil {
+		return r, lost, err
+	}
+	fork, over := l.EndOf(h.timeline)
+	for i := range h.spans {
+		s := &h.spans[i]
+		if over {
+			s.from, s.until = min(s.from, fork), min(s.until, fork)
+		}
+		if on := s.to.On(l); on != s.to {
+			lost = s.to
+			s.to, s.tx = on, TxID{}
+			h.done = min(h.done, on.CommitLSN)
+		}
+		r.expect(s.tx, start)
+	}
+	r.spans = h.spans
+	return r, lost, nil
+}
+
+// Learn adds what a session has delivered, which began at start. A session that was cut while it read again what an earlier one had
+// delivered knows less than the history.
+func (h *History) Learn(l Lineage, start pglogrepl.LSN, t *Tracker, confirmed pglogrepl.LSN, r *Resume) {
+	h.systemID, h.timeline = l.System(), l.Current()
+	h.confirmed = max(h.confirmed, confirmed)
+	h.rereading = r.Expecting()
+	p := t.Progress()
+	h.done = max(h.done, p.Done.CommitLSN)
+	now := span{from: start, until: t.Acked()}
+	now.to, now.tx = p.Last(l)
+	h.spans = slices.DeleteFunc(h.spans, func(s span) bool { return now.join(s) })
+	h.spans = append(h.spans, now)
+	slices.SortFunc(h.spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	t.Behind(func(commit pglogrepl.LSN, ordinal uint32, hash uint64) {
+		h.Found.Add(Position{SystemID: l.System(), Timeline: l.TimelineOf(commit), CommitLSN: commit, Ordinal: ordinal}, hash)
+	})
+	h.Found.Forget(func(p Position) bool {
+		return l.TimelineOf(p.CommitLSN) != p.Timeline || slices.ContainsFunc(h.spans, func(s span) bool { return s.has(p) })
+	})
+}
+
+// Newest is the last position of the newest span.
+func (h *History) Newest() (p Position) {
+	for _, s := range h.spans {
+		if s.to.Compare(p) > 0 {
+			p = s.to
+		}
+	}
+	return p
+}
+
+// span is a part of the stream that is in Kafka: every event from the commit LSN from up to the position to. It says nothing about
+// events before from: the slot's position does not prove that they were delivered.
+type span struct {
+	from, until pglogrepl.LSN // whole transactions: from ≤ commit LSN < until
+	to          Position
+	tx          TxID // the transaction of to; zero: not known
+}
+
+func (s *span) has(p Position) bool { return s.from <= p.CommitLSN && p.Compare(s.to) <= 0 }
+
+// join makes one span of two that touch.
+func (s *span) join(o span) bool {
+	if s.from > o.until || o.from > s.until {
+		return false
+	}
+	if o.to.Compare(s.to) > 0 {
+		s.to, s.tx = o.to, o.tx
+	}
+	s.from, s.until = min(s.from, o.from), max(s.until, o.until)
+	return true
+}
+
+// HistoryError says that the server's history is not the one that was delivered from, or not known to be. Waiting does not help.
+type HistoryError struct {
+	Op     string // what was compared
+	Err    error
+	Remedy string
+}
+
+func (e *HistoryError) Error() string { return e.Op + ": " + e.Err.Error() + "; remedy: " + e.Remedy }
+
+func (e *HistoryError) Unwrap() error { return e.Err }
+
+func otherHistory(format string, args ...any) error {
+	return &HistoryError{
+		Op: "compare with what was delivered before", Err: fmt.Errorf(format, args...),
+		Remedy: "this is another history than the one delivered from (restored or cloned): " +
+			"compare the outbox table with the topics, then restart",
+	}
+}
