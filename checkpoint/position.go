@@ -1,10 +1,10 @@
-// Package checkpoint holds the state of the confirm rule: how far the slot may be confirmed ([Tracker]), what is in Kafka already
-// ([History], [Resume], [Found]), and what one process tells the next ([PositionRecord]).
+// Package checkpoint is the confirm rule (docs: ARCHITECTURE.md): what has to happen before the slot is confirmed, and when ([Rule]). Its
+// parts are what Kafka has acknowledged ([Tracker]), what is in Kafka already ([History], [Resume], [Found]), and what one process
+// leaves for the next ([PositionRecord]). It does no I/O, reads no clock and starts no goroutine.
 //
-// It promises that [Tracker.Acked] is always the end LSN of a transaction before which every event has been
-// acknowledged (or a keepalive position with nothing unacknowledged before it), that it never falls, and that an
-// acknowledgement the tracker never asked for is a panic, not a guess. It does no I/O and reads no clock; when and
-// whether the answer is sent to the server is left to package relay.
+// It promises that [Tracker.Acked] is always the end LSN of a transaction before which every event has been acknowledged (or a keepalive
+// position with nothing unacknowledged before it), and that it never falls. An acknowledgement that the tracker never asked for is a
+// panic, not a guess.
 package checkpoint
 
 import (

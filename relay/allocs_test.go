@@ -39,6 +39,7 @@ func (s nowhereSink) Send(_ *router.Record, n uint64) error     { s.acked(n); re
 func TestEventDoesNotAllocate(t *testing.T) {
 	r := New(testConfig(), nil, nil, newRouter(t), NewMetrics(prometheus.NewRegistry(), "slot"), slog.New(slog.DiscardHandler))
 	s := &session{r: r, stream: nowhereStream{}, tracker: checkpoint.NewTracker(1), wake: make(chan struct{}, 1), began: r.clock()}
+	s.rule = checkpoint.NewRule(1, r.clock(), r.cfg.pacing(), s.tracker, &s.resume)
 	s.sink = nowhereSink{acked: s.callbacks(func() {}).Acked}
 	s.decoder = decoder.New(func(rel *decoder.Relation) (bool, error) { return true, s.r.router.Bind(rel) })
 

@@ -34,7 +34,7 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 		}
 	}
 	r.progress(s)
-	if err := s.keepGuard(now); err != nil {
+	if err := s.takeCheck(); err != nil {
 		return now, err
 	}
 	if err := s.confirm(now); err != nil {
@@ -43,26 +43,9 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 	if err := s.watch(now); err != nil {
 		return now, err
 	}
-	third := r.cfg.WalSenderTimeout / 3
-	// Nothing wakes us when something is acknowledged, so this bounds for how long it goes unnoticed.
-	next := earlier(now.Add(min(r.cfg.statusLeast(), roundLeast, r.cfg.leaseEvery())), s.lastSaid.Add(third))
-	if !s.guard.looking {
-		next = earlier(next, s.guard.last.Add(s.lookEvery()))
-		if s.tracker.Acked() > s.guard.safe {
-			next = earlier(next, s.lookDue())
-		}
-	}
-	if s.safe() > s.confirmed {
-		next = earlier(next, maxTime(s.said.due, s.held(now)))
-	}
-	if s.past.on && !s.past.saving && s.wanted() > s.past.allowed {
-		next = earlier(next, maxTime(s.recordDue(), s.held(now)))
-	}
+	next := s.rule.Wake(now)
 	if !s.finishBy.IsZero() {
 		next = earlier(next, s.finishBy)
-	}
-	if s.replyDue {
-		next = earlier(next, s.lastSaid.Add(replyEvery))
 	}
 	return next, nil
 }
@@ -81,72 +64,44 @@ func maxTime(a, b time.Time) time.Time {
 	return b
 }
 
-// replyEvery bounds the answers that carry nothing new: a server that shuts down asks as fast as we answer.
-const replyEvery = 100 * time.Millisecond
-
-// keepGuard takes the guard's answer, and has it look if that is due: before something is confirmed, and to keep the lease.
-func (s *session) keepGuard(now time.Time) error {
-	if err := s.guard.result(s.r); err != nil {
-		return err
+// startCheck has the guard check the catalogs, unless it does already.
+func (s *session) startCheck(now time.Time) {
+	if s.rule.BeginCheck(now) {
+		s.guard.ask <- struct{}{}
 	}
-	if s.tracker.Acked() > s.guard.safe && !now.Before(s.lookDue()) || now.Sub(s.guard.last) >= s.lookEvery() {
-		s.guard.look(now, s.received)
-	}
-	return nil
 }
 
-// confirm sends a status update if one is due.
+// confirm takes Kafka's answer about the position record, and does what the confirm rule says.
 func (s *session) confirm(now time.Time) error {
 	if err := s.keepPosition(now); err != nil {
 		return err
 	}
-	cfg := &s.r.cfg
-	since := now.Sub(s.lastSaid)
-	moved := s.safe() > s.confirmed
-	switch {
-	case moved && !now.Before(s.said.due) && !s.moreSoon(now),
-		since >= cfg.WalSenderTimeout/3,
-		s.replyDue && (moved || since >= replyEvery):
-		// Long silence of the server: ask it for a sign of life, wal_sender_timeout/3 before we would give it up.
-		if err := s.say(now, now.Sub(s.lastHeard) >= cfg.WalSenderTimeout/3); err != nil {
-			return err
-		}
+	do := s.rule.Next(now)
+	if do.Check {
+		s.guard.ask <- struct{}{}
+	}
+	if do.Record != 0 {
+		s.save(now, do.Record, false)
+	}
+	if do.Status {
+		// After a long silence of the server, ask it for a reply, long before the session is given up.
+		return s.sendStatus(now, now.Sub(s.lastHeard) >= s.r.cfg.WalSenderTimeout/3)
 	}
 	return nil
 }
 
-// safe is what may be confirmed: what is wanted, as far as the position topic allows it. A slot that stands beyond that was
-// moved by somebody else.
-func (s *session) safe() pglogrepl.LSN {
-	if s.past.on || s.past.saving { // or the first record is on its way
-		return max(s.confirmed, min(s.wanted(), s.past.allowed))
-	}
-	return s.wanted()
-}
-
-// wanted is what the slot should be told: acknowledged, guarded, and of a history that is known to be ours. Until what was
-// delivered before has come by again, what is dropped before it may be another's.
-func (s *session) wanted() pglogrepl.LSN {
-	if s.frozen || s.resume.Expecting() {
-		return s.confirmed
-	}
-	return max(s.confirmed, min(s.tracker.Acked(), s.guard.safe))
-}
-
-// say sends a status update with the highest position that is acknowledged and guarded.
-func (s *session) say(now time.Time, reply bool) error {
-	safe := s.safe()
+// sendStatus sends a status update with the position that may be confirmed now.
+func (s *session) sendStatus(now time.Time, reply bool) error {
+	safe := s.rule.Safe()
 	s.r.mem.Sending(s.stream.Identity(), safe)
 	if err := s.stream.Status(safe, reply, now); err != nil {
 		s.r.met.statusFailed.Inc()
 		s.statusFailed = true
 		return err
 	}
-	if safe > s.confirmed {
+	if s.rule.Sent(now, safe) {
 		s.r.said(safe, now)
-		s.said.happened(now, s.r.cfg.statusLeast())
 	}
-	s.confirmed, s.lastSaid, s.replyDue = safe, now, false
 	s.r.met.statusSent.Inc()
 	return nil
 }
@@ -155,7 +110,7 @@ func (s *session) say(now time.Time, reply bool) error {
 func (s *session) watch(now time.Time) error {
 	events, _ := s.tracker.InFlight()
 	topics := s.sink.Waiting()
-	if events == 0 && s.awaiting == "" && !s.past.saving {
+	if events == 0 && s.awaiting == "" && !s.rule.Saving() {
 		s.waitSince = time.Time{}
 		// Only a reader can expect to hear something.
 		if now.Sub(s.lastHeard) > s.r.cfg.WalSenderTimeout {
@@ -191,17 +146,11 @@ func (s *session) unheard(what string) error {
 	return &errStalled{what}
 }
 
-// guard asks the catalogs whether the stream is whole, beside the session's goroutine, which must not wait for a query.
-// safe is the position that was received before the start of the last look that found everything well.
+// guard checks the catalogs, beside the session's goroutine, which must not wait for a query.
 type guard struct {
-	safe      pglogrepl.LSN
-	asked     pglogrepl.LSN // received when the running look was asked for
-	looking   bool
-	undecided bool            // the last look could not tell
-	slot      pglogrepl.LSN   // where the slot stood at the last look
-	last      time.Time       // start of the last look
-	due       time.Time       // before which no further one is made for the sake of what waits to be confirmed
-	seen      func(time.Time) // is called when a look has found the slot ours; nil: no session asks
+	undecided bool            // the last check could not tell
+	slot      pglogrepl.LSN   // where the slot stood at the last check
+	seen      func(time.Time) // is called when a check has found the slot ours; nil: no session asks
 	ask       chan struct{}
 	answer    chan guardAnswer
 	notify    func()
@@ -212,16 +161,11 @@ type guardAnswer struct {
 	err  error
 }
 
-const (
-	// guardMost is how often the guard looks with nothing to confirm; with something, it is once in a round.
-	guardMost = 15 * time.Second
-	// guardTimeout bounds one look, should the network swallow it.
-	guardTimeout = 10 * time.Second
-)
+// guardTimeout bounds one catalog check, should the network swallow it.
+const guardTimeout = 10 * time.Second
 
-// init lets the first look be taken after first: a process that lives for less than a second may confirm something too.
-func (g *guard) init(start pglogrepl.LSN, now time.Time, first time.Duration, notify func()) {
-	*g = guard{safe: start, last: now, due: now.Add(first), ask: make(chan struct{}, 1), answer: make(chan guardAnswer, 1), notify: notify}
+func newGuard(notify func()) guard {
+	return guard{ask: make(chan struct{}, 1), answer: make(chan guardAnswer, 1), notify: notify}
 }
 
 // run answers until ctx ends.
@@ -243,32 +187,21 @@ func (g *guard) run(ctx context.Context, stream Stream) {
 	}
 }
 
-// look starts a look unless one is running.
-func (g *guard) look(now time.Time, received pglogrepl.LSN) {
-	if g.looking {
-		return
-	}
-	g.looking, g.asked, g.last, g.due = true, received, now, now.Add(roundLeast)
-	g.ask <- struct{}{}
-}
-
-// result takes an answer if there is one.
-func (g *guard) result(r *Relay) error {
+// takeCheck takes the result of a catalog check if there is one.
+func (s *session) takeCheck() error {
+	var a guardAnswer
 	select {
-	case a := <-g.answer:
-		return g.take(a, r)
+	case a = <-s.guard.answer:
 	default:
 		return nil
 	}
-}
-
-func (g *guard) take(a guardAnswer, r *Relay) error {
-	g.looking = false
+	g, r := &s.guard, s.r
 	if a.slot != nil {
 		g.slot = a.slot.ConfirmedFlush
 		r.sawSlot(a.slot)
 	}
 	if errors.Is(a.err, replication.ErrUndecided) {
+		s.rule.CheckUndecided()
 		if !g.undecided {
 			r.log.Warn("confirmation paused", "because", a.err)
 		}
@@ -276,12 +209,13 @@ func (g *guard) take(a guardAnswer, r *Relay) error {
 		return nil
 	}
 	if a.err != nil {
+		s.rule.CheckUndecided() // it allows nothing, and the session ends
 		return a.err
 	}
+	s.rule.CheckPassed()
 	if g.undecided {
 		r.log.Info("confirmation resumed")
 	}
 	g.undecided = false
-	g.safe = max(g.safe, g.asked)
 	return nil
 }

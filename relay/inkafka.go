@@ -79,7 +79,7 @@ func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic 
 	if !s.r.mem.Found.Has(pos, s.rec.ID) {
 		return false, nil
 	}
-	if s.past.on {
+	if s.rule.RecordsRequired() {
 		return true, s.leaveOut(ctx, s.r.met.inKafka)
 	}
 	return true, s.leaveOut(ctx, s.r.met.skipped)
@@ -133,7 +133,7 @@ func (r *Relay) phantoms(topic string, partition int32, p checkpoint.Phantoms) {
 // noteDoubt remembers, at the end of a session, whether the next one has to read the ends of partitions.
 func (s *session) noteDoubt() {
 	m := &s.r.mem
-	m.doubt = m.doubt && !(s.past.on && s.settled())
+	m.doubt = m.doubt && !(s.rule.RecordsRequired() && s.settled())
 	if s.sink.Unanswered() {
 		m.doubt, m.fence = true, maxTime(m.fence, s.r.clock().Add(s.r.cfg.Deduplication.FenceWait))
 	}

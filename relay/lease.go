@@ -1,6 +1,10 @@
 package relay
 
-import "time"
+import (
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+)
 
 // In deduplicated mode requests with records leave only while the slot was seen lately to be this session's (ADR 20): each catalog check
 // of the guard that finds our walsender at the slot renews the sink's lease. Nothing is concluded from a status update of ours, which the
@@ -12,22 +16,19 @@ const leaseParts = 4
 // leaseEvery is how often the guard looks for the sake of the lease.
 func (c *Config) leaseEvery() time.Duration {
 	if c.Deduplication.Slot == "" {
-		return guardMost
+		return checkpoint.CheckMost
 	}
-	return min(c.Deduplication.FenceWait/leaseParts, guardMost)
+	return min(c.Deduplication.FenceWait/leaseParts, checkpoint.CheckMost)
 }
 
-// lookEvery is after how long the guard looks in any case.
-func (s *session) lookEvery() time.Duration {
-	if events, _ := s.tracker.InFlight(); events > 0 || s.past.saving {
-		return s.r.cfg.leaseEvery()
-	}
-	return guardMost
+// pacing is how often the confirm rule acts.
+func (c *Config) pacing() checkpoint.Pacing {
+	return checkpoint.Pacing{Status: c.StatusInterval, Silence: c.WalSenderTimeout / 3, Check: c.leaseEvery()}
 }
 
 // keepLease has the guard look if the lease ends soon. It is for the first record after a time in which nothing was sent.
 func (s *session) keepLease(now time.Time) {
-	if s.r.cfg.Deduplication.Slot != "" && now.Sub(s.guard.last) >= s.r.cfg.leaseEvery() {
-		s.guard.look(now, s.received)
+	if s.r.cfg.Deduplication.Slot != "" && now.Sub(s.rule.LastCheck()) >= s.r.cfg.leaseEvery() {
+		s.startCheck(now)
 	}
 }

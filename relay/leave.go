@@ -44,7 +44,7 @@ func (s *session) leave(ctx context.Context, cause error) error {
 			s.r.log.Warn("position record not stored", "error", err)
 		}
 	}
-	looked := s.past.on && s.failure.Load() == nil
+	looked := s.rule.RecordsRequired() && s.failure.Load() == nil
 	if looked {
 		if err := s.lastPosition(ctx, err == nil); err != nil {
 			s.r.log.Warn("the next start waits for what may still be on its way to Kafka", "error", err)
@@ -56,7 +56,7 @@ func (s *session) leave(ctx context.Context, cause error) error {
 		s.r.log.Warn("close the producer", "error", err)
 	}
 	if p, ok := errors.AsType[*router.Poison](cause); ok && p.Cause != router.Rejected && s.failure.Load() != nil {
-		s.guard.safe = 0 // Kafka failed while we drained: nothing more is confirmed, as after any failure of it
+		s.rule.Freeze() // Kafka failed while we drained: nothing more is confirmed, as after any failure of it
 		return cause
 	}
 	if !looked {
@@ -82,16 +82,16 @@ const lastLookEvery = 20 * time.Millisecond
 // meanwhile: while the client reads as fast as the walsender sends a long transaction, the walsender looks for status
 // updates only every half of wal_sender_timeout. A walsender that cannot send looks for them at once.
 func (s *session) confirmLast(ctx context.Context) error {
-	if s.safe() > s.confirmed {
-		if err := s.say(s.r.clock(), false); err != nil {
+	if s.rule.Safe() > s.rule.Confirmed() {
+		if err := s.sendStatus(s.r.clock(), false); err != nil {
 			return err
 		}
 	}
-	for s.guard.slot < s.confirmed {
+	for s.guard.slot < s.rule.Confirmed() {
 		if err := s.lookLast(ctx); err != nil {
 			return err
 		}
-		if s.guard.slot < s.confirmed {
+		if s.guard.slot < s.rule.Confirmed() {
 			select {
 			case <-time.After(lastLookEvery):
 			case <-ctx.Done():
@@ -105,13 +105,13 @@ func (s *session) confirmLast(ctx context.Context) error {
 func (s *session) lookLast(ctx context.Context) error {
 	asked := false
 	err := s.waitFor(ctx, func() (bool, error) {
-		if s.guard.looking {
+		if s.rule.Checking() {
 			return false, nil
 		}
 		done := asked
 		if !asked {
 			asked = true
-			s.guard.look(s.r.clock(), s.received)
+			s.startCheck(s.r.clock())
 		}
 		return done, nil
 	})
@@ -127,8 +127,11 @@ func (s *session) waitFor(ctx context.Context, done func() (bool, error)) error 
 	for {
 		s.r.tick()
 		now := s.r.clock()
-		if err := s.keepGuard(now); err != nil {
+		if err := s.takeCheck(); err != nil {
 			return err
+		}
+		if s.rule.Hold(now).Check {
+			s.guard.ask <- struct{}{}
 		}
 		if ok, err := done(); ok || err != nil {
 			return err
@@ -136,16 +139,12 @@ func (s *session) waitFor(ctx context.Context, done func() (bool, error)) error 
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if now.Sub(s.lastSaid) >= third {
-			if err := s.say(now, false); err != nil {
+		if s.rule.SilentFor(now) >= third {
+			if err := s.sendStatus(now, false); err != nil {
 				return err
 			}
 		}
-		next := now.Add(min(s.r.cfg.StatusInterval, third, time.Second))
-		if !s.guard.looking {
-			next = earlier(next, s.guard.last.Add(s.lookEvery()))
-		}
-		wait := time.NewTimer(max(next.Sub(now), time.Millisecond))
+		wait := time.NewTimer(max(s.rule.WakeHeld(now).Sub(now), time.Millisecond))
 		select {
 		case <-ctx.Done():
 		case <-s.tracker.Moved():
@@ -160,14 +159,14 @@ func (s *session) waitFor(ctx context.Context, done func() (bool, error)) error 
 // has failed gets none: the update that failed may have arrived, and its position was perhaps a later one.
 func (s *session) repeatStatus(d time.Duration) {
 	now := s.r.clock()
-	if s.statusFailed || now.Add(d).Sub(s.lastSaid) <= s.r.cfg.WalSenderTimeout/3 {
+	if s.statusFailed || s.rule.SilentFor(now.Add(d)) <= s.r.cfg.WalSenderTimeout/3 {
 		return
 	}
-	if err := s.stream.Status(s.confirmed, false, now); err != nil {
+	if err := s.stream.Status(s.rule.Confirmed(), false, now); err != nil {
 		s.r.log.Debug("repeat the last status update", "error", err)
 		return
 	}
-	s.lastSaid = now
+	s.rule.Repeated(now)
 }
 
 // atRow: what comes next cannot be sent or read, whatever came before it can be. Each start meets the same row again.
@@ -180,7 +179,7 @@ func atRow(err error) bool {
 
 // settle gives what was read before the cause of the end time to be delivered, or it never would be. Nothing more is confirmed.
 func (s *session) settle(ctx context.Context) {
-	s.frozen = true
+	s.rule.Freeze()
 	s.sink.Flush()
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
@@ -248,20 +247,20 @@ func (s *session) closeSink(d time.Duration) error {
 // guarded; after an error that is the frozen value, because the guard has not looked since.
 func (s *session) close(cause error) {
 	r := s.r
-	last := s.confirmed
+	last := s.rule.Confirmed()
 	if errors.Is(cause, errShutdown) || errors.As(cause, new(*router.Poison)) {
-		last = s.safe()
+		last = s.rule.Safe()
 	}
 	r.mem.Sending(s.stream.Identity(), last)
 	if err := s.stream.Close(last, r.clock()); err != nil {
 		r.log.Debug("close the stream", "error", err)
 	} else {
-		s.confirmed = last
+		s.rule.Sent(r.clock(), last)
 	}
 	if r.cfg.Deduplication.Slot != "" {
 		s.noteDoubt()
 	}
-	r.mem.Learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.confirmed, &s.resume)
+	r.mem.Learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.rule.Confirmed(), &s.resume)
 	r.mem.slotUsed, r.mem.idleTimeout = r.clock(), s.stream.IdleTimeout()
 	r.detach(s)
 }

@@ -350,8 +350,9 @@ func TestStopWhileTheServerIsBusy(t *testing.T) {
 // TestWaitFor: what is done counts, also when the time is over.
 func TestWaitFor(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
-		s := &session{r: b.relay, tracker: checkpoint.NewTracker(firstLSN), wake: make(chan struct{}, 1), lastSaid: time.Now()}
-		s.guard.init(firstLSN, time.Now(), time.Second, s.nudge)
+		s := &session{r: b.relay, tracker: checkpoint.NewTracker(firstLSN), wake: make(chan struct{}, 1)}
+		s.rule = checkpoint.NewRule(firstLSN, time.Now(), b.relay.cfg.pacing(), s.tracker, &s.resume)
+		s.guard = newGuard(s.nudge)
 		over, cancel := context.WithCancel(context.Background())
 		cancel()
 		if err := s.waitFor(over, func() (bool, error) { return true, nil }); err != nil {

@@ -46,14 +46,10 @@ type Deduplication struct {
 // If the process dies at any point, the position topic has a record that allows at least what the slot was told, and that
 // names the producer id of every record in Kafka that is after its acked position.
 type past struct {
-	on        bool
 	before    *checkpoint.PositionRecord // the predecessor's; nil: there was none
 	reading   bool                       // the ends of partitions are read before anything is sent that may be there
-	allowed   pglogrepl.LSN              // the slot may be told so much: Kafka has a record that says so
 	record    checkpoint.PositionRecord  // the last one handed over
-	saving    bool                       // and it is not acknowledged yet
 	producers []int64                    // in the first one
-	paced     pace                       // of records
 	saved     chan error
 
 	// Of a session that cannot use the position topic.
@@ -73,7 +69,7 @@ func (s *session) recall(ctx context.Context) error {
 	}
 	looking, cancel := context.WithTimeout(ctx, r.cfg.WalSenderTimeout/2) // the server hears nothing of us meanwhile
 	defer cancel()
-	s.guard.look(r.clock(), s.received) // the first record leaves when the slot was seen
+	s.startCheck(r.clock()) // the first record leaves when the slot was seen
 	before, err := s.sink.LoadPosition(looking)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return s.unheard("the question for the position record")
@@ -105,11 +101,11 @@ func (s *session) recall(ctx context.Context) error {
 	}
 	// The slot was ours when Kafka had the record: an instance that takes it later reads the record later, and knows our producer. Until now
 	// another one may have read what stood there before.
-	due := s.guard.due
+	due := s.rule.NextCheck()
 	if err := s.lookLast(ctx); err != nil {
 		return err
 	}
-	s.guard.due = due // the rounds begin with the stream
+	s.rule.BeginRounds(due) // the rounds begin with the stream
 	s.deduplicate()
 	return nil
 }
@@ -133,7 +129,7 @@ func (s *session) deduplicate() {
 	if p.before == nil {
 		r.log.Info("the slot has no position record: what a session before may have delivered, and not confirmed, is repeated")
 	}
-	p.on, p.allowed = true, p.record.Confirm
+	s.rule.RequireRecords()
 	s.search()
 	r.mem.generation, r.mem.producers = p.record.Generation, p.producers
 	r.mem.Accounted() // follows has compared it with the record before
@@ -155,10 +151,10 @@ var errTaken = errors.New("the position record contradicts the slot")
 // recallAgain asks for the position record in the background, once in a while, and begins to deduplicate when it can be had.
 func (s *session) recallAgain(now time.Time) error {
 	r, p := s.r, &s.past
-	if r.cfg.Deduplication.Slot == "" || p.on {
+	if r.cfg.Deduplication.Slot == "" || s.rule.RecordsRequired() {
 		return nil
 	}
-	if answered, err := p.answered(); answered {
+	if answered, err := s.answered(); answered {
 		p.asked = now
 		return s.firstAnswered(err)
 	}
@@ -168,7 +164,7 @@ func (s *session) recallAgain(now time.Time) error {
 		return s.recallLate(a)
 	default:
 	}
-	if p.answer == nil && !p.saving && now.Sub(p.asked) >= positionRetry {
+	if p.answer == nil && !s.rule.Saving() && now.Sub(p.asked) >= positionRetry {
 		answer := make(chan recalled, 1)
 		p.answer = answer
 		s.beside.Go(func() {
@@ -199,7 +195,7 @@ func (s *session) recallLate(a recalled) error {
 	if a.before != nil && s.follows(a.before, a.altered) != nil {
 		return errTaken
 	}
-	s.firstRecord(a.before, s.confirmed)
+	s.firstRecord(a.before, s.rule.Confirmed())
 	return nil
 }
 
@@ -222,7 +218,7 @@ func (s *session) recallLast(ctx context.Context) error {
 	s.past.asked = time.Time{}
 	asked := false
 	return s.waitFor(ctx, func() (bool, error) {
-		if asked && s.past.answer == nil && !s.past.saving || s.past.on || s.r.cfg.Deduplication.Slot == "" {
+		if asked && s.past.answer == nil && !s.rule.Saving() || s.rule.RecordsRequired() || s.r.cfg.Deduplication.Slot == "" {
 			return true, nil
 		}
 		asked = true

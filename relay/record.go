@@ -15,8 +15,8 @@ func (s *session) firstStored(ctx context.Context) error {
 	limit := s.r.cfg.ParkAfter
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := s.waitFor(waiting, s.past.answered)
-	if ctx.Err() == nil && waiting.Err() != nil && s.past.saving {
+	err := s.waitFor(waiting, s.answered)
+	if ctx.Err() == nil && waiting.Err() != nil && s.rule.Saving() {
 		return s.unheard(fmt.Sprintf("the position record for %s", limit))
 	}
 	return err
@@ -38,50 +38,38 @@ func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
 	}
 	rec.Use(s.sink.Topics())
 	rec.Published = s.stream.Published()
-	p.saving = true
-	p.paced.happened(now, roundLeast)
+	s.rule.Save(now, confirm)
 	s.sink.SavePosition(*rec, func(err error) {
 		p.saved <- err
 		s.interrupt()
 	})
 }
 
-// keepPosition takes Kafka's answer to the last record and hands over the next, if the slot has something to be told.
+// keepPosition takes Kafka's answer to the last record. A session that cannot use the position topic asks for it again.
 func (s *session) keepPosition(now time.Time) error {
-	p := &s.past
-	if !p.on {
+	if !s.rule.RecordsRequired() {
 		return s.recallAgain(now)
 	}
-	if err := p.stored(); err != nil {
-		return err
-	}
-	if want := s.wanted(); want > p.allowed && !p.saving && !now.Before(s.recordDue()) && !s.moreSoon(now) {
-		s.save(now, want, false)
+	_, err := s.answered()
+	if err != nil {
+		return fmt.Errorf("keep the position record: %w", err)
 	}
 	return nil
 }
 
 // answered takes Kafka's answer about the record that was handed over, if there is one.
-func (p *past) answered() (is bool, err error) {
+func (s *session) answered() (is bool, err error) {
 	select {
-	case err := <-p.saved:
-		p.saving = false
+	case err := <-s.past.saved:
+		if err != nil {
+			s.rule.NotStored()
+		} else {
+			s.rule.Stored()
+		}
 		return true, err
 	default:
 		return false, nil
 	}
-}
-
-// stored takes Kafka's answer, if there is one: what the record allows may be confirmed once Kafka has it.
-func (p *past) stored() error {
-	answered, err := p.answered()
-	if err != nil {
-		return fmt.Errorf("keep the position record: %w", err)
-	}
-	if answered {
-		p.allowed = p.record.Confirm
-	}
-	return nil
 }
 
 // lastPosition leaves the last record of a session that was drained, as far as it could be. drained: nothing that it sent is without
@@ -92,17 +80,17 @@ func (s *session) lastPosition(ctx context.Context, drained bool) error {
 		return err
 	}
 	err := s.waitFor(ctx, func() (bool, error) {
-		if err := p.stored(); err != nil || p.saving {
+		if err := s.keepPosition(s.r.clock()); err != nil || s.rule.Saving() {
 			return false, err
 		}
-		want := max(s.wanted(), p.allowed)
+		want := max(s.rule.Wanted(), s.rule.Allowed())
 		if p.record.Clean == clean && p.record.Confirm == want {
 			return true, nil
 		}
 		s.save(s.r.clock(), want, clean)
 		return false, nil
 	})
-	if err != nil && p.saving {
+	if err != nil && s.rule.Saving() {
 		return fmt.Errorf("keep the position record: %w", err)
 	}
 	return err

@@ -1,6 +1,6 @@
 // Package relay is the pipeline from the walsender to Kafka: one session's loop, and the supervisor that starts the
-// next one. It is the package to read first: session.go is one session from connect to first error, confirm.go decides
-// when the slot is told how far Kafka has got, classify.go what an error means, between.go what happens until the next one.
+// next one. It is the package to read first: session.go is one session from connect to first error, confirm.go does
+// what the confirm rule of package checkpoint says, classify.go what an error means, between.go what happens until the next one.
 //
 // It promises the confirm rule (docs: ARCHITECTURE.md) towards the server, order and fail-stop towards the sink, and
 // within the life of a process that what was acknowledged is not sent again. It knows Kafka only as a [Sink].

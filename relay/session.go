@@ -28,6 +28,7 @@ type session struct {
 	stream  Stream
 	sink    Sink
 	tracker *checkpoint.Tracker
+	rule    *checkpoint.Rule
 	decoder *decoder.Decoder
 	resume  checkpoint.Resume
 	until   pglogrepl.LSN // sessions before have sent nothing that was committed from here on
@@ -44,20 +45,14 @@ type session struct {
 	rec        router.Record
 	alone      *sent         // the record that has Kafka for itself, while it does
 	lastSent   pglogrepl.LSN // commit LSN of the newest transaction that a record was sent of
-	received   pglogrepl.LSN // everything before it has been received
-	confirmed  pglogrepl.LSN // what the last status update carried
 	awaiting   string        // what the session's goroutine waits for; "": it reads
 	waitSince  time.Time     // since when something waits for Kafka; zero: nothing does
 	lastHeard  time.Time     // of the server
-	lastSaid   time.Time     // last status update
-	said       pace          // of status updates that move the slot
-	replyDue   bool          // the server asked
 	finishBy   time.Time     // told to stop inside a transaction: until when its end is waited for
 	wake       chan struct{}
 	updated    map[uint32]bool // tables, by OID, of whose updates the log knows
 
 	isSettled bool // nothing that sessions before have left in Kafka is in doubt
-	frozen    bool // nothing more is confirmed
 
 	statusFailed bool // a status update could not be written
 
@@ -228,9 +223,9 @@ func (s *session) open(ctx context.Context) error {
 	now := r.clock()
 	s.tracker = checkpoint.NewTracker(start)
 	s.decoder = NewDecoder(ctx, s.stream, r.router, r.cfg.MessagePrefix)
-	s.confirmed, s.received, s.lastHeard, s.lastSaid = start, start, now, now
-	s.said.happened(now, r.cfg.statusLeast())
-	s.guard.init(start, now, min(r.cfg.statusLeast(), roundLeast), s.interrupt)
+	s.lastHeard = now
+	s.rule = checkpoint.NewRule(start, now, r.cfg.pacing(), s.tracker, &s.resume)
+	s.guard = newGuard(s.interrupt)
 	if r.cfg.Deduplication.Slot != "" {
 		s.guard.seen = s.sink.Renew
 	}
@@ -260,7 +255,7 @@ const burst = 256
 // run reads until the first error or the end of ctx.
 func (s *session) run(ctx context.Context) error {
 	// Asks for a keepalive, so that we learn how far the server is.
-	if err := s.say(s.r.clock(), true); err != nil {
+	if err := s.sendStatus(s.r.clock(), true); err != nil {
 		return err
 	}
 	for {
@@ -280,7 +275,7 @@ func (s *session) run(ctx context.Context) error {
 			if err := s.handle(ctx, msg, err); err != nil {
 				return err
 			}
-			if s.replyDue || !s.finishBy.IsZero() && !s.inTx {
+			if s.rule.ReplyRequested() || !s.finishBy.IsZero() && !s.inTx {
 				break // a server that shuts down asks again and again
 			}
 		}
@@ -324,7 +319,7 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 		}
 	case decoder.KindCommit:
 		s.inTx = false
-		s.received = max(s.received, m.Commit.EndLSN)
+		s.rule.Received(m.Commit.EndLSN)
 		s.tracker.Commit(m.Commit.EndLSN)
 		s.lastCommit = m.Commit.CommitTime
 		s.r.met.transactions.Inc()
@@ -335,7 +330,9 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 // keepalive notes how far the server is. Inside a transaction it says nothing about what may be confirmed.
 func (s *session) keepalive(msg replication.Message) error {
 	s.r.met.keepalives.Inc()
-	s.replyDue = s.replyDue || msg.ReplyRequested
+	if msg.ReplyRequested {
+		s.rule.RequestReply()
+	}
 	if s.inTx {
 		return nil
 	}
@@ -345,8 +342,8 @@ func (s *session) keepalive(msg replication.Message) error {
 	if missing := s.stream.Missing(); len(missing) > 0 && msg.ServerWALEnd >= s.stream.Identity().WALEnd {
 		return NotPublished(missing)
 	}
-	if msg.ServerWALEnd > s.received {
-		s.received = msg.ServerWALEnd
+	if msg.ServerWALEnd > s.rule.ReceivedUpTo() {
+		s.rule.Received(msg.ServerWALEnd)
 		s.r.endState(WaitingForStandby)
 	}
 	s.tracker.Keepalive(msg.ServerWALEnd)

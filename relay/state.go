@@ -151,9 +151,9 @@ func (r *Relay) attach(s *session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v := &r.view
-	v.session, v.caughtUp, v.received, v.lastCommit = s, false, s.received, time.Time{}
+	v.session, v.caughtUp, v.received, v.lastCommit = s, false, s.rule.ReceivedUpTo(), time.Time{}
 	v.slotAt = r.clock() // opening has just looked
-	v.confirmed = s.confirmed
+	v.confirmed = s.rule.Confirmed()
 }
 
 func (r *Relay) detach(s *session) {
@@ -169,7 +169,7 @@ func (r *Relay) detach(s *session) {
 	}
 	v.session = nil
 	v.delivered = v.delivered || s.tracker.AckedAny()
-	v.received, v.confirmed = s.received, s.confirmed
+	v.received, v.confirmed = s.rule.ReceivedUpTo(), s.rule.Confirmed()
 	v.acked = maxTime(v.acked, s.ackedAt())
 	v.newest = maxTime(v.newest, s.lastCommit)
 }
@@ -179,8 +179,8 @@ func (r *Relay) progress(s *session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v := &r.view
-	v.received, v.confirmed = s.received, s.confirmed
-	v.caughtUp = v.caughtUp || s.received >= s.stream.Identity().WALEnd
+	v.received, v.confirmed = s.rule.ReceivedUpTo(), s.rule.Confirmed()
+	v.caughtUp = v.caughtUp || s.rule.ReceivedUpTo() >= s.stream.Identity().WALEnd
 	v.lastCommit = s.lastCommit
 	v.newest = maxTime(v.newest, s.lastCommit)
 }

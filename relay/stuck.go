@@ -33,7 +33,7 @@ func (r *Relay) noteProgress(s *session, moved bool, err error) {
 	case unfinished:
 		v.stuck = stuck{v.stuck.sessions + 1, max(v.stuck.at, at.CommitLSN), err.Error()}
 	case replication.KindOf(err) == replication.CannotSend:
-		at := s.received
+		at := s.rule.ReceivedUpTo()
 		if named, ok := errors.AsType[*errCannotSend](err); ok {
 			at = named.tx.CommitLSN
 		}

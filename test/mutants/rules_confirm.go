@@ -6,6 +6,7 @@ var (
 	protocol    = suite{"./relay", "^(TestProtocol|TestTakeOver|TestNotices|TestErrorsOfTheServer|TestAlterationUnderWay|TestRelations|TestFailover)$"}
 	confirms    = suite{"./relay", "^(TestConfirmed|TestFirstStatus.*|TestStatus.*|TestOnlyWhatACheckHasSeenIsConfirmed|TestGuardLooks|TestFreeze)$"}
 	resumes     = suite{"./relay", "^(TestNothingIs.*|TestPartly.*|TestOtherHistory|TestBugLearn.*|TestBugPartial.*|TestNotRepeatedBehindAHole|TestLossyFailover)$"}
+	converses   = suite{"./checkpoint", "^TestRule$"}
 	history     = suite{"./checkpoint", "^(TestResumeExpects|TestResume|TestLearn|TestSentUpTo)$"}
 	poisons     = suite{"./relay", "^(TestPoison.*|TestDeadLetter.*|TestRefused.*)$"}
 	deadLetters = suite{"./relay", "^TestSimDeadLetters$"}
@@ -96,7 +97,7 @@ var confirming = []mutant{
 		name: "keepalive-inside-is-received",
 		rule: "A keepalive inside a transaction says how far the stream was received.",
 		edits: []edit{{
-			"relay/session.go", "	if s.inTx {\n		return nil\n	}\n", "	if s.inTx {\n		s.received = max(s.received, msg.ServerWALEnd)\n		return nil\n	}\n",
+			"relay/session.go", "	if s.inTx {\n		return nil\n	}\n", "	if s.inTx {\n		s.rule.Received(msg.ServerWALEnd)\n		return nil\n	}\n",
 		}},
 		tests: []suite{missed, confirms},
 	},
@@ -104,7 +105,7 @@ var confirming = []mutant{
 		name: "flush-is-write",
 		rule: "What was received is as good as flushed.",
 		edits: []edit{{
-			"relay/confirm.go", "s.stream.Status(safe, reply, now)", "s.stream.Status(max(safe, s.received), reply, now)",
+			"relay/confirm.go", "s.stream.Status(safe, reply, now)", "s.stream.Status(max(safe, s.rule.ReceivedUpTo()), reply, now)",
 		}},
 		tests: []suite{confirms},
 	},
@@ -146,15 +147,15 @@ var confirming = []mutant{
 		name: "frozen-state-ignored",
 		rule: "A session that ends with an error confirms what it can, like any other.",
 		edits: []edit{{
-			"relay/leave.go", "	if errors.Is(cause, errShutdown) || errors.As(cause, new(*router.Poison)) {\n		last = s.safe()",
-			"	if cause != nil {\n		last = s.safe()",
+			"relay/leave.go", "	if errors.Is(cause, errShutdown) || errors.As(cause, new(*router.Poison)) {\n		last = s.rule.Safe()",
+			"	if cause != nil {\n		last = s.rule.Safe()",
 		}},
 		tests: []suite{missed, confirms},
 	},
 	{
 		name:  "moved-is-not-less",
 		rule:  "A position has moved if it is not less than the one before.",
-		edits: []edit{{"relay/confirm.go", "moved := s.safe() > s.confirmed", "moved := s.safe() >= s.confirmed"}},
+		edits: []edit{{"checkpoint/rule.go", "moved := r.Safe() > r.confirmed", "moved := r.Safe() >= r.confirmed"}},
 		tests: []suite{confirms},
 	},
 }
@@ -164,35 +165,35 @@ var guarding = []mutant{
 	{
 		name:  "guard-off",
 		rule:  "What is acknowledged may be confirmed without a look at the catalogs.",
-		edits: []edit{{"relay/confirm.go", "min(s.tracker.Acked(), s.guard.safe)", "s.tracker.Acked()"}},
-		tests: []suite{confirms},
+		edits: []edit{{"checkpoint/rule.go", "min(r.tracker.Acked(), r.check.passed)", "r.tracker.Acked()"}},
+		tests: []suite{converses, confirms},
 	},
 	{
 		name:  "guard-once",
 		rule:  "One look that passed is enough for the rest of the session.",
-		edits: []edit{{"relay/confirm.go", "g.safe = max(g.safe, g.asked)", "g.safe = 1 << 62"}},
-		tests: []suite{confirms},
+		edits: []edit{{"checkpoint/rule.go", "r.check.passed = max(r.check.passed, r.check.from)", "r.check.passed = 1 << 62"}},
+		tests: []suite{converses, confirms},
 	},
 	{
 		name: "guard-counts-when-it-answers",
 		rule: "A look covers what was received when its answer came.",
 		edits: []edit{{
-			"relay/confirm.go", "	if err := s.guard.result(s.r); err != nil {\n", "	s.guard.asked = s.received\n	if err := s.guard.result(s.r); err != nil {\n",
+			"checkpoint/rule.go", "	r.check.passed = max(r.check.passed, r.check.from)", "	r.check.passed = r.received",
 		}},
-		tests: []suite{confirms},
+		tests: []suite{converses, confirms},
 	},
 	{
 		name: "guard-not-waited-for",
 		rule: "A status update need not wait for the answer of the look that was asked for.",
 		edits: []edit{{
-			"relay/confirm.go", "	g.looking, g.asked, g.last, g.due = true, received, now, now.Add(roundLeast)\n", "	g.looking, g.asked, g.last, g.due = true, received, now, now.Add(roundLeast)\n	g.safe = max(g.safe, received)\n",
+			"checkpoint/rule.go", "true, r.received, now, now.Add(roundLeast)\n", "true, r.received, now, now.Add(roundLeast)\n	r.check.passed = r.received\n",
 		}},
-		tests: []suite{confirms},
+		tests: []suite{converses, confirms},
 	},
 	{
 		name:  "guard-undecided-passes",
 		rule:  "A look that cannot tell has found nothing wrong.",
-		edits: []edit{{"relay/confirm.go", "		g.undecided = true\n		return nil\n", "		g.undecided = true\n		g.safe = max(g.safe, g.asked)\n		return nil\n"}},
+		edits: []edit{{"relay/confirm.go", "		s.rule.CheckUndecided()\n		if !g", "		s.rule.CheckPassed()\n		if !g"}},
 		tests: []suite{protocol},
 	},
 	{
@@ -200,7 +201,7 @@ var guarding = []mutant{
 		rule: "The last status update needs no look of its own.",
 		edits: []edit{{
 			"relay/leave.go", "		if err := s.lookLast(ctx); err != nil {\n			s.r.log",
-			"		s.guard.safe = s.received\n		if err := ctx.Err(); err != nil {\n			s.r.log",
+			"		s.rule.BeginCheck(s.r.clock())\n		s.rule.CheckPassed()\n		if err := ctx.Err(); err != nil {\n			s.r.log",
 		}},
 		tests: []suite{leaves},
 	},

@@ -11,8 +11,8 @@ var leasing = []mutant{
 		name: "lease-from-a-status-update",
 		rule: "A status update that was written shows that the slot is ours.",
 		edits: []edit{{
-			"relay/confirm.go", "	s.confirmed, s.lastSaid, s.replyDue = safe, now, false\n",
-			"	s.confirmed, s.lastSaid, s.replyDue = safe, now, false\n	if s.guard.seen != nil {\n		s.guard.seen(now)\n	}\n",
+			"relay/confirm.go", "	if s.rule.Sent(now, safe) {\n",
+			"	if s.guard.seen != nil {\n		s.guard.seen(now)\n	}\n	if s.rule.Sent(now, safe) {\n",
 		}},
 		tests: []suite{simPast},
 	},
@@ -31,13 +31,13 @@ var leasing = []mutant{
 	{
 		name:  "first-record-without-a-look",
 		rule:  "The first record waits for the first look that is due anyway.",
-		edits: []edit{{"relay/past.go", "	s.guard.look(r.clock(), s.received) // the first record leaves when the slot was seen\n", ""}},
+		edits: []edit{{"relay/past.go", "	s.startCheck(r.clock()) // the first record leaves when the slot was seen\n", ""}},
 		tests: []suite{leases},
 	},
 	{
 		name:  "sends-before-the-record-is-seen",
 		rule:  "A session may send as soon as Kafka has its first record, if the slot was its own before.",
-		edits: []edit{{"relay/past.go", "	if err := s.lookLast(ctx); err != nil {\n		return err\n	}\n	s.guard.due = due", "	s.guard.due = due"}},
+		edits: []edit{{"relay/past.go", "	if err := s.lookLast(ctx); err != nil {\n		return err\n	}\n	s.rule.BeginRounds(due)", "	s.rule.BeginRounds(due)"}},
 		tests: []suite{leases, simPast},
 	},
 	{
@@ -49,7 +49,7 @@ var leasing = []mutant{
 	{
 		name:  "looks-only-to-confirm",
 		rule:  "Whoever has something in flight looks at the slot as rarely as others.",
-		edits: []edit{{"relay/lease.go", "		return s.r.cfg.leaseEvery()\n", "		return guardMost\n"}},
+		edits: []edit{{"checkpoint/rule.go", "		return min(r.pacing.Check, CheckMost)\n", "		return CheckMost\n"}},
 		tests: []suite{leases},
 	},
 	{

@@ -30,8 +30,8 @@ var recalling = []mutant{
 	{
 		name:  "told-before-the-record",
 		rule:  "The slot is confirmed up to what is acknowledged, whether or not a position record allows it.",
-		edits: []edit{{"relay/confirm.go", "		return max(s.confirmed, min(s.wanted(), s.past.allowed))\n", "		return s.wanted()\n"}},
-		tests: []suite{recalls, simPast},
+		edits: []edit{{"checkpoint/rule.go", "		return max(r.confirmed, min(r.Wanted(), r.record.allowed))\n", "		return r.Wanted()\n"}},
+		tests: []suite{converses, recalls, simPast},
 	},
 	{
 		name: "end-proves-all-before-it",
@@ -210,7 +210,7 @@ var recalling = []mutant{
 	{
 		name:  "record-before-its-update",
 		rule:  "A position record is written when its own time has come, whenever the update that it allows may follow.",
-		edits: []edit{{"relay/rounds.go", "	return maxTime(s.past.paced.due, s.endDue())\n", "	return s.past.paced.due\n"}},
+		edits: []edit{{"checkpoint/rule.go", "{ return later(r.record.paced.due, r.roundEnd()) }", "{ return r.record.paced.due }"}},
 		tests: []suite{{"./relay", "^TestAckToConfirmed$"}},
 	},
 	{

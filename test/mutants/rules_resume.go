@@ -5,7 +5,7 @@ var resuming = []mutant{
 	{
 		name:  "memory-forgotten",
 		rule:  "A new session knows nothing of the one before.",
-		edits: []edit{{"relay/leave.go", "	r.mem.Learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.confirmed, &s.resume)\n", ""}},
+		edits: []edit{{"relay/leave.go", "	r.mem.Learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.rule.Confirmed(), &s.resume)\n", ""}},
 		tests: []suite{resumes},
 	},
 	{
@@ -98,7 +98,7 @@ var resuming = []mutant{
 	{
 		name:  "confirmed-on-suspicion",
 		rule:  "What is dropped may be confirmed before the history is known to be ours.",
-		edits: []edit{{"relay/confirm.go", "	if s.frozen || s.resume.Expecting() {\n", "	if s.resume.Expecting() && s.confirmed == 0 {\n"}},
+		edits: []edit{{"checkpoint/rule.go", "	if r.frozen || r.resume.Expecting() {\n", "	if r.resume.Expecting() && r.confirmed == 0 {\n"}},
 		tests: []suite{resumes},
 	},
 	{
@@ -210,13 +210,13 @@ var ending = []mutant{
 	{
 		name:  "last-status-not-waited-for",
 		rule:  "A status update that was written has been read by the server.",
-		edits: []edit{{"relay/leave.go", "	for s.guard.slot < s.confirmed {\n", "	for false {\n"}},
+		edits: []edit{{"relay/leave.go", "	for s.guard.slot < s.rule.Confirmed() {\n", "	for false {\n"}},
 		tests: []suite{leaves},
 	},
 	{
 		name:  "silence-while-leaving",
 		rule:  "A session that is left need not send status updates.",
-		edits: []edit{{"relay/leave.go", "		if now.Sub(s.lastSaid) >= third {\n", "		if false {\n"}},
+		edits: []edit{{"relay/leave.go", "		if s.rule.SilentFor(now) >= third {\n", "		if third < 0 {\n"}},
 		tests: []suite{leaves},
 	},
 	{
