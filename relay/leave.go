@@ -15,64 +15,82 @@ import (
 // comes is an event less to repeat.
 const grace = 2 * time.Second
 
-// leave ends the session's work with Kafka: drained when it was told to stop or met poison, at once otherwise. The
-// position is frozen on every other error, because what the error means is not known here.
+// leave ends the session's work with Kafka. A session that was told to stop, or that met poison, delivers and confirms what it has read.
+// After any other error the position is frozen, because what the error means is not known here.
 func (s *session) leave(ctx context.Context, cause error) error {
 	cause = s.refused(cause)
-	poison := errors.As(cause, new(*router.Poison))
-	if !errors.Is(cause, errShutdown) && !poison {
-		if atRow(cause) {
-			s.settle(ctx)
+	if errors.Is(cause, errShutdown) || errors.As(cause, new(*router.Poison)) {
+		if err := s.finish(ctx, cause); err != nil {
+			s.rule.Freeze()
+			return err
 		}
-		_ = s.closeSink(grace) // nothing leaves any more: the slot may be another's by now
 		return cause
 	}
+	s.rule.Freeze()
+	if atRow(cause) {
+		s.settle(ctx)
+	}
+	_ = s.closeSink(grace) // nothing leaves any more: the slot may be another's by now
+	return cause
+}
+
+// finish delivers what was read and confirms it: drain, store the last position record, close the sink, send the last status update.
+// Its error replaces cause as the reason of the end.
+func (s *session) finish(ctx context.Context, cause error) error {
 	s.sink.Flush()
 	s.r.setState(Draining, "")
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.r.cfg.ShutdownTimeout)
 	defer cancel()
+	poison, isPoison := errors.AsType[*router.Poison](cause)
 	err := s.drain(ctx)
-	if err != nil && !poison {
+	if err != nil && !isPoison {
 		cut := s.closeSink(time.Millisecond)
 		if classify(err, true).class != Retry { // the guard found something while we drained
 			return err
 		}
 		return &errDrain{errors.Join(err, cut)}
 	}
-	if err == nil && s.failure.Load() == nil {
-		if err := s.recallLast(ctx); err != nil {
-			s.r.log.Warn("position record not stored", "error", err)
-		}
-	}
-	looked := s.rule.RecordsRequired() && s.failure.Load() == nil
-	if looked {
-		if err := s.lastPosition(ctx, err == nil); err != nil {
-			s.r.log.Warn("the next start waits for what may still be on its way to Kafka", "error", err)
-			looked = false
-		}
-	}
+	checked := s.leaveRecord(ctx, err == nil)
 	s.repeatStatus(grace)
-	if err := s.closeSink(grace); err != nil && !poison {
+	if err := s.closeSink(grace); err != nil && !isPoison {
 		s.r.log.Warn("close the producer", "error", err)
 	}
-	if p, ok := errors.AsType[*router.Poison](cause); ok && p.Cause != router.Rejected && s.failure.Load() != nil {
+	if isPoison && poison.Cause != router.Rejected && s.failure.Load() != nil {
 		s.rule.Freeze() // Kafka failed while we drained: nothing more is confirmed, as after any failure of it
-		return cause
+		return nil
 	}
-	if !looked {
-		// The tracker is final. What was received before the guard's last look may be confirmed as far as it is acknowledged.
+	if !checked {
+		// The tracker is final. What was received before the last catalog check may be confirmed as far as it is acknowledged.
 		if err := s.lookLast(ctx); err != nil {
 			s.r.log.Warn("the last position is not confirmed; what was delivered since is repeated by the next start", "error", err)
 			if classify(err, true).class != Retry {
 				return err
 			}
-			return cause
+			return nil
 		}
 	}
 	if err := s.confirmLast(ctx); err != nil {
 		s.r.log.Warn("the slot may not have moved to the last position", "error", err)
 	}
-	return cause
+	return nil
+}
+
+// leaveRecord stores the last position record of the session, unless Kafka has failed. drained: nothing that was sent is without an
+// answer. True: a catalog check has passed since the last event was read.
+func (s *session) leaveRecord(ctx context.Context, drained bool) (checked bool) {
+	if drained && s.failure.Load() == nil {
+		if err := s.recallLast(ctx); err != nil {
+			s.r.log.Warn("position record not stored", "error", err)
+		}
+	}
+	if !s.rule.RecordsRequired() || s.failure.Load() != nil {
+		return false
+	}
+	if err := s.lastPosition(ctx, drained); err != nil {
+		s.r.log.Warn("the next start waits for what may still be on its way to Kafka", "error", err)
+		return false
+	}
+	return true
 }
 
 // lastLookEvery is how often the slot is looked at until it has moved to the position of the last status update.
@@ -243,14 +261,11 @@ func (s *session) closeSink(d time.Duration) error {
 	return s.sink.Close(ctx)
 }
 
-// close ends the stream and remembers what was delivered. The last status update carries what is acknowledged and
-// guarded; after an error that is the frozen value, because the guard has not looked since.
-func (s *session) close(cause error) {
+// close ends the stream and remembers what was delivered. The last status update carries what may be confirmed: after an error the frozen
+// position.
+func (s *session) close() {
 	r := s.r
-	last := s.rule.Confirmed()
-	if errors.Is(cause, errShutdown) || errors.As(cause, new(*router.Poison)) {
-		last = s.rule.Safe()
-	}
+	last := s.rule.Safe()
 	r.mem.Sending(s.stream.Identity(), last)
 	if err := s.stream.Close(last, r.clock()); err != nil {
 		r.log.Debug("close the stream", "error", err)

@@ -119,7 +119,7 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 	err = s.leave(ctx, err)
 	endBeside()
 	before := r.mem.Newest()
-	s.close(err)
+	s.close()
 	// Acknowledgements behind a hole are no progress: what fills it may be refused for ever, and not at full speed.
 	moved := r.mem.Newest() != before
 	r.noteProgress(s, moved, err)

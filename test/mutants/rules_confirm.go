@@ -147,8 +147,7 @@ var confirming = []mutant{
 		name: "frozen-state-ignored",
 		rule: "A session that ends with an error confirms what it can, like any other.",
 		edits: []edit{{
-			"relay/leave.go", "	if errors.Is(cause, errShutdown) || errors.As(cause, new(*router.Poison)) {\n		last = s.rule.Safe()",
-			"	if cause != nil {\n		last = s.rule.Safe()",
+			"relay/leave.go", "	s.rule.Freeze()\n	if atRow(cause) {\n", "	if atRow(cause) {\n",
 		}},
 		tests: []suite{missed, confirms},
 	},

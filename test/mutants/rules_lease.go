@@ -43,7 +43,7 @@ var leasing = []mutant{
 	{
 		name:  "rows-before-a-bad-one-are-cut-off",
 		rule:  "Whatever ends a session, nothing leaves any more, though the slot is its own.",
-		edits: []edit{{"relay/leave.go", "		if atRow(cause) {\n", "		if false {\n"}},
+		edits: []edit{{"relay/leave.go", "	if atRow(cause) {\n", "	if false {\n"}},
 		tests: []suite{{"./relay", "^TestRowsBeforeOneThatCannotBeRead$"}},
 	},
 	{

@@ -204,7 +204,7 @@ var ending = []mutant{
 	{
 		name:  "incomplete-drain-is-a-clean-end",
 		rule:  "A drain that ran out of time is an end like any other.",
-		edits: []edit{{"relay/leave.go", "		return &errDrain{errors.Join(err, cut)}\n", "		s.r.log.Warn(\"drain\", \"error\", errors.Join(err, cut))\n		return cause\n"}},
+		edits: []edit{{"relay/leave.go", "		return &errDrain{errors.Join(err, cut)}\n", "		s.r.log.Warn(\"drain\", \"error\", errors.Join(err, cut))\n		return nil\n"}},
 		tests: []suite{leaves},
 	},
 	{
@@ -235,7 +235,7 @@ var ending = []mutant{
 		name: "next-session-beside-the-last",
 		rule: "A producer that failed can be closed while the next one is opened.",
 		edits: []edit{{
-			"relay/leave.go", "		_ = s.closeSink(grace) // nothing leaves any more: the slot may be another's by now\n", "		go func() { _ = s.closeSink(grace) }()\n",
+			"relay/leave.go", "	_ = s.closeSink(grace) // nothing leaves any more: the slot may be another's by now\n", "	go func() { _ = s.closeSink(grace) }()\n",
 		}},
 		tests: []suite{fails},
 	},
