@@ -135,11 +135,11 @@ func (s *session) watch(now time.Time) error {
 	case events == 0:
 		what = s.awaiting
 	}
-	return s.unheard(what)
+	return s.stalledBecause(what)
 }
 
-// unheard is the end of a session that Kafka has not acknowledged something for too long.
-func (s *session) unheard(what string) error {
+// stalledBecause is the end of a session that Kafka has not acknowledged something for too long.
+func (s *session) stalledBecause(what string) error {
 	if err := s.sink.Healthy(); err != nil {
 		what += ": " + err.Error()
 	}

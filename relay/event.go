@@ -59,7 +59,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 // of them does not arrive, its event may be none for the next process, and must not come after a later event of its key.
 func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter, pos checkpoint.Position) error {
 	r := s.r
-	if alone = alone || s.begin.CommitLSN <= r.careful; alone {
+	if alone = alone || s.begin.CommitLSN <= r.sendSinglyUntil; alone {
 		if err := s.await(ctx, Streaming, goesAlone, s.empty); err != nil {
 			return err
 		}

@@ -405,7 +405,7 @@ func TestRefusedTogether(t *testing.T) {
 		b.pg.commit("e")
 		b.sleep(10 * time.Millisecond)
 		if got := b.kafka.flying(); !slices.Equal(got, []string{"d", "e"}) {
-			b.Errorf("in flight behind the careful part: %v", got)
+			b.Errorf("in flight after the part that is sent record by record: %v", got)
 		}
 		b.kafka.ack()
 		b.sleep(3 * time.Second)

@@ -31,7 +31,7 @@ type cluster struct {
 	sick     error                     // of Healthy
 	alone    map[string]bool           // ids that want to be sent alone
 	tooLarge map[string]bool           // ids that Check says are poison
-	past     Past                      // of every sink
+	past     deduplication             // of every sink
 	refused  map[string]bool           // ids that the broker refuses; a batch with one of them fails as a whole
 	takes    string                    // a topic in which it takes even those
 	limit    map[string]int            // ids whose value is too large from so many bytes on
@@ -49,21 +49,27 @@ type record struct {
 	session                               int
 }
 
+// deduplication is the part of a sink that deduplicated delivery needs.
+type deduplication interface {
+	PositionStore
+	PartitionEnds
+}
+
 // sink is one session with Kafka.
 type sink struct {
-	Past    // nil, and not asked, where delivery is at least once
-	k       *cluster
-	cb      Callbacks
-	session int
-	asked   map[string]bool // topics
-	flying  []inFlight      // sent, and without a result
-	acked   map[string]bool
-	telling int // callbacks that are running
-	last    uint64
-	failed  bool
-	closing bool // Close was called
-	closed  bool
-	changed chan struct{}
+	deduplication // nil, and not asked, where delivery is at least once
+	k             *cluster
+	cb            Callbacks
+	session       int
+	asked         map[string]bool // topics
+	flying        []inFlight      // sent, and without a result
+	acked         map[string]bool
+	telling       int // callbacks that are running
+	last          uint64
+	failed        bool
+	closing       bool // Close was called
+	closed        bool
+	changed       chan struct{}
 }
 
 type inFlight struct {
@@ -112,7 +118,7 @@ func (k *cluster) Open(ctx context.Context, cb Callbacks) (Sink, error) {
 	if s := k.live(); s != nil {
 		k.b.Error("a second sink is opened while one is open")
 	}
-	s := &sink{Past: k.past, k: k, cb: cb, session: len(k.sinks) + 1, asked: map[string]bool{}, acked: map[string]bool{}, changed: make(chan struct{}, 1)}
+	s := &sink{deduplication: k.past, k: k, cb: cb, session: len(k.sinks) + 1, asked: map[string]bool{}, acked: map[string]bool{}, changed: make(chan struct{}, 1)}
 	k.sinks = append(k.sinks, s)
 	return s, nil
 }

@@ -61,7 +61,7 @@ func (s *session) finish(ctx context.Context, cause error) error {
 	}
 	if !checked {
 		// The tracker is final. What was received before the last catalog check may be confirmed as far as it is acknowledged.
-		if err := s.lookLast(ctx); err != nil {
+		if err := s.checkLast(ctx); err != nil {
 			s.r.log.Warn("the last position is not confirmed; what was delivered since is repeated by the next start", "error", err)
 			if classify(err, true).class != Retry {
 				return err
@@ -93,8 +93,8 @@ func (s *session) leaveRecord(ctx context.Context, drained bool) (checked bool) 
 	return true
 }
 
-// lastLookEvery is how often the slot is looked at until it has moved to the position of the last status update.
-const lastLookEvery = 20 * time.Millisecond
+// lastCheckEvery is how often the slot is looked at until it has moved to the position of the last status update.
+const lastCheckEvery = 20 * time.Millisecond
 
 // confirmLast sends the last status update and waits until the slot has moved to its position. The stream must not be read
 // meanwhile: while the client reads as fast as the walsender sends a long transaction, the walsender looks for status
@@ -106,12 +106,12 @@ func (s *session) confirmLast(ctx context.Context) error {
 		}
 	}
 	for s.guard.slot < s.rule.Confirmed() {
-		if err := s.lookLast(ctx); err != nil {
+		if err := s.checkLast(ctx); err != nil {
 			return err
 		}
 		if s.guard.slot < s.rule.Confirmed() {
 			select {
-			case <-time.After(lastLookEvery):
+			case <-time.After(lastCheckEvery):
 			case <-ctx.Done():
 			}
 		}
@@ -119,8 +119,8 @@ func (s *session) confirmLast(ctx context.Context) error {
 	return nil
 }
 
-// lookLast has the guard look once more, now, and waits for the answer.
-func (s *session) lookLast(ctx context.Context) error {
+// checkLast has the guard look once more, now, and waits for the answer.
+func (s *session) checkLast(ctx context.Context) error {
 	asked := false
 	err := s.waitFor(ctx, func() (bool, error) {
 		if s.rule.Checking() {
@@ -248,7 +248,7 @@ func (s *session) refused(cause error) error {
 		}
 		return s.r.remember(&p)
 	default:
-		s.r.careful = max(s.r.careful, s.lastSent)
+		s.r.sendSinglyUntil = max(s.r.sendSinglyUntil, s.lastSent)
 		s.r.log.Warn("Kafka refuses a batch; sending record by record to find out which", "until", s.lastSent.String(), "error", cause)
 	}
 	return cause

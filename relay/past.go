@@ -11,28 +11,6 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// Past is the part of a [Sink] that deduplicated delivery needs (docs: docs/delivery.md, ADR 18 and 21).
-type Past interface {
-	// ProducerID is what Kafka marks every batch of this process with.
-	ProducerID() int64
-	// LoadPosition reads the slot's newest position record; nil: there is none. [checkpoint.Unusable] when there can be
-	// none, other errors pass.
-	LoadPosition(ctx context.Context) (*checkpoint.PositionRecord, error)
-	// SavePosition stores one, later and in the order of the calls; done is called once, from another goroutine.
-	SavePosition(s checkpoint.PositionRecord, done func(error))
-	// ReadEnds begins to read the ends of partitions, not earlier than notBefore. It is called once, and allows EndsRead.
-	ReadEnds(q checkpoint.Search, notBefore time.Time)
-	// EndsRead reports whether the ends of all partitions of the topics of ReadEnds have been read, and those of topic unless
-	// it is "". False: they are being read, and Callbacks.Wake says when to ask again.
-	EndsRead(topic string) bool
-	// Renew notes that the slot was this session's at the time seen. Requests leave while that was lately, and wait otherwise.
-	Renew(seen time.Time)
-	// Unanswered, after Close: something was sent whose answer never came, so that Kafka may still store it.
-	Unanswered() bool
-	// Topics are those that records were sent to.
-	Topics() []string
-}
-
 // Deduplication says how deduplicated delivery works; the zero value is none.
 type Deduplication struct {
 	Slot      string        // key of the position record; "": deliver at least once
@@ -72,7 +50,7 @@ func (s *session) recall(ctx context.Context) error {
 	s.startCheck(r.clock()) // the first record leaves when the slot was seen
 	before, err := s.sink.LoadPosition(looking)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return s.unheard("the question for the position record")
+		return s.stalledBecause("the question for the position record")
 	}
 	if err == nil && before != nil {
 		altered, err := s.altered(looking, before)
@@ -102,7 +80,7 @@ func (s *session) recall(ctx context.Context) error {
 	// The slot was ours when Kafka had the record: an instance that takes it later reads the record later, and knows our producer. Until now
 	// another one may have read what stood there before.
 	due := s.rule.NextCheck()
-	if err := s.lookLast(ctx); err != nil {
+	if err := s.checkLast(ctx); err != nil {
 		return err
 	}
 	s.rule.BeginRounds(due) // the rounds begin with the stream

@@ -17,7 +17,7 @@ func (s *session) firstStored(ctx context.Context) error {
 	defer cancel()
 	err := s.waitFor(waiting, s.answered)
 	if ctx.Err() == nil && waiting.Err() != nil && s.rule.Saving() {
-		return s.unheard(fmt.Sprintf("the position record for %s", limit))
+		return s.stalledBecause(fmt.Sprintf("the position record for %s", limit))
 	}
 	return err
 }
@@ -76,7 +76,7 @@ func (s *session) answered() (is bool, err error) {
 // an answer.
 func (s *session) lastPosition(ctx context.Context, drained bool) error {
 	p, clean := &s.past, drained && s.recordsAll()
-	if err := s.lookLast(ctx); err != nil {
+	if err := s.checkLast(ctx); err != nil {
 		return err
 	}
 	err := s.waitFor(ctx, func() (bool, error) {

@@ -336,7 +336,7 @@ func TestBugHungLookUp(t *testing.T) {
 }
 
 // TestBugFailureDuringALookUp: Kafka refuses a batch while a relation is looked up. The look-up is cancelled, its error
-// goes before what Kafka said, and careful mode is not entered.
+// goes before what Kafka said, and records are not sent one by one.
 func TestBugFailureDuringALookUp(t *testing.T) {
 	wire(t, nil, func(w *wired) {
 		w.kafka.hold()

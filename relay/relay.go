@@ -51,44 +51,6 @@ type Stream interface {
 	Close(last pglogrepl.LSN, now time.Time) error
 }
 
-// Sink delivers the records of one session. One goroutine calls Ready, Check and Send. Nothing in it blocks for long.
-type Sink interface {
-	// Ready reports whether records may be sent to the topic. False: it is being looked up, or missing and looked for
-	// again and again; Callbacks.Wake says when to ask again.
-	Ready(topic string) (bool, error)
-	// Missing reports that Kafka answers and has no such topic, or none for us.
-	Missing(topic string) bool
-	// Check recognises a record that Kafka would refuse before it is sent. alone asks for it to be sent with nothing
-	// else in flight.
-	Check(rec *router.Record) (alone bool, poison *router.Poison)
-	// Send hands a record over under its event number. It copies what it keeps. Per partition, acknowledgements come
-	// in the order of Send without holes, or the session has failed.
-	Send(rec *router.Record, n uint64) error
-	// Flush says that no more is coming for now: what was sent need not wait for company. Any goroutine may call it.
-	Flush()
-	// Healthy returns nil when Kafka has answered lately.
-	Healthy() error
-	// Waiting lists topics that are looked for.
-	Waiting() []string
-	// Close ends the sending, waits until no request is open or ctx ends, then cuts; no callback runs after it.
-	Close(ctx context.Context) error
-	Past
-}
-
-// Callbacks is what a sink reports, from goroutines of its own.
-type Callbacks struct {
-	Acked  func(n uint64)  // event n is in Kafka
-	Failed func(err error) // the first error: the session is over
-	Wake   func()          // Ready may answer differently now
-}
-
-// Kafka opens sinks.
-type Kafka interface {
-	Open(ctx context.Context, cb Callbacks) (Sink, error)
-	// Probe returns nil when just that would work now which the last session waited for.
-	Probe(ctx context.Context) error
-}
-
 // Config holds the relay's own settings.
 type Config struct {
 	StatusInterval   time.Duration // how often a moved position is confirmed
@@ -131,12 +93,12 @@ type Relay struct {
 	log    *slog.Logger
 	met    *Metrics
 
-	started time.Time
-	mem     memory                                 // what earlier sessions of this process delivered
-	refused map[checkpoint.Position]*router.Poison // by Kafka, and not to stop the relay
-	missing map[string]absence                     // topics that Kafka does not have; the session's, or between two the supervisor's
-	gaveUp  time.Time                              // when the wait for one of them was over last; of the same
-	careful pglogrepl.LSN                          // transactions up to this commit LSN are sent record by record, to find the one refused
+	started         time.Time
+	mem             memory                                 // what earlier sessions of this process delivered
+	refused         map[checkpoint.Position]*router.Poison // by Kafka, and not to stop the relay
+	missing         map[string]absence                     // topics that Kafka does not have; the session's, or between two the supervisor's
+	gaveUp          time.Time                              // when the wait for one of them was over last; of the same
+	sendSinglyUntil pglogrepl.LSN                          // transactions up to this commit LSN are sent record by record, to find the one refused
 
 	mu       sync.Mutex // guards view and reported
 	view     view
@@ -184,7 +146,7 @@ func (r *Relay) Run(ctx context.Context) error {
 			attempt = 0
 		}
 		if ctx.Err() != nil && (errors.Is(err, errShutdown) || classify(err, r.delivered()).class == Retry) {
-			return r.goodbye()
+			return r.checkConfirmed()
 		}
 		v := classify(err, r.delivered())
 		if v.class != Retry {
@@ -193,7 +155,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		r.met.reconnects.WithLabelValues(v.reason).Inc()
 		if err := r.wait(ctx, v, err, attempt); err != nil {
 			if ctx.Err() != nil {
-				return r.goodbye()
+				return r.checkConfirmed()
 			}
 			// What waiting ran into is classified like what a session runs into.
 			if w := classify(err, r.delivered()); w.class != Retry {
@@ -204,15 +166,15 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 }
 
-// goodbye is the end of Run when it was told to stop: well only if everything acknowledged is confirmed. What we sent
+// checkConfirmed is the end of Run when it was told to stop: well only if everything acknowledged is confirmed. What we sent
 // last may have been lost on the way, or taken without an answer, so the slot is asked.
-func (r *Relay) goodbye() error {
+func (r *Relay) checkConfirmed() error {
 	done := r.mem.Done()
 	if done == 0 {
 		return nil
 	}
 	confirmed := r.mem.Confirmed()
-	ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), finalCheckTimeout)
 	defer cancel()
 	if slot, err := r.source.Look(ctx); err == nil {
 		confirmed = slot.ConfirmedFlush
@@ -228,8 +190,8 @@ func (r *Relay) goodbye() error {
 	return nil
 }
 
-// goodbyeTimeout bounds the last look at the slot.
-const goodbyeTimeout = 5 * time.Second
+// finalCheckTimeout bounds the last look at the slot.
+const finalCheckTimeout = 5 * time.Second
 
 // slotEvery is how often the slot is looked at for the metrics.
 const slotEvery = 15 * time.Second

@@ -92,7 +92,7 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 	r.tick()
 	if err := s.open(ctx); err != nil {
 		_ = s.closeSink(0) // nothing was sent
-		return false, s.blame(err)
+		return false, s.rootCause(err)
 	}
 	// A cancelled context must end a Receive that waits for data, and what else the session waits for.
 	stop := context.AfterFunc(ctx, s.interrupt)
@@ -107,14 +107,14 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 	if err := s.begun(ctx); err != nil {
 		endBeside()
 		_ = s.closeSink(0) // before the slot is another's
-		err = s.blame(err)
+		err = s.rootCause(err)
 		_ = s.stream.Close(0, r.clock())
 		r.noteProgress(s, false, err)
 		return false, err
 	}
 
 	began := r.clock()
-	err = s.blame(s.run(ctx))
+	err = s.rootCause(s.run(ctx))
 	well = r.clock().Sub(began) > r.cfg.BackoffMax
 	err = s.leave(ctx, err)
 	endBeside()
@@ -126,8 +126,8 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 	return moved || well && replication.KindOf(err) != replication.CannotSend, err
 }
 
-// blame is why the session is over: what Kafka said comes before what the end of the session made others say.
-func (s *session) blame(err error) error {
+// rootCause is why the session is over: what Kafka said comes before what the end of the session made others say.
+func (s *session) rootCause(err error) error {
 	if failure := s.failure.Load(); failure != nil {
 		if v := classify(err, s.r.delivered()); v.class == Retry && v.how == waitBackoff {
 			return *failure

@@ -199,7 +199,7 @@ var guarding = []mutant{
 		name: "guard-not-at-the-end",
 		rule: "The last status update needs no look of its own.",
 		edits: []edit{{
-			"relay/leave.go", "		if err := s.lookLast(ctx); err != nil {\n			s.r.log",
+			"relay/leave.go", "		if err := s.checkLast(ctx); err != nil {\n			s.r.log",
 			"		s.rule.BeginCheck(s.r.clock())\n		s.rule.CheckPassed()\n		if err := ctx.Err(); err != nil {\n			s.r.log",
 		}},
 		tests: []suite{leaves},

@@ -216,7 +216,7 @@ var recalling = []mutant{
 	{
 		name:  "first-record-cancelled",
 		rule:  "What ends the wait for the first position record is the context's end.",
-		edits: []edit{{"relay/session.go", "		err = s.blame(err)\n", ""}},
+		edits: []edit{{"relay/session.go", "		err = s.rootCause(err)\n", ""}},
 		tests: []suite{recalls},
 	},
 	{
