@@ -129,7 +129,7 @@ func TestResume(t *testing.T) {
 }
 
 // TestLearn: what a session delivered is added to what is known, also if it was cut while it read again what is known. Spans with a gap
-// between them stay apart: nobody knows what is in it.
+// between them are not joined: what was committed in the gap may not be in Kafka.
 func TestLearn(t *testing.T) {
 	l := server{system: 7, timeline: 1}
 	const all = LastOrdinal

@@ -15,7 +15,7 @@ import (
 
 // PositionRecord is what the daemon of a slot keeps in the position topic. From it the next start can tell whether it
 // is still the same server and the same slot, and which records in Kafka are those of earlier processes. The newest records of a slot
-// count together ([Merge]). Confirm is stored before the slot is told as much, and Acked says only what Kafka has acknowledged.
+// count together ([Merge]). Confirm is stored before a status update carries that position. Acked is only what Kafka has acknowledged.
 type PositionRecord struct {
 	Slot       string
 	Generation uint64 // counts the sessions of the slot; a late record of an earlier one counts for nothing
@@ -305,8 +305,8 @@ func (s *PositionRecord) Contradiction(l Lineage, start pglogrepl.LSN, altered s
 	case !s.Acked.IsZero() && Holds(l, s.Acked) && s.Acked.CommitLSN >= l.End():
 		what = fmt.Sprintf("Kafka has the transaction committed at %s, but the server's WAL ends at %s: it is an older copy", s.Acked.CommitLSN, l.End())
 	case start > allowed:
-		what = fmt.Sprintf("the slot stands at %s, but was told %s at most: it was recreated, advanced, or read by somebody else, "+
-			"and what was committed in between may be missing in Kafka", start, allowed)
+		what = fmt.Sprintf("the slot is at %s, but outboxcdc confirmed %s at most: it was recreated, advanced, or read by another client, "+
+			"and events committed in between may be missing in Kafka", start, allowed)
 	case altered != "":
 		what = fmt.Sprintf("since %s, %s", s.At.UTC().Format(time.RFC3339), altered)
 	default:

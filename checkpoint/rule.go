@@ -134,12 +134,7 @@ func (r *Rule) Save(now time.Time, pos pglogrepl.LSN) {
 }
 
 // Stored notes that Kafka has the record that was handed over last.
-func (r *Rule) Stored() {
-	r.record.saving = false
-	if r.record.required {
-		r.record.allowed = r.record.position
-	}
-}
+func (r *Rule) Stored() { r.record.saving, r.record.allowed = false, r.record.position }
 
 // NotStored notes that Kafka has refused the record.
 func (r *Rule) NotStored() { r.record.saving = false }
@@ -148,7 +143,7 @@ func (r *Rule) NotStored() { r.record.saving = false }
 func (r *Rule) Saving() bool { return r.record.saving }
 
 // RequireRecords notes that the first record is stored. From now on nothing is confirmed that a stored record does not allow.
-func (r *Rule) RequireRecords() { r.record.required, r.record.allowed = true, r.record.position }
+func (r *Rule) RequireRecords() { r.record.required = true }
 
 // RecordsRequired reports whether the slot moves only as far as a stored record allows.
 func (r *Rule) RecordsRequired() bool { return r.record.required }
@@ -187,7 +182,7 @@ func (r *Rule) Safe() pglogrepl.LSN {
 	return r.Wanted()
 }
 
-// Next says what to do now.
+// Next says what to do now. A check that it asks for counts as begun: the record and the status update of that moment wait for it.
 func (r *Rule) Next(now time.Time) Actions {
 	a := r.Hold(now)
 	if want := r.Wanted(); r.record.required && want > r.record.allowed && !r.record.saving && !now.Before(r.recordDue()) && !r.waitForCheck(now) {
@@ -200,7 +195,8 @@ func (r *Rule) Next(now time.Time) Actions {
 	return a
 }
 
-// Hold says what to do now besides confirming: the connection and the lease are kept.
+// Hold says what to do now while nothing more is to be confirmed: the connection and the lease are kept. Its answer has no record, and a
+// check that it asks for counts as begun.
 func (r *Rule) Hold(now time.Time) (a Actions) {
 	if r.tracker.Acked() > r.check.passed && !now.Before(r.checkDue()) || now.Sub(r.check.began) >= r.checkMost() {
 		a.Check = r.BeginCheck(now)

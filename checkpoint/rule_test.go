@@ -53,7 +53,7 @@ func TestRule(t *testing.T) {
 	}
 }
 
-// conversation is a rule, and what it was told and has answered.
+// conversation is a rule with the facts it was given and its answers.
 type conversation struct {
 	rule    *Rule
 	tracker *Tracker

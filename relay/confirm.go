@@ -44,17 +44,10 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 		return now, err
 	}
 	next := s.rule.Wake(now)
-	if !s.finishBy.IsZero() {
-		next = earlier(next, s.finishBy)
+	if !s.finishBy.IsZero() && s.finishBy.Before(next) {
+		next = s.finishBy
 	}
 	return next, nil
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }
 
 func maxTime(a, b time.Time) time.Time {

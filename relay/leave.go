@@ -195,9 +195,8 @@ func atRow(err error) bool {
 	return errors.As(err, new(*router.MissingColumnError)) || errors.As(err, new(*decoder.Error))
 }
 
-// settle gives what was read before the cause of the end time to be delivered, or it never would be. Nothing more is confirmed.
+// settle gives what was read before the cause of the end time to be delivered, or it never would be. The position is frozen.
 func (s *session) settle(ctx context.Context) {
-	s.rule.Freeze()
 	s.sink.Flush()
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()

@@ -21,7 +21,7 @@ type Deduplication struct {
 
 // past is what a session knows of those before it, of whatever process, and what it leaves for the next.
 //
-// If the process dies at any point, the position topic has a record that allows at least what the slot was told, and that
+// If the process dies at any point, the position topic has a record that allows at least the position of the last status update, and that
 // names the producer id of every record in Kafka that is after its acked position.
 type past struct {
 	before    *checkpoint.PositionRecord // the predecessor's; nil: there was none
@@ -159,8 +159,8 @@ func (s *session) recallAgain(now time.Time) error {
 	return nil
 }
 
-// recallLate takes the answer. Events of this session are in Kafka already, so the first record allows what the slot was told, which is
-// told no more until the record is stored.
+// recallLate takes the answer. Events of this session are in Kafka already, so the first record allows the confirmed position. Nothing
+// more is confirmed until the record is stored.
 func (s *session) recallLate(a recalled) error {
 	if unusable, ok := errors.AsType[*checkpoint.Unusable](a.err); ok {
 		s.r.repeating(unusable.Error())

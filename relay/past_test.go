@@ -223,8 +223,8 @@ func TestFollows(t *testing.T) {
 		"acked at the end of the WAL": {func(s *checkpoint.PositionRecord) { s.Acked = pos(4, 0x1000) }, "older copy"},
 		"acked before it":             {func(s *checkpoint.PositionRecord) { s.Acked = pos(4, 0xFFF) }, ""},
 		"the slot is behind":          {func(s *checkpoint.PositionRecord) { s.Confirm = 0x901 }, ""},
-		"moved on a new timeline":     {func(s *checkpoint.PositionRecord) { s.Timeline, s.Confirm = 3, 0x950 }, "was told 0/800 at most"},
-		"the slot was moved":          {func(s *checkpoint.PositionRecord) { s.Confirm = 0x8FF }, "was told 0/8FF at most"},
+		"moved on a new timeline":     {func(s *checkpoint.PositionRecord) { s.Timeline, s.Confirm = 3, 0x950 }, "confirmed 0/800 at most"},
+		"the slot was moved":          {func(s *checkpoint.PositionRecord) { s.Confirm = 0x8FF }, "confirmed 0/8FF at most"},
 		"altered":                     {func(*checkpoint.PositionRecord) {}, "since 2026-11-23T01:02:03Z, the publication was altered"},
 	} {
 		s := checkpoint.PositionRecord{Slot: "s", SystemID: 7, Timeline: 4, Confirm: 0x900, At: time.Date(2026, 11, 23, 1, 2, 3, 0, time.UTC)}

@@ -5,9 +5,9 @@ import (
 	"syscall"
 )
 
-// lowat returns what sets SO_RCVLOWAT of a connection: with fewer bytes than that in its buffer no reader is told that
-// there are any. Without it the runtime's poller, which watches every socket all the time, would be woken by each message
-// although nothing reads. nil: the connection is none of the kernel's.
+// lowat returns a function that sets SO_RCVLOWAT of a connection: the socket becomes readable only when its buffer has that many
+// bytes (socket(7)). Without it the runtime's poller, which watches every socket all the time, would be woken by each message
+// although nothing reads. nil: the connection has no socket.
 func lowat(conn net.Conn) func(bytes int) {
 	raw := rawConn(conn)
 	if raw == nil {

@@ -245,7 +245,7 @@ func (a *adopter) describe(say func(string, ...any)) {
 		end = "ended cleanly"
 	}
 	say("its position record in %s, number %d of %s, %s:", a.topic, o.Generation, o.At.Format(time.RFC3339), end)
-	say("  system %d, timeline %d; the slot was told %s at most", o.SystemID, o.Timeline, o.Confirm)
+	say("  system %d, timeline %d; outboxcdc confirmed %s at most", o.SystemID, o.Timeline, o.Confirm)
 	if !o.Acked.IsZero() {
 		say("  Kafka has everything up to the transaction committed at %s, timeline %d", o.Acked.CommitLSN, o.Acked.Timeline)
 	}

@@ -34,12 +34,23 @@ func load(t *testing.T) *chart.Chart {
 	return c
 }
 
-// render is the chart's objects by kind, for a release called "shop".
+// repository is that of the image, which has no default.
+const repository = "registry.example.com/outboxcdc"
+
+// render is the chart's objects by kind, for a release called "shop". values without an image.repository get one.
 func render(t *testing.T, values string) (map[string]string, error) {
 	t.Helper()
 	given, err := chartutil.ReadValues([]byte(values))
 	if err != nil {
 		t.Fatal(err)
+	}
+	image, _ := given["image"].(map[string]any)
+	if image == nil {
+		image = map[string]any{}
+		given["image"] = image
+	}
+	if _, set := image["repository"]; !set {
+		image["repository"] = repository
 	}
 	c := load(t)
 	options := chartutil.ReleaseOptions{Name: "shop", Namespace: "prod", Revision: 1, IsInstall: true}
@@ -176,7 +187,7 @@ func TestDefaults(t *testing.T) {
 	if live, ready := c.LivenessProbe.HTTPGet, c.ReadinessProbe.HTTPGet; live.Path != "/livez" || ready.Path != "/readyz" || live.Port.StrVal != "http" {
 		t.Errorf("%+v %+v", live, ready)
 	}
-	if got := c.Image; !strings.HasPrefix(got, "ghcr.io/outboxcdc/outboxcdc:") {
+	if got := c.Image; !strings.HasPrefix(got, repository+":") {
 		t.Error(got)
 	}
 	if got := strings.Join(c.Args, " "); got != "run -c /etc/outboxcdc/outboxcdc.yaml" {
@@ -299,6 +310,14 @@ func TestRefused(t *testing.T) {
 		if _, err := render(t, values); err == nil {
 			t.Errorf("taken: %s", values)
 		}
+	}
+}
+
+// No image is published, so the chart has none until the values name one.
+func TestImageIsRequired(t *testing.T) {
+	_, err := render(t, `image: {repository: ""}`)
+	if err == nil || !strings.Contains(err.Error(), "image.repository is required") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -121,7 +121,7 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 		}, "it is an older copy"},
 		{"system_id", to("7000000000000000001"), "give each a topic of its own in delivery.position_topic"},
 		{"timeline", to(9), "does not descend from it"},
-		{"confirm", to(pglogrepl.LSN(0x100).String()), "it was recreated, advanced, or read by somebody else"},
+		{"confirm", to(pglogrepl.LSN(0x100).String()), "it was recreated, advanced, or read by another client"},
 	} {
 		o.forge(changed(t, good, c.field, c.change))
 		for range 2 { // a supervisor may not know what 79 means
