@@ -207,7 +207,7 @@ func (a *adopter) print(w io.Writer, output string) error {
 func (a *adopter) text() string {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	say("slot %s stands at %s, on system %d, timeline %d; nobody reads from it", a.slot, a.new.Confirm, a.new.SystemID, a.new.Timeline)
+	say("slot %s is at %s, on system %d, timeline %d; no client reads from it", a.slot, a.new.Confirm, a.new.SystemID, a.new.Timeline)
 	switch {
 	case a.broken != nil:
 		say("its newest position record in %s cannot be read: %v", a.topic, a.broken)
@@ -250,7 +250,7 @@ func (a *adopter) describe(say func(string, ...any)) {
 		say("  Kafka has everything up to the transaction committed at %s, timeline %d", o.Acked.CommitLSN, o.Acked.Timeline)
 	}
 	if a.wrong == nil {
-		say("  it does not contradict the slot: without this command the next start leaves out what Kafka has")
+		say("  it does not contradict the slot: without this command the next start skips what Kafka has")
 		return
 	}
 	say("  the daemon does not go on from it: %s", what(a.wrong))

@@ -75,18 +75,18 @@ func TestSlotAdopt(t *testing.T) {
 			refused := func() {
 				t.Helper()
 				r = o.start(env...)
-				r.stopsWith(patience, 79, "the slot stands at "+stands, "recreated, advanced", "remedy: ", "outboxcdc slot adopt")
+				r.stopsWith(patience, 79, "the slot is at "+stands, "recreated, advanced", "remedy: ", "outboxcdc slot adopt")
 				if n := o.follow.records(); n != 50 {
 					t.Errorf("%d records, want the 50 of before", n)
 				}
 			}
 			refused()
 			a, _ := o.adopt(env, 0, "--dry-run", "-o", "json")
-			if a.Written || !strings.Contains(a.Contradiction, "the slot stands at "+stands) || a.New.Confirm != stands {
+			if a.Written || !strings.Contains(a.Contradiction, "the slot is at "+stands) || a.New.Confirm != stands {
 				t.Errorf("a dry run says %+v", a)
 			}
 			_, text := o.adopt(env, 0, "--dry-run")
-			for _, want := range []string{"slot " + o.name + " stands at " + stands, "was told " + a.Old.Confirm, "would write", "nothing was changed"} {
+			for _, want := range []string{"slot " + o.name + " is at " + stands, "outboxcdc confirmed " + a.Old.Confirm + " at most", "would write", "nothing was changed"} {
 				if !strings.Contains(text, want) {
 					t.Errorf("a dry run does not say %q:\n%s", want, text)
 				}

@@ -279,7 +279,7 @@ func TestDeduplicatedSlotMoved(t *testing.T) {
 			}
 			o.insert("order", "k", 23, 5)
 			for range 2 {
-				o.start(env...).stopsWith(patience, 79, "the slot stands at", "advanced", "may be missing in Kafka", "outboxcdc slot adopt")
+				o.start(env...).stopsWith(patience, 79, "the slot is at", "advanced", "may be missing in Kafka", "outboxcdc slot adopt")
 			}
 			if n := o.follow.records(); n != 20 {
 				t.Errorf("%d records, want the 20 of before", n)
