@@ -9,89 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 )
-
-// Slot is the server's view of the slot at one moment.
-type Slot struct {
-	Plugin, Database string
-	Active           bool
-	ActivePID        uint32
-	ActiveName       string // application_name of the client that holds it, if we may see it
-	WALStatus        string // reserved, extended, unreserved, lost
-	Invalidation     string // reason, PostgreSQL 17 and later; "" when valid
-	Failover         bool
-	SafeWALBytes     *int64 // WAL that may still be written until the slot can be lost; nil: the server sets no limit
-	RestartLSN       pglogrepl.LSN
-	ConfirmedFlush   pglogrepl.LSN
-	ServerLSN        pglogrepl.LSN // end of the server's WAL when it was looked at
-	Asked            time.Time     // a moment before the server looked
-}
-
-// RetainedBytes is the WAL that the server keeps because of the slot.
-func (s *Slot) RetainedBytes() uint64 {
-	if s.ServerLSN < s.RestartLSN || s.RestartLSN == 0 {
-		return 0
-	}
-	return uint64(s.ServerLSN - s.RestartLSN)
-}
-
-const slotSQL = `
-SELECT s.plugin, s.database, s.active, coalesce(s.active_pid, 0),
-       coalesce((SELECT a.application_name FROM pg_stat_activity a WHERE a.pid = s.active_pid), ''),
-       coalesce(s.wal_status, ''),
-       coalesce(nullif(to_jsonb(s)->>'invalidation_reason', ''), ''),
-       coalesce((to_jsonb(s)->>'failover')::bool, false), s.safe_wal_size,
-       coalesce(s.restart_lsn, '0/0')::text, coalesce(s.confirmed_flush_lsn, '0/0')::text,
-       (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text
-  FROM pg_replication_slots s WHERE s.slot_name = $1 AND s.slot_type = 'logical'`
-
-// readSlot looks at the slot. A missing one is SlotMissing, an invalidated one SlotLost.
-func (c *Config) readSlot(ctx context.Context, conn *pgx.Conn) (*Slot, error) {
-	op := "look at slot " + c.Slot
-	s := Slot{Asked: time.Now()}
-	var restart, confirmed, server string
-	err := conn.QueryRow(ctx, slotSQL, c.Slot).Scan(&s.Plugin, &s.Database, &s.Active, &s.ActivePID, &s.ActiveName,
-		&s.WALStatus, &s.Invalidation, &s.Failover, &s.SafeWALBytes, &restart, &confirmed, &server)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, fail(SlotMissing, op, slotRemedy, "the server has no logical slot of that name")
-	}
-	if err != nil {
-		return nil, classify(op, inspecting, err)
-	}
-	for _, f := range []struct {
-		text string
-		lsn  *pglogrepl.LSN
-	}{{restart, &s.RestartLSN}, {confirmed, &s.ConfirmedFlush}, {server, &s.ServerLSN}} {
-		if *f.lsn, err = pglogrepl.ParseLSN(f.text); err != nil {
-			return nil, fail(Protocol, op, "", "%w", err)
-		}
-	}
-	if s.WALStatus == "lost" || s.Invalidation != "" {
-		why := s.Invalidation
-		if why == "" {
-			why = "the WAL it needs was removed (max_slot_wal_keep_size)"
-		}
-		return &s, fail(SlotLost, op, slotRemedy, "the slot is invalidated: %s", why)
-	}
-	return &s, nil
-}
-
-// fitSlot says whether the slot is one that we can read at all.
-func (c *Config) fitSlot(s *Slot, database string) error {
-	op := "look at slot " + c.Slot
-	if s.Plugin != "pgoutput" {
-		return fail(Unsuitable, op, "create one with plugin pgoutput", "its output plugin is %s", s.Plugin)
-	}
-	if s.Database != database {
-		return fail(Unsuitable, op, "point postgres.url at the slot's database", "it belongs to database %s, we are in %s", s.Database, database)
-	}
-	if s.ConfirmedFlush == 0 {
-		return fail(Unavailable, op, "", "it has no confirmed_flush_lsn yet: still being created")
-	}
-	return nil
-}
 
 // table is a relation whose rows are outbox events.
 type table struct {

@@ -73,6 +73,15 @@ func fail(kind Kind, op, remedy, format string, args ...any) *Error {
 	return &Error{Kind: kind, Op: op, Remedy: remedy, Err: fmt.Errorf(format, args...)}
 }
 
+// insufficientPrivilege is the SQLSTATE of a missing privilege.
+const insufficientPrivilege = "42501"
+
+// LacksPrivilege reports whether the server has refused a statement or a connection because a privilege is missing.
+func LacksPrivilege(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == insufficientPrivilege
+}
+
 // phase is when a server said what it said: the same SQLSTATE means different things then.
 type phase int
 
@@ -104,7 +113,7 @@ func classify(op string, ph phase, err error) *Error {
 	switch pg.Code {
 	case "28P01", "28000": // invalid_password, invalid_authorization_specification
 		out.Kind, out.Remedy = Credentials, "check user, password and pg_hba.conf"
-	case "42501": // insufficient_privilege
+	case insufficientPrivilege:
 		out.Kind, out.Remedy = MissingRight, "the role needs REPLICATION, CONNECT and SELECT on the outbox: see outboxcdc setup sql"
 	case "55006": // object_in_use
 		out.Kind = SlotActive

@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
 var updateCommands = flag.Bool("update-commands", false, "write docs/commands.md and docs/man/outboxcdc.1 again")
@@ -131,14 +133,14 @@ var exits = []struct {
 	code int
 	text string
 }{
-	{exitOK, "Done. run: stopped on request, and everything that Kafka has acknowledged is confirmed."},
-	{exitFault, "The drain was incomplete, a second signal came, or there is an internal fault. dlq: dead letters stay open. A restart may help."},
-	{exitUsage, "Wrong use of the command line. A crash of the Go run time ends with 2, too."},
-	{exitPoison, "Stopped at a poison event. The last line of the log names it, and an operator has to decide about it."},
-	{exitUnavailable, "Postgres or Kafka cannot be reached or used at present."},
-	{exitNoPermission, "A privilege in Postgres or a permission in Kafka is missing."},
-	{exitConfig, "The configuration is wrong."},
-	{exitLost, "The slot or the publication is missing, lost or changed: events may be missing. Do not restart before you have compared the table with the topics."},
+	{exit.OK, "Done. run: stopped on request, and everything that Kafka has acknowledged is confirmed."},
+	{exit.Fault, "The drain was incomplete, a second signal came, or there is an internal fault. dlq: dead letters stay open. A restart may help."},
+	{exit.Usage, "Wrong use of the command line. A crash of the Go run time ends with 2, too."},
+	{exit.Poison, "Stopped at a poison event. The last line of the log names it, and an operator has to decide about it."},
+	{exit.Unavailable, "Postgres or Kafka cannot be reached or used at present."},
+	{exit.NoPermission, "A privilege in Postgres or a permission in Kafka is missing."},
+	{exit.Config, "The configuration is wrong."},
+	{exit.Lost, "The slot or the publication is missing, lost or changed: events may be missing. Do not restart before you have compared the table with the topics."},
 }
 
 func commandReference() string {

@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
 func said(t *testing.T, args ...string) (code int, stdout, stderr string) {
@@ -21,12 +23,12 @@ func TestCompletion(t *testing.T) {
 		"bash": "complete -o default -F __start_outboxcdc", "zsh": "#compdef outboxcdc", "fish": "complete -c outboxcdc", "powershell": "Register-ArgumentCompleter",
 	} {
 		code, out, errs := said(t, "completion", shell)
-		if code != exitOK || errs != "" || !strings.Contains(out, has) {
+		if code != exit.OK || errs != "" || !strings.Contains(out, has) {
 			t.Errorf("%s: %d %q", shell, code, errs)
 		}
 	}
 	for _, args := range [][]string{{"completion"}, {"completion", "tcsh"}} {
-		if code, _, errs := said(t, args...); code != exitUsage || errs == "" {
+		if code, _, errs := said(t, args...); code != exit.Usage || errs == "" {
 			t.Errorf("%q: %d %q", args, code, errs)
 		}
 	}

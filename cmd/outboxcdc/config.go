@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/fromdebezium"
 )
 
@@ -39,7 +40,7 @@ func newFromDebeziumCommand() *cobra.Command {
 			}
 			r, err := fromDebezium(data, connector, options)
 			if err != nil {
-				return &exitError{code: exitConfig, err: fmt.Errorf("%s: %w", args[0], err)}
+				return exit.With(exit.Config, fmt.Errorf("%s: %w", args[0], err))
 			}
 			return printConversion(cmd, r)
 		},

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
 // validate finds what run would refuse: in the connection string, and in the files that connections need.
@@ -23,7 +24,7 @@ func TestValidateConnections(t *testing.T) {
 	} {
 		t.Setenv("OUTBOXCDC_POSTGRES_URL", url)
 		code, out, errs := said(t, "validate")
-		if want == "" && code != exitOK || want != "" && (code != exitConfig || !strings.HasPrefix(errs, "OUTBOXCDC_POSTGRES_URL: postgres.url: ") || !strings.Contains(errs, want)) {
+		if want == "" && code != exit.OK || want != "" && (code != exit.Config || !strings.HasPrefix(errs, "OUTBOXCDC_POSTGRES_URL: postgres.url: ") || !strings.Contains(errs, want)) {
 			t.Errorf("%s: %d %q %q, want %q", url, code, out, errs, want)
 		}
 		if strings.Contains(out+errs, "s3cr3t") {
@@ -42,7 +43,7 @@ func TestValidateConnections(t *testing.T) {
 		"kafka.tls.ca_file=" + missing:    "--set: kafka.tls.ca_file: open ",
 		"postgres.url_file=" + missing:    "--set: postgres.url_file: read the secret",
 	} {
-		if code, _, errs := said(t, "validate", "--set", "kafka.tls.enabled=true", "--set", setting); code != exitConfig || !strings.Contains(errs, want) {
+		if code, _, errs := said(t, "validate", "--set", "kafka.tls.enabled=true", "--set", setting); code != exit.Config || !strings.Contains(errs, want) {
 			t.Errorf("%s: %d %q, want %q", setting, code, errs, want)
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/kafka/deadletter"
 )
@@ -139,7 +141,7 @@ func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 	// What the log would say is said letter by letter.
 	cluster, err := newCluster(fixed(cfg), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	if err != nil {
-		return &exitError{code: exitConfig, err: err}
+		return exit.With(exit.Config, err)
 	}
 	d.slot, d.topic = cfg.Postgres.Slot, cfg.Poison.Topic
 	d.letters, err = deadletter.Open(ctx, cluster, d.topic, dlqGroup(d.slot))
@@ -252,25 +254,25 @@ func (d *dlq) sum(interrupted bool) error {
 	}
 	switch {
 	case interrupted:
-		note("ended when told to, after %s", plural(d.done, "letter", "letters"))
+		note("ended when told to, after %s", human.Count(d.done, "letter", "letters"))
 	case !d.changes:
-		note("%s of slot %s in %s", plural(d.done, state+"letter", state+"letters"), d.slot, d.topic)
+		note("%s of slot %s in %s", human.Count(d.done, state+"letter", state+"letters"), d.slot, d.topic)
 	case d.dryRun:
-		note("%s would be %s; nothing was changed", plural(d.done, "letter", "letters"), d.verb)
+		note("%s would be %s; nothing was changed", human.Count(d.done, "letter", "letters"), d.verb)
 	default:
-		note("%s %s; %s open", plural(d.done, "letter", "letters"), d.verb, plural(d.left, "is", "are"))
+		note("%s %s; %s open", human.Count(d.done, "letter", "letters"), d.verb, human.Count(d.left, "is", "are"))
 	}
 	if gone := d.letters.Expired(); gone > 0 {
-		note("%s that nobody had dealt with: Kafka has deleted them (retention.ms of the topic)", plural(int(gone), "more letter", "more letters"))
+		note("%s that nobody had dealt with: Kafka has deleted them (retention.ms of the topic)", human.Count(int(gone), "more letter", "more letters"))
 	}
 	if d.others > 0 {
-		note("%s of other slots not shown", plural(d.others, "letter", "letters"))
+		note("%s of other slots not shown", human.Count(d.others, "letter", "letters"))
 	}
 	var errs []error
 	if d.failed > 0 {
-		not := plural(d.failed, "letter was", "letters were") + " not "
+		not := human.Count(d.failed, "letter was", "letters were") + " not "
 		if d.dryRun {
-			not = plural(d.failed, "letter", "letters") + " could not be "
+			not = human.Count(d.failed, "letter", "letters") + " could not be "
 		}
 		errs = append(errs, errors.New(not+d.verb+", for the reasons above"))
 	}
@@ -280,7 +282,7 @@ func (d *dlq) sum(interrupted bool) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return &exitError{code: exitFault, err: err}
+		return exit.With(exit.Fault, err)
 	}
 	return nil
 }

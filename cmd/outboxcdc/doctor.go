@@ -18,6 +18,7 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/doctor"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/router"
 )
@@ -52,7 +53,7 @@ func newDoctorCommand(load func() (*config.Config, error), files *[]string) *cob
 			}
 			examined, err := doctorConfig(cfg, topics, *files)
 			if err != nil {
-				return &exitError{code: exitConfig, err: err}
+				return exit.With(exit.Config, err)
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
@@ -61,7 +62,7 @@ func newDoctorCommand(load func() (*config.Config, error), files *[]string) *cob
 				return err
 			}
 			if report.Exit != 0 {
-				return &exitError{code: report.Exit, err: errors.New("doctor has found what is to be fixed first"), logged: true}
+				return exit.Logged(report.Exit, errors.New("doctor has found what is to be fixed first"))
 			}
 			return nil
 		},

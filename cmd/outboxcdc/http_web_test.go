@@ -18,6 +18,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
@@ -137,7 +138,7 @@ func TestBadWebConfig(t *testing.T) {
 			var stderr bytes.Buffer
 			code := execute(t.Context(), []string{"run"}, io.Discard, &stderr)
 			got := stderr.String()
-			if code != exitConfig || !strings.Contains(got, "http.web_config_file") || !strings.Contains(got, c.says) {
+			if code != exit.Config || !strings.Contains(got, "http.web_config_file") || !strings.Contains(got, c.says) {
 				t.Errorf("%d %s", code, got)
 			}
 			if strings.Contains(got, secret) {

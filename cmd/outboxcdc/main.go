@@ -1,8 +1,8 @@
 // Command outboxcdc delivers a Postgres transactional outbox to Kafka by tailing the WAL: see README.md.
 //
-// main.go holds the command line, run.go the daemon, setup.go the bundled SQL, peek.go what waits in the slot, dlq.go
+// main.go holds the command line, run.go the daemon, setup.go the flags of `setup`, peek.go what waits in the slot, dlq.go
 // dead letters, slot.go the position record, doctor.go the pre-flight, status.go how it goes, validate.go and config_print.go
-// settings, http.go what operators look at, exit.go the exit codes that supervisors act on.
+// settings, http.go what operators look at.
 package main
 
 import (
@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
 func main() {
@@ -28,7 +30,7 @@ func main() {
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	go obey(signals, drain, func() {
 		fmt.Fprintln(os.Stderr, "outboxcdc: second signal: leaving at once; what was not confirmed is repeated by the next start")
-		os.Exit(exitFault)
+		os.Exit(exit.Fault)
 	})
 	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -59,13 +61,12 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	addCompletion(root)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
-		return exitOK
+		return exit.OK
 	}
-	code := exitCode(err)
-	var logged interface{ Logged() bool }
-	if !errors.As(err, &logged) || !logged.Logged() {
+	code := exit.Code(err)
+	if !exit.IsLogged(err) {
 		fmt.Fprintf(stderr, "outboxcdc: %v\n", err)
-		if code == exitUsage {
+		if code == exit.Usage {
 			fmt.Fprintf(stderr, "Run \"%s --help\" for usage.\n", cmd.CommandPath())
 		}
 	}

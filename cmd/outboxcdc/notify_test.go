@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
@@ -77,8 +78,8 @@ func TestSystemdIsTold(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	exit := make(chan int, 1)
-	go func() { exit <- execute(ctx, []string{"run"}, io.Discard, io.Discard) }()
+	ended := make(chan int, 1)
+	go func() { ended <- execute(ctx, []string{"run"}, io.Discard, io.Discard) }()
 	first := m.next(20 * time.Second)
 	if !strings.HasPrefix(first, "READY=1\nSTATUS=") {
 		t.Fatalf("%q", first)
@@ -90,7 +91,7 @@ func TestSystemdIsTold(t *testing.T) {
 	m.await("WATCHDOG=1\n")
 	stop()
 	m.await("STOPPING=1\n")
-	if code := <-exit; code != exitOK {
+	if code := <-ended; code != exit.OK {
 		t.Errorf("exit code %d", code)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/internal/peek"
 	"github.com/outboxcdc/outboxcdc/relay"
 )
@@ -64,11 +66,11 @@ type peeker struct {
 func (p *peeker) run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	route, err := newRouter(cfg)
 	if err != nil {
-		return &exitError{code: exitConfig, err: err}
+		return exit.With(exit.Config, err)
 	}
 	source, err := newSource(fixed(cfg), log)
 	if err != nil {
-		return &exitError{code: exitConfig, err: err}
+		return exit.With(exit.Config, err)
 	}
 	st, err := source.OpenCopy(ctx)
 	if err != nil {
@@ -89,14 +91,14 @@ func (p *peeker) run(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 
 // lookError gives the exit code of a command that looks and does not wait.
 func lookError(err error) error {
-	if errors.As(err, new(*exitError)) { // it has one
+	if err == nil || errors.As(err, new(*exit.Error)) { // it has one
 		return err
 	}
 	class := relay.ClassOf(err)
 	if class == relay.Retry {
-		return &exitError{code: exitUnavailable, err: err}
+		return exit.With(exit.Unavailable, err)
 	}
-	return &exitError{code: exitOfClass(class), err: err}
+	return exit.With(exitOfClass(class), err)
 }
 
 // sum says in one line what was seen.
@@ -109,19 +111,12 @@ func (p *peeker) sum(slot string, seen peek.Summary, interrupted bool) {
 	case seen.Whole && seen.Events == 0:
 		fmt.Fprintf(p.notes, "nothing waits in slot %s, up to %s\n", slot, seen.UpTo)
 	case seen.Whole:
-		fmt.Fprintf(p.notes, "%s in slot %s, up to %s%s\n", plural(seen.Events, "event waits", "events wait"), slot, seen.UpTo, poison)
+		fmt.Fprintf(p.notes, "%s in slot %s, up to %s%s\n", human.Count(seen.Events, "event waits", "events wait"), slot, seen.UpTo, poison)
 	case interrupted:
-		fmt.Fprintf(p.notes, "%s shown%s; ended when told to\n", plural(seen.Events, "event", "events"), poison)
+		fmt.Fprintf(p.notes, "%s shown%s; ended when told to\n", human.Count(seen.Events, "event", "events"), poison)
 	default:
-		fmt.Fprintf(p.notes, "%s shown%s; there may be more: --limit 0 shows all\n", plural(seen.Events, "event", "events"), poison)
+		fmt.Fprintf(p.notes, "%s shown%s; there may be more: --limit 0 shows all\n", human.Count(seen.Events, "event", "events"), poison)
 	}
-}
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }
 
 func (p *peeker) show(v *peek.Event) error {
@@ -139,7 +134,7 @@ func (p *peeker) show(v *peek.Event) error {
 // written is an error of writing our output, which is no fault of Postgres.
 func written(_ int, err error) error {
 	if err != nil {
-		return &exitError{code: exitFault, err: fmt.Errorf("write the output: %w", err)}
+		return exit.With(exit.Fault, fmt.Errorf("write the output: %w", err))
 	}
 	return nil
 }

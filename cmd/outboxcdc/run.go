@@ -17,6 +17,7 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/replication"
@@ -75,7 +76,7 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 		err = checkPostgresURL(cfg, false)
 	}
 	if err != nil {
-		return &exitError{code: exitConfig, err: err}
+		return exit.With(exit.Config, err)
 	}
 	log.Info("starting", "version", buildVersion(), "slot", cfg.Postgres.Slot, "postgres", cfg.Redacted().Postgres.URL, "brokers", cfg.Kafka.Brokers)
 	log.Debug("configuration", "config", cfg)
@@ -96,7 +97,7 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	if cfg.HTTP.Listen != "" {
 		srv, err := listen(cfg, reg, rl, log)
 		if err != nil {
-			return &exitError{code: exitConfig, err: err}
+			return exit.With(exit.Config, err)
 		}
 		wg.Go(func() { srv.serve(serveCtx) })
 	}
@@ -115,7 +116,7 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	}
 	log.Error("stopped", attrs...)
 	systemd.ended(err)
-	return &exitError{code: code, err: err, logged: true}
+	return exit.Logged(code, err)
 }
 
 // decide is how a person lets the daemon pass a poison event.
@@ -236,7 +237,7 @@ func (c kafkaCluster) Open(ctx context.Context, cb relay.Callbacks) (relay.Sink,
 func exitOf(err error) int {
 	var s *relay.Stopped
 	if !errors.As(err, &s) {
-		return exitFault
+		return exit.Fault
 	}
 	return exitOfClass(s.Class)
 }
@@ -244,14 +245,14 @@ func exitOf(err error) int {
 func exitOfClass(class relay.Class) int {
 	switch class {
 	case relay.Lost:
-		return exitLost
+		return exit.Lost
 	case relay.Right:
-		return exitNoPermission
+		return exit.NoPermission
 	case relay.Wrong:
-		return exitConfig
+		return exit.Config
 	case relay.Poison:
-		return exitPoison
+		return exit.Poison
 	case relay.Retry, relay.Fault:
 	}
-	return exitFault
+	return exit.Fault
 }

@@ -1,26 +1,23 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
-	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/setup"
+	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/sql"
 )
-
-// setupTimeout is how long creating the slot waits for open transactions by default: longer than most of them live, and
-// short enough for a person who watches.
-const setupTimeout = time.Minute
 
 // defaultRole is the daemon's role when postgres.url names no user.
 const defaultRole = "outboxcdc"
@@ -49,7 +46,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 			if err != nil {
 				return err
 			}
-			p.Timeout, p.RDS = setupTimeout, rds
+			p.Timeout, p.RDS = setup.DefaultTimeout, rds
 			for i := range p.Tables {
 				p.Tables[i].Partitioned = partitioned
 			}
@@ -101,85 +98,142 @@ func firstOf(names ...string) string {
 	return ""
 }
 
-// setupURLEnv passes the connection string of a role that may change the database without it being visible in
-// the list of processes, as --url is.
-const setupURLEnv = "OUTBOXCDC_SETUP_URL"
-
 // setupURL finds the connection string: --url, the environment, the file it names, or libpq's own variables. It never
 // falls back to postgres.url: the daemon's role should not be able to do this.
 func setupURL(flag string) (string, error) {
-	env, file := os.Getenv(setupURLEnv), os.Getenv(setupURLEnv+"_FILE")
+	env, file := os.Getenv(setup.URLEnv), os.Getenv(setup.URLEnv+"_FILE")
 	switch {
 	case flag != "":
 		return flag, nil
 	case env != "" && file != "":
-		return "", &exitError{code: exitConfig, err: fmt.Errorf("%s and %s_FILE are both set; remove one", setupURLEnv, setupURLEnv)}
+		return "", exit.With(exit.Config, fmt.Errorf("%s and %s_FILE are both set; remove one", setup.URLEnv, setup.URLEnv))
 	case env != "":
 		return env, nil
 	case file != "":
 		dsn, err := config.ReadSecret(file)
 		if err != nil {
-			return "", &exitError{code: exitConfig, err: fmt.Errorf("%s_FILE: %w", setupURLEnv, err)}
+			return "", exit.With(exit.Config, fmt.Errorf("%s_FILE: %w", setup.URLEnv, err))
 		}
 		return dsn, nil
 	case os.Getenv("PGHOST") != "" || os.Getenv("PGSERVICE") != "":
 		return "", nil // pgx reads them
 	}
-	return "", usageError(fmt.Errorf("no server named: give --url or %s, the connection string of a role with the required privileges (not the daemon's)", setupURLEnv))
+	return "", usageError(fmt.Errorf("no server named: give --url or %s, the connection string of a role with the required privileges (not the daemon's)", setup.URLEnv))
 }
 
-// connectSetup opens a connection whose every session setting that matters is ours. lockTimeout bounds the waiting for
-// the application's locks.
-func connectSetup(ctx context.Context, dsn string, lockTimeout time.Duration) (*pgx.Conn, error) {
-	cc, err := pgx.ParseConfig(dsn)
-	if err != nil {
-		return nil, usageError(fmt.Errorf("read the connection string of --url or %s: %w", setupURLEnv, replication.URLError(err)))
+func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
+	var url string
+	var noTopic bool
+	a := &setup.Apply{}
+	cmd := &cobra.Command{
+		Use:   "apply",
+		Short: "Create what is missing: role, table, grants, publication, slot and position topic",
+		Long: "Check every object first, then create what is missing. If an existing object is unfit, it is named with its remedy, and\n" +
+			"nothing is changed. Creating the slot waits for open transactions that have written. The position topic is created last, by\n" +
+			"the daemon's own Kafka user; delivery.mode at_least_once needs none.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.Timeout <= 0 {
+				return usageError(fmt.Errorf("--timeout %s: write a time above zero", a.Timeout))
+			}
+			cfg, err := loadConfig()
+			if err != nil {
+				return err
+			}
+			if a.Params, err = setupParams(cfg); err != nil {
+				return err
+			}
+			if a.Function && !a.Params.HasFunction() {
+				return usageError(errors.New("--function: these settings have none: it writes logical messages, or rows of one table with a column for each argument"))
+			}
+			dsn, err := setupURL(url)
+			if err != nil {
+				return err
+			}
+			a.Out = cmd.OutOrStdout()
+			if err := a.Run(cmd.Context(), dsn); err != nil {
+				return err
+			}
+			if noTopic || !cfg.Deduplicated() {
+				return nil
+			}
+			cluster, err := newCluster(fixed(cfg), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+			if err != nil {
+				return exit.With(exit.Config, err)
+			}
+			topic := setup.PositionTopic{Name: cfg.Delivery.PositionTopic, Replicas: positionReplicas(cfg)}
+			return lookError(topic.Apply(cmd.Context(), cluster, a.Out, a.DryRun))
+		},
 	}
-	cc.DefaultQueryExecMode = pgx.QueryExecModeExec // no prepared statements: a pooler may stand in between
-	if cc.ConnectTimeout == 0 {
-		cc.ConnectTimeout = 15 * time.Second
-	}
-	cc.OnNotice = func(*pgconn.PgConn, *pgconn.Notice) {}
-	conn, err := pgx.ConnectConfig(ctx, cc)
-	if err != nil {
-		return nil, &exitError{code: exitUnavailable, err: err} // names host, user and database, not the password
-	}
-	_, err = conn.Exec(ctx, fmt.Sprintf(
-		`SET search_path = pg_catalog; SET application_name = 'outboxcdc setup'; SET statement_timeout = 0; SET lock_timeout = '%dms'`,
-		max(1, lockTimeout.Milliseconds())), pgx.QueryExecModeSimpleProtocol)
-	if err != nil {
-		closeConn(conn)
-		return nil, fmt.Errorf("prepare the session: %w", err)
-	}
-	return conn, nil
+	f := cmd.Flags()
+	f.StringVar(&url, "url", "", "connection string of a role with the required privileges (default $"+setup.URLEnv+")")
+	f.BoolVar(&a.DryRun, "dry-run", false, "print what would be done, and change nothing")
+	f.DurationVar(&a.Timeout, "timeout", setup.DefaultTimeout, "how long to wait for locks and, for the slot, for open transactions")
+	f.BoolVar(&a.Function, "function", false, "also create the function "+sql.FunctionName+", with which the application writes events")
+	f.StringArrayVar(&a.Owners, "owner", nil, "a `role` that may own a table or function that is there, in a schema where every role may create (as in public before PostgreSQL 15)")
+	f.BoolVar(&a.NoRole, "no-role", false, "do not create the role or grant privileges")
+	f.BoolVar(&noTopic, "no-topic", false, "do not create the position topic, and do not connect to Kafka")
+	return cmd
 }
 
-// closeConn says goodbye even when the command's context is over.
-func closeConn(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	_ = conn.Close(ctx)
+func newSetupDestroyCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
+	var url string
+	d := &setup.Destroy{}
+	cmd := &cobra.Command{
+		Use:   "destroy",
+		Short: "Drop the slot and the publication, but not the table or the role",
+		Long: "Drop the slot and the publication. Events that the slot has not delivered are never delivered: a new slot begins later.\n" +
+			"It refuses while the slot is active: stop the daemon first.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := loadConfig()
+			if err != nil {
+				return err
+			}
+			if d.Params, err = setupParams(cfg); err != nil {
+				return err
+			}
+			dsn, err := setupURL(url)
+			if err != nil {
+				return err
+			}
+			d.In, d.Out = cmd.InOrStdin(), cmd.OutOrStdout()
+			if err := d.Run(cmd.Context(), dsn); err != nil {
+				return err
+			}
+			leavePositionTopic(cfg, d.Out)
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&url, "url", "", "connection string of a role with the required privileges (default $"+setup.URLEnv+")")
+	f.BoolVar(&d.DryRun, "dry-run", false, "print what would be done, and change nothing")
+	f.BoolVar(&d.Yes, "yes", false, "do not ask")
+	return cmd
 }
 
-// SQLSTATEs that setup tells apart.
-const (
-	stateNoPermission  = "42501"
-	stateLockTimeout   = "55P03"
-	stateQueryCanceled = "57014"
-)
-
-func sqlState(err error) string {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
-		return pg.Code
+// positionReplicas is as the topics have that the daemon makes; if it makes none, as the brokers are configured.
+func positionReplicas(cfg *config.Config) int16 {
+	if t := &cfg.Kafka.CreateTopics; t.Enabled {
+		return int16(t.ReplicationFactor)
 	}
-	return ""
+	return -1
 }
 
-// withExitCode turns a missing right into exit code 77.
-func withExitCode(err error) error {
-	if sqlState(err) == stateNoPermission {
-		return &exitError{code: exitNoPermission, err: fmt.Errorf("%w; connect as somebody with that right", err)}
+// positionTopicComment is what `setup sql` says about it; "" if the daemon will not want one.
+func positionTopicComment(cfg *config.Config) string {
+	if !cfg.Deduplicated() {
+		return ""
 	}
-	return err
+	return fmt.Sprintf("\n-- In Kafka, once, for delivery.mode deduplicated (setup apply does it, too):\n-- kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions 1 --config %s\n",
+		strings.Join(cfg.Kafka.Brokers, ","), cfg.Delivery.PositionTopic, strings.Join(kafka.PositionConfig(), " --config "))
+}
+
+// leavePositionTopic is what `setup destroy` says about it: records of other slots may be in it.
+func leavePositionTopic(cfg *config.Config, out io.Writer) {
+	if !cfg.Deduplicated() {
+		return
+	}
+	fmt.Fprintf(out, "position topic %s stays, with what it says of slot %s: if the slot is recreated, the daemon stops with 79 until `outboxcdc slot adopt` says that this was meant\n",
+		cfg.Delivery.PositionTopic, cfg.Postgres.Slot)
 }

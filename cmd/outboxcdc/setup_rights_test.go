@@ -3,12 +3,14 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
 // as runs setup as a role that is no superuser.
 func (d *database) as(role string, args ...string) (string, error) {
 	d.t.Helper()
-	return setup(d.t, d.yaml(), "", append(append([]string{"setup"}, args...), "--url", d.s.URL(d.name, role, "pw"))...)
+	return runCommand(d.t, d.yaml(), "", append(append([]string{"setup"}, args...), "--url", d.s.URL(d.name, role, "pw"))...)
 }
 
 // rest of a test's roles, which belong to the whole server.
@@ -29,7 +31,7 @@ func testOwner(t *testing.T, d *database, major string) {
 	d.exec(`CREATE ROLE owner_o LOGIN CREATEROLE REPLICATION PASSWORD 'pw'`, `ALTER DATABASE owner OWNER TO owner_o`)
 	if major == "14" {
 		_, err := d.as("owner_o", "apply")
-		wantError(t, err, exitNoPermission, "nothing was changed", "user owner_o may not make role owner_role: let a superuser run CREATE ROLE \"owner_role\" LOGIN REPLICATION")
+		wantError(t, err, exit.NoPermission, "nothing was changed", "user owner_o may not make role owner_role: let a superuser run CREATE ROLE \"owner_role\" LOGIN REPLICATION")
 		if d.objects() != "0 0 0 0" {
 			t.Errorf("objects: %s", d.objects())
 		}
@@ -67,9 +69,9 @@ func testStranger(t *testing.T, d *database, major string) {
 	d.exec(`ALTER TABLE outbox OWNER TO stranger_s`, `ALTER FUNCTION outbox_emit OWNER TO stranger_s`)
 	const table, function = `table "public"."outbox" belongs to role stranger_s, and in schema public every role may create`, "function outbox_emit belongs to role stranger_s"
 	_, err := d.setup("", "apply", "--function")
-	wantError(t, err, exitFault, "nothing was changed", table, function, "--owner stranger_s")
+	wantError(t, err, exit.Fault, "nothing was changed", table, function, "--owner stranger_s")
 	_, err = d.setup("", "apply", "--owner", "other")
-	wantError(t, err, exitFault, table)
+	wantError(t, err, exit.Fault, table)
 	if strings.Contains(err.Error(), function) {
 		t.Errorf("a function that was not asked for: %v", err)
 	}
@@ -90,18 +92,18 @@ func testPoor(t *testing.T, d *database, _ string) {
 	d.dropRoles("poor_p", "poor_t", "poor_role")
 	d.exec(`REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
 	_, err := d.as("poor_p", "apply")
-	wantError(t, err, exitNoPermission, "nothing was changed", `user poor_p may not make table "public"."outbox": GRANT CREATE ON SCHEMA "public" TO "poor_p"`,
+	wantError(t, err, exit.NoPermission, "nothing was changed", `user poor_p may not make table "public"."outbox": GRANT CREATE ON SCHEMA "public" TO "poor_p"`,
 		`may not make slot poor, REPLICATION is missing: ALTER ROLE "poor_p" REPLICATION`, `may not make publication poor: GRANT CREATE ON DATABASE "poor" TO "poor_p"`)
 
 	d.exec(`CREATE TABLE outbox (id uuid, aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb)`, `ALTER TABLE outbox OWNER TO poor_t`,
 		`GRANT CREATE ON DATABASE poor TO poor_p`, `ALTER ROLE poor_p REPLICATION`)
 	_, err = d.as("poor_p", "apply")
-	wantError(t, err, exitNoPermission, `user poor_p may not publish "public"."outbox", which belongs to poor_t: run this as poor_t, or GRANT "poor_t" TO "poor_p"`)
+	wantError(t, err, exit.NoPermission, `user poor_p may not publish "public"."outbox", which belongs to poor_t: run this as poor_t, or GRANT "poor_t" TO "poor_p"`)
 
 	// A GRANT that has no effect is a warning of the server's, and an error of ours.
 	d.exec(`GRANT SELECT ON outbox TO poor_p`, `CREATE PUBLICATION poor FOR TABLE outbox WITH (publish = 'insert')`)
 	_, err = d.as("poor_p", "apply")
-	wantError(t, err, exitNoPermission, "role poor_role still lacks a right: this user may not pass on")
+	wantError(t, err, exit.NoPermission, "role poor_role still lacks a right: this user may not pass on")
 	d.exec(`GRANT poor_t TO poor_p`)
 	if out, err := d.as("poor_p", "apply"); err != nil || d.objects() != "1 1 1 1" {
 		t.Errorf("%v\n%s\n%s", err, out, d.objects())
@@ -126,8 +128,8 @@ func testAmazon(t *testing.T, d *database, major string) {
 	}
 	d.exec(`SET ROLE amazon_m`, `REVOKE rds_replication FROM amazon_role`, `RESET ROLE`)
 	_, err = d.as("amazon_m", "apply")
-	wantError(t, err, exitFault, `role amazon_role lacks REPLICATION: GRANT rds_replication TO "amazon_role"`)
-	out, err = setup(t, d.yaml(), "", "setup", "sql", "--rds")
+	wantError(t, err, exit.Fault, `role amazon_role lacks REPLICATION: GRANT rds_replication TO "amazon_role"`)
+	out, err = runCommand(t, d.yaml(), "", "setup", "sql", "--rds")
 	if err != nil {
 		t.Fatal(err)
 	}

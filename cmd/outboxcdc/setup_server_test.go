@@ -11,6 +11,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/setup"
+	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/sql"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
@@ -37,7 +40,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { closeConn(conn) })
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }
 
@@ -68,7 +71,7 @@ func (d *database) yaml() string {
 
 func (d *database) setup(stdin string, args ...string) (string, error) {
 	d.t.Helper()
-	return setup(d.t, d.yaml(), stdin, append([]string{"setup"}, append(args, "--url", d.s.SuperURL(d.name))...)...)
+	return runCommand(d.t, d.yaml(), stdin, append([]string{"setup"}, append(args, "--url", d.s.SuperURL(d.name))...)...)
 }
 
 func (d *database) mustSetup(args ...string) string {
@@ -126,8 +129,8 @@ func TestSetupOnServers(t *testing.T) {
 func TestSetupNeedsLogicalWAL(t *testing.T) {
 	clearEnv(t)
 	s := pgtest.ForTest(t, pgtest.Options{Major: "18", Settings: map[string]string{"wal_level": "replica"}})
-	_, err := setup(t, "", "", "setup", "apply", "--url", s.SuperURL("postgres"))
-	wantError(t, err, exitConfig, "wal_level is replica and must be logical", "ALTER SYSTEM")
+	_, err := runCommand(t, "", "", "setup", "apply", "--url", s.SuperURL("postgres"))
+	wantError(t, err, exit.Config, "wal_level is replica and must be logical", "ALTER SYSTEM")
 }
 
 func testApplyFresh(t *testing.T, d *database, major string) {
@@ -156,7 +159,7 @@ func testApplyFresh(t *testing.T, d *database, major string) {
 	if _, err := daemon.Exec(t.Context(), `SELECT * FROM outbox`); err != nil {
 		t.Error(err)
 	}
-	if _, err := daemon.Exec(t.Context(), `DELETE FROM outbox`); sqlState(err) != stateNoPermission {
+	if _, err := daemon.Exec(t.Context(), `DELETE FROM outbox`); !replication.LacksPrivilege(err) {
 		t.Errorf("the daemon's role may delete: %v", err)
 	}
 	d.exec(`REVOKE SELECT ON outbox FROM fresh_role`)
@@ -167,7 +170,7 @@ func testApplyFresh(t *testing.T, d *database, major string) {
 
 // What `setup sql` prints is run as it is printed, the offered REVOKEs too.
 func testPrintedScript(t *testing.T, d *database, major string) {
-	out, err := setup(t, d.yaml(), "", "setup", "sql", "--server-version", major, "-o", "json")
+	out, err := runCommand(t, d.yaml(), "", "setup", "sql", "--server-version", major, "-o", "json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +203,7 @@ func testOddNames(t *testing.T, d *database, _ string) {
 	yaml := `postgres: {url: "user='Odd\"Role' dbname=odd", slot: odd, publication: "p\"; x' --"}` + "\n" +
 		`outbox: {table: '"My Schema"."Out""box"', columns: {id: eventId, aggregate_type: "Typ e", event_type: "", headers: ""}}` + "\n"
 	for _, text := range []string{"created", "is already there"} {
-		out, err := setup(t, yaml, "", "setup", "apply", "--url", d.s.SuperURL("odd"))
+		out, err := runCommand(t, yaml, "", "setup", "apply", "--url", d.s.SuperURL("odd"))
 		if err != nil || strings.Count(out, text) != 5 {
 			t.Fatalf("%s: %v\n%s", text, err, out)
 		}
@@ -208,7 +211,7 @@ func testOddNames(t *testing.T, d *database, _ string) {
 	if got := d.text(`SELECT string_agg(attname, ',' ORDER BY attnum) FROM pg_attribute WHERE attrelid = '"My Schema"."Out""box"'::regclass AND attnum > 0`); got != "eventId,Typ e,aggregate_id,payload,created_at" {
 		t.Errorf("columns: %s", got)
 	}
-	if out, err := setup(t, yaml, "", "setup", "destroy", "--yes", "--url", d.s.SuperURL("odd")); err != nil || strings.Count(out, "dropped") != 2 {
+	if out, err := runCommand(t, yaml, "", "setup", "destroy", "--yes", "--url", d.s.SuperURL("odd")); err != nil || strings.Count(out, "dropped") != 2 {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -221,7 +224,7 @@ func testPartitioned(t *testing.T, d *database, _ string) {
 	want(t, d.text(`SELECT tablename FROM pg_publication_tables WHERE pubname = 'partitioned'`), "outbox")
 	d.exec(`ALTER PUBLICATION partitioned SET (publish_via_partition_root = false)`)
 	_, err := d.setup("", "apply")
-	wantError(t, err, exitFault, "nothing was changed", "publish_via_partition_root = true")
+	wantError(t, err, exit.Fault, "nothing was changed", "publish_via_partition_root = true")
 }
 
 func testUnfitObjects(t *testing.T, d *database, _ string) {
@@ -244,14 +247,14 @@ func testUnfitObjects(t *testing.T, d *database, _ string) {
 		d.exec(test.make)
 		before := d.objects()
 		_, err := d.setup("", "apply")
-		wantError(t, err, exitFault, "nothing was changed", test.want)
+		wantError(t, err, exit.Fault, "nothing was changed", test.want)
 		if d.objects() != before {
 			t.Errorf("%s: something was made: %s", test.make, d.objects())
 		}
 		d.exec(test.drop)
 	}
-	_, err := setup(t, "postgres: {url: 'postgres://r@h/elsewhere'}", "", "setup", "apply", "--url", d.s.SuperURL(d.name))
-	wantError(t, err, exitFault, `database "unfit"`, `"elsewhere"`)
+	_, err := runCommand(t, "postgres: {url: 'postgres://r@h/elsewhere'}", "", "setup", "apply", "--url", d.s.SuperURL(d.name))
+	wantError(t, err, exit.Fault, `database "unfit"`, `"elsewhere"`)
 }
 
 func testUnfitPublications(t *testing.T, d *database, major string) {
@@ -268,13 +271,13 @@ func testUnfitPublications(t *testing.T, d *database, major string) {
 	for _, test := range tests {
 		d.exec(`DROP PUBLICATION badpub`, test[0])
 		_, err := d.setup("", "apply")
-		wantError(t, err, exitFault, test[1])
+		wantError(t, err, exit.Fault, test[1])
 	}
 	d.exec(`DROP PUBLICATION badpub`, `CREATE PUBLICATION badpub FOR ALL TABLES`)
 	want(t, d.mustSetup("apply"), "publication badpub is already there", "note: publication \"badpub\" publishes more than inserts")
 	d.exec(`DROP PUBLICATION badpub`)
 	_, err := d.setup("", "apply")
-	wantError(t, err, exitFault, "slot badpub is there but publication badpub is not", "setup destroy")
+	wantError(t, err, exit.Fault, "slot badpub is there but publication badpub is not", "setup destroy")
 }
 
 func testUnfitSlots(t *testing.T, d *database, _ string) {
@@ -292,10 +295,10 @@ func testUnfitSlots(t *testing.T, d *database, _ string) {
 		d.exec(`SELECT pg_drop_replication_slot('badslot')`)
 		test.on.exec(test.make)
 		_, err := d.setup("", "apply")
-		wantError(t, err, exitFault, test.want)
+		wantError(t, err, exit.Fault, test.want)
 		if test.want != "is temporary" { // destroy would take that one for active, which it is
 			_, err = d.setup("", "destroy", "--yes")
-			wantError(t, err, exitFault, "nothing was changed")
+			wantError(t, err, exit.Fault, "nothing was changed")
 		}
 	}
 	other.exec(`SELECT pg_drop_replication_slot('badslot')`)
@@ -312,7 +315,7 @@ func testSlotWaits(t *testing.T, d *database, _ string) {
 	d.exec(`BEGIN`, `INSERT INTO t VALUES (1)`, `PREPARE TRANSACTION 'forgotten'`)
 	out, err := d.setup("", "apply", "--timeout", "700ms")
 	want(t, out, "waits up to 700ms", "created publication")
-	wantError(t, err, exitFault, "create slot waits: 700ms", "nothing is left behind", `application "sleepy "app""`, "idle in transaction", "database postgres", "prepared transaction 'forgotten'")
+	wantError(t, err, exit.Fault, "create slot waits: 700ms", "nothing is left behind", `application "sleepy "app""`, "idle in transaction", "database postgres", "prepared transaction 'forgotten'")
 	if d.objects() != "1 1 1 0" {
 		t.Errorf("objects: %s", d.objects())
 	}
@@ -326,11 +329,11 @@ func testSlotWaits(t *testing.T, d *database, _ string) {
 func testMissingRights(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE ROLE rights_poor LOGIN PASSWORD 'pw'`)
 	poor := d.s.URL("rights", "rights_poor", "pw")
-	_, err := setup(t, d.yaml(), "", "setup", "apply", "--url", poor)
-	wantError(t, err, exitNoPermission, "nothing was changed", "user rights_poor may not make role rights_role")
+	_, err := runCommand(t, d.yaml(), "", "setup", "apply", "--url", poor)
+	wantError(t, err, exit.NoPermission, "nothing was changed", "user rights_poor may not make role rights_role")
 	d.mustSetup("apply")
-	_, err = setup(t, d.yaml(), "", "setup", "destroy", "--yes", "--url", poor)
-	wantError(t, err, exitNoPermission, "nothing was changed", "publication rights belongs to role postgres")
+	_, err = runCommand(t, d.yaml(), "", "setup", "destroy", "--yes", "--url", poor)
+	wantError(t, err, exit.NoPermission, "nothing was changed", "publication rights belongs to role postgres")
 }
 
 func testNoRole(t *testing.T, d *database, _ string) {
@@ -342,26 +345,26 @@ func testNoRole(t *testing.T, d *database, _ string) {
 
 func testDestroy(t *testing.T, d *database, _ string) {
 	want(t, d.mustSetup("destroy", "--yes"), "slot destroy is not there", "publication destroy is not there")
-	t.Setenv(setupURLEnv, d.s.SuperURL("destroy"))
-	if _, err := setup(t, d.yaml(), "", "setup", "apply"); err != nil { // by the environment this time
+	t.Setenv(setup.URLEnv, d.s.SuperURL("destroy"))
+	if _, err := runCommand(t, d.yaml(), "", "setup", "apply"); err != nil { // by the environment this time
 		t.Fatal(err)
 	}
 	want(t, d.mustSetup("destroy", "--dry-run"), "would drop slot destroy: holds back", " of WAL", "would drop publication destroy", "stay")
 
 	stream := startStreaming(t, d.s.SuperURL("destroy"), "destroy")
 	_, err := d.setup("", "destroy", "--yes")
-	wantError(t, err, exitFault, "slot destroy is active: pid", `application "the daemon"`, "nothing was changed")
+	wantError(t, err, exit.Fault, "slot destroy is active: pid", `application "the daemon"`, "nothing was changed")
 	stream()
 
 	// The daemon's own role may drop the slot, and not the publication: nothing is dropped.
 	d.exec(`ALTER ROLE destroy_role PASSWORD 'pw'`)
-	_, err = setup(t, d.yaml(), "", "setup", "destroy", "--yes", "--url", d.s.URL("destroy", "destroy_role", "pw"))
-	wantError(t, err, exitNoPermission, "nothing was changed", "publication destroy belongs to role ", "connect as ")
+	_, err = runCommand(t, d.yaml(), "", "setup", "destroy", "--yes", "--url", d.s.URL("destroy", "destroy_role", "pw"))
+	wantError(t, err, exit.NoPermission, "nothing was changed", "publication destroy belongs to role ", "connect as ")
 	want(t, d.mustSetup("destroy", "--dry-run"), "would drop slot destroy: holds back")
 	_, err = d.setup("", "destroy")
-	wantError(t, err, exitUsage, "--yes")
+	wantError(t, err, exit.Usage, "--yes")
 	_, err = d.setup("y\n", "destroy")
-	wantError(t, err, exitFault, "not confirmed")
+	wantError(t, err, exit.Fault, "not confirmed")
 	if d.objects() != "1 1 1 1" {
 		t.Fatalf("objects: %s", d.objects())
 	}
@@ -370,7 +373,7 @@ func testDestroy(t *testing.T, d *database, _ string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "Type the slot's name", "dropped slot destroy; ", "kB of WAL become free", "dropped publication destroy")
+	want(t, out, "Type the slot's name", "dropped slot destroy; ", "MB of WAL become free", "dropped publication destroy")
 	if d.objects() != "1 1 0 0" {
 		t.Errorf("objects: %s", d.objects())
 	}

@@ -10,15 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/setup"
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 
-// setup runs `outboxcdc setup args…` in this process with a configuration file of the given text, except for what it does in Kafka,
+// runCommand runs `outboxcdc args…` in this process with a configuration file of the given text, except for what it does in Kafka,
 // which test/integration has tests of.
-func setup(t *testing.T, yaml, stdin string, args ...string) (string, error) {
+func runCommand(t *testing.T, yaml, stdin string, args ...string) (string, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
@@ -52,51 +52,50 @@ func wantError(t *testing.T, err error, code int, texts ...string) {
 	if err == nil {
 		t.Fatalf("no error; want exit code %d and %q", code, texts)
 	}
-	if exitCode(err) != code {
-		t.Errorf("exit code %d, want %d: %v", exitCode(err), code, err)
+	if exit.Code(err) != code {
+		t.Errorf("exit code %d, want %d: %v", exit.Code(err), code, err)
 	}
 	want(t, err.Error(), texts...)
 }
 
 func TestExitCode(t *testing.T) {
 	for err, code := range map[error]int{
-		nil: exitOK, errors.New("x"): exitFault, usageError(errors.New("x")): exitUsage,
-		errors.Join(errors.New("x"), &config.Error{Problem: "y"}): exitConfig,
-		withExitCode(&pgconn.PgError{Code: "42501"}):              exitNoPermission, withExitCode(&pgconn.PgError{Code: "42P01"}): exitFault,
+		nil: exit.OK, errors.New("x"): exit.Fault, usageError(errors.New("x")): exit.Usage,
+		errors.Join(errors.New("x"), &config.Error{Problem: "y"}): exit.Config,
 	} {
-		if got := exitCode(err); got != code {
+		if got := exit.Code(err); got != code {
 			t.Errorf("%v: %d, want %d", err, got, code)
 		}
 	}
 }
 
 func TestVersionCommand(t *testing.T) {
-	out, err := setup(t, "", "", "version", "-o", "json")
+	out, err := runCommand(t, "", "", "version", "-o", "json")
 	var b build
 	if err != nil || json.Unmarshal([]byte(out), &b) != nil || b.Version == "" || b.Revision == "" || !strings.HasPrefix(b.GoVersion, "go1.") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	out, err = setup(t, "", "", "version")
+	out, err = runCommand(t, "", "", "version")
 	if err != nil {
 		t.Error(err)
 	}
 	want(t, out, "outboxcdc "+b.Version, "revision ", "go ")
-	_, err = setup(t, "", "", "version", "-o", "xml")
-	wantError(t, err, exitUsage, "text or json")
-	_, err = setup(t, "", "", "version", "x")
-	wantError(t, err, exitUsage)
+	_, err = runCommand(t, "", "", "version", "-o", "xml")
+	wantError(t, err, exit.Usage, "text or json")
+	_, err = runCommand(t, "", "", "version", "x")
+	wantError(t, err, exit.Usage)
 }
 
 // clearEnv takes away what the machine's owner may have set for libpq.
 func clearEnv(t *testing.T) {
-	for _, name := range []string{setupURLEnv, setupURLEnv + "_FILE", "PGHOST", "PGSERVICE", "PGUSER", "PGDATABASE", "PGPASSWORD"} {
+	for _, name := range []string{setup.URLEnv, setup.URLEnv + "_FILE", "PGHOST", "PGSERVICE", "PGUSER", "PGDATABASE", "PGPASSWORD"} {
 		t.Setenv(name, "")
 	}
 }
 
 func TestSetupSQL(t *testing.T) {
 	clearEnv(t)
-	out, err := setup(t, "postgres: {url: 'postgres://relay:s3cr3t@db/shop', slot: s9}\noutbox: {table: '\"My Schema\".\"Outbox\"'}\n", "", "setup", "sql")
+	out, err := runCommand(t, "postgres: {url: 'postgres://relay:s3cr3t@db/shop', slot: s9}\noutbox: {table: '\"My Schema\".\"Outbox\"'}\n", "", "setup", "sql")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +103,7 @@ func TestSetupSQL(t *testing.T) {
 	if strings.Contains(out, "s3cr3t") {
 		t.Errorf("the password is in the SQL:\n%s", out)
 	}
-	out, err = setup(t, "", "", "setup", "sql", "--server-version", "16.4", "--partitioned", "-o", "json")
+	out, err = runCommand(t, "", "", "setup", "sql", "--server-version", "16.4", "--partitioned", "-o", "json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,33 +125,33 @@ func TestSetupUsage(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"setup"}, exitUsage, "sql | apply | destroy"},
-		{[]string{"setup", "nope"}, exitUsage, "nope"},
-		{[]string{"setup", "sql", "x"}, exitUsage, ""},
-		{[]string{"setup", "sql", "-o", "yaml"}, exitUsage, "write text or json"},
-		{[]string{"setup", "sql", "--nope"}, exitUsage, "nope"},
-		{[]string{"setup", "sql", "--server-version", "13"}, exitUsage, "not supported"},
-		{[]string{"setup", "sql", "--server-version", "new"}, exitUsage, "14 to 18"},
-		{[]string{"setup", "apply"}, exitUsage, "OUTBOXCDC_SETUP_URL"},
-		{[]string{"setup", "destroy"}, exitUsage, "OUTBOXCDC_SETUP_URL"},
-		{[]string{"setup", "apply", "--url", "x", "--timeout", "0s"}, exitUsage, "--timeout"},
-		{[]string{"setup", "apply", "--url", "postgres://u:s3cr3t@h:port/d"}, exitUsage, "connection string"},
-		{[]string{"setup", "apply", "--url", "postgres://u:s3cr3t@127.0.0.1:1/d"}, exitUnavailable, "connect"},
-		{[]string{"setup", "destroy", "--yes", "--url", "postgres://u:s3cr3t@127.0.0.1:1/d"}, exitUnavailable, "connect"},
+		{[]string{"setup"}, exit.Usage, "sql | apply | destroy"},
+		{[]string{"setup", "nope"}, exit.Usage, "nope"},
+		{[]string{"setup", "sql", "x"}, exit.Usage, ""},
+		{[]string{"setup", "sql", "-o", "yaml"}, exit.Usage, "write text or json"},
+		{[]string{"setup", "sql", "--nope"}, exit.Usage, "nope"},
+		{[]string{"setup", "sql", "--server-version", "13"}, exit.Usage, "not supported"},
+		{[]string{"setup", "sql", "--server-version", "new"}, exit.Usage, "14 to 18"},
+		{[]string{"setup", "apply"}, exit.Usage, "OUTBOXCDC_SETUP_URL"},
+		{[]string{"setup", "destroy"}, exit.Usage, "OUTBOXCDC_SETUP_URL"},
+		{[]string{"setup", "apply", "--url", "x", "--timeout", "0s"}, exit.Usage, "--timeout"},
+		{[]string{"setup", "apply", "--url", "postgres://u:s3cr3t@h:port/d"}, exit.Usage, "connection string"},
+		{[]string{"setup", "apply", "--url", "postgres://u:s3cr3t@127.0.0.1:1/d"}, exit.Unavailable, "connect"},
+		{[]string{"setup", "destroy", "--yes", "--url", "postgres://u:s3cr3t@127.0.0.1:1/d"}, exit.Unavailable, "connect"},
 	} {
-		_, err := setup(t, "", "", test.args...)
+		_, err := runCommand(t, "", "", test.args...)
 		wantError(t, err, test.code, test.want)
 		if strings.Contains(err.Error(), "s3cr3t") {
 			t.Errorf("the error shows the password: %v", err)
 		}
 	}
-	_, err := setup(t, "postgres: {slot: A}", "", "setup", "sql")
-	wantError(t, err, exitConfig, "postgres.slot")
-	_, err = setup(t, "postgres: {url_file: /nonexistent}", "", "setup", "sql")
-	wantError(t, err, exitConfig, "postgres.url_file")
+	_, err := runCommand(t, "postgres: {slot: A}", "", "setup", "sql")
+	wantError(t, err, exit.Config, "postgres.slot")
+	_, err = runCommand(t, "postgres: {url_file: /nonexistent}", "", "setup", "sql")
+	wantError(t, err, exit.Config, "postgres.url_file")
 
-	t.Setenv(setupURLEnv, "a")
-	t.Setenv(setupURLEnv+"_FILE", "b")
-	_, err = setup(t, "", "", "setup", "apply")
-	wantError(t, err, exitConfig, "both set")
+	t.Setenv(setup.URLEnv, "a")
+	t.Setenv(setup.URLEnv+"_FILE", "b")
+	_, err = runCommand(t, "", "", "setup", "apply")
+	wantError(t, err, exit.Config, "both set")
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
@@ -45,8 +46,8 @@ func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
 				return err
 			}
 			if !cfg.Deduplicated() {
-				return &exitError{code: exitConfig, err: errors.New("delivery.mode is at_least_once, which keeps no position record, so there is nothing to adopt; " +
-					"if the daemon runs with deduplicated, give this command the same settings")}
+				return exit.With(exit.Config, errors.New("delivery.mode is at_least_once, which keeps no position record, so there is nothing to adopt; "+
+					"if the daemon runs with deduplicated, give this command the same settings"))
 			}
 			if err := a.run(cmd.Context(), cfg); err != nil {
 				return lookError(err)
@@ -84,11 +85,11 @@ func (a *adopter) run(ctx context.Context, cfg *config.Config) error {
 	quiet := slog.New(slog.DiscardHandler) // what goes wrong is said once
 	var err error
 	if a.source, err = newSource(fixed(cfg), quiet); err != nil {
-		return &exitError{code: exitConfig, err: err}
+		return exit.With(exit.Config, err)
 	}
 	cluster, err := newCluster(fixed(cfg), prometheus.NewRegistry(), quiet)
 	if err != nil {
-		return &exitError{code: exitConfig, err: err}
+		return exit.With(exit.Config, err)
 	}
 	session, err := cluster.Open(ctx, kafka.Callbacks{Acked: func(uint64) {}, Failed: func(error) {}, Wake: func() {}})
 	if err != nil {
@@ -122,7 +123,7 @@ func (a *adopter) look(ctx context.Context, session *kafka.Producer) error {
 		return err
 	}
 	if slot.Active {
-		return &exitError{code: exitFault, err: active(a.slot, slot)}
+		return exit.With(exit.Fault, active(a.slot, slot))
 	}
 	// Rows that commit while the publication lacks the outbox are not in the stream. An adoption during that time would hide them.
 	before := ""
@@ -168,7 +169,7 @@ func (a *adopter) write(ctx context.Context, session *kafka.Producer) error {
 	default:
 		return nil
 	}
-	return &exitError{code: exitFault, err: fmt.Errorf("the position record is written, but the slot was in use by then: %w, and run this again", err)}
+	return exit.With(exit.Fault, fmt.Errorf("the position record is written, but the slot was in use by then: %w, and run this again", err))
 }
 
 func (a *adopter) print(w io.Writer, output string) error {

@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/status"
 )
 
 // statusInterval is how long `status` waits between the two looks that a rate takes.
@@ -57,57 +59,57 @@ type statusCommand struct {
 }
 
 func (s *statusCommand) run(ctx context.Context, cfg *config.Config) error {
-	at, err := statusURL(s.url, cfg.HTTP)
+	at, err := status.URL(s.url, cfg.HTTP.Listen)
 	if err != nil {
 		return err
 	}
 	source, err := newSource(fixed(cfg), slog.New(slog.DiscardHandler))
 	if err != nil {
-		return &exitError{code: exitConfig, err: err}
+		return exit.With(exit.Config, err)
 	}
-	o := &observer{slot: cfg.Postgres.Slot, url: at, client: &http.Client{}, source: source}
-	defer o.close()
-	first := o.look(ctx, time.Now())
-	if first.judge(nil); s.watch || first.Slot == nil || first.Slot.lost() { // else there is a rate to be told
+	o := &status.Observer{SlotName: cfg.Postgres.Slot, URL: at, Client: &http.Client{}, Source: source}
+	defer o.Close()
+	first := o.Observe(ctx, time.Now())
+	if first.Judge(nil); s.watch || first.Slot == nil || first.Slot.Lost() { // else there is a rate to measure
 		if err := s.show(first); err != nil || !s.watch {
-			return errors.Join(err, first.exit())
+			return errors.Join(err, unhealthy(first))
 		}
 	}
 	last := first
 	for {
 		select {
 		case <-ctx.Done():
-			return last.exit()
+			return unhealthy(last)
 		case <-time.After(s.interval):
 		}
-		l := o.look(ctx, time.Now())
+		l := o.Observe(ctx, time.Now())
 		if ctx.Err() != nil { // cut short: it says nothing
-			return last.exit()
+			return unhealthy(last)
 		}
-		if !l.comparable(first) {
+		if !l.Comparable(first) {
 			first = l
 		}
-		l.measureThroughput(last)
+		l.MeasureThroughput(last)
 		last = l
-		if err := s.show(l.judge(first)); err != nil {
+		if err := s.show(l.Judge(first)); err != nil {
 			return err
 		}
 		if !s.watch {
-			return l.exit()
+			return unhealthy(l)
 		}
 	}
 }
 
-// exit is the exit code of what was seen last. The report has said why.
-func (l *look) exit() error {
-	if l.Exit == exitOK {
+// unhealthy is the exit code of what was seen last. The report has said why.
+func unhealthy(l *status.Report) error {
+	if l.Exit == exit.OK {
 		return nil
 	}
-	return &exitError{code: l.Exit, err: errors.New("not healthy"), logged: true}
+	return exit.Logged(l.Exit, errors.New("not healthy"))
 }
 
 // show prints one look. On a terminal a look takes the place of the one before.
-func (s *statusCommand) show(l *look) error {
+func (s *statusCommand) show(l *status.Report) error {
 	if s.output == "json" && s.watch {
 		return json.NewEncoder(s.out).Encode(l)
 	}

@@ -10,13 +10,14 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
 // reserved are the names of commands that are not built yet.
 var reserved = []string{"replay", "audit", "recover", "export"}
 
 // usageError marks err as a wrong use of the command line.
-func usageError(err error) error { return &exitError{code: exitUsage, err: err} }
+func usageError(err error) error { return exit.With(exit.Usage, err) }
 
 // noArgs is cobra.NoArgs with the exit code for wrong usage, and with the command that may be meant.
 func noArgs(cmd *cobra.Command, args []string) error {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
 // Too many words behind any command, or too few, are a wrong use like an unknown flag, and nothing else is begun.
@@ -26,7 +28,7 @@ func TestWrongUse(t *testing.T) {
 	for _, line := range lines {
 		var out, errs bytes.Buffer
 		code := execute(ended, strings.Fields(line), &out, &errs)
-		if code != exitUsage || out.Len() > 0 || !strings.HasPrefix(errs.String(), "outboxcdc: ") ||
+		if code != exit.Usage || out.Len() > 0 || !strings.HasPrefix(errs.String(), "outboxcdc: ") ||
 			strings.Count(errs.String(), "\n") != 2 || !strings.HasSuffix(errs.String(), " --help\" for usage.\n") {
 			t.Errorf("outboxcdc %s: %d, and it says %q %q", line, code, out.String(), errs.String())
 		}
@@ -45,11 +47,11 @@ func TestDidYouMean(t *testing.T) {
 		"something":        "unknown command \"something\" for \"outboxcdc\"\n",
 		"dlq list --payld": "did you mean --payload?",
 	} {
-		if code, _, errs := said(t, strings.Fields(line)...); code != exitUsage || !strings.Contains(errs, want) {
+		if code, _, errs := said(t, strings.Fields(line)...); code != exit.Usage || !strings.Contains(errs, want) {
 			t.Errorf("outboxcdc %s: %d %q, want %q", line, code, errs, want)
 		}
 	}
-	if code, out, _ := said(t, "--version"); code != exitOK || !strings.HasPrefix(out, "outboxcdc version ") {
+	if code, out, _ := said(t, "--version"); code != exit.OK || !strings.HasPrefix(out, "outboxcdc version ") {
 		t.Errorf("--version: %d %q", code, out)
 	}
 }
@@ -57,7 +59,7 @@ func TestDidYouMean(t *testing.T) {
 // Help about what is there is no wrong use.
 func TestHelp(t *testing.T) {
 	for line, has := range map[string]string{"help": "Available Commands", "help dlq retry": "outboxcdc dlq retry", "help help": "help for any command", "help completion bash": "bash"} {
-		if code, out, errs := said(t, strings.Fields(line)...); code != exitOK || errs != "" || !strings.Contains(out, has) {
+		if code, out, errs := said(t, strings.Fields(line)...); code != exit.OK || errs != "" || !strings.Contains(out, has) {
 			t.Errorf("%s: %d %q %q", line, code, out, errs)
 		}
 	}

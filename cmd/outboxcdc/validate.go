@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
 // settings is what the command line says about the configuration.
@@ -62,7 +63,7 @@ func newValidateCommand(s *settings) *cobra.Command {
 						fmt.Fprintln(cmd.ErrOrStderr(), p)
 					}
 				}
-				return &exitError{code: exitConfig, err: fmt.Errorf("the configuration is wrong: %d errors", len(problems)), logged: true}
+				return exit.Logged(exit.Config, fmt.Errorf("the configuration is wrong: %d errors", len(problems)))
 			}
 			if output == "text" {
 				from := "defaults and environment"

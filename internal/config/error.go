@@ -3,10 +3,9 @@ package config
 import (
 	"errors"
 	"strings"
-)
 
-// exitCode is sysexits' EX_CONFIG: a restart with the same configuration cannot help.
-const exitCode = 78
+	"github.com/outboxcdc/outboxcdc/internal/exit"
+)
 
 // Error is one thing that is wrong with the configuration. Several are joined with errors.Join; errors.As finds the
 // first of them, and with it the exit code.
@@ -26,8 +25,8 @@ func (e *Error) Error() string {
 	return strings.Join(parts, ": ")
 }
 
-// ExitCode is 78, which tells the supervisor not to restart.
-func (e *Error) ExitCode() int { return exitCode }
+// ExitCode tells the supervisor not to restart: a restart with the same configuration cannot help.
+func (e *Error) ExitCode() int { return exit.Config }
 
 // Errors are the single errors of what [Load] or [Config.Validate] has returned, in its order.
 func Errors(err error) []*Error {

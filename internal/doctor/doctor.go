@@ -122,7 +122,7 @@ func (e *examination) report() *Report {
 // cautious puts a warning before what a running daemon would stop at.
 func (e *examination) cautious(all []Remedy) []Remedy {
 	alters := func(r Remedy) bool { return r.Kind == SQL && strings.Contains(r.Text, "ALTER PUBLICATION") }
-	if e.slot == nil || !e.slot.active || !slices.ContainsFunc(all, alters) {
+	if e.slot == nil || !e.slot.Active || !slices.ContainsFunc(all, alters) {
 		return all
 	}
 	return append([]Remedy{advicef("stop the daemon first: one that streams takes an ALTER PUBLICATION for a loss, and ends with 79")}, all...)
@@ -175,18 +175,3 @@ func cause(err error) string {
 
 // literal quotes a value for the SQL of a remedy.
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
-
-// Size is a number of bytes for people.
-func Size(n int64) string {
-	const unit = 1024
-	if n < unit {
-		return fmt.Sprintf("%d bytes", n)
-	}
-	value, name := float64(n), ""
-	for _, name = range []string{"kB", "MB", "GB", "TB", "PB"} { // as Postgres calls them
-		if value /= unit; value < unit {
-			break
-		}
-	}
-	return strings.Replace(fmt.Sprintf("%.1f %s", value, name), ".0 ", " ", 1)
-}

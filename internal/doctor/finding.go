@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
 // Level is how good or bad a finding is.
@@ -20,10 +22,10 @@ const (
 // The exit codes that a Fail asks for (docs/doctor.md); they are those that `run` would end with, and 69 for what it would
 // wait for.
 const (
-	Unavailable = 69
-	Right       = 77
-	Wrong       = 78
-	Lost        = 79
+	Unavailable = exit.Unavailable
+	Right       = exit.NoPermission
+	Wrong       = exit.Config
+	Lost        = exit.Lost
 )
 
 // Finding is one line of the report.

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
@@ -125,7 +126,7 @@ func (e *examination) refused(err error) {
 			e.setup(),
 			sqlf("ALTER ROLE %s LOGIN PASSWORD '<the password that postgres.url or PGPASSFILE has>'", role),
 		}, "the server does not know role %s, or knows it by another password: %s", e.Role, why)
-	case state == "42501":
+	case replication.LacksPrivilege(err):
 		e.fail(pgConnect, Right, []Remedy{sqlf("GRANT CONNECT ON DATABASE %s TO %s", database, role)},
 			"role %s may not connect to database %s: %s", e.Role, e.Database, cause(err))
 	case state == "3D000":
@@ -243,7 +244,7 @@ func (e *examination) checkRoom() {
 	s := &e.server
 	free := s.senders.most - s.senders.used
 	more := []Remedy{sqlf("ALTER SYSTEM SET max_wal_senders = %d", s.senders.most+5), advicef("then restart the server")}
-	switch reading := e.slot != nil && e.slot.active; {
+	switch reading := e.slot != nil && e.slot.Active; {
 	case free > 1, reading && free > 0:
 		e.ok(pgSenders, "%d of %d are in use", s.senders.used, s.senders.most)
 	case free > 0 || reading:
@@ -252,7 +253,7 @@ func (e *examination) checkRoom() {
 		e.fail(pgSenders, Unavailable, more, "all %d are in use: the daemon has to wait for one", s.senders.most)
 	}
 	free = s.slots.most - s.slots.used
-	more = []Remedy{sqlf("ALTER SYSTEM SET max_replication_slots = %d", s.slots.most+5), advicef("then restart the server, or drop a slot that nobody needs: SELECT slot_name, active FROM pg_replication_slots")}
+	more = []Remedy{sqlf("ALTER SYSTEM SET max_replication_slots = %d", s.slots.most+5), advicef("then restart the server, or drop a slot that is not needed: SELECT slot_name, active FROM pg_replication_slots")}
 	switch {
 	case free > 1, e.slot != nil && free > 0:
 		e.ok(pgSlots, "%d of %d are in use", s.slots.used, s.slots.most)
@@ -323,9 +324,9 @@ func (e *examination) checkKeepSize() {
 		), "no limit: while the daemon is down, or Kafka is, WAL is kept until the disk is full and the server stops")
 	case n < smallKeepSize:
 		e.warn(pgKeepSize, set,
-			"%s: if more WAL than that is written while the daemon is down, or Kafka is, the slot is lost, and events with it", Size(n))
+			"%s: if more WAL than that is written while the daemon is down, or Kafka is, the slot is lost, and events with it", human.Size(n))
 	default:
-		e.ok(pgKeepSize, "%s: so much WAL may be written while the daemon is down, or Kafka is, before the slot is lost; watch outboxcdc_slot_retained_wal_bytes", Size(n))
+		e.ok(pgKeepSize, "%s: so much WAL may be written while the daemon is down, or Kafka is, before the slot is lost; watch outboxcdc_slot_retained_wal_bytes", human.Size(n))
 	}
 }
 

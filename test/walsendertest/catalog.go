@@ -53,6 +53,8 @@ const (
 	oids  = pgtype.OIDArrayOID
 	texts = pgtype.TextArrayOID
 	int2s = pgtype.Int2ArrayOID
+
+	timestamptz = pgtype.TimestamptzOID
 )
 
 var queries = []query{
@@ -66,7 +68,7 @@ var queries = []query{
 	{
 		"FROM pg_replication_slots s",
 		[]uint32{text},
-		[]uint32{text, text, boolT, int4, text, text, text, boolT, int8T, text, text, text},
+		[]uint32{text, text, text, boolT, boolT, int4, text, text, timestamptz, text, text, boolT, boolT, int8T, text, text, text},
 		(*view).slot,
 	},
 	{"SELECT p.oid, p.xmin::text, p.pubinsert", []uint32{text}, []uint32{oid, text, boolT, boolT}, func(v *view) [][]any {
@@ -159,7 +161,7 @@ func (v *view) slot() [][]any {
 		pid, name = v.active.conn.pid, strings.TrimSpace("outboxcdc-"+s.Name)
 	}
 	return [][]any{{
-		s.Plugin, v.cat.Database, pid != 0, int32(pid), name, s.WALStatus, s.Invalidation, s.Failover, s.Safe,
+		"logical", s.Plugin, v.cat.Database, false, pid != 0, int32(pid), name, "", nil, s.WALStatus, s.Invalidation, s.Failover, false, s.Safe,
 		s.Restart.String(), s.Confirmed.String(), v.end.String(),
 	}}
 }

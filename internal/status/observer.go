@@ -1,4 +1,5 @@
-package main
+// Package status says how the daemon and its slot are, for people and for scripts.
+package status
 
 import (
 	"context"
@@ -14,14 +15,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/doctor"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// heldWAL is the slot, and how much WAL it may hold, at one moment.
-type heldWAL struct {
+// Slot is the slot, and how much WAL it may hold, at one moment.
+type Slot struct {
 	Slot        string `json:"slot"`
 	Missing     bool   `json:"missing,omitempty"`
 	Active      bool   `json:"active"`
@@ -36,88 +37,81 @@ type heldWAL struct {
 	Budget int64 `json:"budget_bytes"`
 	Left   int64 `json:"budget_left_bytes"`
 	// Longest is the slot that holds the most WAL, if that is another one.
-	Longest *otherSlot `json:"longest_slot,omitempty"`
+	Longest *OtherSlot `json:"longest_slot,omitempty"`
 	// Oldest is the oldest transaction of the server that writes, if more than onTheWay of the WAL is confirmed and held all the same.
 	Oldest *doctor.OpenTransaction `json:"oldest_transaction,omitempty"`
 }
 
-// otherSlot is a slot of the same server that is not ours.
-type otherSlot struct {
+// OtherSlot is a slot of the same server that is not ours.
+type OtherSlot struct {
 	Slot     string `json:"slot"`
 	Active   bool   `json:"active"`
 	Retained int64  `json:"retained_bytes"`
 }
 
-// lost reports whether the slot is no more, or can be read no more.
-func (h *heldWAL) lost() bool { return h.Missing || h.Invalid != "" || h.WALStatus == "lost" }
+// Lost reports whether the slot is no more, or can be read no more.
+func (h *Slot) Lost() bool { return h.Missing || h.Invalid != "" || h.WALStatus == "lost" }
 
-const heldSQL = `
-SELECT s.active, coalesce(s.active_pid, 0), coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''),
-       coalesce(s.wal_status, ''), coalesce(to_jsonb(s)->>'invalidation_reason', ''),
-       coalesce(greatest(pg_wal_lsn_diff(now.lsn, s.restart_lsn), 0), 0)::bigint,
-       coalesce(greatest(pg_wal_lsn_diff(now.lsn, s.confirmed_flush_lsn), 0), 0)::bigint,
-       (SELECT CASE WHEN setting::bigint < 0 THEN -1 ELSE setting::bigint * 1048576 END FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),
-       coalesce(s.safe_wal_size, -1)
-  FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid,
-       (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END AS lsn) now
- WHERE s.slot_name = $1 AND s.slot_type = 'logical'`
-
-const longestSQL = `
-SELECT s.slot_name, s.active, pg_wal_lsn_diff(now.lsn, s.restart_lsn)::bigint
-  FROM pg_replication_slots s,
-       (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END AS lsn) now
- WHERE s.restart_lsn IS NOT NULL
+// budgetSQL asks for max_slot_wal_keep_size, and for the slot that holds the most WAL.
+const budgetSQL = `
+SELECT (SELECT CASE WHEN setting::bigint < 0 THEN -1 ELSE setting::bigint * 1048576 END FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),
+       coalesce(s.slot_name, ''), coalesce(s.active, false), coalesce(pg_wal_lsn_diff(now.lsn, s.restart_lsn), 0)::bigint
+  FROM (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS lsn) now
+  LEFT JOIN pg_replication_slots s ON s.restart_lsn IS NOT NULL
  ORDER BY s.restart_lsn, s.slot_name <> $1 LIMIT 1`
 
 // lookTimeout bounds each of the two questions.
 const lookTimeout = 5 * time.Second
 
-// observer asks the daemon and the server, again and again.
-type observer struct {
-	slot   string
-	url    string // of /status; "": there is none to ask
-	client *http.Client
-	source *replication.Source
-	conn   *pgx.Conn // nil: to be opened
+// Observer asks the daemon and the server, again and again.
+type Observer struct {
+	SlotName string
+	URL      string // of /status; "": there is none to ask
+	Client   *http.Client
+	Source   *replication.Source
+	conn     *pgx.Conn // nil: to be opened
 }
 
-func (o *observer) close() {
+// Close ends the connection to the server.
+func (o *Observer) Close() {
 	if o.conn != nil {
-		closeConn(o.conn)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		_ = o.conn.Close(ctx)
 		o.conn = nil
 	}
 }
 
-// look asks both; what could not be asked is said in the look.
-func (o *observer) look(ctx context.Context, now time.Time) *look {
-	l := &look{At: now, URL: redactURL(o.url)}
+// Observe asks both; what could not be asked is said in the look.
+func (o *Observer) Observe(ctx context.Context, now time.Time) *Report {
+	l := &Report{At: now, URL: redactURL(o.URL)}
 	var err error
-	if o.url != "" {
+	if o.URL != "" {
 		if l.Daemon, err = o.askDaemon(ctx); err != nil {
 			l.DaemonError = err.Error()
 		}
 	}
 	if l.Slot, err = o.askServer(ctx); err != nil {
 		l.SlotError, _, _ = strings.Cut(err.Error(), "; remedy: ")
-		o.close()
+		o.Close()
 	}
 	return l
 }
 
-// daemonStatus is the part of /status that status uses.
-type daemonStatus struct {
+// DaemonStatus is the part of /status that status uses.
+type DaemonStatus struct {
 	relay.Status
 	Delivered float64 `json:"events_delivered"` // by this process
 }
 
-func (o *observer) askDaemon(ctx context.Context) (*daemonStatus, error) {
+func (o *Observer) askDaemon(ctx context.Context) (*DaemonStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, o.url, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, o.URL, nil)
 	if err != nil {
 		return nil, err
 	}
-	res, err := o.client.Do(req)
+	res, err := o.Client.Do(req)
 	if err != nil {
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err // without the URL, which is said anyway
@@ -129,7 +123,7 @@ func (o *observer) askDaemon(ctx context.Context) (*daemonStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	var st daemonStatus
+	var st DaemonStatus
 	if res.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("it answers %s", res.Status)
 	}
@@ -139,24 +133,29 @@ func (o *observer) askDaemon(ctx context.Context) (*daemonStatus, error) {
 	return &st, nil
 }
 
-func (o *observer) askServer(ctx context.Context) (*heldWAL, error) {
+func (o *Observer) askServer(ctx context.Context) (*Slot, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	if o.conn == nil {
 		var err error
-		if o.conn, err = o.source.Connect(ctx, "outboxcdc-status-"+o.slot, true); err != nil {
+		if o.conn, err = o.Source.Connect(ctx, "outboxcdc-status-"+o.SlotName, true); err != nil {
 			o.conn = nil
 			return nil, err
 		}
 	}
-	h := &heldWAL{Slot: o.slot}
-	err := o.conn.QueryRow(ctx, heldSQL, o.slot).Scan(&h.Active, &h.PID, &h.Application, &h.Address, &h.WALStatus, &h.Invalid,
-		&h.Retained, &h.Unconfirmed, &h.Budget, &h.Left)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return &heldWAL{Slot: o.slot, Missing: true, Budget: -1, Left: -1}, nil
-	}
+	s, err := replication.ReadSlot(ctx, o.conn, o.SlotName)
 	if err != nil {
-		return nil, fmt.Errorf("look at slot %s: %w", o.slot, err)
+		return nil, err
+	}
+	if s == nil || s.Kind != "logical" {
+		return &Slot{Slot: o.SlotName, Missing: true, Budget: -1, Left: -1}, nil
+	}
+	h := &Slot{
+		Slot: o.SlotName, Active: s.Active, PID: int(s.ActivePID), Application: s.ActiveName, Address: s.ActiveAddress,
+		WALStatus: s.WALStatus, Invalid: s.Invalidation, Retained: int64(s.RetainedBytes()), Unconfirmed: int64(s.UnconfirmedBytes()), Left: -1,
+	}
+	if s.SafeWALBytes != nil {
+		h.Left = *s.SafeWALBytes
 	}
 	if err := o.findHolders(ctx, h); err != nil {
 		return nil, fmt.Errorf("look for what holds the WAL: %w", err)
@@ -165,30 +164,28 @@ func (o *observer) askServer(ctx context.Context) (*heldWAL, error) {
 }
 
 // findHolders finds what else the server keeps WAL for.
-func (o *observer) findHolders(ctx context.Context, h *heldWAL) error {
-	longest := &otherSlot{}
-	err := o.conn.QueryRow(ctx, longestSQL, o.slot).Scan(&longest.Slot, &longest.Active, &longest.Retained)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows): // our slot has been invalidated, and there is no other
-	case err != nil:
+func (o *Observer) findHolders(ctx context.Context, h *Slot) error {
+	longest := &OtherSlot{}
+	err := o.conn.QueryRow(ctx, budgetSQL, o.SlotName).Scan(&h.Budget, &longest.Slot, &longest.Active, &longest.Retained)
+	if err != nil {
 		return err
-	case longest.Slot != o.slot:
+	}
+	if longest.Slot != "" && longest.Slot != o.SlotName { // none: our slot has been invalidated, and there is no other
 		h.Longest = longest
 	}
 	if h.Retained-h.Unconfirmed > onTheWay {
 		h.Oldest, err = doctor.OldestTransaction(ctx, o.conn)
-		return err
 	}
-	return nil
+	return err
 }
 
-// statusURL is where the daemon of this configuration says how it is: given, or its listener on this machine.
-func statusURL(given string, cfg config.HTTP) (string, error) {
-	if given == "" && cfg.Listen == "" {
+// URL is where the daemon of this configuration says how it is: given, or its listener on this machine.
+func URL(given, listen string) (string, error) {
+	if given == "" && listen == "" {
 		return "", nil
 	}
 	if given == "" {
-		host, port, err := net.SplitHostPort(cfg.Listen)
+		host, port, err := net.SplitHostPort(listen)
 		if err != nil {
 			return "", fmt.Errorf("http.listen: %w", err)
 		}
@@ -199,7 +196,7 @@ func statusURL(given string, cfg config.HTTP) (string, error) {
 	}
 	u, err := url.Parse(given)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return "", usageError(fmt.Errorf("--url %s: write where the daemon listens, such as http://localhost:9464", redactURL(given)))
+		return "", exit.With(exit.Usage, fmt.Errorf("--url %s: write where the daemon listens, such as http://localhost:9464", redactURL(given)))
 	}
 	if strings.Trim(u.Path, "/") == "" {
 		u.Path = "/status"

@@ -1,4 +1,4 @@
-package main
+package setup
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/sql"
 )
@@ -60,7 +61,7 @@ func (c *catalog) lookAtServer(ctx context.Context) error {
 		return err
 	}
 	if walLevel != "logical" {
-		return &exitError{code: exitConfig, err: fmt.Errorf("wal_level is %s and must be logical: %s", walLevel, c.walLevelRemedy())}
+		return exit.With(exit.Config, fmt.Errorf("wal_level is %s and must be logical: %s", walLevel, c.walLevelRemedy()))
 	}
 	return nil
 }
@@ -189,7 +190,7 @@ func (c *catalog) lookAtGrants(ctx context.Context, p sql.Params) error {
 			p.Role, p.Tables[i].Schema, p.Tables[i].Name).Scan(&c.grants)
 	}
 	if err != nil {
-		return fmt.Errorf("look at the rights of %s: %w", p.Role, err)
+		return fmt.Errorf("look at the privileges of %s: %w", p.Role, err)
 	}
 	return nil
 }
@@ -236,54 +237,28 @@ func (c *catalog) checkOwner(object, schema string, o owned) {
 
 // lookAtSlot asks whether an existing slot is one that the daemon can use.
 func (c *catalog) lookAtSlot(ctx context.Context, p sql.Params) error {
-	s, err := readSlot(ctx, c.conn, p.Slot)
+	s, err := replication.ReadSlot(ctx, c.conn, p.Slot)
 	if err != nil || s == nil {
 		return err
 	}
 	c.slot = true
 	switch {
-	case s.kind != "logical":
+	case s.Kind != "logical":
 		c.problem("slot %s is a physical slot; set postgres.slot to another name", p.Slot)
 		return nil
-	case s.database != c.database:
-		c.problem("slot %s belongs to database %s, and slot names are one per server; set postgres.slot to another name", p.Slot, s.database)
-	case s.plugin != "pgoutput":
-		c.problem("slot %s decodes with %s and not with pgoutput; set postgres.slot to another name", p.Slot, s.plugin)
-	case s.temporary:
+	case s.Database != c.database:
+		c.problem("slot %s belongs to database %s, and slot names are one per server; set postgres.slot to another name", p.Slot, s.Database)
+	case s.Plugin != "pgoutput":
+		c.problem("slot %s decodes with %s and not with pgoutput; set postgres.slot to another name", p.Slot, s.Plugin)
+	case s.Temporary:
 		c.problem("slot %s is temporary: it goes when its session ends; try again then", p.Slot)
-	case s.walStatus == "lost":
+	case s.Lost():
 		c.problem("slot %s is lost: the server has removed WAL that it needed, so events are missing; deliver them from the table, then setup destroy and setup apply", p.Slot)
 	}
-	if c.major >= 17 && !s.failover {
+	if c.major >= 17 && !s.Failover {
 		c.notes = append(c.notes, fmt.Sprintf("slot %s is not a failover slot: a failover of the server loses it", p.Slot))
 	}
 	return nil
-}
-
-// slotState is one row of pg_replication_slots.
-type slotState struct {
-	kind, plugin, database, walStatus string
-	temporary, failover, active       bool
-	pid                               int    // of the walsender, while active
-	application                       string // of the walsender, while active
-	retained                          string // WAL that only this slot and others like it hold back, for people
-}
-
-// readSlot gives nil for a slot that is not there.
-func readSlot(ctx context.Context, conn *pgx.Conn, name string) (*slotState, error) {
-	var s slotState
-	err := conn.QueryRow(ctx, `SELECT slot_type, coalesce(plugin::text, ''), coalesce(database::text, ''), coalesce(wal_status, ''), temporary,
-			coalesce((to_jsonb(s) ->> 'failover')::bool, false), active, coalesce(active_pid, 0), coalesce(application_name, ''),
-			coalesce(pg_size_pretty(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)), '0 bytes')
-		FROM pg_replication_slots s LEFT JOIN pg_stat_activity ON pid = active_pid WHERE slot_name = $1`, name).Scan(
-		&s.kind, &s.plugin, &s.database, &s.walStatus, &s.temporary, &s.failover, &s.active, &s.pid, &s.application, &s.retained)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look at slot %s: %w", name, err)
-	}
-	return &s, nil
 }
 
 // quoteIdent quotes a name for the SQL of a remedy.

@@ -1,37 +1,38 @@
-package main
+package status
 
 import (
 	"fmt"
 	"strings"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/doctor"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
-// look is what daemon and slot say at one moment, and what that means.
-type look struct {
+// Report is what daemon and slot say at one moment, and what that means.
+type Report struct {
 	At          time.Time     `json:"at"`
 	Verdict     string        `json:"verdict"` // healthy, unhealthy, lost
 	Exit        int           `json:"exit"`
 	Why         string        `json:"why,omitempty"` // if not healthy
 	URL         string        `json:"url,omitempty"`
-	Daemon      *daemonStatus `json:"daemon,omitempty"`
+	Daemon      *DaemonStatus `json:"daemon,omitempty"`
 	DaemonError string        `json:"daemon_error,omitempty"`
-	Slot        *heldWAL      `json:"slot,omitempty"`
+	Slot        *Slot         `json:"slot,omitempty"`
 	SlotError   string        `json:"slot_error,omitempty"`
-	Growth      *growth       `json:"growth,omitempty"`
-	Throughput  *throughput   `json:"throughput,omitempty"`
+	Growth      *Growth       `json:"growth,omitempty"`
+	Throughput  *Throughput   `json:"throughput,omitempty"`
 }
 
-// throughput is how much the daemon delivers, since the look before.
-type throughput struct {
+// Throughput is how much the daemon delivers, since the look before.
+type Throughput struct {
 	Over            float64 `json:"measured_over_seconds"`
 	EventsPerSecond float64 `json:"events_per_second"`
 }
 
-// growth is how fast the WAL that the slot holds grows, time between two measurements.
-type growth struct {
+// Growth is how fast the WAL that the slot holds grows, time between two measurements.
+type Growth struct {
 	Over           float64  `json:"measured_over_seconds"`
 	BytesPerSecond float64  `json:"bytes_per_second"` // negative: it shrinks
 	BudgetIn       *float64 `json:"budget_reached_in_seconds,omitempty"`
@@ -39,33 +40,33 @@ type growth struct {
 
 // The verdicts.
 const (
-	verdictHealthy   = "healthy"
-	verdictUnhealthy = "unhealthy"
-	verdictLost      = "lost"
+	Healthy   = "healthy"
+	Unhealthy = "unhealthy"
+	LostSlot  = "lost"
 )
 
-// comparable reports whether a rate between the two means anything: a slot that was read and is not any more grows in
+// Comparable reports whether a rate between the two means anything: a slot that was read and is not any more grows in
 // another way.
-func (l *look) comparable(first *look) bool {
-	return l.Slot != nil && first.Slot != nil && l.Slot.Active == first.Slot.Active && !l.Slot.lost() && !first.Slot.lost()
+func (l *Report) Comparable(first *Report) bool {
+	return l.Slot != nil && first.Slot != nil && l.Slot.Active == first.Slot.Active && !l.Slot.Lost() && !first.Slot.Lost()
 }
 
-// judge measures against an earlier look, if there is one, and finds the verdict.
-func (l *look) judge(first *look) *look {
-	if first != nil && first != l && l.comparable(first) {
+// Judge measures against an earlier look, if there is one, and finds the verdict.
+func (l *Report) Judge(first *Report) *Report {
+	if first != nil && first != l && l.Comparable(first) {
 		l.measure(first)
 	}
-	l.Verdict, l.Exit = verdictHealthy, exitOK
+	l.Verdict, l.Exit = Healthy, exit.OK
 	if why := l.ill(); why != "" {
-		l.Verdict, l.Exit, l.Why = verdictUnhealthy, exitUnavailable, why
+		l.Verdict, l.Exit, l.Why = Unhealthy, exit.Unavailable, why
 	}
-	if l.Slot != nil && l.Slot.lost() {
-		l.Verdict, l.Exit, l.Why = verdictLost, exitLost, lostWhy(l.Slot)
+	if l.Slot != nil && l.Slot.Lost() {
+		l.Verdict, l.Exit, l.Why = LostSlot, exit.Lost, lostWhy(l.Slot)
 	}
 	return l
 }
 
-func lostWhy(h *heldWAL) string {
+func lostWhy(h *Slot) string {
 	switch {
 	case h.Missing:
 		return "the server has no slot " + h.Slot
@@ -76,7 +77,7 @@ func lostWhy(h *heldWAL) string {
 }
 
 // ill says what is wrong, "" if nothing is.
-func (l *look) ill() string {
+func (l *Report) ill() string {
 	d, h := l.Daemon, l.Slot
 	switch {
 	case d != nil && d.State == relay.WaitingForSlot && (h == nil || h.Active):
@@ -111,7 +112,7 @@ const onTheWay = 16 << 20
 
 // measure finds the rate. While the slot is read its restart_lsn moves in jumps, so what counts is the WAL behind
 // the confirmed position.
-func (l *look) measure(first *look) {
+func (l *Report) measure(first *Report) {
 	grown := l.Slot.Retained - first.Slot.Retained
 	if l.Slot.Active {
 		if grown = l.Slot.Unconfirmed - first.Slot.Unconfirmed; l.Slot.Unconfirmed < onTheWay {
@@ -122,40 +123,40 @@ func (l *look) measure(first *look) {
 	if over <= 0 {
 		return
 	}
-	l.Growth = &growth{Over: over, BytesPerSecond: float64(grown) / over}
+	l.Growth = &Growth{Over: over, BytesPerSecond: float64(grown) / over}
 	if rate := l.Growth.BytesPerSecond; rate >= 1 && l.Slot.Left >= 0 {
 		in := float64(l.Slot.Left) / rate
 		l.Growth.BudgetIn = &in
 	}
 }
 
-// measureThroughput finds the daemon's rate since the look before, unless it was started again in between.
-func (l *look) measureThroughput(before *look) {
+// MeasureThroughput finds the daemon's rate since the look before, unless it was started again in between.
+func (l *Report) MeasureThroughput(before *Report) {
 	over := l.At.Sub(before.At).Seconds()
 	if l.Daemon == nil || before.Daemon == nil || l.Daemon.Delivered < before.Daemon.Delivered || over <= 0 {
 		return
 	}
-	l.Throughput = &throughput{Over: over, EventsPerSecond: (l.Daemon.Delivered - before.Daemon.Delivered) / over}
+	l.Throughput = &Throughput{Over: over, EventsPerSecond: (l.Daemon.Delivered - before.Daemon.Delivered) / over}
 }
 
 // String is the look for people.
-func (l *look) String() string {
+func (l *Report) String() string {
 	var b strings.Builder
 	say := func(what, format string, args ...any) {
 		fmt.Fprintf(&b, "%-8s  %s\n", what, strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " "))
 	}
-	name := map[string]string{verdictHealthy: "healthy", verdictUnhealthy: "NOT HEALTHY", verdictLost: "LOST"}[l.Verdict]
+	name := map[string]string{Healthy: "healthy", Unhealthy: "NOT HEALTHY", LostSlot: "LOST"}[l.Verdict]
 	say(l.At.Format(time.TimeOnly), "%s", joinWords(name, l.Why))
 	l.sayDaemon(say)
 	l.saySlot(say)
-	if l.Verdict == verdictLost {
+	if l.Verdict == LostSlot {
 		say("", "Events committed since may be in no topic: find them in the outbox table, then setup destroy and setup apply. "+
 			"outboxcdc doctor says more; a daemon stops with exit code 79.")
 	}
 	return b.String()
 }
 
-func (l *look) sayDaemon(say func(what, format string, args ...any)) {
+func (l *Report) sayDaemon(say func(what, format string, args ...any)) {
 	d := l.Daemon
 	switch {
 	case l.URL == "":
@@ -166,40 +167,40 @@ func (l *look) sayDaemon(say func(what, format string, args ...any)) {
 		say("", "if it has ended, the last line of its log says why; outboxcdc doctor looks at what it needs")
 		return
 	}
-	say("daemon", "%s (%s)", joinWords(string(d.State)+" for "+inWords(l.At.Sub(d.Since)), d.Reason), l.URL)
+	say("daemon", "%s (%s)", joinWords(string(d.State)+" for "+human.Duration(l.At.Sub(d.Since)), d.Reason), l.URL)
 	if d.LagSeconds > 0 {
-		say("", "the oldest commit that Kafka has not acknowledged is %s old", inWords(seconds(d.LagSeconds)))
+		say("", "the oldest commit that Kafka has not acknowledged is %s old", human.Duration(seconds(d.LagSeconds)))
 	} else {
 		say("", "all that it has read is in Kafka")
 	}
 	l.sayThroughput(say)
 	if d.InFlightEvents > 0 {
-		say("", "%s on the way to Kafka, %s", plural(d.InFlightEvents, "event is", "events are"), doctor.Size(d.InFlightBytes))
+		say("", "%s on the way to Kafka, %s", human.Count(d.InFlightEvents, "event is", "events are"), human.Size(d.InFlightBytes))
 	}
 	if len(d.WaitingForTopics) > 0 {
 		say("", "topics that Kafka does not have: %s", strings.Join(d.WaitingForTopics, ", "))
 	}
 	if d.LastError != "" && d.LastErrorAt != nil {
-		say("", "last error, %s ago: %s", inWords(l.At.Sub(*d.LastErrorAt)), d.LastError)
+		say("", "last error, %s ago: %s", human.Duration(l.At.Sub(*d.LastErrorAt)), d.LastError)
 	}
 	say("Kafka", "%s", d.Kafka)
 }
 
-func (l *look) sayThroughput(say func(what, format string, args ...any)) {
-	text := plural(int(l.Daemon.Delivered), "event", "events") + " delivered since the daemon was started"
+func (l *Report) sayThroughput(say func(what, format string, args ...any)) {
+	text := human.Count(int(l.Daemon.Delivered), "event", "events") + " delivered since the daemon was started"
 	if t := l.Throughput; t != nil {
-		text += fmt.Sprintf(", %.4g/s (measured over %s)", t.EventsPerSecond, inWords(seconds(t.Over)))
+		text += fmt.Sprintf(", %.4g/s (measured over %s)", t.EventsPerSecond, human.Duration(seconds(t.Over)))
 	}
 	say("", "%s", text)
 }
 
-func (l *look) saySlot(say func(what, format string, args ...any)) {
+func (l *Report) saySlot(say func(what, format string, args ...any)) {
 	h := l.Slot
 	if h == nil {
 		say("slot", "Postgres does not answer: %s", l.SlotError)
 		return
 	}
-	if h.lost() {
+	if h.Lost() {
 		say("slot", "%s: %s", h.Slot, map[bool]string{true: "the server has none of that name", false: "lost"}[h.Missing])
 		return
 	}
@@ -208,71 +209,52 @@ func (l *look) saySlot(say func(what, format string, args ...any)) {
 		who = fmt.Sprintf("active, PID %d %s %s", h.PID, h.Application, h.Address)
 	}
 	say("slot", "%s: %s", h.Slot, who)
-	say("", "%s of WAL are held, %s of it behind the confirmed position (%s)", doctor.Size(h.Retained), doctor.Size(h.Unconfirmed), h.WALStatus)
+	say("", "%s of WAL are held, %s of it behind the confirmed position (%s)", human.Size(h.Retained), human.Size(h.Unconfirmed), h.WALStatus)
 	l.sayBudget(say)
 	l.sayHolders(say)
 }
 
 // sayHolders says what else the server keeps WAL for: a transaction that was open at the confirmed position, or another slot.
-func (l *look) sayHolders(say func(what, format string, args ...any)) {
+func (l *Report) sayHolders(say func(what, format string, args ...any)) {
 	h := l.Slot
 	if confirmed := h.Retained - h.Unconfirmed; confirmed > onTheWay {
-		text := doctor.Size(confirmed) + " of it is confirmed, and held for transactions that were open then"
+		text := human.Size(confirmed) + " of it is confirmed, and held for transactions that were open then"
 		switch x := h.Oldest; {
 		case x == nil:
 			text += "; the role sees none that is open now (pg_read_all_stats shows those of others)"
 		case x.Prepared != "":
-			text += fmt.Sprintf("; the oldest now: '%s' in database %s, prepared %s ago by %s", x.Prepared, x.Database, inWords(x.Age()), x.User)
+			text += fmt.Sprintf("; the oldest now: '%s' in database %s, prepared %s ago by %s", x.Prepared, x.Database, human.Duration(x.Age()), x.User)
 		default:
-			text += fmt.Sprintf("; the oldest now: PID %d of %s in database %s, open for %s", x.PID, x.User, x.Database, inWords(x.Age()))
+			text += fmt.Sprintf("; the oldest now: PID %d of %s in database %s, open for %s", x.PID, x.User, x.Database, human.Duration(x.Age()))
 		}
 		say("", "%s", text)
 	}
 	if o := h.Longest; o != nil && o.Retained-h.Retained > onTheWay {
-		say("", "another slot of this server holds more: %s, %s, %s", o.Slot, map[bool]string{true: "active", false: "inactive"}[o.Active], doctor.Size(o.Retained))
+		say("", "another slot of this server holds more: %s, %s, %s", o.Slot, map[bool]string{true: "active", false: "inactive"}[o.Active], human.Size(o.Retained))
 	}
 }
 
 // sayBudget says when the disk budget is used up.
-func (l *look) sayBudget(say func(what, format string, args ...any)) {
+func (l *Report) sayBudget(say func(what, format string, args ...any)) {
 	h, g := l.Slot, l.Growth
 	budget := "there is no disk budget (max_slot_wal_keep_size is -1): it is kept until the disk is full"
 	if h.Budget >= 0 {
-		budget = fmt.Sprintf("the disk budget (max_slot_wal_keep_size) is %s, of which %s are left", doctor.Size(h.Budget), doctor.Size(max(h.Left, 0)))
+		budget = fmt.Sprintf("the disk budget (max_slot_wal_keep_size) is %s, of which %s are left", human.Size(h.Budget), human.Size(max(h.Left, 0)))
 	}
 	switch {
 	case g == nil:
 		say("", "%s", budget)
 	case g.BytesPerSecond < 1:
-		say("", "it does not grow (measured over %s); %s", inWords(seconds(g.Over)), budget)
+		say("", "it does not grow (measured over %s); %s", human.Duration(seconds(g.Over)), budget)
 	case g.BudgetIn != nil:
 		say("", "at the present rate (%s/s, measured over %s) the disk budget (max_slot_wal_keep_size, %s) is reached in %s",
-			doctor.Size(int64(g.BytesPerSecond)), inWords(seconds(g.Over)), doctor.Size(h.Budget), inWords(seconds(*g.BudgetIn)))
+			human.Size(int64(g.BytesPerSecond)), human.Duration(seconds(g.Over)), human.Size(h.Budget), human.Duration(seconds(*g.BudgetIn)))
 	default:
-		say("", "it grows by %s/s (measured over %s); %s", doctor.Size(int64(g.BytesPerSecond)), inWords(seconds(g.Over)), budget)
+		say("", "it grows by %s/s (measured over %s); %s", human.Size(int64(g.BytesPerSecond)), human.Duration(seconds(g.Over)), budget)
 	}
 }
 
 func seconds(s float64) time.Duration {
 	const most = 1 << 62 / float64(time.Second)
 	return time.Duration(min(s, most) * float64(time.Second))
-}
-
-// inWords is a duration in the one unit that people would use for it.
-func inWords(d time.Duration) string {
-	switch {
-	case d < 0:
-		return "0 s"
-	case d < 10*time.Second:
-		return fmt.Sprintf("%.1f s", d.Seconds())
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%.0f s", d.Seconds())
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%.0f min", d.Minutes())
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%.0f h", d.Hours())
-	case d < 1000*24*time.Hour:
-		return fmt.Sprintf("%.0f days", d.Hours()/24)
-	}
-	return "years"
 }

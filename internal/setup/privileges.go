@@ -1,10 +1,11 @@
-package main
+package setup
 
 import (
 	"context"
 	"fmt"
 	"strings"
 
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 
@@ -92,7 +93,7 @@ func (c *catalog) rightToMakeRole(me ourselves, p sql.Params) {
 	}
 	who := "a superuser"
 	if c.major >= 16 {
-		who = "somebody with CREATEROLE and REPLICATION"
+		who = "a role with CREATEROLE and REPLICATION"
 	}
 	c.lacks("user %s may not make role %s: let %s run CREATE ROLE %s LOGIN REPLICATION, then run this again; it does the rest", me.name, p.Role, who, quoteIdent(p.Role))
 }
@@ -123,27 +124,27 @@ func (c *catalog) rightsOnTable(ctx context.Context, me ourselves, p sql.Params,
 
 // lacks is a problem whose exit code is that of a missing right.
 func (c *catalog) lacks(format string, args ...any) {
-	c.problems = append(c.problems, &exitError{code: exitNoPermission, err: fmt.Errorf(format, args...)})
+	c.problems = append(c.problems, exit.With(exit.NoPermission, fmt.Errorf(format, args...)))
 }
 
 // verifyGrants: what may not be passed on is only a warning of the server's.
-func (a *applier) verifyGrants(ctx context.Context) error {
+func (a *Apply) verifyGrants(ctx context.Context) error {
 	a.have.role, a.have.grants = true, false
-	for i := range a.params.Tables {
-		a.have.tables[a.params.Tables[i].String()] = true
+	for i := range a.Params.Tables {
+		a.have.tables[a.Params.Tables[i].String()] = true
 	}
-	if err := a.have.lookAtGrants(ctx, a.params); err != nil {
+	if err := a.have.lookAtGrants(ctx, a.Params); err != nil {
 		return err
 	}
 	if a.have.grants {
 		return nil
 	}
 	var names []string
-	for i := range a.params.Tables {
-		names = append(names, a.params.Tables[i].String())
+	for i := range a.Params.Tables {
+		names = append(names, a.Params.Tables[i].String())
 	}
-	return &exitError{code: exitNoPermission, err: fmt.Errorf("role %s still lacks a right: this user may not pass on CONNECT on database %s, USAGE on the schema or SELECT on %s; "+
-		"let the owner of each grant it (setup sql shows how), then run this again", a.params.Role, a.have.database, listOr(names, "the tables"))}
+	return exit.With(exit.NoPermission, fmt.Errorf("role %s still lacks a right: this user may not pass on CONNECT on database %s, USAGE on the schema or SELECT on %s; "+
+		"let the owner of each grant it (setup sql shows how), then run this again", a.Params.Role, a.have.database, listOr(names, "the tables")))
 }
 
 // walLevelRemedy is how wal_level becomes logical.

@@ -1,0 +1,183 @@
+package setup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outboxcdc/outboxcdc/sql"
+)
+
+// Apply is one run of `setup apply`: it checks every object first, then creates what is missing.
+type Apply struct {
+	Params   sql.Params
+	Timeout  time.Duration // for locks and, for the slot, for open transactions
+	DryRun   bool          // say what would be done
+	NoRole   bool          // role and grants are left to the operator
+	Function bool          // create the function for the application, too
+	Owners   []string      // roles that may own an existing table or function
+	Out      io.Writer
+
+	conn *pgx.Conn
+	have *catalog
+}
+
+// Run does it over a connection of its own. Its error has an exit code. dsn may be empty: then libpq's variables name the server.
+func (a *Apply) Run(ctx context.Context, dsn string) error { return withExitCode(a.run(ctx, dsn)) }
+
+func (a *Apply) run(ctx context.Context, dsn string) error {
+	conn, err := connect(ctx, dsn, a.Timeout)
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn)
+	a.conn, a.have = conn, &catalog{conn: conn, noRole: a.NoRole, owners: a.Owners, callers: a.Function}
+	if err := a.have.lookAtServer(ctx); err != nil {
+		return err
+	}
+	a.have.expectDatabase(a.Params.Database)
+	if err := a.have.look(ctx, a.Params); err != nil {
+		return err
+	}
+	if err := errors.Join(a.have.problems...); err != nil {
+		return fmt.Errorf("nothing was changed:\n%w", err)
+	}
+	a.Params.Database, a.Params.Timeout, a.Params.RDS = a.have.database, a.Timeout, a.have.rds()
+	statements, err := sql.Setup(a.Params, a.have.major)
+	if err != nil {
+		return err
+	}
+	for _, st := range statements {
+		if err := a.step(ctx, st); err != nil {
+			return err
+		}
+	}
+	for _, note := range a.have.notes {
+		a.say("note: %s", note)
+	}
+	return nil
+}
+
+// step is one object: there already, or made now. Each is a transaction of its own, so what a failed run has created
+// stays, and the next run finds it.
+func (a *Apply) step(ctx context.Context, st sql.Statement) error {
+	p := a.Params
+	object := map[string]struct {
+		name  string
+		there bool
+	}{
+		sql.Role:        {"role " + p.Role, a.have.role},
+		sql.Outbox:      {"table " + st.Of, a.have.tables[st.Of]},
+		sql.Grants:      {"grant to " + p.Role, a.have.grants},
+		sql.Publication: {"publication " + p.Publication, a.have.publication},
+		sql.Slot:        {"slot " + p.Slot, a.have.slot},
+		sql.Function:    {"function " + quoteIdent(p.FunctionSchema(), sql.FunctionName), a.have.function},
+	}
+	o, isObject := object[st.Name]
+	switch {
+	case !isObject: // advice is for setup sql
+		return nil
+	case st.Name == sql.Function && !a.Function:
+		return nil
+	case a.NoRole && (st.Name == sql.Role || st.Name == sql.Grants):
+		return nil
+	case o.there:
+		a.say("%s is already there", o.name)
+		return nil
+	case a.DryRun:
+		a.say("would create %s:\n%s", o.name, indent(statementOnly(st.SQL)))
+		return nil
+	case st.Name == sql.Slot:
+		return a.createSlot(ctx, st.SQL)
+	}
+	if _, err := a.conn.Exec(ctx, st.SQL, pgx.QueryExecModeSimpleProtocol); err != nil {
+		return fmt.Errorf("create %s: %w", o.name, err)
+	}
+	if st.Name == sql.Grants {
+		if err := a.verifyGrants(ctx); err != nil {
+			return err
+		}
+	}
+	a.say("created %s", o.name)
+	if st.Name == sql.Role {
+		a.say(`  it has no password yet: set one in psql with \password %s, and a line in pg_hba.conf (setup sql shows it)`, p.Role)
+	}
+	return nil
+}
+
+func (a *Apply) say(format string, args ...any) { fmt.Fprintf(a.Out, format+"\n", args...) }
+
+// The SQLSTATEs of a wait that took too long.
+const (
+	lockTimeout   = "55P03"
+	queryCanceled = "57014"
+)
+
+// createSlot waits for the transactions that have written and are open. Should we die while it waits, the server
+// removes the half-made slot by itself.
+func (a *Apply) createSlot(ctx context.Context, statement string) error {
+	open, err := a.openTransactions(ctx)
+	if err != nil {
+		return err
+	}
+	if len(open) > 0 {
+		a.say("creating slot %s waits up to %s for open transactions:\n%s", a.Params.Slot, a.Timeout, indent(strings.Join(open, "\n")))
+	}
+	_, err = a.conn.Exec(ctx, statement, pgx.QueryExecModeSimpleProtocol)
+	if err == nil {
+		a.say("created slot %s: from now on the server keeps WAL for it; start the daemon soon", a.Params.Slot)
+		return nil
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != lockTimeout && pg.Code != queryCanceled {
+		return fmt.Errorf("create slot %s: %w", a.Params.Slot, err)
+	}
+	if _, err := a.conn.Exec(ctx, "ROLLBACK"); err != nil {
+		return fmt.Errorf("create slot %s: timed out; then: %w", a.Params.Slot, err)
+	}
+	if open, err = a.openTransactions(ctx); err != nil {
+		return err
+	}
+	return fmt.Errorf("create slot %s: %s were not enough for the transactions open at its start to end; nothing is left behind. "+
+		"Let them end and run this again, or give a longer --timeout. Open now: %s", a.Params.Slot, a.Timeout, listOr(open, "none any more"))
+}
+
+// openTransactions describes those that have written, oldest first: who has a transaction id holds a lock on it. This
+// is visible without a privilege to see other sessions' activity; what else there is to say may not be.
+func (a *Apply) openTransactions(ctx context.Context) ([]string, error) {
+	rows, err := a.conn.Query(ctx, `
+		SELECT format('pid %s (user %s, database %s, application "%s", %s%s)', l.pid, coalesce(usename, '?'), coalesce(datname, '?'),
+				coalesce(application_name, '?'), coalesce(state, 'state not visible'),
+				', open for ' || date_trunc('second', clock_timestamp() - xact_start))
+			FROM pg_locks l LEFT JOIN pg_stat_activity s USING (pid)
+			WHERE l.locktype = 'transactionid' AND l.granted AND l.mode = 'ExclusiveLock' AND l.pid <> pg_backend_pid()
+			GROUP BY l.pid, usename, datname, application_name, state, xact_start
+		UNION ALL
+		SELECT format('prepared transaction %L (owner %s, database %s, prepared %s)', gid, owner, database, prepared) FROM pg_prepared_xacts`)
+	if err != nil {
+		return nil, fmt.Errorf("look for open transactions: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("look for open transactions: %w", err)
+	}
+	return list, nil
+}
+
+// statementOnly drops the lines that are comments alone.
+func statementOnly(text string) string {
+	var keep []string
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "--") {
+			keep = append(keep, line)
+		}
+	}
+	return strings.TrimRight(strings.Join(keep, ""), "\n")
+}
+
+func indent(text string) string { return "    " + strings.ReplaceAll(text, "\n", "\n    ") }

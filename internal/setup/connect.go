@@ -1,0 +1,64 @@
+// Package setup creates and removes what outboxcdc needs in a database and in Kafka: role, table, publication, slot and position topic. It is
+// the only part of outboxcdc that changes a database, and only when asked.
+package setup
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// URLEnv passes the connection string of a role that may change the database without it being visible in the list of processes, as
+// --url is.
+const URLEnv = "OUTBOXCDC_SETUP_URL"
+
+// DefaultTimeout is how long creating the slot waits for open transactions: longer than most of them live, and short enough for a person
+// who watches.
+const DefaultTimeout = time.Minute
+
+// connect opens a connection whose every session setting that matters is ours. lockTimeout bounds the waiting for
+// the application's locks.
+func connect(ctx context.Context, dsn string, lockTimeout time.Duration) (*pgx.Conn, error) {
+	cc, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, exit.With(exit.Usage, fmt.Errorf("read the connection string of --url or %s: %w", URLEnv, replication.URLError(err)))
+	}
+	cc.DefaultQueryExecMode = pgx.QueryExecModeExec // no prepared statements: a pooler may stand in between
+	if cc.ConnectTimeout == 0 {
+		cc.ConnectTimeout = 15 * time.Second
+	}
+	cc.OnNotice = func(*pgconn.PgConn, *pgconn.Notice) {}
+	conn, err := pgx.ConnectConfig(ctx, cc)
+	if err != nil {
+		return nil, exit.With(exit.Unavailable, err) // names host, user and database, not the password
+	}
+	_, err = conn.Exec(ctx, fmt.Sprintf(
+		`SET search_path = pg_catalog; SET application_name = 'outboxcdc setup'; SET statement_timeout = 0; SET lock_timeout = '%dms'`,
+		max(1, lockTimeout.Milliseconds())), pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		closeConn(conn)
+		return nil, fmt.Errorf("prepare the session: %w", err)
+	}
+	return conn, nil
+}
+
+// closeConn ends the connection, also when the command's context is over.
+func closeConn(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
+}
+
+// withExitCode gives a missing privilege its exit code.
+func withExitCode(err error) error {
+	if replication.LacksPrivilege(err) {
+		return exit.With(exit.NoPermission, fmt.Errorf("%w; connect as a role with that privilege", err))
+	}
+	return err
+}

@@ -1,0 +1,124 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+)
+
+// Slot is the server's view of a slot at one moment (PostgreSQL, "pg_replication_slots").
+type Slot struct {
+	Kind             string // logical or physical
+	Plugin, Database string // of a logical slot
+	Temporary        bool
+	Active           bool
+	ActivePID        uint32
+	ActiveName       string     // application_name of the client that holds it, if we may see it
+	ActiveAddress    string     // address of that client, if we may see it
+	InactiveSince    *time.Time // PostgreSQL 17 and later; nil while it is active
+	WALStatus        string     // reserved, extended, unreserved, lost
+	Invalidation     string     // reason, PostgreSQL 17 and later; "" when valid
+	Failover         bool
+	Synced           bool   // it is a standby's copy of a primary's slot
+	SafeWALBytes     *int64 // WAL that may still be written until the slot can be lost; nil: the server sets no limit
+	RestartLSN       pglogrepl.LSN
+	ConfirmedFlush   pglogrepl.LSN // 0: the slot is still being created
+	ServerLSN        pglogrepl.LSN // end of the server's WAL when it was looked at
+	Asked            time.Time     // a moment before the server looked
+}
+
+// RetainedBytes is the WAL that the server keeps because of the slot.
+func (s *Slot) RetainedBytes() uint64 {
+	if s.RestartLSN == 0 {
+		return 0
+	}
+	return s.upToEnd(s.RestartLSN)
+}
+
+// UnconfirmedBytes is the WAL after the confirmed position.
+func (s *Slot) UnconfirmedBytes() uint64 {
+	if s.ConfirmedFlush == 0 {
+		return 0
+	}
+	return s.upToEnd(s.ConfirmedFlush)
+}
+
+func (s *Slot) upToEnd(from pglogrepl.LSN) uint64 {
+	if s.ServerLSN < from {
+		return 0
+	}
+	return uint64(s.ServerLSN - from)
+}
+
+// Lost reports whether the server has removed WAL that the slot needs, or has invalidated it for another reason.
+func (s *Slot) Lost() bool { return s.WALStatus == "lost" || s.Invalidation != "" }
+
+const slotSQL = `
+SELECT s.slot_type, coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), s.temporary, s.active, coalesce(s.active_pid, 0),
+       coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''), (to_jsonb(s)->>'inactive_since')::timestamptz,
+       coalesce(s.wal_status, ''), coalesce(to_jsonb(s)->>'invalidation_reason', ''),
+       coalesce((to_jsonb(s)->>'failover')::bool, false), coalesce((to_jsonb(s)->>'synced')::bool, false), s.safe_wal_size,
+       coalesce(s.restart_lsn, '0/0')::text, coalesce(s.confirmed_flush_lsn, '0/0')::text,
+       (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text
+  FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
+ WHERE s.slot_name = $1`
+
+// ReadSlot looks at the slot of that name, of whatever kind; nil: there is none.
+func ReadSlot(ctx context.Context, conn *pgx.Conn, name string) (*Slot, error) {
+	op := "look at slot " + name
+	s := Slot{Asked: time.Now()}
+	var restart, confirmed, server string
+	err := conn.QueryRow(ctx, slotSQL, name).Scan(&s.Kind, &s.Plugin, &s.Database, &s.Temporary, &s.Active, &s.ActivePID,
+		&s.ActiveName, &s.ActiveAddress, &s.InactiveSince, &s.WALStatus, &s.Invalidation,
+		&s.Failover, &s.Synced, &s.SafeWALBytes, &restart, &confirmed, &server)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, classify(op, inspecting, err)
+	}
+	for _, f := range []struct {
+		text string
+		lsn  *pglogrepl.LSN
+	}{{restart, &s.RestartLSN}, {confirmed, &s.ConfirmedFlush}, {server, &s.ServerLSN}} {
+		if *f.lsn, err = pglogrepl.ParseLSN(f.text); err != nil {
+			return nil, fail(Protocol, op, "", "%w", err)
+		}
+	}
+	return &s, nil
+}
+
+// readSlot looks at our slot. A missing one is SlotMissing, an invalidated one SlotLost.
+func (c *Config) readSlot(ctx context.Context, conn *pgx.Conn) (*Slot, error) {
+	op := "look at slot " + c.Slot
+	s, err := ReadSlot(ctx, conn, c.Slot)
+	switch {
+	case err != nil:
+		return nil, err
+	case s == nil || s.Kind != "logical":
+		return nil, fail(SlotMissing, op, slotRemedy, "the server has no logical slot of that name")
+	case s.Invalidation != "":
+		return s, fail(SlotLost, op, slotRemedy, "the slot is invalidated: %s", s.Invalidation)
+	case s.Lost():
+		return s, fail(SlotLost, op, slotRemedy, "the slot is invalidated: the WAL it needs was removed (max_slot_wal_keep_size)")
+	}
+	return s, nil
+}
+
+// fitSlot says whether the slot is one that we can read at all.
+func (c *Config) fitSlot(s *Slot, database string) error {
+	op := "look at slot " + c.Slot
+	if s.Plugin != "pgoutput" {
+		return fail(Unsuitable, op, "create one with plugin pgoutput", "its output plugin is %s", s.Plugin)
+	}
+	if s.Database != database {
+		return fail(Unsuitable, op, "point postgres.url at the slot's database", "it belongs to database %s, we are in %s", s.Database, database)
+	}
+	if s.ConfirmedFlush == 0 {
+		return fail(Unavailable, op, "", "it has no confirmed_flush_lsn yet: still being created")
+	}
+	return nil
+}
