@@ -96,7 +96,7 @@ func (p *Producer) heldTrouble(now time.Time) error {
 	if p.heldSince.IsZero() || now.Sub(p.heldSince) < heldLeast {
 		return nil
 	}
-	return fmt.Errorf("records wait for a catalog check that finds the slot ours within %s (half of delivery.fence_wait)", p.cluster.cfg.FenceWait/2)
+	return fmt.Errorf("records wait for a catalog check that finds the slot ours within %s (half of tuning.fence_wait)", p.cluster.cfg.FenceWait/2)
 }
 
 // watchLease looks at the lease now and then.
@@ -121,7 +121,7 @@ func (p *Producer) checkLease(now time.Time) {
 	if why := p.heldTrouble(now); why != nil && !p.heldKnown {
 		p.heldKnown = true
 		p.cluster.log.Warn("records are held", "because", why,
-			"remedy", "find out why Postgres answers slowly, or raise delivery.fence_wait on all instances")
+			"remedy", "find out why Postgres answers slowly, or raise tuning.fence_wait on all instances")
 	}
 	end := p.open > 0 && p.leaseOver(now)
 	if end {

@@ -33,9 +33,9 @@ func (s *session) awaitTopic(ctx context.Context, topic string, patience time.Du
 	})
 	if err == nil && late {
 		s.r.gaveUp = s.r.clock()
-		why := fmt.Sprintf("Kafka has had no topic %s for %s (route.missing_topic_after)", topic, patience)
+		why := fmt.Sprintf("Kafka has had no topic %s for %s (route.missing_topic)", topic, patience)
 		if denied != nil {
-			why += ", or none that we may use: " + denied.Error()
+			why += ", or none that the daemon may use: " + denied.Error()
 		}
 		return &router.Poison{Cause: router.MissingTopic, Topic: topic, Message: why}
 	}

@@ -78,7 +78,7 @@ func newDoctorCommand(load func() (*config.Config, error), files *[]string) *cob
 func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, error) {
 	c := doctor.Config{
 		Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication, Messages: cfg.Messages.Prefix,
-		SenderTimeout: cfg.Postgres.WALSenderTimeout,
+		SenderTimeout: cfg.Tuning.WALSenderTimeout,
 		Brokers:       cfg.Kafka.Brokers, Partitions: cfg.Route.Partitions, Cut: cfg.Poison.Oversize == "cut",
 		Topics: append(settledTopics(cfg), topics...), OwnTime: ownTime(cfg),
 		Command: "outboxcdc", Now: time.Now, LongTransaction: longTransaction,

@@ -79,7 +79,7 @@ func (p *peeker) run(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	defer st.Abandon()
 	look := peek.Peek{
 		Router: route, Poison: poisons(&cfg.Poison), MessagePrefix: cfg.Messages.Prefix, Follow: p.follow, Limit: p.limit,
-		WalSenderTimeout: cfg.Postgres.WALSenderTimeout, Show: p.show,
+		WalSenderTimeout: cfg.Tuning.WALSenderTimeout, Show: p.show,
 	}
 	seen, err := look.Run(ctx, st)
 	if err != nil {

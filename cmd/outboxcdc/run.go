@@ -141,24 +141,22 @@ func wire(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger
 	}
 	cluster, err := newClusterWith(now, reg, log, func(k *kafka.Config) {
 		if cfg.Deduplicated() {
-			k.FenceWait = cfg.Delivery.FenceWait
+			k.FenceWait = cfg.Tuning.FenceWait
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
 	rcfg := relay.DefaultConfig()
-	rcfg.StatusInterval, rcfg.WalSenderTimeout = cfg.Postgres.StatusInterval, cfg.Postgres.WALSenderTimeout
+	rcfg.StatusInterval, rcfg.WalSenderTimeout = cfg.Tuning.StatusInterval, cfg.Tuning.WALSenderTimeout
 	rcfg.Poison, rcfg.MessagePrefix = poisons(&cfg.Poison), cfg.Messages.Prefix
 	rcfg.Poison.Slot = cfg.Postgres.Slot
-	if cfg.Route.MissingTopic == "poison" {
-		rcfg.MissingAfter = cfg.Route.MissingTopicAfter
-	}
-	rcfg.ParkAfter, rcfg.ShutdownTimeout = cfg.Postgres.ParkAfter, cfg.ShutdownTimeout
-	rcfg.MaxEvents, rcfg.MaxBytes = cfg.Kafka.MaxInFlight.Records, int64(cfg.Kafka.MaxInFlight.Bytes)
+	rcfg.MissingAfter = cfg.MissingTopicAfter()
+	rcfg.ParkAfter, rcfg.ShutdownTimeout = cfg.Tuning.ParkAfter, cfg.ShutdownTimeout
+	rcfg.MaxEvents, rcfg.MaxBytes = cfg.Tuning.MaxInFlight.Records, int64(cfg.Tuning.MaxInFlight.Bytes)
 	if cfg.Deduplicated() {
 		rcfg.Deduplication = relay.Deduplication{
-			Slot: cfg.Postgres.Slot, LookBack: cfg.Delivery.LookBack, FenceWait: cfg.Delivery.FenceWait, Sources: cfg.EventSources(),
+			Slot: cfg.Postgres.Slot, LookBack: cfg.Tuning.LookBack, FenceWait: cfg.Tuning.FenceWait, Sources: cfg.EventSources(),
 		}
 	}
 	met := relay.NewMetrics(reg, cfg.Postgres.Slot)
@@ -183,8 +181,8 @@ func newSource(now func() *config.Config, log *slog.Logger) (*replication.Source
 	return replication.NewSource(replication.Config{
 		URL: func() (string, error) { return now().PostgresURL() }, Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication,
 		Tables: tables(cfg), Messages: cfg.Messages.Prefix != "",
-		WalSenderTimeout: cfg.Postgres.WALSenderTimeout, DecodingWorkMem: cfg.Postgres.DecodingWorkMem,
-		ReadInterval: cfg.Postgres.ReadInterval, ReceiveBuffer: cfg.ReceiveBuffer(),
+		WalSenderTimeout: cfg.Tuning.WALSenderTimeout, DecodingWorkMem: cfg.Tuning.DecodingWorkMem,
+		ReadInterval: cfg.Tuning.ReadInterval, ReceiveBuffer: cfg.ReceiveBuffer(),
 		Logger: log.With("component", "replication"),
 	})
 }
@@ -197,7 +195,7 @@ func newCluster(now func() *config.Config, reg prometheus.Registerer, log *slog.
 func newClusterWith(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger, change func(*kafka.Config)) (*kafka.Cluster, error) {
 	cfg, kcfg := now(), kafka.DefaultConfig()
 	kcfg.Brokers, kcfg.ClientID, kcfg.Version = cfg.Kafka.Brokers, cfg.ClientID(), cfg.Kafka.Version
-	kcfg.Requests, kcfg.Partitions = cfg.Kafka.RequestsPerBroker, map[string]int32{}
+	kcfg.Requests, kcfg.Partitions = cfg.Tuning.RequestsPerBroker, map[string]int32{}
 	for topic, n := range cfg.Route.Partitions {
 		kcfg.Partitions[topic] = int32(n)
 	}

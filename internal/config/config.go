@@ -33,9 +33,12 @@ type Config struct {
 	// the next start repeats what was in flight. The supervisor's grace period must be longer.
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" default:"30s"`
 
+	Tuning Tuning `yaml:"tuning"`
+
 	// origins says for each path that was set who set it: "outboxcdc.yaml:3:9" or an environment variable's name.
-	origins map[string]string
-	entries []entry // of outboxes, until they are applied
+	origins     map[string]string
+	entries     []entry           // of outboxes, until they are applied
+	formerNames map[string]string // path → the former name that set it
 }
 
 // Postgres is the connection to the Postgres server.
@@ -50,30 +53,6 @@ type Postgres struct {
 	Slot string `yaml:"slot" default:"outboxcdc"`
 	// Publication is the publication of the outbox.
 	Publication string `yaml:"publication" default:"outboxcdc"`
-	// StatusInterval is how often a new confirmed position is sent to the server. A longer interval repeats more
-	// after a crash of the daemon; a shorter one sends more small messages. At least 10ms.
-	StatusInterval time.Duration `yaml:"status_interval" default:"1s"`
-	// ParkAfter is how long records may wait for an acknowledgement before the replication connection is closed, so
-	// that the server can be shut down. It is opened again when Kafka is available; the slot keeps the WAL. At least
-	// 1s. Above 40s a batch that Kafka does not take ends the session earlier.
-	ParkAfter time.Duration `yaml:"park_after" default:"30s"`
-	// WALSenderTimeout is wal_sender_timeout of the daemon's replication connection: the server frees the slot after
-	// this time without an answer. It bounds how long a standby waits for a lost instance. Too short a time drops
-	// connections over a slow network. At least 1s.
-	WALSenderTimeout time.Duration `yaml:"wal_sender_timeout" default:"15s"`
-	// ReadInterval is the minimum time between two reads of the stream while few events arrive; after a quiet
-	// interval the daemon reads at once. A longer interval saves CPU here and at the server, and delays events under
-	// load by up to its length. 0 reads every message when it arrives: lowest latency, most CPU. Otherwise 1ms to
-	// 100ms.
-	ReadInterval time.Duration `yaml:"read_interval" default:"5ms"`
-	// ReceiveBuffer is the receive buffer (SO_RCVBUF) of the replication connection on Linux, e.g. 256KiB, while
-	// read_interval is above 0; 0 leaves the size to the kernel. A small buffer makes the server send more at a time,
-	// which saves a third of its CPU, and limits throughput where the round trip is long. auto: 16KiB when the round
-	// trip is below 0.3ms, else the kernel's. See docs/adr/0014.
-	ReceiveBuffer string `yaml:"receive_buffer" default:"auto"`
-	// DecodingWorkMem is logical_decoding_work_mem of the daemon's walsender, e.g. "256MB". A larger value keeps
-	// large transactions off the server's disk. "" means the server's setting.
-	DecodingWorkMem string `yaml:"decoding_work_mem" default:""`
 }
 
 // Outbox is the table whose inserts are events.
@@ -119,13 +98,13 @@ type Route struct {
 	Replace Replace           `yaml:"replace"`
 	// Unmatched is what happens to an aggregate type that replace.regex does not match, or, without topic, that is
 	// not in topics: poison, keep (the aggregate type is the topic), or the name of a topic.
-	Unmatched string `yaml:"unmatched" default:"poison"`
+	Unmatched string `yaml:"unmatched" default:"poison" part:"debezium"`
 	// MissingTopic is what happens to an event whose topic does not exist. wait: it waits, with all events after it,
-	// until the topic is created (by the daemon, with kafka.create_topics). poison: it is a poison event once the
-	// topic has been missing for missing_topic_after.
-	MissingTopic string `yaml:"missing_topic" default:"wait" oneof:"wait poison" shared:"true"`
-	// MissingTopicAfter is how long a topic may be missing with missing_topic: poison. At least 1s.
-	MissingTopicAfter time.Duration `yaml:"missing_topic_after" default:"5m" shared:"true"`
+	// until the topic is created (by the daemon, with kafka.create_topics). A duration, e.g. 5m: it is a poison event
+	// once the topic has been missing for that time. At least 1s.
+	MissingTopic string `yaml:"missing_topic" default:"wait" value:"wait, or a duration: 30s, 5m" shared:"true"` // read it with [Config.MissingTopicAfter]
+	// MissingTopicAfter was the duration of missing_topic: poison.
+	MissingTopicAfter time.Duration `yaml:"missing_topic_after" default:"5m" shared:"true" hidden:"true"`
 	// Key is the template of the record's key. A single column is sent as it is (bytea: its bytes), several as text.
 	Key string `yaml:"key" default:"{aggregate_id}"`
 	// ID is the template of the header "id". Tables that share a topic and whose ids are not unique among them need
@@ -144,7 +123,7 @@ type Route struct {
 	Headers []string `yaml:"headers" default:""`
 	// TraceContext is a column (text or varchar) of Java properties, such as Debezium's tracingspancontext. Its
 	// traceparent and tracestate become headers. If each has a column of its own, name them in headers.
-	TraceContext string `yaml:"trace_context" default:""`
+	TraceContext string `yaml:"trace_context" default:"" part:"debezium"`
 	// Partition is a column (smallint, integer or bigint) with the number of the record's partition; "", or SQL NULL,
 	// hashes the key.
 	Partition string `yaml:"partition" default:""`
@@ -157,29 +136,29 @@ type Route struct {
 	Timestamp string `yaml:"timestamp" default:"produce"`
 	// MissingColumns is what happens if the table does not have a column of headers, envelope or partition: stop, or
 	// ignore: there is no such header, no such field, and no partition of the row's own.
-	MissingColumns string `yaml:"missing_columns" default:"stop" oneof:"stop ignore"`
+	MissingColumns string `yaml:"missing_columns" default:"stop" oneof:"stop ignore" part:"debezium"`
 	// NullKey is what happens to an event without a key: poison, or allow: it is sent without a key, to the partition
 	// of its id.
-	NullKey string `yaml:"null_key" default:"poison" oneof:"poison allow"`
+	NullKey string `yaml:"null_key" default:"poison" oneof:"poison allow" part:"debezium"`
 	// NullPayload is what SQL NULL in the payload becomes: a tombstone, an empty value, or a poison event.
 	NullPayload string `yaml:"null_payload" default:"tombstone" oneof:"tombstone empty poison"`
 	// BlankPayload is how a text payload that is empty or white space is treated: keep sends it as it is, null treats
 	// it as SQL NULL. bytea is always kept.
-	BlankPayload string `yaml:"blank_payload" default:"keep" oneof:"keep null"`
+	BlankPayload string `yaml:"blank_payload" default:"keep" oneof:"keep null" part:"debezium"`
 	// OnUpdate is what happens to an UPDATE of an outbox row, if the publication sends updates: skip, with a warning
 	// and a count, or poison. DELETE and TRUNCATE are always skipped: rows may be removed.
-	OnUpdate string `yaml:"on_update" default:"skip" oneof:"skip poison"`
+	OnUpdate string `yaml:"on_update" default:"skip" oneof:"skip poison" part:"debezium"`
 	// PositionHeader is whether records have the header outboxcdc-position, by which a consumer can tell a duplicate
 	// from a new record.
-	PositionHeader bool `yaml:"position_header" default:"true"`
+	PositionHeader bool `yaml:"position_header" default:"true" part:"debezium"`
 }
 
 // Replace is a replacement in the aggregate type, before it is used in the template of the topic.
 type Replace struct {
 	// Regex is an RE2 expression that has to match the whole aggregate type; "" replaces nothing.
-	Regex string `yaml:"regex" default:""`
+	Regex string `yaml:"regex" default:"" part:"debezium"`
 	// With is the replacement, with $1, $name or ${name} for groups of regex.
-	With string `yaml:"with" default:""`
+	With string `yaml:"with" default:"" part:"debezium"`
 }
 
 // Poison is what happens to an event that no retry can deliver.
@@ -212,15 +191,10 @@ type Kafka struct {
 	// Version is the version of the protocol, e.g. "3.9.0"; "" negotiates it with the brokers.
 	Version string `yaml:"version" default:""`
 	// Compression is the compression of record batches.
-	Compression string      `yaml:"compression" default:"lz4" oneof:"none gzip snappy lz4 zstd"`
-	MaxInFlight MaxInFlight `yaml:"max_in_flight"`
-	// RequestsPerBroker is the maximum number of produce requests in flight to each broker, 1 to 5. 1 costs least CPU
-	// on a near network; more keep a link with a long round trip busy. A partition has one batch in flight at a time,
-	// of at most 256 KiB for each request, up to max.message.bytes of the topic.
-	RequestsPerBroker int          `yaml:"requests_per_broker" default:"1"`
-	CreateTopics      CreateTopics `yaml:"create_topics"`
-	TLS               TLS          `yaml:"tls"`
-	SASL              SASL         `yaml:"sasl"`
+	Compression  string       `yaml:"compression" default:"lz4" oneof:"none gzip snappy lz4 zstd"`
+	CreateTopics CreateTopics `yaml:"create_topics"`
+	TLS          TLS          `yaml:"tls"`
+	SASL         SASL         `yaml:"sasl"`
 }
 
 // CreateTopics is how missing topics are created, the dead-letter topic included. It requires the permission Create.
@@ -272,16 +246,6 @@ type SASL struct {
 	Scopes []string `yaml:"scopes" default:"" live:"true"`
 }
 
-// MaxInFlight is the limit of events that were read from the slot and are not yet acknowledged. It bounds the memory
-// of the daemon and what a crash repeats. Too small a limit reduces throughput where the round trip to the brokers is
-// long.
-type MaxInFlight struct {
-	// Records is the maximum number of them.
-	Records int `yaml:"records" default:"50000"`
-	// Bytes is the maximum size of all of them: keys, values and headers. At least 64KiB.
-	Bytes ByteSize `yaml:"bytes" default:"16MiB"`
-}
-
 // Delivery is what a crash may repeat.
 type Delivery struct {
 	// Mode is whether a crash may repeat events. deduplicated: at the start the daemon reads the end of each
@@ -293,12 +257,6 @@ type Delivery struct {
 	// database servers whose slots have the same name need two topics. No event and no dead letter may be routed to
 	// it.
 	PositionTopic string `yaml:"position_topic" default:"outboxcdc.positions"`
-	// LookBack is the maximum number of records to scan backwards from the end of each partition without finding one
-	// of the daemon's own.
-	LookBack int `yaml:"look_back" default:"10000"`
-	// FenceWait is how long records of an instance that did not end cleanly may still arrive in Kafka. The next
-	// instance reads the ends of the partitions after that time.
-	FenceWait time.Duration `yaml:"fence_wait" default:"5s"`
 }
 
 // HTTP is the listener for metrics, health and status.
@@ -321,6 +279,55 @@ type Log struct {
 	Format string `yaml:"format" default:"auto" oneof:"auto json text"`
 }
 
+// Tuning are settings that few users have to change. The defaults fit databases and clusters in one data center.
+type Tuning struct {
+	// StatusInterval is how often a new confirmed position is sent to the server. A longer interval repeats more
+	// after a crash of the daemon; a shorter one sends more small messages. At least 10ms.
+	StatusInterval time.Duration `yaml:"status_interval" default:"1s"`
+	// ParkAfter is how long records may wait for an acknowledgement before the replication connection is closed, so
+	// that the server can be shut down. It is opened again when Kafka is available; the slot keeps the WAL. At least
+	// 1s. Above 40s a batch that Kafka does not take ends the session earlier.
+	ParkAfter time.Duration `yaml:"park_after" default:"30s"`
+	// WALSenderTimeout is wal_sender_timeout of the daemon's replication connection: the server frees the slot after
+	// this time without an answer. It bounds how long a standby waits for a lost instance. Too short a time drops
+	// connections over a slow network. At least 1s.
+	WALSenderTimeout time.Duration `yaml:"wal_sender_timeout" default:"15s"`
+	MaxInFlight      MaxInFlight   `yaml:"max_in_flight"`
+	// ReadInterval is the minimum time between two reads of the stream while few events arrive; after a quiet
+	// interval the daemon reads at once. A longer interval saves CPU here and at the server, and delays events under
+	// load by up to its length. 0 reads every message when it arrives: lowest latency, most CPU. Otherwise 1ms to
+	// 100ms.
+	ReadInterval time.Duration `yaml:"read_interval" default:"5ms"`
+	// ReceiveBuffer is the receive buffer (SO_RCVBUF) of the replication connection on Linux, e.g. 256KiB, while
+	// read_interval is above 0; 0 leaves the size to the kernel. A small buffer makes the server send more at a time,
+	// which saves a third of its CPU, and limits throughput where the round trip is long. auto: 16KiB when the round
+	// trip is below 0.3ms, else the kernel's. See docs/adr/0014.
+	ReceiveBuffer string `yaml:"receive_buffer" default:"auto" value:"auto, or a size: 256KiB, 1MiB"`
+	// DecodingWorkMem is logical_decoding_work_mem of the daemon's walsender, e.g. "256MB". A larger value keeps
+	// large transactions off the server's disk. "" means the server's setting.
+	DecodingWorkMem string `yaml:"decoding_work_mem" default:""`
+	// RequestsPerBroker is the maximum number of produce requests in flight to each broker, 1 to 5. 1 costs least CPU
+	// on a near network; more keep a link with a long round trip busy. A partition has one batch in flight at a time,
+	// of at most 256 KiB for each request, up to max.message.bytes of the topic.
+	RequestsPerBroker int `yaml:"requests_per_broker" default:"1"`
+	// LookBack is the maximum number of records to scan backwards from the end of each partition without finding one
+	// of the daemon's own.
+	LookBack int `yaml:"look_back" default:"10000"`
+	// FenceWait is how long records of an instance that did not end cleanly may still arrive in Kafka. The next
+	// instance reads the ends of the partitions after that time.
+	FenceWait time.Duration `yaml:"fence_wait" default:"5s"`
+}
+
+// MaxInFlight is the limit of events that were read from the slot and are not yet acknowledged. It bounds the memory
+// of the daemon and what a crash repeats. Too small a limit reduces throughput where the round trip to the brokers is
+// long.
+type MaxInFlight struct {
+	// Records is the maximum number of them.
+	Records int `yaml:"records" default:"50000"`
+	// Bytes is the maximum size of all of them: keys, values and headers. At least 64KiB.
+	Bytes ByteSize `yaml:"bytes" default:"16MiB"`
+}
+
 // Default is the configuration without any setting.
 func Default() *Config {
 	c := &Config{origins: map[string]string{}}
@@ -340,18 +347,22 @@ func (c *Config) ClientID() string {
 	return "outboxcdc-" + c.Postgres.Slot
 }
 
-// ReceiveBuffer is postgres.receive_buffer in bytes, 0 for the kernel's own and -1 for auto.
+// ReceiveBuffer is tuning.receive_buffer in bytes, 0 for the kernel's own and -1 for auto.
 func (c *Config) ReceiveBuffer() int {
-	n, err := ParseByteSize(c.Postgres.ReceiveBuffer)
+	n, err := ParseByteSize(c.Tuning.ReceiveBuffer)
 	if err != nil {
 		return -1
 	}
 	return int(n)
 }
 
-// Origin says who set the value at path, e.g. "outboxcdc.yaml:3:9", "OUTBOXCDC_POSTGRES_SLOT" or "default".
+// Origin says who set the value at path, e.g. "outboxcdc.yaml:3:9", "OUTBOXCDC_POSTGRES_SLOT" or "default"; a former name of
+// the setting follows in parentheses.
 func (c *Config) Origin(path string) string {
 	if o, ok := c.origins[path]; ok {
+		if name := c.formerNames[path]; name != "" {
+			o += " (" + name + ")"
+		}
 		return o
 	}
 	return "default"

@@ -24,7 +24,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(c, Default()) {
 		t.Fatalf("nothing set: %v\n%v", err, c)
 	}
-	if c.Route.NullKey != "poison" || c.Kafka.MaxInFlight.Bytes != 16<<20 || c.Postgres.ParkAfter != 30*time.Second || !c.Route.PositionHeader {
+	if c.Route.NullKey != "poison" || c.Tuning.MaxInFlight.Bytes != 16<<20 || c.Tuning.ParkAfter != 30*time.Second || !c.Route.PositionHeader {
 		t.Errorf("defaults are not those of the contract:\n%s", c)
 	}
 	if c.ClientID() != "outboxcdc-outboxcdc" {
@@ -34,12 +34,12 @@ func TestDefaultsAreValid(t *testing.T) {
 
 // beside are settings that users expect and the contract's sample does not show.
 var beside = []string{
-	"postgres.url_file", "route.missing_topic_after", "route.blank_payload", "route.envelope", "route.cloudevents", "route.trace_context",
+	"postgres.url_file", "route.blank_payload", "route.envelope", "route.cloudevents", "route.trace_context",
 	"kafka.sasl.password_file", "kafka.sasl.token_url", "kafka.sasl.scopes",
 }
 
-// The sample in the contract names every setting with its default; if it loads to the defaults, no name is missing
-// here and no default differs.
+// surface.yaml is a configuration of an earlier version with every setting at its default. It loads to the defaults: each former name
+// is still read.
 func TestContractSampleIsTheDefault(t *testing.T) {
 	data, err := os.ReadFile("testdata/surface.yaml")
 	if err != nil {
@@ -56,7 +56,7 @@ func TestContractSampleIsTheDefault(t *testing.T) {
 	}
 	want := Default()
 	want.Postgres.URL = "postgres://outboxcdc@db/shop"
-	want.origins = c.origins
+	want.origins, want.formerNames = c.origins, c.formerNames
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got\n%s\nwant\n%s", c, want)
 	}
@@ -79,26 +79,26 @@ func TestEverySettingIsReachable(t *testing.T) {
 }
 
 func TestLayersAndMerge(t *testing.T) {
-	base := source{"base.yaml", []byte("kafka:\n  brokers: [a:1, b:2]\n  compression: zstd\n  max_in_flight: {records: 10}\nlog: {level: debug}\n")}
-	over := source{"over.yaml", []byte("kafka:\n  brokers: [c:3]\n  max_in_flight: {bytes: 1MiB}\n")}
+	base := source{"base.yaml", []byte("kafka:\n  brokers: [a:1, b:2]\n  compression: zstd\ntuning:\n  max_in_flight: {records: 10}\nlog: {level: debug}\n")}
+	over := source{"over.yaml", []byte("kafka:\n  brokers: [c:3]\ntuning:\n  max_in_flight: {bytes: 1MiB}\n")}
 	c, err := load([]source{base, over}, []string{
-		"OUTBOXCDC_POSTGRES_READ_INTERVAL=0", "OUTBOXCDC_POSTGRES_RECEIVE_BUFFER=1MiB",
-		"OUTBOXCDC_LOG_LEVEL=warn", "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=250ms", "OUTBOXCDC_HTTP_LISTEN=", "OUTBOXCDC_HTTP_PPROF=true",
+		"OUTBOXCDC_TUNING_READ_INTERVAL=0", "OUTBOXCDC_TUNING_RECEIVE_BUFFER=1MiB",
+		"OUTBOXCDC_LOG_LEVEL=warn", "OUTBOXCDC_TUNING_STATUS_INTERVAL=250ms", "OUTBOXCDC_HTTP_LISTEN=", "OUTBOXCDC_HTTP_PPROF=true",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	k := c.Kafka
-	if !slices.Equal(k.Brokers, []string{"c:3"}) || k.Compression != "zstd" || k.MaxInFlight != (MaxInFlight{10, 1 << 20}) {
+	if !slices.Equal(k.Brokers, []string{"c:3"}) || k.Compression != "zstd" || c.Tuning.MaxInFlight != (MaxInFlight{10, 1 << 20}) {
 		t.Errorf("files: %+v", k)
 	}
-	if c.Log.Level != "warn" || c.Postgres.StatusInterval != 250*time.Millisecond || c.HTTP.Listen != "" || !c.HTTP.PProf {
+	if c.Log.Level != "warn" || c.Tuning.StatusInterval != 250*time.Millisecond || c.HTTP.Listen != "" || !c.HTTP.PProf {
 		t.Errorf("environment: %+v %+v %+v", c.Log, c.Postgres, c.HTTP)
 	}
-	if n := c.ReceiveBuffer(); n != 1<<20 || c.Postgres.ReadInterval != 0 {
-		t.Errorf("receive path: %d %s", n, c.Postgres.ReadInterval)
+	if n := c.ReceiveBuffer(); n != 1<<20 || c.Tuning.ReadInterval != 0 {
+		t.Errorf("receive path: %d %s", n, c.Tuning.ReadInterval)
 	}
-	if n := Default().ReceiveBuffer(); n != -1 || Default().Postgres.ReadInterval != 5*time.Millisecond {
+	if n := Default().ReceiveBuffer(); n != -1 || Default().Tuning.ReadInterval != 5*time.Millisecond {
 		t.Errorf("receive path by default: %d", n)
 	}
 	for path, want := range map[string]string{
@@ -157,9 +157,9 @@ func TestLoadErrors(t *testing.T) {
 		{yaml: "log: {level: [a]}\n", want: []string{"log.level: want a single value"}},
 		{yaml: "kafka: {brokers: {a: 1}}\n", want: []string{"kafka.brokers: want a list"}},
 		{yaml: "kafka: {brokers: [[a]]}\n", want: []string{"kafka.brokers: want a list"}},
-		{yaml: "kafka: {max_in_flight: {records: many}}\n", want: []string{"t.yaml:1:34: kafka.max_in_flight.records", "whole number"}},
-		{yaml: "kafka: {max_in_flight: {bytes: 16Mi}}\n", want: []string{`"16Mi" is not a size`}},
-		{yaml: "kafka: {max_in_flight: {bytes: 9999999999GiB}}\n", want: []string{"more than this program can count"}},
+		{yaml: "tuning: {max_in_flight: {records: many}}\n", want: []string{"t.yaml:1:35: tuning.max_in_flight.records", "whole number"}},
+		{yaml: "tuning: {max_in_flight: {bytes: 16Mi}}\n", want: []string{`"16Mi" is not a size`}},
+		{yaml: "tuning: {max_in_flight: {bytes: 9999999999GiB}}\n", want: []string{"more than this program can count"}},
 		{yaml: "shutdown_timeout: 30\n", want: []string{`shutdown_timeout: "30" is not a duration`, "30s"}},
 		{yaml: "http: {pprof: yes}\n", want: []string{`"yes" is neither true nor false`}},
 		{yaml: "log: &l {level: info}\nhttp:\n  <<: *l\n", want: []string{"t.yaml:3:3", "merge keys"}},

@@ -26,10 +26,6 @@ func (v *validation) delivery(d *Delivery) {
 	if d.PositionTopic == v.c.Poison.Topic {
 		v.report("poison.topic", quote(d.PositionTopic)+" takes no dead letters, because it holds position records; name another topic, or set delivery.position_topic to another")
 	}
-	if d.LookBack < 1 || d.LookBack > maxLookBack {
-		v.report("delivery.look_back", fmt.Sprintf("%d is out of range; write 1 to %d", d.LookBack, maxLookBack))
-	}
-	v.atLeast("delivery.fence_wait", d.FenceWait, shortFenceWait)
 	if !v.c.Deduplicated() {
 		return
 	}

@@ -74,11 +74,12 @@ func readFile(name string) ([]byte, error) {
 // load is Read without the file system.
 func load(sources []source, environ []string, flags ...string) (*Config, error) {
 	c := Default()
-	set := func(s *setting, r raw, where string) error {
+	set := func(s *setting, name string, r raw, where string) error {
 		if err := s.store(c, r); err != nil {
 			return err
 		}
 		c.origins[s.path] = where
+		c.noteName(s, name)
 		return nil
 	}
 	var errs []error
@@ -88,6 +89,7 @@ func load(sources []source, environ []string, flags ...string) (*Config, error) 
 	errs = append(errs, readEnvironment(environ, set), readFlags(flags, set))
 	written := errors.Join(errs...)
 	c.applyPreset()
+	c.settleMissingTopic()
 	if err := errors.Join(c.applyOutboxes(), c.Validate()); err != nil {
 		return c, errors.Join(written, besides(err, written))
 	}
@@ -127,23 +129,29 @@ var (
 	servicePortValue = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 )
 
-func readEnvironment(environ []string, set func(s *setting, r raw, where string) error) error {
-	byName := map[string]*setting{}
-	var names []string
+func readEnvironment(environ []string, set func(s *setting, name string, r raw, where string) error) error {
+	byVariable := map[string]string{} // → name of the setting
+	var variables []string
 	for _, s := range knownSettings() {
-		byName[EnvName(s.path)] = s
-		names = append(names, EnvName(s.path))
+		byVariable[EnvName(s.path)] = s.path
+		if !s.hidden {
+			variables = append(variables, EnvName(s.path))
+		}
+	}
+	for former := range formerNames {
+		byVariable[EnvName(former)] = former
 	}
 	var errs []error
+	given := names{}
 	for _, entry := range slices.Sorted(slices.Values(environ)) {
 		name, value, _ := strings.Cut(entry, "=")
 		if !strings.HasPrefix(name, envPrefix) || isForeign(name, value) {
 			continue
 		}
-		s, ok := byName[name]
+		path, ok := byVariable[name]
 		if !ok {
 			problem := "unknown environment variable"
-			if best := Nearest(name, names); best != "" {
+			if best := Nearest(name, variables); best != "" {
 				problem += fmt.Sprintf("; did you mean %s?", best)
 			} else {
 				problem += "; a setting's name is OUTBOXCDC_ and its path in capitals, e.g. " + EnvName("postgres.slot")
@@ -151,20 +159,25 @@ func readEnvironment(environ []string, set func(s *setting, r raw, where string)
 			errs = append(errs, &Error{Where: name, Problem: problem})
 			continue
 		}
-		if err := set(s, raw{text: value}, name); err != nil {
-			errs = append(errs, &Error{Where: name, Path: s.path, Problem: err.Error()})
+		s, _ := knownTree().find(path)
+		err := given.check(s, path)
+		if err == nil {
+			err = set(s, path, raw{text: value}, name)
+		}
+		if err != nil {
+			errs = append(errs, &Error{Where: name, Path: path, Problem: err.Error()})
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // readFlags takes "path=value" of the command line, which everybody on the machine can see.
-func readFlags(flags []string, set func(s *setting, r raw, where string) error) error {
+func readFlags(flags []string, set func(s *setting, name string, r raw, where string) error) error {
 	const where = "--set"
 	var errs []error
 	for _, flag := range flags {
 		path, value, ok := strings.Cut(flag, "=")
-		s, known := knownTree().leaves[path]
+		s, known := knownTree().find(path)
 		switch {
 		case !ok:
 			errs = append(errs, &Error{Where: where, Problem: quote(path) + " is not setting=value, e.g. log.level=debug"})
@@ -178,7 +191,7 @@ func readFlags(flags []string, set func(s *setting, r raw, where string) error) 
 			errs = append(errs, &Error{Where: where, Path: path, Problem: "is a secret, and everybody on this machine can see a command line; use " +
 				EnvName(path) + ", " + EnvName(path) + "_FILE or a file"})
 		default:
-			if err := set(s, raw{text: value}, where); err != nil {
+			if err := set(s, path, raw{text: value}, where); err != nil {
 				errs = append(errs, &Error{Where: where, Path: path, Problem: err.Error()})
 			}
 		}

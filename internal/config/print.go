@@ -22,6 +22,9 @@ func (c *Config) Settings() []Setting {
 	r := c.Redacted()
 	var out []Setting
 	for _, s := range knownSettings() {
+		if s.hidden {
+			continue
+		}
 		out = append(out, Setting{Path: s.path, Value: s.value(r), Origin: c.Origin(s.path)})
 	}
 	return out

@@ -22,6 +22,9 @@ func TestReference(t *testing.T) {
 	holdFile(t, file, head+begin+referenceTables(t)+end+tail)
 }
 
+// tuning is the section that has a part of the reference of its own.
+const tuning = "tuning"
+
 func referenceTables(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -34,16 +37,8 @@ func referenceTables(t *testing.T) string {
 	}
 	cell := strings.NewReplacer("|", `\|`, "\n", " ")
 	def, last := Default(), "-"
-	for _, s := range knownSettings() {
-		if name := section(s.path); name != last {
-			last = name
-			if name == "" {
-				b.WriteString("\n### At the top level\n\n")
-			} else {
-				fmt.Fprintf(&b, "\n### %s\n\n%s\n\n", name, meanings[name])
-			}
-			b.WriteString("| setting | default | value | meaning |\n| --- | --- | --- | --- |\n")
-		}
+	const header = "| setting | default | value | meaning |\n| --- | --- | --- | --- |\n"
+	row := func(s *setting) {
 		meaning := meanings[s.path]
 		if parent := s.path[:max(0, strings.LastIndexByte(s.path, '.'))]; strings.Contains(parent, ".") && firstOf(parent, s.path) {
 			meaning = strings.TrimSuffix(meaning, ".") + ". (`" + parent + "`: " + meanings[parent] + ")"
@@ -53,6 +48,38 @@ func referenceTables(t *testing.T) string {
 		}
 		fmt.Fprintf(&b, "| `%s`<br>`%s` | `%s` | %s | %s |\n", s.path, EnvName(s.path),
 			cell.Replace(formatYAML(s.value(def))), cell.Replace(s.kind()), cell.Replace(meaning))
+	}
+	main := 0
+	for _, s := range knownSettings() {
+		name := section(s.path)
+		if s.hidden || s.part != "" || name == tuning {
+			continue
+		}
+		if main++; name != last {
+			last = name
+			if name == "" {
+				b.WriteString("\n### At the top level\n\n")
+			} else {
+				fmt.Fprintf(&b, "\n### %s\n\n%s\n\n", name, meanings[name])
+			}
+			b.WriteString(header)
+		}
+		row(s)
+	}
+	if main > 60 {
+		t.Errorf("%d settings in the main part, want 60 at most: is the new one tuning?", main)
+	}
+	b.WriteString("\n### tuning\n\n" + meanings[tuning] + "\n\n" + header)
+	for _, s := range knownSettings() {
+		if section(s.path) == tuning {
+			row(s)
+		}
+	}
+	b.WriteString("\n### Tables that were made for Debezium\n\nSettings that outbox tables of Debezium's event router may need. Others seldom do.\n\n" + header)
+	for _, s := range knownSettings() {
+		if s.part == "debezium" {
+			row(s)
+		}
 	}
 	b.WriteString("\n### The preset debezium\n\nIt changes these defaults:\n\n| setting | default |\n| --- | --- |\n")
 	c, err := loadText("preset: debezium\n")

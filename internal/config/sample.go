@@ -26,7 +26,10 @@ func (s *setting) kind() string {
 	case []Source:
 		return "list of tables; in files alone"
 	}
-	if len(s.choices) > 0 {
+	switch {
+	case s.written != "":
+		return s.written
+	case len(s.choices) > 0:
 		return strings.Join(s.choices, " | ")
 	}
 	return "text"
@@ -48,6 +51,9 @@ func Sample() string {
 		"`outboxcdc config print --origin` shows it, and docs/configuration.md says more.")
 	var open []string
 	for _, s := range knownSettings() {
+		if s.hidden {
+			continue
+		}
 		sections := strings.Split(s.path, ".")
 		key := sections[len(sections)-1]
 		sections = sections[:len(sections)-1]

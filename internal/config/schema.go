@@ -16,7 +16,14 @@ func Schema() []byte {
 	def := Default()
 	root := schemaOf(knownTree(), "", func(path string) string { return path })
 	for _, s := range knownSettings() {
+		if s.hidden {
+			addFormer(root, s.path, s, "route.missing_topic: a duration")
+			continue
+		}
 		at(root, s.path)["default"] = jsonDefault(s.value(def))
+	}
+	for name, path := range formerNames {
+		addFormer(root, name, knownTree().leaves[path], path)
 	}
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	root["title"] = "outboxcdc.yaml"
@@ -36,24 +43,43 @@ func at(root object, path string) object {
 	return root
 }
 
+// addFormer makes the schema accept a name that is read and no longer documented.
+func addFormer(root object, name string, s *setting, now string) {
+	keys := strings.Split(name, ".")
+	for _, key := range keys[:len(keys)-1] {
+		properties := root["properties"].(object)
+		if properties[key] == nil {
+			properties[key] = section(object{})
+		}
+		root = properties[key].(object)
+	}
+	own := s.schema()
+	own["deprecated"], own["description"] = true, "Now "+now+"."
+	root["properties"].(object)[keys[len(keys)-1]] = own
+}
+
+// section is a mapping with these keys. One whose lines are all commented out is YAML's null.
+func section(properties object) object {
+	return object{"type": []string{"object", "null"}, "properties": properties, "additionalProperties": false}
+}
+
 // schemaOf is a section; described is the path under which the meaning of one of its settings stands.
-func schemaOf(t tree, section string, described func(path string) string) object {
+func schemaOf(t tree, path string, described func(path string) string) object {
 	properties := object{}
-	for _, key := range t.sections[section] {
-		path := join(section, key)
+	for _, key := range t.sections[path] {
+		at := join(path, key)
 		var p object
-		if s, leaf := t.leaves[path]; leaf {
+		if s, leaf := t.leaves[at]; leaf {
 			p = s.schema()
 		} else {
-			p = schemaOf(t, path, described)
+			p = schemaOf(t, at, described)
 		}
-		if meaning := meanings[described(path)]; meaning != "" {
+		if meaning := meanings[described(at)]; meaning != "" {
 			p["description"] = meaning
 		}
 		properties[key] = p
 	}
-	// A section whose lines are all commented out is YAML's null.
-	return object{"type": []string{"object", "null"}, "properties": properties, "additionalProperties": false}
+	return section(properties)
 }
 
 // A value may be a reference to the environment or a file, whatever its type.

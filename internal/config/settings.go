@@ -16,8 +16,11 @@ type setting struct {
 	def     string   // the default, as it would be written in the environment
 	choices []string // the values of an enumeration
 	secret  bool
-	shared  bool // of route: one for all tables
-	live    bool // may change while the daemon runs
+	shared  bool   // of route: one for all tables
+	live    bool   // may change while the daemon runs
+	hidden  bool   // is read, and shown nowhere: [former.go] has what took its place
+	part    string // of the reference, if not the main one
+	written string // what may be written, if its type does not say it
 }
 
 // knownSettings walks Config's tags once.
@@ -42,7 +45,8 @@ func walkFields(t reflect.Type, prefix string, index []int, out *[]*setting) {
 		*out = append(*out, &setting{
 			path: path, field: at, zero: reflect.Zero(f.Type).Interface(), def: def,
 			choices: strings.Fields(f.Tag.Get("oneof")),
-			secret:  f.Tag.Get("secret") != "", shared: f.Tag.Get("shared") != "", live: f.Tag.Get("live") != "",
+			hidden:  f.Tag.Get("hidden") != "", part: f.Tag.Get("part"), written: f.Tag.Get("value"),
+			secret: f.Tag.Get("secret") != "", shared: f.Tag.Get("shared") != "", live: f.Tag.Get("live") != "",
 		})
 	}
 }
@@ -50,7 +54,7 @@ func walkFields(t reflect.Type, prefix string, index []int, out *[]*setting) {
 // tree is the settings by path, and the sections (prefixes of paths) by path with their keys in order.
 type tree struct {
 	leaves   map[string]*setting
-	sections map[string][]string // "" is the root
+	sections map[string][]string // "" is the root; without former names
 }
 
 var knownTree = sync.OnceValue(func() tree { return treeOf(knownSettings()) })
@@ -59,6 +63,9 @@ func treeOf(settings []*setting) tree {
 	t := tree{leaves: map[string]*setting{}, sections: map[string][]string{}}
 	for _, s := range settings {
 		t.leaves[s.path] = s
+		if s.hidden {
+			continue
+		}
 		section, rest := "", s.path
 		for {
 			key, after, more := strings.Cut(rest, ".")

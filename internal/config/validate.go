@@ -54,7 +54,10 @@ func (c *Config) Validate() error {
 		v.report("http.web_config_file", "is set, but http.listen is empty; write an address there, or remove this")
 	}
 	v.atLeast("shutdown_timeout", c.ShutdownTimeout, time.Millisecond)
-	v.atLeast("route.missing_topic_after", c.Route.MissingTopicAfter, time.Second)
+	if _, err := parseMissingTopic(c.Route.MissingTopic); err != nil {
+		v.report("route.missing_topic", err.Error())
+	}
+	v.tuning(&c.Tuning)
 	return errors.Join(v.errs...)
 }
 
@@ -89,15 +92,31 @@ func (v *validation) postgres(p *Postgres) {
 	}
 	v.report("postgres.slot", checkSlot(p.Slot))
 	v.report("postgres.publication", checkIdentifier("a publication", p.Publication))
-	v.atLeast("postgres.status_interval", p.StatusInterval, minStatusInterval)
-	v.atLeast("postgres.park_after", p.ParkAfter, minParkAfter)
-	v.atLeast("postgres.wal_sender_timeout", p.WALSenderTimeout, minWALSenderTimeout)
+}
+
+func (v *validation) tuning(p *Tuning) {
+	v.atLeast("tuning.status_interval", p.StatusInterval, minStatusInterval)
+	v.atLeast("tuning.park_after", p.ParkAfter, minParkAfter)
+	v.atLeast("tuning.wal_sender_timeout", p.WALSenderTimeout, minWALSenderTimeout)
 	if p.WALSenderTimeout > maxServerTimeout {
-		v.report("postgres.wal_sender_timeout", fmt.Sprintf("%s is more than PostgreSQL takes; write at most 24 days (576h)", formatDuration(p.WALSenderTimeout)))
+		v.report("tuning.wal_sender_timeout", fmt.Sprintf("%s is more than PostgreSQL takes; write at most 24 days (576h)", formatDuration(p.WALSenderTimeout)))
 	}
-	v.report("postgres.read_interval", checkReadInterval(p.ReadInterval))
-	v.report("postgres.receive_buffer", checkReceiveBuffer(p.ReceiveBuffer))
-	v.report("postgres.decoding_work_mem", checkServerMemory(p.DecodingWorkMem))
+	v.report("tuning.read_interval", checkReadInterval(p.ReadInterval))
+	v.report("tuning.receive_buffer", checkReceiveBuffer(p.ReceiveBuffer))
+	v.report("tuning.decoding_work_mem", checkServerMemory(p.DecodingWorkMem))
+	if p.MaxInFlight.Records < 1 {
+		v.report("tuning.max_in_flight.records", fmt.Sprintf("%d leaves no room for a record; write at least 1", p.MaxInFlight.Records))
+	}
+	if p.MaxInFlight.Bytes < minInFlightBytes {
+		v.report("tuning.max_in_flight.bytes", fmt.Sprintf("%s is too small; write at least %s", p.MaxInFlight.Bytes, ByteSize(minInFlightBytes)))
+	}
+	if p.RequestsPerBroker < 1 || p.RequestsPerBroker > maxRequests {
+		v.report("tuning.requests_per_broker", fmt.Sprintf("%d is out of range; write 1 to %d", p.RequestsPerBroker, maxRequests))
+	}
+	if p.LookBack < 1 || p.LookBack > maxLookBack {
+		v.report("tuning.look_back", fmt.Sprintf("%d is out of range; write 1 to %d", p.LookBack, maxLookBack))
+	}
+	v.atLeast("tuning.fence_wait", p.FenceWait, shortFenceWait)
 }
 
 func checkReadInterval(d time.Duration) string {
@@ -210,12 +229,6 @@ func (v *validation) kafka(k *Kafka) {
 	if k.Version != "" && !kafkaVersion.MatchString(k.Version) {
 		v.report("kafka.version", quote(k.Version)+` is no Kafka version from 2.8.0 on; write all its parts, e.g. 3.9.0, or "" to ask the brokers`)
 	}
-	if k.MaxInFlight.Records < 1 {
-		v.report("kafka.max_in_flight.records", fmt.Sprintf("%d leaves no room for a record; write at least 1", k.MaxInFlight.Records))
-	}
-	if k.RequestsPerBroker < 1 || k.RequestsPerBroker > maxRequests {
-		v.report("kafka.requests_per_broker", fmt.Sprintf("%d is out of range; write 1 to %d", k.RequestsPerBroker, maxRequests))
-	}
 	for path, n := range map[string]struct{ is, most int }{
 		"partitions": {k.CreateTopics.Partitions, math.MaxInt32}, "replication_factor": {k.CreateTopics.ReplicationFactor, math.MaxInt16},
 	} {
@@ -225,9 +238,6 @@ func (v *validation) kafka(k *Kafka) {
 	}
 	v.tls(&k.TLS)
 	v.sasl(&k.SASL)
-	if k.MaxInFlight.Bytes < minInFlightBytes {
-		v.report("kafka.max_in_flight.bytes", fmt.Sprintf("%s is too small; write at least %s", k.MaxInFlight.Bytes, ByteSize(minInFlightBytes)))
-	}
 }
 
 var (

@@ -29,15 +29,16 @@ type document struct {
 	tree    tree       // what there may be
 	known   []*setting // the same as a list
 	prefix  string     // of paths in messages
-	set     func(s *setting, r raw, where string) error
+	set     func(s *setting, name string, r raw, where string) error
+	given   names // settings in this document
 	errs    []error
 
 	variables map[string]string // the environment, for ${env:…}
 }
 
 // readYAML calls set for every setting in data and returns everything that is wrong, set's errors included.
-func readYAML(name string, data []byte, variables map[string]string, set func(s *setting, r raw, where string) error) error {
-	d := &document{name: name, anchors: map[string]ast.Node{}, tree: knownTree(), known: knownSettings(), set: set, variables: variables}
+func readYAML(name string, data []byte, variables map[string]string, set func(s *setting, name string, r raw, where string) error) error {
+	d := &document{name: name, anchors: map[string]ast.Node{}, tree: knownTree(), known: knownSettings(), given: names{}, set: set, variables: variables}
 	body, err := d.parse(data)
 	if err != nil {
 		return err
@@ -117,8 +118,16 @@ func (d *document) section(path string, n ast.Node) {
 	case *ast.MappingValueNode:
 		d.entry(path, n)
 	default:
-		d.fail(n, path, "want keys and values here: "+strings.Join(d.tree.sections[path], ", "))
+		d.fail(n, path, "want keys and values here: "+strings.Join(d.keys(path), ", "))
 	}
+}
+
+// keys are those of a section, also of one that only former names have.
+func (d *document) keys(section string) []string {
+	if keys, ok := d.tree.sections[section]; ok {
+		return keys
+	}
+	return formerKeys(section)
 }
 
 func (d *document) entry(section string, v *ast.MappingValueNode) {
@@ -132,11 +141,12 @@ func (d *document) entry(section string, v *ast.MappingValueNode) {
 	}
 	path := join(section, key)
 	t := d.tree
-	if _, ok := t.sections[path]; ok && !strings.Contains(key, ".") {
+	_, ok := t.sections[path]
+	if (ok || d.prefix == "" && formerKeys(path) != nil) && !strings.Contains(key, ".") {
 		d.section(path, v.Value)
 		return
 	}
-	s, ok := t.leaves[path]
+	s, ok := t.find(path)
 	if !ok || strings.Contains(key, ".") {
 		d.fail(v.Key, "", fmt.Sprintf("unknown key %s%s", quote(key), d.suggestKey(section, key)))
 		return
@@ -155,7 +165,11 @@ func (d *document) entry(section string, v *ast.MappingValueNode) {
 		return
 	}
 	where := d.at(v.Value.GetToken())
-	if err := d.set(s, *r, where); err != nil {
+	err = d.given.check(s, path)
+	if err == nil {
+		err = d.set(s, path, *r, where)
+	}
+	if err != nil {
 		d.errs = append(d.errs, &Error{Where: where, Path: d.prefix + path, Problem: err.Error()})
 	}
 }

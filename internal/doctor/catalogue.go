@@ -89,7 +89,7 @@ func Checks() []Check {
 		{pgReplication, groupPostgres, "has the role REPLICATION, and does a replication connection open (and close again)", []string{"FAIL 69", "FAIL 77"}},
 		{pgSenders, groupPostgres, "is there room for one more walsender", []string{"WARN", "FAIL 69"}},
 		{pgSlots, groupPostgres, "is there room for the slot, and for the copy that `peek` makes", []string{"WARN", "FAIL 78"}},
-		{pgTimeout, groupPostgres, "how soon does the server free the slot of a dead daemon (`postgres.wal_sender_timeout`)", []string{"WARN"}},
+		{pgTimeout, groupPostgres, "how soon does the server free the slot of a dead daemon (`tuning.wal_sender_timeout`)", []string{"WARN"}},
 		{pgKeepSize, groupPostgres, "how much WAL may the slot hold before the server gives the slot up", []string{"WARN"}},
 		{pgIdle, groupPostgres, "does the server give up a slot that nobody reads for a time (PostgreSQL 18)", []string{"WARN"}},
 		{pgSync, groupPostgres, "would commits wait for the daemon", []string{"FAIL 78"}},

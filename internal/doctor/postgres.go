@@ -283,7 +283,7 @@ func (e *examination) checkEncoding() {
 	}
 }
 
-// The bounds of postgres.wal_sender_timeout within which there is nothing to say.
+// The bounds of tuning.wal_sender_timeout within which there is nothing to say.
 const (
 	shortSenderTimeout = 5 * time.Second
 	longSenderTimeout  = 2 * time.Minute
@@ -292,7 +292,7 @@ const (
 func (e *examination) checkTimeouts() {
 	s := &e.server
 	said := fmt.Sprintf("%v for the daemon's own connection (the server's own is %v, for others)", e.SenderTimeout, s.senderTimeout)
-	remedy := []Remedy{settingf("postgres: {wal_sender_timeout: 15s}")}
+	remedy := []Remedy{settingf("tuning: {wal_sender_timeout: 15s}")}
 	switch {
 	case e.SenderTimeout < shortSenderTimeout:
 		e.warn(pgTimeout, remedy, "%s: so short a stall of the network, or of this machine, ends a healthy connection", said)

@@ -46,6 +46,7 @@ func Convert(connector Connector, o Options) (*Result, error) {
 		return nil, err
 	}
 	c.kafka()
+	c.tuning()
 	if connector.Server {
 		c.server()
 	}
@@ -153,7 +154,11 @@ func (c *conversion) postgres() {
 	} else if plugin == "" {
 		c.note("plugin.name", "Debezium's default is decoderbufs, whose slot cannot be taken over: SELECT plugin FROM pg_replication_slots")
 	}
+}
+
+func (c *conversion) tuning() {
 	if ms := c.get("status.update.interval.ms"); ms != "" {
+		c.yaml.WriteString("tuning:\n")
 		c.line(1, "status_interval", ms+"ms")
 	}
 }

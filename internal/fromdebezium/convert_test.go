@@ -91,7 +91,7 @@ func TestConvert(t *testing.T) {
 	if strings.Contains(r.YAML, "s3cr3t") {
 		t.Error("the password is printed")
 	}
-	if c.Postgres.Slot != "outbox_slot" || c.Postgres.Publication != "outbox_pub" || c.Postgres.StatusInterval.String() != "5s" {
+	if c.Postgres.Slot != "outbox_slot" || c.Postgres.Publication != "outbox_pub" || c.Tuning.StatusInterval.String() != "5s" {
 		t.Errorf("postgres %+v", c.Postgres)
 	}
 	if want := (config.Columns{ID: "id", AggregateType: "aggregatetype", AggregateID: "customer", Payload: "payload"}); c.Outbox.Table != "sales.outbox_event" || c.Outbox.Columns != want {

@@ -50,7 +50,7 @@ func points(scale float64) []point {
 		add("keys", n, func(l *load) { l.Keys = n })
 	}
 	for _, n := range []int{500, 5_000, 50_000, 200_000} {
-		add("window, records", n, func(*load) {}, "OUTBOXCDC_KAFKA_MAX_IN_FLIGHT_RECORDS="+strconv.Itoa(n))
+		add("window, records", n, func(*load) {}, "OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS="+strconv.Itoa(n))
 	}
 	// 1 KB in a row of 100 makes about 1.4 KB of WAL.
 	for _, mb := range []int{100, 1_000, 10_000} {

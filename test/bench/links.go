@@ -75,7 +75,7 @@ func (b *bench) link(ctx context.Context, o *options) error {
 		for round := range b.roundsOr(1) {
 			for _, link := range links {
 				for _, interval := range intervals {
-					b.way, b.settings = ways[link], append(slices.Clone(saved), "OUTBOXCDC_POSTGRES_READ_INTERVAL="+interval)
+					b.way, b.settings = ways[link], append(slices.Clone(saved), "OUTBOXCDC_TUNING_READ_INTERVAL="+interval)
 					if link == links[2] {
 						b.settings = append(b.settings, toKafka...)
 					}

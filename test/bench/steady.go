@@ -22,7 +22,7 @@ type pace struct {
 var paces = []pace{
 	{Name: "50/s", rate: 50, perTx: 1},
 	{Name: "1,000/s", rate: 1000, perTx: 1},
-	{Name: "1,000/s, read_interval 0", rate: 1000, perTx: 1, settings: []string{"OUTBOXCDC_POSTGRES_READ_INTERVAL=0"}},
+	{Name: "1,000/s, read_interval 0", rate: 1000, perTx: 1, settings: []string{"OUTBOXCDC_TUNING_READ_INTERVAL=0"}},
 	{Name: "5,000/s, 5 rows a transaction", rate: 5000, perTx: 5},
 	{Name: "10,000/s, 10 rows a transaction", rate: 10000, perTx: 10},
 }

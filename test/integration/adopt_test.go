@@ -117,7 +117,7 @@ func TestSlotAdoptRepeats(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
 	env := o.deduplicating(fence)
-	slow := append(slices.Clone(env), "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=1h") // the slot stays where it is
+	slow := append(slices.Clone(env), "OUTBOXCDC_TUNING_STATUS_INTERVAL=1h") // the slot stays where it is
 	if _, text := o.adopt(env, 0, "--dry-run"); !strings.Contains(text, "it has no position record") {
 		t.Errorf("without a record: %s", text)
 	}

@@ -44,7 +44,7 @@ func TestBrokerAwayForLong(t *testing.T) {
 	o.proves("F64", "the only broker killed -9 under load and away for %v (10 min scaled, factor %.1f), park_after %v", away, 600/away.Seconds(), park)
 	o.sample()
 	w := o.write(load{rand: rnd, pause: 50 * time.Millisecond}) // what piles up is to be delivered in recoverIn, on any machine
-	r := o.startStreaming(smallWindow, "OUTBOXCDC_POSTGRES_PARK_AFTER="+park.String())
+	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER="+park.String())
 	w.awaitCommits(100)
 	must(t, k.Kill())
 	gone := time.Now()
@@ -78,7 +78,7 @@ func TestBrokerFrozen(t *testing.T) {
 	o.proves("F65", "the only broker stopped by SIGSTOP for %v under load, park_after above that", frozen)
 	o.sample()
 	w := o.write(load{rand: rnd})
-	r := o.startStreaming(smallWindow, "OUTBOXCDC_POSTGRES_PARK_AFTER=2m")
+	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER=2m")
 	w.awaitCommits(100)
 	must(t, k.Freeze(testContext(t)))
 	o.goesOn(frozen)

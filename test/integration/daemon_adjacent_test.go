@@ -45,7 +45,7 @@ func (o *outbox) adjacentCommits(rnd *rand.Rand, pairs, kills int, env ...string
 	for n, i := range rnd.Perm(pairs)[:kills] {
 		killAt[i] = n%2 == 0
 	}
-	env = append(env, "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=50ms")
+	env = append(env, "OUTBOXCDC_TUNING_STATUS_INTERVAL=50ms")
 	r := o.startStreaming(env...)
 	ends := map[string]pglogrepl.LSN{} // id of a pair's second → where the first ended
 	exact := 0

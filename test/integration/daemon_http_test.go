@@ -25,7 +25,7 @@ func TestMetricsHammered(t *testing.T) {
 	o.proves("F76", "four clients ask for /metrics without a pause and eight never read the answers, for %v, wal_sender_timeout %v", lasts, timeout)
 	o.sample()
 	w := o.write(load{rand: rnd})
-	r := o.startStreaming(fmt.Sprint("OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=", timeout))
+	r := o.startStreaming(fmt.Sprint("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=", timeout))
 	w.awaitCommits(50)
 	o.healed()
 	before := openFiles(t, r)

@@ -21,7 +21,7 @@ func TestFrozenDaemonGoesOn(t *testing.T) {
 	o.proves("F05", "SIGSTOP for %v, SIGCONT, wal_sender_timeout %v%s", frozen, timeout, long("", " (both scaled by 7.5)"))
 	o.sample()
 	w := o.write(load{rand: rnd, pause: long(30*time.Millisecond, 8*time.Millisecond)})
-	r := o.startStreaming(fmt.Sprint("OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=", timeout), fmt.Sprint("OUTBOXCDC_KAFKA_MAX_IN_FLIGHT_RECORDS=", window))
+	r := o.startStreaming(fmt.Sprint("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=", timeout), fmt.Sprint("OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS=", window))
 	w.awaitCommits(100)
 	begin := time.Now()
 	must(t, r.proc.Freeze(testContext(t)))
@@ -65,7 +65,7 @@ func TestStarvedOfProcessor(t *testing.T) {
 	o.proves("F74", "nice 19 beside four busy loops for %v, wal_sender_timeout %v", begun, timeout)
 	o.sample()
 	// The tests' short fence_wait would end a session that looks at its slot every second only.
-	r := o.startStreaming(fmt.Sprint("OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=", timeout), "OUTBOXCDC_DELIVERY_FENCE_WAIT=5s")
+	r := o.startStreaming(fmt.Sprint("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=", timeout), "OUTBOXCDC_TUNING_FENCE_WAIT=5s")
 	must(t, niceAll(r.pid()))
 	w := o.write(load{rand: rnd, connections: 2, pause: 20 * time.Millisecond})
 	w.awaitCommits(20)

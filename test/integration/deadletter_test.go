@@ -421,7 +421,7 @@ func TestDeadLettersWhileKafkaIsFrozen(t *testing.T) {
 	o := newPoisonable(t, options{kafka: breakableKafka(t), missing: []string{"dead"}})
 	o.makeTopic("dead", 3, nil)
 	o.sample()
-	env := o.policy("dead_letter", "OUTBOXCDC_POSTGRES_PARK_AFTER=1s")
+	env := o.policy("dead_letter", "OUTBOXCDC_TUNING_PARK_AFTER=1s")
 	r := o.startStreaming(env...)
 	o.mixed(5, badTime, 5) // both topics are known
 	o.awaitArrived(patience)

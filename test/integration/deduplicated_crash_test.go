@@ -83,7 +83,7 @@ func TestDeduplicatedTermUnderLoad(t *testing.T) {
 	stops := long(20, 3)
 	o.proves("F03", "SIGTERM of a deduplicating daemon under load, %d times", stops)
 	o.sample()
-	env := append(o.deduplicating(2*patience), "OUTBOXCDC_POSTGRES_PARK_AFTER=5m") // which has to be longer than fence_wait
+	env := append(o.deduplicating(2*patience), "OUTBOXCDC_TUNING_PARK_AFTER=5m") // which has to be longer than fence_wait
 	w := o.write(load{rand: rnd})
 	for range stops {
 		r := o.startStreaming(env...)

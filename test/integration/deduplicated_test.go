@@ -14,7 +14,7 @@ func (o *outbox) deduplicating(fence time.Duration) []string {
 	o.t.Helper()
 	topic := o.name + ".positions"
 	must(o.t, kafkatest.CreateTopic(testContext(o.t), o.kafka.Brokers(), topic, 1, map[string]string{"cleanup.policy": "compact"}))
-	return []string{"OUTBOXCDC_DELIVERY_MODE=deduplicated", "OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + topic, "OUTBOXCDC_DELIVERY_FENCE_WAIT=" + fence.String()}
+	return []string{"OUTBOXCDC_DELIVERY_MODE=deduplicated", "OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + topic, "OUTBOXCDC_TUNING_FENCE_WAIT=" + fence.String()}
 }
 
 // F01, I12: a daemon is killed at random moments of a drain at full speed. Each start finds in Kafka what the one before has
@@ -51,7 +51,7 @@ func TestDeduplicatedKill9(t *testing.T) {
 func TestDeduplicatedCleanEnd(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{types: []string{"order"}, partitions: 12})
-	env := append(o.deduplicating(2*patience), "OUTBOXCDC_POSTGRES_PARK_AFTER=5m") // which has to be longer than fence_wait
+	env := append(o.deduplicating(2*patience), "OUTBOXCDC_TUNING_PARK_AFTER=5m") // which has to be longer than fence_wait
 	r := o.startStreaming(env...)
 	for i := range 50 {
 		o.insert("order", fmt.Sprint("k", i), 1, 2)

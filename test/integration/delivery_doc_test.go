@@ -97,7 +97,7 @@ func TestConsumersRule(t *testing.T) {
 // crashed is what is in Kafka after a kill that made the next start repeat all.
 func (o *outbox) crashed() (out []consumed) {
 	o.t.Helper()
-	const slow = "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=1h" // the slot stays where it is
+	const slow = "OUTBOXCDC_TUNING_STATUS_INTERVAL=1h" // the slot stays where it is
 	rows := 0
 	for n := range 2 {
 		r := o.startStreaming(atLeastOnce, slow)

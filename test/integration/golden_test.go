@@ -108,7 +108,7 @@ func (o *outbox) startConverted(connector map[string]string, env ...string) (r *
 	file := filepath.Join(o.t.TempDir(), "outboxcdc.yaml")
 	must(o.t, os.WriteFile(file, yaml, 0o600))
 	return o.startAs([]string{"run", "-c", file}, slices.Concat(cleanEnv(), []string{
-		"PGPASSWORD=" + password, "OUTBOXCDC_HTTP_LISTEN=127.0.0.1:0", "OUTBOXCDC_LOG_LEVEL=debug", "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms",
+		"PGPASSWORD=" + password, "OUTBOXCDC_HTTP_LISTEN=127.0.0.1:0", "OUTBOXCDC_LOG_LEVEL=debug", "OUTBOXCDC_TUNING_STATUS_INTERVAL=100ms",
 	}, env)), notes
 }
 

@@ -182,7 +182,7 @@ func setSystem(o *outbox, name, value string) {
 // there is something to confirm, also where status updates are due more often than status_interval.
 func TestConfirmedSoonWhateverTheIntervals(t *testing.T) {
 	o := newOutbox(t, options{})
-	o.startStreaming("OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=2s")
+	o.startStreaming("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=2s")
 	o.insert("order", "k", 1, 1)
 	o.awaitArrived(patience)
 	if took := o.awaitConfirmed(o.walFlushed(), patience); took > 8*time.Second {

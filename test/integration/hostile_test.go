@@ -26,7 +26,7 @@ func TestHostileRows(t *testing.T) {
 	writer := session{url: o.insertOnly()}
 	t.Cleanup(writer.close)
 	r := o.startStreaming(append(o.deduplicating(fence), "OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC="+o.topic("dead"),
-		"OUTBOXCDC_POISON_OVERSIZE=cut", "OUTBOXCDC_ROUTE_MISSING_TOPIC=poison", "OUTBOXCDC_ROUTE_MISSING_TOPIC_AFTER=1s",
+		"OUTBOXCDC_POISON_OVERSIZE=cut", "OUTBOXCDC_ROUTE_MISSING_TOPIC=1s",
 		"OUTBOXCDC_ROUTE_TIMESTAMP=ts", "OUTBOXCDC_ROUTE_PARTITION=part")...)
 
 	h := hostile{rnd}

@@ -16,10 +16,10 @@ import (
 // Faults in single answers of Kafka. No real broker can be made to give them, so these tests are on kfake, each on one
 // of its own with three brokers.
 
-// answerWindow is kafka.max_in_flight.records in these tests: what the end of a session may repeat.
+// answerWindow is tuning.max_in_flight.records in these tests: what the end of a session may repeat.
 const answerWindow = 200
 
-var smallWindow = fmt.Sprintf("OUTBOXCDC_KAFKA_MAX_IN_FLIGHT_RECORDS=%d", answerWindow)
+var smallWindow = fmt.Sprintf("OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS=%d", answerWindow)
 
 func faultyKafka(t *testing.T) *kafkatest.Fake {
 	t.Helper()
@@ -130,7 +130,7 @@ func TestNotEnoughReplicas(t *testing.T) {
 			o.proves("F60", "%s answers NOT_ENOUGH_REPLICAS for %v (10 min scaled, factor %.1f), park_after %v",
 				map[bool]string{true: "every partition", false: "one of 3 partitions"}[c.partitions == nil], lasts, 600/lasts.Seconds(), c.park)
 			o.sample()
-			r := o.startStreaming(smallWindow, "OUTBOXCDC_POSTGRES_PARK_AFTER="+c.park.String())
+			r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER="+c.park.String())
 			w := o.write(load{rand: rnd, pause: 30 * time.Millisecond})
 			w.awaitCommits(50)
 			before, began := o.follow.records(), time.Now()

@@ -223,7 +223,7 @@ func TestColumnTooLargeForKafka(t *testing.T) {
 	o.proves("F71", "a bytea of %d MB", size/1_000_000)
 	o.memoryForRow(2 * size)
 	o.sample()
-	r := o.startStreaming(smallWindow, "OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=60s") // one message may take longer than 15 s
+	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=60s") // one message may take longer than 15 s
 	o.insertBytes(1, 20, 100)
 	o.awaitArrived(patience)
 	older := o.older

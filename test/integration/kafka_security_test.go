@@ -85,7 +85,7 @@ func (g *guarded) certify(a *testcert.Authority) {
 
 func (g *guarded) tls(more ...string) []string {
 	return append([]string{
-		"OUTBOXCDC_KAFKA_TLS_ENABLED=true", "OUTBOXCDC_KAFKA_TLS_CA_FILE=" + filepath.Join(g.dir, "ca.pem"), "OUTBOXCDC_POSTGRES_PARK_AFTER=1s",
+		"OUTBOXCDC_KAFKA_TLS_ENABLED=true", "OUTBOXCDC_KAFKA_TLS_CA_FILE=" + filepath.Join(g.dir, "ca.pem"), "OUTBOXCDC_TUNING_PARK_AFTER=1s",
 	}, more...)
 }
 
@@ -185,7 +185,7 @@ func (g *guarded) shows(mechanism string, a *testcert.Authority) {
 		must(g.t, kafkatest.SetPassword(testContext(g.t), g.k.Brokers(), mechanism, g.user, kafkaPassword))
 	}
 	g.allow()
-	r := g.startStreaming(append(env, "OUTBOXCDC_POSTGRES_PARK_AFTER=1m")...) // a busy machine is no reason to end the session
+	r := g.startStreaming(append(env, "OUTBOXCDC_TUNING_PARK_AFTER=1m")...) // a busy machine is no reason to end the session
 	w := g.write(load{rand: newRand(g.t), connections: 1, pause: 40 * time.Millisecond})
 	began := time.Now()
 	for time.Since(began) < reauthenticate+time.Second {

@@ -108,7 +108,7 @@ func rightToWrite(t *testing.T, k kafkatest.Cluster) {
 	o.outcome("exit 77 at the start")
 
 	give(kmsg.ACLOperationWrite)
-	r = o.startStreaming(smallWindow, "OUTBOXCDC_POSTGRES_PARK_AFTER=3s")
+	r = o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER=3s")
 	w := o.write(load{rand: rnd, types: []string{"order", "other"}})
 	for range rounds {
 		w.awaitDelivered(100) // of this daemon: before its first ack a missing right is a mistake of whoever set it up
@@ -142,7 +142,7 @@ func deniedTopic(t *testing.T, k kafkatest.Cluster) {
 	})
 	o.makeTopic("dead", 1, nil)
 	env := []string{
-		"OUTBOXCDC_ROUTE_MISSING_TOPIC=poison", "OUTBOXCDC_ROUTE_MISSING_TOPIC_AFTER=3s",
+		"OUTBOXCDC_ROUTE_MISSING_TOPIC=3s",
 		"OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC=" + o.topic("dead"),
 	}
 	for round := 1; round <= 2; round++ { // the second time nothing has been delivered by the process

@@ -19,7 +19,7 @@ func TestTopicDeletedUnderLoad(t *testing.T) {
 	o.proves("F67", "a topic deleted under load and created again with one partition instead of three; then deleted, and created as it was")
 	s := o.sample()
 	s.taken = true // it would miss what was deleted
-	r := o.startStreaming(smallWindow, "OUTBOXCDC_POSTGRES_PARK_AFTER=3s")
+	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER=3s")
 	w := o.write(load{rand: rnd, types: []string{"order", "gone"}})
 	var deleted []string // with what had been delivered of it
 	for _, partitions := range []int{1, 3} {

@@ -28,7 +28,7 @@ func TestKill9UnderLoad(t *testing.T) {
 	w := o.write(load{rand: rnd, types: []string{"order", "payment"}})
 	begin := time.Now()
 	for range kills {
-		r := o.startStreaming(atLeastOnce, "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms", fmt.Sprintf("OUTBOXCDC_KAFKA_MAX_IN_FLIGHT_RECORDS=%d", window))
+		r := o.startStreaming(atLeastOnce, "OUTBOXCDC_TUNING_STATUS_INTERVAL=100ms", fmt.Sprintf("OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS=%d", window))
 		time.Sleep(50*time.Millisecond + time.Duration(rnd.Int64N(int64(650*time.Millisecond)))) // the moment is the test
 		r.kill9()
 	}
@@ -84,7 +84,7 @@ func TestKill9AtEachStep(t *testing.T) {
 	for range rounds {
 		for _, reach := range steps {
 			confirmed = o.confirmed()
-			r := o.start("OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms")
+			r := o.start("OUTBOXCDC_TUNING_STATUS_INTERVAL=100ms")
 			reach(r)
 			r.kill9()
 		}
@@ -136,8 +136,10 @@ func TestKill9WhileKafkaIsFrozen(t *testing.T) {
 			}
 			o.sample()
 			o.exec(`CREATE TABLE elsewhere (filling text)`)
-			// A status update is due at least every third of the timeout.
-			r := o.startStreaming("OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms", "OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=3s", "OUTBOXCDC_POSTGRES_PARK_AFTER=5m")
+			// A status update is due at least every third of the timeout. On a busy machine a catalog check may take longer than the tests'
+			// short fence_wait allows, and a session that then ends with requests in flight is parked while Kafka is frozen.
+			r := o.startStreaming("OUTBOXCDC_TUNING_STATUS_INTERVAL=100ms", "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=3s", "OUTBOXCDC_TUNING_PARK_AFTER=5m",
+				"OUTBOXCDC_TUNING_FENCE_WAIT=5s")
 			n := 1
 			if known {
 				o.insert("order", "a", n, 1)
@@ -195,7 +197,7 @@ func TestNothingConfirmedBeforeTheFirstAck(t *testing.T) {
 	o.sample()
 	w := o.write(load{rand: rnd})
 	var most pglogrepl.LSN // confirmed before the first ack
-	env := []string{"OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms", "OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=2s", "OUTBOXCDC_POSTGRES_PARK_AFTER=5m"}
+	env := []string{"OUTBOXCDC_TUNING_STATUS_INTERVAL=100ms", "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=2s", "OUTBOXCDC_TUNING_PARK_AFTER=5m"}
 	for i := range 2 {
 		r := o.startStreaming(env...)
 		o.writeElsewhere(4 << 20)

@@ -29,7 +29,7 @@ func TestKill9InsideACopy(t *testing.T) {
 	end := o.walFlushed()
 	for n := range kills {
 		// Nothing is to be confirmed by chance: the first update that moves is after an interval.
-		r := o.startStreaming(atLeastOnce, "OUTBOXCDC_POSTGRES_STATUS_INTERVAL="+long("1s", "20s"))
+		r := o.startStreaming(atLeastOnce, "OUTBOXCDC_TUNING_STATUS_INTERVAL="+long("1s", "20s"))
 		killInside(t, rnd, counted, rows)
 		r.kill9()
 		got, records := counted.sofar()

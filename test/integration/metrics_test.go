@@ -24,7 +24,7 @@ func TestMetricsTellTheTruth(t *testing.T) {
 	o := newOutbox(t, options{pg: pg, kafka: k, types: []string{"order", "item"}})
 	o.proves("F65", "the only broker frozen under load, the metrics next to what a reader and the catalogs say before, under load, meanwhile and after")
 	before := time.Now()
-	r := o.startStreaming(smallWindow, "OUTBOXCDC_POSTGRES_PARK_AFTER=2s")
+	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER=2s")
 	o.insert("order", "a", 0, 300)
 	o.insert("item", "b", 0, 40)
 	o.awaitArrived(patience)

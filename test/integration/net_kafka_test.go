@@ -58,7 +58,7 @@ func TestKafkaNetwork(t *testing.T) {
 // startThrough starts a daemon that reaches Kafka through the proxy alone.
 func (o *outbox) startThrough(p *faultproxy.Proxy, env ...string) *relay {
 	o.t.Helper()
-	return o.startStreaming(append(env, "OUTBOXCDC_KAFKA_BROKERS="+p.Addr(), fmt.Sprintf("OUTBOXCDC_KAFKA_MAX_IN_FLIGHT_RECORDS=%d", inFlight))...)
+	return o.startStreaming(append(env, "OUTBOXCDC_KAFKA_BROKERS="+p.Addr(), fmt.Sprintf("OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS=%d", inFlight))...)
 }
 
 // boundWindows holds the repeats to a window for each session that ended.
@@ -145,7 +145,7 @@ func silentKafka(row, what string, faults faultproxy.Faults) func(*testing.T, ka
 		o.proves(row, "%s for %v (120 s ÷ %d), longer than park_after, %v", what, lasts, factor, parkAfter)
 		o.sample()
 		w := o.write(calm(rnd))
-		r := o.startThrough(p, "OUTBOXCDC_POSTGRES_PARK_AFTER="+parkAfter.String())
+		r := o.startThrough(p, "OUTBOXCDC_TUNING_PARK_AFTER="+parkAfter.String())
 		w.awaitCommits(20)
 		r.awaitState("streaming", patience) // not parked because the machine is slow
 		must(t, p.Set(faults))
@@ -174,7 +174,7 @@ func patient(lasts, parkAfter time.Duration, what string) func(*testing.T, kafka
 		o.proves("F15", "%s, park_after %v", what, parkAfter)
 		o.sample()
 		w := o.write(calm(rnd))
-		r := o.startThrough(p, "OUTBOXCDC_POSTGRES_PARK_AFTER="+parkAfter.String(), senderTimeout(3*time.Second))
+		r := o.startThrough(p, "OUTBOXCDC_TUNING_PARK_AFTER="+parkAfter.String(), senderTimeout(3*time.Second))
 		w.awaitCommits(20)
 		must(t, p.Set(faultproxy.BlackHole()))
 		o.heldBack(r, lasts)
@@ -199,7 +199,7 @@ func slowOnBothSides(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	o.sample()
 	pg, env := o.proxied()
 	w := o.write(calm(rnd))
-	r := o.startThrough(p, env, "OUTBOXCDC_DELIVERY_FENCE_WAIT=20s") // a request and a look at the slot take seconds here
+	r := o.startThrough(p, env, "OUTBOXCDC_TUNING_FENCE_WAIT=20s") // a request and a look at the slot take seconds here
 	w.awaitCommits(20)
 	for _, p := range []*faultproxy.Proxy{p, pg} {
 		must(t, p.Set(faultproxy.Faults{Up: slow, Down: slow}))

@@ -73,7 +73,7 @@ func calm(rnd *rand.Rand) load { return load{rand: rnd, connections: 2, pause: 1
 
 // senderTimeout is the setting wal_sender_timeout.
 func senderTimeout(d time.Duration) string {
-	return "OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=" + d.String()
+	return "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=" + d.String()
 }
 
 // reconnects counts the sessions that ended with an error, of all reasons or of one.
@@ -153,7 +153,7 @@ func postgresCutAfterBytes(t *testing.T) {
 	o.sample()
 	p, env := o.proxied()
 	w := o.write(calm(rnd))
-	r := o.startStreaming(env, "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=100ms")
+	r := o.startStreaming(env, "OUTBOXCDC_TUNING_STATUS_INTERVAL=100ms")
 	o.cutTimes(w, p, rnd, times, 3<<10, 64<<10)
 	o.outcome("%d connections cut, %d sessions", p.Cuts(), r.reconnects("")+1)
 	o.healed()
@@ -216,7 +216,7 @@ func postgresStandstill(t *testing.T) {
 	o.sample()
 	p, env := o.proxied()
 	w := o.write(calm(rnd))
-	r := o.startStreaming(env, "OUTBOXCDC_DELIVERY_FENCE_WAIT=10s") // for half of it records leave without an answer about the slot
+	r := o.startStreaming(env, "OUTBOXCDC_TUNING_FENCE_WAIT=10s") // for half of it records leave without an answer about the slot
 	for range times {
 		w.awaitCommits(20)
 		must(t, p.Set(faultproxy.Faults{Up: faultproxy.Way{Hold: true}, Down: faultproxy.Way{Hold: true}}))

@@ -52,7 +52,7 @@ func (o *outbox) oneWriter(cuts int, longest time.Duration, networks [2]*faultpr
 	const window = 1000
 	rnd := newRand(o.t)
 	// Kafka has a quarter of fence_wait to store what has left, which has to be enough on a busy machine.
-	env := append(o.deduplicating(20*time.Second), senderTimeout(5*time.Second), fmt.Sprintf("OUTBOXCDC_KAFKA_MAX_IN_FLIGHT_RECORDS=%d", window))
+	env := append(o.deduplicating(20*time.Second), senderTimeout(5*time.Second), fmt.Sprintf("OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS=%d", window))
 	var all [2]instance
 	for i, p := range networks {
 		pg, url := o.proxied()

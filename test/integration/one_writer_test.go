@@ -52,7 +52,7 @@ func TestOneWriterCutOff(t *testing.T) {
 	k := kafkatest.RealForTest(t, kafkatest.RealOptions{QuickStart: true, Proxied: []int{kp.Port()}})
 	kp.Target(k.ProxiedBackend(0))
 	o := newOutbox(t, options{kafka: k})
-	env := append(o.deduplicating(5*time.Second), "OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=5s") // the standby is there before the first one's check gives up
+	env := append(o.deduplicating(5*time.Second), "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=5s") // the standby is there before the first one's check gives up
 	pp, pgEnv := o.proxied()
 	first := o.startStreaming(append(env, pgEnv, "OUTBOXCDC_KAFKA_BROKERS="+kp.Addr())...)
 	second := o.start(env...)

@@ -183,7 +183,7 @@ func (o *outbox) env() []string {
 		"OUTBOXCDC_LOG_LEVEL=debug",
 		"OUTBOXCDC_SETUP_URL="+o.pg.SuperURL(o.name),
 		// Brokers on this machine answer, or are dead, in much less than the default.
-		"OUTBOXCDC_DELIVERY_FENCE_WAIT=900ms",
+		"OUTBOXCDC_TUNING_FENCE_WAIT=900ms",
 	)
 }
 

@@ -27,8 +27,8 @@ func TestKafkaAwayForManySenderTimeouts(t *testing.T) {
 	}
 	settings := func(park time.Duration) []string {
 		return []string{
-			"OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=" + timeout.String(), "OUTBOXCDC_POSTGRES_PARK_AFTER=" + park.String(),
-			fmt.Sprintf("OUTBOXCDC_KAFKA_MAX_IN_FLIGHT_RECORDS=%d", window),
+			"OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=" + timeout.String(), "OUTBOXCDC_TUNING_PARK_AFTER=" + park.String(),
+			fmt.Sprintf("OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS=%d", window),
 		}
 	}
 	what := fmt.Sprintf("Kafka down for %v (10 min scaled, factor %.3g), wal_sender_timeout %v, under load", outage, 600/outage.Seconds(), timeout)

@@ -95,7 +95,7 @@ func (e *encrypted) with(login, settings string) *relay {
 		}
 	}
 	return e.start(fmt.Sprintf("OUTBOXCDC_POSTGRES_URL=host=127.0.0.1 port=%d dbname=%s user=%s password=%s %s",
-		e.pg.Port, e.name, login, password, strings.Join(words, " ")), "OUTBOXCDC_POSTGRES_STATUS_INTERVAL=50ms")
+		e.pg.Port, e.name, login, password, strings.Join(words, " ")), "OUTBOXCDC_TUNING_STATUS_INTERVAL=50ms")
 }
 
 // streams: both connections of the daemon are encrypted, or not, as wanted, and an event arrives.

@@ -71,7 +71,7 @@ func TestPostgresStoppedWhileKafkaIsAway(t *testing.T) {
 	o.proves("F22", "Postgres stopped (fast) under load while Kafka is down, park_after %v; then both started again", parkAfter)
 	o.sample()
 	w := o.write(load{rand: rnd})
-	r := o.startStreaming("OUTBOXCDC_POSTGRES_PARK_AFTER="+parkAfter.String(), fmt.Sprintf("OUTBOXCDC_KAFKA_MAX_IN_FLIGHT_RECORDS=%d", window))
+	r := o.startStreaming("OUTBOXCDC_TUNING_PARK_AFTER="+parkAfter.String(), fmt.Sprintf("OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS=%d", window))
 	w.awaitCommits(100)
 	must(t, k.Kill())
 	o.insert("order", "filling", 1, window) // the writer alone may take longer than park_after to fill the window

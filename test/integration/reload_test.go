@@ -78,10 +78,10 @@ func TestReload(t *testing.T) {
 	}
 
 	o.exec(`ALTER ROLE ` + login + ` PASSWORD 'reload-s3cr3t'`)
-	f.write("postgres: {url: %q, status_interval: 2s}\nlog: {level: debug}\n", o.pg.URL(o.name, login, "reload-s3cr3t"))
+	f.write("postgres: {url: %q}\ntuning: {status_interval: 2s}\nlog: {level: debug}\n", o.pg.URL(o.name, login, "reload-s3cr3t"))
 	r.hangUp(1)
 	if named := r.logged("changed settings need a restart of the daemon"); len(named) != 1 ||
-		fmt.Sprint(named[0]["settings"]) != "[postgres.status_interval]" {
+		fmt.Sprint(named[0]["settings"]) != "[tuning.status_interval]" {
 		t.Errorf("what needs a restart: %v", named)
 	}
 	m, err = r.metrics()

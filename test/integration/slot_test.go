@@ -121,7 +121,7 @@ func invalidatedWhileHeld(t *testing.T, pg *pgtest.Server) {
 	o.proves("F31", "slot invalidated by max_slot_wal_keep_size while the daemon waits for a topic")
 	o.sample()
 	// It does not read while it waits, so it notices the lost connection by its own status updates.
-	r := o.startStreaming("OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=3s")
+	r := o.startStreaming("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=3s")
 	o.insert("order", "k", 1, 50)
 	o.awaitArrived(patience)
 	o.awaitSettled()

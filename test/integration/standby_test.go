@@ -100,7 +100,7 @@ func ready(t *testing.T, r *relay, path string, want int) {
 func TestFrozenInstanceLosesTheSlot(t *testing.T) {
 	t.Parallel()
 	timeout := long(15*time.Second, 2*time.Second)
-	env := fmt.Sprintf("OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=%v", timeout)
+	env := fmt.Sprintf("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=%v", timeout)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	rounds := long(3, 1)

@@ -263,7 +263,7 @@ func synchronizedSlots(t *testing.T, pg *pgtest.Server) {
 	// A daemon that starts meanwhile comes to the same.
 	r.term()
 	const timeout = 3 * time.Second
-	r = o.start(fmt.Sprintf("OUTBOXCDC_POSTGRES_WAL_SENDER_TIMEOUT=%v", timeout))
+	r = o.start(fmt.Sprintf("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=%v", timeout))
 	r.awaitState("waiting_for_standby", patience)
 	begin := time.Now()
 	await(t, patience, "wal_sender_timeout to pass", func() error { // nor is the silence taken for a dead server

@@ -52,7 +52,7 @@ func TestTopicMissingForLong(t *testing.T) {
 	o := newOutbox(t, options{types: []string{"order", "late"}, missing: []string{"late"}})
 	o.proves("F67", "a topic is missing for three times park_after, under load")
 	o.sample()
-	r := o.startStreaming("OUTBOXCDC_POSTGRES_PARK_AFTER="+parkAfter.String(), "OUTBOXCDC_KAFKA_MAX_IN_FLIGHT_RECORDS=1000")
+	r := o.startStreaming("OUTBOXCDC_TUNING_PARK_AFTER="+parkAfter.String(), "OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS=1000")
 	w := o.write(load{rand: rnd})
 	w.awaitCommits(100)
 	o.insert("late", "a", 1, 5)
@@ -89,7 +89,7 @@ func states(r *relay) string {
 func TestTopicMissingIsPoison(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{types: []string{"order", "late"}, missing: []string{"late"}})
-	r := o.startStreaming("OUTBOXCDC_POISON_POLICY=skip", "OUTBOXCDC_ROUTE_MISSING_TOPIC=poison", "OUTBOXCDC_ROUTE_MISSING_TOPIC_AFTER=3s")
+	r := o.startStreaming("OUTBOXCDC_POISON_POLICY=skip", "OUTBOXCDC_ROUTE_MISSING_TOPIC=3s")
 	o.insert("order", "a", 1, 5)
 	began := time.Now()
 	o.insert("late", "a", 1, 4)

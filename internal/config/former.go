@@ -1,0 +1,99 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// formerNames are names that settings had: a configuration with them loads as it did. They are in no sample and in no reference;
+// `config print` shows what they became.
+var formerNames = map[string]string{
+	"postgres.status_interval":    "tuning.status_interval",
+	"postgres.park_after":         "tuning.park_after",
+	"postgres.wal_sender_timeout": "tuning.wal_sender_timeout",
+	"postgres.read_interval":      "tuning.read_interval",
+	"postgres.receive_buffer":     "tuning.receive_buffer",
+	"postgres.decoding_work_mem":  "tuning.decoding_work_mem",
+	"kafka.max_in_flight.records": "tuning.max_in_flight.records",
+	"kafka.max_in_flight.bytes":   "tuning.max_in_flight.bytes",
+	"kafka.requests_per_broker":   "tuning.requests_per_broker",
+	"delivery.look_back":          "tuning.look_back",
+	"delivery.fence_wait":         "tuning.fence_wait",
+}
+
+// find is the setting with this name or this former name.
+func (t tree) find(name string) (*setting, bool) {
+	if s, ok := t.leaves[name]; ok {
+		return s, true
+	}
+	s, ok := t.leaves[formerNames[name]]
+	return s, ok
+}
+
+// formerKeys are the keys that former names have in a section, nil if none has one.
+func formerKeys(section string) []string {
+	var keys []string
+	for name := range formerNames {
+		if rest, ok := strings.CutPrefix(name, section+"."); ok {
+			key, _, _ := strings.Cut(rest, ".")
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// names remembers under which name one source sets each setting: a source that uses two names for one setting contradicts itself.
+type names map[*setting]string
+
+func (n names) check(s *setting, name string) error {
+	if other, ok := n[s]; ok && other != name {
+		return fmt.Errorf("is the same setting as %s; keep %s alone", other, s.path)
+	}
+	n[s] = name
+	return nil
+}
+
+// settleMissingTopic replaces route.missing_topic: poison, whose duration was a setting of its own.
+func (c *Config) settleMissingTopic() {
+	r := &c.Route
+	if r.MissingTopic == "poison" {
+		r.MissingTopic = formatDuration(r.MissingTopicAfter)
+	}
+	r.MissingTopicAfter = Default().Route.MissingTopicAfter
+}
+
+// MissingTopicAfter is how long a topic may be missing until its events are poison; 0 means for ever.
+func (c *Config) MissingTopicAfter() time.Duration {
+	d, _ := parseMissingTopic(c.Route.MissingTopic)
+	return d
+}
+
+func parseMissingTopic(text string) (time.Duration, error) {
+	if text == "wait" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	switch {
+	case err != nil:
+		return 0, errors.New(quote(text) + " is neither wait nor a duration, e.g. 5m")
+	case d < time.Second:
+		return 0, errors.New(formatDuration(d) + " is too short; write at least 1s")
+	}
+	return d, nil
+}
+
+// noteName remembers that name, which may be a former one, has set s.
+func (c *Config) noteName(s *setting, name string) {
+	delete(c.formerNames, s.path)
+	if name == s.path {
+		return
+	}
+	if c.formerNames == nil {
+		c.formerNames = map[string]string{}
+	}
+	c.formerNames[s.path] = name
+}
