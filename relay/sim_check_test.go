@@ -38,6 +38,19 @@ func (w *world) calm() {
 	for _, t := range []time.Time{cleared, st.lastSent, st.began, w.trouble, tx.readAt, pg.moved} {
 		since = maxTime(since, t)
 	}
+	// Nothing is confirmed before the server has sent again what an earlier session of the process has delivered (ARCHITECTURE.md, "The
+	// confirm rule", 9). A full window may keep the stream from getting there.
+	for _, later := range pg.wal[i:min(pg.done, len(pg.wal))] {
+		for _, r := range later.rows {
+			if r.ev == nil || !st.p.delivered(r.ev) {
+				continue
+			}
+			if later.readIn != st {
+				return
+			}
+			since = maxTime(since, later.readAt)
+		}
+	}
 	for _, r := range tx.rows {
 		if e := r.ev; e != nil {
 			if e.ackedIn != st.p.sink && !st.p.knowsEvent(e) {
@@ -119,7 +132,10 @@ func (p *process) know(e *event) {
 	p.known[e.id] = true
 }
 
-func (p *process) knowsEvent(e *event) bool { return e.skipped || e.id < len(p.known) && p.known[e.id] }
+func (p *process) knowsEvent(e *event) bool { return e.skipped || p.delivered(e) }
+
+// delivered reports whether the process has an acknowledgement of the event, in this session or an earlier one.
+func (p *process) delivered(e *event) bool { return e.id < len(p.known) && p.known[e.id] }
 
 // heal ends all that ails; then everything must be delivered and confirmed in time (I1, I6).
 func (w *world) heal() {
