@@ -38,10 +38,10 @@ func (s *Slot) RetainedBytes() uint64 {
 	return s.upToEnd(s.RestartLSN)
 }
 
-// UnconfirmedBytes is the WAL after the confirmed position.
+// UnconfirmedBytes is the WAL after the confirmed position: all that is retained while nothing is confirmed.
 func (s *Slot) UnconfirmedBytes() uint64 {
 	if s.ConfirmedFlush == 0 {
-		return 0
+		return s.RetainedBytes()
 	}
 	return s.upToEnd(s.ConfirmedFlush)
 }

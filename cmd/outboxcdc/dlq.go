@@ -218,12 +218,12 @@ func (d *dlq) letter(ctx context.Context, raw *deadletter.Letter) error {
 	var o outcome
 	var err error
 	if d.changes && !d.letters.CanMark(raw) {
-		o.problem = "too many letters between open ones were dealt with one by one: deal with the oldest of this partition first"
+		o.problem = "too many dead letters between open ones were handled one by one: handle the oldest of this partition first"
 	} else {
 		o, err = d.each(ctx, l)
 	}
 	if err != nil {
-		return fmt.Errorf("letter %s: %w", l.place(), err)
+		return fmt.Errorf("dead letter %s: %w", l.place(), err)
 	}
 	switch {
 	case o.dealt:
@@ -254,31 +254,31 @@ func (d *dlq) sum(interrupted bool) error {
 	}
 	switch {
 	case interrupted:
-		note("ended when told to, after %s", human.Count(d.done, "letter", "letters"))
+		note("interrupted after %s", human.Count(d.done, "dead letter", "dead letters"))
 	case !d.changes:
-		note("%s of slot %s in %s", human.Count(d.done, state+"letter", state+"letters"), d.slot, d.topic)
+		note("%s of slot %s in %s", human.Count(d.done, state+"dead letter", state+"dead letters"), d.slot, d.topic)
 	case d.dryRun:
-		note("%s would be %s; nothing was changed", human.Count(d.done, "letter", "letters"), d.verb)
+		note("%s would be %s; nothing was changed", human.Count(d.done, "dead letter", "dead letters"), d.verb)
 	default:
-		note("%s %s; %s open", human.Count(d.done, "letter", "letters"), d.verb, human.Count(d.left, "is", "are"))
+		note("%s %s; %s open", human.Count(d.done, "dead letter", "dead letters"), d.verb, human.Count(d.left, "is", "are"))
 	}
 	if gone := d.letters.Expired(); gone > 0 {
-		note("%s that nobody had dealt with: Kafka has deleted them (retention.ms of the topic)", human.Count(int(gone), "more letter", "more letters"))
+		note("%s deleted by Kafka before an operator handled them (retention.ms of the topic)", human.Count(int(gone), "more dead letter was", "more dead letters were"))
 	}
 	if d.others > 0 {
-		note("%s of other slots not shown", human.Count(d.others, "letter", "letters"))
+		note("%s of other slots not shown", human.Count(d.others, "dead letter", "dead letters"))
 	}
 	var errs []error
 	if d.failed > 0 {
-		not := human.Count(d.failed, "letter was", "letters were") + " not "
+		not := human.Count(d.failed, "dead letter was", "dead letters were") + " not "
 		if d.dryRun {
-			not = human.Count(d.failed, "letter", "letters") + " could not be "
+			not = human.Count(d.failed, "dead letter", "dead letters") + " could not be "
 		}
 		errs = append(errs, errors.New(not+d.verb+", for the reasons above"))
 	}
 	if !interrupted {
 		for _, what := range d.choice.unmet() {
-			errs = append(errs, fmt.Errorf("no open letter has %s", what))
+			errs = append(errs, fmt.Errorf("no open dead letter has %s", what))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -60,9 +60,9 @@ func (c *choice) read(changes bool) error {
 	some := len(c.ids)+len(c.causes)+len(c.places) > 0
 	switch {
 	case changes && !c.all && !some:
-		return fmt.Errorf("say which letters: --id, --cause, --at, or --all for every open one (dlq list shows them)")
+		return fmt.Errorf("say which dead letters: --id, --cause, --at, or --all for every open one (dlq list shows them)")
 	case changes && c.all && some:
-		return fmt.Errorf("--all is every open letter: leave out --id, --cause and --at")
+		return fmt.Errorf("--all selects every open dead letter: remove --id, --cause and --at")
 	}
 	for _, at := range c.places {
 		partition, offset, ok := strings.Cut(at, ":")

@@ -29,9 +29,9 @@ func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 	}
 	switch {
 	case l.truncated != "":
-		return outcome{problem: "its value was cut, " + l.truncated + " bytes before: produce it from the table, then drop the letter"}, nil
+		return outcome{problem: "its value was cut, " + l.truncated + " bytes before: produce it from the table, then drop the dead letter"}, nil
 	case to == "":
-		return outcome{problem: "nobody knows a topic for it: give --topic"}, nil
+		return outcome{problem: "it names no topic: give --topic"}, nil
 	}
 	rec, word := retried(l, r.d.topic, to), "retried to "
 	var err error

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +23,7 @@ import (
 // defaultRole is the daemon's role when postgres.url names no user.
 const defaultRole = "outboxcdc"
 
-// newSetupCommand is `setup sql|apply|destroy`: the only part of outboxcdc that changes a database, and only when asked.
+// newSetupCommand is `setup sql|apply|destroy`.
 func newSetupCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "setup",
@@ -83,19 +84,10 @@ func setupParams(cfg *config.Config) (sql.Params, error) {
 		tables = append(tables, sql.Table{Schema: schema, Name: name, Columns: sql.Columns(s.Columns)})
 	}
 	return sql.Params{
-		Database: firstOf(config.DSNDatabase(dsn), os.Getenv("PGDATABASE")),
-		Role:     firstOf(config.DSNUser(dsn), os.Getenv("PGUSER"), defaultRole),
+		Database: cmp.Or(config.DSNDatabase(dsn), os.Getenv("PGDATABASE")),
+		Role:     cmp.Or(config.DSNUser(dsn), os.Getenv("PGUSER"), defaultRole),
 		Tables:   tables, Messages: cfg.Messages.Prefix, Publication: cfg.Postgres.Publication, Slot: cfg.Postgres.Slot,
 	}, nil
-}
-
-func firstOf(names ...string) string {
-	for _, n := range names {
-		if n != "" {
-			return n
-		}
-	}
-	return ""
 }
 
 // setupURL finds the connection string: --url, the environment, the file it names, or libpq's own variables. It never
@@ -121,6 +113,20 @@ func setupURL(flag string) (string, error) {
 	return "", usageError(fmt.Errorf("no server named: give --url or %s, the connection string of a role with the required privileges (not the daemon's)", setup.URLEnv))
 }
 
+// setupTarget is what apply and destroy begin with: the settings, the names in them, and the connection string.
+func setupTarget(loadConfig func() (*config.Config, error), url string) (*config.Config, sql.Params, string, error) {
+	cfg, err := loadConfig()
+	if err != nil {
+		return nil, sql.Params{}, "", err
+	}
+	params, err := setupParams(cfg)
+	if err != nil {
+		return nil, sql.Params{}, "", err
+	}
+	dsn, err := setupURL(url)
+	return cfg, params, dsn, err
+}
+
 func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 	var url string
 	var noTopic bool
@@ -136,20 +142,14 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 			if a.Timeout <= 0 {
 				return usageError(fmt.Errorf("--timeout %s: write a time above zero", a.Timeout))
 			}
-			cfg, err := loadConfig()
+			cfg, params, dsn, err := setupTarget(loadConfig, url)
 			if err != nil {
 				return err
 			}
-			if a.Params, err = setupParams(cfg); err != nil {
-				return err
-			}
-			if a.Function && !a.Params.HasFunction() {
+			if a.Function && !params.HasFunction() {
 				return usageError(errors.New("--function: these settings have none: it writes logical messages, or rows of one table with a column for each argument"))
 			}
-			dsn, err := setupURL(url)
-			if err != nil {
-				return err
-			}
+			a.Params = params
 			a.Out = cmd.OutOrStdout()
 			if err := a.Run(cmd.Context(), dsn); err != nil {
 				return err
@@ -186,18 +186,11 @@ func newSetupDestroyCommand(loadConfig func() (*config.Config, error)) *cobra.Co
 			"It refuses while the slot is active: stop the daemon first.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := loadConfig()
+			cfg, params, dsn, err := setupTarget(loadConfig, url)
 			if err != nil {
 				return err
 			}
-			if d.Params, err = setupParams(cfg); err != nil {
-				return err
-			}
-			dsn, err := setupURL(url)
-			if err != nil {
-				return err
-			}
-			d.In, d.Out = cmd.InOrStdin(), cmd.OutOrStdout()
+			d.Params, d.In, d.Out = params, cmd.InOrStdin(), cmd.OutOrStdout()
 			if err := d.Run(cmd.Context(), dsn); err != nil {
 				return err
 			}

@@ -31,17 +31,7 @@ func newDatabase(t *testing.T, s *pgtest.Server, name string) *database {
 	if err := s.Exec(t.Context(), "postgres", "CREATE DATABASE "+name); err != nil {
 		t.Fatal(err)
 	}
-	return &database{t, s, name, connect(t, s.SuperURL(name))}
-}
-
-func connect(t *testing.T, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
+	return &database{t, s, name, pgtest.Connect(t, s.SuperURL(name))}
 }
 
 func (d *database) exec(statements ...string) {
@@ -155,7 +145,7 @@ func testApplyFresh(t *testing.T, d *database, major string) {
 	}
 	// The role can do its work and no more.
 	d.exec(`ALTER ROLE fresh_role PASSWORD 'pw'`, `INSERT INTO outbox (aggregate_type, aggregate_id, event_type) VALUES ('a', 'b', 'c')`)
-	daemon := connect(t, d.s.URL("fresh", "fresh_role", "pw"))
+	daemon := pgtest.Connect(t, d.s.URL("fresh", "fresh_role", "pw"))
 	if _, err := daemon.Exec(t.Context(), `SELECT * FROM outbox`); err != nil {
 		t.Error(err)
 	}
@@ -306,7 +296,7 @@ func testUnfitSlots(t *testing.T, d *database, _ string) {
 
 func testSlotWaits(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE TABLE t (i int)`)
-	elsewhere := connect(t, d.s.SuperURL("postgres")) // another database: it is waited for all the same
+	elsewhere := pgtest.Connect(t, d.s.SuperURL("postgres")) // another database: it is waited for all the same
 	for _, s := range []string{`SET application_name = 'sleepy "app"'`, `BEGIN`, `SELECT txid_current()`} {
 		if _, err := elsewhere.Exec(t.Context(), s); err != nil {
 			t.Fatal(err)
@@ -330,7 +320,7 @@ func testMissingRights(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE ROLE rights_poor LOGIN PASSWORD 'pw'`)
 	poor := d.s.URL("rights", "rights_poor", "pw")
 	_, err := runCommand(t, d.yaml(), "", "setup", "apply", "--url", poor)
-	wantError(t, err, exit.NoPermission, "nothing was changed", "user rights_poor may not make role rights_role")
+	wantError(t, err, exit.NoPermission, "nothing was changed", "user rights_poor may not create role rights_role")
 	d.mustSetup("apply")
 	_, err = runCommand(t, d.yaml(), "", "setup", "destroy", "--yes", "--url", poor)
 	wantError(t, err, exit.NoPermission, "nothing was changed", "publication rights belongs to role postgres")
@@ -402,7 +392,7 @@ func startStreaming(t *testing.T, url, slot string) (stop func()) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_ = conn.Close(ctx)
-		watch := connect(t, url)
+		watch := pgtest.Connect(t, url)
 		for active := true; active; time.Sleep(20 * time.Millisecond) {
 			if err := watch.QueryRow(ctx, `SELECT active FROM pg_replication_slots WHERE slot_name = $1`, slot).Scan(&active); err != nil {
 				t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 // Several tables: each is made or found by itself, the publication has them all, and one that it lacks is named.
@@ -87,7 +88,7 @@ func testMessagesAlone(t *testing.T, d *database, major string) {
 			}
 		}
 	}
-	app := connect(t, d.s.URL(d.name, "app_"+d.name, "pw"))
+	app := pgtest.Connect(t, d.s.URL(d.name, "app_"+d.name, "pw"))
 	if _, err := app.Exec(t.Context(), `SELECT pg_logical_emit_message(true, 'it''s', '{}')`); !replication.LacksPrivilege(err) {
 		t.Errorf("anybody may write messages: %v", err)
 	}

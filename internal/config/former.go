@@ -51,19 +51,31 @@ type names map[*setting]string
 
 func (n names) check(s *setting, name string) error {
 	if other, ok := n[s]; ok && other != name {
-		return fmt.Errorf("is the same setting as %s; keep %s alone", other, s.path)
+		return fmt.Errorf("is the same setting as %s; write %s only", other, s.path)
 	}
 	n[s] = name
 	return nil
 }
 
 // settleMissingTopic replaces route.missing_topic: poison, whose duration was a setting of its own.
-func (c *Config) settleMissingTopic() {
-	r := &c.Route
-	if r.MissingTopic == "poison" {
-		r.MissingTopic = formatDuration(r.MissingTopicAfter)
-	}
+func (c *Config) settleMissingTopic() error {
+	const now, former = "route.missing_topic", "route.missing_topic_after"
+	r, after := &c.Route, c.Route.MissingTopicAfter
+	where := c.origins[former]
 	r.MissingTopicAfter = Default().Route.MissingTopicAfter
+	delete(c.origins, former)
+	delete(c.formerNames, former)
+	switch {
+	case r.MissingTopic == "poison":
+		r.MissingTopic = formatDuration(after)
+		if where != "" {
+			c.origins[now] = where
+			c.noteName(knownTree().leaves[now], former)
+		}
+	case where != "" && r.MissingTopic != "wait":
+		return &Error{Where: where, Path: former, Problem: fmt.Sprintf("%s has the duration already (%s); remove this", now, c.Origin(now))}
+	}
+	return nil
 }
 
 // MissingTopicAfter is how long a topic may be missing until its events are poison; 0 means for ever.

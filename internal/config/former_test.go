@@ -120,7 +120,17 @@ func TestFormerMissingTopic(t *testing.T) {
 			t.Errorf("%s: printed as\n%s\n%v", yaml, c, err)
 		}
 	}
-	if _, err := loadText("route: {missing_topic: poison, missing_topic_after: 0s}\n"); err == nil || !strings.Contains(err.Error(), "0s is too short") {
-		t.Errorf("a duration of 0: %v", err)
+	for yaml, want := range map[string]string{
+		"route: {missing_topic: poison, missing_topic_after: 0s}\n": "t.yaml:1:53: route.missing_topic: 0s is too short",
+		"route: {missing_topic: 9s, missing_topic_after: 5s}\n":     "t.yaml:1:49: route.missing_topic_after: route.missing_topic has the duration already (t.yaml:1:24); remove this",
+		"route: {missing_topic_afte: 5s}\n":                         `did you mean "missing_topic"?`,
+	} {
+		if _, err := loadText(yaml); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", yaml, err, want)
+		}
+	}
+	c, err := loadText("route: {missing_topic: poison, missing_topic_after: 10s}\n")
+	if err != nil || c.Origin("route.missing_topic") != "t.yaml:1:53 (route.missing_topic_after)" {
+		t.Errorf("origin %q, %v", c.Origin("route.missing_topic"), err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -89,8 +88,7 @@ func load(sources []source, environ []string, flags ...string) (*Config, error) 
 	errs = append(errs, readEnvironment(environ, set), readFlags(flags, set))
 	written := errors.Join(errs...)
 	c.applyPreset()
-	c.settleMissingTopic()
-	if err := errors.Join(c.applyOutboxes(), c.Validate()); err != nil {
+	if err := errors.Join(c.settleMissingTopic(), c.applyOutboxes(), c.Validate()); err != nil {
 		return c, errors.Join(written, besides(err, written))
 	}
 	return c, written
@@ -134,9 +132,9 @@ func readEnvironment(environ []string, set func(s *setting, name string, r raw, 
 	var variables []string
 	for _, s := range knownSettings() {
 		byVariable[EnvName(s.path)] = s.path
-		if !s.hidden {
-			variables = append(variables, EnvName(s.path))
-		}
+	}
+	for _, s := range shownSettings() {
+		variables = append(variables, EnvName(s.path))
 	}
 	for former := range formerNames {
 		byVariable[EnvName(former)] = former
@@ -183,7 +181,7 @@ func readFlags(flags []string, set func(s *setting, name string, r raw, where st
 			errs = append(errs, &Error{Where: where, Problem: quote(path) + " is not setting=value, e.g. log.level=debug"})
 		case !known:
 			problem := "unknown setting " + quote(path)
-			if best := Nearest(path, slices.Collect(maps.Keys(knownTree().leaves))); best != "" {
+			if best := Nearest(path, paths(shownSettings())); best != "" {
 				problem += fmt.Sprintf("; did you mean %q?", best)
 			}
 			errs = append(errs, &Error{Where: where, Problem: problem})

@@ -50,9 +50,9 @@ func referenceTables(t *testing.T) string {
 			cell.Replace(formatYAML(s.value(def))), cell.Replace(s.kind()), cell.Replace(meaning))
 	}
 	main := 0
-	for _, s := range knownSettings() {
+	for _, s := range shownSettings() {
 		name := section(s.path)
-		if s.hidden || s.part != "" || name == tuning {
+		if s.part != "" || name == tuning {
 			continue
 		}
 		if main++; name != last {
@@ -75,7 +75,7 @@ func referenceTables(t *testing.T) string {
 			row(s)
 		}
 	}
-	b.WriteString("\n### Tables that were made for Debezium\n\nSettings that outbox tables of Debezium's event router may need. Others seldom do.\n\n" + header)
+	b.WriteString("\n### Tables that were made for Debezium\n\nSettings for outbox tables that were created for Debezium's event router.\n\n" + header)
 	for _, s := range knownSettings() {
 		if s.part == "debezium" {
 			row(s)

@@ -50,10 +50,7 @@ func Sample() string {
 		EnvName("kafka.client_id")+" for kafka.client_id. A value may hold ${env:NAME} or ${file:/path}. `outboxcdc validate` looks at the result, "+
 		"`outboxcdc config print --origin` shows it, and docs/configuration.md says more.")
 	var open []string
-	for _, s := range knownSettings() {
-		if s.hidden {
-			continue
-		}
+	for _, s := range shownSettings() {
 		sections := strings.Split(s.path, ".")
 		key := sections[len(sections)-1]
 		sections = sections[:len(sections)-1]

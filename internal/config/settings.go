@@ -18,7 +18,7 @@ type setting struct {
 	secret  bool
 	shared  bool   // of route: one for all tables
 	live    bool   // may change while the daemon runs
-	hidden  bool   // is read, and shown nowhere: [former.go] has what took its place
+	hidden  bool   // is read, and shown nowhere (former.go)
 	part    string // of the reference, if not the main one
 	written string // what may be written, if its type does not say it
 }
@@ -29,6 +29,19 @@ var knownSettings = sync.OnceValue(func() []*setting {
 	walkFields(reflect.TypeFor[Config](), "", nil, &out)
 	return out
 })
+
+// shownSettings are those that users are told of.
+var shownSettings = sync.OnceValue(func() []*setting {
+	return slices.DeleteFunc(slices.Clone(knownSettings()), func(s *setting) bool { return s.hidden })
+})
+
+func paths(settings []*setting) []string {
+	var out []string
+	for _, s := range settings {
+		out = append(out, s.path)
+	}
+	return out
+}
 
 func walkFields(t reflect.Type, prefix string, index []int, out *[]*setting) {
 	for f := range t.Fields() {

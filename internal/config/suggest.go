@@ -9,6 +9,9 @@ import (
 // there is.
 func (d *document) suggestKey(section, key string) string {
 	for _, s := range d.known { // right name, wrong place
+		if s.hidden {
+			continue
+		}
 		dot := strings.LastIndexByte(s.path, '.')
 		if s.path == key || s.path[dot+1:] == key {
 			if dot < 0 {

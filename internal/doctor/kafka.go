@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
@@ -130,7 +131,7 @@ func (e *examination) checkAdvertised(x *kafka.Examination) {
 	if len(away) > 0 {
 		e.fail(kafkaAdvertised, Unavailable, []Remedy{
 			advicef("in the broker's server.properties: advertised.listeners=<name that this machine resolves>:<port it reaches>; the addresses of kafka.brokers are only to begin with"),
-		}, "%d of %s cannot be used under the name that they advertise, so what they lead is not delivered: %s", len(away), count(len(x.Brokers), "broker"), strings.Join(away, "; "))
+		}, "%d of %s cannot be used under the name that they advertise, so what they lead is not delivered: %s", len(away), human.Count(len(x.Brokers), "broker", "brokers"), strings.Join(away, "; "))
 		return
 	}
 	e.ok(kafkaAdvertised, "all answer: %s", some(all, "broker"))
@@ -169,7 +170,7 @@ func (e *examination) mayWrite(topic string) Remedy {
 func (e *examination) checkCopies(x *kafka.Examination) {
 	if n := len(x.Brokers); n < 3 {
 		e.warn(kafkaCopies, []Remedy{advicef("for events that must not be lost: three brokers, topics with 3 replicas and min.insync.replicas=2")},
-			"%s: an acknowledged event is lost with %s", count(n, "broker"), map[bool]string{true: "its disk", false: "both disks, or delivery stands while one is away"}[n == 1])
+			"%s: an acknowledged event is lost with %s", human.Count(n, "broker", "brokers"), map[bool]string{true: "its disk", false: "both disks, or delivery stands while one is away"}[n == 1])
 		return
 	}
 	e.ok(kafkaCopies, "%d brokers", len(x.Brokers))

@@ -162,7 +162,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 	})
 	t.Run("transactions", func(t *testing.T) {
 		p := good.in(t)
-		open, prepared := p.connect(p.s.URL(p.name, roleName, rolePassword)), p.connect(p.s.SuperURL(p.name))
+		open, prepared := pgtest.Connect(p.t, p.s.URL(p.name, roleName, rolePassword)), pgtest.Connect(p.t, p.s.SuperURL(p.name))
 		for _, c := range []struct {
 			conn interface {
 				Exec(context.Context, string) *pgconn.MultiResultReader

@@ -107,7 +107,7 @@ func (w *world) newPlace(t *testing.T, s *pgtest.Server) *place {
 	if err := s.Exec(t.Context(), "postgres", "CREATE DATABASE "+p.name); err != nil {
 		t.Fatal(err)
 	}
-	p.conn = p.connect(s.SuperURL(p.name))
+	p.conn = pgtest.Connect(p.t, s.SuperURL(p.name))
 	p.rcfg = replication.Config{
 		URL: func() (string, error) { return s.URL(p.name, roleName, rolePassword), nil }, Slot: p.name, Publication: p.name,
 		WalSenderTimeout: 15 * time.Second,
@@ -147,16 +147,6 @@ func (p *place) makeSlot() {
 		failover = ", failover => true"
 	}
 	p.exec("SELECT pg_create_logical_replication_slot('" + p.name + "', 'pgoutput'" + failover + ")")
-}
-
-func (p *place) connect(url string) *pgx.Conn {
-	p.t.Helper()
-	conn, err := pgx.Connect(p.t.Context(), url)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
 }
 
 func (p *place) exec(statements ...string) {

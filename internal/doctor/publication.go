@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxcdc/outboxcdc/decoder"
+	"github.com/outboxcdc/outboxcdc/internal/human"
 )
 
 // publicationFacts is what the publication says of itself.
@@ -241,14 +242,7 @@ func (e *examination) checkOthers() {
 func some(names []string, what string) string {
 	const few = 5
 	if len(names) <= few {
-		return fmt.Sprintf("%s: %s", count(len(names), what), strings.Join(names, ", "))
+		return fmt.Sprintf("%s: %s", human.Count(len(names), what, what+"s"), strings.Join(names, ", "))
 	}
-	return fmt.Sprintf("%s: %s, …", count(len(names), what), strings.Join(names[:few], ", "))
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return fmt.Sprintf("%s: %s, …", human.Count(len(names), what, what+"s"), strings.Join(names[:few], ", "))
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/decoder"
+	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
@@ -36,9 +37,9 @@ func (e *examination) sample(ctx context.Context) {
 			e.skip(topicsKnown, "%s is empty: topics show with the first rows (or name them: --topic)", t.Table)
 		case stray.n > 0:
 			e.warn(topicsKnown, []Remedy{advicef("see docs/routing.md: route.topic, route.topics, route.unmatched; poison.policy says what becomes of them")},
-				"%d of the newest %s of %s lead to no topic: %s", stray.n, count(rows, "row"), t.Table, stray.why)
+				"%d of the newest %s of %s lead to no topic: %s", stray.n, human.Count(rows, "row", "rows"), t.Table, stray.why)
 		default:
-			e.ok(topicsKnown, "the newest %s of %s: %s", count(rows, "row"), t.Table, e.leads(t))
+			e.ok(topicsKnown, "the newest %s of %s: %s", human.Count(rows, "row", "rows"), t.Table, e.leads(t))
 		}
 	}
 }

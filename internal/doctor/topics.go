@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
@@ -85,7 +86,7 @@ func (e *examination) usableTopic(check string, x *kafka.Examination, t *kafka.T
 		e.fail(check, Unavailable, []Remedy{advicef("see the log of the brokers")}, "%s", cause(t.Err))
 	case len(t.Leaderless) > 0:
 		e.fail(check, Unavailable, []Remedy{advicef("bring the brokers back that have a copy: kafka-topics.sh --bootstrap-server %s%s --describe --topic %s", strings.Join(e.Brokers, ","), e.Client, t.Name)},
-			"topic %s: %s without a leader: %v", t.Name, count(len(t.Leaderless), "partition"), t.Leaderless)
+			"topic %s: %s without a leader: %v", t.Name, human.Count(len(t.Leaderless), "partition", "partitions"), t.Leaderless)
 	default:
 		return true
 	}
@@ -96,7 +97,7 @@ func (e *examination) checkTopic(x *kafka.Examination, t *kafka.TopicFacts) {
 	if !e.usableTopic(topicThere, x, t) {
 		return
 	}
-	e.ok(topicThere, "%s: %s, may be written to", t.Name, count(t.Partitions, "partition"))
+	e.ok(topicThere, "%s: %s, may be written to", t.Name, human.Count(t.Partitions, "partition", "partitions"))
 	e.checkReplicas(x, t)
 	e.checkPartitions(t)
 	if t.Settings == nil {
@@ -252,6 +253,6 @@ func (e *examination) checkLetters(x *kafka.Examination) {
 		e.warn(topicLetters, []Remedy{e.alter(e.Letters, fmt.Sprintf("max.message.bytes=%d", 2*largest)), settingf("poison: {oversize: cut}")},
 			"%s takes %d bytes, %s takes %d: an event that is too large for that is too large for a letter, too, and stops the daemon", e.Letters, most, whose, largest)
 	default:
-		e.ok(topicLetters, "%s: %s, up to %d bytes", e.Letters, count(letters.Partitions, "partition"), most)
+		e.ok(topicLetters, "%s: %s, up to %d bytes", e.Letters, human.Count(letters.Partitions, "partition", "partitions"), most)
 	}
 }

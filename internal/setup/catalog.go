@@ -75,7 +75,7 @@ func (c *catalog) expectDatabase(want string) {
 
 func (c *catalog) look(ctx context.Context, p sql.Params) error {
 	c.tables = map[string]bool{}
-	steps := []func(context.Context, sql.Params) error{c.lookAtRole, c.lookAtTables, c.lookAtGrants, c.lookAtPublication, c.lookAtSlot, c.lookAtFunction, c.lookAtRights}
+	steps := []func(context.Context, sql.Params) error{c.lookAtRole, c.lookAtTables, c.lookAtGrants, c.lookAtPublication, c.lookAtSlot, c.lookAtFunction, c.lookAtPrivileges}
 	for _, step := range steps {
 		if err := step(ctx, p); err != nil {
 			return err
@@ -221,7 +221,7 @@ type owned struct {
 
 // strangerSQL holds if the object of schema n may be anybody's work: every role may create there, and its owner has no other part
 // in the schema, the database or this session. What belongs to a stranger is theirs to change: a column's type, a trigger, the
-// body of a function that the application calls with its own rights.
+// body of a function that the application calls with its own privileges.
 func strangerSQL(owner string) string {
 	return `has_schema_privilege('public', n.oid, 'CREATE') AND ` + owner + ` <> n.nspowner
 		AND NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = ` + owner + ` AND (r.rolsuper OR r.rolname = current_user))

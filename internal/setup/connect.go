@@ -1,5 +1,5 @@
-// Package setup creates and removes what outboxcdc needs in a database and in Kafka: role, table, publication, slot and position topic. It is
-// the only part of outboxcdc that changes a database, and only when asked.
+// Package setup creates and removes what outboxcdc needs in a database and in Kafka: role, table, publication, slot and position topic. Nothing
+// else in outboxcdc changes a database, except that peek creates a temporary slot.
 package setup
 
 import (

@@ -57,37 +57,37 @@ type ourselves struct {
 	super, createRole, replication, create bool // create: in the database
 }
 
-// lookAtRights says what of the missing things this connection may not make, all at once and before the first is made.
-func (c *catalog) lookAtRights(ctx context.Context, p sql.Params) error {
+// lookAtPrivileges finds which of the missing objects this role may not create, all of them before the first is created.
+func (c *catalog) lookAtPrivileges(ctx context.Context, p sql.Params) error {
 	var me ourselves
 	err := c.conn.QueryRow(ctx, `SELECT rolname, rolsuper, rolcreaterole, rolreplication OR EXISTS (
 				SELECT FROM pg_roles m WHERE m.rolname = $1 AND pg_has_role(current_user, m.oid, 'MEMBER')),
 			has_database_privilege(current_user, current_database(), 'CREATE')
 		FROM pg_roles WHERE rolname = current_user`, rdsReplication).Scan(&me.name, &me.super, &me.createRole, &me.replication, &me.create)
 	if err != nil {
-		return fmt.Errorf("look at our own rights: %w", err)
+		return fmt.Errorf("look at the privileges of this role: %w", err)
 	}
 	if me.super {
 		return nil
 	}
-	c.rightToMakeRole(me, p)
+	c.mayCreateRole(me, p)
 	if !c.slot && !me.replication {
-		c.lacks("user %s may not make slot %s, REPLICATION is missing: %s", me.name, p.Slot, c.giveReplication(me.name))
+		c.lacks("user %s may not create slot %s, REPLICATION is missing: %s", me.name, p.Slot, c.giveReplication(me.name))
 	}
 	if !c.publication && !me.create {
-		c.lacks("user %s may not make publication %s: GRANT CREATE ON DATABASE %s TO %s", me.name, p.Publication, quoteIdent(c.database), quoteIdent(me.name))
+		c.lacks("user %s may not create publication %s: GRANT CREATE ON DATABASE %s TO %s", me.name, p.Publication, quoteIdent(c.database), quoteIdent(me.name))
 	}
 	for i := range p.Tables {
-		if err := c.rightsOnTable(ctx, me, p, &p.Tables[i]); err != nil {
+		if err := c.privilegesOnTable(ctx, me, p, &p.Tables[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// rightToMakeRole: before PostgreSQL 16 only a superuser gives REPLICATION, from then on who has CREATEROLE and REPLICATION. Managed
+// mayCreateRole: before PostgreSQL 16 only a superuser gives REPLICATION, from then on who has CREATEROLE and REPLICATION. Managed
 // services have rules of their own, which their server applies.
-func (c *catalog) rightToMakeRole(me ourselves, p sql.Params) {
+func (c *catalog) mayCreateRole(me ourselves, p sql.Params) {
 	if c.role || c.noRole || c.provider.name != "" || c.major >= 16 && me.createRole && me.replication {
 		return
 	}
@@ -95,17 +95,17 @@ func (c *catalog) rightToMakeRole(me ourselves, p sql.Params) {
 	if c.major >= 16 {
 		who = "a role with CREATEROLE and REPLICATION"
 	}
-	c.lacks("user %s may not make role %s: let %s run CREATE ROLE %s LOGIN REPLICATION, then run this again; it does the rest", me.name, p.Role, who, quoteIdent(p.Role))
+	c.lacks("user %s may not create role %s: let %s run CREATE ROLE %s LOGIN REPLICATION, then run this again; it does the rest", me.name, p.Role, who, quoteIdent(p.Role))
 }
 
-func (c *catalog) rightsOnTable(ctx context.Context, me ourselves, p sql.Params, t *sql.Table) error {
+func (c *catalog) privilegesOnTable(ctx context.Context, me ourselves, p sql.Params, t *sql.Table) error {
 	if !c.tables[t.String()] {
 		var may bool
 		if err := c.conn.QueryRow(ctx, `SELECT coalesce((SELECT has_schema_privilege(current_user, oid, 'CREATE') FROM pg_namespace WHERE nspname = $1), true)`, t.Schema).Scan(&may); err != nil {
-			return fmt.Errorf("look at the rights on schema %s: %w", t.Schema, err)
+			return fmt.Errorf("look at the privileges on schema %s: %w", t.Schema, err)
 		}
 		if !may {
-			c.lacks("user %s may not make table %s: GRANT CREATE ON SCHEMA %s TO %s", me.name, t, quoteIdent(t.Schema), quoteIdent(me.name))
+			c.lacks("user %s may not create table %s: GRANT CREATE ON SCHEMA %s TO %s", me.name, t, quoteIdent(t.Schema), quoteIdent(me.name))
 		}
 		return nil
 	}
@@ -122,7 +122,7 @@ func (c *catalog) rightsOnTable(ctx context.Context, me ourselves, p sql.Params,
 	return nil
 }
 
-// lacks is a problem whose exit code is that of a missing right.
+// lacks is a problem whose exit code is that of a missing privilege.
 func (c *catalog) lacks(format string, args ...any) {
 	c.problems = append(c.problems, exit.With(exit.NoPermission, fmt.Errorf(format, args...)))
 }
@@ -143,7 +143,7 @@ func (a *Apply) verifyGrants(ctx context.Context) error {
 	for i := range a.Params.Tables {
 		names = append(names, a.Params.Tables[i].String())
 	}
-	return exit.With(exit.NoPermission, fmt.Errorf("role %s still lacks a right: this user may not pass on CONNECT on database %s, USAGE on the schema or SELECT on %s; "+
+	return exit.With(exit.NoPermission, fmt.Errorf("role %s still lacks a privilege: this user may not pass on CONNECT on database %s, USAGE on the schema or SELECT on %s; "+
 		"let the owner of each grant it (setup sql shows how), then run this again", a.Params.Role, a.have.database, listOr(names, "the tables")))
 }
 

@@ -49,6 +49,6 @@ func noPositionTopic(err error, dryRun bool) error {
 	if dryRun {
 		rest = "nothing was changed"
 	}
-	return fmt.Errorf("position topic: %w; %s: run this again once that is fixed, or leave the topic out with --no-topic "+
-		"(`outboxcdc setup sql` prints how to make it)", err, rest)
+	return fmt.Errorf("position topic: %w; %s: run this again once that is fixed, or skip the topic with --no-topic "+
+		"(`outboxcdc setup sql` prints how to create it)", err, rest)
 }

@@ -82,7 +82,7 @@ func (o *Observer) Close() {
 	}
 }
 
-// Observe asks both; what could not be asked is said in the look.
+// Observe asks both; what could not be asked is said in the report.
 func (o *Observer) Observe(ctx context.Context, now time.Time) *Report {
 	l := &Report{At: now, URL: redactURL(o.URL)}
 	var err error

@@ -51,7 +51,7 @@ func (l *Report) Comparable(first *Report) bool {
 	return l.Slot != nil && first.Slot != nil && l.Slot.Active == first.Slot.Active && !l.Slot.Lost() && !first.Slot.Lost()
 }
 
-// Judge measures against an earlier look, if there is one, and finds the verdict.
+// Judge measures against an earlier report, if there is one, and finds the verdict.
 func (l *Report) Judge(first *Report) *Report {
 	if first != nil && first != l && l.Comparable(first) {
 		l.measure(first)
@@ -130,7 +130,7 @@ func (l *Report) measure(first *Report) {
 	}
 }
 
-// MeasureThroughput finds the daemon's rate since the look before, unless it was started again in between.
+// MeasureThroughput finds the daemon's rate since the report before, unless it was started again in between.
 func (l *Report) MeasureThroughput(before *Report) {
 	over := l.At.Sub(before.At).Seconds()
 	if l.Daemon == nil || before.Daemon == nil || l.Daemon.Delivered < before.Daemon.Delivered || over <= 0 {
@@ -139,7 +139,7 @@ func (l *Report) MeasureThroughput(before *Report) {
 	l.Throughput = &Throughput{Over: over, EventsPerSecond: (l.Daemon.Delivered - before.Daemon.Delivered) / over}
 }
 
-// String is the look for people.
+// String is the report for people.
 func (l *Report) String() string {
 	var b strings.Builder
 	say := func(what, format string, args ...any) {

@@ -1,7 +1,6 @@
 package status
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -9,24 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 const gb = 1 << 30
-
-func connect(t *testing.T, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
 
 // What daemon and slot say decides about the verdict, and what was not asked is not called healthy.
 func TestVerdict(t *testing.T) {
@@ -186,7 +173,7 @@ func TestHolders(t *testing.T) {
 		}
 	}
 	exec("CREATE TABLE t (n int)", "SELECT pg_create_logical_replication_slot('holders', 'pgoutput')")
-	conn := connect(t, s.SuperURL("holders"))
+	conn := pgtest.Connect(t, s.SuperURL("holders"))
 	o := &Observer{SlotName: "holders", conn: conn}
 	ask := func(want ...string) {
 		t.Helper()
@@ -211,7 +198,7 @@ func TestHolders(t *testing.T) {
 			"SELECT pg_replication_slot_advance('holders', pg_current_wal_lsn())")
 	}
 	ask()
-	open := connect(t, s.SuperURL("holders"))
+	open := pgtest.Connect(t, s.SuperURL("holders"))
 	var pid int
 	if err := open.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
 		t.Fatal(err)

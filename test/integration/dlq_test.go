@@ -58,7 +58,7 @@ func (o *cared) open(want ...string) []shown {
 	if !slices.Equal(got, want) {
 		o.t.Errorf("open are %v, want %v", got, want)
 	}
-	if len(all) != 1 && !strings.HasPrefix(notes, fmt.Sprintf("%d open letters", len(want))) {
+	if len(all) != 1 && !strings.HasPrefix(notes, fmt.Sprintf("%d open dead letters", len(want))) {
 		o.t.Errorf("it says %q of %d", notes, len(want))
 	}
 	return all
@@ -261,7 +261,7 @@ func TestDeadLetterCareRefused(t *testing.T) {
 	}
 
 	out, notes, exit := o.look(append(o.policy("dead_letter"), "OUTBOXCDC_POSTGRES_SLOT=another"), "dlq", "list")
-	if exit != 0 || out != "" || !strings.Contains(notes, fmt.Sprintf("%d letters of other slots", len(allPoison))) {
+	if exit != 0 || out != "" || !strings.Contains(notes, fmt.Sprintf("%d dead letters of other slots", len(allPoison))) {
 		t.Errorf("another slot's list: %d %s%s", exit, out, notes)
 	}
 	_, notes, exit = o.look(o.policy("dead_letter", "OUTBOXCDC_KAFKA_BROKERS=127.0.0.1:1"), "dlq", "list")

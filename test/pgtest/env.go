@@ -7,6 +7,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // FromEnv returns the running server that OUTBOXCDC_TEST_POSTGRES_<major>
@@ -55,4 +57,15 @@ func ForTest(t testing.TB, o Options) *Server {
 		}
 	})
 	return s
+}
+
+// Connect opens a connection that lasts as long as the test.
+func Connect(t testing.TB, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
 }

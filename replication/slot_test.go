@@ -1,0 +1,24 @@
+package replication
+
+import "testing"
+
+// The WAL that a slot keeps, and how much of it is confirmed and kept all the same. A slot that is still being created has confirmed nothing;
+// one that was invalidated keeps nothing.
+func TestSlotBytes(t *testing.T) {
+	for name, c := range map[string]struct {
+		slot                  Slot
+		retained, unconfirmed uint64
+	}{
+		"in use":        {Slot{RestartLSN: 100, ConfirmedFlush: 300, ServerLSN: 1000}, 900, 700},
+		"being created": {Slot{RestartLSN: 100, ServerLSN: 1000}, 900, 900},
+		"invalidated":   {Slot{ConfirmedFlush: 300, ServerLSN: 1000}, 0, 700},
+		"server behind": {Slot{RestartLSN: 1100, ConfirmedFlush: 1200, ServerLSN: 1000}, 0, 0},
+	} {
+		if got := c.slot.RetainedBytes(); got != c.retained {
+			t.Errorf("%s: %d bytes retained, want %d", name, got, c.retained)
+		}
+		if got := c.slot.UnconfirmedBytes(); got != c.unconfirmed {
+			t.Errorf("%s: %d bytes unconfirmed, want %d", name, got, c.unconfirmed)
+		}
+	}
+}
