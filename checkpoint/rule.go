@@ -10,9 +10,9 @@ import (
 // facts: what it received, what a catalog check found, which position record is stored, which status update it sent. Acknowledgements
 // come through the Tracker. Next says what to do now.
 //
-// Three steps confirm a position. A catalog check that began after the position was received passes. In deduplicated delivery, a
-// position record that allows the position is stored. A status update carries it. Each step has a rate of its own. The steps are kept
-// together in rounds, so that an acknowledged event waits for one round and not for three rates one after another.
+// A round confirms a position, in up to three steps: a catalog check, which has to begin after the position was received; in deduplicated
+// delivery, a position record that allows the position; a status update that carries it. A step begins when the one before it has ended.
+// One timer says when the next round may begin. Checks that keep the lease and status updates that keep the connection need no round.
 type Rule struct {
 	pacing  Pacing
 	tracker *Tracker
@@ -22,26 +22,37 @@ type Rule struct {
 	confirmed pglogrepl.LSN // the position of the last status update
 	frozen    bool
 
+	round struct {
+		step  step
+		began time.Time // the last round
+	}
 	check struct {
 		running bool
 		from    pglogrepl.LSN // received when the last check began
 		passed  pglogrepl.LSN // received when the last check began that has passed
 		began   time.Time     // the last check
-		due     time.Time     // the next check for the sake of confirming may begin then
 	}
 	record struct {
 		required bool
 		saving   bool          // a record is on its way
 		position pglogrepl.LSN // that the last record allows
 		allowed  pglogrepl.LSN // that a stored record allows
-		paced    pace
 	}
 	status struct {
 		at             time.Time // the last status update
+		round          time.Time // the last round whose status update moved the slot
 		replyRequested bool
-		paced          pace // of status updates that move the slot
 	}
 }
+
+// step is how far a round has come.
+type step int
+
+const (
+	between   step = iota // no round is under way
+	checking              // the round waits for a catalog check
+	recording             // the round waits for a position record
+)
 
 // Pacing is how often a Rule acts.
 type Pacing struct {
@@ -51,10 +62,9 @@ type Pacing struct {
 }
 
 const (
-	// roundLeast is the least time between two catalog checks, or two position records. With the time that both take, an
-	// acknowledged event is confirmed within a second.
-	roundLeast = time.Second - roundSlack
-	// roundSlack is how much of its time a round may take without delaying the next one.
+	// recordInterval is about how often a position record is stored while status updates are rarer: a record says what Kafka has.
+	recordInterval = time.Second
+	// roundSlack is how much time a round may take without delaying the confirmation of an event beyond its interval.
 	roundSlack = 50 * time.Millisecond
 	// CheckMost is the longest time between two catalog checks while nothing is in flight.
 	CheckMost = 15 * time.Second
@@ -69,13 +79,11 @@ type Actions struct {
 	Status bool          // send a status update with the position Safe, and report Sent
 }
 
-// NewRule begins at start, which is the slot's confirmed_flush_lsn. The first check is due within a round: a process that lives for less than
-// a second may confirm something too.
+// NewRule begins at start, which is the slot's confirmed_flush_lsn.
 func NewRule(start pglogrepl.LSN, now time.Time, p Pacing, t *Tracker, resume *Resume) *Rule {
 	r := &Rule{pacing: p, tracker: t, resume: resume, received: start, confirmed: start}
-	r.check.passed, r.check.began, r.check.due = start, now, now.Add(min(r.statusLeast(), roundLeast))
-	r.status.at = now
-	r.status.paced.happened(now, r.statusLeast())
+	r.check.passed, r.check.began = start, now
+	r.round.began, r.status.round, r.status.at = now, now, now
 	return r
 }
 
@@ -102,7 +110,7 @@ func (r *Rule) BeginCheck(now time.Time) bool {
 	if r.check.running {
 		return false
 	}
-	r.check.running, r.check.from, r.check.began, r.check.due = true, r.received, now, now.Add(roundLeast)
+	r.check.running, r.check.from, r.check.began = true, r.received, now
 	return true
 }
 
@@ -121,17 +129,8 @@ func (r *Rule) Checking() bool { return r.check.running }
 // LastCheck is when the last catalog check began.
 func (r *Rule) LastCheck() time.Time { return r.check.began }
 
-// BeginRounds notes that the first record is stored, which a check of its own has followed: the rounds begin now.
-func (r *Rule) BeginRounds(due time.Time) { r.check.due = due }
-
-// NextCheck is when the next check for the sake of confirming may begin.
-func (r *Rule) NextCheck() time.Time { return r.check.due }
-
 // Save notes that a position record which allows pos is handed over.
-func (r *Rule) Save(now time.Time, pos pglogrepl.LSN) {
-	r.record.saving, r.record.position = true, pos
-	r.record.paced.happened(now, roundLeast)
-}
+func (r *Rule) Save(pos pglogrepl.LSN) { r.record.saving, r.record.position = true, pos }
 
 // Stored notes that Kafka has the record that was handed over last.
 func (r *Rule) Stored() { r.record.saving, r.record.allowed = false, r.record.position }
@@ -153,9 +152,7 @@ func (r *Rule) Allowed() pglogrepl.LSN { return r.record.allowed }
 
 // Sent notes a status update, and reports whether it moved the slot.
 func (r *Rule) Sent(now time.Time, pos pglogrepl.LSN) (moved bool) {
-	if moved = pos > r.confirmed; moved {
-		r.status.paced.happened(now, r.statusLeast())
-	}
+	moved = pos > r.confirmed
 	r.confirmed, r.status.at, r.status.replyRequested = pos, now, false
 	return moved
 }
@@ -182,43 +179,48 @@ func (r *Rule) Safe() pglogrepl.LSN {
 	return r.Wanted()
 }
 
-// Next says what to do now. A check that it asks for counts as begun: the record and the status update of that moment wait for it.
-func (r *Rule) Next(now time.Time) Actions {
-	a := r.Hold(now)
-	if want := r.Wanted(); r.record.required && want > r.record.allowed && !r.record.saving && !now.Before(r.recordDue()) && !r.waitForCheck(now) {
-		a.Record = want
+// Next says what to do now. A check that it asks for counts as begun.
+func (r *Rule) Next(now time.Time) (a Actions) {
+	if r.mayBegin() && !now.Before(r.roundDue()) {
+		r.round.step, r.round.began = checking, now
+		a.Check = r.tracker.Acked() > r.check.passed && r.BeginCheck(now)
 	}
-	moved := r.Safe() > r.confirmed
-	a.Status = a.Status ||
-		moved && !now.Before(r.status.paced.due) && !r.waitForCheck(now) ||
-		r.status.replyRequested && (moved || r.SilentFor(now) >= replyEvery)
+	if r.round.step == checking && !r.check.running {
+		r.round.step = recording
+		if want := r.Wanted(); r.record.required && want > r.record.allowed {
+			a.Record = want
+			r.Save(want)
+		}
+	}
+	if r.round.step == recording && !r.record.saving {
+		r.round.step = between
+		if r.Safe() > r.confirmed && r.statusDue() {
+			r.status.round, a.Status = r.round.began, true
+		}
+	}
+	keep := r.Hold(now)
+	a.Check = a.Check || keep.Check
+	a.Status = a.Status || keep.Status || r.status.replyRequested && (r.Safe() > r.confirmed || r.SilentFor(now) >= replyEvery)
 	return a
 }
 
 // Hold says what to do now while nothing more is to be confirmed: the connection and the lease are kept. Its answer has no record, and a
 // check that it asks for counts as begun.
 func (r *Rule) Hold(now time.Time) (a Actions) {
-	if r.tracker.Acked() > r.check.passed && !now.Before(r.checkDue()) || now.Sub(r.check.began) >= r.checkMost() {
-		a.Check = r.BeginCheck(now)
-	}
+	a.Check = now.Sub(r.check.began) >= r.checkMost() && r.BeginCheck(now)
 	a.Status = r.SilentFor(now) >= r.pacing.Silence
 	return a
 }
 
-// Wake is when to call Next again at the latest. Acknowledgements do not wake the session, so it bounds how long one goes unnoticed.
+// Wake is when to call Next again at the latest. Acknowledgements do not wake the session, so it bounds how long one goes unnoticed. The end
+// of a check and of the storing of a record wake it.
 func (r *Rule) Wake(now time.Time) time.Time {
-	next := earlier(now.Add(min(r.statusLeast(), roundLeast, r.pacing.Check)), r.status.at.Add(r.pacing.Silence))
+	next := earlier(now.Add(min(r.roundLeast(), lessSlack(recordInterval), r.pacing.Check)), r.status.at.Add(r.pacing.Silence))
 	if !r.check.running {
 		next = earlier(next, r.check.began.Add(r.checkMost()))
-		if r.tracker.Acked() > r.check.passed {
-			next = earlier(next, r.checkDue())
-		}
 	}
-	if r.Safe() > r.confirmed {
-		next = earlier(next, later(r.status.paced.due, r.deferred(now)))
-	}
-	if r.record.required && !r.record.saving && r.Wanted() > r.record.allowed {
-		next = earlier(next, later(r.recordDue(), r.deferred(now)))
+	if r.mayBegin() {
+		next = earlier(next, r.roundDue())
 	}
 	if r.status.replyRequested {
 		next = earlier(next, r.status.at.Add(replyEvery))
@@ -243,68 +245,37 @@ func (r *Rule) checkMost() time.Duration {
 	return CheckMost
 }
 
-// statusLeast is the least time between two status updates that move the slot, unless the server asks. A round fits in it.
-func (r *Rule) statusLeast() time.Duration {
-	return r.pacing.Status - min(roundSlack, r.pacing.Status/20)
+// mayBegin reports whether a round could confirm or record something, and nothing is under way that it would have to wait for.
+func (r *Rule) mayBegin() bool {
+	if r.frozen || r.resume.Expecting() || r.round.step != between || r.check.running || r.record.saving {
+		return false
+	}
+	acked := r.tracker.Acked()
+	return acked > r.confirmed || r.record.required && acked > r.record.allowed
 }
 
-// checkDue is when a check may begin because something waits to be confirmed: about once a second, and not before the steps after it may
-// follow at once. Otherwise one slow check would put the steps out of step for good.
-func (r *Rule) checkDue() time.Time { return later(r.check.due, r.roundEnd()) }
+// roundDue is when the next round may begin.
+func (r *Rule) roundDue() time.Time { return r.round.began.Add(r.roundLeast()) }
 
-// recordDue is when a position record may be handed over: about once a second, and not before the status update that it allows may
-// follow. Otherwise the few events acknowledged after a check would put the record out of step for good.
-func (r *Rule) recordDue() time.Time { return later(r.record.paced.due, r.roundEnd()) }
-
-// roundEnd is when a round may end: with the status update, or with the record if status updates are rarer. A record says what Kafka
-// has, and does not wait for them.
-func (r *Rule) roundEnd() time.Time {
-	if r.record.required && r.statusLeast() > roundLeast {
-		return r.record.paced.due
+// roundLeast is the least time between the beginnings of two rounds.
+func (r *Rule) roundLeast() time.Duration {
+	if r.record.required {
+		return lessSlack(min(r.pacing.Status, recordInterval))
 	}
-	return r.status.paced.due
+	return lessSlack(r.pacing.Status)
 }
 
-// waitForCheck reports that a check begins soon or has just begun. A record or a status update waits for it: otherwise what the check
-// covers would come a whole round later.
-func (r *Rule) waitForCheck(now time.Time) bool { return now.Before(r.deferred(now)) }
-
-// deferred is until when a record or a status update waits for a check; a past time: it does not.
-func (r *Rule) deferred(now time.Time) time.Time {
-	if r.check.running {
-		return r.check.began.Add(roundSlack)
-	}
-	if r.tracker.Acked() > r.check.passed {
-		if due := r.checkDue(); due.Sub(now) <= roundSlack {
-			return due
-		}
-	}
-	return time.Time{}
+// statusDue reports whether the round under way may move the slot. If records are stored more often than the slot is to move, not each
+// round does.
+func (r *Rule) statusDue() bool {
+	return r.round.began.Sub(r.status.round) >= lessSlack(r.pacing.Status)
 }
 
-// pace lets something happen once in a time, on average: an occurrence that is a little late does not delay the next one.
-type pace struct{ due time.Time }
-
-// happened notes an occurrence. One that was early, because the server asked for it, does not count: the steps would be out of step from
-// then on.
-func (p *pace) happened(now time.Time, every time.Duration) {
-	switch {
-	case p.due.IsZero():
-		p.due = now.Add(every)
-	case !now.Before(p.due):
-		p.due = later(p.due, now.Add(-roundSlack)).Add(every)
-	}
-}
+// lessSlack is an interval less the time that a round may take: an event is confirmed within the interval.
+func lessSlack(d time.Duration) time.Duration { return d - min(roundSlack, d/20) }
 
 func earlier(a, b time.Time) time.Time {
 	if a.Before(b) {
-		return a
-	}
-	return b
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
 		return a
 	}
 	return b

@@ -116,7 +116,7 @@ func (c *conversation) fact(t *testing.T, words []string) {
 	case "undecided":
 		c.rule.CheckUndecided()
 	case "records":
-		c.rule.Save(c.now, c.rule.Confirmed())
+		c.rule.Save(c.rule.Confirmed())
 		c.rule.Stored()
 		c.rule.RequireRecords()
 	case "stored":
@@ -154,7 +154,6 @@ func (c *conversation) act() {
 	}
 	if do.Record != 0 {
 		say("store a record that allows %s", do.Record)
-		c.rule.Save(c.now, do.Record)
 	}
 	if do.Status {
 		safe := c.rule.Safe()

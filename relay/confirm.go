@@ -74,7 +74,7 @@ func (s *session) confirm(now time.Time) error {
 		s.guard.ask <- struct{}{}
 	}
 	if do.Record != 0 {
-		s.save(now, do.Record, false)
+		s.save(do.Record, false)
 	}
 	if do.Status {
 		// After a long silence of the server, ask it for a reply, long before the session is given up.

@@ -79,11 +79,9 @@ func (s *session) recall(ctx context.Context) error {
 	}
 	// The slot was ours when Kafka had the record: an instance that takes it later reads the record later, and knows our producer. Until now
 	// another one may have read what stood there before.
-	due := s.rule.NextCheck()
 	if err := s.checkLast(ctx); err != nil {
 		return err
 	}
-	s.rule.BeginRounds(due) // the rounds begin with the stream
 	s.deduplicate()
 	return nil
 }
@@ -97,7 +95,8 @@ func (s *session) firstRecord(before *checkpoint.PositionRecord, confirm pglogre
 		p.record.Settled = s.beforeStart()
 	}
 	p.producers = p.record.Producers
-	s.save(s.r.clock(), confirm, false)
+	s.rule.Save(confirm)
+	s.save(confirm, false)
 }
 
 // deduplicate begins with the first record: from now on the slot is told what a record allows.

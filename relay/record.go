@@ -23,11 +23,11 @@ func (s *session) firstStored(ctx context.Context) error {
 }
 
 // save hands a record over. It says what Kafka has acknowledged by now, and allows the slot to be told confirm.
-func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
+func (s *session) save(confirm pglogrepl.LSN, clean bool) {
 	p, id := &s.past, s.stream.Identity()
 	rec := &p.record
 	rec.Slot, rec.FenceWait = s.r.cfg.Deduplication.Slot, max(rec.FenceWait, s.r.cfg.Deduplication.FenceWait) // a longer lease of one before may last yet
-	rec.SystemID, rec.Timeline, rec.Confirm, rec.Clean, rec.At = id.SystemID, id.Timeline, confirm, clean, now
+	rec.SystemID, rec.Timeline, rec.Confirm, rec.Clean, rec.At = id.SystemID, id.Timeline, confirm, clean, s.r.clock()
 	// What was dropped may be another's until the server has shown that it is not.
 	if acked, tx := s.tracker.Progress().Last(id); !acked.IsZero() && !s.resume.Expecting() && (!checkpoint.Holds(id, rec.Acked) || acked.Compare(rec.Acked) > 0) {
 		rec.Acked, rec.AckedTx = acked, tx
@@ -38,7 +38,6 @@ func (s *session) save(now time.Time, confirm pglogrepl.LSN, clean bool) {
 	}
 	rec.Use(s.sink.Topics())
 	rec.Published = s.stream.Published()
-	s.rule.Save(now, confirm)
 	s.sink.SavePosition(*rec, func(err error) {
 		p.saved <- err
 		s.interrupt()
@@ -87,7 +86,8 @@ func (s *session) lastPosition(ctx context.Context, drained bool) error {
 		if p.record.Clean == clean && p.record.Confirm == want {
 			return true, nil
 		}
-		s.save(s.r.clock(), want, clean)
+		s.rule.Save(want)
+		s.save(want, clean)
 		return false, nil
 	})
 	if err != nil && s.rule.Saving() {

@@ -117,11 +117,11 @@ func TestLongStatusInterval(t *testing.T) {
 			}
 		}
 		for _, gap := range gaps(moved) {
-			if gap < interval-roundSlack || gap > interval+time.Second {
+			if gap < interval-2*roundSlack || gap > interval+time.Second {
 				t.Errorf("status updates that move are %s apart, want 10 s", gap)
 			}
 		}
-		if len(moved) != 6 {
+		if len(moved) < 5 || len(moved) > 6 {
 			t.Errorf("%d status updates that moved in %s", len(moved), lasts)
 		}
 		return len(b.pg.looked())

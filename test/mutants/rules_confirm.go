@@ -6,6 +6,7 @@ var (
 	protocol    = suite{"./relay", "^(TestProtocol|TestTakeOver|TestNotices|TestErrorsOfTheServer|TestAlterationUnderWay|TestRelations|TestFailover)$"}
 	confirms    = suite{"./relay", "^(TestConfirmed|TestFirstStatus.*|TestStatus.*|TestOnlyWhatACheckHasSeenIsConfirmed|TestGuardLooks|TestFreeze)$"}
 	resumes     = suite{"./relay", "^(TestNothingIs.*|TestPartly.*|TestOtherHistory|TestBugLearn.*|TestBugPartial.*|TestNotRepeatedBehindAHole|TestLossyFailover)$"}
+	paced       = suite{"./relay", "^TestAckToConfirmed$"}
 	converses   = suite{"./checkpoint", "^TestRule$"}
 	history     = suite{"./checkpoint", "^(TestResumeExpects|TestResume|TestLearn|TestSentUpTo)$"}
 	poisons     = suite{"./relay", "^(TestPoison.*|TestDeadLetter.*|TestRefused.*)$"}
@@ -154,8 +155,20 @@ var confirming = []mutant{
 	{
 		name:  "moved-is-not-less",
 		rule:  "A position has moved if it is not less than the one before.",
-		edits: []edit{{"checkpoint/rule.go", "moved := r.Safe() > r.confirmed", "moved := r.Safe() >= r.confirmed"}},
-		tests: []suite{confirms},
+		edits: []edit{{"checkpoint/rule.go", "r.Safe() > r.confirmed && r.statusDue()", "r.Safe() >= r.confirmed && r.statusDue()"}},
+		tests: []suite{converses},
+	},
+	{
+		name:  "round-without-its-check",
+		rule:  "A round need not wait for the catalog check that it began.",
+		edits: []edit{{"checkpoint/rule.go", "r.round.step == checking && !r.check.running", "r.round.step == checking"}},
+		tests: []suite{converses, paced},
+	},
+	{
+		name:  "round-without-its-record",
+		rule:  "A round need not wait for the position record that it handed over.",
+		edits: []edit{{"checkpoint/rule.go", "r.round.step == recording && !r.record.saving", "r.round.step == recording"}},
+		tests: []suite{converses, paced},
 	},
 }
 
@@ -185,7 +198,7 @@ var guarding = []mutant{
 		name: "guard-not-waited-for",
 		rule: "A status update need not wait for the answer of the look that was asked for.",
 		edits: []edit{{
-			"checkpoint/rule.go", "true, r.received, now, now.Add(roundLeast)\n", "true, r.received, now, now.Add(roundLeast)\n	r.check.passed = r.received\n",
+			"checkpoint/rule.go", "r.check.began = true, r.received, now\n", "r.check.began = true, r.received, now\n	r.check.passed = r.received\n",
 		}},
 		tests: []suite{converses, confirms},
 	},

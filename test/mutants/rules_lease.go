@@ -37,7 +37,7 @@ var leasing = []mutant{
 	{
 		name:  "sends-before-the-record-is-seen",
 		rule:  "A session may send as soon as Kafka has its first record, if the slot was its own before.",
-		edits: []edit{{"relay/past.go", "	if err := s.checkLast(ctx); err != nil {\n		return err\n	}\n	s.rule.BeginRounds(due)", "	s.rule.BeginRounds(due)"}},
+		edits: []edit{{"relay/past.go", "	if err := s.checkLast(ctx); err != nil {\n		return err\n	}\n	s.deduplicate()", "	s.deduplicate()"}},
 		tests: []suite{leases, simPast},
 	},
 	{

@@ -208,12 +208,6 @@ var recalling = []mutant{
 		tests: []suite{{"./relay", "^TestTouchMeetsAnother$"}},
 	},
 	{
-		name:  "record-before-its-update",
-		rule:  "A position record is written when its own time has come, whenever the update that it allows may follow.",
-		edits: []edit{{"checkpoint/rule.go", "{ return later(r.record.paced.due, r.roundEnd()) }", "{ return r.record.paced.due }"}},
-		tests: []suite{{"./relay", "^TestAckToConfirmed$"}},
-	},
-	{
 		name:  "first-record-cancelled",
 		rule:  "What ends the wait for the first position record is the context's end.",
 		edits: []edit{{"relay/session.go", "		err = s.rootCause(err)\n", ""}},
