@@ -14,7 +14,7 @@ import (
 func (s *session) awaitTopic(ctx context.Context, topic string, patience time.Duration) error {
 	var denied error
 	look := func() (ready bool, err error) {
-		if ready, err = s.sink.Ready(topic); patience > 0 && missingRight(err) {
+		if ready, err = s.sink.Ready(topic); patience > 0 && permissionDenied(err) {
 			denied, err = err, nil
 		}
 		return ready, err
@@ -80,21 +80,21 @@ func (r *Relay) missingTooLong() bool {
 	return false
 }
 
-func (s *session) empty() bool { n, _ := s.tracker.InFlight(); return n == 0 }
+func (s *session) isEmpty() bool { n, _ := s.tracker.InFlight(); return n == 0 }
 
-func (s *session) full() bool {
+func (s *session) isFull() bool {
 	n, bytes := s.tracker.InFlight()
 	return n >= s.r.cfg.MaxEvents || bytes >= s.r.cfg.MaxBytes
 }
 
-// room lets the reader go on only when a quarter of the window is free, so that it does not stop at every event.
-func (s *session) room() bool {
+// hasRoom lets the reader go on only when a quarter of the window is free, so that it does not stop at every event.
+func (s *session) hasRoom() bool {
 	n, bytes := s.tracker.InFlight()
 	return n <= s.r.cfg.MaxEvents/4*3 && bytes <= s.r.cfg.MaxBytes/4*3
 }
 
-// goesAlone is what is waited for before and after a record that has Kafka for itself.
-const goesAlone = "a record that goes alone"
+// sendingAlone is what is waited for before and after a record that has Kafka for itself.
+const sendingAlone = "a record that goes alone"
 
 // stateAfter is how long a wait must last before it shows as a state: a look-up of a topic that exists, or a window
 // that empties at once, is no news.

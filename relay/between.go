@@ -38,7 +38,7 @@ func (r *Relay) wait(ctx context.Context, v verdict, cause error, attempt int) e
 	switch v.how {
 	case waitSlot:
 		r.setState(WaitingForSlot, cause.Error())
-		return r.source.WaitFree(ctx, func(s *replication.Slot) { r.tick(); r.sawSlot(s) })
+		return r.source.WaitFree(ctx, func(s *replication.Slot) { r.tick(); r.publishSlot(s) })
 	case park:
 		return r.park(ctx, cause)
 	default:
@@ -72,7 +72,7 @@ func (r *Relay) probe(ctx context.Context) error {
 // backoff sleeps for a random time between nothing and a ceiling that doubles with each attempt (full jitter).
 func (r *Relay) backoff(ctx context.Context, attempt int, cause error) {
 	ceiling := r.cfg.BackoffMax
-	if away(cause) {
+	if isUnavailable(cause) {
 		ceiling = min(ceiling, awayMax)
 	}
 	if attempt < 16 {

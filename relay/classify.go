@@ -117,7 +117,7 @@ func classify(err error, delivered bool) verdict {
 		v = kinds[replication.Protocol]
 	case errors.Is(err, errSilent):
 		v.reason = "postgres_silent"
-	case missingRight(err):
+	case permissionDenied(err):
 		v = verdict{Right, waitBackoff, "kafka_right"}
 		if delivered {
 			v = verdict{Retry, park, "kafka_right"}
@@ -133,8 +133,8 @@ func classify(err error, delivered bool) verdict {
 	return v
 }
 
-// missingRight: Kafka refuses because a permission is missing.
-func missingRight(err error) bool {
+// permissionDenied: Kafka refuses because a permission is missing.
+func permissionDenied(err error) bool {
 	var right interface{ MissingRight() bool }
 	return errors.As(err, &right) && right.MissingRight()
 }
@@ -142,8 +142,8 @@ func missingRight(err error) bool {
 // ClassOf is the class of an error of a process that has delivered nothing, for commands that look and do not run.
 func ClassOf(err error) Class { return classify(err, false).class }
 
-// away means that Postgres cannot be reached.
-func away(err error) bool {
+// isUnavailable means that Postgres cannot be reached.
+func isUnavailable(err error) bool {
 	pg, ok := errors.AsType[*replication.Error](err)
 	return ok && pg.Kind == replication.Unavailable || errors.Is(err, errSilent)
 }

@@ -29,7 +29,7 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 		if s.finishBy.IsZero() {
 			s.finishBy = now.Add(grace)
 		}
-		if !s.inTx || s.awaiting != "" && s.awaiting != goesAlone || !now.Before(s.finishBy) {
+		if !s.inTx || s.awaiting != "" && s.awaiting != sendingAlone || !now.Before(s.finishBy) {
 			return now, errShutdown
 		}
 	}
@@ -66,7 +66,7 @@ func (s *session) startCheck(now time.Time) {
 
 // confirm takes Kafka's answer about the position record, and does what the confirm rule says.
 func (s *session) confirm(now time.Time) error {
-	if err := s.keepPosition(now); err != nil {
+	if err := s.takeStored(now); err != nil {
 		return err
 	}
 	do := s.rule.Next(now)
@@ -74,7 +74,7 @@ func (s *session) confirm(now time.Time) error {
 		s.guard.ask <- struct{}{}
 	}
 	if do.Record != 0 {
-		s.save(do.Record, false)
+		s.savePosition(do.Record, false)
 	}
 	if do.Status {
 		// After a long silence of the server, ask it for a reply, long before the session is given up.
@@ -93,7 +93,7 @@ func (s *session) sendStatus(now time.Time, reply bool) error {
 		return err
 	}
 	if s.rule.Sent(now, safe) {
-		s.r.said(safe, now)
+		s.r.publishConfirmed(safe, now)
 	}
 	s.r.met.statusSent.Inc()
 	return nil
@@ -143,7 +143,7 @@ func (s *session) stalledBecause(what string) error {
 type guard struct {
 	undecided bool            // the last check could not tell
 	slot      pglogrepl.LSN   // where the slot stood at the last check
-	seen      func(time.Time) // is called when a check has found the slot ours; nil: no session asks
+	renew     func(time.Time) // is called when a check has found the slot ours; nil: no session asks
 	ask       chan struct{}
 	answer    chan guardAnswer
 	notify    func()
@@ -172,8 +172,8 @@ func (g *guard) run(ctx context.Context, stream Stream) {
 		look, cancel := context.WithTimeout(ctx, guardTimeout)
 		slot, err := stream.Check(look)
 		cancel()
-		if g.seen != nil && slot != nil && (err == nil || errors.Is(err, replication.ErrUndecided)) {
-			g.seen(slot.Asked)
+		if g.renew != nil && slot != nil && (err == nil || errors.Is(err, replication.ErrUndecided)) {
+			g.renew(slot.Asked)
 		}
 		g.answer <- guardAnswer{slot, err}
 		g.notify()
@@ -191,7 +191,7 @@ func (s *session) takeCheck() error {
 	g, r := &s.guard, s.r
 	if a.slot != nil {
 		g.slot = a.slot.ConfirmedFlush
-		r.sawSlot(a.slot)
+		r.publishSlot(a.slot)
 	}
 	if errors.Is(a.err, replication.ErrUndecided) {
 		s.rule.CheckUndecided()

@@ -21,7 +21,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	}
 	if r.router.Skips(ev) {
 		s.warnOfUpdates(ev.Relation)
-		return s.leaveOut(ctx, r.met.updateSkipped) // whatever the policy: it has an ordinal
+		return s.skip(ctx, r.met.updateSkipped) // whatever the policy: it has an ordinal
 	}
 	r.met.received.Inc()
 	routed := r.router.Route(ev, pos, &s.rec)
@@ -32,15 +32,15 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 		return err
 	}
 	if routed != nil {
-		return s.poisoned(ctx, asPoison(routed), pos)
+		return s.handlePoison(ctx, asPoison(routed), pos)
 	}
 	if p := r.refused[pos]; p != nil { // by Kafka, in a session before
 		delete(r.refused, pos)
-		return s.poisoned(ctx, p, pos)
+		return s.handlePoison(ctx, p, pos)
 	}
 	if err := s.awaitTopic(ctx, s.rec.Topic, r.cfg.MissingAfter); err != nil {
 		if p := asPoison(err); p != nil {
-			return s.poisoned(ctx, p, pos)
+			return s.handlePoison(ctx, p, pos)
 		}
 		return err
 	}
@@ -49,7 +49,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	}
 	alone, poison := s.sink.Check(&s.rec)
 	if poison != nil {
-		return s.poisoned(ctx, poison, pos)
+		return s.handlePoison(ctx, poison, pos)
 	}
 	return s.send(ctx, alone, nil, pos)
 }
@@ -60,13 +60,13 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter, pos checkpoint.Position) error {
 	r := s.r
 	if alone = alone || s.begin.CommitLSN <= r.sendSinglyUntil; alone {
-		if err := s.await(ctx, Streaming, goesAlone, s.empty); err != nil {
+		if err := s.await(ctx, Streaming, sendingAlone, s.isEmpty); err != nil {
 			return err
 		}
 		s.alone = &sent{dead: dead != nil, poison: router.Poison{Cause: router.Rejected, ID: string(s.rec.ID), Topic: s.rec.Topic, Position: pos}}
 	}
 	if dead == nil {
-		if err := s.await(ctx, Streaming, "a dead letter on its way", s.letters.none); err != nil {
+		if err := s.await(ctx, Streaming, "a dead letter on its way", s.deadLetters.isEmpty); err != nil {
 			return err
 		}
 	}
@@ -75,18 +75,18 @@ func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter,
 		s.alone.n = n
 	}
 	if dead != nil {
-		s.letters.sent(n, dead)
+		s.deadLetters.sent(n, dead)
 	}
 	s.lastSent = s.begin.CommitLSN
 	if s.waitSince.IsZero() {
 		s.waitSince = r.clock()
-		s.keepLease(s.waitSince)
+		s.renewLease(s.waitSince)
 	}
 	if err := s.sink.Send(&s.rec, n); err != nil {
 		return fmt.Errorf("send to topic %s: %w", s.rec.Topic, err)
 	}
 	if alone {
-		err := s.await(ctx, Streaming, goesAlone, s.empty)
+		err := s.await(ctx, Streaming, sendingAlone, s.isEmpty)
 		if err == nil {
 			s.alone = nil
 		}

@@ -26,8 +26,8 @@ func (c *Config) pacing() checkpoint.Pacing {
 	return checkpoint.Pacing{Status: c.StatusInterval, Silence: c.WalSenderTimeout / 3, Check: c.leaseEvery()}
 }
 
-// keepLease has the guard look if the lease ends soon. It is for the first record after a time in which nothing was sent.
-func (s *session) keepLease(now time.Time) {
+// renewLease has the guard look if the lease ends soon. It is for the first record after a time in which nothing was sent.
+func (s *session) renewLease(now time.Time) {
 	if s.r.cfg.Deduplication.Slot != "" && now.Sub(s.rule.LastCheck()) >= s.r.cfg.leaseEvery() {
 		s.startCheck(now)
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // unseen is how long ago the slot was last seen, as the sink knows it.
-func (p *fakePast) unseen() (age time.Duration) {
+func (p *fakePositions) unseen() (age time.Duration) {
 	age = 1 << 62
 	p.locked(func() {
 		for _, at := range p.seen {
@@ -23,7 +23,7 @@ func (p *fakePast) unseen() (age time.Duration) {
 // TestLeaseNeedsEvidence: neither a status update that was written nor a look without an answer renews the lease. Host and server are cut
 // off from each other here: the socket takes what is written.
 func TestLeaseNeedsEvidence(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		b.kafka.hold()
 		b.start()
@@ -65,7 +65,7 @@ func TestLeaseNeedsEvidence(t *testing.T) {
 func TestLeaseLooks(t *testing.T) {
 	for _, undecided := range []bool{false, true} {
 		t.Run(fmt.Sprintf("undecided %v", undecided), func(t *testing.T) {
-			deduplicating(t, func(b *bench, p *fakePast) {
+			deduplicating(t, func(b *bench, p *fakePositions) {
 				p.saved = []checkpoint.PositionRecord{before(b, nil)}
 				if undecided {
 					b.pg.edit(func() { b.pg.checkErr = func(int) error { return replication.ErrUndecided } })
@@ -99,7 +99,7 @@ func TestLeaseLooks(t *testing.T) {
 // TestLeaseBehindTheRecord: an instance that takes the slot before Kafka has this session's first record does not know its producer id. So
 // nothing is sent before a look that began after it has found the slot ours.
 func TestLeaseBehindTheRecord(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		p.slow = 500 * time.Millisecond
 		b.pg.commit("a")
@@ -125,7 +125,7 @@ func TestLeaseBehindTheRecord(t *testing.T) {
 
 // TestLeaseWhileTheFirstRecordWaits: looks go on while Kafka takes its time about the first position record, and at the end about the last.
 func TestLeaseWhileTheFirstRecordWaits(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		p.mute = true
 		b.start()
@@ -159,7 +159,7 @@ func TestLeaseWhileTheFirstRecordWaits(t *testing.T) {
 
 // TestStreamEnds: once the stream has failed nothing is sent, and what is open gets its time.
 func TestStreamEnds(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		b.kafka.hold()
 		b.start()
@@ -187,7 +187,7 @@ func TestStreamEnds(t *testing.T) {
 
 // TestLeaseSlowLook: a look counts from the moment at which it was asked for.
 func TestLeaseSlowLook(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		b.kafka.hold()
 		b.start()

@@ -18,7 +18,7 @@ const grace = 2 * time.Second
 // leave ends the session's work with Kafka. A session that was told to stop, or that met poison, delivers and confirms what it has read.
 // After any other error the position is frozen, because what the error means is not known here.
 func (s *session) leave(ctx context.Context, cause error) error {
-	cause = s.refused(cause)
+	cause = s.findRefused(cause)
 	if errors.Is(cause, errShutdown) || errors.As(cause, new(*router.Poison)) {
 		if err := s.finish(ctx, cause); err != nil {
 			s.rule.Freeze()
@@ -27,8 +27,8 @@ func (s *session) leave(ctx context.Context, cause error) error {
 		return cause
 	}
 	s.rule.Freeze()
-	if atRow(cause) {
-		s.settle(ctx)
+	if endedAtRow(cause) {
+		s.deliverBeforeRow(ctx)
 	}
 	_ = s.closeSink(grace) // nothing leaves any more: the slot may be another's by now
 	return cause
@@ -61,7 +61,7 @@ func (s *session) finish(ctx context.Context, cause error) error {
 	}
 	if !checked {
 		// The tracker is final. What was received before the last catalog check may be confirmed as far as it is acknowledged.
-		if err := s.checkLast(ctx); err != nil {
+		if err := s.checkAgain(ctx); err != nil {
 			s.r.log.Warn("the last position is not confirmed; what was delivered since is repeated by the next start", "error", err)
 			if classify(err, true).class != Retry {
 				return err
@@ -79,14 +79,14 @@ func (s *session) finish(ctx context.Context, cause error) error {
 // answer. True: a catalog check has passed since the last event was read.
 func (s *session) leaveRecord(ctx context.Context, drained bool) (checked bool) {
 	if drained && s.failure.Load() == nil {
-		if err := s.recallLast(ctx); err != nil {
+		if err := s.loadBeforeEnd(ctx); err != nil {
 			s.r.log.Warn("position record not stored", "error", err)
 		}
 	}
 	if !s.rule.RecordsRequired() || s.failure.Load() != nil {
 		return false
 	}
-	if err := s.lastPosition(ctx, drained); err != nil {
+	if err := s.saveLast(ctx, drained); err != nil {
 		s.r.log.Warn("the next start waits for what may still be on its way to Kafka", "error", err)
 		return false
 	}
@@ -106,7 +106,7 @@ func (s *session) confirmLast(ctx context.Context) error {
 		}
 	}
 	for s.guard.slot < s.rule.Confirmed() {
-		if err := s.checkLast(ctx); err != nil {
+		if err := s.checkAgain(ctx); err != nil {
 			return err
 		}
 		if s.guard.slot < s.rule.Confirmed() {
@@ -119,8 +119,8 @@ func (s *session) confirmLast(ctx context.Context) error {
 	return nil
 }
 
-// checkLast has the guard look once more, now, and waits for the answer.
-func (s *session) checkLast(ctx context.Context) error {
+// checkAgain has the guard check the catalogs now, and waits for the answer.
+func (s *session) checkAgain(ctx context.Context) error {
 	asked := false
 	err := s.waitFor(ctx, func() (bool, error) {
 		if s.rule.Checking() {
@@ -134,7 +134,7 @@ func (s *session) checkLast(ctx context.Context) error {
 		return done, nil
 	})
 	if err != nil {
-		return fmt.Errorf("look at the catalogs a last time: %w", err)
+		return fmt.Errorf("check the catalogs once more: %w", err)
 	}
 	return nil
 }
@@ -187,26 +187,26 @@ func (s *session) repeatStatus(d time.Duration) {
 	s.rule.Repeated(now)
 }
 
-// atRow: what comes next cannot be sent or read, whatever came before it can be. Each start meets the same row again.
-func atRow(err error) bool {
+// endedAtRow: what comes next cannot be sent or read, whatever came before it can be. Each start meets the same row again.
+func endedAtRow(err error) bool {
 	if pg, ok := errors.AsType[*replication.Error](err); ok {
 		return pg.Kind == replication.RelationMismatch || pg.Kind == replication.ColumnMissing || pg.Kind == replication.CannotSend
 	}
 	return errors.As(err, new(*router.MissingColumnError)) || errors.As(err, new(*decoder.Error))
 }
 
-// settle gives what was read before the cause of the end time to be delivered, or it never would be. The position is frozen.
-func (s *session) settle(ctx context.Context) {
+// deliverBeforeRow gives what was read before the cause of the end time to be delivered, or it never would be. The position is frozen.
+func (s *session) deliverBeforeRow(ctx context.Context) {
 	s.sink.Flush()
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
-	_ = s.waitFor(ctx, func() (bool, error) { return s.empty() || s.failure.Load() != nil, nil }) // what ends it is no news
+	_ = s.waitFor(ctx, func() (bool, error) { return s.isEmpty() || s.failure.Load() != nil, nil }) // what ends it is no news
 }
 
 // drain waits until nothing is in flight, and confirms what is acknowledged meanwhile.
 func (s *session) drain(ctx context.Context) error {
 	err := s.waitFor(ctx, func() (bool, error) {
-		if s.empty() {
+		if s.isEmpty() {
 			return true, nil
 		}
 		if failure := s.failure.Load(); failure != nil {
@@ -227,9 +227,9 @@ func (e *errInFlight) Error() string {
 	return fmt.Sprintf("%d events are not acknowledged; they are not confirmed and come again at the next start", e.events)
 }
 
-// refused looks at an error of the sink that means: this batch is refused for what it is. A record that was alone in
+// findRefused looks at an error of the sink that means: this batch is refused for what it is. A record that was alone in
 // it is poison. Otherwise the next session sends one by one until the culprit is alone.
-func (s *session) refused(cause error) error {
+func (s *session) findRefused(cause error) error {
 	var r interface {
 		Refused() (n []uint64, ok bool)
 	}
@@ -245,7 +245,7 @@ func (s *session) refused(cause error) error {
 		if s.alone.dead {
 			return &finalPoison{&p}
 		}
-		return s.r.remember(&p)
+		return s.r.noteRefused(&p)
 	default:
 		s.r.sendSinglyUntil = max(s.r.sendSinglyUntil, s.lastSent)
 		s.r.log.Warn("Kafka refuses a batch; sending record by record to find out which", "until", s.lastSent.String(), "error", cause)

@@ -352,7 +352,7 @@ func TestWaitFor(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		s := &session{r: b.relay, tracker: checkpoint.NewTracker(firstLSN), wake: make(chan struct{}, 1)}
 		s.rule = checkpoint.NewRule(firstLSN, time.Now(), b.relay.cfg.pacing(), s.tracker, &s.resume)
-		s.guard = newGuard(s.nudge)
+		s.guard = newGuard(s.wakeUp)
 		over, cancel := context.WithCancel(context.Background())
 		cancel()
 		if err := s.waitFor(over, func() (bool, error) { return true, nil }); err != nil {
@@ -368,7 +368,7 @@ func TestWaitFor(t *testing.T) {
 // TestStopWhileTheRecordWaits: Kafka takes the last position record late. The server hears of the relay meanwhile, as it does
 // while events are waited for, so the session is not over when the record is stored.
 func TestStopWhileTheRecordWaits(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		b.start()
 		b.pg.commit("a")
 		b.sleep(20 * time.Second)

@@ -20,8 +20,8 @@ type memory struct {
 	fence      time.Time // until when records of earlier sessions may still arrive
 }
 
-// wrote reports whether a record is this process's, of its last session. Two processes may have begun with the same record, and have one
+// isOwn reports whether a record is this process's, of its last session. Two processes may have begun with the same record, and have one
 // generation then; another process is known by its producer id.
-func (m *memory) wrote(b *checkpoint.PositionRecord) bool {
+func (m *memory) isOwn(b *checkpoint.PositionRecord) bool {
 	return b.Generation == m.generation && !slices.ContainsFunc(b.Producers, func(id int64) bool { return !slices.Contains(m.producers, id) })
 }

@@ -101,7 +101,7 @@ func (m *Metrics) read(bytes int) {
 
 func (m *Metrics) message(k decoder.Kind) { m.kinds[k].Inc() }
 
-func truth(b bool) float64 {
+func oneIf(b bool) float64 {
 	if b {
 		return 1
 	}

@@ -47,7 +47,7 @@ func newObserved(r *Relay) *observed {
 		func(held) float64 { return r.lagSeconds(r.clock()) })
 	if r.cfg.Deduplication.Slot != "" {
 		gauge("deduplicating", "1 while what Kafka has is skipped after a crash; 0: delivery is at least once, although deduplicated is configured.",
-			func(held) float64 { return truth(r.view.deduplicating) })
+			func(held) float64 { return oneIf(r.view.deduplicating) })
 	}
 	gauge("inflight_events", "Events from the first unacknowledged one to the newest.",
 		func(h held) float64 { return float64(h.events) })
@@ -68,7 +68,7 @@ func newObserved(r *Relay) *observed {
 		return 0
 	})
 	gauge("replication_connected", "1 while there is a session with the walsender.",
-		func(held) float64 { return truth(r.view.session != nil) })
+		func(held) float64 { return oneIf(r.view.session != nil) })
 	gauge("start_time_seconds", "When this process started, in Unix time.", func(held) float64 { return unix(r.started) })
 	gauge("last_commit_timestamp_seconds", "Commit time, by the server's clock, of the newest transaction that was read to its end; 0: none was.",
 		func(held) float64 { return unix(r.view.newest) })
@@ -102,7 +102,7 @@ func (o *observed) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, values[i])
 	}
 	for _, s := range states {
-		ch <- prometheus.MustNewConstMetric(stateDesc, prometheus.GaugeValue, truth(s == now), string(s))
+		ch <- prometheus.MustNewConstMetric(stateDesc, prometheus.GaugeValue, oneIf(s == now), string(s))
 	}
 }
 

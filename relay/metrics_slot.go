@@ -56,23 +56,23 @@ func newSlotMetrics(reg prometheus.Registerer, slot string) slotMetrics {
 	return m
 }
 
-// saw takes what a look at the slot found.
-func (m *slotMetrics) saw(s *replication.Slot) {
+// set takes what a look at the slot found.
+func (m *slotMetrics) set(s *replication.Slot) {
 	m.retained.WithLabelValues(m.name).Set(float64(s.RetainedBytes()))
 	m.unconf.WithLabelValues(m.name).Set(float64(s.ServerLSN) - float64(min(s.ConfirmedFlush, s.ServerLSN)))
-	m.active.WithLabelValues(m.name).Set(truth(s.Active))
-	m.failover.WithLabelValues(m.name).Set(truth(s.Failover))
+	m.active.WithLabelValues(m.name).Set(oneIf(s.Active))
+	m.failover.WithLabelValues(m.name).Set(oneIf(s.Failover))
 	if s.SafeWALBytes != nil {
 		m.safe.WithLabelValues(m.name).Set(float64(*s.SafeWALBytes))
 	} else {
 		m.safe.DeleteLabelValues(m.name)
 	}
 	for _, status := range walStatuses {
-		m.status.WithLabelValues(m.name, status).Set(truth(s.WALStatus == status))
+		m.status.WithLabelValues(m.name, status).Set(oneIf(s.WALStatus == status))
 	}
 	why := invalidation(s)
 	for _, reason := range invalidations {
-		m.invalid.WithLabelValues(m.name, reason).Set(truth(reason == why))
+		m.invalid.WithLabelValues(m.name, reason).Set(oneIf(reason == why))
 	}
 }
 

@@ -36,12 +36,12 @@ func TestSlotMetrics(t *testing.T) {
 		{"well again", replication.Slot{WALStatus: "reserved", Active: true, Failover: true, RestartLSN: 400, ConfirmedFlush: 400, ServerLSN: 400}, "reserved", "", 0, 0, -1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m.saw(&c.slot)
+			m.set(&c.slot)
 			for what, v := range map[string][2]float64{
 				"retained":    {testutil.ToFloat64(m.retained), c.retained},
 				"unconfirmed": {testutil.ToFloat64(m.unconf), c.unconf},
-				"active":      {testutil.ToFloat64(m.active), truth(c.slot.Active)},
-				"failover":    {testutil.ToFloat64(m.failover), truth(c.slot.Failover)},
+				"active":      {testutil.ToFloat64(m.active), oneIf(c.slot.Active)},
+				"failover":    {testutil.ToFloat64(m.failover), oneIf(c.slot.Failover)},
 			} {
 				if v[0] != v[1] {
 					t.Errorf("%s: %v, want %v", what, v[0], v[1])
@@ -54,12 +54,12 @@ func TestSlotMetrics(t *testing.T) {
 				t.Errorf("%d series of safe, want %v", n, c.safe)
 			}
 			for _, s := range walStatuses {
-				if got := testutil.ToFloat64(m.status.WithLabelValues("s", s)); got != truth(s == c.status) {
+				if got := testutil.ToFloat64(m.status.WithLabelValues("s", s)); got != oneIf(s == c.status) {
 					t.Errorf("status %s: %v", s, got)
 				}
 			}
 			for _, s := range invalidations {
-				if got := testutil.ToFloat64(m.invalid.WithLabelValues("s", s)); got != truth(s == c.invalid) {
+				if got := testutil.ToFloat64(m.invalid.WithLabelValues("s", s)); got != oneIf(s == c.invalid) {
 					t.Errorf("invalidated %s: %v", s, got)
 				}
 			}

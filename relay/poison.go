@@ -79,8 +79,8 @@ func (e *refusedAgain) Error() string { return "Kafka refuses an event: " + e.po
 // because each ends a session.
 const maxRefused = 1000
 
-// remember keeps a record that Kafka has refused, unless it is to stop the relay.
-func (r *Relay) remember(p *router.Poison) error {
+// noteRefused keeps a record that Kafka has refused, unless it is to stop the relay.
+func (r *Relay) noteRefused(p *router.Poison) error {
 	if r.cfg.Poison.Of(p) == StopAtPoison {
 		return p
 	}
@@ -91,8 +91,8 @@ func (r *Relay) remember(p *router.Poison) error {
 	return &refusedAgain{p}
 }
 
-// poisoned does with an event what the policy says. The error is the poison itself if it is to stop the relay.
-func (s *session) poisoned(ctx context.Context, p *router.Poison, pos checkpoint.Position) error {
+// handlePoison does with an event what the policy says. The error is the poison itself if it is to stop the relay.
+func (s *session) handlePoison(ctx context.Context, p *router.Poison, pos checkpoint.Position) error {
 	r := s.r
 	p.Position, p.ID = pos, string(s.rec.ID)
 	policy := r.cfg.Poison.Of(p)
@@ -100,7 +100,7 @@ func (s *session) poisoned(ctx context.Context, p *router.Poison, pos checkpoint
 	switch policy {
 	case SkipPoison:
 		r.log.Warn("poison skipped", attrs...)
-		return s.leaveOut(ctx, r.met.poisonSkipped)
+		return s.skip(ctx, r.met.poisonSkipped)
 	case DeadLetter:
 		r.log.Warn("poison goes to the dead-letter topic", append(attrs, "dead_letter_topic", r.cfg.Poison.Topic)...)
 		return s.deadLetter(ctx, p, pos)
@@ -131,7 +131,7 @@ func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoi
 	}
 	alone, over := s.sink.Check(rec)
 	if over != nil && s.r.cfg.Poison.Cut && over.Cause == router.TooLarge {
-		if alone, over = s.cut(over); over == nil {
+		if alone, over = s.shortenDeadLetter(over); over == nil {
 			s.r.log.Warn("dead letter truncated", "event_id", p.ID, "position", pos.String(), "bytes", len(rec.Value))
 		}
 	}
@@ -143,17 +143,17 @@ func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoi
 	return s.send(ctx, alone, s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause)), pos)
 }
 
-// letters are the dead letters in flight, by event number. They are counted when Kafka has them; those of a session that
+// sentDeadLetters are the dead letters in flight, by event number. They are counted when Kafka has them; those of a session that
 // ends first are sent again by the next.
-type letters struct {
+type sentDeadLetters struct {
 	some    atomic.Bool // so that the acknowledgement of any other event costs no lock
 	mu      sync.Mutex
 	waiting map[uint64]prometheus.Counter
 }
 
-func (l *letters) none() bool { return !l.some.Load() }
+func (l *sentDeadLetters) isEmpty() bool { return !l.some.Load() }
 
-func (l *letters) sent(n uint64, count prometheus.Counter) {
+func (l *sentDeadLetters) sent(n uint64, count prometheus.Counter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.waiting == nil {
@@ -163,8 +163,8 @@ func (l *letters) sent(n uint64, count prometheus.Counter) {
 	l.some.Store(true)
 }
 
-func (l *letters) acked(n uint64) {
-	if l.none() {
+func (l *sentDeadLetters) acked(n uint64) {
+	if l.isEmpty() {
 		return
 	}
 	l.mu.Lock()
@@ -176,8 +176,8 @@ func (l *letters) acked(n uint64) {
 	}
 }
 
-// cut shortens the dead letter until its topic takes it; a header says how long the value was.
-func (s *session) cut(over *router.Poison) (alone bool, still *router.Poison) {
+// shortenDeadLetter shortens the dead letter until its topic takes it; a header says how long the value was.
+func (s *session) shortenDeadLetter(over *router.Poison) (alone bool, still *router.Poison) {
 	rec := &s.rec
 	rec.Headers = append(rec.Headers, router.Header{Name: HeaderTruncated, Value: strconv.AppendInt(nil, int64(len(rec.Value)), 10)})
 	for still = over; still != nil && still.Cause == router.TooLarge && shorten(rec); {

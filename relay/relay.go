@@ -220,7 +220,7 @@ func (r *Relay) watchSlot(ctx context.Context) {
 		slot, err := r.source.Look(look)
 		cancel()
 		if slot != nil {
-			r.sawSlot(slot)
+			r.publishSlot(slot)
 		}
 		if err == nil {
 			continue

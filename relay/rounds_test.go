@@ -18,7 +18,7 @@ func TestAckToConfirmed(t *testing.T) {
 		for _, every := range []time.Duration{7 * time.Millisecond, 20 * time.Millisecond, 310 * time.Millisecond, 1777 * time.Millisecond, 3140 * time.Millisecond} {
 			for _, what := range []string{"nothing", "a slow look", "a slow record", "a slow record, slow acks", "the server asks", "a slow start", "everything slow"} {
 				t.Run(fmt.Sprintf("%s/every %s/%s", mode, every, what), func(t *testing.T) {
-					run := func(b *bench, p *fakePast) {
+					run := func(b *bench, p *fakePositions) {
 						look := 3 * time.Millisecond
 						b.pg.checkErr = func(int) error {
 							var d time.Duration
@@ -139,7 +139,7 @@ func TestLongStatusInterval(t *testing.T) {
 		cfg := cfg
 		cfg.Deduplication = Deduplication{Slot: "outboxcdc", LookBack: 100, FenceWait: 5 * time.Second, Sources: "s"}
 		bubble(t, cfg, func(b *bench) {
-			p := &fakePast{b: b, pid: 7}
+			p := &fakePositions{b: b, pid: 7}
 			b.kafka.past = p
 			b.pg.checkErr = func(n int) error {
 				if n == 10 {

@@ -21,19 +21,19 @@ import (
 // the stream and writes status updates. Back-pressure stops its reading, never its status updates.
 //
 // If the process dies at any point, the slot stands at the last status update that arrived, and the server sends everything after
-// it again. What Kafka has of that is told by the position record and the ends of partitions (past.go); without deduplicated delivery
+// it again. What Kafka has of that is told by the position record and the ends of partitions (position.go); without deduplicated delivery
 // there is no other state.
 type session struct {
-	r       *Relay
-	stream  Stream
-	sink    Sink
-	tracker *checkpoint.Tracker
-	rule    *checkpoint.Rule
-	decoder *decoder.Decoder
-	resume  checkpoint.Resume
-	until   pglogrepl.LSN // sessions before have sent nothing that was committed from here on
-	guard   guard
-	past    past
+	r        *Relay
+	stream   Stream
+	sink     Sink
+	tracker  *checkpoint.Tracker
+	rule     *checkpoint.Rule
+	decoder  *decoder.Decoder
+	resume   checkpoint.Resume
+	until    pglogrepl.LSN // sessions before have sent nothing that was committed from here on
+	guard    guard
+	position position
 
 	life   context.Context // ends before the stream is closed
 	beside sync.WaitGroup  // what runs beside the session's goroutine until then
@@ -52,6 +52,7 @@ type session struct {
 	wake       chan struct{}
 	updated    map[uint32]bool // tables, by OID, of whose updates the log knows
 
+	readsEnds bool // the ends of partitions are read before anything is sent that may be there
 	isSettled bool // nothing that sessions before have left in Kafka is in doubt
 
 	statusFailed bool // a status update could not be written
@@ -63,9 +64,9 @@ type session struct {
 	began time.Time
 
 	// written by the sink's goroutines
-	lastAck atomic.Int64 // nanoseconds since began; 0: nothing was acknowledged
-	letters letters
-	failure atomic.Pointer[error]
+	lastAck     atomic.Int64 // nanoseconds since began; 0: nothing was acknowledged
+	deadLetters sentDeadLetters
+	failure     atomic.Pointer[error]
 }
 
 // sent remembers a record that was sent alone: if Kafka refuses it, it is poison.
@@ -104,7 +105,7 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 		stopBeside()
 		s.beside.Wait()
 	}
-	if err := s.begun(ctx); err != nil {
+	if err := s.start(ctx); err != nil {
 		endBeside()
 		_ = s.closeSink(0) // before the slot is another's
 		err = s.rootCause(err)
@@ -133,7 +134,7 @@ func (s *session) rootCause(err error) error {
 			return *failure
 		}
 	}
-	return s.lastWord(err)
+	return s.readFinalError(err)
 }
 
 // openTimeout bounds the opening of either side; lookUpTimeout one question of the session's goroutine to the catalogs.
@@ -154,7 +155,7 @@ func (s *session) callbacks(cancel context.CancelFunc) Callbacks {
 					cancel()
 				}
 			}()
-			s.letters.acked(n) // before the tracker wakes who waits for it
+			s.deadLetters.acked(n) // before the tracker wakes who waits for it
 			commit := s.tracker.Ack(n)
 			now := s.r.clock()
 			s.lastAck.Store(max(1, int64(now.Sub(s.began))))
@@ -165,7 +166,7 @@ func (s *session) callbacks(cancel context.CancelFunc) Callbacks {
 			s.failure.CompareAndSwap(nil, &err)
 			cancel()
 		},
-		Wake: s.nudge,
+		Wake: s.wakeUp,
 	}
 }
 
@@ -177,7 +178,7 @@ func (s *session) ackedAt() time.Time {
 	return time.Time{}
 }
 
-func (s *session) nudge() {
+func (s *session) wakeUp() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -187,7 +188,7 @@ func (s *session) nudge() {
 // interrupt makes the session look what there is to do, whether it reads or waits.
 func (s *session) interrupt() {
 	s.stream.Interrupt()
-	s.nudge()
+	s.wakeUp()
 }
 
 // open connects to the server and prepares what depends on its answer.
@@ -211,7 +212,7 @@ func (s *session) open(ctx context.Context) error {
 	}
 	s.until = id.WALEnd
 	ahead := r.mem.FoundSlot(id, start)
-	if err := r.fit(s.stream.Tables()); err != nil {
+	if err := r.checkColumns(s.stream.Tables()); err != nil {
 		_ = s.stream.Close(0, r.clock())
 		return err
 	}
@@ -227,15 +228,15 @@ func (s *session) open(ctx context.Context) error {
 	s.rule = checkpoint.NewRule(start, now, r.cfg.pacing(), s.tracker, &s.resume)
 	s.guard = newGuard(s.interrupt)
 	if r.cfg.Deduplication.Slot != "" {
-		s.guard.seen = s.sink.Renew
+		s.guard.renew = s.sink.Renew
 	}
 	return nil
 }
 
-// begun reads what sessions before have left, and has the stream's owner begin. The guard runs by now.
-func (s *session) begun(ctx context.Context) error {
+// start reads what sessions before have left, and has the stream's owner begin. The guard runs by now.
+func (s *session) start(ctx context.Context) error {
 	r := s.r
-	if err := s.recall(ctx); err != nil {
+	if err := s.loadPosition(ctx); err != nil {
 		return err
 	}
 	s.stream.OnDrained(s.sink.Flush)
@@ -289,7 +290,7 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 			s.r.setState(WaitingForStandby, waiting.Message)
 			return nil
 		}
-		return s.named(err)
+		return s.nameTransaction(err)
 	}
 	s.heard = true
 	if msg.Data == nil {

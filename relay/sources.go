@@ -14,9 +14,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// fit asks the router about the tables as they are now, before anything was delivered: a configuration that can never work
+// checkColumns asks the router about the tables as they are now, before anything was delivered: a configuration that can never work
 // is told at the start and not at the first row. Later the rows may be older than what the catalogs say.
-func (r *Relay) fit(tables []replication.TableNow) error {
+func (r *Relay) checkColumns(tables []replication.TableNow) error {
 	if r.delivered() {
 		return nil
 	}

@@ -76,7 +76,7 @@ func (r *Relay) setStateOf(s State, label, reason string) {
 	if reason != "" {
 		v.lastError, v.lastErrorAt = reason, v.beat
 		if s != Backpressured { // that is how a backlog is worked off
-			v.troubled(s, label, reason, v.beat)
+			v.noteTrouble(s, label, reason, v.beat)
 		}
 	}
 	if v.state == s && v.label == label {
@@ -185,8 +185,8 @@ func (r *Relay) progress(s *session) {
 	v.newest = maxTime(v.newest, s.lastCommit)
 }
 
-// said publishes what a status update has carried.
-func (r *Relay) said(confirmed pglogrepl.LSN, now time.Time) {
+// publishConfirmed publishes what a status update has carried.
+func (r *Relay) publishConfirmed(confirmed pglogrepl.LSN, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.view.confirmed, r.view.confirmedAt = confirmed, now
@@ -198,11 +198,11 @@ func (r *Relay) delivered() bool {
 	return r.view.delivered
 }
 
-func (r *Relay) sawSlot(s *replication.Slot) {
+func (r *Relay) publishSlot(s *replication.Slot) {
 	r.mu.Lock()
 	r.view.slot, r.view.slotAt = s, r.clock()
 	r.mu.Unlock()
-	r.met.slot.saw(s)
+	r.met.slot.set(s)
 }
 
 // slotUnwatched reports whether the slot was not looked at lately; a session does so by itself.

@@ -61,9 +61,9 @@ func (e *errCannotSend) Error() string {
 }
 func (e *errCannotSend) Unwrap() error { return e.err }
 
-// lastWord is why the walsender has ended, if err is that it has. What it sent before that is dropped: it was not confirmed, and
+// readFinalError is why the walsender has ended, if err is that it has. What it sent before that is dropped: it was not confirmed, and
 // comes again.
-func (s *session) lastWord(err error) error {
+func (s *session) readFinalError(err error) error {
 	if !errors.Is(err, replication.ErrSenderGone) {
 		return err
 	}
@@ -75,7 +75,7 @@ func (s *session) lastWord(err error) error {
 		switch {
 		case errors.Is(word, replication.ErrDeadline), errors.As(word, new(*replication.Waiting)):
 		case word != nil:
-			return s.named(word)
+			return s.nameTransaction(word)
 		case len(msg.Data) > 0 && (msg.Data[0] == 'B' || msg.Data[0] == 'C'):
 			if m, err := s.decoder.Decode(msg.Data); err == nil {
 				if s.inTx = m.Kind == decoder.KindBegin; s.inTx {
@@ -87,8 +87,8 @@ func (s *session) lastWord(err error) error {
 	return err
 }
 
-// named names the transaction that the server fails to send.
-func (s *session) named(err error) error {
+// nameTransaction names the transaction that the server fails to send.
+func (s *session) nameTransaction(err error) error {
 	if s.inTx && replication.KindOf(err) == replication.CannotSend {
 		return &errCannotSend{s.begin, err}
 	}

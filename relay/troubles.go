@@ -16,8 +16,8 @@ type Trouble struct {
 	label string
 }
 
-// troubled notes a trouble that label tells from others; the newest is the last.
-func (v *view) troubled(s State, label, text string, now time.Time) {
+// noteTrouble notes a trouble that label tells from others; the newest is the last.
+func (v *view) noteTrouble(s State, label, text string, now time.Time) {
 	if n := len(v.troubles); n > 0 && v.troubles[n-1].State == s && v.troubles[n-1].label == label {
 		t := &v.troubles[n-1]
 		t.Error, t.Last = text, now

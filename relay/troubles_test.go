@@ -53,12 +53,12 @@ func TestTroubles(t *testing.T) {
 func TestTroublesAreBounded(t *testing.T) {
 	var v view
 	for i := range 3 * maxTroubles {
-		v.troubled(Reconnecting, fmt.Sprint(i), "", time.Unix(int64(i), 0))
+		v.noteTrouble(Reconnecting, fmt.Sprint(i), "", time.Unix(int64(i), 0))
 	}
 	if len(v.troubles) != maxTroubles || v.troubles[0].label != fmt.Sprint(2*maxTroubles) || v.troubles[maxTroubles-1].label != fmt.Sprint(3*maxTroubles-1) {
 		t.Errorf("%+v", v.troubles)
 	}
-	v.troubled(Parked, v.troubles[maxTroubles-1].label, "", time.Unix(99, 0))
+	v.noteTrouble(Parked, v.troubles[maxTroubles-1].label, "", time.Unix(99, 0))
 	if last := v.troubles[maxTroubles-1]; last.State != Parked || last.Count != 1 {
 		t.Errorf("another state with the same reason is another trouble: %+v", last)
 	}

@@ -148,7 +148,7 @@ var confirming = []mutant{
 		name: "frozen-state-ignored",
 		rule: "A session that ends with an error confirms what it can, like any other.",
 		edits: []edit{{
-			"relay/leave.go", "	s.rule.Freeze()\n	if atRow(cause) {\n", "	if atRow(cause) {\n",
+			"relay/leave.go", "	s.rule.Freeze()\n	if endedAtRow(cause) {\n", "	if endedAtRow(cause) {\n",
 		}},
 		tests: []suite{missed, confirms},
 	},
@@ -212,7 +212,7 @@ var guarding = []mutant{
 		name: "guard-not-at-the-end",
 		rule: "The last status update needs no look of its own.",
 		edits: []edit{{
-			"relay/leave.go", "		if err := s.checkLast(ctx); err != nil {\n			s.r.log",
+			"relay/leave.go", "		if err := s.checkAgain(ctx); err != nil {\n			s.r.log",
 			"		s.rule.BeginCheck(s.r.clock())\n		s.rule.CheckPassed()\n		if err := ctx.Err(); err != nil {\n			s.r.log",
 		}},
 		tests: []suite{leaves},

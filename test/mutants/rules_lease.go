@@ -12,14 +12,14 @@ var leasing = []mutant{
 		rule: "A status update that was written shows that the slot is ours.",
 		edits: []edit{{
 			"relay/confirm.go", "	if s.rule.Sent(now, safe) {\n",
-			"	if s.guard.seen != nil {\n		s.guard.seen(now)\n	}\n	if s.rule.Sent(now, safe) {\n",
+			"	if s.guard.renew != nil {\n		s.guard.renew(now)\n	}\n	if s.rule.Sent(now, safe) {\n",
 		}},
 		tests: []suite{simPast},
 	},
 	{
 		name:  "lease-from-the-answer",
 		rule:  "The slot is ours when the answer of a look arrives.",
-		edits: []edit{{"relay/confirm.go", "			g.seen(slot.Asked)\n", "			g.seen(time.Now())\n"}},
+		edits: []edit{{"relay/confirm.go", "			g.renew(slot.Asked)\n", "			g.renew(time.Now())\n"}},
 		tests: []suite{leases, simPast},
 	},
 	{
@@ -31,19 +31,19 @@ var leasing = []mutant{
 	{
 		name:  "first-record-without-a-look",
 		rule:  "The first record waits for the first look that is due anyway.",
-		edits: []edit{{"relay/past.go", "	s.startCheck(r.clock()) // the first record leaves when the slot was seen\n", ""}},
+		edits: []edit{{"relay/position.go", "	s.startCheck(r.clock()) // the first record waits for the lease, which a check renews\n", ""}},
 		tests: []suite{leases},
 	},
 	{
 		name:  "sends-before-the-record-is-seen",
 		rule:  "A session may send as soon as Kafka has its first record, if the slot was its own before.",
-		edits: []edit{{"relay/past.go", "	if err := s.checkLast(ctx); err != nil {\n		return err\n	}\n	s.deduplicate()", "	s.deduplicate()"}},
+		edits: []edit{{"relay/position.go", "	if err := s.checkAgain(ctx); err != nil {\n		return err\n	}\n	s.beginDeduplication()", "	s.beginDeduplication()"}},
 		tests: []suite{leases, simPast},
 	},
 	{
 		name:  "rows-before-a-bad-one-are-cut-off",
 		rule:  "Whatever ends a session, nothing leaves any more, though the slot is its own.",
-		edits: []edit{{"relay/leave.go", "	if atRow(cause) {\n", "	if false {\n"}},
+		edits: []edit{{"relay/leave.go", "	if endedAtRow(cause) {\n", "	if false {\n"}},
 		tests: []suite{{"./relay", "^TestRowsBeforeOneThatCannotBeRead$"}},
 	},
 	{
@@ -55,7 +55,7 @@ var leasing = []mutant{
 	{
 		name:  "first-record-after-a-pause",
 		rule:  "The first record after a quiet time waits for the next turn.",
-		edits: []edit{{"relay/event.go", "		s.keepLease(s.waitSince)\n", ""}},
+		edits: []edit{{"relay/event.go", "		s.renewLease(s.waitSince)\n", ""}},
 		tests: []suite{leases},
 	},
 	{
@@ -85,13 +85,13 @@ var leasing = []mutant{
 	{
 		name:  "fence-of-ones-own",
 		rule:  "All instances of a slot have the same fence_wait.",
-		edits: []edit{{"relay/inkafka.go", "max(cfg.FenceWait, p.before.FenceWait)", "cfg.FenceWait"}},
+		edits: []edit{{"relay/skip.go", "max(cfg.FenceWait, p.predecessor.FenceWait)", "cfg.FenceWait"}},
 		tests: []suite{{"./relay", "^TestFenceOfTheOther$"}},
 	},
 	{
 		name:  "fence-forgotten",
 		rule:  "A record says what its own writer relies on.",
-		edits: []edit{{"relay/record.go", "max(rec.FenceWait, s.r.cfg.Deduplication.FenceWait) //", "s.r.cfg.Deduplication.FenceWait //"}},
+		edits: []edit{{"relay/position.go", "max(rec.FenceWait, s.r.cfg.Deduplication.FenceWait) //", "s.r.cfg.Deduplication.FenceWait //"}},
 		tests: []suite{{"./relay", "^TestFenceOfTheOther$"}},
 	},
 	{

@@ -172,7 +172,7 @@ var reading = []mutant{
 	{
 		name:  "skipped-update-is-not-entered",
 		rule:  "What is left out need not be entered into the tracker.",
-		edits: []edit{{"relay/event.go", "		return s.leaveOut(ctx, r.met.updateSkipped) // whatever the policy: it has an ordinal\n", "		r.met.updateSkipped.Inc()\n		return nil\n"}},
+		edits: []edit{{"relay/event.go", "		return s.skip(ctx, r.met.updateSkipped) // whatever the policy: it has an ordinal\n", "		r.met.updateSkipped.Inc()\n		return nil\n"}},
 		tests: []suite{{"./relay", "^TestUpdatesHaveOrdinals$"}},
 	},
 	{
@@ -282,7 +282,7 @@ var ending = []mutant{
 	{
 		name:  "skipped-has-no-number",
 		rule:  "What is left out counts for nothing in its transaction.",
-		edits: []edit{{"relay/poison.go", "		return s.leaveOut(ctx, r.met.poisonSkipped)\n	case DeadLetter", "		return nil\n	case DeadLetter"}},
+		edits: []edit{{"relay/poison.go", "		return s.skip(ctx, r.met.poisonSkipped)\n	case DeadLetter", "		return nil\n	case DeadLetter"}},
 		tests: []suite{deadLetters},
 	},
 	{

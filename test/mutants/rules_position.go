@@ -18,7 +18,7 @@ var recalling = []mutant{
 	{
 		name:  "settled-with-each-record",
 		rule:  "What is acknowledged is settled.",
-		edits: []edit{{"relay/record.go", "	if s.settled() {\n		rec.Settle()\n", "	rec.Settled = rec.Acked\n	if s.settled() {\n		rec.Settle()\n"}},
+		edits: []edit{{"relay/position.go", "	if s.settled() {\n		rec.Settle()\n", "	rec.Settled = rec.Acked\n	if s.settled() {\n		rec.Settle()\n"}},
 		tests: []suite{{"./relay", "^TestSearch$"}},
 	},
 	{
@@ -63,31 +63,31 @@ var recalling = []mutant{
 	{
 		name:  "unread-topic-is-empty",
 		rule:  "Topics that the position record does not name have nothing of ours.",
-		edits: []edit{{"relay/inkafka.go", "func() bool { return s.sink.EndsRead(topic) })", "func() bool { return s.sink.EndsRead(\"\") })"}},
+		edits: []edit{{"relay/skip.go", "func() bool { return s.sink.EndsRead(topic) })", "func() bool { return s.sink.EndsRead(\"\") })"}},
 		tests: []suite{recalls, simPast},
 	},
 	{
 		name:  "clean-in-doubt",
 		rule:  "An end at which nothing of this session is under way is clean, whatever those before it have left.",
-		edits: []edit{{"relay/record.go", "	return (settled || !s.r.mem.doubt && single == 0)", "	return (settled || single == 0)"}},
+		edits: []edit{{"relay/position.go", "	return (settled || !s.r.mem.doubt && single == 0)", "	return (settled || single == 0)"}},
 		tests: []suite{simPast},
 	},
 	{
 		name:  "clean-beyond-the-record",
 		rule:  "A clean record need not cover what this process has delivered.",
-		edits: []edit{{"relay/record.go", " && s.r.mem.Newest().Compare(acked) <= 0\n", " && acked.CommitLSN >= 0\n"}},
+		edits: []edit{{"relay/position.go", " && s.r.mem.Newest().Compare(acked) <= 0\n", " && acked.CommitLSN >= 0\n"}},
 		tests: []suite{{"./relay", "^TestCleanCoversTheProcess$"}},
 	},
 	{
 		name:  "producers-forgotten-early",
 		rule:  "Producers are forgotten with the first acknowledgement of this session.",
-		edits: []edit{{"relay/inkafka.go", " && s.tracker.Acked() >= s.until {\n", " && s.tracker.AckedAny() {\n"}},
+		edits: []edit{{"relay/skip.go", " && s.tracker.Acked() >= s.until {\n", " && s.tracker.AckedAny() {\n"}},
 		tests: []suite{recalls, simPast},
 	},
 	{
 		name:  "producer-noted-late",
 		rule:  "The producer's id is noted with the first position that is confirmed.",
-		edits: []edit{{"relay/past.go", "		err = s.firstStored(ctx)\n", ""}},
+		edits: []edit{{"relay/position.go", "		err = s.awaitFirstStored(ctx)\n", ""}},
 		tests: []suite{recalls, simPast},
 	},
 	{
@@ -111,7 +111,7 @@ var recalling = []mutant{
 	{
 		name:  "publication-is-not-recorded",
 		rule:  "The position record does not say what the publication sends.",
-		edits: []edit{{"relay/record.go", "	rec.Published = s.stream.Published()\n", ""}},
+		edits: []edit{{"relay/position.go", "	rec.Published = s.stream.Published()\n", ""}},
 		tests: []suite{{"./relay", "^TestPositionRecord$"}},
 	},
 	{
@@ -147,7 +147,7 @@ var recalling = []mutant{
 	{
 		name:  "unverified-is-recorded",
 		rule:  "What is dropped may be recorded before the server has shown that it is ours.",
-		edits: []edit{{"relay/record.go", "!acked.IsZero() && !s.resume.Expecting() && (", "!acked.IsZero() && ("}},
+		edits: []edit{{"relay/position.go", "!acked.IsZero() && !s.resume.Expecting() && (", "!acked.IsZero() && ("}},
 		tests: []suite{{"./relay", "^TestUnverifiedIsNotRecorded$"}},
 	},
 	{
@@ -216,7 +216,7 @@ var recalling = []mutant{
 	{
 		name:  "no-fence",
 		rule:  "The end of a partition is read at once after any end.",
-		edits: []edit{{"relay/inkafka.go", "			r.mem.fence = maxTime(r.mem.fence, now.Add(wait))\n", "			_ = wait\n"}},
+		edits: []edit{{"relay/skip.go", "			r.mem.fence = maxTime(r.mem.fence, now.Add(wait))\n", "			_ = wait\n"}},
 		tests: []suite{recalls},
 	},
 	{

@@ -16,8 +16,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// fakePast is what Kafka keeps for a deduplicating relay. bench.mu guards it.
-type fakePast struct {
+// fakePositions is what Kafka keeps for a deduplicating relay. bench.mu guards it.
+type fakePositions struct {
 	b        *bench
 	saved    []checkpoint.PositionRecord
 	loadErr  error
@@ -43,20 +43,20 @@ type ended struct {
 	id string
 }
 
-func (p *fakePast) locked(f func()) {
+func (p *fakePositions) locked(f func()) {
 	p.b.mu.Lock()
 	defer p.b.mu.Unlock()
 	f()
 }
 
-func (p *fakePast) ProducerID() int64 { return p.pid }
+func (p *fakePositions) ProducerID() int64 { return p.pid }
 
-func (p *fakePast) LoadPosition(context.Context) (s *checkpoint.PositionRecord, err error) {
+func (p *fakePositions) LoadPosition(context.Context) (s *checkpoint.PositionRecord, err error) {
 	p.locked(func() { s, err = checkpoint.Merge(p.saved), p.loadErr })
 	return s, err
 }
 
-func (p *fakePast) SavePosition(s checkpoint.PositionRecord, done func(error)) {
+func (p *fakePositions) SavePosition(s checkpoint.PositionRecord, done func(error)) {
 	var slow time.Duration
 	p.locked(func() { slow = p.slow })
 	time.AfterFunc(2*time.Millisecond+slow, func() {
@@ -72,11 +72,11 @@ func (p *fakePast) SavePosition(s checkpoint.PositionRecord, done func(error)) {
 	})
 }
 
-func (p *fakePast) ReadEnds(q checkpoint.Search, notBefore time.Time) {
+func (p *fakePositions) ReadEnds(q checkpoint.Search, notBefore time.Time) {
 	p.locked(func() { p.search, p.notBefore, p.read, p.searched = &q, notBefore, nil, true })
 }
 
-func (p *fakePast) EndsRead(topic string) (done bool) {
+func (p *fakePositions) EndsRead(topic string) (done bool) {
 	p.locked(func() {
 		if done = !time.Now().Before(p.notBefore); !done {
 			return
@@ -97,37 +97,37 @@ func (p *fakePast) EndsRead(topic string) (done bool) {
 	return done
 }
 
-func (p *fakePast) Renew(seen time.Time) { p.locked(func() { p.seen = append(p.seen, seen) }) }
+func (p *fakePositions) Renew(seen time.Time) { p.locked(func() { p.seen = append(p.seen, seen) }) }
 
-func (p *fakePast) Unanswered() (is bool) {
+func (p *fakePositions) Unanswered() (is bool) {
 	p.locked(func() { is = p.unanswered })
 	return is
 }
 
-func (p *fakePast) Topics() (topics []string) {
+func (p *fakePositions) Topics() (topics []string) {
 	p.locked(func() { topics = p.topics })
 	return topics
 }
 
 // deduplicating runs f with a bench whose Kafka keeps positions.
-func deduplicating(t *testing.T, f func(*bench, *fakePast)) {
+func deduplicating(t *testing.T, f func(*bench, *fakePositions)) {
 	cfg := DefaultConfig()
 	cfg.Deduplication = Deduplication{Slot: "outboxcdc", LookBack: 100, FenceWait: 5 * time.Second, Sources: "s"}
 	bubble(t, cfg, func(b *bench) {
 		b.pg.published = "p"
-		p := &fakePast{b: b, pid: 7, topics: []string{"t"}, ends: map[string][]ended{}, phantoms: map[string]checkpoint.Phantoms{}}
+		p := &fakePositions{b: b, pid: 7, topics: []string{"t"}, ends: map[string][]ended{}, phantoms: map[string]checkpoint.Phantoms{}}
 		b.kafka.past = p
 		f(b, p)
 	})
 }
 
-func (p *fakePast) last() (s checkpoint.PositionRecord) {
+func (p *fakePositions) last() (s checkpoint.PositionRecord) {
 	p.locked(func() { s = p.saved[len(p.saved)-1] })
 	return s
 }
 
 // nth is the record of that number in the topic, from 0.
-func (p *fakePast) nth(n int) (s checkpoint.PositionRecord) {
+func (p *fakePositions) nth(n int) (s checkpoint.PositionRecord) {
 	p.locked(func() { s = p.saved[n] })
 	return s
 }
@@ -147,7 +147,7 @@ func before(b *bench, f func(*checkpoint.PositionRecord)) checkpoint.PositionRec
 
 // TestPositionRecord: one before anything is sent, one before each status update that moves the slot, a clean one at the end.
 func TestPositionRecord(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		p.mute = true
 		b.kafka.hold()
@@ -249,7 +249,7 @@ func TestFollows(t *testing.T) {
 
 // TestSlotWasMoved ends the process, and confirms nothing; unless the slot is another's by now, who has moved it.
 func TestSlotWasMoved(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Confirm -= 8 })}
 		at := b.pg.slotAt()
 		b.pg.commit("a")
@@ -266,7 +266,7 @@ func TestSlotWasMoved(t *testing.T) {
 // TestPositionUnheard: the first position record of a session is not acknowledged. The session gives its slot up and the relay
 // parks, with Kafka's reason, until that has gone.
 func TestPositionUnheard(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.mute = true
 		b.kafka.sick = errors.New("not enough replicas")
 		b.kafka.probeErr = errors.New("one replica in sync")
@@ -299,7 +299,7 @@ func TestPositionUnheard(t *testing.T) {
 
 // TestKafkaFailsBeforeTheFirstRecord: what Kafka says while a session waits for its first record is the session's end, in its words.
 func TestKafkaFailsBeforeTheFirstRecord(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.mute = true
 		b.start()
 		b.sleep(3 * time.Second)
@@ -320,7 +320,7 @@ func TestKafkaFailsBeforeTheFirstRecord(t *testing.T) {
 // TestWithoutPositionsForAWhile: the topic has a record, cannot be used for a while, and then can. Meanwhile the session goes on, its
 // lease is renewed, and the slot moves; afterwards that is no contradiction, for this process has moved it itself.
 func TestWithoutPositionsForAWhile(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		p.loadErr = &checkpoint.Unusable{Topic: "positions", Why: "access is refused", Remedy: "grant it"}
 		b.start()
@@ -348,7 +348,7 @@ func TestWithoutPositionsForAWhile(t *testing.T) {
 
 // TestWithoutPositions: a topic that cannot be used is said once, and delivery goes on; one that can be used later is used.
 func TestWithoutPositions(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.loadErr = &checkpoint.Unusable{Topic: "positions", Why: "it does not exist", Remedy: "make it"}
 		b.start()
 		b.pg.commit("a")
@@ -374,7 +374,7 @@ func TestWithoutPositions(t *testing.T) {
 // TestPositionsUsableLater: the topic can be used while the session runs (before: only the next session asked). From then on the slot
 // is told only what a record allows, and neither a planned restart nor a crash is taken for a slot that somebody has moved.
 func TestPositionsUsableLater(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		p.loadErr = &checkpoint.Unusable{Topic: "positions", Why: "access is refused", Remedy: "grant it"}
 		b.start()
@@ -411,7 +411,7 @@ func TestPositionsUsableLater(t *testing.T) {
 // TestPositionsUsableAtTheEnd: a session that has delivered at least once asks once more before it ends because it was told to, so that
 // the next start finds a record that agrees with the slot.
 func TestPositionsUsableAtTheEnd(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		p.loadErr = &checkpoint.Unusable{Topic: "positions", Why: "access is refused", Remedy: "grant it"}
 		b.start()
@@ -431,7 +431,7 @@ func TestPositionsUsableAtTheEnd(t *testing.T) {
 // TestSameGeneration: another process had begun with the same record as this one, so that both wrote the same generation, and then had the
 // slot. What it has delivered is looked for, after fence_wait.
 func TestSameGeneration(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		b.start()
 		x := b.pg.commit("a")
@@ -460,7 +460,7 @@ func TestSameGeneration(t *testing.T) {
 func TestFenceOfTheOther(t *testing.T) {
 	for theirs, want := range map[time.Duration]time.Duration{0: 5 * time.Second, time.Second: 5 * time.Second, 12 * time.Second: 12 * time.Second} {
 		t.Run(theirs.String(), func(t *testing.T) {
-			deduplicating(t, func(b *bench, p *fakePast) {
+			deduplicating(t, func(b *bench, p *fakePositions) {
 				p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Clean, s.FenceWait = false, theirs })}
 				b.pg.commit("a")
 				begun := time.Now()
@@ -488,7 +488,7 @@ func TestFenceOfTheOther(t *testing.T) {
 
 // TestFenceIsNoSilence: a session that waits for what its predecessor has sent does not wait for Kafka, whatever park_after is.
 func TestFenceIsNoSilence(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		b.relay.cfg.ParkAfter = time.Second
 		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Clean = false })}
 		b.pg.commit("a")
@@ -512,7 +512,7 @@ func TestFenceIsNoSilence(t *testing.T) {
 
 // TestFence: when the ends of partitions are read.
 func TestFence(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		waits := func(want time.Duration) {
 			t.Helper()
 			p.locked(func() {
@@ -552,7 +552,7 @@ func TestFence(t *testing.T) {
 
 // TestSearch: what is looked for, and where.
 func TestSearch(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		id := b.pg.id
 		// What the slot is beyond ends the search: nothing before it is sent again.
 		acked := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: b.pg.slotAt() - 1, Ordinal: checkpoint.LastOrdinal}
@@ -592,15 +592,15 @@ func TestSearch(t *testing.T) {
 // TestSettledAtFirst: what is before the slot is never sent, so a session that knows of nothing settled, because it is the first or
 // has other settings, begins with that.
 func TestSettledAtFirst(t *testing.T) {
-	for name, edit := range map[string]func(*fakePast, checkpoint.PositionRecord){
-		"first": func(*fakePast, checkpoint.PositionRecord) {},
-		"other settings": func(p *fakePast, s checkpoint.PositionRecord) {
+	for name, edit := range map[string]func(*fakePositions, checkpoint.PositionRecord){
+		"first": func(*fakePositions, checkpoint.PositionRecord) {},
+		"other settings": func(p *fakePositions, s checkpoint.PositionRecord) {
 			s.Sources = "other"
 			p.saved = []checkpoint.PositionRecord{s}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			deduplicating(t, func(b *bench, p *fakePast) {
+			deduplicating(t, func(b *bench, p *fakePositions) {
 				id := b.pg.id
 				want := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: b.pg.slotAt() - 1, Ordinal: checkpoint.LastOrdinal}
 				edit(p, before(b, func(s *checkpoint.PositionRecord) {
@@ -647,7 +647,7 @@ func TestSkipped(t *testing.T) {
 		"no record: nothing is known":                      {edit: func(s *checkpoint.PositionRecord) { s.Slot = "" }, found: func(*checkpoint.Position) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			deduplicating(t, func(b *bench, p *fakePast) {
+			deduplicating(t, func(b *bench, p *fakePositions) {
 				x := b.pg.commit("a")
 				b.pg.commit("b")
 				id := b.pg.id
@@ -684,7 +684,7 @@ func TestSkipped(t *testing.T) {
 
 // TestStoppedWhileRereading: nothing is confirmed before all that a predecessor has delivered has come by, and that is said.
 func TestStoppedWhileRereading(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		x := b.pg.commit("a")
 		b.pg.commit("c@new") // waits for its topic
 		y := b.pg.commit("b")
@@ -722,7 +722,7 @@ func TestOlderCopy(t *testing.T) {
 		"behind the slot":  {func(id *checkpoint.TxID) { id.CommitLSN = firstLSN - 8 }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			deduplicating(t, func(b *bench, p *fakePast) {
+			deduplicating(t, func(b *bench, p *fakePositions) {
 				one, two := b.pg.commit("a"), b.pg.commit("b")
 				b.pg.commit("c")
 				id := b.pg.id
@@ -755,7 +755,7 @@ func TestOlderCopy(t *testing.T) {
 
 // TestPhantoms are reported once, also those of topics that nothing is sent to any more, and after a clean end.
 func TestPhantoms(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		b.pg.edit(func() {
 			b.pg.id.Timeline = 2
 			id, err := b.pg.id.WithHistory(fmt.Appendf(nil, "1\t%s\tx\n", pglogrepl.LSN(firstLSN)))

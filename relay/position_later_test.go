@@ -20,7 +20,7 @@ func unusablePositions() error {
 // the process found the slot there: for the same session, and for the next one.
 func TestMovedSlotIsFoundLater(t *testing.T) {
 	for _, next := range []bool{false, true} {
-		deduplicating(t, func(b *bench, p *fakePast) {
+		deduplicating(t, func(b *bench, p *fakePositions) {
 			p.saved = []checkpoint.PositionRecord{before(b, nil)}
 			p.loadErr = unusablePositions()
 			x := b.pg.commit("never delivered")
@@ -43,7 +43,7 @@ func TestMovedSlotIsFoundLater(t *testing.T) {
 // TestMovedSlotIsAccountedFor: a slot that a standby has moved, as its record says, and that falls back with a crash of Postgres, after which
 // that standby writes records of where it is then. What this process saw before is no contradiction.
 func TestMovedSlotIsAccountedFor(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		fallen := before(b, func(s *checkpoint.PositionRecord) { s.Generation, s.Producers, s.Clean = 7, []int64{3, 7, 9}, false })
 		x := b.pg.commit("delivered by the standby")
 		b.pg.edit(func() { b.pg.confirmed, b.kafka.acked["delivered by the standby"] = x.End, true })
@@ -65,7 +65,7 @@ func TestMovedSlotIsAccountedFor(t *testing.T) {
 
 // TestPositionsReadableNotWritable: delivery goes on in one session, at least once, and a planned end confirms everything.
 func TestPositionsReadableNotWritable(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		p.saveErr = unusablePositions()
 		b.start()
@@ -87,7 +87,7 @@ func TestPositionsReadableNotWritable(t *testing.T) {
 // TestOtherSettingsOlderCopy: the settings that number events have changed, and the server is an older copy. The position record proves
 // nothing of its events.
 func TestOtherSettingsOlderCopy(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		b.pg.commit("a") // other rows than those that were delivered, at LSNs used before
 		two := b.pg.commit("b")
 		b.pg.commit("c")
@@ -105,7 +105,7 @@ func TestOtherSettingsOlderCopy(t *testing.T) {
 // TestOtherSettingsHideATransaction: the last transaction of the position record had nothing but a logical message, and messages.prefix was
 // unset, so that the server does not send it. That is no other history.
 func TestOtherSettingsHideATransaction(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		b.pg.commit()
 		b.pg.edit(func() {
 			tx := b.pg.wal[len(b.pg.wal)-1]
@@ -128,7 +128,7 @@ func TestOtherSettingsHideATransaction(t *testing.T) {
 // TestUnverifiedIsNotRecorded: events that were dropped on a server that turns out to be an older copy are not in the first record of a
 // session that can use the topic later.
 func TestUnverifiedIsNotRecorded(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		p.loadErr = unusablePositions()
 		at := b.pg.slotAt()
@@ -162,7 +162,7 @@ func TestUnverifiedIsNotRecorded(t *testing.T) {
 // TestOwnDoubtIsKept: what a session of this process may have left in Kafka is looked for, although the record before it says that an earlier
 // process ended cleanly.
 func TestOwnDoubtIsKept(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)} // clean
 		p.loadErr = unusablePositions()
 		b.kafka.hold()
@@ -187,7 +187,7 @@ func TestOwnDoubtIsKept(t *testing.T) {
 // TestCleanCoversTheProcess: a session that has not read again what earlier sessions of the process delivered ends, and the position record
 // does not cover that. Its end is not clean, so that the next start looks for it.
 func TestCleanCoversTheProcess(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePast) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
 		b.start()
 		b.sleep(time.Second)
@@ -213,7 +213,7 @@ func TestCleanCoversTheProcess(t *testing.T) {
 // so that the session does not begin; nor does it go on, if the record could only be read later.
 func TestAlteredPublication(t *testing.T) {
 	for _, later := range []bool{false, true} {
-		deduplicating(t, func(b *bench, p *fakePast) {
+		deduplicating(t, func(b *bench, p *fakePositions) {
 			p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Published = "q" })}
 			if later {
 				p.loadErr = unusablePositions()
