@@ -184,7 +184,7 @@ func manPage() string {
 		"The daemon creates no tables, publications or slots; \\fBoutboxcdc setup\\fR creates them.\n")
 	for _, c := range documented() {
 		if !c.HasParent() {
-			b.WriteString(".SH OPTIONS\nThese go with every command.\n")
+			b.WriteString(".SH OPTIONS\nEvery command accepts these options.\n")
 		} else {
 			if c.Parent() == nil || !c.Parent().HasParent() && c == documented()[1] {
 				b.WriteString(".SH COMMANDS\n")
@@ -212,11 +212,11 @@ func manPage() string {
 	for _, e := range exits {
 		fmt.Fprintf(&b, ".TP\n.B %d\n%s\n", e.code, roff(e.text))
 	}
-	b.WriteString(".SH SIGNALS\n.TP\n.B SIGTERM, SIGINT\nStop reading, wait for Kafka's acknowledgements for at most \\fIshutdown_timeout\\fR, confirm, leave. A second one leaves at once.\n" +
-		".SH ENVIRONMENT\n.TP\n.B OUTBOXCDC_...\nEvery setting: \\fIkafka.client_id\\fR is \\fBOUTBOXCDC_KAFKA_CLIENT_ID\\fR. They win over files.\n" +
-		".TP\n.B PGHOST, PGUSER, PGPASSFILE, ...\nlibpq's variables, for what \\fIpostgres.url\\fR leaves out.\n" +
-		".TP\n.B NOTIFY_SOCKET, WATCHDOG_USEC\nWhere \\fBsystemd\\fR(1) wants to be told how the daemon does.\n" +
-		".SH FILES\n.TP\n.I ./outboxcdc.yaml\nThe settings, unless \\fB\\-c\\fR names others.\n" +
+	b.WriteString(".SH SIGNALS\n.TP\n.B SIGTERM, SIGINT\nStop reading, wait for Kafka's acknowledgements for at most \\fIshutdown_timeout\\fR, confirm, and exit. A second signal exits at once.\n" +
+		".SH ENVIRONMENT\n.TP\n.B OUTBOXCDC_...\nEvery setting: \\fIkafka.client_id\\fR is \\fBOUTBOXCDC_KAFKA_CLIENT_ID\\fR. Variables override files.\n" +
+		".TP\n.B PGHOST, PGUSER, PGPASSFILE, ...\nlibpq's variables, for parts that are missing in \\fIpostgres.url\\fR.\n" +
+		".TP\n.B NOTIFY_SOCKET, WATCHDOG_USEC\nSet by \\fBsystemd\\fR(1), which receives the state of the daemon.\n" +
+		".SH FILES\n.TP\n.I ./outboxcdc.yaml\nThe configuration file, unless \\fB\\-c\\fR names another.\n" +
 		".SH SEE ALSO\n\\fBpsql\\fR(1), \\fBpg_recvlogical\\fR(1), \\fBsystemd.service\\fR(5)\n")
 	return b.String()
 }
