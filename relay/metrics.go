@@ -56,8 +56,8 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
 	})
 	reg.MustRegister(m.latency)
-	m.received = counter("events_received_total", "Outbox rows decoded that were to be delivered.")
-	skipped := counters("events_skipped_total", "Outbox rows decoded that were not sent.", "reason")
+	m.received = counter("events_received_total", "Decoded events that have to be delivered.")
+	skipped := counters("events_skipped_total", "Decoded events that were not sent.", "reason")
 	m.skipped = skipped.WithLabelValues("already_delivered")
 	m.inKafka = skipped.WithLabelValues("in_kafka")
 	m.poisonSkipped = skipped.WithLabelValues("poison")
@@ -70,10 +70,10 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 		Name: "outboxcdc_largest_row_bytes", Help: "Largest message of the stream since the start: a row as Postgres prints it.",
 	})
 	reg.MustRegister(m.largestRow)
-	updates := counters("status_updates_total", "Standby status updates, by whether they could be sent.", "result")
+	updates := counters("status_updates_total", "Standby status updates, sent and failed.", "result")
 	m.statusSent, m.statusFailed = updates.WithLabelValues("sent"), updates.WithLabelValues("failed")
-	m.backpressure = counter("backpressure_seconds_total", "Time in which reading stood still because the window was full.")
-	m.slotAhead = counter("slot_ahead_total", "Sessions that found the slot further ahead than this process had confirmed.")
+	m.backpressure = counter("backpressure_seconds_total", "Time in which reading was paused because the window was full.")
+	m.slotAhead = counter("slot_ahead_total", "Sessions that found the slot beyond the position that this process had confirmed.")
 	m.reconnects = counters("replication_reconnects_total", "Sessions that ended with an error and are retried.", "reason")
 	for _, v := range kinds {
 		m.reconnects.WithLabelValues(v.reason)

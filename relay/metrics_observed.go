@@ -41,9 +41,9 @@ func newObserved(r *Relay) *observed {
 	gauge := func(name, help string, f func(held) float64) {
 		o.gauges = append(o.gauges, observedGauge{prometheus.NewDesc("outboxcdc_"+name, help, nil, nil), f})
 	}
-	gauge("replication_lag_bytes", "The server's end of WAL, as last seen, minus the confirmed position.",
+	gauge("replication_lag_bytes", "The end of the server's WAL, as last seen, minus the confirmed position.",
 		func(held) float64 { return float64(r.lagBytes()) })
-	gauge("replication_lag_seconds", "Age of the oldest commit that Kafka has not acknowledged; counts on while not streaming.",
+	gauge("replication_lag_seconds", "Age of the oldest commit that Kafka has not acknowledged; it keeps growing without a session.",
 		func(held) float64 { return r.lagSeconds(r.clock()) })
 	if r.cfg.Deduplication.Slot != "" {
 		gauge("deduplicating", "1 while what Kafka has is skipped after a crash; 0: delivery is at least once, although deduplicated is configured.",
@@ -53,15 +53,15 @@ func newObserved(r *Relay) *observed {
 		func(h held) float64 { return float64(h.events) })
 	gauge("inflight_bytes", "Bytes of key, value and headers of the events in flight.",
 		func(h held) float64 { return float64(h.bytes) })
-	gauge("inflight_limit_events", "The window in events.", func(held) float64 { return float64(r.cfg.MaxEvents) })
-	gauge("inflight_limit_bytes", "The window in bytes.", func(held) float64 { return float64(r.cfg.MaxBytes) })
-	gauge("server_wal_end_position_bytes", "The server's end of WAL, as last seen, as a number.",
+	gauge("inflight_limit_events", "Limit of the events in flight.", func(held) float64 { return float64(r.cfg.MaxEvents) })
+	gauge("inflight_limit_bytes", "Limit of the bytes in flight.", func(held) float64 { return float64(r.cfg.MaxBytes) })
+	gauge("server_wal_end_position_bytes", "The end of the server's WAL, as last seen, as a number.",
 		func(held) float64 { return float64(r.serverEnd()) })
 	gauge("confirmed_position_bytes", "The confirmed LSN as a number.",
 		func(held) float64 { return float64(r.view.confirmed) })
-	gauge("received_position_bytes", "The LSN up to which everything was received, as a number.",
+	gauge("received_position_bytes", "The LSN up to which everything has been received, as a number.",
 		func(held) float64 { return float64(r.view.received) })
-	gauge("unconfirmed_transactions", "Transactions that are not wholly acknowledged.", func(held) float64 {
+	gauge("unconfirmed_transactions", "Transactions that are not completely acknowledged.", func(held) float64 {
 		if s := r.view.session; s != nil {
 			return float64(s.tracker.Transactions())
 		}
@@ -70,11 +70,11 @@ func newObserved(r *Relay) *observed {
 	gauge("replication_connected", "1 while there is a session with the walsender.",
 		func(held) float64 { return oneIf(r.view.session != nil) })
 	gauge("start_time_seconds", "When this process started, in Unix time.", func(held) float64 { return unix(r.started) })
-	gauge("last_commit_timestamp_seconds", "Commit time, by the server's clock, of the newest transaction that was read to its end; 0: none was.",
+	gauge("last_commit_timestamp_seconds", "Commit time, by the server's clock, of the newest transaction that was read completely; 0: none yet.",
 		func(held) float64 { return unix(r.view.newest) })
-	gauge("last_ack_timestamp_seconds", "When Kafka last acknowledged something; 0: it has not yet.",
+	gauge("last_ack_timestamp_seconds", "Time of Kafka's last acknowledgement; 0: none yet.",
 		func(held) float64 { return unix(r.lastAck()) })
-	gauge("last_confirm_timestamp_seconds", "When a status update last carried a higher position; 0: none has yet.",
+	gauge("last_confirm_timestamp_seconds", "Time of the last status update with a higher position; 0: none yet.",
 		func(held) float64 { return unix(r.view.confirmedAt) })
 	return o
 }

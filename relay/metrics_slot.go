@@ -35,15 +35,15 @@ func newSlotMetrics(reg prometheus.Registerer, slot string) slotMetrics {
 	}
 	m := slotMetrics{
 		name:     slot,
-		retained: gauges("retained_wal_bytes", "WAL that the server keeps because of the slot: its end minus restart_lsn.", "slot"),
-		unconf:   gauges("unconfirmed_wal_bytes", "The server's end of WAL minus confirmed_flush_lsn.", "slot"),
-		safe:     gauges("safe_wal_size_bytes", "WAL that may be written until the slot can be lost; absent while the server sets no limit.", "slot"),
+		retained: gauges("retained_wal_bytes", "WAL that the server keeps for the slot: the end of the WAL minus restart_lsn.", "slot"),
+		unconf:   gauges("unconfirmed_wal_bytes", "The end of the server's WAL minus confirmed_flush_lsn.", "slot"),
+		safe:     gauges("safe_wal_size_bytes", "WAL that can be written before the slot may be lost; absent if the server sets no limit.", "slot"),
 		active:   gauges("active", "1 while somebody streams from the slot.", "slot"),
 		failover: gauges("failover", "1 if the slot is synchronised to standbys (PostgreSQL 17 and later).", "slot"),
 		status:   gauges("wal_status", "1 for the present pg_replication_slots.wal_status.", "slot", "status"),
 		invalid:  gauges("invalidated", "1 for the reason why the server has given the slot up.", "slot", "reason"),
 		pollErrors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "outboxcdc_slot_poll_errors_total", Help: "Failed looks at the slot.",
+			Name: "outboxcdc_slot_poll_errors_total", Help: "Failed reads of the slot.",
 		}),
 	}
 	reg.MustRegister(m.pollErrors)

@@ -14,7 +14,7 @@ import (
 func newConfigCommand(s *settings) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "config",
-		Short: "Show the settings, their schema or a sample, or convert a Debezium connector's",
+		Short: "Show the settings, their schema or a sample, or convert the configuration of a Debezium connector",
 	}, newValidateCommand(s), newConfigPrintCommand(s), newConfigSchemaCommand(), newConfigInitCommand(), newFromDebeziumCommand())
 }
 

@@ -88,7 +88,7 @@ func newRootCommand() *cobra.Command {
 		},
 	}
 	root.PersistentFlags().StringArrayVarP(&s.files, "config", "c", nil,
-		"configuration file; may be repeated, later ones win (default ./outboxcdc.yaml if there is one)")
+		"configuration file; may be repeated, later files override earlier ones (default ./outboxcdc.yaml, if it exists)")
 	root.PersistentFlags().StringArrayVar(&s.flags, "set", nil,
 		"setting=value, e.g. log.level=debug; may be repeated, wins over files and environment; no secrets")
 	root.SetFlagErrorFunc(flagError)

@@ -30,11 +30,11 @@ func newReloader(cfg *config.Config, load func() (*config.Config, error), level 
 		load: load, level: level, log: log,
 		successful: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "outboxcdc_config_last_reload_successful",
-			Help: "1: the configuration was read without errors the last time, at the start or by SIGHUP. 0: the settings before that are in force.",
+			Help: "1: the last read of the configuration, at the start or by SIGHUP, found no error. 0: it found one, and the previous settings stay in force.",
 		}),
 		at: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "outboxcdc_config_last_reload_success_timestamp_seconds",
-			Help: "When the configuration was last read without errors, as a Unix time.",
+			Help: "Time of the last read of the configuration without errors, in Unix time.",
 		}),
 	}
 	reg.MustRegister(r.successful, r.at, certificates{r.now})

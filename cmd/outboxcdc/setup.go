@@ -67,7 +67,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 	}
 	cmd.Flags().StringVar(&server, "server-version", "17", "the server's major version, 14 to 18")
 	cmd.Flags().BoolVar(&rds, "rds", false, "the server is Amazon RDS or Aurora, which grant REPLICATION through the role rds_replication")
-	cmd.Flags().BoolVar(&partitioned, "partitioned", false, "the table is partitioned (of several tables: all are)")
+	cmd.Flags().BoolVar(&partitioned, "partitioned", false, "the table is partitioned (or all of several tables)")
 	addOutputFlag(cmd, &output)
 	return cmd
 }
@@ -170,7 +170,7 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 	f.BoolVar(&a.DryRun, "dry-run", false, "print what would be done, and change nothing")
 	f.DurationVar(&a.Timeout, "timeout", setup.DefaultTimeout, "how long to wait for locks and, for the slot, for open transactions")
 	f.BoolVar(&a.Function, "function", false, "also create the function "+sql.FunctionName+", with which the application writes events")
-	f.StringArrayVar(&a.Owners, "owner", nil, "a `role` that may own a table or function that is there, in a schema where every role may create (as in public before PostgreSQL 15)")
+	f.StringArrayVar(&a.Owners, "owner", nil, "a `role` that may own an existing table or function, in a schema where every role may create objects (as in public before PostgreSQL 15)")
 	f.BoolVar(&a.NoRole, "no-role", false, "do not create the role or grant privileges")
 	f.BoolVar(&noTopic, "no-topic", false, "do not create the position topic, and do not connect to Kafka")
 	return cmd

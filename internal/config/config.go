@@ -18,8 +18,8 @@ type Config struct {
 	Preset   string   `yaml:"preset" default:"outboxcdc" oneof:"outboxcdc debezium"`
 	Postgres Postgres `yaml:"postgres"`
 	Outbox   Outbox   `yaml:"outbox"`
-	// Outboxes are several tables instead of outbox.table: a list of entries with table, columns and route. What an entry
-	// leaves out comes from outbox.columns and route.
+	// Outboxes are several tables instead of outbox.table: a list of entries with table, columns and route. Settings
+	// that are missing in an entry come from outbox.columns and route.
 	Outboxes []Source `yaml:"outboxes" default:""`
 	Messages Messages `yaml:"messages"`
 	Route    Route    `yaml:"route"`
@@ -67,7 +67,7 @@ type Outbox struct {
 // Messages are logical messages (pg_logical_emit_message) as a source of events, beside or instead of tables.
 type Messages struct {
 	// Prefix is the prefix of the logical messages that are events, compared exactly; "" means no message is an
-	// event. The content is a JSON object, and route says what becomes of it.
+	// event. The content is a JSON object. route applies to it as to a row.
 	Prefix string `yaml:"prefix" default:""`
 }
 
@@ -184,7 +184,7 @@ type Poison struct {
 
 // Kafka is the connection to the Kafka cluster.
 type Kafka struct {
-	// Brokers are the brokers to connect to first, as host:port; the cluster names the others.
+	// Brokers are the brokers to connect to first, as host:port; they name all other brokers of the cluster.
 	Brokers []string `yaml:"brokers" default:"localhost:9092"`
 	// ClientID is the client id in the brokers' logs and quotas; "" means outboxcdc-<slot>.
 	ClientID string `yaml:"client_id" default:""` // see [Config.ClientID]
@@ -323,9 +323,9 @@ type Tuning struct {
 // of the daemon and what a crash repeats. Too small a limit reduces throughput where the round trip to the brokers is
 // long.
 type MaxInFlight struct {
-	// Records is the maximum number of them.
+	// Records is the maximum number of events in flight.
 	Records int `yaml:"records" default:"50000"`
-	// Bytes is the maximum size of all of them: keys, values and headers. At least 64KiB.
+	// Bytes is the maximum size of all events in flight: keys, values and headers. At least 64KiB.
 	Bytes ByteSize `yaml:"bytes" default:"16MiB"`
 }
 

@@ -18,13 +18,13 @@ func (s *setting) kind() string {
 	case ByteSize:
 		return "size: 512KiB, 16MiB, 1GiB"
 	case []string:
-		return "list of texts; in the environment by commas"
+		return "list of texts; in the environment separated by commas"
 	case map[string]string:
-		return "mapping; in the environment key=value by commas"
+		return "mapping; in the environment key=value, separated by commas"
 	case map[string]int:
-		return "mapping to whole numbers; in the environment key=value by commas"
+		return "mapping to whole numbers; in the environment key=value, separated by commas"
 	case []Source:
-		return "list of tables; in files alone"
+		return "list of tables; only in files"
 	}
 	switch {
 	case s.written != "":
