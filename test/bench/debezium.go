@@ -9,10 +9,10 @@ import (
 
 const rivalName = "Debezium"
 
-// rival is a real Debezium, tuned as far as we know how (more memory, larger batches, a faster collector, lz4 as ours).
+// rival is a real Debezium, tuned as well as we can (more memory, larger batches, a faster collector, lz4 like ours).
 var rival = subject{Name: rivalName, About: "Debezium " + debezium.Version + " under Connect, standalone, tuned", kafka: true, stays: true, start: startDebezium}
 
-// everybody who may be in the results.
+// everybody returns all subjects that may occur in results.
 func everybody() []subject { return append(subjects[:ourSubjects:ourSubjects], rival) }
 
 func startDebezium(b *bench, r *run) error {

@@ -15,7 +15,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// linkRow is a drain by the daemon over some way to the server.
+// linkRow is a drain by the daemon over one kind of link.
 type linkRow struct {
 	Kind  string `json:"kind"` // "link"
 	Link  string `json:"link"`
@@ -23,13 +23,13 @@ type linkRow struct {
 	*drainRow
 }
 
-// A far server: as much time to each side, as from one region to the next.
+// farAway is the delay in each direction to a server in another region.
 const farAway = 5 * time.Millisecond
 
-// links are the ways to the servers. The pauses between reads must do no harm on any of them.
+// links are the kinds of connection to the servers. The pauses between reads must do no harm on any of them.
 var links = []string{"loopback", "TLS to Postgres", "TLS to Postgres and Kafka", "10 ms there and back"}
 
-// intervals are what is compared on each.
+// intervals are the values of read_interval compared on each link.
 var intervals = []string{"5ms", "0"}
 
 // link drains over each link, with pauses between reads and without.

@@ -11,12 +11,12 @@ import (
 	"strings"
 )
 
-// record is any row of the results: what it is.
+// record has the kind of any row of the results.
 type record struct {
 	Kind string `json:"kind"`
 }
 
-// all rows of one call, by kind.
+// rows are those of one call, by kind.
 type rows struct {
 	machine machineRow
 	loads   []load
@@ -58,7 +58,7 @@ func (r *rows) take(kind string, line []byte) error {
 	case "load":
 		err := another(&r.loads, line)
 		if n := len(r.loads) - 1; err == nil && slices.ContainsFunc(r.loads[:n], func(l load) bool { return l.Name == r.loads[n].Name }) {
-			r.loads = r.loads[:n] // the file is of several calls
+			r.loads = r.loads[:n] // the file holds several calls
 		}
 		return err
 	case "drain":
@@ -104,7 +104,7 @@ func (s series) median() float64 {
 	return sorted[len(sorted)/2]
 }
 
-// text is the median, and the range if there is one.
+// text returns the median, and the range if there is one.
 func (s series) text(format string) string {
 	if len(s) == 0 {
 		return "–"
@@ -116,7 +116,7 @@ func (s series) text(format string) string {
 	return out
 }
 
-// of picks a figure of the drains of a load by a subject; void runs do not count.
+// of returns a figure of the drains of a load by a subject, without void runs.
 func (r *rows) of(load, subject string, figure func(*drainRow) float64) (s series) {
 	for i := range r.drains {
 		if d := &r.drains[i]; d.Load == load && d.Subject == subject && d.Void == "" {
@@ -231,8 +231,8 @@ func (r *rows) paceOf(pace string, figure func(*steadyRow) float64) (s series) {
 	return s
 }
 
-// steadyOther is how many cores may be used by anything else during a steady load. Its writer and its reader are the
-// benchmark itself and do not count.
+// steadyOther is how many cores other processes may use during a steady load. The benchmark's own writer and reader do
+// not count.
 const steadyOther = 0.4
 
 func (r *rows) steadyTable(w io.Writer) {
@@ -305,7 +305,7 @@ func (r *rows) growthTable(w io.Writer) {
 	}
 }
 
-// axisPoint is one point of the growth.
+// axisPoint is one point of a growth axis.
 type axisPoint struct {
 	axis  string
 	value int
@@ -329,7 +329,7 @@ func (r *rows) growthOf(k axisPoint, figure func(*drainRow) float64) (s series) 
 	return s
 }
 
-// third is the average memory in a third of the long drain, MiB.
+// third returns the average memory in a third of the long drain, in MiB.
 func (r *rows) third(i int) float64 {
 	n := len(r.memory)
 	part, total := r.memory[n*i/3:n*(i+1)/3], 0.0

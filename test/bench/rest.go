@@ -13,7 +13,7 @@ type firstRow struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// idle is a daemon with nothing to do.
+// idle measures a daemon without work.
 func (b *bench) idle(ctx context.Context, lasts time.Duration) (*steadyRow, error) {
 	v, err := b.goLive(ctx, nil)
 	if err != nil {
@@ -46,11 +46,11 @@ func (v *live) idle(ctx context.Context, lasts time.Duration) (*steadyRow, error
 	}, err
 }
 
-// starts is how often the time to the first record is taken in a round.
+// starts is how often a round measures the time to the first record.
 const starts = 5
 
-// first is the time from the start of the process to its first record, which has been waiting, at the reader. The topic has been
-// used before, and the daemon before has ended cleanly.
+// first measures the time from the start of the process until the reader has its first record, which was written
+// before. The topic has been used, and the previous daemon has ended cleanly.
 func (b *bench) first(ctx context.Context, round int) error {
 	v, err := b.goLive(ctx, nil)
 	if err != nil {

@@ -35,11 +35,11 @@ type steadyRow struct {
 	Began   time.Time `json:"began"`
 	Events  int       `json:"events"`
 	Seconds float64   `json:"seconds"`
-	// From the server's commit time to the record at an independent reader.
+	// Commit is from the server's commit time to the record at an independent reader.
 	Commit quantiles `json:"commit_to_visible_ms"`
-	// From when the row should have been written to the same: a stall of anybody shows in all that should have come meanwhile.
+	// Due is from when the row should have been written to the same: a stall shows in all rows due meanwhile.
 	Due quantiles `json:"due_to_visible_ms"`
-	// From the record at the reader to a confirmed_flush_lsn behind its transaction.
+	// Confirm is from the record at the reader to a confirmed_flush_lsn after its transaction.
 	Confirm   quantiles `json:"visible_to_confirmed_ms"`
 	Daemon    float64   `json:"daemon_cores"`
 	Walsender float64   `json:"walsender_cores"`
@@ -50,7 +50,7 @@ type steadyRow struct {
 	Missing   int       `json:"missing"`
 }
 
-// senders write at once, so that a slow commit does not hold up those that are due.
+// senders write concurrently, so that a slow commit does not delay those that are due.
 const senders = 16
 
 // steady measures latency and cost at fixed rates, at rest, and the time to the first record.
@@ -93,7 +93,7 @@ func (b *bench) steadyOnce(ctx context.Context, p *pace, lasts time.Duration) (*
 	return row, errors.Join(err, v.end(ctx))
 }
 
-// settle is how long a load goes on before it is measured.
+// settle is how long a load runs before it is measured.
 const settle = 3 * time.Second
 
 func (v *live) steady(ctx context.Context, p *pace, lasts time.Duration) (*steadyRow, error) {
@@ -106,7 +106,7 @@ func (v *live) steady(ctx context.Context, p *pace, lasts time.Duration) (*stead
 	total := p.rate * int((settle+lasts)/time.Second)
 	w := &steadyWriter{v: v, p: p, start: time.Now().Add(100 * time.Millisecond), txs: total / p.perTx}
 	confirmed := watchConfirmed(ctx, v)
-	defer confirmed.stop() //nolint:errcheck // it has been asked by then, or something else failed first
+	defer confirmed.stop() //nolint:errcheck // its error was returned by await, or another came first
 	written := make(chan error, 1)
 	go func() { written <- w.write(ctx) }()
 	time.Sleep(time.Until(w.start.Add(settle)))
@@ -119,7 +119,7 @@ func (v *live) steady(ctx context.Context, p *pace, lasts time.Duration) (*stead
 	if err := v.follow.await(ctx, total, 30*time.Second); err != nil {
 		return nil, err
 	}
-	confirmed.await(v.follow.newest()) // though nothing follows
+	confirmed.await(v.follow.newest()) // although no transaction follows
 	seen, err := confirmed.stop()
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (v *live) steady(ctx context.Context, p *pace, lasts time.Duration) (*stead
 	return row, v.latencies(ctx, row, w, seen)
 }
 
-// latencies compares three clocks that are one: this machine's.
+// latencies compares times taken by three processes with the one clock of this machine.
 func (v *live) latencies(ctx context.Context, row *steadyRow, w *steadyWriter, seen []confirmation) error {
 	rows, err := v.conn.Query(ctx, `SELECT ('x' || right(replace(id::text, '-', ''), 12))::bit(48)::bigint, (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1e6)::bigint FROM outbox`)
 	if err != nil {
@@ -163,7 +163,7 @@ func (v *live) latencies(ctx context.Context, row *steadyRow, w *steadyWriter, s
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// steadyWriter writes transactions when they are due, whether or not those before have come back.
+// steadyWriter writes transactions when they are due, whether or not earlier ones have returned.
 type steadyWriter struct {
 	v     *live
 	p     *pace

@@ -6,7 +6,8 @@ import (
 	"math"
 )
 
-// target is what a change may not break, as far as one call of the benchmark can tell. ADR 13 and 14 have the reasons.
+// target is a figure that a change must keep, as far as one call of the benchmark can tell. ADR 13 and 14 have the
+// reasons.
 type target struct {
 	what  string
 	bound float64
@@ -49,7 +50,7 @@ func p50(s *steadyRow) float64         { return s.Commit.P50 }
 func p99(s *steadyRow) float64         { return s.Commit.P99 }
 func daemonShare(s *steadyRow) float64 { return s.Daemon * 100 }
 
-// targets of ../docs; the names are those of loads and subjects.
+// targets are those of ../docs; the names are those of loads and subjects.
 var targets = []target{
 	{"s1: rate ÷ pg_recvlogical's", 2.0, true, ratio("s1", "outboxcdc", "pg_recvlogical", rate)},
 	{"s100: rate ÷ pg_recvlogical's", 1.8, true, ratio("s100", "outboxcdc", "pg_recvlogical", rate)},
@@ -88,7 +89,7 @@ var targets = []target{
 	}},
 }
 
-// targets prints how those fare of which the figures are there.
+// targets prints the targets whose figures were measured.
 func (r *rows) targets(w io.Writer) {
 	fmt.Fprint(w, "\n### Targets\n\n| what | target | measured | |\n| --- | --- | --- | --- |\n")
 	for _, t := range targets {

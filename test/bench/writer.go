@@ -27,7 +27,7 @@ type writerRow struct {
 	Rate    int       `json:"rate"` // transactions a second, asked for
 	Latency float64   `json:"latency_ms"`
 	TPS     float64   `json:"tps"`
-	Other   float64   `json:"busy_cores"` // of everything, so that one sees how much was to spare
+	Other   float64   `json:"busy_cores"` // of all processes; shows how much was to spare
 	WAL     float64   `json:"wal_bytes"`  // of a transaction
 	CPU     float64   `json:"server_us"`  // of a transaction: the server's processor time, in microseconds
 }
@@ -37,7 +37,7 @@ type bill struct {
 	what    string
 	sql     string
 	drained bool
-	emits   sql.Params // outbox_emit is made for these, if there are any
+	emits   sql.Params // parameters of outbox_emit; none: not created
 }
 
 const business = `UPDATE account SET balance = balance + 1 WHERE id = :id;` + "\n" + `INSERT INTO other VALUES (DEFAULT, repeat('x', 100));` + "\n"
@@ -60,10 +60,10 @@ var bills = []bill{
 
 const emit = `SELECT outbox_emit('t0', (:id)::text, 'Changed', '{"a": "` + filler + `"}');` + "\n"
 
-// writerRate is slow enough to leave a core to spare on two.
+// writerRate is slow enough to leave one of two cores to spare.
 const writerRate = 400
 
-// writer measures what the outbox costs those who write.
+// writer measures what the outbox costs the writing application.
 func (b *bench) writer(ctx context.Context, o *options) error {
 	pgbench, err := findClient("pgbench")
 	if err != nil {
@@ -170,7 +170,7 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 	return row, nil
 }
 
-// walEnd is how much WAL the server has ever written.
+// walEnd returns how much WAL the server has ever written.
 func (b *bench) walEnd(ctx context.Context, database string) (pglogrepl.LSN, error) {
 	conn, err := pgx.Connect(ctx, b.pg.SuperURL(database))
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 func TestFillFetchesOnce(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv(CacheEnv, cache)
-	old := syscall.Umask(0o077) // results must be open to all the same
+	old := syscall.Umask(0o077) // files must be readable by all even so
 	defer syscall.Umask(old)
 	var fetches atomic.Int32
 	fetch := func(stage string) (string, error) {
@@ -87,7 +87,7 @@ func TestFillGivesUpWaiting(t *testing.T) {
 		t.Errorf("waiting for the one that fetches: %v", err)
 	}
 	close(release)
-	// The first goes on in the background, and this one gets what it fetched.
+	// The first fetch continues in the background, and this call gets its result.
 	_, err := Fill(t.Context(), "thing", func(string) (string, error) { return "", errors.New("fetched twice") })
 	if err != nil {
 		t.Error(err)
@@ -158,7 +158,7 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// No port is handed out twice, and each can be listened on.
+// FreePort returns no port twice, and a server can listen on each.
 func TestFreePort(t *testing.T) {
 	seen := map[int]bool{}
 	for range 2 * share { // more than this process' share

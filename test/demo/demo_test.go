@@ -52,7 +52,7 @@ func (s *scene) arrive(numbers ...int) {
 	}
 }
 
-// TestVerdict plants each thing that can go wrong: all of them must end the demo with status 1, and say so.
+// TestVerdict plants each thing that can go wrong: each must end the demo with status 1 and be named.
 func TestVerdict(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -172,7 +172,7 @@ func TestRepeatsAreCountedByCause(t *testing.T) {
 	}
 }
 
-// The writer and the reader of an event may come to the tally in either order.
+// An event's commit and its record may reach the tally in either order.
 func TestLook(t *testing.T) {
 	tl := newTally()
 	at := time.Unix(1_000_000, 0)
@@ -287,7 +287,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// A pipe gets plain text, and every line fits.
+// Output to a pipe is plain text, and every line fits.
 func TestPrinted(t *testing.T) {
 	big := look{committed: 9_999_999, delivered: 9_999_999, repeats: 99_999, timed: 1, p50: 999 * time.Millisecond, p99: 9 * time.Minute}
 	text := printed(func(p *printer) {

@@ -1,9 +1,9 @@
-// Command demo shows outboxcdc at work and in trouble, on one machine and with Go alone: a shop writes orders to a real
-// Postgres, the real binary delivers them to Kafka, an independent reader reads them there. Meanwhile the relay is
-// killed, the broker frozen and Postgres stopped, and at the end everything that was committed is compared with
+// Command demo shows outboxcdc at work and under faults, on one machine and with Go alone: a shop writes orders to a
+// real Postgres, the real binary delivers them to Kafka, an independent reader reads them there. Meanwhile the relay is
+// killed, the broker frozen and Postgres stopped. At the end the demo compares everything that was committed with
 // everything that arrived.
 //
-// main.go is the story, stage.go what it is played on, relay.go the relay's process; shop.go writes, reader.go reads,
+// main.go is the story, stage.go has the servers, relay.go the relay's process; shop.go writes, reader.go reads,
 // tally.go compares and judges, print.go prints.
 package main
 
@@ -25,7 +25,7 @@ import (
 
 const (
 	exitKept        = 0
-	exitBroken      = 1 // the promise, or the demo itself
+	exitBroken      = 1 // the promise is broken, or the demo failed
 	exitUsage       = 2
 	exitInterrupted = 130 // Ctrl-C before the verdict
 )
@@ -38,7 +38,7 @@ type options struct {
 }
 
 func main() {
-	kafkatest.MaybeServe() // in the child that is the broker, this is all
+	kafkatest.MaybeServe() // in the child process that is the broker, does not return
 	o, err := parse(os.Args[1:], os.Getenv, os.Stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -47,14 +47,14 @@ func main() {
 		os.Exit(exitUsage)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	context.AfterFunc(ctx, stop) // a second one ends us at once, and the kernel the servers with us
-	// Nobody reads any more (demo | head): an end like Ctrl-C, and not the death that Go makes of it by itself. The
-	// signal comes for sockets as well, so it says nothing; the failed write does.
+	context.AfterFunc(ctx, stop) // a second signal ends us at once, and the kernel the servers with us
+	// The reader of our output went away (demo | head): end as after Ctrl-C, not by the SIGPIPE of Go's default.
+	// Sockets cause the signal as well, so only the failed write counts.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	os.Exit(run(ctx, o, newPrinter(os.Stdout, stop)))
 }
 
-// parse reads flags, and the environment for `make demo KEEP=1 KAFKA=real`.
+// parse reads the flags, and the environment for `make demo KEEP=1 KAFKA=real`.
 func parse(args []string, getenv func(string) string, stderr io.Writer) (options, error) {
 	var o options
 	f := flag.NewFlagSet("demo", flag.ContinueOnError)
@@ -83,7 +83,7 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (options
 	return o, err
 }
 
-// run plays the demo and returns its exit status. Whatever happens, nothing that it started outlives it.
+// run plays the demo and returns its exit status. Nothing that it started outlives it.
 func run(ctx context.Context, o options, out *printer) int {
 	out.text(
 		"A shop writes orders and their events to PostgreSQL, in one transaction each. outboxcdc delivers",
@@ -108,7 +108,7 @@ func run(ctx context.Context, o options, out *printer) int {
 	return d.leave(exitBroken)
 }
 
-// act is one fault: what is said, what is broken and for how long, and how it is fixed.
+// act is one fault: its announcement, what it breaks and for how long, and how it is fixed.
 type act struct {
 	cause   cause
 	before  string
@@ -155,7 +155,7 @@ func acts() []act {
 }
 
 const (
-	quiet    = 8 * time.Second  // of undisturbed work before each fault and after the last
+	quiet    = 8 * time.Second  // without faults, before each fault and after the last
 	patience = 60 * time.Second // for a recovery
 )
 
@@ -186,12 +186,12 @@ func (d *demo) play(ctx context.Context, keep bool) (verdict, error) {
 		if err := d.goOn(ctx); err != nil {
 			return nil, err
 		}
-		ctx = context.WithoutCancel(ctx) // the Ctrl-C meant: come to the end
+		ctx = context.WithoutCancel(ctx) // Ctrl-C only ends the waiting; the end of the story follows
 	}
 	return d.finish(ctx)
 }
 
-// suffer plays one act and waits until what was committed meanwhile has arrived.
+// suffer plays one act and waits until the events committed meanwhile have arrived.
 func (d *demo) suffer(ctx context.Context, a act) error {
 	d.out.say("%s", a.before)
 	skipped := d.relay.look(ctx).skipped
@@ -228,7 +228,7 @@ func twice(repeats int) string {
 	return count(repeats) + " events came twice"
 }
 
-// goOn keeps everything running until Ctrl-C, at a tenth of the pace: what the tally remembers grows with every event.
+// goOn keeps everything running until Ctrl-C, at a tenth of the pace: the tally's memory grows with every event.
 func (d *demo) goOn(ctx context.Context) error {
 	d.shop.slow.Store(10)
 	d.second.Reset(10 * time.Second)
@@ -244,7 +244,7 @@ func (d *demo) goOn(ctx context.Context) error {
 		case errors.Is(err, errRelayEnded):
 			how := exitText(d.relay.proc)
 			d.tally.fault(relayEnded)
-			time.Sleep(time.Second) // it may end at once again
+			time.Sleep(time.Second) // the relay may exit again at once
 			if err := d.relay.start(); err != nil {
 				return err
 			}
@@ -255,7 +255,7 @@ func (d *demo) goOn(ctx context.Context) error {
 	}
 }
 
-// where says what there is to look at.
+// where prints how to look at Postgres, Kafka and the relay.
 func (d *demo) where() {
 	broker := d.kafka.Brokers()[0]
 	d.out.text("",
@@ -267,13 +267,13 @@ func (d *demo) where() {
 		"", "The table outbox is nearly empty: the shop deletes its rows every second, delivered or not.")
 }
 
-// finish closes the shop, lets the relay end in order, and compares.
+// finish closes the shop, stops the relay in order, and compares.
 func (d *demo) finish(ctx context.Context) (verdict, error) {
 	d.out.say("The shop closes, what is under way arrives, and the relay is told to stop.")
 	if err := d.meanwhile(ctx, func() error { d.shop.close(); return nil }); err != nil {
 		return nil, err
 	}
-	// What does not come in time is missing, and the verdict says so.
+	// An event that is late is missing, and the verdict says so.
 	if err := d.watch(ctx, patience/2, d.tally.settled); err != nil && !errors.Is(err, errLate) {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 20 * time.Second // a busy machine
 
-// quiet is how long a test listens to be sure that nothing comes.
+// quiet is how long a test listens to be sure that nothing arrives.
 const quiet = 60 * time.Millisecond
 
 func must(t *testing.T, err error) {
@@ -63,7 +63,7 @@ func newServer(t *testing.T) *server {
 	return s
 }
 
-// next is the next connection that reaches it; nil if none does within d.
+// next returns the next connection that reaches the server; nil if none does within d.
 func (s *server) next(d time.Duration) *net.TCPConn {
 	select {
 	case c := <-s.conns:
@@ -90,19 +90,19 @@ func dial(t *testing.T, p *Proxy) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// both are the two ends of a new connection through the proxy.
+// both returns the two ends of a new connection through the proxy.
 func both(t *testing.T, p *Proxy, s *server) (client, server *net.TCPConn) {
 	t.Helper()
 	client = dial(t, p)
 	if server = s.next(patience); server == nil {
 		t.Fatal("it did not reach the server")
 	}
-	// The server has it before the proxy knows: an end that came in between would end the proxy's dialing.
+	// The server has the connection before the proxy knows: an end sent in between would end the proxy's dialing.
 	eventually(t, "the proxy to know its connection", func() bool { return connected(p, client) })
 	return client, server
 }
 
-// connected is true when the proxy has a connection to the server for this one of a client.
+// connected reports whether the proxy has connected this client to the server.
 func connected(p *Proxy, client *net.TCPConn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,7 +142,7 @@ func expectNothing(t *testing.T, conns ...net.Conn) {
 	}
 }
 
-// expectEnd reads to the end and returns what came before it.
+// expectEnd reads to the end and returns the bytes before it.
 func expectEnd(t *testing.T, c net.Conn, reset bool) []byte {
 	t.Helper()
 	c.SetReadDeadline(time.Now().Add(patience))
@@ -201,7 +201,7 @@ func TestEndsPass(t *testing.T) {
 	client, server := both(t, p, s)
 	must(t, client.CloseWrite())
 	expectEnd(t, server, false)
-	send(t, server, "still there") // half of it is open yet
+	send(t, server, "still there") // one direction is still open
 	expect(t, client, "still there")
 	must(t, server.Close())
 	expectEnd(t, client, false)
@@ -226,7 +226,7 @@ func TestLatency(t *testing.T) {
 	if took := time.Since(begin); took < 2*late || took > 2*late+patience {
 		t.Errorf("a round trip took %v", took)
 	}
-	// It delays and does not narrow.
+	// Latency does not reduce throughput.
 	data := noise(4 << 20)
 	begin = time.Now()
 	go func() {
@@ -257,7 +257,7 @@ func TestBandwidth(t *testing.T) {
 	if took := time.Since(begin); took < want*9/10 || took > want+patience {
 		t.Errorf("it took %v, want %v", took, want)
 	}
-	// The other direction is as before, and so is this one afterwards.
+	// The other direction is unchanged, and so is this one afterwards.
 	must(t, p.Set(Faults{}))
 	client, server := both(t, p, s)
 	begin = time.Now()
@@ -303,7 +303,7 @@ func cutAfter(t *testing.T, how Cut, n int, up bool) {
 	}
 }
 
-// What has passed before the fault counts too.
+// Bytes that passed before the fault count too.
 func TestCutCountsFromTheBeginning(t *testing.T) {
 	s := newServer(t)
 	p := start(t, s)
@@ -320,7 +320,7 @@ func TestCutCountsFromTheBeginning(t *testing.T) {
 	client, server = both(t, p, s)
 	send(t, server, "more")
 	expect(t, client, "more")
-	must(t, p.Set(Faults{Down: Way{Cut: Close, CutAfter: 3}})) // have passed
+	must(t, p.Set(Faults{Down: Way{Cut: Close, CutAfter: 3}})) // already passed
 	expectEnd(t, client, false)
 	expectEnd(t, server, false)
 

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// answer makes the listener what the faults want it to be.
+// answer puts the listener into the state that the faults ask for.
 func (p *Proxy) answer() error {
 	switch {
 	case p.faults.Refuse:
@@ -41,7 +41,7 @@ func (p *Proxy) listen() error {
 	return nil
 }
 
-// unlisten has the kernel refuse connections.
+// unlisten makes the kernel refuse connections.
 func (p *Proxy) unlisten() error {
 	if p.listener == nil {
 		return nil
@@ -49,7 +49,7 @@ func (p *Proxy) unlisten() error {
 	err := p.listener.Close()
 	p.listener, p.silent = nil, false
 	p.dropFillers()
-	clear(p.ours) // the kernel has reset those that were not taken
+	clear(p.ours) // the kernel has reset those that were not accepted
 	return err
 }
 
@@ -60,7 +60,7 @@ func (p *Proxy) dropFillers() {
 	p.fillers = nil
 }
 
-// isFiller reports whether a connection is one of our own, which come out of the queue when it is emptied.
+// isFiller reports whether a connection is one of our own, which are accepted when the queue is emptied.
 func (p *Proxy) isFiller(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,8 +70,8 @@ func (p *Proxy) isFiller(c net.Conn) bool {
 	return is
 }
 
-// silence has the kernel answer no handshake: it leaves the SYN unanswered when a listener's queue is full, so the
-// queue is made as short as can be, nothing is taken from it, and it is filled with connections of our own.
+// silence makes the kernel answer no handshake. The kernel ignores a SYN when a listener's queue is full, so silence
+// makes the queue as short as possible, accepts nothing, and fills it with connections of our own.
 func (p *Proxy) silence() error {
 	if err := p.listener.SetDeadline(time.Unix(1, 0)); err != nil {
 		return err

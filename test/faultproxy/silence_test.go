@@ -19,7 +19,7 @@ func TestBlackHole(t *testing.T) {
 	send(t, client, "lost")
 	send(t, server, "lost")
 	eventually(t, "the bytes to be swallowed", func() bool { return lost(p) == 2 })
-	if n := p.Intact(); n != 1 { // the other
+	if n := p.Intact(); n != 1 { // the other one
 		t.Fatalf("%d connections are intact, want 1", n)
 	}
 	during := dial(t, p)
@@ -29,12 +29,12 @@ func TestBlackHole(t *testing.T) {
 		t.Fatal("a connection got through")
 	}
 	must(t, p.Set(Faults{}))
-	// What has lost something never comes back.
+	// A connection that has lost bytes never recovers.
 	send(t, client, "more")
 	send(t, server, "more")
 	send(t, during, "more")
 	expectNothing(t, client, server, during)
-	// What has not goes on, and so do new ones.
+	// An intact connection continues, and new ones work.
 	send(t, other, "well")
 	expect(t, otherServer, "well")
 	client, server = both(t, p, s)
@@ -52,7 +52,7 @@ func lost(p *Proxy) (n int) {
 	return n
 }
 
-// An end that comes while everything is lost is lost too: the other side never hears of it.
+// An end sent into a black hole is lost too: the other side never receives it.
 func TestEndInABlackHole(t *testing.T) {
 	s := newServer(t)
 	p := start(t, s)
@@ -96,7 +96,7 @@ func TestHalfOpen(t *testing.T) {
 	must(t, client.Close())
 	eventually(t, "the end to be swallowed", func() bool { return lost(p) == 1 })
 	must(t, p.Set(Faults{}))
-	// The server never learns, not even by writing to one who is not there.
+	// The server does not find out, not even by writing to a client that is gone.
 	for range 3 {
 		send(t, server, "are you there?")
 		expectNothing(t, server)
@@ -200,7 +200,7 @@ func TestTarget(t *testing.T) {
 	expectEnd(t, client, false)
 	expectEnd(t, server, false)
 	must(t, b.l.Close())
-	if c, err := net.Dial("tcp4", p.Addr()); err == nil { // nobody is there
+	if c, err := net.Dial("tcp4", p.Addr()); err == nil { // the proxy is closed
 		expectEnd(t, c, true)
 		c.Close()
 	}
@@ -227,7 +227,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// Close leaves nothing, in whatever state connections are.
+// Close leaves nothing behind, in any state of the connections.
 func TestCloseLeavesNothing(t *testing.T) {
 	s := newServer(t)
 	open := descriptors(t)

@@ -6,14 +6,14 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/debezium"
 )
 
-// Values of every kind of text.
+// texts are values of every kind of text.
 var texts = []string{
 	"NULL", "''", "' '", `E' \t\r\n'`, "'plain'", "' spaces around  '", "'ünïcödé ß €'", "'日本語 🎉 𝄞'", `'"quoted" ''and'' \backslash\n'`,
 	`E'\x01\x02\x7f control'`, `E'line\nfeed\r\n'`, `U&'\00A0\3000'`, `'<a href="x">&amp;</a>'`, "'hex:00'",
 	"repeat('0123456789', 90000)",
 }
 
-// Values of JSON, as json keeps them and jsonb prints them.
+// jsons are values of JSON, as json stores and jsonb prints them.
 var jsons = []string{
 	"NULL", "'null'", `'""'`, "'{}'", "'[]'", "'true'", `'" "'`, `'{"b":1,   "a" : [1,2 , {"c":null}]}'`, `'{"a": 1, "a": 2}'`,
 	`'{"n": 9007199254740993, "i": 123456789012345678901234567890}'`, `'{"n": 1e400, "m": 1E-7, "d": 1.0, "z": -0, "x": 0.10}'`,
@@ -21,9 +21,9 @@ var jsons = []string{
 	`('{"big": "' || repeat('0123456789', 90000) || '"}')::json`,
 }
 
-// ordinary is what every outbox does.
+// ordinary has the cases of every outbox.
 func ordinary() []*builder {
-	// Nothing but what a connector needs; its publication is for all tables, as it makes it by itself.
+	// Only what a connector needs; the publication is for all tables, as the connector creates it.
 	b := newSet("defaults", "")
 	delete(b.Connector, "extended.headers.enabled")
 	b.Setup = append(b.Setup, "CREATE TABLE other (id uuid PRIMARY KEY, aggregatetype text)")
@@ -76,7 +76,7 @@ func ordinary() []*builder {
 	return []*builder{b, warned, renamed, partitioned, filled}
 }
 
-// payloads of every type.
+// payloads has payloads of every type.
 func payloads() []*builder {
 	binary := func(name, converter string) *builder {
 		b := newSet(name, "", "value.converter", converter).column("payload", "bytea", `'\x00'`)
@@ -95,7 +95,7 @@ func payloads() []*builder {
 	}
 }
 
-// keys of every type, and ids.
+// keys has keys of every type, and ids.
 func keys() []*builder {
 	key := func(name, typ string, values ...string) *builder {
 		return newSet("key_"+name, "").column("aggregateid", typ, "NULL").each("aggregateid", slices.Concat(values, []string{"NULL"})...)

@@ -2,7 +2,7 @@ package golden
 
 import "github.com/outboxcdc/outboxcdc/test/debezium"
 
-// columns of each type, with a value that shows how it is printed.
+// columns has each type, with a value that shows how it is printed.
 var columns = []struct{ name, typ, value string }{
 	{"c_smallint", "smallint", "-7"},
 	{"c_int", "int", "2147483647"},
@@ -37,7 +37,7 @@ var columns = []struct{ name, typ, value string }{
 	{"c_bit", "bit(3)", "B'101'"},
 }
 
-// placements of further columns, and the time.
+// placements has further columns, and the time.
 func placements() []*builder {
 	headers := newSet("headers", "")
 	headers.Setup = append(headers.Setup, "CREATE TYPE mood AS ENUM ('sad', 'happy')")
@@ -70,7 +70,7 @@ func placements() []*builder {
 	return []*builder{headers, few, partition, micros, millis}
 }
 
-// routes to topics.
+// routes has routes to topics.
 func routes() []*builder {
 	odd := newSet("types", "").topics(3, "outbox.event.Types", "outbox.event.types-v2.x-", "outbox.event.TYPES", "outbox.event.types_9")
 	odd.each("aggregatetype", "'Types'", "'types-v2.x-'", "'TYPES'", "'types_9'")
@@ -93,7 +93,7 @@ func routes() []*builder {
 	return []*builder{odd, field, by, regex, literal, plain}
 }
 
-// tombstones for empty payloads.
+// tombstones has empty payloads that become tombstones.
 func tombstones() []*builder {
 	on := []string{smt + "route.tombstone.on.empty.payload", "true"}
 	binary := newSet("tombstone_bytea", "", append(on, "value.converter", debezium.ByteArrayConverter)...).column("payload", "bytea", "''")
@@ -105,7 +105,7 @@ func tombstones() []*builder {
 	}
 }
 
-// converters that frame or change what they write.
+// converters has converters that frame or change what they write.
 func converters() []*builder {
 	plain := []string{"key.converter", debezium.JSONConverter, "key.converter.schemas.enable", "false", "value.converter", debezium.JSONConverter, "value.converter.schemas.enable", "false"}
 	over := func(pairs ...string) []string { return append(plain[:len(plain):len(plain)], pairs...) }
@@ -132,13 +132,13 @@ func converters() []*builder {
 	}
 }
 
-// JSON that expansion changes, or might.
+// expandable is JSON that expansion changes, or might.
 var expandable = []string{
 	`'{"n": 9007199254740993, "d": 1.0, "x": 0.10, "m": 1E-7}'`, `'{"dec": 12345678901234567.891}'`, `'{"u": "ü 🎉", "k 🎉": 1}'`,
 	`'{"a": [1, "x"], "b": []}'`, `'{"a": null, "b": {"c": null}}'`, `'{"list": [{"a": 1}, {"b": 2}]}'`, "'42'", `'"text"'`,
 }
 
-// broken is what stops Debezium.
+// broken has cases that stop Debezium.
 func broken() []*builder {
 	one := func(name, columns string, pairs ...string) *builder { return newSet(name, columns, pairs...).broken() }
 	expanded := func(name string) *builder {

@@ -9,8 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// Every set has its recording and no recording is left over; names, which are those of databases and files, are unique; and
-// no case's ids are another's.
+// Every set has a recording and vice versa; names, which are those of databases and files, are unique; and no two cases
+// share an id.
 func TestSets(t *testing.T) {
 	files, err := os.ReadDir("testdata")
 	if err != nil {
@@ -49,7 +49,7 @@ func TestSets(t *testing.T) {
 	}
 }
 
-// What differs must not be written down alike.
+// Different bytes have different texts.
 func TestText(t *testing.T) {
 	for _, c := range []struct {
 		bytes []byte

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// What Cluster promises holds for both kinds.
+// The promises of Cluster hold for both kinds.
 
 func TestFake(t *testing.T) {
 	begin := time.Now()
@@ -59,7 +59,7 @@ func conforms(t *testing.T, c Cluster) {
 		{"KilledKeepsWhatItAcked", killedKeepsWhatItAcked},
 		{"StoppedKeepsWhatItAcked", stoppedKeepsWhatItAcked},
 		{"FollowOutlivesItAll", followOutlivesItAll},
-		{"CloseLeavesNothing", closeLeavesNothing}, // last: c is gone then
+		{"CloseLeavesNothing", closeLeavesNothing}, // last: it closes c
 	} {
 		ok := t.Run(test.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -123,7 +123,7 @@ func readsBackWhatWasSent(t *testing.T, ctx context.Context, c Cluster) {
 			{"b", []byte("1")}, {"a", nil}, {"b", []byte{}},
 		}},
 	}
-	if !reflect.DeepEqual(got, want) { // which tells nil from empty
+	if !reflect.DeepEqual(got, want) { // distinguishes nil from empty
 		t.Errorf("got  %#v\nwant %#v", got, want)
 	}
 
@@ -158,7 +158,7 @@ func topicsComeAndGo(t *testing.T, ctx context.Context, c Cluster) {
 		t.Errorf("a record over max.message.bytes: %v", err)
 	}
 	must(t, SetTopicConfig(ctx, c.Brokers(), "here", map[string]string{"max.message.bytes": "20000"}))
-	// The broker learns of it from the controller a moment later.
+	// The broker learns of the change from the controller a moment later.
 	must(t, await(ctx, func() error {
 		return p.ProduceSync(ctx, &kgo.Record{Topic: "here", Value: make([]byte, 5000)}).FirstErr()
 	}))
@@ -170,7 +170,7 @@ func topicsComeAndGo(t *testing.T, ctx context.Context, c Cluster) {
 	if _, err := ReadAll(ctx, c.Brokers(), "here"); !errors.Is(err, kerr.UnknownTopicOrPartition) {
 		t.Errorf("reading a deleted topic: %v", err)
 	}
-	// Neither reading nor asking with leave to make it makes a topic.
+	// Neither reading nor a metadata request that allows creation creates a topic.
 	auto := producer(t, c, kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(2))
 	if err := auto.ProduceSync(ctx, &kgo.Record{Topic: "accident"}).FirstErr(); !errors.Is(err, kerr.UnknownTopicOrPartition) {
 		t.Errorf("producing to a topic that does not exist: %v", err)
@@ -236,7 +236,7 @@ func keepsWhatItAcked(t *testing.T, ctx context.Context, c Cluster, topic string
 	begin = time.Now()
 	must(t, c.StartAgain(ctx))
 	t.Logf("the end took %v, the start after it %v", took.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
-	// The same idempotent producer goes on where it was.
+	// The same idempotent producer continues.
 	produce(t, ctx, p, &kgo.Record{Topic: topic, Value: []byte("after")})
 	got, err := ReadAll(ctx, c.Brokers(), topic)
 	must(t, err)
@@ -291,7 +291,7 @@ func followOutlivesItAll(t *testing.T, ctx context.Context, c Cluster) {
 
 func closeLeavesNothing(t *testing.T, ctx context.Context, c Cluster) {
 	pid, log := c.Pid(), c.LogFile()
-	must(t, c.Freeze(ctx)) // even so
+	must(t, c.Freeze(ctx)) // a frozen broker can be closed too
 	must(t, c.Close())
 	must(t, c.Close())
 	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {

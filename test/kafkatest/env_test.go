@@ -66,7 +66,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// A program that forgot MaybeServe must be told, not multiplied.
+// A program that forgot to call MaybeServe gets an error instead of starting itself again and again.
 func TestMaybeServeIsAskedFor(t *testing.T) {
 	serving.Store(false)
 	defer serving.Store(true)
@@ -83,7 +83,7 @@ func TestBrokerThatCannotStart(t *testing.T) {
 	}
 }
 
-// A folder given by the caller outlives Close and is used again.
+// A folder given by the caller outlives Close and can be used again.
 func TestGivenDirIsKept(t *testing.T) {
 	ctx, dir := t.Context(), t.TempDir()
 	first := FakeForTest(t, FakeOptions{Dir: dir, SyncWrites: true})

@@ -10,7 +10,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/faultproxy"
 )
 
-// A client that has come through a proxy never goes around it, and others are not disturbed.
+// A client that connects through a proxy never bypasses it, and other clients are not disturbed.
 func staysBehindItsProxy(t *testing.T, ctx context.Context, c *Real, p *faultproxy.Proxy) {
 	p.Target(c.ProxiedBackend(0))
 	must(t, CreateTopic(ctx, c.Brokers(), "proxied", 1, nil))

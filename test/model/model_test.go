@@ -1,6 +1,6 @@
-// Package model holds a Promela model of deduplicated delivery (delivery.pml) and checks it with spin: the rules as they
-// are must hold in every history within the bounds, and each mutant of them must break the property it is there for.
-// docs/model.md says what is modelled and how to read a counter-example.
+// Package model holds a Promela model of deduplicated delivery (delivery.pml) and checks it with spin: the rules must
+// hold in every history within the bounds, and each mutant of them must break its property. docs/model.md says what is
+// modelled and how to read a counter-example.
 package model
 
 import (
@@ -19,9 +19,9 @@ var (
 type variant struct {
 	name  string
 	flags []string
-	// breaks is the property that must be broken: the comment behind an assertion. "": all of them must hold.
+	// breaks is the property that must be broken: the comment after an assertion. "": all of them must hold.
 	breaks string
-	ltl    bool // look at whole histories, not only at states
+	ltl    bool // check whole histories, not only states
 }
 
 func TestRules(t *testing.T) {
@@ -55,7 +55,7 @@ func TestRules(t *testing.T) {
 	check(t, all)
 }
 
-// TestReached asks for states that the runs above must have come to: they are found like a broken property.
+// TestReached checks that the runs above reached certain states: spin finds them like a broken property.
 func TestReached(t *testing.T) {
 	check(t, []variant{
 		{name: "a late request was a repeat", flags: []string{"FAULTS=1", "SHORT_FENCE", "SOMETIMES=1"}, breaks: "REACHED"},

@@ -1,6 +1,6 @@
 package main
 
-// The tests, by what they know.
+// The suites, by what they check.
 var (
 	model       = suite{"./checkpoint", "^TestTracker"}
 	protocol    = suite{"./relay", "^(TestProtocol|TestTakeOver|TestNotices|TestErrorsOfTheServer|TestAlterationUnderWay|TestRelations|TestFailover)$"}
@@ -21,7 +21,7 @@ var (
 	partitions  = suite{"./replication", "^(TestPartitionsComeAndGo|TestUnloggedPartition|TestDetachedConcurrently)$"}
 )
 
-// confirming: how far the slot may be confirmed.
+// confirming has mutants of how far the slot may be confirmed.
 var confirming = []mutant{
 	{
 		name:  "keepalive-always",
@@ -159,7 +159,7 @@ var confirming = []mutant{
 	},
 }
 
-// guarding: what a look at the catalogs allows.
+// guarding has mutants of what a catalog check allows.
 var guarding = []mutant{
 	{
 		name:  "guard-off",

@@ -10,7 +10,7 @@ var (
 	inOrder       = suite{"./kafka", "^TestOrderUnderFaults$"}
 )
 
-// producing: what Kafka is told, and what its answers mean.
+// producing has mutants of requests to Kafka, and of what its answers mean.
 var producing = []mutant{
 	{
 		name: "requeue-on-error",

@@ -5,7 +5,7 @@ var (
 	sinkLeases = suite{"./kafka", "^(TestLease.*|TestCloseEndsTheSending)$"}
 )
 
-// leasing: one writer at a time (ADR 20).
+// leasing has mutants of the rule of one writer at a time (ADR 20).
 var leasing = []mutant{
 	{
 		name: "lease-from-a-status-update",

@@ -7,7 +7,7 @@ var (
 	ends     = suite{"./kafka", "^TestEnds"}
 )
 
-// recalling: what deduplicated delivery leaves out after a crash, and what it leaves for the next start.
+// recalling has mutants of what deduplicated delivery skips after a crash, and of what it stores for the next start.
 var recalling = []mutant{
 	{
 		name:  "search-stops-at-acked",

@@ -1,6 +1,6 @@
 package main
 
-// resuming: what a new session leaves out, and whether the server's history is still the one delivered from.
+// resuming has mutants of what a new session skips, and of the check that the server's history is still the same.
 var resuming = []mutant{
 	{
 		name:  "memory-forgotten",
@@ -119,7 +119,7 @@ var resuming = []mutant{
 	},
 }
 
-// reading: what the bytes of the stream mean.
+// reading has mutants of what the bytes of the stream mean.
 var reading = []mutant{
 	{
 		name: "unknown-message-skipped",
@@ -193,7 +193,7 @@ var reading = []mutant{
 	},
 }
 
-// ending: how a session is left.
+// ending has mutants of how a session ends.
 var ending = []mutant{
 	{
 		name:  "drain-not-waited-for",

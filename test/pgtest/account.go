@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// account is who a server runs as. Its zero value is who we are; root, whom
-// initdb and postgres refuse, has to be somebody else.
+// account is the user that a server runs as. Its zero value is our own user; initdb and postgres refuse root, so for
+// root it is another user.
 type account struct {
 	credential *syscall.Credential
 }
@@ -20,8 +20,8 @@ func serverAccount() (account, error) {
 	if os.Geteuid() != 0 {
 		return account{}, nil
 	}
-	// initdb wants a user that the machine knows by name. One called postgres
-	// may belong to an installed server, whose files are none of our business.
+	// initdb needs a user that exists on the machine. One called postgres may belong to an installed server, whose
+	// files are not ours.
 	for _, name := range []string{"nobody", "postgres"} {
 		u, err := user.Lookup(name)
 		if err != nil {
@@ -36,7 +36,7 @@ func serverAccount() (account, error) {
 	return account{}, fmt.Errorf("find a user to run PostgreSQL as, which refuses root: there is neither nobody nor postgres on this machine; run as another user")
 }
 
-// own gives a file or folder to the account, and checks that it can get there.
+// own gives a file or folder to the account, and checks that the account can reach it.
 func (a account) own(path string) error {
 	if a.credential == nil {
 		return nil
@@ -47,9 +47,8 @@ func (a account) own(path string) error {
 	return a.reaches(filepath.Dir(path))
 }
 
-// reaches says whether the account can traverse every folder down to dir. Only
-// the bits for everybody count, or being the owner: good enough for the folders
-// that root makes.
+// reaches reports whether the account can traverse every folder down to dir. Only the bits for others count, or being
+// the owner: good enough for the folders that root creates.
 func (a account) reaches(dir string) error {
 	if a.credential == nil {
 		return nil
@@ -70,8 +69,8 @@ func (a account) reaches(dir string) error {
 	}
 }
 
-// env is the environment of a server's programs: ours without what would change
-// how they behave (PGDATA, PGPORT, locale), and a HOME that the account owns.
+// env returns the environment of a server's programs: ours without variables that change their behaviour (PGDATA,
+// PGPORT, locale), and a HOME that the account owns.
 func (a account) env(home string) []string {
 	var env []string
 	for _, kv := range os.Environ() {

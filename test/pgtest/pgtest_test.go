@@ -22,7 +22,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// ownServer is ForTest for what an external server cannot do.
+// ownServer is ForTest for tests that an external server does not allow.
 func ownServer(t *testing.T, o Options) *Server {
 	t.Helper()
 	t.Setenv("OUTBOXCDC_TEST_POSTGRES_"+o.Major, "")
@@ -46,7 +46,7 @@ func queryText(t *testing.T, ctx context.Context, url, sql string) string {
 	return text
 }
 
-// Every version starts, decodes logically and is closed without a trace.
+// Every version starts, decodes logically and leaves nothing when closed.
 func TestEveryMajor(t *testing.T) {
 	for _, major := range Majors() {
 		t.Run(major, func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestEveryMajor(t *testing.T) {
 	}
 }
 
-// What needs no server of its own shares one: initdb costs a second of CPU.
+// Tests that need no server of their own share one: initdb costs a second of CPU.
 func TestOneServer(t *testing.T) {
 	s := ownServer(t, Options{Major: "17"})
 	for _, test := range []struct {
@@ -103,7 +103,7 @@ func TestOneServer(t *testing.T) {
 		{"AppendConfAndReload", appendConfAndReload},
 		{"PortThatIsTaken", portThatIsTaken},
 		{"ExternalServer", externalServer},
-		{"SmartStopWaitsForClients", smartStopWaitsForClients}, // last: s is stopped then
+		{"SmartStopWaitsForClients", smartStopWaitsForClients}, // last: it stops s
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, s) })
 	}
@@ -152,8 +152,7 @@ func stopAndStartAgain(t *testing.T, s *Server) {
 	}
 }
 
-// A smart stop waits for clients; the caller's patience ends it, and a harder
-// stop can follow.
+// A smart stop waits for clients; the caller's ctx ends the wait, and a harder stop can follow.
 func smartStopWaitsForClients(t *testing.T, s *Server) {
 	ctx := testContext(t)
 	conn, err := pgx.Connect(ctx, s.SuperURL("postgres"))
@@ -204,7 +203,7 @@ func appendConfAndReload(t *testing.T, s *Server) {
 	}
 }
 
-// A folder given by the caller outlives Close and is used again.
+// A folder given by the caller outlives Close and can be used again.
 func TestGivenDirIsKept(t *testing.T) {
 	ctx := testContext(t)
 	dir, err := os.MkdirTemp("", "outboxcdc-kept-") // t.TempDir is closed to other users

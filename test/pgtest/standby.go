@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Standby makes a second server that streams from this one (PostgreSQL 15 or newer) and returns when it answers queries.
-// slot is a physical slot that is made for it. settings are those of the standby; limits such as max_wal_senders must be at
-// least this server's.
+// Standby starts a second server that streams from this one (PostgreSQL 15 or newer) and returns when it answers
+// queries. slot is a physical slot that Standby creates. settings are those of the standby; limits such as
+// max_wal_senders must be at least this server's.
 func (s *Server) Standby(ctx context.Context, slot string, settings map[string]string) (*Server, error) {
 	if s.outside != nil {
 		return nil, ErrExternal
@@ -41,7 +41,7 @@ func (s *Server) Standby(ctx context.Context, slot string, settings map[string]s
 	return b, nil
 }
 
-// copyTo takes a base backup, as pg_basebackup would, which is not among the programs that are fetched.
+// copyTo takes a base backup like pg_basebackup, which is not among the fetched programs.
 func (s *Server) copyTo(ctx context.Context, b *Server, slot string) (err error) {
 	if b.account, err = serverAccount(); err != nil {
 		return err
@@ -80,10 +80,10 @@ func (s *Server) copyTo(ctx context.Context, b *Server, slot string) (err error)
 	return nil
 }
 
-// copyDir copies what is in a data directory except for what is the running server's own: its process and its slots.
+// copyDir copies a data directory except for the running server's own files: its process and its slots.
 func (s *Server) copyDir(from, to string) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) { // gone meanwhile; the WAL says so too
+		if errors.Is(err, fs.ErrNotExist) { // deleted meanwhile; the WAL says so too
 			return nil
 		}
 		if err != nil {
@@ -118,5 +118,5 @@ func (s *Server) copyDir(from, to string) error {
 	})
 }
 
-// HostPort is where the server listens.
+// HostPort returns the server's address.
 func (s *Server) HostPort() string { return "127.0.0.1:" + strconv.Itoa(s.Port) }

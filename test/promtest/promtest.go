@@ -1,5 +1,5 @@
-// Package promtest has a real Prometheus and its promtool for tests: those on the PATH, else those of Debian's package
-// "prometheus", which is unpacked into the cache of fetched servers and not installed, so that no service comes with it.
+// Package promtest provides a real Prometheus and promtool to tests: those on the PATH, else those of Debian's package
+// "prometheus", which is unpacked into the cache of fetched servers and not installed, so that no service starts.
 package promtest
 
 import (
@@ -27,7 +27,7 @@ func Tool(ctx context.Context, name string) (string, error) {
 	return filepath.Join(dir, "usr", "bin", name), nil
 }
 
-// NeedTool is Tool for a test, which is skipped without it; with CI=true it fails.
+// NeedTool is Tool for a test, which is skipped without the tool; with CI=true it fails.
 func NeedTool(t testing.TB, name string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
@@ -43,7 +43,7 @@ func NeedTool(t testing.TB, name string) string {
 	return ""
 }
 
-// unpack fetches the package. A machine that has never asked for the archive's list has none, so one is fetched beside the
+// unpack fetches the package. A machine may have no package list yet, so unpack fetches one and keeps it apart from the
 // machine's own.
 func unpack(stage string) (string, error) {
 	for _, dir := range []string{"lists/partial", "root"} {

@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// covered are the faults of the catalogue that a whole run must have met, each in a row or in the simulator.
+// covered returns the faults of the catalogue that a whole run must include, each in a row or in the simulator.
 func covered() []string {
 	var ids []string
 	for _, r := range [][2]int{
@@ -15,7 +15,7 @@ func covered() []string {
 	return ids
 }
 
-// gap is what of the catalogue is not covered.
+// gap is a part of the catalogue that is not covered.
 type gap struct{ ids, why string }
 
 var notCovered = []gap{

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A run that lacks a fault, failed in one, or let a mutant live says so, in the file and in its status.
+// A run that lacks a fault, failed in one, or let a mutant live reports that, in the file and in its status.
 func TestGapsAreSaid(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -70,7 +70,7 @@ func TestGapsAreSaid(t *testing.T) {
 	}
 }
 
-// A fault of the three brokers that was run again replaces the old result, and says so.
+// A repeated fault of the three brokers replaces the old result, and the page says so.
 func TestClusterRunAgain(t *testing.T) {
 	kept := lastOfEach([]clusterFault{{Fault: "a", Requests: 1}, {Fault: "a", Requests: 5, Passed: true}, {Fault: "a", Requests: 1, Records: 7, Passed: true}})
 	text := (&report{Cluster: kept}).markdown()
@@ -79,7 +79,7 @@ func TestClusterRunAgain(t *testing.T) {
 	}
 }
 
-// A row that was run again replaces the old one, and says so.
+// A repeated row replaces the old one, and the page says so.
 func TestRunAgain(t *testing.T) {
 	begun := time.Date(2026, 11, 21, 16, 0, 0, 0, time.UTC)
 	old := row{Faults: "F21", Test: "TestX", Done: "stopped", Began: begun.Add(time.Minute)}

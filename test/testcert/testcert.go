@@ -1,4 +1,4 @@
-// Package testcert makes certificates for servers and clients of tests. All of them are good for a day, and for 127.0.0.1
+// Package testcert creates certificates for servers and clients of tests. They are valid for a day, and for 127.0.0.1
 // and localhost unless another host is named.
 package testcert
 
@@ -22,7 +22,7 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// New makes an authority.
+// New creates an authority.
 func New(name string) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -37,8 +37,8 @@ func New(name string) (*Authority, error) {
 	return a, nil
 }
 
-// Issue makes a certificate for a server or a client of that common name, and its key (PKCS #8), both in PEM. It is for
-// hosts instead of this machine, if any are named.
+// Issue creates a certificate for a server or a client with that common name, and its key (PKCS #8), both in PEM. It is
+// valid for hosts instead of this machine, if any are named.
 func (a *Authority) Issue(name string, hosts ...string) (certificate, key []byte, err error) {
 	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

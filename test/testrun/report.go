@@ -19,28 +19,28 @@ type event struct {
 	Elapsed                                   float64
 }
 
-// result is what is known of one test. Its name in a package is unique while it runs, and -count repeats it.
+// result is the state of one test. Its name is unique in a package while it runs, and -count repeats it.
 type result struct {
 	pkg, name string
 	started   time.Time
 	output    tail
 	seconds   float64
 	children  int
-	failed    bool    // one of its children did
-	slowest   *result // of its children
+	failed    bool    // one of its subtests failed
+	slowest   *result // of its subtests
 }
 
-// pkg is what is known of one package.
+// pkg is the state of one package.
 type pkg struct {
 	output tail
 	tests  map[string]*result // unfinished, by name
 	count  int
 }
 
-// report gathers events and writes what is worth reading to out.
+// report gathers events and writes the summary to out.
 type report struct {
 	out       io.Writer
-	most      int // of the slowest tests
+	most      int // number of slowest tests
 	needKafka bool
 	ci        bool
 
@@ -57,7 +57,7 @@ func newReport(out io.Writer, slowest int) *report {
 	return &report{out: out, most: slowest, pkgs: map[string]*pkg{}, skips: map[string]int{}, shown: time.Now()}
 }
 
-// split sends the lines of in, however long.
+// split sends the lines of in, of any length.
 func split(in io.Reader, lines chan<- []byte) error {
 	r := bufio.NewReader(in)
 	for {
@@ -76,10 +76,10 @@ func split(in io.Reader, lines chan<- []byte) error {
 
 func (r *report) printf(format string, args ...any) {
 	r.shown = time.Now()
-	fmt.Fprintf(r.out, format, args...) //nolint:errcheck // nobody is left to be told
+	fmt.Fprintf(r.out, format, args...) //nolint:errcheck // if printing fails, there is no way to report it
 }
 
-// line takes one line of the stream. What is no event (a tool's own complaint) is passed on.
+// line handles one line of the stream. Lines that are not events (a tool's own error) are printed unchanged.
 func (r *report) line(line []byte) {
 	var e event
 	if !bytes.HasPrefix(line, []byte("{")) || json.Unmarshal(line, &e) != nil || e.Action == "" {
@@ -128,7 +128,7 @@ func (r *report) ofPackage(e event) {
 	}
 }
 
-// sawKafka notes what the tests say about the Kafka they ran on. One that had none outweighs one that had.
+// sawKafka notes what the tests say about their Kafka. One without a real Kafka outweighs all with one.
 func (r *report) sawKafka(output string) {
 	line := strings.TrimSpace(output)
 	if v, ok := strings.CutPrefix(line, "REAL-KAFKA:"); ok {
@@ -159,7 +159,8 @@ func (r *report) ofTest(e event) {
 	}
 }
 
-// parent is the unfinished test that name is a subtest of, if there is one. A subtest's own name may hold slashes.
+// parent returns the unfinished test that name is a subtest of, if there is one. A subtest's own name may contain
+// slashes.
 func (p *pkg) parent(name string) *result {
 	for {
 		i := strings.LastIndexByte(name, '/')
@@ -205,7 +206,7 @@ func (r *report) finished(p *pkg, t *result, action string) {
 	t.output = tail{}
 }
 
-// unfinished prints the tests that were running when their package ended: one of them is usually to blame.
+// unfinished prints the tests that were running when their package ended: one of them is usually the cause.
 func (r *report) unfinished(name string, p *pkg) {
 	for _, n := range slices.Sorted(maps.Keys(p.tests)) {
 		t := p.tests[n]
@@ -217,7 +218,7 @@ func (r *report) unfinished(name string, p *pkg) {
 	clear(p.tests)
 }
 
-// progress shows that something goes on, if nothing was shown for a while.
+// progress prints a sign of life if nothing was shown for a while.
 func (r *report) progress(now time.Time) {
 	if now.Sub(r.shown) < beat {
 		return
@@ -244,7 +245,7 @@ func (r *report) progress(now time.Time) {
 	r.printf("      … %d passed, running: %s\n", r.passed, strings.Join(running, ", "))
 }
 
-// end prints the summary and returns whether all is well.
+// end prints the summary and returns whether all tests passed.
 func (r *report) end(readErr error) bool {
 	for _, name := range slices.Sorted(maps.Keys(r.pkgs)) {
 		r.unfinished(name, r.pkgs[name])
@@ -314,10 +315,10 @@ func (r *report) printSlowest() {
 
 func seconds(s float64) string { return fmt.Sprintf("%6.1fs", s) }
 
-// short leaves out what all our packages begin with.
+// short removes the prefix of our packages.
 func short(name string) string { return strings.TrimPrefix(name, "github.com/outboxcdc/outboxcdc/") }
 
-// tail keeps the end of an output: what matters stands there, and a test may say a great deal.
+// tail keeps the end of an output: it has what matters, and a test may print a lot.
 type tail struct {
 	lines []string
 	size  int
@@ -347,7 +348,7 @@ func (t *tail) text() string {
 	return s
 }
 
-// said is text without what go test itself says about a test: where it began and paused, and that it failed.
+// said returns the text without go test's own lines about a test: start, pause, failure.
 func (t *tail) said() string {
 	told := *t
 	told.lines = slices.DeleteFunc(slices.Clone(t.lines), func(line string) bool {
@@ -358,7 +359,7 @@ func (t *tail) said() string {
 	return told.text()
 }
 
-// reason is the last thing that a skipped test said, without the place.
+// reason returns the last line of a skipped test, without its source position.
 func (t *tail) reason() string {
 	for _, line := range slices.Backward(t.lines) {
 		line = strings.TrimSpace(line)

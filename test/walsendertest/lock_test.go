@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// failing notes what a test is told instead of failing.
+// failing is a testing.TB that records a failure instead of failing.
 type failing struct {
 	testing.TB
 	said bytes.Buffer
@@ -20,7 +20,7 @@ type failing struct {
 func (f *failing) Errorf(format string, args ...any) { fmt.Fprintf(&f.said, format, args...) }
 func (f *failing) Fatalf(format string, args ...any) { f.Errorf(format, args...); runtime.Goexit() }
 
-// within runs f in a goroutine of its own, which may end it as Fatal does or with a panic, and returns the panic.
+// within runs f in a goroutine of its own, which may end with Fatal or a panic, and returns the panic.
 func within(t *testing.T, d time.Duration, f func()) (broken any) {
 	t.Helper()
 	ended := make(chan struct{})
@@ -37,7 +37,7 @@ func within(t *testing.T, d time.Duration, f func()) (broken any) {
 	return broken
 }
 
-// TestNothingHangs: however a test ends, the server goes on answering, its end comes, and time passes in a bubble.
+// TestNothingHangs: however a test ends, the server keeps answering, can be closed, and time passes in a bubble.
 func TestNothingHangs(t *testing.T) {
 	for name, f := range map[string]func(*Server, *failing){
 		"Fatal in Edit":          func(s *Server, tb *failing) { s.Edit(func(*Catalog) { tb.Fatalf("x") }) },
@@ -67,7 +67,8 @@ func TestNothingHangs(t *testing.T) {
 	}
 }
 
-// TestStatusesAreLookedAtOutside: the callback may call the server, and a callback that is never content is left.
+// TestStatusesAreLookedAtOutside: the callback may call the server, and waiting for a callback that is never satisfied
+// ends.
 func TestStatusesAreLookedAtOutside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tb := &failing{TB: t}
@@ -93,7 +94,7 @@ func TestStatusesAreLookedAtOutside(t *testing.T) {
 	})
 }
 
-// TestCloseIsBounded: a goroutine of the server that does not end is told of.
+// TestCloseIsBounded: Close reports a goroutine of the server that does not end.
 func TestCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tb := &failing{TB: t}
