@@ -106,7 +106,7 @@ func (v *live) steady(ctx context.Context, p *pace, lasts time.Duration) (*stead
 	total := p.rate * int((settle+lasts)/time.Second)
 	w := &steadyWriter{v: v, p: p, start: time.Now().Add(100 * time.Millisecond), txs: total / p.perTx}
 	confirmed := watchConfirmed(ctx, v)
-	defer confirmed.stop() //nolint:errcheck // its error was returned by await, or another came first
+	defer confirmed.stop() //nolint:errcheck // it was called before, or another error came first
 	written := make(chan error, 1)
 	go func() { written <- w.write(ctx) }()
 	time.Sleep(time.Until(w.start.Add(settle)))

@@ -11,7 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// adopted is what `slot adopt -o json` prints, as far as tests look at it.
+// adopted is what `slot adopt -o json` prints, as far as tests read it.
 type adopted struct {
 	Contradiction string
 	Unreadable    string
@@ -38,8 +38,9 @@ func (o *outbox) adopt(env []string, exit int, args ...string) (a adopted, text 
 	return a, out + notes
 }
 
-// A slot that somebody has recreated or advanced while the daemon was down contradicts the position record. The daemon does
-// not go on before a person has said so; then it delivers all that the slot has, repeats included, and leaves out again later.
+// A slot recreated or advanced while the daemon was down contradicts the position record. The daemon refuses to
+// continue before an operator adopts the slot; then it delivers everything the slot has, repeats included, and
+// deduplicates again later.
 func TestSlotAdopt(t *testing.T) {
 	for _, c := range []struct{ name, fault, done, sql string }{
 		{"remade", "F30", "slot dropped and made again by hand while a deduplicating daemon is down, past an event", `pg_drop_replication_slot`},
@@ -59,7 +60,7 @@ func TestSlotAdopt(t *testing.T) {
 				t.Errorf("beside a running daemon: %s", text)
 			}
 			r.term()
-			o.exec(insertInto + `(gen_random_uuid(), 'order', 'gap', 'added', '{}', '{}', 1)`) // not in the ledger: it will not come
+			o.exec(insertInto + `(gen_random_uuid(), 'order', 'gap', 'added', '{}', '{}', 1)`) // not in the ledger: it will not be delivered
 			o.exec(`DELETE FROM outbox WHERE aggregate_id = 'gap'`)
 			if c.name == "remade" {
 				o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
@@ -111,13 +112,13 @@ func TestSlotAdopt(t *testing.T) {
 	}
 }
 
-// What an adoption makes the next start do: it leaves out nothing of what stood in Kafka before, and the start behind it
-// leaves out all. An adoption beside a record that nothing is wrong with costs repeats, and no more.
+// After an adoption the next start skips nothing that Kafka had before, and the start after it skips everything. An
+// adoption of a slot that fits its record only costs repeats.
 func TestSlotAdoptRepeats(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
 	env := o.deduplicating(fence)
-	slow := append(slices.Clone(env), "OUTBOXCDC_TUNING_STATUS_INTERVAL=1h") // the slot stays where it is
+	slow := append(slices.Clone(env), "OUTBOXCDC_TUNING_STATUS_INTERVAL=1h") // the slot does not move
 	if _, text := o.adopt(env, 0, "--dry-run"); !strings.Contains(text, "it has no position record") {
 		t.Errorf("without a record: %s", text)
 	}
@@ -156,7 +157,7 @@ func TestSlotAdoptRepeats(t *testing.T) {
 	}
 	r.term()
 
-	// A record that cannot be read keeps nothing from being adopted.
+	// A slot can be adopted although its record cannot be read.
 	cl, err := kgo.NewClient(kgo.SeedBrokers(o.kafka.Brokers()...))
 	must(t, err)
 	defer cl.Close()

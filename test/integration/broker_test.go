@@ -7,7 +7,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// The broker is killed under load and comes back with its data, twice: everything arrives, by the same process.
+// The broker is killed under load and restarted with its data, twice: the same process delivers everything.
 func TestBrokerKilledUnderLoad(t *testing.T) {
 	rounds := long(4, 2)
 	rnd := newRand(t)
@@ -34,8 +34,8 @@ func TestBrokerKilledUnderLoad(t *testing.T) {
 	}
 }
 
-// The broker is away for long, longer than park_after: the daemon leaves Postgres alone, its memory is flat, and when
-// the broker is back, delivery goes on soon. Waiting repeats nothing.
+// The broker is away for longer than park_after: the daemon disconnects from Postgres, its memory is flat, and delivery
+// resumes soon after the broker is back. Waiting causes no repeats.
 func TestBrokerAwayForLong(t *testing.T) {
 	away, park := long(90*time.Second, 8*time.Second), long(4500*time.Millisecond, 2*time.Second)
 	rnd := newRand(t)
@@ -43,7 +43,7 @@ func TestBrokerAwayForLong(t *testing.T) {
 	o := newOutbox(t, options{kafka: k})
 	o.proves("F64", "the only broker killed -9 under load and away for %v (10 min scaled, factor %.1f), park_after %v", away, 600/away.Seconds(), park)
 	o.sample()
-	w := o.write(load{rand: rnd, pause: 50 * time.Millisecond}) // what piles up is to be delivered in recoverIn, on any machine
+	w := o.write(load{rand: rnd, pause: 50 * time.Millisecond}) // few enough rows to be delivered in recoverIn on any machine
 	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER="+park.String())
 	w.awaitCommits(100)
 	must(t, k.Kill())
@@ -68,8 +68,8 @@ func TestBrokerAwayForLong(t *testing.T) {
 	o.repeatsAtMost(v, answerWindow, "one window: what was in flight when the broker was killed")
 }
 
-// The broker stands still, with its connections open, for longer than a request may take: what was in flight is sent
-// again inside the session, where a repeat does not show.
+// The broker is frozen, with its connections open, for longer than a request may take: requests in flight are sent
+// again by the same session, which causes no repeats.
 func TestBrokerFrozen(t *testing.T) {
 	frozen := long(45*time.Second, 5*time.Second)
 	rnd := newRand(t)
@@ -95,8 +95,8 @@ func TestBrokerFrozen(t *testing.T) {
 	}
 }
 
-// A topic wants more replicas in sync than it has, for a while. A broker of Kafka 4 asks for no more than there are, one
-// of Kafka 3 refuses to append; either way nothing is lost or repeated.
+// A topic requires more in-sync replicas than it has, for a while. A broker of Kafka 4 caps the number at the
+// replication factor, one of Kafka 3 refuses to append; either way nothing is lost or repeated.
 func TestMinInsyncReplicasAboveReplicas(t *testing.T) {
 	t.Parallel()
 	lasts := long(30*time.Second, 4*time.Second)

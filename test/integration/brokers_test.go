@@ -13,7 +13,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// hungBroker is an address that accepts connections and answers nothing, as a stopped process does.
+// hungBroker returns an address that accepts connections and answers nothing, as a stopped process does.
 func hungBroker(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -31,7 +31,7 @@ func hungBroker(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// offBroker is an address where no connect is answered, as that of a machine that is off.
+// offBroker returns an address where no connect is answered, like that of a machine that is off.
 func offBroker(t *testing.T) string {
 	t.Helper()
 	p, err := faultproxy.Start("")
@@ -41,8 +41,8 @@ func offBroker(t *testing.T) string {
 	return p.Addr()
 }
 
-// Brokers at the beginning of kafka.brokers are silent. The daemon asks the next ones, at the first start and after a kill -9, in
-// both modes, and the log names the silent ones.
+// Brokers at the beginning of kafka.brokers are silent. The daemon tries the next ones, at the first start and after a
+// kill -9, in both modes, and logs the silent ones.
 func TestSilentBrokersFirst(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(*testing.T) []string{
@@ -78,8 +78,8 @@ func TestSilentBrokersFirst(t *testing.T) {
 	}
 }
 
-// The first of three brokers is stopped (SIGSTOP). A running daemon goes on once other brokers lead its partitions, and a daemon
-// that is started meanwhile delivers.
+// The first of three brokers is stopped (SIGSTOP). A running daemon continues once other brokers lead its partitions,
+// and a daemon that is started meanwhile delivers.
 func TestFrozenBrokerOfThree(t *testing.T) {
 	onlyProve(t)
 	needRealKafka(t)

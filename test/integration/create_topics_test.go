@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// createTopics are the settings of a daemon that makes topics on a single broker.
+// createTopics are the settings of a daemon that creates topics on a single broker.
 var createTopics = []string{
 	"OUTBOXCDC_KAFKA_CREATE_TOPICS_ENABLED=true", "OUTBOXCDC_KAFKA_CREATE_TOPICS_PARTITIONS=5", "OUTBOXCDC_KAFKA_CREATE_TOPICS_REPLICATION_FACTOR=1",
 	"OUTBOXCDC_KAFKA_CREATE_TOPICS_CONFIG=max.message.bytes=200000",
 }
 
-// With kafka.create_topics the daemon makes the topics that are missing, that of dead letters too, and uses them at once.
+// With kafka.create_topics the daemon creates missing topics, including the dead-letter topic, and uses them at once.
 func TestCreateTopics(t *testing.T) {
 	t.Parallel()
 	o := newPoisonable(t, options{missing: []string{"order", "dead"}})
@@ -39,7 +39,7 @@ func TestCreateTopics(t *testing.T) {
 	}
 }
 
-// A backlog with many new aggregate types has one line in the log for each topic, and none that warns.
+// A backlog with many new aggregate types logs one line for each topic, and no warning.
 func TestCreateManyTopics(t *testing.T) {
 	t.Parallel()
 	types := make([]string, 60)

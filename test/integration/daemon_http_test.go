@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// The HTTP listener is asked for metrics as fast as four clients can, and by others that ask again and again without
-// reading a single answer. Delivery knows nothing of it, and when they are gone nothing of them is left.
+// Four clients request metrics as fast as they can, and others request again and again without reading a single answer.
+// Delivery is not affected, and afterwards nothing of them is left.
 func TestMetricsHammered(t *testing.T) {
 	t.Parallel()
 	const timeout = 5 * time.Second
@@ -50,7 +50,7 @@ func TestMetricsHammered(t *testing.T) {
 	})
 	for time.Since(begin) < lasts {
 		w.awaitCommits(50)
-		o.healed() // meanwhile, too
+		o.healed() // not affected by the clients
 	}
 	delivered := o.follow.records() - had
 	end()
@@ -73,7 +73,7 @@ func TestMetricsHammered(t *testing.T) {
 	o.outcome("%d answers, %d refusals (503), %d events delivered meanwhile", answered.Load(), refused.Load(), delivered)
 }
 
-// hammer asks without a pause.
+// hammer sends requests without a pause.
 func hammer(addr string, stop <-chan struct{}, answered, refused *atomic.Int64) {
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
@@ -97,8 +97,8 @@ func hammer(addr string, stop <-chan struct{}, answered, refused *atomic.Int64) 
 	}
 }
 
-// neverRead asks until the answers have filled every buffer between the two, so that nothing more can be asked, and stays.
-// When the daemon has had enough of it, it comes again.
+// neverRead sends requests until unread answers have filled every buffer, and keeps the connection. When the daemon
+// closes it, neverRead connects again.
 func neverRead(addr string, stop <-chan struct{}, stuck *atomic.Int64) {
 	ask := []byte(strings.Repeat("GET /metrics HTTP/1.1\r\nHost: slow\r\n\r\n", 100))
 	var conn net.Conn
@@ -109,7 +109,7 @@ func neverRead(addr string, stop <-chan struct{}, stuck *atomic.Int64) {
 			if conn, err = net.Dial("tcp", addr); err != nil {
 				conn = nil
 			} else {
-				_ = conn.(*net.TCPConn).SetReadBuffer(1) // the least that the kernel gives
+				_ = conn.(*net.TCPConn).SetReadBuffer(1) // the minimum of the kernel
 			}
 		}
 		if err == nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Columns are added, renamed, dropped and retyped under load, all of them none of the daemon's: nothing happens. With a
-// default the table is rewritten, with a volatile one too. Every second statement comes while the daemon is down, so that
-// it starts behind it.
+// Columns that the daemon does not use are added, renamed, dropped and retyped under load: it is not affected. Some
+// statements rewrite the table: those with a default, also a volatile one. Every second statement runs while the daemon
+// is down, so that it starts after the statement.
 func TestForeignColumnsComeAndGo(t *testing.T) {
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
@@ -48,9 +48,9 @@ func TestForeignColumnsComeAndGo(t *testing.T) {
 	o.repeatsAtMost(o.verify(patience), 0, "clean stops, nothing failed")
 }
 
-// A column that is needed is renamed while the daemon is down, under no load ([TestNeededColumnGoes] has the rest). The
-// server decodes old rows with the catalog of their time, so they are delivered; whether rows of after wait or none does,
-// it stops behind the old ones.
+// A needed column is renamed while the daemon is down, without load ([TestNeededColumnGoes] tests the rest). The server
+// decodes old rows with the catalog of their time, so they are delivered; whether new rows follow or none does, the
+// daemon stops after the old ones.
 func TestNeededColumnRenamedWhileDown(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -59,7 +59,7 @@ func TestNeededColumnRenamedWhileDown(t *testing.T) {
 	}{
 		{"rows before and after", 10, 3, 79},
 		{"rows before only", 10, 0, 79},
-		// Nothing was delivered by this process, so it is taken for a configuration that never fitted.
+		// This process has delivered nothing, so the exit code is that of a wrong configuration.
 		{"rows after only", 0, 3, 78},
 		{"no rows", 0, 0, 78},
 	} {
@@ -76,14 +76,14 @@ func TestNeededColumnRenamedWhileDown(t *testing.T) {
 				o.insertRenamed(c.before + n)
 			}
 			if c.after == 0 {
-				limit = ^pglogrepl.LSN(0) // there is nothing that must not be confirmed
+				limit = ^pglogrepl.LSN(0) // any position may be confirmed
 			}
 			o.checkRenamed(o.start(), c.exit, limit, c.before)
 		})
 	}
 }
 
-// insertRenamed commits one row of a table whose payload is called body.
+// insertRenamed commits one row of a table whose payload column is called body.
 func (o *outbox) insertRenamed(n int) {
 	o.t.Helper()
 	o.tx(func(ctx context.Context, tx pgx.Tx) error {
@@ -93,7 +93,7 @@ func (o *outbox) insertRenamed(n int) {
 	})
 }
 
-// checkRenamed expects the daemon to stop because of the column, with the rows up to number want delivered and no other.
+// checkRenamed checks that the daemon stops because of the column, with exactly the rows up to number want delivered.
 func (o *outbox) checkRenamed(r *relay, exit int, limit pglogrepl.LSN, want int) {
 	o.t.Helper()
 	r.stopsWith(patience, exit, "payload")
@@ -108,8 +108,8 @@ func (o *outbox) checkRenamed(r *relay, exit int, limit pglogrepl.LSN, want int)
 	}
 }
 
-// The outbox is one of several tables of the publication: rows of others are nobody's events, also between ours in one
-// transaction, and do not hold the slot up. A publication may as well be for everything.
+// The publication has several tables besides the outbox: their rows become no events, also between ours in one
+// transaction, and do not hold up the slot. A publication may also be for all tables.
 func TestPublicationsWithOtherTables(t *testing.T) {
 	for _, c := range []struct{ name, major, publication string }{
 		{"named", "14", `CREATE PUBLICATION outboxcdc FOR TABLE outbox, counter`}, // all operations, updates too
@@ -125,7 +125,7 @@ func TestPublicationsWithOtherTables(t *testing.T) {
 			o := newOutbox(t, options{pg: pg})
 			o.exec(`DROP PUBLICATION outboxcdc`)
 			o.exec(`CREATE SCHEMA other`)
-			o.exec(`CREATE TABLE other.outbox (LIKE outbox INCLUDING ALL)`) // the same name elsewhere
+			o.exec(`CREATE TABLE other.outbox (LIKE outbox INCLUDING ALL)`) // the same name in another schema
 			o.exec(`ALTER TABLE other.outbox REPLICA IDENTITY FULL`)
 			o.exec(c.publication)
 			remakeSlot(o)
@@ -172,8 +172,8 @@ func (o *outbox) leaf(name string, from, to int) {
 	o.exec(fmt.Sprintf(`ALTER TABLE outbox ATTACH PARTITION %s FOR VALUES FROM (%d) TO (%d)`, name, from, to))
 }
 
-// A partitioned outbox is published under its root's name or under its leaves'. Leaves come and go while the daemon runs
-// and while it is down.
+// A partitioned outbox is published under its root's name or its leaves' names. Leaves come and go while the daemon
+// runs and while it is down.
 func TestPartitionedOutbox(t *testing.T) {
 	for _, c := range []struct{ name, major, publication string }{
 		{"via root", "14", `CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`},
@@ -191,7 +191,7 @@ func TestPartitionedOutbox(t *testing.T) {
 			o.insert("order", "k", 1, 10)
 			o.insert("order", "k", 11, 10)
 			o.leaf("leaf_2", 100, 200)
-			o.insert("order", "k", 98, 5) // into both
+			o.insert("order", "k", 98, 5) // into both leaves
 			o.verify(patience)
 			r.term()
 			o.leaf("leaf_3", 200, 300)
@@ -201,7 +201,7 @@ func TestPartitionedOutbox(t *testing.T) {
 			o.insert("order", "k", 299, 2)
 			o.healed()
 			o.repeatsAtMost(o.verify(patience), 0, "a clean stop, nothing failed")
-			if strings.HasPrefix(c.name, "via") { // what is delivered may go
+			if strings.HasPrefix(c.name, "via") { // delivered rows may be dropped
 				truth := o.truth()
 				o.exec(`ALTER TABLE outbox DETACH PARTITION leaf_1`)
 				o.exec(`DROP TABLE leaf_2`)
@@ -222,9 +222,9 @@ func TestPartitionedOutbox(t *testing.T) {
 	}
 }
 
-// A leaf with rows that have not been delivered yet leaves the table. Under the root's name they come all the same. Under
-// the leaf's name nobody can tell any more whose they are: dropped, it stops; detached, it must not be taken for a table
-// that never was ours.
+// A leaf with undelivered rows leaves the table. Published under the root's name, its rows are still delivered.
+// Published under the leaf's name, their table is unknown: after a drop the daemon stops; after a detach it must not
+// treat the leaf as a foreign table.
 func TestLeafLeavesBeforeItsRowsAreDelivered(t *testing.T) {
 	for _, c := range []struct{ name, options, ddl string }{
 		{name: "root detach", options: ", publish_via_partition_root = true", ddl: `ALTER TABLE outbox DETACH PARTITION leaf_1`},
@@ -280,8 +280,8 @@ func TestLeafLeavesBeforeItsRowsAreDelivered(t *testing.T) {
 	}
 }
 
-// A publication that names some leaves, and not the root, loses the rows of the others: the guard must not be content
-// with the one that it carries.
+// A publication that names some leaves, and not the root, loses the rows of the remaining leaves: one published leaf
+// must not satisfy the guard.
 func TestPublicationOfSomeLeaves(t *testing.T) {
 	o := newOutbox(t, options{})
 	o.partition(`CREATE PUBLICATION outboxcdc FOR TABLE leaf_1 WITH (publish = 'insert')`)
@@ -291,7 +291,7 @@ func TestPublicationOfSomeLeaves(t *testing.T) {
 	stopsBefore(t, o, r, o.insert("order", "k", 101, 1))
 }
 
-// stopsBefore expects exit code 79 and that a transaction which nobody sends is not confirmed.
+// stopsBefore checks for exit code 79, and that a transaction which the server does not send is not confirmed.
 func stopsBefore(t *testing.T, o *outbox, r *relay, end pglogrepl.LSN) {
 	t.Helper()
 	n := 0
@@ -309,7 +309,7 @@ func stopsBefore(t *testing.T, o *outbox, r *relay, end pglogrepl.LSN) {
 	r.stopsWith(0, 79, "remedy: ")
 }
 
-// A publication for all tables is not altered when the table leaves it.
+// A publication for all tables is not altered when the outbox is dropped or moved.
 func TestOutboxLeavesAllTables(t *testing.T) {
 	for _, c := range []struct{ name, ddl string }{
 		{"unlogged", `ALTER TABLE outbox SET UNLOGGED`},
@@ -333,8 +333,8 @@ func TestOutboxLeavesAllTables(t *testing.T) {
 	}
 }
 
-// The payload, and the id, change their types: each row is decoded by the relation of its time, and the bytes stay, also
-// if the daemon starts behind all of it.
+// The payload, and the id, change their types: each row is decoded by the relation of its time, and its bytes do not
+// change, also if the daemon starts after all of it.
 func TestColumnsRetyped(t *testing.T) {
 	for _, down := range []bool{false, true} {
 		t.Run(fmt.Sprintf("down %v", down), func(t *testing.T) {

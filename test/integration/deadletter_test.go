@@ -20,17 +20,17 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// secret is in each payload of a poison row and must not be in any log.
+// secret is part of every poison payload and must not be in any log.
 const secret = "geheim"
 
-// wide is longer than a topic called narrow takes.
+// wide is larger than the limit of a topic called narrow.
 const wide = 300_000
 
-// poisonRow is a row that cannot be delivered, by the columns that are not as in a good one.
+// poisonRow is a row that cannot be delivered, described by the columns that differ from a good one.
 type poisonRow struct {
 	cause           string
 	columns, values string
-	topic           string // aggregate type of the topic that it was on its way to; "": none was found
+	topic           string // aggregate type of the topic where it was to go; "": none was found
 	noKey, noID     bool
 	noValue         bool
 	large           bool
@@ -59,7 +59,7 @@ var (
 	}
 )
 
-// written is a poison row that has committed.
+// written is a committed poison row.
 type written struct {
 	poisonRow
 	id         string
@@ -67,10 +67,10 @@ type written struct {
 	ordinal    uint64        // in it
 }
 
-// poisonable is an outbox that lets through what makes events poison, and a topic for dead letters.
+// poisonable is an outbox whose constraints allow poison rows, with a dead-letter topic.
 type poisonable struct {
 	*outbox
-	n       int // of the last good row
+	n       int // number of the last good row
 	written []written
 }
 
@@ -85,7 +85,7 @@ func newPoisonable(t *testing.T, opt options) *poisonable {
 	return &poisonable{outbox: o}
 }
 
-// policy are the settings of a daemon with that policy.
+// policy returns the settings of a daemon with that policy.
 func (o *poisonable) policy(policy string, more ...string) []string {
 	return append([]string{
 		"OUTBOXCDC_POISON_POLICY=" + policy, "OUTBOXCDC_POISON_TOPIC=" + o.topic("dead"), "OUTBOXCDC_ROUTE_PARTITION=part", "OUTBOXCDC_ROUTE_TIMESTAMP=ts",
@@ -93,8 +93,8 @@ func (o *poisonable) policy(policy string, more ...string) []string {
 	}, more...)
 }
 
-// mixed commits one transaction of good rows, counted by ints, and poison. What is poison is deleted at once, which is not
-// published: the table that is left is what has to arrive.
+// mixed commits one transaction of good rows (ints are counts) and poison rows. It deletes the poison rows at once,
+// which is not published: the remaining table is what has to arrive.
 func (o *poisonable) mixed(parts ...any) {
 	o.t.Helper()
 	var added []written
@@ -129,13 +129,14 @@ func (o *poisonable) mixed(parts ...any) {
 	o.exec(`DELETE FROM outbox WHERE event_type = 'poison'`)
 }
 
-// healthy waits until all good rows are there and everything is confirmed, and judges all topics but that of dead letters.
+// healthy waits until all good rows have arrived and everything is confirmed, and judges all topics except the
+// dead-letter topic.
 func (o *poisonable) healthy(repeats int) {
 	o.t.Helper()
 	o.repeatsAtMost(o.good(), repeats, "")
 }
 
-// good is healthy without a bound of the repeats.
+// good is healthy without a bound on repeats.
 func (o *poisonable) good() *verdict {
 	o.t.Helper()
 	o.awaitArrived(patience)
@@ -152,8 +153,8 @@ func (o *poisonable) deadLetters() []kafkatest.Record {
 	return slices.DeleteFunc(o.readAll(), func(r kafkatest.Record) bool { return r.Topic != o.topic("dead") })
 }
 
-// parked holds the dead letters to the poison that was written: each once, or again up to so many times in all; whole, and
-// those of a key in order.
+// parked compares the dead letters with the poison rows: each once, plus so many repeats in all; complete, and those of
+// a key in order.
 func (o *poisonable) parked(repeats int) {
 	o.t.Helper()
 	found := map[int]int{}
@@ -189,7 +190,7 @@ func (o *poisonable) parked(repeats int) {
 	}
 }
 
-// unlike is all that is wrong with a dead letter.
+// unlike lists everything that is wrong with a dead letter.
 func (o *poisonable) unlike(w written, rec kafkatest.Record) (all []string) {
 	differs := func(what string, got, want any) {
 		if got != want {
@@ -234,7 +235,7 @@ func (o *poisonable) unlike(w written, rec kafkatest.Record) (all []string) {
 	return all
 }
 
-// saidSo holds the log and the metrics of a daemon to the poison that it has met, in order.
+// saidSo checks that the log and the metrics of a daemon report the given poison rows, in order.
 func (o *poisonable) saidSo(r *relay, msg string, series func(cause string) string, met []written) {
 	o.t.Helper()
 	var got, want []string
@@ -268,15 +269,15 @@ func (o *poisonable) noSecret(r *relay) {
 	}
 }
 
-// diedOf is the series of dead letters of a cause.
+// diedOf returns the metric series of dead letters with a cause.
 func (o *poisonable) diedOf(cause string) string {
 	return fmt.Sprintf(`outboxcdc_events_dead_lettered_total{reason="%s",topic="%s"}`, cause, o.topic("dead"))
 }
 
 const toDead, dropped = "poison goes to the dead-letter topic", "poison skipped"
 
-// Every cause that the daemon itself sees, in the first row of a session and one after the other in the middle of a large
-// transaction: what is good arrives once and in order, what is not is in the dead-letter topic, whole or cut, or dropped.
+// Every cause that the daemon itself detects, in the first row of a session and in the middle of a large transaction:
+// good rows arrive once and in order, poison rows are in the dead-letter topic, whole or cut, or dropped.
 func TestDeadLettersOfEveryCause(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -310,7 +311,7 @@ func TestDeadLettersOfEveryCause(t *testing.T) {
 	}
 }
 
-// gone: all poison that was written was skipped, or is a dead letter, and said to be.
+// gone checks that every poison row was skipped, or is a dead letter, and was reported.
 func (o *poisonable) gone(r *relay, policy string) {
 	o.t.Helper()
 	if policy == "skip" {
@@ -324,8 +325,8 @@ func (o *poisonable) gone(r *relay, policy string) {
 	o.saidSo(r, toDead, o.diedOf, o.written)
 }
 
-// Poison stops the daemon, or makes it hold; what is older is delivered and confirmed, nothing behind it. The decision
-// about the event lets it go on.
+// Poison stops the daemon, or makes it hold; older rows are delivered and confirmed, later ones are not. A decision
+// about the event lets the daemon continue.
 func TestDeadLettersDecided(t *testing.T) {
 	t.Parallel()
 	for _, decision := range []string{"skip", "dead_letter"} {
@@ -371,14 +372,15 @@ func TestDeadLettersDecided(t *testing.T) {
 			r.stopsWith(patience, 65, w.id)
 
 			r = o.startStreaming(o.policy("stop", "OUTBOXCDC_POISON_DECISIONS="+w.id+"="+decision)...)
-			o.healthy(10) // the five before it in its transaction, at each stop
+			o.healthy(10) // the five rows before it in its transaction, at each stop
 			o.gone(r, decision)
 		})
 	}
 }
 
-// What only the broker sees: times that are too far away for its topic, a null key where it compacts, and a limit of bytes
-// that was lowered under way. It refuses whole batches; the events to blame are found, and become dead letters in their place.
+// Causes that only the broker detects: timestamps out of the topic's range, a null key in a compacted topic, and a size
+// limit lowered at run time. The broker refuses whole batches; the daemon finds the events at fault, which become dead
+// letters in order.
 func TestDeadLettersRefused(t *testing.T) {
 	t.Parallel()
 	needRealKafka(t)
@@ -391,8 +393,8 @@ func TestDeadLettersRefused(t *testing.T) {
 	o.mixed(300, oldTime, oldTime, 600, oldTime, 97)
 	o.mixed(5, noKeyIn, 5)
 	o.mixed(200)
-	// None of the partition of the three: acknowledgements without a hole. Of the two topics side by side, what had been
-	// acknowledged behind the one that was refused.
+	// None of the partition of the three: acknowledgements without a gap. Of the two parallel topics, the rows
+	// acknowledged after the refused one.
 	const beside = 5 + 200
 	o.healthy(beside)
 	o.parked(0)
@@ -404,7 +406,7 @@ func TestDeadLettersRefused(t *testing.T) {
 	o.mixed(50, lowered, 50)
 	o.awaitArrived(patience)
 	newest := &o.written[len(o.written)-1]
-	for _, e := range r.logged(toDead) { // found by the broker, or by the look-up of the next session
+	for _, e := range r.logged(toDead) { // detected by the broker, or by the next session's topic look-up
 		if e["event_id"] == newest.id {
 			newest.cause = fmt.Sprint(e["cause"])
 		}
@@ -414,8 +416,8 @@ func TestDeadLettersRefused(t *testing.T) {
 	o.saidSo(r, toDead, o.diedOf, o.written)
 }
 
-// Kafka stands still just when poison comes. Thawed, all goes on; and when the daemon is killed meanwhile, the transaction
-// of a dead letter that Kafka has not acknowledged is not confirmed: it comes again. Nor does a stop confirm anything.
+// Kafka is frozen just when poison arrives. Once thawed, delivery continues. If the daemon is killed meanwhile, the
+// transaction of a dead letter without an ack is not confirmed and is sent again. Nor does a stop confirm anything.
 func TestDeadLettersWhileKafkaIsFrozen(t *testing.T) {
 	t.Parallel()
 	o := newPoisonable(t, options{kafka: breakableKafka(t), missing: []string{"dead"}})
@@ -434,11 +436,11 @@ func TestDeadLettersWhileKafkaIsFrozen(t *testing.T) {
 		t.Errorf("the slot confirms %s, but Kafka, which stands still, has nothing of what ends at %s", now, end)
 	}
 	must(t, o.kafka.Thaw())
-	o.mixed(1, badTime) // the dead-letter topic is known to the new session, even if all of before was found in Kafka
+	o.mixed(1, badTime) // the new session knows the dead-letter topic, even if it found everything before in Kafka
 	o.awaitArrived(patience)
 	o.awaitSettled()
 
-	// With the default of park_after: what is in flight stays so for as long as a busy machine takes to see it.
+	// With the default of park_after: records stay in flight for as long as a busy machine needs to see them.
 	r.term()
 	r = o.startStreaming(o.policy("dead_letter")...)
 	o.mixed(5, badTime, 5) // both topics are known
@@ -464,7 +466,7 @@ func TestDeadLettersWhileKafkaIsFrozen(t *testing.T) {
 	o.awaitArrived(patience)
 	o.awaitSettled()
 
-	// A stop waits for what is before the event no longer than for any end, and confirms none of it.
+	// A stop waits for the rows before the event no longer than usual, and confirms none of them.
 	must(t, o.kafka.Freeze(testContext(t)))
 	o.mixed(5, nullKey, 5)
 	end = o.written[len(o.written)-1].end
@@ -477,12 +479,12 @@ func TestDeadLettersWhileKafkaIsFrozen(t *testing.T) {
 	o.startStreaming(env...)
 	o.mixed(1)
 	o.healthy(50)
-	o.parked(5) // what was in flight when a session ended: two, and one
+	o.parked(5) // in flight when a session ended: two, and one
 	o.noSecret(r)
 }
 
-// The dead-letter topic is missing: the daemon waits for it and confirms nothing behind. Killed there and when it is made,
-// again and again under load, it loses nothing.
+// The dead-letter topic is missing: the daemon waits for it and confirms nothing later. Killed while it waits and when
+// the topic is created, repeatedly under load, it loses nothing.
 func TestDeadLettersSurviveKills(t *testing.T) {
 	t.Parallel()
 	o := newPoisonable(t, options{missing: []string{"dead"}})
@@ -509,9 +511,10 @@ func TestDeadLettersSurviveKills(t *testing.T) {
 	o.parked(4 * len(o.written)) // at each of four kills, if nothing was confirmed since
 }
 
-// A dead letter that its own topic does not take stops the daemon, whatever the policy is, as often as it is started: what is
-// older is confirmed, nothing behind it. When the topic takes it, all goes on. (Deduplicated, a position record comes first, which a
-// session that Kafka has refused something cannot write any more: what was delivered in its last second is not confirmed.)
+// A dead letter that its own topic refuses stops the daemon, whatever the policy is, at each start: older rows are
+// confirmed, later ones are not. Once the topic accepts it, delivery continues. (A deduplicating daemon must write a
+// position record first, which a session cannot do any more once Kafka has refused a record: the rows delivered in its
+// last second are not confirmed.)
 func TestDeadLetterThatCannotBe(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -520,7 +523,7 @@ func TestDeadLetterThatCannotBe(t *testing.T) {
 		says   string
 		fix    map[string]string
 		mode   string
-		behind int // what may have been sent behind it at each stop: its topic's broker has to refuse it first
+		behind int // rows possibly sent after it at each stop, before its topic's broker refuses it
 	}{
 		"too large":             {tooLarge, map[string]string{"max.message.bytes": "100000"}, "too_large", map[string]string{"max.message.bytes": "1000000"}, "deduplicated", 0},
 		"refused":               {nullKey, map[string]string{"cleanup.policy": "compact"}, "rejected", map[string]string{"cleanup.policy": "delete"}, "at_least_once", 5 + 10},
@@ -528,7 +531,7 @@ func TestDeadLetterThatCannotBe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			needRealKafka(t) // kfake compacts, but takes null keys
+			needRealKafka(t) // kfake compacts, but accepts null keys
 			o := newPoisonable(t, options{missing: []string{"dead"}})
 			o.makeTopic("dead", 1, c.dead)
 			o.makeTopic("narrow", 1, map[string]string{"max.message.bytes": "100000"})
@@ -556,7 +559,7 @@ func TestDeadLetterThatCannotBe(t *testing.T) {
 			}
 			must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("dead"), c.fix))
 			r := o.startStreaming(env...)
-			o.healthy(2 * (5 + c.behind)) // and what is before it in its transaction
+			o.healthy(2 * (5 + c.behind)) // and the rows before it in its transaction
 			o.parked(0)
 			o.noSecret(r)
 		})

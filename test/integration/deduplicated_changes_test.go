@@ -14,12 +14,12 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// What may change between an end that was not clean and the next start: topics, and settings that decide where an event goes.
+// Changes between an unclean end and the next start: topics, and settings that decide where an event goes.
 
-// F01, F68, I12: a daemon is killed at random moments under load, and between some of the starts a topic grows by a partition, the
-// routing, the largest record of the topics or the poison policy changes. Nothing is missing and every partition keeps the order of
-// its keys from one change to the next. An event is in Kafka twice only if a change of settings sent it elsewhere, and its first topic
-// was in no position record yet.
+// F01, F68, I12: a daemon is killed at random moments under load. Between some of the starts a topic gains a partition,
+// or the routing, the topics' largest record or the poison policy changes. Nothing is missing and every partition keeps
+// the order of its keys from one change to the next. An event is in Kafka twice only if a change of settings sent it
+// elsewhere before any position record named its first topic.
 func TestDeduplicatedKill9WhileSettingsChange(t *testing.T) {
 	t.Parallel()
 	kills := long(1000, 10)
@@ -27,15 +27,15 @@ func TestDeduplicatedKill9WhileSettingsChange(t *testing.T) {
 	c := newChanging(t, rnd)
 	c.limit(true)
 	c.proves("F01 F68", "kill -9 of a deduplicating daemon at %d random moments; between the starts topics grow, routing, record size limits and poison policy change", kills)
-	c.sample().taken = true // judged in the end, when it is known which record of an event was the first
+	c.sample().taken = true // judged at the end, when the first record of each event is known
 	w := c.write(load{rand: rnd, types: []string{"order", "payment"}, large: 5000, pause: long(20*time.Millisecond, 8*time.Millisecond)})
 	for range kills {
 		r := c.startStreaming(c.settings()...)
 		lives := fence + 700*time.Millisecond
 		if rnd.IntN(5) == 0 {
-			lives += 2 * time.Second // so that position records name what it has used
+			lives += 2 * time.Second // position records then name the topics used
 		}
-		time.Sleep(time.Duration(rnd.Int64N(int64(lives)))) // the moment is the test
+		time.Sleep(time.Duration(rnd.Int64N(int64(lives)))) // the moment is random
 		r.kill9()
 		c.noteDropped(r)
 		for range 1 + rnd.IntN(2) {
@@ -79,7 +79,7 @@ func newChanging(t *testing.T, rnd *rand.Rand) *changing {
 	return c
 }
 
-// settings are those of the next daemon.
+// settings returns the settings of the next daemon.
 func (c *changing) settings() []string {
 	// Compressed, no record would be too large.
 	env := append(slices.Clone(c.env), "OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC="+c.topic("dead"), "OUTBOXCDC_KAFKA_COMPRESSION=none")
@@ -92,7 +92,7 @@ func (c *changing) settings() []string {
 	return env
 }
 
-// draw is what changes next. Everything has its turn before anything has another.
+// draw returns the next change. Every kind occurs once before any occurs again.
 func (c *changing) draw() string {
 	if len(c.deck) == 0 {
 		c.deck = []string{"growth", rerouted, "limit", "policy", "nothing", "nothing"}
@@ -103,7 +103,7 @@ func (c *changing) draw() string {
 	return what
 }
 
-// change changes something while no daemon runs.
+// change makes one change while no daemon runs.
 func (c *changing) change(what string) {
 	c.t.Helper()
 	c.made[what]++
@@ -127,7 +127,7 @@ func (c *changing) change(what string) {
 	c.altered.note(c.outbox, what)
 }
 
-// limit makes the topics of events refuse large records, or take them again.
+// limit makes the topics of events refuse or accept large records.
 func (c *changing) limit(narrow bool) {
 	c.t.Helper()
 	c.narrow = narrow
@@ -137,7 +137,7 @@ func (c *changing) limit(narrow bool) {
 	}
 }
 
-// noteDropped notes what a daemon dropped.
+// noteDropped records the events that a daemon dropped.
 func (c *changing) noteDropped(r *relay) {
 	for _, e := range r.logged(dropped) {
 		if id, _ := e["event_id"].(string); id != "" {
@@ -146,7 +146,7 @@ func (c *changing) noteDropped(r *relay) {
 	}
 }
 
-// judge waits until everything has arrived, and holds it to the promise.
+// judge waits until everything has arrived, and compares it with the promise.
 func (c *changing) judge() {
 	t := c.t
 	t.Helper()
@@ -181,7 +181,7 @@ func (c *changing) judge() {
 	t.Logf("%s, %d late; %s", v, v.late, what)
 }
 
-// without takes events out of the history that were not to arrive.
+// without removes events from the history that were not to arrive.
 func (h *history) without(out func(id string) bool) {
 	h.Truth = slices.DeleteFunc(h.Truth, func(r row) bool { return out(r.ID) })
 	h.Acks = slices.DeleteFunc(h.Acks, out)
@@ -193,8 +193,9 @@ func (h *history) without(out func(id string) bool) {
 	}
 }
 
-// F68: of two events the first is refused and the second is stored in another partition. The daemon is killed, and the topic grows, so
-// that the key of the first moves to where the second is. That the second is there says nothing of the first.
+// F68: of two events the first is refused and the second is stored in another partition. The daemon is killed, and the
+// topic gains partitions, so that the key of the first moves to the partition of the second. The record of the second
+// does not prove that the first was stored.
 func TestDeduplicatedGrowth(t *testing.T) {
 	t.Parallel()
 	k := faultyKafka(t)
@@ -222,8 +223,8 @@ func TestDeduplicatedGrowth(t *testing.T) {
 	}
 }
 
-// F83: the daemon that was killed was of the version before. Its position record has partition counts and a fingerprint of the routing
-// instead of topics and a fingerprint of the sources; what Kafka has beyond it is found all the same.
+// F83: the killed daemon was of the previous version. Its position record has partition counts and a fingerprint of the
+// routing instead of topics and a fingerprint of the sources; the new daemon still finds what Kafka has beyond it.
 func TestDeduplicatedUpgrade(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
@@ -249,7 +250,7 @@ func TestDeduplicatedUpgrade(t *testing.T) {
 	}
 }
 
-// ofVersionBefore is a position record in the form of the version before.
+// ofVersionBefore converts a position record to the form of the previous version.
 func (o *outbox) ofVersionBefore(record string, partitions int) string {
 	o.t.Helper()
 	var m map[string]any

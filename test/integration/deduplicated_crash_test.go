@@ -13,16 +13,16 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// What ends a deduplicating daemon, alone or together with its servers. A new process remembers nothing: what it does not
-// send again it has found in Kafka.
+// Ends of a deduplicating daemon, alone or together with its servers. A new process remembers nothing: it skips only
+// events that it found in Kafka.
 
-// nothingOnTheWay is why none of the rows of this file may repeat anything.
+// nothingOnTheWay is the reason why no row of this file may repeat anything.
 const nothingOnTheWay = "what was on its way had arrived when fence_wait was over"
 
-// fence is long enough for what a killed process has given to the kernel to arrive.
+// fence is long enough for requests of a killed process, buffered by the kernel, to arrive.
 const fence = 500 * time.Millisecond
 
-// leftOut is how many events a daemon has found in Kafka and not sent.
+// leftOut counts the events that a daemon found in Kafka and did not send.
 func (r *relay) leftOut() int {
 	r.t.Helper()
 	m, err := r.metrics()
@@ -30,15 +30,15 @@ func (r *relay) leftOut() int {
 	return int(m[`outboxcdc_events_skipped_total{reason="in_kafka"}`])
 }
 
-// kill is kill9 without a look at the slot, for when the server is away.
+// kill is kill9 without reading the slot, for when the server is away.
 func (r *relay) kill() {
 	r.t.Helper()
 	r.told = true
 	must(r.t, r.proc.Kill())
 }
 
-// F21, F23: Postgres goes down, and the daemon with it, shortly before or while it is down. The slot falls back to where it was
-// saved last, far behind what was delivered.
+// F21, F23: Postgres goes down, and the daemon with it, shortly before or during the outage. The slot falls back to its
+// last saved position, far before what was delivered.
 func TestDeduplicatedPostgresDown(t *testing.T) {
 	t.Parallel()
 	rounds := long(30, 3)
@@ -75,7 +75,7 @@ func TestDeduplicatedPostgresDown(t *testing.T) {
 	o.outcome("the last start left out %d events that Kafka had", last.leftOut())
 }
 
-// F03: SIGTERM under load. Nothing is repeated, and no start waits for what might be on its way.
+// F03: SIGTERM under load. Nothing is repeated, and no start waits for records that might be under way.
 func TestDeduplicatedTermUnderLoad(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
@@ -83,7 +83,7 @@ func TestDeduplicatedTermUnderLoad(t *testing.T) {
 	stops := long(20, 3)
 	o.proves("F03", "SIGTERM of a deduplicating daemon under load, %d times", stops)
 	o.sample()
-	env := append(o.deduplicating(2*patience), "OUTBOXCDC_TUNING_PARK_AFTER=5m") // which has to be longer than fence_wait
+	env := append(o.deduplicating(2*patience), "OUTBOXCDC_TUNING_PARK_AFTER=5m") // must exceed fence_wait
 	w := o.write(load{rand: rnd})
 	for range stops {
 		r := o.startStreaming(env...)
@@ -99,11 +99,11 @@ func TestDeduplicatedTermUnderLoad(t *testing.T) {
 	}
 }
 
-// endedUncleanly is said at the start if something may be on its way.
+// endedUncleanly is logged at the start if records may still be under way.
 const endedUncleanly = "the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later"
 
-// F04: SIGTERM while Kafka is frozen with 50 records in flight, so that the drain is incomplete. Kafka stores them once it is
-// thawed, and the next start finds them there.
+// F04: SIGTERM while Kafka is frozen with 50 records in flight, so that the drain is incomplete. Kafka stores them once
+// it is thawed, and the next start finds them.
 func TestDeduplicatedTermWhileKafkaIsFrozen(t *testing.T) {
 	k := breakableKafka(t)
 	o := newOutbox(t, options{kafka: k})
@@ -140,8 +140,8 @@ func TestDeduplicatedTermWhileKafkaIsFrozen(t *testing.T) {
 	}
 }
 
-// F06, F05: the active instance is frozen for longer than wal_sender_timeout and another takes over. Thawed, it sends nothing
-// any more under the producer id that it had: no record of that id is behind one of the other's.
+// F06, F05: the active instance is frozen for longer than wal_sender_timeout and another takes over. Once thawed, it
+// sends nothing more under its old producer id: no record of that id comes after one of the other instance.
 func TestDeduplicatedFrozenInstance(t *testing.T) {
 	t.Parallel()
 	timeout := long(15*time.Second, 3*time.Second)
@@ -151,8 +151,8 @@ func TestDeduplicatedFrozenInstance(t *testing.T) {
 	o.proves("F05 F06", "SIGSTOP of the active deduplicating instance, for less than wal_sender_timeout (%v) and until the standby delivers, SIGCONT, %d times", timeout, rounds)
 	o.sample()
 	env := append(o.deduplicating(fence), senderTimeout(timeout))
-	// Behind a proxy, the end of the connection does not take away what the server has sent: the one that is thawed finds
-	// events to send.
+	// Behind a proxy, the end of the connection does not remove data that the server has sent: the thawed instance
+	// finds events to send.
 	_, proxied := o.proxied()
 	first, second := o.startStreaming(append(env, proxied)...), o.start(append(env, proxied)...)
 	w := o.write(load{rand: rnd, pause: 4 * time.Millisecond})
@@ -161,7 +161,7 @@ func TestDeduplicatedFrozenInstance(t *testing.T) {
 		w.awaitCommits(100)
 		must(t, first.proc.Freeze(testContext(t)))
 		t.Cleanup(func() { _ = first.proc.Thaw() })
-		time.Sleep(timeout / 4) // its length is the fault
+		time.Sleep(timeout / 4) // the duration is the fault
 		must(t, first.proc.Thaw())
 		w.awaitCommits(50)
 		must(t, first.proc.Freeze(testContext(t)))
@@ -182,7 +182,7 @@ func TestDeduplicatedFrozenInstance(t *testing.T) {
 	o.noneBehindTheNext()
 }
 
-// sessionsEndedLogged counts the ends of sessions by the log, which a frozen process still has.
+// sessionsEndedLogged counts the ends of sessions by the log, which works for a frozen process too.
 func (r *relay) sessionsEndedLogged() (n int) {
 	for _, e := range r.logged("state") {
 		if e["state"] == "reconnecting" || e["state"] == "waiting_for_slot" {
@@ -192,8 +192,9 @@ func (r *relay) sessionsEndedLogged() (n int) {
 	return n
 }
 
-// noneBehindTheNext fails unless the sessions follow one another in every partition: no record of an earlier session is behind one of
-// a later session. A process has one producer id, and each of its sessions an epoch; the order is that of their position records.
+// noneBehindTheNext fails unless the sessions follow one another in every partition: no record of an earlier session
+// comes after one of a later session. A process has one producer id, and each of its sessions an epoch; the order is
+// that of their position records.
 func (o *outbox) noneBehindTheNext() {
 	o.t.Helper()
 	type session struct {
@@ -226,7 +227,7 @@ func (o *outbox) noneBehindTheNext() {
 	o.outcome("%d sessions, told apart by producer id and epoch; none sent after the next had begun", len(sessions))
 }
 
-// readRaw reads what the topics hold, with all that Kafka says of a record, in the order of each partition.
+// readRaw reads all records of the topics, with all fields of a Kafka record, in the order of each partition.
 func (o *outbox) readRaw(topics ...string) (all []*kgo.Record) {
 	o.t.Helper()
 	want := len(o.readOf(topics...))

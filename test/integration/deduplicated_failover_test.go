@@ -14,9 +14,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// F36, F37: the server fails over, twice, to a standby that has the slot (17 and later). The server had waited for the first one
-// with each event (synchronized_standby_slots): nothing is repeated. The second had been cut off while the daemon delivered on: what it has not is reported as phantoms, and
-// what is written to it, at positions that the phantoms had before, is delivered.
+// F36, F37: the server fails over, twice, to a standby that has the slot (17 and later). The server waited for the
+// first standby with each event (synchronized_standby_slots): nothing is repeated. The second was cut off while the
+// daemon kept delivering: the events it lacks are reported as phantoms, and new events at the positions of phantoms are
+// delivered.
 func TestDeduplicatedFailover(t *testing.T) {
 	for _, major := range long([]string{"17", "18"}, []string{"17"}) {
 		t.Run(major, func(t *testing.T) {
@@ -44,7 +45,7 @@ func deduplicatedFailover(t *testing.T, major string) {
 	standby := o.standby()
 	r := o.startStreaming(env...)
 	o.syncSlot(standby, func() { write(1) })
-	setSystem(o, "synchronized_standby_slots", fmt.Sprintf("standby_%d", o.pg.Port)) // no event before the standby has it
+	setSystem(o, "synchronized_standby_slots", fmt.Sprintf("standby_%d", o.pg.Port)) // no event is sent before the standby has it
 	write(50)
 	o.awaitArrived(patience)
 	r.kill9()
@@ -67,7 +68,7 @@ func deduplicatedFailover(t *testing.T, major string) {
 	must(t, err)
 	write(lost)
 	o.awaitArrived(patience)
-	o.awaitConfirmed(o.walFlushed(), patience) // so that the position record knows of them
+	o.awaitConfirmed(o.walFlushed(), patience) // the position record then covers them
 	had := map[string]bool{}
 	for _, row := range o.truth() {
 		had[row.ID] = true
@@ -88,7 +89,8 @@ func deduplicatedFailover(t *testing.T, major string) {
 	o.judgePhantoms(r, had)
 }
 
-// judgePhantoms holds what arrived to the table, except for the lost rows, and what the daemon says of these to what they are.
+// judgePhantoms compares the records with the table, except for the lost rows, and the reported phantoms with the lost
+// rows.
 func (o *outbox) judgePhantoms(r *relay, lost map[string]bool) {
 	o.t.Helper()
 	h := o.history()
@@ -125,7 +127,7 @@ func (o *outbox) judgePhantoms(r *relay, lost map[string]bool) {
 	o.outcome("%d phantoms reported, with the first and last id of each partition; none of the new rows is missing", said)
 }
 
-// standby makes a physical standby of the outbox's server.
+// standby creates a physical standby of the outbox's server.
 func (o *outbox) standby() *pgtest.Server {
 	o.t.Helper()
 	ctx := testContext(o.t)
@@ -136,7 +138,7 @@ func (o *outbox) standby() *pgtest.Server {
 	data := filepath.Join(dir, "data")
 	conn := fmt.Sprintf("host=127.0.0.1 port=%d user=%s password=%s dbname=postgres", o.pg.Port, pgtest.Superuser, pgtest.Password)
 	slot := fmt.Sprintf("standby_%d", o.pg.Port)
-	// There is no pg_basebackup: the copy is a cold one.
+	// pg_basebackup is not available: copy the stopped server.
 	_, err = o.pg.Stop(ctx, pgtest.Fast)
 	must(o.t, err)
 	if out, err := exec.CommandContext(ctx, "cp", "-a", o.pg.DataDir, data).CombinedOutput(); err != nil {
@@ -146,7 +148,7 @@ func (o *outbox) standby() *pgtest.Server {
 	must(o.t, o.pg.Exec(ctx, "postgres", "SELECT pg_create_physical_replication_slot('"+slot+"', true)"))
 	slots, err := filepath.Glob(filepath.Join(data, "pg_replslot", "*"))
 	must(o.t, err)
-	for _, copied := range slots { // the primary's
+	for _, copied := range slots { // copied from the primary
 		must(o.t, os.RemoveAll(copied))
 	}
 	must(o.t, os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o644))
@@ -165,14 +167,14 @@ func (o *outbox) standby() *pgtest.Server {
 	return s
 }
 
-// syncSlot has the standby copy the slot, for which the primary's has to move.
+// syncSlot makes the standby copy the slot, for which the primary's slot has to move.
 func (o *outbox) syncSlot(standby *pgtest.Server, move func()) {
 	o.t.Helper()
 	s := session{url: standby.SuperURL("postgres")}
 	defer s.close()
 	await(o.t, patience, "the standby to have the slot", func() error {
 		move()
-		o.exec("SELECT pg_log_standby_snapshot()") // else the slot needs WAL from the last one on, for 15 s
+		o.exec("SELECT pg_log_standby_snapshot()") // else the slot needs WAL from the last snapshot on, for 15 s
 		o.awaitConfirmed(o.walFlushed(), patience)
 		var synced bool
 		err := standby.Exec(context.Background(), "postgres", "SELECT pg_sync_replication_slots()")
@@ -181,12 +183,12 @@ func (o *outbox) syncSlot(standby *pgtest.Server, move func()) {
 	})
 }
 
-// failOver kills the outbox's server; the standby takes its place.
+// failOver kills the outbox's server and promotes the standby.
 func (o *outbox) failOver(standby *pgtest.Server) {
 	o.t.Helper()
 	_, err := o.pg.Stop(testContext(o.t), pgtest.Immediate)
 	must(o.t, err)
-	if standby.Pid() == 0 { // cut off: it must not catch up
+	if standby.Pid() == 0 { // the standby was cut off: it must not catch up
 		must(o.t, standby.StartAgain(testContext(o.t)))
 	}
 	must(o.t, standby.Exec(testContext(o.t), "postgres", "SELECT pg_promote()"))

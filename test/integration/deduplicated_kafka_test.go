@@ -13,9 +13,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// What Kafka may be like when a deduplicating daemon starts after one that did not end cleanly.
+// Possible states of Kafka when a deduplicating daemon starts after an unclean end.
 
-// F64: the brokers are killed together with the daemon, and come back with their data.
+// F64: the brokers are killed together with the daemon, and restarted with their data.
 func TestDeduplicatedBrokersKilled(t *testing.T) {
 	k := breakableKafka(t)
 	rnd := newRand(t)
@@ -46,14 +46,14 @@ func TestDeduplicatedBrokersKilled(t *testing.T) {
 	o.outcome("the last start left out %d events that Kafka had", last.leftOut())
 }
 
-// F66, F82: the topic is deleted and made again, and later all of its records are, as retention does. The position record says
-// what had been acknowledged; that is gone and stays so, everything else is delivered.
+// F66, F82: the topic is deleted and recreated, and later all of its records are deleted, as retention does. The events
+// acknowledged by then, according to the position record, stay lost; everything else is delivered.
 func TestDeduplicatedTopicLostItsRecords(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{partitions: 6})
 	o.proves("F66 F82", "after kill -9 of a deduplicating daemon: the topic deleted and made again; all records of it deleted")
-	o.sample().taken = true // it would miss what was deleted
+	o.sample().taken = true // it would not find deleted records
 	env := o.deduplicating(fence)
 	w := o.write(load{rand: rnd})
 	r := o.startStreaming(env...)
@@ -84,7 +84,7 @@ func TestDeduplicatedTopicLostItsRecords(t *testing.T) {
 	}
 }
 
-// deleteRecords deletes all that the partitions of a topic hold.
+// deleteRecords deletes all records of a topic.
 func (o *outbox) deleteRecords(topic string, partitions int) {
 	o.t.Helper()
 	c, err := kgo.NewClient(kgo.SeedBrokers(o.kafka.Brokers()...))
@@ -109,8 +109,9 @@ func (o *outbox) deleteRecords(topic string, partitions int) {
 	}
 }
 
-// F68: the topic gains partitions between two runs, after an end that was not clean, so that keys move. All partitions are read before
-// anything is sent, so an event is found wherever its key was: nothing is missing or repeated, and each key keeps its order.
+// F68: the topic gains partitions between two runs, after an unclean end, so that keys move. The daemon reads all
+// partitions before it sends anything, so it finds an event in its key's old partition: nothing is missing or repeated,
+// and each key keeps its order.
 func TestDeduplicatedPartitionsAdded(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
@@ -140,14 +141,14 @@ func TestDeduplicatedPartitionsAdded(t *testing.T) {
 	o.outcome("%d records of keys that moved; %d events were delivered after the last position record", moved, unnoted)
 }
 
-// killInDoubt kills a daemon under load, and again if Kafka has nothing then that the newest position record does not know of. It
-// returns how many events Kafka has beyond that. The record names all topics that were used.
+// killInDoubt kills a daemon under load, and again if Kafka has no events beyond the newest position record. It returns
+// how many events Kafka has beyond it. The record names all topics that were used.
 func (o *outbox) killInDoubt(w *writer, env ...string) (unnoted int) {
 	o.t.Helper()
 	for unnoted == 0 {
 		r := o.startStreaming(env...)
 		w.awaitDelivered(1)
-		o.awaitConfirmed(o.walFlushed(), patience) // a position record allows that
+		o.awaitConfirmed(o.walFlushed(), patience) // allows the daemon to write a position record
 		w.awaitDelivered(300)
 		r.kill9()
 		unnoted = o.unnoted()
@@ -155,11 +156,11 @@ func (o *outbox) killInDoubt(w *writer, env ...string) (unnoted int) {
 	return unnoted
 }
 
-// unnoted is how many events are in Kafka that the newest position record does not know of.
+// unnoted counts the events in Kafka that the newest position record does not cover.
 func (o *outbox) unnoted() (n int) {
 	o.t.Helper()
 	all := o.positions()
-	acked, _ := parsePosition(all[len(all)-1].Acked) // the zero one if there is none
+	acked, _ := parsePosition(all[len(all)-1].Acked) // zero if it is empty
 	for _, rec := range o.readAll() {
 		text, _ := headerOf(rec, "outboxcdc-position")
 		if at, err := parsePosition(text); err == nil && acked.before(at) {
@@ -169,9 +170,9 @@ func (o *outbox) unnoted() (n int) {
 	return n
 }
 
-// F82: others write to the topic too, also in transactions that they abort, and what they write has position headers of ours, as
-// a copied topic has. As long as all that the position record does not know of is within look_back, nothing is repeated; beyond it,
-// as much as that. Most partitions are empty.
+// F82: other producers write to the topic too, also in aborted transactions, and their records have position headers of
+// ours, as in a copied topic. As long as everything beyond the position record is within look_back, nothing is
+// repeated; otherwise the rest is. Most partitions are empty.
 func TestDeduplicatedForeignRecords(t *testing.T) {
 	t.Parallel()
 	const partitions, lookBack = 12, 50
@@ -213,7 +214,8 @@ func (r *relay) tailReads(result string) float64 {
 	return m[`outboxcdc_kafka_tail_reads_total{result="`+result+`"}`]
 }
 
-// foreign writes records of somebody else to each partition, with the position of an event that has not been written yet.
+// foreign writes records of another producer to each partition, with the position of an event that has not been written
+// yet.
 func (o *outbox) foreign(partitions, each int, abort bool) {
 	o.t.Helper()
 	opts := []kgo.Opt{kgo.SeedBrokers(o.kafka.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner())}
@@ -242,7 +244,7 @@ func (o *outbox) foreign(partitions, each int, abort bool) {
 	}
 }
 
-// notForeign judges all records but those of others.
+// notForeign judges all records except those of other producers.
 func (o *outbox) notForeign(repeats int, why string) {
 	o.t.Helper()
 	o.awaitArrived(patience)
@@ -256,8 +258,8 @@ func (o *outbox) notForeign(repeats int, why string) {
 	o.t.Log(v.String())
 }
 
-// What decides where an event goes is changed after an end that was not clean. The position record names the topic that events went
-// to before, so it is read: nothing is missing or repeated.
+// Settings that decide where an event goes change after an unclean end. The position record names the topic used
+// before, so the daemon reads it: nothing is missing or repeated.
 func TestDeduplicatedRoutingChanged(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
@@ -305,8 +307,8 @@ func TestDeduplicatedDeadLetters(t *testing.T) {
 	t.Logf("%d dead letters; the last start left out %d events", len(o.written), r.leftOut())
 }
 
-// Deduplication costs at most about one small record a second, and next to no time at the start: the ends of the partitions are
-// read at once, and of many partitions the one that is needed first.
+// Deduplication costs at most about one small record a second, and almost no time at the start: the ends of the
+// partitions are read in parallel, and of many partitions the needed ones first.
 func TestDeduplicatedCost(t *testing.T) {
 	t.Parallel()
 	for _, partitions := range long([]int{12, 1000}, []int{12}) {
@@ -318,7 +320,7 @@ func TestDeduplicatedCost(t *testing.T) {
 			w := o.write(load{rand: rnd, keys: 100})
 			w.awaitCommits(100)
 			began, had := time.Now(), len(o.readOf(o.positionTopic()))
-			time.Sleep(long(20*time.Second, 4*time.Second)) // the time is what is measured
+			time.Sleep(long(20*time.Second, 4*time.Second)) // the period of the measurement
 			wrote, lasted := len(o.readOf(o.positionTopic()))-had, time.Since(began)
 			w.stop()
 			t.Logf("%d position records in %v", wrote, lasted)

@@ -16,7 +16,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// saved is a position record, as far as tests look at it.
+// saved is a position record, as far as tests read it.
 type saved struct {
 	Acked     string  `json:"acked"`
 	Confirm   string  `json:"confirm"`
@@ -37,7 +37,7 @@ func (o *outbox) readOf(topics ...string) []kafkatest.Record {
 
 func (o *outbox) positionTopic() string { return o.name + ".positions" }
 
-// positions are all that the position topic has of the outbox's slot.
+// positions returns all position records of the outbox's slot.
 func (o *outbox) positions() (all []saved) {
 	o.t.Helper()
 	for _, rec := range o.readOf(o.positionTopic()) {
@@ -49,7 +49,7 @@ func (o *outbox) positions() (all []saved) {
 	return all
 }
 
-// produce writes records as somebody else would.
+// produce writes records as another producer would.
 func (o *outbox) produce(records ...*kgo.Record) {
 	o.t.Helper()
 	c, err := kgo.NewClient(kgo.SeedBrokers(o.kafka.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
@@ -58,7 +58,7 @@ func (o *outbox) produce(records ...*kgo.Record) {
 	must(o.t, c.ProduceSync(testContext(o.t), records...).FirstErr())
 }
 
-// forge makes this the only position record of the slot; "": none.
+// forge replaces all position records of the slot with this one; "": with none.
 func (o *outbox) forge(value string) {
 	o.t.Helper()
 	records := []*kgo.Record{{Topic: o.positionTopic(), Key: []byte(o.name)}}
@@ -68,7 +68,7 @@ func (o *outbox) forge(value string) {
 	o.produce(records...)
 }
 
-// newestRecord is the text of the newest position record.
+// newestRecord returns the text of the newest position record.
 func (o *outbox) newestRecord() string {
 	o.t.Helper()
 	records := o.readOf(o.positionTopic())
@@ -78,7 +78,7 @@ func (o *outbox) newestRecord() string {
 	return string(records[len(records)-1].Value)
 }
 
-// changed is a position record with one field of it changed.
+// changed returns a position record with one field changed.
 func changed(t *testing.T, record, field string, change func(was any) any) string {
 	t.Helper()
 	var m map[string]any
@@ -91,11 +91,11 @@ func changed(t *testing.T, record, field string, change func(was any) any) strin
 	return string(b)
 }
 
-// notDeduplicating is said when deduplication is not possible.
+// notDeduplicating is logged when deduplication is not possible.
 const notDeduplicating = "delivering at least once, a crash repeats what was in flight"
 
-// F34, F33: the position record does not fit the server. What says that events may be missing stops the daemon, with words, and
-// nothing is delivered; what says nothing is said, and delivery is at least once.
+// F34, F33: the position record does not fit the server. If events may be missing, the daemon stops with a message and
+// delivers nothing; if the record proves nothing, the daemon logs that and delivers at least once.
 func TestDeduplicatedForgedRecord(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
@@ -124,7 +124,7 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 		{"confirm", to(pglogrepl.LSN(0x100).String()), "it was recreated, advanced, or read by another client"},
 	} {
 		o.forge(changed(t, good, c.field, c.change))
-		for range 2 { // a supervisor may not know what 79 means
+		for range 2 { // a supervisor may restart it after 79
 			r = o.start(env...)
 			r.stopsWith(patience, 79, c.words, "slot "+o.name, "remedy: ", "outboxcdc slot adopt")
 		}
@@ -169,7 +169,7 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 	o.outcome("unreadable: said, and delivered at least once; deleted: said, and begun again")
 }
 
-// noRecord is said when a slot has none.
+// noRecord is logged when a slot has none.
 const noRecord = "the slot has no position record: what a session before may have delivered, and not confirmed, is repeated"
 
 func pad16(n uint64) string {
@@ -177,8 +177,8 @@ func pad16(n uint64) string {
 	return strings.Repeat("0", 16-len(text)) + text
 }
 
-// F35, F40: between two runs the server is replaced: by another cluster behind the same name, and by an older copy of its data
-// directory.
+// F35, F40: between two runs the server is replaced: by another cluster with the same host name, and by an older copy
+// of its data directory.
 func TestDeduplicatedOtherServer(t *testing.T) {
 	t.Parallel()
 	pg := ownPostgres(t, defaultMajor, nil)
@@ -243,7 +243,7 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 	if n := o.follow.records(); n != 40 {
 		t.Errorf("%d records, want the 40 of before", n)
 	}
-	// And when the copy's WAL has grown beyond what Kafka has: its new rows must not be taken for the old ones.
+	// And when the copy's WAL has grown beyond what Kafka has: its new rows must not be confused with the old ones.
 	for i := range 60 {
 		o.insert("order", fmt.Sprint("new", i%5), i, 1)
 	}
@@ -253,8 +253,8 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 	o.outcome("exit 79 each time, nothing confirmed")
 }
 
-// F33, F30: between two runs somebody advances the slot, or drops and recreates it. What committed in between will not come:
-// the next start refuses to go on, as often as it is tried.
+// F33, F30: between two runs the slot is advanced, or dropped and recreated. Transactions committed in between will not
+// be sent: the next start refuses to continue, however often it is tried.
 func TestDeduplicatedSlotMoved(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

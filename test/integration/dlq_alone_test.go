@@ -15,8 +15,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// One command at a time deals with letters: what is started beside it is refused, whichever is first, and no letter is sent
-// twice. Nor is one when nobody reads the output any more, or it cannot be written.
+// Only one dlq command at a time handles dead letters: a second one is refused, in either order, and no dead letter is
+// sent twice. That also holds when the command's output has no reader any more, or cannot be written.
 func TestDeadLetterCareAlone(t *testing.T) {
 	t.Parallel()
 	o := withLetters(t, nil)
@@ -83,8 +83,8 @@ func TestDeadLetterCareAlone(t *testing.T) {
 	}
 }
 
-// evicted takes the group from a command while the write of its first line stands still: it sends no other letter, and says
-// that this one is not noted.
+// evicted takes the group from a command that is blocked writing its first line: the command sends no other dead
+// letter, and reports that this one is not marked as handled.
 func (o *cared) evicted(cmd *exec.Cmd) {
 	o.t.Helper()
 	before := o.retries()
@@ -121,7 +121,7 @@ func (o *cared) evicted(cmd *exec.Cmd) {
 	}
 }
 
-// writesToPipe reports whether a thread of a process waits for room in a pipe.
+// writesToPipe reports whether a thread of a process waits for space in a pipe.
 func writesToPipe(pid int) bool {
 	waits, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/wchan", pid))
 	return slices.ContainsFunc(waits, func(file string) bool {
@@ -130,7 +130,7 @@ func writesToPipe(pid int) bool {
 	})
 }
 
-// awaitHeartbeat waits until a process that stands still in all else has sent its next heartbeat and read the answer.
+// awaitHeartbeat waits until an otherwise blocked process has sent its next heartbeat and read the answer.
 func (o *cared) awaitHeartbeat(pid int) {
 	o.t.Helper()
 	const request, answer = 40, 14 // bytes, at least

@@ -12,13 +12,13 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// cared is a poisonable outbox whose daemon has ended, with dead letters to care for.
+// cared is a poisonable outbox whose daemon has ended, with dead letters to manage.
 type cared struct {
 	*poisonable
-	twice string // the letter that is sent again and not noted
+	twice string // the dead letter that is sent again and not marked
 }
 
-// withLetters makes a dead letter of every cause, and a good row in front and behind.
+// withLetters creates a dead letter of every cause, and a good row before and after each.
 func withLetters(t *testing.T, dead map[string]string, more ...string) *cared {
 	t.Helper()
 	o := newPoisonable(t, options{missing: []string{"dead"}})
@@ -35,7 +35,7 @@ func withLetters(t *testing.T, dead map[string]string, more ...string) *cared {
 	return &cared{poisonable: o}
 }
 
-// dlq runs a command of dlq and reads what it shows.
+// dlq runs a dlq command and parses its output.
 func (o *cared) dlq(exit int, args ...string) (all []shown, notes string) {
 	o.t.Helper()
 	out, notes, got := o.look(o.policy("dead_letter"), append([]string{"dlq"}, append(args, "-o", "json")...)...)
@@ -45,7 +45,7 @@ func (o *cared) dlq(exit int, args ...string) (all []shown, notes string) {
 	return parseShown(o.t, out), notes
 }
 
-// open holds the list to the causes of the letters that are to be open, in any order.
+// open checks that the open dead letters have these causes, in any order.
 func (o *cared) open(want ...string) []shown {
 	o.t.Helper()
 	all, notes := o.dlq(0, "list")
@@ -64,7 +64,7 @@ func (o *cared) open(want ...string) []shown {
 	return all
 }
 
-// causesBut are the causes of all poison, less some.
+// causesBut returns the causes of all poison rows, except for some.
 func causesBut(less ...string) (all []string) {
 	for _, p := range allPoison {
 		if !slices.Contains(less, p.cause) {
@@ -74,8 +74,8 @@ func causesBut(less ...string) (all []string) {
 	return all
 }
 
-// Letters of every cause are listed as they are in Kafka, retried one by one and together, and dropped; what is sent again is
-// what the event would have been, and marked; each is sent once.
+// Dead letters of every cause are listed as they are in Kafka, retried one by one and together, and dropped. A retried
+// record is what the event would have been, and is marked; each is sent once.
 func TestDeadLetterCare(t *testing.T) {
 	t.Parallel()
 	o := withLetters(t, nil)
@@ -87,7 +87,7 @@ func TestDeadLetterCare(t *testing.T) {
 		t.Errorf("as text:\n%s", text)
 	}
 
-	// Looking changes nothing, and without a choice nothing is done.
+	// list changes nothing, and without a selection nothing is done.
 	before := len(o.everything())
 	would, notes := o.dlq(1, "retry", "--all", "--dry-run")
 	if len(would) != len(listed) || !strings.Contains(notes, "nothing was changed") {
@@ -104,7 +104,7 @@ func TestDeadLetterCare(t *testing.T) {
 		t.Errorf("%d records became %d", before, after)
 	}
 
-	// One by its id, wherever it lies; then a cause; then one by its place.
+	// One by its id, in any partition; then a cause; then one by its partition and offset.
 	key := o.one(listed, "null_key")
 	o.sentAgain(o.dlq(0, "retry", "--id", key.ID))
 	o.sentAgain(o.dlq(0, "retry", "--cause", "bad_partition"))
@@ -112,12 +112,12 @@ func TestDeadLetterCare(t *testing.T) {
 	o.sentAgain(o.dlq(0, "retry", "--at", fmt.Sprintf("%d:%d", noID.Partition, noID.Offset)))
 	o.open(causesBut("null_key", "bad_partition", "null_id")...)
 
-	// All others: three cannot be sent, and say why.
+	// All remaining ones: three cannot be sent, with a reason.
 	some, _ := o.dlq(1, "retry", "--all")
 	o.sentAgain(slices.DeleteFunc(slices.Clone(some), func(s shown) bool { return s.Problem != "" }), "")
 	o.cannotBeSent(some)
 	o.open("no_route", "illegal_topic", "too_large")
-	again, _ := o.dlq(1, "retry", "--all") // none twice
+	again, _ := o.dlq(1, "retry", "--all") // none is sent twice
 	if len(again) != 3 {
 		t.Errorf("%d letters are tried again, want 3", len(again))
 	}
@@ -132,7 +132,7 @@ func TestDeadLetterCare(t *testing.T) {
 	o.eachOnce(len(listed) - 1)
 }
 
-// cannotBeSent: three of the letters, and they say why.
+// cannotBeSent checks that three of the dead letters cannot be sent, with a reason.
 func (o *cared) cannotBeSent(all []shown) {
 	o.t.Helper()
 	problems := map[string]string{"no_route": "--topic", "illegal_topic": "--topic", "too_large": "max.message.bytes"}
@@ -152,7 +152,7 @@ func (o *cared) one(all []shown, cause string) shown {
 	return all[i]
 }
 
-// letter is what Kafka has at the place of a letter.
+// letter returns the record in Kafka at the position of a dead letter.
 func (o *cared) letter(s shown) kafkatest.Record {
 	o.t.Helper()
 	all := o.deadLetters()
@@ -186,7 +186,7 @@ func (o *cared) listedAsInKafka(s shown) {
 	}
 }
 
-// everything is what all topics have, also that of large rows.
+// everything returns the records of all topics, including that of large rows.
 func (o *cared) everything() []kafkatest.Record {
 	o.t.Helper()
 	all, err := kafkatest.ReadAll(testContext(o.t), o.kafka.Brokers(), append(slices.Clone(o.follow.topics), o.topic("narrow"))...)
@@ -194,7 +194,7 @@ func (o *cared) everything() []kafkatest.Record {
 	return all
 }
 
-// sentAgain holds each letter that was retried to the record of the topic that it went to.
+// sentAgain compares each retried dead letter with the record in its target topic.
 func (o *cared) sentAgain(all []shown, _ string) {
 	o.t.Helper()
 	if len(all) == 0 {
@@ -227,7 +227,7 @@ func (o *cared) sentAgain(all []shown, _ string) {
 	}
 }
 
-// eachOnce: so many letters were retried, none of them twice.
+// eachOnce checks that so many dead letters were retried, none of them twice.
 func (o *cared) eachOnce(want int) {
 	o.t.Helper()
 	if seen := o.retries(); len(seen) != want {
@@ -235,7 +235,7 @@ func (o *cared) eachOnce(want int) {
 	}
 }
 
-// retries counts by letter what was sent again; except for one it must be once.
+// retries counts retried records by dead letter; all except one must be single.
 func (o *cared) retries() map[string]int {
 	o.t.Helper()
 	seen := map[string]int{}
@@ -249,8 +249,8 @@ func (o *cared) retries() map[string]int {
 	return seen
 }
 
-// A letter whose value was cut is never sent; letters of another slot are not shown; while somebody consumes with the group
-// nothing is done; and rights and brokers that are missing have their exit codes.
+// A dead letter whose value was cut is never sent; dead letters of another slot are not shown; while another consumer
+// uses the group nothing is done; missing permissions and brokers have their exit codes.
 func TestDeadLetterCareRefused(t *testing.T) {
 	t.Parallel()
 	o := withLetters(t, map[string]string{"max.message.bytes": "100000"}, "OUTBOXCDC_POISON_OVERSIZE=cut")
@@ -291,7 +291,7 @@ func (o *cared) refusedBesideConsumer(next bool) {
 	ctx, by := context.Background(), "it is in use by"
 	if next {
 		ctx = context.WithValue(ctx, "opt_in_kafka_next_gen_balancer_beta", true) //nolint:staticcheck // the key is franz-go's
-		by = "it is in use: "                                                     // such members are not shown
+		by = "it is in use: "                                                     // such members are not listed
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -305,11 +305,10 @@ func (o *cared) refusedBesideConsumer(next bool) {
 			o.t.Errorf("%s while somebody consumes: %s", verb, notes)
 		}
 	}
-	o.dlq(0, "drop", "--all", "--dry-run") // it notes nothing
+	o.dlq(0, "drop", "--all", "--dry-run") // marks nothing
 }
 
-// A dead-letter topic that was deleted and created again begins without letters that are dealt with: Kafka forgets a group's offsets
-// with their topic.
+// A recreated dead-letter topic begins without handled dead letters: Kafka deletes a group's offsets with their topic.
 func TestDeadLetterTopicCreatedAgain(t *testing.T) {
 	t.Parallel()
 	o := withLetters(t, nil)
@@ -321,7 +320,7 @@ func TestDeadLetterTopicCreatedAgain(t *testing.T) {
 		return kafkatest.CreateTopic(ctx, o.kafka.Brokers(), o.topic("dead"), 3, nil)
 	})
 	all, causes := []any{1}, []string{}
-	for _, p := range slices.Concat(allPoison, allPoison) { // so that each partition has more than the old topic's had
+	for _, p := range slices.Concat(allPoison, allPoison) { // each partition gets more records than the old topic's had
 		all, causes = append(all, p), append(causes, p.cause)
 	}
 	o.mixed(all...)

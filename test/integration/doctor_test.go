@@ -14,7 +14,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// report is what `doctor -o json` prints, as far as tests look at it.
+// report is what `doctor -o json` prints, as far as tests read it.
 type report struct {
 	Findings []struct {
 		Check, Level, Text string
@@ -24,7 +24,7 @@ type report struct {
 	Exit int
 }
 
-// level is that of the first finding of a check.
+// level returns the level of the first finding of a check.
 func (r *report) level(check string) string {
 	for _, f := range r.Findings {
 		if f.Check == check {
@@ -34,7 +34,7 @@ func (r *report) level(check string) string {
 	return ""
 }
 
-// doctor runs it and holds its exit code to what it says.
+// doctor runs `doctor` and compares its exit code with its report.
 func (o *outbox) doctor(env ...string) *report {
 	o.t.Helper()
 	out, errs, exit := o.look(env, "doctor", "-o", "json")
@@ -50,19 +50,19 @@ func (o *outbox) doctor(env ...string) *report {
 
 const firstPassword = "first-secret"
 
-// newcomer is somebody with an empty database, a Kafka and the binary, who does what doctor says and nothing else.
+// newcomer is a user with an empty database, a Kafka and the binary, who follows doctor's suggestions only.
 type newcomer struct {
 	*outbox
 	bin  string // where commands are found
 	done []string
 }
 
-// Who does what doctor says, and nothing else, comes from an empty database to a doctor that has nothing to say and to a
-// first event that arrives.
+// A user who only follows doctor's suggestions gets from an empty database to a doctor without findings and to a first
+// event.
 func TestFromAnEmptyDatabaseByTheDoctor(t *testing.T) {
 	t.Parallel()
 	pg := ownPostgres(t, "18", nil)
-	name := fmt.Sprintf("first_%06x", rand.IntN(1<<24)) // another one in each run: Kafka may be older
+	name := fmt.Sprintf("first_%06x", rand.IntN(1<<24)) // a new name in each run: Kafka may be older
 	o := &outbox{t: t, pg: pg, kafka: sharedKafka(), name: name}
 	must(t, pg.Exec(testContext(t), "postgres", "CREATE DATABASE "+name))
 	o.admin.url = pg.SuperURL(name)
@@ -72,16 +72,16 @@ func TestFromAnEmptyDatabaseByTheDoctor(t *testing.T) {
 	o.follow = startFollower(o, []string{"order"})
 	env := []string{
 		"OUTBOXCDC_SETUP_URL=", "OUTBOXCDC_POSTGRES_URL=" + pg.URL(name, name, firstPassword),
-		"OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + o.positionTopic(), // that of the other tests may be there already
+		"OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + o.positionTopic(), // another test may have created the default one
 	}
 
 	n.untilWell(env)
 	must(t, kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), o.positionTopic()))
-	n.untilWell(env) // now that Postgres needs nothing, Kafka's own tool creates it
+	n.untilWell(env) // Postgres is ready by now; Kafka's own tool creates the topic
 	if last := n.done[len(n.done)-1]; !strings.HasPrefix(last, "position_topic: kafka-topics.sh ") {
 		t.Errorf("a position topic that was deleted is created by %s", last)
 	}
-	// The README's first event. Only now can anybody know the topic.
+	// The README's first event. Its topic is known only now.
 	o.exec(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', '42', 'OrderPaid', '{"order": 42}')`)
 	if r := o.doctor(env...); r.level("topic") != "FAIL 69" {
 		t.Fatalf("a topic is missing, and doctor says %q", r.level("topic"))
@@ -100,7 +100,7 @@ func TestFromAnEmptyDatabaseByTheDoctor(t *testing.T) {
 	}
 }
 
-// untilWell asks the doctor and does what it says, until it says nothing more. One broker is all that a test has.
+// untilWell runs doctor and follows its suggestions until there are none. A test has only one broker.
 func (n *newcomer) untilWell(env []string) {
 	n.t.Helper()
 	for range 6 {
@@ -124,7 +124,7 @@ func (n *newcomer) untilWell(env []string) {
 	n.t.Fatalf("still not well, after\n%s", strings.Join(n.done, "\n"))
 }
 
-// do does one thing as it is written.
+// do follows one suggestion literally.
 func (n *newcomer) do(check, kind, text string, env []string) {
 	n.t.Helper()
 	if kind != "advice" && strings.ContainsAny(text, "<>") {
@@ -149,7 +149,7 @@ func (n *newcomer) do(check, kind, text string, env []string) {
 	n.done = append(n.done, check+": "+text)
 }
 
-// makesTopic does what Kafka's own tool would do, and knows no more options than it is asked with.
+// makesTopic does what Kafka's own tool would do, and accepts only the options that doctor uses.
 func (n *newcomer) makesTopic(text string) {
 	n.t.Helper()
 	words := strings.Fields(text)[1:]
@@ -189,7 +189,7 @@ func (n *newcomer) makesTopic(text string) {
 	must(n.t, kafkatest.CreateTopic(testContext(n.t), strings.Split(brokers, ","), topic, partitions, configs))
 }
 
-// statusIs is an error unless `status` of the daemon ends with that code and says those words.
+// statusIs returns an error unless `status` of the daemon ends with that code and prints those words.
 func (r *relay) statusIs(want int, env []string, words ...string) error {
 	if _, _, err := r.get("/status"); err != nil && r.addr == "" {
 		return err
@@ -206,11 +206,10 @@ func (r *relay) statusIs(want int, env []string, words ...string) error {
 	return nil
 }
 
-// Every exit code that the surface (§7) promises is reached by what it is for. `doctor` says beforehand what
-// `run` would end with.
+// Every exit code of the documented interface (§7) is reached by its cause. `doctor` predicts the exit code of `run`.
 func TestEveryExitCode(t *testing.T) {
 	t.Parallel()
-	const unused = "127.0.0.1:1" // a port that was free a moment ago may be another test's by now
+	const unused = "127.0.0.1:1" // an ephemeral port could be another test's by now
 	pg := sharedPostgres(t, defaultMajor)
 	reached := map[int]bool{}
 	for _, c := range []struct {
@@ -294,7 +293,7 @@ func TestEveryExitCode(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%d %s", c.code, c.name), func(t *testing.T) {
 			opt := options{pg: pg}
-			if c.code == 1 { // its own, which answers late
+			if c.code == 1 { // its own timeout
 				opt.kafka = kafkatest.FakeForTest(t, kafkatest.FakeOptions{})
 			}
 			o := newOutbox(t, opt)

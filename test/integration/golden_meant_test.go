@@ -9,14 +9,14 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/golden"
 )
 
-// difference is one that is meant.
+// difference is an intended one.
 type difference struct {
-	only string // case; "": any, and at least one
-	part string // as differing says it; with * at its end, all that begin so
-	doc  string // beginning of the row of docs/debezium.md that has it, with the reason
-	// ours is what the part is here, as golden.Text has it, for headers and values.
+	only string // case; "": any case, and at least one
+	part string // as differing returns it; with * at its end, all with that prefix
+	doc  string // beginning of its row in docs/debezium.md, which has the reason
+	// ours is our value of the part, in the format of golden.Text, for headers and values.
 	ours string
-	// check says what is wrong with the difference itself.
+	// check returns what is wrong with the difference itself.
 	check func(theirs, ours golden.Record) error
 }
 
@@ -54,15 +54,15 @@ const (
 	docMissing   = "a topic that is missing"
 )
 
-// quoted: with JsonConverter key and payload are texts in quotes.
+// quoted: JsonConverter puts key and payload in quotes.
 var quoted = []difference{
 	{part: "key", doc: docJSON, check: func(theirs, ours golden.Record) error { return unquotes(theirs.Key, ours.Key) }},
-	{part: "partition", doc: docJSON}, // of another key
+	{part: "partition", doc: docJSON}, // because the key differs
 	{only: "NULL", part: "value", doc: docJSONNull, ours: "null"},
 	{part: "value", doc: docJSON, check: func(theirs, ours golden.Record) error { return unquotes(theirs.Value, ours.Value) }},
 }
 
-// meant are the differences of each set.
+// meant are the intended differences of each set.
 var meant = map[string][]difference{
 	"defaults": {
 		{part: "header __debezium.context.*", doc: docContext},
@@ -96,10 +96,10 @@ var meant = map[string][]difference{
 	"envelope_text":   {{part: "value", doc: docEnvelope, check: isStruct}},
 }
 
-// more settings of a set, to get over what ours stops at.
+// moreSettings are settings of a set that avoid a stop of ours.
 var moreSettings = map[string][]string{"id_null": {"OUTBOXCDC_POISON_POLICY=skip"}}
 
-// noted are the options about which `config from-debezium` has to say something, because the records differ by them.
+// noted are the options that `config from-debezium` has to mention, because the records differ by them.
 var noted = map[string][]string{
 	"json_jsonb":      {"key.converter", "value.converter"},
 	"json_text":       {"key.converter", "value.converter"},
@@ -111,7 +111,7 @@ var noted = map[string][]string{
 	"renamed":         {"transforms.outbox.table.field.event.type"},
 }
 
-// headerDifferences: Connect prints what it has made of a column, ours is what Postgres prints.
+// headerDifferences: Connect prints its own conversion of a column, ours is what Postgres prints.
 func headerDifferences() (all []difference) {
 	for name, ours := range map[string]string{
 		"alias_numeric": "12.3000", "c_real2": "1e+20", "c_double2": "1e+300", "alias_bool": "t", "alias_date": "2026-11-21", "c_time": "11:12:13.5",
@@ -124,7 +124,7 @@ func headerDifferences() (all []difference) {
 	return all
 }
 
-// stop is what ours does with what Debezium does not get over: stops too, waits in a state, or delivers one record.
+// stop is our behaviour where Debezium does not get further: stop too, wait in a state, or deliver one record.
 type stop struct {
 	doc         string
 	exit        int
@@ -152,7 +152,7 @@ var stops = map[string]stop{
 	"stop_missing_topic":      {doc: docMissing, waits: "waiting_for_topic"},
 }
 
-// unquotes: theirs is a JSON text, and what it says is ours. Of long ones only hashes are known.
+// unquotes checks that theirs is a JSON string with our value. Of long values only hashes are known.
 func unquotes(theirs, ours *string) error {
 	if theirs == nil || ours == nil {
 		return fmt.Errorf("%s and %s", show(theirs), show(ours))
@@ -170,8 +170,8 @@ func unquotes(theirs, ours *string) error {
 	return nil
 }
 
-// sameJSON: the same document, when expansion's losses are taken from both: digits beyond those of a double, null members,
-// empty arrays. What it has not expanded is a text with JSON in it.
+// sameJSON checks for the same document, after removing what expansion loses: digits beyond those of a double, null
+// members, empty arrays. A part that was not expanded is a string of JSON.
 func sameJSON(theirs, ours string) error {
 	var a, b any
 	if err := json.Unmarshal([]byte(theirs), &a); err != nil {
@@ -220,7 +220,7 @@ func pruned(v any) any {
 	return v
 }
 
-// isStruct: theirs is how Java prints a structure, ours is JSON.
+// isStruct checks that theirs is a structure as Java prints it, and ours is JSON.
 func isStruct(theirs, ours golden.Record) error {
 	if !strings.HasPrefix(show(theirs.Value), "=Struct{") || ours.Value == nil || !json.Valid([]byte(*ours.Value)) {
 		return fmt.Errorf("no structure there, or no JSON here")

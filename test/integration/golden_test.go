@@ -22,13 +22,14 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// What a real Debezium has made of the cases of package golden, ours makes of them too, configured by what `config
-// from-debezium` prints for its connector: topic, partition, key, value, headers and time of each record, byte for byte.
-// Whatever differs is meant: it stands in meant, with a reason, and in docs/debezium.md; and what no longer differs fails
-// too. It needs no Java beside the broker.
+// For the cases of package golden our records are those of a real Debezium, with the configuration that `config
+// from-debezium` prints for its connector: topic, partition, key, value, headers and time of each record, byte for
+// byte. Every difference is intended: it is in meant, with a reason, and in docs/debezium.md; a listed difference that
+// does not occur fails too. The test needs Java only for the broker.
 func TestGolden(t *testing.T) {
 	t.Parallel()
-	// One of its own: 65 new databases are WAL that the slots of other tests would have to read. Nothing crashes here.
+	// A server of its own: 65 new databases are WAL that the slots of other tests would have to read. Nothing crashes
+	// here.
 	pg := ownPostgres(t, defaultMajor, map[string]string{"fsync": "off"})
 	used := map[string]bool{}
 	for _, set := range golden.Sets() {
@@ -76,7 +77,7 @@ func compareWithDebezium(t *testing.T, pg *pgtest.Server, set golden.Set) {
 	judgeGolden(t, theirs.Results, results, meant[set.Name])
 }
 
-// goldenOutbox has the database, the slot and the topics of a set, and nothing else.
+// goldenOutbox has only the database, the slot and the topics of a set.
 func goldenOutbox(t *testing.T, pg *pgtest.Server, set golden.Set) *outbox {
 	t.Helper()
 	o := &outbox{t: t, pg: pg, kafka: sharedKafka(), name: fmt.Sprintf("golden_%s_%06x", set.Name, rand.IntN(1<<24)), follow: &follower{}}
@@ -91,7 +92,7 @@ func goldenOutbox(t *testing.T, pg *pgtest.Server, set golden.Set) *outbox {
 		END LOOP; END $$`)
 	for topic, partitions := range set.Topics {
 		if _, outside := kafkatest.FromEnv(); outside {
-			_ = kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), topic) // of a run that was cut short
+			_ = kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), topic) // left by an interrupted run
 		}
 		must(t, kafkatest.CreateTopic(testContext(t), o.kafka.Brokers(), topic, partitions, nil))
 		o.follow.topics = append(o.follow.topics, topic) // for tearDown
@@ -100,8 +101,8 @@ func goldenOutbox(t *testing.T, pg *pgtest.Server, set golden.Set) *outbox {
 	return o
 }
 
-// startConverted starts a daemon with the configuration that `config from-debezium` prints for a connector of this database,
-// and returns what it says besides.
+// startConverted starts a daemon with the configuration that `config from-debezium` prints for a connector of this
+// database, and returns the command's notes.
 func (o *outbox) startConverted(connector map[string]string, env ...string) (r *relay, notes string) {
 	o.t.Helper()
 	yaml, notes := o.converted(connector)
@@ -147,7 +148,7 @@ func (o *outbox) readTopics(topics map[string]int) []kafkatest.Record {
 	return records
 }
 
-// compareStop is for what Debezium does not get over: what ours does is in stops.
+// compareStop is for sets that stop Debezium: our behaviour is in stops.
 func (o *outbox) compareStop(r *relay, theirs *golden.Recording, began time.Time) {
 	o.t.Helper()
 	set := &theirs.Set
@@ -221,7 +222,7 @@ func judgeGolden(t *testing.T, theirs, ours []golden.Result, expected []differen
 	}
 }
 
-// differing are the parts of two records that are not the same; the order of headers counts for those that both have.
+// differing returns the parts in which two records differ; the order of headers counts for those that both have.
 func differing(a, b *golden.Record) (parts []string) {
 	if a == nil || b == nil {
 		return []string{"number of records"}
@@ -263,7 +264,7 @@ func differing(a, b *golden.Record) (parts []string) {
 	return parts
 }
 
-// partOf is the text of the value or of a header, all of them if there are several of the name.
+// partOf returns the text of the value or of a header, all of them if several have the name.
 func partOf(r *golden.Record, part string) string {
 	if part == "value" {
 		return show(r.Value)
@@ -277,7 +278,7 @@ func partOf(r *golden.Record, part string) string {
 	return strings.Join(all, "\n")
 }
 
-// show makes null another text than any that there is.
+// show prints null unlike any text.
 func show(s *string) string {
 	if s == nil {
 		return "null"
@@ -290,7 +291,7 @@ func jsonOf(v any) string {
 	return string(b)
 }
 
-// inDocs: a difference that is meant is the beginning of a line of the table in docs/debezium.md.
+// inDocs checks that an intended difference is the beginning of a line of the table in docs/debezium.md.
 func inDocs(t *testing.T, row string) {
 	t.Helper()
 	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "debezium.md"))

@@ -21,21 +21,21 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// history is all that a run is judged by. It is kept in a file, from which it can be judged again: values are digests.
+// history is all evidence of a run. It is kept in a file and can be judged again from there: values are digests.
 type history struct {
 	Test    string
 	Truth   []row              // the table
 	Records []kafkatest.Record // the topics, from their beginning
-	Acks    []string           // ids whose commit a writer was told of
+	Acks    []string           // ids whose commit a writer saw succeed
 	Never   []string           // ids that were rolled back, or whose transaction failed before its commit
-	Unsure  [][]string         // ids of each transaction whose writer was told nothing
-	Commits []commit           // and where, as far as known
+	Unsure  [][]string         // ids of each transaction with unknown outcome
+	Commits []commit           // with their positions, as far as known
 	Looks   []look             // of the sampler
 
 	Altered *changeLog // nil: an event has one topic, and a key one partition
 }
 
-// history collects it. Writers must have stopped.
+// history collects the evidence. Writers must have stopped.
 func (o *outbox) history() *history {
 	o.t.Helper()
 	for _, w := range o.writers {
@@ -61,7 +61,7 @@ func (o *outbox) history() *history {
 	return h
 }
 
-// digest keeps null null.
+// digest returns nil for null.
 func digest(value []byte) []byte {
 	if value == nil {
 		return nil
@@ -70,7 +70,7 @@ func digest(value []byte) []byte {
 	return d[:]
 }
 
-// judge compares it all with the promise.
+// judge compares everything with the promise.
 func (h *history) judge() *verdict {
 	if h.Altered != nil {
 		return h.judgePlaces()
@@ -83,7 +83,7 @@ func (h *history) judge() *verdict {
 	return v
 }
 
-// untrue is where the table, by which everything is judged, differs from what the writers were told.
+// untrue lists where the table, the basis of every judgement, differs from what the writers saw.
 func (h *history) untrue() (problems []string) {
 	there := map[string]bool{}
 	for _, r := range h.Truth {
@@ -113,7 +113,7 @@ func (h *history) untrue() (problems []string) {
 	return problems
 }
 
-// historyLine is one line of a history's file: one of them is set.
+// historyLine is one line of a history's file: one of its fields is set.
 type historyLine struct {
 	Test    string            `json:"test,omitempty"`
 	Altered *changeLog        `json:"altered,omitempty"` // with Test
@@ -202,8 +202,8 @@ func readHistory(r io.Reader) (*history, error) {
 	}
 }
 
-// TestStoredHistory judges the history in the file OUTBOXCDC_TEST_HISTORY again, or all those in that folder. Without it
-// a history of its own, from which a row was taken after it was written: the file must tell.
+// TestStoredHistory judges the history in the file OUTBOXCDC_TEST_HISTORY again, or all those in that folder. Without
+// the variable it judges a history of its own, from which a row was removed after it was written: that must be found.
 func TestStoredHistory(t *testing.T) {
 	path := os.Getenv("OUTBOXCDC_TEST_HISTORY")
 	if path == "" {
@@ -236,7 +236,7 @@ func TestStoredHistory(t *testing.T) {
 	}
 }
 
-// plantedHistory writes one without fault, and checks that each fault planted into it survives the file.
+// plantedHistory writes a history without faults, and checks that each planted fault survives the file.
 func plantedHistory(t *testing.T) (file string) {
 	good := func() *history {
 		h := &history{Test: "planted"}

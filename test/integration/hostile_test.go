@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// A role that may insert into the outbox, and nothing else, writes what it likes: sizes, characters, names, headers, times, partitions.
-// With dead letters nothing of it stops delivery: every row that commits is delivered or a dead letter, and the slot moves.
+// A role that may only insert into the outbox writes anything: sizes, characters, names, headers, times, partitions.
+// With dead letters none of it stops delivery: every committed row is delivered or a dead letter, and the slot moves.
 func TestHostileRows(t *testing.T) {
 	t.Parallel()
 	rows := long(10_000, 400)
@@ -50,7 +50,7 @@ func TestHostileRows(t *testing.T) {
 					case err == nil:
 						added = append(added, id)
 					case errors.As(err, &refusal):
-						refused[refusal.Code]++ // by the table: the application hears of it
+						refused[refusal.Code]++ // by the table: the application sees the error
 					default:
 						return err
 					}
@@ -79,7 +79,7 @@ func TestHostileRows(t *testing.T) {
 	if all, kept := o.follow.records(), len(ids); all != kept || letters == 0 || int(letters) >= kept {
 		t.Errorf("%d records, %v of them dead letters, of %d rows", all, letters, kept)
 	}
-	o.exec(`TRUNCATE outbox`) // what comes from now on is compared as ever
+	o.exec(`TRUNCATE outbox`) // later rows are compared as usual
 	o.insert("order", "k", 1, 10)
 	o.healed()
 	o.outcome("%d rows committed, %.0f of them are dead letters; the table refused %v", len(ids), letters, refused)
@@ -97,7 +97,7 @@ func (o *outbox) insertOnly() string {
 	return o.pg.URL(o.name, name, password)
 }
 
-// without lists the ids that no record has.
+// without returns the ids that no record has.
 func (f *follower) without(ids []string) (missing []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -109,12 +109,12 @@ func (f *follower) without(ids []string) (missing []string) {
 	return missing
 }
 
-// hostile makes up columns.
+// hostile generates values of columns.
 type hostile struct{ *rand.Rand }
 
 func pick[T any](h hostile, of ...T) T { return of[h.IntN(len(of))] }
 
-// text is anything that a column of type text takes, and at times more than its CHECK allows.
+// text returns anything that a column of type text accepts, and sometimes more than its CHECK allows.
 func (h hostile) text() string {
 	switch h.IntN(12) {
 	case 0:
@@ -137,7 +137,7 @@ func (h hostile) text() string {
 	return fmt.Sprint("k", h.IntN(50))
 }
 
-// topic is now and then one that does not exist: each of those is waited for.
+// topic sometimes returns one that does not exist: the daemon waits for each of those.
 func (h hostile) topic() string {
 	switch h.IntN(60) {
 	case 0:
@@ -153,7 +153,7 @@ func (h hostile) topic() string {
 	return "order"
 }
 
-// value is a piece of JSON, encoded.
+// value returns encoded JSON.
 func (h hostile) value(depth int) string {
 	switch h.IntN(9) {
 	case 0:
@@ -179,13 +179,13 @@ func inJSON(text string) string {
 	return string(b)
 }
 
-// payload is nil, JSON, and at times so large that its record is cut, or that the table refuses it.
+// payload returns nil or JSON, sometimes so large that its record is cut, or that the table refuses it.
 func (h hostile) payload() any {
 	switch h.IntN(150) {
 	case 0, 1, 2, 3:
 		return nil
 	case 4, 5:
-		return inJSON(strings.Repeat("\x01", 20_000+h.IntN(20_000))) // six times as long as text
+		return inJSON(strings.Repeat("\x01", 20_000+h.IntN(20_000))) // six times as long when escaped
 	case 6:
 		return inJSON(strings.Repeat(pick(h, "x", "\x01"), h.IntN(3_000_000)))
 	case 7:

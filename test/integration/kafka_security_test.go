@@ -19,13 +19,13 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
-// kafkaPassword is the part that all passwords, client secrets and tokens of these tests have, and no output may.
+// kafkaPassword is part of all passwords, client secrets and tokens of these tests, and must not be in any output.
 const kafkaPassword = "kafka-s3cr3t"
 
-// reauthenticate is how long Kafka trusts a connection.
+// reauthenticate is how long Kafka accepts a connection's authentication.
 const reauthenticate = 2 * time.Second
 
-// guarded is an outbox whose daemon has to show Kafka who it is. Its user may write to the outbox's topic and nothing else.
+// guarded is an outbox whose daemon has to authenticate to Kafka. Its user may write to the outbox's topic only.
 type guarded struct {
 	*outbox
 	k    *kafkatest.Real
@@ -33,7 +33,7 @@ type guarded struct {
 	dir  string // of certificates and secrets
 }
 
-// guardedKafka is a broker with a certificate of that authority.
+// guardedKafka starts a broker with a certificate of that authority.
 func guardedKafka(t *testing.T, a *testcert.Authority, plain ...string) *kafkatest.Real {
 	t.Helper()
 	needRealKafka(t)
@@ -58,7 +58,7 @@ func newGuarded(t *testing.T, k *kafkatest.Real, a *testcert.Authority, user str
 	return g
 }
 
-// allow lets the user write, by its name and as a certificate has it.
+// allow lets the user write, by its name and by its certificate's name.
 func (g *guarded) allow() {
 	g.t.Helper()
 	for _, user := range []string{g.user, "CN=" + g.user} {
@@ -66,7 +66,7 @@ func (g *guarded) allow() {
 	}
 }
 
-// file writes one, as whoever rotates it should: in one step.
+// file writes a file of the daemon atomically, as a rotation of secrets should.
 func (g *guarded) file(name string, text []byte) {
 	g.t.Helper()
 	path := filepath.Join(g.dir, name)
@@ -89,19 +89,19 @@ func (g *guarded) tls(more ...string) []string {
 	}, more...)
 }
 
-// withCertificate is the daemon's environment for the listener that asks for one.
+// withCertificate returns the daemon's environment for the listener that requires a certificate.
 func (g *guarded) withCertificate() []string {
 	return g.tls("OUTBOXCDC_KAFKA_BROKERS="+g.k.TLSBrokers()[0],
 		"OUTBOXCDC_KAFKA_TLS_CERT_FILE="+filepath.Join(g.dir, "own.pem"), "OUTBOXCDC_KAFKA_TLS_KEY_FILE="+filepath.Join(g.dir, "own.key"))
 }
 
-// withPassword is the daemon's environment for a mechanism that takes one from the file.
+// withPassword returns the daemon's environment for a mechanism that reads a password from the file.
 func (g *guarded) withPassword(mechanism string, more ...string) []string {
 	return append(g.tls("OUTBOXCDC_KAFKA_BROKERS="+g.k.SASLBrokers()[0], "OUTBOXCDC_KAFKA_SASL_MECHANISM="+mechanism,
 		"OUTBOXCDC_KAFKA_SASL_USER="+g.user, "OUTBOXCDC_KAFKA_SASL_PASSWORD_FILE="+filepath.Join(g.dir, "password")), more...)
 }
 
-// told says that nothing that the daemon has said has a secret in it.
+// told checks that no output of the daemon contains a secret.
 func (g *guarded) told(r *relay) {
 	g.t.Helper()
 	log, err := os.ReadFile(r.log)
@@ -113,7 +113,7 @@ func (g *guarded) told(r *relay) {
 	}
 }
 
-// awaitReason waits until the daemon says what is wrong with Kafka.
+// awaitReason waits until the daemon reports what is wrong with Kafka.
 func (r *relay) awaitReason(words ...string) {
 	r.t.Helper()
 	await(r.t, patience, "the reason "+strings.Join(words, ", "), func() error {
@@ -131,7 +131,7 @@ func (r *relay) awaitReason(words ...string) {
 	})
 }
 
-// Who the daemon is to Kafka: each way to show it, what it may, and what becomes of it when that changes.
+// The daemon's authentication to Kafka: each mechanism, its permissions, and what happens when they change.
 func TestKafkaSecurity(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
@@ -169,7 +169,7 @@ func TestKafkaSecurity(t *testing.T) {
 	t.Run("certificates rotate", func(t *testing.T) { newGuarded(t, k, a, "certified").certificatesRotate(a) })
 }
 
-// shows runs for longer than Kafka trusts a connection before it asks again.
+// shows runs for longer than Kafka accepts an authentication before it asks again.
 func (g *guarded) shows(mechanism string, a *testcert.Authority) {
 	g.t.Helper()
 	g.sample()
@@ -185,7 +185,7 @@ func (g *guarded) shows(mechanism string, a *testcert.Authority) {
 		must(g.t, kafkatest.SetPassword(testContext(g.t), g.k.Brokers(), mechanism, g.user, kafkaPassword))
 	}
 	g.allow()
-	r := g.startStreaming(append(env, "OUTBOXCDC_TUNING_PARK_AFTER=1m")...) // a busy machine is no reason to end the session
+	r := g.startStreaming(append(env, "OUTBOXCDC_TUNING_PARK_AFTER=1m")...) // a busy machine must not end the session
 	w := g.write(load{rand: newRand(g.t), connections: 1, pause: 40 * time.Millisecond})
 	began := time.Now()
 	for time.Since(began) < reauthenticate+time.Second {
@@ -199,7 +199,7 @@ func (g *guarded) shows(mechanism string, a *testcert.Authority) {
 	g.told(r)
 }
 
-// tokenServer gives tokens that Kafka takes when it is not told whom to trust. It wants the client's secret for that.
+// tokenServer issues tokens that Kafka accepts when it is not told whom to trust. It requires the client's secret.
 func tokenServer(t *testing.T, user string) string {
 	t.Helper()
 	part := func(json string) string { return base64.RawURLEncoding.EncodeToString([]byte(json)) }
@@ -218,7 +218,7 @@ func tokenServer(t *testing.T, user string) string {
 	return srv.URL + "/token"
 }
 
-// A password that is changed on Kafka's side first: the daemon waits, says why, and goes on as soon as it has the new one.
+// A password is changed on Kafka's side first: the daemon waits, logs why, and continues as soon as it has the new one.
 func (g *guarded) passwordRotates() {
 	g.t.Helper()
 	const mechanism = "SCRAM-SHA-512"
@@ -227,13 +227,13 @@ func (g *guarded) passwordRotates() {
 	}
 	g.sample()
 	set(kafkaPassword)
-	g.allow() // and the broker knows what it was told before
+	g.allow() // and the broker has applied the earlier changes
 	g.file("password", []byte(kafkaPassword))
 	r := g.startStreaming(g.withPassword(mechanism)...)
 	w := g.write(load{rand: newRand(g.t)})
 	w.awaitDelivered(20)
 	set("new " + kafkaPassword)
-	r.awaitReason("SASL") // Kafka asks again who it is
+	r.awaitReason("SASL") // Kafka asks for authentication again
 	w.awaitCommits(20)
 	g.file("password", []byte("new "+kafkaPassword))
 	r.awaitState("streaming", patience)
@@ -243,8 +243,8 @@ func (g *guarded) passwordRotates() {
 	g.told(r)
 }
 
-// Another authority: first Kafka's certificate is from nobody that the daemon knows, then the daemon's from nobody that
-// Kafka knows. Both are fixed by replacing files.
+// A change of authority: first Kafka's certificate is of an authority unknown to the daemon, then the daemon's of one
+// unknown to Kafka. Replacing files fixes both.
 func (g *guarded) certificatesRotate(a *testcert.Authority) {
 	g.t.Helper()
 	g.allow()
@@ -268,7 +268,7 @@ func (g *guarded) certificatesRotate(a *testcert.Authority) {
 	g.verify(patience)
 }
 
-// doctorSees says what is wrong with who we are to a real Kafka, one thing after the other, and nothing when all is right.
+// doctorSees checks that doctor reports each error of authentication to a real Kafka, and nothing when all is right.
 func (g *guarded) doctorSees(a *testcert.Authority) {
 	g.t.Helper()
 	const mechanism = "SCRAM-SHA-512"
@@ -318,7 +318,8 @@ func (g *guarded) doctorSees(a *testcert.Authority) {
 	check("authentication", "FAIL 69", "speak to", "uses TLS")
 }
 
-// Rights on topics: missing at the start, they are a mistake of whoever set it up; taken away later, they may be given back.
+// Permissions on topics: missing at the start, they are an error of the setup; revoked later, they may be granted
+// again.
 func (g *guarded) rightsComeAndGo() {
 	g.t.Helper()
 	g.sample()
@@ -343,7 +344,7 @@ func (g *guarded) rightsComeAndGo() {
 	g.told(r)
 }
 
-// The dlq commands show who they are as the daemon does, and say what right they miss, and on what.
+// The dlq commands authenticate as the daemon does, and name a missing permission and its resource.
 func (g *guarded) caresForLetters(a *testcert.Authority) {
 	g.t.Helper()
 	ctx, group, dead := testContext(g.t), "outboxcdc-dlq-"+g.name, g.topic("dead")
@@ -351,7 +352,7 @@ func (g *guarded) caresForLetters(a *testcert.Authority) {
 	g.t.Cleanup(func() { _ = kafkatest.DeleteTopic(testContext(g.t), g.k.Brokers(), dead) })
 	parks := []string{"OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC=" + dead, "OUTBOXCDC_ROUTE_REPLACE_REGEX=nothing"}
 	end := g.insert("order", "k", 1, 3)
-	r := g.start(parks...) // by the listener that lets everybody do anything
+	r := g.start(parks...) // by the listener that allows everything
 	g.awaitConfirmed(end, patience)
 	r.term()
 
@@ -391,7 +392,8 @@ func (g *guarded) caresForLetters(a *testcert.Authority) {
 	dlq(69, certificate, "certificate", "list")
 }
 
-// makesTopics: a topic that Kafka does not let the daemon make is waited for, with the reason, until it does.
+// makesTopics: when Kafka denies the daemon the creation of a topic, the daemon waits, with the reason, until it is
+// allowed.
 func (g *guarded) makesTopics() {
 	g.t.Helper()
 	g.sample()

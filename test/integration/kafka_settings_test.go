@@ -15,15 +15,15 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// Settings of the broker itself that the shared one does not have: it makes topics by itself, and it knows rights.
+// Broker settings that the shared broker does not have: it creates topics automatically, and it checks permissions.
 func TestBrokerWithSettings(t *testing.T) {
 	t.Parallel()
 	var k kafkatest.Cluster
 	if the.fake == "" {
 		k = kafkatest.RealForTest(t, kafkatest.RealOptions{QuickStart: true, Settings: map[string]string{
 			"auto.create.topics.enable": "true",
-			// There are no users without SASL: rights are given to and taken from everybody. What nobody has a right on is
-			// open to all, so that the broker itself, and the test, are not concerned.
+			// There are no users without SASL: permissions apply to everybody. A resource without any is open to all,
+			// so the broker itself, and the test, are not affected.
 			"authorizer.class.name":          "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 			"allow.everyone.if.no.acl.found": "true",
 		}})
@@ -43,7 +43,8 @@ func TestBrokerWithSettings(t *testing.T) {
 	})
 }
 
-// The brokers make every topic that they are asked for, with one partition. The daemon's look-ups must not be what asks.
+// The brokers create every topic that a client requests, with one partition. The daemon's look-ups must not request
+// one.
 func autoCreateIsNotUsed(t *testing.T, k kafkatest.Cluster) {
 	lasts := long(10*time.Second, 3*time.Second)
 	o := newOutbox(t, options{kafka: k, types: []string{"order", "late"}, missing: []string{"late"}})
@@ -63,7 +64,7 @@ func autoCreateIsNotUsed(t *testing.T, k kafkatest.Cluster) {
 	o.repeatsAtMost(o.verify(patience), 0, "nothing failed")
 }
 
-// makesTopics makes sure that the brokers really do.
+// makesTopics checks that the brokers really do.
 func makesTopics(t *testing.T, k kafkatest.Cluster, topic string) {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers()...), kgo.AllowAutoTopicCreation())
@@ -77,8 +78,8 @@ func makesTopics(t *testing.T, k kafkatest.Cluster, topic string) {
 	})
 }
 
-// The right to write is missing before the first ack: the daemon ends with 77 and says which. Once it has delivered, the
-// same right taken away is waited for, and it goes on when it is back.
+// The permission to write is missing before the first ack: the daemon ends with 77 and names it. Once the daemon has
+// delivered, it waits when the same permission is revoked, and continues when it is back.
 func rightToWrite(t *testing.T, k kafkatest.Cluster) {
 	rounds := long(5, 2)
 	rnd := newRand(t)
@@ -89,7 +90,7 @@ func rightToWrite(t *testing.T, k kafkatest.Cluster) {
 		t.Helper()
 		must(t, kafkatest.Allow(testContext(t), k.Brokers(), everybody, o.topic("order"), operations...))
 	}
-	// Enough for everybody but to write.
+	// Everything except writing.
 	give(kmsg.ACLOperationRead, kmsg.ACLOperationDescribe, kmsg.ACLOperationDescribeConfigs, kmsg.ACLOperationDelete)
 	o.insert("order", "a", 1, 10)
 	before := o.confirmed()
@@ -111,7 +112,7 @@ func rightToWrite(t *testing.T, k kafkatest.Cluster) {
 	r = o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER=3s")
 	w := o.write(load{rand: rnd, types: []string{"order", "other"}})
 	for range rounds {
-		w.awaitDelivered(100) // of this daemon: before its first ack a missing right is a mistake of whoever set it up
+		w.awaitDelivered(100) // of this daemon: before its first ack a missing permission is an error of the setup
 		must(t, kafkatest.Forbid(testContext(t), k.Brokers(), everybody, o.topic("order"), kmsg.ACLOperationWrite))
 		r.awaitState("parked", patience)
 		o.awaitSlotFree()
@@ -129,8 +130,8 @@ func rightToWrite(t *testing.T, k kafkatest.Cluster) {
 	o.repeatsAtMost(v, ended*answerWindow, "a window of %d for each session that ended", answerWindow)
 }
 
-// Who may only insert names topics that the daemon has no right to, whether there are such topics or not: each event is a dead
-// letter in the end, also when it is the first that the process meets.
+// A role that may only insert names topics that the daemon may not write to, existing or not: each event becomes a dead
+// letter in the end, also the first event of the process.
 func deniedTopic(t *testing.T, k kafkatest.Cluster) {
 	o := newOutbox(t, options{kafka: k, types: []string{"order", "none", "secret"}, missing: []string{"none"}})
 	o.proves("F69", "events for topics without a right, one that is there and one that is not, route.missing_topic poison")
@@ -145,7 +146,7 @@ func deniedTopic(t *testing.T, k kafkatest.Cluster) {
 		"OUTBOXCDC_ROUTE_MISSING_TOPIC=3s",
 		"OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC=" + o.topic("dead"),
 	}
-	for round := 1; round <= 2; round++ { // the second time nothing has been delivered by the process
+	for round := 1; round <= 2; round++ { // the second time this process has delivered nothing
 		for _, typ := range []string{"none", "order", "secret"} {
 			o.insert(typ, "a", round, 1)
 		}
@@ -161,4 +162,4 @@ func deniedTopic(t *testing.T, k kafkatest.Cluster) {
 	}
 }
 
-const everybody = "ANONYMOUS" // all who come without SASL
+const everybody = "ANONYMOUS" // all clients without SASL

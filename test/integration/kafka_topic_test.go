@@ -9,19 +9,19 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// A topic is deleted under load and created again, with one partition instead of three and later as it was. Each time the daemon names
-// the topic while it is missing and then goes on by itself. What had been delivered is gone with the topic; everything else arrives, in
-// order and without a hole, each key in one partition.
+// A topic is deleted under load and recreated, first with one partition instead of three and later as before. Each time
+// the daemon names the missing topic and then continues by itself. Delivered records are lost with the topic;
+// everything else arrives, in order and without a gap, each key in one partition.
 func TestTopicDeletedUnderLoad(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{types: []string{"order", "gone"}})
 	o.proves("F67", "a topic deleted under load and created again with one partition instead of three; then deleted, and created as it was")
 	s := o.sample()
-	s.taken = true // it would miss what was deleted
+	s.taken = true // it would not find deleted records
 	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER=3s")
 	w := o.write(load{rand: rnd, types: []string{"order", "gone"}})
-	var deleted []string // with what had been delivered of it
+	var deleted []string // including the rows delivered to it
 	for _, partitions := range []int{1, 3} {
 		w.awaitCommits(200)
 		must(t, kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), o.topic("gone")))
@@ -66,7 +66,7 @@ func TestTopicDeletedUnderLoad(t *testing.T) {
 	o.repeatsAtMost(v, r.sessionsEnded()*answerWindow, "a window of %d for each session that ended", answerWindow)
 }
 
-// judgeWithout judges the topics as [outbox.check] does, but that those of the given rows may be missing which are the
+// judgeWithout judges the topics as [outbox.check] does, except that the given rows may be missing if they are the
 // oldest of their key.
 func (o *outbox) judgeWithout(deleted []string) *verdict {
 	o.t.Helper()
@@ -80,7 +80,7 @@ func (o *outbox) judgeWithout(deleted []string) *verdict {
 	for _, id := range deleted {
 		gone[id] = !there[id]
 	}
-	rows, oldest := h.Truth[:0], map[string]int{} // how many of a key are gone
+	rows, oldest := h.Truth[:0], map[string]int{} // number of missing rows by key
 	for _, r := range h.Truth {
 		key := r.Topic + "/" + string(r.Key)
 		if gone[r.ID] {
@@ -90,7 +90,7 @@ func (o *outbox) judgeWithout(deleted []string) *verdict {
 		rows = append(rows, r)
 	}
 	for i, r := range rows {
-		rows[i].Seq -= oldest[r.Topic+"/"+string(r.Key)] // a row before one that is gone gets a number below 1
+		rows[i].Seq -= oldest[r.Topic+"/"+string(r.Key)] // a row before a missing one gets a number below 1
 	}
 	lost := len(h.Truth) - len(rows)
 	h.Truth = rows
@@ -117,8 +117,8 @@ func without(ids []string, gone map[string]bool) (left []string) {
 	return left
 }
 
-// A topic gains partitions under load: keys stay where they are, with a warning and a metric, until the daemon is
-// started again.
+// A topic gains partitions under load: keys stay in their partitions, with a warning and a metric, until the daemon is
+// restarted.
 func TestPartitionsAdded(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
@@ -152,7 +152,7 @@ func TestPartitionsAdded(t *testing.T) {
 	w.awaitCommits(100)
 	w.stop()
 	o.healed()
-	o.verify(patience) // which looks that no key is in two partitions
+	o.verify(patience) // which checks that no key is in two partitions
 	beyond := func() (n int) {
 		for _, rec := range o.readAll() {
 			if rec.Partition >= 6 {

@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A COPY of very many rows, which share their places in the WAL by the hundreds. The daemon is killed again and again
-// inside that one transaction (in the mode that begins it again then), each time some while after it has begun to deliver, and nothing of it may be confirmed
-// then. Left alone in the end it delivers all of it.
+// A COPY of very many rows, hundreds of which share one LSN. The daemon is killed repeatedly inside that one
+// transaction (in the mode that begins it again), each time some while after it has begun to deliver, and may confirm
+// nothing of it. Left alone in the end it delivers all of it.
 func TestKill9InsideACopy(t *testing.T) {
 	t.Parallel()
 	const keys = 100
@@ -28,7 +28,7 @@ func TestKill9InsideACopy(t *testing.T) {
 	copyNumbered(o, rows, keys)
 	end := o.walFlushed()
 	for n := range kills {
-		// Nothing is to be confirmed by chance: the first update that moves is after an interval.
+		// Nothing is confirmed by accident: the first update that moves the slot is sent after an interval.
 		r := o.startStreaming(atLeastOnce, "OUTBOXCDC_TUNING_STATUS_INTERVAL="+long("1s", "20s"))
 		killInside(t, rnd, counted, rows)
 		r.kill9()
@@ -50,8 +50,8 @@ func TestKill9InsideACopy(t *testing.T) {
 	o.repeatsAtMost(v, kills*rows, "each start delivers the transaction from its beginning: once a start, which is checked row by row")
 }
 
-// killInside returns at a moment within the delivery: two seconds after it has begun or, where that is all there is to
-// deliver, after a random number of records.
+// killInside returns at a moment within the delivery: two seconds after it has begun or, in a short delivery, after a
+// random number of records.
 func killInside(t *testing.T, rnd *rand.Rand, counted *counter, rows int) {
 	t.Helper()
 	_, had := counted.sofar()
@@ -68,7 +68,7 @@ func killInside(t *testing.T, rnd *rand.Rand, counted *counter, rows int) {
 	}
 }
 
-// copyNumbered commits rows that are known from their numbers by one COPY.
+// copyNumbered commits numbered rows by one COPY.
 func copyNumbered(o *outbox, rows, keys int) {
 	o.t.Helper()
 	in, out := io.Pipe()

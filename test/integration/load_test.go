@@ -15,7 +15,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// The outbox is idle while very much WAL is written elsewhere: the slot follows, so that the server can throw it away.
+// The outbox is idle while very much foreign WAL is written: the slot follows, so that the server can remove the WAL.
 func TestIdleOutboxFollowsForeignWAL(t *testing.T) {
 	t.Parallel()
 	amount := long(pglogrepl.LSN(1<<30), 64<<20)
@@ -27,7 +27,7 @@ func TestIdleOutboxFollowsForeignWAL(t *testing.T) {
 	o.awaitArrived(patience)
 	end := o.writeElsewhere(amount)
 	o.healed()
-	// What the server keeps for the slot it finds out at a checkpoint, or every 15 s.
+	// The server recomputes how much WAL the slot keeps at a checkpoint, or every 15 s.
 	o.exec("CHECKPOINT")
 	await(t, patience, "the server to be free to throw the WAL away", func() error {
 		restart, err := o.admin.lsn(o.slotSQL("restart_lsn::text"))
@@ -40,8 +40,8 @@ func TestIdleOutboxFollowsForeignWAL(t *testing.T) {
 	o.repeatsAtMost(o.verify(patience), 0, "no fault")
 }
 
-// heavyPostgres is the server of tests that write so much WAL in the long form that others, whose slots would have to read
-// it all, must not share theirs.
+// heavyPostgres returns the server of tests that write a lot of WAL in the long form: other tests' slots would have to
+// read all of it.
 func heavyPostgres(t *testing.T) *pgtest.Server {
 	t.Helper()
 	if proving() {
@@ -50,7 +50,7 @@ func heavyPostgres(t *testing.T) *pgtest.Server {
 	return sharedPostgres(t, defaultMajor)
 }
 
-// writeElsewhere fills a table that is not published until so much WAL has been written, and returns where it ends.
+// writeElsewhere fills an unpublished table until that much WAL has been written, and returns its end.
 func (o *outbox) writeElsewhere(amount pglogrepl.LSN) (end pglogrepl.LSN) {
 	o.t.Helper()
 	o.exec(`CREATE TABLE IF NOT EXISTS elsewhere (id bigint, filling text)`)
@@ -63,7 +63,7 @@ func (o *outbox) writeElsewhere(amount pglogrepl.LSN) (end pglogrepl.LSN) {
 	return end
 }
 
-// Transactions of ten thousand savepoints each, two open at a time, beside the usual load. Half of what they write is
+// Transactions of ten thousand savepoints each, two open at a time, beside the usual load. Half of their rows are
 // rolled back, in single savepoints and in nests of fifty: exactly the other half is delivered, in order.
 func TestTenThousandSavepoints(t *testing.T) {
 	t.Parallel()
@@ -104,8 +104,9 @@ func TestTenThousandSavepoints(t *testing.T) {
 	}
 }
 
-// writeSavepoints commits one transaction of rows numbered from on, each behind a savepoint of its own. Every nest of
-// savepoints is written in one round trip: of one nest every second is rolled back, of the next the inner half at once.
+// writeSavepoints commits one transaction of rows numbered on from from, each after a savepoint of its own. Every nest
+// of savepoints is written in one round trip: in one nest every second savepoint is rolled back, in the next the inner
+// half at once.
 func writeSavepoints(ctx context.Context, conn *pgx.Conn, key string, from, savepoints, nest int) error {
 	if _, err := conn.Exec(ctx, "BEGIN"); err != nil {
 		return err
@@ -135,9 +136,9 @@ func writeSavepoints(ctx context.Context, conn *pgx.Conn, key string, from, save
 	return err
 }
 
-// A storm of tables made and dropped, temporary ones too, and of columns added, some of it rolled back to savepoints,
-// beside one long transaction that writes all the while and whose changes the server has to keep on disk. Nobody falls
-// behind: the short transactions are delivered meanwhile, the long one when it has committed.
+// A storm of tables created and dropped, temporary ones too, and of columns added, some of it rolled back to
+// savepoints, beside one long transaction whose changes the server has to keep on disk. Delivery keeps up: the short
+// transactions are delivered meanwhile, the long one after its commit.
 func TestDDLStorm(t *testing.T) {
 	t.Parallel()
 	storm := long(300, 80)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Nothing that is shown to operators, at the log's most talkative, has in it what only consumers may see, or a secret; also
-// where an event is poison, and the daemon says what is wrong with it.
+// No operator output, even at level debug, contains payload data or a secret; also where an event is poison and the
+// daemon reports why.
 func TestNothingLeaks(t *testing.T) {
 	t.Parallel()
 	const canary = "c4n4ry"

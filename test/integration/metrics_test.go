@@ -14,8 +14,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// What /metrics says is what others see: a reader of Kafka, the server's catalogs, the clock. At rest to the byte, under load
-// within what may be under way, and with the broker frozen what is the matter.
+// /metrics agrees with independent observers: a reader of Kafka, the server's catalogs, the clock. At rest exactly,
+// under load within what may be under way; with the broker frozen it shows the cause.
 func TestMetricsTellTheTruth(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
@@ -31,7 +31,7 @@ func TestMetricsTellTheTruth(t *testing.T) {
 	o.awaitConfirmed(o.walFlushed(), patience)
 	o.metricsAtRest(r, before, 2)
 
-	open := session{url: pg.SuperURL(o.name)} // has written something and holds WAL, whatever is confirmed
+	open := session{url: pg.SuperURL(o.name)} // has written a row and holds back WAL, whatever is confirmed
 	t.Cleanup(open.close)
 	must(t, open.do(func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, "BEGIN; INSERT INTO counter (key) VALUES ('open')")
@@ -43,7 +43,7 @@ func TestMetricsTellTheTruth(t *testing.T) {
 		o.metricsUnderLoad(r)
 	}
 	early := time.Now()
-	o.awaitConfirmed(o.walFlushed(), patience) // so what has committed before that moment is acknowledged
+	o.awaitConfirmed(o.walFlushed(), patience) // transactions committed before that moment are acknowledged
 	must(t, k.Freeze(testContext(t)))
 	w.awaitCommits(5) // more than there are connections: one of them began after that and is not acknowledged
 	late := time.Now()
@@ -57,7 +57,7 @@ func TestMetricsTellTheTruth(t *testing.T) {
 	o.verify(patience)
 }
 
-// answer is one of /metrics; whatever happens, one state of each set is the present one.
+// answer is one response of /metrics; it always has one present state of each set.
 type answer map[string]float64
 
 func (o *outbox) ask(r *relay) answer {
@@ -72,7 +72,7 @@ func (o *outbox) ask(r *relay) answer {
 	return m
 }
 
-// sum adds up the series whose names begin so.
+// sum adds up the series with that prefix.
 func (a answer) sum(prefix string) (total float64) {
 	for name, v := range a {
 		if strings.HasPrefix(name, prefix) {
@@ -82,7 +82,7 @@ func (a answer) sum(prefix string) (total float64) {
 	return total
 }
 
-// wants compares series with what they should be.
+// wants compares series with expected values.
 func (o *outbox) wants(a answer, want map[string]float64) {
 	o.t.Helper()
 	for name, v := range want {
@@ -92,7 +92,7 @@ func (o *outbox) wants(a answer, want map[string]float64) {
 	}
 }
 
-// server is what the catalogs say of the slot.
+// server has the slot's values in the catalogs.
 type server struct{ end, confirmed, retained, safe float64 }
 
 func (o *outbox) server() (s server) {
@@ -102,7 +102,7 @@ func (o *outbox) server() (s server) {
 	return s
 }
 
-// read is what a reader finds in the topics: records and bytes of key, value and headers, by topic.
+// read counts records, and bytes of key, value and headers, in the topics, by topic.
 func (o *outbox) read() (records, bytes map[string]float64) {
 	o.t.Helper()
 	records, bytes = map[string]float64{}, map[string]float64{}
@@ -121,7 +121,7 @@ func sizeOf(rec kafkatest.Record) (n int) {
 	return n
 }
 
-// metricsAtRest compares to the byte: everything written has arrived and is confirmed, and nobody writes.
+// metricsAtRest compares exactly: everything written has arrived and is confirmed, and no writer runs.
 func (o *outbox) metricsAtRest(r *relay, before time.Time, transactions int) {
 	o.t.Helper()
 	records, bytes := o.read()
@@ -142,7 +142,7 @@ func (o *outbox) metricsAtRest(r *relay, before time.Time, transactions int) {
 	} {
 		want["outboxcdc_"+name] = 0
 	}
-	slot := `{slot="` + o.name + `"}` // a failover slot, as `setup apply` makes them from 17 on
+	slot := `{slot="` + o.name + `"}` // a failover slot, as `setup apply` creates from 17 on
 	for _, name := range []string{"replication_connected", `state{state="streaming"}`, "slot_active" + slot, "slot_failover" + slot} {
 		want["outboxcdc_"+name] = 1
 	}
@@ -168,8 +168,8 @@ func (o *outbox) metricsAtRest(r *relay, before time.Time, transactions int) {
 
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
-// slotAgrees waits for a look at the slot that shows what the server says. After the last one there is only a row of
-// another table, and what the server notes for itself: a page at most.
+// slotAgrees waits until the daemon's view of the slot is the server's. Afterwards only a row of another table and the
+// server's own records are written: a page at most.
 func (o *outbox) slotAgrees(r *relay) server {
 	o.t.Helper()
 	const page = 8192
@@ -194,12 +194,12 @@ func (o *outbox) slotAgrees(r *relay) server {
 	return s
 }
 
-// metricsUnderLoad compares with what was before and what is after.
+// metricsUnderLoad compares with values read before and after.
 func (o *outbox) metricsUnderLoad(r *relay) {
 	o.t.Helper()
 	s, seen := o.server(), float64(o.follow.records())
 	var a answer
-	await(o.t, patience, "what the slot confirms to be what is said to be confirmed", func() error { // which is noted once it is sent
+	await(o.t, patience, "what the slot confirms to be what is said to be confirmed", func() error { // noted after the status update was sent
 		if a = o.ask(r); a["outboxcdc_confirmed_position_bytes"] < s.confirmed {
 			return fmt.Errorf("%.0f, and the slot confirmed %.0f", a["outboxcdc_confirmed_position_bytes"], s.confirmed)
 		}
@@ -237,7 +237,7 @@ func (o *outbox) metricsUnderLoad(r *relay) {
 	}
 }
 
-// metricsWhileParked: the first commit that Kafka has not acknowledged is one between early and late.
+// metricsWhileParked: the oldest commit without an ack is between early and late.
 func (o *outbox) metricsWhileParked(r *relay, early, late time.Time) {
 	o.t.Helper()
 	least := time.Since(late).Seconds()
@@ -247,7 +247,7 @@ func (o *outbox) metricsWhileParked(r *relay, early, late time.Time) {
 		"outboxcdc_kafka_requests_in_flight": 0, "outboxcdc_unconfirmed_transactions": 0,
 	})
 	lag := a["outboxcdc_replication_lag_seconds"]
-	if most := time.Since(early).Seconds() + 5; lag < least || lag > most { // a commit takes a while from its time to the disk
+	if most := time.Since(early).Seconds() + 5; lag < least || lag > most { // a commit reaches the disk some time after its timestamp
 		o.t.Errorf("%.1f s behind, want %.1f to %.1f", lag, least, most)
 	}
 	if n := a.sum("outboxcdc_replication_reconnects_total{"); n == 0 || int(n) != r.sessionsEnded() {
@@ -261,7 +261,7 @@ func (o *outbox) metricsWhileParked(r *relay, early, late time.Time) {
 	})
 }
 
-// metricsAfter: everything is well again, and nothing was counted twice that was not delivered twice.
+// metricsAfter: the daemon has recovered, and counts nothing twice that was not delivered twice.
 func (o *outbox) metricsAfter(r *relay) {
 	o.t.Helper()
 	o.awaitConfirmed(o.walFlushed(), patience)
@@ -275,7 +275,7 @@ func (o *outbox) metricsAfter(r *relay) {
 		rows[row.Topic]++
 	}
 	records, _ := o.read()
-	// What a session sent and heard no answer to is found in Kafka by the next, and counted there.
+	// Records of a session without an answer are found in Kafka by the next session, and counted there.
 	found := a[`outboxcdc_events_skipped_total{reason="in_kafka"}`]
 	for topic, n := range records {
 		delivered := a[`outboxcdc_events_delivered_total{topic="`+topic+`"}`]

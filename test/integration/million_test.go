@@ -21,8 +21,8 @@ import (
 )
 
 // One transaction of millions of rows passes through a daemon that never holds more than 256 MB. Go's memory limit is
-// switched off, so what is measured is what the daemon keeps and not how hard its collector works; where the machine
-// lets us make a cgroup, the kernel holds it to the limit as well.
+// off, so the test measures what the daemon keeps and not how hard its collector works; where the machine lets us
+// create a cgroup, the kernel enforces the limit as well.
 func TestOneTransactionOfAMillionRows(t *testing.T) {
 	const keys, limit = 100, 256 << 20
 	rows := long(5_000_000, 1_000_000)
@@ -61,22 +61,22 @@ func TestOneTransactionOfAMillionRows(t *testing.T) {
 	o.repeatsAtMost(counted.judge(s, end), 0, "no fault")
 }
 
-// counter judges the records of one transaction whose rows are known from their numbers, 1 and up, so that millions of
-// them can be compared without the table and without keeping them.
+// counter judges the records of one transaction of numbered rows, 1 and up, so that millions of them can be compared
+// without the table and without keeping them.
 type counter struct {
 	o    *outbox
 	keys int
 
 	mu      sync.Mutex
-	count   []uint8 // how often number n has come
+	count   []uint8 // records of number n
 	records int
 	commit  pglogrepl.LSN
-	newest  map[string]int64 // of each partition: the offset of the newest first delivery
-	last    map[int]int      // n modulo keys → the highest that has come
+	newest  map[string]int64 // by partition: the offset of the newest first delivery
+	last    map[int]int      // n modulo keys → the highest n so far
 	report  check.Report
 }
 
-// newCounter takes the place of the outbox's own reader, which would keep every id.
+// newCounter replaces the outbox's own reader, which would keep every id.
 func newCounter(t *testing.T, o *outbox, rows, keys int) *counter {
 	c := &counter{o: o, keys: keys, count: make([]uint8, rows+1), newest: map[string]int64{}, last: map[int]int{}}
 	o.follow.stop()
@@ -91,7 +91,7 @@ func newCounter(t *testing.T, o *outbox, rows, keys int) *counter {
 	return c
 }
 
-// numberedID is the id of row n.
+// numberedID returns the id of row n.
 func numberedID(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012x", n) }
 
 func (c *counter) take(r kafkatest.Record) {
@@ -105,7 +105,7 @@ func (c *counter) take(r kafkatest.Record) {
 		c.report.Phantom = append(c.report.Phantom, fmt.Sprintf("%s: id %s, key %s and value %.40s do not belong together", at, id, r.Key, r.Value))
 		return
 	}
-	// All of them have one place for their commit, and one each within it, whenever they come.
+	// All records have the same commit LSN, and a fixed ordinal each, in every delivery.
 	text, _ := headerOf(r, "outboxcdc-position")
 	p, err := parsePosition(text)
 	if c.commit == 0 {
@@ -130,7 +130,7 @@ func (c *counter) take(r kafkatest.Record) {
 	}
 }
 
-// next is the number that must come next of the key of n.
+// next returns the number that must follow for the key of n.
 func (c *counter) next(n int) int {
 	if last := c.last[n%c.keys]; last > 0 {
 		return last + c.keys
@@ -138,14 +138,14 @@ func (c *counter) next(n int) int {
 	return cmp.Or(n%c.keys, c.keys)
 }
 
-// sofar is how many rows have come, and how many records.
+// sofar returns the number of rows and records so far.
 func (c *counter) sofar() (rows, records int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.report.Rows, c.records
 }
 
-// place is the commit LSN of the transaction; it is known when the first row has come.
+// place returns the commit LSN of the transaction, known from the first record on.
 func (c *counter) place() pglogrepl.LSN {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,8 +162,8 @@ func (c *counter) awaitAll(d time.Duration) {
 	})
 }
 
-// judge fails the test unless the promise was kept, and unless Kafka had all of the transaction, which ends before
-// end, when the slot first confirmed it.
+// judge fails the test unless the promise was kept, and unless Kafka had all of the transaction, which ends before end,
+// when the slot first confirmed it.
 func (c *counter) judge(s *sampler, end pglogrepl.LSN) *verdict {
 	c.o.t.Helper()
 	await(c.o.t, patience, "the sampler to see the transaction confirmed", func() error {
@@ -215,7 +215,7 @@ func confine(t *testing.T, pid int, limit int64) error {
 		if err := os.Mkdir(c.dir, 0o755); err != nil {
 			return err
 		}
-		t.Cleanup(func() { // it is empty when the process has ended, a moment later
+		t.Cleanup(func() { // empty a moment after the process has ended
 			_ = poll(5*time.Second, func() error { return os.Remove(c.dir) })
 		})
 		if err := os.WriteFile(filepath.Join(c.dir, c.most), []byte(strconv.FormatInt(limit, 10)), 0o644); err != nil {

@@ -9,15 +9,14 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// inFlight is the window of these tests: what the end of a session may repeat.
+// inFlight is the window of these tests: the end of a session may repeat that many.
 const inFlight = 300
 
-// TestKafkaNetwork is what the network does between the daemon and Kafka. It needs a real one, with a listener per test
-// whose advertised address is that of a proxy: kfake tells clients the one address that it listens on, and they would
-// go around a proxy.
+// TestKafkaNetwork covers network faults between the daemon and Kafka. It needs a real Kafka, with a listener per test
+// whose advertised address is that of a proxy: kfake advertises only its own address, so clients would bypass a proxy.
 //
-// As long as a session with Kafka lives, its producer is idempotent and nothing is repeated. A session that ends repeats
-// what was in flight, at most a window.
+// While a session with Kafka lives, its producer is idempotent and nothing is repeated. A session that ends repeats its
+// records in flight, at most a window.
 func TestKafkaNetwork(t *testing.T) {
 	t.Parallel()
 	needRealKafka(t)
@@ -37,7 +36,7 @@ func TestKafkaNetwork(t *testing.T) {
 		{"flapping", kafkaFlapping},
 	}
 	proxies := make([]*faultproxy.Proxy, len(tests))
-	// The broker is well all the time: on a busy machine it must not be taken for dead by its own controller.
+	// The broker is well all the time: its own controller must not fence it on a busy machine.
 	o := kafkatest.RealOptions{QuickStart: true, Settings: map[string]string{"broker.session.timeout.ms": "60000"}}
 	for i := range proxies {
 		p, err := faultproxy.Start("")
@@ -55,13 +54,13 @@ func TestKafkaNetwork(t *testing.T) {
 	together(t, all)
 }
 
-// startThrough starts a daemon that reaches Kafka through the proxy alone.
+// startThrough starts a daemon that reaches Kafka only through the proxy.
 func (o *outbox) startThrough(p *faultproxy.Proxy, env ...string) *relay {
 	o.t.Helper()
 	return o.startStreaming(append(env, "OUTBOXCDC_KAFKA_BROKERS="+p.Addr(), fmt.Sprintf("OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS=%d", inFlight))...)
 }
 
-// boundWindows holds the repeats to a window for each session that ended.
+// boundWindows limits the repeats to a window for each session that ended.
 func (o *outbox) boundWindows(v *verdict, r *relay) {
 	o.t.Helper()
 	n := r.reconnects("")
@@ -95,7 +94,7 @@ func kafkaStandstill(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	o.sample()
 	w := o.write(calm(rnd))
 	r := o.startThrough(p, senderTimeout(2*time.Second))
-	o.awaitRecords(1) // it has looked up what it has to
+	o.awaitRecords(1) // its topic look-ups are done
 	w.awaitCommits(20)
 	before := r.reconnects("")
 	must(t, p.Set(faultproxy.Faults{Up: faultproxy.Way{Hold: true}, Down: faultproxy.Way{Hold: true}}))
@@ -110,17 +109,17 @@ func kafkaStandstill(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	o.boundWindows(v, r)
 }
 
-// heldBack watches a daemon whose Kafka does not answer for a while: the window bounds what it holds, and Postgres has one
-// and the same walsender all the time.
+// heldBack watches a daemon whose Kafka does not answer for a while: the window bounds its memory, and Postgres keeps
+// the same single walsender.
 func (o *outbox) heldBack(r *relay, lasts time.Duration) {
 	t := o.t
 	t.Helper()
 	begin := time.Now()
 	walsender := o.query("SELECT active_pid::text FROM pg_replication_slots WHERE slot_name = $1", o.name)
-	o.insert("order", "filling", 1, 2*inFlight) // the writer alone may take long to fill the window
+	o.insert("order", "filling", 1, 2*inFlight) // the writer alone may need long to fill the window
 	r.awaitState("backpressured", patience)
 	full := r.peak.Load()
-	time.Sleep(lasts - time.Since(begin)) // the length is the test
+	time.Sleep(lasts - time.Since(begin)) // the duration is the fault
 	st, err := r.status()
 	must(t, err)
 	if st.State != "backpressured" || st.InFlight > inFlight {
@@ -136,7 +135,7 @@ func (o *outbox) heldBack(r *relay, lasts time.Duration) {
 	}
 }
 
-// silentKafka is F15 or F16 for longer than park_after: the daemon leaves Postgres alone, and comes back by itself.
+// silentKafka is F15 or F16 for longer than park_after: the daemon disconnects from Postgres, and recovers by itself.
 func silentKafka(row, what string, faults faultproxy.Faults) func(*testing.T, kafkatest.Cluster, *faultproxy.Proxy) {
 	return func(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 		parkAfter, lasts, factor := long(10*time.Second, 1500*time.Millisecond), long(40*time.Second, 5*time.Second), long(3, 24)
@@ -147,7 +146,7 @@ func silentKafka(row, what string, faults faultproxy.Faults) func(*testing.T, ka
 		w := o.write(calm(rnd))
 		r := o.startThrough(p, "OUTBOXCDC_TUNING_PARK_AFTER="+parkAfter.String())
 		w.awaitCommits(20)
-		r.awaitState("streaming", patience) // not parked because the machine is slow
+		r.awaitState("streaming", patience) // not parked because of a slow machine
 		must(t, p.Set(faults))
 		begin := time.Now()
 		r.awaitState("parked", parkAfter+patience)
@@ -157,7 +156,7 @@ func silentKafka(row, what string, faults faultproxy.Faults) func(*testing.T, ka
 			t.Errorf("parked after %v, more than %v", parked, most)
 		}
 		o.awaitSlotFree()
-		time.Sleep(lasts - time.Since(begin)) // the length is the test
+		time.Sleep(lasts - time.Since(begin)) // the duration is the fault
 		must(t, p.Set(faultproxy.Faults{}))
 		o.healed()
 		w.stop()
@@ -165,7 +164,7 @@ func silentKafka(row, what string, faults faultproxy.Faults) func(*testing.T, ka
 	}
 }
 
-// patient is F15 with a park_after above the fault: one session, with Kafka as with Postgres, lives through it.
+// patient is F15 with a park_after longer than the fault: one session, with Kafka as with Postgres, survives it.
 func patient(lasts, parkAfter time.Duration, what string) func(*testing.T, kafkatest.Cluster, *faultproxy.Proxy) {
 	return func(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 		onlyProve(t) // the daemon gives a silent broker 12 s
@@ -199,7 +198,7 @@ func slowOnBothSides(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	o.sample()
 	pg, env := o.proxied()
 	w := o.write(calm(rnd))
-	r := o.startThrough(p, env, "OUTBOXCDC_TUNING_FENCE_WAIT=20s") // a request and a look at the slot take seconds here
+	r := o.startThrough(p, env, "OUTBOXCDC_TUNING_FENCE_WAIT=20s") // a request and a catalog check take seconds here
 	w.awaitCommits(20)
 	for _, p := range []*faultproxy.Proxy{p, pg} {
 		must(t, p.Set(faultproxy.Faults{Up: slow, Down: slow}))
@@ -237,9 +236,9 @@ func slowOnBothSides(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	r.aLittle()
 }
 
-// F17, where Postgres is near: a full window, as large as it is by default, takes long to get to Kafka.
+// F17, where Postgres is near: a full window of the default size takes long to reach Kafka.
 func slowToKafka(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
-	onlyProve(t) // it is minutes' worth of bytes
+	onlyProve(t) // the window takes minutes to send
 	const rows = 40_000
 	o := newOutbox(t, options{kafka: k, partitions: 24})
 	o.proves("F17", "200 ms and 1 MB/s each way towards Kafka alone, backlog of %d rows of 1.3 KB that do not compress, window 16 MiB, 24 partitions", rows)

@@ -8,7 +8,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/faultproxy"
 )
 
-// F35: behind the name in postgres.url there is suddenly another cluster, with an outbox and a slot of the same names.
+// F35: the name in postgres.url suddenly leads to another cluster, with an outbox and a slot of the same names.
 func TestOtherClusterBehindTheName(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
@@ -44,12 +44,12 @@ func TestOtherClusterBehindTheName(t *testing.T) {
 	o.startStreaming(env)
 	o.healed()
 	w.stop()
-	// The end was no crash, but neither did it confirm: the connection was gone.
+	// The end was no crash, but confirmed nothing either: the connection was gone.
 	o.boundRepeats(o.verify(patience))
 }
 
-// F57: the primary gets another address. The name leads to the new one; what is connected to the old one is told nothing,
-// or reset.
+// F57: the primary gets another address. The name leads to the new one; connections to the old one receive nothing
+// more, or are reset.
 func TestNameMovesToAnotherAddress(t *testing.T) {
 	t.Parallel()
 	timeout := long(5*time.Second, time.Second)
@@ -59,7 +59,7 @@ func TestNameMovesToAnotherAddress(t *testing.T) {
 	o.proves("F57", "the name in postgres.url moves to another address of the same cluster %d times; the old address resets, refuses, or is a black hole; wal_sender_timeout %v", moves, timeout)
 	o.sample()
 	name, env := o.proxied()
-	machine := func() *faultproxy.Proxy { // an address where the primary is, or was
+	machine := func() *faultproxy.Proxy { // a present or former address of the primary
 		p, err := faultproxy.Start(address(t, o.pg))
 		must(t, err)
 		t.Cleanup(func() { must(t, p.Close()) })
@@ -98,20 +98,20 @@ func TestNameMovesToAnotherAddress(t *testing.T) {
 	o.onlyOne()
 }
 
-// F58: something in between closes connections that are idle, as load balancers and poolers do. The replication connection
-// never is; the one that looks at the catalogs now and then may have to be opened again.
+// F58: a middlebox closes idle connections, as load balancers and poolers do. The replication connection is never idle;
+// the one for catalog checks may have to be opened again.
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
 	idle, lasts := long(10*time.Second, 2*time.Second), long(70*time.Second, 5*time.Second)
 	rnd := newRand(t)
-	// WAL of others would keep the connections busy.
+	// WAL of other databases would keep the connections busy.
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
 	o.proves("F58", "connections to Postgres closed after %v without traffic, %v without load, then with", idle, lasts)
 	o.sample()
 	p, env := o.proxied()
 	r := o.startStreaming(env, senderTimeout(min(idle, 3*time.Second)))
 	must(t, p.Set(faultproxy.Faults{Idle: idle}))
-	time.Sleep(lasts) // the length is the test
+	time.Sleep(lasts) // the duration is the fault
 	await(t, patience, "a connection to be closed", func() error { return errors.Join(unless(p.Cuts() > 0), o.unharmed()) })
 	closed := p.Cuts()
 	w := o.write(calm(rnd))

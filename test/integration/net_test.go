@@ -14,13 +14,13 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// TestPostgresNetwork is what the network does between the daemon and Postgres; net_kafka_test.go has the other side.
+// TestPostgresNetwork covers network faults between the daemon and Postgres; net_kafka_test.go has the other side.
 // Writers, reader and sampler reach the servers directly.
 //
-// A process repeats nothing that Kafka has acknowledged to it, and a session that loses Postgres waits for the
-// acknowledgements under way: so no fault of this side makes a repeat.
+// A process repeats nothing that Kafka has acknowledged to it, and a session that loses Postgres waits for outstanding
+// acknowledgements: so no fault of this side causes a repeat.
 //
-// All of it waits most of the time, so it runs at once, whatever -parallel says.
+// The subtests mostly wait, so all of them run at once, whatever -parallel says.
 func TestPostgresNetwork(t *testing.T) {
 	t.Parallel()
 	lost := faultproxy.Way{Drop: true}
@@ -47,7 +47,7 @@ func together(t *testing.T, tests map[string]func(*testing.T)) {
 
 const noRepeats = "Kafka is well, and one process lives through it"
 
-// address is where the database is, as host and port.
+// address returns the database's host and port.
 func address(t *testing.T, pg *pgtest.Server) string {
 	t.Helper()
 	u, err := url.Parse(pg.URL("postgres", role, password))
@@ -55,7 +55,7 @@ func address(t *testing.T, pg *pgtest.Server) string {
 	return u.Host
 }
 
-// proxied puts a proxy between the daemon and Postgres, and returns the setting that leads through it.
+// proxied puts a proxy between the daemon and Postgres, and returns the setting that uses it.
 func (o *outbox) proxied() (p *faultproxy.Proxy, env string) {
 	o.t.Helper()
 	p, err := faultproxy.Start(address(o.t, o.pg))
@@ -68,15 +68,15 @@ func (o *outbox) proxied() (p *faultproxy.Proxy, env string) {
 	return p, "OUTBOXCDC_POSTGRES_URL=" + u.String()
 }
 
-// calm is a load that leaves the machine to others.
+// calm is a load that leaves most of the machine to other tests.
 func calm(rnd *rand.Rand) load { return load{rand: rnd, connections: 2, pause: 12 * time.Millisecond} }
 
-// senderTimeout is the setting wal_sender_timeout.
+// senderTimeout returns the setting wal_sender_timeout.
 func senderTimeout(d time.Duration) string {
 	return "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=" + d.String()
 }
 
-// reconnects counts the sessions that ended with an error, of all reasons or of one.
+// reconnects counts the sessions that ended with an error, for all reasons or for one.
 func (r *relay) reconnects(reason string) (n int) {
 	r.t.Helper()
 	m, err := r.metrics()
@@ -89,7 +89,7 @@ func (r *relay) reconnects(reason string) (n int) {
 	return n
 }
 
-// aLittle bounds what the daemon keeps open and running, whatever it has been through.
+// aLittle checks that the daemon has few open connections, files and goroutines, after any fault.
 func (r *relay) aLittle() {
 	r.t.Helper()
 	m, err := r.metrics()
@@ -116,8 +116,7 @@ func (o *outbox) onlyOne() {
 }
 
 // cutTimes cuts the daemon's connections through a proxy that many times, each time after a number of bytes of a new
-// connection: at most up bytes of what the daemon sends, or down bytes of what it receives. After each, something is
-// delivered.
+// connection: at most up bytes sent by the daemon, or down bytes received. After each cut, something is delivered.
 func (o *outbox) cutTimes(w *writer, p *faultproxy.Proxy, rnd *rand.Rand, times, up, down int) {
 	t := o.t
 	t.Helper()
@@ -164,7 +163,8 @@ func postgresCutAfterBytes(t *testing.T) {
 	o.onlyOne()
 }
 
-// F14, and F16 for this side: packets are lost, in both directions or in one. Connections stay open, nobody is told.
+// F14, and F16 for this side: packets are lost, in both directions or in one. Connections stay open, and neither side
+// is told.
 func silentPostgres(row, what string, faults faultproxy.Faults) func(*testing.T) {
 	return func(t *testing.T) {
 		timeout, lasts, factor := long(5*time.Second, time.Second), long(40*time.Second, 4*time.Second), long(3, 30)
@@ -174,7 +174,7 @@ func silentPostgres(row, what string, faults faultproxy.Faults) func(*testing.T)
 		o.sample()
 		p, env := o.proxied()
 		w := o.write(calm(rnd))
-		// A connect that hangs is given up by the URL's connect_timeout, else after 10 s.
+		// A connect that hangs ends after the URL's connect_timeout, or else after 10 s.
 		if !proving() {
 			env += "&connect_timeout=2"
 		}
@@ -186,7 +186,7 @@ func silentPostgres(row, what string, faults faultproxy.Faults) func(*testing.T)
 		freed := time.Since(begin)
 		r.awaitState("reconnecting", timeout+patience)
 		told := time.Since(begin)
-		time.Sleep(lasts - time.Since(begin)) // the length is the test
+		time.Sleep(lasts - time.Since(begin)) // the duration is the fault
 		st, err := r.status()
 		must(t, err)
 		if st.State != "reconnecting" {
@@ -196,7 +196,7 @@ func silentPostgres(row, what string, faults faultproxy.Faults) func(*testing.T)
 		o.healed()
 		w.stop()
 		o.outcome("slot free after %.1f s, daemon reconnecting after %.1f s", freed.Seconds(), told.Seconds())
-		// The server looks at its clock every half of its timeout at the latest; the daemon's goodbye takes 2 s.
+		// The server checks the time every half of its timeout at the latest; the daemon's last messages take 2 s.
 		if most := timeout*3/2 + 3*time.Second + busy; freed > most || told > timeout+most {
 			t.Errorf("the slot was free after %v, the daemon reconnected after %v; at most %v each", freed, told, most)
 		}
@@ -207,7 +207,7 @@ func silentPostgres(row, what string, faults faultproxy.Faults) func(*testing.T)
 	}
 }
 
-// A network that holds everything back for less than wal_sender_timeout, and loses nothing, is no fault at all.
+// A network that holds everything back for less than wal_sender_timeout, and loses nothing, is no fault.
 func postgresStandstill(t *testing.T) {
 	const times, each = 3, time.Second
 	rnd := newRand(t)
@@ -216,7 +216,7 @@ func postgresStandstill(t *testing.T) {
 	o.sample()
 	p, env := o.proxied()
 	w := o.write(calm(rnd))
-	r := o.startStreaming(env, "OUTBOXCDC_TUNING_FENCE_WAIT=10s") // for half of it records leave without an answer about the slot
+	r := o.startStreaming(env, "OUTBOXCDC_TUNING_FENCE_WAIT=10s") // for half of it records may be sent without a catalog check
 	for range times {
 		w.awaitCommits(20)
 		must(t, p.Set(faultproxy.Faults{Up: faultproxy.Way{Hold: true}, Down: faultproxy.Way{Hold: true}}))
@@ -232,10 +232,9 @@ func postgresStandstill(t *testing.T) {
 	}
 }
 
-// F18: the daemon's machine is gone without a word. Another daemon has the slot as soon as the server has given the first
-// one up.
+// F18: the daemon's machine vanishes. Another daemon has the slot as soon as the server has given up on the first.
 func halfOpenClient(t *testing.T) {
-	const timeout = 15 * time.Second // the second daemon has to come before it is over, on any machine
+	const timeout = 15 * time.Second // the second daemon has to start within it, on any machine
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F18", "the daemon's machine vanishes without FIN or RST, a second daemon starts; wal_sender_timeout %v", timeout)
@@ -254,7 +253,7 @@ func halfOpenClient(t *testing.T) {
 		}
 		return nil
 	})
-	must(t, p.Set(faultproxy.Faults{})) // what was connected stays in the hole
+	must(t, p.Set(faultproxy.Faults{})) // existing connections stay in the black hole
 	r.confirmed, r.gone = o.confirmed(), true
 	second := o.start(env, senderTimeout(timeout))
 	await(t, patience, "the second daemon to have the slot", func() error {
@@ -265,7 +264,7 @@ func halfOpenClient(t *testing.T) {
 		t.Error("the second daemon has not waited: the server had given the first one up already, so the fault was not provoked")
 	}
 	o.outcome("slot obtained after %.1f s", took.Seconds())
-	// The second daemon looks once a second; on opening, the pauses between tries are far below that.
+	// The second daemon tries once a second; on opening, the pauses between tries are far below that.
 	if most := timeout + 2*time.Second + busy; took > most {
 		t.Errorf("the second daemon has the slot after %v, more than %v", took, most)
 	}
@@ -306,8 +305,9 @@ func postgresFlapping(t *testing.T) {
 	o.onlyOne()
 }
 
-// flap cuts everything each 500 ms, and returns how many rows were written after the first cut, how many of them arrived and how
-// long it took. On a machine that is too busy to deliver any of them between two cuts the pauses get longer in the end.
+// flap cuts everything each 500 ms, and returns how many rows were written after the first cut, how many of them
+// arrived, and the duration. On a machine too busy to deliver any of them between two cuts the pauses get longer in the
+// end.
 func (w *writer) flap(p *faultproxy.Proxy, lasts time.Duration) (written, arrived int, took time.Duration) {
 	w.o.t.Helper()
 	every, began, count := 500*time.Millisecond, time.Now(), w.fromNow()
@@ -316,7 +316,7 @@ func (w *writer) flap(p *faultproxy.Proxy, lasts time.Duration) (written, arrive
 			every *= 2
 		}
 		p.CutAll(n%2 == 0)
-		time.Sleep(every) // its length is the fault
+		time.Sleep(every) // the duration is the fault
 		written, arrived = count()
 		took = time.Since(began)
 	}

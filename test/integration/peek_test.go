@@ -19,7 +19,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// shown is a record as peek and dlq show it with -o json, as far as tests look at it.
+// shown is a record that peek and dlq print with -o json, as far as tests read it.
 type shown struct {
 	Position string
 	Topic    string
@@ -70,7 +70,7 @@ func parseShown(t *testing.T, out string) (all []shown) {
 	return all
 }
 
-// unlike is what is wrong with what was shown of a record.
+// unlike returns the differences between the printed record and a record.
 func (s *shown) unlike(r kafkatest.Record) (all []string) {
 	var headers []kafkatest.Header
 	for _, h := range s.Headers {
@@ -94,7 +94,7 @@ func (s *shown) unlike(r kafkatest.Record) (all []string) {
 	return all
 }
 
-// look runs the binary to its end with its output apart.
+// look runs the binary to its end and captures its output.
 func (o *outbox) look(env []string, args ...string) (stdout, stderr string, exit int) {
 	o.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -109,7 +109,7 @@ func (o *outbox) look(env []string, args ...string) (stdout, stderr string, exit
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// looks is look of what must go well.
+// looks is look for commands that must succeed.
 func (o *outbox) looks(env []string, args ...string) (stdout, stderr string) {
 	o.t.Helper()
 	stdout, stderr, exit := o.look(env, args...)
@@ -119,7 +119,7 @@ func (o *outbox) looks(env []string, args ...string) (stdout, stderr string) {
 	return stdout, stderr
 }
 
-// slotRow is all that a peek must leave as it is; its copies are gone.
+// slotRow returns everything that a peek must not change; its copies must be gone.
 func (o *outbox) slotRow() (row string) {
 	o.t.Helper()
 	await(o.t, patience, "the copies to be gone", o.slots(1))
@@ -127,8 +127,8 @@ func (o *outbox) slotRow() (row string) {
 	return row
 }
 
-// What peek shows is what the daemon then sends, byte for byte, and looking changes nothing: neither with the daemon down nor
-// beside it, nor when it is killed.
+// peek shows what the daemon then sends, byte for byte, and changes nothing: neither with the daemon down nor beside
+// it, nor when peek is killed.
 func TestPeek(t *testing.T) {
 	for _, c := range []struct {
 		major, payload string
@@ -148,7 +148,7 @@ func TestPeek(t *testing.T) {
 			if after := o.slotRow(); after != before {
 				t.Errorf("the slot was %s, is %s", before, after)
 			}
-			o.start(senderTimeout(5 * time.Minute)) // it is frozen later, and keeps its slot for as long as that takes
+			o.start(senderTimeout(5 * time.Minute)) // it is frozen later, and must keep its slot meanwhile
 			o.awaitArrived(patience)
 			seen := parseShown(t, out)
 			o.sameAsKafka(seen)
@@ -160,7 +160,7 @@ func TestPeek(t *testing.T) {
 	}
 }
 
-// sameAsKafka: all that was shown is in Kafka, as it is there, and nothing else is.
+// sameAsKafka checks that the shown records are exactly those in Kafka.
 func (o *outbox) sameAsKafka(seen []shown) {
 	o.t.Helper()
 	records := map[string]kafkatest.Record{}
@@ -182,7 +182,7 @@ func (o *outbox) sameAsKafka(seen []shown) {
 	}
 }
 
-// peekBesideDaemon looks while the daemon has the slot and stands still, and follows while it goes on.
+// peekBesideDaemon peeks while the daemon has the slot and is frozen, and follows while the daemon continues.
 func (o *outbox) peekBesideDaemon() {
 	t := o.t
 	t.Helper()
@@ -227,7 +227,7 @@ func (o *outbox) peekBesideDaemon() {
 			}
 			return errors.Join(err, o.unharmed())
 		})
-		o.awaitConfirmed(o.walFlushed(), patience) // by the daemon, which does not mind
+		o.awaitConfirmed(o.walFlushed(), patience) // by the daemon, which peek does not disturb
 		must(t, p.Signal(sig))
 		must(t, p.Wait(testContext(t)))
 		if sig == syscall.SIGINT && p.Err() != nil {
@@ -237,7 +237,7 @@ func (o *outbox) peekBesideDaemon() {
 	}
 }
 
-// slots says whether so many slots of this test's database exist.
+// slots checks the number of slots of this test's database.
 func (o *outbox) slots(want int) func() error {
 	return func() error {
 		var n int
@@ -249,10 +249,10 @@ func (o *outbox) slots(want int) func() error {
 	}
 }
 
-// Poison is shown with what would become of it, and what stands behind it as well.
+// Poison is shown with what would become of it, and the events after it are shown as well.
 func TestPeekPoison(t *testing.T) {
 	t.Parallel()
-	o := newPoisonable(t, options{missing: []string{"dead", "order"}}) // Kafka is not asked
+	o := newPoisonable(t, options{missing: []string{"dead", "order"}}) // peek does not ask Kafka
 	all := []any{1}
 	for _, p := range allPoison {
 		all = append(all, p)
@@ -265,7 +265,7 @@ func TestPeekPoison(t *testing.T) {
 	if len(seen) != len(allPoison)+2 {
 		t.Fatalf("%d events, want %d", len(seen), len(allPoison)+2)
 	}
-	unknown := []string{"too_large"} // to all but Kafka
+	unknown := []string{"too_large"} // known to Kafka only
 	poison := 0
 	for i, p := range allPoison {
 		got := seen[i+1]
@@ -296,7 +296,7 @@ func TestPeekPoison(t *testing.T) {
 	}
 }
 
-// What is wrong with slot, publication or rights is said with the exit code that the daemon would end with.
+// Errors of slot, publication or privileges end peek with the exit code that the daemon would have.
 func TestPeekRefused(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What was committed while the publication did not carry the outbox is not in the stream, whether a daemon ran then or not. A process that
-// begins later has not seen it happen: the position record has.
+// Rows committed while the publication did not contain the outbox are not in the stream, whether a daemon ran then or
+// not. A process that starts later did not see it happen, but the position record did.
 func TestPublicationAlteredAndBack(t *testing.T) {
 	for _, name := range []string{"stopped", "killed", "held at 79"} {
 		t.Run(name, func(t *testing.T) {
@@ -19,7 +19,7 @@ func TestPublicationAlteredAndBack(t *testing.T) {
 			env := o.deduplicating(fence)
 			alter := func() {
 				o.exec(`ALTER PUBLICATION outboxcdc DROP TABLE outbox`)
-				o.exec(insertInto + `(gen_random_uuid(), 'order', 'gap', 'added', '{}', '{}', 1)`) // not in the ledger: it will not come
+				o.exec(insertInto + `(gen_random_uuid(), 'order', 'gap', 'added', '{}', '{}', 1)`) // not in the ledger: it will not be delivered
 				o.exec(`DELETE FROM outbox WHERE aggregate_id = 'gap'`)
 				o.exec(`ALTER PUBLICATION outboxcdc ADD TABLE outbox`)
 			}
@@ -42,7 +42,7 @@ func TestPublicationAlteredAndBack(t *testing.T) {
 			}
 			o.insert("order", "k", 51, 50)
 			stands := o.confirmed()
-			for range 2 { // a supervisor starts it again and again
+			for range 2 { // a supervisor restarts it
 				r = o.start(env...)
 				r.stopsWith(patience, 79, "the publication was altered", "remedy: ", "outboxcdc slot adopt")
 				if n := o.follow.records(); n != 50 || o.confirmed() != stands {

@@ -10,7 +10,7 @@ import (
 )
 
 // A row that the server cannot convert or print stops the stream at its transaction, at each try. The daemon names the
-// transaction and is not ready; the way out is the one that docs/runbook.md describes, step by step.
+// transaction and is not ready; the test follows the remedy of docs/runbook.md step by step.
 func TestServerCannotSend(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{pg: postgresIn(t, "WIN1252"), payload: "text"})
@@ -38,7 +38,7 @@ func TestServerCannotSend(t *testing.T) {
 	}
 
 	r.signal(syscall.SIGTERM)
-	r.awaitExit(patience) // with 1 where the server did not live long enough to hear what was delivered
+	r.awaitExit(patience) // with 1 where the server ended before it received the last status update
 	out, notes, exit := o.look(env, "peek")
 	if n := strings.Count(out, "key=before"); exit != 69 || n != 20 || !strings.Contains(notes, "22P05") {
 		t.Errorf("peek: exit code %d after %d events\n%s", exit, n, notes)

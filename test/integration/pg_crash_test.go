@@ -18,10 +18,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// The server goes away in every way that it has, and comes back. It forgets positions that it had confirmed, because it
-// saves a slot at checkpoints only; the daemon lives on, remembers, and repeats nothing.
+// The server stops in every possible way, and starts again. It forgets confirmed positions, because it saves a slot
+// only at checkpoints; the daemon lives on, remembers, and repeats nothing.
 
-// livesOn is why none of the rows of this file may repeat anything.
+// livesOn is the reason why no row of this file may repeat anything.
 const livesOn = "the daemon lives and remembers what it delivered"
 
 // crash stops the server at once, as a power cut does to its processes, and starts it again.
@@ -34,7 +34,7 @@ func (o *outbox) crash() {
 	must(o.t, o.pg.StartAgain(ctx))
 }
 
-// crashes stops the server at once again and again under load.
+// crashes crashes the server repeatedly under load.
 func (o *outbox) crashes(w *writer, rnd *rand.Rand, rounds int) {
 	o.t.Helper()
 	for left := rounds - 1; left >= 0; left-- {
@@ -44,8 +44,8 @@ func (o *outbox) crashes(w *writer, rnd *rand.Rand, rounds int) {
 	}
 }
 
-// back waits for the end of a fault: sometimes only for the first record, so that the next fault meets a session that reads
-// again what it has delivered, and at last, when left is 0, until nothing is left to deliver.
+// back waits for the end of a fault: sometimes only for the first record, so that the next fault meets a session that
+// reads delivered events again, and in the last round, when left is 0, until everything is delivered.
 func (o *outbox) back(w *writer, rnd *rand.Rand, left int) {
 	o.t.Helper()
 	if left > 0 && rnd.IntN(2) == 0 {
@@ -55,7 +55,7 @@ func (o *outbox) back(w *writer, rnd *rand.Rand, left int) {
 	o.healed()
 }
 
-// sentAgain is how many events the server sent again that the daemon did not.
+// sentAgain counts the events that the server sent again and the daemon skipped.
 func (r *relay) sentAgain() int {
 	r.t.Helper()
 	m, err := r.metrics()
@@ -63,10 +63,10 @@ func (r *relay) sentAgain() int {
 	return int(m[`outboxcdc_events_skipped_total{reason="already_delivered"}`])
 }
 
-// A fast stop and a start, of every version: the server lets its walsender finish, so it waits for us, and not for long.
-// Two daemons are there: one lives on; the other is stopped for the last restart. From 17 on the server saves the slot
-// before it ends, so a new process repeats nothing either; before 17 it repeats what was confirmed since the slot was
-// last saved, as after a crash.
+// A fast stop and a start, of every version: the server waits for its walsender and so for the daemon, which must not
+// take long. There are two daemons: one lives on; the other is stopped for the last restart. From 17 on the server
+// saves the slot before it ends, so a new process repeats nothing either; before 17 it repeats what was confirmed since
+// the slot was last saved, as after a crash.
 func TestPostgresRestarted(t *testing.T) {
 	for _, major := range long(pgtest.Majors(), []string{"16", "17"}) {
 		t.Run(major, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestPostgresRestarted(t *testing.T) {
 				o.back(w, rnd, left)
 			}
 			before := first.confirmed
-			first.confirmed = stopped.confirmed() // what a new process starts from
+			first.confirmed = stopped.confirmed() // the starting point of a new process
 			stopped.startStreaming()
 			stopped.insert("order", "k", 201, 200)
 			stopped.healed()
@@ -134,7 +134,7 @@ func (o *outbox) restart() {
 	must(o.t, o.pg.StartAgain(ctx))
 }
 
-// One kill -9 of a walsender makes the postmaster throw everybody out and recover from its WAL.
+// A kill -9 of a walsender makes the postmaster end all connections and recover from its WAL.
 func TestWalsenderKilled(t *testing.T) {
 	t.Parallel()
 	rounds := long(10, 2)
@@ -168,7 +168,7 @@ func TestWalsenderKilled(t *testing.T) {
 	o.outcome("%d events sent again by the server, dropped by the daemon", r.sentAgain())
 }
 
-// serverLogged counts the lines of the server's log that have these words.
+// serverLogged counts the lines of the server's log that contain these words.
 func (o *outbox) serverLogged(words string) (n int) {
 	o.t.Helper()
 	b, err := os.ReadFile(o.pg.LogFile)
@@ -181,8 +181,8 @@ func (o *outbox) serverLogged(words string) (n int) {
 	return n
 }
 
-// Checkpoints without a pause and new WAL segments all the time, so that the server removes whatever it thinks nobody
-// needs, and crashes in between, after which the slot needs what it had needed when it was last saved.
+// Checkpoints and new WAL segments without a pause, so that the server removes all WAL that it considers unneeded, and
+// crashes in between, after which the slot needs the WAL from its last saved position.
 func TestCheckpointStormAndCrashes(t *testing.T) {
 	t.Parallel()
 	rounds := long(10, 2)
@@ -210,7 +210,7 @@ func TestCheckpointStormAndCrashes(t *testing.T) {
 	o.outcome("%d checkpoints; no WAL segment was missed; %d events sent again by the server, dropped by the daemon", checkpoints, r.sentAgain())
 }
 
-// storm asks for checkpoints and new WAL segments until it is stopped. The server may be away meanwhile.
+// storm requests checkpoints and new WAL segments until it is stopped. The server may be away meanwhile.
 type storm struct {
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
@@ -228,7 +228,7 @@ func startStorm(o *outbox) *storm {
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(50 * time.Millisecond): // before it is asked again
+			case <-time.After(50 * time.Millisecond): // a pause between requests
 			}
 		}
 	})
@@ -242,8 +242,8 @@ func (s *storm) stop() (checkpoints int64) {
 	return s.count.Load()
 }
 
-// Commits that do not wait for the disk, and crashes: the server loses some of them although it said that they had
-// succeeded. Nothing that is lost may be in Kafka, and what is not lost must be.
+// Commits that do not wait for the disk, and crashes: the server loses some of them although it reported success. Lost
+// rows must not be in Kafka, all others must be.
 func TestAsynchronousCommitsLost(t *testing.T) {
 	t.Parallel()
 	rounds := long(10, 3)
@@ -255,7 +255,7 @@ func TestAsynchronousCommitsLost(t *testing.T) {
 	w := o.write(load{rand: rnd})
 	o.startStreaming()
 	o.crashes(w, rnd, rounds)
-	for more := 0; w.lostSoFar() == 0 && more < 20; more++ { // whether a crash loses something is left to chance
+	for more := 0; w.lostSoFar() == 0 && more < 20; more++ { // a crash loses something only by chance
 		o.crashes(w, rnd, 1)
 	}
 	w.stop()
@@ -268,7 +268,8 @@ func TestAsynchronousCommitsLost(t *testing.T) {
 	o.outcome("the server lost %d events whose commit had succeeded; none is in Kafka", lost)
 }
 
-// lostSoFar counts the rows whose commit had succeeded and which the table does not have. The writer may go on meanwhile.
+// lostSoFar counts the rows whose commit succeeded and which the table does not have. The writer may continue
+// meanwhile.
 func (w *writer) lostSoFar() int {
 	w.o.t.Helper()
 	w.mu.Lock()
@@ -278,7 +279,7 @@ func (w *writer) lostSoFar() int {
 	return len(slices.DeleteFunc(committed, func(id string) bool { return there[id] }))
 }
 
-// inTable are the ids of the table's rows.
+// inTable returns the ids of the table's rows.
 func (w *writer) inTable() map[string]bool {
 	w.o.t.Helper()
 	there := map[string]bool{}
@@ -288,8 +289,8 @@ func (w *writer) inTable() map[string]bool {
 	return there
 }
 
-// forgetLost takes what the table has lost out of what it is held to, and returns how many rows that is. Only for
-// servers that may lose commits.
+// forgetLost removes the rows that the server lost from the expectation, and returns their number. Only for servers
+// that may lose commits.
 func (w *writer) forgetLost() (lost int) {
 	w.o.t.Helper()
 	there := w.inTable()

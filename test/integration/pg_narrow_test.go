@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A publication of the outbox alone takes over from a wide one. The server does not know it in WAL that is older: a start from such a
-// position names the case. With the old publication the slot passes the position, and then the new one can be named.
+// A publication of the outbox alone replaces a wide one. In older WAL the server does not know it: a start from such a
+// position reports that. With the old publication the slot passes the position, and then the new one can be named.
 func TestNarrowPublication(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		t.Run(major, func(t *testing.T) {

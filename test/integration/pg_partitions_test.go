@@ -7,8 +7,8 @@ import (
 
 const viaRoot = `publish_via_partition_root = %v`
 
-// publish_via_partition_root is switched under load: off while the daemon runs, which stops for it as for every alteration
-// of the publication, and on while it is down. Nothing was left out, so a start delivers the rest.
+// publish_via_partition_root is switched under load: off while the daemon runs, which stops as for every alteration of
+// the publication, and on while it is down. No row was missing in the stream, so a start delivers the rest.
 func TestViaRootSwitched(t *testing.T) {
 	for _, major := range long([]string{"14", "16", "18"}, []string{"18"}) {
 		t.Run(major, func(t *testing.T) {
@@ -43,8 +43,8 @@ func TestViaRootSwitched(t *testing.T) {
 	}
 }
 
-// Leaves that have rows of their own, from before they were attached or after they were detached: those rows are no
-// events (docs/limits.md), and all others are delivered as if nothing were.
+// Leaves have rows of their own, from before they were attached or after they were detached: those rows are no events
+// (docs/limits.md), and all others are delivered as usual.
 func TestLeavesWithRowsOfTheirOwn(t *testing.T) {
 	for _, root := range []bool{true, false} {
 		t.Run(fmt.Sprintf("via root %v", root), func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestLeavesWithRowsOfTheirOwn(t *testing.T) {
 				}
 				return err
 			})
-			o.healed() // what is in the first leaf has been delivered
+			o.healed() // the rows of the first leaf have been delivered
 			o.exec(`ALTER TABLE outbox DETACH PARTITION leaf_1`)
 			own("leaf_1", 0)
 			w.awaitCommits(50)

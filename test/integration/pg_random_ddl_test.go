@@ -13,8 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The outbox's owner alters what there is to alter, in random sequences, with the daemon running, stopped or killed in between.
-// Every committed row is delivered, or the daemon stops and names what was altered; it never confirms a row in silence.
+// The outbox's owner makes random alterations in random sequences, with the daemon running, stopped or killed in
+// between. Every committed row is delivered, or the daemon stops and names the alteration; it never confirms an
+// undelivered row silently.
 func TestRandomDDL(t *testing.T) {
 	sequences := long(125, 3)
 	for lane, major := range []string{"14", "16", "17", "18"} {
@@ -37,24 +38,24 @@ func TestRandomDDL(t *testing.T) {
 	}
 }
 
-// altered is an outbox that is altered.
+// altered is an outbox under random alterations.
 type altered struct {
 	*outbox
 	rnd  *rand.Rand
 	env  []string
 	root bool // published via the root
 	r    *relay
-	lock session // holds a lock now and then
+	lock session // holds a lock sometimes
 
 	leaves    []leaf // attached
 	detached  []leaf
-	last      int // number of the newest leaf; it holds the rows with n from 100 times that
+	last      int // number of the newest leaf; it has the rows with n from 100 times that
 	renamed   bool
 	withdrawn bool // from the publication
 	committed []string
-	reported  map[string]bool // not delivered when the daemon stopped
+	reported  map[string]bool // reported as not delivered when the daemon stopped
 	stops     int
-	done      []string // of this sequence
+	done      []string // statements of this sequence
 }
 
 type leaf struct {
@@ -103,7 +104,7 @@ func (a *altered) stop(sig syscall.Signal) {
 		return
 	}
 	a.did("stop with %v", sig)
-	if !a.r.proc.Exited() { // else it has found something: the next start says what
+	if !a.r.proc.Exited() { // else it has found an alteration: the next start reports it
 		a.r.told = true
 		_ = a.r.proc.Signal(sig)
 		a.r.awaitExit(patience)
@@ -116,7 +117,7 @@ func (a *altered) did(format string, args ...any) {
 	a.done = append(a.done, fmt.Sprintf(format, args...))
 }
 
-// do executes a statement of the owner, which may be refused.
+// do executes a statement of the owner; the server may refuse it.
 func (a *altered) do(format string, args ...any) bool {
 	sql := fmt.Sprintf(format, args...)
 	err := a.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
@@ -127,7 +128,7 @@ func (a *altered) do(format string, args ...any) bool {
 	return err == nil
 }
 
-// insert commits some rows into partitions that are attached.
+// insert commits some rows into attached partitions.
 func (a *altered) insert() {
 	if len(a.leaves) == 0 {
 		return
@@ -163,7 +164,7 @@ func (a *altered) alter() {
 		if l := a.leaves[i]; !l.unlogged && a.do(`ALTER TABLE %s DETACH PARTITION %s`, table, l.name) {
 			a.leaves, a.detached = slices.Delete(a.leaves, i, i+1), append(a.detached, l)
 		}
-	case what == 4: // nothing else is open that could write into it
+	case what == 4: // no other transaction is open that could write into it
 		i := some()
 		if l := a.leaves[i]; !l.unlogged && a.do(`ALTER TABLE %s DETACH PARTITION %s CONCURRENTLY`, table, l.name) {
 			a.leaves, a.detached = slices.Delete(a.leaves, i, i+1), append(a.detached, l)
@@ -173,7 +174,7 @@ func (a *altered) alter() {
 		if l := a.detached[i]; a.do(`ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%d) TO (%d)`, table, l.name, l.number*100, l.number*100+100) {
 			a.detached, a.leaves = slices.Delete(a.detached, i, i+1), append(a.leaves, l)
 		}
-	case what == 6: // its rows are still to be delivered
+	case what == 6: // its rows are not delivered yet
 		i := some()
 		if l := a.leaves[i]; !l.unlogged && a.do(`DROP TABLE %s`, l.name) {
 			a.leaves = slices.Delete(a.leaves, i, i+1)
@@ -221,8 +222,8 @@ func (a *altered) attach(table, kind string) {
 	}
 }
 
-// settle waits until everything is confirmed or the daemon has stopped. In the first case all that has committed must have been
-// delivered. In the second, a person does what the daemon asks for, and it goes on.
+// settle waits until everything is confirmed or the daemon has stopped. If confirmed, every committed row must have
+// been delivered. If stopped, the test does as an operator what the daemon asks for, and the daemon continues.
 func (a *altered) settle() {
 	a.t.Helper()
 	a.start()
@@ -248,7 +249,7 @@ func (a *altered) settle() {
 	}
 }
 
-// whole holds what was delivered against what has committed.
+// whole compares the delivered with the committed rows.
 func (a *altered) whole() {
 	a.t.Helper()
 	await(a.t, patience, "every row to be delivered", func() error {
@@ -261,7 +262,8 @@ func (a *altered) whole() {
 	})
 }
 
-// stopped is what a person does after a stop: look at what it says, undo what it asks for, compare table and topics, adopt.
+// stopped does what an operator does after a stop: read the message, undo the alteration, compare table and topics,
+// adopt.
 func (a *altered) stopped(before int) {
 	a.t.Helper()
 	exit, words := a.r.exit(), lastLine(a.r.log)
@@ -285,13 +287,13 @@ func (a *altered) stopped(before int) {
 			a.leaves = slices.Delete(a.leaves, i, i+1)
 		}
 	}
-	if before > 0 { // what waits cannot be decoded: it is given up, after it was compared
+	if before > 0 { // the waiting rows cannot be decoded: they are skipped, after the comparison
 		a.do(`SELECT pg_replication_slot_advance('%s', pg_current_wal_flush_lsn())`, a.name)
 	}
 	if a.reported == nil {
 		a.reported = map[string]bool{}
 	}
-	// A record that the follower has not seen yet counts as reported, too.
+	// A reported record that the follower has not seen yet counts too.
 	for _, id := range a.follow.without(a.committed) {
 		a.reported[id] = true
 	}

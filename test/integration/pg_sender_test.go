@@ -10,13 +10,13 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// Kafka is away for many times wal_sender_timeout. A daemon that may wait keeps its session: it reads nothing, and says so
-// often enough not to be thrown out. A daemon whose park_after passes parks, and Postgres may be stopped, started and left
-// alone meanwhile. When Kafka is back, both deliver everything.
+// Kafka is away for many times wal_sender_timeout. A daemon that may wait keeps its session: it does not read, but
+// sends status updates often enough not to be disconnected. A daemon whose park_after passes parks, and Postgres may be
+// stopped and started meanwhile. When Kafka is back, both deliver everything.
 func TestKafkaAwayForManySenderTimeouts(t *testing.T) {
 	const timeout, window = 3 * time.Second, 1000
 	outage := long(30*time.Second, 12*time.Second)
-	const giveUp = 40 * time.Second // until 50 s the producer of a session gives a batch up
+	const giveUp = 40 * time.Second // a session's producer gives a batch up after 50 s at most
 	parkAfter := long(10*time.Second, 3*time.Second)
 	rnd := newRand(t)
 	k := breakableKafka(t)
@@ -44,7 +44,7 @@ func TestKafkaAwayForManySenderTimeouts(t *testing.T) {
 	sender := stays.query(stays.slotSQL("active_pid::text"))
 	must(t, k.Kill())
 	begin := time.Now()
-	stays.insert("order", "filling", 1, window) // the writer alone may take long to fill the window
+	stays.insert("order", "filling", 1, window) // the writer alone may need long to fill the window
 
 	parked.awaitState("parked", patience)
 	stop, cancel := context.WithTimeout(context.Background(), patience)
@@ -72,7 +72,7 @@ func TestKafkaAwayForManySenderTimeouts(t *testing.T) {
 		t.Errorf("the window is not full: %+v, %v", st, err)
 	}
 	must(t, k.StartAgain(testContext(t)))
-	away := time.Since(begin) // with the start of the broker, for which a busy machine may need long
+	away := time.Since(begin) // includes the start of the broker, which may be slow on a busy machine
 	stays.healed()
 	parks.healed()
 	for _, w := range writers {

@@ -12,15 +12,15 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
-// encrypted is an outbox on a server that asks for TLS, and for a certificate or a password in it.
+// encrypted is an outbox on a server that requires TLS, and a certificate or a password in it.
 type encrypted struct {
 	*outbox
 	dir          string // of the daemon's certificates
 	open, closed string // roles: without TLS only, and with TLS only
-	certified    string // a role with a certificate only
+	certified    string // role that needs a certificate
 }
 
-// TestPostgresTLS is one server for all, whose certificate changes from part to part.
+// TestPostgresTLS uses one server for all subtests, whose certificate changes from one to the next.
 func TestPostgresTLS(t *testing.T) {
 	t.Parallel()
 	pg := ownPostgres(t, defaultMajor, nil)
@@ -98,12 +98,12 @@ func (e *encrypted) with(login, settings string) *relay {
 		e.pg.Port, e.name, login, password, strings.Join(words, " ")), "OUTBOXCDC_TUNING_STATUS_INTERVAL=50ms")
 }
 
-// streams: both connections of the daemon are encrypted, or not, as wanted, and an event arrives.
+// streams checks that both connections of the daemon are encrypted, or not, as wanted, and that an event arrives.
 func (e *encrypted) streams(login, settings, encrypted string) {
 	e.t.Helper()
 	r := e.with(login, settings)
 	r.awaitState("streaming", patience)
-	await(e.t, patience, fmt.Sprintf("%s %s: two sessions, encrypted: %s", login, settings, encrypted), func() error { // one that has ended may be there for a moment
+	await(e.t, patience, fmt.Sprintf("%s %s: two sessions, encrypted: %s", login, settings, encrypted), func() error { // an ended one may still be listed
 		if got := e.query(`SELECT string_agg(DISTINCT ssl::text, ',') || ' ' || count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = $1`, login); got != encrypted+" 2" {
 			return errors.New(got)
 		}
@@ -113,14 +113,14 @@ func (e *encrypted) streams(login, settings, encrypted string) {
 	r.term()
 }
 
-// refused: the daemon says why, and tries again and again.
+// refused checks that the daemon logs why, and retries.
 func (e *encrypted) refused(login, settings string, words ...string) {
 	e.t.Helper()
 	r := e.with(login, settings)
 	r.awaitState("reconnecting", patience)
 	await(e.t, patience, "a second attempt", func() error { return unless(r.sessionsEnded() > 1) })
 	var st status
-	// Not each attempt hears why: a server that hangs up at once may be quicker than what it said.
+	// Not each attempt has the reason: a server that hangs up at once may be quicker than its message.
 	err := poll(patience, func() (err error) {
 		if st, err = r.status(); err != nil {
 			return err
@@ -142,8 +142,8 @@ func (e *encrypted) refused(login, settings string, words ...string) {
 	must(e.t, r.proc.Kill())
 }
 
-// rotate changes all certificates under load, the server's before the daemon knows its authority, and the daemon's own with
-// its key a moment later.
+// rotate changes all certificates under load, the server's before the daemon knows its authority, and the daemon's own
+// with its key a moment later.
 func (e *encrypted) rotate(a, b *testcert.Authority) {
 	e.t.Helper()
 	r := e.with(e.certified, "sslmode=verify-full sslrootcert=root.pem sslcert=own.pem sslkey=own.key")

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Who may insert chooses the topic with route.topic {aggregate_type}. An event for the position topic is poison: it would be
-// acknowledged without being stored, or be taken for a position record, because its key can be the slot's name.
+// With route.topic {aggregate_type} a writer chooses the topic. An event for the position topic is poison: it would be
+// acknowledged without being stored, or be read as a position record, because its key can be the slot's name.
 func TestEventForThePositionTopic(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{types: []string{"order", "dead"}})

@@ -9,8 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// Postgres crashes several times under load. The server forgets positions that it had confirmed; the daemon lives on and
-// repeats nothing.
+// Postgres crashes several times under load. The server forgets confirmed positions; the daemon lives on and repeats
+// nothing.
 func TestPostgresStoppedImmediatelyUnderLoad(t *testing.T) {
 	t.Parallel()
 	rounds := long(50, 3)
@@ -27,7 +27,7 @@ func TestPostgresStoppedImmediatelyUnderLoad(t *testing.T) {
 		t.Logf("confirmed was %s before the crash and is %s after it", before, o.confirmed())
 		o.back(w, rnd, left)
 		if left%10 == 9 {
-			o.exec(`CHECKPOINT`) // saves the slot, else what is read again grows from start to start
+			o.exec(`CHECKPOINT`) // saves the slot, else the amount read again grows with each start
 		}
 	}
 	w.stop()
@@ -41,7 +41,7 @@ func TestPostgresStoppedImmediatelyUnderLoad(t *testing.T) {
 }
 
 // awaitStill waits until the window is full and nothing has been confirmed for a while: then the guard has no reason to
-// look, which would end the session as soon as the server ends the guard's connection.
+// query, which would end the session as soon as the server ends the guard's connection.
 func (o *outbox) awaitStill(r *relay) {
 	o.t.Helper()
 	const still = 2 * time.Second
@@ -49,7 +49,7 @@ func (o *outbox) awaitStill(r *relay) {
 	await(o.t, patience, "the daemon to stand still", func() error {
 		st, err := r.status()
 		if st.State == "parked" {
-			return nil // it was quicker than we
+			return nil // the daemon ended first
 		}
 		if now := o.confirmed(); now != last || st.State != "backpressured" {
 			last, since = now, time.Now()
@@ -61,8 +61,8 @@ func (o *outbox) awaitStill(r *relay) {
 	})
 }
 
-// A fast stop of Postgres waits for the walsender, and that for us, and we for a Kafka that is away: it must end all the
-// same. When both are back, everything arrives.
+// A fast stop of Postgres waits for the walsender, which waits for the daemon, which waits for Kafka, which is away: it
+// must end all the same. When both are back, everything arrives.
 func TestPostgresStoppedWhileKafkaIsAway(t *testing.T) {
 	const parkAfter, slack, window = 6 * time.Second, 5 * time.Second, 200
 	rnd := newRand(t)
@@ -74,7 +74,7 @@ func TestPostgresStoppedWhileKafkaIsAway(t *testing.T) {
 	r := o.startStreaming("OUTBOXCDC_TUNING_PARK_AFTER="+parkAfter.String(), fmt.Sprintf("OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS=%d", window))
 	w.awaitCommits(100)
 	must(t, k.Kill())
-	o.insert("order", "filling", 1, window) // the writer alone may take longer than park_after to fill the window
+	o.insert("order", "filling", 1, window) // the writer alone may need longer than park_after to fill the window
 	o.awaitStill(r)
 	stop, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -7,8 +7,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// preset: debezium on the table and the publication that Debezium's connector would have: records as its router makes them,
-// rows of other tables and updates and deletes of ours are none.
+// preset: debezium with the table and the publication of Debezium's connector: records are as its router creates them;
+// rows of other tables, and updates and deletes of ours, become no records.
 func TestPresetDebezium(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
@@ -43,7 +43,7 @@ func TestPresetDebezium(t *testing.T) {
 		{columns: "note, aggregatetype", values: "' ', 'x_" + o.name + "'", topic: routed1, value: "NULL", headers: []string{"id=$id", "eventType=OrderPlaced"}},
 		{columns: "note, aggregatetype", values: "'x', '" + routed2 + "'", topic: routed2, value: "'x'::bytea", headers: []string{"id=$id", "eventType=OrderPlaced"}},
 	}, topics})
-	// Blank text that is not to be a tombstone.
+	// A blank text that is not to become a tombstone.
 	o.routes(t, routingGroup{"kept", append(env, "OUTBOXCDC_OUTBOX_COLUMNS_PAYLOAD=note"), []routed{
 		{columns: "note", values: "' '", topic: routed1, value: "' '::bytea", headers: justID},
 	}, topics})

@@ -21,7 +21,8 @@ const (
 )
 
 // A real Prometheus scrapes the daemon, which delivers, sends dead letters, drops poison and loses its connection once.
-// It understands every query of the dashboard and of the alerts, has data for each, and of the alerts just those ring that have to.
+// Prometheus accepts every query of the dashboard and of the alerts, has data for each, and exactly the expected alerts
+// fire.
 func TestPrometheus(t *testing.T) {
 	promtool := promtest.NeedTool(t, "promtool")
 	t.Parallel()
@@ -31,7 +32,7 @@ func TestPrometheus(t *testing.T) {
 	must(t, err)
 	t.Cleanup(p.Close)
 	o.mixed(200, nullKey, 10, badTime, 200)
-	o.awaitQuery(p, `increase(outboxcdc_events_delivered_total[1m])`) // two scrapes, so that rates have something
+	o.awaitQuery(p, `increase(outboxcdc_events_delivered_total[1m])`) // two scrapes, so that rates have data
 	o.exec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '` + o.name + `'`)
 	await(t, patience, "another session", func() error {
 		return atLeast(r, `outboxcdc_replication_reconnects_total{reason="postgres_unavailable"}`, 1)
@@ -74,10 +75,10 @@ func (o *outbox) awaitQuery(p *promtest.Server, expr string) {
 	})
 }
 
-// quiet are selectors of which nothing is to be expected where all is well.
+// quiet are selectors without data where all is well.
 var quiet = []string{`outboxcdc_kafka_produce_errors_total`, `outboxcdc_certificate_expiry_timestamp_seconds`}
 
-// quietPanels are parts of queries of panels that show something only if there is something wrong, or a certificate.
+// quietPanels are parts of queries of panels without data unless there is an error, or a certificate.
 var quietPanels = append([]string{"partitions_changed", "outboxcdc_slot_invalidated"}, quiet...)
 
 // dashboardHasData runs each query as Grafana would.
@@ -90,7 +91,7 @@ func dashboardHasData(t *testing.T, p *promtest.Server) {
 	if len(queries) < 50 {
 		t.Fatalf("%d queries", len(queries))
 	}
-	fill := strings.NewReplacer("$job", ".*", "$instance", ".*", "$slot", ".*", "$__rate_interval", "10m") // so long that what the test did is in it on any machine
+	fill := strings.NewReplacer("$job", ".*", "$instance", ".*", "$slot", ".*", "$__rate_interval", "10m") // long enough to cover the whole test on any machine
 	for _, q := range queries {
 		q = fill.Replace(q)
 		got, err := p.Query(context.Background(), q)
@@ -110,7 +111,7 @@ func dashboardHasData(t *testing.T, p *promtest.Server) {
 	}
 }
 
-// exprs are the values of all members called expr.
+// exprs returns the values of all members called expr.
 func exprs(x any) (out []string) {
 	switch x := x.(type) {
 	case map[string]any:
@@ -128,7 +129,7 @@ func exprs(x any) (out []string) {
 	return out
 }
 
-// alertsRing holds the server's rules to those that must ring by now; of the others each must at least see what it looks at.
+// alertsRing checks that the expected rules fire by now; of all remaining rules each must at least have data.
 func alertsRing(t *testing.T, p *promtest.Server, must ...string) {
 	for _, alert := range must {
 		await(t, patience, alert, func() error {
@@ -146,7 +147,7 @@ func alertsRing(t *testing.T, p *promtest.Server, must ...string) {
 		if r.Health != "ok" || r.LastError != "" {
 			t.Errorf("%s: %s %s", r.Name, r.Health, r.LastError)
 		}
-		late := r.Name == "OutboxCDCLatencySLO" && r.State == "firing" // a machine that is busy with other tests
+		late := r.Name == "OutboxCDCLatencySLO" && r.State == "firing" // a machine busy with other tests
 		if r.State == "firing" != slices.Contains(must, r.Name) && !late {
 			t.Errorf("%s (%s) is %s", r.Name, r.Labels["severity"], r.State)
 		}
@@ -172,7 +173,7 @@ func ringing(p *promtest.Server, alert string) error {
 	return fmt.Errorf("it does not ring")
 }
 
-// selectors are what an expression looks at.
+// selectors returns the series selectors of an expression.
 func selectors(expr string) []string {
 	return regexp.MustCompile(`\b(?:outboxcdc_[a-z_]+|up)\b(?:\{[^}]*\})?`).FindAllString(expr, -1)
 }

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// A test that provokes a fault of the catalogue is a row of docs/proof.md. It says so with [outbox.proves] and gets, at
-// its end, what every row must hold: no daemon took more than 128 MiB, and what [outbox.healed] measured was within
-// bounds. `make prove` sets OUTBOXCDC_PROVE=1, so that tests take their full length ([long]), and OUTBOXCDC_TEST_DIR,
-// where rows (proof.jsonl), histories and the daemons' logs are kept.
+// A test that provokes a fault of the catalogue is a row of docs/proof.md. It calls [outbox.proves]; at its end the
+// requirements of every row are checked: no daemon used more than 128 MiB, and the time measured by [outbox.healed] was
+// within bounds. `make prove` sets OUTBOXCDC_PROVE=1, so that tests take their full length ([long]), and
+// OUTBOXCDC_TEST_DIR, where rows (proof.jsonl), histories and the daemons' logs are kept.
 
-// proving says that this is `make prove`.
+// proving reports whether this is `make prove`.
 func proving() bool { return os.Getenv("OUTBOXCDC_PROVE") != "" }
 
-// long is what a test does in `make prove`, short what it does in `make test`: rounds, seconds, rows.
+// long returns full in `make prove`, short in `make test`: rounds, seconds, rows.
 func long[T any](full, short T) T {
 	if proving() {
 		return full
@@ -27,7 +27,7 @@ func long[T any](full, short T) T {
 	return short
 }
 
-// onlyProve is for tests that are too long for `make test` in any form. It is no gap: `make prove` runs them.
+// onlyProve is for tests that are too long for `make test` in any form. A skip is no gap: `make prove` runs them.
 func onlyProve(t *testing.T) {
 	t.Helper()
 	if !proving() {
@@ -35,7 +35,7 @@ func onlyProve(t *testing.T) {
 	}
 }
 
-// proof is one row as it grows. A nil one takes everything and does nothing.
+// proof is one row under construction. The methods of a nil one do nothing.
 type proof struct {
 	o        *outbox
 	begun    time.Time
@@ -47,7 +47,7 @@ type proof struct {
 
 	Faults   string   // ids of docs/faults.md
 	Done     string   // what was done
-	Outcome  []string // what else is to be said
+	Outcome  []string // further results
 	Recovery time.Duration
 }
 
@@ -75,13 +75,14 @@ type proofRow struct {
 	Began time.Time `json:"began"` // the process that ran it
 }
 
-// peakLimit is the memory that a daemon may take in every fault.
+// peakLimit is how much memory a daemon may use in every fault.
 const peakLimit = 128 << 20
 
-// recoverIn is how soon after the last fault nothing may be left to deliver.
+// recoverIn is how soon after the last fault everything must be delivered.
 const recoverIn = 30 * time.Second
 
-// proves makes the test a row. faults are ids such as "F21 F27"; done says in a few words what is done, with figures.
+// proves makes the test a row. faults are ids such as "F21 F27"; done says in a few words what the test does, with
+// figures.
 func (o *outbox) proves(faults, done string, args ...any) {
 	o.t.Helper()
 	p := &proof{o: o, begun: time.Now(), memory: peakLimit, Faults: faults, Done: fmt.Sprintf(done, args...), seed: the.seedOf(o.t)}
@@ -90,18 +91,18 @@ func (o *outbox) proves(faults, done string, args ...any) {
 	o.t.Cleanup(p.end)
 }
 
-// outcome adds what else is to be said in the row, such as the exit code.
+// outcome adds a result to the row, such as the exit code.
 func (o *outbox) outcome(format string, args ...any) {
 	o.proof.Outcome = append(o.proof.Outcome, fmt.Sprintf(format, args...))
 }
 
-// memoryUpTo raises the bound of this test, for a reason that the row says.
+// memoryUpTo raises the memory bound of this test; the row has the reason.
 func (o *outbox) memoryUpTo(bytes int64, why string) {
 	o.proof.memory = bytes
 	o.outcome("memory limit %d MiB: %s", bytes>>20, why)
 }
 
-// healed says that the last fault is over. It waits until all that has committed by now is confirmed, which must take no
+// healed marks the end of the last fault. It waits until everything committed by now is confirmed, which must take no
 // longer than recoverIn, and puts the time into the row.
 func (o *outbox) healed() time.Duration {
 	o.t.Helper()
@@ -112,7 +113,7 @@ func (o *outbox) healed() time.Duration {
 	return took
 }
 
-// repeatsAtMost bounds the repeats; why says what the bound is.
+// repeatsAtMost bounds the repeats; why explains the bound.
 func (o *outbox) repeatsAtMost(v *verdict, most int, why string, args ...any) {
 	o.t.Helper()
 	why = fmt.Sprintf(why, args...)

@@ -10,13 +10,13 @@ import (
 	"testing"
 )
 
-// settingsFile is a configuration file that a test rewrites, as whoever rotates a secret does: in one step.
+// settingsFile is a configuration file that a test replaces atomically, as a rotation of secrets does.
 type settingsFile struct {
 	o    *outbox
 	path string
 }
 
-// fileInstead takes settings out of the environment into a file, which a test may change.
+// fileInstead moves settings from the environment into a file, which a test may change.
 func (o *outbox) fileInstead(variables ...string) (*settingsFile, []string) {
 	o.t.Helper()
 	env := slices.DeleteFunc(o.env(), func(kv string) bool {
@@ -32,7 +32,7 @@ func (f *settingsFile) write(format string, args ...any) {
 	must(f.o.t, os.Rename(f.path+".new", f.path))
 }
 
-// hangUp sends SIGHUP and waits for the metric to say how that went.
+// hangUp sends SIGHUP and waits for the metric with the result.
 func (r *relay) hangUp(want float64) {
 	r.t.Helper()
 	before := len(r.logged("configuration reloaded; new connections use the present secrets and certificates")) +
@@ -50,8 +50,8 @@ func (r *relay) hangUp(want float64) {
 	}
 }
 
-// SIGHUP under load: a new password and another log level are taken over without disturbing the stream; a broken file
-// changes nothing and says so; what needs a restart is named.
+// SIGHUP under load: a new password and log level take effect without disturbing the stream; a broken file changes
+// nothing and is reported; settings that need a restart are named.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
@@ -110,7 +110,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// debugs says whether the log has a line of level debug.
+// debugs reports whether the log has a line of level debug.
 func (r *relay) debugs() bool {
 	return slices.ContainsFunc(r.entries(), func(e entry) bool { return e["level"] == "DEBUG" })
 }

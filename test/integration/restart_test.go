@@ -42,8 +42,8 @@ func TestTermUnderLoadDrains(t *testing.T) {
 	o.repeatsAtMost(v, 0, "a clean stop confirms what was acknowledged")
 }
 
-// With a frozen Kafka nothing can be drained: a second signal, or the end of shutdown_timeout, leaves with exit code 1.
-// What was in flight is not confirmed and comes after the next start.
+// With a frozen Kafka nothing can be drained: a second signal, or the end of shutdown_timeout, ends the daemon with
+// exit code 1. Records in flight are not confirmed and are sent again after the next start.
 func TestTermWhileKafkaIsFrozen(t *testing.T) {
 	k := breakableKafka(t)
 	for _, c := range []struct {
@@ -79,7 +79,7 @@ func TestTermWhileKafkaIsFrozen(t *testing.T) {
 			if c.second {
 				r.awaitState("draining", patience)
 				begin = time.Now()
-				await(t, patience, "the second signal to be obeyed", func() error { // one within a second of the first is the same
+				await(t, patience, "the second signal to be obeyed", func() error { // one within a second of the first is ignored
 					if r.proc.Exited() {
 						return nil
 					}
@@ -98,7 +98,7 @@ func TestTermWhileKafkaIsFrozen(t *testing.T) {
 				t.Fatalf("the slot confirms %s, but the transaction that ended at or before %s is not acknowledged", now, end)
 			}
 			o.outcome("exit 1 after %v", took.Round(10*time.Millisecond))
-			if !c.second { // its last words say what was not done; after a second signal there is no time for any
+			if !c.second { // the last log line says what was not done; after a second signal there is no time for one
 				if last := lastLine(r.log); !strings.Contains(last, "drain incomplete") || !strings.Contains(last, "50 events") {
 					t.Errorf("the last line does not say what was left: %s", last)
 				}
@@ -147,7 +147,7 @@ func TestTransactionOpenAcrossRestarts(t *testing.T) {
 	}
 }
 
-// awaitQuick waits for that many records, of which none is of an open transaction.
+// awaitQuick waits for that many records, none of which is of an open transaction.
 func (o *outbox) awaitQuick(want int) {
 	o.t.Helper()
 	o.awaitArrived(patience)

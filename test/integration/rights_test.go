@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A right that is missing at the first start is a mistake of whoever set it up: exit 77, and the last line says which.
+// A privilege missing at the first start is an error of the setup: exit 77, and the last line names it.
 func TestRightsMissingAtStart(t *testing.T) {
 	for _, major := range []string{"14", "18"} { // their messages differ
 		t.Run(major, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestRightsMissingAtStart(t *testing.T) {
 	}
 }
 
-// A wrong password may be one that is just being changed: it is retried, with one line in the log and not one for each
+// A wrong password may be in the middle of a change: the daemon retries, with one line in the log and not one for each
 // attempt.
 func TestWrongPasswordIsRetried(t *testing.T) {
 	rnd := newRand(t)
@@ -57,7 +57,8 @@ func TestWrongPasswordIsRetried(t *testing.T) {
 	o.repeatsAtMost(o.verify(patience), 0, "nothing was sent before")
 }
 
-// An operator whose settings are wrong on both sides sees both mistakes in the log, and not the second one after the first.
+// An operator whose settings are wrong on both sides sees both errors in the log, and not one only after fixing the
+// other.
 func TestWrongPasswordWhileKafkaIsAway(t *testing.T) {
 	o := newOutbox(t, options{})
 	login, env := o.ownRole("LOGIN REPLICATION")
@@ -70,8 +71,8 @@ func TestWrongPasswordWhileKafkaIsAway(t *testing.T) {
 	}
 }
 
-// awaitReconnects waits until so many sessions have ended for that reason in all. A test that wants more than there are takes the
-// count before it causes them ([relay.reconnects]).
+// awaitReconnects waits until so many sessions have ended for that reason in all. A test that causes further ones takes
+// the count first ([relay.reconnects]).
 func (r *relay) awaitReconnects(reason string, total int) {
 	r.t.Helper()
 	await(r.t, patience, fmt.Sprintf("%v reconnects for %s", total, reason), func() error {
@@ -84,7 +85,7 @@ func (r *relay) awaitReconnects(reason string, total int) {
 	})
 }
 
-// What is taken away from a process that has delivered may be given back: it is retried.
+// A privilege revoked from a process that has delivered may be granted again: the daemon retries.
 func TestRightsTakenAwayLater(t *testing.T) {
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
@@ -114,9 +115,9 @@ func TestRightsTakenAwayLater(t *testing.T) {
 	o.repeatsAtMost(o.verify(patience), 0, livesOn)
 }
 
-// An administrator ends the daemon's connections again and again, sometimes the walsender, sometimes the ordinary one,
-// sometimes both; then the walsender every second, however far the daemon is. There is progress all the same, and within
-// the life of a process nothing is sent twice.
+// An administrator ends the daemon's connections repeatedly, the walsender, the ordinary one, or both; then the
+// walsender every second, whatever the daemon has reached. There is progress all the same, and a process sends nothing
+// twice.
 func TestConnectionsEndedUnderLoad(t *testing.T) {
 	const rounds = 12
 	seconds := long(60, 5)
@@ -141,7 +142,7 @@ func TestConnectionsEndedUnderLoad(t *testing.T) {
 			ended++
 		}
 		count := w.fromNow()
-		// Its length is the fault. A machine may be so busy that a second is too short for a session: then it gets longer.
+		// The duration is the fault. On a busy machine a second may be too short for a session: then it gets longer.
 		time.Sleep(time.Duration(max(1, 2+n-seconds)) * time.Second)
 		if _, arrived := count(); arrived > 0 {
 			moved++
@@ -163,8 +164,8 @@ func TestConnectionsEndedUnderLoad(t *testing.T) {
 	}
 }
 
-// While Kafka has never answered, the server is left alone: no walsender holds anything up. The process lives, is not
-// ready, says why, and recovers by itself.
+// While Kafka has never answered, the daemon does not connect to the server: no walsender holds anything up. The
+// process lives, is not ready, logs why, and recovers by itself.
 func TestKafkaUnreachableAtStart(t *testing.T) {
 	k := breakableKafka(t)
 	o := newOutbox(t, options{kafka: k})
@@ -210,7 +211,7 @@ func TestKafkaUnreachableAtStart(t *testing.T) {
 	}
 }
 
-// Role and database may have settings that are meant for people and applications: none may end our connections.
+// Role and database may have timeouts meant for people and applications: none may end our connections.
 func TestTimeoutsOfTheRole(t *testing.T) {
 	o := newOutbox(t, options{})
 	login, env := o.ownRole("LOGIN REPLICATION")
@@ -231,7 +232,7 @@ func TestTimeoutsOfTheRole(t *testing.T) {
 		}
 		return o.unharmed()
 	})
-	o.insert("order", "k", 4, 3) // so that the guard looks
+	o.insert("order", "k", 4, 3) // so that the guard checks
 	o.verify(patience)
 	if n := len(r.logged("state")); n != 1 {
 		t.Errorf("%d changes of state in the log, want one: %s", n, states(r))

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// hidden is in every secret of these tests, and no output may have it, in whatever form a secret is repeated.
+// hidden is part of every secret of these tests, and must not be in any output, in any encoding.
 const hidden = "Geh3im"
 
 // mayNotShow fails the test if text has a secret.
@@ -21,7 +21,7 @@ func mayNotShow(t *testing.T, what string, text []byte) {
 	}
 }
 
-// leaves are the binary's commands that have none below them, found by their help, so that a new one is among them.
+// leaves returns the binary's commands without subcommands, found by their help, so that new ones are included.
 func leaves(t *testing.T, path ...string) (all [][]string) {
 	t.Helper()
 	out, err := exec.Command(the.binary, append(slices.Clone(path), "--help")...).CombinedOutput()
@@ -39,8 +39,8 @@ func leaves(t *testing.T, path ...string) (all [][]string) {
 	return all
 }
 
-// No secret is in any output: of a daemon that works, that cannot log in, or that is told to reload, at level debug, nor in
-// what its HTTP says; of any command, whether it succeeds or not; of any error about a configuration.
+// No secret is in any output: of a daemon that works, that cannot log in, or that reloads, at level debug, nor in its
+// HTTP responses; of any command, whether it succeeds or not; of any error about a configuration.
 func TestNoSecretIsShown(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
@@ -88,7 +88,7 @@ func TestNoSecretIsShown(t *testing.T) {
 		mayNotShow(t, what+": the log", log)
 	}
 
-	// Every command, with settings that work, that do not, and that are wrong; beside a daemon.
+	// Every command, with working, failing and invalid settings; beside a daemon.
 	ended := func(args []string, env ...string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -10,7 +10,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// What the other tests trust: each kind of broken promise, planted into a delivery without fault, is seen.
+// All tests rely on this: each kind of broken promise, planted into a delivery without faults, is detected.
 func TestPlantedFaultsAreSeen(t *testing.T) {
 	const topic = "t"
 	var truth []row
@@ -85,7 +85,7 @@ func TestPlantedFaultsAreSeen(t *testing.T) {
 	}
 }
 
-// The sampler sees a slot that confirms what is not in Kafka: here one that was moved by hand.
+// The sampler detects a slot that confirms what is not in Kafka: here one that was moved by hand.
 func TestSamplerSeesALoss(t *testing.T) {
 	o := newOutbox(t, options{})
 	r := o.startStreaming(atLeastOnce)
@@ -104,17 +104,17 @@ func TestSamplerSeesALoss(t *testing.T) {
 	})
 	t.Log(s.found())
 	s.stop()
-	// And so does the checker: a daemon that delivers at least once cannot know of them.
+	// And so does the checker: a daemon that delivers at least once cannot know of the lost rows.
 	o.startStreaming(atLeastOnce)
 	o.insert("order", "a", 7, 1)
-	o.awaitRecords(4) // the row behind the lost ones
+	o.awaitRecords(4) // the row after the lost ones
 	v := judge(o.truth(), o.readAll())
 	if len(v.Missing) != 3 {
 		t.Errorf("the checker found %d missing, want 3: %s", len(v.Missing), v.String())
 	}
 }
 
-// A daemon that ends by itself is seen at once, and not when a deadline has passed.
+// The unexpected end of a daemon is detected at once, and not after a time-out.
 func TestEndOfTheDaemonIsSeen(t *testing.T) {
 	o := newOutbox(t, options{})
 	r := o.startStreaming()

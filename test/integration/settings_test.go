@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// exitOf is the exit code of a command that has ended.
+// exitOf returns the exit code of a command that has ended.
 func exitOf(t *testing.T, err error) int {
 	t.Helper()
 	var e *exec.ExitError
@@ -24,8 +24,8 @@ func exitOf(t *testing.T, err error) int {
 	return -1
 }
 
-// What is wrong with the command line or the settings is said at once, with the place and what was meant, and with an
-// exit code by which a supervisor knows that trying again does not help.
+// Errors of the command line or the settings are reported at once, with the place and a suggestion, and with an exit
+// code that tells a supervisor not to retry.
 func TestWrongSettings(t *testing.T) {
 	o := newOutbox(t, options{})
 	file := filepath.Join(t.TempDir(), "outboxcdc.yaml")
@@ -78,7 +78,7 @@ func TestSecretRotatedInItsFile(t *testing.T) {
 	login, _ := o.ownRole("LOGIN REPLICATION")
 	file := filepath.Join(t.TempDir(), "url")
 	write := func(password string) {
-		// As secrets are changed: a new file takes the old one's name.
+		// Secrets are rotated by renaming: a new file replaces the old one.
 		must(t, os.WriteFile(file+".new", []byte(o.pg.URL(o.name, login, password)+"\n"), 0o600))
 		must(t, os.Rename(file+".new", file))
 	}
@@ -94,7 +94,7 @@ func TestSecretRotatedInItsFile(t *testing.T) {
 	write("changed-secret")
 	o.healed()
 
-	// A file that is away for a moment is no reason to end.
+	// A file that is missing for a moment does not end the daemon.
 	had := r.reconnects("postgres_credentials")
 	must(t, os.Remove(file))
 	o.endSessions()
@@ -112,8 +112,8 @@ func TestSecretRotatedInItsFile(t *testing.T) {
 	}
 }
 
-// The bundled SQL makes a role that can do what the daemon needs and no more; setup applied twice changes nothing; destroy
-// refuses what is in use and leaves the table.
+// The bundled SQL creates a role with exactly the privileges that the daemon needs; a second setup apply changes
+// nothing; destroy refuses what is in use and leaves the table.
 func TestSetupMakesWhatTheDaemonNeeds(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		t.Run(major, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestSetupMakesWhatTheDaemonNeeds(t *testing.T) {
 			o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
 			o.exec(`DROP PUBLICATION outboxcdc`)
 			o.exec(`DROP TABLE outbox`)
-			// A database as locked up as it gets: PUBLIC may nothing.
+			// A database without any privileges for PUBLIC.
 			o.exec(`REVOKE ALL ON DATABASE ` + o.name + ` FROM PUBLIC`)
 			o.exec(`REVOKE ALL ON SCHEMA public FROM PUBLIC`)
 			env := []string{"OUTBOXCDC_POSTGRES_URL=" + o.pg.URL(o.name, login, password), "OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + o.name + ".positions"}
@@ -156,7 +156,7 @@ func TestSetupMakesWhatTheDaemonNeeds(t *testing.T) {
 				t.Errorf("setup destroy beside a daemon: exit code %d, want 1\n%s", exit, out)
 			}
 			o.insert("order", "k", 6, 5)
-			if v := o.verify(patience); v.Repeats != 0 { // the daemon has not noticed anything
+			if v := o.verify(patience); v.Repeats != 0 { // the daemon was not disturbed
 				t.Errorf("%d repeats", v.Repeats)
 			}
 			r.term()
@@ -173,8 +173,8 @@ func TestSetupMakesWhatTheDaemonNeeds(t *testing.T) {
 	}
 }
 
-// rightsSQL is everything that was given to a role: its attributes, memberships, and what any access list of this database
-// or the server's shared objects says of it, and what it owns.
+// rightsSQL returns every privilege of a role: its attributes, memberships, the access lists of this database and of
+// the server's shared objects, and what it owns.
 const rightsSQL = `
 WITH me AS (SELECT * FROM pg_roles WHERE rolname = $1),
 given(n, line) AS (

@@ -8,8 +8,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// `setup` makes the position topic where the daemon will want it, so that the daemon deduplicates; without Kafka it does the
-// rest; and `setup destroy` leaves the topic.
+// `setup` creates the position topic that the daemon will use, so that the daemon deduplicates; without Kafka it does
+// the rest; and `setup destroy` leaves the topic.
 func TestSetupPositionTopic(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})

@@ -12,10 +12,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// Large rows that compress well, and many small ones that share a batch with them: all arrive, whether they are there
-// before the daemon starts or come while it runs.
+// Large rows that compress well, and many small ones in the same batch: all arrive, whether they are written before the
+// daemon starts or while it runs.
 func TestLargeCompressibleRows(t *testing.T) {
-	o := newOutbox(t, options{partitions: 1}) // one partition: large and small meet in one batch
+	o := newOutbox(t, options{partitions: 1}) // one partition: large and small share a batch
 	o.proves("F70", "rows of up to 1.9 MB that compress below max.message.bytes, among small ones, before and after a start")
 	o.sample()
 	r := o.startStreaming()
@@ -47,9 +47,9 @@ func TestLargeCompressibleRows(t *testing.T) {
 	o.repeatsAtMost(o.verify(patience), 0, "each daemon was told to stop")
 }
 
-// A row that cannot be compressed below max.message.bytes stops the daemon with exit code 65, as often as it is started:
-// everything older is delivered and confirmed, the slot stays before the row, nothing behind it is delivered. When
-// the topic allows it, it is delivered in its place.
+// A row that cannot be compressed below max.message.bytes stops the daemon with exit code 65, at each start: everything
+// older is delivered and confirmed, the slot stays before the row, nothing later is delivered. When the topic allows
+// it, the row is delivered in its place.
 func TestOversizedRow(t *testing.T) {
 	o := newOutbox(t, options{payload: "bytea", partitions: 2, configs: map[string]string{"max.message.bytes": "1048588"}})
 	o.proves("F70", "a row of 1.9 MB that does not compress, max.message.bytes 1 MiB, the daemon started twice; then the limit raised")
@@ -112,9 +112,9 @@ func TestOversizedRow(t *testing.T) {
 	}
 }
 
-// The topic's limit is lowered below what the daemon knows of, so that the broker refuses a batch that was good for
-// the daemon. What else was in the batch is delivered, the row that is too large stops the daemon with 65, and when the
-// limit is raised again it is delivered in its place.
+// The topic's limit is lowered below the one that the daemon knows, so that the broker refuses a batch. The rest of the
+// batch is delivered, the row that is too large stops the daemon with 65, and when the limit is raised again the row is
+// delivered in its place.
 func TestLimitLoweredUnderWay(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{payload: "bytea", partitions: 1})
@@ -176,7 +176,7 @@ type numberedRow struct {
 	n  int
 }
 
-// numbered are the rows with their numbers.
+// numbered returns the rows with their numbers.
 func (o *outbox) numbered() (rows []numberedRow) {
 	o.t.Helper()
 	must(o.t, o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {

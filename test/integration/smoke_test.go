@@ -16,7 +16,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// Every supported server: everything that an application may do in a transaction arrives, byte for byte; the slot
+// On every supported server, everything that an application may do in a transaction arrives, byte for byte; the slot
 // follows within three seconds on a quiet machine; and a clean restart repeats nothing.
 func TestSmoke(t *testing.T) {
 	for _, major := range pgtest.Majors() {
@@ -47,14 +47,14 @@ func smoke(t *testing.T, pg *pgtest.Server, payload string) {
 	compareBytes(t, o, want)
 }
 
-// expected is one record that must be there just so.
+// expected is one record that must exist with exactly these fields.
 type expected struct {
 	id, key, typ string
 	value        []byte
 	headers      []string // between type and outboxcdc-position, as name=value, or name without =value for null
 }
 
-// smokeValues are payloads as they are written into SQL.
+// smokeValues returns payloads as SQL literals.
 func smokeValues(o *outbox) []string {
 	if o.bytea {
 		return []string{`'\x00ff0a5c27'::bytea`, `''::bytea`, `'\x7b7d'::bytea`}
@@ -62,7 +62,7 @@ func smokeValues(o *outbox) []string {
 	return []string{`'{"b":1,  "a":[true,null,"é\u20ac\n"], "big":12345678901234567890.123456789}'::jsonb`, `'""'::jsonb`, `'0'::jsonb`}
 }
 
-// stored is what a payload becomes: bytes as Postgres prints them, bytea raw.
+// stored returns a payload as delivered: bytes as Postgres prints them, bytea raw.
 func stored(o *outbox, value string) (b []byte) {
 	sql := "SELECT convert_to((" + value + ")::text, 'UTF8')"
 	if o.bytea {
@@ -72,7 +72,7 @@ func stored(o *outbox, value string) (b []byte) {
 	return b
 }
 
-// single commits one row by itself.
+// single commits one row in a transaction of its own.
 func single(o *outbox, rnd *rand.Rand, key, typ, value string) expected {
 	id := newID(rnd)
 	o.exec(insertInto + fmt.Sprintf(`('%s', 'order', '%s', '%s', %s, '{}', 1)`, id, key, typ, value))
@@ -111,7 +111,7 @@ func smokeRows(t *testing.T, o *outbox, rnd *rand.Rand, values []string) (want [
 		return err
 	}))
 
-	// Savepoints, one of them rolled back to; a row deleted by its own transaction is an event all the same.
+	// Savepoints, one of them rolled back to; a row deleted by its own transaction is still an event.
 	kept := add(expected{key: "saved", typ: "kept", value: stored(o, values[0])})
 	kept2 := add(expected{key: "saved", typ: "kept", value: stored(o, values[2])})
 	statements := []string{
@@ -128,7 +128,7 @@ func smokeRows(t *testing.T, o *outbox, rnd *rand.Rand, values []string) (want [
 
 	var prepared int
 	must(t, o.admin.scan("SELECT current_setting('max_prepared_transactions')::int", &prepared))
-	if prepared == 0 { // a server that was given
+	if prepared == 0 { // a server of the environment
 		t.Log("no prepared transactions: max_prepared_transactions is 0")
 		return want
 	}
@@ -145,7 +145,7 @@ func smokeRows(t *testing.T, o *outbox, rnd *rand.Rand, values []string) (want [
 	return want
 }
 
-// compareBytes compares every record, whole, with what is expected, without the table's help.
+// compareBytes compares every record completely with the expected one, without the table.
 func compareBytes(t *testing.T, o *outbox, want []expected) {
 	t.Helper()
 	got := map[string]kafkatest.Record{}
@@ -172,7 +172,7 @@ func compareBytes(t *testing.T, o *outbox, want []expected) {
 		var headers []string
 		for _, h := range r.Headers {
 			switch {
-			case h.Key == "outboxcdc-position": // verify has looked at it
+			case h.Key == "outboxcdc-position": // checked by verify
 				headers = append(headers, h.Key)
 			case h.Value == nil:
 				headers = append(headers, h.Key)

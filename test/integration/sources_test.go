@@ -18,7 +18,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// sources is an outbox whose events come from elsewhere too, and what of them has to arrive.
+// sources is an outbox with further sources of events, and the events that have to arrive.
 type sources struct {
 	*outbox
 	truth []row
@@ -46,7 +46,7 @@ func (s *sources) expect(typ, id, key, value string) {
 	s.truth = append(s.truth, row{Row: check.Row{ID: id, Topic: s.topic(typ), Key: []byte(key), Value: []byte(value), Seq: s.seqs[at]}, EventType: "added"})
 }
 
-// verifySources waits until all is there and confirmed, and judges it.
+// verifySources waits until everything has arrived and is confirmed, and judges it.
 func (s *sources) verifySources() *verdict {
 	s.t.Helper()
 	s.awaitConfirmed(s.walFlushed(), patience)
@@ -57,7 +57,7 @@ func (s *sources) verifySources() *verdict {
 	return v
 }
 
-// peeked holds what peek showed of some events, and maybe others before them, against what was delivered.
+// peeked compares what peek showed of some events, and maybe of earlier ones, with what was delivered.
 func (s *sources) peeked(out string, from, to int, v *verdict) {
 	s.t.Helper()
 	positions := map[string]string{}
@@ -127,8 +127,8 @@ func (s *sources) must(f func(ctx context.Context, tx pgx.Tx) error) {
 	}))
 }
 
-// Two tables, each with its own mapping, into one topic and under the same keys: nothing is missing, the order of a key is
-// kept across the tables, within transactions and across a kill -9.
+// Two tables, each with its own mapping, into one topic and with the same keys: nothing is missing, the order of a key
+// is kept across the tables, within transactions and across a kill -9.
 func TestSeveralTables(t *testing.T) {
 	for _, major := range long([]string{"14", "16", "18"}, []string{"18"}) {
 		t.Run(major, func(t *testing.T) {
@@ -159,8 +159,8 @@ func TestSeveralTables(t *testing.T) {
 	}
 }
 
-// Whatever takes the rows of one of two tables out of the stream ends the daemon with 79, and nothing that committed after it
-// is confirmed.
+// An alteration that removes the rows of one of two tables from the stream ends the daemon with 79, and nothing
+// committed after it is confirmed.
 func TestOneOfTwoTablesAltered(t *testing.T) {
 	for name, ddl := range map[string]string{
 		"second renamed":    `ALTER TABLE sales.events RENAME TO events_old`,
@@ -201,7 +201,7 @@ func TestOneOfTwoTablesAltered(t *testing.T) {
 	}
 }
 
-// Ids that are not unique among tables, and types that cannot serve, are refused at the start.
+// Ids that are not unique among tables, and unsuitable types, are refused at the start.
 func TestTablesRefusedAtTheStart(t *testing.T) {
 	s := newTwoTables(t, "17")
 	s.exec(`ALTER TABLE outbox ALTER id DROP DEFAULT, ALTER id TYPE text`)
@@ -217,13 +217,13 @@ func TestTablesRefusedAtTheStart(t *testing.T) {
 	refused(good, `"what" (named by outbox.columns.event_type) is bytea`)
 }
 
-// message is a body for pg_logical_emit_message.
+// message returns a body for pg_logical_emit_message.
 func message(id, key, payload string) string {
 	return fmt.Sprintf(`{"id":%q,"aggregate_type":"order","aggregate_id":%q,"event_type":"added","payload":%s,"headers":{"from": "message"}}`, id, key, payload)
 }
 
-// Messages beside a table: in the order of their transaction with its rows, at most what committed, never those that are not
-// transactional, across a kill -9 and a restart.
+// Messages beside a table: in the order of their transaction with its rows, only committed ones, never
+// non-transactional ones, across a kill -9 and a restart.
 func TestMessagesBesideATable(t *testing.T) {
 	for _, major := range long([]string{"14", "15", "16", "17", "18"}, []string{"14", "18"}) {
 		pg := sharedPostgres(t, major)
@@ -306,7 +306,7 @@ func TestMessagesBesideATable(t *testing.T) {
 				}
 			}
 
-			// A body that is no object goes where the policy says, and what is around it arrives.
+			// A body that is no JSON object is handled by the poison policy, and the events around it arrive.
 			s.exec(`SELECT pg_logical_emit_message(true, $1, 'no object')`, s.name)
 			write()
 			s.awaitConfirmed(s.walFlushed(), patience)
@@ -323,8 +323,8 @@ func TestMessagesBesideATable(t *testing.T) {
 	}
 }
 
-// Messages instead of a table, made by outbox_emit: byte by byte what its other form gives with a table. The publication,
-// which carries nothing, is guarded all the same.
+// Messages instead of a table, written by outbox_emit: byte for byte the same records as its table form. The
+// publication, which is empty, is guarded all the same.
 func TestMessagesInsteadOfATable(t *testing.T) {
 	for _, major := range long([]string{"14", "16", "18"}, []string{"18"}) {
 		pg := sharedPostgres(t, major)

@@ -16,11 +16,11 @@ import (
 // takeOver is how soon a standby streams once the slot is free.
 const takeOver = 3*time.Second + busy
 
-// slowSender is a wal_sender_timeout far above takeOver: a slot that is free before has not been waited for.
+// slowSender is a wal_sender_timeout far above takeOver: a slot that is free earlier was not freed by the timeout.
 var slowSender = senderTimeout(2 * time.Minute)
 
-// A second instance waits, says so, and takes over: at once after a clean stop, and at once after a kill -9, whose
-// sockets the kernel closes. Nothing is lost and only what was in flight comes again.
+// A second instance waits, logs that, and takes over at once after a clean stop, and at once after a kill -9, whose
+// sockets the kernel closes. Nothing is lost and only records in flight are repeated.
 func TestStandbyTakesOver(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
@@ -47,7 +47,7 @@ func TestStandbyTakesOver(t *testing.T) {
 		return err
 	})
 
-	// A clean stop confirms what it has acknowledged, so that nothing comes again: boundRepeats hears of kills only.
+	// A clean stop confirms everything acknowledged, so that nothing is repeated: boundRepeats considers kills only.
 	begin := time.Now()
 	first.signal(syscall.SIGTERM)
 	if exit := first.awaitExit(patience); exit != 0 {
@@ -60,7 +60,7 @@ func TestStandbyTakesOver(t *testing.T) {
 
 	third := o.start(slowSender)
 	third.awaitState("waiting_for_slot", patience)
-	// The third may have the slot before anybody can look at what the second confirmed last.
+	// The third may have the slot before the test can read what the second confirmed last.
 	second.confirmed, second.gone, second.told = o.confirmed(), true, true
 	begin = time.Now()
 	must(t, second.proc.Kill())
@@ -73,7 +73,7 @@ func TestStandbyTakesOver(t *testing.T) {
 	o.outcome(unconfirmedOnly)
 }
 
-// ready asks an instance and holds the answer to its JSON form.
+// ready requests an endpoint of an instance and compares the answer with its JSON form.
 func ready(t *testing.T, r *relay, path string, want int) {
 	t.Helper()
 	code, body, err := r.get(path)
@@ -95,8 +95,8 @@ func ready(t *testing.T, r *relay, path string, want int) {
 }
 
 // An instance that is frozen, or behind a network that swallows everything, loses the slot after wal_sender_timeout.
-// Thawed, it must not go on where it was: what it still had in its buffers may come again, but nothing out of order, and
-// it ends as the standby of the one that took over.
+// Once thawed, it must not continue: its buffered events may be repeated, but nothing out of order, and it becomes the
+// standby of the new active instance.
 func TestFrozenInstanceLosesTheSlot(t *testing.T) {
 	t.Parallel()
 	timeout := long(15*time.Second, 2*time.Second)
@@ -108,7 +108,7 @@ func TestFrozenInstanceLosesTheSlot(t *testing.T) {
 	o.sample()
 	first, second := o.startStreaming(env), o.start(env)
 	w := o.write(load{rand: rnd, pause: 4 * time.Millisecond})
-	freezes := map[*relay][]pglogrepl.LSN{} // what the slot confirmed at each
+	freezes := map[*relay][]pglogrepl.LSN{} // the slot's confirmed position at each
 	var slowest time.Duration
 	for range rounds {
 		second.awaitState("waiting_for_slot", patience)
@@ -131,7 +131,7 @@ func TestFrozenInstanceLosesTheSlot(t *testing.T) {
 	v := o.verify(patience)
 	t.Logf("%d repeats", v.Repeats)
 	o.outcome("the standby delivered after %v", slowest.Round(100*time.Millisecond))
-	// Of an event that was not confirmed at a freeze, what the frozen one still sends and what the other sends are two.
+	// An event not confirmed at a freeze may be sent twice: by the thawed instance and by the other one.
 	for id, n := range v.repeated {
 		allowed := 0
 		for _, at := range freezes {
@@ -159,8 +159,8 @@ func TestFrozenInstanceLosesTheSlot(t *testing.T) {
 	}
 }
 
-// Two instances are started at the same moment, again and again: one gets the slot, the other says that it waits, and for
-// whom. It takes over when the first is killed.
+// Two instances start at the same moment, repeatedly: one gets the slot, the other logs that it waits, and for which
+// one. It takes over when the first is killed.
 func TestTwoInstancesFromTheStart(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
@@ -191,7 +191,7 @@ func TestTwoInstancesFromTheStart(t *testing.T) {
 			t.Errorf("the one that waits does not say that process %s of the server has the slot: %+v, %v", walsender, st, err)
 		}
 		w.awaitCommits(30)
-		// The other may have the slot before anybody can look at what this one confirmed last.
+		// The other may have the slot before the test can read what this one confirmed last.
 		active.confirmed, active.gone, active.told = o.confirmed(), true, true
 		must(t, active.proc.Kill())
 		waiting.awaitState("streaming", takeOver)

@@ -19,7 +19,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// synchronousStandby is a standby that keeps nothing: it receives the WAL and says at once that it is on its disk.
+// synchronousStandby is a standby that stores nothing: it receives the WAL and reports at once that it is on disk.
 type synchronousStandby struct {
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
@@ -57,7 +57,8 @@ func acknowledge(ctx context.Context, conn *pgconn.PgConn, end pglogrepl.LSN) er
 		err := pglogrepl.SendStandbyStatusUpdate(ctx, conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: end, WALFlushPosition: end, WALApplyPosition: end})
 		var raw pgproto3.BackendMessage
 		if err == nil {
-			// As wal_receiver_status_interval: who has become the synchronous one says so with the next update only.
+			// As wal_receiver_status_interval: a standby that becomes synchronous reports that only with its next
+			// update.
 			next, cancel := context.WithTimeout(ctx, time.Second)
 			raw, err = conn.ReceiveMessage(next)
 			cancel()
@@ -84,7 +85,7 @@ func acknowledge(ctx context.Context, conn *pgconn.PgConn, end pglogrepl.LSN) er
 	}
 }
 
-// commits makes one commit after the other, of a table that nobody publishes, and notes how long each took.
+// commits commits to an unpublished table repeatedly, and records how long each commit took.
 type commits struct {
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
@@ -92,7 +93,7 @@ type commits struct {
 	mu      sync.Mutex
 	count   int
 	slowest time.Duration
-	since   time.Time // of the one under way
+	since   time.Time // start of the present one
 	err     error
 }
 
@@ -128,7 +129,7 @@ func (c *commits) stop() {
 	c.ended.Wait()
 }
 
-// take returns how many there were since the last time, and how long the slowest took, be it still under way.
+// take returns the number of commits since the last call, and the duration of the slowest, which may be unfinished.
 func (c *commits) take() (count int, slowest time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,7 +138,7 @@ func (c *commits) take() (count int, slowest time.Duration) {
 	return count, slowest
 }
 
-// some waits until it goes on.
+// some waits until commits continue.
 func (c *commits) some(t *testing.T) {
 	t.Helper()
 	c.take()
@@ -151,7 +152,7 @@ func (c *commits) some(t *testing.T) {
 	})
 }
 
-// One server for all that has to do with standbys: their settings are the server's.
+// One server for all tests of standbys: their settings are the server's.
 func TestStandbysOfTheServer(t *testing.T) {
 	pg := ownPostgres(t, "17", map[string]string{"log_replication_commands": "on"})
 	t.Run("synchronous from the start", func(t *testing.T) { synchronousAtStart(t, pg) })
@@ -159,8 +160,8 @@ func TestStandbysOfTheServer(t *testing.T) {
 	t.Run("slots to wait for", func(t *testing.T) { synchronizedSlots(t, pg) })
 }
 
-// We never are a synchronous standby: every commit would wait for Kafka. The setting is looked at before the stream is
-// started, so that no commit is held for a moment.
+// The daemon is never a synchronous standby: every commit would wait for Kafka. It checks the setting before the stream
+// is started, so that it does not delay a commit even for a moment.
 func synchronousAtStart(t *testing.T, pg *pgtest.Server) {
 	o := newOutbox(t, options{pg: pg})
 	startStandby(t, pg, "mirror")
@@ -182,7 +183,7 @@ func synchronousAtStart(t *testing.T, pg *pgtest.Server) {
 			t.Error("replication was started all the same")
 		}
 	}
-	// With the real standby named it is none of our business.
+	// With the real standby named the setting does not concern the daemon.
 	setSystem(o, "synchronous_standby_names", "mirror")
 	r := o.startStreaming()
 	o.insert("order", "k", 1, 5)
@@ -195,7 +196,8 @@ func synchronousAtStart(t *testing.T, pg *pgtest.Server) {
 	r.term()
 }
 
-// Set while we stream, it makes us one until the next look: commits wait for that long, and not longer.
+// Set while the daemon streams, the setting makes it a synchronous standby until the next check: commits wait for that
+// long, and not longer.
 func synchronousWhileRunning(t *testing.T, pg *pgtest.Server) {
 	o := newOutbox(t, options{pg: pg})
 	r := o.startStreaming()
@@ -231,8 +233,8 @@ func synchronizedSlots(t *testing.T, pg *pgtest.Server) {
 	o.exec(`SELECT pg_create_physical_replication_slot($1)`, o.name+"_phys")
 	t.Cleanup(func() { o.exec(`SELECT pg_drop_replication_slot($1)`, o.name+"_phys") })
 	setSystem(o, "synchronized_standby_slots", o.name+"_phys")
-	t.Cleanup(func() { setSystem(o, "synchronized_standby_slots", "") }) // before the slot goes
-	// The walsender may be the last to read the setting: what it still sends is sent.
+	t.Cleanup(func() { setSystem(o, "synchronized_standby_slots", "") }) // before the slot is dropped
+	// The walsender may read the setting last: what it still sends is sent.
 	var limit pglogrepl.LSN
 	sent := 3
 	for waits := false; !waits; sent++ {
@@ -260,13 +262,13 @@ func synchronizedSlots(t *testing.T, pg *pgtest.Server) {
 	ready(t, r, "/readyz", http.StatusServiceUnavailable)
 	ready(t, r, "/livez", http.StatusOK)
 
-	// A daemon that starts meanwhile comes to the same.
+	// A daemon that starts meanwhile behaves the same.
 	r.term()
 	const timeout = 3 * time.Second
 	r = o.start(fmt.Sprintf("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=%v", timeout))
 	r.awaitState("waiting_for_standby", patience)
 	begin := time.Now()
-	await(t, patience, "wal_sender_timeout to pass", func() error { // nor is the silence taken for a dead server
+	await(t, patience, "wal_sender_timeout to pass", func() error { // nor is the silence mistaken for a dead server
 		if d := time.Since(begin); d < timeout*5/4 {
 			return fmt.Errorf("%v have passed", d)
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 // SIGTERM while Postgres sends one long transaction as fast as the daemon reads. The walsender reads no status updates
-// meanwhile, so a daemon that leaves at once leaves what it delivered before unconfirmed. kfake is faster than the walsender,
+// meanwhile, so a daemon that exits at once leaves earlier deliveries unconfirmed. kfake is faster than the walsender,
 // as a cluster of several brokers is.
 func TestTermInALongTransaction(t *testing.T) {
 	rows := long(3_000_000, 1_500_000)
@@ -47,8 +47,9 @@ func TestTermInALongTransaction(t *testing.T) {
 	o.outcome("exit 0 after %v", took.Round(100*time.Millisecond))
 }
 
-// SIGTERM while Kafka refuses position records for longer than wal_sender_timeout, and takes events. The daemon waits for its
-// last record as it waits for events: Postgres hears of it, so it can still confirm when the record is stored.
+// SIGTERM while Kafka refuses position records for longer than wal_sender_timeout, but accepts events. The daemon waits
+// for its last position record as it waits for events, and sends status updates meanwhile, so it can still confirm when
+// the record is stored.
 func TestTermWhileThePositionTopicRefuses(t *testing.T) {
 	t.Parallel()
 	const timeout = 3 * time.Second

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A topic is missing: the daemon says so and waits, with everything older delivered and nothing behind it confirmed.
-// When the topic is made, all goes on.
+// A topic is missing: the daemon logs that and waits, with everything older delivered and nothing later confirmed. When
+// the topic is created, delivery continues.
 func TestTopicMissingThenMade(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{types: []string{"order", "late"}, missing: []string{"late"}})
@@ -32,7 +32,7 @@ func TestTopicMissingThenMade(t *testing.T) {
 		t.Errorf("/readyz: %d %s %v; want 503", code, body, err)
 	}
 	awaitStatusUpdates(t, r, 1)
-	// How far before it others have written nobody can tell; the sampler is exact.
+	// How much earlier other transactions have written is unknown; the sampler is exact.
 	if now := o.confirmed(); now >= late {
 		t.Errorf("the slot confirms %s; the transaction that waits ends at %s", now, late)
 	}
@@ -44,7 +44,7 @@ func TestTopicMissingThenMade(t *testing.T) {
 	}
 }
 
-// A topic is missing for several times park_after: what was delivered before is not delivered again and again.
+// A topic is missing for several times park_after: events delivered before are not delivered again.
 func TestTopicMissingForLong(t *testing.T) {
 	t.Parallel()
 	const parkAfter = 3 * time.Second
@@ -58,7 +58,7 @@ func TestTopicMissingForLong(t *testing.T) {
 	o.insert("late", "a", 1, 5)
 	w.awaitCommits(100)
 	r.awaitState("parked", patience)
-	o.awaitSlotFree() // Postgres can be stopped freely
+	o.awaitSlotFree() // Postgres can be stopped without delay
 	o.goesOn(2 * parkAfter)
 	m, err := r.metrics()
 	must(t, err)
@@ -76,7 +76,7 @@ func TestTopicMissingForLong(t *testing.T) {
 	o.repeatsAtMost(o.verify(patience), 0, "nothing failed, and the process remembers what was acknowledged")
 }
 
-// states are the states that the daemon went through.
+// states returns the states that the daemon went through.
 func states(r *relay) string {
 	var names []string
 	for _, e := range r.logged("state") {
@@ -85,7 +85,7 @@ func states(r *relay) string {
 	return strings.Join(slices.Compact(names), " → ")
 }
 
-// A topic stays missing, and its events are poison after a while: what is behind them arrives.
+// A topic stays missing, and its events are poison after a while: later events arrive.
 func TestTopicMissingIsPoison(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{types: []string{"order", "late"}, missing: []string{"late"}})
@@ -95,14 +95,14 @@ func TestTopicMissingIsPoison(t *testing.T) {
 	o.insert("late", "a", 1, 4)
 	o.exec(`DELETE FROM outbox WHERE aggregate_type = 'late'`) // what is left in the table has to arrive
 	o.insert("order", "a", 6, 5)
-	await(t, patience, "the daemon to wait for the topic", func() error { // for 3 s: asked later, it is over
+	await(t, patience, "the daemon to wait for the topic", func() error { // it waits for 3 s only
 		return errors.Join(unless(r.hasBeen("waiting_for_topic")), o.unharmed())
 	})
 	r.awaitState("streaming", patience)
 	if took := time.Since(began); took < 3*time.Second {
 		t.Errorf("the wait was over after %s", took)
 	}
-	o.makeTopic("late", 3, nil) // nothing is in it, which is to be seen
+	o.makeTopic("late", 3, nil) // it stays empty, which the test checks
 	o.repeatsAtMost(o.verify(patience), 0, "nothing failed")
 	m, err := r.metrics()
 	must(t, err)

@@ -17,14 +17,14 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// follower reads the topics from the beginning of the test on. It only tells how far delivery is; what arrived is
-// judged on another reading, from the topics' beginning, when all is over.
+// follower reads the topics from the beginning of the test on. It only shows the progress of delivery; the verdict uses
+// a second reading from the topics' beginning, after the end.
 type follower struct {
 	topics []string
 	stop   func()
 
 	mu   sync.Mutex
-	seen map[string]int // id → records
+	seen map[string]int // id → number of records
 	all  int
 }
 
@@ -59,7 +59,7 @@ func (f *follower) records() int {
 	return f.all
 }
 
-// unseen keeps those of the ids that have not come.
+// unseen returns the ids without a record so far.
 func (f *follower) unseen(ids []string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,19 +103,19 @@ func parsePosition(text string) (p position, err error) {
 	return p, nil
 }
 
-// before is the order in which events are delivered.
+// before reports the order in which events are delivered.
 func (p position) before(q position) bool {
 	return p.commit < q.commit || p.commit == q.commit && p.ordinal < q.ordinal
 }
 
-// verdict is what all records together are worth.
+// verdict is the judgement on all records.
 type verdict struct {
 	check.Report
-	problems []string            // with headers and positions
+	problems []string            // of headers and positions
 	at       map[string]position // of each id
 	first    map[string]place    // of each id: its first record
-	repeated map[string]int      // how often an id came again
-	late     int                 // records after a later one of their key, where a change of settings sent them
+	repeated map[string]int      // how often an id was repeated
+	late     int                 // records after a later one of their key, after a change of settings
 }
 
 func (v *verdict) err() error {
@@ -134,7 +134,7 @@ func (v *verdict) err() error {
 	return errors.New(text)
 }
 
-// repeats lists the transactions of which events came again: commit LSN, and how many of how many.
+// repeats lists the transactions with repeated events: commit LSN, and how many of how many.
 func (v *verdict) repeats() string {
 	again, all := map[pglogrepl.LSN]int{}, map[pglogrepl.LSN]int{}
 	for id, p := range v.at {
@@ -188,7 +188,7 @@ func judge(truth []row, records []kafkatest.Record) *verdict {
 			continue
 		}
 		if _, again := v.at[id]; again {
-			v.repeated[id]++ // that it is identical is the checker's
+			v.repeated[id]++ // the checker compares it
 			continue
 		}
 		v.at[id], v.first[id] = p, placeOf(r)
@@ -206,8 +206,8 @@ func judge(truth []row, records []kafkatest.Record) *verdict {
 	return v
 }
 
-// verify waits until every row of the table has arrived and, while a daemon runs, is confirmed; then it reads the topics
-// from their beginning and fails the test unless the promise was kept. Writers must have stopped.
+// verify waits until every row of the table has arrived and, while a daemon runs, is confirmed; then it reads the
+// topics from their beginning and fails the test unless the promise was kept. Writers must have stopped.
 func (o *outbox) verify(d time.Duration) *verdict {
 	o.t.Helper()
 	o.awaitArrived(d)
@@ -241,8 +241,8 @@ func (o *outbox) awaitEvents(left []string, d time.Duration) {
 	o.t.Logf("all of %d rows have arrived, after %v", total, time.Since(begin).Round(time.Millisecond))
 }
 
-// awaitRecords waits until that many records have come in all, whatever is wrong meanwhile. A test that wants more than there are
-// takes the count before it causes them: see [writer.awaitDelivered] for what a writer goes on to write.
+// awaitRecords waits until there are that many records in all, whatever fails meanwhile. A test that causes further
+// ones takes the count first: see [writer.awaitDelivered] for rows that a writer is going to write.
 func (o *outbox) awaitRecords(total int) {
 	o.t.Helper()
 	await(o.t, patience, fmt.Sprintf("%d records", total), func() error {
@@ -253,7 +253,7 @@ func (o *outbox) awaitRecords(total int) {
 	})
 }
 
-// situation is what the newest daemon says about itself.
+// situation describes the state of the newest daemon.
 func (o *outbox) situation() string {
 	r := o.running()
 	if r == nil {
@@ -306,8 +306,8 @@ func (o *outbox) readAll() []kafkatest.Record {
 	return records
 }
 
-// boundRepeats holds the repeats to what each start may repeat: an event that the slot had confirmed by then must not
-// come again, whatever else does. Only for tests in which kill9 and term are all that happens.
+// boundRepeats limits the repeats to what each start may repeat: an event that the slot had confirmed by then must not
+// be repeated. Only for tests in which kill9 and term are the only faults.
 func (o *outbox) boundRepeats(v *verdict) {
 	o.t.Helper()
 	for id, n := range v.repeated {

@@ -16,12 +16,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// load says what a writer writes; the zero value of every field but rand is good.
+// load describes what a writer writes; the zero value of every field except rand is valid.
 type load struct {
 	rand        *rand.Rand
 	connections int           // default 4
 	keys        int           // default 20
-	most        int           // rows of one key in one transaction; default 4
+	most        int           // maximum rows of one key in one transaction; default 4
 	pause       time.Duration // mean, between two transactions of a connection; default 8 ms
 	pad         int           // most bytes of filling in a payload; default 200
 	large       int           // the filling of one statement in twenty; 0: none is larger
@@ -30,8 +30,8 @@ type load struct {
 
 // writer runs transactions on several connections until it is stopped. Servers may be away meanwhile. Each transaction
 // locks the rows of its keys in table counter, so that the numbers n that it takes from there are in the order in which
-// the transactions of a key commit. One in ten rolls back, one in ten is prepared first, one in five writes and rolls back
-// to a savepoint in between, one in five writes to two keys; one in five statements is a COPY.
+// the transactions of a key commit. One in ten rolls back, one in ten is prepared first, one in five writes and rolls
+// back to a savepoint in between, one in five writes to two keys; one in five statements is a COPY.
 type writer struct {
 	o        *outbox
 	load     load
@@ -44,7 +44,7 @@ type writer struct {
 	mu        sync.Mutex
 	committed []string   // ids
 	never     []string   // ids that were rolled back, or whose transaction failed before its commit
-	unsure    [][]string // ids of each transaction whose end is not known: all of them are there, or none
+	unsure    [][]string // ids of each transaction with unknown outcome: all of them exist, or none
 	dangling  []dangling // prepared transactions to be ended before the table can be read
 }
 
@@ -82,10 +82,10 @@ func (o *outbox) write(l load) *writer {
 	return w
 }
 
-// stop ends it after the transactions under way.
+// stop ends the writer after its running transactions.
 func (w *writer) stop() {
 	select {
-	case <-w.halt: // the end of the test: what is left prepared would keep its database
+	case <-w.halt: // the end of the test: a remaining prepared transaction would keep its database
 		if err := w.settle(patience, false); err != nil && !w.o.t.Failed() {
 			w.o.t.Error(err)
 		}
@@ -97,11 +97,11 @@ func (w *writer) stop() {
 	w.o.t.Logf("written: %d transactions with %d rows, %d of them prepared first; %d rolled back, %d failed, %d with an unknown end",
 		w.ok.Load(), w.rows.Load(), w.prepared.Load(), w.rolledBack.Load(), w.failed.Load(), w.unknown.Load())
 	if err := w.settle(time.Second, false); err != nil {
-		w.o.t.Logf("not yet: %v", err) // the server is away; whoever reads the table tries again
+		w.o.t.Logf("not yet: %v", err) // the server is away; the reader of the table tries again
 	}
 }
 
-// awaitCommits waits until so many transactions more have committed.
+// awaitCommits waits until so many more transactions have committed.
 func (w *writer) awaitCommits(more int64) {
 	w.o.t.Helper()
 	want := w.ok.Load() + more
@@ -113,8 +113,8 @@ func (w *writer) awaitCommits(more int64) {
 	})
 }
 
-// fromNow returns what counts the rows that are committed from now on, and those of them that have arrived. What committed before
-// does not count, whenever it arrives.
+// fromNow returns a function that counts the rows committed from now on, and those of them that have arrived. Earlier
+// commits do not count, whenever they arrive.
 func (w *writer) fromNow() func() (written, arrived int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,7 +127,7 @@ func (w *writer) fromNow() func() (written, arrived int) {
 	}
 }
 
-// awaitDelivered waits until so many of the rows that are committed from now on have arrived, whatever is wrong meanwhile.
+// awaitDelivered waits until so many of the rows committed from now on have arrived, whatever fails meanwhile.
 func (w *writer) awaitDelivered(more int) {
 	w.o.t.Helper()
 	count := w.fromNow()
@@ -161,7 +161,7 @@ func (w *writer) run(rnd *rand.Rand) {
 				conn = nil
 				continue
 			}
-			// What was left prepared locks keys that all the others want.
+			// A remaining prepared transaction locks keys that every connection needs.
 			if err := w.settle(time.Second, true); err != nil {
 				_ = conn.Close(ctx)
 				conn = nil
@@ -175,7 +175,7 @@ func (w *writer) run(rnd *rand.Rand) {
 	}
 }
 
-// connect gives the connection a name by which its backend is found again, should it outlive the connection.
+// connect names the connection, so that its backend can be found, should it outlive the connection.
 func (w *writer) connect(ctx context.Context, rnd *rand.Rand) (*pgx.Conn, error) {
 	c, err := pgx.ParseConfig(w.o.pg.SuperURL(w.o.name))
 	if err != nil {
@@ -185,13 +185,13 @@ func (w *writer) connect(ctx context.Context, rnd *rand.Rand) (*pgx.Conn, error)
 	return pgx.ConnectConfig(ctx, c)
 }
 
-// attempt is one transaction as it grows.
+// attempt is one transaction under construction.
 type attempt struct {
 	kept   []string // ids of rows that commit with it
-	undone []string // ids of rows behind a savepoint that was rolled back to
+	undone []string // ids of rows after a savepoint that was rolled back to
 }
 
-// transaction reports whether the connection is good for another.
+// transaction reports whether the connection can be used for another one.
 func (w *writer) transaction(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand) bool {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // a frozen server
 	defer cancel()
@@ -212,7 +212,7 @@ func (w *writer) transaction(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand
 	case end == 1 && w.twoPhase:
 		return w.inTwoPhases(ctx, conn, rnd, a.kept)
 	}
-	// One round trip, so that little else gets between the commit and the position behind it.
+	// One round trip, so that little else gets between the commit and the position after it.
 	results, err := conn.PgConn().Exec(ctx, "COMMIT; SELECT pg_current_wal_insert_lsn()").ReadAll()
 	if err != nil || len(results) != 2 || len(results[1].Rows) != 1 {
 		w.lost(a.kept, nil)
@@ -222,7 +222,7 @@ func (w *writer) transaction(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand
 	return true
 }
 
-// done notes a commit that we were told of.
+// done notes a commit that succeeded.
 func (w *writer) done(ids []string, behind string) {
 	w.ok.Add(1)
 	w.rows.Add(int64(len(ids)))
@@ -232,7 +232,7 @@ func (w *writer) done(ids []string, behind string) {
 	}
 }
 
-// lost notes a transaction whose end we were not told of, and what it may have left behind.
+// lost notes a transaction with unknown outcome, and the prepared transaction that may remain.
 func (w *writer) lost(ids []string, left *dangling) {
 	w.unknown.Add(1)
 	w.mu.Lock()
