@@ -29,8 +29,8 @@ type job struct {
 	Brokers                        []string
 }
 
-// done is the report of a yardstick.
-type done struct {
+// jobResult is the report of a yardstick.
+type jobResult struct {
 	Allocs float64 // per event
 }
 
@@ -47,7 +47,7 @@ func doJob(text string) error {
 		return err
 	}
 	runtime.ReadMemStats(&after)
-	out, err := json.Marshal(done{Allocs: float64(after.Mallocs-before.Mallocs) / float64(j.Rows)})
+	out, err := json.Marshal(jobResult{Allocs: float64(after.Mallocs-before.Mallocs) / float64(j.Rows)})
 	if err != nil {
 		return err
 	}

@@ -68,8 +68,8 @@ func (w *confirmedWatch) stop() ([]confirmation, error) {
 	return w.seen, w.failed
 }
 
-// never is the delay of a position that was never seen confirmed. It spoils every quantile that includes it.
-const never = time.Hour
+// neverConfirmed is the delay of a position that was never seen confirmed. It spoils every quantile that includes it.
+const neverConfirmed = time.Hour
 
 func delay(seen []confirmation, got arrival) time.Duration {
 	for _, c := range seen {
@@ -77,5 +77,5 @@ func delay(seen []confirmation, got arrival) time.Duration {
 			return max(0, c.at.Sub(got.at))
 		}
 	}
-	return never
+	return neverConfirmed
 }

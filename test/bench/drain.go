@@ -59,17 +59,17 @@ func (b *bench) drain(ctx context.Context, all []*load) error {
 		for round := 1; round <= b.roundsOr(3); round++ {
 			for i := range subjects {
 				s := &subjects[i]
-				if !b.wanted(s) {
+				if !b.isWanted(s) {
 					continue
 				}
-				row, err := b.undisturbed(ctx, l, s, func(row *drainRow) error {
+				row, err := b.repeatDisturbed(ctx, l, s, func(row *drainRow) error {
 					row.Round = round
 					return b.out.add(row)
 				})
 				if err != nil {
 					return fmt.Errorf("load %s, %s: %w", l.Name, s.Name, err)
 				}
-				b.say("  %-15s %s", s.Name, b.line(row))
+				b.say("  %-15s %s", s.Name, b.runLine(row))
 			}
 		}
 		if err := b.drop(ctx, l); err != nil {
@@ -79,8 +79,8 @@ func (b *bench) drain(ctx context.Context, all []*load) error {
 	return nil
 }
 
-// undisturbed repeats a run that other processes disturbed, up to tries times; keep is called for each run.
-func (b *bench) undisturbed(ctx context.Context, l *load, s *subject, keep func(*drainRow) error) (row *drainRow, err error) {
+// repeatDisturbed repeats a run that other processes disturbed, up to tries times; keep is called for each run.
+func (b *bench) repeatDisturbed(ctx context.Context, l *load, s *subject, keep func(*drainRow) error) (row *drainRow, err error) {
 	for range tries {
 		if row, err = b.drainOnce(ctx, l, s); err == nil {
 			err = keep(row)
@@ -92,8 +92,8 @@ func (b *bench) undisturbed(ctx context.Context, l *load, s *subject, keep func(
 	return row, err
 }
 
-// line describes a run on the terminal.
-func (b *bench) line(r *drainRow) string {
+// runLine describes a run on the terminal.
+func (b *bench) runLine(r *drainRow) string {
 	return fmt.Sprintf("%8.0f events/s, CPU-s/M %5.2f walsender %5.2f broker %5.2f, %4d MiB, other %.2f cores %s",
 		r.rate(), r.perMillion(r.Client), r.perMillion(r.Walsender), r.perMillion(r.Broker), r.PeakRSS>>20, r.Other, r.Void)
 }
@@ -246,7 +246,7 @@ func (b *bench) measure(ctx context.Context, conn *pgx.Conn, r *run, topics []st
 		return nil, err
 	}
 	if text, err := os.ReadFile(filepath.Join(r.dir, "result.json")); err == nil {
-		var d done
+		var d jobResult
 		if err := json.Unmarshal(text, &d); err != nil {
 			return nil, err
 		}
@@ -320,7 +320,7 @@ func (w *watcher) look(r *run, sender int) {
 	w.client = max(w.client, cpu(r.proc.Pid()), r.proc.CPUTime())
 	w.peak = max(w.peak, peakRSS(r.proc.Pid()))
 	if sender != 0 {
-		w.walsender = max(w.walsender, finer(sender))
+		w.walsender = max(w.walsender, fineCPU(sender))
 	}
 }
 

@@ -66,7 +66,7 @@ func commitOf(r *kgo.Record) (lsn pglogrepl.LSN) {
 	return 0
 }
 
-func (f *follower) seen(n int) (arrival, bool) {
+func (f *follower) arrivalOf(n int) (arrival, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	a, ok := f.rows[n]

@@ -76,14 +76,14 @@ func (b *bench) growth(ctx context.Context, o *options) error {
 		saved := b.settings
 		b.settings = append(append([]string{}, saved...), p.settings...)
 		for round := 1; round <= b.roundsOr(1); round++ {
-			row, err := b.undisturbed(ctx, &l, &subjects[0], func(row *drainRow) error {
+			row, err := b.repeatDisturbed(ctx, &l, &subjects[0], func(row *drainRow) error {
 				row.Kind, row.Round = "growth", round
 				return b.out.add(growthRow{"growth", p.axis, p.value, row})
 			})
 			if err != nil {
 				return fmt.Errorf("%s %d: %w", p.axis, p.value, err)
 			}
-			b.say("  %s", b.line(row))
+			b.say("  %s", b.runLine(row))
 		}
 		b.settings = saved
 		if err := b.drop(ctx, &l); err != nil {
@@ -101,15 +101,15 @@ type memoryRow struct {
 	Events  int64   `json:"events"`
 }
 
-// long writes faster than the daemon can deliver, and records its memory meanwhile.
-func (b *bench) long(ctx context.Context, lasts time.Duration) error {
+// measureMemory writes faster than the daemon can deliver, and records its memory meanwhile.
+func (b *bench) measureMemory(ctx context.Context, lasts time.Duration) error {
 	b.say("full drain for %v", lasts)
 	v, err := b.goLive(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = v.run.proc.Kill(); _ = v.end(ctx) }()
-	if err := v.streaming(ctx); err != nil {
+	if err := v.awaitStreaming(ctx); err != nil {
 		return err
 	}
 	stored, err := openStored(b.kafka.Brokers(), v.topics, v.run.load.Partitions)

@@ -23,8 +23,8 @@ type linkRow struct {
 	*drainRow
 }
 
-// farAway is the delay in each direction to a server in another region.
-const farAway = 5 * time.Millisecond
+// farLatency is the delay in each direction to a server in another region.
+const farLatency = 5 * time.Millisecond
 
 // links are the kinds of connection to the servers. The pauses between reads must do no harm on any of them.
 var links = []string{"loopback", "TLS to Postgres", "TLS to Postgres and Kafka", "10 ms there and back"}
@@ -49,7 +49,7 @@ func (b *bench) link(ctx context.Context, o *options) error {
 		return err
 	}
 	defer far.Close() //nolint:errcheck // at the end
-	late := faultproxy.Way{Latency: farAway}
+	late := faultproxy.Way{Latency: farLatency}
 	if err := far.Set(faultproxy.Faults{Up: late, Down: late}); err != nil {
 		return err
 	}
@@ -79,14 +79,14 @@ func (b *bench) link(ctx context.Context, o *options) error {
 					if link == links[2] {
 						b.settings = append(b.settings, toKafka...)
 					}
-					row, err := b.undisturbed(ctx, l, &subjects[0], func(row *drainRow) error {
+					row, err := b.repeatDisturbed(ctx, l, &subjects[0], func(row *drainRow) error {
 						row.Kind, row.Round = "link", round+1
 						return b.out.add(linkRow{"link", link, interval, row})
 					})
 					if err != nil {
 						return fmt.Errorf("%s, %s: %w", link, interval, err)
 					}
-					b.say("%d rows a transaction, %s, read_interval %s: %s", perTx, link, interval, b.line(row))
+					b.say("%d rows a transaction, %s, read_interval %s: %s", perTx, link, interval, b.runLine(row))
 				}
 			}
 		}

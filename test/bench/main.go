@@ -66,7 +66,7 @@ var parts = map[string]func(*bench, context.Context, *options) error{
 	"steady": func(b *bench, ctx context.Context, o *options) error { return b.steady(ctx, o) },
 	"writer": func(b *bench, ctx context.Context, o *options) error { return b.writer(ctx, o) },
 	"growth": func(b *bench, ctx context.Context, o *options) error { return b.growth(ctx, o) },
-	"memory": func(b *bench, ctx context.Context, o *options) error { return b.long(ctx, o.memory) },
+	"memory": func(b *bench, ctx context.Context, o *options) error { return b.measureMemory(ctx, o.memory) },
 }
 
 type options struct {
@@ -209,7 +209,7 @@ func (b *bench) roundsOr(usual int) int {
 	return usual
 }
 
-func (b *bench) wanted(s *subject) bool {
+func (b *bench) isWanted(s *subject) bool {
 	return b.only.MatchString(s.Name) && (s.Name != "pg_recvlogical" || b.recvlogical != "")
 }
 

@@ -65,7 +65,7 @@ func (r *rows) bars() string {
 	most := 0.0
 	for _, l := range r.loads {
 		for _, s := range subjects {
-			if m := r.of(l.Name, s.Name, rate).median(); m > most {
+			if m := r.drainFigures(l.Name, s.Name, rate).median(); m > most {
 				most = m
 			}
 		}
@@ -81,7 +81,7 @@ func (r *rows) bars() string {
 	for _, l := range r.loads {
 		top := y
 		for i, s := range subjects {
-			v := r.of(l.Name, s.Name, rate).median()
+			v := r.drainFigures(l.Name, s.Name, rate).median()
 			if math.IsNaN(v) {
 				continue
 			}

@@ -40,16 +40,16 @@ func sum(fields []string, which ...int) (d time.Duration) {
 // cpu returns the processor time of all threads of a process; 0 if it has ended.
 func cpu(pid int) time.Duration { return sum(stat(pid), 11, 12) }
 
-// finer returns the processor time of a single-threaded process, more finely than in ticks; 0 if it has ended.
-func finer(pid int) time.Duration {
+// fineCPU returns the processor time of a single-threaded process, more finely than in ticks; 0 if it has ended.
+func fineCPU(pid int) time.Duration {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
 	var ns int64
 	_, _ = fmt.Sscan(string(b), &ns)
 	return time.Duration(ns)
 }
 
-// family returns the processor time of a process and all its children, including ended ones.
-func family(pid int) time.Duration {
+// familyCPU returns the processor time of a process and all its children, including ended ones.
+func familyCPU(pid int) time.Duration {
 	d := sum(stat(pid), 11, 12, 13, 14)
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, list := range lists {
@@ -63,15 +63,15 @@ func family(pid int) time.Duration {
 	return d
 }
 
-// own returns the processor time of this process.
-func own() time.Duration {
+// ownCPU returns the processor time of this process.
+func ownCPU() time.Duration {
 	var r syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r)
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// busy returns the time during which processors were not idle, or were stolen from this machine.
-func busy() time.Duration {
+// busyTime returns the time during which processors were not idle, or were stolen from this machine.
+func busyTime() time.Duration {
 	b, _ := os.ReadFile("/proc/stat")
 	line, _, _ := strings.Cut(string(b), "\n")
 	return sum(strings.Fields(line), 1, 2, 3, 6, 7, 8)
@@ -106,7 +106,7 @@ type account struct {
 
 func open(postmaster, broker int) *account {
 	return &account{
-		at: time.Now(), busy: busy(), own: own(), server: family(postmaster), kafk: cpu(broker),
+		at: time.Now(), busy: busyTime(), own: ownCPU(), server: familyCPU(postmaster), kafk: cpu(broker),
 		postmaster: postmaster, broker: broker,
 	}
 }
@@ -124,8 +124,8 @@ type usage struct {
 // close returns what was used; client and walsender are their times since the account was opened.
 func (a *account) close(client, walsender time.Duration) usage {
 	took := time.Since(a.at)
-	server, broker := family(a.postmaster)-a.server, cpu(a.broker)-a.kafk
-	other := busy() - a.busy - (own() - a.own) - server - broker - client
+	server, broker := familyCPU(a.postmaster)-a.server, cpu(a.broker)-a.kafk
+	other := busyTime() - a.busy - (ownCPU() - a.own) - server - broker - client
 	return usage{
 		Seconds: took.Seconds(), Client: client.Seconds(), Walsender: walsender.Seconds(), Server: server.Seconds(), Broker: broker.Seconds(),
 		Other: max(0, other.Seconds()/took.Seconds()),

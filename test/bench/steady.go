@@ -57,7 +57,7 @@ const senders = 16
 func (b *bench) steady(ctx context.Context, o *options) error {
 	for i := range b.roundsOr(1) {
 		for _, p := range paces {
-			row, err := b.steadyOnce(ctx, &p, o.seconds)
+			row, err := b.steadyRound(ctx, &p, o.seconds)
 			if err != nil {
 				return fmt.Errorf("%s: %w", p.Name, err)
 			}
@@ -68,7 +68,7 @@ func (b *bench) steady(ctx context.Context, o *options) error {
 			b.say("steady %-32s p50 %.1f p99 %.1f p99.9 %.1f max %.1f ms; daemon %.1f %%, walsender %.1f %%, broker %.1f %%, other %.2f cores; confirmed p99 %.0f max %.0f ms",
 				p.Name, row.Commit.P50, row.Commit.P99, row.Commit.P999, row.Commit.Max, row.Daemon*100, row.Walsender*100, row.Broker*100, row.Other, row.Confirm.P99, row.Confirm.Max)
 		}
-		row, err := b.idle(ctx, o.seconds)
+		row, err := b.measureIdle(ctx, o.seconds)
 		if err != nil {
 			return fmt.Errorf("idle: %w", err)
 		}
@@ -77,42 +77,42 @@ func (b *bench) steady(ctx context.Context, o *options) error {
 			return err
 		}
 		b.say("idle: %.2f %% of a core, %d MiB, %d queries in %.0f s", row.Daemon*100, row.RSS>>20, row.Queries, row.Seconds)
-		if err := b.first(ctx, i+1); err != nil {
+		if err := b.measureFirst(ctx, i+1); err != nil {
 			return fmt.Errorf("first record: %w", err)
 		}
 	}
 	return nil
 }
 
-func (b *bench) steadyOnce(ctx context.Context, p *pace, lasts time.Duration) (*steadyRow, error) {
+func (b *bench) steadyRound(ctx context.Context, p *pace, lasts time.Duration) (*steadyRow, error) {
 	v, err := b.goLive(ctx, p.settings)
 	if err != nil {
 		return nil, err
 	}
-	row, err := v.steady(ctx, p, lasts)
+	row, err := v.measureSteady(ctx, p, lasts)
 	return row, errors.Join(err, v.end(ctx))
 }
 
-// settle is how long a load runs before it is measured.
-const settle = 3 * time.Second
+// settleTime is how long a load runs before it is measured.
+const settleTime = 3 * time.Second
 
-func (v *live) steady(ctx context.Context, p *pace, lasts time.Duration) (*steadyRow, error) {
-	if err := v.streaming(ctx); err != nil {
+func (v *live) measureSteady(ctx context.Context, p *pace, lasts time.Duration) (*steadyRow, error) {
+	if err := v.awaitStreaming(ctx); err != nil {
 		return nil, err
 	}
 	if err := v.warm(ctx); err != nil {
 		return nil, fmt.Errorf("warm up: %w", err)
 	}
-	total := p.rate * int((settle+lasts)/time.Second)
+	total := p.rate * int((settleTime+lasts)/time.Second)
 	w := &steadyWriter{v: v, p: p, start: time.Now().Add(100 * time.Millisecond), txs: total / p.perTx}
 	confirmed := watchConfirmed(ctx, v)
 	defer confirmed.stop() //nolint:errcheck // it was called before, or another error came first
 	written := make(chan error, 1)
 	go func() { written <- w.write(ctx) }()
-	time.Sleep(time.Until(w.start.Add(settle)))
-	a, daemon, sender := open(v.b.pg.Pid(), v.b.kafka.Pid()), cpu(v.run.proc.Pid()), finer(v.sender)
-	time.Sleep(time.Until(w.start.Add(settle + lasts)))
-	use := a.close(cpu(v.run.proc.Pid())-daemon, finer(v.sender)-sender)
+	time.Sleep(time.Until(w.start.Add(settleTime)))
+	a, daemon, sender := open(v.b.pg.Pid(), v.b.kafka.Pid()), cpu(v.run.proc.Pid()), fineCPU(v.sender)
+	time.Sleep(time.Until(w.start.Add(settleTime + lasts)))
+	use := a.close(cpu(v.run.proc.Pid())-daemon, fineCPU(v.sender)-sender)
 	if err := <-written; err != nil {
 		return nil, err
 	}
@@ -139,13 +139,13 @@ func (v *live) latencies(ctx context.Context, row *steadyRow, w *steadyWriter, s
 	}
 	defer rows.Close()
 	var commit, due, confirm []float64
-	from := int(settle/time.Second) * w.p.rate
+	from := int(settleTime/time.Second) * w.p.rate
 	for rows.Next() {
 		var n, micros int64
 		if err := rows.Scan(&n, &micros); err != nil {
 			return err
 		}
-		got, ok := v.follow.seen(int(n))
+		got, ok := v.follow.arrivalOf(int(n))
 		if !ok {
 			row.Missing++
 			continue

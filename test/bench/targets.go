@@ -16,17 +16,19 @@ type target struct {
 }
 
 func ratio(load, a, b string, figure func(*drainRow) float64) func(*rows) float64 {
-	return func(r *rows) float64 { return r.of(load, a, figure).median() / r.of(load, b, figure).median() }
+	return func(r *rows) float64 {
+		return r.drainFigures(load, a, figure).median() / r.drainFigures(load, b, figure).median()
+	}
 }
 
 func absolute(load string, figure func(*drainRow) float64) func(*rows) float64 {
-	return func(r *rows) float64 { return r.of(load, "outboxcdc", figure).median() }
+	return func(r *rows) float64 { return r.drainFigures(load, "outboxcdc", figure).median() }
 }
 
 // warmRatio compares our whole run, cold start included, with the second half of Debezium's.
 func warmRatio(load string) func(*rows) float64 {
 	return func(r *rows) float64 {
-		return r.of(load, "outboxcdc", rate).median() / r.of(load, rivalName, func(d *drainRow) float64 { return d.Warm }).median()
+		return r.drainFigures(load, "outboxcdc", rate).median() / r.drainFigures(load, rivalName, func(d *drainRow) float64 { return d.Warm }).median()
 	}
 }
 
@@ -42,7 +44,7 @@ func worst(figure func(*drainRow) float64) func(*rows) float64 {
 	}
 }
 
-func paced(pace string, figure func(*steadyRow) float64) func(*rows) float64 {
+func paceMedian(pace string, figure func(*steadyRow) float64) func(*rows) float64 {
 	return func(r *rows) float64 { return r.paceOf(pace, figure).median() }
 }
 
@@ -72,20 +74,20 @@ var targets = []target{
 	{"TLS to both sides: rate ÷ without", 0.7, true, func(r *rows) float64 {
 		return r.linkOf("link100", links[2], intervals[0], rate).median() / r.linkOf("link100", links[0], intervals[0], rate).median()
 	}},
-	{"1,000/s: p50, ms", 6, false, paced("1,000/s", p50)},
-	{"1,000/s: p99, ms", 20, false, paced("1,000/s", p99)},
-	{"1,000/s: % of a core", 10, false, paced("1,000/s", daemonShare)},
-	{"1,000/s, read_interval 0: p50, ms", 1.5, false, paced("1,000/s, read_interval 0", p50)},
-	{"1,000/s, read_interval 0: p99, ms", 6, false, paced("1,000/s, read_interval 0", p99)},
-	{"1,000/s: visible → confirmed, worst, ms", 1000, false, paced("1,000/s", func(s *steadyRow) float64 { return s.Confirm.Max })},
-	{"50/s: visible → confirmed, worst, ms", 1000, false, paced("50/s", func(s *steadyRow) float64 { return s.Confirm.Max })},
-	{"idle: % of a core", 0.5, false, paced("idle", daemonShare)},
-	{"start to first record, ms", 300, false, func(r *rows) float64 { return r.firsts().median() }},
+	{"1,000/s: p50, ms", 6, false, paceMedian("1,000/s", p50)},
+	{"1,000/s: p99, ms", 20, false, paceMedian("1,000/s", p99)},
+	{"1,000/s: % of a core", 10, false, paceMedian("1,000/s", daemonShare)},
+	{"1,000/s, read_interval 0: p50, ms", 1.5, false, paceMedian("1,000/s, read_interval 0", p50)},
+	{"1,000/s, read_interval 0: p99, ms", 6, false, paceMedian("1,000/s, read_interval 0", p99)},
+	{"1,000/s: visible → confirmed, worst, ms", 1000, false, paceMedian("1,000/s", func(s *steadyRow) float64 { return s.Confirm.Max })},
+	{"50/s: visible → confirmed, worst, ms", 1000, false, paceMedian("50/s", func(s *steadyRow) float64 { return s.Confirm.Max })},
+	{"idle: % of a core", 0.5, false, paceMedian("idle", daemonShare)},
+	{"start to first record, ms", 300, false, func(r *rows) float64 { return r.firstTimes().median() }},
 	{"memory, last third ÷ first third of the long drain", 1.1, false, func(r *rows) float64 {
 		if len(r.memory) < 3 {
 			return math.NaN()
 		}
-		return r.third(2) / r.third(0)
+		return r.memoryThird(2) / r.memoryThird(0)
 	}},
 }
 

@@ -100,7 +100,7 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 			return nil, err
 		}
 		defer func() { _ = v.end(ctx) }()
-		if err := v.streaming(ctx); err != nil {
+		if err := v.awaitStreaming(ctx); err != nil {
 			return nil, err
 		}
 		l = v.run.load
@@ -135,7 +135,7 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 	if err != nil {
 		return nil, err
 	}
-	begun, before, server := time.Now(), busy(), family(b.pg.Pid())
+	begun, before, server := time.Now(), busyTime(), familyCPU(b.pg.Pid())
 	cmd := exec.CommandContext(ctx, pgbench, "-n", "-M", "prepared", "-c", "4", "-j", "2", "-R", strconv.Itoa(writerRate),
 		"-T", strconv.Itoa(int(lasts.Seconds())), "-f", script, b.pg.SuperURL(l.database()))
 	cmd.Env = daemon.Environment()
@@ -143,8 +143,8 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
 	}
-	row := &writerRow{Kind: "writer", What: w.what, Began: begun, Rate: writerRate, Other: (busy() - before).Seconds() / time.Since(begun).Seconds()}
-	server = family(b.pg.Pid()) - server
+	row := &writerRow{Kind: "writer", What: w.what, Began: begun, Rate: writerRate, Other: (busyTime() - before).Seconds() / time.Since(begun).Seconds()}
+	server = familyCPU(b.pg.Pid()) - server
 	end, err := b.walEnd(ctx, l.database())
 	if err != nil {
 		return nil, err

@@ -64,7 +64,7 @@ type Checker struct {
 	repeats   int
 	bad       []string // bad repeats
 	offsets   map[partition]int64
-	homes     map[home]int32
+	homes     map[recordHome]int32
 	misplaced []string
 	invalid   []string
 }
@@ -91,13 +91,13 @@ type partition struct {
 	number int32
 }
 
-// home is what must stay in one partition of a topic: the records of a key or, without a key, of an id.
-type home struct{ topic, key, id string }
+// recordHome is what must stay in one partition of a topic: the records of a key or, without a key, of an id.
+type recordHome struct{ topic, key, id string }
 
 // New returns an empty checker.
 func New() *Checker {
 	return &Checker{
-		rows: map[string]row{}, delivered: map[string]*delivery{}, offsets: map[partition]int64{}, homes: map[home]int32{},
+		rows: map[string]row{}, delivered: map[string]*delivery{}, offsets: map[partition]int64{}, homes: map[recordHome]int32{},
 	}
 }
 
@@ -131,7 +131,7 @@ func (c *Checker) Add(r Record) {
 		id: id, topic: r.Topic, key: nilOr(r.Key), value: sum(r.Value), headers: sumHeaders(r.Headers),
 		partition: r.Partition, offset: r.Offset,
 	}
-	h := home{topic: d.topic, key: d.key}
+	h := recordHome{topic: d.topic, key: d.key}
 	if r.Key == nil {
 		h.id = id
 	}
@@ -147,7 +147,7 @@ func (c *Checker) Add(r Record) {
 		return
 	}
 	c.repeats++
-	if what := differs(first, d); what != "" {
+	if what := differingField(first, d); what != "" {
 		c.bad = append(c.bad, fmt.Sprintf("id %q at %s has another %s than at %s", id, at, what, where(first.topic, first.partition, first.offset)))
 	}
 }
@@ -176,7 +176,7 @@ func (c *Checker) Report() Report {
 			r.Missing = append(r.Missing, fmt.Sprintf("id %q, number %d of key %s for %s", id, t.seq, name(t.key), t.topic))
 		}
 	}
-	highest := map[home]int{} // of each key of each topic
+	highest := map[recordHome]int{} // of each key of each topic
 	for _, d := range c.order {
 		at := where(d.topic, d.partition, d.offset)
 		t, ok := c.rows[d.id]
@@ -184,14 +184,14 @@ func (c *Checker) Report() Report {
 			r.Phantom = append(r.Phantom, fmt.Sprintf("id %q at %s", d.id, at))
 			continue
 		}
-		if what := wrong(t, d); what != "" {
+		if what := wrongField(t, d); what != "" {
 			r.WrongContent = append(r.WrongContent, fmt.Sprintf("id %q at %s has the wrong %s", d.id, at, what))
 		}
 		if t.seq == 0 {
 			continue
 		}
 		// By the truth's key, so that a record with a wrong key is not also reported as out of order there.
-		k := home{topic: t.topic, key: t.key}
+		k := recordHome{topic: t.topic, key: t.key}
 		if want := highest[k] + 1; t.seq != want {
 			r.OutOfOrder = append(r.OutOfOrder, fmt.Sprintf("number %d of key %s, id %q at %s, where %d was due", t.seq, name(t.key), d.id, at, want))
 		}
@@ -205,13 +205,13 @@ func (c *Checker) Report() Report {
 // all.
 func (c *Checker) numbering() []string {
 	var invalid []string
-	seen := map[home]map[int]bool{}
+	seen := map[recordHome]map[int]bool{}
 	for _, id := range c.rowOrder {
 		t := c.rows[id]
 		if t.seq == 0 {
 			continue
 		}
-		k := home{topic: t.topic, key: t.key}
+		k := recordHome{topic: t.topic, key: t.key}
 		if seen[k] == nil {
 			seen[k] = map[int]bool{}
 		}
@@ -231,7 +231,7 @@ func (c *Checker) numbering() []string {
 	return invalid
 }
 
-func differs(a, b *delivery) string {
+func differingField(a, b *delivery) string {
 	switch {
 	case a.topic != b.topic:
 		return "topic"
@@ -245,7 +245,7 @@ func differs(a, b *delivery) string {
 	return ""
 }
 
-func wrong(t row, d *delivery) string {
+func wrongField(t row, d *delivery) string {
 	switch {
 	case t.topic != d.topic:
 		return "topic, for " + t.topic

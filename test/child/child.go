@@ -134,7 +134,7 @@ func (p *Process) Freeze(ctx context.Context) error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	return p.Poll(ctx, func(context.Context) error { return standsStill(p.Pid()) })
+	return p.Poll(ctx, func(context.Context) error { return checkStopped(p.Pid()) })
 }
 
 // Thaw continues a frozen process.

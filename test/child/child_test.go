@@ -128,7 +128,7 @@ func TestFrozenProcess(t *testing.T) {
 	if err := p.Freeze(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := standsStill(p.Pid()); err != nil {
+	if err := checkStopped(p.Pid()); err != nil {
 		t.Error(err)
 	}
 	if err := p.Thaw(); err != nil {
@@ -161,7 +161,7 @@ func TestTail(t *testing.T) {
 // FreePort returns no port twice, and a server can listen on each.
 func TestFreePort(t *testing.T) {
 	seen := map[int]bool{}
-	for range 2 * share { // more than this process' share
+	for range 2 * shareSize { // more than this process' share
 		port, err := FreePort()
 		if err != nil {
 			t.Fatal(err)

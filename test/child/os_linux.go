@@ -11,9 +11,9 @@ import (
 
 func setDeathSignal(attr *syscall.SysProcAttr, sig syscall.Signal) { attr.Pdeathsig = sig }
 
-// standsStill returns nil when every thread of a process is stopped. kill only requests that: a thread may still be
+// checkStopped returns nil when every thread of a process is stopped. kill only requests that: a thread may still be
 // running when it returns.
-func standsStill(pid int) error {
+func checkStopped(pid int) error {
 	threads, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stat")
 	if err != nil {
 		return err

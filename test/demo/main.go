@@ -96,81 +96,81 @@ func run(ctx context.Context, o options, out *printer) int {
 		var v verdict
 		if v, err = d.play(ctx, o.keep); err == nil {
 			out.verdict(v)
-			return d.leave(v.exitStatus())
+			return d.cleanUp(v.exitStatus())
 		}
 	}
 	if ctx.Err() != nil {
 		out.text("", "Interrupted: no verdict. Everything is being stopped and removed.")
-		return d.leave(exitInterrupted)
+		return d.cleanUp(exitInterrupted)
 	}
 	out.text("", out.paint(red, "The demo failed."))
 	out.text(wrap(err.Error(), width)...)
-	return d.leave(exitBroken)
+	return d.cleanUp(exitBroken)
 }
 
 // act is one fault: its announcement, what it breaks and for how long, and how it is fixed.
 type act struct {
-	cause   cause
-	before  string
-	hurt    func(context.Context, *demo) error
-	hurting time.Duration
-	after   string
-	fix     func(context.Context, *demo) error
+	cause    cause
+	before   string
+	inject   func(context.Context, *demo) error
+	duration time.Duration
+	after    string
+	fix      func(context.Context, *demo) error
 }
 
 func acts() []act {
 	return []act{
 		{
-			cause:   relayKilled,
-			before:  "The relay is killed with kill -9: it cannot even say goodbye.",
-			hurt:    func(_ context.Context, d *demo) error { return d.relay.kill() },
-			hurting: 1500 * time.Millisecond,
-			after:   "The relay is started again: in 5 s nothing of the dead one is on its way, and it looks in Kafka.",
-			fix:     func(_ context.Context, d *demo) error { return d.relay.start() },
+			cause:    relayKilled,
+			before:   "The relay is killed with kill -9: it cannot even say goodbye.",
+			inject:   func(_ context.Context, d *demo) error { return d.relay.kill() },
+			duration: 1500 * time.Millisecond,
+			after:    "The relay is started again: in 5 s nothing of the dead one is on its way, and it looks in Kafka.",
+			fix:      func(_ context.Context, d *demo) error { return d.relay.start() },
 		},
 		{
-			cause:   brokerFrozen,
-			before:  "The broker is frozen with SIGSTOP: connections stay open, nothing is answered.",
-			hurt:    func(ctx context.Context, d *demo) error { return d.kafka.Freeze(ctx) },
-			hurting: 4 * time.Second,
-			after:   "The broker is thawed: what was sent meanwhile is answered now.",
-			fix:     func(_ context.Context, d *demo) error { return d.kafka.Thaw() },
+			cause:    brokerFrozen,
+			before:   "The broker is frozen with SIGSTOP: connections stay open, nothing is answered.",
+			inject:   func(ctx context.Context, d *demo) error { return d.kafka.Freeze(ctx) },
+			duration: 4 * time.Second,
+			after:    "The broker is thawed: what was sent meanwhile is answered now.",
+			fix:      func(_ context.Context, d *demo) error { return d.kafka.Thaw() },
 		},
 		{
 			cause:  postgresStopped,
 			before: "Postgres is stopped immediately, as in a crash: it forgets what was confirmed lately.",
-			hurt: func(ctx context.Context, d *demo) error {
-				return d.meanwhile(ctx, func() error {
+			inject: func(ctx context.Context, d *demo) error {
+				return d.runWithLiveLines(ctx, func() error {
 					_, err := d.postgres.Stop(ctx, pgtest.Immediate)
 					return err
 				})
 			},
-			hurting: 2 * time.Second,
-			after:   "Postgres is started again: the relay remembers what it has delivered.",
+			duration: 2 * time.Second,
+			after:    "Postgres is started again: the relay remembers what it has delivered.",
 			fix: func(ctx context.Context, d *demo) error {
-				return d.meanwhile(ctx, func() error { return d.postgres.StartAgain(ctx) })
+				return d.runWithLiveLines(ctx, func() error { return d.postgres.StartAgain(ctx) })
 			},
 		},
 	}
 }
 
 const (
-	quiet    = 8 * time.Second  // without faults, before each fault and after the last
-	patience = 60 * time.Second // for a recovery
+	quietTime = 8 * time.Second  // without faults, before each fault and after the last
+	patience  = 60 * time.Second // for a recovery
 )
 
 // play runs the whole story.
 func (d *demo) play(ctx context.Context, keep bool) (verdict, error) {
 	if keep {
-		d.where()
+		d.printAddresses()
 	}
 	d.out.legend()
 	d.out.columns()
 	for _, a := range acts() {
-		if err := d.watch(ctx, quiet, nil); err != nil {
+		if err := d.watch(ctx, quietTime, nil); err != nil {
 			return nil, err
 		}
-		err := d.suffer(ctx, a)
+		err := d.playAct(ctx, a)
 		if errors.Is(err, errLate) {
 			d.out.say("After %s not everything from before has arrived; the story ends here.", duration(patience))
 			return d.finish(ctx)
@@ -179,11 +179,11 @@ func (d *demo) play(ctx context.Context, keep bool) (verdict, error) {
 			return nil, err
 		}
 	}
-	if err := d.watch(ctx, quiet, nil); err != nil {
+	if err := d.watch(ctx, quietTime, nil); err != nil {
 		return nil, err
 	}
 	if keep {
-		if err := d.goOn(ctx); err != nil {
+		if err := d.keepRunning(ctx); err != nil {
 			return nil, err
 		}
 		ctx = context.WithoutCancel(ctx) // Ctrl-C only ends the waiting; the end of the story follows
@@ -191,15 +191,15 @@ func (d *demo) play(ctx context.Context, keep bool) (verdict, error) {
 	return d.finish(ctx)
 }
 
-// suffer plays one act and waits until the events committed meanwhile have arrived.
-func (d *demo) suffer(ctx context.Context, a act) error {
+// playAct plays one act and waits until the events committed meanwhile have arrived.
+func (d *demo) playAct(ctx context.Context, a act) error {
 	d.out.say("%s", a.before)
 	skipped := d.relay.look(ctx).skipped
-	d.tally.fault(a.cause)
-	if err := a.hurt(ctx, d); err != nil {
+	d.tally.setFault(a.cause)
+	if err := a.inject(ctx, d); err != nil {
 		return err
 	}
-	if err := d.watch(ctx, a.hurting, nil); err != nil {
+	if err := d.watch(ctx, a.duration, nil); err != nil {
 		return err
 	}
 	d.out.say("%s", a.after)
@@ -208,17 +208,17 @@ func (d *demo) suffer(ctx context.Context, a act) error {
 		return err
 	}
 	fixed := time.Now()
-	if err := d.watch(ctx, patience, func() bool { return d.tally.recovered(fixed) }); err != nil {
+	if err := d.watch(ctx, patience, func() bool { return d.tally.hasRecovered(fixed) }); err != nil {
 		return err
 	}
-	d.out.say("Caught up after %s; %s.", duration(time.Since(begin)), twice(d.tally.repeatsAfter(a.cause)))
+	d.out.say("Caught up after %s; %s.", duration(time.Since(begin)), repeatsText(d.tally.repeatsAfter(a.cause)))
 	if again := d.relay.look(ctx).skipped - skipped; again > 0 {
 		d.out.say("Postgres sent %s events again; the relay knew them and dropped them.", count(again))
 	}
 	return nil
 }
 
-func twice(repeats int) string {
+func repeatsText(repeats int) string {
 	switch repeats {
 	case 0:
 		return "nothing came twice"
@@ -228,12 +228,12 @@ func twice(repeats int) string {
 	return count(repeats) + " events came twice"
 }
 
-// goOn keeps everything running until Ctrl-C, at a tenth of the pace: the tally's memory grows with every event.
-func (d *demo) goOn(ctx context.Context) error {
+// keepRunning keeps everything running until Ctrl-C, at a tenth of the pace: the tally's memory grows with every event.
+func (d *demo) keepRunning(ctx context.Context) error {
 	d.shop.slow.Store(10)
 	d.second.Reset(10 * time.Second)
 	d.out.say("The story is over; the shop goes on more slowly until Ctrl-C, with a line every 10 s.")
-	d.where()
+	d.printAddresses()
 	d.out.text(fmt.Sprintf("You may end the relay, too (kill -9 %d): it is started again.", d.relay.proc.Pid()))
 	d.out.columns()
 	for {
@@ -243,7 +243,7 @@ func (d *demo) goOn(ctx context.Context) error {
 			return nil
 		case errors.Is(err, errRelayEnded):
 			how := exitText(d.relay.proc)
-			d.tally.fault(relayEnded)
+			d.tally.setFault(relayEnded)
 			time.Sleep(time.Second) // the relay may exit again at once
 			if err := d.relay.start(); err != nil {
 				return err
@@ -255,8 +255,8 @@ func (d *demo) goOn(ctx context.Context) error {
 	}
 }
 
-// where prints how to look at Postgres, Kafka and the relay.
-func (d *demo) where() {
+// printAddresses prints how to look at Postgres, Kafka and the relay.
+func (d *demo) printAddresses() {
 	broker := d.kafka.Brokers()[0]
 	d.out.text("",
 		"  Status    curl "+d.relay.url+"/status",
@@ -270,11 +270,11 @@ func (d *demo) where() {
 // finish closes the shop, stops the relay in order, and compares.
 func (d *demo) finish(ctx context.Context) (verdict, error) {
 	d.out.say("The shop closes, what is under way arrives, and the relay is told to stop.")
-	if err := d.meanwhile(ctx, func() error { d.shop.close(); return nil }); err != nil {
+	if err := d.runWithLiveLines(ctx, func() error { d.shop.close(); return nil }); err != nil {
 		return nil, err
 	}
 	// An event that is late is missing, and the verdict says so.
-	if err := d.watch(ctx, patience/2, d.tally.settled); err != nil && !errors.Is(err, errLate) {
+	if err := d.watch(ctx, patience/2, d.tally.isSettled); err != nil && !errors.Is(err, errLate) {
 		return nil, err
 	}
 	var e ending

@@ -12,7 +12,7 @@ import (
 // follow reads the topics as any consumer would and passes the records to the tally, until ctx is done. It is an
 // independent witness: another Kafka client than the relay's.
 func follow(ctx context.Context, brokers []string, t *tally) error {
-	return kafkatest.Follow(ctx, brokers, func(r kafkatest.Record) { t.read(toRecord(r), time.Now()) }, topics...)
+	return kafkatest.Follow(ctx, brokers, func(r kafkatest.Record) { t.addRead(toRecord(r), time.Now()) }, topics...)
 }
 
 func toRecord(r kafkatest.Record) check.Record {

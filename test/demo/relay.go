@@ -24,8 +24,8 @@ type relay struct {
 	binary, config, log string
 	url                 string // of its HTTP endpoints
 
-	proc    *child.Process
-	leaving bool // the demo has ended it
+	proc        *child.Process
+	endExpected bool // the demo has ended it
 }
 
 // build builds the binary from the sources around us and returns its path.
@@ -75,12 +75,12 @@ func (r *relay) start() error {
 	if err != nil {
 		return err
 	}
-	r.proc, r.leaving = proc, false
+	r.proc, r.endExpected = proc, false
 	return nil
 }
 
-// ready waits until the relay reports that events flow.
-func (r *relay) ready(ctx context.Context) error {
+// awaitReady waits until the relay reports that events flow.
+func (r *relay) awaitReady(ctx context.Context) error {
 	return r.proc.Poll(ctx, func(ctx context.Context) error {
 		body, err := r.get(ctx, "/readyz")
 		if err != nil {
@@ -90,9 +90,9 @@ func (r *relay) ready(ctx context.Context) error {
 	})
 }
 
-// ended returns an error if the process has ended and the demo did not end it.
-func (r *relay) ended() error {
-	if r.proc == nil || r.leaving || !r.proc.Exited() {
+// checkRunning returns an error if the process has ended and the demo did not end it.
+func (r *relay) checkRunning() error {
+	if r.proc == nil || r.endExpected || !r.proc.Exited() {
 		return nil
 	}
 	return fmt.Errorf("%w: %s", errRelayEnded, exitText(r.proc))
@@ -112,13 +112,13 @@ func (r *relay) kill() error {
 	if r.proc == nil {
 		return nil
 	}
-	r.leaving = true
+	r.endExpected = true
 	return r.proc.Kill()
 }
 
 // stop sends SIGTERM: the relay delivers what it has read, confirms it and exits with 0.
 func (r *relay) stop(ctx context.Context) error {
-	r.leaving = true
+	r.endExpected = true
 	return daemon.Stop(ctx, r.proc)
 }
 

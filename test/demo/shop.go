@@ -97,15 +97,15 @@ func (s *shop) loop(ctx context.Context, pause time.Duration, do func(context.Co
 		if err == nil {
 			err = do(ctx, conn)
 		}
-		if err != nil && ctx.Err() == nil && !passing(err) {
+		if err != nil && ctx.Err() == nil && !isTransient(err) {
 			s.failed <- fmt.Errorf("the shop: %w", err)
 			return
 		}
 	}
 }
 
-// passing reports whether Postgres is away for a while: any error except one that blames our statement.
-func passing(err error) bool {
+// isTransient reports whether Postgres is away for a while: any error except one that blames our statement.
+func isTransient(err error) bool {
 	var pg *pgconn.PgError
 	return !errors.As(err, &pg) || strings.HasPrefix(pg.Code, "57") // shutting down, or starting up
 }
@@ -203,13 +203,13 @@ func (s *shop) order(ctx context.Context, conn *pgx.Conn) error {
 		if err := tx.Rollback(ctx); err != nil {
 			return err // cut off: not committed either
 		}
-		s.tally.abandoned()
+		s.tally.addRolledBack()
 		return nil
 	}
 	if err := tx.Commit(ctx); err != nil {
 		return s.resolve(ctx, p, rows)
 	}
-	s.tally.committed(rows, time.Now(), false)
+	s.tally.addCommitted(rows, time.Now(), false)
 	return nil
 }
 
@@ -219,12 +219,12 @@ func (s *shop) resolve(ctx context.Context, p purchase, rows []check.Row) error 
 		there, err := s.find(ctx, p)
 		switch {
 		case err == nil && there:
-			s.tally.committed(rows, time.Now(), true)
+			s.tally.addCommitted(rows, time.Now(), true)
 			return nil
 		case err == nil:
-			s.tally.abandoned()
+			s.tally.addRolledBack()
 			return nil
-		case ctx.Err() != nil || !passing(err):
+		case ctx.Err() != nil || !isTransient(err):
 			return err
 		}
 		time.Sleep(100 * time.Millisecond)

@@ -149,7 +149,7 @@ func (d *demo) startRelay(ctx context.Context, binary string) (err error) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		return d.relay.url + "/status", d.relay.ready(ctx)
+		return d.relay.url + "/status", d.relay.awaitReady(ctx)
 	})
 }
 
@@ -175,7 +175,7 @@ func (d *demo) watch(ctx context.Context, most time.Duration, until func() bool)
 	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()
 	for {
-		if err := d.relay.ended(); err != nil {
+		if err := d.relay.checkRunning(); err != nil {
 			return err
 		}
 		if until != nil && until() {
@@ -198,8 +198,8 @@ func (d *demo) watch(ctx context.Context, most time.Duration, until func() bool)
 	}
 }
 
-// meanwhile calls do and prints live lines until it returns.
-func (d *demo) meanwhile(ctx context.Context, do func() error) error {
+// runWithLiveLines calls do and prints live lines until it returns.
+func (d *demo) runWithLiveLines(ctx context.Context, do func() error) error {
 	result := make(chan error, 1)
 	go func() { result <- do() }()
 	var err error
@@ -220,9 +220,9 @@ func (d *demo) meanwhile(ctx context.Context, do func() error) error {
 // errLate says that a condition did not hold in time.
 var errLate = errors.New("not in time")
 
-// leave stops and removes everything and returns the status. After a failure it keeps the logs and prints the relay's
+// cleanUp stops and removes everything and returns the status. After a failure it keeps the logs and prints the relay's
 // last lines.
-func (d *demo) leave(status int) int {
+func (d *demo) cleanUp(status int) int {
 	if d.stop != nil {
 		d.stop()
 		d.shop.wg.Wait()

@@ -55,9 +55,9 @@ func newTally() *tally {
 	return &tally{checker: check.New(), waiting: map[string]time.Time{}, early: map[string]time.Time{}}
 }
 
-// committed adds the rows of one transaction, committed at the given time. inDoubt: the shop had no answer to its
+// addCommitted adds the rows of one transaction, committed at the given time. inDoubt: the shop had no answer to its
 // COMMIT and looked for its order afterwards, so the commit time is unknown.
-func (t *tally) committed(rows []check.Row, at time.Time, inDoubt bool) {
+func (t *tally) addCommitted(rows []check.Row, at time.Time, inDoubt bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.transactions++
@@ -77,15 +77,15 @@ func (t *tally) committed(rows []check.Row, at time.Time, inDoubt bool) {
 	}
 }
 
-// abandoned counts a transaction that was rolled back: its rows must never be read.
-func (t *tally) abandoned() {
+// addRolledBack counts a transaction that was rolled back: its rows must never be read.
+func (t *tally) addRolledBack() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.rolledBack++
 }
 
-// read adds a record, read at the given time.
-func (t *tally) read(r check.Record, at time.Time) {
+// addRead adds a record, read at the given time.
+func (t *tally) addRead(r check.Record, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.records++
@@ -122,8 +122,8 @@ func idOf(r check.Record) string {
 	return ""
 }
 
-// fault attributes repeats from now on to c.
-func (t *tally) fault(c cause) {
+// setFault attributes repeats from now on to c.
+func (t *tally) setFault(c cause) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.cause = c
@@ -137,8 +137,8 @@ func (t *tally) repeatsAfter(c cause) int {
 	return t.repeats[c]
 }
 
-// recovered reports whether an event committed since then was read, and none committed before is outstanding.
-func (t *tally) recovered(since time.Time) bool {
+// hasRecovered reports whether an event committed since then was read, and none committed before is outstanding.
+func (t *tally) hasRecovered(since time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.newest.Before(since) {
@@ -152,8 +152,8 @@ func (t *tally) recovered(since time.Time) bool {
 	return true
 }
 
-// settled reports whether everything committed was read.
-func (t *tally) settled() bool {
+// isSettled reports whether everything committed was read.
+func (t *tally) isSettled() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.waiting) == 0
@@ -239,14 +239,14 @@ func (t *tally) verdict(e ending) verdict {
 			name: "delivered", ok: r.Rows > 0 && len(r.Missing) == 0,
 			text: fmt.Sprintf("%s of %s events", count(r.Rows-len(r.Missing)), count(r.Rows)),
 		},
-		finds("missing", "none", "%s were committed and are not in Kafka", r.Missing),
-		finds("phantom", "none: nothing in Kafka that was not committed", "%s are in Kafka and were not committed", r.Phantom),
-		finds("order", "as committed, for every key", "%s are not in their place", append(r.OutOfOrder, r.Misplaced...)),
-		finds("content", "as written, byte for byte", "%s differ from what was written", append(r.WrongContent, r.BadRepeats...)),
+		newFinding("missing", "none", "%s were committed and are not in Kafka", r.Missing),
+		newFinding("phantom", "none: nothing in Kafka that was not committed", "%s are in Kafka and were not committed", r.Phantom),
+		newFinding("order", "as committed, for every key", "%s are not in their place", append(r.OutOfOrder, r.Misplaced...)),
+		newFinding("content", "as written, byte for byte", "%s differ from what was written", append(r.WrongContent, r.BadRepeats...)),
 	}
 	for c := range causes {
 		if t.faults[c] || t.repeats[c] > 0 || c == noFault {
-			v = append(v, t.repeated(c))
+			v = append(v, t.repeatsFinding(c))
 		}
 	}
 	last := finding{name: "clean stop", ok: e.relay == nil, text: "the relay delivered what it had read and left with exit status 0"}
@@ -272,7 +272,7 @@ func (t *tally) doubt() string {
 	return fmt.Sprintf(" (%s cut off in COMMIT)", count(t.inDoubt))
 }
 
-func (t *tally) repeated(c cause) finding {
+func (t *tally) repeatsFinding(c cause) finding {
 	n := t.repeats[c]
 	f := finding{name: "repeats", ok: n == 0 || c.mayRepeat(), text: fmt.Sprintf("%s %s", count(n), c)}
 	switch {
@@ -284,8 +284,8 @@ func (t *tally) repeated(c cause) finding {
 	return f
 }
 
-// finds returns a finding that is ok when there are no offenders.
-func finds(name, fine, wrong string, offenders []string) finding {
+// newFinding returns a finding that is ok when there are no offenders.
+func newFinding(name, fine, wrong string, offenders []string) finding {
 	f := finding{name: name, ok: len(offenders) == 0, text: fine, offenders: offenders}
 	if !f.ok {
 		f.text = fmt.Sprintf(wrong, count(len(offenders)))

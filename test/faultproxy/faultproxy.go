@@ -134,7 +134,7 @@ func (p *Proxy) Set(f Faults) error {
 	p.faults = f
 	close(p.changed)
 	p.changed = make(chan struct{})
-	if err := p.answer(); err != nil {
+	if err := p.updateListener(); err != nil {
 		return fmt.Errorf("set faults: %w", err)
 	}
 	return nil
@@ -195,7 +195,7 @@ func (p *Proxy) Close() error {
 	if !p.closed {
 		p.closed = true
 		close(p.changed)
-		err = p.unlisten()
+		err = p.stopListening()
 	}
 	p.mu.Unlock()
 	p.CutAll(true)

@@ -90,20 +90,20 @@ func dial(t *testing.T, p *Proxy) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// both returns the two ends of a new connection through the proxy.
-func both(t *testing.T, p *Proxy, s *server) (client, server *net.TCPConn) {
+// connectBoth returns the two ends of a new connection through the proxy.
+func connectBoth(t *testing.T, p *Proxy, s *server) (client, server *net.TCPConn) {
 	t.Helper()
 	client = dial(t, p)
 	if server = s.next(patience); server == nil {
 		t.Fatal("it did not reach the server")
 	}
 	// The server has the connection before the proxy knows: an end sent in between would end the proxy's dialing.
-	eventually(t, "the proxy to know its connection", func() bool { return connected(p, client) })
+	eventually(t, "the proxy to know its connection", func() bool { return isConnected(p, client) })
 	return client, server
 }
 
-// connected reports whether the proxy has connected this client to the server.
-func connected(p *Proxy, client *net.TCPConn) bool {
+// isConnected reports whether the proxy has connected this client to the server.
+func isConnected(p *Proxy, client *net.TCPConn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.pairs {
@@ -175,7 +175,7 @@ func TestPassesUnchanged(t *testing.T) {
 	data := noise(3 << 20)
 	var all sync.WaitGroup
 	for range 4 {
-		client, server := both(t, p, s)
+		client, server := connectBoth(t, p, s)
 		for _, x := range [][2]*net.TCPConn{{client, server}, {server, client}} {
 			all.Go(func() {
 				_, _ = x[0].Write(data)
@@ -198,7 +198,7 @@ func TestPassesUnchanged(t *testing.T) {
 func TestEndsPass(t *testing.T) {
 	s := newServer(t)
 	p := start(t, s)
-	client, server := both(t, p, s)
+	client, server := connectBoth(t, p, s)
 	must(t, client.CloseWrite())
 	expectEnd(t, server, false)
 	send(t, server, "still there") // one direction is still open
@@ -206,7 +206,7 @@ func TestEndsPass(t *testing.T) {
 	must(t, server.Close())
 	expectEnd(t, client, false)
 
-	client, server = both(t, p, s)
+	client, server = connectBoth(t, p, s)
 	must(t, client.SetLinger(0))
 	must(t, client.Close())
 	expectEnd(t, server, true)
@@ -216,7 +216,7 @@ func TestLatency(t *testing.T) {
 	const late = 40 * time.Millisecond
 	s := newServer(t)
 	p := start(t, s)
-	client, server := both(t, p, s)
+	client, server := connectBoth(t, p, s)
 	must(t, p.Set(Faults{Up: Way{Latency: late}, Down: Way{Latency: late}}))
 	begin := time.Now()
 	send(t, client, "ping")
@@ -248,7 +248,7 @@ func TestBandwidth(t *testing.T) {
 	begin := time.Now()
 	var all sync.WaitGroup
 	for range 2 { // together
-		client, server := both(t, p, s)
+		client, server := connectBoth(t, p, s)
 		all.Go(func() { _, _ = server.Write(make([]byte, 150<<10)); server.Close() })
 		all.Go(func() { expectEnd(t, client, false) })
 	}
@@ -259,7 +259,7 @@ func TestBandwidth(t *testing.T) {
 	}
 	// The other direction is unchanged, and so is this one afterwards.
 	must(t, p.Set(Faults{}))
-	client, server := both(t, p, s)
+	client, server := connectBoth(t, p, s)
 	begin = time.Now()
 	go func() { _, _ = client.Write(make([]byte, 4<<20)); client.Close() }()
 	expectEnd(t, server, false)
@@ -282,7 +282,7 @@ func cutAfter(t *testing.T, how Cut, n int, up bool) {
 	s := newServer(t)
 	p := start(t, s)
 	data := noise(100 << 10)
-	client, server := both(t, p, s)
+	client, server := connectBoth(t, p, s)
 	from, to, f := server, client, Faults{Down: Way{Cut: how, CutAfter: int64(n)}}
 	if up {
 		from, to, f = client, server, Faults{Up: Way{Cut: how, CutAfter: int64(n)}}
@@ -307,7 +307,7 @@ func cutAfter(t *testing.T, how Cut, n int, up bool) {
 func TestCutCountsFromTheBeginning(t *testing.T) {
 	s := newServer(t)
 	p := start(t, s)
-	client, server := both(t, p, s)
+	client, server := connectBoth(t, p, s)
 	send(t, client, "0123456789")
 	expect(t, server, "0123456789")
 	must(t, p.Set(Faults{Up: Way{Cut: Reset, CutAfter: 12}}))
@@ -317,7 +317,7 @@ func TestCutCountsFromTheBeginning(t *testing.T) {
 		t.Errorf("%q came", got)
 	}
 	must(t, p.Set(Faults{}))
-	client, server = both(t, p, s)
+	client, server = connectBoth(t, p, s)
 	send(t, server, "more")
 	expect(t, client, "more")
 	must(t, p.Set(Faults{Down: Way{Cut: Close, CutAfter: 3}})) // already passed

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// answer puts the listener into the state that the faults ask for.
-func (p *Proxy) answer() error {
+// updateListener puts the listener into the state that the faults ask for.
+func (p *Proxy) updateListener() error {
 	switch {
 	case p.faults.Refuse:
-		return p.unlisten()
+		return p.stopListening()
 	case p.listener == nil:
 		if err := p.listen(); err != nil {
 			return err
@@ -41,8 +41,8 @@ func (p *Proxy) listen() error {
 	return nil
 }
 
-// unlisten makes the kernel refuse connections.
-func (p *Proxy) unlisten() error {
+// stopListening makes the kernel refuse connections.
+func (p *Proxy) stopListening() error {
 	if p.listener == nil {
 		return nil
 	}

@@ -158,7 +158,7 @@ func (m *pump) pass(k chunk) bool {
 	open := m.open()
 	switch {
 	case k.end:
-		m.pastEnd(open && k.reset, open)
+		m.endDirection(open && k.reset, open)
 		return false
 	case !open:
 		return true
@@ -197,8 +197,8 @@ func (m *pump) lose() {
 	}
 }
 
-// pastEnd ends this direction.
-func (m *pump) pastEnd(reset, open bool) {
+// endDirection ends this direction.
+func (m *pump) endDirection(reset, open bool) {
 	if reset {
 		m.c.end(true)
 		return

@@ -42,12 +42,12 @@ func ordinary() []*builder {
 	b.tx("the primary key is updated", []string{uuid(902)}, "UPDATE outbox SET id = '"+uuid(902)+"' WHERE id = '"+uuid(3)+"'")
 	b.row("a key of NULL", "aggregateid", "NULL").row("the last", "", "")
 
-	warned := newSet("op_error", "", smt+"table.op.invalid.behavior", "error")
+	warned := newSet("op_error", "", optionPrefix+"table.op.invalid.behavior", "error")
 	warned.row("one row", "", "").tx("updated", nil, "UPDATE outbox SET payload = '3'").row("the last", "", "")
 
 	renamed := newSet("renamed", "", "table.include.list", `sales\.outbox_event`,
-		smt+"table.field.event.id", "event_id", smt+"table.field.event.key", "customer", smt+"table.field.event.payload", "body",
-		smt+"table.field.event.type", "kind", smt+"route.by.field", "aggregate", smt+"route.topic.replacement", "shop.${routedByValue}.v1").
+		optionPrefix+"table.field.event.id", "event_id", optionPrefix+"table.field.event.key", "customer", optionPrefix+"table.field.event.payload", "body",
+		optionPrefix+"table.field.event.type", "kind", optionPrefix+"route.by.field", "aggregate", optionPrefix+"route.topic.replacement", "shop.${routedByValue}.v1").
 		topics(5, "shop.renamed.v1")
 	renamed.Setup = []string{
 		allTables,
@@ -70,7 +70,7 @@ func ordinary() []*builder {
 	}
 	partitioned.row("first leaf", "", "").row("second leaf, other order of columns", "day", "'2026-12-24'").row("first again", "aggregateid", "'7'")
 
-	filled := newSet("column_default", "tenant text DEFAULT 'eu'", smt+"table.fields.additional.placement", "tenant:header")
+	filled := newSet("column_default", "tenant text DEFAULT 'eu'", optionPrefix+"table.fields.additional.placement", "tenant:header")
 	filled.Setup = append(filled.Setup, `ALTER TABLE outbox ALTER aggregateid SET DEFAULT '42', ALTER payload SET DEFAULT '{"default": 1}'`)
 	filled.row("values", "tenant", "'us'").row("a key of NULL", "aggregateid", "NULL").row("a payload of NULL", "payload", "NULL").row("a header of NULL", "tenant", "NULL")
 	return []*builder{b, warned, renamed, partitioned, filled}

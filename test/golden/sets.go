@@ -9,8 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/debezium"
 )
 
-// smt is the prefix of the event router's options.
-const smt = "transforms.outbox."
+// optionPrefix is the prefix of the event router's options.
+const optionPrefix = "transforms.outbox."
 
 // connector returns the configuration common to all sets, with more added.
 func connector(more map[string]string) map[string]string {

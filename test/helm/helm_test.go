@@ -239,7 +239,7 @@ func TestEverything(t *testing.T) {
 		env[e.Name] = e.Value
 	}
 	for name, secret := range map[string]string{"OUTBOXCDC_POSTGRES_URL_FILE": "db", "OUTBOXCDC_KAFKA_SASL_PASSWORD_FILE": "kafka"} {
-		if got := mounted(t, &pod, env[name]); got != secret {
+		if got := mountedSecret(t, &pod, env[name]); got != secret {
 			t.Errorf("%s=%s is in secret %q", name, env[name], got)
 		}
 	}
@@ -286,8 +286,8 @@ func TestEverything(t *testing.T) {
 	}
 }
 
-// mounted returns the secret whose file is at path.
-func mounted(t *testing.T, pod *core.PodSpec, path string) string {
+// mountedSecret returns the secret whose file is at path.
+func mountedSecret(t *testing.T, pod *core.PodSpec, path string) string {
 	t.Helper()
 	for _, m := range pod.Containers[0].VolumeMounts {
 		if m.MountPath != filepath.Dir(path) || m.SubPath != "" || !m.ReadOnly {

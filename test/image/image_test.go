@@ -150,12 +150,12 @@ func TestImage(t *testing.T) {
 	if err != nil || !x509.NewCertPool().AppendCertsFromPEM(certificates) {
 		t.Errorf("the CA certificates cannot be read: %v", err)
 	}
-	t.Run("runs", func(t *testing.T) { runs(t, img, root) })
+	t.Run("runs", func(t *testing.T) { runEntryPoint(t, img, root) })
 }
 
-// runs runs the entry point with the image's files as root directory, as the image's user: it can write nowhere, and
+// runEntryPoint runs the entry point with the image's files as root directory, as the image's user: it can write nowhere, and
 // needs no other file.
-func runs(t *testing.T, img *image, root string) {
+func runEntryPoint(t *testing.T, img *image, root string) {
 	if os.Getuid() != 0 {
 		t.Skip("the image was not run: changing the root needs root")
 	}

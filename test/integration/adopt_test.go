@@ -28,7 +28,7 @@ type adopted struct {
 // adopt runs `slot adopt`, which must end with this exit code.
 func (o *outbox) adopt(env []string, exit int, args ...string) (a adopted, text string) {
 	o.t.Helper()
-	out, notes, got := o.look(env, append([]string{"slot", "adopt"}, args...)...)
+	out, notes, got := o.runBinary(env, append([]string{"slot", "adopt"}, args...)...)
 	if got != exit {
 		o.t.Fatalf("slot adopt %v: exit code %d, want %d\n%s%s", args, got, exit, out, notes)
 	}
@@ -76,7 +76,7 @@ func TestSlotAdopt(t *testing.T) {
 			refused := func() {
 				t.Helper()
 				r = o.start(env...)
-				r.stopsWith(patience, 79, "the slot is at "+stands, "recreated, advanced", "remedy: ", "outboxcdc slot adopt")
+				r.awaitStop(patience, 79, "the slot is at "+stands, "recreated, advanced", "remedy: ", "outboxcdc slot adopt")
 				if n := o.follow.records(); n != 50 {
 					t.Errorf("%d records, want the 50 of before", n)
 				}
@@ -102,7 +102,7 @@ func TestSlotAdopt(t *testing.T) {
 				t.Errorf("the slot was moved from %s to %s", stands, now)
 			}
 			r = o.startStreaming(env...)
-			o.healed()
+			o.awaitHealed()
 			o.repeatsAtMost(o.verify(patience), 0, "the slot begins behind what was delivered")
 			o.outcome("exit 79 at each start, with the remedy; `slot adopt`, and it goes on from the slot as it is")
 			if _, text := o.adopt(env, 1, "--dry-run"); !strings.Contains(text, "active") {

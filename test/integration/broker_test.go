@@ -9,7 +9,7 @@ import (
 
 // The broker is killed under load and restarted with its data, twice: the same process delivers everything.
 func TestBrokerKilledUnderLoad(t *testing.T) {
-	rounds := long(4, 2)
+	rounds := fullOrShort(4, 2)
 	rnd := newRand(t)
 	k := breakableKafka(t)
 	o := newOutbox(t, options{kafka: k})
@@ -22,7 +22,7 @@ func TestBrokerKilledUnderLoad(t *testing.T) {
 		must(t, k.Kill())
 		w.awaitCommits(20 + rnd.Int64N(100))
 		must(t, k.StartAgain(testContext(t)))
-		o.healed()
+		o.awaitHealed()
 	}
 	w.stop()
 	ended := r.sessionsEnded()
@@ -37,7 +37,7 @@ func TestBrokerKilledUnderLoad(t *testing.T) {
 // The broker is away for longer than park_after: the daemon disconnects from Postgres, its memory is flat, and delivery
 // resumes soon after the broker is back. Waiting causes no repeats.
 func TestBrokerAwayForLong(t *testing.T) {
-	away, park := long(90*time.Second, 8*time.Second), long(4500*time.Millisecond, 2*time.Second)
+	away, park := fullOrShort(90*time.Second, 8*time.Second), fullOrShort(4500*time.Millisecond, 2*time.Second)
 	rnd := newRand(t)
 	k := breakableKafka(t)
 	o := newOutbox(t, options{kafka: k})
@@ -51,10 +51,10 @@ func TestBrokerAwayForLong(t *testing.T) {
 	r.awaitState("parked", patience)
 	o.awaitSlotFree()
 	peak := r.peakMemory()
-	o.goesOn(away - time.Since(gone))
+	o.holdFault(away - time.Since(gone))
 	ended := r.sessionsEnded()
 	must(t, k.StartAgain(testContext(t)))
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	grown := r.peakMemory() - peak
@@ -71,7 +71,7 @@ func TestBrokerAwayForLong(t *testing.T) {
 // The broker is frozen, with its connections open, for longer than a request may take: requests in flight are sent
 // again by the same session, which causes no repeats.
 func TestBrokerFrozen(t *testing.T) {
-	frozen := long(45*time.Second, 5*time.Second)
+	frozen := fullOrShort(45*time.Second, 5*time.Second)
 	rnd := newRand(t)
 	k := breakableKafka(t)
 	o := newOutbox(t, options{kafka: k})
@@ -81,9 +81,9 @@ func TestBrokerFrozen(t *testing.T) {
 	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER=2m")
 	w.awaitCommits(100)
 	must(t, k.Freeze(testContext(t)))
-	o.goesOn(frozen)
+	o.holdFault(frozen)
 	must(t, k.Thaw())
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	if n := r.sessionsEnded(); n != 0 {
@@ -99,7 +99,7 @@ func TestBrokerFrozen(t *testing.T) {
 // replication factor, one of Kafka 3 refuses to append; either way nothing is lost or repeated.
 func TestMinInsyncReplicasAboveReplicas(t *testing.T) {
 	t.Parallel()
-	lasts := long(30*time.Second, 4*time.Second)
+	lasts := fullOrShort(30*time.Second, 4*time.Second)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F60", "min.insync.replicas of a topic with one replica set to 2 for %v, and back to 1", lasts)
@@ -111,12 +111,12 @@ func TestMinInsyncReplicasAboveReplicas(t *testing.T) {
 		must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("order"), map[string]string{"min.insync.replicas": n}))
 	}
 	set("2")
-	o.goesOn(lasts / 2)
+	o.holdFault(lasts / 2)
 	before := o.follow.records()
-	o.goesOn(lasts / 2)
+	o.holdFault(lasts / 2)
 	o.outcome("%d records taken in the second half of it", o.follow.records()-before)
 	set("1")
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	if n := r.sessionsEnded(); n != 0 {

@@ -62,13 +62,13 @@ func TestSilentBrokersFirst(t *testing.T) {
 			for i, env := range [][]string{once, once, {brokers, atLeastOnce}} {
 				r := o.startStreaming(env...)
 				o.insert("order", "a", 6+5*i, 5)
-				o.healed()
+				o.awaitHealed()
 				for _, addr := range silent {
 					if n := len(slices.DeleteFunc(r.logged("broker does not answer; asking another one"), func(e entry) bool { return e["broker"] != addr })); n != 1 {
 						t.Errorf("start %d: the log names %s %d times", i+1, addr, n)
 					}
 				}
-				if r.hasBeen("parked") {
+				if r.hasBeenIn("parked") {
 					t.Errorf("start %d was parked; states: %s", i+1, states(r))
 				}
 				r.kill9()
@@ -81,7 +81,7 @@ func TestSilentBrokersFirst(t *testing.T) {
 // The first of three brokers is stopped (SIGSTOP). A running daemon continues once other brokers lead its partitions,
 // and a daemon that is started meanwhile delivers.
 func TestFrozenBrokerOfThree(t *testing.T) {
-	onlyProve(t)
+	skipUnlessProving(t)
 	needRealKafka(t)
 	k := kafkatest.RealsForTest(t, 3, kafkatest.RealOptions{QuickStart: true, MaxHeap: "384m"})
 	o := newOutbox(t, options{kafka: k.Nodes[1], partitions: 6})
@@ -112,6 +112,6 @@ func TestFrozenBrokerOfThree(t *testing.T) {
 	})
 	must(t, k.Nodes[0].Thaw())
 	deliver()
-	o.healed()
+	o.awaitHealed()
 	o.repeatsAtMost(o.verify(patience), 12, "what was in flight to the broker when it stopped")
 }

@@ -15,11 +15,11 @@ var createTopics = []string{
 // With kafka.create_topics the daemon creates missing topics, including the dead-letter topic, and uses them at once.
 func TestCreateTopics(t *testing.T) {
 	t.Parallel()
-	o := newPoisonable(t, options{missing: []string{"order", "dead"}})
+	o := newPoisonOutbox(t, options{missing: []string{"order", "dead"}})
 	r := o.startStreaming(append(o.policy("dead_letter"), createTopics...)...)
-	o.mixed(5, nullKey, 5)
-	o.healthy(0)
-	o.parked(0)
+	o.insertMixed(5, nullKey, 5)
+	o.verifyGood(0)
+	o.verifyDeadLetters(0)
 	made := map[string]string{}
 	for _, e := range r.logged("topic created") {
 		made[fmt.Sprint(e["topic"])] = fmt.Sprint(e["partitions"])
@@ -34,7 +34,7 @@ func TestCreateTopics(t *testing.T) {
 	if most < 3 {
 		t.Errorf("the last partition with records is %d: fewer than 5 were made", most)
 	}
-	if r.hasBeen("parked") {
+	if r.hasBeenIn("parked") {
 		t.Error("it was parked")
 	}
 }

@@ -17,7 +17,7 @@ import (
 // Kafka show whether two really were adjacent.
 func TestKill9BetweenAdjacentCommits(t *testing.T) {
 	t.Parallel()
-	pairs, kills := long(400, 60), long(40, 8)
+	pairs, kills := fullOrShort(400, 60), fullOrShort(40, 8)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"autovacuum": "off"})}) // no other session writes WAL
 	o.proves("F84", "%d pairs of transactions with adjacent commit records, kill -9 between the two of %d pairs, half of these with the first just confirmed", pairs, kills)
@@ -28,11 +28,11 @@ func TestKill9BetweenAdjacentCommits(t *testing.T) {
 // I12: the same with a deduplicating daemon, which repeats nothing.
 func TestDeduplicatedAdjacentCommits(t *testing.T) {
 	t.Parallel()
-	pairs, kills := long(400, 30), long(40, 6)
+	pairs, kills := fullOrShort(400, 30), fullOrShort(40, 6)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"autovacuum": "off"})})
 	o.proves("F84", "%d pairs of transactions with adjacent commit records, kill -9 of a deduplicating daemon between the two of %d pairs, half of these with the first just confirmed", pairs, kills)
-	o.repeatsAtMost(o.adjacentCommits(rnd, pairs, kills, o.deduplicating(fence)...), 0, nothingOnTheWay)
+	o.repeatsAtMost(o.adjacentCommits(rnd, pairs, kills, o.deduplicating(fence)...), 0, noneInFlight)
 }
 
 // adjacentCommits writes the pairs and kills the daemons.
@@ -53,7 +53,7 @@ func (o *outbox) adjacentCommits(rnd *rand.Rand, pairs, kills int, env ...string
 		first, second := newID(rnd), newID(rnd)
 		commitFirst, commitSecond := prepareBoth(t, o, a, b, i, first, second)
 		end := commitFirst()
-		o.ledger.committed([]string{first}, end)
+		o.ledger.add([]string{first}, end)
 		ends[second] = end
 		if settled, kill := killAt[i]; kill {
 			if settled {
@@ -63,13 +63,13 @@ func (o *outbox) adjacentCommits(rnd *rand.Rand, pairs, kills int, env ...string
 			if r.confirmed == end {
 				exact++
 			}
-			o.ledger.committed([]string{second}, commitSecond())
+			o.ledger.add([]string{second}, commitSecond())
 			r = o.startStreaming(env...)
 			continue
 		}
-		o.ledger.committed([]string{second}, commitSecond())
+		o.ledger.add([]string{second}, commitSecond())
 	}
-	o.healed()
+	o.awaitHealed()
 	v := o.verify(patience)
 	adjacent := 0
 	for id, end := range ends {

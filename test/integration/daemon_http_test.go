@@ -19,7 +19,7 @@ import (
 func TestMetricsHammered(t *testing.T) {
 	t.Parallel()
 	const timeout = 5 * time.Second
-	lasts := long(60*time.Second, 4*time.Second)
+	lasts := fullOrShort(60*time.Second, 4*time.Second)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F76", "four clients ask for /metrics without a pause and eight never read the answers, for %v, wal_sender_timeout %v", lasts, timeout)
@@ -27,7 +27,7 @@ func TestMetricsHammered(t *testing.T) {
 	w := o.write(load{rand: rnd})
 	r := o.startStreaming(fmt.Sprint("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=", timeout))
 	w.awaitCommits(50)
-	o.healed()
+	o.awaitHealed()
 	before := openFiles(t, r)
 
 	stop := make(chan struct{})
@@ -50,11 +50,11 @@ func TestMetricsHammered(t *testing.T) {
 	})
 	for time.Since(begin) < lasts {
 		w.awaitCommits(50)
-		o.healed() // not affected by the clients
+		o.awaitHealed() // not affected by the clients
 	}
 	delivered := o.follow.records() - had
 	end()
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	noReconnects(t, r)
 	o.repeatsAtMost(o.verify(patience), 0, "no session ended")

@@ -41,7 +41,7 @@ func TestFewFileDescriptors(t *testing.T) {
 		return nil
 	})
 	w.awaitCommits(50)
-	o.healed()
+	o.awaitHealed()
 	// Either the crowd or the next session gets the descriptors of the old session.
 	const lack = "too many open files"
 	await(t, patience, "a session to lack a descriptor", func() error {
@@ -52,11 +52,11 @@ func TestFewFileDescriptors(t *testing.T) {
 		}
 		o.endSessions()
 		time.Sleep(100 * time.Millisecond)
-		return errors.Join(errors.New("none has"), o.unharmed())
+		return errors.Join(errors.New("none has"), o.checkRelays())
 	})
 	w.awaitCommits(20)
 	letGo()
-	o.healed()
+	o.awaitHealed()
 	noneLeft := openFiles(t, r)
 	w.stop()
 	o.repeatsAtMost(o.verify(patience), 0, "what was acknowledged is not sent again while the daemon lives")

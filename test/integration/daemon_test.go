@@ -14,13 +14,13 @@ import (
 func TestFrozenDaemonGoesOn(t *testing.T) {
 	t.Parallel()
 	const window = 150
-	timeout := long(15*time.Second, 2*time.Second)
+	timeout := fullOrShort(15*time.Second, 2*time.Second)
 	frozen := 6 * timeout
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	o.proves("F05", "SIGSTOP for %v, SIGCONT, wal_sender_timeout %v%s", frozen, timeout, long("", " (both scaled by 7.5)"))
+	o.proves("F05", "SIGSTOP for %v, SIGCONT, wal_sender_timeout %v%s", frozen, timeout, fullOrShort("", " (both scaled by 7.5)"))
 	o.sample()
-	w := o.write(load{rand: rnd, pause: long(30*time.Millisecond, 8*time.Millisecond)})
+	w := o.write(load{rand: rnd, pause: fullOrShort(30*time.Millisecond, 8*time.Millisecond)})
 	r := o.startStreaming(fmt.Sprint("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=", timeout), fmt.Sprint("OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS=", window))
 	w.awaitCommits(100)
 	begin := time.Now()
@@ -39,9 +39,9 @@ func TestFrozenDaemonGoesOn(t *testing.T) {
 		t.Errorf("the slot confirmed %s and now %s, while nobody had it", confirmed, now)
 	}
 	must(t, r.proc.Thaw())
-	await(t, patience, "the daemon to notice", func() error { return unless(r.sessionsEnded() > 0) })
+	await(t, patience, "the daemon to notice", func() error { return waitFor(r.sessionsEnded() > 0) })
 	r.awaitState("streaming", patience)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	o.repeatsAtMost(o.verify(patience), window, "the window: what was in flight when it stood still")
 	o.outcome("the server freed the slot after %v", dropped.Round(100*time.Millisecond))
@@ -59,7 +59,7 @@ func noReconnects(t *testing.T, r *relay) {
 // session, on either side.
 func TestStarvedOfProcessor(t *testing.T) {
 	const timeout = 10 * time.Second
-	begun := long(60*time.Second, 12*time.Second)
+	begun := fullOrShort(60*time.Second, 12*time.Second)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F74", "nice 19 beside four busy loops for %v, wal_sender_timeout %v", begun, timeout)
@@ -74,7 +74,7 @@ func TestStarvedOfProcessor(t *testing.T) {
 	time.Sleep(begun) // the duration is the fault
 	slow := o.follow.records() - had
 	stop()
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	noReconnects(t, r)
 	o.repeatsAtMost(o.verify(patience), 0, "no session ended")

@@ -39,11 +39,11 @@ func TestForeignColumnsComeAndGo(t *testing.T) {
 		if i%2 == 1 {
 			r = o.startStreaming()
 		}
-		if err := o.unharmed(); err != nil {
+		if err := o.checkRelays(); err != nil {
 			t.Fatalf("statement %d: %v", i, err)
 		}
 	}
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	o.repeatsAtMost(o.verify(patience), 0, "clean stops, nothing failed")
 }
@@ -96,7 +96,7 @@ func (o *outbox) insertRenamed(n int) {
 // checkRenamed checks that the daemon stops because of the column, with exactly the rows up to number want delivered.
 func (o *outbox) checkRenamed(r *relay, exit int, limit pglogrepl.LSN, want int) {
 	o.t.Helper()
-	r.stopsWith(patience, exit, "payload")
+	r.awaitStop(patience, exit, "payload")
 	o.awaitSlotFree()
 	if c := o.confirmed(); c > limit {
 		o.t.Errorf("the slot confirms %s, beyond %s, where the column was renamed", c, limit)
@@ -128,7 +128,7 @@ func TestPublicationsWithOtherTables(t *testing.T) {
 			o.exec(`CREATE TABLE other.outbox (LIKE outbox INCLUDING ALL)`) // the same name in another schema
 			o.exec(`ALTER TABLE other.outbox REPLICA IDENTITY FULL`)
 			o.exec(c.publication)
-			remakeSlot(o)
+			recreateSlot(o)
 			o.sample()
 			o.startStreaming()
 			w := o.write(load{rand: newRand(t)}) // updates counter before each insert
@@ -152,8 +152,8 @@ func TestPublicationsWithOtherTables(t *testing.T) {
 	}
 }
 
-// partition makes the outbox a partitioned table with one leaf, whose columns have another order than the root's.
-func (o *outbox) partition(publication string) {
+// partitionOutbox makes the outbox a partitioned table with one leaf, whose columns have another order than the root's.
+func (o *outbox) partitionOutbox(publication string) {
 	o.t.Helper()
 	o.exec(`DROP PUBLICATION outboxcdc`)
 	o.exec(`DROP TABLE outbox`)
@@ -161,7 +161,7 @@ func (o *outbox) partition(publication string) {
 		event_type text NOT NULL, payload jsonb, headers jsonb NOT NULL DEFAULT '{}', n bigint) PARTITION BY RANGE (n)`)
 	o.leaf("leaf_1", 0, 100)
 	o.exec(publication)
-	remakeSlot(o)
+	recreateSlot(o)
 }
 
 func (o *outbox) leaf(name string, from, to int) {
@@ -185,7 +185,7 @@ func TestPartitionedOutbox(t *testing.T) {
 			t.Parallel()
 			o := newOutbox(t, options{pg: pg})
 			o.proves("F46", "leaves with another order of columns attached while the daemon runs and while it is down, %s", c.name)
-			o.partition(c.publication)
+			o.partitionOutbox(c.publication)
 			o.sample()
 			r := o.startStreaming()
 			o.insert("order", "k", 1, 10)
@@ -199,7 +199,7 @@ func TestPartitionedOutbox(t *testing.T) {
 			o.startStreaming()
 			o.leaf("leaf_4", 300, 400)
 			o.insert("order", "k", 299, 2)
-			o.healed()
+			o.awaitHealed()
 			o.repeatsAtMost(o.verify(patience), 0, "a clean stop, nothing failed")
 			if strings.HasPrefix(c.name, "via") { // delivered rows may be dropped
 				truth := o.truth()
@@ -237,7 +237,7 @@ func TestLeafLeavesBeforeItsRowsAreDelivered(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			o := newOutbox(t, options{})
 			o.proves("F46", "a leaf leaves before its rows were delivered: %s", c.name)
-			o.partition(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert'` + c.options + `)`)
+			o.partitionOutbox(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert'` + c.options + `)`)
 			o.leaf("leaf_2", 100, 200)
 			o.sample()
 			end := o.insert("order", "k", 1, 5)
@@ -250,31 +250,31 @@ func TestLeafLeavesBeforeItsRowsAreDelivered(t *testing.T) {
 					ids = append(ids, row.ID)
 				}
 				await(t, patience, "the rows of the leaf", func() error {
-					if left := o.follow.unseen(slices.Clone(ids)); len(left) > 0 {
+					if left := o.follow.unseenIDs(slices.Clone(ids)); len(left) > 0 {
 						return fmt.Errorf("%d have not come", len(left))
 					}
-					return o.unharmed()
+					return o.checkRelays()
 				})
 				v := judge(truth, o.readAll())
 				must(t, v.err())
-				o.proof.judged(v)
+				o.proof.setVerdict(v)
 				o.repeatsAtMost(v, 0, "nothing failed")
 				return
 			}
-			r.told = true
+			r.endExpected = true
 			await(t, patience, "it to stop, or to go on without them", func() error {
 				if o.confirmed() >= end {
-					return &hopeless{fmt.Errorf("the slot confirms %s, %d of 5 rows are in Kafka", o.confirmed(), o.follow.records())}
+					return &finalError{fmt.Errorf("the slot confirms %s, %d of 5 rows are in Kafka", o.confirmed(), o.follow.records())}
 				}
 				if !r.proc.Exited() {
 					return errors.New("neither yet")
 				}
 				return nil
 			})
-			r.stopsWith(0, 79, "leaf_1", "remedy: ")
+			r.awaitStop(0, 79, "leaf_1", "remedy: ")
 			v := judge(nil, o.readAll())
 			must(t, v.err())
-			o.proof.judged(v)
+			o.proof.setVerdict(v)
 			o.outcome("exit 79; its %d rows are neither delivered nor confirmed", len(truth))
 		})
 	}
@@ -284,29 +284,29 @@ func TestLeafLeavesBeforeItsRowsAreDelivered(t *testing.T) {
 // must not satisfy the guard.
 func TestPublicationOfSomeLeaves(t *testing.T) {
 	o := newOutbox(t, options{})
-	o.partition(`CREATE PUBLICATION outboxcdc FOR TABLE leaf_1 WITH (publish = 'insert')`)
+	o.partitionOutbox(`CREATE PUBLICATION outboxcdc FOR TABLE leaf_1 WITH (publish = 'insert')`)
 	o.leaf("leaf_2", 100, 200)
 	r := o.start()
-	r.told = true
-	stopsBefore(t, o, r, o.insert("order", "k", 101, 1))
+	r.endExpected = true
+	checkStopBefore(t, o, r, o.insert("order", "k", 101, 1))
 }
 
-// stopsBefore checks for exit code 79, and that a transaction which the server does not send is not confirmed.
-func stopsBefore(t *testing.T, o *outbox, r *relay, end pglogrepl.LSN) {
+// checkStopBefore checks for exit code 79, and that a transaction which the server does not send is not confirmed.
+func checkStopBefore(t *testing.T, o *outbox, r *relay, end pglogrepl.LSN) {
 	t.Helper()
 	n := 0
 	await(t, patience, "it to stop", func() error {
 		n++
 		o.exec(`INSERT INTO counter VALUES ($1)`, fmt.Sprint("foreign ", n))
 		if c := o.confirmed(); c >= end {
-			return &hopeless{fmt.Errorf("the slot confirms %s; rows that never came end at %s; %d records have come", c, end, o.follow.records())}
+			return &finalError{fmt.Errorf("the slot confirms %s; rows that never came end at %s; %d records have come", c, end, o.follow.records())}
 		}
 		if !r.proc.Exited() {
 			return errors.New("it runs")
 		}
 		return nil
 	})
-	r.stopsWith(0, 79, "remedy: ")
+	r.awaitStop(0, 79, "remedy: ")
 }
 
 // A publication for all tables is not altered when the outbox is dropped or moved.
@@ -322,13 +322,13 @@ func TestOutboxLeavesAllTables(t *testing.T) {
 			o.exec(`DROP PUBLICATION outboxcdc`)
 			o.exec(`CREATE PUBLICATION outboxcdc FOR ALL TABLES WITH (publish = 'insert', publish_via_partition_root = true)`)
 			o.exec(`CREATE TABLE parent (LIKE outbox) PARTITION BY RANGE (n)`)
-			remakeSlot(o)
+			recreateSlot(o)
 			r := o.startStreaming()
 			o.insert("order", "k", 1, 3)
 			o.awaitArrived(patience)
-			r.told = true
+			r.endExpected = true
 			o.exec(c.ddl)
-			stopsBefore(t, o, r, o.insert("order", "k", 4, 3))
+			checkStopBefore(t, o, r, o.insert("order", "k", 4, 3))
 		})
 	}
 }
@@ -359,7 +359,7 @@ func TestColumnsRetyped(t *testing.T) {
 			if down {
 				o.startStreaming()
 			}
-			o.healed()
+			o.awaitHealed()
 			v := o.verify(patience)
 			o.repeatsAtMost(v, 0, "nothing failed")
 			if v.Rows != 3*rows {

@@ -16,14 +16,14 @@ import (
 // Ends of a deduplicating daemon, alone or together with its servers. A new process remembers nothing: it skips only
 // events that it found in Kafka.
 
-// nothingOnTheWay is the reason why no row of this file may repeat anything.
-const nothingOnTheWay = "what was on its way had arrived when fence_wait was over"
+// noneInFlight is the reason why no row of this file may repeat anything.
+const noneInFlight = "what was on its way had arrived when fence_wait was over"
 
 // fence is long enough for requests of a killed process, buffered by the kernel, to arrive.
 const fence = 500 * time.Millisecond
 
-// leftOut counts the events that a daemon found in Kafka and did not send.
-func (r *relay) leftOut() int {
+// skippedInKafka counts the events that a daemon found in Kafka and did not send.
+func (r *relay) skippedInKafka() int {
 	r.t.Helper()
 	m, err := r.metrics()
 	must(r.t, err)
@@ -33,7 +33,7 @@ func (r *relay) leftOut() int {
 // kill is kill9 without reading the slot, for when the server is away.
 func (r *relay) kill() {
 	r.t.Helper()
-	r.told = true
+	r.endExpected = true
 	must(r.t, r.proc.Kill())
 }
 
@@ -41,7 +41,7 @@ func (r *relay) kill() {
 // last saved position, far before what was delivered.
 func TestDeduplicatedPostgresDown(t *testing.T) {
 	t.Parallel()
-	rounds := long(30, 3)
+	rounds := fullOrShort(30, 3)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
 	o.proves("F21 F23", "Postgres stopped (immediate, or fast) under load and a deduplicating daemon killed (-9) before or after it, %d times", rounds)
@@ -65,14 +65,14 @@ func TestDeduplicatedPostgresDown(t *testing.T) {
 		must(t, o.pg.StartAgain(ctx))
 	}
 	last := o.start(env...)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
-	o.repeatsAtMost(v, 0, nothingOnTheWay)
-	if last.leftOut() == 0 {
+	o.repeatsAtMost(v, 0, noneInFlight)
+	if last.skippedInKafka() == 0 {
 		t.Error("the server sent nothing again that Kafka has: this run proved nothing")
 	}
-	o.outcome("the last start left out %d events that Kafka had", last.leftOut())
+	o.outcome("the last start left out %d events that Kafka had", last.skippedInKafka())
 }
 
 // F03: SIGTERM under load. Nothing is repeated, and no start waits for records that might be under way.
@@ -80,7 +80,7 @@ func TestDeduplicatedTermUnderLoad(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	stops := long(20, 3)
+	stops := fullOrShort(20, 3)
 	o.proves("F03", "SIGTERM of a deduplicating daemon under load, %d times", stops)
 	o.sample()
 	env := append(o.deduplicating(2*patience), "OUTBOXCDC_TUNING_PARK_AFTER=5m") // must exceed fence_wait
@@ -91,16 +91,16 @@ func TestDeduplicatedTermUnderLoad(t *testing.T) {
 		r.term()
 	}
 	last := o.start(env...)
-	o.healed() // long before fence_wait
+	o.awaitHealed() // long before fence_wait
 	w.stop()
 	o.repeatsAtMost(o.verify(patience), 0, "a clean stop leaves nothing on its way")
-	if n := len(last.logged(endedUncleanly)); n > 0 {
+	if n := len(last.logged(msgUncleanEnd)); n > 0 {
 		t.Error("a clean end was not recognised")
 	}
 }
 
-// endedUncleanly is logged at the start if records may still be under way.
-const endedUncleanly = "the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later"
+// msgUncleanEnd is logged at the start if records may still be under way.
+const msgUncleanEnd = "the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later"
 
 // F04: SIGTERM while Kafka is frozen with 50 records in flight, so that the drain is incomplete. Kafka stores them once
 // it is thawed, and the next start finds them.
@@ -129,13 +129,13 @@ func TestDeduplicatedTermWhileKafkaIsFrozen(t *testing.T) {
 	o.awaitSlotFree()
 	must(t, k.Thaw())
 	last := o.start(env...)
-	o.healed()
-	if n := len(last.logged(endedUncleanly)); n != 1 {
+	o.awaitHealed()
+	if n := len(last.logged(msgUncleanEnd)); n != 1 {
 		t.Errorf("said %d times that the end was not clean", n)
 	}
-	o.repeatsAtMost(o.verify(patience), 0, nothingOnTheWay)
-	o.outcome("exit 1; Kafka stored what was in flight when it was thawed, %d events were left out", last.leftOut())
-	if last.leftOut() == 0 {
+	o.repeatsAtMost(o.verify(patience), 0, noneInFlight)
+	o.outcome("exit 1; Kafka stored what was in flight when it was thawed, %d events were left out", last.skippedInKafka())
+	if last.skippedInKafka() == 0 {
 		t.Error("Kafka had nothing of what was in flight: this run proved nothing")
 	}
 }
@@ -144,10 +144,10 @@ func TestDeduplicatedTermWhileKafkaIsFrozen(t *testing.T) {
 // sends nothing more under its old producer id: no record of that id comes after one of the other instance.
 func TestDeduplicatedFrozenInstance(t *testing.T) {
 	t.Parallel()
-	timeout := long(15*time.Second, 3*time.Second)
+	timeout := fullOrShort(15*time.Second, 3*time.Second)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	rounds := long(3, 1)
+	rounds := fullOrShort(3, 1)
 	o.proves("F05 F06", "SIGSTOP of the active deduplicating instance, for less than wal_sender_timeout (%v) and until the standby delivers, SIGCONT, %d times", timeout, rounds)
 	o.sample()
 	env := append(o.deduplicating(fence), senderTimeout(timeout))
@@ -176,10 +176,10 @@ func TestDeduplicatedFrozenInstance(t *testing.T) {
 		}
 		first, second = second, first
 	}
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	o.repeatsAtMost(o.verify(patience), 0, "what the frozen one had sent had arrived before the other looked, and it sent nothing later")
-	o.noneBehindTheNext()
+	o.checkSessionOrder()
 }
 
 // sessionsEndedLogged counts the ends of sessions by the log, which works for a frozen process too.
@@ -192,10 +192,10 @@ func (r *relay) sessionsEndedLogged() (n int) {
 	return n
 }
 
-// noneBehindTheNext fails unless the sessions follow one another in every partition: no record of an earlier session
+// checkSessionOrder fails unless the sessions follow one another in every partition: no record of an earlier session
 // comes after one of a later session. A process has one producer id, and each of its sessions an epoch; the order is
 // that of their position records.
-func (o *outbox) noneBehindTheNext() {
+func (o *outbox) checkSessionOrder() {
 	o.t.Helper()
 	type session struct {
 		producer int64
@@ -230,7 +230,7 @@ func (o *outbox) noneBehindTheNext() {
 // readRaw reads all records of the topics, with all fields of a Kafka record, in the order of each partition.
 func (o *outbox) readRaw(topics ...string) (all []*kgo.Record) {
 	o.t.Helper()
-	want := len(o.readOf(topics...))
+	want := len(o.readRecords(topics...))
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	c, err := kgo.NewClient(kgo.SeedBrokers(o.kafka.Brokers()...), kgo.ConsumeTopics(topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),

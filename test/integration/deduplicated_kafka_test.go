@@ -20,7 +20,7 @@ func TestDeduplicatedBrokersKilled(t *testing.T) {
 	k := breakableKafka(t)
 	rnd := newRand(t)
 	o := newOutbox(t, options{kafka: k, partitions: 6})
-	rounds := long(10, 1)
+	rounds := fullOrShort(10, 1)
 	o.proves("F64", "the broker and a deduplicating daemon killed (-9) under load, either first, the broker started again with its data, %d times", rounds)
 	o.sample()
 	env := o.deduplicating(fence)
@@ -40,10 +40,10 @@ func TestDeduplicatedBrokersKilled(t *testing.T) {
 		must(t, k.StartAgain(testContext(t)))
 	}
 	last := o.start(env...)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	o.repeatsAtMost(o.verify(patience), 0, "a broker that is killed keeps what it has acknowledged")
-	o.outcome("the last start left out %d events that Kafka had", last.leftOut())
+	o.outcome("the last start left out %d events that Kafka had", last.skippedInKafka())
 }
 
 // F66, F82: the topic is deleted and recreated, and later all of its records are deleted, as retention does. The events
@@ -53,7 +53,7 @@ func TestDeduplicatedTopicLostItsRecords(t *testing.T) {
 	rnd := newRand(t)
 	o := newOutbox(t, options{partitions: 6})
 	o.proves("F66 F82", "after kill -9 of a deduplicating daemon: the topic deleted and made again; all records of it deleted")
-	o.sample().taken = true // it would not find deleted records
+	o.sample().testJudges = true // it would not find deleted records
 	env := o.deduplicating(fence)
 	w := o.write(load{rand: rnd})
 	r := o.startStreaming(env...)
@@ -75,7 +75,7 @@ func TestDeduplicatedTopicLostItsRecords(t *testing.T) {
 	}
 	w.awaitCommits(100)
 	w.stop()
-	o.healed()
+	o.awaitHealed()
 	o.awaitSettled()
 	v := o.judgeWithout(slices.Collect(maps.Keys(had)))
 	o.repeatsAtMost(v, 0, "what is gone cannot be repeated")
@@ -120,12 +120,12 @@ func TestDeduplicatedPartitionsAdded(t *testing.T) {
 	o.sample()
 	env := o.deduplicating(fence)
 	w := o.write(load{rand: rnd, keys: 60})
-	unnoted := o.killInDoubt(w, env...)
+	unnoted := o.killWithUnrecorded(w, env...)
 	must(t, kafkatest.AddPartitions(testContext(t), o.kafka.Brokers(), o.topic("order"), 12))
 	o.startStreaming(env...)
 	w.awaitCommits(100)
 	w.stop()
-	o.healed()
+	o.awaitHealed()
 	o.awaitArrived(patience)
 	o.awaitSettled()
 	// A key's new partition has a higher number than its old one, and the reader reads it later.
@@ -133,7 +133,7 @@ func TestDeduplicatedPartitionsAdded(t *testing.T) {
 	moved := len(v.Misplaced)
 	v.Misplaced = nil
 	must(t, v.err())
-	o.proof.judged(v)
+	o.proof.setVerdict(v)
 	o.repeatsAtMost(v, 0, "all partitions of a topic are read")
 	if moved == 0 {
 		t.Error("no key has moved: this run proved nothing")
@@ -141,9 +141,9 @@ func TestDeduplicatedPartitionsAdded(t *testing.T) {
 	o.outcome("%d records of keys that moved; %d events were delivered after the last position record", moved, unnoted)
 }
 
-// killInDoubt kills a daemon under load, and again if Kafka has no events beyond the newest position record. It returns
+// killWithUnrecorded kills a daemon under load, and again if Kafka has no events beyond the newest position record. It returns
 // how many events Kafka has beyond it. The record names all topics that were used.
-func (o *outbox) killInDoubt(w *writer, env ...string) (unnoted int) {
+func (o *outbox) killWithUnrecorded(w *writer, env ...string) (unnoted int) {
 	o.t.Helper()
 	for unnoted == 0 {
 		r := o.startStreaming(env...)
@@ -151,13 +151,13 @@ func (o *outbox) killInDoubt(w *writer, env ...string) (unnoted int) {
 		o.awaitConfirmed(o.walFlushed(), patience) // allows the daemon to write a position record
 		w.awaitDelivered(300)
 		r.kill9()
-		unnoted = o.unnoted()
+		unnoted = o.countUnrecorded()
 	}
 	return unnoted
 }
 
-// unnoted counts the events in Kafka that the newest position record does not cover.
-func (o *outbox) unnoted() (n int) {
+// countUnrecorded counts the events in Kafka that the newest position record does not cover.
+func (o *outbox) countUnrecorded() (n int) {
 	o.t.Helper()
 	all := o.positions()
 	acked, _ := parsePosition(all[len(all)-1].Acked) // zero if it is empty
@@ -184,24 +184,24 @@ func TestDeduplicatedForeignRecords(t *testing.T) {
 	r := o.startStreaming(env...)
 	w.awaitCommits(200)
 	r.kill9()
-	o.foreign(partitions, 10, false)
-	o.foreign(partitions, 10, true)
+	o.produceForeign(partitions, 10, false)
+	o.produceForeign(partitions, 10, true)
 	r = o.startStreaming(env...)
 	w.awaitCommits(50)
 	w.stop()
-	o.healed()
-	o.notForeign(0, "all that is in doubt is within look_back")
+	o.awaitHealed()
+	o.verifyOwn(0, "all that is in doubt is within look_back")
 	w = o.write(load{rand: rnd, keys: 4})
 	w.awaitCommits(200)
 	none, beyond := r.tailReads("none"), r.tailReads("look_back")
 	r.kill9()
-	unnoted := o.unnoted()
-	o.foreign(partitions, lookBack+10, false)
+	unnoted := o.countUnrecorded()
+	o.produceForeign(partitions, lookBack+10, false)
 	r = o.startStreaming(append(env, fmt.Sprint("OUTBOXCDC_TUNING_LOOK_BACK=", lookBack))...)
 	w.awaitCommits(100)
 	w.stop()
-	o.healed()
-	o.notForeign(unnoted, "what was delivered after the last position record")
+	o.awaitHealed()
+	o.verifyOwn(unnoted, "what was delivered after the last position record")
 	if none == 0 || beyond != 0 || r.tailReads("look_back") == 0 {
 		t.Errorf("first %v empty ends and %v beyond look_back; then %v beyond it", none, beyond, r.tailReads("look_back"))
 	}
@@ -214,9 +214,9 @@ func (r *relay) tailReads(result string) float64 {
 	return m[`outboxcdc_kafka_tail_reads_total{result="`+result+`"}`]
 }
 
-// foreign writes records of another producer to each partition, with the position of an event that has not been written
+// produceForeign writes records of another producer to each partition, with the position of an event that has not been written
 // yet.
-func (o *outbox) foreign(partitions, each int, abort bool) {
+func (o *outbox) produceForeign(partitions, each int, abort bool) {
 	o.t.Helper()
 	opts := []kgo.Opt{kgo.SeedBrokers(o.kafka.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner())}
 	if abort {
@@ -244,8 +244,8 @@ func (o *outbox) foreign(partitions, each int, abort bool) {
 	}
 }
 
-// notForeign judges all records except those of other producers.
-func (o *outbox) notForeign(repeats int, why string) {
+// verifyOwn judges all records except those of other producers.
+func (o *outbox) verifyOwn(repeats int, why string) {
 	o.t.Helper()
 	o.awaitArrived(patience)
 	o.awaitSettled()
@@ -253,7 +253,7 @@ func (o *outbox) notForeign(repeats int, why string) {
 	h.Records = slices.DeleteFunc(h.Records, func(rec kafkatest.Record) bool { return string(rec.Key) == "foreign" })
 	v := h.judge()
 	must(o.t, v.err())
-	o.proof.judged(v)
+	o.proof.setVerdict(v)
 	o.repeatsAtMost(v, repeats, why)
 	o.t.Log(v.String())
 }
@@ -264,54 +264,54 @@ func TestDeduplicatedRoutingChanged(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{types: []string{"order", "elsewhere"}, partitions: 3})
-	o.sample().taken = true // a row may be in either topic
+	o.sample().testJudges = true // a row may be in either topic
 	env := o.deduplicating(fence)
 	w := o.write(load{rand: rnd})
-	unnoted := o.killInDoubt(w, append(env, "OUTBOXCDC_ROUTE_TOPIC="+o.topic("elsewhere"))...)
+	unnoted := o.killWithUnrecorded(w, append(env, "OUTBOXCDC_ROUTE_TOPIC="+o.topic("elsewhere"))...)
 	a := changeLog{Growth: map[string][2]int{o.topic("order"): {3, 3}, o.topic("elsewhere"): {3, 3}}}
 	a.note(o, rerouted)
 	r := o.startStreaming(env...)
 	w.awaitCommits(100)
 	w.stop()
-	o.healed()
+	o.awaitHealed()
 	o.awaitArrived(patience)
 	o.awaitSettled()
 	v := a.history(o).judge()
 	must(t, v.err())
 	if v.Repeats > 0 {
-		t.Errorf("%d repeats: of transactions %s", v.Repeats, v.repeats())
+		t.Errorf("%d repeats: of transactions %s", v.Repeats, v.repeatList())
 	}
-	t.Logf("%s; %d events were delivered after the last position record, %d were left out", v, unnoted, r.leftOut())
+	t.Logf("%s; %d events were delivered after the last position record, %d were left out", v, unnoted, r.skippedInKafka())
 }
 
 // Dead letters are not repeated either.
 func TestDeduplicatedDeadLetters(t *testing.T) {
 	t.Parallel()
-	kills := long(50, 4)
+	kills := fullOrShort(50, 4)
 	rnd := newRand(t)
-	o := newPoisonable(t, options{})
+	o := newPoisonOutbox(t, options{})
 	env := append(o.deduplicating(fence), o.policy("dead_letter")...)
 	for range kills {
 		r := o.startStreaming(env...)
 		began := time.Now()
 		for until := fence + time.Duration(rnd.Int64N(int64(time.Second))); time.Since(began) < until; {
-			o.mixed(3, badTime, nullKey, 3)
+			o.insertMixed(3, badTime, nullKey, 3)
 		}
 		r.kill9()
 	}
 	r := o.startStreaming(env...)
-	if v := o.good(); v.Repeats > 0 {
+	if v := o.awaitGood(); v.Repeats > 0 {
 		t.Errorf("%d repeats", v.Repeats)
 	}
-	o.parked(0)
-	t.Logf("%d dead letters; the last start left out %d events", len(o.written), r.leftOut())
+	o.verifyDeadLetters(0)
+	t.Logf("%d dead letters; the last start left out %d events", len(o.written), r.skippedInKafka())
 }
 
 // Deduplication costs at most about one small record a second, and almost no time at the start: the ends of the
 // partitions are read in parallel, and of many partitions the needed ones first.
 func TestDeduplicatedCost(t *testing.T) {
 	t.Parallel()
-	for _, partitions := range long([]int{12, 1000}, []int{12}) {
+	for _, partitions := range fullOrShort([]int{12, 1000}, []int{12}) {
 		t.Run(fmt.Sprint(partitions), func(t *testing.T) {
 			rnd := newRand(t)
 			o := newOutbox(t, options{partitions: partitions})
@@ -319,9 +319,9 @@ func TestDeduplicatedCost(t *testing.T) {
 			r := o.startStreaming(append(env, "OUTBOXCDC_TUNING_STATUS_INTERVAL=100ms")...)
 			w := o.write(load{rand: rnd, keys: 100})
 			w.awaitCommits(100)
-			began, had := time.Now(), len(o.readOf(o.positionTopic()))
-			time.Sleep(long(20*time.Second, 4*time.Second)) // the period of the measurement
-			wrote, lasted := len(o.readOf(o.positionTopic()))-had, time.Since(began)
+			began, had := time.Now(), len(o.readRecords(o.positionTopic()))
+			time.Sleep(fullOrShort(20*time.Second, 4*time.Second)) // the period of the measurement
+			wrote, lasted := len(o.readRecords(o.positionTopic()))-had, time.Since(began)
 			w.stop()
 			t.Logf("%d position records in %v", wrote, lasted)
 			if wrote < 1 || float64(wrote) > 1.06*lasted.Seconds()+1 { // a round is 950 ms
@@ -332,7 +332,7 @@ func TestDeduplicatedCost(t *testing.T) {
 			n := o.follow.records()
 			o.insert("order", "first", 1, 1)
 			began = time.Now()
-			await(t, patience, "the first record", func() error { return unless(o.follow.records() > n) })
+			await(t, patience, "the first record", func() error { return waitFor(o.follow.records() > n) })
 			first := time.Since(began)
 			o.verify(patience)
 			m, err := r.metrics()
@@ -340,7 +340,7 @@ func TestDeduplicatedCost(t *testing.T) {
 			reads := m["outboxcdc_kafka_tail_read_seconds_count"]
 			mean := time.Duration(m["outboxcdc_kafka_tail_read_seconds_sum"] / reads * float64(time.Second))
 			t.Logf("%v ends of partitions read, %v each; the first record was there after %v, of which fence_wait is %v", reads, mean, first, fence)
-			if first > fence+5*time.Second+busy || mean > time.Second+busy {
+			if first > fence+5*time.Second+busyAllowance || mean > time.Second+busyAllowance {
 				t.Error("too slow")
 			}
 		})

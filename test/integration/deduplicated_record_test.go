@@ -16,8 +16,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// saved is a position record, as far as tests read it.
-type saved struct {
+// positionRecord is a position record, as far as tests read it.
+type positionRecord struct {
 	Acked     string  `json:"acked"`
 	Confirm   string  `json:"confirm"`
 	Clean     bool    `json:"clean"`
@@ -26,7 +26,7 @@ type saved struct {
 	At        time.Time
 }
 
-func (o *outbox) readOf(topics ...string) []kafkatest.Record {
+func (o *outbox) readRecords(topics ...string) []kafkatest.Record {
 	o.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -38,10 +38,10 @@ func (o *outbox) readOf(topics ...string) []kafkatest.Record {
 func (o *outbox) positionTopic() string { return o.name + ".positions" }
 
 // positions returns all position records of the outbox's slot.
-func (o *outbox) positions() (all []saved) {
+func (o *outbox) positions() (all []positionRecord) {
 	o.t.Helper()
-	for _, rec := range o.readOf(o.positionTopic()) {
-		var s saved
+	for _, rec := range o.readRecords(o.positionTopic()) {
+		var s positionRecord
 		if string(rec.Key) == o.name && json.Unmarshal(rec.Value, &s) == nil {
 			all = append(all, s)
 		}
@@ -71,15 +71,15 @@ func (o *outbox) forge(value string) {
 // newestRecord returns the text of the newest position record.
 func (o *outbox) newestRecord() string {
 	o.t.Helper()
-	records := o.readOf(o.positionTopic())
+	records := o.readRecords(o.positionTopic())
 	if len(records) == 0 {
 		o.t.Fatal("there is no position record")
 	}
 	return string(records[len(records)-1].Value)
 }
 
-// changed returns a position record with one field changed.
-func changed(t *testing.T, record, field string, change func(was any) any) string {
+// changeField returns a position record with one field changed.
+func changeField(t *testing.T, record, field string, change func(was any) any) string {
 	t.Helper()
 	var m map[string]any
 	d := json.NewDecoder(strings.NewReader(record))
@@ -123,10 +123,10 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 		{"timeline", to(9), "does not descend from it"},
 		{"confirm", to(pglogrepl.LSN(0x100).String()), "it was recreated, advanced, or read by another client"},
 	} {
-		o.forge(changed(t, good, c.field, c.change))
+		o.forge(changeField(t, good, c.field, c.change))
 		for range 2 { // a supervisor may restart it after 79
 			r = o.start(env...)
-			r.stopsWith(patience, 79, c.words, "slot "+o.name, "remedy: ", "outboxcdc slot adopt")
+			r.awaitStop(patience, 79, c.words, "slot "+o.name, "remedy: ", "outboxcdc slot adopt")
 		}
 	}
 	if n := o.follow.records(); n != 20 {
@@ -137,7 +137,7 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 	n := 25
 	for _, c := range []struct{ record, words string }{
 		{"garbage", "cannot be read"},
-		{changed(t, good, "version", to(2)), "if a newer outboxcdc has written it, run that one"},
+		{changeField(t, good, "version", to(2)), "if a newer outboxcdc has written it, run that one"},
 	} {
 		o.forge(c.record)
 		r = o.startStreaming(env...)
@@ -153,7 +153,7 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 		}
 		r.term()
 	}
-	if got := o.newestRecord(); got != changed(t, good, "version", to(2)) {
+	if got := o.newestRecord(); got != changeField(t, good, "version", to(2)) {
 		t.Errorf("a record that it could not read was written over: %s", got)
 	}
 	o.forge("")
@@ -214,7 +214,7 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 		t.Fatalf("setup apply: %v\n%s", err, out)
 	}
 	must(t, other.Exec(ctx, o.name, `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'another', 'added', '{}')`))
-	o.start(append(env, there)...).stopsWith(patience, 79, "it was written for system", "remedy: ")
+	o.start(append(env, there)...).awaitStop(patience, 79, "it was written for system", "remedy: ")
 
 	// The same system, older.
 	stop := func() {
@@ -238,7 +238,7 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 	run("mv", pg.DataDir+".old", pg.DataDir)
 	must(t, pg.StartAgain(ctx))
 	for range 2 {
-		o.start(env...).stopsWith(patience, 79, "it is an older copy", "remedy: ", "outboxcdc slot adopt")
+		o.start(env...).awaitStop(patience, 79, "it is an older copy", "remedy: ", "outboxcdc slot adopt")
 	}
 	if n := o.follow.records(); n != 40 {
 		t.Errorf("%d records, want the 40 of before", n)
@@ -249,7 +249,7 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 	}
 	o.exec("SELECT pg_switch_wal()")
 	o.exec("CREATE TABLE beyond ()")
-	o.start(env...).stopsWith(patience, 79, "was delivered", "remedy: ")
+	o.start(env...).awaitStop(patience, 79, "was delivered", "remedy: ")
 	o.outcome("exit 79 each time, nothing confirmed")
 }
 
@@ -279,7 +279,7 @@ func TestDeduplicatedSlotMoved(t *testing.T) {
 			}
 			o.insert("order", "k", 23, 5)
 			for range 2 {
-				o.start(env...).stopsWith(patience, 79, "the slot is at", "advanced", "may be missing in Kafka", "outboxcdc slot adopt")
+				o.start(env...).awaitStop(patience, 79, "the slot is at", "advanced", "may be missing in Kafka", "outboxcdc slot adopt")
 			}
 			if n := o.follow.records(); n != 20 {
 				t.Errorf("%d records, want the 20 of before", n)

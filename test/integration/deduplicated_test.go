@@ -21,7 +21,7 @@ func (o *outbox) deduplicating(fence time.Duration) []string {
 // one in Kafka, and sends none of them again.
 func TestDeduplicatedKill9(t *testing.T) {
 	t.Parallel()
-	kills := long(1000, 12)
+	kills := fullOrShort(1000, 12)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: heavyPostgres(t), types: []string{"order", "payment"}, partitions: 6})
 	o.proves("F01", "kill -9 of a deduplicating daemon at %d random moments of a drain", kills)
@@ -35,13 +35,13 @@ func TestDeduplicatedKill9(t *testing.T) {
 		r.kill9()
 	}
 	last := o.start(env...)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	m, err := last.metrics()
 	must(t, err)
 	if v.Repeats > 0 {
-		t.Errorf("%d repeats after %d kills: %s", v.Repeats, kills, v.repeats())
+		t.Errorf("%d repeats after %d kills: %s", v.Repeats, kills, v.repeatList())
 	}
 	o.outcome("repeats allowed: none")
 	t.Logf("%d rows, %d repeats after %d kills; the last start left out %.0f", w.rows.Load(), v.Repeats, kills, m[`outboxcdc_events_skipped_total{reason="in_kafka"}`])

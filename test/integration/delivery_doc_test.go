@@ -77,7 +77,7 @@ func TestConsumersRule(t *testing.T) {
 		t.Fatalf("%d examples, want one in Go and two of SQL", len(blocks))
 	}
 	o := newOutbox(t, options{types: []string{"order", "payment"}})
-	records := slices.Concat(afterFailover(), o.crashed())
+	records := slices.Concat(failoverRecords(), o.crashRecords())
 	said := map[string][]bool{
 		"Go":  runGoExample(t, blocks[0][2], records),
 		"SQL": runSQLExample(o, blocks[1][2], blocks[2][2], records),
@@ -94,8 +94,8 @@ func TestConsumersRule(t *testing.T) {
 	}
 }
 
-// crashed returns the records in Kafka after a kill that made the next start repeat everything.
-func (o *outbox) crashed() (out []consumed) {
+// crashRecords returns the records in Kafka after a kill that made the next start repeat everything.
+func (o *outbox) crashRecords() (out []consumed) {
 	o.t.Helper()
 	const slow = "OUTBOXCDC_TUNING_STATUS_INTERVAL=1h" // the slot does not move
 	rows := 0
@@ -122,9 +122,9 @@ func (o *outbox) crashed() (out []consumed) {
 	return out
 }
 
-// afterFailover returns a key's partition around a failover from timeline 1 to 2 at 00000000000000a0, and positions
+// failoverRecords returns a key's partition around a failover from timeline 1 to 2 at 00000000000000a0, and positions
 // that a naive comparison gets wrong.
-func afterFailover() []consumed {
+func failoverRecords() []consumed {
 	r := func(pos string, first bool) consumed { return consumed{"t", 0, "k", pos, first} }
 	return []consumed{
 		r("1:7:1:0000000000000050:9", true),

@@ -37,7 +37,7 @@ func (r *report) level(check string) string {
 // doctor runs `doctor` and compares its exit code with its report.
 func (o *outbox) doctor(env ...string) *report {
 	o.t.Helper()
-	out, errs, exit := o.look(env, "doctor", "-o", "json")
+	out, errs, exit := o.runBinary(env, "doctor", "-o", "json")
 	var r report
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		o.t.Fatalf("%v: %s%s", err, out, errs)
@@ -68,16 +68,16 @@ func TestFromAnEmptyDatabaseByTheDoctor(t *testing.T) {
 	o.admin.url = pg.SuperURL(name)
 	t.Cleanup(o.admin.close)
 	n := &newcomer{outbox: o, bin: t.TempDir()}
-	must(t, os.Symlink(the.binary, filepath.Join(n.bin, "outboxcdc")))
+	must(t, os.Symlink(testSuite.binary, filepath.Join(n.bin, "outboxcdc")))
 	o.follow = startFollower(o, []string{"order"})
 	env := []string{
 		"OUTBOXCDC_SETUP_URL=", "OUTBOXCDC_POSTGRES_URL=" + pg.URL(name, name, firstPassword),
 		"OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + o.positionTopic(), // another test may have created the default one
 	}
 
-	n.untilWell(env)
+	n.followDoctor(env)
 	must(t, kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), o.positionTopic()))
-	n.untilWell(env) // Postgres is ready by now; Kafka's own tool creates the topic
+	n.followDoctor(env) // Postgres is ready by now; Kafka's own tool creates the topic
 	if last := n.done[len(n.done)-1]; !strings.HasPrefix(last, "position_topic: kafka-topics.sh ") {
 		t.Errorf("a position topic that was deleted is created by %s", last)
 	}
@@ -86,13 +86,13 @@ func TestFromAnEmptyDatabaseByTheDoctor(t *testing.T) {
 	if r := o.doctor(env...); r.level("topic") != "FAIL 69" {
 		t.Fatalf("a topic is missing, and doctor says %q", r.level("topic"))
 	}
-	n.untilWell(env)
+	n.followDoctor(env)
 	r := o.startStreaming(env...)
 	o.awaitRecords(1)
 	if level := o.doctor(env...).level("active"); level != "OK" {
 		t.Errorf("beside the daemon, active is %s", level)
 	}
-	must(t, r.statusIs(0, env, "healthy", "daemon    streaming", "Kafka     ok", "PID"))
+	must(t, r.checkStatus(0, env, "healthy", "daemon    streaming", "Kafka     ok", "PID"))
 	r.term()
 	t.Logf("what was done:\n%s", strings.Join(n.done, "\n"))
 	if len(n.done) < 4 {
@@ -100,8 +100,8 @@ func TestFromAnEmptyDatabaseByTheDoctor(t *testing.T) {
 	}
 }
 
-// untilWell runs doctor and follows its suggestions until there are none. A test has only one broker.
-func (n *newcomer) untilWell(env []string) {
+// followDoctor runs doctor and follows its suggestions until there are none. A test has only one broker.
+func (n *newcomer) followDoctor(env []string) {
 	n.t.Helper()
 	for range 6 {
 		r, well := n.doctor(env...), true
@@ -134,7 +134,7 @@ func (n *newcomer) do(check, kind, text string, env []string) {
 	case kind == "SQL":
 		n.exec(text)
 	case kind == "shell" && strings.HasPrefix(text, "kafka-topics.sh "):
-		n.makesTopic(text)
+		n.createTopic(text)
 	case kind == "shell":
 		cmd := exec.Command("sh", "-c", text)
 		cmd.Env = append(append(n.env(), env...), "PATH="+n.bin+":"+os.Getenv("PATH"), "PGPASSWORD=postgres")
@@ -149,8 +149,8 @@ func (n *newcomer) do(check, kind, text string, env []string) {
 	n.done = append(n.done, check+": "+text)
 }
 
-// makesTopic does what Kafka's own tool would do, and accepts only the options that doctor uses.
-func (n *newcomer) makesTopic(text string) {
+// createTopic does what Kafka's own tool would do, and accepts only the options that doctor uses.
+func (n *newcomer) createTopic(text string) {
 	n.t.Helper()
 	words := strings.Fields(text)[1:]
 	var topic, brokers string
@@ -189,12 +189,12 @@ func (n *newcomer) makesTopic(text string) {
 	must(n.t, kafkatest.CreateTopic(testContext(n.t), strings.Split(brokers, ","), topic, partitions, configs))
 }
 
-// statusIs returns an error unless `status` of the daemon ends with that code and prints those words.
-func (r *relay) statusIs(want int, env []string, words ...string) error {
+// checkStatus returns an error unless `status` of the daemon ends with that code and prints those words.
+func (r *relay) checkStatus(want int, env []string, words ...string) error {
 	if _, _, err := r.get("/status"); err != nil && r.addr == "" {
 		return err
 	}
-	out, errs, exit := r.o.look(env, "status", "--interval", "200ms", "--url", "http://"+r.addr)
+	out, errs, exit := r.o.runBinary(env, "status", "--interval", "200ms", "--url", "http://"+r.addr)
 	if exit != want {
 		return fmt.Errorf("status ends with %d, want %d:\n%s%s", exit, want, out, errs)
 	}
@@ -219,7 +219,7 @@ func TestEveryExitCode(t *testing.T) {
 	}{
 		{0, "told to stop", func(t *testing.T, o *outbox) int {
 			r := o.startStreaming()
-			must(t, r.statusIs(0, nil, "healthy"))
+			must(t, r.checkStatus(0, nil, "healthy"))
 			r.term()
 			return 0
 		}},
@@ -235,17 +235,17 @@ func TestEveryExitCode(t *testing.T) {
 				}
 				return err
 			})
-			must(t, r.statusIs(0, nil, "1 event is on the way to Kafka"))
+			must(t, r.checkStatus(0, nil, "1 event is on the way to Kafka"))
 			must(t, r.proc.Signal(os.Interrupt))
 			return r.awaitExit(patience)
 		}},
 		{2, "a flag that there is not", func(t *testing.T, o *outbox) int {
 			for _, command := range []string{"run", "doctor", "status", "setup", "peek", "dlq"} {
-				if _, errs, exit := o.look(nil, command, "--nope"); exit != 2 || !strings.Contains(errs, "--nope") {
+				if _, errs, exit := o.runBinary(nil, command, "--nope"); exit != 2 || !strings.Contains(errs, "--nope") {
 					t.Errorf("%s --nope ends with %d: %s", command, exit, errs)
 				}
 			}
-			_, _, exit := o.look(nil, "nope")
+			_, _, exit := o.runBinary(nil, "nope")
 			return exit
 		}},
 		{65, "poison", func(t *testing.T, o *outbox) int {
@@ -254,7 +254,7 @@ func TestEveryExitCode(t *testing.T) {
 		}},
 		{69, "Kafka is away", func(t *testing.T, o *outbox) int {
 			env := []string{"OUTBOXCDC_KAFKA_BROKERS=" + unused, "OUTBOXCDC_HTTP_LISTEN=" + unused}
-			if out, _, exit := o.look(env, "status", "--interval", "100ms"); exit != 69 || !strings.Contains(out, "no daemon answers") || !strings.Contains(out, ": inactive") {
+			if out, _, exit := o.runBinary(env, "status", "--interval", "100ms"); exit != 69 || !strings.Contains(out, "no daemon answers") || !strings.Contains(out, ": inactive") {
 				t.Errorf("status of a daemon that is down: %d\n%s", exit, out)
 			}
 			if level := o.doctor(env...).level("brokers"); level != "FAIL 69" {
@@ -270,7 +270,7 @@ func TestEveryExitCode(t *testing.T) {
 			return o.start(env).awaitExit(patience)
 		}},
 		{78, "a table that is written otherwise", func(t *testing.T, o *outbox) int {
-			if _, _, exit := o.look([]string{"OUTBOXCDC_POSTGRES_SLOT=A"}, "doctor"); exit != 78 {
+			if _, _, exit := o.runBinary([]string{"OUTBOXCDC_POSTGRES_SLOT=A"}, "doctor"); exit != 78 {
 				t.Errorf("doctor ends with %d for settings that cannot be", exit)
 			}
 			o.exec(`ALTER TABLE outbox DROP COLUMN headers`)
@@ -285,7 +285,7 @@ func TestEveryExitCode(t *testing.T) {
 			if exit := o.doctor().Exit; exit != 79 {
 				t.Errorf("doctor ends with %d", exit)
 			}
-			if out, _, exit := o.look(nil, "status"); exit != 79 || !strings.Contains(out, "LOST") {
+			if out, _, exit := o.runBinary(nil, "status"); exit != 79 || !strings.Contains(out, "LOST") {
 				t.Errorf("status ends with %d:\n%s", exit, out)
 			}
 			return o.start().awaitExit(patience)

@@ -20,7 +20,7 @@ type difference struct {
 	check func(theirs, ours golden.Record) error
 }
 
-func (d *difference) is(name, part string) bool {
+func (d *difference) matches(name, part string) bool {
 	if d.only != "" && d.only != name {
 		return false
 	}
@@ -54,16 +54,16 @@ const (
 	docMissing   = "a topic that is missing"
 )
 
-// quoted: JsonConverter puts key and payload in quotes.
-var quoted = []difference{
-	{part: "key", doc: docJSON, check: func(theirs, ours golden.Record) error { return unquotes(theirs.Key, ours.Key) }},
+// quotedDifferences: JsonConverter puts key and payload in quotes.
+var quotedDifferences = []difference{
+	{part: "key", doc: docJSON, check: func(theirs, ours golden.Record) error { return checkUnquoted(theirs.Key, ours.Key) }},
 	{part: "partition", doc: docJSON}, // because the key differs
 	{only: "NULL", part: "value", doc: docJSONNull, ours: "null"},
-	{part: "value", doc: docJSON, check: func(theirs, ours golden.Record) error { return unquotes(theirs.Value, ours.Value) }},
+	{part: "value", doc: docJSON, check: func(theirs, ours golden.Record) error { return checkUnquoted(theirs.Value, ours.Value) }},
 }
 
-// meant are the intended differences of each set.
-var meant = map[string][]difference{
+// intendedDifferences are the intended differences of each set.
+var intendedDifferences = map[string][]difference{
 	"defaults": {
 		{part: "header __debezium.context.*", doc: docContext},
 		{only: "the primary key is updated", part: "number of records", doc: docPK},
@@ -81,26 +81,26 @@ var meant = map[string][]difference{
 	"timestamp":          {{only: "'1970-01-01 00:00:00'", part: "time", doc: docEpoch}},
 	"payload_bytea_text": {{only: `'\x00ff'`, part: "value", doc: docByteText, ours: "=hex:00ff"}},
 	"headers":            headerDifferences(),
-	"json_jsonb":         quoted,
-	"json_text":          quoted,
+	"json_jsonb":         quotedDifferences,
+	"json_text":          quotedDifferences,
 	"json_bytea": {
-		quoted[0], quoted[1], quoted[2], {only: `'\x00ff'`, part: "value", doc: docJSON, ours: "=hex:00ff"},
+		quotedDifferences[0], quotedDifferences[1], quotedDifferences[2], {only: `'\x00ff'`, part: "value", doc: docJSON, ours: "=hex:00ff"},
 	},
 	"expand": {
 		{only: "NULL", part: "value", doc: docJSONNull, ours: "null"},
-		{part: "value", doc: docExpand, check: func(theirs, ours golden.Record) error { return sameJSON(*theirs.Value, *ours.Value) }},
+		{part: "value", doc: docExpand, check: func(theirs, ours golden.Record) error { return checkSameJSON(*theirs.Value, *ours.Value) }},
 	},
-	"expand_text":     {{part: "value", doc: docExpand, check: isStruct}},
-	"envelope":        {{part: "value", doc: docEnvelope, check: func(theirs, ours golden.Record) error { return sameJSON(*theirs.Value, *ours.Value) }}},
-	"envelope_expand": {{part: "value", doc: docEnvelope, check: func(theirs, ours golden.Record) error { return sameJSON(*theirs.Value, *ours.Value) }}},
-	"envelope_text":   {{part: "value", doc: docEnvelope, check: isStruct}},
+	"expand_text":     {{part: "value", doc: docExpand, check: checkStruct}},
+	"envelope":        {{part: "value", doc: docEnvelope, check: func(theirs, ours golden.Record) error { return checkSameJSON(*theirs.Value, *ours.Value) }}},
+	"envelope_expand": {{part: "value", doc: docEnvelope, check: func(theirs, ours golden.Record) error { return checkSameJSON(*theirs.Value, *ours.Value) }}},
+	"envelope_text":   {{part: "value", doc: docEnvelope, check: checkStruct}},
 }
 
 // moreSettings are settings of a set that avoid a stop of ours.
 var moreSettings = map[string][]string{"id_null": {"OUTBOXCDC_POISON_POLICY=skip"}}
 
-// noted are the options that `config from-debezium` has to mention, because the records differ by them.
-var noted = map[string][]string{
+// expectedNotes are the options that `config from-debezium` has to mention, because the records differ by them.
+var expectedNotes = map[string][]string{
 	"json_jsonb":      {"key.converter", "value.converter"},
 	"json_text":       {"key.converter", "value.converter"},
 	"json_bytea":      {"key.converter", "value.converter"},
@@ -152,10 +152,10 @@ var stops = map[string]stop{
 	"stop_missing_topic":      {doc: docMissing, waits: "waiting_for_topic"},
 }
 
-// unquotes checks that theirs is a JSON string with our value. Of long values only hashes are known.
-func unquotes(theirs, ours *string) error {
+// checkUnquoted checks that theirs is a JSON string with our value. Of long values only hashes are known.
+func checkUnquoted(theirs, ours *string) error {
 	if theirs == nil || ours == nil {
-		return fmt.Errorf("%s and %s", show(theirs), show(ours))
+		return fmt.Errorf("%s and %s", formatValue(theirs), formatValue(ours))
 	}
 	if strings.HasPrefix(*theirs, "sha256:") {
 		return nil
@@ -170,9 +170,9 @@ func unquotes(theirs, ours *string) error {
 	return nil
 }
 
-// sameJSON checks for the same document, after removing what expansion loses: digits beyond those of a double, null
+// checkSameJSON checks for the same document, after removing what expansion loses: digits beyond those of a double, null
 // members, empty arrays. A part that was not expanded is a string of JSON.
-func sameJSON(theirs, ours string) error {
+func checkSameJSON(theirs, ours string) error {
 	var a, b any
 	if err := json.Unmarshal([]byte(theirs), &a); err != nil {
 		return fmt.Errorf("theirs: %w", err)
@@ -195,13 +195,13 @@ func sameJSON(theirs, ours string) error {
 			m["payload"] = inner
 		}
 	}
-	if a, b = pruned(a), pruned(b); !reflect.DeepEqual(a, b) {
+	if a, b = prune(a), prune(b); !reflect.DeepEqual(a, b) {
 		return fmt.Errorf("another document: %v and %v", a, b)
 	}
 	return nil
 }
 
-func pruned(v any) any {
+func prune(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, member := range v {
@@ -210,19 +210,19 @@ func pruned(v any) any {
 				delete(v, name)
 				continue
 			}
-			v[name] = pruned(member)
+			v[name] = prune(member)
 		}
 	case []any:
 		for i := range v {
-			v[i] = pruned(v[i])
+			v[i] = prune(v[i])
 		}
 	}
 	return v
 }
 
-// isStruct checks that theirs is a structure as Java prints it, and ours is JSON.
-func isStruct(theirs, ours golden.Record) error {
-	if !strings.HasPrefix(show(theirs.Value), "=Struct{") || ours.Value == nil || !json.Valid([]byte(*ours.Value)) {
+// checkStruct checks that theirs is a structure as Java prints it, and ours is JSON.
+func checkStruct(theirs, ours golden.Record) error {
+	if !strings.HasPrefix(formatValue(theirs.Value), "=Struct{") || ours.Value == nil || !json.Valid([]byte(*ours.Value)) {
 		return fmt.Errorf("no structure there, or no JSON here")
 	}
 	return nil

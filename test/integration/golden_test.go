@@ -39,7 +39,7 @@ func TestGolden(t *testing.T) {
 			compareWithDebezium(t, pg, set)
 		})
 	}
-	for name := range meant {
+	for name := range intendedDifferences {
 		if !used[name] {
 			t.Errorf("differences are meant for %s, which is no set", name)
 		}
@@ -61,7 +61,7 @@ func compareWithDebezium(t *testing.T, pg *pgtest.Server, set golden.Set) {
 	began := time.Now()
 	must(t, o.admin.do(set.Play))
 	r, notes := o.startConverted(set.Connector, moreSettings[set.Name]...)
-	for _, option := range noted[set.Name] {
+	for _, option := range expectedNotes[set.Name] {
 		if !strings.Contains("\n"+notes, "\n"+option) {
 			t.Errorf("config from-debezium says nothing about %s:\n%s", option, notes)
 		}
@@ -74,7 +74,7 @@ func compareWithDebezium(t *testing.T, pg *pgtest.Server, set golden.Set) {
 	r.term()
 	results, err := set.Sort(o.readTopics(set.Topics), began)
 	must(t, err)
-	judgeGolden(t, theirs.Results, results, meant[set.Name])
+	judgeGolden(t, theirs.Results, results, intendedDifferences[set.Name])
 }
 
 // goldenOutbox has only the database, the slot and the topics of a set.
@@ -97,7 +97,7 @@ func goldenOutbox(t *testing.T, pg *pgtest.Server, set golden.Set) *outbox {
 		must(t, kafkatest.CreateTopic(testContext(t), o.kafka.Brokers(), topic, partitions, nil))
 		o.follow.topics = append(o.follow.topics, topic) // for tearDown
 	}
-	remakeSlot(o)
+	recreateSlot(o)
 	return o
 }
 
@@ -126,7 +126,7 @@ func (o *outbox) converted(connector map[string]string) (yaml []byte, notes stri
 	})
 	in, err := json.Marshal(all)
 	must(o.t, err)
-	cmd := exec.Command(the.binary, "config", "from-debezium", "-")
+	cmd := exec.Command(testSuite.binary, "config", "from-debezium", "-")
 	cmd.Env, cmd.Stdin = cleanEnv(), bytes.NewReader(in)
 	var said bytes.Buffer
 	cmd.Stderr = &said
@@ -156,12 +156,12 @@ func (o *outbox) compareStop(r *relay, theirs *golden.Recording, began time.Time
 	if !ok || len(theirs.Stops) == 0 != theirs.Hangs {
 		o.t.Fatalf("it is not said what ours does with it (%v), or theirs stopped %q and hung %v", ok, theirs.Stops, theirs.Hangs)
 	}
-	inDocs(o.t, want.doc)
+	checkInDocs(o.t, want.doc)
 	switch {
 	case want.waits != "":
 		r.awaitState(want.waits, patience)
 	case want.exit != 0:
-		r.stopsWith(patience, want.exit, want.words...)
+		r.awaitStop(patience, want.exit, want.words...)
 	default:
 		o.awaitConfirmed(o.walFlushed(), patience)
 		r.term()
@@ -178,7 +178,7 @@ func (o *outbox) compareStop(r *relay, theirs *golden.Recording, began time.Time
 		}
 		return
 	}
-	if len(records) != 1 || show(records[0].Value) != want.value || want.time != "" && records[0].Time != want.time {
+	if len(records) != 1 || formatValue(records[0].Value) != want.value || want.time != "" && records[0].Time != want.time {
 		o.t.Errorf("records %s\nwant one with value %s, time %s", jsonOf(records), want.value, want.time)
 	}
 }
@@ -197,8 +197,8 @@ func judgeGolden(t *testing.T, theirs, ours []golden.Result, expected []differen
 			if n < len(ours[i].Records) {
 				b = &ours[i].Records[n]
 			}
-			for _, part := range differing(a, b) {
-				k := slices.IndexFunc(expected, func(d difference) bool { return d.is(name, part) })
+			for _, part := range differingParts(a, b) {
+				k := slices.IndexFunc(expected, func(d difference) bool { return d.matches(name, part) })
 				if k < 0 {
 					t.Errorf("%s: another %s:\ntheirs %s\nours   %s", name, part, jsonOf(a), jsonOf(b))
 					continue
@@ -215,15 +215,15 @@ func judgeGolden(t *testing.T, theirs, ours []golden.Result, expected []differen
 		}
 	}
 	for k, d := range expected {
-		inDocs(t, d.doc)
+		checkInDocs(t, d.doc)
 		if !seen[k] {
 			t.Errorf("there is no longer a difference in %s of %q: take it out here and in docs/debezium.md (%s)", d.part, d.only, d.doc)
 		}
 	}
 }
 
-// differing returns the parts in which two records differ; the order of headers counts for those that both have.
-func differing(a, b *golden.Record) (parts []string) {
+// differingParts returns the parts in which two records differ; the order of headers counts for those that both have.
+func differingParts(a, b *golden.Record) (parts []string) {
 	if a == nil || b == nil {
 		return []string{"number of records"}
 	}
@@ -233,8 +233,8 @@ func differing(a, b *golden.Record) (parts []string) {
 	}{
 		{"topic", a.Topic == b.Topic},
 		{"partition", a.Partition == b.Partition},
-		{"key", show(a.Key) == show(b.Key)},
-		{"value", show(a.Value) == show(b.Value)},
+		{"key", formatValue(a.Key) == formatValue(b.Key)},
+		{"value", formatValue(a.Value) == formatValue(b.Value)},
 		{"time", a.Time == b.Time},
 	} {
 		if !p.same {
@@ -267,19 +267,19 @@ func differing(a, b *golden.Record) (parts []string) {
 // partOf returns the text of the value or of a header, all of them if several have the name.
 func partOf(r *golden.Record, part string) string {
 	if part == "value" {
-		return show(r.Value)
+		return formatValue(r.Value)
 	}
 	var all []string
 	for _, h := range r.Headers {
 		if "header "+h.Name == part {
-			all = append(all, show(h.Value))
+			all = append(all, formatValue(h.Value))
 		}
 	}
 	return strings.Join(all, "\n")
 }
 
-// show prints null unlike any text.
-func show(s *string) string {
+// formatValue prints null unlike any text.
+func formatValue(s *string) string {
 	if s == nil {
 		return "null"
 	}
@@ -291,8 +291,8 @@ func jsonOf(v any) string {
 	return string(b)
 }
 
-// inDocs checks that an intended difference is the beginning of a line of the table in docs/debezium.md.
-func inDocs(t *testing.T, row string) {
+// checkInDocs checks that an intended difference is the beginning of a line of the table in docs/debezium.md.
+func checkInDocs(t *testing.T, row string) {
 	t.Helper()
 	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "debezium.md"))
 	must(t, err)

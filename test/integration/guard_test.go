@@ -22,16 +22,16 @@ func walInsert(o *outbox) pglogrepl.LSN {
 	return lsn
 }
 
-// remakeSlot drops and recreates the slot, so that it begins after the changes to table and publication.
-func remakeSlot(o *outbox) {
+// recreateSlot drops and recreates the slot, so that it begins after the changes to table and publication.
+func recreateSlot(o *outbox) {
 	o.t.Helper()
 	o.exec(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1`, o.name)
 	o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name)
 }
 
-// stopsWith waits until the daemon has ended by itself, and checks its exit code and its last log line, which says what
+// awaitStop waits until the daemon has ended by itself, and checks its exit code and its last log line, which says what
 // is wrong and what to do.
-func (r *relay) stopsWith(d time.Duration, code int, words ...string) {
+func (r *relay) awaitStop(d time.Duration, code int, words ...string) {
 	r.t.Helper()
 	if exit := r.awaitExit(max(d, time.Second)); exit != code {
 		r.t.Fatalf("exit code %d, want %d: %s", exit, code, lastLine(r.log))
@@ -75,22 +75,22 @@ func TestAlteredWhileAStandbyWaits(t *testing.T) {
 	o.insert("order", "k", 1, 3)
 	o.awaitArrived(patience)
 
-	first.told, standby.told = true, true
+	first.endExpected, standby.endExpected = true, true
 	o.exec(`ALTER PUBLICATION outboxcdc SET TABLE outbox WHERE (false)`)
 	limit := walInsert(o)
 	end := o.insert("order", "lost", 4, 1)
 	o.exec(`ALTER PUBLICATION outboxcdc SET TABLE outbox`)
-	first.stopsWith(patience, 79, "altered")
+	first.awaitStop(patience, 79, "altered")
 	await(t, patience, "the standby to end", func() error {
 		if c := o.confirmed(); c > limit {
-			return &hopeless{fmt.Errorf("the slot confirms %s; a row that was filtered out ends at %s, the alteration at %s", c, end, limit)}
+			return &finalError{fmt.Errorf("the slot confirms %s; a row that was filtered out ends at %s, the alteration at %s", c, end, limit)}
 		}
 		if !standby.proc.Exited() {
 			return errors.New("it runs")
 		}
 		return nil
 	})
-	standby.stopsWith(0, 79, "altered")
+	standby.awaitStop(0, 79, "altered")
 }
 
 // An ALTER PUBLICATION whose commit waits for a synchronous standby is in the WAL, and the walsender applies it, but it
@@ -130,7 +130,7 @@ func TestAlterationThatNobodySeesYet(t *testing.T) {
 		}
 		return err
 	})
-	r.told = true
+	r.endExpected = true
 	limit := walInsert(o)
 	o.exec(`SET synchronous_commit = local`)
 	end := o.insert("order", "lost", 4, 1)
@@ -147,7 +147,7 @@ func TestAlterationThatNobodySeesYet(t *testing.T) {
 	}
 	setSystem(o, "synchronous_standby_names", "")
 	must(t, <-done)
-	r.stopsWith(patience, 79, "altered")
+	r.awaitStop(patience, 79, "altered")
 }
 
 // setSystem sets a setting of the whole server and waits until sessions know it; "" is the default. Only for servers
@@ -262,7 +262,7 @@ func TestUnfitAtStart(t *testing.T) {
 				env = append(env, c.env)
 			}
 			r := o.start(env...)
-			r.stopsWith(patience, c.exit, c.says, "remedy: ")
+			r.awaitStop(patience, c.exit, c.says, "remedy: ")
 			if now := o.confirmed(); now != before {
 				t.Errorf("the slot confirms %s, was %s", now, before)
 			}

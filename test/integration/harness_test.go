@@ -19,7 +19,7 @@
 //     repeats, correct headers and positions. It returns the report; tests bound its Repeats. [outbox.awaitArrived] and
 //     [outbox.check] are its two halves;
 //   - a [sampler] of the confirm rule: what the slot confirms is in Kafka ([outbox.sample]);
-//   - a [proof]: the test is a row of docs/proof.md ([outbox.proves], [outbox.healed]: proof_test.go).
+//   - a [proof]: the test is a row of docs/proof.md ([outbox.proves], [outbox.awaitHealed]: proof_test.go).
 //
 // All evidence of a run is kept in a file, a [history], and can be judged again (OUTBOXCDC_TEST_HISTORY).
 //
@@ -56,31 +56,31 @@ const defaultMajor = "17"
 // patience is how long a test waits for an event that should happen soon but without a promised time.
 const patience = 60 * time.Second
 
-// busy is how much a busy machine may add to a time that the daemon keeps on a quiet one. Timeouts in tests are well
+// busyAllowance is how much a busy machine may add to a time that the daemon keeps on a quiet one. Timeouts in tests are well
 // above it, so that a bound with it still distinguishes an end at once from one after a timeout.
-const busy = 15 * time.Second
+const busyAllowance = 15 * time.Second
 
 func TestMain(m *testing.M) {
 	kafkatest.MaybeServe()
-	os.Exit(the.run(m))
+	os.Exit(testSuite.run(m))
 }
 
-// the is shared by all tests of one run.
-var the suite
+// testSuite is shared by all tests of one run.
+var testSuite suite
 
 type suite struct {
-	dir    string // the binary, the daemons' logs, histories, rows of docs/proof.md
-	kept   bool   // dir was given and is not removed
-	began  time.Time
-	binary string
-	fake   string // why no real Kafka can be started; "": it can
-	kafka  kafkatest.Cluster
+	dir     string // the binary, the daemons' logs, histories, rows of docs/proof.md
+	keepDir bool   // dir was given and is not removed
+	began   time.Time
+	binary  string
+	fake    string // why no real Kafka can be started; "": it can
+	kafka   kafkatest.Cluster
 
 	mu       sync.Mutex
 	postgres map[string]*pgtest.Server // by major
 
-	breaking  sync.Mutex // held by the test that uses the breakable one
-	breakable kafkatest.Cluster
+	breakableMu sync.Mutex // held by the test that uses the breakable one
+	breakable   kafkatest.Cluster
 
 	rows  rows
 	seeds sync.Map // test name → seed
@@ -94,7 +94,7 @@ func (s *suite) run(m *testing.M) int {
 	}
 	code := m.Run()
 	switch {
-	case s.kept:
+	case s.keepDir:
 		return code
 	case code == 0:
 		_ = os.RemoveAll(s.dir)
@@ -113,7 +113,7 @@ func (s *suite) start() error {
 	defer cancel()
 	var err error
 	if s.dir = os.Getenv("OUTBOXCDC_TEST_DIR"); s.dir != "" {
-		s.kept = true
+		s.keepDir = true
 		err = os.MkdirAll(s.dir, 0o755)
 	} else {
 		s.dir, err = os.MkdirTemp("", "outboxcdc-integration-")
@@ -172,11 +172,11 @@ func (s *suite) startKafka(ctx context.Context) error {
 func needRealKafka(t *testing.T) {
 	t.Helper()
 	switch {
-	case the.fake == "":
+	case testSuite.fake == "":
 	case os.Getenv("CI") == "true":
-		t.Fatal(the.fake)
+		t.Fatal(testSuite.fake)
 	default:
-		t.Skip("SKIPPED, THERE IS NO REAL KAFKA: " + the.fake)
+		t.Skip("SKIPPED, THERE IS NO REAL KAFKA: " + testSuite.fake)
 	}
 }
 
@@ -210,22 +210,22 @@ func (s *suite) close() {
 }
 
 // sharedKafka returns the Kafka for tests that do not disturb it.
-func sharedKafka() kafkatest.Cluster { return the.kafka }
+func sharedKafka() kafkatest.Cluster { return testSuite.kafka }
 
 // breakableKafka returns a broker to kill and freeze. One test uses it at a time; it is restored when the test ends.
 func breakableKafka(t *testing.T) kafkatest.Cluster {
 	t.Helper()
-	the.breaking.Lock()
-	t.Cleanup(the.breaking.Unlock)
+	testSuite.breakableMu.Lock()
+	t.Cleanup(testSuite.breakableMu.Unlock)
 	ctx := testContext(t)
-	if the.breakable == nil {
-		c, err := the.newKafka(ctx)
+	if testSuite.breakable == nil {
+		c, err := testSuite.newKafka(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		the.breakable = c
+		testSuite.breakable = c
 	}
-	c := the.breakable
+	c := testSuite.breakable
 	t.Cleanup(func() {
 		if c.Pid() != 0 {
 			if err := c.Thaw(); err == nil {
@@ -238,7 +238,7 @@ func breakableKafka(t *testing.T) kafkatest.Cluster {
 		if err := c.StartAgain(ctx); err != nil {
 			t.Errorf("fix the broker: %v", err)
 			_ = c.Close()
-			the.breakable = nil
+			testSuite.breakable = nil
 		}
 	})
 	return c
@@ -247,9 +247,9 @@ func breakableKafka(t *testing.T) kafkatest.Cluster {
 // sharedPostgres returns the server of a major version for tests that do not disturb it.
 func sharedPostgres(t *testing.T, major string) *pgtest.Server {
 	t.Helper()
-	the.mu.Lock()
-	defer the.mu.Unlock()
-	if s := the.postgres[major]; s != nil {
+	testSuite.mu.Lock()
+	defer testSuite.mu.Unlock()
+	if s := testSuite.postgres[major]; s != nil {
 		return s
 	}
 	s, ok, err := pgtest.FromEnv(major)
@@ -259,7 +259,7 @@ func sharedPostgres(t *testing.T, major string) *pgtest.Server {
 	if !ok {
 		s = startPostgres(t, major, nil)
 	}
-	the.postgres[major] = s
+	testSuite.postgres[major] = s
 	makeRole(t, s)
 	return s
 }
@@ -333,7 +333,7 @@ func newRand(t *testing.T) *rand.Rand {
 		seed = n
 	}
 	t.Logf("seed %d", seed)
-	the.seeds.Store(t.Name(), seed)
+	testSuite.seeds.Store(t.Name(), seed)
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
@@ -374,14 +374,14 @@ func poll(d time.Duration, done func() error) error {
 	for deadline := time.Now().Add(d); ; <-tick.C {
 		last := time.Now().After(deadline) // read before the check: after a standstill of the machine one more check follows
 		err := done()
-		if err == nil || errors.As(err, new(*hopeless)) || last {
+		if err == nil || errors.As(err, new(*finalError)) || last {
 			return err
 		}
 	}
 }
 
-// hopeless is an error that ends an await at once.
-type hopeless struct{ error }
+// finalError is an error that ends an await at once.
+type finalError struct{ error }
 
 func must(t testing.TB, err error) {
 	t.Helper()

@@ -56,7 +56,7 @@ func (o *outbox) history() *history {
 		w.mu.Unlock()
 	}
 	if o.sampler != nil {
-		h.Looks, _ = o.sampler.seen()
+		h.Looks, _ = o.sampler.results()
 	}
 	return h
 }
@@ -76,15 +76,15 @@ func (h *history) judge() *verdict {
 		return h.judgePlaces()
 	}
 	v := judge(h.Truth, h.Records)
-	v.problems = append(v.problems, h.untrue()...)
+	v.problems = append(v.problems, h.truthProblems()...)
 	if what := unsafeConfirm(h.Looks, h.Commits, v.first); what != "" {
 		v.problems = append(v.problems, what)
 	}
 	return v
 }
 
-// untrue lists where the table, the basis of every judgement, differs from what the writers saw.
-func (h *history) untrue() (problems []string) {
+// truthProblems lists where the table, the basis of every judgement, differs from what the writers saw.
+func (h *history) truthProblems() (problems []string) {
 	there := map[string]bool{}
 	for _, r := range h.Truth {
 		there[r.ID] = true
@@ -130,7 +130,7 @@ type historyLine struct {
 func (h *history) keep(o *outbox) (file string) {
 	o.t.Helper()
 	o.checks++
-	file = filepath.Join(the.dir, "history", fmt.Sprintf("%s-%d.jsonl.gz", o.name, o.checks))
+	file = filepath.Join(testSuite.dir, "history", fmt.Sprintf("%s-%d.jsonl.gz", o.name, o.checks))
 	must(o.t, os.MkdirAll(filepath.Dir(file), 0o755))
 	f, err := os.Create(file)
 	must(o.t, err)

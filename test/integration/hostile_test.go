@@ -17,7 +17,7 @@ import (
 // With dead letters none of it stops delivery: every committed row is delivered or a dead letter, and the slot moves.
 func TestHostileRows(t *testing.T) {
 	t.Parallel()
-	rows := long(10_000, 400)
+	rows := fullOrShort(10_000, 400)
 	rnd := newRand(t)
 	o := newOutbox(t, options{types: []string{"order", "payment", "dead"}, configs: map[string]string{"max.message.bytes": "200000"}})
 	o.proves("F70 F71", "%d rows of a seeded generator, written by a role with nothing but INSERT on the outbox", rows)
@@ -29,7 +29,7 @@ func TestHostileRows(t *testing.T) {
 		"OUTBOXCDC_POISON_OVERSIZE=cut", "OUTBOXCDC_ROUTE_MISSING_TOPIC=1s",
 		"OUTBOXCDC_ROUTE_TIMESTAMP=ts", "OUTBOXCDC_ROUTE_PARTITION=part")...)
 
-	h := hostile{rnd}
+	h := hostileValues{rnd}
 	var ids []string
 	refused := map[string]int{}
 	for written := 0; written < rows; {
@@ -64,24 +64,24 @@ func TestHostileRows(t *testing.T) {
 
 	for left := len(ids); left > 0; {
 		await(t, patience, "more rows to be in a topic", func() error {
-			missing := o.follow.without(ids)
+			missing := o.follow.absentIDs(ids)
 			if len(missing) < left {
 				left = len(missing)
 				return nil
 			}
-			return errors.Join(o.unharmed(), fmt.Errorf("%d of %d are missing, %s for one; %s", left, len(ids), missing[0], o.situation()))
+			return errors.Join(o.checkRelays(), fmt.Errorf("%d of %d are missing, %s for one; %s", left, len(ids), missing[0], o.situation()))
 		})
 	}
 	o.awaitConfirmed(o.walFlushed(), patience)
 	m, err := r.metrics()
 	must(t, err)
-	letters := answer(m).sum("outboxcdc_events_dead_lettered_total{")
+	letters := metricValues(m).sum("outboxcdc_events_dead_lettered_total{")
 	if all, kept := o.follow.records(), len(ids); all != kept || letters == 0 || int(letters) >= kept {
 		t.Errorf("%d records, %v of them dead letters, of %d rows", all, letters, kept)
 	}
 	o.exec(`TRUNCATE outbox`) // later rows are compared as usual
 	o.insert("order", "k", 1, 10)
-	o.healed()
+	o.awaitHealed()
 	o.outcome("%d rows committed, %.0f of them are dead letters; the table refused %v", len(ids), letters, refused)
 }
 
@@ -97,8 +97,8 @@ func (o *outbox) insertOnly() string {
 	return o.pg.URL(o.name, name, password)
 }
 
-// without returns the ids that no record has.
-func (f *follower) without(ids []string) (missing []string) {
+// absentIDs returns the ids that no record has.
+func (f *follower) absentIDs(ids []string) (missing []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, id := range ids {
@@ -109,13 +109,13 @@ func (f *follower) without(ids []string) (missing []string) {
 	return missing
 }
 
-// hostile generates values of columns.
-type hostile struct{ *rand.Rand }
+// hostileValues generates values of columns.
+type hostileValues struct{ *rand.Rand }
 
-func pick[T any](h hostile, of ...T) T { return of[h.IntN(len(of))] }
+func pick[T any](h hostileValues, of ...T) T { return of[h.IntN(len(of))] }
 
 // text returns anything that a column of type text accepts, and sometimes more than its CHECK allows.
-func (h hostile) text() string {
+func (h hostileValues) text() string {
 	switch h.IntN(12) {
 	case 0:
 		return pick(h, "", " ", ".", "..", "null", `"`, `'`, `\`, "\n", "\x01", "\x7f", "\u202e", "\ufeff", "a/b", "a b", "%s", "{aggregate_type}", "Ω≈ç√∫")
@@ -138,7 +138,7 @@ func (h hostile) text() string {
 }
 
 // topic sometimes returns one that does not exist: the daemon waits for each of those.
-func (h hostile) topic() string {
+func (h hostileValues) topic() string {
 	switch h.IntN(60) {
 	case 0:
 		if h.IntN(2) == 0 {
@@ -154,7 +154,7 @@ func (h hostile) topic() string {
 }
 
 // value returns encoded JSON.
-func (h hostile) value(depth int) string {
+func (h hostileValues) value(depth int) string {
 	switch h.IntN(9) {
 	case 0:
 		return pick(h, "null", "true", "0", "-0", "1e-300", "1e30000", "123456789012345678901234567890.5", `""`, "[]", "{}")
@@ -180,7 +180,7 @@ func inJSON(text string) string {
 }
 
 // payload returns nil or JSON, sometimes so large that its record is cut, or that the table refuses it.
-func (h hostile) payload() any {
+func (h hostileValues) payload() any {
 	switch h.IntN(150) {
 	case 0, 1, 2, 3:
 		return nil
@@ -198,7 +198,7 @@ func (h hostile) payload() any {
 	return h.value(0)
 }
 
-func (h hostile) headers() string {
+func (h hostileValues) headers() string {
 	switch h.IntN(20) {
 	case 0:
 		return pick(h, "[]", `"x"`, "5", "null", "true", `{"": ""}`, `{"id": "forged"}`, `{"type": 1}`, `{"outboxcdc-position": "0"}`, `{"ce_id": "forged"}`, `{"Content-Type": "x"}`)
@@ -218,14 +218,14 @@ func (h hostile) headers() string {
 	return `{"a": "b"}`
 }
 
-func (h hostile) time() any {
+func (h hostileValues) time() any {
 	if h.IntN(8) > 0 {
 		return nil
 	}
 	return pick(h, "infinity", "-infinity", "4713-01-01 00:00:00 BC", "0001-01-01", "1969-12-31", "1970-01-01", "2026-11-23 10:00:00.123456+05:30", "9999-12-31", "294276-12-31")
 }
 
-func (h hostile) partition() any {
+func (h hostileValues) partition() any {
 	if h.IntN(8) > 0 {
 		return nil
 	}

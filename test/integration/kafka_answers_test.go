@@ -46,13 +46,13 @@ func hitsOf(t *testing.T, k *kafkatest.Fake) int {
 	return n
 }
 
-// goesOn keeps a fault for d and checks that the daemon stays alive.
-func (o *outbox) goesOn(d time.Duration) {
+// holdFault keeps a fault for d and checks that the daemon stays alive.
+func (o *outbox) holdFault(d time.Duration) {
 	o.t.Helper()
 	end := time.Now().Add(d)
 	await(o.t, d+patience, "the fault to have lasted", func() error {
 		if left := time.Until(end); left > 0 {
-			return errors.Join(o.unharmed(), errors.New("not yet"))
+			return errors.Join(o.checkRelays(), errors.New("not yet"))
 		}
 		return nil
 	})
@@ -76,7 +76,7 @@ func (r *relay) sessionsEnded() (n int) {
 // each time.
 func TestOneBatchFails(t *testing.T) {
 	t.Parallel()
-	rounds := long(15, 4)
+	rounds := fullOrShort(15, 4)
 	codes := []*kerr.Error{
 		kerr.UnknownServerError, kerr.PolicyViolation, kerr.OutOfOrderSequenceNumber, kerr.InvalidProducerEpoch,
 		kerr.UnknownProducerID, kerr.InvalidRequiredAcks, kerr.InvalidRecord, kerr.MessageTooLarge, kerr.InvalidTimestamp,
@@ -96,15 +96,15 @@ func TestOneBatchFails(t *testing.T) {
 		inject(t, k, kafkatest.Fault{Answer: code.Code, Count: 1, Topic: o.topic("order")}) // not a position record, whose failure does not end a session
 		await(t, patience, "the session to end because of "+code.Message, func() error {
 			if hits, ended := hitsOf(t, k), r.sessionsEnded(); hits != i+1 || ended != i+1 {
-				return errors.Join(o.unharmed(), fmt.Errorf("%d batches failed, %d sessions ended", hits, ended))
+				return errors.Join(o.checkRelays(), fmt.Errorf("%d batches failed, %d sessions ended", hits, ended))
 			}
 			return nil
 		})
 		if which >= blamed {
-			o.healed() // the daemon sends records singly now; a record refused by itself would stop it, rightly
+			o.awaitHealed() // the daemon sends records singly now; a record refused by itself would stop it, rightly
 		}
 	}
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	o.repeatsAtMost(v, rounds*answerWindow, "a window of %d for each of %d sessions that end", answerWindow, rounds)
@@ -118,13 +118,13 @@ func TestNotEnoughReplicas(t *testing.T) {
 		partitions []int32
 		park       time.Duration
 	}{
-		{"waits", nil, long(120*time.Second, 30*time.Second)}, // exceeds the fault: the session lasts as long as sarama retries
-		{"parks", nil, long(5*time.Second, 2*time.Second)},    // shorter than it; kfake's metadata shows no missing replicas, so the daemon retries
-		{"one partition", []int32{0}, long(5*time.Second, 2*time.Second)},
+		{"waits", nil, fullOrShort(120*time.Second, 30*time.Second)}, // exceeds the fault: the session lasts as long as sarama retries
+		{"parks", nil, fullOrShort(5*time.Second, 2*time.Second)},    // shorter than it; kfake's metadata shows no missing replicas, so the daemon retries
+		{"one partition", []int32{0}, fullOrShort(5*time.Second, 2*time.Second)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			lasts := long(90*time.Second, 8*time.Second)
+			lasts := fullOrShort(90*time.Second, 8*time.Second)
 			rnd := newRand(t)
 			k := faultyKafka(t)
 			o := newOutbox(t, options{kafka: k})
@@ -136,11 +136,11 @@ func TestNotEnoughReplicas(t *testing.T) {
 			w.awaitCommits(50)
 			before, began := o.follow.records(), time.Now()
 			inject(t, k, kafkatest.Fault{Answer: kerr.NotEnoughReplicas.Code, Partitions: c.partitions})
-			o.goesOn(lasts)
+			o.holdFault(lasts)
 			if hits := heal(t, k); hits == 0 {
 				t.Error("the fault has never happened")
 			}
-			o.healed()
+			o.awaitHealed()
 			took := time.Since(began)
 			w.stop()
 			ended := r.sessionsEnded()
@@ -166,7 +166,7 @@ func TestNotEnoughReplicas(t *testing.T) {
 // with its connection. All of that is retried inside the session, which causes no repeats.
 func TestStoredButNotAcknowledged(t *testing.T) {
 	t.Parallel()
-	lasts := long(30*time.Second, 4*time.Second)
+	lasts := fullOrShort(30*time.Second, 4*time.Second)
 	rnd := newRand(t)
 	k := faultyKafka(t)
 	o := newOutbox(t, options{kafka: k})
@@ -181,17 +181,17 @@ func TestStoredButNotAcknowledged(t *testing.T) {
 		kafkatest.Fault{Answer: kerr.RequestTimedOut.Code, Share: 0.15, Seed: rnd.Uint64()},
 		kafkatest.Fault{LoseAnswers: true, Share: 0.1, Seed: rnd.Uint64()},
 	)
-	o.goesOn(lasts)
+	o.holdFault(lasts)
 	await(t, patience, "20 batches to be concerned", func() error {
 		if n := hitsOf(t, k); n < 20 {
 			return fmt.Errorf("%d are", n)
 		}
-		return o.unharmed()
+		return o.checkRelays()
 	})
 	r.awaitRetry()
 	hits := heal(t, k)
 	o.outcome("%d batches", hits)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, "a retry inside a session does not show")
@@ -202,7 +202,7 @@ func TestStoredButNotAcknowledged(t *testing.T) {
 // no error reaches us.
 func TestLeadersMove(t *testing.T) {
 	t.Parallel()
-	lasts := long(60*time.Second, 5*time.Second)
+	lasts := fullOrShort(60*time.Second, 5*time.Second)
 	rnd := newRand(t)
 	k := faultyKafka(t)
 	o := newOutbox(t, options{kafka: k, partitions: 6})
@@ -217,11 +217,11 @@ func TestLeadersMove(t *testing.T) {
 		kafkatest.Fault{Answer: kerr.NotLeaderForPartition.Code, Share: 0.05, Seed: rnd.Uint64()},
 		kafkatest.Fault{Answer: kerr.LeaderNotAvailable.Code, Share: 0.05, Seed: rnd.Uint64(), Requests: []kmsg.Key{kmsg.Metadata}},
 	)
-	o.goesOn(lasts)
+	o.holdFault(lasts)
 	r.awaitRetry()
 	hits := heal(t, k)
 	o.outcome("%d moves and answers", hits)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, "a retry inside a session does not show")
@@ -248,14 +248,14 @@ func (r *relay) awaitRetry() {
 	r.t.Helper()
 	await(r.t, patience, "a batch to be sent again", func() error {
 		m, err := r.metrics()
-		return errors.Join(err, unless(m["outboxcdc_kafka_produce_retries_total"] > 0), r.o.unharmed())
+		return errors.Join(err, waitFor(m["outboxcdc_kafka_produce_retries_total"] > 0), r.o.checkRelays())
 	})
 }
 
 // All of these faults at random, with connections cut before and after a batch is stored, and late answers.
 func TestRandomKafkaFaults(t *testing.T) {
 	t.Parallel()
-	lasts := long(90*time.Second, 8*time.Second)
+	lasts := fullOrShort(90*time.Second, 8*time.Second)
 	rnd := newRand(t)
 	k := faultyKafka(t)
 	o := newOutbox(t, options{kafka: k})
@@ -281,9 +281,9 @@ func TestRandomKafkaFaults(t *testing.T) {
 		faults[i].Seed = rnd.Uint64()
 	}
 	inject(t, k, faults...)
-	o.goesOn(lasts)
+	o.holdFault(lasts)
 	hits := heal(t, k)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	ended := r.sessionsEnded()
 	o.outcome("%d faults, %d sessions ended", hits, ended)

@@ -17,7 +17,7 @@ import (
 // Payloads that are NULL, empty, or arbitrary bytes, and keys of arbitrary text, arrive unchanged.
 func TestOddPayloads(t *testing.T) {
 	t.Parallel()
-	rounds := long(8, 2)
+	rounds := fullOrShort(8, 2)
 	rnd := newRand(t)
 	o := newOutbox(t, options{payload: "bytea"})
 	o.proves("F71", "payloads NULL, empty and of every byte, empty and odd keys, %d transactions of each kind", rounds)
@@ -48,7 +48,7 @@ func TestOddPayloads(t *testing.T) {
 			}
 		}
 	}
-	o.healed()
+	o.awaitHealed()
 	v := o.verify(patience)
 	o.boundRepeats(v)
 	tombstones := 0
@@ -95,7 +95,7 @@ func TestNullKey(t *testing.T) {
 	}
 	o.outcome("exit 65")
 	o.startStreaming("OUTBOXCDC_ROUTE_NULL_KEY=allow")
-	o.healed()
+	o.awaitHealed()
 
 	// The reader of the table expects every row to have a key.
 	o.exec("UPDATE outbox SET aggregate_id = '' WHERE id = $1", id)
@@ -107,7 +107,7 @@ func TestNullKey(t *testing.T) {
 		}
 	}
 	v := h.judge()
-	o.proof.judged(v)
+	o.proof.setVerdict(v)
 	must(t, v.err())
 	o.repeatsAtMost(v, 0, "what was delivered before the stop is confirmed")
 }
@@ -141,7 +141,7 @@ func TestNoEncoding(t *testing.T) {
 	}
 	var orders, dead []kafkatest.Record
 	await(t, patience, "three events and two dead letters", func() error {
-		orders, dead = o.readOf(o.topic("order")), o.readOf(o.topic("dead"))
+		orders, dead = o.readRecords(o.topic("order")), o.readRecords(o.topic("dead"))
 		if len(orders) < 3 || len(dead) < 2 {
 			return fmt.Errorf("%d and %d; %s", len(orders), len(dead), o.situation())
 		}
@@ -185,7 +185,7 @@ func TestOtherEncoding(t *testing.T) {
 			return err
 		})
 	}
-	o.healed()
+	o.awaitHealed()
 	o.repeatsAtMost(o.verify(patience), 0, "nothing failed")
 	for _, rec := range o.readAll() {
 		if string(rec.Key) != "straße" || string(rec.Value) != letters.String() {
@@ -197,7 +197,7 @@ func TestOtherEncoding(t *testing.T) {
 // A very large column among small rows. It is delivered up to the size of a Kafka request (100 MiB), if the topic
 // allows it.
 func TestVeryLargeColumn(t *testing.T) {
-	size := long(60_000_000, 20_000_000)
+	size := fullOrShort(60_000_000, 20_000_000)
 	o := newOutbox(t, options{payload: "bytea", configs: map[string]string{"max.message.bytes": "100000000"}})
 	o.proves("F71", "a bytea of %d MB among small rows, max.message.bytes 100 MB", size/1_000_000)
 	o.memoryForRow(2 * size) // Postgres sends bytea as hex digits
@@ -206,7 +206,7 @@ func TestVeryLargeColumn(t *testing.T) {
 	o.insertBytes(1, 20, 100)
 	o.insertBytes(21, 1, size)
 	o.insertBytes(22, 20, 100)
-	o.healed()
+	o.awaitHealed()
 	o.repeatsAtMost(o.verify(patience), 0, "nothing failed")
 }
 
@@ -218,7 +218,7 @@ func (o *outbox) memoryForRow(bytes int) {
 // A column near Postgres' own limit (1 GB in text form) does not fit into a Kafka request: the daemon stops with 65
 // before it, with everything older delivered.
 func TestColumnTooLargeForKafka(t *testing.T) {
-	onlyProve(t)
+	skipUnlessProving(t)
 	const size = 220_000_000
 	o := newOutbox(t, options{payload: "bytea", configs: map[string]string{"max.message.bytes": "100000000"}})
 	o.proves("F71", "a bytea of %d MB", size/1_000_000)

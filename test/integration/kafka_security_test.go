@@ -25,8 +25,8 @@ const kafkaPassword = "kafka-s3cr3t"
 // reauthenticate is how long Kafka accepts a connection's authentication.
 const reauthenticate = 2 * time.Second
 
-// guarded is an outbox whose daemon has to authenticate to Kafka. Its user may write to the outbox's topic only.
-type guarded struct {
+// guardedOutbox is an outbox whose daemon has to authenticate to Kafka. Its user may write to the outbox's topic only.
+type guardedOutbox struct {
 	*outbox
 	k    *kafkatest.Real
 	user string
@@ -51,15 +51,15 @@ func newAuthority(t *testing.T) *testcert.Authority {
 	return a
 }
 
-func newGuarded(t *testing.T, k *kafkatest.Real, a *testcert.Authority, user string) *guarded {
+func newGuarded(t *testing.T, k *kafkatest.Real, a *testcert.Authority, user string) *guardedOutbox {
 	t.Helper()
-	g := &guarded{outbox: newOutbox(t, options{kafka: k}), k: k, user: user, dir: t.TempDir()}
+	g := &guardedOutbox{outbox: newOutbox(t, options{kafka: k}), k: k, user: user, dir: t.TempDir()}
 	g.file("ca.pem", a.PEM)
 	return g
 }
 
 // allow lets the user write, by its name and by its certificate's name.
-func (g *guarded) allow() {
+func (g *guardedOutbox) allow() {
 	g.t.Helper()
 	for _, user := range []string{g.user, "CN=" + g.user} {
 		must(g.t, kafkatest.Allow(testContext(g.t), g.k.Brokers(), user, g.topic("order")))
@@ -67,7 +67,7 @@ func (g *guarded) allow() {
 }
 
 // file writes a file of the daemon atomically, as a rotation of secrets should.
-func (g *guarded) file(name string, text []byte) {
+func (g *guardedOutbox) file(name string, text []byte) {
 	g.t.Helper()
 	path := filepath.Join(g.dir, name)
 	must(g.t, os.WriteFile(path+".new", text, 0o600))
@@ -75,7 +75,7 @@ func (g *guarded) file(name string, text []byte) {
 }
 
 // certify gives the daemon a certificate.
-func (g *guarded) certify(a *testcert.Authority) {
+func (g *guardedOutbox) certify(a *testcert.Authority) {
 	g.t.Helper()
 	certificate, key, err := a.Issue(g.user)
 	must(g.t, err)
@@ -83,26 +83,26 @@ func (g *guarded) certify(a *testcert.Authority) {
 	g.file("own.key", key)
 }
 
-func (g *guarded) tls(more ...string) []string {
+func (g *guardedOutbox) tls(more ...string) []string {
 	return append([]string{
 		"OUTBOXCDC_KAFKA_TLS_ENABLED=true", "OUTBOXCDC_KAFKA_TLS_CA_FILE=" + filepath.Join(g.dir, "ca.pem"), "OUTBOXCDC_TUNING_PARK_AFTER=1s",
 	}, more...)
 }
 
 // withCertificate returns the daemon's environment for the listener that requires a certificate.
-func (g *guarded) withCertificate() []string {
+func (g *guardedOutbox) withCertificate() []string {
 	return g.tls("OUTBOXCDC_KAFKA_BROKERS="+g.k.TLSBrokers()[0],
 		"OUTBOXCDC_KAFKA_TLS_CERT_FILE="+filepath.Join(g.dir, "own.pem"), "OUTBOXCDC_KAFKA_TLS_KEY_FILE="+filepath.Join(g.dir, "own.key"))
 }
 
 // withPassword returns the daemon's environment for a mechanism that reads a password from the file.
-func (g *guarded) withPassword(mechanism string, more ...string) []string {
+func (g *guardedOutbox) withPassword(mechanism string, more ...string) []string {
 	return append(g.tls("OUTBOXCDC_KAFKA_BROKERS="+g.k.SASLBrokers()[0], "OUTBOXCDC_KAFKA_SASL_MECHANISM="+mechanism,
 		"OUTBOXCDC_KAFKA_SASL_USER="+g.user, "OUTBOXCDC_KAFKA_SASL_PASSWORD_FILE="+filepath.Join(g.dir, "password")), more...)
 }
 
-// told checks that no output of the daemon contains a secret.
-func (g *guarded) told(r *relay) {
+// checkNoSecret checks that no output of the daemon contains a secret.
+func (g *guardedOutbox) checkNoSecret(r *relay) {
 	g.t.Helper()
 	log, err := os.ReadFile(r.log)
 	must(g.t, err)
@@ -127,7 +127,7 @@ func (r *relay) awaitReason(words ...string) {
 				return fmt.Errorf("it says %s", said)
 			}
 		}
-		return r.o.unharmed()
+		return r.o.checkRelays()
 	})
 }
 
@@ -140,37 +140,37 @@ func TestKafkaSecurity(t *testing.T) {
 		for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "certificate"} {
 			t.Run(mechanism, func(t *testing.T) {
 				t.Parallel()
-				newGuarded(t, k, a, strings.ToLower(mechanism)).shows(mechanism, a)
+				newGuarded(t, k, a, strings.ToLower(mechanism)).testMechanism(mechanism, a)
 			})
 		}
 		t.Run("rights", func(t *testing.T) {
 			t.Parallel()
-			newGuarded(t, k, a, "writer").rightsComeAndGo()
+			newGuarded(t, k, a, "writer").testPermissionChanges()
 		})
 		t.Run("dlq", func(t *testing.T) {
 			t.Parallel()
-			newGuarded(t, k, a, "carer").caresForLetters(a)
+			newGuarded(t, k, a, "carer").testDLQCommands(a)
 		})
 		t.Run("makes topics", func(t *testing.T) {
 			t.Parallel()
-			g := &guarded{outbox: newOutbox(t, options{kafka: k, types: []string{"order", "late"}, missing: []string{"late"}}), k: k, user: "maker", dir: t.TempDir()}
+			g := &guardedOutbox{outbox: newOutbox(t, options{kafka: k, types: []string{"order", "late"}, missing: []string{"late"}}), k: k, user: "maker", dir: t.TempDir()}
 			g.file("ca.pem", a.PEM)
-			g.makesTopics()
+			g.testTopicCreation()
 		})
 		t.Run("password rotates", func(t *testing.T) {
 			t.Parallel()
-			newGuarded(t, k, a, "rotating").passwordRotates()
+			newGuarded(t, k, a, "rotating").testPasswordRotation()
 		})
 		t.Run("doctor", func(t *testing.T) {
 			t.Parallel()
-			newGuarded(t, k, a, "examined").doctorSees(a)
+			newGuarded(t, k, a, "examined").testDoctor(a)
 		})
 	})
-	t.Run("certificates rotate", func(t *testing.T) { newGuarded(t, k, a, "certified").certificatesRotate(a) })
+	t.Run("certificates rotate", func(t *testing.T) { newGuarded(t, k, a, "certified").testCertificateRotation(a) })
 }
 
-// shows runs for longer than Kafka accepts an authentication before it asks again.
-func (g *guarded) shows(mechanism string, a *testcert.Authority) {
+// testMechanism runs for longer than Kafka accepts an authentication before it asks again.
+func (g *guardedOutbox) testMechanism(mechanism string, a *testcert.Authority) {
 	g.t.Helper()
 	g.sample()
 	g.file("password", []byte(kafkaPassword+"\n"))
@@ -196,7 +196,7 @@ func (g *guarded) shows(mechanism string, a *testcert.Authority) {
 	if n := r.reconnects(""); n != 0 {
 		g.t.Errorf("%d sessions ended", n)
 	}
-	g.told(r)
+	g.checkNoSecret(r)
 }
 
 // tokenServer issues tokens that Kafka accepts when it is not told whom to trust. It requires the client's secret.
@@ -219,7 +219,7 @@ func tokenServer(t *testing.T, user string) string {
 }
 
 // A password is changed on Kafka's side first: the daemon waits, logs why, and continues as soon as it has the new one.
-func (g *guarded) passwordRotates() {
+func (g *guardedOutbox) testPasswordRotation() {
 	g.t.Helper()
 	const mechanism = "SCRAM-SHA-512"
 	set := func(password string) {
@@ -240,12 +240,12 @@ func (g *guarded) passwordRotates() {
 	w.awaitDelivered(20)
 	w.stop()
 	g.verify(patience)
-	g.told(r)
+	g.checkNoSecret(r)
 }
 
 // A change of authority: first Kafka's certificate is of an authority unknown to the daemon, then the daemon's of one
 // unknown to Kafka. Replacing files fixes both.
-func (g *guarded) certificatesRotate(a *testcert.Authority) {
+func (g *guardedOutbox) testCertificateRotation(a *testcert.Authority) {
 	g.t.Helper()
 	g.allow()
 	g.sample()
@@ -268,8 +268,8 @@ func (g *guarded) certificatesRotate(a *testcert.Authority) {
 	g.verify(patience)
 }
 
-// doctorSees checks that doctor reports each error of authentication to a real Kafka, and nothing when all is right.
-func (g *guarded) doctorSees(a *testcert.Authority) {
+// testDoctor checks that doctor reports each error of authentication to a real Kafka, and nothing when all is right.
+func (g *guardedOutbox) testDoctor(a *testcert.Authority) {
 	g.t.Helper()
 	const mechanism = "SCRAM-SHA-512"
 	g.insert("order", "k", 1, 3)
@@ -320,14 +320,14 @@ func (g *guarded) doctorSees(a *testcert.Authority) {
 
 // Permissions on topics: missing at the start, they are an error of the setup; revoked later, they may be granted
 // again.
-func (g *guarded) rightsComeAndGo() {
+func (g *guardedOutbox) testPermissionChanges() {
 	g.t.Helper()
 	g.sample()
 	g.file("password", []byte(kafkaPassword))
 	env := g.withPassword("PLAIN")
 	g.insert("order", "k", 1, 3)
 	r := g.start(env...)
-	r.stopsWith(patience, 77, "remedy: grant the daemon's user Write")
+	r.awaitStop(patience, 77, "remedy: grant the daemon's user Write")
 
 	g.allow()
 	r = g.startStreaming(env...)
@@ -341,11 +341,11 @@ func (g *guarded) rightsComeAndGo() {
 	w.awaitDelivered(20)
 	w.stop()
 	g.verify(patience)
-	g.told(r)
+	g.checkNoSecret(r)
 }
 
 // The dlq commands authenticate as the daemon does, and name a missing permission and its resource.
-func (g *guarded) caresForLetters(a *testcert.Authority) {
+func (g *guardedOutbox) testDLQCommands(a *testcert.Authority) {
 	g.t.Helper()
 	ctx, group, dead := testContext(g.t), "outboxcdc-dlq-"+g.name, g.topic("dead")
 	must(g.t, kafkatest.CreateTopic(ctx, g.k.Brokers(), dead, 1, nil))
@@ -361,7 +361,7 @@ func (g *guarded) caresForLetters(a *testcert.Authority) {
 	password, certificate := append(g.withPassword("PLAIN"), parks...), append(g.withCertificate(), parks...)
 	dlq := func(exit int, env []string, words string, args ...string) {
 		g.t.Helper()
-		out, notes, got := g.look(env, append([]string{"dlq"}, args...)...)
+		out, notes, got := g.runBinary(env, append([]string{"dlq"}, args...)...)
 		if got != exit || !strings.Contains(out+notes, words) {
 			g.t.Errorf("dlq %v: exit code %d, want %d and %q: %s%s", args, got, exit, words, out, notes)
 		}
@@ -392,9 +392,9 @@ func (g *guarded) caresForLetters(a *testcert.Authority) {
 	dlq(69, certificate, "certificate", "list")
 }
 
-// makesTopics: when Kafka denies the daemon the creation of a topic, the daemon waits, with the reason, until it is
+// testTopicCreation: when Kafka denies the daemon the creation of a topic, the daemon waits, with the reason, until it is
 // allowed.
-func (g *guarded) makesTopics() {
+func (g *guardedOutbox) testTopicCreation() {
 	g.t.Helper()
 	g.sample()
 	g.file("password", []byte(kafkaPassword))
@@ -412,5 +412,5 @@ func (g *guarded) makesTopics() {
 	if made := r.logged("topic created"); len(made) != 1 || made[0]["topic"] != g.topic("late") {
 		g.t.Errorf("made: %v", made)
 	}
-	g.told(r)
+	g.checkNoSecret(r)
 }

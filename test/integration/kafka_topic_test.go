@@ -18,10 +18,10 @@ func TestTopicDeletedUnderLoad(t *testing.T) {
 	o := newOutbox(t, options{types: []string{"order", "gone"}})
 	o.proves("F67", "a topic deleted under load and created again with one partition instead of three; then deleted, and created as it was")
 	s := o.sample()
-	s.taken = true // it would not find deleted records
+	s.testJudges = true // it would not find deleted records
 	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER=3s")
 	w := o.write(load{rand: rnd, types: []string{"order", "gone"}})
-	var deleted []string // including the rows delivered to it
+	var deleted []string // ids of its rows at the latest deletion
 	for _, partitions := range []int{1, 3} {
 		w.awaitCommits(200)
 		must(t, kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), o.topic("gone")))
@@ -35,12 +35,12 @@ func TestTopicDeletedUnderLoad(t *testing.T) {
 			if st, err := r.status(); err != nil || st.State != "parked" || !strings.Contains(st.Reason, o.topic("gone")) {
 				return fmt.Errorf("%+v, %w", st, err)
 			}
-			return o.unharmed()
+			return o.checkRelays()
 		})
 		o.makeTopic("gone", partitions, nil)
-		o.healed()
+		o.awaitHealed()
 		w.awaitCommits(50)
-		o.healed()
+		o.awaitHealed()
 		await(t, patience, fmt.Sprintf("records in %d partitions", partitions), func() error {
 			there, err := kafkatest.ReadAll(testContext(t), o.kafka.Brokers(), o.topic("gone"))
 			used := map[int32]bool{}
@@ -50,7 +50,7 @@ func TestTopicDeletedUnderLoad(t *testing.T) {
 			if err != nil || len(used) != partitions {
 				return fmt.Errorf("%d records in %d partitions, %w", len(there), len(used), err)
 			}
-			return o.unharmed()
+			return o.checkRelays()
 		})
 	}
 	w.stop()
@@ -94,13 +94,13 @@ func (o *outbox) judgeWithout(deleted []string) *verdict {
 	}
 	lost := len(h.Truth) - len(rows)
 	h.Truth = rows
-	h.Acks = without(h.Acks, gone)
+	h.Acks = excludeIDs(h.Acks, gone)
 	for i := range h.Commits {
-		h.Commits[i].IDs = without(h.Commits[i].IDs, gone)
+		h.Commits[i].IDs = excludeIDs(h.Commits[i].IDs, gone)
 	}
 	o.outcome("%d events were delivered to the topic before it was deleted, and are gone with it", lost)
 	v := h.judge()
-	o.proof.judged(v)
+	o.proof.setVerdict(v)
 	if err := v.err(); err != nil {
 		o.t.Fatalf("%v\n  OUTBOXCDC_TEST_HISTORY=%s judges it again", err, h.keep(o))
 	}
@@ -108,7 +108,7 @@ func (o *outbox) judgeWithout(deleted []string) *verdict {
 	return v
 }
 
-func without(ids []string, gone map[string]bool) (left []string) {
+func excludeIDs(ids []string, gone map[string]bool) (left []string) {
 	for _, id := range ids {
 		if !gone[id] {
 			left = append(left, id)
@@ -131,7 +131,7 @@ func TestPartitionsAdded(t *testing.T) {
 	must(t, kafkatest.AddPartitions(testContext(t), o.kafka.Brokers(), o.topic("order"), 12))
 	await(t, patience, "the warning", func() error {
 		if len(r.logged("partitions were added to the topic; keys keep their partitions until the next restart")) != 1 {
-			return errors.Join(errors.New("it is not there, or not once"), o.unharmed())
+			return errors.Join(errors.New("it is not there, or not once"), o.checkRelays())
 		}
 		return nil
 	})
@@ -147,11 +147,11 @@ func TestPartitionsAdded(t *testing.T) {
 		if r.sessionsEnded() == 0 {
 			return errors.New("it has not")
 		}
-		return o.unharmed()
+		return o.checkRelays()
 	})
 	w.awaitCommits(100)
 	w.stop()
-	o.healed()
+	o.awaitHealed()
 	o.verify(patience) // which checks that no key is in two partitions
 	beyond := func() (n int) {
 		for _, rec := range o.readAll() {

@@ -21,7 +21,7 @@ import (
 func TestKill9UnderLoad(t *testing.T) {
 	t.Parallel()
 	const window = 200
-	kills := long(200, 30)
+	kills := fullOrShort(200, 30)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: heavyPostgres(t), types: []string{"order", "payment"}}) // a killed daemon has no time to read the WAL of other tests
 	o.proves("F01", "kill -9 of a daemon that delivers at least once, at %d random times", kills)
@@ -34,7 +34,7 @@ func TestKill9UnderLoad(t *testing.T) {
 		r.kill9()
 	}
 	o.start(atLeastOnce)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	perSecond := float64(w.rows.Load()) / time.Since(begin).Seconds()
 	v := o.verify(patience)
@@ -69,15 +69,15 @@ func TestKill9AtEachStep(t *testing.T) {
 		line(`"msg":"starting"`), line(`"msg":"listening"`), line(`"msg":"replication started"`), line(`"state":"streaming"`),
 		func(*relay) { w.awaitDelivered(1) },
 		func(*relay) {
-			await(t, patience, "its first confirmed position", func() error { return unless(o.confirmed() > confirmed) })
+			await(t, patience, "its first confirmed position", func() error { return waitFor(o.confirmed() > confirmed) })
 		},
 		stopping(`"state":"draining"`),
 		func(r *relay) {
-			await(t, patience, "what the ones before have delivered to come by", func() error { return unless(o.confirmed() > confirmed) })
+			await(t, patience, "what the ones before have delivered to come by", func() error { return waitFor(o.confirmed() > confirmed) })
 			stopping(`"msg":"stopped: everything`)(r)
 		},
 	}
-	rounds := long(4, 1)
+	rounds := fullOrShort(4, 1)
 	o.proves("F02", "kill -9 right after each of %d steps that can be seen from outside, from the first line of the log to the last, "+
 		"%d times each (each step of a session: the simulator)", len(steps), rounds)
 	o.sample()
@@ -91,14 +91,14 @@ func TestKill9AtEachStep(t *testing.T) {
 		}
 	}
 	o.start()
-	o.healed()
+	o.awaitHealed()
 	w.awaitCommits(10)
 	w.stop()
 	o.boundRepeats(o.verify(patience))
 	o.outcome(unconfirmedOnly)
 }
 
-func unless(done bool) error {
+func waitFor(done bool) error {
 	if done {
 		return nil
 	}
@@ -177,7 +177,7 @@ func TestKill9WhileKafkaIsFrozen(t *testing.T) {
 			}
 			must(t, k.Thaw())
 			o.start()
-			o.healed()
+			o.awaitHealed()
 			v := o.verify(patience)
 			o.boundRepeats(v)
 			o.repeatsAtMost(v, 100, "what was in flight")
@@ -205,7 +205,7 @@ func TestNothingConfirmedBeforeTheFirstAck(t *testing.T) {
 		o.writeElsewhere(4 << 20)
 		await(t, patience, "records in flight", func() error {
 			st, err := r.status()
-			return errors.Join(err, unless(st.InFlight > 0))
+			return errors.Join(err, waitFor(st.InFlight > 0))
 		})
 		awaitStatusUpdates(t, r, 4)
 		most = o.confirmed()
@@ -214,7 +214,7 @@ func TestNothingConfirmedBeforeTheFirstAck(t *testing.T) {
 		}
 	}
 	heal(t, k)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	for id, p := range v.at {

@@ -18,23 +18,23 @@ import (
 func TestKill9InsideACopy(t *testing.T) {
 	t.Parallel()
 	const keys = 100
-	rows, kills := long(1_000_000, 30_000), long(10, 3)
+	rows, kills := fullOrShort(1_000_000, 30_000), fullOrShort(10, 3)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: heavyPostgres(t), partitions: 6})
-	o.proves("F47", "COPY of %d rows in one transaction, kill -9 %d times within it%s", rows, kills, long(", each after two seconds of delivery", ""))
+	o.proves("F47", "COPY of %d rows in one transaction, kill -9 %d times within it%s", rows, kills, fullOrShort(", each after two seconds of delivery", ""))
 	s := o.sample()
-	s.taken = true // it would read all of it
+	s.testJudges = true // it would read all of it
 	counted := newCounter(t, o, rows, keys)
 	copyNumbered(o, rows, keys)
 	end := o.walFlushed()
 	for n := range kills {
 		// Nothing is confirmed by accident: the first update that moves the slot is sent after an interval.
-		r := o.startStreaming(atLeastOnce, "OUTBOXCDC_TUNING_STATUS_INTERVAL="+long("1s", "20s"))
+		r := o.startStreaming(atLeastOnce, "OUTBOXCDC_TUNING_STATUS_INTERVAL="+fullOrShort("1s", "20s"))
 		killInside(t, rnd, counted, rows)
 		r.kill9()
-		got, records := counted.sofar()
+		got, records := counted.progress()
 		t.Logf("kill %d after %d records, with %d rows; the slot confirms %s", n+1, records, got, r.confirmed)
-		switch commit := counted.place(); {
+		switch commit := counted.commitLSN(); {
 		case r.confirmed > commit && got < rows:
 			t.Fatalf("the slot confirms %s; %d of the rows of the transaction committed at %s are in Kafka", r.confirmed, got, commit)
 		case r.confirmed > commit:
@@ -43,7 +43,7 @@ func TestKill9InsideACopy(t *testing.T) {
 	}
 	begin := time.Now()
 	o.start(atLeastOnce)
-	counted.awaitAll(long(4*time.Minute, patience))
+	counted.awaitAll(fullOrShort(4*time.Minute, patience))
 	o.proof.Recovery = time.Since(begin)
 	o.awaitConfirmed(end, recoverIn)
 	v := counted.judge(s, end)
@@ -54,16 +54,16 @@ func TestKill9InsideACopy(t *testing.T) {
 // random number of records.
 func killInside(t *testing.T, rnd *rand.Rand, counted *counter, rows int) {
 	t.Helper()
-	_, had := counted.sofar()
+	_, had := counted.progress()
 	most := 1
-	if !proving() {
+	if !isProving() {
 		most = 1 + rnd.IntN(rows/2)
 	}
 	await(t, 2*time.Minute, fmt.Sprintf("%d records more", most), func() error {
-		_, records := counted.sofar()
-		return unless(records >= had+most)
+		_, records := counted.progress()
+		return waitFor(records >= had+most)
 	})
-	if proving() {
+	if isProving() {
 		time.Sleep(2 * time.Second) // the catalogue's figure
 	}
 }

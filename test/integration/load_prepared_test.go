@@ -16,31 +16,31 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// dangling is a transaction that may be prepared and that its session will not end. It would hold its locks for ever.
-type dangling struct {
+// danglingTx is a transaction that may be prepared and that its session will not end. It would hold its locks for ever.
+type danglingTx struct {
 	gid     string
 	backend string // application_name of its session
 	commit  bool   // how it was to end
 }
 
-// inTwoPhases prepares the open transaction and ends it: one in four is rolled back. It reports whether the connection
+// commitInTwoPhases prepares the open transaction and ends it: one in four is rolled back. It reports whether the connection
 // can be used for another transaction.
-func (w *writer) inTwoPhases(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand, ids []string) bool {
-	d := dangling{
+func (w *writer) commitInTwoPhases(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand, ids []string) bool {
+	d := danglingTx{
 		gid:     w.o.name + " " + newID(rnd),
 		backend: conn.Config().RuntimeParams["application_name"],
 		commit:  rnd.IntN(4) > 0,
 	}
-	if _, err := conn.Exec(ctx, "PREPARE TRANSACTION '"+d.gid+"'"); refused(err) { // such as too many: it is rolled back
+	if _, err := conn.Exec(ctx, "PREPARE TRANSACTION '"+d.gid+"'"); isRefused(err) { // such as too many: it is rolled back
 		w.failed.Add(1)
 		w.note(ids, nil)
 		return true
 	} else if err != nil {
-		w.lost(ids, &d)
+		w.noteUnknown(ids, &d)
 		return false
 	}
 	if _, err := conn.Exec(ctx, d.end(d.commit)); err != nil {
-		w.lost(ids, &d)
+		w.noteUnknown(ids, &d)
 		return false
 	}
 	if !d.commit {
@@ -51,23 +51,23 @@ func (w *writer) inTwoPhases(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand
 	w.prepared.Add(1)
 	behind, err := scanLSN(conn.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text"))
 	if err != nil {
-		w.done(ids, "")
+		w.noteCommitted(ids, "")
 		return false
 	}
-	w.done(ids, behind.String())
+	w.noteCommitted(ids, behind.String())
 	return true
 }
 
-func (d *dangling) end(commit bool) string {
+func (d *danglingTx) end(commit bool) string {
 	if commit {
 		return "COMMIT PREPARED '" + d.gid + "'"
 	}
 	return "ROLLBACK PREPARED '" + d.gid + "'"
 }
 
-// refused reports whether the server did not carry out the statement. A FATAL error may follow a statement that was
+// isRefused reports whether the server did not carry out the statement. A FATAL error may follow a statement that was
 // carried out.
-func refused(err error) bool {
+func isRefused(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pg.SeverityUnlocalized == "ERROR"
 }
@@ -88,13 +88,13 @@ func (w *writer) settle(d time.Duration, commit bool) error {
 			return fmt.Errorf("end the prepared transaction %q: %w", left.gid, err)
 		}
 		w.mu.Lock()
-		w.dangling = slices.DeleteFunc(w.dangling, func(e dangling) bool { return e.gid == left.gid })
+		w.dangling = slices.DeleteFunc(w.dangling, func(e danglingTx) bool { return e.gid == left.gid })
 		w.mu.Unlock()
 	}
 	return nil
 }
 
-func (d *dangling) settle(db *session, commit bool) error {
+func (d *danglingTx) settle(db *session, commit bool) error {
 	return db.do(func(ctx context.Context, conn *pgx.Conn) error {
 		// The session may still be about to prepare or to end it, even if its client is gone.
 		var alive int
@@ -120,7 +120,7 @@ func (d *dangling) settle(db *session, commit bool) error {
 func TestForgottenPreparedTransactions(t *testing.T) {
 	t.Parallel()
 	const rows = 10
-	amount := long(pglogrepl.LSN(256<<20), 32<<20)
+	amount := fullOrShort(pglogrepl.LSN(256<<20), 32<<20)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
 	o.proves("F51", "two prepared transactions forgotten while %d MiB of WAL are written, a crash of Postgres and a restart of the daemon; then one is committed", amount>>20)
@@ -138,24 +138,24 @@ func TestForgottenPreparedTransactions(t *testing.T) {
 		t.Cleanup(func() { _ = o.pg.Exec(ctx, o.name, "ROLLBACK PREPARED '"+name+"'") }) // it would keep its database from being dropped
 	}
 	o.writeElsewhere(amount)
-	o.healed()
+	o.awaitHealed()
 	o.awaitHeld(r, "at least", func(held float64) bool { return held >= float64(amount) })
 
 	_, err := o.pg.Stop(ctx, pgtest.Immediate)
 	must(t, err)
 	must(t, o.pg.StartAgain(ctx))
 	w.awaitCommits(20)
-	o.healed()
+	o.awaitHealed()
 	r.term()
 	r = o.startStreaming()
 	w.awaitCommits(20)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	before := o.verify(patience) // prepared rows would still be phantoms
 
 	o.exec("COMMIT PREPARED 'late'")
 	o.exec("ROLLBACK PREPARED 'never'")
-	o.healed()
+	o.awaitHealed()
 	if v := o.verify(patience); v.Rows != before.Rows+rows {
 		t.Errorf("%d rows were delivered at COMMIT PREPARED, want %d", v.Rows-before.Rows, rows)
 	}
@@ -207,7 +207,7 @@ func TestPreparedLeftBehindIsEnded(t *testing.T) {
 			_, err := conn.Exec(testContext(t), sql)
 			must(t, err)
 		}
-		w.lost([]string{gid}, &dangling{gid: gid, backend: "session of " + gid, commit: true})
+		w.noteUnknown([]string{gid}, &danglingTx{gid: gid, backend: "session of " + gid, commit: true})
 	}
 	leave(o.name + " one")
 	// A writer that reconnects finds it.

@@ -18,7 +18,7 @@ import (
 // The outbox is idle while very much foreign WAL is written: the slot follows, so that the server can remove the WAL.
 func TestIdleOutboxFollowsForeignWAL(t *testing.T) {
 	t.Parallel()
-	amount := long(pglogrepl.LSN(1<<30), 64<<20)
+	amount := fullOrShort(pglogrepl.LSN(1<<30), 64<<20)
 	o := newOutbox(t, options{pg: heavyPostgres(t)})
 	o.proves("F52", "an idle outbox while %d MiB of WAL are written elsewhere", amount>>20)
 	o.sample()
@@ -26,7 +26,7 @@ func TestIdleOutboxFollowsForeignWAL(t *testing.T) {
 	o.insert("order", "a", 1, 1)
 	o.awaitArrived(patience)
 	end := o.writeElsewhere(amount)
-	o.healed()
+	o.awaitHealed()
 	// The server recomputes how much WAL the slot keeps at a checkpoint, or every 15 s.
 	o.exec("CHECKPOINT")
 	await(t, patience, "the server to be free to throw the WAL away", func() error {
@@ -44,7 +44,7 @@ func TestIdleOutboxFollowsForeignWAL(t *testing.T) {
 // read all of it.
 func heavyPostgres(t *testing.T) *pgtest.Server {
 	t.Helper()
-	if proving() {
+	if isProving() {
 		return ownPostgres(t, defaultMajor, nil)
 	}
 	return sharedPostgres(t, defaultMajor)
@@ -68,7 +68,7 @@ func (o *outbox) writeElsewhere(amount pglogrepl.LSN) (end pglogrepl.LSN) {
 func TestTenThousandSavepoints(t *testing.T) {
 	t.Parallel()
 	const savepoints, nest = 10_000, 100
-	transactions := long(6, 2)
+	transactions := fullOrShort(6, 2)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F50", "%d transactions of %d savepoints each, half of them rolled back, two at a time", transactions, savepoints)
@@ -92,7 +92,7 @@ func TestTenThousandSavepoints(t *testing.T) {
 	}
 	both.Wait()
 	must(t, errors.Join(errs...))
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	noReconnects(t, r)
 	v := o.verify(patience)
@@ -141,7 +141,7 @@ func writeSavepoints(ctx context.Context, conn *pgx.Conn, key string, from, save
 // transactions are delivered meanwhile, the long one after its commit.
 func TestDDLStorm(t *testing.T) {
 	t.Parallel()
-	storm := long(300, 80)
+	storm := fullOrShort(300, 80)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"logical_decoding_work_mem": "64kB"})})
 	o.proves("F53", "%d rounds of DDL and temporary tables beside a transaction that writes %d rows meanwhile", storm, 20*storm)
@@ -162,12 +162,12 @@ func TestDDLStorm(t *testing.T) {
 			o.exec(fmt.Sprintf(`DROP TABLE storm_%d`, i-10))
 		}
 	}
-	o.healed()
+	o.awaitHealed()
 	if n := o.follow.records(); n == 0 {
 		t.Error("nothing was delivered beside the long transaction")
 	}
 	must(t, tx.Commit(ctx))
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	noReconnects(t, r)
 	o.repeatsAtMost(o.verify(patience), 0, "no fault")

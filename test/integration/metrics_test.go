@@ -29,7 +29,7 @@ func TestMetricsTellTheTruth(t *testing.T) {
 	o.insert("item", "b", 0, 40)
 	o.awaitArrived(patience)
 	o.awaitConfirmed(o.walFlushed(), patience)
-	o.metricsAtRest(r, before, 2)
+	o.checkMetricsAtRest(r, before, 2)
 
 	open := session{url: pg.SuperURL(o.name)} // has written a row and holds back WAL, whatever is confirmed
 	t.Cleanup(open.close)
@@ -40,7 +40,7 @@ func TestMetricsTellTheTruth(t *testing.T) {
 	w := o.write(load{rand: rnd, types: []string{"order", "item"}})
 	for range 5 {
 		w.awaitCommits(30)
-		o.metricsUnderLoad(r)
+		o.checkMetricsUnderLoad(r)
 	}
 	early := time.Now()
 	o.awaitConfirmed(o.walFlushed(), patience) // transactions committed before that moment are acknowledged
@@ -48,24 +48,24 @@ func TestMetricsTellTheTruth(t *testing.T) {
 	w.awaitCommits(5) // more than there are connections: one of them began after that and is not acknowledged
 	late := time.Now()
 	r.awaitState("parked", patience)
-	o.metricsWhileParked(r, early, late)
+	o.checkMetricsWhileParked(r, early, late)
 	must(t, k.Thaw())
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	o.awaitArrived(patience)
-	o.metricsAfter(r)
+	o.checkMetricsAfterwards(r)
 	o.verify(patience)
 }
 
-// answer is one response of /metrics; it always has one present state of each set.
-type answer map[string]float64
+// metricValues is one response of /metrics; it always has one present state of each set.
+type metricValues map[string]float64
 
-func (o *outbox) ask(r *relay) answer {
+func (o *outbox) readMetrics(r *relay) metricValues {
 	o.t.Helper()
 	m, err := r.metrics()
 	must(o.t, err)
 	for _, set := range []string{"outboxcdc_state{", "outboxcdc_slot_wal_status{"} {
-		if n := answer(m).sum(set); n != 1 {
+		if n := metricValues(m).sum(set); n != 1 {
 			o.t.Errorf("the sum over %s…} is %v, want 1", set, n)
 		}
 	}
@@ -73,7 +73,7 @@ func (o *outbox) ask(r *relay) answer {
 }
 
 // sum adds up the series with that prefix.
-func (a answer) sum(prefix string) (total float64) {
+func (a metricValues) sum(prefix string) (total float64) {
 	for name, v := range a {
 		if strings.HasPrefix(name, prefix) {
 			total += v
@@ -82,8 +82,8 @@ func (a answer) sum(prefix string) (total float64) {
 	return total
 }
 
-// wants compares series with expected values.
-func (o *outbox) wants(a answer, want map[string]float64) {
+// checkSeries compares series with expected values.
+func (o *outbox) checkSeries(a metricValues, want map[string]float64) {
 	o.t.Helper()
 	for name, v := range want {
 		if got, there := a[name]; !there || got != v {
@@ -121,8 +121,8 @@ func sizeOf(rec kafkatest.Record) (n int) {
 	return n
 }
 
-// metricsAtRest compares exactly: everything written has arrived and is confirmed, and no writer runs.
-func (o *outbox) metricsAtRest(r *relay, before time.Time, transactions int) {
+// checkMetricsAtRest compares exactly: everything written has arrived and is confirmed, and no writer runs.
+func (o *outbox) checkMetricsAtRest(r *relay, before time.Time, transactions int) {
 	o.t.Helper()
 	records, bytes := o.read()
 	all, size := 0.0, 0.0
@@ -148,12 +148,12 @@ func (o *outbox) metricsAtRest(r *relay, before time.Time, transactions int) {
 	}
 	want["outboxcdc_transactions_total"] = float64(transactions)
 	want["outboxcdc_inflight_limit_events"] = answerWindow
-	a := o.ask(r)
-	o.wants(a, want)
+	a := o.readMetrics(r)
+	o.checkSeries(a, want)
 	if n := a.sum("outboxcdc_slot_invalidated{") + a.sum("outboxcdc_replication_reconnects_total{"); n != 0 {
 		o.t.Errorf("invalidations and reconnects: %v", n)
 	}
-	o.slotAgrees(r)
+	o.awaitSlotMetrics(r)
 	order := []float64{
 		seconds(before), a["outboxcdc_start_time_seconds"], a["outboxcdc_last_commit_timestamp_seconds"],
 		a["outboxcdc_last_ack_timestamp_seconds"], a["outboxcdc_last_confirm_timestamp_seconds"], seconds(time.Now()),
@@ -168,16 +168,16 @@ func (o *outbox) metricsAtRest(r *relay, before time.Time, transactions int) {
 
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
-// slotAgrees waits until the daemon's view of the slot is the server's. Afterwards only a row of another table and the
+// awaitSlotMetrics waits until the daemon's view of the slot is the server's. Afterwards only a row of another table and the
 // server's own records are written: a page at most.
-func (o *outbox) slotAgrees(r *relay) server {
+func (o *outbox) awaitSlotMetrics(r *relay) server {
 	o.t.Helper()
 	const page = 8192
 	label := `{slot="` + o.name + `"}`
 	o.exec(`INSERT INTO counter (key) VALUES ('look') ON CONFLICT (key) DO UPDATE SET n = 0`)
 	var s server
 	await(o.t, patience, "the slot's metrics to be what the server says", func() error {
-		a := o.ask(r)
+		a := o.readMetrics(r)
 		s = o.server()
 		var errs []error
 		for name, want := range map[string]float64{
@@ -194,13 +194,13 @@ func (o *outbox) slotAgrees(r *relay) server {
 	return s
 }
 
-// metricsUnderLoad compares with values read before and after.
-func (o *outbox) metricsUnderLoad(r *relay) {
+// checkMetricsUnderLoad compares with values read before and after.
+func (o *outbox) checkMetricsUnderLoad(r *relay) {
 	o.t.Helper()
 	s, seen := o.server(), float64(o.follow.records())
-	var a answer
+	var a metricValues
 	await(o.t, patience, "what the slot confirms to be what is said to be confirmed", func() error { // noted after the status update was sent
-		if a = o.ask(r); a["outboxcdc_confirmed_position_bytes"] < s.confirmed {
+		if a = o.readMetrics(r); a["outboxcdc_confirmed_position_bytes"] < s.confirmed {
 			return fmt.Errorf("%.0f, and the slot confirmed %.0f", a["outboxcdc_confirmed_position_bytes"], s.confirmed)
 		}
 		return nil
@@ -237,12 +237,12 @@ func (o *outbox) metricsUnderLoad(r *relay) {
 	}
 }
 
-// metricsWhileParked: the oldest commit without an ack is between early and late.
-func (o *outbox) metricsWhileParked(r *relay, early, late time.Time) {
+// checkMetricsWhileParked: the oldest commit without an ack is between early and late.
+func (o *outbox) checkMetricsWhileParked(r *relay, early, late time.Time) {
 	o.t.Helper()
 	least := time.Since(late).Seconds()
-	a := o.ask(r)
-	o.wants(a, map[string]float64{
+	a := o.readMetrics(r)
+	o.checkSeries(a, map[string]float64{
 		`outboxcdc_state{state="parked"}`: 1, "outboxcdc_replication_connected": 0, "outboxcdc_inflight_events": 0,
 		"outboxcdc_kafka_requests_in_flight": 0, "outboxcdc_unconfirmed_transactions": 0,
 	})
@@ -254,19 +254,19 @@ func (o *outbox) metricsWhileParked(r *relay, early, late time.Time) {
 		o.t.Errorf("%v reconnects are counted, %d are in the log", n, r.sessionsEnded())
 	}
 	await(o.t, patience, "the lag to go on growing", func() error {
-		if now := o.ask(r)["outboxcdc_replication_lag_seconds"]; now < lag+1 {
+		if now := o.readMetrics(r)["outboxcdc_replication_lag_seconds"]; now < lag+1 {
 			return fmt.Errorf("%v", now)
 		}
 		return nil
 	})
 }
 
-// metricsAfter: the daemon has recovered, and counts nothing twice that was not delivered twice.
-func (o *outbox) metricsAfter(r *relay) {
+// checkMetricsAfterwards: the daemon has recovered, and counts nothing twice that was not delivered twice.
+func (o *outbox) checkMetricsAfterwards(r *relay) {
 	o.t.Helper()
 	o.awaitConfirmed(o.walFlushed(), patience)
-	a := o.ask(r)
-	o.wants(a, map[string]float64{
+	a := o.readMetrics(r)
+	o.checkSeries(a, map[string]float64{
 		`outboxcdc_state{state="streaming"}`: 1, "outboxcdc_replication_connected": 1, "outboxcdc_replication_lag_seconds": 0,
 		"outboxcdc_inflight_events": 0, "outboxcdc_inflight_bytes": 0, "outboxcdc_unconfirmed_transactions": 0, "outboxcdc_kafka_requests_in_flight": 0,
 	})
@@ -283,7 +283,7 @@ func (o *outbox) metricsAfter(r *relay) {
 			o.t.Errorf("%s: %v delivered are counted; the table has %v rows, a reader finds %v records", topic, delivered, rows[topic], n)
 		}
 	}
-	if s := o.slotAgrees(r); s.retained < s.end-s.confirmed+1<<16 {
+	if s := o.awaitSlotMetrics(r); s.retained < s.end-s.confirmed+1<<16 {
 		o.t.Errorf("the server retains %.0f, and %.0f are not confirmed: a transaction should hold more", s.retained, s.end-s.confirmed)
 	}
 }

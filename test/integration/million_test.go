@@ -25,12 +25,12 @@ import (
 // create a cgroup, the kernel enforces the limit as well.
 func TestOneTransactionOfAMillionRows(t *testing.T) {
 	const keys, limit = 100, 256 << 20
-	rows := long(5_000_000, 1_000_000)
+	rows := fullOrShort(5_000_000, 1_000_000)
 	o := newOutbox(t, options{pg: heavyPostgres(t), partitions: 6})
 	o.proves("F48", "one transaction of %d rows, written before the daemon starts", rows)
 	o.memoryUpTo(limit, "Go's own limit is off")
 	s := o.sample()
-	s.taken = true // it would read all of it
+	s.testJudges = true // it would read all of it
 	counted := newCounter(t, o, rows, keys)
 	begin := time.Now()
 	o.exec(`INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload)
@@ -47,9 +47,9 @@ func TestOneTransactionOfAMillionRows(t *testing.T) {
 	} else {
 		how = "a cgroup holds it to that"
 	}
-	counted.awaitAll(long(6*time.Minute, 3*time.Minute))
+	counted.awaitAll(fullOrShort(6*time.Minute, 3*time.Minute))
 	took := time.Since(written)
-	o.healed()
+	o.awaitHealed()
 	peak := r.peakMemory()
 	r.term()
 	t.Logf("delivered in %v from the start of the daemon; peak resident memory %d MB (limit %d MB: %s)",
@@ -138,15 +138,15 @@ func (c *counter) next(n int) int {
 	return cmp.Or(n%c.keys, c.keys)
 }
 
-// sofar returns the number of rows and records so far.
-func (c *counter) sofar() (rows, records int) {
+// progress returns the number of rows and records so far.
+func (c *counter) progress() (rows, records int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.report.Rows, c.records
 }
 
-// place returns the commit LSN of the transaction, known from the first record on.
-func (c *counter) place() pglogrepl.LSN {
+// commitLSN returns the commit LSN of the transaction, known from the first record on.
+func (c *counter) commitLSN() pglogrepl.LSN {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.commit
@@ -155,8 +155,8 @@ func (c *counter) place() pglogrepl.LSN {
 func (c *counter) awaitAll(d time.Duration) {
 	c.o.t.Helper()
 	await(c.o.t, d, fmt.Sprintf("all of %d rows", len(c.count)-1), func() error {
-		if n, _ := c.sofar(); n < len(c.count)-1 {
-			return errors.Join(fmt.Errorf("%d have come; %s", n, c.o.situation()), c.o.unharmed())
+		if n, _ := c.progress(); n < len(c.count)-1 {
+			return errors.Join(fmt.Errorf("%d have come; %s", n, c.o.situation()), c.o.checkRelays())
 		}
 		return nil
 	})
@@ -167,7 +167,7 @@ func (c *counter) awaitAll(d time.Duration) {
 func (c *counter) judge(s *sampler, end pglogrepl.LSN) *verdict {
 	c.o.t.Helper()
 	await(c.o.t, patience, "the sampler to see the transaction confirmed", func() error {
-		if looks, _ := s.seen(); len(looks) == 0 || looks[len(looks)-1].Confirmed < end {
+		if looks, _ := s.results(); len(looks) == 0 || looks[len(looks)-1].Confirmed < end {
 			return errors.New("it has not")
 		}
 		return nil
@@ -185,7 +185,7 @@ func (c *counter) judge(s *sampler, end pglogrepl.LSN) *verdict {
 			v.Missing = append(v.Missing, numberedID(n+1))
 		}
 	}
-	looks, _ := s.seen()
+	looks, _ := s.results()
 	for _, l := range looks {
 		for partition, offset := range c.newest {
 			if l.Confirmed > c.commit && l.Ends[partition] <= offset {
@@ -194,7 +194,7 @@ func (c *counter) judge(s *sampler, end pglogrepl.LSN) *verdict {
 			}
 		}
 	}
-	c.o.proof.judged(v)
+	c.o.proof.setVerdict(v)
 	if err := v.err(); err != nil {
 		c.o.t.Fatal(err)
 	}

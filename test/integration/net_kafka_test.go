@@ -29,8 +29,8 @@ func TestKafkaNetwork(t *testing.T) {
 		{"black hole", silentKafka("F15", "black hole towards Kafka", faultproxy.BlackHole())},
 		{"daemon not heard", silentKafka("F16", "Kafka hears nothing of the daemon, which hears it", faultproxy.Faults{Up: faultproxy.Way{Drop: true}})},
 		{"Kafka not heard", silentKafka("F16", "the daemon hears nothing of Kafka, which hears it", faultproxy.Faults{Down: faultproxy.Way{Drop: true}})},
-		{"patient in a black hole", patient(40*time.Second, 90*time.Second, "black hole towards Kafka for 40 s (120 s ÷ 3)")},
-		{"connections forgotten", patient(2*time.Second, 30*time.Second, "black hole towards Kafka for 2 s, its connections stay in it, as behind a firewall that has forgotten them")},
+		{"patient in a black hole", patientDaemon(40*time.Second, 90*time.Second, "black hole towards Kafka for 40 s (120 s ÷ 3)")},
+		{"connections forgotten", patientDaemon(2*time.Second, 30*time.Second, "black hole towards Kafka for 2 s, its connections stay in it, as behind a firewall that has forgotten them")},
 		{"slow on both sides", slowOnBothSides},
 		{"slow to Kafka", slowToKafka},
 		{"flapping", kafkaFlapping},
@@ -51,7 +51,7 @@ func TestKafkaNetwork(t *testing.T) {
 		proxies[i].Target(k.ProxiedBackend(i))
 		all[test.name] = func(t *testing.T) { test.run(t, k, proxies[i]) }
 	}
-	together(t, all)
+	runTogether(t, all)
 }
 
 // startThrough starts a daemon that reaches Kafka only through the proxy.
@@ -65,42 +65,42 @@ func (o *outbox) boundWindows(v *verdict, r *relay) {
 	o.t.Helper()
 	n := r.reconnects("")
 	o.repeatsAtMost(v, n*inFlight, "%d sessions ended, the window is %d", n, inFlight)
-	o.onlyOne()
-	r.aLittle()
+	o.checkNoTakeover()
+	r.checkResources()
 }
 
 // F13: connections to Kafka are cut after n bytes.
 func kafkaCutAfterBytes(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
-	times := long(100, 24)
+	times := fullOrShort(100, 24)
 	rnd := newRand(t)
 	o := newOutbox(t, options{kafka: k})
 	o.proves("F13", "TCP cut, by FIN or RST, after n random bytes of a connection to Kafka (daemon's way n ≤ 64 KiB, broker's way n ≤ 2 KiB), %d times under load", times)
 	o.sample()
-	w := o.write(calm(rnd))
+	w := o.write(calmLoad(rnd))
 	r := o.startThrough(p)
 	o.cutTimes(w, p, rnd, times, 64<<10, 2<<10)
 	o.outcome("%d connections cut, %d sessions", p.Cuts(), r.reconnects("")+1)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	o.boundWindows(o.verify(patience), r)
 }
 
 // F15 without loss: nothing passes for less than park_after, and then everything does.
 func kafkaStandstill(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
-	lasts, factor := long(24*time.Second, 5*time.Second), long(5, 24)
+	lasts, factor := fullOrShort(24*time.Second, 5*time.Second), fullOrShort(5, 24)
 	rnd := newRand(t)
 	o := newOutbox(t, options{kafka: k})
 	o.proves("F15", "network to Kafka stands still for %v (120 s ÷ %d), less than park_after", lasts, factor)
 	o.sample()
-	w := o.write(calm(rnd))
+	w := o.write(calmLoad(rnd))
 	r := o.startThrough(p, senderTimeout(2*time.Second))
 	o.awaitRecords(1) // its topic look-ups are done
 	w.awaitCommits(20)
 	before := r.reconnects("")
 	must(t, p.Set(faultproxy.Faults{Up: faultproxy.Way{Hold: true}, Down: faultproxy.Way{Hold: true}}))
-	o.heldBack(r, lasts)
+	o.checkHeldBack(r, lasts)
 	must(t, p.Set(faultproxy.Faults{}))
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	if n := r.reconnects("") - before; n != 0 {
@@ -109,9 +109,9 @@ func kafkaStandstill(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	o.boundWindows(v, r)
 }
 
-// heldBack watches a daemon whose Kafka does not answer for a while: the window bounds its memory, and Postgres keeps
+// checkHeldBack watches a daemon whose Kafka does not answer for a while: the window bounds its memory, and Postgres keeps
 // the same single walsender.
-func (o *outbox) heldBack(r *relay, lasts time.Duration) {
+func (o *outbox) checkHeldBack(r *relay, lasts time.Duration) {
 	t := o.t
 	t.Helper()
 	begin := time.Now()
@@ -138,12 +138,12 @@ func (o *outbox) heldBack(r *relay, lasts time.Duration) {
 // silentKafka is F15 or F16 for longer than park_after: the daemon disconnects from Postgres, and recovers by itself.
 func silentKafka(row, what string, faults faultproxy.Faults) func(*testing.T, kafkatest.Cluster, *faultproxy.Proxy) {
 	return func(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
-		parkAfter, lasts, factor := long(10*time.Second, 1500*time.Millisecond), long(40*time.Second, 5*time.Second), long(3, 24)
+		parkAfter, lasts, factor := fullOrShort(10*time.Second, 1500*time.Millisecond), fullOrShort(40*time.Second, 5*time.Second), fullOrShort(3, 24)
 		rnd := newRand(t)
 		o := newOutbox(t, options{kafka: k})
 		o.proves(row, "%s for %v (120 s ÷ %d), longer than park_after, %v", what, lasts, factor, parkAfter)
 		o.sample()
-		w := o.write(calm(rnd))
+		w := o.write(calmLoad(rnd))
 		r := o.startThrough(p, "OUTBOXCDC_TUNING_PARK_AFTER="+parkAfter.String())
 		w.awaitCommits(20)
 		r.awaitState("streaming", patience) // not parked because of a slow machine
@@ -152,33 +152,33 @@ func silentKafka(row, what string, faults faultproxy.Faults) func(*testing.T, ka
 		r.awaitState("parked", parkAfter+patience)
 		parked := time.Since(begin)
 		o.outcome("parked after %.1f s", parked.Seconds())
-		if most := parkAfter + 5*time.Second + busy; parked > most {
+		if most := parkAfter + 5*time.Second + busyAllowance; parked > most {
 			t.Errorf("parked after %v, more than %v", parked, most)
 		}
 		o.awaitSlotFree()
 		time.Sleep(lasts - time.Since(begin)) // the duration is the fault
 		must(t, p.Set(faultproxy.Faults{}))
-		o.healed()
+		o.awaitHealed()
 		w.stop()
 		o.boundWindows(o.verify(patience), r)
 	}
 }
 
-// patient is F15 with a park_after longer than the fault: one session, with Kafka as with Postgres, survives it.
-func patient(lasts, parkAfter time.Duration, what string) func(*testing.T, kafkatest.Cluster, *faultproxy.Proxy) {
+// patientDaemon is F15 with a park_after longer than the fault: one session, with Kafka as with Postgres, survives it.
+func patientDaemon(lasts, parkAfter time.Duration, what string) func(*testing.T, kafkatest.Cluster, *faultproxy.Proxy) {
 	return func(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
-		onlyProve(t) // the daemon gives a silent broker 12 s
+		skipUnlessProving(t) // the daemon gives a silent broker 12 s
 		rnd := newRand(t)
 		o := newOutbox(t, options{kafka: k})
 		o.proves("F15", "%s, park_after %v", what, parkAfter)
 		o.sample()
-		w := o.write(calm(rnd))
+		w := o.write(calmLoad(rnd))
 		r := o.startThrough(p, "OUTBOXCDC_TUNING_PARK_AFTER="+parkAfter.String(), senderTimeout(3*time.Second))
 		w.awaitCommits(20)
 		must(t, p.Set(faultproxy.BlackHole()))
-		o.heldBack(r, lasts)
+		o.checkHeldBack(r, lasts)
 		must(t, p.Set(faultproxy.Faults{}))
-		o.healed()
+		o.awaitHealed()
 		w.stop()
 		v := o.verify(patience)
 		if n := r.reconnects(""); n != 0 {
@@ -190,14 +190,14 @@ func patient(lasts, parkAfter time.Duration, what string) func(*testing.T, kafka
 
 // F17: both sides are far away and narrow.
 func slowOnBothSides(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
-	lasts := long(60*time.Second, 7*time.Second)
+	lasts := fullOrShort(60*time.Second, 7*time.Second)
 	slow := faultproxy.Way{Latency: 200 * time.Millisecond, BytesPerSecond: 1_000_000}
 	rnd := newRand(t)
 	o := newOutbox(t, options{kafka: k})
 	o.proves("F17", "200 ms and 1 MB/s each way towards Postgres and Kafka for %v, with a transaction of 10,000 rows", lasts)
 	o.sample()
 	pg, env := o.proxied()
-	w := o.write(calm(rnd))
+	w := o.write(calmLoad(rnd))
 	r := o.startThrough(p, env, "OUTBOXCDC_TUNING_FENCE_WAIT=20s") // a request and a catalog check take seconds here
 	w.awaitCommits(20)
 	for _, p := range []*faultproxy.Proxy{p, pg} {
@@ -215,7 +215,7 @@ func slowOnBothSides(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	for _, p := range []*faultproxy.Proxy{p, pg} {
 		must(t, p.Set(faultproxy.Faults{}))
 	}
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, "no session ends")
@@ -233,12 +233,12 @@ func slowOnBothSides(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	if n := r.reconnects(""); n != 0 {
 		t.Errorf("%d reconnects", n)
 	}
-	r.aLittle()
+	r.checkResources()
 }
 
 // F17, where Postgres is near: a full window of the default size takes long to reach Kafka.
 func slowToKafka(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
-	onlyProve(t) // the window takes minutes to send
+	skipUnlessProving(t) // the window takes minutes to send
 	const rows = 40_000
 	o := newOutbox(t, options{kafka: k, partitions: 24})
 	o.proves("F17", "200 ms and 1 MB/s each way towards Kafka alone, backlog of %d rows of 1.3 KB that do not compress, window 16 MiB, 24 partitions", rows)
@@ -262,12 +262,12 @@ func slowToKafka(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 
 // F20: no connection to Kafka lives for longer than half a second.
 func kafkaFlapping(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
-	lasts := long(75*time.Second, 8*time.Second)
+	lasts := fullOrShort(75*time.Second, 8*time.Second)
 	rnd := newRand(t)
 	o := newOutbox(t, options{kafka: k})
 	o.proves("F20", "all connections to Kafka cut every 500 ms for %v (300 s ÷ %.0f), by FIN and by RST", lasts, 300/lasts.Seconds())
 	o.sample()
-	w := o.write(calm(rnd))
+	w := o.write(calmLoad(rnd))
 	r := o.startThrough(p)
 	w.awaitCommits(20)
 	rows, delivered, took := w.flap(p, lasts)
@@ -278,7 +278,7 @@ func kafkaFlapping(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	if most := int64(took/(500*time.Millisecond)+1) * 8; p.Accepted() > most {
 		t.Errorf("%d connections were made, more than %d", p.Accepted(), most)
 	}
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	o.boundWindows(o.verify(patience), r)
 }

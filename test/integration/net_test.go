@@ -24,7 +24,7 @@ import (
 func TestPostgresNetwork(t *testing.T) {
 	t.Parallel()
 	lost := faultproxy.Way{Drop: true}
-	together(t, map[string]func(*testing.T){
+	runTogether(t, map[string]func(*testing.T){
 		"cut after bytes":   postgresCutAfterBytes,
 		"standstill":        postgresStandstill,
 		"black hole":        silentPostgres("F14", "black hole towards Postgres", faultproxy.BlackHole()),
@@ -36,8 +36,8 @@ func TestPostgresNetwork(t *testing.T) {
 	})
 }
 
-// together runs subtests at once.
-func together(t *testing.T, tests map[string]func(*testing.T)) {
+// runTogether runs subtests at once.
+func runTogether(t *testing.T, tests map[string]func(*testing.T)) {
 	var all sync.WaitGroup
 	for name, test := range tests {
 		all.Go(func() { t.Run(name, test) })
@@ -68,8 +68,10 @@ func (o *outbox) proxied() (p *faultproxy.Proxy, env string) {
 	return p, "OUTBOXCDC_POSTGRES_URL=" + u.String()
 }
 
-// calm is a load that leaves most of the machine to other tests.
-func calm(rnd *rand.Rand) load { return load{rand: rnd, connections: 2, pause: 12 * time.Millisecond} }
+// calmLoad is a load that leaves most of the machine to other tests.
+func calmLoad(rnd *rand.Rand) load {
+	return load{rand: rnd, connections: 2, pause: 12 * time.Millisecond}
+}
 
 // senderTimeout returns the setting wal_sender_timeout.
 func senderTimeout(d time.Duration) string {
@@ -89,8 +91,8 @@ func (r *relay) reconnects(reason string) (n int) {
 	return n
 }
 
-// aLittle checks that the daemon has few open connections, files and goroutines, after any fault.
-func (r *relay) aLittle() {
+// checkResources checks that the daemon has few open connections, files and goroutines, after any fault.
+func (r *relay) checkResources() {
 	r.t.Helper()
 	m, err := r.metrics()
 	must(r.t, err)
@@ -107,8 +109,8 @@ func (r *relay) aLittle() {
 	}
 }
 
-// onlyOne fails the test if the daemon has ended since its start and another took over.
-func (o *outbox) onlyOne() {
+// checkNoTakeover fails the test if the daemon has ended since its start and another took over.
+func (o *outbox) checkNoTakeover() {
 	o.t.Helper()
 	if len(o.relays) != 1 || o.running() == nil {
 		o.t.Errorf("%d daemons were started, want one that lives", len(o.relays))
@@ -145,37 +147,37 @@ func (o *outbox) cutTimes(w *writer, p *faultproxy.Proxy, rnd *rand.Rand, times,
 
 // F12: connections to Postgres are cut after n bytes: while connecting, and under load.
 func postgresCutAfterBytes(t *testing.T) {
-	times := long(100, 24)
+	times := fullOrShort(100, 24)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F12", "TCP cut, by FIN or RST, after n random bytes of a connection to Postgres (server's way n ≤ 64 KiB, daemon's way n ≤ 3 KiB), %d times under load; each n is in the simulator", times)
 	o.sample()
 	p, env := o.proxied()
-	w := o.write(calm(rnd))
+	w := o.write(calmLoad(rnd))
 	r := o.startStreaming(env, "OUTBOXCDC_TUNING_STATUS_INTERVAL=100ms")
 	o.cutTimes(w, p, rnd, times, 3<<10, 64<<10)
 	o.outcome("%d connections cut, %d sessions", p.Cuts(), r.reconnects("")+1)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, noRepeats)
-	r.aLittle()
-	o.onlyOne()
+	r.checkResources()
+	o.checkNoTakeover()
 }
 
 // F14, and F16 for this side: packets are lost, in both directions or in one. Connections stay open, and neither side
 // is told.
 func silentPostgres(row, what string, faults faultproxy.Faults) func(*testing.T) {
 	return func(t *testing.T) {
-		timeout, lasts, factor := long(5*time.Second, time.Second), long(40*time.Second, 4*time.Second), long(3, 30)
+		timeout, lasts, factor := fullOrShort(5*time.Second, time.Second), fullOrShort(40*time.Second, 4*time.Second), fullOrShort(3, 30)
 		rnd := newRand(t)
 		o := newOutbox(t, options{})
 		o.proves(row, "%s for %v (120 s ÷ %d), wal_sender_timeout %v", what, lasts, factor, timeout)
 		o.sample()
 		p, env := o.proxied()
-		w := o.write(calm(rnd))
+		w := o.write(calmLoad(rnd))
 		// A connect that hangs ends after the URL's connect_timeout, or else after 10 s.
-		if !proving() {
+		if !isProving() {
 			env += "&connect_timeout=2"
 		}
 		r := o.startStreaming(env, senderTimeout(timeout))
@@ -193,17 +195,17 @@ func silentPostgres(row, what string, faults faultproxy.Faults) func(*testing.T)
 			t.Errorf("it is %s (%s) in the end", st.State, st.Reason)
 		}
 		must(t, p.Set(faultproxy.Faults{}))
-		o.healed()
+		o.awaitHealed()
 		w.stop()
 		o.outcome("slot free after %.1f s, daemon reconnecting after %.1f s", freed.Seconds(), told.Seconds())
 		// The server checks the time every half of its timeout at the latest; the daemon's last messages take 2 s.
-		if most := timeout*3/2 + 3*time.Second + busy; freed > most || told > timeout+most {
+		if most := timeout*3/2 + 3*time.Second + busyAllowance; freed > most || told > timeout+most {
 			t.Errorf("the slot was free after %v, the daemon reconnected after %v; at most %v each", freed, told, most)
 		}
 		v := o.verify(patience)
 		o.repeatsAtMost(v, 0, noRepeats)
-		r.aLittle()
-		o.onlyOne()
+		r.checkResources()
+		o.checkNoTakeover()
 	}
 }
 
@@ -215,7 +217,7 @@ func postgresStandstill(t *testing.T) {
 	o.proves("F14", "network to Postgres stands still %d × %v, less than wal_sender_timeout", times, each)
 	o.sample()
 	p, env := o.proxied()
-	w := o.write(calm(rnd))
+	w := o.write(calmLoad(rnd))
 	r := o.startStreaming(env, "OUTBOXCDC_TUNING_FENCE_WAIT=10s") // for half of it records may be sent without a catalog check
 	for range times {
 		w.awaitCommits(20)
@@ -223,7 +225,7 @@ func postgresStandstill(t *testing.T) {
 		time.Sleep(each)
 		must(t, p.Set(faultproxy.Faults{}))
 	}
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, noRepeats)
@@ -240,11 +242,11 @@ func halfOpenClient(t *testing.T) {
 	o.proves("F18", "the daemon's machine vanishes without FIN or RST, a second daemon starts; wal_sender_timeout %v", timeout)
 	o.sample()
 	p, env := o.proxied()
-	w := o.write(calm(rnd))
+	w := o.write(calmLoad(rnd))
 	r := o.startStreaming(env, senderTimeout(timeout))
 	w.awaitCommits(50)
 	must(t, p.Set(faultproxy.BlackHole()))
-	r.told = true
+	r.endExpected = true
 	must(t, r.proc.Kill())
 	begin := time.Now()
 	await(t, patience, "the hole to swallow the end of all connections", func() error {
@@ -254,37 +256,37 @@ func halfOpenClient(t *testing.T) {
 		return nil
 	})
 	must(t, p.Set(faultproxy.Faults{})) // existing connections stay in the black hole
-	r.confirmed, r.gone = o.confirmed(), true
+	r.confirmed, r.stopped = o.confirmed(), true
 	second := o.start(env, senderTimeout(timeout))
 	await(t, patience, "the second daemon to have the slot", func() error {
-		return errors.Join(unless(len(second.logged("replication started")) > 0), o.unharmed())
+		return errors.Join(waitFor(len(second.logged("replication started")) > 0), o.checkRelays())
 	})
 	took := time.Since(begin)
-	if !second.hasBeen("waiting_for_slot") {
+	if !second.hasBeenIn("waiting_for_slot") {
 		t.Error("the second daemon has not waited: the server had given the first one up already, so the fault was not provoked")
 	}
 	o.outcome("slot obtained after %.1f s", took.Seconds())
 	// The second daemon tries once a second; on opening, the pauses between tries are far below that.
-	if most := timeout + 2*time.Second + busy; took > most {
+	if most := timeout + 2*time.Second + busyAllowance; took > most {
 		t.Errorf("the second daemon has the slot after %v, more than %v", took, most)
 	}
 	second.awaitState("streaming", patience)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	o.boundRepeats(v)
-	second.aLittle()
+	second.checkResources()
 }
 
 // F20: no connection to Postgres lives for longer than half a second.
 func postgresFlapping(t *testing.T) {
-	lasts := long(75*time.Second, 8*time.Second)
+	lasts := fullOrShort(75*time.Second, 8*time.Second)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F20", "all connections to Postgres cut every 500 ms for %v (300 s ÷ %.0f), by FIN and by RST", lasts, 300/lasts.Seconds())
 	o.sample()
 	p, env := o.proxied()
-	w := o.write(calm(rnd))
+	w := o.write(calmLoad(rnd))
 	r := o.startStreaming(env)
 	w.awaitCommits(20)
 	rows, delivered, took := w.flap(p, lasts)
@@ -297,12 +299,12 @@ func postgresFlapping(t *testing.T) {
 	if most := int64(took/(500*time.Millisecond)+1) * 4; p.Accepted() > most {
 		t.Errorf("%d connections were made, more than %d", p.Accepted(), most)
 	}
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, noRepeats)
-	r.aLittle()
-	o.onlyOne()
+	r.checkResources()
+	o.checkNoTakeover()
 }
 
 // flap cuts everything each 500 ms, and returns how many rows were written after the first cut, how many of them
@@ -310,7 +312,7 @@ func postgresFlapping(t *testing.T) {
 // end.
 func (w *writer) flap(p *faultproxy.Proxy, lasts time.Duration) (written, arrived int, took time.Duration) {
 	w.o.t.Helper()
-	every, began, count := 500*time.Millisecond, time.Now(), w.fromNow()
+	every, began, count := 500*time.Millisecond, time.Now(), w.countFromNow()
 	for n := 0; took < lasts || arrived == 0 && every < 8*time.Second; n++ {
 		if took >= lasts {
 			every *= 2

@@ -25,7 +25,7 @@ func TestOneWriterNetworkCuts(t *testing.T) {
 	t.Parallel()
 	needRealKafka(t)
 	// In lanes of their own: most of the time is spent waiting.
-	lanes, cuts, longest := long(8, 1), long(25, 2), long(time.Minute, 6*time.Second)
+	lanes, cuts, longest := fullOrShort(8, 1), fullOrShort(25, 2), fullOrShort(time.Minute, 6*time.Second)
 	var proxies []*faultproxy.Proxy
 	var ports []int
 	for range 2 * lanes {
@@ -67,12 +67,12 @@ func (o *outbox) oneWriter(cuts int, longest time.Duration, networks [2]*faultpr
 	}
 	insert(1)
 	for range cuts {
-		active := o.active(all)
+		active := o.activeInstance(all)
 		cut := active.cut(rnd)
 		for range 3 {
 			insert(window / 2)
 		}
-		time.Sleep(between(rnd, time.Second, longest)) // the duration of the cut is the fault
+		time.Sleep(randomDuration(rnd, time.Second, longest)) // the duration of the cut is the fault
 		for _, p := range cut {
 			must(o.t, p.Set(faultproxy.Faults{}))
 		}
@@ -81,13 +81,13 @@ func (o *outbox) oneWriter(cuts int, longest time.Duration, networks [2]*faultpr
 		}
 		o.awaitArrived(patience)
 	}
-	o.active(all)
+	o.activeInstance(all)
 	o.awaitArrived(patience)
 	o.repeatsAtMost(o.verify(patience), 0, "one session sends at a time")
 }
 
-// active returns the instance that has the slot.
-func (o *outbox) active(all [2]instance) (out instance) {
+// activeInstance returns the instance that has the slot.
+func (o *outbox) activeInstance(all [2]instance) (out instance) {
 	o.t.Helper()
 	await(o.t, patience, "one of the two to have the slot", func() error {
 		for _, i := range all {
@@ -122,7 +122,7 @@ func (i instance) cut(rnd *rand.Rand) (cut []*faultproxy.Proxy) {
 	return cut
 }
 
-// between draws a duration, with each order of magnitude equally likely.
-func between(rnd *rand.Rand, least, most time.Duration) time.Duration {
+// randomDuration draws a duration, with each order of magnitude equally likely.
+func randomDuration(rnd *rand.Rand, least, most time.Duration) time.Duration {
 	return time.Duration(float64(least) * math.Pow(float64(most)/float64(least), rnd.Float64()))
 }

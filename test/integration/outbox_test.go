@@ -153,7 +153,7 @@ func (o *outbox) makeTopic(typ string, partitions int, configs map[string]string
 func (o *outbox) command(env []string, args ...string) (output string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, the.binary, slices.Concat(o.args, args)...)
+	cmd := exec.CommandContext(ctx, testSuite.binary, slices.Concat(o.args, args)...)
 	cmd.Env = append(o.env(), env...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -284,7 +284,7 @@ func (o *outbox) tx(f func(ctx context.Context, tx pgx.Tx) error) (end pglogrepl
 		return err
 	})
 	must(o.t, err)
-	o.ledger.committed(ids, end)
+	o.ledger.add(ids, end)
 	return end
 }
 
@@ -343,9 +343,9 @@ func (o *outbox) awaitConfirmed(lsn pglogrepl.LSN, d time.Duration) time.Duratio
 	begin := time.Now()
 	await(o.t, d, fmt.Sprintf("confirmed_flush_lsn to reach %s", lsn), func() error {
 		if now := o.confirmed(); now < lsn {
-			return errors.Join(fmt.Errorf("it is %s", now), o.unharmed())
+			return errors.Join(fmt.Errorf("it is %s", now), o.checkRelays())
 		}
-		return o.unharmed()
+		return o.checkRelays()
 	})
 	return time.Since(begin)
 }

@@ -14,7 +14,7 @@ import (
 // delivery continues.
 func TestHBAClosed(t *testing.T) {
 	t.Parallel()
-	rounds := long(3, 1)
+	rounds := fullOrShort(3, 1)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
 	o.proves("F55", "pg_hba.conf closed to the daemon under load and opened again, %d times", rounds)
@@ -49,10 +49,10 @@ func TestHBAClosed(t *testing.T) {
 		r.awaitReconnects("postgres_credentials", had+4)
 		w.awaitCommits(50)
 		reload(opened, true)
-		o.healed()
+		o.awaitHealed()
 	}
 	w.stop()
-	o.repeatsAtMost(o.verify(patience), 0, livesOn)
+	o.repeatsAtMost(o.verify(patience), 0, daemonRemembers)
 	// In each round: why the session ended, why none begins, that one has begun, and what its start reads, if that
 	// takes a while.
 	if n := len(r.logged("state")); n > 1+6*rounds {

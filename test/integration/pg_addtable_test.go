@@ -14,7 +14,7 @@ import (
 // itself, then another table. The server has cached the publication for the earlier rows; it must read it again for the
 // later ones (it did not before 14.18, 15.13, 16.9 and 17.5).
 func TestTableAddedAcrossAnOpenTransaction(t *testing.T) {
-	for _, major := range long(pgtest.Majors(), []string{"14", "17"}) {
+	for _, major := range fullOrShort(pgtest.Majors(), []string{"14", "17"}) {
 		t.Run(major, func(t *testing.T) { // not parallel: a transaction is open
 			const rounds = 5
 			rnd := newRand(t)
@@ -23,7 +23,7 @@ func TestTableAddedAcrossAnOpenTransaction(t *testing.T) {
 				"%d times another table under load", rounds)
 			ctx := testContext(t)
 			o.exec(`ALTER PUBLICATION outboxcdc DROP TABLE outbox`)
-			remakeSlot(o)
+			recreateSlot(o)
 			o.sample()
 			o.tx(func(_ context.Context, tx pgx.Tx) error {
 				if err := insertRows(ctx, tx, "order", "before", 1, 10); err != nil {
@@ -59,7 +59,7 @@ func TestTableAddedAcrossAnOpenTransaction(t *testing.T) {
 				})
 			}
 			w.stop()
-			o.healed()
+			o.awaitHealed()
 			o.repeatsAtMost(o.verify(patience), 0, "nothing failed")
 		})
 	}

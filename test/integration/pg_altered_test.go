@@ -38,13 +38,13 @@ func TestPublicationAlteredAndBack(t *testing.T) {
 				alter()
 				r.awaitState("failed", patience)
 				r.signal(syscall.SIGTERM)
-				r.stopsWith(patience, 79, "altered")
+				r.awaitStop(patience, 79, "altered")
 			}
 			o.insert("order", "k", 51, 50)
 			stands := o.confirmed()
 			for range 2 { // a supervisor restarts it
 				r = o.start(env...)
-				r.stopsWith(patience, 79, "the publication was altered", "remedy: ", "outboxcdc slot adopt")
+				r.awaitStop(patience, 79, "the publication was altered", "remedy: ", "outboxcdc slot adopt")
 				if n := o.follow.records(); n != 50 || o.confirmed() != stands {
 					t.Errorf("%d records, want the 50 of before; the slot was at %s and is at %s", n, stands, o.confirmed())
 				}
@@ -60,10 +60,10 @@ func TestPublicationAlteredAndBack(t *testing.T) {
 			o.adopt(env, 0)
 			alter() // no session has begun since the adoption
 			r = o.start(env...)
-			r.stopsWith(patience, 79, "the publication was altered", "outboxcdc slot adopt")
+			r.awaitStop(patience, 79, "the publication was altered", "outboxcdc slot adopt")
 			o.adopt(env, 0)
 			o.startStreaming(env...)
-			o.healed()
+			o.awaitHealed()
 			o.repeatsAtMost(o.verify(patience), 0, "all of before was confirmed")
 			o.outcome("exit 79 at each start, with the remedy; `slot adopt`, and it goes on")
 		})

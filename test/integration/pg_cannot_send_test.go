@@ -39,7 +39,7 @@ func TestServerCannotSend(t *testing.T) {
 
 	r.signal(syscall.SIGTERM)
 	r.awaitExit(patience) // with 1 where the server ended before it received the last status update
-	out, notes, exit := o.look(env, "peek")
+	out, notes, exit := o.runBinary(env, "peek")
 	if n := strings.Count(out, "key=before"); exit != 69 || n != 20 || !strings.Contains(notes, "22P05") {
 		t.Errorf("peek: exit code %d after %d events\n%s", exit, n, notes)
 	}
@@ -49,10 +49,10 @@ func TestServerCannotSend(t *testing.T) {
 	o.exec(`DELETE FROM outbox WHERE xmin = '` + bad + `'`) // it was produced by hand
 	o.exec(`SELECT pg_replication_slot_advance($1, '`+commit+`'::pg_lsn + 1)`, o.name)
 	r = o.start(env...)
-	r.stopsWith(patience, 79, "outboxcdc slot adopt")
+	r.awaitStop(patience, 79, "outboxcdc slot adopt")
 	o.adopt(env, 0)
 	r = o.startStreaming(env...)
-	o.healed()
+	o.awaitHealed()
 	o.repeatsAtMost(o.verify(patience), 0, "nothing that was delivered comes again")
 	await(t, patience, "the daemon to be ready", func() error {
 		if code, body, err := r.get("/readyz"); err != nil || code != 200 {

@@ -17,7 +17,7 @@ func TestNeededColumnGoes(t *testing.T) {
 		down      bool
 	}
 	some := []c{{"renamed", rename, false}, {"dropped while down", drop, true}}
-	for _, c := range long(append(some, c{"renamed while down", rename, true}, c{"dropped", drop, false}), some) {
+	for _, c := range fullOrShort(append(some, c{"renamed while down", rename, true}, c{"dropped", drop, false}), some) {
 		t.Run(c.name, func(t *testing.T) {
 			pg := sharedPostgres(t, defaultMajor)
 			t.Parallel()
@@ -32,7 +32,7 @@ func TestNeededColumnGoes(t *testing.T) {
 				r.term()
 				w.awaitCommits(50)
 			}
-			r.told = true
+			r.endExpected = true
 			// A copy of the table, which cannot be compared afterwards.
 			o.exec(`DO $$ BEGIN LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE; CREATE TABLE kept AS TABLE outbox; ` + c.ddl + `; END $$`)
 			w.stop()
@@ -43,7 +43,7 @@ func TestNeededColumnGoes(t *testing.T) {
 			if c.down {
 				r = o.start()
 			}
-			r.stopsWith(patience, 79, "payload", "remedy: ")
+			r.awaitStop(patience, 79, "payload", "remedy: ")
 			o.awaitSlotFree()
 			if now := o.confirmed(); now >= end {
 				t.Errorf("the slot confirms %s; a row without the column ends at %s", now, end)

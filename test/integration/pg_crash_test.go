@@ -21,8 +21,8 @@ import (
 // The server stops in every possible way, and starts again. It forgets confirmed positions, because it saves a slot
 // only at checkpoints; the daemon lives on, remembers, and repeats nothing.
 
-// livesOn is the reason why no row of this file may repeat anything.
-const livesOn = "the daemon lives and remembers what it delivered"
+// daemonRemembers is the reason why no row of this file may repeat anything.
+const daemonRemembers = "the daemon lives and remembers what it delivered"
 
 // crash stops the server at once, as a power cut does to its processes, and starts it again.
 func (o *outbox) crash() {
@@ -34,29 +34,29 @@ func (o *outbox) crash() {
 	must(o.t, o.pg.StartAgain(ctx))
 }
 
-// crashes crashes the server repeatedly under load.
-func (o *outbox) crashes(w *writer, rnd *rand.Rand, rounds int) {
+// crashRepeatedly crashes the server repeatedly under load.
+func (o *outbox) crashRepeatedly(w *writer, rnd *rand.Rand, rounds int) {
 	o.t.Helper()
 	for left := rounds - 1; left >= 0; left-- {
 		w.awaitCommits(100 + rnd.Int64N(200))
 		o.crash()
-		o.back(w, rnd, left)
+		o.awaitRecovery(w, rnd, left)
 	}
 }
 
-// back waits for the end of a fault: sometimes only for the first record, so that the next fault meets a session that
+// awaitRecovery waits for the end of a fault: sometimes only for the first record, so that the next fault meets a session that
 // reads delivered events again, and in the last round, when left is 0, until everything is delivered.
-func (o *outbox) back(w *writer, rnd *rand.Rand, left int) {
+func (o *outbox) awaitRecovery(w *writer, rnd *rand.Rand, left int) {
 	o.t.Helper()
 	if left > 0 && rnd.IntN(2) == 0 {
 		w.awaitDelivered(1)
 		return
 	}
-	o.healed()
+	o.awaitHealed()
 }
 
-// sentAgain counts the events that the server sent again and the daemon skipped.
-func (r *relay) sentAgain() int {
+// skippedResends counts the events that the server sent again and the daemon skipped.
+func (r *relay) skippedResends() int {
 	r.t.Helper()
 	m, err := r.metrics()
 	must(r.t, err)
@@ -68,10 +68,10 @@ func (r *relay) sentAgain() int {
 // saves the slot before it ends, so a new process repeats nothing either; before 17 it repeats what was confirmed since
 // the slot was last saved, as after a crash.
 func TestPostgresRestarted(t *testing.T) {
-	for _, major := range long(pgtest.Majors(), []string{"16", "17"}) {
+	for _, major := range fullOrShort(pgtest.Majors(), []string{"16", "17"}) {
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()
-			rounds := long(8, 1)
+			rounds := fullOrShort(8, 1)
 			rnd := newRand(t)
 			o := newOutbox(t, options{pg: ownPostgres(t, major, nil)})
 			o.proves("F23", "Postgres restarted (fast) under load %d times, Kafka fine", rounds)
@@ -91,15 +91,15 @@ func TestPostgresRestarted(t *testing.T) {
 					first.term()
 				}
 				o.restart()
-				o.back(w, rnd, left)
+				o.awaitRecovery(w, rnd, left)
 			}
 			before := first.confirmed
 			first.confirmed = stopped.confirmed() // the starting point of a new process
 			stopped.startStreaming()
 			stopped.insert("order", "k", 201, 200)
-			stopped.healed()
+			stopped.awaitHealed()
 			w.stop()
-			o.repeatsAtMost(o.verify(patience), 0, livesOn)
+			o.repeatsAtMost(o.verify(patience), 0, daemonRemembers)
 
 			v := stopped.verify(patience)
 			stopped.boundRepeats(v)
@@ -123,7 +123,7 @@ func TestPostgresRestarted(t *testing.T) {
 // restart is a fast stop, which must not take long while Kafka is fine, and a start.
 func (o *outbox) restart() {
 	o.t.Helper()
-	const most = 10*time.Second + busy
+	const most = 10*time.Second + busyAllowance
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	took, err := o.pg.Stop(ctx, pgtest.Fast)
@@ -137,7 +137,7 @@ func (o *outbox) restart() {
 // A kill -9 of a walsender makes the postmaster end all connections and recover from its WAL.
 func TestWalsenderKilled(t *testing.T) {
 	t.Parallel()
-	rounds := long(10, 2)
+	rounds := fullOrShort(10, 2)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
 	o.proves("F24", "walsender killed (-9) under load %d times: the server recovers from a crash each time", rounds)
@@ -157,15 +157,15 @@ func TestWalsenderKilled(t *testing.T) {
 			}
 			return err
 		})
-		o.back(w, rnd, left)
+		o.awaitRecovery(w, rnd, left)
 	}
 	w.stop()
 	v := o.verify(patience)
-	o.repeatsAtMost(v, 0, livesOn)
+	o.repeatsAtMost(v, 0, daemonRemembers)
 	if n := o.serverLogged("terminating any other active server processes"); n != rounds {
 		t.Errorf("the server recovered %d times, want %d", n, rounds)
 	}
-	o.outcome("%d events sent again by the server, dropped by the daemon", r.sentAgain())
+	o.outcome("%d events sent again by the server, dropped by the daemon", r.skippedResends())
 }
 
 // serverLogged counts the lines of the server's log that contain these words.
@@ -185,7 +185,7 @@ func (o *outbox) serverLogged(words string) (n int) {
 // crashes in between, after which the slot needs the WAL from its last saved position.
 func TestCheckpointStormAndCrashes(t *testing.T) {
 	t.Parallel()
-	rounds := long(10, 2)
+	rounds := fullOrShort(10, 2)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"max_wal_size": "32MB", "min_wal_size": "32MB", "wal_recycle": "off"})})
 	o.sample()
@@ -193,33 +193,33 @@ func TestCheckpointStormAndCrashes(t *testing.T) {
 	r := o.startStreaming()
 	storm := startStorm(o)
 	o.proves("F26", "checkpoints and new WAL segments without a pause under load, Postgres stopped immediately %d times", rounds)
-	o.crashes(w, rnd, rounds)
+	o.crashRepeatedly(w, rnd, rounds)
 	await(t, patience, "checkpoints enough to prove something", func() error {
 		if n := storm.count.Load(); n < int64(5*rounds) {
 			return fmt.Errorf("%d", n)
 		}
-		return o.unharmed()
+		return o.checkRelays()
 	})
 	w.stop()
 	checkpoints := storm.stop()
 	v := o.verify(patience)
-	o.repeatsAtMost(v, 0, livesOn)
+	o.repeatsAtMost(v, 0, daemonRemembers)
 	if n := o.serverLogged("has already been removed"); n != 0 {
 		t.Errorf("the server says %d times that a WAL segment has been removed", n)
 	}
-	o.outcome("%d checkpoints; no WAL segment was missed; %d events sent again by the server, dropped by the daemon", checkpoints, r.sentAgain())
+	o.outcome("%d checkpoints; no WAL segment was missed; %d events sent again by the server, dropped by the daemon", checkpoints, r.skippedResends())
 }
 
-// storm requests checkpoints and new WAL segments until it is stopped. The server may be away meanwhile.
-type storm struct {
+// checkpointStorm requests checkpoints and new WAL segments until it is stopped. The server may be away meanwhile.
+type checkpointStorm struct {
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
 	count  atomic.Int64
 }
 
-func startStorm(o *outbox) *storm {
+func startStorm(o *outbox) *checkpointStorm {
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &storm{cancel: cancel}
+	s := &checkpointStorm{cancel: cancel}
 	s.ended.Go(func() {
 		for ctx.Err() == nil {
 			if err := o.pg.Exec(ctx, o.name, `CHECKPOINT`, `SELECT pg_switch_wal()`); err == nil {
@@ -236,7 +236,7 @@ func startStorm(o *outbox) *storm {
 	return s
 }
 
-func (s *storm) stop() (checkpoints int64) {
+func (s *checkpointStorm) stop() (checkpoints int64) {
 	s.cancel()
 	s.ended.Wait()
 	return s.count.Load()
@@ -246,7 +246,7 @@ func (s *storm) stop() (checkpoints int64) {
 // rows must not be in Kafka, all others must be.
 func TestAsynchronousCommitsLost(t *testing.T) {
 	t.Parallel()
-	rounds := long(10, 3)
+	rounds := fullOrShort(10, 3)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"wal_writer_delay": "400ms", "wal_writer_flush_after": "1GB"})})
 	o.exec(`ALTER DATABASE ` + o.name + ` SET synchronous_commit = off`)
@@ -254,33 +254,33 @@ func TestAsynchronousCommitsLost(t *testing.T) {
 	o.sample()
 	w := o.write(load{rand: rnd})
 	o.startStreaming()
-	o.crashes(w, rnd, rounds)
-	for more := 0; w.lostSoFar() == 0 && more < 20; more++ { // a crash loses something only by chance
-		o.crashes(w, rnd, 1)
+	o.crashRepeatedly(w, rnd, rounds)
+	for more := 0; w.countLost() == 0 && more < 20; more++ { // a crash loses something only by chance
+		o.crashRepeatedly(w, rnd, 1)
 	}
 	w.stop()
 	lost := w.forgetLost()
 	v := o.verify(patience)
-	o.repeatsAtMost(v, 0, livesOn)
+	o.repeatsAtMost(v, 0, daemonRemembers)
 	if lost == 0 {
 		t.Error("the server lost nothing: this run proved nothing")
 	}
 	o.outcome("the server lost %d events whose commit had succeeded; none is in Kafka", lost)
 }
 
-// lostSoFar counts the rows whose commit succeeded and which the table does not have. The writer may continue
+// countLost counts the rows whose commit succeeded and which the table does not have. The writer may continue
 // meanwhile.
-func (w *writer) lostSoFar() int {
+func (w *writer) countLost() int {
 	w.o.t.Helper()
 	w.mu.Lock()
 	committed := slices.Clone(w.committed)
 	w.mu.Unlock()
-	there := w.inTable()
+	there := w.tableIDs()
 	return len(slices.DeleteFunc(committed, func(id string) bool { return there[id] }))
 }
 
-// inTable returns the ids of the table's rows.
-func (w *writer) inTable() map[string]bool {
+// tableIDs returns the ids of the table's rows.
+func (w *writer) tableIDs() map[string]bool {
 	w.o.t.Helper()
 	there := map[string]bool{}
 	for _, r := range w.o.truth() {
@@ -293,7 +293,7 @@ func (w *writer) inTable() map[string]bool {
 // that may lose commits.
 func (w *writer) forgetLost() (lost int) {
 	w.o.t.Helper()
-	there := w.inTable()
+	there := w.tableIDs()
 	gone := func(id string) bool { return !there[id] }
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -63,16 +63,16 @@ func TestSeveralHosts(t *testing.T) {
 	})
 	_, err = primary.Stop(testContext(t), pgtest.Immediate)
 	must(t, err)
-	await(t, patience, "the daemon to notice", func() error { return unless(r.sessionsEnded() > 0) })
+	await(t, patience, "the daemon to notice", func() error { return waitFor(r.sessionsEnded() > 0) })
 	must(t, standby.Exec(testContext(t), "postgres", `SELECT pg_promote()`))
-	o.movesTo(standby)
+	o.moveTo(standby)
 	o.insert("order", "a", 21, 20)
 	r.awaitState("streaming", patience)
 	o.repeatsAtMost(o.verify(patience), 0, "the process remembers what was acknowledged")
 }
 
-// movesTo points the outbox to another server that has its database now.
-func (o *outbox) movesTo(pg *pgtest.Server) {
+// moveTo points the outbox to another server that has its database now.
+func (o *outbox) moveTo(pg *pgtest.Server) {
 	o.t.Helper()
 	o.admin.close()
 	o.pg = pg

@@ -82,7 +82,7 @@ func TestPublicationAltered(t *testing.T) {
 	for _, a := range alterations {
 		majors := a.majors
 		if a.full != nil {
-			majors = long(a.full, a.majors)
+			majors = fullOrShort(a.full, a.majors)
 		}
 		for _, major := range majors {
 			t.Run(major+" "+a.name, func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestPublicationAltered(t *testing.T) {
 
 func alterUnderLoad(t *testing.T, o *outbox, a alteration) {
 	o.exec(`ALTER PUBLICATION outboxcdc ADD TABLE counter`) // not empty without the outbox
-	remakeSlot(o)
+	recreateSlot(o)
 	fault := a.fault
 	if fault == "" {
 		fault = "F43"
@@ -115,7 +115,7 @@ func alterUnderLoad(t *testing.T, o *outbox, a alteration) {
 	}
 	truth := o.truth()
 
-	r.told = true
+	r.endExpected = true
 	for _, ddl := range a.ddl {
 		o.exec(ddl)
 	}
@@ -133,7 +133,7 @@ func alterUnderLoad(t *testing.T, o *outbox, a alteration) {
 	if a.or != "" && strings.Contains(lastLine(r.log), a.or) {
 		cause = a.or
 	}
-	r.stopsWith(0, 79, cause, "remedy: ")
+	r.awaitStop(0, 79, cause, "remedy: ")
 	confirmed := o.confirmed()
 	if confirmed > limit {
 		t.Errorf("the slot confirms %s; the alteration was complete at %s, and rows committed after it", confirmed, limit)
@@ -162,7 +162,7 @@ func alterUnderLoad(t *testing.T, o *outbox, a alteration) {
 	if err := v.err(); err != nil {
 		t.Error(err)
 	}
-	o.proof.judged(v)
+	o.proof.setVerdict(v)
 	o.repeatsAtMost(v, 0, "nothing is sent again")
 }
 
@@ -176,7 +176,7 @@ func insertUntilEnd(o *outbox, r *relay, table string, n int) (rows []row) {
 				VALUES ('order', 'after', 'added', jsonb_build_object('n', $1::bigint), $1) RETURNING id::text`, n).Scan(&x.ID)
 		})
 		if err != nil {
-			return &hopeless{err}
+			return &finalError{err}
 		}
 		rows = append(rows, x)
 		n++

@@ -17,7 +17,7 @@ import (
 // between. Every committed row is delivered, or the daemon stops and names the alteration; it never confirms an
 // undelivered row silently.
 func TestRandomDDL(t *testing.T) {
-	sequences := long(125, 3)
+	sequences := fullOrShort(125, 3)
 	for lane, major := range []string{"14", "16", "17", "18"} {
 		t.Run(fmt.Sprint("PostgreSQL ", major), func(t *testing.T) {
 			pg := sharedPostgres(t, major)
@@ -25,9 +25,9 @@ func TestRandomDDL(t *testing.T) {
 			o := newOutbox(t, options{pg: pg})
 			root := lane != 1 // one lane publishes by leaves
 			o.proves("F43 F45 F46", "%d random sequences of DDL by the owner, publish_via_partition_root = %v, the daemon running, stopped or killed in between", sequences, root)
-			o.partition(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', ` + fmt.Sprintf(viaRoot, root) + `)`)
+			o.partitionOutbox(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', ` + fmt.Sprintf(viaRoot, root) + `)`)
 			o.exec(`CREATE SCHEMA aside`)
-			a := &altered{outbox: o, rnd: newRand(t), env: o.deduplicating(fence), root: root, leaves: []leaf{{name: "leaf_1"}}}
+			a := &alteredOutbox{outbox: o, rnd: newRand(t), env: o.deduplicating(fence), root: root, leaves: []leaf{{name: "leaf_1"}}}
 			a.lock.url = o.pg.SuperURL(o.name)
 			t.Cleanup(a.lock.close)
 			for range sequences {
@@ -38,8 +38,8 @@ func TestRandomDDL(t *testing.T) {
 	}
 }
 
-// altered is an outbox under random alterations.
-type altered struct {
+// alteredOutbox is an outbox under random alterations.
+type alteredOutbox struct {
 	*outbox
 	rnd  *rand.Rand
 	env  []string
@@ -64,7 +64,7 @@ type leaf struct {
 	unlogged bool
 }
 
-func (a *altered) sequence() {
+func (a *alteredOutbox) sequence() {
 	a.t.Helper()
 	a.done = nil
 	for range 2 + a.rnd.IntN(5) {
@@ -84,7 +84,7 @@ func (a *altered) sequence() {
 	a.unlock()
 }
 
-func (a *altered) unlock() {
+func (a *alteredOutbox) unlock() {
 	a.t.Helper()
 	must(a.t, a.lock.do(func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, "ROLLBACK")
@@ -92,20 +92,20 @@ func (a *altered) unlock() {
 	}))
 }
 
-func (a *altered) start() {
+func (a *alteredOutbox) start() {
 	if a.r == nil {
-		a.did("start")
+		a.note("start")
 		a.r = a.outbox.start(a.env...)
 	}
 }
 
-func (a *altered) stop(sig syscall.Signal) {
+func (a *alteredOutbox) stop(sig syscall.Signal) {
 	if a.r == nil {
 		return
 	}
-	a.did("stop with %v", sig)
+	a.note("stop with %v", sig)
 	if !a.r.proc.Exited() { // else it has found an alteration: the next start reports it
-		a.r.told = true
+		a.r.endExpected = true
 		_ = a.r.proc.Signal(sig)
 		a.r.awaitExit(patience)
 	}
@@ -113,23 +113,23 @@ func (a *altered) stop(sig syscall.Signal) {
 	a.awaitSlotFree()
 }
 
-func (a *altered) did(format string, args ...any) {
+func (a *alteredOutbox) note(format string, args ...any) {
 	a.done = append(a.done, fmt.Sprintf(format, args...))
 }
 
 // do executes a statement of the owner; the server may refuse it.
-func (a *altered) do(format string, args ...any) bool {
+func (a *alteredOutbox) do(format string, args ...any) bool {
 	sql := fmt.Sprintf(format, args...)
 	err := a.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, "SET lock_timeout = '200ms'; "+sql)
 		return err
 	})
-	a.did("%s: %v", sql, err)
+	a.note("%s: %v", sql, err)
 	return err == nil
 }
 
 // insert commits some rows into attached partitions.
-func (a *altered) insert() {
+func (a *alteredOutbox) insert() {
 	if len(a.leaves) == 0 {
 		return
 	}
@@ -150,7 +150,7 @@ func (a *altered) insert() {
 }
 
 // alter executes one random change.
-func (a *altered) alter() {
+func (a *alteredOutbox) alter() {
 	table := "outbox"
 	if a.renamed {
 		table = "moved"
@@ -196,7 +196,7 @@ func (a *altered) alter() {
 	case what == 10 && a.root: // to list leaves as published, PostgreSQL locks them (docs/sources.md)
 		_ = a.lock.do(func(ctx context.Context, conn *pgx.Conn) error {
 			_, err := conn.Exec(ctx, "SET lock_timeout = '200ms'; BEGIN; LOCK TABLE "+a.leaves[some()].name+" IN ACCESS EXCLUSIVE MODE")
-			a.did("a lock: %v", err)
+			a.note("a lock: %v", err)
 			return nil
 		})
 	case what == 11:
@@ -214,7 +214,7 @@ func (a *altered) alter() {
 	}
 }
 
-func (a *altered) attach(table, kind string) {
+func (a *alteredOutbox) attach(table, kind string) {
 	a.last++
 	l := leaf{name: fmt.Sprint("leaf_", 1+a.last), number: a.last, unlogged: kind != ""}
 	if a.do(`CREATE %s TABLE %s PARTITION OF %s FOR VALUES FROM (%d) TO (%d)`, kind, l.name, table, l.number*100, l.number*100+100) {
@@ -224,7 +224,7 @@ func (a *altered) attach(table, kind string) {
 
 // settle waits until everything is confirmed or the daemon has stopped. If confirmed, every committed row must have
 // been delivered. If stopped, the test does as an operator what the daemon asks for, and the daemon continues.
-func (a *altered) settle() {
+func (a *alteredOutbox) settle() {
 	a.t.Helper()
 	a.start()
 	for stops := 0; ; stops++ {
@@ -242,35 +242,35 @@ func (a *altered) settle() {
 			return fmt.Errorf("%s is confirmed of %s; %s\n%s", a.confirmed(), end, a.situation(), strings.Join(a.done, "\n"))
 		})
 		if !a.r.proc.Exited() {
-			a.whole()
+			a.verifyDelivered()
 			return
 		}
-		a.stopped(stops)
+		a.resolveStop(stops)
 	}
 }
 
-// whole compares the delivered with the committed rows.
-func (a *altered) whole() {
+// verifyDelivered compares the delivered with the committed rows.
+func (a *alteredOutbox) verifyDelivered() {
 	a.t.Helper()
 	await(a.t, patience, "every row to be delivered", func() error {
-		for _, id := range a.follow.without(a.committed) {
+		for _, id := range a.follow.absentIDs(a.committed) {
 			if !a.reported[id] {
-				return errors.Join(a.unharmed(), fmt.Errorf("row %s is confirmed in silence\n%s", id, strings.Join(a.done, "\n")))
+				return errors.Join(a.checkRelays(), fmt.Errorf("row %s is confirmed in silence\n%s", id, strings.Join(a.done, "\n")))
 			}
 		}
 		return nil
 	})
 }
 
-// stopped does what an operator does after a stop: read the message, undo the alteration, compare table and topics,
+// resolveStop does what an operator does after a stop: read the message, undo the alteration, compare table and topics,
 // adopt.
-func (a *altered) stopped(before int) {
+func (a *alteredOutbox) resolveStop(before int) {
 	a.t.Helper()
 	exit, words := a.r.exit(), lastLine(a.r.log)
 	if exit != 79 && exit != 78 || !strings.Contains(words, "remedy: ") && !strings.Contains(words, "outbox") {
 		a.t.Fatalf("exit code %d: %s\n%s", exit, words, strings.Join(a.done, "\n"))
 	}
-	a.did("STOP %d: %s", exit, words)
+	a.note("STOP %d: %s", exit, words)
 	a.stops++
 	a.awaitSlotFree()
 	a.unlock()
@@ -294,7 +294,7 @@ func (a *altered) stopped(before int) {
 		a.reported = map[string]bool{}
 	}
 	// A reported record that the follower has not seen yet counts too.
-	for _, id := range a.follow.without(a.committed) {
+	for _, id := range a.follow.absentIDs(a.committed) {
 		a.reported[id] = true
 	}
 	a.adopt(a.env, 0)

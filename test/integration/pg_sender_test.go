@@ -15,9 +15,9 @@ import (
 // stopped and started meanwhile. When Kafka is back, both deliver everything.
 func TestKafkaAwayForManySenderTimeouts(t *testing.T) {
 	const timeout, window = 3 * time.Second, 1000
-	outage := long(30*time.Second, 12*time.Second)
+	outage := fullOrShort(30*time.Second, 12*time.Second)
 	const giveUp = 40 * time.Second // a session's producer gives a batch up after 50 s at most
-	parkAfter := long(10*time.Second, 3*time.Second)
+	parkAfter := fullOrShort(10*time.Second, 3*time.Second)
 	rnd := newRand(t)
 	k := breakableKafka(t)
 	fresh := func() *outbox {
@@ -51,30 +51,30 @@ func TestKafkaAwayForManySenderTimeouts(t *testing.T) {
 	defer cancel()
 	took, err := parks.pg.Stop(stop, pgtest.Fast)
 	must(t, err)
-	if took > 5*time.Second+busy {
+	if took > 5*time.Second+busyAllowance {
 		t.Errorf("the fast stop took %v although the daemon is parked", took)
 	}
 	parks.outcome("parked; the fast stop took %v", took.Round(100*time.Millisecond))
 	must(t, parks.pg.StartAgain(stop))
 	await(t, outage+patience, "the outage to pass", func() error {
 		if now := stays.query(stays.slotSQL("coalesce(active_pid::text, 'none')")); now != sender {
-			return &hopeless{fmt.Errorf("walsender is %s, was %s; %s", now, sender, stays.situation())}
+			return &finalError{fmt.Errorf("walsender is %s, was %s; %s", now, sender, stays.situation())}
 		}
 		if now := parks.query(parks.slotSQL("active::text")); now != "false" {
-			return &hopeless{errors.New("the parked daemon holds its slot")}
+			return &finalError{errors.New("the parked daemon holds its slot")}
 		}
 		if d := time.Since(begin); d < outage {
 			return fmt.Errorf("%v have passed", d)
 		}
-		return errors.Join(stays.unharmed(), parks.unharmed())
+		return errors.Join(stays.checkRelays(), parks.checkRelays())
 	})
 	if st, err := stayed.status(); err != nil || st.State != "backpressured" {
 		t.Errorf("the window is not full: %+v, %v", st, err)
 	}
 	must(t, k.StartAgain(testContext(t)))
 	away := time.Since(begin) // includes the start of the broker, which may be slow on a busy machine
-	stays.healed()
-	parks.healed()
+	stays.awaitHealed()
+	parks.awaitHealed()
 	for _, w := range writers {
 		w.stop()
 	}

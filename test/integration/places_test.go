@@ -75,8 +75,8 @@ func (o *outbox) sessions() map[int64]int {
 	return numbers
 }
 
-// placed is a record and when it was sent.
-type placed struct {
+// placedRecord is a record and when it was sent.
+type placedRecord struct {
 	kafkatest.Record
 	id      string
 	at      position
@@ -90,12 +90,12 @@ type placed struct {
 // next, and move only because their topic has grown.
 func (h *history) judgePlaces() *verdict {
 	v := &verdict{at: map[string]position{}, first: map[string]place{}, repeated: map[string]int{}}
-	v.Rows, v.Records, v.problems = len(h.Truth), len(h.Records), h.untrue()
+	v.Rows, v.Records, v.problems = len(h.Truth), len(h.Records), h.truthProblems()
 	rows, own := map[string]row{}, map[string]bool{}
 	for _, r := range h.Truth {
 		rows[r.ID], own[r.Topic] = r, true
 	}
-	all := h.placed(v)
+	all := h.placedRecords(v)
 	var names []string // of places, in the order of changes
 	places := map[string][]kafkatest.Record{}
 	for _, rec := range all {
@@ -116,20 +116,20 @@ func (h *history) judgePlaces() *verdict {
 			v.Missing = append(v.Missing, fmt.Sprintf("id %q of key %q for %s", r.ID, r.Key, r.Topic))
 		}
 	}
-	h.positions(v)
-	h.twice(all, v)
-	h.keys(all, v)
+	h.checkPositions(v)
+	h.checkDuplicates(all, v)
+	h.checkKeys(all, v)
 	if what := unsafeConfirm(h.Looks, h.Commits, v.first); what != "" {
 		v.problems = append(v.problems, what)
 	}
 	return v
 }
 
-// placed returns all records in the order of the sessions that sent them; those of a partition are in the order of
+// placedRecords returns all records in the order of the sessions that sent them; those of a partition are in the order of
 // offsets.
-func (h *history) placed(v *verdict) (all []placed) {
+func (h *history) placedRecords(v *verdict) (all []placedRecord) {
 	for _, rec := range h.Records {
-		p := placed{Record: rec}
+		p := placedRecord{Record: rec}
 		var known bool
 		if p.session, known = h.Altered.Sessions[rec.Producer]; !known {
 			v.problems = append(v.problems, fmt.Sprintf("%v is of producer %d, which no position record names", placeOf(rec), rec.Producer))
@@ -144,7 +144,7 @@ func (h *history) placed(v *verdict) (all []placed) {
 		}
 		all = append(all, p)
 	}
-	slices.SortStableFunc(all, func(a, b placed) int { return cmp.Compare(a.session, b.session) })
+	slices.SortStableFunc(all, func(a, b placedRecord) int { return cmp.Compare(a.session, b.session) })
 	return all
 }
 
@@ -191,8 +191,8 @@ func (v *verdict) add(p *verdict) {
 	v.Invalid, v.problems = append(v.Invalid, p.Invalid...), append(v.problems, p.problems...)
 }
 
-// positions fails if two events have the same position.
-func (h *history) positions(v *verdict) {
+// checkPositions fails if two events have the same position.
+func (h *history) checkPositions(v *verdict) {
 	owner := map[position]string{}
 	for _, id := range slices.Sorted(maps.Keys(v.at)) {
 		if other, taken := owner[v.at[id]]; taken {
@@ -202,9 +202,9 @@ func (h *history) positions(v *verdict) {
 	}
 }
 
-// twice fails an event that was sent again, unless a change between the two allows it.
-func (h *history) twice(all []placed, v *verdict) {
-	sent := map[string][]*placed{}
+// checkDuplicates fails an event that was sent again, unless a change between the two allows it.
+func (h *history) checkDuplicates(all []placedRecord, v *verdict) {
+	sent := map[string][]*placedRecord{}
 	for i := range all {
 		rec := &all[i]
 		for _, first := range sent[rec.id] {
@@ -218,19 +218,19 @@ func (h *history) twice(all []placed, v *verdict) {
 
 // mayRepeat reports whether a change sent the event to another topic, and no position record knew that the event was in
 // Kafka or named its topic. Otherwise the daemon has read that topic.
-func (h *history) mayRepeat(first, second *placed) bool {
+func (h *history) mayRepeat(first, second *placedRecord) bool {
 	letter := first.Topic == h.Altered.Dead || second.Topic == h.Altered.Dead
 	return first.Topic != second.Topic && slices.ContainsFunc(h.Altered.Changes[first.changes:second.changes], func(c change) bool {
 		return (c.What != rerouted) == letter && !c.knew(second.at) && !slices.Contains(c.Topics, first.Topic)
 	})
 }
 
-// keys checks two rules for the records of every key of a topic, in the order in which they were sent. Positions rise,
+// checkKeys checks two rules for the records of every key of a topic, in the order in which they were sent. Positions rise,
 // except those of events that another topic has, or that the policy dropped before it was changed. And partitions are
 // those of the first partition count, then those of a larger one, and never again those of a smaller one.
-func (h *history) keys(all []placed, v *verdict) {
+func (h *history) checkKeys(all []placedRecord, v *verdict) {
 	type progress struct {
-		newest *placed
+		newest *placedRecord
 		count  int
 	}
 	keys := map[[2]string]*progress{}

@@ -18,7 +18,7 @@ func TestEventForThePositionTopic(t *testing.T) {
 	r := o.startStreaming(letters...)
 	end := o.insert(o.positionTopic(), o.name, 1, 3)
 	o.awaitConfirmed(end, patience)
-	dead := o.readOf(o.topic("dead"))
+	dead := o.readRecords(o.topic("dead"))
 	for _, rec := range dead {
 		cause, _ := headerOf(rec, "outboxcdc-error")
 		topic, _ := headerOf(rec, "outboxcdc-topic")
@@ -33,7 +33,7 @@ func TestEventForThePositionTopic(t *testing.T) {
 	r = o.startStreaming(letters...)
 	end = o.insert(o.topic("order"), "a", 1, 1)
 	o.awaitConfirmed(end, patience)
-	for _, rec := range o.readOf(o.positionTopic()) {
+	for _, rec := range o.readRecords(o.positionTopic()) {
 		if !bytes.Contains(rec.Value, []byte(`"generation":`)) {
 			t.Errorf("in the position topic: %.100s", rec.Value)
 		}

@@ -13,27 +13,27 @@ import (
 // nothing.
 func TestPostgresStoppedImmediatelyUnderLoad(t *testing.T) {
 	t.Parallel()
-	rounds := long(50, 3)
+	rounds := fullOrShort(50, 3)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
 	o.proves("F21", "Postgres stopped immediately and started again under load, %d times", rounds)
 	o.sample()
-	w := o.write(load{rand: rnd, pause: long(20*time.Millisecond, 8*time.Millisecond)})
+	w := o.write(load{rand: rnd, pause: fullOrShort(20*time.Millisecond, 8*time.Millisecond)})
 	r := o.startStreaming()
 	for left := rounds - 1; left >= 0; left-- {
 		w.awaitCommits(100 + rnd.Int64N(200))
 		before := o.confirmed()
 		o.crash()
 		t.Logf("confirmed was %s before the crash and is %s after it", before, o.confirmed())
-		o.back(w, rnd, left)
+		o.awaitRecovery(w, rnd, left)
 		if left%10 == 9 {
 			o.exec(`CHECKPOINT`) // saves the slot, else the amount read again grows with each start
 		}
 	}
 	w.stop()
 	v := o.verify(patience)
-	o.repeatsAtMost(v, 0, livesOn)
-	skipped := r.sentAgain()
+	o.repeatsAtMost(v, 0, daemonRemembers)
+	skipped := r.skippedResends()
 	if skipped == 0 {
 		t.Error("the server sent nothing again: this run proved nothing")
 	}
@@ -80,15 +80,15 @@ func TestPostgresStoppedWhileKafkaIsAway(t *testing.T) {
 	defer cancel()
 	took, err := o.pg.Stop(stop, pgtest.Fast)
 	must(t, err)
-	if most := parkAfter + slack + busy; took > most {
+	if most := parkAfter + slack + busyAllowance; took > most {
 		t.Errorf("the fast stop took %v, more than %v", took, most)
 	}
 	o.outcome("the fast stop took %v", took.Round(100*time.Millisecond))
-	must(t, o.unharmed())
+	must(t, o.checkRelays())
 	ctx := testContext(t)
 	must(t, o.pg.StartAgain(ctx))
 	must(t, k.StartAgain(ctx))
-	o.healed()
+	o.awaitHealed()
 	w.awaitCommits(50)
 	t.Logf("states: %s", states(r))
 	w.stop()

@@ -26,24 +26,24 @@ const (
 func TestPrometheus(t *testing.T) {
 	promtool := promtest.NeedTool(t, "promtool")
 	t.Parallel()
-	o := newPoisonable(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"max_slot_wal_keep_size": "10GB"})})
+	o := newPoisonOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"max_slot_wal_keep_size": "10GB"})})
 	r := o.startStreaming(o.policy("dead_letter", "OUTBOXCDC_POISON_CAUSES=null_key=skip")...)
 	p, err := promtest.Start(testContext(t), promtest.Options{Targets: []string{r.addr}, Rules: []string{alertsFile}, Every: time.Second})
 	must(t, err)
 	t.Cleanup(p.Close)
-	o.mixed(200, nullKey, 10, badTime, 200)
+	o.insertMixed(200, nullKey, 10, badTime, 200)
 	o.awaitQuery(p, `increase(outboxcdc_events_delivered_total[1m])`) // two scrapes, so that rates have data
 	o.exec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '` + o.name + `'`)
 	await(t, patience, "another session", func() error {
 		return atLeast(r, `outboxcdc_replication_reconnects_total{reason="postgres_unavailable"}`, 1)
 	})
-	o.mixed(100, nullKey, 100, badTime)
+	o.insertMixed(100, nullKey, 100, badTime)
 	o.awaitQuery(p, `increase(outboxcdc_replication_reconnects_total{reason="postgres_unavailable"}[1m]) > 0`)
 	o.awaitQuery(p, `sum(increase(outboxcdc_events_dead_lettered_total[1m])) > 0`)
 	o.awaitQuery(p, `outboxcdc_slot_safe_wal_size_bytes`)
 
-	t.Run("dashboard", func(t *testing.T) { dashboardHasData(t, p) })
-	t.Run("alerts", func(t *testing.T) { alertsRing(t, p, "OutboxCDCDeadLetters", "OutboxCDCPoisonSkipped") })
+	t.Run("dashboard", func(t *testing.T) { checkDashboard(t, p) })
+	t.Run("alerts", func(t *testing.T) { checkAlerts(t, p, "OutboxCDCDeadLetters", "OutboxCDCPoisonSkipped") })
 	t.Run("promtool", func(t *testing.T) {
 		_, text, err := r.get("/metrics")
 		must(t, err)
@@ -53,7 +53,7 @@ func TestPrometheus(t *testing.T) {
 			t.Errorf("promtool check metrics: %v\n%s", err, out)
 		}
 	})
-	o.healthy(100)
+	o.verifyGood(100)
 }
 
 func atLeast(r *relay, series string, n float64) error {
@@ -75,14 +75,14 @@ func (o *outbox) awaitQuery(p *promtest.Server, expr string) {
 	})
 }
 
-// quiet are selectors without data where all is well.
-var quiet = []string{`outboxcdc_kafka_produce_errors_total`, `outboxcdc_certificate_expiry_timestamp_seconds`}
+// quietSelectors are selectors without data where all is well.
+var quietSelectors = []string{`outboxcdc_kafka_produce_errors_total`, `outboxcdc_certificate_expiry_timestamp_seconds`}
 
 // quietPanels are parts of queries of panels without data unless there is an error, or a certificate.
-var quietPanels = append([]string{"partitions_changed", "outboxcdc_slot_invalidated"}, quiet...)
+var quietPanels = append([]string{"partitions_changed", "outboxcdc_slot_invalidated"}, quietSelectors...)
 
-// dashboardHasData runs each query as Grafana would.
-func dashboardHasData(t *testing.T, p *promtest.Server) {
+// checkDashboard runs each query as Grafana would.
+func checkDashboard(t *testing.T, p *promtest.Server) {
 	text, err := os.ReadFile(dashboardFile)
 	must(t, err)
 	var page any
@@ -129,11 +129,11 @@ func exprs(x any) (out []string) {
 	return out
 }
 
-// alertsRing checks that the expected rules fire by now; of all remaining rules each must at least have data.
-func alertsRing(t *testing.T, p *promtest.Server, must ...string) {
+// checkAlerts checks that the expected rules fire by now; of all remaining rules each must at least have data.
+func checkAlerts(t *testing.T, p *promtest.Server, must ...string) {
 	for _, alert := range must {
 		await(t, patience, alert, func() error {
-			return ringing(p, alert)
+			return checkFiring(p, alert)
 		})
 	}
 	rules, err := p.Rules(context.Background())
@@ -153,14 +153,14 @@ func alertsRing(t *testing.T, p *promtest.Server, must ...string) {
 		}
 		for _, s := range selectors(r.Query) {
 			got, err := p.Query(context.Background(), s)
-			if err != nil || len(got) == 0 && !slices.Contains(quiet, s) {
+			if err != nil || len(got) == 0 && !slices.Contains(quietSelectors, s) {
 				t.Errorf("%s looks at %s, of which there is nothing: %v", r.Name, s, err)
 			}
 		}
 	}
 }
 
-func ringing(p *promtest.Server, alert string) error {
+func checkFiring(p *promtest.Server, alert string) error {
 	rules, err := p.Rules(context.Background())
 	if err != nil {
 		return err

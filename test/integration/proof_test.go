@@ -12,25 +12,25 @@ import (
 )
 
 // A test that provokes a fault of the catalogue is a row of docs/proof.md. It calls [outbox.proves]; at its end the
-// requirements of every row are checked: no daemon used more than 128 MiB, and the time measured by [outbox.healed] was
-// within bounds. `make prove` sets OUTBOXCDC_PROVE=1, so that tests take their full length ([long]), and
+// requirements of every row are checked: no daemon used more than 128 MiB, and the time measured by [outbox.awaitHealed] was
+// within bounds. `make prove` sets OUTBOXCDC_PROVE=1, so that tests take their full length ([fullOrShort]), and
 // OUTBOXCDC_TEST_DIR, where rows (proof.jsonl), histories and the daemons' logs are kept.
 
-// proving reports whether this is `make prove`.
-func proving() bool { return os.Getenv("OUTBOXCDC_PROVE") != "" }
+// isProving reports whether this is `make prove`.
+func isProving() bool { return os.Getenv("OUTBOXCDC_PROVE") != "" }
 
-// long returns full in `make prove`, short in `make test`: rounds, seconds, rows.
-func long[T any](full, short T) T {
-	if proving() {
+// fullOrShort returns full in `make prove`, short in `make test`: rounds, seconds, rows.
+func fullOrShort[T any](full, short T) T {
+	if isProving() {
 		return full
 	}
 	return short
 }
 
-// onlyProve is for tests that are too long for `make test` in any form. A skip is no gap: `make prove` runs them.
-func onlyProve(t *testing.T) {
+// skipUnlessProving is for tests that are too long for `make test` in any form. A skip is no gap: `make prove` runs them.
+func skipUnlessProving(t *testing.T) {
 	t.Helper()
-	if !proving() {
+	if !isProving() {
 		t.Skip("only `make prove` runs it (OUTBOXCDC_PROVE=1): it takes minutes")
 	}
 }
@@ -85,7 +85,7 @@ const recoverIn = 30 * time.Second
 // figures.
 func (o *outbox) proves(faults, done string, args ...any) {
 	o.t.Helper()
-	p := &proof{o: o, begun: time.Now(), memory: peakLimit, Faults: faults, Done: fmt.Sprintf(done, args...), seed: the.seedOf(o.t)}
+	p := &proof{o: o, begun: time.Now(), memory: peakLimit, Faults: faults, Done: fmt.Sprintf(done, args...), seed: testSuite.seedOf(o.t)}
 	must(o.t, o.admin.scan("SELECT split_part(current_setting('server_version'), ' ', 1)", &p.postgres))
 	o.proof = p
 	o.t.Cleanup(p.end)
@@ -102,9 +102,9 @@ func (o *outbox) memoryUpTo(bytes int64, why string) {
 	o.outcome("memory limit %d MiB: %s", bytes>>20, why)
 }
 
-// healed marks the end of the last fault. It waits until everything committed by now is confirmed, which must take no
+// awaitHealed marks the end of the last fault. It waits until everything committed by now is confirmed, which must take no
 // longer than recoverIn, and puts the time into the row.
-func (o *outbox) healed() time.Duration {
+func (o *outbox) awaitHealed() time.Duration {
 	o.t.Helper()
 	took := o.awaitConfirmed(o.walFlushed(), recoverIn)
 	if o.proof != nil {
@@ -118,21 +118,21 @@ func (o *outbox) repeatsAtMost(v *verdict, most int, why string, args ...any) {
 	o.t.Helper()
 	why = fmt.Sprintf(why, args...)
 	if v.Repeats > most {
-		o.t.Errorf("%d repeats, more than %d (%s): of transactions %s", v.Repeats, most, why, v.repeats())
+		o.t.Errorf("%d repeats, more than %d (%s): of transactions %s", v.Repeats, most, why, v.repeatList())
 	}
 	if o.proof != nil {
 		o.outcome("repeats allowed: %d (%s)", most, why)
 	}
 }
 
-func (p *proof) judged(v *verdict) {
+func (p *proof) setVerdict(v *verdict) {
 	if p != nil {
 		p.verdict = v
 	}
 }
 
-// sawPeak notes the memory of a daemon.
-func (p *proof) sawPeak(bytes int64) {
+// notePeak notes the memory of a daemon.
+func (p *proof) notePeak(bytes int64) {
 	if p != nil {
 		p.peak = max(p.peak, bytes)
 	}
@@ -141,23 +141,23 @@ func (p *proof) sawPeak(bytes int64) {
 func (p *proof) end() {
 	o := p.o
 	for _, r := range o.relays {
-		p.sawPeak(r.peak.Load())
+		p.notePeak(r.peak.Load())
 	}
 	if p.peak > p.memory {
 		o.t.Errorf("a daemon took %d MiB, more than %d MiB", p.peak>>20, p.memory>>20)
 	}
 	row := proofRow{
 		Faults: p.Faults, Test: o.t.Name(), Done: p.Done, Outcome: strings.Join(p.Outcome, "; "), Postgres: p.postgres, Kafka: kafkaName(o.kafka),
-		Seed: p.seed, Recovery: p.Recovery.Seconds(), PeakRSS: p.peak, Seconds: time.Since(p.begun).Seconds(), Passed: !o.t.Failed(), Began: the.began,
+		Seed: p.seed, Recovery: p.Recovery.Seconds(), PeakRSS: p.peak, Seconds: time.Since(p.begun).Seconds(), Passed: !o.t.Failed(), Began: testSuite.began,
 	}
 	if v := p.verdict; v != nil {
 		row.Checked, row.Events, row.Repeats = true, v.Rows, v.Repeats
 		row.Missing, row.Phantom, row.OutOfOrder = len(v.Missing), len(v.Phantom), len(v.OutOfOrder)
 	}
 	if o.sampler != nil {
-		_, row.WALHeld = o.sampler.seen()
+		_, row.WALHeld = o.sampler.results()
 	}
-	if err := the.rows.add(row); err != nil {
+	if err := testSuite.rows.add(row); err != nil {
 		o.t.Errorf("keep the row: %v", err)
 	}
 }
@@ -172,7 +172,7 @@ func (r *rows) add(row proofRow) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f, err := os.OpenFile(filepath.Join(the.dir, "proof.jsonl"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(filepath.Join(testSuite.dir, "proof.jsonl"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}

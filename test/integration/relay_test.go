@@ -27,16 +27,16 @@ import (
 
 // relay is one process of `outboxcdc run`.
 type relay struct {
-	t    *testing.T
-	o    *outbox
-	proc *child.Process
-	log  string // file
-	addr string // of its HTTP listener, once known
-	told bool   // its end is expected
+	t           *testing.T
+	o           *outbox
+	proc        *child.Process
+	log         string // file
+	addr        string // of its HTTP listener, once known
+	endExpected bool   // its end is expected
 
 	begun     time.Time
 	peak      atomic.Int64  // resident memory, bytes, as last read
-	gone      bool          // by kill9 or term
+	stopped   bool          // by kill9 or term
 	confirmed pglogrepl.LSN // position confirmed then; nothing before it may be repeated
 }
 
@@ -50,17 +50,17 @@ func (o *outbox) start(env ...string) *relay {
 // startAs is start with a command line and a whole environment.
 func (o *outbox) startAs(args, env []string) *relay {
 	o.t.Helper()
-	r := &relay{t: o.t, o: o, begun: time.Now(), log: filepath.Join(the.dir, fmt.Sprintf("%s-%d.log", o.name, len(o.relays)+1))}
+	r := &relay{t: o.t, o: o, begun: time.Now(), log: filepath.Join(testSuite.dir, fmt.Sprintf("%s-%d.log", o.name, len(o.relays)+1))}
 	var err error
 	r.proc, err = child.Start(child.Spec{
-		Path: the.binary, Args: args, Env: env, Dir: the.dir, LogFile: r.log, DeathSignal: syscall.SIGKILL,
+		Path: testSuite.binary, Args: args, Env: env, Dir: testSuite.dir, LogFile: r.log, DeathSignal: syscall.SIGKILL,
 	})
 	must(o.t, err)
 	o.relays = append(o.relays, r)
 	go r.watchMemory()
 	number := len(o.relays)
 	o.t.Cleanup(func() {
-		r.told = true
+		r.endExpected = true
 		_ = r.proc.Kill()
 		if !o.t.Failed() {
 			return
@@ -104,22 +104,22 @@ func (r *relay) pid() int { return r.proc.Pid() }
 // kill9 ends the daemon as a crash does, waits until its slot is free, and notes the position confirmed by then.
 func (r *relay) kill9() {
 	r.t.Helper()
-	r.told = true
+	r.endExpected = true
 	must(r.t, r.proc.Kill())
-	r.left()
+	r.noteConfirmed()
 }
 
-// left notes the confirmed position once the walsender has ended too.
-func (r *relay) left() {
+// noteConfirmed notes the confirmed position once the walsender has ended too.
+func (r *relay) noteConfirmed() {
 	r.t.Helper()
 	r.o.awaitSlotFree()
-	r.confirmed, r.gone = r.o.confirmed(), true
+	r.confirmed, r.stopped = r.o.confirmed(), true
 }
 
 // signal sends a signal; the daemon may end after it.
 func (r *relay) signal(sig syscall.Signal) {
 	r.t.Helper()
-	r.told = true
+	r.endExpected = true
 	must(r.t, r.proc.Signal(sig))
 }
 
@@ -133,14 +133,14 @@ func (r *relay) term() (took time.Duration) {
 	if exit != 0 {
 		r.t.Fatalf("exit code %d after SIGTERM", exit)
 	}
-	r.left()
+	r.noteConfirmed()
 	return took
 }
 
 // awaitExit waits for the end and returns the exit code; a signal's is 128 and its number.
 func (r *relay) awaitExit(d time.Duration) (exit int) {
 	r.t.Helper()
-	r.told = true
+	r.endExpected = true
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	if err := r.proc.Wait(ctx); err != nil {
@@ -151,11 +151,11 @@ func (r *relay) awaitExit(d time.Duration) (exit int) {
 
 func (r *relay) exit() int { return daemon.ExitCode(r.proc) }
 
-// unharmed returns an error when a daemon has ended unexpectedly.
-func (o *outbox) unharmed() error {
+// checkRelays returns an error when a daemon has ended unexpectedly.
+func (o *outbox) checkRelays() error {
 	for i, r := range o.relays {
-		if !r.told && r.proc.Exited() {
-			return &hopeless{fmt.Errorf("daemon %d ended by itself with exit code %d: %s", i+1, r.exit(), tail(r.log, 1))}
+		if !r.endExpected && r.proc.Exited() {
+			return &finalError{fmt.Errorf("daemon %d ended by itself with exit code %d: %s", i+1, r.exit(), tail(r.log, 1))}
 		}
 	}
 	return nil
@@ -229,7 +229,7 @@ func (r *relay) awaitState(state string, d time.Duration) {
 		st, err := r.status()
 		switch {
 		case r.proc.Exited():
-			return &hopeless{fmt.Errorf("the daemon ended with exit code %d: %s", r.exit(), tail(r.log, 1))}
+			return &finalError{fmt.Errorf("the daemon ended with exit code %d: %s", r.exit(), tail(r.log, 1))}
 		case err != nil:
 			return err
 		case st.State != state:
@@ -239,8 +239,8 @@ func (r *relay) awaitState(state string, d time.Duration) {
 	})
 }
 
-// hasBeen reports whether the log has that state: a poll can miss a short one.
-func (r *relay) hasBeen(state string) bool {
+// hasBeenIn reports whether the log has that state: a poll can miss a short one.
+func (r *relay) hasBeenIn(state string) bool {
 	return slices.ContainsFunc(r.logged("state"), func(e entry) bool { return e["state"] == state })
 }
 

@@ -41,7 +41,7 @@ func (r *relay) hangUp(want float64) {
 	await(r.t, patience, "the settings to be read again", func() error {
 		after := len(r.logged("configuration reloaded; new connections use the present secrets and certificates")) +
 			len(r.logged("configuration reload failed; keeping the previous configuration"))
-		return unless(after > before)
+		return waitFor(after > before)
 	})
 	m, err := r.metrics()
 	must(r.t, err)
@@ -73,7 +73,7 @@ func TestReload(t *testing.T) {
 
 	f.write("postgres: {url: %q, slt: x}\nlog: {level: debug}\n", o.pg.URL(o.name, login, "reload-s3cr3t"))
 	r.hangUp(0)
-	if r.debugs() {
+	if r.hasDebugLines() {
 		t.Error("the level of a broken file is in force")
 	}
 
@@ -92,15 +92,15 @@ func TestReload(t *testing.T) {
 	w.awaitCommits(20)
 	noReconnects(t, r) // a reload ends no session
 	o.endSessions()
-	await(t, patience, "the next session", func() error { return unless(r.sessionsEnded() > 0) })
+	await(t, patience, "the next session", func() error { return waitFor(r.sessionsEnded() > 0) })
 	r.awaitState("streaming", patience)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	if m, err = r.metrics(); err != nil || m[`outboxcdc_replication_reconnects_total{reason="postgres_credentials"}`] != 0 {
 		t.Errorf("the new password was not the one used: %v %v", m[`outboxcdc_replication_reconnects_total{reason="postgres_credentials"}`], err)
 	}
-	await(t, patience, "lines of level debug", func() error { return unless(r.debugs()) })
-	o.repeatsAtMost(o.verify(patience), 0, livesOn)
+	await(t, patience, "lines of level debug", func() error { return waitFor(r.hasDebugLines()) })
+	o.repeatsAtMost(o.verify(patience), 0, daemonRemembers)
 	log, err := os.ReadFile(r.log)
 	must(t, err)
 	for _, secret := range []string{password, "reload-s3cr3t"} {
@@ -110,7 +110,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// debugs reports whether the log has a line of level debug.
-func (r *relay) debugs() bool {
+// hasDebugLines reports whether the log has a line of level debug.
+func (r *relay) hasDebugLines() bool {
 	return slices.ContainsFunc(r.entries(), func(e entry) bool { return e["level"] == "DEBUG" })
 }

@@ -18,12 +18,12 @@ func TestRightsMissingAtStart(t *testing.T) {
 			o := newOutbox(t, options{pg: pg})
 			login, env := o.ownRole("LOGIN")
 			r := o.start(env)
-			r.stopsWith(patience, 77, "REPLICATION", "remedy: ")
+			r.awaitStop(patience, 77, "REPLICATION", "remedy: ")
 
 			o.exec(`ALTER ROLE ` + login + ` REPLICATION`)
 			o.exec(`REVOKE CONNECT ON DATABASE ` + o.name + ` FROM PUBLIC`)
 			r = o.start(env)
-			r.stopsWith(patience, 77, "CONNECT", "remedy: ")
+			r.awaitStop(patience, 77, "CONNECT", "remedy: ")
 
 			o.exec(`GRANT CONNECT ON DATABASE ` + o.name + ` TO ` + login)
 			o.startStreaming(env)
@@ -51,7 +51,7 @@ func TestWrongPasswordIsRetried(t *testing.T) {
 		t.Errorf("%d changes of state in the log, want starting and reconnecting at most: %s", n, states(r))
 	}
 	o.exec(`ALTER ROLE ` + login + ` PASSWORD '` + password + `'`)
-	o.healed()
+	o.awaitHealed()
 	r.awaitState("streaming", patience)
 	w.stop()
 	o.repeatsAtMost(o.verify(patience), 0, "nothing was sent before")
@@ -81,7 +81,7 @@ func (r *relay) awaitReconnects(reason string, total int) {
 		if err == nil && n < total {
 			err = fmt.Errorf("%v so far", n)
 		}
-		return errors.Join(err, r.o.unharmed())
+		return errors.Join(err, r.o.checkRelays())
 	})
 }
 
@@ -101,7 +101,7 @@ func TestRightsTakenAwayLater(t *testing.T) {
 	r.awaitReconnects("postgres_right", 2)
 	w.awaitCommits(20)
 	o.exec(`ALTER ROLE ` + login + ` REPLICATION`)
-	o.healed()
+	o.awaitHealed()
 
 	had := r.reconnects("postgres_right")
 	o.exec(`REVOKE CONNECT ON DATABASE ` + o.name + ` FROM PUBLIC`)
@@ -109,10 +109,10 @@ func TestRightsTakenAwayLater(t *testing.T) {
 	r.awaitReconnects("postgres_right", had+2)
 	o.exec(`GRANT CONNECT ON DATABASE ` + o.name + ` TO ` + login)
 	w.awaitCommits(20)
-	o.healed()
+	o.awaitHealed()
 	r.awaitState("streaming", patience)
 	w.stop()
-	o.repeatsAtMost(o.verify(patience), 0, livesOn)
+	o.repeatsAtMost(o.verify(patience), 0, daemonRemembers)
 }
 
 // An administrator ends the daemon's connections repeatedly, the walsender, the ordinary one, or both; then the
@@ -120,7 +120,7 @@ func TestRightsTakenAwayLater(t *testing.T) {
 // twice.
 func TestConnectionsEndedUnderLoad(t *testing.T) {
 	const rounds = 12
-	seconds := long(60, 5)
+	seconds := fullOrShort(60, 5)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F25", "%d connections ended at random moments under load, then pg_terminate_backend(walsender) every second for %d s", rounds, seconds)
@@ -141,7 +141,7 @@ func TestConnectionsEndedUnderLoad(t *testing.T) {
 		if o.query(`SELECT count(pg_terminate_backend(pid))::text FROM pg_stat_replication WHERE application_name = $1`, "outboxcdc-"+o.name) != "0" {
 			ended++
 		}
-		count := w.fromNow()
+		count := w.countFromNow()
 		// The duration is the fault. On a busy machine a second may be too short for a session: then it gets longer.
 		time.Sleep(time.Duration(max(1, 2+n-seconds)) * time.Second)
 		if _, arrived := count(); arrived > 0 {
@@ -151,14 +151,14 @@ func TestConnectionsEndedUnderLoad(t *testing.T) {
 	if moved == 0 {
 		t.Errorf("no row that was written after an end came before the next; %s", o.situation())
 	}
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
-	o.repeatsAtMost(v, 0, livesOn)
+	o.repeatsAtMost(v, 0, daemonRemembers)
 	m, err := r.metrics()
 	must(t, err)
 	n := m[`outboxcdc_replication_reconnects_total{reason="postgres_unavailable"}`]
-	o.outcome("%v reconnects; records of new rows came in %d of the %d s; %d events sent again by the server, dropped by the daemon", n, moved, seconds, r.sentAgain())
+	o.outcome("%v reconnects; records of new rows came in %d of the %d s; %d events sent again by the server, dropped by the daemon", n, moved, seconds, r.skippedResends())
 	if n < rounds/4 || ended == 0 {
 		t.Errorf("%v sessions ended, %d of them in %d s: this run proved little", n, ended, seconds)
 	}
@@ -183,16 +183,16 @@ func TestKafkaUnreachableAtStart(t *testing.T) {
 		}
 		looks++
 		if senders > 0 {
-			return &hopeless{fmt.Errorf("%d walsenders while Kafka is away", senders)}
+			return &finalError{fmt.Errorf("%d walsenders while Kafka is away", senders)}
 		}
 		if looks < 50 {
 			return fmt.Errorf("%d looks so far", looks)
 		}
-		return o.unharmed()
+		return o.checkRelays()
 	})
 	t.Logf("%d looks at pg_stat_replication", looks)
-	ready(t, r, "/livez", 200)
-	ready(t, r, "/readyz", 503)
+	checkEndpoint(t, r, "/livez", 200)
+	checkEndpoint(t, r, "/readyz", 503)
 	st, err := r.status()
 	must(t, err)
 	if st.Reason == "" {
@@ -205,7 +205,7 @@ func TestKafkaUnreachableAtStart(t *testing.T) {
 	defer cancel()
 	must(t, k.StartAgain(ctx))
 	r.awaitState("streaming", patience)
-	ready(t, r, "/readyz", 200)
+	checkEndpoint(t, r, "/readyz", 200)
 	if v := o.verify(patience); v.Repeats != 0 {
 		t.Errorf("%d repeats", v.Repeats)
 	}
@@ -230,7 +230,7 @@ func TestTimeoutsOfTheRole(t *testing.T) {
 		if d := time.Since(begin); d < 3*time.Second {
 			return fmt.Errorf("%v have passed", d)
 		}
-		return o.unharmed()
+		return o.checkRelays()
 	})
 	o.insert("order", "k", 4, 3) // so that the guard checks
 	o.verify(patience)

@@ -36,8 +36,8 @@ type routingGroup struct {
 	topics []string // further topics, by name
 }
 
-// usual are the headers of a row without headers of its own.
-var usual = []string{"id=$id", "type=placed", "outboxcdc-position=$position"}
+// usualHeaders are the headers of a row without headers of its own.
+var usualHeaders = []string{"id=$id", "type=placed", "outboxcdc-position=$position"}
 
 // Sizes near a topic's default limit, of bytes that do not compress.
 const (
@@ -162,7 +162,7 @@ func TestRoutingSettings(t *testing.T) {
 			{columns: "p_text", values: `' x '`, value: "convert_to(' x ', 'UTF8')", headers: []string{"id=$id"}, time: "commit"},
 		}, nil},
 	} {
-		t.Run(g.name, func(t *testing.T) { o.routes(t, g) })
+		t.Run(g.name, func(t *testing.T) { o.testRoutes(t, g) })
 	}
 }
 
@@ -170,16 +170,16 @@ func TestRoutingSettings(t *testing.T) {
 func TestRoutingOfPartitions(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{types: []string{"outbox"}})
-	o.partition(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`)
+	o.partitionOutbox(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`)
 	o.leaf("leaf_2", 100, 200)
 	o.exec(`ALTER TABLE outbox ALTER aggregate_type SET DEFAULT 'order', ALTER aggregate_id SET DEFAULT '42', ALTER event_type SET DEFAULT 'placed',
 		ALTER payload SET DEFAULT '{}', ADD tenant text`)
-	o.routes(t, routingGroup{"leaves", []string{
+	o.testRoutes(t, routingGroup{"leaves", []string{
 		"OUTBOXCDC_ROUTE_TOPIC=" + o.name + ".{table}", "OUTBOXCDC_ROUTE_ID={table}:{id}", "OUTBOXCDC_ROUTE_KEY={tenant}/{n}", "OUTBOXCDC_ROUTE_PARTITION=n",
 	}, []routed{
 		{columns: "n, tenant", values: "1, 'a'", topic: "outbox", id: "outbox:$id", key: "a/1", partition: func(int) int { return 1 }},
 	}, nil})
-	o.routes(t, routingGroup{"leaves", []string{
+	o.testRoutes(t, routingGroup{"leaves", []string{
 		"OUTBOXCDC_ROUTE_TOPIC=" + o.name + ".{table}", "OUTBOXCDC_ROUTE_ID={table}:{id}", "OUTBOXCDC_ROUTE_KEY={tenant}/{n}",
 	}, []routed{
 		{columns: "n, tenant", values: "2, 'a'", topic: "outbox", id: "outbox:$id", key: "a/2"},
@@ -194,9 +194,9 @@ func javaPartition(key string, of int) func(int) int {
 	}
 }
 
-// routes writes the rows of a group, each in a transaction, runs the binary over them, and compares every record
+// testRoutes writes the rows of a group, each in a transaction, runs the binary over them, and compares every record
 // completely.
-func (o *outbox) routes(t *testing.T, g routingGroup) {
+func (o *outbox) testRoutes(t *testing.T, g routingGroup) {
 	t.Helper()
 	ids := make([]string, len(g.rows))
 	// Written before the daemon starts: the time of a commit and that of sending differ.
@@ -322,7 +322,7 @@ func headersOf(rec kafkatest.Record) (list []string) {
 
 func expectedHeaders(list []string, id string) []string {
 	if list == nil {
-		list = usual
+		list = usualHeaders
 	}
 	list = slices.Clone(list)
 	for i := range list {

@@ -25,7 +25,7 @@ type commit struct {
 	End pglogrepl.LSN
 }
 
-func (l *ledger) committed(ids []string, end pglogrepl.LSN) {
+func (l *ledger) add(ids []string, end pglogrepl.LSN) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.commits = append(l.commits, commit{ids, end})
@@ -73,10 +73,10 @@ func unsafeConfirm(looks []look, commits []commit, at map[string]place) string {
 // sampler reads the slot's confirmed position and the ends of the broker's logs repeatedly, and how much WAL the slot
 // holds back. It judges nothing while the test runs.
 type sampler struct {
-	o      *outbox
-	cancel context.CancelFunc
-	ended  sync.WaitGroup
-	taken  bool // the test itself judges
+	o          *outbox
+	cancel     context.CancelFunc
+	ended      sync.WaitGroup
+	testJudges bool // the test itself judges
 
 	mu    sync.Mutex
 	looks []look
@@ -94,10 +94,10 @@ func (o *outbox) sample() *sampler {
 	o.sampler = s
 	o.t.Cleanup(func() {
 		s.stop()
-		if s.taken || o.t.Failed() { // servers may be in any state
+		if s.testJudges || o.t.Failed() { // servers may be in any state
 			return
 		}
-		if what := s.found(); what != "" {
+		if what := s.violation(); what != "" {
 			o.t.Error(what)
 		}
 	})
@@ -109,10 +109,10 @@ func (s *sampler) stop() {
 	s.ended.Wait()
 }
 
-// found returns the first violation so far, if any.
-func (s *sampler) found() string {
+// violation returns the first violation so far, if any.
+func (s *sampler) violation() string {
 	s.o.t.Helper()
-	looks, _ := s.seen()
+	looks, _ := s.results()
 	at := map[string]place{}
 	for _, r := range s.o.readAll() {
 		id, _ := headerOf(r, "id")
@@ -127,9 +127,9 @@ func placeOf(r kafkatest.Record) place {
 	return place{fmt.Sprintf("%s/%d", r.Topic, r.Partition), r.Offset}
 }
 
-// seen returns the looks at which the slot confirmed more than ever before, and the most WAL that it held back, in
+// results returns the looks at which the slot confirmed more than ever before, and the most WAL that it held back, in
 // bytes.
-func (s *sampler) seen() ([]look, int64) {
+func (s *sampler) results() ([]look, int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.looks), s.held

@@ -94,15 +94,15 @@ func TestSamplerSeesALoss(t *testing.T) {
 	r.term()
 	o.insert("order", "a", 4, 3)
 	s := o.sample()
-	s.taken = true
+	s.testJudges = true
 	o.exec("SELECT pg_replication_slot_advance('" + o.name + "', pg_current_wal_flush_lsn())")
 	await(t, patience, "the sampler to see it", func() error {
-		if s.found() == "" {
+		if s.violation() == "" {
 			return fmt.Errorf("it has seen nothing")
 		}
 		return nil
 	})
-	t.Log(s.found())
+	t.Log(s.violation())
 	s.stop()
 	// And so does the checker: a daemon that delivers at least once cannot know of the lost rows.
 	o.startStreaming(atLeastOnce)
@@ -118,10 +118,10 @@ func TestSamplerSeesALoss(t *testing.T) {
 func TestEndOfTheDaemonIsSeen(t *testing.T) {
 	o := newOutbox(t, options{})
 	r := o.startStreaming()
-	must(t, o.unharmed())
+	must(t, o.checkRelays())
 	must(t, r.proc.Kill())
-	if err := o.unharmed(); err == nil || !strings.Contains(err.Error(), "exit code 137") {
+	if err := o.checkRelays(); err == nil || !strings.Contains(err.Error(), "exit code 137") {
 		t.Errorf("a killed daemon: %v", err)
 	}
-	r.told = true
+	r.endExpected = true
 }

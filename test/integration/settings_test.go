@@ -92,7 +92,7 @@ func TestSecretRotatedInItsFile(t *testing.T) {
 	r.awaitReconnects("postgres_credentials", 1)
 	o.insert("order", "k", 51, 50)
 	write("changed-secret")
-	o.healed()
+	o.awaitHealed()
 
 	// A file that is missing for a moment does not end the daemon.
 	had := r.reconnects("postgres_credentials")
@@ -101,8 +101,8 @@ func TestSecretRotatedInItsFile(t *testing.T) {
 	r.awaitReconnects("postgres_credentials", had+2)
 	o.insert("order", "k", 101, 50)
 	write("changed-secret")
-	o.healed()
-	o.repeatsAtMost(o.verify(patience), 0, livesOn)
+	o.awaitHealed()
+	o.repeatsAtMost(o.verify(patience), 0, daemonRemembers)
 	log, err := os.ReadFile(r.log)
 	must(t, err)
 	for _, secret := range []string{password, "changed-secret"} {
@@ -168,7 +168,7 @@ func TestSetupMakesWhatTheDaemonNeeds(t *testing.T) {
 				t.Errorf("publications and rows left: %s, want 0 10", got)
 			}
 			r = o.start(env...)
-			r.stopsWith(patience, 79, "slot "+o.name, "remedy: ")
+			r.awaitStop(patience, 79, "slot "+o.name, "remedy: ")
 		})
 	}
 }

@@ -17,7 +17,7 @@ func TestSetupPositionTopic(t *testing.T) {
 	env := []string{"OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + topic}
 	run := func(exit int, env []string, args []string, want ...string) {
 		t.Helper()
-		out, notes, got := o.look(env, append([]string{"setup"}, args...)...)
+		out, notes, got := o.runBinary(env, append([]string{"setup"}, args...)...)
 		if got != exit {
 			t.Fatalf("setup %v: exit code %d, want %d:\n%s%s", args, got, exit, out, notes)
 		}
@@ -59,7 +59,7 @@ func TestSetupPositionTopic(t *testing.T) {
 	run(0, env, []string{"destroy", "--yes"}, "dropped slot "+o.name, "position topic "+topic+" stays", "outboxcdc slot adopt")
 	run(0, env, []string{"apply"}, "created slot "+o.name)
 	r = o.start(env...)
-	r.stopsWith(patience, 79, "recreated")
+	r.awaitStop(patience, 79, "recreated")
 	o.adopt(env, 0)
 	o.startStreaming(env...)
 	o.insert("order", "k", 11, 10)

@@ -90,7 +90,7 @@ func TestOversizedRow(t *testing.T) {
 			id, _ := headerOf(rec, "id")
 			there[id] = true
 		}
-		for _, row := range o.numbered() {
+		for _, row := range o.numberedRows() {
 			switch {
 			case row.n <= 10 && !there[row.id]:
 				t.Errorf("start %d: row %d, of an older transaction, is missing", i+1, row.n)
@@ -101,7 +101,7 @@ func TestOversizedRow(t *testing.T) {
 	}
 	must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("order"), map[string]string{"max.message.bytes": "3000000"}))
 	o.startStreaming()
-	o.healed()
+	o.awaitHealed()
 	v := o.verify(patience)
 	o.outcome("exit 65 each time")
 	o.repeatsAtMost(v, 2, "the row before it in its transaction, at two starts")
@@ -148,7 +148,7 @@ func TestLimitLoweredUnderWay(t *testing.T) {
 	}
 	limit("1048588")
 	o.startStreaming(smallWindow)
-	o.healed()
+	o.awaitHealed()
 	o.outcome("exit 65, cause %v", last["cause"])
 	o.repeatsAtMost(o.verify(patience), 20, "what was in the batch with it or behind it: the 20 small rows, once")
 }
@@ -176,8 +176,8 @@ type numberedRow struct {
 	n  int
 }
 
-// numbered returns the rows with their numbers.
-func (o *outbox) numbered() (rows []numberedRow) {
+// numberedRows returns the rows with their numbers.
+func (o *outbox) numberedRows() (rows []numberedRow) {
 	o.t.Helper()
 	must(o.t, o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
 		r, err := conn.Query(ctx, "SELECT id::text, n FROM outbox ORDER BY n")

@@ -27,7 +27,7 @@ func TestSlotDroppedWhileDown(t *testing.T) {
 	o.insert("order", "k", 51, 1)
 	for range 2 { // a supervisor may restart it after 79
 		r = o.start()
-		r.stopsWith(patience, 79, "slot "+o.name, "no logical slot of that name", "remedy: ")
+		r.awaitStop(patience, 79, "slot "+o.name, "no logical slot of that name", "remedy: ")
 	}
 	if n := slots(o); n != 0 {
 		t.Errorf("%d slots: it was made again", n)
@@ -62,7 +62,7 @@ func TestSlotRemadeWhileDown(t *testing.T) {
 	o.exec(`DELETE FROM outbox WHERE aggregate_id = 'gap'`) // and so not expected
 	o.insert("order", "k", 51, 50)
 	o.startStreaming(atLeastOnce)
-	o.healed()
+	o.awaitHealed()
 	o.repeatsAtMost(o.verify(patience), 0, "the new slot begins behind what was delivered")
 	o.outcome("not noticed, for a new process that delivers at least once remembers nothing; the 2 are not counted here")
 }
@@ -106,7 +106,7 @@ func invalidatedWhileDown(t *testing.T, pg *pgtest.Server) {
 	o.insert("order", "k", 51, 3)
 	awaitLost(o)
 	r = o.start()
-	r.stopsWith(patience, 79, "slot "+o.name, "invalidated", "remedy: ")
+	r.awaitStop(patience, 79, "slot "+o.name, "invalidated", "remedy: ")
 	if n := slots(o); n != 1 {
 		t.Errorf("%d slots", n)
 	}
@@ -129,16 +129,16 @@ func invalidatedWhileHeld(t *testing.T, pg *pgtest.Server) {
 	before := walInsert(o)
 	o.insert("unknown", "k", 1, 1)
 	r.awaitState("waiting_for_topic", patience)
-	r.told = true
+	r.endExpected = true
 	awaitLost(o)
-	r.stopsWith(patience, 79, "slot "+o.name, "remedy: ")
+	r.awaitStop(patience, 79, "slot "+o.name, "remedy: ")
 	if c := o.confirmedIfAny(); c > before {
 		t.Errorf("the slot confirms %s; what waits for its topic was committed behind %s", c, before)
 	}
 	o.makeTopic("unknown", 1, nil) // so that all topics can be read
 	v := judge(truth, o.readAll())
 	must(t, v.err())
-	o.proof.judged(v)
+	o.proof.setVerdict(v)
 	o.repeatsAtMost(v, 0, "no fault yet")
 	o.outcome("exit 79")
 }
@@ -181,8 +181,8 @@ func TestSlotAheadBetweenSessions(t *testing.T) {
 			o.exec(`DELETE FROM outbox WHERE aggregate_id = 'gap'`)
 			o.exec(`ALTER ROLE ` + login + ` LOGIN`)
 			o.insert("order", "k", 51, 50)
-			o.healed()
-			o.repeatsAtMost(o.verify(patience), 0, livesOn)
+			o.awaitHealed()
+			o.repeatsAtMost(o.verify(patience), 0, daemonRemembers)
 			m, err := r.metrics()
 			must(t, err)
 			if n := m["outboxcdc_slot_ahead_total"]; n != 1 {

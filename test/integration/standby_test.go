@@ -13,11 +13,11 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// takeOver is how soon a standby streams once the slot is free.
-const takeOver = 3*time.Second + busy
+// takeOverTime is how soon a standby streams once the slot is free.
+const takeOverTime = 3*time.Second + busyAllowance
 
-// slowSender is a wal_sender_timeout far above takeOver: a slot that is free earlier was not freed by the timeout.
-var slowSender = senderTimeout(2 * time.Minute)
+// slowSenderTimeout is a wal_sender_timeout far above takeOver: a slot that is free earlier was not freed by the timeout.
+var slowSenderTimeout = senderTimeout(2 * time.Minute)
 
 // A second instance waits, logs that, and takes over at once after a clean stop, and at once after a kill -9, whose
 // sockets the kernel closes. Nothing is lost and only records in flight are repeated.
@@ -27,17 +27,17 @@ func TestStandbyTakesOver(t *testing.T) {
 	o := newOutbox(t, options{})
 	o.proves("F09", "an instance beside another: SIGTERM, then kill -9 of the active one")
 	o.sample()
-	first := o.startStreaming(slowSender)
+	first := o.startStreaming(slowSenderTimeout)
 	w := o.write(load{rand: rnd})
 	w.awaitCommits(50)
 
-	second := o.start(slowSender)
+	second := o.start(slowSenderTimeout)
 	second.awaitState("waiting_for_slot", patience)
-	ready(t, first, "/readyz", http.StatusOK)
-	ready(t, second, "/readyz", http.StatusServiceUnavailable)
-	ready(t, second, "/healthz", http.StatusServiceUnavailable)
-	ready(t, second, "/readyz?standby=ok", http.StatusOK)
-	ready(t, second, "/livez", http.StatusOK)
+	checkEndpoint(t, first, "/readyz", http.StatusOK)
+	checkEndpoint(t, second, "/readyz", http.StatusServiceUnavailable)
+	checkEndpoint(t, second, "/healthz", http.StatusServiceUnavailable)
+	checkEndpoint(t, second, "/readyz?standby=ok", http.StatusOK)
+	checkEndpoint(t, second, "/livez", http.StatusOK)
 	await(t, patience, "the standby's metrics", func() error {
 		m, err := second.metrics()
 		state, connected, active := m[`outboxcdc_state{state="waiting_for_slot"}`], m[`outboxcdc_replication_connected`], m[`outboxcdc_slot_active{slot="`+o.name+`"}`]
@@ -54,27 +54,27 @@ func TestStandbyTakesOver(t *testing.T) {
 		t.Errorf("exit code %d after SIGTERM", exit)
 	}
 	stopped := time.Now()
-	second.awaitState("streaming", takeOver)
+	second.awaitState("streaming", takeOverTime)
 	t.Logf("clean stop: %v to drain and end, streaming %v later", stopped.Sub(begin).Round(time.Millisecond), time.Since(stopped).Round(time.Millisecond))
 	w.awaitCommits(50)
 
-	third := o.start(slowSender)
+	third := o.start(slowSenderTimeout)
 	third.awaitState("waiting_for_slot", patience)
 	// The third may have the slot before the test can read what the second confirmed last.
-	second.confirmed, second.gone, second.told = o.confirmed(), true, true
+	second.confirmed, second.stopped, second.endExpected = o.confirmed(), true, true
 	begin = time.Now()
 	must(t, second.proc.Kill())
-	third.awaitState("streaming", takeOver)
+	third.awaitState("streaming", takeOverTime)
 	t.Logf("kill -9: streaming after %v", time.Since(begin).Round(time.Millisecond))
 	w.awaitCommits(50)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	o.boundRepeats(o.verify(patience))
 	o.outcome(unconfirmedOnly)
 }
 
-// ready requests an endpoint of an instance and compares the answer with its JSON form.
-func ready(t *testing.T, r *relay, path string, want int) {
+// checkEndpoint requests an endpoint of an instance and compares the answer with its JSON form.
+func checkEndpoint(t *testing.T, r *relay, path string, want int) {
 	t.Helper()
 	code, body, err := r.get(path)
 	must(t, err)
@@ -99,11 +99,11 @@ func ready(t *testing.T, r *relay, path string, want int) {
 // standby of the new active instance.
 func TestFrozenInstanceLosesTheSlot(t *testing.T) {
 	t.Parallel()
-	timeout := long(15*time.Second, 2*time.Second)
+	timeout := fullOrShort(15*time.Second, 2*time.Second)
 	env := fmt.Sprintf("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=%v", timeout)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	rounds := long(3, 1)
+	rounds := fullOrShort(3, 1)
 	o.proves("F06", "SIGSTOP of the active instance until the standby delivers, SIGCONT, %d times, wal_sender_timeout %v", rounds, timeout)
 	o.sample()
 	first, second := o.startStreaming(env), o.start(env)
@@ -117,16 +117,16 @@ func TestFrozenInstanceLosesTheSlot(t *testing.T) {
 		must(t, first.proc.Freeze(testContext(t)))
 		t.Cleanup(func() { _ = first.proc.Thaw() })
 		freezes[first] = append(freezes[first], o.confirmed())
-		second.awaitState("streaming", takeOver+timeout)
+		second.awaitState("streaming", takeOverTime+timeout)
 		slowest = max(slowest, time.Since(begin))
 		t.Logf("frozen: streaming after %v, wal_sender_timeout %v", time.Since(begin).Round(time.Millisecond), timeout)
 		w.awaitCommits(100)
 		must(t, first.proc.Thaw())
-		first.awaitState("waiting_for_slot", takeOver)
+		first.awaitState("waiting_for_slot", takeOverTime)
 		w.awaitCommits(100)
 		first, second = second, first
 	}
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	t.Logf("%d repeats", v.Repeats)
@@ -152,7 +152,7 @@ func TestFrozenInstanceLosesTheSlot(t *testing.T) {
 	if exit := first.awaitExit(patience); exit != 0 {
 		t.Errorf("exit code %d after SIGTERM", exit)
 	}
-	second.awaitState("streaming", takeOver+timeout)
+	second.awaitState("streaming", takeOverTime+timeout)
 	o.insert("order", "last", 1, 1)
 	if again := o.verify(patience); again.Repeats != v.Repeats {
 		t.Errorf("%d more repeats after a clean take-over", again.Repeats-v.Repeats)
@@ -165,12 +165,12 @@ func TestTwoInstancesFromTheStart(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	rounds := long(8, 3)
+	rounds := fullOrShort(8, 3)
 	o.proves("F09", "two instances started at once, kill -9 of the active one, %d times", rounds)
 	o.sample()
 	w := o.write(load{rand: rnd})
 	for range rounds {
-		pair := [2]*relay{o.start(slowSender), o.start(slowSender)}
+		pair := [2]*relay{o.start(slowSenderTimeout), o.start(slowSenderTimeout)}
 		var active, waiting *relay
 		await(t, patience, "one to stream and one to wait", func() error {
 			one, err1 := pair[0].status()
@@ -181,7 +181,7 @@ func TestTwoInstancesFromTheStart(t *testing.T) {
 			case two.State == "streaming" && one.State == "waiting_for_slot":
 				active, waiting = pair[1], pair[0]
 			default:
-				return errors.Join(fmt.Errorf("%+v and %+v", one, two), err1, err2, o.unharmed())
+				return errors.Join(fmt.Errorf("%+v and %+v", one, two), err1, err2, o.checkRelays())
 			}
 			return nil
 		})
@@ -192,9 +192,9 @@ func TestTwoInstancesFromTheStart(t *testing.T) {
 		}
 		w.awaitCommits(30)
 		// The other may have the slot before the test can read what this one confirmed last.
-		active.confirmed, active.gone, active.told = o.confirmed(), true, true
+		active.confirmed, active.stopped, active.endExpected = o.confirmed(), true, true
 		must(t, active.proc.Kill())
-		waiting.awaitState("streaming", takeOver)
+		waiting.awaitState("streaming", takeOverTime)
 		w.awaitCommits(30)
 		waiting.term()
 		if n := len(waiting.logged("state")); n > 8 {
@@ -202,7 +202,7 @@ func TestTwoInstancesFromTheStart(t *testing.T) {
 		}
 	}
 	o.start()
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	o.boundRepeats(o.verify(patience))
 	o.outcome(unconfirmedOnly)

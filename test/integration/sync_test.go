@@ -138,8 +138,8 @@ func (c *commits) take() (count int, slowest time.Duration) {
 	return count, slowest
 }
 
-// some waits until commits continue.
-func (c *commits) some(t *testing.T) {
+// awaitSome waits until commits continue.
+func (c *commits) awaitSome(t *testing.T) {
 	t.Helper()
 	c.take()
 	await(t, patience, "commits", func() error {
@@ -169,12 +169,12 @@ func synchronousAtStart(t *testing.T, pg *pgtest.Server) {
 	t.Cleanup(func() { setSystem(o, "synchronous_standby_names", "") })
 	for _, names := range []string{"*", `ANY 1 (mirror, "OUTBOXCDC-` + o.name + `")`} {
 		setSystem(o, "synchronous_standby_names", names)
-		c.some(t)
+		c.awaitSome(t)
 		r := o.start()
-		r.stopsWith(patience, 78, "synchronous_standby_names", "remedy: ", names)
+		r.awaitStop(patience, 78, "synchronous_standby_names", "remedy: ", names)
 		count, slowest := c.take()
 		t.Logf("%d commits meanwhile, the slowest took %v", count, slowest.Round(time.Millisecond))
-		if count == 0 || slowest > busy {
+		if count == 0 || slowest > busyAllowance {
 			t.Errorf("commits were held: %d, the slowest took %v", count, slowest)
 		}
 		server, err := os.ReadFile(pg.LogFile)
@@ -205,19 +205,19 @@ func synchronousWhileRunning(t *testing.T, pg *pgtest.Server) {
 	o.awaitArrived(patience)
 	startStandby(t, pg, "mirror")
 	c := o.commits()
-	c.some(t)
-	r.told = true
+	c.awaitSome(t)
+	r.endExpected = true
 	t.Cleanup(func() { setSystem(o, "synchronous_standby_names", "") })
 	begin := time.Now()
 	setSystem(o, "synchronous_standby_names", "*")
-	r.stopsWith(patience, 78, "synchronous_standby_names", "remedy: ")
+	r.awaitStop(patience, 78, "synchronous_standby_names", "remedy: ")
 	ended := time.Since(begin)
 	_, slowest := c.take()
 	t.Logf("it ended %v after the setting; the slowest commit took %v", ended.Round(time.Millisecond), slowest.Round(time.Millisecond))
-	if ended > 5*time.Second+busy || slowest > 5*time.Second+busy {
+	if ended > 5*time.Second+busyAllowance || slowest > 5*time.Second+busyAllowance {
 		t.Error("commits waited for too long")
 	}
-	c.some(t)
+	c.awaitSome(t)
 }
 
 // synchronized_standby_slots withholds rows until a standby has them. That is a state, neither an end nor a reason to
@@ -246,7 +246,7 @@ func synchronizedSlots(t *testing.T, pg *pgtest.Server) {
 			if err == nil && !waits && o.follow.records() < sent+1 {
 				err = errors.New("it is " + st.State)
 			}
-			return errors.Join(err, o.unharmed())
+			return errors.Join(err, o.checkRelays())
 		})
 		if sent == 20 {
 			t.Fatal("the server does not wait for the slot")
@@ -259,8 +259,8 @@ func synchronizedSlots(t *testing.T, pg *pgtest.Server) {
 	if !strings.Contains(st.Reason, o.name+"_phys") {
 		t.Errorf("the reason does not name the standby's slot: %s", st.Reason)
 	}
-	ready(t, r, "/readyz", http.StatusServiceUnavailable)
-	ready(t, r, "/livez", http.StatusOK)
+	checkEndpoint(t, r, "/readyz", http.StatusServiceUnavailable)
+	checkEndpoint(t, r, "/livez", http.StatusOK)
 
 	// A daemon that starts meanwhile behaves the same.
 	r.term()
@@ -272,7 +272,7 @@ func synchronizedSlots(t *testing.T, pg *pgtest.Server) {
 		if d := time.Since(begin); d < timeout*5/4 {
 			return fmt.Errorf("%v have passed", d)
 		}
-		return o.unharmed()
+		return o.checkRelays()
 	})
 	r.awaitState("waiting_for_standby", patience)
 	m, err := r.metrics()

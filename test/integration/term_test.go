@@ -17,7 +17,7 @@ import (
 // meanwhile, so a daemon that exits at once leaves earlier deliveries unconfirmed. kfake is faster than the walsender,
 // as a cluster of several brokers is.
 func TestTermInALongTransaction(t *testing.T) {
-	rows := long(3_000_000, 1_500_000)
+	rows := fullOrShort(3_000_000, 1_500_000)
 	o := newOutbox(t, options{pg: heavyPostgres(t), kafka: kafkatest.FakeForTest(t, kafkatest.FakeOptions{})})
 	o.proves("F03 F48", "SIGTERM while one transaction of %d rows is sent, with an acknowledged transaction before it", rows)
 	r := o.startStreaming(append(o.deduplicating(fence), "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=60s")...)
@@ -64,7 +64,7 @@ func TestTermWhileThePositionTopicRefuses(t *testing.T) {
 	o.awaitArrived(patience)
 	r.signal(syscall.SIGTERM)
 	r.awaitState("draining", patience)
-	o.goesOn(3 * timeout)
+	o.holdFault(3 * timeout)
 	if now := o.confirmed(); now >= end {
 		t.Fatalf("the slot confirms %s, and no position record allows that", now)
 	}
@@ -74,9 +74,9 @@ func TestTermWhileThePositionTopicRefuses(t *testing.T) {
 	if exit := r.awaitExit(patience); exit != 0 {
 		t.Fatalf("exit code %d", exit)
 	}
-	r.left()
+	r.noteConfirmed()
 	o.outcome("exit 0")
 	o.start(env...)
-	o.healed()
+	o.awaitHealed()
 	o.repeatsAtMost(o.verify(patience), 0, "a clean stop leaves nothing on its way")
 }

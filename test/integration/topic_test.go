@@ -37,7 +37,7 @@ func TestTopicMissingThenMade(t *testing.T) {
 		t.Errorf("the slot confirms %s; the transaction that waits ends at %s", now, late)
 	}
 	o.makeTopic("late", 3, nil)
-	o.healed()
+	o.awaitHealed()
 	o.repeatsAtMost(o.verify(patience), 0, "nothing failed")
 	if len(r.logged("state")) > 20 {
 		t.Errorf("%d changes of state in the log", len(r.logged("state")))
@@ -59,7 +59,7 @@ func TestTopicMissingForLong(t *testing.T) {
 	w.awaitCommits(100)
 	r.awaitState("parked", patience)
 	o.awaitSlotFree() // Postgres can be stopped without delay
-	o.goesOn(2 * parkAfter)
+	o.holdFault(2 * parkAfter)
 	m, err := r.metrics()
 	must(t, err)
 	reconnects := m[`outboxcdc_replication_reconnects_total{reason="stalled"}`]
@@ -71,7 +71,7 @@ func TestTopicMissingForLong(t *testing.T) {
 	made := time.Now()
 	r.awaitState("streaming", patience)
 	t.Logf("streaming again %v after the topic was made", time.Since(made).Round(time.Millisecond))
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	o.repeatsAtMost(o.verify(patience), 0, "nothing failed, and the process remembers what was acknowledged")
 }
@@ -96,7 +96,7 @@ func TestTopicMissingIsPoison(t *testing.T) {
 	o.exec(`DELETE FROM outbox WHERE aggregate_type = 'late'`) // what is left in the table has to arrive
 	o.insert("order", "a", 6, 5)
 	await(t, patience, "the daemon to wait for the topic", func() error { // it waits for 3 s only
-		return errors.Join(unless(r.hasBeen("waiting_for_topic")), o.unharmed())
+		return errors.Join(waitFor(r.hasBeenIn("waiting_for_topic")), o.checkRelays())
 	})
 	r.awaitState("streaming", patience)
 	if took := time.Since(began); took < 3*time.Second {

@@ -11,14 +11,14 @@ import (
 // A publication that sends updates: by default they are skipped, counted and logged once; as poison they are dead
 // letters with the columns that the stream has. Positions do not depend on the choice.
 func TestOnUpdate(t *testing.T) {
-	for _, major := range long([]string{"14", "18"}, []string{"17"}) {
+	for _, major := range fullOrShort([]string{"14", "18"}, []string{"17"}) {
 		pg := sharedPostgres(t, major)
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()
 			o := newOutbox(t, options{pg: pg, types: []string{"order", "dead"}})
 			o.exec(`ALTER TABLE outbox ALTER payload SET STORAGE EXTERNAL`)
 			o.exec(`ALTER PUBLICATION outboxcdc SET (publish = 'insert, update, delete, truncate')`)
-			remakeSlot(o)
+			recreateSlot(o)
 			transaction := func(id string) {
 				o.exec(`DO $$ BEGIN
 					INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload) VALUES ('` + id + `', 'order', 'k', 'first',
@@ -82,7 +82,7 @@ func TestOnUpdate(t *testing.T) {
 			r = o.startStreaming("OUTBOXCDC_ROUTE_ON_UPDATE=poison")
 			o.exec(`INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type) VALUES ('00000000-0000-0000-0000-000000000004', 'order', 'k', 'x')`)
 			o.exec(`UPDATE outbox SET event_type = 'y'`)
-			r.stopsWith(patience, 65, "cause=update", "00000000-0000-0000-0000-000000000004")
+			r.awaitStop(patience, 65, "cause=update", "00000000-0000-0000-0000-000000000004")
 			r = o.startStreaming("OUTBOXCDC_ROUTE_ON_UPDATE=poison", "OUTBOXCDC_POISON_DECISIONS=00000000-0000-0000-0000-000000000004=skip")
 			o.awaitConfirmed(o.walFlushed(), patience)
 			r.term()

@@ -59,8 +59,8 @@ func (f *follower) records() int {
 	return f.all
 }
 
-// unseen returns the ids without a record so far.
-func (f *follower) unseen(ids []string) []string {
+// unseenIDs returns the ids without a record so far.
+func (f *follower) unseenIDs(ids []string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.DeleteFunc(ids, func(id string) bool { return f.seen[id] > 0 })
@@ -134,8 +134,8 @@ func (v *verdict) err() error {
 	return errors.New(text)
 }
 
-// repeats lists the transactions with repeated events: commit LSN, and how many of how many.
-func (v *verdict) repeats() string {
+// repeatList lists the transactions with repeated events: commit LSN, and how many of how many.
+func (v *verdict) repeatList() string {
 	again, all := map[pglogrepl.LSN]int{}, map[pglogrepl.LSN]int{}
 	for id, p := range v.at {
 		all[p.commit]++
@@ -230,10 +230,10 @@ func (o *outbox) awaitEvents(left []string, d time.Duration) {
 	o.t.Helper()
 	total, begin := len(left), time.Now()
 	await(o.t, d, fmt.Sprintf("all of %d rows to arrive", total), func() error {
-		if left = o.follow.unseen(left); len(left) == 0 {
+		if left = o.follow.unseenIDs(left); len(left) == 0 {
 			return nil
 		}
-		if err := o.unharmed(); err != nil {
+		if err := o.checkRelays(); err != nil {
 			return err
 		}
 		return fmt.Errorf("%d are missing, such as %s; %s", len(left), left[0], o.situation())
@@ -247,7 +247,7 @@ func (o *outbox) awaitRecords(total int) {
 	o.t.Helper()
 	await(o.t, patience, fmt.Sprintf("%d records", total), func() error {
 		if n := o.follow.records(); n < total {
-			return errors.Join(fmt.Errorf("%d have come; %s", n, o.situation()), o.unharmed())
+			return errors.Join(fmt.Errorf("%d have come; %s", n, o.situation()), o.checkRelays())
 		}
 		return nil
 	})
@@ -278,7 +278,7 @@ func (o *outbox) awaitSettled() {
 		if err == nil && st.InFlight > 0 {
 			err = fmt.Errorf("%d events are", st.InFlight)
 		}
-		return errors.Join(err, o.unharmed())
+		return errors.Join(err, o.checkRelays())
 	})
 	o.awaitConfirmed(o.walFlushed(), patience)
 }
@@ -289,7 +289,7 @@ func (o *outbox) check() *verdict {
 	h := o.history()
 	file := h.keep(o)
 	v := h.judge()
-	o.proof.judged(v)
+	o.proof.setVerdict(v)
 	if err := v.err(); err != nil {
 		o.t.Fatalf("%v\n  OUTBOXCDC_TEST_HISTORY=%s judges it again", err, file)
 	}
@@ -313,7 +313,7 @@ func (o *outbox) boundRepeats(v *verdict) {
 	for id, n := range v.repeated {
 		allowed := 0
 		for _, r := range o.relays {
-			if r.gone && r.confirmed <= v.at[id].commit {
+			if r.stopped && r.confirmed <= v.at[id].commit {
 				allowed++
 			}
 		}

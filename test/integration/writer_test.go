@@ -21,9 +21,9 @@ type load struct {
 	rand        *rand.Rand
 	connections int           // default 4
 	keys        int           // default 20
-	most        int           // maximum rows of one key in one transaction; default 4
+	maxRows     int           // maximum rows of one key in one transaction; default 4
 	pause       time.Duration // mean, between two transactions of a connection; default 8 ms
-	pad         int           // most bytes of filling in a payload; default 200
+	maxPadding  int           // most bytes of filling in a payload; default 200
 	large       int           // the filling of one statement in twenty; 0: none is larger
 	types       []string      // default "order"
 }
@@ -42,10 +42,10 @@ type writer struct {
 	ok, rows, rolledBack, prepared, failed, unknown atomic.Int64
 
 	mu        sync.Mutex
-	committed []string   // ids
-	never     []string   // ids that were rolled back, or whose transaction failed before its commit
-	unsure    [][]string // ids of each transaction with unknown outcome: all of them exist, or none
-	dangling  []dangling // prepared transactions to be ended before the table can be read
+	committed []string     // ids
+	never     []string     // ids that were rolled back, or whose transaction failed before its commit
+	unsure    [][]string   // ids of each transaction with unknown outcome: all of them exist, or none
+	dangling  []danglingTx // prepared transactions to be ended before the table can be read
 }
 
 // write starts a writer; it is stopped when the test ends.
@@ -58,14 +58,14 @@ func (o *outbox) write(l load) *writer {
 	if l.keys == 0 {
 		l.keys = 20
 	}
-	if l.most == 0 {
-		l.most = 4
+	if l.maxRows == 0 {
+		l.maxRows = 4
 	}
 	if l.pause == 0 {
 		l.pause = 8 * time.Millisecond
 	}
-	if l.pad == 0 {
-		l.pad = 200
+	if l.maxPadding == 0 {
+		l.maxPadding = 200
 	}
 	if l.types == nil {
 		l.types = []string{"order"}
@@ -113,9 +113,9 @@ func (w *writer) awaitCommits(more int64) {
 	})
 }
 
-// fromNow returns a function that counts the rows committed from now on, and those of them that have arrived. Earlier
+// countFromNow returns a function that counts the rows committed from now on, and those of them that have arrived. Earlier
 // commits do not count, whenever they arrive.
-func (w *writer) fromNow() func() (written, arrived int) {
+func (w *writer) countFromNow() func() (written, arrived int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	from := len(w.committed)
@@ -123,17 +123,17 @@ func (w *writer) fromNow() func() (written, arrived int) {
 		w.mu.Lock()
 		ids := slices.Clone(w.committed[from:])
 		w.mu.Unlock()
-		return len(ids), len(ids) - len(w.o.follow.unseen(ids))
+		return len(ids), len(ids) - len(w.o.follow.unseenIDs(ids))
 	}
 }
 
 // awaitDelivered waits until so many of the rows committed from now on have arrived, whatever fails meanwhile.
 func (w *writer) awaitDelivered(more int) {
 	w.o.t.Helper()
-	count := w.fromNow()
+	count := w.countFromNow()
 	await(w.o.t, patience, fmt.Sprintf("%d more rows to be written and to arrive", more), func() error {
 		if written, arrived := count(); arrived < more {
-			return errors.Join(fmt.Errorf("%d written, %d arrived; %s", written, arrived, w.o.situation()), w.o.unharmed())
+			return errors.Join(fmt.Errorf("%d written, %d arrived; %s", written, arrived, w.o.situation()), w.o.checkRelays())
 		}
 		return nil
 	})
@@ -210,30 +210,30 @@ func (w *writer) transaction(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand
 		_, err := conn.Exec(ctx, "ROLLBACK")
 		return err == nil
 	case end == 1 && w.twoPhase:
-		return w.inTwoPhases(ctx, conn, rnd, a.kept)
+		return w.commitInTwoPhases(ctx, conn, rnd, a.kept)
 	}
 	// One round trip, so that little else gets between the commit and the position after it.
 	results, err := conn.PgConn().Exec(ctx, "COMMIT; SELECT pg_current_wal_insert_lsn()").ReadAll()
 	if err != nil || len(results) != 2 || len(results[1].Rows) != 1 {
-		w.lost(a.kept, nil)
+		w.noteUnknown(a.kept, nil)
 		return false
 	}
-	w.done(a.kept, string(results[1].Rows[0][0]))
+	w.noteCommitted(a.kept, string(results[1].Rows[0][0]))
 	return true
 }
 
-// done notes a commit that succeeded.
-func (w *writer) done(ids []string, behind string) {
+// noteCommitted notes a commit that succeeded.
+func (w *writer) noteCommitted(ids []string, behind string) {
 	w.ok.Add(1)
 	w.rows.Add(int64(len(ids)))
 	w.note(nil, ids)
 	if end, err := pglogrepl.ParseLSN(behind); err == nil {
-		w.o.ledger.committed(ids, end)
+		w.o.ledger.add(ids, end)
 	}
 }
 
-// lost notes a transaction with unknown outcome, and the prepared transaction that may remain.
-func (w *writer) lost(ids []string, left *dangling) {
+// noteUnknown notes a transaction with unknown outcome, and the prepared transaction that may remain.
+func (w *writer) noteUnknown(ids []string, left *danglingTx) {
 	w.unknown.Add(1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -288,7 +288,7 @@ func (w *writer) insertAll(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand, 
 
 // insert writes some rows of one key: in one statement, in several, or by a COPY, whose rows have one LSN in the WAL.
 func (w *writer) insert(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand, key string, ids *[]string) error {
-	count := 1 + rnd.IntN(w.load.most)
+	count := 1 + rnd.IntN(w.load.maxRows)
 	var last int64
 	if err := conn.QueryRow(ctx, "UPDATE counter SET n = n + $2 WHERE key = $1 RETURNING n", key, count).Scan(&last); err != nil {
 		return err
@@ -300,7 +300,7 @@ func (w *writer) insert(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand, key
 		id[i], n[i] = newID(rnd), last-int64(count-1-i)
 	}
 	*ids = append(*ids, id...)
-	filling := rnd.IntN(w.load.pad)
+	filling := rnd.IntN(w.load.maxPadding)
 	if w.load.large > 0 && rnd.IntN(20) == 0 {
 		filling = w.load.large
 	}

@@ -42,7 +42,7 @@ func TestReal(t *testing.T) {
 	t.Run("StaysBehindItsProxy", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		staysBehindItsProxy(t, ctx, c, p)
+		testProxiedClient(t, ctx, c, p)
 	})
 	conforms(t, c)
 }

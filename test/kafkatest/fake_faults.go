@@ -49,21 +49,21 @@ func (f *Fake) Inject(ctx context.Context, faults ...Fault) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.tell(ctx, "/inject", raw)
+	_, err = f.sendCommand(ctx, "/inject", raw)
 	return err
 }
 
 // Hits returns how often a fault has happened since the fake was started.
-func (f *Fake) Hits(ctx context.Context) (int, error) { return f.tell(ctx, "/hits", nil) }
+func (f *Fake) Hits(ctx context.Context) (int, error) { return f.sendCommand(ctx, "/hits", nil) }
 
 // Heal ends all faults. Answers already delayed still arrive late.
 func (f *Fake) Heal(ctx context.Context) error {
-	_, err := f.tell(ctx, "/heal", nil)
+	_, err := f.sendCommand(ctx, "/heal", nil)
 	return err
 }
 
-// tell sends a command to the child, whose answer is the number of hits.
-func (f *Fake) tell(ctx context.Context, path string, body []byte) (hits int, err error) {
+// sendCommand sends a command to the child, whose answer is the number of hits.
+func (f *Fake) sendCommand(ctx context.Context, path string, body []byte) (hits int, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("control kfake: %s: %w", path, err)
@@ -112,7 +112,7 @@ func newFaults(brokers int) *faults { return &faults{brokers: brokers} }
 // serve answers on the control channel until the process ends.
 func (f *faults) serve(control net.Listener, cluster *kfake.Cluster) {
 	f.cluster = cluster
-	cluster.Control(f.lost)
+	cluster.Control(f.interceptRequest)
 	mux := http.NewServeMux()
 	mux.HandleFunc("/inject", func(w http.ResponseWriter, r *http.Request) {
 		var all []Fault
@@ -187,14 +187,14 @@ func (f *faults) answer(l *liveFault) error {
 		When: func(kmsg.Request) bool {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			return f.befalls(l)
+			return f.draw(l)
 		},
 	}).Remove
 	return nil
 }
 
-// befalls draws whether a fault happens. The caller holds the mutex.
-func (f *faults) befalls(l *liveFault) bool {
+// draw draws whether a fault happens. The caller holds the mutex.
+func (f *faults) draw(l *liveFault) bool {
 	if l.left == 0 || l.Share > 0 && l.rand.Float64() >= l.Share {
 		return false
 	}
@@ -210,15 +210,15 @@ func (f *faults) first(key kmsg.Key, kind func(*Fault) bool) (Fault, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, l := range f.live {
-		if kind(&l.Fault) && slices.Contains(l.Requests, key) && f.befalls(l) {
+		if kind(&l.Fault) && slices.Contains(l.Requests, key) && f.draw(l) {
 			return l.Fault, true
 		}
 	}
 	return Fault{}, false
 }
 
-// lost is kfake's hook before a request is handled.
-func (f *faults) lost(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:staticcheck,revive // kfake's signature
+// interceptRequest is kfake's hook before a request is handled.
+func (f *faults) interceptRequest(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:staticcheck,revive // kfake's signature
 	f.cluster.KeepControl()
 	if _, lost := f.first(kmsg.Key(req.Key()), func(f *Fault) bool { return f.LoseRequests }); lost {
 		return nil, errors.New("lost by request of the test"), true
@@ -242,7 +242,7 @@ func (f *faults) moveLeaders(l *liveFault) error {
 			case <-tick.C:
 			}
 			f.mu.Lock()
-			moves := f.befalls(l)
+			moves := f.draw(l)
 			partition, broker := l.rand.Uint32(), l.rand.Int32N(int32(f.brokers))
 			f.mu.Unlock()
 			if n := len(f.cluster.PartitionInfos(l.Topic)); moves && n > 0 {

@@ -127,20 +127,20 @@ func SetPassword(ctx context.Context, brokers []string, mechanism, user, passwor
 		if err != nil {
 			return err
 		}
-		return accepted(resp.Results, func(r *kmsg.AlterUserSCRAMCredentialsResponseResult) (int16, *string) {
+		return firstRefusal(resp.Results, func(r *kmsg.AlterUserSCRAMCredentialsResponseResult) (int16, *string) {
 			return r.ErrorCode, r.ErrorMessage
 		})
 	})
 }
 
-// produces are the permissions of a producer on a topic.
-var produces = []kmsg.ACLOperation{kmsg.ACLOperationDescribe, kmsg.ACLOperationWrite}
+// producerOperations are the permissions of a producer on a topic.
+var producerOperations = []kmsg.ACLOperation{kmsg.ACLOperationDescribe, kmsg.ACLOperationWrite}
 
 // Allow gives a user permissions on the topic, on all topics for "*"; without operations those of a producer. It
 // returns when the brokers apply them.
 func Allow(ctx context.Context, brokers []string, user, topic string, operations ...kmsg.ACLOperation) error {
 	if len(operations) == 0 {
-		operations = produces
+		operations = producerOperations
 	}
 	return allow(ctx, brokers, user, kmsg.ACLResourceTypeTopic, topic, operations)
 }
@@ -163,15 +163,15 @@ func allow(ctx context.Context, brokers []string, user string, of kmsg.ACLResour
 		if err != nil {
 			return err
 		}
-		if err := accepted(resp.Results, func(r *kmsg.CreateACLsResponseResult) (int16, *string) { return r.ErrorCode, r.ErrorMessage }); err != nil {
+		if err := firstRefusal(resp.Results, func(r *kmsg.CreateACLsResponseResult) (int16, *string) { return r.ErrorCode, r.ErrorMessage }); err != nil {
 			return err
 		}
-		return allowed(ctx, client, req.Creations)
+		return awaitPermissions(ctx, client, req.Creations)
 	})
 }
 
-// allowed waits until every broker applies the permissions that the controller has stored.
-func allowed(ctx context.Context, client *kgo.Client, rights []kmsg.CreateACLsRequestCreation) error {
+// awaitPermissions waits until every broker applies the permissions that the controller has stored.
+func awaitPermissions(ctx context.Context, client *kgo.Client, rights []kmsg.CreateACLsRequestCreation) error {
 	everyone := kmsg.NewPtrMetadataRequest()
 	everyone.Topics = []kmsg.MetadataRequestTopic{}
 	if _, err := everyone.RequestWith(ctx, client); err != nil {
@@ -210,7 +210,7 @@ func allowed(ctx context.Context, client *kgo.Client, rights []kmsg.CreateACLsRe
 // Forbid removes permissions given by Allow.
 func Forbid(ctx context.Context, brokers []string, user, topic string, operations ...kmsg.ACLOperation) error {
 	if len(operations) == 0 {
-		operations = produces
+		operations = producerOperations
 	}
 	return admin(ctx, brokers, fmt.Sprintf("forbid %s %v on topic %s", user, operations, topic), func(client *kgo.Client) error {
 		req := kmsg.NewPtrDeleteACLsRequest()

@@ -11,7 +11,7 @@ import (
 )
 
 // A client that connects through a proxy never bypasses it, and other clients are not disturbed.
-func staysBehindItsProxy(t *testing.T, ctx context.Context, c *Real, p *faultproxy.Proxy) {
+func testProxiedClient(t *testing.T, ctx context.Context, c *Real, p *faultproxy.Proxy) {
 	p.Target(c.ProxiedBackend(0))
 	must(t, CreateTopic(ctx, c.Brokers(), "proxied", 1, nil))
 	client, err := newClient([]string{p.Addr()}, kgo.RecordPartitioner(kgo.ManualPartitioner()))

@@ -176,7 +176,7 @@ func readTo(ctx context.Context, brokers []string, todo []*partition) error {
 	for left > 0 {
 		fetches := client.PollFetches(ctx)
 		if ctx.Err() != nil {
-			return unread(todo, ctx.Err())
+			return unreadError(todo, ctx.Err())
 		}
 		for _, f := range fetches.Errors() {
 			return fmt.Errorf("read partition %d of topic %s: %w", f.Partition, f.Topic, f.Err)
@@ -209,8 +209,8 @@ func (p *partition) take(records []*kgo.Record) {
 	}
 }
 
-// unread describes how far reading got before the time-out.
-func unread(todo []*partition, err error) error {
+// unreadError describes how far reading got before the time-out.
+func unreadError(todo []*partition, err error) error {
 	for _, p := range todo {
 		if p.next < p.end {
 			return fmt.Errorf("read partition %d of topic %s: at offset %d of %d: %w", p.number, p.topic, p.next, p.end, err)

@@ -79,7 +79,7 @@ func (r *Real) build(ctx context.Context) (err error) {
 		return err
 	}
 	if r.options.member.id == 0 {
-		if r.options.member, err = alone(); err != nil {
+		if r.options.member, err = singleMember(); err != nil {
 			return err
 		}
 	}

@@ -28,7 +28,7 @@ type member struct {
 	cluster    string // id
 }
 
-func alone() (member, error) {
+func singleMember() (member, error) {
 	all, err := members(1)
 	if err != nil {
 		return member{}, err

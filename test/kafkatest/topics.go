@@ -32,7 +32,7 @@ func CreateTopic(ctx context.Context, brokers []string, name string, partitions 
 		if err != nil {
 			return err
 		}
-		if err := accepted(resp.Topics, func(t *kmsg.CreateTopicsResponseTopic) (int16, *string) { return t.ErrorCode, t.ErrorMessage }); err != nil {
+		if err := firstRefusal(resp.Topics, func(t *kmsg.CreateTopicsResponseTopic) (int16, *string) { return t.ErrorCode, t.ErrorMessage }); err != nil {
 			return err
 		}
 		return awaitPartitions(ctx, client, name, partitions)
@@ -52,7 +52,7 @@ func AddPartitions(ctx context.Context, brokers []string, name string, total int
 		if err != nil {
 			return err
 		}
-		if err := accepted(resp.Topics, func(t *kmsg.CreatePartitionsResponseTopic) (int16, *string) { return t.ErrorCode, t.ErrorMessage }); err != nil {
+		if err := firstRefusal(resp.Topics, func(t *kmsg.CreatePartitionsResponseTopic) (int16, *string) { return t.ErrorCode, t.ErrorMessage }); err != nil {
 			return err
 		}
 		return awaitPartitions(ctx, client, name, total)
@@ -72,7 +72,7 @@ func DeleteTopic(ctx context.Context, brokers []string, name string) error {
 		if err != nil {
 			return err
 		}
-		if err := accepted(resp.Topics, func(t *kmsg.DeleteTopicsResponseTopic) (int16, *string) { return t.ErrorCode, t.ErrorMessage }); err != nil {
+		if err := firstRefusal(resp.Topics, func(t *kmsg.DeleteTopicsResponseTopic) (int16, *string) { return t.ErrorCode, t.ErrorMessage }); err != nil {
 			return err
 		}
 		return await(ctx, func() error {
@@ -104,7 +104,7 @@ func SetTopicConfig(ctx context.Context, brokers []string, name string, configs 
 		if err != nil {
 			return err
 		}
-		return accepted(resp.Resources, func(r *kmsg.IncrementalAlterConfigsResponseResource) (int16, *string) {
+		return firstRefusal(resp.Resources, func(r *kmsg.IncrementalAlterConfigsResponseResource) (int16, *string) {
 			return r.ErrorCode, r.ErrorMessage
 		})
 	})
@@ -122,8 +122,8 @@ func admin(ctx context.Context, brokers []string, doing string, do func(*kgo.Cli
 	return nil
 }
 
-// accepted returns the first refusal among the parts of an answer.
-func accepted[P any](parts []P, code func(*P) (int16, *string)) error {
+// firstRefusal returns the first refusal among the parts of an answer.
+func firstRefusal[P any](parts []P, code func(*P) (int16, *string)) error {
 	for i := range parts {
 		if err := refusal(code(&parts[i])); err != nil {
 			return err
@@ -209,6 +209,6 @@ func SetProducerQuota(ctx context.Context, brokers []string, clientID string, by
 		if err != nil {
 			return err
 		}
-		return accepted(resp.Entries, func(e *kmsg.AlterClientQuotasResponseEntry) (int16, *string) { return e.ErrorCode, e.ErrorMessage })
+		return firstRefusal(resp.Entries, func(e *kmsg.AlterClientQuotasResponseEntry) (int16, *string) { return e.ErrorCode, e.ErrorMessage })
 	})
 }

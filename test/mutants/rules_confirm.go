@@ -21,8 +21,8 @@ var (
 	partitions  = suite{"./replication", "^(TestPartitionsComeAndGo|TestUnloggedPartition|TestDetachedConcurrently)$"}
 )
 
-// confirming has mutants of how far the slot may be confirmed.
-var confirming = []mutant{
+// confirmMutants has mutants of how far the slot may be confirmed.
+var confirmMutants = []mutant{
 	{
 		name:  "keepalive-always",
 		rule:  "A keepalive's position may be confirmed whatever is in flight.",
@@ -159,8 +159,8 @@ var confirming = []mutant{
 	},
 }
 
-// guarding has mutants of what a catalog check allows.
-var guarding = []mutant{
+// guardMutants has mutants of what a catalog check allows.
+var guardMutants = []mutant{
 	{
 		name:  "guard-off",
 		rule:  "What is acknowledged may be confirmed without a look at the catalogs.",

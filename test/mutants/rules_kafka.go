@@ -10,8 +10,8 @@ var (
 	inOrder       = suite{"./kafka", "^TestOrderUnderFaults$"}
 )
 
-// producing has mutants of requests to Kafka, and of what its answers mean.
-var producing = []mutant{
+// kafkaMutants has mutants of requests to Kafka, and of what its answers mean.
+var kafkaMutants = []mutant{
 	{
 		name: "requeue-on-error",
 		rule: "A batch that failed is sent again behind those that were sent since.",

@@ -5,8 +5,8 @@ var (
 	sinkLeases = suite{"./kafka", "^(TestLease.*|TestCloseEndsTheSending)$"}
 )
 
-// leasing has mutants of the rule of one writer at a time (ADR 20).
-var leasing = []mutant{
+// leaseMutants has mutants of the rule of one writer at a time (ADR 20).
+var leaseMutants = []mutant{
 	{
 		name: "lease-from-a-status-update",
 		rule: "A status update that was written shows that the slot is ours.",

@@ -7,8 +7,8 @@ var (
 	ends     = suite{"./kafka", "^TestEnds"}
 )
 
-// recalling has mutants of what deduplicated delivery skips after a crash, and of what it stores for the next start.
-var recalling = []mutant{
+// historyMutants has mutants of what deduplicated delivery skips after a crash, and of what it stores for the next start.
+var historyMutants = []mutant{
 	{
 		name:  "search-stops-at-acked",
 		rule:  "Records of ours stand in the order of their positions, whatever session sent them.",

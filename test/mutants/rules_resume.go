@@ -1,7 +1,7 @@
 package main
 
-// resuming has mutants of what a new session skips, and of the check that the server's history is still the same.
-var resuming = []mutant{
+// resumeMutants has mutants of what a new session skips, and of the check that the server's history is still the same.
+var resumeMutants = []mutant{
 	{
 		name:  "memory-forgotten",
 		rule:  "A new session knows nothing of the one before.",
@@ -119,8 +119,8 @@ var resuming = []mutant{
 	},
 }
 
-// reading has mutants of what the bytes of the stream mean.
-var reading = []mutant{
+// readMutants has mutants of what the bytes of the stream mean.
+var readMutants = []mutant{
 	{
 		name: "unknown-message-skipped",
 		rule: "A message of an unknown type can be left out.",
@@ -193,8 +193,8 @@ var reading = []mutant{
 	},
 }
 
-// ending has mutants of how a session ends.
-var ending = []mutant{
+// endMutants has mutants of how a session ends.
+var endMutants = []mutant{
 	{
 		name:  "drain-not-waited-for",
 		rule:  "What is in flight at the end comes again anyway.",

@@ -36,20 +36,20 @@ func serverAccount() (account, error) {
 	return account{}, fmt.Errorf("find a user to run PostgreSQL as, which refuses root: there is neither nobody nor postgres on this machine; run as another user")
 }
 
-// own gives a file or folder to the account, and checks that the account can reach it.
-func (a account) own(path string) error {
+// giveFile gives a file or folder to the account, and checks that the account can reach it.
+func (a account) giveFile(path string) error {
 	if a.credential == nil {
 		return nil
 	}
 	if err := os.Chown(path, int(a.credential.Uid), int(a.credential.Gid)); err != nil {
 		return fmt.Errorf("hand %s to uid %d: %w", path, a.credential.Uid, err)
 	}
-	return a.reaches(filepath.Dir(path))
+	return a.canReach(filepath.Dir(path))
 }
 
-// reaches reports whether the account can traverse every folder down to dir. Only the bits for others count, or being
+// canReach reports whether the account can traverse every folder down to dir. Only the bits for others count, or being
 // the owner: good enough for the folders that root creates.
-func (a account) reaches(dir string) error {
+func (a account) canReach(dir string) error {
 	if a.credential == nil {
 		return nil
 	}

@@ -22,7 +22,7 @@ func (s *Server) initdb(ctx context.Context) error {
 		return fmt.Errorf("write the superuser's password for initdb: %w", err)
 	}
 	defer os.Remove(pw)
-	if err := s.account.own(pw); err != nil {
+	if err := s.account.giveFile(pw); err != nil {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(s.BinDir, "initdb"),
@@ -74,7 +74,7 @@ func (s *Server) writeConf(settings map[string]string) error {
 	if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
 		return fmt.Errorf("write the server's settings: %w", err)
 	}
-	if err := s.account.own(path); err != nil {
+	if err := s.account.giveFile(path); err != nil {
 		return err
 	}
 	main := filepath.Join(s.DataDir, "postgresql.conf")

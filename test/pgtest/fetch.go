@@ -58,7 +58,7 @@ func Fetch(ctx context.Context, major string) (binDir string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if err := a.reaches(filepath.Join(dir, "bin")); err != nil {
+	if err := a.canReach(filepath.Join(dir, "bin")); err != nil {
 		return "", fmt.Errorf("use the PostgreSQL %s in the cache (%s chooses another): %w", v, child.CacheEnv, err)
 	}
 	return filepath.Join(dir, "bin"), nil

@@ -110,7 +110,7 @@ func (s *Server) build(ctx context.Context, settings map[string]string) (err err
 	if err != nil {
 		return fmt.Errorf("make the folder of the server: %w", err)
 	}
-	if err := s.account.own(s.dir); err != nil {
+	if err := s.account.giveFile(s.dir); err != nil {
 		return err
 	}
 	s.DataDir = filepath.Join(s.dir, "data")

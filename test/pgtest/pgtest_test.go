@@ -99,9 +99,9 @@ func TestOneServer(t *testing.T) {
 		run  func(*testing.T, *Server)
 	}{
 		{"StopAndStartAgain", stopAndStartAgain},
-		{"PasswordsCount", passwordsCount},
+		{"PasswordsCount", testPasswords},
 		{"AppendConfAndReload", appendConfAndReload},
-		{"PortThatIsTaken", portThatIsTaken},
+		{"PortThatIsTaken", testTakenPort},
 		{"ExternalServer", externalServer},
 		{"SmartStopWaitsForClients", smartStopWaitsForClients}, // last: it stops s
 	} {
@@ -173,7 +173,7 @@ func smartStopWaitsForClients(t *testing.T, s *Server) {
 	}
 }
 
-func passwordsCount(t *testing.T, s *Server) {
+func testPasswords(t *testing.T, s *Server) {
 	ctx := testContext(t)
 	if err := s.Exec(ctx, "postgres", "CREATE ROLE relay LOGIN REPLICATION PASSWORD 'p@ss w/rd'", "CREATE DATABASE shop"); err != nil {
 		t.Fatal(err)
@@ -243,7 +243,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-func portThatIsTaken(t *testing.T, first *Server) {
+func testTakenPort(t *testing.T, first *Server) {
 	ctx := testContext(t)
 	if _, err := Start(ctx, Options{Major: "17", Port: first.Port}); err == nil || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("a second server on the port of the first: %v", err)

@@ -49,7 +49,7 @@ func (s *Server) copyTo(ctx context.Context, b *Server, slot string) (err error)
 	if b.dir, err = os.MkdirTemp("", "outboxcdc-pg"+s.Major+"-standby-"); err != nil {
 		return err
 	}
-	if err := b.account.own(b.dir); err != nil {
+	if err := b.account.giveFile(b.dir); err != nil {
 		return err
 	}
 	conn, err := pgx.Connect(ctx, s.SuperURL("postgres"))
@@ -73,7 +73,7 @@ func (s *Server) copyTo(ctx context.Context, b *Server, slot string) (err error)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			return err
 		}
-		if err := b.account.own(path); err != nil {
+		if err := b.account.giveFile(path); err != nil {
 			return err
 		}
 	}

@@ -99,15 +99,15 @@ func load(dir string) (*report, error) {
 	default:
 		err = errors.Join(err, json.Unmarshal(b, &r.Mutants))
 	}
-	r.Rows, r.Cluster = newest(r.Rows), lastOfEach(r.Cluster)
+	r.Rows, r.Cluster = newestRows(r.Rows), lastOfEach(r.Cluster)
 	slices.SortStableFunc(r.Rows, func(a, b row) int {
 		return cmp.Or(cmp.Compare(number(a.Faults), number(b.Faults)), cmp.Compare(a.Test, b.Test))
 	})
 	return r, err
 }
 
-// newest keeps, for each test, the rows of the last process that ran it.
-func newest(rows []row) []row {
+// newestRows keeps, for each test, the rows of the last process that ran it.
+func newestRows(rows []row) []row {
 	last := map[string]time.Time{}
 	for _, r := range rows {
 		if r.Began.After(last[r.Test]) {
@@ -194,7 +194,7 @@ func (r *report) gaps() []error {
 	if len(r.Cluster) == 0 && !r.Short {
 		gaps = append(gaps, errors.New("the cluster of three brokers left no result"))
 	}
-	for _, id := range covered() {
+	for _, id := range coveredFaults() {
 		if !seen[id] {
 			gaps = append(gaps, fmt.Errorf("%s was not run", id))
 		}
@@ -241,7 +241,7 @@ func (r *report) markdown() string {
 	r.mutants(say)
 	say("\n## What is not covered, and why\n")
 	say("Of the catalogue (the numbers are its ids):\n")
-	for _, n := range notCovered {
+	for _, n := range uncoveredFaults {
 		say("- %s: %s", n.ids, n.why)
 	}
 	say("")

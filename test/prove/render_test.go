@@ -18,7 +18,7 @@ func TestGapsAreSaid(t *testing.T) {
 	}
 	whole := func() *report {
 		var rows []string
-		for _, id := range covered() {
+		for _, id := range coveredFaults() {
 			rows = append(rows, `{"faults":"`+id+`","test":"Test`+id+`","done":"a | b","checked":true,"events":7,"passed":true,"recovery_seconds":1.25,"peak_rss_bytes":31457280}`)
 		}
 		write("proof.jsonl", strings.Join(rows, "\n"))
@@ -86,7 +86,7 @@ func TestRunAgain(t *testing.T) {
 	other := row{Faults: "F22", Test: "TestY", Done: "stopped", Began: begun.Add(time.Minute), Passed: true}
 	again := old
 	again.Passed, again.Began = true, begun.Add(2*time.Hour)
-	r := report{run: run{Date: begun, Took: time.Hour}, Rows: newest([]row{old, other, again})}
+	r := report{run: run{Date: begun, Took: time.Hour}, Rows: newestRows([]row{old, other, again})}
 	text := r.markdown()
 	if len(r.Rows) != 2 || strings.Count(text, "run again at 18:00 UTC") != 1 || strings.Contains(text, "**FAILED**") {
 		t.Errorf("%d rows:\n%s", len(r.Rows), text)

@@ -30,8 +30,8 @@ func main() {
 	}
 }
 
-// beat is how often progress is shown when there is no other output.
-const beat = 20 * time.Second
+// progressInterval is how often progress is shown when there is no other output.
+const progressInterval = 20 * time.Second
 
 // follow passes in to r until its end and returns whether all tests passed.
 func follow(in io.Reader, r *report) bool {
@@ -41,7 +41,7 @@ func follow(in io.Reader, r *report) bool {
 		defer close(lines)
 		readErr = split(in, lines)
 	}()
-	ticker := time.NewTicker(beat)
+	ticker := time.NewTicker(progressInterval)
 	defer ticker.Stop()
 	for {
 		select {

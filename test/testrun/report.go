@@ -93,9 +93,9 @@ func (r *report) line(line []byte) {
 		r.broken = append(r.broken, e.ImportPath)
 	default:
 		if e.Test == "" {
-			r.ofPackage(e)
+			r.packageEvent(e)
 		} else {
-			r.ofTest(e)
+			r.testEvent(e)
 		}
 	}
 }
@@ -109,18 +109,18 @@ func (r *report) pkg(name string) *pkg {
 	return p
 }
 
-func (r *report) ofPackage(e event) {
+func (r *report) packageEvent(e event) {
 	p := r.pkg(e.Package)
 	switch e.Action {
 	case "output":
 		p.output.add(e.Output)
 		r.sawKafka(e.Output)
 	case "pass":
-		r.printf("ok    %s  %s  %d tests\n", seconds(e.Elapsed), short(e.Package), p.count)
+		r.printf("ok    %s  %s  %d tests\n", seconds(e.Elapsed), shortName(e.Package), p.count)
 		delete(r.pkgs, e.Package)
 	case "fail":
-		r.unfinished(e.Package, p)
-		r.printf("FAIL  %s  %s\n%s", seconds(e.Elapsed), short(e.Package), p.output.text())
+		r.printUnfinished(e.Package, p)
+		r.printf("FAIL  %s  %s\n%s", seconds(e.Elapsed), shortName(e.Package), p.output.text())
 		r.broken = append(r.broken, e.Package)
 		delete(r.pkgs, e.Package)
 	case "skip": // no test files
@@ -139,7 +139,7 @@ func (r *report) sawKafka(output string) {
 	}
 }
 
-func (r *report) ofTest(e event) {
+func (r *report) testEvent(e event) {
 	p := r.pkg(e.Package)
 	t, ok := p.tests[e.Test]
 	if !ok {
@@ -155,7 +155,7 @@ func (r *report) ofTest(e event) {
 	case "pass", "fail", "skip":
 		t.seconds = e.Elapsed
 		delete(p.tests, e.Test)
-		r.finished(p, t, e.Action)
+		r.noteFinished(p, t, e.Action)
 	}
 }
 
@@ -174,8 +174,8 @@ func (p *pkg) parent(name string) *result {
 	}
 }
 
-// finished counts the tests without subtests, and a test with subtests only if it failed by itself.
-func (r *report) finished(p *pkg, t *result, action string) {
+// noteFinished counts the tests without subtests, and a test with subtests only if it failed by itself.
+func (r *report) noteFinished(p *pkg, t *result, action string) {
 	parent := p.parent(t.name)
 	if parent == nil {
 		r.done = append(r.done, t)
@@ -187,7 +187,7 @@ func (r *report) finished(p *pkg, t *result, action string) {
 		if parent != nil {
 			parent.failed = true
 		}
-		r.printf("--- FAIL: %s %s (%.1fs)\n%s", short(t.pkg), t.name, t.seconds, t.output.said())
+		r.printf("--- FAIL: %s %s (%.1fs)\n%s", shortName(t.pkg), t.name, t.seconds, t.output.ownOutput())
 		if !t.failed {
 			p.count++
 			r.failed++
@@ -201,16 +201,16 @@ func (r *report) finished(p *pkg, t *result, action string) {
 		r.passed++
 	}
 	if action == "pass" && parent == nil && t.seconds >= 2 {
-		r.printf("      %s  %s %s\n", seconds(t.seconds), short(t.pkg), t.name)
+		r.printf("      %s  %s %s\n", seconds(t.seconds), shortName(t.pkg), t.name)
 	}
 	t.output = tail{}
 }
 
-// unfinished prints the tests that were running when their package ended: one of them is usually the cause.
-func (r *report) unfinished(name string, p *pkg) {
+// printUnfinished prints the tests that were running when their package ended: one of them is usually the cause.
+func (r *report) printUnfinished(name string, p *pkg) {
 	for _, n := range slices.Sorted(maps.Keys(p.tests)) {
 		t := p.tests[n]
-		r.printf("--- NOT FINISHED: %s %s\n%s", short(name), n, t.output.said())
+		r.printf("--- NOT FINISHED: %s %s\n%s", shortName(name), n, t.output.ownOutput())
 		if t.children == 0 {
 			r.failed++
 		}
@@ -220,7 +220,7 @@ func (r *report) unfinished(name string, p *pkg) {
 
 // progress prints a sign of life if nothing was shown for a while.
 func (r *report) progress(now time.Time) {
-	if now.Sub(r.shown) < beat {
+	if now.Sub(r.shown) < progressInterval {
 		return
 	}
 	var running []string
@@ -232,7 +232,7 @@ func (r *report) progress(now time.Time) {
 			}
 		}
 		if len(p.tests) == 0 {
-			running = append(running, short(name))
+			running = append(running, shortName(name))
 		}
 	}
 	const most = 4
@@ -248,8 +248,8 @@ func (r *report) progress(now time.Time) {
 // end prints the summary and returns whether all tests passed.
 func (r *report) end(readErr error) bool {
 	for _, name := range slices.Sorted(maps.Keys(r.pkgs)) {
-		r.unfinished(name, r.pkgs[name])
-		r.printf("FAIL  %s did not finish\n%s", short(name), r.pkgs[name].output.text())
+		r.printUnfinished(name, r.pkgs[name])
+		r.printf("FAIL  %s did not finish\n%s", shortName(name), r.pkgs[name].output.text())
 		r.broken = append(r.broken, name)
 	}
 	r.printSlowest()
@@ -309,14 +309,16 @@ func (r *report) printSlowest() {
 		if t.slowest != nil {
 			part = fmt.Sprintf(" (of it %s: %.1fs)", strings.TrimPrefix(t.slowest.name, t.name+"/"), t.slowest.seconds)
 		}
-		r.printf("      %s  %s %s%s\n", seconds(t.seconds), short(t.pkg), t.name, part)
+		r.printf("      %s  %s %s%s\n", seconds(t.seconds), shortName(t.pkg), t.name, part)
 	}
 }
 
 func seconds(s float64) string { return fmt.Sprintf("%6.1fs", s) }
 
-// short removes the prefix of our packages.
-func short(name string) string { return strings.TrimPrefix(name, "github.com/outboxcdc/outboxcdc/") }
+// shortName removes the prefix of our packages.
+func shortName(name string) string {
+	return strings.TrimPrefix(name, "github.com/outboxcdc/outboxcdc/")
+}
 
 // tail keeps the end of an output: it has what matters, and a test may print a lot.
 type tail struct {
@@ -348,8 +350,8 @@ func (t *tail) text() string {
 	return s
 }
 
-// said returns the text without go test's own lines about a test: start, pause, failure.
-func (t *tail) said() string {
+// ownOutput returns the text without go test's own lines about a test: start, pause, failure.
+func (t *tail) ownOutput() string {
 	told := *t
 	told.lines = slices.DeleteFunc(slices.Clone(t.lines), func(line string) bool {
 		line = strings.TrimLeft(line, " ")

@@ -156,7 +156,7 @@ func TestProgress(t *testing.T) {
 	if out.Len() != 0 {
 		t.Errorf("said too early: %s", out.String())
 	}
-	r.progress(r.shown.Add(2 * beat))
+	r.progress(r.shown.Add(2 * progressInterval))
 	if !strings.Contains(out.String(), "running: TestLong") {
 		t.Errorf("says %q", out.String())
 	}

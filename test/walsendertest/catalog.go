@@ -91,7 +91,7 @@ var queries = []query{
 		}
 		return rows
 	}},
-	{"FROM pg_publication_tables t", []uint32{text, oids}, []uint32{oid, text, texts}, (*view).published},
+	{"FROM pg_publication_tables t", []uint32{text, oids}, []uint32{oid, text, texts}, (*view).publishedTables},
 	{"WITH RECURSIVE pub AS", []uint32{text, oids, oids, int4, oids, int2s}, []uint32{boolT, text, texts, boolT, texts, oids, int2s, text, text}, func(v *view) [][]any {
 		p, o := &v.cat.Publication, v.cat.Outbox()
 		exists := !p.Missing && p.Name == v.text(0)
@@ -129,9 +129,9 @@ var queries = []query{
 	}},
 }
 
-// published returns the tables that the publication carries under their own name: leaves, unless it publishes via the
+// publishedTables returns the tables that the publication carries under their own name: leaves, unless it publishes via the
 // root.
-func (v *view) published() [][]any {
+func (v *view) publishedTables() [][]any {
 	p := &v.cat.Publication
 	if p.Missing || p.RelOID == 0 {
 		return nil

@@ -40,8 +40,8 @@ func (c *conn) cut() {
 	})
 }
 
-// bound limits how long a client that does not read can block a write to it.
-func (c *conn) bound() { _ = c.nc.SetWriteDeadline(time.Now().Add(patience)) }
+// limitWrite limits how long a client that does not read can block a write to it.
+func (c *conn) limitWrite() { _ = c.nc.SetWriteDeadline(time.Now().Add(patience)) }
 
 func (c *conn) send(msgs ...pgproto3.BackendMessage) error {
 	c.sendMu.Lock()
@@ -49,15 +49,15 @@ func (c *conn) send(msgs ...pgproto3.BackendMessage) error {
 	for _, m := range msgs {
 		c.be.Send(m)
 	}
-	c.bound()
+	c.limitWrite()
 	if err := c.be.Flush(); err != nil {
 		return errOver // the client is gone
 	}
 	return nil
 }
 
-// act carries out the script's rule for text; done means that the query needs no further answer.
-func (c *conn) act(text string) (done bool, err error) {
+// applyRule carries out the script's rule for text; done means that the query needs no further answer.
+func (c *conn) applyRule(text string) (done bool, err error) {
 	a := c.s.rule(text)
 	if a.Delay > 0 {
 		select {
@@ -170,7 +170,7 @@ func (c *conn) answer(msg pgproto3.FrontendMessage) error {
 		}
 		return c.send(c.find(c.portal).describe(c.formats))
 	case *pgproto3.Execute:
-		if done, err := c.act(c.portal); done {
+		if done, err := c.applyRule(c.portal); done {
 			return err
 		}
 		return c.execute(c.portal, c.formats)
@@ -189,7 +189,7 @@ func (c *conn) answer(msg pgproto3.FrontendMessage) error {
 // simple answers a query of the simple protocol, and the replication commands.
 func (c *conn) simple(text string) error {
 	ready := &pgproto3.ReadyForQuery{TxStatus: 'I'}
-	if done, err := c.act(text); done {
+	if done, err := c.applyRule(text); done {
 		if err != nil {
 			return err
 		}

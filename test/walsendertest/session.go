@@ -74,7 +74,7 @@ func (s *Server) session(c *conn, command string) (*Session, *pgproto3.ErrorResp
 // stream sends committed transactions from the slot's position on, and nothing else: the script sends keepalives.
 func (x *Session) stream() {
 	for {
-		tx, changed := x.due()
+		tx, changed := x.nextTx()
 		if tx == nil {
 			select {
 			case <-changed:
@@ -96,8 +96,8 @@ func (x *Session) stream() {
 	}
 }
 
-// due returns the next transaction; nil if there is none before the server changes.
-func (x *Session) due() (*Tx, <-chan struct{}) {
+// nextTx returns the next transaction; nil if there is none before the server changes.
+func (x *Session) nextTx() (*Tx, <-chan struct{}) {
 	x.s.mu.Lock()
 	defer x.s.mu.Unlock()
 	if x.next >= len(x.s.wal) || x.silent {
@@ -116,12 +116,12 @@ func (x *Session) listen() error {
 		}
 		switch m := msg.(type) {
 		case *pgproto3.CopyData:
-			if err := x.take(m.Data); err != nil {
+			if err := x.recordStatus(m.Data); err != nil {
 				return err
 			}
 		case *pgproto3.CopyDone:
 			x.s.edit(func() { x.copyDone, x.silent = true, true })
-			if done, err := x.conn.act("CopyDone"); done {
+			if done, err := x.conn.applyRule("CopyDone"); done {
 				return err
 			}
 			// The slot is free before the client is told that the stream has ended.
@@ -140,8 +140,8 @@ func (x *Session) listen() error {
 	}
 }
 
-// take records a status update and moves the slot as Postgres does: to the flush position, never back, unchecked.
-func (x *Session) take(b []byte) error {
+// recordStatus records a status update and moves the slot as Postgres does: to the flush position, never back, unchecked.
+func (x *Session) recordStatus(b []byte) error {
 	if len(b) != 34 || b[0] != pglogrepl.StandbyStatusUpdateByteID {
 		return fmt.Errorf("not a standby status update: %x", b)
 	}
@@ -167,7 +167,7 @@ func (x *Session) Send(payload []byte) error { return x.conn.send(&pgproto3.Copy
 func (x *Session) Raw(b []byte) error {
 	x.conn.sendMu.Lock()
 	defer x.conn.sendMu.Unlock()
-	x.conn.bound()
+	x.conn.limitWrite()
 	if _, err := x.conn.nc.Write(b); err != nil {
 		return errOver
 	}

@@ -195,7 +195,7 @@ func (r *recorder) read(ctx context.Context, out *golden.Recording) ([]kafkatest
 			}
 			return records, nil
 		case !set.Broken && len(records) >= want:
-			return r.settled(ctx, records, topics)
+			return r.awaitSurplus(ctx, records, topics)
 		case time.Now().After(until) && set.Broken:
 			if out.Hangs = len(records) < want; !out.Hangs {
 				return nil, errors.New("everything was delivered, although the set was to break Debezium")
@@ -212,8 +212,8 @@ func (r *recorder) read(ctx context.Context, out *golden.Recording) ([]kafkatest
 	}
 }
 
-// settled waits for a fixed time, in which surplus records would arrive: their absence is no condition to wait for.
-func (r *recorder) settled(ctx context.Context, records []kafkatest.Record, topics []string) ([]kafkatest.Record, error) {
+// awaitSurplus waits for a fixed time, in which surplus records would arrive: their absence is no condition to wait for.
+func (r *recorder) awaitSurplus(ctx context.Context, records []kafkatest.Record, topics []string) ([]kafkatest.Record, error) {
 	time.Sleep(500 * time.Millisecond)
 	later, err := kafkatest.ReadAll(ctx, r.kafka.Brokers(), topics...)
 	if err == nil && len(later) != len(records) {
