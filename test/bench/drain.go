@@ -178,9 +178,9 @@ func (b *bench) drainOnce(ctx context.Context, l *load, s *subject) (*drainRow, 
 	}
 	switch {
 	case row.Lost != 0 || row.Repeated != 0 || row.Disordered != 0:
-		row.Void = "not what was written"
+		row.Void = "different from what was written"
 	case row.disturbed():
-		row.Void = "something else used the machine"
+		row.Void = "other processes used the machine"
 	}
 	_, err = conn.Exec(ctx, `SELECT pg_drop_replication_slot($1)`, r.name)
 	return row, err

@@ -100,7 +100,7 @@ func (f *follower) await(ctx context.Context, n int, patience time.Duration) err
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case time.Now().After(end):
-			return fmt.Errorf("%d of %d records have come", have, n)
+			return fmt.Errorf("%d of %d records have arrived", have, n)
 		}
 	}
 }

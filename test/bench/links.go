@@ -102,7 +102,7 @@ func (b *bench) link(ctx context.Context, o *options) error {
 func (b *bench) kafkaTLS() ([]string, error) {
 	real, ok := b.kafka.(*kafkatest.Real)
 	if !ok {
-		return nil, errors.New("the links need a Kafka that the benchmark has started")
+		return nil, errors.New("the links need a Kafka started by the benchmark")
 	}
 	certificate, key, err := b.authority.Issue("bench")
 	if err != nil {

@@ -83,14 +83,14 @@ func measured(ctx context.Context, args []string) error {
 	var subjects, which, out, binary string
 	o := &options{}
 	flags.StringVar(&binary, "binary", "bin/outboxcdc", "the built daemon")
-	flags.StringVar(&out, "o", "bin/bench.jsonl", "results, a JSON object a line; a file that is there is kept as FILE.TIME")
+	flags.StringVar(&out, "o", "bin/bench.jsonl", "results, a JSON object a line; an existing file is kept as FILE.TIME")
 	flags.StringVar(&b.major, "postgres", "17", "major version of the server")
 	flags.IntVar(&b.rounds, "rounds", 0, "runs of each subject and load (default: 3 for drain, 1 for the other parts)")
 	flags.Float64Var(&o.scale, "scale", 1, "factor for the loads' rows")
 	flags.DurationVar(&o.seconds, "seconds", 20*time.Second, "length of each steady load, and of each of the writer's")
-	flags.DurationVar(&o.memory, "memory", 10*time.Minute, "how long the part memory keeps the daemon busy")
-	flags.StringVar(&which, "loads", "", "regular expression: only these; for growth of its points, such as 'backlog.*'")
-	flags.StringVar(&subjects, "subjects", "", "regular expression: only these")
+	flags.DurationVar(&o.memory, "memory", 10*time.Minute, "length of the part memory")
+	flags.StringVar(&which, "loads", "", "regular expression: run only these loads; for growth only these points, such as 'backlog.*'")
+	flags.StringVar(&subjects, "subjects", "", "regular expression: run only these subjects")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

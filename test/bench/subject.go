@@ -29,8 +29,8 @@ type subject struct {
 var subjects = []subject{
 	{Name: "outboxcdc", About: "the built binary, default settings", kafka: true, stays: true, start: startDaemon},
 	{Name: "pg_recvlogical", About: "the server's own client, to /dev/null", start: startRecvlogical},
-	{Name: "no sink", About: "our stream, decoder and router, records thrown away", start: startChild("nosink")},
-	{Name: "plain", About: "pgconn, pglogrepl's messages, AsyncProducer as it comes", kafka: true, start: startChild("plain")},
+	{Name: "no sink", About: "our stream, decoder and router, records discarded", start: startChild("nosink")},
+	{Name: "plain", About: "pgconn, pglogrepl's messages, AsyncProducer with defaults", kafka: true, start: startChild("plain")},
 }
 
 // ourSubjects is the number of subjects without the rival.
@@ -151,7 +151,7 @@ func (r *run) end(ctx context.Context) error {
 		err = daemon.Stop(ctx, r.proc)
 	}
 	if err != nil {
-		return fmt.Errorf("%s ended badly: %w; its log ends with:\n%s", r.subject.Name, err, child.Tail(r.log))
+		return fmt.Errorf("%s failed: %w; its log ends with:\n%s", r.subject.Name, err, child.Tail(r.log))
 	}
 	return nil
 }

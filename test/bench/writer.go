@@ -152,7 +152,7 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 	for re, to := range map[*regexp.Regexp]*float64{latency: &row.Latency, tps: &row.TPS} {
 		m := re.FindSubmatch(out)
 		if m == nil {
-			return nil, fmt.Errorf("pgbench did not say its %s:\n%s", re, out)
+			return nil, fmt.Errorf("pgbench did not print its %s:\n%s", re, out)
 		}
 		if *to, err = strconv.ParseFloat(string(m[1]), 64); err != nil {
 			return nil, err
@@ -160,7 +160,7 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 	}
 	count := processed.FindSubmatch(out)
 	if count == nil {
-		return nil, fmt.Errorf("pgbench did not say how many transactions it made:\n%s", out)
+		return nil, fmt.Errorf("pgbench did not print the number of its transactions:\n%s", out)
 	}
 	n, err := strconv.ParseFloat(string(count[1]), 64)
 	if err != nil {

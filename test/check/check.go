@@ -104,7 +104,7 @@ func New() *Checker {
 // Expect adds a row to the truth.
 func (c *Checker) Expect(r Row) {
 	if _, ok := c.rows[r.ID]; ok {
-		c.invalid = append(c.invalid, fmt.Sprintf("id %q is twice in the truth", r.ID))
+		c.invalid = append(c.invalid, fmt.Sprintf("id %q occurs twice in the truth", r.ID))
 		return
 	}
 	c.rows[r.ID] = row{topic: r.Topic, key: nilOr(r.Key), value: sum(r.Value), seq: r.Seq}

@@ -26,7 +26,7 @@ func CacheDir() (string, error) {
 		return "", fmt.Errorf("find the cache folder: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("make the cache folder (%s chooses another): %w", CacheEnv, err)
+		return "", fmt.Errorf("create the cache folder (%s chooses another): %w", CacheEnv, err)
 	}
 	return dir, nil
 }
@@ -63,7 +63,7 @@ func Fill(ctx context.Context, name string, fetch func(stage string) (result str
 	case err := <-filled:
 		return final, err
 	case <-ctx.Done():
-		return "", fmt.Errorf("fetch %s: %w (it goes on in the background)", name, ctx.Err())
+		return "", fmt.Errorf("fetch %s: %w (it continues in the background)", name, ctx.Err())
 	}
 }
 
@@ -75,7 +75,7 @@ func fillLocked(final string, fetch func(string) (string, error)) error {
 	}
 	stage, err := os.MkdirTemp(filepath.Dir(final), filepath.Base(final)+".stage")
 	if err != nil {
-		return fmt.Errorf("make a folder to fetch into: %w", err)
+		return fmt.Errorf("create a folder to fetch into: %w", err)
 	}
 	defer os.RemoveAll(stage)
 	result, err := fetch(stage)
@@ -86,7 +86,7 @@ func fillLocked(final string, fetch func(string) (string, error)) error {
 		return fmt.Errorf("make %s readable for every user: %w", result, err)
 	}
 	if err := os.Rename(result, final); err != nil {
-		return fmt.Errorf("move what was fetched into place: %w", err)
+		return fmt.Errorf("move the fetched files into place: %w", err)
 	}
 	return nil
 }

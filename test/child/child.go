@@ -178,7 +178,7 @@ func (p *Process) Poll(ctx context.Context, ready func(context.Context) error) e
 		case <-p.done:
 			return fmt.Errorf("it ended by itself (%s)", exitText(p.err))
 		case <-ctx.Done():
-			return fmt.Errorf("it did not get ready (%w); last: %w", ctx.Err(), last)
+			return fmt.Errorf("it did not become ready (%w); last error: %w", ctx.Err(), last)
 		case <-tick.C:
 		}
 	}

@@ -50,7 +50,7 @@ func TestFillFetchesOnce(t *testing.T) {
 	}
 	left, _ := filepath.Glob(filepath.Join(cache, "*.stage*"))
 	if len(left) > 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("files were left: %v", left)
 	}
 }
 
@@ -70,7 +70,7 @@ func TestFillAfterAFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
-		t.Errorf("the second fetch has what the first left: %v", left)
+		t.Errorf("the second fetch sees files of the first: %v", left)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestFillGivesUpWaiting(t *testing.T) {
 		t.Errorf("fetching: %v", err)
 	}
 	if _, err := Fill(short, "thing", slow); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("waiting for the one that fetches: %v", err)
+		t.Errorf("waiting for the process that fetches: %v", err)
 	}
 	close(release)
 	// The first fetch continues in the background, and this call gets its result.
@@ -185,6 +185,6 @@ func TestFreePort(t *testing.T) {
 		t.Error("another process could hand out the same port")
 	}
 	if CheckPort(taken) == nil {
-		t.Error("a port that is listened on is free")
+		t.Error("a port in use is reported as free")
 	}
 }

@@ -105,7 +105,7 @@ func TestHealthChecks(t *testing.T) {
 			continue
 		}
 		if h.Timeout == nil || h.Interval == nil || h.Retries == nil || h.StartPeriod == nil {
-			t.Errorf("the health check of %s leaves something to the default: %+v", name, h)
+			t.Errorf("the health check of %s leaves a value to the default: %+v", name, h)
 		}
 	}
 }
@@ -176,7 +176,7 @@ func TestDaemon(t *testing.T) {
 	}
 	for name := range s.Environment {
 		if name == "OUTBOXCDC_SETUP_URL" {
-			t.Error("the daemon has the rights of setup")
+			t.Error("the daemon has the privileges of setup")
 		}
 	}
 }

@@ -65,7 +65,7 @@ func TestVerdict(t *testing.T) {
 			s.setFault(relayKilled)
 			s.addRows(1, 2, 3)
 		}, []string{"repeats"}},
-		{"repeats after a visitor's kill -9", func(s *scene, _ *ending) {
+		{"repeats after a user's kill -9", func(s *scene, _ *ending) {
 			s.addRows(1, 2)
 			s.setFault(relayEnded)
 			s.addRows(1, 2, 3)
@@ -112,7 +112,7 @@ func TestVerdict(t *testing.T) {
 			s.setFault(postgresStopped)
 			s.addRows(2, 3)
 		}, []string{"repeats"}},
-		{"relay ended badly", func(s *scene, e *ending) {
+		{"relay ended with an error", func(s *scene, e *ending) {
 			s.addRows(1, 2, 3)
 			e.relay = errors.New("exit status 1")
 		}, []string{"clean stop"}},
@@ -197,10 +197,10 @@ func TestLook(t *testing.T) {
 		}
 	}
 	if !tl.isSettled() {
-		t.Error("everything was read, and the tally still waits")
+		t.Error("everything was read, but the tally still waits")
 	}
 	if l := tl.look(); l.committed != 100 || l.delivered != 100 || l.timed == 0 {
-		t.Errorf("look is %+v", l)
+		t.Errorf("the numbers are %+v", l)
 	}
 	if l := tl.look(); l.timed != 0 {
 		t.Errorf("the second look shows the first one's %d times again", l.timed)
@@ -368,6 +368,6 @@ func TestBrokenPipe(t *testing.T) {
 	broken := false
 	newPrinter(w, func() { broken = true }).text("x")
 	if !broken {
-		t.Error("nobody was told")
+		t.Error("the callback was not called")
 	}
 }

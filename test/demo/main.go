@@ -60,13 +60,13 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (options
 	f := flag.NewFlagSet("demo", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	keep := getenv("KEEP")
-	f.BoolVar(&o.keep, "keep", keep != "" && keep != "0", "go on after the faults until Ctrl-C (KEEP=1)")
+	f.BoolVar(&o.keep, "keep", keep != "" && keep != "0", "continue after the faults until Ctrl-C (KEEP=1)")
 	kafka := getenv("KAFKA")
 	if kafka == "" {
 		kafka = "fake"
 	}
-	f.StringVar(&o.kafka, "kafka", kafka, "real: Apache Kafka, which wants Java; fake: kfake, which wants nothing (KAFKA=…)")
-	f.StringVar(&o.binary, "binary", "", "the outboxcdc to show; none: it is built from the sources around")
+	f.StringVar(&o.kafka, "kafka", kafka, "real: Apache Kafka, which needs Java; fake: kfake, which needs nothing (KAFKA=…)")
+	f.StringVar(&o.binary, "binary", "", "the outboxcdc binary to run; default: built from these sources")
 	f.StringVar(&o.postgres, "postgres", "18", "major version, one of "+strings.Join(pgtest.Majors(), ", "))
 	err := f.Parse(args)
 	switch {
@@ -88,8 +88,8 @@ func run(ctx context.Context, o options, out *printer) int {
 	out.text(
 		"A shop writes orders and their events to PostgreSQL, in one transaction each. outboxcdc delivers",
 		"the events to Kafka. Three things break on the way; at the end every event is accounted for.",
-		"All of it runs on this machine, takes about a minute, and is removed afterwards except for a cache of what",
-		"was fetched.",
+		"All of it runs on this machine, takes about a minute, and is removed afterwards, except for a cache",
+		"of downloads.",
 		"")
 	d, err := prepare(ctx, o, out)
 	if err == nil {
@@ -122,10 +122,10 @@ func acts() []act {
 	return []act{
 		{
 			cause:    relayKilled,
-			before:   "The relay is killed with kill -9: it cannot even say goodbye.",
+			before:   "The relay is killed with kill -9: it cannot confirm anything first.",
 			inject:   func(_ context.Context, d *demo) error { return d.relay.kill() },
 			duration: 1500 * time.Millisecond,
-			after:    "The relay is started again: in 5 s nothing of the dead one is on its way, and it looks in Kafka.",
+			after:    "The relay is restarted: it waits 5 s for requests of the dead one, then reads what Kafka has.",
 			fix:      func(_ context.Context, d *demo) error { return d.relay.start() },
 		},
 		{
@@ -133,12 +133,12 @@ func acts() []act {
 			before:   "The broker is frozen with SIGSTOP: connections stay open, nothing is answered.",
 			inject:   func(ctx context.Context, d *demo) error { return d.kafka.Freeze(ctx) },
 			duration: 4 * time.Second,
-			after:    "The broker is thawed: what was sent meanwhile is answered now.",
+			after:    "The broker is thawed: it answers the requests sent meanwhile.",
 			fix:      func(_ context.Context, d *demo) error { return d.kafka.Thaw() },
 		},
 		{
 			cause:  postgresStopped,
-			before: "Postgres is stopped immediately, as in a crash: it forgets what was confirmed lately.",
+			before: "Postgres is stopped immediately, as in a crash: it forgets recent confirmations.",
 			inject: func(ctx context.Context, d *demo) error {
 				return d.runWithLiveLines(ctx, func() error {
 					_, err := d.postgres.Stop(ctx, pgtest.Immediate)
@@ -146,7 +146,7 @@ func acts() []act {
 				})
 			},
 			duration: 2 * time.Second,
-			after:    "Postgres is started again: the relay remembers what it has delivered.",
+			after:    "Postgres is restarted: the relay remembers which events it has delivered.",
 			fix: func(ctx context.Context, d *demo) error {
 				return d.runWithLiveLines(ctx, func() error { return d.postgres.StartAgain(ctx) })
 			},
@@ -172,7 +172,7 @@ func (d *demo) play(ctx context.Context, keep bool) (verdict, error) {
 		}
 		err := d.playAct(ctx, a)
 		if errors.Is(err, errLate) {
-			d.out.say("After %s not everything from before has arrived; the story ends here.", duration(patience))
+			d.out.say("After %s some earlier events have not arrived; the story ends here.", duration(patience))
 			return d.finish(ctx)
 		}
 		if err != nil {
@@ -213,7 +213,7 @@ func (d *demo) playAct(ctx context.Context, a act) error {
 	}
 	d.out.say("Caught up after %s; %s.", duration(time.Since(begin)), repeatsText(d.tally.repeatsAfter(a.cause)))
 	if again := d.relay.look(ctx).skipped - skipped; again > 0 {
-		d.out.say("Postgres sent %s events again; the relay knew them and dropped them.", count(again))
+		d.out.say("Postgres sent %s events again; the relay skipped them as already delivered.", count(again))
 	}
 	return nil
 }
@@ -221,20 +221,20 @@ func (d *demo) playAct(ctx context.Context, a act) error {
 func repeatsText(repeats int) string {
 	switch repeats {
 	case 0:
-		return "nothing came twice"
+		return "no event arrived twice"
 	case 1:
-		return "one event came twice"
+		return "one event arrived twice"
 	}
-	return count(repeats) + " events came twice"
+	return count(repeats) + " events arrived twice"
 }
 
 // keepRunning keeps everything running until Ctrl-C, at a tenth of the pace: the tally's memory grows with every event.
 func (d *demo) keepRunning(ctx context.Context) error {
 	d.shop.slow.Store(10)
 	d.second.Reset(10 * time.Second)
-	d.out.say("The story is over; the shop goes on more slowly until Ctrl-C, with a line every 10 s.")
+	d.out.say("The story is over; the shop continues more slowly until Ctrl-C, with a line every 10 s.")
 	d.printAddresses()
-	d.out.text(fmt.Sprintf("You may end the relay, too (kill -9 %d): it is started again.", d.relay.proc.Pid()))
+	d.out.text(fmt.Sprintf("You may end the relay, too (kill -9 %d): the demo restarts it.", d.relay.proc.Pid()))
 	d.out.columns()
 	for {
 		err := d.watch(ctx, time.Hour, nil)
@@ -248,7 +248,7 @@ func (d *demo) keepRunning(ctx context.Context) error {
 			if err := d.relay.start(); err != nil {
 				return err
 			}
-			d.out.say("The relay has ended (%s); it is started again, as process %d.", how, d.relay.proc.Pid())
+			d.out.say("The relay has ended (%s); the demo restarted it as process %d.", how, d.relay.proc.Pid())
 		case err != nil:
 			return err
 		}
@@ -269,7 +269,7 @@ func (d *demo) printAddresses() {
 
 // finish closes the shop, stops the relay in order, and compares.
 func (d *demo) finish(ctx context.Context) (verdict, error) {
-	d.out.say("The shop closes, what is under way arrives, and the relay is told to stop.")
+	d.out.say("The shop closes, the remaining events arrive, and the relay is stopped.")
 	if err := d.runWithLiveLines(ctx, func() error { d.shop.close(); return nil }); err != nil {
 		return nil, err
 	}

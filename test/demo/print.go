@@ -87,7 +87,7 @@ func (p *printer) say(format string, args ...any) {
 func (p *printer) legend() {
 	p.text("",
 		"committed       events that the shop has committed",
-		"delivered       those of them that an independent reader has read from Kafka",
+		"delivered       committed events that an independent reader has read from Kafka",
 		"lag             of the relay, from its /metrics",
 		"commit→visible  from the end of COMMIT until the reader has the event, over the last second",
 		"repeats         records that the reader has read before")

@@ -243,7 +243,7 @@ func (d *demo) cleanUp(status int) int {
 	} else if logs := d.keepLogs(); len(logs) > 0 {
 		if d.relay != nil {
 			if last := lastLines(d.relay.log, 10); len(last) > 0 {
-				d.out.text("", "The relay's last words:")
+				d.out.text("", "The last lines of the relay's log:")
 				d.out.text(last...)
 			}
 		}

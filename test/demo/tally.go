@@ -251,14 +251,14 @@ func (t *tally) verdict(e ending) verdict {
 	}
 	last := finding{name: "clean stop", ok: e.relay == nil, text: "the relay delivered what it had read and left with exit status 0"}
 	if e.relay != nil {
-		last.text = "told to stop, the relay left with " + e.relay.Error()
+		last.text = "after SIGTERM the relay exited with " + e.relay.Error()
 	}
 	v = append(v, last)
 	if len(r.Invalid) > 0 || e.inKafka != t.records {
 		// Then the demo has observed badly, and no finding above counts.
 		v = append(v, finding{
 			name: "reader", offenders: r.Invalid,
-			text: fmt.Sprintf("read %s of the %s records that Kafka holds; %d things do not fit", count(t.records), count(e.inKafka), len(r.Invalid)),
+			text: fmt.Sprintf("read %s of the %s records in Kafka; %d contradictions", count(t.records), count(e.inKafka), len(r.Invalid)),
 		})
 	}
 	return v

@@ -183,7 +183,7 @@ func TestPassesUnchanged(t *testing.T) {
 			})
 			all.Go(func() {
 				if got := expectEnd(t, x[1], false); !bytes.Equal(got, data) {
-					t.Errorf("%d bytes came of %d, or others", len(got), len(data))
+					t.Errorf("%d bytes of %d arrived, or different ones", len(got), len(data))
 				}
 			})
 		}
@@ -291,12 +291,12 @@ func cutAfter(t *testing.T, how Cut, n int, up bool) {
 	var wrote sync.WaitGroup
 	wrote.Go(func() { _, _ = from.Write(data) })
 	if got := expectEnd(t, to, how == Reset); !bytes.Equal(got, data[:n]) {
-		t.Errorf("%d bytes came", len(got))
+		t.Errorf("%d bytes arrived", len(got))
 	}
 	wrote.Wait()
 	_ = from.SetReadDeadline(time.Now().Add(patience))
 	if _, err := io.ReadAll(from); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Error("the sender is not told")
+		t.Error("the sender gets no error")
 	}
 	if p.Cuts() != 1 {
 		t.Errorf("%d cuts", p.Cuts())

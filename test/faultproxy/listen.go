@@ -97,7 +97,7 @@ func (p *Proxy) silence() error {
 		p.fillers = append(p.fillers, c)
 		p.ours[c.LocalAddr().String()] = true
 	}
-	return errors.New("the queue of the listener does not get full")
+	return errors.New("the queue of the listener does not fill up")
 }
 
 func (p *Proxy) resume() error {

@@ -115,7 +115,7 @@ func From(r kafkatest.Record, began time.Time) Record {
 	}
 	for _, h := range r.Headers {
 		if h.Key == runHeader {
-			h.Value = []byte("another at each start")
+			h.Value = []byte("different at each start")
 		}
 		out.Headers = append(out.Headers, Header{h.Key, Text(h.Value)})
 	}
@@ -155,7 +155,7 @@ func (s *Set) Sort(records []kafkatest.Record, began time.Time) ([]Result, error
 func Load(name string) (*Recording, error) {
 	b, err := recordings.ReadFile("testdata/" + name + ".json")
 	if err != nil {
-		return nil, fmt.Errorf("there is no recording (make golden makes it): %w", err)
+		return nil, fmt.Errorf("there is no recording (run make golden): %w", err)
 	}
 	r := &Recording{}
 	if err := json.Unmarshal(b, r); err != nil {

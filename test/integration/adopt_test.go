@@ -43,7 +43,7 @@ func (o *outbox) adopt(env []string, exit int, args ...string) (a adopted, text 
 // deduplicates again later.
 func TestSlotAdopt(t *testing.T) {
 	for _, c := range []struct{ name, fault, done, sql string }{
-		{"remade", "F30", "slot dropped and made again by hand while a deduplicating daemon is down, past an event", `pg_drop_replication_slot`},
+		{"remade", "F30", "slot dropped and recreated by hand while a deduplicating daemon is down, past an event", `pg_drop_replication_slot`},
 		{"advanced", "F33", "pg_replication_slot_advance while a deduplicating daemon is down, past an event", `pg_replication_slot_advance`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -78,18 +78,18 @@ func TestSlotAdopt(t *testing.T) {
 				r = o.start(env...)
 				r.awaitStop(patience, 79, "the slot is at "+stands, "recreated, advanced", "remedy: ", "outboxcdc slot adopt")
 				if n := o.follow.records(); n != 50 {
-					t.Errorf("%d records, want the 50 of before", n)
+					t.Errorf("%d records, want the earlier 50", n)
 				}
 			}
 			refused()
 			a, _ := o.adopt(env, 0, "--dry-run", "-o", "json")
 			if a.Written || !strings.Contains(a.Contradiction, "the slot is at "+stands) || a.New.Confirm != stands {
-				t.Errorf("a dry run says %+v", a)
+				t.Errorf("a dry run prints %+v", a)
 			}
 			_, text := o.adopt(env, 0, "--dry-run")
 			for _, want := range []string{"slot " + o.name + " is at " + stands, "outboxcdc confirmed " + a.Old.Confirm + " at most", "would write", "nothing was changed"} {
 				if !strings.Contains(text, want) {
-					t.Errorf("a dry run does not say %q:\n%s", want, text)
+					t.Errorf("a dry run does not print %q:\n%s", want, text)
 				}
 			}
 			refused() // a dry run has written nothing
@@ -103,8 +103,8 @@ func TestSlotAdopt(t *testing.T) {
 			}
 			r = o.startStreaming(env...)
 			o.awaitHealed()
-			o.repeatsAtMost(o.verify(patience), 0, "the slot begins behind what was delivered")
-			o.outcome("exit 79 at each start, with the remedy; `slot adopt`, and it goes on from the slot as it is")
+			o.repeatsAtMost(o.verify(patience), 0, "the slot begins after the delivered events")
+			o.outcome("exit 79 at each start, with the remedy; after `slot adopt` it continues from the slot's position")
 			if _, text := o.adopt(env, 1, "--dry-run"); !strings.Contains(text, "active") {
 				t.Errorf("beside a running daemon: %s", text)
 			}

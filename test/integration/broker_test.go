@@ -13,7 +13,7 @@ func TestBrokerKilledUnderLoad(t *testing.T) {
 	rnd := newRand(t)
 	k := breakableKafka(t)
 	o := newOutbox(t, options{kafka: k})
-	o.proves("F64", "the only broker killed -9 %d times under load, started again with its data a moment later", rounds)
+	o.proves("F64", "the only broker killed -9 %d times under load, restarted with its data a moment later", rounds)
 	o.sample()
 	w := o.write(load{rand: rnd})
 	r := o.startStreaming(smallWindow)
@@ -60,12 +60,12 @@ func TestBrokerAwayForLong(t *testing.T) {
 	grown := r.peakMemory() - peak
 	o.outcome("%d sessions ended while it was away, memory grew by %d MiB from parked to the end", ended, grown>>20)
 	if ended > 2 {
-		t.Errorf("%d sessions ended: parked means to wait; states: %s", ended, states(r))
+		t.Errorf("%d sessions ended, but a parked daemon waits; states: %s", ended, states(r))
 	}
 	if grown > 32<<20 {
 		t.Errorf("memory grew by %d MiB", grown>>20)
 	}
-	o.repeatsAtMost(v, answerWindow, "one window: what was in flight when the broker was killed")
+	o.repeatsAtMost(v, answerWindow, "one window: the records in flight when the broker was killed")
 }
 
 // The broker is frozen, with its connections open, for longer than a request may take: requests in flight are sent
@@ -89,7 +89,7 @@ func TestBrokerFrozen(t *testing.T) {
 	if n := r.sessionsEnded(); n != 0 {
 		t.Errorf("%d sessions ended; states: %s", n, states(r))
 	}
-	o.repeatsAtMost(v, 0, "a retry inside a session does not show")
+	o.repeatsAtMost(v, 0, "a retry inside a session causes no repeats")
 	if len(o.relays) != 1 {
 		t.Error("not the same process")
 	}
@@ -114,7 +114,7 @@ func TestMinInsyncReplicasAboveReplicas(t *testing.T) {
 	o.holdFault(lasts / 2)
 	before := o.follow.records()
 	o.holdFault(lasts / 2)
-	o.outcome("%d records taken in the second half of it", o.follow.records()-before)
+	o.outcome("%d records accepted in the second half of it", o.follow.records()-before)
 	set("1")
 	o.awaitHealed()
 	w.stop()

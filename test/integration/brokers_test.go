@@ -73,7 +73,7 @@ func TestSilentBrokersFirst(t *testing.T) {
 				}
 				r.kill9()
 			}
-			o.repeatsAtMost(o.verify(patience), 0, "everything was confirmed at each kill -9")
+			o.repeatsAtMost(o.verify(patience), 0, "all events were confirmed at each kill -9")
 		})
 	}
 }
@@ -106,12 +106,12 @@ func TestFrozenBrokerOfThree(t *testing.T) {
 	o.outcome("after kill -9, %v", deliver().Round(time.Second))
 	await(t, patience, "the log to name the broker", func() error {
 		if !slices.ContainsFunc(r.logged("broker does not answer; asking another one"), func(e entry) bool { return e["broker"] == k.Nodes[0].Brokers()[0] }) {
-			return errors.New("it does not")
+			return errors.New("not yet")
 		}
 		return nil
 	})
 	must(t, k.Nodes[0].Thaw())
 	deliver()
 	o.awaitHealed()
-	o.repeatsAtMost(o.verify(patience), 12, "what was in flight to the broker when it stopped")
+	o.repeatsAtMost(o.verify(patience), 12, "the records in flight to the broker when it stopped")
 }

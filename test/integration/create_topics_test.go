@@ -32,10 +32,10 @@ func TestCreateTopics(t *testing.T) {
 		most = max(most, rec.Partition)
 	}
 	if most < 3 {
-		t.Errorf("the last partition with records is %d: fewer than 5 were made", most)
+		t.Errorf("the last partition with records is %d: fewer than 5 were created", most)
 	}
 	if r.hasBeenIn("parked") {
-		t.Error("it was parked")
+		t.Error("the daemon was parked")
 	}
 }
 

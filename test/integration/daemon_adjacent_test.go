@@ -77,9 +77,9 @@ func (o *outbox) adjacentCommits(rnd *rand.Rand, pairs, kills int, env ...string
 			adjacent++
 		}
 	}
-	o.outcome("%d pairs were adjacent; at %d kills the slot stood exactly between the two", adjacent, exact)
+	o.outcome("%d pairs were adjacent; at %d kills the slot was exactly between the two", adjacent, exact)
 	if adjacent < pairs/2 || exact < kills/4 {
-		t.Errorf("only %d of %d pairs were adjacent, and at %d of %d kills the slot stood between the two: this proves little", adjacent, pairs, exact, kills)
+		t.Errorf("only %d of %d pairs were adjacent, and at %d of %d kills the slot was between the two: this proves little", adjacent, pairs, exact, kills)
 	}
 	return v
 }

@@ -60,7 +60,7 @@ func TestMetricsHammered(t *testing.T) {
 	o.repeatsAtMost(o.verify(patience), 0, "no session ended")
 	await(t, patience, "the descriptors of the clients to be closed", func() error {
 		if n := openFiles(t, r); n > before+2 { // our own client keeps one or two
-			return fmt.Errorf("%d are open, before it were %d", n, before)
+			return fmt.Errorf("%d are open, %d were open before", n, before)
 		}
 		return nil
 	})

@@ -59,8 +59,8 @@ func TestFewFileDescriptors(t *testing.T) {
 	o.awaitHealed()
 	noneLeft := openFiles(t, r)
 	w.stop()
-	o.repeatsAtMost(o.verify(patience), 0, "what was acknowledged is not sent again while the daemon lives")
-	o.outcome("delivered on; without a session the state said %q; %d descriptors open in the end", lack, noneLeft)
+	o.repeatsAtMost(o.verify(patience), 0, "acknowledged events are not sent again while the daemon lives")
+	o.outcome("delivery continued; without a session the state was %q; %d descriptors open in the end", lack, noneLeft)
 }
 
 // crowd keeps that many connections open to the daemon's HTTP listener, or queued, until letGo.

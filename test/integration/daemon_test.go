@@ -26,7 +26,7 @@ func TestFrozenDaemonGoesOn(t *testing.T) {
 	begin := time.Now()
 	must(t, r.proc.Freeze(testContext(t)))
 	t.Cleanup(func() { _ = r.proc.Thaw() })
-	await(t, frozen, "the server to drop the frozen daemon", func() error {
+	await(t, frozen, "the server to end the frozen daemon's connection", func() error {
 		var active bool
 		if err := o.admin.scan(o.slotSQL("active"), &active); err != nil || active {
 			return errors.Join(err, errors.New("the slot is active"))
@@ -36,14 +36,14 @@ func TestFrozenDaemonGoesOn(t *testing.T) {
 	dropped, confirmed := time.Since(begin), o.confirmed()
 	time.Sleep(frozen - dropped) // the duration is the fault
 	if now := o.confirmed(); now != confirmed {
-		t.Errorf("the slot confirmed %s and now %s, while nobody had it", confirmed, now)
+		t.Errorf("the slot confirmed %s and now %s, while it was not active", confirmed, now)
 	}
 	must(t, r.proc.Thaw())
 	await(t, patience, "the daemon to notice", func() error { return waitFor(r.sessionsEnded() > 0) })
 	r.awaitState("streaming", patience)
 	o.awaitHealed()
 	w.stop()
-	o.repeatsAtMost(o.verify(patience), window, "the window: what was in flight when it stood still")
+	o.repeatsAtMost(o.verify(patience), window, "the window: the records in flight when it was frozen")
 	o.outcome("the server freed the slot after %v", dropped.Round(100*time.Millisecond))
 }
 

@@ -99,7 +99,7 @@ func (o *outbox) checkRenamed(r *relay, exit int, limit pglogrepl.LSN, want int)
 	r.awaitStop(patience, exit, "payload")
 	o.awaitSlotFree()
 	if c := o.confirmed(); c > limit {
-		o.t.Errorf("the slot confirms %s, beyond %s, where the column was renamed", c, limit)
+		o.t.Errorf("the slot confirms %s, after %s, where the column was renamed", c, limit)
 	}
 	o.exec(`ALTER TABLE outbox RENAME COLUMN body TO payload`)
 	o.exec(`DELETE FROM outbox WHERE n > $1`, want)
@@ -236,7 +236,7 @@ func TestLeafLeavesBeforeItsRowsAreDelivered(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := newOutbox(t, options{})
-			o.proves("F46", "a leaf leaves before its rows were delivered: %s", c.name)
+			o.proves("F46", "a leaf is removed before its rows were delivered: %s", c.name)
 			o.partitionOutbox(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert'` + c.options + `)`)
 			o.leaf("leaf_2", 100, 200)
 			o.sample()
@@ -251,7 +251,7 @@ func TestLeafLeavesBeforeItsRowsAreDelivered(t *testing.T) {
 				}
 				await(t, patience, "the rows of the leaf", func() error {
 					if left := o.follow.unseenIDs(slices.Clone(ids)); len(left) > 0 {
-						return fmt.Errorf("%d have not come", len(left))
+						return fmt.Errorf("%d have not arrived", len(left))
 					}
 					return o.checkRelays()
 				})
@@ -262,7 +262,7 @@ func TestLeafLeavesBeforeItsRowsAreDelivered(t *testing.T) {
 				return
 			}
 			r.endExpected = true
-			await(t, patience, "it to stop, or to go on without them", func() error {
+			await(t, patience, "the daemon to stop, or to continue without them", func() error {
 				if o.confirmed() >= end {
 					return &finalError{fmt.Errorf("the slot confirms %s, %d of 5 rows are in Kafka", o.confirmed(), o.follow.records())}
 				}
@@ -295,11 +295,11 @@ func TestPublicationOfSomeLeaves(t *testing.T) {
 func checkStopBefore(t *testing.T, o *outbox, r *relay, end pglogrepl.LSN) {
 	t.Helper()
 	n := 0
-	await(t, patience, "it to stop", func() error {
+	await(t, patience, "the daemon to stop", func() error {
 		n++
 		o.exec(`INSERT INTO counter VALUES ($1)`, fmt.Sprint("foreign ", n))
 		if c := o.confirmed(); c >= end {
-			return &finalError{fmt.Errorf("the slot confirms %s; rows that never came end at %s; %d records have come", c, end, o.follow.records())}
+			return &finalError{fmt.Errorf("the slot confirms %s; the rows that were never sent end at %s; %d records have arrived", c, end, o.follow.records())}
 		}
 		if !r.proc.Exited() {
 			return errors.New("it runs")

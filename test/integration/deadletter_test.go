@@ -167,7 +167,7 @@ func (o *poisonOutbox) verifyDeadLetters(repeats int) {
 			return w.ordinal == at.ordinal && at.commit >= w.older && at.commit < w.end
 		})
 		if i < 0 {
-			o.t.Errorf("a dead letter of no poison: %s", text)
+			o.t.Errorf("a dead letter without a poison row: %s", text)
 			continue
 		}
 		if string(rec.Key) == "bad" && found[i] == 0 {
@@ -184,11 +184,11 @@ func (o *poisonOutbox) verifyDeadLetters(repeats int) {
 	all := 0
 	for i, w := range o.written {
 		if all += found[i]; found[i] == 0 {
-			o.t.Errorf("no dead letter of %s %s, event %d of the transaction that ends at %s", w.cause, w.id, w.ordinal, w.end)
+			o.t.Errorf("no dead letter for %s %s, event %d of the transaction that ends at %s", w.cause, w.id, w.ordinal, w.end)
 		}
 	}
 	if all > len(o.written)+repeats {
-		o.t.Errorf("%d dead letters of %d events; %d repeats are allowed", all, len(o.written), repeats)
+		o.t.Errorf("%d dead letters for %d events; %d repeats are allowed", all, len(o.written), repeats)
 	}
 }
 
@@ -435,7 +435,7 @@ func TestDeadLettersWhileKafkaIsFrozen(t *testing.T) {
 	end := o.written[len(o.written)-1].end
 	r.awaitState("parked", patience)
 	if now := o.confirmed(); now >= end {
-		t.Errorf("the slot confirms %s, but Kafka, which stands still, has nothing of what ends at %s", now, end)
+		t.Errorf("the slot confirms %s, but Kafka, which is frozen, has no record of the transaction that ends at %s", now, end)
 	}
 	must(t, o.kafka.Thaw())
 	o.insertMixed(1, badTime) // the new session knows the dead-letter topic, even if it found everything before in Kafka
@@ -475,7 +475,7 @@ func TestDeadLettersWhileKafkaIsFrozen(t *testing.T) {
 	r.awaitStop(patience, 65, "null_key")
 	o.awaitSlotFree()
 	if now := o.confirmed(); now >= end {
-		t.Errorf("the slot confirms %s, but Kafka, which stands still, has nothing of what ends at %s", now, end)
+		t.Errorf("the slot confirms %s, but Kafka, which is frozen, has no record of the transaction that ends at %s", now, end)
 	}
 	must(t, o.kafka.Thaw())
 	o.startStreaming(env...)

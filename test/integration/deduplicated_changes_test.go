@@ -176,8 +176,8 @@ func (c *changingOutbox) judge() {
 		t.Fatalf("%v\n  OUTBOXCDC_TEST_HISTORY=%s judges it again", err, file)
 	}
 	what := fmt.Sprintf("%d dead letters, %d events dropped by the policy; changes: %v", dead, len(c.changeLog.Dropped), c.changeCounts)
-	c.outcome("%s; repeats allowed: where a change of settings sent an event elsewhere and its topic was in no position record yet; "+
-		"%d records were sent after a later event of their key: such repeats, and what a policy dropped before it was changed", what, v.late)
+	c.outcome("%s; repeats allowed: where a change of settings sent an event elsewhere and no position record named its topic yet; "+
+		"%d records were sent after a later event of their key: such repeats, and events that a policy dropped before it was changed", what, v.late)
 	t.Logf("%s, %d late; %s", v, v.late, what)
 }
 
@@ -219,7 +219,7 @@ func TestDeduplicatedGrowth(t *testing.T) {
 	o.awaitHealed()
 	o.repeatsAtMost(o.verify(patience), 0, "all partitions of a topic are read")
 	if n := r.skippedInKafka(); n != 1 {
-		t.Errorf("%d events left out, want the one that was stored", n)
+		t.Errorf("%d events skipped, want the one that was stored", n)
 	}
 }
 
@@ -230,7 +230,7 @@ func TestDeduplicatedUpgrade(t *testing.T) {
 	rnd := newRand(t)
 	const partitions = 6
 	o := newOutbox(t, options{types: []string{"order", "payment"}, partitions: partitions})
-	o.proves("F83", "kill -9 of a deduplicating daemon under load, its position record in the form of the version before")
+	o.proves("F83", "kill -9 of a deduplicating daemon under load, its position record in the form of the previous version")
 	o.sample()
 	env := o.deduplicating(fence)
 	w := o.write(load{rand: rnd, types: []string{"order", "payment"}})
@@ -241,9 +241,9 @@ func TestDeduplicatedUpgrade(t *testing.T) {
 	w.stop()
 	o.awaitHealed()
 	o.repeatsAtMost(o.verify(patience), 0, noneInFlight)
-	o.outcome("Kafka had %d events that the record did not know of, all were found", unnoted)
+	o.outcome("Kafka had %d events that the record did not cover, all were found", unnoted)
 	if n := r.skippedInKafka(); n < unnoted {
-		t.Errorf("%d events left out, but %d were in Kafka and in no position record", n, unnoted)
+		t.Errorf("%d events skipped, but %d were in Kafka and in no position record", n, unnoted)
 	}
 	if now := o.newestRecord(); !strings.Contains(now, `"sources":`) || strings.Contains(now, `"partitions":`) {
 		t.Errorf("the newest position record is %s", now)

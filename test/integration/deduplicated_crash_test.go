@@ -17,7 +17,7 @@ import (
 // events that it found in Kafka.
 
 // noneInFlight is the reason why no row of this file may repeat anything.
-const noneInFlight = "what was on its way had arrived when fence_wait was over"
+const noneInFlight = "all requests under way had arrived when fence_wait was over"
 
 // fence is long enough for requests of a killed process, buffered by the kernel, to arrive.
 const fence = 500 * time.Millisecond
@@ -70,9 +70,9 @@ func TestDeduplicatedPostgresDown(t *testing.T) {
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, noneInFlight)
 	if last.skippedInKafka() == 0 {
-		t.Error("the server sent nothing again that Kafka has: this run proved nothing")
+		t.Error("the server sent again no event that Kafka has: this run proved nothing")
 	}
-	o.outcome("the last start left out %d events that Kafka had", last.skippedInKafka())
+	o.outcome("the last start skipped %d events that Kafka had", last.skippedInKafka())
 }
 
 // F03: SIGTERM under load. Nothing is repeated, and no start waits for records that might be under way.
@@ -93,7 +93,7 @@ func TestDeduplicatedTermUnderLoad(t *testing.T) {
 	last := o.start(env...)
 	o.awaitHealed() // long before fence_wait
 	w.stop()
-	o.repeatsAtMost(o.verify(patience), 0, "a clean stop leaves nothing on its way")
+	o.repeatsAtMost(o.verify(patience), 0, "a clean stop leaves no records in flight")
 	if n := len(last.logged(msgUncleanEnd)); n > 0 {
 		t.Error("a clean end was not recognised")
 	}
@@ -131,12 +131,12 @@ func TestDeduplicatedTermWhileKafkaIsFrozen(t *testing.T) {
 	last := o.start(env...)
 	o.awaitHealed()
 	if n := len(last.logged(msgUncleanEnd)); n != 1 {
-		t.Errorf("said %d times that the end was not clean", n)
+		t.Errorf("logged %d times that the end was not clean", n)
 	}
 	o.repeatsAtMost(o.verify(patience), 0, noneInFlight)
-	o.outcome("exit 1; Kafka stored what was in flight when it was thawed, %d events were left out", last.skippedInKafka())
+	o.outcome("exit 1; Kafka stored the records in flight when it was thawed, %d events were skipped", last.skippedInKafka())
 	if last.skippedInKafka() == 0 {
-		t.Error("Kafka had nothing of what was in flight: this run proved nothing")
+		t.Error("Kafka had no record that was in flight: this run proved nothing")
 	}
 }
 
@@ -172,13 +172,13 @@ func TestDeduplicatedFrozenInstance(t *testing.T) {
 		first.awaitState("waiting_for_slot", patience)
 		w.awaitCommits(50)
 		if first.sessionsEndedLogged() == ended {
-			t.Error("the log of the one that was frozen does not say that its session ended")
+			t.Error("the log of the frozen instance does not say that its session ended")
 		}
 		first, second = second, first
 	}
 	o.awaitHealed()
 	w.stop()
-	o.repeatsAtMost(o.verify(patience), 0, "what the frozen one had sent had arrived before the other looked, and it sent nothing later")
+	o.repeatsAtMost(o.verify(patience), 0, "the records of the frozen instance had arrived before the other read the partitions, and it sent nothing later")
 	o.checkSessionOrder()
 }
 
@@ -222,7 +222,7 @@ func (o *outbox) checkSessionOrder() {
 		newest[partition] = max(newest[partition], n)
 	}
 	if wrong > 0 {
-		o.t.Errorf("%d records of an earlier session are behind one of a later", wrong)
+		o.t.Errorf("%d records of an earlier session come after one of a later", wrong)
 	}
 	o.outcome("%d sessions, told apart by producer id and epoch; none sent after the next had begun", len(sessions))
 }

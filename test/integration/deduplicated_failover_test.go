@@ -112,7 +112,7 @@ func (o *outbox) judgePhantoms(r *relay, lost map[string]bool) {
 		said += int(count)
 		for _, id := range []any{e["first_event_id"], e["last_event_id"]} {
 			if text, _ := id.(string); !lost[text] {
-				o.t.Errorf("event %v is called a phantom, and is none", id)
+				o.t.Errorf("event %v is reported as a phantom, and is none", id)
 			}
 		}
 	}
@@ -122,7 +122,7 @@ func (o *outbox) judgePhantoms(r *relay, lost map[string]bool) {
 		o.t.Errorf("%d phantoms in Kafka, the log says %d, the metric %v; want %d", len(phantoms), said, n, len(lost))
 	}
 	if n := len(r.logged("Kafka has events that the server does not: a failover lost transactions after they were delivered; looking for them")); n != 1 {
-		o.t.Errorf("said %d times that they are looked for", n)
+		o.t.Errorf("logged %d times that the daemon looks for them", n)
 	}
 	o.outcome("%d phantoms reported, with the first and last id of each partition; none of the new rows is missing", said)
 }

@@ -21,7 +21,7 @@ func TestDeduplicatedBrokersKilled(t *testing.T) {
 	rnd := newRand(t)
 	o := newOutbox(t, options{kafka: k, partitions: 6})
 	rounds := fullOrShort(10, 1)
-	o.proves("F64", "the broker and a deduplicating daemon killed (-9) under load, either first, the broker started again with its data, %d times", rounds)
+	o.proves("F64", "the broker and a deduplicating daemon killed (-9) under load, either first, the broker restarted with its data, %d times", rounds)
 	o.sample()
 	env := o.deduplicating(fence)
 	w := o.write(load{rand: rnd})
@@ -43,7 +43,7 @@ func TestDeduplicatedBrokersKilled(t *testing.T) {
 	o.awaitHealed()
 	w.stop()
 	o.repeatsAtMost(o.verify(patience), 0, "a broker that is killed keeps what it has acknowledged")
-	o.outcome("the last start left out %d events that Kafka had", last.skippedInKafka())
+	o.outcome("the last start skipped %d events that Kafka had", last.skippedInKafka())
 }
 
 // F66, F82: the topic is deleted and recreated, and later all of its records are deleted, as retention does. The events
@@ -52,7 +52,7 @@ func TestDeduplicatedTopicLostItsRecords(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{partitions: 6})
-	o.proves("F66 F82", "after kill -9 of a deduplicating daemon: the topic deleted and made again; all records of it deleted")
+	o.proves("F66 F82", "after kill -9 of a deduplicating daemon: the topic deleted and recreated; all records of it deleted")
 	o.sample().testJudges = true // it would not find deleted records
 	env := o.deduplicating(fence)
 	w := o.write(load{rand: rnd})
@@ -78,9 +78,9 @@ func TestDeduplicatedTopicLostItsRecords(t *testing.T) {
 	o.awaitHealed()
 	o.awaitSettled()
 	v := o.judgeWithout(slices.Collect(maps.Keys(had)))
-	o.repeatsAtMost(v, 0, "what is gone cannot be repeated")
+	o.repeatsAtMost(v, 0, "deleted records cannot be repeated")
 	if v.Rows == 0 {
-		t.Error("nothing was left")
+		t.Error("the topic was empty")
 	}
 }
 
@@ -178,7 +178,7 @@ func TestDeduplicatedForeignRecords(t *testing.T) {
 	const partitions, lookBack = 12, 50
 	rnd := newRand(t)
 	o := newOutbox(t, options{partitions: partitions})
-	o.proves("F82", "after kill -9 of a deduplicating daemon: %d partitions, most of them empty; records of others at their ends, fewer than look_back (10000, the default) and more than look_back (%d), some aborted", partitions, lookBack)
+	o.proves("F82", "after kill -9 of a deduplicating daemon: %d partitions, most of them empty; records of other producers at their ends, fewer than look_back (10000, the default) and more than look_back (%d), some aborted", partitions, lookBack)
 	env := o.deduplicating(fence)
 	w := o.write(load{rand: rnd, keys: 4})
 	r := o.startStreaming(env...)
@@ -190,7 +190,7 @@ func TestDeduplicatedForeignRecords(t *testing.T) {
 	w.awaitCommits(50)
 	w.stop()
 	o.awaitHealed()
-	o.verifyOwn(0, "all that is in doubt is within look_back")
+	o.verifyOwn(0, "all events in doubt are within look_back")
 	w = o.write(load{rand: rnd, keys: 4})
 	w.awaitCommits(200)
 	none, beyond := r.tailReads("none"), r.tailReads("look_back")
@@ -201,7 +201,7 @@ func TestDeduplicatedForeignRecords(t *testing.T) {
 	w.awaitCommits(100)
 	w.stop()
 	o.awaitHealed()
-	o.verifyOwn(unnoted, "what was delivered after the last position record")
+	o.verifyOwn(unnoted, "the events delivered after the last position record")
 	if none == 0 || beyond != 0 || r.tailReads("look_back") == 0 {
 		t.Errorf("first %v empty ends and %v beyond look_back; then %v beyond it", none, beyond, r.tailReads("look_back"))
 	}
@@ -281,7 +281,7 @@ func TestDeduplicatedRoutingChanged(t *testing.T) {
 	if v.Repeats > 0 {
 		t.Errorf("%d repeats: of transactions %s", v.Repeats, v.repeatList())
 	}
-	t.Logf("%s; %d events were delivered after the last position record, %d were left out", v, unnoted, r.skippedInKafka())
+	t.Logf("%s; %d events were delivered after the last position record, %d were skipped", v, unnoted, r.skippedInKafka())
 }
 
 // Dead letters are not repeated either.
@@ -304,7 +304,7 @@ func TestDeduplicatedDeadLetters(t *testing.T) {
 		t.Errorf("%d repeats", v.Repeats)
 	}
 	o.verifyDeadLetters(0)
-	t.Logf("%d dead letters; the last start left out %d events", len(o.written), r.skippedInKafka())
+	t.Logf("%d dead letters; the last start skipped %d events", len(o.written), r.skippedInKafka())
 }
 
 // Deduplication costs at most about one small record a second, and almost no time at the start: the ends of the

@@ -99,7 +99,7 @@ const notDeduplicating = "delivering at least once, a crash repeats what was in 
 func TestDeduplicatedForgedRecord(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
-	o.proves("F34 F33", "the position record forged: 16 MiB ahead, of another system, of another timeline, behind the slot; not to be read, of a newer version, deleted")
+	o.proves("F34 F33", "the position record forged: 16 MiB ahead, of another system, of another timeline, before the slot; unreadable, of a newer version, deleted")
 	env := o.deduplicating(fence)
 	r := o.startStreaming(env...)
 	o.insert("order", "k", 1, 20)
@@ -130,7 +130,7 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 		}
 	}
 	if n := o.follow.records(); n != 20 {
-		t.Errorf("%d records, want the 20 of before", n)
+		t.Errorf("%d records, want the earlier 20", n)
 	}
 	o.outcome("exit 79 at each start, nothing delivered")
 
@@ -146,7 +146,7 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 		o.awaitArrived(patience)
 		said := r.logged(notDeduplicating)
 		if len(said) != 1 || !strings.Contains(said[0]["because"].(string), c.words) {
-			t.Errorf("%.20s: said %v", c.record, said)
+			t.Errorf("%.20s: logged %v", c.record, said)
 		}
 		if m, err := r.metrics(); err != nil || m["outboxcdc_deduplicating"] != 0 {
 			t.Errorf("outboxcdc_deduplicating is %v, %v", m["outboxcdc_deduplicating"], err)
@@ -154,19 +154,19 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 		r.term()
 	}
 	if got := o.newestRecord(); got != changeField(t, good, "version", to(2)) {
-		t.Errorf("a record that it could not read was written over: %s", got)
+		t.Errorf("an unreadable record was overwritten: %s", got)
 	}
 	o.forge("")
 	r = o.startStreaming(env...)
 	o.insert("order", "k", n+1, 5)
-	o.repeatsAtMost(o.verify(patience), 0, "all that was delivered was confirmed")
+	o.repeatsAtMost(o.verify(patience), 0, "all delivered events were confirmed")
 	if m, err := r.metrics(); err != nil || m["outboxcdc_deduplicating"] != 1 {
 		t.Errorf("outboxcdc_deduplicating is %v, %v", m["outboxcdc_deduplicating"], err)
 	}
 	if len(r.logged(noRecord)) != 1 {
 		t.Error("the log does not say that there is no position record")
 	}
-	o.outcome("unreadable: said, and delivered at least once; deleted: said, and begun again")
+	o.outcome("unreadable: logged, and delivered at least once; deleted: logged, and started without a record")
 }
 
 // noRecord is logged when a slot has none.
@@ -183,7 +183,7 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 	t.Parallel()
 	pg := ownPostgres(t, defaultMajor, nil)
 	o := newOutbox(t, options{pg: pg})
-	o.proves("F35 F40", "between two runs of a deduplicating daemon: another cluster behind the name; the data directory replaced by an older copy")
+	o.proves("F35 F40", "between two runs of a deduplicating daemon: another cluster with the same host name; the data directory replaced by an older copy")
 	env := o.deduplicating(fence)
 	deliver := func(from, count int) {
 		t.Helper()
@@ -232,7 +232,7 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 	run("cp", "-a", pg.DataDir, pg.DataDir+".old")
 	must(t, pg.StartAgain(ctx))
 	deliver(21, 20)
-	o.repeatsAtMost(o.check(), 0, "nothing failed yet")
+	o.repeatsAtMost(o.check(), 0, "no fault yet")
 	stop()
 	run("rm", "-r", pg.DataDir)
 	run("mv", pg.DataDir+".old", pg.DataDir)
@@ -241,7 +241,7 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 		o.start(env...).awaitStop(patience, 79, "it is an older copy", "remedy: ", "outboxcdc slot adopt")
 	}
 	if n := o.follow.records(); n != 40 {
-		t.Errorf("%d records, want the 40 of before", n)
+		t.Errorf("%d records, want the earlier 40", n)
 	}
 	// And when the copy's WAL has grown beyond what Kafka has: its new rows must not be confused with the old ones.
 	for i := range 60 {
@@ -282,7 +282,7 @@ func TestDeduplicatedSlotMoved(t *testing.T) {
 				o.start(env...).awaitStop(patience, 79, "the slot is at", "advanced", "may be missing in Kafka", "outboxcdc slot adopt")
 			}
 			if n := o.follow.records(); n != 20 {
-				t.Errorf("%d records, want the 20 of before", n)
+				t.Errorf("%d records, want the earlier 20", n)
 			}
 			o.outcome("exit 79 at each start, nothing delivered")
 		})

@@ -44,7 +44,7 @@ func TestDeduplicatedKill9(t *testing.T) {
 		t.Errorf("%d repeats after %d kills: %s", v.Repeats, kills, v.repeatList())
 	}
 	o.outcome("repeats allowed: none")
-	t.Logf("%d rows, %d repeats after %d kills; the last start left out %.0f", w.rows.Load(), v.Repeats, kills, m[`outboxcdc_events_skipped_total{reason="in_kafka"}`])
+	t.Logf("%d rows, %d repeats after %d kills; the last start skipped %.0f", w.rows.Load(), v.Repeats, kills, m[`outboxcdc_events_skipped_total{reason="in_kafka"}`])
 }
 
 // A clean end leaves nothing to wait for and nothing to skip: the next start delivers at once.
@@ -64,7 +64,7 @@ func TestDeduplicatedCleanEnd(t *testing.T) {
 	began := time.Now()
 	r = o.startStreaming(env...)
 	o.awaitArrived(patience) // long before fence_wait
-	t.Logf("everything was there %s after the start", time.Since(began))
+	t.Logf("everything had arrived %s after the start", time.Since(began))
 	if got := r.logged("the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later"); len(got) > 0 {
 		t.Error("a clean end was not recognised")
 	}
@@ -86,7 +86,7 @@ func TestDeduplicatedWithoutTopic(t *testing.T) {
 	o.awaitArrived(patience)
 	got := r.logged(notDeduplicating)
 	if len(got) != 1 {
-		t.Fatalf("said %d times", len(got))
+		t.Fatalf("logged %d times", len(got))
 	}
 	_, body, err := r.get("/status")
 	if err != nil || !strings.Contains(string(body), `"delivery": "at_least_once"`) || !strings.Contains(string(body), "outboxcdc setup apply") {

@@ -33,7 +33,7 @@ func TestDeadLetterCareAlone(t *testing.T) {
 			t.Errorf("exit code %v, want 1: %s", cmd.ProcessState, notes)
 		}
 		if all, _ := o.dlq(0, "list"); len(all) != left {
-			t.Errorf("%d letters are open, want %d", len(all), left)
+			t.Errorf("%d dead letters are open, want %d", len(all), left)
 		}
 	}
 	unread, broken, err := os.Pipe()
@@ -74,12 +74,12 @@ func TestDeadLetterCareAlone(t *testing.T) {
 		}
 	}
 	if passed == 0 {
-		t.Error("all were refused")
+		t.Error("all commands were refused")
 	}
 	o.checkOpen()
 	seen := o.retries()
 	if delete(seen, o.sentTwice); len(seen) != len(allPoison)-2 {
-		t.Errorf("sent again are %v, want %d and %q", seen, len(allPoison)-2, o.sentTwice)
+		t.Errorf("%v were sent again, want %d and %q", seen, len(allPoison)-2, o.sentTwice)
 	}
 }
 
@@ -101,8 +101,8 @@ func (o *letterOutbox) evictBlocked(cmd *exec.Cmd) {
 	cmd.Stdout = w
 	must(o.t, cmd.Start())
 	must(o.t, w.Close())
-	await(o.t, patience, "a letter to be sent", func() error { return waitFor(len(o.retries()) > len(before)) })
-	await(o.t, patience, "its line to stand still", func() error { return waitFor(writesToPipe(cmd.Process.Pid)) })
+	await(o.t, patience, "a dead letter to be sent", func() error { return waitFor(len(o.retries()) > len(before)) })
+	await(o.t, patience, "the write of its line to block", func() error { return waitFor(writesToPipe(cmd.Process.Pid)) })
 	must(o.t, kafkatest.Evict(testContext(o.t), o.kafka.Brokers(), "outboxcdc-dlq-"+o.name))
 	o.awaitHeartbeat(cmd.Process.Pid)
 	_, _ = io.Copy(io.Discard, r)
@@ -115,7 +115,7 @@ func (o *letterOutbox) evictBlocked(cmd *exec.Cmd) {
 		delete(after, mark)
 	}
 	if len(after) != 1 {
-		o.t.Errorf("sent without the group: %v, want one, from before it was taken", after)
+		o.t.Errorf("sent without the group: %v, want one, sent before the group was taken", after)
 	}
 	for o.sentTwice = range after {
 	}

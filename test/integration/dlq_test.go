@@ -56,10 +56,10 @@ func (o *letterOutbox) checkOpen(want ...string) []shownRecord {
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		o.t.Errorf("open are %v, want %v", got, want)
+		o.t.Errorf("%v are open, want %v", got, want)
 	}
 	if len(all) != 1 && !strings.HasPrefix(notes, fmt.Sprintf("%d open dead letters", len(want))) {
-		o.t.Errorf("it says %q of %d", notes, len(want))
+		o.t.Errorf("it prints %q for %d", notes, len(want))
 	}
 	return all
 }
@@ -91,7 +91,7 @@ func TestDeadLetterCare(t *testing.T) {
 	before := len(o.allRecords())
 	would, notes := o.dlq(1, "retry", "--all", "--dry-run")
 	if len(would) != len(listed) || !strings.Contains(notes, "nothing was changed") {
-		t.Errorf("a dry run shows %d of %d letters: %s", len(would), len(listed), notes)
+		t.Errorf("a dry run shows %d of %d dead letters: %s", len(would), len(listed), notes)
 	}
 	o.checkUnsendable(would)
 	o.dlq(0, "drop", "--all", "--dry-run")
@@ -119,7 +119,7 @@ func TestDeadLetterCare(t *testing.T) {
 	o.checkOpen("no_route", "illegal_topic", "too_large")
 	again, _ := o.dlq(1, "retry", "--all") // none is sent twice
 	if len(again) != 3 {
-		t.Errorf("%d letters are tried again, want 3", len(again))
+		t.Errorf("%d dead letters are retried, want 3", len(again))
 	}
 	o.checkRetried(o.dlq(0, "retry", "--cause", "no_route", "--topic", o.topic("order")))
 	must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("narrow"), map[string]string{"max.message.bytes": "1000000"}))
@@ -127,7 +127,7 @@ func TestDeadLetterCare(t *testing.T) {
 	o.dlq(0, "drop", "--all")
 	o.checkOpen()
 	if all, _ := o.dlq(0, "list", "--all"); len(all) != len(listed) {
-		t.Errorf("%d letters are in the topic, want %d", len(all), len(listed))
+		t.Errorf("%d dead letters are in the topic, want %d", len(all), len(listed))
 	}
 	o.checkRetriedOnce(len(listed) - 1)
 }
@@ -147,7 +147,7 @@ func (o *letterOutbox) findLetter(all []shownRecord, cause string) shownRecord {
 	o.t.Helper()
 	i := slices.IndexFunc(all, func(s shownRecord) bool { return s.Cause == cause })
 	if i < 0 {
-		o.t.Fatalf("no letter with cause %s", cause)
+		o.t.Fatalf("no dead letter with cause %s", cause)
 	}
 	return all[i]
 }
@@ -158,7 +158,7 @@ func (o *letterOutbox) letter(s shownRecord) kafkatest.Record {
 	all := o.deadLetters()
 	i := slices.IndexFunc(all, func(r kafkatest.Record) bool { return r.Partition == s.Partition && r.Offset == s.Offset })
 	if i < 0 {
-		o.t.Fatalf("there is no letter at %d:%d", s.Partition, s.Offset)
+		o.t.Fatalf("there is no dead letter at %d:%d", s.Partition, s.Offset)
 	}
 	return all[i]
 }
@@ -171,18 +171,18 @@ func (o *letterOutbox) checkListed(s shownRecord) {
 		"outboxcdc-position": s.Position, "outboxcdc-slot": o.name,
 	} {
 		if want, _ := headerOf(r, name); got != want {
-			o.t.Errorf("letter %d:%d: %s is %q, Kafka has %q", s.Partition, s.Offset, name, got, want)
+			o.t.Errorf("dead letter %d:%d: %s is %q, Kafka has %q", s.Partition, s.Offset, name, got, want)
 		}
 	}
 	s.Topic, s.Value, s.ValueBase64 = r.Topic, nil, nil
 	withoutValue := r
 	for _, what := range s.differences(withoutValue) {
 		if !strings.HasPrefix(what, "value") {
-			o.t.Errorf("letter %d:%d: %s", s.Partition, s.Offset, what)
+			o.t.Errorf("dead letter %d:%d: %s", s.Partition, s.Offset, what)
 		}
 	}
 	if s.Value != nil {
-		o.t.Errorf("letter %d:%d shows its payload", s.Partition, s.Offset)
+		o.t.Errorf("dead letter %d:%d shows its payload", s.Partition, s.Offset)
 	}
 }
 
@@ -209,7 +209,7 @@ func (o *letterOutbox) checkRetried(all []shownRecord, _ string) {
 			return got == mark && r.Topic == s.RetriedTo
 		})
 		if i < 0 || s.Problem != "" {
-			o.t.Errorf("letter %s (%s) is not in %q: %s", mark, s.Cause, s.RetriedTo, s.Problem)
+			o.t.Errorf("dead letter %s (%s) is not in %q: %s", mark, s.Cause, s.RetriedTo, s.Problem)
 			continue
 		}
 		got := records[i]
@@ -222,7 +222,7 @@ func (o *letterOutbox) checkRetried(all []shownRecord, _ string) {
 		want = append(want, kafkatest.Header{Key: "outboxcdc-retried", Value: []byte(mark)})
 		if fmt.Sprintf("%q %v", got.Headers, got.Key == nil) != fmt.Sprintf("%q %v", want, letter.Key == nil) ||
 			string(got.Key) != string(letter.Key) || string(got.Value) != string(letter.Value) || (got.Value == nil) != (letter.Value == nil) {
-			o.t.Errorf("letter %s (%s) was sent as %.300v, want %.300v", mark, s.Cause, got, letter)
+			o.t.Errorf("dead letter %s (%s) was sent as %.300v, want %.300v", mark, s.Cause, got, letter)
 		}
 	}
 }
@@ -231,7 +231,7 @@ func (o *letterOutbox) checkRetried(all []shownRecord, _ string) {
 func (o *letterOutbox) checkRetriedOnce(want int) {
 	o.t.Helper()
 	if seen := o.retries(); len(seen) != want {
-		o.t.Errorf("%d letters were sent again, want %d", len(seen), want)
+		o.t.Errorf("%d dead letters were sent again, want %d", len(seen), want)
 	}
 }
 
@@ -257,7 +257,7 @@ func TestDeadLetterCareRefused(t *testing.T) {
 	must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("narrow"), map[string]string{"max.message.bytes": "1000000"}))
 	cut, _ := o.dlq(1, "retry", "--cause", "too_large")
 	if len(cut) != 1 || !strings.Contains(cut[0].Problem, "cut") {
-		t.Errorf("a letter that was cut: %+v", cut)
+		t.Errorf("a dead letter that was cut: %+v", cut)
 	}
 
 	out, notes, exit := o.runBinary(append(o.policy("dead_letter"), "OUTBOXCDC_POSTGRES_SLOT=another"), "dlq", "list")
@@ -302,7 +302,7 @@ func (o *letterOutbox) checkRefusedBesideConsumer(next bool) {
 	cl.PollFetches(ctx)
 	for _, verb := range []string{"retry", "drop"} {
 		if _, notes := o.dlq(69, verb, "--all"); !strings.Contains(notes, by) {
-			o.t.Errorf("%s while somebody consumes: %s", verb, notes)
+			o.t.Errorf("%s while another client consumes: %s", verb, notes)
 		}
 	}
 	o.dlq(0, "drop", "--all", "--dry-run") // marks nothing

@@ -84,7 +84,7 @@ func TestFromAnEmptyDatabaseByTheDoctor(t *testing.T) {
 	// The README's first event. Its topic is known only now.
 	o.exec(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', '42', 'OrderPaid', '{"order": 42}')`)
 	if r := o.doctor(env...); r.level("topic") != "FAIL 69" {
-		t.Fatalf("a topic is missing, and doctor says %q", r.level("topic"))
+		t.Fatalf("a topic is missing, and doctor prints %q", r.level("topic"))
 	}
 	n.followDoctor(env)
 	r := o.startStreaming(env...)
@@ -96,7 +96,7 @@ func TestFromAnEmptyDatabaseByTheDoctor(t *testing.T) {
 	r.term()
 	t.Logf("what was done:\n%s", strings.Join(n.done, "\n"))
 	if len(n.done) < 4 {
-		t.Errorf("only %d things were done: this proved little", len(n.done))
+		t.Errorf("only %d suggestions were followed: this proved little", len(n.done))
 	}
 }
 
@@ -116,19 +116,19 @@ func (n *newcomer) followDoctor(env []string) {
 		}
 		if well {
 			if r.Exit != 0 {
-				n.t.Fatalf("nothing to be done, and exit code %d", r.Exit)
+				n.t.Fatalf("no suggestions, and exit code %d", r.Exit)
 			}
 			return
 		}
 	}
-	n.t.Fatalf("still not well, after\n%s", strings.Join(n.done, "\n"))
+	n.t.Fatalf("doctor still has findings after\n%s", strings.Join(n.done, "\n"))
 }
 
 // do follows one suggestion literally.
 func (n *newcomer) do(check, kind, text string, env []string) {
 	n.t.Helper()
 	if kind != "advice" && strings.ContainsAny(text, "<>") {
-		n.t.Fatalf("%s: there is something to be filled in that nobody knows: %s", check, text)
+		n.t.Fatalf("%s: the suggestion has a placeholder of unknown meaning: %s", check, text)
 	}
 	switch {
 	case kind == "SQL":
@@ -144,7 +144,7 @@ func (n *newcomer) do(check, kind, text string, env []string) {
 	case kind == "advice":
 		return
 	default:
-		n.t.Fatalf("%s: what is to be done with %s: %s", check, kind, text)
+		n.t.Fatalf("%s: unknown kind of suggestion %s: %s", check, kind, text)
 	}
 	n.done = append(n.done, check+": "+text)
 }
@@ -184,7 +184,7 @@ func (n *newcomer) createTopic(text string) {
 		words = words[2:]
 	}
 	if !create || replicas < 1 || replicas > len(n.kafka.Brokers()) || brokers != strings.Join(n.kafka.Brokers(), ",") {
-		n.t.Fatalf("this makes no topic here: %s", text)
+		n.t.Fatalf("this creates no topic here: %s", text)
 	}
 	must(n.t, kafkatest.CreateTopic(testContext(n.t), strings.Split(brokers, ","), topic, partitions, configs))
 }
@@ -200,7 +200,7 @@ func (r *relay) checkStatus(want int, env []string, words ...string) error {
 	}
 	for _, w := range words {
 		if !strings.Contains(out, w) {
-			return fmt.Errorf("status does not say %q:\n%s", w, out)
+			return fmt.Errorf("status does not print %q:\n%s", w, out)
 		}
 	}
 	return nil
@@ -271,7 +271,7 @@ func TestEveryExitCode(t *testing.T) {
 		}},
 		{78, "a table that is written otherwise", func(t *testing.T, o *outbox) int {
 			if _, _, exit := o.runBinary([]string{"OUTBOXCDC_POSTGRES_SLOT=A"}, "doctor"); exit != 78 {
-				t.Errorf("doctor ends with %d for settings that cannot be", exit)
+				t.Errorf("doctor ends with %d for invalid settings", exit)
 			}
 			o.exec(`ALTER TABLE outbox DROP COLUMN headers`)
 			o.exec(`ALTER TABLE outbox ADD COLUMN headers bigint`)
@@ -305,7 +305,7 @@ func TestEveryExitCode(t *testing.T) {
 	}
 	for _, code := range []int{0, 1, 2, 65, 69, 77, 78, 79} {
 		if !reached[code] {
-			t.Errorf("nothing here reaches %d", code)
+			t.Errorf("no case reaches %d", code)
 		}
 	}
 }

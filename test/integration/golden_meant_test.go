@@ -165,7 +165,7 @@ func checkUnquoted(theirs, ours *string) error {
 		return err
 	}
 	if text = *golden.Text([]byte(text)); text != *ours {
-		return fmt.Errorf("theirs says %s", text)
+		return fmt.Errorf("theirs is %s", text)
 	}
 	return nil
 }
@@ -182,7 +182,7 @@ func checkSameJSON(theirs, ours string) error {
 	}
 	if text, ok := a.(string); ok {
 		if text != ours {
-			return fmt.Errorf("theirs says %s", text)
+			return fmt.Errorf("theirs is %s", text)
 		}
 		return nil
 	}
@@ -196,7 +196,7 @@ func checkSameJSON(theirs, ours string) error {
 		}
 	}
 	if a, b = prune(a), prune(b); !reflect.DeepEqual(a, b) {
-		return fmt.Errorf("another document: %v and %v", a, b)
+		return fmt.Errorf("different documents: %v and %v", a, b)
 	}
 	return nil
 }

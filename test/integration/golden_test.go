@@ -41,12 +41,12 @@ func TestGolden(t *testing.T) {
 	}
 	for name := range intendedDifferences {
 		if !used[name] {
-			t.Errorf("differences are meant for %s, which is no set", name)
+			t.Errorf("differences are listed for %s, which is no set", name)
 		}
 	}
 	for name := range stops {
 		if !used[name] {
-			t.Errorf("a stop is meant for %s, which is no set", name)
+			t.Errorf("a stop is listed for %s, which is no set", name)
 		}
 	}
 }
@@ -55,7 +55,7 @@ func compareWithDebezium(t *testing.T, pg *pgtest.Server, set golden.Set) {
 	theirs, err := golden.Load(set.Name)
 	must(t, err)
 	if !reflect.DeepEqual(theirs.Set, set) {
-		t.Fatal("the cases are not those that were recorded: make golden")
+		t.Fatal("the recorded cases are different: make golden")
 	}
 	o := goldenOutbox(t, pg, set)
 	began := time.Now()
@@ -154,7 +154,7 @@ func (o *outbox) compareStop(r *relay, theirs *golden.Recording, began time.Time
 	set := &theirs.Set
 	want, ok := stops[set.Name]
 	if !ok || len(theirs.Stops) == 0 != theirs.Hangs {
-		o.t.Fatalf("it is not said what ours does with it (%v), or theirs stopped %q and hung %v", ok, theirs.Stops, theirs.Hangs)
+		o.t.Fatalf("our behaviour is not listed (%v), or theirs stopped %q and hung %v", ok, theirs.Stops, theirs.Hangs)
 	}
 	checkInDocs(o.t, want.doc)
 	switch {
@@ -200,15 +200,15 @@ func judgeGolden(t *testing.T, theirs, ours []golden.Result, expected []differen
 			for _, part := range differingParts(a, b) {
 				k := slices.IndexFunc(expected, func(d difference) bool { return d.matches(name, part) })
 				if k < 0 {
-					t.Errorf("%s: another %s:\ntheirs %s\nours   %s", name, part, jsonOf(a), jsonOf(b))
+					t.Errorf("%s: different %s:\ntheirs %s\nours   %s", name, part, jsonOf(a), jsonOf(b))
 					continue
 				}
 				seen[k] = true
 				if d := &expected[k]; d.ours != "" && d.ours != partOf(b, part) {
-					t.Errorf("%s: the %s is %s, and %s is meant", name, part, partOf(b, part), d.ours)
+					t.Errorf("%s: the %s is %s, and %s is listed", name, part, partOf(b, part), d.ours)
 				} else if d.check != nil {
 					if err := d.check(*a, *b); err != nil {
-						t.Errorf("%s: another %s than is meant: %v:\ntheirs %s\nours   %s", name, part, err, jsonOf(a), jsonOf(b))
+						t.Errorf("%s: another %s than listed: %v:\ntheirs %s\nours   %s", name, part, err, jsonOf(a), jsonOf(b))
 					}
 				}
 			}
@@ -217,7 +217,7 @@ func judgeGolden(t *testing.T, theirs, ours []golden.Result, expected []differen
 	for k, d := range expected {
 		checkInDocs(t, d.doc)
 		if !seen[k] {
-			t.Errorf("there is no longer a difference in %s of %q: take it out here and in docs/debezium.md (%s)", d.part, d.only, d.doc)
+			t.Errorf("there is no longer a difference in %s of %q: remove it here and in docs/debezium.md (%s)", d.part, d.only, d.doc)
 		}
 	}
 }

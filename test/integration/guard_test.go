@@ -49,10 +49,10 @@ func (r *relay) awaitStop(d time.Duration, code int, words ...string) {
 	}
 	for _, w := range words {
 		if !strings.Contains(last.Error, w) {
-			r.t.Errorf("the last line does not say %q: %s", w, text)
+			r.t.Errorf("the last line does not contain %q: %s", w, text)
 		}
 	}
-	r.t.Logf("last words: %s", last.Error)
+	r.t.Logf("last line: %s", last.Error)
 }
 
 // lastLine returns the last complete line of a file.
@@ -109,7 +109,7 @@ func TestAlterationThatNobodySeesYet(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()
 		if err := pg.Exec(ctx, o.name, `INSERT INTO counter VALUES (gen_random_uuid()::text)`); err == nil {
-			return errors.New("one did not")
+			return errors.New("one does not wait")
 		}
 		return nil
 	})
@@ -126,7 +126,7 @@ func TestAlterationThatNobodySeesYet(t *testing.T) {
 		var waiting bool
 		err := o.admin.scan(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')`, &waiting)
 		if err == nil && !waiting {
-			err = errors.New("it does not")
+			err = errors.New("not yet")
 		}
 		return err
 	})

@@ -161,7 +161,7 @@ func (s *suite) startKafka(ctx context.Context) error {
 	s.fake = strings.ReplaceAll(s.fake, "\n", " ")
 	fmt.Println("NO-REAL-KAFKA:", s.fake)
 	if os.Getenv("CI") == "true" {
-		return errors.New("no real Kafka, and CI=true wants one: " + s.fake)
+		return errors.New("no real Kafka, and CI=true requires one: " + s.fake)
 	}
 	s.kafka, err = s.newKafka(ctx)
 	return err

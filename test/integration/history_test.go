@@ -107,7 +107,7 @@ func (h *history) truthProblems() (problems []string) {
 			}
 		}
 		if n != 0 && n != len(ids) {
-			problems = append(problems, fmt.Sprintf("the table has %d of the %d rows of one transaction, such as id %s", n, len(ids), ids[0]))
+			problems = append(problems, fmt.Sprintf("the table has %d of the %d rows of one transaction, e.g. id %s", n, len(ids), ids[0]))
 		}
 	}
 	return problems
@@ -288,7 +288,7 @@ func plantedHistory(t *testing.T) (file string) {
 		plant(h)
 		again, _ := stored(h)
 		if err := again.judge().err(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v; want it to say %q", err, want)
+			t.Errorf("%v; want it to contain %q", err, want)
 		}
 	}
 	_, file = stored(good())

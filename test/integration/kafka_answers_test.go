@@ -147,14 +147,14 @@ func TestNotEnoughReplicas(t *testing.T) {
 			o.outcome("%d sessions ended", ended)
 			t.Logf("%d records before the fault; %d sessions ended; states: %s", before, ended, states(r))
 			if most := int(took/c.park) + 2; ended > most {
-				t.Errorf("%d sessions ended in %v with park_after %v; more than %d", ended, took, c.park, most)
+				t.Errorf("%d sessions ended in %v with park_after %v, more than %d", ended, took, c.park, most)
 			}
 			v := o.verify(patience)
 			switch {
 			case ended == 0:
 				o.repeatsAtMost(v, 0, "no session ended")
 			case c.partitions == nil:
-				o.repeatsAtMost(v, answerWindow, "one window: no partition takes anything meanwhile")
+				o.repeatsAtMost(v, answerWindow, "one window: no partition accepts records meanwhile")
 			default:
 				o.repeatsAtMost(v, ended*answerWindow, "a window for each session: the probe cannot see why (docs/adr/0005)")
 			}
@@ -182,7 +182,7 @@ func TestStoredButNotAcknowledged(t *testing.T) {
 		kafkatest.Fault{LoseAnswers: true, Share: 0.1, Seed: rnd.Uint64()},
 	)
 	o.holdFault(lasts)
-	await(t, patience, "20 batches to be concerned", func() error {
+	await(t, patience, "20 batches to be affected", func() error {
 		if n := hitsOf(t, k); n < 20 {
 			return fmt.Errorf("%d are", n)
 		}
@@ -194,7 +194,7 @@ func TestStoredButNotAcknowledged(t *testing.T) {
 	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
-	o.repeatsAtMost(v, 0, "a retry inside a session does not show")
+	o.repeatsAtMost(v, 0, "a retry inside a session causes no repeats")
 	r.noErrorSurfaced()
 }
 
@@ -224,7 +224,7 @@ func TestLeadersMove(t *testing.T) {
 	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
-	o.repeatsAtMost(v, 0, "a retry inside a session does not show")
+	o.repeatsAtMost(v, 0, "a retry inside a session causes no repeats")
 	r.noErrorSurfaced()
 }
 

@@ -87,7 +87,7 @@ func TestNullKey(t *testing.T) {
 	last := log[len(log)-1]
 	if at, err := parsePosition(fmt.Sprint(last["position"])); last["level"] != "ERROR" || last["event_id"] != id || last["cause"] != "null_key" ||
 		err != nil || at.commit <= older || at.commit >= behind {
-		t.Errorf("the last line of the log does not name the event, or not well: %v (%v)", last, err)
+		t.Errorf("the last line of the log does not name the event correctly: %v (%v)", last, err)
 	}
 	o.awaitSlotFree()
 	if now := o.confirmed(); now <= older || now >= behind {
@@ -109,7 +109,7 @@ func TestNullKey(t *testing.T) {
 	v := h.judge()
 	o.proof.setVerdict(v)
 	must(t, v.err())
-	o.repeatsAtMost(v, 0, "what was delivered before the stop is confirmed")
+	o.repeatsAtMost(v, 0, "the events delivered before the stop are confirmed")
 }
 
 // postgresIn starts a server whose databases have that encoding.
@@ -126,7 +126,7 @@ func postgresIn(t *testing.T, encoding string) *pgtest.Server {
 func TestNoEncoding(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{pg: postgresIn(t, "SQL_ASCII"), payload: "text"})
-	o.proves("F71", "a database in SQL_ASCII, with bytes that are no UTF-8 in topic, key, value, header, and name of a header")
+	o.proves("F71", "a database in SQL_ASCII, with bytes that are not UTF-8 in topic, key, value, header, and name of a header")
 	o.makeTopic("dead", 1, nil)
 	o.startStreaming(smallWindow, "OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC="+o.topic("dead"))
 	rnd := newRand(t)

@@ -109,7 +109,7 @@ func (g *guardedOutbox) checkNoSecret(r *relay) {
 	_, status, err := r.get("/status")
 	must(g.t, err)
 	if bytes.Contains(log, []byte(kafkaPassword)) || bytes.Contains(status, []byte(kafkaPassword)) {
-		g.t.Error("a secret of Kafka's is in the log or in /status")
+		g.t.Error("a secret for Kafka is in the log or in /status")
 	}
 }
 
@@ -124,7 +124,7 @@ func (r *relay) awaitReason(words ...string) {
 		said := st.State + ": " + st.Reason
 		for _, w := range words {
 			if !strings.Contains(said, w) {
-				return fmt.Errorf("it says %s", said)
+				return fmt.Errorf("it reports %s", said)
 			}
 		}
 		return r.o.checkRelays()
@@ -192,7 +192,7 @@ func (g *guardedOutbox) testMechanism(mechanism string, a *testcert.Authority) {
 		w.awaitDelivered(10)
 	}
 	w.stop()
-	g.repeatsAtMost(g.verify(patience), 0, "nothing is wrong")
+	g.repeatsAtMost(g.verify(patience), 0, "no fault")
 	if n := r.reconnects(""); n != 0 {
 		g.t.Errorf("%d sessions ended", n)
 	}
@@ -302,7 +302,7 @@ func (g *guardedOutbox) testDoctor(a *testcert.Authority) {
 	check("producer_id", "OK", "", "")
 	check("topic", "OK", g.topic("order"), "")
 	if exit := g.doctor(env...).Exit; exit != 0 {
-		g.t.Errorf("all is right, and doctor ends with %d", exit)
+		g.t.Errorf("everything is correct, and doctor ends with %d", exit)
 	}
 	const brokers = "OUTBOXCDC_KAFKA_BROKERS="
 	right := env
@@ -366,7 +366,7 @@ func (g *guardedOutbox) testDLQCommands(a *testcert.Authority) {
 			g.t.Errorf("dlq %v: exit code %d, want %d and %q: %s%s", args, got, exit, words, out, notes)
 		}
 		if strings.Contains(out+notes, kafkaPassword) {
-			g.t.Errorf("a secret of Kafka's is in what dlq %v says", args)
+			g.t.Errorf("a secret for Kafka is in the output of dlq %v", args)
 		}
 	}
 	remedy := "remedy: grant the user Read and Describe on topic " + dead + " and on group " + group

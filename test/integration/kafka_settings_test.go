@@ -48,7 +48,7 @@ func TestBrokerWithSettings(t *testing.T) {
 func testAutoCreateUnused(t *testing.T, k kafkatest.Cluster) {
 	lasts := fullOrShort(10*time.Second, 3*time.Second)
 	o := newOutbox(t, options{kafka: k, types: []string{"order", "late"}, missing: []string{"late"}})
-	o.proves("F67", "a topic is missing for %v where brokers make topics by themselves, with one partition; then made with three", lasts)
+	o.proves("F67", "a topic is missing for %v where brokers create topics by themselves, with one partition; then created with three", lasts)
 	o.sample()
 	checkAutoCreate(t, k, o.name+".accident")
 	r := o.startStreaming()
@@ -57,7 +57,7 @@ func testAutoCreateUnused(t *testing.T, k kafkatest.Cluster) {
 	r.awaitState("waiting_for_topic", patience)
 	o.holdFault(lasts)
 	if _, err := kafkatest.ReadAll(testContext(t), k.Brokers(), o.topic("late")); !errors.Is(err, kerr.UnknownTopicOrPartition) {
-		t.Fatalf("the topic was made while the daemon waited: %v", err)
+		t.Fatalf("the topic was created while the daemon waited: %v", err)
 	}
 	o.makeTopic("late", 3, nil)
 	o.awaitHealed()
@@ -84,7 +84,7 @@ func testWritePermission(t *testing.T, k kafkatest.Cluster) {
 	rounds := fullOrShort(5, 2)
 	rnd := newRand(t)
 	o := newOutbox(t, options{kafka: k, types: []string{"order", "other"}})
-	o.proves("F69", "the right to write to a topic missing at the start; given; taken away and given again under load, %d times", rounds)
+	o.proves("F69", "the permission to write to a topic missing at the start; granted; revoked and granted again under load, %d times", rounds)
 	o.sample()
 	give := func(operations ...kmsg.ACLOperation) {
 		t.Helper()
@@ -96,7 +96,7 @@ func testWritePermission(t *testing.T, k kafkatest.Cluster) {
 	before := o.confirmed()
 	r := o.start(smallWindow)
 	if exit := r.awaitExit(patience); exit != 77 {
-		t.Fatalf("exit code %d without the right to write, want 77", exit)
+		t.Fatalf("exit code %d without the permission to write, want 77", exit)
 	}
 	log := r.entries()
 	last := log[len(log)-1]
@@ -125,7 +125,7 @@ func testWritePermission(t *testing.T, k kafkatest.Cluster) {
 	o.outcome("%d sessions ended", ended)
 	v := o.verify(patience)
 	if ended > 3*rounds {
-		t.Errorf("%d sessions ended: parked means to wait; states: %s", ended, states(r))
+		t.Errorf("%d sessions ended, but a parked daemon waits; states: %s", ended, states(r))
 	}
 	o.repeatsAtMost(v, ended*answerWindow, "a window of %d for each session that ended", answerWindow)
 }
@@ -134,7 +134,7 @@ func testWritePermission(t *testing.T, k kafkatest.Cluster) {
 // letter in the end, also the first event of the process.
 func testDeniedTopic(t *testing.T, k kafkatest.Cluster) {
 	o := newOutbox(t, options{kafka: k, types: []string{"order", "none", "secret"}, missing: []string{"none"}})
-	o.proves("F69", "events for topics without a right, one that is there and one that is not, route.missing_topic poison")
+	o.proves("F69", "events for topics without a permission, one that exists and one that does not, route.missing_topic poison")
 	for _, name := range []string{"none", "secret"} {
 		must(t, kafkatest.Allow(testContext(t), k.Brokers(), "somebody", o.topic(name), kmsg.ACLOperationWrite, kmsg.ACLOperationDescribe))
 	}
@@ -151,7 +151,7 @@ func testDeniedTopic(t *testing.T, k kafkatest.Cluster) {
 			o.insert(typ, "a", round, 1)
 		}
 		r := o.start(env...)
-		await(t, patience, "what may be delivered, and dead letters", func() error {
+		await(t, patience, "the permitted events, and dead letters", func() error {
 			orders, dead := len(o.readRecords(o.topic("order"))), len(o.readRecords(o.topic("dead")))
 			if orders != round || dead != 2*round {
 				return fmt.Errorf("%d events and %d dead letters; %s", orders, dead, o.situation())

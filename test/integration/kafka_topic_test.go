@@ -16,7 +16,7 @@ func TestTopicDeletedUnderLoad(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{types: []string{"order", "gone"}})
-	o.proves("F67", "a topic deleted under load and created again with one partition instead of three; then deleted, and created as it was")
+	o.proves("F67", "a topic deleted under load and recreated with one partition instead of three; then deleted, and recreated as before")
 	s := o.sample()
 	s.testJudges = true // it would not find deleted records
 	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER=3s")
@@ -98,13 +98,13 @@ func (o *outbox) judgeWithout(deleted []string) *verdict {
 	for i := range h.Commits {
 		h.Commits[i].IDs = excludeIDs(h.Commits[i].IDs, gone)
 	}
-	o.outcome("%d events were delivered to the topic before it was deleted, and are gone with it", lost)
+	o.outcome("%d events were delivered to the topic before it was deleted, and are lost with it", lost)
 	v := h.judge()
 	o.proof.setVerdict(v)
 	if err := v.err(); err != nil {
 		o.t.Fatalf("%v\n  OUTBOXCDC_TEST_HISTORY=%s judges it again", err, h.keep(o))
 	}
-	o.t.Logf("%s; %d events gone with the topic", v.String(), lost)
+	o.t.Logf("%s; %d events lost with the topic", v.String(), lost)
 	return v
 }
 
@@ -123,7 +123,7 @@ func TestPartitionsAdded(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{partitions: 6})
-	o.proves("F68", "6 partitions become 12 under load, pg_terminate_backend for a new session; the daemon is started again later")
+	o.proves("F68", "6 partitions become 12 under load, pg_terminate_backend for a new session; the daemon is restarted later")
 	o.sample()
 	r := o.startStreaming(smallWindow)
 	w := o.write(load{rand: rnd, keys: 60})
@@ -131,7 +131,7 @@ func TestPartitionsAdded(t *testing.T) {
 	must(t, kafkatest.AddPartitions(testContext(t), o.kafka.Brokers(), o.topic("order"), 12))
 	await(t, patience, "the warning", func() error {
 		if len(r.logged("partitions were added to the topic; keys keep their partitions until the next restart")) != 1 {
-			return errors.Join(errors.New("it is not there, or not once"), o.checkRelays())
+			return errors.Join(errors.New("not logged, or more than once"), o.checkRelays())
 		}
 		return nil
 	})
@@ -145,7 +145,7 @@ func TestPartitionsAdded(t *testing.T) {
 	o.exec("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1", o.name)
 	await(t, patience, "the session to end", func() error {
 		if r.sessionsEnded() == 0 {
-			return errors.New("it has not")
+			return errors.New("not yet")
 		}
 		return o.checkRelays()
 	})

@@ -73,12 +73,12 @@ func TestKill9AtEachStep(t *testing.T) {
 		},
 		stopping(`"state":"draining"`),
 		func(r *relay) {
-			await(t, patience, "what the ones before have delivered to come by", func() error { return waitFor(o.confirmed() > confirmed) })
+			await(t, patience, "the events delivered by earlier daemons to be sent again", func() error { return waitFor(o.confirmed() > confirmed) })
 			stopping(`"msg":"stopped: everything`)(r)
 		},
 	}
 	rounds := fullOrShort(4, 1)
-	o.proves("F02", "kill -9 right after each of %d steps that can be seen from outside, from the first line of the log to the last, "+
+	o.proves("F02", "kill -9 right after each of %d steps visible from outside, from the first line of the log to the last, "+
 		"%d times each (each step of a session: the simulator)", len(steps), rounds)
 	o.sample()
 	w = o.write(load{rand: rnd, types: []string{"order", "payment"}})
@@ -180,7 +180,7 @@ func TestKill9WhileKafkaIsFrozen(t *testing.T) {
 			o.awaitHealed()
 			v := o.verify(patience)
 			o.boundRepeats(v)
-			o.repeatsAtMost(v, 100, "what was in flight")
+			o.repeatsAtMost(v, 100, "the records in flight")
 			o.outcome("the slot did not move")
 		})
 	}
@@ -236,7 +236,7 @@ func awaitStatusUpdates(t *testing.T, r *relay, more float64) {
 	await(t, patience, fmt.Sprintf("%v more status updates", more), func() error {
 		m, err := r.metrics()
 		if err == nil && m[name] < want {
-			err = fmt.Errorf("%v are left", want-m[name])
+			err = fmt.Errorf("%v to go", want-m[name])
 		}
 		return err
 	})

@@ -38,7 +38,7 @@ func TestKill9InsideACopy(t *testing.T) {
 		case r.confirmed > commit && got < rows:
 			t.Fatalf("the slot confirms %s; %d of the rows of the transaction committed at %s are in Kafka", r.confirmed, got, commit)
 		case r.confirmed > commit:
-			t.Fatalf("kill %d came too late: all was delivered and confirmed", n+1)
+			t.Fatalf("kill %d was too late: everything was delivered and confirmed", n+1)
 		}
 	}
 	begin := time.Now()
@@ -47,7 +47,7 @@ func TestKill9InsideACopy(t *testing.T) {
 	o.proof.Recovery = time.Since(begin)
 	o.awaitConfirmed(end, recoverIn)
 	v := counted.judge(s, end)
-	o.repeatsAtMost(v, kills*rows, "each start delivers the transaction from its beginning: once a start, which is checked row by row")
+	o.repeatsAtMost(v, kills*rows, "each start delivers the transaction from its beginning: once for each start, which is checked row by row")
 }
 
 // killInside returns at a moment within the delivery: two seconds after it has begun or, in a short delivery, after a

@@ -164,7 +164,7 @@ func TestForgottenPreparedTransactions(t *testing.T) {
 	held := o.awaitHeld(r, "less than", func(held float64) bool { return held < float64(amount) })
 	w.stop()
 	o.repeatsAtMost(o.verify(patience), 0, "a crash of Postgres and a clean restart repeat nothing")
-	o.outcome("the metric told of the WAL held, and of %d MiB after they had ended", int64(held)>>20)
+	o.outcome("the metric showed the WAL held, and %d MiB after they had ended", int64(held)>>20)
 }
 
 // awaitHeld waits until the WAL that the slot holds back is as wanted, by the daemon's metric and by the server's
@@ -182,7 +182,7 @@ func (o *outbox) awaitHeld(r *relay, what string, wanted func(bytes float64) boo
 			return err
 		}
 		if !wanted(bytes) || !wanted(outside) {
-			return fmt.Errorf("the metric says %.0f, the server %.0f", bytes, outside)
+			return fmt.Errorf("the metric is %.0f, the server has %.0f", bytes, outside)
 		}
 		return nil
 	})

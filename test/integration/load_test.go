@@ -29,7 +29,7 @@ func TestIdleOutboxFollowsForeignWAL(t *testing.T) {
 	o.awaitHealed()
 	// The server recomputes how much WAL the slot keeps at a checkpoint, or every 15 s.
 	o.exec("CHECKPOINT")
-	await(t, patience, "the server to be free to throw the WAL away", func() error {
+	await(t, patience, "the server to be able to remove the WAL", func() error {
 		restart, err := o.admin.lsn(o.slotSQL("restart_lsn::text"))
 		if err == nil && restart < end {
 			err = fmt.Errorf("restart_lsn is %s, %s was written", restart, end)
@@ -98,7 +98,7 @@ func TestTenThousandSavepoints(t *testing.T) {
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, "no fault")
 	want := transactions*savepoints/2 + int(w.rows.Load())
-	o.outcome("exactly the %d rows that were kept", transactions*savepoints/2)
+	o.outcome("exactly the %d rows that were not rolled back", transactions*savepoints/2)
 	if v.Rows != want {
 		t.Errorf("%d rows in the table, want %d", v.Rows, want)
 	}
@@ -164,7 +164,7 @@ func TestDDLStorm(t *testing.T) {
 	}
 	o.awaitHealed()
 	if n := o.follow.records(); n == 0 {
-		t.Error("nothing was delivered beside the long transaction")
+		t.Error("nothing was delivered during the long transaction")
 	}
 	must(t, tx.Commit(ctx))
 	o.awaitHealed()

@@ -46,7 +46,7 @@ func TestNothingLeaks(t *testing.T) {
 	for where, text := range shown {
 		for _, secret := range []string{canary, password} {
 			if i := strings.Index(text, secret); i >= 0 {
-				t.Errorf("%s has %q in it: …%s…", where, secret, text[max(0, i-200):min(len(text), i+50)])
+				t.Errorf("%s contains %q: …%s…", where, secret, text[max(0, i-200):min(len(text), i+50)])
 			}
 		}
 	}

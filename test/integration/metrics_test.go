@@ -22,7 +22,7 @@ func TestMetricsTellTheTruth(t *testing.T) {
 	k := breakableKafka(t)
 	pg := ownPostgres(t, defaultMajor, map[string]string{"max_slot_wal_keep_size": "1GB"})
 	o := newOutbox(t, options{pg: pg, kafka: k, types: []string{"order", "item"}})
-	o.proves("F65", "the only broker frozen under load, the metrics next to what a reader and the catalogs say before, under load, meanwhile and after")
+	o.proves("F65", "the only broker frozen under load, the metrics compared with a reader and the catalogs before, under load, meanwhile and after")
 	before := time.Now()
 	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER=2s")
 	o.insert("order", "a", 0, 300)
@@ -87,7 +87,7 @@ func (o *outbox) checkSeries(a metricValues, want map[string]float64) {
 	o.t.Helper()
 	for name, v := range want {
 		if got, there := a[name]; !there || got != v {
-			o.t.Errorf("%s is %v (there: %v), want %v", name, got, there, v)
+			o.t.Errorf("%s is %v (present: %v), want %v", name, got, there, v)
 		}
 	}
 }
@@ -176,7 +176,7 @@ func (o *outbox) awaitSlotMetrics(r *relay) server {
 	label := `{slot="` + o.name + `"}`
 	o.exec(`INSERT INTO counter (key) VALUES ('look') ON CONFLICT (key) DO UPDATE SET n = 0`)
 	var s server
-	await(o.t, patience, "the slot's metrics to be what the server says", func() error {
+	await(o.t, patience, "the slot's metrics to agree with the server", func() error {
 		a := o.readMetrics(r)
 		s = o.server()
 		var errs []error
@@ -186,7 +186,7 @@ func (o *outbox) awaitSlotMetrics(r *relay) server {
 			"outboxcdc_confirmed_position_bytes": s.confirmed, "outboxcdc_replication_lag_bytes": s.end - s.confirmed,
 		} {
 			if got, there := a[name]; !there || math.Abs(got-want) > page {
-				errs = append(errs, fmt.Errorf("%s is %.0f (there: %v), want %.0f", name, got, there, want))
+				errs = append(errs, fmt.Errorf("%s is %.0f (present: %v), want %.0f", name, got, there, want))
 			}
 		}
 		return errors.Join(errs...)
@@ -199,7 +199,7 @@ func (o *outbox) checkMetricsUnderLoad(r *relay) {
 	o.t.Helper()
 	s, seen := o.server(), float64(o.follow.records())
 	var a metricValues
-	await(o.t, patience, "what the slot confirms to be what is said to be confirmed", func() error { // noted after the status update was sent
+	await(o.t, patience, "the metric of the confirmed position to agree with the slot", func() error { // noted after the status update was sent
 		if a = o.readMetrics(r); a["outboxcdc_confirmed_position_bytes"] < s.confirmed {
 			return fmt.Errorf("%.0f, and the slot confirmed %.0f", a["outboxcdc_confirmed_position_bytes"], s.confirmed)
 		}
@@ -212,7 +212,7 @@ func (o *outbox) checkMetricsUnderLoad(r *relay) {
 	if received < confirmed || end < received {
 		o.t.Errorf("confirmed %.0f, received %.0f, server at %.0f", confirmed, received, end)
 	}
-	await(o.t, patience, "the slot to be where the metrics say", func() error {
+	await(o.t, patience, "the slot to agree with the metrics", func() error {
 		if now := o.server(); now.confirmed < confirmed || now.end < end {
 			return fmt.Errorf("confirmed %.0f of %.0f", now.confirmed, confirmed)
 		}
@@ -220,9 +220,9 @@ func (o *outbox) checkMetricsUnderLoad(r *relay) {
 	})
 	delivered := a.sum("outboxcdc_events_delivered_total{")
 	if least := seen - answerWindow; delivered < least { // a reader may be ahead of the acknowledgement
-		o.t.Errorf("%v delivered, and a reader had %v before", delivered, seen)
+		o.t.Errorf("%v delivered, but a reader had %v before", delivered, seen)
 	}
-	await(o.t, patience, "a reader to have what is counted as delivered", func() error {
+	await(o.t, patience, "a reader to have all events counted as delivered", func() error {
 		if n := o.follow.records(); float64(n) < delivered {
 			return fmt.Errorf("%d of %v", n, delivered)
 		}
@@ -253,7 +253,7 @@ func (o *outbox) checkMetricsWhileParked(r *relay, early, late time.Time) {
 	if n := a.sum("outboxcdc_replication_reconnects_total{"); n == 0 || int(n) != r.sessionsEnded() {
 		o.t.Errorf("%v reconnects are counted, %d are in the log", n, r.sessionsEnded())
 	}
-	await(o.t, patience, "the lag to go on growing", func() error {
+	await(o.t, patience, "the lag to keep growing", func() error {
 		if now := o.readMetrics(r)["outboxcdc_replication_lag_seconds"]; now < lag+1 {
 			return fmt.Errorf("%v", now)
 		}

@@ -41,11 +41,11 @@ func TestOneTransactionOfAMillionRows(t *testing.T) {
 	t.Logf("written in %v", written.Sub(begin).Round(time.Millisecond))
 
 	r := o.start("GOMEMLIMIT=off")
-	how := "its peak resident memory is looked at"
+	how := "its peak resident memory is measured"
 	if err := confine(t, r.pid(), limit); err != nil {
 		t.Logf("no cgroup: %v", err)
 	} else {
-		how = "a cgroup holds it to that"
+		how = "enforced by a cgroup"
 	}
 	counted.awaitAll(fullOrShort(6*time.Minute, 3*time.Minute))
 	took := time.Since(written)
@@ -55,7 +55,7 @@ func TestOneTransactionOfAMillionRows(t *testing.T) {
 	t.Logf("delivered in %v from the start of the daemon; peak resident memory %d MB (limit %d MB: %s)",
 		took.Round(time.Millisecond), peak>>20, limit>>20, how)
 	if peak >= limit {
-		t.Errorf("the daemon took %d MB, more than %d MB", peak>>20, limit>>20)
+		t.Errorf("the daemon used %d MB, more than %d MB", peak>>20, limit>>20)
 	}
 	o.outcome("delivered at %d events/s; %s", int(float64(rows)/took.Seconds()), how)
 	o.repeatsAtMost(counted.judge(s, end), 0, "no fault")
@@ -156,7 +156,7 @@ func (c *counter) awaitAll(d time.Duration) {
 	c.o.t.Helper()
 	await(c.o.t, d, fmt.Sprintf("all of %d rows", len(c.count)-1), func() error {
 		if n, _ := c.progress(); n < len(c.count)-1 {
-			return errors.Join(fmt.Errorf("%d have come; %s", n, c.o.situation()), c.o.checkRelays())
+			return errors.Join(fmt.Errorf("%d have arrived; %s", n, c.o.situation()), c.o.checkRelays())
 		}
 		return nil
 	})
@@ -168,7 +168,7 @@ func (c *counter) judge(s *sampler, end pglogrepl.LSN) *verdict {
 	c.o.t.Helper()
 	await(c.o.t, patience, "the sampler to see the transaction confirmed", func() error {
 		if looks, _ := s.results(); len(looks) == 0 || looks[len(looks)-1].Confirmed < end {
-			return errors.New("it has not")
+			return errors.New("not yet")
 		}
 		return nil
 	})
@@ -179,7 +179,7 @@ func (c *counter) judge(s *sampler, end pglogrepl.LSN) *verdict {
 	v.Rows, v.Records = len(c.count)-1, c.records
 	for n, count := range c.count[1:] {
 		if most := len(c.o.relays); int(count) > most { // each start delivers it once
-			v.BadRepeats = append(v.BadRepeats, fmt.Sprintf("number %d came %d times from %d daemons", n+1, count, most))
+			v.BadRepeats = append(v.BadRepeats, fmt.Sprintf("number %d arrived %d times from %d daemons", n+1, count, most))
 		}
 		if count == 0 {
 			v.Missing = append(v.Missing, numberedID(n+1))

@@ -27,8 +27,8 @@ func TestKafkaNetwork(t *testing.T) {
 		{"cut after bytes", kafkaCutAfterBytes},
 		{"standstill", kafkaStandstill},
 		{"black hole", silentKafka("F15", "black hole towards Kafka", faultproxy.BlackHole())},
-		{"daemon not heard", silentKafka("F16", "Kafka hears nothing of the daemon, which hears it", faultproxy.Faults{Up: faultproxy.Way{Drop: true}})},
-		{"Kafka not heard", silentKafka("F16", "the daemon hears nothing of Kafka, which hears it", faultproxy.Faults{Down: faultproxy.Way{Drop: true}})},
+		{"daemon not heard", silentKafka("F16", "Kafka receives nothing from the daemon, which receives from Kafka", faultproxy.Faults{Up: faultproxy.Way{Drop: true}})},
+		{"Kafka not heard", silentKafka("F16", "the daemon receives nothing from Kafka, which receives from the daemon", faultproxy.Faults{Down: faultproxy.Way{Drop: true}})},
 		{"patient in a black hole", patientDaemon(40*time.Second, 90*time.Second, "black hole towards Kafka for 40 s (120 s ÷ 3)")},
 		{"connections forgotten", patientDaemon(2*time.Second, 30*time.Second, "black hole towards Kafka for 2 s, its connections stay in it, as behind a firewall that has forgotten them")},
 		{"slow on both sides", slowOnBothSides},
@@ -90,7 +90,7 @@ func kafkaStandstill(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	lasts, factor := fullOrShort(24*time.Second, 5*time.Second), fullOrShort(5, 24)
 	rnd := newRand(t)
 	o := newOutbox(t, options{kafka: k})
-	o.proves("F15", "network to Kafka stands still for %v (120 s ÷ %d), less than park_after", lasts, factor)
+	o.proves("F15", "network to Kafka held up for %v (120 s ÷ %d), less than park_after", lasts, factor)
 	o.sample()
 	w := o.write(calmLoad(rnd))
 	r := o.startThrough(p, senderTimeout(2*time.Second))
@@ -104,7 +104,7 @@ func kafkaStandstill(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	w.stop()
 	v := o.verify(patience)
 	if n := r.reconnects("") - before; n != 0 {
-		t.Errorf("%d reconnects, want the session to live through it", n)
+		t.Errorf("%d reconnects, want the session to survive", n)
 	}
 	o.boundWindows(v, r)
 }
@@ -182,7 +182,7 @@ func patientDaemon(lasts, parkAfter time.Duration, what string) func(*testing.T,
 		w.stop()
 		v := o.verify(patience)
 		if n := r.reconnects(""); n != 0 {
-			t.Errorf("%d reconnects, want the session to live through it", n)
+			t.Errorf("%d reconnects, want the session to survive", n)
 		}
 		o.boundWindows(v, r)
 	}
@@ -273,10 +273,10 @@ func kafkaFlapping(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	rows, delivered, took := w.flap(p, lasts)
 	o.outcome("%d of %d events delivered meanwhile, %d connections, %d sessions ended", delivered, rows, p.Accepted(), r.reconnects(""))
 	if delivered == 0 {
-		t.Error("nothing was delivered during the flapping")
+		t.Error("nothing was delivered between the cuts")
 	}
 	if most := int64(took/(500*time.Millisecond)+1) * 8; p.Accepted() > most {
-		t.Errorf("%d connections were made, more than %d", p.Accepted(), most)
+		t.Errorf("%d connections were opened, more than %d", p.Accepted(), most)
 	}
 	o.awaitHealed()
 	w.stop()

@@ -82,7 +82,7 @@ func TestNameMovesToAnotherAddress(t *testing.T) {
 		}
 		await(t, recoverIn, "the daemon at the new address", func() error {
 			if next.Accepted() == 0 {
-				return errors.New("it has not come")
+				return errors.New("it has not connected")
 			}
 			return nil
 		})

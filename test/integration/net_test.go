@@ -29,8 +29,8 @@ func TestPostgresNetwork(t *testing.T) {
 		"standstill":        postgresStandstill,
 		"black hole":        silentPostgres("F14", "black hole towards Postgres", faultproxy.BlackHole()),
 		"no answer to SYNs": silentPostgres("F14", "black hole towards Postgres, connects unanswered", faultproxy.Faults{Up: lost, Down: lost, Silent: true}),
-		"daemon not heard":  silentPostgres("F16", "Postgres hears nothing of the daemon, which hears it", faultproxy.Faults{Up: lost}),
-		"server not heard":  silentPostgres("F16", "the daemon hears nothing of Postgres, which hears it", faultproxy.Faults{Down: lost}),
+		"daemon not heard":  silentPostgres("F16", "Postgres receives nothing from the daemon, which receives from Postgres", faultproxy.Faults{Up: lost}),
+		"server not heard":  silentPostgres("F16", "the daemon receives nothing from Postgres, which receives from the daemon", faultproxy.Faults{Down: lost}),
 		"half-open client":  halfOpenClient,
 		"flapping":          postgresFlapping,
 	})
@@ -45,7 +45,7 @@ func runTogether(t *testing.T, tests map[string]func(*testing.T)) {
 	all.Wait()
 }
 
-const noRepeats = "Kafka is well, and one process lives through it"
+const noRepeats = "Kafka works, and one process survives all of it"
 
 // address returns the database's host and port.
 func address(t *testing.T, pg *pgtest.Server) string {
@@ -113,7 +113,7 @@ func (r *relay) checkResources() {
 func (o *outbox) checkNoTakeover() {
 	o.t.Helper()
 	if len(o.relays) != 1 || o.running() == nil {
-		o.t.Errorf("%d daemons were started, want one that lives", len(o.relays))
+		o.t.Errorf("%d daemons were started, want one that survives", len(o.relays))
 	}
 }
 
@@ -136,7 +136,7 @@ func (o *outbox) cutTimes(w *writer, p *faultproxy.Proxy, rnd *rand.Rand, times,
 		old := p.Cuts()
 		await(t, patience, fmt.Sprintf("cut %d: %+v", i+1, f), func() error {
 			if p.Cuts() == old {
-				return fmt.Errorf("no connection came so far; %d have been accepted", p.Accepted())
+				return fmt.Errorf("no connection was cut so far; %d have been accepted", p.Accepted())
 			}
 			return nil
 		})
@@ -192,7 +192,7 @@ func silentPostgres(row, what string, faults faultproxy.Faults) func(*testing.T)
 		st, err := r.status()
 		must(t, err)
 		if st.State != "reconnecting" {
-			t.Errorf("it is %s (%s) in the end", st.State, st.Reason)
+			t.Errorf("the daemon is %s (%s) in the end", st.State, st.Reason)
 		}
 		must(t, p.Set(faultproxy.Faults{}))
 		o.awaitHealed()
@@ -214,7 +214,7 @@ func postgresStandstill(t *testing.T) {
 	const times, each = 3, time.Second
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	o.proves("F14", "network to Postgres stands still %d × %v, less than wal_sender_timeout", times, each)
+	o.proves("F14", "network to Postgres held up %d × %v, less than wal_sender_timeout", times, each)
 	o.sample()
 	p, env := o.proxied()
 	w := o.write(calmLoad(rnd))
@@ -249,7 +249,7 @@ func halfOpenClient(t *testing.T) {
 	r.endExpected = true
 	must(t, r.proc.Kill())
 	begin := time.Now()
-	await(t, patience, "the hole to swallow the end of all connections", func() error {
+	await(t, patience, "the black hole to swallow the end of all connections", func() error {
 		if n := p.Intact(); n != 0 {
 			return fmt.Errorf("%d have lost nothing yet", n)
 		}
@@ -263,7 +263,7 @@ func halfOpenClient(t *testing.T) {
 	})
 	took := time.Since(begin)
 	if !second.hasBeenIn("waiting_for_slot") {
-		t.Error("the second daemon has not waited: the server had given the first one up already, so the fault was not provoked")
+		t.Error("the second daemon has not waited: the server had already given up on the first one, so the fault was not provoked")
 	}
 	o.outcome("slot obtained after %.1f s", took.Seconds())
 	// The second daemon tries once a second; on opening, the pauses between tries are far below that.
@@ -291,13 +291,13 @@ func postgresFlapping(t *testing.T) {
 	w.awaitCommits(20)
 	rows, delivered, took := w.flap(p, lasts)
 	if delivered == 0 {
-		t.Error("nothing was delivered during the flapping")
+		t.Error("nothing was delivered between the cuts")
 	}
 	o.outcome("%d of %d events delivered meanwhile", delivered, rows)
-	o.outcome("%d connections were made, %d sessions failed", p.Accepted(), r.reconnects(""))
+	o.outcome("%d connections were opened, %d sessions failed", p.Accepted(), r.reconnects(""))
 	// Two connections a session, at most two sessions in 500 ms.
 	if most := int64(took/(500*time.Millisecond)+1) * 4; p.Accepted() > most {
-		t.Errorf("%d connections were made, more than %d", p.Accepted(), most)
+		t.Errorf("%d connections were opened, more than %d", p.Accepted(), most)
 	}
 	o.awaitHealed()
 	w.stop()

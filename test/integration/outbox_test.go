@@ -356,7 +356,7 @@ func (o *outbox) awaitSlotFree() {
 	await(o.t, patience, "the slot to be free", func() error {
 		var active bool
 		if err := o.admin.scan(o.slotSQL("active"), &active); err != nil || active {
-			return errors.Join(err, errors.New("it is active"))
+			return errors.Join(err, errors.New("the slot is active"))
 		}
 		return nil
 	})

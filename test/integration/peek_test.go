@@ -153,7 +153,7 @@ func TestPeek(t *testing.T) {
 			seen := parseShownRecords(t, out)
 			o.checkSameAsKafka(seen)
 			if !strings.Contains(notes, fmt.Sprintf("%d events wait in slot %s", len(seen), o.name)) {
-				t.Errorf("it says %q of %d events", notes, len(seen))
+				t.Errorf("it prints %q for %d events", notes, len(seen))
 			}
 			o.peekBesideDaemon()
 		})
@@ -199,7 +199,7 @@ func (o *outbox) peekBesideDaemon() {
 	out, _ := o.mustRunBinary(nil, "peek", "-o", "json", "--payload")
 	text, _ := o.mustRunBinary(nil, "peek", "--limit", "2")
 	if after := o.slotRow(); after != before || !strings.HasSuffix(after, " t") {
-		t.Errorf("the slot was %s, is %s; want it active and as it was", before, after)
+		t.Errorf("the slot was %s, is %s; want it active and unchanged", before, after)
 	}
 	must(t, r.proc.Thaw())
 	o.awaitArrived(patience)
@@ -220,7 +220,7 @@ func (o *outbox) peekBesideDaemon() {
 		await(t, patience, "a copy of the slot", o.checkSlotCount(2))
 		key := fmt.Sprint("followed ", i)
 		add(key, 300+10*i, 2)
-		await(t, patience, "what was committed later", func() error {
+		await(t, patience, "the event committed later", func() error {
 			b, err := os.ReadFile(log)
 			if err == nil && strings.Count(string(b), `"key":"`+key+`"`) != 2 {
 				err = fmt.Errorf("it has shown %s", b)
@@ -231,7 +231,7 @@ func (o *outbox) peekBesideDaemon() {
 		must(t, p.Signal(sig))
 		must(t, p.Wait(testContext(t)))
 		if sig == syscall.SIGINT && p.Err() != nil {
-			t.Errorf("told to end, it ends with %v: %s", p.Err(), tail(log, 3))
+			t.Errorf("after SIGTERM it ends with %v: %s", p.Err(), tail(log, 3))
 		}
 		await(t, patience, "the copy to be gone", o.checkSlotCount(1))
 	}
@@ -286,7 +286,7 @@ func TestPeekPoison(t *testing.T) {
 		}
 	}
 	if want := fmt.Sprintf("%d of them poison", poison); !strings.Contains(notes, want) {
-		t.Errorf("it says %q, want %q", notes, want)
+		t.Errorf("it prints %q, want %q", notes, want)
 	}
 	text, _ := o.mustRunBinary(env, "peek", "--payload")
 	for _, want := range []string{"POISON policy=skip cause=no_route", "POISON policy=dead_letter cause=null_key", `value={"is": "` + secret + `"}`} {
@@ -309,7 +309,7 @@ func TestPeekRefused(t *testing.T) {
 		}
 		for _, w := range words {
 			if !strings.Contains(notes, w) {
-				t.Errorf("it says %q, want %q", notes, w)
+				t.Errorf("it prints %q, want %q", notes, w)
 			}
 		}
 	}

@@ -36,7 +36,7 @@ func TestHBAClosed(t *testing.T) {
 				_ = conn.Close(ctx)
 			}
 			if (err == nil) != want {
-				return errors.Join(errors.New("it does not count yet"), err)
+				return errors.Join(errors.New("not in effect yet"), err)
 			}
 			return nil
 		})

@@ -14,7 +14,7 @@ func TestPublicationAlteredAndBack(t *testing.T) {
 			pg := sharedPostgres(t, defaultMajor)
 			t.Parallel()
 			o := newOutbox(t, options{pg: pg})
-			o.proves("F43", "table taken out of the publication and put back while a deduplicating daemon is %s, an event in between", name)
+			o.proves("F43", "table removed from the publication and added again while a deduplicating daemon is %s, an event in between", name)
 			o.sample()
 			env := o.deduplicating(fence)
 			alter := func() {
@@ -50,7 +50,7 @@ func TestPublicationAlteredAndBack(t *testing.T) {
 				}
 			}
 			if _, text := o.adopt(env, 0, "--dry-run"); !strings.Contains(text, "the publication was altered") {
-				t.Errorf("a dry run says\n%s", text)
+				t.Errorf("a dry run prints\n%s", text)
 			}
 			o.exec(`ALTER PUBLICATION outboxcdc DROP TABLE outbox`)
 			if _, text := o.adopt(env, 79); !strings.Contains(text, "nothing was changed") || !strings.Contains(text, "remedy: ") {
@@ -64,8 +64,8 @@ func TestPublicationAlteredAndBack(t *testing.T) {
 			o.adopt(env, 0)
 			o.startStreaming(env...)
 			o.awaitHealed()
-			o.repeatsAtMost(o.verify(patience), 0, "all of before was confirmed")
-			o.outcome("exit 79 at each start, with the remedy; `slot adopt`, and it goes on")
+			o.repeatsAtMost(o.verify(patience), 0, "all earlier events were confirmed")
+			o.outcome("exit 79 at each start, with the remedy; after `slot adopt` it continues")
 		})
 	}
 }

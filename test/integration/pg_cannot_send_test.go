@@ -14,7 +14,7 @@ import (
 func TestServerCannotSend(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{pg: postgresIn(t, "WIN1252"), payload: "text"})
-	o.proves("F71", "a byte without a character in WIN1252 inside a transaction, which the server cannot convert; then the way out of the runbook")
+	o.proves("F71", "a byte without a character in WIN1252 inside a transaction, which the server cannot convert; then the remedy of the runbook")
 	env := o.deduplicating(fence)
 	r := o.startStreaming(env...)
 	o.insert("order", "before", 1, 20)
@@ -23,7 +23,7 @@ func TestServerCannotSend(t *testing.T) {
 	o.insert("order", "after", 1, 20)
 
 	var commit string
-	await(t, patience, "/readyz to say which transaction the server cannot send", func() error {
+	await(t, patience, "/readyz to name the transaction that the server cannot send", func() error {
 		code, body, err := r.get("/readyz")
 		m := regexp.MustCompile(`xid ` + bad + `, committed at ([0-9A-F]+/[0-9A-F]+).*22P05`).FindSubmatch(body)
 		if err != nil || code != 503 || m == nil {
@@ -34,7 +34,7 @@ func TestServerCannotSend(t *testing.T) {
 	})
 	r.awaitReconnects("postgres_cannot_send", 3)
 	if n := o.follow.records(); n != 20 {
-		t.Errorf("%d records, want the 20 of before", n)
+		t.Errorf("%d records, want the earlier 20", n)
 	}
 
 	r.signal(syscall.SIGTERM)
@@ -53,7 +53,7 @@ func TestServerCannotSend(t *testing.T) {
 	o.adopt(env, 0)
 	r = o.startStreaming(env...)
 	o.awaitHealed()
-	o.repeatsAtMost(o.verify(patience), 0, "nothing that was delivered comes again")
+	o.repeatsAtMost(o.verify(patience), 0, "no delivered event is sent again")
 	await(t, patience, "the daemon to be ready", func() error {
 		if code, body, err := r.get("/readyz"); err != nil || code != 200 {
 			return errors.Join(err, fmt.Errorf("%d %s", code, body))

@@ -74,7 +74,7 @@ func TestPostgresRestarted(t *testing.T) {
 			rounds := fullOrShort(8, 1)
 			rnd := newRand(t)
 			o := newOutbox(t, options{pg: ownPostgres(t, major, nil)})
-			o.proves("F23", "Postgres restarted (fast) under load %d times, Kafka fine", rounds)
+			o.proves("F23", "Postgres restarted (fast) under load %d times, Kafka available", rounds)
 			o.sample()
 			stopped := newOutbox(t, options{pg: o.pg})
 			stopped.proves("F23", "the daemon stopped, Postgres restarted (fast), the daemon started: a new process")
@@ -112,9 +112,9 @@ func TestPostgresRestarted(t *testing.T) {
 			n, err := strconv.Atoi(major)
 			must(t, err)
 			if n >= 17 {
-				stopped.repeatsAtMost(v, 0, "17 and later save a slot before they end")
+				stopped.repeatsAtMost(v, 0, "17 and later save the slot before they end")
 			} else {
-				stopped.repeatsAtMost(v, forgotten, "what the server had confirmed and not saved: before 17 a slot is saved at checkpoints only if it frees WAL")
+				stopped.repeatsAtMost(v, forgotten, "the events confirmed but not saved: before 17 a slot is saved at checkpoints only if that frees WAL")
 			}
 		})
 	}
@@ -153,7 +153,7 @@ func TestWalsenderKilled(t *testing.T) {
 			var other bool
 			err := o.admin.scan(o.slotSQL("active_pid IS DISTINCT FROM "+strconv.Itoa(pid)), &other)
 			if err == nil && !other {
-				err = errors.New("it has not noticed")
+				err = errors.New("it has not noticed yet")
 			}
 			return err
 		})
@@ -165,7 +165,7 @@ func TestWalsenderKilled(t *testing.T) {
 	if n := o.serverLogged("terminating any other active server processes"); n != rounds {
 		t.Errorf("the server recovered %d times, want %d", n, rounds)
 	}
-	o.outcome("%d events sent again by the server, dropped by the daemon", r.skippedResends())
+	o.outcome("%d events sent again by the server, skipped by the daemon", r.skippedResends())
 }
 
 // serverLogged counts the lines of the server's log that contain these words.
@@ -205,9 +205,9 @@ func TestCheckpointStormAndCrashes(t *testing.T) {
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, daemonRemembers)
 	if n := o.serverLogged("has already been removed"); n != 0 {
-		t.Errorf("the server says %d times that a WAL segment has been removed", n)
+		t.Errorf("the server logged %d times that a WAL segment has been removed", n)
 	}
-	o.outcome("%d checkpoints; no WAL segment was missed; %d events sent again by the server, dropped by the daemon", checkpoints, r.skippedResends())
+	o.outcome("%d checkpoints; no WAL segment was missing; %d events sent again by the server, skipped by the daemon", checkpoints, r.skippedResends())
 }
 
 // checkpointStorm requests checkpoints and new WAL segments until it is stopped. The server may be away meanwhile.
@@ -263,7 +263,7 @@ func TestAsynchronousCommitsLost(t *testing.T) {
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, daemonRemembers)
 	if lost == 0 {
-		t.Error("the server lost nothing: this run proved nothing")
+		t.Error("the server lost no commit: this run proved nothing")
 	}
 	o.outcome("the server lost %d events whose commit had succeeded; none is in Kafka", lost)
 }

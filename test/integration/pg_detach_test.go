@@ -43,7 +43,7 @@ func TestDetachConcurrentlyWhileWritten(t *testing.T) {
 					var begun bool
 					err := o.admin.scan(`SELECT bool_or(inhdetachpending) FROM pg_inherits WHERE inhrelid = 'leaf_2'::regclass`, &begun)
 					if err == nil && !begun {
-						err = fmt.Errorf("it has not")
+						err = fmt.Errorf("not yet")
 					}
 					return err
 				})
@@ -69,7 +69,7 @@ func TestDetachConcurrentlyWhileWritten(t *testing.T) {
 				o.adopt(env, 0)
 				o.startStreaming(env...)
 				o.awaitHealed()
-				o.repeatsAtMost(o.verify(patience), 20, "after slot adopt nothing is skipped: what was delivered and not confirmed")
+				o.repeatsAtMost(o.verify(patience), 20, "after slot adopt nothing is skipped: the events delivered and not confirmed")
 				o.outcome("exit 79 with the partition's name at each start until slot adopt, nothing later than the start of the detach confirmed")
 			})
 		}

@@ -40,7 +40,7 @@ func TestSeveralHosts(t *testing.T) {
 	must(t, err)
 	for _, want := range []string{"the server is in recovery: a standby", "remedy: name the primary, or all hosts, in postgres.url"} {
 		if st.State != "reconnecting" || !strings.Contains(st.Reason, want) {
-			t.Errorf("%s: %s; it does not say %q", st.State, st.Reason, want)
+			t.Errorf("%s: %s; it does not contain %q", st.State, st.Reason, want)
 		}
 	}
 	alone.term()
@@ -68,7 +68,7 @@ func TestSeveralHosts(t *testing.T) {
 	o.moveTo(standby)
 	o.insert("order", "a", 21, 20)
 	r.awaitState("streaming", patience)
-	o.repeatsAtMost(o.verify(patience), 0, "the process remembers what was acknowledged")
+	o.repeatsAtMost(o.verify(patience), 0, "the process remembers the acknowledged events")
 }
 
 // moveTo points the outbox to another server that has its database now.

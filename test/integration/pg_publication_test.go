@@ -149,7 +149,7 @@ func alterUnderLoad(t *testing.T, o *outbox, a alteration) {
 		end, late := ends[string(row.Value)]
 		waits := late && !there[row.ID] && confirmed < end
 		if waits {
-			t.Logf("%s was not delivered any more; it ends at %s and %s is confirmed", row.Value, end, confirmed)
+			t.Logf("%s was not delivered; it ends at %s and %s is confirmed", row.Value, end, confirmed)
 		}
 		return waits
 	})

@@ -33,7 +33,7 @@ func TestRandomDDL(t *testing.T) {
 			for range sequences {
 				a.sequence()
 			}
-			o.outcome("%d rows committed; %d stops, which %d rows were waiting at", len(a.committed), a.stops, len(a.reported))
+			o.outcome("%d rows committed; %d stops, at which %d rows were waiting", len(a.committed), a.stops, len(a.reported))
 		})
 	}
 }
@@ -229,17 +229,17 @@ func (a *alteredOutbox) settle() {
 	a.start()
 	for stops := 0; ; stops++ {
 		if stops == 6 {
-			a.t.Fatalf("it stops again and again: %s\n%s", lastLine(a.r.log), strings.Join(a.done, "\n"))
+			a.t.Fatalf("it stops repeatedly: %s\n%s", lastLine(a.r.log), strings.Join(a.done, "\n"))
 		}
 		end := a.walFlushed()
-		await(a.t, patience, "all to be confirmed, or a stop", func() error {
+		await(a.t, patience, "everything to be confirmed, or a stop", func() error {
 			switch {
 			case a.r.proc.Exited():
 				return nil
 			case a.confirmed() >= end:
 				return nil
 			}
-			return fmt.Errorf("%s is confirmed of %s; %s\n%s", a.confirmed(), end, a.situation(), strings.Join(a.done, "\n"))
+			return fmt.Errorf("confirmed %s of %s; %s\n%s", a.confirmed(), end, a.situation(), strings.Join(a.done, "\n"))
 		})
 		if !a.r.proc.Exited() {
 			a.verifyDelivered()
@@ -255,7 +255,7 @@ func (a *alteredOutbox) verifyDelivered() {
 	await(a.t, patience, "every row to be delivered", func() error {
 		for _, id := range a.follow.absentIDs(a.committed) {
 			if !a.reported[id] {
-				return errors.Join(a.checkRelays(), fmt.Errorf("row %s is confirmed in silence\n%s", id, strings.Join(a.done, "\n")))
+				return errors.Join(a.checkRelays(), fmt.Errorf("row %s was confirmed silently\n%s", id, strings.Join(a.done, "\n")))
 			}
 		}
 		return nil

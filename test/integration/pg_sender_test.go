@@ -84,5 +84,5 @@ func TestKafkaAwayForManySenderTimeouts(t *testing.T) {
 	}
 	stays.outcome("%d reconnects", ended)
 	stays.repeatsAtMost(stays.verify(patience), ended*window, "a window for each session that ended; while one lives, its producer is idempotent")
-	parks.repeatsAtMost(parks.verify(patience), window, "in flight when the session was given up: the window")
+	parks.repeatsAtMost(parks.verify(patience), window, "in flight when the session ended: the window")
 }

@@ -127,7 +127,7 @@ func (e *tlsOutbox) checkRefused(login, settings string, words ...string) {
 		}
 		for _, w := range words {
 			if st.State != "reconnecting" || !strings.Contains(st.Reason, w) {
-				return fmt.Errorf("%s: %s; it does not say %q", st.State, st.Reason, w)
+				return fmt.Errorf("%s: %s; it does not contain %q", st.State, st.Reason, w)
 			}
 		}
 		return nil
@@ -136,7 +136,7 @@ func (e *tlsOutbox) checkRefused(login, settings string, words ...string) {
 		e.t.Errorf("%s %s: %v", login, settings, err)
 	}
 	if strings.Contains(st.Reason, password) {
-		e.t.Errorf("it says the password: %s", st.Reason)
+		e.t.Errorf("it prints the password: %s", st.Reason)
 	}
 	r.endExpected = true
 	must(e.t, r.proc.Kill())

@@ -113,7 +113,7 @@ func TestPlantedFaultsAreSeenInPlaces(t *testing.T) {
 			text = err.Error()
 		}
 		if !strings.Contains(text, c.want) {
-			t.Errorf("%s\nwant it to say %q", text, c.want)
+			t.Errorf("%s\nwant it to contain %q", text, c.want)
 		}
 	}
 }

@@ -255,7 +255,7 @@ func (h *history) checkKeys(all []placedRecord, v *verdict) {
 		}
 		if p.count > growth[1] {
 			p.count = growth[1]
-			v.Misplaced = append(v.Misplaced, fmt.Sprintf("id %q of key %s is at %v, where no partition count from %d to %d puts it then", rec.id, rec.Key, placeOf(rec.Record), growth[0], growth[1]))
+			v.Misplaced = append(v.Misplaced, fmt.Sprintf("id %q of key %s is at %v, which no partition count from %d to %d explains", rec.id, rec.Key, placeOf(rec.Record), growth[0], growth[1]))
 		}
 	}
 }

@@ -16,7 +16,7 @@ func TestPostgresStoppedImmediatelyUnderLoad(t *testing.T) {
 	rounds := fullOrShort(50, 3)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
-	o.proves("F21", "Postgres stopped immediately and started again under load, %d times", rounds)
+	o.proves("F21", "Postgres stopped immediately and restarted under load, %d times", rounds)
 	o.sample()
 	w := o.write(load{rand: rnd, pause: fullOrShort(20*time.Millisecond, 8*time.Millisecond)})
 	r := o.startStreaming()
@@ -37,7 +37,7 @@ func TestPostgresStoppedImmediatelyUnderLoad(t *testing.T) {
 	if skipped == 0 {
 		t.Error("the server sent nothing again: this run proved nothing")
 	}
-	o.outcome("%d events sent again by the server, dropped by the daemon", skipped)
+	o.outcome("%d events sent again by the server, skipped by the daemon", skipped)
 }
 
 // awaitStill waits until the window is full and nothing has been confirmed for a while: then the guard has no reason to
@@ -46,7 +46,7 @@ func (o *outbox) awaitStill(r *relay) {
 	o.t.Helper()
 	const still = 2 * time.Second
 	last, since := o.confirmed(), time.Now()
-	await(o.t, patience, "the daemon to stand still", func() error {
+	await(o.t, patience, "the daemon to be idle", func() error {
 		st, err := r.status()
 		if st.State == "parked" {
 			return nil // the daemon ended first
@@ -55,7 +55,7 @@ func (o *outbox) awaitStill(r *relay) {
 			last, since = now, time.Now()
 		}
 		if d := time.Since(since); err == nil && d < still {
-			err = fmt.Errorf("it is %s and has confirmed %s for %v", st.State, last, d)
+			err = fmt.Errorf("it is %s and its confirmed position has been %s for %v", st.State, last, d)
 		}
 		return err
 	})
@@ -68,7 +68,7 @@ func TestPostgresStoppedWhileKafkaIsAway(t *testing.T) {
 	rnd := newRand(t)
 	k := breakableKafka(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil), kafka: k})
-	o.proves("F22", "Postgres stopped (fast) under load while Kafka is down, park_after %v; then both started again", parkAfter)
+	o.proves("F22", "Postgres stopped (fast) under load while Kafka is down, park_after %v; then both restarted", parkAfter)
 	o.sample()
 	w := o.write(load{rand: rnd})
 	r := o.startStreaming("OUTBOXCDC_TUNING_PARK_AFTER="+parkAfter.String(), fmt.Sprintf("OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS=%d", window))

@@ -50,7 +50,7 @@ func TestPresetDebezium(t *testing.T) {
 
 	r := o.startStreaming(env...)
 	if got := r.logged(notDeduplicating); len(got) != 1 { // there is no position header
-		t.Errorf("said %d times: %s", len(got), notDeduplicating)
+		t.Errorf("logged %d times: %s", len(got), notDeduplicating)
 	}
 	var id string
 	must(t, o.admin.scan(`INSERT INTO outbox DEFAULT VALUES RETURNING id::text`, &id))

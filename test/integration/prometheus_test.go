@@ -154,7 +154,7 @@ func checkAlerts(t *testing.T, p *promtest.Server, must ...string) {
 		for _, s := range selectors(r.Query) {
 			got, err := p.Query(context.Background(), s)
 			if err != nil || len(got) == 0 && !slices.Contains(quietSelectors, s) {
-				t.Errorf("%s looks at %s, of which there is nothing: %v", r.Name, s, err)
+				t.Errorf("%s uses %s, which has no data: %v", r.Name, s, err)
 			}
 		}
 	}
@@ -170,7 +170,7 @@ func checkFiring(p *promtest.Server, alert string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("it does not ring")
+	return fmt.Errorf("it does not fire")
 }
 
 // selectors returns the series selectors of an expression.

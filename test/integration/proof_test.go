@@ -31,7 +31,7 @@ func fullOrShort[T any](full, short T) T {
 func skipUnlessProving(t *testing.T) {
 	t.Helper()
 	if !isProving() {
-		t.Skip("only `make prove` runs it (OUTBOXCDC_PROVE=1): it takes minutes")
+		t.Skip("only `make prove` runs this test (OUTBOXCDC_PROVE=1): it takes minutes")
 	}
 }
 
@@ -144,7 +144,7 @@ func (p *proof) end() {
 		p.notePeak(r.peak.Load())
 	}
 	if p.peak > p.memory {
-		o.t.Errorf("a daemon took %d MiB, more than %d MiB", p.peak>>20, p.memory>>20)
+		o.t.Errorf("a daemon used %d MiB, more than %d MiB", p.peak>>20, p.memory>>20)
 	}
 	row := proofRow{
 		Faults: p.Faults, Test: o.t.Name(), Done: p.Done, Outcome: strings.Join(p.Outcome, "; "), Postgres: p.postgres, Kafka: kafkaName(o.kafka),

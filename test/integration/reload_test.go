@@ -38,7 +38,7 @@ func (r *relay) hangUp(want float64) {
 	before := len(r.logged("configuration reloaded; new connections use the present secrets and certificates")) +
 		len(r.logged("configuration reload failed; keeping the previous configuration"))
 	must(r.t, r.proc.Signal(syscall.SIGHUP))
-	await(r.t, patience, "the settings to be read again", func() error {
+	await(r.t, patience, "the configuration to be reloaded", func() error {
 		after := len(r.logged("configuration reloaded; new connections use the present secrets and certificates")) +
 			len(r.logged("configuration reload failed; keeping the previous configuration"))
 		return waitFor(after > before)
@@ -74,7 +74,7 @@ func TestReload(t *testing.T) {
 	f.write("postgres: {url: %q, slt: x}\nlog: {level: debug}\n", o.pg.URL(o.name, login, "reload-s3cr3t"))
 	r.hangUp(0)
 	if r.hasDebugLines() {
-		t.Error("the level of a broken file is in force")
+		t.Error("the level of a broken file is in effect")
 	}
 
 	o.exec(`ALTER ROLE ` + login + ` PASSWORD 'reload-s3cr3t'`)
@@ -82,7 +82,7 @@ func TestReload(t *testing.T) {
 	r.hangUp(1)
 	if named := r.logged("changed settings need a restart of the daemon"); len(named) != 1 ||
 		fmt.Sprint(named[0]["settings"]) != "[tuning.status_interval]" {
-		t.Errorf("what needs a restart: %v", named)
+		t.Errorf("settings that need a restart: %v", named)
 	}
 	m, err = r.metrics()
 	must(t, err)

@@ -39,7 +39,7 @@ func TestTermUnderLoadDrains(t *testing.T) {
 	w.stop()
 	v := o.verify(patience)
 	o.boundRepeats(v)
-	o.repeatsAtMost(v, 0, "a clean stop confirms what was acknowledged")
+	o.repeatsAtMost(v, 0, "a clean stop confirms all acknowledged events")
 }
 
 // With a frozen Kafka nothing can be drained: a second signal, or the end of shutdown_timeout, ends the daemon with
@@ -79,7 +79,7 @@ func TestTermWhileKafkaIsFrozen(t *testing.T) {
 			if c.second {
 				r.awaitState("draining", patience)
 				begin = time.Now()
-				await(t, patience, "the second signal to be obeyed", func() error { // one within a second of the first is ignored
+				await(t, patience, "the daemon to obey the second signal", func() error { // one within a second of the first is ignored
 					if r.proc.Exited() {
 						return nil
 					}
@@ -89,7 +89,7 @@ func TestTermWhileKafkaIsFrozen(t *testing.T) {
 			}
 			exit := r.awaitExit(patience)
 			took := time.Since(begin)
-			t.Logf("it left after %v", took.Round(time.Millisecond))
+			t.Logf("it exited after %v", took.Round(time.Millisecond))
 			if exit != 1 || took < c.least || took > c.most {
 				t.Errorf("exit code %d after %v; want 1 between %v and %v", exit, took, c.least, c.most)
 			}
@@ -100,7 +100,7 @@ func TestTermWhileKafkaIsFrozen(t *testing.T) {
 			o.outcome("exit 1 after %v", took.Round(10*time.Millisecond))
 			if !c.second { // the last log line says what was not done; after a second signal there is no time for one
 				if last := lastLine(r.log); !strings.Contains(last, "drain incomplete") || !strings.Contains(last, "50 events") {
-					t.Errorf("the last line does not say what was left: %s", last)
+					t.Errorf("the last line does not name the remaining events: %s", last)
 				}
 			}
 			must(t, k.Thaw())

@@ -38,7 +38,7 @@ func TestRightsMissingAtStart(t *testing.T) {
 func TestWrongPasswordIsRetried(t *testing.T) {
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	o.proves("F55", "the password is wrong at the start, and right later")
+	o.proves("F55", "the password is wrong at the start, and corrected later")
 	o.sample()
 	login, env := o.ownRole("LOGIN REPLICATION")
 	o.exec(`ALTER ROLE ` + login + ` PASSWORD 'another'`)
@@ -54,7 +54,7 @@ func TestWrongPasswordIsRetried(t *testing.T) {
 	o.awaitHealed()
 	r.awaitState("streaming", patience)
 	w.stop()
-	o.repeatsAtMost(o.verify(patience), 0, "nothing was sent before")
+	o.repeatsAtMost(o.verify(patience), 0, "nothing had been sent")
 }
 
 // An operator whose settings are wrong on both sides sees both errors in the log, and not one only after fixing the
@@ -89,7 +89,7 @@ func (r *relay) awaitReconnects(reason string, total int) {
 func TestRightsTakenAwayLater(t *testing.T) {
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	o.proves("F55", "REPLICATION, and then CONNECT, taken away under load and given back")
+	o.proves("F55", "REPLICATION, and then CONNECT, revoked under load and granted again")
 	o.sample()
 	login, env := o.ownRole("LOGIN REPLICATION")
 	r := o.startStreaming(env)
@@ -149,7 +149,7 @@ func TestConnectionsEndedUnderLoad(t *testing.T) {
 		}
 	}
 	if moved == 0 {
-		t.Errorf("no row that was written after an end came before the next; %s", o.situation())
+		t.Errorf("no row written after an end arrived before the next; %s", o.situation())
 	}
 	o.awaitHealed()
 	w.stop()
@@ -158,7 +158,7 @@ func TestConnectionsEndedUnderLoad(t *testing.T) {
 	m, err := r.metrics()
 	must(t, err)
 	n := m[`outboxcdc_replication_reconnects_total{reason="postgres_unavailable"}`]
-	o.outcome("%v reconnects; records of new rows came in %d of the %d s; %d events sent again by the server, dropped by the daemon", n, moved, seconds, r.skippedResends())
+	o.outcome("%v reconnects; records of new rows arrived in %d of the %d s; %d events sent again by the server, skipped by the daemon", n, moved, seconds, r.skippedResends())
 	if n < rounds/4 || ended == 0 {
 		t.Errorf("%v sessions ended, %d of them in %d s: this run proved little", n, ended, seconds)
 	}
@@ -186,11 +186,11 @@ func TestKafkaUnreachableAtStart(t *testing.T) {
 			return &finalError{fmt.Errorf("%d walsenders while Kafka is away", senders)}
 		}
 		if looks < 50 {
-			return fmt.Errorf("%d looks so far", looks)
+			return fmt.Errorf("%d queries so far", looks)
 		}
 		return o.checkRelays()
 	})
-	t.Logf("%d looks at pg_stat_replication", looks)
+	t.Logf("%d queries of pg_stat_replication", looks)
 	checkEndpoint(t, r, "/livez", 200)
 	checkEndpoint(t, r, "/readyz", 503)
 	st, err := r.status()

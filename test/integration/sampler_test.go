@@ -60,7 +60,7 @@ func unsafeConfirm(looks []look, commits []commit, at map[string]place) string {
 			for _, id := range commits[0].IDs {
 				p, there := at[id]
 				if !there || p.offset >= l.Ends[p.partition] {
-					return fmt.Sprintf("the slot confirmed %s, but id %s, committed before %s, was not in Kafka then (it came at %+v)",
+					return fmt.Sprintf("the slot confirmed %s, but id %s, committed before %s, was not in Kafka then (it is at %+v)",
 						l.Confirmed, id, commits[0].End, p)
 				}
 			}

@@ -142,7 +142,7 @@ func TestNoSecretIsShown(t *testing.T) {
 			cmd.Env = cleanEnv()
 			out, _ := cmd.CombinedOutput()
 			if len(out) == 0 {
-				t.Errorf("%d %v says nothing", i, args)
+				t.Errorf("%d %v prints nothing", i, args)
 			}
 			mayNotShow(t, strings.Join(args, " ")+" of "+yaml, out)
 		}

@@ -79,7 +79,7 @@ func TestPlantedFaultsAreSeen(t *testing.T) {
 			case c.want == "" && err != nil:
 				t.Error(err)
 			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
-				t.Errorf("%v; want it to say %q", err, c.want)
+				t.Errorf("%v; want it to contain %q", err, c.want)
 			}
 		})
 	}
@@ -96,9 +96,9 @@ func TestSamplerSeesALoss(t *testing.T) {
 	s := o.sample()
 	s.testJudges = true
 	o.exec("SELECT pg_replication_slot_advance('" + o.name + "', pg_current_wal_flush_lsn())")
-	await(t, patience, "the sampler to see it", func() error {
+	await(t, patience, "the sampler to detect it", func() error {
 		if s.violation() == "" {
-			return fmt.Errorf("it has seen nothing")
+			return fmt.Errorf("it has detected nothing")
 		}
 		return nil
 	})

@@ -59,11 +59,11 @@ func TestWrongSettings(t *testing.T) {
 			}
 			for _, s := range c.says {
 				if !strings.Contains(out, s) {
-					t.Errorf("it does not say %q", s)
+					t.Errorf("it does not print %q", s)
 				}
 			}
 			if strings.Contains(out, password) {
-				t.Error("it says the password")
+				t.Error("it prints the password")
 			}
 			t.Log(strings.TrimSpace(out))
 		})
@@ -73,7 +73,7 @@ func TestWrongSettings(t *testing.T) {
 // A secret in a file is read again at each connect: the password is changed, and the daemon follows without a restart.
 func TestSecretRotatedInItsFile(t *testing.T) {
 	o := newOutbox(t, options{})
-	o.proves("F55", "the password changed on the server, later in the file that has it; then the file gone for a moment")
+	o.proves("F55", "the password changed on the server, later in its file; then the file missing for a moment")
 	o.sample()
 	login, _ := o.ownRole("LOGIN REPLICATION")
 	file := filepath.Join(t.TempDir(), "url")
@@ -141,7 +141,7 @@ func TestSetupMakesWhatTheDaemonNeeds(t *testing.T) {
 			}
 			const want = "LOGIN REPLICATION; database CONNECT; schema public USAGE; table outbox SELECT"
 			if got := o.query(rightsSQL, login); got != want || got != before {
-				t.Errorf("the role may %q, want %q (and did %q)", got, want, before)
+				t.Errorf("the role has %q, want %q (and had %q)", got, want, before)
 			}
 
 			o.exec(`ALTER ROLE ` + login + ` PASSWORD '` + password + `'`)
@@ -165,7 +165,7 @@ func TestSetupMakesWhatTheDaemonNeeds(t *testing.T) {
 				t.Errorf("setup destroy: %v, %d slots\n%s", err, slots(o), out)
 			}
 			if got := o.query(`SELECT (SELECT count(*) FROM pg_publication) || ' ' || (SELECT count(*) FROM outbox)`); got != "0 10" {
-				t.Errorf("publications and rows left: %s, want 0 10", got)
+				t.Errorf("remaining publications and rows: %s, want 0 10", got)
 			}
 			r = o.start(env...)
 			r.awaitStop(patience, 79, "slot "+o.name, "remedy: ")

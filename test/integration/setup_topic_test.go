@@ -23,7 +23,7 @@ func TestSetupPositionTopic(t *testing.T) {
 		}
 		for _, w := range want {
 			if !strings.Contains(out+notes, w) {
-				t.Errorf("setup %v does not say %q:\n%s%s", args, w, out, notes)
+				t.Errorf("setup %v does not print %q:\n%s%s", args, w, out, notes)
 			}
 		}
 		if len(want) == 0 && strings.Contains(out+notes, "position topic") {
@@ -46,7 +46,7 @@ func TestSetupPositionTopic(t *testing.T) {
 	}
 	r := o.startStreaming(env...)
 	if got := r.logged(notDeduplicating); len(got) > 0 {
-		t.Errorf("the topic does not do: %v", got)
+		t.Errorf("the topic is unsuitable: %v", got)
 	}
 	o.insert("order", "k", 1, 10)
 	o.awaitArrived(patience)
@@ -63,5 +63,5 @@ func TestSetupPositionTopic(t *testing.T) {
 	o.adopt(env, 0)
 	o.startStreaming(env...)
 	o.insert("order", "k", 11, 10)
-	o.repeatsAtMost(o.verify(patience), 0, "the new slot begins behind what was delivered")
+	o.repeatsAtMost(o.verify(patience), 0, "the new slot begins after the delivered events")
 }

@@ -44,7 +44,7 @@ func TestLargeCompressibleRows(t *testing.T) {
 		small(20)
 		o.awaitArrived(patience)
 	}
-	o.repeatsAtMost(o.verify(patience), 0, "each daemon was told to stop")
+	o.repeatsAtMost(o.verify(patience), 0, "each daemon ended by SIGTERM")
 }
 
 // A row that cannot be compressed below max.message.bytes stops the daemon with exit code 65, at each start: everything
@@ -83,7 +83,7 @@ func TestOversizedRow(t *testing.T) {
 		}
 		o.awaitSlotFree()
 		if now := o.confirmed(); now <= older || now >= behind {
-			t.Errorf("start %d: the slot confirms %s; want from %s, behind the older transactions, to below %s", i+1, now, older, behind)
+			t.Errorf("start %d: the slot confirms %s; want from %s, after the older transactions, to below %s", i+1, now, older, behind)
 		}
 		there := map[string]bool{}
 		for _, rec := range o.readAll() {
@@ -95,7 +95,7 @@ func TestOversizedRow(t *testing.T) {
 			case row.n <= 10 && !there[row.id]:
 				t.Errorf("start %d: row %d, of an older transaction, is missing", i+1, row.n)
 			case row.n >= 12 && there[row.id]:
-				t.Errorf("start %d: row %d, at or behind the one that stops, was delivered", i+1, row.n)
+				t.Errorf("start %d: row %d, at or after the one that stops the daemon, was delivered", i+1, row.n)
 			}
 		}
 	}
@@ -140,7 +140,7 @@ func TestLimitLoweredUnderWay(t *testing.T) {
 	log := r.entries()
 	last := log[len(log)-1]
 	if at, err := parsePosition(fmt.Sprint(last["position"])); last["level"] != "ERROR" || last["event_id"] != id || err != nil || at.commit <= older || at.commit >= behind {
-		t.Errorf("the last line of the log does not name the event, or not well: %v (%v)", last, err)
+		t.Errorf("the last line of the log does not name the event correctly: %v (%v)", last, err)
 	}
 	o.awaitSlotFree()
 	if now := o.confirmed(); now <= older || now >= behind {
@@ -150,7 +150,7 @@ func TestLimitLoweredUnderWay(t *testing.T) {
 	o.startStreaming(smallWindow)
 	o.awaitHealed()
 	o.outcome("exit 65, cause %v", last["cause"])
-	o.repeatsAtMost(o.verify(patience), 20, "what was in the batch with it or behind it: the 20 small rows, once")
+	o.repeatsAtMost(o.verify(patience), 20, "the other rows of its batch and the rows after it: the 20 small rows, once")
 }
 
 // insertBytes commits rows of random bytes in one transaction, numbered on from n.

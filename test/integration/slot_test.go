@@ -30,12 +30,12 @@ func TestSlotDroppedWhileDown(t *testing.T) {
 		r.awaitStop(patience, 79, "slot "+o.name, "no logical slot of that name", "remedy: ")
 	}
 	if n := slots(o); n != 0 {
-		t.Errorf("%d slots: it was made again", n)
+		t.Errorf("%d slots: it was recreated", n)
 	}
 	if n := o.follow.records(); n != 50 {
-		t.Errorf("%d records, want the 50 of before", n)
+		t.Errorf("%d records, want the earlier 50", n)
 	}
-	o.outcome("exit 79 at each start, the slot is not made again")
+	o.outcome("exit 79 at each start, the slot is not recreated")
 }
 
 func slots(o *outbox) (n int) {
@@ -48,7 +48,7 @@ func slots(o *outbox) (n int) {
 // remembers nothing and cannot see it: it delivers the events of the new slot, from the first on.
 func TestSlotRemadeWhileDown(t *testing.T) {
 	o := newOutbox(t, options{})
-	o.proves("F30", "slot dropped and made again by hand while the daemon is down, 2 events committed in between")
+	o.proves("F30", "slot dropped and recreated by hand while the daemon is down, 2 events committed in between")
 	o.sample()
 	r := o.startStreaming(atLeastOnce)
 	o.insert("order", "k", 1, 50)
@@ -63,8 +63,8 @@ func TestSlotRemadeWhileDown(t *testing.T) {
 	o.insert("order", "k", 51, 50)
 	o.startStreaming(atLeastOnce)
 	o.awaitHealed()
-	o.repeatsAtMost(o.verify(patience), 0, "the new slot begins behind what was delivered")
-	o.outcome("not noticed, for a new process that delivers at least once remembers nothing; the 2 are not counted here")
+	o.repeatsAtMost(o.verify(patience), 0, "the new slot begins after the delivered events")
+	o.outcome("not noticed, because a new process that delivers at least once remembers nothing; the 2 are not counted here")
 }
 
 // awaitLost writes WAL and requests checkpoints until the server has removed WAL that the slot needs.
@@ -111,7 +111,7 @@ func invalidatedWhileDown(t *testing.T, pg *pgtest.Server) {
 		t.Errorf("%d slots", n)
 	}
 	if n := o.follow.records(); n != 50 {
-		t.Errorf("%d records, want the 50 of before", n)
+		t.Errorf("%d records, want the earlier 50", n)
 	}
 	o.outcome("exit 79")
 }
@@ -133,7 +133,7 @@ func invalidatedWhileHeld(t *testing.T, pg *pgtest.Server) {
 	awaitLost(o)
 	r.awaitStop(patience, 79, "slot "+o.name, "remedy: ")
 	if c := o.confirmedIfAny(); c > before {
-		t.Errorf("the slot confirms %s; what waits for its topic was committed behind %s", c, before)
+		t.Errorf("the slot confirms %s; the event that waits for its topic was committed after %s", c, before)
 	}
 	o.makeTopic("unknown", 1, nil) // so that all topics can be read
 	v := judge(truth, o.readAll())
@@ -156,7 +156,7 @@ func (o *outbox) confirmedIfAny() pglogrepl.LSN {
 func TestSlotAheadBetweenSessions(t *testing.T) {
 	for _, c := range []struct{ name, fault, done, sql string }{
 		{"advanced", "F33", "slot moved by pg_replication_slot_advance", `PERFORM pg_replication_slot_advance('%[1]s', pg_current_wal_lsn());`},
-		{"remade", "F30", "slot dropped and made again by hand", `PERFORM pg_drop_replication_slot('%[1]s');`},
+		{"remade", "F30", "slot dropped and recreated by hand", `PERFORM pg_drop_replication_slot('%[1]s');`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pg := sharedPostgres(t, defaultMajor)

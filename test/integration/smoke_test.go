@@ -36,7 +36,7 @@ func smoke(t *testing.T, pg *pgtest.Server, payload string) {
 	want := smokeRows(t, o, rnd, values)
 	o.awaitArrived(patience)
 	took := o.awaitConfirmed(o.walFlushed(), 3*time.Second+busyAllowance)
-	t.Logf("confirmed_flush_lsn was there %v after the last record had arrived", took.Round(time.Millisecond))
+	t.Logf("confirmed_flush_lsn followed %v after the last record had arrived", took.Round(time.Millisecond))
 	r.term()
 	o.startStreaming()
 	want = append(want, insertSingle(o, rnd, "last", "after the restart", values[0]))

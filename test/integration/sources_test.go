@@ -64,7 +64,7 @@ func (s *sources) checkPeeked(out string, from, to int, v *verdict) {
 	for _, p := range parseShownRecords(s.t, out) {
 		positions[p.ID] = p.Position
 		if _, is := v.at[p.ID]; !is {
-			s.t.Errorf("peek shows %s, which is no event", p.ID)
+			s.t.Errorf("peek shows %s, which is not an event", p.ID)
 		}
 	}
 	for _, x := range s.truth[from:to] {
@@ -287,7 +287,7 @@ func TestMessagesBesideATable(t *testing.T) {
 				t.Errorf("%v messages without a transaction are counted, %d were written", n, stray)
 			}
 			if n := len(r.logged("skipping messages that are not transactional")); n != 1 {
-				t.Errorf("they are said %d times", n)
+				t.Errorf("logged %d times", n)
 			}
 			for range 10 {
 				write()

@@ -188,7 +188,7 @@ func TestTwoInstancesFromTheStart(t *testing.T) {
 		var walsender string
 		must(t, o.admin.scan(o.slotSQL("active_pid::text"), &walsender))
 		if st, err := waiting.status(); err != nil || !strings.Contains(st.Reason, walsender) {
-			t.Errorf("the one that waits does not say that process %s of the server has the slot: %+v, %v", walsender, st, err)
+			t.Errorf("the waiting instance does not report that process %s of the server has the slot: %+v, %v", walsender, st, err)
 		}
 		w.awaitCommits(30)
 		// The other may have the slot before the test can read what this one confirmed last.

@@ -146,7 +146,7 @@ func (c *commits) awaitSome(t *testing.T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.count < 10 {
-			return errors.New("there are few")
+			return errors.New("too few commits")
 		}
 		return nil
 	})
@@ -180,7 +180,7 @@ func synchronousAtStart(t *testing.T, pg *pgtest.Server) {
 		server, err := os.ReadFile(pg.LogFile)
 		must(t, err)
 		if strings.Contains(string(server), `START_REPLICATION SLOT "`+o.name) || strings.Contains(string(server), `START_REPLICATION SLOT `+o.name) {
-			t.Error("replication was started all the same")
+			t.Error("replication was started")
 		}
 	}
 	// With the real standby named the setting does not concern the daemon.
@@ -191,7 +191,7 @@ func synchronousAtStart(t *testing.T, pg *pgtest.Server) {
 	server, err := os.ReadFile(pg.LogFile)
 	must(t, err)
 	if !strings.Contains(string(server), `START_REPLICATION SLOT `) || !strings.Contains(string(server), o.name) {
-		t.Error("the server does not log what this test looks for")
+		t.Error("the server does not log the commands that this test expects")
 	}
 	r.term()
 }
@@ -240,11 +240,11 @@ func synchronizedSlots(t *testing.T, pg *pgtest.Server) {
 	for waits := false; !waits; sent++ {
 		limit = walInsert(o)
 		o.insert("order", "k", sent+1, 1)
-		await(t, patience, "the row to arrive, or to be waited for", func() error {
+		await(t, patience, "the row to arrive, or a reason to wait", func() error {
 			st, err := r.status()
 			waits = st.State == "waiting_for_standby"
 			if err == nil && !waits && o.follow.records() < sent+1 {
-				err = errors.New("it is " + st.State)
+				err = errors.New("the reason is " + st.State)
 			}
 			return errors.Join(err, o.checkRelays())
 		})
@@ -283,10 +283,10 @@ func synchronizedSlots(t *testing.T, pg *pgtest.Server) {
 		}
 	}
 	if c := o.confirmed(); c > limit {
-		t.Errorf("the slot confirms %s, beyond %s, behind which nothing was sent", c, limit)
+		t.Errorf("the slot confirms %s, after %s, where sending stopped", c, limit)
 	}
 	if n := o.follow.records(); n != sent {
-		t.Errorf("%d records, want the %d of before", n, sent)
+		t.Errorf("%d records, want the earlier %d", n, sent)
 	}
 	setSystem(o, "synchronized_standby_slots", "")
 	r.awaitState("streaming", patience)

@@ -22,7 +22,7 @@ import (
 func skipUnlessGolden(t *testing.T) {
 	t.Helper()
 	if os.Getenv("OUTBOXCDC_GOLDEN") == "" {
-		t.Skip("only `make golden` runs it (OUTBOXCDC_GOLDEN=1): it needs a real Debezium")
+		t.Skip("only `make golden` runs this test (OUTBOXCDC_GOLDEN=1): it needs a real Debezium")
 	}
 	needRealKafka(t)
 	must(t, debezium.Available())
@@ -95,10 +95,10 @@ func takeOverSlot(t *testing.T, kill bool, flush time.Duration) {
 
 	itself, missing := o.restartDebezium(t, theirs, worker, again, copied, truth, delivered)
 	more := o.countTransactions(repeatedIDs(o.readAll()), itself)
-	t.Logf("TAKEOVER %s: %d rows, %d delivered before; outboxcdc: 0 missing, %d repeats; Debezium itself: %d missing, %d repeats; what only outboxcdc repeats is of %d transactions",
+	t.Logf("TAKEOVER %s: %d rows, %d delivered before; outboxcdc: 0 missing, %d repeats; Debezium itself: %d missing, %d repeats; repeats of outboxcdc alone: of %d transactions",
 		t.Name(), len(truth), len(delivered), report.Repeats, missing, len(itself), more)
 	if more > 1 {
-		t.Errorf("of %d transactions comes again what Debezium itself would not repeat, more than the one by which its slot is behind", more)
+		t.Errorf("events of %d transactions are repeated that Debezium itself would not repeat, more than the one that its slot lags", more)
 	}
 }
 

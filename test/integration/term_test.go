@@ -39,10 +39,10 @@ func TestTermInALongTransaction(t *testing.T) {
 	})
 	took := r.term()
 	if n := o.follow.records(); n > rows {
-		t.Fatalf("the daemon delivered all of the %d rows before it left: too few for this machine", rows)
+		t.Fatalf("the daemon delivered all of the %d rows before it exited: too few for this machine", rows)
 	}
 	if r.confirmed <= before {
-		t.Errorf("the slot confirms %s, but the transaction that was acknowledged before the long one begins behind %s", r.confirmed, before)
+		t.Errorf("the slot confirms %s, but the transaction acknowledged before the long one begins after %s", r.confirmed, before)
 	}
 	o.outcome("exit 0 after %v", took.Round(100*time.Millisecond))
 }
@@ -78,5 +78,5 @@ func TestTermWhileThePositionTopicRefuses(t *testing.T) {
 	o.outcome("exit 0")
 	o.start(env...)
 	o.awaitHealed()
-	o.repeatsAtMost(o.verify(patience), 0, "a clean stop leaves nothing on its way")
+	o.repeatsAtMost(o.verify(patience), 0, "a clean stop leaves no records in flight")
 }

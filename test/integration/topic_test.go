@@ -14,7 +14,7 @@ import (
 func TestTopicMissingThenMade(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{types: []string{"order", "late"}, missing: []string{"late"}})
-	o.proves("F67", "a topic is missing when its first event comes, and made later")
+	o.proves("F67", "a topic is missing when its first event arrives, and created later")
 	o.sample()
 	r := o.startStreaming()
 	o.insert("order", "a", 1, 5)
@@ -65,15 +65,15 @@ func TestTopicMissingForLong(t *testing.T) {
 	reconnects := m[`outboxcdc_replication_reconnects_total{reason="stalled"}`]
 	t.Logf("%v sessions ended because of the topic; states: %s", reconnects, states(r))
 	if reconnects > 1 {
-		t.Errorf("%v sessions ended: parked means to wait", reconnects)
+		t.Errorf("%v sessions ended, but a parked daemon waits", reconnects)
 	}
 	o.makeTopic("late", 3, nil)
 	made := time.Now()
 	r.awaitState("streaming", patience)
-	t.Logf("streaming again %v after the topic was made", time.Since(made).Round(time.Millisecond))
+	t.Logf("streaming again %v after the topic was created", time.Since(made).Round(time.Millisecond))
 	o.awaitHealed()
 	w.stop()
-	o.repeatsAtMost(o.verify(patience), 0, "nothing failed, and the process remembers what was acknowledged")
+	o.repeatsAtMost(o.verify(patience), 0, "no fault, and the process remembers the acknowledged events")
 }
 
 // states returns the states that the daemon went through.
@@ -110,6 +110,6 @@ func TestTopicMissingIsPoison(t *testing.T) {
 		t.Errorf("%v events skipped, want 4", n)
 	}
 	if lines := r.logged("poison skipped"); len(lines) != 4 {
-		t.Errorf("%d lines about it, want 4", len(lines))
+		t.Errorf("%d log lines about it, want 4", len(lines))
 	}
 }

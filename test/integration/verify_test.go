@@ -236,7 +236,7 @@ func (o *outbox) awaitEvents(left []string, d time.Duration) {
 		if err := o.checkRelays(); err != nil {
 			return err
 		}
-		return fmt.Errorf("%d are missing, such as %s; %s", len(left), left[0], o.situation())
+		return fmt.Errorf("%d are missing, e.g. %s; %s", len(left), left[0], o.situation())
 	})
 	o.t.Logf("all of %d rows have arrived, after %v", total, time.Since(begin).Round(time.Millisecond))
 }
@@ -247,7 +247,7 @@ func (o *outbox) awaitRecords(total int) {
 	o.t.Helper()
 	await(o.t, patience, fmt.Sprintf("%d records", total), func() error {
 		if n := o.follow.records(); n < total {
-			return errors.Join(fmt.Errorf("%d have come; %s", n, o.situation()), o.checkRelays())
+			return errors.Join(fmt.Errorf("%d have arrived; %s", n, o.situation()), o.checkRelays())
 		}
 		return nil
 	})
@@ -263,7 +263,7 @@ func (o *outbox) situation() string {
 	if err != nil {
 		return "the daemon does not answer: " + err.Error()
 	}
-	return fmt.Sprintf("the daemon says %+v", st)
+	return fmt.Sprintf("its status is %+v", st)
 }
 
 // awaitSettled waits until the running daemon has nothing in flight and everything is confirmed.

@@ -97,7 +97,7 @@ func (w *writer) stop() {
 	w.o.t.Logf("written: %d transactions with %d rows, %d of them prepared first; %d rolled back, %d failed, %d with an unknown end",
 		w.ok.Load(), w.rows.Load(), w.prepared.Load(), w.rolledBack.Load(), w.failed.Load(), w.unknown.Load())
 	if err := w.settle(time.Second, false); err != nil {
-		w.o.t.Logf("not yet: %v", err) // the server is away; the reader of the table tries again
+		w.o.t.Logf("retried later: %v", err) // the server is away; the reader of the table tries again
 	}
 }
 
@@ -107,7 +107,7 @@ func (w *writer) awaitCommits(more int64) {
 	want := w.ok.Load() + more
 	await(w.o.t, patience, fmt.Sprintf("%d more commits", more), func() error {
 		if n := w.ok.Load(); n < want {
-			return fmt.Errorf("%d are left", want-n)
+			return fmt.Errorf("%d to go", want-n)
 		}
 		return nil
 	})

@@ -150,7 +150,7 @@ func readsBackWhatWasSent(t *testing.T, ctx context.Context, c Cluster) {
 func topicsComeAndGo(t *testing.T, ctx context.Context, c Cluster) {
 	must(t, CreateTopic(ctx, c.Brokers(), "here", 1, map[string]string{"max.message.bytes": "2000"}))
 	if err := CreateTopic(ctx, c.Brokers(), "here", 1, nil); !errors.Is(err, kerr.TopicAlreadyExists) {
-		t.Errorf("making a topic twice: %v", err)
+		t.Errorf("creating a topic twice: %v", err)
 	}
 	p := producer(t, c, kgo.ProducerBatchCompression(kgo.NoCompression()))
 	big := &kgo.Record{Topic: "here", Value: make([]byte, 5000)}
@@ -188,7 +188,7 @@ func abortedTransactionsAreNotRead(t *testing.T, ctx context.Context, c Cluster)
 	got, err := ReadAll(ctx, c.Brokers(), "tx")
 	must(t, err)
 	if v := values(got); v != "0/0:t0" {
-		t.Errorf("read %q, want the committed record alone", v)
+		t.Errorf("read %q, want only the committed record", v)
 	}
 }
 
@@ -231,11 +231,11 @@ func keepsWhatItAcked(t *testing.T, ctx context.Context, c Cluster, topic string
 	must(t, end())
 	took := time.Since(begin)
 	if c.Pid() != 0 {
-		t.Fatal("it has a process yet")
+		t.Fatal("it still has a process")
 	}
 	begin = time.Now()
 	must(t, c.StartAgain(ctx))
-	t.Logf("the end took %v, the start after it %v", took.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
+	t.Logf("the stop took %v, the next start %v", took.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
 	// The same idempotent producer continues.
 	produce(t, ctx, p, &kgo.Record{Topic: topic, Value: []byte("after")})
 	got, err := ReadAll(ctx, c.Brokers(), topic)
@@ -271,7 +271,7 @@ func followOutlivesItAll(t *testing.T, ctx context.Context, c Cluster) {
 				t.Fatalf("followed %+v, want value %s of %s/%d", r, value, topic, partition)
 			}
 		case <-ctx.Done():
-			t.Fatalf("value %s of %s/%d did not come", value, topic, partition)
+			t.Fatalf("value %s of %s/%d did not arrive", value, topic, partition)
 		}
 	}
 	must(t, CreateTopic(ctx, c.Brokers(), "early", 1, nil))
@@ -295,10 +295,10 @@ func closeLeavesNothing(t *testing.T, ctx context.Context, c Cluster) {
 	must(t, c.Close())
 	must(t, c.Close())
 	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("process %d is there after Close (%v)", pid, err)
+		t.Errorf("process %d still exists after Close (%v)", pid, err)
 	}
 	if _, err := os.Stat(log); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s is there after Close (%v)", log, err)
+		t.Errorf("%s still exists after Close (%v)", log, err)
 	}
 	if err := c.StartAgain(ctx); err == nil {
 		t.Error("starting a closed broker succeeded")

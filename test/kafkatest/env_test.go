@@ -22,7 +22,7 @@ func TestExternalCluster(t *testing.T) {
 		t.Errorf("FromEnv: %v, %v", c, ok)
 	}
 	if ForTest(t).Brokers()[0] != "a:9092" {
-		t.Error("ForTest did not take the cluster of the environment")
+		t.Error("ForTest did not use the cluster of the environment")
 	}
 	ctx := context.Background()
 	for name, err := range map[string]error{
@@ -79,7 +79,7 @@ func TestBrokerThatCannotStart(t *testing.T) {
 	ctx := t.Context()
 	first := FakeForTest(t, FakeOptions{})
 	if _, err := StartFake(ctx, FakeOptions{Port: first.port}); err == nil || !strings.Contains(err.Error(), "address already in use") {
-		t.Errorf("a port that is taken: %v", err)
+		t.Errorf("a port in use: %v", err)
 	}
 }
 

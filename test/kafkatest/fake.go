@@ -119,7 +119,7 @@ func serve(raw string) error {
 // StartFake starts a fake and returns when it answers.
 func StartFake(ctx context.Context, o FakeOptions) (*Fake, error) {
 	if !serving.Load() {
-		return nil, errors.New("start kfake: this program has to call kafkatest.MaybeServe first thing in main (or TestMain)")
+		return nil, errors.New("start kfake: this program has to call kafkatest.MaybeServe first in main (or TestMain)")
 	}
 	f := &Fake{options: o}
 	f.name = "kfake"

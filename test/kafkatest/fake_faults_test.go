@@ -129,7 +129,7 @@ func TestFaultsAtRandom(t *testing.T) {
 	}
 	for _, bad := range []Fault{{}, {Answer: 30_000}, {MoveLeaders: time.Second, Topic: "none"}} {
 		if err := f.Inject(ctx, bad); err == nil {
-			t.Errorf("fault %+v was taken", bad)
+			t.Errorf("fault %+v was accepted", bad)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func TestLeadersMove(t *testing.T) {
 	}
 	must(t, await(ctx, func() error {
 		if hits, err := f.Hits(ctx); err != nil || hits < 10 {
-			return errors.Join(err, errors.New("the leaders stay where they are"))
+			return errors.Join(err, errors.New("the leaders do not move"))
 		}
 		return nil
 	}))

@@ -196,7 +196,7 @@ func awaitPermissions(ctx context.Context, client *kgo.Client, rights []kmsg.Cre
 					return err
 				}
 				if len(rights.Resources) == 0 {
-					return fmt.Errorf("broker %d of %d does not know of it", i+1, len(brokers))
+					return fmt.Errorf("broker %d of %d does not apply it yet", i+1, len(brokers))
 				}
 				return nil
 			}); err != nil {
@@ -229,7 +229,7 @@ func Forbid(ctx context.Context, brokers []string, user, topic string, operation
 				return err
 			}
 			if len(result.MatchingACLs) == 0 {
-				return errors.New("there was no such right")
+				return errors.New("there was no such permission")
 			}
 		}
 		return nil

@@ -48,7 +48,7 @@ func (n *node) place(dir, temp string, port int) (err error) {
 		err = os.MkdirAll(n.dir, 0o755)
 	}
 	if err != nil {
-		return fmt.Errorf("make the folder of %s: %w", n.name, err)
+		return fmt.Errorf("create the folder of %s: %w", n.name, err)
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ func (n *node) ping(ctx context.Context) error {
 		return err
 	}
 	if len(resp.Brokers) == 0 {
-		return errors.New("it counts no broker as alive yet")
+		return errors.New("it reports no live broker yet")
 	}
 	return nil
 }
@@ -218,7 +218,7 @@ func newClient(brokers []string, opts ...kgo.Opt) (*kgo.Client, error) {
 	}, opts...)
 	client, err := kgo.NewClient(all...)
 	if err != nil {
-		return nil, fmt.Errorf("make a Kafka client for %v: %w", brokers, err)
+		return nil, fmt.Errorf("create a Kafka client for %v: %w", brokers, err)
 	}
 	return client, nil
 }

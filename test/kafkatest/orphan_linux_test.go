@@ -36,7 +36,7 @@ func TestBrokerDiesWithItsStarter(t *testing.T) {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	pid, atoiErr := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(line, "pid:")))
 	if err != nil || atoiErr != nil {
-		t.Fatalf("the starter said %q (%v)", line, err)
+		t.Fatalf("the starter printed %q (%v)", line, err)
 	}
 	must(t, cmd.Process.Kill())
 	_ = cmd.Wait()

@@ -19,14 +19,14 @@ func testProxiedClient(t *testing.T, ctx context.Context, c *Real, p *faultproxy
 	defer client.Close()
 	produce(t, ctx, client, &kgo.Record{Topic: "proxied", Value: []byte("through")})
 	if n := p.Connections(); n < 2 {
-		t.Errorf("%d connections; want one to ask and another to produce", n)
+		t.Errorf("%d connections; want one for metadata and another to produce", n)
 	}
 	must(t, p.Set(faultproxy.Faults{Refuse: true}))
 	p.CutAll(true)
 	away, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
 	if err := client.Ping(away); err == nil {
-		t.Error("it found a way around the proxy")
+		t.Error("it bypassed the proxy")
 	}
 	direct := producer(t, c)
 	produce(t, ctx, direct, &kgo.Record{Topic: "proxied", Value: []byte("direct")})

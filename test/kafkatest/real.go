@@ -59,7 +59,7 @@ func StartReal(ctx context.Context, o RealOptions) (*Real, error) {
 	r.spec = r.command
 	if err := r.build(ctx); err != nil {
 		r.removeDir()
-		return nil, fmt.Errorf("make a Kafka broker: %w", err)
+		return nil, fmt.Errorf("create a Kafka broker: %w", err)
 	}
 	if err := r.StartAgain(ctx); err != nil {
 		r.removeDir()
@@ -178,7 +178,7 @@ func (r *Real) format(ctx context.Context) error {
 		"-cp", filepath.Join(r.jars, "*"), "kafka.tools.StorageTool",
 		"format", "-t", r.options.member.cluster, "-c", r.properties())
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("format the data directory: %w; it said:\n%s", err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("format the data directory: %w; its output:\n%s", err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }

@@ -81,7 +81,7 @@ func DeleteTopic(ctx context.Context, brokers []string, name string) error {
 			case errors.Is(err, kerr.UnknownTopicOrPartition):
 				return nil
 			case err == nil:
-				return errors.New("the brokers know it yet")
+				return errors.New("the brokers still have it")
 			}
 			return err
 		})

@@ -35,7 +35,7 @@ func Java() (string, error) {
 	}
 	java, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("there is no java, of which 17 or newer is wanted (apt-get install openjdk-17-jre-headless): %w", err)
+		return "", fmt.Errorf("there is no java, version 17 or newer is required (apt-get install openjdk-17-jre-headless): %w", err)
 	}
 	return java, nil
 }
@@ -68,7 +68,7 @@ func (j *Jars) Fetch(ctx context.Context) (dir string, err error) {
 		cmd := exec.Command("mvn", "-q", "-B", "-f", file, "dependency:copy-dependencies", "-DoutputDirectory="+libs)
 		cmd.Dir = stage
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("run mvn: %w; it said:\n%s", err, strings.TrimSpace(string(out)))
+			return "", fmt.Errorf("run mvn: %w; its output:\n%s", err, strings.TrimSpace(string(out)))
 		}
 		if _, err := os.Stat(filepath.Join(libs, j.Want)); err != nil {
 			return "", fmt.Errorf("mvn succeeded, but: %w", err)

@@ -33,7 +33,7 @@ func TestRules(t *testing.T) {
 		{name: "one end not found, or none", flags: []string{"FAULTS=1", "NO_TAIL"}},
 		{name: "position record lost", flags: []string{"FAULTS=1", "RECORD_LOST"}},
 		{name: "another routing, or topics that grow", flags: []string{"FAULTS=2", "REROUTE"}},
-		{name: "slot moved by somebody", flags: []string{"FAULTS=2", "SLOT_MOVED"}},
+		{name: "slot moved by another client", flags: []string{"FAULTS=2", "SLOT_MOVED"}},
 		{name: "slot moved, and failover", flags: []string{"FAULTS=1", "SLOT_MOVED", "FAILOVER"}},
 		{name: "dead letters", flags: []string{"FAULTS=1", "POISON", "SESSIONS=7"}},
 		{name: "at least once", flags: []string{"FAULTS=1", "AT_LEAST_ONCE"}},

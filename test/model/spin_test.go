@@ -110,7 +110,7 @@ func (c *checker) read(t *testing.T, out string) result {
 	number := func(re *regexp.Regexp) float64 {
 		m := re.FindStringSubmatch(out)
 		if m == nil {
-			t.Fatalf("the walk did not say %q:\n%s", re, out)
+			t.Fatalf("the walk did not print %q:\n%s", re, out)
 		}
 		n, err := strconv.ParseFloat(m[1], 64)
 		if err != nil {
@@ -126,7 +126,7 @@ func (c *checker) read(t *testing.T, out string) result {
 	case number(errorsLine) != 0:
 		r.broken = "?"
 	case strings.Contains(out, "not completed"), strings.Contains(out, "reached -DMEMLIM"), strings.Contains(out, "too small"):
-		t.Fatalf("not every state was looked at:\n%s", out)
+		t.Fatalf("not every state was visited:\n%s", out)
 	}
 	return r
 }
@@ -150,7 +150,7 @@ func (c *checker) replay(t *testing.T, dir string, defines []string) (broken, hi
 	}
 	_, name, found := strings.Cut(c.lines[line-1], "/* ")
 	if !found {
-		t.Fatalf("line %d of the model: an assertion without a name behind it was broken:\n%s", line, history)
+		t.Fatalf("line %d of the model: an assertion without a name was broken:\n%s", line, history)
 	}
 	name, _, _ = strings.Cut(name, " */")
 	return name, history

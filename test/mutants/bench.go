@@ -143,7 +143,7 @@ func (b *bench) plant(m *mutant, dir string) (overlay string, err error) {
 			text = string(b)
 		}
 		if n := strings.Count(text, e.was); n != 1 {
-			return "", fmt.Errorf("the mutant no longer applies: %s has %d places that read\n%s", e.file, n, e.was)
+			return "", fmt.Errorf("the mutant no longer applies: %s has %d places with\n%s", e.file, n, e.was)
 		}
 		texts[e.file] = strings.Replace(text, e.was, e.is, 1)
 	}

@@ -23,10 +23,10 @@ import (
 )
 
 func main() {
-	only := flag.String("run", "", "only mutants whose name this `regexp` matches")
-	parallel := flag.Int("p", 2, "so many at a time")
+	only := flag.String("run", "", "run only mutants whose name matches `regexp`")
+	parallel := flag.Int("p", 2, "number of mutants to run in parallel")
 	file := flag.String("json", "", "write the results to this `file`")
-	list := flag.Bool("list", false, "print the rules and run nothing")
+	list := flag.Bool("list", false, "print the rules and exit")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -90,7 +90,7 @@ func choose(from []mutant, only string) ([]mutant, error) {
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("-run %s: no mutant has such a name", only)
+		return nil, fmt.Errorf("-run %s: no mutant has a matching name", only)
 	}
 	return chosen, nil
 }
@@ -122,9 +122,9 @@ func summary(out io.Writer, results []result, took time.Duration) error {
 			bad++
 		}
 	}
-	_, _ = fmt.Fprintf(out, "\n%d wrong rules, %d seen by a test, in %s\n", len(results), killed, took.Round(time.Second))
+	_, _ = fmt.Fprintf(out, "\n%d wrong rules, %d noticed by a test, in %s\n", len(results), killed, took.Round(time.Second))
 	if bad > 0 {
-		return fmt.Errorf("%d of %d wrong rules were not seen", bad, len(results))
+		return fmt.Errorf("%d of %d wrong rules were not noticed", bad, len(results))
 	}
 	return nil
 }

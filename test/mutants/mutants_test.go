@@ -110,7 +110,7 @@ func TestVerdicts(t *testing.T) {
 	said := b.out.(*bytes.Buffer).String()
 	for _, want := range []string{"killed by a.TestAdd/small", "SURVIVED", "PROVES NOTHING: the mutant no longer applies"} {
 		if !strings.Contains(said, want) {
-			t.Errorf("%q is not said", want)
+			t.Errorf("%q is not printed", want)
 		}
 	}
 	if text, err := os.ReadFile(filepath.Join(b.root, "a/a.go")); err != nil || string(text) != module["a/a.go"] {
@@ -118,7 +118,7 @@ func TestVerdicts(t *testing.T) {
 	}
 	for _, n := range []int{2, 4} { // a survivor, and one that no longer applies
 		if err := summary(&bytes.Buffer{}, results[:n], 0); err == nil {
-			t.Errorf("the first %d results are taken for a success", n)
+			t.Errorf("the first %d results are reported as a success", n)
 		}
 	}
 	if err := summary(&bytes.Buffer{}, results[:1], 0); err != nil {

@@ -33,7 +33,7 @@ func serverAccount() (account, error) {
 			return account{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
 		}
 	}
-	return account{}, fmt.Errorf("find a user to run PostgreSQL as, which refuses root: there is neither nobody nor postgres on this machine; run as another user")
+	return account{}, fmt.Errorf("find a user for PostgreSQL, which refuses root: this machine has neither the user nobody nor postgres; run as another user")
 }
 
 // giveFile gives a file or folder to the account, and checks that the account can reach it.
@@ -42,7 +42,7 @@ func (a account) giveFile(path string) error {
 		return nil
 	}
 	if err := os.Chown(path, int(a.credential.Uid), int(a.credential.Gid)); err != nil {
-		return fmt.Errorf("hand %s to uid %d: %w", path, a.credential.Uid, err)
+		return fmt.Errorf("give %s to uid %d: %w", path, a.credential.Uid, err)
 	}
 	return a.canReach(filepath.Dir(path))
 }
@@ -61,7 +61,7 @@ func (a account) canReach(dir string) error {
 		st, _ := info.Sys().(*syscall.Stat_t)
 		owner := st != nil && st.Uid == a.credential.Uid
 		if mode := info.Mode(); mode&0o001 == 0 && !(owner && mode&0o100 != 0) {
-			return fmt.Errorf("PostgreSQL refuses root and is run as uid %d, who cannot enter %s (mode %v): choose a folder that everybody can traverse, e.g. under /tmp", a.credential.Uid, d, mode.Perm())
+			return fmt.Errorf("PostgreSQL refuses root and runs as uid %d, which cannot enter %s (mode %v): choose a folder that every user can traverse, e.g. under /tmp", a.credential.Uid, d, mode.Perm())
 		}
 		if d == filepath.Dir(d) {
 			return nil

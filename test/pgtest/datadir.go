@@ -37,7 +37,7 @@ func (s *Server) initdb(ctx context.Context) error {
 	cmd.Env, cmd.Dir = s.account.env(s.dir), s.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.account.credential}
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("run %s: %w; it said:\n%s", cmd.Path, err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("run %s: %w; its output:\n%s", cmd.Path, err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func FromEnv(major string) (s *Server, ok bool, err error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" || u.User == nil {
 		// Without the value itself: it contains a password.
-		return nil, false, fmt.Errorf("read %s: it wants to be postgres://superuser:password@host:port/db", name)
+		return nil, false, fmt.Errorf("read %s: expected postgres://superuser:password@host:port/db", name)
 	}
 	return &Server{Major: major, outside: u}, true, nil
 }

@@ -66,7 +66,7 @@ func TestServerDiesWithItsStarter(t *testing.T) {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	pid, atoiErr := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(line, "pid:")))
 	if err != nil || atoiErr != nil {
-		t.Fatalf("the starter said %q (%v)", line, err)
+		t.Fatalf("the starter printed %q (%v)", line, err)
 	}
 	all := append(childrenOf(t, pid), pid)
 	if err := cmd.Process.Kill(); err != nil {

@@ -37,7 +37,7 @@ const (
 )
 
 // ErrExternal is returned by operations that a server of the environment does not allow (see FromEnv).
-var ErrExternal = errors.New("not possible: the server was given by the environment and is not ours to stop, start or configure")
+var ErrExternal = errors.New("not possible: a server of the environment cannot be stopped, started or configured")
 
 // Options describe the server. The zero value of every field except Major is valid.
 type Options struct {
@@ -80,7 +80,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{Major: o.Major, Port: o.Port, BinDir: bin, dir: o.Dir}
 	if err := s.build(ctx, o.Settings); err != nil {
 		s.removeDir()
-		return nil, fmt.Errorf("make a PostgreSQL %s server: %w", o.Major, err)
+		return nil, fmt.Errorf("create a PostgreSQL %s server: %w", o.Major, err)
 	}
 	if err := s.StartAgain(ctx); err != nil {
 		s.removeDir()
@@ -108,7 +108,7 @@ func (s *Server) build(ctx context.Context, settings map[string]string) (err err
 		err = os.MkdirAll(s.dir, 0o755)
 	}
 	if err != nil {
-		return fmt.Errorf("make the folder of the server: %w", err)
+		return fmt.Errorf("create the folder of the server: %w", err)
 	}
 	if err := s.account.giveFile(s.dir); err != nil {
 		return err

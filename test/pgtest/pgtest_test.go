@@ -78,11 +78,11 @@ func TestEveryMajor(t *testing.T) {
 			}
 			for _, pid := range append(children, pid) {
 				if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-					t.Errorf("process %d of the server is there after Close (%v)", pid, err)
+					t.Errorf("process %d of the server still exists after Close (%v)", pid, err)
 				}
 			}
 			if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("%s is there after Close (%v)", dir, err)
+				t.Errorf("%s still exists after Close (%v)", dir, err)
 			}
 			if err := s.Close(); err != nil {
 				t.Errorf("closing again: %v", err)
@@ -135,7 +135,7 @@ func stopAndStartAgain(t *testing.T, s *Server) {
 		if err := s.StartAgain(ctx); err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("%s stop took %v, the start after it %v", mode, took.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
+		t.Logf("the %s stop took %v, the next start %v", mode, took.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
 		want := string(rune('1' + i))
 		if got := queryText(t, ctx, url, "SELECT count(*)::text FROM kept"); got != want {
 			t.Errorf("after a %s stop there are %s rows, want %s", mode, got, want)
@@ -166,7 +166,7 @@ func smartStopWaitsForClients(t *testing.T, s *Server) {
 		t.Fatalf("smart stop with a client: %v", err)
 	}
 	if s.Pid() == 0 {
-		t.Fatal("the server ended in spite of its client")
+		t.Fatal("the server ended despite its client")
 	}
 	if _, err := s.Stop(ctx, Fast); err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func appendConfAndReload(t *testing.T, s *Server) {
 	}
 	for queryText(t, ctx, s.SuperURL("postgres"), "SHOW wal_sender_timeout") != "7s" {
 		if ctx.Err() != nil {
-			t.Fatal("the setting did not arrive")
+			t.Fatal("the setting did not take effect")
 		}
 	}
 }

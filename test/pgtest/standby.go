@@ -36,7 +36,7 @@ func (s *Server) Standby(ctx context.Context, slot string, settings map[string]s
 	}
 	if err != nil {
 		b.removeDir()
-		return nil, fmt.Errorf("make a standby: %w", err)
+		return nil, fmt.Errorf("create a standby: %w", err)
 	}
 	return b, nil
 }

@@ -22,7 +22,7 @@ func Tool(ctx context.Context, name string) (string, error) {
 	}
 	dir, err := child.Fill(ctx, "prometheus-debian", unpack)
 	if err != nil {
-		return "", fmt.Errorf("there is no %s, nor can Debian's be had (install Prometheus, or let apt-get reach its archive): %w", name, err)
+		return "", fmt.Errorf("there is no %s, and Debian's cannot be fetched (install Prometheus, or let apt-get reach its archive): %w", name, err)
 	}
 	return filepath.Join(dir, "usr", "bin", name), nil
 }
@@ -63,7 +63,7 @@ func unpack(stage string) (string, error) {
 	}
 	debs, _ := filepath.Glob(filepath.Join(stage, "prometheus_*.deb"))
 	if len(debs) != 1 {
-		return "", fmt.Errorf("apt-get has left %d packages", len(debs))
+		return "", fmt.Errorf("apt-get has downloaded %d packages", len(debs))
 	}
 	root := filepath.Join(stage, "root")
 	return root, run(stage, "dpkg-deb", "-x", debs[0], root)
@@ -73,7 +73,7 @@ func run(dir, name string, args ...string) error {
 	cmd := exec.Command(name, args...)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w; it said:\n%s", name, err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("%s: %w; its output:\n%s", name, err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }

@@ -27,11 +27,11 @@ import (
 
 func main() {
 	p := prover{out: os.Stdout}
-	flag.StringVar(&p.dir, "dir", "bin/proof", "folder for what the run leaves behind")
+	flag.StringVar(&p.dir, "dir", "bin/proof", "folder for the results of the run")
 	flag.StringVar(&p.file, "o", "docs/proof.md", "file to write")
-	flag.StringVar(&p.only, "run", "", "only tests of the suite that match; the result goes to the folder, not to docs")
+	flag.StringVar(&p.only, "run", "", "run only matching tests of the suite; the result goes to the folder, not to docs")
 	flag.BoolVar(&p.again, "again", false, "with -run: add to the last whole run, whose rows of the same tests are replaced")
-	flag.BoolVar(&p.short, "short", false, "the tests in the form that they have in make test")
+	flag.BoolVar(&p.short, "short", false, "run the tests in the short form of make test")
 	flag.Uint64Var(&p.seed, "seed", rand.Uint64N(1<<32), "of the fault suite")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -128,7 +128,7 @@ func lastRun(dir string) (r run, err error) {
 		err = json.Unmarshal(b, &r)
 	}
 	if err != nil {
-		return r, fmt.Errorf("add to the last whole run: %w; make prove without RUN makes one", err)
+		return r, fmt.Errorf("add to the last whole run: %w; run make prove without RUN first", err)
 	}
 	return r, nil
 }

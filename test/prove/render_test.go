@@ -44,7 +44,7 @@ func TestGapsAreSaid(t *testing.T) {
 		}
 	}
 	if strings.Contains(text, "no proof") {
-		t.Error("a whole run calls itself no proof")
+		t.Error("a whole run is reported as no proof")
 	}
 	for want, spoil := range map[string]func(*report){
 		"F76 was not run":                             func(r *report) { r.Rows = r.Rows[:len(r.Rows)-3] },
@@ -65,7 +65,7 @@ func TestGapsAreSaid(t *testing.T) {
 			said = said || strings.Contains(g.Error(), want)
 		}
 		if !said || !strings.Contains(r.markdown(), want) {
-			t.Errorf("%q is not said: %v", want, r.gaps())
+			t.Errorf("%q is not reported: %v", want, r.gaps())
 		}
 	}
 }

@@ -25,7 +25,7 @@ import (
 )
 
 func main() {
-	out := flag.String("out", "testdata", "the folder to write to")
+	out := flag.String("out", "testdata", "folder to write to")
 	majors := flag.String("majors", strings.Join(pgtest.Majors(), ","), "the versions to record")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

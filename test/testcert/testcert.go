@@ -26,7 +26,7 @@ type Authority struct {
 func New(name string) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make a key: %w", err)
+		return nil, fmt.Errorf("create a key: %w", err)
 	}
 	template := template(name)
 	template.IsCA, template.KeyUsage = true, x509.KeyUsageCertSign
@@ -42,7 +42,7 @@ func New(name string) (*Authority, error) {
 func (a *Authority) Issue(name string, hosts ...string) (certificate, key []byte, err error) {
 	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a key: %w", err)
+		return nil, nil, fmt.Errorf("create a key: %w", err)
 	}
 	template := template(name)
 	template.KeyUsage = x509.KeyUsageDigitalSignature
@@ -71,7 +71,7 @@ func template(name string) *x509.Certificate {
 func (a *Authority) sign(template *x509.Certificate, key *ecdsa.PublicKey) ([]byte, error) {
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key, a.key)
 	if err != nil {
-		return nil, fmt.Errorf("make a certificate: %w", err)
+		return nil, fmt.Errorf("create a certificate: %w", err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }

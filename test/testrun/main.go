@@ -18,7 +18,7 @@ import (
 )
 
 func main() {
-	kafka := flag.Bool("kafka", false, "say in the last line whether a real Kafka was tested")
+	kafka := flag.Bool("kafka", false, "print in the last line whether a real Kafka was tested")
 	slowest := flag.Int("slowest", 10, "how many of the slowest tests to print")
 	flag.Parse()
 	// Ctrl-C reaches go test too; its remaining output is worth reading.

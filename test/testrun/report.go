@@ -283,7 +283,7 @@ func (r *report) sayKafka() bool {
 		r.printf("TESTED ON A REAL KAFKA: %s\n", r.kafka)
 		return true
 	case why == "":
-		why = "the integration tests did not get so far as to say which Kafka they have"
+		why = "the integration tests ended before they reported their Kafka"
 	}
 	r.printf("NOT TESTED ON A REAL KAFKA: %s\n", why)
 	return false
@@ -307,7 +307,7 @@ func (r *report) printSlowest() {
 	for _, t := range r.done[:n] {
 		part := ""
 		if t.slowest != nil {
-			part = fmt.Sprintf(" (of it %s: %.1fs)", strings.TrimPrefix(t.slowest.name, t.name+"/"), t.slowest.seconds)
+			part = fmt.Sprintf(" (of which %s: %.1fs)", strings.TrimPrefix(t.slowest.name, t.name+"/"), t.slowest.seconds)
 		}
 		r.printf("      %s  %s %s%s\n", seconds(t.seconds), shortName(t.pkg), t.name, part)
 	}
@@ -342,7 +342,7 @@ func (t *tail) add(s string) {
 func (t *tail) text() string {
 	s := strings.Join(t.lines, "")
 	if t.cut {
-		s = "[the beginning is left out]\n" + s
+		s = "[the beginning is omitted]\n" + s
 	}
 	if s != "" && !strings.HasSuffix(s, "\n") {
 		s += "\n"

@@ -32,7 +32,7 @@ func runWithin(t *testing.T, d time.Duration, f func()) (broken any) {
 	select {
 	case <-ended:
 	case <-time.After(d):
-		t.Fatalf("it hangs; at the least for %s", d)
+		t.Fatalf("it hangs, for at least %s", d)
 	}
 	return broken
 }
@@ -44,17 +44,17 @@ func TestNothingHangs(t *testing.T) {
 		"panic in Edit":          func(s *Server, _ *recordingTB) { s.Edit(func(c *Catalog) { c.Tables[9].Name = "x" }) },
 		"Fatal in a condition":   func(s *Server, tb *recordingTB) { s.await("x", func() bool { tb.Fatalf("x"); return true }) },
 		"panic in a condition":   func(s *Server, _ *recordingTB) { s.await("x", func() bool { panic("x") }) },
-		"waited in vain":         func(s *Server, _ *recordingTB) { s.AwaitSession(1) },
+		"waited without success": func(s *Server, _ *recordingTB) { s.AwaitSession(1) },
 		"Edit calls the server":  func(s *Server, _ *recordingTB) { s.Edit(func(*Catalog) { s.Checkpoint() }) },
 		"nil for a transaction":  func(s *Server, _ *recordingTB) { s.Commit(nil) },
-		"a query that is no one": func(s *Server, _ *recordingTB) { s.mu.do(func() { queries[3].rows(&view{Server: s}) }) },
+		"an unknown query":       func(s *Server, _ *recordingTB) { s.mu.do(func() { queries[3].rows(&view{Server: s}) }) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tb := &recordingTB{TB: t}
 				s := NewInMemory(tb, NewCatalog())
 				if broken := runWithin(t, 2*patience, func() { f(s, tb) }); broken == nil && tb.messages.Len() == 0 {
-					t.Error("it went well")
+					t.Error("it succeeded")
 				}
 				runWithin(t, time.Second, func() {
 					if s.URL() == "" || s.Catalog().Database == "" {
@@ -107,7 +107,7 @@ func TestCloseIsBounded(t *testing.T) {
 			t.Errorf("said %q", tb.messages.String())
 		}
 		if _, err := s.Dial(context.Background(), "", ""); err == nil {
-			t.Error("a closed server takes connections")
+			t.Error("a closed server accepts connections")
 		}
 	})
 }

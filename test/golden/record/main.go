@@ -198,11 +198,11 @@ func (r *recorder) read(ctx context.Context, out *golden.Recording) ([]kafkatest
 			return r.awaitSurplus(ctx, records, topics)
 		case time.Now().After(until) && set.Broken:
 			if out.Hangs = len(records) < want; !out.Hangs {
-				return nil, errors.New("everything was delivered, although the set was to break Debezium")
+				return nil, errors.New("everything was delivered, although the set should break Debezium")
 			}
 			return records, nil
 		case time.Now().After(until):
-			return nil, errors.Join(fmt.Errorf("%d records have come, and %d were to", len(records), want), running)
+			return nil, errors.Join(fmt.Errorf("%d records have arrived, want %d", len(records), want), running)
 		}
 		select {
 		case <-ctx.Done():
@@ -217,7 +217,7 @@ func (r *recorder) awaitSurplus(ctx context.Context, records []kafkatest.Record,
 	time.Sleep(500 * time.Millisecond)
 	later, err := kafkatest.ReadAll(ctx, r.kafka.Brokers(), topics...)
 	if err == nil && len(later) != len(records) {
-		err = fmt.Errorf("%d records have come, more than the rows", len(later))
+		err = fmt.Errorf("%d records have arrived, more than there are rows", len(later))
 	}
 	return later, err
 }
