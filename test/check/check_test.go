@@ -188,7 +188,7 @@ func TestCheck(t *testing.T) {
 		{"reader starts again", func(w *world) { w.records = append(w.records, w.records[len(w.records)-1]) }, "FAILED: 13 rows, 13 records, 0 repeats, 1 invalid"},
 		{"id twice in the truth", func(w *world) { w.rows = append(w.rows, w.rows[12]) }, "FAILED: 13 rows, 13 records, 0 repeats, 1 invalid"},
 		{"number twice in the truth", func(w *world) { w.rows[9].Seq = 3 }, "FAILED: 13 rows, 13 records, 0 repeats, 1 invalid, 1 out of order"},
-		{"number left out of the truth", func(w *world) { w.rows[9].Seq = 5 }, "FAILED: 13 rows, 13 records, 0 repeats, 1 invalid, 1 out of order"},
+		{"number missing in the truth", func(w *world) { w.rows[9].Seq = 5 }, "FAILED: 13 rows, 13 records, 0 repeats, 1 invalid, 1 out of order"},
 		{"numbers in the truth from 0", func(w *world) { w.rows[0].Seq = -1 }, "FAILED: 13 rows, 13 records, 0 repeats, 2 invalid, 2 out of order"},
 	}
 	for _, tt := range tests {

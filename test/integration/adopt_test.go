@@ -124,7 +124,7 @@ func TestSlotAdoptRepeats(t *testing.T) {
 	}
 	skips := func(r *relay) {
 		t.Helper()
-		await(t, patience, "what Kafka has to be left out", func() error {
+		await(t, patience, "the events in Kafka to be skipped", func() error {
 			m, err := r.metrics()
 			if n := m[`outboxcdc_events_skipped_total{reason="in_kafka"}`]; err == nil && n != 30 {
 				err = fmt.Errorf("%v are", n)

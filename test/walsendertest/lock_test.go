@@ -18,6 +18,7 @@ type recordingTB struct {
 }
 
 func (f *recordingTB) Errorf(format string, args ...any) { fmt.Fprintf(&f.messages, format, args...) }
+
 func (f *recordingTB) Fatalf(format string, args ...any) { f.Errorf(format, args...); runtime.Goexit() }
 
 // runWithin runs f in a goroutine of its own, which may end with Fatal or a panic, and returns the panic.
