@@ -19,22 +19,22 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// jobVariable tells a process of this program that it is a yardstick, and which.
+// jobVariable is the environment variable that makes a process of this program a yardstick, and says which.
 const jobVariable = "OUTBOXCDC_BENCH_JOB"
 
-// job is what a yardstick is to do.
+// job is the task of a yardstick.
 type job struct {
 	What, URL, Slot, Topic, Result string
 	Rows                           int
 	Brokers                        []string
 }
 
-// done is what it reports.
-type done struct {
+// jobResult is the report of a yardstick.
+type jobResult struct {
 	Allocs float64 // per event
 }
 
-// doJob is main in such a process.
+// doJob is the main function of a yardstick.
 func doJob(text string) error {
 	var j job
 	if err := json.Unmarshal([]byte(text), &j); err != nil {
@@ -47,14 +47,14 @@ func doJob(text string) error {
 		return err
 	}
 	runtime.ReadMemStats(&after)
-	out, err := json.Marshal(done{Allocs: float64(after.Mallocs-before.Mallocs) / float64(j.Rows)})
+	out, err := json.Marshal(jobResult{Allocs: float64(after.Mallocs-before.Mallocs) / float64(j.Rows)})
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(j.Result, out, 0o644)
 }
 
-// noSink reads, decodes and routes as the daemon does, and throws the records away.
+// noSink reads, decodes and routes as the daemon does, and discards the records.
 func noSink(ctx context.Context, j *job) error {
 	source, err := replication.NewSource(replication.Config{
 		URL: func() (string, error) { return j.URL, nil }, Slot: j.Slot, Publication: "outboxcdc", WalSenderTimeout: time.Minute,
@@ -111,8 +111,8 @@ func noSink(ctx context.Context, j *job) error {
 	return nil
 }
 
-// plain is what one writes first: blocking reads, pglogrepl's own messages, an AsyncProducer with its defaults except for what
-// safety asks for, a message of its own for each row. It keeps no order of acknowledgements and confirms nothing.
+// plain is a naive relay: blocking reads, pglogrepl's own messages, an AsyncProducer with defaults except for safety,
+// one message for each row. It does not keep acknowledgements in order and confirms nothing.
 func plain(ctx context.Context, j *job) error {
 	conn, err := pgconn.Connect(ctx, j.URL+"&replication=database")
 	if err != nil {

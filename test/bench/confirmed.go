@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// confirmation is a position of the slot, and when we saw it.
+// confirmation is a position of the slot, and when we read it.
 type confirmation struct {
 	at  time.Time
 	lsn pglogrepl.LSN
@@ -42,13 +42,14 @@ func watchConfirmed(ctx context.Context, v *live) *confirmedWatch {
 				w.seen = append(w.seen, confirmation{time.Now(), pglogrepl.LSN(lsn)})
 			}
 			w.mu.Unlock()
-			time.Sleep(10 * time.Millisecond) // how finely delays are seen
+			time.Sleep(10 * time.Millisecond) // resolution of the measured delays
 		}
 	}()
 	return w
 }
 
-// await waits until the slot has confirmed more than lsn, but not for long: a position that does not come is a result too.
+// await waits until the slot has confirmed more than lsn, up to a limit: a position that is never reached is a result
+// too.
 func (w *confirmedWatch) await(lsn pglogrepl.LSN) {
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		w.mu.Lock()
@@ -67,8 +68,8 @@ func (w *confirmedWatch) stop() ([]confirmation, error) {
 	return w.seen, w.failed
 }
 
-// never stands for a position that was not seen to be confirmed: it spoils every quantile that it gets into.
-const never = time.Hour
+// neverConfirmed is the delay of a position that was never seen confirmed. It spoils every quantile that includes it.
+const neverConfirmed = time.Hour
 
 func delay(seen []confirmation, got arrival) time.Duration {
 	for _, c := range seen {
@@ -76,5 +77,5 @@ func delay(seen []confirmation, got arrival) time.Duration {
 			return max(0, c.at.Sub(got.at))
 		}
 	}
-	return never
+	return neverConfirmed
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// counts is what is wrong in Kafka after a run; a run with any of it is void.
+// counts are the errors found in Kafka after a run; a run with any of them is void.
 type counts struct {
 	Lost       int `json:"lost"`
 	Repeated   int `json:"repeated"`
 	Disordered int `json:"out_of_order"`
 }
 
-// count reads all that a run has left in Kafka with a client that shares nothing with the sink.
+// count reads all records of a run with a client that shares no code with the sink.
 func count(ctx context.Context, brokers []string, l *load, topics []string) (c counts, err error) {
 	stored, err := openStored(brokers, topics, l.Partitions)
 	if err != nil {
@@ -68,7 +68,7 @@ func count(ctx context.Context, brokers []string, l *load, topics []string) (c c
 	return c, nil
 }
 
-// rowOf is the number of the row: its id is nothing else.
+// rowOf returns the number of the row, which is the record's id.
 func rowOf(r *kgo.Record) (int, error) {
 	for _, h := range r.Headers {
 		if h.Key == "id" && len(h.Value) == 36 {
@@ -79,7 +79,7 @@ func rowOf(r *kgo.Record) (int, error) {
 	return 0, fmt.Errorf("the record has no header id")
 }
 
-// stored asks how many records are in some topics, in one request.
+// stored counts the records in some topics, with one request.
 type stored struct {
 	client *kgo.Client
 	req    *kmsg.ListOffsetsRequest
@@ -96,7 +96,7 @@ func openStored(brokers, topics []string, partitions int) (*stored, error) {
 		t.Topic = name
 		for p := range partitions {
 			part := kmsg.NewListOffsetsRequestTopicPartition()
-			part.Partition, part.Timestamp = int32(p), -1 // the end
+			part.Partition, part.Timestamp = int32(p), -1 // the end offset
 			t.Partitions = append(t.Partitions, part)
 		}
 		req.Topics = append(req.Topics, t)

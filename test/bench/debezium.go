@@ -9,11 +9,11 @@ import (
 
 const rivalName = "Debezium"
 
-// rival is a real Debezium, tuned as far as we know how (more memory, larger batches, a faster collector, lz4 as ours).
+// rival is a real Debezium, tuned as well as we can (more memory, larger batches, a faster collector, lz4 like ours).
 var rival = subject{Name: rivalName, About: "Debezium " + debezium.Version + " under Connect, standalone, tuned", kafka: true, stays: true, start: startDebezium}
 
-// everybody who may be in the results.
-func everybody() []subject { return append(subjects[:ourSubjects:ourSubjects], rival) }
+// allSubjects returns all subjects that may occur in results.
+func allSubjects() []subject { return append(subjects[:ourSubjects:ourSubjects], rival) }
 
 func startDebezium(b *bench, r *run) error {
 	connector, err := debezium.Postgres(b.pg.SuperURL(r.load.database()))

@@ -25,18 +25,19 @@ type drainRow struct {
 	usage
 	PeakRSS int64   `json:"peak_rss_bytes"`
 	Allocs  float64 `json:"allocs_per_event,omitempty"`
-	// Warm is events a second over the second half of the rows, by when whoever compiles as it runs has done so.
+	// Warm is events a second over the second half of the rows, after a just-in-time compiler has done its work.
 	Warm float64 `json:"second_half_rate,omitempty"`
 	counts
-	Void string `json:"void,omitempty"` // why the run says nothing
+	Void string `json:"void,omitempty"` // why the run does not count
 }
 
 const (
-	// mostOther is how many cores may be used by anything else during a run.
+	// mostOther is how many cores other processes may use during a run.
 	mostOther = 0.4
-	// tries is how often a run is repeated that was disturbed.
+	// tries is how often a disturbed run is repeated.
 	tries = 4
-	// warmUp is what the broker's virtual machine is given before anything is measured; less at a scale below 1, at least a tenth.
+	// warmUp is how many events the broker gets before anything is measured, at scale 1; at a smaller scale at least a
+	// tenth.
 	warmUp = 2_000_000
 	// runTimeout bounds a run.
 	runTimeout = 10 * time.Minute
@@ -58,17 +59,17 @@ func (b *bench) drain(ctx context.Context, all []*load) error {
 		for round := 1; round <= b.roundsOr(3); round++ {
 			for i := range subjects {
 				s := &subjects[i]
-				if !b.wanted(s) {
+				if !b.isWanted(s) {
 					continue
 				}
-				row, err := b.undisturbed(ctx, l, s, func(row *drainRow) error {
+				row, err := b.repeatDisturbed(ctx, l, s, func(row *drainRow) error {
 					row.Round = round
 					return b.out.add(row)
 				})
 				if err != nil {
 					return fmt.Errorf("load %s, %s: %w", l.Name, s.Name, err)
 				}
-				b.say("  %-15s %s", s.Name, b.line(row))
+				b.say("  %-15s %s", s.Name, b.runLine(row))
 			}
 		}
 		if err := b.drop(ctx, l); err != nil {
@@ -78,8 +79,8 @@ func (b *bench) drain(ctx context.Context, all []*load) error {
 	return nil
 }
 
-// undisturbed repeats a run that something else disturbed, some times; keep is told of each.
-func (b *bench) undisturbed(ctx context.Context, l *load, s *subject, keep func(*drainRow) error) (row *drainRow, err error) {
+// repeatDisturbed repeats a run that other processes disturbed, up to tries times; keep is called for each run.
+func (b *bench) repeatDisturbed(ctx context.Context, l *load, s *subject, keep func(*drainRow) error) (row *drainRow, err error) {
 	for range tries {
 		if row, err = b.drainOnce(ctx, l, s); err == nil {
 			err = keep(row)
@@ -91,8 +92,8 @@ func (b *bench) undisturbed(ctx context.Context, l *load, s *subject, keep func(
 	return row, err
 }
 
-// line is a run for those who watch.
-func (b *bench) line(r *drainRow) string {
+// runLine describes a run on the terminal.
+func (b *bench) runLine(r *drainRow) string {
 	return fmt.Sprintf("%8.0f events/s, CPU-s/M %5.2f walsender %5.2f broker %5.2f, %4d MiB, other %.2f cores %s",
 		r.rate(), r.perMillion(r.Client), r.perMillion(r.Walsender), r.perMillion(r.Broker), r.PeakRSS>>20, r.Other, r.Void)
 }
@@ -107,7 +108,7 @@ func (r *drainRow) rate() float64                { return float64(r.Rows) / r.Se
 func (r *drainRow) perMillion(s float64) float64 { return s / float64(r.Rows) * 1e6 }
 func (r *drainRow) disturbed() bool              { return r.Other > mostOther }
 
-// warm lets the broker compile what it will run, once in a call.
+// warm lets the broker's virtual machine compile its code, once in a call.
 func (b *bench) warm(ctx context.Context) error {
 	if b.warmed {
 		return nil
@@ -125,7 +126,7 @@ func (b *bench) warm(ctx context.Context) error {
 	return b.drop(ctx, l)
 }
 
-// drop removes the load, so that its WAL is freed.
+// drop removes the load, which frees its WAL.
 func (b *bench) drop(ctx context.Context, l *load) error {
 	return b.pg.Exec(ctx, "postgres", `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = '`+l.database()+`'`,
 		`DROP DATABASE `+l.database()+` WITH (FORCE)`, `CHECKPOINT`)
@@ -177,9 +178,9 @@ func (b *bench) drainOnce(ctx context.Context, l *load, s *subject) (*drainRow, 
 	}
 	switch {
 	case row.Lost != 0 || row.Repeated != 0 || row.Disordered != 0:
-		row.Void = "not what was written"
+		row.Void = "different from what was written"
 	case row.disturbed():
-		row.Void = "something else used the machine"
+		row.Void = "other processes used the machine"
 	}
 	_, err = conn.Exec(ctx, `SELECT pg_drop_replication_slot($1)`, r.name)
 	return row, err
@@ -194,7 +195,7 @@ func (b *bench) makeTopics(ctx context.Context, l *load, topics []string) error 
 	return nil
 }
 
-// makePositions makes the position topic of a run, as `outboxcdc setup apply` does.
+// makePositions creates the position topic of a run, as `outboxcdc setup apply` does.
 func (b *bench) makePositions(ctx context.Context, run string) error {
 	return kafkatest.CreateTopic(ctx, b.kafka.Brokers(), positions(run), 1, map[string]string{"cleanup.policy": "compact"})
 }
@@ -209,7 +210,7 @@ func (b *bench) removeTopics(topics []string) {
 	}
 }
 
-// measure runs from the start of the process to the last row: in Kafka, or read.
+// measure measures from the start of the process to the last row: in Kafka, or read.
 func (b *bench) measure(ctx context.Context, conn *pgx.Conn, r *run, topics []string) (*drainRow, error) {
 	stored, err := openStored(b.kafka.Brokers(), topics, r.load.Partitions)
 	if err != nil {
@@ -245,7 +246,7 @@ func (b *bench) measure(ctx context.Context, conn *pgx.Conn, r *run, topics []st
 		return nil, err
 	}
 	if text, err := os.ReadFile(filepath.Join(r.dir, "result.json")); err == nil {
-		var d done
+		var d jobResult
 		if err := json.Unmarshal(text, &d); err != nil {
 			return nil, err
 		}
@@ -254,7 +255,7 @@ func (b *bench) measure(ctx context.Context, conn *pgx.Conn, r *run, topics []st
 	return row, nil
 }
 
-// awaitAll waits until all rows are in Kafka, or for the end of a subject that ends by itself.
+// awaitAll waits until all rows are in Kafka, or until a subject that ends by itself has ended.
 func (b *bench) awaitAll(ctx context.Context, r *run, stored *stored) (secondHalf float64, err error) {
 	if !r.subject.stays {
 		return 0, r.proc.Wait(ctx)
@@ -282,7 +283,7 @@ func (b *bench) awaitAll(ctx context.Context, r *run, stored *stored) (secondHal
 	}
 }
 
-// watcher follows what is gone when a process has ended.
+// watcher samples figures that are gone when a process has ended.
 type watcher struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
@@ -319,11 +320,11 @@ func (w *watcher) look(r *run, sender int) {
 	w.client = max(w.client, cpu(r.proc.Pid()), r.proc.CPUTime())
 	w.peak = max(w.peak, peakRSS(r.proc.Pid()))
 	if sender != 0 {
-		w.walsender = max(w.walsender, finer(sender))
+		w.walsender = max(w.walsender, fineCPU(sender))
 	}
 }
 
-// stop ends the watching; the figures are final.
+// stop ends the sampling and returns the final figures.
 func (w *watcher) stop() (client, walsender time.Duration, peak int64) {
 	w.cancel()
 	<-w.ended

@@ -12,7 +12,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// follower reads what comes and notes when.
+// follower reads records and notes when each arrived.
 type follower struct {
 	client *kgo.Client
 	cancel context.CancelFunc
@@ -28,8 +28,8 @@ type arrival struct {
 
 func follow(brokers, topics []string) (*follower, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.MetadataMinAge(50*time.Millisecond), // its topic has just been made
-		kgo.FetchMaxWait(100*time.Millisecond))  // a partition that is added joins with the next request
+		kgo.MetadataMinAge(50*time.Millisecond), // its topic has just been created
+		kgo.FetchMaxWait(100*time.Millisecond))  // an added partition is read from the next request on
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func follow(brokers, topics []string) (*follower, error) {
 	return f, nil
 }
 
-// commitOf is the commit LSN in the position header, 0 if there is none.
+// commitOf returns the commit LSN in the position header, 0 if there is none.
 func commitOf(r *kgo.Record) (lsn pglogrepl.LSN) {
 	for _, h := range r.Headers {
 		if h.Key == "outboxcdc-position" {
@@ -66,7 +66,7 @@ func commitOf(r *kgo.Record) (lsn pglogrepl.LSN) {
 	return 0
 }
 
-func (f *follower) seen(n int) (arrival, bool) {
+func (f *follower) arrivalOf(n int) (arrival, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	a, ok := f.rows[n]
@@ -79,7 +79,7 @@ func (f *follower) forget() {
 	f.rows = map[int]arrival{}
 }
 
-// newest is the highest commit LSN of what has come.
+// newest returns the highest commit LSN read so far.
 func (f *follower) newest() (lsn pglogrepl.LSN) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,7 +100,7 @@ func (f *follower) await(ctx context.Context, n int, patience time.Duration) err
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case time.Now().After(end):
-			return fmt.Errorf("%d of %d records have come", have, n)
+			return fmt.Errorf("%d of %d records have arrived", have, n)
 		}
 	}
 }

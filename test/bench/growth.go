@@ -16,7 +16,7 @@ type growthRow struct {
 	*drainRow
 }
 
-// point is what one of them needs.
+// point is a load and its place on an axis.
 type point struct {
 	axis     string
 	value    int
@@ -24,8 +24,8 @@ type point struct {
 	settings []string
 }
 
-// points are the axes along which the cost of an event must not grow. Each axis starts from the same load: 100 rows a
-// transaction, one topic of 12 partitions, 10,000 keys.
+// points returns the axes along which the cost of an event must not grow. Each axis starts from the same load: 100 rows
+// a transaction, one topic of 12 partitions, 10,000 keys.
 func points(scale float64) []point {
 	base := load{Rows: int(300_000 * scale), PerTx: 100, Payload: 200}
 	var all []point
@@ -52,14 +52,14 @@ func points(scale float64) []point {
 	for _, n := range []int{500, 5_000, 50_000, 200_000} {
 		add("window, records", n, func(*load) {}, "OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS="+strconv.Itoa(n))
 	}
-	// 1 KB in a row of 100 makes about 1.4 KB of WAL.
+	// 100 rows of 1 KB make about 1.4 KB of WAL each.
 	for _, mb := range []int{100, 1_000, 10_000} {
 		add("backlog, MB of WAL", mb, func(l *load) { l.Payload, l.Rows = 1000, int(float64(mb)*700*scale) })
 	}
 	return all
 }
 
-// growth shows what an event costs the daemon along each axis.
+// growth measures what an event costs the daemon along each axis.
 func (b *bench) growth(ctx context.Context, o *options) error {
 	if err := b.warm(ctx); err != nil {
 		return fmt.Errorf("warm up: %w", err)
@@ -76,14 +76,14 @@ func (b *bench) growth(ctx context.Context, o *options) error {
 		saved := b.settings
 		b.settings = append(append([]string{}, saved...), p.settings...)
 		for round := 1; round <= b.roundsOr(1); round++ {
-			row, err := b.undisturbed(ctx, &l, &subjects[0], func(row *drainRow) error {
+			row, err := b.repeatDisturbed(ctx, &l, &subjects[0], func(row *drainRow) error {
 				row.Kind, row.Round = "growth", round
 				return b.out.add(growthRow{"growth", p.axis, p.value, row})
 			})
 			if err != nil {
 				return fmt.Errorf("%s %d: %w", p.axis, p.value, err)
 			}
-			b.say("  %s", b.line(row))
+			b.say("  %s", b.runLine(row))
 		}
 		b.settings = saved
 		if err := b.drop(ctx, &l); err != nil {
@@ -101,15 +101,15 @@ type memoryRow struct {
 	Events  int64   `json:"events"`
 }
 
-// long writes faster than can be delivered, and notes the memory meanwhile.
-func (b *bench) long(ctx context.Context, lasts time.Duration) error {
+// measureMemory writes faster than the daemon can deliver, and records its memory meanwhile.
+func (b *bench) measureMemory(ctx context.Context, lasts time.Duration) error {
 	b.say("full drain for %v", lasts)
 	v, err := b.goLive(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = v.run.proc.Kill(); _ = v.end(ctx) }()
-	if err := v.streaming(ctx); err != nil {
+	if err := v.awaitStreaming(ctx); err != nil {
 		return err
 	}
 	stored, err := openStored(b.kafka.Brokers(), v.topics, v.run.load.Partitions)

@@ -15,7 +15,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// linkRow is a drain by the daemon over some way to the server.
+// linkRow is a drain by the daemon over one kind of link.
 type linkRow struct {
 	Kind  string `json:"kind"` // "link"
 	Link  string `json:"link"`
@@ -23,13 +23,13 @@ type linkRow struct {
 	*drainRow
 }
 
-// A far server: as much time to each side, as from one region to the next.
-const farAway = 5 * time.Millisecond
+// farLatency is the delay in each direction to a server in another region.
+const farLatency = 5 * time.Millisecond
 
-// links are the ways to the servers. The pauses between reads must do no harm on any of them.
+// links are the kinds of connection to the servers. The pauses between reads must do no harm on any of them.
 var links = []string{"loopback", "TLS to Postgres", "TLS to Postgres and Kafka", "10 ms there and back"}
 
-// intervals are what is compared on each.
+// intervals are the values of read_interval compared on each link.
 var intervals = []string{"5ms", "0"}
 
 // link drains over each link, with pauses between reads and without.
@@ -49,7 +49,7 @@ func (b *bench) link(ctx context.Context, o *options) error {
 		return err
 	}
 	defer far.Close() //nolint:errcheck // at the end
-	late := faultproxy.Way{Latency: farAway}
+	late := faultproxy.Way{Latency: farLatency}
 	if err := far.Set(faultproxy.Faults{Up: late, Down: late}); err != nil {
 		return err
 	}
@@ -79,14 +79,14 @@ func (b *bench) link(ctx context.Context, o *options) error {
 					if link == links[2] {
 						b.settings = append(b.settings, toKafka...)
 					}
-					row, err := b.undisturbed(ctx, l, &subjects[0], func(row *drainRow) error {
+					row, err := b.repeatDisturbed(ctx, l, &subjects[0], func(row *drainRow) error {
 						row.Kind, row.Round = "link", round+1
 						return b.out.add(linkRow{"link", link, interval, row})
 					})
 					if err != nil {
 						return fmt.Errorf("%s, %s: %w", link, interval, err)
 					}
-					b.say("%d rows a transaction, %s, read_interval %s: %s", perTx, link, interval, b.line(row))
+					b.say("%d rows a transaction, %s, read_interval %s: %s", perTx, link, interval, b.runLine(row))
 				}
 			}
 		}
@@ -102,7 +102,7 @@ func (b *bench) link(ctx context.Context, o *options) error {
 func (b *bench) kafkaTLS() ([]string, error) {
 	real, ok := b.kafka.(*kafkatest.Real)
 	if !ok {
-		return nil, errors.New("the links need a Kafka that the benchmark has started")
+		return nil, errors.New("the links need a Kafka started by the benchmark")
 	}
 	certificate, key, err := b.authority.Issue("bench")
 	if err != nil {

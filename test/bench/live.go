@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// live is a database with a daemon on it.
+// live is a database with a running daemon.
 type live struct {
 	b      *bench
 	run    *run
@@ -22,7 +22,7 @@ type live struct {
 	follow *follower
 }
 
-// goLive makes database, topics and slot, and starts the daemon.
+// goLive creates database, topics and slot, and starts the daemon.
 func (b *bench) goLive(ctx context.Context, settings []string) (*live, error) {
 	b.runs++
 	l := &load{Name: fmt.Sprintf("steady%d", b.runs), PerTx: 1, Payload: 1000}
@@ -60,8 +60,8 @@ func (b *bench) goLive(ctx context.Context, settings []string) (*live, error) {
 	return v, err
 }
 
-// streaming waits until the daemon streams.
-func (v *live) streaming(ctx context.Context) error {
+// awaitStreaming waits until the daemon streams.
+func (v *live) awaitStreaming(ctx context.Context) error {
 	for {
 		var pid *int
 		if err := v.conn.QueryRow(ctx, `SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1`, v.run.name).Scan(&pid); err != nil {
@@ -78,30 +78,30 @@ func (v *live) streaming(ctx context.Context) error {
 	}
 }
 
-// used is how many events go through topic and daemon, as fast as they can, before anything is measured: Java compiles only
-// what it has run often.
-const used = 200_000
+// warmUpEvents is how many events go through topic and daemon at full speed before anything is measured: Java compiles only
+// code that has run often.
+const warmUpEvents = 200_000
 
-// usedFrom is the first of their numbers, above all that are measured.
-const usedFrom = 1 << 30
+// warmUpFirstRow is the first row number of the warm-up, above all measured ones.
+const warmUpFirstRow = 1 << 30
 
-// warm uses topic and daemon, and has everything of it forgotten.
+// warm sends the warm-up events and forgets them.
 func (v *live) warm(ctx context.Context) error {
 	l := *v.run.load
 	l.PerTx = 100
 	begun := time.Now()
-	if err := v.b.pg.Exec(ctx, l.database(), l.script(usedFrom, used)); err != nil {
+	if err := v.b.pg.Exec(ctx, l.database(), l.script(warmUpFirstRow, warmUpEvents)); err != nil {
 		return err
 	}
-	if err := v.follow.await(ctx, used, 2*time.Minute); err != nil {
+	if err := v.follow.await(ctx, warmUpEvents, 2*time.Minute); err != nil {
 		return err
 	}
 	v.follow.forget()
 	if err := v.b.pg.Exec(ctx, l.database(), `TRUNCATE outbox`, `CHECKPOINT`); err != nil {
 		return err
 	}
-	syscall.Sync() // or commits wait behind what server and broker have yet to write to disk
-	v.b.say("warmed up with %d events in %.0f s", used, time.Since(begun).Seconds())
+	syscall.Sync() // or commits wait for the disk writes of server and broker
+	v.b.say("warmed up with %d events in %.0f s", warmUpEvents, time.Since(begun).Seconds())
 	return nil
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// load is one backlog. It is written once, behind a slot of its own, into a database of its own; each run reads it through
-// a copy of that slot.
+// load is one backlog. It is written once, after a slot of its own was created, into a database of its own; each run
+// reads it through a copy of that slot.
 type load struct {
 	Name       string `json:"name"`
 	Rows       int    `json:"rows"`
@@ -25,13 +25,13 @@ type load struct {
 	Keys       int    `json:"keys_per_topic"`
 	About      string `json:"about"`
 
-	end pglogrepl.LSN // behind the last commit
+	end pglogrepl.LSN // after the last commit
 }
 
-// keys of a topic, unless a load says otherwise.
+// keys is the number of keys of a topic, unless a load sets another.
 const keys = 10_000
 
-// loads are what `make bench` drains. scale makes all of them smaller or larger.
+// loads returns the loads of `make bench`. scale changes the size of all of them.
 func loads(scale float64) []*load {
 	small, large := 200, 1000
 	all := []*load{
@@ -53,7 +53,7 @@ func loads(scale float64) []*load {
 	return all
 }
 
-// complete fills in what a load does not say: one topic of 12 partitions, jsonb.
+// complete sets the defaults of a load: one topic of 12 partitions, jsonb.
 func (l *load) complete() {
 	if l.Topics == 0 {
 		l.Topics, l.Partitions = 1, 12
@@ -66,28 +66,28 @@ func (l *load) complete() {
 	}
 }
 
-// database is the name of the load's own.
+// database returns the name of the load's own database.
 func (l *load) database() string {
 	return "bench_" + strings.NewReplacer("-", "_", " ", "_", ",", "").Replace(strings.ToLower(l.Name))
 }
 
-// master is the slot that runs get copies of.
+// master is the slot that runs copy.
 const master = "master"
 
 const tableSQL = `CREATE TABLE outbox (
 	id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, aggregate_id text NOT NULL, event_type text NOT NULL,
 	payload %s, headers jsonb NOT NULL DEFAULT '{}', created_at timestamptz NOT NULL DEFAULT now())`
 
-// filler is a text of about so many bytes that compresses as far as JSON of short strings does, not to nothing.
+// fillerSQL returns a text of about the given size that compresses like JSON of short strings, not to nothing.
 const fillerSQL = `SELECT array_agg(left(s, %d)) FROM (
 	SELECT string_agg('"' || chr(97 + (i * 7 + j) %% 26) || substr(md5((i * 100 + j)::text), 1, 9) || '":"value ' || j || '",', '' ORDER BY j) AS s
 	  FROM generate_series(1, 500) i, generate_series(1, %d) j GROUP BY i) t`
 
-// row n has the id n, so that a reader knows which are missing; its key always lies in the same topic.
+// insertSQL gives row n the id n, so that a reader knows which are missing; a key always belongs to the same topic.
 const insertSQL = `INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload)
 	SELECT lpad(to_hex(n), 32, '0')::uuid, 't' || n %% %[1]d, 'k' || n / %[1]d %% %[2]d, 'OrderPlaced', %[3]s FROM generate_series(first, first + %[4]d) n`
 
-// prepare makes the load's database with table, publication and slot.
+// prepare creates the load's database with table, publication and slot.
 func (l *load) prepare(ctx context.Context, pg *pgtest.Server) error {
 	if err := pg.Exec(ctx, "postgres", "CREATE DATABASE "+l.database()); err != nil {
 		return err
@@ -119,7 +119,7 @@ func (l *load) write(ctx context.Context, pg *pgtest.Server) error {
 	if l.end, err = pglogrepl.ParseLSN(end); err != nil {
 		return err
 	}
-	_, err = conn.Exec(ctx, `CHECKPOINT`) // nothing of it is to be done while somebody is measured
+	_, err = conn.Exec(ctx, `CHECKPOINT`) // or the server does this work during a measurement
 	return err
 }
 
@@ -129,7 +129,7 @@ func (l *load) script(first, rows int) string {
 	if l.Column == "bytea" {
 		payload = `convert_to(f[1 + n % 500], 'UTF8')`
 	}
-	// A cut text is no JSON: one member is about 26 bytes, and as many as are whole fit.
+	// A truncated text is not JSON: a member is about 26 bytes, so take as many whole ones as fit.
 	members := max(1, (l.Payload-20)/26)
 	fill := fmt.Sprintf(fillerSQL, 10*l.Payload, members)
 	foreign := ""
@@ -141,7 +141,7 @@ func (l *load) script(first, rows int) string {
 		fill, rows/l.PerTx-1, first, l.PerTx, fmt.Sprintf(insertSQL, l.Topics, l.Keys, payload, l.PerTx-1), foreign)
 }
 
-// topics are the names that a run's records go to, so that no two runs meet.
+// topics returns the topics of a run's records; no two runs share one.
 func (l *load) topics(run string) []string {
 	out := make([]string, l.Topics)
 	for i := range out {

@@ -1,5 +1,5 @@
-// bench measures the built binary against real servers, next to yardsticks of the same minute. See README.md in this folder
-// for what is measured and how far it is to be trusted. It needs Linux (/proc), Java for Kafka, and takes care of the rest.
+// bench measures the built binary against real servers, next to yardsticks of the same minute. README.md in this folder
+// says what is measured and how far to trust it. It needs Linux (/proc) and Java for Kafka; it fetches the rest.
 package main
 
 import (
@@ -24,18 +24,18 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
-// bench is one call.
+// bench is one call of the program.
 type bench struct {
 	dir         string // of this call; removed
 	binary      string
 	recvlogical string
 	major       string
-	rounds      int // as asked for; 0: as many as the part thinks right
+	rounds      int // -rounds; 0: the part's usual number
 	scale       float64
 	warmed      bool
 	only        *regexp.Regexp          // subjects
 	settings    []string                // further environment of the daemon
-	way         func(url string) string // how the daemon gets to the server, if not straight
+	way         func(url string) string // the URL by which the daemon reaches the server; nil: url itself
 	pg          *pgtest.Server
 	kafka       kafkatest.Cluster
 	authority   *testcert.Authority // of the broker's certificate
@@ -66,7 +66,7 @@ var parts = map[string]func(*bench, context.Context, *options) error{
 	"steady": func(b *bench, ctx context.Context, o *options) error { return b.steady(ctx, o) },
 	"writer": func(b *bench, ctx context.Context, o *options) error { return b.writer(ctx, o) },
 	"growth": func(b *bench, ctx context.Context, o *options) error { return b.growth(ctx, o) },
-	"memory": func(b *bench, ctx context.Context, o *options) error { return b.long(ctx, o.memory) },
+	"memory": func(b *bench, ctx context.Context, o *options) error { return b.measureMemory(ctx, o.memory) },
 }
 
 type options struct {
@@ -83,14 +83,14 @@ func measured(ctx context.Context, args []string) error {
 	var subjects, which, out, binary string
 	o := &options{}
 	flags.StringVar(&binary, "binary", "bin/outboxcdc", "the built daemon")
-	flags.StringVar(&out, "o", "bin/bench.jsonl", "results, a JSON object a line; a file that is there is kept as FILE.TIME")
+	flags.StringVar(&out, "o", "bin/bench.jsonl", "results, a JSON object a line; an existing file is kept as FILE.TIME")
 	flags.StringVar(&b.major, "postgres", "17", "major version of the server")
 	flags.IntVar(&b.rounds, "rounds", 0, "runs of each subject and load (default: 3 for drain, 1 for the other parts)")
 	flags.Float64Var(&o.scale, "scale", 1, "factor for the loads' rows")
 	flags.DurationVar(&o.seconds, "seconds", 20*time.Second, "length of each steady load, and of each of the writer's")
-	flags.DurationVar(&o.memory, "memory", 10*time.Minute, "how long the part memory keeps the daemon busy")
-	flags.StringVar(&which, "loads", "", "regular expression: only these; for growth of its points, such as 'backlog.*'")
-	flags.StringVar(&subjects, "subjects", "", "regular expression: only these")
+	flags.DurationVar(&o.memory, "memory", 10*time.Minute, "length of the part memory")
+	flags.StringVar(&which, "loads", "", "regular expression: run only these loads; for growth only these points, such as 'backlog.*'")
+	flags.StringVar(&subjects, "subjects", "", "regular expression: run only these subjects")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func measured(ctx context.Context, args []string) error {
 	return report(out, os.Stdout)
 }
 
-// start makes the servers, unless the environment gives some. Those of others are not accounted for.
+// start starts the servers, unless the environment names some. The CPU of those is not measured.
 func (b *bench) start(ctx context.Context) (err error) {
 	if _, err := os.Stat(b.binary); err != nil {
 		return fmt.Errorf("the daemon is not built: %w (make build)", err)
@@ -201,7 +201,7 @@ func (b *bench) stop() {
 	}
 }
 
-// roundsOr is how many rounds were asked for, or usual.
+// roundsOr returns the number of rounds asked for, or else usual.
 func (b *bench) roundsOr(usual int) int {
 	if b.rounds > 0 {
 		return b.rounds
@@ -209,13 +209,13 @@ func (b *bench) roundsOr(usual int) int {
 	return usual
 }
 
-func (b *bench) wanted(s *subject) bool {
+func (b *bench) isWanted(s *subject) bool {
 	return b.only.MatchString(s.Name) && (s.Name != "pg_recvlogical" || b.recvlogical != "")
 }
 
 func (b *bench) say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
-// machineRow says what a call was run on.
+// machineRow describes the machine and the versions of a call.
 type machineRow struct {
 	Kind     string    `json:"kind"` // "machine"
 	Began    time.Time `json:"began"`
@@ -250,7 +250,7 @@ func openResults(path string) (*results, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
-	if old, err := os.Stat(path); err == nil && old.Size() > 0 { // hours may be in it
+	if old, err := os.Stat(path); err == nil && old.Size() > 0 { // it may hold hours of measurements
 		if err := os.Rename(path, path+"."+old.ModTime().UTC().Format("20060102T150405")); err != nil {
 			return nil, err
 		}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestResultsAreKept: a call that writes to the file of an earlier one leaves that one's results in another.
+// TestResultsAreKept: a call that writes to an existing file keeps the old results in another file.
 func TestResultsAreKept(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	path := filepath.Join(dir, "bench.jsonl")

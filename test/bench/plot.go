@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// plot draws the results: who drains how fast, and what an event costs along each axis.
+// plot draws the results: how fast each subject drains, and what an event costs along each axis.
 func plot(path, dir string) error {
 	r, err := readRows(path)
 	if err != nil {
@@ -28,7 +28,7 @@ func plot(path, dir string) error {
 	return nil
 }
 
-// colours of the subjects, told apart by the colour-blind too.
+// colours are those of the subjects, distinguishable by colour-blind readers too.
 var colours = []string{"#0072b2", "#999999", "#56b4e9", "#d55e00", "#009e73"}
 
 // canvas collects the elements of a drawing.
@@ -56,7 +56,7 @@ func (c *canvas) svg() string {
 `, c.width, c.height, c.width, c.height, c.String())
 }
 
-// bars shows events a second for each load and subject.
+// bars draws events a second for each load and subject.
 func (r *rows) bars() string {
 	if len(r.drains) == 0 {
 		return ""
@@ -65,7 +65,7 @@ func (r *rows) bars() string {
 	most := 0.0
 	for _, l := range r.loads {
 		for _, s := range subjects {
-			if m := r.of(l.Name, s.Name, rate).median(); m > most {
+			if m := r.drainFigures(l.Name, s.Name, rate).median(); m > most {
 				most = m
 			}
 		}
@@ -81,7 +81,7 @@ func (r *rows) bars() string {
 	for _, l := range r.loads {
 		top := y
 		for i, s := range subjects {
-			v := r.of(l.Name, s.Name, rate).median()
+			v := r.drainFigures(l.Name, s.Name, rate).median()
 			if math.IsNaN(v) {
 				continue
 			}
@@ -96,7 +96,7 @@ func (r *rows) bars() string {
 	return c.svg()
 }
 
-// lines shows CPU-s/M of the daemon for each axis of growth, over the logarithm of its value.
+// lines draws CPU-s/M of the daemon for each axis of growth, over the logarithm of its value.
 func (r *rows) lines() string {
 	if len(r.growth) == 0 {
 		return ""

@@ -14,7 +14,7 @@ import (
 // tick is the unit of times in /proc: USER_HZ, which is 100 on every Linux that Go runs on.
 const tick = 10 * time.Millisecond
 
-// stat is the line /proc/<pid>/stat behind the command's name, so that index 0 is the process's state.
+// stat returns the fields of /proc/<pid>/stat after the command's name; index 0 is the process's state.
 func stat(pid int) []string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -37,19 +37,19 @@ func sum(fields []string, which ...int) (d time.Duration) {
 	return d
 }
 
-// cpu is the processor time of a process, all threads; 0 if it is gone.
+// cpu returns the processor time of all threads of a process; 0 if it has ended.
 func cpu(pid int) time.Duration { return sum(stat(pid), 11, 12) }
 
-// finer is the time of a process of one thread, in better steps than ticks; 0 if it is gone.
-func finer(pid int) time.Duration {
+// fineCPU returns the processor time of a single-threaded process, more finely than in ticks; 0 if it has ended.
+func fineCPU(pid int) time.Duration {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
 	var ns int64
 	_, _ = fmt.Sscan(string(b), &ns)
 	return time.Duration(ns)
 }
 
-// family is the time of a process and all its children, those that have ended included.
-func family(pid int) time.Duration {
+// familyCPU returns the processor time of a process and all its children, including ended ones.
+func familyCPU(pid int) time.Duration {
 	d := sum(stat(pid), 11, 12, 13, 14)
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, list := range lists {
@@ -63,24 +63,24 @@ func family(pid int) time.Duration {
 	return d
 }
 
-// own is the time of this process.
-func own() time.Duration {
+// ownCPU returns the processor time of this process.
+func ownCPU() time.Duration {
 	var r syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r)
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// busy is the time that all processors were not idle, or stolen from this machine.
-func busy() time.Duration {
+// busyTime returns the time during which processors were not idle, or were stolen from this machine.
+func busyTime() time.Duration {
 	b, _ := os.ReadFile("/proc/stat")
 	line, _, _ := strings.Cut(string(b), "\n")
 	return sum(strings.Fields(line), 1, 2, 3, 6, 7, 8)
 }
 
-// peakRSS is the most memory that a process has had resident, in bytes.
+// peakRSS returns the largest resident memory of a process so far, in bytes.
 func peakRSS(pid int) int64 { return statusBytes(pid, "VmHWM") }
 
-// rss is what it has now.
+// rss returns the resident memory of a process now.
 func rss(pid int) int64 { return statusBytes(pid, "VmRSS") }
 
 func statusBytes(pid int, name string) int64 {
@@ -95,7 +95,7 @@ func statusBytes(pid int, name string) int64 {
 	return 0
 }
 
-// account is what everybody has used since it was opened.
+// account holds the processor times of all processes at the start of a run.
 type account struct {
 	at           time.Time
 	busy, own    time.Duration
@@ -106,26 +106,26 @@ type account struct {
 
 func open(postmaster, broker int) *account {
 	return &account{
-		at: time.Now(), busy: busy(), own: own(), server: family(postmaster), kafk: cpu(broker),
+		at: time.Now(), busy: busyTime(), own: ownCPU(), server: familyCPU(postmaster), kafk: cpu(broker),
 		postmaster: postmaster, broker: broker,
 	}
 }
 
-// usage is what a run took.
+// usage is what a run used.
 type usage struct {
 	Seconds   float64 `json:"seconds"`
-	Client    float64 `json:"client_cpu_seconds"` // the daemon, or who takes its place
+	Client    float64 `json:"client_cpu_seconds"` // the daemon, or another subject
 	Walsender float64 `json:"walsender_cpu_seconds"`
 	Server    float64 `json:"postgres_cpu_seconds"` // all of it
 	Broker    float64 `json:"broker_cpu_seconds"`
-	Other     float64 `json:"other_cores"` // used by anything else, on average; a run with much of it is void
+	Other     float64 `json:"other_cores"` // average use by other processes; a run with much of it is void
 }
 
-// close says what was used; client and walsender are their times since the account was opened.
+// close returns what was used; client and walsender are their times since the account was opened.
 func (a *account) close(client, walsender time.Duration) usage {
 	took := time.Since(a.at)
-	server, broker := family(a.postmaster)-a.server, cpu(a.broker)-a.kafk
-	other := busy() - a.busy - (own() - a.own) - server - broker - client
+	server, broker := familyCPU(a.postmaster)-a.server, cpu(a.broker)-a.kafk
+	other := busyTime() - a.busy - (ownCPU() - a.own) - server - broker - client
 	return usage{
 		Seconds: took.Seconds(), Client: client.Seconds(), Walsender: walsender.Seconds(), Server: server.Seconds(), Broker: broker.Seconds(),
 		Other: max(0, other.Seconds()/took.Seconds()),

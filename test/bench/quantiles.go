@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// quantiles of something in milliseconds.
+// quantiles are in milliseconds.
 type quantiles struct {
 	P50  float64 `json:"p50"`
 	P99  float64 `json:"p99"`
@@ -14,7 +14,7 @@ type quantiles struct {
 	N    int     `json:"n"`
 }
 
-// quantilesOf are by nearest rank: each is a value that occurred.
+// quantilesOf uses the nearest rank: each quantile is a value that occurred.
 func quantilesOf(all []float64) quantiles {
 	if len(all) == 0 {
 		return quantiles{}

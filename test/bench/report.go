@@ -11,12 +11,12 @@ import (
 	"strings"
 )
 
-// record is any row of the results: what it is.
+// record has the kind of any row of the results.
 type record struct {
 	Kind string `json:"kind"`
 }
 
-// all rows of one call, by kind.
+// rows are those of one call, by kind.
 type rows struct {
 	machine machineRow
 	loads   []load
@@ -56,13 +56,13 @@ func (r *rows) take(kind string, line []byte) error {
 	case "machine":
 		return json.Unmarshal(line, &r.machine)
 	case "load":
-		err := another(&r.loads, line)
+		err := newOf(&r.loads, line)
 		if n := len(r.loads) - 1; err == nil && slices.ContainsFunc(r.loads[:n], func(l load) bool { return l.Name == r.loads[n].Name }) {
-			r.loads = r.loads[:n] // the file is of several calls
+			r.loads = r.loads[:n] // the file holds several calls
 		}
 		return err
 	case "drain":
-		return another(&r.drains, line)
+		return newOf(&r.drains, line)
 	case "growth":
 		r.growth = append(r.growth, growthRow{drainRow: &drainRow{}})
 		return json.Unmarshal(line, &r.growth[len(r.growth)-1])
@@ -70,18 +70,18 @@ func (r *rows) take(kind string, line []byte) error {
 		r.links = append(r.links, linkRow{drainRow: &drainRow{}})
 		return json.Unmarshal(line, &r.links[len(r.links)-1])
 	case "memory":
-		return another(&r.memory, line)
+		return newOf(&r.memory, line)
 	case "steady":
-		return another(&r.steady, line)
+		return newOf(&r.steady, line)
 	case "first":
-		return another(&r.first, line)
+		return newOf(&r.first, line)
 	case "writer":
-		return another(&r.writer, line)
+		return newOf(&r.writer, line)
 	}
 	return fmt.Errorf("unknown kind %q", kind)
 }
 
-func another[T any](to *[]T, line []byte) error {
+func newOf[T any](to *[]T, line []byte) error {
 	var row T
 	if err := json.Unmarshal(line, &row); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (s series) median() float64 {
 	return sorted[len(sorted)/2]
 }
 
-// text is the median, and the range if there is one.
+// text returns the median, and the range if there is one.
 func (s series) text(format string) string {
 	if len(s) == 0 {
 		return "–"
@@ -116,8 +116,8 @@ func (s series) text(format string) string {
 	return out
 }
 
-// of picks a figure of the drains of a load by a subject; void runs do not count.
-func (r *rows) of(load, subject string, figure func(*drainRow) float64) (s series) {
+// drainFigures returns a figure of the drains of a load by a subject, without void runs.
+func (r *rows) drainFigures(load, subject string, figure func(*drainRow) float64) (s series) {
 	for i := range r.drains {
 		if d := &r.drains[i]; d.Load == load && d.Subject == subject && d.Void == "" {
 			s = append(s, figure(d))
@@ -126,7 +126,7 @@ func (r *rows) of(load, subject string, figure func(*drainRow) float64) (s serie
 	return s
 }
 
-func (r *rows) void(load, subject string) (n int, counts counts) {
+func (r *rows) countVoid(load, subject string) (n int, counts counts) {
 	for _, d := range r.drains {
 		if d.Load == load && d.Subject == subject {
 			if d.Void != "" {
@@ -173,23 +173,23 @@ func (r *rows) drainTable(w io.Writer) {
 		"| load | who | events/s | of pg_recvlogical's | CPU | walsender | broker | peak RSS, MiB | allocations per event | lost / repeated / out of order | void runs |\n"+
 		"| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, l := range r.loads {
-		base := r.of(l.Name, "pg_recvlogical", rate).median()
-		for _, s := range everybody() {
-			speed := r.of(l.Name, s.Name, rate)
-			void, wrong := r.void(l.Name, s.Name)
+		base := r.drainFigures(l.Name, "pg_recvlogical", rate).median()
+		for _, s := range allSubjects() {
+			speed := r.drainFigures(l.Name, s.Name, rate)
+			void, wrong := r.countVoid(l.Name, s.Name)
 			if len(speed) == 0 && void == 0 {
 				continue
 			}
 			counted, sent := "–", "–"
 			if s.kafka {
-				counted, sent = fmt.Sprintf("%d / %d / %d", wrong.Lost, wrong.Repeated, wrong.Disordered), r.of(l.Name, s.Name, broker).text("%.2f")
+				counted, sent = fmt.Sprintf("%d / %d / %d", wrong.Lost, wrong.Repeated, wrong.Disordered), r.drainFigures(l.Name, s.Name, broker).text("%.2f")
 			}
-			alloc := r.of(l.Name, s.Name, allocs)
+			alloc := r.drainFigures(l.Name, s.Name, allocs)
 			if s.Name == "pg_recvlogical" {
 				alloc = nil
 			}
 			fmt.Fprintf(w, "| %s: %s | %s | %s | %.2f × | %s | %s | %s | %s | %s | %s | %d |\n", l.Name, l.About, s.Name, speed.text("%.0f"), speed.median()/base,
-				r.of(l.Name, s.Name, client).text("%.2f"), r.of(l.Name, s.Name, walsender).text("%.2f"), sent, r.of(l.Name, s.Name, memory).text("%.0f"),
+				r.drainFigures(l.Name, s.Name, client).text("%.2f"), r.drainFigures(l.Name, s.Name, walsender).text("%.2f"), sent, r.drainFigures(l.Name, s.Name, memory).text("%.0f"),
 				alloc.text("%.2f"), counted, void)
 		}
 	}
@@ -231,8 +231,8 @@ func (r *rows) paceOf(pace string, figure func(*steadyRow) float64) (s series) {
 	return s
 }
 
-// steadyOther is how many cores may be used by anything else during a steady load. Its writer and its reader are the
-// benchmark itself and do not count.
+// steadyOther is how many cores other processes may use during a steady load. The benchmark's own writer and reader do
+// not count.
 const steadyOther = 0.4
 
 func (r *rows) steadyTable(w io.Writer) {
@@ -257,10 +257,10 @@ func (r *rows) steadyTable(w io.Writer) {
 	fmt.Fprintf(w, "\nIdle: %s %% of a core, %s MiB, %s transactions in its database in %s s. ",
 		r.paceOf("idle", func(s *steadyRow) float64 { return s.Daemon * 100 }).text("%.2f"), r.paceOf("idle", func(s *steadyRow) float64 { return float64(s.RSS) / (1 << 20) }).text("%.0f"),
 		r.paceOf("idle", func(s *steadyRow) float64 { return float64(s.Queries) }).text("%.0f"), r.paceOf("idle", func(s *steadyRow) float64 { return s.Seconds }).text("%.0f"))
-	fmt.Fprintf(w, "Start of the process to its first record at the reader: %s ms.\n", r.firsts().text("%.0f"))
+	fmt.Fprintf(w, "Start of the process to its first record at the reader: %s ms.\n", r.firstTimes().text("%.0f"))
 }
 
-func (r *rows) firsts() (s series) {
+func (r *rows) firstTimes() (s series) {
 	for _, f := range r.first {
 		s = append(s, f.Seconds*1000)
 	}
@@ -299,13 +299,13 @@ func (r *rows) growthTable(w io.Writer) {
 		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s | %s |\n", k.axis, k.value, of(rate, "%.0f"), of(client, "%.2f"), of(walsender, "%.2f"), of(broker, "%.2f"), of(memory, "%.0f"), of(allocs, "%.2f"))
 	}
 	if n := len(r.memory); n > 2 {
-		first, last := r.third(0), r.third(2)
+		first, last := r.memoryThird(0), r.memoryThird(2)
 		fmt.Fprintf(w, "\nFull drain for %.0f s, %d events: %.0f MiB on average in the first third, %.0f MiB in the last (%.2f ×).\n",
 			r.memory[n-1].Seconds, r.memory[n-1].Events, first, last, last/first)
 	}
 }
 
-// axisPoint is one point of the growth.
+// axisPoint is one point of a growth axis.
 type axisPoint struct {
 	axis  string
 	value int
@@ -329,8 +329,8 @@ func (r *rows) growthOf(k axisPoint, figure func(*drainRow) float64) (s series) 
 	return s
 }
 
-// third is the average memory in a third of the long drain, MiB.
-func (r *rows) third(i int) float64 {
+// memoryThird returns the average memory in a third of the long drain, in MiB.
+func (r *rows) memoryThird(i int) float64 {
 	n := len(r.memory)
 	part, total := r.memory[n*i/3:n*(i+1)/3], 0.0
 	for _, m := range part {

@@ -13,32 +13,32 @@ type firstRow struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// idle is a daemon with nothing to do.
-func (b *bench) idle(ctx context.Context, lasts time.Duration) (*steadyRow, error) {
+// measureIdle measures a daemon without work.
+func (b *bench) measureIdle(ctx context.Context, lasts time.Duration) (*steadyRow, error) {
 	v, err := b.goLive(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	row, err := v.idle(ctx, lasts)
+	row, err := v.measureIdle(ctx, lasts)
 	return row, errors.Join(err, v.end(ctx))
 }
 
-func (v *live) idle(ctx context.Context, lasts time.Duration) (*steadyRow, error) {
-	if err := v.streaming(ctx); err != nil {
+func (v *live) measureIdle(ctx context.Context, lasts time.Duration) (*steadyRow, error) {
+	if err := v.awaitStreaming(ctx); err != nil {
 		return nil, err
 	}
 	queries := func() (n int64, err error) {
 		err = v.conn.QueryRow(ctx, `SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()`).Scan(&n)
 		return n, err
 	}
-	time.Sleep(settle)
+	time.Sleep(settleTime)
 	before, err := queries()
 	if err != nil {
 		return nil, err
 	}
-	a, daemon, sender := open(v.b.pg.Pid(), v.b.kafka.Pid()), cpu(v.run.proc.Pid()), finer(v.sender)
+	a, daemon, sender := open(v.b.pg.Pid(), v.b.kafka.Pid()), cpu(v.run.proc.Pid()), fineCPU(v.sender)
 	time.Sleep(lasts)
-	use := a.close(cpu(v.run.proc.Pid())-daemon, finer(v.sender)-sender)
+	use := a.close(cpu(v.run.proc.Pid())-daemon, fineCPU(v.sender)-sender)
 	after, err := queries()
 	return &steadyRow{
 		Kind: "steady", Pace: "idle", Began: a.at, Seconds: use.Seconds, Daemon: use.Client / use.Seconds, Walsender: use.Walsender / use.Seconds,
@@ -46,21 +46,21 @@ func (v *live) idle(ctx context.Context, lasts time.Duration) (*steadyRow, error
 	}, err
 }
 
-// starts is how often the time to the first record is taken in a round.
-const starts = 5
+// startsPerRound is how often a round measures the time to the first record.
+const startsPerRound = 5
 
-// first is the time from the start of the process to its first record, which has been waiting, at the reader. The topic has been
-// used before, and the daemon before has ended cleanly.
-func (b *bench) first(ctx context.Context, round int) error {
+// measureFirst measures the time from the start of the process until the reader has its first record, which was written
+// before. The topic has been used, and the previous daemon has ended cleanly.
+func (b *bench) measureFirst(ctx context.Context, round int) error {
 	v, err := b.goLive(ctx, nil)
 	if err != nil {
 		return err
 	}
-	err = v.streaming(ctx)
+	err = v.awaitStreaming(ctx)
 	if err == nil {
 		err = v.warm(ctx)
 	}
-	for n := 0; n < starts && err == nil; n++ {
+	for n := 0; n < startsPerRound && err == nil; n++ {
 		var took time.Duration
 		if took, err = v.restart(ctx, n); err == nil {
 			b.say("start to first record: %.0f ms", took.Seconds()*1000)
@@ -85,6 +85,6 @@ func (v *live) restart(ctx context.Context, n int) (time.Duration, error) {
 	if err := v.follow.await(ctx, n+1, 30*time.Second); err != nil {
 		return 0, err
 	}
-	got, _ := v.follow.seen(n)
+	got, _ := v.follow.arrivalOf(n)
 	return got.at.Sub(v.run.began), nil
 }

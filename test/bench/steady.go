@@ -35,11 +35,11 @@ type steadyRow struct {
 	Began   time.Time `json:"began"`
 	Events  int       `json:"events"`
 	Seconds float64   `json:"seconds"`
-	// From the server's commit time to the record at an independent reader.
+	// Commit is from the server's commit time to the record at an independent reader.
 	Commit quantiles `json:"commit_to_visible_ms"`
-	// From when the row should have been written to the same: a stall of anybody shows in all that should have come meanwhile.
+	// Due is from when the row should have been written to the same: a stall shows in all rows due meanwhile.
 	Due quantiles `json:"due_to_visible_ms"`
-	// From the record at the reader to a confirmed_flush_lsn behind its transaction.
+	// Confirm is from the record at the reader to a confirmed_flush_lsn after its transaction.
 	Confirm   quantiles `json:"visible_to_confirmed_ms"`
 	Daemon    float64   `json:"daemon_cores"`
 	Walsender float64   `json:"walsender_cores"`
@@ -50,14 +50,14 @@ type steadyRow struct {
 	Missing   int       `json:"missing"`
 }
 
-// senders write at once, so that a slow commit does not hold up those that are due.
+// senders write concurrently, so that a slow commit does not delay those that are due.
 const senders = 16
 
 // steady measures latency and cost at fixed rates, at rest, and the time to the first record.
 func (b *bench) steady(ctx context.Context, o *options) error {
 	for i := range b.roundsOr(1) {
 		for _, p := range paces {
-			row, err := b.steadyOnce(ctx, &p, o.seconds)
+			row, err := b.steadyRound(ctx, &p, o.seconds)
 			if err != nil {
 				return fmt.Errorf("%s: %w", p.Name, err)
 			}
@@ -68,7 +68,7 @@ func (b *bench) steady(ctx context.Context, o *options) error {
 			b.say("steady %-32s p50 %.1f p99 %.1f p99.9 %.1f max %.1f ms; daemon %.1f %%, walsender %.1f %%, broker %.1f %%, other %.2f cores; confirmed p99 %.0f max %.0f ms",
 				p.Name, row.Commit.P50, row.Commit.P99, row.Commit.P999, row.Commit.Max, row.Daemon*100, row.Walsender*100, row.Broker*100, row.Other, row.Confirm.P99, row.Confirm.Max)
 		}
-		row, err := b.idle(ctx, o.seconds)
+		row, err := b.measureIdle(ctx, o.seconds)
 		if err != nil {
 			return fmt.Errorf("idle: %w", err)
 		}
@@ -77,49 +77,49 @@ func (b *bench) steady(ctx context.Context, o *options) error {
 			return err
 		}
 		b.say("idle: %.2f %% of a core, %d MiB, %d queries in %.0f s", row.Daemon*100, row.RSS>>20, row.Queries, row.Seconds)
-		if err := b.first(ctx, i+1); err != nil {
+		if err := b.measureFirst(ctx, i+1); err != nil {
 			return fmt.Errorf("first record: %w", err)
 		}
 	}
 	return nil
 }
 
-func (b *bench) steadyOnce(ctx context.Context, p *pace, lasts time.Duration) (*steadyRow, error) {
+func (b *bench) steadyRound(ctx context.Context, p *pace, lasts time.Duration) (*steadyRow, error) {
 	v, err := b.goLive(ctx, p.settings)
 	if err != nil {
 		return nil, err
 	}
-	row, err := v.steady(ctx, p, lasts)
+	row, err := v.measureSteady(ctx, p, lasts)
 	return row, errors.Join(err, v.end(ctx))
 }
 
-// settle is how long a load goes on before it is measured.
-const settle = 3 * time.Second
+// settleTime is how long a load runs before it is measured.
+const settleTime = 3 * time.Second
 
-func (v *live) steady(ctx context.Context, p *pace, lasts time.Duration) (*steadyRow, error) {
-	if err := v.streaming(ctx); err != nil {
+func (v *live) measureSteady(ctx context.Context, p *pace, lasts time.Duration) (*steadyRow, error) {
+	if err := v.awaitStreaming(ctx); err != nil {
 		return nil, err
 	}
 	if err := v.warm(ctx); err != nil {
 		return nil, fmt.Errorf("warm up: %w", err)
 	}
-	total := p.rate * int((settle+lasts)/time.Second)
+	total := p.rate * int((settleTime+lasts)/time.Second)
 	w := &steadyWriter{v: v, p: p, start: time.Now().Add(100 * time.Millisecond), txs: total / p.perTx}
 	confirmed := watchConfirmed(ctx, v)
-	defer confirmed.stop() //nolint:errcheck // it has been asked by then, or something else failed first
+	defer confirmed.stop() //nolint:errcheck // it was called before, or another error came first
 	written := make(chan error, 1)
 	go func() { written <- w.write(ctx) }()
-	time.Sleep(time.Until(w.start.Add(settle)))
-	a, daemon, sender := open(v.b.pg.Pid(), v.b.kafka.Pid()), cpu(v.run.proc.Pid()), finer(v.sender)
-	time.Sleep(time.Until(w.start.Add(settle + lasts)))
-	use := a.close(cpu(v.run.proc.Pid())-daemon, finer(v.sender)-sender)
+	time.Sleep(time.Until(w.start.Add(settleTime)))
+	a, daemon, sender := open(v.b.pg.Pid(), v.b.kafka.Pid()), cpu(v.run.proc.Pid()), fineCPU(v.sender)
+	time.Sleep(time.Until(w.start.Add(settleTime + lasts)))
+	use := a.close(cpu(v.run.proc.Pid())-daemon, fineCPU(v.sender)-sender)
 	if err := <-written; err != nil {
 		return nil, err
 	}
 	if err := v.follow.await(ctx, total, 30*time.Second); err != nil {
 		return nil, err
 	}
-	confirmed.await(v.follow.newest()) // though nothing follows
+	confirmed.await(v.follow.newest()) // although no transaction follows
 	seen, err := confirmed.stop()
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (v *live) steady(ctx context.Context, p *pace, lasts time.Duration) (*stead
 	return row, v.latencies(ctx, row, w, seen)
 }
 
-// latencies compares three clocks that are one: this machine's.
+// latencies compares times taken by three processes with the one clock of this machine.
 func (v *live) latencies(ctx context.Context, row *steadyRow, w *steadyWriter, seen []confirmation) error {
 	rows, err := v.conn.Query(ctx, `SELECT ('x' || right(replace(id::text, '-', ''), 12))::bit(48)::bigint, (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1e6)::bigint FROM outbox`)
 	if err != nil {
@@ -139,13 +139,13 @@ func (v *live) latencies(ctx context.Context, row *steadyRow, w *steadyWriter, s
 	}
 	defer rows.Close()
 	var commit, due, confirm []float64
-	from := int(settle/time.Second) * w.p.rate
+	from := int(settleTime/time.Second) * w.p.rate
 	for rows.Next() {
 		var n, micros int64
 		if err := rows.Scan(&n, &micros); err != nil {
 			return err
 		}
-		got, ok := v.follow.seen(int(n))
+		got, ok := v.follow.arrivalOf(int(n))
 		if !ok {
 			row.Missing++
 			continue
@@ -163,7 +163,7 @@ func (v *live) latencies(ctx context.Context, row *steadyRow, w *steadyWriter, s
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// steadyWriter writes transactions when they are due, whether or not those before have come back.
+// steadyWriter writes transactions when they are due, whether or not earlier ones have returned.
 type steadyWriter struct {
 	v     *live
 	p     *pace

@@ -17,11 +17,11 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/daemon"
 )
 
-// subject is who drains.
+// subject is a program that drains a load.
 type subject struct {
 	Name  string
 	About string
-	kafka bool // delivers
+	kafka bool // delivers to Kafka
 	stays bool // does not end by itself
 	start func(b *bench, r *run) error
 }
@@ -29,11 +29,11 @@ type subject struct {
 var subjects = []subject{
 	{Name: "outboxcdc", About: "the built binary, default settings", kafka: true, stays: true, start: startDaemon},
 	{Name: "pg_recvlogical", About: "the server's own client, to /dev/null", start: startRecvlogical},
-	{Name: "no sink", About: "our stream, decoder and router, records thrown away", start: startChild("nosink")},
-	{Name: "plain", About: "pgconn, pglogrepl's messages, AsyncProducer as it comes", kafka: true, start: startChild("plain")},
+	{Name: "no sink", About: "our stream, decoder and router, records discarded", start: startChild("nosink")},
+	{Name: "plain", About: "pgconn, pglogrepl's messages, AsyncProducer with defaults", kafka: true, start: startChild("plain")},
 }
 
-// ourSubjects are without the rival.
+// ourSubjects is the number of subjects without the rival.
 const ourSubjects = 4
 
 // run is one drain of one load by one subject.
@@ -66,10 +66,10 @@ func startDaemon(b *bench, r *run) (err error) {
 	return err
 }
 
-// positions is the run's own position topic: its slot is a copy, and nobody before it has left a record that fits.
+// positions returns the run's own position topic. The run's slot is a copy, so no position record would fit it.
 func positions(run string) string { return run + ".positions" }
 
-// daemonEnv is what has to be set; all else has its default.
+// daemonEnv returns the settings that have no usable default.
 func (b *bench) daemonEnv(database, slot, topic, listen string) []string {
 	url := b.pg.SuperURL(database)
 	if b.way != nil {
@@ -105,7 +105,7 @@ func startRecvlogical(b *bench, r *run) (err error) {
 	return err
 }
 
-// findClient looks where Debian and others put the servers' clients.
+// findClient looks in the directories where Debian and others install the servers' clients.
 func findClient(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil
@@ -117,7 +117,7 @@ func findClient(name string) (string, error) {
 	return found[len(found)-1], nil
 }
 
-// startChild runs this program again as another reader of the stream, so that what it costs can be told from what we cost.
+// startChild runs this program again as another reader of the stream, so that its cost is measured apart from ours.
 func startChild(what string) func(*bench, *run) error {
 	return func(b *bench, r *run) error {
 		self, err := os.Executable()
@@ -139,7 +139,7 @@ func startChild(what string) func(*bench, *run) error {
 	}
 }
 
-// end stops who is still there, which must be content to go.
+// end stops a process that is still running; it must end without an error.
 func (r *run) end(ctx context.Context) error {
 	if r.subject.Name == rivalName && !r.proc.Exited() { // it has drained, and its shutdown sometimes hangs (debezium.Connect.Stop)
 		return r.proc.Kill()
@@ -151,7 +151,7 @@ func (r *run) end(ctx context.Context) error {
 		err = daemon.Stop(ctx, r.proc)
 	}
 	if err != nil {
-		return fmt.Errorf("%s ended badly: %w; its log ends with:\n%s", r.subject.Name, err, child.Tail(r.log))
+		return fmt.Errorf("%s failed: %w; its log ends with:\n%s", r.subject.Name, err, child.Tail(r.log))
 	}
 	return nil
 }

@@ -6,7 +6,8 @@ import (
 	"math"
 )
 
-// target is what a change may not break, as far as one call of the benchmark can tell. ADR 13 and 14 have the reasons.
+// target is a figure that a change must keep, as far as one call of the benchmark can tell. ADR 13 and 14 have the
+// reasons.
 type target struct {
 	what  string
 	bound float64
@@ -15,17 +16,19 @@ type target struct {
 }
 
 func ratio(load, a, b string, figure func(*drainRow) float64) func(*rows) float64 {
-	return func(r *rows) float64 { return r.of(load, a, figure).median() / r.of(load, b, figure).median() }
+	return func(r *rows) float64 {
+		return r.drainFigures(load, a, figure).median() / r.drainFigures(load, b, figure).median()
+	}
 }
 
 func absolute(load string, figure func(*drainRow) float64) func(*rows) float64 {
-	return func(r *rows) float64 { return r.of(load, "outboxcdc", figure).median() }
+	return func(r *rows) float64 { return r.drainFigures(load, "outboxcdc", figure).median() }
 }
 
 // warmRatio compares our whole run, cold start included, with the second half of Debezium's.
 func warmRatio(load string) func(*rows) float64 {
 	return func(r *rows) float64 {
-		return r.of(load, "outboxcdc", rate).median() / r.of(load, rivalName, func(d *drainRow) float64 { return d.Warm }).median()
+		return r.drainFigures(load, "outboxcdc", rate).median() / r.drainFigures(load, rivalName, func(d *drainRow) float64 { return d.Warm }).median()
 	}
 }
 
@@ -41,7 +44,7 @@ func worst(figure func(*drainRow) float64) func(*rows) float64 {
 	}
 }
 
-func paced(pace string, figure func(*steadyRow) float64) func(*rows) float64 {
+func paceMedian(pace string, figure func(*steadyRow) float64) func(*rows) float64 {
 	return func(r *rows) float64 { return r.paceOf(pace, figure).median() }
 }
 
@@ -49,7 +52,7 @@ func p50(s *steadyRow) float64         { return s.Commit.P50 }
 func p99(s *steadyRow) float64         { return s.Commit.P99 }
 func daemonShare(s *steadyRow) float64 { return s.Daemon * 100 }
 
-// targets of ../docs; the names are those of loads and subjects.
+// targets are those of ../docs; the names are those of loads and subjects.
 var targets = []target{
 	{"s1: rate ÷ pg_recvlogical's", 2.0, true, ratio("s1", "outboxcdc", "pg_recvlogical", rate)},
 	{"s100: rate ÷ pg_recvlogical's", 1.8, true, ratio("s100", "outboxcdc", "pg_recvlogical", rate)},
@@ -71,24 +74,24 @@ var targets = []target{
 	{"TLS to both sides: rate ÷ without", 0.7, true, func(r *rows) float64 {
 		return r.linkOf("link100", links[2], intervals[0], rate).median() / r.linkOf("link100", links[0], intervals[0], rate).median()
 	}},
-	{"1,000/s: p50, ms", 6, false, paced("1,000/s", p50)},
-	{"1,000/s: p99, ms", 20, false, paced("1,000/s", p99)},
-	{"1,000/s: % of a core", 10, false, paced("1,000/s", daemonShare)},
-	{"1,000/s, read_interval 0: p50, ms", 1.5, false, paced("1,000/s, read_interval 0", p50)},
-	{"1,000/s, read_interval 0: p99, ms", 6, false, paced("1,000/s, read_interval 0", p99)},
-	{"1,000/s: visible → confirmed, worst, ms", 1000, false, paced("1,000/s", func(s *steadyRow) float64 { return s.Confirm.Max })},
-	{"50/s: visible → confirmed, worst, ms", 1000, false, paced("50/s", func(s *steadyRow) float64 { return s.Confirm.Max })},
-	{"idle: % of a core", 0.5, false, paced("idle", daemonShare)},
-	{"start to first record, ms", 300, false, func(r *rows) float64 { return r.firsts().median() }},
+	{"1,000/s: p50, ms", 6, false, paceMedian("1,000/s", p50)},
+	{"1,000/s: p99, ms", 20, false, paceMedian("1,000/s", p99)},
+	{"1,000/s: % of a core", 10, false, paceMedian("1,000/s", daemonShare)},
+	{"1,000/s, read_interval 0: p50, ms", 1.5, false, paceMedian("1,000/s, read_interval 0", p50)},
+	{"1,000/s, read_interval 0: p99, ms", 6, false, paceMedian("1,000/s, read_interval 0", p99)},
+	{"1,000/s: visible → confirmed, worst, ms", 1000, false, paceMedian("1,000/s", func(s *steadyRow) float64 { return s.Confirm.Max })},
+	{"50/s: visible → confirmed, worst, ms", 1000, false, paceMedian("50/s", func(s *steadyRow) float64 { return s.Confirm.Max })},
+	{"idle: % of a core", 0.5, false, paceMedian("idle", daemonShare)},
+	{"start to first record, ms", 300, false, func(r *rows) float64 { return r.firstTimes().median() }},
 	{"memory, last third ÷ first third of the long drain", 1.1, false, func(r *rows) float64 {
 		if len(r.memory) < 3 {
 			return math.NaN()
 		}
-		return r.third(2) / r.third(0)
+		return r.memoryThird(2) / r.memoryThird(0)
 	}},
 }
 
-// targets prints how those fare of which the figures are there.
+// targets prints the targets whose figures were measured.
 func (r *rows) targets(w io.Writer) {
 	fmt.Fprint(w, "\n### Targets\n\n| what | target | measured | |\n| --- | --- | --- | --- |\n")
 	for _, t := range targets {

@@ -27,7 +27,7 @@ type writerRow struct {
 	Rate    int       `json:"rate"` // transactions a second, asked for
 	Latency float64   `json:"latency_ms"`
 	TPS     float64   `json:"tps"`
-	Other   float64   `json:"busy_cores"` // of everything, so that one sees how much was to spare
+	Other   float64   `json:"busy_cores"` // of all processes; shows how much was to spare
 	WAL     float64   `json:"wal_bytes"`  // of a transaction
 	CPU     float64   `json:"server_us"`  // of a transaction: the server's processor time, in microseconds
 }
@@ -37,7 +37,7 @@ type bill struct {
 	what    string
 	sql     string
 	drained bool
-	emits   sql.Params // outbox_emit is made for these, if there are any
+	emits   sql.Params // parameters of outbox_emit; none: not created
 }
 
 const business = `UPDATE account SET balance = balance + 1 WHERE id = :id;` + "\n" + `INSERT INTO other VALUES (DEFAULT, repeat('x', 100));` + "\n"
@@ -60,10 +60,10 @@ var bills = []bill{
 
 const emit = `SELECT outbox_emit('t0', (:id)::text, 'Changed', '{"a": "` + filler + `"}');` + "\n"
 
-// writerRate is slow enough to leave a core to spare on two.
+// writerRate is slow enough to leave one of two cores to spare.
 const writerRate = 400
 
-// writer measures what the outbox costs those who write.
+// writer measures what the outbox costs the writing application.
 func (b *bench) writer(ctx context.Context, o *options) error {
 	pgbench, err := findClient("pgbench")
 	if err != nil {
@@ -100,7 +100,7 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 			return nil, err
 		}
 		defer func() { _ = v.end(ctx) }()
-		if err := v.streaming(ctx); err != nil {
+		if err := v.awaitStreaming(ctx); err != nil {
 			return nil, err
 		}
 		l = v.run.load
@@ -135,7 +135,7 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 	if err != nil {
 		return nil, err
 	}
-	begun, before, server := time.Now(), busy(), family(b.pg.Pid())
+	begun, before, server := time.Now(), busyTime(), familyCPU(b.pg.Pid())
 	cmd := exec.CommandContext(ctx, pgbench, "-n", "-M", "prepared", "-c", "4", "-j", "2", "-R", strconv.Itoa(writerRate),
 		"-T", strconv.Itoa(int(lasts.Seconds())), "-f", script, b.pg.SuperURL(l.database()))
 	cmd.Env = daemon.Environment()
@@ -143,8 +143,8 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
 	}
-	row := &writerRow{Kind: "writer", What: w.what, Began: begun, Rate: writerRate, Other: (busy() - before).Seconds() / time.Since(begun).Seconds()}
-	server = family(b.pg.Pid()) - server
+	row := &writerRow{Kind: "writer", What: w.what, Began: begun, Rate: writerRate, Other: (busyTime() - before).Seconds() / time.Since(begun).Seconds()}
+	server = familyCPU(b.pg.Pid()) - server
 	end, err := b.walEnd(ctx, l.database())
 	if err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 	for re, to := range map[*regexp.Regexp]*float64{latency: &row.Latency, tps: &row.TPS} {
 		m := re.FindSubmatch(out)
 		if m == nil {
-			return nil, fmt.Errorf("pgbench did not say its %s:\n%s", re, out)
+			return nil, fmt.Errorf("pgbench did not print its %s:\n%s", re, out)
 		}
 		if *to, err = strconv.ParseFloat(string(m[1]), 64); err != nil {
 			return nil, err
@@ -160,7 +160,7 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 	}
 	count := processed.FindSubmatch(out)
 	if count == nil {
-		return nil, fmt.Errorf("pgbench did not say how many transactions it made:\n%s", out)
+		return nil, fmt.Errorf("pgbench did not print the number of its transactions:\n%s", out)
 	}
 	n, err := strconv.ParseFloat(string(count[1]), 64)
 	if err != nil {
@@ -170,7 +170,7 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 	return row, nil
 }
 
-// walEnd is how much WAL the server has ever written.
+// walEnd returns how much WAL the server has ever written.
 func (b *bench) walEnd(ctx context.Context, database string) (pglogrepl.LSN, error) {
 	conn, err := pgx.Connect(ctx, b.pg.SuperURL(database))
 	if err != nil {

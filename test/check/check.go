@@ -1,9 +1,10 @@
-// Package check decides from outside whether outboxcdc kept its promise: it compares what was committed to the outbox
-// with what a reader of its own found in Kafka. It knows nothing of the daemon but the record's header id.
+// Package check decides from outside whether outboxcdc kept its promise: it compares the rows committed to the outbox
+// with the records that an independent reader found in Kafka. It knows nothing of the daemon but the record's header
+// id.
 //
-// It promises that Report.OK is true only if every row arrived, nothing else did, first deliveries of each key are in
-// commit order, and every repeat is an identical replay. How rows and records were collected is left to the caller; where
-// that visibly went wrong (an id twice in the truth, offsets that do not rise) the report is not OK either.
+// Report.OK is true only if every row arrived, no other record did, first deliveries of each key are in commit order,
+// and every duplicate is identical to the first delivery. The caller collects rows and records; where that visibly went
+// wrong (an id twice in the truth, offsets that do not rise) the report is not OK either.
 package check
 
 import (
@@ -19,8 +20,8 @@ type Row struct {
 	Topic string
 	Key   []byte // nil: a record without a key
 	Value []byte // nil: a tombstone; empty but not nil: a value of no bytes
-	// Seq numbers the rows of one key of one topic from 1 in commit order, row order within a transaction. 0 is outside
-	// the order: a dead letter, a row without a key.
+	// Seq numbers the rows of one key of one topic from 1 in commit order, row order within a transaction. 0 is for
+	// records without an order: a dead letter, a row without a key.
 	Seq int
 }
 
@@ -52,18 +53,18 @@ func Check(rows []Row, records []Record) Report {
 	return c.Report()
 }
 
-// Checker is the incremental form: rows and records may come in any order, as they come to be known, and the report can
-// be asked for at any time. Of what it was given it keeps ids, keys and hashes. It is not safe for concurrent use.
+// Checker is the incremental form: rows and records may be added in any order, and the report can be asked for at any
+// time. It keeps only ids, keys and hashes. It is not safe for concurrent use.
 type Checker struct {
 	rows      map[string]row
-	rowOrder  []string // as expected, for reports in an order that does not change
+	rowOrder  []string // for a stable order in reports
 	delivered map[string]*delivery
-	order     []*delivery // first deliveries as they were added
+	order     []*delivery // first deliveries in the order added
 	noID      []string
 	repeats   int
 	bad       []string // bad repeats
 	offsets   map[partition]int64
-	homes     map[home]int32
+	homes     map[recordHome]int32
 	misplaced []string
 	invalid   []string
 }
@@ -90,20 +91,20 @@ type partition struct {
 	number int32
 }
 
-// home is what must stay in one partition of a topic: the records of a key or, where there is none, of an id.
-type home struct{ topic, key, id string }
+// recordHome is what must stay in one partition of a topic: the records of a key or, without a key, of an id.
+type recordHome struct{ topic, key, id string }
 
-// New returns a checker that was given nothing.
+// New returns an empty checker.
 func New() *Checker {
 	return &Checker{
-		rows: map[string]row{}, delivered: map[string]*delivery{}, offsets: map[partition]int64{}, homes: map[home]int32{},
+		rows: map[string]row{}, delivered: map[string]*delivery{}, offsets: map[partition]int64{}, homes: map[recordHome]int32{},
 	}
 }
 
 // Expect adds a row to the truth.
 func (c *Checker) Expect(r Row) {
 	if _, ok := c.rows[r.ID]; ok {
-		c.invalid = append(c.invalid, fmt.Sprintf("id %q is twice in the truth", r.ID))
+		c.invalid = append(c.invalid, fmt.Sprintf("id %q occurs twice in the truth", r.ID))
 		return
 	}
 	c.rows[r.ID] = row{topic: r.Topic, key: nilOr(r.Key), value: sum(r.Value), seq: r.Seq}
@@ -115,7 +116,7 @@ func (c *Checker) Add(r Record) {
 	at := where(r.Topic, r.Partition, r.Offset)
 	p := partition{r.Topic, r.Partition}
 	if last, ok := c.offsets[p]; ok && r.Offset <= last {
-		// A reader that reads twice would be taken for a daemon that delivers twice.
+		// A reader that reads twice would look like a daemon that delivers twice.
 		c.invalid = append(c.invalid, fmt.Sprintf("%s was read after offset %d", at, last))
 		return
 	}
@@ -130,7 +131,7 @@ func (c *Checker) Add(r Record) {
 		id: id, topic: r.Topic, key: nilOr(r.Key), value: sum(r.Value), headers: sumHeaders(r.Headers),
 		partition: r.Partition, offset: r.Offset,
 	}
-	h := home{topic: d.topic, key: d.key}
+	h := recordHome{topic: d.topic, key: d.key}
 	if r.Key == nil {
 		h.id = id
 	}
@@ -146,7 +147,7 @@ func (c *Checker) Add(r Record) {
 		return
 	}
 	c.repeats++
-	if what := differs(first, d); what != "" {
+	if what := differingField(first, d); what != "" {
 		c.bad = append(c.bad, fmt.Sprintf("id %q at %s has another %s than at %s", id, at, what, where(first.topic, first.partition, first.offset)))
 	}
 }
@@ -158,12 +159,12 @@ type Counts struct {
 	Repeats   int
 }
 
-// Counts returns how far it is.
+// Counts returns the running totals.
 func (c *Checker) Counts() Counts {
 	return Counts{Expected: len(c.rows), Delivered: len(c.delivered), Repeats: c.repeats}
 }
 
-// Report compares what was given so far. While rows or records are still under way, Missing and Phantom say so.
+// Report compares the rows and records added so far. Those still under way are Missing or Phantom.
 func (c *Checker) Report() Report {
 	r := Report{
 		Rows: len(c.rows), Records: len(c.delivered) + c.repeats + len(c.noID), Repeats: c.repeats,
@@ -175,7 +176,7 @@ func (c *Checker) Report() Report {
 			r.Missing = append(r.Missing, fmt.Sprintf("id %q, number %d of key %s for %s", id, t.seq, name(t.key), t.topic))
 		}
 	}
-	highest := map[home]int{} // of each key of each topic
+	highest := map[recordHome]int{} // of each key of each topic
 	for _, d := range c.order {
 		at := where(d.topic, d.partition, d.offset)
 		t, ok := c.rows[d.id]
@@ -183,14 +184,14 @@ func (c *Checker) Report() Report {
 			r.Phantom = append(r.Phantom, fmt.Sprintf("id %q at %s", d.id, at))
 			continue
 		}
-		if what := wrong(t, d); what != "" {
+		if what := wrongField(t, d); what != "" {
 			r.WrongContent = append(r.WrongContent, fmt.Sprintf("id %q at %s has the wrong %s", d.id, at, what))
 		}
 		if t.seq == 0 {
 			continue
 		}
-		// By the truth's key, so that a record with the wrong one is not also out of an order to which it does not belong.
-		k := home{topic: t.topic, key: t.key}
+		// By the truth's key, so that a record with a wrong key is not also reported as out of order there.
+		k := recordHome{topic: t.topic, key: t.key}
 		if want := highest[k] + 1; t.seq != want {
 			r.OutOfOrder = append(r.OutOfOrder, fmt.Sprintf("number %d of key %s, id %q at %s, where %d was due", t.seq, name(t.key), d.id, at, want))
 		}
@@ -200,16 +201,17 @@ func (c *Checker) Report() Report {
 	return r
 }
 
-// numbering holds the truth to its own rule, 1 to n for each key: a wrong truth would find nothing out of order, or all.
+// numbering checks that the truth numbers each key from 1 to n: with a wrong truth nothing would be out of order, or
+// all.
 func (c *Checker) numbering() []string {
 	var invalid []string
-	seen := map[home]map[int]bool{}
+	seen := map[recordHome]map[int]bool{}
 	for _, id := range c.rowOrder {
 		t := c.rows[id]
 		if t.seq == 0 {
 			continue
 		}
-		k := home{topic: t.topic, key: t.key}
+		k := recordHome{topic: t.topic, key: t.key}
 		if seen[k] == nil {
 			seen[k] = map[int]bool{}
 		}
@@ -229,7 +231,7 @@ func (c *Checker) numbering() []string {
 	return invalid
 }
 
-func differs(a, b *delivery) string {
+func differingField(a, b *delivery) string {
 	switch {
 	case a.topic != b.topic:
 		return "topic"
@@ -243,7 +245,7 @@ func differs(a, b *delivery) string {
 	return ""
 }
 
-func wrong(t row, d *delivery) string {
+func wrongField(t row, d *delivery) string {
 	switch {
 	case t.topic != d.topic:
 		return "topic, for " + t.topic
@@ -269,7 +271,7 @@ func idOf(hs []Header) (id string, ok bool) {
 	return id, ok
 }
 
-// nilOr is b as a string in which nil and empty differ.
+// nilOr returns b as a string in which nil and empty differ.
 func nilOr(b []byte) string {
 	if b == nil {
 		return ""
@@ -277,7 +279,7 @@ func nilOr(b []byte) string {
 	return "=" + string(b)
 }
 
-// name is what nilOr made, for people.
+// name is the readable form of a result of nilOr.
 func name(key string) string {
 	if key == "" {
 		return "none"

@@ -49,7 +49,7 @@ func (w *world) add(rec Record) {
 	w.records = append(w.records, rec)
 }
 
-// record is a deep copy of the record of an id, to be changed.
+// record returns a deep copy of the record of an id, to be changed.
 func (w *world) record(id string) (rec Record, at int) {
 	at = slices.IndexFunc(w.records, func(r Record) bool { return string(r.Headers[0].Value) == id })
 	rec = w.records[at]
@@ -57,7 +57,7 @@ func (w *world) record(id string) (rec Record, at int) {
 	return rec, at
 }
 
-// swap exchanges two records except for their places.
+// swap exchanges two records but keeps partitions and offsets.
 func (w *world) swap(a, b string) {
 	x, i := w.record(a)
 	y, j := w.record(b)
@@ -188,7 +188,7 @@ func TestCheck(t *testing.T) {
 		{"reader starts again", func(w *world) { w.records = append(w.records, w.records[len(w.records)-1]) }, "FAILED: 13 rows, 13 records, 0 repeats, 1 invalid"},
 		{"id twice in the truth", func(w *world) { w.rows = append(w.rows, w.rows[12]) }, "FAILED: 13 rows, 13 records, 0 repeats, 1 invalid"},
 		{"number twice in the truth", func(w *world) { w.rows[9].Seq = 3 }, "FAILED: 13 rows, 13 records, 0 repeats, 1 invalid, 1 out of order"},
-		{"number left out of the truth", func(w *world) { w.rows[9].Seq = 5 }, "FAILED: 13 rows, 13 records, 0 repeats, 1 invalid, 1 out of order"},
+		{"number missing in the truth", func(w *world) { w.rows[9].Seq = 5 }, "FAILED: 13 rows, 13 records, 0 repeats, 1 invalid, 1 out of order"},
 		{"numbers in the truth from 0", func(w *world) { w.rows[0].Seq = -1 }, "FAILED: 13 rows, 13 records, 0 repeats, 2 invalid, 2 out of order"},
 	}
 	for _, tt := range tests {
@@ -223,7 +223,7 @@ func change(id string, edit func(*Record)) func(*world) {
 	}
 }
 
-// The incremental form, fed in whatever order, ends with the report of the batch; in between it says what is missing.
+// The incremental form, fed in any order, ends with the report of the batch; in between it lists what is missing.
 func TestIncremental(t *testing.T) {
 	w := clean()
 	w.drop("b2")
@@ -256,7 +256,7 @@ func TestIncremental(t *testing.T) {
 	}
 }
 
-// What was given may be overwritten afterwards, as readers do with their buffers.
+// Readers may reuse their buffers: what was passed may be overwritten afterwards.
 func TestKeepsNothingOfTheRecord(t *testing.T) {
 	c := New()
 	buf := []byte("id1key")

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// Report says what was found. Each entry of a list is one offender, for people.
+// Report says what was found. Each entry of a list describes one row or record.
 type Report struct {
 	Rows    int // in the truth
 	Records int // read
-	Repeats int // records beyond the first of an id: allowed after a fault, if they are identical replays
+	Repeats int // records beyond the first of an id: allowed after a fault, if identical
 
 	Missing      []string // a row without a record
 	Phantom      []string // a record without a row
@@ -38,7 +38,7 @@ func (r *Report) lists() []struct {
 	}
 }
 
-// OK says that the promise was kept. Repeats alone do not break it; a test in which nothing failed checks that there are
+// OK reports whether the promise was kept. Repeats alone do not break it; a test without faults checks that there are
 // none.
 func (r Report) OK() bool {
 	for _, l := range r.lists() {
@@ -49,7 +49,7 @@ func (r Report) OK() bool {
 	return true
 }
 
-// String is one line, and of each kind of defect the first few.
+// String is one line, and the first few entries of each kind of defect.
 func (r Report) String() string {
 	const few = 5
 	var b strings.Builder

@@ -11,13 +11,11 @@ import (
 	"time"
 )
 
-// CacheEnv names the environment variable that says where fetched servers are
-// kept.
+// CacheEnv is the environment variable that names the folder of fetched servers.
 const CacheEnv = "OUTBOXCDC_CACHE"
 
-// CacheDir returns the folder in which fetched servers are kept, making it if
-// needed. Every user can traverse it, because a server started by root runs as
-// somebody else.
+// CacheDir returns the folder of fetched servers, and creates it if needed. Every user can traverse it, because a
+// server started by root runs as another user.
 func CacheDir() (string, error) {
 	dir := os.Getenv(CacheEnv)
 	if dir == "" {
@@ -28,19 +26,17 @@ func CacheDir() (string, error) {
 		return "", fmt.Errorf("find the cache folder: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("make the cache folder (%s chooses another): %w", CacheEnv, err)
+		return "", fmt.Errorf("create the cache folder (%s chooses another): %w", CacheEnv, err)
 	}
 	return dir, nil
 }
 
-// Fill returns <cache>/name, calling fetch to fill it unless it is there
-// already. Of several processes, and of several goroutines, one fetches and the
-// others wait.
+// Fill returns <cache>/name, calling fetch to fill it unless it exists. Of several processes and goroutines one
+// fetches, the rest wait.
 //
-// fetch gets an empty folder and leaves the result in a folder of its choice
-// beneath it, whose path it returns; that becomes <cache>/name by one rename,
-// so a fetch that was cut short leaves nothing that looks complete. fetch runs
-// on to its end when ctx is done: the next caller profits.
+// fetch gets an empty folder and leaves the result in a folder of its choice beneath it, whose path it returns. One
+// rename makes that <cache>/name, so an interrupted fetch leaves nothing that looks complete. fetch continues when ctx
+// is done: the next caller profits.
 func Fill(ctx context.Context, name string, fetch func(stage string) (result string, err error)) (string, error) {
 	cache, err := CacheDir()
 	if err != nil {
@@ -54,7 +50,7 @@ func Fill(ctx context.Context, name string, fetch func(stage string) (result str
 	if err != nil {
 		return "", err
 	}
-	if isDir(final) { // somebody else filled it while we waited
+	if isDir(final) { // another process filled it while we waited
 		unlock()
 		return final, nil
 	}
@@ -67,20 +63,19 @@ func Fill(ctx context.Context, name string, fetch func(stage string) (result str
 	case err := <-filled:
 		return final, err
 	case <-ctx.Done():
-		return "", fmt.Errorf("fetch %s: %w (it goes on in the background)", name, ctx.Err())
+		return "", fmt.Errorf("fetch %s: %w (it continues in the background)", name, ctx.Err())
 	}
 }
 
 func fillLocked(final string, fetch func(string) (string, error)) error {
-	// We hold the lock, so what other stages there are was left by processes
-	// that died.
+	// We hold the lock, so other stages were left by processes that died.
 	old, _ := filepath.Glob(final + ".stage*")
 	for _, dir := range old {
 		_ = os.RemoveAll(dir)
 	}
 	stage, err := os.MkdirTemp(filepath.Dir(final), filepath.Base(final)+".stage")
 	if err != nil {
-		return fmt.Errorf("make a folder to fetch into: %w", err)
+		return fmt.Errorf("create a folder to fetch into: %w", err)
 	}
 	defer os.RemoveAll(stage)
 	result, err := fetch(stage)
@@ -91,13 +86,12 @@ func fillLocked(final string, fetch func(string) (string, error)) error {
 		return fmt.Errorf("make %s readable for every user: %w", result, err)
 	}
 	if err := os.Rename(result, final); err != nil {
-		return fmt.Errorf("move what was fetched into place: %w", err)
+		return fmt.Errorf("move the fetched files into place: %w", err)
 	}
 	return nil
 }
 
-// openToAll is chmod -R a+rX: a umask of 077 must not lock out the user that
-// the server will run as.
+// openToAll is chmod -R a+rX: a umask of 077 must not lock out the user that the server will run as.
 func openToAll(root string) error {
 	return filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.Type()&os.ModeSymlink != 0 {
@@ -115,8 +109,7 @@ func openToAll(root string) error {
 	})
 }
 
-// lock takes the lock that is tied to a file, waiting for it. The kernel gives
-// it back when its holder dies.
+// lock waits for the lock tied to a file and takes it. The kernel releases it when its holder dies.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

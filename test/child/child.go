@@ -1,12 +1,9 @@
-// Package child runs the servers that tests, the demo and the benchmarks need
-// (PostgreSQL, Kafka) as processes of our own.
+// Package child runs the servers that tests, the demo and the benchmarks need (PostgreSQL, Kafka) as processes of our
+// own.
 //
-// It promises that a process started here ends when this process ends, however
-// this process ends (on Linux; elsewhere only when it is closed properly), that
-// a Ctrl-C typed at the terminal reaches us and not the server, and that what
-// was fetched for the servers lies in one cache folder, filled by one process
-// at a time. What a server needs in order to start, and how it is asked to
-// stop, it leaves to its callers.
+// A process started here ends when this process ends, however this process ends (on Linux; elsewhere only when it is
+// closed properly). A Ctrl-C typed at the terminal reaches us and not the server. Fetched files of servers are in one
+// cache folder, filled by one process at a time. Callers decide what a server needs to start and how it is stopped.
 package child
 
 import (
@@ -22,7 +19,7 @@ import (
 	"time"
 )
 
-// Spec says how a process is to be started.
+// Spec describes how to start a process.
 type Spec struct {
 	// Path is the program, Args its arguments without the program's name.
 	Path string
@@ -34,11 +31,10 @@ type Spec struct {
 	Dir string
 	// LogFile gets standard output and standard error, appended.
 	LogFile string
-	// Credential is who the process runs as; nil means as we do.
+	// Credential is the user that the process runs as; nil means ours.
 	Credential *syscall.Credential
-	// DeathSignal is sent by the kernel when we end without having stopped the
-	// process. A server that cleans up after itself on some signal should get
-	// that one, any other SIGKILL.
+	// DeathSignal is sent by the kernel when we end without having stopped the process. For a server that cleans up
+	// after itself on some signal, use that signal; for others, SIGKILL.
 	DeathSignal syscall.Signal
 }
 
@@ -46,7 +42,7 @@ type Spec struct {
 type Process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has been waited for
-	err  error         // what Wait returned; to be read only after done
+	err  error         // result of Wait; valid only after done
 }
 
 // Start starts a process.
@@ -64,9 +60,8 @@ func Start(s Spec) (*Process, error) {
 	cmd.Env, cmd.Dir = s.Env, s.Dir
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		// A group of its own: the terminal sends Ctrl-C to its whole
-		// foreground group, and whoever runs us wants to stop the relay or the
-		// demo in order, not every server beneath it at the same moment.
+		// A group of its own: the terminal sends Ctrl-C to its whole foreground group, but the user wants to stop the
+		// relay or the demo in order, not every server beneath it at the same moment.
 		Setpgid:    true,
 		Credential: s.Credential,
 	}
@@ -97,10 +92,10 @@ func Start(s Spec) (*Process, error) {
 // Pid is the process id, also after the process has ended.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Done is closed when the process has ended and has been waited for.
+// Done is closed when the process has ended and was waited for.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Exited says whether the process has ended.
+// Exited reports whether the process has ended.
 func (p *Process) Exited() bool {
 	select {
 	case <-p.done:
@@ -110,10 +105,10 @@ func (p *Process) Exited() bool {
 	}
 }
 
-// Err is how the process ended: nil for exit status 0. To be asked after Done.
+// Err returns how the process ended: nil for exit status 0. It is valid after Done.
 func (p *Process) Err() error { return p.err }
 
-// CPUTime is the processor time that the process took, 0 until it has ended.
+// CPUTime returns the processor time that the process used, 0 until it has ended.
 func (p *Process) CPUTime() time.Duration {
 	if !p.Exited() || p.cmd.ProcessState == nil {
 		return 0
@@ -130,8 +125,8 @@ func (p *Process) Signal(sig os.Signal) error {
 	return nil
 }
 
-// Freeze stops the process as SIGSTOP does and returns when all of it stands
-// still: its sockets stay open and take what is sent, and nothing answers.
+// Freeze stops the process as SIGSTOP does and returns when all its threads are stopped: its sockets stay open and
+// receive, and nothing answers.
 func (p *Process) Freeze(ctx context.Context) error {
 	if p.Exited() {
 		return fmt.Errorf("freeze process %d: it has ended", p.Pid())
@@ -139,14 +134,13 @@ func (p *Process) Freeze(ctx context.Context) error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	return p.Poll(ctx, func(context.Context) error { return standsStill(p.Pid()) })
+	return p.Poll(ctx, func(context.Context) error { return checkStopped(p.Pid()) })
 }
 
-// Thaw lets a frozen process run on.
+// Thaw continues a frozen process.
 func (p *Process) Thaw() error { return p.Signal(syscall.SIGCONT) }
 
-// Wait waits until the process has ended or ctx is done. How the process ended
-// is not its business (see Err).
+// Wait waits until the process has ended or ctx is done. It does not return how the process ended (see Err).
 func (p *Process) Wait(ctx context.Context) error {
 	select {
 	case <-p.done:
@@ -165,9 +159,8 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Poll calls ready every few milliseconds until it returns nil, the process
-// has ended, or ctx is done. The last two are errors; what is the matter is
-// told with the last error of ready.
+// Poll calls ready every few milliseconds until it returns nil, the process has ended, or ctx is done. The last two are
+// errors that include ready's last error.
 func (p *Process) Poll(ctx context.Context, ready func(context.Context) error) error {
 	const every = 25 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -178,14 +171,14 @@ func (p *Process) Poll(ctx context.Context, ready func(context.Context) error) e
 		if err == nil {
 			return nil
 		}
-		if last == nil || ctx.Err() == nil { // that the time was up says nothing about the server
+		if last == nil || ctx.Err() == nil { // a timeout says nothing about the server
 			last = err
 		}
 		select {
 		case <-p.done:
 			return fmt.Errorf("it ended by itself (%s)", exitText(p.err))
 		case <-ctx.Done():
-			return fmt.Errorf("it did not get ready (%w); last: %w", ctx.Err(), last)
+			return fmt.Errorf("it did not become ready (%w); last error: %w", ctx.Err(), last)
 		case <-tick.C:
 		}
 	}

@@ -18,7 +18,7 @@ import (
 func TestFillFetchesOnce(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv(CacheEnv, cache)
-	old := syscall.Umask(0o077) // results must be open to all the same
+	old := syscall.Umask(0o077) // files must be readable by all even so
 	defer syscall.Umask(old)
 	var fetches atomic.Int32
 	fetch := func(stage string) (string, error) {
@@ -50,7 +50,7 @@ func TestFillFetchesOnce(t *testing.T) {
 	}
 	left, _ := filepath.Glob(filepath.Join(cache, "*.stage*"))
 	if len(left) > 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("files were left: %v", left)
 	}
 }
 
@@ -70,7 +70,7 @@ func TestFillAfterAFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
-		t.Errorf("the second fetch has what the first left: %v", left)
+		t.Errorf("the second fetch sees files of the first: %v", left)
 	}
 }
 
@@ -84,10 +84,10 @@ func TestFillGivesUpWaiting(t *testing.T) {
 		t.Errorf("fetching: %v", err)
 	}
 	if _, err := Fill(short, "thing", slow); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("waiting for the one that fetches: %v", err)
+		t.Errorf("waiting for the process that fetches: %v", err)
 	}
 	close(release)
-	// The first goes on in the background, and this one gets what it fetched.
+	// The first fetch continues in the background, and this call gets its result.
 	_, err := Fill(t.Context(), "thing", func(string) (string, error) { return "", errors.New("fetched twice") })
 	if err != nil {
 		t.Error(err)
@@ -128,7 +128,7 @@ func TestFrozenProcess(t *testing.T) {
 	if err := p.Freeze(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := standsStill(p.Pid()); err != nil {
+	if err := checkStopped(p.Pid()); err != nil {
 		t.Error(err)
 	}
 	if err := p.Thaw(); err != nil {
@@ -158,10 +158,10 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// No port is handed out twice, and each can be listened on.
+// FreePort returns no port twice, and a server can listen on each.
 func TestFreePort(t *testing.T) {
 	seen := map[int]bool{}
-	for range 2 * share { // more than this process' share
+	for range 2 * shareSize { // more than this process' share
 		port, err := FreePort()
 		if err != nil {
 			t.Fatal(err)
@@ -185,6 +185,6 @@ func TestFreePort(t *testing.T) {
 		t.Error("another process could hand out the same port")
 	}
 	if CheckPort(taken) == nil {
-		t.Error("a port that is listened on is free")
+		t.Error("a port in use is reported as free")
 	}
 }

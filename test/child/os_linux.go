@@ -11,9 +11,9 @@ import (
 
 func setDeathSignal(attr *syscall.SysProcAttr, sig syscall.Signal) { attr.Pdeathsig = sig }
 
-// standsStill is nil when every thread of a process is stopped. The signal is
-// only asked for when kill returns: a thread may be running yet.
-func standsStill(pid int) error {
+// checkStopped returns nil when every thread of a process is stopped. kill only requests that: a thread may still be
+// running when it returns.
+func checkStopped(pid int) error {
 	threads, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stat")
 	if err != nil {
 		return err
@@ -23,7 +23,7 @@ func standsStill(pid int) error {
 		if err != nil {
 			continue // it ended
 		}
-		// The state follows the name, which is in parentheses and may hold any.
+		// The state follows the name, which is in parentheses and may contain some.
 		after := stat[bytes.LastIndexByte(stat, ')')+1:]
 		if !bytes.HasPrefix(after, []byte(" T")) {
 			return fmt.Errorf("thread %s is not stopped", filepath.Base(filepath.Dir(thread)))

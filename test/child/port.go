@@ -9,33 +9,33 @@ import (
 	"sync"
 )
 
-// Ports are taken from below the range that the kernel hands out for outgoing connections: a server that is stopped and
-// started again on its port must not find it taken by somebody's client socket in between.
-const lowest, highest, share = 12000, 30000, 200
+// Ports are below the kernel's range for outgoing connections: between a server's stop and its next start no client
+// socket can take its port.
+const lowest, highest, shareSize = 12000, 30000, 200
 
-// given are the ports that this process has handed out. A server may take seconds until it listens. Until the process ends, a UDP socket
-// on the same number tells other processes that the port is taken.
-var given struct {
+// handedOut are the ports that this process has handed out. A server may take seconds until it listens. Until the process
+// ends, a UDP socket on the same number shows other processes that the port is taken.
+var handedOut struct {
 	sync.Mutex
 	ports map[int]net.PacketConn
 }
 
-// FreePort returns a free TCP port of 127.0.0.1. It returns no port twice, and none that another process has from it. Processes begin in
-// different shares of the range.
+// FreePort returns a free TCP port of 127.0.0.1: never one twice, and none that another process got from it. Processes
+// begin in different shares of the range.
 func FreePort() (int, error) {
-	given.Lock()
-	defer given.Unlock()
-	if given.ports == nil {
-		given.ports = map[int]net.PacketConn{}
+	handedOut.Lock()
+	defer handedOut.Unlock()
+	if handedOut.ports == nil {
+		handedOut.ports = map[int]net.PacketConn{}
 	}
 	const all = highest - lowest
-	begin := os.Getpid() % (all / share) * share
-	for i, first := 0, rand.IntN(share); i < all; i++ {
+	begin := os.Getpid() % (all / shareSize) * shareSize
+	for i, first := 0, rand.IntN(shareSize); i < all; i++ {
 		port := lowest + (begin+i)%all
-		if i < share { // of our own share from anywhere: what ran before may linger at its beginning
-			port = lowest + begin + (first+i)%share
+		if i < shareSize { // of our own share at random: sockets of an earlier run may linger at its beginning
+			port = lowest + begin + (first+i)%shareSize
 		}
-		if given.ports[port] != nil {
+		if handedOut.ports[port] != nil {
 			continue
 		}
 		mark, err := net.ListenPacket("udp4", address(port))
@@ -46,7 +46,7 @@ func FreePort() (int, error) {
 			_ = mark.Close()
 			continue
 		}
-		given.ports[port] = mark
+		handedOut.ports[port] = mark
 		return port, nil
 	}
 	return 0, fmt.Errorf("found no free port between %d and %d on 127.0.0.1", lowest, highest)
@@ -54,9 +54,8 @@ func FreePort() (int, error) {
 
 func address(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
-// CheckPort fails when something listens on a port of 127.0.0.1. A server is to
-// be started only after this: otherwise the one that has the port may answer
-// and be taken for it, before it has found out that it cannot have the port.
+// CheckPort fails when a process listens on a port of 127.0.0.1. Call it before starting a server: otherwise the
+// process that has the port may answer and be taken for the server.
 func CheckPort(port int) error {
 	l, err := net.Listen("tcp4", address(port))
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package compose holds the test of docker-compose.yml: it is read as docker compose would read it, without Docker. It
-// is a module of its own, so that the product's go.mod does not carry what only this test needs.
+// Package compose tests docker-compose.yml: it reads the file as docker compose does, without Docker. It is a module of
+// its own, so that the product's go.mod does not list what only this test needs.
 package compose
 
 import (
@@ -15,7 +15,8 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 )
 
-// load reads the file with an empty environment, so that the result does not depend on the machine, and with the services of the profiles.
+// load reads the file with an empty environment, so that the result does not depend on the machine, and with the
+// profiles.
 func load(t *testing.T, profiles ...string) *types.Project {
 	t.Helper()
 	file, err := filepath.Abs("../../docker-compose.yml")
@@ -58,7 +59,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// Each service starts when what it needs is there, and not after a pause.
+// Each service starts when the services it needs are healthy, and not after a pause.
 func TestOrderOfStart(t *testing.T) {
 	p := load(t, monitoring)
 	const healthy, done, started = types.ServiceConditionHealthy, types.ServiceConditionCompletedSuccessfully, types.ServiceConditionStarted
@@ -104,7 +105,7 @@ func TestHealthChecks(t *testing.T) {
 			continue
 		}
 		if h.Timeout == nil || h.Interval == nil || h.Retries == nil || h.StartPeriod == nil {
-			t.Errorf("the health check of %s leaves something to the default: %+v", name, h)
+			t.Errorf("the health check of %s leaves a value to the default: %+v", name, h)
 		}
 	}
 }
@@ -143,7 +144,7 @@ func TestKafkaIsKRaft(t *testing.T) {
 	}
 }
 
-// The daemon is not root, cannot write, and is given longer to stop than it takes to drain.
+// The daemon is not root, cannot write, and may take longer to stop than draining takes.
 func TestDaemon(t *testing.T) {
 	p := load(t)
 	for _, name := range []string{"outboxcdc", "setup"} {
@@ -175,7 +176,7 @@ func TestDaemon(t *testing.T) {
 	}
 	for name := range s.Environment {
 		if name == "OUTBOXCDC_SETUP_URL" {
-			t.Error("the daemon has the rights of setup")
+			t.Error("the daemon has the privileges of setup")
 		}
 	}
 }
@@ -197,7 +198,7 @@ func TestMounts(t *testing.T) {
 	}
 }
 
-// Nothing of it is offered to the network.
+// No port is open to the network.
 func TestPortsAreLocal(t *testing.T) {
 	for name, s := range load(t, monitoring).Services {
 		for _, port := range s.Ports {
@@ -208,7 +209,7 @@ func TestPortsAreLocal(t *testing.T) {
 	}
 }
 
-// The image is what the daemon's comments promise. Lines, because there is no parser for this without Docker's own.
+// The image is as the comments of the compose file promise. The test reads lines: the only parser is Docker's own.
 func TestDockerfile(t *testing.T) {
 	b, err := os.ReadFile("../../Dockerfile")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// read is a file of deploy/, and whether the service has it at that place.
+// read reads a file of deploy/ and checks that the service mounts it at the given path.
 func read(t *testing.T, s types.ServiceConfig, file, at string, into any) {
 	t.Helper()
 	source, err := filepath.Abs(filepath.Join("../../deploy", file))
@@ -36,7 +36,7 @@ func read(t *testing.T, s types.ServiceConfig, file, at string, into any) {
 	}
 }
 
-// Prometheus asks the daemon, under the name that the alerts count on, and has the alerts.
+// Prometheus scrapes the daemon, under the job name that the alerts expect, and has the alerts.
 func TestPrometheusScrapesTheDaemon(t *testing.T) {
 	p := load(t, monitoring)
 	s := service(t, p, "prometheus")
@@ -63,7 +63,7 @@ func TestPrometheusScrapesTheDaemon(t *testing.T) {
 	}
 }
 
-// Grafana has Prometheus as its data source, and the dashboard where it looks for it.
+// Grafana has Prometheus as its data source, and finds the dashboard.
 func TestGrafanaIsProvisioned(t *testing.T) {
 	p := load(t, monitoring)
 	s := service(t, p, "grafana")

@@ -1,5 +1,5 @@
-// Package daemon builds the product's binary, runs it as a process and reads its HTTP side. The integration tests, the demo and the
-// benchmark share it.
+// Package daemon builds the product's binary, runs it as a process and reads its HTTP endpoints. The integration tests,
+// the demo and the benchmark share it.
 package daemon
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
-// Build writes the binary to file, from the sources of the module that the working directory is in.
+// Build builds the binary into file, from the sources of the module that contains the working directory.
 func Build(ctx context.Context, file string) error {
 	if _, err := exec.LookPath("go"); err != nil {
 		return fmt.Errorf("build outboxcdc: there is no go command: %w", err)
@@ -32,7 +32,7 @@ func Build(ctx context.Context, file string) error {
 	return nil
 }
 
-// Environment is that of this process without what would change the daemon's settings, and with more.
+// Environment returns this process's environment without the daemon's settings, and with more added.
 func Environment(more ...string) []string {
 	var env []string
 	for _, kv := range os.Environ() {
@@ -58,7 +58,8 @@ func Get(ctx context.Context, url string) (code int, body []byte, err error) {
 	return res.StatusCode, body, err
 }
 
-// Metrics are the series of /metrics by their full name, such as `outboxcdc_state{state="streaming"}`. url is that of the listener.
+// Metrics returns the series of /metrics by their full name, such as `outboxcdc_state{state="streaming"}`. url is that
+// of the listener.
 func Metrics(ctx context.Context, url string) (map[string]float64, error) {
 	_, body, err := Get(ctx, url+"/metrics")
 	if err != nil {
@@ -86,7 +87,8 @@ func ParseMetrics(text string) map[string]float64 {
 // stopWithin is longer than the daemon's shutdown_timeout.
 const stopWithin = 40 * time.Second
 
-// Stop sends SIGTERM and waits for the end; a process that takes too long is killed. An error is an end with another exit code than 0.
+// Stop sends SIGTERM and waits for the end; a process that takes too long is killed. An exit code other than 0 is an
+// error.
 func Stop(ctx context.Context, p *child.Process) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -99,7 +101,8 @@ func Stop(ctx context.Context, p *child.Process) error {
 	return p.Err()
 }
 
-// ExitCode is that of a process that has ended, as a shell has it: 128 and the signal's number for a process that a signal ended.
+// ExitCode returns the exit code of an ended process as a shell does: 128 plus the signal's number for a process ended
+// by a signal.
 func ExitCode(p *child.Process) int {
 	var e *exec.ExitError
 	if !errors.As(p.Err(), &e) {

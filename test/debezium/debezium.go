@@ -1,5 +1,5 @@
 // Package debezium runs a real Debezium: Kafka Connect, standalone, with the connector for PostgreSQL, from the jars of
-// Maven Central. It is what outboxcdc is compared with, and what it takes over from; nothing of the product uses it.
+// Maven Central. Tests compare outboxcdc with it and migrate from it; the product does not use this package.
 package debezium
 
 import (
@@ -38,17 +38,17 @@ const (
 	BinaryConverter    = "io.debezium.converters.BinaryDataConverter"
 )
 
-// Available is nil when it can be started here; otherwise it says what is missing and what to do.
+// Available returns nil when Debezium can run here; otherwise the error says what is missing and what to do.
 func Available() error { return jars.Available() }
 
-// Options say what is wanted.
+// Options say how to run Kafka Connect.
 type Options struct {
-	// Dir is where its files lie: properties, offsets, log. Offsets that are there are gone on from. It must exist.
+	// Dir is the folder of its files: properties, offsets, log. Stored offsets are used. It must exist.
 	Dir string
-	// Brokers of the Kafka that it writes to.
+	// Brokers are those of the Kafka that it writes to.
 	Brokers []string
-	// Worker and Connector are properties over those of this package. Connector has to say what Postgres does; without
-	// any there is no connector until Create makes one.
+	// Worker and Connector are properties that override those of this package. Connector must include what Postgres
+	// returns; if empty, there is no connector until Create creates one.
 	Worker, Connector map[string]string
 	// Heap is Java's -Xmx; empty means 512m. GC is an option such as -XX:+UseParallelGC.
 	Heap, GC string
@@ -56,7 +56,7 @@ type Options struct {
 	QuickStart bool
 }
 
-// Connect is one process.
+// Connect is a Kafka Connect process.
 type Connect struct {
 	Proc *child.Process
 	Log  string
@@ -67,7 +67,7 @@ type Connect struct {
 // Name is that of the connector that Start starts.
 const Name = "debezium"
 
-// Start starts it and returns at once; Await waits until it works.
+// Start starts Connect and returns at once; Await waits until the connector works.
 func Start(ctx context.Context, o Options) (*Connect, error) {
 	java, err := maven.Java()
 	if err != nil {
@@ -136,7 +136,7 @@ func (o *Options) java() []string {
 	return args
 }
 
-// Connector is a whole connector's configuration: the properties given over those that every one of them has here.
+// Connector returns a complete connector configuration: the defaults of this package, overridden by over.
 func Connector(over map[string]string) map[string]string {
 	all := map[string]string{
 		"name":            Name,
@@ -148,7 +148,7 @@ func Connector(over map[string]string) map[string]string {
 	return all
 }
 
-// Postgres are a connector's properties for the database of a connection URL.
+// Postgres returns a connector's properties for the database of a connection URL.
 func Postgres(dsn string) (map[string]string, error) {
 	u, err := url.Parse(dsn)
 	if err != nil {
@@ -161,7 +161,7 @@ func Postgres(dsn string) (map[string]string, error) {
 	}, nil
 }
 
-// properties in Java's form.
+// properties returns properties in Java's format.
 func properties(all map[string]string) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(all)) {

@@ -17,7 +17,7 @@ import (
 // startTimeout bounds Await: Java starts, the connector reads the database's types, finds its position and streams.
 const startTimeout = 2 * time.Minute
 
-// Failed says that connector or task has ended with an error, as it stays until a person acts.
+// Failed is the error of a connector or task that has failed and stays so until an operator acts.
 type Failed struct {
 	What  string // connector or task
 	Trace string // Java's
@@ -25,7 +25,7 @@ type Failed struct {
 
 func (f *Failed) Error() string { return "the " + f.What + " has failed: " + f.Trace }
 
-// Causes are the messages of the trace, the outermost first, without where in the code they were thrown.
+// Causes returns the messages of the trace, the outermost first, without source positions.
 func (f *Failed) Causes() (list []string) {
 	for line := range strings.Lines(f.Trace) {
 		line = strings.TrimSpace(line)
@@ -36,7 +36,7 @@ func (f *Failed) Causes() (list []string) {
 	return list
 }
 
-// Await waits until the connector of that name runs, with its task. A task that has failed ends the wait (*Failed).
+// Await waits until the named connector and its task run. A failed task ends the wait (*Failed).
 func (c *Connect) Await(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -57,12 +57,12 @@ func (c *Connect) Await(ctx context.Context, name string) error {
 	return nil
 }
 
-// Listens is nil when connectors can be made.
+// Listens returns nil when connectors can be created.
 func (c *Connect) Listens(ctx context.Context) error {
 	return c.call(ctx, http.MethodGet, "/", nil, nil)
 }
 
-// AwaitListening waits for that.
+// AwaitListening waits until connectors can be created.
 func (c *Connect) AwaitListening(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -72,7 +72,7 @@ func (c *Connect) AwaitListening(ctx context.Context) error {
 	return nil
 }
 
-// Running is nil when a connector and its task run.
+// Running returns nil when a connector and its task run.
 func (c *Connect) Running(ctx context.Context, name string) error {
 	status, err := c.status(ctx, name)
 	if err != nil {
@@ -93,7 +93,7 @@ func (c *Connect) Running(ctx context.Context, name string) error {
 	return nil
 }
 
-// Create makes a connector beside those that run, or changes the one of that name; over is what Connector takes.
+// Create creates or updates the named connector; over is as in Connector.
 func (c *Connect) Create(ctx context.Context, name string, over map[string]string) error {
 	config := Connector(over)
 	config["name"] = name
@@ -105,8 +105,8 @@ func (c *Connect) Delete(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodDelete, "/connectors/"+name, nil, nil)
 }
 
-// Stop stops a connector in order, so that its offsets are stored and its slot is free, and then ends the process at once:
-// SIGTERM would stop the connector too, but Connect's shutdown hook and that of its Jetty may wait for each other for ever.
+// Stop stops a connector in order, so that its offsets are stored and its slot is free, and then kills the process:
+// SIGTERM would stop the connector too, but the shutdown hooks of Connect and Jetty may wait for each other for ever.
 func (c *Connect) Stop(ctx context.Context, name string) error {
 	if err := c.call(ctx, http.MethodPut, "/connectors/"+name+"/stop", nil, nil); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (c *Connect) Stop(ctx context.Context, name string) error {
 	return errors.Join(err, c.Proc.Kill())
 }
 
-// status is what Connect says of a connector.
+// status is what Connect reports about a connector.
 type status struct {
 	Connector part
 	Tasks     []part
@@ -134,7 +134,7 @@ func (c *Connect) status(ctx context.Context, name string) (s status, err error)
 	return s, err
 }
 
-// call asks Connect's REST interface; body and answer are JSON, nil for none.
+// call calls Connect's REST interface; body and answer are JSON, nil for none.
 func (c *Connect) call(ctx context.Context, method, path string, body, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

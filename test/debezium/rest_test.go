@@ -18,7 +18,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
-// The real one is started by `make golden`; here is what its answers are taken for.
+// `make golden` starts a real Connect; here the test fakes its answers.
 func TestRunning(t *testing.T) {
 	answer := ""
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -53,7 +53,7 @@ func TestRunning(t *testing.T) {
 		t.Errorf("%v, causes %q", err, failed.Causes())
 	}
 
-	// Await ends at once for a task that has failed, and when the process has ended.
+	// Await ends at once for a failed task, and when the process has ended.
 	c.Log = filepath.Join(t.TempDir(), "log")
 	var err error
 	c.Proc, err = child.Start(child.Spec{Path: "/bin/sh", Args: []string{"-c", "echo said; sleep 60"}, LogFile: c.Log, DeathSignal: syscall.SIGKILL})

@@ -30,9 +30,9 @@ func newScene() *scene {
 		p := purchase{id: uuid(), customer: 7, item: items[i], events: []event{{uuid(), "order", "OrderPlaced"}}}
 		rows := p.rows(i+1, 0)
 		s.rows = append(s.rows, rows...)
-		s.committed(rows, s.at, false)
+		s.addCommitted(rows, s.at, false)
 	}
-	s.abandoned()
+	s.addRolledBack()
 	return s
 }
 
@@ -40,90 +40,90 @@ func record(r check.Row) check.Record {
 	return check.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: []check.Header{{Name: "id", Value: []byte(r.ID)}}}
 }
 
-func (s *scene) arrives(r check.Record) {
+func (s *scene) addRecord(r check.Record) {
 	r.Offset = s.offset
 	s.offset++
-	s.read(r, s.at.Add(5*time.Millisecond))
+	s.addRead(r, s.at.Add(5*time.Millisecond))
 }
 
-func (s *scene) arrive(numbers ...int) {
+func (s *scene) addRows(numbers ...int) {
 	for _, n := range numbers {
-		s.arrives(record(s.rows[n-1]))
+		s.addRecord(record(s.rows[n-1]))
 	}
 }
 
-// TestVerdict plants each thing that can go wrong: all of them must end the demo with status 1, and say so.
+// TestVerdict plants each thing that can go wrong: each must end the demo with status 1 and be named.
 func TestVerdict(t *testing.T) {
 	tests := []struct {
 		name  string
 		play  func(s *scene, e *ending)
 		wrong []string // names of the findings that are not ok
 	}{
-		{"all is well", func(s *scene, _ *ending) { s.arrive(1, 2, 3) }, nil},
+		{"all is well", func(s *scene, _ *ending) { s.addRows(1, 2, 3) }, nil},
 		{"repeats after kill -9", func(s *scene, _ *ending) {
-			s.arrive(1, 2)
-			s.fault(relayKilled)
-			s.arrive(1, 2, 3)
+			s.addRows(1, 2)
+			s.setFault(relayKilled)
+			s.addRows(1, 2, 3)
 		}, []string{"repeats"}},
-		{"repeats after a visitor's kill -9", func(s *scene, _ *ending) {
-			s.arrive(1, 2)
-			s.fault(relayEnded)
-			s.arrive(1, 2, 3)
+		{"repeats after a user's kill -9", func(s *scene, _ *ending) {
+			s.addRows(1, 2)
+			s.setFault(relayEnded)
+			s.addRows(1, 2, 3)
 		}, nil},
-		{"missing", func(s *scene, _ *ending) { s.arrive(1, 2) }, []string{"delivered", "missing"}},
-		{"hole", func(s *scene, _ *ending) { s.arrive(1, 3) }, []string{"delivered", "missing", "order"}},
+		{"missing", func(s *scene, _ *ending) { s.addRows(1, 2) }, []string{"delivered", "missing"}},
+		{"hole", func(s *scene, _ *ending) { s.addRows(1, 3) }, []string{"delivered", "missing", "order"}},
 		{"phantom", func(s *scene, _ *ending) {
-			s.arrive(1, 2, 3)
-			s.arrives(record(check.Row{ID: uuid(), Topic: orderTopic, Key: []byte("7")}))
+			s.addRows(1, 2, 3)
+			s.addRecord(record(check.Row{ID: uuid(), Topic: orderTopic, Key: []byte("7")}))
 		}, []string{"phantom"}},
 		{"no id", func(s *scene, _ *ending) {
-			s.arrive(1, 2, 3)
-			s.arrives(check.Record{Topic: orderTopic, Key: []byte("7")})
+			s.addRows(1, 2, 3)
+			s.addRecord(check.Record{Topic: orderTopic, Key: []byte("7")})
 		}, []string{"phantom"}},
-		{"order", func(s *scene, _ *ending) { s.arrive(1, 3, 2) }, []string{"order"}},
+		{"order", func(s *scene, _ *ending) { s.addRows(1, 3, 2) }, []string{"order"}},
 		{"two partitions", func(s *scene, _ *ending) {
-			s.arrive(1, 2)
+			s.addRows(1, 2)
 			r := record(s.rows[2])
 			r.Partition = 1
-			s.arrives(r)
+			s.addRecord(r)
 		}, []string{"order"}},
 		{"other value", func(s *scene, _ *ending) {
-			s.arrive(1, 2)
+			s.addRows(1, 2)
 			r := record(s.rows[2])
 			r.Value = []byte("x")
-			s.arrives(r)
+			s.addRecord(r)
 		}, []string{"content"}},
 		{"repeat that differs", func(s *scene, _ *ending) {
-			s.arrive(1, 2, 3)
-			s.fault(relayEnded)
+			s.addRows(1, 2, 3)
+			s.setFault(relayEnded)
 			r := record(s.rows[2])
 			r.Headers = append(r.Headers, check.Header{Name: "type"})
-			s.arrives(r)
+			s.addRecord(r)
 		}, []string{"content"}},
-		{"repeat without a fault", func(s *scene, _ *ending) { s.arrive(1, 1, 2, 3) }, []string{"repeats"}},
+		{"repeat without a fault", func(s *scene, _ *ending) { s.addRows(1, 1, 2, 3) }, []string{"repeats"}},
 		{"repeat after the freeze", func(s *scene, _ *ending) {
-			s.fault(relayEnded)
-			s.arrive(1, 1)
-			s.fault(brokerFrozen)
-			s.arrive(2, 2, 3)
+			s.setFault(relayEnded)
+			s.addRows(1, 1)
+			s.setFault(brokerFrozen)
+			s.addRows(2, 2, 3)
 		}, []string{"repeats"}},
 		{"repeat after Postgres' stop", func(s *scene, _ *ending) {
-			s.arrive(1, 2)
-			s.fault(postgresStopped)
-			s.arrive(2, 3)
+			s.addRows(1, 2)
+			s.setFault(postgresStopped)
+			s.addRows(2, 3)
 		}, []string{"repeats"}},
-		{"relay ended badly", func(s *scene, e *ending) {
-			s.arrive(1, 2, 3)
+		{"relay ended with an error", func(s *scene, e *ending) {
+			s.addRows(1, 2, 3)
 			e.relay = errors.New("exit status 1")
 		}, []string{"clean stop"}},
 		{"reader behind", func(s *scene, e *ending) {
-			s.arrive(1, 2, 3)
+			s.addRows(1, 2, 3)
 			e.inKafka = 4
 		}, []string{"reader"}},
 		{"read twice", func(s *scene, _ *ending) {
-			s.arrive(1, 2, 3)
+			s.addRows(1, 2, 3)
 			s.offset--
-			s.arrive(3)
+			s.addRows(3)
 		}, []string{"reader"}},
 		{"nothing happened", func(s *scene, _ *ending) { s.tally = newTally() }, []string{"committed", "delivered"}},
 	}
@@ -152,27 +152,27 @@ func TestVerdict(t *testing.T) {
 			if got := v.exitStatus(); got != status {
 				t.Errorf("exit status %d, want %d", got, status)
 			}
-			text := printed(func(p *printer) { p.verdict(v) })
+			text := printToString(func(p *printer) { p.verdict(v) })
 			if !strings.HasSuffix(text, "\n"+last+"\n") {
 				t.Errorf("the verdict does not end with %q:\n%s", last, text)
 			}
-			narrow(t, text)
+			checkWidth(t, text)
 		})
 	}
 }
 
 func TestRepeatsAreCountedByCause(t *testing.T) {
 	s := newScene()
-	s.arrive(1, 2)
-	s.fault(relayKilled)
-	s.arrive(1, 2, 3)
-	s.fault(brokerFrozen)
+	s.addRows(1, 2)
+	s.setFault(relayKilled)
+	s.addRows(1, 2, 3)
+	s.setFault(brokerFrozen)
 	if got := [...]int{s.repeatsAfter(noFault), s.repeatsAfter(relayKilled), s.repeatsAfter(brokerFrozen)}; got != [...]int{0, 2, 0} {
 		t.Errorf("repeats are %v", got)
 	}
 }
 
-// The writer and the reader of an event may come to the tally in either order.
+// An event's commit and its record may reach the tally in either order.
 func TestLook(t *testing.T) {
 	tl := newTally()
 	at := time.Unix(1_000_000, 0)
@@ -183,7 +183,7 @@ func TestLook(t *testing.T) {
 	for i, r := range rows {
 		rec := record(r)
 		rec.Offset = int64(i)
-		read := func() { tl.read(rec, at.Add(time.Duration(i+1)*time.Millisecond)) }
+		read := func() { tl.addRead(rec, at.Add(time.Duration(i+1)*time.Millisecond)) }
 		if i%2 == 0 {
 			read()
 		}
@@ -191,16 +191,16 @@ func TestLook(t *testing.T) {
 			t.Fatalf("%d delivered of %d", l.delivered, l.committed)
 		}
 		tl.latest = nil
-		tl.committed([]check.Row{r}, at, false)
+		tl.addCommitted([]check.Row{r}, at, false)
 		if i%2 == 1 {
 			read()
 		}
 	}
-	if !tl.settled() {
-		t.Error("everything was read, and the tally still waits")
+	if !tl.isSettled() {
+		t.Error("everything was read, but the tally still waits")
 	}
 	if l := tl.look(); l.committed != 100 || l.delivered != 100 || l.timed == 0 {
-		t.Errorf("look is %+v", l)
+		t.Errorf("the numbers are %+v", l)
 	}
 	if l := tl.look(); l.timed != 0 {
 		t.Errorf("the second look shows the first one's %d times again", l.timed)
@@ -216,20 +216,20 @@ func TestLook(t *testing.T) {
 func TestRecovered(t *testing.T) {
 	s := newScene() // three commits at s.at
 	fixed := s.at.Add(time.Second)
-	if s.arrive(1, 2, 3); s.recovered(fixed) {
+	if s.addRows(1, 2, 3); s.hasRecovered(fixed) {
 		t.Error("recovered although nothing committed afterwards has arrived")
 	}
 	for i, late := range []time.Duration{0, 2 * time.Second, 3 * time.Second} {
 		s.rows = append(s.rows, check.Row{ID: uuid(), Topic: orderTopic, Key: []byte("7"), Seq: 4 + i})
-		s.committed(s.rows[3+i:], s.at.Add(late), false)
+		s.addCommitted(s.rows[3+i:], s.at.Add(late), false)
 	}
-	if s.arrive(5); s.recovered(fixed) {
+	if s.addRows(5); s.hasRecovered(fixed) {
 		t.Error("recovered although a commit from before is still waited for")
 	}
-	if s.arrive(4); !s.recovered(fixed) {
+	if s.addRows(4); !s.hasRecovered(fixed) {
 		t.Error("not recovered")
 	}
-	if s.settled() {
+	if s.isSettled() {
 		t.Error("settled although the last one is still waited for")
 	}
 }
@@ -287,10 +287,10 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// A pipe gets plain text, and every line fits.
+// Output to a pipe is plain text, and every line fits.
 func TestPrinted(t *testing.T) {
 	big := look{committed: 9_999_999, delivered: 9_999_999, repeats: 99_999, timed: 1, p50: 999 * time.Millisecond, p99: 9 * time.Minute}
-	text := printed(func(p *printer) {
+	text := printToString(func(p *printer) {
 		p.text(columns)
 		p.row(big, gauges{state: "waiting for standby", lag: 9 * time.Minute, known: true})
 		p.row(look{}, gauges{state: "no answer"})
@@ -302,19 +302,19 @@ func TestPrinted(t *testing.T) {
 			p.say("%s", a.after)
 		}
 	})
-	narrow(t, text)
+	checkWidth(t, text)
 	if strings.ContainsAny(text, "\x1b\r\b\t") {
 		t.Errorf("control characters in:\n%q", text)
 	}
 }
 
-func printed(f func(*printer)) string {
+func printToString(f func(*printer)) string {
 	var b bytes.Buffer
 	f(&printer{w: &b, begun: time.Now()})
 	return b.String()
 }
 
-func narrow(t *testing.T, text string) {
+func checkWidth(t *testing.T, text string) {
 	t.Helper()
 	for line := range strings.Lines(text) {
 		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > width {
@@ -368,6 +368,6 @@ func TestBrokenPipe(t *testing.T) {
 	broken := false
 	newPrinter(w, func() { broken = true }).text("x")
 	if !broken {
-		t.Error("nobody was told")
+		t.Error("the callback was not called")
 	}
 }

@@ -1,9 +1,9 @@
-// Command demo shows outboxcdc at work and in trouble, on one machine and with Go alone: a shop writes orders to a real
-// Postgres, the real binary delivers them to Kafka, an independent reader reads them there. Meanwhile the relay is
-// killed, the broker frozen and Postgres stopped, and at the end everything that was committed is compared with
+// Command demo shows outboxcdc at work and under faults, on one machine and with Go alone: a shop writes orders to a
+// real Postgres, the real binary delivers them to Kafka, an independent reader reads them there. Meanwhile the relay is
+// killed, the broker frozen and Postgres stopped. At the end the demo compares everything that was committed with
 // everything that arrived.
 //
-// main.go is the story, stage.go what it is played on, relay.go the relay's process; shop.go writes, reader.go reads,
+// main.go is the story, stage.go has the servers, relay.go the relay's process; shop.go writes, reader.go reads,
 // tally.go compares and judges, print.go prints.
 package main
 
@@ -25,7 +25,7 @@ import (
 
 const (
 	exitKept        = 0
-	exitBroken      = 1 // the promise, or the demo itself
+	exitBroken      = 1 // the promise is broken, or the demo failed
 	exitUsage       = 2
 	exitInterrupted = 130 // Ctrl-C before the verdict
 )
@@ -38,7 +38,7 @@ type options struct {
 }
 
 func main() {
-	kafkatest.MaybeServe() // in the child that is the broker, this is all
+	kafkatest.MaybeServe() // in the child process that is the broker, does not return
 	o, err := parse(os.Args[1:], os.Getenv, os.Stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -47,26 +47,26 @@ func main() {
 		os.Exit(exitUsage)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	context.AfterFunc(ctx, stop) // a second one ends us at once, and the kernel the servers with us
-	// Nobody reads any more (demo | head): an end like Ctrl-C, and not the death that Go makes of it by itself. The
-	// signal comes for sockets as well, so it says nothing; the failed write does.
+	context.AfterFunc(ctx, stop) // a second signal ends us at once, and the kernel the servers with us
+	// The reader of our output went away (demo | head): end as after Ctrl-C, not by the SIGPIPE of Go's default.
+	// Sockets cause the signal as well, so only the failed write counts.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	os.Exit(run(ctx, o, newPrinter(os.Stdout, stop)))
 }
 
-// parse reads flags, and the environment for `make demo KEEP=1 KAFKA=real`.
+// parse reads the flags, and the environment for `make demo KEEP=1 KAFKA=real`.
 func parse(args []string, getenv func(string) string, stderr io.Writer) (options, error) {
 	var o options
 	f := flag.NewFlagSet("demo", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	keep := getenv("KEEP")
-	f.BoolVar(&o.keep, "keep", keep != "" && keep != "0", "go on after the faults until Ctrl-C (KEEP=1)")
+	f.BoolVar(&o.keep, "keep", keep != "" && keep != "0", "continue after the faults until Ctrl-C (KEEP=1)")
 	kafka := getenv("KAFKA")
 	if kafka == "" {
 		kafka = "fake"
 	}
-	f.StringVar(&o.kafka, "kafka", kafka, "real: Apache Kafka, which wants Java; fake: kfake, which wants nothing (KAFKA=…)")
-	f.StringVar(&o.binary, "binary", "", "the outboxcdc to show; none: it is built from the sources around")
+	f.StringVar(&o.kafka, "kafka", kafka, "real: Apache Kafka, which needs Java; fake: kfake, which needs nothing (KAFKA=…)")
+	f.StringVar(&o.binary, "binary", "", "the outboxcdc binary to run; default: built from these sources")
 	f.StringVar(&o.postgres, "postgres", "18", "major version, one of "+strings.Join(pgtest.Majors(), ", "))
 	err := f.Parse(args)
 	switch {
@@ -83,123 +83,123 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (options
 	return o, err
 }
 
-// run plays the demo and returns its exit status. Whatever happens, nothing that it started outlives it.
+// run plays the demo and returns its exit status. Nothing that it started outlives it.
 func run(ctx context.Context, o options, out *printer) int {
 	out.text(
 		"A shop writes orders and their events to PostgreSQL, in one transaction each. outboxcdc delivers",
 		"the events to Kafka. Three things break on the way; at the end every event is accounted for.",
-		"All of it runs on this machine, takes about a minute, and is removed afterwards except for a cache of what",
-		"was fetched.",
+		"All of it runs on this machine, takes about a minute, and is removed afterwards, except for a cache",
+		"of downloads.",
 		"")
 	d, err := prepare(ctx, o, out)
 	if err == nil {
 		var v verdict
 		if v, err = d.play(ctx, o.keep); err == nil {
 			out.verdict(v)
-			return d.leave(v.exitStatus())
+			return d.cleanUp(v.exitStatus())
 		}
 	}
 	if ctx.Err() != nil {
 		out.text("", "Interrupted: no verdict. Everything is being stopped and removed.")
-		return d.leave(exitInterrupted)
+		return d.cleanUp(exitInterrupted)
 	}
 	out.text("", out.paint(red, "The demo failed."))
 	out.text(wrap(err.Error(), width)...)
-	return d.leave(exitBroken)
+	return d.cleanUp(exitBroken)
 }
 
-// act is one fault: what is said, what is broken and for how long, and how it is fixed.
+// act is one fault: its announcement, what it breaks and for how long, and how it is fixed.
 type act struct {
-	cause   cause
-	before  string
-	hurt    func(context.Context, *demo) error
-	hurting time.Duration
-	after   string
-	fix     func(context.Context, *demo) error
+	cause    cause
+	before   string
+	inject   func(context.Context, *demo) error
+	duration time.Duration
+	after    string
+	fix      func(context.Context, *demo) error
 }
 
 func acts() []act {
 	return []act{
 		{
-			cause:   relayKilled,
-			before:  "The relay is killed with kill -9: it cannot even say goodbye.",
-			hurt:    func(_ context.Context, d *demo) error { return d.relay.kill() },
-			hurting: 1500 * time.Millisecond,
-			after:   "The relay is started again: in 5 s nothing of the dead one is on its way, and it looks in Kafka.",
-			fix:     func(_ context.Context, d *demo) error { return d.relay.start() },
+			cause:    relayKilled,
+			before:   "The relay is killed with kill -9: it cannot confirm anything first.",
+			inject:   func(_ context.Context, d *demo) error { return d.relay.kill() },
+			duration: 1500 * time.Millisecond,
+			after:    "The relay is restarted: it waits 5 s for requests of the dead one, then reads what Kafka has.",
+			fix:      func(_ context.Context, d *demo) error { return d.relay.start() },
 		},
 		{
-			cause:   brokerFrozen,
-			before:  "The broker is frozen with SIGSTOP: connections stay open, nothing is answered.",
-			hurt:    func(ctx context.Context, d *demo) error { return d.kafka.Freeze(ctx) },
-			hurting: 4 * time.Second,
-			after:   "The broker is thawed: what was sent meanwhile is answered now.",
-			fix:     func(_ context.Context, d *demo) error { return d.kafka.Thaw() },
+			cause:    brokerFrozen,
+			before:   "The broker is frozen with SIGSTOP: connections stay open, nothing is answered.",
+			inject:   func(ctx context.Context, d *demo) error { return d.kafka.Freeze(ctx) },
+			duration: 4 * time.Second,
+			after:    "The broker is thawed: it answers the requests sent meanwhile.",
+			fix:      func(_ context.Context, d *demo) error { return d.kafka.Thaw() },
 		},
 		{
 			cause:  postgresStopped,
-			before: "Postgres is stopped immediately, as in a crash: it forgets what was confirmed lately.",
-			hurt: func(ctx context.Context, d *demo) error {
-				return d.meanwhile(ctx, func() error {
+			before: "Postgres is stopped immediately, as in a crash: it forgets recent confirmations.",
+			inject: func(ctx context.Context, d *demo) error {
+				return d.runWithLiveLines(ctx, func() error {
 					_, err := d.postgres.Stop(ctx, pgtest.Immediate)
 					return err
 				})
 			},
-			hurting: 2 * time.Second,
-			after:   "Postgres is started again: the relay remembers what it has delivered.",
+			duration: 2 * time.Second,
+			after:    "Postgres is restarted: the relay remembers which events it has delivered.",
 			fix: func(ctx context.Context, d *demo) error {
-				return d.meanwhile(ctx, func() error { return d.postgres.StartAgain(ctx) })
+				return d.runWithLiveLines(ctx, func() error { return d.postgres.StartAgain(ctx) })
 			},
 		},
 	}
 }
 
 const (
-	quiet    = 8 * time.Second  // of undisturbed work before each fault and after the last
-	patience = 60 * time.Second // for a recovery
+	quietTime = 8 * time.Second  // without faults, before each fault and after the last
+	patience  = 60 * time.Second // for a recovery
 )
 
 // play runs the whole story.
 func (d *demo) play(ctx context.Context, keep bool) (verdict, error) {
 	if keep {
-		d.where()
+		d.printAddresses()
 	}
 	d.out.legend()
 	d.out.columns()
 	for _, a := range acts() {
-		if err := d.watch(ctx, quiet, nil); err != nil {
+		if err := d.watch(ctx, quietTime, nil); err != nil {
 			return nil, err
 		}
-		err := d.suffer(ctx, a)
+		err := d.playAct(ctx, a)
 		if errors.Is(err, errLate) {
-			d.out.say("After %s not everything from before has arrived; the story ends here.", duration(patience))
+			d.out.say("After %s some earlier events have not arrived; the story ends here.", duration(patience))
 			return d.finish(ctx)
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	if err := d.watch(ctx, quiet, nil); err != nil {
+	if err := d.watch(ctx, quietTime, nil); err != nil {
 		return nil, err
 	}
 	if keep {
-		if err := d.goOn(ctx); err != nil {
+		if err := d.keepRunning(ctx); err != nil {
 			return nil, err
 		}
-		ctx = context.WithoutCancel(ctx) // the Ctrl-C meant: come to the end
+		ctx = context.WithoutCancel(ctx) // Ctrl-C only ends the waiting; the end of the story follows
 	}
 	return d.finish(ctx)
 }
 
-// suffer plays one act and waits until what was committed meanwhile has arrived.
-func (d *demo) suffer(ctx context.Context, a act) error {
+// playAct plays one act and waits until the events committed meanwhile have arrived.
+func (d *demo) playAct(ctx context.Context, a act) error {
 	d.out.say("%s", a.before)
 	skipped := d.relay.look(ctx).skipped
-	d.tally.fault(a.cause)
-	if err := a.hurt(ctx, d); err != nil {
+	d.tally.setFault(a.cause)
+	if err := a.inject(ctx, d); err != nil {
 		return err
 	}
-	if err := d.watch(ctx, a.hurting, nil); err != nil {
+	if err := d.watch(ctx, a.duration, nil); err != nil {
 		return err
 	}
 	d.out.say("%s", a.after)
@@ -208,33 +208,33 @@ func (d *demo) suffer(ctx context.Context, a act) error {
 		return err
 	}
 	fixed := time.Now()
-	if err := d.watch(ctx, patience, func() bool { return d.tally.recovered(fixed) }); err != nil {
+	if err := d.watch(ctx, patience, func() bool { return d.tally.hasRecovered(fixed) }); err != nil {
 		return err
 	}
-	d.out.say("Caught up after %s; %s.", duration(time.Since(begin)), twice(d.tally.repeatsAfter(a.cause)))
+	d.out.say("Caught up after %s; %s.", duration(time.Since(begin)), repeatsText(d.tally.repeatsAfter(a.cause)))
 	if again := d.relay.look(ctx).skipped - skipped; again > 0 {
-		d.out.say("Postgres sent %s events again; the relay knew them and dropped them.", count(again))
+		d.out.say("Postgres sent %s events again; the relay skipped them as already delivered.", count(again))
 	}
 	return nil
 }
 
-func twice(repeats int) string {
+func repeatsText(repeats int) string {
 	switch repeats {
 	case 0:
-		return "nothing came twice"
+		return "no event arrived twice"
 	case 1:
-		return "one event came twice"
+		return "one event arrived twice"
 	}
-	return count(repeats) + " events came twice"
+	return count(repeats) + " events arrived twice"
 }
 
-// goOn keeps everything running until Ctrl-C, at a tenth of the pace: what the tally remembers grows with every event.
-func (d *demo) goOn(ctx context.Context) error {
+// keepRunning keeps everything running until Ctrl-C, at a tenth of the pace: the tally's memory grows with every event.
+func (d *demo) keepRunning(ctx context.Context) error {
 	d.shop.slow.Store(10)
 	d.second.Reset(10 * time.Second)
-	d.out.say("The story is over; the shop goes on more slowly until Ctrl-C, with a line every 10 s.")
-	d.where()
-	d.out.text(fmt.Sprintf("You may end the relay, too (kill -9 %d): it is started again.", d.relay.proc.Pid()))
+	d.out.say("The story is over; the shop continues more slowly until Ctrl-C, with a line every 10 s.")
+	d.printAddresses()
+	d.out.text(fmt.Sprintf("You may end the relay, too (kill -9 %d): the demo restarts it.", d.relay.proc.Pid()))
 	d.out.columns()
 	for {
 		err := d.watch(ctx, time.Hour, nil)
@@ -243,20 +243,20 @@ func (d *demo) goOn(ctx context.Context) error {
 			return nil
 		case errors.Is(err, errRelayEnded):
 			how := exitText(d.relay.proc)
-			d.tally.fault(relayEnded)
-			time.Sleep(time.Second) // it may end at once again
+			d.tally.setFault(relayEnded)
+			time.Sleep(time.Second) // the relay may exit again at once
 			if err := d.relay.start(); err != nil {
 				return err
 			}
-			d.out.say("The relay has ended (%s); it is started again, as process %d.", how, d.relay.proc.Pid())
+			d.out.say("The relay has ended (%s); the demo restarted it as process %d.", how, d.relay.proc.Pid())
 		case err != nil:
 			return err
 		}
 	}
 }
 
-// where says what there is to look at.
-func (d *demo) where() {
+// printAddresses prints how to look at Postgres, Kafka and the relay.
+func (d *demo) printAddresses() {
 	broker := d.kafka.Brokers()[0]
 	d.out.text("",
 		"  Status    curl "+d.relay.url+"/status",
@@ -267,14 +267,14 @@ func (d *demo) where() {
 		"", "The table outbox is nearly empty: the shop deletes its rows every second, delivered or not.")
 }
 
-// finish closes the shop, lets the relay end in order, and compares.
+// finish closes the shop, stops the relay in order, and compares.
 func (d *demo) finish(ctx context.Context) (verdict, error) {
-	d.out.say("The shop closes, what is under way arrives, and the relay is told to stop.")
-	if err := d.meanwhile(ctx, func() error { d.shop.close(); return nil }); err != nil {
+	d.out.say("The shop closes, the remaining events arrive, and the relay is stopped.")
+	if err := d.runWithLiveLines(ctx, func() error { d.shop.close(); return nil }); err != nil {
 		return nil, err
 	}
-	// What does not come in time is missing, and the verdict says so.
-	if err := d.watch(ctx, patience/2, d.tally.settled); err != nil && !errors.Is(err, errLate) {
+	// An event that is late is missing, and the verdict says so.
+	if err := d.watch(ctx, patience/2, d.tally.isSettled); err != nil && !errors.Is(err, errLate) {
 		return nil, err
 	}
 	var e ending

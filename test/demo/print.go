@@ -10,17 +10,18 @@ import (
 	"unicode/utf8"
 )
 
-// width is the longest line that the demo prints, log lines of the servers apart.
+// width is the longest line that the demo prints, except for log lines of the servers.
 const width = 100
 
-// printer writes what people read: whole lines, no control characters but colour, and colour only on a terminal.
+// printer writes the demo's output: whole lines, without control characters except colour, and colour only on a
+// terminal.
 type printer struct {
 	w     io.Writer
 	color bool
-	begun time.Time // the live lines count from here
+	begun time.Time // live lines count from here
 }
 
-// newPrinter calls broken when f takes no more.
+// newPrinter calls broken when f cannot be written to any more.
 func newPrinter(f *os.File, broken func()) *printer {
 	st, err := f.Stat()
 	terminal := err == nil && st.Mode()&os.ModeCharDevice != 0
@@ -61,7 +62,7 @@ func (p *printer) text(lines ...string) {
 	}
 }
 
-// step says what is being done before it is done, and afterwards, on the same line, how long it took.
+// step prints what is about to be done and, on the same line afterwards, how long it took.
 func (p *printer) step(what string, do func() (string, error)) error {
 	fmt.Fprintf(p.w, "  %-*s", stepWidth, what+" …")
 	begin := time.Now()
@@ -77,22 +78,22 @@ func (p *printer) step(what string, do func() (string, error)) error {
 
 const stepWidth = 56
 
-// say is a sentence of the story.
+// say prints a sentence of the story.
 func (p *printer) say(format string, args ...any) {
 	p.text(p.paint(bold, ">> "+fmt.Sprintf(format, args...)))
 }
 
-// legend says what the live lines show.
+// legend explains the live lines.
 func (p *printer) legend() {
 	p.text("",
 		"committed       events that the shop has committed",
-		"delivered       those of them that an independent reader has read from Kafka",
+		"delivered       committed events that an independent reader has read from Kafka",
 		"lag             of the relay, from its /metrics",
 		"commit→visible  from the end of COMMIT until the reader has the event, over the last second",
 		"repeats         records that the reader has read before")
 }
 
-// columns are the live lines' names; every line is made by the same format.
+// columns are the live lines' names; row uses the same format.
 func (p *printer) columns() {
 	p.text("", p.paint(dim, columns))
 }
@@ -101,7 +102,7 @@ const rowFormat = "%5s  %9s  %9s  %6s  %18s  %6s  %7s   %s"
 
 var columns = fmt.Sprintf(rowFormat, "time", "committed", "delivered", "lag", "commit→visible p50", "p99", "repeats", "relay")
 
-// row is the live line.
+// row prints a live line.
 func (p *printer) row(l look, g gauges) {
 	p.text(p.rowText(time.Since(p.begun), l, g))
 }
@@ -118,13 +119,13 @@ func (p *printer) rowText(at time.Duration, l look, g gauges) string {
 	switch {
 	case state != "streaming":
 		state = p.paint(amber, state)
-	case l.timed == 0 && l.delivered < l.committed: // it waits for Kafka, or for what a relay before it may have sent
+	case l.timed == 0 && l.delivered < l.committed: // the relay waits for Kafka, or for what an earlier relay may have sent
 		state = p.paint(amber, "streaming, waits")
 	}
 	return fmt.Sprintf(rowFormat, clock(at), count(l.committed), count(l.delivered), lag, p50, p99, count(l.repeats), state)
 }
 
-// verdict prints the findings and, of what is wrong, the first few.
+// verdict prints the findings and, for the failed ones, the first few defects.
 func (p *printer) verdict(v verdict) {
 	const few = 5
 	p.text("")
@@ -151,13 +152,13 @@ func (p *printer) verdict(v verdict) {
 	p.text("", last)
 }
 
-// clock is minutes and seconds.
+// clock formats minutes and seconds.
 func clock(d time.Duration) string {
 	s := int(d.Round(time.Second).Seconds())
 	return fmt.Sprintf("%d:%02d", s/60, s%60)
 }
 
-// duration is short and has one unit: 3 ms, 1.2 s, 47 s, 12 min.
+// duration formats a duration in one unit: 3 ms, 1.2 s, 47 s, 12 min.
 func duration(d time.Duration) string {
 	switch {
 	case d <= 0:
@@ -174,7 +175,7 @@ func duration(d time.Duration) string {
 	return fmt.Sprintf("%.0f min", d.Minutes())
 }
 
-// count is a number with its thousands apart.
+// count formats a number with separated thousands.
 func count(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -183,7 +184,7 @@ func count(n int) string {
 	return s
 }
 
-// wrap breaks a text into lines of so many characters where it has spaces to break at.
+// wrap breaks a text at spaces into lines of at most so many characters.
 func wrap(text string, most int) []string {
 	var lines []string
 	for line := range strings.Lines(text) {

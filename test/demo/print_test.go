@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A relay that streams and delivers nothing, although something was committed, is shown as waiting.
+// A relay that streams but delivers nothing, although events were committed, is shown as waiting.
 func TestRowShowsWaiting(t *testing.T) {
 	for _, c := range []struct {
 		look  look

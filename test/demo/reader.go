@@ -9,10 +9,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// follow reads the topics as any consumer would and hands what it finds to the tally, until ctx is done. It is another
-// Kafka client than the relay's and takes nothing from it: an independent witness.
+// follow reads the topics as any consumer would and passes the records to the tally, until ctx is done. It is an
+// independent witness: another Kafka client than the relay's.
 func follow(ctx context.Context, brokers []string, t *tally) error {
-	return kafkatest.Follow(ctx, brokers, func(r kafkatest.Record) { t.read(toRecord(r), time.Now()) }, topics...)
+	return kafkatest.Follow(ctx, brokers, func(r kafkatest.Record) { t.addRead(toRecord(r), time.Now()) }, topics...)
 }
 
 func toRecord(r kafkatest.Record) check.Record {
@@ -23,8 +23,8 @@ func toRecord(r kafkatest.Record) check.Record {
 	return rec
 }
 
-// countAll returns how many records the topics hold, once the reader had time to read as many. Nobody may write to them
-// any more: a phantom or a repeat at the very end would be overlooked otherwise.
+// countAll returns how many records the topics hold, after the reader had time to read as many. It is called when all
+// writing has ended: it would miss a phantom or a repeat at the very end otherwise.
 func (d *demo) countAll(ctx context.Context) (int, error) {
 	all, err := kafkatest.ReadAll(ctx, d.kafka.Brokers(), topics...)
 	if err != nil {
@@ -36,5 +36,5 @@ func (d *demo) countAll(ctx context.Context) (int, error) {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	return len(all), nil // a reader that is still behind is the verdict's business
+	return len(all), nil // the verdict reports a reader that has not caught up
 }

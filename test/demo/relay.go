@@ -22,13 +22,13 @@ import (
 // relay is the real binary as a process of its own, run as an operator would run it.
 type relay struct {
 	binary, config, log string
-	url                 string // of its HTTP side
+	url                 string // of its HTTP endpoints
 
-	proc    *child.Process
-	leaving bool // we have ended it ourselves
+	proc        *child.Process
+	endExpected bool // the demo has ended it
 }
 
-// build makes the binary from the sources around us and returns its path.
+// build builds the binary from the sources around us and returns its path.
 func build(ctx context.Context, dir string) (string, error) {
 	binary := filepath.Join(dir, "outboxcdc")
 	if err := daemon.Build(ctx, binary); err != nil {
@@ -37,7 +37,7 @@ func build(ctx context.Context, dir string) (string, error) {
 	return binary, nil
 }
 
-// newRelay writes the configuration. It is all that there is to set.
+// newRelay writes the configuration, with every setting that is needed.
 func newRelay(binary, dir, postgres string, brokers []string) (*relay, error) {
 	port, err := child.FreePort()
 	if err != nil {
@@ -66,7 +66,7 @@ func (r *relay) setup(ctx context.Context, superuser string) error {
 	return nil
 }
 
-// start starts the process and returns without waiting for what it does.
+// start starts the process and returns at once.
 func (r *relay) start() error {
 	proc, err := child.Start(child.Spec{
 		Path: r.binary, Args: []string{"-c", r.config, "run"}, Env: daemon.Environment(),
@@ -75,12 +75,12 @@ func (r *relay) start() error {
 	if err != nil {
 		return err
 	}
-	r.proc, r.leaving = proc, false
+	r.proc, r.endExpected = proc, false
 	return nil
 }
 
-// ready waits until the relay says that events flow.
-func (r *relay) ready(ctx context.Context) error {
+// awaitReady waits until the relay reports that events flow.
+func (r *relay) awaitReady(ctx context.Context) error {
 	return r.proc.Poll(ctx, func(ctx context.Context) error {
 		body, err := r.get(ctx, "/readyz")
 		if err != nil {
@@ -90,9 +90,9 @@ func (r *relay) ready(ctx context.Context) error {
 	})
 }
 
-// ended says that the process has ended although nobody here ended it, and how.
-func (r *relay) ended() error {
-	if r.proc == nil || r.leaving || !r.proc.Exited() {
+// checkRunning returns an error if the process has ended and the demo did not end it.
+func (r *relay) checkRunning() error {
+	if r.proc == nil || r.endExpected || !r.proc.Exited() {
 		return nil
 	}
 	return fmt.Errorf("%w: %s", errRelayEnded, exitText(r.proc))
@@ -107,30 +107,30 @@ func exitText(p *child.Process) string {
 	return "exit status 0"
 }
 
-// kill is kill -9.
+// kill sends SIGKILL.
 func (r *relay) kill() error {
 	if r.proc == nil {
 		return nil
 	}
-	r.leaving = true
+	r.endExpected = true
 	return r.proc.Kill()
 }
 
-// stop is SIGTERM, which a relay answers by delivering what it has read, confirming it and leaving with 0.
+// stop sends SIGTERM: the relay delivers what it has read, confirms it and exits with 0.
 func (r *relay) stop(ctx context.Context) error {
-	r.leaving = true
+	r.endExpected = true
 	return daemon.Stop(ctx, r.proc)
 }
 
-// gauges is what the story takes from /metrics.
+// gauges are the metrics that the demo uses.
 type gauges struct {
 	state   string
 	lag     time.Duration
-	known   bool // whether lag is
-	skipped int  // events that Postgres sent again and that the relay knew to be delivered
+	known   bool // whether lag is known
+	skipped int  // events that Postgres sent again and that were already delivered
 }
 
-// look asks the relay how it is.
+// look reads the relay's metrics.
 func (r *relay) look(ctx context.Context) gauges {
 	if r.proc.Exited() {
 		return gauges{state: "not running"}
@@ -155,7 +155,7 @@ func gaugesOf(metrics map[string]float64) gauges {
 	return g
 }
 
-// get returns the body; an answer other than 200 is an error.
+// get returns the body; a status other than 200 is an error.
 func (r *relay) get(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()

@@ -29,8 +29,8 @@ const (
 
 var topics = []string{orderTopic, paymentTopic}
 
-// shopSQL is the application's own part of the database: what any shop has, and not the outbox. Each customer counts the
-// events that were written for it, so that the shop itself knows in what order they were committed.
+// shopSQL is the application's own part of the database, without the outbox. Each customer's row counts the events
+// written for it, so that the shop itself knows the order of commits.
 var shopSQL = []string{
 	`CREATE TABLE customers (id int PRIMARY KEY, order_events int NOT NULL DEFAULT 0, payment_events int NOT NULL DEFAULT 0)`,
 	`INSERT INTO customers (id) SELECT generate_series(1, ` + strconv.Itoa(customers) + `)`,
@@ -40,22 +40,21 @@ var shopSQL = []string{
 	`GRANT SELECT, INSERT ON orders TO shop`,
 }
 
-// outboxGrant is all that an application needs of the outbox; DELETE is for the cleaner.
+// outboxGrant has the only privileges that an application needs on the outbox; DELETE is for the cleaner.
 const outboxGrant = `GRANT INSERT, DELETE ON outbox TO shop`
 
-// shop is the application: several writers that do not know of each other, and a cleaner. It needs nothing of outboxcdc
-// but the table.
+// shop is the application: several independent writers and a cleaner. Of outboxcdc it needs only the table.
 type shop struct {
 	url    string
 	tally  *tally
-	failed chan<- error // gets what no retry can fix, one of each at most
-	slow   atomic.Int64 // the pauses are this many times longer
+	failed chan<- error // gets errors that no retry can fix, at most one of each
+	slow   atomic.Int64 // factor for the pauses
 
 	closing chan struct{}
 	wg      sync.WaitGroup
 }
 
-// openShop starts the writers. They end in the middle of what they do when ctx is done, in order when close is called.
+// openShop starts the writers. They end at once when ctx is done, in order when close is called.
 func openShop(ctx context.Context, url string, t *tally, failed chan<- error) *shop {
 	s := &shop{url: url, tally: t, failed: failed, closing: make(chan struct{})}
 	s.slow.Store(1)
@@ -66,13 +65,13 @@ func openShop(ctx context.Context, url string, t *tally, failed chan<- error) *s
 	return s
 }
 
-// close lets every writer finish what it has begun.
+// close lets every writer finish its current transaction.
 func (s *shop) close() {
 	close(s.closing)
 	s.wg.Wait()
 }
 
-// loop does one thing again and again, on a connection of its own that is opened again when it breaks.
+// loop calls do repeatedly on a connection of its own, which it reopens after an error.
 func (s *shop) loop(ctx context.Context, pause time.Duration, do func(context.Context, *pgx.Conn) error) {
 	var conn *pgx.Conn
 	defer func() {
@@ -81,7 +80,7 @@ func (s *shop) loop(ctx context.Context, pause time.Duration, do func(context.Co
 		}
 	}()
 	for {
-		// Twice the pause at most, so that the writers do not march in step.
+		// Up to twice the pause, so that the writers do not run in step.
 		select {
 		case <-ctx.Done():
 			return
@@ -98,26 +97,26 @@ func (s *shop) loop(ctx context.Context, pause time.Duration, do func(context.Co
 		if err == nil {
 			err = do(ctx, conn)
 		}
-		if err != nil && ctx.Err() == nil && !passing(err) {
+		if err != nil && ctx.Err() == nil && !isTransient(err) {
 			s.failed <- fmt.Errorf("the shop: %w", err)
 			return
 		}
 	}
 }
 
-// passing says that an error comes from Postgres being away: everything but an answer that finds fault with us.
-func passing(err error) bool {
+// isTransient reports whether Postgres is away for a while: any error except one that blames our statement.
+func isTransient(err error) bool {
 	var pg *pgconn.PgError
 	return !errors.As(err, &pg) || strings.HasPrefix(pg.Code, "57") // shutting down, or starting up
 }
 
-// clean deletes every outbox row there is, delivered or not: the relay reads the WAL, never the table.
+// clean deletes every outbox row, delivered or not: the relay reads the WAL, never the table.
 func (s *shop) clean(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, `DELETE FROM outbox`)
 	return err
 }
 
-// purchase is one order and the events it makes, in the order in which they are written.
+// purchase is one order and its events, in the order in which they are written.
 type purchase struct {
 	id       string
 	customer int
@@ -143,13 +142,13 @@ func newPurchase() purchase {
 }
 
 // payload is written exactly as Postgres prints jsonb (short names first), so that the value in Kafka can be compared
-// byte by byte with what the shop meant, without asking Postgres.
+// byte by byte without asking Postgres.
 func (p purchase) payload(number int) string {
 	return fmt.Sprintf(`{"no": %d, "item": %s, "cents": %d, "order": "%s", "customer": %d}`,
 		number, `"`+strings.ReplaceAll(p.item, `\`, `\\`)+`"`, p.cents, p.id, p.customer)
 }
 
-// rows are the records that must become of the purchase, if it is committed. orders and payments are the customer's
+// rows returns the records that the purchase must become, if it is committed. orders and payments are the customer's
 // counters after it.
 func (p purchase) rows(orders, payments int) []check.Row {
 	next := map[string]int{"order": orders - p.count("order"), "payment": payments - p.count("payment")}
@@ -174,8 +173,8 @@ func (p purchase) count(aggregate string) int {
 	return n
 }
 
-// order is the transaction that the outbox pattern is about: the order and its events, or neither. The update locks the
-// customer's row until COMMIT, which is what gives the events of a customer an order at all.
+// order is the transaction of the outbox pattern: the order and its events, or neither. The update locks the customer's
+// row until COMMIT, which gives the events of a customer their order.
 func (s *shop) order(ctx context.Context, conn *pgx.Conn) error {
 	p := newPurchase()
 	tx, err := conn.Begin(ctx)
@@ -200,32 +199,32 @@ func (s *shop) order(ctx context.Context, conn *pgx.Conn) error {
 			return err
 		}
 	}
-	if mathrand.IntN(rollBackOneIn) == 0 { // the customer thought better of it
+	if mathrand.IntN(rollBackOneIn) == 0 { // the customer changed their mind
 		if err := tx.Rollback(ctx); err != nil {
 			return err // cut off: not committed either
 		}
-		s.tally.abandoned()
+		s.tally.addRolledBack()
 		return nil
 	}
 	if err := tx.Commit(ctx); err != nil {
 		return s.resolve(ctx, p, rows)
 	}
-	s.tally.committed(rows, time.Now(), false)
+	s.tally.addCommitted(rows, time.Now(), false)
 	return nil
 }
 
-// resolve finds out what became of a COMMIT that was not answered: the order is there or it is not.
+// resolve finds out whether a COMMIT without an answer took effect: the order exists or it does not.
 func (s *shop) resolve(ctx context.Context, p purchase, rows []check.Row) error {
 	for {
 		there, err := s.find(ctx, p)
 		switch {
 		case err == nil && there:
-			s.tally.committed(rows, time.Now(), true)
+			s.tally.addCommitted(rows, time.Now(), true)
 			return nil
 		case err == nil:
-			s.tally.abandoned()
+			s.tally.addRolledBack()
 			return nil
-		case ctx.Err() != nil || !passing(err):
+		case ctx.Err() != nil || !isTransient(err):
 			return err
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -238,7 +237,7 @@ func (s *shop) find(ctx context.Context, p purchase) (there bool, err error) {
 		return false, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	// Whoever has the customer's lock has not ended: wait for that before looking.
+	// A transaction that holds the customer's lock has not ended: wait for it before looking.
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT FROM customers WHERE id = $1 FOR UPDATE`, p.customer); err != nil {
 			return err

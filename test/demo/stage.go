@@ -16,11 +16,11 @@ import (
 
 const (
 	database = "shop"
-	role     = "outboxcdc" // the relay's; setup makes it
+	role     = "outboxcdc" // the relay's; setup creates it
 	password = "demo"
 )
 
-// demo is what the story is played on. Everything in it is nil until it was started.
+// demo is the state of a run. A field is nil until its server or task was started.
 type demo struct {
 	out      *printer
 	dir      string
@@ -29,13 +29,13 @@ type demo struct {
 	relay    *relay
 	tally    *tally
 	shop     *shop
-	stop     context.CancelFunc // ends shop and reader in the middle of what they do
+	stop     context.CancelFunc // ends shop and reader at once
 	reader   sync.WaitGroup
-	failed   chan error   // of shop and reader: what no retry can fix
+	failed   chan error   // of shop and reader: errors that no retry can fix
 	second   *time.Ticker // of the live line
 }
 
-// prepare starts everything, saying so. What it returns is to be left, also with an error.
+// prepare starts everything and prints each step. Call leave on its result, also after an error.
 func prepare(ctx context.Context, o options, out *printer) (*demo, error) {
 	d := &demo{out: out, tally: newTally(), second: time.NewTicker(time.Second), failed: make(chan error, writers+2)}
 	if o.kafka == "real" {
@@ -47,7 +47,7 @@ func prepare(ctx context.Context, o options, out *printer) (*demo, error) {
 	if d.dir, err = os.MkdirTemp("", "outboxcdc-demo-"); err != nil {
 		return d, err
 	}
-	// PostgreSQL refuses root and runs as somebody else, who must be able to get to its data.
+	// PostgreSQL refuses root and runs as another user, who must be able to reach its data.
 	if err := os.Chmod(d.dir, 0o755); err != nil {
 		return d, err
 	}
@@ -136,7 +136,7 @@ func (d *demo) startRelay(ctx context.Context, binary string) (err error) {
 		if err := d.relay.setup(ctx, d.postgres.SuperURL(database)); err != nil {
 			return "", err
 		}
-		// What setup leaves to people: the application's right to write, and the role's password.
+		// setup leaves this to people: the application's privileges, and the role's password.
 		return "role, table, publication, slot, position topic", d.postgres.Exec(ctx, database, outboxGrant,
 			"ALTER ROLE "+role+" PASSWORD '"+password+"'")
 	})
@@ -149,7 +149,7 @@ func (d *demo) startRelay(ctx context.Context, binary string) (err error) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		return d.relay.url + "/status", d.relay.ready(ctx)
+		return d.relay.url + "/status", d.relay.awaitReady(ctx)
 	})
 }
 
@@ -167,15 +167,15 @@ func (d *demo) openShop(ctx context.Context) {
 	d.second.Reset(time.Second)
 }
 
-// watch prints the live lines until the condition holds (nil: until the time is over), and fails when somebody ends who
-// should not.
+// watch prints live lines until the condition holds (nil: until the time is over), and fails when a process ends
+// unexpectedly.
 func (d *demo) watch(ctx context.Context, most time.Duration, until func() bool) error {
 	end := time.NewTimer(most)
 	defer end.Stop()
 	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()
 	for {
-		if err := d.relay.ended(); err != nil {
+		if err := d.relay.checkRunning(); err != nil {
 			return err
 		}
 		if until != nil && until() {
@@ -198,8 +198,8 @@ func (d *demo) watch(ctx context.Context, most time.Duration, until func() bool)
 	}
 }
 
-// meanwhile does something that takes its time, with live lines going on.
-func (d *demo) meanwhile(ctx context.Context, do func() error) error {
+// runWithLiveLines calls do and prints live lines until it returns.
+func (d *demo) runWithLiveLines(ctx context.Context, do func() error) error {
 	result := make(chan error, 1)
 	go func() { result <- do() }()
 	var err error
@@ -217,12 +217,12 @@ func (d *demo) meanwhile(ctx context.Context, do func() error) error {
 	return errors.Join(watched, err)
 }
 
-// errLate says that something has not come about in the time that it was given.
+// errLate says that a condition did not hold in time.
 var errLate = errors.New("not in time")
 
-// leave stops and removes everything and returns the status. After a failure the logs stay, and the relay's last words
-// are printed.
-func (d *demo) leave(status int) int {
+// cleanUp stops and removes everything and returns the status. After a failure it keeps the logs and prints the relay's
+// last lines.
+func (d *demo) cleanUp(status int) int {
 	if d.stop != nil {
 		d.stop()
 		d.shop.wg.Wait()
@@ -243,7 +243,7 @@ func (d *demo) leave(status int) int {
 	} else if logs := d.keepLogs(); len(logs) > 0 {
 		if d.relay != nil {
 			if last := lastLines(d.relay.log, 10); len(last) > 0 {
-				d.out.text("", "The relay's last words:")
+				d.out.text("", "The last lines of the relay's log:")
 				d.out.text(last...)
 			}
 		}
@@ -256,7 +256,7 @@ func (d *demo) leave(status int) int {
 	return status
 }
 
-// keepLogs removes everything but the logs, and returns those.
+// keepLogs removes everything except the logs, and returns those.
 func (d *demo) keepLogs() []string {
 	if d.dir == "" {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/check"
 )
 
-// cause is what a repeat is put down to: the last fault before it was read.
+// cause is what a repeat is attributed to: the last fault before it was read.
 type cause int
 
 const (
@@ -17,7 +17,7 @@ const (
 	relayKilled
 	brokerFrozen
 	postgresStopped
-	relayEnded // by somebody at the keyboard, with -keep
+	relayEnded // from outside, with -keep
 	causes
 )
 
@@ -28,16 +28,16 @@ func (c cause) String() string {
 	}[c]
 }
 
-// mayRepeat says whether repeats can be excused: somebody at the keyboard may freeze the broker and kill the relay, so that a
-// request arrives after the next one has looked what is there. The faults of the story repeat nothing.
+// mayRepeat reports whether repeats are excused. With -keep a person may freeze the broker and kill the relay, so that
+// a request arrives after the next relay has read the ends of the partitions. The faults of the story cause no repeats.
 func (c cause) mayRepeat() bool { return c == relayEnded }
 
-// tally holds what the shop committed against what the reader found, live for the display and at the end for the
-// verdict. The shop and the reader share nothing else, and it knows nothing of the relay.
+// tally compares what the shop committed with what the reader found, live for the display and at the end for the
+// verdict. It is all that shop and reader share, and it knows nothing of the relay.
 type tally struct {
 	mu      sync.Mutex
 	checker *check.Checker
-	// A record may be read before the writer that committed it gets to say so, so each side waits for the other here.
+	// A record may be read before its writer reports the commit, so each side waits for the other here.
 	waiting map[string]time.Time // committed, not read yet: when it was committed
 	early   map[string]time.Time // read, not known to be committed: when it was read
 	newest  time.Time            // commit time of the youngest event that was read
@@ -55,9 +55,9 @@ func newTally() *tally {
 	return &tally{checker: check.New(), waiting: map[string]time.Time{}, early: map[string]time.Time{}}
 }
 
-// committed adds the rows of one transaction, committed at the given time. It is in doubt if the shop had no answer to
-// its COMMIT and looked for its order afterwards; when it was committed is not known then.
-func (t *tally) committed(rows []check.Row, at time.Time, inDoubt bool) {
+// addCommitted adds the rows of one transaction, committed at the given time. inDoubt: the shop had no answer to its
+// COMMIT and looked for its order afterwards, so the commit time is unknown.
+func (t *tally) addCommitted(rows []check.Row, at time.Time, inDoubt bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.transactions++
@@ -77,15 +77,15 @@ func (t *tally) committed(rows []check.Row, at time.Time, inDoubt bool) {
 	}
 }
 
-// abandoned counts a transaction that was rolled back: its rows must never be read.
-func (t *tally) abandoned() {
+// addRolledBack counts a transaction that was rolled back: its rows must never be read.
+func (t *tally) addRolledBack() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.rolledBack++
 }
 
-// read adds a record, read at the given time.
-func (t *tally) read(r check.Record, at time.Time) {
+// addRead adds a record, read at the given time.
+func (t *tally) addRead(r check.Record, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.records++
@@ -94,7 +94,7 @@ func (t *tally) read(r check.Record, at time.Time) {
 	after := t.checker.Counts()
 	t.repeats[t.cause] += after.Repeats - before.Repeats
 	if after.Delivered == before.Delivered {
-		return // a repeat, or a record without an id: the checker remembers it
+		return // a repeat, or a record without an id: the checker has it
 	}
 	id := idOf(r)
 	committed, ok := t.waiting[id]
@@ -122,23 +122,23 @@ func idOf(r check.Record) string {
 	return ""
 }
 
-// fault puts repeats from here on down to c.
-func (t *tally) fault(c cause) {
+// setFault attributes repeats from now on to c.
+func (t *tally) setFault(c cause) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.cause = c
 	t.faults[c] = true
 }
 
-// repeatsAfter returns the repeats put down to c.
+// repeatsAfter returns the repeats attributed to c.
 func (t *tally) repeatsAfter(c cause) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.repeats[c]
 }
 
-// recovered says that something committed since then was read, and nothing committed before is still waited for.
-func (t *tally) recovered(since time.Time) bool {
+// hasRecovered reports whether an event committed since then was read, and none committed before is outstanding.
+func (t *tally) hasRecovered(since time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.newest.Before(since) {
@@ -152,8 +152,8 @@ func (t *tally) recovered(since time.Time) bool {
 	return true
 }
 
-// settled says that everything committed was read.
-func (t *tally) settled() bool {
+// isSettled reports whether everything committed was read.
+func (t *tally) isSettled() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.waiting) == 0
@@ -165,10 +165,10 @@ func (t *tally) recordsRead() int {
 	return t.records
 }
 
-// look is the numbers of one live line.
+// look has the numbers of one live line.
 type look struct {
 	committed, delivered, repeats int
-	timed                         int // events behind the two percentiles; 0: nothing arrived
+	timed                         int // events in the two percentiles; 0: none arrived
 	p50, p99                      time.Duration
 }
 
@@ -179,7 +179,7 @@ func (t *tally) look() look {
 	n := t.checker.Counts()
 	l := look{
 		committed: n.Expected,
-		delivered: n.Delivered - len(t.early), // each side once, in whatever order they came to be known
+		delivered: n.Delivered - len(t.early), // each event once, whether read or committed first
 		repeats:   n.Repeats,
 		timed:     len(t.latest),
 	}
@@ -191,16 +191,16 @@ func (t *tally) look() look {
 	return l
 }
 
-// ending is what the verdict needs and the tally cannot know.
+// ending is the part of the verdict that the tally cannot know.
 type ending struct {
 	relay   error // how the relay took SIGTERM; nil: it drained and left with 0
-	inKafka int   // records in the topics, counted by another reader once nobody writes any more
+	inKafka int   // records in the topics, counted by another reader after all writing has ended
 }
 
-// verdict is what came out, point by point.
+// verdict is the result, point by point.
 type verdict []finding
 
-// finding is one point of it.
+// finding is one point of the verdict.
 type finding struct {
 	name, text string
 	ok         bool
@@ -216,7 +216,7 @@ func (v verdict) ok() bool {
 	return true
 }
 
-// exitStatus is what the demo ends with.
+// exitStatus returns the demo's exit status.
 func (v verdict) exitStatus() int {
 	if v.ok() {
 		return exitKept
@@ -231,7 +231,7 @@ func (t *tally) verdict(e ending) verdict {
 	r := t.checker.Report()
 	v := verdict{
 		{
-			// Nothing committed would prove nothing.
+			// Without commits the demo would prove nothing.
 			name: "committed", ok: r.Rows > 0,
 			text: fmt.Sprintf("%s events in %s transactions%s; %s more were rolled back", count(r.Rows), count(t.transactions), t.doubt(), count(t.rolledBack)),
 		},
@@ -239,32 +239,32 @@ func (t *tally) verdict(e ending) verdict {
 			name: "delivered", ok: r.Rows > 0 && len(r.Missing) == 0,
 			text: fmt.Sprintf("%s of %s events", count(r.Rows-len(r.Missing)), count(r.Rows)),
 		},
-		finds("missing", "none", "%s were committed and are not in Kafka", r.Missing),
-		finds("phantom", "none: nothing in Kafka that was not committed", "%s are in Kafka and were not committed", r.Phantom),
-		finds("order", "as committed, for every key", "%s are not in their place", append(r.OutOfOrder, r.Misplaced...)),
-		finds("content", "as written, byte for byte", "%s differ from what was written", append(r.WrongContent, r.BadRepeats...)),
+		newFinding("missing", "none", "%s were committed and are not in Kafka", r.Missing),
+		newFinding("phantom", "none: nothing in Kafka that was not committed", "%s are in Kafka and were not committed", r.Phantom),
+		newFinding("order", "as committed, for every key", "%s are not in their place", append(r.OutOfOrder, r.Misplaced...)),
+		newFinding("content", "as written, byte for byte", "%s differ from what was written", append(r.WrongContent, r.BadRepeats...)),
 	}
 	for c := range causes {
 		if t.faults[c] || t.repeats[c] > 0 || c == noFault {
-			v = append(v, t.repeated(c))
+			v = append(v, t.repeatsFinding(c))
 		}
 	}
 	last := finding{name: "clean stop", ok: e.relay == nil, text: "the relay delivered what it had read and left with exit status 0"}
 	if e.relay != nil {
-		last.text = "told to stop, the relay left with " + e.relay.Error()
+		last.text = "after SIGTERM the relay exited with " + e.relay.Error()
 	}
 	v = append(v, last)
 	if len(r.Invalid) > 0 || e.inKafka != t.records {
-		// Then the demo has watched badly, and nothing above counts.
+		// Then the demo has observed badly, and no finding above counts.
 		v = append(v, finding{
 			name: "reader", offenders: r.Invalid,
-			text: fmt.Sprintf("read %s of the %s records that Kafka holds; %d things do not fit", count(t.records), count(e.inKafka), len(r.Invalid)),
+			text: fmt.Sprintf("read %s of the %s records in Kafka; %d contradictions", count(t.records), count(e.inKafka), len(r.Invalid)),
 		})
 	}
 	return v
 }
 
-// doubt tells of transactions whose COMMIT was cut off when Postgres went.
+// doubt describes the transactions whose COMMIT was cut off when Postgres stopped.
 func (t *tally) doubt() string {
 	if t.inDoubt == 0 {
 		return ""
@@ -272,7 +272,7 @@ func (t *tally) doubt() string {
 	return fmt.Sprintf(" (%s cut off in COMMIT)", count(t.inDoubt))
 }
 
-func (t *tally) repeated(c cause) finding {
+func (t *tally) repeatsFinding(c cause) finding {
 	n := t.repeats[c]
 	f := finding{name: "repeats", ok: n == 0 || c.mayRepeat(), text: fmt.Sprintf("%s %s", count(n), c)}
 	switch {
@@ -284,8 +284,8 @@ func (t *tally) repeated(c cause) finding {
 	return f
 }
 
-// finds is a point that is fine when there are no offenders.
-func finds(name, fine, wrong string, offenders []string) finding {
+// newFinding returns a finding that is ok when there are no offenders.
+func newFinding(name, fine, wrong string, offenders []string) finding {
 	f := finding{name: name, ok: len(offenders) == 0, text: fine, offenders: offenders}
 	if !f.ok {
 		f.text = fmt.Sprintf(wrong, count(len(offenders)))

@@ -1,4 +1,5 @@
-// Package docs holds the documents to each other: links lead somewhere, the index is complete, and every fault is described.
+// Package docs checks the documents against each other: links lead somewhere, the index is complete, and every fault is
+// described.
 package docs
 
 import (
@@ -25,8 +26,8 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// files are those below root with one of the endings, by their paths from there. What is built, and folders whose names begin with a
-// dot, are left out.
+// files returns the files below root with one of the endings, by their relative paths. It skips build output and
+// folders whose names begin with a dot.
 func files(t *testing.T, ends ...string) (all []string) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -54,7 +55,7 @@ var (
 	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 )
 
-// anchors are those that GitHub gives the headings of a page.
+// anchors returns the anchors that GitHub gives the headings of a page.
 func anchors(text string) map[string]bool {
 	all := map[string]bool{}
 	for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
@@ -118,7 +119,7 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// Nothing refers to a section of a document that is not in this repository.
+// No document refers to a section of a document that is not in this repository.
 func TestReferences(t *testing.T) {
 	sections := regexp.MustCompile(`\b(design|surface|failures\.md),? §`)
 	for _, file := range files(t, ".go", ".md", ".yaml", ".yml", ".sql") {
@@ -128,7 +129,7 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-// docs/faults.md has every fault and invariant that a test names, once.
+// docs/faults.md lists each fault and invariant named by a test exactly once.
 func TestFaults(t *testing.T) {
 	described := map[string]int{}
 	for _, m := range regexp.MustCompile(`(?m)^\| ([FI][^|]+) \|`).FindAllStringSubmatch(read(t, "docs/faults.md"), -1) {

@@ -1,16 +1,16 @@
-// Package faultproxy stands between a client and a server on this machine and does to their TCP connections what
-// networks do: slowness, silence in one or both directions, cuts, resets, refusal, a name that leads to another server.
-// All of it can be switched while connections are open.
+// Package faultproxy is a TCP proxy between a client and a server on this machine that imitates network faults:
+// slowness, silence in one or both directions, cuts, resets, refusal, a name that leads to another server. All of them
+// can be switched while connections are open.
 //
 // It promises:
-//   - what passes, passes in order and unchanged; a cut lets through exactly the bytes that it says;
-//   - a [Way] that has swallowed anything of a connection swallows all that follows on that connection, the end
-//     included, whatever is set later: the two ends must find out by themselves, as after the crash of a router. So each
-//     side of a half-open connection stays open until the side itself ends it, or [Proxy.CutAll] or [Proxy.Close] does;
-//   - after Close there is no goroutine and no descriptor left.
+//   - bytes that pass do so in order and unchanged; a cut passes exactly the given number of bytes;
+//   - a [Way] that has swallowed anything of a connection swallows everything that follows on that connection, the end
+//     included, whatever is set later: both ends must find out by themselves, as after the crash of a router. Each side
+//     of a half-open connection stays open until that side ends it, or [Proxy.CutAll] or [Proxy.Close] does;
+//   - after Close no goroutine and no descriptor is left.
 //
-// It does not delay or lose the handshake of TCP, which is the kernel's: a client behind a black hole is connected,
-// and hears nothing. [Faults].Silent is for handshakes that nobody answers.
+// It does not delay or lose the TCP handshake, which is the kernel's: a client behind a black hole is connected, but
+// receives nothing. [Faults].Silent is for unanswered handshakes.
 package faultproxy
 
 import (
@@ -29,26 +29,26 @@ type Faults struct {
 	Up   Way // client → server
 	Down Way // server → client
 
-	// Refuse has new connections refused; open ones go on.
+	// Refuse refuses new connections; open ones continue.
 	Refuse bool
-	// Silent has nobody answer new ones: the client's connect times out. Open ones go on.
+	// Silent leaves new connections unanswered: the client's connect times out. Open ones continue.
 	Silent bool
-	// Idle closes connections over which nothing has passed for so long, as load balancers do.
+	// Idle closes connections over which nothing has passed for this long, as load balancers do.
 	Idle time.Duration
 }
 
 // Way is one direction.
 type Way struct {
-	// Latency delays what passes.
+	// Latency delays all bytes.
 	Latency time.Duration
-	// BytesPerSecond bounds what passes, over all connections together.
+	// BytesPerSecond bounds the throughput of all connections together.
 	BytesPerSecond int
-	// Hold lets nothing pass and loses nothing: it comes when Hold is over, as after a cable was out for a while. New
-	// connections reach the server then.
+	// Hold lets nothing pass and loses nothing: everything arrives when Hold ends, as after a cable was unplugged for a
+	// while. New connections reach the server then.
 	Hold bool
 	// Drop swallows everything. New connections never reach the server.
 	Drop bool
-	// Cut ends a connection when CutAfter bytes have passed this way since its beginning, which may have been already.
+	// Cut ends a connection when CutAfter bytes have passed this way since its beginning, at once if they already have.
 	Cut      Cut
 	CutAfter int64
 }
@@ -66,7 +66,7 @@ const (
 // BlackHole swallows everything in both directions.
 func BlackHole() Faults { return Faults{Up: Way{Drop: true}, Down: Way{Drop: true}} }
 
-// Proxy is one address that leads to a server. Its methods may be called by anybody.
+// Proxy is one address that leads to a server. Its methods may be called from several goroutines.
 type Proxy struct {
 	addr string
 	up   link
@@ -79,7 +79,7 @@ type Proxy struct {
 	changed  chan struct{} // closed, and replaced, by each Set
 	target   string
 	listener *net.TCPListener // nil while it refuses
-	silent   bool             // nothing is taken from the listener
+	silent   bool             // the queue of the listener is not emptied
 	fillers  []net.Conn       // connections of our own, while silent
 	ours     map[string]bool  // their addresses, until they are accepted
 	pairs    map[*pair]struct{}
@@ -88,10 +88,10 @@ type Proxy struct {
 	running sync.WaitGroup
 }
 
-// Start makes a proxy on a port of 127.0.0.1 of its own. The server need not be there yet; target may be "" until
-// Proxy.Target names one.
+// Start starts a proxy on a port of 127.0.0.1. The server need not exist yet; target may be "" until Proxy.Target names
+// one.
 func Start(target string) (*Proxy, error) {
-	port, err := child.FreePort() // below the range of outgoing connections: it is still free after Refuse
+	port, err := child.FreePort() // below the range of outgoing connections: it stays free after Refuse
 	if err != nil {
 		return nil, fmt.Errorf("start a fault proxy: %w", err)
 	}
@@ -117,7 +117,7 @@ func (p *Proxy) Port() int {
 	return port
 }
 
-// Target leads connections to another server from now on. Those that are open stay where they are.
+// Target sends new connections to another server. Open ones keep theirs.
 func (p *Proxy) Target(addr string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,13 +134,13 @@ func (p *Proxy) Set(f Faults) error {
 	p.faults = f
 	close(p.changed)
 	p.changed = make(chan struct{})
-	if err := p.answer(); err != nil {
+	if err := p.updateListener(); err != nil {
 		return fmt.Errorf("set faults: %w", err)
 	}
 	return nil
 }
 
-// CutAll ends the connections that are open now, and says how many that were.
+// CutAll ends all open connections and returns their number.
 func (p *Proxy) CutAll(reset bool) int {
 	p.mu.Lock()
 	all := make([]*pair, 0, len(p.pairs))
@@ -158,7 +158,7 @@ func (p *Proxy) CutAll(reset bool) int {
 	return len(all)
 }
 
-// Connections are those that are open on either side.
+// Connections counts the connections open on either side.
 func (p *Proxy) Connections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,8 +171,9 @@ func (p *Proxy) Accepted() int64 { return p.accepted.Load() }
 // Cuts counts the connections that the proxy has ended: by Cut, Idle and CutAll.
 func (p *Proxy) Cuts() int64 { return p.cuts.Load() }
 
-// Intact counts the open connections that have lost nothing on the way to the server. They go on when the faults are lifted. A
-// client's end may still be on its way there, whatever the other way has lost: a test that wants clients to vanish waits for 0.
+// Intact counts the open connections that have lost nothing on the way to the server. They continue when the faults are
+// lifted. A client's end may still be under way, whatever the other direction has lost: a test that wants clients to
+// vanish waits for 0.
 func (p *Proxy) Intact() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -187,14 +188,14 @@ func (p *Proxy) Intact() (n int) {
 // Passed counts the bytes that were passed on, on all connections.
 func (p *Proxy) Passed() (up, down int64) { return p.up.passed.Load(), p.down.passed.Load() }
 
-// Close cuts everything, listens no more and waits until nothing is left. Closing twice does nothing.
+// Close ends all connections, stops listening and waits until nothing is left. Closing twice does nothing.
 func (p *Proxy) Close() error {
 	p.mu.Lock()
 	var err error
 	if !p.closed {
 		p.closed = true
 		close(p.changed)
-		err = p.unlisten()
+		err = p.stopListening()
 	}
 	p.mu.Unlock()
 	p.CutAll(true)
@@ -202,14 +203,14 @@ func (p *Proxy) Close() error {
 	return err
 }
 
-// look returns the faults and what is closed when they change.
+// look returns the faults and a channel that is closed when they change.
 func (p *Proxy) look() (Faults, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.faults, p.changed
 }
 
-// add makes a connection known; false: it comes too late.
+// add registers a connection; false if the proxy is closed.
 func (p *Proxy) add(c *pair) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -231,7 +232,7 @@ type link struct {
 	passed atomic.Int64
 
 	mu   sync.Mutex
-	free time.Time // when everything promised so far has passed
+	free time.Time // when all reserved bytes have passed
 }
 
 // reserve returns when the last of n bytes has passed.

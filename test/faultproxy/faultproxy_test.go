@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 20 * time.Second // a busy machine
 
-// quiet is how long a test listens to be sure that nothing comes.
+// quiet is how long a test listens to be sure that nothing arrives.
 const quiet = 60 * time.Millisecond
 
 func must(t *testing.T, err error) {
@@ -63,7 +63,7 @@ func newServer(t *testing.T) *server {
 	return s
 }
 
-// next is the next connection that reaches it; nil if none does within d.
+// next returns the next connection that reaches the server; nil if none does within d.
 func (s *server) next(d time.Duration) *net.TCPConn {
 	select {
 	case c := <-s.conns:
@@ -90,20 +90,20 @@ func dial(t *testing.T, p *Proxy) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// both are the two ends of a new connection through the proxy.
-func both(t *testing.T, p *Proxy, s *server) (client, server *net.TCPConn) {
+// connectBoth returns the two ends of a new connection through the proxy.
+func connectBoth(t *testing.T, p *Proxy, s *server) (client, server *net.TCPConn) {
 	t.Helper()
 	client = dial(t, p)
 	if server = s.next(patience); server == nil {
 		t.Fatal("it did not reach the server")
 	}
-	// The server has it before the proxy knows: an end that came in between would end the proxy's dialing.
-	eventually(t, "the proxy to know its connection", func() bool { return connected(p, client) })
+	// The server has the connection before the proxy knows: an end sent in between would end the proxy's dialing.
+	eventually(t, "the proxy to know its connection", func() bool { return isConnected(p, client) })
 	return client, server
 }
 
-// connected is true when the proxy has a connection to the server for this one of a client.
-func connected(p *Proxy, client *net.TCPConn) bool {
+// isConnected reports whether the proxy has connected this client to the server.
+func isConnected(p *Proxy, client *net.TCPConn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.pairs {
@@ -142,7 +142,7 @@ func expectNothing(t *testing.T, conns ...net.Conn) {
 	}
 }
 
-// expectEnd reads to the end and returns what came before it.
+// expectEnd reads to the end and returns the bytes before it.
 func expectEnd(t *testing.T, c net.Conn, reset bool) []byte {
 	t.Helper()
 	c.SetReadDeadline(time.Now().Add(patience))
@@ -175,7 +175,7 @@ func TestPassesUnchanged(t *testing.T) {
 	data := noise(3 << 20)
 	var all sync.WaitGroup
 	for range 4 {
-		client, server := both(t, p, s)
+		client, server := connectBoth(t, p, s)
 		for _, x := range [][2]*net.TCPConn{{client, server}, {server, client}} {
 			all.Go(func() {
 				_, _ = x[0].Write(data)
@@ -183,7 +183,7 @@ func TestPassesUnchanged(t *testing.T) {
 			})
 			all.Go(func() {
 				if got := expectEnd(t, x[1], false); !bytes.Equal(got, data) {
-					t.Errorf("%d bytes came of %d, or others", len(got), len(data))
+					t.Errorf("%d bytes of %d arrived, or different ones", len(got), len(data))
 				}
 			})
 		}
@@ -198,15 +198,15 @@ func TestPassesUnchanged(t *testing.T) {
 func TestEndsPass(t *testing.T) {
 	s := newServer(t)
 	p := start(t, s)
-	client, server := both(t, p, s)
+	client, server := connectBoth(t, p, s)
 	must(t, client.CloseWrite())
 	expectEnd(t, server, false)
-	send(t, server, "still there") // half of it is open yet
+	send(t, server, "still there") // one direction is still open
 	expect(t, client, "still there")
 	must(t, server.Close())
 	expectEnd(t, client, false)
 
-	client, server = both(t, p, s)
+	client, server = connectBoth(t, p, s)
 	must(t, client.SetLinger(0))
 	must(t, client.Close())
 	expectEnd(t, server, true)
@@ -216,7 +216,7 @@ func TestLatency(t *testing.T) {
 	const late = 40 * time.Millisecond
 	s := newServer(t)
 	p := start(t, s)
-	client, server := both(t, p, s)
+	client, server := connectBoth(t, p, s)
 	must(t, p.Set(Faults{Up: Way{Latency: late}, Down: Way{Latency: late}}))
 	begin := time.Now()
 	send(t, client, "ping")
@@ -226,7 +226,7 @@ func TestLatency(t *testing.T) {
 	if took := time.Since(begin); took < 2*late || took > 2*late+patience {
 		t.Errorf("a round trip took %v", took)
 	}
-	// It delays and does not narrow.
+	// Latency does not reduce throughput.
 	data := noise(4 << 20)
 	begin = time.Now()
 	go func() {
@@ -248,7 +248,7 @@ func TestBandwidth(t *testing.T) {
 	begin := time.Now()
 	var all sync.WaitGroup
 	for range 2 { // together
-		client, server := both(t, p, s)
+		client, server := connectBoth(t, p, s)
 		all.Go(func() { _, _ = server.Write(make([]byte, 150<<10)); server.Close() })
 		all.Go(func() { expectEnd(t, client, false) })
 	}
@@ -257,9 +257,9 @@ func TestBandwidth(t *testing.T) {
 	if took := time.Since(begin); took < want*9/10 || took > want+patience {
 		t.Errorf("it took %v, want %v", took, want)
 	}
-	// The other direction is as before, and so is this one afterwards.
+	// The other direction is unchanged, and so is this one afterwards.
 	must(t, p.Set(Faults{}))
-	client, server := both(t, p, s)
+	client, server := connectBoth(t, p, s)
 	begin = time.Now()
 	go func() { _, _ = client.Write(make([]byte, 4<<20)); client.Close() }()
 	expectEnd(t, server, false)
@@ -282,7 +282,7 @@ func cutAfter(t *testing.T, how Cut, n int, up bool) {
 	s := newServer(t)
 	p := start(t, s)
 	data := noise(100 << 10)
-	client, server := both(t, p, s)
+	client, server := connectBoth(t, p, s)
 	from, to, f := server, client, Faults{Down: Way{Cut: how, CutAfter: int64(n)}}
 	if up {
 		from, to, f = client, server, Faults{Up: Way{Cut: how, CutAfter: int64(n)}}
@@ -291,23 +291,23 @@ func cutAfter(t *testing.T, how Cut, n int, up bool) {
 	var wrote sync.WaitGroup
 	wrote.Go(func() { _, _ = from.Write(data) })
 	if got := expectEnd(t, to, how == Reset); !bytes.Equal(got, data[:n]) {
-		t.Errorf("%d bytes came", len(got))
+		t.Errorf("%d bytes arrived", len(got))
 	}
 	wrote.Wait()
 	_ = from.SetReadDeadline(time.Now().Add(patience))
 	if _, err := io.ReadAll(from); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Error("the sender is not told")
+		t.Error("the sender gets no error")
 	}
 	if p.Cuts() != 1 {
 		t.Errorf("%d cuts", p.Cuts())
 	}
 }
 
-// What has passed before the fault counts too.
+// Bytes that passed before the fault count too.
 func TestCutCountsFromTheBeginning(t *testing.T) {
 	s := newServer(t)
 	p := start(t, s)
-	client, server := both(t, p, s)
+	client, server := connectBoth(t, p, s)
 	send(t, client, "0123456789")
 	expect(t, server, "0123456789")
 	must(t, p.Set(Faults{Up: Way{Cut: Reset, CutAfter: 12}}))
@@ -317,10 +317,10 @@ func TestCutCountsFromTheBeginning(t *testing.T) {
 		t.Errorf("%q came", got)
 	}
 	must(t, p.Set(Faults{}))
-	client, server = both(t, p, s)
+	client, server = connectBoth(t, p, s)
 	send(t, server, "more")
 	expect(t, client, "more")
-	must(t, p.Set(Faults{Down: Way{Cut: Close, CutAfter: 3}})) // have passed
+	must(t, p.Set(Faults{Down: Way{Cut: Close, CutAfter: 3}})) // already passed
 	expectEnd(t, client, false)
 	expectEnd(t, server, false)
 

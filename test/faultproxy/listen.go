@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// answer makes the listener what the faults want it to be.
-func (p *Proxy) answer() error {
+// updateListener puts the listener into the state that the faults ask for.
+func (p *Proxy) updateListener() error {
 	switch {
 	case p.faults.Refuse:
-		return p.unlisten()
+		return p.stopListening()
 	case p.listener == nil:
 		if err := p.listen(); err != nil {
 			return err
@@ -41,15 +41,15 @@ func (p *Proxy) listen() error {
 	return nil
 }
 
-// unlisten has the kernel refuse connections.
-func (p *Proxy) unlisten() error {
+// stopListening makes the kernel refuse connections.
+func (p *Proxy) stopListening() error {
 	if p.listener == nil {
 		return nil
 	}
 	err := p.listener.Close()
 	p.listener, p.silent = nil, false
 	p.dropFillers()
-	clear(p.ours) // the kernel has reset those that were not taken
+	clear(p.ours) // the kernel has reset those that were not accepted
 	return err
 }
 
@@ -60,7 +60,7 @@ func (p *Proxy) dropFillers() {
 	p.fillers = nil
 }
 
-// isFiller reports whether a connection is one of our own, which come out of the queue when it is emptied.
+// isFiller reports whether a connection is one of our own, which are accepted when the queue is emptied.
 func (p *Proxy) isFiller(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,8 +70,8 @@ func (p *Proxy) isFiller(c net.Conn) bool {
 	return is
 }
 
-// silence has the kernel answer no handshake: it leaves the SYN unanswered when a listener's queue is full, so the
-// queue is made as short as can be, nothing is taken from it, and it is filled with connections of our own.
+// silence makes the kernel answer no handshake. The kernel ignores a SYN when a listener's queue is full, so silence
+// makes the queue as short as possible, accepts nothing, and fills it with connections of our own.
 func (p *Proxy) silence() error {
 	if err := p.listener.SetDeadline(time.Unix(1, 0)); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (p *Proxy) silence() error {
 		p.fillers = append(p.fillers, c)
 		p.ours[c.LocalAddr().String()] = true
 	}
-	return errors.New("the queue of the listener does not get full")
+	return errors.New("the queue of the listener does not fill up")
 }
 
 func (p *Proxy) resume() error {

@@ -8,20 +8,19 @@ import (
 	"time"
 )
 
-// dialTimeout bounds the connecting to the server, which is on this machine.
+// dialTimeout bounds connecting to the server, which is on this machine.
 const dialTimeout = 5 * time.Second
 
-// kernelBuffer is what the kernel may take off a sender's hands per connection and direction: a real link does not take
-// megabytes.
+// kernelBuffer is how much the kernel may buffer per connection and direction: a real link does not buffer megabytes.
 const kernelBuffer = 128 << 10
 
-// pair is a client's connection and, if it got that far, the one to the server.
+// pair is a client's connection and, once dialled, the one to the server.
 type pair struct {
 	p      *Proxy
 	client *net.TCPConn
 	done   chan struct{} // closed when nothing passes any more
 	passed atomic.Int64  // when something last did: nanoseconds of Unix
-	over   atomic.Int32  // directions that have come to their end
+	over   atomic.Int32  // directions that have ended
 
 	swallowing atomic.Int32 // directions that have swallowed something
 	upLost     atomic.Bool  // the way to the server is one of them
@@ -29,10 +28,10 @@ type pair struct {
 	mu     sync.Mutex
 	server *net.TCPConn
 	ended  bool // done is closed
-	closed bool // so are the connections
+	closed bool // both connections are closed
 }
 
-// serve has one connection of a client from its beginning to its end.
+// serve handles one connection of a client from beginning to end.
 func (p *Proxy) serve(client *net.TCPConn) {
 	if p.isFiller(client) {
 		client.Close()
@@ -48,7 +47,7 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	p.accepted.Add(1)
 	switch {
 	case !c.await():
-		// A black hole. In a real one the handshake would not have come to its end.
+		// A black hole. In a real one the handshake would not have completed.
 		_, _ = io.Copy(io.Discard, client)
 	case c.dial():
 		c.run()
@@ -57,7 +56,7 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	}
 }
 
-// await is false when a new connection does not get through to the server.
+// await returns false when a new connection does not get through to the server.
 func (c *pair) await() bool {
 	for {
 		f, changed := c.p.look()
@@ -86,7 +85,7 @@ func (c *pair) dial() bool {
 	}
 	server := conn.(*net.TCPConn)
 	for _, tcp := range []*net.TCPConn{c.client, server} {
-		_ = tcp.SetReadBuffer(kernelBuffer) // as good as it can be had
+		_ = tcp.SetReadBuffer(kernelBuffer) // as near as the kernel allows
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,11 +97,11 @@ func (c *pair) dial() bool {
 	return true
 }
 
-// finWait is how long both sides have, after a FIN, to end by themselves: a socket that is closed while something is
-// unread sends a RST.
+// finWait is how long both sides have, after a FIN, to end by themselves: closing a socket with unread data sends a
+// RST.
 const finWait = time.Second
 
-// run passes on what comes until the connection ends.
+// run copies data until the connection ends.
 func (c *pair) run() {
 	up := &pump{c: c, from: c.client, to: c.server, link: &c.p.up, way: func(f Faults) Way { return f.Up }}
 	down := &pump{c: c, from: c.server, to: c.client, link: &c.p.down, way: func(f Faults) Way { return f.Down }}
@@ -128,14 +127,14 @@ func (c *pair) run() {
 	all.Wait()
 }
 
-// end lets nothing pass any more: with a RST at once, or with a FIN to both sides, to which they may answer.
+// end stops the copying: with a RST at once, or with a FIN to both sides, to which they may answer.
 func (c *pair) end(reset bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stop(reset)
 }
 
-// cut is end as a fault.
+// cut ends the connection as a fault.
 func (c *pair) cut(how Cut) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,7 +165,7 @@ func (c *pair) stop(reset bool) {
 	}
 }
 
-// close gives both connections back. What the kernel has yet to send it still sends.
+// close closes both connections. The kernel still sends what it has buffered.
 func (c *pair) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// chunkSize is the most that is passed on at once.
+	// chunkSize is the largest read.
 	chunkSize = 32 << 10
-	// queueLength chunks may be under way while Latency or Hold keeps them: as much as a long link holds.
+	// queueLength is the number of chunks under way while Latency or Hold keeps them: as much as a long link holds.
 	queueLength = 128
 )
 
-// chunk is what is under way: bytes, or the end of one side.
+// chunk is data under way: bytes, or the end of one side.
 type chunk struct {
 	data  []byte
 	due   time.Time
@@ -23,7 +23,7 @@ type chunk struct {
 	reset bool // the side did not close but reset
 }
 
-// pump is one direction of a connection: one goroutine reads, paced by the bandwidth, another writes what is due.
+// pump is one direction of a connection: one goroutine reads, paced by the bandwidth, another writes at the due time.
 type pump struct {
 	c        *pair
 	from, to *net.TCPConn
@@ -63,7 +63,7 @@ func (m *pump) read() {
 	_, _ = io.Copy(io.Discard, m.from) // until both sides have ended
 }
 
-// pace waits until n bytes have passed over the link.
+// pace waits until n bytes have been sent over the link.
 func (m *pump) pace(n int) {
 	way, changed := m.look()
 	if way.BytesPerSecond <= 0 || way.Drop || m.lost.Load() {
@@ -72,7 +72,7 @@ func (m *pump) pace(n int) {
 	m.wait(m.link.reserve(n, way.BytesPerSecond), changed)
 }
 
-// wait returns at a time, or when changed or the connection's end comes first.
+// wait returns at the given time, or earlier when changed is closed or the connection ends.
 func (m *pump) wait(at time.Time, changed <-chan struct{}) {
 	d := time.Until(at)
 	if d <= 0 {
@@ -87,7 +87,7 @@ func (m *pump) wait(at time.Time, changed <-chan struct{}) {
 	}
 }
 
-// put is false when nothing passes any more.
+// put returns false when the connection has ended.
 func (m *pump) put(k chunk) bool {
 	way, _ := m.look()
 	k.due = time.Now().Add(way.Latency)
@@ -131,7 +131,7 @@ func (m *pump) write() {
 	}
 }
 
-// open waits until something can pass this way. False: it is swallowed, or the connection is over.
+// open waits until bytes can pass this way. It returns false if they are swallowed, or the connection has ended.
 func (m *pump) open() bool {
 	for {
 		way, changed := m.look()
@@ -152,13 +152,13 @@ func (m *pump) open() bool {
 	}
 }
 
-// pass passes a chunk on, or swallows it. It is false when that was the last.
+// pass writes a chunk, or swallows it. It returns false after the last one.
 func (m *pump) pass(k chunk) bool {
 	m.wait(k.due, nil)
 	open := m.open()
 	switch {
 	case k.end:
-		m.pastEnd(open && k.reset, open)
+		m.endDirection(open && k.reset, open)
 		return false
 	case !open:
 		return true
@@ -179,7 +179,7 @@ func (m *pump) pass(k chunk) bool {
 		return false
 	case err == nil:
 		return true
-	case m.back.open(): // that nobody is there any more is told by the other direction
+	case m.back.open(): // the other direction reports a peer that is gone
 		m.c.end(true)
 		return false
 	}
@@ -187,7 +187,7 @@ func (m *pump) pass(k chunk) bool {
 	return true
 }
 
-// lose lets nothing pass on this way any more.
+// lose swallows everything from now on.
 func (m *pump) lose() {
 	if !m.lost.Swap(true) {
 		m.c.swallowing.Add(1)
@@ -197,8 +197,8 @@ func (m *pump) lose() {
 	}
 }
 
-// pastEnd ends this direction.
-func (m *pump) pastEnd(reset, open bool) {
+// endDirection ends this direction.
+func (m *pump) endDirection(reset, open bool) {
 	if reset {
 		m.c.end(true)
 		return

@@ -13,13 +13,13 @@ import (
 func TestBlackHole(t *testing.T) {
 	s := newServer(t)
 	p := start(t, s)
-	client, server := both(t, p, s)
-	other, otherServer := both(t, p, s)
+	client, server := connectBoth(t, p, s)
+	other, otherServer := connectBoth(t, p, s)
 	must(t, p.Set(BlackHole()))
 	send(t, client, "lost")
 	send(t, server, "lost")
-	eventually(t, "the bytes to be swallowed", func() bool { return lost(p) == 2 })
-	if n := p.Intact(); n != 1 { // the other
+	eventually(t, "the bytes to be swallowed", func() bool { return countLost(p) == 2 })
+	if n := p.Intact(); n != 1 { // the other one
 		t.Fatalf("%d connections are intact, want 1", n)
 	}
 	during := dial(t, p)
@@ -29,21 +29,21 @@ func TestBlackHole(t *testing.T) {
 		t.Fatal("a connection got through")
 	}
 	must(t, p.Set(Faults{}))
-	// What has lost something never comes back.
+	// A connection that has lost bytes never recovers.
 	send(t, client, "more")
 	send(t, server, "more")
 	send(t, during, "more")
 	expectNothing(t, client, server, during)
-	// What has not goes on, and so do new ones.
+	// An intact connection continues, and new ones work.
 	send(t, other, "well")
 	expect(t, otherServer, "well")
-	client, server = both(t, p, s)
+	client, server = connectBoth(t, p, s)
 	send(t, server, "well")
 	expect(t, client, "well")
 }
 
-// lost counts the directions of open connections that have swallowed something.
-func lost(p *Proxy) (n int) {
+// countLost counts the directions of open connections that have swallowed something.
+func countLost(p *Proxy) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.pairs {
@@ -52,14 +52,14 @@ func lost(p *Proxy) (n int) {
 	return n
 }
 
-// An end that comes while everything is lost is lost too: the other side never hears of it.
+// An end sent into a black hole is lost too: the other side never receives it.
 func TestEndInABlackHole(t *testing.T) {
 	s := newServer(t)
 	p := start(t, s)
-	client, server := both(t, p, s)
+	client, server := connectBoth(t, p, s)
 	must(t, p.Set(BlackHole()))
 	send(t, server, "lost")
-	eventually(t, "the bytes to be swallowed", func() bool { return lost(p) == 1 })
+	eventually(t, "the bytes to be swallowed", func() bool { return countLost(p) == 1 })
 	if n := p.Intact(); n != 1 {
 		t.Errorf("%d connections are intact, want 1: nothing was lost on the way to the server", n)
 	}
@@ -74,7 +74,7 @@ func TestOneWay(t *testing.T) {
 	p := start(t, s)
 	for _, up := range []bool{true, false} {
 		must(t, p.Set(Faults{}))
-		client, server := both(t, p, s)
+		client, server := connectBoth(t, p, s)
 		from, to := server, client
 		f := Faults{Down: Way{Drop: true}}
 		if up {
@@ -91,12 +91,12 @@ func TestOneWay(t *testing.T) {
 func TestHalfOpen(t *testing.T) {
 	s := newServer(t)
 	p := start(t, s)
-	client, server := both(t, p, s)
+	client, server := connectBoth(t, p, s)
 	must(t, p.Set(BlackHole()))
 	must(t, client.Close())
-	eventually(t, "the end to be swallowed", func() bool { return lost(p) == 1 })
+	eventually(t, "the end to be swallowed", func() bool { return countLost(p) == 1 })
 	must(t, p.Set(Faults{}))
-	// The server never learns, not even by writing to one who is not there.
+	// The server does not find out, not even by writing to a client that is gone.
 	for range 3 {
 		send(t, server, "are you there?")
 		expectNothing(t, server)
@@ -107,11 +107,11 @@ func TestHalfOpen(t *testing.T) {
 	must(t, server.Close())
 	eventually(t, "the connection to be gone", func() bool { return p.Connections() == 0 })
 
-	client, server = both(t, p, s)
+	client, server = connectBoth(t, p, s)
 	must(t, p.Set(BlackHole()))
 	must(t, server.SetLinger(0))
 	must(t, server.Close())
-	eventually(t, "the end to be swallowed", func() bool { return lost(p) == 1 })
+	eventually(t, "the end to be swallowed", func() bool { return countLost(p) == 1 })
 	expectNothing(t, client)
 	if n := p.CutAll(true); n != 1 {
 		t.Errorf("%d connections were cut", n)
@@ -122,7 +122,7 @@ func TestHalfOpen(t *testing.T) {
 func TestHold(t *testing.T) {
 	s := newServer(t)
 	p := start(t, s)
-	client, server := both(t, p, s)
+	client, server := connectBoth(t, p, s)
 	must(t, p.Set(Faults{Up: Way{Hold: true}, Down: Way{Hold: true}}))
 	send(t, client, "up")
 	send(t, server, "down")
@@ -145,7 +145,7 @@ func TestHold(t *testing.T) {
 func TestRefuse(t *testing.T) {
 	s := newServer(t)
 	p := start(t, s)
-	client, server := both(t, p, s)
+	client, server := connectBoth(t, p, s)
 	for range 3 {
 		must(t, p.Set(Faults{Refuse: true}))
 		if _, err := net.Dial("tcp4", p.Addr()); !errors.Is(err, syscall.ECONNREFUSED) {
@@ -154,7 +154,7 @@ func TestRefuse(t *testing.T) {
 		send(t, client, "well")
 		expect(t, server, "well")
 		must(t, p.Set(Faults{}))
-		both(t, p, s)
+		connectBoth(t, p, s)
 	}
 }
 
@@ -164,7 +164,7 @@ func TestSilent(t *testing.T) {
 	}
 	s := newServer(t)
 	p := start(t, s)
-	client, server := both(t, p, s)
+	client, server := connectBoth(t, p, s)
 	for range 3 {
 		must(t, p.Set(Faults{Silent: true}))
 		for range 3 {
@@ -179,7 +179,7 @@ func TestSilent(t *testing.T) {
 		must(t, p.Set(Faults{Refuse: true, Silent: true}))
 		must(t, p.Set(Faults{Silent: true}))
 		must(t, p.Set(Faults{}))
-		both(t, p, s)
+		connectBoth(t, p, s)
 	}
 	if n := p.Accepted(); n != 4 {
 		t.Errorf("%d connections were accepted, want 4", n)
@@ -189,23 +189,23 @@ func TestSilent(t *testing.T) {
 func TestTarget(t *testing.T) {
 	a, b := newServer(t), newServer(t)
 	p := start(t, a)
-	client, server := both(t, p, a)
+	client, server := connectBoth(t, p, a)
 	p.Target(b.l.Addr().String())
 	send(t, client, "well")
 	expect(t, server, "well")
-	both(t, p, b)
+	connectBoth(t, p, b)
 	if n := p.CutAll(false); n != 2 {
 		t.Errorf("%d connections were cut", n)
 	}
 	expectEnd(t, client, false)
 	expectEnd(t, server, false)
 	must(t, b.l.Close())
-	if c, err := net.Dial("tcp4", p.Addr()); err == nil { // nobody is there
+	if c, err := net.Dial("tcp4", p.Addr()); err == nil { // the proxy is closed
 		expectEnd(t, c, true)
 		c.Close()
 	}
 	p.Target(a.l.Addr().String())
-	both(t, p, a)
+	connectBoth(t, p, a)
 }
 
 func TestIdle(t *testing.T) {
@@ -213,7 +213,7 @@ func TestIdle(t *testing.T) {
 	p := start(t, s)
 	const idle = 2 * time.Second // far longer than a busy machine delays a tick
 	must(t, p.Set(Faults{Idle: idle}))
-	client, server := both(t, p, s)
+	client, server := connectBoth(t, p, s)
 	for range 6 {
 		time.Sleep(idle / 4)
 		send(t, server, "tick")
@@ -227,7 +227,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// Close leaves nothing, in whatever state connections are.
+// Close leaves nothing behind, in any state of the connections.
 func TestCloseLeavesNothing(t *testing.T) {
 	s := newServer(t)
 	open := descriptors(t)
@@ -245,7 +245,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	for _, f := range all {
 		p, err := Start(s.l.Addr().String())
 		must(t, err)
-		client, server := both(t, p, s)
+		client, server := connectBoth(t, p, s)
 		must(t, p.Set(f))
 		clients := []net.Conn{client, server}
 		for range 3 {

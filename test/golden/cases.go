@@ -6,14 +6,14 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/debezium"
 )
 
-// Values of every kind of text.
+// texts are values of every kind of text.
 var texts = []string{
 	"NULL", "''", "' '", `E' \t\r\n'`, "'plain'", "' spaces around  '", "'ünïcödé ß €'", "'日本語 🎉 𝄞'", `'"quoted" ''and'' \backslash\n'`,
 	`E'\x01\x02\x7f control'`, `E'line\nfeed\r\n'`, `U&'\00A0\3000'`, `'<a href="x">&amp;</a>'`, "'hex:00'",
 	"repeat('0123456789', 90000)",
 }
 
-// Values of JSON, as json keeps them and jsonb prints them.
+// jsons are values of JSON, as json stores and jsonb prints them.
 var jsons = []string{
 	"NULL", "'null'", `'""'`, "'{}'", "'[]'", "'true'", `'" "'`, `'{"b":1,   "a" : [1,2 , {"c":null}]}'`, `'{"a": 1, "a": 2}'`,
 	`'{"n": 9007199254740993, "i": 123456789012345678901234567890}'`, `'{"n": 1e400, "m": 1E-7, "d": 1.0, "z": -0, "x": 0.10}'`,
@@ -21,9 +21,9 @@ var jsons = []string{
 	`('{"big": "' || repeat('0123456789', 90000) || '"}')::json`,
 }
 
-// ordinary is what every outbox does.
+// ordinary has the cases of every outbox.
 func ordinary() []*builder {
-	// Nothing but what a connector needs; its publication is for all tables, as it makes it by itself.
+	// Only what a connector needs; the publication is for all tables, as the connector creates it.
 	b := newSet("defaults", "")
 	delete(b.Connector, "extended.headers.enabled")
 	b.Setup = append(b.Setup, "CREATE TABLE other (id uuid PRIMARY KEY, aggregatetype text)")
@@ -42,12 +42,12 @@ func ordinary() []*builder {
 	b.tx("the primary key is updated", []string{uuid(902)}, "UPDATE outbox SET id = '"+uuid(902)+"' WHERE id = '"+uuid(3)+"'")
 	b.row("a key of NULL", "aggregateid", "NULL").row("the last", "", "")
 
-	warned := newSet("op_error", "", smt+"table.op.invalid.behavior", "error")
+	warned := newSet("op_error", "", optionPrefix+"table.op.invalid.behavior", "error")
 	warned.row("one row", "", "").tx("updated", nil, "UPDATE outbox SET payload = '3'").row("the last", "", "")
 
 	renamed := newSet("renamed", "", "table.include.list", `sales\.outbox_event`,
-		smt+"table.field.event.id", "event_id", smt+"table.field.event.key", "customer", smt+"table.field.event.payload", "body",
-		smt+"table.field.event.type", "kind", smt+"route.by.field", "aggregate", smt+"route.topic.replacement", "shop.${routedByValue}.v1").
+		optionPrefix+"table.field.event.id", "event_id", optionPrefix+"table.field.event.key", "customer", optionPrefix+"table.field.event.payload", "body",
+		optionPrefix+"table.field.event.type", "kind", optionPrefix+"route.by.field", "aggregate", optionPrefix+"route.topic.replacement", "shop.${routedByValue}.v1").
 		topics(5, "shop.renamed.v1")
 	renamed.Setup = []string{
 		allTables,
@@ -70,13 +70,13 @@ func ordinary() []*builder {
 	}
 	partitioned.row("first leaf", "", "").row("second leaf, other order of columns", "day", "'2026-12-24'").row("first again", "aggregateid", "'7'")
 
-	filled := newSet("column_default", "tenant text DEFAULT 'eu'", smt+"table.fields.additional.placement", "tenant:header")
+	filled := newSet("column_default", "tenant text DEFAULT 'eu'", optionPrefix+"table.fields.additional.placement", "tenant:header")
 	filled.Setup = append(filled.Setup, `ALTER TABLE outbox ALTER aggregateid SET DEFAULT '42', ALTER payload SET DEFAULT '{"default": 1}'`)
 	filled.row("values", "tenant", "'us'").row("a key of NULL", "aggregateid", "NULL").row("a payload of NULL", "payload", "NULL").row("a header of NULL", "tenant", "NULL")
 	return []*builder{b, warned, renamed, partitioned, filled}
 }
 
-// payloads of every type.
+// payloads has payloads of every type.
 func payloads() []*builder {
 	binary := func(name, converter string) *builder {
 		b := newSet(name, "", "value.converter", converter).column("payload", "bytea", `'\x00'`)
@@ -95,7 +95,7 @@ func payloads() []*builder {
 	}
 }
 
-// keys of every type, and ids.
+// keys has keys of every type, and ids.
 func keys() []*builder {
 	key := func(name, typ string, values ...string) *builder {
 		return newSet("key_"+name, "").column("aggregateid", typ, "NULL").each("aggregateid", slices.Concat(values, []string{"NULL"})...)

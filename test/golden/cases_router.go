@@ -2,7 +2,7 @@ package golden
 
 import "github.com/outboxcdc/outboxcdc/test/debezium"
 
-// columns of each type, with a value that shows how it is printed.
+// columns has each type, with a value that shows how it is printed.
 var columns = []struct{ name, typ, value string }{
 	{"c_smallint", "smallint", "-7"},
 	{"c_int", "int", "2147483647"},
@@ -37,7 +37,7 @@ var columns = []struct{ name, typ, value string }{
 	{"c_bit", "bit(3)", "B'101'"},
 }
 
-// placements of further columns, and the time.
+// placements has further columns, and the time.
 func placements() []*builder {
 	headers := newSet("headers", "")
 	headers.Setup = append(headers.Setup, "CREATE TYPE mood AS ENUM ('sad', 'happy')")
@@ -52,50 +52,50 @@ func placements() []*builder {
 			list += ":alias" + c.name[1:]
 		}
 	}
-	headers.Connector[smt+"table.fields.additional.placement"] = list
+	headers.Connector[optionPrefix+"table.fields.additional.placement"] = list
 	headers.row("a value of each type", names, values).row("NULL in each column", "", "")
 
 	few := newSet("headers_text", "tenant text, version int, doc jsonb, ref uuid, n bigint",
-		smt+"table.fields.additional.placement", "type:header:eventType,tenant:HEADER, version:header:v , doc:header,ref:header,n:header")
+		optionPrefix+"table.fields.additional.placement", "type:header:eventType,tenant:HEADER, version:header:v , doc:header,ref:header,n:header")
 	few.row("all", "tenant, version, doc, ref, n", `'e u', 3, '{"b":1}', '1b4e28ba-2fa1-11d2-883f-0016d3cca427', -1`).row("NULL", "type", "NULL").row("empty", "type, tenant", "'', ''")
 
-	partition := newSet("partition", "shard int", smt+"table.fields.additional.placement", "shard:partition,type:header")
+	partition := newSet("partition", "shard int", optionPrefix+"table.fields.additional.placement", "shard:partition,type:header")
 	partition.each("shard", "0", "1", "2", "NULL")
 
-	micros := newSet("timestamp", "at timestamp(6), at3 timestamp(3)", smt+"table.field.event.timestamp", "at")
+	micros := newSet("timestamp", "at timestamp(6), at3 timestamp(3)", optionPrefix+"table.field.event.timestamp", "at")
 	micros.each("at", "'2026-11-21 11:12:13.123456'", "'2026-11-21 11:12:13.9999'", "'2001-02-03 04:05:06'", "'1970-01-01 00:00:00'", "NULL")
-	millis := newSet("timestamp3", "at3 timestamp(3)", smt+"table.field.event.timestamp", "at3")
+	millis := newSet("timestamp3", "at3 timestamp(3)", optionPrefix+"table.field.event.timestamp", "at3")
 	millis.each("at3", "'2026-11-21 11:12:13.123'", "'2026-11-21 11:12:13'", "NULL")
 
 	return []*builder{headers, few, partition, micros, millis}
 }
 
-// routes to topics.
+// routes has routes to topics.
 func routes() []*builder {
 	odd := newSet("types", "").topics(3, "outbox.event.Types", "outbox.event.types-v2.x-", "outbox.event.TYPES", "outbox.event.types_9")
 	odd.each("aggregatetype", "'Types'", "'types-v2.x-'", "'TYPES'", "'types_9'")
 
-	field := newSet("by_field", "tenant text", smt+"route.by.field", "tenant").topics(2, "outbox.event.by_field_eu", "outbox.event.by_field_us")
+	field := newSet("by_field", "tenant text", optionPrefix+"route.by.field", "tenant").topics(2, "outbox.event.by_field_eu", "outbox.event.by_field_us")
 	field.each("tenant", "'by_field_eu'", "'by_field_us'")
 
-	by := newSet("by_uuid", "tenant uuid", smt+"route.by.field", "tenant").topics(2, "outbox.event.1b4e28ba-2fa1-11d2-883f-0016d3cca427")
+	by := newSet("by_uuid", "tenant uuid", optionPrefix+"route.by.field", "tenant").topics(2, "outbox.event.1b4e28ba-2fa1-11d2-883f-0016d3cca427")
 	by.each("tenant", "'1B4E28BA-2fa1-11d2-883f-0016d3cca427'")
 
-	regex := newSet("regex", "", smt+"route.topic.regex", `(?<kind>\w+)_v(\d+)`, smt+"route.topic.replacement", "regex.$2.${kind}s")
+	regex := newSet("regex", "", optionPrefix+"route.topic.regex", `(?<kind>\w+)_v(\d+)`, optionPrefix+"route.topic.replacement", "regex.$2.${kind}s")
 	regex.topics(3, "regex.1.orders", "regex.22.a_bs", "regex-unmatched", "xregex_v1x-")
 	regex.each("aggregatetype", "'order_v1'", "'a_b_v22'", "'regex-unmatched'", "'xregex_v1x-'")
 
-	literal := newSet("regex_literal", "", smt+"route.topic.replacement", `all\.events`).topics(3, "all.events")
+	literal := newSet("regex_literal", "", optionPrefix+"route.topic.replacement", `all\.events`).topics(3, "all.events")
 	literal.row("one", "", "").row("two", "aggregatetype", "'whatever: ü!'")
 
-	plain := newSet("replacement", "", smt+"route.topic.replacement", "${routedByValue}").topics(3, "replacement")
+	plain := newSet("replacement", "", optionPrefix+"route.topic.replacement", "${routedByValue}").topics(3, "replacement")
 	plain.row("one", "", "")
 	return []*builder{odd, field, by, regex, literal, plain}
 }
 
-// tombstones for empty payloads.
+// tombstones has empty payloads that become tombstones.
 func tombstones() []*builder {
-	on := []string{smt + "route.tombstone.on.empty.payload", "true"}
+	on := []string{optionPrefix + "route.tombstone.on.empty.payload", "true"}
 	binary := newSet("tombstone_bytea", "", append(on, "value.converter", debezium.ByteArrayConverter)...).column("payload", "bytea", "''")
 	return []*builder{
 		newSet("tombstone_text", "", on...).column("payload", "text", "''").each("payload", texts[:14]...),
@@ -105,12 +105,12 @@ func tombstones() []*builder {
 	}
 }
 
-// converters that frame or change what they write.
+// converters has converters that frame or change what they write.
 func converters() []*builder {
 	plain := []string{"key.converter", debezium.JSONConverter, "key.converter.schemas.enable", "false", "value.converter", debezium.JSONConverter, "value.converter.schemas.enable", "false"}
 	over := func(pairs ...string) []string { return append(plain[:len(plain):len(plain)], pairs...) }
 	keepKey := func(b *builder) *builder { b.Connector["key.converter"] = debezium.StringConverter; return b }
-	place := smt + "table.fields.additional.placement"
+	place := optionPrefix + "table.fields.additional.placement"
 	fields := "type:envelope:eventType,version:envelope,aggregateid:envelope:key,flag:envelope,tenant:header"
 	rows := func(b *builder) *builder {
 		return b.row("all", "version, flag, tenant", "3, true, 'eu'").row("NULL", "type", "NULL").
@@ -119,7 +119,7 @@ func converters() []*builder {
 			row("null and empty members", "payload", `'{"a": null, "b": [], "c": {}, "d": ""}'`)
 	}
 	const more = "version int, flag boolean, tenant text"
-	expand := []string{smt + "table.expand.json.payload", "true"}
+	expand := []string{optionPrefix + "table.expand.json.payload", "true"}
 	return []*builder{
 		newSet("json_jsonb", "", plain...).each("payload", jsons...),
 		newSet("json_text", "", plain...).column("payload", "text", "''").each("payload", texts...),
@@ -132,32 +132,32 @@ func converters() []*builder {
 	}
 }
 
-// JSON that expansion changes, or might.
+// expandable is JSON that expansion changes, or might.
 var expandable = []string{
 	`'{"n": 9007199254740993, "d": 1.0, "x": 0.10, "m": 1E-7}'`, `'{"dec": 12345678901234567.891}'`, `'{"u": "ü 🎉", "k 🎉": 1}'`,
 	`'{"a": [1, "x"], "b": []}'`, `'{"a": null, "b": {"c": null}}'`, `'{"list": [{"a": 1}, {"b": 2}]}'`, "'42'", `'"text"'`,
 }
 
-// broken is what stops Debezium.
+// broken has cases that stop Debezium.
 func broken() []*builder {
 	one := func(name, columns string, pairs ...string) *builder { return newSet(name, columns, pairs...).broken() }
 	expanded := func(name string) *builder {
-		return one(name, "", smt+"table.expand.json.payload", "true", "value.converter", debezium.JSONConverter, "value.converter.schemas.enable", "false")
+		return one(name, "", optionPrefix+"table.expand.json.payload", "true", "value.converter", debezium.JSONConverter, "value.converter.schemas.enable", "false")
 	}
-	updated := one("stop_update", "", smt+"table.op.invalid.behavior", "fatal")
+	updated := one("stop_update", "", optionPrefix+"table.op.invalid.behavior", "fatal")
 	sql, id := updated.insert("", "")
 	updated.tx("an update", []string{id}, sql, "UPDATE outbox SET payload = '2'")
 	return []*builder{
 		one("stop_topic", "").row("an illegal topic", "aggregatetype", "'no topic!'"),
 		one("stop_type_null", "").row("a type of NULL", "aggregatetype", "NULL"),
 		one("stop_large", "").column("payload", "text", "''").row("too large", "payload", "repeat('0123456789', 200000)"),
-		one("stop_time", "at timestamp", smt+"table.field.event.timestamp", "at").row("before 1970", "at", "'1969-12-31 23:59:59'"),
-		one("stop_timestamptz", "at timestamptz", smt+"table.field.event.timestamp", "at").row("another type of time", "at", "'2026-11-21 11:12:13+00'"),
-		one("stop_partition", "shard int", smt+"table.fields.additional.placement", "shard:partition").row("a partition that is not there", "shard", "7"),
-		one("stop_partition_negative", "shard int", smt+"table.fields.additional.placement", "shard:partition").row("a negative partition", "shard", "-1"),
-		one("stop_partition_bigint", "shard bigint", smt+"table.fields.additional.placement", "shard:partition").row("a bigint", "shard", "1"),
+		one("stop_time", "at timestamp", optionPrefix+"table.field.event.timestamp", "at").row("before 1970", "at", "'1969-12-31 23:59:59'"),
+		one("stop_timestamptz", "at timestamptz", optionPrefix+"table.field.event.timestamp", "at").row("another type of time", "at", "'2026-11-21 11:12:13+00'"),
+		one("stop_partition", "shard int", optionPrefix+"table.fields.additional.placement", "shard:partition").row("a partition that is not there", "shard", "7"),
+		one("stop_partition_negative", "shard int", optionPrefix+"table.fields.additional.placement", "shard:partition").row("a negative partition", "shard", "-1"),
+		one("stop_partition_bigint", "shard bigint", optionPrefix+"table.fields.additional.placement", "shard:partition").row("a bigint", "shard", "1"),
 		updated,
-		one("stop_column", "", smt+"table.fields.additional.placement", "nosuch:header").row("a column that is not there", "", ""),
+		one("stop_column", "", optionPrefix+"table.fields.additional.placement", "nosuch:header").row("a column that is not there", "", ""),
 		one("stop_bytes", "", "value.converter", debezium.ByteArrayConverter).row("jsonb by ByteArrayConverter", "", ""),
 		expanded("stop_expand_array").row("an array", "payload", "'[1, 2]'"),
 		expanded("stop_expand_large").row("an integer beyond 64 bits", "payload", `'{"n": 123456789012345678901234567890}'`),

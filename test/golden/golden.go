@@ -1,5 +1,5 @@
-// Package golden has what a real Debezium made of a table of cases: the configurations, the rows, and the Kafka records,
-// recorded byte for byte. `make golden` (the command in record/) records them again; the comparison with outboxcdc is in
+// Package golden has the records that a real Debezium produced for a table of cases: configurations, rows, and Kafka
+// records byte for byte. `make golden` (the command in record/) records them again; the comparison with outboxcdc is in
 // test/integration and needs no Java.
 package golden
 
@@ -22,7 +22,7 @@ import (
 //go:embed testdata/*.json
 var recordings embed.FS
 
-// Recording is what became of a set, and with what it was made.
+// Recording is what Debezium produced for a set, and with which versions.
 type Recording struct {
 	Debezium string `json:"debezium"`
 	Connect  string `json:"connect"`
@@ -32,23 +32,22 @@ type Recording struct {
 
 	Set     Set      `json:"set"`
 	Results []Result `json:"results"` // one for each case
-	// Stops are the messages with which the task failed, the outermost first; Hangs says that it said nothing at all.
+	// Stops are the messages with which the task failed, the outermost first; Hangs is true if it reported nothing.
 	Stops []string `json:"stops,omitempty"`
 	Hangs bool     `json:"hangs,omitempty"`
 }
 
-// Set is one configuration and the rows that it is shown. The name is the database's, and the aggregate type of rows that
-// have no other.
+// Set is one configuration and its rows. The name is the database's, and the default aggregate type of rows.
 type Set struct {
 	Name string `json:"name"`
-	// Setup makes the table and what belongs to it.
+	// Setup creates the table and its dependencies.
 	Setup []string `json:"setup"`
-	// Connector is the connector's configuration except for what depends on the servers.
+	// Connector is the connector's configuration except for properties that depend on the servers.
 	Connector map[string]string `json:"connector"`
 	// Topics that exist, with their numbers of partitions.
 	Topics map[string]int `json:"topics"`
 	Cases  []Case         `json:"cases"`
-	// Broken: nothing can be delivered. Debezium has to stop or to hang.
+	// Broken means that nothing can be delivered. Debezium has to stop or to hang.
 	Broken bool `json:"broken,omitempty"`
 }
 
@@ -56,25 +55,25 @@ type Set struct {
 type Case struct {
 	Name string   `json:"name"`
 	SQL  []string `json:"sql"`
-	// IDs are the headers id of the records that belong to it; "" is a header without a value.
+	// IDs are the headers id of the case's records; "" is a header without a value.
 	IDs []string `json:"ids"`
 }
 
-// Result is what became of a case: its records, by topic, partition and offset.
+// Result has the records of a case, by topic, partition and offset.
 type Result struct {
 	Case    string   `json:"case"`
 	Records []Record `json:"records"`
 }
 
-// Record is one record as a consumer sees it. Keys and values are as [Text] has them.
+// Record is one record as a consumer sees it. Keys and values are in the format of [Text].
 type Record struct {
 	Topic string `json:"topic"`
-	// Partition is AnyPartition for a record without key: Java's partitioner takes any.
+	// Partition is AnyPartition for a record without key: Java's partitioner chooses any.
 	Partition int32    `json:"partition"`
 	Key       *string  `json:"key"`
 	Value     *string  `json:"value"`
 	Headers   []Header `json:"headers"`
-	// Time is RFC 3339, or Now: when it was sent, or nearly.
+	// Time is RFC 3339, or Now: about when it was sent.
 	Time string `json:"time"`
 }
 
@@ -84,15 +83,15 @@ type Header struct {
 	Value *string `json:"value"`
 }
 
-// What is not the same at each recording.
+// Placeholders for values that differ at each recording.
 const (
 	AnyPartition = -1
 	Now          = "now"
 	runHeader    = "__debezium.context.runId"
 )
 
-// Text writes bytes so that people can read them and that no two that differ are the same: nil for null, the text if they
-// are one, else "hex:…", and for many of them "sha256:… of n bytes".
+// Text formats bytes so that people can read them and different bytes differ: nil for null, the text if they are text,
+// else "hex:…", and for long ones "sha256:… of n bytes".
 func Text(b []byte) *string {
 	const many = 4096
 	if b == nil {
@@ -108,7 +107,7 @@ func Text(b []byte) *string {
 	return &text
 }
 
-// From is a record as it is written down; began is when the recording did.
+// From returns a record in recorded form; began is when the recording began.
 func From(r kafkatest.Record, began time.Time) Record {
 	out := Record{Topic: r.Topic, Partition: r.Partition, Key: Text(r.Key), Value: Text(r.Value), Headers: []Header{}, Time: Now}
 	if r.Key == nil {
@@ -116,7 +115,7 @@ func From(r kafkatest.Record, began time.Time) Record {
 	}
 	for _, h := range r.Headers {
 		if h.Key == runHeader {
-			h.Value = []byte("another at each start")
+			h.Value = []byte("different at each start")
 		}
 		out.Headers = append(out.Headers, Header{h.Key, Text(h.Value)})
 	}
@@ -126,8 +125,7 @@ func From(r kafkatest.Record, began time.Time) Record {
 	return out
 }
 
-// Sort gives each case its records, which have to be in the order in which they were read. What belongs to no case is an
-// error.
+// Sort assigns records, in the order in which they were read, to their cases. A record of no case is an error.
 func (s *Set) Sort(records []kafkatest.Record, began time.Time) ([]Result, error) {
 	owner := map[string]int{}
 	results := make([]Result, len(s.Cases))
@@ -157,7 +155,7 @@ func (s *Set) Sort(records []kafkatest.Record, began time.Time) ([]Result, error
 func Load(name string) (*Recording, error) {
 	b, err := recordings.ReadFile("testdata/" + name + ".json")
 	if err != nil {
-		return nil, fmt.Errorf("there is no recording (make golden makes it): %w", err)
+		return nil, fmt.Errorf("there is no recording (run make golden): %w", err)
 	}
 	r := &Recording{}
 	if err := json.Unmarshal(b, r); err != nil {
@@ -166,7 +164,7 @@ func Load(name string) (*Recording, error) {
 	return r, nil
 }
 
-// Write writes it into a folder.
+// Write writes the recording into a folder.
 func (r *Recording) Write(dir string) error {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -9,8 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// Every set has its recording and no recording is left over; names, which are those of databases and files, are unique; and
-// no case's ids are another's.
+// Every set has a recording and vice versa; names, which are those of databases and files, are unique; and no two cases
+// share an id.
 func TestSets(t *testing.T) {
 	files, err := os.ReadDir("testdata")
 	if err != nil {
@@ -32,24 +32,24 @@ func TestSets(t *testing.T) {
 			continue
 		}
 		if len(r.Results) != len(s.Cases) || r.Debezium == "" || r.Kafka == "" || r.Postgres == "" || r.Recorded == "" {
-			t.Errorf("%s: half a recording: %d results of %d cases", s.Name, len(r.Results), len(s.Cases))
+			t.Errorf("%s: incomplete recording: %d results of %d cases", s.Name, len(r.Results), len(s.Cases))
 		}
 		ids := map[string]bool{}
 		for _, c := range s.Cases {
 			for _, id := range c.IDs {
 				if ids[id] {
-					t.Errorf("%s: id %s is twice", s.Name, id)
+					t.Errorf("%s: id %s occurs twice", s.Name, id)
 				}
 				ids[id] = true
 			}
 		}
 	}
 	for name := range left {
-		t.Errorf("testdata/%s.json is of no set", name)
+		t.Errorf("testdata/%s.json belongs to no set", name)
 	}
 }
 
-// What differs must not be written down alike.
+// Different bytes have different texts.
 func TestText(t *testing.T) {
 	for _, c := range []struct {
 		bytes []byte
@@ -64,7 +64,7 @@ func TestText(t *testing.T) {
 	} {
 		got := Text(c.bytes)
 		if got == nil || *got != c.want {
-			t.Errorf("%.20q: not as wanted, %q", c.bytes, c.want)
+			t.Errorf("%.20q: got %q", c.bytes, c.want)
 		}
 	}
 	if Text(nil) != nil {
@@ -90,6 +90,6 @@ func TestSort(t *testing.T) {
 		t.Errorf("%+v", results)
 	}
 	if _, err := s.Sort([]kafkatest.Record{{Headers: id([]byte("3"))}}, began); err == nil {
-		t.Error("a record of no case is taken")
+		t.Error("a record of no case is accepted")
 	}
 }

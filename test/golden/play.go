@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Make makes the tables of a set in an empty database.
+// Make creates the tables of a set in an empty database.
 func (s *Set) Make(ctx context.Context, conn *pgx.Conn) error {
 	for _, sql := range s.Setup {
 		if _, err := conn.Exec(ctx, sql); err != nil {

@@ -9,10 +9,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/debezium"
 )
 
-// smt begins the event router's options.
-const smt = "transforms.outbox."
+// optionPrefix is the prefix of the event router's options.
+const optionPrefix = "transforms.outbox."
 
-// connector is what every set's configuration has, and more of it.
+// connector returns the configuration common to all sets, with more added.
 func connector(more map[string]string) map[string]string {
 	all := map[string]string{
 		"plugin.name": "pgoutput", "table.include.list": "public.outbox", "snapshot.mode": "no_data",
@@ -24,7 +24,7 @@ func connector(more map[string]string) map[string]string {
 	return all
 }
 
-// options are pairs of name and value.
+// options turns pairs of name and value into a map.
 func options(pairs ...string) map[string]string {
 	all := map[string]string{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -33,28 +33,28 @@ func options(pairs ...string) map[string]string {
 	return all
 }
 
-// allTables is the publication as a connector makes it by itself.
+// allTables creates the publication as a connector does.
 const allTables = "CREATE PUBLICATION dbz_publication FOR ALL TABLES"
 
-// builder makes the cases of a set and numbers their rows.
+// builder builds the cases of a set and numbers their rows.
 type builder struct {
 	Set
 	rows  int
 	id    func(int) string // text of the n-th id
-	usual [][2]string      // columns and their values in rows that have no other
+	usual [][2]string      // columns and their default values
 }
 
-// uuid is the id of the n-th row.
+// uuid returns the id of the n-th row.
 func uuid(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
 
-// newSet has Debezium's table, more columns, and the options over connector's. No column has a default: Debezium takes it
-// for a value of NULL (see column_default).
+// newSet starts a set with Debezium's table, more columns, and options over connector's. No column has a default:
+// Debezium uses it for a value of NULL (see column_default).
 func newSet(name, columns string, pairs ...string) *builder {
 	if columns != "" {
 		columns = ", " + columns
 	}
 	all := connector(options(pairs...))
-	all["topic.prefix"] = "shop_" + name // two connectors of one prefix are in each other's way in one process
+	all["topic.prefix"] = "shop_" + name // two connectors with the same prefix disturb each other in one process
 	return &builder{
 		id: uuid,
 		usual: [][2]string{
@@ -70,7 +70,7 @@ func newSet(name, columns string, pairs ...string) *builder {
 	}
 }
 
-// column makes a column one of another type, with a value for rows that have no other.
+// column changes the type of a column and sets its default value.
 func (b *builder) column(name, typ, usual string) *builder {
 	b.Setup = append(b.Setup, "ALTER TABLE outbox DROP COLUMN "+name, "ALTER TABLE outbox ADD COLUMN "+name+" "+typ)
 	for i := range b.usual {
@@ -81,14 +81,14 @@ func (b *builder) column(name, typ, usual string) *builder {
 	return b
 }
 
-// ids makes ids of another type; text is the n-th one.
+// ids changes the type of ids; text returns the n-th one.
 func (b *builder) ids(typ string, text func(int) string) *builder {
 	b.id = text
 	b.Setup = append(b.Setup, "ALTER TABLE outbox DROP COLUMN id", "ALTER TABLE outbox ADD COLUMN id "+typ)
 	return b
 }
 
-// insert is the statement for one more row; columns and values are those that are not as usual.
+// insert returns the statement for one more row; columns and values override the defaults.
 func (b *builder) insert(columns, values string) (sql, id string) {
 	b.rows++
 	id = b.id(b.rows)
@@ -109,13 +109,13 @@ func (b *builder) insertID(id, columns, values string) string {
 	return fmt.Sprintf("INSERT INTO outbox (%s) VALUES (%s)", strings.Join(names, ", "), strings.Join(all, ", "))
 }
 
-// row is a case of one row.
+// row adds a case of one row.
 func (b *builder) row(name, columns, values string) *builder {
 	sql, id := b.insert(columns, values)
 	return b.tx(name, []string{id}, sql)
 }
 
-// each is a row for each value of a column.
+// each adds a row for each value of a column.
 func (b *builder) each(column string, values ...string) *builder {
 	for _, v := range values {
 		name := v
@@ -127,13 +127,13 @@ func (b *builder) each(column string, values ...string) *builder {
 	return b
 }
 
-// tx is a case of several statements.
+// tx adds a case of several statements.
 func (b *builder) tx(name string, ids []string, sql ...string) *builder {
 	b.Cases = append(b.Cases, Case{Name: name, SQL: sql, IDs: ids})
 	return b
 }
 
-// topics that are there instead of the usual one.
+// topics replaces the default topic.
 func (b *builder) topics(partitions int, names ...string) *builder {
 	b.Topics = map[string]int{}
 	for _, n := range names {
@@ -142,13 +142,13 @@ func (b *builder) topics(partitions int, names ...string) *builder {
 	return b
 }
 
-// broken says that Debezium does not get over the last case.
+// broken marks the set: Debezium does not get past the last case.
 func (b *builder) broken() *builder {
 	b.Broken = true
 	return b
 }
 
-// Sets are all that is recorded.
+// Sets returns all sets that are recorded.
 func Sets() []Set {
 	var all []Set
 	for _, part := range [][]*builder{ordinary(), payloads(), keys(), placements(), routes(), tombstones(), converters(), broken()} {

@@ -1,6 +1,6 @@
-// Package helm holds the test of the chart in deploy/helm: rendered and linted as helm does, and read by Kubernetes' own types,
-// which refuse what they do not know. It is a module of its own, so that the product's go.mod does not carry what only this
-// test needs.
+// Package helm tests the chart in deploy/helm: it is rendered and linted as helm does, and decoded into Kubernetes' own
+// types, which refuse unknown fields. It is a module of its own, so that the product's go.mod does not list what only
+// this test needs.
 package helm
 
 import (
@@ -34,10 +34,10 @@ func load(t *testing.T) *chart.Chart {
 	return c
 }
 
-// repository is that of the image, which has no default.
+// repository is the image's repository, which has no default.
 const repository = "registry.example.com/outboxcdc"
 
-// render is the chart's objects by kind, for a release called "shop". values without an image.repository get one.
+// render returns the chart's objects by kind, for a release called "shop". values without an image.repository get one.
 func render(t *testing.T, values string) (map[string]string, error) {
 	t.Helper()
 	given, err := chartutil.ReadValues([]byte(values))
@@ -94,7 +94,7 @@ func mustRender(t *testing.T, values string) map[string]string {
 	return objects
 }
 
-// read is an object of a kind that Kubernetes has, every field of which it knows.
+// read decodes an object of a kind that Kubernetes has, and refuses unknown fields.
 func read[T any](t *testing.T, objects map[string]string, kind string) *T {
 	t.Helper()
 	out := new(T)
@@ -146,7 +146,7 @@ networkPolicy:
   extraEgress: [{ports: [{port: 443, protocol: TCP}]}]
 `
 
-// helm lint says nothing of it, with the values that it has and with all that it can be given.
+// helm lint reports nothing, with the default values and with all values set.
 func TestLint(t *testing.T) {
 	given, err := chartutil.ReadValues([]byte(everything))
 	if err != nil {
@@ -155,14 +155,15 @@ func TestLint(t *testing.T) {
 	for name, values := range map[string]map[string]any{"defaults": {}, "everything": given} {
 		result := lint.AllWithKubeVersion(chartDir, values, "prod", nil)
 		for _, m := range result.Messages {
-			if m.Severity > support.InfoSev { // it wants an icon
+			if m.Severity > support.InfoSev { // it recommends an icon
 				t.Errorf("%s: %s: %v", name, m.Path, m.Err)
 			}
 		}
 	}
 }
 
-// By default: one pod that is ended before its successor starts, may do nothing but its work, and is asked what it can answer.
+// By default: one pod, ended before its successor starts, without privileges beyond its work, with probes that it
+// answers.
 func TestDefaults(t *testing.T) {
 	objects := mustRender(t, "")
 	if got := kinds(objects); got != "ConfigMap Deployment Service ServiceAccount" {
@@ -211,7 +212,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// All at once: two of which one waits and is ready all the same, secrets as files, and everything around it.
+// All values at once: two replicas of which one waits and is ready all the same, secrets as files, and all other
+// objects.
 func TestEverything(t *testing.T) {
 	objects := mustRender(t, everything)
 	if got := kinds(objects); got != "ConfigMap Deployment NetworkPolicy PodDisruptionBudget PrometheusRule Service ServiceAccount ServiceMonitor" {
@@ -237,7 +239,7 @@ func TestEverything(t *testing.T) {
 		env[e.Name] = e.Value
 	}
 	for name, secret := range map[string]string{"OUTBOXCDC_POSTGRES_URL_FILE": "db", "OUTBOXCDC_KAFKA_SASL_PASSWORD_FILE": "kafka"} {
-		if got := mounted(t, &pod, env[name]); got != secret {
+		if got := mountedSecret(t, &pod, env[name]); got != secret {
 			t.Errorf("%s=%s is in secret %q", name, env[name], got)
 		}
 	}
@@ -284,8 +286,8 @@ func TestEverything(t *testing.T) {
 	}
 }
 
-// mounted is the secret whose file is at path.
-func mounted(t *testing.T, pod *core.PodSpec, path string) string {
+// mountedSecret returns the secret whose file is at path.
+func mountedSecret(t *testing.T, pod *core.PodSpec, path string) string {
 	t.Helper()
 	for _, m := range pod.Containers[0].VolumeMounts {
 		if m.MountPath != filepath.Dir(path) || m.SubPath != "" || !m.ReadOnly {
@@ -300,7 +302,7 @@ func mounted(t *testing.T, pod *core.PodSpec, path string) string {
 	return ""
 }
 
-// Values that cannot be right are refused before anything is installed, secrets in the open among them.
+// Invalid values are refused before anything is installed, including secrets in plain text.
 func TestRefused(t *testing.T) {
 	for _, values := range []string{
 		"replicas: 3", "standby: yes please", "secretFiles: [{setting: postgres.url, secret: a, key: b}]", "secretFiles: [{setting: postgres.url_file, secret: a}]",
@@ -313,7 +315,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// No image is published, so the chart has none until the values name one.
+// No image is published, so the values have to name one.
 func TestImageIsRequired(t *testing.T) {
 	_, err := render(t, `image: {repository: ""}`)
 	if err == nil || !strings.Contains(err.Error(), "image.repository is required") {
@@ -321,7 +323,7 @@ func TestImageIsRequired(t *testing.T) {
 	}
 }
 
-// The rules are those of deploy/prometheus, of which the chart has a copy because a chart cannot reach outside of itself.
+// The rules are those of deploy/prometheus. The chart has a copy because a chart cannot read files outside of itself.
 func TestAlerts(t *testing.T) {
 	var rule struct {
 		Spec any

@@ -1,4 +1,4 @@
-// Package image tests the container image as `make image-test` has built it, with neither a container engine nor Docker.
+// Package image tests the container image built by `make image-test`, without a container engine.
 package image
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
-// image is what docker load would read (Docker Image Specification 1.2).
+// image is an archive that docker load can read (Docker Image Specification 1.2).
 type image struct {
 	config struct {
 		Config struct {
@@ -81,7 +81,7 @@ func load(t *testing.T) *image {
 	return img
 }
 
-// unpack puts the image's files into dir, and returns the names of those that are not directories.
+// unpack writes the image's files to dir, and returns the names of those that are not directories.
 func (img *image) unpack(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	for _, layer := range img.layers {
@@ -124,7 +124,7 @@ func write(at string, r io.Reader, mode fs.FileMode) error {
 	return errors.Join(err, f.Close())
 }
 
-// The image has the binary and CA certificates, nothing else, and says who it runs as and what it is.
+// The image has the binary and CA certificates, nothing else, and declares its user and its labels.
 func TestImage(t *testing.T) {
 	img := load(t)
 	c := img.config.Config
@@ -150,15 +150,16 @@ func TestImage(t *testing.T) {
 	if err != nil || !x509.NewCertPool().AppendCertsFromPEM(certificates) {
 		t.Errorf("the CA certificates cannot be read: %v", err)
 	}
-	t.Run("runs", func(t *testing.T) { runs(t, img, root) })
+	t.Run("runs", func(t *testing.T) { runEntryPoint(t, img, root) })
 }
 
-// runs starts the entry point with the image's files for a root, as the image's user: it can write nowhere, and needs no other file.
-func runs(t *testing.T, img *image, root string) {
+// runEntryPoint runs the entry point with the image's files as root directory, as the image's user: it can write nowhere, and
+// needs no other file.
+func runEntryPoint(t *testing.T, img *image, root string) {
 	if os.Getuid() != 0 {
 		t.Skip("the image was not run: changing the root needs root")
 	}
-	for dir := root; dir != "/"; dir = filepath.Dir(dir) { // t.TempDir's are ours alone
+	for dir := root; dir != "/"; dir = filepath.Dir(dir) { // t.TempDir's directories are closed to other users
 		if strings.HasPrefix(filepath.Base(dir), "Test") || dir == root {
 			if err := os.Chmod(dir, 0o755); err != nil {
 				t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// adopted is what `slot adopt -o json` prints, as far as tests look at it.
+// adopted is what `slot adopt -o json` prints, as far as tests read it.
 type adopted struct {
 	Contradiction string
 	Unreadable    string
@@ -28,7 +28,7 @@ type adopted struct {
 // adopt runs `slot adopt`, which must end with this exit code.
 func (o *outbox) adopt(env []string, exit int, args ...string) (a adopted, text string) {
 	o.t.Helper()
-	out, notes, got := o.look(env, append([]string{"slot", "adopt"}, args...)...)
+	out, notes, got := o.runBinary(env, append([]string{"slot", "adopt"}, args...)...)
 	if got != exit {
 		o.t.Fatalf("slot adopt %v: exit code %d, want %d\n%s%s", args, got, exit, out, notes)
 	}
@@ -38,11 +38,12 @@ func (o *outbox) adopt(env []string, exit int, args ...string) (a adopted, text 
 	return a, out + notes
 }
 
-// A slot that somebody has recreated or advanced while the daemon was down contradicts the position record. The daemon does
-// not go on before a person has said so; then it delivers all that the slot has, repeats included, and leaves out again later.
+// A slot recreated or advanced while the daemon was down contradicts the position record. The daemon refuses to
+// continue before an operator adopts the slot; then it delivers everything the slot has, repeats included, and
+// deduplicates again later.
 func TestSlotAdopt(t *testing.T) {
 	for _, c := range []struct{ name, fault, done, sql string }{
-		{"remade", "F30", "slot dropped and made again by hand while a deduplicating daemon is down, past an event", `pg_drop_replication_slot`},
+		{"remade", "F30", "slot dropped and recreated by hand while a deduplicating daemon is down, past an event", `pg_drop_replication_slot`},
 		{"advanced", "F33", "pg_replication_slot_advance while a deduplicating daemon is down, past an event", `pg_replication_slot_advance`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -59,7 +60,7 @@ func TestSlotAdopt(t *testing.T) {
 				t.Errorf("beside a running daemon: %s", text)
 			}
 			r.term()
-			o.exec(insertInto + `(gen_random_uuid(), 'order', 'gap', 'added', '{}', '{}', 1)`) // not in the ledger: it will not come
+			o.exec(insertInto + `(gen_random_uuid(), 'order', 'gap', 'added', '{}', '{}', 1)`) // not in the ledger: it will not be delivered
 			o.exec(`DELETE FROM outbox WHERE aggregate_id = 'gap'`)
 			if c.name == "remade" {
 				o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
@@ -75,20 +76,20 @@ func TestSlotAdopt(t *testing.T) {
 			refused := func() {
 				t.Helper()
 				r = o.start(env...)
-				r.stopsWith(patience, 79, "the slot is at "+stands, "recreated, advanced", "remedy: ", "outboxcdc slot adopt")
+				r.awaitStop(patience, 79, "the slot is at "+stands, "recreated, advanced", "remedy: ", "outboxcdc slot adopt")
 				if n := o.follow.records(); n != 50 {
-					t.Errorf("%d records, want the 50 of before", n)
+					t.Errorf("%d records, want the earlier 50", n)
 				}
 			}
 			refused()
 			a, _ := o.adopt(env, 0, "--dry-run", "-o", "json")
 			if a.Written || !strings.Contains(a.Contradiction, "the slot is at "+stands) || a.New.Confirm != stands {
-				t.Errorf("a dry run says %+v", a)
+				t.Errorf("a dry run prints %+v", a)
 			}
 			_, text := o.adopt(env, 0, "--dry-run")
 			for _, want := range []string{"slot " + o.name + " is at " + stands, "outboxcdc confirmed " + a.Old.Confirm + " at most", "would write", "nothing was changed"} {
 				if !strings.Contains(text, want) {
-					t.Errorf("a dry run does not say %q:\n%s", want, text)
+					t.Errorf("a dry run does not print %q:\n%s", want, text)
 				}
 			}
 			refused() // a dry run has written nothing
@@ -101,9 +102,9 @@ func TestSlotAdopt(t *testing.T) {
 				t.Errorf("the slot was moved from %s to %s", stands, now)
 			}
 			r = o.startStreaming(env...)
-			o.healed()
-			o.repeatsAtMost(o.verify(patience), 0, "the slot begins behind what was delivered")
-			o.outcome("exit 79 at each start, with the remedy; `slot adopt`, and it goes on from the slot as it is")
+			o.awaitHealed()
+			o.repeatsAtMost(o.verify(patience), 0, "the slot begins after the delivered events")
+			o.outcome("exit 79 at each start, with the remedy; after `slot adopt` it continues from the slot's position")
 			if _, text := o.adopt(env, 1, "--dry-run"); !strings.Contains(text, "active") {
 				t.Errorf("beside a running daemon: %s", text)
 			}
@@ -111,19 +112,19 @@ func TestSlotAdopt(t *testing.T) {
 	}
 }
 
-// What an adoption makes the next start do: it leaves out nothing of what stood in Kafka before, and the start behind it
-// leaves out all. An adoption beside a record that nothing is wrong with costs repeats, and no more.
+// After an adoption the next start skips nothing that Kafka had before, and the start after it skips everything. An
+// adoption of a slot that fits its record only costs repeats.
 func TestSlotAdoptRepeats(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
 	env := o.deduplicating(fence)
-	slow := append(slices.Clone(env), "OUTBOXCDC_TUNING_STATUS_INTERVAL=1h") // the slot stays where it is
+	slow := append(slices.Clone(env), "OUTBOXCDC_TUNING_STATUS_INTERVAL=1h") // the slot does not move
 	if _, text := o.adopt(env, 0, "--dry-run"); !strings.Contains(text, "it has no position record") {
 		t.Errorf("without a record: %s", text)
 	}
 	skips := func(r *relay) {
 		t.Helper()
-		await(t, patience, "what Kafka has to be left out", func() error {
+		await(t, patience, "the events in Kafka to be skipped", func() error {
 			m, err := r.metrics()
 			if n := m[`outboxcdc_events_skipped_total{reason="in_kafka"}`]; err == nil && n != 30 {
 				err = fmt.Errorf("%v are", n)
@@ -156,7 +157,7 @@ func TestSlotAdoptRepeats(t *testing.T) {
 	}
 	r.term()
 
-	// A record that cannot be read keeps nothing from being adopted.
+	// A slot can be adopted although its record cannot be read.
 	cl, err := kgo.NewClient(kgo.SeedBrokers(o.kafka.Brokers()...))
 	must(t, err)
 	defer cl.Close()

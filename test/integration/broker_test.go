@@ -7,13 +7,13 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// The broker is killed under load and comes back with its data, twice: everything arrives, by the same process.
+// The broker is killed under load and restarted with its data, twice: the same process delivers everything.
 func TestBrokerKilledUnderLoad(t *testing.T) {
-	rounds := long(4, 2)
+	rounds := fullOrShort(4, 2)
 	rnd := newRand(t)
 	k := breakableKafka(t)
 	o := newOutbox(t, options{kafka: k})
-	o.proves("F64", "the only broker killed -9 %d times under load, started again with its data a moment later", rounds)
+	o.proves("F64", "the only broker killed -9 %d times under load, restarted with its data a moment later", rounds)
 	o.sample()
 	w := o.write(load{rand: rnd})
 	r := o.startStreaming(smallWindow)
@@ -22,7 +22,7 @@ func TestBrokerKilledUnderLoad(t *testing.T) {
 		must(t, k.Kill())
 		w.awaitCommits(20 + rnd.Int64N(100))
 		must(t, k.StartAgain(testContext(t)))
-		o.healed()
+		o.awaitHealed()
 	}
 	w.stop()
 	ended := r.sessionsEnded()
@@ -34,16 +34,16 @@ func TestBrokerKilledUnderLoad(t *testing.T) {
 	}
 }
 
-// The broker is away for long, longer than park_after: the daemon leaves Postgres alone, its memory is flat, and when
-// the broker is back, delivery goes on soon. Waiting repeats nothing.
+// The broker is away for longer than park_after: the daemon disconnects from Postgres, its memory is flat, and delivery
+// resumes soon after the broker is back. Waiting causes no repeats.
 func TestBrokerAwayForLong(t *testing.T) {
-	away, park := long(90*time.Second, 8*time.Second), long(4500*time.Millisecond, 2*time.Second)
+	away, park := fullOrShort(90*time.Second, 8*time.Second), fullOrShort(4500*time.Millisecond, 2*time.Second)
 	rnd := newRand(t)
 	k := breakableKafka(t)
 	o := newOutbox(t, options{kafka: k})
 	o.proves("F64", "the only broker killed -9 under load and away for %v (10 min scaled, factor %.1f), park_after %v", away, 600/away.Seconds(), park)
 	o.sample()
-	w := o.write(load{rand: rnd, pause: 50 * time.Millisecond}) // what piles up is to be delivered in recoverIn, on any machine
+	w := o.write(load{rand: rnd, pause: 50 * time.Millisecond}) // few enough rows to be delivered in recoverIn on any machine
 	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER="+park.String())
 	w.awaitCommits(100)
 	must(t, k.Kill())
@@ -51,27 +51,27 @@ func TestBrokerAwayForLong(t *testing.T) {
 	r.awaitState("parked", patience)
 	o.awaitSlotFree()
 	peak := r.peakMemory()
-	o.goesOn(away - time.Since(gone))
+	o.holdFault(away - time.Since(gone))
 	ended := r.sessionsEnded()
 	must(t, k.StartAgain(testContext(t)))
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	grown := r.peakMemory() - peak
 	o.outcome("%d sessions ended while it was away, memory grew by %d MiB from parked to the end", ended, grown>>20)
 	if ended > 2 {
-		t.Errorf("%d sessions ended: parked means to wait; states: %s", ended, states(r))
+		t.Errorf("%d sessions ended, but a parked daemon waits; states: %s", ended, states(r))
 	}
 	if grown > 32<<20 {
 		t.Errorf("memory grew by %d MiB", grown>>20)
 	}
-	o.repeatsAtMost(v, answerWindow, "one window: what was in flight when the broker was killed")
+	o.repeatsAtMost(v, answerWindow, "one window: the records in flight when the broker was killed")
 }
 
-// The broker stands still, with its connections open, for longer than a request may take: what was in flight is sent
-// again inside the session, where a repeat does not show.
+// The broker is frozen, with its connections open, for longer than a request may take: requests in flight are sent
+// again by the same session, which causes no repeats.
 func TestBrokerFrozen(t *testing.T) {
-	frozen := long(45*time.Second, 5*time.Second)
+	frozen := fullOrShort(45*time.Second, 5*time.Second)
 	rnd := newRand(t)
 	k := breakableKafka(t)
 	o := newOutbox(t, options{kafka: k})
@@ -81,25 +81,25 @@ func TestBrokerFrozen(t *testing.T) {
 	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER=2m")
 	w.awaitCommits(100)
 	must(t, k.Freeze(testContext(t)))
-	o.goesOn(frozen)
+	o.holdFault(frozen)
 	must(t, k.Thaw())
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	if n := r.sessionsEnded(); n != 0 {
 		t.Errorf("%d sessions ended; states: %s", n, states(r))
 	}
-	o.repeatsAtMost(v, 0, "a retry inside a session does not show")
+	o.repeatsAtMost(v, 0, "a retry inside a session causes no repeats")
 	if len(o.relays) != 1 {
 		t.Error("not the same process")
 	}
 }
 
-// A topic wants more replicas in sync than it has, for a while. A broker of Kafka 4 asks for no more than there are, one
-// of Kafka 3 refuses to append; either way nothing is lost or repeated.
+// A topic requires more in-sync replicas than it has, for a while. A broker of Kafka 4 caps the number at the
+// replication factor, one of Kafka 3 refuses to append; either way nothing is lost or repeated.
 func TestMinInsyncReplicasAboveReplicas(t *testing.T) {
 	t.Parallel()
-	lasts := long(30*time.Second, 4*time.Second)
+	lasts := fullOrShort(30*time.Second, 4*time.Second)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F60", "min.insync.replicas of a topic with one replica set to 2 for %v, and back to 1", lasts)
@@ -111,12 +111,12 @@ func TestMinInsyncReplicasAboveReplicas(t *testing.T) {
 		must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("order"), map[string]string{"min.insync.replicas": n}))
 	}
 	set("2")
-	o.goesOn(lasts / 2)
+	o.holdFault(lasts / 2)
 	before := o.follow.records()
-	o.goesOn(lasts / 2)
-	o.outcome("%d records taken in the second half of it", o.follow.records()-before)
+	o.holdFault(lasts / 2)
+	o.outcome("%d records accepted in the second half of it", o.follow.records()-before)
 	set("1")
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	if n := r.sessionsEnded(); n != 0 {

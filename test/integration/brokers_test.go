@@ -13,7 +13,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// hungBroker is an address that accepts connections and answers nothing, as a stopped process does.
+// hungBroker returns an address that accepts connections and answers nothing, as a stopped process does.
 func hungBroker(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -31,7 +31,7 @@ func hungBroker(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// offBroker is an address where no connect is answered, as that of a machine that is off.
+// offBroker returns an address where no connect is answered, like that of a machine that is off.
 func offBroker(t *testing.T) string {
 	t.Helper()
 	p, err := faultproxy.Start("")
@@ -41,8 +41,8 @@ func offBroker(t *testing.T) string {
 	return p.Addr()
 }
 
-// Brokers at the beginning of kafka.brokers are silent. The daemon asks the next ones, at the first start and after a kill -9, in
-// both modes, and the log names the silent ones.
+// Brokers at the beginning of kafka.brokers are silent. The daemon tries the next ones, at the first start and after a
+// kill -9, in both modes, and logs the silent ones.
 func TestSilentBrokersFirst(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(*testing.T) []string{
@@ -62,26 +62,26 @@ func TestSilentBrokersFirst(t *testing.T) {
 			for i, env := range [][]string{once, once, {brokers, atLeastOnce}} {
 				r := o.startStreaming(env...)
 				o.insert("order", "a", 6+5*i, 5)
-				o.healed()
+				o.awaitHealed()
 				for _, addr := range silent {
 					if n := len(slices.DeleteFunc(r.logged("broker does not answer; asking another one"), func(e entry) bool { return e["broker"] != addr })); n != 1 {
 						t.Errorf("start %d: the log names %s %d times", i+1, addr, n)
 					}
 				}
-				if r.hasBeen("parked") {
+				if r.hasBeenIn("parked") {
 					t.Errorf("start %d was parked; states: %s", i+1, states(r))
 				}
 				r.kill9()
 			}
-			o.repeatsAtMost(o.verify(patience), 0, "everything was confirmed at each kill -9")
+			o.repeatsAtMost(o.verify(patience), 0, "all events were confirmed at each kill -9")
 		})
 	}
 }
 
-// The first of three brokers is stopped (SIGSTOP). A running daemon goes on once other brokers lead its partitions, and a daemon
-// that is started meanwhile delivers.
+// The first of three brokers is stopped (SIGSTOP). A running daemon continues once other brokers lead its partitions,
+// and a daemon that is started meanwhile delivers.
 func TestFrozenBrokerOfThree(t *testing.T) {
-	onlyProve(t)
+	skipUnlessProving(t)
 	needRealKafka(t)
 	k := kafkatest.RealsForTest(t, 3, kafkatest.RealOptions{QuickStart: true, MaxHeap: "384m"})
 	o := newOutbox(t, options{kafka: k.Nodes[1], partitions: 6})
@@ -106,12 +106,12 @@ func TestFrozenBrokerOfThree(t *testing.T) {
 	o.outcome("after kill -9, %v", deliver().Round(time.Second))
 	await(t, patience, "the log to name the broker", func() error {
 		if !slices.ContainsFunc(r.logged("broker does not answer; asking another one"), func(e entry) bool { return e["broker"] == k.Nodes[0].Brokers()[0] }) {
-			return errors.New("it does not")
+			return errors.New("not yet")
 		}
 		return nil
 	})
 	must(t, k.Nodes[0].Thaw())
 	deliver()
-	o.healed()
-	o.repeatsAtMost(o.verify(patience), 12, "what was in flight to the broker when it stopped")
+	o.awaitHealed()
+	o.repeatsAtMost(o.verify(patience), 12, "the records in flight to the broker when it stopped")
 }

@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// createTopics are the settings of a daemon that makes topics on a single broker.
+// createTopics are the settings of a daemon that creates topics on a single broker.
 var createTopics = []string{
 	"OUTBOXCDC_KAFKA_CREATE_TOPICS_ENABLED=true", "OUTBOXCDC_KAFKA_CREATE_TOPICS_PARTITIONS=5", "OUTBOXCDC_KAFKA_CREATE_TOPICS_REPLICATION_FACTOR=1",
 	"OUTBOXCDC_KAFKA_CREATE_TOPICS_CONFIG=max.message.bytes=200000",
 }
 
-// With kafka.create_topics the daemon makes the topics that are missing, that of dead letters too, and uses them at once.
+// With kafka.create_topics the daemon creates missing topics, including the dead-letter topic, and uses them at once.
 func TestCreateTopics(t *testing.T) {
 	t.Parallel()
-	o := newPoisonable(t, options{missing: []string{"order", "dead"}})
+	o := newPoisonOutbox(t, options{missing: []string{"order", "dead"}})
 	r := o.startStreaming(append(o.policy("dead_letter"), createTopics...)...)
-	o.mixed(5, nullKey, 5)
-	o.healthy(0)
-	o.parked(0)
+	o.insertMixed(5, nullKey, 5)
+	o.verifyGood(0)
+	o.verifyDeadLetters(0)
 	made := map[string]string{}
 	for _, e := range r.logged("topic created") {
 		made[fmt.Sprint(e["topic"])] = fmt.Sprint(e["partitions"])
@@ -32,14 +32,14 @@ func TestCreateTopics(t *testing.T) {
 		most = max(most, rec.Partition)
 	}
 	if most < 3 {
-		t.Errorf("the last partition with records is %d: fewer than 5 were made", most)
+		t.Errorf("the last partition with records is %d: fewer than 5 were created", most)
 	}
-	if r.hasBeen("parked") {
-		t.Error("it was parked")
+	if r.hasBeenIn("parked") {
+		t.Error("the daemon was parked")
 	}
 }
 
-// A backlog with many new aggregate types has one line in the log for each topic, and none that warns.
+// A backlog with many new aggregate types logs one line for each topic, and no warning.
 func TestCreateManyTopics(t *testing.T) {
 	t.Parallel()
 	types := make([]string, 60)

@@ -11,28 +11,28 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Pairs of transactions whose commit records lie side by side: the second commits at the very position where the first
-// ends, so that a slot which has confirmed the first stands exactly at the second. For some pairs the daemon is killed
-// between the two, at a random moment or once the first is confirmed. None of them may be skipped, and none that was
-// confirmed may come again. Whether two really were side by side is told by the positions in Kafka.
+// Pairs of transactions have adjacent commit records: the second commits at the very position where the first ends, so
+// a slot that has confirmed the first is exactly at the second. For some pairs the daemon is killed between the two, at
+// a random moment or once the first is confirmed. None may be skipped, and no confirmed one repeated. The positions in
+// Kafka show whether two really were adjacent.
 func TestKill9BetweenAdjacentCommits(t *testing.T) {
 	t.Parallel()
-	pairs, kills := long(400, 60), long(40, 8)
+	pairs, kills := fullOrShort(400, 60), fullOrShort(40, 8)
 	rnd := newRand(t)
-	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"autovacuum": "off"})}) // nothing else writes
+	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"autovacuum": "off"})}) // no other session writes WAL
 	o.proves("F84", "%d pairs of transactions with adjacent commit records, kill -9 between the two of %d pairs, half of these with the first just confirmed", pairs, kills)
 	o.boundRepeats(o.adjacentCommits(rnd, pairs, kills, atLeastOnce))
 	o.outcome(unconfirmedOnly)
 }
 
-// I12: the same with a deduplicating daemon, which repeats none of them at all.
+// I12: the same with a deduplicating daemon, which repeats nothing.
 func TestDeduplicatedAdjacentCommits(t *testing.T) {
 	t.Parallel()
-	pairs, kills := long(400, 30), long(40, 6)
+	pairs, kills := fullOrShort(400, 30), fullOrShort(40, 6)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"autovacuum": "off"})})
 	o.proves("F84", "%d pairs of transactions with adjacent commit records, kill -9 of a deduplicating daemon between the two of %d pairs, half of these with the first just confirmed", pairs, kills)
-	o.repeatsAtMost(o.adjacentCommits(rnd, pairs, kills, o.deduplicating(fence)...), 0, nothingOnTheWay)
+	o.repeatsAtMost(o.adjacentCommits(rnd, pairs, kills, o.deduplicating(fence)...), 0, noneInFlight)
 }
 
 // adjacentCommits writes the pairs and kills the daemons.
@@ -53,7 +53,7 @@ func (o *outbox) adjacentCommits(rnd *rand.Rand, pairs, kills int, env ...string
 		first, second := newID(rnd), newID(rnd)
 		commitFirst, commitSecond := prepareBoth(t, o, a, b, i, first, second)
 		end := commitFirst()
-		o.ledger.committed([]string{first}, end)
+		o.ledger.add([]string{first}, end)
 		ends[second] = end
 		if settled, kill := killAt[i]; kill {
 			if settled {
@@ -63,13 +63,13 @@ func (o *outbox) adjacentCommits(rnd *rand.Rand, pairs, kills int, env ...string
 			if r.confirmed == end {
 				exact++
 			}
-			o.ledger.committed([]string{second}, commitSecond())
+			o.ledger.add([]string{second}, commitSecond())
 			r = o.startStreaming(env...)
 			continue
 		}
-		o.ledger.committed([]string{second}, commitSecond())
+		o.ledger.add([]string{second}, commitSecond())
 	}
-	o.healed()
+	o.awaitHealed()
 	v := o.verify(patience)
 	adjacent := 0
 	for id, end := range ends {
@@ -77,14 +77,14 @@ func (o *outbox) adjacentCommits(rnd *rand.Rand, pairs, kills int, env ...string
 			adjacent++
 		}
 	}
-	o.outcome("%d pairs were adjacent; at %d kills the slot stood exactly between the two", adjacent, exact)
+	o.outcome("%d pairs were adjacent; at %d kills the slot was exactly between the two", adjacent, exact)
 	if adjacent < pairs/2 || exact < kills/4 {
-		t.Errorf("only %d of %d pairs were adjacent, and at %d of %d kills the slot stood between the two: this proves little", adjacent, pairs, exact, kills)
+		t.Errorf("only %d of %d pairs were adjacent, and at %d of %d kills the slot was between the two: this proves little", adjacent, pairs, exact, kills)
 	}
 	return v
 }
 
-// prepareBoth writes a row in each of two transactions and returns how to commit them, each returning the position behind
+// prepareBoth writes a row in each of two transactions and returns functions to commit them; each returns the position after
 // its commit. Every other pair is two sessions, the rest one session with two prepared transactions.
 func prepareBoth(t *testing.T, o *outbox, a, b *pgx.Conn, i int, first, second string) (commitFirst, commitSecond func() pglogrepl.LSN) {
 	t.Helper()
@@ -119,14 +119,14 @@ func prepareBoth(t *testing.T, o *outbox, a, b *pgx.Conn, i int, first, second s
 	return end(a, "COMMIT PREPARED '"+first+"'"), end(a, "COMMIT PREPARED '"+second+"'")
 }
 
-// openSession is a connection of the superuser's, closed at the end of the test.
+// openSession opens a connection of the superuser, closed at the end of the test.
 func openSession(t *testing.T, o *outbox) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(testContext(t), o.pg.SuperURL(o.name))
 	must(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
-		cancel() // whatever it is at
+		cancel() // interrupts a running statement
 		if err := conn.Close(ctx); err != nil && !errors.Is(err, context.Canceled) {
 			t.Log(err)
 		}

@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// The HTTP listener is asked for metrics as fast as four clients can, and by others that ask again and again without
-// reading a single answer. Delivery knows nothing of it, and when they are gone nothing of them is left.
+// Four clients request metrics as fast as they can, and others request again and again without reading a single answer.
+// Delivery is not affected, and afterwards nothing of them is left.
 func TestMetricsHammered(t *testing.T) {
 	t.Parallel()
 	const timeout = 5 * time.Second
-	lasts := long(60*time.Second, 4*time.Second)
+	lasts := fullOrShort(60*time.Second, 4*time.Second)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F76", "four clients ask for /metrics without a pause and eight never read the answers, for %v, wal_sender_timeout %v", lasts, timeout)
@@ -27,7 +27,7 @@ func TestMetricsHammered(t *testing.T) {
 	w := o.write(load{rand: rnd})
 	r := o.startStreaming(fmt.Sprint("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=", timeout))
 	w.awaitCommits(50)
-	o.healed()
+	o.awaitHealed()
 	before := openFiles(t, r)
 
 	stop := make(chan struct{})
@@ -50,17 +50,17 @@ func TestMetricsHammered(t *testing.T) {
 	})
 	for time.Since(begin) < lasts {
 		w.awaitCommits(50)
-		o.healed() // meanwhile, too
+		o.awaitHealed() // not affected by the clients
 	}
 	delivered := o.follow.records() - had
 	end()
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	noReconnects(t, r)
 	o.repeatsAtMost(o.verify(patience), 0, "no session ended")
 	await(t, patience, "the descriptors of the clients to be closed", func() error {
 		if n := openFiles(t, r); n > before+2 { // our own client keeps one or two
-			return fmt.Errorf("%d are open, before it were %d", n, before)
+			return fmt.Errorf("%d are open, %d were open before", n, before)
 		}
 		return nil
 	})
@@ -73,7 +73,7 @@ func TestMetricsHammered(t *testing.T) {
 	o.outcome("%d answers, %d refusals (503), %d events delivered meanwhile", answered.Load(), refused.Load(), delivered)
 }
 
-// hammer asks without a pause.
+// hammer sends requests without a pause.
 func hammer(addr string, stop <-chan struct{}, answered, refused *atomic.Int64) {
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
@@ -97,8 +97,8 @@ func hammer(addr string, stop <-chan struct{}, answered, refused *atomic.Int64) 
 	}
 }
 
-// neverRead asks until the answers have filled every buffer between the two, so that nothing more can be asked, and stays.
-// When the daemon has had enough of it, it comes again.
+// neverRead sends requests until unread answers have filled every buffer, and keeps the connection. When the daemon
+// closes it, neverRead connects again.
 func neverRead(addr string, stop <-chan struct{}, stuck *atomic.Int64) {
 	ask := []byte(strings.Repeat("GET /metrics HTTP/1.1\r\nHost: slow\r\n\r\n", 100))
 	var conn net.Conn
@@ -109,7 +109,7 @@ func neverRead(addr string, stop <-chan struct{}, stuck *atomic.Int64) {
 			if conn, err = net.Dial("tcp", addr); err != nil {
 				conn = nil
 			} else {
-				_ = conn.(*net.TCPConn).SetReadBuffer(1) // the least that the kernel gives
+				_ = conn.(*net.TCPConn).SetReadBuffer(1) // the minimum of the kernel
 			}
 		}
 		if err == nil {

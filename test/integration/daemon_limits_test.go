@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// The daemon may have only 64 files open. That is enough, until a hundred connections to its HTTP listener take all that
-// are left: then it goes on delivering, and once its session is cut too it says what it lacks, tries again and again, and
-// goes on when they are gone.
+// The daemon may have only 64 open files. That is enough, until a hundred connections to its HTTP listener take the
+// rest: it still delivers, and once its session is cut too, it reports the missing descriptors, retries, and recovers
+// when the connections are closed.
 func TestFewFileDescriptors(t *testing.T) {
 	t.Parallel()
 	const files = 40 // fewer than the listener's connections and the daemon's own files are together
@@ -41,8 +41,8 @@ func TestFewFileDescriptors(t *testing.T) {
 		return nil
 	})
 	w.awaitCommits(50)
-	o.healed()
-	// Whether the crowd gets what the session gave back, or the next session does, is left to chance.
+	o.awaitHealed()
+	// Either the crowd or the next session gets the descriptors of the old session.
 	const lack = "too many open files"
 	await(t, patience, "a session to lack a descriptor", func() error {
 		for _, e := range r.logged("state") {
@@ -52,21 +52,21 @@ func TestFewFileDescriptors(t *testing.T) {
 		}
 		o.endSessions()
 		time.Sleep(100 * time.Millisecond)
-		return errors.Join(errors.New("none has"), o.unharmed())
+		return errors.Join(errors.New("none has"), o.checkRelays())
 	})
 	w.awaitCommits(20)
 	letGo()
-	o.healed()
+	o.awaitHealed()
 	noneLeft := openFiles(t, r)
 	w.stop()
-	o.repeatsAtMost(o.verify(patience), 0, "what was acknowledged is not sent again while the daemon lives")
-	o.outcome("delivered on; without a session the state said %q; %d descriptors open in the end", lack, noneLeft)
+	o.repeatsAtMost(o.verify(patience), 0, "acknowledged events are not sent again while the daemon lives")
+	o.outcome("delivery continued; without a session the state was %q; %d descriptors open in the end", lack, noneLeft)
 }
 
-// crowd keeps so many connections open to the daemon's HTTP listener, or waiting for it, until they are let go.
+// crowd keeps that many connections open to the daemon's HTTP listener, or queued, until letGo.
 func crowd(t *testing.T, r *relay, connections int) (letGo func()) {
 	t.Helper()
-	if _, _, err := r.get("/livez"); err != nil { // so that the address is known
+	if _, _, err := r.get("/livez"); err != nil { // waits until the address is known
 		t.Fatal(err)
 	}
 	stop := make(chan struct{})
@@ -77,7 +77,7 @@ func crowd(t *testing.T, r *relay, connections int) (letGo func()) {
 				conn, err := net.Dial("tcp", r.addr)
 				if err == nil {
 					gone := make(chan struct{})
-					go func() { defer close(gone); _, _ = conn.Read(make([]byte, 1)) }() // the daemon closes those that say nothing
+					go func() { defer close(gone); _, _ = conn.Read(make([]byte, 1)) }() // the daemon closes idle connections
 					select {
 					case <-gone:
 					case <-stop:
@@ -105,9 +105,9 @@ func openFiles(t *testing.T, r *relay) int {
 	return len(all)
 }
 
-// niceAll gives every thread of a process, and so those that they will start, the least share of the processor.
+// niceAll gives every thread of a process, and so the threads started later, the lowest priority.
 func niceAll(pid int) error {
-	for range 2 { // a thread may have been started meanwhile, by one that was not slow yet
+	for range 2 { // a thread not changed yet may have started another meanwhile
 		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 		if err != nil {
 			return err

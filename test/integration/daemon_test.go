@@ -8,25 +8,25 @@ import (
 	"time"
 )
 
-// The daemon is frozen for six times wal_sender_timeout, under load. The server drops it in time, so that the slot is free
-// for others and nothing is confirmed any more. Thawed, the daemon notices, goes on, and repeats at most what it had in
-// flight.
+// The daemon is frozen for six times wal_sender_timeout, under load. The server ends its connection in time, so that
+// the slot is free for others and nothing is confirmed any more. Once thawed, the daemon notices, continues, and
+// repeats at most its records in flight.
 func TestFrozenDaemonGoesOn(t *testing.T) {
 	t.Parallel()
 	const window = 150
-	timeout := long(15*time.Second, 2*time.Second)
+	timeout := fullOrShort(15*time.Second, 2*time.Second)
 	frozen := 6 * timeout
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	o.proves("F05", "SIGSTOP for %v, SIGCONT, wal_sender_timeout %v%s", frozen, timeout, long("", " (both scaled by 7.5)"))
+	o.proves("F05", "SIGSTOP for %v, SIGCONT, wal_sender_timeout %v%s", frozen, timeout, fullOrShort("", " (both scaled by 7.5)"))
 	o.sample()
-	w := o.write(load{rand: rnd, pause: long(30*time.Millisecond, 8*time.Millisecond)})
+	w := o.write(load{rand: rnd, pause: fullOrShort(30*time.Millisecond, 8*time.Millisecond)})
 	r := o.startStreaming(fmt.Sprint("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=", timeout), fmt.Sprint("OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS=", window))
 	w.awaitCommits(100)
 	begin := time.Now()
 	must(t, r.proc.Freeze(testContext(t)))
 	t.Cleanup(func() { _ = r.proc.Thaw() })
-	await(t, frozen, "the server to drop the frozen daemon", func() error {
+	await(t, frozen, "the server to end the frozen daemon's connection", func() error {
 		var active bool
 		if err := o.admin.scan(o.slotSQL("active"), &active); err != nil || active {
 			return errors.Join(err, errors.New("the slot is active"))
@@ -34,16 +34,16 @@ func TestFrozenDaemonGoesOn(t *testing.T) {
 		return nil
 	})
 	dropped, confirmed := time.Since(begin), o.confirmed()
-	time.Sleep(frozen - dropped) // its length is the fault
+	time.Sleep(frozen - dropped) // the duration is the fault
 	if now := o.confirmed(); now != confirmed {
-		t.Errorf("the slot confirmed %s and now %s, while nobody had it", confirmed, now)
+		t.Errorf("the slot confirmed %s and now %s, while it was not active", confirmed, now)
 	}
 	must(t, r.proc.Thaw())
-	await(t, patience, "the daemon to notice", func() error { return unless(r.sessionsEnded() > 0) })
+	await(t, patience, "the daemon to notice", func() error { return waitFor(r.sessionsEnded() > 0) })
 	r.awaitState("streaming", patience)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
-	o.repeatsAtMost(o.verify(patience), window, "the window: what was in flight when it stood still")
+	o.repeatsAtMost(o.verify(patience), window, "the window: the records in flight when it was frozen")
 	o.outcome("the server freed the slot after %v", dropped.Round(100*time.Millisecond))
 }
 
@@ -55,33 +55,33 @@ func noReconnects(t *testing.T, r *relay) {
 	}
 }
 
-// The daemon has the least share of the processor that a process can have, beside four others that take all of it. It is
-// slow, but it takes nobody for dead: no time-out ends a session, on either side.
+// The daemon has the lowest CPU priority, beside four processes that use all of it. It is slow, but no time-out ends a
+// session, on either side.
 func TestStarvedOfProcessor(t *testing.T) {
 	const timeout = 10 * time.Second
-	begun := long(60*time.Second, 12*time.Second)
+	begun := fullOrShort(60*time.Second, 12*time.Second)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F74", "nice 19 beside four busy loops for %v, wal_sender_timeout %v", begun, timeout)
 	o.sample()
-	// The tests' short fence_wait would end a session that looks at its slot every second only.
+	// The tests' short fence_wait would end a session that checks its slot only every second.
 	r := o.startStreaming(fmt.Sprint("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=", timeout), "OUTBOXCDC_TUNING_FENCE_WAIT=5s")
 	must(t, niceAll(r.pid()))
 	w := o.write(load{rand: rnd, connections: 2, pause: 20 * time.Millisecond})
 	w.awaitCommits(20)
 	stop := burn(t, 4)
 	had := o.follow.records()
-	time.Sleep(begun) // its length is the fault
+	time.Sleep(begun) // the duration is the fault
 	slow := o.follow.records() - had
 	stop()
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	noReconnects(t, r)
 	o.repeatsAtMost(o.verify(patience), 0, "no session ended")
 	o.outcome("no reconnect; %d events delivered meanwhile", slow)
 }
 
-// burn keeps so many processors busy until it is told to stop.
+// burn keeps that many processors busy until stop is called.
 func burn(t *testing.T, processes int) (stop func()) {
 	t.Helper()
 	var all []*exec.Cmd

@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Columns are added, renamed, dropped and retyped under load, all of them none of the daemon's: nothing happens. With a
-// default the table is rewritten, with a volatile one too. Every second statement comes while the daemon is down, so that
-// it starts behind it.
+// Columns that the daemon does not use are added, renamed, dropped and retyped under load: it is not affected. Some
+// statements rewrite the table: those with a default, also a volatile one. Every second statement runs while the daemon
+// is down, so that it starts after the statement.
 func TestForeignColumnsComeAndGo(t *testing.T) {
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
@@ -39,18 +39,18 @@ func TestForeignColumnsComeAndGo(t *testing.T) {
 		if i%2 == 1 {
 			r = o.startStreaming()
 		}
-		if err := o.unharmed(); err != nil {
+		if err := o.checkRelays(); err != nil {
 			t.Fatalf("statement %d: %v", i, err)
 		}
 	}
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	o.repeatsAtMost(o.verify(patience), 0, "clean stops, nothing failed")
 }
 
-// A column that is needed is renamed while the daemon is down, under no load ([TestNeededColumnGoes] has the rest). The
-// server decodes old rows with the catalog of their time, so they are delivered; whether rows of after wait or none does,
-// it stops behind the old ones.
+// A needed column is renamed while the daemon is down, without load ([TestNeededColumnGoes] tests the rest). The server
+// decodes old rows with the catalog of their time, so they are delivered; whether new rows follow or none does, the
+// daemon stops after the old ones.
 func TestNeededColumnRenamedWhileDown(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -59,7 +59,7 @@ func TestNeededColumnRenamedWhileDown(t *testing.T) {
 	}{
 		{"rows before and after", 10, 3, 79},
 		{"rows before only", 10, 0, 79},
-		// Nothing was delivered by this process, so it is taken for a configuration that never fitted.
+		// This process has delivered nothing, so the exit code is that of a wrong configuration.
 		{"rows after only", 0, 3, 78},
 		{"no rows", 0, 0, 78},
 	} {
@@ -76,14 +76,14 @@ func TestNeededColumnRenamedWhileDown(t *testing.T) {
 				o.insertRenamed(c.before + n)
 			}
 			if c.after == 0 {
-				limit = ^pglogrepl.LSN(0) // there is nothing that must not be confirmed
+				limit = ^pglogrepl.LSN(0) // any position may be confirmed
 			}
 			o.checkRenamed(o.start(), c.exit, limit, c.before)
 		})
 	}
 }
 
-// insertRenamed commits one row of a table whose payload is called body.
+// insertRenamed commits one row of a table whose payload column is called body.
 func (o *outbox) insertRenamed(n int) {
 	o.t.Helper()
 	o.tx(func(ctx context.Context, tx pgx.Tx) error {
@@ -93,13 +93,13 @@ func (o *outbox) insertRenamed(n int) {
 	})
 }
 
-// checkRenamed expects the daemon to stop because of the column, with the rows up to number want delivered and no other.
+// checkRenamed checks that the daemon stops because of the column, with exactly the rows up to number want delivered.
 func (o *outbox) checkRenamed(r *relay, exit int, limit pglogrepl.LSN, want int) {
 	o.t.Helper()
-	r.stopsWith(patience, exit, "payload")
+	r.awaitStop(patience, exit, "payload")
 	o.awaitSlotFree()
 	if c := o.confirmed(); c > limit {
-		o.t.Errorf("the slot confirms %s, beyond %s, where the column was renamed", c, limit)
+		o.t.Errorf("the slot confirms %s, after %s, where the column was renamed", c, limit)
 	}
 	o.exec(`ALTER TABLE outbox RENAME COLUMN body TO payload`)
 	o.exec(`DELETE FROM outbox WHERE n > $1`, want)
@@ -108,8 +108,8 @@ func (o *outbox) checkRenamed(r *relay, exit int, limit pglogrepl.LSN, want int)
 	}
 }
 
-// The outbox is one of several tables of the publication: rows of others are nobody's events, also between ours in one
-// transaction, and do not hold the slot up. A publication may as well be for everything.
+// The publication has several tables besides the outbox: their rows become no events, also between ours in one
+// transaction, and do not hold up the slot. A publication may also be for all tables.
 func TestPublicationsWithOtherTables(t *testing.T) {
 	for _, c := range []struct{ name, major, publication string }{
 		{"named", "14", `CREATE PUBLICATION outboxcdc FOR TABLE outbox, counter`}, // all operations, updates too
@@ -125,10 +125,10 @@ func TestPublicationsWithOtherTables(t *testing.T) {
 			o := newOutbox(t, options{pg: pg})
 			o.exec(`DROP PUBLICATION outboxcdc`)
 			o.exec(`CREATE SCHEMA other`)
-			o.exec(`CREATE TABLE other.outbox (LIKE outbox INCLUDING ALL)`) // the same name elsewhere
+			o.exec(`CREATE TABLE other.outbox (LIKE outbox INCLUDING ALL)`) // the same name in another schema
 			o.exec(`ALTER TABLE other.outbox REPLICA IDENTITY FULL`)
 			o.exec(c.publication)
-			remakeSlot(o)
+			recreateSlot(o)
 			o.sample()
 			o.startStreaming()
 			w := o.write(load{rand: newRand(t)}) // updates counter before each insert
@@ -152,8 +152,8 @@ func TestPublicationsWithOtherTables(t *testing.T) {
 	}
 }
 
-// partition makes the outbox a partitioned table with one leaf, whose columns have another order than the root's.
-func (o *outbox) partition(publication string) {
+// partitionOutbox makes the outbox a partitioned table with one leaf, whose columns have another order than the root's.
+func (o *outbox) partitionOutbox(publication string) {
 	o.t.Helper()
 	o.exec(`DROP PUBLICATION outboxcdc`)
 	o.exec(`DROP TABLE outbox`)
@@ -161,7 +161,7 @@ func (o *outbox) partition(publication string) {
 		event_type text NOT NULL, payload jsonb, headers jsonb NOT NULL DEFAULT '{}', n bigint) PARTITION BY RANGE (n)`)
 	o.leaf("leaf_1", 0, 100)
 	o.exec(publication)
-	remakeSlot(o)
+	recreateSlot(o)
 }
 
 func (o *outbox) leaf(name string, from, to int) {
@@ -172,8 +172,8 @@ func (o *outbox) leaf(name string, from, to int) {
 	o.exec(fmt.Sprintf(`ALTER TABLE outbox ATTACH PARTITION %s FOR VALUES FROM (%d) TO (%d)`, name, from, to))
 }
 
-// A partitioned outbox is published under its root's name or under its leaves'. Leaves come and go while the daemon runs
-// and while it is down.
+// A partitioned outbox is published under its root's name or its leaves' names. Leaves come and go while the daemon
+// runs and while it is down.
 func TestPartitionedOutbox(t *testing.T) {
 	for _, c := range []struct{ name, major, publication string }{
 		{"via root", "14", `CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`},
@@ -185,13 +185,13 @@ func TestPartitionedOutbox(t *testing.T) {
 			t.Parallel()
 			o := newOutbox(t, options{pg: pg})
 			o.proves("F46", "leaves with another order of columns attached while the daemon runs and while it is down, %s", c.name)
-			o.partition(c.publication)
+			o.partitionOutbox(c.publication)
 			o.sample()
 			r := o.startStreaming()
 			o.insert("order", "k", 1, 10)
 			o.insert("order", "k", 11, 10)
 			o.leaf("leaf_2", 100, 200)
-			o.insert("order", "k", 98, 5) // into both
+			o.insert("order", "k", 98, 5) // into both leaves
 			o.verify(patience)
 			r.term()
 			o.leaf("leaf_3", 200, 300)
@@ -199,9 +199,9 @@ func TestPartitionedOutbox(t *testing.T) {
 			o.startStreaming()
 			o.leaf("leaf_4", 300, 400)
 			o.insert("order", "k", 299, 2)
-			o.healed()
+			o.awaitHealed()
 			o.repeatsAtMost(o.verify(patience), 0, "a clean stop, nothing failed")
-			if strings.HasPrefix(c.name, "via") { // what is delivered may go
+			if strings.HasPrefix(c.name, "via") { // delivered rows may be dropped
 				truth := o.truth()
 				o.exec(`ALTER TABLE outbox DETACH PARTITION leaf_1`)
 				o.exec(`DROP TABLE leaf_2`)
@@ -222,9 +222,9 @@ func TestPartitionedOutbox(t *testing.T) {
 	}
 }
 
-// A leaf with rows that have not been delivered yet leaves the table. Under the root's name they come all the same. Under
-// the leaf's name nobody can tell any more whose they are: dropped, it stops; detached, it must not be taken for a table
-// that never was ours.
+// A leaf with undelivered rows leaves the table. Published under the root's name, its rows are still delivered.
+// Published under the leaf's name, their table is unknown: after a drop the daemon stops; after a detach it must not
+// treat the leaf as a foreign table.
 func TestLeafLeavesBeforeItsRowsAreDelivered(t *testing.T) {
 	for _, c := range []struct{ name, options, ddl string }{
 		{name: "root detach", options: ", publish_via_partition_root = true", ddl: `ALTER TABLE outbox DETACH PARTITION leaf_1`},
@@ -236,8 +236,8 @@ func TestLeafLeavesBeforeItsRowsAreDelivered(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := newOutbox(t, options{})
-			o.proves("F46", "a leaf leaves before its rows were delivered: %s", c.name)
-			o.partition(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert'` + c.options + `)`)
+			o.proves("F46", "a leaf is removed before its rows were delivered: %s", c.name)
+			o.partitionOutbox(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert'` + c.options + `)`)
 			o.leaf("leaf_2", 100, 200)
 			o.sample()
 			end := o.insert("order", "k", 1, 5)
@@ -250,66 +250,66 @@ func TestLeafLeavesBeforeItsRowsAreDelivered(t *testing.T) {
 					ids = append(ids, row.ID)
 				}
 				await(t, patience, "the rows of the leaf", func() error {
-					if left := o.follow.unseen(slices.Clone(ids)); len(left) > 0 {
-						return fmt.Errorf("%d have not come", len(left))
+					if left := o.follow.unseenIDs(slices.Clone(ids)); len(left) > 0 {
+						return fmt.Errorf("%d have not arrived", len(left))
 					}
-					return o.unharmed()
+					return o.checkRelays()
 				})
 				v := judge(truth, o.readAll())
 				must(t, v.err())
-				o.proof.judged(v)
+				o.proof.setVerdict(v)
 				o.repeatsAtMost(v, 0, "nothing failed")
 				return
 			}
-			r.told = true
-			await(t, patience, "it to stop, or to go on without them", func() error {
+			r.endExpected = true
+			await(t, patience, "the daemon to stop, or to continue without them", func() error {
 				if o.confirmed() >= end {
-					return &hopeless{fmt.Errorf("the slot confirms %s, %d of 5 rows are in Kafka", o.confirmed(), o.follow.records())}
+					return &finalError{fmt.Errorf("the slot confirms %s, %d of 5 rows are in Kafka", o.confirmed(), o.follow.records())}
 				}
 				if !r.proc.Exited() {
 					return errors.New("neither yet")
 				}
 				return nil
 			})
-			r.stopsWith(0, 79, "leaf_1", "remedy: ")
+			r.awaitStop(0, 79, "leaf_1", "remedy: ")
 			v := judge(nil, o.readAll())
 			must(t, v.err())
-			o.proof.judged(v)
+			o.proof.setVerdict(v)
 			o.outcome("exit 79; its %d rows are neither delivered nor confirmed", len(truth))
 		})
 	}
 }
 
-// A publication that names some leaves, and not the root, loses the rows of the others: the guard must not be content
-// with the one that it carries.
+// A publication that names some leaves, and not the root, loses the rows of the remaining leaves: one published leaf
+// must not satisfy the guard.
 func TestPublicationOfSomeLeaves(t *testing.T) {
 	o := newOutbox(t, options{})
-	o.partition(`CREATE PUBLICATION outboxcdc FOR TABLE leaf_1 WITH (publish = 'insert')`)
+	o.partitionOutbox(`CREATE PUBLICATION outboxcdc FOR TABLE leaf_1 WITH (publish = 'insert')`)
 	o.leaf("leaf_2", 100, 200)
 	r := o.start()
-	r.told = true
-	stopsBefore(t, o, r, o.insert("order", "k", 101, 1))
+	r.endExpected = true
+	checkStopBefore(t, o, r, o.insert("order", "k", 101, 1))
 }
 
-// stopsBefore expects exit code 79 and that a transaction which nobody sends is not confirmed.
-func stopsBefore(t *testing.T, o *outbox, r *relay, end pglogrepl.LSN) {
+// checkStopBefore checks for exit code 79, and that a transaction which the server does not send is not confirmed.
+func checkStopBefore(t *testing.T, o *outbox, r *relay, end pglogrepl.LSN) {
 	t.Helper()
 	n := 0
-	await(t, patience, "it to stop", func() error {
+	await(t, patience, "the daemon to stop", func() error {
 		n++
 		o.exec(`INSERT INTO counter VALUES ($1)`, fmt.Sprint("foreign ", n))
 		if c := o.confirmed(); c >= end {
-			return &hopeless{fmt.Errorf("the slot confirms %s; rows that never came end at %s; %d records have come", c, end, o.follow.records())}
+			return &finalError{fmt.Errorf("the slot confirms %s; the rows that were never sent end at %s; %d records have arrived", c, end, o.follow.records())}
 		}
 		if !r.proc.Exited() {
 			return errors.New("it runs")
 		}
 		return nil
 	})
-	r.stopsWith(0, 79, "remedy: ")
+	r.awaitStop(0, 79, "remedy: ")
 }
 
-// A publication for all tables is not altered when the table leaves it.
+// A publication for all tables is not altered when the outbox is dropped or moved.
 func TestOutboxLeavesAllTables(t *testing.T) {
 	for _, c := range []struct{ name, ddl string }{
 		{"unlogged", `ALTER TABLE outbox SET UNLOGGED`},
@@ -322,19 +322,19 @@ func TestOutboxLeavesAllTables(t *testing.T) {
 			o.exec(`DROP PUBLICATION outboxcdc`)
 			o.exec(`CREATE PUBLICATION outboxcdc FOR ALL TABLES WITH (publish = 'insert', publish_via_partition_root = true)`)
 			o.exec(`CREATE TABLE parent (LIKE outbox) PARTITION BY RANGE (n)`)
-			remakeSlot(o)
+			recreateSlot(o)
 			r := o.startStreaming()
 			o.insert("order", "k", 1, 3)
 			o.awaitArrived(patience)
-			r.told = true
+			r.endExpected = true
 			o.exec(c.ddl)
-			stopsBefore(t, o, r, o.insert("order", "k", 4, 3))
+			checkStopBefore(t, o, r, o.insert("order", "k", 4, 3))
 		})
 	}
 }
 
-// The payload, and the id, change their types: each row is decoded by the relation of its time, and the bytes stay, also
-// if the daemon starts behind all of it.
+// The payload, and the id, change their types: each row is decoded by the relation of its time, and its bytes do not
+// change, also if the daemon starts after all of it.
 func TestColumnsRetyped(t *testing.T) {
 	for _, down := range []bool{false, true} {
 		t.Run(fmt.Sprintf("down %v", down), func(t *testing.T) {
@@ -359,7 +359,7 @@ func TestColumnsRetyped(t *testing.T) {
 			if down {
 				o.startStreaming()
 			}
-			o.healed()
+			o.awaitHealed()
 			v := o.verify(patience)
 			o.repeatsAtMost(v, 0, "nothing failed")
 			if v.Rows != 3*rows {

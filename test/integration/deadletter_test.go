@@ -20,17 +20,17 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// secret is in each payload of a poison row and must not be in any log.
+// secret is part of every poison payload and must not be in any log.
 const secret = "geheim"
 
-// wide is longer than a topic called narrow takes.
-const wide = 300_000
+// wideBytes is larger than the limit of a topic called narrow.
+const wideBytes = 300_000
 
-// poisonRow is a row that cannot be delivered, by the columns that are not as in a good one.
+// poisonRow is a row that cannot be delivered, described by the columns that differ from a good one.
 type poisonRow struct {
 	cause           string
 	columns, values string
-	topic           string // aggregate type of the topic that it was on its way to; "": none was found
+	topic           string // aggregate type of the topic where it was to go; "": none was found
 	noKey, noID     bool
 	noValue         bool
 	large           bool
@@ -43,7 +43,7 @@ var (
 	noKeyIn  = poisonRow{cause: "rejected", columns: "aggregate_type, aggregate_id", values: "'compacted', NULL", topic: "compacted", noKey: true}
 	tooLarge = poisonRow{
 		cause: "too_large", columns: "aggregate_type, payload", topic: "narrow", large: true,
-		values: fmt.Sprintf(`'narrow', (SELECT to_jsonb(string_agg(encode(sha256(g::text::bytea), 'hex'), '')) FROM generate_series(1, %d) g)`, wide/64+1),
+		values: fmt.Sprintf(`'narrow', (SELECT to_jsonb(string_agg(encode(sha256(g::text::bytea), 'hex'), '')) FROM generate_series(1, %d) g)`, wideBytes/64+1),
 	}
 	allPoison = []poisonRow{
 		{cause: "no_route", columns: "aggregate_type", values: "NULL"},
@@ -59,22 +59,22 @@ var (
 	}
 )
 
-// written is a poison row that has committed.
-type written struct {
+// writtenPoison is a committed poison row.
+type writtenPoison struct {
 	poisonRow
 	id         string
 	older, end pglogrepl.LSN // of its transaction, see [outbox.tx]
 	ordinal    uint64        // in it
 }
 
-// poisonable is an outbox that lets through what makes events poison, and a topic for dead letters.
-type poisonable struct {
+// poisonOutbox is an outbox whose constraints allow poison rows, with a dead-letter topic.
+type poisonOutbox struct {
 	*outbox
-	n       int // of the last good row
-	written []written
+	n       int // number of the last good row
+	written []writtenPoison
 }
 
-func newPoisonable(t *testing.T, opt options) *poisonable {
+func newPoisonOutbox(t *testing.T, opt options) *poisonOutbox {
 	t.Helper()
 	opt.types = []string{"order", "dead"}
 	o := newOutbox(t, opt)
@@ -82,22 +82,22 @@ func newPoisonable(t *testing.T, opt options) *poisonable {
 	o.exec(`ALTER TABLE outbox ALTER id DROP NOT NULL, ALTER aggregate_type SET DEFAULT 'order', ALTER aggregate_type DROP NOT NULL,
 		ALTER aggregate_id SET DEFAULT 'bad', ALTER aggregate_id DROP NOT NULL, ALTER event_type SET DEFAULT 'poison',
 		ALTER payload SET DEFAULT '{"is": "` + secret + `"}', ADD part int, ADD ts bigint`)
-	return &poisonable{outbox: o}
+	return &poisonOutbox{outbox: o}
 }
 
-// policy are the settings of a daemon with that policy.
-func (o *poisonable) policy(policy string, more ...string) []string {
+// policy returns the settings of a daemon with that policy.
+func (o *poisonOutbox) policy(policy string, more ...string) []string {
 	return append([]string{
 		"OUTBOXCDC_POISON_POLICY=" + policy, "OUTBOXCDC_POISON_TOPIC=" + o.topic("dead"), "OUTBOXCDC_ROUTE_PARTITION=part", "OUTBOXCDC_ROUTE_TIMESTAMP=ts",
 		"OUTBOXCDC_ROUTE_NULL_PAYLOAD=poison",
 	}, more...)
 }
 
-// mixed commits one transaction of good rows, counted by ints, and poison. What is poison is deleted at once, which is not
-// published: the table that is left is what has to arrive.
-func (o *poisonable) mixed(parts ...any) {
+// insertMixed commits one transaction of good rows (ints are counts) and poison rows. It deletes the poison rows at once,
+// which is not published: the remaining table is what has to arrive.
+func (o *poisonOutbox) insertMixed(parts ...any) {
 	o.t.Helper()
-	var added []written
+	var added []writtenPoison
 	var ordinal uint64
 	end := o.tx(func(ctx context.Context, tx pgx.Tx) error {
 		for _, part := range parts {
@@ -111,7 +111,7 @@ func (o *poisonable) mixed(parts ...any) {
 				}
 				ordinal += uint64(part)
 			case poisonRow:
-				w := written{poisonRow: part, ordinal: ordinal}
+				w := writtenPoison{poisonRow: part, ordinal: ordinal}
 				sql := "INSERT INTO outbox (" + part.columns + ") VALUES (" + part.values + ") RETURNING coalesce(id::text, '')"
 				if err := tx.QueryRow(ctx, sql).Scan(&w.id); err != nil {
 					return err
@@ -129,14 +129,15 @@ func (o *poisonable) mixed(parts ...any) {
 	o.exec(`DELETE FROM outbox WHERE event_type = 'poison'`)
 }
 
-// healthy waits until all good rows are there and everything is confirmed, and judges all topics but that of dead letters.
-func (o *poisonable) healthy(repeats int) {
+// verifyGood waits until all good rows have arrived and everything is confirmed, and judges all topics except the
+// dead-letter topic.
+func (o *poisonOutbox) verifyGood(repeats int) {
 	o.t.Helper()
-	o.repeatsAtMost(o.good(), repeats, "")
+	o.repeatsAtMost(o.awaitGood(), repeats, "")
 }
 
-// good is healthy without a bound of the repeats.
-func (o *poisonable) good() *verdict {
+// awaitGood is healthy without a bound on repeats.
+func (o *poisonOutbox) awaitGood() *verdict {
 	o.t.Helper()
 	o.awaitArrived(patience)
 	o.awaitSettled()
@@ -148,13 +149,13 @@ func (o *poisonable) good() *verdict {
 	return v
 }
 
-func (o *poisonable) deadLetters() []kafkatest.Record {
+func (o *poisonOutbox) deadLetters() []kafkatest.Record {
 	return slices.DeleteFunc(o.readAll(), func(r kafkatest.Record) bool { return r.Topic != o.topic("dead") })
 }
 
-// parked holds the dead letters to the poison that was written: each once, or again up to so many times in all; whole, and
-// those of a key in order.
-func (o *poisonable) parked(repeats int) {
+// verifyDeadLetters compares the dead letters with the poison rows: each once, plus so many repeats in all; complete, and those of
+// a key in order.
+func (o *poisonOutbox) verifyDeadLetters(repeats int) {
 	o.t.Helper()
 	found := map[int]int{}
 	last := position{}
@@ -162,9 +163,11 @@ func (o *poisonable) parked(repeats int) {
 		text, _ := headerOf(rec, "outboxcdc-position")
 		at, err := parsePosition(text)
 		must(o.t, err)
-		i := slices.IndexFunc(o.written, func(w written) bool { return w.ordinal == at.ordinal && at.commit >= w.older && at.commit < w.end })
+		i := slices.IndexFunc(o.written, func(w writtenPoison) bool {
+			return w.ordinal == at.ordinal && at.commit >= w.older && at.commit < w.end
+		})
 		if i < 0 {
-			o.t.Errorf("a dead letter of no poison: %s", text)
+			o.t.Errorf("a dead letter without a poison row: %s", text)
 			continue
 		}
 		if string(rec.Key) == "bad" && found[i] == 0 {
@@ -174,23 +177,23 @@ func (o *poisonable) parked(repeats int) {
 			last = at
 		}
 		found[i]++
-		for _, what := range o.unlike(o.written[i], rec) {
+		for _, what := range o.letterProblems(o.written[i], rec) {
 			o.t.Errorf("dead letter %s (%s): %s", o.written[i].cause, text, what)
 		}
 	}
 	all := 0
 	for i, w := range o.written {
 		if all += found[i]; found[i] == 0 {
-			o.t.Errorf("no dead letter of %s %s, event %d of the transaction that ends at %s", w.cause, w.id, w.ordinal, w.end)
+			o.t.Errorf("no dead letter for %s %s, event %d of the transaction that ends at %s", w.cause, w.id, w.ordinal, w.end)
 		}
 	}
 	if all > len(o.written)+repeats {
-		o.t.Errorf("%d dead letters of %d events; %d repeats are allowed", all, len(o.written), repeats)
+		o.t.Errorf("%d dead letters for %d events; %d repeats are allowed", all, len(o.written), repeats)
 	}
 }
 
-// unlike is all that is wrong with a dead letter.
-func (o *poisonable) unlike(w written, rec kafkatest.Record) (all []string) {
+// letterProblems lists everything that is wrong with a dead letter.
+func (o *poisonOutbox) letterProblems(w writtenPoison, rec kafkatest.Record) (all []string) {
 	differs := func(what string, got, want any) {
 		if got != want {
 			all = append(all, fmt.Sprintf("%s is %.300s, want %s", what, fmt.Sprint(got), fmt.Sprint(want)))
@@ -219,23 +222,23 @@ func (o *poisonable) unlike(w written, rec kafkatest.Record) (all []string) {
 	differs("key", string(rec.Key), map[bool]string{false: "bad", true: ""}[w.noKey])
 	differs("key is null", rec.Key == nil, w.noKey)
 	differs("value is null", rec.Value == nil, w.noValue)
-	differs("time is that of this run", rec.Timestamp.After(the.began.Add(-time.Minute)) && rec.Timestamp.Before(time.Now().Add(time.Minute)), true)
+	differs("time is that of this run", rec.Timestamp.After(testSuite.began.Add(-time.Minute)) && rec.Timestamp.Before(time.Now().Add(time.Minute)), true)
 	truncated, n := headerOf(rec, "outboxcdc-truncated")
 	switch {
 	case w.large && n > 0:
 		whole, _ := strconv.Atoi(truncated)
-		differs("whole length at least that", whole >= wide, true)
+		differs("whole length at least that", whole >= wideBytes, true)
 		differs("a cut value", len(rec.Value) > 10_000 && len(rec.Value) < whole && bytes.HasPrefix(rec.Value, []byte(`"`)), true)
 	case w.large:
-		differs("a whole value", len(rec.Value) >= wide && bytes.HasSuffix(rec.Value, []byte(`"`)), true)
+		differs("a whole value", len(rec.Value) >= wideBytes && bytes.HasSuffix(rec.Value, []byte(`"`)), true)
 	case !w.noValue:
 		differs("value", string(rec.Value), `{"is": "`+secret+`"}`)
 	}
 	return all
 }
 
-// saidSo holds the log and the metrics of a daemon to the poison that it has met, in order.
-func (o *poisonable) saidSo(r *relay, msg string, series func(cause string) string, met []written) {
+// verifyReported checks that the log and the metrics of a daemon report the given poison rows, in order.
+func (o *poisonOutbox) verifyReported(r *relay, msg string, series func(cause string) string, met []writtenPoison) {
 	o.t.Helper()
 	var got, want []string
 	for _, e := range r.logged(msg) {
@@ -256,10 +259,10 @@ func (o *poisonable) saidSo(r *relay, msg string, series func(cause string) stri
 			o.t.Errorf("%s is %v, want %v", name, m[name], counts[name])
 		}
 	}
-	o.noSecret(r)
+	o.checkNoSecret(r)
 }
 
-func (o *poisonable) noSecret(r *relay) {
+func (o *poisonOutbox) checkNoSecret(r *relay) {
 	o.t.Helper()
 	log, err := os.ReadFile(r.log)
 	must(o.t, err)
@@ -268,15 +271,15 @@ func (o *poisonable) noSecret(r *relay) {
 	}
 }
 
-// diedOf is the series of dead letters of a cause.
-func (o *poisonable) diedOf(cause string) string {
+// deadLetterSeries returns the metric series of dead letters with a cause.
+func (o *poisonOutbox) deadLetterSeries(cause string) string {
 	return fmt.Sprintf(`outboxcdc_events_dead_lettered_total{reason="%s",topic="%s"}`, cause, o.topic("dead"))
 }
 
-const toDead, dropped = "poison goes to the dead-letter topic", "poison skipped"
+const msgDeadLetter, msgSkipped = "poison goes to the dead-letter topic", "poison skipped"
 
-// Every cause that the daemon itself sees, in the first row of a session and one after the other in the middle of a large
-// transaction: what is good arrives once and in order, what is not is in the dead-letter topic, whole or cut, or dropped.
+// Every cause that the daemon itself detects, in the first row of a session and in the middle of a large transaction:
+// good rows arrive once and in order, poison rows are in the dead-letter topic, whole or cut, or dropped.
 func TestDeadLettersOfEveryCause(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -290,52 +293,52 @@ func TestDeadLettersOfEveryCause(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := newPoisonable(t, options{missing: []string{"dead"}})
+			o := newPoisonOutbox(t, options{missing: []string{"dead"}})
 			o.makeTopic("dead", 3, c.dead)
 			o.makeTopic("narrow", 1, map[string]string{"max.message.bytes": "100000"})
 			if c.policy == "dead_letter" {
 				o.sample()
 			}
-			o.mixed(nullKey, 3)
+			o.insertMixed(nullKey, 3)
 			r := o.startStreaming(o.policy(c.policy, c.more...)...)
 			all := []any{495}
 			for _, p := range allPoison {
 				all = append(all, p)
 			}
-			o.mixed(append(all, 100, badTime, badTime, 395)...)
-			o.mixed(1)
-			o.healthy(0)
-			o.gone(r, c.policy)
+			o.insertMixed(append(all, 100, badTime, badTime, 395)...)
+			o.insertMixed(1)
+			o.verifyGood(0)
+			o.verifyPoison(r, c.policy)
 		})
 	}
 }
 
-// gone: all poison that was written was skipped, or is a dead letter, and said to be.
-func (o *poisonable) gone(r *relay, policy string) {
+// verifyPoison checks that every poison row was skipped, or is a dead letter, and was reported.
+func (o *poisonOutbox) verifyPoison(r *relay, policy string) {
 	o.t.Helper()
 	if policy == "skip" {
 		if n := len(o.deadLetters()); n != 0 {
 			o.t.Errorf("%d dead letters, want none", n)
 		}
-		o.saidSo(r, dropped, func(string) string { return `outboxcdc_events_skipped_total{reason="poison"}` }, o.written)
+		o.verifyReported(r, msgSkipped, func(string) string { return `outboxcdc_events_skipped_total{reason="poison"}` }, o.written)
 		return
 	}
-	o.parked(0)
-	o.saidSo(r, toDead, o.diedOf, o.written)
+	o.verifyDeadLetters(0)
+	o.verifyReported(r, msgDeadLetter, o.deadLetterSeries, o.written)
 }
 
-// Poison stops the daemon, or makes it hold; what is older is delivered and confirmed, nothing behind it. The decision
-// about the event lets it go on.
+// Poison stops the daemon, or makes it hold; older rows are delivered and confirmed, later ones are not. A decision
+// about the event lets the daemon continue.
 func TestDeadLettersDecided(t *testing.T) {
 	t.Parallel()
 	for _, decision := range []string{"skip", "dead_letter"} {
 		t.Run(decision, func(t *testing.T) {
 			t.Parallel()
-			o := newPoisonable(t, options{})
-			o.mixed(10)
+			o := newPoisonOutbox(t, options{})
+			o.insertMixed(10)
 			older := o.older
-			o.mixed(5, badTime, 5)
-			o.mixed(10)
+			o.insertMixed(5, badTime, 5)
+			o.insertMixed(10)
 			w := o.written[0]
 			stands := func() {
 				t.Helper()
@@ -348,8 +351,8 @@ func TestDeadLettersDecided(t *testing.T) {
 				}
 			}
 			r := o.start(o.policy("stop")...)
-			r.stopsWith(patience, 65, "bad_timestamp", w.id)
-			o.noSecret(r)
+			r.awaitStop(patience, 65, "bad_timestamp", w.id)
+			o.checkNoSecret(r)
 			stands()
 
 			r = o.start(o.policy("stop", "OUTBOXCDC_POISON_ON_STOP=hold")...)
@@ -358,7 +361,7 @@ func TestDeadLettersDecided(t *testing.T) {
 				if err == nil && (st.State != "failed" || !strings.Contains(st.Reason, w.id)) {
 					err = fmt.Errorf("it is %s (%s)", st.State, st.Reason)
 				}
-				return errors.Join(err, o.unharmed())
+				return errors.Join(err, o.checkRelays())
 			})
 			if code, _, err := r.get("/readyz"); err != nil || code != 503 {
 				t.Errorf("/readyz of a daemon that holds: %d %v, want 503", code, err)
@@ -368,91 +371,92 @@ func TestDeadLettersDecided(t *testing.T) {
 			}
 			stands()
 			r.signal(syscall.SIGTERM)
-			r.stopsWith(patience, 65, w.id)
+			r.awaitStop(patience, 65, w.id)
 
 			r = o.startStreaming(o.policy("stop", "OUTBOXCDC_POISON_DECISIONS="+w.id+"="+decision)...)
-			o.healthy(10) // the five before it in its transaction, at each stop
-			o.gone(r, decision)
+			o.verifyGood(10) // the five rows before it in its transaction, at each stop
+			o.verifyPoison(r, decision)
 		})
 	}
 }
 
-// What only the broker sees: times that are too far away for its topic, a null key where it compacts, and a limit of bytes
-// that was lowered under way. It refuses whole batches; the events to blame are found, and become dead letters in their place.
+// Causes that only the broker detects: timestamps out of the topic's range, a null key in a compacted topic, and a size
+// limit lowered at run time. The broker refuses whole batches; the daemon finds the events at fault, which become dead
+// letters in order.
 func TestDeadLettersRefused(t *testing.T) {
 	t.Parallel()
 	needRealKafka(t)
-	o := newPoisonable(t, options{partitions: 1, configs: map[string]string{"message.timestamp.before.max.ms": "86400000"}, missing: []string{"dead"}})
+	o := newPoisonOutbox(t, options{partitions: 1, configs: map[string]string{"message.timestamp.before.max.ms": "86400000"}, missing: []string{"dead"}})
 	o.makeTopic("dead", 3, nil)
 	o.makeTopic("compacted", 1, map[string]string{"cleanup.policy": "compact"})
 	o.sample()
-	o.mixed(20)
+	o.insertMixed(20)
 	r := o.startStreaming(o.policy("dead_letter", "OUTBOXCDC_ROUTE_NULL_KEY=allow")...)
-	o.mixed(300, oldTime, oldTime, 600, oldTime, 97)
-	o.mixed(5, noKeyIn, 5)
-	o.mixed(200)
-	// None of the partition of the three: acknowledgements without a hole. Of the two topics side by side, what had been
-	// acknowledged behind the one that was refused.
+	o.insertMixed(300, oldTime, oldTime, 600, oldTime, 97)
+	o.insertMixed(5, noKeyIn, 5)
+	o.insertMixed(200)
+	// None of the partition of the three: acknowledgements without a gap. Of the two parallel topics, the rows
+	// acknowledged after the refused one.
 	const beside = 5 + 200
-	o.healthy(beside)
-	o.parked(0)
-	o.saidSo(r, toDead, o.diedOf, o.written)
+	o.verifyGood(beside)
+	o.verifyDeadLetters(0)
+	o.verifyReported(r, msgDeadLetter, o.deadLetterSeries, o.written)
 
 	must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("order"), map[string]string{"max.message.bytes": "100000"}))
 	lowered := tooLarge
 	lowered.columns, lowered.values, lowered.topic = "payload", strings.TrimPrefix(tooLarge.values, "'narrow', "), "order"
-	o.mixed(50, lowered, 50)
+	o.insertMixed(50, lowered, 50)
 	o.awaitArrived(patience)
 	newest := &o.written[len(o.written)-1]
-	for _, e := range r.logged(toDead) { // found by the broker, or by the look-up of the next session
+	for _, e := range r.logged(msgDeadLetter) { // detected by the broker, or by the next session's topic look-up
 		if e["event_id"] == newest.id {
 			newest.cause = fmt.Sprint(e["cause"])
 		}
 	}
-	o.healthy(beside)
-	o.parked(0)
-	o.saidSo(r, toDead, o.diedOf, o.written)
+	o.verifyGood(beside)
+	o.verifyDeadLetters(0)
+	o.verifyReported(r, msgDeadLetter, o.deadLetterSeries, o.written)
 }
 
-// Kafka stands still just when poison comes. Thawed, all goes on; and when the daemon is killed meanwhile, the transaction
-// of a dead letter that Kafka has not acknowledged is not confirmed: it comes again. Nor does a stop confirm anything.
+// Kafka is frozen just when poison arrives. Once thawed, delivery continues. If the daemon is killed meanwhile, the
+// transaction of a dead letter without an ack is not confirmed and is sent again. Nor does a stop confirm anything.
 func TestDeadLettersWhileKafkaIsFrozen(t *testing.T) {
 	t.Parallel()
-	o := newPoisonable(t, options{kafka: breakableKafka(t), missing: []string{"dead"}})
+	o := newPoisonOutbox(t, options{kafka: breakableKafka(t), missing: []string{"dead"}})
 	o.makeTopic("dead", 3, nil)
 	o.sample()
 	env := o.policy("dead_letter", "OUTBOXCDC_TUNING_PARK_AFTER=1s")
 	r := o.startStreaming(env...)
-	o.mixed(5, badTime, 5) // both topics are known
+	o.insertMixed(5, badTime, 5) // both topics are known
 	o.awaitArrived(patience)
 	o.awaitSettled()
 	must(t, o.kafka.Freeze(testContext(t)))
-	o.mixed(20, badTime, nullKey, 20)
+	o.insertMixed(20, badTime, nullKey, 20)
 	end := o.written[len(o.written)-1].end
 	r.awaitState("parked", patience)
 	if now := o.confirmed(); now >= end {
-		t.Errorf("the slot confirms %s, but Kafka, which stands still, has nothing of what ends at %s", now, end)
+		t.Errorf("the slot confirms %s, but Kafka, which is frozen, has no record of the transaction that ends at %s", now, end)
 	}
 	must(t, o.kafka.Thaw())
-	o.mixed(1, badTime) // the dead-letter topic is known to the new session, even if all of before was found in Kafka
+	o.insertMixed(1, badTime) // the new session knows the dead-letter topic, even if it found everything before in Kafka
 	o.awaitArrived(patience)
 	o.awaitSettled()
 
-	// With the default of park_after: what is in flight stays so for as long as a busy machine takes to see it.
+	// With the default of park_after: records stay in flight for as long as a busy machine needs to see them.
 	r.term()
 	r = o.startStreaming(o.policy("dead_letter")...)
-	o.mixed(5, badTime, 5) // both topics are known
+	o.insertMixed(5, badTime, 5) // both topics are known
 	o.awaitArrived(patience)
 	o.awaitSettled()
 	must(t, o.kafka.Freeze(testContext(t)))
-	o.mixed(badTime)
+	o.insertMixed(badTime)
 	end = o.written[len(o.written)-1].end
 	await(t, patience, "the dead letter to be in flight", func() error {
 		st, err := r.status()
 		if err == nil && st.InFlight == 0 {
 			err = errors.New("nothing is")
 		}
-		return errors.Join(err, o.unharmed())
+		return errors.Join(err, o.checkRelays())
 	})
 	r.kill9()
 	if now := o.confirmed(); now >= end {
@@ -460,35 +464,35 @@ func TestDeadLettersWhileKafkaIsFrozen(t *testing.T) {
 	}
 	must(t, o.kafka.Thaw())
 	r = o.startStreaming(o.policy("stop", "OUTBOXCDC_POISON_CAUSES=bad_timestamp=dead_letter", "OUTBOXCDC_SHUTDOWN_TIMEOUT=1s")...)
-	o.mixed(1)
+	o.insertMixed(1)
 	o.awaitArrived(patience)
 	o.awaitSettled()
 
-	// A stop waits for what is before the event no longer than for any end, and confirms none of it.
+	// A stop waits for the rows before the event no longer than usual, and confirms none of them.
 	must(t, o.kafka.Freeze(testContext(t)))
-	o.mixed(5, nullKey, 5)
+	o.insertMixed(5, nullKey, 5)
 	end = o.written[len(o.written)-1].end
-	r.stopsWith(patience, 65, "null_key")
+	r.awaitStop(patience, 65, "null_key")
 	o.awaitSlotFree()
 	if now := o.confirmed(); now >= end {
-		t.Errorf("the slot confirms %s, but Kafka, which stands still, has nothing of what ends at %s", now, end)
+		t.Errorf("the slot confirms %s, but Kafka, which is frozen, has no record of the transaction that ends at %s", now, end)
 	}
 	must(t, o.kafka.Thaw())
 	o.startStreaming(env...)
-	o.mixed(1)
-	o.healthy(50)
-	o.parked(5) // what was in flight when a session ended: two, and one
-	o.noSecret(r)
+	o.insertMixed(1)
+	o.verifyGood(50)
+	o.verifyDeadLetters(5) // in flight when a session ended: two, and one
+	o.checkNoSecret(r)
 }
 
-// The dead-letter topic is missing: the daemon waits for it and confirms nothing behind. Killed there and when it is made,
-// again and again under load, it loses nothing.
+// The dead-letter topic is missing: the daemon waits for it and confirms nothing later. Killed while it waits and when
+// the topic is created, repeatedly under load, it loses nothing.
 func TestDeadLettersSurviveKills(t *testing.T) {
 	t.Parallel()
-	o := newPoisonable(t, options{missing: []string{"dead"}})
+	o := newPoisonOutbox(t, options{missing: []string{"dead"}})
 	o.sample()
 	r := o.startStreaming(o.policy("dead_letter")...)
-	o.mixed(5, badTime, 5)
+	o.insertMixed(5, badTime, 5)
 	end := o.written[0].end
 	r.awaitState("waiting_for_topic", patience)
 	r.kill9()
@@ -500,18 +504,19 @@ func TestDeadLettersSurviveKills(t *testing.T) {
 	for range 3 {
 		o.awaitArrived(patience)
 		for range 10 {
-			o.mixed(3, badTime, nullKey, 3)
+			o.insertMixed(3, badTime, nullKey, 3)
 		}
 		r.kill9()
 		r = o.startStreaming(o.policy("dead_letter")...)
 	}
-	o.boundRepeats(o.good())
-	o.parked(4 * len(o.written)) // at each of four kills, if nothing was confirmed since
+	o.boundRepeats(o.awaitGood())
+	o.verifyDeadLetters(4 * len(o.written)) // at each of four kills, if nothing was confirmed since
 }
 
-// A dead letter that its own topic does not take stops the daemon, whatever the policy is, as often as it is started: what is
-// older is confirmed, nothing behind it. When the topic takes it, all goes on. (Deduplicated, a position record comes first, which a
-// session that Kafka has refused something cannot write any more: what was delivered in its last second is not confirmed.)
+// A dead letter that its own topic refuses stops the daemon, whatever the policy is, at each start: older rows are
+// confirmed, later ones are not. Once the topic accepts it, delivery continues. (A deduplicating daemon must write a
+// position record first, which a session cannot do any more once Kafka has refused a record: the rows delivered in its
+// last second are not confirmed.)
 func TestDeadLetterThatCannotBe(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -520,7 +525,7 @@ func TestDeadLetterThatCannotBe(t *testing.T) {
 		says   string
 		fix    map[string]string
 		mode   string
-		behind int // what may have been sent behind it at each stop: its topic's broker has to refuse it first
+		behind int // rows possibly sent after it at each stop, before its topic's broker refuses it
 	}{
 		"too large":             {tooLarge, map[string]string{"max.message.bytes": "100000"}, "too_large", map[string]string{"max.message.bytes": "1000000"}, "deduplicated", 0},
 		"refused":               {nullKey, map[string]string{"cleanup.policy": "compact"}, "rejected", map[string]string{"cleanup.policy": "delete"}, "at_least_once", 5 + 10},
@@ -528,15 +533,15 @@ func TestDeadLetterThatCannotBe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			needRealKafka(t) // kfake compacts, but takes null keys
-			o := newPoisonable(t, options{missing: []string{"dead"}})
+			needRealKafka(t) // kfake compacts, but accepts null keys
+			o := newPoisonOutbox(t, options{missing: []string{"dead"}})
 			o.makeTopic("dead", 1, c.dead)
 			o.makeTopic("narrow", 1, map[string]string{"max.message.bytes": "100000"})
 			o.sample()
-			o.mixed(10)
+			o.insertMixed(10)
 			older := o.older
-			o.mixed(5, c.poison, 5)
-			o.mixed(10)
+			o.insertMixed(5, c.poison, 5)
+			o.insertMixed(10)
 			w := o.written[0]
 			env := append(o.policy("dead_letter"), "OUTBOXCDC_DELIVERY_MODE="+c.mode)
 			if c.says == "rejected" && c.mode == "deduplicated" {
@@ -544,8 +549,8 @@ func TestDeadLetterThatCannotBe(t *testing.T) {
 			}
 			for range 2 {
 				r := o.start(env...)
-				r.stopsWith(patience, 65, c.says, w.id)
-				o.noSecret(r)
+				r.awaitStop(patience, 65, c.says, w.id)
+				o.checkNoSecret(r)
 				o.awaitSlotFree()
 				if now := o.confirmed(); now <= older || now >= w.end {
 					t.Errorf("the slot confirms %s, want from %s to below %s", now, older, w.end)
@@ -556,9 +561,9 @@ func TestDeadLetterThatCannotBe(t *testing.T) {
 			}
 			must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("dead"), c.fix))
 			r := o.startStreaming(env...)
-			o.healthy(2 * (5 + c.behind)) // and what is before it in its transaction
-			o.parked(0)
-			o.noSecret(r)
+			o.verifyGood(2 * (5 + c.behind)) // and the rows before it in its transaction
+			o.verifyDeadLetters(0)
+			o.checkNoSecret(r)
 		})
 	}
 }

@@ -14,28 +14,28 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// What may change between an end that was not clean and the next start: topics, and settings that decide where an event goes.
+// Changes between an unclean end and the next start: topics, and settings that decide where an event goes.
 
-// F01, F68, I12: a daemon is killed at random moments under load, and between some of the starts a topic grows by a partition, the
-// routing, the largest record of the topics or the poison policy changes. Nothing is missing and every partition keeps the order of
-// its keys from one change to the next. An event is in Kafka twice only if a change of settings sent it elsewhere, and its first topic
-// was in no position record yet.
+// F01, F68, I12: a daemon is killed at random moments under load. Between some of the starts a topic gains a partition,
+// or the routing, the topics' largest record or the poison policy changes. Nothing is missing and every partition keeps
+// the order of its keys from one change to the next. An event is in Kafka twice only if a change of settings sent it
+// elsewhere before any position record named its first topic.
 func TestDeduplicatedKill9WhileSettingsChange(t *testing.T) {
 	t.Parallel()
-	kills := long(1000, 10)
+	kills := fullOrShort(1000, 10)
 	rnd := newRand(t)
-	c := newChanging(t, rnd)
+	c := newChangingOutbox(t, rnd)
 	c.limit(true)
 	c.proves("F01 F68", "kill -9 of a deduplicating daemon at %d random moments; between the starts topics grow, routing, record size limits and poison policy change", kills)
-	c.sample().taken = true // judged in the end, when it is known which record of an event was the first
-	w := c.write(load{rand: rnd, types: []string{"order", "payment"}, large: 5000, pause: long(20*time.Millisecond, 8*time.Millisecond)})
+	c.sample().testJudges = true // judged at the end, when the first record of each event is known
+	w := c.write(load{rand: rnd, types: []string{"order", "payment"}, large: 5000, pause: fullOrShort(20*time.Millisecond, 8*time.Millisecond)})
 	for range kills {
 		r := c.startStreaming(c.settings()...)
 		lives := fence + 700*time.Millisecond
 		if rnd.IntN(5) == 0 {
-			lives += 2 * time.Second // so that position records name what it has used
+			lives += 2 * time.Second // position records then name the topics used
 		}
-		time.Sleep(time.Duration(rnd.Int64N(int64(lives)))) // the moment is the test
+		time.Sleep(time.Duration(rnd.Int64N(int64(lives)))) // the moment is random
 		r.kill9()
 		c.noteDropped(r)
 		for range 1 + rnd.IntN(2) {
@@ -49,38 +49,38 @@ func TestDeduplicatedKill9WhileSettingsChange(t *testing.T) {
 		c.change("policy")
 	}
 	c.start(c.settings()...)
-	c.healed()
+	c.awaitHealed()
 	w.stop()
 	c.judge()
 }
 
-// changing is an outbox whose topics and settings change.
-type changing struct {
+// changingOutbox is an outbox whose topics and settings change.
+type changingOutbox struct {
 	*outbox
-	rnd     *rand.Rand
-	env     []string // of deduplicated delivery
-	deck    []string // changes to be drawn
-	made    map[string]int
-	altered changeLog
+	rnd          *rand.Rand
+	env          []string // of deduplicated delivery
+	deck         []string // changes to be drawn
+	changeCounts map[string]int
+	changeLog    changeLog
 
 	elsewhere bool // all events go to one topic
 	narrow    bool // the topics refuse large records
 	skip      bool // poison is dropped, not sent to the dead-letter topic
 }
 
-func newChanging(t *testing.T, rnd *rand.Rand) *changing {
+func newChangingOutbox(t *testing.T, rnd *rand.Rand) *changingOutbox {
 	const partitions = 3
 	o := newOutbox(t, options{pg: heavyPostgres(t), types: []string{"order", "payment", "elsewhere", "dead"}, partitions: partitions})
-	c := &changing{outbox: o, rnd: rnd, env: o.deduplicating(fence), made: map[string]int{}}
-	c.altered = changeLog{Growth: map[string][2]int{}, Dropped: map[string]bool{}, Dead: o.topic("dead")}
+	c := &changingOutbox{outbox: o, rnd: rnd, env: o.deduplicating(fence), changeCounts: map[string]int{}}
+	c.changeLog = changeLog{Growth: map[string][2]int{}, Dropped: map[string]bool{}, Dead: o.topic("dead")}
 	for _, topic := range o.follow.topics {
-		c.altered.Growth[topic] = [2]int{partitions, partitions}
+		c.changeLog.Growth[topic] = [2]int{partitions, partitions}
 	}
 	return c
 }
 
-// settings are those of the next daemon.
-func (c *changing) settings() []string {
+// settings returns the settings of the next daemon.
+func (c *changingOutbox) settings() []string {
 	// Compressed, no record would be too large.
 	env := append(slices.Clone(c.env), "OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC="+c.topic("dead"), "OUTBOXCDC_KAFKA_COMPRESSION=none")
 	if c.skip {
@@ -92,8 +92,8 @@ func (c *changing) settings() []string {
 	return env
 }
 
-// draw is what changes next. Everything has its turn before anything has another.
-func (c *changing) draw() string {
+// draw returns the next change. Every kind occurs once before any occurs again.
+func (c *changingOutbox) draw() string {
 	if len(c.deck) == 0 {
 		c.deck = []string{"growth", rerouted, "limit", "policy", "nothing", "nothing"}
 		c.rnd.Shuffle(len(c.deck), func(i, j int) { c.deck[i], c.deck[j] = c.deck[j], c.deck[i] })
@@ -103,19 +103,19 @@ func (c *changing) draw() string {
 	return what
 }
 
-// change changes something while no daemon runs.
-func (c *changing) change(what string) {
+// change makes one change while no daemon runs.
+func (c *changingOutbox) change(what string) {
 	c.t.Helper()
-	c.made[what]++
+	c.changeCounts[what]++
 	switch what {
 	case "nothing":
 		return
 	case "growth":
 		topic := c.follow.topics[c.rnd.IntN(len(c.follow.topics))]
-		count := c.altered.Growth[topic]
+		count := c.changeLog.Growth[topic]
 		count[1]++
 		must(c.t, kafkatest.AddPartitions(testContext(c.t), c.kafka.Brokers(), topic, count[1]))
-		c.altered.Growth[topic] = count
+		c.changeLog.Growth[topic] = count
 		return
 	case rerouted:
 		c.elsewhere = !c.elsewhere
@@ -124,11 +124,11 @@ func (c *changing) change(what string) {
 	case "policy":
 		c.skip = !c.skip
 	}
-	c.altered.note(c.outbox, what)
+	c.changeLog.note(c.outbox, what)
 }
 
-// limit makes the topics of events refuse large records, or take them again.
-func (c *changing) limit(narrow bool) {
+// limit makes the topics of events refuse or accept large records.
+func (c *changingOutbox) limit(narrow bool) {
 	c.t.Helper()
 	c.narrow = narrow
 	most := map[bool]string{false: "1048588", true: "4000"}[narrow]
@@ -137,29 +137,29 @@ func (c *changing) limit(narrow bool) {
 	}
 }
 
-// noteDropped notes what a daemon dropped.
-func (c *changing) noteDropped(r *relay) {
-	for _, e := range r.logged(dropped) {
+// noteDropped records the events that a daemon dropped.
+func (c *changingOutbox) noteDropped(r *relay) {
+	for _, e := range r.logged(msgSkipped) {
 		if id, _ := e["event_id"].(string); id != "" {
-			c.altered.Dropped[id] = true
+			c.changeLog.Dropped[id] = true
 		}
 	}
 }
 
-// judge waits until everything has arrived, and holds it to the promise.
-func (c *changing) judge() {
+// judge waits until everything has arrived, and compares it with the promise.
+func (c *changingOutbox) judge() {
 	t := c.t
 	t.Helper()
 	c.noteDropped(c.running())
 	var ids []string
 	for _, r := range c.truth() {
-		if !c.altered.Dropped[r.ID] {
+		if !c.changeLog.Dropped[r.ID] {
 			ids = append(ids, r.ID)
 		}
 	}
 	c.awaitEvents(ids, patience)
 	c.awaitSettled()
-	h := c.altered.history(c.outbox)
+	h := c.changeLog.history(c.outbox)
 	arrived, dead := map[string]bool{}, 0
 	for _, rec := range h.Records {
 		id, _ := headerOf(rec, "id")
@@ -168,21 +168,21 @@ func (c *changing) judge() {
 			dead++
 		}
 	}
-	h.without(func(id string) bool { return c.altered.Dropped[id] && !arrived[id] })
+	h.removeEvents(func(id string) bool { return c.changeLog.Dropped[id] && !arrived[id] })
 	file := h.keep(c.outbox)
 	v := h.judge()
-	c.proof.judged(v)
+	c.proof.setVerdict(v)
 	if err := v.err(); err != nil {
 		t.Fatalf("%v\n  OUTBOXCDC_TEST_HISTORY=%s judges it again", err, file)
 	}
-	what := fmt.Sprintf("%d dead letters, %d events dropped by the policy; changes: %v", dead, len(c.altered.Dropped), c.made)
-	c.outcome("%s; repeats allowed: where a change of settings sent an event elsewhere and its topic was in no position record yet; "+
-		"%d records were sent after a later event of their key: such repeats, and what a policy dropped before it was changed", what, v.late)
+	what := fmt.Sprintf("%d dead letters, %d events dropped by the policy; changes: %v", dead, len(c.changeLog.Dropped), c.changeCounts)
+	c.outcome("%s; repeats allowed: where a change of settings sent an event elsewhere and no position record named its topic yet; "+
+		"%d records were sent after a later event of their key: such repeats, and events that a policy dropped before it was changed", what, v.late)
 	t.Logf("%s, %d late; %s", v, v.late, what)
 }
 
-// without takes events out of the history that were not to arrive.
-func (h *history) without(out func(id string) bool) {
+// removeEvents removes events from the history that were not to arrive.
+func (h *history) removeEvents(out func(id string) bool) {
 	h.Truth = slices.DeleteFunc(h.Truth, func(r row) bool { return out(r.ID) })
 	h.Acks = slices.DeleteFunc(h.Acks, out)
 	for i := range h.Unsure {
@@ -193,8 +193,9 @@ func (h *history) without(out func(id string) bool) {
 	}
 }
 
-// F68: of two events the first is refused and the second is stored in another partition. The daemon is killed, and the topic grows, so
-// that the key of the first moves to where the second is. That the second is there says nothing of the first.
+// F68: of two events the first is refused and the second is stored in another partition. The daemon is killed, and the
+// topic gains partitions, so that the key of the first moves to the partition of the second. The record of the second
+// does not prove that the first was stored.
 func TestDeduplicatedGrowth(t *testing.T) {
 	t.Parallel()
 	k := faultyKafka(t)
@@ -208,49 +209,49 @@ func TestDeduplicatedGrowth(t *testing.T) {
 	o.insert("order", refused, 1, 1)
 	o.insert("order", stored, 1, 1)
 	o.awaitRecords(1)
-	await(t, patience, "the first event to be refused", func() error { return unless(hitsOf(t, k) > 0) })
+	await(t, patience, "the first event to be refused", func() error { return waitFor(hitsOf(t, k) > 0) })
 	r.kill9()
 	heal(t, k)
 	must(t, kafkatest.AddPartitions(testContext(t), k.Brokers(), o.topic("order"), 3))
 	r = o.startStreaming(env...)
 	o.insert("order", refused, 2, 1)
 	o.insert("order", stored, 2, 1)
-	o.healed()
+	o.awaitHealed()
 	o.repeatsAtMost(o.verify(patience), 0, "all partitions of a topic are read")
-	if n := r.leftOut(); n != 1 {
-		t.Errorf("%d events left out, want the one that was stored", n)
+	if n := r.skippedInKafka(); n != 1 {
+		t.Errorf("%d events skipped, want the one that was stored", n)
 	}
 }
 
-// F83: the daemon that was killed was of the version before. Its position record has partition counts and a fingerprint of the routing
-// instead of topics and a fingerprint of the sources; what Kafka has beyond it is found all the same.
+// F83: the killed daemon was of the previous version. Its position record has partition counts and a fingerprint of the
+// routing instead of topics and a fingerprint of the sources; the new daemon still finds what Kafka has beyond it.
 func TestDeduplicatedUpgrade(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	const partitions = 6
 	o := newOutbox(t, options{types: []string{"order", "payment"}, partitions: partitions})
-	o.proves("F83", "kill -9 of a deduplicating daemon under load, its position record in the form of the version before")
+	o.proves("F83", "kill -9 of a deduplicating daemon under load, its position record in the form of the previous version")
 	o.sample()
 	env := o.deduplicating(fence)
 	w := o.write(load{rand: rnd, types: []string{"order", "payment"}})
-	unnoted := o.killInDoubt(w, env...)
-	o.forge(o.ofVersionBefore(o.newestRecord(), partitions))
+	unnoted := o.killWithUnrecorded(w, env...)
+	o.forge(o.previousVersionRecord(o.newestRecord(), partitions))
 	r := o.startStreaming(env...)
 	w.awaitCommits(100)
 	w.stop()
-	o.healed()
-	o.repeatsAtMost(o.verify(patience), 0, nothingOnTheWay)
-	o.outcome("Kafka had %d events that the record did not know of, all were found", unnoted)
-	if n := r.leftOut(); n < unnoted {
-		t.Errorf("%d events left out, but %d were in Kafka and in no position record", n, unnoted)
+	o.awaitHealed()
+	o.repeatsAtMost(o.verify(patience), 0, noneInFlight)
+	o.outcome("Kafka had %d events that the record did not cover, all were found", unnoted)
+	if n := r.skippedInKafka(); n < unnoted {
+		t.Errorf("%d events skipped, but %d were in Kafka and in no position record", n, unnoted)
 	}
 	if now := o.newestRecord(); !strings.Contains(now, `"sources":`) || strings.Contains(now, `"partitions":`) {
 		t.Errorf("the newest position record is %s", now)
 	}
 }
 
-// ofVersionBefore is a position record in the form of the version before.
-func (o *outbox) ofVersionBefore(record string, partitions int) string {
+// previousVersionRecord converts a position record to the form of the previous version.
+func (o *outbox) previousVersionRecord(record string, partitions int) string {
 	o.t.Helper()
 	var m map[string]any
 	d := json.NewDecoder(strings.NewReader(record))

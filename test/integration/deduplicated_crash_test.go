@@ -13,35 +13,35 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// What ends a deduplicating daemon, alone or together with its servers. A new process remembers nothing: what it does not
-// send again it has found in Kafka.
+// Ends of a deduplicating daemon, alone or together with its servers. A new process remembers nothing: it skips only
+// events that it found in Kafka.
 
-// nothingOnTheWay is why none of the rows of this file may repeat anything.
-const nothingOnTheWay = "what was on its way had arrived when fence_wait was over"
+// noneInFlight is the reason why no row of this file may repeat anything.
+const noneInFlight = "all requests under way had arrived when fence_wait was over"
 
-// fence is long enough for what a killed process has given to the kernel to arrive.
+// fence is long enough for requests of a killed process, buffered by the kernel, to arrive.
 const fence = 500 * time.Millisecond
 
-// leftOut is how many events a daemon has found in Kafka and not sent.
-func (r *relay) leftOut() int {
+// skippedInKafka counts the events that a daemon found in Kafka and did not send.
+func (r *relay) skippedInKafka() int {
 	r.t.Helper()
 	m, err := r.metrics()
 	must(r.t, err)
 	return int(m[`outboxcdc_events_skipped_total{reason="in_kafka"}`])
 }
 
-// kill is kill9 without a look at the slot, for when the server is away.
+// kill is kill9 without reading the slot, for when the server is away.
 func (r *relay) kill() {
 	r.t.Helper()
-	r.told = true
+	r.endExpected = true
 	must(r.t, r.proc.Kill())
 }
 
-// F21, F23: Postgres goes down, and the daemon with it, shortly before or while it is down. The slot falls back to where it was
-// saved last, far behind what was delivered.
+// F21, F23: Postgres goes down, and the daemon with it, shortly before or during the outage. The slot falls back to its
+// last saved position, far before what was delivered.
 func TestDeduplicatedPostgresDown(t *testing.T) {
 	t.Parallel()
-	rounds := long(30, 3)
+	rounds := fullOrShort(30, 3)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
 	o.proves("F21 F23", "Postgres stopped (immediate, or fast) under load and a deduplicating daemon killed (-9) before or after it, %d times", rounds)
@@ -65,25 +65,25 @@ func TestDeduplicatedPostgresDown(t *testing.T) {
 		must(t, o.pg.StartAgain(ctx))
 	}
 	last := o.start(env...)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
-	o.repeatsAtMost(v, 0, nothingOnTheWay)
-	if last.leftOut() == 0 {
-		t.Error("the server sent nothing again that Kafka has: this run proved nothing")
+	o.repeatsAtMost(v, 0, noneInFlight)
+	if last.skippedInKafka() == 0 {
+		t.Error("the server sent again no event that Kafka has: this run proved nothing")
 	}
-	o.outcome("the last start left out %d events that Kafka had", last.leftOut())
+	o.outcome("the last start skipped %d events that Kafka had", last.skippedInKafka())
 }
 
-// F03: SIGTERM under load. Nothing is repeated, and no start waits for what might be on its way.
+// F03: SIGTERM under load. Nothing is repeated, and no start waits for records that might be under way.
 func TestDeduplicatedTermUnderLoad(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	stops := long(20, 3)
+	stops := fullOrShort(20, 3)
 	o.proves("F03", "SIGTERM of a deduplicating daemon under load, %d times", stops)
 	o.sample()
-	env := append(o.deduplicating(2*patience), "OUTBOXCDC_TUNING_PARK_AFTER=5m") // which has to be longer than fence_wait
+	env := append(o.deduplicating(2*patience), "OUTBOXCDC_TUNING_PARK_AFTER=5m") // must exceed fence_wait
 	w := o.write(load{rand: rnd})
 	for range stops {
 		r := o.startStreaming(env...)
@@ -91,19 +91,19 @@ func TestDeduplicatedTermUnderLoad(t *testing.T) {
 		r.term()
 	}
 	last := o.start(env...)
-	o.healed() // long before fence_wait
+	o.awaitHealed() // long before fence_wait
 	w.stop()
-	o.repeatsAtMost(o.verify(patience), 0, "a clean stop leaves nothing on its way")
-	if n := len(last.logged(endedUncleanly)); n > 0 {
+	o.repeatsAtMost(o.verify(patience), 0, "a clean stop leaves no records in flight")
+	if n := len(last.logged(msgUncleanEnd)); n > 0 {
 		t.Error("a clean end was not recognised")
 	}
 }
 
-// endedUncleanly is said at the start if something may be on its way.
-const endedUncleanly = "the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later"
+// msgUncleanEnd is logged at the start if records may still be under way.
+const msgUncleanEnd = "the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later"
 
-// F04: SIGTERM while Kafka is frozen with 50 records in flight, so that the drain is incomplete. Kafka stores them once it is
-// thawed, and the next start finds them there.
+// F04: SIGTERM while Kafka is frozen with 50 records in flight, so that the drain is incomplete. Kafka stores them once
+// it is thawed, and the next start finds them.
 func TestDeduplicatedTermWhileKafkaIsFrozen(t *testing.T) {
 	k := breakableKafka(t)
 	o := newOutbox(t, options{kafka: k})
@@ -129,30 +129,30 @@ func TestDeduplicatedTermWhileKafkaIsFrozen(t *testing.T) {
 	o.awaitSlotFree()
 	must(t, k.Thaw())
 	last := o.start(env...)
-	o.healed()
-	if n := len(last.logged(endedUncleanly)); n != 1 {
-		t.Errorf("said %d times that the end was not clean", n)
+	o.awaitHealed()
+	if n := len(last.logged(msgUncleanEnd)); n != 1 {
+		t.Errorf("logged %d times that the end was not clean", n)
 	}
-	o.repeatsAtMost(o.verify(patience), 0, nothingOnTheWay)
-	o.outcome("exit 1; Kafka stored what was in flight when it was thawed, %d events were left out", last.leftOut())
-	if last.leftOut() == 0 {
-		t.Error("Kafka had nothing of what was in flight: this run proved nothing")
+	o.repeatsAtMost(o.verify(patience), 0, noneInFlight)
+	o.outcome("exit 1; Kafka stored the records in flight when it was thawed, %d events were skipped", last.skippedInKafka())
+	if last.skippedInKafka() == 0 {
+		t.Error("Kafka had no record that was in flight: this run proved nothing")
 	}
 }
 
-// F06, F05: the active instance is frozen for longer than wal_sender_timeout and another takes over. Thawed, it sends nothing
-// any more under the producer id that it had: no record of that id is behind one of the other's.
+// F06, F05: the active instance is frozen for longer than wal_sender_timeout and another takes over. Once thawed, it
+// sends nothing more under its old producer id: no record of that id comes after one of the other instance.
 func TestDeduplicatedFrozenInstance(t *testing.T) {
 	t.Parallel()
-	timeout := long(15*time.Second, 3*time.Second)
+	timeout := fullOrShort(15*time.Second, 3*time.Second)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	rounds := long(3, 1)
+	rounds := fullOrShort(3, 1)
 	o.proves("F05 F06", "SIGSTOP of the active deduplicating instance, for less than wal_sender_timeout (%v) and until the standby delivers, SIGCONT, %d times", timeout, rounds)
 	o.sample()
 	env := append(o.deduplicating(fence), senderTimeout(timeout))
-	// Behind a proxy, the end of the connection does not take away what the server has sent: the one that is thawed finds
-	// events to send.
+	// Behind a proxy, the end of the connection does not remove data that the server has sent: the thawed instance
+	// finds events to send.
 	_, proxied := o.proxied()
 	first, second := o.startStreaming(append(env, proxied)...), o.start(append(env, proxied)...)
 	w := o.write(load{rand: rnd, pause: 4 * time.Millisecond})
@@ -161,7 +161,7 @@ func TestDeduplicatedFrozenInstance(t *testing.T) {
 		w.awaitCommits(100)
 		must(t, first.proc.Freeze(testContext(t)))
 		t.Cleanup(func() { _ = first.proc.Thaw() })
-		time.Sleep(timeout / 4) // its length is the fault
+		time.Sleep(timeout / 4) // the duration is the fault
 		must(t, first.proc.Thaw())
 		w.awaitCommits(50)
 		must(t, first.proc.Freeze(testContext(t)))
@@ -172,17 +172,17 @@ func TestDeduplicatedFrozenInstance(t *testing.T) {
 		first.awaitState("waiting_for_slot", patience)
 		w.awaitCommits(50)
 		if first.sessionsEndedLogged() == ended {
-			t.Error("the log of the one that was frozen does not say that its session ended")
+			t.Error("the log of the frozen instance does not say that its session ended")
 		}
 		first, second = second, first
 	}
-	o.healed()
+	o.awaitHealed()
 	w.stop()
-	o.repeatsAtMost(o.verify(patience), 0, "what the frozen one had sent had arrived before the other looked, and it sent nothing later")
-	o.noneBehindTheNext()
+	o.repeatsAtMost(o.verify(patience), 0, "the records of the frozen instance had arrived before the other read the partitions, and it sent nothing later")
+	o.checkSessionOrder()
 }
 
-// sessionsEndedLogged counts the ends of sessions by the log, which a frozen process still has.
+// sessionsEndedLogged counts the ends of sessions by the log, which works for a frozen process too.
 func (r *relay) sessionsEndedLogged() (n int) {
 	for _, e := range r.logged("state") {
 		if e["state"] == "reconnecting" || e["state"] == "waiting_for_slot" {
@@ -192,9 +192,10 @@ func (r *relay) sessionsEndedLogged() (n int) {
 	return n
 }
 
-// noneBehindTheNext fails unless the sessions follow one another in every partition: no record of an earlier session is behind one of
-// a later session. A process has one producer id, and each of its sessions an epoch; the order is that of their position records.
-func (o *outbox) noneBehindTheNext() {
+// checkSessionOrder fails unless the sessions follow one another in every partition: no record of an earlier session
+// comes after one of a later session. A process has one producer id, and each of its sessions an epoch; the order is
+// that of their position records.
+func (o *outbox) checkSessionOrder() {
 	o.t.Helper()
 	type session struct {
 		producer int64
@@ -221,15 +222,15 @@ func (o *outbox) noneBehindTheNext() {
 		newest[partition] = max(newest[partition], n)
 	}
 	if wrong > 0 {
-		o.t.Errorf("%d records of an earlier session are behind one of a later", wrong)
+		o.t.Errorf("%d records of an earlier session come after one of a later", wrong)
 	}
 	o.outcome("%d sessions, told apart by producer id and epoch; none sent after the next had begun", len(sessions))
 }
 
-// readRaw reads what the topics hold, with all that Kafka says of a record, in the order of each partition.
+// readRaw reads all records of the topics, with all fields of a Kafka record, in the order of each partition.
 func (o *outbox) readRaw(topics ...string) (all []*kgo.Record) {
 	o.t.Helper()
-	want := len(o.readOf(topics...))
+	want := len(o.readRecords(topics...))
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	c, err := kgo.NewClient(kgo.SeedBrokers(o.kafka.Brokers()...), kgo.ConsumeTopics(topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),

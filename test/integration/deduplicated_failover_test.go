@@ -14,11 +14,12 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// F36, F37: the server fails over, twice, to a standby that has the slot (17 and later). The server had waited for the first one
-// with each event (synchronized_standby_slots): nothing is repeated. The second had been cut off while the daemon delivered on: what it has not is reported as phantoms, and
-// what is written to it, at positions that the phantoms had before, is delivered.
+// F36, F37: the server fails over, twice, to a standby that has the slot (17 and later). The server waited for the
+// first standby with each event (synchronized_standby_slots): nothing is repeated. The second was cut off while the
+// daemon kept delivering: the events it lacks are reported as phantoms, and new events at the positions of phantoms are
+// delivered.
 func TestDeduplicatedFailover(t *testing.T) {
-	for _, major := range long([]string{"17", "18"}, []string{"17"}) {
+	for _, major := range fullOrShort([]string{"17", "18"}, []string{"17"}) {
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()
 			deduplicatedFailover(t, major)
@@ -41,33 +42,33 @@ func deduplicatedFailover(t *testing.T, major string) {
 			n++
 		}
 	}
-	standby := o.standby()
+	standby := o.newStandby()
 	r := o.startStreaming(env...)
 	o.syncSlot(standby, func() { write(1) })
-	setSystem(o, "synchronized_standby_slots", fmt.Sprintf("standby_%d", o.pg.Port)) // no event before the standby has it
+	setSystem(o, "synchronized_standby_slots", fmt.Sprintf("standby_%d", o.pg.Port)) // no event is sent before the standby has it
 	write(50)
 	o.awaitArrived(patience)
 	r.kill9()
 	o.failOver(standby)
 	write(20)
 	r = o.startStreaming(env...)
-	o.healed()
+	o.awaitHealed()
 	o.repeatsAtMost(o.verify(patience), 0, "the standby had everything")
-	if r.leftOut() == 0 {
+	if r.skippedInKafka() == 0 {
 		t.Error("the slot of the standby was not behind: this run proved nothing")
 	}
 	if m, err := r.metrics(); err != nil || m["outboxcdc_phantom_events_total"] != 0 {
 		t.Errorf("phantoms %v, %v; want none", m["outboxcdc_phantom_events_total"], err)
 	}
 
-	standby = o.standby()
+	standby = o.newStandby()
 	o.syncSlot(standby, func() { write(1) })
 	o.awaitArrived(patience)
 	_, err := standby.Stop(testContext(t), pgtest.Fast)
 	must(t, err)
 	write(lost)
 	o.awaitArrived(patience)
-	o.awaitConfirmed(o.walFlushed(), patience) // so that the position record knows of them
+	o.awaitConfirmed(o.walFlushed(), patience) // the position record then covers them
 	had := map[string]bool{}
 	for _, row := range o.truth() {
 		had[row.ID] = true
@@ -82,13 +83,14 @@ func deduplicatedFailover(t *testing.T, major string) {
 	}
 	write(2 * lost)
 	r = o.startStreaming(env...)
-	o.healed()
+	o.awaitHealed()
 	o.awaitArrived(patience)
 	o.awaitSettled()
 	o.judgePhantoms(r, had)
 }
 
-// judgePhantoms holds what arrived to the table, except for the lost rows, and what the daemon says of these to what they are.
+// judgePhantoms compares the records with the table, except for the lost rows, and the reported phantoms with the lost
+// rows.
 func (o *outbox) judgePhantoms(r *relay, lost map[string]bool) {
 	o.t.Helper()
 	h := o.history()
@@ -101,16 +103,16 @@ func (o *outbox) judgePhantoms(r *relay, lost map[string]bool) {
 		return lost[id]
 	})
 	v := h.judge()
-	o.proof.judged(v)
+	o.proof.setVerdict(v)
 	must(o.t, v.err())
-	o.repeatsAtMost(v, 0, nothingOnTheWay)
+	o.repeatsAtMost(v, 0, noneInFlight)
 	said := 0
 	for _, e := range r.logged("Kafka has events that the server does not: a failover lost their transactions after they were delivered") {
 		count, _ := e["count"].(float64)
 		said += int(count)
 		for _, id := range []any{e["first_event_id"], e["last_event_id"]} {
 			if text, _ := id.(string); !lost[text] {
-				o.t.Errorf("event %v is called a phantom, and is none", id)
+				o.t.Errorf("event %v is reported as a phantom, and is none", id)
 			}
 		}
 	}
@@ -120,13 +122,13 @@ func (o *outbox) judgePhantoms(r *relay, lost map[string]bool) {
 		o.t.Errorf("%d phantoms in Kafka, the log says %d, the metric %v; want %d", len(phantoms), said, n, len(lost))
 	}
 	if n := len(r.logged("Kafka has events that the server does not: a failover lost transactions after they were delivered; looking for them")); n != 1 {
-		o.t.Errorf("said %d times that they are looked for", n)
+		o.t.Errorf("logged %d times that the daemon looks for them", n)
 	}
 	o.outcome("%d phantoms reported, with the first and last id of each partition; none of the new rows is missing", said)
 }
 
-// standby makes a physical standby of the outbox's server.
-func (o *outbox) standby() *pgtest.Server {
+// newStandby creates a physical standby of the outbox's server.
+func (o *outbox) newStandby() *pgtest.Server {
 	o.t.Helper()
 	ctx := testContext(o.t)
 	dir, err := os.MkdirTemp("", "outboxcdc-standby-")
@@ -136,7 +138,7 @@ func (o *outbox) standby() *pgtest.Server {
 	data := filepath.Join(dir, "data")
 	conn := fmt.Sprintf("host=127.0.0.1 port=%d user=%s password=%s dbname=postgres", o.pg.Port, pgtest.Superuser, pgtest.Password)
 	slot := fmt.Sprintf("standby_%d", o.pg.Port)
-	// There is no pg_basebackup: the copy is a cold one.
+	// pg_basebackup is not available: copy the stopped server.
 	_, err = o.pg.Stop(ctx, pgtest.Fast)
 	must(o.t, err)
 	if out, err := exec.CommandContext(ctx, "cp", "-a", o.pg.DataDir, data).CombinedOutput(); err != nil {
@@ -146,7 +148,7 @@ func (o *outbox) standby() *pgtest.Server {
 	must(o.t, o.pg.Exec(ctx, "postgres", "SELECT pg_create_physical_replication_slot('"+slot+"', true)"))
 	slots, err := filepath.Glob(filepath.Join(data, "pg_replslot", "*"))
 	must(o.t, err)
-	for _, copied := range slots { // the primary's
+	for _, copied := range slots { // copied from the primary
 		must(o.t, os.RemoveAll(copied))
 	}
 	must(o.t, os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o644))
@@ -165,28 +167,28 @@ func (o *outbox) standby() *pgtest.Server {
 	return s
 }
 
-// syncSlot has the standby copy the slot, for which the primary's has to move.
+// syncSlot makes the standby copy the slot, for which the primary's slot has to move.
 func (o *outbox) syncSlot(standby *pgtest.Server, move func()) {
 	o.t.Helper()
 	s := session{url: standby.SuperURL("postgres")}
 	defer s.close()
 	await(o.t, patience, "the standby to have the slot", func() error {
 		move()
-		o.exec("SELECT pg_log_standby_snapshot()") // else the slot needs WAL from the last one on, for 15 s
+		o.exec("SELECT pg_log_standby_snapshot()") // else the slot needs WAL from the last snapshot on, for 15 s
 		o.awaitConfirmed(o.walFlushed(), patience)
 		var synced bool
 		err := standby.Exec(context.Background(), "postgres", "SELECT pg_sync_replication_slots()")
 		return errors.Join(err, s.scan("SELECT coalesce(bool_or(synced AND failover AND NOT temporary), false) FROM pg_replication_slots WHERE slot_name = '"+o.name+"'", &synced),
-			unless(synced))
+			waitFor(synced))
 	})
 }
 
-// failOver kills the outbox's server; the standby takes its place.
+// failOver kills the outbox's server and promotes the standby.
 func (o *outbox) failOver(standby *pgtest.Server) {
 	o.t.Helper()
 	_, err := o.pg.Stop(testContext(o.t), pgtest.Immediate)
 	must(o.t, err)
-	if standby.Pid() == 0 { // cut off: it must not catch up
+	if standby.Pid() == 0 { // the standby was cut off: it must not catch up
 		must(o.t, standby.StartAgain(testContext(o.t)))
 	}
 	must(o.t, standby.Exec(testContext(o.t), "postgres", "SELECT pg_promote()"))

@@ -13,15 +13,15 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// What Kafka may be like when a deduplicating daemon starts after one that did not end cleanly.
+// Possible states of Kafka when a deduplicating daemon starts after an unclean end.
 
-// F64: the brokers are killed together with the daemon, and come back with their data.
+// F64: the brokers are killed together with the daemon, and restarted with their data.
 func TestDeduplicatedBrokersKilled(t *testing.T) {
 	k := breakableKafka(t)
 	rnd := newRand(t)
 	o := newOutbox(t, options{kafka: k, partitions: 6})
-	rounds := long(10, 1)
-	o.proves("F64", "the broker and a deduplicating daemon killed (-9) under load, either first, the broker started again with its data, %d times", rounds)
+	rounds := fullOrShort(10, 1)
+	o.proves("F64", "the broker and a deduplicating daemon killed (-9) under load, either first, the broker restarted with its data, %d times", rounds)
 	o.sample()
 	env := o.deduplicating(fence)
 	w := o.write(load{rand: rnd})
@@ -40,20 +40,20 @@ func TestDeduplicatedBrokersKilled(t *testing.T) {
 		must(t, k.StartAgain(testContext(t)))
 	}
 	last := o.start(env...)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	o.repeatsAtMost(o.verify(patience), 0, "a broker that is killed keeps what it has acknowledged")
-	o.outcome("the last start left out %d events that Kafka had", last.leftOut())
+	o.outcome("the last start skipped %d events that Kafka had", last.skippedInKafka())
 }
 
-// F66, F82: the topic is deleted and made again, and later all of its records are, as retention does. The position record says
-// what had been acknowledged; that is gone and stays so, everything else is delivered.
+// F66, F82: the topic is deleted and recreated, and later all of its records are deleted, as retention does. The events
+// acknowledged by then, according to the position record, stay lost; everything else is delivered.
 func TestDeduplicatedTopicLostItsRecords(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{partitions: 6})
-	o.proves("F66 F82", "after kill -9 of a deduplicating daemon: the topic deleted and made again; all records of it deleted")
-	o.sample().taken = true // it would miss what was deleted
+	o.proves("F66 F82", "after kill -9 of a deduplicating daemon: the topic deleted and recreated; all records of it deleted")
+	o.sample().testJudges = true // it would not find deleted records
 	env := o.deduplicating(fence)
 	w := o.write(load{rand: rnd})
 	r := o.startStreaming(env...)
@@ -75,16 +75,16 @@ func TestDeduplicatedTopicLostItsRecords(t *testing.T) {
 	}
 	w.awaitCommits(100)
 	w.stop()
-	o.healed()
+	o.awaitHealed()
 	o.awaitSettled()
 	v := o.judgeWithout(slices.Collect(maps.Keys(had)))
-	o.repeatsAtMost(v, 0, "what is gone cannot be repeated")
+	o.repeatsAtMost(v, 0, "deleted records cannot be repeated")
 	if v.Rows == 0 {
-		t.Error("nothing was left")
+		t.Error("the topic was empty")
 	}
 }
 
-// deleteRecords deletes all that the partitions of a topic hold.
+// deleteRecords deletes all records of a topic.
 func (o *outbox) deleteRecords(topic string, partitions int) {
 	o.t.Helper()
 	c, err := kgo.NewClient(kgo.SeedBrokers(o.kafka.Brokers()...))
@@ -109,8 +109,9 @@ func (o *outbox) deleteRecords(topic string, partitions int) {
 	}
 }
 
-// F68: the topic gains partitions between two runs, after an end that was not clean, so that keys move. All partitions are read before
-// anything is sent, so an event is found wherever its key was: nothing is missing or repeated, and each key keeps its order.
+// F68: the topic gains partitions between two runs, after an unclean end, so that keys move. The daemon reads all
+// partitions before it sends anything, so it finds an event in its key's old partition: nothing is missing or repeated,
+// and each key keeps its order.
 func TestDeduplicatedPartitionsAdded(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
@@ -119,12 +120,12 @@ func TestDeduplicatedPartitionsAdded(t *testing.T) {
 	o.sample()
 	env := o.deduplicating(fence)
 	w := o.write(load{rand: rnd, keys: 60})
-	unnoted := o.killInDoubt(w, env...)
+	unnoted := o.killWithUnrecorded(w, env...)
 	must(t, kafkatest.AddPartitions(testContext(t), o.kafka.Brokers(), o.topic("order"), 12))
 	o.startStreaming(env...)
 	w.awaitCommits(100)
 	w.stop()
-	o.healed()
+	o.awaitHealed()
 	o.awaitArrived(patience)
 	o.awaitSettled()
 	// A key's new partition has a higher number than its old one, and the reader reads it later.
@@ -132,7 +133,7 @@ func TestDeduplicatedPartitionsAdded(t *testing.T) {
 	moved := len(v.Misplaced)
 	v.Misplaced = nil
 	must(t, v.err())
-	o.proof.judged(v)
+	o.proof.setVerdict(v)
 	o.repeatsAtMost(v, 0, "all partitions of a topic are read")
 	if moved == 0 {
 		t.Error("no key has moved: this run proved nothing")
@@ -140,26 +141,26 @@ func TestDeduplicatedPartitionsAdded(t *testing.T) {
 	o.outcome("%d records of keys that moved; %d events were delivered after the last position record", moved, unnoted)
 }
 
-// killInDoubt kills a daemon under load, and again if Kafka has nothing then that the newest position record does not know of. It
-// returns how many events Kafka has beyond that. The record names all topics that were used.
-func (o *outbox) killInDoubt(w *writer, env ...string) (unnoted int) {
+// killWithUnrecorded kills a daemon under load, and again if Kafka has no events beyond the newest position record. It returns
+// how many events Kafka has beyond it. The record names all topics that were used.
+func (o *outbox) killWithUnrecorded(w *writer, env ...string) (unnoted int) {
 	o.t.Helper()
 	for unnoted == 0 {
 		r := o.startStreaming(env...)
 		w.awaitDelivered(1)
-		o.awaitConfirmed(o.walFlushed(), patience) // a position record allows that
+		o.awaitConfirmed(o.walFlushed(), patience) // allows the daemon to write a position record
 		w.awaitDelivered(300)
 		r.kill9()
-		unnoted = o.unnoted()
+		unnoted = o.countUnrecorded()
 	}
 	return unnoted
 }
 
-// unnoted is how many events are in Kafka that the newest position record does not know of.
-func (o *outbox) unnoted() (n int) {
+// countUnrecorded counts the events in Kafka that the newest position record does not cover.
+func (o *outbox) countUnrecorded() (n int) {
 	o.t.Helper()
 	all := o.positions()
-	acked, _ := parsePosition(all[len(all)-1].Acked) // the zero one if there is none
+	acked, _ := parsePosition(all[len(all)-1].Acked) // zero if it is empty
 	for _, rec := range o.readAll() {
 		text, _ := headerOf(rec, "outboxcdc-position")
 		if at, err := parsePosition(text); err == nil && acked.before(at) {
@@ -169,38 +170,38 @@ func (o *outbox) unnoted() (n int) {
 	return n
 }
 
-// F82: others write to the topic too, also in transactions that they abort, and what they write has position headers of ours, as
-// a copied topic has. As long as all that the position record does not know of is within look_back, nothing is repeated; beyond it,
-// as much as that. Most partitions are empty.
+// F82: other producers write to the topic too, also in aborted transactions, and their records have position headers of
+// ours, as in a copied topic. As long as everything beyond the position record is within look_back, nothing is
+// repeated; otherwise the rest is. Most partitions are empty.
 func TestDeduplicatedForeignRecords(t *testing.T) {
 	t.Parallel()
 	const partitions, lookBack = 12, 50
 	rnd := newRand(t)
 	o := newOutbox(t, options{partitions: partitions})
-	o.proves("F82", "after kill -9 of a deduplicating daemon: %d partitions, most of them empty; records of others at their ends, fewer than look_back (10000, the default) and more than look_back (%d), some aborted", partitions, lookBack)
+	o.proves("F82", "after kill -9 of a deduplicating daemon: %d partitions, most of them empty; records of other producers at their ends, fewer than look_back (10000, the default) and more than look_back (%d), some aborted", partitions, lookBack)
 	env := o.deduplicating(fence)
 	w := o.write(load{rand: rnd, keys: 4})
 	r := o.startStreaming(env...)
 	w.awaitCommits(200)
 	r.kill9()
-	o.foreign(partitions, 10, false)
-	o.foreign(partitions, 10, true)
+	o.produceForeign(partitions, 10, false)
+	o.produceForeign(partitions, 10, true)
 	r = o.startStreaming(env...)
 	w.awaitCommits(50)
 	w.stop()
-	o.healed()
-	o.notForeign(0, "all that is in doubt is within look_back")
+	o.awaitHealed()
+	o.verifyOwn(0, "all events in doubt are within look_back")
 	w = o.write(load{rand: rnd, keys: 4})
 	w.awaitCommits(200)
 	none, beyond := r.tailReads("none"), r.tailReads("look_back")
 	r.kill9()
-	unnoted := o.unnoted()
-	o.foreign(partitions, lookBack+10, false)
+	unnoted := o.countUnrecorded()
+	o.produceForeign(partitions, lookBack+10, false)
 	r = o.startStreaming(append(env, fmt.Sprint("OUTBOXCDC_TUNING_LOOK_BACK=", lookBack))...)
 	w.awaitCommits(100)
 	w.stop()
-	o.healed()
-	o.notForeign(unnoted, "what was delivered after the last position record")
+	o.awaitHealed()
+	o.verifyOwn(unnoted, "the events delivered after the last position record")
 	if none == 0 || beyond != 0 || r.tailReads("look_back") == 0 {
 		t.Errorf("first %v empty ends and %v beyond look_back; then %v beyond it", none, beyond, r.tailReads("look_back"))
 	}
@@ -213,8 +214,9 @@ func (r *relay) tailReads(result string) float64 {
 	return m[`outboxcdc_kafka_tail_reads_total{result="`+result+`"}`]
 }
 
-// foreign writes records of somebody else to each partition, with the position of an event that has not been written yet.
-func (o *outbox) foreign(partitions, each int, abort bool) {
+// produceForeign writes records of another producer to each partition, with the position of an event that has not been written
+// yet.
+func (o *outbox) produceForeign(partitions, each int, abort bool) {
 	o.t.Helper()
 	opts := []kgo.Opt{kgo.SeedBrokers(o.kafka.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner())}
 	if abort {
@@ -242,8 +244,8 @@ func (o *outbox) foreign(partitions, each int, abort bool) {
 	}
 }
 
-// notForeign judges all records but those of others.
-func (o *outbox) notForeign(repeats int, why string) {
+// verifyOwn judges all records except those of other producers.
+func (o *outbox) verifyOwn(repeats int, why string) {
 	o.t.Helper()
 	o.awaitArrived(patience)
 	o.awaitSettled()
@@ -251,65 +253,65 @@ func (o *outbox) notForeign(repeats int, why string) {
 	h.Records = slices.DeleteFunc(h.Records, func(rec kafkatest.Record) bool { return string(rec.Key) == "foreign" })
 	v := h.judge()
 	must(o.t, v.err())
-	o.proof.judged(v)
+	o.proof.setVerdict(v)
 	o.repeatsAtMost(v, repeats, why)
 	o.t.Log(v.String())
 }
 
-// What decides where an event goes is changed after an end that was not clean. The position record names the topic that events went
-// to before, so it is read: nothing is missing or repeated.
+// Settings that decide where an event goes change after an unclean end. The position record names the topic used
+// before, so the daemon reads it: nothing is missing or repeated.
 func TestDeduplicatedRoutingChanged(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{types: []string{"order", "elsewhere"}, partitions: 3})
-	o.sample().taken = true // a row may be in either topic
+	o.sample().testJudges = true // a row may be in either topic
 	env := o.deduplicating(fence)
 	w := o.write(load{rand: rnd})
-	unnoted := o.killInDoubt(w, append(env, "OUTBOXCDC_ROUTE_TOPIC="+o.topic("elsewhere"))...)
+	unnoted := o.killWithUnrecorded(w, append(env, "OUTBOXCDC_ROUTE_TOPIC="+o.topic("elsewhere"))...)
 	a := changeLog{Growth: map[string][2]int{o.topic("order"): {3, 3}, o.topic("elsewhere"): {3, 3}}}
 	a.note(o, rerouted)
 	r := o.startStreaming(env...)
 	w.awaitCommits(100)
 	w.stop()
-	o.healed()
+	o.awaitHealed()
 	o.awaitArrived(patience)
 	o.awaitSettled()
 	v := a.history(o).judge()
 	must(t, v.err())
 	if v.Repeats > 0 {
-		t.Errorf("%d repeats: of transactions %s", v.Repeats, v.repeats())
+		t.Errorf("%d repeats: of transactions %s", v.Repeats, v.repeatList())
 	}
-	t.Logf("%s; %d events were delivered after the last position record, %d were left out", v, unnoted, r.leftOut())
+	t.Logf("%s; %d events were delivered after the last position record, %d were skipped", v, unnoted, r.skippedInKafka())
 }
 
 // Dead letters are not repeated either.
 func TestDeduplicatedDeadLetters(t *testing.T) {
 	t.Parallel()
-	kills := long(50, 4)
+	kills := fullOrShort(50, 4)
 	rnd := newRand(t)
-	o := newPoisonable(t, options{})
+	o := newPoisonOutbox(t, options{})
 	env := append(o.deduplicating(fence), o.policy("dead_letter")...)
 	for range kills {
 		r := o.startStreaming(env...)
 		began := time.Now()
 		for until := fence + time.Duration(rnd.Int64N(int64(time.Second))); time.Since(began) < until; {
-			o.mixed(3, badTime, nullKey, 3)
+			o.insertMixed(3, badTime, nullKey, 3)
 		}
 		r.kill9()
 	}
 	r := o.startStreaming(env...)
-	if v := o.good(); v.Repeats > 0 {
+	if v := o.awaitGood(); v.Repeats > 0 {
 		t.Errorf("%d repeats", v.Repeats)
 	}
-	o.parked(0)
-	t.Logf("%d dead letters; the last start left out %d events", len(o.written), r.leftOut())
+	o.verifyDeadLetters(0)
+	t.Logf("%d dead letters; the last start skipped %d events", len(o.written), r.skippedInKafka())
 }
 
-// Deduplication costs at most about one small record a second, and next to no time at the start: the ends of the partitions are
-// read at once, and of many partitions the one that is needed first.
+// Deduplication costs at most about one small record a second, and almost no time at the start: the ends of the
+// partitions are read in parallel, and of many partitions the needed ones first.
 func TestDeduplicatedCost(t *testing.T) {
 	t.Parallel()
-	for _, partitions := range long([]int{12, 1000}, []int{12}) {
+	for _, partitions := range fullOrShort([]int{12, 1000}, []int{12}) {
 		t.Run(fmt.Sprint(partitions), func(t *testing.T) {
 			rnd := newRand(t)
 			o := newOutbox(t, options{partitions: partitions})
@@ -317,9 +319,9 @@ func TestDeduplicatedCost(t *testing.T) {
 			r := o.startStreaming(append(env, "OUTBOXCDC_TUNING_STATUS_INTERVAL=100ms")...)
 			w := o.write(load{rand: rnd, keys: 100})
 			w.awaitCommits(100)
-			began, had := time.Now(), len(o.readOf(o.positionTopic()))
-			time.Sleep(long(20*time.Second, 4*time.Second)) // the time is what is measured
-			wrote, lasted := len(o.readOf(o.positionTopic()))-had, time.Since(began)
+			began, had := time.Now(), len(o.readRecords(o.positionTopic()))
+			time.Sleep(fullOrShort(20*time.Second, 4*time.Second)) // the period of the measurement
+			wrote, lasted := len(o.readRecords(o.positionTopic()))-had, time.Since(began)
 			w.stop()
 			t.Logf("%d position records in %v", wrote, lasted)
 			if wrote < 1 || float64(wrote) > 1.06*lasted.Seconds()+1 { // a round is 950 ms
@@ -330,7 +332,7 @@ func TestDeduplicatedCost(t *testing.T) {
 			n := o.follow.records()
 			o.insert("order", "first", 1, 1)
 			began = time.Now()
-			await(t, patience, "the first record", func() error { return unless(o.follow.records() > n) })
+			await(t, patience, "the first record", func() error { return waitFor(o.follow.records() > n) })
 			first := time.Since(began)
 			o.verify(patience)
 			m, err := r.metrics()
@@ -338,7 +340,7 @@ func TestDeduplicatedCost(t *testing.T) {
 			reads := m["outboxcdc_kafka_tail_read_seconds_count"]
 			mean := time.Duration(m["outboxcdc_kafka_tail_read_seconds_sum"] / reads * float64(time.Second))
 			t.Logf("%v ends of partitions read, %v each; the first record was there after %v, of which fence_wait is %v", reads, mean, first, fence)
-			if first > fence+5*time.Second+busy || mean > time.Second+busy {
+			if first > fence+5*time.Second+busyAllowance || mean > time.Second+busyAllowance {
 				t.Error("too slow")
 			}
 		})

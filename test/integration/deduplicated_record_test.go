@@ -16,8 +16,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// saved is a position record, as far as tests look at it.
-type saved struct {
+// positionRecord is a position record, as far as tests read it.
+type positionRecord struct {
 	Acked     string  `json:"acked"`
 	Confirm   string  `json:"confirm"`
 	Clean     bool    `json:"clean"`
@@ -26,7 +26,7 @@ type saved struct {
 	At        time.Time
 }
 
-func (o *outbox) readOf(topics ...string) []kafkatest.Record {
+func (o *outbox) readRecords(topics ...string) []kafkatest.Record {
 	o.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -37,11 +37,11 @@ func (o *outbox) readOf(topics ...string) []kafkatest.Record {
 
 func (o *outbox) positionTopic() string { return o.name + ".positions" }
 
-// positions are all that the position topic has of the outbox's slot.
-func (o *outbox) positions() (all []saved) {
+// positions returns all position records of the outbox's slot.
+func (o *outbox) positions() (all []positionRecord) {
 	o.t.Helper()
-	for _, rec := range o.readOf(o.positionTopic()) {
-		var s saved
+	for _, rec := range o.readRecords(o.positionTopic()) {
+		var s positionRecord
 		if string(rec.Key) == o.name && json.Unmarshal(rec.Value, &s) == nil {
 			all = append(all, s)
 		}
@@ -49,7 +49,7 @@ func (o *outbox) positions() (all []saved) {
 	return all
 }
 
-// produce writes records as somebody else would.
+// produce writes records as another producer would.
 func (o *outbox) produce(records ...*kgo.Record) {
 	o.t.Helper()
 	c, err := kgo.NewClient(kgo.SeedBrokers(o.kafka.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
@@ -58,7 +58,7 @@ func (o *outbox) produce(records ...*kgo.Record) {
 	must(o.t, c.ProduceSync(testContext(o.t), records...).FirstErr())
 }
 
-// forge makes this the only position record of the slot; "": none.
+// forge replaces all position records of the slot with this one; "": with none.
 func (o *outbox) forge(value string) {
 	o.t.Helper()
 	records := []*kgo.Record{{Topic: o.positionTopic(), Key: []byte(o.name)}}
@@ -68,18 +68,18 @@ func (o *outbox) forge(value string) {
 	o.produce(records...)
 }
 
-// newestRecord is the text of the newest position record.
+// newestRecord returns the text of the newest position record.
 func (o *outbox) newestRecord() string {
 	o.t.Helper()
-	records := o.readOf(o.positionTopic())
+	records := o.readRecords(o.positionTopic())
 	if len(records) == 0 {
 		o.t.Fatal("there is no position record")
 	}
 	return string(records[len(records)-1].Value)
 }
 
-// changed is a position record with one field of it changed.
-func changed(t *testing.T, record, field string, change func(was any) any) string {
+// changeField returns a position record with one field changed.
+func changeField(t *testing.T, record, field string, change func(was any) any) string {
 	t.Helper()
 	var m map[string]any
 	d := json.NewDecoder(strings.NewReader(record))
@@ -91,15 +91,15 @@ func changed(t *testing.T, record, field string, change func(was any) any) strin
 	return string(b)
 }
 
-// notDeduplicating is said when deduplication is not possible.
+// notDeduplicating is logged when deduplication is not possible.
 const notDeduplicating = "delivering at least once, a crash repeats what was in flight"
 
-// F34, F33: the position record does not fit the server. What says that events may be missing stops the daemon, with words, and
-// nothing is delivered; what says nothing is said, and delivery is at least once.
+// F34, F33: the position record does not fit the server. If events may be missing, the daemon stops with a message and
+// delivers nothing; if the record proves nothing, the daemon logs that and delivers at least once.
 func TestDeduplicatedForgedRecord(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
-	o.proves("F34 F33", "the position record forged: 16 MiB ahead, of another system, of another timeline, behind the slot; not to be read, of a newer version, deleted")
+	o.proves("F34 F33", "the position record forged: 16 MiB ahead, of another system, of another timeline, before the slot; unreadable, of a newer version, deleted")
 	env := o.deduplicating(fence)
 	r := o.startStreaming(env...)
 	o.insert("order", "k", 1, 20)
@@ -123,21 +123,21 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 		{"timeline", to(9), "does not descend from it"},
 		{"confirm", to(pglogrepl.LSN(0x100).String()), "it was recreated, advanced, or read by another client"},
 	} {
-		o.forge(changed(t, good, c.field, c.change))
-		for range 2 { // a supervisor may not know what 79 means
+		o.forge(changeField(t, good, c.field, c.change))
+		for range 2 { // a supervisor may restart it after 79
 			r = o.start(env...)
-			r.stopsWith(patience, 79, c.words, "slot "+o.name, "remedy: ", "outboxcdc slot adopt")
+			r.awaitStop(patience, 79, c.words, "slot "+o.name, "remedy: ", "outboxcdc slot adopt")
 		}
 	}
 	if n := o.follow.records(); n != 20 {
-		t.Errorf("%d records, want the 20 of before", n)
+		t.Errorf("%d records, want the earlier 20", n)
 	}
 	o.outcome("exit 79 at each start, nothing delivered")
 
 	n := 25
 	for _, c := range []struct{ record, words string }{
 		{"garbage", "cannot be read"},
-		{changed(t, good, "version", to(2)), "if a newer outboxcdc has written it, run that one"},
+		{changeField(t, good, "version", to(2)), "if a newer outboxcdc has written it, run that one"},
 	} {
 		o.forge(c.record)
 		r = o.startStreaming(env...)
@@ -146,30 +146,30 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 		o.awaitArrived(patience)
 		said := r.logged(notDeduplicating)
 		if len(said) != 1 || !strings.Contains(said[0]["because"].(string), c.words) {
-			t.Errorf("%.20s: said %v", c.record, said)
+			t.Errorf("%.20s: logged %v", c.record, said)
 		}
 		if m, err := r.metrics(); err != nil || m["outboxcdc_deduplicating"] != 0 {
 			t.Errorf("outboxcdc_deduplicating is %v, %v", m["outboxcdc_deduplicating"], err)
 		}
 		r.term()
 	}
-	if got := o.newestRecord(); got != changed(t, good, "version", to(2)) {
-		t.Errorf("a record that it could not read was written over: %s", got)
+	if got := o.newestRecord(); got != changeField(t, good, "version", to(2)) {
+		t.Errorf("an unreadable record was overwritten: %s", got)
 	}
 	o.forge("")
 	r = o.startStreaming(env...)
 	o.insert("order", "k", n+1, 5)
-	o.repeatsAtMost(o.verify(patience), 0, "all that was delivered was confirmed")
+	o.repeatsAtMost(o.verify(patience), 0, "all delivered events were confirmed")
 	if m, err := r.metrics(); err != nil || m["outboxcdc_deduplicating"] != 1 {
 		t.Errorf("outboxcdc_deduplicating is %v, %v", m["outboxcdc_deduplicating"], err)
 	}
 	if len(r.logged(noRecord)) != 1 {
 		t.Error("the log does not say that there is no position record")
 	}
-	o.outcome("unreadable: said, and delivered at least once; deleted: said, and begun again")
+	o.outcome("unreadable: logged, and delivered at least once; deleted: logged, and started without a record")
 }
 
-// noRecord is said when a slot has none.
+// noRecord is logged when a slot has none.
 const noRecord = "the slot has no position record: what a session before may have delivered, and not confirmed, is repeated"
 
 func pad16(n uint64) string {
@@ -177,13 +177,13 @@ func pad16(n uint64) string {
 	return strings.Repeat("0", 16-len(text)) + text
 }
 
-// F35, F40: between two runs the server is replaced: by another cluster behind the same name, and by an older copy of its data
-// directory.
+// F35, F40: between two runs the server is replaced: by another cluster with the same host name, and by an older copy
+// of its data directory.
 func TestDeduplicatedOtherServer(t *testing.T) {
 	t.Parallel()
 	pg := ownPostgres(t, defaultMajor, nil)
 	o := newOutbox(t, options{pg: pg})
-	o.proves("F35 F40", "between two runs of a deduplicating daemon: another cluster behind the name; the data directory replaced by an older copy")
+	o.proves("F35 F40", "between two runs of a deduplicating daemon: another cluster with the same host name; the data directory replaced by an older copy")
 	env := o.deduplicating(fence)
 	deliver := func(from, count int) {
 		t.Helper()
@@ -214,7 +214,7 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 		t.Fatalf("setup apply: %v\n%s", err, out)
 	}
 	must(t, other.Exec(ctx, o.name, `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'another', 'added', '{}')`))
-	o.start(append(env, there)...).stopsWith(patience, 79, "it was written for system", "remedy: ")
+	o.start(append(env, there)...).awaitStop(patience, 79, "it was written for system", "remedy: ")
 
 	// The same system, older.
 	stop := func() {
@@ -232,29 +232,29 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 	run("cp", "-a", pg.DataDir, pg.DataDir+".old")
 	must(t, pg.StartAgain(ctx))
 	deliver(21, 20)
-	o.repeatsAtMost(o.check(), 0, "nothing failed yet")
+	o.repeatsAtMost(o.check(), 0, "no fault yet")
 	stop()
 	run("rm", "-r", pg.DataDir)
 	run("mv", pg.DataDir+".old", pg.DataDir)
 	must(t, pg.StartAgain(ctx))
 	for range 2 {
-		o.start(env...).stopsWith(patience, 79, "it is an older copy", "remedy: ", "outboxcdc slot adopt")
+		o.start(env...).awaitStop(patience, 79, "it is an older copy", "remedy: ", "outboxcdc slot adopt")
 	}
 	if n := o.follow.records(); n != 40 {
-		t.Errorf("%d records, want the 40 of before", n)
+		t.Errorf("%d records, want the earlier 40", n)
 	}
-	// And when the copy's WAL has grown beyond what Kafka has: its new rows must not be taken for the old ones.
+	// And when the copy's WAL has grown beyond what Kafka has: its new rows must not be confused with the old ones.
 	for i := range 60 {
 		o.insert("order", fmt.Sprint("new", i%5), i, 1)
 	}
 	o.exec("SELECT pg_switch_wal()")
 	o.exec("CREATE TABLE beyond ()")
-	o.start(env...).stopsWith(patience, 79, "was delivered", "remedy: ")
+	o.start(env...).awaitStop(patience, 79, "was delivered", "remedy: ")
 	o.outcome("exit 79 each time, nothing confirmed")
 }
 
-// F33, F30: between two runs somebody advances the slot, or drops and recreates it. What committed in between will not come:
-// the next start refuses to go on, as often as it is tried.
+// F33, F30: between two runs the slot is advanced, or dropped and recreated. Transactions committed in between will not
+// be sent: the next start refuses to continue, however often it is tried.
 func TestDeduplicatedSlotMoved(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -279,10 +279,10 @@ func TestDeduplicatedSlotMoved(t *testing.T) {
 			}
 			o.insert("order", "k", 23, 5)
 			for range 2 {
-				o.start(env...).stopsWith(patience, 79, "the slot is at", "advanced", "may be missing in Kafka", "outboxcdc slot adopt")
+				o.start(env...).awaitStop(patience, 79, "the slot is at", "advanced", "may be missing in Kafka", "outboxcdc slot adopt")
 			}
 			if n := o.follow.records(); n != 20 {
-				t.Errorf("%d records, want the 20 of before", n)
+				t.Errorf("%d records, want the earlier 20", n)
 			}
 			o.outcome("exit 79 at each start, nothing delivered")
 		})

@@ -9,7 +9,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// deduplicating makes the position topic of an outbox and returns the settings of a daemon that uses it.
+// deduplicating creates the position topic of an outbox and returns the settings of a daemon that uses it.
 func (o *outbox) deduplicating(fence time.Duration) []string {
 	o.t.Helper()
 	topic := o.name + ".positions"
@@ -17,11 +17,11 @@ func (o *outbox) deduplicating(fence time.Duration) []string {
 	return []string{"OUTBOXCDC_DELIVERY_MODE=deduplicated", "OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + topic, "OUTBOXCDC_TUNING_FENCE_WAIT=" + fence.String()}
 }
 
-// F01, I12: a daemon is killed at random moments of a drain at full speed. Each start finds in Kafka what the one before has
-// left there, and sends nothing of it again.
+// F01, I12: a daemon is killed at random moments of a drain at full speed. Each start finds the records of the previous
+// one in Kafka, and sends none of them again.
 func TestDeduplicatedKill9(t *testing.T) {
 	t.Parallel()
-	kills := long(1000, 12)
+	kills := fullOrShort(1000, 12)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: heavyPostgres(t), types: []string{"order", "payment"}, partitions: 6})
 	o.proves("F01", "kill -9 of a deduplicating daemon at %d random moments of a drain", kills)
@@ -31,27 +31,27 @@ func TestDeduplicatedKill9(t *testing.T) {
 	w := o.write(load{rand: rnd, types: []string{"order", "payment"}})
 	for range kills {
 		r := o.startStreaming(env...)
-		time.Sleep(time.Duration(rnd.Int64N(int64(fence + 700*time.Millisecond)))) // the moment is the test
+		time.Sleep(time.Duration(rnd.Int64N(int64(fence + 700*time.Millisecond)))) // the moment is random
 		r.kill9()
 	}
 	last := o.start(env...)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	m, err := last.metrics()
 	must(t, err)
 	if v.Repeats > 0 {
-		t.Errorf("%d repeats after %d kills: %s", v.Repeats, kills, v.repeats())
+		t.Errorf("%d repeats after %d kills: %s", v.Repeats, kills, v.repeatList())
 	}
 	o.outcome("repeats allowed: none")
-	t.Logf("%d rows, %d repeats after %d kills; the last start left out %.0f", w.rows.Load(), v.Repeats, kills, m[`outboxcdc_events_skipped_total{reason="in_kafka"}`])
+	t.Logf("%d rows, %d repeats after %d kills; the last start skipped %.0f", w.rows.Load(), v.Repeats, kills, m[`outboxcdc_events_skipped_total{reason="in_kafka"}`])
 }
 
-// A clean end leaves nothing to wait for and nothing to leave out: the next start delivers at once.
+// A clean end leaves nothing to wait for and nothing to skip: the next start delivers at once.
 func TestDeduplicatedCleanEnd(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{types: []string{"order"}, partitions: 12})
-	env := append(o.deduplicating(2*patience), "OUTBOXCDC_TUNING_PARK_AFTER=5m") // which has to be longer than fence_wait
+	env := append(o.deduplicating(2*patience), "OUTBOXCDC_TUNING_PARK_AFTER=5m") // must exceed fence_wait
 	r := o.startStreaming(env...)
 	for i := range 50 {
 		o.insert("order", fmt.Sprint("k", i), 1, 2)
@@ -64,7 +64,7 @@ func TestDeduplicatedCleanEnd(t *testing.T) {
 	began := time.Now()
 	r = o.startStreaming(env...)
 	o.awaitArrived(patience) // long before fence_wait
-	t.Logf("everything was there %s after the start", time.Since(began))
+	t.Logf("everything had arrived %s after the start", time.Since(began))
 	if got := r.logged("the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later"); len(got) > 0 {
 		t.Error("a clean end was not recognised")
 	}
@@ -77,7 +77,7 @@ func TestDeduplicatedCleanEnd(t *testing.T) {
 	}
 }
 
-// Without the position topic the daemon says so, and delivers at least once.
+// Without the position topic the daemon logs that, and delivers at least once.
 func TestDeduplicatedWithoutTopic(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
@@ -86,7 +86,7 @@ func TestDeduplicatedWithoutTopic(t *testing.T) {
 	o.awaitArrived(patience)
 	got := r.logged(notDeduplicating)
 	if len(got) != 1 {
-		t.Fatalf("said %d times", len(got))
+		t.Fatalf("logged %d times", len(got))
 	}
 	_, body, err := r.get("/status")
 	if err != nil || !strings.Contains(string(body), `"delivery": "at_least_once"`) || !strings.Contains(string(body), "outboxcdc setup apply") {

@@ -16,16 +16,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// consumed is a record as the examples of docs/delivery.md get it.
+// consumed is a record as the examples of docs/delivery.md receive it.
 type consumed struct {
 	Topic     string
 	Partition int32
 	Key       string
 	Position  string
-	first     bool // it is to be acted upon
+	first     bool // the consumer has to act on it
 }
 
-// exampleMain feeds the example in Go: records come on standard input, and what it says of each goes out.
+// exampleMain runs the example in Go: it reads records from standard input and prints the decision for each.
 const exampleMain = `package main
 
 import (
@@ -66,8 +66,8 @@ func main() {
 
 `
 
-// The examples for consumers in docs/delivery.md, run as they stand there: on what the crash of a daemon has left in Kafka, and on
-// what a failover leaves. Each event is acted upon once, and none is dropped.
+// The examples for consumers in docs/delivery.md, run unchanged on the records left by a daemon's crash and by a
+// failover. Each event is processed once, and none is dropped.
 func TestConsumersRule(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../../docs/delivery.md")
@@ -77,7 +77,7 @@ func TestConsumersRule(t *testing.T) {
 		t.Fatalf("%d examples, want one in Go and two of SQL", len(blocks))
 	}
 	o := newOutbox(t, options{types: []string{"order", "payment"}})
-	records := slices.Concat(afterFailover(), o.crashed())
+	records := slices.Concat(failoverRecords(), o.crashRecords())
 	said := map[string][]bool{
 		"Go":  runGoExample(t, blocks[0][2], records),
 		"SQL": runSQLExample(o, blocks[1][2], blocks[2][2], records),
@@ -94,10 +94,10 @@ func TestConsumersRule(t *testing.T) {
 	}
 }
 
-// crashed is what is in Kafka after a kill that made the next start repeat all.
-func (o *outbox) crashed() (out []consumed) {
+// crashRecords returns the records in Kafka after a kill that made the next start repeat everything.
+func (o *outbox) crashRecords() (out []consumed) {
 	o.t.Helper()
-	const slow = "OUTBOXCDC_TUNING_STATUS_INTERVAL=1h" // the slot stays where it is
+	const slow = "OUTBOXCDC_TUNING_STATUS_INTERVAL=1h" // the slot does not move
 	rows := 0
 	for n := range 2 {
 		r := o.startStreaming(atLeastOnce, slow)
@@ -122,12 +122,13 @@ func (o *outbox) crashed() (out []consumed) {
 	return out
 }
 
-// afterFailover is a key's partition around a failover from timeline 1 to 2 at 00000000000000a0, and what else could be compared wrongly.
-func afterFailover() []consumed {
+// failoverRecords returns a key's partition around a failover from timeline 1 to 2 at 00000000000000a0, and positions
+// that a naive comparison gets wrong.
+func failoverRecords() []consumed {
 	r := func(pos string, first bool) consumed { return consumed{"t", 0, "k", pos, first} }
 	return []consumed{
 		r("1:7:1:0000000000000050:9", true),
-		r("1:7:1:0000000000000050:10", true), // not as text
+		r("1:7:1:0000000000000050:10", true), // not compared as text
 		r("1:7:1:0000000000000050:9", false),
 		r("1:7:1:0000000000000090:0", true),
 		r("1:7:1:00000000000000b0:0", true), // a phantom

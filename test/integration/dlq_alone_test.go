@@ -15,13 +15,13 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// One command at a time deals with letters: what is started beside it is refused, whichever is first, and no letter is sent
-// twice. Nor is one when nobody reads the output any more, or it cannot be written.
+// Only one dlq command at a time handles dead letters: a second one is refused, in either order, and no dead letter is
+// sent twice. That also holds when the command's output has no reader any more, or cannot be written.
 func TestDeadLetterCareAlone(t *testing.T) {
 	t.Parallel()
-	o := withLetters(t, nil)
+	o := newLetterOutbox(t, nil)
 	command := func(args ...string) *exec.Cmd {
-		cmd := exec.Command(the.binary, slices.Concat(o.args, []string{"dlq"}, args)...)
+		cmd := exec.Command(testSuite.binary, slices.Concat(o.args, []string{"dlq"}, args)...)
 		cmd.Env = append(o.env(), o.policy("dead_letter")...)
 		cmd.Stderr = &bytes.Buffer{}
 		return cmd
@@ -33,7 +33,7 @@ func TestDeadLetterCareAlone(t *testing.T) {
 			t.Errorf("exit code %v, want 1: %s", cmd.ProcessState, notes)
 		}
 		if all, _ := o.dlq(0, "list"); len(all) != left {
-			t.Errorf("%d letters are open, want %d", len(all), left)
+			t.Errorf("%d dead letters are open, want %d", len(all), left)
 		}
 	}
 	unread, broken, err := os.Pipe()
@@ -55,7 +55,7 @@ func TestDeadLetterCareAlone(t *testing.T) {
 		one(cmd, "no space", len(allPoison)-2)
 	}
 
-	o.evicted(command("retry", "--all", "--topic", o.topic("order")))
+	o.evictBlocked(command("retry", "--all", "--topic", o.topic("order")))
 
 	var all []*exec.Cmd
 	for range 3 {
@@ -74,18 +74,18 @@ func TestDeadLetterCareAlone(t *testing.T) {
 		}
 	}
 	if passed == 0 {
-		t.Error("all were refused")
+		t.Error("all commands were refused")
 	}
-	o.open()
+	o.checkOpen()
 	seen := o.retries()
-	if delete(seen, o.twice); len(seen) != len(allPoison)-2 {
-		t.Errorf("sent again are %v, want %d and %q", seen, len(allPoison)-2, o.twice)
+	if delete(seen, o.sentTwice); len(seen) != len(allPoison)-2 {
+		t.Errorf("%v were sent again, want %d and %q", seen, len(allPoison)-2, o.sentTwice)
 	}
 }
 
-// evicted takes the group from a command while the write of its first line stands still: it sends no other letter, and says
-// that this one is not noted.
-func (o *cared) evicted(cmd *exec.Cmd) {
+// evictBlocked takes the group from a command that is blocked writing its first line: the command sends no other dead
+// letter, and reports that this one is not marked as handled.
+func (o *letterOutbox) evictBlocked(cmd *exec.Cmd) {
 	o.t.Helper()
 	before := o.retries()
 	r, w, err := os.Pipe()
@@ -101,8 +101,8 @@ func (o *cared) evicted(cmd *exec.Cmd) {
 	cmd.Stdout = w
 	must(o.t, cmd.Start())
 	must(o.t, w.Close())
-	await(o.t, patience, "a letter to be sent", func() error { return unless(len(o.retries()) > len(before)) })
-	await(o.t, patience, "its line to stand still", func() error { return unless(writesToPipe(cmd.Process.Pid)) })
+	await(o.t, patience, "a dead letter to be sent", func() error { return waitFor(len(o.retries()) > len(before)) })
+	await(o.t, patience, "the write of its line to block", func() error { return waitFor(writesToPipe(cmd.Process.Pid)) })
 	must(o.t, kafkatest.Evict(testContext(o.t), o.kafka.Brokers(), "outboxcdc-dlq-"+o.name))
 	o.awaitHeartbeat(cmd.Process.Pid)
 	_, _ = io.Copy(io.Discard, r)
@@ -115,13 +115,13 @@ func (o *cared) evicted(cmd *exec.Cmd) {
 		delete(after, mark)
 	}
 	if len(after) != 1 {
-		o.t.Errorf("sent without the group: %v, want one, from before it was taken", after)
+		o.t.Errorf("sent without the group: %v, want one, sent before the group was taken", after)
 	}
-	for o.twice = range after {
+	for o.sentTwice = range after {
 	}
 }
 
-// writesToPipe reports whether a thread of a process waits for room in a pipe.
+// writesToPipe reports whether a thread of a process waits for space in a pipe.
 func writesToPipe(pid int) bool {
 	waits, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/wchan", pid))
 	return slices.ContainsFunc(waits, func(file string) bool {
@@ -130,8 +130,8 @@ func writesToPipe(pid int) bool {
 	})
 }
 
-// awaitHeartbeat waits until a process that stands still in all else has sent its next heartbeat and read the answer.
-func (o *cared) awaitHeartbeat(pid int) {
+// awaitHeartbeat waits until an otherwise blocked process has sent its next heartbeat and read the answer.
+func (o *letterOutbox) awaitHeartbeat(pid int) {
 	o.t.Helper()
 	const request, answer = 40, 14 // bytes, at least
 	moved := func() (read, written int64) {
@@ -144,6 +144,6 @@ func (o *cared) awaitHeartbeat(pid int) {
 	read, written := moved()
 	await(o.t, patience, "the next heartbeat", func() error {
 		r, w := moved()
-		return unless(r >= read+answer && w >= written+request)
+		return waitFor(r >= read+answer && w >= written+request)
 	})
 }

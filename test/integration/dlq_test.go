@@ -12,41 +12,41 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// cared is a poisonable outbox whose daemon has ended, with dead letters to care for.
-type cared struct {
-	*poisonable
-	twice string // the letter that is sent again and not noted
+// letterOutbox is a poisonable outbox whose daemon has ended, with dead letters to manage.
+type letterOutbox struct {
+	*poisonOutbox
+	sentTwice string // the dead letter that is sent again and not marked
 }
 
-// withLetters makes a dead letter of every cause, and a good row in front and behind.
-func withLetters(t *testing.T, dead map[string]string, more ...string) *cared {
+// newLetterOutbox creates a dead letter of every cause, and a good row before and after each.
+func newLetterOutbox(t *testing.T, dead map[string]string, more ...string) *letterOutbox {
 	t.Helper()
-	o := newPoisonable(t, options{missing: []string{"dead"}})
+	o := newPoisonOutbox(t, options{missing: []string{"dead"}})
 	o.makeTopic("dead", 3, dead)
 	o.makeTopic("narrow", 1, map[string]string{"max.message.bytes": "100000"})
 	all := []any{1}
 	for _, p := range allPoison {
 		all = append(all, p)
 	}
-	o.mixed(append(all, 1)...)
+	o.insertMixed(append(all, 1)...)
 	r := o.startStreaming(o.policy("dead_letter", more...)...)
-	o.healthy(0)
+	o.verifyGood(0)
 	r.term()
-	return &cared{poisonable: o}
+	return &letterOutbox{poisonOutbox: o}
 }
 
-// dlq runs a command of dlq and reads what it shows.
-func (o *cared) dlq(exit int, args ...string) (all []shown, notes string) {
+// dlq runs a dlq command and parses its output.
+func (o *letterOutbox) dlq(exit int, args ...string) (all []shownRecord, notes string) {
 	o.t.Helper()
-	out, notes, got := o.look(o.policy("dead_letter"), append([]string{"dlq"}, append(args, "-o", "json")...)...)
+	out, notes, got := o.runBinary(o.policy("dead_letter"), append([]string{"dlq"}, append(args, "-o", "json")...)...)
 	if got != exit {
 		o.t.Errorf("dlq %v: exit code %d, want %d: %s", args, got, exit, notes)
 	}
-	return parseShown(o.t, out), notes
+	return parseShownRecords(o.t, out), notes
 }
 
-// open holds the list to the causes of the letters that are to be open, in any order.
-func (o *cared) open(want ...string) []shown {
+// checkOpen checks that the open dead letters have these causes, in any order.
+func (o *letterOutbox) checkOpen(want ...string) []shownRecord {
 	o.t.Helper()
 	all, notes := o.dlq(0, "list")
 	var got []string
@@ -56,16 +56,16 @@ func (o *cared) open(want ...string) []shown {
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		o.t.Errorf("open are %v, want %v", got, want)
+		o.t.Errorf("%v are open, want %v", got, want)
 	}
 	if len(all) != 1 && !strings.HasPrefix(notes, fmt.Sprintf("%d open dead letters", len(want))) {
-		o.t.Errorf("it says %q of %d", notes, len(want))
+		o.t.Errorf("it prints %q for %d", notes, len(want))
 	}
 	return all
 }
 
-// causesBut are the causes of all poison, less some.
-func causesBut(less ...string) (all []string) {
+// causesExcept returns the causes of all poison rows, except for some.
+func causesExcept(less ...string) (all []string) {
 	for _, p := range allPoison {
 		if !slices.Contains(less, p.cause) {
 			all = append(all, p.cause)
@@ -74,66 +74,66 @@ func causesBut(less ...string) (all []string) {
 	return all
 }
 
-// Letters of every cause are listed as they are in Kafka, retried one by one and together, and dropped; what is sent again is
-// what the event would have been, and marked; each is sent once.
+// Dead letters of every cause are listed as they are in Kafka, retried one by one and together, and dropped. A retried
+// record is what the event would have been, and is marked; each is sent once.
 func TestDeadLetterCare(t *testing.T) {
 	t.Parallel()
-	o := withLetters(t, nil)
-	listed := o.open(causesBut()...)
+	o := newLetterOutbox(t, nil)
+	listed := o.checkOpen(causesExcept()...)
 	for _, l := range listed {
-		o.listedAsInKafka(l)
+		o.checkListed(l)
 	}
-	if text, _, _ := o.look(o.policy("dead_letter"), "dlq", "list"); strings.Contains(text, secret) || strings.Count(text, "\n") != len(listed) {
+	if text, _, _ := o.runBinary(o.policy("dead_letter"), "dlq", "list"); strings.Contains(text, secret) || strings.Count(text, "\n") != len(listed) {
 		t.Errorf("as text:\n%s", text)
 	}
 
-	// Looking changes nothing, and without a choice nothing is done.
-	before := len(o.everything())
+	// list changes nothing, and without a selection nothing is done.
+	before := len(o.allRecords())
 	would, notes := o.dlq(1, "retry", "--all", "--dry-run")
 	if len(would) != len(listed) || !strings.Contains(notes, "nothing was changed") {
-		t.Errorf("a dry run shows %d of %d letters: %s", len(would), len(listed), notes)
+		t.Errorf("a dry run shows %d of %d dead letters: %s", len(would), len(listed), notes)
 	}
-	o.cannotBeSent(would)
+	o.checkUnsendable(would)
 	o.dlq(0, "drop", "--all", "--dry-run")
 	o.dlq(2, "retry")
 	o.dlq(2, "drop", "--all", "--cause", "null_key")
 	o.dlq(2, "drop", "--at", "0")
 	o.dlq(1, "retry", "--id", "00000000-0000-0000-0000-000000000000")
-	o.open(causesBut()...)
-	if after := len(o.everything()); after != before {
+	o.checkOpen(causesExcept()...)
+	if after := len(o.allRecords()); after != before {
 		t.Errorf("%d records became %d", before, after)
 	}
 
-	// One by its id, wherever it lies; then a cause; then one by its place.
-	key := o.one(listed, "null_key")
-	o.sentAgain(o.dlq(0, "retry", "--id", key.ID))
-	o.sentAgain(o.dlq(0, "retry", "--cause", "bad_partition"))
-	noID := o.one(listed, "null_id")
-	o.sentAgain(o.dlq(0, "retry", "--at", fmt.Sprintf("%d:%d", noID.Partition, noID.Offset)))
-	o.open(causesBut("null_key", "bad_partition", "null_id")...)
+	// One by its id, in any partition; then a cause; then one by its partition and offset.
+	key := o.findLetter(listed, "null_key")
+	o.checkRetried(o.dlq(0, "retry", "--id", key.ID))
+	o.checkRetried(o.dlq(0, "retry", "--cause", "bad_partition"))
+	noID := o.findLetter(listed, "null_id")
+	o.checkRetried(o.dlq(0, "retry", "--at", fmt.Sprintf("%d:%d", noID.Partition, noID.Offset)))
+	o.checkOpen(causesExcept("null_key", "bad_partition", "null_id")...)
 
-	// All others: three cannot be sent, and say why.
+	// All remaining ones: three cannot be sent, with a reason.
 	some, _ := o.dlq(1, "retry", "--all")
-	o.sentAgain(slices.DeleteFunc(slices.Clone(some), func(s shown) bool { return s.Problem != "" }), "")
-	o.cannotBeSent(some)
-	o.open("no_route", "illegal_topic", "too_large")
-	again, _ := o.dlq(1, "retry", "--all") // none twice
+	o.checkRetried(slices.DeleteFunc(slices.Clone(some), func(s shownRecord) bool { return s.Problem != "" }), "")
+	o.checkUnsendable(some)
+	o.checkOpen("no_route", "illegal_topic", "too_large")
+	again, _ := o.dlq(1, "retry", "--all") // none is sent twice
 	if len(again) != 3 {
-		t.Errorf("%d letters are tried again, want 3", len(again))
+		t.Errorf("%d dead letters are retried, want 3", len(again))
 	}
-	o.sentAgain(o.dlq(0, "retry", "--cause", "no_route", "--topic", o.topic("order")))
+	o.checkRetried(o.dlq(0, "retry", "--cause", "no_route", "--topic", o.topic("order")))
 	must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("narrow"), map[string]string{"max.message.bytes": "1000000"}))
-	o.sentAgain(o.dlq(0, "retry", "--cause", "too_large"))
+	o.checkRetried(o.dlq(0, "retry", "--cause", "too_large"))
 	o.dlq(0, "drop", "--all")
-	o.open()
+	o.checkOpen()
 	if all, _ := o.dlq(0, "list", "--all"); len(all) != len(listed) {
-		t.Errorf("%d letters are in the topic, want %d", len(all), len(listed))
+		t.Errorf("%d dead letters are in the topic, want %d", len(all), len(listed))
 	}
-	o.eachOnce(len(listed) - 1)
+	o.checkRetriedOnce(len(listed) - 1)
 }
 
-// cannotBeSent: three of the letters, and they say why.
-func (o *cared) cannotBeSent(all []shown) {
+// checkUnsendable checks that three of the dead letters cannot be sent, with a reason.
+func (o *letterOutbox) checkUnsendable(all []shownRecord) {
 	o.t.Helper()
 	problems := map[string]string{"no_route": "--topic", "illegal_topic": "--topic", "too_large": "max.message.bytes"}
 	for _, l := range all {
@@ -143,27 +143,27 @@ func (o *cared) cannotBeSent(all []shown) {
 	}
 }
 
-func (o *cared) one(all []shown, cause string) shown {
+func (o *letterOutbox) findLetter(all []shownRecord, cause string) shownRecord {
 	o.t.Helper()
-	i := slices.IndexFunc(all, func(s shown) bool { return s.Cause == cause })
+	i := slices.IndexFunc(all, func(s shownRecord) bool { return s.Cause == cause })
 	if i < 0 {
-		o.t.Fatalf("no letter with cause %s", cause)
+		o.t.Fatalf("no dead letter with cause %s", cause)
 	}
 	return all[i]
 }
 
-// letter is what Kafka has at the place of a letter.
-func (o *cared) letter(s shown) kafkatest.Record {
+// letter returns the record in Kafka at the position of a dead letter.
+func (o *letterOutbox) letter(s shownRecord) kafkatest.Record {
 	o.t.Helper()
 	all := o.deadLetters()
 	i := slices.IndexFunc(all, func(r kafkatest.Record) bool { return r.Partition == s.Partition && r.Offset == s.Offset })
 	if i < 0 {
-		o.t.Fatalf("there is no letter at %d:%d", s.Partition, s.Offset)
+		o.t.Fatalf("there is no dead letter at %d:%d", s.Partition, s.Offset)
 	}
 	return all[i]
 }
 
-func (o *cared) listedAsInKafka(s shown) {
+func (o *letterOutbox) checkListed(s shownRecord) {
 	o.t.Helper()
 	r := o.letter(s)
 	for name, got := range map[string]string{
@@ -171,36 +171,36 @@ func (o *cared) listedAsInKafka(s shown) {
 		"outboxcdc-position": s.Position, "outboxcdc-slot": o.name,
 	} {
 		if want, _ := headerOf(r, name); got != want {
-			o.t.Errorf("letter %d:%d: %s is %q, Kafka has %q", s.Partition, s.Offset, name, got, want)
+			o.t.Errorf("dead letter %d:%d: %s is %q, Kafka has %q", s.Partition, s.Offset, name, got, want)
 		}
 	}
 	s.Topic, s.Value, s.ValueBase64 = r.Topic, nil, nil
 	withoutValue := r
-	for _, what := range s.unlike(withoutValue) {
+	for _, what := range s.differences(withoutValue) {
 		if !strings.HasPrefix(what, "value") {
-			o.t.Errorf("letter %d:%d: %s", s.Partition, s.Offset, what)
+			o.t.Errorf("dead letter %d:%d: %s", s.Partition, s.Offset, what)
 		}
 	}
 	if s.Value != nil {
-		o.t.Errorf("letter %d:%d shows its payload", s.Partition, s.Offset)
+		o.t.Errorf("dead letter %d:%d shows its payload", s.Partition, s.Offset)
 	}
 }
 
-// everything is what all topics have, also that of large rows.
-func (o *cared) everything() []kafkatest.Record {
+// allRecords returns the records of all topics, including that of large rows.
+func (o *letterOutbox) allRecords() []kafkatest.Record {
 	o.t.Helper()
 	all, err := kafkatest.ReadAll(testContext(o.t), o.kafka.Brokers(), append(slices.Clone(o.follow.topics), o.topic("narrow"))...)
 	must(o.t, err)
 	return all
 }
 
-// sentAgain holds each letter that was retried to the record of the topic that it went to.
-func (o *cared) sentAgain(all []shown, _ string) {
+// checkRetried compares each retried dead letter with the record in its target topic.
+func (o *letterOutbox) checkRetried(all []shownRecord, _ string) {
 	o.t.Helper()
 	if len(all) == 0 {
 		o.t.Error("nothing was retried")
 	}
-	records := o.everything()
+	records := o.allRecords()
 	for _, s := range all {
 		letter := o.letter(s)
 		mark := fmt.Sprintf("%s:%d:%d", o.topic("dead"), s.Partition, s.Offset)
@@ -209,7 +209,7 @@ func (o *cared) sentAgain(all []shown, _ string) {
 			return got == mark && r.Topic == s.RetriedTo
 		})
 		if i < 0 || s.Problem != "" {
-			o.t.Errorf("letter %s (%s) is not in %q: %s", mark, s.Cause, s.RetriedTo, s.Problem)
+			o.t.Errorf("dead letter %s (%s) is not in %q: %s", mark, s.Cause, s.RetriedTo, s.Problem)
 			continue
 		}
 		got := records[i]
@@ -222,26 +222,26 @@ func (o *cared) sentAgain(all []shown, _ string) {
 		want = append(want, kafkatest.Header{Key: "outboxcdc-retried", Value: []byte(mark)})
 		if fmt.Sprintf("%q %v", got.Headers, got.Key == nil) != fmt.Sprintf("%q %v", want, letter.Key == nil) ||
 			string(got.Key) != string(letter.Key) || string(got.Value) != string(letter.Value) || (got.Value == nil) != (letter.Value == nil) {
-			o.t.Errorf("letter %s (%s) was sent as %.300v, want %.300v", mark, s.Cause, got, letter)
+			o.t.Errorf("dead letter %s (%s) was sent as %.300v, want %.300v", mark, s.Cause, got, letter)
 		}
 	}
 }
 
-// eachOnce: so many letters were retried, none of them twice.
-func (o *cared) eachOnce(want int) {
+// checkRetriedOnce checks that so many dead letters were retried, none of them twice.
+func (o *letterOutbox) checkRetriedOnce(want int) {
 	o.t.Helper()
 	if seen := o.retries(); len(seen) != want {
-		o.t.Errorf("%d letters were sent again, want %d", len(seen), want)
+		o.t.Errorf("%d dead letters were sent again, want %d", len(seen), want)
 	}
 }
 
-// retries counts by letter what was sent again; except for one it must be once.
-func (o *cared) retries() map[string]int {
+// retries counts retried records by dead letter; all except one must be single.
+func (o *letterOutbox) retries() map[string]int {
 	o.t.Helper()
 	seen := map[string]int{}
-	for _, r := range o.everything() {
+	for _, r := range o.allRecords() {
 		if mark, n := headerOf(r, "outboxcdc-retried"); n > 0 {
-			if seen[mark]++; seen[mark] > 1 && mark != o.twice {
+			if seen[mark]++; seen[mark] > 1 && mark != o.sentTwice {
 				o.t.Errorf("%s was sent %d times", mark, seen[mark])
 			}
 		}
@@ -249,49 +249,49 @@ func (o *cared) retries() map[string]int {
 	return seen
 }
 
-// A letter whose value was cut is never sent; letters of another slot are not shown; while somebody consumes with the group
-// nothing is done; and rights and brokers that are missing have their exit codes.
+// A dead letter whose value was cut is never sent; dead letters of another slot are not shown; while another consumer
+// uses the group nothing is done; missing permissions and brokers have their exit codes.
 func TestDeadLetterCareRefused(t *testing.T) {
 	t.Parallel()
-	o := withLetters(t, map[string]string{"max.message.bytes": "100000"}, "OUTBOXCDC_POISON_OVERSIZE=cut")
+	o := newLetterOutbox(t, map[string]string{"max.message.bytes": "100000"}, "OUTBOXCDC_POISON_OVERSIZE=cut")
 	must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("narrow"), map[string]string{"max.message.bytes": "1000000"}))
 	cut, _ := o.dlq(1, "retry", "--cause", "too_large")
 	if len(cut) != 1 || !strings.Contains(cut[0].Problem, "cut") {
-		t.Errorf("a letter that was cut: %+v", cut)
+		t.Errorf("a dead letter that was cut: %+v", cut)
 	}
 
-	out, notes, exit := o.look(append(o.policy("dead_letter"), "OUTBOXCDC_POSTGRES_SLOT=another"), "dlq", "list")
+	out, notes, exit := o.runBinary(append(o.policy("dead_letter"), "OUTBOXCDC_POSTGRES_SLOT=another"), "dlq", "list")
 	if exit != 0 || out != "" || !strings.Contains(notes, fmt.Sprintf("%d dead letters of other slots", len(allPoison))) {
 		t.Errorf("another slot's list: %d %s%s", exit, out, notes)
 	}
-	_, notes, exit = o.look(o.policy("dead_letter", "OUTBOXCDC_KAFKA_BROKERS=127.0.0.1:1"), "dlq", "list")
+	_, notes, exit = o.runBinary(o.policy("dead_letter", "OUTBOXCDC_KAFKA_BROKERS=127.0.0.1:1"), "dlq", "list")
 	if exit != 69 || !strings.Contains(notes, "127.0.0.1:1") {
 		t.Errorf("no broker: %d %s", exit, notes)
 	}
 	nowhere := o.policy("dead_letter", "OUTBOXCDC_POISON_TOPIC="+o.topic("nowhere"))
-	if out, notes, exit = o.look(nowhere, "dlq", "list"); exit != 0 || out != "" || !strings.Contains(notes, "no dead letters: the topic "+o.topic("nowhere")+" does not exist") {
+	if out, notes, exit = o.runBinary(nowhere, "dlq", "list"); exit != 0 || out != "" || !strings.Contains(notes, "no dead letters: the topic "+o.topic("nowhere")+" does not exist") {
 		t.Errorf("no topic: %d %s%s", exit, out, notes)
 	}
-	if _, notes, exit = o.look(nowhere, "dlq", "retry", "--all"); exit != 69 || !strings.Contains(notes, "does not exist: create it") {
+	if _, notes, exit = o.runBinary(nowhere, "dlq", "retry", "--all"); exit != 69 || !strings.Contains(notes, "does not exist: create it") {
 		t.Errorf("no topic to retry from: %d %s", exit, notes)
 	}
 
-	before := len(o.everything())
+	before := len(o.allRecords())
 	for _, next := range []bool{false, true} { // KIP-848
-		o.refusedBesideConsumer(next)
+		o.checkRefusedBesideConsumer(next)
 	}
-	if after := len(o.everything()); after != before {
+	if after := len(o.allRecords()); after != before {
 		t.Errorf("%d records became %d", before, after)
 	}
-	o.open(causesBut()...)
+	o.checkOpen(causesExcept()...)
 }
 
-func (o *cared) refusedBesideConsumer(next bool) {
+func (o *letterOutbox) checkRefusedBesideConsumer(next bool) {
 	o.t.Helper()
 	ctx, by := context.Background(), "it is in use by"
 	if next {
 		ctx = context.WithValue(ctx, "opt_in_kafka_next_gen_balancer_beta", true) //nolint:staticcheck // the key is franz-go's
-		by = "it is in use: "                                                     // such members are not shown
+		by = "it is in use: "                                                     // such members are not listed
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -302,31 +302,30 @@ func (o *cared) refusedBesideConsumer(next bool) {
 	cl.PollFetches(ctx)
 	for _, verb := range []string{"retry", "drop"} {
 		if _, notes := o.dlq(69, verb, "--all"); !strings.Contains(notes, by) {
-			o.t.Errorf("%s while somebody consumes: %s", verb, notes)
+			o.t.Errorf("%s while another client consumes: %s", verb, notes)
 		}
 	}
-	o.dlq(0, "drop", "--all", "--dry-run") // it notes nothing
+	o.dlq(0, "drop", "--all", "--dry-run") // marks nothing
 }
 
-// A dead-letter topic that was deleted and created again begins without letters that are dealt with: Kafka forgets a group's offsets
-// with their topic.
+// A recreated dead-letter topic begins without handled dead letters: Kafka deletes a group's offsets with their topic.
 func TestDeadLetterTopicCreatedAgain(t *testing.T) {
 	t.Parallel()
-	o := withLetters(t, nil)
+	o := newLetterOutbox(t, nil)
 	o.dlq(0, "drop", "--all")
-	o.open()
+	o.checkOpen()
 	ctx := testContext(t)
 	must(t, kafkatest.DeleteTopic(ctx, o.kafka.Brokers(), o.topic("dead")))
 	await(t, patience, "the topic to be deleted and created", func() error {
 		return kafkatest.CreateTopic(ctx, o.kafka.Brokers(), o.topic("dead"), 3, nil)
 	})
 	all, causes := []any{1}, []string{}
-	for _, p := range slices.Concat(allPoison, allPoison) { // so that each partition has more than the old topic's had
+	for _, p := range slices.Concat(allPoison, allPoison) { // each partition gets more records than the old topic's had
 		all, causes = append(all, p), append(causes, p.cause)
 	}
-	o.mixed(all...)
+	o.insertMixed(all...)
 	r := o.startStreaming(o.policy("dead_letter")...)
 	o.awaitConfirmed(o.walFlushed(), patience)
 	r.term()
-	o.open(causes...)
+	o.checkOpen(causes...)
 }

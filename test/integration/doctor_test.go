@@ -14,7 +14,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// report is what `doctor -o json` prints, as far as tests look at it.
+// report is what `doctor -o json` prints, as far as tests read it.
 type report struct {
 	Findings []struct {
 		Check, Level, Text string
@@ -24,7 +24,7 @@ type report struct {
 	Exit int
 }
 
-// level is that of the first finding of a check.
+// level returns the level of the first finding of a check.
 func (r *report) level(check string) string {
 	for _, f := range r.Findings {
 		if f.Check == check {
@@ -34,10 +34,10 @@ func (r *report) level(check string) string {
 	return ""
 }
 
-// doctor runs it and holds its exit code to what it says.
+// doctor runs `doctor` and compares its exit code with its report.
 func (o *outbox) doctor(env ...string) *report {
 	o.t.Helper()
-	out, errs, exit := o.look(env, "doctor", "-o", "json")
+	out, errs, exit := o.runBinary(env, "doctor", "-o", "json")
 	var r report
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		o.t.Fatalf("%v: %s%s", err, out, errs)
@@ -50,58 +50,58 @@ func (o *outbox) doctor(env ...string) *report {
 
 const firstPassword = "first-secret"
 
-// newcomer is somebody with an empty database, a Kafka and the binary, who does what doctor says and nothing else.
+// newcomer is a user with an empty database, a Kafka and the binary, who follows doctor's suggestions only.
 type newcomer struct {
 	*outbox
 	bin  string // where commands are found
 	done []string
 }
 
-// Who does what doctor says, and nothing else, comes from an empty database to a doctor that has nothing to say and to a
-// first event that arrives.
+// A user who only follows doctor's suggestions gets from an empty database to a doctor without findings and to a first
+// event.
 func TestFromAnEmptyDatabaseByTheDoctor(t *testing.T) {
 	t.Parallel()
 	pg := ownPostgres(t, "18", nil)
-	name := fmt.Sprintf("first_%06x", rand.IntN(1<<24)) // another one in each run: Kafka may be older
+	name := fmt.Sprintf("first_%06x", rand.IntN(1<<24)) // a new name in each run: Kafka may be older
 	o := &outbox{t: t, pg: pg, kafka: sharedKafka(), name: name}
 	must(t, pg.Exec(testContext(t), "postgres", "CREATE DATABASE "+name))
 	o.admin.url = pg.SuperURL(name)
 	t.Cleanup(o.admin.close)
 	n := &newcomer{outbox: o, bin: t.TempDir()}
-	must(t, os.Symlink(the.binary, filepath.Join(n.bin, "outboxcdc")))
+	must(t, os.Symlink(testSuite.binary, filepath.Join(n.bin, "outboxcdc")))
 	o.follow = startFollower(o, []string{"order"})
 	env := []string{
 		"OUTBOXCDC_SETUP_URL=", "OUTBOXCDC_POSTGRES_URL=" + pg.URL(name, name, firstPassword),
-		"OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + o.positionTopic(), // that of the other tests may be there already
+		"OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + o.positionTopic(), // another test may have created the default one
 	}
 
-	n.untilWell(env)
+	n.followDoctor(env)
 	must(t, kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), o.positionTopic()))
-	n.untilWell(env) // now that Postgres needs nothing, Kafka's own tool creates it
+	n.followDoctor(env) // Postgres is ready by now; Kafka's own tool creates the topic
 	if last := n.done[len(n.done)-1]; !strings.HasPrefix(last, "position_topic: kafka-topics.sh ") {
 		t.Errorf("a position topic that was deleted is created by %s", last)
 	}
-	// The README's first event. Only now can anybody know the topic.
+	// The README's first event. Its topic is known only now.
 	o.exec(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', '42', 'OrderPaid', '{"order": 42}')`)
 	if r := o.doctor(env...); r.level("topic") != "FAIL 69" {
-		t.Fatalf("a topic is missing, and doctor says %q", r.level("topic"))
+		t.Fatalf("a topic is missing, and doctor prints %q", r.level("topic"))
 	}
-	n.untilWell(env)
+	n.followDoctor(env)
 	r := o.startStreaming(env...)
 	o.awaitRecords(1)
 	if level := o.doctor(env...).level("active"); level != "OK" {
 		t.Errorf("beside the daemon, active is %s", level)
 	}
-	must(t, r.statusIs(0, env, "healthy", "daemon    streaming", "Kafka     ok", "PID"))
+	must(t, r.checkStatus(0, env, "healthy", "daemon    streaming", "Kafka     ok", "PID"))
 	r.term()
 	t.Logf("what was done:\n%s", strings.Join(n.done, "\n"))
 	if len(n.done) < 4 {
-		t.Errorf("only %d things were done: this proved little", len(n.done))
+		t.Errorf("only %d suggestions were followed: this proved little", len(n.done))
 	}
 }
 
-// untilWell asks the doctor and does what it says, until it says nothing more. One broker is all that a test has.
-func (n *newcomer) untilWell(env []string) {
+// followDoctor runs doctor and follows its suggestions until there are none. A test has only one broker.
+func (n *newcomer) followDoctor(env []string) {
 	n.t.Helper()
 	for range 6 {
 		r, well := n.doctor(env...), true
@@ -116,25 +116,25 @@ func (n *newcomer) untilWell(env []string) {
 		}
 		if well {
 			if r.Exit != 0 {
-				n.t.Fatalf("nothing to be done, and exit code %d", r.Exit)
+				n.t.Fatalf("no suggestions, and exit code %d", r.Exit)
 			}
 			return
 		}
 	}
-	n.t.Fatalf("still not well, after\n%s", strings.Join(n.done, "\n"))
+	n.t.Fatalf("doctor still has findings after\n%s", strings.Join(n.done, "\n"))
 }
 
-// do does one thing as it is written.
+// do follows one suggestion literally.
 func (n *newcomer) do(check, kind, text string, env []string) {
 	n.t.Helper()
 	if kind != "advice" && strings.ContainsAny(text, "<>") {
-		n.t.Fatalf("%s: there is something to be filled in that nobody knows: %s", check, text)
+		n.t.Fatalf("%s: the suggestion has a placeholder of unknown meaning: %s", check, text)
 	}
 	switch {
 	case kind == "SQL":
 		n.exec(text)
 	case kind == "shell" && strings.HasPrefix(text, "kafka-topics.sh "):
-		n.makesTopic(text)
+		n.createTopic(text)
 	case kind == "shell":
 		cmd := exec.Command("sh", "-c", text)
 		cmd.Env = append(append(n.env(), env...), "PATH="+n.bin+":"+os.Getenv("PATH"), "PGPASSWORD=postgres")
@@ -144,13 +144,13 @@ func (n *newcomer) do(check, kind, text string, env []string) {
 	case kind == "advice":
 		return
 	default:
-		n.t.Fatalf("%s: what is to be done with %s: %s", check, kind, text)
+		n.t.Fatalf("%s: unknown kind of suggestion %s: %s", check, kind, text)
 	}
 	n.done = append(n.done, check+": "+text)
 }
 
-// makesTopic does what Kafka's own tool would do, and knows no more options than it is asked with.
-func (n *newcomer) makesTopic(text string) {
+// createTopic does what Kafka's own tool would do, and accepts only the options that doctor uses.
+func (n *newcomer) createTopic(text string) {
 	n.t.Helper()
 	words := strings.Fields(text)[1:]
 	var topic, brokers string
@@ -184,33 +184,32 @@ func (n *newcomer) makesTopic(text string) {
 		words = words[2:]
 	}
 	if !create || replicas < 1 || replicas > len(n.kafka.Brokers()) || brokers != strings.Join(n.kafka.Brokers(), ",") {
-		n.t.Fatalf("this makes no topic here: %s", text)
+		n.t.Fatalf("this creates no topic here: %s", text)
 	}
 	must(n.t, kafkatest.CreateTopic(testContext(n.t), strings.Split(brokers, ","), topic, partitions, configs))
 }
 
-// statusIs is an error unless `status` of the daemon ends with that code and says those words.
-func (r *relay) statusIs(want int, env []string, words ...string) error {
+// checkStatus returns an error unless `status` of the daemon ends with that code and prints those words.
+func (r *relay) checkStatus(want int, env []string, words ...string) error {
 	if _, _, err := r.get("/status"); err != nil && r.addr == "" {
 		return err
 	}
-	out, errs, exit := r.o.look(env, "status", "--interval", "200ms", "--url", "http://"+r.addr)
+	out, errs, exit := r.o.runBinary(env, "status", "--interval", "200ms", "--url", "http://"+r.addr)
 	if exit != want {
 		return fmt.Errorf("status ends with %d, want %d:\n%s%s", exit, want, out, errs)
 	}
 	for _, w := range words {
 		if !strings.Contains(out, w) {
-			return fmt.Errorf("status does not say %q:\n%s", w, out)
+			return fmt.Errorf("status does not print %q:\n%s", w, out)
 		}
 	}
 	return nil
 }
 
-// Every exit code that the surface (§7) promises is reached by what it is for. `doctor` says beforehand what
-// `run` would end with.
+// Every exit code of the documented interface (§7) is reached by its cause. `doctor` predicts the exit code of `run`.
 func TestEveryExitCode(t *testing.T) {
 	t.Parallel()
-	const unused = "127.0.0.1:1" // a port that was free a moment ago may be another test's by now
+	const unused = "127.0.0.1:1" // an ephemeral port could be another test's by now
 	pg := sharedPostgres(t, defaultMajor)
 	reached := map[int]bool{}
 	for _, c := range []struct {
@@ -220,7 +219,7 @@ func TestEveryExitCode(t *testing.T) {
 	}{
 		{0, "told to stop", func(t *testing.T, o *outbox) int {
 			r := o.startStreaming()
-			must(t, r.statusIs(0, nil, "healthy"))
+			must(t, r.checkStatus(0, nil, "healthy"))
 			r.term()
 			return 0
 		}},
@@ -236,17 +235,17 @@ func TestEveryExitCode(t *testing.T) {
 				}
 				return err
 			})
-			must(t, r.statusIs(0, nil, "1 event is on the way to Kafka"))
+			must(t, r.checkStatus(0, nil, "1 event is on the way to Kafka"))
 			must(t, r.proc.Signal(os.Interrupt))
 			return r.awaitExit(patience)
 		}},
 		{2, "a flag that there is not", func(t *testing.T, o *outbox) int {
 			for _, command := range []string{"run", "doctor", "status", "setup", "peek", "dlq"} {
-				if _, errs, exit := o.look(nil, command, "--nope"); exit != 2 || !strings.Contains(errs, "--nope") {
+				if _, errs, exit := o.runBinary(nil, command, "--nope"); exit != 2 || !strings.Contains(errs, "--nope") {
 					t.Errorf("%s --nope ends with %d: %s", command, exit, errs)
 				}
 			}
-			_, _, exit := o.look(nil, "nope")
+			_, _, exit := o.runBinary(nil, "nope")
 			return exit
 		}},
 		{65, "poison", func(t *testing.T, o *outbox) int {
@@ -255,7 +254,7 @@ func TestEveryExitCode(t *testing.T) {
 		}},
 		{69, "Kafka is away", func(t *testing.T, o *outbox) int {
 			env := []string{"OUTBOXCDC_KAFKA_BROKERS=" + unused, "OUTBOXCDC_HTTP_LISTEN=" + unused}
-			if out, _, exit := o.look(env, "status", "--interval", "100ms"); exit != 69 || !strings.Contains(out, "no daemon answers") || !strings.Contains(out, ": inactive") {
+			if out, _, exit := o.runBinary(env, "status", "--interval", "100ms"); exit != 69 || !strings.Contains(out, "no daemon answers") || !strings.Contains(out, ": inactive") {
 				t.Errorf("status of a daemon that is down: %d\n%s", exit, out)
 			}
 			if level := o.doctor(env...).level("brokers"); level != "FAIL 69" {
@@ -271,8 +270,8 @@ func TestEveryExitCode(t *testing.T) {
 			return o.start(env).awaitExit(patience)
 		}},
 		{78, "a table that is written otherwise", func(t *testing.T, o *outbox) int {
-			if _, _, exit := o.look([]string{"OUTBOXCDC_POSTGRES_SLOT=A"}, "doctor"); exit != 78 {
-				t.Errorf("doctor ends with %d for settings that cannot be", exit)
+			if _, _, exit := o.runBinary([]string{"OUTBOXCDC_POSTGRES_SLOT=A"}, "doctor"); exit != 78 {
+				t.Errorf("doctor ends with %d for invalid settings", exit)
 			}
 			o.exec(`ALTER TABLE outbox DROP COLUMN headers`)
 			o.exec(`ALTER TABLE outbox ADD COLUMN headers bigint`)
@@ -286,7 +285,7 @@ func TestEveryExitCode(t *testing.T) {
 			if exit := o.doctor().Exit; exit != 79 {
 				t.Errorf("doctor ends with %d", exit)
 			}
-			if out, _, exit := o.look(nil, "status"); exit != 79 || !strings.Contains(out, "LOST") {
+			if out, _, exit := o.runBinary(nil, "status"); exit != 79 || !strings.Contains(out, "LOST") {
 				t.Errorf("status ends with %d:\n%s", exit, out)
 			}
 			return o.start().awaitExit(patience)
@@ -294,7 +293,7 @@ func TestEveryExitCode(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%d %s", c.code, c.name), func(t *testing.T) {
 			opt := options{pg: pg}
-			if c.code == 1 { // its own, which answers late
+			if c.code == 1 { // its own timeout
 				opt.kafka = kafkatest.FakeForTest(t, kafkatest.FakeOptions{})
 			}
 			o := newOutbox(t, opt)
@@ -306,7 +305,7 @@ func TestEveryExitCode(t *testing.T) {
 	}
 	for _, code := range []int{0, 1, 2, 65, 69, 77, 78, 79} {
 		if !reached[code] {
-			t.Errorf("nothing here reaches %d", code)
+			t.Errorf("no case reaches %d", code)
 		}
 	}
 }

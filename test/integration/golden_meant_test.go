@@ -9,18 +9,18 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/golden"
 )
 
-// difference is one that is meant.
+// difference is an intended one.
 type difference struct {
-	only string // case; "": any, and at least one
-	part string // as differing says it; with * at its end, all that begin so
-	doc  string // beginning of the row of docs/debezium.md that has it, with the reason
-	// ours is what the part is here, as golden.Text has it, for headers and values.
+	only string // case; "": any case, and at least one
+	part string // as differing returns it; with * at its end, all with that prefix
+	doc  string // beginning of its row in docs/debezium.md, which has the reason
+	// ours is our value of the part, in the format of golden.Text, for headers and values.
 	ours string
-	// check says what is wrong with the difference itself.
+	// check returns what is wrong with the difference itself.
 	check func(theirs, ours golden.Record) error
 }
 
-func (d *difference) is(name, part string) bool {
+func (d *difference) matches(name, part string) bool {
 	if d.only != "" && d.only != name {
 		return false
 	}
@@ -54,16 +54,16 @@ const (
 	docMissing   = "a topic that is missing"
 )
 
-// quoted: with JsonConverter key and payload are texts in quotes.
-var quoted = []difference{
-	{part: "key", doc: docJSON, check: func(theirs, ours golden.Record) error { return unquotes(theirs.Key, ours.Key) }},
-	{part: "partition", doc: docJSON}, // of another key
+// quotedDifferences: JsonConverter puts key and payload in quotes.
+var quotedDifferences = []difference{
+	{part: "key", doc: docJSON, check: func(theirs, ours golden.Record) error { return checkUnquoted(theirs.Key, ours.Key) }},
+	{part: "partition", doc: docJSON}, // because the key differs
 	{only: "NULL", part: "value", doc: docJSONNull, ours: "null"},
-	{part: "value", doc: docJSON, check: func(theirs, ours golden.Record) error { return unquotes(theirs.Value, ours.Value) }},
+	{part: "value", doc: docJSON, check: func(theirs, ours golden.Record) error { return checkUnquoted(theirs.Value, ours.Value) }},
 }
 
-// meant are the differences of each set.
-var meant = map[string][]difference{
+// intendedDifferences are the intended differences of each set.
+var intendedDifferences = map[string][]difference{
 	"defaults": {
 		{part: "header __debezium.context.*", doc: docContext},
 		{only: "the primary key is updated", part: "number of records", doc: docPK},
@@ -81,26 +81,26 @@ var meant = map[string][]difference{
 	"timestamp":          {{only: "'1970-01-01 00:00:00'", part: "time", doc: docEpoch}},
 	"payload_bytea_text": {{only: `'\x00ff'`, part: "value", doc: docByteText, ours: "=hex:00ff"}},
 	"headers":            headerDifferences(),
-	"json_jsonb":         quoted,
-	"json_text":          quoted,
+	"json_jsonb":         quotedDifferences,
+	"json_text":          quotedDifferences,
 	"json_bytea": {
-		quoted[0], quoted[1], quoted[2], {only: `'\x00ff'`, part: "value", doc: docJSON, ours: "=hex:00ff"},
+		quotedDifferences[0], quotedDifferences[1], quotedDifferences[2], {only: `'\x00ff'`, part: "value", doc: docJSON, ours: "=hex:00ff"},
 	},
 	"expand": {
 		{only: "NULL", part: "value", doc: docJSONNull, ours: "null"},
-		{part: "value", doc: docExpand, check: func(theirs, ours golden.Record) error { return sameJSON(*theirs.Value, *ours.Value) }},
+		{part: "value", doc: docExpand, check: func(theirs, ours golden.Record) error { return checkSameJSON(*theirs.Value, *ours.Value) }},
 	},
-	"expand_text":     {{part: "value", doc: docExpand, check: isStruct}},
-	"envelope":        {{part: "value", doc: docEnvelope, check: func(theirs, ours golden.Record) error { return sameJSON(*theirs.Value, *ours.Value) }}},
-	"envelope_expand": {{part: "value", doc: docEnvelope, check: func(theirs, ours golden.Record) error { return sameJSON(*theirs.Value, *ours.Value) }}},
-	"envelope_text":   {{part: "value", doc: docEnvelope, check: isStruct}},
+	"expand_text":     {{part: "value", doc: docExpand, check: checkStruct}},
+	"envelope":        {{part: "value", doc: docEnvelope, check: func(theirs, ours golden.Record) error { return checkSameJSON(*theirs.Value, *ours.Value) }}},
+	"envelope_expand": {{part: "value", doc: docEnvelope, check: func(theirs, ours golden.Record) error { return checkSameJSON(*theirs.Value, *ours.Value) }}},
+	"envelope_text":   {{part: "value", doc: docEnvelope, check: checkStruct}},
 }
 
-// more settings of a set, to get over what ours stops at.
+// moreSettings are settings of a set that avoid a stop of ours.
 var moreSettings = map[string][]string{"id_null": {"OUTBOXCDC_POISON_POLICY=skip"}}
 
-// noted are the options about which `config from-debezium` has to say something, because the records differ by them.
-var noted = map[string][]string{
+// expectedNotes are the options that `config from-debezium` has to mention, because the records differ by them.
+var expectedNotes = map[string][]string{
 	"json_jsonb":      {"key.converter", "value.converter"},
 	"json_text":       {"key.converter", "value.converter"},
 	"json_bytea":      {"key.converter", "value.converter"},
@@ -111,7 +111,7 @@ var noted = map[string][]string{
 	"renamed":         {"transforms.outbox.table.field.event.type"},
 }
 
-// headerDifferences: Connect prints what it has made of a column, ours is what Postgres prints.
+// headerDifferences: Connect prints its own conversion of a column, ours is what Postgres prints.
 func headerDifferences() (all []difference) {
 	for name, ours := range map[string]string{
 		"alias_numeric": "12.3000", "c_real2": "1e+20", "c_double2": "1e+300", "alias_bool": "t", "alias_date": "2026-11-21", "c_time": "11:12:13.5",
@@ -124,7 +124,7 @@ func headerDifferences() (all []difference) {
 	return all
 }
 
-// stop is what ours does with what Debezium does not get over: stops too, waits in a state, or delivers one record.
+// stop is our behaviour where Debezium does not get further: stop too, wait in a state, or deliver one record.
 type stop struct {
 	doc         string
 	exit        int
@@ -152,10 +152,10 @@ var stops = map[string]stop{
 	"stop_missing_topic":      {doc: docMissing, waits: "waiting_for_topic"},
 }
 
-// unquotes: theirs is a JSON text, and what it says is ours. Of long ones only hashes are known.
-func unquotes(theirs, ours *string) error {
+// checkUnquoted checks that theirs is a JSON string with our value. Of long values only hashes are known.
+func checkUnquoted(theirs, ours *string) error {
 	if theirs == nil || ours == nil {
-		return fmt.Errorf("%s and %s", show(theirs), show(ours))
+		return fmt.Errorf("%s and %s", formatValue(theirs), formatValue(ours))
 	}
 	if strings.HasPrefix(*theirs, "sha256:") {
 		return nil
@@ -165,14 +165,14 @@ func unquotes(theirs, ours *string) error {
 		return err
 	}
 	if text = *golden.Text([]byte(text)); text != *ours {
-		return fmt.Errorf("theirs says %s", text)
+		return fmt.Errorf("theirs is %s", text)
 	}
 	return nil
 }
 
-// sameJSON: the same document, when expansion's losses are taken from both: digits beyond those of a double, null members,
-// empty arrays. What it has not expanded is a text with JSON in it.
-func sameJSON(theirs, ours string) error {
+// checkSameJSON checks for the same document, after removing what expansion loses: digits beyond those of a double, null
+// members, empty arrays. A part that was not expanded is a string of JSON.
+func checkSameJSON(theirs, ours string) error {
 	var a, b any
 	if err := json.Unmarshal([]byte(theirs), &a); err != nil {
 		return fmt.Errorf("theirs: %w", err)
@@ -182,7 +182,7 @@ func sameJSON(theirs, ours string) error {
 	}
 	if text, ok := a.(string); ok {
 		if text != ours {
-			return fmt.Errorf("theirs says %s", text)
+			return fmt.Errorf("theirs is %s", text)
 		}
 		return nil
 	}
@@ -195,13 +195,13 @@ func sameJSON(theirs, ours string) error {
 			m["payload"] = inner
 		}
 	}
-	if a, b = pruned(a), pruned(b); !reflect.DeepEqual(a, b) {
-		return fmt.Errorf("another document: %v and %v", a, b)
+	if a, b = prune(a), prune(b); !reflect.DeepEqual(a, b) {
+		return fmt.Errorf("different documents: %v and %v", a, b)
 	}
 	return nil
 }
 
-func pruned(v any) any {
+func prune(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, member := range v {
@@ -210,19 +210,19 @@ func pruned(v any) any {
 				delete(v, name)
 				continue
 			}
-			v[name] = pruned(member)
+			v[name] = prune(member)
 		}
 	case []any:
 		for i := range v {
-			v[i] = pruned(v[i])
+			v[i] = prune(v[i])
 		}
 	}
 	return v
 }
 
-// isStruct: theirs is how Java prints a structure, ours is JSON.
-func isStruct(theirs, ours golden.Record) error {
-	if !strings.HasPrefix(show(theirs.Value), "=Struct{") || ours.Value == nil || !json.Valid([]byte(*ours.Value)) {
+// checkStruct checks that theirs is a structure as Java prints it, and ours is JSON.
+func checkStruct(theirs, ours golden.Record) error {
+	if !strings.HasPrefix(formatValue(theirs.Value), "=Struct{") || ours.Value == nil || !json.Valid([]byte(*ours.Value)) {
 		return fmt.Errorf("no structure there, or no JSON here")
 	}
 	return nil

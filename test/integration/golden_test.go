@@ -22,13 +22,14 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// What a real Debezium has made of the cases of package golden, ours makes of them too, configured by what `config
-// from-debezium` prints for its connector: topic, partition, key, value, headers and time of each record, byte for byte.
-// Whatever differs is meant: it stands in meant, with a reason, and in docs/debezium.md; and what no longer differs fails
-// too. It needs no Java beside the broker.
+// For the cases of package golden our records are those of a real Debezium, with the configuration that `config
+// from-debezium` prints for its connector: topic, partition, key, value, headers and time of each record, byte for
+// byte. Every difference is intended: it is in meant, with a reason, and in docs/debezium.md; a listed difference that
+// does not occur fails too. The test needs Java only for the broker.
 func TestGolden(t *testing.T) {
 	t.Parallel()
-	// One of its own: 65 new databases are WAL that the slots of other tests would have to read. Nothing crashes here.
+	// A server of its own: 65 new databases are WAL that the slots of other tests would have to read. Nothing crashes
+	// here.
 	pg := ownPostgres(t, defaultMajor, map[string]string{"fsync": "off"})
 	used := map[string]bool{}
 	for _, set := range golden.Sets() {
@@ -38,14 +39,14 @@ func TestGolden(t *testing.T) {
 			compareWithDebezium(t, pg, set)
 		})
 	}
-	for name := range meant {
+	for name := range intendedDifferences {
 		if !used[name] {
-			t.Errorf("differences are meant for %s, which is no set", name)
+			t.Errorf("differences are listed for %s, which is no set", name)
 		}
 	}
 	for name := range stops {
 		if !used[name] {
-			t.Errorf("a stop is meant for %s, which is no set", name)
+			t.Errorf("a stop is listed for %s, which is no set", name)
 		}
 	}
 }
@@ -54,13 +55,13 @@ func compareWithDebezium(t *testing.T, pg *pgtest.Server, set golden.Set) {
 	theirs, err := golden.Load(set.Name)
 	must(t, err)
 	if !reflect.DeepEqual(theirs.Set, set) {
-		t.Fatal("the cases are not those that were recorded: make golden")
+		t.Fatal("the recorded cases are different: make golden")
 	}
 	o := goldenOutbox(t, pg, set)
 	began := time.Now()
 	must(t, o.admin.do(set.Play))
 	r, notes := o.startConverted(set.Connector, moreSettings[set.Name]...)
-	for _, option := range noted[set.Name] {
+	for _, option := range expectedNotes[set.Name] {
 		if !strings.Contains("\n"+notes, "\n"+option) {
 			t.Errorf("config from-debezium says nothing about %s:\n%s", option, notes)
 		}
@@ -73,10 +74,10 @@ func compareWithDebezium(t *testing.T, pg *pgtest.Server, set golden.Set) {
 	r.term()
 	results, err := set.Sort(o.readTopics(set.Topics), began)
 	must(t, err)
-	judgeGolden(t, theirs.Results, results, meant[set.Name])
+	judgeGolden(t, theirs.Results, results, intendedDifferences[set.Name])
 }
 
-// goldenOutbox has the database, the slot and the topics of a set, and nothing else.
+// goldenOutbox has only the database, the slot and the topics of a set.
 func goldenOutbox(t *testing.T, pg *pgtest.Server, set golden.Set) *outbox {
 	t.Helper()
 	o := &outbox{t: t, pg: pg, kafka: sharedKafka(), name: fmt.Sprintf("golden_%s_%06x", set.Name, rand.IntN(1<<24)), follow: &follower{}}
@@ -91,17 +92,17 @@ func goldenOutbox(t *testing.T, pg *pgtest.Server, set golden.Set) *outbox {
 		END LOOP; END $$`)
 	for topic, partitions := range set.Topics {
 		if _, outside := kafkatest.FromEnv(); outside {
-			_ = kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), topic) // of a run that was cut short
+			_ = kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), topic) // left by an interrupted run
 		}
 		must(t, kafkatest.CreateTopic(testContext(t), o.kafka.Brokers(), topic, partitions, nil))
 		o.follow.topics = append(o.follow.topics, topic) // for tearDown
 	}
-	remakeSlot(o)
+	recreateSlot(o)
 	return o
 }
 
-// startConverted starts a daemon with the configuration that `config from-debezium` prints for a connector of this database,
-// and returns what it says besides.
+// startConverted starts a daemon with the configuration that `config from-debezium` prints for a connector of this
+// database, and returns the command's notes.
 func (o *outbox) startConverted(connector map[string]string, env ...string) (r *relay, notes string) {
 	o.t.Helper()
 	yaml, notes := o.converted(connector)
@@ -125,7 +126,7 @@ func (o *outbox) converted(connector map[string]string) (yaml []byte, notes stri
 	})
 	in, err := json.Marshal(all)
 	must(o.t, err)
-	cmd := exec.Command(the.binary, "config", "from-debezium", "-")
+	cmd := exec.Command(testSuite.binary, "config", "from-debezium", "-")
 	cmd.Env, cmd.Stdin = cleanEnv(), bytes.NewReader(in)
 	var said bytes.Buffer
 	cmd.Stderr = &said
@@ -147,20 +148,20 @@ func (o *outbox) readTopics(topics map[string]int) []kafkatest.Record {
 	return records
 }
 
-// compareStop is for what Debezium does not get over: what ours does is in stops.
+// compareStop is for sets that stop Debezium: our behaviour is in stops.
 func (o *outbox) compareStop(r *relay, theirs *golden.Recording, began time.Time) {
 	o.t.Helper()
 	set := &theirs.Set
 	want, ok := stops[set.Name]
 	if !ok || len(theirs.Stops) == 0 != theirs.Hangs {
-		o.t.Fatalf("it is not said what ours does with it (%v), or theirs stopped %q and hung %v", ok, theirs.Stops, theirs.Hangs)
+		o.t.Fatalf("our behaviour is not listed (%v), or theirs stopped %q and hung %v", ok, theirs.Stops, theirs.Hangs)
 	}
-	inDocs(o.t, want.doc)
+	checkInDocs(o.t, want.doc)
 	switch {
 	case want.waits != "":
 		r.awaitState(want.waits, patience)
 	case want.exit != 0:
-		r.stopsWith(patience, want.exit, want.words...)
+		r.awaitStop(patience, want.exit, want.words...)
 	default:
 		o.awaitConfirmed(o.walFlushed(), patience)
 		r.term()
@@ -177,7 +178,7 @@ func (o *outbox) compareStop(r *relay, theirs *golden.Recording, began time.Time
 		}
 		return
 	}
-	if len(records) != 1 || show(records[0].Value) != want.value || want.time != "" && records[0].Time != want.time {
+	if len(records) != 1 || formatValue(records[0].Value) != want.value || want.time != "" && records[0].Time != want.time {
 		o.t.Errorf("records %s\nwant one with value %s, time %s", jsonOf(records), want.value, want.time)
 	}
 }
@@ -196,33 +197,33 @@ func judgeGolden(t *testing.T, theirs, ours []golden.Result, expected []differen
 			if n < len(ours[i].Records) {
 				b = &ours[i].Records[n]
 			}
-			for _, part := range differing(a, b) {
-				k := slices.IndexFunc(expected, func(d difference) bool { return d.is(name, part) })
+			for _, part := range differingParts(a, b) {
+				k := slices.IndexFunc(expected, func(d difference) bool { return d.matches(name, part) })
 				if k < 0 {
-					t.Errorf("%s: another %s:\ntheirs %s\nours   %s", name, part, jsonOf(a), jsonOf(b))
+					t.Errorf("%s: different %s:\ntheirs %s\nours   %s", name, part, jsonOf(a), jsonOf(b))
 					continue
 				}
 				seen[k] = true
 				if d := &expected[k]; d.ours != "" && d.ours != partOf(b, part) {
-					t.Errorf("%s: the %s is %s, and %s is meant", name, part, partOf(b, part), d.ours)
+					t.Errorf("%s: the %s is %s, and %s is listed", name, part, partOf(b, part), d.ours)
 				} else if d.check != nil {
 					if err := d.check(*a, *b); err != nil {
-						t.Errorf("%s: another %s than is meant: %v:\ntheirs %s\nours   %s", name, part, err, jsonOf(a), jsonOf(b))
+						t.Errorf("%s: another %s than listed: %v:\ntheirs %s\nours   %s", name, part, err, jsonOf(a), jsonOf(b))
 					}
 				}
 			}
 		}
 	}
 	for k, d := range expected {
-		inDocs(t, d.doc)
+		checkInDocs(t, d.doc)
 		if !seen[k] {
-			t.Errorf("there is no longer a difference in %s of %q: take it out here and in docs/debezium.md (%s)", d.part, d.only, d.doc)
+			t.Errorf("there is no longer a difference in %s of %q: remove it here and in docs/debezium.md (%s)", d.part, d.only, d.doc)
 		}
 	}
 }
 
-// differing are the parts of two records that are not the same; the order of headers counts for those that both have.
-func differing(a, b *golden.Record) (parts []string) {
+// differingParts returns the parts in which two records differ; the order of headers counts for those that both have.
+func differingParts(a, b *golden.Record) (parts []string) {
 	if a == nil || b == nil {
 		return []string{"number of records"}
 	}
@@ -232,8 +233,8 @@ func differing(a, b *golden.Record) (parts []string) {
 	}{
 		{"topic", a.Topic == b.Topic},
 		{"partition", a.Partition == b.Partition},
-		{"key", show(a.Key) == show(b.Key)},
-		{"value", show(a.Value) == show(b.Value)},
+		{"key", formatValue(a.Key) == formatValue(b.Key)},
+		{"value", formatValue(a.Value) == formatValue(b.Value)},
 		{"time", a.Time == b.Time},
 	} {
 		if !p.same {
@@ -263,22 +264,22 @@ func differing(a, b *golden.Record) (parts []string) {
 	return parts
 }
 
-// partOf is the text of the value or of a header, all of them if there are several of the name.
+// partOf returns the text of the value or of a header, all of them if several have the name.
 func partOf(r *golden.Record, part string) string {
 	if part == "value" {
-		return show(r.Value)
+		return formatValue(r.Value)
 	}
 	var all []string
 	for _, h := range r.Headers {
 		if "header "+h.Name == part {
-			all = append(all, show(h.Value))
+			all = append(all, formatValue(h.Value))
 		}
 	}
 	return strings.Join(all, "\n")
 }
 
-// show makes null another text than any that there is.
-func show(s *string) string {
+// formatValue prints null unlike any text.
+func formatValue(s *string) string {
 	if s == nil {
 		return "null"
 	}
@@ -290,8 +291,8 @@ func jsonOf(v any) string {
 	return string(b)
 }
 
-// inDocs: a difference that is meant is the beginning of a line of the table in docs/debezium.md.
-func inDocs(t *testing.T, row string) {
+// checkInDocs checks that an intended difference is the beginning of a line of the table in docs/debezium.md.
+func checkInDocs(t *testing.T, row string) {
 	t.Helper()
 	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "debezium.md"))
 	must(t, err)

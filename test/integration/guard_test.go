@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// walInsert is a position behind everything that has committed and not beyond anything that has not begun.
+// walInsert returns a position after everything that has committed and not beyond anything that has not begun.
 func walInsert(o *outbox) pglogrepl.LSN {
 	o.t.Helper()
 	lsn, err := o.admin.lsn("SELECT pg_current_wal_insert_lsn()::text")
@@ -22,16 +22,16 @@ func walInsert(o *outbox) pglogrepl.LSN {
 	return lsn
 }
 
-// remakeSlot drops and makes the slot again, so that it begins behind what was done to table and publication.
-func remakeSlot(o *outbox) {
+// recreateSlot drops and recreates the slot, so that it begins after the changes to table and publication.
+func recreateSlot(o *outbox) {
 	o.t.Helper()
 	o.exec(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1`, o.name)
 	o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name)
 }
 
-// stopsWith waits until the daemon has ended by itself and holds it to an exit code and to its last words: one log line
-// that says what is wrong and what to do.
-func (r *relay) stopsWith(d time.Duration, code int, words ...string) {
+// awaitStop waits until the daemon has ended by itself, and checks its exit code and its last log line, which says what
+// is wrong and what to do.
+func (r *relay) awaitStop(d time.Duration, code int, words ...string) {
 	r.t.Helper()
 	if exit := r.awaitExit(max(d, time.Second)); exit != code {
 		r.t.Fatalf("exit code %d, want %d: %s", exit, code, lastLine(r.log))
@@ -49,13 +49,13 @@ func (r *relay) stopsWith(d time.Duration, code int, words ...string) {
 	}
 	for _, w := range words {
 		if !strings.Contains(last.Error, w) {
-			r.t.Errorf("the last line does not say %q: %s", w, text)
+			r.t.Errorf("the last line does not contain %q: %s", w, text)
 		}
 	}
-	r.t.Logf("last words: %s", last.Error)
+	r.t.Logf("last line: %s", last.Error)
 }
 
-// lastLine is the last line of a file, whole.
+// lastLine returns the last complete line of a file.
 func lastLine(file string) string {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -65,8 +65,8 @@ func lastLine(file string) string {
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
-// The guard compares identities and not meaning, so a publication that was restored at once stops the daemon too. A
-// standby must come to the same verdict: it would otherwise confirm, seconds later, what the first refused to.
+// The guard compares identities and not meaning, so a publication that was altered and restored stops the daemon too. A
+// standby must decide the same: otherwise it would confirm, seconds later, what the first refused to.
 func TestAlteredWhileAStandbyWaits(t *testing.T) {
 	o := newOutbox(t, options{})
 	first := o.startStreaming()
@@ -75,27 +75,27 @@ func TestAlteredWhileAStandbyWaits(t *testing.T) {
 	o.insert("order", "k", 1, 3)
 	o.awaitArrived(patience)
 
-	first.told, standby.told = true, true
+	first.endExpected, standby.endExpected = true, true
 	o.exec(`ALTER PUBLICATION outboxcdc SET TABLE outbox WHERE (false)`)
 	limit := walInsert(o)
 	end := o.insert("order", "lost", 4, 1)
 	o.exec(`ALTER PUBLICATION outboxcdc SET TABLE outbox`)
-	first.stopsWith(patience, 79, "altered")
+	first.awaitStop(patience, 79, "altered")
 	await(t, patience, "the standby to end", func() error {
 		if c := o.confirmed(); c > limit {
-			return &hopeless{fmt.Errorf("the slot confirms %s; a row that was filtered out ends at %s, the alteration at %s", c, end, limit)}
+			return &finalError{fmt.Errorf("the slot confirms %s; a row that was filtered out ends at %s, the alteration at %s", c, end, limit)}
 		}
 		if !standby.proc.Exited() {
 			return errors.New("it runs")
 		}
 		return nil
 	})
-	standby.stopsWith(0, 79, "altered")
+	standby.awaitStop(0, 79, "altered")
 }
 
-// An ALTER PUBLICATION whose commit waits for a synchronous standby is in the WAL, and the walsender acts upon it, while
-// nobody can see it in the catalogs. So the guard must not take "nothing has changed" for an answer when a row that it
-// looks at is about to change (its xmax is in progress).
+// An ALTER PUBLICATION whose commit waits for a synchronous standby is in the WAL, and the walsender applies it, but it
+// is not visible in the catalogs yet. So the guard must not conclude that nothing has changed when a row that it reads
+// is about to change (its xmax is in progress).
 func TestAlterationThatNobodySeesYet(t *testing.T) {
 	pg := ownPostgres(t, "17", nil)
 	o := newOutbox(t, options{pg: pg})
@@ -104,12 +104,12 @@ func TestAlterationThatNobodySeesYet(t *testing.T) {
 	o.awaitArrived(patience)
 	t.Cleanup(func() { setSystem(o, "synchronous_standby_names", "") })
 	setSystem(o, "synchronous_standby_names", "nobody")
-	// It counts once the checkpointer has read it, which nobody can see but by waiting.
+	// It takes effect once the checkpointer has read it, which cannot be observed except by waiting.
 	await(t, patience, "commits to wait for the standby", func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()
 		if err := pg.Exec(ctx, o.name, `INSERT INTO counter VALUES (gen_random_uuid()::text)`); err == nil {
-			return errors.New("one did not")
+			return errors.New("one does not wait")
 		}
 		return nil
 	})
@@ -126,15 +126,15 @@ func TestAlterationThatNobodySeesYet(t *testing.T) {
 		var waiting bool
 		err := o.admin.scan(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')`, &waiting)
 		if err == nil && !waiting {
-			err = errors.New("it does not")
+			err = errors.New("not yet")
 		}
 		return err
 	})
-	r.told = true
+	r.endExpected = true
 	limit := walInsert(o)
 	o.exec(`SET synchronous_commit = local`)
 	end := o.insert("order", "lost", 4, 1)
-	// Give it the time to confirm the row that was never sent.
+	// Give the daemon the time to confirm the row that was never sent.
 	err := poll(3*time.Second, func() error {
 		o.exec(`INSERT INTO counter VALUES (gen_random_uuid()::text)`)
 		if o.confirmed() >= end {
@@ -147,11 +147,11 @@ func TestAlterationThatNobodySeesYet(t *testing.T) {
 	}
 	setSystem(o, "synchronous_standby_names", "")
 	must(t, <-done)
-	r.stopsWith(patience, 79, "altered")
+	r.awaitStop(patience, 79, "altered")
 }
 
-// setSystem sets a setting of the whole server and waits until sessions know it; "" is the default. Only for servers that
-// the test has for itself. It goes through another session than exec, and none of it waits for a synchronous standby.
+// setSystem sets a setting of the whole server and waits until sessions know it; "" is the default. Only for servers
+// that the test has for itself. It uses another session than exec, and does not wait for a synchronous standby.
 func setSystem(o *outbox, name, value string) {
 	o.t.Helper()
 	sql := "ALTER SYSTEM RESET " + name
@@ -178,7 +178,7 @@ func setSystem(o *outbox, name, value string) {
 	})
 }
 
-// How soon what was acknowledged is confirmed does not depend on how the other intervals relate: the guard looks when
+// How soon acknowledged events are confirmed does not depend on the ratio of other intervals: the guard checks when
 // there is something to confirm, also where status updates are due more often than status_interval.
 func TestConfirmedSoonWhateverTheIntervals(t *testing.T) {
 	o := newOutbox(t, options{})
@@ -190,8 +190,8 @@ func TestConfirmedSoonWhateverTheIntervals(t *testing.T) {
 	}
 }
 
-// Much happens to publication, table and catalogs that does not concern the events: nothing of it may stop the daemon, or
-// hold the slot up.
+// Changes of publication, table and catalogs that do not concern the events must not stop the daemon or hold up the
+// slot.
 func TestHarmlessAlterations(t *testing.T) {
 	o := newOutbox(t, options{pg: sharedPostgres(t, "18")})
 	o.sample()
@@ -211,18 +211,18 @@ func TestHarmlessAlterations(t *testing.T) {
 		`COMMENT ON TABLE outbox IS 'events'`,
 		`ANALYZE outbox`,
 		`VACUUM (FREEZE) outbox`,
-		`VACUUM FULL outbox`, // another file
+		`VACUUM FULL outbox`, // changes the file
 		`CLUSTER outbox USING outbox_pkey`,
 		`VACUUM (FULL, FREEZE) pg_publication`,
 		`VACUUM (FULL, FREEZE) pg_publication_rel`,
 		`VACUUM (FULL, FREEZE) pg_class`,
 		`UPDATE outbox SET event_type = event_type`,
-		`ALTER PUBLICATION outboxcdc OWNER TO CURRENT_USER`, // whose it is already
+		`ALTER PUBLICATION outboxcdc OWNER TO CURRENT_USER`, // the same owner
 	} {
 		o.exec(ddl)
 		o.insert("order", "k", n+1, 1)
 	}
-	// Two looks of the guard that found it well after the last of them.
+	// Two catalog checks of the guard that began after the last change.
 	for n := range 2 {
 		o.insert("order", "last", n+1, 1)
 		o.awaitConfirmed(o.walFlushed(), patience)
@@ -235,7 +235,7 @@ func TestHarmlessAlterations(t *testing.T) {
 	}
 }
 
-// What does not fit at the start ends it at the start, with what to do, and the slot where it was.
+// A mismatch at the start ends the daemon at once, with a remedy, and does not move the slot.
 func TestUnfitAtStart(t *testing.T) {
 	o := newOutbox(t, options{})
 	o.insert("order", "k", 1, 1)
@@ -262,7 +262,7 @@ func TestUnfitAtStart(t *testing.T) {
 				env = append(env, c.env)
 			}
 			r := o.start(env...)
-			r.stopsWith(patience, c.exit, c.says, "remedy: ")
+			r.awaitStop(patience, c.exit, c.says, "remedy: ")
 			if now := o.confirmed(); now != before {
 				t.Errorf("the slot confirms %s, was %s", now, before)
 			}

@@ -1,32 +1,35 @@
 // Package integration tests the built binary from outside: a process of its own, real PostgreSQL, a real Kafka, and a
 // reader that shares no code with it.
 //
-// A test is put together from
+// A test consists of
 //   - servers: [sharedPostgres] (one of each major, a database per test) and [sharedKafka] (topics per test) for tests
-//     that leave them alone; [ownPostgres] and [breakableKafka] for tests that stop, kill or freeze them. Transactions
-//     left open hold up the making of slots in the whole server, so a test that leaves one open must not be parallel;
-//   - an [outbox]: database, table, publication, slot (made by `setup apply`), topics, and a reader that follows them.
-//     [outbox.exec], [outbox.insert] and [outbox.tx] write; [outbox.confirmed] and [outbox.walFlushed] look;
+//     that do not disturb them; [ownPostgres] and [breakableKafka] for tests that stop, kill or freeze them. Open
+//     transactions delay the creation of slots in the whole server, so a test that leaves one open must not be
+//     parallel;
+//   - an [outbox]: database, table, publication, slot (created by `setup apply`), topics, and a reader that follows
+//     them. [outbox.exec], [outbox.insert] and [outbox.tx] write; [outbox.confirmed] and [outbox.walFlushed] read
+//     positions;
 //   - a [relay]: the binary as a process: [outbox.start], [relay.kill9], [relay.term], [relay.awaitExit],
-//     [relay.awaitState], [relay.status], [relay.metrics], [relay.logged]. A relay that ends without being told to fails
-//     the test;
+//     [relay.awaitState], [relay.status], [relay.metrics], [relay.logged]. A relay that ends unexpectedly fails the
+//     test;
 //   - a [writer]: transactions on several connections that lock their keys, so that a number per key is the order of
 //     their commits; some roll back, some use savepoints ([outbox.write], [writer.stop]);
 //   - [outbox.verify]: waits until every row of the table has arrived and is confirmed, reads all topics from their
-//     beginning, and fails unless the promise was kept: nothing missing, nothing that did not commit, order per key,
-//     repeats that are identical, headers and positions right. It returns the report; tests bound its Repeats.
-//     [outbox.awaitArrived] and [outbox.check] are its two halves;
+//     beginning, and fails unless the promise was kept: nothing missing, nothing uncommitted, order per key, identical
+//     repeats, correct headers and positions. It returns the report; tests bound its Repeats. [outbox.awaitArrived] and
+//     [outbox.check] are its two halves;
 //   - a [sampler] of the confirm rule: what the slot confirms is in Kafka ([outbox.sample]);
-//   - a [proof]: the test is a row of docs/proof.md ([outbox.proves], [outbox.healed]: proof_test.go).
+//   - a [proof]: the test is a row of docs/proof.md ([outbox.proves], [outbox.awaitHealed]: proof_test.go).
 //
-// All that a run is judged by is kept in a file, a [history], and can be judged again (OUTBOXCDC_TEST_HISTORY).
+// All evidence of a run is kept in a file, a [history], and can be judged again (OUTBOXCDC_TEST_HISTORY).
 //
-// Nothing sleeps for a fixed time: [await] polls a condition. Random tests print their seed; OUTBOXCDC_TEST_SEED repeats
-// it. The log of every daemon is kept in a file, and printed when its test fails.
+// No test sleeps for a fixed time: [await] polls a condition. Random tests print their seed; OUTBOXCDC_TEST_SEED
+// repeats it. The log of every daemon is kept in a file, and printed when its test fails.
 //
 // Environment: OUTBOXCDC_TEST_KAFKA, OUTBOXCDC_TEST_POSTGRES_<major>: running servers (packages kafkatest, pgtest).
-// OUTBOXCDC_TEST_BINARY: a binary to test instead of building one. OUTBOXCDC_TEST_FAKE_KAFKA=1: kfake although a real
-// Kafka could be had. OUTBOXCDC_TEST_DIR: where logs and histories are written, and kept. With CI=true it is a failure not to have a real Kafka.
+// OUTBOXCDC_TEST_BINARY: a binary to test instead of building one. OUTBOXCDC_TEST_FAKE_KAFKA=1: kfake even where a real
+// Kafka is available. OUTBOXCDC_TEST_DIR: where logs and histories are written, and kept. With CI=true a missing real
+// Kafka is a failure.
 package integration
 
 import (
@@ -47,37 +50,37 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// defaultMajor is the PostgreSQL of tests that are not about a version.
+// defaultMajor is the PostgreSQL version of tests that do not depend on one.
 const defaultMajor = "17"
 
-// patience is how long a test waits for what should happen soon but is nobody's promise to the second.
+// patience is how long a test waits for an event that should happen soon but without a promised time.
 const patience = 60 * time.Second
 
-// busy is what a machine that has other things to do may add to a time that the daemon keeps on a quiet one. A bound with it still
-// tells an end at once from one after a timeout, where the timeout is set well above it.
-const busy = 15 * time.Second
+// busyAllowance is how much a busy machine may add to a time that the daemon keeps on a quiet one. Timeouts in tests are well
+// above it, so that a bound with it still distinguishes an end at once from one after a timeout.
+const busyAllowance = 15 * time.Second
 
 func TestMain(m *testing.M) {
 	kafkatest.MaybeServe()
-	os.Exit(the.run(m))
+	os.Exit(testSuite.run(m))
 }
 
-// the is what all tests of one run share.
-var the suite
+// testSuite is shared by all tests of one run.
+var testSuite suite
 
 type suite struct {
-	dir    string // the binary, the daemons' logs, histories, rows of docs/proof.md
-	kept   bool   // dir is not ours to remove
-	began  time.Time
-	binary string
-	fake   string // why no real Kafka can be started; "": one can
-	kafka  kafkatest.Cluster
+	dir     string // the binary, the daemons' logs, histories, rows of docs/proof.md
+	keepDir bool   // dir was given and is not removed
+	began   time.Time
+	binary  string
+	fake    string // why no real Kafka can be started; "": it can
+	kafka   kafkatest.Cluster
 
 	mu       sync.Mutex
 	postgres map[string]*pgtest.Server // by major
 
-	breaking  sync.Mutex // held by the test that has the breakable one
-	breakable kafkatest.Cluster
+	breakableMu sync.Mutex // held by the test that uses the breakable one
+	breakable   kafkatest.Cluster
 
 	rows  rows
 	seeds sync.Map // test name → seed
@@ -91,7 +94,7 @@ func (s *suite) run(m *testing.M) int {
 	}
 	code := m.Run()
 	switch {
-	case s.kept:
+	case s.keepDir:
 		return code
 	case code == 0:
 		_ = os.RemoveAll(s.dir)
@@ -104,13 +107,13 @@ func (s *suite) run(m *testing.M) int {
 	return code
 }
 
-// start builds the binary and starts the shared Kafka, both at once.
+// start builds the binary and starts the shared Kafka, both in parallel.
 func (s *suite) start() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	var err error
 	if s.dir = os.Getenv("OUTBOXCDC_TEST_DIR"); s.dir != "" {
-		s.kept = true
+		s.keepDir = true
 		err = os.MkdirAll(s.dir, 0o755)
 	} else {
 		s.dir, err = os.MkdirTemp("", "outboxcdc-integration-")
@@ -125,7 +128,7 @@ func (s *suite) start() error {
 	return errors.Join(<-built, kafka)
 }
 
-// build makes the binary as `make build` does, except for its version.
+// build builds the binary as `make build` does, except for its version.
 func (s *suite) build(ctx context.Context) error {
 	if s.binary = os.Getenv("OUTBOXCDC_TEST_BINARY"); s.binary != "" {
 		return nil
@@ -134,7 +137,7 @@ func (s *suite) build(ctx context.Context) error {
 	return daemon.Build(ctx, s.binary)
 }
 
-// startKafka decides which Kafka this run is on and says so in the one line that test/testrun looks for.
+// startKafka chooses the Kafka of this run and prints it in the one line that test/testrun reads.
 func (s *suite) startKafka(ctx context.Context) error {
 	var err error
 	if c, ok := kafkatest.FromEnv(); ok {
@@ -158,21 +161,22 @@ func (s *suite) startKafka(ctx context.Context) error {
 	s.fake = strings.ReplaceAll(s.fake, "\n", " ")
 	fmt.Println("NO-REAL-KAFKA:", s.fake)
 	if os.Getenv("CI") == "true" {
-		return errors.New("no real Kafka, and CI=true wants one: " + s.fake)
+		return errors.New("no real Kafka, and CI=true requires one: " + s.fake)
 	}
 	s.kafka, err = s.newKafka(ctx)
 	return err
 }
 
-// needRealKafka is for what kfake cannot show. With CI=true its absence is a failure, also where brokers were given.
+// needRealKafka is for tests that kfake cannot run. With CI=true its absence is a failure, also where brokers were
+// given.
 func needRealKafka(t *testing.T) {
 	t.Helper()
 	switch {
-	case the.fake == "":
+	case testSuite.fake == "":
 	case os.Getenv("CI") == "true":
-		t.Fatal(the.fake)
+		t.Fatal(testSuite.fake)
 	default:
-		t.Skip("SKIPPED, THERE IS NO REAL KAFKA: " + the.fake)
+		t.Skip("SKIPPED, THERE IS NO REAL KAFKA: " + testSuite.fake)
 	}
 }
 
@@ -186,7 +190,7 @@ func whyNotReal() string {
 	return ""
 }
 
-// newKafka starts a broker of the kind that this run is on.
+// newKafka starts a broker of this run's kind.
 func (s *suite) newKafka(ctx context.Context) (kafkatest.Cluster, error) {
 	if s.fake != "" {
 		return kafkatest.StartFake(ctx, kafkatest.FakeOptions{})
@@ -205,23 +209,23 @@ func (s *suite) close() {
 	}
 }
 
-// sharedKafka is the Kafka for tests that leave it alone.
-func sharedKafka() kafkatest.Cluster { return the.kafka }
+// sharedKafka returns the Kafka for tests that do not disturb it.
+func sharedKafka() kafkatest.Cluster { return testSuite.kafka }
 
-// breakableKafka is a broker to kill and freeze. One test has it at a time; it is whole again when the test ends.
+// breakableKafka returns a broker to kill and freeze. One test uses it at a time; it is restored when the test ends.
 func breakableKafka(t *testing.T) kafkatest.Cluster {
 	t.Helper()
-	the.breaking.Lock()
-	t.Cleanup(the.breaking.Unlock)
+	testSuite.breakableMu.Lock()
+	t.Cleanup(testSuite.breakableMu.Unlock)
 	ctx := testContext(t)
-	if the.breakable == nil {
-		c, err := the.newKafka(ctx)
+	if testSuite.breakable == nil {
+		c, err := testSuite.newKafka(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		the.breakable = c
+		testSuite.breakable = c
 	}
-	c := the.breakable
+	c := testSuite.breakable
 	t.Cleanup(func() {
 		if c.Pid() != 0 {
 			if err := c.Thaw(); err == nil {
@@ -234,18 +238,18 @@ func breakableKafka(t *testing.T) kafkatest.Cluster {
 		if err := c.StartAgain(ctx); err != nil {
 			t.Errorf("fix the broker: %v", err)
 			_ = c.Close()
-			the.breakable = nil
+			testSuite.breakable = nil
 		}
 	})
 	return c
 }
 
-// sharedPostgres is the server of a major version for tests that leave it alone.
+// sharedPostgres returns the server of a major version for tests that do not disturb it.
 func sharedPostgres(t *testing.T, major string) *pgtest.Server {
 	t.Helper()
-	the.mu.Lock()
-	defer the.mu.Unlock()
-	if s := the.postgres[major]; s != nil {
+	testSuite.mu.Lock()
+	defer testSuite.mu.Unlock()
+	if s := testSuite.postgres[major]; s != nil {
 		return s
 	}
 	s, ok, err := pgtest.FromEnv(major)
@@ -255,12 +259,12 @@ func sharedPostgres(t *testing.T, major string) *pgtest.Server {
 	if !ok {
 		s = startPostgres(t, major, nil)
 	}
-	the.postgres[major] = s
+	testSuite.postgres[major] = s
 	makeRole(t, s)
 	return s
 }
 
-// ownPostgres is a server for this test alone, closed at its end.
+// ownPostgres returns a server for this test alone, closed at its end.
 func ownPostgres(t *testing.T, major string, settings map[string]string) *pgtest.Server {
 	t.Helper()
 	s := startPostgres(t, major, settings)
@@ -293,7 +297,7 @@ func startPostgres(t *testing.T, major string, settings map[string]string) *pgte
 	return s
 }
 
-// The daemon's role. `setup apply` would make it too, but sets no password.
+// The daemon's role. `setup apply` would create it too, but without a password.
 const (
 	role     = "outboxcdc"
 	password = "outbox-secret"
@@ -309,7 +313,7 @@ func makeRole(t *testing.T, s *pgtest.Server) {
 	}
 }
 
-// testContext bounds one step of preparation; it is not for what a test is about.
+// testContext bounds one step of preparation; it is not for the subject of a test.
 func testContext(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
@@ -317,7 +321,7 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// newRand is the randomness of a test, repeatable by its seed.
+// newRand returns the random numbers of a test, repeatable by its seed.
 func newRand(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := rand.Uint64()
@@ -329,11 +333,11 @@ func newRand(t *testing.T) *rand.Rand {
 		seed = n
 	}
 	t.Logf("seed %d", seed)
-	the.seeds.Store(t.Name(), seed)
+	testSuite.seeds.Store(t.Name(), seed)
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// seedOf is the seed of a test, or of the one that it is part of; 0 if it has none.
+// seedOf returns the seed of a test, or of its parent; 0 if it has none.
 func (s *suite) seedOf(t *testing.T) uint64 {
 	for name := t.Name(); name != ""; {
 		if seed, ok := s.seeds.Load(name); ok {
@@ -345,7 +349,7 @@ func (s *suite) seedOf(t *testing.T) uint64 {
 	return 0
 }
 
-// kafkaName says which Kafka it is, for people.
+// kafkaName returns a readable name of the Kafka.
 func kafkaName(k kafkatest.Cluster) string {
 	switch k.(type) {
 	case *kafkatest.Real:
@@ -368,16 +372,16 @@ func poll(d time.Duration, done func() error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(d); ; <-tick.C {
-		last := time.Now().After(deadline) // before the look: a machine that stood still all the time is looked at once more
+		last := time.Now().After(deadline) // read before the check: after a standstill of the machine one more check follows
 		err := done()
-		if err == nil || errors.As(err, new(*hopeless)) || last {
+		if err == nil || errors.As(err, new(*finalError)) || last {
 			return err
 		}
 	}
 }
 
-// hopeless ends an await at once.
-type hopeless struct{ error }
+// finalError is an error that ends an await at once.
+type finalError struct{ error }
 
 func must(t testing.TB, err error) {
 	t.Helper()

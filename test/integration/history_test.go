@@ -21,21 +21,21 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// history is all that a run is judged by. It is kept in a file, from which it can be judged again: values are digests.
+// history is all evidence of a run. It is kept in a file and can be judged again from there: values are digests.
 type history struct {
 	Test    string
 	Truth   []row              // the table
 	Records []kafkatest.Record // the topics, from their beginning
-	Acks    []string           // ids whose commit a writer was told of
+	Acks    []string           // ids whose commit a writer saw succeed
 	Never   []string           // ids that were rolled back, or whose transaction failed before its commit
-	Unsure  [][]string         // ids of each transaction whose writer was told nothing
-	Commits []commit           // and where, as far as known
+	Unsure  [][]string         // ids of each transaction with unknown outcome
+	Commits []commit           // with their positions, as far as known
 	Looks   []look             // of the sampler
 
 	Altered *changeLog // nil: an event has one topic, and a key one partition
 }
 
-// history collects it. Writers must have stopped.
+// history collects the evidence. Writers must have stopped.
 func (o *outbox) history() *history {
 	o.t.Helper()
 	for _, w := range o.writers {
@@ -56,12 +56,12 @@ func (o *outbox) history() *history {
 		w.mu.Unlock()
 	}
 	if o.sampler != nil {
-		h.Looks, _ = o.sampler.seen()
+		h.Looks, _ = o.sampler.results()
 	}
 	return h
 }
 
-// digest keeps null null.
+// digest returns nil for null.
 func digest(value []byte) []byte {
 	if value == nil {
 		return nil
@@ -70,21 +70,21 @@ func digest(value []byte) []byte {
 	return d[:]
 }
 
-// judge compares it all with the promise.
+// judge compares everything with the promise.
 func (h *history) judge() *verdict {
 	if h.Altered != nil {
 		return h.judgePlaces()
 	}
 	v := judge(h.Truth, h.Records)
-	v.problems = append(v.problems, h.untrue()...)
+	v.problems = append(v.problems, h.truthProblems()...)
 	if what := unsafeConfirm(h.Looks, h.Commits, v.first); what != "" {
 		v.problems = append(v.problems, what)
 	}
 	return v
 }
 
-// untrue is where the table, by which everything is judged, differs from what the writers were told.
-func (h *history) untrue() (problems []string) {
+// truthProblems lists where the table, the basis of every judgement, differs from what the writers saw.
+func (h *history) truthProblems() (problems []string) {
 	there := map[string]bool{}
 	for _, r := range h.Truth {
 		there[r.ID] = true
@@ -107,13 +107,13 @@ func (h *history) untrue() (problems []string) {
 			}
 		}
 		if n != 0 && n != len(ids) {
-			problems = append(problems, fmt.Sprintf("the table has %d of the %d rows of one transaction, such as id %s", n, len(ids), ids[0]))
+			problems = append(problems, fmt.Sprintf("the table has %d of the %d rows of one transaction, e.g. id %s", n, len(ids), ids[0]))
 		}
 	}
 	return problems
 }
 
-// historyLine is one line of a history's file: one of them is set.
+// historyLine is one line of a history's file: one of its fields is set.
 type historyLine struct {
 	Test    string            `json:"test,omitempty"`
 	Altered *changeLog        `json:"altered,omitempty"` // with Test
@@ -130,7 +130,7 @@ type historyLine struct {
 func (h *history) keep(o *outbox) (file string) {
 	o.t.Helper()
 	o.checks++
-	file = filepath.Join(the.dir, "history", fmt.Sprintf("%s-%d.jsonl.gz", o.name, o.checks))
+	file = filepath.Join(testSuite.dir, "history", fmt.Sprintf("%s-%d.jsonl.gz", o.name, o.checks))
 	must(o.t, os.MkdirAll(filepath.Dir(file), 0o755))
 	f, err := os.Create(file)
 	must(o.t, err)
@@ -202,8 +202,8 @@ func readHistory(r io.Reader) (*history, error) {
 	}
 }
 
-// TestStoredHistory judges the history in the file OUTBOXCDC_TEST_HISTORY again, or all those in that folder. Without it
-// a history of its own, from which a row was taken after it was written: the file must tell.
+// TestStoredHistory judges the history in the file OUTBOXCDC_TEST_HISTORY again, or all those in that folder. Without
+// the variable it judges a history of its own, from which a row was removed after it was written: that must be found.
 func TestStoredHistory(t *testing.T) {
 	path := os.Getenv("OUTBOXCDC_TEST_HISTORY")
 	if path == "" {
@@ -236,7 +236,7 @@ func TestStoredHistory(t *testing.T) {
 	}
 }
 
-// plantedHistory writes one without fault, and checks that each fault planted into it survives the file.
+// plantedHistory writes a history without faults, and checks that each planted fault survives the file.
 func plantedHistory(t *testing.T) (file string) {
 	good := func() *history {
 		h := &history{Test: "planted"}
@@ -288,7 +288,7 @@ func plantedHistory(t *testing.T) (file string) {
 		plant(h)
 		again, _ := stored(h)
 		if err := again.judge().err(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v; want it to say %q", err, want)
+			t.Errorf("%v; want it to contain %q", err, want)
 		}
 	}
 	_, file = stored(good())

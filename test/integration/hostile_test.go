@@ -13,11 +13,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// A role that may insert into the outbox, and nothing else, writes what it likes: sizes, characters, names, headers, times, partitions.
-// With dead letters nothing of it stops delivery: every row that commits is delivered or a dead letter, and the slot moves.
+// A role that may only insert into the outbox writes anything: sizes, characters, names, headers, times, partitions.
+// With dead letters none of it stops delivery: every committed row is delivered or a dead letter, and the slot moves.
 func TestHostileRows(t *testing.T) {
 	t.Parallel()
-	rows := long(10_000, 400)
+	rows := fullOrShort(10_000, 400)
 	rnd := newRand(t)
 	o := newOutbox(t, options{types: []string{"order", "payment", "dead"}, configs: map[string]string{"max.message.bytes": "200000"}})
 	o.proves("F70 F71", "%d rows of a seeded generator, written by a role with nothing but INSERT on the outbox", rows)
@@ -29,7 +29,7 @@ func TestHostileRows(t *testing.T) {
 		"OUTBOXCDC_POISON_OVERSIZE=cut", "OUTBOXCDC_ROUTE_MISSING_TOPIC=1s",
 		"OUTBOXCDC_ROUTE_TIMESTAMP=ts", "OUTBOXCDC_ROUTE_PARTITION=part")...)
 
-	h := hostile{rnd}
+	h := hostileValues{rnd}
 	var ids []string
 	refused := map[string]int{}
 	for written := 0; written < rows; {
@@ -50,7 +50,7 @@ func TestHostileRows(t *testing.T) {
 					case err == nil:
 						added = append(added, id)
 					case errors.As(err, &refusal):
-						refused[refusal.Code]++ // by the table: the application hears of it
+						refused[refusal.Code]++ // by the table: the application sees the error
 					default:
 						return err
 					}
@@ -64,24 +64,24 @@ func TestHostileRows(t *testing.T) {
 
 	for left := len(ids); left > 0; {
 		await(t, patience, "more rows to be in a topic", func() error {
-			missing := o.follow.without(ids)
+			missing := o.follow.absentIDs(ids)
 			if len(missing) < left {
 				left = len(missing)
 				return nil
 			}
-			return errors.Join(o.unharmed(), fmt.Errorf("%d of %d are missing, %s for one; %s", left, len(ids), missing[0], o.situation()))
+			return errors.Join(o.checkRelays(), fmt.Errorf("%d of %d are missing, %s for one; %s", left, len(ids), missing[0], o.situation()))
 		})
 	}
 	o.awaitConfirmed(o.walFlushed(), patience)
 	m, err := r.metrics()
 	must(t, err)
-	letters := answer(m).sum("outboxcdc_events_dead_lettered_total{")
+	letters := metricValues(m).sum("outboxcdc_events_dead_lettered_total{")
 	if all, kept := o.follow.records(), len(ids); all != kept || letters == 0 || int(letters) >= kept {
 		t.Errorf("%d records, %v of them dead letters, of %d rows", all, letters, kept)
 	}
-	o.exec(`TRUNCATE outbox`) // what comes from now on is compared as ever
+	o.exec(`TRUNCATE outbox`) // later rows are compared as usual
 	o.insert("order", "k", 1, 10)
-	o.healed()
+	o.awaitHealed()
 	o.outcome("%d rows committed, %.0f of them are dead letters; the table refused %v", len(ids), letters, refused)
 }
 
@@ -97,8 +97,8 @@ func (o *outbox) insertOnly() string {
 	return o.pg.URL(o.name, name, password)
 }
 
-// without lists the ids that no record has.
-func (f *follower) without(ids []string) (missing []string) {
+// absentIDs returns the ids that no record has.
+func (f *follower) absentIDs(ids []string) (missing []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, id := range ids {
@@ -109,13 +109,13 @@ func (f *follower) without(ids []string) (missing []string) {
 	return missing
 }
 
-// hostile makes up columns.
-type hostile struct{ *rand.Rand }
+// hostileValues generates values of columns.
+type hostileValues struct{ *rand.Rand }
 
-func pick[T any](h hostile, of ...T) T { return of[h.IntN(len(of))] }
+func pick[T any](h hostileValues, of ...T) T { return of[h.IntN(len(of))] }
 
-// text is anything that a column of type text takes, and at times more than its CHECK allows.
-func (h hostile) text() string {
+// text returns anything that a column of type text accepts, and sometimes more than its CHECK allows.
+func (h hostileValues) text() string {
 	switch h.IntN(12) {
 	case 0:
 		return pick(h, "", " ", ".", "..", "null", `"`, `'`, `\`, "\n", "\x01", "\x7f", "\u202e", "\ufeff", "a/b", "a b", "%s", "{aggregate_type}", "Ω≈ç√∫")
@@ -137,8 +137,8 @@ func (h hostile) text() string {
 	return fmt.Sprint("k", h.IntN(50))
 }
 
-// topic is now and then one that does not exist: each of those is waited for.
-func (h hostile) topic() string {
+// topic sometimes returns one that does not exist: the daemon waits for each of those.
+func (h hostileValues) topic() string {
 	switch h.IntN(60) {
 	case 0:
 		if h.IntN(2) == 0 {
@@ -153,8 +153,8 @@ func (h hostile) topic() string {
 	return "order"
 }
 
-// value is a piece of JSON, encoded.
-func (h hostile) value(depth int) string {
+// value returns encoded JSON.
+func (h hostileValues) value(depth int) string {
 	switch h.IntN(9) {
 	case 0:
 		return pick(h, "null", "true", "0", "-0", "1e-300", "1e30000", "123456789012345678901234567890.5", `""`, "[]", "{}")
@@ -179,13 +179,13 @@ func inJSON(text string) string {
 	return string(b)
 }
 
-// payload is nil, JSON, and at times so large that its record is cut, or that the table refuses it.
-func (h hostile) payload() any {
+// payload returns nil or JSON, sometimes so large that its record is cut, or that the table refuses it.
+func (h hostileValues) payload() any {
 	switch h.IntN(150) {
 	case 0, 1, 2, 3:
 		return nil
 	case 4, 5:
-		return inJSON(strings.Repeat("\x01", 20_000+h.IntN(20_000))) // six times as long as text
+		return inJSON(strings.Repeat("\x01", 20_000+h.IntN(20_000))) // six times as long when escaped
 	case 6:
 		return inJSON(strings.Repeat(pick(h, "x", "\x01"), h.IntN(3_000_000)))
 	case 7:
@@ -198,7 +198,7 @@ func (h hostile) payload() any {
 	return h.value(0)
 }
 
-func (h hostile) headers() string {
+func (h hostileValues) headers() string {
 	switch h.IntN(20) {
 	case 0:
 		return pick(h, "[]", `"x"`, "5", "null", "true", `{"": ""}`, `{"id": "forged"}`, `{"type": 1}`, `{"outboxcdc-position": "0"}`, `{"ce_id": "forged"}`, `{"Content-Type": "x"}`)
@@ -218,14 +218,14 @@ func (h hostile) headers() string {
 	return `{"a": "b"}`
 }
 
-func (h hostile) time() any {
+func (h hostileValues) time() any {
 	if h.IntN(8) > 0 {
 		return nil
 	}
 	return pick(h, "infinity", "-infinity", "4713-01-01 00:00:00 BC", "0001-01-01", "1969-12-31", "1970-01-01", "2026-11-23 10:00:00.123456+05:30", "9999-12-31", "294276-12-31")
 }
 
-func (h hostile) partition() any {
+func (h hostileValues) partition() any {
 	if h.IntN(8) > 0 {
 		return nil
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// Faults in single answers of Kafka. No real broker can be made to give them, so these tests are on kfake, each on one
-// of its own with three brokers.
+// Faults in single answers of Kafka. A real broker cannot be made to give them, so each of these tests uses a kfake of
+// its own with three brokers.
 
-// answerWindow is tuning.max_in_flight.records in these tests: what the end of a session may repeat.
+// answerWindow is tuning.max_in_flight.records in these tests: the end of a session may repeat that many.
 const answerWindow = 200
 
 var smallWindow = fmt.Sprintf("OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS=%d", answerWindow)
@@ -26,13 +26,13 @@ func faultyKafka(t *testing.T) *kafkatest.Fake {
 	return kafkatest.FakeForTest(t, kafkatest.FakeOptions{Brokers: 3})
 }
 
-// inject makes faults happen until heal.
+// inject starts faults, until heal.
 func inject(t *testing.T, k *kafkatest.Fake, faults ...kafkatest.Fault) {
 	t.Helper()
 	must(t, k.Inject(testContext(t), faults...))
 }
 
-// heal ends them and returns how often they happened.
+// heal ends the faults and returns how often they happened.
 func heal(t *testing.T, k *kafkatest.Fake) (hits int) {
 	t.Helper()
 	must(t, k.Heal(testContext(t)))
@@ -46,19 +46,19 @@ func hitsOf(t *testing.T, k *kafkatest.Fake) int {
 	return n
 }
 
-// goesOn lets a fault go on for d, with the daemon alive.
-func (o *outbox) goesOn(d time.Duration) {
+// holdFault keeps a fault for d and checks that the daemon stays alive.
+func (o *outbox) holdFault(d time.Duration) {
 	o.t.Helper()
 	end := time.Now().Add(d)
 	await(o.t, d+patience, "the fault to have lasted", func() error {
 		if left := time.Until(end); left > 0 {
-			return errors.Join(o.unharmed(), errors.New("not yet"))
+			return errors.Join(o.checkRelays(), errors.New("not yet"))
 		}
 		return nil
 	})
 }
 
-// sessionsEnded is how many sessions of the daemon have failed.
+// sessionsEnded counts the sessions of the daemon that failed.
 func (r *relay) sessionsEnded() (n int) {
 	r.t.Helper()
 	m, err := r.metrics()
@@ -71,16 +71,17 @@ func (r *relay) sessionsEnded() (n int) {
 	return n
 }
 
-// One batch fails with an error that no retry inside the session fixes, again and again: each time the session ends,
-// with later batches in flight, and the next one delivers it all. No hole, and one window of repeats each time at most.
+// One batch fails repeatedly with an error that no retry inside the session fixes: each time the session ends, with
+// later batches in flight, and the next one delivers everything. There is no gap, and at most one window of repeats
+// each time.
 func TestOneBatchFails(t *testing.T) {
 	t.Parallel()
-	rounds := long(15, 4)
+	rounds := fullOrShort(15, 4)
 	codes := []*kerr.Error{
 		kerr.UnknownServerError, kerr.PolicyViolation, kerr.OutOfOrderSequenceNumber, kerr.InvalidProducerEpoch,
 		kerr.UnknownProducerID, kerr.InvalidRequiredAcks, kerr.InvalidRecord, kerr.MessageTooLarge, kerr.InvalidTimestamp,
 	}
-	const blamed = 6 // those behind are about what the records are
+	const blamed = 6 // the later codes blame the records
 	rnd := newRand(t)
 	k := faultyKafka(t)
 	o := newOutbox(t, options{kafka: k})
@@ -92,38 +93,38 @@ func TestOneBatchFails(t *testing.T) {
 		w.awaitCommits(20 + rnd.Int64N(100))
 		which := rnd.IntN(len(codes))
 		code := codes[which]
-		inject(t, k, kafkatest.Fault{Answer: code.Code, Count: 1, Topic: o.topic("order")}) // not a position record, which a session can do without
+		inject(t, k, kafkatest.Fault{Answer: code.Code, Count: 1, Topic: o.topic("order")}) // not a position record, whose failure does not end a session
 		await(t, patience, "the session to end because of "+code.Message, func() error {
 			if hits, ended := hitsOf(t, k), r.sessionsEnded(); hits != i+1 || ended != i+1 {
-				return errors.Join(o.unharmed(), fmt.Errorf("%d batches failed, %d sessions ended", hits, ended))
+				return errors.Join(o.checkRelays(), fmt.Errorf("%d batches failed, %d sessions ended", hits, ended))
 			}
 			return nil
 		})
 		if which >= blamed {
-			o.healed() // it sends one by one now, and a record refused by itself would rightly stop it
+			o.awaitHealed() // the daemon sends records singly now; a record refused by itself would stop it, rightly
 		}
 	}
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	o.repeatsAtMost(v, rounds*answerWindow, "a window of %d for each of %d sessions that end", answerWindow, rounds)
 }
 
-// Kafka has too few replicas for a long time. Nothing is stored and nothing lost, memory is flat, and what was delivered
-// before is not delivered again and again, although each session that tries ends.
+// Kafka has too few replicas for a long time. Nothing is stored and nothing lost, memory is flat, and events delivered
+// before are not delivered again, although each session that tries ends.
 func TestNotEnoughReplicas(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		partitions []int32
 		park       time.Duration
 	}{
-		{"waits", nil, long(120*time.Second, 30*time.Second)}, // above the fault: the session holds on as long as sarama does
-		{"parks", nil, long(5*time.Second, 2*time.Second)},    // below it; kfake's metadata shows no missing replicas, so it tries again and again
-		{"one partition", []int32{0}, long(5*time.Second, 2*time.Second)},
+		{"waits", nil, fullOrShort(120*time.Second, 30*time.Second)}, // exceeds the fault: the session lasts as long as sarama retries
+		{"parks", nil, fullOrShort(5*time.Second, 2*time.Second)},    // shorter than it; kfake's metadata shows no missing replicas, so the daemon retries
+		{"one partition", []int32{0}, fullOrShort(5*time.Second, 2*time.Second)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			lasts := long(90*time.Second, 8*time.Second)
+			lasts := fullOrShort(90*time.Second, 8*time.Second)
 			rnd := newRand(t)
 			k := faultyKafka(t)
 			o := newOutbox(t, options{kafka: k})
@@ -135,25 +136,25 @@ func TestNotEnoughReplicas(t *testing.T) {
 			w.awaitCommits(50)
 			before, began := o.follow.records(), time.Now()
 			inject(t, k, kafkatest.Fault{Answer: kerr.NotEnoughReplicas.Code, Partitions: c.partitions})
-			o.goesOn(lasts)
+			o.holdFault(lasts)
 			if hits := heal(t, k); hits == 0 {
 				t.Error("the fault has never happened")
 			}
-			o.healed()
+			o.awaitHealed()
 			took := time.Since(began)
 			w.stop()
 			ended := r.sessionsEnded()
 			o.outcome("%d sessions ended", ended)
 			t.Logf("%d records before the fault; %d sessions ended; states: %s", before, ended, states(r))
 			if most := int(took/c.park) + 2; ended > most {
-				t.Errorf("%d sessions ended in %v with park_after %v; more than %d", ended, took, c.park, most)
+				t.Errorf("%d sessions ended in %v with park_after %v, more than %d", ended, took, c.park, most)
 			}
 			v := o.verify(patience)
 			switch {
 			case ended == 0:
 				o.repeatsAtMost(v, 0, "no session ended")
 			case c.partitions == nil:
-				o.repeatsAtMost(v, answerWindow, "one window: no partition takes anything meanwhile")
+				o.repeatsAtMost(v, answerWindow, "one window: no partition accepts records meanwhile")
 			default:
 				o.repeatsAtMost(v, ended*answerWindow, "a window for each session: the probe cannot see why (docs/adr/0005)")
 			}
@@ -161,11 +162,11 @@ func TestNotEnoughReplicas(t *testing.T) {
 	}
 }
 
-// Batches are appended, but Kafka says that it timed out, or had too few replicas after the append, or the answer is
-// lost with its connection. All of that is retried inside the session, where a repeat does not show.
+// Batches are appended, but Kafka answers with a time-out, or too few replicas after the append, or the answer is lost
+// with its connection. All of that is retried inside the session, which causes no repeats.
 func TestStoredButNotAcknowledged(t *testing.T) {
 	t.Parallel()
-	lasts := long(30*time.Second, 4*time.Second)
+	lasts := fullOrShort(30*time.Second, 4*time.Second)
 	rnd := newRand(t)
 	k := faultyKafka(t)
 	o := newOutbox(t, options{kafka: k})
@@ -180,28 +181,28 @@ func TestStoredButNotAcknowledged(t *testing.T) {
 		kafkatest.Fault{Answer: kerr.RequestTimedOut.Code, Share: 0.15, Seed: rnd.Uint64()},
 		kafkatest.Fault{LoseAnswers: true, Share: 0.1, Seed: rnd.Uint64()},
 	)
-	o.goesOn(lasts)
-	await(t, patience, "20 batches to be concerned", func() error {
+	o.holdFault(lasts)
+	await(t, patience, "20 batches to be affected", func() error {
 		if n := hitsOf(t, k); n < 20 {
 			return fmt.Errorf("%d are", n)
 		}
-		return o.unharmed()
+		return o.checkRelays()
 	})
 	r.awaitRetry()
 	hits := heal(t, k)
 	o.outcome("%d batches", hits)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
-	o.repeatsAtMost(v, 0, "a retry inside a session does not show")
+	o.repeatsAtMost(v, 0, "a retry inside a session causes no repeats")
 	r.noErrorSurfaced()
 }
 
-// Leaders move all the time, brokers say that they do not lead and do not know who does: sarama finds its way, and no
-// error reaches us.
+// Leaders move all the time, and brokers answer that they do not lead and do not know the leader: sarama finds it, and
+// no error reaches us.
 func TestLeadersMove(t *testing.T) {
 	t.Parallel()
-	lasts := long(60*time.Second, 5*time.Second)
+	lasts := fullOrShort(60*time.Second, 5*time.Second)
 	rnd := newRand(t)
 	k := faultyKafka(t)
 	o := newOutbox(t, options{kafka: k, partitions: 6})
@@ -216,18 +217,18 @@ func TestLeadersMove(t *testing.T) {
 		kafkatest.Fault{Answer: kerr.NotLeaderForPartition.Code, Share: 0.05, Seed: rnd.Uint64()},
 		kafkatest.Fault{Answer: kerr.LeaderNotAvailable.Code, Share: 0.05, Seed: rnd.Uint64(), Requests: []kmsg.Key{kmsg.Metadata}},
 	)
-	o.goesOn(lasts)
+	o.holdFault(lasts)
 	r.awaitRetry()
 	hits := heal(t, k)
 	o.outcome("%d moves and answers", hits)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
-	o.repeatsAtMost(v, 0, "a retry inside a session does not show")
+	o.repeatsAtMost(v, 0, "a retry inside a session causes no repeats")
 	r.noErrorSurfaced()
 }
 
-// noErrorSurfaced holds the daemon to one session in which Kafka refused nothing for good.
+// noErrorSurfaced checks that the daemon had one session, in which Kafka refused nothing permanently.
 func (r *relay) noErrorSurfaced() {
 	r.t.Helper()
 	if n := r.sessionsEnded(); n != 0 {
@@ -242,19 +243,19 @@ func (r *relay) noErrorSurfaced() {
 	}
 }
 
-// awaitRetry waits until a batch has been sent again: before that nothing is tested.
+// awaitRetry waits until a batch has been sent again: the test proves nothing before.
 func (r *relay) awaitRetry() {
 	r.t.Helper()
 	await(r.t, patience, "a batch to be sent again", func() error {
 		m, err := r.metrics()
-		return errors.Join(err, unless(m["outboxcdc_kafka_produce_retries_total"] > 0), r.o.unharmed())
+		return errors.Join(err, waitFor(m["outboxcdc_kafka_produce_retries_total"] > 0), r.o.checkRelays())
 	})
 }
 
-// All of it at random, with connections cut before and after a batch is stored, and answers that come late.
+// All of these faults at random, with connections cut before and after a batch is stored, and late answers.
 func TestRandomKafkaFaults(t *testing.T) {
 	t.Parallel()
-	lasts := long(90*time.Second, 8*time.Second)
+	lasts := fullOrShort(90*time.Second, 8*time.Second)
 	rnd := newRand(t)
 	k := faultyKafka(t)
 	o := newOutbox(t, options{kafka: k})
@@ -280,9 +281,9 @@ func TestRandomKafkaFaults(t *testing.T) {
 		faults[i].Seed = rnd.Uint64()
 	}
 	inject(t, k, faults...)
-	o.goesOn(lasts)
+	o.holdFault(lasts)
 	hits := heal(t, k)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	ended := r.sessionsEnded()
 	o.outcome("%d faults, %d sessions ended", hits, ended)

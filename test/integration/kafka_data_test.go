@@ -14,10 +14,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// Payloads that are NULL, empty, and any bytes at all, and keys of any text: they arrive as they are.
+// Payloads that are NULL, empty, or arbitrary bytes, and keys of arbitrary text, arrive unchanged.
 func TestOddPayloads(t *testing.T) {
 	t.Parallel()
-	rounds := long(8, 2)
+	rounds := fullOrShort(8, 2)
 	rnd := newRand(t)
 	o := newOutbox(t, options{payload: "bytea"})
 	o.proves("F71", "payloads NULL, empty and of every byte, empty and odd keys, %d transactions of each kind", rounds)
@@ -48,7 +48,7 @@ func TestOddPayloads(t *testing.T) {
 			}
 		}
 	}
-	o.healed()
+	o.awaitHealed()
 	v := o.verify(patience)
 	o.boundRepeats(v)
 	tombstones := 0
@@ -62,8 +62,8 @@ func TestOddPayloads(t *testing.T) {
 	}
 }
 
-// A key that is NULL: by default the daemon stops with 65 before it and names the row. Where it is allowed, the
-// record has no key.
+// A NULL key: by default the daemon stops with 65 before the row and names it. Where it is allowed, the record has no
+// key.
 func TestNullKey(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
@@ -87,7 +87,7 @@ func TestNullKey(t *testing.T) {
 	last := log[len(log)-1]
 	if at, err := parsePosition(fmt.Sprint(last["position"])); last["level"] != "ERROR" || last["event_id"] != id || last["cause"] != "null_key" ||
 		err != nil || at.commit <= older || at.commit >= behind {
-		t.Errorf("the last line of the log does not name the event, or not well: %v (%v)", last, err)
+		t.Errorf("the last line of the log does not name the event correctly: %v (%v)", last, err)
 	}
 	o.awaitSlotFree()
 	if now := o.confirmed(); now <= older || now >= behind {
@@ -95,9 +95,9 @@ func TestNullKey(t *testing.T) {
 	}
 	o.outcome("exit 65")
 	o.startStreaming("OUTBOXCDC_ROUTE_NULL_KEY=allow")
-	o.healed()
+	o.awaitHealed()
 
-	// The table's reader knows no row without a key.
+	// The reader of the table expects every row to have a key.
 	o.exec("UPDATE outbox SET aggregate_id = '' WHERE id = $1", id)
 	o.awaitArrived(patience)
 	h := o.history()
@@ -107,12 +107,12 @@ func TestNullKey(t *testing.T) {
 		}
 	}
 	v := h.judge()
-	o.proof.judged(v)
+	o.proof.setVerdict(v)
 	must(t, v.err())
-	o.repeatsAtMost(v, 0, "what was delivered before the stop is confirmed")
+	o.repeatsAtMost(v, 0, "the events delivered before the stop are confirmed")
 }
 
-// postgresIn is a server whose databases have that encoding.
+// postgresIn starts a server whose databases have that encoding.
 func postgresIn(t *testing.T, encoding string) *pgtest.Server {
 	pg := ownPostgres(t, defaultMajor, nil)
 	must(t, pg.Exec(testContext(t), "postgres", "ALTER DATABASE template1 IS_TEMPLATE false"))
@@ -121,11 +121,12 @@ func postgresIn(t *testing.T, encoding string) *pgtest.Server {
 	return pg
 }
 
-// A database without an encoding may hold bytes that are no UTF-8: records have them as they are, and what has to be UTF-8 is poison.
+// A database without an encoding (SQL_ASCII) may hold bytes that are not UTF-8: records have them unchanged, and where
+// UTF-8 is required they are poison.
 func TestNoEncoding(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{pg: postgresIn(t, "SQL_ASCII"), payload: "text"})
-	o.proves("F71", "a database in SQL_ASCII, with bytes that are no UTF-8 in topic, key, value, header, and name of a header")
+	o.proves("F71", "a database in SQL_ASCII, with bytes that are not UTF-8 in topic, key, value, header, and name of a header")
 	o.makeTopic("dead", 1, nil)
 	o.startStreaming(smallWindow, "OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC="+o.topic("dead"))
 	rnd := newRand(t)
@@ -140,7 +141,7 @@ func TestNoEncoding(t *testing.T) {
 	}
 	var orders, dead []kafkatest.Record
 	await(t, patience, "three events and two dead letters", func() error {
-		orders, dead = o.readOf(o.topic("order")), o.readOf(o.topic("dead"))
+		orders, dead = o.readRecords(o.topic("order")), o.readRecords(o.topic("dead"))
 		if len(orders) < 3 || len(dead) < 2 {
 			return fmt.Errorf("%d and %d; %s", len(orders), len(dead), o.situation())
 		}
@@ -161,13 +162,13 @@ func TestNoEncoding(t *testing.T) {
 	}
 }
 
-// The database has another encoding than UTF-8: records are UTF-8 all the same.
+// The database has another encoding than UTF-8: records are UTF-8.
 func TestOtherEncoding(t *testing.T) {
 	t.Parallel()
 	pg := postgresIn(t, "LATIN1")
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: pg, payload: "text"})
-	o.exec("SET client_encoding TO 'UTF8'") // of this test's own session; the daemon has to see to its own
+	o.exec("SET client_encoding TO 'UTF8'") // for this test's own session; the daemon sets its own
 	var encoding string
 	must(t, o.admin.scan("SELECT getdatabaseencoding()", &encoding))
 	o.proves("F71", "a database in %s, keys and payloads with all of its letters", encoding)
@@ -184,7 +185,7 @@ func TestOtherEncoding(t *testing.T) {
 			return err
 		})
 	}
-	o.healed()
+	o.awaitHealed()
 	o.repeatsAtMost(o.verify(patience), 0, "nothing failed")
 	for _, rec := range o.readAll() {
 		if string(rec.Key) != "straße" || string(rec.Value) != letters.String() {
@@ -193,10 +194,10 @@ func TestOtherEncoding(t *testing.T) {
 	}
 }
 
-// A very large column among small rows. Up to what fits into one request of Kafka (100 MiB) it is delivered, if the topic
+// A very large column among small rows. It is delivered up to the size of a Kafka request (100 MiB), if the topic
 // allows it.
 func TestVeryLargeColumn(t *testing.T) {
-	size := long(60_000_000, 20_000_000)
+	size := fullOrShort(60_000_000, 20_000_000)
 	o := newOutbox(t, options{payload: "bytea", configs: map[string]string{"max.message.bytes": "100000000"}})
 	o.proves("F71", "a bytea of %d MB among small rows, max.message.bytes 100 MB", size/1_000_000)
 	o.memoryForRow(2 * size) // Postgres sends bytea as hex digits
@@ -205,29 +206,29 @@ func TestVeryLargeColumn(t *testing.T) {
 	o.insertBytes(1, 20, 100)
 	o.insertBytes(21, 1, size)
 	o.insertBytes(22, 20, 100)
-	o.healed()
+	o.awaitHealed()
 	o.repeatsAtMost(o.verify(patience), 0, "nothing failed")
 }
 
-// memoryForRow allows what the promise says of a row that is so large on the wire.
+// memoryForRow raises the memory bound by what is promised for a row of that size on the wire.
 func (o *outbox) memoryForRow(bytes int) {
 	o.memoryUpTo(peakLimit+3*int64(bytes), "three times the largest row as Postgres prints it, beside the window")
 }
 
-// A column of a size at which Postgres itself nears its end (1 GB, as it prints it) is more than a request of Kafka can
-// hold: the daemon stops with 65 before it, with everything older delivered.
+// A column near Postgres' own limit (1 GB in text form) does not fit into a Kafka request: the daemon stops with 65
+// before it, with everything older delivered.
 func TestColumnTooLargeForKafka(t *testing.T) {
-	onlyProve(t)
+	skipUnlessProving(t)
 	const size = 220_000_000
 	o := newOutbox(t, options{payload: "bytea", configs: map[string]string{"max.message.bytes": "100000000"}})
 	o.proves("F71", "a bytea of %d MB", size/1_000_000)
 	o.memoryForRow(2 * size)
 	o.sample()
-	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=60s") // one message may take longer than 15 s
+	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=60s") // receiving one message may take longer than 15 s
 	o.insertBytes(1, 20, 100)
 	o.awaitArrived(patience)
 	older := o.older
-	// Made by the server: this test need not have it in its memory too.
+	// Generated by the server, to spare this test's memory.
 	o.exec(insertInto+"(gen_random_uuid(), 'order', 'b', 'huge', convert_to(repeat(md5('x'), $1 / 32), 'UTF8'), '{}', NULL)", size)
 	behind := o.walFlushed()
 	if exit := r.awaitExit(2 * patience); exit != 65 {

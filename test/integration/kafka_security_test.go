@@ -19,21 +19,21 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
-// kafkaPassword is the part that all passwords, client secrets and tokens of these tests have, and no output may.
+// kafkaPassword is part of all passwords, client secrets and tokens of these tests, and must not be in any output.
 const kafkaPassword = "kafka-s3cr3t"
 
-// reauthenticate is how long Kafka trusts a connection.
+// reauthenticate is how long Kafka accepts a connection's authentication.
 const reauthenticate = 2 * time.Second
 
-// guarded is an outbox whose daemon has to show Kafka who it is. Its user may write to the outbox's topic and nothing else.
-type guarded struct {
+// guardedOutbox is an outbox whose daemon has to authenticate to Kafka. Its user may write to the outbox's topic only.
+type guardedOutbox struct {
 	*outbox
 	k    *kafkatest.Real
 	user string
 	dir  string // of certificates and secrets
 }
 
-// guardedKafka is a broker with a certificate of that authority.
+// guardedKafka starts a broker with a certificate of that authority.
 func guardedKafka(t *testing.T, a *testcert.Authority, plain ...string) *kafkatest.Real {
 	t.Helper()
 	needRealKafka(t)
@@ -51,23 +51,23 @@ func newAuthority(t *testing.T) *testcert.Authority {
 	return a
 }
 
-func newGuarded(t *testing.T, k *kafkatest.Real, a *testcert.Authority, user string) *guarded {
+func newGuarded(t *testing.T, k *kafkatest.Real, a *testcert.Authority, user string) *guardedOutbox {
 	t.Helper()
-	g := &guarded{outbox: newOutbox(t, options{kafka: k}), k: k, user: user, dir: t.TempDir()}
+	g := &guardedOutbox{outbox: newOutbox(t, options{kafka: k}), k: k, user: user, dir: t.TempDir()}
 	g.file("ca.pem", a.PEM)
 	return g
 }
 
-// allow lets the user write, by its name and as a certificate has it.
-func (g *guarded) allow() {
+// allow lets the user write, by its name and by its certificate's name.
+func (g *guardedOutbox) allow() {
 	g.t.Helper()
 	for _, user := range []string{g.user, "CN=" + g.user} {
 		must(g.t, kafkatest.Allow(testContext(g.t), g.k.Brokers(), user, g.topic("order")))
 	}
 }
 
-// file writes one, as whoever rotates it should: in one step.
-func (g *guarded) file(name string, text []byte) {
+// file writes a file of the daemon atomically, as a rotation of secrets should.
+func (g *guardedOutbox) file(name string, text []byte) {
 	g.t.Helper()
 	path := filepath.Join(g.dir, name)
 	must(g.t, os.WriteFile(path+".new", text, 0o600))
@@ -75,7 +75,7 @@ func (g *guarded) file(name string, text []byte) {
 }
 
 // certify gives the daemon a certificate.
-func (g *guarded) certify(a *testcert.Authority) {
+func (g *guardedOutbox) certify(a *testcert.Authority) {
 	g.t.Helper()
 	certificate, key, err := a.Issue(g.user)
 	must(g.t, err)
@@ -83,37 +83,37 @@ func (g *guarded) certify(a *testcert.Authority) {
 	g.file("own.key", key)
 }
 
-func (g *guarded) tls(more ...string) []string {
+func (g *guardedOutbox) tls(more ...string) []string {
 	return append([]string{
 		"OUTBOXCDC_KAFKA_TLS_ENABLED=true", "OUTBOXCDC_KAFKA_TLS_CA_FILE=" + filepath.Join(g.dir, "ca.pem"), "OUTBOXCDC_TUNING_PARK_AFTER=1s",
 	}, more...)
 }
 
-// withCertificate is the daemon's environment for the listener that asks for one.
-func (g *guarded) withCertificate() []string {
+// withCertificate returns the daemon's environment for the listener that requires a certificate.
+func (g *guardedOutbox) withCertificate() []string {
 	return g.tls("OUTBOXCDC_KAFKA_BROKERS="+g.k.TLSBrokers()[0],
 		"OUTBOXCDC_KAFKA_TLS_CERT_FILE="+filepath.Join(g.dir, "own.pem"), "OUTBOXCDC_KAFKA_TLS_KEY_FILE="+filepath.Join(g.dir, "own.key"))
 }
 
-// withPassword is the daemon's environment for a mechanism that takes one from the file.
-func (g *guarded) withPassword(mechanism string, more ...string) []string {
+// withPassword returns the daemon's environment for a mechanism that reads a password from the file.
+func (g *guardedOutbox) withPassword(mechanism string, more ...string) []string {
 	return append(g.tls("OUTBOXCDC_KAFKA_BROKERS="+g.k.SASLBrokers()[0], "OUTBOXCDC_KAFKA_SASL_MECHANISM="+mechanism,
 		"OUTBOXCDC_KAFKA_SASL_USER="+g.user, "OUTBOXCDC_KAFKA_SASL_PASSWORD_FILE="+filepath.Join(g.dir, "password")), more...)
 }
 
-// told says that nothing that the daemon has said has a secret in it.
-func (g *guarded) told(r *relay) {
+// checkNoSecret checks that no output of the daemon contains a secret.
+func (g *guardedOutbox) checkNoSecret(r *relay) {
 	g.t.Helper()
 	log, err := os.ReadFile(r.log)
 	must(g.t, err)
 	_, status, err := r.get("/status")
 	must(g.t, err)
 	if bytes.Contains(log, []byte(kafkaPassword)) || bytes.Contains(status, []byte(kafkaPassword)) {
-		g.t.Error("a secret of Kafka's is in the log or in /status")
+		g.t.Error("a secret for Kafka is in the log or in /status")
 	}
 }
 
-// awaitReason waits until the daemon says what is wrong with Kafka.
+// awaitReason waits until the daemon reports what is wrong with Kafka.
 func (r *relay) awaitReason(words ...string) {
 	r.t.Helper()
 	await(r.t, patience, "the reason "+strings.Join(words, ", "), func() error {
@@ -124,14 +124,14 @@ func (r *relay) awaitReason(words ...string) {
 		said := st.State + ": " + st.Reason
 		for _, w := range words {
 			if !strings.Contains(said, w) {
-				return fmt.Errorf("it says %s", said)
+				return fmt.Errorf("it reports %s", said)
 			}
 		}
-		return r.o.unharmed()
+		return r.o.checkRelays()
 	})
 }
 
-// Who the daemon is to Kafka: each way to show it, what it may, and what becomes of it when that changes.
+// The daemon's authentication to Kafka: each mechanism, its permissions, and what happens when they change.
 func TestKafkaSecurity(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
@@ -140,37 +140,37 @@ func TestKafkaSecurity(t *testing.T) {
 		for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "certificate"} {
 			t.Run(mechanism, func(t *testing.T) {
 				t.Parallel()
-				newGuarded(t, k, a, strings.ToLower(mechanism)).shows(mechanism, a)
+				newGuarded(t, k, a, strings.ToLower(mechanism)).testMechanism(mechanism, a)
 			})
 		}
 		t.Run("rights", func(t *testing.T) {
 			t.Parallel()
-			newGuarded(t, k, a, "writer").rightsComeAndGo()
+			newGuarded(t, k, a, "writer").testPermissionChanges()
 		})
 		t.Run("dlq", func(t *testing.T) {
 			t.Parallel()
-			newGuarded(t, k, a, "carer").caresForLetters(a)
+			newGuarded(t, k, a, "carer").testDLQCommands(a)
 		})
 		t.Run("makes topics", func(t *testing.T) {
 			t.Parallel()
-			g := &guarded{outbox: newOutbox(t, options{kafka: k, types: []string{"order", "late"}, missing: []string{"late"}}), k: k, user: "maker", dir: t.TempDir()}
+			g := &guardedOutbox{outbox: newOutbox(t, options{kafka: k, types: []string{"order", "late"}, missing: []string{"late"}}), k: k, user: "maker", dir: t.TempDir()}
 			g.file("ca.pem", a.PEM)
-			g.makesTopics()
+			g.testTopicCreation()
 		})
 		t.Run("password rotates", func(t *testing.T) {
 			t.Parallel()
-			newGuarded(t, k, a, "rotating").passwordRotates()
+			newGuarded(t, k, a, "rotating").testPasswordRotation()
 		})
 		t.Run("doctor", func(t *testing.T) {
 			t.Parallel()
-			newGuarded(t, k, a, "examined").doctorSees(a)
+			newGuarded(t, k, a, "examined").testDoctor(a)
 		})
 	})
-	t.Run("certificates rotate", func(t *testing.T) { newGuarded(t, k, a, "certified").certificatesRotate(a) })
+	t.Run("certificates rotate", func(t *testing.T) { newGuarded(t, k, a, "certified").testCertificateRotation(a) })
 }
 
-// shows runs for longer than Kafka trusts a connection before it asks again.
-func (g *guarded) shows(mechanism string, a *testcert.Authority) {
+// testMechanism runs for longer than Kafka accepts an authentication before it asks again.
+func (g *guardedOutbox) testMechanism(mechanism string, a *testcert.Authority) {
 	g.t.Helper()
 	g.sample()
 	g.file("password", []byte(kafkaPassword+"\n"))
@@ -185,21 +185,21 @@ func (g *guarded) shows(mechanism string, a *testcert.Authority) {
 		must(g.t, kafkatest.SetPassword(testContext(g.t), g.k.Brokers(), mechanism, g.user, kafkaPassword))
 	}
 	g.allow()
-	r := g.startStreaming(append(env, "OUTBOXCDC_TUNING_PARK_AFTER=1m")...) // a busy machine is no reason to end the session
+	r := g.startStreaming(append(env, "OUTBOXCDC_TUNING_PARK_AFTER=1m")...) // a busy machine must not end the session
 	w := g.write(load{rand: newRand(g.t), connections: 1, pause: 40 * time.Millisecond})
 	began := time.Now()
 	for time.Since(began) < reauthenticate+time.Second {
 		w.awaitDelivered(10)
 	}
 	w.stop()
-	g.repeatsAtMost(g.verify(patience), 0, "nothing is wrong")
+	g.repeatsAtMost(g.verify(patience), 0, "no fault")
 	if n := r.reconnects(""); n != 0 {
 		g.t.Errorf("%d sessions ended", n)
 	}
-	g.told(r)
+	g.checkNoSecret(r)
 }
 
-// tokenServer gives tokens that Kafka takes when it is not told whom to trust. It wants the client's secret for that.
+// tokenServer issues tokens that Kafka accepts when it is not told whom to trust. It requires the client's secret.
 func tokenServer(t *testing.T, user string) string {
 	t.Helper()
 	part := func(json string) string { return base64.RawURLEncoding.EncodeToString([]byte(json)) }
@@ -218,8 +218,8 @@ func tokenServer(t *testing.T, user string) string {
 	return srv.URL + "/token"
 }
 
-// A password that is changed on Kafka's side first: the daemon waits, says why, and goes on as soon as it has the new one.
-func (g *guarded) passwordRotates() {
+// A password is changed on Kafka's side first: the daemon waits, logs why, and continues as soon as it has the new one.
+func (g *guardedOutbox) testPasswordRotation() {
 	g.t.Helper()
 	const mechanism = "SCRAM-SHA-512"
 	set := func(password string) {
@@ -227,25 +227,25 @@ func (g *guarded) passwordRotates() {
 	}
 	g.sample()
 	set(kafkaPassword)
-	g.allow() // and the broker knows what it was told before
+	g.allow() // and the broker has applied the earlier changes
 	g.file("password", []byte(kafkaPassword))
 	r := g.startStreaming(g.withPassword(mechanism)...)
 	w := g.write(load{rand: newRand(g.t)})
 	w.awaitDelivered(20)
 	set("new " + kafkaPassword)
-	r.awaitReason("SASL") // Kafka asks again who it is
+	r.awaitReason("SASL") // Kafka asks for authentication again
 	w.awaitCommits(20)
 	g.file("password", []byte("new "+kafkaPassword))
 	r.awaitState("streaming", patience)
 	w.awaitDelivered(20)
 	w.stop()
 	g.verify(patience)
-	g.told(r)
+	g.checkNoSecret(r)
 }
 
-// Another authority: first Kafka's certificate is from nobody that the daemon knows, then the daemon's from nobody that
-// Kafka knows. Both are fixed by replacing files.
-func (g *guarded) certificatesRotate(a *testcert.Authority) {
+// A change of authority: first Kafka's certificate is of an authority unknown to the daemon, then the daemon's of one
+// unknown to Kafka. Replacing files fixes both.
+func (g *guardedOutbox) testCertificateRotation(a *testcert.Authority) {
 	g.t.Helper()
 	g.allow()
 	g.sample()
@@ -268,8 +268,8 @@ func (g *guarded) certificatesRotate(a *testcert.Authority) {
 	g.verify(patience)
 }
 
-// doctorSees says what is wrong with who we are to a real Kafka, one thing after the other, and nothing when all is right.
-func (g *guarded) doctorSees(a *testcert.Authority) {
+// testDoctor checks that doctor reports each error of authentication to a real Kafka, and nothing when all is right.
+func (g *guardedOutbox) testDoctor(a *testcert.Authority) {
 	g.t.Helper()
 	const mechanism = "SCRAM-SHA-512"
 	g.insert("order", "k", 1, 3)
@@ -302,7 +302,7 @@ func (g *guarded) doctorSees(a *testcert.Authority) {
 	check("producer_id", "OK", "", "")
 	check("topic", "OK", g.topic("order"), "")
 	if exit := g.doctor(env...).Exit; exit != 0 {
-		g.t.Errorf("all is right, and doctor ends with %d", exit)
+		g.t.Errorf("everything is correct, and doctor ends with %d", exit)
 	}
 	const brokers = "OUTBOXCDC_KAFKA_BROKERS="
 	right := env
@@ -318,15 +318,16 @@ func (g *guarded) doctorSees(a *testcert.Authority) {
 	check("authentication", "FAIL 69", "speak to", "uses TLS")
 }
 
-// Rights on topics: missing at the start, they are a mistake of whoever set it up; taken away later, they may be given back.
-func (g *guarded) rightsComeAndGo() {
+// Permissions on topics: missing at the start, they are an error of the setup; revoked later, they may be granted
+// again.
+func (g *guardedOutbox) testPermissionChanges() {
 	g.t.Helper()
 	g.sample()
 	g.file("password", []byte(kafkaPassword))
 	env := g.withPassword("PLAIN")
 	g.insert("order", "k", 1, 3)
 	r := g.start(env...)
-	r.stopsWith(patience, 77, "remedy: grant the daemon's user Write")
+	r.awaitStop(patience, 77, "remedy: grant the daemon's user Write")
 
 	g.allow()
 	r = g.startStreaming(env...)
@@ -340,18 +341,18 @@ func (g *guarded) rightsComeAndGo() {
 	w.awaitDelivered(20)
 	w.stop()
 	g.verify(patience)
-	g.told(r)
+	g.checkNoSecret(r)
 }
 
-// The dlq commands show who they are as the daemon does, and say what right they miss, and on what.
-func (g *guarded) caresForLetters(a *testcert.Authority) {
+// The dlq commands authenticate as the daemon does, and name a missing permission and its resource.
+func (g *guardedOutbox) testDLQCommands(a *testcert.Authority) {
 	g.t.Helper()
 	ctx, group, dead := testContext(g.t), "outboxcdc-dlq-"+g.name, g.topic("dead")
 	must(g.t, kafkatest.CreateTopic(ctx, g.k.Brokers(), dead, 1, nil))
 	g.t.Cleanup(func() { _ = kafkatest.DeleteTopic(testContext(g.t), g.k.Brokers(), dead) })
 	parks := []string{"OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC=" + dead, "OUTBOXCDC_ROUTE_REPLACE_REGEX=nothing"}
 	end := g.insert("order", "k", 1, 3)
-	r := g.start(parks...) // by the listener that lets everybody do anything
+	r := g.start(parks...) // by the listener that allows everything
 	g.awaitConfirmed(end, patience)
 	r.term()
 
@@ -360,12 +361,12 @@ func (g *guarded) caresForLetters(a *testcert.Authority) {
 	password, certificate := append(g.withPassword("PLAIN"), parks...), append(g.withCertificate(), parks...)
 	dlq := func(exit int, env []string, words string, args ...string) {
 		g.t.Helper()
-		out, notes, got := g.look(env, append([]string{"dlq"}, args...)...)
+		out, notes, got := g.runBinary(env, append([]string{"dlq"}, args...)...)
 		if got != exit || !strings.Contains(out+notes, words) {
 			g.t.Errorf("dlq %v: exit code %d, want %d and %q: %s%s", args, got, exit, words, out, notes)
 		}
 		if strings.Contains(out+notes, kafkaPassword) {
-			g.t.Errorf("a secret of Kafka's is in what dlq %v says", args)
+			g.t.Errorf("a secret for Kafka is in the output of dlq %v", args)
 		}
 	}
 	remedy := "remedy: grant the user Read and Describe on topic " + dead + " and on group " + group
@@ -391,8 +392,9 @@ func (g *guarded) caresForLetters(a *testcert.Authority) {
 	dlq(69, certificate, "certificate", "list")
 }
 
-// makesTopics: a topic that Kafka does not let the daemon make is waited for, with the reason, until it does.
-func (g *guarded) makesTopics() {
+// testTopicCreation: when Kafka denies the daemon the creation of a topic, the daemon waits, with the reason, until it is
+// allowed.
+func (g *guardedOutbox) testTopicCreation() {
 	g.t.Helper()
 	g.sample()
 	g.file("password", []byte(kafkaPassword))
@@ -410,5 +412,5 @@ func (g *guarded) makesTopics() {
 	if made := r.logged("topic created"); len(made) != 1 || made[0]["topic"] != g.topic("late") {
 		g.t.Errorf("made: %v", made)
 	}
-	g.told(r)
+	g.checkNoSecret(r)
 }

@@ -9,19 +9,19 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// A topic is deleted under load and created again, with one partition instead of three and later as it was. Each time the daemon names
-// the topic while it is missing and then goes on by itself. What had been delivered is gone with the topic; everything else arrives, in
-// order and without a hole, each key in one partition.
+// A topic is deleted under load and recreated, first with one partition instead of three and later as before. Each time
+// the daemon names the missing topic and then continues by itself. Delivered records are lost with the topic;
+// everything else arrives, in order and without a gap, each key in one partition.
 func TestTopicDeletedUnderLoad(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{types: []string{"order", "gone"}})
-	o.proves("F67", "a topic deleted under load and created again with one partition instead of three; then deleted, and created as it was")
+	o.proves("F67", "a topic deleted under load and recreated with one partition instead of three; then deleted, and recreated as before")
 	s := o.sample()
-	s.taken = true // it would miss what was deleted
+	s.testJudges = true // it would not find deleted records
 	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER=3s")
 	w := o.write(load{rand: rnd, types: []string{"order", "gone"}})
-	var deleted []string // with what had been delivered of it
+	var deleted []string // ids of its rows at the latest deletion
 	for _, partitions := range []int{1, 3} {
 		w.awaitCommits(200)
 		must(t, kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), o.topic("gone")))
@@ -35,12 +35,12 @@ func TestTopicDeletedUnderLoad(t *testing.T) {
 			if st, err := r.status(); err != nil || st.State != "parked" || !strings.Contains(st.Reason, o.topic("gone")) {
 				return fmt.Errorf("%+v, %w", st, err)
 			}
-			return o.unharmed()
+			return o.checkRelays()
 		})
 		o.makeTopic("gone", partitions, nil)
-		o.healed()
+		o.awaitHealed()
 		w.awaitCommits(50)
-		o.healed()
+		o.awaitHealed()
 		await(t, patience, fmt.Sprintf("records in %d partitions", partitions), func() error {
 			there, err := kafkatest.ReadAll(testContext(t), o.kafka.Brokers(), o.topic("gone"))
 			used := map[int32]bool{}
@@ -50,7 +50,7 @@ func TestTopicDeletedUnderLoad(t *testing.T) {
 			if err != nil || len(used) != partitions {
 				return fmt.Errorf("%d records in %d partitions, %w", len(there), len(used), err)
 			}
-			return o.unharmed()
+			return o.checkRelays()
 		})
 	}
 	w.stop()
@@ -66,7 +66,7 @@ func TestTopicDeletedUnderLoad(t *testing.T) {
 	o.repeatsAtMost(v, r.sessionsEnded()*answerWindow, "a window of %d for each session that ended", answerWindow)
 }
 
-// judgeWithout judges the topics as [outbox.check] does, but that those of the given rows may be missing which are the
+// judgeWithout judges the topics as [outbox.check] does, except that the given rows may be missing if they are the
 // oldest of their key.
 func (o *outbox) judgeWithout(deleted []string) *verdict {
 	o.t.Helper()
@@ -80,7 +80,7 @@ func (o *outbox) judgeWithout(deleted []string) *verdict {
 	for _, id := range deleted {
 		gone[id] = !there[id]
 	}
-	rows, oldest := h.Truth[:0], map[string]int{} // how many of a key are gone
+	rows, oldest := h.Truth[:0], map[string]int{} // number of missing rows by key
 	for _, r := range h.Truth {
 		key := r.Topic + "/" + string(r.Key)
 		if gone[r.ID] {
@@ -90,25 +90,25 @@ func (o *outbox) judgeWithout(deleted []string) *verdict {
 		rows = append(rows, r)
 	}
 	for i, r := range rows {
-		rows[i].Seq -= oldest[r.Topic+"/"+string(r.Key)] // a row before one that is gone gets a number below 1
+		rows[i].Seq -= oldest[r.Topic+"/"+string(r.Key)] // a row before a missing one gets a number below 1
 	}
 	lost := len(h.Truth) - len(rows)
 	h.Truth = rows
-	h.Acks = without(h.Acks, gone)
+	h.Acks = excludeIDs(h.Acks, gone)
 	for i := range h.Commits {
-		h.Commits[i].IDs = without(h.Commits[i].IDs, gone)
+		h.Commits[i].IDs = excludeIDs(h.Commits[i].IDs, gone)
 	}
-	o.outcome("%d events were delivered to the topic before it was deleted, and are gone with it", lost)
+	o.outcome("%d events were delivered to the topic before it was deleted, and are lost with it", lost)
 	v := h.judge()
-	o.proof.judged(v)
+	o.proof.setVerdict(v)
 	if err := v.err(); err != nil {
 		o.t.Fatalf("%v\n  OUTBOXCDC_TEST_HISTORY=%s judges it again", err, h.keep(o))
 	}
-	o.t.Logf("%s; %d events gone with the topic", v.String(), lost)
+	o.t.Logf("%s; %d events lost with the topic", v.String(), lost)
 	return v
 }
 
-func without(ids []string, gone map[string]bool) (left []string) {
+func excludeIDs(ids []string, gone map[string]bool) (left []string) {
 	for _, id := range ids {
 		if !gone[id] {
 			left = append(left, id)
@@ -117,13 +117,13 @@ func without(ids []string, gone map[string]bool) (left []string) {
 	return left
 }
 
-// A topic gains partitions under load: keys stay where they are, with a warning and a metric, until the daemon is
-// started again.
+// A topic gains partitions under load: keys stay in their partitions, with a warning and a metric, until the daemon is
+// restarted.
 func TestPartitionsAdded(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{partitions: 6})
-	o.proves("F68", "6 partitions become 12 under load, pg_terminate_backend for a new session; the daemon is started again later")
+	o.proves("F68", "6 partitions become 12 under load, pg_terminate_backend for a new session; the daemon is restarted later")
 	o.sample()
 	r := o.startStreaming(smallWindow)
 	w := o.write(load{rand: rnd, keys: 60})
@@ -131,7 +131,7 @@ func TestPartitionsAdded(t *testing.T) {
 	must(t, kafkatest.AddPartitions(testContext(t), o.kafka.Brokers(), o.topic("order"), 12))
 	await(t, patience, "the warning", func() error {
 		if len(r.logged("partitions were added to the topic; keys keep their partitions until the next restart")) != 1 {
-			return errors.Join(errors.New("it is not there, or not once"), o.unharmed())
+			return errors.Join(errors.New("not logged, or more than once"), o.checkRelays())
 		}
 		return nil
 	})
@@ -145,14 +145,14 @@ func TestPartitionsAdded(t *testing.T) {
 	o.exec("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1", o.name)
 	await(t, patience, "the session to end", func() error {
 		if r.sessionsEnded() == 0 {
-			return errors.New("it has not")
+			return errors.New("not yet")
 		}
-		return o.unharmed()
+		return o.checkRelays()
 	})
 	w.awaitCommits(100)
 	w.stop()
-	o.healed()
-	o.verify(patience) // which looks that no key is in two partitions
+	o.awaitHealed()
+	o.verify(patience) // which checks that no key is in two partitions
 	beyond := func() (n int) {
 		for _, rec := range o.readAll() {
 			if rec.Partition >= 6 {

@@ -15,41 +15,42 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// A daemon that delivers at least once is killed many times under load, at random moments. Nothing is missing, the order holds,
-// and what comes again is what the slot had not confirmed at the kill. ([TestDeduplicatedKill9] is the same of the default.)
+// A daemon that delivers at least once is killed many times under load, at random moments. Nothing is missing, the
+// order holds, and only events that were not confirmed at the kill are repeated. ([TestDeduplicatedKill9] is the same
+// for the default.)
 func TestKill9UnderLoad(t *testing.T) {
 	t.Parallel()
 	const window = 200
-	kills := long(200, 30)
+	kills := fullOrShort(200, 30)
 	rnd := newRand(t)
-	o := newOutbox(t, options{pg: heavyPostgres(t), types: []string{"order", "payment"}}) // a life is too short to read others' WAL
+	o := newOutbox(t, options{pg: heavyPostgres(t), types: []string{"order", "payment"}}) // a killed daemon has no time to read the WAL of other tests
 	o.proves("F01", "kill -9 of a daemon that delivers at least once, at %d random times", kills)
 	o.sample()
 	w := o.write(load{rand: rnd, types: []string{"order", "payment"}})
 	begin := time.Now()
 	for range kills {
 		r := o.startStreaming(atLeastOnce, "OUTBOXCDC_TUNING_STATUS_INTERVAL=100ms", fmt.Sprintf("OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS=%d", window))
-		time.Sleep(50*time.Millisecond + time.Duration(rnd.Int64N(int64(650*time.Millisecond)))) // the moment is the test
+		time.Sleep(50*time.Millisecond + time.Duration(rnd.Int64N(int64(650*time.Millisecond)))) // the moment is random
 		r.kill9()
 	}
 	o.start(atLeastOnce)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	perSecond := float64(w.rows.Load()) / time.Since(begin).Seconds()
 	v := o.verify(patience)
-	// Nothing that was confirmed at a kill comes again. How much that leaves is no promise: a daemon that is killed
-	// again and again within a second, as here, hardly gets to confirm (the guard looks once a second), and each start
-	// repeats what the last one delivered.
+	// Nothing that was confirmed at a kill is repeated. How much remains is not promised: a daemon that is killed
+	// several times a second, as here, rarely confirms (the guard checks once a second), and each start repeats the
+	// last one's deliveries.
 	o.boundRepeats(v)
 	o.outcome(unconfirmedOnly)
 	t.Logf("%d repeats after %d kills, at %.0f rows/s", v.Repeats, kills, perSecond)
 }
 
-// unconfirmedOnly is what a row says where boundRepeats holds the repeats.
+// unconfirmedOnly is the text of a row whose repeats are held to boundRepeats.
 const unconfirmedOnly = "repeats allowed: of each event, one for each start at which it was not confirmed"
 
-// The daemon is killed right after each step of its life that can be seen from outside: a line of its log, its first
-// record, its first confirmed position.
+// The daemon is killed right after each step that is visible from outside: a line of its log, its first record, its
+// first confirmed position.
 func TestKill9AtEachStep(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
@@ -68,16 +69,16 @@ func TestKill9AtEachStep(t *testing.T) {
 		line(`"msg":"starting"`), line(`"msg":"listening"`), line(`"msg":"replication started"`), line(`"state":"streaming"`),
 		func(*relay) { w.awaitDelivered(1) },
 		func(*relay) {
-			await(t, patience, "its first confirmed position", func() error { return unless(o.confirmed() > confirmed) })
+			await(t, patience, "its first confirmed position", func() error { return waitFor(o.confirmed() > confirmed) })
 		},
 		stopping(`"state":"draining"`),
 		func(r *relay) {
-			await(t, patience, "what the ones before have delivered to come by", func() error { return unless(o.confirmed() > confirmed) })
+			await(t, patience, "the events delivered by earlier daemons to be sent again", func() error { return waitFor(o.confirmed() > confirmed) })
 			stopping(`"msg":"stopped: everything`)(r)
 		},
 	}
-	rounds := long(4, 1)
-	o.proves("F02", "kill -9 right after each of %d steps that can be seen from outside, from the first line of the log to the last, "+
+	rounds := fullOrShort(4, 1)
+	o.proves("F02", "kill -9 right after each of %d steps visible from outside, from the first line of the log to the last, "+
 		"%d times each (each step of a session: the simulator)", len(steps), rounds)
 	o.sample()
 	w = o.write(load{rand: rnd, types: []string{"order", "payment"}})
@@ -90,14 +91,14 @@ func TestKill9AtEachStep(t *testing.T) {
 		}
 	}
 	o.start()
-	o.healed()
+	o.awaitHealed()
 	w.awaitCommits(10)
 	w.stop()
 	o.boundRepeats(o.verify(patience))
 	o.outcome(unconfirmedOnly)
 }
 
-func unless(done bool) error {
+func waitFor(done bool) error {
 	if done {
 		return nil
 	}
@@ -118,8 +119,8 @@ func (r *relay) awaitLine(text string) {
 	}
 }
 
-// Kafka stands still from the first record on while the server's WAL, and with it the keepalives, run far ahead. The
-// slot stays before what Kafka has not acknowledged, so that a kill loses nothing.
+// Kafka is frozen from the first record on while the server's WAL, and with it the keepalives, run far ahead. The slot
+// stays before what Kafka has not acknowledged, so that a kill loses nothing.
 func TestKill9WhileKafkaIsFrozen(t *testing.T) {
 	k := breakableKafka(t)
 	for _, known := range []bool{false, true} {
@@ -136,8 +137,9 @@ func TestKill9WhileKafkaIsFrozen(t *testing.T) {
 			}
 			o.sample()
 			o.exec(`CREATE TABLE elsewhere (filling text)`)
-			// A status update is due at least every third of the timeout. On a busy machine a catalog check may take longer than the tests'
-			// short fence_wait allows, and a session that then ends with requests in flight is parked while Kafka is frozen.
+			// A status update is due at least every third of the timeout. On a busy machine a catalog check may take
+			// longer than the tests' short fence_wait allows; a session that then ends with requests in flight is
+			// parked while Kafka is frozen.
 			r := o.startStreaming("OUTBOXCDC_TUNING_STATUS_INTERVAL=100ms", "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=3s", "OUTBOXCDC_TUNING_PARK_AFTER=5m",
 				"OUTBOXCDC_TUNING_FENCE_WAIT=5s")
 			n := 1
@@ -148,7 +150,7 @@ func TestKill9WhileKafkaIsFrozen(t *testing.T) {
 				o.awaitConfirmed(o.walFlushed(), patience)
 			}
 			must(t, k.Freeze(testContext(t)))
-			end := o.insert("order", "a", n, 1) // of the first
+			end := o.insert("order", "a", n, 1) // end of the first transaction
 			for range 99 {
 				n++
 				o.insert("order", "a", n, 1)
@@ -164,7 +166,7 @@ func TestKill9WhileKafkaIsFrozen(t *testing.T) {
 					return err
 				})
 			}
-			// It would confirm with one of the next status updates, after one of the next looks at the catalog.
+			// A wrong daemon would confirm with one of the next status updates, after one of the next catalog checks.
 			awaitStatusUpdates(t, r, 3)
 			if now := o.confirmed(); now >= end {
 				t.Fatalf("the slot confirms %s; the first transaction that Kafka does not have ended at or before %s", now, end)
@@ -175,18 +177,18 @@ func TestKill9WhileKafkaIsFrozen(t *testing.T) {
 			}
 			must(t, k.Thaw())
 			o.start()
-			o.healed()
+			o.awaitHealed()
 			v := o.verify(patience)
 			o.boundRepeats(v)
-			o.repeatsAtMost(v, 100, "what was in flight")
+			o.repeatsAtMost(v, 100, "the records in flight")
 			o.outcome("the slot did not move")
 		})
 	}
 }
 
-// From the start of the daemon on Kafka acknowledges nothing, while records are sent and keepalives run ahead. Whatever the
-// status updates carry before the first ack, the slot stays before the first transaction; a kill and a restart change
-// nothing.
+// From the start of the daemon on Kafka acknowledges nothing, while records are sent and keepalives run ahead. The slot
+// stays before the first transaction, whatever the status updates before the first ack contain; a kill and a restart
+// change nothing.
 func TestNothingConfirmedBeforeTheFirstAck(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
@@ -203,7 +205,7 @@ func TestNothingConfirmedBeforeTheFirstAck(t *testing.T) {
 		o.writeElsewhere(4 << 20)
 		await(t, patience, "records in flight", func() error {
 			st, err := r.status()
-			return errors.Join(err, unless(st.InFlight > 0))
+			return errors.Join(err, waitFor(st.InFlight > 0))
 		})
 		awaitStatusUpdates(t, r, 4)
 		most = o.confirmed()
@@ -212,7 +214,7 @@ func TestNothingConfirmedBeforeTheFirstAck(t *testing.T) {
 		}
 	}
 	heal(t, k)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	for id, p := range v.at {
@@ -234,7 +236,7 @@ func awaitStatusUpdates(t *testing.T, r *relay, more float64) {
 	await(t, patience, fmt.Sprintf("%v more status updates", more), func() error {
 		m, err := r.metrics()
 		if err == nil && m[name] < want {
-			err = fmt.Errorf("%v are left", want-m[name])
+			err = fmt.Errorf("%v to go", want-m[name])
 		}
 		return err
 	})

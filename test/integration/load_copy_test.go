@@ -12,63 +12,63 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A COPY of very many rows, which share their places in the WAL by the hundreds. The daemon is killed again and again
-// inside that one transaction (in the mode that begins it again then), each time some while after it has begun to deliver, and nothing of it may be confirmed
-// then. Left alone in the end it delivers all of it.
+// A COPY of very many rows, hundreds of which share one LSN. The daemon is killed repeatedly inside that one
+// transaction (in the mode that begins it again), each time some while after it has begun to deliver, and may confirm
+// nothing of it. Left alone in the end it delivers all of it.
 func TestKill9InsideACopy(t *testing.T) {
 	t.Parallel()
 	const keys = 100
-	rows, kills := long(1_000_000, 30_000), long(10, 3)
+	rows, kills := fullOrShort(1_000_000, 30_000), fullOrShort(10, 3)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: heavyPostgres(t), partitions: 6})
-	o.proves("F47", "COPY of %d rows in one transaction, kill -9 %d times within it%s", rows, kills, long(", each after two seconds of delivery", ""))
+	o.proves("F47", "COPY of %d rows in one transaction, kill -9 %d times within it%s", rows, kills, fullOrShort(", each after two seconds of delivery", ""))
 	s := o.sample()
-	s.taken = true // it would read all of it
+	s.testJudges = true // it would read all of it
 	counted := newCounter(t, o, rows, keys)
 	copyNumbered(o, rows, keys)
 	end := o.walFlushed()
 	for n := range kills {
-		// Nothing is to be confirmed by chance: the first update that moves is after an interval.
-		r := o.startStreaming(atLeastOnce, "OUTBOXCDC_TUNING_STATUS_INTERVAL="+long("1s", "20s"))
+		// Nothing is confirmed by accident: the first update that moves the slot is sent after an interval.
+		r := o.startStreaming(atLeastOnce, "OUTBOXCDC_TUNING_STATUS_INTERVAL="+fullOrShort("1s", "20s"))
 		killInside(t, rnd, counted, rows)
 		r.kill9()
-		got, records := counted.sofar()
+		got, records := counted.progress()
 		t.Logf("kill %d after %d records, with %d rows; the slot confirms %s", n+1, records, got, r.confirmed)
-		switch commit := counted.place(); {
+		switch commit := counted.commitLSN(); {
 		case r.confirmed > commit && got < rows:
 			t.Fatalf("the slot confirms %s; %d of the rows of the transaction committed at %s are in Kafka", r.confirmed, got, commit)
 		case r.confirmed > commit:
-			t.Fatalf("kill %d came too late: all was delivered and confirmed", n+1)
+			t.Fatalf("kill %d was too late: everything was delivered and confirmed", n+1)
 		}
 	}
 	begin := time.Now()
 	o.start(atLeastOnce)
-	counted.awaitAll(long(4*time.Minute, patience))
+	counted.awaitAll(fullOrShort(4*time.Minute, patience))
 	o.proof.Recovery = time.Since(begin)
 	o.awaitConfirmed(end, recoverIn)
 	v := counted.judge(s, end)
-	o.repeatsAtMost(v, kills*rows, "each start delivers the transaction from its beginning: once a start, which is checked row by row")
+	o.repeatsAtMost(v, kills*rows, "each start delivers the transaction from its beginning: once for each start, which is checked row by row")
 }
 
-// killInside returns at a moment within the delivery: two seconds after it has begun or, where that is all there is to
-// deliver, after a random number of records.
+// killInside returns at a moment within the delivery: two seconds after it has begun or, in a short delivery, after a
+// random number of records.
 func killInside(t *testing.T, rnd *rand.Rand, counted *counter, rows int) {
 	t.Helper()
-	_, had := counted.sofar()
+	_, had := counted.progress()
 	most := 1
-	if !proving() {
+	if !isProving() {
 		most = 1 + rnd.IntN(rows/2)
 	}
 	await(t, 2*time.Minute, fmt.Sprintf("%d records more", most), func() error {
-		_, records := counted.sofar()
-		return unless(records >= had+most)
+		_, records := counted.progress()
+		return waitFor(records >= had+most)
 	})
-	if proving() {
+	if isProving() {
 		time.Sleep(2 * time.Second) // the catalogue's figure
 	}
 }
 
-// copyNumbered commits rows that are known from their numbers by one COPY.
+// copyNumbered commits numbered rows by one COPY.
 func copyNumbered(o *outbox, rows, keys int) {
 	o.t.Helper()
 	in, out := io.Pipe()

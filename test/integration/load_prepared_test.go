@@ -16,31 +16,31 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// dangling is a transaction that may be prepared and that nobody ends any more. It would hold its locks for ever.
-type dangling struct {
+// danglingTx is a transaction that may be prepared and that its session will not end. It would hold its locks for ever.
+type danglingTx struct {
 	gid     string
-	backend string // application_name of the session that had it
+	backend string // application_name of its session
 	commit  bool   // how it was to end
 }
 
-// inTwoPhases prepares the open transaction and ends it: one in four is rolled back. It reports whether the connection is
-// good for another transaction.
-func (w *writer) inTwoPhases(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand, ids []string) bool {
-	d := dangling{
+// commitInTwoPhases prepares the open transaction and ends it: one in four is rolled back. It reports whether the connection
+// can be used for another transaction.
+func (w *writer) commitInTwoPhases(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand, ids []string) bool {
+	d := danglingTx{
 		gid:     w.o.name + " " + newID(rnd),
 		backend: conn.Config().RuntimeParams["application_name"],
 		commit:  rnd.IntN(4) > 0,
 	}
-	if _, err := conn.Exec(ctx, "PREPARE TRANSACTION '"+d.gid+"'"); refused(err) { // such as too many: it is rolled back
+	if _, err := conn.Exec(ctx, "PREPARE TRANSACTION '"+d.gid+"'"); isRefused(err) { // such as too many: it is rolled back
 		w.failed.Add(1)
 		w.note(ids, nil)
 		return true
 	} else if err != nil {
-		w.lost(ids, &d)
+		w.noteUnknown(ids, &d)
 		return false
 	}
 	if _, err := conn.Exec(ctx, d.end(d.commit)); err != nil {
-		w.lost(ids, &d)
+		w.noteUnknown(ids, &d)
 		return false
 	}
 	if !d.commit {
@@ -51,28 +51,29 @@ func (w *writer) inTwoPhases(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand
 	w.prepared.Add(1)
 	behind, err := scanLSN(conn.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text"))
 	if err != nil {
-		w.done(ids, "")
+		w.noteCommitted(ids, "")
 		return false
 	}
-	w.done(ids, behind.String())
+	w.noteCommitted(ids, behind.String())
 	return true
 }
 
-func (d *dangling) end(commit bool) string {
+func (d *danglingTx) end(commit bool) string {
 	if commit {
 		return "COMMIT PREPARED '" + d.gid + "'"
 	}
 	return "ROLLBACK PREPARED '" + d.gid + "'"
 }
 
-// refused says that the server did not do what it was asked. A FATAL error may come after it was done.
-func refused(err error) bool {
+// isRefused reports whether the server did not carry out the statement. A FATAL error may follow a statement that was
+// carried out.
+func isRefused(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pg.SeverityUnlocalized == "ERROR"
 }
 
-// settle ends what is left prepared: by a commit, where that was to be, only while the writer writes, for later somebody
-// may have read the table. It may be called from several goroutines, and while the server is away.
+// settle ends the remaining prepared transactions. It commits the ones to be committed only while the writer writes,
+// because later the table may have been read. It may be called from several goroutines, and while the server is away.
 func (w *writer) settle(d time.Duration, commit bool) error {
 	w.mu.Lock()
 	some := slices.Clone(w.dangling)
@@ -87,15 +88,15 @@ func (w *writer) settle(d time.Duration, commit bool) error {
 			return fmt.Errorf("end the prepared transaction %q: %w", left.gid, err)
 		}
 		w.mu.Lock()
-		w.dangling = slices.DeleteFunc(w.dangling, func(e dangling) bool { return e.gid == left.gid })
+		w.dangling = slices.DeleteFunc(w.dangling, func(e danglingTx) bool { return e.gid == left.gid })
 		w.mu.Unlock()
 	}
 	return nil
 }
 
-func (d *dangling) settle(db *session, commit bool) error {
+func (d *danglingTx) settle(db *session, commit bool) error {
 	return db.do(func(ctx context.Context, conn *pgx.Conn) error {
-		// The session that had it may still be about to prepare or to end it, whatever became of its client.
+		// The session may still be about to prepare or to end it, even if its client is gone.
 		var alive int
 		err := conn.QueryRow(ctx, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1", d.backend).Scan(&alive)
 		if err != nil {
@@ -113,13 +114,13 @@ func (d *dangling) settle(db *session, commit bool) error {
 	})
 }
 
-// Two prepared transactions are forgotten, under load. Everything else is delivered and confirmed meanwhile, the WAL that
-// the server keeps for them is seen in the metrics, and they outlive a crash of the server and a restart of the daemon.
-// The one that is committed in the end is delivered then, the other never.
+// Two prepared transactions are forgotten, under load. Everything else is delivered and confirmed meanwhile, the
+// metrics show the WAL that the server keeps for them, and they outlive a crash of the server and a restart of the
+// daemon. The one that is committed in the end is delivered then, the other never.
 func TestForgottenPreparedTransactions(t *testing.T) {
 	t.Parallel()
 	const rows = 10
-	amount := long(pglogrepl.LSN(256<<20), 32<<20)
+	amount := fullOrShort(pglogrepl.LSN(256<<20), 32<<20)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
 	o.proves("F51", "two prepared transactions forgotten while %d MiB of WAL are written, a crash of Postgres and a restart of the daemon; then one is committed", amount>>20)
@@ -134,39 +135,40 @@ func TestForgottenPreparedTransactions(t *testing.T) {
 		must(t, insertRows(ctx, tx, "order", name, 1, rows))
 		_, err = conn.Exec(ctx, "PREPARE TRANSACTION '"+name+"'")
 		must(t, err)
-		t.Cleanup(func() { _ = o.pg.Exec(ctx, o.name, "ROLLBACK PREPARED '"+name+"'") }) // it would keep its database
+		t.Cleanup(func() { _ = o.pg.Exec(ctx, o.name, "ROLLBACK PREPARED '"+name+"'") }) // it would keep its database from being dropped
 	}
 	o.writeElsewhere(amount)
-	o.healed()
+	o.awaitHealed()
 	o.awaitHeld(r, "at least", func(held float64) bool { return held >= float64(amount) })
 
 	_, err := o.pg.Stop(ctx, pgtest.Immediate)
 	must(t, err)
 	must(t, o.pg.StartAgain(ctx))
 	w.awaitCommits(20)
-	o.healed()
+	o.awaitHealed()
 	r.term()
 	r = o.startStreaming()
 	w.awaitCommits(20)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
-	before := o.verify(patience) // what is prepared would be a phantom yet
+	before := o.verify(patience) // prepared rows would still be phantoms
 
 	o.exec("COMMIT PREPARED 'late'")
 	o.exec("ROLLBACK PREPARED 'never'")
-	o.healed()
+	o.awaitHealed()
 	if v := o.verify(patience); v.Rows != before.Rows+rows {
 		t.Errorf("%d rows were delivered at COMMIT PREPARED, want %d", v.Rows-before.Rows, rows)
 	}
-	w = o.write(load{rand: rnd}) // the slot is looked at more often than every 15 s only when it moves
+	w = o.write(load{rand: rnd}) // without movement the daemon reads the slot only every 15 s
 	o.exec("CHECKPOINT")
 	held := o.awaitHeld(r, "less than", func(held float64) bool { return held < float64(amount) })
 	w.stop()
 	o.repeatsAtMost(o.verify(patience), 0, "a crash of Postgres and a clean restart repeat nothing")
-	o.outcome("the metric told of the WAL held, and of %d MiB after they had ended", int64(held)>>20)
+	o.outcome("the metric showed the WAL held, and %d MiB after they had ended", int64(held)>>20)
 }
 
-// awaitHeld waits until the WAL that the slot holds back is as wanted, by the daemon's metric and by the server's word.
+// awaitHeld waits until the WAL that the slot holds back is as wanted, by the daemon's metric and by the server's
+// catalog.
 func (o *outbox) awaitHeld(r *relay, what string, wanted func(bytes float64) bool) (bytes float64) {
 	o.t.Helper()
 	await(o.t, patience, what+" so much WAL held by the slot", func() error {
@@ -180,15 +182,15 @@ func (o *outbox) awaitHeld(r *relay, what string, wanted func(bytes float64) boo
 			return err
 		}
 		if !wanted(bytes) || !wanted(outside) {
-			return fmt.Errorf("the metric says %.0f, the server %.0f", bytes, outside)
+			return fmt.Errorf("the metric is %.0f, the server has %.0f", bytes, outside)
 		}
 		return nil
 	})
 	return bytes
 }
 
-// A transaction that a writer has lost sight of while it was being prepared holds the lock of a key. The writer ends it,
-// after the session that had it, so that the others go on; and it ends it when it is stopped.
+// A transaction that a writer lost while preparing it holds the lock of a key. The writer ends the transaction's
+// session and then the transaction, so that its other connections continue; it does so too when it is stopped.
 func TestPreparedLeftBehindIsEnded(t *testing.T) {
 	o := newOutbox(t, options{})
 	w := o.write(load{rand: newRand(t), keys: 1, connections: 2})
@@ -205,10 +207,10 @@ func TestPreparedLeftBehindIsEnded(t *testing.T) {
 			_, err := conn.Exec(testContext(t), sql)
 			must(t, err)
 		}
-		w.lost([]string{gid}, &dangling{gid: gid, backend: "session of " + gid, commit: true})
+		w.noteUnknown([]string{gid}, &danglingTx{gid: gid, backend: "session of " + gid, commit: true})
 	}
 	leave(o.name + " one")
-	// Somebody who reconnects finds it.
+	// A writer that reconnects finds it.
 	o.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'writer %' AND datname = $1", o.name)
 	w.awaitCommits(5)
 	leave(o.name + " two")

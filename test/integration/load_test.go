@@ -15,10 +15,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// The outbox is idle while very much WAL is written elsewhere: the slot follows, so that the server can throw it away.
+// The outbox is idle while very much foreign WAL is written: the slot follows, so that the server can remove the WAL.
 func TestIdleOutboxFollowsForeignWAL(t *testing.T) {
 	t.Parallel()
-	amount := long(pglogrepl.LSN(1<<30), 64<<20)
+	amount := fullOrShort(pglogrepl.LSN(1<<30), 64<<20)
 	o := newOutbox(t, options{pg: heavyPostgres(t)})
 	o.proves("F52", "an idle outbox while %d MiB of WAL are written elsewhere", amount>>20)
 	o.sample()
@@ -26,10 +26,10 @@ func TestIdleOutboxFollowsForeignWAL(t *testing.T) {
 	o.insert("order", "a", 1, 1)
 	o.awaitArrived(patience)
 	end := o.writeElsewhere(amount)
-	o.healed()
-	// What the server keeps for the slot it finds out at a checkpoint, or every 15 s.
+	o.awaitHealed()
+	// The server recomputes how much WAL the slot keeps at a checkpoint, or every 15 s.
 	o.exec("CHECKPOINT")
-	await(t, patience, "the server to be free to throw the WAL away", func() error {
+	await(t, patience, "the server to be able to remove the WAL", func() error {
 		restart, err := o.admin.lsn(o.slotSQL("restart_lsn::text"))
 		if err == nil && restart < end {
 			err = fmt.Errorf("restart_lsn is %s, %s was written", restart, end)
@@ -40,17 +40,17 @@ func TestIdleOutboxFollowsForeignWAL(t *testing.T) {
 	o.repeatsAtMost(o.verify(patience), 0, "no fault")
 }
 
-// heavyPostgres is the server of tests that write so much WAL in the long form that others, whose slots would have to read
-// it all, must not share theirs.
+// heavyPostgres returns the server of tests that write a lot of WAL in the long form: other tests' slots would have to
+// read all of it.
 func heavyPostgres(t *testing.T) *pgtest.Server {
 	t.Helper()
-	if proving() {
+	if isProving() {
 		return ownPostgres(t, defaultMajor, nil)
 	}
 	return sharedPostgres(t, defaultMajor)
 }
 
-// writeElsewhere fills a table that is not published until so much WAL has been written, and returns where it ends.
+// writeElsewhere fills an unpublished table until that much WAL has been written, and returns its end.
 func (o *outbox) writeElsewhere(amount pglogrepl.LSN) (end pglogrepl.LSN) {
 	o.t.Helper()
 	o.exec(`CREATE TABLE IF NOT EXISTS elsewhere (id bigint, filling text)`)
@@ -63,12 +63,12 @@ func (o *outbox) writeElsewhere(amount pglogrepl.LSN) (end pglogrepl.LSN) {
 	return end
 }
 
-// Transactions of ten thousand savepoints each, two open at a time, beside the usual load. Half of what they write is
+// Transactions of ten thousand savepoints each, two open at a time, beside the usual load. Half of their rows are
 // rolled back, in single savepoints and in nests of fifty: exactly the other half is delivered, in order.
 func TestTenThousandSavepoints(t *testing.T) {
 	t.Parallel()
 	const savepoints, nest = 10_000, 100
-	transactions := long(6, 2)
+	transactions := fullOrShort(6, 2)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F50", "%d transactions of %d savepoints each, half of them rolled back, two at a time", transactions, savepoints)
@@ -92,20 +92,21 @@ func TestTenThousandSavepoints(t *testing.T) {
 	}
 	both.Wait()
 	must(t, errors.Join(errs...))
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	noReconnects(t, r)
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, "no fault")
 	want := transactions*savepoints/2 + int(w.rows.Load())
-	o.outcome("exactly the %d rows that were kept", transactions*savepoints/2)
+	o.outcome("exactly the %d rows that were not rolled back", transactions*savepoints/2)
 	if v.Rows != want {
 		t.Errorf("%d rows in the table, want %d", v.Rows, want)
 	}
 }
 
-// writeSavepoints commits one transaction of rows numbered from on, each behind a savepoint of its own. Every nest of
-// savepoints is written in one round trip: of one nest every second is rolled back, of the next the inner half at once.
+// writeSavepoints commits one transaction of rows numbered on from from, each after a savepoint of its own. Every nest
+// of savepoints is written in one round trip: in one nest every second savepoint is rolled back, in the next the inner
+// half at once.
 func writeSavepoints(ctx context.Context, conn *pgx.Conn, key string, from, savepoints, nest int) error {
 	if _, err := conn.Exec(ctx, "BEGIN"); err != nil {
 		return err
@@ -135,12 +136,12 @@ func writeSavepoints(ctx context.Context, conn *pgx.Conn, key string, from, save
 	return err
 }
 
-// A storm of tables made and dropped, temporary ones too, and of columns added, some of it rolled back to savepoints,
-// beside one long transaction that writes all the while and whose changes the server has to keep on disk. Nobody falls
-// behind: the short transactions are delivered meanwhile, the long one when it has committed.
+// A storm of tables created and dropped, temporary ones too, and of columns added, some of it rolled back to
+// savepoints, beside one long transaction whose changes the server has to keep on disk. Delivery keeps up: the short
+// transactions are delivered meanwhile, the long one after its commit.
 func TestDDLStorm(t *testing.T) {
 	t.Parallel()
-	storm := long(300, 80)
+	storm := fullOrShort(300, 80)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"logical_decoding_work_mem": "64kB"})})
 	o.proves("F53", "%d rounds of DDL and temporary tables beside a transaction that writes %d rows meanwhile", storm, 20*storm)
@@ -161,12 +162,12 @@ func TestDDLStorm(t *testing.T) {
 			o.exec(fmt.Sprintf(`DROP TABLE storm_%d`, i-10))
 		}
 	}
-	o.healed()
+	o.awaitHealed()
 	if n := o.follow.records(); n == 0 {
-		t.Error("nothing was delivered beside the long transaction")
+		t.Error("nothing was delivered during the long transaction")
 	}
 	must(t, tx.Commit(ctx))
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	noReconnects(t, r)
 	o.repeatsAtMost(o.verify(patience), 0, "no fault")

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Nothing that is shown to operators, at the log's most talkative, has in it what only consumers may see, or a secret; also
-// where an event is poison, and the daemon says what is wrong with it.
+// No operator output, even at level debug, contains payload data or a secret; also where an event is poison and the
+// daemon reports why.
 func TestNothingLeaks(t *testing.T) {
 	t.Parallel()
 	const canary = "c4n4ry"
@@ -46,7 +46,7 @@ func TestNothingLeaks(t *testing.T) {
 	for where, text := range shown {
 		for _, secret := range []string{canary, password} {
 			if i := strings.Index(text, secret); i >= 0 {
-				t.Errorf("%s has %q in it: …%s…", where, secret, text[max(0, i-200):min(len(text), i+50)])
+				t.Errorf("%s contains %q: …%s…", where, secret, text[max(0, i-200):min(len(text), i+50)])
 			}
 		}
 	}

@@ -14,24 +14,24 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// What /metrics says is what others see: a reader of Kafka, the server's catalogs, the clock. At rest to the byte, under load
-// within what may be under way, and with the broker frozen what is the matter.
+// /metrics agrees with independent observers: a reader of Kafka, the server's catalogs, the clock. At rest exactly,
+// under load within what may be under way; with the broker frozen it shows the cause.
 func TestMetricsTellTheTruth(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	k := breakableKafka(t)
 	pg := ownPostgres(t, defaultMajor, map[string]string{"max_slot_wal_keep_size": "1GB"})
 	o := newOutbox(t, options{pg: pg, kafka: k, types: []string{"order", "item"}})
-	o.proves("F65", "the only broker frozen under load, the metrics next to what a reader and the catalogs say before, under load, meanwhile and after")
+	o.proves("F65", "the only broker frozen under load, the metrics compared with a reader and the catalogs before, under load, meanwhile and after")
 	before := time.Now()
 	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER=2s")
 	o.insert("order", "a", 0, 300)
 	o.insert("item", "b", 0, 40)
 	o.awaitArrived(patience)
 	o.awaitConfirmed(o.walFlushed(), patience)
-	o.metricsAtRest(r, before, 2)
+	o.checkMetricsAtRest(r, before, 2)
 
-	open := session{url: pg.SuperURL(o.name)} // has written something and holds WAL, whatever is confirmed
+	open := session{url: pg.SuperURL(o.name)} // has written a row and holds back WAL, whatever is confirmed
 	t.Cleanup(open.close)
 	must(t, open.do(func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, "BEGIN; INSERT INTO counter (key) VALUES ('open')")
@@ -40,40 +40,40 @@ func TestMetricsTellTheTruth(t *testing.T) {
 	w := o.write(load{rand: rnd, types: []string{"order", "item"}})
 	for range 5 {
 		w.awaitCommits(30)
-		o.metricsUnderLoad(r)
+		o.checkMetricsUnderLoad(r)
 	}
 	early := time.Now()
-	o.awaitConfirmed(o.walFlushed(), patience) // so what has committed before that moment is acknowledged
+	o.awaitConfirmed(o.walFlushed(), patience) // transactions committed before that moment are acknowledged
 	must(t, k.Freeze(testContext(t)))
 	w.awaitCommits(5) // more than there are connections: one of them began after that and is not acknowledged
 	late := time.Now()
 	r.awaitState("parked", patience)
-	o.metricsWhileParked(r, early, late)
+	o.checkMetricsWhileParked(r, early, late)
 	must(t, k.Thaw())
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	o.awaitArrived(patience)
-	o.metricsAfter(r)
+	o.checkMetricsAfterwards(r)
 	o.verify(patience)
 }
 
-// answer is one of /metrics; whatever happens, one state of each set is the present one.
-type answer map[string]float64
+// metricValues is one response of /metrics; it always has one present state of each set.
+type metricValues map[string]float64
 
-func (o *outbox) ask(r *relay) answer {
+func (o *outbox) readMetrics(r *relay) metricValues {
 	o.t.Helper()
 	m, err := r.metrics()
 	must(o.t, err)
 	for _, set := range []string{"outboxcdc_state{", "outboxcdc_slot_wal_status{"} {
-		if n := answer(m).sum(set); n != 1 {
+		if n := metricValues(m).sum(set); n != 1 {
 			o.t.Errorf("the sum over %s…} is %v, want 1", set, n)
 		}
 	}
 	return m
 }
 
-// sum adds up the series whose names begin so.
-func (a answer) sum(prefix string) (total float64) {
+// sum adds up the series with that prefix.
+func (a metricValues) sum(prefix string) (total float64) {
 	for name, v := range a {
 		if strings.HasPrefix(name, prefix) {
 			total += v
@@ -82,17 +82,17 @@ func (a answer) sum(prefix string) (total float64) {
 	return total
 }
 
-// wants compares series with what they should be.
-func (o *outbox) wants(a answer, want map[string]float64) {
+// checkSeries compares series with expected values.
+func (o *outbox) checkSeries(a metricValues, want map[string]float64) {
 	o.t.Helper()
 	for name, v := range want {
 		if got, there := a[name]; !there || got != v {
-			o.t.Errorf("%s is %v (there: %v), want %v", name, got, there, v)
+			o.t.Errorf("%s is %v (present: %v), want %v", name, got, there, v)
 		}
 	}
 }
 
-// server is what the catalogs say of the slot.
+// server has the slot's values in the catalogs.
 type server struct{ end, confirmed, retained, safe float64 }
 
 func (o *outbox) server() (s server) {
@@ -102,7 +102,7 @@ func (o *outbox) server() (s server) {
 	return s
 }
 
-// read is what a reader finds in the topics: records and bytes of key, value and headers, by topic.
+// read counts records, and bytes of key, value and headers, in the topics, by topic.
 func (o *outbox) read() (records, bytes map[string]float64) {
 	o.t.Helper()
 	records, bytes = map[string]float64{}, map[string]float64{}
@@ -121,8 +121,8 @@ func sizeOf(rec kafkatest.Record) (n int) {
 	return n
 }
 
-// metricsAtRest compares to the byte: everything written has arrived and is confirmed, and nobody writes.
-func (o *outbox) metricsAtRest(r *relay, before time.Time, transactions int) {
+// checkMetricsAtRest compares exactly: everything written has arrived and is confirmed, and no writer runs.
+func (o *outbox) checkMetricsAtRest(r *relay, before time.Time, transactions int) {
 	o.t.Helper()
 	records, bytes := o.read()
 	all, size := 0.0, 0.0
@@ -142,18 +142,18 @@ func (o *outbox) metricsAtRest(r *relay, before time.Time, transactions int) {
 	} {
 		want["outboxcdc_"+name] = 0
 	}
-	slot := `{slot="` + o.name + `"}` // a failover slot, as `setup apply` makes them from 17 on
+	slot := `{slot="` + o.name + `"}` // a failover slot, as `setup apply` creates from 17 on
 	for _, name := range []string{"replication_connected", `state{state="streaming"}`, "slot_active" + slot, "slot_failover" + slot} {
 		want["outboxcdc_"+name] = 1
 	}
 	want["outboxcdc_transactions_total"] = float64(transactions)
 	want["outboxcdc_inflight_limit_events"] = answerWindow
-	a := o.ask(r)
-	o.wants(a, want)
+	a := o.readMetrics(r)
+	o.checkSeries(a, want)
 	if n := a.sum("outboxcdc_slot_invalidated{") + a.sum("outboxcdc_replication_reconnects_total{"); n != 0 {
 		o.t.Errorf("invalidations and reconnects: %v", n)
 	}
-	o.slotAgrees(r)
+	o.awaitSlotMetrics(r)
 	order := []float64{
 		seconds(before), a["outboxcdc_start_time_seconds"], a["outboxcdc_last_commit_timestamp_seconds"],
 		a["outboxcdc_last_ack_timestamp_seconds"], a["outboxcdc_last_confirm_timestamp_seconds"], seconds(time.Now()),
@@ -168,16 +168,16 @@ func (o *outbox) metricsAtRest(r *relay, before time.Time, transactions int) {
 
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
-// slotAgrees waits for a look at the slot that shows what the server says. After the last one there is only a row of
-// another table, and what the server notes for itself: a page at most.
-func (o *outbox) slotAgrees(r *relay) server {
+// awaitSlotMetrics waits until the daemon's view of the slot is the server's. Afterwards only a row of another table and the
+// server's own records are written: a page at most.
+func (o *outbox) awaitSlotMetrics(r *relay) server {
 	o.t.Helper()
 	const page = 8192
 	label := `{slot="` + o.name + `"}`
 	o.exec(`INSERT INTO counter (key) VALUES ('look') ON CONFLICT (key) DO UPDATE SET n = 0`)
 	var s server
-	await(o.t, patience, "the slot's metrics to be what the server says", func() error {
-		a := o.ask(r)
+	await(o.t, patience, "the slot's metrics to agree with the server", func() error {
+		a := o.readMetrics(r)
 		s = o.server()
 		var errs []error
 		for name, want := range map[string]float64{
@@ -186,7 +186,7 @@ func (o *outbox) slotAgrees(r *relay) server {
 			"outboxcdc_confirmed_position_bytes": s.confirmed, "outboxcdc_replication_lag_bytes": s.end - s.confirmed,
 		} {
 			if got, there := a[name]; !there || math.Abs(got-want) > page {
-				errs = append(errs, fmt.Errorf("%s is %.0f (there: %v), want %.0f", name, got, there, want))
+				errs = append(errs, fmt.Errorf("%s is %.0f (present: %v), want %.0f", name, got, there, want))
 			}
 		}
 		return errors.Join(errs...)
@@ -194,13 +194,13 @@ func (o *outbox) slotAgrees(r *relay) server {
 	return s
 }
 
-// metricsUnderLoad compares with what was before and what is after.
-func (o *outbox) metricsUnderLoad(r *relay) {
+// checkMetricsUnderLoad compares with values read before and after.
+func (o *outbox) checkMetricsUnderLoad(r *relay) {
 	o.t.Helper()
 	s, seen := o.server(), float64(o.follow.records())
-	var a answer
-	await(o.t, patience, "what the slot confirms to be what is said to be confirmed", func() error { // which is noted once it is sent
-		if a = o.ask(r); a["outboxcdc_confirmed_position_bytes"] < s.confirmed {
+	var a metricValues
+	await(o.t, patience, "the metric of the confirmed position to agree with the slot", func() error { // noted after the status update was sent
+		if a = o.readMetrics(r); a["outboxcdc_confirmed_position_bytes"] < s.confirmed {
 			return fmt.Errorf("%.0f, and the slot confirmed %.0f", a["outboxcdc_confirmed_position_bytes"], s.confirmed)
 		}
 		return nil
@@ -212,7 +212,7 @@ func (o *outbox) metricsUnderLoad(r *relay) {
 	if received < confirmed || end < received {
 		o.t.Errorf("confirmed %.0f, received %.0f, server at %.0f", confirmed, received, end)
 	}
-	await(o.t, patience, "the slot to be where the metrics say", func() error {
+	await(o.t, patience, "the slot to agree with the metrics", func() error {
 		if now := o.server(); now.confirmed < confirmed || now.end < end {
 			return fmt.Errorf("confirmed %.0f of %.0f", now.confirmed, confirmed)
 		}
@@ -220,9 +220,9 @@ func (o *outbox) metricsUnderLoad(r *relay) {
 	})
 	delivered := a.sum("outboxcdc_events_delivered_total{")
 	if least := seen - answerWindow; delivered < least { // a reader may be ahead of the acknowledgement
-		o.t.Errorf("%v delivered, and a reader had %v before", delivered, seen)
+		o.t.Errorf("%v delivered, but a reader had %v before", delivered, seen)
 	}
-	await(o.t, patience, "a reader to have what is counted as delivered", func() error {
+	await(o.t, patience, "a reader to have all events counted as delivered", func() error {
 		if n := o.follow.records(); float64(n) < delivered {
 			return fmt.Errorf("%d of %v", n, delivered)
 		}
@@ -237,36 +237,36 @@ func (o *outbox) metricsUnderLoad(r *relay) {
 	}
 }
 
-// metricsWhileParked: the first commit that Kafka has not acknowledged is one between early and late.
-func (o *outbox) metricsWhileParked(r *relay, early, late time.Time) {
+// checkMetricsWhileParked: the oldest commit without an ack is between early and late.
+func (o *outbox) checkMetricsWhileParked(r *relay, early, late time.Time) {
 	o.t.Helper()
 	least := time.Since(late).Seconds()
-	a := o.ask(r)
-	o.wants(a, map[string]float64{
+	a := o.readMetrics(r)
+	o.checkSeries(a, map[string]float64{
 		`outboxcdc_state{state="parked"}`: 1, "outboxcdc_replication_connected": 0, "outboxcdc_inflight_events": 0,
 		"outboxcdc_kafka_requests_in_flight": 0, "outboxcdc_unconfirmed_transactions": 0,
 	})
 	lag := a["outboxcdc_replication_lag_seconds"]
-	if most := time.Since(early).Seconds() + 5; lag < least || lag > most { // a commit takes a while from its time to the disk
+	if most := time.Since(early).Seconds() + 5; lag < least || lag > most { // a commit reaches the disk some time after its timestamp
 		o.t.Errorf("%.1f s behind, want %.1f to %.1f", lag, least, most)
 	}
 	if n := a.sum("outboxcdc_replication_reconnects_total{"); n == 0 || int(n) != r.sessionsEnded() {
 		o.t.Errorf("%v reconnects are counted, %d are in the log", n, r.sessionsEnded())
 	}
-	await(o.t, patience, "the lag to go on growing", func() error {
-		if now := o.ask(r)["outboxcdc_replication_lag_seconds"]; now < lag+1 {
+	await(o.t, patience, "the lag to keep growing", func() error {
+		if now := o.readMetrics(r)["outboxcdc_replication_lag_seconds"]; now < lag+1 {
 			return fmt.Errorf("%v", now)
 		}
 		return nil
 	})
 }
 
-// metricsAfter: everything is well again, and nothing was counted twice that was not delivered twice.
-func (o *outbox) metricsAfter(r *relay) {
+// checkMetricsAfterwards: the daemon has recovered, and counts nothing twice that was not delivered twice.
+func (o *outbox) checkMetricsAfterwards(r *relay) {
 	o.t.Helper()
 	o.awaitConfirmed(o.walFlushed(), patience)
-	a := o.ask(r)
-	o.wants(a, map[string]float64{
+	a := o.readMetrics(r)
+	o.checkSeries(a, map[string]float64{
 		`outboxcdc_state{state="streaming"}`: 1, "outboxcdc_replication_connected": 1, "outboxcdc_replication_lag_seconds": 0,
 		"outboxcdc_inflight_events": 0, "outboxcdc_inflight_bytes": 0, "outboxcdc_unconfirmed_transactions": 0, "outboxcdc_kafka_requests_in_flight": 0,
 	})
@@ -275,7 +275,7 @@ func (o *outbox) metricsAfter(r *relay) {
 		rows[row.Topic]++
 	}
 	records, _ := o.read()
-	// What a session sent and heard no answer to is found in Kafka by the next, and counted there.
+	// Records of a session without an answer are found in Kafka by the next session, and counted there.
 	found := a[`outboxcdc_events_skipped_total{reason="in_kafka"}`]
 	for topic, n := range records {
 		delivered := a[`outboxcdc_events_delivered_total{topic="`+topic+`"}`]
@@ -283,7 +283,7 @@ func (o *outbox) metricsAfter(r *relay) {
 			o.t.Errorf("%s: %v delivered are counted; the table has %v rows, a reader finds %v records", topic, delivered, rows[topic], n)
 		}
 	}
-	if s := o.slotAgrees(r); s.retained < s.end-s.confirmed+1<<16 {
+	if s := o.awaitSlotMetrics(r); s.retained < s.end-s.confirmed+1<<16 {
 		o.t.Errorf("the server retains %.0f, and %.0f are not confirmed: a transaction should hold more", s.retained, s.end-s.confirmed)
 	}
 }

@@ -21,16 +21,16 @@ import (
 )
 
 // One transaction of millions of rows passes through a daemon that never holds more than 256 MB. Go's memory limit is
-// switched off, so what is measured is what the daemon keeps and not how hard its collector works; where the machine
-// lets us make a cgroup, the kernel holds it to the limit as well.
+// off, so the test measures what the daemon keeps and not how hard its collector works; where the machine lets us
+// create a cgroup, the kernel enforces the limit as well.
 func TestOneTransactionOfAMillionRows(t *testing.T) {
 	const keys, limit = 100, 256 << 20
-	rows := long(5_000_000, 1_000_000)
+	rows := fullOrShort(5_000_000, 1_000_000)
 	o := newOutbox(t, options{pg: heavyPostgres(t), partitions: 6})
 	o.proves("F48", "one transaction of %d rows, written before the daemon starts", rows)
 	o.memoryUpTo(limit, "Go's own limit is off")
 	s := o.sample()
-	s.taken = true // it would read all of it
+	s.testJudges = true // it would read all of it
 	counted := newCounter(t, o, rows, keys)
 	begin := time.Now()
 	o.exec(`INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload)
@@ -41,42 +41,42 @@ func TestOneTransactionOfAMillionRows(t *testing.T) {
 	t.Logf("written in %v", written.Sub(begin).Round(time.Millisecond))
 
 	r := o.start("GOMEMLIMIT=off")
-	how := "its peak resident memory is looked at"
+	how := "its peak resident memory is measured"
 	if err := confine(t, r.pid(), limit); err != nil {
 		t.Logf("no cgroup: %v", err)
 	} else {
-		how = "a cgroup holds it to that"
+		how = "enforced by a cgroup"
 	}
-	counted.awaitAll(long(6*time.Minute, 3*time.Minute))
+	counted.awaitAll(fullOrShort(6*time.Minute, 3*time.Minute))
 	took := time.Since(written)
-	o.healed()
+	o.awaitHealed()
 	peak := r.peakMemory()
 	r.term()
 	t.Logf("delivered in %v from the start of the daemon; peak resident memory %d MB (limit %d MB: %s)",
 		took.Round(time.Millisecond), peak>>20, limit>>20, how)
 	if peak >= limit {
-		t.Errorf("the daemon took %d MB, more than %d MB", peak>>20, limit>>20)
+		t.Errorf("the daemon used %d MB, more than %d MB", peak>>20, limit>>20)
 	}
 	o.outcome("delivered at %d events/s; %s", int(float64(rows)/took.Seconds()), how)
 	o.repeatsAtMost(counted.judge(s, end), 0, "no fault")
 }
 
-// counter judges the records of one transaction whose rows are known from their numbers, 1 and up, so that millions of
-// them can be compared without the table and without keeping them.
+// counter judges the records of one transaction of numbered rows, 1 and up, so that millions of them can be compared
+// without the table and without keeping them.
 type counter struct {
 	o    *outbox
 	keys int
 
 	mu      sync.Mutex
-	count   []uint8 // how often number n has come
+	count   []uint8 // records of number n
 	records int
 	commit  pglogrepl.LSN
-	newest  map[string]int64 // of each partition: the offset of the newest first delivery
-	last    map[int]int      // n modulo keys → the highest that has come
+	newest  map[string]int64 // by partition: the offset of the newest first delivery
+	last    map[int]int      // n modulo keys → the highest n so far
 	report  check.Report
 }
 
-// newCounter takes the place of the outbox's own reader, which would keep every id.
+// newCounter replaces the outbox's own reader, which would keep every id.
 func newCounter(t *testing.T, o *outbox, rows, keys int) *counter {
 	c := &counter{o: o, keys: keys, count: make([]uint8, rows+1), newest: map[string]int64{}, last: map[int]int{}}
 	o.follow.stop()
@@ -91,7 +91,7 @@ func newCounter(t *testing.T, o *outbox, rows, keys int) *counter {
 	return c
 }
 
-// numberedID is the id of row n.
+// numberedID returns the id of row n.
 func numberedID(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012x", n) }
 
 func (c *counter) take(r kafkatest.Record) {
@@ -105,7 +105,7 @@ func (c *counter) take(r kafkatest.Record) {
 		c.report.Phantom = append(c.report.Phantom, fmt.Sprintf("%s: id %s, key %s and value %.40s do not belong together", at, id, r.Key, r.Value))
 		return
 	}
-	// All of them have one place for their commit, and one each within it, whenever they come.
+	// All records have the same commit LSN, and a fixed ordinal each, in every delivery.
 	text, _ := headerOf(r, "outboxcdc-position")
 	p, err := parsePosition(text)
 	if c.commit == 0 {
@@ -130,7 +130,7 @@ func (c *counter) take(r kafkatest.Record) {
 	}
 }
 
-// next is the number that must come next of the key of n.
+// next returns the number that must follow for the key of n.
 func (c *counter) next(n int) int {
 	if last := c.last[n%c.keys]; last > 0 {
 		return last + c.keys
@@ -138,15 +138,15 @@ func (c *counter) next(n int) int {
 	return cmp.Or(n%c.keys, c.keys)
 }
 
-// sofar is how many rows have come, and how many records.
-func (c *counter) sofar() (rows, records int) {
+// progress returns the number of rows and records so far.
+func (c *counter) progress() (rows, records int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.report.Rows, c.records
 }
 
-// place is the commit LSN of the transaction; it is known when the first row has come.
-func (c *counter) place() pglogrepl.LSN {
+// commitLSN returns the commit LSN of the transaction, known from the first record on.
+func (c *counter) commitLSN() pglogrepl.LSN {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.commit
@@ -155,20 +155,20 @@ func (c *counter) place() pglogrepl.LSN {
 func (c *counter) awaitAll(d time.Duration) {
 	c.o.t.Helper()
 	await(c.o.t, d, fmt.Sprintf("all of %d rows", len(c.count)-1), func() error {
-		if n, _ := c.sofar(); n < len(c.count)-1 {
-			return errors.Join(fmt.Errorf("%d have come; %s", n, c.o.situation()), c.o.unharmed())
+		if n, _ := c.progress(); n < len(c.count)-1 {
+			return errors.Join(fmt.Errorf("%d have arrived; %s", n, c.o.situation()), c.o.checkRelays())
 		}
 		return nil
 	})
 }
 
-// judge fails the test unless the promise was kept, and unless Kafka had all of the transaction, which ends before
-// end, when the slot first confirmed it.
+// judge fails the test unless the promise was kept, and unless Kafka had all of the transaction, which ends before end,
+// when the slot first confirmed it.
 func (c *counter) judge(s *sampler, end pglogrepl.LSN) *verdict {
 	c.o.t.Helper()
 	await(c.o.t, patience, "the sampler to see the transaction confirmed", func() error {
-		if looks, _ := s.seen(); len(looks) == 0 || looks[len(looks)-1].Confirmed < end {
-			return errors.New("it has not")
+		if looks, _ := s.results(); len(looks) == 0 || looks[len(looks)-1].Confirmed < end {
+			return errors.New("not yet")
 		}
 		return nil
 	})
@@ -179,13 +179,13 @@ func (c *counter) judge(s *sampler, end pglogrepl.LSN) *verdict {
 	v.Rows, v.Records = len(c.count)-1, c.records
 	for n, count := range c.count[1:] {
 		if most := len(c.o.relays); int(count) > most { // each start delivers it once
-			v.BadRepeats = append(v.BadRepeats, fmt.Sprintf("number %d came %d times from %d daemons", n+1, count, most))
+			v.BadRepeats = append(v.BadRepeats, fmt.Sprintf("number %d arrived %d times from %d daemons", n+1, count, most))
 		}
 		if count == 0 {
 			v.Missing = append(v.Missing, numberedID(n+1))
 		}
 	}
-	looks, _ := s.seen()
+	looks, _ := s.results()
 	for _, l := range looks {
 		for partition, offset := range c.newest {
 			if l.Confirmed > c.commit && l.Ends[partition] <= offset {
@@ -194,7 +194,7 @@ func (c *counter) judge(s *sampler, end pglogrepl.LSN) *verdict {
 			}
 		}
 	}
-	c.o.proof.judged(v)
+	c.o.proof.setVerdict(v)
 	if err := v.err(); err != nil {
 		c.o.t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func confine(t *testing.T, pid int, limit int64) error {
 		if err := os.Mkdir(c.dir, 0o755); err != nil {
 			return err
 		}
-		t.Cleanup(func() { // it is empty when the process has ended, a moment later
+		t.Cleanup(func() { // empty a moment after the process has ended
 			_ = poll(5*time.Second, func() error { return os.Remove(c.dir) })
 		})
 		if err := os.WriteFile(filepath.Join(c.dir, c.most), []byte(strconv.FormatInt(limit, 10)), 0o644); err != nil {

@@ -9,15 +9,14 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// inFlight is the window of these tests: what the end of a session may repeat.
+// inFlight is the window of these tests: the end of a session may repeat that many.
 const inFlight = 300
 
-// TestKafkaNetwork is what the network does between the daemon and Kafka. It needs a real one, with a listener per test
-// whose advertised address is that of a proxy: kfake tells clients the one address that it listens on, and they would
-// go around a proxy.
+// TestKafkaNetwork covers network faults between the daemon and Kafka. It needs a real Kafka, with a listener per test
+// whose advertised address is that of a proxy: kfake advertises only its own address, so clients would bypass a proxy.
 //
-// As long as a session with Kafka lives, its producer is idempotent and nothing is repeated. A session that ends repeats
-// what was in flight, at most a window.
+// While a session with Kafka lives, its producer is idempotent and nothing is repeated. A session that ends repeats its
+// records in flight, at most a window.
 func TestKafkaNetwork(t *testing.T) {
 	t.Parallel()
 	needRealKafka(t)
@@ -28,16 +27,16 @@ func TestKafkaNetwork(t *testing.T) {
 		{"cut after bytes", kafkaCutAfterBytes},
 		{"standstill", kafkaStandstill},
 		{"black hole", silentKafka("F15", "black hole towards Kafka", faultproxy.BlackHole())},
-		{"daemon not heard", silentKafka("F16", "Kafka hears nothing of the daemon, which hears it", faultproxy.Faults{Up: faultproxy.Way{Drop: true}})},
-		{"Kafka not heard", silentKafka("F16", "the daemon hears nothing of Kafka, which hears it", faultproxy.Faults{Down: faultproxy.Way{Drop: true}})},
-		{"patient in a black hole", patient(40*time.Second, 90*time.Second, "black hole towards Kafka for 40 s (120 s ÷ 3)")},
-		{"connections forgotten", patient(2*time.Second, 30*time.Second, "black hole towards Kafka for 2 s, its connections stay in it, as behind a firewall that has forgotten them")},
+		{"daemon not heard", silentKafka("F16", "Kafka receives nothing from the daemon, which receives from Kafka", faultproxy.Faults{Up: faultproxy.Way{Drop: true}})},
+		{"Kafka not heard", silentKafka("F16", "the daemon receives nothing from Kafka, which receives from the daemon", faultproxy.Faults{Down: faultproxy.Way{Drop: true}})},
+		{"patient in a black hole", patientDaemon(40*time.Second, 90*time.Second, "black hole towards Kafka for 40 s (120 s ÷ 3)")},
+		{"connections forgotten", patientDaemon(2*time.Second, 30*time.Second, "black hole towards Kafka for 2 s, its connections stay in it, as behind a firewall that has forgotten them")},
 		{"slow on both sides", slowOnBothSides},
 		{"slow to Kafka", slowToKafka},
 		{"flapping", kafkaFlapping},
 	}
 	proxies := make([]*faultproxy.Proxy, len(tests))
-	// The broker is well all the time: on a busy machine it must not be taken for dead by its own controller.
+	// The broker is well all the time: its own controller must not fence it on a busy machine.
 	o := kafkatest.RealOptions{QuickStart: true, Settings: map[string]string{"broker.session.timeout.ms": "60000"}}
 	for i := range proxies {
 		p, err := faultproxy.Start("")
@@ -52,75 +51,75 @@ func TestKafkaNetwork(t *testing.T) {
 		proxies[i].Target(k.ProxiedBackend(i))
 		all[test.name] = func(t *testing.T) { test.run(t, k, proxies[i]) }
 	}
-	together(t, all)
+	runTogether(t, all)
 }
 
-// startThrough starts a daemon that reaches Kafka through the proxy alone.
+// startThrough starts a daemon that reaches Kafka only through the proxy.
 func (o *outbox) startThrough(p *faultproxy.Proxy, env ...string) *relay {
 	o.t.Helper()
 	return o.startStreaming(append(env, "OUTBOXCDC_KAFKA_BROKERS="+p.Addr(), fmt.Sprintf("OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS=%d", inFlight))...)
 }
 
-// boundWindows holds the repeats to a window for each session that ended.
+// boundWindows limits the repeats to a window for each session that ended.
 func (o *outbox) boundWindows(v *verdict, r *relay) {
 	o.t.Helper()
 	n := r.reconnects("")
 	o.repeatsAtMost(v, n*inFlight, "%d sessions ended, the window is %d", n, inFlight)
-	o.onlyOne()
-	r.aLittle()
+	o.checkNoTakeover()
+	r.checkResources()
 }
 
 // F13: connections to Kafka are cut after n bytes.
 func kafkaCutAfterBytes(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
-	times := long(100, 24)
+	times := fullOrShort(100, 24)
 	rnd := newRand(t)
 	o := newOutbox(t, options{kafka: k})
 	o.proves("F13", "TCP cut, by FIN or RST, after n random bytes of a connection to Kafka (daemon's way n ≤ 64 KiB, broker's way n ≤ 2 KiB), %d times under load", times)
 	o.sample()
-	w := o.write(calm(rnd))
+	w := o.write(calmLoad(rnd))
 	r := o.startThrough(p)
 	o.cutTimes(w, p, rnd, times, 64<<10, 2<<10)
 	o.outcome("%d connections cut, %d sessions", p.Cuts(), r.reconnects("")+1)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	o.boundWindows(o.verify(patience), r)
 }
 
 // F15 without loss: nothing passes for less than park_after, and then everything does.
 func kafkaStandstill(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
-	lasts, factor := long(24*time.Second, 5*time.Second), long(5, 24)
+	lasts, factor := fullOrShort(24*time.Second, 5*time.Second), fullOrShort(5, 24)
 	rnd := newRand(t)
 	o := newOutbox(t, options{kafka: k})
-	o.proves("F15", "network to Kafka stands still for %v (120 s ÷ %d), less than park_after", lasts, factor)
+	o.proves("F15", "network to Kafka held up for %v (120 s ÷ %d), less than park_after", lasts, factor)
 	o.sample()
-	w := o.write(calm(rnd))
+	w := o.write(calmLoad(rnd))
 	r := o.startThrough(p, senderTimeout(2*time.Second))
-	o.awaitRecords(1) // it has looked up what it has to
+	o.awaitRecords(1) // its topic look-ups are done
 	w.awaitCommits(20)
 	before := r.reconnects("")
 	must(t, p.Set(faultproxy.Faults{Up: faultproxy.Way{Hold: true}, Down: faultproxy.Way{Hold: true}}))
-	o.heldBack(r, lasts)
+	o.checkHeldBack(r, lasts)
 	must(t, p.Set(faultproxy.Faults{}))
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	if n := r.reconnects("") - before; n != 0 {
-		t.Errorf("%d reconnects, want the session to live through it", n)
+		t.Errorf("%d reconnects, want the session to survive", n)
 	}
 	o.boundWindows(v, r)
 }
 
-// heldBack watches a daemon whose Kafka does not answer for a while: the window bounds what it holds, and Postgres has one
-// and the same walsender all the time.
-func (o *outbox) heldBack(r *relay, lasts time.Duration) {
+// checkHeldBack watches a daemon whose Kafka does not answer for a while: the window bounds its memory, and Postgres keeps
+// the same single walsender.
+func (o *outbox) checkHeldBack(r *relay, lasts time.Duration) {
 	t := o.t
 	t.Helper()
 	begin := time.Now()
 	walsender := o.query("SELECT active_pid::text FROM pg_replication_slots WHERE slot_name = $1", o.name)
-	o.insert("order", "filling", 1, 2*inFlight) // the writer alone may take long to fill the window
+	o.insert("order", "filling", 1, 2*inFlight) // the writer alone may need long to fill the window
 	r.awaitState("backpressured", patience)
 	full := r.peak.Load()
-	time.Sleep(lasts - time.Since(begin)) // the length is the test
+	time.Sleep(lasts - time.Since(begin)) // the duration is the fault
 	st, err := r.status()
 	must(t, err)
 	if st.State != "backpressured" || st.InFlight > inFlight {
@@ -136,54 +135,54 @@ func (o *outbox) heldBack(r *relay, lasts time.Duration) {
 	}
 }
 
-// silentKafka is F15 or F16 for longer than park_after: the daemon leaves Postgres alone, and comes back by itself.
+// silentKafka is F15 or F16 for longer than park_after: the daemon disconnects from Postgres, and recovers by itself.
 func silentKafka(row, what string, faults faultproxy.Faults) func(*testing.T, kafkatest.Cluster, *faultproxy.Proxy) {
 	return func(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
-		parkAfter, lasts, factor := long(10*time.Second, 1500*time.Millisecond), long(40*time.Second, 5*time.Second), long(3, 24)
+		parkAfter, lasts, factor := fullOrShort(10*time.Second, 1500*time.Millisecond), fullOrShort(40*time.Second, 5*time.Second), fullOrShort(3, 24)
 		rnd := newRand(t)
 		o := newOutbox(t, options{kafka: k})
 		o.proves(row, "%s for %v (120 s ÷ %d), longer than park_after, %v", what, lasts, factor, parkAfter)
 		o.sample()
-		w := o.write(calm(rnd))
+		w := o.write(calmLoad(rnd))
 		r := o.startThrough(p, "OUTBOXCDC_TUNING_PARK_AFTER="+parkAfter.String())
 		w.awaitCommits(20)
-		r.awaitState("streaming", patience) // not parked because the machine is slow
+		r.awaitState("streaming", patience) // not parked because of a slow machine
 		must(t, p.Set(faults))
 		begin := time.Now()
 		r.awaitState("parked", parkAfter+patience)
 		parked := time.Since(begin)
 		o.outcome("parked after %.1f s", parked.Seconds())
-		if most := parkAfter + 5*time.Second + busy; parked > most {
+		if most := parkAfter + 5*time.Second + busyAllowance; parked > most {
 			t.Errorf("parked after %v, more than %v", parked, most)
 		}
 		o.awaitSlotFree()
-		time.Sleep(lasts - time.Since(begin)) // the length is the test
+		time.Sleep(lasts - time.Since(begin)) // the duration is the fault
 		must(t, p.Set(faultproxy.Faults{}))
-		o.healed()
+		o.awaitHealed()
 		w.stop()
 		o.boundWindows(o.verify(patience), r)
 	}
 }
 
-// patient is F15 with a park_after above the fault: one session, with Kafka as with Postgres, lives through it.
-func patient(lasts, parkAfter time.Duration, what string) func(*testing.T, kafkatest.Cluster, *faultproxy.Proxy) {
+// patientDaemon is F15 with a park_after longer than the fault: one session, with Kafka as with Postgres, survives it.
+func patientDaemon(lasts, parkAfter time.Duration, what string) func(*testing.T, kafkatest.Cluster, *faultproxy.Proxy) {
 	return func(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
-		onlyProve(t) // the daemon gives a silent broker 12 s
+		skipUnlessProving(t) // the daemon gives a silent broker 12 s
 		rnd := newRand(t)
 		o := newOutbox(t, options{kafka: k})
 		o.proves("F15", "%s, park_after %v", what, parkAfter)
 		o.sample()
-		w := o.write(calm(rnd))
+		w := o.write(calmLoad(rnd))
 		r := o.startThrough(p, "OUTBOXCDC_TUNING_PARK_AFTER="+parkAfter.String(), senderTimeout(3*time.Second))
 		w.awaitCommits(20)
 		must(t, p.Set(faultproxy.BlackHole()))
-		o.heldBack(r, lasts)
+		o.checkHeldBack(r, lasts)
 		must(t, p.Set(faultproxy.Faults{}))
-		o.healed()
+		o.awaitHealed()
 		w.stop()
 		v := o.verify(patience)
 		if n := r.reconnects(""); n != 0 {
-			t.Errorf("%d reconnects, want the session to live through it", n)
+			t.Errorf("%d reconnects, want the session to survive", n)
 		}
 		o.boundWindows(v, r)
 	}
@@ -191,15 +190,15 @@ func patient(lasts, parkAfter time.Duration, what string) func(*testing.T, kafka
 
 // F17: both sides are far away and narrow.
 func slowOnBothSides(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
-	lasts := long(60*time.Second, 7*time.Second)
+	lasts := fullOrShort(60*time.Second, 7*time.Second)
 	slow := faultproxy.Way{Latency: 200 * time.Millisecond, BytesPerSecond: 1_000_000}
 	rnd := newRand(t)
 	o := newOutbox(t, options{kafka: k})
 	o.proves("F17", "200 ms and 1 MB/s each way towards Postgres and Kafka for %v, with a transaction of 10,000 rows", lasts)
 	o.sample()
 	pg, env := o.proxied()
-	w := o.write(calm(rnd))
-	r := o.startThrough(p, env, "OUTBOXCDC_TUNING_FENCE_WAIT=20s") // a request and a look at the slot take seconds here
+	w := o.write(calmLoad(rnd))
+	r := o.startThrough(p, env, "OUTBOXCDC_TUNING_FENCE_WAIT=20s") // a request and a catalog check take seconds here
 	w.awaitCommits(20)
 	for _, p := range []*faultproxy.Proxy{p, pg} {
 		must(t, p.Set(faultproxy.Faults{Up: slow, Down: slow}))
@@ -216,7 +215,7 @@ func slowOnBothSides(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	for _, p := range []*faultproxy.Proxy{p, pg} {
 		must(t, p.Set(faultproxy.Faults{}))
 	}
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, "no session ends")
@@ -234,12 +233,12 @@ func slowOnBothSides(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	if n := r.reconnects(""); n != 0 {
 		t.Errorf("%d reconnects", n)
 	}
-	r.aLittle()
+	r.checkResources()
 }
 
-// F17, where Postgres is near: a full window, as large as it is by default, takes long to get to Kafka.
+// F17, where Postgres is near: a full window of the default size takes long to reach Kafka.
 func slowToKafka(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
-	onlyProve(t) // it is minutes' worth of bytes
+	skipUnlessProving(t) // the window takes minutes to send
 	const rows = 40_000
 	o := newOutbox(t, options{kafka: k, partitions: 24})
 	o.proves("F17", "200 ms and 1 MB/s each way towards Kafka alone, backlog of %d rows of 1.3 KB that do not compress, window 16 MiB, 24 partitions", rows)
@@ -263,23 +262,23 @@ func slowToKafka(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 
 // F20: no connection to Kafka lives for longer than half a second.
 func kafkaFlapping(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
-	lasts := long(75*time.Second, 8*time.Second)
+	lasts := fullOrShort(75*time.Second, 8*time.Second)
 	rnd := newRand(t)
 	o := newOutbox(t, options{kafka: k})
 	o.proves("F20", "all connections to Kafka cut every 500 ms for %v (300 s ÷ %.0f), by FIN and by RST", lasts, 300/lasts.Seconds())
 	o.sample()
-	w := o.write(calm(rnd))
+	w := o.write(calmLoad(rnd))
 	r := o.startThrough(p)
 	w.awaitCommits(20)
 	rows, delivered, took := w.flap(p, lasts)
 	o.outcome("%d of %d events delivered meanwhile, %d connections, %d sessions ended", delivered, rows, p.Accepted(), r.reconnects(""))
 	if delivered == 0 {
-		t.Error("nothing was delivered during the flapping")
+		t.Error("nothing was delivered between the cuts")
 	}
 	if most := int64(took/(500*time.Millisecond)+1) * 8; p.Accepted() > most {
-		t.Errorf("%d connections were made, more than %d", p.Accepted(), most)
+		t.Errorf("%d connections were opened, more than %d", p.Accepted(), most)
 	}
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	o.boundWindows(o.verify(patience), r)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/faultproxy"
 )
 
-// A row takes longer to come through the link than wal_sender_timeout. Its bytes are heard, so nobody is taken for dead and
-// the row arrives in the first session.
+// Receiving a row over the link takes longer than wal_sender_timeout. Its bytes count as a sign of life, so neither
+// side gives up and the row arrives in the first session.
 func TestLargeRowOverASlowLink(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{configs: map[string]string{"max.message.bytes": "20000000"}})

@@ -8,7 +8,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/faultproxy"
 )
 
-// F35: behind the name in postgres.url there is suddenly another cluster, with an outbox and a slot of the same names.
+// F35: the name in postgres.url suddenly leads to another cluster, with an outbox and a slot of the same names.
 func TestOtherClusterBehindTheName(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
@@ -27,13 +27,13 @@ func TestOtherClusterBehindTheName(t *testing.T) {
 
 	o.sample()
 	p, env := o.proxied()
-	w := o.write(calm(rnd))
+	w := o.write(calmLoad(rnd))
 	r := o.startStreaming(env)
 	w.awaitCommits(50)
 	p.Target(address(t, other))
 	p.CutAll(true)
-	r.stopsWith(recoverIn, 79, "system identifier", "remedy: ")
-	r.left()
+	r.awaitStop(recoverIn, 79, "system identifier", "remedy: ")
+	r.noteConfirmed()
 	o.outcome("exit 79, nothing delivered or confirmed there")
 	now, err := elsewhere.lsn(o.slotSQL("confirmed_flush_lsn::text"))
 	must(t, err)
@@ -42,24 +42,24 @@ func TestOtherClusterBehindTheName(t *testing.T) {
 	}
 	p.Target(address(t, o.pg))
 	o.startStreaming(env)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
-	// The end was no crash, but neither did it confirm: the connection was gone.
+	// The end was no crash, but confirmed nothing either: the connection was gone.
 	o.boundRepeats(o.verify(patience))
 }
 
-// F57: the primary gets another address. The name leads to the new one; what is connected to the old one is told nothing,
-// or reset.
+// F57: the primary gets another address. The name leads to the new one; connections to the old one receive nothing
+// more, or are reset.
 func TestNameMovesToAnotherAddress(t *testing.T) {
 	t.Parallel()
-	timeout := long(5*time.Second, time.Second)
+	timeout := fullOrShort(5*time.Second, time.Second)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	moves := long(12, 4)
+	moves := fullOrShort(12, 4)
 	o.proves("F57", "the name in postgres.url moves to another address of the same cluster %d times; the old address resets, refuses, or is a black hole; wal_sender_timeout %v", moves, timeout)
 	o.sample()
 	name, env := o.proxied()
-	machine := func() *faultproxy.Proxy { // an address where the primary is, or was
+	machine := func() *faultproxy.Proxy { // a present or former address of the primary
 		p, err := faultproxy.Start(address(t, o.pg))
 		must(t, err)
 		t.Cleanup(func() { must(t, p.Close()) })
@@ -67,7 +67,7 @@ func TestNameMovesToAnotherAddress(t *testing.T) {
 		return p
 	}
 	old := machine()
-	w := o.write(calm(rnd))
+	w := o.write(calmLoad(rnd))
 	r := o.startStreaming(env, senderTimeout(timeout))
 	var slowest time.Duration
 	for i := range moves {
@@ -82,11 +82,11 @@ func TestNameMovesToAnotherAddress(t *testing.T) {
 		}
 		await(t, recoverIn, "the daemon at the new address", func() error {
 			if next.Accepted() == 0 {
-				return errors.New("it has not come")
+				return errors.New("it has not connected")
 			}
 			return nil
 		})
-		o.healed()
+		o.awaitHealed()
 		slowest = max(slowest, time.Since(begin))
 		t.Logf("move %d: followed after %v", i+1, time.Since(begin).Round(time.Millisecond))
 		old = next
@@ -95,31 +95,31 @@ func TestNameMovesToAnotherAddress(t *testing.T) {
 	w.stop()
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, noRepeats)
-	o.onlyOne()
+	o.checkNoTakeover()
 }
 
-// F58: something in between closes connections that are idle, as load balancers and poolers do. The replication connection
-// never is; the one that looks at the catalogs now and then may have to be opened again.
+// F58: a middlebox closes idle connections, as load balancers and poolers do. The replication connection is never idle;
+// the one for catalog checks may have to be opened again.
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
-	idle, lasts := long(10*time.Second, 2*time.Second), long(70*time.Second, 5*time.Second)
+	idle, lasts := fullOrShort(10*time.Second, 2*time.Second), fullOrShort(70*time.Second, 5*time.Second)
 	rnd := newRand(t)
-	// WAL of others would keep the connections busy.
+	// WAL of other databases would keep the connections busy.
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
 	o.proves("F58", "connections to Postgres closed after %v without traffic, %v without load, then with", idle, lasts)
 	o.sample()
 	p, env := o.proxied()
 	r := o.startStreaming(env, senderTimeout(min(idle, 3*time.Second)))
 	must(t, p.Set(faultproxy.Faults{Idle: idle}))
-	time.Sleep(lasts) // the length is the test
-	await(t, patience, "a connection to be closed", func() error { return errors.Join(unless(p.Cuts() > 0), o.unharmed()) })
+	time.Sleep(lasts) // the duration is the fault
+	await(t, patience, "a connection to be closed", func() error { return errors.Join(waitFor(p.Cuts() > 0), o.checkRelays()) })
 	closed := p.Cuts()
-	w := o.write(calm(rnd))
+	w := o.write(calmLoad(rnd))
 	w.awaitCommits(100)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, noRepeats)
-	o.onlyOne()
+	o.checkNoTakeover()
 	o.outcome("%d connections closed, %d sessions failed", closed, r.reconnects(""))
 }

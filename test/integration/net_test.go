@@ -14,30 +14,30 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// TestPostgresNetwork is what the network does between the daemon and Postgres; net_kafka_test.go has the other side.
+// TestPostgresNetwork covers network faults between the daemon and Postgres; net_kafka_test.go has the other side.
 // Writers, reader and sampler reach the servers directly.
 //
-// A process repeats nothing that Kafka has acknowledged to it, and a session that loses Postgres waits for the
-// acknowledgements under way: so no fault of this side makes a repeat.
+// A process repeats nothing that Kafka has acknowledged to it, and a session that loses Postgres waits for outstanding
+// acknowledgements: so no fault of this side causes a repeat.
 //
-// All of it waits most of the time, so it runs at once, whatever -parallel says.
+// The subtests mostly wait, so all of them run at once, whatever -parallel says.
 func TestPostgresNetwork(t *testing.T) {
 	t.Parallel()
 	lost := faultproxy.Way{Drop: true}
-	together(t, map[string]func(*testing.T){
+	runTogether(t, map[string]func(*testing.T){
 		"cut after bytes":   postgresCutAfterBytes,
 		"standstill":        postgresStandstill,
 		"black hole":        silentPostgres("F14", "black hole towards Postgres", faultproxy.BlackHole()),
 		"no answer to SYNs": silentPostgres("F14", "black hole towards Postgres, connects unanswered", faultproxy.Faults{Up: lost, Down: lost, Silent: true}),
-		"daemon not heard":  silentPostgres("F16", "Postgres hears nothing of the daemon, which hears it", faultproxy.Faults{Up: lost}),
-		"server not heard":  silentPostgres("F16", "the daemon hears nothing of Postgres, which hears it", faultproxy.Faults{Down: lost}),
+		"daemon not heard":  silentPostgres("F16", "Postgres receives nothing from the daemon, which receives from Postgres", faultproxy.Faults{Up: lost}),
+		"server not heard":  silentPostgres("F16", "the daemon receives nothing from Postgres, which receives from the daemon", faultproxy.Faults{Down: lost}),
 		"half-open client":  halfOpenClient,
 		"flapping":          postgresFlapping,
 	})
 }
 
-// together runs subtests at once.
-func together(t *testing.T, tests map[string]func(*testing.T)) {
+// runTogether runs subtests at once.
+func runTogether(t *testing.T, tests map[string]func(*testing.T)) {
 	var all sync.WaitGroup
 	for name, test := range tests {
 		all.Go(func() { t.Run(name, test) })
@@ -45,9 +45,9 @@ func together(t *testing.T, tests map[string]func(*testing.T)) {
 	all.Wait()
 }
 
-const noRepeats = "Kafka is well, and one process lives through it"
+const noRepeats = "Kafka works, and one process survives all of it"
 
-// address is where the database is, as host and port.
+// address returns the database's host and port.
 func address(t *testing.T, pg *pgtest.Server) string {
 	t.Helper()
 	u, err := url.Parse(pg.URL("postgres", role, password))
@@ -55,7 +55,7 @@ func address(t *testing.T, pg *pgtest.Server) string {
 	return u.Host
 }
 
-// proxied puts a proxy between the daemon and Postgres, and returns the setting that leads through it.
+// proxied puts a proxy between the daemon and Postgres, and returns the setting that uses it.
 func (o *outbox) proxied() (p *faultproxy.Proxy, env string) {
 	o.t.Helper()
 	p, err := faultproxy.Start(address(o.t, o.pg))
@@ -68,15 +68,17 @@ func (o *outbox) proxied() (p *faultproxy.Proxy, env string) {
 	return p, "OUTBOXCDC_POSTGRES_URL=" + u.String()
 }
 
-// calm is a load that leaves the machine to others.
-func calm(rnd *rand.Rand) load { return load{rand: rnd, connections: 2, pause: 12 * time.Millisecond} }
+// calmLoad is a load that leaves most of the machine to other tests.
+func calmLoad(rnd *rand.Rand) load {
+	return load{rand: rnd, connections: 2, pause: 12 * time.Millisecond}
+}
 
-// senderTimeout is the setting wal_sender_timeout.
+// senderTimeout returns the setting wal_sender_timeout.
 func senderTimeout(d time.Duration) string {
 	return "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=" + d.String()
 }
 
-// reconnects counts the sessions that ended with an error, of all reasons or of one.
+// reconnects counts the sessions that ended with an error, for all reasons or for one.
 func (r *relay) reconnects(reason string) (n int) {
 	r.t.Helper()
 	m, err := r.metrics()
@@ -89,8 +91,8 @@ func (r *relay) reconnects(reason string) (n int) {
 	return n
 }
 
-// aLittle bounds what the daemon keeps open and running, whatever it has been through.
-func (r *relay) aLittle() {
+// checkResources checks that the daemon has few open connections, files and goroutines, after any fault.
+func (r *relay) checkResources() {
 	r.t.Helper()
 	m, err := r.metrics()
 	must(r.t, err)
@@ -107,17 +109,16 @@ func (r *relay) aLittle() {
 	}
 }
 
-// onlyOne fails the test if the daemon has ended since its start and another took over.
-func (o *outbox) onlyOne() {
+// checkNoTakeover fails the test if the daemon has ended since its start and another took over.
+func (o *outbox) checkNoTakeover() {
 	o.t.Helper()
 	if len(o.relays) != 1 || o.running() == nil {
-		o.t.Errorf("%d daemons were started, want one that lives", len(o.relays))
+		o.t.Errorf("%d daemons were started, want one that survives", len(o.relays))
 	}
 }
 
 // cutTimes cuts the daemon's connections through a proxy that many times, each time after a number of bytes of a new
-// connection: at most up bytes of what the daemon sends, or down bytes of what it receives. After each, something is
-// delivered.
+// connection: at most up bytes sent by the daemon, or down bytes received. After each cut, something is delivered.
 func (o *outbox) cutTimes(w *writer, p *faultproxy.Proxy, rnd *rand.Rand, times, up, down int) {
 	t := o.t
 	t.Helper()
@@ -135,7 +136,7 @@ func (o *outbox) cutTimes(w *writer, p *faultproxy.Proxy, rnd *rand.Rand, times,
 		old := p.Cuts()
 		await(t, patience, fmt.Sprintf("cut %d: %+v", i+1, f), func() error {
 			if p.Cuts() == old {
-				return fmt.Errorf("no connection came so far; %d have been accepted", p.Accepted())
+				return fmt.Errorf("no connection was cut so far; %d have been accepted", p.Accepted())
 			}
 			return nil
 		})
@@ -146,36 +147,37 @@ func (o *outbox) cutTimes(w *writer, p *faultproxy.Proxy, rnd *rand.Rand, times,
 
 // F12: connections to Postgres are cut after n bytes: while connecting, and under load.
 func postgresCutAfterBytes(t *testing.T) {
-	times := long(100, 24)
+	times := fullOrShort(100, 24)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F12", "TCP cut, by FIN or RST, after n random bytes of a connection to Postgres (server's way n ≤ 64 KiB, daemon's way n ≤ 3 KiB), %d times under load; each n is in the simulator", times)
 	o.sample()
 	p, env := o.proxied()
-	w := o.write(calm(rnd))
+	w := o.write(calmLoad(rnd))
 	r := o.startStreaming(env, "OUTBOXCDC_TUNING_STATUS_INTERVAL=100ms")
 	o.cutTimes(w, p, rnd, times, 3<<10, 64<<10)
 	o.outcome("%d connections cut, %d sessions", p.Cuts(), r.reconnects("")+1)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, noRepeats)
-	r.aLittle()
-	o.onlyOne()
+	r.checkResources()
+	o.checkNoTakeover()
 }
 
-// F14, and F16 for this side: packets are lost, in both directions or in one. Connections stay open, nobody is told.
+// F14, and F16 for this side: packets are lost, in both directions or in one. Connections stay open, and neither side
+// is told.
 func silentPostgres(row, what string, faults faultproxy.Faults) func(*testing.T) {
 	return func(t *testing.T) {
-		timeout, lasts, factor := long(5*time.Second, time.Second), long(40*time.Second, 4*time.Second), long(3, 30)
+		timeout, lasts, factor := fullOrShort(5*time.Second, time.Second), fullOrShort(40*time.Second, 4*time.Second), fullOrShort(3, 30)
 		rnd := newRand(t)
 		o := newOutbox(t, options{})
 		o.proves(row, "%s for %v (120 s ÷ %d), wal_sender_timeout %v", what, lasts, factor, timeout)
 		o.sample()
 		p, env := o.proxied()
-		w := o.write(calm(rnd))
-		// A connect that hangs is given up by the URL's connect_timeout, else after 10 s.
-		if !proving() {
+		w := o.write(calmLoad(rnd))
+		// A connect that hangs ends after the URL's connect_timeout, or else after 10 s.
+		if !isProving() {
 			env += "&connect_timeout=2"
 		}
 		r := o.startStreaming(env, senderTimeout(timeout))
@@ -186,44 +188,44 @@ func silentPostgres(row, what string, faults faultproxy.Faults) func(*testing.T)
 		freed := time.Since(begin)
 		r.awaitState("reconnecting", timeout+patience)
 		told := time.Since(begin)
-		time.Sleep(lasts - time.Since(begin)) // the length is the test
+		time.Sleep(lasts - time.Since(begin)) // the duration is the fault
 		st, err := r.status()
 		must(t, err)
 		if st.State != "reconnecting" {
-			t.Errorf("it is %s (%s) in the end", st.State, st.Reason)
+			t.Errorf("the daemon is %s (%s) in the end", st.State, st.Reason)
 		}
 		must(t, p.Set(faultproxy.Faults{}))
-		o.healed()
+		o.awaitHealed()
 		w.stop()
 		o.outcome("slot free after %.1f s, daemon reconnecting after %.1f s", freed.Seconds(), told.Seconds())
-		// The server looks at its clock every half of its timeout at the latest; the daemon's goodbye takes 2 s.
-		if most := timeout*3/2 + 3*time.Second + busy; freed > most || told > timeout+most {
+		// The server checks the time every half of its timeout at the latest; the daemon's last messages take 2 s.
+		if most := timeout*3/2 + 3*time.Second + busyAllowance; freed > most || told > timeout+most {
 			t.Errorf("the slot was free after %v, the daemon reconnected after %v; at most %v each", freed, told, most)
 		}
 		v := o.verify(patience)
 		o.repeatsAtMost(v, 0, noRepeats)
-		r.aLittle()
-		o.onlyOne()
+		r.checkResources()
+		o.checkNoTakeover()
 	}
 }
 
-// A network that holds everything back for less than wal_sender_timeout, and loses nothing, is no fault at all.
+// A network that holds everything back for less than wal_sender_timeout, and loses nothing, is no fault.
 func postgresStandstill(t *testing.T) {
 	const times, each = 3, time.Second
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	o.proves("F14", "network to Postgres stands still %d × %v, less than wal_sender_timeout", times, each)
+	o.proves("F14", "network to Postgres held up %d × %v, less than wal_sender_timeout", times, each)
 	o.sample()
 	p, env := o.proxied()
-	w := o.write(calm(rnd))
-	r := o.startStreaming(env, "OUTBOXCDC_TUNING_FENCE_WAIT=10s") // for half of it records leave without an answer about the slot
+	w := o.write(calmLoad(rnd))
+	r := o.startStreaming(env, "OUTBOXCDC_TUNING_FENCE_WAIT=10s") // for half of it records may be sent without a catalog check
 	for range times {
 		w.awaitCommits(20)
 		must(t, p.Set(faultproxy.Faults{Up: faultproxy.Way{Hold: true}, Down: faultproxy.Way{Hold: true}}))
 		time.Sleep(each)
 		must(t, p.Set(faultproxy.Faults{}))
 	}
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, noRepeats)
@@ -232,91 +234,91 @@ func postgresStandstill(t *testing.T) {
 	}
 }
 
-// F18: the daemon's machine is gone without a word. Another daemon has the slot as soon as the server has given the first
-// one up.
+// F18: the daemon's machine vanishes. Another daemon has the slot as soon as the server has given up on the first.
 func halfOpenClient(t *testing.T) {
-	const timeout = 15 * time.Second // the second daemon has to come before it is over, on any machine
+	const timeout = 15 * time.Second // the second daemon has to start within it, on any machine
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F18", "the daemon's machine vanishes without FIN or RST, a second daemon starts; wal_sender_timeout %v", timeout)
 	o.sample()
 	p, env := o.proxied()
-	w := o.write(calm(rnd))
+	w := o.write(calmLoad(rnd))
 	r := o.startStreaming(env, senderTimeout(timeout))
 	w.awaitCommits(50)
 	must(t, p.Set(faultproxy.BlackHole()))
-	r.told = true
+	r.endExpected = true
 	must(t, r.proc.Kill())
 	begin := time.Now()
-	await(t, patience, "the hole to swallow the end of all connections", func() error {
+	await(t, patience, "the black hole to swallow the end of all connections", func() error {
 		if n := p.Intact(); n != 0 {
 			return fmt.Errorf("%d have lost nothing yet", n)
 		}
 		return nil
 	})
-	must(t, p.Set(faultproxy.Faults{})) // what was connected stays in the hole
-	r.confirmed, r.gone = o.confirmed(), true
+	must(t, p.Set(faultproxy.Faults{})) // existing connections stay in the black hole
+	r.confirmed, r.stopped = o.confirmed(), true
 	second := o.start(env, senderTimeout(timeout))
 	await(t, patience, "the second daemon to have the slot", func() error {
-		return errors.Join(unless(len(second.logged("replication started")) > 0), o.unharmed())
+		return errors.Join(waitFor(len(second.logged("replication started")) > 0), o.checkRelays())
 	})
 	took := time.Since(begin)
-	if !second.hasBeen("waiting_for_slot") {
-		t.Error("the second daemon has not waited: the server had given the first one up already, so the fault was not provoked")
+	if !second.hasBeenIn("waiting_for_slot") {
+		t.Error("the second daemon has not waited: the server had already given up on the first one, so the fault was not provoked")
 	}
 	o.outcome("slot obtained after %.1f s", took.Seconds())
-	// The second daemon looks once a second; on opening, the pauses between tries are far below that.
-	if most := timeout + 2*time.Second + busy; took > most {
+	// The second daemon tries once a second; on opening, the pauses between tries are far below that.
+	if most := timeout + 2*time.Second + busyAllowance; took > most {
 		t.Errorf("the second daemon has the slot after %v, more than %v", took, most)
 	}
 	second.awaitState("streaming", patience)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	o.boundRepeats(v)
-	second.aLittle()
+	second.checkResources()
 }
 
 // F20: no connection to Postgres lives for longer than half a second.
 func postgresFlapping(t *testing.T) {
-	lasts := long(75*time.Second, 8*time.Second)
+	lasts := fullOrShort(75*time.Second, 8*time.Second)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F20", "all connections to Postgres cut every 500 ms for %v (300 s ÷ %.0f), by FIN and by RST", lasts, 300/lasts.Seconds())
 	o.sample()
 	p, env := o.proxied()
-	w := o.write(calm(rnd))
+	w := o.write(calmLoad(rnd))
 	r := o.startStreaming(env)
 	w.awaitCommits(20)
 	rows, delivered, took := w.flap(p, lasts)
 	if delivered == 0 {
-		t.Error("nothing was delivered during the flapping")
+		t.Error("nothing was delivered between the cuts")
 	}
 	o.outcome("%d of %d events delivered meanwhile", delivered, rows)
-	o.outcome("%d connections were made, %d sessions failed", p.Accepted(), r.reconnects(""))
+	o.outcome("%d connections were opened, %d sessions failed", p.Accepted(), r.reconnects(""))
 	// Two connections a session, at most two sessions in 500 ms.
 	if most := int64(took/(500*time.Millisecond)+1) * 4; p.Accepted() > most {
-		t.Errorf("%d connections were made, more than %d", p.Accepted(), most)
+		t.Errorf("%d connections were opened, more than %d", p.Accepted(), most)
 	}
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, noRepeats)
-	r.aLittle()
-	o.onlyOne()
+	r.checkResources()
+	o.checkNoTakeover()
 }
 
-// flap cuts everything each 500 ms, and returns how many rows were written after the first cut, how many of them arrived and how
-// long it took. On a machine that is too busy to deliver any of them between two cuts the pauses get longer in the end.
+// flap cuts everything each 500 ms, and returns how many rows were written after the first cut, how many of them
+// arrived, and the duration. On a machine too busy to deliver any of them between two cuts the pauses get longer in the
+// end.
 func (w *writer) flap(p *faultproxy.Proxy, lasts time.Duration) (written, arrived int, took time.Duration) {
 	w.o.t.Helper()
-	every, began, count := 500*time.Millisecond, time.Now(), w.fromNow()
+	every, began, count := 500*time.Millisecond, time.Now(), w.countFromNow()
 	for n := 0; took < lasts || arrived == 0 && every < 8*time.Second; n++ {
 		if took >= lasts {
 			every *= 2
 		}
 		p.CutAll(n%2 == 0)
-		time.Sleep(every) // its length is the fault
+		time.Sleep(every) // the duration is the fault
 		written, arrived = count()
 		took = time.Since(began)
 	}

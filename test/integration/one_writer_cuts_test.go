@@ -18,13 +18,14 @@ type instance struct {
 	pg, kafka *faultproxy.Proxy
 }
 
-// F09, F14, F15: of two daemons the active one is cut off from Postgres, Kafka or both, with more than a window to send; the other takes over,
-// or the cut is over before. Then the network is back, and whatever was to be sent is sent, or not.
+// F09, F14, F15: of two daemons the active one is cut off from Postgres, Kafka or both, with more than a window to
+// send; the other takes over, or the cut ends before. Then the network is back, and outstanding records are sent, or
+// not.
 func TestOneWriterNetworkCuts(t *testing.T) {
 	t.Parallel()
 	needRealKafka(t)
 	// In lanes of their own: most of the time is spent waiting.
-	lanes, cuts, longest := long(8, 1), long(25, 2), long(time.Minute, 6*time.Second)
+	lanes, cuts, longest := fullOrShort(8, 1), fullOrShort(25, 2), fullOrShort(time.Minute, 6*time.Second)
 	var proxies []*faultproxy.Proxy
 	var ports []int
 	for range 2 * lanes {
@@ -51,7 +52,7 @@ func TestOneWriterNetworkCuts(t *testing.T) {
 func (o *outbox) oneWriter(cuts int, longest time.Duration, networks [2]*faultproxy.Proxy) {
 	const window = 1000
 	rnd := newRand(o.t)
-	// Kafka has a quarter of fence_wait to store what has left, which has to be enough on a busy machine.
+	// Kafka has a quarter of fence_wait to store records already sent, which has to be enough on a busy machine.
 	env := append(o.deduplicating(20*time.Second), senderTimeout(5*time.Second), fmt.Sprintf("OUTBOXCDC_TUNING_MAX_IN_FLIGHT_RECORDS=%d", window))
 	var all [2]instance
 	for i, p := range networks {
@@ -66,12 +67,12 @@ func (o *outbox) oneWriter(cuts int, longest time.Duration, networks [2]*faultpr
 	}
 	insert(1)
 	for range cuts {
-		active := o.active(all)
+		active := o.activeInstance(all)
 		cut := active.cut(rnd)
 		for range 3 {
 			insert(window / 2)
 		}
-		time.Sleep(between(rnd, time.Second, longest)) // the length of the cut is the test
+		time.Sleep(randomDuration(rnd, time.Second, longest)) // the duration of the cut is the fault
 		for _, p := range cut {
 			must(o.t, p.Set(faultproxy.Faults{}))
 		}
@@ -80,13 +81,13 @@ func (o *outbox) oneWriter(cuts int, longest time.Duration, networks [2]*faultpr
 		}
 		o.awaitArrived(patience)
 	}
-	o.active(all)
+	o.activeInstance(all)
 	o.awaitArrived(patience)
 	o.repeatsAtMost(o.verify(patience), 0, "one session sends at a time")
 }
 
-// active is the instance that has the slot.
-func (o *outbox) active(all [2]instance) (out instance) {
+// activeInstance returns the instance that has the slot.
+func (o *outbox) activeInstance(all [2]instance) (out instance) {
 	o.t.Helper()
 	await(o.t, patience, "one of the two to have the slot", func() error {
 		for _, i := range all {
@@ -100,7 +101,7 @@ func (o *outbox) active(all [2]instance) (out instance) {
 	return out
 }
 
-// cut takes an instance off the network, in one of the ways that there are, and returns what is to be set right again.
+// cut cuts an instance off from the network, in one of several ways, and returns the proxies to restore.
 func (i instance) cut(rnd *rand.Rand) (cut []*faultproxy.Proxy) {
 	switch rnd.IntN(4) {
 	case 0:
@@ -109,7 +110,7 @@ func (i instance) cut(rnd *rand.Rand) (cut []*faultproxy.Proxy) {
 		cut = []*faultproxy.Proxy{i.kafka}
 	case 2:
 		cut = []*faultproxy.Proxy{i.kafka, i.pg}
-	default: // connections end, and new ones go nowhere
+	default: // connections end, and new ones lead nowhere
 		cut = []*faultproxy.Proxy{i.kafka, i.pg}
 		for _, p := range cut {
 			p.CutAll(true)
@@ -121,7 +122,7 @@ func (i instance) cut(rnd *rand.Rand) (cut []*faultproxy.Proxy) {
 	return cut
 }
 
-// between draws a time, each order of magnitude as often as another.
-func between(rnd *rand.Rand, least, most time.Duration) time.Duration {
+// randomDuration draws a duration, with each order of magnitude equally likely.
+func randomDuration(rnd *rand.Rand, least, most time.Duration) time.Duration {
 	return time.Duration(float64(least) * math.Pow(float64(most)/float64(least), rnd.Float64()))
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// The active daemon's walsender is ended, as by a restart of Postgres, and the daemon does not get the slot back; Kafka takes a second for
-// each answer. The server has given the slot to a standby at once, so nothing more may leave the first daemon, which has most of a window to
-// send.
+// The active daemon's walsender is ended, as by a restart of Postgres, and the daemon does not get the slot back; Kafka
+// takes a second for each answer. The server has given the slot to a standby at once, so the first daemon, with most of
+// a window to send, must send nothing more.
 func TestOneWriterAfterTheStream(t *testing.T) {
 	t.Parallel()
 	k := kafkatest.FakeForTest(t, kafkatest.FakeOptions{})
@@ -21,7 +21,7 @@ func TestOneWriterAfterTheStream(t *testing.T) {
 	first := o.startStreaming(append(env, pgEnv)...)
 	second := o.start(env...)
 	second.awaitState("waiting_for_slot", patience)
-	must(t, k.Inject(testContext(t), kafkatest.Fault{Delay: time.Second})) // of each answer to a produce request
+	must(t, k.Inject(testContext(t), kafkatest.Fault{Delay: time.Second})) // for each answer to a produce request
 	const rows = 1200
 	o.exec(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, n)
 		SELECT 'order', 'one key', 'added', jsonb_build_object('noise', (SELECT string_agg(md5(g::text || i), '') FROM generate_series(1, 320) i)), g FROM generate_series(1, $1::int) g`, rows)
@@ -32,17 +32,17 @@ func TestOneWriterAfterTheStream(t *testing.T) {
 		}
 		return err
 	})
-	pp.Target("127.0.0.1:1") // what is open stays
+	pp.Target("127.0.0.1:1") // open connections stay
 	o.exec("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '" + o.name + "'")
 	second.awaitState("streaming", patience)
-	first.awaitState("reconnecting", patience) // its session with Kafka is over
+	first.awaitState("reconnecting", patience) // its session with Kafka has ended
 	must(t, k.Heal(testContext(t)))
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, "one session sends at a time")
 }
 
-// The active daemon's host is cut off from Postgres and Kafka, with a window in flight. A standby takes over and delivers everything. Then the
-// network is back.
+// The active daemon's host is cut off from Postgres and Kafka, with a window in flight. A standby takes over and
+// delivers everything. Then the network is back.
 func TestOneWriterCutOff(t *testing.T) {
 	t.Parallel()
 	needRealKafka(t)
@@ -52,7 +52,7 @@ func TestOneWriterCutOff(t *testing.T) {
 	k := kafkatest.RealForTest(t, kafkatest.RealOptions{QuickStart: true, Proxied: []int{kp.Port()}})
 	kp.Target(k.ProxiedBackend(0))
 	o := newOutbox(t, options{kafka: k})
-	env := append(o.deduplicating(5*time.Second), "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=5s") // the standby is there before the first one's check gives up
+	env := append(o.deduplicating(5*time.Second), "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=5s") // the standby is active before the first one's check gives up
 	pp, pgEnv := o.proxied()
 	first := o.startStreaming(append(env, pgEnv, "OUTBOXCDC_KAFKA_BROKERS="+kp.Addr())...)
 	second := o.start(env...)
@@ -75,7 +75,7 @@ func TestOneWriterCutOff(t *testing.T) {
 	o.awaitArrived(patience)
 	must(t, kp.Set(faultproxy.Faults{}))
 	must(t, pp.Set(faultproxy.Faults{}))
-	first.awaitState("waiting_for_slot", patience) // it has found out, and whatever it had to send is sent
+	first.awaitState("waiting_for_slot", patience) // it has noticed, and has sent everything that it had to
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, "one session sends at a time")
 }

@@ -26,7 +26,7 @@ type outbox struct {
 	t     *testing.T
 	pg    *pgtest.Server
 	kafka kafkatest.Cluster
-	name  string   // of the database and the slot, and the beginning of the topics' names
+	name  string   // of the database and the slot, and prefix of the topics' names
 	args  []string // of the binary, before the command
 	bytea bool     // the type of payload is bytea
 
@@ -41,18 +41,18 @@ type outbox struct {
 	checks  int           // histories written
 }
 
-// options say what outbox is wanted; the zero value is good.
+// options describe an outbox; the zero value is valid.
 type options struct {
 	pg         *pgtest.Server    // default: the shared one of defaultMajor
 	kafka      kafkatest.Cluster // default: the shared one
 	types      []string          // aggregate types, each with a topic; default: "order"
-	missing    []string          // of them, those whose topic is not made yet (see makeTopic)
+	missing    []string          // those of types whose topic is not created yet (see makeTopic)
 	partitions int               // of each topic; default 3
 	configs    map[string]string // of each topic
-	payload    string            // type of the column payload; default: as `setup apply` makes it, jsonb
+	payload    string            // type of the column payload; default: jsonb, as `setup apply` creates it
 }
 
-// newOutbox makes everything that a daemon needs to run.
+// newOutbox creates everything that a daemon needs to run.
 func newOutbox(t *testing.T, opt options) *outbox {
 	t.Helper()
 	if opt.pg == nil {
@@ -92,7 +92,7 @@ func contains(list []string, s string) bool {
 	return false
 }
 
-// plain keeps what the names of slots, databases and topics may all have.
+// plain keeps the characters that names of slots, databases and topics may all have.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if (r < 'a' || r > 'z') && (r < '0' || r > '9') {
@@ -116,7 +116,7 @@ func (o *outbox) setUp(payload string) {
 	o.exec(`CREATE TABLE counter (key text PRIMARY KEY, n bigint NOT NULL DEFAULT 0)`)
 }
 
-// tearDown leaves nothing in servers that others use.
+// tearDown removes everything from servers that other tests use.
 func (o *outbox) tearDown() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
@@ -126,7 +126,7 @@ func (o *outbox) tearDown() {
 			_ = kafkatest.DeleteTopic(ctx, o.kafka.Brokers(), topic)
 		}
 	}
-	if o.pg.Pid() == 0 && o.pg.DataDir != "" { // stopped, and nobody else's
+	if o.pg.Pid() == 0 && o.pg.DataDir != "" { // stopped, and only this test's
 		return
 	}
 	err := poll(patience, func() error {
@@ -140,26 +140,26 @@ func (o *outbox) tearDown() {
 	}
 }
 
-// topic is where rows of an aggregate type go.
+// topic returns the topic for rows of an aggregate type.
 func (o *outbox) topic(typ string) string { return o.name + "." + typ }
 
-// makeTopic makes the topic of an aggregate type.
+// makeTopic creates the topic of an aggregate type.
 func (o *outbox) makeTopic(typ string, partitions int, configs map[string]string) {
 	o.t.Helper()
 	must(o.t, kafkatest.CreateTopic(testContext(o.t), o.kafka.Brokers(), o.topic(typ), partitions, configs))
 }
 
-// command runs the binary to its end, configured as a daemon of this outbox is.
+// command runs the binary to its end, configured like a daemon of this outbox.
 func (o *outbox) command(env []string, args ...string) (output string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, the.binary, slices.Concat(o.args, args)...)
+	cmd := exec.CommandContext(ctx, testSuite.binary, slices.Concat(o.args, args)...)
 	cmd.Env = append(o.env(), env...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-// cleanEnv is our environment without what could configure the binary.
+// cleanEnv returns our environment without variables that could configure the binary.
 func cleanEnv() (env []string) {
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "OUTBOXCDC_") && !strings.HasPrefix(kv, "PG") && !strings.HasPrefix(kv, "GOMEMLIMIT=") {
@@ -169,10 +169,11 @@ func cleanEnv() (env []string) {
 	return env
 }
 
-// atLeastOnce is the setting for tests of what a crash repeats where Kafka is not asked what it has.
+// atLeastOnce is the setting for tests of the repeats after a crash in which the daemon does not read Kafka.
 const atLeastOnce = "OUTBOXCDC_DELIVERY_MODE=at_least_once"
 
-// env is the environment of the binary: the settings of this outbox and nothing else that could configure it.
+// env returns the environment of the binary: the settings of this outbox and no other variables that could configure
+// it.
 func (o *outbox) env() []string {
 	return append(cleanEnv(),
 		"OUTBOXCDC_POSTGRES_URL="+o.pg.URL(o.name, role, password),
@@ -187,7 +188,7 @@ func (o *outbox) env() []string {
 	)
 }
 
-// session is a connection that is made again after an error. Its methods may be called from several goroutines.
+// session is a connection that is opened again after an error. Its methods may be called from several goroutines.
 type session struct {
 	url  string
 	mu   sync.Mutex
@@ -211,7 +212,7 @@ func (s *session) do(f func(ctx context.Context, conn *pgx.Conn) error) (err err
 			return err
 		}
 		s.conn = nil
-		if !old { // else the server has been stopped since the last use, and nothing has been done
+		if !old { // else the server was stopped since the last use, and has done nothing
 			return err
 		}
 	}
@@ -255,9 +256,9 @@ func (o *outbox) exec(sql string, args ...any) {
 // insertInto begins a statement that writes rows.
 const insertInto = `INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload, headers, n) VALUES `
 
-// tx runs f in a transaction, commits it and notes the commit for the sampler. It returns a position at or behind the
-// transaction's end LSN, and leaves one before its commit in o.older, each with nothing else of this test between.
-// Others write to this server: where the WAL ends says less.
+// tx runs f in a transaction, commits it and notes the commit for the sampler. It returns a position at or after the
+// transaction's end LSN, and stores one before its commit in o.older, with no other transaction of this test in
+// between. Other tests write to this server, so the end of the WAL is less precise.
 func (o *outbox) tx(f func(ctx context.Context, tx pgx.Tx) error) (end pglogrepl.LSN) {
 	o.t.Helper()
 	var ids []string
@@ -266,7 +267,7 @@ func (o *outbox) tx(f func(ctx context.Context, tx pgx.Tx) error) (end pglogrepl
 		if err != nil {
 			return err
 		}
-		defer func() { _ = tx.Rollback(ctx) }() // nothing after a commit
+		defer func() { _ = tx.Rollback(ctx) }() // does nothing after a commit
 		if err := f(ctx, tx); err != nil {
 			return err
 		}
@@ -283,11 +284,11 @@ func (o *outbox) tx(f func(ctx context.Context, tx pgx.Tx) error) (end pglogrepl
 		return err
 	})
 	must(o.t, err)
-	o.ledger.committed(ids, end)
+	o.ledger.add(ids, end)
 	return end
 }
 
-// ownIDs are those that the open transaction has written.
+// ownIDs returns the ids that the open transaction has written.
 func ownIDs(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	rows, err := tx.Query(ctx, "SELECT id::text FROM outbox WHERE xmin = pg_current_xact_id()::xid AND id IS NOT NULL")
 	if err != nil {
@@ -316,7 +317,7 @@ func insertRows(ctx context.Context, tx pgx.Tx, typ, key string, n, count int) e
 	return err
 }
 
-// confirmed is the slot's confirmed_flush_lsn.
+// confirmed returns the slot's confirmed_flush_lsn.
 func (o *outbox) confirmed() pglogrepl.LSN {
 	o.t.Helper()
 	lsn, err := o.admin.lsn(o.slotSQL("confirmed_flush_lsn::text"))
@@ -328,7 +329,7 @@ func (o *outbox) slotSQL(column string) string {
 	return "SELECT " + column + " FROM pg_replication_slots WHERE slot_name = '" + o.name + "'"
 }
 
-// walFlushed is how far the server's WAL is on disk: behind everything that has committed.
+// walFlushed returns how far the server's WAL is on disk: after everything that has committed.
 func (o *outbox) walFlushed() pglogrepl.LSN {
 	o.t.Helper()
 	lsn, err := o.admin.lsn("SELECT pg_current_wal_flush_lsn()::text")
@@ -342,9 +343,9 @@ func (o *outbox) awaitConfirmed(lsn pglogrepl.LSN, d time.Duration) time.Duratio
 	begin := time.Now()
 	await(o.t, d, fmt.Sprintf("confirmed_flush_lsn to reach %s", lsn), func() error {
 		if now := o.confirmed(); now < lsn {
-			return errors.Join(fmt.Errorf("it is %s", now), o.unharmed())
+			return errors.Join(fmt.Errorf("it is %s", now), o.checkRelays())
 		}
-		return o.unharmed()
+		return o.checkRelays()
 	})
 	return time.Since(begin)
 }
@@ -355,20 +356,20 @@ func (o *outbox) awaitSlotFree() {
 	await(o.t, patience, "the slot to be free", func() error {
 		var active bool
 		if err := o.admin.scan(o.slotSQL("active"), &active); err != nil || active {
-			return errors.Join(err, errors.New("it is active"))
+			return errors.Join(err, errors.New("the slot is active"))
 		}
 		return nil
 	})
 }
 
-// row is what one row of the outbox must become.
+// row is the record that one row of the outbox must become.
 type row struct {
 	check.Row
 	EventType string
-	N         int64 // orders all rows of a key, of whatever type; 0: it is outside the order
+	N         int64 // orders all rows of a key, of any type; 0: no order
 }
 
-// truth is the table: every row that has committed, with its place among the rows of its key.
+// truth reads the table: every committed row, with its place among the rows of its key.
 func (o *outbox) truth() []row {
 	o.t.Helper()
 	payload := "convert_to(payload::text, 'UTF8')"

@@ -19,8 +19,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// shown is a record as peek and dlq show it with -o json, as far as tests look at it.
-type shown struct {
+// shownRecord is a record that peek and dlq print with -o json, as far as tests read it.
+type shownRecord struct {
 	Position string
 	Topic    string
 	ID       string
@@ -51,17 +51,17 @@ type bytesOf struct {
 	ValueBase64 []byte `json:"value_base64"`
 }
 
-func either(text *string, b []byte) []byte {
+func bytesOrText(text *string, b []byte) []byte {
 	if text != nil {
 		return []byte(*text)
 	}
 	return b
 }
 
-func parseShown(t *testing.T, out string) (all []shown) {
+func parseShownRecords(t *testing.T, out string) (all []shownRecord) {
 	t.Helper()
 	for line := range strings.Lines(out) {
-		var s shown
+		var s shownRecord
 		if err := json.Unmarshal([]byte(line), &s); err != nil {
 			t.Fatalf("%v: %s", err, line)
 		}
@@ -70,19 +70,19 @@ func parseShown(t *testing.T, out string) (all []shown) {
 	return all
 }
 
-// unlike is what is wrong with what was shown of a record.
-func (s *shown) unlike(r kafkatest.Record) (all []string) {
+// differences returns the differences between the printed record and a record.
+func (s *shownRecord) differences(r kafkatest.Record) (all []string) {
 	var headers []kafkatest.Header
 	for _, h := range s.Headers {
-		headers = append(headers, kafkatest.Header{Key: h.Name, Value: either(h.Value, h.ValueBase64)})
+		headers = append(headers, kafkatest.Header{Key: h.Name, Value: bytesOrText(h.Value, h.ValueBase64)})
 	}
 	for _, c := range []struct {
 		what      string
 		got, want any
 	}{
 		{"topic", s.Topic, r.Topic},
-		{"key", fmt.Sprintf("%q", either(s.Key, s.KeyBase64)), fmt.Sprintf("%q", r.Key)},
-		{"value", fmt.Sprintf("%q", either(s.Value, s.ValueBase64)), fmt.Sprintf("%q", r.Value)},
+		{"key", fmt.Sprintf("%q", bytesOrText(s.Key, s.KeyBase64)), fmt.Sprintf("%q", r.Key)},
+		{"value", fmt.Sprintf("%q", bytesOrText(s.Value, s.ValueBase64)), fmt.Sprintf("%q", r.Value)},
 		{"headers", fmt.Sprintf("%q", headers), fmt.Sprintf("%q", r.Headers)},
 		{"bytes", s.Bytes, len(r.Value)},
 		{"tombstone", s.Tombstone, r.Value == nil},
@@ -94,12 +94,12 @@ func (s *shown) unlike(r kafkatest.Record) (all []string) {
 	return all
 }
 
-// look runs the binary to its end with its output apart.
-func (o *outbox) look(env []string, args ...string) (stdout, stderr string, exit int) {
+// runBinary runs the binary to its end and captures its output.
+func (o *outbox) runBinary(env []string, args ...string) (stdout, stderr string, exit int) {
 	o.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, the.binary, slices.Concat(o.args, args)...)
+	cmd := exec.CommandContext(ctx, testSuite.binary, slices.Concat(o.args, args)...)
 	cmd.Env = append(o.env(), env...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -109,26 +109,26 @@ func (o *outbox) look(env []string, args ...string) (stdout, stderr string, exit
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// looks is look of what must go well.
-func (o *outbox) looks(env []string, args ...string) (stdout, stderr string) {
+// mustRunBinary is look for commands that must succeed.
+func (o *outbox) mustRunBinary(env []string, args ...string) (stdout, stderr string) {
 	o.t.Helper()
-	stdout, stderr, exit := o.look(env, args...)
+	stdout, stderr, exit := o.runBinary(env, args...)
 	if exit != 0 {
 		o.t.Fatalf("%v: exit code %d: %s%s", args, exit, stdout, stderr)
 	}
 	return stdout, stderr
 }
 
-// slotRow is all that a peek must leave as it is; its copies are gone.
+// slotRow returns everything that a peek must not change; its copies must be gone.
 func (o *outbox) slotRow() (row string) {
 	o.t.Helper()
-	await(o.t, patience, "the copies to be gone", o.slots(1))
+	await(o.t, patience, "the copies to be gone", o.checkSlotCount(1))
 	must(o.t, o.admin.scan(`SELECT format('%s %s %s %s', confirmed_flush_lsn, restart_lsn, catalog_xmin, active) FROM pg_replication_slots WHERE slot_name = '`+o.name+`'`, &row))
 	return row
 }
 
-// What peek shows is what the daemon then sends, byte for byte, and looking changes nothing: neither with the daemon down nor
-// beside it, nor when it is killed.
+// peek shows what the daemon then sends, byte for byte, and changes nothing: neither with the daemon down nor beside
+// it, nor when peek is killed.
 func TestPeek(t *testing.T) {
 	for _, c := range []struct {
 		major, payload string
@@ -139,29 +139,29 @@ func TestPeek(t *testing.T) {
 			t.Parallel()
 			o := newOutbox(t, options{pg: pg, payload: c.payload})
 			if c.partitioned {
-				o.partition(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert')`)
+				o.partitionOutbox(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert')`)
 				o.leaf("leaf_2", 100, 10_000)
 			}
 			smokeRows(t, o, newRand(t), smokeValues(o))
 			before := o.slotRow()
-			out, notes := o.looks(nil, "peek", "-o", "json", "--limit", "0", "--payload")
+			out, notes := o.mustRunBinary(nil, "peek", "-o", "json", "--limit", "0", "--payload")
 			if after := o.slotRow(); after != before {
 				t.Errorf("the slot was %s, is %s", before, after)
 			}
-			o.start(senderTimeout(5 * time.Minute)) // it is frozen later, and keeps its slot for as long as that takes
+			o.start(senderTimeout(5 * time.Minute)) // it is frozen later, and must keep its slot meanwhile
 			o.awaitArrived(patience)
-			seen := parseShown(t, out)
-			o.sameAsKafka(seen)
+			seen := parseShownRecords(t, out)
+			o.checkSameAsKafka(seen)
 			if !strings.Contains(notes, fmt.Sprintf("%d events wait in slot %s", len(seen), o.name)) {
-				t.Errorf("it says %q of %d events", notes, len(seen))
+				t.Errorf("it prints %q for %d events", notes, len(seen))
 			}
 			o.peekBesideDaemon()
 		})
 	}
 }
 
-// sameAsKafka: all that was shown is in Kafka, as it is there, and nothing else is.
-func (o *outbox) sameAsKafka(seen []shown) {
+// checkSameAsKafka checks that the shown records are exactly those in Kafka.
+func (o *outbox) checkSameAsKafka(seen []shownRecord) {
 	o.t.Helper()
 	records := map[string]kafkatest.Record{}
 	for _, r := range o.readAll() {
@@ -176,13 +176,13 @@ func (o *outbox) sameAsKafka(seen []shown) {
 		if !ok {
 			o.t.Errorf("%s was shown and is not in Kafka", s.Position)
 		}
-		for _, what := range s.unlike(r) {
+		for _, what := range s.differences(r) {
 			o.t.Errorf("%s: %s", s.Position, what)
 		}
 	}
 }
 
-// peekBesideDaemon looks while the daemon has the slot and stands still, and follows while it goes on.
+// peekBesideDaemon peeks while the daemon has the slot and is frozen, and follows while the daemon continues.
 func (o *outbox) peekBesideDaemon() {
 	t := o.t
 	t.Helper()
@@ -196,14 +196,14 @@ func (o *outbox) peekBesideDaemon() {
 	}
 	add("beside", 200, 3)
 	before := o.slotRow()
-	out, _ := o.looks(nil, "peek", "-o", "json", "--payload")
-	text, _ := o.looks(nil, "peek", "--limit", "2")
+	out, _ := o.mustRunBinary(nil, "peek", "-o", "json", "--payload")
+	text, _ := o.mustRunBinary(nil, "peek", "--limit", "2")
 	if after := o.slotRow(); after != before || !strings.HasSuffix(after, " t") {
-		t.Errorf("the slot was %s, is %s; want it active and as it was", before, after)
+		t.Errorf("the slot was %s, is %s; want it active and unchanged", before, after)
 	}
 	must(t, r.proc.Thaw())
 	o.awaitArrived(patience)
-	seen := parseShown(t, out)
+	seen := parseShownRecords(t, out)
 	if len(seen) != 3 {
 		t.Fatalf("%d events were shown, want 3: %s", len(seen), out)
 	}
@@ -213,32 +213,32 @@ func (o *outbox) peekBesideDaemon() {
 	o.awaitConfirmed(o.walFlushed(), patience)
 
 	for i, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
-		log := filepath.Join(the.dir, fmt.Sprintf("%s-peek-%d.log", o.name, i))
-		p, err := child.Start(child.Spec{Path: the.binary, Args: []string{"peek", "-o", "json", "-f"}, Env: o.env(), Dir: the.dir, LogFile: log, DeathSignal: syscall.SIGKILL})
+		log := filepath.Join(testSuite.dir, fmt.Sprintf("%s-peek-%d.log", o.name, i))
+		p, err := child.Start(child.Spec{Path: testSuite.binary, Args: []string{"peek", "-o", "json", "-f"}, Env: o.env(), Dir: testSuite.dir, LogFile: log, DeathSignal: syscall.SIGKILL})
 		must(t, err)
 		t.Cleanup(func() { _ = p.Kill() })
-		await(t, patience, "a copy of the slot", o.slots(2))
+		await(t, patience, "a copy of the slot", o.checkSlotCount(2))
 		key := fmt.Sprint("followed ", i)
 		add(key, 300+10*i, 2)
-		await(t, patience, "what was committed later", func() error {
+		await(t, patience, "the event committed later", func() error {
 			b, err := os.ReadFile(log)
 			if err == nil && strings.Count(string(b), `"key":"`+key+`"`) != 2 {
 				err = fmt.Errorf("it has shown %s", b)
 			}
-			return errors.Join(err, o.unharmed())
+			return errors.Join(err, o.checkRelays())
 		})
-		o.awaitConfirmed(o.walFlushed(), patience) // by the daemon, which does not mind
+		o.awaitConfirmed(o.walFlushed(), patience) // by the daemon, which peek does not disturb
 		must(t, p.Signal(sig))
 		must(t, p.Wait(testContext(t)))
 		if sig == syscall.SIGINT && p.Err() != nil {
-			t.Errorf("told to end, it ends with %v: %s", p.Err(), tail(log, 3))
+			t.Errorf("after SIGTERM it ends with %v: %s", p.Err(), tail(log, 3))
 		}
-		await(t, patience, "the copy to be gone", o.slots(1))
+		await(t, patience, "the copy to be gone", o.checkSlotCount(1))
 	}
 }
 
-// slots says whether so many slots of this test's database exist.
-func (o *outbox) slots(want int) func() error {
+// checkSlotCount checks the number of slots of this test's database.
+func (o *outbox) checkSlotCount(want int) func() error {
 	return func() error {
 		var n int
 		err := o.admin.scan(`SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND confirmed_flush_lsn IS NOT NULL`, &n)
@@ -249,23 +249,23 @@ func (o *outbox) slots(want int) func() error {
 	}
 }
 
-// Poison is shown with what would become of it, and what stands behind it as well.
+// Poison is shown with what would become of it, and the events after it are shown as well.
 func TestPeekPoison(t *testing.T) {
 	t.Parallel()
-	o := newPoisonable(t, options{missing: []string{"dead", "order"}}) // Kafka is not asked
+	o := newPoisonOutbox(t, options{missing: []string{"dead", "order"}}) // peek does not ask Kafka
 	all := []any{1}
 	for _, p := range allPoison {
 		all = append(all, p)
 	}
-	o.mixed(append(all, 1)...)
+	o.insertMixed(append(all, 1)...)
 	env := o.policy("stop", "OUTBOXCDC_POISON_CAUSES=null_key=dead_letter", "OUTBOXCDC_POISON_DECISIONS="+o.written[0].id+"=skip",
 		"OUTBOXCDC_KAFKA_BROKERS=127.0.0.1:1")
-	out, notes := o.looks(env, "peek", "-o", "json")
-	seen := parseShown(t, out)
+	out, notes := o.mustRunBinary(env, "peek", "-o", "json")
+	seen := parseShownRecords(t, out)
 	if len(seen) != len(allPoison)+2 {
 		t.Fatalf("%d events, want %d", len(seen), len(allPoison)+2)
 	}
-	unknown := []string{"too_large"} // to all but Kafka
+	unknown := []string{"too_large"} // known to Kafka only
 	poison := 0
 	for i, p := range allPoison {
 		got := seen[i+1]
@@ -286,9 +286,9 @@ func TestPeekPoison(t *testing.T) {
 		}
 	}
 	if want := fmt.Sprintf("%d of them poison", poison); !strings.Contains(notes, want) {
-		t.Errorf("it says %q, want %q", notes, want)
+		t.Errorf("it prints %q, want %q", notes, want)
 	}
-	text, _ := o.looks(env, "peek", "--payload")
+	text, _ := o.mustRunBinary(env, "peek", "--payload")
 	for _, want := range []string{"POISON policy=skip cause=no_route", "POISON policy=dead_letter cause=null_key", `value={"is": "` + secret + `"}`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the text has no %s:\n%.3000s", want, text)
@@ -296,20 +296,20 @@ func TestPeekPoison(t *testing.T) {
 	}
 }
 
-// What is wrong with slot, publication or rights is said with the exit code that the daemon would end with.
+// Errors of slot, publication or privileges end peek with the exit code that the daemon would have.
 func TestPeekRefused(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
 	o.insert("order", "k", 1, 1)
 	refused := func(exit int, env []string, words ...string) {
 		t.Helper()
-		out, notes, got := o.look(env, "peek")
+		out, notes, got := o.runBinary(env, "peek")
 		if got != exit || out != "" {
 			t.Errorf("exit code %d, want %d; it shows %s", got, exit, out)
 		}
 		for _, w := range words {
 			if !strings.Contains(notes, w) {
-				t.Errorf("it says %q, want %q", notes, w)
+				t.Errorf("it prints %q, want %q", notes, w)
 			}
 		}
 	}
@@ -325,11 +325,11 @@ func TestPeekRefused(t *testing.T) {
 	defer o.exec(`DROP ROLE ` + plain)
 	refused(77, []string{"OUTBOXCDC_POSTGRES_URL=" + o.pg.URL(o.name, plain, "x")}, "REPLICATION")
 	for _, wrong := range [][]string{{"--limit", "-1"}, {"-o", "xml"}, {"what"}} {
-		if _, _, exit := o.look(nil, append([]string{"peek"}, wrong...)...); exit != 2 {
+		if _, _, exit := o.runBinary(nil, append([]string{"peek"}, wrong...)...); exit != 2 {
 			t.Errorf("peek %v: exit code %d, want 2", wrong, exit)
 		}
 	}
-	if n := o.slots(1)(); n != nil {
+	if n := o.checkSlotCount(1)(); n != nil {
 		t.Error(n)
 	}
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// pg_hba.conf is closed to the daemon's role under load, and its connections are ended; when it is opened again, delivery
-// goes on where it was.
+// pg_hba.conf is closed to the daemon's role under load, and its connections are ended; when it is opened again,
+// delivery continues.
 func TestHBAClosed(t *testing.T) {
 	t.Parallel()
-	rounds := long(3, 1)
+	rounds := fullOrShort(3, 1)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
 	o.proves("F55", "pg_hba.conf closed to the daemon under load and opened again, %d times", rounds)
@@ -26,7 +26,7 @@ func TestHBAClosed(t *testing.T) {
 	must(t, err)
 	closed := append([]byte("host all "+role+" all reject\n"), opened...)
 	reload := func(text []byte, want bool) {
-		must(t, os.WriteFile(file, text, 0o600)) // keeps its owner
+		must(t, os.WriteFile(file, text, 0o600)) // keeps the owner
 		must(t, o.pg.Reload())
 		await(t, patience, "the reload", func() error {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -36,7 +36,7 @@ func TestHBAClosed(t *testing.T) {
 				_ = conn.Close(ctx)
 			}
 			if (err == nil) != want {
-				return errors.Join(errors.New("it does not count yet"), err)
+				return errors.Join(errors.New("not in effect yet"), err)
 			}
 			return nil
 		})
@@ -49,11 +49,12 @@ func TestHBAClosed(t *testing.T) {
 		r.awaitReconnects("postgres_credentials", had+4)
 		w.awaitCommits(50)
 		reload(opened, true)
-		o.healed()
+		o.awaitHealed()
 	}
 	w.stop()
-	o.repeatsAtMost(o.verify(patience), 0, livesOn)
-	// Of each round: why the session ended, why none begins, that one has begun, and what its start looks for, if that takes a while.
+	o.repeatsAtMost(o.verify(patience), 0, daemonRemembers)
+	// In each round: why the session ended, why none begins, that one has begun, and what its start reads, if that
+	// takes a while.
 	if n := len(r.logged("state")); n > 1+6*rounds {
 		t.Errorf("%d changes of state in the log: %s", n, states(r))
 	}

@@ -6,20 +6,20 @@ import (
 	"testing"
 )
 
-// What was committed while the publication did not carry the outbox is not in the stream, whether a daemon ran then or not. A process that
-// begins later has not seen it happen: the position record has.
+// Rows committed while the publication did not contain the outbox are not in the stream, whether a daemon ran then or
+// not. A process that starts later did not see it happen, but the position record did.
 func TestPublicationAlteredAndBack(t *testing.T) {
 	for _, name := range []string{"stopped", "killed", "held at 79"} {
 		t.Run(name, func(t *testing.T) {
 			pg := sharedPostgres(t, defaultMajor)
 			t.Parallel()
 			o := newOutbox(t, options{pg: pg})
-			o.proves("F43", "table taken out of the publication and put back while a deduplicating daemon is %s, an event in between", name)
+			o.proves("F43", "table removed from the publication and added again while a deduplicating daemon is %s, an event in between", name)
 			o.sample()
 			env := o.deduplicating(fence)
 			alter := func() {
 				o.exec(`ALTER PUBLICATION outboxcdc DROP TABLE outbox`)
-				o.exec(insertInto + `(gen_random_uuid(), 'order', 'gap', 'added', '{}', '{}', 1)`) // not in the ledger: it will not come
+				o.exec(insertInto + `(gen_random_uuid(), 'order', 'gap', 'added', '{}', '{}', 1)`) // not in the ledger: it will not be delivered
 				o.exec(`DELETE FROM outbox WHERE aggregate_id = 'gap'`)
 				o.exec(`ALTER PUBLICATION outboxcdc ADD TABLE outbox`)
 			}
@@ -38,19 +38,19 @@ func TestPublicationAlteredAndBack(t *testing.T) {
 				alter()
 				r.awaitState("failed", patience)
 				r.signal(syscall.SIGTERM)
-				r.stopsWith(patience, 79, "altered")
+				r.awaitStop(patience, 79, "altered")
 			}
 			o.insert("order", "k", 51, 50)
 			stands := o.confirmed()
-			for range 2 { // a supervisor starts it again and again
+			for range 2 { // a supervisor restarts it
 				r = o.start(env...)
-				r.stopsWith(patience, 79, "the publication was altered", "remedy: ", "outboxcdc slot adopt")
+				r.awaitStop(patience, 79, "the publication was altered", "remedy: ", "outboxcdc slot adopt")
 				if n := o.follow.records(); n != 50 || o.confirmed() != stands {
 					t.Errorf("%d records, want the 50 of before; the slot was at %s and is at %s", n, stands, o.confirmed())
 				}
 			}
 			if _, text := o.adopt(env, 0, "--dry-run"); !strings.Contains(text, "the publication was altered") {
-				t.Errorf("a dry run says\n%s", text)
+				t.Errorf("a dry run prints\n%s", text)
 			}
 			o.exec(`ALTER PUBLICATION outboxcdc DROP TABLE outbox`)
 			if _, text := o.adopt(env, 79); !strings.Contains(text, "nothing was changed") || !strings.Contains(text, "remedy: ") {
@@ -60,12 +60,12 @@ func TestPublicationAlteredAndBack(t *testing.T) {
 			o.adopt(env, 0)
 			alter() // no session has begun since the adoption
 			r = o.start(env...)
-			r.stopsWith(patience, 79, "the publication was altered", "outboxcdc slot adopt")
+			r.awaitStop(patience, 79, "the publication was altered", "outboxcdc slot adopt")
 			o.adopt(env, 0)
 			o.startStreaming(env...)
-			o.healed()
-			o.repeatsAtMost(o.verify(patience), 0, "all of before was confirmed")
-			o.outcome("exit 79 at each start, with the remedy; `slot adopt`, and it goes on")
+			o.awaitHealed()
+			o.repeatsAtMost(o.verify(patience), 0, "all earlier events were confirmed")
+			o.outcome("exit 79 at each start, with the remedy; after `slot adopt` it continues")
 		})
 	}
 }

@@ -10,11 +10,11 @@ import (
 )
 
 // A row that the server cannot convert or print stops the stream at its transaction, at each try. The daemon names the
-// transaction and is not ready; the way out is the one that docs/runbook.md describes, step by step.
+// transaction and is not ready; the test follows the remedy of docs/runbook.md step by step.
 func TestServerCannotSend(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{pg: postgresIn(t, "WIN1252"), payload: "text"})
-	o.proves("F71", "a byte without a character in WIN1252 inside a transaction, which the server cannot convert; then the way out of the runbook")
+	o.proves("F71", "a byte without a character in WIN1252 inside a transaction, which the server cannot convert; then the remedy of the runbook")
 	env := o.deduplicating(fence)
 	r := o.startStreaming(env...)
 	o.insert("order", "before", 1, 20)
@@ -23,7 +23,7 @@ func TestServerCannotSend(t *testing.T) {
 	o.insert("order", "after", 1, 20)
 
 	var commit string
-	await(t, patience, "/readyz to say which transaction the server cannot send", func() error {
+	await(t, patience, "/readyz to name the transaction that the server cannot send", func() error {
 		code, body, err := r.get("/readyz")
 		m := regexp.MustCompile(`xid ` + bad + `, committed at ([0-9A-F]+/[0-9A-F]+).*22P05`).FindSubmatch(body)
 		if err != nil || code != 503 || m == nil {
@@ -34,12 +34,12 @@ func TestServerCannotSend(t *testing.T) {
 	})
 	r.awaitReconnects("postgres_cannot_send", 3)
 	if n := o.follow.records(); n != 20 {
-		t.Errorf("%d records, want the 20 of before", n)
+		t.Errorf("%d records, want the earlier 20", n)
 	}
 
 	r.signal(syscall.SIGTERM)
-	r.awaitExit(patience) // with 1 where the server did not live long enough to hear what was delivered
-	out, notes, exit := o.look(env, "peek")
+	r.awaitExit(patience) // with 1 where the server ended before it received the last status update
+	out, notes, exit := o.runBinary(env, "peek")
 	if n := strings.Count(out, "key=before"); exit != 69 || n != 20 || !strings.Contains(notes, "22P05") {
 		t.Errorf("peek: exit code %d after %d events\n%s", exit, n, notes)
 	}
@@ -49,11 +49,11 @@ func TestServerCannotSend(t *testing.T) {
 	o.exec(`DELETE FROM outbox WHERE xmin = '` + bad + `'`) // it was produced by hand
 	o.exec(`SELECT pg_replication_slot_advance($1, '`+commit+`'::pg_lsn + 1)`, o.name)
 	r = o.start(env...)
-	r.stopsWith(patience, 79, "outboxcdc slot adopt")
+	r.awaitStop(patience, 79, "outboxcdc slot adopt")
 	o.adopt(env, 0)
 	r = o.startStreaming(env...)
-	o.healed()
-	o.repeatsAtMost(o.verify(patience), 0, "nothing that was delivered comes again")
+	o.awaitHealed()
+	o.repeatsAtMost(o.verify(patience), 0, "no delivered event is sent again")
 	await(t, patience, "the daemon to be ready", func() error {
 		if code, body, err := r.get("/readyz"); err != nil || code != 200 {
 			return errors.Join(err, fmt.Errorf("%d %s", code, body))

@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A column that is needed goes under load: what was committed before is delivered, also by a daemon that was down
-// meanwhile, for the server decodes rows with the columns of their time. The first row of after stops the daemon, which
-// names the column, and is not confirmed.
+// A needed column is removed under load: rows committed before are delivered, also by a daemon that was down meanwhile,
+// because the server decodes rows with the columns of their time. The first later row stops the daemon, which names the
+// column, and is not confirmed.
 func TestNeededColumnGoes(t *testing.T) {
 	const rename, drop = `ALTER TABLE outbox RENAME COLUMN payload TO body`, `ALTER TABLE outbox DROP COLUMN payload`
 	type c struct {
@@ -17,7 +17,7 @@ func TestNeededColumnGoes(t *testing.T) {
 		down      bool
 	}
 	some := []c{{"renamed", rename, false}, {"dropped while down", drop, true}}
-	for _, c := range long(append(some, c{"renamed while down", rename, true}, c{"dropped", drop, false}), some) {
+	for _, c := range fullOrShort(append(some, c{"renamed while down", rename, true}, c{"dropped", drop, false}), some) {
 		t.Run(c.name, func(t *testing.T) {
 			pg := sharedPostgres(t, defaultMajor)
 			t.Parallel()
@@ -32,8 +32,8 @@ func TestNeededColumnGoes(t *testing.T) {
 				r.term()
 				w.awaitCommits(50)
 			}
-			r.told = true
-			// The table as it was, for nothing can be compared with it afterwards.
+			r.endExpected = true
+			// A copy of the table, which cannot be compared afterwards.
 			o.exec(`DO $$ BEGIN LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE; CREATE TABLE kept AS TABLE outbox; ` + c.ddl + `; END $$`)
 			w.stop()
 			end := o.tx(func(ctx context.Context, tx pgx.Tx) error {
@@ -43,7 +43,7 @@ func TestNeededColumnGoes(t *testing.T) {
 			if c.down {
 				r = o.start()
 			}
-			r.stopsWith(patience, 79, "payload", "remedy: ")
+			r.awaitStop(patience, 79, "payload", "remedy: ")
 			o.awaitSlotFree()
 			if now := o.confirmed(); now >= end {
 				t.Errorf("the slot confirms %s; a row without the column ends at %s", now, end)

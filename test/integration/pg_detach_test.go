@@ -11,14 +11,14 @@ import (
 // A transaction that began before DETACH PARTITION CONCURRENTLY writes a row into the partition during the detach. The server does not publish
 // the row. The daemon stops before it confirms anything later than the start of the detach.
 func TestDetachConcurrentlyWhileWritten(t *testing.T) {
-	for _, major := range long([]string{"14", "15", "16", "17", "18"}, []string{"14", "18"}) {
+	for _, major := range fullOrShort([]string{"14", "15", "16", "17", "18"}, []string{"14", "18"}) {
 		for _, root := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s via root %v", major, root), func(t *testing.T) {
 				pg := sharedPostgres(t, major)
 				t.Parallel()
 				o := newOutbox(t, options{pg: pg})
 				o.proves("F46", "DETACH PARTITION CONCURRENTLY while an older transaction writes into the partition, publish_via_partition_root = %v", root)
-				o.partition(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', ` + fmt.Sprintf(viaRoot, root) + `)`)
+				o.partitionOutbox(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', ` + fmt.Sprintf(viaRoot, root) + `)`)
 				o.leaf("leaf_2", 100, 200)
 				o.sample()
 				env := o.deduplicating(fence)
@@ -43,17 +43,17 @@ func TestDetachConcurrentlyWhileWritten(t *testing.T) {
 					var begun bool
 					err := o.admin.scan(`SELECT bool_or(inhdetachpending) FROM pg_inherits WHERE inhrelid = 'leaf_2'::regclass`, &begun)
 					if err == nil && !begun {
-						err = fmt.Errorf("it has not")
+						err = fmt.Errorf("not yet")
 					}
 					return err
 				})
 				limit := o.walFlushed()
-				r.told = true
+				r.endExpected = true
 				must(t, exec(&writer, insertInto+`(gen_random_uuid(), 'order', 'lost', 'added', '{}', '{}', 150)`))
 				must(t, exec(&writer, `COMMIT`))
 				must(t, <-detached)
 				o.insert("order", "k", 21, 20)
-				r.stopsWith(patience, 79, "public.leaf_2", "detached CONCURRENTLY", "remedy: ", "produce the events of the partition that were not delivered")
+				r.awaitStop(patience, 79, "public.leaf_2", "detached CONCURRENTLY", "remedy: ", "produce the events of the partition that were not delivered")
 				if at := o.confirmed(); at > limit {
 					t.Errorf("the slot confirms %s; the row that is not published was written after %s", at, limit)
 				}
@@ -62,14 +62,14 @@ func TestDetachConcurrentlyWhileWritten(t *testing.T) {
 				if left != 1 {
 					t.Errorf("%d rows are in the partition, want the one", left)
 				}
-				r.left()
+				r.noteConfirmed()
 
 				again := o.start(env...)
-				again.stopsWith(patience, 79, "public.leaf_2 was detached CONCURRENTLY", "outboxcdc slot adopt")
+				again.awaitStop(patience, 79, "public.leaf_2 was detached CONCURRENTLY", "outboxcdc slot adopt")
 				o.adopt(env, 0)
 				o.startStreaming(env...)
-				o.healed()
-				o.repeatsAtMost(o.verify(patience), 20, "after slot adopt nothing is skipped: what was delivered and not confirmed")
+				o.awaitHealed()
+				o.repeatsAtMost(o.verify(patience), 20, "after slot adopt nothing is skipped: the events delivered and not confirmed")
 				o.outcome("exit 79 with the partition's name at each start until slot adopt, nothing later than the start of the detach confirmed")
 			})
 		}

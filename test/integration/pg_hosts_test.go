@@ -8,7 +8,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// withStandby is a primary and a standby, of a version that copies slots to standbys.
+// withStandby starts a primary and a standby, of a version that copies slots to standbys.
 func withStandby(t *testing.T) (primary, standby *pgtest.Server) {
 	t.Helper()
 	primary = ownPostgres(t, "17", nil)
@@ -24,8 +24,8 @@ func withStandby(t *testing.T) (primary, standby *pgtest.Server) {
 	return primary, standby
 }
 
-// The URL names a standby and the primary. The daemon reads from the primary, wherever that stands in the list; a standby
-// alone is waited for, with the reason; and when the standby is promoted, it goes on there.
+// The URL names a standby and the primary. The daemon reads from the primary, in either order; with a standby alone it
+// waits, with the reason; and when the standby is promoted, it continues there.
 func TestSeveralHosts(t *testing.T) {
 	t.Parallel()
 	primary, standby := withStandby(t)
@@ -40,7 +40,7 @@ func TestSeveralHosts(t *testing.T) {
 	must(t, err)
 	for _, want := range []string{"the server is in recovery: a standby", "remedy: name the primary, or all hosts, in postgres.url"} {
 		if st.State != "reconnecting" || !strings.Contains(st.Reason, want) {
-			t.Errorf("%s: %s; it does not say %q", st.State, st.Reason, want)
+			t.Errorf("%s: %s; it does not contain %q", st.State, st.Reason, want)
 		}
 	}
 	alone.term()
@@ -50,7 +50,8 @@ func TestSeveralHosts(t *testing.T) {
 	last := o.insert("order", "b", 1, 20)
 	o.awaitArrived(patience)
 	o.awaitConfirmed(last, patience)
-	// What sync_replication_slots does every now and then. The slot's restart_lsn has to pass where the standby's copy began.
+	// sync_replication_slots does this periodically. The slot's restart_lsn has to pass the beginning of the standby's
+	// copy.
 	await(t, patience, "the slot on the standby", func() error {
 		o.exec(`SELECT pg_log_standby_snapshot()`)
 		err := standby.Exec(testContext(t), "postgres", `SELECT pg_sync_replication_slots()`)
@@ -62,16 +63,16 @@ func TestSeveralHosts(t *testing.T) {
 	})
 	_, err = primary.Stop(testContext(t), pgtest.Immediate)
 	must(t, err)
-	await(t, patience, "the daemon to notice", func() error { return unless(r.sessionsEnded() > 0) })
+	await(t, patience, "the daemon to notice", func() error { return waitFor(r.sessionsEnded() > 0) })
 	must(t, standby.Exec(testContext(t), "postgres", `SELECT pg_promote()`))
-	o.movesTo(standby)
+	o.moveTo(standby)
 	o.insert("order", "a", 21, 20)
 	r.awaitState("streaming", patience)
-	o.repeatsAtMost(o.verify(patience), 0, "the process remembers what was acknowledged")
+	o.repeatsAtMost(o.verify(patience), 0, "the process remembers the acknowledged events")
 }
 
-// movesTo is for an outbox whose database is on another server now.
-func (o *outbox) movesTo(pg *pgtest.Server) {
+// moveTo points the outbox to another server that has its database now.
+func (o *outbox) moveTo(pg *pgtest.Server) {
 	o.t.Helper()
 	o.admin.close()
 	o.pg = pg

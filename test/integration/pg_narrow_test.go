@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A publication of the outbox alone takes over from a wide one. The server does not know it in WAL that is older: a start from such a
-// position names the case. With the old publication the slot passes the position, and then the new one can be named.
+// A publication of the outbox alone replaces a wide one. In older WAL the server does not know it: a start from such a
+// position reports that. With the old publication the slot passes the position, and then the new one can be named.
 func TestNarrowPublication(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		t.Run(major, func(t *testing.T) {
@@ -15,7 +15,7 @@ func TestNarrowPublication(t *testing.T) {
 			o := newOutbox(t, options{pg: pg})
 			o.exec(`DROP PUBLICATION outboxcdc`)
 			o.exec(`CREATE PUBLICATION wide FOR ALL TABLES`)
-			remakeSlot(o)
+			recreateSlot(o)
 			env := o.deduplicating(fence)
 			wide := slices.Concat(env, []string{"OUTBOXCDC_POSTGRES_PUBLICATION=wide"})
 			narrow := slices.Concat(env, []string{"OUTBOXCDC_POSTGRES_PUBLICATION=narrow"})
@@ -28,16 +28,16 @@ func TestNarrowPublication(t *testing.T) {
 			o.exec(`CREATE PUBLICATION narrow FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`)
 			o.insert("order", "k", 41, 20)
 			r = o.start(narrow...)
-			r.stopsWith(patience, 79, `publication "narrow"`, "after the position that the slot has reached", "remedy: ", "the publication that was there before")
-			r.left()
+			r.awaitStop(patience, 79, `publication "narrow"`, "after the position that the slot has reached", "remedy: ", "the publication that was there before")
+			r.noteConfirmed()
 
 			r = o.startStreaming(wide...)
 			o.awaitSettled()
 			r.term()
 			o.startStreaming(narrow...)
 			o.insert("order", "k", 61, 20)
-			o.healed()
-			o.repeatsAtMost(o.verify(patience), 0, "deduplicated, each daemon ended in order")
+			o.awaitHealed()
+			o.repeatsAtMost(o.verify(patience), 0, "deduplicated, each daemon ended cleanly")
 		})
 	}
 }

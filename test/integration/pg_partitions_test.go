@@ -7,34 +7,34 @@ import (
 
 const viaRoot = `publish_via_partition_root = %v`
 
-// publish_via_partition_root is switched under load: off while the daemon runs, which stops for it as for every alteration
-// of the publication, and on while it is down. Nothing was left out, so a start delivers the rest.
+// publish_via_partition_root is switched under load: off while the daemon runs, which stops as for every alteration of
+// the publication, and on while it is down. No row was missing in the stream, so a start delivers the rest.
 func TestViaRootSwitched(t *testing.T) {
-	for _, major := range long([]string{"14", "16", "18"}, []string{"18"}) {
+	for _, major := range fullOrShort([]string{"14", "16", "18"}, []string{"18"}) {
 		t.Run(major, func(t *testing.T) {
 			pg := sharedPostgres(t, major)
 			t.Parallel()
 			rnd := newRand(t)
 			o := newOutbox(t, options{pg: pg})
 			o.proves("F46", "publish_via_partition_root switched off under load, and on again while the daemon is down")
-			o.partition(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', ` + fmt.Sprintf(viaRoot, true) + `)`)
+			o.partitionOutbox(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', ` + fmt.Sprintf(viaRoot, true) + `)`)
 			o.leaf("leaf_2", 100, 1_000_000)
 			o.sample()
 			r := o.startStreaming()
 			w := o.write(load{rand: rnd, keys: 3})
 			w.awaitCommits(100)
-			r.told = true
+			r.endExpected = true
 			o.exec(`ALTER PUBLICATION outboxcdc SET (` + fmt.Sprintf(viaRoot, false) + `)`)
-			r.stopsWith(patience, 79, "altered for table public.outbox", "remedy: ")
-			r.left()
+			r.awaitStop(patience, 79, "altered for table public.outbox", "remedy: ")
+			r.noteConfirmed()
 			w.awaitCommits(50)
 			o.exec(`ALTER PUBLICATION outboxcdc SET (` + fmt.Sprintf(viaRoot, true) + `)`)
 			w.awaitCommits(50)
 			r = o.start()
-			r.stopsWith(patience, 79, "the publication was altered", "slot adopt")
+			r.awaitStop(patience, 79, "the publication was altered", "slot adopt")
 			o.adopt(nil, 0)
 			o.startStreaming()
-			o.healed()
+			o.awaitHealed()
 			w.stop()
 			v := o.verify(patience)
 			o.boundRepeats(v)
@@ -43,8 +43,8 @@ func TestViaRootSwitched(t *testing.T) {
 	}
 }
 
-// Leaves that have rows of their own, from before they were attached or after they were detached: those rows are no
-// events (docs/limits.md), and all others are delivered as if nothing were.
+// Leaves have rows of their own, from before they were attached or after they were detached: those rows are no events
+// (docs/limits.md), and all others are delivered as usual.
 func TestLeavesWithRowsOfTheirOwn(t *testing.T) {
 	for _, root := range []bool{true, false} {
 		t.Run(fmt.Sprintf("via root %v", root), func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestLeavesWithRowsOfTheirOwn(t *testing.T) {
 			rnd := newRand(t)
 			o := newOutbox(t, options{pg: pg})
 			o.proves("F46", "leaves attached with rows in them, detached and written to, under load, publish_via_partition_root = %v", root)
-			o.partition(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', ` + fmt.Sprintf(viaRoot, root) + `)`)
+			o.partitionOutbox(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', ` + fmt.Sprintf(viaRoot, root) + `)`)
 			own := func(leaf string, n int) {
 				o.exec(`INSERT INTO `+leaf+` (aggregate_type, aggregate_id, event_type, payload, n)
 					SELECT 'order', 'own', 'added', '{}', $1::bigint + g FROM generate_series(1, 5) g`, n)
@@ -73,7 +73,7 @@ func TestLeavesWithRowsOfTheirOwn(t *testing.T) {
 				}
 				return err
 			})
-			o.healed() // what is in the first leaf has been delivered
+			o.awaitHealed() // the rows of the first leaf have been delivered
 			o.exec(`ALTER TABLE outbox DETACH PARTITION leaf_1`)
 			own("leaf_1", 0)
 			w.awaitCommits(50)

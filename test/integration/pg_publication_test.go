@@ -16,20 +16,20 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// alteration takes rows out of the stream without an error of the server's, or with one only much later.
+// alteration removes rows from the stream without an error of the server, or with one only much later.
 type alteration struct {
 	name   string
 	fault  string   // "": F43
 	majors []string // of the short form
-	full   []string // of the long form; nil: the same
+	full   []string // of the long form; nil: majors
 	ddl    []string // one transaction each
-	table  string   // where rows go afterwards; "": outbox
+	table  string   // where later rows go; "": outbox
 	cause  string   // in the last log line
-	or     string   // in its place
+	or     string   // an alternative to cause
 }
 
 var alterations = []alteration{
-	// Up to 17 the server ends the stream, 18 sends a notice and leaves the rows out.
+	// Up to 17 the server ends the stream, 18 sends a notice and skips the rows.
 	{
 		name: "dropped", fault: "F41", majors: []string{"17"}, full: []string{"14", "15", "16", "17"}, cause: "publication",
 		ddl: []string{`DROP PUBLICATION outboxcdc`},
@@ -66,7 +66,7 @@ var alterations = []alteration{
 		ddl: []string{`DO $$ BEGIN ALTER TABLE outbox RENAME TO outbox_old; CREATE TABLE outbox (LIKE outbox_old INCLUDING ALL);
 			ALTER PUBLICATION outboxcdc ADD TABLE outbox; END $$`},
 	},
-	// Whether the daemon is back in between is left to chance: it must stop either way.
+	// The daemon may or may not restart in between: it must stop either way.
 	{
 		name: "between sessions", majors: []string{"17"}, cause: "altered for table public.outbox",
 		ddl: []string{
@@ -76,13 +76,13 @@ var alterations = []alteration{
 	},
 }
 
-// Whatever takes our rows out of the publication ends the daemon with 79. The server goes on as if nothing had happened,
-// so nothing that committed after the alteration may be confirmed: it stands in the slot for a person to look at.
+// Any alteration that removes our rows from the publication ends the daemon with 79. The server continues as if nothing
+// had happened, so nothing committed after the alteration may be confirmed: it stays in the slot for an operator.
 func TestPublicationAltered(t *testing.T) {
 	for _, a := range alterations {
 		majors := a.majors
 		if a.full != nil {
-			majors = long(a.full, a.majors)
+			majors = fullOrShort(a.full, a.majors)
 		}
 		for _, major := range majors {
 			t.Run(major+" "+a.name, func(t *testing.T) {
@@ -95,8 +95,8 @@ func TestPublicationAltered(t *testing.T) {
 }
 
 func alterUnderLoad(t *testing.T, o *outbox, a alteration) {
-	o.exec(`ALTER PUBLICATION outboxcdc ADD TABLE counter`) // so that it is not empty without the outbox
-	remakeSlot(o)
+	o.exec(`ALTER PUBLICATION outboxcdc ADD TABLE counter`) // not empty without the outbox
+	recreateSlot(o)
 	fault := a.fault
 	if fault == "" {
 		fault = "F43"
@@ -108,18 +108,18 @@ func alterUnderLoad(t *testing.T, o *outbox, a alteration) {
 		o.insert("order", fmt.Sprint("key-", n%4), n, 1)
 	}
 	o.awaitArrived(patience)
-	ends := map[string]pglogrepl.LSN{} // of rows that the daemon may not have received by the time it looks
+	ends := map[string]pglogrepl.LSN{} // of rows that the daemon may not have received before its check
 	for n := 41; n <= 44; n++ {
 		end := o.insert("order", fmt.Sprint("key-", n%4), n, 1)
 		ends[fmt.Sprintf(`{"n": %d}`, n)] = end
 	}
 	truth := o.truth()
 
-	r.told = true
+	r.endExpected = true
 	for _, ddl := range a.ddl {
 		o.exec(ddl)
 	}
-	// The alteration is visible and nothing has committed after it: what the slot confirms must not be beyond.
+	// The alteration is visible and nothing has committed after it: the slot must not confirm more.
 	limit := walInsert(o)
 	table := a.table
 	if table == "" {
@@ -133,7 +133,7 @@ func alterUnderLoad(t *testing.T, o *outbox, a alteration) {
 	if a.or != "" && strings.Contains(lastLine(r.log), a.or) {
 		cause = a.or
 	}
-	r.stopsWith(0, 79, cause, "remedy: ")
+	r.awaitStop(0, 79, cause, "remedy: ")
 	confirmed := o.confirmed()
 	if confirmed > limit {
 		t.Errorf("the slot confirms %s; the alteration was complete at %s, and rows committed after it", confirmed, limit)
@@ -144,12 +144,12 @@ func alterUnderLoad(t *testing.T, o *outbox, a alteration) {
 		id, _ := headerOf(rec, "id")
 		there[id] = true
 	}
-	// What was not received when the daemon stopped still waits in the slot.
+	// Rows not received when the daemon stopped still wait in the slot.
 	truth = slices.DeleteFunc(truth, func(row row) bool {
 		end, late := ends[string(row.Value)]
 		waits := late && !there[row.ID] && confirmed < end
 		if waits {
-			t.Logf("%s was not delivered any more; it ends at %s and %s is confirmed", row.Value, end, confirmed)
+			t.Logf("%s was not delivered; it ends at %s and %s is confirmed", row.Value, end, confirmed)
 		}
 		return waits
 	})
@@ -162,11 +162,11 @@ func alterUnderLoad(t *testing.T, o *outbox, a alteration) {
 	if err := v.err(); err != nil {
 		t.Error(err)
 	}
-	o.proof.judged(v)
+	o.proof.setVerdict(v)
 	o.repeatsAtMost(v, 0, "nothing is sent again")
 }
 
-// insertUntilEnd commits single rows until the daemon has ended. Their order is nobody's business any more.
+// insertUntilEnd commits single rows until the daemon has ended. Their order is not checked.
 func insertUntilEnd(o *outbox, r *relay, table string, n int) (rows []row) {
 	o.t.Helper()
 	await(o.t, patience, "the daemon to end by itself", func() error {
@@ -176,7 +176,7 @@ func insertUntilEnd(o *outbox, r *relay, table string, n int) (rows []row) {
 				VALUES ('order', 'after', 'added', jsonb_build_object('n', $1::bigint), $1) RETURNING id::text`, n).Scan(&x.ID)
 		})
 		if err != nil {
-			return &hopeless{err}
+			return &finalError{err}
 		}
 		rows = append(rows, x)
 		n++

@@ -13,10 +13,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The outbox's owner alters what there is to alter, in random sequences, with the daemon running, stopped or killed in between.
-// Every committed row is delivered, or the daemon stops and names what was altered; it never confirms a row in silence.
+// The outbox's owner makes random alterations in random sequences, with the daemon running, stopped or killed in
+// between. Every committed row is delivered, or the daemon stops and names the alteration; it never confirms an
+// undelivered row silently.
 func TestRandomDDL(t *testing.T) {
-	sequences := long(125, 3)
+	sequences := fullOrShort(125, 3)
 	for lane, major := range []string{"14", "16", "17", "18"} {
 		t.Run(fmt.Sprint("PostgreSQL ", major), func(t *testing.T) {
 			pg := sharedPostgres(t, major)
@@ -24,37 +25,37 @@ func TestRandomDDL(t *testing.T) {
 			o := newOutbox(t, options{pg: pg})
 			root := lane != 1 // one lane publishes by leaves
 			o.proves("F43 F45 F46", "%d random sequences of DDL by the owner, publish_via_partition_root = %v, the daemon running, stopped or killed in between", sequences, root)
-			o.partition(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', ` + fmt.Sprintf(viaRoot, root) + `)`)
+			o.partitionOutbox(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', ` + fmt.Sprintf(viaRoot, root) + `)`)
 			o.exec(`CREATE SCHEMA aside`)
-			a := &altered{outbox: o, rnd: newRand(t), env: o.deduplicating(fence), root: root, leaves: []leaf{{name: "leaf_1"}}}
+			a := &alteredOutbox{outbox: o, rnd: newRand(t), env: o.deduplicating(fence), root: root, leaves: []leaf{{name: "leaf_1"}}}
 			a.lock.url = o.pg.SuperURL(o.name)
 			t.Cleanup(a.lock.close)
 			for range sequences {
 				a.sequence()
 			}
-			o.outcome("%d rows committed; %d stops, which %d rows were waiting at", len(a.committed), a.stops, len(a.reported))
+			o.outcome("%d rows committed; %d stops, at which %d rows were waiting", len(a.committed), a.stops, len(a.reported))
 		})
 	}
 }
 
-// altered is an outbox that is altered.
-type altered struct {
+// alteredOutbox is an outbox under random alterations.
+type alteredOutbox struct {
 	*outbox
 	rnd  *rand.Rand
 	env  []string
 	root bool // published via the root
 	r    *relay
-	lock session // holds a lock now and then
+	lock session // holds a lock sometimes
 
 	leaves    []leaf // attached
 	detached  []leaf
-	last      int // number of the newest leaf; it holds the rows with n from 100 times that
+	last      int // number of the newest leaf; it has the rows with n from 100 times that
 	renamed   bool
 	withdrawn bool // from the publication
 	committed []string
-	reported  map[string]bool // not delivered when the daemon stopped
+	reported  map[string]bool // reported as not delivered when the daemon stopped
 	stops     int
-	done      []string // of this sequence
+	done      []string // statements of this sequence
 }
 
 type leaf struct {
@@ -63,7 +64,7 @@ type leaf struct {
 	unlogged bool
 }
 
-func (a *altered) sequence() {
+func (a *alteredOutbox) sequence() {
 	a.t.Helper()
 	a.done = nil
 	for range 2 + a.rnd.IntN(5) {
@@ -83,7 +84,7 @@ func (a *altered) sequence() {
 	a.unlock()
 }
 
-func (a *altered) unlock() {
+func (a *alteredOutbox) unlock() {
 	a.t.Helper()
 	must(a.t, a.lock.do(func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, "ROLLBACK")
@@ -91,20 +92,20 @@ func (a *altered) unlock() {
 	}))
 }
 
-func (a *altered) start() {
+func (a *alteredOutbox) start() {
 	if a.r == nil {
-		a.did("start")
+		a.note("start")
 		a.r = a.outbox.start(a.env...)
 	}
 }
 
-func (a *altered) stop(sig syscall.Signal) {
+func (a *alteredOutbox) stop(sig syscall.Signal) {
 	if a.r == nil {
 		return
 	}
-	a.did("stop with %v", sig)
-	if !a.r.proc.Exited() { // else it has found something: the next start says what
-		a.r.told = true
+	a.note("stop with %v", sig)
+	if !a.r.proc.Exited() { // else it has found an alteration: the next start reports it
+		a.r.endExpected = true
 		_ = a.r.proc.Signal(sig)
 		a.r.awaitExit(patience)
 	}
@@ -112,23 +113,23 @@ func (a *altered) stop(sig syscall.Signal) {
 	a.awaitSlotFree()
 }
 
-func (a *altered) did(format string, args ...any) {
+func (a *alteredOutbox) note(format string, args ...any) {
 	a.done = append(a.done, fmt.Sprintf(format, args...))
 }
 
-// do executes a statement of the owner, which may be refused.
-func (a *altered) do(format string, args ...any) bool {
+// do executes a statement of the owner; the server may refuse it.
+func (a *alteredOutbox) do(format string, args ...any) bool {
 	sql := fmt.Sprintf(format, args...)
 	err := a.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, "SET lock_timeout = '200ms'; "+sql)
 		return err
 	})
-	a.did("%s: %v", sql, err)
+	a.note("%s: %v", sql, err)
 	return err == nil
 }
 
-// insert commits some rows into partitions that are attached.
-func (a *altered) insert() {
+// insert commits some rows into attached partitions.
+func (a *alteredOutbox) insert() {
 	if len(a.leaves) == 0 {
 		return
 	}
@@ -149,7 +150,7 @@ func (a *altered) insert() {
 }
 
 // alter executes one random change.
-func (a *altered) alter() {
+func (a *alteredOutbox) alter() {
 	table := "outbox"
 	if a.renamed {
 		table = "moved"
@@ -163,7 +164,7 @@ func (a *altered) alter() {
 		if l := a.leaves[i]; !l.unlogged && a.do(`ALTER TABLE %s DETACH PARTITION %s`, table, l.name) {
 			a.leaves, a.detached = slices.Delete(a.leaves, i, i+1), append(a.detached, l)
 		}
-	case what == 4: // nothing else is open that could write into it
+	case what == 4: // no other transaction is open that could write into it
 		i := some()
 		if l := a.leaves[i]; !l.unlogged && a.do(`ALTER TABLE %s DETACH PARTITION %s CONCURRENTLY`, table, l.name) {
 			a.leaves, a.detached = slices.Delete(a.leaves, i, i+1), append(a.detached, l)
@@ -173,7 +174,7 @@ func (a *altered) alter() {
 		if l := a.detached[i]; a.do(`ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%d) TO (%d)`, table, l.name, l.number*100, l.number*100+100) {
 			a.detached, a.leaves = slices.Delete(a.detached, i, i+1), append(a.leaves, l)
 		}
-	case what == 6: // its rows are still to be delivered
+	case what == 6: // its rows are not delivered yet
 		i := some()
 		if l := a.leaves[i]; !l.unlogged && a.do(`DROP TABLE %s`, l.name) {
 			a.leaves = slices.Delete(a.leaves, i, i+1)
@@ -195,7 +196,7 @@ func (a *altered) alter() {
 	case what == 10 && a.root: // to list leaves as published, PostgreSQL locks them (docs/sources.md)
 		_ = a.lock.do(func(ctx context.Context, conn *pgx.Conn) error {
 			_, err := conn.Exec(ctx, "SET lock_timeout = '200ms'; BEGIN; LOCK TABLE "+a.leaves[some()].name+" IN ACCESS EXCLUSIVE MODE")
-			a.did("a lock: %v", err)
+			a.note("a lock: %v", err)
 			return nil
 		})
 	case what == 11:
@@ -213,7 +214,7 @@ func (a *altered) alter() {
 	}
 }
 
-func (a *altered) attach(table, kind string) {
+func (a *alteredOutbox) attach(table, kind string) {
 	a.last++
 	l := leaf{name: fmt.Sprint("leaf_", 1+a.last), number: a.last, unlogged: kind != ""}
 	if a.do(`CREATE %s TABLE %s PARTITION OF %s FOR VALUES FROM (%d) TO (%d)`, kind, l.name, table, l.number*100, l.number*100+100) {
@@ -221,54 +222,55 @@ func (a *altered) attach(table, kind string) {
 	}
 }
 
-// settle waits until everything is confirmed or the daemon has stopped. In the first case all that has committed must have been
-// delivered. In the second, a person does what the daemon asks for, and it goes on.
-func (a *altered) settle() {
+// settle waits until everything is confirmed or the daemon has stopped. If confirmed, every committed row must have
+// been delivered. If stopped, the test does as an operator what the daemon asks for, and the daemon continues.
+func (a *alteredOutbox) settle() {
 	a.t.Helper()
 	a.start()
 	for stops := 0; ; stops++ {
 		if stops == 6 {
-			a.t.Fatalf("it stops again and again: %s\n%s", lastLine(a.r.log), strings.Join(a.done, "\n"))
+			a.t.Fatalf("it stops repeatedly: %s\n%s", lastLine(a.r.log), strings.Join(a.done, "\n"))
 		}
 		end := a.walFlushed()
-		await(a.t, patience, "all to be confirmed, or a stop", func() error {
+		await(a.t, patience, "everything to be confirmed, or a stop", func() error {
 			switch {
 			case a.r.proc.Exited():
 				return nil
 			case a.confirmed() >= end:
 				return nil
 			}
-			return fmt.Errorf("%s is confirmed of %s; %s\n%s", a.confirmed(), end, a.situation(), strings.Join(a.done, "\n"))
+			return fmt.Errorf("confirmed %s of %s; %s\n%s", a.confirmed(), end, a.situation(), strings.Join(a.done, "\n"))
 		})
 		if !a.r.proc.Exited() {
-			a.whole()
+			a.verifyDelivered()
 			return
 		}
-		a.stopped(stops)
+		a.resolveStop(stops)
 	}
 }
 
-// whole holds what was delivered against what has committed.
-func (a *altered) whole() {
+// verifyDelivered compares the delivered with the committed rows.
+func (a *alteredOutbox) verifyDelivered() {
 	a.t.Helper()
 	await(a.t, patience, "every row to be delivered", func() error {
-		for _, id := range a.follow.without(a.committed) {
+		for _, id := range a.follow.absentIDs(a.committed) {
 			if !a.reported[id] {
-				return errors.Join(a.unharmed(), fmt.Errorf("row %s is confirmed in silence\n%s", id, strings.Join(a.done, "\n")))
+				return errors.Join(a.checkRelays(), fmt.Errorf("row %s was confirmed silently\n%s", id, strings.Join(a.done, "\n")))
 			}
 		}
 		return nil
 	})
 }
 
-// stopped is what a person does after a stop: look at what it says, undo what it asks for, compare table and topics, adopt.
-func (a *altered) stopped(before int) {
+// resolveStop does what an operator does after a stop: read the message, undo the alteration, compare table and topics,
+// adopt.
+func (a *alteredOutbox) resolveStop(before int) {
 	a.t.Helper()
 	exit, words := a.r.exit(), lastLine(a.r.log)
 	if exit != 79 && exit != 78 || !strings.Contains(words, "remedy: ") && !strings.Contains(words, "outbox") {
 		a.t.Fatalf("exit code %d: %s\n%s", exit, words, strings.Join(a.done, "\n"))
 	}
-	a.did("STOP %d: %s", exit, words)
+	a.note("STOP %d: %s", exit, words)
 	a.stops++
 	a.awaitSlotFree()
 	a.unlock()
@@ -285,14 +287,14 @@ func (a *altered) stopped(before int) {
 			a.leaves = slices.Delete(a.leaves, i, i+1)
 		}
 	}
-	if before > 0 { // what waits cannot be decoded: it is given up, after it was compared
+	if before > 0 { // the waiting rows cannot be decoded: they are skipped, after the comparison
 		a.do(`SELECT pg_replication_slot_advance('%s', pg_current_wal_flush_lsn())`, a.name)
 	}
 	if a.reported == nil {
 		a.reported = map[string]bool{}
 	}
-	// A record that the follower has not seen yet counts as reported, too.
-	for _, id := range a.follow.without(a.committed) {
+	// A reported record that the follower has not seen yet counts too.
+	for _, id := range a.follow.absentIDs(a.committed) {
 		a.reported[id] = true
 	}
 	a.adopt(a.env, 0)

@@ -12,15 +12,15 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
-// encrypted is an outbox on a server that asks for TLS, and for a certificate or a password in it.
-type encrypted struct {
+// tlsOutbox is an outbox on a server that requires TLS, and a certificate or a password in it.
+type tlsOutbox struct {
 	*outbox
 	dir          string // of the daemon's certificates
 	open, closed string // roles: without TLS only, and with TLS only
-	certified    string // a role with a certificate only
+	certified    string // role that needs a certificate
 }
 
-// TestPostgresTLS is one server for all, whose certificate changes from part to part.
+// TestPostgresTLS uses one server for all subtests, whose certificate changes from one to the next.
 func TestPostgresTLS(t *testing.T) {
 	t.Parallel()
 	pg := ownPostgres(t, defaultMajor, nil)
@@ -28,7 +28,7 @@ func TestPostgresTLS(t *testing.T) {
 	must(t, pg.Certify(a, a))
 	o := newOutbox(t, options{pg: pg})
 	o.sample()
-	e := &encrypted{outbox: o, dir: t.TempDir(), open: o.name + "_open", closed: o.name + "_tls", certified: o.name + "_cert"}
+	e := &tlsOutbox{outbox: o, dir: t.TempDir(), open: o.name + "_open", closed: o.name + "_tls", certified: o.name + "_cert"}
 	for _, name := range []string{e.open, e.closed, e.certified} {
 		o.exec(`CREATE ROLE ` + name + ` LOGIN REPLICATION PASSWORD '` + password + `'`)
 		o.exec(`GRANT USAGE ON SCHEMA public TO ` + name)
@@ -47,29 +47,29 @@ func TestPostgresTLS(t *testing.T) {
 	e.certify("foreign", b)
 	own, foreign := " sslcert=own.pem sslkey=own.key", " sslcert=foreign.pem sslkey=foreign.key"
 
-	e.streams(e.open, "sslmode=disable", "false")
-	e.streams(e.closed, "sslmode=require", "true")
-	e.streams(e.closed, "sslmode=prefer", "true")
-	e.streams(e.closed, "sslmode=verify-ca sslrootcert=a.pem", "true")
-	e.streams(e.closed, "sslmode=verify-full sslrootcert=a.pem", "true")
-	e.streams(e.certified, "sslmode=verify-full sslrootcert=a.pem"+own, "true")
-	e.refused(e.closed, "sslmode=disable", "no pg_hba.conf entry", "no encryption")
-	e.refused(e.open, "sslmode=require", "no pg_hba.conf entry", "SSL encryption")
-	e.refused(e.closed, "sslmode=verify-ca sslrootcert=b.pem", "certificate signed by unknown authority", "remedy: ")
-	e.refused(e.closed, "sslmode=verify-full sslrootcert=b.pem", "certificate signed by unknown authority", "remedy: ")
-	e.refused(e.certified, "sslmode=verify-full sslrootcert=a.pem", "certificate")
-	e.refused(e.certified, "sslmode=verify-full sslrootcert=a.pem"+foreign, "tls: ", "remedy: ")
-	e.refused(e.closed, "sslmode=verify-full sslrootcert=none.pem", "open ", "none.pem")
-	e.refused(e.closed, "sslmode=verify-full sslrootcert=a.pem sslcert=own.pem sslkey=foreign.key", "private key does not match")
+	e.checkStreams(e.open, "sslmode=disable", "false")
+	e.checkStreams(e.closed, "sslmode=require", "true")
+	e.checkStreams(e.closed, "sslmode=prefer", "true")
+	e.checkStreams(e.closed, "sslmode=verify-ca sslrootcert=a.pem", "true")
+	e.checkStreams(e.closed, "sslmode=verify-full sslrootcert=a.pem", "true")
+	e.checkStreams(e.certified, "sslmode=verify-full sslrootcert=a.pem"+own, "true")
+	e.checkRefused(e.closed, "sslmode=disable", "no pg_hba.conf entry", "no encryption")
+	e.checkRefused(e.open, "sslmode=require", "no pg_hba.conf entry", "SSL encryption")
+	e.checkRefused(e.closed, "sslmode=verify-ca sslrootcert=b.pem", "certificate signed by unknown authority", "remedy: ")
+	e.checkRefused(e.closed, "sslmode=verify-full sslrootcert=b.pem", "certificate signed by unknown authority", "remedy: ")
+	e.checkRefused(e.certified, "sslmode=verify-full sslrootcert=a.pem", "certificate")
+	e.checkRefused(e.certified, "sslmode=verify-full sslrootcert=a.pem"+foreign, "tls: ", "remedy: ")
+	e.checkRefused(e.closed, "sslmode=verify-full sslrootcert=none.pem", "open ", "none.pem")
+	e.checkRefused(e.closed, "sslmode=verify-full sslrootcert=a.pem sslcert=own.pem sslkey=foreign.key", "private key does not match")
 	must(t, pg.Certify(a, a, "db.elsewhere"))
-	e.refused(e.closed, "sslmode=verify-full sslrootcert=a.pem", "cannot validate certificate for 127.0.0.1", "remedy: ")
-	e.streams(e.closed, "sslmode=verify-ca sslrootcert=a.pem", "true")
+	e.checkRefused(e.closed, "sslmode=verify-full sslrootcert=a.pem", "cannot validate certificate for 127.0.0.1", "remedy: ")
+	e.checkStreams(e.closed, "sslmode=verify-ca sslrootcert=a.pem", "true")
 
 	must(t, pg.Certify(a, a))
 	e.rotate(a, b)
 }
 
-func (e *encrypted) file(name string, text []byte) {
+func (e *tlsOutbox) file(name string, text []byte) {
 	e.t.Helper()
 	path := filepath.Join(e.dir, name)
 	must(e.t, os.WriteFile(path+".new", text, 0o600))
@@ -77,7 +77,7 @@ func (e *encrypted) file(name string, text []byte) {
 }
 
 // certify gives the daemon a certificate for the certified role.
-func (e *encrypted) certify(name string, a *testcert.Authority) {
+func (e *tlsOutbox) certify(name string, a *testcert.Authority) {
 	e.t.Helper()
 	certificate, key, err := a.Issue(e.certified)
 	must(e.t, err)
@@ -85,8 +85,8 @@ func (e *encrypted) certify(name string, a *testcert.Authority) {
 	e.file(name+".key", key)
 }
 
-// with starts a daemon as that role; the files in settings are in dir.
-func (e *encrypted) with(login, settings string) *relay {
+// startWith starts a daemon as that role; the files in settings are in dir.
+func (e *tlsOutbox) startWith(login, settings string) *relay {
 	e.t.Helper()
 	words := strings.Fields(settings)
 	for i, w := range words {
@@ -98,12 +98,12 @@ func (e *encrypted) with(login, settings string) *relay {
 		e.pg.Port, e.name, login, password, strings.Join(words, " ")), "OUTBOXCDC_TUNING_STATUS_INTERVAL=50ms")
 }
 
-// streams: both connections of the daemon are encrypted, or not, as wanted, and an event arrives.
-func (e *encrypted) streams(login, settings, encrypted string) {
+// checkStreams checks that both connections of the daemon are encrypted, or not, as wanted, and that an event arrives.
+func (e *tlsOutbox) checkStreams(login, settings, encrypted string) {
 	e.t.Helper()
-	r := e.with(login, settings)
+	r := e.startWith(login, settings)
 	r.awaitState("streaming", patience)
-	await(e.t, patience, fmt.Sprintf("%s %s: two sessions, encrypted: %s", login, settings, encrypted), func() error { // one that has ended may be there for a moment
+	await(e.t, patience, fmt.Sprintf("%s %s: two sessions, encrypted: %s", login, settings, encrypted), func() error { // an ended one may still be listed
 		if got := e.query(`SELECT string_agg(DISTINCT ssl::text, ',') || ' ' || count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = $1`, login); got != encrypted+" 2" {
 			return errors.New(got)
 		}
@@ -113,21 +113,21 @@ func (e *encrypted) streams(login, settings, encrypted string) {
 	r.term()
 }
 
-// refused: the daemon says why, and tries again and again.
-func (e *encrypted) refused(login, settings string, words ...string) {
+// checkRefused checks that the daemon logs why, and retries.
+func (e *tlsOutbox) checkRefused(login, settings string, words ...string) {
 	e.t.Helper()
-	r := e.with(login, settings)
+	r := e.startWith(login, settings)
 	r.awaitState("reconnecting", patience)
-	await(e.t, patience, "a second attempt", func() error { return unless(r.sessionsEnded() > 1) })
+	await(e.t, patience, "a second attempt", func() error { return waitFor(r.sessionsEnded() > 1) })
 	var st status
-	// Not each attempt hears why: a server that hangs up at once may be quicker than what it said.
+	// Not each attempt has the reason: a server that hangs up at once may be quicker than its message.
 	err := poll(patience, func() (err error) {
 		if st, err = r.status(); err != nil {
 			return err
 		}
 		for _, w := range words {
 			if st.State != "reconnecting" || !strings.Contains(st.Reason, w) {
-				return fmt.Errorf("%s: %s; it does not say %q", st.State, st.Reason, w)
+				return fmt.Errorf("%s: %s; it does not contain %q", st.State, st.Reason, w)
 			}
 		}
 		return nil
@@ -136,17 +136,17 @@ func (e *encrypted) refused(login, settings string, words ...string) {
 		e.t.Errorf("%s %s: %v", login, settings, err)
 	}
 	if strings.Contains(st.Reason, password) {
-		e.t.Errorf("it says the password: %s", st.Reason)
+		e.t.Errorf("it prints the password: %s", st.Reason)
 	}
-	r.told = true
+	r.endExpected = true
 	must(e.t, r.proc.Kill())
 }
 
-// rotate changes all certificates under load, the server's before the daemon knows its authority, and the daemon's own with
-// its key a moment later.
-func (e *encrypted) rotate(a, b *testcert.Authority) {
+// rotate changes all certificates under load, the server's before the daemon knows its authority, and the daemon's own
+// with its key a moment later.
+func (e *tlsOutbox) rotate(a, b *testcert.Authority) {
 	e.t.Helper()
-	r := e.with(e.certified, "sslmode=verify-full sslrootcert=root.pem sslcert=own.pem sslkey=own.key")
+	r := e.startWith(e.certified, "sslmode=verify-full sslrootcert=root.pem sslcert=own.pem sslkey=own.key")
 	e.file("root.pem", a.PEM)
 	r.awaitState("streaming", patience)
 	w := e.write(load{rand: newRand(e.t)})
@@ -154,7 +154,7 @@ func (e *encrypted) rotate(a, b *testcert.Authority) {
 	must(e.t, e.pg.Certify(b, b))
 	must(e.t, poll(patience, func() error { // the server has read them
 		e.endSessions()
-		return unless(r.sessionsEnded() > 2)
+		return waitFor(r.sessionsEnded() > 2)
 	}))
 	r.awaitReason("reconnecting", "certificate signed by unknown authority")
 	certificate, key, err := b.Issue(e.certified)
@@ -166,5 +166,5 @@ func (e *encrypted) rotate(a, b *testcert.Authority) {
 	r.awaitState("streaming", patience)
 	w.awaitCommits(20)
 	w.stop()
-	e.repeatsAtMost(e.verify(patience), 0, livesOn)
+	e.repeatsAtMost(e.verify(patience), 0, daemonRemembers)
 }

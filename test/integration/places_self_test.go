@@ -13,8 +13,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// What tests with a change log trust: each kind of broken promise, planted into a run without fault, is seen, and what a change allows
-// is not called one.
+// Tests with a change log rely on this: each kind of broken promise, planted into a run without faults, is detected,
+// and nothing is reported that a change allows.
 func TestPlantedFaultsAreSeenInPlaces(t *testing.T) {
 	key := keyWhere(0, 2, 2, 3)
 	clean := func() *history {
@@ -113,14 +113,15 @@ func TestPlantedFaultsAreSeenInPlaces(t *testing.T) {
 			text = err.Error()
 		}
 		if !strings.Contains(text, c.want) {
-			t.Errorf("%s\nwant it to say %q", text, c.want)
+			t.Errorf("%s\nwant it to contain %q", text, c.want)
 		}
 	}
 }
 
 func positionText(n int) string { return fmt.Sprintf("1:7:1:%016X:0", 0x1000+n) }
 
-// keyWhere is a key that is in partition first of a topic with so many partitions, and in partition second of one with more.
+// keyWhere returns a key that is in partition first of a topic with so many partitions, and in partition second of one
+// with more.
 func keyWhere(first, of, second, more int) string {
 	for i := 0; ; i++ {
 		key := fmt.Sprint("key", i)

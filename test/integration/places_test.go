@@ -9,7 +9,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// changeLog is what was changed in a run, so that an event may go elsewhere than it would have gone before.
+// changeLog has the changes during a run by which events may go elsewhere than before.
 type changeLog struct {
 	Growth   map[string][2]int // partition count of each topic, at the beginning and at the end of the run
 	Changes  []change          // of settings, in the order of time
@@ -18,13 +18,13 @@ type changeLog struct {
 	Dead     string            // the dead-letter topic
 }
 
-// change is one of settings between two sessions. It costs duplicates and order if the newest position record does not know
-// what Kafka has: an event after its acked position may be sent to another topic than before.
+// change is one of settings between two sessions. It costs duplicates and order if the newest position record lags
+// behind Kafka: an event after its acked position may be sent to another topic than before.
 type change struct {
-	What     string   // rerouted, or something that makes poison of events or the other way round
+	What     string   // rerouted, or a change of which events are poison
 	Sessions int      // that had begun
 	Acked    string   // by the position record; "": nothing
-	Topics   []string // that it names
+	Topics   []string // named by the position record
 }
 
 const rerouted = "route"
@@ -41,7 +41,7 @@ func (a *changeLog) note(o *outbox, what string) {
 	c := change{What: what, Sessions: len(o.sessions())}
 	all := o.positions()
 	var acked position
-	for _, s := range all[max(0, len(all)-20):] { // so many are believed together
+	for _, s := range all[max(0, len(all)-20):] { // so many are merged
 		if at, err := parsePosition(s.Acked); err == nil && acked.before(at) {
 			acked, c.Acked = at, s.Acked
 		}
@@ -52,7 +52,7 @@ func (a *changeLog) note(o *outbox, what string) {
 	a.Changes = append(a.Changes, c)
 }
 
-// history is that of a run with these changes, which is over.
+// history returns that of a finished run with these changes.
 func (a *changeLog) history(o *outbox) *history {
 	o.t.Helper()
 	h := o.history()
@@ -75,8 +75,8 @@ func (o *outbox) sessions() map[int64]int {
 	return numbers
 }
 
-// placed is a record and when it was sent.
-type placed struct {
+// placedRecord is a record and when it was sent.
+type placedRecord struct {
 	kafkatest.Record
 	id      string
 	at      position
@@ -84,18 +84,18 @@ type placed struct {
 	changes int // before the session
 }
 
-// judgePlaces is judge for a run with a change log. What one partition got between two changes is judged as if it were all there is,
-// by the rows that it is of. Beyond that every row must be somewhere, in a topic that it may be in; an event has one position; an
-// event is sent twice only where a change allows it; keys keep their order from one change to the next, and move only because their
-// topic has grown.
+// judgePlaces is judge for a run with a change log. The records of one partition between two changes are judged by
+// themselves, with the rows that they belong to. Beyond that every row must be somewhere, in an allowed topic; an event
+// has one position; an event is sent twice only where a change allows it; keys keep their order from one change to the
+// next, and move only because their topic has grown.
 func (h *history) judgePlaces() *verdict {
 	v := &verdict{at: map[string]position{}, first: map[string]place{}, repeated: map[string]int{}}
-	v.Rows, v.Records, v.problems = len(h.Truth), len(h.Records), h.untrue()
+	v.Rows, v.Records, v.problems = len(h.Truth), len(h.Records), h.truthProblems()
 	rows, own := map[string]row{}, map[string]bool{}
 	for _, r := range h.Truth {
 		rows[r.ID], own[r.Topic] = r, true
 	}
-	all := h.placed(v)
+	all := h.placedRecords(v)
 	var names []string // of places, in the order of changes
 	places := map[string][]kafkatest.Record{}
 	for _, rec := range all {
@@ -116,26 +116,27 @@ func (h *history) judgePlaces() *verdict {
 			v.Missing = append(v.Missing, fmt.Sprintf("id %q of key %q for %s", r.ID, r.Key, r.Topic))
 		}
 	}
-	h.positions(v)
-	h.twice(all, v)
-	h.keys(all, v)
+	h.checkPositions(v)
+	h.checkDuplicates(all, v)
+	h.checkKeys(all, v)
 	if what := unsafeConfirm(h.Looks, h.Commits, v.first); what != "" {
 		v.problems = append(v.problems, what)
 	}
 	return v
 }
 
-// placed are all records in the order of the sessions that sent them; those of a partition are in the order of offsets.
-func (h *history) placed(v *verdict) (all []placed) {
+// placedRecords returns all records in the order of the sessions that sent them; those of a partition are in the order of
+// offsets.
+func (h *history) placedRecords(v *verdict) (all []placedRecord) {
 	for _, rec := range h.Records {
-		p := placed{Record: rec}
+		p := placedRecord{Record: rec}
 		var known bool
 		if p.session, known = h.Altered.Sessions[rec.Producer]; !known {
 			v.problems = append(v.problems, fmt.Sprintf("%v is of producer %d, which no position record names", placeOf(rec), rec.Producer))
 		}
 		p.id, _ = headerOf(rec, "id")
 		text, _ := headerOf(rec, "outboxcdc-position")
-		p.at, _ = parsePosition(text) // that it can be read is judged elsewhere
+		p.at, _ = parsePosition(text) // errors are reported elsewhere
 		for _, c := range h.Altered.Changes {
 			if c.Sessions <= p.session {
 				p.changes++
@@ -143,11 +144,11 @@ func (h *history) placed(v *verdict) (all []placed) {
 		}
 		all = append(all, p)
 	}
-	slices.SortStableFunc(all, func(a, b placed) int { return cmp.Compare(a.session, b.session) })
+	slices.SortStableFunc(all, func(a, b placedRecord) int { return cmp.Compare(a.session, b.session) })
 	return all
 }
 
-// rowsOf are the rows that have a record among these, each with its topic, and numbered by key.
+// rowsOf returns the rows that have a record among these, each with its topic, and numbered by key.
 func rowsOf(rows map[string]row, records []kafkatest.Record) []row {
 	var there []row
 	had := map[string]bool{}
@@ -168,7 +169,7 @@ func rowsOf(rows map[string]row, records []kafkatest.Record) []row {
 	return there
 }
 
-// add takes the verdict on one more place. Those of earlier sessions are added first.
+// add merges the verdict on one more place. Those of earlier sessions are added first.
 func (v *verdict) add(p *verdict) {
 	for id, at := range p.at {
 		v.repeated[id] += p.repeated[id]
@@ -190,8 +191,8 @@ func (v *verdict) add(p *verdict) {
 	v.Invalid, v.problems = append(v.Invalid, p.Invalid...), append(v.problems, p.problems...)
 }
 
-// positions fails two events with one position.
-func (h *history) positions(v *verdict) {
+// checkPositions fails if two events have the same position.
+func (h *history) checkPositions(v *verdict) {
 	owner := map[position]string{}
 	for _, id := range slices.Sorted(maps.Keys(v.at)) {
 		if other, taken := owner[v.at[id]]; taken {
@@ -201,9 +202,9 @@ func (h *history) positions(v *verdict) {
 	}
 }
 
-// twice fails an event that was sent again, unless a change between the two allows it.
-func (h *history) twice(all []placed, v *verdict) {
-	sent := map[string][]*placed{}
+// checkDuplicates fails an event that was sent again, unless a change between the two allows it.
+func (h *history) checkDuplicates(all []placedRecord, v *verdict) {
+	sent := map[string][]*placedRecord{}
 	for i := range all {
 		rec := &all[i]
 		for _, first := range sent[rec.id] {
@@ -215,21 +216,21 @@ func (h *history) twice(all []placed, v *verdict) {
 	}
 }
 
-// mayRepeat reports whether there was a change that sent the event to another topic, and no position record knew that the event was in
-// Kafka or named its topic. Otherwise that topic was read.
-func (h *history) mayRepeat(first, second *placed) bool {
+// mayRepeat reports whether a change sent the event to another topic, and no position record knew that the event was in
+// Kafka or named its topic. Otherwise the daemon has read that topic.
+func (h *history) mayRepeat(first, second *placedRecord) bool {
 	letter := first.Topic == h.Altered.Dead || second.Topic == h.Altered.Dead
 	return first.Topic != second.Topic && slices.ContainsFunc(h.Altered.Changes[first.changes:second.changes], func(c change) bool {
 		return (c.What != rerouted) == letter && !c.knew(second.at) && !slices.Contains(c.Topics, first.Topic)
 	})
 }
 
-// keys holds the records of every key of a topic, in the order in which they were sent, to two rules. Positions rise, except those of
-// events that another topic has, or that the policy dropped before it was changed. And partitions are those of the first partition count, then those of a larger one, and
-// never again those of a smaller one.
-func (h *history) keys(all []placed, v *verdict) {
+// checkKeys checks two rules for the records of every key of a topic, in the order in which they were sent. Positions rise,
+// except those of events that another topic has, or that the policy dropped before it was changed. And partitions are
+// those of the first partition count, then those of a larger one, and never again those of a smaller one.
+func (h *history) checkKeys(all []placedRecord, v *verdict) {
 	type progress struct {
-		newest *placed
+		newest *placedRecord
 		count  int
 	}
 	keys := map[[2]string]*progress{}
@@ -254,7 +255,7 @@ func (h *history) keys(all []placed, v *verdict) {
 		}
 		if p.count > growth[1] {
 			p.count = growth[1]
-			v.Misplaced = append(v.Misplaced, fmt.Sprintf("id %q of key %s is at %v, where no partition count from %d to %d puts it then", rec.id, rec.Key, placeOf(rec.Record), growth[0], growth[1]))
+			v.Misplaced = append(v.Misplaced, fmt.Sprintf("id %q of key %s is at %v, which no partition count from %d to %d explains", rec.id, rec.Key, placeOf(rec.Record), growth[0], growth[1]))
 		}
 	}
 }

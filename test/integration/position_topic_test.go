@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Who may insert chooses the topic with route.topic {aggregate_type}. An event for the position topic is poison: it would be
-// acknowledged without being stored, or be taken for a position record, because its key can be the slot's name.
+// With route.topic {aggregate_type} a writer chooses the topic. An event for the position topic is poison: it would be
+// acknowledged without being stored, or be read as a position record, because its key can be the slot's name.
 func TestEventForThePositionTopic(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{types: []string{"order", "dead"}})
@@ -18,7 +18,7 @@ func TestEventForThePositionTopic(t *testing.T) {
 	r := o.startStreaming(letters...)
 	end := o.insert(o.positionTopic(), o.name, 1, 3)
 	o.awaitConfirmed(end, patience)
-	dead := o.readOf(o.topic("dead"))
+	dead := o.readRecords(o.topic("dead"))
 	for _, rec := range dead {
 		cause, _ := headerOf(rec, "outboxcdc-error")
 		topic, _ := headerOf(rec, "outboxcdc-topic")
@@ -33,7 +33,7 @@ func TestEventForThePositionTopic(t *testing.T) {
 	r = o.startStreaming(letters...)
 	end = o.insert(o.topic("order"), "a", 1, 1)
 	o.awaitConfirmed(end, patience)
-	for _, rec := range o.readOf(o.positionTopic()) {
+	for _, rec := range o.readRecords(o.positionTopic()) {
 		if !bytes.Contains(rec.Value, []byte(`"generation":`)) {
 			t.Errorf("in the position topic: %.100s", rec.Value)
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// preset: debezium on the table and the publication that Debezium's connector would have: records as its router makes them,
-// rows of other tables and updates and deletes of ours are none.
+// preset: debezium with the table and the publication of Debezium's connector: records are as its router creates them;
+// rows of other tables, and updates and deletes of ours, become no records.
 func TestPresetDebezium(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
@@ -19,7 +19,7 @@ func TestPresetDebezium(t *testing.T) {
 		note text, PRIMARY KEY (id))`)
 	o.exec(`GRANT SELECT ON outbox TO ` + role)
 	o.exec(`CREATE PUBLICATION dbz_publication FOR ALL TABLES`) // as the connector makes it
-	remakeSlot(o)
+	recreateSlot(o)
 	routed1, routed2 := "outbox.event."+o.name, "outbox.event.customer_"+o.name
 	for _, topic := range []string{routed1, routed2} {
 		must(t, kafkatest.CreateTopic(testContext(t), o.kafka.Brokers(), topic, 3, nil))
@@ -31,26 +31,26 @@ func TestPresetDebezium(t *testing.T) {
 	}
 	justID := []string{"id=$id"}
 	o.exec(`INSERT INTO counter (key) VALUES ('no event')`)
-	o.routes(t, routingGroup{"defaults", env, []routed{
+	o.testRoutes(t, routingGroup{"defaults", env, []routed{
 		{topic: routed1, headers: justID},
 		{columns: "aggregatetype, aggregateid, payload", values: "'customer_" + o.name + "', 'ü 7', '[1, 1.0]'", topic: routed2, key: "ü 7", headers: justID},
 		{columns: "payload", values: "NULL", topic: routed1, value: "NULL", headers: justID},
 		{columns: "aggregateid", values: "NULL", topic: routed1, noKey: true, headers: justID},
 	}, topics})
 	// route.tombstone.on.empty.payload=true, and an expression that does not match: the type is the topic.
-	o.routes(t, routingGroup{"blank", append(env, "OUTBOXCDC_OUTBOX_COLUMNS_PAYLOAD=note", "OUTBOXCDC_ROUTE_BLANK_PAYLOAD=null",
+	o.testRoutes(t, routingGroup{"blank", append(env, "OUTBOXCDC_OUTBOX_COLUMNS_PAYLOAD=note", "OUTBOXCDC_ROUTE_BLANK_PAYLOAD=null",
 		"OUTBOXCDC_ROUTE_REPLACE_REGEX=x_(.*)", "OUTBOXCDC_ROUTE_REPLACE_WITH=$1", "OUTBOXCDC_ROUTE_HEADERS=type:eventType"), []routed{
 		{columns: "note, aggregatetype", values: "' ', 'x_" + o.name + "'", topic: routed1, value: "NULL", headers: []string{"id=$id", "eventType=OrderPlaced"}},
 		{columns: "note, aggregatetype", values: "'x', '" + routed2 + "'", topic: routed2, value: "'x'::bytea", headers: []string{"id=$id", "eventType=OrderPlaced"}},
 	}, topics})
-	// Blank text that is not to be a tombstone.
-	o.routes(t, routingGroup{"kept", append(env, "OUTBOXCDC_OUTBOX_COLUMNS_PAYLOAD=note"), []routed{
+	// A blank text that is not to become a tombstone.
+	o.testRoutes(t, routingGroup{"kept", append(env, "OUTBOXCDC_OUTBOX_COLUMNS_PAYLOAD=note"), []routed{
 		{columns: "note", values: "' '", topic: routed1, value: "' '::bytea", headers: justID},
 	}, topics})
 
 	r := o.startStreaming(env...)
 	if got := r.logged(notDeduplicating); len(got) != 1 { // there is no position header
-		t.Errorf("said %d times: %s", len(got), notDeduplicating)
+		t.Errorf("logged %d times: %s", len(got), notDeduplicating)
 	}
 	var id string
 	must(t, o.admin.scan(`INSERT INTO outbox DEFAULT VALUES RETURNING id::text`, &id))

@@ -21,28 +21,29 @@ const (
 )
 
 // A real Prometheus scrapes the daemon, which delivers, sends dead letters, drops poison and loses its connection once.
-// It understands every query of the dashboard and of the alerts, has data for each, and of the alerts just those ring that have to.
+// Prometheus accepts every query of the dashboard and of the alerts, has data for each, and exactly the expected alerts
+// fire.
 func TestPrometheus(t *testing.T) {
 	promtool := promtest.NeedTool(t, "promtool")
 	t.Parallel()
-	o := newPoisonable(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"max_slot_wal_keep_size": "10GB"})})
+	o := newPoisonOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"max_slot_wal_keep_size": "10GB"})})
 	r := o.startStreaming(o.policy("dead_letter", "OUTBOXCDC_POISON_CAUSES=null_key=skip")...)
 	p, err := promtest.Start(testContext(t), promtest.Options{Targets: []string{r.addr}, Rules: []string{alertsFile}, Every: time.Second})
 	must(t, err)
 	t.Cleanup(p.Close)
-	o.mixed(200, nullKey, 10, badTime, 200)
-	o.awaitQuery(p, `increase(outboxcdc_events_delivered_total[1m])`) // two scrapes, so that rates have something
+	o.insertMixed(200, nullKey, 10, badTime, 200)
+	o.awaitQuery(p, `increase(outboxcdc_events_delivered_total[1m])`) // two scrapes, so that rates have data
 	o.exec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '` + o.name + `'`)
 	await(t, patience, "another session", func() error {
 		return atLeast(r, `outboxcdc_replication_reconnects_total{reason="postgres_unavailable"}`, 1)
 	})
-	o.mixed(100, nullKey, 100, badTime)
+	o.insertMixed(100, nullKey, 100, badTime)
 	o.awaitQuery(p, `increase(outboxcdc_replication_reconnects_total{reason="postgres_unavailable"}[1m]) > 0`)
 	o.awaitQuery(p, `sum(increase(outboxcdc_events_dead_lettered_total[1m])) > 0`)
 	o.awaitQuery(p, `outboxcdc_slot_safe_wal_size_bytes`)
 
-	t.Run("dashboard", func(t *testing.T) { dashboardHasData(t, p) })
-	t.Run("alerts", func(t *testing.T) { alertsRing(t, p, "OutboxCDCDeadLetters", "OutboxCDCPoisonSkipped") })
+	t.Run("dashboard", func(t *testing.T) { checkDashboard(t, p) })
+	t.Run("alerts", func(t *testing.T) { checkAlerts(t, p, "OutboxCDCDeadLetters", "OutboxCDCPoisonSkipped") })
 	t.Run("promtool", func(t *testing.T) {
 		_, text, err := r.get("/metrics")
 		must(t, err)
@@ -52,7 +53,7 @@ func TestPrometheus(t *testing.T) {
 			t.Errorf("promtool check metrics: %v\n%s", err, out)
 		}
 	})
-	o.healthy(100)
+	o.verifyGood(100)
 }
 
 func atLeast(r *relay, series string, n float64) error {
@@ -74,14 +75,14 @@ func (o *outbox) awaitQuery(p *promtest.Server, expr string) {
 	})
 }
 
-// quiet are selectors of which nothing is to be expected where all is well.
-var quiet = []string{`outboxcdc_kafka_produce_errors_total`, `outboxcdc_certificate_expiry_timestamp_seconds`}
+// quietSelectors are selectors without data where all is well.
+var quietSelectors = []string{`outboxcdc_kafka_produce_errors_total`, `outboxcdc_certificate_expiry_timestamp_seconds`}
 
-// quietPanels are parts of queries of panels that show something only if there is something wrong, or a certificate.
-var quietPanels = append([]string{"partitions_changed", "outboxcdc_slot_invalidated"}, quiet...)
+// quietPanels are parts of queries of panels without data unless there is an error, or a certificate.
+var quietPanels = append([]string{"partitions_changed", "outboxcdc_slot_invalidated"}, quietSelectors...)
 
-// dashboardHasData runs each query as Grafana would.
-func dashboardHasData(t *testing.T, p *promtest.Server) {
+// checkDashboard runs each query as Grafana would.
+func checkDashboard(t *testing.T, p *promtest.Server) {
 	text, err := os.ReadFile(dashboardFile)
 	must(t, err)
 	var page any
@@ -90,7 +91,7 @@ func dashboardHasData(t *testing.T, p *promtest.Server) {
 	if len(queries) < 50 {
 		t.Fatalf("%d queries", len(queries))
 	}
-	fill := strings.NewReplacer("$job", ".*", "$instance", ".*", "$slot", ".*", "$__rate_interval", "10m") // so long that what the test did is in it on any machine
+	fill := strings.NewReplacer("$job", ".*", "$instance", ".*", "$slot", ".*", "$__rate_interval", "10m") // long enough to cover the whole test on any machine
 	for _, q := range queries {
 		q = fill.Replace(q)
 		got, err := p.Query(context.Background(), q)
@@ -110,7 +111,7 @@ func dashboardHasData(t *testing.T, p *promtest.Server) {
 	}
 }
 
-// exprs are the values of all members called expr.
+// exprs returns the values of all members called expr.
 func exprs(x any) (out []string) {
 	switch x := x.(type) {
 	case map[string]any:
@@ -128,11 +129,11 @@ func exprs(x any) (out []string) {
 	return out
 }
 
-// alertsRing holds the server's rules to those that must ring by now; of the others each must at least see what it looks at.
-func alertsRing(t *testing.T, p *promtest.Server, must ...string) {
+// checkAlerts checks that the expected rules fire by now; of all remaining rules each must at least have data.
+func checkAlerts(t *testing.T, p *promtest.Server, must ...string) {
 	for _, alert := range must {
 		await(t, patience, alert, func() error {
-			return ringing(p, alert)
+			return checkFiring(p, alert)
 		})
 	}
 	rules, err := p.Rules(context.Background())
@@ -146,20 +147,20 @@ func alertsRing(t *testing.T, p *promtest.Server, must ...string) {
 		if r.Health != "ok" || r.LastError != "" {
 			t.Errorf("%s: %s %s", r.Name, r.Health, r.LastError)
 		}
-		late := r.Name == "OutboxCDCLatencySLO" && r.State == "firing" // a machine that is busy with other tests
+		late := r.Name == "OutboxCDCLatencySLO" && r.State == "firing" // a machine busy with other tests
 		if r.State == "firing" != slices.Contains(must, r.Name) && !late {
 			t.Errorf("%s (%s) is %s", r.Name, r.Labels["severity"], r.State)
 		}
 		for _, s := range selectors(r.Query) {
 			got, err := p.Query(context.Background(), s)
-			if err != nil || len(got) == 0 && !slices.Contains(quiet, s) {
-				t.Errorf("%s looks at %s, of which there is nothing: %v", r.Name, s, err)
+			if err != nil || len(got) == 0 && !slices.Contains(quietSelectors, s) {
+				t.Errorf("%s uses %s, which has no data: %v", r.Name, s, err)
 			}
 		}
 	}
 }
 
-func ringing(p *promtest.Server, alert string) error {
+func checkFiring(p *promtest.Server, alert string) error {
 	rules, err := p.Rules(context.Background())
 	if err != nil {
 		return err
@@ -169,10 +170,10 @@ func ringing(p *promtest.Server, alert string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("it does not ring")
+	return fmt.Errorf("it does not fire")
 }
 
-// selectors are what an expression looks at.
+// selectors returns the series selectors of an expression.
 func selectors(expr string) []string {
 	return regexp.MustCompile(`\b(?:outboxcdc_[a-z_]+|up)\b(?:\{[^}]*\})?`).FindAllString(expr, -1)
 }

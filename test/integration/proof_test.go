@@ -11,31 +11,31 @@ import (
 	"time"
 )
 
-// A test that provokes a fault of the catalogue is a row of docs/proof.md. It says so with [outbox.proves] and gets, at
-// its end, what every row must hold: no daemon took more than 128 MiB, and what [outbox.healed] measured was within
-// bounds. `make prove` sets OUTBOXCDC_PROVE=1, so that tests take their full length ([long]), and OUTBOXCDC_TEST_DIR,
-// where rows (proof.jsonl), histories and the daemons' logs are kept.
+// A test that provokes a fault of the catalogue is a row of docs/proof.md. It calls [outbox.proves]; at its end the
+// requirements of every row are checked: no daemon used more than 128 MiB, and the time measured by [outbox.awaitHealed] was
+// within bounds. `make prove` sets OUTBOXCDC_PROVE=1, so that tests take their full length ([fullOrShort]), and
+// OUTBOXCDC_TEST_DIR, where rows (proof.jsonl), histories and the daemons' logs are kept.
 
-// proving says that this is `make prove`.
-func proving() bool { return os.Getenv("OUTBOXCDC_PROVE") != "" }
+// isProving reports whether this is `make prove`.
+func isProving() bool { return os.Getenv("OUTBOXCDC_PROVE") != "" }
 
-// long is what a test does in `make prove`, short what it does in `make test`: rounds, seconds, rows.
-func long[T any](full, short T) T {
-	if proving() {
+// fullOrShort returns full in `make prove`, short in `make test`: rounds, seconds, rows.
+func fullOrShort[T any](full, short T) T {
+	if isProving() {
 		return full
 	}
 	return short
 }
 
-// onlyProve is for tests that are too long for `make test` in any form. It is no gap: `make prove` runs them.
-func onlyProve(t *testing.T) {
+// skipUnlessProving is for tests that are too long for `make test` in any form. A skip is no gap: `make prove` runs them.
+func skipUnlessProving(t *testing.T) {
 	t.Helper()
-	if !proving() {
-		t.Skip("only `make prove` runs it (OUTBOXCDC_PROVE=1): it takes minutes")
+	if !isProving() {
+		t.Skip("only `make prove` runs this test (OUTBOXCDC_PROVE=1): it takes minutes")
 	}
 }
 
-// proof is one row as it grows. A nil one takes everything and does nothing.
+// proof is one row under construction. The methods of a nil one do nothing.
 type proof struct {
 	o        *outbox
 	begun    time.Time
@@ -47,7 +47,7 @@ type proof struct {
 
 	Faults   string   // ids of docs/faults.md
 	Done     string   // what was done
-	Outcome  []string // what else is to be said
+	Outcome  []string // further results
 	Recovery time.Duration
 }
 
@@ -75,35 +75,36 @@ type proofRow struct {
 	Began time.Time `json:"began"` // the process that ran it
 }
 
-// peakLimit is the memory that a daemon may take in every fault.
+// peakLimit is how much memory a daemon may use in every fault.
 const peakLimit = 128 << 20
 
-// recoverIn is how soon after the last fault nothing may be left to deliver.
+// recoverIn is how soon after the last fault everything must be delivered.
 const recoverIn = 30 * time.Second
 
-// proves makes the test a row. faults are ids such as "F21 F27"; done says in a few words what is done, with figures.
+// proves makes the test a row. faults are ids such as "F21 F27"; done says in a few words what the test does, with
+// figures.
 func (o *outbox) proves(faults, done string, args ...any) {
 	o.t.Helper()
-	p := &proof{o: o, begun: time.Now(), memory: peakLimit, Faults: faults, Done: fmt.Sprintf(done, args...), seed: the.seedOf(o.t)}
+	p := &proof{o: o, begun: time.Now(), memory: peakLimit, Faults: faults, Done: fmt.Sprintf(done, args...), seed: testSuite.seedOf(o.t)}
 	must(o.t, o.admin.scan("SELECT split_part(current_setting('server_version'), ' ', 1)", &p.postgres))
 	o.proof = p
 	o.t.Cleanup(p.end)
 }
 
-// outcome adds what else is to be said in the row, such as the exit code.
+// outcome adds a result to the row, such as the exit code.
 func (o *outbox) outcome(format string, args ...any) {
 	o.proof.Outcome = append(o.proof.Outcome, fmt.Sprintf(format, args...))
 }
 
-// memoryUpTo raises the bound of this test, for a reason that the row says.
+// memoryUpTo raises the memory bound of this test; the row has the reason.
 func (o *outbox) memoryUpTo(bytes int64, why string) {
 	o.proof.memory = bytes
 	o.outcome("memory limit %d MiB: %s", bytes>>20, why)
 }
 
-// healed says that the last fault is over. It waits until all that has committed by now is confirmed, which must take no
+// awaitHealed marks the end of the last fault. It waits until everything committed by now is confirmed, which must take no
 // longer than recoverIn, and puts the time into the row.
-func (o *outbox) healed() time.Duration {
+func (o *outbox) awaitHealed() time.Duration {
 	o.t.Helper()
 	took := o.awaitConfirmed(o.walFlushed(), recoverIn)
 	if o.proof != nil {
@@ -112,26 +113,26 @@ func (o *outbox) healed() time.Duration {
 	return took
 }
 
-// repeatsAtMost bounds the repeats; why says what the bound is.
+// repeatsAtMost bounds the repeats; why explains the bound.
 func (o *outbox) repeatsAtMost(v *verdict, most int, why string, args ...any) {
 	o.t.Helper()
 	why = fmt.Sprintf(why, args...)
 	if v.Repeats > most {
-		o.t.Errorf("%d repeats, more than %d (%s): of transactions %s", v.Repeats, most, why, v.repeats())
+		o.t.Errorf("%d repeats, more than %d (%s): of transactions %s", v.Repeats, most, why, v.repeatList())
 	}
 	if o.proof != nil {
 		o.outcome("repeats allowed: %d (%s)", most, why)
 	}
 }
 
-func (p *proof) judged(v *verdict) {
+func (p *proof) setVerdict(v *verdict) {
 	if p != nil {
 		p.verdict = v
 	}
 }
 
-// sawPeak notes the memory of a daemon.
-func (p *proof) sawPeak(bytes int64) {
+// notePeak notes the memory of a daemon.
+func (p *proof) notePeak(bytes int64) {
 	if p != nil {
 		p.peak = max(p.peak, bytes)
 	}
@@ -140,23 +141,23 @@ func (p *proof) sawPeak(bytes int64) {
 func (p *proof) end() {
 	o := p.o
 	for _, r := range o.relays {
-		p.sawPeak(r.peak.Load())
+		p.notePeak(r.peak.Load())
 	}
 	if p.peak > p.memory {
-		o.t.Errorf("a daemon took %d MiB, more than %d MiB", p.peak>>20, p.memory>>20)
+		o.t.Errorf("a daemon used %d MiB, more than %d MiB", p.peak>>20, p.memory>>20)
 	}
 	row := proofRow{
 		Faults: p.Faults, Test: o.t.Name(), Done: p.Done, Outcome: strings.Join(p.Outcome, "; "), Postgres: p.postgres, Kafka: kafkaName(o.kafka),
-		Seed: p.seed, Recovery: p.Recovery.Seconds(), PeakRSS: p.peak, Seconds: time.Since(p.begun).Seconds(), Passed: !o.t.Failed(), Began: the.began,
+		Seed: p.seed, Recovery: p.Recovery.Seconds(), PeakRSS: p.peak, Seconds: time.Since(p.begun).Seconds(), Passed: !o.t.Failed(), Began: testSuite.began,
 	}
 	if v := p.verdict; v != nil {
 		row.Checked, row.Events, row.Repeats = true, v.Rows, v.Repeats
 		row.Missing, row.Phantom, row.OutOfOrder = len(v.Missing), len(v.Phantom), len(v.OutOfOrder)
 	}
 	if o.sampler != nil {
-		_, row.WALHeld = o.sampler.seen()
+		_, row.WALHeld = o.sampler.results()
 	}
-	if err := the.rows.add(row); err != nil {
+	if err := testSuite.rows.add(row); err != nil {
 		o.t.Errorf("keep the row: %v", err)
 	}
 }
@@ -171,7 +172,7 @@ func (r *rows) add(row proofRow) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f, err := os.OpenFile(filepath.Join(the.dir, "proof.jsonl"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(filepath.Join(testSuite.dir, "proof.jsonl"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}

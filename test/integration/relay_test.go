@@ -27,20 +27,21 @@ import (
 
 // relay is one process of `outboxcdc run`.
 type relay struct {
-	t    *testing.T
-	o    *outbox
-	proc *child.Process
-	log  string // file
-	addr string // of its HTTP listener, once known
-	told bool   // to end: by us, or the test expects it
+	t           *testing.T
+	o           *outbox
+	proc        *child.Process
+	log         string // file
+	addr        string // of its HTTP listener, once known
+	endExpected bool   // its end is expected
 
 	begun     time.Time
-	peak      atomic.Int64  // resident memory, bytes, as last seen
-	gone      bool          // by kill9 or term
-	confirmed pglogrepl.LSN // what the slot confirmed then: everything before it must not come again
+	peak      atomic.Int64  // resident memory, bytes, as last read
+	stopped   bool          // by kill9 or term
+	confirmed pglogrepl.LSN // position confirmed then; nothing before it may be repeated
 }
 
-// start starts a daemon; settings in env ("OUTBOXCDC_…=…") win over those of the outbox. It is killed when the test ends.
+// start starts a daemon; settings in env ("OUTBOXCDC_…=…") override those of the outbox. It is killed when the test
+// ends.
 func (o *outbox) start(env ...string) *relay {
 	o.t.Helper()
 	return o.startAs(slices.Concat(o.args, []string{"run"}), append(o.env(), env...))
@@ -49,17 +50,17 @@ func (o *outbox) start(env ...string) *relay {
 // startAs is start with a command line and a whole environment.
 func (o *outbox) startAs(args, env []string) *relay {
 	o.t.Helper()
-	r := &relay{t: o.t, o: o, begun: time.Now(), log: filepath.Join(the.dir, fmt.Sprintf("%s-%d.log", o.name, len(o.relays)+1))}
+	r := &relay{t: o.t, o: o, begun: time.Now(), log: filepath.Join(testSuite.dir, fmt.Sprintf("%s-%d.log", o.name, len(o.relays)+1))}
 	var err error
 	r.proc, err = child.Start(child.Spec{
-		Path: the.binary, Args: args, Env: env, Dir: the.dir, LogFile: r.log, DeathSignal: syscall.SIGKILL,
+		Path: testSuite.binary, Args: args, Env: env, Dir: testSuite.dir, LogFile: r.log, DeathSignal: syscall.SIGKILL,
 	})
 	must(o.t, err)
 	o.relays = append(o.relays, r)
 	go r.watchMemory()
 	number := len(o.relays)
 	o.t.Cleanup(func() {
-		r.told = true
+		r.endExpected = true
 		_ = r.proc.Kill()
 		if !o.t.Failed() {
 			return
@@ -73,7 +74,7 @@ func (o *outbox) startAs(args, env []string) *relay {
 	return r
 }
 
-// tail is the last lines of a file, long ones shortened.
+// tail returns the last lines of a file, long ones shortened.
 func tail(file string, lines int) string {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -97,32 +98,32 @@ func (o *outbox) startStreaming(env ...string) *relay {
 	return r
 }
 
-// pid is the daemon's process.
+// pid returns the daemon's process id.
 func (r *relay) pid() int { return r.proc.Pid() }
 
-// kill9 ends the daemon as a crash does, waits until its slot is free, and notes what was confirmed by then.
+// kill9 ends the daemon as a crash does, waits until its slot is free, and notes the position confirmed by then.
 func (r *relay) kill9() {
 	r.t.Helper()
-	r.told = true
+	r.endExpected = true
 	must(r.t, r.proc.Kill())
-	r.left()
+	r.noteConfirmed()
 }
 
-// left notes what the slot confirms once its walsender has ended too.
-func (r *relay) left() {
+// noteConfirmed notes the confirmed position once the walsender has ended too.
+func (r *relay) noteConfirmed() {
 	r.t.Helper()
 	r.o.awaitSlotFree()
-	r.confirmed, r.gone = r.o.confirmed(), true
+	r.confirmed, r.stopped = r.o.confirmed(), true
 }
 
 // signal sends a signal; the daemon may end after it.
 func (r *relay) signal(sig syscall.Signal) {
 	r.t.Helper()
-	r.told = true
+	r.endExpected = true
 	must(r.t, r.proc.Signal(sig))
 }
 
-// term sends SIGTERM, waits for the end, which must be a good one, and for the slot to be free.
+// term sends SIGTERM and waits for exit code 0 and for the slot to be free.
 func (r *relay) term() (took time.Duration) {
 	r.t.Helper()
 	begin := time.Now()
@@ -132,14 +133,14 @@ func (r *relay) term() (took time.Duration) {
 	if exit != 0 {
 		r.t.Fatalf("exit code %d after SIGTERM", exit)
 	}
-	r.left()
+	r.noteConfirmed()
 	return took
 }
 
 // awaitExit waits for the end and returns the exit code; a signal's is 128 and its number.
 func (r *relay) awaitExit(d time.Duration) (exit int) {
 	r.t.Helper()
-	r.told = true
+	r.endExpected = true
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	if err := r.proc.Wait(ctx); err != nil {
@@ -150,17 +151,17 @@ func (r *relay) awaitExit(d time.Duration) (exit int) {
 
 func (r *relay) exit() int { return daemon.ExitCode(r.proc) }
 
-// unharmed is an error when a daemon has ended that nobody told to.
-func (o *outbox) unharmed() error {
+// checkRelays returns an error when a daemon has ended unexpectedly.
+func (o *outbox) checkRelays() error {
 	for i, r := range o.relays {
-		if !r.told && r.proc.Exited() {
-			return &hopeless{fmt.Errorf("daemon %d ended by itself with exit code %d: %s", i+1, r.exit(), tail(r.log, 1))}
+		if !r.endExpected && r.proc.Exited() {
+			return &finalError{fmt.Errorf("daemon %d ended by itself with exit code %d: %s", i+1, r.exit(), tail(r.log, 1))}
 		}
 	}
 	return nil
 }
 
-// running is the newest daemon if it runs.
+// running returns the newest daemon if it runs.
 func (o *outbox) running() *relay {
 	if n := len(o.relays); n > 0 && !o.relays[n-1].proc.Exited() {
 		return o.relays[n-1]
@@ -168,7 +169,7 @@ func (o *outbox) running() *relay {
 	return nil
 }
 
-// status is what /status says, as far as tests look at it.
+// status is the response of /status, as far as tests read it.
 type status struct {
 	State     string `json:"state"`
 	Reason    string `json:"reason"`
@@ -185,7 +186,7 @@ func (s status) received() pglogrepl.LSN {
 
 var client = &http.Client{Timeout: patience}
 
-// get asks the daemon's HTTP listener, which may not be there yet.
+// get sends a request to the daemon's HTTP listener, which may not exist yet.
 func (r *relay) get(path string) (code int, body []byte, err error) {
 	if r.addr == "" {
 		for _, e := range r.logged("listening") {
@@ -212,7 +213,7 @@ func (r *relay) status() (st status, err error) {
 	return st, err
 }
 
-// metrics are the series of /metrics by their full name, e.g. `outboxcdc_state{state="streaming"}`.
+// metrics returns the series of /metrics by their full name, e.g. `outboxcdc_state{state="streaming"}`.
 func (r *relay) metrics() (map[string]float64, error) {
 	_, body, err := r.get("/metrics")
 	if err != nil {
@@ -228,7 +229,7 @@ func (r *relay) awaitState(state string, d time.Duration) {
 		st, err := r.status()
 		switch {
 		case r.proc.Exited():
-			return &hopeless{fmt.Errorf("the daemon ended with exit code %d: %s", r.exit(), tail(r.log, 1))}
+			return &finalError{fmt.Errorf("the daemon ended with exit code %d: %s", r.exit(), tail(r.log, 1))}
 		case err != nil:
 			return err
 		case st.State != state:
@@ -238,15 +239,15 @@ func (r *relay) awaitState(state string, d time.Duration) {
 	})
 }
 
-// hasBeen says whether the daemon was ever in that state, by its log: a poll can miss a short one.
-func (r *relay) hasBeen(state string) bool {
+// hasBeenIn reports whether the log has that state: a poll can miss a short one.
+func (r *relay) hasBeenIn(state string) bool {
 	return slices.ContainsFunc(r.logged("state"), func(e entry) bool { return e["state"] == state })
 }
 
 // entry is one line of a log.
 type entry map[string]any
 
-// entries are the lines of the daemon's log so far.
+// entries returns the lines of the daemon's log so far.
 func (r *relay) entries() []entry {
 	b, err := os.ReadFile(r.log)
 	if err != nil {
@@ -264,7 +265,7 @@ func (r *relay) entries() []entry {
 	return all
 }
 
-// logged are the lines with that message.
+// logged returns the lines with that message.
 func (r *relay) logged(msg string) []entry {
 	var some []entry
 	for _, e := range r.entries() {
@@ -275,7 +276,7 @@ func (r *relay) logged(msg string) []entry {
 	return some
 }
 
-// peakMemory is the most resident memory that the process has had, in bytes.
+// peakMemory returns the largest resident memory of the process so far, in bytes.
 func (r *relay) peakMemory() int64 {
 	r.t.Helper()
 	peak, err := highWater(r.pid())
@@ -293,7 +294,7 @@ func (r *relay) watchMemory() {
 	}
 }
 
-// highWater is VmHWM of a process, in bytes.
+// highWater returns VmHWM of a process, in bytes.
 func highWater(pid int) (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	"testing"
 )
 
-// settingsFile is a configuration file that a test rewrites, as whoever rotates a secret does: in one step.
+// settingsFile is a configuration file that a test replaces atomically, as a rotation of secrets does.
 type settingsFile struct {
 	o    *outbox
 	path string
 }
 
-// fileInstead takes settings out of the environment into a file, which a test may change.
+// fileInstead moves settings from the environment into a file, which a test may change.
 func (o *outbox) fileInstead(variables ...string) (*settingsFile, []string) {
 	o.t.Helper()
 	env := slices.DeleteFunc(o.env(), func(kv string) bool {
@@ -32,16 +32,16 @@ func (f *settingsFile) write(format string, args ...any) {
 	must(f.o.t, os.Rename(f.path+".new", f.path))
 }
 
-// hangUp sends SIGHUP and waits for the metric to say how that went.
+// hangUp sends SIGHUP and waits for the metric with the result.
 func (r *relay) hangUp(want float64) {
 	r.t.Helper()
 	before := len(r.logged("configuration reloaded; new connections use the present secrets and certificates")) +
 		len(r.logged("configuration reload failed; keeping the previous configuration"))
 	must(r.t, r.proc.Signal(syscall.SIGHUP))
-	await(r.t, patience, "the settings to be read again", func() error {
+	await(r.t, patience, "the configuration to be reloaded", func() error {
 		after := len(r.logged("configuration reloaded; new connections use the present secrets and certificates")) +
 			len(r.logged("configuration reload failed; keeping the previous configuration"))
-		return unless(after > before)
+		return waitFor(after > before)
 	})
 	m, err := r.metrics()
 	must(r.t, err)
@@ -50,8 +50,8 @@ func (r *relay) hangUp(want float64) {
 	}
 }
 
-// SIGHUP under load: a new password and another log level are taken over without disturbing the stream; a broken file
-// changes nothing and says so; what needs a restart is named.
+// SIGHUP under load: a new password and log level take effect without disturbing the stream; a broken file changes
+// nothing and is reported; settings that need a restart are named.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
@@ -73,8 +73,8 @@ func TestReload(t *testing.T) {
 
 	f.write("postgres: {url: %q, slt: x}\nlog: {level: debug}\n", o.pg.URL(o.name, login, "reload-s3cr3t"))
 	r.hangUp(0)
-	if r.debugs() {
-		t.Error("the level of a broken file is in force")
+	if r.hasDebugLines() {
+		t.Error("the level of a broken file is in effect")
 	}
 
 	o.exec(`ALTER ROLE ` + login + ` PASSWORD 'reload-s3cr3t'`)
@@ -82,7 +82,7 @@ func TestReload(t *testing.T) {
 	r.hangUp(1)
 	if named := r.logged("changed settings need a restart of the daemon"); len(named) != 1 ||
 		fmt.Sprint(named[0]["settings"]) != "[tuning.status_interval]" {
-		t.Errorf("what needs a restart: %v", named)
+		t.Errorf("settings that need a restart: %v", named)
 	}
 	m, err = r.metrics()
 	must(t, err)
@@ -92,15 +92,15 @@ func TestReload(t *testing.T) {
 	w.awaitCommits(20)
 	noReconnects(t, r) // a reload ends no session
 	o.endSessions()
-	await(t, patience, "the next session", func() error { return unless(r.sessionsEnded() > 0) })
+	await(t, patience, "the next session", func() error { return waitFor(r.sessionsEnded() > 0) })
 	r.awaitState("streaming", patience)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	if m, err = r.metrics(); err != nil || m[`outboxcdc_replication_reconnects_total{reason="postgres_credentials"}`] != 0 {
 		t.Errorf("the new password was not the one used: %v %v", m[`outboxcdc_replication_reconnects_total{reason="postgres_credentials"}`], err)
 	}
-	await(t, patience, "lines of level debug", func() error { return unless(r.debugs()) })
-	o.repeatsAtMost(o.verify(patience), 0, livesOn)
+	await(t, patience, "lines of level debug", func() error { return waitFor(r.hasDebugLines()) })
+	o.repeatsAtMost(o.verify(patience), 0, daemonRemembers)
 	log, err := os.ReadFile(r.log)
 	must(t, err)
 	for _, secret := range []string{password, "reload-s3cr3t"} {
@@ -110,7 +110,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// debugs says whether the log has a line of level debug.
-func (r *relay) debugs() bool {
+// hasDebugLines reports whether the log has a line of level debug.
+func (r *relay) hasDebugLines() bool {
 	return slices.ContainsFunc(r.entries(), func(e entry) bool { return e["level"] == "DEBUG" })
 }

@@ -15,10 +15,10 @@ import (
 // SIGTERM under load, several times: each time everything acknowledged is confirmed, so nothing is repeated.
 func TestTermUnderLoadDrains(t *testing.T) {
 	t.Parallel()
-	const most = 10*time.Second + busy
+	const most = 10*time.Second + busyAllowance
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	stops := long(20, 8)
+	stops := fullOrShort(20, 8)
 	o.proves("F03", "SIGTERM under load, %d times", stops)
 	o.sample()
 	w := o.write(load{rand: rnd})
@@ -35,15 +35,15 @@ func TestTermUnderLoadDrains(t *testing.T) {
 	}
 	o.outcome("exit 0 each time, the longest stop took %v", longest.Round(10*time.Millisecond))
 	o.start()
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	o.boundRepeats(v)
-	o.repeatsAtMost(v, 0, "a clean stop confirms what was acknowledged")
+	o.repeatsAtMost(v, 0, "a clean stop confirms all acknowledged events")
 }
 
-// With a frozen Kafka nothing can be drained: a second signal, or the end of shutdown_timeout, leaves with exit code 1.
-// What was in flight is not confirmed and comes after the next start.
+// With a frozen Kafka nothing can be drained: a second signal, or the end of shutdown_timeout, ends the daemon with
+// exit code 1. Records in flight are not confirmed and are sent again after the next start.
 func TestTermWhileKafkaIsFrozen(t *testing.T) {
 	k := breakableKafka(t)
 	for _, c := range []struct {
@@ -54,8 +54,8 @@ func TestTermWhileKafkaIsFrozen(t *testing.T) {
 		most    time.Duration
 		faults  string
 	}{
-		{"second signal", time.Minute, true, 0, 2*time.Second + busy, "F72"},
-		{"shutdown timeout", long(30*time.Second, 3*time.Second), false, long(30*time.Second, 3*time.Second), long(33*time.Second, 6*time.Second) + busy, "F04 F72"},
+		{"second signal", time.Minute, true, 0, 2*time.Second + busyAllowance, "F72"},
+		{"shutdown timeout", fullOrShort(30*time.Second, 3*time.Second), false, fullOrShort(30*time.Second, 3*time.Second), fullOrShort(33*time.Second, 6*time.Second) + busyAllowance, "F04 F72"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := newOutbox(t, options{kafka: k})
@@ -79,7 +79,7 @@ func TestTermWhileKafkaIsFrozen(t *testing.T) {
 			if c.second {
 				r.awaitState("draining", patience)
 				begin = time.Now()
-				await(t, patience, "the second signal to be obeyed", func() error { // one within a second of the first is the same
+				await(t, patience, "the daemon to obey the second signal", func() error { // one within a second of the first is ignored
 					if r.proc.Exited() {
 						return nil
 					}
@@ -89,7 +89,7 @@ func TestTermWhileKafkaIsFrozen(t *testing.T) {
 			}
 			exit := r.awaitExit(patience)
 			took := time.Since(begin)
-			t.Logf("it left after %v", took.Round(time.Millisecond))
+			t.Logf("it exited after %v", took.Round(time.Millisecond))
 			if exit != 1 || took < c.least || took > c.most {
 				t.Errorf("exit code %d after %v; want 1 between %v and %v", exit, took, c.least, c.most)
 			}
@@ -98,14 +98,14 @@ func TestTermWhileKafkaIsFrozen(t *testing.T) {
 				t.Fatalf("the slot confirms %s, but the transaction that ended at or before %s is not acknowledged", now, end)
 			}
 			o.outcome("exit 1 after %v", took.Round(10*time.Millisecond))
-			if !c.second { // its last words say what was not done; after a second signal there is no time for any
+			if !c.second { // the last log line says what was not done; after a second signal there is no time for one
 				if last := lastLine(r.log); !strings.Contains(last, "drain incomplete") || !strings.Contains(last, "50 events") {
-					t.Errorf("the last line does not say what was left: %s", last)
+					t.Errorf("the last line does not name the remaining events: %s", last)
 				}
 			}
 			must(t, k.Thaw())
 			o.start()
-			o.healed()
+			o.awaitHealed()
 			o.repeatsAtMost(o.verify(patience), 51, "50 in flight, and one acknowledged just before that may not be confirmed")
 		})
 	}
@@ -126,18 +126,18 @@ func TestTransactionOpenAcrossRestarts(t *testing.T) {
 	must(t, insertRows(ctx, open, "order", "slow", 1, 10))
 
 	o.insert("order", "quick", 1, 10)
-	o.awaitQuick(10)
+	o.checkRecordCount(10)
 	o.awaitConfirmed(o.walFlushed(), patience)
 	r.term()
 	o.insert("order", "quick", 11, 10)
 	r = o.startStreaming()
-	o.awaitQuick(20)
+	o.checkRecordCount(20)
 	o.awaitConfirmed(o.walFlushed(), patience)
 	must(t, insertRows(ctx, open, "order", "slow", 11, 10))
 	r.kill9()
 	o.insert("order", "quick", 21, 10)
 	o.startStreaming()
-	o.awaitQuick(30)
+	o.checkRecordCount(30)
 	must(t, insertRows(ctx, open, "order", "slow", 21, 10))
 	must(t, open.Commit(ctx))
 	v := o.verify(patience)
@@ -147,8 +147,8 @@ func TestTransactionOpenAcrossRestarts(t *testing.T) {
 	}
 }
 
-// awaitQuick waits for that many records, of which none is of an open transaction.
-func (o *outbox) awaitQuick(want int) {
+// checkRecordCount waits for that many records, none of which is of an open transaction.
+func (o *outbox) checkRecordCount(want int) {
 	o.t.Helper()
 	o.awaitArrived(patience)
 	if n := o.follow.records(); n != want {

@@ -18,7 +18,7 @@ import (
 type routed struct {
 	columns, values string
 
-	topic     string        // aggregate type whose topic it is, see [outbox.topic], or one of the group's topics; default: "order"
+	topic     string        // aggregate type of its topic, see [outbox.topic], or one of the group's topics; default: "order"
 	key       string        // default: 42
 	noKey     bool          // Kafka's null
 	value     string        // SQL for the bytes, of the row itself; default: the column payload as Postgres prints it
@@ -28,25 +28,25 @@ type routed struct {
 	time      string        // produce (default), commit, or RFC 3339
 }
 
-// A group is a run of the binary with its settings.
+// routingGroup is a run of the binary with its settings.
 type routingGroup struct {
 	name   string
 	env    []string
 	rows   []routed
-	topics []string // further ones, by their names
+	topics []string // further topics, by name
 }
 
-// usual are the headers that a row without any of its own has.
-var usual = []string{"id=$id", "type=placed", "outboxcdc-position=$position"}
+// usualHeaders are the headers of a row without headers of its own.
+var usualHeaders = []string{"id=$id", "type=placed", "outboxcdc-position=$position"}
 
-// Sizes near what a topic takes by default, of bytes that do not compress.
+// Sizes near a topic's default limit, of bytes that do not compress.
 const (
 	largeBytes = `(SELECT string_agg(sha256(g::text::bytea), ''::bytea) FROM generate_series(1, 28800) g)`
 	largeText  = `(SELECT string_agg(encode(sha256(g::text::bytea), 'hex'), '') FROM generate_series(1, 14400) g)`
 )
 
-// What each setting of route makes of a row, by the built binary: topic, key, value, headers in their order, partition and
-// time of the record.
+// The effect of each route setting on a row, with the built binary: topic, key, value, headers in their order,
+// partition and time of the record.
 func TestRoutingSettings(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{types: []string{"order", "eu.order", "mapped", "orders.v2", "kept", "users", "rest", "outbox"}, partitions: 5})
@@ -148,7 +148,7 @@ func TestRoutingSettings(t *testing.T) {
 		{"plain timestamp, topic of the table", []string{"OUTBOXCDC_ROUTE_TIMESTAMP=at_plain", "OUTBOXCDC_ROUTE_TOPIC=" + o.name + ".{table}"}, []routed{
 			{columns: "at_plain", values: "'2026-11-21 09:00:00.123999'", topic: "outbox", time: nine},
 		}, nil},
-		// Last: the slot moves without a position record, which a deduplicating daemon would not go on from.
+		// Last: the slot moves without a position record, and a deduplicating daemon would refuse to continue.
 		{"null key, blank payload, commit time, no headers of ours", []string{
 			"OUTBOXCDC_ROUTE_NULL_KEY=allow", "OUTBOXCDC_ROUTE_BLANK_PAYLOAD=null", "OUTBOXCDC_OUTBOX_COLUMNS_PAYLOAD=p_text", "OUTBOXCDC_ROUTE_TIMESTAMP=commit",
 			"OUTBOXCDC_OUTBOX_COLUMNS_HEADERS=", "OUTBOXCDC_OUTBOX_COLUMNS_EVENT_TYPE=", "OUTBOXCDC_ROUTE_POSITION_HEADER=false", atLeastOnce,
@@ -162,24 +162,24 @@ func TestRoutingSettings(t *testing.T) {
 			{columns: "p_text", values: `' x '`, value: "convert_to(' x ', 'UTF8')", headers: []string{"id=$id"}, time: "commit"},
 		}, nil},
 	} {
-		t.Run(g.name, func(t *testing.T) { o.routes(t, g) })
+		t.Run(g.name, func(t *testing.T) { o.testRoutes(t, g) })
 	}
 }
 
-// A partitioned outbox is routed by its root's name and the root's columns, whichever leaf has the row.
+// A partitioned outbox is routed by its root's name and the root's columns, for any leaf.
 func TestRoutingOfPartitions(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{types: []string{"outbox"}})
-	o.partition(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`)
+	o.partitionOutbox(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`)
 	o.leaf("leaf_2", 100, 200)
 	o.exec(`ALTER TABLE outbox ALTER aggregate_type SET DEFAULT 'order', ALTER aggregate_id SET DEFAULT '42', ALTER event_type SET DEFAULT 'placed',
 		ALTER payload SET DEFAULT '{}', ADD tenant text`)
-	o.routes(t, routingGroup{"leaves", []string{
+	o.testRoutes(t, routingGroup{"leaves", []string{
 		"OUTBOXCDC_ROUTE_TOPIC=" + o.name + ".{table}", "OUTBOXCDC_ROUTE_ID={table}:{id}", "OUTBOXCDC_ROUTE_KEY={tenant}/{n}", "OUTBOXCDC_ROUTE_PARTITION=n",
 	}, []routed{
 		{columns: "n, tenant", values: "1, 'a'", topic: "outbox", id: "outbox:$id", key: "a/1", partition: func(int) int { return 1 }},
 	}, nil})
-	o.routes(t, routingGroup{"leaves", []string{
+	o.testRoutes(t, routingGroup{"leaves", []string{
 		"OUTBOXCDC_ROUTE_TOPIC=" + o.name + ".{table}", "OUTBOXCDC_ROUTE_ID={table}:{id}", "OUTBOXCDC_ROUTE_KEY={tenant}/{n}",
 	}, []routed{
 		{columns: "n, tenant", values: "2, 'a'", topic: "outbox", id: "outbox:$id", key: "a/2"},
@@ -187,18 +187,19 @@ func TestRoutingOfPartitions(t *testing.T) {
 	}, nil})
 }
 
-// javaPartition is where another client's implementation of Java's partitioner puts a key.
+// javaPartition returns the partition of a key by another client's implementation of Java's partitioner.
 func javaPartition(key string, of int) func(int) int {
 	return func(int) int {
 		return kgo.StickyKeyPartitioner(nil).ForTopic("").Partition(&kgo.Record{Key: []byte(key)}, of)
 	}
 }
 
-// routes writes the rows of a group, each in a transaction, runs the binary over them, and compares every record whole.
-func (o *outbox) routes(t *testing.T, g routingGroup) {
+// testRoutes writes the rows of a group, each in a transaction, runs the binary over them, and compares every record
+// completely.
+func (o *outbox) testRoutes(t *testing.T, g routingGroup) {
 	t.Helper()
 	ids := make([]string, len(g.rows))
-	// Written before the daemon starts: the time of a commit and that of sending cannot be taken for each other.
+	// Written before the daemon starts: the time of a commit and that of sending differ.
 	written := o.now()
 	for i, row := range g.rows {
 		sql := "INSERT INTO outbox (" + row.columns + ") VALUES (" + row.values + ")"
@@ -230,14 +231,14 @@ func (o *outbox) routes(t *testing.T, g routingGroup) {
 	}
 }
 
-// now is the server's time in whole milliseconds, as records have it.
+// now returns the server's time in whole milliseconds, as records have it.
 func (o *outbox) now() (now time.Time) {
 	o.t.Helper()
 	must(o.t, o.admin.scan("SELECT date_trunc('milliseconds', clock_timestamp())", &now))
 	return now
 }
 
-// differences are all that is not as it has to be in the record of a row.
+// differences returns everything that is wrong in the record of a row.
 func (o *outbox) differences(g routingGroup, row routed, id string, rec kafkatest.Record, written, started time.Time) (all []string) {
 	differs := func(what string, got, want any) {
 		all = append(all, fmt.Sprintf("%s is %.500s, want %.500s", what, fmt.Sprint(got), fmt.Sprint(want)))
@@ -303,7 +304,7 @@ func (o *outbox) differences(g routingGroup, row routed, id string, rec kafkates
 	return all
 }
 
-// headersOf are the headers as name=value, or name alone for null; a position that can be read is $position.
+// headersOf returns the headers as name=value, or name alone for null; a valid position is $position.
 func headersOf(rec kafkatest.Record) (list []string) {
 	for _, h := range rec.Headers {
 		_, err := parsePosition(string(h.Value))
@@ -321,7 +322,7 @@ func headersOf(rec kafkatest.Record) (list []string) {
 
 func expectedHeaders(list []string, id string) []string {
 	if list == nil {
-		list = usual
+		list = usualHeaders
 	}
 	list = slices.Clone(list)
 	for i := range list {
@@ -330,7 +331,7 @@ func expectedHeaders(list []string, id string) []string {
 	return list
 }
 
-// partitions is how many partitions a topic has.
+// partitions returns the number of a topic's partitions.
 func (o *outbox) partitions(topic string) int {
 	o.t.Helper()
 	ends, err := kafkatest.OpenLogEnds(o.kafka.Brokers())

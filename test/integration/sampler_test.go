@@ -14,7 +14,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// ledger remembers commits, and a position at or behind the end LSN of each.
+// ledger remembers commits, and a position at or after the end LSN of each.
 type ledger struct {
 	mu      sync.Mutex
 	commits []commit
@@ -25,7 +25,7 @@ type commit struct {
 	End pglogrepl.LSN
 }
 
-func (l *ledger) committed(ids []string, end pglogrepl.LSN) {
+func (l *ledger) add(ids []string, end pglogrepl.LSN) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.commits = append(l.commits, commit{ids, end})
@@ -37,8 +37,8 @@ func (l *ledger) all() []commit {
 	return slices.Clone(l.commits)
 }
 
-// look is what the slot confirmed at one moment, and where the broker's logs ended right after it: by then Kafka must
-// have had every row committed before that position.
+// look is the slot's confirmed position at one moment, and the ends of the broker's logs right after it: by then Kafka
+// must have had every row committed before that position.
 type look struct {
 	Confirmed pglogrepl.LSN
 	Ends      map[string]int64 // by "topic/partition"
@@ -50,8 +50,8 @@ type place struct {
 	offset    int64
 }
 
-// unsafeConfirm finds the first commit that the slot confirmed before Kafka had all of it; "" if there is none. Looks are in the
-// order of time, each confirming more than all before.
+// unsafeConfirm finds the first commit that the slot confirmed before Kafka had all of it; "" if there is none. Looks
+// are in the order of time, with rising positions.
 func unsafeConfirm(looks []look, commits []commit, at map[string]place) string {
 	commits = slices.Clone(commits)
 	slices.SortStableFunc(commits, func(a, b commit) int { return cmp.Compare(a.End, b.End) })
@@ -60,7 +60,7 @@ func unsafeConfirm(looks []look, commits []commit, at map[string]place) string {
 			for _, id := range commits[0].IDs {
 				p, there := at[id]
 				if !there || p.offset >= l.Ends[p.partition] {
-					return fmt.Sprintf("the slot confirmed %s, but id %s, committed before %s, was not in Kafka then (it came at %+v)",
+					return fmt.Sprintf("the slot confirmed %s, but id %s, committed before %s, was not in Kafka then (it is at %+v)",
 						l.Confirmed, id, commits[0].End, p)
 				}
 			}
@@ -70,20 +70,20 @@ func unsafeConfirm(looks []look, commits []commit, at map[string]place) string {
 	return ""
 }
 
-// sampler looks again and again at what the slot confirms and where the broker's logs end, and how much WAL the slot
+// sampler reads the slot's confirmed position and the ends of the broker's logs repeatedly, and how much WAL the slot
 // holds back. It judges nothing while the test runs.
 type sampler struct {
-	o      *outbox
-	cancel context.CancelFunc
-	ended  sync.WaitGroup
-	taken  bool // the test itself looks at what was found
+	o          *outbox
+	cancel     context.CancelFunc
+	ended      sync.WaitGroup
+	testJudges bool // the test itself judges
 
 	mu    sync.Mutex
 	looks []look
 	held  int64
 }
 
-// sample starts a sampler; it ends when the test does, which fails if the slot ever confirmed what Kafka did not have.
+// sample starts a sampler until the end of the test, which fails if the slot ever confirmed what Kafka did not have.
 func (o *outbox) sample() *sampler {
 	o.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -94,10 +94,10 @@ func (o *outbox) sample() *sampler {
 	o.sampler = s
 	o.t.Cleanup(func() {
 		s.stop()
-		if s.taken || o.t.Failed() { // servers may be in any state
+		if s.testJudges || o.t.Failed() { // servers may be in any state
 			return
 		}
-		if what := s.found(); what != "" {
+		if what := s.violation(); what != "" {
 			o.t.Error(what)
 		}
 	})
@@ -109,10 +109,10 @@ func (s *sampler) stop() {
 	s.ended.Wait()
 }
 
-// found is what is wrong so far, if something is.
-func (s *sampler) found() string {
+// violation returns the first violation so far, if any.
+func (s *sampler) violation() string {
 	s.o.t.Helper()
-	looks, _ := s.seen()
+	looks, _ := s.results()
 	at := map[string]place{}
 	for _, r := range s.o.readAll() {
 		id, _ := headerOf(r, "id")
@@ -127,8 +127,9 @@ func placeOf(r kafkatest.Record) place {
 	return place{fmt.Sprintf("%s/%d", r.Topic, r.Partition), r.Offset}
 }
 
-// seen returns the looks at which the slot confirmed more than ever before, and the most WAL that it held back, in bytes.
-func (s *sampler) seen() ([]look, int64) {
+// results returns the looks at which the slot confirmed more than ever before, and the most WAL that it held back, in
+// bytes.
+func (s *sampler) results() ([]look, int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.looks), s.held
@@ -168,13 +169,13 @@ func (s *sampler) add(ctx context.Context, confirmed pglogrepl.LSN, held int64, 
 	s.held = max(s.held, held)
 	s.mu.Unlock()
 	if !news {
-		return // what Kafka has to have it had to have before
+		return // nothing new was confirmed
 	}
 	read, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	now, err := ends.Read(read, s.o.follow.topics...)
 	if err != nil {
-		return // Kafka is away; the next look is at a position as high or higher
+		return // Kafka is away; the next look has the same or a higher position
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

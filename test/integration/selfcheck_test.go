@@ -10,7 +10,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// What the other tests trust: each kind of broken promise, planted into a delivery without fault, is seen.
+// All tests rely on this: each kind of broken promise, planted into a delivery without faults, is detected.
 func TestPlantedFaultsAreSeen(t *testing.T) {
 	const topic = "t"
 	var truth []row
@@ -79,13 +79,13 @@ func TestPlantedFaultsAreSeen(t *testing.T) {
 			case c.want == "" && err != nil:
 				t.Error(err)
 			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
-				t.Errorf("%v; want it to say %q", err, c.want)
+				t.Errorf("%v; want it to contain %q", err, c.want)
 			}
 		})
 	}
 }
 
-// The sampler sees a slot that confirms what is not in Kafka: here one that was moved by hand.
+// The sampler detects a slot that confirms what is not in Kafka: here one that was moved by hand.
 func TestSamplerSeesALoss(t *testing.T) {
 	o := newOutbox(t, options{})
 	r := o.startStreaming(atLeastOnce)
@@ -94,34 +94,34 @@ func TestSamplerSeesALoss(t *testing.T) {
 	r.term()
 	o.insert("order", "a", 4, 3)
 	s := o.sample()
-	s.taken = true
+	s.testJudges = true
 	o.exec("SELECT pg_replication_slot_advance('" + o.name + "', pg_current_wal_flush_lsn())")
-	await(t, patience, "the sampler to see it", func() error {
-		if s.found() == "" {
-			return fmt.Errorf("it has seen nothing")
+	await(t, patience, "the sampler to detect it", func() error {
+		if s.violation() == "" {
+			return fmt.Errorf("it has detected nothing")
 		}
 		return nil
 	})
-	t.Log(s.found())
+	t.Log(s.violation())
 	s.stop()
-	// And so does the checker: a daemon that delivers at least once cannot know of them.
+	// And so does the checker: a daemon that delivers at least once cannot know of the lost rows.
 	o.startStreaming(atLeastOnce)
 	o.insert("order", "a", 7, 1)
-	o.awaitRecords(4) // the row behind the lost ones
+	o.awaitRecords(4) // the row after the lost ones
 	v := judge(o.truth(), o.readAll())
 	if len(v.Missing) != 3 {
 		t.Errorf("the checker found %d missing, want 3: %s", len(v.Missing), v.String())
 	}
 }
 
-// A daemon that ends by itself is seen at once, and not when a deadline has passed.
+// The unexpected end of a daemon is detected at once, and not after a time-out.
 func TestEndOfTheDaemonIsSeen(t *testing.T) {
 	o := newOutbox(t, options{})
 	r := o.startStreaming()
-	must(t, o.unharmed())
+	must(t, o.checkRelays())
 	must(t, r.proc.Kill())
-	if err := o.unharmed(); err == nil || !strings.Contains(err.Error(), "exit code 137") {
+	if err := o.checkRelays(); err == nil || !strings.Contains(err.Error(), "exit code 137") {
 		t.Errorf("a killed daemon: %v", err)
 	}
-	r.told = true
+	r.endExpected = true
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// exitOf is the exit code of a command that has ended.
+// exitOf returns the exit code of a command that has ended.
 func exitOf(t *testing.T, err error) int {
 	t.Helper()
 	var e *exec.ExitError
@@ -24,8 +24,8 @@ func exitOf(t *testing.T, err error) int {
 	return -1
 }
 
-// What is wrong with the command line or the settings is said at once, with the place and what was meant, and with an
-// exit code by which a supervisor knows that trying again does not help.
+// Errors of the command line or the settings are reported at once, with the place and a suggestion, and with an exit
+// code that tells a supervisor not to retry.
 func TestWrongSettings(t *testing.T) {
 	o := newOutbox(t, options{})
 	file := filepath.Join(t.TempDir(), "outboxcdc.yaml")
@@ -59,11 +59,11 @@ func TestWrongSettings(t *testing.T) {
 			}
 			for _, s := range c.says {
 				if !strings.Contains(out, s) {
-					t.Errorf("it does not say %q", s)
+					t.Errorf("it does not print %q", s)
 				}
 			}
 			if strings.Contains(out, password) {
-				t.Error("it says the password")
+				t.Error("it prints the password")
 			}
 			t.Log(strings.TrimSpace(out))
 		})
@@ -73,12 +73,12 @@ func TestWrongSettings(t *testing.T) {
 // A secret in a file is read again at each connect: the password is changed, and the daemon follows without a restart.
 func TestSecretRotatedInItsFile(t *testing.T) {
 	o := newOutbox(t, options{})
-	o.proves("F55", "the password changed on the server, later in the file that has it; then the file gone for a moment")
+	o.proves("F55", "the password changed on the server, later in its file; then the file missing for a moment")
 	o.sample()
 	login, _ := o.ownRole("LOGIN REPLICATION")
 	file := filepath.Join(t.TempDir(), "url")
 	write := func(password string) {
-		// As secrets are changed: a new file takes the old one's name.
+		// Secrets are rotated by renaming: a new file replaces the old one.
 		must(t, os.WriteFile(file+".new", []byte(o.pg.URL(o.name, login, password)+"\n"), 0o600))
 		must(t, os.Rename(file+".new", file))
 	}
@@ -92,17 +92,17 @@ func TestSecretRotatedInItsFile(t *testing.T) {
 	r.awaitReconnects("postgres_credentials", 1)
 	o.insert("order", "k", 51, 50)
 	write("changed-secret")
-	o.healed()
+	o.awaitHealed()
 
-	// A file that is away for a moment is no reason to end.
+	// A file that is missing for a moment does not end the daemon.
 	had := r.reconnects("postgres_credentials")
 	must(t, os.Remove(file))
 	o.endSessions()
 	r.awaitReconnects("postgres_credentials", had+2)
 	o.insert("order", "k", 101, 50)
 	write("changed-secret")
-	o.healed()
-	o.repeatsAtMost(o.verify(patience), 0, livesOn)
+	o.awaitHealed()
+	o.repeatsAtMost(o.verify(patience), 0, daemonRemembers)
 	log, err := os.ReadFile(r.log)
 	must(t, err)
 	for _, secret := range []string{password, "changed-secret"} {
@@ -112,8 +112,8 @@ func TestSecretRotatedInItsFile(t *testing.T) {
 	}
 }
 
-// The bundled SQL makes a role that can do what the daemon needs and no more; setup applied twice changes nothing; destroy
-// refuses what is in use and leaves the table.
+// The bundled SQL creates a role with exactly the privileges that the daemon needs; a second setup apply changes
+// nothing; destroy refuses what is in use and leaves the table.
 func TestSetupMakesWhatTheDaemonNeeds(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		t.Run(major, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestSetupMakesWhatTheDaemonNeeds(t *testing.T) {
 			o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
 			o.exec(`DROP PUBLICATION outboxcdc`)
 			o.exec(`DROP TABLE outbox`)
-			// A database as locked up as it gets: PUBLIC may nothing.
+			// A database without any privileges for PUBLIC.
 			o.exec(`REVOKE ALL ON DATABASE ` + o.name + ` FROM PUBLIC`)
 			o.exec(`REVOKE ALL ON SCHEMA public FROM PUBLIC`)
 			env := []string{"OUTBOXCDC_POSTGRES_URL=" + o.pg.URL(o.name, login, password), "OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + o.name + ".positions"}
@@ -141,7 +141,7 @@ func TestSetupMakesWhatTheDaemonNeeds(t *testing.T) {
 			}
 			const want = "LOGIN REPLICATION; database CONNECT; schema public USAGE; table outbox SELECT"
 			if got := o.query(rightsSQL, login); got != want || got != before {
-				t.Errorf("the role may %q, want %q (and did %q)", got, want, before)
+				t.Errorf("the role has %q, want %q (and had %q)", got, want, before)
 			}
 
 			o.exec(`ALTER ROLE ` + login + ` PASSWORD '` + password + `'`)
@@ -156,7 +156,7 @@ func TestSetupMakesWhatTheDaemonNeeds(t *testing.T) {
 				t.Errorf("setup destroy beside a daemon: exit code %d, want 1\n%s", exit, out)
 			}
 			o.insert("order", "k", 6, 5)
-			if v := o.verify(patience); v.Repeats != 0 { // the daemon has not noticed anything
+			if v := o.verify(patience); v.Repeats != 0 { // the daemon was not disturbed
 				t.Errorf("%d repeats", v.Repeats)
 			}
 			r.term()
@@ -165,16 +165,16 @@ func TestSetupMakesWhatTheDaemonNeeds(t *testing.T) {
 				t.Errorf("setup destroy: %v, %d slots\n%s", err, slots(o), out)
 			}
 			if got := o.query(`SELECT (SELECT count(*) FROM pg_publication) || ' ' || (SELECT count(*) FROM outbox)`); got != "0 10" {
-				t.Errorf("publications and rows left: %s, want 0 10", got)
+				t.Errorf("remaining publications and rows: %s, want 0 10", got)
 			}
 			r = o.start(env...)
-			r.stopsWith(patience, 79, "slot "+o.name, "remedy: ")
+			r.awaitStop(patience, 79, "slot "+o.name, "remedy: ")
 		})
 	}
 }
 
-// rightsSQL is everything that was given to a role: its attributes, memberships, and what any access list of this database
-// or the server's shared objects says of it, and what it owns.
+// rightsSQL returns every privilege of a role: its attributes, memberships, the access lists of this database and of
+// the server's shared objects, and what it owns.
 const rightsSQL = `
 WITH me AS (SELECT * FROM pg_roles WHERE rolname = $1),
 given(n, line) AS (

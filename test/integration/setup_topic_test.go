@@ -8,8 +8,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// `setup` makes the position topic where the daemon will want it, so that the daemon deduplicates; without Kafka it does the
-// rest; and `setup destroy` leaves the topic.
+// `setup` creates the position topic that the daemon will use, so that the daemon deduplicates; without Kafka it does
+// the rest; and `setup destroy` leaves the topic.
 func TestSetupPositionTopic(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
@@ -17,13 +17,13 @@ func TestSetupPositionTopic(t *testing.T) {
 	env := []string{"OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + topic}
 	run := func(exit int, env []string, args []string, want ...string) {
 		t.Helper()
-		out, notes, got := o.look(env, append([]string{"setup"}, args...)...)
+		out, notes, got := o.runBinary(env, append([]string{"setup"}, args...)...)
 		if got != exit {
 			t.Fatalf("setup %v: exit code %d, want %d:\n%s%s", args, got, exit, out, notes)
 		}
 		for _, w := range want {
 			if !strings.Contains(out+notes, w) {
-				t.Errorf("setup %v does not say %q:\n%s%s", args, w, out, notes)
+				t.Errorf("setup %v does not print %q:\n%s%s", args, w, out, notes)
 			}
 		}
 		if len(want) == 0 && strings.Contains(out+notes, "position topic") {
@@ -46,7 +46,7 @@ func TestSetupPositionTopic(t *testing.T) {
 	}
 	r := o.startStreaming(env...)
 	if got := r.logged(notDeduplicating); len(got) > 0 {
-		t.Errorf("the topic does not do: %v", got)
+		t.Errorf("the topic is unsuitable: %v", got)
 	}
 	o.insert("order", "k", 1, 10)
 	o.awaitArrived(patience)
@@ -59,9 +59,9 @@ func TestSetupPositionTopic(t *testing.T) {
 	run(0, env, []string{"destroy", "--yes"}, "dropped slot "+o.name, "position topic "+topic+" stays", "outboxcdc slot adopt")
 	run(0, env, []string{"apply"}, "created slot "+o.name)
 	r = o.start(env...)
-	r.stopsWith(patience, 79, "recreated")
+	r.awaitStop(patience, 79, "recreated")
 	o.adopt(env, 0)
 	o.startStreaming(env...)
 	o.insert("order", "k", 11, 10)
-	o.repeatsAtMost(o.verify(patience), 0, "the new slot begins behind what was delivered")
+	o.repeatsAtMost(o.verify(patience), 0, "the new slot begins after the delivered events")
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// Large rows that compress well, and many small ones that share a batch with them: all arrive, whether they are there
-// before the daemon starts or come while it runs.
+// Large rows that compress well, and many small ones in the same batch: all arrive, whether they are written before the
+// daemon starts or while it runs.
 func TestLargeCompressibleRows(t *testing.T) {
-	o := newOutbox(t, options{partitions: 1}) // one partition: large and small meet in one batch
+	o := newOutbox(t, options{partitions: 1}) // one partition: large and small share a batch
 	o.proves("F70", "rows of up to 1.9 MB that compress below max.message.bytes, among small ones, before and after a start")
 	o.sample()
 	r := o.startStreaming()
@@ -44,12 +44,12 @@ func TestLargeCompressibleRows(t *testing.T) {
 		small(20)
 		o.awaitArrived(patience)
 	}
-	o.repeatsAtMost(o.verify(patience), 0, "each daemon was told to stop")
+	o.repeatsAtMost(o.verify(patience), 0, "each daemon ended by SIGTERM")
 }
 
-// A row that cannot be compressed below max.message.bytes stops the daemon with exit code 65, as often as it is started:
-// everything older is delivered and confirmed, the slot stays before the row, nothing behind it is delivered. When
-// the topic allows it, it is delivered in its place.
+// A row that cannot be compressed below max.message.bytes stops the daemon with exit code 65, at each start: everything
+// older is delivered and confirmed, the slot stays before the row, nothing later is delivered. When the topic allows
+// it, the row is delivered in its place.
 func TestOversizedRow(t *testing.T) {
 	o := newOutbox(t, options{payload: "bytea", partitions: 2, configs: map[string]string{"max.message.bytes": "1048588"}})
 	o.proves("F70", "a row of 1.9 MB that does not compress, max.message.bytes 1 MiB, the daemon started twice; then the limit raised")
@@ -83,25 +83,25 @@ func TestOversizedRow(t *testing.T) {
 		}
 		o.awaitSlotFree()
 		if now := o.confirmed(); now <= older || now >= behind {
-			t.Errorf("start %d: the slot confirms %s; want from %s, behind the older transactions, to below %s", i+1, now, older, behind)
+			t.Errorf("start %d: the slot confirms %s; want from %s, after the older transactions, to below %s", i+1, now, older, behind)
 		}
 		there := map[string]bool{}
 		for _, rec := range o.readAll() {
 			id, _ := headerOf(rec, "id")
 			there[id] = true
 		}
-		for _, row := range o.numbered() {
+		for _, row := range o.numberedRows() {
 			switch {
 			case row.n <= 10 && !there[row.id]:
 				t.Errorf("start %d: row %d, of an older transaction, is missing", i+1, row.n)
 			case row.n >= 12 && there[row.id]:
-				t.Errorf("start %d: row %d, at or behind the one that stops, was delivered", i+1, row.n)
+				t.Errorf("start %d: row %d, at or after the one that stops the daemon, was delivered", i+1, row.n)
 			}
 		}
 	}
 	must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("order"), map[string]string{"max.message.bytes": "3000000"}))
 	o.startStreaming()
-	o.healed()
+	o.awaitHealed()
 	v := o.verify(patience)
 	o.outcome("exit 65 each time")
 	o.repeatsAtMost(v, 2, "the row before it in its transaction, at two starts")
@@ -112,9 +112,9 @@ func TestOversizedRow(t *testing.T) {
 	}
 }
 
-// The topic's limit is lowered below what the daemon knows of, so that the broker refuses a batch that was good for
-// the daemon. What else was in the batch is delivered, the row that is too large stops the daemon with 65, and when the
-// limit is raised again it is delivered in its place.
+// The topic's limit is lowered below the one that the daemon knows, so that the broker refuses a batch. The rest of the
+// batch is delivered, the row that is too large stops the daemon with 65, and when the limit is raised again the row is
+// delivered in its place.
 func TestLimitLoweredUnderWay(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{payload: "bytea", partitions: 1})
@@ -140,7 +140,7 @@ func TestLimitLoweredUnderWay(t *testing.T) {
 	log := r.entries()
 	last := log[len(log)-1]
 	if at, err := parsePosition(fmt.Sprint(last["position"])); last["level"] != "ERROR" || last["event_id"] != id || err != nil || at.commit <= older || at.commit >= behind {
-		t.Errorf("the last line of the log does not name the event, or not well: %v (%v)", last, err)
+		t.Errorf("the last line of the log does not name the event correctly: %v (%v)", last, err)
 	}
 	o.awaitSlotFree()
 	if now := o.confirmed(); now <= older || now >= behind {
@@ -148,9 +148,9 @@ func TestLimitLoweredUnderWay(t *testing.T) {
 	}
 	limit("1048588")
 	o.startStreaming(smallWindow)
-	o.healed()
+	o.awaitHealed()
 	o.outcome("exit 65, cause %v", last["cause"])
-	o.repeatsAtMost(o.verify(patience), 20, "what was in the batch with it or behind it: the 20 small rows, once")
+	o.repeatsAtMost(o.verify(patience), 20, "the other rows of its batch and the rows after it: the 20 small rows, once")
 }
 
 // insertBytes commits rows of random bytes in one transaction, numbered on from n.
@@ -176,8 +176,8 @@ type numberedRow struct {
 	n  int
 }
 
-// numbered are the rows with their numbers.
-func (o *outbox) numbered() (rows []numberedRow) {
+// numberedRows returns the rows with their numbers.
+func (o *outbox) numberedRows() (rows []numberedRow) {
 	o.t.Helper()
 	must(o.t, o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
 		r, err := conn.Query(ctx, "SELECT id::text, n FROM outbox ORDER BY n")

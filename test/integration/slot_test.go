@@ -13,8 +13,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// A slot that is gone means that events may be gone. It is never made again by itself, which would skip them without a
-// word.
+// A missing slot means that events may be lost. The daemon never recreates it by itself, which would skip them
+// silently.
 func TestSlotDroppedWhileDown(t *testing.T) {
 	o := newOutbox(t, options{})
 	o.proves("F29", "slot dropped while the daemon is down")
@@ -25,17 +25,17 @@ func TestSlotDroppedWhileDown(t *testing.T) {
 	r.term()
 	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
 	o.insert("order", "k", 51, 1)
-	for range 2 { // a supervisor may not know what 79 means
+	for range 2 { // a supervisor may restart it after 79
 		r = o.start()
-		r.stopsWith(patience, 79, "slot "+o.name, "no logical slot of that name", "remedy: ")
+		r.awaitStop(patience, 79, "slot "+o.name, "no logical slot of that name", "remedy: ")
 	}
 	if n := slots(o); n != 0 {
-		t.Errorf("%d slots: it was made again", n)
+		t.Errorf("%d slots: it was recreated", n)
 	}
 	if n := o.follow.records(); n != 50 {
-		t.Errorf("%d records, want the 50 of before", n)
+		t.Errorf("%d records, want the earlier 50", n)
 	}
-	o.outcome("exit 79 at each start, the slot is not made again")
+	o.outcome("exit 79 at each start, the slot is not recreated")
 }
 
 func slots(o *outbox) (n int) {
@@ -44,30 +44,30 @@ func slots(o *outbox) (n int) {
 	return n
 }
 
-// Somebody who recreates the slot decides that the gap does not matter. A process that delivers at least once and starts
-// afterwards remembers nothing and cannot see it: it delivers what the new slot has, from its first row.
+// An operator who recreates the slot accepts the gap. A process that delivers at least once and starts afterwards
+// remembers nothing and cannot see it: it delivers the events of the new slot, from the first on.
 func TestSlotRemadeWhileDown(t *testing.T) {
 	o := newOutbox(t, options{})
-	o.proves("F30", "slot dropped and made again by hand while the daemon is down, 2 events committed in between")
+	o.proves("F30", "slot dropped and recreated by hand while the daemon is down, 2 events committed in between")
 	o.sample()
 	r := o.startStreaming(atLeastOnce)
 	o.insert("order", "k", 1, 50)
 	o.verify(patience)
 	r.term()
 	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
-	for n := range 2 { // not in the ledger: they will not come
+	for n := range 2 { // not in the ledger: they will not be delivered
 		o.exec(insertInto+`(gen_random_uuid(), 'order', 'gap', 'added', '{}', '{}', $1)`, n)
 	}
 	o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name)
-	o.exec(`DELETE FROM outbox WHERE aggregate_id = 'gap'`) // so that it is no part of what is expected
+	o.exec(`DELETE FROM outbox WHERE aggregate_id = 'gap'`) // and so not expected
 	o.insert("order", "k", 51, 50)
 	o.startStreaming(atLeastOnce)
-	o.healed()
-	o.repeatsAtMost(o.verify(patience), 0, "the new slot begins behind what was delivered")
-	o.outcome("not noticed, for a new process that delivers at least once remembers nothing; the 2 are not counted here")
+	o.awaitHealed()
+	o.repeatsAtMost(o.verify(patience), 0, "the new slot begins after the delivered events")
+	o.outcome("not noticed, because a new process that delivers at least once remembers nothing; the 2 are not counted here")
 }
 
-// awaitLost writes WAL and asks for checkpoints until the server has removed what the slot needs.
+// awaitLost writes WAL and requests checkpoints until the server has removed WAL that the slot needs.
 func awaitLost(o *outbox) {
 	o.t.Helper()
 	await(o.t, patience, "the slot to be invalidated", func() error {
@@ -84,8 +84,8 @@ func awaitLost(o *outbox) {
 	})
 }
 
-// max_slot_wal_keep_size cuts a slot off: while the daemon is down, and while it holds it because a topic is missing.
-// 14 says so in one way and 18 in another.
+// max_slot_wal_keep_size invalidates a slot: while the daemon is down, and while it holds the slot because a topic is
+// missing. 14 reports it in one way and 18 in another.
 func TestSlotInvalidated(t *testing.T) {
 	for major, test := range map[string]func(*testing.T, *pgtest.Server){"14": invalidatedWhileDown, "18": invalidatedWhileHeld} {
 		t.Run(major, func(t *testing.T) {
@@ -106,12 +106,12 @@ func invalidatedWhileDown(t *testing.T, pg *pgtest.Server) {
 	o.insert("order", "k", 51, 3)
 	awaitLost(o)
 	r = o.start()
-	r.stopsWith(patience, 79, "slot "+o.name, "invalidated", "remedy: ")
+	r.awaitStop(patience, 79, "slot "+o.name, "invalidated", "remedy: ")
 	if n := slots(o); n != 1 {
 		t.Errorf("%d slots", n)
 	}
 	if n := o.follow.records(); n != 50 {
-		t.Errorf("%d records, want the 50 of before", n)
+		t.Errorf("%d records, want the earlier 50", n)
 	}
 	o.outcome("exit 79")
 }
@@ -120,7 +120,7 @@ func invalidatedWhileHeld(t *testing.T, pg *pgtest.Server) {
 	o := newOutbox(t, options{pg: pg, types: []string{"order", "unknown"}, missing: []string{"unknown"}})
 	o.proves("F31", "slot invalidated by max_slot_wal_keep_size while the daemon waits for a topic")
 	o.sample()
-	// It does not read while it waits, so it notices the lost connection by its own status updates.
+	// The daemon does not read while it waits, so it notices the lost connection by its own status updates.
 	r := o.startStreaming("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=3s")
 	o.insert("order", "k", 1, 50)
 	o.awaitArrived(patience)
@@ -129,21 +129,21 @@ func invalidatedWhileHeld(t *testing.T, pg *pgtest.Server) {
 	before := walInsert(o)
 	o.insert("unknown", "k", 1, 1)
 	r.awaitState("waiting_for_topic", patience)
-	r.told = true
+	r.endExpected = true
 	awaitLost(o)
-	r.stopsWith(patience, 79, "slot "+o.name, "remedy: ")
+	r.awaitStop(patience, 79, "slot "+o.name, "remedy: ")
 	if c := o.confirmedIfAny(); c > before {
-		t.Errorf("the slot confirms %s; what waits for its topic was committed behind %s", c, before)
+		t.Errorf("the slot confirms %s; the event that waits for its topic was committed after %s", c, before)
 	}
 	o.makeTopic("unknown", 1, nil) // so that all topics can be read
 	v := judge(truth, o.readAll())
 	must(t, v.err())
-	o.proof.judged(v)
+	o.proof.setVerdict(v)
 	o.repeatsAtMost(v, 0, "no fault yet")
 	o.outcome("exit 79")
 }
 
-// confirmedIfAny is what the slot confirms; 0 if it is lost and the server says no more what that was.
+// confirmedIfAny returns the confirmed position; 0 if the slot is lost and the server does not show it any more.
 func (o *outbox) confirmedIfAny() pglogrepl.LSN {
 	o.t.Helper()
 	lsn, err := pglogrepl.ParseLSN(o.query(o.slotSQL("coalesce(confirmed_flush_lsn, '0/0')::text")))
@@ -151,12 +151,12 @@ func (o *outbox) confirmedIfAny() pglogrepl.LSN {
 	return lsn
 }
 
-// Between two sessions of one process that delivers at least once somebody advances the slot, or recreates it. That may be
-// another instance's work, so it is only said and counted; what it skipped is not delivered.
+// Between two sessions of one process that delivers at least once the slot is advanced, or recreated. That may be
+// another instance's work, so the daemon only logs and counts it; the skipped events are not delivered.
 func TestSlotAheadBetweenSessions(t *testing.T) {
 	for _, c := range []struct{ name, fault, done, sql string }{
 		{"advanced", "F33", "slot moved by pg_replication_slot_advance", `PERFORM pg_replication_slot_advance('%[1]s', pg_current_wal_lsn());`},
-		{"remade", "F30", "slot dropped and made again by hand", `PERFORM pg_drop_replication_slot('%[1]s');`},
+		{"remade", "F30", "slot dropped and recreated by hand", `PERFORM pg_drop_replication_slot('%[1]s');`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pg := sharedPostgres(t, defaultMajor)
@@ -170,10 +170,10 @@ func TestSlotAheadBetweenSessions(t *testing.T) {
 			o.awaitArrived(patience)
 			o.awaitSettled()
 
-			o.exec(`ALTER ROLE ` + login + ` NOLOGIN`) // keeps it out meanwhile
+			o.exec(`ALTER ROLE ` + login + ` NOLOGIN`) // keeps the daemon out meanwhile
 			o.endSessions()
 			o.awaitSlotFree()
-			o.exec(insertInto + `(gen_random_uuid(), 'order', 'gap', 'added', '{}', '{}', 1)`) // not in the ledger: it will not come
+			o.exec(insertInto + `(gen_random_uuid(), 'order', 'gap', 'added', '{}', '{}', 1)`) // not in the ledger: it will not be delivered
 			o.exec(`DO $$ BEGIN ` + fmt.Sprintf(c.sql, o.name) + ` END $$`)
 			if c.name == "remade" {
 				o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name)
@@ -181,8 +181,8 @@ func TestSlotAheadBetweenSessions(t *testing.T) {
 			o.exec(`DELETE FROM outbox WHERE aggregate_id = 'gap'`)
 			o.exec(`ALTER ROLE ` + login + ` LOGIN`)
 			o.insert("order", "k", 51, 50)
-			o.healed()
-			o.repeatsAtMost(o.verify(patience), 0, livesOn)
+			o.awaitHealed()
+			o.repeatsAtMost(o.verify(patience), 0, daemonRemembers)
 			m, err := r.metrics()
 			must(t, err)
 			if n := m["outboxcdc_slot_ahead_total"]; n != 1 {
@@ -208,7 +208,7 @@ func (o *outbox) endSessions() {
 	o.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1`, "outboxcdc-"+o.name)
 }
 
-// ownRole makes a role for this test alone, which can read the outbox, and returns the setting that uses it.
+// ownRole creates a role for this test alone, which can read the outbox, and returns the setting that uses it.
 func (o *outbox) ownRole(attributes string) (name, env string) {
 	o.t.Helper()
 	name = o.name
@@ -225,7 +225,7 @@ func (o *outbox) ownRole(attributes string) (name, env string) {
 	return name, "OUTBOXCDC_POSTGRES_URL=" + o.pg.URL(o.name, name, password)
 }
 
-// query is one value of the database, as text.
+// query returns one value from the database, as text.
 func (o *outbox) query(sql string, args ...any) (text string) {
 	o.t.Helper()
 	must(o.t, o.admin.do(func(ctx context.Context, conn *pgx.Conn) error { return conn.QueryRow(ctx, sql, args...).Scan(&text) }))

@@ -16,7 +16,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// Every supported server: everything that an application may do in a transaction arrives, byte for byte; the slot
+// On every supported server, everything that an application may do in a transaction arrives, byte for byte; the slot
 // follows within three seconds on a quiet machine; and a clean restart repeats nothing.
 func TestSmoke(t *testing.T) {
 	for _, major := range pgtest.Majors() {
@@ -35,11 +35,11 @@ func smoke(t *testing.T, pg *pgtest.Server, payload string) {
 	rnd := newRand(t)
 	want := smokeRows(t, o, rnd, values)
 	o.awaitArrived(patience)
-	took := o.awaitConfirmed(o.walFlushed(), 3*time.Second+busy)
-	t.Logf("confirmed_flush_lsn was there %v after the last record had arrived", took.Round(time.Millisecond))
+	took := o.awaitConfirmed(o.walFlushed(), 3*time.Second+busyAllowance)
+	t.Logf("confirmed_flush_lsn followed %v after the last record had arrived", took.Round(time.Millisecond))
 	r.term()
 	o.startStreaming()
-	want = append(want, single(o, rnd, "last", "after the restart", values[0]))
+	want = append(want, insertSingle(o, rnd, "last", "after the restart", values[0]))
 	v := o.verify(patience)
 	if v.Repeats != 0 {
 		t.Errorf("%d repeats after a clean restart", v.Repeats)
@@ -47,14 +47,14 @@ func smoke(t *testing.T, pg *pgtest.Server, payload string) {
 	compareBytes(t, o, want)
 }
 
-// expected is one record that must be there just so.
+// expected is one record that must exist with exactly these fields.
 type expected struct {
 	id, key, typ string
 	value        []byte
 	headers      []string // between type and outboxcdc-position, as name=value, or name without =value for null
 }
 
-// smokeValues are payloads as they are written into SQL.
+// smokeValues returns payloads as SQL literals.
 func smokeValues(o *outbox) []string {
 	if o.bytea {
 		return []string{`'\x00ff0a5c27'::bytea`, `''::bytea`, `'\x7b7d'::bytea`}
@@ -62,8 +62,8 @@ func smokeValues(o *outbox) []string {
 	return []string{`'{"b":1,  "a":[true,null,"é\u20ac\n"], "big":12345678901234567890.123456789}'::jsonb`, `'""'::jsonb`, `'0'::jsonb`}
 }
 
-// stored is what a payload becomes: bytes as Postgres prints them, bytea raw.
-func stored(o *outbox, value string) (b []byte) {
+// storedPayload returns a payload as delivered: bytes as Postgres prints them, bytea raw.
+func storedPayload(o *outbox, value string) (b []byte) {
 	sql := "SELECT convert_to((" + value + ")::text, 'UTF8')"
 	if o.bytea {
 		sql = "SELECT " + value
@@ -72,25 +72,25 @@ func stored(o *outbox, value string) (b []byte) {
 	return b
 }
 
-// single commits one row by itself.
-func single(o *outbox, rnd *rand.Rand, key, typ, value string) expected {
+// insertSingle commits one row in a transaction of its own.
+func insertSingle(o *outbox, rnd *rand.Rand, key, typ, value string) expected {
 	id := newID(rnd)
 	o.exec(insertInto + fmt.Sprintf(`('%s', 'order', '%s', '%s', %s, '{}', 1)`, id, key, typ, value))
-	return expected{id: id, key: key, typ: typ, value: stored(o, value)}
+	return expected{id: id, key: key, typ: typ, value: storedPayload(o, value)}
 }
 
 func smokeRows(t *testing.T, o *outbox, rnd *rand.Rand, values []string) (want []expected) {
 	add := func(e expected) string { e.id = newID(rnd); want = append(want, e); return e.id }
 
 	for i, v := range values {
-		want = append(want, single(o, rnd, fmt.Sprintf("schlüssel %d", i), "type/"+fmt.Sprint(i), v))
+		want = append(want, insertSingle(o, rnd, fmt.Sprintf("schlüssel %d", i), "type/"+fmt.Sprint(i), v))
 	}
 	null := add(expected{key: "null", typ: "gone"}) // a tombstone
 	o.exec(insertInto + `('` + null + `', 'order', 'null', 'gone', NULL, '{}', 1)`)
-	noKey := add(expected{key: "", typ: "", value: stored(o, values[1])})
+	noKey := add(expected{key: "", typ: "", value: storedPayload(o, values[1])})
 	o.exec(insertInto + `('` + noKey + `', 'order', '', '', ` + values[1] + `, '{}', 1)`)
 	headed := add(expected{
-		key: "headed", typ: "t", value: stored(o, values[0]),
+		key: "headed", typ: "t", value: storedPayload(o, values[0]),
 		headers: []string{`a=`, `nil`, `obj={"k":[1,2]}`, `trace=ü "x"`, `number=1.50`},
 	}) // in jsonb's order
 	o.exec(insertInto + `('` + headed + `', 'order', 'headed', 't', ` + values[0] +
@@ -111,9 +111,9 @@ func smokeRows(t *testing.T, o *outbox, rnd *rand.Rand, values []string) (want [
 		return err
 	}))
 
-	// Savepoints, one of them rolled back to; a row deleted by its own transaction is an event all the same.
-	kept := add(expected{key: "saved", typ: "kept", value: stored(o, values[0])})
-	kept2 := add(expected{key: "saved", typ: "kept", value: stored(o, values[2])})
+	// Savepoints, one of them rolled back to; a row deleted by its own transaction is still an event.
+	kept := add(expected{key: "saved", typ: "kept", value: storedPayload(o, values[0])})
+	kept2 := add(expected{key: "saved", typ: "kept", value: storedPayload(o, values[2])})
 	statements := []string{
 		"BEGIN", insertInto + `('` + kept + `', 'order', 'saved', 'kept', ` + values[0] + `, '{}', 1)`,
 		"SAVEPOINT a", insertInto + `('` + newID(rnd) + `', 'order', 'saved', 'undone', ` + values[0] + `, '{}', 2)`,
@@ -128,24 +128,24 @@ func smokeRows(t *testing.T, o *outbox, rnd *rand.Rand, values []string) (want [
 
 	var prepared int
 	must(t, o.admin.scan("SELECT current_setting('max_prepared_transactions')::int", &prepared))
-	if prepared == 0 { // a server that was given
+	if prepared == 0 { // a server of the environment
 		t.Log("no prepared transactions: max_prepared_transactions is 0")
 		return want
 	}
-	two := add(expected{key: "prepared", typ: "two phases", value: stored(o, values[0])})
+	two := add(expected{key: "prepared", typ: "two phases", value: storedPayload(o, values[0])})
 	for _, sql := range []string{
 		"BEGIN", insertInto + `('` + two + `', 'order', 'prepared', 'two phases', ` + values[0] + `, '{}', 1)`, "PREPARE TRANSACTION '" + o.name + "_1'",
 		"BEGIN", insertInto + `('` + newID(rnd) + `', 'order', 'prepared', 'never', ` + values[0] + `, '{}', 2)`, "PREPARE TRANSACTION '" + o.name + "_2'",
 	} {
 		o.exec(sql)
 	}
-	want = append(want, single(o, rnd, "between", "prepare and commit", values[0]))
+	want = append(want, insertSingle(o, rnd, "between", "prepare and commit", values[0]))
 	o.exec("ROLLBACK PREPARED '" + o.name + "_2'")
 	o.exec("COMMIT PREPARED '" + o.name + "_1'")
 	return want
 }
 
-// compareBytes compares every record, whole, with what is expected, without the table's help.
+// compareBytes compares every record completely with the expected one, without the table.
 func compareBytes(t *testing.T, o *outbox, want []expected) {
 	t.Helper()
 	got := map[string]kafkatest.Record{}
@@ -172,7 +172,7 @@ func compareBytes(t *testing.T, o *outbox, want []expected) {
 		var headers []string
 		for _, h := range r.Headers {
 			switch {
-			case h.Key == "outboxcdc-position": // verify has looked at it
+			case h.Key == "outboxcdc-position": // checked by verify
 				headers = append(headers, h.Key)
 			case h.Value == nil:
 				headers = append(headers, h.Key)

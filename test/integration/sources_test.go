@@ -18,7 +18,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// sources is an outbox whose events come from elsewhere too, and what of them has to arrive.
+// sources is an outbox with further sources of events, and the events that have to arrive.
 type sources struct {
 	*outbox
 	truth []row
@@ -29,7 +29,7 @@ type sources struct {
 // configure writes a configuration file, and recreates publication and slot for it.
 func (s *sources) configure(yaml string) {
 	s.t.Helper()
-	file := filepath.Join(the.dir, s.name+".yaml")
+	file := filepath.Join(testSuite.dir, s.name+".yaml")
 	must(s.t, os.WriteFile(file, []byte(yaml), 0o600))
 	s.args = []string{"-c", file}
 	s.exec(`DROP PUBLICATION IF EXISTS outboxcdc`)
@@ -46,7 +46,7 @@ func (s *sources) expect(typ, id, key, value string) {
 	s.truth = append(s.truth, row{Row: check.Row{ID: id, Topic: s.topic(typ), Key: []byte(key), Value: []byte(value), Seq: s.seqs[at]}, EventType: "added"})
 }
 
-// verifySources waits until all is there and confirmed, and judges it.
+// verifySources waits until everything has arrived and is confirmed, and judges it.
 func (s *sources) verifySources() *verdict {
 	s.t.Helper()
 	s.awaitConfirmed(s.walFlushed(), patience)
@@ -57,14 +57,14 @@ func (s *sources) verifySources() *verdict {
 	return v
 }
 
-// peeked holds what peek showed of some events, and maybe others before them, against what was delivered.
-func (s *sources) peeked(out string, from, to int, v *verdict) {
+// checkPeeked compares what peek showed of some events, and maybe of earlier ones, with what was delivered.
+func (s *sources) checkPeeked(out string, from, to int, v *verdict) {
 	s.t.Helper()
 	positions := map[string]string{}
-	for _, p := range parseShown(s.t, out) {
+	for _, p := range parseShownRecords(s.t, out) {
 		positions[p.ID] = p.Position
 		if _, is := v.at[p.ID]; !is {
-			s.t.Errorf("peek shows %s, which is no event", p.ID)
+			s.t.Errorf("peek shows %s, which is not an event", p.ID)
 		}
 	}
 	for _, x := range s.truth[from:to] {
@@ -94,11 +94,11 @@ func newTwoTables(t *testing.T, major string) *sources {
 	return s
 }
 
-// both commits a transaction with rows of both tables, of one key and one topic.
-func (s *sources) both() {
+// insertBoth commits a transaction with rows of both tables, of one key and one topic.
+func (s *sources) insertBoth() {
 	s.t.Helper()
 	key := fmt.Sprint("key-", s.n%3)
-	s.must(func(ctx context.Context, tx pgx.Tx) error {
+	s.inTx(func(ctx context.Context, tx pgx.Tx) error {
 		for range 2 {
 			s.n++
 			var id string
@@ -119,37 +119,37 @@ func (s *sources) both() {
 	})
 }
 
-// must runs a transaction.
-func (s *sources) must(f func(ctx context.Context, tx pgx.Tx) error) {
+// inTx runs a transaction.
+func (s *sources) inTx(f func(ctx context.Context, tx pgx.Tx) error) {
 	s.t.Helper()
 	must(s.t, s.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
 		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return f(ctx, tx) })
 	}))
 }
 
-// Two tables, each with its own mapping, into one topic and under the same keys: nothing is missing, the order of a key is
-// kept across the tables, within transactions and across a kill -9.
+// Two tables, each with its own mapping, into one topic and with the same keys: nothing is missing, the order of a key
+// is kept across the tables, within transactions and across a kill -9.
 func TestSeveralTables(t *testing.T) {
-	for _, major := range long([]string{"14", "16", "18"}, []string{"18"}) {
+	for _, major := range fullOrShort([]string{"14", "16", "18"}, []string{"18"}) {
 		t.Run(major, func(t *testing.T) {
 			s := newTwoTables(t, major)
 			r := s.startStreaming()
 			for range 40 {
-				s.both()
+				s.insertBoth()
 			}
 			r.kill9()
 			for range 20 {
-				s.both()
+				s.insertBoth()
 			}
 			waiting := len(s.truth)
-			out, _ := s.looks(nil, "peek", "-o", "json", "--limit", "0")
+			out, _ := s.mustRunBinary(nil, "peek", "-o", "json", "--limit", "0")
 			r = s.startStreaming()
 			for range 20 {
-				s.both()
+				s.insertBoth()
 			}
 			v := s.verifySources()
 			r.term()
-			s.peeked(out, waiting-80, waiting, v)
+			s.checkPeeked(out, waiting-80, waiting, v)
 			for i, x := range s.truth { // of a transaction of four events
 				if p := v.at[x.ID]; p.ordinal != uint64(i%4) {
 					t.Fatalf("the position of %s has ordinal %d", x.ID, p.ordinal)
@@ -159,8 +159,8 @@ func TestSeveralTables(t *testing.T) {
 	}
 }
 
-// Whatever takes the rows of one of two tables out of the stream ends the daemon with 79, and nothing that committed after it
-// is confirmed.
+// An alteration that removes the rows of one of two tables from the stream ends the daemon with 79, and nothing
+// committed after it is confirmed.
 func TestOneOfTwoTablesAltered(t *testing.T) {
 	for name, ddl := range map[string]string{
 		"second renamed":    `ALTER TABLE sales.events RENAME TO events_old`,
@@ -173,12 +173,12 @@ func TestOneOfTwoTablesAltered(t *testing.T) {
 			s.proves("F43", "two outbox tables, one altered: %s", name)
 			r := s.startStreaming()
 			for range 5 {
-				s.both()
+				s.insertBoth()
 			}
 			v := s.verifySources()
-			s.proof.judged(v)
+			s.proof.setVerdict(v)
 			s.repeatsAtMost(v, 0, "nothing is sent again")
-			r.told = true
+			r.endExpected = true
 			s.exec(ddl)
 			limit := walInsert(s.outbox)
 			await(t, patience, "the daemon to end by itself", func() error {
@@ -192,7 +192,7 @@ func TestOneOfTwoTablesAltered(t *testing.T) {
 				}
 				return nil
 			})
-			r.stopsWith(0, 79, "remedy: ")
+			r.awaitStop(0, 79, "remedy: ")
 			if c := s.confirmed(); c > limit {
 				t.Errorf("the slot confirms %s; the alteration was complete at %s, and rows committed after it", c, limit)
 			}
@@ -201,7 +201,7 @@ func TestOneOfTwoTablesAltered(t *testing.T) {
 	}
 }
 
-// Ids that are not unique among tables, and types that cannot serve, are refused at the start.
+// Ids that are not unique among tables, and unsuitable types, are refused at the start.
 func TestTablesRefusedAtTheStart(t *testing.T) {
 	s := newTwoTables(t, "17")
 	s.exec(`ALTER TABLE outbox ALTER id DROP DEFAULT, ALTER id TYPE text`)
@@ -209,7 +209,7 @@ func TestTablesRefusedAtTheStart(t *testing.T) {
 	refused := func(yaml string, words ...string) {
 		t.Helper()
 		must(t, os.WriteFile(file, []byte(yaml), 0o600))
-		s.start().stopsWith(patience, 78, words...)
+		s.start().awaitStop(patience, 78, words...)
 	}
 	good := fmt.Sprintf(twoOutboxes, s.name)
 	refused(strings.Replace(good, `id: "{table}:{no}", `, "", 1), "is no uuid", "public.outbox", "sales.events", "{table}:{id}")
@@ -217,15 +217,15 @@ func TestTablesRefusedAtTheStart(t *testing.T) {
 	refused(good, `"what" (named by outbox.columns.event_type) is bytea`)
 }
 
-// message is a body for pg_logical_emit_message.
+// message returns a body for pg_logical_emit_message.
 func message(id, key, payload string) string {
 	return fmt.Sprintf(`{"id":%q,"aggregate_type":"order","aggregate_id":%q,"event_type":"added","payload":%s,"headers":{"from": "message"}}`, id, key, payload)
 }
 
-// Messages beside a table: in the order of their transaction with its rows, at most what committed, never those that are not
-// transactional, across a kill -9 and a restart.
+// Messages beside a table: in the order of their transaction with its rows, only committed ones, never
+// non-transactional ones, across a kill -9 and a restart.
 func TestMessagesBesideATable(t *testing.T) {
-	for _, major := range long([]string{"14", "15", "16", "17", "18"}, []string{"14", "18"}) {
+	for _, major := range fullOrShort([]string{"14", "15", "16", "17", "18"}, []string{"14", "18"}) {
 		pg := sharedPostgres(t, major)
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()
@@ -239,7 +239,7 @@ func TestMessagesBesideATable(t *testing.T) {
 			write := func() {
 				t.Helper()
 				key := fmt.Sprint("key-", s.n%3)
-				s.must(func(ctx context.Context, tx pgx.Tx) error {
+				s.inTx(func(ctx context.Context, tx pgx.Tx) error {
 					for i := range 3 {
 						s.n++
 						id, value := fmt.Sprint("m-", s.n), fmt.Sprintf(`{"n":%d,  "exact" : 1.50}`, s.n)
@@ -287,7 +287,7 @@ func TestMessagesBesideATable(t *testing.T) {
 				t.Errorf("%v messages without a transaction are counted, %d were written", n, stray)
 			}
 			if n := len(r.logged("skipping messages that are not transactional")); n != 1 {
-				t.Errorf("they are said %d times", n)
+				t.Errorf("logged %d times", n)
 			}
 			for range 10 {
 				write()
@@ -296,17 +296,17 @@ func TestMessagesBesideATable(t *testing.T) {
 			for range 10 {
 				write()
 			}
-			out, _ := s.looks(env, "peek", "-o", "json", "--limit", "0")
+			out, _ := s.mustRunBinary(env, "peek", "-o", "json", "--limit", "0")
 			r = s.startStreaming(env...)
 			v := s.verifySources()
-			s.peeked(out, len(s.truth)-30, len(s.truth), v)
+			s.checkPeeked(out, len(s.truth)-30, len(s.truth), v)
 			for i, x := range s.truth {
 				if p := v.at[x.ID]; p.ordinal != uint64(i%3) {
 					t.Fatalf("the position of %s has ordinal %d", x.ID, p.ordinal)
 				}
 			}
 
-			// A body that is no object goes where the policy says, and what is around it arrives.
+			// A body that is no JSON object is handled by the poison policy, and the events around it arrive.
 			s.exec(`SELECT pg_logical_emit_message(true, $1, 'no object')`, s.name)
 			write()
 			s.awaitConfirmed(s.walFlushed(), patience)
@@ -323,10 +323,10 @@ func TestMessagesBesideATable(t *testing.T) {
 	}
 }
 
-// Messages instead of a table, made by outbox_emit: byte by byte what its other form gives with a table. The publication,
-// which carries nothing, is guarded all the same.
+// Messages instead of a table, written by outbox_emit: byte for byte the same records as its table form. The
+// publication, which is empty, is guarded all the same.
 func TestMessagesInsteadOfATable(t *testing.T) {
-	for _, major := range long([]string{"14", "16", "18"}, []string{"18"}) {
+	for _, major := range fullOrShort([]string{"14", "16", "18"}, []string{"18"}) {
 		pg := sharedPostgres(t, major)
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()
@@ -387,8 +387,8 @@ func TestMessagesInsteadOfATable(t *testing.T) {
 
 			r := o.startStreaming(env...)
 			o.exec(`DROP PUBLICATION outboxcdc`)
-			r.stopsWith(patience, 79, "publication", "remedy: ")
-			o.start(env...).stopsWith(patience, 79, "the database has no publication of that name")
+			r.awaitStop(patience, 79, "publication", "remedy: ")
+			o.start(env...).awaitStop(patience, 79, "the database has no publication of that name")
 		})
 	}
 }

@@ -13,31 +13,31 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// takeOver is how soon a standby streams once the slot is free.
-const takeOver = 3*time.Second + busy
+// takeOverTime is how soon a standby streams once the slot is free.
+const takeOverTime = 3*time.Second + busyAllowance
 
-// slowSender is a wal_sender_timeout far above takeOver: a slot that is free before has not been waited for.
-var slowSender = senderTimeout(2 * time.Minute)
+// slowSenderTimeout is a wal_sender_timeout far above takeOver: a slot that is free earlier was not freed by the timeout.
+var slowSenderTimeout = senderTimeout(2 * time.Minute)
 
-// A second instance waits, says so, and takes over: at once after a clean stop, and at once after a kill -9, whose
-// sockets the kernel closes. Nothing is lost and only what was in flight comes again.
+// A second instance waits, logs that, and takes over at once after a clean stop, and at once after a kill -9, whose
+// sockets the kernel closes. Nothing is lost and only records in flight are repeated.
 func TestStandbyTakesOver(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F09", "an instance beside another: SIGTERM, then kill -9 of the active one")
 	o.sample()
-	first := o.startStreaming(slowSender)
+	first := o.startStreaming(slowSenderTimeout)
 	w := o.write(load{rand: rnd})
 	w.awaitCommits(50)
 
-	second := o.start(slowSender)
+	second := o.start(slowSenderTimeout)
 	second.awaitState("waiting_for_slot", patience)
-	ready(t, first, "/readyz", http.StatusOK)
-	ready(t, second, "/readyz", http.StatusServiceUnavailable)
-	ready(t, second, "/healthz", http.StatusServiceUnavailable)
-	ready(t, second, "/readyz?standby=ok", http.StatusOK)
-	ready(t, second, "/livez", http.StatusOK)
+	checkEndpoint(t, first, "/readyz", http.StatusOK)
+	checkEndpoint(t, second, "/readyz", http.StatusServiceUnavailable)
+	checkEndpoint(t, second, "/healthz", http.StatusServiceUnavailable)
+	checkEndpoint(t, second, "/readyz?standby=ok", http.StatusOK)
+	checkEndpoint(t, second, "/livez", http.StatusOK)
 	await(t, patience, "the standby's metrics", func() error {
 		m, err := second.metrics()
 		state, connected, active := m[`outboxcdc_state{state="waiting_for_slot"}`], m[`outboxcdc_replication_connected`], m[`outboxcdc_slot_active{slot="`+o.name+`"}`]
@@ -47,34 +47,34 @@ func TestStandbyTakesOver(t *testing.T) {
 		return err
 	})
 
-	// A clean stop confirms what it has acknowledged, so that nothing comes again: boundRepeats hears of kills only.
+	// A clean stop confirms everything acknowledged, so that nothing is repeated: boundRepeats considers kills only.
 	begin := time.Now()
 	first.signal(syscall.SIGTERM)
 	if exit := first.awaitExit(patience); exit != 0 {
 		t.Errorf("exit code %d after SIGTERM", exit)
 	}
 	stopped := time.Now()
-	second.awaitState("streaming", takeOver)
+	second.awaitState("streaming", takeOverTime)
 	t.Logf("clean stop: %v to drain and end, streaming %v later", stopped.Sub(begin).Round(time.Millisecond), time.Since(stopped).Round(time.Millisecond))
 	w.awaitCommits(50)
 
-	third := o.start(slowSender)
+	third := o.start(slowSenderTimeout)
 	third.awaitState("waiting_for_slot", patience)
-	// The third may have the slot before anybody can look at what the second confirmed last.
-	second.confirmed, second.gone, second.told = o.confirmed(), true, true
+	// The third may have the slot before the test can read what the second confirmed last.
+	second.confirmed, second.stopped, second.endExpected = o.confirmed(), true, true
 	begin = time.Now()
 	must(t, second.proc.Kill())
-	third.awaitState("streaming", takeOver)
+	third.awaitState("streaming", takeOverTime)
 	t.Logf("kill -9: streaming after %v", time.Since(begin).Round(time.Millisecond))
 	w.awaitCommits(50)
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	o.boundRepeats(o.verify(patience))
 	o.outcome(unconfirmedOnly)
 }
 
-// ready asks an instance and holds the answer to its JSON form.
-func ready(t *testing.T, r *relay, path string, want int) {
+// checkEndpoint requests an endpoint of an instance and compares the answer with its JSON form.
+func checkEndpoint(t *testing.T, r *relay, path string, want int) {
 	t.Helper()
 	code, body, err := r.get(path)
 	must(t, err)
@@ -95,20 +95,20 @@ func ready(t *testing.T, r *relay, path string, want int) {
 }
 
 // An instance that is frozen, or behind a network that swallows everything, loses the slot after wal_sender_timeout.
-// Thawed, it must not go on where it was: what it still had in its buffers may come again, but nothing out of order, and
-// it ends as the standby of the one that took over.
+// Once thawed, it must not continue: its buffered events may be repeated, but nothing out of order, and it becomes the
+// standby of the new active instance.
 func TestFrozenInstanceLosesTheSlot(t *testing.T) {
 	t.Parallel()
-	timeout := long(15*time.Second, 2*time.Second)
+	timeout := fullOrShort(15*time.Second, 2*time.Second)
 	env := fmt.Sprintf("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=%v", timeout)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	rounds := long(3, 1)
+	rounds := fullOrShort(3, 1)
 	o.proves("F06", "SIGSTOP of the active instance until the standby delivers, SIGCONT, %d times, wal_sender_timeout %v", rounds, timeout)
 	o.sample()
 	first, second := o.startStreaming(env), o.start(env)
 	w := o.write(load{rand: rnd, pause: 4 * time.Millisecond})
-	freezes := map[*relay][]pglogrepl.LSN{} // what the slot confirmed at each
+	freezes := map[*relay][]pglogrepl.LSN{} // the slot's confirmed position at each
 	var slowest time.Duration
 	for range rounds {
 		second.awaitState("waiting_for_slot", patience)
@@ -117,21 +117,21 @@ func TestFrozenInstanceLosesTheSlot(t *testing.T) {
 		must(t, first.proc.Freeze(testContext(t)))
 		t.Cleanup(func() { _ = first.proc.Thaw() })
 		freezes[first] = append(freezes[first], o.confirmed())
-		second.awaitState("streaming", takeOver+timeout)
+		second.awaitState("streaming", takeOverTime+timeout)
 		slowest = max(slowest, time.Since(begin))
 		t.Logf("frozen: streaming after %v, wal_sender_timeout %v", time.Since(begin).Round(time.Millisecond), timeout)
 		w.awaitCommits(100)
 		must(t, first.proc.Thaw())
-		first.awaitState("waiting_for_slot", takeOver)
+		first.awaitState("waiting_for_slot", takeOverTime)
 		w.awaitCommits(100)
 		first, second = second, first
 	}
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
 	t.Logf("%d repeats", v.Repeats)
 	o.outcome("the standby delivered after %v", slowest.Round(100*time.Millisecond))
-	// Of an event that was not confirmed at a freeze, what the frozen one still sends and what the other sends are two.
+	// An event not confirmed at a freeze may be sent twice: by the thawed instance and by the other one.
 	for id, n := range v.repeated {
 		allowed := 0
 		for _, at := range freezes {
@@ -152,25 +152,25 @@ func TestFrozenInstanceLosesTheSlot(t *testing.T) {
 	if exit := first.awaitExit(patience); exit != 0 {
 		t.Errorf("exit code %d after SIGTERM", exit)
 	}
-	second.awaitState("streaming", takeOver+timeout)
+	second.awaitState("streaming", takeOverTime+timeout)
 	o.insert("order", "last", 1, 1)
 	if again := o.verify(patience); again.Repeats != v.Repeats {
 		t.Errorf("%d more repeats after a clean take-over", again.Repeats-v.Repeats)
 	}
 }
 
-// Two instances are started at the same moment, again and again: one gets the slot, the other says that it waits, and for
-// whom. It takes over when the first is killed.
+// Two instances start at the same moment, repeatedly: one gets the slot, the other logs that it waits, and for which
+// one. It takes over when the first is killed.
 func TestTwoInstancesFromTheStart(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
-	rounds := long(8, 3)
+	rounds := fullOrShort(8, 3)
 	o.proves("F09", "two instances started at once, kill -9 of the active one, %d times", rounds)
 	o.sample()
 	w := o.write(load{rand: rnd})
 	for range rounds {
-		pair := [2]*relay{o.start(slowSender), o.start(slowSender)}
+		pair := [2]*relay{o.start(slowSenderTimeout), o.start(slowSenderTimeout)}
 		var active, waiting *relay
 		await(t, patience, "one to stream and one to wait", func() error {
 			one, err1 := pair[0].status()
@@ -181,20 +181,20 @@ func TestTwoInstancesFromTheStart(t *testing.T) {
 			case two.State == "streaming" && one.State == "waiting_for_slot":
 				active, waiting = pair[1], pair[0]
 			default:
-				return errors.Join(fmt.Errorf("%+v and %+v", one, two), err1, err2, o.unharmed())
+				return errors.Join(fmt.Errorf("%+v and %+v", one, two), err1, err2, o.checkRelays())
 			}
 			return nil
 		})
 		var walsender string
 		must(t, o.admin.scan(o.slotSQL("active_pid::text"), &walsender))
 		if st, err := waiting.status(); err != nil || !strings.Contains(st.Reason, walsender) {
-			t.Errorf("the one that waits does not say that process %s of the server has the slot: %+v, %v", walsender, st, err)
+			t.Errorf("the waiting instance does not report that process %s of the server has the slot: %+v, %v", walsender, st, err)
 		}
 		w.awaitCommits(30)
-		// The other may have the slot before anybody can look at what this one confirmed last.
-		active.confirmed, active.gone, active.told = o.confirmed(), true, true
+		// The other may have the slot before the test can read what this one confirmed last.
+		active.confirmed, active.stopped, active.endExpected = o.confirmed(), true, true
 		must(t, active.proc.Kill())
-		waiting.awaitState("streaming", takeOver)
+		waiting.awaitState("streaming", takeOverTime)
 		w.awaitCommits(30)
 		waiting.term()
 		if n := len(waiting.logged("state")); n > 8 {
@@ -202,7 +202,7 @@ func TestTwoInstancesFromTheStart(t *testing.T) {
 		}
 	}
 	o.start()
-	o.healed()
+	o.awaitHealed()
 	w.stop()
 	o.boundRepeats(o.verify(patience))
 	o.outcome(unconfirmedOnly)

@@ -19,7 +19,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// synchronousStandby is a standby that keeps nothing: it receives the WAL and says at once that it is on its disk.
+// synchronousStandby is a standby that stores nothing: it receives the WAL and reports at once that it is on disk.
 type synchronousStandby struct {
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
@@ -57,7 +57,8 @@ func acknowledge(ctx context.Context, conn *pgconn.PgConn, end pglogrepl.LSN) er
 		err := pglogrepl.SendStandbyStatusUpdate(ctx, conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: end, WALFlushPosition: end, WALApplyPosition: end})
 		var raw pgproto3.BackendMessage
 		if err == nil {
-			// As wal_receiver_status_interval: who has become the synchronous one says so with the next update only.
+			// As wal_receiver_status_interval: a standby that becomes synchronous reports that only with its next
+			// update.
 			next, cancel := context.WithTimeout(ctx, time.Second)
 			raw, err = conn.ReceiveMessage(next)
 			cancel()
@@ -84,7 +85,7 @@ func acknowledge(ctx context.Context, conn *pgconn.PgConn, end pglogrepl.LSN) er
 	}
 }
 
-// commits makes one commit after the other, of a table that nobody publishes, and notes how long each took.
+// commits commits to an unpublished table repeatedly, and records how long each commit took.
 type commits struct {
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
@@ -92,7 +93,7 @@ type commits struct {
 	mu      sync.Mutex
 	count   int
 	slowest time.Duration
-	since   time.Time // of the one under way
+	since   time.Time // start of the present one
 	err     error
 }
 
@@ -128,7 +129,7 @@ func (c *commits) stop() {
 	c.ended.Wait()
 }
 
-// take returns how many there were since the last time, and how long the slowest took, be it still under way.
+// take returns the number of commits since the last call, and the duration of the slowest, which may be unfinished.
 func (c *commits) take() (count int, slowest time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,21 +138,21 @@ func (c *commits) take() (count int, slowest time.Duration) {
 	return count, slowest
 }
 
-// some waits until it goes on.
-func (c *commits) some(t *testing.T) {
+// awaitSome waits until commits continue.
+func (c *commits) awaitSome(t *testing.T) {
 	t.Helper()
 	c.take()
 	await(t, patience, "commits", func() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.count < 10 {
-			return errors.New("there are few")
+			return errors.New("too few commits")
 		}
 		return nil
 	})
 }
 
-// One server for all that has to do with standbys: their settings are the server's.
+// One server for all tests of standbys: their settings are the server's.
 func TestStandbysOfTheServer(t *testing.T) {
 	pg := ownPostgres(t, "17", map[string]string{"log_replication_commands": "on"})
 	t.Run("synchronous from the start", func(t *testing.T) { synchronousAtStart(t, pg) })
@@ -159,8 +160,8 @@ func TestStandbysOfTheServer(t *testing.T) {
 	t.Run("slots to wait for", func(t *testing.T) { synchronizedSlots(t, pg) })
 }
 
-// We never are a synchronous standby: every commit would wait for Kafka. The setting is looked at before the stream is
-// started, so that no commit is held for a moment.
+// The daemon is never a synchronous standby: every commit would wait for Kafka. It checks the setting before the stream
+// is started, so that it does not delay a commit even for a moment.
 func synchronousAtStart(t *testing.T, pg *pgtest.Server) {
 	o := newOutbox(t, options{pg: pg})
 	startStandby(t, pg, "mirror")
@@ -168,21 +169,21 @@ func synchronousAtStart(t *testing.T, pg *pgtest.Server) {
 	t.Cleanup(func() { setSystem(o, "synchronous_standby_names", "") })
 	for _, names := range []string{"*", `ANY 1 (mirror, "OUTBOXCDC-` + o.name + `")`} {
 		setSystem(o, "synchronous_standby_names", names)
-		c.some(t)
+		c.awaitSome(t)
 		r := o.start()
-		r.stopsWith(patience, 78, "synchronous_standby_names", "remedy: ", names)
+		r.awaitStop(patience, 78, "synchronous_standby_names", "remedy: ", names)
 		count, slowest := c.take()
 		t.Logf("%d commits meanwhile, the slowest took %v", count, slowest.Round(time.Millisecond))
-		if count == 0 || slowest > busy {
+		if count == 0 || slowest > busyAllowance {
 			t.Errorf("commits were held: %d, the slowest took %v", count, slowest)
 		}
 		server, err := os.ReadFile(pg.LogFile)
 		must(t, err)
 		if strings.Contains(string(server), `START_REPLICATION SLOT "`+o.name) || strings.Contains(string(server), `START_REPLICATION SLOT `+o.name) {
-			t.Error("replication was started all the same")
+			t.Error("replication was started")
 		}
 	}
-	// With the real standby named it is none of our business.
+	// With the real standby named the setting does not concern the daemon.
 	setSystem(o, "synchronous_standby_names", "mirror")
 	r := o.startStreaming()
 	o.insert("order", "k", 1, 5)
@@ -190,12 +191,13 @@ func synchronousAtStart(t *testing.T, pg *pgtest.Server) {
 	server, err := os.ReadFile(pg.LogFile)
 	must(t, err)
 	if !strings.Contains(string(server), `START_REPLICATION SLOT `) || !strings.Contains(string(server), o.name) {
-		t.Error("the server does not log what this test looks for")
+		t.Error("the server does not log the commands that this test expects")
 	}
 	r.term()
 }
 
-// Set while we stream, it makes us one until the next look: commits wait for that long, and not longer.
+// Set while the daemon streams, the setting makes it a synchronous standby until the next check: commits wait for that
+// long, and not longer.
 func synchronousWhileRunning(t *testing.T, pg *pgtest.Server) {
 	o := newOutbox(t, options{pg: pg})
 	r := o.startStreaming()
@@ -203,19 +205,19 @@ func synchronousWhileRunning(t *testing.T, pg *pgtest.Server) {
 	o.awaitArrived(patience)
 	startStandby(t, pg, "mirror")
 	c := o.commits()
-	c.some(t)
-	r.told = true
+	c.awaitSome(t)
+	r.endExpected = true
 	t.Cleanup(func() { setSystem(o, "synchronous_standby_names", "") })
 	begin := time.Now()
 	setSystem(o, "synchronous_standby_names", "*")
-	r.stopsWith(patience, 78, "synchronous_standby_names", "remedy: ")
+	r.awaitStop(patience, 78, "synchronous_standby_names", "remedy: ")
 	ended := time.Since(begin)
 	_, slowest := c.take()
 	t.Logf("it ended %v after the setting; the slowest commit took %v", ended.Round(time.Millisecond), slowest.Round(time.Millisecond))
-	if ended > 5*time.Second+busy || slowest > 5*time.Second+busy {
+	if ended > 5*time.Second+busyAllowance || slowest > 5*time.Second+busyAllowance {
 		t.Error("commits waited for too long")
 	}
-	c.some(t)
+	c.awaitSome(t)
 }
 
 // synchronized_standby_slots withholds rows until a standby has them. That is a state, neither an end nor a reason to
@@ -231,20 +233,20 @@ func synchronizedSlots(t *testing.T, pg *pgtest.Server) {
 	o.exec(`SELECT pg_create_physical_replication_slot($1)`, o.name+"_phys")
 	t.Cleanup(func() { o.exec(`SELECT pg_drop_replication_slot($1)`, o.name+"_phys") })
 	setSystem(o, "synchronized_standby_slots", o.name+"_phys")
-	t.Cleanup(func() { setSystem(o, "synchronized_standby_slots", "") }) // before the slot goes
-	// The walsender may be the last to read the setting: what it still sends is sent.
+	t.Cleanup(func() { setSystem(o, "synchronized_standby_slots", "") }) // before the slot is dropped
+	// The walsender may read the setting last: what it still sends is sent.
 	var limit pglogrepl.LSN
 	sent := 3
 	for waits := false; !waits; sent++ {
 		limit = walInsert(o)
 		o.insert("order", "k", sent+1, 1)
-		await(t, patience, "the row to arrive, or to be waited for", func() error {
+		await(t, patience, "the row to arrive, or a reason to wait", func() error {
 			st, err := r.status()
 			waits = st.State == "waiting_for_standby"
 			if err == nil && !waits && o.follow.records() < sent+1 {
-				err = errors.New("it is " + st.State)
+				err = errors.New("the reason is " + st.State)
 			}
-			return errors.Join(err, o.unharmed())
+			return errors.Join(err, o.checkRelays())
 		})
 		if sent == 20 {
 			t.Fatal("the server does not wait for the slot")
@@ -257,20 +259,20 @@ func synchronizedSlots(t *testing.T, pg *pgtest.Server) {
 	if !strings.Contains(st.Reason, o.name+"_phys") {
 		t.Errorf("the reason does not name the standby's slot: %s", st.Reason)
 	}
-	ready(t, r, "/readyz", http.StatusServiceUnavailable)
-	ready(t, r, "/livez", http.StatusOK)
+	checkEndpoint(t, r, "/readyz", http.StatusServiceUnavailable)
+	checkEndpoint(t, r, "/livez", http.StatusOK)
 
-	// A daemon that starts meanwhile comes to the same.
+	// A daemon that starts meanwhile behaves the same.
 	r.term()
 	const timeout = 3 * time.Second
 	r = o.start(fmt.Sprintf("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=%v", timeout))
 	r.awaitState("waiting_for_standby", patience)
 	begin := time.Now()
-	await(t, patience, "wal_sender_timeout to pass", func() error { // nor is the silence taken for a dead server
+	await(t, patience, "wal_sender_timeout to pass", func() error { // nor is the silence mistaken for a dead server
 		if d := time.Since(begin); d < timeout*5/4 {
 			return fmt.Errorf("%v have passed", d)
 		}
-		return o.unharmed()
+		return o.checkRelays()
 	})
 	r.awaitState("waiting_for_standby", patience)
 	m, err := r.metrics()
@@ -281,10 +283,10 @@ func synchronizedSlots(t *testing.T, pg *pgtest.Server) {
 		}
 	}
 	if c := o.confirmed(); c > limit {
-		t.Errorf("the slot confirms %s, beyond %s, behind which nothing was sent", c, limit)
+		t.Errorf("the slot confirms %s, after %s, where sending stopped", c, limit)
 	}
 	if n := o.follow.records(); n != sent {
-		t.Errorf("%d records, want the %d of before", n, sent)
+		t.Errorf("%d records, want the earlier %d", n, sent)
 	}
 	setSystem(o, "synchronized_standby_slots", "")
 	r.awaitState("streaming", patience)

@@ -18,23 +18,23 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// onlyGolden is for tests that need a real Debezium. It is no gap: `make golden` runs them.
-func onlyGolden(t *testing.T) {
+// skipUnlessGolden is for tests that need a real Debezium. A skip is no gap: `make golden` runs them.
+func skipUnlessGolden(t *testing.T) {
 	t.Helper()
 	if os.Getenv("OUTBOXCDC_GOLDEN") == "" {
-		t.Skip("only `make golden` runs it (OUTBOXCDC_GOLDEN=1): it needs a real Debezium")
+		t.Skip("only `make golden` runs this test (OUTBOXCDC_GOLDEN=1): it needs a real Debezium")
 	}
 	needRealKafka(t)
 	must(t, debezium.Available())
 }
 
-// A real Debezium delivers under load and is stopped, in order or by kill -9. Ours, configured by what `config
-// from-debezium` prints, takes its slot over: nothing is missing, the order holds, and what comes again is what the slot had
-// not confirmed. Beside it Debezium itself starts again in the same situation, on a copy of the slot and of its offsets and
-// into topics of its own, so that both can be counted. Its slot stands one transaction behind what it has stored as its
-// offset: of that one transaction, and of no other, ours may repeat what Debezium itself would not.
+// A real Debezium delivers under load and is stopped, in order or by kill -9. Our daemon, configured by what `config
+// from-debezium` prints, takes over its slot: nothing is missing, the order holds, and only events that the slot had
+// not confirmed are repeated. For comparison Debezium itself starts again in the same situation, on a copy of the slot
+// and of its offsets and into topics of its own, so that both can be counted. Its slot is one transaction before its
+// stored offset: of that one transaction, and of no other, ours may repeat what Debezium itself would not.
 func TestTakeOverFromDebezium(t *testing.T) {
-	onlyGolden(t)
+	skipUnlessGolden(t)
 	for _, c := range []struct {
 		name  string
 		kill  bool
@@ -59,10 +59,10 @@ func takeOverSlot(t *testing.T, kill bool, flush time.Duration) {
 	worker := map[string]string{"offset.flush.interval.ms": fmt.Sprint(flush.Milliseconds())}
 	first := startDebezium(t, debezium.Options{Dir: dir, Brokers: o.kafka.Brokers(), Worker: worker, Connector: theirs})
 	w := o.write(load{rand: rnd, types: types})
-	await(t, patience, "Debezium to deliver", func() error { return unless(o.follow.records() > 1000) })
+	await(t, patience, "Debezium to deliver", func() error { return waitFor(o.follow.records() > 1000) })
 	if flush < time.Minute {
 		from := o.confirmed()
-		await(t, patience, "Debezium to confirm", func() error { return unless(o.confirmed() > from) })
+		await(t, patience, "Debezium to confirm", func() error { return waitFor(o.confirmed() > from) })
 	}
 	w.awaitCommits(500 + rnd.Int64N(500))
 	if kill {
@@ -72,7 +72,7 @@ func takeOverSlot(t *testing.T, kill bool, flush time.Duration) {
 	}
 	o.awaitSlotFree()
 
-	// The situation, twice.
+	// A copy of the situation.
 	copied := o.name + "_again"
 	o.exec(`SELECT pg_copy_logical_replication_slot($1, $2)`, o.name, copied)
 	t.Cleanup(func() { o.dropSlot(copied) })
@@ -93,20 +93,20 @@ func takeOverSlot(t *testing.T, kill bool, flush time.Duration) {
 	truth := o.truth()
 	report := o.judgeTakeOver(truth)
 
-	itself, missing := o.debeziumAgain(t, theirs, worker, again, copied, truth, delivered)
-	more := o.transactions(repeated(o.readAll()), itself)
-	t.Logf("TAKEOVER %s: %d rows, %d delivered before; outboxcdc: 0 missing, %d repeats; Debezium itself: %d missing, %d repeats; what only outboxcdc repeats is of %d transactions",
+	itself, missing := o.restartDebezium(t, theirs, worker, again, copied, truth, delivered)
+	more := o.countTransactions(repeatedIDs(o.readAll()), itself)
+	t.Logf("TAKEOVER %s: %d rows, %d delivered before; outboxcdc: 0 missing, %d repeats; Debezium itself: %d missing, %d repeats; repeats of outboxcdc alone: of %d transactions",
 		t.Name(), len(truth), len(delivered), report.Repeats, missing, len(itself), more)
 	if more > 1 {
-		t.Errorf("of %d transactions comes again what Debezium itself would not repeat, more than the one by which its slot is behind", more)
+		t.Errorf("events of %d transactions are repeated that Debezium itself would not repeat, more than the one that its slot lags", more)
 	}
 }
 
-// There and back: outboxcdc, Debezium without offsets, outboxcdc, Debezium with the offsets that it had then, which are far
-// behind the slot, each on the same slot and after a stop in order, with a writer all the time. Nothing is missing at the
-// end. Only what takes over from Debezium repeats anything: the one transaction by which its slot is behind.
+// There and back: outboxcdc, Debezium without offsets, outboxcdc, Debezium with its old offsets, which are far before
+// the slot, each on the same slot and after a stop in order, with a writer all the time. Nothing is missing at the end.
+// Only the daemon that takes over from Debezium repeats anything: the one transaction that Debezium's slot lags.
 func TestThereAndBack(t *testing.T) {
-	onlyGolden(t)
+	skipUnlessGolden(t)
 	types := []string{"order", "payment"}
 	o := newOutbox(t, options{types: types})
 	o.exec(addTx)
@@ -116,7 +116,7 @@ func TestThereAndBack(t *testing.T) {
 	had := map[string]int{}
 	for turn, who := range []string{"outboxcdc", "Debezium without offsets", "outboxcdc", "Debezium with its old offsets"} {
 		delivered := o.follow.records()
-		more := func() error { return unless(o.follow.records() > delivered+500) }
+		more := func() error { return waitFor(o.follow.records() > delivered+500) }
 		if turn%2 == 0 {
 			r, _ := o.startConverted(connector)
 			await(t, patience, who, more)
@@ -126,15 +126,15 @@ func TestThereAndBack(t *testing.T) {
 				Dir: dir, Brokers: o.kafka.Brokers(), Connector: connector, Worker: map[string]string{"offset.flush.interval.ms": "1000"},
 			})
 			await(t, patience, who, more)
-			if turn == 3 { // the last one has to deliver all
+			if turn == 3 { // the last one has to deliver everything
 				w.stop()
 				o.awaitArrived(patience)
 			}
 			must(t, c.Stop(testContext(t), debezium.Name))
 			o.awaitSlotFree()
 		}
-		now := repeated(o.readAll())
-		again := o.transactions(now, had)
+		now := repeatedIDs(o.readAll())
+		again := o.countTransactions(now, had)
 		t.Logf("TURN %d, %s: %d records, %d repeats more, of %d transactions", turn+1, who, o.follow.records()-delivered, len(now)-len(had), again)
 		if most := map[int]int{2: 1}[turn]; again > most {
 			t.Errorf("turn %d, %s: repeats of %d transactions, want at most %d", turn+1, who, again, most)
@@ -144,18 +144,18 @@ func TestThereAndBack(t *testing.T) {
 	o.judgeTakeOver(o.truth())
 }
 
-// addTx gives every row the transaction that has written it, also if that was in a subtransaction.
+// addTx gives every row the transaction that has written it, also in a subtransaction.
 const addTx = `ALTER TABLE outbox ADD COLUMN tx bigint DEFAULT pg_current_xact_id()::text::bigint`
 
-// repeated are the ids that came more than once.
-func repeated(records []kafkatest.Record) map[string]int {
+// repeatedIDs returns the ids with more than one record.
+func repeatedIDs(records []kafkatest.Record) map[string]int {
 	all := countIDs(records)
 	maps.DeleteFunc(all, func(_ string, n int) bool { return n < 2 })
 	return all
 }
 
-// transactions counts those of which ours has an id that theirs has not.
-func (o *outbox) transactions(ours, theirs map[string]int) (n int) {
+// countTransactions counts the transactions of which ours has an id that theirs does not have.
+func (o *outbox) countTransactions(ours, theirs map[string]int) (n int) {
 	o.t.Helper()
 	ids := []string{}
 	for id := range ours {
@@ -169,7 +169,7 @@ func (o *outbox) transactions(ours, theirs map[string]int) (n int) {
 	return n
 }
 
-// debezium is a connector for this outbox.
+// debezium returns the configuration of a connector for this outbox.
 func (o *outbox) debezium() map[string]string {
 	o.t.Helper()
 	all, err := debezium.Postgres(o.admin.url)
@@ -200,7 +200,8 @@ func startDebezium(t *testing.T, opt debezium.Options) *debezium.Connect {
 	return c
 }
 
-// judgeTakeOver: nothing is missing, nothing is a phantom, the order holds, and repeats are identical, whoever has sent them.
+// judgeTakeOver: nothing is missing, nothing is a phantom, the order holds, and repeats are identical, from either
+// sender.
 func (o *outbox) judgeTakeOver(truth []row) check.Report {
 	o.t.Helper()
 	var rows []check.Row
@@ -222,8 +223,8 @@ func (o *outbox) judgeTakeOver(truth []row) check.Report {
 	return report
 }
 
-// debeziumAgain starts Debezium on the copies and counts what it repeats of what it had delivered, and what it misses.
-func (o *outbox) debeziumAgain(t *testing.T, connector, worker map[string]string, dir, slot string, truth []row, delivered map[string]int) (repeats map[string]int, missing int) {
+// restartDebezium starts Debezium on the copies and counts the events that it repeats, and those that it misses.
+func (o *outbox) restartDebezium(t *testing.T, connector, worker map[string]string, dir, slot string, truth []row, delivered map[string]int) (repeats map[string]int, missing int) {
 	t.Helper()
 	connector = maps.Clone(connector)
 	connector["slot.name"] = slot
@@ -236,7 +237,7 @@ func (o *outbox) debeziumAgain(t *testing.T, connector, worker map[string]string
 	}
 	c := startDebezium(t, debezium.Options{Dir: dir, Brokers: o.kafka.Brokers(), Worker: worker, Connector: connector})
 	defer func() { _ = c.Proc.Kill() }()
-	// It may lose rows (dbz#1554): it is done when nothing has come for a while.
+	// It may lose rows (dbz#1554): it is done when no record has arrived for a while.
 	var came map[string]int
 	quiet := time.Now()
 	for all := -1; time.Since(quiet) < 10*time.Second; time.Sleep(200 * time.Millisecond) {

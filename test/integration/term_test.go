@@ -14,10 +14,10 @@ import (
 )
 
 // SIGTERM while Postgres sends one long transaction as fast as the daemon reads. The walsender reads no status updates
-// meanwhile, so a daemon that leaves at once leaves what it delivered before unconfirmed. kfake is faster than the walsender,
+// meanwhile, so a daemon that exits at once leaves earlier deliveries unconfirmed. kfake is faster than the walsender,
 // as a cluster of several brokers is.
 func TestTermInALongTransaction(t *testing.T) {
-	rows := long(3_000_000, 1_500_000)
+	rows := fullOrShort(3_000_000, 1_500_000)
 	o := newOutbox(t, options{pg: heavyPostgres(t), kafka: kafkatest.FakeForTest(t, kafkatest.FakeOptions{})})
 	o.proves("F03 F48", "SIGTERM while one transaction of %d rows is sent, with an acknowledged transaction before it", rows)
 	r := o.startStreaming(append(o.deduplicating(fence), "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=60s")...)
@@ -39,16 +39,17 @@ func TestTermInALongTransaction(t *testing.T) {
 	})
 	took := r.term()
 	if n := o.follow.records(); n > rows {
-		t.Fatalf("the daemon delivered all of the %d rows before it left: too few for this machine", rows)
+		t.Fatalf("the daemon delivered all of the %d rows before it exited: too few for this machine", rows)
 	}
 	if r.confirmed <= before {
-		t.Errorf("the slot confirms %s, but the transaction that was acknowledged before the long one begins behind %s", r.confirmed, before)
+		t.Errorf("the slot confirms %s, but the transaction acknowledged before the long one begins after %s", r.confirmed, before)
 	}
 	o.outcome("exit 0 after %v", took.Round(100*time.Millisecond))
 }
 
-// SIGTERM while Kafka refuses position records for longer than wal_sender_timeout, and takes events. The daemon waits for its
-// last record as it waits for events: Postgres hears of it, so it can still confirm when the record is stored.
+// SIGTERM while Kafka refuses position records for longer than wal_sender_timeout, but accepts events. The daemon waits
+// for its last position record as it waits for events, and sends status updates meanwhile, so it can still confirm when
+// the record is stored.
 func TestTermWhileThePositionTopicRefuses(t *testing.T) {
 	t.Parallel()
 	const timeout = 3 * time.Second
@@ -63,7 +64,7 @@ func TestTermWhileThePositionTopicRefuses(t *testing.T) {
 	o.awaitArrived(patience)
 	r.signal(syscall.SIGTERM)
 	r.awaitState("draining", patience)
-	o.goesOn(3 * timeout)
+	o.holdFault(3 * timeout)
 	if now := o.confirmed(); now >= end {
 		t.Fatalf("the slot confirms %s, and no position record allows that", now)
 	}
@@ -73,9 +74,9 @@ func TestTermWhileThePositionTopicRefuses(t *testing.T) {
 	if exit := r.awaitExit(patience); exit != 0 {
 		t.Fatalf("exit code %d", exit)
 	}
-	r.left()
+	r.noteConfirmed()
 	o.outcome("exit 0")
 	o.start(env...)
-	o.healed()
-	o.repeatsAtMost(o.verify(patience), 0, "a clean stop leaves nothing on its way")
+	o.awaitHealed()
+	o.repeatsAtMost(o.verify(patience), 0, "a clean stop leaves no records in flight")
 }

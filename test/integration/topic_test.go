@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// A topic is missing: the daemon says so and waits, with everything older delivered and nothing behind it confirmed.
-// When the topic is made, all goes on.
+// A topic is missing: the daemon logs that and waits, with everything older delivered and nothing later confirmed. When
+// the topic is created, delivery continues.
 func TestTopicMissingThenMade(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{types: []string{"order", "late"}, missing: []string{"late"}})
-	o.proves("F67", "a topic is missing when its first event comes, and made later")
+	o.proves("F67", "a topic is missing when its first event arrives, and created later")
 	o.sample()
 	r := o.startStreaming()
 	o.insert("order", "a", 1, 5)
@@ -32,19 +32,19 @@ func TestTopicMissingThenMade(t *testing.T) {
 		t.Errorf("/readyz: %d %s %v; want 503", code, body, err)
 	}
 	awaitStatusUpdates(t, r, 1)
-	// How far before it others have written nobody can tell; the sampler is exact.
+	// How much earlier other transactions have written is unknown; the sampler is exact.
 	if now := o.confirmed(); now >= late {
 		t.Errorf("the slot confirms %s; the transaction that waits ends at %s", now, late)
 	}
 	o.makeTopic("late", 3, nil)
-	o.healed()
+	o.awaitHealed()
 	o.repeatsAtMost(o.verify(patience), 0, "nothing failed")
 	if len(r.logged("state")) > 20 {
 		t.Errorf("%d changes of state in the log", len(r.logged("state")))
 	}
 }
 
-// A topic is missing for several times park_after: what was delivered before is not delivered again and again.
+// A topic is missing for several times park_after: events delivered before are not delivered again.
 func TestTopicMissingForLong(t *testing.T) {
 	t.Parallel()
 	const parkAfter = 3 * time.Second
@@ -58,25 +58,25 @@ func TestTopicMissingForLong(t *testing.T) {
 	o.insert("late", "a", 1, 5)
 	w.awaitCommits(100)
 	r.awaitState("parked", patience)
-	o.awaitSlotFree() // Postgres can be stopped freely
-	o.goesOn(2 * parkAfter)
+	o.awaitSlotFree() // Postgres can be stopped without delay
+	o.holdFault(2 * parkAfter)
 	m, err := r.metrics()
 	must(t, err)
 	reconnects := m[`outboxcdc_replication_reconnects_total{reason="stalled"}`]
 	t.Logf("%v sessions ended because of the topic; states: %s", reconnects, states(r))
 	if reconnects > 1 {
-		t.Errorf("%v sessions ended: parked means to wait", reconnects)
+		t.Errorf("%v sessions ended, but a parked daemon waits", reconnects)
 	}
 	o.makeTopic("late", 3, nil)
 	made := time.Now()
 	r.awaitState("streaming", patience)
-	t.Logf("streaming again %v after the topic was made", time.Since(made).Round(time.Millisecond))
-	o.healed()
+	t.Logf("streaming again %v after the topic was created", time.Since(made).Round(time.Millisecond))
+	o.awaitHealed()
 	w.stop()
-	o.repeatsAtMost(o.verify(patience), 0, "nothing failed, and the process remembers what was acknowledged")
+	o.repeatsAtMost(o.verify(patience), 0, "no fault, and the process remembers the acknowledged events")
 }
 
-// states are the states that the daemon went through.
+// states returns the states that the daemon went through.
 func states(r *relay) string {
 	var names []string
 	for _, e := range r.logged("state") {
@@ -85,7 +85,7 @@ func states(r *relay) string {
 	return strings.Join(slices.Compact(names), " → ")
 }
 
-// A topic stays missing, and its events are poison after a while: what is behind them arrives.
+// A topic stays missing, and its events are poison after a while: later events arrive.
 func TestTopicMissingIsPoison(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{types: []string{"order", "late"}, missing: []string{"late"}})
@@ -95,14 +95,14 @@ func TestTopicMissingIsPoison(t *testing.T) {
 	o.insert("late", "a", 1, 4)
 	o.exec(`DELETE FROM outbox WHERE aggregate_type = 'late'`) // what is left in the table has to arrive
 	o.insert("order", "a", 6, 5)
-	await(t, patience, "the daemon to wait for the topic", func() error { // for 3 s: asked later, it is over
-		return errors.Join(unless(r.hasBeen("waiting_for_topic")), o.unharmed())
+	await(t, patience, "the daemon to wait for the topic", func() error { // it waits for 3 s only
+		return errors.Join(waitFor(r.hasBeenIn("waiting_for_topic")), o.checkRelays())
 	})
 	r.awaitState("streaming", patience)
 	if took := time.Since(began); took < 3*time.Second {
 		t.Errorf("the wait was over after %s", took)
 	}
-	o.makeTopic("late", 3, nil) // nothing is in it, which is to be seen
+	o.makeTopic("late", 3, nil) // it stays empty, which the test checks
 	o.repeatsAtMost(o.verify(patience), 0, "nothing failed")
 	m, err := r.metrics()
 	must(t, err)
@@ -110,6 +110,6 @@ func TestTopicMissingIsPoison(t *testing.T) {
 		t.Errorf("%v events skipped, want 4", n)
 	}
 	if lines := r.logged("poison skipped"); len(lines) != 4 {
-		t.Errorf("%d lines about it, want 4", len(lines))
+		t.Errorf("%d log lines about it, want 4", len(lines))
 	}
 }

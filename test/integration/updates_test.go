@@ -8,17 +8,17 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// A publication that sends updates: by default they are left out, counted and said once; as poison they are dead letters
-// with what the stream has of them. Positions do not depend on which.
+// A publication that sends updates: by default they are skipped, counted and logged once; as poison they are dead
+// letters with the columns that the stream has. Positions do not depend on the choice.
 func TestOnUpdate(t *testing.T) {
-	for _, major := range long([]string{"14", "18"}, []string{"17"}) {
+	for _, major := range fullOrShort([]string{"14", "18"}, []string{"17"}) {
 		pg := sharedPostgres(t, major)
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()
 			o := newOutbox(t, options{pg: pg, types: []string{"order", "dead"}})
 			o.exec(`ALTER TABLE outbox ALTER payload SET STORAGE EXTERNAL`)
 			o.exec(`ALTER PUBLICATION outboxcdc SET (publish = 'insert, update, delete, truncate')`)
-			remakeSlot(o)
+			recreateSlot(o)
 			transaction := func(id string) {
 				o.exec(`DO $$ BEGIN
 					INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload) VALUES ('` + id + `', 'order', 'k', 'first',
@@ -67,7 +67,7 @@ func TestOnUpdate(t *testing.T) {
 				t.Errorf("the dead letter has cause %q, message %q, key %q and a value of %d bytes", cause, why, dead[0].Key, len(dead[0].Value))
 			}
 
-			// With the whole old row in the WAL, what the update left as it was is in the stream after all.
+			// With the whole old row in the WAL, the stream has the columns that the update did not change.
 			o.exec(`ALTER TABLE outbox REPLICA IDENTITY FULL`)
 			r = o.startStreaming("OUTBOXCDC_ROUTE_ON_UPDATE=poison", "OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC="+o.topic("dead"))
 			transaction("00000000-0000-0000-0000-000000000005")
@@ -78,11 +78,11 @@ func TestOnUpdate(t *testing.T) {
 				t.Errorf("%d dead letters; the last has a value of %d bytes", len(dead), len(dead[len(dead)-1].Value))
 			}
 
-			// As by default, it stops the daemon, and a decision about its id lets it go on.
+			// By default it stops the daemon, and a decision about its id lets it continue.
 			r = o.startStreaming("OUTBOXCDC_ROUTE_ON_UPDATE=poison")
 			o.exec(`INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type) VALUES ('00000000-0000-0000-0000-000000000004', 'order', 'k', 'x')`)
 			o.exec(`UPDATE outbox SET event_type = 'y'`)
-			r.stopsWith(patience, 65, "cause=update", "00000000-0000-0000-0000-000000000004")
+			r.awaitStop(patience, 65, "cause=update", "00000000-0000-0000-0000-000000000004")
 			r = o.startStreaming("OUTBOXCDC_ROUTE_ON_UPDATE=poison", "OUTBOXCDC_POISON_DECISIONS=00000000-0000-0000-0000-000000000004=skip")
 			o.awaitConfirmed(o.walFlushed(), patience)
 			r.term()

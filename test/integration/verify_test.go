@@ -17,14 +17,14 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// follower reads the topics from the beginning of the test on. It only tells how far delivery is; what arrived is
-// judged on another reading, from the topics' beginning, when all is over.
+// follower reads the topics from the beginning of the test on. It only shows the progress of delivery; the verdict uses
+// a second reading from the topics' beginning, after the end.
 type follower struct {
 	topics []string
 	stop   func()
 
 	mu   sync.Mutex
-	seen map[string]int // id → records
+	seen map[string]int // id → number of records
 	all  int
 }
 
@@ -59,8 +59,8 @@ func (f *follower) records() int {
 	return f.all
 }
 
-// unseen keeps those of the ids that have not come.
-func (f *follower) unseen(ids []string) []string {
+// unseenIDs returns the ids without a record so far.
+func (f *follower) unseenIDs(ids []string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.DeleteFunc(ids, func(id string) bool { return f.seen[id] > 0 })
@@ -103,19 +103,19 @@ func parsePosition(text string) (p position, err error) {
 	return p, nil
 }
 
-// before is the order in which events are delivered.
+// before reports the order in which events are delivered.
 func (p position) before(q position) bool {
 	return p.commit < q.commit || p.commit == q.commit && p.ordinal < q.ordinal
 }
 
-// verdict is what all records together are worth.
+// verdict is the judgement on all records.
 type verdict struct {
 	check.Report
-	problems []string            // with headers and positions
+	problems []string            // of headers and positions
 	at       map[string]position // of each id
 	first    map[string]place    // of each id: its first record
-	repeated map[string]int      // how often an id came again
-	late     int                 // records after a later one of their key, where a change of settings sent them
+	repeated map[string]int      // how often an id was repeated
+	late     int                 // records after a later one of their key, after a change of settings
 }
 
 func (v *verdict) err() error {
@@ -134,8 +134,8 @@ func (v *verdict) err() error {
 	return errors.New(text)
 }
 
-// repeats lists the transactions of which events came again: commit LSN, and how many of how many.
-func (v *verdict) repeats() string {
+// repeatList lists the transactions with repeated events: commit LSN, and how many of how many.
+func (v *verdict) repeatList() string {
 	again, all := map[pglogrepl.LSN]int{}, map[pglogrepl.LSN]int{}
 	for id, p := range v.at {
 		all[p.commit]++
@@ -188,7 +188,7 @@ func judge(truth []row, records []kafkatest.Record) *verdict {
 			continue
 		}
 		if _, again := v.at[id]; again {
-			v.repeated[id]++ // that it is identical is the checker's
+			v.repeated[id]++ // the checker compares it
 			continue
 		}
 		v.at[id], v.first[id] = p, placeOf(r)
@@ -206,8 +206,8 @@ func judge(truth []row, records []kafkatest.Record) *verdict {
 	return v
 }
 
-// verify waits until every row of the table has arrived and, while a daemon runs, is confirmed; then it reads the topics
-// from their beginning and fails the test unless the promise was kept. Writers must have stopped.
+// verify waits until every row of the table has arrived and, while a daemon runs, is confirmed; then it reads the
+// topics from their beginning and fails the test unless the promise was kept. Writers must have stopped.
 func (o *outbox) verify(d time.Duration) *verdict {
 	o.t.Helper()
 	o.awaitArrived(d)
@@ -230,30 +230,30 @@ func (o *outbox) awaitEvents(left []string, d time.Duration) {
 	o.t.Helper()
 	total, begin := len(left), time.Now()
 	await(o.t, d, fmt.Sprintf("all of %d rows to arrive", total), func() error {
-		if left = o.follow.unseen(left); len(left) == 0 {
+		if left = o.follow.unseenIDs(left); len(left) == 0 {
 			return nil
 		}
-		if err := o.unharmed(); err != nil {
+		if err := o.checkRelays(); err != nil {
 			return err
 		}
-		return fmt.Errorf("%d are missing, such as %s; %s", len(left), left[0], o.situation())
+		return fmt.Errorf("%d are missing, e.g. %s; %s", len(left), left[0], o.situation())
 	})
 	o.t.Logf("all of %d rows have arrived, after %v", total, time.Since(begin).Round(time.Millisecond))
 }
 
-// awaitRecords waits until that many records have come in all, whatever is wrong meanwhile. A test that wants more than there are
-// takes the count before it causes them: see [writer.awaitDelivered] for what a writer goes on to write.
+// awaitRecords waits until there are that many records in all, whatever fails meanwhile. A test that causes further
+// ones takes the count first: see [writer.awaitDelivered] for rows that a writer is going to write.
 func (o *outbox) awaitRecords(total int) {
 	o.t.Helper()
 	await(o.t, patience, fmt.Sprintf("%d records", total), func() error {
 		if n := o.follow.records(); n < total {
-			return errors.Join(fmt.Errorf("%d have come; %s", n, o.situation()), o.unharmed())
+			return errors.Join(fmt.Errorf("%d have arrived; %s", n, o.situation()), o.checkRelays())
 		}
 		return nil
 	})
 }
 
-// situation is what the newest daemon says about itself.
+// situation describes the state of the newest daemon.
 func (o *outbox) situation() string {
 	r := o.running()
 	if r == nil {
@@ -263,7 +263,7 @@ func (o *outbox) situation() string {
 	if err != nil {
 		return "the daemon does not answer: " + err.Error()
 	}
-	return fmt.Sprintf("the daemon says %+v", st)
+	return fmt.Sprintf("its status is %+v", st)
 }
 
 // awaitSettled waits until the running daemon has nothing in flight and everything is confirmed.
@@ -278,7 +278,7 @@ func (o *outbox) awaitSettled() {
 		if err == nil && st.InFlight > 0 {
 			err = fmt.Errorf("%d events are", st.InFlight)
 		}
-		return errors.Join(err, o.unharmed())
+		return errors.Join(err, o.checkRelays())
 	})
 	o.awaitConfirmed(o.walFlushed(), patience)
 }
@@ -289,7 +289,7 @@ func (o *outbox) check() *verdict {
 	h := o.history()
 	file := h.keep(o)
 	v := h.judge()
-	o.proof.judged(v)
+	o.proof.setVerdict(v)
 	if err := v.err(); err != nil {
 		o.t.Fatalf("%v\n  OUTBOXCDC_TEST_HISTORY=%s judges it again", err, file)
 	}
@@ -306,14 +306,14 @@ func (o *outbox) readAll() []kafkatest.Record {
 	return records
 }
 
-// boundRepeats holds the repeats to what each start may repeat: an event that the slot had confirmed by then must not
-// come again, whatever else does. Only for tests in which kill9 and term are all that happens.
+// boundRepeats limits the repeats to what each start may repeat: an event that the slot had confirmed by then must not
+// be repeated. Only for tests in which kill9 and term are the only faults.
 func (o *outbox) boundRepeats(v *verdict) {
 	o.t.Helper()
 	for id, n := range v.repeated {
 		allowed := 0
 		for _, r := range o.relays {
-			if r.gone && r.confirmed <= v.at[id].commit {
+			if r.stopped && r.confirmed <= v.at[id].commit {
 				allowed++
 			}
 		}

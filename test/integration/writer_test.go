@@ -16,22 +16,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// load says what a writer writes; the zero value of every field but rand is good.
+// load describes what a writer writes; the zero value of every field except rand is valid.
 type load struct {
 	rand        *rand.Rand
 	connections int           // default 4
 	keys        int           // default 20
-	most        int           // rows of one key in one transaction; default 4
+	maxRows     int           // maximum rows of one key in one transaction; default 4
 	pause       time.Duration // mean, between two transactions of a connection; default 8 ms
-	pad         int           // most bytes of filling in a payload; default 200
+	maxPadding  int           // most bytes of filling in a payload; default 200
 	large       int           // the filling of one statement in twenty; 0: none is larger
 	types       []string      // default "order"
 }
 
 // writer runs transactions on several connections until it is stopped. Servers may be away meanwhile. Each transaction
 // locks the rows of its keys in table counter, so that the numbers n that it takes from there are in the order in which
-// the transactions of a key commit. One in ten rolls back, one in ten is prepared first, one in five writes and rolls back
-// to a savepoint in between, one in five writes to two keys; one in five statements is a COPY.
+// the transactions of a key commit. One in ten rolls back, one in ten is prepared first, one in five writes and rolls
+// back to a savepoint in between, one in five writes to two keys; one in five statements is a COPY.
 type writer struct {
 	o        *outbox
 	load     load
@@ -42,10 +42,10 @@ type writer struct {
 	ok, rows, rolledBack, prepared, failed, unknown atomic.Int64
 
 	mu        sync.Mutex
-	committed []string   // ids
-	never     []string   // ids that were rolled back, or whose transaction failed before its commit
-	unsure    [][]string // ids of each transaction whose end is not known: all of them are there, or none
-	dangling  []dangling // prepared transactions to be ended before the table can be read
+	committed []string     // ids
+	never     []string     // ids that were rolled back, or whose transaction failed before its commit
+	unsure    [][]string   // ids of each transaction with unknown outcome: all of them exist, or none
+	dangling  []danglingTx // prepared transactions to be ended before the table can be read
 }
 
 // write starts a writer; it is stopped when the test ends.
@@ -58,14 +58,14 @@ func (o *outbox) write(l load) *writer {
 	if l.keys == 0 {
 		l.keys = 20
 	}
-	if l.most == 0 {
-		l.most = 4
+	if l.maxRows == 0 {
+		l.maxRows = 4
 	}
 	if l.pause == 0 {
 		l.pause = 8 * time.Millisecond
 	}
-	if l.pad == 0 {
-		l.pad = 200
+	if l.maxPadding == 0 {
+		l.maxPadding = 200
 	}
 	if l.types == nil {
 		l.types = []string{"order"}
@@ -82,10 +82,10 @@ func (o *outbox) write(l load) *writer {
 	return w
 }
 
-// stop ends it after the transactions under way.
+// stop ends the writer after its running transactions.
 func (w *writer) stop() {
 	select {
-	case <-w.halt: // the end of the test: what is left prepared would keep its database
+	case <-w.halt: // the end of the test: a remaining prepared transaction would keep its database
 		if err := w.settle(patience, false); err != nil && !w.o.t.Failed() {
 			w.o.t.Error(err)
 		}
@@ -97,25 +97,25 @@ func (w *writer) stop() {
 	w.o.t.Logf("written: %d transactions with %d rows, %d of them prepared first; %d rolled back, %d failed, %d with an unknown end",
 		w.ok.Load(), w.rows.Load(), w.prepared.Load(), w.rolledBack.Load(), w.failed.Load(), w.unknown.Load())
 	if err := w.settle(time.Second, false); err != nil {
-		w.o.t.Logf("not yet: %v", err) // the server is away; whoever reads the table tries again
+		w.o.t.Logf("retried later: %v", err) // the server is away; the reader of the table tries again
 	}
 }
 
-// awaitCommits waits until so many transactions more have committed.
+// awaitCommits waits until so many more transactions have committed.
 func (w *writer) awaitCommits(more int64) {
 	w.o.t.Helper()
 	want := w.ok.Load() + more
 	await(w.o.t, patience, fmt.Sprintf("%d more commits", more), func() error {
 		if n := w.ok.Load(); n < want {
-			return fmt.Errorf("%d are left", want-n)
+			return fmt.Errorf("%d to go", want-n)
 		}
 		return nil
 	})
 }
 
-// fromNow returns what counts the rows that are committed from now on, and those of them that have arrived. What committed before
-// does not count, whenever it arrives.
-func (w *writer) fromNow() func() (written, arrived int) {
+// countFromNow returns a function that counts the rows committed from now on, and those of them that have arrived. Earlier
+// commits do not count, whenever they arrive.
+func (w *writer) countFromNow() func() (written, arrived int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	from := len(w.committed)
@@ -123,17 +123,17 @@ func (w *writer) fromNow() func() (written, arrived int) {
 		w.mu.Lock()
 		ids := slices.Clone(w.committed[from:])
 		w.mu.Unlock()
-		return len(ids), len(ids) - len(w.o.follow.unseen(ids))
+		return len(ids), len(ids) - len(w.o.follow.unseenIDs(ids))
 	}
 }
 
-// awaitDelivered waits until so many of the rows that are committed from now on have arrived, whatever is wrong meanwhile.
+// awaitDelivered waits until so many of the rows committed from now on have arrived, whatever fails meanwhile.
 func (w *writer) awaitDelivered(more int) {
 	w.o.t.Helper()
-	count := w.fromNow()
+	count := w.countFromNow()
 	await(w.o.t, patience, fmt.Sprintf("%d more rows to be written and to arrive", more), func() error {
 		if written, arrived := count(); arrived < more {
-			return errors.Join(fmt.Errorf("%d written, %d arrived; %s", written, arrived, w.o.situation()), w.o.unharmed())
+			return errors.Join(fmt.Errorf("%d written, %d arrived; %s", written, arrived, w.o.situation()), w.o.checkRelays())
 		}
 		return nil
 	})
@@ -161,7 +161,7 @@ func (w *writer) run(rnd *rand.Rand) {
 				conn = nil
 				continue
 			}
-			// What was left prepared locks keys that all the others want.
+			// A remaining prepared transaction locks keys that every connection needs.
 			if err := w.settle(time.Second, true); err != nil {
 				_ = conn.Close(ctx)
 				conn = nil
@@ -175,7 +175,7 @@ func (w *writer) run(rnd *rand.Rand) {
 	}
 }
 
-// connect gives the connection a name by which its backend is found again, should it outlive the connection.
+// connect names the connection, so that its backend can be found, should it outlive the connection.
 func (w *writer) connect(ctx context.Context, rnd *rand.Rand) (*pgx.Conn, error) {
 	c, err := pgx.ParseConfig(w.o.pg.SuperURL(w.o.name))
 	if err != nil {
@@ -185,13 +185,13 @@ func (w *writer) connect(ctx context.Context, rnd *rand.Rand) (*pgx.Conn, error)
 	return pgx.ConnectConfig(ctx, c)
 }
 
-// attempt is one transaction as it grows.
+// attempt is one transaction under construction.
 type attempt struct {
 	kept   []string // ids of rows that commit with it
-	undone []string // ids of rows behind a savepoint that was rolled back to
+	undone []string // ids of rows after a savepoint that was rolled back to
 }
 
-// transaction reports whether the connection is good for another.
+// transaction reports whether the connection can be used for another one.
 func (w *writer) transaction(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand) bool {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // a frozen server
 	defer cancel()
@@ -210,30 +210,30 @@ func (w *writer) transaction(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand
 		_, err := conn.Exec(ctx, "ROLLBACK")
 		return err == nil
 	case end == 1 && w.twoPhase:
-		return w.inTwoPhases(ctx, conn, rnd, a.kept)
+		return w.commitInTwoPhases(ctx, conn, rnd, a.kept)
 	}
-	// One round trip, so that little else gets between the commit and the position behind it.
+	// One round trip, so that little else gets between the commit and the position after it.
 	results, err := conn.PgConn().Exec(ctx, "COMMIT; SELECT pg_current_wal_insert_lsn()").ReadAll()
 	if err != nil || len(results) != 2 || len(results[1].Rows) != 1 {
-		w.lost(a.kept, nil)
+		w.noteUnknown(a.kept, nil)
 		return false
 	}
-	w.done(a.kept, string(results[1].Rows[0][0]))
+	w.noteCommitted(a.kept, string(results[1].Rows[0][0]))
 	return true
 }
 
-// done notes a commit that we were told of.
-func (w *writer) done(ids []string, behind string) {
+// noteCommitted notes a commit that succeeded.
+func (w *writer) noteCommitted(ids []string, behind string) {
 	w.ok.Add(1)
 	w.rows.Add(int64(len(ids)))
 	w.note(nil, ids)
 	if end, err := pglogrepl.ParseLSN(behind); err == nil {
-		w.o.ledger.committed(ids, end)
+		w.o.ledger.add(ids, end)
 	}
 }
 
-// lost notes a transaction whose end we were not told of, and what it may have left behind.
-func (w *writer) lost(ids []string, left *dangling) {
+// noteUnknown notes a transaction with unknown outcome, and the prepared transaction that may remain.
+func (w *writer) noteUnknown(ids []string, left *danglingTx) {
 	w.unknown.Add(1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -288,7 +288,7 @@ func (w *writer) insertAll(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand, 
 
 // insert writes some rows of one key: in one statement, in several, or by a COPY, whose rows have one LSN in the WAL.
 func (w *writer) insert(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand, key string, ids *[]string) error {
-	count := 1 + rnd.IntN(w.load.most)
+	count := 1 + rnd.IntN(w.load.maxRows)
 	var last int64
 	if err := conn.QueryRow(ctx, "UPDATE counter SET n = n + $2 WHERE key = $1 RETURNING n", key, count).Scan(&last); err != nil {
 		return err
@@ -300,7 +300,7 @@ func (w *writer) insert(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand, key
 		id[i], n[i] = newID(rnd), last-int64(count-1-i)
 	}
 	*ids = append(*ids, id...)
-	filling := rnd.IntN(w.load.pad)
+	filling := rnd.IntN(w.load.maxPadding)
 	if w.load.large > 0 && rnd.IntN(20) == 0 {
 		filling = w.load.large
 	}

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// What Cluster promises holds for both kinds.
+// The promises of Cluster hold for both kinds.
 
 func TestFake(t *testing.T) {
 	begin := time.Now()
@@ -42,7 +42,7 @@ func TestReal(t *testing.T) {
 	t.Run("StaysBehindItsProxy", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		staysBehindItsProxy(t, ctx, c, p)
+		testProxiedClient(t, ctx, c, p)
 	})
 	conforms(t, c)
 }
@@ -59,7 +59,7 @@ func conforms(t *testing.T, c Cluster) {
 		{"KilledKeepsWhatItAcked", killedKeepsWhatItAcked},
 		{"StoppedKeepsWhatItAcked", stoppedKeepsWhatItAcked},
 		{"FollowOutlivesItAll", followOutlivesItAll},
-		{"CloseLeavesNothing", closeLeavesNothing}, // last: c is gone then
+		{"CloseLeavesNothing", closeLeavesNothing}, // last: it closes c
 	} {
 		ok := t.Run(test.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -123,7 +123,7 @@ func readsBackWhatWasSent(t *testing.T, ctx context.Context, c Cluster) {
 			{"b", []byte("1")}, {"a", nil}, {"b", []byte{}},
 		}},
 	}
-	if !reflect.DeepEqual(got, want) { // which tells nil from empty
+	if !reflect.DeepEqual(got, want) { // distinguishes nil from empty
 		t.Errorf("got  %#v\nwant %#v", got, want)
 	}
 
@@ -150,7 +150,7 @@ func readsBackWhatWasSent(t *testing.T, ctx context.Context, c Cluster) {
 func topicsComeAndGo(t *testing.T, ctx context.Context, c Cluster) {
 	must(t, CreateTopic(ctx, c.Brokers(), "here", 1, map[string]string{"max.message.bytes": "2000"}))
 	if err := CreateTopic(ctx, c.Brokers(), "here", 1, nil); !errors.Is(err, kerr.TopicAlreadyExists) {
-		t.Errorf("making a topic twice: %v", err)
+		t.Errorf("creating a topic twice: %v", err)
 	}
 	p := producer(t, c, kgo.ProducerBatchCompression(kgo.NoCompression()))
 	big := &kgo.Record{Topic: "here", Value: make([]byte, 5000)}
@@ -158,7 +158,7 @@ func topicsComeAndGo(t *testing.T, ctx context.Context, c Cluster) {
 		t.Errorf("a record over max.message.bytes: %v", err)
 	}
 	must(t, SetTopicConfig(ctx, c.Brokers(), "here", map[string]string{"max.message.bytes": "20000"}))
-	// The broker learns of it from the controller a moment later.
+	// The broker learns of the change from the controller a moment later.
 	must(t, await(ctx, func() error {
 		return p.ProduceSync(ctx, &kgo.Record{Topic: "here", Value: make([]byte, 5000)}).FirstErr()
 	}))
@@ -170,7 +170,7 @@ func topicsComeAndGo(t *testing.T, ctx context.Context, c Cluster) {
 	if _, err := ReadAll(ctx, c.Brokers(), "here"); !errors.Is(err, kerr.UnknownTopicOrPartition) {
 		t.Errorf("reading a deleted topic: %v", err)
 	}
-	// Neither reading nor asking with leave to make it makes a topic.
+	// Neither reading nor a metadata request that allows creation creates a topic.
 	auto := producer(t, c, kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(2))
 	if err := auto.ProduceSync(ctx, &kgo.Record{Topic: "accident"}).FirstErr(); !errors.Is(err, kerr.UnknownTopicOrPartition) {
 		t.Errorf("producing to a topic that does not exist: %v", err)
@@ -188,7 +188,7 @@ func abortedTransactionsAreNotRead(t *testing.T, ctx context.Context, c Cluster)
 	got, err := ReadAll(ctx, c.Brokers(), "tx")
 	must(t, err)
 	if v := values(got); v != "0/0:t0" {
-		t.Errorf("read %q, want the committed record alone", v)
+		t.Errorf("read %q, want only the committed record", v)
 	}
 }
 
@@ -231,12 +231,12 @@ func keepsWhatItAcked(t *testing.T, ctx context.Context, c Cluster, topic string
 	must(t, end())
 	took := time.Since(begin)
 	if c.Pid() != 0 {
-		t.Fatal("it has a process yet")
+		t.Fatal("it still has a process")
 	}
 	begin = time.Now()
 	must(t, c.StartAgain(ctx))
-	t.Logf("the end took %v, the start after it %v", took.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
-	// The same idempotent producer goes on where it was.
+	t.Logf("the stop took %v, the next start %v", took.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
+	// The same idempotent producer continues.
 	produce(t, ctx, p, &kgo.Record{Topic: topic, Value: []byte("after")})
 	got, err := ReadAll(ctx, c.Brokers(), topic)
 	must(t, err)
@@ -271,7 +271,7 @@ func followOutlivesItAll(t *testing.T, ctx context.Context, c Cluster) {
 				t.Fatalf("followed %+v, want value %s of %s/%d", r, value, topic, partition)
 			}
 		case <-ctx.Done():
-			t.Fatalf("value %s of %s/%d did not come", value, topic, partition)
+			t.Fatalf("value %s of %s/%d did not arrive", value, topic, partition)
 		}
 	}
 	must(t, CreateTopic(ctx, c.Brokers(), "early", 1, nil))
@@ -291,14 +291,14 @@ func followOutlivesItAll(t *testing.T, ctx context.Context, c Cluster) {
 
 func closeLeavesNothing(t *testing.T, ctx context.Context, c Cluster) {
 	pid, log := c.Pid(), c.LogFile()
-	must(t, c.Freeze(ctx)) // even so
+	must(t, c.Freeze(ctx)) // a frozen broker can be closed too
 	must(t, c.Close())
 	must(t, c.Close())
 	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("process %d is there after Close (%v)", pid, err)
+		t.Errorf("process %d still exists after Close (%v)", pid, err)
 	}
 	if _, err := os.Stat(log); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s is there after Close (%v)", log, err)
+		t.Errorf("%s still exists after Close (%v)", log, err)
 	}
 	if err := c.StartAgain(ctx); err == nil {
 		t.Error("starting a closed broker succeeded")

@@ -9,10 +9,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// LogEnds asks for the ends of topics' logs again and again, over the same connections.
+// LogEnds reads the ends of topics' partitions repeatedly, over the same connections.
 type LogEnds struct{ client *kgo.Client }
 
-// OpenLogEnds connects to nothing yet.
+// OpenLogEnds does not connect yet.
 func OpenLogEnds(brokers []string) (*LogEnds, error) {
 	client, err := newClient(brokers)
 	if err != nil {
@@ -21,8 +21,8 @@ func OpenLogEnds(brokers []string) (*LogEnds, error) {
 	return &LogEnds{client}, nil
 }
 
-// Read returns, by "topic/partition", the offset behind the last record that a committed consumer can see now. A topic
-// that does not exist has no ends.
+// Read returns, by "topic/partition", the offset after the last record that a read-committed consumer can see now. A
+// topic that does not exist has no ends.
 func (l *LogEnds) Read(ctx context.Context, topics ...string) (map[string]int64, error) {
 	ends := map[string]int64{}
 	for _, topic := range topics {
@@ -45,5 +45,5 @@ func (l *LogEnds) Read(ctx context.Context, topics ...string) (map[string]int64,
 	return ends, nil
 }
 
-// Close ends its connections.
+// Close closes the connections.
 func (l *LogEnds) Close() { l.client.Close() }

@@ -22,7 +22,7 @@ func TestExternalCluster(t *testing.T) {
 		t.Errorf("FromEnv: %v, %v", c, ok)
 	}
 	if ForTest(t).Brokers()[0] != "a:9092" {
-		t.Error("ForTest did not take the cluster of the environment")
+		t.Error("ForTest did not use the cluster of the environment")
 	}
 	ctx := context.Background()
 	for name, err := range map[string]error{
@@ -66,7 +66,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// A program that forgot MaybeServe must be told, not multiplied.
+// A program that forgot to call MaybeServe gets an error instead of starting itself again and again.
 func TestMaybeServeIsAskedFor(t *testing.T) {
 	serving.Store(false)
 	defer serving.Store(true)
@@ -79,11 +79,11 @@ func TestBrokerThatCannotStart(t *testing.T) {
 	ctx := t.Context()
 	first := FakeForTest(t, FakeOptions{})
 	if _, err := StartFake(ctx, FakeOptions{Port: first.port}); err == nil || !strings.Contains(err.Error(), "address already in use") {
-		t.Errorf("a port that is taken: %v", err)
+		t.Errorf("a port in use: %v", err)
 	}
 }
 
-// A folder given by the caller outlives Close and is used again.
+// A folder given by the caller outlives Close and can be used again.
 func TestGivenDirIsKept(t *testing.T) {
 	ctx, dir := t.Context(), t.TempDir()
 	first := FakeForTest(t, FakeOptions{Dir: dir, SyncWrites: true})

@@ -18,28 +18,25 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
-// FakeOptions says what fake is wanted. The zero value is good.
+// FakeOptions are the options of StartFake. The zero value is valid.
 type FakeOptions struct {
-	// Dir is the folder of the fake: data and log. When it holds data already,
-	// those are used. Empty makes a new folder, which Close removes; a folder
-	// given here is kept.
+	// Dir is the folder of the fake: data and log. Existing data is used. Empty creates a new folder, which Close
+	// removes; a folder given here is kept.
 	Dir string
 	// Port to listen on; 0 finds a free one.
 	Port int
-	// Brokers is how many there are, all in the one process; 0 means one. Port
-	// is the first one's.
+	// Brokers is the number of brokers, all in one process; 0 means one. Port is the first one's.
 	Brokers int
-	// AutoCreate has topics made by whoever asks for them with leave to do so.
+	// AutoCreate creates a topic when a client's request allows it.
 	AutoCreate bool
 	// Settings are broker settings, as kfake.BrokerConfigs takes them.
 	Settings map[string]string
-	// SyncWrites has every batch flushed to the disk. What was acked survives
-	// Kill without it: kfake hands each batch to the kernel before it acks.
+	// SyncWrites flushes every batch to the disk. Acknowledged records survive Kill without it: kfake hands each batch
+	// to the kernel before the ack.
 	SyncWrites bool
 }
 
-// Fake is kfake in a process of its own. What real brokers do only when they
-// please it does when it is told to (see [Fake.Inject]).
+// Fake is kfake in a process of its own. It can be told to misbehave as real brokers do at random (see [Fake.Inject]).
 type Fake struct {
 	node
 	options FakeOptions
@@ -49,16 +46,15 @@ type Fake struct {
 
 var _ Cluster = (*Fake)(nil)
 
-// serveEnv tells a process that it is to be a fake, and which.
+// serveEnv tells a process to be a fake, and holds its options.
 const serveEnv = "OUTBOXCDC_KAFKATEST_SERVE"
 
-// serving says that MaybeServe was called. StartFake runs this very program
-// again, and a program that does not come to MaybeServe would instead do all of
-// its own work again, including StartFake, without end. What a program has
-// done since its start is the one thing that only a global can know.
+// serving is true after MaybeServe was called. StartFake runs this very program again, and a program that does not call
+// MaybeServe would do all of its own work again, including StartFake, without end. Only a global can know whether it
+// was called.
 var serving atomic.Bool
 
-// serveOptions go to the child through serveEnv.
+// serveOptions are passed to the child through serveEnv.
 type serveOptions struct {
 	Ports      []int
 	Control    int
@@ -68,9 +64,8 @@ type serveOptions struct {
 	Settings   map[string]string
 }
 
-// MaybeServe must be called first thing in main, or in TestMain, of a program
-// that calls StartFake. In the child that StartFake starts, it is the fake and
-// never returns; otherwise it does nothing.
+// MaybeServe must be called first in main, or in TestMain, of a program that calls StartFake. In the child that
+// StartFake starts, it runs the fake and never returns; otherwise it does nothing.
 func MaybeServe() {
 	serving.Store(true)
 	raw := os.Getenv(serveEnv)
@@ -106,7 +101,7 @@ func serve(raw string) error {
 	if o.AutoCreate {
 		opts = append(opts, kfake.AllowAutoTopicCreation())
 	}
-	// Before the brokers: once they answer, the control channel is there too.
+	// Before the brokers: once they answer, the control channel must exist too.
 	control, err := net.Listen("tcp4", loopback(o.Control))
 	if err != nil {
 		return fmt.Errorf("open the control channel: %w", err)
@@ -124,7 +119,7 @@ func serve(raw string) error {
 // StartFake starts a fake and returns when it answers.
 func StartFake(ctx context.Context, o FakeOptions) (*Fake, error) {
 	if !serving.Load() {
-		return nil, errors.New("start kfake: this program has to call kafkatest.MaybeServe first thing in main (or TestMain)")
+		return nil, errors.New("start kfake: this program has to call kafkatest.MaybeServe first in main (or TestMain)")
 	}
 	f := &Fake{options: o}
 	f.name = "kfake"
@@ -156,7 +151,7 @@ func (f *Fake) build() (err error) {
 	return err
 }
 
-// Brokers are the addresses of all.
+// Brokers returns the addresses of all brokers.
 func (f *Fake) Brokers() []string {
 	all := make([]string, len(f.ports))
 	for i, port := range f.ports {
@@ -165,11 +160,11 @@ func (f *Fake) Brokers() []string {
 	return all
 }
 
-// command is how the fake is started, each time.
+// command returns how to start the fake, each time.
 func (f *Fake) command() child.Spec {
-	self := "/proc/self/exe" // this program, also when its file was replaced
+	self := "/proc/self/exe" // this program, even when its file was replaced
 	if runtime.GOOS != "linux" {
-		self, _ = os.Executable() // its error comes again when "" is started
+		self, _ = os.Executable() // starting "" reports the error
 	}
 	raw, err := json.Marshal(serveOptions{
 		Ports:      f.ports,

@@ -20,50 +20,50 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Fault is something that goes wrong at a [Fake]: exactly one of the fields below "what". Those above say when.
+// Fault is a fault of a [Fake]: exactly one of the fields below "what". The fields above say when.
 type Fault struct {
 	Requests   []kmsg.Key // which; nil means Produce
 	Topic      string     // "" means all; for Answer and MoveLeaders
 	Partitions []int32    // nil means all; for Answer
-	Count      int        // so often; 0 means until Heal
-	Share      float64    // of what it could befall, at random; 0 means all
-	Seed       uint64     // of what is random
+	Count      int        // how often; 0 means until Heal
+	Share      float64    // probability that it happens; 0 means always
+	Seed       uint64     // of the random numbers
 
 	// what
 
-	// Answer is the error code of a partition (or, of requests without partitions, of the whole). As at a real broker
-	// the request was carried out if it says REQUEST_TIMED_OUT or NOT_ENOUGH_REPLICAS_AFTER_APPEND, and not otherwise.
+	// Answer is the error code of a partition (or, for requests without partitions, of the whole). As at a real broker
+	// the request was carried out if it is REQUEST_TIMED_OUT or NOT_ENOUGH_REPLICAS_AFTER_APPEND, and not otherwise.
 	Answer int16
-	// LoseRequests and LoseAnswers cut the connection: before the request was handled, or instead of its answer.
+	// LoseRequests and LoseAnswers close the connection: before the request is handled, or instead of its answer.
 	LoseRequests, LoseAnswers bool
-	// Delay is how much later an answer is sent.
+	// Delay postpones an answer.
 	Delay time.Duration
-	// MoveLeaders is how often a partition of Topic, chosen at random, gets a leader chosen at random.
+	// MoveLeaders is how often a random partition of Topic gets a random leader.
 	MoveLeaders time.Duration
 }
 
-// Inject makes faults happen until Heal, or until the fake ends. Of those that could befall the same request the
-// first one does.
+// Inject makes faults happen until Heal, or until the fake ends. If several apply to the same request, the first one
+// happens.
 func (f *Fake) Inject(ctx context.Context, faults ...Fault) error {
 	raw, err := json.Marshal(faults)
 	if err != nil {
 		return err
 	}
-	_, err = f.tell(ctx, "/inject", raw)
+	_, err = f.sendCommand(ctx, "/inject", raw)
 	return err
 }
 
-// Hits is how often a fault has happened since the fake was started.
-func (f *Fake) Hits(ctx context.Context) (int, error) { return f.tell(ctx, "/hits", nil) }
+// Hits returns how often a fault has happened since the fake was started.
+func (f *Fake) Hits(ctx context.Context) (int, error) { return f.sendCommand(ctx, "/hits", nil) }
 
-// Heal ends all faults. What was delayed already comes late all the same.
+// Heal ends all faults. Answers already delayed still arrive late.
 func (f *Fake) Heal(ctx context.Context) error {
-	_, err := f.tell(ctx, "/heal", nil)
+	_, err := f.sendCommand(ctx, "/heal", nil)
 	return err
 }
 
-// tell asks something of the child, which answers each time with the number of hits.
-func (f *Fake) tell(ctx context.Context, path string, body []byte) (hits int, err error) {
+// sendCommand sends a command to the child, whose answer is the number of hits.
+func (f *Fake) sendCommand(ctx context.Context, path string, body []byte) (hits int, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("control kfake: %s: %w", path, err)
@@ -90,7 +90,7 @@ func (f *Fake) tell(ctx context.Context, path string, body []byte) (hits int, er
 
 func loopback(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
-// faults is the child's end: what goes wrong at present.
+// faults is the child's side: the present faults.
 type faults struct {
 	brokers int
 	cluster *kfake.Cluster
@@ -104,7 +104,7 @@ type liveFault struct {
 	Fault
 	left int // -1: any number
 	rand *rand.Rand
-	end  func() // of what kfake, or a goroutine, does for it; nil: nothing
+	end  func() // ends the work of kfake, or of a goroutine, for it; nil: nothing
 }
 
 func newFaults(brokers int) *faults { return &faults{brokers: brokers} }
@@ -112,7 +112,7 @@ func newFaults(brokers int) *faults { return &faults{brokers: brokers} }
 // serve answers on the control channel until the process ends.
 func (f *faults) serve(control net.Listener, cluster *kfake.Cluster) {
 	f.cluster = cluster
-	cluster.Control(f.lost)
+	cluster.Control(f.interceptRequest)
 	mux := http.NewServeMux()
 	mux.HandleFunc("/inject", func(w http.ResponseWriter, r *http.Request) {
 		var all []Fault
@@ -169,7 +169,7 @@ func (f *faults) inject(fault Fault) error {
 	return nil
 }
 
-// answer leaves it to kfake to answer with an error.
+// answer makes kfake answer with an error.
 func (f *faults) answer(l *liveFault) error {
 	code := kerr.TypedErrorForCode(l.Answer)
 	if code == nil || code.Code != l.Answer {
@@ -177,7 +177,7 @@ func (f *faults) answer(l *liveFault) error {
 	}
 	partitions := l.Partitions
 	if partitions == nil && !slices.ContainsFunc(l.Requests, func(k kmsg.Key) bool { return k != kmsg.Produce && k != kmsg.Metadata }) {
-		// Named one by one, or else kfake takes the dice for a whole topic at first.
+		// One by one: for a whole topic kfake would draw a single random number at first.
 		for p := range int32(1000) {
 			partitions = append(partitions, p)
 		}
@@ -187,14 +187,14 @@ func (f *faults) answer(l *liveFault) error {
 		When: func(kmsg.Request) bool {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			return f.befalls(l)
+			return f.draw(l)
 		},
 	}).Remove
 	return nil
 }
 
-// befalls takes the dice. The caller holds the mutex.
-func (f *faults) befalls(l *liveFault) bool {
+// draw draws whether a fault happens. The caller holds the mutex.
+func (f *faults) draw(l *liveFault) bool {
 	if l.left == 0 || l.Share > 0 && l.rand.Float64() >= l.Share {
 		return false
 	}
@@ -205,20 +205,20 @@ func (f *faults) befalls(l *liveFault) bool {
 	return true
 }
 
-// first is the first fault of a kind that befalls a request.
+// first returns the first fault of a kind that happens to a request.
 func (f *faults) first(key kmsg.Key, kind func(*Fault) bool) (Fault, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, l := range f.live {
-		if kind(&l.Fault) && slices.Contains(l.Requests, key) && f.befalls(l) {
+		if kind(&l.Fault) && slices.Contains(l.Requests, key) && f.draw(l) {
 			return l.Fault, true
 		}
 	}
 	return Fault{}, false
 }
 
-// lost is kfake's question what to do with a request before it is handled.
-func (f *faults) lost(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:staticcheck,revive // kfake's signature
+// interceptRequest is kfake's hook before a request is handled.
+func (f *faults) interceptRequest(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:staticcheck,revive // kfake's signature
 	f.cluster.KeepControl()
 	if _, lost := f.first(kmsg.Key(req.Key()), func(f *Fault) bool { return f.LoseRequests }); lost {
 		return nil, errors.New("lost by request of the test"), true
@@ -242,11 +242,11 @@ func (f *faults) moveLeaders(l *liveFault) error {
 			case <-tick.C:
 			}
 			f.mu.Lock()
-			moves := f.befalls(l)
+			moves := f.draw(l)
 			partition, broker := l.rand.Uint32(), l.rand.Int32N(int32(f.brokers))
 			f.mu.Unlock()
 			if n := len(f.cluster.PartitionInfos(l.Topic)); moves && n > 0 {
-				_ = f.cluster.MoveTopicPartition(l.Topic, int32(partition%uint32(n)), broker) // the topic may just be gone
+				_ = f.cluster.MoveTopicPartition(l.Topic, int32(partition%uint32(n)), broker) // the topic may just have been deleted
 			}
 		}
 	}()

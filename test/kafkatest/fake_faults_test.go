@@ -12,18 +12,18 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Each fault does what its field says, to the producer and to the log, as often as it says; after Heal nothing does.
+// Each fault does what its field says, to the producer and to the log, as often as it says; after Heal none does.
 func TestFaults(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	f := FakeForTest(t, FakeOptions{})
-	// One attempt for each record, so that what became of that one shows.
+	// One attempt for each record shows what happened to that attempt.
 	p := producer(t, f, kgo.DisableIdempotentWrite(), kgo.RecordRetries(0), kgo.MaxProduceRequestsInflightPerBroker(1), kgo.ProducerLinger(0))
 	send := func(topic string) error {
 		return p.ProduceSync(ctx, &kgo.Record{Topic: topic, Value: []byte("v")}).FirstErr()
 	}
 	code := func(want error) func(error) bool { return func(err error) bool { return errors.Is(err, want) } }
-	again := code(kgo.ErrRecordRetries) // which is all that it says where it would try again
+	again := code(kgo.ErrRecordRetries) // the only error of a producer that gave up retrying
 	cut := func(err error) bool {
 		return err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.As(err, new(*kerr.Error))
 	}
@@ -95,7 +95,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// A share of the answers fails, the same ones with the same seed, and requests other than Produce can.
+// A share of the answers fails, the same ones with the same seed; requests other than Produce can fail too.
 func TestFaultsAtRandom(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -106,7 +106,7 @@ func TestFaultsAtRandom(t *testing.T) {
 	one := func() (bool, error) {
 		req := kmsg.NewPtrInitProducerIDRequest()
 		req.ProducerID, req.ProducerEpoch = -1, -1
-		res, err := client.Broker(0).Request(ctx, req) // which tries only once
+		res, err := client.Broker(0).Request(ctx, req) // without retries
 		if err != nil {
 			return false, err
 		}
@@ -129,12 +129,12 @@ func TestFaultsAtRandom(t *testing.T) {
 	}
 	for _, bad := range []Fault{{}, {Answer: 30_000}, {MoveLeaders: time.Second, Topic: "none"}} {
 		if err := f.Inject(ctx, bad); err == nil {
-			t.Errorf("fault %+v was taken", bad)
+			t.Errorf("fault %+v was accepted", bad)
 		}
 	}
 }
 
-// Several brokers: leaders move, and a producer that knows how to look for them delivers all the same, once.
+// With several brokers leaders move, and a producer that looks for them still delivers everything once.
 func TestLeadersMove(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -151,7 +151,7 @@ func TestLeadersMove(t *testing.T) {
 	}
 	must(t, await(ctx, func() error {
 		if hits, err := f.Hits(ctx); err != nil || hits < 10 {
-			return errors.Join(err, errors.New("the leaders stay where they are"))
+			return errors.Join(err, errors.New("the leaders do not move"))
 		}
 		return nil
 	}))

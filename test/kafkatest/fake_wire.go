@@ -10,7 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// listen is how kfake's brokers listen: what an answer meets after the request was handled, it meets here.
+// listen is kfake's way to listen: faults of an answer to a handled request happen in its connections.
 func (f *faults) listen(network, address string) (net.Listener, error) {
 	l, err := net.Listen(network, address)
 	return listener{l, f}, err
@@ -29,18 +29,18 @@ func (l listener) Accept() (net.Conn, error) {
 	return &wire{Conn: c, f: l.f, asked: map[int32]kmsg.Key{}}, nil
 }
 
-// wire is a broker's end of a connection. It reads along which requests come in, because an answer does not say what it
-// answers but by the number of its request.
+// wire is a broker's end of a connection. It reads the incoming requests too, because an answer has only the number of
+// its request, not the kind.
 type wire struct {
 	net.Conn
 	f *faults
 
-	// The reader's: the beginning of the present request, and how much of it is still to come.
+	// For the reader: the beginning of the present request, and how much of it is still to come.
 	head []byte
 	rest int
 
 	mu    sync.Mutex
-	asked map[int32]kmsg.Key // what is not answered yet
+	asked map[int32]kmsg.Key // requests without an answer yet
 }
 
 // headSize is the size of a request (4 bytes, which do not count), its key, its version and its number.

@@ -9,7 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Evict removes all members of a consumer group, of which there have to be some.
+// Evict removes all members of a consumer group, which must have some.
 func Evict(ctx context.Context, brokers []string, group string) error {
 	return admin(ctx, brokers, "evict the members of group "+group, func(client *kgo.Client) error {
 		req := kmsg.NewPtrDescribeGroupsRequest()

@@ -19,20 +19,20 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
-// Guarded makes a real broker listen for clients that have to show who they are, beside the plain listener, which stays
-// for the test itself: it may do anything. What others may do, they have to be given ([Allow]).
+// Guarded gives a real broker listeners for authenticated clients, besides the plain listener of the test, which may do
+// anything. Other clients need permissions ([Allow]).
 type Guarded struct {
-	// Authority is who the broker's certificate is from, and those of clients have to be.
+	// Authority issued the broker's certificate, and must have issued those of clients.
 	Authority *testcert.Authority
 	// Plain are the passwords of the mechanism PLAIN, by user.
 	Plain map[string]string
-	// Reauthenticate is after how many milliseconds a connection has to show again who it is; 0: never.
+	// Reauthenticate is after how many milliseconds a connection must authenticate again; 0: never.
 	Reauthenticate int
-	// Everybody may do anything: no rights are asked for.
+	// Everybody allows everything: permissions are not checked.
 	Everybody bool
 }
 
-// The guarded listeners. Of each: what Kafka calls its protocol.
+// The guarded listeners, by Kafka's protocol.
 const (
 	listenerTLS  = "TLS"  // SSL with a client's certificate
 	listenerSASL = "SASL" // SASL_SSL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER (tokens without signature)
@@ -52,7 +52,7 @@ func (r *Real) guard() error {
 	return r.Certify(r.options.Guarded.Authority)
 }
 
-// Certify gives the broker a certificate of that authority, which clients' certificates have to be from then on too. It
+// Certify gives the broker a certificate of that authority, which must issue clients' certificates from then on too. It
 // takes effect at the next start.
 func (r *Real) Certify(a *testcert.Authority) error {
 	certificate, key, err := a.Issue("localhost")
@@ -70,11 +70,11 @@ func (r *Real) Certify(a *testcert.Authority) error {
 func (r *Real) keystore() string   { return filepath.Join(r.dir, "broker.pem") }
 func (r *Real) truststore() string { return filepath.Join(r.dir, "authority.pem") }
 
-// TLSBrokers is the listener for clients with a certificate, SASLBrokers that for clients with a password or a token.
+// TLSBrokers is the listener for clients with a certificate, SASLBrokers for clients with a password or a token.
 func (r *Real) TLSBrokers() []string  { return []string{"127.0.0.1:" + strconv.Itoa(r.tlsPort)} }
 func (r *Real) SASLBrokers() []string { return []string{"127.0.0.1:" + strconv.Itoa(r.saslPort)} }
 
-// guardedSettings go to the broker's properties.
+// guardedSettings returns the broker's properties for the listeners.
 func (r *Real) guardedSettings() map[string]string {
 	g := r.options.Guarded
 	if g == nil {
@@ -104,7 +104,7 @@ func (r *Real) guardedSettings() map[string]string {
 	return all
 }
 
-// SetPassword gives a user a password for a mechanism, SCRAM-SHA-256 or SCRAM-SHA-512, in place of the one before.
+// SetPassword sets or replaces a user's password for a mechanism, SCRAM-SHA-256 or SCRAM-SHA-512.
 func SetPassword(ctx context.Context, brokers []string, mechanism, user, password string) error {
 	return admin(ctx, brokers, "set the password of "+user, func(client *kgo.Client) error {
 		const iterations = 4096
@@ -127,25 +127,25 @@ func SetPassword(ctx context.Context, brokers []string, mechanism, user, passwor
 		if err != nil {
 			return err
 		}
-		return accepted(resp.Results, func(r *kmsg.AlterUserSCRAMCredentialsResponseResult) (int16, *string) {
+		return firstRefusal(resp.Results, func(r *kmsg.AlterUserSCRAMCredentialsResponseResult) (int16, *string) {
 			return r.ErrorCode, r.ErrorMessage
 		})
 	})
 }
 
-// What a producer needs on a topic.
-var produces = []kmsg.ACLOperation{kmsg.ACLOperationDescribe, kmsg.ACLOperationWrite}
+// producerOperations are the permissions of a producer on a topic.
+var producerOperations = []kmsg.ACLOperation{kmsg.ACLOperationDescribe, kmsg.ACLOperationWrite}
 
-// Allow gives a user rights on topics of that name, on all of them for "*"; without operations those of a producer. It returns
-// when the brokers go by it.
+// Allow gives a user permissions on the topic, on all topics for "*"; without operations those of a producer. It
+// returns when the brokers apply them.
 func Allow(ctx context.Context, brokers []string, user, topic string, operations ...kmsg.ACLOperation) error {
 	if len(operations) == 0 {
-		operations = produces
+		operations = producerOperations
 	}
 	return allow(ctx, brokers, user, kmsg.ACLResourceTypeTopic, topic, operations)
 }
 
-// AllowGroup lets a user be a consumer group.
+// AllowGroup lets a user be a member of a consumer group.
 func AllowGroup(ctx context.Context, brokers []string, user, group string) error {
 	return allow(ctx, brokers, user, kmsg.ACLResourceTypeGroup, group, []kmsg.ACLOperation{kmsg.ACLOperationRead})
 }
@@ -163,15 +163,15 @@ func allow(ctx context.Context, brokers []string, user string, of kmsg.ACLResour
 		if err != nil {
 			return err
 		}
-		if err := accepted(resp.Results, func(r *kmsg.CreateACLsResponseResult) (int16, *string) { return r.ErrorCode, r.ErrorMessage }); err != nil {
+		if err := firstRefusal(resp.Results, func(r *kmsg.CreateACLsResponseResult) (int16, *string) { return r.ErrorCode, r.ErrorMessage }); err != nil {
 			return err
 		}
-		return allowed(ctx, client, req.Creations)
+		return awaitPermissions(ctx, client, req.Creations)
 	})
 }
 
-// allowed waits until every broker has the rights that the controller has written down.
-func allowed(ctx context.Context, client *kgo.Client, rights []kmsg.CreateACLsRequestCreation) error {
+// awaitPermissions waits until every broker applies the permissions that the controller has stored.
+func awaitPermissions(ctx context.Context, client *kgo.Client, rights []kmsg.CreateACLsRequestCreation) error {
 	everyone := kmsg.NewPtrMetadataRequest()
 	everyone.Topics = []kmsg.MetadataRequestTopic{}
 	if _, err := everyone.RequestWith(ctx, client); err != nil {
@@ -196,7 +196,7 @@ func allowed(ctx context.Context, client *kgo.Client, rights []kmsg.CreateACLsRe
 					return err
 				}
 				if len(rights.Resources) == 0 {
-					return fmt.Errorf("broker %d of %d does not know of it", i+1, len(brokers))
+					return fmt.Errorf("broker %d of %d does not apply it yet", i+1, len(brokers))
 				}
 				return nil
 			}); err != nil {
@@ -207,10 +207,10 @@ func allowed(ctx context.Context, client *kgo.Client, rights []kmsg.CreateACLsRe
 	return nil
 }
 
-// Forbid takes back what Allow has given.
+// Forbid removes permissions given by Allow.
 func Forbid(ctx context.Context, brokers []string, user, topic string, operations ...kmsg.ACLOperation) error {
 	if len(operations) == 0 {
-		operations = produces
+		operations = producerOperations
 	}
 	return admin(ctx, brokers, fmt.Sprintf("forbid %s %v on topic %s", user, operations, topic), func(client *kgo.Client) error {
 		req := kmsg.NewPtrDeleteACLsRequest()
@@ -229,7 +229,7 @@ func Forbid(ctx context.Context, brokers []string, user, topic string, operation
 				return err
 			}
 			if len(result.MatchingACLs) == 0 {
-				return errors.New("there was no such right")
+				return errors.New("there was no such permission")
 			}
 		}
 		return nil

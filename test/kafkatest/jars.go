@@ -18,11 +18,10 @@ var pom []byte
 
 var jars = maven.Jars{Name: "Kafka " + RealVersion, POM: pom, Want: "kafka_2.13-" + RealVersion + ".jar"}
 
-// RealAvailable is nil when a real Kafka can be started here; otherwise it says
-// what is missing and what to do.
+// RealAvailable returns nil when a real Kafka can be started here; otherwise the error says what is missing and what to
+// do.
 func RealAvailable() error { return jars.Available() }
 
-// FetchReal returns the folder with the jars of a real Kafka, fetching them
-// into the cache (45 MB) unless they are there. Several processes may do so at
-// once.
+// FetchReal returns the folder with the jars of a real Kafka, and fetches them into the cache (45 MB) if needed.
+// Several processes may do so at once.
 func FetchReal(ctx context.Context) (dir string, err error) { return jars.Fetch(ctx) }

@@ -1,25 +1,21 @@
-// Package kafkatest runs Kafka clusters of one broker for tests, the demo and
-// the benchmarks, and reads back what they hold.
+// Package kafkatest runs Kafka clusters of one broker for tests, the demo and the benchmarks, and reads back their
+// records.
 //
-// There are two kinds, and one given from outside:
-//   - [Real] is Apache Kafka itself, started with plain java from Maven
-//     Central's jars, no Docker needed;
-//   - [Fake] is franz-go's kfake in a process of its own: up in milliseconds and
-//     needing nothing, and it can be killed and frozen like the real one;
+// There are three kinds:
+//   - [Real] is Apache Kafka itself, started with plain java from Maven Central's jars, no Docker needed;
+//   - [Fake] is franz-go's kfake in a process of its own: it starts in milliseconds, needs nothing, and can be killed and
+//     frozen like the real one;
 //   - [FromEnv] is a running cluster that the environment names.
 //
-// All promise what [Cluster] says: topics are never made by accident, a broker
-// that is started again has the same address and data, and one that this
-// process started does not outlive it (on Linux). What a broker acked survives
-// Kill, because the machine does not go down with it; that is not a promise
-// about power cuts.
+// All of them keep the promises of [Cluster]: topics are never created by accident, a broker that is started again has
+// the same address and data, and a broker started by this process does not outlive it (on Linux). Acknowledged records
+// survive Kill, because the machine stays up; that is not a promise about power cuts.
 //
-// A program that calls [StartFake] must call [MaybeServe] first thing in main or
-// TestMain. Reading back is done by [ReadAll] and [Follow], which share no code
-// with the relay's producer: they are the independent witness.
+// A program that calls [StartFake] must call [MaybeServe] first in main or TestMain. [ReadAll] and [Follow] read back;
+// they share no code with the relay's producer and are the independent witness.
 //
-// Environment: OUTBOXCDC_TEST_KAFKA="host:port,..." is the cluster of FromEnv.
-// OUTBOXCDC_CACHE is where fetched jars are kept. JAVA_HOME is honoured.
+// Environment: OUTBOXCDC_TEST_KAFKA="host:port,..." is the cluster of FromEnv. OUTBOXCDC_CACHE is where fetched jars
+// are kept. JAVA_HOME is honoured.
 package kafkatest
 
 import (
@@ -32,7 +28,7 @@ import (
 	"time"
 )
 
-// Cluster is a Kafka cluster and what can be done to it.
+// Cluster is a Kafka cluster that tests can stop, freeze and start.
 type Cluster interface {
 	// Brokers are the addresses to connect to. They never change.
 	Brokers() []string
@@ -40,27 +36,26 @@ type Cluster interface {
 	Stop(ctx context.Context) error
 	// Kill ends the broker at once (SIGKILL). It may be frozen.
 	Kill() error
-	// Freeze stops the broker (SIGSTOP) and returns when it stands still:
-	// connections stay open and nothing is answered.
+	// Freeze stops the broker (SIGSTOP) and returns when all its threads are stopped: connections stay open and nothing
+	// is answered.
 	Freeze(ctx context.Context) error
-	// Thaw lets a frozen broker run on (SIGCONT).
+	// Thaw continues a frozen broker (SIGCONT).
 	Thaw() error
 	// StartAgain starts a broker that was stopped or killed, on the same
 	// address and data, and returns when it answers.
 	StartAgain(ctx context.Context) error
-	// Pid is the broker's process, 0 when there is none.
+	// Pid is the broker's process id, 0 when it does not run.
 	Pid() int
 	// LogFile is where the broker logs.
 	LogFile() string
-	// Close kills the broker and removes its folder, unless that was given by
-	// the caller. Closing twice does nothing.
+	// Close kills the broker and removes its folder, unless the caller gave the folder. Closing twice does nothing.
 	Close() error
 }
 
-// ErrExternal is returned by what cannot be done to a cluster that is not ours.
+// ErrExternal is returned by operations that a cluster of the environment does not allow.
 var ErrExternal = errors.New("not possible on an external cluster (OUTBOXCDC_TEST_KAFKA)")
 
-// FromEnv returns the cluster that OUTBOXCDC_TEST_KAFKA names, if it names one.
+// FromEnv returns the cluster named by OUTBOXCDC_TEST_KAFKA, if it is set.
 func FromEnv() (Cluster, bool) {
 	var brokers []string
 	for b := range strings.SplitSeq(os.Getenv("OUTBOXCDC_TEST_KAFKA"), ",") {
@@ -71,7 +66,7 @@ func FromEnv() (Cluster, bool) {
 	return external(brokers), len(brokers) > 0
 }
 
-// external is a cluster that is not ours; its value is the brokers' addresses.
+// external is a cluster of the environment; its value is the brokers' addresses.
 type external []string
 
 func (e external) Brokers() []string              { return e }
@@ -84,9 +79,8 @@ func (external) Pid() int                         { return 0 }
 func (external) LogFile() string                  { return "" }
 func (external) Close() error                     { return nil }
 
-// ForTest returns the cluster of FromEnv, else a real Kafka, closed at the
-// test's end. On a machine that can have neither, the test is skipped, except
-// with CI=true, where it fails.
+// ForTest returns the cluster of FromEnv, else a real Kafka, closed at the test's end. If the machine can have neither,
+// the test is skipped; with CI=true it fails.
 func ForTest(t testing.TB) Cluster {
 	t.Helper()
 	if c, ok := FromEnv(); ok {
@@ -110,7 +104,7 @@ func RealsForTest(t testing.TB, n int, o RealOptions) *Reals {
 	return forTest(t, startTimeout, func(ctx context.Context) (*Reals, error) { return StartReals(ctx, n, o) })
 }
 
-// startTimeout bounds the fetching and the start of a real Kafka.
+// startTimeout bounds fetching and starting a real Kafka.
 const startTimeout = 3 * time.Minute
 
 func needReal(t testing.TB) {
@@ -129,7 +123,7 @@ func FakeForTest(t testing.TB, o FakeOptions) *Fake {
 	return forTest(t, time.Minute, func(ctx context.Context) (*Fake, error) { return StartFake(ctx, o) })
 }
 
-// forTest starts what is closed at the test's end.
+// forTest calls start and closes its result at the test's end.
 func forTest[T io.Closer](t testing.TB, limit time.Duration, start func(context.Context) (T, error)) T {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)

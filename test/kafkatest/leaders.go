@@ -10,7 +10,7 @@ import (
 )
 
 // MoveLeader makes another replica the leader of a partition: the next one after the present leader, by node id. It
-// returns when the cluster says so.
+// returns when the cluster reports the new leader.
 func MoveLeader(ctx context.Context, brokers []string, topic string, partition int) error {
 	return admin(ctx, brokers, fmt.Sprintf("move the leader of %s/%d", topic, partition), func(client *kgo.Client) error {
 		p, err := describe(ctx, client, topic, partition)
@@ -39,7 +39,7 @@ func MoveLeader(ctx context.Context, brokers []string, topic string, partition i
 	})
 }
 
-// AwaitInSync returns when every partition of the topic has so many replicas in sync.
+// AwaitInSync returns when every partition of the topic has so many in-sync replicas.
 func AwaitInSync(ctx context.Context, brokers []string, topic string, partitions, replicas int) error {
 	return admin(ctx, brokers, "wait for the replicas of "+topic, func(client *kgo.Client) error {
 		return await(ctx, func() error {
@@ -93,7 +93,7 @@ func describe(ctx context.Context, client *kgo.Client, topic string, partition i
 	return nil, fmt.Errorf("topic %s has no partition %d", topic, partition)
 }
 
-// prefer gives the replicas an order; the first is the one to lead.
+// prefer sets the order of the replicas; the first is the preferred leader.
 func prefer(ctx context.Context, client *kgo.Client, topic string, partition int, replicas []int32) error {
 	p := kmsg.NewAlterPartitionAssignmentsRequestTopicPartition()
 	p.Partition, p.Replicas = int32(partition), replicas

@@ -18,13 +18,13 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
-// node is one broker process: what Real and Fake have in common. Its methods
-// are those of Cluster and may be called from several goroutines.
+// node is one broker process, the common part of Real and Fake. Its methods are those of Cluster and may be called from
+// several goroutines.
 type node struct {
 	name string // for messages
 	port int
 	dir  string
-	made bool // dir was made by us, so Close removes it
+	made bool // dir was created by us, so Close removes it
 	spec func() child.Spec
 
 	mu     sync.Mutex
@@ -33,7 +33,7 @@ type node struct {
 	closed bool
 }
 
-// place finds the node's folder and port, making what was not given.
+// place sets the node's folder and port, and creates what was not given.
 func (n *node) place(dir, temp string, port int) (err error) {
 	n.port = port
 	if n.port == 0 {
@@ -48,7 +48,7 @@ func (n *node) place(dir, temp string, port int) (err error) {
 		err = os.MkdirAll(n.dir, 0o755)
 	}
 	if err != nil {
-		return fmt.Errorf("make the folder of %s: %w", n.name, err)
+		return fmt.Errorf("create the folder of %s: %w", n.name, err)
 	}
 	return nil
 }
@@ -96,11 +96,10 @@ func (n *node) StartAgain(ctx context.Context) error {
 	return nil
 }
 
-// ping succeeds when the broker answers a metadata request and counts itself
-// among the brokers: a real one is listening some time before that, and cannot
-// make topics yet.
+// ping succeeds when the broker answers a metadata request and lists itself among the brokers: a real one listens some
+// time before that, and cannot create topics yet.
 func (n *node) ping(ctx context.Context) error {
-	// A plain connection first: a Kafka client takes long to give up.
+	// A plain connection first: a Kafka client needs long to give up.
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp4", n.address())
 	if err != nil {
 		return err
@@ -120,7 +119,7 @@ func (n *node) ping(ctx context.Context) error {
 		return err
 	}
 	if len(resp.Brokers) == 0 {
-		return errors.New("it counts no broker as alive yet")
+		return errors.New("it reports no live broker yet")
 	}
 	return nil
 }
@@ -131,7 +130,7 @@ func (n *node) Stop(ctx context.Context) error {
 	if !n.running() {
 		return nil
 	}
-	if err := n.thaw(); err != nil { // a frozen process keeps SIGTERM for later
+	if err := n.thaw(); err != nil { // a frozen process keeps SIGTERM pending
 		return err
 	}
 	if err := n.proc.Signal(syscall.SIGTERM); err != nil {
@@ -207,8 +206,7 @@ func (n *node) removeDir() {
 	}
 }
 
-// newClient makes a client that gives up and looks again sooner than one for
-// production would: its brokers come and go.
+// newClient returns a client that gives up and retries sooner than one for production: its brokers come and go.
 func newClient(brokers []string, opts ...kgo.Opt) (*kgo.Client, error) {
 	all := append([]kgo.Opt{
 		kgo.SeedBrokers(brokers...),
@@ -220,7 +218,7 @@ func newClient(brokers []string, opts ...kgo.Opt) (*kgo.Client, error) {
 	}, opts...)
 	client, err := kgo.NewClient(all...)
 	if err != nil {
-		return nil, fmt.Errorf("make a Kafka client for %v: %w", brokers, err)
+		return nil, fmt.Errorf("create a Kafka client for %v: %w", brokers, err)
 	}
 	return client, nil
 }

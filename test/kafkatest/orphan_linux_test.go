@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// A process that is killed without having closed its broker takes it along,
-// frozen or not.
+// A process that is killed without having closed its broker takes the broker along, frozen or not.
 func TestBrokerDiesWithItsStarter(t *testing.T) {
 	if dir := os.Getenv("KAFKATEST_STARTER"); dir != "" {
 		f, err := StartFake(context.Background(), FakeOptions{Dir: dir})
@@ -37,7 +36,7 @@ func TestBrokerDiesWithItsStarter(t *testing.T) {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	pid, atoiErr := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(line, "pid:")))
 	if err != nil || atoiErr != nil {
-		t.Fatalf("the starter said %q (%v)", line, err)
+		t.Fatalf("the starter printed %q (%v)", line, err)
 	}
 	must(t, cmd.Process.Kill())
 	_ = cmd.Wait()
@@ -50,8 +49,8 @@ func TestBrokerDiesWithItsStarter(t *testing.T) {
 	}
 }
 
-// alive is false for a process that has ended, also when whoever adopted it has
-// not asked how (in a container without an init nobody may).
+// alive returns false for a process that has ended, even if its new parent has not waited for it (in a container
+// without an init that may never happen).
 func alive(pid int) bool {
 	if syscall.Kill(pid, 0) != nil {
 		return false

@@ -10,8 +10,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/faultproxy"
 )
 
-// A client that has come through a proxy never goes around it, and others are not disturbed.
-func staysBehindItsProxy(t *testing.T, ctx context.Context, c *Real, p *faultproxy.Proxy) {
+// A client that connects through a proxy never bypasses it, and other clients are not disturbed.
+func testProxiedClient(t *testing.T, ctx context.Context, c *Real, p *faultproxy.Proxy) {
 	p.Target(c.ProxiedBackend(0))
 	must(t, CreateTopic(ctx, c.Brokers(), "proxied", 1, nil))
 	client, err := newClient([]string{p.Addr()}, kgo.RecordPartitioner(kgo.ManualPartitioner()))
@@ -19,14 +19,14 @@ func staysBehindItsProxy(t *testing.T, ctx context.Context, c *Real, p *faultpro
 	defer client.Close()
 	produce(t, ctx, client, &kgo.Record{Topic: "proxied", Value: []byte("through")})
 	if n := p.Connections(); n < 2 {
-		t.Errorf("%d connections; want one to ask and another to produce", n)
+		t.Errorf("%d connections; want one for metadata and another to produce", n)
 	}
 	must(t, p.Set(faultproxy.Faults{Refuse: true}))
 	p.CutAll(true)
 	away, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
 	if err := client.Ping(away); err == nil {
-		t.Error("it found a way around the proxy")
+		t.Error("it bypassed the proxy")
 	}
 	direct := producer(t, c)
 	produce(t, ctx, direct, &kgo.Record{Topic: "proxied", Value: []byte("direct")})

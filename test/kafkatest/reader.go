@@ -22,7 +22,7 @@ type Record struct {
 	Value     []byte
 	Headers   []Header
 	Timestamp time.Time
-	Producer  int64 // id that Kafka gave to the producer
+	Producer  int64 // producer id given by Kafka
 }
 
 // Header is one header of a record, in the order in which they were sent.
@@ -47,11 +47,9 @@ func toRecord(r *kgo.Record) Record {
 	return rec
 }
 
-// ReadAll reads every partition of the topics from its beginning to where it
-// ended at the time of the call, and returns the records sorted by topic (as
-// given), partition and offset. It sees what committed consumers see: nothing
-// of a transaction that was aborted or is open. A topic that does not exist is
-// an error.
+// ReadAll reads every partition of the topics from its beginning to its end at the time of the call, and returns the
+// records sorted by topic (as given), partition and offset. It reads committed records only: none of an aborted or open
+// transaction. A topic that does not exist is an error.
 func ReadAll(ctx context.Context, brokers []string, topics ...string) ([]Record, error) {
 	client, err := newClient(brokers)
 	if err != nil {
@@ -61,7 +59,7 @@ func ReadAll(ctx context.Context, brokers []string, topics ...string) ([]Record,
 	var todo []*partition
 	for _, topic := range topics {
 		parts, err := bounds(ctx, client, topic)
-		for errors.Is(err, kerr.LeaderNotAvailable) && ctx.Err() == nil { // a leader is being elected, on a busy machine for long
+		for errors.Is(err, kerr.LeaderNotAvailable) && ctx.Err() == nil { // a leader election, slow on a busy machine
 			time.Sleep(50 * time.Millisecond)
 			parts, err = bounds(ctx, client, topic)
 		}
@@ -80,7 +78,7 @@ func ReadAll(ctx context.Context, brokers []string, topics ...string) ([]Record,
 	return all, nil
 }
 
-// partition is how far one partition has been read, and is to be read.
+// partition is the reading state of one partition, and its end.
 type partition struct {
 	topic     string
 	number    int32
@@ -88,7 +86,7 @@ type partition struct {
 	records   []Record
 }
 
-// bounds asks for the first and the end offset of each partition of a topic.
+// bounds returns the first and the end offset of each partition of a topic.
 func bounds(ctx context.Context, client *kgo.Client, topic string) ([]*partition, error) {
 	count, err := partitionsOf(ctx, client, topic)
 	if err != nil {
@@ -169,7 +167,7 @@ func readTo(ctx context.Context, brokers []string, todo []*partition) error {
 		kgo.ConsumePartitions(from),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.FetchMaxWait(500*time.Millisecond),
-		// The markers of transactions take offsets too, maybe the last one.
+		// The markers of transactions have offsets too, maybe the last one.
 		kgo.KeepControlRecords())
 	if err != nil {
 		return err
@@ -178,7 +176,7 @@ func readTo(ctx context.Context, brokers []string, todo []*partition) error {
 	for left > 0 {
 		fetches := client.PollFetches(ctx)
 		if ctx.Err() != nil {
-			return unread(todo, ctx.Err())
+			return unreadError(todo, ctx.Err())
 		}
 		for _, f := range fetches.Errors() {
 			return fmt.Errorf("read partition %d of topic %s: %w", f.Partition, f.Topic, f.Err)
@@ -211,8 +209,8 @@ func (p *partition) take(records []*kgo.Record) {
 	}
 }
 
-// unread says how far reading got when there was no more time.
-func unread(todo []*partition, err error) error {
+// unreadError describes how far reading got before the time-out.
+func unreadError(todo []*partition, err error) error {
 	for _, p := range todo {
 		if p.next < p.end {
 			return fmt.Errorf("read partition %d of topic %s: at offset %d of %d: %w", p.number, p.topic, p.next, p.end, err)
@@ -221,12 +219,10 @@ func unread(todo []*partition, err error) error {
 	return err
 }
 
-// Follow calls fn for every record of the topics, from each partition's
-// beginning and then as they come, until ctx is done, which it answers with
-// nil. Topics and partitions may be made later; brokers may be away for a
-// while. fn is called from one goroutine at a time, for each partition in the
-// order of its offsets. When a topic was recreated or a broker has lost data,
-// offsets that were delivered before come again: fn can tell by the offset.
+// Follow calls fn for every record of the topics, from each partition's beginning and then as they arrive, until ctx is
+// done; it returns nil then. Topics and partitions may be created later; brokers may be away for a while. fn is called
+// from one goroutine at a time, for each partition in the order of its offsets. After a topic was recreated or a broker
+// lost data, delivered offsets come again: fn can tell by the offset.
 func Follow(ctx context.Context, brokers []string, fn func(Record), topics ...string) error {
 	client, err := newClient(brokers,
 		kgo.ConsumeTopics(slices.Clone(topics)...),
@@ -245,8 +241,7 @@ func Follow(ctx context.Context, brokers []string, fn func(Record), topics ...st
 		if fetches.IsClientClosed() {
 			return errors.New("follow topics: the client was closed")
 		}
-		// Every error but those two passes: a topic not made yet, a broker that
-		// is away. The client goes on trying by itself.
+		// Every other error is temporary: a topic not created yet, a broker that is away. The client retries by itself.
 		fetches.EachRecord(func(r *kgo.Record) { fn(toRecord(r)) })
 	}
 }

@@ -15,25 +15,23 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/maven"
 )
 
-// RealOptions says what broker is wanted. The zero value is good.
+// RealOptions are the options of StartReal. The zero value is valid.
 type RealOptions struct {
-	// Dir is the folder of the broker: data and log. When it holds data
-	// already, those are used. Empty makes a new folder, which Close removes; a
-	// folder given here is kept.
+	// Dir is the folder of the broker: data and log. Existing data is used. Empty creates a new folder, which Close
+	// removes; a folder given here is kept.
 	Dir string
 	// Port to listen on; 0 finds a free one.
 	Port int
-	// Proxied are ports of 127.0.0.1 where proxies are that lead to ProxiedBackend: a client that goes through one finds
-	// the broker at that proxy's port, in all that the broker says of itself, and never goes around it. Brokers stay
-	// reachable directly.
+	// Proxied are ports of proxies on 127.0.0.1 that lead to ProxiedBackend: the broker tells a client that connects
+	// through one that proxy's port in all its answers, so the client never bypasses it. Brokers stay reachable
+	// directly.
 	Proxied []int
-	// Settings go to the broker's properties, over the ones of this package.
+	// Settings are broker properties, over the ones of this package.
 	Settings map[string]string
-	// QuickStart makes Java compile quickly instead of well: the broker is up
-	// sooner and costs half the CPU until then, but is slower under load. For
-	// tests, not for benchmarks.
+	// QuickStart makes Java compile quickly instead of well: the broker starts sooner with half the CPU, but is slower
+	// under load. For tests, not for benchmarks.
 	QuickStart bool
-	// Guarded adds listeners for clients that show who they are.
+	// Guarded adds listeners for authenticated clients.
 	Guarded *Guarded
 	// MaxHeap is Java's -Xmx; empty means 512m.
 	MaxHeap string
@@ -47,22 +45,21 @@ type Real struct {
 	java    string
 	jars    string
 	options RealOptions
-	proxied []int // ports that Options.Proxied lead to
+	proxied []int // backends of Options.Proxied
 
 	tlsPort, saslPort int // of the guarded listeners
 }
 
 var _ Cluster = (*Real)(nil)
 
-// StartReal makes a real Kafka, fetching it if needed, and returns when it
-// answers.
+// StartReal starts a real Kafka, fetching it if needed, and returns when it answers.
 func StartReal(ctx context.Context, o RealOptions) (*Real, error) {
 	r := &Real{options: o}
 	r.name = "Kafka " + RealVersion
 	r.spec = r.command
 	if err := r.build(ctx); err != nil {
 		r.removeDir()
-		return nil, fmt.Errorf("make a Kafka broker: %w", err)
+		return nil, fmt.Errorf("create a Kafka broker: %w", err)
 	}
 	if err := r.StartAgain(ctx); err != nil {
 		r.removeDir()
@@ -82,7 +79,7 @@ func (r *Real) build(ctx context.Context) (err error) {
 		return err
 	}
 	if r.options.member.id == 0 {
-		if r.options.member, err = alone(); err != nil {
+		if r.options.member, err = singleMember(); err != nil {
 			return err
 		}
 	}
@@ -108,11 +105,11 @@ func (r *Real) build(ctx context.Context) (err error) {
 func (r *Real) dataDir() string    { return filepath.Join(r.dir, "data") }
 func (r *Real) properties() string { return filepath.Join(r.dir, "server.properties") }
 
-// ProxiedBackend is where the proxy of Options.Proxied[i] has to lead to.
+// ProxiedBackend is the address to which the proxy of Options.Proxied[i] has to lead.
 func (r *Real) ProxiedBackend(i int) string { return "127.0.0.1:" + strconv.Itoa(r.proxied[i]) }
 
-// listeners returns what the broker listens on, what it calls that to clients, and how each is protected. The one that
-// a client has come by decides which name it hears.
+// listeners returns the broker's listeners, their advertised addresses, and their protocols. A client hears the
+// advertised address of the listener that it connected to.
 func (r *Real) listeners() (listen, advertise, protocol string) {
 	listen, advertise, protocol = "PLAINTEXT://"+r.address(), "PLAINTEXT://"+r.address(), "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
 	for i, port := range r.options.Proxied {
@@ -142,10 +139,9 @@ func (r *Real) writeProperties() error {
 		"listener.security.protocol.map": protocol,
 		"inter.broker.listener.name":     "PLAINTEXT",
 		"log.dirs":                       r.dataDir(),
-		// No topic is made by accident.
+		// No topic is created by accident.
 		"auto.create.topics.enable": "false",
-		// One broker cannot keep copies, and need not have fifty partitions of
-		// each internal topic.
+		// One broker cannot replicate, and does not need fifty partitions of each internal topic.
 		"offsets.topic.replication.factor":                 "1",
 		"offsets.topic.num.partitions":                     "1",
 		"transaction.state.log.replication.factor":         "1",
@@ -156,11 +152,11 @@ func (r *Real) writeProperties() error {
 		"share.coordinator.state.topic.num.partitions":     "1",
 		// Consumer groups need not wait for more members.
 		"group.initial.rebalance.delay.ms": "0",
-		// A broker that was killed is let in again when its former life has been
-		// silent for this long; 9 s is Kafka's own.
+		// A killed broker may register again when its former session has been silent for this long; 9 s is Kafka's
+		// default.
 		"broker.session.timeout.ms":    "3000",
 		"broker.heartbeat.interval.ms": "500",
-		// The log cleaner takes 128 MB at once otherwise.
+		// The log cleaner allocates 128 MB at once otherwise.
 		"log.cleaner.dedupe.buffer.size": "8388608",
 	}
 	maps.Copy(all, r.guardedSettings())
@@ -176,19 +172,18 @@ func (r *Real) writeProperties() error {
 	return nil
 }
 
-// format gives the data directory its identity, without which Kafka refuses to
-// start.
+// format formats the data directory, without which Kafka refuses to start.
 func (r *Real) format(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, r.java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData",
 		"-cp", filepath.Join(r.jars, "*"), "kafka.tools.StorageTool",
 		"format", "-t", r.options.member.cluster, "-c", r.properties())
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("format the data directory: %w; it said:\n%s", err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("format the data directory: %w; its output:\n%s", err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }
 
-// command is how the broker is started, each time.
+// command returns how to start the broker, each time.
 func (r *Real) command() child.Spec {
 	heap := r.options.MaxHeap
 	if heap == "" {
@@ -198,7 +193,7 @@ func (r *Real) command() child.Spec {
 		"-Xmx" + heap,
 		"-XX:+UseSerialGC",          // the cheapest for a small heap
 		"-XX:-UsePerfData",          // no files in /tmp
-		"-Djava.io.tmpdir=" + r.dir, // nor the native libraries that it unpacks
+		"-Djava.io.tmpdir=" + r.dir, // or it unpacks native libraries there
 		"-Djava.awt.headless=true",
 		"-Dorg.slf4j.simpleLogger.showDateTime=true",
 		"-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",

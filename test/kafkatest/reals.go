@@ -14,8 +14,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
-// Reals is a cluster of several processes, each broker and controller, that tolerates the loss of less than half of them.
-// It replicates to all, and wants all but one in sync.
+// Reals is a cluster of several processes, each broker and controller, that tolerates the loss of less than half of
+// them. All replicate, and all but one must be in sync.
 type Reals struct {
 	Nodes []*Real
 }
@@ -28,7 +28,7 @@ type member struct {
 	cluster    string // id
 }
 
-func alone() (member, error) {
+func singleMember() (member, error) {
 	all, err := members(1)
 	if err != nil {
 		return member{}, err
@@ -39,7 +39,7 @@ func alone() (member, error) {
 func members(n int) ([]member, error) {
 	var raw [16]byte
 	_, _ = rand.Read(raw[:]) // never fails
-	raw[0] &= 0x7f           // base64 must not begin with '-', which would be an option
+	raw[0] &= 0x7f           // base64 must not begin with '-', an option
 	cluster := base64.RawURLEncoding.EncodeToString(raw[:])
 	all := make([]member, n)
 	voters := make([]string, n)
@@ -57,7 +57,7 @@ func members(n int) ([]member, error) {
 	return all, nil
 }
 
-// StartReals makes a cluster of n and returns when each of its brokers answers.
+// StartReals starts a cluster of n and returns when each of its brokers answers.
 func StartReals(ctx context.Context, n int, o RealOptions) (*Reals, error) {
 	all, err := members(n)
 	if err != nil {
@@ -78,7 +78,7 @@ func StartReals(ctx context.Context, n int, o RealOptions) (*Reals, error) {
 	failures := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range all {
-		wg.Go(func() { // none is ready before most of them are
+		wg.Go(func() { // none is ready before a majority is
 			o := o
 			o.Settings, o.member = settings, all[i]
 			c.Nodes[i], failures[i] = StartReal(ctx, o)
@@ -92,7 +92,7 @@ func StartReals(ctx context.Context, n int, o RealOptions) (*Reals, error) {
 	return c, nil
 }
 
-// Brokers are the addresses of all.
+// Brokers returns the addresses of all brokers.
 func (c *Reals) Brokers() []string {
 	var out []string
 	for _, n := range c.Nodes {
@@ -101,7 +101,7 @@ func (c *Reals) Brokers() []string {
 	return out
 }
 
-// Close ends all of them.
+// Close closes all of them.
 func (c *Reals) Close() error {
 	var all []error
 	for _, n := range c.Nodes {

@@ -14,9 +14,8 @@ import (
 // How long a broker may take over one change.
 const adminTimeoutMillis = 15_000
 
-// CreateTopic makes a topic with the cluster's own replication factor and
-// returns when each of its partitions has a leader. A topic that exists is an
-// error (errors.Is kerr.TopicAlreadyExists).
+// CreateTopic creates a topic with the cluster's own replication factor and returns when each of its partitions has a
+// leader. A topic that exists is an error (errors.Is kerr.TopicAlreadyExists).
 func CreateTopic(ctx context.Context, brokers []string, name string, partitions int, configs map[string]string) error {
 	return admin(ctx, brokers, "create topic "+name, func(client *kgo.Client) error {
 		topic := kmsg.NewCreateTopicsRequestTopic()
@@ -33,7 +32,7 @@ func CreateTopic(ctx context.Context, brokers []string, name string, partitions 
 		if err != nil {
 			return err
 		}
-		if err := accepted(resp.Topics, func(t *kmsg.CreateTopicsResponseTopic) (int16, *string) { return t.ErrorCode, t.ErrorMessage }); err != nil {
+		if err := firstRefusal(resp.Topics, func(t *kmsg.CreateTopicsResponseTopic) (int16, *string) { return t.ErrorCode, t.ErrorMessage }); err != nil {
 			return err
 		}
 		return awaitPartitions(ctx, client, name, partitions)
@@ -53,7 +52,7 @@ func AddPartitions(ctx context.Context, brokers []string, name string, total int
 		if err != nil {
 			return err
 		}
-		if err := accepted(resp.Topics, func(t *kmsg.CreatePartitionsResponseTopic) (int16, *string) { return t.ErrorCode, t.ErrorMessage }); err != nil {
+		if err := firstRefusal(resp.Topics, func(t *kmsg.CreatePartitionsResponseTopic) (int16, *string) { return t.ErrorCode, t.ErrorMessage }); err != nil {
 			return err
 		}
 		return awaitPartitions(ctx, client, name, total)
@@ -73,7 +72,7 @@ func DeleteTopic(ctx context.Context, brokers []string, name string) error {
 		if err != nil {
 			return err
 		}
-		if err := accepted(resp.Topics, func(t *kmsg.DeleteTopicsResponseTopic) (int16, *string) { return t.ErrorCode, t.ErrorMessage }); err != nil {
+		if err := firstRefusal(resp.Topics, func(t *kmsg.DeleteTopicsResponseTopic) (int16, *string) { return t.ErrorCode, t.ErrorMessage }); err != nil {
 			return err
 		}
 		return await(ctx, func() error {
@@ -82,14 +81,14 @@ func DeleteTopic(ctx context.Context, brokers []string, name string) error {
 			case errors.Is(err, kerr.UnknownTopicOrPartition):
 				return nil
 			case err == nil:
-				return errors.New("the brokers know it yet")
+				return errors.New("the brokers still have it")
 			}
 			return err
 		})
 	})
 }
 
-// SetTopicConfig sets settings of a topic and leaves its others alone.
+// SetTopicConfig sets settings of a topic and keeps the rest.
 func SetTopicConfig(ctx context.Context, brokers []string, name string, configs map[string]string) error {
 	return admin(ctx, brokers, "configure topic "+name, func(client *kgo.Client) error {
 		resource := kmsg.NewIncrementalAlterConfigsRequestResource()
@@ -105,7 +104,7 @@ func SetTopicConfig(ctx context.Context, brokers []string, name string, configs 
 		if err != nil {
 			return err
 		}
-		return accepted(resp.Resources, func(r *kmsg.IncrementalAlterConfigsResponseResource) (int16, *string) {
+		return firstRefusal(resp.Resources, func(r *kmsg.IncrementalAlterConfigsResponseResource) (int16, *string) {
 			return r.ErrorCode, r.ErrorMessage
 		})
 	})
@@ -123,8 +122,8 @@ func admin(ctx context.Context, brokers []string, doing string, do func(*kgo.Cli
 	return nil
 }
 
-// accepted is the first refusal among the parts of an answer.
-func accepted[P any](parts []P, code func(*P) (int16, *string)) error {
+// firstRefusal returns the first refusal among the parts of an answer.
+func firstRefusal[P any](parts []P, code func(*P) (int16, *string)) error {
 	for i := range parts {
 		if err := refusal(code(&parts[i])); err != nil {
 			return err
@@ -133,7 +132,7 @@ func accepted[P any](parts []P, code func(*P) (int16, *string)) error {
 	return nil
 }
 
-// refusal turns an answer's error code into an error that says more.
+// refusal turns an answer's error code and message into an error.
 func refusal(code int16, message *string) error {
 	err := kerr.ErrorForCode(code)
 	if err != nil && message != nil && *message != "" {
@@ -142,8 +141,7 @@ func refusal(code int16, message *string) error {
 	return err
 }
 
-// partitionsOf returns the number of a topic's partitions, once all of them
-// have a leader.
+// partitionsOf returns the number of a topic's partitions, once all of them have a leader.
 func partitionsOf(ctx context.Context, client *kgo.Client, name string) (int, error) {
 	topic := kmsg.NewMetadataRequestTopic()
 	topic.Topic = kmsg.StringPtr(name)
@@ -169,7 +167,7 @@ func partitionsOf(ctx context.Context, client *kgo.Client, name string) (int, er
 	return len(t.Partitions), nil
 }
 
-// awaitPartitions waits until the brokers know what the controller has decided.
+// awaitPartitions waits until the brokers know the controller's decision.
 func awaitPartitions(ctx context.Context, client *kgo.Client, name string, want int) error {
 	return await(ctx, func() error {
 		have, err := partitionsOf(ctx, client, name)
@@ -196,7 +194,7 @@ func await(ctx context.Context, done func() error) error {
 	}
 }
 
-// SetProducerQuota bounds what a client may produce, in bytes a second and per broker; 0 lifts the bound.
+// SetProducerQuota bounds a client's produce rate in bytes a second and per broker; 0 lifts the bound.
 func SetProducerQuota(ctx context.Context, brokers []string, clientID string, bytesPerSecond float64) error {
 	return admin(ctx, brokers, "set the quota of client "+clientID, func(client *kgo.Client) error {
 		entity := kmsg.NewAlterClientQuotasRequestEntryEntity()
@@ -211,6 +209,6 @@ func SetProducerQuota(ctx context.Context, brokers []string, clientID string, by
 		if err != nil {
 			return err
 		}
-		return accepted(resp.Entries, func(e *kmsg.AlterClientQuotasResponseEntry) (int16, *string) { return e.ErrorCode, e.ErrorMessage })
+		return firstRefusal(resp.Entries, func(e *kmsg.AlterClientQuotasResponseEntry) (int16, *string) { return e.ErrorCode, e.ErrorMessage })
 	})
 }

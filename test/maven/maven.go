@@ -1,4 +1,4 @@
-// Package maven fetches what only Java projects publish: a folder of jars, kept in the cache, by way of mvn.
+// Package maven fetches software that is published as Java artifacts only: mvn puts a folder of jars into the cache.
 package maven
 
 import (
@@ -14,20 +14,20 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
-// Jars are those that a pom asks for, with all that they need.
+// Jars are the dependencies of a pom.
 type Jars struct {
 	Name string // what they are, with the version
 	POM  []byte
-	Want string // one file that must be among them
+	Want string // a file that must be among them
 }
 
-// folder in the cache; another pom gets another.
+// folder returns the folder in the cache; another pom gets another.
 func (j *Jars) folder() string {
 	sum := sha256.Sum256(j.POM)
 	return strings.ReplaceAll(strings.ToLower(j.Name), " ", "-") + "-" + hex.EncodeToString(sum[:4])
 }
 
-// Java finds the program that runs them.
+// Java finds the java program.
 func Java() (string, error) {
 	name := "java"
 	if home := os.Getenv("JAVA_HOME"); home != "" {
@@ -35,12 +35,13 @@ func Java() (string, error) {
 	}
 	java, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("there is no java, of which 17 or newer is wanted (apt-get install openjdk-17-jre-headless): %w", err)
+		return "", fmt.Errorf("there is no java, version 17 or newer is required (apt-get install openjdk-17-jre-headless): %w", err)
 	}
 	return java, nil
 }
 
-// Available is nil when the jars can be had and run here; otherwise it says what is missing and what to do.
+// Available returns nil when the jars can be fetched and run here; otherwise the error says what is missing and what to
+// do.
 func (j *Jars) Available() error {
 	if _, err := Java(); err != nil {
 		return fmt.Errorf("%s cannot be run: %w", j.Name, err)
@@ -56,7 +57,7 @@ func (j *Jars) Available() error {
 	return nil
 }
 
-// Fetch returns the folder of the jars, filling it unless it is there. Several processes may do so at once.
+// Fetch returns the folder of the jars, and fills it if needed. Several processes may do so at once.
 func (j *Jars) Fetch(ctx context.Context) (dir string, err error) {
 	dir, err = child.Fill(ctx, j.folder(), func(stage string) (string, error) {
 		file := filepath.Join(stage, "pom.xml")
@@ -67,7 +68,7 @@ func (j *Jars) Fetch(ctx context.Context) (dir string, err error) {
 		cmd := exec.Command("mvn", "-q", "-B", "-f", file, "dependency:copy-dependencies", "-DoutputDirectory="+libs)
 		cmd.Dir = stage
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("run mvn: %w; it said:\n%s", err, strings.TrimSpace(string(out)))
+			return "", fmt.Errorf("run mvn: %w; its output:\n%s", err, strings.TrimSpace(string(out)))
 		}
 		if _, err := os.Stat(filepath.Join(libs, j.Want)); err != nil {
 			return "", fmt.Errorf("mvn succeeded, but: %w", err)

@@ -1,20 +1,20 @@
 /*
- * How a slot, its daemons and Kafka work together, as small as it can be: rules and words in ARCHITECTURE.md, what is
- * modelled and what is not in docs/model.md. Nothing here is compiled into the product.
+ * How a slot, its daemons and Kafka work together, in the smallest form: ARCHITECTURE.md has the rules and terms,
+ * docs/model.md says what is modelled and what is not. Nothing here is compiled into the product.
  *
  * Three transactions of two rows, two partitions, one slot. A row has a place on its timeline, 1 to 6, and an id: the
  * place on timeline 1, the place + 6 on timeline 2 (after a failover). Sets of rows are bits: of ids 12, of places 6.
  * Transaction t has commit LSN t and end LSN t+1, which is the next one's commit LSN: adjacent commits. The slot's
- * position c means: transactions with commit LSN < c are left out.
+ * position c means: transactions with commit LSN < c are skipped.
  *
- * One process; every step is one d_step, so that an interleaving of steps is a history. Nothing is repeated without a
- * cause, so every run ends; at its end everything must be delivered and confirmed.
+ * One process; every step is one d_step, so that an interleaving of steps is a history. No step repeats without
+ * a cause, so every run ends; at its end everything must be delivered and confirmed.
  */
 #ifndef FAULTS
 #define FAULTS 2        /* crashes of daemon or server, and clean ends, together */
 #endif
 #ifndef SESSIONS
-#define SESSIONS 4      /* at most; 1 + what ends them */
+#define SESSIONS 4      /* maximum number; 1 + the events that end one */
 #endif
 #define ROWS 6
 #define ALL 63          /* places */
@@ -24,10 +24,10 @@
 
 /* phases of a session */
 #define NONE 0
-#define FENCE 1         /* the slot is ours, the predecessor did not end cleanly */
-#define RECORD 2        /* the first position record is on its way */
+#define FENCE 1         /* the slot is ours, the previous session did not end cleanly */
+#define RECORD 2        /* the first position record is in flight */
 #define STREAM 3
-#define DRAIN 4         /* told to end: reads no more */
+#define DRAIN 4         /* ending: reads no more */
 #define CLEAN 5         /* the clean record is acknowledged */
 #define STOPPED 6       /* status 79 */
 
@@ -47,23 +47,23 @@ byte mem = 1, disk = 1; /* the slot's position */
 /* Kafka */
 Parts by[SESSIONS + 1]; /* what each session has appended */
 Rec rec;                /* the newest position record; gen 0: there is none */
-/* what dead sessions have left on the way */
+/* requests of dead sessions in flight */
 Parts late[SESSIONS + 1];
 Rec lrec;
 /* the live session */
 byte s = 0, phase = NONE;
 byte next = 0;          /* the place that is read next */
-byte sent = 0, app = 0, ack = 0; /* places; app: appended, ack: known to be, or dropped */
+byte sent = 0, app = 0, ack = 0; /* places; app: appended, ack: acknowledged, or skipped */
 byte dl = 0;            /* places sent as dead letters */
-byte base = 0;          /* up to this place everything is in Kafka, says the record before this session */
-byte found = 0;         /* places whose records were read in Kafka, wherever they stand */
-bit doubt = 0;          /* Kafka may have rows of sessions before that base does not cover */
-bit unread = 0;         /* the ends of the partitions are to be read before the next row */
-Rec my, wr;             /* what the record says as far as we know; the one on the way */
-byte wst = 0;           /* 0 none on the way, 1 sent, 2 appended */
-byte refused = 0;       /* places that Kafka has refused, as the process remembers */
+byte base = 0;          /* up to this place everything is in Kafka, by the record before this session */
+byte found = 0;         /* places whose records were read in Kafka, in any partition */
+bit doubt = 0;          /* Kafka may have rows of earlier sessions that base does not cover */
+bit unread = 0;         /* the ends of the partitions must be read before the next row */
+Rec my, wr;             /* the record as far as we know; the one in flight */
+byte wst = 0;           /* 0 none in flight, 1 sent, 2 appended */
+byte refused = 0;       /* places that Kafka has refused in this process */
 bit fp = 0;             /* routing in force; a topic that has grown sends keys elsewhere, too */
-bit fixed = 0;          /* what made rows impossible is no more */
+bit fixed = 0;          /* the cause of poison has been removed */
 /* the environment */
 byte faults = FAULTS;
 bit forked = 0, moved = 0, lost = 0;
@@ -72,10 +72,10 @@ byte reroutes = 0;
 #ifdef REPEATS_ALLOWED
 bit excused = 1;
 #else
-bit excused = 0;        /* repeats are allowed: something was lost that would tell */
+bit excused = 0;        /* repeats are allowed: the evidence against them was lost */
 #endif
 short kept = 0;         /* ids in requests that survived the fence */
-short reported = 0;     /* phantoms that a tail read has seen */
+short reported = 0;     /* phantoms found by reading the ends of partitions */
 bit ended = 0;
 short row, old, set, place; /* of one step; 0 between steps */
 
@@ -110,7 +110,7 @@ short row, old, set, place; /* of one step; 0 between steps */
 #endif
 #define EVERYWHERE    (HAS(0) | HAS(1) | HAS(2))
 
-/* acked of a record as a place on the present history: what lies beyond the fork counts for nothing */
+/* acked of a record as a place on the present history, at most the fork */
 #ifdef M_TIMELINE
 #define ACKED(a)      ((a) > 6 -> (a) - 6 : (a))
 #define TAILSET(m)    (((m) & ALL) | ((m) >> 6))
@@ -118,19 +118,19 @@ short row, old, set, place; /* of one step; 0 between steps */
 #define ACKED(a)      ((a) > 6 -> (a) - 6 : MIN((a), 2 * fork))
 #define TAILSET(m)    HIST(m)
 #endif
-/* confirm of a record: a promise about timeline 1 says nothing about timeline 2 behind the fork */
+/* confirm of a record: on timeline 2 a promise about timeline 1 is valid only up to the fork */
 #if defined(M_CONFIRM_OF_OTHER_TIMELINE) || defined(M_START)
 #define CUT(r)        r.confirm
 #else
 #define CUT(r)        (tl2 && !r.tl2 -> MIN(r.confirm, fork + 1) : r.confirm)
 #endif
 
-/* No loss: what the server will not send again is in Kafka. It can break only where the slot moves or history changes. */
+/* No loss: rows that the server will not send again are in Kafka. It can break only where the slot moves or history changes. */
 inline safe() {
 	assert((moved && (phase < STREAM || phase == STOPPED)) || !(IDS(CONF(mem)) & ~EVERYWHERE))    /* LOSS */
 }
 
-/* States that the runs without a mutant must come to, or they would prove little: asking for one must fail. */
+/* States that the runs without a mutant must reach, or they would prove little: the assertion must fail. */
 #ifndef SOMETIMES
 #define SOMETIMES 0
 #endif
@@ -165,7 +165,7 @@ inline append(n, q) {
 	by[n].at[q] = by[n].at[q] | row
 }
 
-/* the session is over; what is on the way stays so */
+/* the session has ended; its requests stay in flight */
 inline die() {
 	late[s].at[0] = IDS(sent & ~app & MINE(0));
 	late[s].at[1] = IDS(sent & ~app & MINE(1));
@@ -191,7 +191,7 @@ inline publish(r) {
 	:: r.gen < rec.gen -> skip
 #endif
 #ifndef M_SAME_GENERATION
-	:: r.gen == rec.gen && r.from != rec.from ->       /* two sessions, neither of which saw the other: both count */
+	:: r.gen == rec.gen && r.from != rec.from ->       /* two sessions that did not see each other: both count */
 		if
 		:: r.tl2 < rec.tl2 || r.confirm < rec.confirm || ACKED(r.acked) < ACKED(rec.acked) -> rec.known = rec.known | r.known
 		:: else -> set = rec.known; copy(rec, r); rec.known = rec.known | set; set = 0
@@ -214,7 +214,7 @@ inline stream() {
 	safe()
 }
 
-/* how far this session's own acks allow the slot to be told */
+/* how far this session's own acks allow the slot to be confirmed */
 #if defined(M_HIGHEST_ACK)
 #define OWN           END(HIGHEST(ack))
 #elif defined(M_KEEPALIVE)
@@ -261,7 +261,7 @@ inline write(cleanly) {
 	:: else
 	fi;
 	if
-#ifndef FAILOVER                /* where the record keeps more of them, to report phantoms */
+#ifndef FAILOVER                /* there the record keeps more of them, to report phantoms */
 	:: SETTLED -> wr.known = 1 << s                    /* no row of another session is in doubt */
 #endif
 	:: else
@@ -295,10 +295,10 @@ inline write(cleanly) {
 #define REFUSED(b)    (refused | (b))
 #endif
 #define SENDS(p)      (phase == STREAM && next <= ROWS && !(refused & BIT(next)) && PART(next) == p)
-#ifdef M_PAST_LETTERS            /* what made the row of a letter impossible may be no more when the row is read again */
+#ifdef M_PAST_LETTERS            /* the cause of a dead letter may have been removed when its row is read again */
 #define LETTERS       0
 #else
-#define LETTERS       (dl & ~ack)                      /* on their way; what comes later is not sent before they are acknowledged */
+#define LETTERS       (dl & ~ack)                      /* in flight; later rows are not sent before they are acknowledged */
 #endif
 #ifdef POISON
 #define POISONED      (fixed -> 0 : BIT(3) | BIT(4))   /* one in each partition */
@@ -307,7 +307,7 @@ inline write(cleanly) {
 #endif
 
 #ifdef M_FOREIGN
-#define FOREIGN       8                                /* another slot's record stands there too: place 4 */
+#define FOREIGN       8                                /* a record of another slot is there too: place 4 */
 #else
 #define FOREIGN       0
 #endif
@@ -318,16 +318,16 @@ inline write(cleanly) {
 #endif
 #define PHANTOMS(p)   (HAS(p) & ~IDS(ALL))
 #define PLACES(p)     TAILSET(KNOWN(my.known, p))
-#ifdef M_INFER                  /* the end of a partition proves everything before it that goes there */
+#ifdef M_INFER                  /* the end of a partition proves all earlier rows of that partition */
 #define UPTO(p)       ((1 << HIGHEST(PLACES(p))) - 1)
 #define FOUND         ((UPTO(0) & HIST(PIDS(0))) | (UPTO(1) & HIST(PIDS(1))) | PLACES(2))
-#elif defined(M_ONE_PARTITION)  /* only where a row goes now */
+#elif defined(M_ONE_PARTITION)  /* only the partition where a row goes now */
 #define FOUND         ((PLACES(0) & HIST(PIDS(0))) | (PLACES(1) & HIST(PIDS(1))) | PLACES(2))
 #else
 #define FOUND         (PLACES(0) | PLACES(1) | PLACES(2))
 #endif
 
-/* The ends of all partitions are read at once: nothing is appended in between but what arrives late, which may as well come after. */
+/* The ends of all partitions are read in one step: only late requests could be appended in between, which may as well come after. */
 #define READS \
 	:: d_step { phase == STREAM && unread && next <= ROWS -> \
 		found = FOUND | FOREIGN; unread = 0; \
@@ -376,7 +376,7 @@ inline write(cleanly) {
 
 inline drops() { printf("session %d drops %d\n", s, ID(next)); app = app | row; ack = ack | row }
 
-/* The fence is over. keep: partitions in which one request of the last session that sent is still to come. */
+/* The fence has ended. keep: partitions with one late request of the last session that sent. */
 inline fenced(keep) {
 	printf("session %d has waited; of those before it, requests may still come in partitions 0, 1 and the position topic (bits): %d\n", s, keep);
 	old = 1;
@@ -399,7 +399,7 @@ inline fenced(keep) {
 	load()
 }
 
-/* The slot is ours, and what may still come is known: read the position record, compare it with the server, follow it. */
+/* The slot is ours, and the late requests are known: read the position record, compare it with the server, follow it. */
 inline load() {
 	compare();
 	if
@@ -479,7 +479,7 @@ active proctype world() {
 	:: d_step { phase == FENCE && lrec.gen -> fenced(7) }
 #endif
 
-	/* The position record on its way. */
+	/* The position record in flight. */
 	:: d_step { wst == 1 -> publish(wr); wst = 2 }
 	:: d_step { wst == 2 ->
 		copy(my, wr); zero(wr); wst = 0;
@@ -526,7 +526,7 @@ active proctype world() {
 	:: d_step { phase == STREAM && unread -> unread = 0; excused = 1; found = PLACES(1) | NOTFOUND; printf("session %d reads partition 1 only\n", s) }
 #endif
 
-	/* What may be told, and telling it. */
+	/* Confirmation. */
 #ifndef AT_LEAST_ONCE
 #ifdef M_WRITES_ALWAYS
 	:: d_step { phase == STREAM && wst == 0 -> write(0) }
@@ -565,8 +565,8 @@ active proctype world() {
 	FAILOVER_TO(2, 3)
 #endif
 #ifdef SLOT_MOVED
-	:: d_step { !moved && rec.gen && phase == NONE && mem < 4 -> moved = 1; mem++; printf("SOMEBODY moves the slot to %d\n", mem) }
-	:: d_step { !moved && rec.gen && phase == NONE && mem < 3 -> moved = 1; mem = mem + 2; printf("SOMEBODY moves the slot to %d\n", mem) }
+	:: d_step { !moved && rec.gen && phase == NONE && mem < 4 -> moved = 1; mem++; printf("ANOTHER CLIENT moves the slot to %d\n", mem) }
+	:: d_step { !moved && rec.gen && phase == NONE && mem < 3 -> moved = 1; mem = mem + 2; printf("ANOTHER CLIENT moves the slot to %d\n", mem) }
 #endif
 #ifdef REROUTE
 	:: d_step { reroutes < 2 && phase == NONE -> reroutes++; fp = !fp; printf("ROUTING changed, or a topic has grown\n") }
@@ -592,6 +592,6 @@ active proctype world() {
 }
 
 #ifdef LIVENESS
-/* Every run comes to the end, where the assertions above stand: no step repeats for ever. */
+/* Every run reaches the end, and the assertions above: no step repeats for ever. */
 ltl ends { <> ended }
 #endif

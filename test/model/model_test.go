@@ -1,6 +1,6 @@
-// Package model holds a Promela model of deduplicated delivery (delivery.pml) and checks it with spin: the rules as they
-// are must hold in every history within the bounds, and each mutant of them must break the property it is there for.
-// docs/model.md says what is modelled and how to read a counter-example.
+// Package model holds a Promela model of deduplicated delivery (delivery.pml) and checks it with spin: the rules must
+// hold in every history within the bounds, and each mutant of them must break its property. docs/model.md says what is
+// modelled and how to read a counter-example.
 package model
 
 import (
@@ -19,9 +19,9 @@ var (
 type variant struct {
 	name  string
 	flags []string
-	// breaks is the property that must be broken: the comment behind an assertion. "": all of them must hold.
+	// breaks is the property that must be broken: the comment after an assertion. "": all of them must hold.
 	breaks string
-	ltl    bool // look at whole histories, not only at states
+	ltl    bool // check whole histories, not only states
 }
 
 func TestRules(t *testing.T) {
@@ -33,7 +33,7 @@ func TestRules(t *testing.T) {
 		{name: "one end not found, or none", flags: []string{"FAULTS=1", "NO_TAIL"}},
 		{name: "position record lost", flags: []string{"FAULTS=1", "RECORD_LOST"}},
 		{name: "another routing, or topics that grow", flags: []string{"FAULTS=2", "REROUTE"}},
-		{name: "slot moved by somebody", flags: []string{"FAULTS=2", "SLOT_MOVED"}},
+		{name: "slot moved by another client", flags: []string{"FAULTS=2", "SLOT_MOVED"}},
 		{name: "slot moved, and failover", flags: []string{"FAULTS=1", "SLOT_MOVED", "FAILOVER"}},
 		{name: "dead letters", flags: []string{"FAULTS=1", "POISON", "SESSIONS=7"}},
 		{name: "at least once", flags: []string{"FAULTS=1", "AT_LEAST_ONCE"}},
@@ -55,14 +55,14 @@ func TestRules(t *testing.T) {
 	check(t, all)
 }
 
-// TestReached asks for states that the runs above must have come to: they are found like a broken property.
+// TestReached checks that the runs above reached certain states: spin finds them like a broken property.
 func TestReached(t *testing.T) {
 	check(t, []variant{
 		{name: "a late request was a repeat", flags: []string{"FAULTS=1", "SHORT_FENCE", "SOMETIMES=1"}, breaks: "REACHED"},
 		{name: "stopped at a moved slot", flags: []string{"FAULTS=1", "SLOT_MOVED", "SOMETIMES=2"}, breaks: "REACHED"},
-		{name: "slot fell back, and what was found is dropped", flags: []string{"FAULTS=2", "SOMETIMES=3"}, breaks: "REACHED"},
-		{name: "a letter was found", flags: []string{"FAULTS=1", "POISON", "SESSIONS=7", "SOMETIMES=4"}, breaks: "REACHED"},
-		{name: "phantoms, and all delivered", flags: []string{"FAULTS=1", "FAILOVER", "SOMETIMES=5"}, breaks: "REACHED"},
+		{name: "slot fell back, and found rows are skipped", flags: []string{"FAULTS=2", "SOMETIMES=3"}, breaks: "REACHED"},
+		{name: "a dead letter was found", flags: []string{"FAULTS=1", "POISON", "SESSIONS=7", "SOMETIMES=4"}, breaks: "REACHED"},
+		{name: "phantoms, and everything delivered", flags: []string{"FAULTS=1", "FAILOVER", "SOMETIMES=5"}, breaks: "REACHED"},
 	})
 }
 
@@ -71,15 +71,15 @@ func TestMutants(t *testing.T) {
 	check(t, []variant{
 		{"skip by row LSN", []string{"M_ROW_LSN", "FAULTS=1"}, "LOSS", false},
 		{"skip with end LSN against commit LSN", []string{"M_END_LSN", "FAULTS=1"}, "LOSS", false},
-		{"the end of a partition proves all before it: another routing", []string{"M_INFER", "REROUTE", "FAULTS=1", "REPEATS_ALLOWED"}, "LOSS", false},
-		{"only the partition is read where a row goes now", []string{"M_ONE_PARTITION", "REROUTE", "FAULTS=1"}, "REPEAT", false},
-		{"producers forgotten too early", []string{"M_SETTLED_EARLY", "FAULTS=2"}, "REPEAT", false},
-		{"clean, and rows of a session before are in doubt", []string{"M_CLEAN_UNSETTLED", "FAULTS=2"}, "REPEAT", false},
-		{"foreign record taken for ours", []string{"M_FOREIGN", "FAULTS=1"}, "LOSS", false},
+		{"the end of a partition proves everything before it: another routing", []string{"M_INFER", "REROUTE", "FAULTS=1", "REPEATS_ALLOWED"}, "LOSS", false},
+		{"only the partition of the present routing is read", []string{"M_ONE_PARTITION", "REROUTE", "FAULTS=1"}, "REPEAT", false},
+		{"producers dropped too early", []string{"M_SETTLED_EARLY", "FAULTS=2"}, "REPEAT", false},
+		{"clean, although rows of an earlier session are in doubt", []string{"M_CLEAN_UNSETTLED", "FAULTS=2"}, "REPEAT", false},
+		{"foreign record mistaken for ours", []string{"M_FOREIGN", "FAULTS=1"}, "LOSS", false},
 		{"acked written before the ack", []string{"M_ACKED_AHEAD", "NO_TAIL", "FAULTS=1"}, "LOSS", false},
 		{"confirm written before the ack", []string{"M_CONFIRM_AHEAD", "FAULTS=1"}, "LOSS", false},
 		{"timeline ignored", []string{"M_TIMELINE", "FAILOVER", "FAULTS=1"}, "LOSS", false},
-		{"look-back exceeded in silence", []string{"M_SILENT_LOOK_BACK", "NO_TAIL", "FAULTS=1"}, "LOSS", false},
+		{"look-back exceeded silently", []string{"M_SILENT_LOOK_BACK", "NO_TAIL", "FAULTS=1"}, "LOSS", false},
 		{"keepalive confirmed always", []string{"M_KEEPALIVE", "FAULTS=1"}, "LOSS", false},
 		{"zero flush is the write position", []string{"M_ZERO_FLUSH", "FAULTS=1"}, "LOSS", false},
 		{"highest ack, not prefix", []string{"M_HIGHEST_ACK", "FAULTS=1"}, "LOSS", false},
@@ -92,11 +92,11 @@ func TestMutants(t *testing.T) {
 		{"confirm of another timeline", []string{"M_CONFIRM_OF_OTHER_TIMELINE", "SLOT_MOVED", "FAILOVER", "FAULTS=1"}, "LOSS", false},
 		{"rows before the first record", []string{"M_ROWS_BEFORE_RECORD", "FAULTS=2"}, "REPEAT", false},
 		{"appended out of order", []string{"M_OUT_OF_ORDER", "FAULTS=1"}, "ORDER", false},
-		{"a row is sent past a letter on its way", []string{"M_PAST_LETTERS", "POISON", "SESSIONS=7", "FAULTS=1"}, "ORDER", false},
+		{"a row is sent while a dead letter is in flight", []string{"M_PAST_LETTERS", "POISON", "SESSIONS=7", "FAULTS=1"}, "ORDER", false},
 		{"refusals forgotten", []string{"M_REFUSAL_FORGOTTEN", "POISON", "SESSIONS=4", "FAULTS=0"}, "DRAINED", false},
 		{"no fence, and failover", []string{"M_NO_FENCE", "FAILOVER", "FAULTS=1", "REPEATS_ALLOWED"}, "PHANTOM", false},
-		{"the record is written for ever", []string{"M_WRITES_ALWAYS", "FAULTS=0", "LIVENESS"}, "ends", true},
-		{"clean while something is unanswered", []string{"M_CLEAN_EARLY", "FAULTS=2"}, "REPEAT", false},
+		{"the record is written without end", []string{"M_WRITES_ALWAYS", "FAULTS=0", "LIVENESS"}, "ends", true},
+		{"clean while a request is unanswered", []string{"M_CLEAN_EARLY", "FAULTS=2"}, "REPEAT", false},
 	})
 }
 

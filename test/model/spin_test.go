@@ -13,22 +13,22 @@ import (
 	"testing"
 )
 
-// checker runs spin: it turns the model into C, which a C compiler turns into a program that walks through all states.
+// checker runs spin, which turns the model into C; the compiled program walks through all states.
 type checker struct {
 	spin, cc, file string
 	lines          []string // of the model
 }
 
-// result is what a walk has found.
+// result is the outcome of a walk.
 type result struct {
 	broken    string // the property; "": none
-	history   string // that leads there
+	history   string // that leads to it
 	states    int
 	seconds   float64
 	megabytes int
 }
 
-// tools finds spin and the C compiler, without which nothing can be checked.
+// tools finds spin and the C compiler, or skips the test.
 func tools(t *testing.T) *checker {
 	t.Helper()
 	c := &checker{}
@@ -76,15 +76,15 @@ func (c *checker) run(t *testing.T, v *variant) result {
 	r := c.read(t, out)
 	switch {
 	case r.broken != "" && v.ltl:
-		r.broken = "ends" // it has no last step to look at
+		r.broken = "ends" // there is no last step to look at
 	case r.broken != "":
 		r.broken, r.history = c.replay(t, dir, defines)
 	}
 	return r
 }
 
-// compile is how the walk is made. A small one is not worth much of the compiler's time; where a property is to be
-// broken, breadth first finds a shortest history.
+// compile returns the compiler's flags. A small walk does not need optimisation; to break a property, breadth first
+// finds a shortest history.
 func (v *variant) compile() []string {
 	switch {
 	case v.ltl:
@@ -97,7 +97,7 @@ func (v *variant) compile() []string {
 	return []string{"-O1", "-DSAFETY", "-DCOLLAPSE"}
 }
 
-// What the walk says of itself at the end.
+// What the walk prints at the end.
 var (
 	errorsLine  = regexp.MustCompile(`, errors: (\d+)`)
 	statesLine  = regexp.MustCompile(`(\d+) states, stored`)
@@ -110,7 +110,7 @@ func (c *checker) read(t *testing.T, out string) result {
 	number := func(re *regexp.Regexp) float64 {
 		m := re.FindStringSubmatch(out)
 		if m == nil {
-			t.Fatalf("the walk did not say %q:\n%s", re, out)
+			t.Fatalf("the walk did not print %q:\n%s", re, out)
 		}
 		n, err := strconv.ParseFloat(m[1], 64)
 		if err != nil {
@@ -119,26 +119,26 @@ func (c *checker) read(t *testing.T, out string) result {
 		return n
 	}
 	r := result{states: int(number(statesLine)), megabytes: int(number(memoryLine))}
-	if secondsLine.MatchString(out) { // it is not said of a walk of no time
+	if secondsLine.MatchString(out) { // not printed for a walk of no time
 		r.seconds = number(secondsLine)
 	}
 	switch {
 	case number(errorsLine) != 0:
 		r.broken = "?"
 	case strings.Contains(out, "not completed"), strings.Contains(out, "reached -DMEMLIM"), strings.Contains(out, "too small"):
-		t.Fatalf("not every state was looked at:\n%s", out)
+		t.Fatalf("not every state was visited:\n%s", out)
 	}
 	return r
 }
 
 var failedAt = regexp.MustCompile(`delivery\.pml:(\d+), Error: assertion violated`)
 
-// replay tells the history, and which assertion it ends at.
+// replay returns the history, and the assertion at its end.
 func (c *checker) replay(t *testing.T, dir string, defines []string) (broken, history string) {
 	t.Helper()
 	cmd := exec.Command(c.spin, slices.Concat(defines, []string{"-k", "delivery.pml.trail", "-t", "-T", "-B", c.file})...)
 	cmd.Dir = dir
-	out, _ := cmd.CombinedOutput() // its status is the assertion's
+	out, _ := cmd.CombinedOutput() // the exit status is the assertion's
 	history, _, _ = strings.Cut(string(out), "spin: text of failed assertion")
 	m := failedAt.FindSubmatch(out)
 	if m == nil {
@@ -150,7 +150,7 @@ func (c *checker) replay(t *testing.T, dir string, defines []string) (broken, hi
 	}
 	_, name, found := strings.Cut(c.lines[line-1], "/* ")
 	if !found {
-		t.Fatalf("line %d of the model: an assertion without a name behind it was broken:\n%s", line, history)
+		t.Fatalf("line %d of the model: an assertion without a name was broken:\n%s", line, history)
 	}
 	name, _, _ = strings.Cut(name, " */")
 	return name, history

@@ -16,27 +16,27 @@ import (
 // mutant is one wrong rule.
 type mutant struct {
 	name  string
-	rule  string // in one sentence, as whoever believes in it would put it
+	rule  string // in one sentence, as a believer in the rule would put it
 	edits []edit
 	tests []suite // cheapest first
-	// ends is how its tests may end besides with a failure: "timeout" or "panic".
+	// ends is how its tests may end other than with a failure: "timeout" or "panic".
 	ends string
 }
 
-// edit replaces a piece of a file, which must be there exactly once.
+// edit replaces a piece of a file, which must occur exactly once.
 type edit struct{ file, was, is string }
 
 // suite is a choice of tests.
 type suite struct{ pkg, run string }
 
-// result is what the table of docs/proof.md is made of.
+// result is a row of the table in docs/proof.md.
 type result struct {
 	Name     string  `json:"name"`
 	Rule     string  `json:"rule"`
 	KilledBy string  `json:"killed_by"` // package.Test; "" if it was not
 	Seconds  float64 `json:"seconds"`   // compiling included
 	Survived bool    `json:"survived"`
-	Problem  string  `json:"problem,omitempty"` // why nothing is known
+	Problem  string  `json:"problem,omitempty"` // why the result is unknown
 }
 
 // perSuite bounds one run of tests; the tests meant for mutants take seconds.
@@ -100,7 +100,7 @@ func (b *bench) try(ctx context.Context, m *mutant) result {
 		return r
 	}
 	for _, s := range m.tests {
-		// First without the mutant: a test that fails anyway sees nothing.
+		// First without the mutant: a test that fails anyway proves nothing.
 		if err := b.control(ctx, s); err != nil {
 			r.Problem = err.Error()
 			return r
@@ -130,7 +130,7 @@ func (b *bench) try(ctx context.Context, m *mutant) result {
 
 func (s suite) String() string { return s.pkg + " " + s.run }
 
-// plant writes the changed files and the overlay that puts them in the place of the real ones.
+// plant writes the changed files and the overlay that replaces the real ones with them.
 func (b *bench) plant(m *mutant, dir string) (overlay string, err error) {
 	texts := map[string]string{}
 	for _, e := range m.edits {
@@ -143,7 +143,7 @@ func (b *bench) plant(m *mutant, dir string) (overlay string, err error) {
 			text = string(b)
 		}
 		if n := strings.Count(text, e.was); n != 1 {
-			return "", fmt.Errorf("the mutant no longer applies: %s has %d places that read\n%s", e.file, n, e.was)
+			return "", fmt.Errorf("the mutant no longer applies: %s has %d places with\n%s", e.file, n, e.was)
 		}
 		texts[e.file] = strings.Replace(text, e.was, e.is, 1)
 	}
@@ -190,7 +190,7 @@ func (b *bench) control(ctx context.Context, s suite) error {
 
 // test runs a suite with go test.
 func (b *bench) test(ctx context.Context, s suite, flags ...string) (outcome, error) {
-	// Should go test itself hang, or the machine.
+	// In case go test itself hangs, or the machine.
 	ctx, cancel := context.WithTimeout(ctx, 3*b.bound+time.Minute)
 	defer cancel()
 	args := append([]string{"test", "-json", "-vet=off", "-count=1", "-failfast", "-timeout", b.bound.String(), "-run", s.run}, flags...)

@@ -1,12 +1,12 @@
-// Command mutants plants wrong rules in the code, one at a time, and looks whether a test sees each of them: a promise
-// that no test would miss is no promise.
+// Command mutants plants wrong rules in the code, one at a time, and checks that a test notices each of them: a promise
+// that no test checks is no promise.
 //
-//	go run ./test/mutants [-run regexp] [-p 2] [-json file] [-list]
+// go run ./test/mutants [-run regexp] [-p 2] [-json file] [-list]
 //
-// A mutant is a piece of a source file and what replaces it (rules_*.go). It is compiled with go test's -overlay, so the
-// tree stays as it is; the tests meant for it must pass without it and fail with it. A mutant that does not compile,
-// whose piece of source is not there any more, or whose tests end in a panic or a time-out that it does not announce
-// proves nothing and is a failure like one that survives. The exit status is 1 if there is any.
+// A mutant is a piece of a source file and its replacement (rules_*.go). It is compiled with go test's -overlay, so the
+// tree does not change; the tests meant for it must pass without it and fail with it. A mutant that does not compile,
+// whose piece of source no longer exists, or whose tests end in a panic or a time-out that it does not announce proves
+// nothing and is a failure like one that survives. The exit status is 1 if there is any.
 package main
 
 import (
@@ -23,16 +23,16 @@ import (
 )
 
 func main() {
-	only := flag.String("run", "", "only mutants whose name this `regexp` matches")
-	parallel := flag.Int("p", 2, "so many at a time")
+	only := flag.String("run", "", "run only mutants whose name matches `regexp`")
+	parallel := flag.Int("p", 2, "number of mutants to run in parallel")
 	file := flag.String("json", "", "write the results to this `file`")
-	list := flag.Bool("list", false, "print the rules and run nothing")
+	list := flag.Bool("list", false, "print the rules and exit")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	err := run(ctx, os.Stdout, options{*only, *parallel, *file, *list})
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "mutants:", err) //nolint:errcheck // nobody is left to be told
+		fmt.Fprintln(os.Stderr, "mutants:", err) //nolint:errcheck // the program ends
 		os.Exit(1)
 	}
 }
@@ -77,7 +77,7 @@ func run(ctx context.Context, out io.Writer, o options) error {
 	return summary(out, results, time.Since(began))
 }
 
-// choose picks the mutants by name; that none matches is a mistake.
+// choose returns the mutants whose names match; no match is an error.
 func choose(from []mutant, only string) ([]mutant, error) {
 	re, err := regexp.Compile(only)
 	if err != nil {
@@ -90,12 +90,12 @@ func choose(from []mutant, only string) ([]mutant, error) {
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("-run %s: no mutant has such a name", only)
+		return nil, fmt.Errorf("-run %s: no mutant has a matching name", only)
 	}
 	return chosen, nil
 }
 
-// moduleRoot is the directory of go.mod, from here upwards.
+// moduleRoot returns the directory of go.mod: this one or one above.
 func moduleRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -122,9 +122,9 @@ func summary(out io.Writer, results []result, took time.Duration) error {
 			bad++
 		}
 	}
-	_, _ = fmt.Fprintf(out, "\n%d wrong rules, %d seen by a test, in %s\n", len(results), killed, took.Round(time.Second))
+	_, _ = fmt.Fprintf(out, "\n%d wrong rules, %d noticed by a test, in %s\n", len(results), killed, took.Round(time.Second))
 	if bad > 0 {
-		return fmt.Errorf("%d of %d wrong rules were not seen", bad, len(results))
+		return fmt.Errorf("%d of %d wrong rules were not noticed", bad, len(results))
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// module is a small one: what is right, and a test for half of it.
+// module is a small module: correct code, and a test for half of it.
 var module = map[string]string{
 	"go.mod": "module example.org/small\n\ngo 1.26\n",
 	"a/a.go": `package a
@@ -73,7 +73,7 @@ func TestVerdicts(t *testing.T) {
 	const add = "func Add(x, y int) int { return x + y }"
 	cases := []struct {
 		mutant
-		killed, problem string // neither: it survives
+		killed, problem string // both empty: the mutant survives
 	}{
 		{mutant{name: "wrong sum", edits: []edit{{"a/a.go", "x + y", "x * y"}}, tests: adds}, "a.TestAdd/small", ""},
 		{mutant{name: "harmless", edits: []edit{{"a/a.go", "x + y", "y + x"}}, tests: adds}, "", ""},
@@ -110,15 +110,15 @@ func TestVerdicts(t *testing.T) {
 	said := b.out.(*bytes.Buffer).String()
 	for _, want := range []string{"killed by a.TestAdd/small", "SURVIVED", "PROVES NOTHING: the mutant no longer applies"} {
 		if !strings.Contains(said, want) {
-			t.Errorf("%q is not said", want)
+			t.Errorf("%q is not printed", want)
 		}
 	}
 	if text, err := os.ReadFile(filepath.Join(b.root, "a/a.go")); err != nil || string(text) != module["a/a.go"] {
 		t.Errorf("the tree was changed: %v\n%s", err, text)
 	}
-	for _, n := range []int{2, 4} { // a survivor, one that no longer applies
+	for _, n := range []int{2, 4} { // a survivor, and one that no longer applies
 		if err := summary(&bytes.Buffer{}, results[:n], 0); err == nil {
-			t.Errorf("the first %d results are taken for a success", n)
+			t.Errorf("the first %d results are reported as a success", n)
 		}
 	}
 	if err := summary(&bytes.Buffer{}, results[:1], 0); err != nil {
@@ -142,8 +142,8 @@ func TestTimeOut(t *testing.T) {
 	}
 }
 
-// TestRules: every wrong rule still applies to the tree, so that whoever changes the code learns it here and not when
-// the mutants are run.
+// TestRules checks that every wrong rule still applies to the tree, so that a change of the code fails here and not
+// when the mutants are run.
 func TestRules(t *testing.T) {
 	root, err := moduleRoot()
 	if err != nil {

@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// outcome is what one go test said.
+// outcome is the result of one go test.
 type outcome struct {
-	passed  int    // tests
-	failed  string // package.Test of the first that failed, the subtest rather than what it is part of
+	passed  int    // number of tests
+	failed  string // package.Test of the first that failed, the innermost subtest
 	ended   string // "timeout" or "panic", if the run ended with one
 	broken  bool   // the package failed
-	unbuilt string // what the compiler said
-	output  string // of what failed, cut
+	unbuilt string // the compiler's messages
+	output  string // of the failed test, shortened
 }
 
 // most is how much output is worth showing.
 const most = 3000
 
-// read takes the output of go test -json (go doc test2json).
+// read parses the output of go test -json (go doc test2json).
 func read(out []byte) outcome {
 	var o outcome
 	said := map[string]*strings.Builder{} // by test, "" for the package
@@ -39,7 +39,7 @@ func read(out []byte) outcome {
 				said[e.Test] = &strings.Builder{}
 			}
 			said[e.Test].WriteString(e.Output)
-			// What a test logs is indented; only the runtime begins a line like this.
+			// Test logs are indented; only the runtime begins a line like this.
 			switch {
 			case strings.HasPrefix(e.Output, "panic: test timed out after"):
 				o.ended = "timeout"

@@ -1,11 +1,10 @@
 package main
 
-// all are the wrong rules: the negative controls that a change-data-capture relay must be tested with, and their
-// relatives. Of the usual list one has nothing here that it could be planted in: an old sarama
-// (go.mod names the version).
+// all returns the wrong rules: the usual negative controls for a change-data-capture relay, and their relatives. One of
+// the usual list has no place here: an old sarama (go.mod names the version).
 func all() []mutant {
 	var out []mutant
-	for _, room := range [][]mutant{confirming, guarding, resuming, reading, ending, producing, recalling, leasing} {
+	for _, room := range [][]mutant{confirmMutants, guardMutants, resumeMutants, readMutants, endMutants, kafkaMutants, historyMutants, leaseMutants} {
 		out = append(out, room...)
 	}
 	return out

@@ -1,6 +1,6 @@
 package main
 
-// The tests, by what they know.
+// The suites, by what they check.
 var (
 	model       = suite{"./checkpoint", "^TestTracker"}
 	protocol    = suite{"./relay", "^(TestProtocol|TestTakeOver|TestNotices|TestErrorsOfTheServer|TestAlterationUnderWay|TestRelations|TestFailover)$"}
@@ -22,8 +22,8 @@ var (
 	partitions  = suite{"./replication", "^(TestPartitionsComeAndGo|TestUnloggedPartition|TestDetachedConcurrently)$"}
 )
 
-// confirming: how far the slot may be confirmed.
-var confirming = []mutant{
+// confirmMutants has mutants of how far the slot may be confirmed.
+var confirmMutants = []mutant{
 	{
 		name:  "keepalive-always",
 		rule:  "A keepalive's position may be confirmed whatever is in flight.",
@@ -32,7 +32,7 @@ var confirming = []mutant{
 	},
 	{
 		name: "highest-ack",
-		rule: "The highest transaction that is acknowledged may be confirmed, also behind one that is not.",
+		rule: "The highest acknowledged transaction may be confirmed, even after one that is not acknowledged.",
 		edits: []edit{{
 			"checkpoint/tracker.go", "	t.ackedEver = true\n",
 			`	t.ackedEver = true
@@ -47,7 +47,7 @@ var confirming = []mutant{
 	},
 	{
 		name: "middle-of-transaction",
-		rule: "What is acknowledged of a transaction may be confirmed before its commit was read.",
+		rule: "The acknowledged part of a transaction may be confirmed before its commit was read.",
 		edits: []edit{{
 			"checkpoint/tracker.go", "	for t.txs.len() > 0 {\n		first := t.txs.first()\n",
 			`	if t.open() && t.txs.len() == 1 && t.head == t.next {
@@ -76,7 +76,7 @@ var confirming = []mutant{
 	},
 	{
 		name:  "progress-counts-what-was-sent",
-		rule:  "What was sent of a transaction need not be sent again.",
+		rule:  "The events of a transaction that were sent need not be sent again.",
 		edits: []edit{{"checkpoint/tracker.go", "uint32(t.head-t.txs.first().first)", "uint32(t.next-t.txs.first().first)"}},
 		tests: []suite{model, resumes},
 	},
@@ -104,7 +104,7 @@ var confirming = []mutant{
 	},
 	{
 		name: "flush-is-write",
-		rule: "What was received is as good as flushed.",
+		rule: "A received position may be reported as flushed.",
 		edits: []edit{{
 			"relay/confirm.go", "s.stream.Status(safe, reply, now)", "s.stream.Status(max(safe, s.rule.ReceivedUpTo()), reply, now)",
 		}},
@@ -138,7 +138,7 @@ var confirming = []mutant{
 	},
 	{
 		name: "remembered-lsn-given",
-		rule: "START_REPLICATION may be told where to begin.",
+		rule: "START_REPLICATION may name a position to begin at.",
 		edits: []edit{{
 			"replication/source.go", "st.cfg.Slot, 0, pglogrepl.StartReplicationOptions{", "st.cfg.Slot, st.identity.WALEnd, pglogrepl.StartReplicationOptions{",
 		}},
@@ -172,23 +172,23 @@ var confirming = []mutant{
 	},
 }
 
-// guarding: what a look at the catalogs allows.
-var guarding = []mutant{
+// guardMutants has mutants of what a catalog check allows.
+var guardMutants = []mutant{
 	{
 		name:  "guard-off",
-		rule:  "What is acknowledged may be confirmed without a look at the catalogs.",
+		rule:  "Acknowledged events may be confirmed without a catalog check.",
 		edits: []edit{{"checkpoint/rule.go", "min(r.tracker.Acked(), r.check.passed)", "r.tracker.Acked()"}},
 		tests: []suite{converses, confirms},
 	},
 	{
 		name:  "guard-once",
-		rule:  "One look that passed is enough for the rest of the session.",
+		rule:  "One catalog check that passed is enough for the rest of the session.",
 		edits: []edit{{"checkpoint/rule.go", "r.check.passed = max(r.check.passed, r.check.from)", "r.check.passed = 1 << 62"}},
 		tests: []suite{converses, confirms},
 	},
 	{
 		name: "guard-counts-when-it-answers",
-		rule: "A look covers what was received when its answer came.",
+		rule: "A catalog check covers everything received before its answer.",
 		edits: []edit{{
 			"checkpoint/rule.go", "	r.check.passed = max(r.check.passed, r.check.from)", "	r.check.passed = r.received",
 		}},
@@ -196,7 +196,7 @@ var guarding = []mutant{
 	},
 	{
 		name: "guard-not-waited-for",
-		rule: "A status update need not wait for the answer of the look that was asked for.",
+		rule: "A status update need not wait for the answer of a catalog check.",
 		edits: []edit{{
 			"checkpoint/rule.go", "r.check.began = true, r.received, now\n", "r.check.began = true, r.received, now\n	r.check.passed = r.received\n",
 		}},
@@ -204,13 +204,13 @@ var guarding = []mutant{
 	},
 	{
 		name:  "guard-undecided-passes",
-		rule:  "A look that cannot tell has found nothing wrong.",
+		rule:  "An undecided catalog check has passed.",
 		edits: []edit{{"relay/confirm.go", "		s.rule.CheckUndecided()\n		if !g", "		s.rule.CheckPassed()\n		if !g"}},
 		tests: []suite{protocol},
 	},
 	{
 		name: "guard-not-at-the-end",
-		rule: "The last status update needs no look of its own.",
+		rule: "The last status update needs no catalog check of its own.",
 		edits: []edit{{
 			"relay/leave.go", "		if err := s.checkAgain(ctx); err != nil {\n			s.r.log",
 			"		s.rule.BeginCheck(s.r.clock())\n		s.rule.CheckPassed()\n		if err := ctx.Err(); err != nil {\n			s.r.log",
@@ -239,7 +239,7 @@ var guarding = []mutant{
 	},
 	{
 		name:  "guard-awaits-one-table",
-		rule:  "An alteration under way of a table that is not the first is no concern.",
+		rule:  "An alteration in progress matters only for the first table.",
 		edits: []edit{{"replication/guard.go", "t.oid = ANY($3)\n                   UNION", "t.oid = ($3::oid[])[1]\n                   UNION"}},
 		tests: []suite{onServers},
 	},
@@ -287,13 +287,13 @@ var guarding = []mutant{
 	},
 	{
 		name:  "relation-without-rows-ends-the-stream",
-		rule:  "What cannot be said of a relation ends the stream when it is announced, before a row of it.",
+		rule:  "An unusable relation ends the stream when it is announced, before its first row.",
 		edits: []edit{{"decoder/decoder.go", "	d.relations[rel.OID] = known{", "	if err != nil {\n		return Message{}, err\n	}\n	d.relations[rel.OID] = known{"}},
 		tests: []suite{partitions},
 	},
 	{
 		name:  "dropped-partition-is-another-table",
-		rule:  "A table that is in the catalogs no more was no partition of the outbox.",
+		rule:  "A table that is no longer in the catalogs was no partition of the outbox.",
 		edits: []edit{{"replication/stream.go", "errors.Is(err, pgx.ErrNoRows) && perhaps:", "errors.Is(err, pgx.ErrNoRows) && perhaps && !st.cat.viaRoot:"}},
 		tests: []suite{partitions},
 	},
@@ -317,7 +317,7 @@ var guarding = []mutant{
 	},
 	{
 		name:  "notices-dropped",
-		rule:  "What the server says besides is for the log.",
+		rule:  "Notices of the server are only for the log.",
 		edits: []edit{{"replication/stream.go", "{ st.notices = append(st.notices, n) }", "{}"}},
 		tests: []suite{protocol},
 	},

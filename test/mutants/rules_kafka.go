@@ -10,11 +10,11 @@ var (
 	inOrder       = suite{"./kafka", "^TestOrderUnderFaults$"}
 )
 
-// producing: what Kafka is told, and what its answers mean.
-var producing = []mutant{
+// kafkaMutants has mutants of requests to Kafka, and of what its answers mean.
+var kafkaMutants = []mutant{
 	{
 		name: "requeue-on-error",
-		rule: "A batch that failed is sent again behind those that were sent since.",
+		rule: "A failed batch is sent again after the batches sent since.",
 		edits: []edit{{
 			"kafka/partition.go", "		part.held, part.cause = true, err\n", "		part.queue = append(slices.Delete(part.queue, 0, 1), b)\n",
 		}},
@@ -22,7 +22,7 @@ var producing = []mutant{
 	},
 	{
 		name: "resent-under-new-numbers",
-		rule: "What is sent again gets new sequence numbers, as what is sent first does.",
+		rule: "A batch that is sent again gets new sequence numbers.",
 		edits: []edit{{
 			"kafka/partition.go", "	part.held, part.cause = false, nil\n",
 			"	part.held, part.cause = false, nil\n	for _, b := range part.queue {\n		b.sealed, b.recordPtrs, b.headerPtrs = false, nil, nil\n	}\n",
@@ -51,13 +51,13 @@ var producing = []mutant{
 	},
 	{
 		name:  "acks-one",
-		rule:  "The leader's word is enough.",
+		rule:  "The leader's acknowledgement is enough.",
 		edits: []edit{{"kafka/node.go", "sarama.WaitForAll", "sarama.WaitForLocal"}},
 		tests: []suite{batches},
 	},
 	{
 		name:  "second-batch-in-company",
-		rule:  "A partition has as many requests under way as its broker.",
+		rule:  "A partition may have as many open requests as its broker.",
 		edits: []edit{{"kafka/partition.go", " && !part.flying && !part.held && ", " && !part.held && "}},
 		tests: []suite{batches},
 	},
@@ -75,7 +75,7 @@ var producing = []mutant{
 	},
 	{
 		name:  "sequence-wraps-too-early",
-		rule:  "Behind 2³¹-2 comes 0.",
+		rule:  "The sequence number after 2³¹-2 is 0.",
 		edits: []edit{{"kafka/batch.go", "& (1<<31 - 1))", "% (1<<31 - 1))"}},
 		tests: []suite{batches},
 	},
@@ -93,13 +93,13 @@ var producing = []mutant{
 	},
 	{
 		name:  "created-again-with-any-count",
-		rule:  "A topic that was created again is hashed over its own partition count, whatever it holds.",
+		rule:  "Keys of a recreated topic are hashed over its own partition count, whatever it contains.",
 		edits: []edit{{"kafka/pin.go", " && (empty || p.count%found == 0) {", " {"}},
 		tests: []suite{createdAgain},
 	},
 	{
 		name:  "created-again-in-a-session",
-		rule:  "A session goes on with a topic that was created again.",
+		rule:  "A session continues with a topic that was recreated.",
 		edits: []edit{{"kafka/topic.go", "	if t.parts != nil && t.id != md.Uuid && ", "	if false && "}},
 		tests: []suite{createdAgain},
 	},
@@ -129,7 +129,7 @@ var producing = []mutant{
 	},
 	{
 		name:  "topics-made-by-asking",
-		rule:  "A topic that is missing is made by asking for it.",
+		rule:  "A metadata request creates a missing topic.",
 		edits: []edit{{"kafka/cluster.go", "AllowAutoTopicCreation = false", "AllowAutoTopicCreation = true"}},
 		tests: []suite{producerAlone},
 	},
@@ -141,7 +141,7 @@ var producing = []mutant{
 	},
 	{
 		name:  "acks-after-close",
-		rule:  "An ack that comes after Close is welcome, too.",
+		rule:  "An ack after Close counts too.",
 		edits: []edit{{"kafka/close.go", "	p.silent = true\n", "	p.silent = false\n"}},
 		tests: []suite{producerFaked},
 	},

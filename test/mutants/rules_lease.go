@@ -5,11 +5,11 @@ var (
 	sinkLeases = suite{"./kafka", "^(TestLease.*|TestCloseEndsTheSending)$"}
 )
 
-// leasing: one writer at a time (ADR 20).
-var leasing = []mutant{
+// leaseMutants has mutants of the rule of one writer at a time (ADR 20).
+var leaseMutants = []mutant{
 	{
 		name: "lease-from-a-status-update",
-		rule: "A status update that was written shows that the slot is ours.",
+		rule: "A written status update proves that the slot is ours.",
 		edits: []edit{{
 			"relay/confirm.go", "	if s.rule.Sent(now, safe) {\n",
 			"	if s.guard.renew != nil {\n		s.guard.renew(now)\n	}\n	if s.rule.Sent(now, safe) {\n",
@@ -18,19 +18,19 @@ var leasing = []mutant{
 	},
 	{
 		name:  "lease-from-the-answer",
-		rule:  "The slot is ours when the answer of a look arrives.",
+		rule:  "The slot is ours when the answer of a catalog check arrives.",
 		edits: []edit{{"relay/confirm.go", "			g.renew(slot.Asked)\n", "			g.renew(time.Now())\n"}},
 		tests: []suite{leases, simPast},
 	},
 	{
 		name:  "lease-only-when-decided",
-		rule:  "A look that cannot tell about the publication says nothing of the slot either.",
+		rule:  "A catalog check that is undecided about the publication proves nothing about the slot either.",
 		edits: []edit{{"relay/confirm.go", "slot != nil && (err == nil || errors.Is(err, replication.ErrUndecided)) {\n", "slot != nil && err == nil {\n"}},
 		tests: []suite{leases},
 	},
 	{
 		name:  "first-record-without-a-look",
-		rule:  "The first record waits for the first look that is due anyway.",
+		rule:  "The first record waits for the first scheduled catalog check.",
 		edits: []edit{{"relay/position.go", "	s.startCheck(r.clock()) // the first record waits for the lease, which a check renews\n", ""}},
 		tests: []suite{leases},
 	},
@@ -42,13 +42,13 @@ var leasing = []mutant{
 	},
 	{
 		name:  "rows-before-a-bad-one-are-cut-off",
-		rule:  "Whatever ends a session, nothing leaves any more, though the slot is its own.",
+		rule:  "After any end of a session nothing is sent, even if the slot is still its own.",
 		edits: []edit{{"relay/leave.go", "	if endedAtRow(cause) {\n", "	if false {\n"}},
 		tests: []suite{{"./relay", "^TestRowsBeforeOneThatCannotBeRead$"}},
 	},
 	{
 		name:  "looks-only-to-confirm",
-		rule:  "Whoever has something in flight looks at the slot as rarely as others.",
+		rule:  "A session with records in flight checks the slot as rarely as an idle one.",
 		edits: []edit{{"checkpoint/rule.go", "		return min(r.pacing.Check, CheckMost)\n", "		return CheckMost\n"}},
 		tests: []suite{leases},
 	},
@@ -66,13 +66,13 @@ var leasing = []mutant{
 	},
 	{
 		name:  "held-in-silence",
-		rule:  "Nobody needs to hear that records wait for the lease.",
+		rule:  "Records that wait for the lease need not be reported.",
 		edits: []edit{{"kafka/lease.go", "	if why := p.heldTrouble(now); why != nil && !p.heldKnown {\n", "	if why := p.heldTrouble(now); false {\n"}},
 		tests: []suite{sinkLeases},
 	},
 	{
 		name:  "ends-known-before-the-start",
-		rule:  "What others may have sent was committed before this session asked whose server it is.",
+		rule:  "Everything that other instances may have sent was committed before this session's IDENTIFY_SYSTEM.",
 		edits: []edit{{"replication/source.go", "	st.identity.WALEnd = max(st.identity.WALEnd, slot.ServerLSN)\n", ""}},
 		tests: []suite{{"./replication", "^TestStartIsReadAfterTheSlotIsOurs$"}},
 	},
@@ -108,19 +108,19 @@ var leasing = []mutant{
 	},
 	{
 		name:  "lease-of-all-the-wait",
-		rule:  "Requests leave until another may read the ends of partitions.",
+		rule:  "Requests may be sent until another instance may read the ends of partitions.",
 		edits: []edit{{"kafka/lease.go", "p.leaseAge(now) <= wait/2 {\n", "p.leaseAge(now) <= wait {\n"}},
 		tests: []suite{sinkLeases},
 	},
 	{
 		name:  "lease-taken-back",
-		rule:  "The last look that answers is the newest.",
+		rule:  "The last catalog check to answer is the newest.",
 		edits: []edit{{"kafka/lease.go", "last != nil && !seen.After(*last) {\n", "last == nil && seen.IsZero() {\n"}},
 		tests: []suite{sinkLeases},
 	},
 	{
 		name:  "position-record-without-a-lease",
-		rule:  "A position record may leave at any time.",
+		rule:  "A position record may be sent at any time.",
 		edits: []edit{{"kafka/lease.go", "	for !p.over() && !p.leased(time.Now()) {\n", "	for false {\n"}},
 		tests: []suite{sinkLeases},
 	},

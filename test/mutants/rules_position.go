@@ -7,29 +7,29 @@ var (
 	ends     = suite{"./kafka", "^TestEnds"}
 )
 
-// recalling: what deduplicated delivery leaves out after a crash, and what it leaves for the next start.
-var recalling = []mutant{
+// historyMutants has mutants of what deduplicated delivery skips after a crash, and of what it stores for the next start.
+var historyMutants = []mutant{
 	{
 		name:  "search-stops-at-acked",
-		rule:  "Records of ours stand in the order of their positions, whatever session sent them.",
+		rule:  "Our records are in the order of their positions, whichever session sent them.",
 		edits: []edit{{"kafka/end_read.go", "	case pos.Compare(q.Settled) <= 0:\n", "	case pos.Compare(q.Acked) <= 0:\n"}},
 		tests: []suite{{"./kafka", "^TestEnds$"}},
 	},
 	{
 		name:  "settled-with-each-record",
-		rule:  "What is acknowledged is settled.",
+		rule:  "Acknowledged events are settled.",
 		edits: []edit{{"relay/position.go", "	if s.settled() {\n		rec.Settle()\n", "	rec.Settled = rec.Acked\n	if s.settled() {\n		rec.Settle()\n"}},
 		tests: []suite{{"./relay", "^TestSearch$"}},
 	},
 	{
 		name:  "written-before-the-ack",
-		rule:  "The position record speaks of what was received.",
+		rule:  "The position record covers received events.",
 		edits: []edit{{"checkpoint/tracker.go", "	last, ordinal := p.Done, uint32(LastOrdinal)\n	if !p.Partial.IsZero() {\n		last, ordinal = p.Partial, p.Events-1\n", "	last, ordinal := p.Done, uint32(LastOrdinal)\n	if !p.Partial.IsZero() {\n		last = p.Partial\n"}},
 		tests: []suite{recalls, simPast},
 	},
 	{
 		name:  "told-before-the-record",
-		rule:  "The slot is confirmed up to what is acknowledged, whether or not a position record allows it.",
+		rule:  "The slot is confirmed up to the acknowledged position, even without a position record.",
 		edits: []edit{{"checkpoint/rule.go", "		return max(r.confirmed, min(r.Wanted(), r.record.allowed))\n", "		return r.Wanted()\n"}},
 		tests: []suite{converses, recalls, simPast},
 	},
@@ -50,25 +50,25 @@ var recalling = []mutant{
 	},
 	{
 		name:  "found-without-ordinal",
-		rule:  "A record of a transaction proves the others of it.",
+		rule:  "A record of a transaction proves its other records.",
 		edits: []edit{{"checkpoint/found.go", "cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.ordinal, g.ordinal), cmp.Compare(e.timeline", "cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.timeline"}, {"checkpoint/found.go", "func (f *Found) Hash(id []byte) uint64 { return maphash.Bytes(f.seed, id) }\n", "func (f *Found) Hash(id []byte) uint64 { return maphash.Bytes(f.seed, nil) }\n"}},
 		tests: []suite{tailData, simPast},
 	},
 	{
 		name:  "numbered-by-other-settings",
-		rule:  "An ordinal means the same whatever the settings are.",
+		rule:  "An ordinal has the same meaning with any settings.",
 		edits: []edit{{"checkpoint/record.go", "	if s.Sources != sources {\n		return Position{}", "	if s.Sources == \"\" {\n		return Position{}"}},
 		tests: []suite{history, tailData, recalls},
 	},
 	{
 		name:  "unread-topic-is-empty",
-		rule:  "Topics that the position record does not name have nothing of ours.",
+		rule:  "Topics that the position record does not name have no records of ours.",
 		edits: []edit{{"relay/skip.go", "func() bool { return s.sink.EndsRead(topic) })", "func() bool { return s.sink.EndsRead(\"\") })"}},
 		tests: []suite{recalls, simPast},
 	},
 	{
 		name:  "clean-in-doubt",
-		rule:  "An end at which nothing of this session is under way is clean, whatever those before it have left.",
+		rule:  "An end without records of this session in flight is clean, whatever earlier sessions have left.",
 		edits: []edit{{"relay/position.go", "	return (settled || !s.r.mem.doubt && single == 0)", "	return (settled || single == 0)"}},
 		tests: []suite{simPast},
 	},
@@ -92,19 +92,19 @@ var recalling = []mutant{
 	},
 	{
 		name:  "own-move-is-a-contradiction",
-		rule:  "What this process confirmed without a record was confirmed by another client.",
+		rule:  "A position confirmed by this process without a record was confirmed by another client.",
 		edits: []edit{{"checkpoint/history.go", "	if start <= h.sentUpTo(l) {\n		return false\n	}\n", ""}},
 		tests: []suite{history, recalls},
 	},
 	{
 		name:  "moved-slot-explained-by-our-first-word",
-		rule:  "Where the slot stood when a session found it is what that session has told it.",
+		rule:  "The position at which a session found the slot was confirmed by that session.",
 		edits: []edit{{"checkpoint/history.go", "	if start > h.MovedByOthers(l) {\n", "	if start > 0 {\n"}, {"checkpoint/history.go", "	if start <= h.sentUpTo(l) {\n", "	if start <= h.sentUpTo(l) {\n		h.foreign = 0\n"}},
 		tests: []suite{history, {"./relay", "^TestMovedSlotIsFoundLater$"}},
 	},
 	{
 		name:  "altered-publication-is-no-contradiction",
-		rule:  "A publication that was altered since the last position record is taken as it is.",
+		rule:  "A publication altered since the last position record is accepted.",
 		edits: []edit{{"checkpoint/record.go", "	case altered != \"\":", "	case false:"}},
 		tests: []suite{history, {"./relay", "^TestAlteredPublication$"}},
 	},
@@ -128,49 +128,49 @@ var recalling = []mutant{
 	},
 	{
 		name:  "lost-is-not-held",
-		rule:  "A process that holds at poison ends with 79, and the next one knows nothing of it.",
+		rule:  "A process that holds at poison ends with 79, and the next one does not know of it.",
 		edits: []edit{{"relay/between.go", "class == Poison || class == Lost && r.delivered()", "class == Poison"}},
 		tests: []suite{{"./relay", "^TestHold.*$"}},
 	},
 	{
 		name:  "dead-letter-is-not-awaited",
-		rule:  "An event is sent while a dead letter before it is on its way.",
+		rule:  "An event is sent while an earlier dead letter is in flight.",
 		edits: []edit{{"relay/event.go", "	if dead == nil {\n		if err := s.await(", "	if false {\n		if err := s.await("}},
 		tests: []suite{{"./relay", "^TestDeadLetterIsAwaited$"}, simPast},
 	},
 	{
 		name:  "moved-slot-is-never-accounted-for",
-		rule:  "A slot that was moved as its record said is held against a later record, of where it was after a crash of Postgres.",
+		rule:  "A slot that moved as its record said contradicts a later record of its position after a crash of Postgres.",
 		edits: []edit{{"checkpoint/history.go", "func (h *History) Accounted() { h.foreign = 0 }", "func (h *History) Accounted() {}"}},
 		tests: []suite{history, {"./relay", "^TestMovedSlotIsAccountedFor$"}},
 	},
 	{
 		name:  "unverified-is-recorded",
-		rule:  "What is dropped may be recorded before the server has shown that it is ours.",
+		rule:  "Skipped events may be recorded before the server has proved to be the same.",
 		edits: []edit{{"relay/position.go", "!acked.IsZero() && !s.resume.Expecting() && (", "!acked.IsZero() && ("}},
 		tests: []suite{{"./relay", "^TestUnverifiedIsNotRecorded$"}},
 	},
 	{
 		name:  "own-move-on-a-lost-timeline",
-		rule:  "What this process confirmed counts on any timeline.",
+		rule:  "A position confirmed by this process is valid on any timeline.",
 		edits: []edit{{"checkpoint/history.go", "		return min(pos, end)\n", "		return max(pos, end)\n"}},
 		tests: []suite{history, recalls},
 	},
 	{
 		name:  "question-without-end",
-		rule:  "Whoever asks for the position record waits for Kafka as long as sarama does.",
+		rule:  "Reading the position record waits for Kafka as long as sarama does.",
 		edits: []edit{{"kafka/positions.go", "	case <-ctx.Done():\n		a.err = context.Cause(ctx)\n", "	case <-p.dialer.ctx.Done():\n		a.err = context.Cause(ctx)\n"}},
 		tests: []suite{{"./kafka", "^TestLoadPositionUnheard$"}},
 	},
 	{
 		name:  "told-or-not",
-		rule:  "Whoever stops before all has come by says that Postgres could not be told.",
+		rule:  "A process that stops before everything was read again reports that Postgres was not told.",
 		edits: []edit{{"checkpoint/history.go", "	h.rereading = r.Expecting()\n", ""}},
 		tests: []suite{history, {"./relay", "^TestStoppedWhileRereading$"}},
 	},
 	{
 		name: "answer-after-its-time",
-		rule: "The last look, and the last record, count only if their answer is taken before the time is over.",
+		rule: "The last catalog check, and the last record, count only if their answer is handled before the time is over.",
 		edits: []edit{{
 			"relay/leave.go", "		if ok, err := done(); ok || err != nil {\n",
 			"		if ctx.Err() != nil {\n			return context.Cause(ctx)\n		}\n		if ok, err := done(); ok || err != nil {\n",
@@ -185,13 +185,13 @@ var recalling = []mutant{
 	},
 	{
 		name:  "told-before-learned",
-		rule:  "What a session told the slot counts once it has ended as a session that began.",
+		rule:  "A position that a session confirmed counts, after its end, as that of a session that began.",
 		edits: []edit{{"checkpoint/history.go", "	if h.sentTo != l.System() {\n		return 0", "	if h.systemID != l.System() {\n		return 0"}},
 		tests: []suite{history, {"./relay", "^TestPositionUnheard$"}},
 	},
 	{
 		name:  "slot-ahead-of-a-lost-timeline",
-		rule:  "What was told once accounts for any slot that does not stand further ahead.",
+		rule:  "A position confirmed once explains any slot that is not ahead of it.",
 		edits: []edit{{"checkpoint/history.go", "	if start <= h.sentUpTo(l) {", "	if start <= h.sent {"}},
 		tests: []suite{history, {"./relay", "^TestSlotBeyondTheFork$"}},
 	},
@@ -203,13 +203,13 @@ var recalling = []mutant{
 	},
 	{
 		name:  "first-touch-is-forgotten",
-		rule:  "Whose slot was opened while parked need not be remembered.",
+		rule:  "The owner of a slot opened while parked need not be remembered.",
 		edits: []edit{{"relay/between.go", "		r.mem.Seen(id)\n", ""}},
 		tests: []suite{{"./relay", "^TestTouchMeetsAnother$"}},
 	},
 	{
 		name:  "first-record-cancelled",
-		rule:  "What ends the wait for the first position record is the context's end.",
+		rule:  "The error of the wait for the first position record is that of the context.",
 		edits: []edit{{"relay/session.go", "		err = s.rootCause(err)\n", ""}},
 		tests: []suite{recalls},
 	},
@@ -221,19 +221,19 @@ var recalling = []mutant{
 	},
 	{
 		name:  "timeline-ignored",
-		rule:  "A record of our cluster is one that the server has.",
+		rule:  "The server has every record of our cluster.",
 		edits: []edit{{"checkpoint/tail.go", "	return p.SystemID == l.System() && l.TimelineOf(p.CommitLSN) == p.Timeline\n", "	return p.SystemID == l.System()\n"}},
 		tests: []suite{tailData},
 	},
 	{
 		name:  "foreign-taken-for-ours",
-		rule:  "Whatever has a position header is ours.",
+		rule:  "Every record with a position header is ours.",
 		edits: []edit{{"kafka/end_read.go", "	if _, ours := r.ends.ours[b.ProducerID]; ours && !b.Control {\n", "	if !b.Control {\n"}},
 		tests: []suite{ends},
 	},
 	{
 		name:  "late-record-believed-alone",
-		rule:  "The newest position record is all there is to know.",
+		rule:  "Only the newest position record matters.",
 		edits: []edit{{"checkpoint/record.go", "	for _, r := range inOrder {\n		if r.Generation <= adopted", "	for _, r := range records[len(records)-1:] {\n		if r.Generation <= adopted"}},
 		tests: []suite{history, tailData, simPast},
 	},
@@ -251,25 +251,25 @@ var recalling = []mutant{
 	},
 	{
 		name:  "adoption-believes-the-ends",
-		rule:  "An adoption keeps the producers whose records are left out.",
+		rule:  "An adoption keeps the producers whose records are skipped.",
 		edits: []edit{{"checkpoint/record.go", "		out.Generation = s.Generation + 1\n", "		out.Generation, out.Producers = s.Generation+1, s.Producers\n"}},
 		tests: []suite{history, tailData},
 	},
 	{
 		name:  "told-on-a-lost-timeline",
-		rule:  "What the slot was told on a timeline that a failover ended counts for the new one.",
+		rule:  "A position confirmed on a timeline that a failover ended is valid on the new one.",
 		edits: []edit{{"checkpoint/record.go", "		allowed = min(allowed, end)\n", "		allowed = max(allowed, end)\n"}},
 		tests: []suite{history, recalls},
 	},
 	{
 		name:  "copy-not-compared",
-		rule:  "A server whose WAL reaches beyond what Kafka has is the one that was delivered from.",
+		rule:  "A server whose WAL reaches beyond the events in Kafka is the one that they came from.",
 		edits: []edit{{"checkpoint/resume.go", "		r.expect(tx, start)\n	}\n}\n\n// Before is", "		_ = tx\n	}\n}\n\n// Before is"}},
 		tests: []suite{history, recalls},
 	},
 	{
 		name:  "slot-moved-by-others",
-		rule:  "A slot that stands beyond what it was told is a slot that stands there.",
+		rule:  "A slot beyond its last confirmed position is accepted.",
 		edits: []edit{{"checkpoint/record.go", "	case start > allowed:\n", "	case start > allowed+0x10000:\n"}},
 		tests: []suite{history, recalls},
 	},

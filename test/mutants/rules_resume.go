@@ -1,10 +1,10 @@
 package main
 
-// resuming: what a new session leaves out, and whether the server's history is still the one delivered from.
-var resuming = []mutant{
+// resumeMutants has mutants of what a new session skips, and of the check that the server's history is still the same.
+var resumeMutants = []mutant{
 	{
 		name:  "memory-forgotten",
-		rule:  "A new session knows nothing of the one before.",
+		rule:  "A new session does not know the events of the previous one.",
 		edits: []edit{{"relay/leave.go", "	r.mem.Learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.rule.Confirmed(), &s.resume)\n", ""}},
 		tests: []suite{resumes},
 	},
@@ -16,19 +16,19 @@ var resuming = []mutant{
 	},
 	{
 		name:  "gap-between-spans",
-		rule:  "What lies between two parts of the stream that this process has delivered was delivered by another.",
+		rule:  "Events between two parts of the stream delivered by this process were delivered by another.",
 		edits: []edit{{"checkpoint/history.go", "	if s.from > o.until || o.from > s.until {\n		return false\n	}\n", ""}},
 		tests: []suite{history, resumes},
 	},
 	{
 		name:  "before-the-first-span",
-		rule:  "What the slot stood beyond when the process began was delivered.",
+		rule:  "Everything before the slot's position at the start of the process was delivered.",
 		edits: []edit{{"checkpoint/history.go", "{ return s.from <= p.CommitLSN && p.Compare(s.to) <= 0 }", "{ return p.Compare(s.to) <= 0 }"}},
 		tests: []suite{history, missed, resumes},
 	},
 	{
 		name:  "behind-a-hole-forgotten",
-		rule:  "What is acknowledged behind a hole is sent again with the hole.",
+		rule:  "Events acknowledged after a gap are sent again with the gap.",
 		edits: []edit{{"checkpoint/history.go", "	t.Behind(func(commit", "	_ = (func(commit"}},
 		tests: []suite{history, resumes},
 	},
@@ -85,25 +85,25 @@ var resuming = []mutant{
 	},
 	{
 		name:  "start-at-commit-is-behind-it",
-		rule:  "A slot that stands at a commit LSN has that transaction behind it.",
+		rule:  "A slot at a commit LSN has confirmed that transaction.",
 		edits: []edit{{"checkpoint/resume.go", "!tx.IsZero() && tx.CommitLSN >= start {", "!tx.IsZero() && tx.CommitLSN > start {"}},
 		tests: []suite{history, resumes},
 	},
 	{
 		name:  "absence-not-noticed",
-		rule:  "What was delivered need not come by again.",
+		rule:  "Delivered events need not be read again.",
 		edits: []edit{{"checkpoint/resume.go", "		if lsn > x.CommitLSN {\n", "		if lsn == 0 {\n"}},
 		tests: []suite{history, resumes},
 	},
 	{
 		name:  "confirmed-on-suspicion",
-		rule:  "What is dropped may be confirmed before the history is known to be ours.",
+		rule:  "Skipped events may be confirmed before the server's history is known to be the same.",
 		edits: []edit{{"checkpoint/rule.go", "	if r.frozen || r.resume.Expecting() {\n", "	if r.resume.Expecting() && r.confirmed == 0 {\n"}},
 		tests: []suite{resumes},
 	},
 	{
 		name: "late-ack-counts",
-		rule: "An ack of a producer that is gone counts for the session that is there.",
+		rule: "An ack of a closed producer counts for the present session.",
 		edits: []edit{{
 			"relay/session.go", "			commit := s.tracker.Ack(n)\n",
 			`			tracker := s.tracker
@@ -119,11 +119,11 @@ var resuming = []mutant{
 	},
 }
 
-// reading: what the bytes of the stream mean.
-var reading = []mutant{
+// readMutants has mutants of what the bytes of the stream mean.
+var readMutants = []mutant{
 	{
 		name: "unknown-message-skipped",
-		rule: "A message of an unknown type can be left out.",
+		rule: "A message of an unknown type can be skipped.",
 		edits: []edit{{
 			"decoder/decoder.go", "	return Message{}, &Error{What: \"message\", Err: fmt.Errorf(\"unknown type %q\", b[0])}\n",
 			"	return Message{Kind: KindMessage}, nil\n",
@@ -153,13 +153,13 @@ var reading = []mutant{
 	},
 	{
 		name:  "message-by-beginning-of-prefix",
-		rule:  "A message whose prefix begins like ours is ours.",
+		rule:  "A message whose prefix starts with ours is ours.",
 		edits: []edit{{"decoder/decoder.go", "string(prefix) == d.messages.Name", "len(prefix) >= len(d.messages.Name) && string(prefix[:len(d.messages.Name)]) == d.messages.Name"}},
 		tests: []suite{{"./decoder", "^TestTransaction$"}},
 	},
 	{
 		name:  "bad-body-skipped",
-		rule:  "A message that is not understood is no event.",
+		rule:  "A message that cannot be parsed is no event.",
 		edits: []edit{{"router/message.go", "	if why == \"\" {\n		return r.route(", "	if why != \"never\" {\n		return r.route("}},
 		tests: []suite{{"./router", "^TestMessageIsPoison$"}},
 	},
@@ -171,13 +171,13 @@ var reading = []mutant{
 	},
 	{
 		name:  "skipped-update-is-not-entered",
-		rule:  "What is left out need not be entered into the tracker.",
+		rule:  "Skipped events need not be entered into the tracker.",
 		edits: []edit{{"relay/event.go", "		return s.skip(ctx, r.met.updateSkipped) // whatever the policy: it has an ordinal\n", "		r.met.updateSkipped.Inc()\n		return nil\n"}},
 		tests: []suite{{"./relay", "^TestUpdatesHaveOrdinals$"}},
 	},
 	{
 		name: "end-lsn-unchecked",
-		rule: "The end LSN of a commit is what the server says, whatever it says.",
+		rule: "The end LSN of a commit is accepted from the server without a check.",
 		edits: []edit{{
 			"decoder/decoder.go", "	if commit.EndLSN <= commit.CommitLSN {\n", "	if commit.EndLSN == 0 {\n",
 		}},
@@ -193,11 +193,11 @@ var reading = []mutant{
 	},
 }
 
-// ending: how a session is left.
-var ending = []mutant{
+// endMutants has mutants of how a session ends.
+var endMutants = []mutant{
 	{
 		name:  "drain-not-waited-for",
-		rule:  "What is in flight at the end comes again anyway.",
+		rule:  "Records in flight at the end are sent again anyway.",
 		edits: []edit{{"relay/leave.go", "	err := s.drain(ctx)\n", "	err := ctx.Err()\n"}},
 		tests: []suite{leaves},
 	},
@@ -215,19 +215,19 @@ var ending = []mutant{
 	},
 	{
 		name:  "silence-while-leaving",
-		rule:  "A session that is left need not send status updates.",
+		rule:  "A session that is ending need not send status updates.",
 		edits: []edit{{"relay/leave.go", "		if s.rule.SilentFor(now) >= third {\n", "		if third < 0 {\n"}},
 		tests: []suite{leaves},
 	},
 	{
 		name:  "any-server-while-parked",
-		rule:  "Whose slot is opened to keep it is the next session's question.",
+		rule:  "The owner of a slot that is opened to keep it is checked by the next session.",
 		edits: []edit{{"relay/between.go", "	other := r.mem.Check(id)\n", "	var other error\n"}},
 		tests: []suite{{"./relay", "^TestTouchMeetsAnother$"}},
 	},
 	{
 		name:  "goodbye-takes-the-commit-lsn",
-		rule:  "A slot that stands at the last commit LSN has confirmed that transaction.",
+		rule:  "A slot at the last commit LSN has confirmed that transaction.",
 		edits: []edit{{"relay/relay.go", "	if done >= confirmed {\n", "	if done > confirmed {\n"}},
 		tests: []suite{leaves},
 	},
@@ -241,13 +241,13 @@ var ending = []mutant{
 	},
 	{
 		name:  "other-history-retried",
-		rule:  "Another history may be this one again at the next attempt.",
+		rule:  "A different history may be the same again at the next attempt.",
 		edits: []edit{{"relay/classify.go", "	replication.OtherHistory:       {Lost,", "	replication.OtherHistory:       {Retry,"}},
 		tests: []suite{resumes},
 	},
 	{
 		name: "poison-skipped",
-		rule: "An event that cannot be delivered is left out.",
+		rule: "An event that cannot be delivered is skipped.",
 		edits: []edit{{
 			"relay/poison.go", "	return p\n}\n\n// deadLetter sends", "	s.tracker.Skip()\n	return nil\n}\n\n// deadLetter sends",
 		}},
@@ -255,7 +255,7 @@ var ending = []mutant{
 	},
 	{
 		name: "dead-letter-counts-at-once",
-		rule: "A dead letter that is sent is dealt with.",
+		rule: "A dead letter that was sent is done.",
 		edits: []edit{{
 			"relay/poison.go", "	return s.send(ctx, alone, s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause)), pos)\n", "	_ = alone\n	s.tracker.Skip()\n	return nil\n",
 		}},
@@ -263,7 +263,7 @@ var ending = []mutant{
 	},
 	{
 		name:  "dead-letter-counted-when-sent",
-		rule:  "A dead letter that is sent has been delivered, as far as its metric goes.",
+		rule:  "The metric counts a dead letter as soon as it is sent.",
 		edits: []edit{{"relay/poison.go", "	l.waiting[n] = count\n", "	count.Inc()\n"}},
 		tests: []suite{poisons},
 	},
@@ -281,13 +281,13 @@ var ending = []mutant{
 	},
 	{
 		name:  "skipped-has-no-number",
-		rule:  "What is left out counts for nothing in its transaction.",
+		rule:  "A skipped event does not count in its transaction.",
 		edits: []edit{{"relay/poison.go", "		return s.skip(ctx, r.met.poisonSkipped)\n	case DeadLetter", "		return nil\n	case DeadLetter"}},
 		tests: []suite{deadLetters},
 	},
 	{
 		name:  "dead-letter-topic-is-there",
-		rule:  "The dead-letter topic need not be waited for.",
+		rule:  "The relay need not wait for the dead-letter topic.",
 		edits: []edit{{"relay/poison.go", "	if err := s.awaitTopic(ctx, rec.Topic, 0); err != nil {\n		return err\n	}\n", ""}},
 		tests: []suite{deadLetters},
 	},
@@ -299,13 +299,13 @@ var ending = []mutant{
 	},
 	{
 		name:  "stuck-is-ready",
-		rule:  "A relay that streams is ready, also if no session gets through a transaction.",
+		rule:  "A relay that streams is ready, even if no session gets past a transaction.",
 		edits: []edit{{"relay/stuck.go", "	if v.stuck.sessions < stuckAfter ||", "	if v.stuck.sessions >= 0 ||"}},
 		tests: []suite{stalls},
 	},
 	{
 		name:  "last-word-unheard",
-		rule:  "That the walsender has ended is reason enough; what it said last is no matter.",
+		rule:  "The end of the walsender is reason enough; its last message does not matter.",
 		edits: []edit{{"relay/stuck.go", "	if !errors.Is(err, replication.ErrSenderGone) {\n", "	if true {\n"}},
 		tests: []suite{stalls},
 	},

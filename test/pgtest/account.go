@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// account is who a server runs as. Its zero value is who we are; root, whom
-// initdb and postgres refuse, has to be somebody else.
+// account is the user that a server runs as. Its zero value is our own user; initdb and postgres refuse root, so for
+// root it is another user.
 type account struct {
 	credential *syscall.Credential
 }
@@ -20,8 +20,8 @@ func serverAccount() (account, error) {
 	if os.Geteuid() != 0 {
 		return account{}, nil
 	}
-	// initdb wants a user that the machine knows by name. One called postgres
-	// may belong to an installed server, whose files are none of our business.
+	// initdb needs a user that exists on the machine. One called postgres may belong to an installed server, whose
+	// files are not ours.
 	for _, name := range []string{"nobody", "postgres"} {
 		u, err := user.Lookup(name)
 		if err != nil {
@@ -33,24 +33,23 @@ func serverAccount() (account, error) {
 			return account{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
 		}
 	}
-	return account{}, fmt.Errorf("find a user to run PostgreSQL as, which refuses root: there is neither nobody nor postgres on this machine; run as another user")
+	return account{}, fmt.Errorf("find a user for PostgreSQL, which refuses root: this machine has neither the user nobody nor postgres; run as another user")
 }
 
-// own gives a file or folder to the account, and checks that it can get there.
-func (a account) own(path string) error {
+// giveFile gives a file or folder to the account, and checks that the account can reach it.
+func (a account) giveFile(path string) error {
 	if a.credential == nil {
 		return nil
 	}
 	if err := os.Chown(path, int(a.credential.Uid), int(a.credential.Gid)); err != nil {
-		return fmt.Errorf("hand %s to uid %d: %w", path, a.credential.Uid, err)
+		return fmt.Errorf("give %s to uid %d: %w", path, a.credential.Uid, err)
 	}
-	return a.reaches(filepath.Dir(path))
+	return a.canReach(filepath.Dir(path))
 }
 
-// reaches says whether the account can traverse every folder down to dir. Only
-// the bits for everybody count, or being the owner: good enough for the folders
-// that root makes.
-func (a account) reaches(dir string) error {
+// canReach reports whether the account can traverse every folder down to dir. Only the bits for others count, or being
+// the owner: good enough for the folders that root creates.
+func (a account) canReach(dir string) error {
 	if a.credential == nil {
 		return nil
 	}
@@ -62,7 +61,7 @@ func (a account) reaches(dir string) error {
 		st, _ := info.Sys().(*syscall.Stat_t)
 		owner := st != nil && st.Uid == a.credential.Uid
 		if mode := info.Mode(); mode&0o001 == 0 && !(owner && mode&0o100 != 0) {
-			return fmt.Errorf("PostgreSQL refuses root and is run as uid %d, who cannot enter %s (mode %v): choose a folder that everybody can traverse, e.g. under /tmp", a.credential.Uid, d, mode.Perm())
+			return fmt.Errorf("PostgreSQL refuses root and runs as uid %d, which cannot enter %s (mode %v): choose a folder that every user can traverse, e.g. under /tmp", a.credential.Uid, d, mode.Perm())
 		}
 		if d == filepath.Dir(d) {
 			return nil
@@ -70,8 +69,8 @@ func (a account) reaches(dir string) error {
 	}
 }
 
-// env is the environment of a server's programs: ours without what would change
-// how they behave (PGDATA, PGPORT, locale), and a HOME that the account owns.
+// env returns the environment of a server's programs: ours without variables that change their behaviour (PGDATA,
+// PGPORT, locale), and a HOME that the account owns.
 func (a account) env(home string) []string {
 	var env []string
 	for _, kv := range os.Environ() {

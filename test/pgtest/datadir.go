@@ -13,16 +13,16 @@ import (
 	"syscall"
 )
 
-// initdb makes the data directory: UTF8, locale C, passwords asked for on every
-// connection, so that a test can try a wrong one.
+// initdb creates the data directory: UTF8, locale C, passwords required on every connection, so that a test can try a
+// wrong one.
 func (s *Server) initdb(ctx context.Context) error {
-	// Not in the environment or the arguments: those every user can read.
+	// Not in the environment or the arguments, which every user can read.
 	pw := filepath.Join(s.dir, "password")
 	if err := os.WriteFile(pw, []byte(Password+"\n"), 0o600); err != nil {
 		return fmt.Errorf("write the superuser's password for initdb: %w", err)
 	}
 	defer os.Remove(pw)
-	if err := s.account.own(pw); err != nil {
+	if err := s.account.giveFile(pw); err != nil {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(s.BinDir, "initdb"),
@@ -32,18 +32,17 @@ func (s *Server) initdb(ctx context.Context) error {
 		"--auth", "scram-sha-256",
 		"--encoding", "UTF8",
 		"--locale", "C",
-		"--no-sync", // a machine that crashes during initdb ends the test anyway
+		"--no-sync", // a test does not survive a crash of the machine anyway
 	)
 	cmd.Env, cmd.Dir = s.account.env(s.dir), s.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.account.credential}
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("run %s: %w; it said:\n%s", cmd.Path, err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("run %s: %w; its output:\n%s", cmd.Path, err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }
 
-// defaults are the settings of every server. fsync stays on: a crash test that
-// lies about durability proves nothing.
+// defaults are the settings of every server. fsync stays on: a crash test without durability proves nothing.
 func (s *Server) defaults() map[string]string {
 	return map[string]string{
 		"listen_addresses":        "127.0.0.1",
@@ -60,11 +59,10 @@ func (s *Server) defaults() map[string]string {
 	}
 }
 
-// settingsFile is ours whole, and read after everything that initdb wrote.
+// settingsFile is written by us alone, and read after everything that initdb wrote.
 const settingsFile = "outboxcdc.conf"
 
-// writeConf writes the settings; a server that is built in a folder used before
-// gets the settings, and the port, of this time.
+// writeConf writes the settings; a server in a used folder gets the settings, and the port, of this start.
 func (s *Server) writeConf(settings map[string]string) error {
 	all := s.defaults()
 	maps.Copy(all, settings)
@@ -76,7 +74,7 @@ func (s *Server) writeConf(settings map[string]string) error {
 	if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
 		return fmt.Errorf("write the server's settings: %w", err)
 	}
-	if err := s.account.own(path); err != nil {
+	if err := s.account.giveFile(path); err != nil {
 		return err
 	}
 	main := filepath.Join(s.DataDir, "postgresql.conf")
@@ -91,13 +89,13 @@ func (s *Server) writeConf(settings map[string]string) error {
 	return s.appendTo("postgresql.conf", include)
 }
 
-// confLine is one setting as postgresql.conf wants it.
+// confLine formats one setting for postgresql.conf.
 func confLine(name, value string) string {
 	return name + " = '" + strings.ReplaceAll(value, "'", "''") + "'\n"
 }
 
-// AppendConf appends lines to the server's settings, over what is there. They
-// count after Reload, or after a restart for those that need one.
+// AppendConf appends lines to the server's settings, overriding earlier ones. They take effect after Reload, or after a
+// restart where needed.
 func (s *Server) AppendConf(lines ...string) error {
 	if s.outside != nil {
 		return ErrExternal
@@ -105,8 +103,8 @@ func (s *Server) AppendConf(lines ...string) error {
 	return s.appendTo(settingsFile, strings.Join(lines, "\n")+"\n")
 }
 
-// AllowHost appends lines to pg_hba.conf, where the first match counts: they
-// can admit connections that no line admits yet, not forbid any.
+// AllowHost appends lines to pg_hba.conf, where the first match counts: they can admit connections that no line admits
+// yet, but forbid none.
 func (s *Server) AllowHost(lines ...string) error {
 	if s.outside != nil {
 		return ErrExternal
@@ -126,8 +124,7 @@ func (s *Server) appendTo(name, text string) error {
 	return f.Close()
 }
 
-// Reload makes the server read its settings again. It does not wait until every
-// process of the server has done so.
+// Reload makes the server reload its settings. It does not wait until every process of the server has done so.
 func (s *Server) Reload() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

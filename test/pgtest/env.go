@@ -11,10 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// FromEnv returns the running server that OUTBOXCDC_TEST_POSTGRES_<major>
-// names, e.g. postgres://superuser:secret@db:5432/postgres?sslmode=disable; ok
-// is false when it names none. What needs a server of our own (stopping,
-// starting, configuring) fails on it with ErrExternal.
+// FromEnv returns the running server named by OUTBOXCDC_TEST_POSTGRES_<major>, e.g.
+// postgres://superuser:secret@db:5432/postgres?sslmode=disable; ok is false when it is not set. Stopping, starting and
+// configuring such a server fails with ErrExternal.
 func FromEnv(major string) (s *Server, ok bool, err error) {
 	name := "OUTBOXCDC_TEST_POSTGRES_" + major
 	raw := os.Getenv(name)
@@ -23,15 +22,14 @@ func FromEnv(major string) (s *Server, ok bool, err error) {
 	}
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" || u.User == nil {
-		// Without the text itself: it holds a password.
-		return nil, false, fmt.Errorf("read %s: it wants to be postgres://superuser:password@host:port/db", name)
+		// Without the value itself: it contains a password.
+		return nil, false, fmt.Errorf("read %s: expected postgres://superuser:password@host:port/db", name)
 	}
 	return &Server{Major: major, outside: u}, true, nil
 }
 
-// ForTest starts a server for one test (or benchmark), or takes the one of
-// FromEnv, and closes it at the test's end. A test on a machine that cannot
-// have the server is skipped, except with CI=true, where it fails.
+// ForTest starts a server for one test (or benchmark), or uses the one of FromEnv, and closes it at the test's end. If
+// the machine cannot have the server, the test is skipped; with CI=true it fails.
 func ForTest(t testing.TB, o Options) *Server {
 	t.Helper()
 	if s, ok, err := FromEnv(o.Major); err != nil {
@@ -59,7 +57,7 @@ func ForTest(t testing.TB, o Options) *Server {
 	return s
 }
 
-// Connect opens a connection that lasts as long as the test.
+// Connect opens a connection and closes it at the test's end.
 func Connect(t testing.TB, url string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)

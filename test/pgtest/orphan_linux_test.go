@@ -31,7 +31,7 @@ func childrenOf(t *testing.T, pid int) []int {
 	return pids
 }
 
-// A process that is killed without having closed its server takes it along.
+// A process that is killed without having closed its server takes the server along.
 func TestServerDiesWithItsStarter(t *testing.T) {
 	if os.Getenv("PGTEST_STARTER") != "" {
 		s, err := Start(context.Background(), Options{Major: "17", Dir: os.Getenv("PGTEST_STARTER")})
@@ -66,7 +66,7 @@ func TestServerDiesWithItsStarter(t *testing.T) {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	pid, atoiErr := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(line, "pid:")))
 	if err != nil || atoiErr != nil {
-		t.Fatalf("the starter said %q (%v)", line, err)
+		t.Fatalf("the starter printed %q (%v)", line, err)
 	}
 	all := append(childrenOf(t, pid), pid)
 	if err := cmd.Process.Kill(); err != nil {
@@ -84,8 +84,8 @@ func TestServerDiesWithItsStarter(t *testing.T) {
 	}
 }
 
-// alive is false for a process that has ended, also when whoever adopted it has
-// not asked how (in a container without an init nobody may).
+// alive returns false for a process that has ended, even if its new parent has not waited for it (in a container
+// without an init that may never happen).
 func alive(pid int) bool {
 	if syscall.Kill(pid, 0) != nil {
 		return false

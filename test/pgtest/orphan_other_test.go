@@ -4,5 +4,5 @@ package pgtest
 
 import "testing"
 
-// childrenOf knows of none where there is no /proc.
+// childrenOf returns none where /proc does not exist.
 func childrenOf(*testing.T, int) []int { return nil }

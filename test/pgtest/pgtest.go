@@ -1,22 +1,16 @@
-// Package pgtest runs a real PostgreSQL of a chosen major version, without
-// Docker and without an installed server.
+// Package pgtest runs a real PostgreSQL of a chosen major version, without Docker and without an installed server.
 //
-// It promises a server that
-//   - has wal_level=logical, listens on 127.0.0.1 alone and asks for passwords;
-//   - can be started by root, although initdb and postgres refuse root: it is
-//     then run as an unprivileged user;
-//   - can be stopped in the three modes of pg_ctl and started again on the same
-//     port and data directory;
-//   - does not outlive the process that started it (on Linux), whatever that
-//     process dies of.
+// A server of this package
+// - has wal_level=logical, listens on 127.0.0.1 alone and asks for passwords;
+// - can be started by root, although initdb and postgres refuse root: it then runs as an unprivileged user;
+// - can be stopped in the three modes of pg_ctl and started again on the same port and data directory;
+// - does not outlive the process that started it (on Linux), however that process ends.
 //
-// It is used by the integration tests, the demo and the benchmarks, so nothing
-// but [ForTest] wants a testing.TB. What is in the server (roles, tables,
-// slots) it leaves to its callers.
+// The integration tests, the demo and the benchmarks use it, so only [ForTest] needs a testing.TB. Callers create the
+// roles, tables and slots.
 //
-// Environment: OUTBOXCDC_PG_BIN_<major> names the bin directory of an installed
-// server, to be used instead of a fetched one. OUTBOXCDC_TEST_POSTGRES_<major>
-// is the URL, as a superuser, of a running server for [FromEnv]. OUTBOXCDC_CACHE
+// Environment: OUTBOXCDC_PG_BIN_<major> names the bin directory of an installed server, to be used instead of a fetched
+// one. OUTBOXCDC_TEST_POSTGRES_<major> is the URL, as a superuser, of a running server for [FromEnv]. OUTBOXCDC_CACHE
 // is where fetched servers are kept.
 package pgtest
 
@@ -36,18 +30,16 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
-// Superuser and Password are how to log in to a server that Start made.
+// Superuser and Password log in to a server that Start created.
 const (
 	Superuser = "postgres"
 	Password  = "postgres"
 )
 
-// ErrExternal is returned by what cannot be done to a server that is not ours
-// (see FromEnv).
-var ErrExternal = errors.New("not possible: the server was given by the environment and is not ours to stop, start or configure")
+// ErrExternal is returned by operations that a server of the environment does not allow (see FromEnv).
+var ErrExternal = errors.New("not possible: a server of the environment cannot be stopped, started or configured")
 
-// Options says what server is wanted. The zero value of every field but Major
-// is good.
+// Options describe the server. The zero value of every field except Major is valid.
 type Options struct {
 	// Major is "14" to "18".
 	Major string
@@ -55,9 +47,8 @@ type Options struct {
 	Settings map[string]string
 	// Port to listen on; 0 finds a free one.
 	Port int
-	// Dir is the folder of the server: data directory and log. When it holds a
-	// data directory already, that is used. Empty makes a new folder, which
-	// Close removes; a folder given here is kept.
+	// Dir is the folder of the server: data directory and log. An existing data directory is used. Empty creates a new
+	// folder, which Close removes; a folder given here is kept.
 	Dir string
 }
 
@@ -71,16 +62,16 @@ type Server struct {
 	LogFile string
 
 	dir     string // holds DataDir and LogFile
-	made    bool   // dir was made by Start, so Close removes it
+	made    bool   // dir was created by Start, so Close removes it
 	account account
-	outside *url.URL // of a server that is not ours; all of the above is empty then
+	outside *url.URL // of a server of the environment; all of the above is empty then
 
 	mu     sync.Mutex
 	proc   *child.Process // nil before the first start
 	closed bool
 }
 
-// Start makes a server and returns when it answers queries.
+// Start creates and starts a server and returns when it answers queries.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	bin, err := Fetch(ctx, o.Major)
 	if err != nil {
@@ -89,7 +80,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{Major: o.Major, Port: o.Port, BinDir: bin, dir: o.Dir}
 	if err := s.build(ctx, o.Settings); err != nil {
 		s.removeDir()
-		return nil, fmt.Errorf("make a PostgreSQL %s server: %w", o.Major, err)
+		return nil, fmt.Errorf("create a PostgreSQL %s server: %w", o.Major, err)
 	}
 	if err := s.StartAgain(ctx); err != nil {
 		s.removeDir()
@@ -98,7 +89,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// build makes everything that a start needs: folder, port, data directory.
+// build creates everything that a start needs: folder, port, data directory.
 func (s *Server) build(ctx context.Context, settings map[string]string) (err error) {
 	if s.account, err = serverAccount(); err != nil {
 		return err
@@ -117,9 +108,9 @@ func (s *Server) build(ctx context.Context, settings map[string]string) (err err
 		err = os.MkdirAll(s.dir, 0o755)
 	}
 	if err != nil {
-		return fmt.Errorf("make the folder of the server: %w", err)
+		return fmt.Errorf("create the folder of the server: %w", err)
 	}
-	if err := s.account.own(s.dir); err != nil {
+	if err := s.account.giveFile(s.dir); err != nil {
 		return err
 	}
 	s.DataDir = filepath.Join(s.dir, "data")
@@ -155,8 +146,8 @@ func (s *Server) StartAgain(ctx context.Context) error {
 		Dir:        s.dir,
 		LogFile:    s.LogFile,
 		Credential: s.account.credential,
-		// The server's own immediate shutdown: it takes its children along and
-		// gives its shared memory back, as it could not after a SIGKILL.
+		// Shut down at once: the server then ends its children and frees its shared memory, which SIGKILL would
+		// prevent.
 		DeathSignal: immediate,
 	})
 	if err != nil {
@@ -171,7 +162,7 @@ func (s *Server) StartAgain(ctx context.Context) error {
 	return nil
 }
 
-// ping succeeds when the server takes connections: not while it recovers.
+// ping succeeds when the server accepts connections, which it does not during recovery.
 func (s *Server) ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -207,8 +198,8 @@ func (s *Server) SuperURL(dbname string) string {
 	return s.URL(dbname, user, password)
 }
 
-// Exec runs statements in a database as the superuser, each by itself and
-// outside a transaction, as CREATE DATABASE needs it.
+// Exec runs statements in a database as the superuser, each by itself and outside a transaction, as CREATE DATABASE
+// requires.
 func (s *Server) Exec(ctx context.Context, dbname string, statements ...string) error {
 	conn, err := pgx.Connect(ctx, s.SuperURL(dbname))
 	if err != nil {
@@ -223,9 +214,8 @@ func (s *Server) Exec(ctx context.Context, dbname string, statements ...string) 
 	return nil
 }
 
-// Close stops the server at once and removes its folder, unless the folder was
-// given in Options.Dir. Closing twice does nothing, and so does closing a
-// server that is not ours.
+// Close stops the server at once and removes its folder, unless the folder was given in Options.Dir. Closing twice, or
+// closing a server of the environment, does nothing.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -22,7 +22,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// ownServer is ForTest for what an external server cannot do.
+// ownServer is ForTest for tests that an external server does not allow.
 func ownServer(t *testing.T, o Options) *Server {
 	t.Helper()
 	t.Setenv("OUTBOXCDC_TEST_POSTGRES_"+o.Major, "")
@@ -46,7 +46,7 @@ func queryText(t *testing.T, ctx context.Context, url, sql string) string {
 	return text
 }
 
-// Every version starts, decodes logically and is closed without a trace.
+// Every version starts, decodes logically and leaves nothing when closed.
 func TestEveryMajor(t *testing.T) {
 	for _, major := range Majors() {
 		t.Run(major, func(t *testing.T) {
@@ -78,11 +78,11 @@ func TestEveryMajor(t *testing.T) {
 			}
 			for _, pid := range append(children, pid) {
 				if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-					t.Errorf("process %d of the server is there after Close (%v)", pid, err)
+					t.Errorf("process %d of the server still exists after Close (%v)", pid, err)
 				}
 			}
 			if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("%s is there after Close (%v)", dir, err)
+				t.Errorf("%s still exists after Close (%v)", dir, err)
 			}
 			if err := s.Close(); err != nil {
 				t.Errorf("closing again: %v", err)
@@ -91,7 +91,7 @@ func TestEveryMajor(t *testing.T) {
 	}
 }
 
-// What needs no server of its own shares one: initdb costs a second of CPU.
+// Tests that need no server of their own share one: initdb costs a second of CPU.
 func TestOneServer(t *testing.T) {
 	s := ownServer(t, Options{Major: "17"})
 	for _, test := range []struct {
@@ -99,11 +99,11 @@ func TestOneServer(t *testing.T) {
 		run  func(*testing.T, *Server)
 	}{
 		{"StopAndStartAgain", stopAndStartAgain},
-		{"PasswordsCount", passwordsCount},
+		{"PasswordsCount", testPasswords},
 		{"AppendConfAndReload", appendConfAndReload},
-		{"PortThatIsTaken", portThatIsTaken},
+		{"PortThatIsTaken", testTakenPort},
 		{"ExternalServer", externalServer},
-		{"SmartStopWaitsForClients", smartStopWaitsForClients}, // last: s is stopped then
+		{"SmartStopWaitsForClients", smartStopWaitsForClients}, // last: it stops s
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, s) })
 	}
@@ -135,7 +135,7 @@ func stopAndStartAgain(t *testing.T, s *Server) {
 		if err := s.StartAgain(ctx); err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("%s stop took %v, the start after it %v", mode, took.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
+		t.Logf("the %s stop took %v, the next start %v", mode, took.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
 		want := string(rune('1' + i))
 		if got := queryText(t, ctx, url, "SELECT count(*)::text FROM kept"); got != want {
 			t.Errorf("after a %s stop there are %s rows, want %s", mode, got, want)
@@ -152,8 +152,7 @@ func stopAndStartAgain(t *testing.T, s *Server) {
 	}
 }
 
-// A smart stop waits for clients; the caller's patience ends it, and a harder
-// stop can follow.
+// A smart stop waits for clients; the caller's ctx ends the wait, and a harder stop can follow.
 func smartStopWaitsForClients(t *testing.T, s *Server) {
 	ctx := testContext(t)
 	conn, err := pgx.Connect(ctx, s.SuperURL("postgres"))
@@ -167,14 +166,14 @@ func smartStopWaitsForClients(t *testing.T, s *Server) {
 		t.Fatalf("smart stop with a client: %v", err)
 	}
 	if s.Pid() == 0 {
-		t.Fatal("the server ended in spite of its client")
+		t.Fatal("the server ended despite its client")
 	}
 	if _, err := s.Stop(ctx, Fast); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func passwordsCount(t *testing.T, s *Server) {
+func testPasswords(t *testing.T, s *Server) {
 	ctx := testContext(t)
 	if err := s.Exec(ctx, "postgres", "CREATE ROLE relay LOGIN REPLICATION PASSWORD 'p@ss w/rd'", "CREATE DATABASE shop"); err != nil {
 		t.Fatal(err)
@@ -199,12 +198,12 @@ func appendConfAndReload(t *testing.T, s *Server) {
 	}
 	for queryText(t, ctx, s.SuperURL("postgres"), "SHOW wal_sender_timeout") != "7s" {
 		if ctx.Err() != nil {
-			t.Fatal("the setting did not arrive")
+			t.Fatal("the setting did not take effect")
 		}
 	}
 }
 
-// A folder given by the caller outlives Close and is used again.
+// A folder given by the caller outlives Close and can be used again.
 func TestGivenDirIsKept(t *testing.T) {
 	ctx := testContext(t)
 	dir, err := os.MkdirTemp("", "outboxcdc-kept-") // t.TempDir is closed to other users
@@ -244,7 +243,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-func portThatIsTaken(t *testing.T, first *Server) {
+func testTakenPort(t *testing.T, first *Server) {
 	ctx := testContext(t)
 	if _, err := Start(ctx, Options{Major: "17", Port: first.Port}); err == nil || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("a second server on the port of the first: %v", err)

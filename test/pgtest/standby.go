@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Standby makes a second server that streams from this one (PostgreSQL 15 or newer) and returns when it answers queries.
-// slot is a physical slot that is made for it. settings are those of the standby; limits such as max_wal_senders must be at
-// least this server's.
+// Standby starts a second server that streams from this one (PostgreSQL 15 or newer) and returns when it answers
+// queries. slot is a physical slot that Standby creates. settings are those of the standby; limits such as
+// max_wal_senders must be at least this server's.
 func (s *Server) Standby(ctx context.Context, slot string, settings map[string]string) (*Server, error) {
 	if s.outside != nil {
 		return nil, ErrExternal
@@ -36,12 +36,12 @@ func (s *Server) Standby(ctx context.Context, slot string, settings map[string]s
 	}
 	if err != nil {
 		b.removeDir()
-		return nil, fmt.Errorf("make a standby: %w", err)
+		return nil, fmt.Errorf("create a standby: %w", err)
 	}
 	return b, nil
 }
 
-// copyTo takes a base backup, as pg_basebackup would, which is not among the programs that are fetched.
+// copyTo takes a base backup like pg_basebackup, which is not among the fetched programs.
 func (s *Server) copyTo(ctx context.Context, b *Server, slot string) (err error) {
 	if b.account, err = serverAccount(); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (s *Server) copyTo(ctx context.Context, b *Server, slot string) (err error)
 	if b.dir, err = os.MkdirTemp("", "outboxcdc-pg"+s.Major+"-standby-"); err != nil {
 		return err
 	}
-	if err := b.account.own(b.dir); err != nil {
+	if err := b.account.giveFile(b.dir); err != nil {
 		return err
 	}
 	conn, err := pgx.Connect(ctx, s.SuperURL("postgres"))
@@ -73,17 +73,17 @@ func (s *Server) copyTo(ctx context.Context, b *Server, slot string) (err error)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			return err
 		}
-		if err := b.account.own(path); err != nil {
+		if err := b.account.giveFile(path); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// copyDir copies what is in a data directory except for what is the running server's own: its process and its slots.
+// copyDir copies a data directory except for the running server's own files: its process and its slots.
 func (s *Server) copyDir(from, to string) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) { // gone meanwhile; the WAL says so too
+		if errors.Is(err, fs.ErrNotExist) { // deleted meanwhile; the WAL says so too
 			return nil
 		}
 		if err != nil {
@@ -118,5 +118,5 @@ func (s *Server) copyDir(from, to string) error {
 	})
 }
 
-// HostPort is where the server listens.
+// HostPort returns the server's address.
 func (s *Server) HostPort() string { return "127.0.0.1:" + strconv.Itoa(s.Port) }

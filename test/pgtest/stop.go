@@ -9,20 +9,19 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
-// Mode is how a server is told to stop, in pg_ctl's words.
+// Mode is a shutdown mode of pg_ctl.
 type Mode string
 
 const (
 	// Smart waits until every client has left.
 	Smart Mode = "smart"
-	// Fast throws the clients out, lets each walsender send what is left, and
-	// writes a checkpoint.
+	// Fast disconnects the clients, lets each walsender send what is left, and writes a checkpoint.
 	Fast Mode = "fast"
 	// Immediate is a crash: recovery follows at the next start.
 	Immediate Mode = "immediate"
 )
 
-// signal is what pg_ctl stop sends for the mode.
+// signal returns the signal that pg_ctl stop sends for the mode.
 func (m Mode) signal() (sig syscall.Signal, ok bool) {
 	switch m {
 	case Smart:
@@ -37,12 +36,11 @@ func (m Mode) signal() (sig syscall.Signal, ok bool) {
 
 const immediate = syscall.SIGQUIT
 
-// Stop tells the server to stop and returns when its process has ended, and
-// how long that took. A server that has ended already took no time.
+// Stop stops the server and returns, when its process has ended, how long that took. A server that has already ended
+// took no time.
 //
-// Smart waits for the clients, and every mode but Immediate for the walsenders,
-// so the caller's ctx should have a deadline. When that comes first the server
-// is still about to stop, and Stop may be called again with a harder mode.
+// Smart waits for the clients, and every mode except Immediate for the walsenders, so the caller's ctx should have a
+// deadline. After the deadline the server is still stopping, and Stop may be called again with a harder mode.
 func (s *Server) Stop(ctx context.Context, mode Mode) (time.Duration, error) {
 	// The lock is not held while waiting: a harder Stop must be possible.
 	s.mu.Lock()
@@ -71,8 +69,8 @@ func (s *Server) Stop(ctx context.Context, mode Mode) (time.Duration, error) {
 	return time.Since(begin), nil
 }
 
-// Restart is a fast stop and a start. When the clients' walsenders do not let
-// the server go within ctx, it fails and the server is about to stop.
+// Restart is a fast stop and a start. If the clients' walsenders keep the server running until ctx is done, it fails
+// and the server is still stopping.
 func (s *Server) Restart(ctx context.Context) error {
 	if _, err := s.Stop(ctx, Fast); err != nil {
 		return err
@@ -80,8 +78,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	return s.StartAgain(ctx)
 }
 
-// Pid is the process id of the postmaster, 0 when the server is not running or
-// not ours.
+// Pid returns the process id of the postmaster, 0 when the server is not running or not ours.
 func (s *Server) Pid() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
-// UseTLS gives the server a certificate for 127.0.0.1 and localhost, and has it offer TLS to connections from now on; those
-// without stay possible. The certificate of the authority behind it is returned in PEM.
+// UseTLS gives the server a certificate for 127.0.0.1 and localhost, and offers TLS to new connections; connections
+// without stay possible. It returns the certificate of the authority in PEM.
 func (s *Server) UseTLS() (authority []byte, err error) {
 	a, err := testcert.New("outboxcdc's tests")
 	if err != nil {
@@ -20,7 +20,7 @@ func (s *Server) UseTLS() (authority []byte, err error) {
 }
 
 // Certify is UseTLS with a certificate of that authority, for hosts instead of this machine if any are named. Clients'
-// certificates are of the authority clients.
+// certificates are issued by clients.
 func (s *Server) Certify(a, clients *testcert.Authority, hosts ...string) error {
 	if s.outside != nil {
 		return ErrExternal
@@ -40,16 +40,16 @@ func (s *Server) Certify(a, clients *testcert.Authority, hosts ...string) error 
 	return s.Reload()
 }
 
-// write gives the server a file in its data directory.
+// write writes a file into the server's data directory.
 func (s *Server) write(name string, text []byte) error {
 	path := filepath.Join(s.DataDir, name)
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		return fmt.Errorf("write the server's %s: %w", name, err)
 	}
-	return s.account.own(path)
+	return s.account.giveFile(path)
 }
 
-// OnlyHosts replaces pg_hba.conf and has it count from now on.
+// OnlyHosts replaces pg_hba.conf and reloads it.
 func (s *Server) OnlyHosts(lines ...string) error {
 	if s.outside != nil {
 		return ErrExternal

@@ -1,5 +1,5 @@
-// Package promtest has a real Prometheus and its promtool for tests: those on the PATH, else those of Debian's package
-// "prometheus", which is unpacked into the cache of fetched servers and not installed, so that no service comes with it.
+// Package promtest provides a real Prometheus and promtool to tests: those on the PATH, else those of Debian's package
+// "prometheus", which is unpacked into the cache of fetched servers and not installed, so that no service starts.
 package promtest
 
 import (
@@ -22,12 +22,12 @@ func Tool(ctx context.Context, name string) (string, error) {
 	}
 	dir, err := child.Fill(ctx, "prometheus-debian", unpack)
 	if err != nil {
-		return "", fmt.Errorf("there is no %s, nor can Debian's be had (install Prometheus, or let apt-get reach its archive): %w", name, err)
+		return "", fmt.Errorf("there is no %s, and Debian's cannot be fetched (install Prometheus, or let apt-get reach its archive): %w", name, err)
 	}
 	return filepath.Join(dir, "usr", "bin", name), nil
 }
 
-// NeedTool is Tool for a test, which is skipped without it; with CI=true it fails.
+// NeedTool is Tool for a test, which is skipped without the tool; with CI=true it fails.
 func NeedTool(t testing.TB, name string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
@@ -43,7 +43,7 @@ func NeedTool(t testing.TB, name string) string {
 	return ""
 }
 
-// unpack fetches the package. A machine that has never asked for the archive's list has none, so one is fetched beside the
+// unpack fetches the package. A machine may have no package list yet, so unpack fetches one and keeps it apart from the
 // machine's own.
 func unpack(stage string) (string, error) {
 	for _, dir := range []string{"lists/partial", "root"} {
@@ -63,7 +63,7 @@ func unpack(stage string) (string, error) {
 	}
 	debs, _ := filepath.Glob(filepath.Join(stage, "prometheus_*.deb"))
 	if len(debs) != 1 {
-		return "", fmt.Errorf("apt-get has left %d packages", len(debs))
+		return "", fmt.Errorf("apt-get has downloaded %d packages", len(debs))
 	}
 	root := filepath.Join(stage, "root")
 	return root, run(stage, "dpkg-deb", "-x", debs[0], root)
@@ -73,7 +73,7 @@ func run(dir, name string, args ...string) error {
 	cmd := exec.Command(name, args...)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w; it said:\n%s", name, err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("%s: %w; its output:\n%s", name, err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }

@@ -63,7 +63,7 @@ func (s *Server) run(ctx context.Context, program string, port int, o Options) e
 		rules = append(rules, abs)
 	}
 	every := strconv.FormatInt(o.Every.Milliseconds(), 10) + "ms"
-	config, err := json.Marshal(map[string]any{ // which is YAML too
+	config, err := json.Marshal(map[string]any{ // JSON is YAML too
 		"global":         map[string]any{"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every},
 		"rule_files":     rules,
 		"scrape_configs": []any{map[string]any{"job_name": "outboxcdc", "static_configs": []any{map[string]any{"targets": o.Targets}}}},
@@ -101,7 +101,7 @@ func (s *Server) Close() {
 	_ = os.RemoveAll(s.dir)
 }
 
-// Sample is one element of an answer.
+// Sample is one element of a query result.
 type Sample struct {
 	Labels map[string]string
 	Value  float64
@@ -130,14 +130,14 @@ func (s *Server) Query(ctx context.Context, expr string) ([]Sample, error) {
 	return out, nil
 }
 
-// Rule is a rule as the server has it.
+// Rule is a rule as the server reports it.
 type Rule struct {
 	Name, Query, Health, LastError, State string
 	LastEvaluation                        time.Time
 	Labels                                map[string]string
 }
 
-// Rules are all rules.
+// Rules returns all rules.
 func (s *Server) Rules(ctx context.Context) ([]Rule, error) {
 	var data struct{ Groups []struct{ Rules []Rule } }
 	if err := s.ask(ctx, "/api/v1/rules", nil, &data); err != nil {
@@ -168,7 +168,7 @@ func (s *Server) ask(ctx context.Context, path string, params url.Values, data a
 	return json.Unmarshal(answer.Data, data)
 }
 
-// get returns the body, also of an answer that says what is wrong with the question.
+// get returns the body, even of an answer that reports a wrong query.
 func (s *Server) get(ctx context.Context, path string, params url.Values) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+path+"?"+params.Encode(), nil)
 	if err != nil {

@@ -2,8 +2,8 @@ package main
 
 import "fmt"
 
-// covered are the faults of the catalogue that a whole run must have met, each in a row or in the simulator.
-func covered() []string {
+// coveredFaults returns the faults of the catalogue that a whole run must include, each in a row or in the simulator.
+func coveredFaults() []string {
 	var ids []string
 	for _, r := range [][2]int{
 		{1, 6}, {9, 27}, {29, 31}, {33, 37}, {40, 48}, {50, 53}, {55, 55}, {57, 57}, {59, 76}, {82, 82}, {84, 84},
@@ -15,10 +15,10 @@ func covered() []string {
 	return ids
 }
 
-// gap is what of the catalogue is not covered.
+// gap is a part of the catalogue that is not covered.
 type gap struct{ ids, why string }
 
-var notCovered = []gap{
+var uncoveredFaults = []gap{
 	{"F07, F08", "the daemon out of memory, or without a disk: it writes to no disk; one transaction of millions of rows runs under a cgroup's limit (F48), but nothing else does"},
 	{"F28", "a synchronous standby that is missing while a transaction commits: an event may precede the visibility of its row, which is documented; no row of its own"},
 	{"F32, F39", "the slot's idle time-out (PostgreSQL 18) and a server that waits for its own standbys are tested in `test/integration` and `relay`, without a row here"},

@@ -1,10 +1,10 @@
-// Command prove runs everything that the promise rests on and writes docs/proof.md: the simulator, the fault suite on
-// real servers in its full length, and the mutants. `make prove` calls it.
+// Command prove runs all evidence for the promise and writes docs/proof.md: the simulator, the fault suite on real
+// servers in its full length, and the mutants. `make prove` calls it.
 //
-// It promises that every row it writes comes from a run of this call, that a fault of the catalogue which was to be
-// covered and was not is named, and that its exit status is 1 if anything failed, survived or is missing. All that rows
-// were judged by stays in the folder -dir: histories (OUTBOXCDC_TEST_HISTORY judges them again), the daemons' logs, and
-// the output of each stage.
+// Every row that it writes comes from a run of this call. It names each fault of the catalogue that should have been
+// covered and was not. Its exit status is 1 if anything failed, survived or is missing. The folder -dir keeps what the
+// rows were judged by: histories (OUTBOXCDC_TEST_HISTORY judges them again), the daemons' logs, and the output of each
+// stage.
 package main
 
 import (
@@ -27,11 +27,11 @@ import (
 
 func main() {
 	p := prover{out: os.Stdout}
-	flag.StringVar(&p.dir, "dir", "bin/proof", "folder for what the run leaves behind")
+	flag.StringVar(&p.dir, "dir", "bin/proof", "folder for the results of the run")
 	flag.StringVar(&p.file, "o", "docs/proof.md", "file to write")
-	flag.StringVar(&p.only, "run", "", "only tests of the suite that match; the result goes to the folder, not to docs")
+	flag.StringVar(&p.only, "run", "", "run only matching tests of the suite; the result goes to the folder, not to docs")
 	flag.BoolVar(&p.again, "again", false, "with -run: add to the last whole run, whose rows of the same tests are replaced")
-	flag.BoolVar(&p.short, "short", false, "the tests in the form that they have in make test")
+	flag.BoolVar(&p.short, "short", false, "run the tests in the short form of make test")
 	flag.Uint64Var(&p.seed, "seed", rand.Uint64N(1<<32), "of the fault suite")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -69,7 +69,7 @@ func (p *prover) prove(ctx context.Context) error {
 			return err
 		}
 	} else if err := errors.Join(os.RemoveAll(p.dir), os.MkdirAll(p.dir, 0o755)); err != nil {
-		return err // nothing of an earlier run may become a row of this one
+		return err // no result of an earlier run may become a row of this one
 	}
 	var failed []error
 	for _, s := range p.stages() {
@@ -77,7 +77,7 @@ func (p *prover) prove(ctx context.Context) error {
 			failed = append(failed, fmt.Errorf("%s: %w", s.name, err))
 		}
 		if ctx.Err() != nil {
-			return ctx.Err() // half a run is no proof
+			return ctx.Err() // an incomplete run is no proof
 		}
 	}
 	if !p.again {
@@ -105,7 +105,7 @@ func (p *prover) prove(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// run is what a whole run leaves for those that add to it.
+// run is what a whole run stores for later partial runs.
 type run struct {
 	Date     time.Time
 	Took     time.Duration
@@ -128,7 +128,7 @@ func lastRun(dir string) (r run, err error) {
 		err = json.Unmarshal(b, &r)
 	}
 	if err != nil {
-		return r, fmt.Errorf("add to the last whole run: %w; make prove without RUN makes one", err)
+		return r, fmt.Errorf("add to the last whole run: %w; run make prove without RUN first", err)
 	}
 	return r, nil
 }
@@ -156,21 +156,21 @@ func (p *prover) stages() []stage {
 		{"simulator", []string{"OUTBOXCDC_TEST_SIM=" + strconv.Itoa(simSeconds) + "s"}, []string{"go", "test", "-json", "-count=1", "-timeout", "20m", "-run", "^TestSim", "./relay"}},
 		suiteStage,
 		nodes,
-		// What a wrong simulator finds is no row of ours.
+		// A mutant of the simulator must not add rows.
 		{"mutants", []string{"OUTBOXCDC_TEST_DIR="}, []string{"go", "run", "./test/mutants", "-json", filepath.Join(p.dir, "mutants.json")}},
 	}
 }
 
-// do runs a stage; the output of go test is shown as testrun shows it and kept as it is.
+// do runs a stage; it shows the output of go test as testrun does and keeps the original.
 func (p *prover) do(ctx context.Context, s stage) error {
 	fmt.Fprintf(p.out, "== %s\n", s.name)
 	log, err := os.OpenFile(filepath.Join(p.dir, s.name+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
-	defer log.Close() //nolint:errcheck // it is for people
+	defer log.Close() //nolint:errcheck // people read the log
 	cmd := exec.CommandContext(ctx, s.args[0], s.args[1:]...)
-	// Told to stop, tests end their servers; what they leave dies with them.
+	// On SIGTERM tests end their servers; servers that are left die with them.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 30 * time.Second
 	cmd.Env = append(append(os.Environ(), "OUTBOXCDC_TEST_DIR="+p.dir), s.env...)

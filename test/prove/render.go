@@ -74,7 +74,7 @@ type mutant struct {
 	Survived bool    `json:"survived"`
 }
 
-// report is all that goes into docs/proof.md.
+// report is the content of docs/proof.md.
 type report struct {
 	run
 	Rows    []row
@@ -83,7 +83,7 @@ type report struct {
 	Mutants []mutant
 }
 
-// load reads what the stages left. A stage that left nothing leaves a gap, which gaps names.
+// load reads the results of the stages. A stage without results is a gap, which gaps names.
 func load(dir string) (*report, error) {
 	r := &report{}
 	err := errors.Join(
@@ -99,15 +99,15 @@ func load(dir string) (*report, error) {
 	default:
 		err = errors.Join(err, json.Unmarshal(b, &r.Mutants))
 	}
-	r.Rows, r.Cluster = newest(r.Rows), lastOfEach(r.Cluster)
+	r.Rows, r.Cluster = newestRows(r.Rows), lastOfEach(r.Cluster)
 	slices.SortStableFunc(r.Rows, func(a, b row) int {
 		return cmp.Or(cmp.Compare(number(a.Faults), number(b.Faults)), cmp.Compare(a.Test, b.Test))
 	})
 	return r, err
 }
 
-// newest keeps of each test the rows of the last process that ran it.
-func newest(rows []row) []row {
+// newestRows keeps, for each test, the rows of the last process that ran it.
+func newestRows(rows []row) []row {
 	last := map[string]time.Time{}
 	for _, r := range rows {
 		if r.Began.After(last[r.Test]) {
@@ -117,7 +117,7 @@ func newest(rows []row) []row {
 	return slices.DeleteFunc(rows, func(r row) bool { return r.Began.Before(last[r.Test]) })
 }
 
-// lastOfEach keeps of each fault the run that was written last.
+// lastOfEach keeps, for each fault, the run that was written last.
 func lastOfEach(all []clusterFault) (kept []clusterFault) {
 	for _, c := range all {
 		i := slices.IndexFunc(kept, func(k clusterFault) bool { return k.Fault == c.Fault && k.Requests == c.Requests })
@@ -151,7 +151,7 @@ func lines[T any](file string, into *[]T) error {
 	return in.Err()
 }
 
-// number is that of the first fault, "F21 F27" → 21.
+// number returns the number of the first fault, "F21 F27" → 21.
 func number(faults string) int {
 	for _, id := range strings.Fields(faults) {
 		if n, err := strconv.Atoi(strings.TrimPrefix(id, "F")); err == nil {
@@ -161,7 +161,7 @@ func number(faults string) int {
 	return 1000
 }
 
-// gaps are what stands between this run and a proof.
+// gaps returns what this run lacks to be a proof.
 func (r *report) gaps() []error {
 	var gaps []error
 	seen := map[string]bool{}
@@ -194,7 +194,7 @@ func (r *report) gaps() []error {
 	if len(r.Cluster) == 0 && !r.Short {
 		gaps = append(gaps, errors.New("the cluster of three brokers left no result"))
 	}
-	for _, id := range covered() {
+	for _, id := range coveredFaults() {
 		if !seen[id] {
 			gaps = append(gaps, fmt.Errorf("%s was not run", id))
 		}
@@ -241,7 +241,7 @@ func (r *report) markdown() string {
 	r.mutants(say)
 	say("\n## What is not covered, and why\n")
 	say("Of the catalogue (the numbers are its ids):\n")
-	for _, n := range notCovered {
+	for _, n := range uncoveredFaults {
 		say("- %s: %s", n.ids, n.why)
 	}
 	say("")
@@ -314,7 +314,7 @@ func (r *report) simulator(say func(string, ...any)) {
 			ids = " (" + s.Faults + ")"
 		}
 		say("\n%s%s: %d runs in %s%s", strings.TrimSuffix(s.Done, "."), ids, s.Runs, secondsOf(s.Seconds), verdict)
-		if len(s.Reached) == 0 || s.Test != "TestSim" { // the others are about one thing each
+		if len(s.Reached) == 0 || s.Test != "TestSim" { // the other tests each check one rule
 			continue
 		}
 		say("\n| state that must have been reached | times |\n| --- | ---: |")
@@ -338,7 +338,7 @@ func (r *report) mutants(say func(string, ...any)) {
 	}
 }
 
-// cell keeps a text inside its cell.
+// cell escapes a text for a table cell.
 func cell(s string) string {
 	return strings.NewReplacer("|", "\\|", "\n", " ", "\t", " ").Replace(strings.TrimSpace(s))
 }
@@ -360,7 +360,7 @@ func mebibytes(n int64) string {
 	return fmt.Sprintf("%d MiB", (n+1<<19)>>20)
 }
 
-// versions are what was tested, and on what.
+// versions returns the versions of the tested software and of the machine.
 func versions(ctx context.Context) []string {
 	out := func(name string, args ...string) string {
 		b, err := exec.CommandContext(ctx, name, args...).Output()

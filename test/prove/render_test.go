@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A run that lacks a fault, failed in one, or let a mutant live says so, in the file and in its status.
+// A run that lacks a fault, failed in one, or let a mutant live reports that, in the file and in its status.
 func TestGapsAreSaid(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -18,7 +18,7 @@ func TestGapsAreSaid(t *testing.T) {
 	}
 	whole := func() *report {
 		var rows []string
-		for _, id := range covered() {
+		for _, id := range coveredFaults() {
 			rows = append(rows, `{"faults":"`+id+`","test":"Test`+id+`","done":"a | b","checked":true,"events":7,"passed":true,"recovery_seconds":1.25,"peak_rss_bytes":31457280}`)
 		}
 		write("proof.jsonl", strings.Join(rows, "\n"))
@@ -44,7 +44,7 @@ func TestGapsAreSaid(t *testing.T) {
 		}
 	}
 	if strings.Contains(text, "no proof") {
-		t.Error("a whole run calls itself no proof")
+		t.Error("a whole run is reported as no proof")
 	}
 	for want, spoil := range map[string]func(*report){
 		"F76 was not run":                             func(r *report) { r.Rows = r.Rows[:len(r.Rows)-3] },
@@ -65,12 +65,12 @@ func TestGapsAreSaid(t *testing.T) {
 			said = said || strings.Contains(g.Error(), want)
 		}
 		if !said || !strings.Contains(r.markdown(), want) {
-			t.Errorf("%q is not said: %v", want, r.gaps())
+			t.Errorf("%q is not reported: %v", want, r.gaps())
 		}
 	}
 }
 
-// A fault of the three brokers that was run again replaces the old result, and says so.
+// A repeated fault of the three brokers replaces the old result, and the page says so.
 func TestClusterRunAgain(t *testing.T) {
 	kept := lastOfEach([]clusterFault{{Fault: "a", Requests: 1}, {Fault: "a", Requests: 5, Passed: true}, {Fault: "a", Requests: 1, Records: 7, Passed: true}})
 	text := (&report{Cluster: kept}).markdown()
@@ -79,14 +79,14 @@ func TestClusterRunAgain(t *testing.T) {
 	}
 }
 
-// A row that was run again replaces the old one, and says so.
+// A repeated row replaces the old one, and the page says so.
 func TestRunAgain(t *testing.T) {
 	begun := time.Date(2026, 11, 21, 16, 0, 0, 0, time.UTC)
 	old := row{Faults: "F21", Test: "TestX", Done: "stopped", Began: begun.Add(time.Minute)}
 	other := row{Faults: "F22", Test: "TestY", Done: "stopped", Began: begun.Add(time.Minute), Passed: true}
 	again := old
 	again.Passed, again.Began = true, begun.Add(2*time.Hour)
-	r := report{run: run{Date: begun, Took: time.Hour}, Rows: newest([]row{old, other, again})}
+	r := report{run: run{Date: begun, Took: time.Hour}, Rows: newestRows([]row{old, other, again})}
 	text := r.markdown()
 	if len(r.Rows) != 2 || strings.Count(text, "run again at 18:00 UTC") != 1 || strings.Contains(text, "**FAILED**") {
 		t.Errorf("%d rows:\n%s", len(r.Rows), text)

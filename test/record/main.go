@@ -1,5 +1,5 @@
 // Command record writes decoder/testdata/pg<major>/<scenario>.txt: what real walsenders of every supported version send
-// for a list of scenarios. It fetches and starts the servers itself. Run it with go generate in decoder/, then look at
+// for a list of scenarios. It fetches and starts the servers itself. Run it with go generate in decoder/, then check
 // the difference and run go test ./decoder -update.
 package main
 
@@ -25,7 +25,7 @@ import (
 )
 
 func main() {
-	out := flag.String("out", "testdata", "the folder to write to")
+	out := flag.String("out", "testdata", "folder to write to")
 	majors := flag.String("majors", strings.Join(pgtest.Majors(), ","), "the versions to record")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -64,7 +64,7 @@ func recordMajor(ctx context.Context, major, dir string) (err error) {
 	return nil
 }
 
-// record plays the scenario against an empty database and returns the text of its file, except for the decoded part.
+// record plays the scenario in an empty database and returns the text of its file, except for the decoded part.
 func (sc scenario) record(ctx context.Context, url string) (string, error) {
 	conns := map[string]*pgx.Conn{}
 	for _, name := range []string{"a", "b"} {
@@ -175,7 +175,7 @@ func (sc scenario) stream(ctx context.Context, url string, start, end pglogrepl.
 				if err != nil {
 					return nil, err
 				}
-				x.WALData = append([]byte(nil), x.WALData...) // pgx writes the next message over it
+				x.WALData = append([]byte(nil), x.WALData...) // pgx reuses the buffer for the next message
 				messages = append(messages, x)
 			case pglogrepl.PrimaryKeepaliveMessageByteID:
 				k, err := pglogrepl.ParsePrimaryKeepaliveMessage(m.Data[1:])

@@ -4,14 +4,14 @@ import "strings"
 
 type scenario struct {
 	name, what string
-	setup      []string // before the slot is made
+	setup      []string // before the slot is created
 	steps      []step
-	options    []string // of START_REPLICATION, beside protocol and publication
+	options    []string // of START_REPLICATION, besides protocol and publication
 }
 
 type step struct{ conn, sql string }
 
-// play makes steps of lines "a: sql"; a line without a connection belongs to the one before.
+// play splits lines "a: sql" into steps; a line without a connection continues the one before.
 func play(lines ...string) []step {
 	var steps []step
 	for _, l := range lines {

@@ -1,4 +1,4 @@
-// Package testcert makes certificates for servers and clients of tests. All of them are good for a day, and for 127.0.0.1
+// Package testcert creates certificates for servers and clients of tests. They are valid for a day, and for 127.0.0.1
 // and localhost unless another host is named.
 package testcert
 
@@ -22,11 +22,11 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// New makes an authority.
+// New creates an authority.
 func New(name string) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make a key: %w", err)
+		return nil, fmt.Errorf("create a key: %w", err)
 	}
 	template := template(name)
 	template.IsCA, template.KeyUsage = true, x509.KeyUsageCertSign
@@ -37,12 +37,12 @@ func New(name string) (*Authority, error) {
 	return a, nil
 }
 
-// Issue makes a certificate for a server or a client of that common name, and its key (PKCS #8), both in PEM. It is for
-// hosts instead of this machine, if any are named.
+// Issue creates a certificate for a server or a client with that common name, and its key (PKCS #8), both in PEM. It is
+// valid for hosts instead of this machine, if any are named.
 func (a *Authority) Issue(name string, hosts ...string) (certificate, key []byte, err error) {
 	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a key: %w", err)
+		return nil, nil, fmt.Errorf("create a key: %w", err)
 	}
 	template := template(name)
 	template.KeyUsage = x509.KeyUsageDigitalSignature
@@ -71,7 +71,7 @@ func template(name string) *x509.Certificate {
 func (a *Authority) sign(template *x509.Certificate, key *ecdsa.PublicKey) ([]byte, error) {
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key, a.key)
 	if err != nil {
-		return nil, fmt.Errorf("make a certificate: %w", err)
+		return nil, fmt.Errorf("create a certificate: %w", err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }

@@ -1,12 +1,12 @@
-// Command testrun reads the output of one or more runs of `go test -json` and says what people want to know: failures
-// with their output, progress while it goes on, the skipped tests and why, the ten slowest tests, and the totals.
+// Command testrun reads the output of one or more runs of `go test -json` and prints a summary for people: failures
+// with their output, progress, the skipped tests and why, the ten slowest tests, and the totals.
 //
-// It promises that its exit status is 1 if any test, package or build failed, if a package did not finish, or if no test
-// ran at all. With -kafka its last line says whether a real Kafka was tested, as the tests themselves said it in a line
-// "REAL-KAFKA: <version>" or "NO-REAL-KAFKA: <reason>"; not having tested on one is a failure when CI=true.
+// Its exit status is 1 if any test, package or build failed, if a package did not finish, or if no test ran at all.
+// With -kafka its last line says whether a real Kafka was tested, according to the tests' own line "REAL-KAFKA:
+// <version>" or "NO-REAL-KAFKA: <reason>"; not having tested on one is a failure when CI=true.
 //
-// The status of `go test` itself is left to the shell (set -o pipefail): what fails before the first event, such as a
-// broken go.mod, is not in the stream.
+// The shell has to check the status of `go test` itself (set -o pipefail): failures before the first event, such as a
+// broken go.mod, are not in the stream.
 package main
 
 import (
@@ -18,10 +18,10 @@ import (
 )
 
 func main() {
-	kafka := flag.Bool("kafka", false, "say in the last line whether a real Kafka was tested")
+	kafka := flag.Bool("kafka", false, "print in the last line whether a real Kafka was tested")
 	slowest := flag.Int("slowest", 10, "how many of the slowest tests to print")
 	flag.Parse()
-	// Ctrl-C reaches go test too; what it still says is worth reading.
+	// Ctrl-C reaches go test too; its remaining output is worth reading.
 	signal.Ignore(os.Interrupt)
 	r := newReport(os.Stdout, *slowest)
 	r.needKafka, r.ci = *kafka, os.Getenv("CI") == "true"
@@ -30,10 +30,10 @@ func main() {
 	}
 }
 
-// beat is how often progress is shown when nothing else was.
-const beat = 20 * time.Second
+// progressInterval is how often progress is shown when there is no other output.
+const progressInterval = 20 * time.Second
 
-// follow feeds r from in until its end and returns whether all is well.
+// follow passes in to r until its end and returns whether all tests passed.
 func follow(in io.Reader, r *report) bool {
 	lines := make(chan []byte, 64)
 	var readErr error
@@ -41,7 +41,7 @@ func follow(in io.Reader, r *report) bool {
 		defer close(lines)
 		readErr = split(in, lines)
 	}()
-	ticker := time.NewTicker(beat)
+	ticker := time.NewTicker(progressInterval)
 	defer ticker.Stop()
 	for {
 		select {

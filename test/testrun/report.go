@@ -19,28 +19,28 @@ type event struct {
 	Elapsed                                   float64
 }
 
-// result is what is known of one test. Its name in a package is unique while it runs, and -count repeats it.
+// result is the state of one test. Its name is unique in a package while it runs, and -count repeats it.
 type result struct {
 	pkg, name string
 	started   time.Time
 	output    tail
 	seconds   float64
 	children  int
-	failed    bool    // one of its children did
-	slowest   *result // of its children
+	failed    bool    // one of its subtests failed
+	slowest   *result // of its subtests
 }
 
-// pkg is what is known of one package.
+// pkg is the state of one package.
 type pkg struct {
 	output tail
 	tests  map[string]*result // unfinished, by name
 	count  int
 }
 
-// report gathers events and writes what is worth reading to out.
+// report gathers events and writes the summary to out.
 type report struct {
 	out       io.Writer
-	most      int // of the slowest tests
+	most      int // number of slowest tests
 	needKafka bool
 	ci        bool
 
@@ -57,7 +57,7 @@ func newReport(out io.Writer, slowest int) *report {
 	return &report{out: out, most: slowest, pkgs: map[string]*pkg{}, skips: map[string]int{}, shown: time.Now()}
 }
 
-// split sends the lines of in, however long.
+// split sends the lines of in, of any length.
 func split(in io.Reader, lines chan<- []byte) error {
 	r := bufio.NewReader(in)
 	for {
@@ -76,10 +76,10 @@ func split(in io.Reader, lines chan<- []byte) error {
 
 func (r *report) printf(format string, args ...any) {
 	r.shown = time.Now()
-	fmt.Fprintf(r.out, format, args...) //nolint:errcheck // nobody is left to be told
+	fmt.Fprintf(r.out, format, args...) //nolint:errcheck // if printing fails, there is no way to report it
 }
 
-// line takes one line of the stream. What is no event (a tool's own complaint) is passed on.
+// line handles one line of the stream. Lines that are not events (a tool's own error) are printed unchanged.
 func (r *report) line(line []byte) {
 	var e event
 	if !bytes.HasPrefix(line, []byte("{")) || json.Unmarshal(line, &e) != nil || e.Action == "" {
@@ -93,9 +93,9 @@ func (r *report) line(line []byte) {
 		r.broken = append(r.broken, e.ImportPath)
 	default:
 		if e.Test == "" {
-			r.ofPackage(e)
+			r.packageEvent(e)
 		} else {
-			r.ofTest(e)
+			r.testEvent(e)
 		}
 	}
 }
@@ -109,18 +109,18 @@ func (r *report) pkg(name string) *pkg {
 	return p
 }
 
-func (r *report) ofPackage(e event) {
+func (r *report) packageEvent(e event) {
 	p := r.pkg(e.Package)
 	switch e.Action {
 	case "output":
 		p.output.add(e.Output)
 		r.sawKafka(e.Output)
 	case "pass":
-		r.printf("ok    %s  %s  %d tests\n", seconds(e.Elapsed), short(e.Package), p.count)
+		r.printf("ok    %s  %s  %d tests\n", seconds(e.Elapsed), shortName(e.Package), p.count)
 		delete(r.pkgs, e.Package)
 	case "fail":
-		r.unfinished(e.Package, p)
-		r.printf("FAIL  %s  %s\n%s", seconds(e.Elapsed), short(e.Package), p.output.text())
+		r.printUnfinished(e.Package, p)
+		r.printf("FAIL  %s  %s\n%s", seconds(e.Elapsed), shortName(e.Package), p.output.text())
 		r.broken = append(r.broken, e.Package)
 		delete(r.pkgs, e.Package)
 	case "skip": // no test files
@@ -128,7 +128,7 @@ func (r *report) ofPackage(e event) {
 	}
 }
 
-// sawKafka notes what the tests say about the Kafka they ran on. One that had none outweighs one that had.
+// sawKafka notes what the tests say about their Kafka. One without a real Kafka outweighs all with one.
 func (r *report) sawKafka(output string) {
 	line := strings.TrimSpace(output)
 	if v, ok := strings.CutPrefix(line, "REAL-KAFKA:"); ok {
@@ -139,7 +139,7 @@ func (r *report) sawKafka(output string) {
 	}
 }
 
-func (r *report) ofTest(e event) {
+func (r *report) testEvent(e event) {
 	p := r.pkg(e.Package)
 	t, ok := p.tests[e.Test]
 	if !ok {
@@ -155,11 +155,12 @@ func (r *report) ofTest(e event) {
 	case "pass", "fail", "skip":
 		t.seconds = e.Elapsed
 		delete(p.tests, e.Test)
-		r.finished(p, t, e.Action)
+		r.noteFinished(p, t, e.Action)
 	}
 }
 
-// parent is the unfinished test that name is a subtest of, if there is one. A subtest's own name may hold slashes.
+// parent returns the unfinished test that name is a subtest of, if there is one. A subtest's own name may contain
+// slashes.
 func (p *pkg) parent(name string) *result {
 	for {
 		i := strings.LastIndexByte(name, '/')
@@ -173,8 +174,8 @@ func (p *pkg) parent(name string) *result {
 	}
 }
 
-// finished counts the tests without subtests, and a test with subtests only if it failed by itself.
-func (r *report) finished(p *pkg, t *result, action string) {
+// noteFinished counts the tests without subtests, and a test with subtests only if it failed by itself.
+func (r *report) noteFinished(p *pkg, t *result, action string) {
 	parent := p.parent(t.name)
 	if parent == nil {
 		r.done = append(r.done, t)
@@ -186,7 +187,7 @@ func (r *report) finished(p *pkg, t *result, action string) {
 		if parent != nil {
 			parent.failed = true
 		}
-		r.printf("--- FAIL: %s %s (%.1fs)\n%s", short(t.pkg), t.name, t.seconds, t.output.said())
+		r.printf("--- FAIL: %s %s (%.1fs)\n%s", shortName(t.pkg), t.name, t.seconds, t.output.ownOutput())
 		if !t.failed {
 			p.count++
 			r.failed++
@@ -200,16 +201,16 @@ func (r *report) finished(p *pkg, t *result, action string) {
 		r.passed++
 	}
 	if action == "pass" && parent == nil && t.seconds >= 2 {
-		r.printf("      %s  %s %s\n", seconds(t.seconds), short(t.pkg), t.name)
+		r.printf("      %s  %s %s\n", seconds(t.seconds), shortName(t.pkg), t.name)
 	}
 	t.output = tail{}
 }
 
-// unfinished prints the tests that were running when their package ended: one of them is usually to blame.
-func (r *report) unfinished(name string, p *pkg) {
+// printUnfinished prints the tests that were running when their package ended: one of them is usually the cause.
+func (r *report) printUnfinished(name string, p *pkg) {
 	for _, n := range slices.Sorted(maps.Keys(p.tests)) {
 		t := p.tests[n]
-		r.printf("--- NOT FINISHED: %s %s\n%s", short(name), n, t.output.said())
+		r.printf("--- NOT FINISHED: %s %s\n%s", shortName(name), n, t.output.ownOutput())
 		if t.children == 0 {
 			r.failed++
 		}
@@ -217,9 +218,9 @@ func (r *report) unfinished(name string, p *pkg) {
 	clear(p.tests)
 }
 
-// progress shows that something goes on, if nothing was shown for a while.
+// progress prints a sign of life if nothing was shown for a while.
 func (r *report) progress(now time.Time) {
-	if now.Sub(r.shown) < beat {
+	if now.Sub(r.shown) < progressInterval {
 		return
 	}
 	var running []string
@@ -231,7 +232,7 @@ func (r *report) progress(now time.Time) {
 			}
 		}
 		if len(p.tests) == 0 {
-			running = append(running, short(name))
+			running = append(running, shortName(name))
 		}
 	}
 	const most = 4
@@ -244,11 +245,11 @@ func (r *report) progress(now time.Time) {
 	r.printf("      … %d passed, running: %s\n", r.passed, strings.Join(running, ", "))
 }
 
-// end prints the summary and returns whether all is well.
+// end prints the summary and returns whether all tests passed.
 func (r *report) end(readErr error) bool {
 	for _, name := range slices.Sorted(maps.Keys(r.pkgs)) {
-		r.unfinished(name, r.pkgs[name])
-		r.printf("FAIL  %s did not finish\n%s", short(name), r.pkgs[name].output.text())
+		r.printUnfinished(name, r.pkgs[name])
+		r.printf("FAIL  %s did not finish\n%s", shortName(name), r.pkgs[name].output.text())
 		r.broken = append(r.broken, name)
 	}
 	r.printSlowest()
@@ -282,7 +283,7 @@ func (r *report) sayKafka() bool {
 		r.printf("TESTED ON A REAL KAFKA: %s\n", r.kafka)
 		return true
 	case why == "":
-		why = "the integration tests did not get so far as to say which Kafka they have"
+		why = "the integration tests ended before they reported their Kafka"
 	}
 	r.printf("NOT TESTED ON A REAL KAFKA: %s\n", why)
 	return false
@@ -306,18 +307,20 @@ func (r *report) printSlowest() {
 	for _, t := range r.done[:n] {
 		part := ""
 		if t.slowest != nil {
-			part = fmt.Sprintf(" (of it %s: %.1fs)", strings.TrimPrefix(t.slowest.name, t.name+"/"), t.slowest.seconds)
+			part = fmt.Sprintf(" (of which %s: %.1fs)", strings.TrimPrefix(t.slowest.name, t.name+"/"), t.slowest.seconds)
 		}
-		r.printf("      %s  %s %s%s\n", seconds(t.seconds), short(t.pkg), t.name, part)
+		r.printf("      %s  %s %s%s\n", seconds(t.seconds), shortName(t.pkg), t.name, part)
 	}
 }
 
 func seconds(s float64) string { return fmt.Sprintf("%6.1fs", s) }
 
-// short leaves out what all our packages begin with.
-func short(name string) string { return strings.TrimPrefix(name, "github.com/outboxcdc/outboxcdc/") }
+// shortName removes the prefix of our packages.
+func shortName(name string) string {
+	return strings.TrimPrefix(name, "github.com/outboxcdc/outboxcdc/")
+}
 
-// tail keeps the end of an output: what matters stands there, and a test may say a great deal.
+// tail keeps the end of an output: it has what matters, and a test may print a lot.
 type tail struct {
 	lines []string
 	size  int
@@ -339,7 +342,7 @@ func (t *tail) add(s string) {
 func (t *tail) text() string {
 	s := strings.Join(t.lines, "")
 	if t.cut {
-		s = "[the beginning is left out]\n" + s
+		s = "[the beginning is omitted]\n" + s
 	}
 	if s != "" && !strings.HasSuffix(s, "\n") {
 		s += "\n"
@@ -347,8 +350,8 @@ func (t *tail) text() string {
 	return s
 }
 
-// said is text without what go test itself says about a test: where it began and paused, and that it failed.
-func (t *tail) said() string {
+// ownOutput returns the text without go test's own lines about a test: start, pause, failure.
+func (t *tail) ownOutput() string {
 	told := *t
 	told.lines = slices.DeleteFunc(slices.Clone(t.lines), func(line string) bool {
 		line = strings.TrimLeft(line, " ")
@@ -358,7 +361,7 @@ func (t *tail) said() string {
 	return told.text()
 }
 
-// reason is the last thing that a skipped test said, without the place.
+// reason returns the last line of a skipped test, without its source position.
 func (t *tail) reason() string {
 	for _, line := range slices.Backward(t.lines) {
 		line = strings.TrimSpace(line)

@@ -53,7 +53,7 @@ func TestReport(t *testing.T) {
 			in: ev("run", "relay", "TestB", "", 0) + ev("run", "relay", "TestB/x/y", "", 0) + ev("run", "relay", "TestB/z", "", 0) +
 				ev("fail", "relay", "TestB/x/y", "", 0.1) + ev("pass", "relay", "TestB/z", "", 0.3) +
 				ev("fail", "relay", "TestB", "", 0.5) + ev("fail", "relay", "", "", 0.6),
-			want: []string{"(of it z:"},
+			want: []string{"(of which z:"},
 			last: "tests: 1 passed, 1 failed, 0 skipped",
 		},
 		{
@@ -83,7 +83,7 @@ func TestReport(t *testing.T) {
 			want: []string{"skipped 1: no java", "no test ran"},
 			last: "tests: 0 passed, 0 failed, 1 skipped",
 		},
-		{name: "a complaint is passed on", in: "go: warning\n" + passing("relay"), ok: true, want: []string{"go: warning"}, last: "tests: 1 passed, 0 failed, 0 skipped"},
+		{name: "other output is printed unchanged", in: "go: warning\n" + passing("relay"), ok: true, want: []string{"go: warning"}, last: "tests: 1 passed, 0 failed, 0 skipped"},
 		{
 			name: "real Kafka", in: kafka("REAL-KAFKA: 4.3.1") + passing("test/integration"), kafka: true, ci: true, ok: true,
 			last: "TESTED ON A REAL KAFKA: 4.3.1",
@@ -97,8 +97,8 @@ func TestReport(t *testing.T) {
 			last: "NOT TESTED ON A REAL KAFKA: there is no java",
 		},
 		{
-			name: "nobody said", in: passing("relay"), kafka: true, ci: true,
-			last: "NOT TESTED ON A REAL KAFKA: the integration tests did not get so far as to say which Kafka they have",
+			name: "not reported", in: passing("relay"), kafka: true, ci: true,
+			last: "NOT TESTED ON A REAL KAFKA: the integration tests ended before they reported their Kafka",
 		},
 	}
 	for _, tt := range tests {
@@ -154,9 +154,9 @@ func TestProgress(t *testing.T) {
 	r.line([]byte(ev("run", "relay", "TestLong", "", 0)))
 	r.progress(r.shown.Add(time.Second))
 	if out.Len() != 0 {
-		t.Errorf("said too early: %s", out.String())
+		t.Errorf("printed too early: %s", out.String())
 	}
-	r.progress(r.shown.Add(2 * beat))
+	r.progress(r.shown.Add(2 * progressInterval))
 	if !strings.Contains(out.String(), "running: TestLong") {
 		t.Errorf("says %q", out.String())
 	}
@@ -167,7 +167,7 @@ func TestTail(t *testing.T) {
 	for range 10 {
 		tl.add(strings.Repeat("x", tailBytes/4) + "\n")
 	}
-	if s := tl.text(); len(s) > tailBytes+100 || !strings.HasPrefix(s, "[the beginning is left out]") {
+	if s := tl.text(); len(s) > tailBytes+100 || !strings.HasPrefix(s, "[the beginning is omitted]") {
 		t.Errorf("%d bytes, begins %q", len(s), s[:30])
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// query is one that package replication asks, known by a piece of its text, with the types of its parameters and
+// query is a query of package replication, recognised by a piece of its text, with the types of its parameters and
 // columns.
 type query struct {
 	part            string
@@ -18,7 +18,7 @@ type query struct {
 	rows            func(*view) [][]any
 }
 
-// view is the server, locked, with the parameters of a query.
+// view is the locked server, with the parameters of a query.
 type view struct {
 	*Server
 	params [][]byte
@@ -26,16 +26,16 @@ type view struct {
 
 func (v *view) text(i int) string { return string(v.params[i]) }
 
-// oid is a parameter of type oid, which pgx sends in binary.
+// oid returns a parameter of type oid, which pgx sends in binary.
 func (v *view) oid(i int) uint32 { return binary.BigEndian.Uint32(v.params[i]) }
 
-// onlyOID is the one element of an oid[].
+// onlyOID returns the one element of an oid[].
 func (v *view) onlyOID(i int) uint32 {
 	b := v.params[i]
 	return binary.BigEndian.Uint32(b[len(b)-4:])
 }
 
-// row is the answer to the question for a table and its partitions.
+// row is the answer to the query for a table and its partitions.
 func (t *Table) row() []any {
 	types := make([]uint32, len(t.Columns))
 	for i := range types {
@@ -91,7 +91,7 @@ var queries = []query{
 		}
 		return rows
 	}},
-	{"FROM pg_publication_tables t", []uint32{text, oids}, []uint32{oid, text, texts}, (*view).published},
+	{"FROM pg_publication_tables t", []uint32{text, oids}, []uint32{oid, text, texts}, (*view).publishedTables},
 	{"WITH RECURSIVE pub AS", []uint32{text, oids, oids, int4, oids, int2s}, []uint32{boolT, text, texts, boolT, texts, oids, int2s, text, text}, func(v *view) [][]any {
 		p, o := &v.cat.Publication, v.cat.Outbox()
 		exists := !p.Missing && p.Name == v.text(0)
@@ -129,8 +129,9 @@ var queries = []query{
 	}},
 }
 
-// published are the tables that the publication carries under their own name: leaves, unless it publishes via the root.
-func (v *view) published() [][]any {
+// publishedTables returns the tables that the publication carries under their own name: leaves, unless it publishes via the
+// root.
+func (v *view) publishedTables() [][]any {
 	p := &v.cat.Publication
 	if p.Missing || p.RelOID == 0 {
 		return nil

@@ -12,10 +12,10 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// errOver ends a connection in the ordinary way.
+// errOver ends a connection without an error.
 var errOver = errors.New("over")
 
-// conn is one connection. Its own goroutine reads; what it sends is guarded, because a session's script sends as well.
+// conn is one connection. Its own goroutine reads; writing is guarded, because a session's script sends as well.
 type conn struct {
 	s      *Server
 	nc     net.Conn
@@ -40,8 +40,8 @@ func (c *conn) cut() {
 	})
 }
 
-// bound keeps a client that does not read from holding whoever writes to it for ever.
-func (c *conn) bound() { _ = c.nc.SetWriteDeadline(time.Now().Add(patience)) }
+// limitWrite limits how long a client that does not read can block a write to it.
+func (c *conn) limitWrite() { _ = c.nc.SetWriteDeadline(time.Now().Add(patience)) }
 
 func (c *conn) send(msgs ...pgproto3.BackendMessage) error {
 	c.sendMu.Lock()
@@ -49,15 +49,15 @@ func (c *conn) send(msgs ...pgproto3.BackendMessage) error {
 	for _, m := range msgs {
 		c.be.Send(m)
 	}
-	c.bound()
+	c.limitWrite()
 	if err := c.be.Flush(); err != nil {
 		return errOver // the client is gone
 	}
 	return nil
 }
 
-// act does what the script wants at text; done means that the answer is dealt with.
-func (c *conn) act(text string) (done bool, err error) {
+// applyRule carries out the script's rule for text; done means that the query needs no further answer.
+func (c *conn) applyRule(text string) (done bool, err error) {
 	a := c.s.rule(text)
 	if a.Delay > 0 {
 		select {
@@ -135,7 +135,7 @@ func (c *conn) startup() (map[string]string, error) {
 		return nil, errOver
 	}
 	m, ok := msg.(*pgproto3.StartupMessage)
-	if !ok { // a CancelRequest, or a question for TLS, which the URL forbids
+	if !ok { // a CancelRequest, or a request for TLS, which the URL forbids
 		return nil, errOver
 	}
 	params := map[string]string{}
@@ -145,7 +145,7 @@ func (c *conn) startup() (map[string]string, error) {
 	return params, nil
 }
 
-// answer takes one message. Of the extended protocol it knows what pgx sends: Parse and Describe of a statement, then
+// answer handles one message. Of the extended protocol it knows what pgx sends: Parse and Describe of a statement, then
 // Bind, Describe and Execute of the unnamed portal.
 func (c *conn) answer(msg pgproto3.FrontendMessage) error {
 	switch m := msg.(type) {
@@ -170,7 +170,7 @@ func (c *conn) answer(msg pgproto3.FrontendMessage) error {
 		}
 		return c.send(c.find(c.portal).describe(c.formats))
 	case *pgproto3.Execute:
-		if done, err := c.act(c.portal); done {
+		if done, err := c.applyRule(c.portal); done {
 			return err
 		}
 		return c.execute(c.portal, c.formats)
@@ -189,7 +189,7 @@ func (c *conn) answer(msg pgproto3.FrontendMessage) error {
 // simple answers a query of the simple protocol, and the replication commands.
 func (c *conn) simple(text string) error {
 	ready := &pgproto3.ReadyForQuery{TxStatus: 'I'}
-	if done, err := c.act(text); done {
+	if done, err := c.applyRule(text); done {
 		if err != nil {
 			return err
 		}

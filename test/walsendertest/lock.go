@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// lock is a mutex that never hangs a test. A sync.Mutex that a Fatal or a panic left locked does: whoever needs it waits
-// until go test's own time-out, in a bubble too, because waiting for a mutex does not let a bubble's time pass. Waiting
+// lock is a mutex that never hangs a test. If a Fatal or a panic left a sync.Mutex locked, other goroutines would wait
+// until go test's own time-out. That is so in a bubble too, where waiting for a mutex does not let time pass; waiting
 // for a channel does.
 type lock chan struct{}
 
 func newLock() lock { return make(lock, 1) }
 
-// Lock panics if somebody keeps it for longer than anything takes: a callback of a test that calls the server, say.
+// Lock panics if the lock is held for far too long, for example because a test's callback calls the server.
 func (l lock) Lock() {
 	select {
 	case l <- struct{}{}:
@@ -31,14 +31,14 @@ func (l lock) Lock() {
 
 func (l lock) Unlock() { <-l }
 
-// do runs f with the lock, which is free again however f ends.
+// do runs f with the lock, and always releases it afterwards.
 func (l lock) do(f func()) {
 	l.Lock()
 	defer l.Unlock()
 	f()
 }
 
-// stacks are those of all goroutines.
+// stacks returns the stacks of all goroutines.
 func stacks() []byte {
 	b := make([]byte, 1<<20)
 	return b[:runtime.Stack(b, true)]

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// NewInMemory starts a server without a listener: [Server.Dial] is the only way to it. Nothing of it waits for the
-// network, so that it can be used in a bubble of testing/synctest.
+// NewInMemory starts a server without a listener: only [Server.Dial] reaches it. It never waits for the network, so
+// that it can be used in a bubble of testing/synctest.
 func NewInMemory(tb testing.TB, cat Catalog) *Server {
 	s := newServer(tb, cat)
 	s.addr = memoryAddr
@@ -19,7 +19,7 @@ func NewInMemory(tb testing.TB, cat Catalog) *Server {
 	return s
 }
 
-// memoryAddr is never dialled; it is an address only so that nobody looks up a name.
+// memoryAddr is never dialled; it is an IP address so that no name is looked up.
 const memoryAddr = "127.0.0.1:5432"
 
 // Dial connects to the server in memory; it is a pgconn.DialFunc.
@@ -31,11 +31,11 @@ func (s *Server) Dial(context.Context, string, string) (net.Conn, error) {
 	return &memConn{in: b, out: a}, nil
 }
 
-// half is one direction of a connection: bytes that are written never wait, as with a socket buffer without end.
+// half is one direction of a connection: writes never block, as with an unlimited socket buffer.
 type half struct {
 	mu      sync.Mutex
 	buf     []byte
-	closed  bool          // by whoever reads it, or writes it
+	closed  bool          // by its reader or its writer
 	changed chan struct{} // closed and replaced at every change
 }
 
@@ -90,7 +90,7 @@ func (c *memConn) Write(p []byte) (n int, err error) {
 			err = net.ErrClosed
 			return
 		}
-		// As with TCP, whoever writes to an end that is gone learns it a round trip later at the earliest.
+		// As with TCP, writing to a closed end fails one round trip later at the earliest.
 		if !c.out.closed {
 			c.out.buf = append(c.out.buf, p...)
 		}

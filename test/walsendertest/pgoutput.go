@@ -11,13 +11,13 @@ import (
 // Tx is a transaction of the script.
 type Tx struct {
 	Commit pglogrepl.LSN // start of its commit record
-	End    pglogrepl.LSN // where the next one may start
+	End    pglogrepl.LSN // where the next transaction may start
 	XID    uint32
 	Time   time.Time
 	Body   [][]byte // pgoutput messages between Begin and Commit
 }
 
-// Messages is the transaction as pgoutput sends it.
+// Messages returns the transaction as pgoutput sends it.
 func (t *Tx) Messages() [][]byte {
 	msgs := append([][]byte{Begin(t.Commit, t.Time, t.XID)}, t.Body...)
 	return append(msgs, Commit(t.Commit, t.End, t.Time))
@@ -28,17 +28,17 @@ var be = binary.BigEndian
 // pgTime is the protocol's clock: microseconds since 2000-01-01.
 func pgTime(t time.Time) uint64 { return uint64(t.UnixMicro() - 946684800*1_000_000) }
 
-// Begin is pgoutput's message of that name (PostgreSQL, "Logical Replication Message Formats"); so are those below.
+// Begin is pgoutput's message of that name (PostgreSQL, "Logical Replication Message Formats"); so are the ones below.
 func Begin(commit pglogrepl.LSN, at time.Time, xid uint32) []byte {
 	return be.AppendUint32(be.AppendUint64(be.AppendUint64([]byte{'B'}, uint64(commit)), pgTime(at)), xid)
 }
 
-// Commit closes what Begin opened.
+// Commit ends the transaction that Begin started.
 func Commit(commit, end pglogrepl.LSN, at time.Time) []byte {
 	return be.AppendUint64(be.AppendUint64(be.AppendUint64([]byte{'C', 0}, uint64(commit)), uint64(end)), pgTime(at))
 }
 
-// textOID is the type of every column here.
+// textOID is the type of every column in this package.
 const textOID = 25
 
 // Relation announces a table.
@@ -54,7 +54,7 @@ func Relation(t *Table) []byte {
 	return b
 }
 
-// Insert is one row; nil is NULL.
+// Insert is a new row; nil is NULL.
 func Insert(t *Table, values ...any) []byte {
 	if len(values) != len(t.Columns) {
 		panic(fmt.Sprintf("walsendertest: %d values for %d columns", len(values), len(t.Columns)))
@@ -62,7 +62,7 @@ func Insert(t *Table, values ...any) []byte {
 	return tuple(be.AppendUint32([]byte{'I'}, t.OID), values)
 }
 
-// Update is what a row has become; nil is NULL.
+// Update is the new version of a row; nil is NULL.
 func Update(t *Table, values ...any) []byte {
 	if len(values) != len(t.Columns) {
 		panic(fmt.Sprintf("walsendertest: %d values for %d columns", len(values), len(t.Columns)))

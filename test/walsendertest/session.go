@@ -10,14 +10,14 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// Status is a standby status update as it was received.
+// Status is a standby status update as received.
 type Status struct {
 	Written, Flushed, Applied pglogrepl.LSN
 	Reply                     bool
 	At                        time.Time
 }
 
-// Session is one START_REPLICATION. What is committed is streamed by itself; the methods send besides.
+// Session is one START_REPLICATION. Committed transactions are streamed by themselves; the methods send other messages.
 type Session struct {
 	Command string // START_REPLICATION …
 	Start   pglogrepl.LSN
@@ -46,7 +46,7 @@ func (c *conn) startReplication(command string) error {
 	return x.listen()
 }
 
-// session takes the slot for a connection, or says why not.
+// session acquires the slot for a connection, or returns why it cannot.
 func (s *Server) session(c *conn, command string) (*Session, *pgproto3.ErrorResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,11 +71,10 @@ func (s *Server) session(c *conn, command string) (*Session, *pgproto3.ErrorResp
 	return x, nil
 }
 
-// stream sends what is committed, from the slot's position on, and after each transaction nothing more: keepalives are
-// for the script.
+// stream sends committed transactions from the slot's position on, and nothing else: the script sends keepalives.
 func (x *Session) stream() {
 	for {
-		tx, changed := x.due()
+		tx, changed := x.nextTx()
 		if tx == nil {
 			select {
 			case <-changed:
@@ -97,8 +96,8 @@ func (x *Session) stream() {
 	}
 }
 
-// due is the next transaction; nil if there is none before the server changes.
-func (x *Session) due() (*Tx, <-chan struct{}) {
+// nextTx returns the next transaction; nil if there is none before the server changes.
+func (x *Session) nextTx() (*Tx, <-chan struct{}) {
 	x.s.mu.Lock()
 	defer x.s.mu.Unlock()
 	if x.next >= len(x.s.wal) || x.silent {
@@ -108,7 +107,7 @@ func (x *Session) due() (*Tx, <-chan struct{}) {
 	return &x.s.wal[x.next-1], x.s.changed
 }
 
-// listen takes what the client says until it is gone or has ended the stream.
+// listen reads the client's messages until it is gone or has ended the stream.
 func (x *Session) listen() error {
 	for {
 		msg, err := x.conn.be.Receive()
@@ -117,15 +116,15 @@ func (x *Session) listen() error {
 		}
 		switch m := msg.(type) {
 		case *pgproto3.CopyData:
-			if err := x.take(m.Data); err != nil {
+			if err := x.recordStatus(m.Data); err != nil {
 				return err
 			}
 		case *pgproto3.CopyDone:
 			x.s.edit(func() { x.copyDone, x.silent = true, true })
-			if done, err := x.conn.act("CopyDone"); done {
+			if done, err := x.conn.applyRule("CopyDone"); done {
 				return err
 			}
-			// The slot is free before the client is told so.
+			// The slot is free before the client is told that the stream has ended.
 			x.s.edit(func() {
 				if x.s.active == x {
 					x.s.active = nil
@@ -141,8 +140,8 @@ func (x *Session) listen() error {
 	}
 }
 
-// take records a status update and moves the slot as Postgres does: by the flush position, never back, unchecked.
-func (x *Session) take(b []byte) error {
+// recordStatus records a status update and moves the slot as Postgres does: to the flush position, never back, unchecked.
+func (x *Session) recordStatus(b []byte) error {
 	if len(b) != 34 || b[0] != pglogrepl.StandbyStatusUpdateByteID {
 		return fmt.Errorf("not a standby status update: %x", b)
 	}
@@ -164,18 +163,18 @@ func (x *Session) take(b []byte) error {
 // Send sends the payload of one CopyData.
 func (x *Session) Send(payload []byte) error { return x.conn.send(&pgproto3.CopyData{Data: payload}) }
 
-// Raw sends bytes as they are: half a message, or what is none.
+// Raw sends bytes unchanged, such as half a message or garbage.
 func (x *Session) Raw(b []byte) error {
 	x.conn.sendMu.Lock()
 	defer x.conn.sendMu.Unlock()
-	x.conn.bound()
+	x.conn.limitWrite()
 	if _, err := x.conn.nc.Write(b); err != nil {
 		return errOver
 	}
 	return nil
 }
 
-// Keepalive sends one; the server is then at end.
+// Keepalive sends a keepalive that reports end as the server's position.
 func (x *Session) Keepalive(end pglogrepl.LSN, reply bool) error {
 	x.s.edit(func() { x.sentEnd, x.s.end = max(x.sentEnd, end), max(x.s.end, end) })
 	return x.Send(Keepalive(end, reply))
@@ -192,10 +191,10 @@ func (x *Session) Fail(e *pgproto3.ErrorResponse) {
 	}
 }
 
-// Silence keeps the connection and says nothing any more, whatever is asked or committed.
+// Silence keeps the connection but sends nothing any more, whatever is requested or committed.
 func (x *Session) Silence() { x.s.edit(func() { x.silent = true }) }
 
-// Cut ends the session's connection without a word and frees the slot; the ordinary connection stays.
+// Cut closes the session's connection without notice and frees the slot; the ordinary connection stays.
 func (x *Session) Cut() {
 	x.conn.cut()
 	x.s.edit(func() {
@@ -205,15 +204,15 @@ func (x *Session) Cut() {
 	})
 }
 
-// Statuses are the status updates so far.
+// Statuses returns the status updates so far.
 func (x *Session) Statuses() []Status {
 	x.s.mu.Lock()
 	defer x.s.mu.Unlock()
 	return append([]Status(nil), x.statuses...)
 }
 
-// AwaitStatuses waits until ok likes the status updates so far. What ok is called with is a copy and the server is not
-// locked meanwhile, so it may call the server, and the test, as it likes.
+// AwaitStatuses waits until ok returns true for the status updates so far. ok gets a copy and the server is not locked
+// meanwhile, so ok may call the server and the test.
 func (x *Session) AwaitStatuses(what string, ok func([]Status) bool) {
 	x.s.tb.Helper()
 	began := time.Now()
@@ -237,8 +236,8 @@ func (x *Session) AwaitCopyDone() {
 	x.s.await("CopyDone", func() bool { return x.copyDone })
 }
 
-// Commit appends a transaction behind all others, adjacent to the one before (its commit LSN is the end LSN of that
-// one, as Postgres may have it), and streams it. The first of a session is led by the Relation message of its table.
+// Commit appends a transaction to the WAL, adjacent to the one before (its commit LSN is the end LSN of that one, as
+// Postgres may have it), and streams it. The first of a session follows the Relation message of its table.
 func (s *Server) Commit(t *Table, rows ...[]byte) Tx {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,7 +251,7 @@ func (s *Server) Commit(t *Table, rows ...[]byte) Tx {
 	return tx
 }
 
-// Forget takes the transactions from commit LSN lsn on out of the WAL: what a failover without them does.
+// Forget removes the transactions from commit LSN lsn on from the WAL, as a failover that lost them does.
 func (s *Server) Forget(lsn pglogrepl.LSN) {
 	s.edit(func() {
 		for i := range s.wal {

@@ -1,13 +1,13 @@
-// Package walsendertest plays a Postgres server over the real wire protocol, as net/http/httptest plays a web server: a
-// listener on 127.0.0.1 that knows one outbox table, its publication and its slot, answers the catalog queries of
+// Package walsendertest imitates a Postgres server over the real wire protocol, as net/http/httptest does a web server:
+// a listener on 127.0.0.1 that knows one outbox table, its publication and its slot, answers the catalog queries of
 // package replication, and streams a script of transactions with START_REPLICATION.
 //
-// It promises what a walsender promises, and no more: transactions come in commit order, one is left out iff its commit
-// LSN is below the slot's position, the slot moves with the flush position of a status update and falls back, at
-// [Server.Crash], to where it was last saved. Everything that a client says is recorded. What a server does when it is
-// ill is scripted: [Server.On] delays, refuses, cuts or swallows an answer, a [Session] sends what it is told to.
+// It promises what a walsender promises, and no more: transactions are sent in commit order, one is skipped iff its
+// commit LSN is below the slot's position, the slot moves with the flush position of a status update and falls back, at
+// [Server.Crash], to where it was last saved. Everything that a client sends is recorded. Faults of a server are
+// scripted: [Server.On] delays, refuses, cuts or swallows an answer, a [Session] sends what the script says.
 //
-// It is no Postgres: it parses no SQL (a query is known by a piece of its text) and keeps no time-outs.
+// It is no Postgres: it parses no SQL (it recognises a query by a piece of its text) and has no time-outs.
 package walsendertest
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// Catalog is what the server is and what its catalogs say. [NewCatalog] is a sound one.
+// Catalog is the server's state and its catalogs. [NewCatalog] returns a valid one.
 type Catalog struct {
 	Version  string // server_version
 	Database string
@@ -48,7 +48,7 @@ type Slot struct {
 	Missing, Failover                     bool
 	Safe                                  *int64 // safe_wal_size; nil: there is no limit
 	Restart, Confirmed                    pglogrepl.LSN
-	Saved                                 pglogrepl.LSN // what is on disk: where a crash takes it back to
+	Saved                                 pglogrepl.LSN // position on disk: where a crash takes it back to
 	Holder                                uint32        // a PID that is not one of our sessions, 0 for none
 	HolderName                            string
 }
@@ -60,7 +60,7 @@ type Publication struct {
 	OID, XMin       uint32
 	NoInserts       bool
 	ViaRoot         bool
-	Pending         bool   // an alteration is under way that nobody can see yet
+	Pending         bool   // an alteration is under way that is not visible yet
 	RelOID, RelXMin uint32 // of the row in pg_publication_rel; 0: the outbox is not in it
 	Filter          string
 	WithoutColumns  []string
@@ -77,7 +77,7 @@ type Table struct {
 	Unlogged     bool
 }
 
-// NewCatalog is a primary of PostgreSQL 18 with the bundled layout: table public.outbox, publication and slot
+// NewCatalog returns a primary of PostgreSQL 18 with the bundled layout: table public.outbox, publication and slot
 // "outboxcdc".
 func NewCatalog() Catalog {
 	return Catalog{
@@ -93,11 +93,11 @@ func NewCatalog() Catalog {
 	}
 }
 
-// Outbox is the first table.
+// Outbox returns the first table.
 func (c *Catalog) Outbox() *Table { return &c.Tables[0] }
 
-// Server is a scripted server. Its methods may be called from any goroutine, but those that wait, named Await…, end the
-// test when they have waited long enough and so belong to the test's own.
+// Server is a scripted server. Its methods may be called from any goroutine, except for those that wait, named Await…:
+// they end the test after a time-out and so belong to the test's own goroutine.
 type Server struct {
 	tb       testing.TB
 	listener net.Listener // nil: in memory
@@ -117,12 +117,12 @@ type Server struct {
 	startups []map[string]string
 	active   *Session
 	sessions []*Session
-	changed  chan struct{} // closed and replaced at every change that somebody may wait for
+	changed  chan struct{} // closed and replaced at every change
 }
 
 var errRefused = errors.New("connection refused")
 
-// Action is what happens instead of, or before, an answer.
+// Action happens instead of, or before, an answer.
 type Action struct {
 	Delay  time.Duration
 	Notice *pgproto3.NoticeResponse // sent first
@@ -137,17 +137,17 @@ type rule struct {
 	Action
 }
 
-// Error is an error as a server sends it.
+// Error returns an error as a server sends it.
 func Error(severity, sqlstate, message string) *pgproto3.ErrorResponse {
 	return &pgproto3.ErrorResponse{Severity: severity, SeverityUnlocalized: severity, Code: sqlstate, Message: message}
 }
 
-// Warning is a notice of that severity, from a named function of the server.
+// Warning returns a notice with that severity, from a named function of the server.
 func Warning(sqlstate, routine, message string) *pgproto3.NoticeResponse {
 	return &pgproto3.NoticeResponse{Severity: "WARNUNG", SeverityUnlocalized: "WARNING", Code: sqlstate, Message: message, Routine: routine}
 }
 
-// Connect and ConnectStream are what [Server.On] calls the opening of an ordinary and of a replication connection.
+// Connect and ConnectStream stand for opening an ordinary and a replication connection in [Server.On].
 const (
 	Connect       = "connect as client"
 	ConnectStream = "connect as walsender"
@@ -174,7 +174,7 @@ func newServer(tb testing.TB, cat Catalog) *Server {
 	}
 }
 
-// URL is for postgres.url.
+// URL returns a value for postgres.url.
 func (s *Server) URL() string {
 	u := url.URL{Scheme: "postgres", User: url.User("relay"), Host: s.addr, RawQuery: "sslmode=disable"}
 	s.mu.Lock()
@@ -183,7 +183,7 @@ func (s *Server) URL() string {
 	return u.String()
 }
 
-// Close cuts every connection and waits until nothing of the server runs.
+// Close closes every connection and waits until no goroutine of the server runs.
 func (s *Server) Close() {
 	s.mu.do(func() { s.closed = true })
 	if s.listener != nil {
@@ -204,19 +204,19 @@ func (s *Server) Close() {
 	}
 }
 
-// Cut ends every connection, without a word.
+// Cut closes every connection without notice.
 func (s *Server) Cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
 		c.cut()
 	}
-	s.active = nil // the slot is free when the server knows that its client is gone: here, at once
+	s.active = nil // the slot is free when the server notices that its client is gone: here, at once
 	s.changedLocked()
 }
 
-// Crash is an immediate stop: every connection ends, the slot falls back to where it was saved, and nothing answers
-// until [Server.Start].
+// Crash is an immediate stop: every connection ends, the slot falls back to where it was saved, and the server does not
+// answer until [Server.Start].
 func (s *Server) Crash() {
 	s.mu.do(func() {
 		s.down = true
@@ -234,15 +234,15 @@ func (s *Server) Checkpoint() { s.edit(func() { s.cat.Slot.Saved = s.cat.Slot.Co
 // Edit changes the catalogs; f must not call the server.
 func (s *Server) Edit(f func(*Catalog)) { s.edit(func() { f(&s.cat) }) }
 
-// Catalog is a copy of the catalogs; its Slot.Confirmed is how far the client has confirmed.
+// Catalog returns a copy of the catalogs; its Slot.Confirmed is how far the client has confirmed.
 func (s *Server) Catalog() Catalog {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cat
 }
 
-// On makes the server act at the next times queries that contain part; Connect and ConnectStream stand for the opening
-// of a connection.
+// On sets the action for the next queries, so many times, that contain part; Connect and ConnectStream stand for the
+// opening of a connection.
 func (s *Server) On(part string, times int, a Action) {
 	s.edit(func() { s.rules = append(s.rules, &rule{part: part, times: times, Action: a}) })
 }
@@ -266,10 +266,10 @@ func (s *Server) changedLocked() {
 	s.changed = make(chan struct{})
 }
 
-// patience bounds every wait: far more than anything takes on a busy machine.
+// patience bounds every wait: far more than a busy machine needs.
 const patience = 20 * time.Second
 
-// await waits until cond, which is called with the server's lock held and must not call the test, says yes.
+// await waits until cond returns true. cond is called with the server's lock held and must not call the test.
 func (s *Server) await(what string, cond func() bool) {
 	s.tb.Helper()
 	deadline := time.NewTimer(patience)
@@ -316,7 +316,7 @@ func (s *Server) accept() {
 	}
 }
 
-// serve answers one connection, beside its caller; false if the server is down.
+// serve handles one connection in a goroutine of its own; false if the server is down.
 func (s *Server) serve(nc net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -342,7 +342,7 @@ func (s *Server) serve(nc net.Conn) bool {
 	return true
 }
 
-// rule takes the first rule for what is asked.
+// rule consumes the first rule that matches the text.
 func (s *Server) rule(text string) Action {
 	s.mu.Lock()
 	defer s.mu.Unlock()

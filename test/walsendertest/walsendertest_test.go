@@ -29,7 +29,7 @@ func source(t *testing.T, s *walsendertest.Server, inMemory bool) *replication.S
 	return src
 }
 
-// read takes messages until a keepalive at end or later.
+// read reads messages until a keepalive at end or later.
 func read(t *testing.T, st *replication.Stream, end pglogrepl.LSN) (kinds []decoder.Kind) {
 	t.Helper()
 	dec := decoder.New(func(rel *decoder.Relation) (bool, error) {
@@ -57,7 +57,7 @@ func read(t *testing.T, st *replication.Stream, end pglogrepl.LSN) (kinds []deco
 }
 
 // TestServer drives the server with the real client: slot and catalogs are read, a transaction is streamed, the slot
-// moves, forgets at a crash, and what is streamed again begins where it fell back to.
+// moves, falls back at a crash, and streaming starts again from there.
 func TestServer(t *testing.T) {
 	for _, inMemory := range []bool{false, true} {
 		run := func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// TestScript: what a server does when it is ill.
+// TestScript covers scripted faults of a server.
 func TestScript(t *testing.T) {
 	for _, c := range []struct {
 		part string
@@ -158,7 +158,7 @@ func TestScript(t *testing.T) {
 				if err == nil || replication.KindOf(err) != c.want {
 					t.Fatalf("%v, want %s", err, c.want)
 				}
-				st, err = src.Open(context.Background()) // once only
+				st, err = src.Open(context.Background()) // the rule applies only once
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -1,9 +1,10 @@
-// Command record runs a real Debezium over the cases of package golden and writes what it makes of them. `make golden`
-// calls it.
+// Command record runs a real Debezium over the cases of package golden and writes the recordings. `make golden` calls
+// it.
 //
-// Each set has a database, a slot that is made before its rows, and a connector; one Kafka Connect has them all, one after
-// another. A set that Debezium is to deliver is done when each row has arrived, one that breaks it when the task has failed
-// or said nothing for a while. Anything else ends the command with status 1, and the recordings so far are kept.
+// Each set has a database, a slot created before its rows, and a connector; one Kafka Connect runs all of them, one
+// after another. A set that Debezium has to deliver is done when each row has arrived; a broken one when the task has
+// failed or reported nothing for a while. Anything else ends the command with status 1, and keeps the recordings so
+// far.
 package main
 
 import (
@@ -28,7 +29,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// How long is waited for the records of a set, and for a task to fail before it counts as hanging.
+// How long to wait for the records of a set, and for a task to fail before it counts as hanging.
 const (
 	patience = 60 * time.Second
 	silence  = 20 * time.Second
@@ -48,7 +49,7 @@ func main() {
 	}
 }
 
-// recorder is the three servers.
+// recorder has the three servers.
 type recorder struct {
 	dir     string
 	pg      *pgtest.Server
@@ -109,7 +110,7 @@ func record(ctx context.Context, dir, only, major string) (err error) {
 	return errors.Join(failed...)
 }
 
-// set records one.
+// set records one set.
 func (r *recorder) set(ctx context.Context, set golden.Set) error {
 	database := "golden_" + set.Name
 	began := time.Now()
@@ -139,7 +140,7 @@ func (r *recorder) set(ctx context.Context, set golden.Set) error {
 	return out.Write(r.dir)
 }
 
-// write makes database, topics and slot, and writes the rows.
+// write creates database, topics and slot, and writes the rows.
 func (r *recorder) write(ctx context.Context, set *golden.Set, database string) error {
 	if err := r.pg.Exec(ctx, "postgres", "CREATE DATABASE "+database); err != nil {
 		return err
@@ -166,7 +167,7 @@ func (r *recorder) write(ctx context.Context, set *golden.Set, database string) 
 	return set.Play(ctx, conn)
 }
 
-// read waits for what Debezium makes of the set.
+// read waits for the records or the failure of the set.
 func (r *recorder) read(ctx context.Context, out *golden.Recording) ([]kafkatest.Record, error) {
 	set := &out.Set
 	want := 0
@@ -194,14 +195,14 @@ func (r *recorder) read(ctx context.Context, out *golden.Recording) ([]kafkatest
 			}
 			return records, nil
 		case !set.Broken && len(records) >= want:
-			return r.settled(ctx, records, topics)
+			return r.awaitSurplus(ctx, records, topics)
 		case time.Now().After(until) && set.Broken:
 			if out.Hangs = len(records) < want; !out.Hangs {
-				return nil, errors.New("everything was delivered, although the set was to break Debezium")
+				return nil, errors.New("everything was delivered, although the set should break Debezium")
 			}
 			return records, nil
 		case time.Now().After(until):
-			return nil, errors.Join(fmt.Errorf("%d records have come, and %d were to", len(records), want), running)
+			return nil, errors.Join(fmt.Errorf("%d records have arrived, want %d", len(records), want), running)
 		}
 		select {
 		case <-ctx.Done():
@@ -211,12 +212,12 @@ func (r *recorder) read(ctx context.Context, out *golden.Recording) ([]kafkatest
 	}
 }
 
-// settled gives records too many the time to come: that none does is no condition to wait for.
-func (r *recorder) settled(ctx context.Context, records []kafkatest.Record, topics []string) ([]kafkatest.Record, error) {
+// awaitSurplus waits for a fixed time, in which surplus records would arrive: their absence is no condition to wait for.
+func (r *recorder) awaitSurplus(ctx context.Context, records []kafkatest.Record, topics []string) ([]kafkatest.Record, error) {
 	time.Sleep(500 * time.Millisecond)
 	later, err := kafkatest.ReadAll(ctx, r.kafka.Brokers(), topics...)
 	if err == nil && len(later) != len(records) {
-		err = fmt.Errorf("%d records have come, more than the rows", len(later))
+		err = fmt.Errorf("%d records have arrived, more than there are rows", len(later))
 	}
 	return later, err
 }
