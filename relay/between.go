@@ -155,7 +155,7 @@ func (r *Relay) keepSlot(ctx context.Context) error {
 	id := stream.Identity()
 	other := r.mem.Check(id)
 	if other == nil {
-		r.mem.Seen(id)
+		r.mem.NoteServer(id)
 	}
 	r.mem.slotUsed, r.mem.idleTimeout = r.clock(), stream.IdleTimeout()
 	if err := stream.Close(0, r.clock()); err != nil {

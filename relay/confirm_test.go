@@ -19,9 +19,9 @@ import (
 
 // The rates of the confirm rule (package checkpoint).
 const (
-	roundLeast = time.Second - roundSlack
-	roundSlack = 50 * time.Millisecond
-	guardMost  = checkpoint.CheckMost
+	roundInterval = time.Second - roundSlack
+	roundSlack    = 50 * time.Millisecond
+	guardMost     = checkpoint.MaxCheckInterval
 )
 
 // TestConfirmed runs scripts of one step after another against the confirm rule. That no status update
@@ -198,7 +198,7 @@ func TestStatusEveryStatusIntervalWhenMoved(t *testing.T) {
 				}
 				for _, gap := range got {
 					// The guard looks once in a round, ahead of the update that needs it. An update behind one that was late comes early.
-					if gap < interval-min(roundSlack, interval/20)-roundSlack || gap > max(interval, roundLeast)+150*time.Millisecond {
+					if gap < interval-min(roundSlack, interval/20)-roundSlack || gap > max(interval, roundInterval)+150*time.Millisecond {
 						b.Fatalf("gaps %v, want %s, or what the guard takes", got, interval)
 					}
 				}
@@ -375,7 +375,7 @@ func TestGuardLooks(t *testing.T) {
 		}
 		busy := b.pg.looked()[len(idle):]
 		for i := 1; i < len(busy); i++ {
-			if gap := busy[i].at.Sub(busy[i-1].at); gap < roundLeast {
+			if gap := busy[i].at.Sub(busy[i-1].at); gap < roundInterval {
 				b.Fatalf("two looks within %s", gap)
 			}
 		}

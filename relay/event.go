@@ -70,7 +70,7 @@ func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter,
 			return err
 		}
 	}
-	n := s.tracker.Add(s.rec.Size(), r.mem.Found.Hash(s.rec.ID))
+	n := s.tracker.Add(s.rec.Size(), r.mem.Events.Hash(s.rec.ID))
 	if alone {
 		s.alone.n = n
 	}

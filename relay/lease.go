@@ -16,9 +16,9 @@ const leaseParts = 4
 // leaseEvery is how often the guard looks for the sake of the lease.
 func (c *Config) leaseEvery() time.Duration {
 	if c.Deduplication.Slot == "" {
-		return checkpoint.CheckMost
+		return checkpoint.MaxCheckInterval
 	}
-	return min(c.Deduplication.FenceWait/leaseParts, checkpoint.CheckMost)
+	return min(c.Deduplication.FenceWait/leaseParts, checkpoint.MaxCheckInterval)
 }
 
 // pacing is how often the confirm rule acts.

@@ -109,7 +109,7 @@ func (s *session) beginDeduplication() {
 	s.rule.RequireRecords()
 	s.readEnds()
 	r.mem.generation, r.mem.producers = p.record.Generation, p.producers
-	r.mem.Accounted() // contradiction has compared the slot with the predecessor's record
+	r.mem.ExplainSlot() // contradiction has compared the slot with the predecessor's record
 }
 
 // awaitFirstStored waits for Kafka's answer about the session's first record, for park_after at most.
@@ -204,7 +204,7 @@ func (s *session) recordCoversAll() bool {
 	if at, _ := s.tracker.Progress().Last(s.stream.Identity()); at.Compare(acked) > 0 {
 		acked = at
 	}
-	single, _ := s.r.mem.Found.Len()
+	single, _ := s.r.mem.Events.Len()
 	return (settled || !s.r.mem.doubt && single == 0) && s.r.mem.Newest().Compare(acked) <= 0
 }
 

@@ -211,7 +211,7 @@ func (s *session) open(ctx context.Context) error {
 			"delivered_up_to", lost.String(), "timeline", id.Timeline)
 	}
 	s.until = id.WALEnd
-	ahead := r.mem.FoundSlot(id, start)
+	ahead := r.mem.NoteSlot(id, start)
 	if err := r.checkColumns(s.stream.Tables()); err != nil {
 		_ = s.stream.Close(0, r.clock())
 		return err
@@ -337,7 +337,7 @@ func (s *session) keepalive(msg replication.Message) error {
 	if s.inTx {
 		return nil
 	}
-	if err := s.resume.Passed(msg.ServerWALEnd); err != nil {
+	if err := s.resume.Advance(msg.ServerWALEnd); err != nil {
 		return err
 	}
 	if missing := s.stream.Missing(); len(missing) > 0 && msg.ServerWALEnd >= s.stream.Identity().WALEnd {

@@ -18,7 +18,7 @@ func (s *session) readEnds() {
 	}
 	cfg, id, now := &r.cfg.Deduplication, s.stream.Identity(), r.clock()
 	acked, tx := p.predecessor.AckedFor(cfg.Sources)
-	s.resume.After(id, acked, tx, max(s.stream.Start(), s.begin.CommitLSN+1)) // a transaction that was read already is not compared
+	s.resume.AddRecord(id, acked, tx, max(s.stream.Start(), s.begin.CommitLSN+1)) // a transaction that was read already is not compared
 	if !r.mem.isOwn(p.predecessor) {
 		if r.mem.doubt = r.mem.doubt || !p.predecessor.Clean; !p.predecessor.Clean {
 			wait := max(cfg.FenceWait, p.predecessor.FenceWait) // its lease is as long as its own settings say
@@ -37,8 +37,8 @@ func (s *session) readEnds() {
 	}
 	// The server does not send again what was committed before the slot's position, so it need not be found.
 	known := s.lastBeforeSlot()
-	if s.resume.Before().Compare(known) > 0 {
-		known = s.resume.Before()
+	if s.resume.RecordedUpTo().Compare(known) > 0 {
+		known = s.resume.RecordedUpTo()
 	}
 	settled := p.record.Settled.On(id)
 	if settled.IsZero() {
@@ -46,7 +46,7 @@ func (s *session) readEnds() {
 	}
 	s.sink.ReadEnds(checkpoint.Search{
 		Lineage: id, Producers: p.record.Producers, Acked: known, Settled: settled, LookBack: cfg.LookBack, Topics: p.record.Topics,
-		Found: r.mem.Found, Until: s.until, Phantoms: r.reportPhantoms,
+		Found: r.mem.Events, Until: s.until, Phantoms: r.reportPhantoms,
 	}, maxTime(now, r.mem.fence))
 }
 
@@ -76,7 +76,7 @@ func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic 
 			return false, err
 		}
 	}
-	if !s.r.mem.Found.Has(pos, s.rec.ID) {
+	if !s.r.mem.Events.Has(pos, s.rec.ID) {
 		return false, nil
 	}
 	if s.rule.RecordsRequired() {
@@ -109,7 +109,7 @@ func (s *session) awaitRoom(ctx context.Context) error {
 func (s *session) settled() bool {
 	if !s.isSettled && !s.resume.Expecting() && s.tracker.Acked() >= s.until {
 		s.isSettled = true
-		s.r.mem.Found.Forget(func(checkpoint.Position) bool { return true })
+		s.r.mem.Events.Forget(func(checkpoint.Position) bool { return true })
 	}
 	return s.isSettled
 }

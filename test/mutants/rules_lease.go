@@ -49,7 +49,7 @@ var leasing = []mutant{
 	{
 		name:  "looks-only-to-confirm",
 		rule:  "Whoever has something in flight looks at the slot as rarely as others.",
-		edits: []edit{{"checkpoint/rule.go", "		return min(r.pacing.Check, CheckMost)\n", "		return CheckMost\n"}},
+		edits: []edit{{"checkpoint/rule.go", "		return min(r.pacing.Check, MaxCheckInterval)\n", "		return MaxCheckInterval\n"}},
 		tests: []suite{leases},
 	},
 	{

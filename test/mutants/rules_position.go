@@ -37,21 +37,21 @@ var recalling = []mutant{
 		name: "end-proves-all-before-it",
 		rule: "A record of ours proves that every event before it in the stream is in Kafka.",
 		edits: []edit{{
-			"checkpoint/found.go", "	_, has := slices.BinarySearchFunc(f.events, foundEvent{p.CommitLSN, p.Timeline, p.Ordinal, f.Hash(id)}, foundEvent.compare)\n	return has\n",
-			"	i, _ := slices.BinarySearchFunc(f.events, foundEvent{p.CommitLSN, p.Timeline, p.Ordinal, f.Hash(id)}, foundEvent.compare)\n	return i < len(f.events)\n",
+			"checkpoint/event_set.go", "	_, has := slices.BinarySearchFunc(s.events, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, s.Hash(id)}, eventKey.compare)\n	return has\n",
+			"	i, _ := slices.BinarySearchFunc(s.events, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, s.Hash(id)}, eventKey.compare)\n	return i < len(s.events)\n",
 		}},
 		tests: []suite{tailData, recalls, simPast},
 	},
 	{
 		name:  "found-by-position-alone",
 		rule:  "The position names an event, whatever its id is.",
-		edits: []edit{{"checkpoint/found.go", "func (f *Found) Hash(id []byte) uint64 { return maphash.Bytes(f.seed, id) }\n", "func (f *Found) Hash(id []byte) uint64 { return maphash.Bytes(f.seed, nil) }\n"}},
+		edits: []edit{{"checkpoint/event_set.go", "func (s *EventSet) Hash(id []byte) uint64 { return maphash.Bytes(s.seed, id) }\n", "func (s *EventSet) Hash(id []byte) uint64 { return maphash.Bytes(s.seed, nil) }\n"}},
 		tests: []suite{tailData, recalls},
 	},
 	{
 		name:  "found-without-ordinal",
 		rule:  "A record of a transaction proves the others of it.",
-		edits: []edit{{"checkpoint/found.go", "cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.ordinal, g.ordinal), cmp.Compare(e.timeline", "cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.timeline"}, {"checkpoint/found.go", "func (f *Found) Hash(id []byte) uint64 { return maphash.Bytes(f.seed, id) }\n", "func (f *Found) Hash(id []byte) uint64 { return maphash.Bytes(f.seed, nil) }\n"}},
+		edits: []edit{{"checkpoint/event_set.go", "cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.ordinal, g.ordinal), cmp.Compare(e.timeline", "cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.timeline"}, {"checkpoint/event_set.go", "func (s *EventSet) Hash(id []byte) uint64 { return maphash.Bytes(s.seed, id) }\n", "func (s *EventSet) Hash(id []byte) uint64 { return maphash.Bytes(s.seed, nil) }\n"}},
 		tests: []suite{tailData, simPast},
 	},
 	{
@@ -141,7 +141,7 @@ var recalling = []mutant{
 	{
 		name:  "moved-slot-is-never-accounted-for",
 		rule:  "A slot that was moved as its record said is held against a later record, of where it was after a crash of Postgres.",
-		edits: []edit{{"checkpoint/history.go", "func (h *History) Accounted() { h.foreign = 0 }", "func (h *History) Accounted() {}"}},
+		edits: []edit{{"checkpoint/history.go", "func (h *History) ExplainSlot() { h.foreign = 0 }", "func (h *History) ExplainSlot() {}"}},
 		tests: []suite{history, {"./relay", "^TestMovedSlotIsAccountedFor$"}},
 	},
 	{
@@ -204,7 +204,7 @@ var recalling = []mutant{
 	{
 		name:  "first-touch-is-forgotten",
 		rule:  "Whose slot was opened while parked need not be remembered.",
-		edits: []edit{{"relay/between.go", "		r.mem.Seen(id)\n", ""}},
+		edits: []edit{{"relay/between.go", "		r.mem.NoteServer(id)\n", ""}},
 		tests: []suite{{"./relay", "^TestTouchMeetsAnother$"}},
 	},
 	{
@@ -264,7 +264,7 @@ var recalling = []mutant{
 	{
 		name:  "copy-not-compared",
 		rule:  "A server whose WAL reaches beyond what Kafka has is the one that was delivered from.",
-		edits: []edit{{"checkpoint/resume.go", "		r.expect(tx, start)\n	}\n}\n\n// Before is", "		_ = tx\n	}\n}\n\n// Before is"}},
+		edits: []edit{{"checkpoint/resume.go", "		r.expect(tx, start)\n	}\n}\n\n// RecordedUpTo returns", "		_ = tx\n	}\n}\n\n// RecordedUpTo returns"}},
 		tests: []suite{history, recalls},
 	},
 	{

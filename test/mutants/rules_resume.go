@@ -29,7 +29,7 @@ var resuming = []mutant{
 	{
 		name:  "behind-a-hole-forgotten",
 		rule:  "What is acknowledged behind a hole is sent again with the hole.",
-		edits: []edit{{"checkpoint/history.go", "	t.Behind(func(commit", "	_ = (func(commit"}},
+		edits: []edit{{"checkpoint/history.go", "	t.EachAckedAfterGap(func(commit", "	_ = (func(commit"}},
 		tests: []suite{history, resumes},
 	},
 	{
