@@ -50,20 +50,20 @@ type placement struct {
 	fixed     bool              // what is tooLarge is not, any more
 }
 
-// simPast is a sink's part of it.
-type simPast struct {
-	pid        int64
-	q          *checkpoint.Search
-	notBefore  time.Time
-	toRead     [len(simTopics)]bool // whose ends are to be read
-	wasRead    [len(simTopics)]bool
-	readAt     [len(simTopics)]time.Time
-	used       [len(simTopics)]bool
-	seen       time.Time // when the slot was last seen to be this session's
-	unanswered bool
-	since      time.Time     // when it was asked what was there before
-	expects    pglogrepl.LSN // commit LSN of the transaction that the record before ends with
-	known      bool          // there was a record, and ends may be read
+// simDeduplication is a sink's part of it.
+type simDeduplication struct {
+	pid          int64
+	q            *checkpoint.Search
+	notBefore    time.Time
+	toRead       [len(simTopics)]bool // whose ends are to be read
+	wasRead      [len(simTopics)]bool
+	readAt       [len(simTopics)]time.Time
+	used         [len(simTopics)]bool
+	seen         time.Time // when the slot was last seen to be this session's
+	lacksAnswers bool
+	since        time.Time     // when it was asked what was there before
+	expects      pglogrepl.LSN // commit LSN of the transaction that the record before ends with
+	known        bool          // there was a record, and ends may be read
 }
 
 // TestSimDeduplicated is TestSim with deduplicated delivery, every other run with dead letters.
@@ -79,7 +79,7 @@ func TestSimDeduplicated(t *testing.T) {
 		return simOptions{seed: seed, dedup: true, dead: seed%2 == 1, twice: seed%20 == 0}, i < n
 	})
 	if !t.Failed() {
-		res.mustReach(t, markNames[firstPast:], 3000)
+		res.mustReach(t, markNames[firstDeduplicated:], 3000)
 	}
 }
 
@@ -173,7 +173,7 @@ func (s *simSink) Topics() (out []string) {
 func (s *simSink) Unanswered() bool {
 	s.k.w.mu.Lock()
 	defer s.k.w.mu.Unlock()
-	return s.unanswered
+	return s.lacksAnswers
 }
 
 func (s *simSink) LoadPosition(ctx context.Context) (*checkpoint.PositionRecord, error) {
@@ -195,8 +195,8 @@ func (s *simSink) LoadPosition(ctx context.Context) (*checkpoint.PositionRecord,
 		return nil, nil
 	}
 	s.expects = saved.AckedTx.CommitLSN
-	w.reached[recalledDirty] = w.reached[recalledDirty] || !saved.Clean
-	w.reached[recalledClean] = w.reached[recalledClean] || saved.Clean
+	w.reached[uncleanPredecessor] = w.reached[uncleanPredecessor] || !saved.Clean
+	w.reached[cleanPredecessor] = w.reached[cleanPredecessor] || saved.Clean
 	return saved, nil
 }
 
@@ -369,7 +369,7 @@ func (s *simSink) readEnd(log []logged) {
 			if e := l.e; e != nil && e.order >= 0 && !e.acked { // by having read it the process knows that it is in Kafka
 				e.acked, e.ackedAt = true, time.Now()
 				e.tx.left--
-				w.reached[firstPast] = true
+				w.reached[firstDeduplicated] = true
 			}
 		}
 	}

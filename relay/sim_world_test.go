@@ -65,7 +65,7 @@ func newWorld(o simOptions) *world {
 	w.cfg.ParkAfter = time.Duration(10+w.IntN(30))*time.Second + 1_000_037
 	w.cfg.ShutdownTimeout = time.Duration(1+w.IntN(10))*time.Second + 3_000_011
 	if w.dead {
-		w.cfg.Poison = Poisons{Policy: DeadLetter, Topic: deadTopic, Decisions: map[string]PoisonPolicy{}}
+		w.cfg.Poison = PoisonPolicies{Policy: DeadLetter, Topic: deadTopic, Decisions: map[string]PoisonPolicy{}}
 		if w.IntN(2) == 0 {
 			w.cfg.Poison.Causes = map[router.Cause]PoisonPolicy{router.NullKey: SkipPoison}
 		}

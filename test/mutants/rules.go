@@ -5,7 +5,7 @@ package main
 // (go.mod names the version).
 func all() []mutant {
 	var out []mutant
-	for _, room := range [][]mutant{confirming, guarding, resuming, reading, ending, producing, recalling, leasing} {
+	for _, room := range [][]mutant{confirming, guarding, resuming, reading, ending, producing, deduplicating, leasing} {
 		out = append(out, room...)
 	}
 	return out
