@@ -106,7 +106,7 @@ func (o *observed) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-var stateDesc = prometheus.NewDesc("outboxcdc_state", "1 for the current state.", []string{"state"}, nil)
+var stateDesc = prometheus.NewDesc("outboxcdc_state", "1 for the present state.", []string{"state"}, nil)
 
 // unix returns a time in seconds since 1970, 0 for the zero time.
 func unix(t time.Time) float64 {

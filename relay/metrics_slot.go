@@ -40,7 +40,7 @@ func newSlotMetrics(reg prometheus.Registerer, slot string) slotMetrics {
 		safe:     gauges("safe_wal_size_bytes", "WAL that can be written before the slot may be lost; absent if the server sets no limit.", "slot"),
 		active:   gauges("active", "1 while a client streams from the slot.", "slot"),
 		failover: gauges("failover", "1 if the slot is synchronised to standbys (PostgreSQL 17 and later).", "slot"),
-		status:   gauges("wal_status", "1 for the current pg_replication_slots.wal_status.", "slot", "status"),
+		status:   gauges("wal_status", "1 for the present pg_replication_slots.wal_status.", "slot", "status"),
 		invalid:  gauges("invalidated", "1 for the reason why the server invalidated the slot.", "slot", "reason"),
 		pollErrors: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "outboxcdc_slot_poll_errors_total", Help: "Failed reads of the slot.",
