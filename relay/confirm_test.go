@@ -345,7 +345,7 @@ func TestOnlyWhatACheckHasSeenIsConfirmed(t *testing.T) {
 		b.sleep(2 * time.Second) // acknowledged, but that check began before it
 		b.delivered("a", "b")
 		if got := b.pg.slotAt(); got != firstLSN {
-			b.Fatalf("the slot is at %s before the check has said anything", got)
+			b.Fatalf("the slot is at %s before the check has a result", got)
 		}
 		b.sleep(4 * time.Second)
 		if got := b.pg.slotAt(); got != x.End {

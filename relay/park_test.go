@@ -55,7 +55,7 @@ func TestPark(t *testing.T) {
 					b.Errorf("parked because: %s", reason)
 				}
 				if b.relay.Status().Reason != errKafka.Error() {
-					b.Errorf("reason %q, want what the probe said", b.relay.Status().Reason)
+					b.Errorf("reason %q, want the error of the probe", b.relay.Status().Reason)
 				}
 				b.sleep(time.Hour)
 				b.want(Parked)

@@ -334,7 +334,7 @@ func TestHoldKeepsTheSlot(t *testing.T) {
 		b.sleep(2 * time.Hour)
 		b.want(Failed)
 		if n := b.log.count("waiting events may be lost"); n != 1 {
-			b.Errorf("said %d times", n)
+			b.Errorf("logged %d times", n)
 		}
 		if err := b.quit(); err == nil {
 			b.Error("it ended well")

@@ -73,8 +73,8 @@ func TestPositionsReadableNotWritable(t *testing.T) {
 			b.pg.commit(fmt.Sprint("e", i))
 			b.sleep(2 * time.Second)
 		}
-		if n, said := b.pg.sessions(), b.log.count("deduplication resumed"); n != 1 || said != 0 {
-			t.Errorf("%d sessions; deduplication resumed %d times", n, said)
+		if n, resumed := b.pg.sessions(), b.log.count("deduplication resumed"); n != 1 || resumed != 0 {
+			t.Errorf("%d sessions; deduplication resumed %d times", n, resumed)
 		}
 		x := b.pg.commit("last")
 		b.sleep(100 * time.Millisecond)

@@ -281,7 +281,7 @@ func TestPositionUnheard(t *testing.T) {
 		b.sleep(2 * time.Second)
 		b.want(Parked)
 		if line := b.log.line("state=parked"); !strings.Contains(line, "the position record for 30s: not enough replicas") {
-			t.Errorf("said %q", line)
+			t.Errorf("logged %q", line)
 		}
 		if n := b.pg.sessions(); n != 1 {
 			t.Errorf("%d sessions while Kafka cannot", n)
@@ -309,7 +309,7 @@ func TestKafkaFailsBeforeTheFirstRecord(t *testing.T) {
 		b.sleep(5 * time.Second)
 		b.want(Parked)
 		if line := b.log.line("state=reconnecting"); !strings.Contains(line, kafkaError{}.Error()) || strings.Contains(line, "context canceled") {
-			t.Errorf("said %q", line)
+			t.Errorf("logged %q", line)
 		}
 		p.locked(func() { p.mute, b.kafka.probeErr = false, nil })
 		b.pg.commit("a")

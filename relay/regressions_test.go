@@ -565,7 +565,7 @@ func TestBugCheckFailsForGoodAtTheEnd(t *testing.T) {
 		b.kafka.hold()
 		b.start()
 		b.sleep(4500 * time.Millisecond)
-		said := b.pg.commit("z").End
+		end := b.pg.commit("z").End
 		b.pg.commit("a")
 		synctest.Wait()
 		b.kafka.ack("z")
@@ -579,7 +579,7 @@ func TestBugCheckFailsForGoodAtTheEnd(t *testing.T) {
 		})
 		b.stop()
 		b.ends(Wrong, 10*time.Second)
-		if got := b.pg.slotAt(); got != said {
+		if got := b.pg.slotAt(); got != end {
 			b.Errorf("the slot is at %s after a check that failed for good", got)
 		}
 	})

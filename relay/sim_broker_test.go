@@ -100,7 +100,7 @@ func (w *world) reject(s *simSink) {
 	w.mu.Lock()
 	w.refusals++
 	numbers := s.flying()
-	alone := s.n == 1 && (s.p.careful >= s.newest || s.alone() != nil)
+	alone := s.n == 1 && (s.p.singlyUntil >= s.newest || s.alone() != nil)
 	if alone {
 		w.refusedAlone(s)
 	}
@@ -136,8 +136,8 @@ func (w *world) failSink(s *simSink, err error, form int) {
 	s.failed = true
 	w.reached[deadBesideFailure] = w.reached[deadBesideFailure] || len(s.lanes[deadLane]) > 0 && len(s.lanes[deadLane]) < s.n
 	w.see(s.p, "Kafka fails", uint64(form), uint64(s.n))
-	if refused := errors.As(err, new(*refusal)); s.p.stream != nil && !refused && !(s.p.told && s.n == 0) { // the drain is complete
-		s.p.stream.stand()
+	if refused := errors.As(err, new(*refusal)); s.p.stream != nil && !refused && !(s.p.terminated && s.n == 0) { // the drain is complete
+		s.p.stream.forbidMoves()
 	}
 	s.poke()
 	w.mu.Unlock()

@@ -79,20 +79,20 @@ func (w *world) judgeEnd(p *process) {
 	w.see(p, "ends", uint64(class), 0)
 	w.tell("%s: Run returned %v", p, p.err)
 	switch {
-	case p.err == nil && !p.told:
+	case p.err == nil && !p.terminated:
 		w.fail("%s ended by itself", p)
 	case p.err == nil && p.undrained > 0:
 		w.fail("%s ended well with %d records in flight", p, p.undrained)
 	case p.err == nil:
 		w.reached[cleanEnd] = true
-		told := w.pg.told
+		confirmed := w.pg.highest
 		if w.pg.down { // the slot cannot be read: a position that was sent without an error counts
-			told = p.said
+			confirmed = p.lastSent
 		}
-		if p.done != 0 && p.done >= told {
-			w.fail("%s ended well with the transaction at %s acked, and the slot was told %s", p, p.done, told)
+		if p.done != 0 && p.done >= confirmed {
+			w.fail("%s ended well with the transaction at %s acked, but the slot confirmed only up to %s", p, p.done, confirmed)
 		}
-	case class == Fault && p.told:
+	case class == Fault && p.terminated:
 		if errors.As(p.err, new(*errDrain)) {
 			w.reached[drainIncomplete] = true
 		} else {

@@ -55,7 +55,7 @@ type simSink struct {
 	last    uint64
 	asked   [len(simTopics)]bool
 	ready   [len(simTopics)]bool // looked up
-	told    [len(simTopics)]bool // Ready has returned true
+	usable  [len(simTopics)]bool // Ready has returned true
 	failed  bool
 	closing bool // Close was called
 	closed  bool
@@ -161,7 +161,7 @@ func (s *simSink) Ready(topic string) (bool, error) {
 	}
 	s.asked[i] = true
 	w.reached[deadWaited] = w.reached[deadWaited] || topic == deadTopic && s.k.missing[i]
-	s.told[i] = s.told[i] || s.ready[i] && !s.k.missing[i]
+	s.usable[i] = s.usable[i] || s.ready[i] && !s.k.missing[i]
 	return s.ready[i] && !s.k.missing[i], nil
 }
 
@@ -211,7 +211,7 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 	switch {
 	case s.closed:
 		w.fail("%s sends event %d after Close", p, e.id)
-	case topic < 0 || !s.told[topic]:
+	case topic < 0 || !s.usable[topic]:
 		w.fail("%s sends event %d to topic %q, which is not ready", p, e.id, rec.Topic)
 	case s.sent && n <= s.last:
 		w.fail("%s sends event number %d after %d", p, n, s.last)
@@ -221,7 +221,7 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 		w.fail("%s sends event %d, which comes before what this session has sent or was to begin with", p, e.id)
 	case s.n > 0 && (e.alone || s.alone() != nil):
 		w.fail("%s sends event %d, which does not go alone", p, e.id)
-	case s.n > 0 && e.tx.commit <= p.careful:
+	case s.n > 0 && e.tx.commit <= p.singlyUntil:
 		w.fail("%s sends event %d beside others, after a refusal", p, e.id)
 	case s.n >= w.cfg.MaxEvents:
 		w.fail("%s has more than %d events in flight", p, w.cfg.MaxEvents)
@@ -236,7 +236,7 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 			break
 		}
 	}
-	w.reached[refusedAlone] = w.reached[refusedAlone] || e.tx.commit <= p.careful
+	w.reached[refusedAlone] = w.reached[refusedAlone] || e.tx.commit <= p.singlyUntil
 	s.cursor, s.last, s.sent, s.newest = e.order+1, n, true, e.tx.commit
 	f := &flight{n: n, e: e, by: s, dead: rec.Topic == deadTopic}
 	f.again = s.repeats(f)
@@ -468,7 +468,7 @@ func (s *simSink) Close(ctx context.Context) error {
 	left := s.n
 	w.see(p, "close the sink", uint64(left), 0)
 	s.learn()
-	if p.draining && p.told && !s.failed && s.st != nil && s.st.err == nil {
+	if p.draining && p.terminated && !s.failed && s.st != nil && s.st.err == nil {
 		p.undrained = left
 	}
 	s.abandon()

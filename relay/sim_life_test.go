@@ -52,7 +52,7 @@ func (w *world) quitOne() {
 // quit sends SIGTERM. With mercy 0 Kafka gives none of the acknowledgements that the drain waits for, with 1 some, with 2 all.
 func (w *world) quit(p *process, mercy int) {
 	w.mu.Lock()
-	p.told = true
+	p.terminated = true
 	w.see(p, "is told to stop", 0, 0)
 	first := p.sink
 	answers := mercy > 1 && first != nil && !first.stuck && !first.failed && !w.ill()

@@ -34,7 +34,7 @@ type simPG struct {
 
 	confirmed pglogrepl.LSN // the slot's
 	saved     pglogrepl.LSN // the slot's position after a crash
-	told      pglogrepl.LSN // the highest position of the slot so far
+	highest   pglogrepl.LSN // the highest position of the slot so far
 	streams   int           // number of streams so far
 	moved     time.Time     // when confirmed last increased
 	holder    *simStream    // the stream that has the slot
@@ -139,7 +139,7 @@ func newSimPG(w *world) *simPG {
 	}
 	pg := &simPG{
 		w: w, id: replication.Identity{SystemID: 7, Timeline: 1}, xid: 700, other: &other,
-		tables: []*walsendertest.Table{&base, &wider, &leaf}, end: start, flushedEnd: start, confirmed: start, saved: start, told: start,
+		tables: []*walsendertest.Table{&base, &wider, &leaf}, end: start, flushedEnd: start, confirmed: start, saved: start, highest: start,
 		async: w.IntN(6) == 0, trickle: w.IntN(2) == 0,
 	}
 	if w.IntN(4) == 0 {
@@ -373,7 +373,7 @@ func (pg *simPG) took(p *process, pos pglogrepl.LSN) {
 	if pos > pg.confirmed {
 		pg.confirmed, pg.moved = pos, time.Now()
 	}
-	pg.told = max(pg.told, pos)
+	pg.highest = max(pg.highest, pos)
 }
 
 // firstAfter returns the index of the first transaction that a walsender sends from pos.

@@ -401,7 +401,7 @@ func (s *simSink) repeats(f *flight) string {
 				// A later record that was stored late has ended the search.
 				w.reached[lateRepeat] = true
 			case s.wasRead[at.topic] && l.at.Before(s.readAt[at.topic]):
-				return fmt.Sprintf("again, which stood in partition %v when its end was read", at)
+				return fmt.Sprintf("again, although it was in partition %v when its end was read", at)
 			case s.wasRead[at.topic]:
 				return fmt.Sprintf("again, which was stored in partition %v after its end was read, and had left just before", at)
 			case at.topic == f.partitionOf().topic:

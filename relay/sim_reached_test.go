@@ -140,11 +140,11 @@ func (w *world) spoken(p *process, what string) {
 		w.reached[wasUndecided] = true
 	case "the slot is ahead of the last position that this process confirmed: another instance was active, or the slot was advanced":
 		w.reached[slotAhead] = true
-		if p.stream.start <= p.said {
-			w.fail("%s finds the slot at %s further ahead than it confirmed, and had said %s", p, p.stream.start, p.said)
+		if p.stream.start <= p.lastSent {
+			w.fail("%s finds the slot at %s ahead of the position that it confirmed, and had sent %s", p, p.stream.start, p.lastSent)
 		}
 	case "Kafka refuses a batch; sending record by record to find the refused record":
 		w.reached[refusedBatch] = true
-		p.careful = max(p.careful, p.sink.newest)
+		p.singlyUntil = max(p.singlyUntil, p.sink.newest)
 	}
 }

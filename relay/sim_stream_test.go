@@ -23,17 +23,17 @@ type simStream struct {
 	n     int // number of the stream, counted per slot
 
 	// the server's end
-	next     int // index of the transaction that is sent next
-	at       int // next message of that transaction: -1 Begin, then its rows, then Commit
-	said     [4]*walsendertest.Table
-	sent     pglogrepl.LSN // the position up to which it has sent
-	lastSent time.Time
-	err      error     // the stream has ended, once the queue is empty
-	tells    time.Time // when the relay can notice the end
-	cutOff   bool      // until then its checks get no answer either
-	mute     bool      // the server sends nothing any more
-	deaf     bool      // the server receives nothing any more
-	slams    bool      // the server receives the next status update, then the stream ends
+	next      int // index of the transaction that is sent next
+	at        int // next message of that transaction: -1 Begin, then its rows, then Commit
+	announced [4]*walsendertest.Table
+	sent      pglogrepl.LSN // the position up to which it has sent
+	lastSent  time.Time
+	err       error     // the stream has ended, once the queue is empty
+	tells     time.Time // when the relay can notice the end
+	cutOff    bool      // until then its checks get no answer either
+	mute      bool      // the server sends nothing any more
+	deaf      bool      // the server receives nothing any more
+	slams     bool      // the server receives the next status update, then the stream ends
 
 	queue []sentItem // messages on their way
 
@@ -80,10 +80,10 @@ func (st *simStream) push() bool {
 		st.say(sentItem{Message: replication.Message{WALStart: first, Data: walsendertest.Begin(tx.commit, tx.time, tx.xid)}, tx: tx})
 	case st.at < len(tx.rows):
 		r := &tx.rows[st.at]
-		if !slices.Contains(st.said[:], r.table) {
-			i := slices.IndexFunc(st.said[:], func(t *walsendertest.Table) bool { return t == nil || t.OID == r.table.OID })
-			pg.w.reached[relationChanged] = pg.w.reached[relationChanged] || st.said[i] != nil
-			st.said[i] = r.table
+		if !slices.Contains(st.announced[:], r.table) {
+			i := slices.IndexFunc(st.announced[:], func(t *walsendertest.Table) bool { return t == nil || t.OID == r.table.OID })
+			pg.w.reached[relationChanged] = pg.w.reached[relationChanged] || st.announced[i] != nil
+			st.announced[i] = r.table
 			st.say(sentItem{Message: replication.Message{Data: walsendertest.Relation(r.table)}})
 			return true
 		}
@@ -243,7 +243,7 @@ func (st *simStream) read() (m replication.Message, ok bool, left time.Duration,
 	if item.notice != nil {
 		w.see(st.p, "receive a notice", 0, 0)
 		if !errors.As(item.notice, new(*replication.Waiting)) {
-			st.stand()
+			st.forbidMoves()
 		}
 		return m, false, 0, item.notice
 	}
@@ -280,8 +280,8 @@ func (st *simStream) read() (m replication.Message, ok bool, left time.Duration,
 	return m, true, 0, nil
 }
 
-// stand forbids later status updates to move the slot: the relay has received an error.
-func (st *simStream) stand() {
+// forbidMoves fails the run if a later status update moves the slot: the relay has received an error.
+func (st *simStream) forbidMoves() {
 	if st.freeze == nil {
 		at := st.pos
 		st.freeze = &at
@@ -290,7 +290,7 @@ func (st *simStream) stand() {
 
 func (st *simStream) Status(confirmed pglogrepl.LSN, reply bool, now time.Time) error {
 	st.pg.w.mu.Lock()
-	stood := st.freeze != nil
+	wasFrozen := st.freeze != nil
 	st.pg.w.mu.Unlock()
 	if err := st.p.call("status"); err != nil {
 		return err
@@ -299,7 +299,7 @@ func (st *simStream) Status(confirmed pglogrepl.LSN, reply bool, now time.Time) 
 	if gap := time.Since(st.lastStatus); gap > 6500*time.Millisecond && st.err == nil {
 		st.pg.w.fail("%s: no status update for %s", st.p, gap)
 	}
-	if st.freeze != nil && !stood && st.p.wasFrozen { // the call began before the error
+	if st.freeze != nil && !wasFrozen && st.p.wasFrozen { // the call began before the error
 		st.freeze = new(max(*st.freeze, confirmed))
 	}
 	return st.status(confirmed, reply, now)
@@ -308,7 +308,7 @@ func (st *simStream) Status(confirmed pglogrepl.LSN, reply bool, now time.Time) 
 func (st *simStream) status(confirmed pglogrepl.LSN, reply bool, now time.Time) error {
 	w, p := st.pg.w, st.p
 	w.see(p, "status", uint64(confirmed), 0)
-	p.said = max(p.said, confirmed)
+	p.lastSent = max(p.lastSent, confirmed)
 	switch {
 	case confirmed == 0:
 		w.fail("%s sends a status update with position 0/0", p)
@@ -400,7 +400,7 @@ func (st *simStream) Check(ctx context.Context) (*replication.Slot, error) {
 	if err != nil {
 		w.disturb()
 		if fatal(err) {
-			st.stand()
+			st.forbidMoves()
 		}
 		if errors.Is(err, replication.ErrUndecided) {
 			return slot, err

@@ -32,7 +32,7 @@ func TestTroubles(t *testing.T) {
 		b.sleep(time.Minute)
 		b.want(Streaming)
 		if n := b.log.count("state=streaming was=reconnecting for=5m"); n != 1 {
-			t.Errorf("the end of it is said %d times, or not for how long it was", n)
+			t.Errorf("the end is logged %d times, or without its duration", n)
 		}
 		if n := b.relay.Status().Troubles[0].Count; b.log.count(fmt.Sprintf("repeated=%d reason=", n-1)) != 1 {
 			t.Errorf("%d attempts, and no line says so", n)

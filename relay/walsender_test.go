@@ -527,8 +527,8 @@ func TestFailover(t *testing.T) {
 				if got := w.kafka.log[2].position; got != c.want {
 					w.Errorf("position of c: %s", got)
 				}
-				if said := w.log.count("a failover lost their transactions") == 1; said != c.lost {
-					w.Errorf("the log says that something was lost: %v", said)
+				if logged := w.log.count("a failover lost their transactions") == 1; logged != c.lost {
+					w.Errorf("the log says that something was lost: %v", logged)
 				}
 			})
 		})
