@@ -9,13 +9,13 @@ import (
 )
 
 // History is what one process knows of its earlier sessions: which events are in Kafka, and how far it has confirmed the slot. The
-// server may forget the latter. It saves a slot's position at checkpoints only, so after a crash of Postgres it sends again what was
-// confirmed long ago (PostgreSQL, "Logical Decoding Concepts").
+// server saves a slot's position at checkpoints only, so after a crash of Postgres it sends again events that were confirmed long ago
+// (PostgreSQL, "Logical Decoding Concepts").
 type History struct {
-	// Found holds single events that are in Kafka, beside the spans.
-	Found *Found
+	// Events holds single events that are in Kafka and lie in no span.
+	Events *EventSet
 
-	systemID uint64 // of the server in the last session; 0: there was none
+	systemID uint64 // of the server of the last session; 0: there was no session
 	timeline int32
 	spans    []span // delivered without a gap, oldest first; nearly always one
 	done     pglogrepl.LSN
@@ -30,19 +30,19 @@ type History struct {
 	foreignOn int32
 }
 
-// NewHistory is that of a process before its first session.
-func NewHistory() *History { return &History{Found: NewFound()} }
+// NewHistory returns the history of a process before its first session.
+func NewHistory() *History { return &History{Events: NewEventSet()} }
 
-// Done is the commit LSN of the newest transaction that is in Kafka with all transactions before it.
+// Done returns the commit LSN of the newest transaction that is in Kafka with all transactions before it.
 func (h *History) Done() pglogrepl.LSN { return h.done }
 
-// Confirmed is the position of the last status update of the last session.
+// Confirmed returns the position of the last status update of the last session.
 func (h *History) Confirmed() pglogrepl.LSN { return h.confirmed }
 
 // Rereading reports whether the last session ended before the server had sent again the newest transactions in Kafka.
 func (h *History) Rereading() bool { return h.rereading }
 
-// Sending notes a position before it is sent to the server in a status update: it may arrive even if sending it fails.
+// Sending notes a position before a status update with it is sent: the update may arrive even if sending it returns an error.
 func (h *History) Sending(l Lineage, pos pglogrepl.LSN) {
 	if l.System() != h.sentTo || l.Current() != h.sentOn {
 		h.sent, h.sentTo, h.sentOn = 0, l.System(), l.Current()
@@ -50,7 +50,7 @@ func (h *History) Sending(l Lineage, pos pglogrepl.LSN) {
 	h.sent = max(h.sent, pos)
 }
 
-// sentUpTo is how far this process can have moved the server's slot.
+// sentUpTo returns the highest position to which this process may have moved the server's slot.
 func (h *History) sentUpTo(l Lineage) pglogrepl.LSN {
 	if h.sentTo != l.System() {
 		return 0
@@ -58,7 +58,7 @@ func (h *History) sentUpTo(l Lineage) pglogrepl.LSN {
 	return reach(l, h.sent, h.sentOn)
 }
 
-// reach is how much of a position on a timeline is part of the server's history.
+// reach returns the highest position up to pos, on a timeline, that is part of the server's history.
 func reach(l Lineage, pos pglogrepl.LSN, timeline int32) pglogrepl.LSN {
 	if !descends(l, timeline) {
 		return 0
@@ -69,9 +69,9 @@ func reach(l Lineage, pos pglogrepl.LSN, timeline int32) pglogrepl.LSN {
 	return pos
 }
 
-// FoundSlot notes the slot's position at the start of a session. Ahead means that another client has moved the slot since this process
+// NoteSlot notes the slot's position at the start of a session. It reports whether another client has moved the slot since this process
 // sent a status update to the server.
-func (h *History) FoundSlot(l Lineage, start pglogrepl.LSN) (ahead bool) {
+func (h *History) NoteSlot(l Lineage, start pglogrepl.LSN) (ahead bool) {
 	if start <= h.sentUpTo(l) {
 		return false
 	}
@@ -81,13 +81,13 @@ func (h *History) FoundSlot(l Lineage, start pglogrepl.LSN) (ahead bool) {
 	return h.sentTo == l.System()
 }
 
-// MovedByOthers is the highest position of the slot, at the start of a session, that this process has not sent.
+// MovedByOthers returns the highest position of the slot, at the start of a session, that this process has not sent.
 func (h *History) MovedByOthers(l Lineage) pglogrepl.LSN { return reach(l, h.foreign, h.foreignOn) }
 
-// Accounted notes that a position record accounts for the slot's position.
-func (h *History) Accounted() { h.foreign = 0 }
+// ExplainSlot notes that a position record explains the slot's position.
+func (h *History) ExplainSlot() { h.foreign = 0 }
 
-// Check compares the server with the one that was delivered from. The error is a [HistoryError].
+// Check compares the server's history with the history that was delivered. The error is a [HistoryError].
 func (h *History) Check(l Lineage) error {
 	newest := h.Newest()
 	switch {
@@ -103,11 +103,11 @@ func (h *History) Check(l Lineage) error {
 	return nil
 }
 
-// Seen notes which server was connected to without a session.
-func (h *History) Seen(l Lineage) { h.systemID = l.System() }
+// NoteServer notes the server of a connection that was no session.
+func (h *History) NoteServer(l Lineage) { h.systemID = l.System() }
 
-// Resume is what a session skips that starts at start. lost is the newest position in Kafka if the server does not have it: a failover
-// has lost its transaction. The error is a [HistoryError].
+// Resume returns the events that a session starting at start skips. lost is the newest position in Kafka if a failover has lost its
+// transaction. The error is a [HistoryError].
 func (h *History) Resume(l Lineage, start pglogrepl.LSN) (r Resume, lost Position, err error) {
 	if err := h.Check(l); err != nil {
 		return r, lost, err
@@ -129,8 +129,8 @@ func (h *History) Resume(l Lineage, start pglogrepl.LSN) (r Resume, lost Positio
 	return r, lost, nil
 }
 
-// Learn adds what a session has delivered, which began at start. A session that was cut while it read again what an earlier one had
-// delivered knows less than the history.
+// Learn adds the events that a session, which began at start, has delivered. A session that ended while it re-read earlier events knows
+// less than the history, so nothing is removed.
 func (h *History) Learn(l Lineage, start pglogrepl.LSN, t *Tracker, confirmed pglogrepl.LSN, r *Resume) {
 	h.systemID, h.timeline = l.System(), l.Current()
 	h.confirmed = max(h.confirmed, confirmed)
@@ -142,15 +142,15 @@ func (h *History) Learn(l Lineage, start pglogrepl.LSN, t *Tracker, confirmed pg
 	h.spans = slices.DeleteFunc(h.spans, func(s span) bool { return now.join(s) })
 	h.spans = append(h.spans, now)
 	slices.SortFunc(h.spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
-	t.Behind(func(commit pglogrepl.LSN, ordinal uint32, hash uint64) {
-		h.Found.Add(Position{SystemID: l.System(), Timeline: l.TimelineOf(commit), CommitLSN: commit, Ordinal: ordinal}, hash)
+	t.EachAckedAfterGap(func(commit pglogrepl.LSN, ordinal uint32, hash uint64) {
+		h.Events.Add(Position{SystemID: l.System(), Timeline: l.TimelineOf(commit), CommitLSN: commit, Ordinal: ordinal}, hash)
 	})
-	h.Found.Forget(func(p Position) bool {
+	h.Events.Forget(func(p Position) bool {
 		return l.TimelineOf(p.CommitLSN) != p.Timeline || slices.ContainsFunc(h.spans, func(s span) bool { return s.has(p) })
 	})
 }
 
-// Newest is the last position of the newest span.
+// Newest returns the last position of the newest span.
 func (h *History) Newest() (p Position) {
 	for _, s := range h.spans {
 		if s.to.Compare(p) > 0 {
@@ -160,8 +160,8 @@ func (h *History) Newest() (p Position) {
 	return p
 }
 
-// span is a part of the stream that is in Kafka: every event from the commit LSN from up to the position to. It says nothing about
-// events before from: the slot's position does not prove that they were delivered.
+// span is a part of the stream that is in Kafka: every event from the commit LSN `from` to the position `to`. Events before it may be
+// missing in Kafka: the slot's position does not prove that they were delivered.
 type span struct {
 	from, until pglogrepl.LSN // whole transactions: from ≤ commit LSN < until
 	to          Position
@@ -170,7 +170,7 @@ type span struct {
 
 func (s *span) has(p Position) bool { return s.from <= p.CommitLSN && p.Compare(s.to) <= 0 }
 
-// join makes one span of two that touch.
+// join merges o into s if the two touch.
 func (s *span) join(o span) bool {
 	if s.from > o.until || o.from > s.until {
 		return false
@@ -182,7 +182,7 @@ func (s *span) join(o span) bool {
 	return true
 }
 
-// HistoryError says that the server's history is not the one that was delivered from, or not known to be. Waiting does not help.
+// HistoryError means that the server's history differs, or may differ, from the history that was delivered. Waiting does not help.
 type HistoryError struct {
 	Op     string // what was compared
 	Err    error
@@ -196,7 +196,7 @@ func (e *HistoryError) Unwrap() error { return e.Err }
 func otherHistory(format string, args ...any) error {
 	return &HistoryError{
 		Op: "compare with what was delivered before", Err: fmt.Errorf(format, args...),
-		Remedy: "this is another history than the one delivered from (restored or cloned): " +
+		Remedy: "the server has another history than the one delivered (a restore or a clone): " +
 			"compare the outbox table with the topics, then restart",
 	}
 }

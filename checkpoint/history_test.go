@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// server is a lineage: the server of a system, on a timeline, with the ends of earlier timelines, oldest first.
+// server is a Lineage. forks has the ends of earlier timelines, oldest first.
 type server struct {
 	system   uint64
 	timeline int32
@@ -48,13 +48,13 @@ func txAt(lsn pglogrepl.LSN) TxID {
 	return TxID{CommitLSN: lsn, XID: uint32(lsn), CommitTime: time.UnixMicro(int64(lsn))}
 }
 
-// positionOf is a position on timeline 1 of system 7.
+// positionOf returns a position on timeline 1 of system 7.
 func positionOf(lsn pglogrepl.LSN, ordinal uint32) Position {
 	return Position{SystemID: 7, Timeline: 1, CommitLSN: lsn, Ordinal: ordinal}
 }
 
-// TestResumeExpects: the last delivered transaction must be sent again exactly if the slot stood at or before its commit
-// LSN; equality happens, because a slot stands at the end of the transaction before.
+// TestResumeExpects: the server must send the last delivered transaction again if and only if the slot is at or before its
+// commit LSN. Both are equal when the slot is at the end of the previous transaction.
 func TestResumeExpects(t *testing.T) {
 	h := &History{systemID: 7, timeline: 1, spans: []span{{from: 0x40, until: 0x101, to: positionOf(0x100, LastOrdinal), tx: txAt(0x100)}}}
 	for _, c := range []struct {
@@ -80,12 +80,12 @@ func TestResumeExpects(t *testing.T) {
 	}
 }
 
-// TestResume: what is known to be in Kafka, and what shows that the server has another history.
+// TestResume: which transactions are known to be in Kafka, and how another history is noticed.
 func TestResume(t *testing.T) {
 	fresh := func(expect ...TxID) *Resume {
 		return &Resume{
-			spans:  []span{{from: 0x20, to: positionOf(0x30, 0)}, {from: 0x120, to: positionOf(0x130, 3)}},
-			before: positionOf(0x100, LastOrdinal), expected: expect,
+			spans:        []span{{from: 0x20, to: positionOf(0x30, 0)}, {from: 0x120, to: positionOf(0x130, 3)}},
+			recordedUpTo: positionOf(0x100, LastOrdinal), expected: expect,
 		}
 	}
 	s := fresh(txAt(0x130))
@@ -98,7 +98,7 @@ func TestResume(t *testing.T) {
 		}
 	}
 	if s.Expecting() {
-		t.Error("it expects what it has seen")
+		t.Error("a transaction that was sent again is still expected")
 	}
 	for name, wrong := range map[string]TxID{
 		"another xid":  {CommitLSN: 0x130, XID: 1, CommitTime: time.UnixMicro(0x130)},
@@ -110,34 +110,33 @@ func TestResume(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// Two may be expected: what this process has delivered, and what the position record says.
+	// Two transactions may be expected: one delivered by this process, and one of the position record.
 	s = fresh(txAt(0x130), txAt(0x100))
 	if _, err := s.Begin(txAt(0x100)); err != nil || !s.Expecting() {
 		t.Errorf("the first of two: %v, expecting %v", err, s.Expecting())
 	}
-	// A keepalive at the commit LSN itself is the end of the transaction before; one beyond it has passed it.
+	// A keepalive at the commit LSN is at the end of the previous transaction; a keepalive beyond it is after this transaction.
 	s = fresh(txAt(0x100))
-	if err := s.Passed(0x100); err != nil {
+	if err := s.Advance(0x100); err != nil {
 		t.Errorf("keepalive at the commit LSN: %v", err)
 	}
-	if err := s.Passed(0x101); err == nil {
+	if err := s.Advance(0x101); err == nil {
 		t.Error("keepalive beyond the commit LSN went unnoticed")
 	}
-	if err := fresh().Passed(0x5000); err != nil {
-		t.Errorf("the slot stood behind it: %v", err)
+	if err := fresh().Advance(0x5000); err != nil {
+		t.Errorf("no transaction is expected: %v", err)
 	}
 }
 
-// TestLearn: what a session delivered is added to what is known, also if it was cut while it read again what is known. Spans with a gap
-// between them are not joined: what was committed in the gap may not be in Kafka.
+// TestLearn: the events that a session delivered are added to the history, also if the session ended while it re-read earlier events.
+// Spans with a gap between them are not joined: events committed in the gap may be missing in Kafka.
 func TestLearn(t *testing.T) {
 	l := server{system: 7, timeline: 1}
 	const all = LastOrdinal
-	// delivered is a session of transactions of three events each, of which so many of the last are acknowledged. Each ends 5 behind its
-	// commit LSN.
+	// session has transactions of three events each, which end 5 after their commit LSN.
 	type session struct {
 		start   pglogrepl.LSN
-		acked   int
+		acked   int // events of the last transaction
 		commits []pglogrepl.LSN
 	}
 	whole := func(from, to pglogrepl.LSN) span { return span{from, to + 5, positionOf(to, all), txAt(to)} }
@@ -197,7 +196,7 @@ func TestLearn(t *testing.T) {
 	}
 }
 
-// TestSentUpTo: what this process has sent to a server explains the position of its slot, up to the fork where the server left the timeline.
+// TestSentUpTo: a position that this process has sent on an earlier timeline explains the slot's position up to the fork only.
 func TestSentUpTo(t *testing.T) {
 	l := server{system: 7, timeline: 3, end: 0x1000, forks: []fork{{1, 0x400}, {2, 0x800}}}
 	for name, c := range map[string]struct {
@@ -214,8 +213,8 @@ func TestSentUpTo(t *testing.T) {
 		"another system":             {8, 3, 0x900, 0},
 	} {
 		h := NewHistory()
-		h.Sending(server{system: 6, timeline: c.timeline}, 0x3000) // another server's
-		h.Sending(server{system: c.system, timeline: 9}, 0x2000)   // of a timeline left long ago
+		h.Sending(server{system: 6, timeline: c.timeline}, 0x3000) // to another server
+		h.Sending(server{system: c.system, timeline: 9}, 0x2000)   // on another timeline
 		h.Sending(server{system: c.system, timeline: c.timeline}, c.sent)
 		h.Sending(server{system: c.system, timeline: c.timeline}, 0x100)
 		if got := h.sentUpTo(l); got != c.want {
@@ -224,7 +223,7 @@ func TestSentUpTo(t *testing.T) {
 	}
 }
 
-// TestSpanEndsAtTheFork: keepalives take a span further than its last event; beyond a fork that is another history's.
+// TestSpanEndsAtTheFork: keepalives extend a span beyond its last event. The part after a fork belongs to another history.
 func TestSpanEndsAtTheFork(t *testing.T) {
 	h := NewHistory()
 	session := func(l server, start, commit, end pglogrepl.LSN) {
@@ -242,8 +241,8 @@ func TestSpanEndsAtTheFork(t *testing.T) {
 	}
 	session(server{system: 7, timeline: 1, end: 0x1000}, 0x100, 0x200, 0x900)
 	l := server{system: 7, timeline: 2, end: 0x1000, forks: []fork{{1, 0x400}}}
-	session(l, 0x800, 0x850, 0x880) // the slot was advanced on timeline 2
-	s, _, err := h.Resume(l, 0x300) // and is back
+	session(l, 0x800, 0x850, 0x880) // a client has advanced the slot on timeline 2
+	s, _, err := h.Resume(l, 0x300) // the slot is back
 	if err != nil {
 		t.Fatal(err)
 	}

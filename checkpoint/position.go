@@ -1,10 +1,9 @@
-// Package checkpoint is the confirm rule (docs: ARCHITECTURE.md): what has to happen before the slot is confirmed, and when ([Rule]). Its
-// parts are what Kafka has acknowledged ([Tracker]), what is in Kafka already ([History], [Resume], [Found]), and what one process
-// leaves for the next ([PositionRecord]). It does no I/O, reads no clock and starts no goroutine.
+// Package checkpoint is the confirm rule (docs: ARCHITECTURE.md). [Rule] decides when the slot is confirmed, and up to where. [Tracker]
+// knows which events Kafka has acknowledged. [History], [Resume] and [EventSet] know which events are in Kafka already. [PositionRecord]
+// is what one process leaves for the next. The package does no I/O, reads no clock and starts no goroutine.
 //
-// It promises that [Tracker.Acked] is always the end LSN of a transaction before which every event has been acknowledged (or a keepalive
-// position with nothing unacknowledged before it), and that it never falls. An acknowledgement that the tracker never asked for is a
-// panic, not a guess.
+// [Tracker.Acked] never decreases. It is the end LSN of a transaction, or a keepalive position, before which Kafka has acknowledged every
+// event. An acknowledgement of an event that was never added is a panic.
 package checkpoint
 
 import (
@@ -15,11 +14,11 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// Position identifies one event for ever: the cluster's system identifier, the timeline that the commit LSN lies on,
-// the commit LSN (the start of the commit record, known since Begin) and the event's number in its transaction,
-// counted from 0 over every decoded outbox row, sent or not. Positions of one (SystemID, Timeline) are ordered by
-// (CommitLSN, Ordinal); the LSN of a row is no part of it because it is neither unique nor rising
-// (PostgreSQL, "Logical Streaming Replication Protocol").
+// Position identifies one event permanently: the cluster's system identifier, the timeline of the commit LSN, the commit
+// LSN (the start of the commit record, known since Begin) and the event's ordinal in its transaction. Every decoded outbox
+// row has an ordinal, from 0, whether it is sent or not. Positions of one (SystemID, Timeline) are ordered by (CommitLSN,
+// Ordinal). Row LSNs would not do: they are neither unique nor increasing (PostgreSQL, "Logical Streaming Replication
+// Protocol").
 type Position struct {
 	SystemID  uint64
 	Timeline  int32
@@ -27,7 +26,7 @@ type Position struct {
 	Ordinal   uint32
 }
 
-// positionVersion is the first field of the text form; a reader refuses what it does not know.
+// positionVersion is the first field of the text form. A reader refuses other versions.
 const positionVersion = "1"
 
 // AppendText appends the text form "1:<system id>:<timeline>:<commit LSN, 16 hex digits>:<ordinal>" to b.
@@ -46,13 +45,13 @@ func (p Position) AppendText(b []byte) ([]byte, error) {
 	return strconv.AppendUint(b, uint64(p.Ordinal), 10), nil
 }
 
-// String is the text form that records carry in the header outboxcdc-position.
+// String returns the text form, which records carry in the header outboxcdc-position.
 func (p Position) String() string {
 	b, _ := p.AppendText(nil)
 	return string(b)
 }
 
-// ParsePosition reads what [Position.String] wrote.
+// ParsePosition parses the text form of a position.
 func ParsePosition(s string) (Position, error) {
 	f := strings.Split(s, ":")
 	if len(f) != 5 || f[0] != positionVersion || len(f[3]) != 16 {

@@ -13,53 +13,53 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// PositionRecord is what the daemon of a slot keeps in the position topic. From it the next start can tell whether it
-// is still the same server and the same slot, and which records in Kafka are those of earlier processes. The newest records of a slot
-// count together ([Merge]). Confirm is stored before a status update carries that position. Acked is only what Kafka has acknowledged.
+// PositionRecord is what the daemon of a slot stores in the position topic. With it the next start recognises the server, the slot, and
+// the records of earlier processes in Kafka. A reader merges the newest records of a slot ([Merge]). A record is stored before a status
+// update carries its Confirm. Its Acked covers only events that Kafka has acknowledged.
 type PositionRecord struct {
 	Slot       string
-	Generation uint64 // counts the sessions of the slot; a late record of an earlier one counts for nothing
+	Generation uint64 // counts the sessions of the slot
 	SystemID   uint64
 	Timeline   int32 // the server's
-	// Acked is the last event before which Kafka has acknowledged every one. Zero: none that is known of.
+	// Acked is the last event up to which Kafka has acknowledged every event. Zero: not known.
 	Acked Position
-	// AckedTx tells the transaction of Acked from another that has its commit LSN, in the history of a restored copy.
+	// AckedTx is the transaction of Acked. In the history of a restored copy another transaction may have its commit LSN.
 	AckedTx TxID
-	// Settled is the last Acked that covered everything earlier sessions may have sent. Whatever is sent later has a higher position, even an
-	// event that was skipped before (its policy has changed) and is stored after newer ones. Zero: not known.
+	// Settled is the last Acked that covered every event that earlier sessions may have sent. Events sent later have higher positions,
+	// even an event that is sent after newer ones because its policy has changed. Zero: not known.
 	Settled Position
-	// Confirm is the highest position that the slot may have been told. A slot beyond it was moved by another client.
+	// Confirm is the highest position that a status update may have carried. If the slot is beyond it, another client has moved the slot.
 	Confirm pglogrepl.LSN
 	// Producers are the producer ids of the processes whose records may be in Kafka after Acked, newest last.
 	Producers []int64
-	// Topics are those that records after Acked may be in, sorted.
+	// Topics are the topics that may have records after Acked, sorted.
 	Topics []string
-	// Sources is a fingerprint of the settings that decide which changes are events, and with that which ordinal each has.
+	// Sources is a fingerprint of the settings that decide which changes are events, and so which ordinal each event has.
 	Sources string
-	// Published identifies the catalog rows that decided what the publication sent, and the partitions of the outbox, in the form that
+	// Published identifies the catalog rows that decide what the publication sends, and the partitions of the outbox, in the form that
 	// package replication writes and compares. "": not known.
 	Published string
-	// FenceWait is how long the writer relies on other instances to wait after they have taken the slot. Zero: a version before wrote this.
+	// FenceWait is how long another instance has to wait after it has taken the slot from the writer. Zero: an earlier version wrote this.
 	FenceWait time.Duration
-	// Clean: the session is over, Kafka has no record of the slot after Acked, and none can still arrive.
+	// Clean: the session has ended, Kafka has no record of the slot after Acked, and none can still arrive.
 	Clean bool
-	// Adopted: a person has decided that the slot goes on from where it stands.
+	// Adopted: an operator has decided that delivery continues from the slot's position.
 	Adopted bool
-	At      time.Time // when it was written, by the daemon's clock
+	At      time.Time // when the record was written, by the daemon's clock
 }
 
-// recordVersion is that of the text form; a reader refuses what it does not know.
+// recordVersion is the version of the text form. A reader refuses other versions.
 const recordVersion = 1
 
-// maxProducers bounds the processes whose records are recognised. Records of earlier ones are sent again if the slot has not
-// been confirmed since. A daemon that is killed within a second of each start adds one a second.
+// maxProducers is the maximum number of processes whose records are recognised. Events of earlier processes are sent again if the slot
+// has not been confirmed since. A daemon that is killed within a second of each start adds one producer id a second.
 const maxProducers = 1000
 
-// keptProducers is how many producer ids stay in the record once their records are no longer in doubt: a failover that loses
-// delivered transactions soon after a restart is reported with the records of the process before.
+// keptProducers is how many producer ids stay in the record after [PositionRecord.Settle]. With them a failover soon after a restart is
+// reported with the lost events of the previous process as well.
 const keptProducers = 10
 
-// recordText is the text form. System identifiers are text, because JSON's numbers are not that large everywhere.
+// recordText is the text form. System identifiers are strings, because not every JSON reader keeps such large numbers.
 type recordText struct {
 	Version    int              `json:"version"`
 	Slot       string           `json:"slot"`
@@ -75,14 +75,14 @@ type recordText struct {
 	Adopted    bool             `json:"adopted,omitempty"`
 	Producers  []int64          `json:"producers,omitempty"`
 	Topics     []string         `json:"topics,omitempty"`
-	Partitions map[string]int32 `json:"partitions,omitempty"` // of records of earlier versions: the topics, each with its partition count
+	Partitions map[string]int32 `json:"partitions,omitempty"` // in records of earlier versions: the topics, each with its partition count
 	Sources    string           `json:"sources,omitempty"`
 	Published  string           `json:"published,omitempty"`
 	FenceWait  int64            `json:"fence_wait_ms,omitempty"`
 	At         time.Time        `json:"at"`
 }
 
-// MarshalText is the value of the position record.
+// MarshalText returns the value of the record in the position topic.
 func (s *PositionRecord) MarshalText() ([]byte, error) {
 	t := recordText{
 		Version: recordVersion, Slot: s.Slot, Generation: s.Generation, SystemID: strconv.FormatUint(s.SystemID, 10), Timeline: s.Timeline,
@@ -99,10 +99,10 @@ func (s *PositionRecord) MarshalText() ([]byte, error) {
 	return json.Marshal(t)
 }
 
-// ErrRecordVersion says that the record was written by a newer outboxcdc.
+// ErrRecordVersion means that a newer outboxcdc wrote the record.
 var ErrRecordVersion = errors.New("a version of the position record that this outboxcdc does not know")
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText parses the text form.
 func (s *PositionRecord) UnmarshalText(b []byte) error {
 	var t recordText
 	if err := json.Unmarshal(b, &t); err != nil {
@@ -142,8 +142,8 @@ func (s *PositionRecord) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Next is the record of a session that comes after s, which may be nil; producer is the id that it sends under, sources the
-// fingerprint of its settings.
+// Next returns the first record of the session after s, which may be nil. producer is the session's producer id, sources the fingerprint
+// of its settings.
 func (s *PositionRecord) Next(producer int64, sources string) PositionRecord {
 	if s == nil {
 		return PositionRecord{Generation: 1, Sources: sources, Producers: []int64{producer}}
@@ -161,8 +161,8 @@ func (s *PositionRecord) Next(producer int64, sources string) PositionRecord {
 	return next
 }
 
-// AckedFor is Acked, and its transaction, for a reader whose settings have the given fingerprint. With other settings an event may
-// have another ordinal, and the server may not send the transaction by which its history is verified; so Acked says nothing then.
+// AckedFor returns Acked and its transaction if the reader's settings have the given fingerprint. With other settings an event may have
+// another ordinal, and the server may not send the transaction that verifies its history, so AckedFor returns zero.
 func (s *PositionRecord) AckedFor(sources string) (Position, TxID) {
 	if s.Sources != sources {
 		return Position{}, TxID{}
@@ -170,7 +170,7 @@ func (s *PositionRecord) AckedFor(sources string) (Position, TxID) {
 	return s.Acked, s.AckedTx
 }
 
-// PublishedFor is Published for a reader whose settings have the given fingerprint: "" with other settings, which may name other tables.
+// PublishedFor returns Published if the reader's settings have the given fingerprint. Other settings may name other tables: "".
 func (s *PositionRecord) PublishedFor(sources string) string {
 	if s.Sources != sources {
 		return ""
@@ -178,14 +178,14 @@ func (s *PositionRecord) PublishedFor(sources string) string {
 	return s.Published
 }
 
-// Use adds topics that records may be in from now on.
+// Use adds topics that may have records from now on.
 func (s *PositionRecord) Use(topics []string) {
 	all := slices.Concat(s.Topics, topics)
 	slices.Sort(all)
 	s.Topics = slices.Compact(all)
 }
 
-// Settle notes that no record of an earlier session is in doubt any more: all that they may have sent is at or before Acked.
+// Settle notes that every event that earlier sessions may have sent is at or before Acked.
 func (s *PositionRecord) Settle() {
 	s.Producers, s.Topics = last(slices.Clone(s.Producers), keptProducers), nil
 	if !s.Acked.IsZero() {
@@ -193,13 +193,12 @@ func (s *PositionRecord) Settle() {
 	}
 }
 
-// last is the end of a list, n long at most.
+// last returns the last n elements of a list.
 func last[T any](list []T, n int) []T { return list[max(0, len(list)-n):] }
 
-// Adoption is the position record that `slot adopt` writes: the next session starts at confirm, the slot's present position. published and
-// sources identify what the publication sends at present, so the next session notices a publication that was altered after the adoption.
-// Of s, which may be nil, the adoption keeps the number of sessions. It names no producer and no acked position, so the next session skips
-// nothing.
+// Adoption returns the position record that `slot adopt` writes: the next session starts at confirm, the slot's current position. published
+// and sources identify what the publication sends now, so the next session notices if the publication is altered after the adoption. The
+// generation continues that of s, which may be nil. The record names no producer and no acked position, so the next session skips nothing.
 func (s *PositionRecord) Adoption(slot string, systemID uint64, timeline int32, confirm pglogrepl.LSN, published, sources string, now time.Time) PositionRecord {
 	out := PositionRecord{
 		Slot: slot, Generation: 1, SystemID: systemID, Timeline: timeline, Confirm: confirm, Clean: true, Adopted: true, At: now,
@@ -211,15 +210,15 @@ func (s *PositionRecord) Adoption(slot string, systemID uint64, timeline int32, 
 	return out
 }
 
-// Unusable says that position records can neither be read nor kept until a person has done something.
+// Unusable means that position records cannot be read or stored until an operator resolves the cause.
 type Unusable struct {
-	Topic  string // where they are kept
+	Topic  string // the position topic
 	Why    string
 	Remedy string
-	Err    error // what was met, if it says more
+	Err    error // the cause, if it says more than Why
 
 	Missing bool // the topic does not exist
-	Record  bool // only the newest record cannot be read: another one can be put behind it
+	Record  bool // only the newest record cannot be read; another one can be stored after it
 }
 
 func (e *Unusable) Error() string {
@@ -232,15 +231,15 @@ func (e *Unusable) Error() string {
 
 func (e *Unusable) Unwrap() error { return e.Err }
 
-// Recent is how many of a slot's newest records are read, if the topic has as many.
+// Recent is how many of a slot's newest records are read.
 const Recent = 20
 
-// Merge is what the newest records of one slot say together, given in the order of the topic; nil if there are none.
+// Merge merges the newest records of one slot, given in the order of the topic. It returns nil if there are none.
 //
-// The last record of the newest generation says which system, timeline and settings they are about: the last one of the topic
-// may be a late record of a process that was frozen, or that had the slot for a moment only. All of them are believed, because
-// each was true when it was written and Kafka and slot only go forward; so the highest positions count, and all producers and
-// topics. An adoption makes all records up to its generation count for nothing, late ones too.
+// System, timeline and settings are those of the last record of the newest generation: the last record of the topic may be a late one, of
+// a process that was frozen or that had the slot only for a moment. The merged record has the highest positions, and all producers and
+// topics: each record was true when it was written, and neither Kafka nor the slot goes back. An adoption invalidates all records up to its
+// generation, late ones included.
 func Merge(records []PositionRecord) *PositionRecord {
 	if len(records) == 0 {
 		return nil
@@ -263,7 +262,7 @@ func Merge(records []PositionRecord) *PositionRecord {
 		if r.Generation <= adopted && !r.Adopted {
 			continue
 		}
-		// The newest list comes last as a whole: Next keeps the end, and the list of a session that had settled is short.
+		// The newest list goes to the end as a whole: Next keeps the end, and the list after a Settle is short.
 		listed := make(map[int64]bool, len(r.Producers))
 		for _, id := range r.Producers {
 			listed[id] = true
@@ -284,16 +283,15 @@ func Merge(records []PositionRecord) *PositionRecord {
 	return &out
 }
 
-// Contradiction is why a session cannot start at start on this server after the position record; nil if it can. The server must be one
-// that the writer of the record can have read from, and no other client may have moved the slot. The publication must be unchanged:
-// events that were committed while it sent less are not in the stream. altered says how it was changed; "": it was not. The error is a
-// [HistoryError].
+// Contradiction returns an error if the position record forbids a session that starts at start on this server. The server must have the
+// history of the record, and no other client may have moved the slot. The publication must be unchanged: events that were committed while
+// it sent less are not in the stream. altered describes how the publication was changed; "": it was not. The error is a [HistoryError].
 func (s *PositionRecord) Contradiction(l Lineage, start pglogrepl.LSN, altered string) error {
 	allowed := s.Confirm
-	if end, over := l.EndOf(s.Timeline); over { // of a timeline that ended, only so much is part of the server's history
+	if end, over := l.EndOf(s.Timeline); over { // the server's history has the earlier timeline only up to here
 		allowed = min(allowed, end)
 	}
-	remedy := "compare the outbox table with the topics; then `outboxcdc slot adopt` makes the slot's present position the one to go on from"
+	remedy := "compare the outbox table with the topics; then run `outboxcdc slot adopt`: delivery continues from the slot's current position"
 	var what string
 	switch {
 	case s.SystemID != l.System():

@@ -64,7 +64,7 @@ func TestPositionRecordNext(t *testing.T) {
 		before := s.Producers
 		s = s.Next(i, "")
 		if len(before) > 0 && before[len(before)-1] != i-1 {
-			t.Fatalf("the record before has changed: %v", before)
+			t.Fatalf("the previous record has changed: %v", before)
 		}
 	}
 	if n := len(s.Producers); n != maxProducers || s.Producers[n-1] != 2*maxProducers-1 || s.Producers[0] != maxProducers {
@@ -76,12 +76,12 @@ func TestPositionRecordNext(t *testing.T) {
 	if !slices.Equal(next.Topics, []string{"a", "t", "u"}) || !slices.Equal(s.Topics, []string{"t"}) {
 		t.Errorf("topics %v after %v", next.Topics, s.Topics)
 	}
-	same := next.Next(9000, "") // another session of one process
+	same := next.Next(9000, "") // another session of the process
 	if n := len(same.Producers); n != maxProducers || same.Producers[n-1] != 9000 || slices.Index(same.Producers, 9000) != n-1 {
 		t.Errorf("producers %v", same.Producers)
 	}
 	same.Settled = Position{7, 1, 0x40, 1}
-	same.Settle() // with nothing acknowledged, what was settled before stays
+	same.Settle() // nothing is acknowledged, so Settled stays
 	if same.Settled.CommitLSN != 0x40 {
 		t.Errorf("settled at %s", same.Settled)
 	}
@@ -98,7 +98,7 @@ func TestPositionRecordNext(t *testing.T) {
 	}
 }
 
-// With other settings another event may have an ordinal, and the server may leave a transaction out: the acked position says nothing.
+// TestAckedForOtherSources: with other settings an ordinal may belong to another event, so the acked position is not used.
 func TestAckedForOtherSources(t *testing.T) {
 	acked, tx := Position{7, 1, 0x50, LastOrdinal}, TxID{CommitLSN: 0x50, XID: 3}
 	s := PositionRecord{Acked: acked, AckedTx: tx, Sources: "a"}
@@ -112,8 +112,8 @@ func TestAckedForOtherSources(t *testing.T) {
 	}
 }
 
-// TestPositionRecordOfEarlierVersion: a record of the version before, with partition counts and a fingerprint of the routing, is read. Its
-// topics are those of the counts, and its acked position counts for nothing, since it does not say which settings numbered the events.
+// TestPositionRecordOfEarlierVersion: a record of the previous version, with partition counts and a fingerprint of the routing, is read.
+// Its topics are those with a partition count. Its acked position is not used, because the settings that numbered the events are unknown.
 func TestPositionRecordOfEarlierVersion(t *testing.T) {
 	const text = `{"version":1,"slot":"s","generation":4,"system_id":"7","timeline":1,"acked":"1:7:1:0000000000000050:2","acked_xid":9,` +
 		`"acked_commit_time":"2026-11-22T10:00:00Z","confirm":"0/60","clean":false,"producers":[3,4],"partitions":{"u":3,"t":6},"routing":"abc","at":"2026-11-22T10:00:01Z"}`
@@ -129,8 +129,8 @@ func TestPositionRecordOfEarlierVersion(t *testing.T) {
 	}
 }
 
-// An adoption keeps the number of sessions. It drops everything by which the next session could skip an event. It adds what the publication
-// sends now, so that the next session notices a publication that was altered after the adoption.
+// TestAdoption: an adoption continues the generation and drops everything by which the next session could skip an event. It adds what the
+// publication sends now, so that the next session notices if the publication is altered after the adoption.
 func TestAdoption(t *testing.T) {
 	now := time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
 	old := &PositionRecord{
@@ -201,10 +201,10 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// A daemon is killed again and again. As long as a session has not settled what was sent before, its record names the producers since
-// the last one that did, newest last, whatever other records they are read with.
+// TestMergeProducers: a daemon is killed again and again. The merged record names every producer since the last session that settled,
+// newest last.
 func TestMergeProducers(t *testing.T) {
-	const settled = 150 // the session that has everything acknowledged
+	const settled = 150 // the session that settles
 	var records []PositionRecord
 	newest := func() *PositionRecord { return Merge(records[max(0, len(records)-Recent):]) }
 	for id := int64(1); id < settled+maxProducers; id++ {
@@ -214,7 +214,7 @@ func TestMergeProducers(t *testing.T) {
 			s.Settle()
 			records = append(records, s)
 		}
-		if id%7 == 0 && id > 1 { // a late record, of the session before
+		if id%7 == 0 && id > 1 { // a late record of the previous session
 			records = append(records, records[len(records)-2])
 		}
 		got := newest().Producers

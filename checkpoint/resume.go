@@ -7,25 +7,25 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// Resume says which events of one session are in Kafka already, and verifies that the server sends the same history again. It compares
+// Resume knows which events of a session are in Kafka already, and verifies that the server sends the same history again. It compares
 // commit LSNs with commit LSNs, on the server's own history only. Row LSNs are never compared, and no remembered LSN is ever sent to the
 // server.
 type Resume struct {
-	spans    []span   // delivered by this process
-	before   Position // everything up to it was delivered by earlier processes, as their position record says
-	expected []TxID   // the server must send them again before anything later
+	spans        []span   // delivered by this process
+	recordedUpTo Position // earlier processes delivered every event up to here, according to the position record
+	expected     []TxID   // the server must send these transactions again before any later one
 }
 
-// After adds what a position record says: everything up to before was delivered, and tx is its transaction. The stream begins at start.
-func (r *Resume) After(l Lineage, before Position, tx TxID, start pglogrepl.LSN) {
-	r.before = before.On(l)
-	if Holds(l, before) {
+// AddRecord adds the acked position of a position record, and its transaction. The stream begins at start.
+func (r *Resume) AddRecord(l Lineage, acked Position, tx TxID, start pglogrepl.LSN) {
+	r.recordedUpTo = acked.On(l)
+	if Holds(l, acked) {
 		r.expect(tx, start)
 	}
 }
 
-// Before is the position that After has set.
-func (r *Resume) Before() Position { return r.before }
+// RecordedUpTo returns the position up to which every event was delivered according to the position record.
+func (r *Resume) RecordedUpTo() Position { return r.recordedUpTo }
 
 // Delivered reports whether this process has delivered the event at p as part of a span.
 func (r *Resume) Delivered(p Position) bool {
@@ -38,9 +38,9 @@ func (r *Resume) Delivered(p Position) bool {
 }
 
 // Recorded reports whether the position record says that the event at p was delivered.
-func (r *Resume) Recorded(p Position) bool { return p.Compare(r.before) <= 0 }
+func (r *Resume) Recorded(p Position) bool { return p.Compare(r.recordedUpTo) <= 0 }
 
-// expect requires that the stream, which begins at start, contains a transaction. The server skips a transaction if and only if its
+// expect requires the server to send a transaction, unless the stream begins after it. The server skips a transaction if and only if its
 // commit LSN is below the start.
 func (r *Resume) expect(tx TxID, start pglogrepl.LSN) {
 	if !tx.IsZero() && tx.CommitLSN >= start {
@@ -48,12 +48,12 @@ func (r *Resume) expect(tx TxID, start pglogrepl.LSN) {
 	}
 }
 
-// Expecting reports whether a skipped event may still turn out to belong to another history. Nothing is confirmed meanwhile.
+// Expecting reports whether a skipped event may belong to another history. Nothing is confirmed meanwhile.
 func (r *Resume) Expecting() bool { return len(r.expected) > 0 }
 
-// Begin compares a transaction with the expected ones. known means that all of its events are in Kafka. The error is a [HistoryError].
+// Begin compares a transaction with the expected ones, and reports whether all of its events are in Kafka. The error is a [HistoryError].
 func (r *Resume) Begin(tx TxID) (known bool, err error) {
-	if err := r.Passed(tx.CommitLSN); err != nil {
+	if err := r.Advance(tx.CommitLSN); err != nil {
 		return false, err
 	}
 	for _, x := range r.expected {
@@ -68,11 +68,11 @@ func (r *Resume) Begin(tx TxID) (known bool, err error) {
 	return r.Delivered(last) || r.Recorded(last), nil
 }
 
-// Passed notes that the server has sent everything before lsn. The error is a [HistoryError].
-func (r *Resume) Passed(lsn pglogrepl.LSN) error {
+// Advance notes that the server has sent everything before lsn. The error is a [HistoryError].
+func (r *Resume) Advance(lsn pglogrepl.LSN) error {
 	for _, x := range r.expected {
 		if lsn > x.CommitLSN {
-			return otherHistory("the transaction committed at %s was delivered, but the server, which started before it, is at %s and has not sent it",
+			return otherHistory("the transaction committed at %s was delivered, but the server, which started before it, is at %s and has not sent it again",
 				x.CommitLSN, lsn)
 		}
 	}

@@ -16,15 +16,16 @@ import (
 
 var update = flag.Bool("update", false, "write the answers in testdata/rule as they are now")
 
-// TestRule holds conversations with the confirm rule: testdata/rule/*.txt. A line is a fact. The indented lines after it are what the rule
-// then says to do, each with its time since the start; a status update is reported as sent at once. The slot is at 0/100 in the beginning.
+// TestRule runs the conversations in testdata/rule/*.txt with the confirm rule. A line is a fact. The indented lines after it are the
+// actions that the rule then requests, each with its time since the start. A status update is reported as sent at once. The slot starts at
+// 0/100.
 //
 //	begin 200 2      a transaction with commit LSN 0/200 begins, and two events of it are sent
 //	commit 210       its Commit arrives: its end LSN is 0/210
 //	ack 0            Kafka acknowledges event 0, counted over the whole conversation
 //	keepalive 300    the server's WAL ends at 0/300
 //	passed           the catalog check finds nothing changed
-//	undecided        the catalog check cannot tell yet
+//	undecided        the catalog check has no result
 //	records          Kafka has the first position record: from now on records are required
 //	stored           Kafka has the position record
 //	asked            the server asks for a status update
@@ -53,7 +54,7 @@ func TestRule(t *testing.T) {
 	}
 }
 
-// conversation is a rule with the facts it was given and its answers.
+// conversation is a rule, with the facts and the actions so far.
 type conversation struct {
 	rule    *Rule
 	tracker *Tracker
@@ -69,7 +70,7 @@ func converse(t *testing.T, script string) []byte {
 	for line := range strings.Lines(script) {
 		line = strings.TrimRight(line, "\n")
 		if strings.HasPrefix(line, "\t") {
-			continue // an answer
+			continue // an action
 		}
 		c.out.WriteString(line + "\n")
 		if words := strings.Fields(line); len(words) > 0 && words[0] != "#" {
@@ -80,7 +81,7 @@ func converse(t *testing.T, script string) []byte {
 	return c.out.Bytes()
 }
 
-// fact tells the rule one line.
+// fact reports one line to the rule.
 func (c *conversation) fact(t *testing.T, words []string) {
 	t.Helper()
 	lsn := func() pglogrepl.LSN {
@@ -143,7 +144,7 @@ func (c *conversation) fact(t *testing.T, words []string) {
 	}
 }
 
-// act does what the rule says.
+// act runs the actions that the rule requests.
 func (c *conversation) act() {
 	say := func(format string, args ...any) {
 		fmt.Fprintf(&c.out, "\t%s: %s\n", c.now.Sub(c.began), fmt.Sprintf(format, args...))

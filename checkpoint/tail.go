@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// Lineage is a server's present history: which timeline each LSN of its WAL lies on. replication.Identity is the real one.
+// Lineage is the history of a server: the timeline of each LSN of its WAL. replication.Identity implements it.
 type Lineage interface {
 	System() uint64
 	// Current is the server's timeline, End the flushed end of its WAL when the session acquired the slot.
@@ -14,7 +14,7 @@ type Lineage interface {
 	End() pglogrepl.LSN
 	// TimelineOf returns the timeline that a record starting at lsn lies on.
 	TimelineOf(lsn pglogrepl.LSN) int32
-	// EndOf is where the history leaves an earlier timeline; over is false for the present one, and for one it was never on.
+	// EndOf returns where the history left an earlier timeline. over is false for the current timeline, and for timelines of other histories.
 	EndOf(timeline int32) (lsn pglogrepl.LSN, over bool)
 }
 
@@ -24,25 +24,25 @@ func descends(l Lineage, timeline int32) bool {
 	return over || timeline == l.Current()
 }
 
-// LastOrdinal is an ordinal behind every event of a transaction.
+// LastOrdinal is after the ordinal of every event of a transaction.
 const LastOrdinal = 1<<32 - 1
 
 // IsZero reports whether p names no event.
 func (p Position) IsZero() bool { return p.CommitLSN == 0 }
 
-// Compare orders two positions of one lineage: -1 if p comes before q, 0 if they are one event, 1 if p comes after it.
-// Across systems, or with one beyond the fork of its timeline, the answer means nothing: see [Position.On].
+// Compare orders two positions of one lineage: -1 if p is before q, 0 if both are the same event, 1 if p is after q. The result has no
+// meaning across systems, or for a position beyond the fork of its timeline: see [Position.On].
 func (p Position) Compare(q Position) int {
 	return cmp.Or(cmp.Compare(p.CommitLSN, q.CommitLSN), cmp.Compare(p.Ordinal, q.Ordinal))
 }
 
-// Holds reports whether l's server has the event: it committed there, or on an earlier timeline before the fork.
+// Holds reports whether the server has the event: it was committed on the current timeline, or on an earlier one before the fork.
 func Holds(l Lineage, p Position) bool {
 	return p.SystemID == l.System() && l.TimelineOf(p.CommitLSN) == p.Timeline
 }
 
-// On is the last position at or before p that l's server can have: p itself, or the end of p's timeline if the server left that
-// before p. Zero: nothing of what is before p is known to be on the server's history.
+// On returns the last position at or before p that the server can have: p itself, or the end of p's timeline if the server left that
+// timeline before p. Zero: the server is not known to have any event before p.
 func (p Position) On(l Lineage) Position {
 	if p.IsZero() || Holds(l, p) {
 		return p
@@ -55,36 +55,35 @@ func (p Position) On(l Lineage) Position {
 	return p
 }
 
-// Search says what a session looks for at the ends of partitions.
+// Search describes the events that a session searches for at the ends of partitions.
 type Search struct {
 	Lineage   Lineage
-	Producers []int64  // whose records are ours
-	Acked     Position // events at or before it are not looked for
+	Producers []int64  // a record of one of these producers is ours
+	Acked     Position // events at or before it are not searched for
 	Settled   Position // a record of ours at or before it ends the search in its partition
-	LookBack  int      // offsets that are read at most, from the end of a partition backwards, without a record of ours among them
-	Topics    []string // all partitions of them
-	// Found takes the events that the server has, Phantoms what it does not have, once for each partition that has any. Phantoms is
-	// called from other goroutines.
-	Found    *Found
-	Until    pglogrepl.LSN // of events that were committed before it
+	LookBack  int      // maximum offsets to read backwards without finding a record of ours
+	Topics    []string // all of their partitions are searched
+	// Found receives the events that the server has and that were committed before Until. Phantoms is called, from other goroutines, once
+	// for each partition that has events that the server does not have.
+	Found    *EventSet
+	Until    pglogrepl.LSN
 	Phantoms func(topic string, partition int32, p Phantoms)
 }
 
-// Phantoms are records of events that the server does not have: they were committed on an earlier timeline, delivered, and
-// lost when a standby that had not received them was promoted. They are in Kafka for good, and say nothing about what the
-// server has now.
+// Phantoms are records of events that the server does not have: the events were committed on an earlier timeline, delivered, and lost
+// when a standby that had not received them was promoted. Their records stay in Kafka.
 type Phantoms struct {
 	Count       int
 	First, Last Phantom // by position
 }
 
-// Phantom is one of them.
+// Phantom is an event that the server does not have.
 type Phantom struct {
 	ID       string
 	Position Position
 }
 
-// Add counts one more.
+// Add adds a phantom.
 func (ps *Phantoms) Add(id []byte, at Position) {
 	p := Phantom{string(id), at}
 	if ps.Count == 0 || at.Compare(ps.First.Position) < 0 {

@@ -9,7 +9,7 @@ import (
 // afterFailover is a server on timeline 2, which branched off at 0/100.
 var afterFailover = server{system: 7, timeline: 2, end: 0x1000, forks: []fork{{1, 0x100}}}
 
-// TestHolds: which events a server has after a failover, and how far "everything up to a position" reaches there.
+// TestHolds: which events a server has after a failover, and the last position at or before another one that it can have.
 func TestHolds(t *testing.T) {
 	at := func(system uint64, timeline int32, lsn pglogrepl.LSN, ordinal uint32) Position {
 		return Position{system, timeline, lsn, ordinal}
@@ -23,10 +23,10 @@ func TestHolds(t *testing.T) {
 		"before the fork":                   {at(7, 1, 0x90, 3), true, at(7, 1, 0x90, 3)},
 		"last before the fork":              {at(7, 1, 0xFF, 0), true, at(7, 1, 0xFF, 0)},
 		"at the fork, on the old timeline":  {at(7, 1, 0x100, 9), false, end},
-		"behind it, on the old timeline":    {at(7, 1, 0x120, 0), false, end},
+		"after it, on the old timeline":     {at(7, 1, 0x120, 0), false, end},
 		"first of the new timeline":         {at(7, 2, 0x100, 0), true, at(7, 2, 0x100, 0)},
 		"of the new, before it began":       {at(7, 2, 0x80, 0), false, Position{}},
-		"of a timeline that nobody knows":   {at(7, 5, 0x120, 0), false, Position{}},
+		"of an unknown timeline":            {at(7, 5, 0x120, 0), false, Position{}},
 		"of another cluster":                {at(8, 1, 0x120, 0), false, Position{}},
 		"of another cluster, by its number": {at(8, 2, 0x900, 0), false, Position{}},
 		"nothing":                           {Position{}, false, Position{}},

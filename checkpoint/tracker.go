@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// TxID names a transaction so that it can be recognised when the server sends it again. Commit LSN alone would do on
-// one history; xid and commit time tell another history that happens to reuse the LSN.
+// TxID identifies a transaction when the server sends it again. Another history may reuse the commit LSN, but hardly with the
+// same xid and commit time.
 type TxID struct {
 	CommitLSN  pglogrepl.LSN
 	XID        uint32
@@ -19,16 +19,16 @@ type TxID struct {
 // IsZero reports whether t names no transaction.
 func (t TxID) IsZero() bool { return t.CommitLSN == 0 }
 
-// Progress is what of a session is known to be in Kafka, for the session after it.
+// Progress is the part of a session's stream that is known to be in Kafka.
 type Progress struct {
-	// Done is the last transaction of the longest prefix in which every event is acknowledged; zero if there is none.
+	// Done is the last transaction of the longest prefix whose events are all acknowledged; zero if there is none.
 	Done TxID
-	// Partial is the transaction after Done whose first Events events are acknowledged as well; zero if there is none.
+	// Partial is the transaction after Done if its first Events events are acknowledged; zero if there is none.
 	Partial TxID
 	Events  uint32
 }
 
-// Last is the newest event of the prefix that Kafka has acknowledged, and its transaction; zero if there is none.
+// Last returns the last event of the prefix that Kafka has acknowledged, and its transaction; zero if there is none.
 func (p Progress) Last(l Lineage) (Position, TxID) {
 	last, ordinal := p.Done, uint32(LastOrdinal)
 	if !p.Partial.IsZero() {
@@ -40,20 +40,20 @@ func (p Progress) Last(l Lineage) (Position, TxID) {
 	return Position{SystemID: l.System(), Timeline: l.TimelineOf(last.CommitLSN), CommitLSN: last.CommitLSN, Ordinal: ordinal}, last
 }
 
-// Tracker is the confirm rule (docs: ARCHITECTURE.md, "The confirm rule") for one session. Transactions enter in the
-// order of their Begin and are done when they are closed and every event of them is acknowledged. Events are numbered
-// from 0 over the whole session; a sink hands such a number back as its acknowledgement and never an LSN, so that it
-// cannot mix two up.
+// Tracker knows which events of one session Kafka has acknowledged (docs: ARCHITECTURE.md, "The confirm rule").
+// Transactions enter in the order of their Begin. A transaction is done when it is closed and all of its events are
+// acknowledged. Events are numbered from 0 over the whole session. A sink acknowledges a number, never an LSN, so that it
+// cannot mix two kinds of LSN up.
 //
-// The stream's goroutine calls Begin, Add, Commit and Keepalive, the sink's goroutines call Ack. All other methods may
-// be called by anybody.
+// The stream's goroutine calls Begin, Add, Commit and Keepalive, the sink's goroutines call Ack. Any goroutine may call the
+// other methods.
 type Tracker struct {
 	mu sync.Mutex
-	// acked is the end LSN of the longest done prefix, or a keepalive position behind it.
+	// acked is the end LSN of the longest done prefix, or a keepalive position after it.
 	acked pglogrepl.LSN
 	// txs holds the transactions that are not done, oldest first; at most the last one is open.
 	txs queue
-	// events[head..next) are in flight, or acknowledged or skipped behind one that is; a ring indexed by number & mask.
+	// events[head..next) are in flight, or acknowledged or skipped after one in flight. A ring, indexed by number & mask.
 	events     []event
 	head, next uint64
 	bytes      int64 // of events[head..next)
@@ -65,8 +65,8 @@ type Tracker struct {
 type event struct {
 	size       int32
 	state      eventState
-	commitTime int64  // of its transaction, microseconds since 1970: for the latency of one event
-	id         uint64 // hash of its id, as a Found keeps it
+	commitTime int64  // of its transaction, in microseconds since 1970
+	id         uint64 // hash of its id, as an EventSet keeps it
 }
 
 type eventState uint8
@@ -83,11 +83,11 @@ type tx struct {
 	end    uint64 // one past its last event, meaningful once closed
 	endLSN pglogrepl.LSN
 	closed bool
-	known  bool // it is in Kafka already, and the server sends it again
+	known  bool // it is in Kafka already: the server has sent it again
 }
 
-// NewTracker starts at the slot's confirmed_flush_lsn, so that the answer is never zero: a status update with a zero
-// flush position would confirm what was merely received.
+// NewTracker returns a tracker that starts at the slot's confirmed_flush_lsn, so that Acked is never zero: a status update
+// with a zero flush position would confirm everything that was received.
 func NewTracker(start pglogrepl.LSN) *Tracker {
 	if start == 0 {
 		panic("checkpoint: a tracker cannot start at 0/0")
@@ -95,7 +95,7 @@ func NewTracker(start pglogrepl.LSN) *Tracker {
 	return &Tracker{acked: start, events: make([]event, 1024), moved: make(chan struct{}, 1)}
 }
 
-// Begin opens a transaction; known is one that is in Kafka already, and that the server sends again.
+// Begin opens a transaction. known means that it is in Kafka already: the server has sent it again.
 func (t *Tracker) Begin(id TxID, known bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,7 +105,7 @@ func (t *Tracker) Begin(id TxID, known bool) {
 	t.txs.push(tx{id: id, first: t.next, known: known})
 }
 
-// Add enters the next event of the open transaction, size bytes large, and returns its number. id is the hash of its id.
+// Add enters the next event of the open transaction, of size bytes, and returns its number. id is the hash of the event's id.
 func (t *Tracker) Add(size int, id uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,8 +127,8 @@ func (t *Tracker) add(e event) uint64 {
 	return n
 }
 
-// Skip enters the next event of the open transaction as one that needs no acknowledgement, because it is in Kafka
-// already or is not to be sent. It keeps its ordinal.
+// Skip enters the next event of the open transaction without waiting for an acknowledgement: the event is in Kafka already,
+// or is not to be sent. It has an ordinal like any other event.
 func (t *Tracker) Skip() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -137,7 +137,7 @@ func (t *Tracker) Skip() {
 	}
 }
 
-// Commit closes the open transaction; end is where the next one may start.
+// Commit closes the open transaction. end is its end LSN.
 func (t *Tracker) Commit(end pglogrepl.LSN) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -146,8 +146,8 @@ func (t *Tracker) Commit(end pglogrepl.LSN) {
 	}
 	last := t.txs.last()
 	last.end, last.endLSN, last.closed = t.next, end, true
-	// One without events adds its end to the one before: otherwise foreign transactions (PostgreSQL 14 sends them all,
-	// empty) would pile up without bound while an event waits for Kafka.
+	// A transaction without events adds its end to the previous one. Otherwise transactions of other tables (PostgreSQL 14
+	// sends them all, empty) would accumulate without bound while an event waits for Kafka.
 	if last.first == last.end && t.txs.len() > 1 {
 		t.txs.drop()
 		t.txs.last().endLSN = max(t.txs.last().endLSN, end)
@@ -155,8 +155,8 @@ func (t *Tracker) Commit(end pglogrepl.LSN) {
 	t.advance()
 }
 
-// Keepalive notes a position of the server: everything published before it has been received. Inside a
-// transaction it says nothing yet and is ignored; otherwise it is worth what the transactions before it are.
+// Keepalive notes a position of the server before which everything published has been received. The position counts as
+// acknowledged with the transactions before it. Inside a transaction it is ignored.
 func (t *Tracker) Keepalive(lsn pglogrepl.LSN) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -168,8 +168,8 @@ func (t *Tracker) Keepalive(lsn pglogrepl.LSN) {
 	}
 }
 
-// Ack notes that Kafka has acknowledged event n and returns the commit time of its transaction. It panics if n was
-// never added or is acknowledged already: the sink has broken its promise, and a guess could confirm too much.
+// Ack notes that Kafka has acknowledged event n, and returns the commit time of its transaction. It panics if n was never
+// added or is acknowledged already: to go on could confirm too much.
 func (t *Tracker) Ack(n uint64) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -190,7 +190,7 @@ func (t *Tracker) Ack(n uint64) time.Time {
 	return commitTime
 }
 
-// advance moves head over acknowledged events and drops transactions that are done.
+// advance moves head past acknowledged events and removes transactions that are done.
 func (t *Tracker) advance() {
 	for t.head < t.next && t.at(t.head).state != inFlight {
 		t.bytes -= int64(t.at(t.head).size)
@@ -207,39 +207,39 @@ func (t *Tracker) advance() {
 	}
 }
 
-// Acked is how far everything is acknowledged. It never falls and is never zero.
+// Acked returns the position before which everything is acknowledged. It never decreases and is never zero.
 func (t *Tracker) Acked() pglogrepl.LSN {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.acked
 }
 
-// InFlight is the number of events from the first that is not acknowledged to the newest, and their bytes. Events
-// acknowledged behind one that is not are counted: a crash would repeat them, and that is what the window bounds.
+// InFlight returns the number of events from the first unacknowledged one to the newest, and their bytes. Events that are
+// acknowledged after an unacknowledged one count: the window bounds the number of events that a crash would repeat.
 func (t *Tracker) InFlight() (events int, bytes int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return int(t.next - t.head), t.bytes
 }
 
-// Transactions is the number of transactions that are not done.
+// Transactions returns the number of transactions that are not done.
 func (t *Tracker) Transactions() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.txs.len()
 }
 
-// Oldest is the oldest transaction that is not done and not known; ok is false when there is none.
+// Oldest returns the oldest transaction that is not done and not known; ok is false when there is none.
 func (t *Tracker) Oldest() (id TxID, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.txs.len() == 0 || t.txs.first().known {
-		return TxID{}, false // known ones are done when they are closed, so only a last one can be here
+		return TxID{}, false // a known transaction is done when it is closed, so it is the last one
 	}
 	return t.txs.first().id, true
 }
 
-// Progress is what the next session may skip.
+// Progress returns the events that the next session may skip.
 func (t *Tracker) Progress() Progress {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -250,9 +250,9 @@ func (t *Tracker) Progress() Progress {
 	return p
 }
 
-// Behind calls f for each event that Kafka has acknowledged behind one that it has not: the commit LSN of its transaction, its
-// ordinal there and the hash of its id.
-func (t *Tracker) Behind(f func(commit pglogrepl.LSN, ordinal uint32, id uint64)) {
+// EachAckedAfterGap calls f for each event that Kafka has acknowledged after an event that it has not, with the commit LSN of
+// the event's transaction, its ordinal, and the hash of its id.
+func (t *Tracker) EachAckedAfterGap(f func(commit pglogrepl.LSN, ordinal uint32, id uint64)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range t.txs.items[t.txs.start:] {
@@ -269,21 +269,21 @@ func (t *Tracker) Behind(f func(commit pglogrepl.LSN, ordinal uint32, id uint64)
 	}
 }
 
-// AckedAny reports whether this tracker has seen an acknowledgement.
+// AckedAny reports whether Kafka has acknowledged any event of the session.
 func (t *Tracker) AckedAny() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.ackedEver
 }
 
-// Moved receives after an acknowledgement; several may share one signal.
+// Moved returns a channel that receives after an acknowledgement. Several acknowledgements may share one signal.
 func (t *Tracker) Moved() <-chan struct{} { return t.moved }
 
 func (t *Tracker) open() bool { return t.txs.len() > 0 && !t.txs.last().closed }
 
 func (t *Tracker) at(n uint64) *event { return &t.events[n&uint64(len(t.events)-1)] }
 
-// grow doubles the ring. It happens while the window fills for the first time; the window bounds it.
+// grow doubles the ring, which is bounded by the window.
 func (t *Tracker) grow() {
 	old := t.events
 	t.events = make([]event, 2*len(old))
@@ -292,7 +292,7 @@ func (t *Tracker) grow() {
 	}
 }
 
-// queue is a first-in first-out of transactions that reuses its memory.
+// queue is a first-in, first-out queue of transactions that reuses its memory.
 type queue struct {
 	items []tx
 	start int
@@ -303,7 +303,7 @@ func (q *queue) first() *tx { return &q.items[q.start] }
 func (q *queue) last() *tx  { return &q.items[len(q.items)-1] }
 func (q *queue) push(x tx)  { q.items = append(q.items, x) }
 
-// drop removes the newest.
+// drop removes the newest transaction.
 func (q *queue) drop() { q.items = q.items[:len(q.items)-1] }
 
 func (q *queue) pop() {

@@ -10,14 +10,14 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// naive is the confirm rule (ARCHITECTURE.md), with everything remembered and recomputed.
+// naive is a model of the tracker that keeps everything and recomputes its answers.
 type naive struct {
-	start     pglogrepl.LSN
-	items     []naiveItem // transactions and keepalives in stream order
-	acked     map[uint64]bool
-	skipped   map[uint64]bool // those of acked that were never sent
-	next      uint64
-	wasHigher pglogrepl.LSN
+	start   pglogrepl.LSN
+	items   []naiveItem // transactions and keepalives in stream order
+	acked   map[uint64]bool
+	skipped map[uint64]bool // the events of acked that were never sent
+	next    uint64
+	highest pglogrepl.LSN
 }
 
 type naiveItem struct {
@@ -50,13 +50,13 @@ func (m *naive) position() pglogrepl.LSN {
 	return pos
 }
 
-// behind are the events that were acknowledged behind one that was not, as "commit LSN:ordinal:hash".
-func (m *naive) behind() (out []string) {
-	hole := false
+// ackedAfterGap returns the events that are acknowledged after an unacknowledged one, as "commit LSN:ordinal:hash".
+func (m *naive) ackedAfterGap() (out []string) {
+	gap := false
 	for _, it := range m.items {
 		for ordinal, n := range it.events {
-			hole = hole || !m.acked[n]
-			if hole && m.acked[n] && !m.skipped[n] {
+			gap = gap || !m.acked[n]
+			if gap && m.acked[n] && !m.skipped[n] {
 				out = append(out, fmt.Sprint(it.commit, ":", ordinal, ":", n+1000))
 			}
 		}
@@ -84,17 +84,17 @@ func (w *world) do(format string, args ...any) {
 	if got != want {
 		w.t.Fatalf("after %v\ntracker says %d, the model %d", w.log, got, want)
 	}
-	var behind []string
-	w.tracker.Behind(func(commit pglogrepl.LSN, ordinal uint32, id uint64) {
-		behind = append(behind, fmt.Sprint(commit, ":", ordinal, ":", id))
+	var acked []string
+	w.tracker.EachAckedAfterGap(func(commit pglogrepl.LSN, ordinal uint32, id uint64) {
+		acked = append(acked, fmt.Sprint(commit, ":", ordinal, ":", id))
 	})
-	if want := w.model.behind(); !slices.Equal(behind, want) {
-		w.t.Fatalf("after %v\nacknowledged behind a hole: tracker says %v, the model %v", w.log, behind, want)
+	if want := w.model.ackedAfterGap(); !slices.Equal(acked, want) {
+		w.t.Fatalf("after %v\nacknowledged after a gap: tracker says %v, the model %v", w.log, acked, want)
 	}
-	if got < w.model.wasHigher {
-		w.t.Fatalf("after %v\nfell from %d to %d", w.log, w.model.wasHigher, got)
+	if got < w.model.highest {
+		w.t.Fatalf("after %v\nfell from %d to %d", w.log, w.model.highest, got)
 	}
-	w.model.wasHigher = got
+	w.model.highest = got
 }
 
 func (w *world) begin() {
@@ -128,7 +128,7 @@ func (w *world) commit() {
 	w.do("commit %d", w.lsn)
 }
 
-// keepalive may carry a position behind the present one: the first of a session echo the slot's.
+// keepalive may carry an earlier position: the first keepalives of a session repeat the slot's.
 func (w *world) keepalive(lsn pglogrepl.LSN) {
 	w.tracker.Keepalive(lsn)
 	if !w.model.open() {
@@ -275,7 +275,7 @@ func TestTrackerPanicsOnBrokenPromises(t *testing.T) {
 		tr.Ack(n)
 		tr.Ack(n)
 	})
-	mustPanic("ack twice behind the head", func(tr *Tracker) {
+	mustPanic("ack twice after the head", func(tr *Tracker) {
 		tr.Begin(TxID{}, false)
 		n := tr.Add(1, 0)
 		tr.Ack(n)
@@ -287,13 +287,13 @@ func TestTrackerPanicsOnBrokenPromises(t *testing.T) {
 	mustPanic("start at zero", func(*Tracker) { NewTracker(0) })
 }
 
-// Allocations per event, once the window has been full: none, whatever the transactions are like.
+// TestTrackerDoesNotAllocate: once the window has been full, no transactions make the tracker allocate.
 func TestTrackerDoesNotAllocate(t *testing.T) {
 	for _, perTx := range []int{1, 100} {
 		tr := NewTracker(1)
 		id := TxID{CommitLSN: 1, CommitTime: time.Now()}
 		end, acked := pglogrepl.LSN(1), uint64(0)
-		window := func() { // 5,000 in flight, so that the queue of transactions moves its memory too
+		window := func() { // 5,000 events in flight, so that the queue of transactions also moves its items
 			tr.Begin(id, false)
 			for range perTx {
 				tr.Add(200, 0)

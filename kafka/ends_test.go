@@ -75,7 +75,7 @@ type search struct {
 	*Producer
 	cluster *Cluster
 	log     *callbackLog
-	found   *checkpoint.Found
+	found   *checkpoint.EventSet
 
 	mu       sync.Mutex
 	phantoms map[string]checkpoint.Phantoms // by "topic/partition"
@@ -92,7 +92,7 @@ func searchIn(t testing.TB, cfg Config, lookBack int, topics []string, ids ...in
 
 func searchAfter(t testing.TB, cfg Config, notBefore time.Time, lookBack int, topics []string, ids ...int64) *search {
 	t.Helper()
-	s := &search{cluster: newTestCluster(t, cfg), found: checkpoint.NewFound(), phantoms: map[string]checkpoint.Phantoms{}}
+	s := &search{cluster: newTestCluster(t, cfg), found: checkpoint.NewEventSet(), phantoms: map[string]checkpoint.Phantoms{}}
 	s.Producer, s.log = openSession(t, s.cluster)
 	s.ReadEnds(checkpoint.Search{
 		Lineage: history{}, Producers: ids, Acked: at(acked), Settled: at(settled), Until: 4000, LookBack: lookBack, Topics: topics, Found: s.found,

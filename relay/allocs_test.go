@@ -24,7 +24,7 @@ func (nowhereStream) Identity() replication.Identity {
 	return replication.Identity{SystemID: 7, Timeline: 1}
 }
 
-// nowhereSink acknowledges at once and keeps nothing.
+// nowhereSink acknowledges every record at once and stores nothing.
 type nowhereSink struct {
 	Sink
 	acked func(uint64)
@@ -34,8 +34,7 @@ func (nowhereSink) Ready(string) (bool, error)                  { return true, n
 func (nowhereSink) Check(*router.Record) (bool, *router.Poison) { return false, nil }
 func (s nowhereSink) Send(_ *router.Record, n uint64) error     { s.acked(n); return nil }
 
-// TestEventDoesNotAllocate holds a transaction's way through the session, from bytes to the sink's door and back as
-// acknowledgements, at no allocation: decoder, router, tracker and what ties them together.
+// TestEventDoesNotAllocate: decoding, routing, sending and acknowledging the events of a transaction allocates nothing.
 func TestEventDoesNotAllocate(t *testing.T) {
 	r := New(testConfig(), nil, nil, newRouter(t), NewMetrics(prometheus.NewRegistry(), "slot"), slog.New(slog.DiscardHandler))
 	s := &session{r: r, stream: nowhereStream{}, tracker: checkpoint.NewTracker(1), wake: make(chan struct{}, 1), began: r.clock()}

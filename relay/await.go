@@ -9,70 +9,70 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// awaitTopic waits for a topic that is missing or not looked up yet. If Kafka has had no such topic, or none for us, for longer than
-// patience (0: no limit), earlier sessions included, the error is a *[router.Poison].
+// awaitTopic waits until records may be sent to the topic. The error is a *[router.Poison] if the topic has been missing, or access to it
+// denied, for longer than patience (0: no limit), earlier sessions included.
 func (s *session) awaitTopic(ctx context.Context, topic string, patience time.Duration) error {
 	var denied error
-	look := func() (ready bool, err error) {
+	check := func() (ready bool, err error) {
 		if ready, err = s.sink.Ready(topic); patience > 0 && permissionDenied(err) {
 			denied, err = err, nil
 		}
 		return ready, err
 	}
-	ready, err := look()
+	ready, err := check()
 	if ready || err != nil {
-		delete(s.r.missing, topic)
+		delete(s.r.missingTopics, topic)
 		return err
 	}
 	var failed error
-	late := false
+	tooLate := false
 	err = s.await(ctx, WaitingForTopic, "looking for topic "+topic, func() bool {
-		ready, failed = look()
-		late = patience > 0 && !ready && failed == nil && s.missingFor(topic) >= patience
-		return ready || failed != nil || late
+		ready, failed = check()
+		tooLate = patience > 0 && !ready && failed == nil && s.missingFor(topic) >= patience
+		return ready || failed != nil || tooLate
 	})
-	if err == nil && late {
-		s.r.gaveUp = s.r.clock()
+	if err == nil && tooLate {
+		s.r.gaveUpAt = s.r.clock()
 		why := fmt.Sprintf("Kafka has had no topic %s for %s (route.missing_topic)", topic, patience)
 		if denied != nil {
-			why += ", or none that the daemon may use: " + denied.Error()
+			why += ", or denies the daemon access to it: " + denied.Error()
 		}
 		return &router.Poison{Cause: router.MissingTopic, Topic: topic, Message: why}
 	}
 	if ready || failed != nil {
-		delete(s.r.missing, topic)
+		delete(s.r.missingTopics, topic)
 	}
 	return errors.Join(failed, err)
 }
 
-// absence is since when a topic was known to be missing, and when last.
-type absence struct{ since, seen time.Time }
+// absence is the time for which a topic is known to be missing, from since to lastSeen.
+type absence struct{ since, lastSeen time.Time }
 
-// missingFor is for how long Kafka has been known to have no such topic.
+// missingFor returns for how long the topic has been known to be missing.
 func (s *session) missingFor(topic string) time.Duration {
 	if !s.sink.Missing(topic) {
 		return 0
 	}
 	now := s.r.clock()
-	a := s.r.missing[topic]
+	a := s.r.missingTopics[topic]
 	after := s.r.cfg.MissingAfter
-	if a.since.IsZero() || now.Sub(a.seen) > 2*after { // not looked up for long: it may have been there
+	if a.since.IsZero() || now.Sub(a.lastSeen) > 2*after { // the topic may have existed since the last look-up
 		a.since = now
-		if !s.r.gaveUp.IsZero() && now.Sub(s.r.gaveUp) < after { // the wait was for this one as well
-			a.since = now.Add(min(missingLeast, after) - after)
+		if !s.r.gaveUpAt.IsZero() && now.Sub(s.r.gaveUpAt) < after { // that wait counts for this topic as well
+			a.since = now.Add(min(minMissing, after) - after)
 		}
 	}
-	a.seen = now
-	s.r.missing[topic] = a
+	a.lastSeen = now
+	s.r.missingTopics[topic] = a
 	return now.Sub(a.since)
 }
 
-// missingLeast is how long Kafka must have had no such topic in any case: a broker may not have heard yet of one that was just made.
-const missingLeast = 5 * time.Second
+// minMissing is the minimum time for which a topic must be missing: a broker may not know yet of a topic that was just created.
+const minMissing = 5 * time.Second
 
-// missingTooLong: for some topic the wait is over.
+// missingTooLong reports whether the wait for any missing topic is over.
 func (r *Relay) missingTooLong() bool {
-	for _, a := range r.missing {
+	for _, a := range r.missingTopics {
 		if r.cfg.MissingAfter > 0 && r.clock().Sub(a.since) >= r.cfg.MissingAfter {
 			return true
 		}
@@ -87,23 +87,23 @@ func (s *session) isFull() bool {
 	return n >= s.r.cfg.MaxEvents || bytes >= s.r.cfg.MaxBytes
 }
 
-// hasRoom lets the reader go on only when a quarter of the window is free, so that it does not stop at every event.
+// hasRoom reports whether a quarter of the window is free. Reading resumes only then, so that it does not pause at every event.
 func (s *session) hasRoom() bool {
 	n, bytes := s.tracker.InFlight()
 	return n <= s.r.cfg.MaxEvents/4*3 && bytes <= s.r.cfg.MaxBytes/4*3
 }
 
-// sendingAlone is what is waited for before and after a record that has Kafka for itself.
-const sendingAlone = "a record that goes alone"
+// sendingSingly is the reason for the wait before and after a record that is sent with nothing else in flight.
+const sendingSingly = "a record that is sent alone"
 
-// stateAfter is how long a wait must last before it shows as a state: a look-up of a topic that exists, or a window
-// that empties at once, is no news.
+// stateAfter is how long a wait lasts before it is shown as a state. Shorter waits are normal: for the look-up of a topic, or
+// for room in the window.
 const stateAfter = 200 * time.Millisecond
 
-// topicStateAfter is stateAfter for topics: a busy broker may take a second to say that it has one.
+// topicStateAfter is stateAfter for topics: the look-up at a busy broker may take a second.
 const topicStateAfter = 2 * time.Second
 
-// await waits until done, without reading but with everything else that is due.
+// await waits until done returns true. It does not read the stream, but does everything else that is due.
 func (s *session) await(ctx context.Context, state State, reason string, done func() bool) error {
 	if done() {
 		return nil
@@ -139,7 +139,7 @@ func (s *session) await(ctx context.Context, state State, reason string, done fu
 		}
 	}
 	s.awaiting = ""
-	s.lastHeard = s.r.clock() // the stream was not read meanwhile
+	s.lastMessage = s.r.clock() // the stream was not read meanwhile
 	if shown {
 		s.r.setState(Streaming, "")
 	}

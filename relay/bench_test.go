@@ -27,13 +27,13 @@ type bench struct {
 	reg   *prometheus.Registry
 	log   *logbook
 
-	mu sync.Mutex // guards pg and kafka, all of them
+	mu sync.Mutex // guards pg and kafka
 
 	stop context.CancelFunc
 	done chan error // what Run returned
 }
 
-// testConfig is the default, with a window so small that tests can fill it.
+// testConfig is the default configuration with a small window, which tests can fill.
 func testConfig() Config {
 	cfg := DefaultConfig()
 	cfg.MaxEvents = 100
@@ -51,7 +51,7 @@ func newRouter(t testing.TB) *router.Router {
 	return r
 }
 
-// bubble runs f with a bench of which nothing is started yet. Whatever f leaves running is drained.
+// bubble runs f with a bench on which nothing is started yet. It stops everything that f leaves running.
 func bubble(t *testing.T, cfg Config, f func(*bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -61,7 +61,7 @@ func bubble(t *testing.T, cfg Config, f func(*bench)) {
 	})
 }
 
-// finish drains what a test left running, also after Fatal: a bubble must not be left with goroutines in it.
+// finish stops everything that a test left running, also after Fatal: a bubble must not end with goroutines in it.
 func (b *bench) finish() {
 	if b.stop == nil {
 		return
@@ -82,7 +82,7 @@ func newBench(t *testing.T, cfg Config) *bench {
 	return b
 }
 
-// process makes a new relay, as a new process is: it knows nothing of the one before.
+// process creates a relay that knows nothing of earlier ones, like a new process.
 func (b *bench) process(cfg Config) {
 	b.reg = prometheus.NewRegistry()
 	b.relay = New(cfg, b.pg, b.kafka, newRouter(b), NewMetrics(b.reg, "outboxcdc"), slog.New(slog.NewTextHandler(b.log, nil)))
@@ -98,13 +98,13 @@ func (b *bench) start() {
 	synctest.Wait()
 }
 
-// sleep lets time pass, and then everything happen that is due.
+// sleep lets time pass, and waits until everything that is due has happened.
 func (b *bench) sleep(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// quit is SIGTERM; it waits for the end of Run and returns its result.
+// quit sends SIGTERM, waits for the end of Run, and returns its result.
 func (b *bench) quit() error {
 	b.Helper()
 	b.stop()
@@ -158,7 +158,7 @@ func (b *bench) want(s State) {
 	}
 }
 
-// delivered checks that Kafka has exactly these events, in this order, each once.
+// delivered checks that Kafka has exactly these events, once each and in this order.
 func (b *bench) delivered(ids ...string) {
 	b.Helper()
 	if got := b.kafka.ids(); !slices.Equal(got, ids) {
@@ -210,7 +210,7 @@ func matches(m *dto.Metric, labels []string) bool {
 	return true
 }
 
-// logbook keeps what was logged.
+// logbook keeps the log.
 type logbook struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -228,7 +228,7 @@ func (l *logbook) String() string {
 	return l.buf.String()
 }
 
-// count is the number of lines that contain s.
+// count returns the number of lines that contain s.
 func (l *logbook) count(s string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -241,7 +241,7 @@ func (l *logbook) count(s string) int {
 	return n
 }
 
-// line is the first line that contains s, "" if there is none.
+// line returns the first line that contains s, "" if there is none.
 func (l *logbook) line(s string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,40 +10,40 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Class says what becomes of the process after an error.
+// Class is what an error means for the process.
 type Class int
 
 // The classes. All except Retry end the process.
 const (
-	Retry  Class = iota
-	Lost         // slot or publication missing, lost or changed: events may be gone, a person decides
-	Right        // a right is missing since the start
-	Wrong        // the configuration is wrong
-	Poison       // an event that nothing can deliver
-	Fault        // drain incomplete, or an internal promise broken
+	Retry            Class = iota
+	Lost                   // slot or publication missing, lost or changed: events may be lost, an operator decides
+	PermissionDenied       // a privilege or permission is missing, and nothing was delivered yet
+	Wrong                  // the configuration is wrong
+	Poison                 // an event that nothing can deliver
+	Fault                  // drain incomplete, or an internal error
 )
 
-// how says what is done until the next session.
-type how int
+// waitMode is how the relay waits until the next session.
+type waitMode int
 
 const (
-	waitBackoff how = iota
-	waitSlot        // until the slot is free
-	park            // until Kafka can take what waited
+	waitBackoff waitMode = iota
+	waitSlot             // until the slot is free
+	park                 // until a probe finds that Kafka works again
 )
 
 type verdict struct {
 	class  Class
-	how    how
-	reason string // label of outboxcdc_replication_reconnects_total: a closed set
+	wait   waitMode
+	reason string // label of outboxcdc_replication_reconnects_total, one of a fixed set
 }
 
-// errStalled ends a session in which something waited for park_after without an ack.
+// errStalled ends a session that waited for park_after without an acknowledgement.
 type errStalled struct{ what string }
 
 func (e *errStalled) Error() string { return "nothing was acknowledged: " + e.what }
 
-// errSilent ends a session in which the server said nothing for wal_sender_timeout although it was asked.
+// errSilent ends a session whose server sent nothing for wal_sender_timeout although a reply was requested.
 var errSilent = errors.New("the server has not answered within wal_sender_timeout")
 
 // errDrain means that Kafka had not acknowledged everything at shutdown_timeout.
@@ -52,16 +52,16 @@ type errDrain struct{ err error }
 func (e *errDrain) Error() string { return "drain incomplete at shutdown_timeout: " + e.err.Error() }
 func (e *errDrain) Unwrap() error { return e.err }
 
-// errInternal is a broken promise of our own.
+// errInternal is a programming error.
 type errInternal struct{ what string }
 
 func (e *errInternal) Error() string { return "internal error: " + e.what }
 
-// kinds is the table for what replication reports.
+// kinds classifies the errors of package replication.
 var kinds = map[replication.Kind]verdict{
 	replication.Unavailable:        {Retry, waitBackoff, "postgres_unavailable"},
 	replication.Credentials:        {Retry, waitBackoff, "postgres_credentials"},
-	replication.MissingRight:       {Right, waitBackoff, "postgres_right"},
+	replication.MissingRight:       {PermissionDenied, waitBackoff, "postgres_right"},
 	replication.Unsuitable:         {Wrong, waitBackoff, "postgres_unsuitable"},
 	replication.SlotActive:         {Retry, waitSlot, "slot_active"},
 	replication.SlotMissing:        {Lost, waitBackoff, "slot_missing"},
@@ -72,13 +72,13 @@ var kinds = map[replication.Kind]verdict{
 	replication.RelationMismatch:   {Lost, waitBackoff, "relation_mismatch"},
 	replication.OtherHistory:       {Lost, waitBackoff, "other_history"},
 	replication.SynchronousStandby: {Wrong, waitBackoff, "synchronous_standby"},
-	replication.CannotSend:         {Retry, waitBackoff, "postgres_cannot_send"}, // memory or disk may be there at the next try
+	replication.CannotSend:         {Retry, waitBackoff, "postgres_cannot_send"}, // memory or disk space may be available at the next attempt
 	replication.Protocol:           {Retry, waitBackoff, "protocol"},
 }
 
-// classify is the one place that decides what an error means. delivered says whether this process has had an
-// acknowledgement: a right or a column that is missing before is a mistake of the setup, one that goes missing
-// later may come back, or means that events are at stake.
+// classify decides what an error means. delivered means that this process has had an acknowledgement. A permission or a column
+// that is missing before that is a mistake of the setup. A permission that goes missing later may be granted again, and a column
+// that goes missing later may affect events.
 func classify(err error, delivered bool) verdict {
 	v := verdict{Retry, waitBackoff, "other"}
 	var stalled *errStalled
@@ -118,7 +118,7 @@ func classify(err error, delivered bool) verdict {
 	case errors.Is(err, errSilent):
 		v.reason = "postgres_silent"
 	case permissionDenied(err):
-		v = verdict{Right, waitBackoff, "kafka_right"}
+		v = verdict{PermissionDenied, waitBackoff, "kafka_right"}
 		if delivered {
 			v = verdict{Retry, park, "kafka_right"}
 		}
@@ -133,16 +133,16 @@ func classify(err error, delivered bool) verdict {
 	return v
 }
 
-// permissionDenied: Kafka refuses because a permission is missing.
+// permissionDenied reports whether Kafka refuses because a permission is missing.
 func permissionDenied(err error) bool {
-	var right interface{ MissingRight() bool }
-	return errors.As(err, &right) && right.MissingRight()
+	var refusal interface{ MissingRight() bool }
+	return errors.As(err, &refusal) && refusal.MissingRight()
 }
 
-// ClassOf is the class of an error of a process that has delivered nothing, for commands that look and do not run.
+// ClassOf returns the class of an error of a command, which delivers nothing.
 func ClassOf(err error) Class { return classify(err, false).class }
 
-// isUnavailable means that Postgres cannot be reached.
+// isUnavailable reports whether Postgres cannot be reached.
 func isUnavailable(err error) bool {
 	pg, ok := errors.AsType[*replication.Error](err)
 	return ok && pg.Kind == replication.Unavailable || errors.Is(err, errSilent)

@@ -12,18 +12,18 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// reasoned is an error as package kafka makes them.
-type reasoned struct {
+// kafkaError is an error like those of package kafka.
+type kafkaError struct {
 	right bool
 	err   error
 }
 
-func (e reasoned) Error() string      { return "kafka" }
-func (e reasoned) Unwrap() error      { return e.err }
-func (e reasoned) MissingRight() bool { return e.right }
-func (e reasoned) Reason() string     { return "NOT_LEADER_OR_FOLLOWER" }
+func (e kafkaError) Error() string      { return "kafka" }
+func (e kafkaError) Unwrap() error      { return e.err }
+func (e kafkaError) MissingRight() bool { return e.right }
+func (e kafkaError) Reason() string     { return "NOT_LEADER_OR_FOLLOWER" }
 
-// TestClassify: what becomes of the process for each kind of error, before and after its first acknowledgement.
+// TestClassify: the verdict on each kind of error, before and after the first acknowledgement of the process.
 func TestClassify(t *testing.T) {
 	pg := func(k replication.Kind) error { return &replication.Error{Kind: k, Op: "op", Err: errors.New("x")} }
 	same := func(v verdict) [2]verdict { return [2]verdict{v, v} }
@@ -33,7 +33,7 @@ func TestClassify(t *testing.T) {
 	}{
 		{pg(replication.Unavailable), same(verdict{Retry, waitBackoff, "postgres_unavailable"})},
 		{pg(replication.Credentials), same(verdict{Retry, waitBackoff, "postgres_credentials"})},
-		{pg(replication.MissingRight), [2]verdict{{Right, waitBackoff, "postgres_right"}, {Retry, waitBackoff, "postgres_right"}}},
+		{pg(replication.MissingRight), [2]verdict{{PermissionDenied, waitBackoff, "postgres_right"}, {Retry, waitBackoff, "postgres_right"}}},
 		{pg(replication.Unsuitable), same(verdict{Wrong, waitBackoff, "postgres_unsuitable"})},
 		{pg(replication.SlotActive), same(verdict{Retry, waitSlot, "slot_active"})},
 		{pg(replication.SlotMissing), same(verdict{Lost, waitBackoff, "slot_missing"})},
@@ -54,18 +54,18 @@ func TestClassify(t *testing.T) {
 		{errSilent, same(verdict{Retry, waitBackoff, "postgres_silent"})},
 		{&decoder.Error{What: "insert", Err: errors.New("x")}, same(verdict{Retry, waitBackoff, "protocol"})},
 
-		{reasoned{right: true}, [2]verdict{{Right, waitBackoff, "kafka_right"}, {Retry, park, "kafka_right"}}},
-		{reasoned{}, same(verdict{Retry, waitBackoff, "kafka"})},
+		{kafkaError{right: true}, [2]verdict{{PermissionDenied, waitBackoff, "kafka_right"}, {Retry, park, "kafka_right"}}},
+		{kafkaError{}, same(verdict{Retry, waitBackoff, "kafka"})},
 		{context.DeadlineExceeded, same(verdict{Retry, waitBackoff, "timeout"})},
 		{errShutdown, same(verdict{Retry, waitBackoff, "other"})},
 		{errors.New("unheard of"), same(verdict{Retry, waitBackoff, "other"})},
 
-		// What an error carries decides, not what it is wrapped in.
+		// Wrapped errors count.
 		{&decoder.Error{What: "relation", Err: &router.MissingColumnError{}}, [2]verdict{{Wrong, waitBackoff, "column_missing"}, {Lost, waitBackoff, "column_missing"}}},
 		{&decoder.Error{What: "relation", Err: pg(replication.RelationMismatch)}, same(verdict{Lost, waitBackoff, "relation_mismatch"})},
 		{&decoder.Error{What: "relation", Err: pg(replication.Unavailable)}, same(verdict{Retry, waitBackoff, "postgres_unavailable"})},
-		{&errDrain{errors.Join(errors.New("x"), reasoned{right: true})}, same(verdict{Fault, waitBackoff, "drain"})},
-		{reasoned{err: context.DeadlineExceeded}, same(verdict{Retry, waitBackoff, "timeout"})},
+		{&errDrain{errors.Join(errors.New("x"), kafkaError{right: true})}, same(verdict{Fault, waitBackoff, "drain"})},
+		{kafkaError{err: context.DeadlineExceeded}, same(verdict{Retry, waitBackoff, "timeout"})},
 		{pgWrapping(context.DeadlineExceeded), same(verdict{Retry, waitBackoff, "postgres_unavailable"})},
 	} {
 		for i, delivered := range []bool{false, true} {
@@ -82,7 +82,7 @@ func pgWrapping(err error) error {
 	return &replication.Error{Kind: replication.Unavailable, Op: "op", Err: err}
 }
 
-// TestEveryKindIsClassified: a kind that the table forgot would be the zero verdict, a retry without a label.
+// TestEveryKindIsClassified: a kind that is missing in the table would have the zero verdict, a retry without a label.
 func TestEveryKindIsClassified(t *testing.T) {
 	n := 0
 	for k := replication.Kind(0); k <= replication.Protocol; k++ {

@@ -11,25 +11,25 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// turn does what is due besides reading: it ends the session when told to, takes the guard's answer, sends status
-// updates, and watches for silence on either side. It returns when it wants to be called again at the latest.
+// turn does everything that is due besides reading: it ends the session on shutdown or failure, takes the guard's answer, confirms, and
+// checks both sides for silence. It returns when to call it again at the latest.
 func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 	r := s.r
 	r.tick()
-	if s.heard {
-		s.heard, s.lastHeard = false, now
+	if s.gotMessage {
+		s.gotMessage, s.lastMessage = false, now
 	}
 	if ctx.Err() != nil {
-		// The sink stores what it has to say before it ends the context.
+		// The sink stores its failure before it cancels the context.
 		if failure := s.failure.Load(); failure != nil {
 			return now, *failure
 		}
-		// The rest of a transaction that is half sent: without its Commit it cannot be confirmed and would be repeated.
-		// A long one is left all the same, and one that waits for Kafka already.
+		// Read the open transaction to its end: without its Commit it cannot be confirmed and would be repeated. A transaction
+		// that is too long, or that waits for Kafka already, is left.
 		if s.finishBy.IsZero() {
 			s.finishBy = now.Add(grace)
 		}
-		if !s.inTx || s.awaiting != "" && s.awaiting != sendingAlone || !now.Before(s.finishBy) {
+		if !s.inTx || s.awaiting != "" && s.awaiting != sendingSingly || !now.Before(s.finishBy) {
 			return now, errShutdown
 		}
 	}
@@ -57,14 +57,14 @@ func maxTime(a, b time.Time) time.Time {
 	return b
 }
 
-// startCheck has the guard check the catalogs, unless it does already.
+// startCheck begins a catalog check, unless one is running.
 func (s *session) startCheck(now time.Time) {
 	if s.rule.BeginCheck(now) {
 		s.guard.ask <- struct{}{}
 	}
 }
 
-// confirm takes Kafka's answer about the position record, and does what the confirm rule says.
+// confirm takes Kafka's answer about the position record, and runs the actions that the confirm rule requests.
 func (s *session) confirm(now time.Time) error {
 	if err := s.takeStored(now); err != nil {
 		return err
@@ -77,8 +77,8 @@ func (s *session) confirm(now time.Time) error {
 		s.savePosition(do.Record, false)
 	}
 	if do.Status {
-		// After a long silence of the server, ask it for a reply, long before the session is given up.
-		return s.sendStatus(now, now.Sub(s.lastHeard) >= s.r.cfg.WalSenderTimeout/3)
+		// After a long silence of the server, request a reply: the session ends if none arrives.
+		return s.sendStatus(now, now.Sub(s.lastMessage) >= s.r.cfg.WalSenderTimeout/3)
 	}
 	return nil
 }
@@ -99,14 +99,14 @@ func (s *session) sendStatus(now time.Time, reply bool) error {
 	return nil
 }
 
-// watch ends a session in which one of the two sides has gone silent.
+// watch returns an error if Postgres or Kafka has been silent for too long.
 func (s *session) watch(now time.Time) error {
 	events, _ := s.tracker.InFlight()
 	topics := s.sink.Waiting()
 	if events == 0 && s.awaiting == "" && !s.rule.Saving() {
 		s.waitSince = time.Time{}
-		// Only a reader can expect to hear something.
-		if now.Sub(s.lastHeard) > s.r.cfg.WalSenderTimeout {
+		// The server is expected to send only while the stream is read.
+		if now.Sub(s.lastMessage) > s.r.cfg.WalSenderTimeout {
 			return errSilent
 		}
 		return nil
@@ -115,14 +115,14 @@ func (s *session) watch(now time.Time) error {
 		s.waitSince = now
 	}
 	last := maxTime(s.waitSince, s.ackedAt())
-	last = maxTime(last, s.r.mem.fence) // until then it is not Kafka that is waited for
+	last = maxTime(last, s.r.mem.fence) // until then the session does not wait for Kafka
 	if now.Sub(last) < s.r.cfg.ParkAfter {
 		return nil
 	}
 	what := fmt.Sprintf("%d events in flight for %s", events, s.r.cfg.ParkAfter)
 	switch {
 	case len(topics) > 0 && s.awaiting != "":
-		what = fmt.Sprintf("topic %s is missing or forbidden; create it, or grant it", topics[0])
+		what = fmt.Sprintf("topic %s is missing, or access to it is denied; create it, or grant access", topics[0])
 	case events == 0 && s.awaiting == "":
 		what = "the position record"
 	case events == 0:
@@ -131,7 +131,7 @@ func (s *session) watch(now time.Time) error {
 	return s.stalledBecause(what)
 }
 
-// stalledBecause is the end of a session that Kafka has not acknowledged something for too long.
+// stalledBecause returns the error of a session that Kafka has given no acknowledgement for too long.
 func (s *session) stalledBecause(what string) error {
 	if err := s.sink.Healthy(); err != nil {
 		what += ": " + err.Error()
@@ -139,11 +139,11 @@ func (s *session) stalledBecause(what string) error {
 	return &errStalled{what}
 }
 
-// guard checks the catalogs, beside the session's goroutine, which must not wait for a query.
+// guard checks the catalogs in a goroutine of its own: the session's goroutine must not wait for a query.
 type guard struct {
-	undecided bool            // the last check could not tell
-	slot      pglogrepl.LSN   // where the slot stood at the last check
-	renew     func(time.Time) // is called when a check has found the slot ours; nil: no session asks
+	undecided bool            // the last check had no result
+	slot      pglogrepl.LSN   // the slot's position at the last check
+	renew     func(time.Time) // renews the lease after a check that found our walsender at the slot; nil: no lease
 	ask       chan struct{}
 	answer    chan guardAnswer
 	notify    func()
@@ -154,14 +154,14 @@ type guardAnswer struct {
 	err  error
 }
 
-// guardTimeout bounds one catalog check, should the network swallow it.
+// guardTimeout is the longest duration of a catalog check, in case the network loses it.
 const guardTimeout = 10 * time.Second
 
 func newGuard(notify func()) guard {
 	return guard{ask: make(chan struct{}, 1), answer: make(chan guardAnswer, 1), notify: notify}
 }
 
-// run answers until ctx ends.
+// run runs catalog checks on request until ctx ends.
 func (g *guard) run(ctx context.Context, stream Stream) {
 	for {
 		select {
@@ -169,8 +169,8 @@ func (g *guard) run(ctx context.Context, stream Stream) {
 			return
 		case <-g.ask:
 		}
-		look, cancel := context.WithTimeout(ctx, guardTimeout)
-		slot, err := stream.Check(look)
+		checking, cancel := context.WithTimeout(ctx, guardTimeout)
+		slot, err := stream.Check(checking)
 		cancel()
 		if g.renew != nil && slot != nil && (err == nil || errors.Is(err, replication.ErrUndecided)) {
 			g.renew(slot.Asked)
@@ -180,7 +180,7 @@ func (g *guard) run(ctx context.Context, stream Stream) {
 	}
 }
 
-// takeCheck takes the result of a catalog check if there is one.
+// takeCheck takes the result of a catalog check, if there is one.
 func (s *session) takeCheck() error {
 	var a guardAnswer
 	select {
@@ -202,7 +202,7 @@ func (s *session) takeCheck() error {
 		return nil
 	}
 	if a.err != nil {
-		s.rule.CheckUndecided() // it allows nothing, and the session ends
+		s.rule.CheckUndecided() // the session ends
 		return a.err
 	}
 	s.rule.CheckPassed()

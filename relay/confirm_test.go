@@ -19,16 +19,15 @@ import (
 
 // The rates of the confirm rule (package checkpoint).
 const (
-	roundLeast = time.Second - roundSlack
-	roundSlack = 50 * time.Millisecond
-	guardMost  = checkpoint.CheckMost
+	roundInterval    = time.Second - roundSlack
+	roundSlack       = 50 * time.Millisecond
+	maxCheckInterval = checkpoint.MaxCheckInterval
 )
 
-// TestConfirmed runs scripts of one step after another against the confirm rule. That no status update
-// passes what is not acknowledged is checked by the fake Postgres at each of them; here it is written down where the
-// slot must be after three quiet seconds.
+// TestConfirmed runs scripts, and checks the slot's position three seconds after the last step. The fake Postgres checks that
+// no status update is beyond an unacknowledged event.
 //
-//	tx a b     a transaction of two events       open a / more b / close   one that comes in pieces
+//	tx a b     a transaction of two events       open a / more b / close   a transaction in pieces
 //	ack b      acknowledgements in this order    foreign                   WAL that is not ours, with its keepalive
 //	echo       a keepalive at the slot's start   end n / start / foreign n the slot is at the n-th …
 func TestConfirmed(t *testing.T) {
@@ -37,22 +36,22 @@ func TestConfirmed(t *testing.T) {
 		"tx a b; ack b; at start; ack a; at end 1",
 		"tx a; tx b; tx c; ack c; at start; ack b; at start; ack a; at end 3",
 		"tx a; tx b; tx c; ack a; at end 1; ack c; at end 1; ack b; at end 3",
-		// Keepalives run ahead while acknowledgements are withheld.
+		// Keepalives are ahead while acknowledgements are withheld.
 		"tx a; foreign; foreign; at start; ack a; at foreign 2",
 		"tx a; foreign; tx b; foreign; ack b; at start; ack a; at foreign 2",
 		"tx a; foreign; tx b; foreign; ack a; at foreign 1; ack b; at foreign 2",
 		// An idle slot follows the server.
 		"foreign; at foreign 1; foreign; at foreign 2; tx a; at foreign 2; ack a; at end 1",
-		// Inside a transaction a keepalive says nothing, whether the events so far are acknowledged or not.
+		// A keepalive inside a transaction is ignored, whether the events so far are acknowledged or not.
 		"open a; ahead; at start; ack a; ahead; at start; more b; ahead; close; at start; ack b; at end 1",
 		"tx a; ack a; open b; ahead; at end 1; ack b; ahead; at end 1; close; at end 2",
 		"tx a; open b; ack b; ahead; at start; ack a; at end 1; close; at end 2",
-		// The commit LSN of each transaction is the end LSN of the one before.
+		// The commit LSN of each transaction is the end LSN of the previous one.
 		"tx a; tx b; ack a; at end 1; ack b; at end 2; tx c; at end 2; ack c; at end 3",
-		// Transactions with nothing for Kafka.
+		// Transactions without events.
 		"tx; at end 1; tx a; tx; at end 1; ack a; at end 3",
 		"open; ahead; at start; close; at end 1",
-		// The first keepalives of a session echo the slot's position.
+		// The first keepalives of a session have the slot's position.
 		"tx a; ack a; at end 1; echo; at end 1; tx b; echo; at end 1; ack b; at end 2",
 	} {
 		t.Run(script, func(t *testing.T) {
@@ -108,7 +107,7 @@ func TestConfirmed(t *testing.T) {
 	}
 }
 
-// TestConfirmedInEveryOrder acknowledges three transactions of two events in all 720 orders; the fake Postgres judges.
+// TestConfirmedInEveryOrder acknowledges three transactions of two events in all 720 orders. The fake Postgres checks the positions.
 func TestConfirmedInEveryOrder(t *testing.T) {
 	var orders [][]string
 	var permute func(done, rest []string)
@@ -147,8 +146,8 @@ func TestConfirmedInEveryOrder(t *testing.T) {
 	})
 }
 
-// TestFirstStatusCarriesTheSlotsPosition: before anything is acknowledged the slot's own position is sent, never 0, never
-// what was received.
+// TestFirstStatusCarriesTheSlotsPosition: before the first acknowledgement, status updates have the slot's position, never 0
+// and never the received position.
 func TestFirstStatusCarriesTheSlotsPosition(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -181,7 +180,7 @@ func TestStatusEveryStatusIntervalWhenMoved(t *testing.T) {
 			cfg.WalSenderTimeout = time.Hour
 			bubble(t, cfg, func(b *bench) {
 				b.start()
-				for i := range 200 { // the position moves all the time
+				for i := range 200 { // the position keeps moving
 					b.pg.commit(fmt.Sprint("e", i))
 					b.sleep(97 * time.Millisecond)
 				}
@@ -197,8 +196,8 @@ func TestStatusEveryStatusIntervalWhenMoved(t *testing.T) {
 					b.Fatalf("gaps %v", got)
 				}
 				for _, gap := range got {
-					// The guard looks once in a round, ahead of the update that needs it. An update behind one that was late comes early.
-					if gap < interval-min(roundSlack, interval/20)-roundSlack || gap > max(interval, roundLeast)+150*time.Millisecond {
+					// A round begins with a catalog check. After a late status update, the next one is early.
+					if gap < interval-min(roundSlack, interval/20)-roundSlack || gap > max(interval, roundInterval)+150*time.Millisecond {
 						b.Fatalf("gaps %v, want %s, or what the guard takes", got, interval)
 					}
 				}
@@ -212,7 +211,7 @@ func TestStatusEveryThirdOfWalSenderTimeoutOtherwise(t *testing.T) {
 	cfg.WalSenderTimeout = 9 * time.Second
 	for _, c := range []struct {
 		name string
-		wait func(*bench) // brings the relay into a state in which nothing moves
+		wait func(*bench) // the position does not move afterwards
 	}{
 		{"idle", func(*bench) {}},
 		{"events in flight", func(b *bench) { b.pg.commit("a") }},
@@ -230,7 +229,7 @@ func TestStatusEveryThirdOfWalSenderTimeoutOtherwise(t *testing.T) {
 				b.kafka.hold()
 				b.start()
 				c.wait(b)
-				b.sleep(25 * time.Second) // short of park_after
+				b.sleep(25 * time.Second) // less than park_after
 				got := gaps(b.pg.stream().updates())
 				if len(got) < 7 {
 					b.Fatalf("%d status updates in 25 s", len(got)+1)
@@ -245,8 +244,7 @@ func TestStatusEveryThirdOfWalSenderTimeoutOtherwise(t *testing.T) {
 	}
 }
 
-// TestStatusWhenTheServerAsks: at most ten answers a second that carry nothing new, however often it asks. That they come
-// at once is in known_bugs_test.go.
+// TestStatusWhenTheServerAsks: the server gets at most ten replies a second with an unchanged position, however often it asks.
 func TestStatusWhenTheServerAsks(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -266,7 +264,7 @@ func TestStatusWhenTheServerAsks(t *testing.T) {
 	})
 }
 
-// askInALoop is a server that shuts down: it asks again as soon as it has an answer.
+// askInALoop makes the server ask again as soon as it has a reply, as a server does that shuts down.
 func (b *bench) askInALoop(d time.Duration) {
 	st := b.pg.stream()
 	for start := time.Now(); time.Since(start) < d; {
@@ -278,12 +276,12 @@ func (b *bench) askInALoop(d time.Duration) {
 	}
 }
 
-// TestAServerThatAsksAllTheTimeGetsItsPosition: the answers must not keep the guard from looking, or a shutdown of
-// Postgres waits for our position in vain.
+// TestAServerThatAsksAllTheTimeGetsItsPosition: replies must not prevent catalog checks. Otherwise a server that shuts down
+// waits for our position for ever.
 func TestAServerThatAsksAllTheTimeGetsItsPosition(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
-		b.sleep(16 * time.Second) // the guard has just looked
+		b.sleep(16 * time.Second) // the guard has just checked the catalogs
 		end := b.pg.foreign()
 		b.askInALoop(4 * time.Second)
 		if got := b.pg.slotAt(); got != end {
@@ -292,7 +290,7 @@ func TestAServerThatAsksAllTheTimeGetsItsPosition(t *testing.T) {
 	})
 }
 
-// TestStatusAtOnceWhileReadingIsPaused: what the server asked before the window was full is answered.
+// TestStatusAtOnceWhileReadingIsPaused: the relay replies to a request that it read before the window was full.
 func TestStatusAtOnceWhileReadingIsPaused(t *testing.T) {
 	cfg := testConfig()
 	cfg.MaxEvents = 1
@@ -333,7 +331,7 @@ func TestLastStatusOnLeaving(t *testing.T) {
 
 // The guard.
 
-// TestOnlyWhatACheckHasSeenIsConfirmed: a position counts as guarded if it was received before the start of a check.
+// TestOnlyWhatACheckHasSeenIsConfirmed: only positions that were received before the start of a passed check are confirmed.
 func TestOnlyWhatACheckHasSeenIsConfirmed(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -342,12 +340,12 @@ func TestOnlyWhatACheckHasSeenIsConfirmed(t *testing.T) {
 			b.pg.checkErr = func(int) error { time.Sleep(5 * time.Second); return nil }
 		})
 		x := b.pg.commit("a")
-		b.sleep(2 * time.Second) // a check runs, asked for with a received
+		b.sleep(2 * time.Second) // a check runs that began after a was received
 		b.pg.commit("b")
 		b.sleep(2 * time.Second) // acknowledged, but that check began before it
 		b.delivered("a", "b")
 		if got := b.pg.slotAt(); got != firstLSN {
-			b.Fatalf("the slot is at %s before the check has said anything", got)
+			b.Fatalf("the slot is at %s before the check has a result", got)
 		}
 		b.sleep(4 * time.Second)
 		if got := b.pg.slotAt(); got != x.End {
@@ -360,30 +358,30 @@ func TestOnlyWhatACheckHasSeenIsConfirmed(t *testing.T) {
 	})
 }
 
-// TestGuardLooks: before each status update that moves, at most once a second, and every 15 s otherwise.
+// TestGuardLooks: the catalogs are checked before each status update that moves the slot, at most once a second, and otherwise every 15 s.
 func TestGuardLooks(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
 		b.sleep(2 * time.Minute)
-		idle := b.pg.looked()
+		idle := b.pg.catalogChecks()
 		if len(idle) < 7 || len(idle) > 8 {
-			b.Errorf("%d looks in two idle minutes, want one each 15 s", len(idle))
+			b.Errorf("%d checks in two idle minutes, want one each 15 s", len(idle))
 		}
 		for range 100 {
 			b.pg.foreign()
 			b.sleep(100 * time.Millisecond)
 		}
-		busy := b.pg.looked()[len(idle):]
+		busy := b.pg.catalogChecks()[len(idle):]
 		for i := 1; i < len(busy); i++ {
-			if gap := busy[i].at.Sub(busy[i-1].at); gap < roundLeast {
-				b.Fatalf("two looks within %s", gap)
+			if gap := busy[i].at.Sub(busy[i-1].at); gap < roundInterval {
+				b.Fatalf("two checks within %s", gap)
 			}
 		}
 		if len(busy) < 5 {
-			b.Fatalf("%d looks in ten busy seconds", len(busy))
+			b.Fatalf("%d checks in ten busy seconds", len(busy))
 		}
-		// Each status update that moved is covered by a look that began when its position was received.
-		looks := b.pg.looked()
+		// Before each status update that moved the slot, a check began after its position was received.
+		checks := b.pg.catalogChecks()
 		last := pglogrepl.LSN(firstLSN)
 		for _, s := range b.pg.stream().updates() {
 			if s.pos == last {
@@ -391,7 +389,7 @@ func TestGuardLooks(t *testing.T) {
 			}
 			last = s.pos
 			covered := false
-			for _, l := range looks {
+			for _, l := range checks {
 				covered = covered || !l.at.After(s.at) && l.received >= s.pos
 			}
 			if !covered {
@@ -405,8 +403,8 @@ func altered() error {
 	return &replication.Error{Kind: replication.PublicationChanged, Op: "check publication", Err: errors.New("it was altered")}
 }
 
-// TestFreeze: each of these stops confirmation where it is and ends the session, most of them the process; what is
-// acknowledged while the session closes changes nothing.
+// TestFreeze: each of these errors freezes the position and ends the session, most of them the process. Acknowledgements while
+// the session closes do not change that.
 func TestFreeze(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -461,13 +459,13 @@ func TestFreeze(t *testing.T) {
 			bubble(t, testConfig(), func(b *bench) {
 				b.start()
 				b.pg.commit("a")
-				b.sleep(3 * time.Second) // the process has had an acknowledgement, and said so
+				b.sleep(3 * time.Second) // the process has had an acknowledgement and confirmed it
 				b.kafka.hold()
 				b.pg.commit("b")
 				b.sleep(100 * time.Millisecond)
 				at := b.pg.stream().freeze()
 				b.kafka.edit(func() {
-					// An acknowledgement that is on its way arrives while the session closes.
+					// An acknowledgement arrives while the session closes.
 					b.kafka.closing = func(context.Context) {
 						if len(b.kafka.flying()) > 0 {
 							b.kafka.ack("b")
@@ -499,14 +497,14 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-// glitch sends what the server has no reason to send, and will not send again.
+// glitch sends a message that the server has no reason to send, once.
 func (pg *postgres) glitch(msg []byte) {
 	pg.b.mu.Lock()
 	defer pg.b.mu.Unlock()
 	pg.live().data(0, msg)
 }
 
-// TestWaitingForStandby: synchronized_standby_slots holds rows back; that is a state and no end.
+// TestWaitingForStandby: while the server withholds rows because of synchronized_standby_slots, the session continues in a state of its own.
 func TestWaitingForStandby(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -531,7 +529,7 @@ func TestWaitingForStandby(t *testing.T) {
 	})
 }
 
-// TestMissingColumn: rows from before the column went still have it and are delivered first. Then the process stops.
+// TestMissingColumn: rows from before the column was removed still have it and are delivered first. Then the process stops.
 func TestMissingColumn(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -574,7 +572,7 @@ func TestMissingColumn(t *testing.T) {
 	})
 }
 
-// TestTablesThatAreNotOurs: the publication may carry more; their rows have no ordinal and are not delivered.
+// TestTablesThatAreNotOurs: rows of other tables of the publication have no ordinal and are not delivered.
 func TestTablesThatAreNotOurs(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		other := walsendertest.Table{OID: 5, Schema: "public", Name: "orders", Columns: []string{"x"}}

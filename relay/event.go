@@ -11,8 +11,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// event routes and sends one row, or what a row was updated to if that is not skipped. If the process dies anywhere in
-// here, the transaction is not confirmed and comes again.
+// event routes and sends one event. If the process dies anywhere in this function, the transaction is not confirmed, and the
+// server sends it again.
 func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	r := s.r
 	pos := PositionOf(s.stream.Identity(), ev)
@@ -21,7 +21,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	}
 	if r.router.Skips(ev) {
 		s.warnOfUpdates(ev.Relation)
-		return s.skip(ctx, r.met.updateSkipped) // whatever the policy: it has an ordinal
+		return s.skip(ctx, r.met.updateSkipped) // it has an ordinal whatever the policy is
 	}
 	r.met.received.Inc()
 	routed := r.router.Route(ev, pos, &s.rec)
@@ -34,8 +34,8 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	if routed != nil {
 		return s.handlePoison(ctx, asPoison(routed), pos)
 	}
-	if p := r.refused[pos]; p != nil { // by Kafka, in a session before
-		delete(r.refused, pos)
+	if p := r.refusedEvents[pos]; p != nil { // Kafka refused it in an earlier session
+		delete(r.refusedEvents, pos)
 		return s.handlePoison(ctx, p, pos)
 	}
 	if err := s.awaitTopic(ctx, s.rec.Topic, r.cfg.MissingAfter); err != nil {
@@ -54,28 +54,29 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	return s.send(ctx, alone, nil, pos)
 }
 
-// send hands the record over, alone if that is asked for or if a record of its transaction was refused before. dead counts
-// it, once it is acknowledged, as a dead letter; nil: it is none. Such a record waits for the dead letters on their way: if one
-// of them does not arrive, its event may be none for the next process, and must not come after a later event of its key.
+// send hands the record to the sink, with nothing else in flight if alone is set or a record of its transaction may be one that
+// Kafka refused. dead is the counter of a dead letter, nil for other records. Other records wait until no dead letter is in
+// flight: if a dead letter is lost, the next process may deliver its event normally, and a later event of its key must not be in
+// Kafka already.
 func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter, pos checkpoint.Position) error {
 	r := s.r
 	if alone = alone || s.begin.CommitLSN <= r.sendSinglyUntil; alone {
-		if err := s.await(ctx, Streaming, sendingAlone, s.isEmpty); err != nil {
+		if err := s.await(ctx, Streaming, sendingSingly, s.isEmpty); err != nil {
 			return err
 		}
-		s.alone = &sent{dead: dead != nil, poison: router.Poison{Cause: router.Rejected, ID: string(s.rec.ID), Topic: s.rec.Topic, Position: pos}}
+		s.single = &singleRecord{dead: dead != nil, poison: router.Poison{Cause: router.Rejected, ID: string(s.rec.ID), Topic: s.rec.Topic, Position: pos}}
 	}
 	if dead == nil {
-		if err := s.await(ctx, Streaming, "a dead letter on its way", s.deadLetters.isEmpty); err != nil {
+		if err := s.await(ctx, Streaming, "a dead letter in flight", s.deadLetters.isEmpty); err != nil {
 			return err
 		}
 	}
-	n := s.tracker.Add(s.rec.Size(), r.mem.Found.Hash(s.rec.ID))
+	n := s.tracker.Add(s.rec.Size(), r.mem.Events.Hash(s.rec.ID))
 	if alone {
-		s.alone.n = n
+		s.single.n = n
 	}
 	if dead != nil {
-		s.deadLetters.sent(n, dead)
+		s.deadLetters.noteSent(n, dead)
 	}
 	s.lastSent = s.begin.CommitLSN
 	if s.waitSince.IsZero() {
@@ -86,9 +87,9 @@ func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter,
 		return fmt.Errorf("send to topic %s: %w", s.rec.Topic, err)
 	}
 	if alone {
-		err := s.await(ctx, Streaming, sendingAlone, s.isEmpty)
+		err := s.await(ctx, Streaming, sendingSingly, s.isEmpty)
 		if err == nil {
-			s.alone = nil
+			s.single = nil
 		}
 		return err
 	}

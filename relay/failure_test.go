@@ -14,8 +14,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// TestSinkFailure: the first error ends the session, in both forms of failure. Nothing is confirmed after it, and the
-// next session reads again from the slot what was not acknowledged, and only that.
+// TestSinkFailure: the first error of Kafka ends the session, in both forms of failure. Nothing is confirmed after it. The
+// next session sends exactly the events that were not acknowledged.
 func TestSinkFailure(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -33,7 +33,7 @@ func TestSinkFailure(t *testing.T) {
 				b.pg.commit("b")
 				x := b.pg.commit("c")
 				synctest.Wait()
-				b.kafka.ack("a") // acknowledged, and not yet confirmed
+				b.kafka.ack("a") // acknowledged, but not confirmed yet
 				first := b.pg.stream()
 				at := first.freeze()
 				if at != firstLSN {
@@ -65,7 +65,7 @@ func TestSinkFailure(t *testing.T) {
 	}
 }
 
-// TestLostAcknowledgements: what is stored, and never acknowledged, is not confirmed.
+// TestLostAcknowledgements: an event that is stored but never acknowledged is not confirmed.
 func TestLostAcknowledgements(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -85,7 +85,7 @@ func TestLostAcknowledgements(t *testing.T) {
 	})
 }
 
-// TestLateAcknowledgements: an old session's acknowledgements hit its old tracker and change nothing.
+// TestLateAcknowledgements: acknowledgements of an earlier session have no effect.
 func TestLateAcknowledgements(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -100,9 +100,9 @@ func TestLateAcknowledgements(t *testing.T) {
 		if b.pg.sessions() != 2 || !slices.Equal(b.kafka.flying(), []string{"a", "b"}) {
 			b.Fatalf("%d sessions, in flight %v", b.pg.sessions(), b.kafka.flying())
 		}
-		// The real sink promises that this does not happen after Close. Should it happen all the same:
-		b.kafka.edit(func() { old.telling++ })
-		old.tell(numbers)
+		// The real sink does not do this after Close.
+		b.kafka.edit(func() { old.callbacks++ })
+		old.report(numbers)
 		old.cb.Failed(errKafka)
 		old.cb.Wake()
 		b.sleep(10 * time.Second)
@@ -115,7 +115,7 @@ func TestLateAcknowledgements(t *testing.T) {
 	})
 }
 
-// TestStreamFailure: the same from the other side.
+// TestStreamFailure: an error of the stream ends the session. Nothing is confirmed after it.
 func TestStreamFailure(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -124,7 +124,7 @@ func TestStreamFailure(t *testing.T) {
 		b.pg.commit("b")
 		synctest.Wait()
 		b.kafka.edit(func() { b.kafka.auto = time.Millisecond })
-		// Acknowledgements that are on their way are waited for: each is an event less to repeat.
+		// The session waits for acknowledgements: each is an event less to repeat.
 		time.AfterFunc(time.Second, func() { b.kafka.ack("a") })
 		b.pg.cut()
 		b.sleep(10 * time.Second)
@@ -139,7 +139,7 @@ func TestStreamFailure(t *testing.T) {
 func TestSendFails(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		n := 0
-		b.kafka.unable = func(rec *router.Record) bool { n++; return n == 2 }
+		b.kafka.sendFails = func(rec *router.Record) bool { n++; return n == 2 }
 		b.start()
 		b.pg.commit("a")
 		b.pg.commit("b")
@@ -151,7 +151,7 @@ func TestSendFails(t *testing.T) {
 	})
 }
 
-// TestBrokenPromise: an acknowledgement that nobody asked for is a fault of ours, ends the process and confirms nothing.
+// TestBrokenPromise: an acknowledgement of an event that was never sent ends the process, and nothing is confirmed.
 func TestBrokenPromise(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -172,8 +172,8 @@ func TestBrokenPromise(t *testing.T) {
 	})
 }
 
-// TestHolesAreNoProgress: acknowledgements behind one that never comes do not reset the pause between two sessions, or
-// they would be repeated at full speed.
+// TestHolesAreNoProgress: acknowledgements after a gap do not reset the pause between sessions. Otherwise the events would be
+// repeated without a pause.
 func TestHolesAreNoProgress(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -232,15 +232,15 @@ func pauses(t *testing.T, cfg Config, err error, most time.Duration) {
 	})
 }
 
-// TestBackoff: full jitter between nothing and a ceiling that doubles from 100 ms to 30 s, or to 10 s while the server is
-// away, for ever, and starts again after a session that has delivered something.
+// TestBackoff: the pause is random, up to a ceiling that doubles from 100 ms to 30 s, or to 10 s while the server is
+// unavailable. The ceiling is reset by a session that has delivered something.
 func TestBackoff(t *testing.T) {
 	cfg := testConfig()
 	for name, c := range map[string]struct {
 		err  error
 		most time.Duration
 	}{
-		"away":        {errGone, awayMax},
+		"away":        {errGone, unavailableBackoffMax},
 		"credentials": {&replication.Error{Kind: replication.Credentials, Op: "connect", Err: errors.New("no")}, cfg.BackoffMax},
 	} {
 		t.Run(name, func(t *testing.T) { pauses(t, cfg, c.err, c.most) })
@@ -268,8 +268,8 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// TestKafkaAway: no replication connection is opened while Kafka cannot be reached, except for one that learns the slot's
-// idle time-out.
+// TestKafkaAway: no replication connection is opened while Kafka cannot be reached, except the one that learns the slot's
+// idle timeout.
 func TestKafkaAway(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		away := true
@@ -294,7 +294,7 @@ func TestKafkaAway(t *testing.T) {
 
 // Poison.
 
-// TestPoisonStops: under policy stop everything before it is delivered and confirmed, and nothing else.
+// TestPoisonStops: with the policy stop, exactly the events before the poison event are delivered and confirmed.
 func TestPoisonStops(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -315,7 +315,7 @@ func TestPoisonStops(t *testing.T) {
 				b.pg.commit("c", c.spec, "d")
 				b.pg.commit("e")
 				synctest.Wait()
-				// What is in flight is waited for, with status updates going on.
+				// The relay waits for events in flight, and status updates continue.
 				b.sleep(10 * time.Second)
 				b.want(Draining)
 				if n := len(b.pg.stream().updates()); n < 2 {
@@ -337,7 +337,7 @@ func TestPoisonStops(t *testing.T) {
 	}
 }
 
-// TestPoisonWithKafkaGone: poison with acknowledgements outstanding that never come still ends as poison.
+// TestPoisonWithKafkaGone: the process ends as poison although outstanding acknowledgements never arrive.
 func TestPoisonWithKafkaGone(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -351,10 +351,10 @@ func TestPoisonWithKafkaGone(t *testing.T) {
 	})
 }
 
-// Careful mode.
+// Record by record.
 
-// TestRefusedBatch: the broker refuses a batch for what one of its records is. The next session sends one by one, the
-// one refused alone is poison, and everything else before it has been delivered and confirmed.
+// TestRefusedBatch: the broker refuses a batch because of one record. The next session sends record by record. The record that
+// is refused alone is poison, and everything before it is delivered and confirmed.
 func TestRefusedBatch(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.refused["bad"] = true
@@ -382,7 +382,7 @@ func TestRefusedBatch(t *testing.T) {
 	})
 }
 
-// TestRefusedTogether: records that are refused only together are delivered one by one, and batches come back after them.
+// TestRefusedTogether: records that are refused only in one batch are delivered one by one. Later records are sent in batches again.
 func TestRefusedTogether(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -414,7 +414,7 @@ func TestRefusedTogether(t *testing.T) {
 	})
 }
 
-// TestRefusedWithoutNumbers: an error that knows the method but says no is an ordinary failure.
+// TestRefusedWithoutNumbers: an error whose method Refused returns false is an ordinary failure.
 func TestOrdinaryFailureIsNoRefusal(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -435,7 +435,7 @@ type notRefused struct{}
 func (notRefused) Error() string             { return "NOT_LEADER" }
 func (notRefused) Refused() ([]uint64, bool) { return []uint64{0}, false }
 
-// TestHugeRecordRefused: a record that goes alone because of its size and is refused is poison at once.
+// TestHugeRecordRefused: a refused record that was sent alone because of its size is poison at once.
 func TestHugeRecordRefused(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.alone["bad"], b.kafka.refused["bad"] = true, true
@@ -514,7 +514,7 @@ func TestSilentServer(t *testing.T) {
 	cfg := testConfig()
 	bubble(t, cfg, func(b *bench) {
 		b.start()
-		b.sleep(5 * time.Minute) // an idle server answers when it is asked
+		b.sleep(5 * time.Minute) // an idle server replies when it is asked
 		if b.pg.sessions() != 1 {
 			b.Fatalf("%d sessions with an idle server", b.pg.sessions())
 		}
@@ -549,8 +549,7 @@ func TestSilentServer(t *testing.T) {
 	})
 }
 
-// TestPausedReadingIsNoSilence: whoever does not read cannot expect to hear anything, nor may the first thing after the
-// pause be to complain.
+// TestPausedReadingIsNoSilence: while reading is paused, and right after it, the server does not count as silent.
 func TestPausedReadingIsNoSilence(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -588,7 +587,7 @@ func TestPausedReadingIsNoSilence(t *testing.T) {
 	}
 }
 
-// Rights.
+// Permissions.
 
 func TestRightMissing(t *testing.T) {
 	pgRight := &replication.Error{Kind: replication.MissingRight, Op: "check", Err: errors.New("permission denied")}
@@ -596,8 +595,8 @@ func TestRightMissing(t *testing.T) {
 		name string
 		take func(*bench)
 	}{
-		{"Kafka, when a topic is asked for", func(b *bench) { b.kafka.readyErr = noRight{} }},
-		{"Kafka, at opening", func(b *bench) { b.kafka.openErr = func(int) error { return noRight{} } }},
+		{"Kafka, when a topic is asked for", func(b *bench) { b.kafka.readyErr = permissionError{} }},
+		{"Kafka, at opening", func(b *bench) { b.kafka.openErr = func(int) error { return permissionError{} } }},
 		{"Postgres, at opening", func(b *bench) { b.pg.openErr = func(int) error { return pgRight } }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -605,7 +604,7 @@ func TestRightMissing(t *testing.T) {
 				c.take(b)
 				b.pg.commit("a")
 				b.start()
-				b.ends(Right, time.Minute)
+				b.ends(PermissionDenied, time.Minute)
 			})
 		})
 		t.Run(c.name+", later", func(t *testing.T) {
@@ -613,7 +612,7 @@ func TestRightMissing(t *testing.T) {
 				b.start()
 				b.pg.commit("a")
 				b.sleep(3 * time.Second)
-				b.kafka.edit(func() { c.take(b); b.kafka.probeErr = noRight{} })
+				b.kafka.edit(func() { c.take(b); b.kafka.probeErr = permissionError{} })
 				b.pg.cut()
 				b.pg.commit("b")
 				b.sleep(time.Hour)

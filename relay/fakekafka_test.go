@@ -11,45 +11,44 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// cluster is a fake Kafka: topics that are there or missing, and one log of everything that was stored. bench.mu guards
-// everything in it and in its sinks.
+// cluster is a fake Kafka with one log for all topics. bench.mu guards its fields and those of its sinks.
 type cluster struct {
 	b *bench
 
 	log    []record
-	acked  map[string]bool // ids of which an acknowledgement was given, ever
+	acked  map[string]bool // ids that were ever acknowledged
 	known  []string        // ids that the relay must know to be in Kafka: see learn
-	topics map[string]bool // "t" is there
+	topics map[string]bool // topics that exist
 	sinks  []*sink
 
 	// script
-	auto     time.Duration // each batch is acknowledged so long after its first record was sent; 0: the test does it
-	openErr  func(n int) error
-	readyErr error
-	denied   map[string]bool // topics that may not be used
-	probeErr error
-	sick     error                     // of Healthy
-	alone    map[string]bool           // ids that want to be sent alone
-	tooLarge map[string]bool           // ids that Check says are poison
-	past     deduplication             // of every sink
-	refused  map[string]bool           // ids that the broker refuses; a batch with one of them fails as a whole
-	takes    string                    // a topic in which it takes even those
-	limit    map[string]int            // ids whose value is too large from so many bytes on
-	closing  func(context.Context)     // runs in Close, before it waits
-	unable   func(*router.Record) bool // Send fails
+	auto          time.Duration // time from the first record of a batch to its acknowledgement; 0: the test acknowledges
+	openErr       func(n int) error
+	readyErr      error
+	denied        map[string]bool // topics to which access is denied
+	probeErr      error
+	healthErr     error                     // of Healthy
+	alone         map[string]bool           // ids that must be sent alone
+	tooLarge      map[string]bool           // ids that Check reports as poison
+	deduplication deduplication             // of every sink
+	refused       map[string]bool           // ids that the broker refuses, with their whole batch
+	lenientTopic  string                    // a topic that takes refused ids
+	limit         map[string]int            // maximum size of the value, by id
+	closing       func(context.Context)     // runs in Close, before it waits
+	sendFails     func(*router.Record) bool // Send fails
 
-	// what was seen
+	// seen by the fake
 	opens  []time.Time
 	probes []time.Time
 }
 
-// record is one that was stored.
+// record is a stored record.
 type record struct {
 	id, topic, value, position, truncated string
 	session                               int
 }
 
-// deduplication is the part of a sink that deduplicated delivery needs.
+// deduplication is the part of a sink that deduplicated delivery uses.
 type deduplication interface {
 	PositionStore
 	PartitionEnds
@@ -57,14 +56,14 @@ type deduplication interface {
 
 // sink is one session with Kafka.
 type sink struct {
-	deduplication // nil, and not asked, where delivery is at least once
+	deduplication // nil if delivery is at least once
 	k             *cluster
 	cb            Callbacks
 	session       int
 	asked         map[string]bool // topics
-	flying        []inFlight      // sent, and without a result
+	flying        []inFlight      // sent, without a result
 	acked         map[string]bool
-	telling       int // callbacks that are running
+	callbacks     int // that are running
 	last          uint64
 	failed        bool
 	closing       bool // Close was called
@@ -85,20 +84,20 @@ func newCluster(b *bench) *cluster {
 	}
 }
 
-// errKafka is a failure that a new session may fix.
+// errKafka is a failure that a new session may resolve.
 var errKafka = errors.New("broken pipe")
 
-// refusal is what a broker says of a batch that no retry can make acceptable.
+// refusal is the error of a batch whose content the broker refuses.
 type refusal struct{ numbers []uint64 }
 
 func (e *refusal) Error() string             { return "MESSAGE_TOO_LARGE" }
 func (e *refusal) Refused() ([]uint64, bool) { return e.numbers, true }
 
-// noRight is a refusal because a permission is missing.
-type noRight struct{}
+// permissionError is the error of a missing permission.
+type permissionError struct{}
 
-func (noRight) Error() string      { return "TOPIC_AUTHORIZATION_FAILED" }
-func (noRight) MissingRight() bool { return true }
+func (permissionError) Error() string      { return "TOPIC_AUTHORIZATION_FAILED" }
+func (permissionError) MissingRight() bool { return true }
 
 func (k *cluster) Open(ctx context.Context, cb Callbacks) (Sink, error) {
 	k.b.mu.Lock()
@@ -118,7 +117,7 @@ func (k *cluster) Open(ctx context.Context, cb Callbacks) (Sink, error) {
 	if s := k.live(); s != nil {
 		k.b.Error("a second sink is opened while one is open")
 	}
-	s := &sink{deduplication: k.past, k: k, cb: cb, session: len(k.sinks) + 1, asked: map[string]bool{}, acked: map[string]bool{}, changed: make(chan struct{}, 1)}
+	s := &sink{deduplication: k.deduplication, k: k, cb: cb, session: len(k.sinks) + 1, asked: map[string]bool{}, acked: map[string]bool{}, changed: make(chan struct{}, 1)}
 	k.sinks = append(k.sinks, s)
 	return s, nil
 }
@@ -133,8 +132,8 @@ func (k *cluster) Probe(ctx context.Context) error {
 	return k.probeErr
 }
 
-// learn notes what the relay may not send again: the events before the first one, in the order of the WAL, of which
-// it neither knew before nor learnt in this session that it is acknowledged.
+// learn notes the events that the relay must not send again: those before the first event, in WAL order, that is not
+// acknowledged as far as the relay knows.
 func (k *cluster) learn(acked map[string]bool) {
 	var prefix []string
 	for _, t := range k.b.pg.wal {
@@ -158,14 +157,14 @@ func (k *cluster) live() *sink {
 	return nil
 }
 
-// sink returns the newest.
+// sink returns the newest sink.
 func (k *cluster) sink() *sink {
 	k.b.mu.Lock()
 	defer k.b.mu.Unlock()
 	return k.sinks[len(k.sinks)-1]
 }
 
-// hold takes the acknowledging into the test's hands.
+// hold stops acknowledging: the test calls ack.
 func (k *cluster) hold() { k.edit(func() { k.auto = 0 }) }
 
 // ack stores and acknowledges the events with these ids, in this order; without ids all that are in flight.
@@ -187,12 +186,12 @@ func (k *cluster) ack(ids ...string) {
 		}
 		numbers = append(numbers, s.store(i, true))
 	}
-	s.telling++
+	s.callbacks++
 	k.b.mu.Unlock()
-	s.tell(numbers)
+	s.report(numbers)
 }
 
-// keep stores what is in flight and loses the acknowledgements.
+// keep stores the records in flight and loses the acknowledgements.
 func (k *cluster) keep() {
 	k.b.mu.Lock()
 	defer k.b.mu.Unlock()
@@ -204,8 +203,8 @@ func (k *cluster) keep() {
 
 // The two forms of a failure.
 const (
-	lost   = false // what was in flight is not stored
-	stored = true  // it is, but nobody says so
+	lost   = false // records in flight are not stored
+	stored = true  // records in flight are stored, but not acknowledged
 )
 
 // fail ends the session with err.
@@ -221,7 +220,7 @@ func (k *cluster) fail(err error, form bool) {
 	s.cb.Failed(err)
 }
 
-// create makes a topic.
+// create creates a topic.
 func (k *cluster) create(topic string) {
 	k.b.mu.Lock()
 	k.topics[topic] = true
@@ -256,7 +255,7 @@ func (k *cluster) ids() []string {
 	return ids
 }
 
-// store moves the i-th of flying into the log, and out of flying if it is acknowledged; bench.mu is held.
+// store stores the i-th record of flying, and removes it from flying if it is acknowledged. bench.mu is held.
 func (s *sink) store(i int, ack bool) (n uint64) {
 	f := &s.flying[i]
 	if !f.stored {
@@ -272,14 +271,14 @@ func (s *sink) store(i int, ack bool) (n uint64) {
 	return n
 }
 
-// tell runs the callbacks; its caller has counted it in telling.
-func (s *sink) tell(numbers []uint64) {
+// report calls Acked for these events. Its caller has counted it in callbacks.
+func (s *sink) report(numbers []uint64) {
 	for _, n := range numbers {
 		s.cb.Acked(n)
 	}
 	s.k.b.mu.Lock()
 	defer s.k.b.mu.Unlock()
-	s.telling--
+	s.callbacks--
 	s.poke()
 }
 
@@ -298,7 +297,7 @@ func (s *sink) Ready(topic string) (bool, error) {
 		return false, s.k.readyErr
 	}
 	if s.k.denied[topic] {
-		return false, noRight{}
+		return false, permissionError{}
 	}
 	return s.k.topics[topic], nil
 }
@@ -306,7 +305,7 @@ func (s *sink) Ready(topic string) (bool, error) {
 func (s *sink) Missing(topic string) bool {
 	s.k.b.mu.Lock()
 	defer s.k.b.mu.Unlock()
-	return s.asked[topic] && (!s.k.topics[topic] || s.k.denied[topic]) && s.k.sick == nil
+	return s.asked[topic] && (!s.k.topics[topic] || s.k.denied[topic]) && s.k.healthErr == nil
 }
 
 func (s *sink) Check(rec *router.Record) (alone bool, poison *router.Poison) {
@@ -321,7 +320,7 @@ func (s *sink) Check(rec *router.Record) (alone bool, poison *router.Poison) {
 	return s.k.alone[string(rec.ID)], nil
 }
 
-// Flush: this fake acknowledges without it; whether it comes is for the simulator to find out.
+// Flush does nothing: this fake acknowledges without it. The simulator checks that it is called.
 func (s *sink) Flush() {}
 
 func (s *sink) Send(rec *router.Record, n uint64) error {
@@ -341,7 +340,7 @@ func (s *sink) Send(rec *router.Record, n uint64) error {
 		}
 	}
 	switch {
-	case k.unable != nil && k.unable(rec):
+	case k.sendFails != nil && k.sendFails(rec):
 		return errors.New("internal error: the topic is not ready")
 	case s.closed:
 		k.b.Errorf("%s is sent after Close", r.id)
@@ -351,7 +350,7 @@ func (s *sink) Send(rec *router.Record, n uint64) error {
 		k.b.Errorf("event number %d after %d", n, s.last)
 	case len(s.flying) > 0 && (k.alone[r.id] || k.alone[s.flying[0].rec.id]):
 		k.b.Errorf("%s does not go alone: %d in flight", r.id, len(s.flying))
-	case strings.Trim(r.value, `"`) != "payload of "+r.id && r.truncated == "" && r.id != "": // a message's is a string of JSON
+	case strings.Trim(r.value, `"`) != "payload of "+r.id && r.truncated == "" && r.id != "": // the value of a message is a JSON string
 		k.b.Errorf("the value of %s is %q", r.id, r.value)
 	}
 	s.last = n
@@ -362,7 +361,7 @@ func (s *sink) Send(rec *router.Record, n uint64) error {
 	return nil
 }
 
-// flush deals with everything in flight as one batch.
+// flush stores or refuses everything in flight as one batch.
 func (s *sink) flush() {
 	k := s.k
 	k.b.mu.Lock()
@@ -374,7 +373,7 @@ func (s *sink) flush() {
 	var batch []uint64
 	for _, f := range s.flying {
 		batch = append(batch, f.n)
-		bad = bad || k.refused[f.rec.id] && f.rec.topic != k.takes
+		bad = bad || k.refused[f.rec.id] && f.rec.topic != k.lenientTopic
 	}
 	if bad {
 		s.failed = true
@@ -386,15 +385,15 @@ func (s *sink) flush() {
 	for len(s.flying) > 0 {
 		s.store(0, true)
 	}
-	s.telling++
+	s.callbacks++
 	k.b.mu.Unlock()
-	s.tell(batch)
+	s.report(batch)
 }
 
 func (s *sink) Healthy() error {
 	s.k.b.mu.Lock()
 	defer s.k.b.mu.Unlock()
-	return s.k.sick
+	return s.k.healthErr
 }
 
 func (s *sink) Waiting() []string {
@@ -419,7 +418,7 @@ func (s *sink) Close(ctx context.Context) error {
 		k.b.mu.Lock()
 		left := len(s.flying)
 		s.closing = true
-		if s.telling == 0 && (left == 0 || s.failed || ctx.Err() != nil) { // no callback runs when it has returned
+		if s.callbacks == 0 && (left == 0 || s.failed || ctx.Err() != nil) { // no callback runs when it has returned
 			if s.closed {
 				k.b.Error("the sink is closed twice")
 			}
@@ -432,7 +431,7 @@ func (s *sink) Close(ctx context.Context) error {
 			return nil
 		}
 		k.b.mu.Unlock()
-		if ctx.Err() != nil { // a callback is all that is waited for
+		if ctx.Err() != nil { // it waits for a callback only
 			<-s.changed
 			continue
 		}

@@ -13,21 +13,20 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
-// postgres is a fake Source: a WAL of transactions, a slot that forgets, and the rules of a walsender. It keeps a rule of
-// its own: each status update is held against what the fake Kafka has acknowledged. bench.mu guards everything in it and
-// in its streams.
+// postgres is a fake Source: a WAL of transactions, a slot that a crash takes back, and the rules of a walsender. It checks
+// each status update against the acknowledgements of the fake Kafka. bench.mu guards its fields and those of its streams.
 type postgres struct {
 	b *bench
 
-	id        replication.Identity // WALEnd apart
+	id        replication.Identity // except WALEnd
 	table     walsendertest.Table
 	wal       []*tx
 	end       pglogrepl.LSN // of the WAL
 	confirmed pglogrepl.LSN // the slot's
-	saved     pglogrepl.LSN // where a crash takes it back to
-	flushed   pglogrepl.LSN // the end of the WAL as IDENTIFY_SYSTEM says it, if it is not end
+	saved     pglogrepl.LSN // the slot's position after a crash
+	flushed   pglogrepl.LSN // the end of the WAL in IDENTIFY_SYSTEM, if it is not end
 	missing   []string
-	now       []replication.TableNow // nil: nobody looks
+	now       []replication.TableNow // the tables now; nil: the relay does not check them
 	published string
 	idle      time.Duration
 	held      bool // the slot, by another instance
@@ -38,28 +37,28 @@ type postgres struct {
 	openErr   func(n int) error // of the n-th Open, from 1; it may wait
 	checkErr  func(n int) error // of the n-th Check, from 1; it may wait
 	resolve   func(oid uint32) (int, error)
-	stillborn int  // so many streams are lost before the first word
-	breaks    int  // the next stream is lost after so many messages; 0: it is not
-	slams     bool // the next status update that moves is taken, and its sender told that the connection is lost
+	stillborn int  // number of streams that are lost before the first message
+	breaks    int  // number of messages after which the next stream is lost; 0: it is not
+	slams     bool // the next status update that moves arrives, but its sender gets an error
 
-	// what was seen
-	opens  []time.Time
-	checks []check
-	looks  int
-	waits  int // calls of WaitFree
+	// seen by the fake
+	opens     []time.Time
+	checks    []check
+	slotReads int
+	waits     int // calls of WaitFree
 }
 
-// check is one look of the guard.
+// check is one catalog check.
 type check struct {
 	at       time.Time
-	received pglogrepl.LSN // what had been read from the stream when it began
+	received pglogrepl.LSN // the received position when it began
 }
 
 // tx is a transaction of the WAL.
 type tx struct {
 	walsendertest.Tx
 	ids  []string
-	open bool // its commit record is still to come
+	open bool // it has no commit record yet
 }
 
 const firstLSN = 0x1000
@@ -72,9 +71,8 @@ func newPostgres(b *bench) *postgres {
 	}
 }
 
-// row is the pgoutput message of an event: "id", or "id@topic", and with a ! before it one without a key, which is
-// poison. A ^ before all makes it an update, a * a logical message; *! is one whose
-// body is no object.
+// row returns the pgoutput message of an event: "id", or "id@topic". After a ! the row has no key, which is poison. A ^ at the
+// start makes it an update, a * a logical message, and *! a message whose body is no object.
 func (pg *postgres) row(spec string) []byte {
 	if id, ok := strings.CutPrefix(spec, "*"); ok {
 		return pg.message(id)
@@ -115,7 +113,7 @@ func (pg *postgres) message(spec string) []byte {
 	return walsendertest.Message(true, messagePrefix, body)
 }
 
-// messagePrefix is that of the messages that are events, in the tests that have some.
+// messagePrefix is the prefix of the messages that are events.
 const messagePrefix = "events"
 
 func bare(spec string) string {
@@ -123,14 +121,14 @@ func bare(spec string) string {
 	return id
 }
 
-// commit appends a transaction, adjacent to the one before: its commit LSN is the end LSN of that one.
+// commit appends a transaction. Its commit LSN is the end LSN of the previous one.
 func (pg *postgres) commit(specs ...string) *tx {
 	pg.begin(specs...)
 	return pg.finish()
 }
 
-// begin sends the first rows of a transaction, more the following ones, finish its commit. (A walsender sends a
-// transaction only after it was committed, but it takes its time.)
+// begin sends the first rows of a transaction, more the following rows, finish its commit. (A walsender sends a transaction
+// only after its commit, but may send it slowly.)
 func (pg *postgres) begin(specs ...string) *tx {
 	pg.b.mu.Lock()
 	t := &tx{open: true, Tx: walsendertest.Tx{
@@ -151,7 +149,7 @@ func (pg *postgres) more(specs ...string) {
 	}
 }
 
-// raw sends a message inside the open transaction; id is "" if it is no event.
+// raw sends a message inside the open transaction. id is "" if the message is no event.
 func (pg *postgres) raw(id string, msg []byte) {
 	pg.b.mu.Lock()
 	defer pg.b.mu.Unlock()
@@ -178,7 +176,7 @@ func (pg *postgres) finish() *tx {
 	return t
 }
 
-// foreign writes WAL that is not published; the walsender says how far it has decoded.
+// foreign writes WAL that is not published. The walsender sends a keepalive.
 func (pg *postgres) foreign() pglogrepl.LSN {
 	pg.b.mu.Lock()
 	defer pg.b.mu.Unlock()
@@ -189,7 +187,7 @@ func (pg *postgres) foreign() pglogrepl.LSN {
 	return pg.end
 }
 
-// crash is an immediate stop; the server is up again at once.
+// crash is an immediate stop, after which the server is up again at once.
 func (pg *postgres) crash() {
 	pg.b.mu.Lock()
 	defer pg.b.mu.Unlock()
@@ -199,10 +197,10 @@ func (pg *postgres) crash() {
 	}
 }
 
-// cut ends the live stream as a lost connection does.
+// cut ends the live stream like a lost connection.
 func (pg *postgres) cut() { pg.fail(errGone) }
 
-// fail ends the live stream with err, behind what is on its way.
+// fail ends the live stream with err, after the messages that are on their way.
 func (pg *postgres) fail(err error) {
 	pg.b.mu.Lock()
 	defer pg.b.mu.Unlock()
@@ -211,7 +209,7 @@ func (pg *postgres) fail(err error) {
 	}
 }
 
-// keepalive sends one with the server's present position, or with lsn if that is not 0.
+// keepalive sends a keepalive with the server's position, or with lsn if that is not 0.
 func (pg *postgres) keepalive(lsn pglogrepl.LSN, reply bool) {
 	pg.b.mu.Lock()
 	defer pg.b.mu.Unlock()
@@ -230,7 +228,7 @@ func (pg *postgres) edit(f func()) {
 
 var errGone = &replication.Error{Kind: replication.Unavailable, Op: "read the stream", Err: errors.New("unexpected EOF")}
 
-// live is the stream that is not at its end, nil if there is none.
+// live returns the stream that has not ended, nil if there is none.
 func (pg *postgres) live() *stream {
 	if n := len(pg.streams); n > 0 && !pg.streams[n-1].closed && pg.streams[n-1].err == nil {
 		return pg.streams[n-1]
@@ -238,7 +236,7 @@ func (pg *postgres) live() *stream {
 	return nil
 }
 
-// stream returns the newest.
+// stream returns the newest stream.
 func (pg *postgres) stream() *stream {
 	pg.b.Helper()
 	pg.b.mu.Lock()
@@ -261,7 +259,7 @@ func (pg *postgres) slotAt() pglogrepl.LSN {
 	return pg.confirmed
 }
 
-func (pg *postgres) looked() []check {
+func (pg *postgres) catalogChecks() []check {
 	pg.b.mu.Lock()
 	defer pg.b.mu.Unlock()
 	return slices.Clone(pg.checks)
@@ -301,10 +299,10 @@ func (pg *postgres) Open(ctx context.Context) (Stream, error) {
 	case pg.live() != nil:
 		pg.b.Error("a second stream is opened while one is open")
 	}
-	st := &stream{pg: pg, id: pg.id, start: pg.confirmed, kick: make(chan struct{}, 1), said: map[uint32]bool{}, sent: pg.confirmed}
+	st := &stream{pg: pg, id: pg.id, start: pg.confirmed, kick: make(chan struct{}, 1), announced: map[uint32]bool{}, sent: pg.confirmed}
 	st.id.WALEnd = max(pg.end, pg.flushed)
 	for _, t := range pg.wal {
-		st.id.WALEnd = max(st.id.WALEnd, t.End) // also of the one that is still being sent: it is committed
+		st.id.WALEnd = max(st.id.WALEnd, t.End) // an open transaction counts: it is committed, but not sent completely
 		if t.Commit < pg.confirmed {            // the walsender's own rule
 			continue
 		}
@@ -318,7 +316,7 @@ func (pg *postgres) Open(ctx context.Context) (Stream, error) {
 		}
 	}
 	if n := len(pg.wal); pg.end > st.sent && (n == 0 || !pg.wal[n-1].open) {
-		st.keepalive(pg.end, false) // it has decoded that far, and the client has not confirmed it
+		st.keepalive(pg.end, false) // the server has decoded up to here, and the client has not confirmed it
 	}
 	if pg.breaks > 0 && len(st.queue) > pg.breaks {
 		st.queue, st.err, pg.breaks = st.queue[:pg.breaks], errGone, 0
@@ -352,7 +350,7 @@ func (pg *postgres) WaitFree(ctx context.Context, tick func(*replication.Slot)) 
 func (pg *postgres) Look(context.Context) (*replication.Slot, error) {
 	pg.b.mu.Lock()
 	defer pg.b.mu.Unlock()
-	pg.looks++
+	pg.slotReads++
 	if pg.down {
 		return nil, unavailable("connect to Postgres", errors.New("connection refused"))
 	}
@@ -366,18 +364,18 @@ type stream struct {
 	start pglogrepl.LSN
 	kick  chan struct{}
 
-	drained  func()
-	queue    []replication.Message
-	notices  []error
-	err      error           // once the queue is empty
-	mute     bool            // the server says nothing any more, whatever it is asked
-	dribbles bool            // bytes of a message that is not complete keep coming
-	stall    time.Duration   // the server sends a long transaction: it reads status updates so long after the relay stops reading
-	reading  bool            // the relay reads, or waits for something to read
-	said     map[uint32]bool // relations announced
-	sent     pglogrepl.LSN   // how far the server has sent
-	received pglogrepl.LSN   // how far the relay has read: ends of transactions, and keepalives
-	lent     []byte          // what Receive returned last
+	drained   func()
+	queue     []replication.Message
+	notices   []error
+	err       error           // the error of Receive once the queue is empty
+	mute      bool            // the server sends nothing any more
+	dribbles  bool            // bytes of an incomplete message keep arriving
+	stall     time.Duration   // the server sends a long transaction: it reads status updates this long after the relay stops reading
+	reading   bool            // the relay waits in Receive
+	announced map[uint32]bool // relations
+	sent      pglogrepl.LSN   // the position up to which the server has sent
+	received  pglogrepl.LSN   // the position up to which the relay has read: ends of transactions, and keepalives
+	lent      []byte          // the last result of Receive
 
 	deadline  time.Time
 	interrupt bool
@@ -415,8 +413,8 @@ func (st *stream) data(at pglogrepl.LSN, msg []byte) {
 
 // relation announces the table before its first row.
 func (st *stream) relation(t *walsendertest.Table) {
-	if !st.said[t.OID] {
-		st.said[t.OID] = true
+	if !st.announced[t.OID] {
+		st.announced[t.OID] = true
 		st.data(0, walsendertest.Relation(t))
 	}
 }
@@ -431,7 +429,7 @@ func (st *stream) fail(err error) {
 	st.wake()
 }
 
-// notice is what Receive returns next, with the stream going on.
+// notice makes Receive return an error next; the stream continues.
 func (st *stream) notice(err error) {
 	st.pg.b.mu.Lock()
 	defer st.pg.b.mu.Unlock()
@@ -439,14 +437,14 @@ func (st *stream) notice(err error) {
 	st.wake()
 }
 
-// silence keeps the stream and says nothing any more.
+// silence keeps the stream open, but sends nothing any more.
 func (st *stream) silence() {
 	st.pg.b.mu.Lock()
 	defer st.pg.b.mu.Unlock()
 	st.mute = true
 }
 
-// position is that of the last status update.
+// position returns the position of the last status update.
 func (st *stream) position() pglogrepl.LSN {
 	if n := len(st.statuses); n > 0 {
 		return st.statuses[n-1].pos
@@ -454,7 +452,7 @@ func (st *stream) position() pglogrepl.LSN {
 	return st.start
 }
 
-// freeze forbids that any position above the present one is confirmed, and returns that.
+// freeze fails the test if a later position is confirmed from now on. It returns the current one.
 func (st *stream) freeze() pglogrepl.LSN {
 	st.pg.b.mu.Lock()
 	defer st.pg.b.mu.Unlock()
@@ -470,7 +468,7 @@ func (st *stream) updates() []status {
 	return slices.Clone(st.statuses)
 }
 
-// forget forgets them, so that a test sees only what comes next.
+// forget forgets the status updates so far.
 func (st *stream) forget() {
 	st.pg.b.mu.Lock()
 	defer st.pg.b.mu.Unlock()
@@ -483,7 +481,7 @@ func (st *stream) isClosed() (bool, time.Time) {
 	return st.closed, st.closedAt
 }
 
-// gaps are the times between status updates.
+// gaps returns the times between status updates.
 func gaps(us []status) []time.Duration {
 	var out []time.Duration
 	for i := 1; i < len(us); i++ {
@@ -538,7 +536,7 @@ func (st *stream) Receive() (replication.Message, error) {
 func (st *stream) next() (m replication.Message, ok bool, left time.Duration, err error) {
 	st.pg.b.mu.Lock()
 	defer st.pg.b.mu.Unlock()
-	for i := range st.lent { // whoever kept it reads nonsense
+	for i := range st.lent { // a caller that kept it reads garbage
 		st.lent[i] = 0xEE
 	}
 	st.lent = nil
@@ -581,7 +579,7 @@ func (st *stream) status(confirmed pglogrepl.LSN, reply bool, now time.Time) err
 		panic("a status update with position 0/0")
 	case st.closed:
 		b.Error("a status update after Close")
-	case st.err != nil && len(st.queue) == 0: // what was on its way can be read, then all is known to be over
+	case st.err != nil && len(st.queue) == 0: // messages on their way can be read, then the stream has ended
 		return st.err
 	case confirmed < last:
 		b.Errorf("confirmed %s after %s: it fell", confirmed, last)
@@ -610,7 +608,7 @@ func (st *stream) status(confirmed pglogrepl.LSN, reply bool, now time.Time) err
 	return nil
 }
 
-// hearLater has the server read a status update once it cannot send any more. With the end of the stream the update is lost.
+// hearLater makes the server read a status update when it cannot send any more. If the stream ends, the update is lost.
 func (st *stream) hearLater(confirmed pglogrepl.LSN) {
 	time.AfterFunc(st.stall, func() {
 		st.pg.b.mu.Lock()
@@ -631,7 +629,7 @@ func (st *stream) setReading(now bool) {
 	st.reading = now
 }
 
-// took moves the slot, and holds the position against what Kafka has acknowledged: the one rule that matters.
+// took moves the slot, and checks that Kafka has acknowledged every event before the position.
 func (pg *postgres) took(pos pglogrepl.LSN) {
 	pg.confirmed = max(pg.confirmed, pos)
 	for _, t := range pg.wal {
@@ -697,7 +695,7 @@ func (st *stream) Resolve(_ context.Context, rel *replication.Announced) (int, e
 	return 0, nil
 }
 
-// Close is true to the real one: when the connection is known to be lost nothing can be said, and that is an error.
+// Close behaves like the real one: on a connection that is known to be lost it sends nothing, and returns an error.
 func (st *stream) Close(last pglogrepl.LSN, now time.Time) error {
 	st.pg.b.mu.Lock()
 	defer st.pg.b.mu.Unlock()

@@ -8,9 +8,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// TestTablesThatDoNotFit: what the catalogs say of the tables ends the process before anything is read, if a column can never
-// serve, and nothing is confirmed. Once something was delivered, rows in the slot may be older than the catalogs, and
-// their relation messages decide.
+// TestTablesThatDoNotFit: if a column is unsuitable according to the catalogs, the process ends before it reads, and nothing is
+// confirmed. Once an event was delivered, rows in the slot may be older than the catalogs, and relation messages decide.
 func TestTablesThatDoNotFit(t *testing.T) {
 	now := func(b *bench, headersType uint32) {
 		table := replication.TableNow{OID: b.pg.table.OID, Schema: "public", Name: "outbox"}
@@ -47,7 +46,7 @@ func TestTablesThatDoNotFit(t *testing.T) {
 		b.want(Streaming)
 		b.delivered("a", "b")
 	})
-	bubble(t, testConfig(), func(b *bench) { // a column that is missing now may be in older rows
+	bubble(t, testConfig(), func(b *bench) { // older rows may have the column
 		now(b, 25)
 		b.pg.edit(func() { b.pg.now[0].Columns = b.pg.now[0].Columns[1:] })
 		b.start()

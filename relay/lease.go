@@ -6,27 +6,26 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// In deduplicated mode requests with records leave only while the slot was seen lately to be this session's (ADR 20): each catalog check
-// of the guard that finds our walsender at the slot renews the sink's lease. Nothing is concluded from a status update of ours, which the
-// server may never have heard.
+// In deduplicated delivery the sink sends requests only during a lease, half of fence_wait long (ADR 20). Each catalog check that finds our
+// walsender at the slot renews the lease. Status updates do not: the server may never have received them.
 
-// leaseParts: while something is in flight, the guard looks so many times in fence_wait. Half of fence_wait is how long a lease lasts.
+// leaseParts is the number of catalog checks in fence_wait while something is in flight.
 const leaseParts = 4
 
-// leaseEvery is how often the guard looks for the sake of the lease.
+// leaseEvery is the longest time between two catalog checks that the lease allows.
 func (c *Config) leaseEvery() time.Duration {
 	if c.Deduplication.Slot == "" {
-		return checkpoint.CheckMost
+		return checkpoint.MaxCheckInterval
 	}
-	return min(c.Deduplication.FenceWait/leaseParts, checkpoint.CheckMost)
+	return min(c.Deduplication.FenceWait/leaseParts, checkpoint.MaxCheckInterval)
 }
 
-// pacing is how often the confirm rule acts.
+// pacing returns how often the confirm rule acts.
 func (c *Config) pacing() checkpoint.Pacing {
 	return checkpoint.Pacing{Status: c.StatusInterval, Silence: c.WalSenderTimeout / 3, Check: c.leaseEvery()}
 }
 
-// renewLease has the guard look if the lease ends soon. It is for the first record after a time in which nothing was sent.
+// renewLease begins a catalog check if the lease ends soon. It is called for the first record after a time without records.
 func (s *session) renewLease(now time.Time) {
 	if s.r.cfg.Deduplication.Slot != "" && now.Sub(s.rule.LastCheck()) >= s.r.cfg.leaseEvery() {
 		s.startCheck(now)

@@ -9,7 +9,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// unseen is how long ago the slot was last seen, as the sink knows it.
+// unseen returns the time since the lease was last renewed.
 func (p *fakePositions) unseen() (age time.Duration) {
 	age = 1 << 62
 	p.locked(func() {
@@ -20,8 +20,8 @@ func (p *fakePositions) unseen() (age time.Duration) {
 	return age
 }
 
-// TestLeaseNeedsEvidence: neither a status update that was written nor a look without an answer renews the lease. Host and server are cut
-// off from each other here: the socket takes what is written.
+// TestLeaseNeedsEvidence: neither a status update nor a catalog check without an answer renews the lease. The network loses everything here,
+// but the socket still accepts status updates.
 func TestLeaseNeedsEvidence(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -29,7 +29,7 @@ func TestLeaseNeedsEvidence(t *testing.T) {
 		b.start()
 		b.sleep(time.Second)
 		if age := p.unseen(); age > time.Second {
-			t.Fatalf("the first record left without a look at the slot: %s", age)
+			t.Fatalf("the first record was sent without a catalog check: %s", age)
 		}
 		b.pg.commit("a")
 		b.sleep(time.Second)
@@ -37,7 +37,7 @@ func TestLeaseNeedsEvidence(t *testing.T) {
 		cut := time.Now()
 		asked := make(chan struct{})
 		b.pg.edit(func() {
-			b.pg.checkErr = func(int) error { // the network has swallowed it
+			b.pg.checkErr = func(int) error { // the network loses it
 				<-asked
 				return errGone
 			}
@@ -60,8 +60,8 @@ func TestLeaseNeedsEvidence(t *testing.T) {
 	})
 }
 
-// TestLeaseLooks: the slot is looked at every quarter of fence_wait while something is in flight, rarely while nothing is, and at once
-// when the first record after that is sent. A look that cannot tell about the publication shows all the same whose the slot is.
+// TestLeaseLooks: the lease is renewed every quarter of fence_wait while something is in flight, rarely while nothing is, and at once when
+// the first record after that is sent. A catalog check without a result about the publication renews it as well.
 func TestLeaseLooks(t *testing.T) {
 	for _, undecided := range []bool{false, true} {
 		t.Run(fmt.Sprintf("undecided %v", undecided), func(t *testing.T) {
@@ -73,10 +73,10 @@ func TestLeaseLooks(t *testing.T) {
 				b.kafka.hold()
 				b.start()
 				b.sleep(10 * time.Second)
-				begin := len(b.pg.looked())
-				b.sleep(time.Minute + 300*time.Millisecond) // and nothing is due
-				if n := len(b.pg.looked()) - begin; n > 5 {
-					t.Errorf("%d looks in a quiet minute", n)
+				begin := len(b.pg.catalogChecks())
+				b.sleep(time.Minute + 300*time.Millisecond) // no check is due
+				if n := len(b.pg.catalogChecks()) - begin; n > 5 {
+					t.Errorf("%d checks in a quiet minute", n)
 				}
 				b.pg.commit("a")
 				b.sleep(20 * time.Millisecond)
@@ -97,7 +97,7 @@ func TestLeaseLooks(t *testing.T) {
 }
 
 // TestLeaseBehindTheRecord: an instance that takes the slot before Kafka has this session's first record does not know its producer id. So
-// nothing is sent before a look that began after it has found the slot ours.
+// no event is sent before a catalog check that began later finds our walsender at the slot.
 func TestLeaseBehindTheRecord(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -123,7 +123,7 @@ func TestLeaseBehindTheRecord(t *testing.T) {
 	})
 }
 
-// TestLeaseWhileTheFirstRecordWaits: looks go on while Kafka takes its time about the first position record, and at the end about the last.
+// TestLeaseWhileTheFirstRecordWaits: catalog checks continue while Kafka is slow to store the first position record, or the last.
 func TestLeaseWhileTheFirstRecordWaits(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -157,7 +157,7 @@ func TestLeaseWhileTheFirstRecordWaits(t *testing.T) {
 	})
 }
 
-// TestStreamEnds: once the stream has failed nothing is sent, and what is open gets its time.
+// TestStreamEnds: once the stream has failed nothing more is sent, and open requests get time to finish.
 func TestStreamEnds(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -185,7 +185,7 @@ func TestStreamEnds(t *testing.T) {
 	})
 }
 
-// TestLeaseSlowLook: a look counts from the moment at which it was asked for.
+// TestLeaseSlowLook: a catalog check renews the lease from the time at which it began.
 func TestLeaseSlowLook(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}

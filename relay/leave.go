@@ -11,12 +11,11 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// grace is how long a session that ends with an error waits for acknowledgements that are on their way: each one that
-// comes is an event less to repeat.
+// grace is how long a session that ends with an error waits for acknowledgements: each one is an event less to repeat.
 const grace = 2 * time.Second
 
-// leave ends the session's work with Kafka. A session that was told to stop, or that met poison, delivers and confirms what it has read.
-// After any other error the position is frozen, because what the error means is not known here.
+// leave ends the session's work with Kafka. On shutdown, and at a poison event, it delivers and confirms all events that were read. After
+// any other error it freezes the position, because the meaning of the error is not known here.
 func (s *session) leave(ctx context.Context, cause error) error {
 	cause = s.findRefused(cause)
 	if errors.Is(cause, errShutdown) || errors.As(cause, new(*router.Poison)) {
@@ -30,12 +29,12 @@ func (s *session) leave(ctx context.Context, cause error) error {
 	if endedAtRow(cause) {
 		s.deliverBeforeRow(ctx)
 	}
-	_ = s.closeSink(grace) // nothing leaves any more: the slot may be another's by now
+	_ = s.closeSink(grace) // no more requests leave: another client may have the slot by now
 	return cause
 }
 
-// finish delivers what was read and confirms it: drain, store the last position record, close the sink, send the last status update.
-// Its error replaces cause as the reason of the end.
+// finish delivers and confirms the events that were read: it drains, stores the last position record, closes the sink, and sends the last
+// status update. Its error replaces cause.
 func (s *session) finish(ctx context.Context, cause error) error {
 	s.sink.Flush()
 	s.r.setState(Draining, "")
@@ -45,7 +44,7 @@ func (s *session) finish(ctx context.Context, cause error) error {
 	err := s.drain(ctx)
 	if err != nil && !isPoison {
 		cut := s.closeSink(time.Millisecond)
-		if classify(err, true).class != Retry { // the guard found something while we drained
+		if classify(err, true).class != Retry { // the guard found a change during the drain
 			return err
 		}
 		return &errDrain{errors.Join(err, cut)}
@@ -56,13 +55,13 @@ func (s *session) finish(ctx context.Context, cause error) error {
 		s.r.log.Warn("close the producer", "error", err)
 	}
 	if isPoison && poison.Cause != router.Rejected && s.failure.Load() != nil {
-		s.rule.Freeze() // Kafka failed while we drained: nothing more is confirmed, as after any failure of it
+		s.rule.Freeze() // Kafka failed during the drain: nothing more is confirmed
 		return nil
 	}
 	if !checked {
-		// The tracker is final. What was received before the last catalog check may be confirmed as far as it is acknowledged.
+		// The tracker is final. After this check every acknowledged position may be confirmed.
 		if err := s.checkAgain(ctx); err != nil {
-			s.r.log.Warn("the last position is not confirmed; what was delivered since is repeated by the next start", "error", err)
+			s.r.log.Warn("last position not confirmed; the next start repeats events delivered since the last confirmed position", "error", err)
 			if classify(err, true).class != Retry {
 				return err
 			}
@@ -70,13 +69,13 @@ func (s *session) finish(ctx context.Context, cause error) error {
 		}
 	}
 	if err := s.confirmLast(ctx); err != nil {
-		s.r.log.Warn("the slot may not have moved to the last position", "error", err)
+		s.r.log.Warn("the slot may not have moved to the last confirmed position", "error", err)
 	}
 	return nil
 }
 
-// leaveRecord stores the last position record of the session, unless Kafka has failed. drained: nothing that was sent is without an
-// answer. True: a catalog check has passed since the last event was read.
+// leaveRecord stores the last position record of the session, unless Kafka has failed. drained means that every event that was sent is
+// acknowledged. It reports whether a catalog check has passed since the last event was read.
 func (s *session) leaveRecord(ctx context.Context, drained bool) (checked bool) {
 	if drained && s.failure.Load() == nil {
 		if err := s.loadBeforeEnd(ctx); err != nil {
@@ -87,18 +86,18 @@ func (s *session) leaveRecord(ctx context.Context, drained bool) (checked bool) 
 		return false
 	}
 	if err := s.saveLast(ctx, drained); err != nil {
-		s.r.log.Warn("the next start waits for what may still be on its way to Kafka", "error", err)
+		s.r.log.Warn("last position record not stored; the next start waits fence_wait and reads the ends of partitions", "error", err)
 		return false
 	}
 	return true
 }
 
-// lastCheckEvery is how often the slot is looked at until it has moved to the position of the last status update.
+// lastCheckEvery is the time between two checks of whether the slot has moved to the position of the last status update.
 const lastCheckEvery = 20 * time.Millisecond
 
 // confirmLast sends the last status update and waits until the slot has moved to its position. The stream must not be read
-// meanwhile: while the client reads as fast as the walsender sends a long transaction, the walsender looks for status
-// updates only every half of wal_sender_timeout. A walsender that cannot send looks for them at once.
+// meanwhile: while the client reads as fast as the walsender sends a long transaction, the walsender reads status updates only
+// every half of wal_sender_timeout. A walsender that cannot send reads them at once.
 func (s *session) confirmLast(ctx context.Context) error {
 	if s.rule.Safe() > s.rule.Confirmed() {
 		if err := s.sendStatus(s.r.clock(), false); err != nil {
@@ -119,7 +118,7 @@ func (s *session) confirmLast(ctx context.Context) error {
 	return nil
 }
 
-// checkAgain has the guard check the catalogs now, and waits for the answer.
+// checkAgain runs a catalog check that begins now, and waits for its result.
 func (s *session) checkAgain(ctx context.Context) error {
 	asked := false
 	err := s.waitFor(ctx, func() (bool, error) {
@@ -134,12 +133,12 @@ func (s *session) checkAgain(ctx context.Context) error {
 		return done, nil
 	})
 	if err != nil {
-		return fmt.Errorf("check the catalogs once more: %w", err)
+		return fmt.Errorf("check the catalogs: %w", err)
 	}
 	return nil
 }
 
-// waitFor waits until done reports true or an error, without reading. Status updates and catalog checks go on.
+// waitFor waits, without reading, until done returns true or an error. Status updates and catalog checks continue.
 func (s *session) waitFor(ctx context.Context, done func() (bool, error)) error {
 	third := s.r.cfg.WalSenderTimeout / 3
 	for {
@@ -173,8 +172,8 @@ func (s *session) waitFor(ctx context.Context, done func() (bool, error)) error 
 	}
 }
 
-// repeatStatus sends the last status update again if one would fall due within d, a time in which none can be sent. A stream that
-// has failed gets none: the update that failed may have arrived, and its position was perhaps a later one.
+// repeatStatus sends the last status update again if one falls due within d, a time in which none can be sent. It does nothing after an
+// update has failed: that update may have arrived with a later position.
 func (s *session) repeatStatus(d time.Duration) {
 	now := s.r.clock()
 	if s.statusFailed || s.rule.SilentFor(now.Add(d)) <= s.r.cfg.WalSenderTimeout/3 {
@@ -187,7 +186,7 @@ func (s *session) repeatStatus(d time.Duration) {
 	s.rule.Repeated(now)
 }
 
-// endedAtRow: what comes next cannot be sent or read, whatever came before it can be. Each start meets the same row again.
+// endedAtRow reports whether the error is about the next row of the stream. Each start meets that row again.
 func endedAtRow(err error) bool {
 	if pg, ok := errors.AsType[*replication.Error](err); ok {
 		return pg.Kind == replication.RelationMismatch || pg.Kind == replication.ColumnMissing || pg.Kind == replication.CannotSend
@@ -195,15 +194,15 @@ func endedAtRow(err error) bool {
 	return errors.As(err, new(*router.MissingColumnError)) || errors.As(err, new(*decoder.Error))
 }
 
-// deliverBeforeRow gives what was read before the cause of the end time to be delivered, or it never would be. The position is frozen.
+// deliverBeforeRow waits until the events before the row are delivered: no later session would get further. The position is frozen.
 func (s *session) deliverBeforeRow(ctx context.Context) {
 	s.sink.Flush()
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
-	_ = s.waitFor(ctx, func() (bool, error) { return s.isEmpty() || s.failure.Load() != nil, nil }) // what ends it is no news
+	_ = s.waitFor(ctx, func() (bool, error) { return s.isEmpty() || s.failure.Load() != nil, nil }) // the session ends anyway
 }
 
-// drain waits until nothing is in flight, and confirms what is acknowledged meanwhile.
+// drain waits until nothing is in flight, and confirms acknowledged positions meanwhile.
 func (s *session) drain(ctx context.Context) error {
 	err := s.waitFor(ctx, func() (bool, error) {
 		if s.isEmpty() {
@@ -224,11 +223,11 @@ func (s *session) drain(ctx context.Context) error {
 type errInFlight struct{ events int }
 
 func (e *errInFlight) Error() string {
-	return fmt.Sprintf("%d events are not acknowledged; they are not confirmed and come again at the next start", e.events)
+	return fmt.Sprintf("%d events are not acknowledged: they are not confirmed, and the next start sends them again", e.events)
 }
 
-// findRefused looks at an error of the sink that means: this batch is refused for what it is. A record that was alone in
-// it is poison. Otherwise the next session sends one by one until the culprit is alone.
+// findRefused handles an error of the sink that means that Kafka refuses the content of a batch. If the batch had a single record, that
+// record is poison. Otherwise the next session sends these transactions record by record, to find the refused record.
 func (s *session) findRefused(cause error) error {
 	var r interface {
 		Refused() (n []uint64, ok bool)
@@ -239,29 +238,29 @@ func (s *session) findRefused(cause error) error {
 	numbers, ok := r.Refused()
 	switch {
 	case !ok:
-	case s.alone != nil && len(numbers) == 1 && numbers[0] == s.alone.n:
-		p := s.alone.poison
+	case s.single != nil && len(numbers) == 1 && numbers[0] == s.single.n:
+		p := s.single.poison
 		p.Message = cause.Error()
-		if s.alone.dead {
+		if s.single.dead {
 			return &finalPoison{&p}
 		}
 		return s.r.noteRefused(&p)
 	default:
 		s.r.sendSinglyUntil = max(s.r.sendSinglyUntil, s.lastSent)
-		s.r.log.Warn("Kafka refuses a batch; sending record by record to find out which", "until", s.lastSent.String(), "error", cause)
+		s.r.log.Warn("Kafka refuses a batch; sending record by record to find the refused record", "until", s.lastSent.String(), "error", cause)
 	}
 	return cause
 }
 
-// closeSink closes the sink within d; nothing of it runs afterwards, so that the tracker is final.
+// closeSink closes the sink within d. No callback runs afterwards, so the tracker is final.
 func (s *session) closeSink(d time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	return s.sink.Close(ctx)
 }
 
-// close ends the stream and remembers what was delivered. The last status update carries what may be confirmed: after an error the frozen
-// position.
+// close ends the stream and adds the session to the history. The last status update carries the position that may be confirmed: after an
+// error, the frozen one.
 func (s *session) close() {
 	r := s.r
 	last := s.rule.Safe()

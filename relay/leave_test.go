@@ -15,8 +15,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
-// TestDrain: told to stop, the relay reads no further, waits for what is in flight with status updates going on,
-// confirms it and leaves.
+// TestDrain: on shutdown the relay stops reading, waits for the events in flight while it sends status updates, confirms them and
+// ends.
 func TestDrain(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -57,7 +57,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// TestDrainLooksOnce more before the last position: the guard's rule holds to the end.
+// TestDrainLooksOnce: the catalogs are checked once more before the last position is confirmed.
 func TestDrainLooksOnceMore(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -120,8 +120,8 @@ func TestDrainIncomplete(t *testing.T) {
 	})
 }
 
-// TestPostgresGoneWhileStopping: what is acknowledged and could not be confirmed is repeated by the next start, so this
-// is no clean end.
+// TestPostgresGoneWhileStopping: the end is not clean if acknowledged events could not be confirmed, because the next start repeats
+// them.
 func TestPostgresGoneWhileStopping(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -178,7 +178,7 @@ func TestPostgresGoneWhileStopping(t *testing.T) {
 	})
 }
 
-// TestSIGTERMInEveryState: Run ends soon, with nil if nothing acknowledged is left unconfirmed.
+// TestSIGTERMInEveryState: Run ends soon, with nil if every acknowledged event is confirmed.
 func TestSIGTERMInEveryState(t *testing.T) {
 	for _, c := range []struct {
 		state State
@@ -228,8 +228,8 @@ func TestSIGTERMInEveryState(t *testing.T) {
 	})
 }
 
-// TestStopFinishesATransaction: one that is half read is read to its end, so that it can be confirmed and is not
-// repeated, if that takes no longer than a moment and Kafka can take it.
+// TestStopFinishesATransaction: an open transaction is read to its end, so that it is confirmed and not repeated, if that takes only
+// a moment and Kafka accepts its events.
 func TestStopFinishesATransaction(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -275,7 +275,7 @@ func TestStopFinishesATransaction(t *testing.T) {
 	}
 }
 
-// TestStopInsideATransaction: events of a transaction that is still coming are acknowledged, but cannot be confirmed.
+// TestStopInsideATransaction: acknowledged events of a transaction without its Commit cannot be confirmed.
 func TestStopInsideATransaction(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -293,7 +293,7 @@ func TestStopInsideATransaction(t *testing.T) {
 }
 
 // TestStopWhileTheServerIsBusy: a walsender that sends a long transaction does not read status updates while the relay reads.
-// The relay leaves when the slot has moved, and not before.
+// The relay ends when the slot has moved, and not before.
 func TestStopWhileTheServerIsBusy(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -347,7 +347,7 @@ func TestStopWhileTheServerIsBusy(t *testing.T) {
 	})
 }
 
-// TestWaitFor: what is done counts, also when the time is over.
+// TestWaitFor: a result counts even if the time is over.
 func TestWaitFor(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		s := &session{r: b.relay, tracker: checkpoint.NewTracker(firstLSN), wake: make(chan struct{}, 1)}
@@ -365,8 +365,8 @@ func TestWaitFor(t *testing.T) {
 	})
 }
 
-// TestStopWhileTheRecordWaits: Kafka takes the last position record late. The server hears of the relay meanwhile, as it does
-// while events are waited for, so the session is not over when the record is stored.
+// TestStopWhileTheRecordWaits: Kafka stores the last position record late. Status updates continue meanwhile, so the server keeps the
+// session.
 func TestStopWhileTheRecordWaits(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		b.start()
@@ -396,7 +396,7 @@ func TestStopWhileTheRecordWaits(t *testing.T) {
 	})
 }
 
-// TestRowsBeforeOneThatCannotBeRead are delivered, and not confirmed: each start ends at that row again, and they would never be.
+// TestRowsBeforeOneThatCannotBeRead: rows before a row that cannot be read are delivered, but not confirmed. No later start would get further.
 func TestRowsBeforeOneThatCannotBeRead(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()

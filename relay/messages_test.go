@@ -10,14 +10,14 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
-// withMessages is a configuration in which messages are events as well, and does the same to the relay that a test has.
+// withMessages returns a configuration in which messages are events, and makes them events for the relay of the bench.
 func withMessages(b *bench) {
 	b.Helper()
 	b.relay.router, b.relay.cfg.MessagePrefix = simRouter(nil), messagePrefix
 }
 
-// TestMessagesBesideRows: both are events of their transaction, in its order and with ordinals in one count, and a
-// transaction that is resumed is resumed at the right one.
+// TestMessagesBesideRows: messages and rows of a transaction are numbered together. An interrupted transaction resumes at the right
+// event.
 func TestMessagesBesideRows(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		withMessages(b)
@@ -48,7 +48,7 @@ func TestMessagesBesideRows(t *testing.T) {
 	})
 }
 
-// TestMessageIsNotConfirmedUnacknowledged: a transaction of nothing but messages waits for Kafka like any other.
+// TestMessageIsNotConfirmedUnacknowledged: a transaction that has only messages waits for Kafka.
 func TestMessageIsNotConfirmedUnacknowledged(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		withMessages(b)
@@ -68,7 +68,7 @@ func TestMessageIsNotConfirmedUnacknowledged(t *testing.T) {
 	})
 }
 
-// TestMessagesOfOthers: those of other prefixes, and, without a prefix configured, all, are nothing to us.
+// TestMessagesOfOthers: messages with another prefix are ignored, and all messages if no prefix is configured.
 func TestMessagesOfOthers(t *testing.T) {
 	for _, configured := range []bool{true, false} {
 		bubble(t, testConfig(), func(b *bench) {
@@ -97,7 +97,7 @@ func TestMessagesOfOthers(t *testing.T) {
 	}
 }
 
-// TestMessagesWithoutATransaction: never events, wherever they stand, counted, said once a session; they move nothing.
+// TestMessagesWithoutATransaction: messages that are not transactional are no events. They are counted, and logged once per session.
 func TestMessagesWithoutATransaction(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		withMessages(b)
@@ -128,7 +128,7 @@ func TestMessagesWithoutATransaction(t *testing.T) {
 	})
 }
 
-// TestMessageIsPoison: a body that is no object has a position like any event, and the policy decides.
+// TestMessageIsPoison: a message whose body is no object is a poison event with a position.
 func TestMessageIsPoison(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		withMessages(b)

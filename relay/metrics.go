@@ -8,7 +8,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
-// Metrics are the relay's. Names are a contract: see docs/metrics.md.
+// Metrics are the relay's metrics. Their names are a contract: see docs/metrics.md.
 type Metrics struct {
 	reg              prometheus.Registerer
 	latency          prometheus.Histogram
@@ -20,7 +20,7 @@ type Metrics struct {
 	transactions     prometheus.Counter
 	receivedBytes    prometheus.Counter
 	largestRow       prometheus.Gauge
-	largest          int // what largestRow is
+	largest          int // the value of largestRow
 	statusSent       prometheus.Counter
 	statusFailed     prometheus.Counter
 	keepalives       prometheus.Counter
@@ -36,8 +36,8 @@ type Metrics struct {
 	once sync.Once
 }
 
-// NewMetrics registers the relay's metrics; series whose labels are known exist from the start, at zero, so that
-// rate() sees the first event.
+// NewMetrics registers the relay's metrics. Series with known labels exist from the start, at zero, so that rate() sees the
+// first event.
 func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 	m := &Metrics{reg: reg, kinds: map[decoder.Kind]prometheus.Counter{}, slot: newSlotMetrics(reg, slot)}
 	counter := func(name, help string) prometheus.Counter {
@@ -63,7 +63,7 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 	m.poisonSkipped = skipped.WithLabelValues("poison")
 	m.updateSkipped = skipped.WithLabelValues("update")
 	m.notTransactional = skipped.WithLabelValues("not_transactional")
-	m.phantoms = counter("phantom_events_total", "Events found in Kafka that the server lost at a failover.")
+	m.phantoms = counter("phantom_events_total", "Events found in Kafka that the server lost in a failover.")
 	m.transactions = counter("transactions_total", "Transactions read from the stream.")
 	m.receivedBytes = counter("replication_received_bytes_total", "Bytes of pgoutput read from the stream.")
 	m.largestRow = prometheus.NewGauge(prometheus.GaugeOpts{

@@ -8,7 +8,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// observe registers what is computed when it is asked for.
+// observe registers the metrics that are computed at each scrape.
 func (m *Metrics) observe(r *Relay) {
 	m.once.Do(func() {
 		m.reg.MustRegister(newObserved(r))
@@ -18,8 +18,8 @@ func (m *Metrics) observe(r *Relay) {
 	})
 }
 
-// observed collects all of its series under one lock, so that a scrape shows one moment: events in flight never appear
-// without their bytes, nor a confirmed position above the received one.
+// observed collects all of its series under one lock, so that a scrape is consistent: events in flight never appear without
+// their bytes, nor a confirmed position above the received one.
 type observed struct {
 	r      *Relay
 	gauges []observedGauge
@@ -27,55 +27,55 @@ type observed struct {
 
 type observedGauge struct {
 	desc  *prometheus.Desc
-	value func(held) float64 // called with r.mu held
+	value func(windowSize) float64 // called with r.mu held
 }
 
-// held is what the session's tracker has at one moment. The tracker goes on without r.mu, so it is asked once per scrape.
-type held struct {
+// windowSize is the size of the window at one moment. The tracker does not use r.mu, so a scrape reads it once.
+type windowSize struct {
 	events int
 	bytes  int64
 }
 
 func newObserved(r *Relay) *observed {
 	o := &observed{r: r}
-	gauge := func(name, help string, f func(held) float64) {
+	gauge := func(name, help string, f func(windowSize) float64) {
 		o.gauges = append(o.gauges, observedGauge{prometheus.NewDesc("outboxcdc_"+name, help, nil, nil), f})
 	}
 	gauge("replication_lag_bytes", "The end of the server's WAL, as last seen, minus the confirmed position.",
-		func(held) float64 { return float64(r.lagBytes()) })
+		func(windowSize) float64 { return float64(r.lagBytes()) })
 	gauge("replication_lag_seconds", "Age of the oldest commit that Kafka has not acknowledged; it keeps growing without a session.",
-		func(held) float64 { return r.lagSeconds(r.clock()) })
+		func(windowSize) float64 { return r.lagSeconds(r.clock()) })
 	if r.cfg.Deduplication.Slot != "" {
-		gauge("deduplicating", "1 while what Kafka has is skipped after a crash; 0: delivery is at least once, although deduplicated is configured.",
-			func(held) float64 { return oneIf(r.view.deduplicating) })
+		gauge("deduplicating", "1 if events that Kafka already has are skipped after a crash; 0 if delivery is at least once although deduplicated is configured.",
+			func(windowSize) float64 { return oneIf(r.view.deduplicating) })
 	}
 	gauge("inflight_events", "Events from the first unacknowledged one to the newest.",
-		func(h held) float64 { return float64(h.events) })
+		func(h windowSize) float64 { return float64(h.events) })
 	gauge("inflight_bytes", "Bytes of key, value and headers of the events in flight.",
-		func(h held) float64 { return float64(h.bytes) })
-	gauge("inflight_limit_events", "Limit of the events in flight.", func(held) float64 { return float64(r.cfg.MaxEvents) })
-	gauge("inflight_limit_bytes", "Limit of the bytes in flight.", func(held) float64 { return float64(r.cfg.MaxBytes) })
+		func(h windowSize) float64 { return float64(h.bytes) })
+	gauge("inflight_limit_events", "Limit of the events in flight.", func(windowSize) float64 { return float64(r.cfg.MaxEvents) })
+	gauge("inflight_limit_bytes", "Limit of the bytes in flight.", func(windowSize) float64 { return float64(r.cfg.MaxBytes) })
 	gauge("server_wal_end_position_bytes", "The end of the server's WAL, as last seen, as a number.",
-		func(held) float64 { return float64(r.serverEnd()) })
+		func(windowSize) float64 { return float64(r.serverEnd()) })
 	gauge("confirmed_position_bytes", "The confirmed LSN as a number.",
-		func(held) float64 { return float64(r.view.confirmed) })
+		func(windowSize) float64 { return float64(r.view.confirmed) })
 	gauge("received_position_bytes", "The LSN up to which everything has been received, as a number.",
-		func(held) float64 { return float64(r.view.received) })
-	gauge("unconfirmed_transactions", "Transactions that are not completely acknowledged.", func(held) float64 {
+		func(windowSize) float64 { return float64(r.view.received) })
+	gauge("unconfirmed_transactions", "Transactions that are not completely acknowledged.", func(windowSize) float64 {
 		if s := r.view.session; s != nil {
 			return float64(s.tracker.Transactions())
 		}
 		return 0
 	})
 	gauge("replication_connected", "1 while there is a session with the walsender.",
-		func(held) float64 { return oneIf(r.view.session != nil) })
-	gauge("start_time_seconds", "When this process started, in Unix time.", func(held) float64 { return unix(r.started) })
+		func(windowSize) float64 { return oneIf(r.view.session != nil) })
+	gauge("start_time_seconds", "When this process started, in Unix time.", func(windowSize) float64 { return unix(r.started) })
 	gauge("last_commit_timestamp_seconds", "Commit time, by the server's clock, of the newest transaction that was read completely; 0: none yet.",
-		func(held) float64 { return unix(r.view.newest) })
+		func(windowSize) float64 { return unix(r.view.newest) })
 	gauge("last_ack_timestamp_seconds", "Time of Kafka's last acknowledgement; 0: none yet.",
-		func(held) float64 { return unix(r.lastAck()) })
+		func(windowSize) float64 { return unix(r.lastAck()) })
 	gauge("last_confirm_timestamp_seconds", "Time of the last status update with a higher position; 0: none yet.",
-		func(held) float64 { return unix(r.view.confirmedAt) })
+		func(windowSize) float64 { return unix(r.view.confirmedAt) })
 	return o
 }
 
@@ -88,7 +88,7 @@ func (o *observed) Describe(ch chan<- *prometheus.Desc) {
 
 func (o *observed) Collect(ch chan<- prometheus.Metric) {
 	o.r.mu.Lock()
-	var h held
+	var h windowSize
 	if s := o.r.view.session; s != nil {
 		h.events, h.bytes = s.tracker.InFlight()
 	}
@@ -108,7 +108,7 @@ func (o *observed) Collect(ch chan<- prometheus.Metric) {
 
 var stateDesc = prometheus.NewDesc("outboxcdc_state", "1 for the present state.", []string{"state"}, nil)
 
-// unix is a time as Prometheus has it, 0 for none.
+// unix returns a time in seconds since 1970, 0 for the zero time.
 func unix(t time.Time) float64 {
 	if t.IsZero() {
 		return 0

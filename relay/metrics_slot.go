@@ -11,10 +11,10 @@ import (
 // walStatuses are the values of pg_replication_slots.wal_status (PostgreSQL, "pg_replication_slots").
 var walStatuses = []string{"reserved", "extended", "unreserved", "lost"}
 
-// invalidations are those of invalidation_reason, up to PostgreSQL 18; a newer server's own counts as "other".
+// invalidations are the values of invalidation_reason up to PostgreSQL 18. Values of newer servers count as "other".
 var invalidations = []string{"wal_removed", "rows_removed", "wal_level_insufficient", "idle_timeout", "other"}
 
-// slotMetrics are what the server says of the slot. Series of the sets exist from the start.
+// slotMetrics show the slot's row in pg_replication_slots. The series of each known status and reason exist from the start.
 type slotMetrics struct {
 	name       string
 	retained   *prometheus.GaugeVec
@@ -38,10 +38,10 @@ func newSlotMetrics(reg prometheus.Registerer, slot string) slotMetrics {
 		retained: gauges("retained_wal_bytes", "WAL that the server keeps for the slot: the end of the WAL minus restart_lsn.", "slot"),
 		unconf:   gauges("unconfirmed_wal_bytes", "The end of the server's WAL minus confirmed_flush_lsn.", "slot"),
 		safe:     gauges("safe_wal_size_bytes", "WAL that can be written before the slot may be lost; absent if the server sets no limit.", "slot"),
-		active:   gauges("active", "1 while somebody streams from the slot.", "slot"),
+		active:   gauges("active", "1 while a client streams from the slot.", "slot"),
 		failover: gauges("failover", "1 if the slot is synchronised to standbys (PostgreSQL 17 and later).", "slot"),
 		status:   gauges("wal_status", "1 for the present pg_replication_slots.wal_status.", "slot", "status"),
-		invalid:  gauges("invalidated", "1 for the reason why the server has given the slot up.", "slot", "reason"),
+		invalid:  gauges("invalidated", "1 for the reason why the server invalidated the slot.", "slot", "reason"),
 		pollErrors: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "outboxcdc_slot_poll_errors_total", Help: "Failed reads of the slot.",
 		}),
@@ -56,7 +56,7 @@ func newSlotMetrics(reg prometheus.Registerer, slot string) slotMetrics {
 	return m
 }
 
-// set takes what a look at the slot found.
+// set updates the metrics.
 func (m *slotMetrics) set(s *replication.Slot) {
 	m.retained.WithLabelValues(m.name).Set(float64(s.RetainedBytes()))
 	m.unconf.WithLabelValues(m.name).Set(float64(s.ServerLSN) - float64(min(s.ConfirmedFlush, s.ServerLSN)))
@@ -76,8 +76,8 @@ func (m *slotMetrics) set(s *replication.Slot) {
 	}
 }
 
-// invalidation is why the slot is invalid, "" if it is not. Servers before 17 do not say; what there can invalidate a slot
-// is above all the removal of its WAL.
+// invalidation returns why the slot is invalid, "" if it is valid. Servers before PostgreSQL 17 have no reason: the usual one
+// is the removal of WAL.
 func invalidation(s *replication.Slot) string {
 	switch {
 	case s.Invalidation == "" && s.WALStatus == "lost":

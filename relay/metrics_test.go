@@ -17,7 +17,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// TestSlotMetrics: what the server says of the slot, one look after the other.
+// TestSlotMetrics: the metrics follow the slot's row in pg_replication_slots.
 func TestSlotMetrics(t *testing.T) {
 	m := newSlotMetrics(prometheus.NewRegistry(), "s")
 	limit := func(n int64) *int64 { return &n }
@@ -25,7 +25,7 @@ func TestSlotMetrics(t *testing.T) {
 		name                   string
 		slot                   replication.Slot
 		status, invalid        string
-		retained, unconf, safe float64 // safe < 0: there is no limit
+		retained, unconf, safe float64 // safe < 0: no limit
 	}{
 		{"no limit", replication.Slot{WALStatus: "reserved", RestartLSN: 100, ConfirmedFlush: 150, ServerLSN: 400}, "reserved", "", 300, 250, -1},
 		{"a limit", replication.Slot{WALStatus: "extended", RestartLSN: 100, ConfirmedFlush: 400, ServerLSN: 400, SafeWALBytes: limit(77)}, "extended", "", 300, 0, 77},
@@ -67,14 +67,14 @@ func TestSlotMetrics(t *testing.T) {
 	}
 }
 
-// TestTimestamps: 0 until it has happened, then when it last did, over sessions too.
+// TestTimestamps: a timestamp is 0 until the event has happened, and is kept between sessions.
 func TestTimestamps(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		began := time.Now()
 		wants := func(what string, at time.Time) {
 			b.Helper()
 			want := unix(at)
-			if got := b.metric(what + "_timestamp_seconds"); got < want-0.01 || got > want+1.5 { // a status update comes within a second and a half
+			if got := b.metric(what + "_timestamp_seconds"); got < want-0.01 || got > want+1.5 { // a status update follows within a second and a half
 				b.Errorf("%s is %v, want %v", what, got, want)
 			}
 		}
@@ -105,7 +105,7 @@ func TestTimestamps(t *testing.T) {
 	})
 }
 
-// TestLargestRow: the largest message since the start, also after the session that read it.
+// TestLargestRow: the metric has the largest message since the start of the process.
 func TestLargestRow(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -124,7 +124,7 @@ func TestLargestRow(t *testing.T) {
 	})
 }
 
-// TestServerEnd: the server's end is where its WAL is, also where nothing of it is ours.
+// TestServerEnd: the metric has the server's end of WAL, also if the WAL has no events.
 func TestServerEnd(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -139,7 +139,7 @@ func TestServerEnd(t *testing.T) {
 	})
 }
 
-// TestScrapeShowsOneMoment: events in flight never appear without their bytes, however fast they come and are acknowledged.
+// TestScrapeShowsOneMoment: events in flight never appear without their bytes.
 func TestScrapeShowsOneMoment(t *testing.T) {
 	tracker := checkpoint.NewTracker(1)
 	tracker.Begin(checkpoint.TxID{CommitLSN: 1 << 40, XID: 1, CommitTime: time.Now()}, false)
@@ -188,7 +188,7 @@ func TestScrapeShowsOneMoment(t *testing.T) {
 	}
 }
 
-// TestCausesAreComplete: the label's values are known in advance, so none may be missing in the list.
+// TestCausesAreComplete: the list of causes, which has the values of a label, is complete.
 func TestCausesAreComplete(t *testing.T) {
 	text, err := os.ReadFile("../router/poison.go")
 	if err != nil {

@@ -8,15 +8,15 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// patient is a configuration in which events for a missing topic are poison after a while, and become dead letters in u.
+// patient returns a configuration in which events for a missing topic become dead letters in u after a while.
 func patient(after time.Duration) Config {
 	cfg := dead(nil)
 	cfg.MissingAfter = after
 	return cfg
 }
 
-// TestMissingTopicIsPoison: once Kafka has had no such topic for so long, what is for it is poison, whether or not the
-// server was left alone meanwhile; what comes later at once. Before that nothing is.
+// TestMissingTopicIsPoison: events for a topic become poison when the topic has been missing for the configured time, parked or not.
+// Later events for it are poison at once.
 func TestMissingTopicIsPoison(t *testing.T) {
 	for _, after := range []time.Duration{10 * time.Second, 5 * time.Minute} {
 		t.Run(after.String(), func(t *testing.T) {
@@ -46,8 +46,8 @@ func TestMissingTopicIsPoison(t *testing.T) {
 	}
 }
 
-// TestDeniedTopicIsPoison: what Kafka says of a topic that is not there may be that the right is missing. It is waited for as long as
-// one that is missing, also by a process that has delivered nothing yet; granted before, nothing is poison.
+// TestDeniedTopicIsPoison: Kafka may deny access to a topic that is missing. The relay waits for such a topic as long as for a missing one,
+// also if it has delivered nothing yet. If access is granted in time, nothing is poison.
 func TestDeniedTopicIsPoison(t *testing.T) {
 	for _, exists := range []bool{false, true} {
 		bubble(t, patient(10*time.Second), func(b *bench) {
@@ -78,8 +78,8 @@ func TestDeniedTopicIsPoison(t *testing.T) {
 	})
 }
 
-// TestMissingTopicsTogether: one patience for all. Whoever may insert could stop delivery for a day with a row for each of 300 topics that
-// there are not. After a time without any, there is patience again.
+// TestMissingTopicsTogether: the relay waits once for all missing topics. Otherwise rows for 300 missing topics could stop delivery for a day.
+// After a time without missing topics, it waits again.
 func TestMissingTopicsTogether(t *testing.T) {
 	bubble(t, patient(5*time.Minute), func(b *bench) {
 		b.start()
@@ -97,7 +97,7 @@ func TestMissingTopicsTogether(t *testing.T) {
 	})
 }
 
-// TestMissingTopicComes before the time is over: nothing is poison, also when it goes and comes once more.
+// TestMissingTopicComes: nothing is poison if the topic is created in time, also if it is deleted and created again.
 func TestMissingTopicComes(t *testing.T) {
 	bubble(t, patient(10*time.Second), func(b *bench) {
 		b.start()
@@ -112,23 +112,23 @@ func TestMissingTopicComes(t *testing.T) {
 	})
 }
 
-// TestNobodyKnowsWhetherTopicIsMissing: while Kafka does not answer no event is poison for it.
+// TestNobodyKnowsWhetherTopicIsMissing: while Kafka does not answer, no topic counts as missing.
 func TestNobodyKnowsWhetherTopicIsMissing(t *testing.T) {
 	bubble(t, patient(10*time.Second), func(b *bench) {
 		b.start()
 		b.pg.commit("a")
 		b.sleep(3 * time.Second)
-		b.kafka.edit(func() { b.kafka.probeErr, b.kafka.sick = errKafka, errors.New("no broker answers") })
+		b.kafka.edit(func() { b.kafka.probeErr, b.kafka.healthErr = errKafka, errors.New("no broker answers") })
 		b.pg.commit("b@new")
 		b.sleep(10 * time.Minute)
-		b.kafka.edit(func() { b.kafka.probeErr, b.kafka.sick = nil, nil })
+		b.kafka.edit(func() { b.kafka.probeErr, b.kafka.healthErr = nil, nil })
 		b.kafka.create("new")
 		b.sleep(time.Minute)
 		b.wantStored("a@t", "b@new")
 	})
 }
 
-// TestMissingTopicLongAgo: that a topic was missing long ago says nothing about the time since.
+// TestMissingTopicLongAgo: a topic that was missing long ago may have existed since.
 func TestMissingTopicLongAgo(t *testing.T) {
 	bubble(t, patient(10*time.Second), func(b *bench) {
 		b.start()
@@ -144,7 +144,7 @@ func TestMissingTopicLongAgo(t *testing.T) {
 	})
 }
 
-// TestMissingTopicStops: with the policy stop it is the end, and says which topic.
+// TestMissingTopicStops: with the policy stop the relay ends, and names the topic.
 func TestMissingTopicStops(t *testing.T) {
 	cfg := testConfig()
 	cfg.MissingAfter = 10 * time.Second

@@ -1,4 +1,4 @@
-// Each test in this file was missing: a wrong rule of test/mutants went unseen without it.
+// Each test in this file was added because no other test noticed a wrong rule of test/mutants.
 
 package relay
 
@@ -13,8 +13,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// TestFrozenThoughGuarded: after an error the position stands still even if the guard has covered what is acknowledged
-// while the session closes. What the error means is not known there.
+// TestFrozenThoughGuarded: after an error the position does not move, even if a catalog check covers the events that are acknowledged
+// while the session closes.
 func TestFrozenThoughGuarded(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -37,7 +37,7 @@ func TestFrozenThoughGuarded(t *testing.T) {
 				b.kafka.hold()
 				b.start()
 				b.pg.commit("a")
-				b.sleep(2 * guardMost) // received, covered by a look, and not acknowledged
+				b.sleep(2 * maxCheckInterval) // received, checked, and not acknowledged
 				st := b.pg.stream()
 				at := st.freeze()
 				b.kafka.edit(func() {
@@ -61,8 +61,8 @@ func TestFrozenThoughGuarded(t *testing.T) {
 	}
 }
 
-// TestRowsOlderThanTheLastCommit: a row may have been written long before the commit that was delivered last, and its
-// own transaction be committed after it. Its LSN says nothing about whether it is known.
+// TestRowsOlderThanTheLastCommit: a row may have been written long before the last delivered commit, although its own transaction
+// was committed later. The row's LSN does not show whether it was delivered.
 func TestRowsOlderThanTheLastCommit(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -87,13 +87,13 @@ func TestRowsOlderThanTheLastCommit(t *testing.T) {
 	})
 }
 
-// TestTwoTransactionsWereCut: a crash takes the slot back to a transaction from before this process began, whose sending
-// is cut as well. Neither repeats what is in Kafka of it; the fake Kafka watches.
+// TestTwoTransactionsWereCut: a crash takes the slot back to a transaction from before this process began, whose sending is
+// interrupted as well. No event of the two transactions is repeated, which the fake Kafka checks.
 func TestTwoTransactionsWereCut(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
 		first := b.pg.commit("a", "b", "c")
-		b.pg.edit(func() { // an earlier process has delivered and confirmed it; the server has not saved that
+		b.pg.edit(func() { // an earlier process has delivered and confirmed it, but the server has not saved the position
 			b.pg.confirmed = first.End
 			for _, id := range first.ids {
 				b.kafka.acked[id] = true
@@ -120,15 +120,15 @@ func TestTwoTransactionsWereCut(t *testing.T) {
 	})
 }
 
-// TestKeepaliveInsideATransactionIsNotReceived: the transaction's commit is still to come, so a look at the catalogs that
-// begins now does not cover it, however far ahead the server is.
+// TestKeepaliveInsideATransactionIsNotReceived: a catalog check that begins before the transaction's Commit was read does not cover
+// the transaction, even if a keepalive had a later position.
 func TestKeepaliveInsideATransactionIsNotReceived(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
 		b.pg.begin("a")
 		b.sleep(time.Second)
 		b.pg.keepalive(0x900000, false)
-		b.sleep(2 * guardMost)
+		b.sleep(2 * maxCheckInterval)
 		b.pg.edit(func() { b.pg.checkErr = func(int) error { time.Sleep(5 * time.Second); return nil } })
 		x := b.pg.finish()
 		b.sleep(3 * time.Second)

@@ -10,8 +10,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// TestPark: something waits and no acknowledgement comes for park_after. The stream is closed, the slot keeps the WAL,
-// and only a probe is asked again and again. What had been acknowledged is not repeated afterwards.
+// TestPark: events wait for park_after without an acknowledgement. The stream is closed, the slot keeps the WAL, and only probes
+// are sent. Acknowledged events are not repeated afterwards.
 func TestPark(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -32,7 +32,7 @@ func TestPark(t *testing.T) {
 				b.pg.commit("a")
 				b.sleep(3 * time.Second)
 				b.kafka.hold()
-				b.kafka.edit(func() { b.kafka.probeErr, b.kafka.sick = errKafka, errors.New("no broker answers") })
+				b.kafka.edit(func() { b.kafka.probeErr, b.kafka.healthErr = errKafka, errors.New("no broker answers") })
 				for _, spec := range c.specs {
 					b.pg.commit(spec)
 				}
@@ -55,7 +55,7 @@ func TestPark(t *testing.T) {
 					b.Errorf("parked because: %s", reason)
 				}
 				if b.relay.Status().Reason != errKafka.Error() {
-					b.Errorf("reason %q, want what the probe said", b.relay.Status().Reason)
+					b.Errorf("reason %q, want the error of the probe", b.relay.Status().Reason)
 				}
 				b.sleep(time.Hour)
 				b.want(Parked)
@@ -72,7 +72,7 @@ func TestPark(t *testing.T) {
 					b.Errorf("%d lines about it", n)
 				}
 				c.end(b)
-				b.kafka.edit(func() { b.kafka.probeErr, b.kafka.sick, b.kafka.auto = nil, nil, time.Millisecond })
+				b.kafka.edit(func() { b.kafka.probeErr, b.kafka.healthErr, b.kafka.auto = nil, nil, time.Millisecond })
 				b.sleep(5 * time.Second)
 				b.want(Streaming)
 				b.delivered(c.want...)
@@ -85,17 +85,17 @@ func TestPark(t *testing.T) {
 	}
 }
 
-// TestKafkaAwayParks: Kafka itself says what is wrong, so the next session waits until a probe finds it well, and what was
-// stored without an acknowledgement is not sent again and again meanwhile.
+// TestKafkaAwayParks: after an error of Kafka the next session begins only after a successful probe, so that events are not sent
+// again and again meanwhile.
 func TestKafkaAwayParks(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		do   func(*bench)
 		want []string
 	}{
-		{"a session fails", func(b *bench) { b.kafka.fail(reasoned{}, stored) }, []string{"a", "b", "b"}},
+		{"a session fails", func(b *bench) { b.kafka.fail(kafkaError{}, stored) }, []string{"a", "b", "b"}},
 		{"none can be opened", func(b *bench) {
-			b.kafka.openErr = func(int) error { return reasoned{} }
+			b.kafka.openErr = func(int) error { return kafkaError{} }
 			b.pg.cut()
 		}, []string{"a", "b"}},
 	} {
@@ -107,7 +107,7 @@ func TestKafkaAwayParks(t *testing.T) {
 				b.kafka.hold()
 				b.pg.commit("b")
 				synctest.Wait()
-				b.kafka.edit(func() { b.kafka.probeErr = reasoned{} })
+				b.kafka.edit(func() { b.kafka.probeErr = kafkaError{} })
 				c.do(b)
 				b.sleep(time.Hour)
 				b.want(Parked)
@@ -123,7 +123,7 @@ func TestKafkaAwayParks(t *testing.T) {
 	}
 }
 
-// TestParkCountsFromTheLastAcknowledgement: slow is not stalled.
+// TestParkCountsFromTheLastAcknowledgement: the relay does not park while Kafka acknowledges slowly.
 func TestParkCountsFromTheLastAcknowledgement(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -143,7 +143,7 @@ func TestParkCountsFromTheLastAcknowledgement(t *testing.T) {
 	})
 }
 
-// TestParkedForATopicRepeatsNothing: a topic missing for two minutes, with others that work.
+// TestParkedForATopicRepeatsNothing: one topic is missing for two minutes, and others work.
 func TestParkedForATopicRepeatsNothing(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.edit(func() { b.kafka.probeErr = errors.New("UNKNOWN_TOPIC_OR_PARTITION") })
@@ -165,20 +165,20 @@ func TestParkedForATopicRepeatsNothing(t *testing.T) {
 	})
 }
 
-// TestTopicAppears while it is waited for: no session ends.
+// TestTopicAppears: no session ends if the topic is created while the relay waits for it.
 func TestTopicAppears(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
 		b.pg.commit("a@new")
 		b.sleep(100 * time.Millisecond)
-		b.want(Streaming) // the look-up of a topic that exists is no news
+		b.want(Streaming) // the look-up of an existing topic is not a state
 		b.sleep(10 * time.Second)
 		b.want(WaitingForTopic)
 		b.kafka.create("new")
 		b.sleep(10 * time.Millisecond)
 		b.want(Streaming)
 		b.delivered("a")
-		b.sleep(10 * time.Minute) // and what is over is over
+		b.sleep(10 * time.Minute) // the wait for the topic has no later effect
 		b.want(Streaming)
 		if b.pg.sessions() != 1 {
 			b.Errorf("%d sessions", b.pg.sessions())
@@ -186,7 +186,7 @@ func TestTopicAppears(t *testing.T) {
 	})
 }
 
-// TestTopicDeletedWhileIdle: a topic that nothing waits for is no reason to leave the server alone.
+// TestTopicDeletedWhileIdle: the relay does not park for a topic without waiting events.
 func TestTopicDeletedWhileIdle(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -201,7 +201,7 @@ func TestTopicDeletedWhileIdle(t *testing.T) {
 	})
 }
 
-// TestProbeSaysYesAndItStallsAgain: the relay parks again, and does not spin.
+// TestProbeSaysYesAndItStallsAgain: if Kafka stalls after a successful probe, the relay parks again, and does not spin.
 func TestProbeSaysYesAndItStallsAgain(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -214,8 +214,8 @@ func TestProbeSaysYesAndItStallsAgain(t *testing.T) {
 	})
 }
 
-// slotKept: in two hours with idle_replication_slot_timeout at 20 minutes the slot was opened often enough, and not
-// more; bench.mu is held.
+// slotKept reports whether the slot was opened often enough, and not too often, in two hours with idle_replication_slot_timeout at
+// 20 minutes. bench.mu is held.
 func (b *bench) slotKept() {
 	b.Helper()
 	for i := 1; i < len(b.pg.opens); i++ {
@@ -228,7 +228,7 @@ func (b *bench) slotKept() {
 	}
 }
 
-// TestIdleSlotIsTouched: PostgreSQL 18 invalidates a slot that nobody has used for idle_replication_slot_timeout.
+// TestIdleSlotIsTouched: PostgreSQL 18 invalidates a slot that was not used for idle_replication_slot_timeout.
 func TestIdleSlotIsTouched(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.pg.idle = 20 * time.Minute
@@ -257,10 +257,10 @@ func TestIdleSlotIsTouched(t *testing.T) {
 	})
 }
 
-// TestTouchMeetsAnother: the server is another one, or its history is, by the time that the slot is opened to keep it.
+// TestTouchMeetsAnother: keepSlot meets another server, or another history.
 func TestTouchMeetsAnother(t *testing.T) {
 	for name, c := range map[string]struct {
-		session bool // there was one before; else the first touch is what is remembered
+		session bool // there was a session; otherwise the relay knows the server from the first keepSlot
 		now     replication.Identity
 		why     string
 	}{
@@ -272,14 +272,14 @@ func TestTouchMeetsAnother(t *testing.T) {
 			bubble(t, testConfig(), func(b *bench) {
 				b.pg.idle = 20 * time.Minute
 				if !c.session {
-					b.kafka.openErr = func(int) error { return reasoned{} }
+					b.kafka.openErr = func(int) error { return kafkaError{} }
 				}
-				b.kafka.edit(func() { b.kafka.probeErr = reasoned{} })
+				b.kafka.edit(func() { b.kafka.probeErr = kafkaError{} })
 				b.start()
 				b.pg.commit("a")
 				b.sleep(3 * time.Second)
 				if c.session {
-					b.kafka.fail(reasoned{}, stored)
+					b.kafka.fail(kafkaError{}, stored)
 				}
 				b.sleep(30 * time.Minute)
 				b.want(Parked)
@@ -292,7 +292,7 @@ func TestTouchMeetsAnother(t *testing.T) {
 	}
 }
 
-// TestTouchFails: the relay is not stuck with a Postgres that was stopped meanwhile.
+// TestTouchFails: keepSlot does not block while Postgres is stopped.
 func TestTouchFails(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.pg.idle = 20 * time.Minute
@@ -311,13 +311,13 @@ func TestTouchFails(t *testing.T) {
 	})
 }
 
-// TestRightTakenAwayParks and is given back.
+// TestRightTakenAwayParks: the relay parks while a permission is missing, and resumes when it is granted again.
 func TestRightTakenAwayParks(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
 		b.pg.commit("a")
 		b.sleep(3 * time.Second)
-		b.kafka.edit(func() { b.kafka.readyErr, b.kafka.probeErr = noRight{}, noRight{} })
+		b.kafka.edit(func() { b.kafka.readyErr, b.kafka.probeErr = permissionError{}, permissionError{} })
 		b.pg.commit("b")
 		b.sleep(10 * time.Second)
 		b.want(Parked)

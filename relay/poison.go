@@ -18,29 +18,29 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// PoisonPolicy says what becomes of an event that no retry can deliver.
+// PoisonPolicy is what the relay does with a poison event.
 type PoisonPolicy string
 
 // The policies.
 const (
-	StopAtPoison PoisonPolicy = "stop"        // nothing is confirmed past the event, and the relay ends
-	DeadLetter   PoisonPolicy = "dead_letter" // it goes to a topic of its own, and counts once that has it
-	SkipPoison   PoisonPolicy = "skip"        // it is dropped, and said to be
+	StopAtPoison PoisonPolicy = "stop"        // the relay ends, and confirms nothing after the event
+	DeadLetter   PoisonPolicy = "dead_letter" // the event is sent to the dead-letter topic
+	SkipPoison   PoisonPolicy = "skip"        // the event is logged and skipped
 )
 
-// Poisons is what becomes of poison: by event, else by cause, else by policy.
-type Poisons struct {
+// PoisonPolicies choose the policy for a poison event: by its id, else by its cause, else Policy.
+type PoisonPolicies struct {
 	Policy    PoisonPolicy
 	Causes    map[router.Cause]PoisonPolicy
 	Decisions map[string]PoisonPolicy // by event id
 	Topic     string                  // of dead letters
-	Slot      string                  // named in them; "": it is not
-	Cut       bool                    // a dead letter that is too large even for its topic is shortened
-	Hold      bool                    // a stop, also with class Lost once something was delivered, leaves the process standing, not ready, until it is told to end
+	Slot      string                  // named in dead letters; "": not named
+	Cut       bool                    // shorten dead letters that are too large for their topic
+	Hold      bool                    // after a poison event, or class Lost once something was delivered, wait for SIGTERM instead of exiting
 }
 
-// Of is the policy for one event.
-func (p *Poisons) Of(x *router.Poison) PoisonPolicy {
+// Of returns the policy for an event.
+func (p *PoisonPolicies) Of(x *router.Poison) PoisonPolicy {
 	if d, ok := p.Decisions[x.ID]; ok && x.ID != "" {
 		return d
 	}
@@ -53,45 +53,45 @@ func (p *Poisons) Of(x *router.Poison) PoisonPolicy {
 	return p.Policy
 }
 
-// SendsLetters reports whether there is a case in which an event goes to the dead-letter topic.
-func (p *Poisons) SendsLetters() bool {
-	is := func(d PoisonPolicy) bool { return d == DeadLetter }
-	return is(p.Policy) || slices.ContainsFunc(slices.Collect(maps.Values(p.Causes)), is) ||
-		slices.ContainsFunc(slices.Collect(maps.Values(p.Decisions)), is)
+// SendsDeadLetters reports whether any event may go to the dead-letter topic.
+func (p *PoisonPolicies) SendsDeadLetters() bool {
+	isDeadLetter := func(d PoisonPolicy) bool { return d == DeadLetter }
+	return isDeadLetter(p.Policy) || slices.ContainsFunc(slices.Collect(maps.Values(p.Causes)), isDeadLetter) ||
+		slices.ContainsFunc(slices.Collect(maps.Values(p.Decisions)), isDeadLetter)
 }
 
-// Headers of a dead letter. The names begin with what no header of an event may begin with.
+// Headers of a dead letter. No header of an event may begin with "outboxcdc-".
 const (
 	HeaderError     = "outboxcdc-error"
 	HeaderMessage   = "outboxcdc-error-message"
 	HeaderTopic     = "outboxcdc-topic"
 	HeaderTruncated = "outboxcdc-truncated"
-	HeaderSlot      = "outboxcdc-slot" // whose it is, where several daemons share a topic
+	HeaderSlot      = "outboxcdc-slot" // tells the dead letters of several daemons in one topic apart
 )
 
-// refusedAgain ends a session in which Kafka has refused a record that is not to stop the relay: the next session treats
-// it as what it is when it comes to it.
+// refusedAgain ends a session in which Kafka has refused a record whose policy is not to stop. The next session applies the
+// policy when it reaches the event.
 type refusedAgain struct{ poison *router.Poison }
 
 func (e *refusedAgain) Error() string { return "Kafka refuses an event: " + e.poison.Error() }
 
-// maxRefused bounds how many refused events are remembered until they are dealt with; there is rarely more than one,
-// because each ends a session.
+// maxRefused is the maximum number of refused events that are remembered. There is rarely more than one, because each ends a
+// session.
 const maxRefused = 1000
 
-// noteRefused keeps a record that Kafka has refused, unless it is to stop the relay.
+// noteRefused remembers a record that Kafka has refused, unless its policy is to stop.
 func (r *Relay) noteRefused(p *router.Poison) error {
 	if r.cfg.Poison.Of(p) == StopAtPoison {
 		return p
 	}
-	if len(r.refused) >= maxRefused {
-		clear(r.refused) // they will be refused again
+	if len(r.refusedEvents) >= maxRefused {
+		clear(r.refusedEvents) // they will be refused again
 	}
-	r.refused[p.Position] = p
+	r.refusedEvents[p.Position] = p
 	return &refusedAgain{p}
 }
 
-// handlePoison does with an event what the policy says. The error is the poison itself if it is to stop the relay.
+// handlePoison applies the policy to a poison event. If the policy is to stop, it returns p.
 func (s *session) handlePoison(ctx context.Context, p *router.Poison, pos checkpoint.Position) error {
 	r := s.r
 	p.Position, p.ID = pos, string(s.rec.ID)
@@ -108,8 +108,8 @@ func (s *session) handlePoison(ctx context.Context, p *router.Poison, pos checkp
 	return p
 }
 
-// deadLetter sends the event, as far as it could be made, to the dead-letter topic. It is in flight like any other: what
-// confirms the transaction is that Kafka has it.
+// deadLetter sends the event, with the parts of its record that the router could set, to the dead-letter topic. Its transaction
+// is confirmed after Kafka has acknowledged the dead letter.
 func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoint.Position) error {
 	rec := &s.rec
 	rec.Topic, rec.OwnPartition, rec.Timestamp = s.r.cfg.Poison.Topic, false, 0
@@ -137,33 +137,32 @@ func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoi
 	}
 	if over != nil {
 		over.Position, over.ID = pos, p.ID
-		over.Message = fmt.Sprintf("as a dead letter (it is one because of %s: %s): %s", p.Cause, p.Message, over.Message)
+		over.Message = fmt.Sprintf("as a dead letter (because of %s: %s): %s", p.Cause, p.Message, over.Message)
 		return &finalPoison{over}
 	}
 	return s.send(ctx, alone, s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause)), pos)
 }
 
-// sentDeadLetters are the dead letters in flight, by event number. They are counted when Kafka has them; those of a session that
-// ends first are sent again by the next.
+// sentDeadLetters are the dead letters in flight. A dead letter is counted when Kafka has acknowledged it.
 type sentDeadLetters struct {
-	some    atomic.Bool // so that the acknowledgement of any other event costs no lock
-	mu      sync.Mutex
-	waiting map[uint64]prometheus.Counter
+	nonEmpty atomic.Bool // avoids a lock for acknowledgements of other events
+	mu       sync.Mutex
+	waiting  map[uint64]prometheus.Counter // by event number
 }
 
-func (l *sentDeadLetters) isEmpty() bool { return !l.some.Load() }
+func (l *sentDeadLetters) isEmpty() bool { return !l.nonEmpty.Load() }
 
-func (l *sentDeadLetters) sent(n uint64, count prometheus.Counter) {
+func (l *sentDeadLetters) noteSent(n uint64, count prometheus.Counter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.waiting == nil {
 		l.waiting = map[uint64]prometheus.Counter{}
 	}
 	l.waiting[n] = count
-	l.some.Store(true)
+	l.nonEmpty.Store(true)
 }
 
-func (l *sentDeadLetters) acked(n uint64) {
+func (l *sentDeadLetters) noteAcked(n uint64) {
 	if l.isEmpty() {
 		return
 	}
@@ -172,11 +171,11 @@ func (l *sentDeadLetters) acked(n uint64) {
 	if count, is := l.waiting[n]; is {
 		count.Inc()
 		delete(l.waiting, n)
-		l.some.Store(len(l.waiting) > 0)
+		l.nonEmpty.Store(len(l.waiting) > 0)
 	}
 }
 
-// shortenDeadLetter shortens the dead letter until its topic takes it; a header says how long the value was.
+// shortenDeadLetter shortens the dead letter until it fits its topic. A header has the length of the whole value.
 func (s *session) shortenDeadLetter(over *router.Poison) (alone bool, still *router.Poison) {
 	rec := &s.rec
 	rec.Headers = append(rec.Headers, router.Header{Name: HeaderTruncated, Value: strconv.AppendInt(nil, int64(len(rec.Value)), 10)})
@@ -186,9 +185,9 @@ func (s *session) shortenDeadLetter(over *router.Poison) (alone bool, still *rou
 	return alone, still
 }
 
-// shorten takes away half of the value; when that is empty, the event's own headers that are as large as the largest of them, within
-// a factor of two; then half of the key. It works in halves so that no sum of ours has to agree with Kafka's to the byte. False: only
-// the event's id and what makes it a dead letter are left.
+// shorten removes half of the value. If the value is empty, it removes the event's own headers that are larger than half of the largest
+// one, and then half of the key. Halving needs no exact calculation of the record's size. It reports false if only the event's id and the
+// headers of a dead letter remain.
 func shorten(rec *router.Record) bool {
 	if len(rec.Value) > 0 {
 		rec.Value = rec.Value[:len(rec.Value)/2]
@@ -196,7 +195,7 @@ func shorten(rec *router.Record) bool {
 	}
 	size := func(h *router.Header) int { return len(h.Name) + len(h.Value) }
 	largest := 0
-	// By name and value: the writer of the row chooses the value, or the name, of any other header.
+	// Compare name and value: the writer of the row may choose any name.
 	keep := func(h *router.Header) bool {
 		return (h.Name == "id" || h.Name == "ce_id") && bytes.Equal(h.Value, rec.ID) || strings.HasPrefix(h.Name, "outboxcdc-")
 	}
@@ -216,12 +215,12 @@ func shorten(rec *router.Record) bool {
 	return false
 }
 
-// finalPoison stops the relay whatever the policy is: it is the dead letter that cannot be delivered.
+// finalPoison is a dead letter that cannot be delivered. It stops the relay whatever the policy is.
 type finalPoison struct{ *router.Poison }
 
 func (e *finalPoison) Unwrap() error { return e.Poison }
 
-// asPoison is the verdict of an error on one event, nil for all other errors and for one that is final.
+// asPoison returns the poison in an error; nil for other errors, and for a finalPoison.
 func asPoison(err error) *router.Poison {
 	if errors.As(err, new(*finalPoison)) {
 		return nil

@@ -13,17 +13,17 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// dead is a configuration that sends poison to topic u.
-func dead(change func(*Poisons)) Config {
+// dead returns a configuration that sends poison events to topic u.
+func dead(change func(*PoisonPolicies)) Config {
 	cfg := testConfig()
-	cfg.Poison = Poisons{Policy: DeadLetter, Topic: "u"}
+	cfg.Poison = PoisonPolicies{Policy: DeadLetter, Topic: "u"}
 	if change != nil {
 		change(&cfg.Poison)
 	}
 	return cfg
 }
 
-// topics are what was stored, as id@topic.
+// topics returns the stored records as id@topic.
 func (k *cluster) stored() (out []string) {
 	k.b.mu.Lock()
 	defer k.b.mu.Unlock()
@@ -40,8 +40,8 @@ func (b *bench) wantStored(want ...string) {
 	}
 }
 
-// TestDeadLetter: poison goes to the dead-letter topic in its place, what is around it to where it belongs, and the slot
-// moves past all of it. First in a session, twice in a row, in the middle and at the end of a transaction.
+// TestDeadLetter: poison events go to the dead-letter topic, other events to their topics, and the slot moves past all of them. Poison
+// occurs first in a session, twice in a row, in the middle and at the end of a transaction.
 func TestDeadLetter(t *testing.T) {
 	bubble(t, dead(nil), func(b *bench) {
 		b.pg.commit("!a")
@@ -60,7 +60,7 @@ func TestDeadLetter(t *testing.T) {
 	})
 }
 
-// TestDeadLetterIsAcknowledgedFirst: a transaction with poison in it is not confirmed before the dead letter is in Kafka.
+// TestDeadLetterIsAcknowledgedFirst: a transaction with a poison event is confirmed only after the dead letter is acknowledged.
 func TestDeadLetterIsAcknowledgedFirst(t *testing.T) {
 	bubble(t, dead(nil), func(b *bench) {
 		b.kafka.hold()
@@ -80,9 +80,9 @@ func TestDeadLetterIsAcknowledgedFirst(t *testing.T) {
 	})
 }
 
-// TestDeadLetterTopicMissing: it is waited for like any other.
+// TestDeadLetterTopicMissing: the relay waits for the dead-letter topic like for any other.
 func TestDeadLetterTopicMissing(t *testing.T) {
-	bubble(t, dead(func(p *Poisons) { p.Topic = "dead" }), func(b *bench) {
+	bubble(t, dead(func(p *PoisonPolicies) { p.Topic = "dead" }), func(b *bench) {
 		b.start()
 		b.pg.commit("a", "!b", "c")
 		b.sleep(5 * time.Second)
@@ -93,10 +93,10 @@ func TestDeadLetterTopicMissing(t *testing.T) {
 	})
 }
 
-// TestPoisonSkipped: it is counted, said, and gone.
+// TestPoisonSkipped: a skipped event is counted and logged.
 func TestPoisonSkipped(t *testing.T) {
-	bubble(t, dead(func(p *Poisons) { p.Policy = SkipPoison }), func(b *bench) {
-		b.kafka.acked["b"] = true // as far as the confirm rule is concerned
+	bubble(t, dead(func(p *PoisonPolicies) { p.Policy = SkipPoison }), func(b *bench) {
+		b.kafka.acked["b"] = true // for the check of the confirm rule
 		b.start()
 		x := b.pg.commit("a", "!b", "c")
 		b.sleep(5 * time.Second)
@@ -113,9 +113,9 @@ func TestPoisonSkipped(t *testing.T) {
 	})
 }
 
-// TestPoisonDecided: the decision on an event comes before that on its cause, which comes before the policy.
+// TestPoisonDecided: the decision on an event overrides the policy of its cause, which overrides the policy.
 func TestPoisonDecided(t *testing.T) {
-	bubble(t, dead(func(p *Poisons) {
+	bubble(t, dead(func(p *PoisonPolicies) {
 		p.Policy = StopAtPoison
 		p.Causes = map[router.Cause]PoisonPolicy{router.NullKey: DeadLetter}
 		p.Decisions = map[string]PoisonPolicy{"b": SkipPoison}
@@ -131,12 +131,11 @@ func TestPoisonDecided(t *testing.T) {
 	})
 }
 
-// TestRefusedBecomesDeadLetter: Kafka refuses a record for what it is; when it is found, it becomes a dead letter, and the
-// relay goes on.
+// TestRefusedBecomesDeadLetter: a record whose content Kafka refuses becomes a dead letter, and the relay continues.
 func TestRefusedBecomesDeadLetter(t *testing.T) {
 	bubble(t, dead(nil), func(b *bench) {
 		b.kafka.refused["c"] = true
-		b.kafka.takes = "u"
+		b.kafka.lenientTopic = "u"
 		b.pg.commit("a", "b")
 		b.pg.commit("c", "d")
 		x := b.pg.commit("e")
@@ -153,8 +152,8 @@ func TestRefusedBecomesDeadLetter(t *testing.T) {
 	})
 }
 
-// TestDeadLetterRefused: a dead letter that cannot be delivered stops the relay, whatever the policy is, and nothing behind
-// it is confirmed.
+// TestDeadLetterRefused: a dead letter that cannot be delivered stops the relay whatever the policy is, and nothing after it is
+// confirmed.
 func TestDeadLetterRefused(t *testing.T) {
 	for name, harm := range map[string]func(*bench){
 		"by the broker":     func(b *bench) { b.kafka.refused["b"] = true },
@@ -179,7 +178,7 @@ func TestDeadLetterRefused(t *testing.T) {
 	}
 }
 
-// TestDeadLetterShortened: whatever a row has put into key, value and headers, what is left at the end is small, and says which event it was.
+// TestDeadLetterShortened: a shortened dead letter is small, and has the event's id, whatever key, value and headers the row had.
 func TestDeadLetterShortened(t *testing.T) {
 	rec := router.Record{ID: []byte("7"), Key: make([]byte, 64<<10), Value: make([]byte, 16<<20)}
 	rec.PartitionBy = rec.Key
@@ -203,9 +202,9 @@ func TestDeadLetterShortened(t *testing.T) {
 	}
 }
 
-// TestDeadLetterCut: with cut, a dead letter loses the end of its value, and its header says so.
+// TestDeadLetterCut: with Cut, a dead letter that is too large is shortened, and a header has the original size.
 func TestDeadLetterCut(t *testing.T) {
-	bubble(t, dead(func(p *Poisons) { p.Cut = true }), func(b *bench) {
+	bubble(t, dead(func(p *PoisonPolicies) { p.Cut = true }), func(b *bench) {
 		b.kafka.limit = map[string]int{"b": 8}
 		b.start()
 		b.pg.commit("a", "b", "c")
@@ -219,7 +218,7 @@ func TestDeadLetterCut(t *testing.T) {
 	})
 }
 
-// TestDeadLetterWhileKafkaFails: a session that ends behind a dead letter repeats it at most, and loses nothing.
+// TestDeadLetterWhileKafkaFails: if a session ends after a dead letter, the next one may repeat it, but loses nothing.
 func TestDeadLetterWhileKafkaFails(t *testing.T) {
 	bubble(t, dead(nil), func(b *bench) {
 		b.kafka.hold()
@@ -236,8 +235,8 @@ func TestDeadLetterWhileKafkaFails(t *testing.T) {
 	})
 }
 
-// TestDeadLetterIsAwaited: what comes behind a dead letter is sent when Kafka has that. A later event of its key in Kafka, and the letter
-// lost with the process, would put the event behind it once what made it a dead letter is no more.
+// TestDeadLetterIsAwaited: events after a dead letter are sent when Kafka has acknowledged the dead letter. Otherwise a later event of its
+// key could be in Kafka while the dead letter is lost, and the event could be sent after it once it is no longer poison.
 func TestDeadLetterIsAwaited(t *testing.T) {
 	bubble(t, dead(nil), func(b *bench) {
 		b.kafka.hold()
@@ -263,10 +262,10 @@ func TestDeadLetterIsAwaited(t *testing.T) {
 	})
 }
 
-// TestHold: at poison the process stands, not ready and confirming nothing, until it is told to end; its result is the
-// poison's.
+// TestHold: after a poison event the process waits for SIGTERM. It is not ready, and confirms nothing. Its result is that of the
+// poison event.
 func TestHold(t *testing.T) {
-	bubble(t, dead(func(p *Poisons) { p.Policy, p.Hold = StopAtPoison, true }), func(b *bench) {
+	bubble(t, dead(func(p *PoisonPolicies) { p.Policy, p.Hold = StopAtPoison, true }), func(b *bench) {
 		b.start()
 		x := b.pg.commit("a")
 		b.pg.commit("!b")
@@ -289,11 +288,11 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// TestHoldAtLost: what this process has seen happen to slot or publication the next one may not know, so it stands as well. One that has
-// delivered nothing ends: what it lacks may be made any moment.
+// TestHoldAtLost: with class Lost the process holds as well, because the next one may not notice what happened to the slot or publication.
+// A process that has delivered nothing ends.
 func TestHoldAtLost(t *testing.T) {
 	for _, delivered := range []bool{true, false} {
-		bubble(t, dead(func(p *Poisons) { p.Hold = true }), func(b *bench) {
+		bubble(t, dead(func(p *PoisonPolicies) { p.Hold = true }), func(b *bench) {
 			gone := &replication.Error{Kind: replication.PublicationChanged, Op: "check publication", Err: errors.New("it was altered")}
 			if !delivered {
 				b.pg.edit(func() { b.pg.openErr = func(int) error { return gone } })
@@ -318,10 +317,9 @@ func TestHoldAtLost(t *testing.T) {
 	}
 }
 
-// TestHoldKeepsTheSlot: PostgreSQL 18 would invalidate it while a person makes up their mind, and with it what is to be
-// decided and all behind it.
+// TestHoldKeepsTheSlot: while the process holds, it keeps the slot from the idle timeout of PostgreSQL 18.
 func TestHoldKeepsTheSlot(t *testing.T) {
-	bubble(t, dead(func(p *Poisons) { p.Policy, p.Hold = StopAtPoison, true }), func(b *bench) {
+	bubble(t, dead(func(p *PoisonPolicies) { p.Policy, p.Hold = StopAtPoison, true }), func(b *bench) {
 		b.pg.idle = 20 * time.Minute
 		b.start()
 		x := b.pg.commit("a")
@@ -332,11 +330,11 @@ func TestHoldKeepsTheSlot(t *testing.T) {
 		if got := b.pg.slotAt(); got != x.End {
 			b.Errorf("the slot is at %s, want %s", got, x.End)
 		}
-		b.pg.edit(func() { b.pg.id.SystemID = 8 }) // what is found out about the slot is said, and once
+		b.pg.edit(func() { b.pg.id.SystemID = 8 }) // the error of the slot is logged once
 		b.sleep(2 * time.Hour)
 		b.want(Failed)
-		if n := b.log.count("what waits for the decision may be lost"); n != 1 {
-			b.Errorf("said %d times", n)
+		if n := b.log.count("waiting events may be lost"); n != 1 {
+			b.Errorf("logged %d times", n)
 		}
 		if err := b.quit(); err == nil {
 			b.Error("it ended well")
@@ -344,7 +342,7 @@ func TestHoldKeepsTheSlot(t *testing.T) {
 	})
 }
 
-// TestDeadLetterIsCountedWhenAcknowledged: not when it is sent, and not again for the letters that a broken session had sent.
+// TestDeadLetterIsCountedWhenAcknowledged: a dead letter is counted when it is acknowledged, and once, even if a session had to resend it.
 func TestDeadLetterIsCountedWhenAcknowledged(t *testing.T) {
 	bubble(t, dead(nil), func(b *bench) {
 		counted := func(want float64) {

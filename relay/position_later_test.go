@@ -10,21 +10,21 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// What a second review found: sessions that can use the position topic only later, settings that number events, histories with gaps.
+// Sessions that can use the position topic only later, settings that number events, and histories with gaps.
 
 func unusablePositions() error {
 	return &checkpoint.Unusable{Topic: "positions", Why: "access is refused", Remedy: "grant it"}
 }
 
 // TestMovedSlotIsFoundLater: a slot that another client has moved contradicts the position record, also if the topic could not be used when
-// the process found the slot there: for the same session, and for the next one.
+// the session began: in that session, and in the next one.
 func TestMovedSlotIsFoundLater(t *testing.T) {
 	for _, next := range []bool{false, true} {
 		deduplicating(t, func(b *bench, p *fakePositions) {
 			p.saved = []checkpoint.PositionRecord{before(b, nil)}
 			p.loadErr = unusablePositions()
 			x := b.pg.commit("never delivered")
-			b.pg.edit(func() { b.pg.confirmed, b.kafka.acked["never delivered"] = x.End, true }) // pg_replication_slot_advance: not our doing
+			b.pg.edit(func() { b.pg.confirmed, b.kafka.acked["never delivered"] = x.End, true }) // pg_replication_slot_advance
 			b.start()
 			b.pg.commit("a")
 			b.sleep(5 * time.Second)
@@ -34,14 +34,14 @@ func TestMovedSlotIsFoundLater(t *testing.T) {
 			}
 			b.ends(Lost, positionRetry+20*time.Second)
 			if s := p.last(); !s.Acked.IsZero() {
-				t.Errorf("next session %v: the record speaks of what was never delivered: %+v", next, s)
+				t.Errorf("next session %v: the record covers an event that was never delivered: %+v", next, s)
 			}
 		})
 	}
 }
 
-// TestMovedSlotIsAccountedFor: a slot that a standby has moved, as its record says, and that falls back with a crash of Postgres, after which
-// that standby writes records of where it is then. What this process saw before is no contradiction.
+// TestMovedSlotIsAccountedFor: a standby moves the slot, a crash of Postgres takes the slot back, and the standby writes records with the
+// earlier position. They do not contradict the position that this process saw in between.
 func TestMovedSlotIsAccountedFor(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		fallen := before(b, func(s *checkpoint.PositionRecord) { s.Generation, s.Producers, s.Clean = 7, []int64{3, 7, 9}, false })
@@ -51,7 +51,7 @@ func TestMovedSlotIsAccountedFor(t *testing.T) {
 		b.start()
 		b.sleep(time.Second)
 		b.pg.edit(func() { b.pg.confirmed = fallen.Confirm })
-		p.locked(func() { p.saved = []checkpoint.PositionRecord{fallen} }) // it has written more than are read
+		p.locked(func() { p.saved = []checkpoint.PositionRecord{fallen} }) // the older records are not read any more
 		b.pg.cut()
 		b.sleep(time.Minute)
 		if s := p.last(); s.Generation != 8 {
@@ -63,7 +63,7 @@ func TestMovedSlotIsAccountedFor(t *testing.T) {
 	})
 }
 
-// TestPositionsReadableNotWritable: delivery goes on in one session, at least once, and a planned end confirms everything.
+// TestPositionsReadableNotWritable: delivery continues in one session, at least once, and a planned end confirms everything.
 func TestPositionsReadableNotWritable(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -73,8 +73,8 @@ func TestPositionsReadableNotWritable(t *testing.T) {
 			b.pg.commit(fmt.Sprint("e", i))
 			b.sleep(2 * time.Second)
 		}
-		if n, said := b.pg.sessions(), b.log.count("deduplicating again"); n != 1 || said != 0 {
-			t.Errorf("%d sessions; %d times deduplicating again", n, said)
+		if n, resumed := b.pg.sessions(), b.log.count("deduplication resumed"); n != 1 || resumed != 0 {
+			t.Errorf("%d sessions; deduplication resumed %d times", n, resumed)
 		}
 		x := b.pg.commit("last")
 		b.sleep(100 * time.Millisecond)
@@ -84,11 +84,11 @@ func TestPositionsReadableNotWritable(t *testing.T) {
 	})
 }
 
-// TestOtherSettingsOlderCopy: the settings that number events have changed, and the server is an older copy. The position record proves
-// nothing of its events.
+// TestOtherSettingsOlderCopy: the settings that number events have changed, and the server is an older copy. No event is skipped because of
+// the position record.
 func TestOtherSettingsOlderCopy(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
-		b.pg.commit("a") // other rows than those that were delivered, at LSNs used before
+		b.pg.commit("a") // not the delivered rows, but at the same LSNs
 		two := b.pg.commit("b")
 		b.pg.commit("c")
 		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) {
@@ -102,8 +102,8 @@ func TestOtherSettingsOlderCopy(t *testing.T) {
 	})
 }
 
-// TestOtherSettingsHideATransaction: the last transaction of the position record had nothing but a logical message, and messages.prefix was
-// unset, so that the server does not send it. That is no other history.
+// TestOtherSettingsHideATransaction: the last transaction of the position record had only a logical message, and messages.prefix was unset,
+// so the server does not send the transaction. That is not taken for another history.
 func TestOtherSettingsHideATransaction(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		b.pg.commit()
@@ -125,8 +125,8 @@ func TestOtherSettingsHideATransaction(t *testing.T) {
 	})
 }
 
-// TestUnverifiedIsNotRecorded: events that were dropped on a server that turns out to be an older copy are not in the first record of a
-// session that can use the topic later.
+// TestUnverifiedIsNotRecorded: events that were skipped before the history is verified are not covered by the first record of a session that
+// can use the topic later. Here the server is an older copy.
 func TestUnverifiedIsNotRecorded(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -138,7 +138,7 @@ func TestUnverifiedIsNotRecorded(t *testing.T) {
 		b.sleep(200 * time.Millisecond)
 		last := b.pg.commit("o3")
 		b.sleep(3 * time.Second)
-		b.pg.edit(func() { // the disk is taken back to before o1
+		b.pg.edit(func() { // the server is taken back to before o1
 			b.pg.wal = b.pg.wal[:len(b.pg.wal)-3]
 			b.pg.end, b.pg.confirmed, b.pg.saved = at, at, at
 			b.pg.streams[len(b.pg.streams)-1].fail(errGone)
@@ -159,8 +159,8 @@ func TestUnverifiedIsNotRecorded(t *testing.T) {
 	})
 }
 
-// TestOwnDoubtIsKept: what a session of this process may have left in Kafka is looked for, although the record before it says that an earlier
-// process ended cleanly.
+// TestOwnDoubtIsKept: a session searches for events that an earlier session of this process may have left in Kafka, although the record of
+// the process before it is clean.
 func TestOwnDoubtIsKept(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)} // clean
@@ -170,13 +170,13 @@ func TestOwnDoubtIsKept(t *testing.T) {
 		x := b.pg.commit("a")
 		b.sleep(time.Second)
 		p.locked(func() {
-			p.unanswered, p.loadErr = true, nil
+			p.lacksAnswers, p.loadErr = true, nil
 			id := b.pg.id
 			p.ends["t"] = []ended{{checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: x.Commit}, "a"}}
 			p.saved[0].Topics = []string{"t"}
 		})
 		b.kafka.edit(func() { b.kafka.auto, b.kafka.acked["a"] = 5*time.Millisecond, true })
-		b.kafka.fail(errKafka, stored) // Kafka has it, and the answer was lost
+		b.kafka.fail(errKafka, stored) // stored, but the acknowledgement is lost
 		b.sleep(30 * time.Second)
 		if ids := b.kafka.ids(); !slices.Equal(ids, []string{"a"}) || !p.searched {
 			t.Errorf("Kafka has %v, ends were read: %v", ids, p.searched)
@@ -184,8 +184,8 @@ func TestOwnDoubtIsKept(t *testing.T) {
 	})
 }
 
-// TestCleanCoversTheProcess: a session that has not read again what earlier sessions of the process delivered ends, and the position record
-// does not cover that. Its end is not clean, so that the next start looks for it.
+// TestCleanCoversTheProcess: a session ends before it has re-read the events that earlier sessions of the process delivered. The position
+// record does not cover them, so it is not clean, and the next start searches for them.
 func TestCleanCoversTheProcess(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -195,22 +195,22 @@ func TestCleanCoversTheProcess(t *testing.T) {
 		b.pg.commit("a")
 		b.sleep(time.Second)
 		p.locked(func() { p.mute = false })
-		b.pg.edit(func() { // there is WAL, but what it holds is not decoded yet
+		b.pg.edit(func() { // there is WAL that is not decoded yet
 			b.pg.flushed = b.pg.end
 			b.pg.wal, b.pg.end = b.pg.wal[:0], b.pg.wal[0].Commit
 		})
 		b.pg.cut()
 		b.sleep(3 * time.Second)
 		b.stop()
-		_ = b.result(time.Minute) // that the slot could not be told is the result
+		_ = b.result(time.Minute) // the last position is not confirmed
 		if s := p.last(); s.Clean || !s.Acked.IsZero() {
 			t.Errorf("the last record: %+v", s)
 		}
 	})
 }
 
-// TestAlteredPublication: the publication is not what it was when the last record was written. What it left out meanwhile is not in the stream,
-// so that the session does not begin; nor does it go on, if the record could only be read later.
+// TestAlteredPublication: the publication was altered after the last record. Events may be missing in the stream, so the session does not
+// begin. If the record can only be read later, the session ends then.
 func TestAlteredPublication(t *testing.T) {
 	for _, later := range []bool{false, true} {
 		deduplicating(t, func(b *bench, p *fakePositions) {

@@ -16,25 +16,25 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// fakePositions is what Kafka keeps for a deduplicating relay. bench.mu guards it.
+// fakePositions is the position topic and the ends of partitions. bench.mu guards it.
 type fakePositions struct {
 	b        *bench
 	saved    []checkpoint.PositionRecord
 	loadErr  error
 	saveErr  error
-	mute     bool               // saves are not answered
-	slow     time.Duration      // how much longer than usual a save takes
-	ends     map[string][]ended // what is found at the ends of a topic's partitions
+	mute     bool               // saves get no answer
+	slow     time.Duration      // the additional duration of a save
+	ends     map[string][]ended // records at the ends of a topic's partitions
 	phantoms map[string]checkpoint.Phantoms
-	topics   []string // that this process has sent to
+	topics   []string // that the process has sent to
 
-	pid        int64
-	search     *checkpoint.Search // of the present session
-	searched   bool
-	read       []string // topics whose ends it has read
-	notBefore  time.Time
-	seen       []time.Time // of each Renew
-	unanswered bool
+	pid          int64
+	search       *checkpoint.Search // of the current session
+	searched     bool
+	read         []string // topics whose ends were read
+	notBefore    time.Time
+	seen         []time.Time // of each Renew
+	lacksAnswers bool
 }
 
 // ended is a record at the end of a partition.
@@ -100,7 +100,7 @@ func (p *fakePositions) EndsRead(topic string) (done bool) {
 func (p *fakePositions) Renew(seen time.Time) { p.locked(func() { p.seen = append(p.seen, seen) }) }
 
 func (p *fakePositions) Unanswered() (is bool) {
-	p.locked(func() { is = p.unanswered })
+	p.locked(func() { is = p.lacksAnswers })
 	return is
 }
 
@@ -116,7 +116,7 @@ func deduplicating(t *testing.T, f func(*bench, *fakePositions)) {
 	bubble(t, cfg, func(b *bench) {
 		b.pg.published = "p"
 		p := &fakePositions{b: b, pid: 7, topics: []string{"t"}, ends: map[string][]ended{}, phantoms: map[string]checkpoint.Phantoms{}}
-		b.kafka.past = p
+		b.kafka.deduplication = p
 		f(b, p)
 	})
 }
@@ -126,13 +126,13 @@ func (p *fakePositions) last() (s checkpoint.PositionRecord) {
 	return s
 }
 
-// nth is the record of that number in the topic, from 0.
+// nth returns the n-th record in the topic, from 0.
 func (p *fakePositions) nth(n int) (s checkpoint.PositionRecord) {
 	p.locked(func() { s = p.saved[n] })
 	return s
 }
 
-// before is the record of a predecessor that has ended cleanly with the slot where it is.
+// before returns the record of a predecessor that has ended cleanly at the slot's position.
 func before(b *bench, f func(*checkpoint.PositionRecord)) checkpoint.PositionRecord {
 	id := b.pg.id
 	s := checkpoint.PositionRecord{
@@ -145,7 +145,8 @@ func before(b *bench, f func(*checkpoint.PositionRecord)) checkpoint.PositionRec
 	return s
 }
 
-// TestPositionRecord: one before anything is sent, one before each status update that moves the slot, a clean one at the end.
+// TestPositionRecord: a record is stored before the first event is sent and before each status update that moves the slot, and a clean one at
+// the end.
 func TestPositionRecord(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -158,7 +159,7 @@ func TestPositionRecord(t *testing.T) {
 			t.Fatalf("%v are sent, and nobody knows yet by whom", got)
 		}
 		p.locked(func() { p.mute = false })
-		b.sleep(DefaultConfig().ParkAfter + 10*time.Second) // the first is never answered
+		b.sleep(DefaultConfig().ParkAfter + 10*time.Second) // the first save gets no answer
 		b.kafka.edit(func() { b.kafka.auto = 5 * time.Millisecond })
 		b.kafka.ack()
 		b.sleep(3 * time.Second)
@@ -179,7 +180,7 @@ func TestPositionRecord(t *testing.T) {
 		}
 		b.sleep(40 * time.Second)
 		if !strings.Contains(b.log.String(), "state=parked") {
-			t.Error("the server is not left alone")
+			t.Error("the relay has not parked")
 		}
 		p.locked(func() { p.mute = false })
 		b.sleep(30 * time.Second)
@@ -200,7 +201,7 @@ func TestPositionRecord(t *testing.T) {
 	})
 }
 
-// TestFollows: what the daemon refuses to go on from, and what it takes.
+// TestFollows: which position records the daemon refuses to continue from.
 func TestFollows(t *testing.T) {
 	id, err := replication.Identity{SystemID: 7, Timeline: 3, WALEnd: 0x1000}.WithHistory([]byte("1\t0/400\tx\n3\t0/800\tx\n"))
 	if err != nil {
@@ -247,7 +248,7 @@ func TestFollows(t *testing.T) {
 	}
 }
 
-// TestSlotWasMoved ends the process, and confirms nothing; unless the slot is another's by now, who has moved it.
+// TestSlotWasMoved: a slot that another client has moved ends the process, and nothing is confirmed, unless the other client still has it.
 func TestSlotWasMoved(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Confirm -= 8 })}
@@ -263,24 +264,24 @@ func TestSlotWasMoved(t *testing.T) {
 	})
 }
 
-// TestPositionUnheard: the first position record of a session is not acknowledged. The session gives its slot up and the relay
-// parks, with Kafka's reason, until that has gone.
+// TestPositionUnheard: the first position record of a session is not acknowledged. The session gives up the slot, and the relay parks, with
+// Kafka's error as the reason, until Kafka works again.
 func TestPositionUnheard(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.mute = true
-		b.kafka.sick = errors.New("not enough replicas")
+		b.kafka.healthErr = errors.New("not enough replicas")
 		b.kafka.probeErr = errors.New("one replica in sync")
 		at := b.pg.slotAt()
 		b.pg.commit("a")
 		b.start()
 		b.sleep(DefaultConfig().ParkAfter - time.Second)
 		if n := len(b.pg.stream().updates()); n < 5 {
-			t.Errorf("the server heard of us %d times", n)
+			t.Errorf("the relay sent %d status updates", n)
 		}
 		b.sleep(2 * time.Second)
 		b.want(Parked)
 		if line := b.log.line("state=parked"); !strings.Contains(line, "the position record for 30s: not enough replicas") {
-			t.Errorf("said %q", line)
+			t.Errorf("logged %q", line)
 		}
 		if n := b.pg.sessions(); n != 1 {
 			t.Errorf("%d sessions while Kafka cannot", n)
@@ -288,27 +289,27 @@ func TestPositionUnheard(t *testing.T) {
 		if now := b.pg.slotAt(); now != at {
 			t.Errorf("the slot went from %s to %s", at, now)
 		}
-		p.locked(func() { p.mute, b.kafka.sick, b.kafka.probeErr = false, nil, nil })
+		p.locked(func() { p.mute, b.kafka.healthErr, b.kafka.probeErr = false, nil, nil })
 		b.sleep(30 * time.Second)
 		b.delivered("a")
 		if n := b.metric("slot_ahead_total"); n != 0 {
-			t.Errorf("the slot stands where the session before has told it to, and slot_ahead_total is %v", n)
+			t.Errorf("the previous session has confirmed the slot's position, but slot_ahead_total is %v", n)
 		}
 	})
 }
 
-// TestKafkaFailsBeforeTheFirstRecord: what Kafka says while a session waits for its first record is the session's end, in its words.
+// TestKafkaFailsBeforeTheFirstRecord: an error of Kafka while a session waits for its first record is the session's error.
 func TestKafkaFailsBeforeTheFirstRecord(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.mute = true
 		b.start()
 		b.sleep(3 * time.Second)
-		b.kafka.edit(func() { b.kafka.probeErr = reasoned{} })
-		b.kafka.fail(reasoned{}, lost)
+		b.kafka.edit(func() { b.kafka.probeErr = kafkaError{} })
+		b.kafka.fail(kafkaError{}, lost)
 		b.sleep(5 * time.Second)
 		b.want(Parked)
-		if line := b.log.line("state=reconnecting"); !strings.Contains(line, reasoned{}.Error()) || strings.Contains(line, "context canceled") {
-			t.Errorf("said %q", line)
+		if line := b.log.line("state=reconnecting"); !strings.Contains(line, kafkaError{}.Error()) || strings.Contains(line, "context canceled") {
+			t.Errorf("logged %q", line)
 		}
 		p.locked(func() { p.mute, b.kafka.probeErr = false, nil })
 		b.pg.commit("a")
@@ -317,8 +318,8 @@ func TestKafkaFailsBeforeTheFirstRecord(t *testing.T) {
 	})
 }
 
-// TestWithoutPositionsForAWhile: the topic has a record, cannot be used for a while, and then can. Meanwhile the session goes on, its
-// lease is renewed, and the slot moves; afterwards that is no contradiction, for this process has moved it itself.
+// TestWithoutPositionsForAWhile: the position topic has a record, but cannot be used for a while. The session continues, its lease is
+// renewed, and the slot moves. The record does not contradict the slot's position afterwards, because this process has moved the slot.
 func TestWithoutPositionsForAWhile(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -346,7 +347,7 @@ func TestWithoutPositionsForAWhile(t *testing.T) {
 	})
 }
 
-// TestWithoutPositions: a topic that cannot be used is said once, and delivery goes on; one that can be used later is used.
+// TestWithoutPositions: a position topic that cannot be used is logged once, and delivery continues. It is used once it can be.
 func TestWithoutPositions(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.loadErr = &checkpoint.Unusable{Topic: "positions", Why: "it does not exist", Remedy: "make it"}
@@ -363,7 +364,7 @@ func TestWithoutPositions(t *testing.T) {
 		if st := b.relay.Status(); st.Delivery != "deduplicated" || b.metric("deduplicating") != 1 {
 			t.Errorf("status %+v", st)
 		}
-		// An error that passes is no reason to go on without.
+		// After a temporary error the relay does not continue without the topic.
 		p.locked(func() { p.loadErr = errors.New("broken pipe") })
 		b.kafka.fail(errKafka, stored)
 		b.sleep(3 * time.Second)
@@ -371,8 +372,8 @@ func TestWithoutPositions(t *testing.T) {
 	})
 }
 
-// TestPositionsUsableLater: the topic can be used while the session runs (before: only the next session asked). From then on the slot
-// is told only what a record allows, and neither a planned restart nor a crash is taken for a slot that somebody has moved.
+// TestPositionsUsableLater: the position topic becomes usable while the session runs. From then on only positions that a record allows are
+// confirmed, and neither a planned restart nor a crash is taken for a slot that another client has moved.
 func TestPositionsUsableLater(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -385,7 +386,7 @@ func TestPositionsUsableLater(t *testing.T) {
 		if b.metric("deduplicating") != 0 || b.pg.slotAt() <= p.last().Confirm {
 			t.Fatalf("deduplicating %v, the slot is at %s", b.metric("deduplicating"), b.pg.slotAt())
 		}
-		p.locked(func() { p.loadErr = errors.New("broken pipe") }) // passes, and is asked again
+		p.locked(func() { p.loadErr = errors.New("broken pipe") }) // temporary: the relay tries again
 		b.sleep(positionRetry)
 		p.locked(func() { p.loadErr = nil })
 		for i := range 40 {
@@ -408,8 +409,8 @@ func TestPositionsUsableLater(t *testing.T) {
 	})
 }
 
-// TestPositionsUsableAtTheEnd: a session that has delivered at least once asks once more before it ends because it was told to, so that
-// the next start finds a record that agrees with the slot.
+// TestPositionsUsableAtTheEnd: on shutdown a session that could not use the position topic tries once more, so that the next start finds a
+// record that agrees with the slot.
 func TestPositionsUsableAtTheEnd(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -428,8 +429,8 @@ func TestPositionsUsableAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestSameGeneration: another process had begun with the same record as this one, so that both wrote the same generation, and then had the
-// slot. What it has delivered is looked for, after fence_wait.
+// TestSameGeneration: another process began with the same record as this one, so that both wrote the same generation, and then had the slot.
+// This process searches for the events that the other one delivered, after fence_wait.
 func TestSameGeneration(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -455,8 +456,8 @@ func TestSameGeneration(t *testing.T) {
 	})
 }
 
-// TestFenceOfTheOther: an instance whose settings say that others wait for longer than ours do is waited for as long as it says; and
-// our records say what we rely on, or they until all is acknowledged that they may have sent: their lease may not be over yet.
+// TestFenceOfTheOther: the relay waits for the longer fence_wait of its own and its predecessor's settings. Its records have the
+// predecessor's longer fence_wait until every event that the predecessor may have sent is acknowledged.
 func TestFenceOfTheOther(t *testing.T) {
 	for theirs, want := range map[time.Duration]time.Duration{0: 5 * time.Second, time.Second: 5 * time.Second, 12 * time.Second: 12 * time.Second} {
 		t.Run(theirs.String(), func(t *testing.T) {
@@ -486,7 +487,7 @@ func TestFenceOfTheOther(t *testing.T) {
 	}
 }
 
-// TestFenceIsNoSilence: a session that waits for what its predecessor has sent does not wait for Kafka, whatever park_after is.
+// TestFenceIsNoSilence: fence_wait does not count for park_after.
 func TestFenceIsNoSilence(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		b.relay.cfg.ParkAfter = time.Second
@@ -498,7 +499,7 @@ func TestFenceIsNoSilence(t *testing.T) {
 		if n := b.pg.sessions(); n != 1 {
 			t.Errorf("%d sessions, want 1", n)
 		}
-		b.kafka.hold() // Kafka is waited for again
+		b.kafka.hold() // the relay waits for Kafka again
 		b.pg.commit("b")
 		b.sleep(10 * time.Second)
 		if n := b.pg.sessions(); n < 2 {
@@ -530,33 +531,33 @@ func TestFence(t *testing.T) {
 		b.pg.commit("a")
 		b.start()
 		b.sleep(10 * time.Millisecond)
-		waits(5 * time.Second) // another process's
+		waits(5 * time.Second) // of another process
 		b.kafka.fail(errKafka, stored)
 		b.sleep(500 * time.Millisecond)
-		waits(5 * time.Second) // what it waited for may still arrive
+		waits(5 * time.Second) // its records may still arrive
 		b.sleep(6 * time.Second)
 		b.kafka.edit(func() { b.kafka.auto = 5 * time.Millisecond })
 		b.kafka.ack()
 		b.sleep(3 * time.Second)
 		b.kafka.fail(errKafka, stored)
 		b.sleep(500 * time.Millisecond)
-		if p.searched { // all that was in doubt is acknowledged
+		if p.searched { // every earlier event is acknowledged
 			t.Errorf("ends are read again: %+v", p.search)
 		}
-		p.locked(func() { p.unanswered = true })
+		p.locked(func() { p.lacksAnswers = true })
 		b.kafka.fail(errKafka, stored)
 		b.sleep(700 * time.Millisecond)
 		waits(5 * time.Second)
 	})
 }
 
-// TestSearch: what is looked for, and where.
+// TestSearch: which events are searched for, and in which topics.
 func TestSearch(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		id := b.pg.id
-		// What the slot is beyond ends the search: nothing before it is sent again.
+		// A record before the slot's position ends the search: the server does not send it again.
 		acked := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: b.pg.slotAt() - 1, Ordinal: checkpoint.LastOrdinal}
-		settled := acked // an event between the two may stand behind newer ones
+		settled := acked // an event between the two may be stored after newer ones
 		settled.CommitLSN -= 0x20
 		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) {
 			s.Clean, s.Acked, s.Topics, s.Producers = false, acked, []string{"old", "t"}, []int64{3, 4}
@@ -577,9 +578,9 @@ func TestSearch(t *testing.T) {
 		b.pg.commit("c@v")
 		b.sleep(3 * time.Second)
 		if slices.Contains(p.read, "v") {
-			t.Error("an end is read for an event that nobody can have sent before")
+			t.Error("an end is read for an event that no earlier session can have sent")
 		}
-		// All that was in doubt is acknowledged: the record names this process and its topics.
+		// Every earlier event is acknowledged: the record names this process and its topics only.
 		if s := p.last(); !slices.Equal(s.Topics, []string{"t"}) || s.Producers[len(s.Producers)-1] != 7 || s.Settled != s.Acked {
 			t.Errorf("the record: %+v", s)
 		}
@@ -589,8 +590,8 @@ func TestSearch(t *testing.T) {
 	})
 }
 
-// TestSettledAtFirst: what is before the slot is never sent, so a session that knows of nothing settled, because it is the first or
-// has other settings, begins with that.
+// TestSettledAtFirst: the first session, and a session with other settings, begins with the last position before the slot's as Settled.
+// Events before it are never sent.
 func TestSettledAtFirst(t *testing.T) {
 	for name, edit := range map[string]func(*fakePositions, checkpoint.PositionRecord){
 		"first": func(*fakePositions, checkpoint.PositionRecord) {},
@@ -620,15 +621,15 @@ func TestSettledAtFirst(t *testing.T) {
 	}
 }
 
-// TestSkipped: an event is skipped if its exact position was read, with its id, or if it lies at or before the record's acked position;
-// for no other reason. Each row is one that the rule before this one judged otherwise, or might.
+// TestSkipped: an event is skipped only if a record with its exact position and id was found, or if it is at or before the acked position of
+// the position record.
 func TestSkipped(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit  func(*checkpoint.PositionRecord)
-		found func(*checkpoint.Position) // how the record that is read differs from the first event's; nil: none is read
-		id    string                     // of that record
-		topic string                     // where it is read
-		acked bool                       // the position record speaks of the first event
+		found func(*checkpoint.Position) // how the record found differs from the first event's; nil: none is found
+		id    string                     // of the record found
+		topic string                     // of the record found
+		acked bool                       // the position record covers the first event
 		skip  bool
 	}{
 		"found":                       {found: func(*checkpoint.Position) {}, skip: true},
@@ -666,7 +667,7 @@ func TestSkipped(t *testing.T) {
 					c.found(&pos)
 					p.ends[cmp.Or(c.topic, "t")] = []ended{{pos, cmp.Or(c.id, "a")}}
 				}
-				b.kafka.acked["a"] = c.skip // by a process before
+				b.kafka.acked["a"] = c.skip // by an earlier process
 				b.start()
 				b.sleep(10 * time.Second)
 				want := []string{"a", "b"}
@@ -682,7 +683,7 @@ func TestSkipped(t *testing.T) {
 	}
 }
 
-// TestStoppedWhileRereading: nothing is confirmed before all that a predecessor has delivered has come by, and that is said.
+// TestStoppedWhileRereading: nothing is confirmed before the server has sent again all events that a predecessor delivered. The error says so.
 func TestStoppedWhileRereading(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		x := b.pg.commit("a")
@@ -699,7 +700,7 @@ func TestStoppedWhileRereading(t *testing.T) {
 		b.want(WaitingForTopic)
 		b.stop()
 		var s *Stopped
-		if err := b.result(time.Second); !errors.As(err, &s) || s.Class != Fault || !strings.Contains(err.Error(), "stopped before all that was delivered earlier had come by again") {
+		if err := b.result(time.Second); !errors.As(err, &s) || s.Class != Fault || !strings.Contains(err.Error(), "stopped before Postgres had sent again all events that were already delivered") {
 			t.Error(err)
 		}
 		if now := b.pg.slotAt(); now != at {
@@ -708,8 +709,8 @@ func TestStoppedWhileRereading(t *testing.T) {
 	})
 }
 
-// TestOlderCopy: a server that was taken back, and has written beyond what Kafka has since, is told by the transaction that is
-// not the one delivered. Whatever was left out before it, nothing is confirmed.
+// TestOlderCopy: a server that was taken back, and has since written beyond the acked position, is recognised because it sends another
+// transaction than the delivered one. Nothing is confirmed, although events before that transaction were skipped.
 func TestOlderCopy(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*checkpoint.TxID)
@@ -753,7 +754,7 @@ func TestOlderCopy(t *testing.T) {
 	}
 }
 
-// TestPhantoms are reported once, also those of topics that nothing is sent to any more, and after a clean end.
+// TestPhantoms: phantoms are reported once, also in topics that are no longer used, and after a clean end.
 func TestPhantoms(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		b.pg.edit(func() {

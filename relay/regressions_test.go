@@ -1,4 +1,4 @@
-// Each test in this file failed once: its comment says what the relay did before it was fixed.
+// Each test in this file once failed. Its comment describes the bug.
 
 package relay
 
@@ -16,8 +16,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
-// TestBugIdleSlotWithKafkaAway: Kafka cannot be opened at all, so the relay never parks, and the slot is not touched:
-// idle_replication_slot_timeout invalidates it and the events are gone.
+// TestBugIdleSlotWithKafkaAway: while Kafka could not be opened, the relay did not open the slot either.
+// idle_replication_slot_timeout invalidated it, and the events were lost.
 func TestBugIdleSlotWithKafkaAway(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.pg.idle = 20 * time.Minute
@@ -33,8 +33,8 @@ func TestBugIdleSlotWithKafkaAway(t *testing.T) {
 	})
 }
 
-// TestBugLearnForgetsThePartialTransaction: a session that is cut while it reads an old transaction again replaces what
-// was known of a later one, of which fewer events were acknowledged.
+// TestBugLearnForgetsThePartialTransaction: a session that ended while it re-read an old transaction replaced the progress in a
+// later one, of which fewer events were acknowledged.
 func TestBugLearnForgetsThePartialTransaction(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -52,8 +52,8 @@ func TestBugLearnForgetsThePartialTransaction(t *testing.T) {
 	})
 }
 
-// TestBugPartialTransactionIsNotVerified: events of a transaction are in Kafka, and the server's history does not have
-// it. Nobody notices.
+// TestBugPartialTransactionIsNotVerified: the relay did not notice that the server's history lacks a transaction of which events
+// are in Kafka.
 func TestBugPartialTransactionIsNotVerified(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -91,8 +91,8 @@ func TestBugPartialTransactionIsNotVerified(t *testing.T) {
 	}
 }
 
-// TestBugAnswersAreLate: a question of the server is answered at the end of the read deadline, up to a second later; a
-// server that shuts down needs several answers.
+// TestBugAnswersAreLate: the relay replied to a server only at the end of the read deadline, up to a second later. A server that
+// shuts down needs several replies.
 func TestBugAnswersAreLate(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -113,8 +113,8 @@ func TestBugAnswersAreLate(t *testing.T) {
 	})
 }
 
-// TestBugFirstStatusFails: the stream breaks between its opening and the first status update. It is never closed (two
-// connections leak, and hold the slot if the server lives), and the metrics show a session.
+// TestBugFirstStatusFails: a stream that broke before the first status update was never closed. Two connections leaked and could
+// hold the slot, and the metrics showed a session.
 func TestBugFirstStatusFails(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.pg.stillborn = 1
@@ -131,7 +131,7 @@ func TestBugFirstStatusFails(t *testing.T) {
 	})
 }
 
-// TestBugRejectedPoisonWaits: the one record that Kafka refused is waited for until shutdown_timeout.
+// TestBugRejectedPoisonWaits: the relay waited until shutdown_timeout for the record that Kafka had refused.
 func TestBugRejectedPoisonWaits(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.refused["bad"] = true
@@ -142,8 +142,8 @@ func TestBugRejectedPoisonWaits(t *testing.T) {
 	})
 }
 
-// TestBugFailureTakenForShutdown: Kafka fails between two lines of turn. The session takes it for SIGTERM, drains what
-// can never be acknowledged until shutdown_timeout, and the process ends with "drain incomplete".
+// TestBugFailureTakenForShutdown: Kafka failed between two lines of turn. The session took it for SIGTERM, waited until
+// shutdown_timeout for acknowledgements, and the process ended with "drain incomplete".
 func TestBugFailureTakenForShutdown(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -151,12 +151,12 @@ func TestBugFailureTakenForShutdown(t *testing.T) {
 		s := &session{r: b.relay, wake: make(chan struct{}, 1)}
 		_, err := s.turn(failsWhenAsked{ctx, func() { s.callbacks(cancel).Failed(errKafka) }}, time.Now())
 		if !errors.Is(err, errKafka) {
-			b.Errorf("turn returned %q, want what Kafka said", err)
+			b.Errorf("turn returned %q, want Kafka's error", err)
 		}
 	})
 }
 
-// failsWhenAsked runs a function at the moment between the look at the failure and the look at the context.
+// failsWhenAsked runs a function between the check of the failure and the check of the context.
 type failsWhenAsked struct {
 	context.Context
 	f func()
@@ -164,8 +164,7 @@ type failsWhenAsked struct {
 
 func (c failsWhenAsked) Err() error { c.f(); return c.Context.Err() }
 
-// TestBugDrainDoesNotHearOfFailure: after the sink has failed nothing more is acknowledged, and the drain waits all the
-// same, until shutdown_timeout.
+// TestBugDrainDoesNotHearOfFailure: after the sink had failed, the drain still waited for acknowledgements until shutdown_timeout.
 func TestBugDrainDoesNotHearOfFailure(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -182,8 +181,8 @@ func TestBugDrainDoesNotHearOfFailure(t *testing.T) {
 	})
 }
 
-// TestBugShortParkAfter: the wait of an event is counted from when the server was heard last, which on an idle stream is
-// up to ten seconds ago: with park_after at 5 s the relay parks at once.
+// TestBugShortParkAfter: the wait of an event was measured from the server's last message, up to ten seconds ago on an idle stream.
+// With park_after at 5 s the relay parked at once.
 func TestBugShortParkAfter(t *testing.T) {
 	cfg := testConfig()
 	cfg.ParkAfter = 5 * time.Second
@@ -202,8 +201,8 @@ func TestBugShortParkAfter(t *testing.T) {
 	})
 }
 
-// TestBugWaitingForStandbyStays: the standby has caught up, what was withheld held nothing of ours: the state stays, and
-// with it /readyz says no, until the next outbox row.
+// TestBugWaitingForStandbyStays: the standby had caught up, and the withheld WAL had no events. The state remained, and the relay was
+// not ready, until the next outbox row.
 func TestBugWaitingForStandbyStays(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -219,8 +218,8 @@ func TestBugWaitingForStandbyStays(t *testing.T) {
 	})
 }
 
-// TestBugStatusCadence: "at least every third of wal_sender_timeout" is a third and up to another turn (a second, or a
-// third again when wal_sender_timeout is short).
+// TestBugStatusCadence: the time between status updates was longer than a third of wal_sender_timeout, by up to one turn (a second, or
+// another third if wal_sender_timeout is short).
 func TestBugStatusCadence(t *testing.T) {
 	for _, timeout := range []time.Duration{time.Second, 5 * time.Second, 15 * time.Second} {
 		t.Run(timeout.String(), func(t *testing.T) {
@@ -243,8 +242,8 @@ func TestBugStatusCadence(t *testing.T) {
 	}
 }
 
-// TestBugGoneServerCountsAsTold: the stream is lost during the drain, the ordinary connection lives. Close finds nobody
-// to tell and says nothing; the relay takes that for told, and ends with "everything acknowledged is confirmed".
+// TestBugGoneServerCountsAsTold: the stream was lost during the drain, but not the ordinary connection. Close sent nothing and returned no
+// error, so the relay ended as if everything acknowledged were confirmed.
 func TestBugGoneServerCountsAsTold(t *testing.T) {
 	t.Run("fake", func(t *testing.T) {
 		bubble(t, testConfig(), func(b *bench) {
@@ -280,8 +279,8 @@ func TestBugGoneServerCountsAsTold(t *testing.T) {
 	})
 }
 
-// TestBugSlotAheadOfOurselves: the server took the last status update and then said something unkind. What it took counts
-// as not said, so the next session warns of another instance that never was.
+// TestBugSlotAheadOfOurselves: the server received the last status update and then sent an error. The relay did not count the update as
+// sent, so the next session warned of another instance.
 func TestBugSlotAheadOfOurselves(t *testing.T) {
 	wire(t, nil, func(w *wired) {
 		w.start()
@@ -296,8 +295,8 @@ func TestBugSlotAheadOfOurselves(t *testing.T) {
 	})
 }
 
-// TestBugHungOpen: the server takes the connection and never answers the next question. Nothing ends that: no state
-// changes, and main_loop_age_seconds grows until /livez fails.
+// TestBugHungOpen: the server accepted the connection, but never answered a query. The relay waited for ever, and
+// main_loop_age_seconds grew until /livez failed.
 func TestBugHungOpen(t *testing.T) {
 	for _, query := range []string{"pg_replication_slots", "pg_publication_tables", "IDENTIFY_SYSTEM", "START_REPLICATION"} {
 		t.Run(query, func(t *testing.T) {
@@ -317,8 +316,8 @@ func TestBugHungOpen(t *testing.T) {
 	}
 }
 
-// TestBugHungLookUp: the session's goroutine asks the ordinary connection what a relation is, and waits for ever: no
-// status update, no watch, no end.
+// TestBugHungLookUp: the session's goroutine waited for ever for the look-up of a relation. It sent no status updates and did not
+// end.
 func TestBugHungLookUp(t *testing.T) {
 	wire(t, nil, func(w *wired) {
 		w.start()
@@ -335,8 +334,8 @@ func TestBugHungLookUp(t *testing.T) {
 	})
 }
 
-// TestBugFailureDuringALookUp: Kafka refuses a batch while a relation is looked up. The look-up is cancelled, its error
-// goes before what Kafka said, and records are not sent one by one.
+// TestBugFailureDuringALookUp: Kafka refused a batch during the look-up of a relation. The error of the cancelled look-up hid Kafka's
+// error, so the records were not sent one by one.
 func TestBugFailureDuringALookUp(t *testing.T) {
 	wire(t, nil, func(w *wired) {
 		w.kafka.hold()
@@ -355,7 +354,7 @@ func TestBugFailureDuringALookUp(t *testing.T) {
 	})
 }
 
-// looksUp keeps the session for two seconds with the look-up of another table.
+// looksUp makes the look-up of another table take two seconds.
 func (w *wired) looksUp() {
 	w.Helper()
 	w.srv.On("WITH RECURSIVE up AS", 1, walsendertest.Action{Delay: 2 * time.Second})
@@ -366,8 +365,8 @@ func (w *wired) looksUp() {
 	w.sleep(100 * time.Millisecond)
 }
 
-// TestBugBackoffRemembersOldTroubles: the pause starts again only after an acknowledgement. A relay that has streamed an
-// idle outbox for a day since its last troubles waits up to 30 s after a lost connection.
+// TestBugBackoffRemembersOldTroubles: only an acknowledgement reset the pause between sessions. A relay that had streamed an idle outbox
+// for a day waited up to 30 s after a lost connection.
 func TestBugBackoffRemembersOldTroubles(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.pg.edit(func() { b.pg.down = true })
@@ -391,22 +390,21 @@ func TestBugBackoffRemembersOldTroubles(t *testing.T) {
 	})
 }
 
-// TestBugExtraConnections: while a session looks at the slot every 15 s, so does watchSlot, which should step in only
-// when no session does.
+// TestBugExtraConnections: watchSlot read the slot every 15 s although a session did so as well.
 func TestBugExtraConnections(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
 		b.sleep(10 * time.Minute)
 		b.pg.edit(func() {
-			if b.pg.looks > 0 {
-				b.Errorf("%d connections of their own to look at the slot, beside a session that does", b.pg.looks)
+			if b.pg.slotReads > 0 {
+				b.Errorf("%d connections to read the slot, although a session reads it", b.pg.slotReads)
 			}
 		})
 	})
 }
 
-// TestBugIdleSlotWithKafkaAwayFromTheStart: a process that starts while Kafka is away never opens the slot, so it does
-// not know idle_replication_slot_timeout and does not touch it: a restart during a long outage of Kafka loses the slot.
+// TestBugIdleSlotWithKafkaAwayFromTheStart: a process that started while Kafka was unavailable never opened the slot, so it did not know
+// idle_replication_slot_timeout. A restart during a long outage of Kafka lost the slot.
 func TestBugIdleSlotWithKafkaAwayFromTheStart(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.pg.idle = 20 * time.Minute
@@ -419,8 +417,8 @@ func TestBugIdleSlotWithKafkaAwayFromTheStart(t *testing.T) {
 	})
 }
 
-// TestBugDrainKeepsStatusInterval: the drain turns once in a status_interval. With one that is longer than
-// wal_sender_timeout the server ends the connection, and the last position cannot be told.
+// TestBugDrainKeepsStatusInterval: the drain ran once per status_interval. If that is longer than wal_sender_timeout, the server ended the
+// connection, and the last position was not confirmed.
 func TestBugDrainKeepsStatusInterval(t *testing.T) {
 	cfg := testConfig()
 	cfg.StatusInterval = 20 * time.Second
@@ -443,8 +441,8 @@ func TestBugDrainKeepsStatusInterval(t *testing.T) {
 	})
 }
 
-// TestBugSIGTERMDuringALookUp: being told to stop cancels the look-up, whose error is taken for a lost connection: there
-// is no drain, what is in flight is cut after two seconds, and the end is not clean.
+// TestBugSIGTERMDuringALookUp: shutdown cancelled the look-up of a relation, whose error was taken for a lost connection. The relay did
+// not drain, and the end was not clean.
 func TestBugSIGTERMDuringALookUp(t *testing.T) {
 	wire(t, nil, func(w *wired) {
 		w.kafka.hold()
@@ -465,8 +463,7 @@ func TestBugSIGTERMDuringALookUp(t *testing.T) {
 	})
 }
 
-// TestBugTouchHammers: parked, while another instance has the slot and so keeps it alive: every probe is followed by an
-// attempt to open it, for ever.
+// TestBugTouchHammers: while parked, the relay tried to open the slot after every probe, although another instance had the slot.
 func TestBugTouchHammers(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.pg.idle = 20 * time.Minute
@@ -484,12 +481,12 @@ func TestBugTouchHammers(t *testing.T) {
 	})
 }
 
-// TestBugParkedAtTheEnd: told to stop while it pauses after a failure of Kafka, the relay warns that it is parked now.
+// TestBugParkedAtTheEnd: on shutdown during the pause after a failure of Kafka, the relay warned that it was parked.
 func TestBugParkedAtTheEnd(t *testing.T) {
 	cfg := testConfig()
 	cfg.BackoffMin = 30 * time.Second
 	bubble(t, cfg, func(b *bench) {
-		b.kafka.openErr = func(int) error { return reasoned{} }
+		b.kafka.openErr = func(int) error { return kafkaError{} }
 		b.start()
 		b.want(Reconnecting)
 		if err := b.quit(); err != nil {
@@ -501,8 +498,7 @@ func TestBugParkedAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestBugPoisonForgetsFailure: Kafka fails while the relay drains because of poison, and the position moves all the same.
-// What the failure means is not known, so it must stand still.
+// TestBugPoisonForgetsFailure: Kafka failed while the relay drained because of poison, but the position still moved.
 func TestBugPoisonForgetsFailure(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -521,8 +517,8 @@ func TestBugPoisonForgetsFailure(t *testing.T) {
 	})
 }
 
-// TestBugOwnStatusTakenForAnothers: the server takes a status update whose writer is told that the connection is lost.
-// The next session finds the slot ahead of what it thinks it has said, and warns of another instance that never was.
+// TestBugOwnStatusTakenForAnothers: a status update arrived although sending it returned an error. The next session found the slot ahead
+// of the position that it knew, and warned of another instance.
 func TestBugOwnStatusTakenForAnothers(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -539,8 +535,8 @@ func TestBugOwnStatusTakenForAnothers(t *testing.T) {
 	})
 }
 
-// TestBugLargeMessageTakenForSilence: a message takes longer than wal_sender_timeout to come through a slow link. The
-// session was ended as if the server were gone, and the next one met the same message.
+// TestBugLargeMessageTakenForSilence: a message took longer than wal_sender_timeout to arrive over a slow link. The session ended as if
+// the server were silent, and the next one met the same message.
 func TestBugLargeMessageTakenForSilence(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -560,8 +556,8 @@ func TestBugLargeMessageTakenForSilence(t *testing.T) {
 	})
 }
 
-// TestBugCheckFailsForGoodAtTheEnd: the last look at the catalogs finds what no retry fixes, but not that something is
-// lost. The position moves all the same, and the process says nothing of it.
+// TestBugCheckFailsForGoodAtTheEnd: the last catalog check returned an error that no retry fixes, but the position still moved, and the
+// process did not report the error.
 func TestBugCheckFailsForGoodAtTheEnd(t *testing.T) {
 	cfg := testConfig()
 	cfg.StatusInterval = 4 * time.Second
@@ -569,12 +565,12 @@ func TestBugCheckFailsForGoodAtTheEnd(t *testing.T) {
 		b.kafka.hold()
 		b.start()
 		b.sleep(4500 * time.Millisecond)
-		said := b.pg.commit("z").End
+		end := b.pg.commit("z").End
 		b.pg.commit("a")
 		synctest.Wait()
 		b.kafka.ack("z")
 		b.sleep(2 * time.Second)
-		b.kafka.ack("a") // acknowledged and covered by a look, and no status update is due
+		b.kafka.ack("a") // acknowledged and checked, and no status update is due
 		b.sleep(time.Second)
 		b.pg.edit(func() {
 			b.pg.checkErr = func(int) error {
@@ -583,15 +579,15 @@ func TestBugCheckFailsForGoodAtTheEnd(t *testing.T) {
 		})
 		b.stop()
 		b.ends(Wrong, 10*time.Second)
-		if got := b.pg.slotAt(); got != said {
+		if got := b.pg.slotAt(); got != end {
 			b.Errorf("the slot is at %s after a check that failed for good", got)
 		}
 	})
 }
 
-// TestBugPartialTransactionOfBeforeATakeOver: part of a transaction is in Kafka when another instance takes over and
-// delivers the rest. Back at the slot, this one replaces what it knew by part of a later transaction; then a crash takes
-// the slot back to before the first one, and all of that is sent again.
+// TestBugPartialTransactionOfBeforeATakeOver: part of a transaction was in Kafka when another instance took over and delivered the rest.
+// When this process had the slot again, it replaced its progress by part of a later transaction. After a crash took the slot back to
+// before the first transaction, all of its events were sent again.
 func TestBugPartialTransactionOfBeforeATakeOver(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -611,13 +607,13 @@ func TestBugPartialTransactionOfBeforeATakeOver(t *testing.T) {
 		b.pg.crash()
 		b.sleep(5 * time.Second)
 		if got := b.kafka.flying(); !slices.Equal(got, []string{"b", "d"}) {
-			b.Errorf("in flight %v, want b, of which it knows nothing, and d", got)
+			b.Errorf("in flight %v, want b, which this process has not delivered, and d", got)
 		}
 	})
 }
 
-// TestBugCrashWhileKafkaIsSlow: Postgres crashes while Kafka takes its time. What had left gets its acknowledgement, and is not
-// sent again by the next session.
+// TestBugCrashWhileKafkaIsSlow: Postgres crashes while Kafka is slow. Events that were in flight are acknowledged, and the next session
+// does not send them again.
 func TestBugCrashWhileKafkaIsSlow(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()

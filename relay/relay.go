@@ -1,9 +1,9 @@
-// Package relay is the pipeline from the walsender to Kafka: one session's loop, and the supervisor that starts the
-// next one. It is the package to read first: session.go is one session from connect to first error, confirm.go does
-// what the confirm rule of package checkpoint says, classify.go what an error means, between.go what happens until the next one.
+// Package relay is the pipeline from the walsender to Kafka: the loop of one session, and the supervisor that starts the next
+// session. Read this package first. session.go is one session from connect to first error, confirm.go runs the actions of the
+// confirm rule of package checkpoint, classify.go decides what an error means, and retry.go waits between sessions.
 //
-// It promises the confirm rule (docs: ARCHITECTURE.md) towards the server, order and fail-stop towards the sink, and
-// within the life of a process that what was acknowledged is not sent again. It knows Kafka only as a [Sink].
+// The package obeys the confirm rule (docs: ARCHITECTURE.md). It sends events in order and ends a session at the first error. A
+// process does not send an event again that Kafka has acknowledged. Kafka is known only as a [Sink].
 package relay
 
 import (
@@ -22,17 +22,17 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Source opens sessions with the walsender. replication.Source is the real one.
+// Source opens sessions with the walsender. replication.Source implements it.
 type Source interface {
 	// Open starts replication from the slot's own position.
 	Open(ctx context.Context) (Stream, error)
-	// WaitFree returns once the slot is free; tick is called with every look at it.
+	// WaitFree returns when the slot is free. It calls tick each time it has read the slot.
 	WaitFree(ctx context.Context, tick func(*replication.Slot)) error
-	// Look reads the slot over a connection that is closed again at once.
+	// Look reads the slot over a connection that is closed at once.
 	Look(ctx context.Context) (*replication.Slot, error)
 }
 
-// Stream is one session with the walsender. replication.Stream says what each method means.
+// Stream is one session with the walsender. replication.Stream documents the methods.
 type Stream interface {
 	Identity() replication.Identity
 	Start() pglogrepl.LSN
@@ -51,26 +51,26 @@ type Stream interface {
 	Close(last pglogrepl.LSN, now time.Time) error
 }
 
-// Config holds the relay's own settings.
+// Config has the relay's own settings.
 type Config struct {
 	StatusInterval   time.Duration // how often a moved position is confirmed
-	WalSenderTimeout time.Duration // a third of it is the longest silence of ours, all of it the longest of the server
-	ParkAfter        time.Duration // without an ack for so long while something waits: leave the server alone
-	ShutdownTimeout  time.Duration // how long the drain may take
-	MaxEvents        int           // the window: events in flight
-	MaxBytes         int64         // and their bytes
+	WalSenderTimeout time.Duration // the longest silence of the server; ours is at most a third of it
+	ParkAfter        time.Duration // how long events wait without an acknowledgement before the relay parks
+	ShutdownTimeout  time.Duration // the longest duration of the drain
+	MaxEvents        int           // maximum number of events in flight
+	MaxBytes         int64         // maximum bytes in flight
 	BackoffMin       time.Duration // full jitter between retries: 0 to BackoffMin, doubling up to BackoffMax
 	BackoffMax       time.Duration
-	Poison           Poisons
-	// MissingAfter is for how long a topic may be missing until its events are poison; 0: for ever.
+	Poison           PoisonPolicies
+	// MissingAfter is how long a topic may be missing before its events are poison; 0: no limit.
 	MissingAfter time.Duration
-	// MessagePrefix is that of the logical messages that are events; "": none are.
+	// MessagePrefix is the prefix of the logical messages that are events; "": no messages are events.
 	MessagePrefix string
-	// Deduplication, if it is wanted, leaves out after a crash what Kafka has.
+	// Deduplication skips, after a crash, events that Kafka has.
 	Deduplication Deduplication
 }
 
-// DefaultConfig has the defaults of the settings.
+// DefaultConfig returns the default settings.
 func DefaultConfig() Config {
 	return Config{
 		StatusInterval:   time.Second,
@@ -84,7 +84,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Relay delivers one slot's outbox to Kafka until it is told to stop or finds something that no retry can fix.
+// Relay delivers the events of one slot to Kafka until it is stopped or meets an error that no retry can fix.
 type Relay struct {
 	cfg    Config
 	source Source
@@ -93,23 +93,27 @@ type Relay struct {
 	log    *slog.Logger
 	met    *Metrics
 
+	// Used by the session, and between sessions by the supervisor.
 	started         time.Time
-	mem             memory                                 // what earlier sessions of this process delivered
-	refused         map[checkpoint.Position]*router.Poison // by Kafka, and not to stop the relay
-	missing         map[string]absence                     // topics that Kafka does not have; the session's, or between two the supervisor's
-	gaveUp          time.Time                              // when the wait for one of them was over last; of the same
-	sendSinglyUntil pglogrepl.LSN                          // transactions up to this commit LSN are sent record by record, to find the one refused
+	mem             memory
+	refusedEvents   map[checkpoint.Position]*router.Poison // events that Kafka has refused and whose policy is not to stop
+	missingTopics   map[string]absence                     // topics that Kafka does not have
+	gaveUpAt        time.Time                              // when the last wait for a missing topic was over
+	sendSinglyUntil pglogrepl.LSN                          // transactions up to this commit LSN are sent record by record, to find a refused record
 
-	mu       sync.Mutex // guards view and reported
-	view     view
-	reported map[string]checkpoint.Phantoms // by partition
-	clock    func() time.Time
-	jitter   func(n int64) int64 // below n
+	mu               sync.Mutex // guards view and reportedPhantoms
+	view             view
+	reportedPhantoms map[string]checkpoint.Phantoms // by partition
+	clock            func() time.Time
+	jitter           func(n int64) int64 // below n
 }
 
-// New wires a relay; it connects to nothing.
+// New returns a relay. It connects to nothing.
 func New(cfg Config, source Source, kafka Kafka, r *router.Router, met *Metrics, log *slog.Logger) *Relay {
-	rl := &Relay{cfg: cfg, source: source, kafka: kafka, router: r, met: met, log: log, clock: time.Now, jitter: rand.Int64N, refused: map[checkpoint.Position]*router.Poison{}, missing: map[string]absence{}, reported: map[string]checkpoint.Phantoms{}}
+	rl := &Relay{
+		cfg: cfg, source: source, kafka: kafka, router: r, met: met, log: log, clock: time.Now, jitter: rand.Int64N,
+		refusedEvents: map[checkpoint.Position]*router.Poison{}, missingTopics: map[string]absence{}, reportedPhantoms: map[string]checkpoint.Phantoms{},
+	}
 	rl.mem.History = checkpoint.NewHistory()
 	now := rl.clock()
 	rl.started = now
@@ -118,7 +122,7 @@ func New(cfg Config, source Source, kafka Kafka, r *router.Router, met *Metrics,
 	return rl
 }
 
-// Stopped is what Run returns when the relay has ended for another reason than being told to.
+// Stopped is the error of Run, with its class.
 type Stopped struct {
 	Class Class
 	Err   error
@@ -127,11 +131,11 @@ type Stopped struct {
 func (s *Stopped) Error() string { return s.Err.Error() }
 func (s *Stopped) Unwrap() error { return s.Err }
 
-// errShutdown is the cause of a session that ends because it was told to.
+// errShutdown ends a session on shutdown.
 var errShutdown = errors.New("shutting down")
 
-// Run runs sessions until ctx ends (then it has drained and returns nil, or an error if the drain was incomplete) or an
-// error of a class that a retry cannot fix comes up (then it returns *Stopped).
+// Run runs sessions until ctx ends or an error occurs that no retry can fix. When ctx ends, it drains and returns nil, or an
+// error if the drain was incomplete. After an error that no retry can fix it returns *Stopped.
 func (r *Relay) Run(ctx context.Context) error {
 	watch, stop := context.WithCancel(ctx)
 	defer stop()
@@ -141,8 +145,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer stop()
 
 	for attempt := 0; ; attempt++ {
-		well, err := r.session(ctx)
-		if well {
+		wentWell, err := r.session(ctx)
+		if wentWell {
 			attempt = 0
 		}
 		if ctx.Err() != nil && (errors.Is(err, errShutdown) || classify(err, r.delivered()).class == Retry) {
@@ -157,7 +161,7 @@ func (r *Relay) Run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return r.checkConfirmed()
 			}
-			// What waiting ran into is classified like what a session runs into.
+			// An error of the wait is classified like an error of a session.
 			if w := classify(err, r.delivered()); w.class != Retry {
 				return r.stop(ctx, w.class, err)
 			}
@@ -166,8 +170,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 }
 
-// checkConfirmed is the end of Run when it was told to stop: well only if everything acknowledged is confirmed. What we sent
-// last may have been lost on the way, or taken without an answer, so the slot is asked.
+// checkConfirmed returns the result of Run on shutdown: an error if an acknowledged transaction is not confirmed. It reads the slot,
+// because the last status update may be lost.
 func (r *Relay) checkConfirmed() error {
 	done := r.mem.Done()
 	if done == 0 {
@@ -180,28 +184,28 @@ func (r *Relay) checkConfirmed() error {
 		confirmed = slot.ConfirmedFlush
 	}
 	if done >= confirmed {
-		why := "while Postgres could not be told"
+		why := "before Postgres confirmed the last position"
 		if r.mem.Rereading() {
-			why = "before all that was delivered earlier had come by again"
+			why = "before Postgres had sent again all events that were already delivered"
 		}
 		return &Stopped{Class: Fault, Err: fmt.Errorf("stopped %s: transactions up to the one committed at %s are in Kafka, "+
-			"the slot is confirmed up to %s, where the next start begins", why, done, confirmed)}
+			"but the slot is confirmed only up to %s, where the next start begins", why, done, confirmed)}
 	}
 	return nil
 }
 
-// finalCheckTimeout bounds the last look at the slot.
+// finalCheckTimeout is the longest duration of the last read of the slot.
 const finalCheckTimeout = 5 * time.Second
 
-// slotEvery is how often the slot is looked at for the metrics.
+// slotEvery is how often the slot is read for the metrics.
 const slotEvery = 15 * time.Second
 
-// watchSlot keeps the slot's metrics true while no session does, which is when they matter most.
+// watchSlot updates the slot's metrics while no session does.
 func (r *Relay) watchSlot(ctx context.Context) {
-	tick := time.NewTicker(slotEvery / 5) // a session's last look was at any time
+	tick := time.NewTicker(slotEvery / 5) // a session may have read the slot at any time
 	defer tick.Stop()
 	var tried time.Time
-	said := ""
+	logged := ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -209,15 +213,15 @@ func (r *Relay) watchSlot(ctx context.Context) {
 		case <-tick.C:
 		}
 		if !r.slotUnwatched() {
-			said = ""
+			logged = ""
 			continue
 		}
 		if r.clock().Sub(tried) < slotEvery {
 			continue
 		}
 		tried = r.clock()
-		look, cancel := context.WithTimeout(ctx, slotEvery)
-		slot, err := r.source.Look(look)
+		looking, cancel := context.WithTimeout(ctx, slotEvery)
+		slot, err := r.source.Look(looking)
 		cancel()
 		if slot != nil {
 			r.publishSlot(slot)
@@ -226,10 +230,10 @@ func (r *Relay) watchSlot(ctx context.Context) {
 			continue
 		}
 		r.met.slot.pollErrors.Inc()
-		r.log.Debug("look at the slot", "error", err)
-		// While Kafka is waited for, no session says what is wrong with Postgres.
-		if ctx.Err() == nil && err.Error() != said && r.waitsForKafka() {
-			said = err.Error()
+		r.log.Debug("read the slot", "error", err)
+		// While the relay waits for Kafka, no session reports errors of Postgres.
+		if ctx.Err() == nil && err.Error() != logged && r.waitsForKafka() {
+			logged = err.Error()
 			r.log.Warn("waiting for Kafka; Postgres cannot be used either", "error", err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
-// TestNothingIsRepeatedAfterACrashOfPostgres: the server has forgotten what was confirmed and sends it again.
+// TestNothingIsRepeatedAfterACrashOfPostgres: after a crash the server sends confirmed events again. They are skipped.
 func TestNothingIsRepeatedAfterACrashOfPostgres(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -47,7 +47,7 @@ func TestNothingIsRepeatedAfterACrashOfPostgres(t *testing.T) {
 	})
 }
 
-// TestPartlyAcknowledgedTransactionIsResumed at the first event that is not acknowledged, again and again.
+// TestPartlyAcknowledgedTransactionIsResumed: each session resumes the transaction at the first event that is not acknowledged.
 func TestPartlyAcknowledgedTransactionIsResumed(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -68,7 +68,7 @@ func TestPartlyAcknowledgedTransactionIsResumed(t *testing.T) {
 		b.kafka.ack("c")
 		b.pg.cut()
 		b.sleep(3 * time.Second)
-		b.kafka.fail(errKafka, lost) // nothing of it: the next one begins where this one began
+		b.kafka.fail(errKafka, lost) // the next session begins at the same event
 		b.sleep(time.Second)
 		if got := b.kafka.flying(); !slices.Equal(got, []string{"d", "e", "f", "g"}) {
 			b.Fatalf("in flight %v", got)
@@ -82,8 +82,8 @@ func TestPartlyAcknowledgedTransactionIsResumed(t *testing.T) {
 	})
 }
 
-// TestOtherHistory: whatever shows that the server's history is not the one that was delivered from stops the process,
-// and nothing of it is delivered or confirmed.
+// TestOtherHistory: the process stops when the server turns out to have another history. No event of that history is delivered or
+// confirmed.
 func TestOtherHistory(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -128,8 +128,8 @@ func TestOtherHistory(t *testing.T) {
 	}
 }
 
-// TestNothingIsConfirmedOnSuspicion: what is dropped before the last delivered transaction may be another's. Until that
-// one has come by again the slot stays where it is.
+// TestNothingIsConfirmedOnSuspicion: events that are skipped before the last delivered transaction may belong to another history. The slot
+// does not move until the server has sent that transaction again.
 func TestNothingIsConfirmedOnSuspicion(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -150,9 +150,9 @@ func TestNothingIsConfirmedOnSuspicion(t *testing.T) {
 				b.sleep(3 * time.Second)
 				b.pg.crash()
 				b.pg.edit(func() {
-					b.pg.flushed = b.pg.end // there is WAL, but what it holds is not decoded yet
+					b.pg.flushed = b.pg.end // there is WAL that is not decoded yet
 					b.pg.wal, b.pg.end = b.pg.wal[:1], b.pg.wal[0].End
-					b.pg.wal[0].XID++ // not the a that was delivered, which nobody can see yet
+					b.pg.wal[0].XID++ // another transaction than the delivered a, which is not known yet
 				})
 				b.sleep(30 * time.Second)
 				b.want(Streaming)
@@ -162,8 +162,8 @@ func TestNothingIsConfirmedOnSuspicion(t *testing.T) {
 				if got := b.pg.slotAt(); got != firstLSN {
 					b.Errorf("the slot is at %s", got)
 				}
-				b.pg.commit("x") // in the place of b, and dropped if a later one was the last
-				b.pg.commit("y") // in the place of c and d
+				b.pg.commit("x") // at the LSN of b, and skipped if a later one was the last
+				b.pg.commit("y") // at the LSNs of c and d
 				b.ends(Lost, time.Minute)
 				if got := b.pg.slotAt(); got != firstLSN {
 					b.Errorf("the slot is at %s", got)
@@ -173,7 +173,7 @@ func TestNothingIsConfirmedOnSuspicion(t *testing.T) {
 	}
 }
 
-// later is a transaction behind the end of the WAL that has one event, x.
+// later returns a transaction with one event, x, after the end of the WAL.
 func later(pg *postgres) (t walsendertest.Tx) {
 	t = pg.wal[0].Tx
 	t.Commit, t.End, t.XID, t.Time = pg.end, pg.end+0x30, 9000, time.Now()
@@ -182,9 +182,9 @@ func later(pg *postgres) (t walsendertest.Tx) {
 	return t
 }
 
-// TestSlotBeyondTheFork: what was told on a timeline that was left does not account for a slot that stands behind its end.
+// TestSlotBeyondTheFork: a position that was confirmed on an earlier timeline does not explain a slot that is after the fork.
 func TestSlotBeyondTheFork(t *testing.T) {
-	for stands, want := range map[pglogrepl.LSN]float64{0: 0, 1: 1} { // so far behind the fork
+	for stands, want := range map[pglogrepl.LSN]float64{0: 0, 1: 1} { // the slot's distance from the fork
 		bubble(t, testConfig(), func(b *bench) {
 			b.start()
 			x := b.pg.commit("a")
@@ -213,7 +213,7 @@ func TestSlotBeyondTheFork(t *testing.T) {
 	}
 }
 
-// TestSlotFurtherAhead: another instance was active. That is a warning and a metric, and delivery goes on.
+// TestSlotFurtherAhead: another instance was active. A warning and a metric show it, and delivery continues.
 func TestSlotFurtherAhead(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -223,7 +223,7 @@ func TestSlotFurtherAhead(t *testing.T) {
 			b.Error("slot_ahead_total before anything happened")
 		}
 		b.pg.edit(func() {
-			b.pg.live().fail(errGone) // another one delivers b
+			b.pg.live().fail(errGone) // another instance delivers b
 			b.pg.end += 0x500
 			b.pg.confirmed = b.pg.end
 		})
@@ -232,10 +232,10 @@ func TestSlotFurtherAhead(t *testing.T) {
 		b.sleep(3 * time.Second)
 		b.want(Streaming)
 		b.delivered("a", "c")
-		if b.metric("slot_ahead_total") != 1 || b.log.count("further ahead") != 1 {
-			b.Errorf("slot_ahead_total %v, %d warnings", b.metric("slot_ahead_total"), b.log.count("further ahead"))
+		if b.metric("slot_ahead_total") != 1 || b.log.count("ahead of the last position") != 1 {
+			b.Errorf("slot_ahead_total %v, %d warnings", b.metric("slot_ahead_total"), b.log.count("ahead of the last position"))
 		}
-		// What we confirmed ourselves is no surprise, nor is a slot that has forgotten.
+		// A position that this process confirmed is no reason for a warning, nor is a slot that a crash took back.
 		b.pg.cut()
 		b.sleep(time.Second)
 		b.pg.crash()
@@ -246,8 +246,8 @@ func TestSlotFurtherAhead(t *testing.T) {
 	})
 }
 
-// TestNotRepeatedBehindAHole: what Kafka has acknowledged behind an event that it refuses is not sent again, in however many
-// sessions of the process (before: in each of them).
+// TestNotRepeatedBehindAHole: events that Kafka has acknowledged after an event that it refuses are not sent again by later sessions of the
+// process.
 func TestNotRepeatedBehindAHole(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -275,8 +275,8 @@ func TestNotRepeatedBehindAHole(t *testing.T) {
 	})
 }
 
-// TestLossyFailover: a standby without the last delivered transaction was promoted. A living daemon goes on, as one that was
-// restarted does, and says what Kafka has beyond the fork.
+// TestLossyFailover: a standby without the last delivered transaction was promoted. A running daemon continues, like a restarted one, and
+// logs that Kafka has events beyond the fork.
 func TestLossyFailover(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -298,7 +298,7 @@ func TestLossyFailover(t *testing.T) {
 		b.sleep(5 * time.Second)
 		b.want(Streaming)
 		b.delivered("a", "lost", "new")
-		if b.log.count("a failover lost transactions after they were delivered") != 1 {
+		if b.log.count("a failover lost their transactions") != 1 {
 			b.Errorf("the log: %s", b.log.String())
 		}
 		if b.pg.slotAt() != b.pg.end {
@@ -307,8 +307,7 @@ func TestLossyFailover(t *testing.T) {
 	})
 }
 
-// TestSkippedTakePlaceInTheWindow: what is skipped behind an event that Kafka does not acknowledge is remembered until then, so that it
-// fills the window like an event in flight.
+// TestSkippedTakePlaceInTheWindow: events that are skipped after an unacknowledged event fill the window like events in flight.
 func TestSkippedTakePlaceInTheWindow(t *testing.T) {
 	cfg := testConfig()
 	cfg.MaxEvents = 10

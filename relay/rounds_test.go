@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// TestAckToConfirmed: whatever is acknowledged is in a status update within a second, in both modes, under load and when
-// nothing follows; also after something took its time once, or the server asked in between, which must not put look, record
-// and update out of step for good. Each of them comes about once a second meanwhile, as far as there is something to say.
+// TestAckToConfirmed: an acknowledged position is confirmed within a second, in both modes of delivery, under load and when nothing
+// follows. A slow step, or a request of the server, does not delay later rounds. Checks, records and status updates each run about
+// once a second.
 func TestAckToConfirmed(t *testing.T) {
 	const lasts, disturbed = 30 * time.Second, 8 * time.Second
 	for _, mode := range []string{"at_least_once", "deduplicated"} {
@@ -33,15 +33,15 @@ func TestAckToConfirmed(t *testing.T) {
 							look = 640 * time.Millisecond
 						case "everything slow":
 							look = 28 * time.Millisecond
-						case "a slow record, slow acks": // some come between look and record, some behind the record
+						case "a slow record, slow acks": // some between check and record, some after the record
 							b.kafka.edit(func() { b.kafka.auto = 12300 * time.Microsecond })
 						}
-						calm := 0 * time.Second // while it lasts, nothing is asked for
+						calm := 0 * time.Second // meanwhile the server does not ask
 						if strings.HasPrefix(what, "a slow") {
 							calm = 3 * time.Second
 						}
 						b.start()
-						for b.state() != Streaming { // until then there is a look of its own, and the first record
+						for b.state() != Streaming { // the session begins with a check and the first record
 							b.sleep(time.Millisecond)
 						}
 						began := time.Now()
@@ -78,8 +78,8 @@ func TestAckToConfirmed(t *testing.T) {
 							}
 						}
 						most := int(time.Since(began).Seconds()*1.06) + 2
-						if n := len(b.pg.looked()); n > most {
-							t.Errorf("%d looks in %s", n, time.Since(began))
+						if n := len(b.pg.catalogChecks()); n > most {
+							t.Errorf("%d checks in %s", n, time.Since(began))
 						}
 						if n := moves(ups); n > most {
 							t.Errorf("%d status updates that moved in %s", n, time.Since(began))
@@ -99,11 +99,11 @@ func TestAckToConfirmed(t *testing.T) {
 	}
 }
 
-// TestLongStatusInterval: a long status_interval is kept. The position record goes on once a second, because it says what
-// Kafka has; without one the guard does not look more often than its answer is used.
+// TestLongStatusInterval: a long status_interval is kept. Position records are still stored once a second. Without them the catalogs are
+// checked only before a status update.
 func TestLongStatusInterval(t *testing.T) {
 	const interval, lasts = 10 * time.Second, 62 * time.Second
-	run := func(b *bench) (looks int) {
+	run := func(b *bench) (checks int) {
 		b.start()
 		for i := range int(lasts / (20 * time.Millisecond)) {
 			b.pg.commit(fmt.Sprint("e", i))
@@ -124,14 +124,14 @@ func TestLongStatusInterval(t *testing.T) {
 		if len(moved) < 5 || len(moved) > 6 {
 			t.Errorf("%d status updates that moved in %s", len(moved), lasts)
 		}
-		return len(b.pg.looked())
+		return len(b.pg.catalogChecks())
 	}
 	cfg := testConfig()
 	cfg.StatusInterval, cfg.WalSenderTimeout = interval, time.Hour
 	t.Run("at_least_once", func(t *testing.T) {
 		bubble(t, cfg, func(b *bench) {
-			if looks := run(b); looks > 8 {
-				t.Errorf("%d looks for 6 status updates", looks)
+			if checks := run(b); checks > 8 {
+				t.Errorf("%d checks for 6 status updates", checks)
 			}
 		})
 	})
@@ -140,7 +140,7 @@ func TestLongStatusInterval(t *testing.T) {
 		cfg.Deduplication = Deduplication{Slot: "outboxcdc", LookBack: 100, FenceWait: 5 * time.Second, Sources: "s"}
 		bubble(t, cfg, func(b *bench) {
 			p := &fakePositions{b: b, pid: 7}
-			b.kafka.past = p
+			b.kafka.deduplication = p
 			b.pg.checkErr = func(n int) error {
 				if n == 10 {
 					time.Sleep(640 * time.Millisecond)
@@ -166,7 +166,7 @@ func TestLongStatusInterval(t *testing.T) {
 	})
 }
 
-// confirmedAt is when a status update first carried the position.
+// confirmedAt returns when a status update first carried the position.
 func confirmedAt(ups []status, pos pglogrepl.LSN) time.Time {
 	for _, u := range ups {
 		if u.pos >= pos {
@@ -176,7 +176,7 @@ func confirmedAt(ups []status, pos pglogrepl.LSN) time.Time {
 	return time.Now().Add(time.Hour)
 }
 
-// moves counts the status updates that moved the slot.
+// moves returns the number of status updates that moved the slot.
 func moves(ups []status) (n int) {
 	last := pglogrepl.LSN(firstLSN)
 	for _, u := range ups {

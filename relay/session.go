@@ -17,73 +17,71 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// session is one stream, one sink and one tracker, from connect to first error. One goroutine runs it: it alone reads
-// the stream and writes status updates. Back-pressure stops its reading, never its status updates.
+// session is one stream, one sink and one tracker, from connect to first error. Only the session's goroutine reads the stream and
+// writes status updates. Back-pressure pauses reading, never status updates.
 //
-// If the process dies at any point, the slot stands at the last status update that arrived, and the server sends everything after
-// it again. What Kafka has of that is told by the position record and the ends of partitions (position.go); without deduplicated delivery
-// there is no other state.
+// If the process dies at any point, the slot is at the position of the last status update that arrived, and the server sends
+// everything after it again. The position record and the ends of partitions show which of these events Kafka has (position.go).
+// Without deduplicated delivery there is no other state than the slot.
 type session struct {
-	r        *Relay
-	stream   Stream
-	sink     Sink
-	tracker  *checkpoint.Tracker
-	rule     *checkpoint.Rule
-	decoder  *decoder.Decoder
-	resume   checkpoint.Resume
-	until    pglogrepl.LSN // sessions before have sent nothing that was committed from here on
-	guard    guard
-	position position
+	r          *Relay
+	stream     Stream
+	sink       Sink
+	tracker    *checkpoint.Tracker
+	rule       *checkpoint.Rule
+	decoder    *decoder.Decoder
+	resume     checkpoint.Resume
+	earlierEnd pglogrepl.LSN // earlier sessions have sent no event that was committed at or after this position
+	guard      guard
+	position   position
 
-	life   context.Context // ends before the stream is closed
-	beside sync.WaitGroup  // what runs beside the session's goroutine until then
+	life       context.Context // ends before the stream is closed
+	background sync.WaitGroup  // other goroutines, which end with life
 
-	// owned by the session's goroutine
-	begin      decoder.Begin // the open transaction
-	lastCommit time.Time     // of the newest transaction read to its end
-	inTx       bool
-	rec        router.Record
-	alone      *sent         // the record that has Kafka for itself, while it does
-	lastSent   pglogrepl.LSN // commit LSN of the newest transaction that a record was sent of
-	awaiting   string        // what the session's goroutine waits for; "": it reads
-	waitSince  time.Time     // since when something waits for Kafka; zero: nothing does
-	lastHeard  time.Time     // of the server
-	finishBy   time.Time     // told to stop inside a transaction: until when its end is waited for
-	wake       chan struct{}
-	updated    map[uint32]bool // tables, by OID, of whose updates the log knows
+	// Used by the session's goroutine only.
+	begin         decoder.Begin // the open transaction
+	lastCommit    time.Time     // of the newest transaction read to its end
+	inTx          bool
+	rec           router.Record
+	single        *singleRecord // the record that is sent with nothing else in flight; nil: none is
+	lastSent      pglogrepl.LSN // commit LSN of the newest transaction with a record that was sent
+	awaiting      string        // what the session's goroutine waits for; "": it reads
+	waitSince     time.Time     // since when an event waits for Kafka; zero: none does
+	lastMessage   time.Time     // when the server last sent a message
+	finishBy      time.Time     // on shutdown: until when the session waits for the end of the open transaction
+	wake          chan struct{}
+	updatesLogged map[uint32]bool // tables, by OID, whose updates were logged
 
 	readsEnds bool // the ends of partitions are read before anything is sent that may be there
-	isSettled bool // nothing that sessions before have left in Kafka is in doubt
+	isSettled bool // see settled
 
-	statusFailed bool // a status update could not be written
-
-	refusedSaid bool // the log knows of messages that are not transactional
-
-	heard bool // a message came since the last turn
+	statusFailed  bool // a status update could not be written
+	refusalLogged bool // a message that is not transactional was logged
+	gotMessage    bool // a message has arrived since the last turn
 
 	began time.Time
 
-	// written by the sink's goroutines
-	lastAck     atomic.Int64 // nanoseconds since began; 0: nothing was acknowledged
+	// Written by the sink's goroutines.
+	lastAck     atomic.Int64 // nanoseconds since began; 0: no acknowledgement yet
 	deadLetters sentDeadLetters
 	failure     atomic.Pointer[error]
 }
 
-// sent remembers a record that was sent alone: if Kafka refuses it, it is poison.
-type sent struct {
+// singleRecord is a record that is sent with nothing else in flight. If Kafka refuses it, it is poison.
+type singleRecord struct {
 	n      uint64
 	dead   bool // it is a dead letter
 	poison router.Poison
 }
 
-// session runs one session and reports whether it went well for a while: Kafka acknowledged something in it, or it
-// streamed for longer than the longest pause between two.
-func (r *Relay) session(ctx context.Context) (well bool, err error) {
+// session runs one session. wentWell means that the session made progress, or streamed for longer than the longest pause
+// between sessions.
+func (r *Relay) session(ctx context.Context) (wentWell bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
 	s := &session{r: r, wake: make(chan struct{}, 1), began: r.clock()}
-	// Kafka first: while it is away no replication connection is opened.
+	// Kafka first: while it is unavailable, no replication connection is opened.
 	opening, opened := context.WithTimeout(ctx, openTimeout)
 	s.sink, err = r.kafka.Open(opening, s.callbacks(cancel))
 	opened()
@@ -95,19 +93,19 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 		_ = s.closeSink(0) // nothing was sent
 		return false, s.rootCause(err)
 	}
-	// A cancelled context must end a Receive that waits for data, and what else the session waits for.
+	// A cancelled context must end every wait of the session, also for data of the stream.
 	stop := context.AfterFunc(ctx, s.interrupt)
 	defer stop()
-	var stopBeside context.CancelFunc
-	s.life, stopBeside = context.WithCancel(context.WithoutCancel(ctx))
-	s.beside.Go(func() { s.guard.run(s.life, s.stream) })
-	endBeside := func() {
-		stopBeside()
-		s.beside.Wait()
+	var stopBackground context.CancelFunc
+	s.life, stopBackground = context.WithCancel(context.WithoutCancel(ctx))
+	s.background.Go(func() { s.guard.run(s.life, s.stream) })
+	endBackground := func() {
+		stopBackground()
+		s.background.Wait()
 	}
 	if err := s.start(ctx); err != nil {
-		endBeside()
-		_ = s.closeSink(0) // before the slot is another's
+		endBackground()
+		_ = s.closeSink(0) // before the slot is free for another client
 		err = s.rootCause(err)
 		_ = s.stream.Close(0, r.clock())
 		r.noteProgress(s, false, err)
@@ -116,46 +114,47 @@ func (r *Relay) session(ctx context.Context) (well bool, err error) {
 
 	began := r.clock()
 	err = s.rootCause(s.run(ctx))
-	well = r.clock().Sub(began) > r.cfg.BackoffMax
+	wentWell = r.clock().Sub(began) > r.cfg.BackoffMax
 	err = s.leave(ctx, err)
-	endBeside()
-	before := r.mem.Newest()
+	endBackground()
+	newest := r.mem.Newest()
 	s.close()
-	// Acknowledgements behind a hole are no progress: what fills it may be refused for ever, and not at full speed.
-	moved := r.mem.Newest() != before
+	// Acknowledgements after a gap are no progress. Otherwise, if Kafka never acknowledges the event in the gap, sessions would follow each
+	// other without a pause.
+	moved := r.mem.Newest() != newest
 	r.noteProgress(s, moved, err)
-	return moved || well && replication.KindOf(err) != replication.CannotSend, err
+	return moved || wentWell && replication.KindOf(err) != replication.CannotSend, err
 }
 
-// rootCause is why the session is over: what Kafka said comes before what the end of the session made others say.
+// rootCause returns the error that ended the session. A failure of Kafka comes before the errors that it causes elsewhere.
 func (s *session) rootCause(err error) error {
 	if failure := s.failure.Load(); failure != nil {
-		if v := classify(err, s.r.delivered()); v.class == Retry && v.how == waitBackoff {
+		if v := classify(err, s.r.delivered()); v.class == Retry && v.wait == waitBackoff {
 			return *failure
 		}
 	}
 	return s.readFinalError(err)
 }
 
-// openTimeout bounds the opening of either side; lookUpTimeout one question of the session's goroutine to the catalogs.
+// openTimeout is the longest duration of opening either side, lookUpTimeout of one catalog query of the session's goroutine.
 const (
 	openTimeout   = 30 * time.Second
 	lookUpTimeout = 5 * time.Second
 )
 
-// callbacks connects the sink to the tracker. They run on the sink's goroutines, before open has returned at the
-// earliest for Failed and Wake, after a Send for Acked.
+// callbacks connects the sink to the tracker. They run on the sink's goroutines. Failed and Wake may be called before open has
+// returned, Acked only after a Send.
 func (s *session) callbacks(cancel context.CancelFunc) Callbacks {
 	return Callbacks{
 		Acked: func(n uint64) {
 			defer func() {
-				if broken := recover(); broken != nil { // the tracker's word on a promise of ours that does not hold
+				if broken := recover(); broken != nil { // the tracker panics at a programming error
 					var err error = &errInternal{fmt.Sprint(broken)}
 					s.failure.CompareAndSwap(nil, &err)
 					cancel()
 				}
 			}()
-			s.deadLetters.acked(n) // before the tracker wakes who waits for it
+			s.deadLetters.noteAcked(n) // before the tracker wakes the session
 			commit := s.tracker.Ack(n)
 			now := s.r.clock()
 			s.lastAck.Store(max(1, int64(now.Sub(s.began))))
@@ -170,7 +169,7 @@ func (s *session) callbacks(cancel context.CancelFunc) Callbacks {
 	}
 }
 
-// ackedAt is when Kafka last acknowledged something in this session; zero: it has not.
+// ackedAt returns when Kafka last acknowledged an event of this session; zero: it has not yet.
 func (s *session) ackedAt() time.Time {
 	if d := s.lastAck.Load(); d != 0 {
 		return s.began.Add(time.Duration(d))
@@ -185,13 +184,13 @@ func (s *session) wakeUp() {
 	}
 }
 
-// interrupt makes the session look what there is to do, whether it reads or waits.
+// interrupt makes the session run its next turn, whether it reads or waits.
 func (s *session) interrupt() {
 	s.stream.Interrupt()
 	s.wakeUp()
 }
 
-// open connects to the server and prepares what depends on its answer.
+// open opens the stream and prepares the parts of the session that depend on it.
 func (s *session) open(ctx context.Context) error {
 	r := s.r
 	var err error
@@ -203,28 +202,28 @@ func (s *session) open(ctx context.Context) error {
 	id, start := s.stream.Identity(), s.stream.Start()
 	var lost checkpoint.Position
 	if s.resume, lost, err = r.mem.Resume(id, start); err != nil {
-		_ = s.stream.Close(0, r.clock()) // the history is not ours: say nothing
+		_ = s.stream.Close(0, r.clock()) // another history: send no position
 		return err
 	}
 	if !lost.IsZero() {
-		r.log.Error("the server does not have all that this process has delivered: a failover lost transactions after they were delivered",
+		r.log.Error("the server lacks events that this process has delivered: a failover lost their transactions",
 			"delivered_up_to", lost.String(), "timeline", id.Timeline)
 	}
-	s.until = id.WALEnd
-	ahead := r.mem.FoundSlot(id, start)
+	s.earlierEnd = id.WALEnd
+	ahead := r.mem.NoteSlot(id, start)
 	if err := r.checkColumns(s.stream.Tables()); err != nil {
 		_ = s.stream.Close(0, r.clock())
 		return err
 	}
 	if ahead {
 		r.met.slotAhead.Inc()
-		r.log.Warn("the slot is further ahead than we last confirmed: another instance was active, or somebody advanced it",
+		r.log.Warn("the slot is ahead of the last position that this process confirmed: another instance was active, or the slot was advanced",
 			"confirmed_by_us", r.mem.Confirmed().String(), "slot_confirmed", start.String())
 	}
 	now := r.clock()
 	s.tracker = checkpoint.NewTracker(start)
 	s.decoder = NewDecoder(ctx, s.stream, r.router, r.cfg.MessagePrefix)
-	s.lastHeard = now
+	s.lastMessage = now
 	s.rule = checkpoint.NewRule(start, now, r.cfg.pacing(), s.tracker, &s.resume)
 	s.guard = newGuard(s.interrupt)
 	if r.cfg.Deduplication.Slot != "" {
@@ -233,7 +232,7 @@ func (s *session) open(ctx context.Context) error {
 	return nil
 }
 
-// start reads what sessions before have left, and has the stream's owner begin. The guard runs by now.
+// start reads the position record and begins to stream. The guard runs already.
 func (s *session) start(ctx context.Context) error {
 	r := s.r
 	if err := s.loadPosition(ctx); err != nil {
@@ -242,20 +241,20 @@ func (s *session) start(ctx context.Context) error {
 	s.stream.OnDrained(s.sink.Flush)
 	r.attach(s)
 	if missing := s.stream.Missing(); len(missing) > 0 {
-		r.log.Warn("configured columns are not published at present; rows written before that still have them",
+		r.log.Warn("configured columns are not published; rows written before they were removed still have them",
 			"columns", strings.Join(missing, ","))
 	}
 	r.setState(Streaming, "")
 	return nil
 }
 
-// burst is how many messages are handled between two looks at the clock. The read deadline is absolute, so that a
-// trickle cannot stretch it.
+// burst is the maximum number of messages between two turns. The read deadline is absolute, so that a slow trickle of messages
+// cannot delay a turn.
 const burst = 256
 
 // run reads until the first error or the end of ctx.
 func (s *session) run(ctx context.Context) error {
-	// Asks for a keepalive, so that we learn how far the server is.
+	// Request a keepalive, which has the server's position.
 	if err := s.sendStatus(s.r.clock(), true); err != nil {
 		return err
 	}
@@ -270,7 +269,7 @@ func (s *session) run(ctx context.Context) error {
 		for range burst {
 			msg, err := s.stream.Receive()
 			if errors.Is(err, replication.ErrDeadline) {
-				s.heard = s.heard || msg.Partial
+				s.gotMessage = s.gotMessage || msg.Partial
 				break
 			}
 			if err := s.handle(ctx, msg, err); err != nil {
@@ -292,7 +291,7 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 		}
 		return s.nameTransaction(err)
 	}
-	s.heard = true
+	s.gotMessage = true
 	if msg.Data == nil {
 		return s.keepalive(msg)
 	}
@@ -328,7 +327,7 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 	return nil
 }
 
-// keepalive notes how far the server is. Inside a transaction it says nothing about what may be confirmed.
+// keepalive notes the server's position. Inside a transaction the position must not be confirmed.
 func (s *session) keepalive(msg replication.Message) error {
 	s.r.met.keepalives.Inc()
 	if msg.ReplyRequested {
@@ -337,7 +336,7 @@ func (s *session) keepalive(msg replication.Message) error {
 	if s.inTx {
 		return nil
 	}
-	if err := s.resume.Passed(msg.ServerWALEnd); err != nil {
+	if err := s.resume.Advance(msg.ServerWALEnd); err != nil {
 		return err
 	}
 	if missing := s.stream.Missing(); len(missing) > 0 && msg.ServerWALEnd >= s.stream.Identity().WALEnd {

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 )
 
-// talker is the sink of a process that can be talked to.
+// talker returns a sink of a process that is alive and not frozen.
 func (w *world) talker() *simSink {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -24,7 +24,7 @@ func (w *world) talker() *simSink {
 
 func (s *simSink) open() bool { return !s.closed && !s.failed && !s.p.isDead && s.p.thaw == nil }
 
-// acknowledge gives the next few of one lane, or of all.
+// acknowledge acknowledges the next few records of one lane, or of all lanes.
 func (w *world) acknowledge() {
 	s := w.talker()
 	if s == nil {
@@ -54,7 +54,7 @@ func (w *world) acknowledge() {
 	}
 }
 
-// ack gives one acknowledgement; false: there is none to be had.
+// ack acknowledges one record. It returns false if none can be acknowledged.
 func (w *world) ack(s *simSink, lane int) bool {
 	w.mu.Lock()
 	if !s.open() || s.stuck || s.left[lane] == 0 {
@@ -67,7 +67,7 @@ func (w *world) ack(s *simSink, lane int) bool {
 		w.reject(s)
 		return false
 	}
-	f.store() // and should the process die now, the ack is lost
+	f.store() // if the process dies now, the ack is lost
 	if s.p.count("ack") != nil {
 		return false
 	}
@@ -83,7 +83,7 @@ func (w *world) ack(s *simSink, lane int) bool {
 	return true
 }
 
-// flying are the numbers of the records that have left.
+// flying returns the numbers of the records that have left.
 func (s *simSink) flying() []uint64 {
 	var out []uint64
 	for i, lane := range s.lanes {
@@ -100,7 +100,7 @@ func (w *world) reject(s *simSink) {
 	w.mu.Lock()
 	w.refusals++
 	numbers := s.flying()
-	alone := s.n == 1 && (s.p.careful >= s.newest || s.alone() != nil)
+	alone := s.n == 1 && (s.p.singlyUntil >= s.newest || s.alone() != nil)
 	if alone {
 		w.refusedAlone(s)
 	}
@@ -108,7 +108,7 @@ func (w *world) reject(s *simSink) {
 	w.failSink(s, &refusal{numbers}, 0)
 }
 
-// failSink ends a session with Kafka; of each lane up to one in form parts of what is in flight is stored. 0: nothing.
+// failSink ends a session with Kafka. In each lane up to one form-th of the records in flight is stored; form 0: none.
 func (w *world) failSink(s *simSink, err error, form int) {
 	w.mu.Lock()
 	if !s.open() || s.p.count("fail") != nil {
@@ -136,8 +136,8 @@ func (w *world) failSink(s *simSink, err error, form int) {
 	s.failed = true
 	w.reached[deadBesideFailure] = w.reached[deadBesideFailure] || len(s.lanes[deadLane]) > 0 && len(s.lanes[deadLane]) < s.n
 	w.see(s.p, "Kafka fails", uint64(form), uint64(s.n))
-	if refused := errors.As(err, new(*refusal)); s.p.stream != nil && !refused && !(s.p.told && s.n == 0) { // drained is drained
-		s.p.stream.stand()
+	if refused := errors.As(err, new(*refusal)); s.p.stream != nil && !refused && !(s.p.terminated && s.n == 0) { // the drain is complete
+		s.p.stream.forbidMoves()
 	}
 	s.poke()
 	w.mu.Unlock()
@@ -155,10 +155,10 @@ func (w *world) kafkaFails() {
 		w.mu.Lock()
 		acked := s.p.acked
 		if !acked {
-			w.excused[Right] = "a right refused before the first ack"
+			w.excused[PermissionDenied] = "a permission denied before the first ack"
 		}
 		w.mu.Unlock()
-		w.failSink(s, noRight{}, w.IntN(3))
+		w.failSink(s, permissionError{}, w.IntN(3))
 	case 1:
 		w.failSink(s, simReasoned{}, w.IntN(3))
 	default:
@@ -166,7 +166,7 @@ func (w *world) kafkaFails() {
 	}
 }
 
-// refuse fails a batch of two or more for what it is, which alone its records are not refused for.
+// refuse refuses a batch of two or more records that are not refused alone.
 func (w *world) refuse() {
 	s := w.talker()
 	if s == nil {
@@ -180,7 +180,7 @@ func (w *world) refuse() {
 	}
 }
 
-// hang takes what is in flight, and never says what became of it.
+// hang keeps the records in flight without an answer.
 func (w *world) hang() {
 	if s := w.talker(); s != nil {
 		w.edit(func() {
@@ -191,7 +191,7 @@ func (w *world) hang() {
 	}
 }
 
-// storeOnly stores what the broker will acknowledge later, if at all.
+// storeOnly stores records that the broker may acknowledge later.
 func (w *world) storeOnly() {
 	if s := w.talker(); s != nil {
 		w.edit(func() {
@@ -207,7 +207,7 @@ func (w *world) storeOnly() {
 	}
 }
 
-// landLate lets the broker append what a closed connection had brought it.
+// landLate stores records that arrived over a connection that is closed now.
 func (w *world) landLate() {
 	w.edit(func() {
 		k := w.kafka

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// calm checks that what is acked and read is confirmed soon, when nothing hinders: else a crash repeats more than what
-// was in flight or just acked (I3). w.mu is held.
+// calm checks that acked events are confirmed soon if nothing prevents it. Otherwise a crash repeats more events than those in flight or
+// just acked (I3). w.mu is held.
 func (w *world) calm() {
 	pg, st := w.pg, w.pg.holder
 	if st == nil || st.p.thaw != nil || len(w.sick) > 0 || w.ill() || st.mute || st.deaf || len(st.queue) > 0 || st.next < pg.flushed {
@@ -57,7 +57,7 @@ func (w *world) calm() {
 				return
 			}
 			since = maxTime(since, e.ackedAt)
-			if w.deduplicates() { // only then does the relay know
+			if w.deduplicates() { // only then the relay knows it
 				for _, at := range st.p.sink.readAt {
 					since = maxTime(since, at)
 				}
@@ -69,7 +69,7 @@ func (w *world) calm() {
 	}
 }
 
-// judgeEnd checks what Run has returned (I9). w.mu is held.
+// judgeEnd checks the result of Run (I9). w.mu is held.
 func (w *world) judgeEnd(p *process) {
 	var stopped *Stopped
 	class := Retry
@@ -79,31 +79,31 @@ func (w *world) judgeEnd(p *process) {
 	w.see(p, "ends", uint64(class), 0)
 	w.tell("%s: Run returned %v", p, p.err)
 	switch {
-	case p.err == nil && !p.told:
+	case p.err == nil && !p.terminated:
 		w.fail("%s ended by itself", p)
 	case p.err == nil && p.undrained > 0:
 		w.fail("%s ended well with %d records in flight", p, p.undrained)
 	case p.err == nil:
 		w.reached[cleanEnd] = true
-		told := w.pg.told
-		if w.pg.down { // the slot cannot be asked: what was sent without an error counts
-			told = p.said
+		confirmed := w.pg.highest
+		if w.pg.down { // the slot cannot be read: a position that was sent without an error counts
+			confirmed = p.lastSent
 		}
-		if p.done != 0 && p.done >= told {
-			w.fail("%s ended well with the transaction at %s acked, and the slot was told %s", p, p.done, told)
+		if p.done != 0 && p.done >= confirmed {
+			w.fail("%s ended well with the transaction at %s acked, but the slot confirmed only up to %s", p, p.done, confirmed)
 		}
-	case class == Fault && p.told:
+	case class == Fault && p.terminated:
 		if errors.As(p.err, new(*errDrain)) {
 			w.reached[drainIncomplete] = true
 		} else {
-			w.reached[notTold] = true
+			w.reached[unconfirmedEnd] = true
 		}
 	case w.excused[class] == "" || class == Retry:
 		w.fail("%s ended with class %d, which nothing excuses: %v", p, class, p.err)
 	default:
 		w.reached[fatalLost] = w.reached[fatalLost] || class == Lost
 		w.reached[fatalPoison] = w.reached[fatalPoison] || class == Poison
-		w.reached[fatalRight] = w.reached[fatalRight] || class == Right
+		w.reached[fatalPermission] = w.reached[fatalPermission] || class == PermissionDenied
 		w.reached[fatalWrong] = w.reached[fatalWrong] || class == Wrong
 		if p.stream != nil {
 			w.fail("%s has ended with its stream open", p)
@@ -137,7 +137,7 @@ func (p *process) knowsEvent(e *event) bool { return e.skipped || p.delivered(e)
 // delivered reports whether the process has an acknowledgement of the event, in this session or an earlier one.
 func (p *process) delivered(e *event) bool { return e.id < len(p.known) && p.known[e.id] }
 
-// heal ends all that ails; then everything must be delivered and confirmed in time (I1, I6).
+// heal ends all faults. Then everything must be delivered and confirmed in time (I1, I6).
 func (w *world) heal() {
 	w.tell("heal")
 	var mute, stuck, left time.Duration
@@ -165,15 +165,15 @@ func (w *world) heal() {
 				left = max(left, time.Until(st.tells))
 			}
 		}
-		if w.ill() { // what an idle session finds with the guard's next look
-			left += guardMost
+		if w.ill() { // an idle session notices it at the next catalog check
+			left += maxCheckInterval
 		}
 	})
 	w.thawOne()
 	for i := range w.kafka.missing {
 		w.kafka.missing[i] = false
 	}
-	// What the relay may spend: its longest pause between two tries, and the time until it has noticed what is not told.
+	// The relay may take its longest pause between two attempts, and the time to notice a fault without an error.
 	bound := w.cfg.BackoffMax + healSlack + mute + stuck + left
 	if w.deduplicates() {
 		bound += w.cfg.Deduplication.FenceWait
@@ -184,11 +184,11 @@ func (w *world) heal() {
 		if !w.deliver() {
 			w.rest(w.upTo(700*time.Millisecond) + 100*time.Millisecond)
 		}
-		if n := len(w.procs); n > restarts { // a process that ended, the next one's start, and what that finds
+		if n := len(w.procs); n > restarts { // a process that ended, and the start of the next one
 			bound += time.Duration(n-restarts) * (w.cfg.BackoffMax + healSlack + 20*time.Second)
 			restarts = n
 		}
-		if w.refusals > refusals { // a batch that is still refused: another session, record by record
+		if w.refusals > refusals { // a refused batch: another session, record by record
 			bound += time.Duration(w.refusals-refusals) * (w.cfg.BackoffMax + healSlack)
 			refusals = w.refusals
 		}
@@ -204,7 +204,7 @@ func (w *world) heal() {
 	}
 }
 
-// healSlack is what opening both sides, a look at the catalogs and the status update need beside the pause.
+// healSlack is the time for opening both sides, a catalog check and the status update.
 const healSlack = 8 * time.Second
 
 // deliver acknowledges everything in flight.
@@ -241,7 +241,7 @@ func (w *world) behind() string {
 		pg.done, len(pg.wal), at, pg.confirmed, pg.flushedEnd, w.kafka.high, pg.lanes, w.excused)
 }
 
-// states is what the processes say of themselves; w.mu is not held.
+// states returns the states of the processes. w.mu is not held.
 func (w *world) states() (out string) {
 	for _, p := range w.alive() {
 		out += fmt.Sprintf(" %s %s: %s;", p, p.relay.Status().State, p.relay.Status().Reason)
@@ -249,7 +249,7 @@ func (w *world) states() (out string) {
 	return out
 }
 
-// farewell stops what runs: with nothing wrong, that is a clean end, and whoever comes next has nothing to repeat.
+// farewell stops the running process. Without a fault the end is clean, and the next process has nothing to repeat.
 func (w *world) farewell() {
 	w.thawOne()
 	for _, p := range w.alive() {

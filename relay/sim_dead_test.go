@@ -10,15 +10,14 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Runs in which poison does not stop the relay: a twelfth of the rows is poison of every kind that there is, in any place
-// of any transaction, and each must reach the dead-letter topic before its transaction is confirmed, whatever else happens.
-// Checked besides what is always checked:
+// Runs in which poison does not stop the relay: one row in twelve is poison, of any kind and in any place of a transaction. Each must
+// be in the dead-letter topic before its transaction is confirmed. Additional checks:
 //
-//   - a dead letter is one of a poison event, with its cause, its topic, and the same bytes each time
-//   - poison goes nowhere else, and a row that only Kafka can refuse is a dead letter only after it has, in that process
-//   - a dead letter that cannot be delivered either stops the relay, and goes on behind it once it is decided
+//   - a dead letter is that of a poison event, with its cause, its topic, and the same bytes each time
+//   - poison goes to no other topic, and a row that only Kafka refuses becomes a dead letter only after Kafka has refused it in that process
+//   - a dead letter that cannot be delivered stops the relay, which continues after it once an operator has decided
 
-// deadTopic is where dead letters go. It has one partition, deadLane.
+// deadTopic is the dead-letter topic. It has one partition, deadLane.
 const deadTopic = "dead"
 
 // TestSimDeadLetters is TestSim with dead letters.
@@ -33,11 +32,11 @@ func TestSimDeadLetters(t *testing.T) {
 		return simOptions{seed: first + uint64(i), dead: true, twice: i%20 == 0}, i < n
 	})
 	if !t.Failed() {
-		res.mustReach(t, markNames[firstDead:firstPast], 5000)
+		res.mustReach(t, markNames[firstDead:firstDeduplicated], 5000)
 	}
 }
 
-// somePoison is what the next row of ordinary work is. Where poison stops the relay there is none among it.
+// somePoison returns the kind of the next row. If poison stops the relay, ordinary rows are no poison.
 func (w *world) somePoison() poisonKind {
 	if !w.dead || w.IntN(12) > 0 {
 		return healthy
@@ -45,7 +44,7 @@ func (w *world) somePoison() poisonKind {
 	return poisonKind(1 + w.IntN(3))
 }
 
-// lanes is how many a run uses.
+// lanes returns the number of lanes that a run uses.
 func (w *world) lanes() int {
 	if w.dead {
 		return allLanes
@@ -60,15 +59,15 @@ func (f *flight) lane() int {
 	return f.e.lane
 }
 
-// refused reports whether Kafka refuses the record for what it is.
+// refused reports whether Kafka refuses the content of the record.
 func (f *flight) refused() bool {
 	return f.e.poison == rejected && !f.dead || f.e.poison == hopeless && f.dead
 }
 
-// tooLargeEvenDead: some of what the dead-letter topic does not take is seen before it is sent, the rest is refused.
+// tooLargeEvenDead reports whether Check notices that the dead letter is too large; otherwise Kafka refuses it.
 func (e *event) tooLargeEvenDead() bool { return e.poison == hopeless && e.id%2 == 0 }
 
-// misplaced is why a record may not be sent where it is going, or "".
+// misplaced returns why the record may not be sent to its topic, or "".
 func (w *world) misplaced(p *process, e *event, rec *router.Record) string {
 	if rec.Topic == deadTopic {
 		switch {
@@ -97,7 +96,7 @@ func (w *world) misplaced(p *process, e *event, rec *router.Record) string {
 
 var causeOf = map[poisonKind]router.Cause{noKey: router.NullKey, tooLarge: router.TooLarge, hopeless: router.TooLarge, rejected: router.Rejected}
 
-// wrongHeaders says what a dead letter does not tell of the event, or "".
+// wrongHeaders returns what is wrong with the headers of a dead letter, or "".
 func (e *event) wrongHeaders(rec *router.Record, at *placement) string {
 	want := map[string]string{HeaderError: string(causeOf[e.poison]), HeaderTopic: at.topicName(e), "id": strconv.Itoa(e.id)}
 	for _, h := range rec.Headers {
@@ -111,7 +110,7 @@ func (e *event) wrongHeaders(rec *router.Record, at *placement) string {
 	return ""
 }
 
-// storeDead appends a dead letter, which has no place in the order, or what was one for an earlier process, which has.
+// storeDead stores a dead letter, which has no place in the order, or an event that was a dead letter for an earlier process, which has.
 func (f *flight) storeDead() {
 	e, w := f.e, f.by.k.w
 	w.see(f.by.p, "stored dead", uint64(e.id), uint64(e.stored))
@@ -132,7 +131,7 @@ func (f *flight) storeDead() {
 	e.storedBy = f.by
 }
 
-// deadLettered marks where a dead letter stands; s has not counted it yet.
+// deadLettered marks the circumstances of a dead letter. s has not counted it yet.
 func (w *world) deadLettered(s *simSink, e *event) {
 	w.reached[firstDead] = true
 	w.reached[deadAfterRefusal] = w.reached[deadAfterRefusal] || e.poison == rejected
@@ -144,7 +143,7 @@ func (w *world) deadLettered(s *simSink, e *event) {
 	}
 }
 
-// refusedAlone: the one record in flight is refused for what it is. w.mu is held.
+// refusedAlone notes that the only record in flight was refused. w.mu is held.
 func (w *world) refusedAlone(s *simSink) {
 	w.reached[refusedPoison] = true
 	if !w.dead {
@@ -159,15 +158,15 @@ func (w *world) refusedAlone(s *simSink) {
 	}
 }
 
-// skip makes an event one that is to be left out. w.mu is held.
+// skip marks an event that is skipped from now on. w.mu is held.
 func (e *event) skip() {
 	e.skipped, e.acked, e.ackedAt = true, true, time.Now()
 	e.tx.left--
 }
 
-// decide is the operator's answer to a dead letter that cannot be delivered: the event is left out from now on. w.mu is held.
+// decide is the operator's decision on a dead letter that cannot be delivered: the event is skipped from now on. w.mu is held.
 func (w *world) decide() {
-	decisions := maps.Clone(w.cfg.Poison.Decisions) // a process that is gone may still hold the old ones
+	decisions := maps.Clone(w.cfg.Poison.Decisions) // an earlier process may still use the old map
 	for _, e := range w.pg.order {
 		if e.poison != hopeless || e.skipped {
 			continue

@@ -6,7 +6,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// fatal is something that no retry fixes. It happens once in a run, with one process there.
+// fatal causes an error that no retry fixes. It happens at most once in a run, while there is one process.
 func (w *world) fatal() {
 	alive := w.alive()
 	if len(alive) != 1 || alive[0].thaw != nil || w.ill() {
@@ -14,7 +14,7 @@ func (w *world) fatal() {
 	}
 	p := alive[0]
 	kind := w.IntN(10)
-	if kind == 6 && !p.history || kind == 3 && p.opened == 0 || kind == 5 && !p.begun { // only who has seen the one can tell the other
+	if kind == 6 && !p.history || kind == 3 && p.opened == 0 || kind == 5 && !p.begun { // only a process that knows the first state notices the change
 		kind = w.IntN(3)
 	}
 	w.edit(func() {
@@ -35,7 +35,7 @@ func (w *world) fatal() {
 			pg.filter = true
 			pg.altered++
 			pg.commit(w.someRows(healthy))
-			if kind == 3 { // and back again, between two looks
+			if kind == 3 { // and back again, between two catalog checks
 				pg.filter = false
 			}
 			if st := pg.holder; st != nil {
@@ -72,7 +72,7 @@ func (w *world) fatal() {
 	})
 }
 
-// someRows is a transaction of a few rows, the last of which is what is said.
+// someRows begins a transaction of a few rows, the last of the given kind.
 func (w *world) someRows(last poisonKind) *writer {
 	wr := &writer{}
 	for range w.IntN(3) {
@@ -82,8 +82,8 @@ func (w *world) someRows(last poisonKind) *writer {
 	return wr
 }
 
-// restore takes the server back to before a transaction that the process knows to be in Kafka, and lets another history
-// follow, which may reach beyond what is known, or be at the same LSN.
+// restore takes the server back to before a transaction that the process knows to be in Kafka. Another history follows, which may have
+// a transaction at the same LSN, or reach beyond it.
 func (w *world) restore(p *process) {
 	pg := w.pg
 	pg.crash()
@@ -96,7 +96,7 @@ func (w *world) restore(p *process) {
 			}
 		}
 	}
-	if newest < 0 { // the crash took it
+	if newest < 0 { // the crash has removed it
 		w.over = true
 		return
 	}
@@ -110,12 +110,12 @@ func (w *world) restore(p *process) {
 	pg.confirmed = min(pg.confirmed, at)
 	pg.saved = pg.confirmed
 	pg.xid += 100
-	for i := range simLanes { // what Kafka has of the history that is gone is nobody's business any more
+	for i := range simLanes { // records of the lost history are not checked any more
 		w.kafka.high[i] = min(w.kafka.high[i], pg.lanes[i])
 	}
 	wr := w.someRows(healthy)
 	if w.IntN(2) == 0 {
-		pg.end = at // the rows are older
+		pg.end = at // the rows were written earlier
 	}
 	if w.IntN(4) > 0 {
 		pg.commit(wr)
@@ -129,7 +129,7 @@ func (w *world) restore(p *process) {
 	pg.flush()
 }
 
-// operator fixes what ended a process, so that the next can go on; some things end the run.
+// operator fixes the cause for which a process ended. Some causes end the run.
 func (w *world) operator() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -159,8 +159,8 @@ func (w *world) operator() {
 	}
 }
 
-// ill reports whether something is wrong that a process must end of. (A right that is refused once need not be seen.)
+// ill reports whether there is a fault that must end a process. (A process need not notice a permission that was denied once.)
 func (w *world) ill() bool {
-	_, right := w.excused[Right]
+	_, right := w.excused[PermissionDenied]
 	return len(w.excused) > 1 || len(w.excused) == 1 && !right
 }

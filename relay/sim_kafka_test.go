@@ -15,8 +15,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// simKafka is the broker: lanes (partitions), each a log that is only appended to. Of a log nothing is kept but how many
-// of the lane's events it has, because each record is checked as it is stored. Guarded by world.mu.
+// simKafka is the broker, with one log per lane (partition). A log has only the number of the lane's events, because each record is
+// checked when it is stored. Guarded by world.mu.
 type simKafka struct {
 	w       *world
 	high    [simLanes]int // the highest seq stored
@@ -24,24 +24,24 @@ type simKafka struct {
 	sinks   []*simSink // that are not closed
 	orphans [][]*flight
 
-	// Of deduplicated delivery.
+	// For deduplicated delivery.
 	logs  map[simPartition][]logged
-	now   placement                   // of processes that start
-	read  [len(simTopics)]int         // the newest stream whose session has read a topic's ends
+	now   placement                   // for processes that start
+	read  [len(simTopics)]int         // the newest stream whose session has read the ends, by topic
 	saved []checkpoint.PositionRecord // the newest position records
 	pids  int64
 
 	openErr  error
 	probeErr error
-	lookUp   bool // topics are looked up before they are known to be there
+	lookUp   bool // topics have to be looked up
 }
 
 // simBrokers is the broker as one process sees it.
 type simBrokers struct{ p *process }
 
-// simSink is one session with it.
+// simSink is one session with the broker.
 type simSink struct {
-	simPast
+	simDeduplication
 	k  *simKafka
 	p  *process
 	cb Callbacks
@@ -49,24 +49,24 @@ type simSink struct {
 	st      *simStream
 	cursor  int // index in simPG.order of the next event that it may send
 	lanes   [allLanes][]*flight
-	left    [allLanes]int // so many of a lane are in a request that has left; there is one at a time
+	left    [allLanes]int // records of a lane in a request that has left; there is one request at a time
 	n       int           // records in flight
 	sent    bool          // any
 	last    uint64
 	asked   [len(simTopics)]bool
 	ready   [len(simTopics)]bool // looked up
-	told    [len(simTopics)]bool // that it is ready, once
+	usable  [len(simTopics)]bool // Ready has returned true
 	failed  bool
 	closing bool // Close was called
 	closed  bool
-	stuck   bool // whatever is in flight stays so
-	gathers bool // something was sent since the last Flush: no broker has it yet, and none may for ever
+	stuck   bool // records in flight get no answer
+	gathers bool // a record was sent since the last Flush: it may not leave before the next
 	telling int
 	changed chan struct{}
 	newest  pglogrepl.LSN // commit LSN of the newest event sent
 }
 
-// flight is a record that was sent and has no result yet.
+// flight is a record in flight.
 type flight struct {
 	n      uint64
 	e      *event
@@ -88,7 +88,7 @@ func newSimKafka(w *world) *simKafka {
 	return k
 }
 
-// reasoned is a failure of which the client knows what to probe.
+// kafkaError is a failure of which the client knows what to probe.
 type simReasoned struct{}
 
 func (simReasoned) Error() string  { return "brokers away" }
@@ -130,7 +130,7 @@ func (b *simBrokers) Probe(ctx context.Context) error {
 	return b.p.w.kafka.probeErr
 }
 
-// begin is told of the stream that the session's records come from.
+// begin notes the stream of the session.
 func (s *simSink) begin(st *simStream) {
 	s.st = st
 	s.cursor = s.first()
@@ -161,11 +161,11 @@ func (s *simSink) Ready(topic string) (bool, error) {
 	}
 	s.asked[i] = true
 	w.reached[deadWaited] = w.reached[deadWaited] || topic == deadTopic && s.k.missing[i]
-	s.told[i] = s.told[i] || s.ready[i] && !s.k.missing[i]
+	s.usable[i] = s.usable[i] || s.ready[i] && !s.k.missing[i]
 	return s.ready[i] && !s.k.missing[i], nil
 }
 
-// Missing is not asked: in these runs a topic is waited for for ever.
+// Missing is not called: in these runs there is no limit for missing topics.
 func (s *simSink) Missing(string) bool { return false }
 
 func (s *simSink) Check(rec *router.Record) (alone bool, poison *router.Poison) {
@@ -190,8 +190,8 @@ func (s *simSink) event(rec *router.Record) *event {
 	return s.k.w.pg.events[i]
 }
 
-// Send checks the record: that it exists (I4), is the next of this session's and not one that the process knows to be in
-// Kafka (I3), and says what the row says, each time the same.
+// Send checks that the record is that of an event (I4), is the next of this session and not known to be in Kafka (I3), and has the
+// content of the row, the same each time.
 func (s *simSink) Send(rec *router.Record, n uint64) error {
 	if err := s.p.call("send"); err != nil {
 		return err
@@ -200,7 +200,7 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 	defer w.mu.Unlock()
 	e := s.event(rec)
 	if e != nil && e.order < 0 && s.st.sees(e) && s.st.err != nil {
-		return nil // read before the server was taken back to another history
+		return nil // read before the server got another history
 	}
 	if e == nil || e.tx == nil || e.order < 0 {
 		w.fail("%s sends %q, which was never committed", p, rec.ID)
@@ -211,7 +211,7 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 	switch {
 	case s.closed:
 		w.fail("%s sends event %d after Close", p, e.id)
-	case topic < 0 || !s.told[topic]:
+	case topic < 0 || !s.usable[topic]:
 		w.fail("%s sends event %d to topic %q, which is not ready", p, e.id, rec.Topic)
 	case s.sent && n <= s.last:
 		w.fail("%s sends event number %d after %d", p, n, s.last)
@@ -221,7 +221,7 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 		w.fail("%s sends event %d, which comes before what this session has sent or was to begin with", p, e.id)
 	case s.n > 0 && (e.alone || s.alone() != nil):
 		w.fail("%s sends event %d, which does not go alone", p, e.id)
-	case s.n > 0 && e.tx.commit <= p.careful:
+	case s.n > 0 && e.tx.commit <= p.singlyUntil:
 		w.fail("%s sends event %d beside others, after a refusal", p, e.id)
 	case s.n >= w.cfg.MaxEvents:
 		w.fail("%s has more than %d events in flight", p, w.cfg.MaxEvents)
@@ -236,7 +236,7 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 			break
 		}
 	}
-	w.reached[refusedAlone] = w.reached[refusedAlone] || e.tx.commit <= p.careful
+	w.reached[refusedAlone] = w.reached[refusedAlone] || e.tx.commit <= p.singlyUntil
 	s.cursor, s.last, s.sent, s.newest = e.order+1, n, true, e.tx.commit
 	f := &flight{n: n, e: e, by: s, dead: rec.Topic == deadTopic}
 	f.again = s.repeats(f)
@@ -269,10 +269,10 @@ func (s *simSink) Flush() {
 	s.poke()
 }
 
-// sees reports whether the relay's end of the stream is inside the event's transaction.
+// sees reports whether the relay reads the event's transaction.
 func (st *simStream) sees(e *event) bool { return st != nil && st.inTx && st.begun == e.tx }
 
-// wrong compares a record with the row it was made of.
+// wrong compares a record with its row.
 func (e *event) wrong(rec *router.Record, id replication.Identity, at *placement) string {
 	want := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: e.tx.commit, Ordinal: uint32(e.ordinal)}.String()
 	position := ""
@@ -297,7 +297,7 @@ func (e *event) wrong(rec *router.Record, id replication.Identity, at *placement
 	return ""
 }
 
-// alone is the record in flight that has Kafka for itself.
+// alone returns the record in flight that was sent alone.
 func (s *simSink) alone() *flight {
 	if s.n != 1 {
 		return nil
@@ -310,9 +310,9 @@ func (s *simSink) alone() *flight {
 	return nil
 }
 
-// store appends a record to its lane's log: it is the next one there, or one that is there already (I2).
+// store appends a record to its lane's log: the next event of the lane, or a repeated one (I2).
 func (f *flight) store() {
-	if f.stored || f.e.order < 0 { // or of a history that is gone
+	if f.stored || f.e.order < 0 { // or of a lost history
 		return
 	}
 	f.stored = true
@@ -344,7 +344,7 @@ func (f *flight) store() {
 	e.storedBy = f.by
 }
 
-// take removes the first record in flight of a lane: it is acked.
+// take removes the first record in flight of a lane, which is acked.
 func (s *simSink) take(lane int) *flight {
 	f := s.lanes[lane][0]
 	s.lanes[lane] = s.lanes[lane][1:]
@@ -365,8 +365,8 @@ func (s *simSink) take(lane int) *flight {
 	return f
 }
 
-// learn notes what the process knows to be in Kafka when a session ends: what this session has read, up to the first
-// event that was neither known before nor acked in it.
+// learn notes, at the end of a session, which events the process knows to be in Kafka: those that the session has read, up to the first
+// event that is neither known nor acked.
 func (s *simSink) learn() {
 	w, p := s.k.w, s.p
 	if s.st == nil || s.cursor < 0 {
@@ -383,7 +383,7 @@ func (s *simSink) learn() {
 			p.know(e)
 		}
 		if e.ackedIn == s && hole {
-			w.reached[ackedBehindHole] = true
+			w.reached[ackedAfterGap] = true
 			half[e.tx] = true
 		}
 		if !hole {
@@ -392,7 +392,7 @@ func (s *simSink) learn() {
 			if i+1 < len(read) && read[i+1].tx == e.tx && read[i+1].ackedIn != s {
 				half[e.tx] = true
 			}
-			p.history = p.history || !e.skipped // of what was left out nothing is in Kafka
+			p.history = p.history || !e.skipped // a skipped event is not in Kafka
 		}
 		if e.order >= s.cursor && hole {
 			break
@@ -409,7 +409,7 @@ func (s *simSink) learn() {
 	w.reached[twoHalfAcked] = w.reached[twoHalfAcked] || len(half) > 1
 }
 
-// first is the index in order of the first event that this session's stream could bring.
+// first returns the index in order of the first event that the session's stream can have.
 func (s *simSink) first() int {
 	pg := s.k.w.pg
 	for _, tx := range pg.wal[pg.firstAfter(s.st.start):] {
@@ -468,7 +468,7 @@ func (s *simSink) Close(ctx context.Context) error {
 	left := s.n
 	w.see(p, "close the sink", uint64(left), 0)
 	s.learn()
-	if p.draining && p.told && !s.failed && s.st != nil && s.st.err == nil {
+	if p.draining && p.terminated && !s.failed && s.st != nil && s.st.err == nil {
 		p.undrained = left
 	}
 	s.abandon()
@@ -478,10 +478,10 @@ func (s *simSink) Close(ctx context.Context) error {
 	return nil
 }
 
-// abandon is the end of a sink. What it has in flight may still land, in order, up to any point of each lane.
+// abandon ends a sink. Records in flight may still be stored, in order, up to any point of each lane.
 func (s *simSink) abandon() {
 	w := s.k.w
-	s.closed, s.unanswered = true, s.requests() > 0
+	s.closed, s.lacksAnswers = true, s.requests() > 0
 	if s.p.sink == s {
 		s.p.sink = nil
 	}

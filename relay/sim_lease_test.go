@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// One writer at a time, in runs of deduplicated delivery. A record that is handed over leaves in a request, one of each lane at a time, if
-// the slot was seen lately; and only what has left can be stored.
+// One writer at a time, in runs of deduplicated delivery. A record leaves in a request, one per lane at a time, while there is a lease. Only
+// records that have left can be stored.
 
 var errLease = errors.New("the slot may be another's by now")
 
@@ -17,13 +17,13 @@ func (s *simSink) Renew(seen time.Time) {
 	s.depart()
 }
 
-// leased: a request may leave now. w.mu is held.
+// leased reports whether a request may leave now. w.mu is held.
 func (s *simSink) leased() bool {
 	w := s.k.w
 	return !w.deduplicates() || time.Since(s.seen) <= w.cfg.Deduplication.FenceWait/2
 }
 
-// requests is how many records have left and have no answer.
+// requests returns the number of records that have left and have no answer.
 func (s *simSink) requests() (n int) {
 	for _, left := range s.left {
 		n += left
@@ -31,7 +31,7 @@ func (s *simSink) requests() (n int) {
 	return n
 }
 
-// depart lets what has gathered leave: of each lane that has no request under way. w.mu is held.
+// depart lets the waiting records of each lane without an open request leave. w.mu is held.
 func (s *simSink) depart() {
 	w := s.k.w
 	if s.gathers || s.closing || s.failed || s.closed || s.p.isDead || s.p.thaw != nil {
@@ -58,7 +58,7 @@ func (s *simSink) depart() {
 	}
 }
 
-// leases ends the sessions whose lease is over with a request open, as each process does for itself.
+// leases ends the sessions whose lease ends while a request is open.
 func (w *world) leases() {
 	if !w.deduplicates() {
 		return
@@ -77,8 +77,8 @@ func (w *world) leases() {
 	}
 }
 
-// judgeReading: when a session reads the ends of a topic, what earlier ones have sent there left half of fence_wait ago, or earlier. w.mu
-// is held.
+// judgeReading checks, when a session reads the ends of a topic, that open requests of earlier sessions left at least half of fence_wait
+// ago. w.mu is held.
 func (s *simSink) judgeReading(topic int) {
 	w := s.k.w
 	judge := func(lane []*flight) {
@@ -102,8 +102,8 @@ func (s *simSink) judgeReading(topic int) {
 	s.k.read[topic] = max(s.k.read[topic], s.st.n)
 }
 
-// judgeLate counts what is stored although a later session has read the ends of its topic: it had left long before, as judgeReading sees
-// to. w.mu is held.
+// judgeLate counts records that are stored after a later session has read the ends of their topic. They left long before that, as
+// judgeReading has checked. w.mu is held.
 func (f *flight) judgeLate() {
 	w := f.by.k.w
 	if w.kafka.read[f.partitionOf().topic] <= f.by.st.n {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// kill ends a process at whatever it is doing.
+// kill kills a process at any time.
 func (w *world) kill() {
 	if alive := w.alive(); len(alive) > 0 {
 		w.end(pick(w, alive))
@@ -39,7 +39,7 @@ func (w *world) markKill(p *process, state State) {
 	}
 }
 
-// quitOne is SIGTERM to one process, with Kafka answering or not.
+// quitOne sends SIGTERM to one process, with Kafka answering or not.
 func (w *world) quitOne() {
 	if alive := w.alive(); len(alive) > 0 {
 		p := pick(w, alive)
@@ -49,10 +49,10 @@ func (w *world) quitOne() {
 	}
 }
 
-// quit is SIGTERM. Of the acknowledgements that the drain waits for, mercy 0 gives none, 1 some, and 2 all.
+// quit sends SIGTERM. With mercy 0 Kafka gives none of the acknowledgements that the drain waits for, with 1 some, with 2 all.
 func (w *world) quit(p *process, mercy int) {
 	w.mu.Lock()
-	p.told = true
+	p.terminated = true
 	w.see(p, "is told to stop", 0, 0)
 	first := p.sink
 	answers := mercy > 1 && first != nil && !first.stuck && !first.failed && !w.ill()
@@ -90,14 +90,14 @@ func (w *world) quit(p *process, mercy int) {
 	}
 }
 
-// second starts a process beside the first, which waits for the slot.
+// second starts another process, which waits for the slot.
 func (w *world) second() {
 	if len(w.alive()) == 1 && !w.ill() {
 		w.start()
 	}
 }
 
-// freeze stops a process as SIGSTOP does; a second one is there to take over.
+// freeze stops a process like SIGSTOP. A second process can take over.
 func (w *world) freeze() {
 	alive := w.alive()
 	if len(alive) == 0 || w.ill() || slices.ContainsFunc(alive, func(p *process) bool { return p.thaw != nil }) {
@@ -113,7 +113,7 @@ func (w *world) freeze() {
 	w.second()
 }
 
-// thawOne lets the frozen one go on. It does not know that its slot is another's.
+// thawOne resumes the frozen process, which does not know that another process has the slot.
 func (w *world) thawOne() {
 	w.edit(func() {
 		for _, p := range w.alive() {
@@ -135,7 +135,7 @@ func (w *world) thawOne() {
 	})
 }
 
-// sleep lets time pass, in pieces, and looks after each.
+// sleep lets time pass in pieces, with checks after each.
 func (w *world) sleep(d time.Duration) {
 	for d > 0 {
 		piece := min(d, 2*time.Second)
@@ -151,7 +151,7 @@ func (w *world) sleep(d time.Duration) {
 	}
 }
 
-// rest is sleep, and then sees to processes that have ended.
+// rest is sleep, and then handles processes that have ended.
 func (w *world) rest(d time.Duration) {
 	w.sleep(d)
 	w.look()
@@ -170,7 +170,7 @@ func (w *world) rest(d time.Duration) {
 	}
 }
 
-// server ends connections of which it has heard nothing for its time-out.
+// server ends connections without a message for its timeout.
 func (w *world) server() {
 	st := w.pg.holder
 	if st == nil || time.Since(st.lastStatus) <= w.cfg.WalSenderTimeout && !st.deaf || time.Since(st.lastStatus) <= 3*time.Second {
@@ -187,7 +187,7 @@ func (w *world) server() {
 	st.poke()
 }
 
-// look sees what has become of the processes.
+// look handles processes that have ended.
 func (w *world) look() {
 	for _, p := range w.procs {
 		switch {
@@ -203,7 +203,7 @@ func (w *world) look() {
 	}
 }
 
-// reap lets the goroutines of a dead process end; nothing that they do has an effect.
+// reap lets the goroutines of a dead process end, without any effect.
 func (w *world) reap(p *process) {
 	w.mu.Lock()
 	p.gone = true

@@ -8,19 +8,19 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// op is one thing that the script may do.
+// op is an operation of the script.
 type op struct {
 	name string
 	do   func()
 }
 
-// condition is something that lasts until end is called, with world.mu held.
+// condition is a fault that lasts until end is called, with world.mu held.
 type condition struct {
 	name       string
 	begin, end func()
 }
 
-// ops are all of them, each as often as this run prefers: a fault that is rare among others must also come often.
+// ops returns all operations, with weights that differ from run to run, so that rare faults are frequent in some runs.
 func (w *world) ops() []op {
 	all := []op{
 		{"write", w.work},
@@ -58,7 +58,7 @@ func (w *world) ops() []op {
 	var out []op
 	for i, o := range all {
 		n := w.IntN(4)
-		if i < 4 { // these come in every run
+		if i < 4 { // part of every run
 			n += 4
 		}
 		for range n {
@@ -68,7 +68,7 @@ func (w *world) ops() []op {
 	return out
 }
 
-// run is a whole run.
+// run runs the script.
 func (w *world) run() {
 	w.start()
 	ops, slow := w.ops(), time.Duration(1+w.IntN(2000))*time.Millisecond
@@ -107,7 +107,7 @@ func (w *world) halt() bool {
 	return w.broken != "" || w.over
 }
 
-// edit does something to the server or the broker, and then whatever follows from it happens.
+// edit changes the server or the broker, and waits until nothing more happens.
 func (w *world) edit(f func()) {
 	w.mu.Lock()
 	f()
@@ -115,14 +115,14 @@ func (w *world) edit(f func()) {
 	synctest.Wait()
 }
 
-// upTo is a random time, an even number of nanoseconds; what the fakes spend is odd.
+// upTo returns a random time, an even number of nanoseconds. The fakes take odd times.
 func (w *world) upTo(d time.Duration) time.Duration { return 2 + time.Duration(w.Int64N(int64(d)))&^1 }
 
-// pick is one of a list.
+// pick returns a random element.
 func pick[T any](w *world, from []T) T { return from[w.IntN(len(from))] }
 
-// work writes rows, commits them, or rolls them back. Several transactions are open at a time; in a huge one there are
-// more rows than the window holds.
+// work writes rows, commits them, or rolls them back. Several transactions are open at a time. A huge one has more rows than the
+// window.
 func (w *world) work() {
 	w.edit(func() {
 		pg := w.pg
@@ -151,11 +151,11 @@ func (w *world) work() {
 				pg.write(wr, copied, w.somePoison())
 			}
 			switch w.IntN(8) {
-			case 0, 1: // it goes on
+			case 0, 1: // the transaction stays open
 			case 2:
 				pg.writers = slices.DeleteFunc(pg.writers, func(x *writer) bool { return x == wr })
 				pg.advance(false, 3) // the abort record
-			case 3: // all at once: each commit LSN is the end LSN of the one before
+			case 3: // all at once: each commit LSN is the end LSN of the previous one
 				for len(pg.writers) > 0 {
 					pg.commit(pg.writers[0])
 				}
@@ -184,7 +184,7 @@ func (w *world) keepalive() {
 		}
 		at := st.decoded()
 		switch {
-		case st.at >= 0: // inside a transaction; no server says that it is beyond it, and it must not matter
+		case st.at >= 0: // inside a transaction, where no server sends a later position; it must not matter
 			if w.IntN(2) == 0 {
 				at = w.pg.flushedEnd
 			}
@@ -233,8 +233,7 @@ func (w *world) crash() {
 
 func (w *world) save() { w.edit(func() { w.pg.saved = w.pg.confirmed }) }
 
-// loseStatus takes the ear of the server: a status update is lost on the way, or it arrives and the connection does not
-// live long enough to say so.
+// loseStatus loses a status update on the way, or lets it arrive and then breaks the connection.
 func (w *world) loseStatus() {
 	w.edit(func() {
 		if st := w.pg.holder; st != nil {
@@ -248,7 +247,7 @@ func (w *world) loseStatus() {
 	})
 }
 
-// silence is a server that says nothing any more, whatever it is asked.
+// silence makes the server send nothing any more.
 func (w *world) silence() {
 	w.edit(func() {
 		if st := w.pg.holder; st != nil {
@@ -269,7 +268,7 @@ func (w *world) nextBreaks() {
 	})
 }
 
-// notice is a warning of the server: one that means waiting, or one that nobody knows.
+// notice sends a warning of the server: one that means waiting, or an unknown one.
 func (w *world) notice() {
 	w.edit(func() {
 		st := w.pg.holder
@@ -286,7 +285,7 @@ func (w *world) notice() {
 	})
 }
 
-// alterTable changes what rows look like: a column more and another order, or another partition.
+// alterTable adds a column and changes the order of columns, or adds a partition.
 func (w *world) alterTable() { w.edit(func() { w.pg.table = w.IntN(len(w.pg.tables)) }) }
 
 // jump sets the server's clock.
@@ -296,7 +295,7 @@ func (w *world) jump() {
 	})
 }
 
-// condition begins one that lasts, or ends one.
+// condition begins or ends a lasting fault.
 func (w *world) condition() {
 	w.edit(func() {
 		if len(w.sick) > 0 && w.IntN(2) == 0 {
@@ -313,7 +312,7 @@ func (w *world) condition() {
 			{"checks are slow", func() { pg.slow = w.upTo(4 * time.Second) }, func() { pg.slowUntil, pg.slow = time.Now().Add(2*pg.slow), 0 }},
 			{"Kafka cannot be opened", func() { k.openErr = []error{errKafka, simReasoned{}}[w.IntN(2)] }, func() { k.openErr = nil }},
 			{"probes fail", func() { k.probeErr = errKafka }, func() { k.probeErr = nil }},
-			{"topic missing", func() { k.missing[2] = true }, func() { k.missing[2] = false }}, // with no Wake: asked for again
+			{"topic missing", func() { k.missing[2] = true }, func() { k.missing[2] = false }}, // without a Wake
 		}
 		if w.dead {
 			all = append(all, condition{"dead-letter topic missing", func() { k.missing[3] = true }, func() { k.missing[3] = false }})
@@ -331,7 +330,7 @@ func (w *world) condition() {
 	})
 }
 
-// endCondition ends the oldest. w.mu is held.
+// endCondition ends the oldest condition. w.mu is held.
 func (w *world) endCondition() {
 	w.tell("no more: %s", w.sick[0].name)
 	w.sick[0].end()

@@ -12,50 +12,50 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
-// simPG is the server: a WAL into which several writers write at a time, a slot that is saved now and then, and the
-// catalogs as far as the guard looks at them. Everything in it is guarded by world.mu.
+// simPG is the server: a WAL with several concurrent writers, a slot whose position is saved now and then, and the parts of the catalogs
+// that the guard checks. Guarded by world.mu.
 type simPG struct {
 	w          *world
-	id         replication.Identity // WALEnd apart
+	id         replication.Identity // except WALEnd
 	wal        []*simTx             // in the order of their commits
-	order      []*event             // what is to be delivered, in that order
+	order      []*event             // events to be delivered, in order
 	lanes      [simLanes]int        // events to be delivered, by lane
-	flushed    int                  // so many of wal are on disk and may be sent
+	flushed    int                  // number of transactions of wal that are on disk and may be sent
 	end        pglogrepl.LSN        // of the WAL
 	flushedEnd pglogrepl.LSN
-	done       int // so many of wal, from the first, are wholly acked
+	done       int // number of transactions of wal, from the first, that are completely acked
 	writers    []*writer
 	xid        uint32
 	skew       time.Duration // of the server's clock
-	events     []*event      // all that were ever written
+	events     []*event      // all events ever written
 	tables     []*walsendertest.Table
-	table      int // that rows are written into now
+	table      int // the table for new rows
 	other      *walsendertest.Table
 
 	confirmed pglogrepl.LSN // the slot's
-	saved     pglogrepl.LSN // what a crash takes it back to
-	told      pglogrepl.LSN // the highest it ever was
-	streams   int           // that there were
-	moved     time.Time     // when it last rose
-	holder    *simStream    // who streams from it
-	heldUntil time.Time     // by a connection of which nobody knows yet that it is dead
-	held      bool          // by somebody else
+	saved     pglogrepl.LSN // the slot's position after a crash
+	highest   pglogrepl.LSN // the highest position of the slot so far
+	streams   int           // number of streams so far
+	moved     time.Time     // when confirmed last increased
+	holder    *simStream    // the stream that has the slot
+	heldUntil time.Time     // by a dead connection that the server has not noticed yet
+	held      bool          // by another client
 	idle      time.Duration
 
 	async     bool // commits are flushed later
 	trickle   bool // the walsender sends only when the script says so
 	down      bool
-	hang      chan struct{} // new connections are taken and not answered until it is closed
+	hang      chan struct{} // new connections are accepted and get no answer until it is closed
 	filter    bool          // the publication hides what is committed
 	altered   int           // counts its alterations
-	pending   bool          // one is under way
-	openErr   error         // of each Open, for good
-	lookErr   error         // of each Check, for good
+	pending   bool          // an alteration is not committed
+	openErr   error         // of each Open from now on
+	lookErr   error         // of each Check from now on
 	flaky     bool          // Checks fail for now
-	slow      time.Duration // how long a Check may take
-	slowUntil time.Time     // a Check that began when it was slow may last so long
-	breaks    int           // the next stream is cut after so many messages; 0: it is not
-	still     int           // so many streams are lost before the first word
+	slow      time.Duration // the longest duration of a Check
+	slowUntil time.Time     // when the last slow Check may end
+	breaks    int           // number of messages after which the next stream is cut; 0: it is not
+	still     int           // number of streams that are lost before the first message
 }
 
 // simTx is a committed transaction.
@@ -64,9 +64,9 @@ type simTx struct {
 	xid         uint32
 	time        time.Time
 	rows        []row
-	hidden      bool      // by an altered publication: it is never sent
+	hidden      bool      // not sent because of an altered publication
 	left        int       // events that are not acked
-	readAt      time.Time // when its commit was last read by a relay
+	readAt      time.Time // when a relay last read its Commit
 	readIn      *simStream
 }
 
@@ -75,25 +75,25 @@ type row struct {
 	table *walsendertest.Table
 	msg   []byte
 	ev    *event // nil: a row of another table, or an update
-	takes bool   // an update: it takes an ordinal and is not delivered
+	takes bool   // an update: it has an ordinal and is not delivered
 }
 
-// event is an outbox row and what became of it.
+// event is an event and its state.
 type event struct {
 	id      int
-	tx      *simTx // nil until it is committed
+	tx      *simTx // nil until committed
 	ordinal int
-	order   int // index in simPG.order; -1: it is not to be delivered
+	order   int // index in simPG.order; -1: not to be delivered
 	lane    int
 	seq     int // in its lane, from 1
 	key     string
 	value   string
 	poison  poisonKind
-	alone   bool // large: it wants Kafka for itself
+	alone   bool // large: it must be sent alone
 	skipped bool // by an operator's decision, or by the policy of its cause
-	message bool // a logical message, no row
+	message bool // a logical message
 
-	digest   [2]uint64 // of its record, once sent; and of its dead letter
+	digest   [2]uint64 // of its record and of its dead letter, once sent
 	stored   int
 	storedBy *simSink
 	acked    bool
@@ -105,13 +105,13 @@ type poisonKind int
 
 const (
 	healthy  poisonKind = iota
-	noKey               // the router sees it
-	tooLarge            // Check sees it
-	rejected            // only the broker sees it
-	hopeless            // and the dead-letter topic does not take it either
+	noKey               // noticed by the router
+	tooLarge            // noticed by Check
+	rejected            // noticed only by the broker
+	hopeless            // the dead-letter topic refuses it as well
 )
 
-// writer is a transaction that is not committed.
+// writer is an open transaction.
 type writer struct {
 	rows []row
 }
@@ -122,7 +122,7 @@ const (
 	allLanes = simLanes + 1
 )
 
-// simPrefix is that of the messages that are events.
+// simPrefix is the prefix of the messages that are events.
 const simPrefix = "outboxcdc"
 
 func newSimPG(w *world) *simPG {
@@ -139,7 +139,7 @@ func newSimPG(w *world) *simPG {
 	}
 	pg := &simPG{
 		w: w, id: replication.Identity{SystemID: 7, Timeline: 1}, xid: 700, other: &other,
-		tables: []*walsendertest.Table{&base, &wider, &leaf}, end: start, flushedEnd: start, confirmed: start, saved: start, told: start,
+		tables: []*walsendertest.Table{&base, &wider, &leaf}, end: start, flushedEnd: start, confirmed: start, saved: start, highest: start,
 		async: w.IntN(6) == 0, trickle: w.IntN(2) == 0,
 	}
 	if w.IntN(4) == 0 {
@@ -154,7 +154,7 @@ func (pg *simPG) write(wr *writer, copied bool, poison poisonKind) *event {
 	lane := w.IntN(simLanes)
 	e := &event{id: len(pg.events), order: -1, lane: lane, key: string([]byte{'k', byte('0' + lane%2), byte('a' + w.IntN(3))}), poison: poison}
 	e.value = fmt.Sprintf("payload of %d", e.id)
-	if e.message = e.id%7 == 3; e.message { // no draw: the seeds that failed once stay what they were
+	if e.message = e.id%7 == 3; e.message { // without a draw, so that known seeds keep their runs
 		e.value = fmt.Sprintf(`"payload of %d"`, e.id)
 		w.reached[byMessage] = true
 	}
@@ -170,7 +170,7 @@ func (pg *simPG) write(wr *writer, copied bool, poison poisonKind) *event {
 	return e
 }
 
-// update is one of a row of the outbox: poison in everything, were it delivered.
+// update adds an update of a row. It would be poison if it were delivered.
 func (pg *simPG) update() row {
 	t := pg.tables[pg.table]
 	return row{lsn: pg.advance(false, 1), table: t, msg: walsendertest.Update(t, make([]any, len(t.Columns))...), takes: true}
@@ -220,7 +220,7 @@ func (pg *simPG) encode(t *walsendertest.Table, e *event) []byte {
 	return walsendertest.Insert(t, values...)
 }
 
-// commit ends a transaction; the walsender sends it when it is flushed.
+// commit commits a transaction. The walsender sends it when it is flushed.
 func (pg *simPG) commit(wr *writer) *simTx {
 	w := pg.w
 	pg.writers = slices.DeleteFunc(pg.writers, func(x *writer) bool { return x == wr })
@@ -263,7 +263,7 @@ func (pg *simPG) commit(wr *writer) *simTx {
 	return tx
 }
 
-// expect makes an event one that is to be delivered.
+// expect marks an event as one to be delivered.
 func (pg *simPG) expect(e *event) {
 	e.order = len(pg.order)
 	if !pg.w.dead || e.poison == healthy { // a dead letter is outside the order
@@ -273,7 +273,7 @@ func (pg *simPG) expect(e *event) {
 	pg.order = append(pg.order, e)
 }
 
-// flush writes the WAL to disk, and lets the walsender send it.
+// flush writes the WAL to disk and lets the walsender send it.
 func (pg *simPG) flush() {
 	pg.flushed, pg.flushedEnd = len(pg.wal), pg.end
 	if !pg.trickle {
@@ -281,7 +281,7 @@ func (pg *simPG) flush() {
 	}
 }
 
-// pump lets the walsender send up to n messages; -1: all it has.
+// pump lets the walsender send up to n messages; -1: all.
 func (pg *simPG) pump(n int) {
 	st := pg.holder
 	if st == nil {
@@ -293,7 +293,7 @@ func (pg *simPG) pump(n int) {
 	st.poke()
 }
 
-// crash is an immediate stop: what was not flushed is gone, the slot is where it was last saved.
+// crash is an immediate stop: WAL that was not flushed is lost, and the slot is at its saved position.
 func (pg *simPG) crash() {
 	w := pg.w
 	w.see(nil, "crash", uint64(pg.saved), uint64(pg.flushedEnd))
@@ -306,7 +306,7 @@ func (pg *simPG) crash() {
 	pg.cut(-1)
 }
 
-// unwrite takes transactions off the end of the WAL: n are left.
+// unwrite removes transactions from the end of the WAL. n remain.
 func (pg *simPG) unwrite(n int) {
 	for _, tx := range slices.Backward(pg.wal[n:]) {
 		for _, r := range slices.Backward(tx.rows) {
@@ -327,7 +327,7 @@ func (pg *simPG) unwrite(n int) {
 	pg.wal, pg.done = pg.wal[:n], min(pg.done, n)
 }
 
-// cut ends the stream, with so many of the messages on their way still to be read; -1: all of them.
+// cut ends the stream. The given number of messages on their way can still be read; -1: all.
 func (pg *simPG) cut(keep int) {
 	if st := pg.holder; st != nil {
 		if keep >= 0 && keep < len(st.queue) {
@@ -338,7 +338,7 @@ func (pg *simPG) cut(keep int) {
 	}
 }
 
-// forget makes what an altered publication has hidden the operator's affair, who finds it in the table. Nobody streams.
+// forget drops the events that an altered publication has hidden: the operator finds them in the table. No process streams.
 func (pg *simPG) forget() {
 	kept := pg.wal[:0]
 	for i, tx := range pg.wal {
@@ -353,14 +353,14 @@ func (pg *simPG) forget() {
 	pg.progress()
 }
 
-// progress moves done.
+// progress updates done.
 func (pg *simPG) progress() {
 	for pg.done < len(pg.wal) && pg.wal[pg.done].left == 0 && !(pg.wal[pg.done].hidden && len(pg.wal[pg.done].rows) > 0) {
 		pg.done++
 	}
 }
 
-// took is a status update that arrives: the one rule that matters is checked here (I5).
+// took is called when a status update arrives. It checks that the position may be confirmed (I5).
 func (pg *simPG) took(p *process, pos pglogrepl.LSN) {
 	pg.progress()
 	if pg.done < len(pg.wal) && pos > pg.wal[pg.done].commit {
@@ -373,10 +373,10 @@ func (pg *simPG) took(p *process, pos pglogrepl.LSN) {
 	if pos > pg.confirmed {
 		pg.confirmed, pg.moved = pos, time.Now()
 	}
-	pg.told = max(pg.told, pos)
+	pg.highest = max(pg.highest, pos)
 }
 
-// firstAfter is the index of the first transaction that a walsender sends which starts at pos.
+// firstAfter returns the index of the first transaction that a walsender sends from pos.
 func (pg *simPG) firstAfter(pos pglogrepl.LSN) int {
 	i, _ := slices.BinarySearchFunc(pg.wal, pos, func(tx *simTx, pos pglogrepl.LSN) int { return cmp.Compare(tx.commit, pos) })
 	return i
@@ -389,5 +389,5 @@ func (pg *simPG) slot() *replication.Slot {
 	}
 }
 
-// busy reports whether somebody has the slot.
+// busy reports whether a client has the slot.
 func (pg *simPG) busy() bool { return pg.holder != nil || pg.held || time.Now().Before(pg.heldUntil) }

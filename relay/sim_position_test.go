@@ -13,57 +13,56 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// Runs of deduplicated delivery: the broker keeps a log of each partition, the ends can be read, and the position topic is there.
-// Between two processes topics grow, the routing changes, and what made an event poison is fixed. Checked besides what is always
-// checked:
+// Runs of deduplicated delivery: the broker keeps a log of each partition and the position topic. Between two processes topics grow, the
+// routing changes, and poison is fixed. Additional checks:
 //
-//   - an event that is skipped is in some log (simSink.Send: none may be skipped that was neither acked nor read there)
-//   - an event does not leave if a predecessor's record of it stands in a log that was read, or that had to be (I12), unless
-//     something landed late: behind the reading, or behind what a later session had stored
-//   - a position record speaks of nothing that is not acked, and the slot is told nothing that the newest one does not allow
-//   - one writer at a time: nothing leaves once a session of a later stream has read the ends of its topic, and what is under way then
-//     left half of fence_wait before (depart, judgeReading). What is stored later all the same is Kafka's doing, or a frozen process's
-//     that had left before it was frozen; both are counted (judgeLate)
+//   - only events that were acked, or found in a log, are skipped (simSink.Send)
+//   - an event is not sent if a log that was read, or had to be read, has a predecessor's record of it (I12), unless a record was stored
+//     late: after the log was read, or after records of a later session
+//   - a position record covers only acked events, and only positions that the newest record allows are confirmed
+//   - one writer at a time: no record leaves after a session of a later stream has read the ends of its topic, and records in flight then
+//     left at least half of fence_wait before (depart, judgeReading). Records that Kafka stores later, or that left before their process
+//     was frozen, are counted (judgeLate)
 
-// simFence is longer than what a dead process's requests take to land, or shorter: then repeats are excused.
+// simFence may be shorter than the time in which a dead process's requests arrive. Repeats are excused then.
 const simFence = 5*time.Second + 1_000_003
 
-// simPartition is one of a topic's; topics are numbered as in simTopics.
+// simPartition is a partition. Topics are numbered as in simTopics.
 type simPartition struct{ topic, n int }
 
-// logged is one record of a partition.
+// logged is a record of a partition.
 type logged struct {
-	e   *event // nil: another slot's, or no event at all
+	e   *event // nil: of another slot, or no event
 	pid int64
 	pos checkpoint.Position
 	id  string
 	at  time.Time
-	// late: it was on its way for longer than half of fence_wait.
+	// late: it was in flight for longer than half of fence_wait.
 	late bool
 }
 
-// placement is where a process sends events: what its settings and the partition counts that it found make of it.
+// placement is where a process sends events, according to its settings and the partition counts at its start.
 type placement struct {
-	counts    [simLanes / 2]int // partitions of each topic but the dead letters'
+	counts    [simLanes / 2]int // partitions of each topic except the dead-letter topic
 	partition [simLanes]int     // by lane, modulo the count
-	routes    map[string]string // topic by aggregate type, where it is another
-	fixed     bool              // what is tooLarge is not, any more
+	routes    map[string]string // other topics, by aggregate type
+	fixed     bool              // tooLarge events are no longer too large
 }
 
-// simPast is a sink's part of it.
-type simPast struct {
-	pid        int64
-	q          *checkpoint.Search
-	notBefore  time.Time
-	toRead     [len(simTopics)]bool // whose ends are to be read
-	wasRead    [len(simTopics)]bool
-	readAt     [len(simTopics)]time.Time
-	used       [len(simTopics)]bool
-	seen       time.Time // when the slot was last seen to be this session's
-	unanswered bool
-	since      time.Time     // when it was asked what was there before
-	expects    pglogrepl.LSN // commit LSN of the transaction that the record before ends with
-	known      bool          // there was a record, and ends may be read
+// simDeduplication is the part of a sink for deduplicated delivery.
+type simDeduplication struct {
+	pid          int64
+	q            *checkpoint.Search
+	notBefore    time.Time
+	toRead       [len(simTopics)]bool // topics whose ends are to be read
+	wasRead      [len(simTopics)]bool
+	readAt       [len(simTopics)]time.Time
+	used         [len(simTopics)]bool
+	seen         time.Time // when the lease was last renewed
+	lacksAnswers bool
+	since        time.Time     // when the predecessor's record was loaded
+	expects      pglogrepl.LSN // commit LSN of the acked transaction of the predecessor's record
+	known        bool          // there was a predecessor's record, so ends may be read
 }
 
 // TestSimDeduplicated is TestSim with deduplicated delivery, every other run with dead letters.
@@ -79,13 +78,13 @@ func TestSimDeduplicated(t *testing.T) {
 		return simOptions{seed: seed, dedup: true, dead: seed%2 == 1, twice: seed%20 == 0}, i < n
 	})
 	if !t.Failed() {
-		res.mustReach(t, markNames[firstPast:], 3000)
+		res.mustReach(t, markNames[firstDeduplicated:], 3000)
 	}
 }
 
 func (w *world) deduplicates() bool { return w.cfg.Deduplication.Slot != "" }
 
-// partitionOf is where a record goes.
+// partitionOf returns the partition of a record.
 func (f *flight) partitionOf() simPartition {
 	if f.dead {
 		return simPartition{len(simTopics) - 1, 0}
@@ -99,7 +98,7 @@ func (at *placement) of(e *event) simPartition {
 	return simPartition{topic, at.partition[e.lane] % at.counts[topic]}
 }
 
-// topic is the number of the topic of an event that is no dead letter.
+// topic returns the number of the topic of an event that is no dead letter.
 func (at *placement) topic(e *event) int { return slices.Index(simTopics[:], at.topicName(e)) }
 
 func (at *placement) topicName(e *event) string {
@@ -117,7 +116,7 @@ func (k *simKafka) append(f *flight) {
 	}, strconv.Itoa(f.e.id), time.Now(), time.Since(f.at) >= k.w.cfg.Deduplication.FenceWait/2})
 }
 
-// strangers write into our partitions: another slot of the same server, whose positions look like ours, and others.
+// strangers adds records of other producers to our partitions, some with positions like ours, of another slot of the server.
 func (w *world) strangers() {
 	w.edit(func() {
 		lane := w.IntN(simLanes)
@@ -132,7 +131,7 @@ func (w *world) strangers() {
 	})
 }
 
-// grow gives a topic one partition more. Processes that start from now on find keys in other partitions.
+// grow adds a partition to a topic. Later processes send keys to other partitions.
 func (w *world) grow() {
 	w.edit(func() {
 		topic := w.IntN(simLanes / 2)
@@ -144,7 +143,7 @@ func (w *world) grow() {
 	})
 }
 
-// reroute changes the settings by which processes that start from now on find the topic.
+// reroute changes the routing of later processes.
 func (w *world) reroute() {
 	w.edit(func() {
 		w.kafka.now.routes = map[string]string{}
@@ -154,7 +153,7 @@ func (w *world) reroute() {
 	})
 }
 
-// fix raises what the topics take: for processes that start from now on no event is too large any more.
+// fix raises the size limits: for later processes no event is too large.
 func (w *world) fix() { w.edit(func() { w.kafka.now.fixed = w.dead }) }
 
 func (s *simSink) ProducerID() int64 { return s.pid }
@@ -173,7 +172,7 @@ func (s *simSink) Topics() (out []string) {
 func (s *simSink) Unanswered() bool {
 	s.k.w.mu.Lock()
 	defer s.k.w.mu.Unlock()
-	return s.unanswered
+	return s.lacksAnswers
 }
 
 func (s *simSink) LoadPosition(ctx context.Context) (*checkpoint.PositionRecord, error) {
@@ -195,8 +194,8 @@ func (s *simSink) LoadPosition(ctx context.Context) (*checkpoint.PositionRecord,
 		return nil, nil
 	}
 	s.expects = saved.AckedTx.CommitLSN
-	w.reached[recalledDirty] = w.reached[recalledDirty] || !saved.Clean
-	w.reached[recalledClean] = w.reached[recalledClean] || saved.Clean
+	w.reached[uncleanPredecessor] = w.reached[uncleanPredecessor] || !saved.Clean
+	w.reached[cleanPredecessor] = w.reached[cleanPredecessor] || saved.Clean
 	return saved, nil
 }
 
@@ -205,7 +204,7 @@ func (s *simSink) SavePosition(rec checkpoint.PositionRecord, done func(error)) 
 	w.mu.Lock()
 	d := time.Duration(p.draw(savePosition)%2_000_000)&^1 + 1003
 	w.mu.Unlock()
-	// It leaves a little later, at an instant of its own: what renews the lease may run at the instant of the call.
+	// It leaves a little later, because the lease may be renewed at the instant of the call.
 	left, stored := false, false
 	var try func()
 	try = func() {
@@ -247,12 +246,12 @@ func (s *simSink) SavePosition(rec checkpoint.PositionRecord, done func(error)) 
 	time.AfterFunc(d, try)
 }
 
-// save is the position topic's end. w.mu is held.
+// save stores a position record. w.mu is held.
 func (k *simKafka) save(s *simSink, rec *checkpoint.PositionRecord) {
 	w := k.w
 	w.see(s.p, "position", uint64(rec.Confirm), rec.Generation)
 	for _, e := range w.pg.order {
-		if e.acked || e.skipped || rec.Acked.IsZero() || w.excused[Lost] != "" { // of another history, perhaps: the session will find out
+		if e.acked || e.skipped || rec.Acked.IsZero() || w.excused[Lost] != "" { // perhaps of another history, which the session will notice
 			continue
 		}
 		if pos := (checkpoint.Position{CommitLSN: e.tx.commit, Ordinal: uint32(e.ordinal)}); pos.Compare(rec.Acked) <= 0 {
@@ -269,8 +268,8 @@ func (k *simKafka) save(s *simSink, rec *checkpoint.PositionRecord) {
 	}
 }
 
-// suspects reports whether the session still waits for the transaction that the record before its own ended with: until it comes
-// by, nothing is confirmed. at is when it came.
+// suspects reports whether the session still expects the acked transaction of its predecessor's record. Nothing is confirmed before that. at
+// is when the transaction arrived.
 func (s *simSink) suspects(st *simStream) (at time.Time, is bool) {
 	for _, tx := range s.k.w.pg.wal {
 		if tx.commit == s.expects && tx.commit >= st.start {
@@ -280,7 +279,7 @@ func (s *simSink) suspects(st *simStream) (at time.Time, is bool) {
 	return time.Time{}, false
 }
 
-// allowed is what the newest position record lets the slot be told.
+// allowed returns the position that the newest position record allows.
 func (k *simKafka) allowed() pglogrepl.LSN {
 	if saved := checkpoint.Merge(k.saved); saved != nil {
 		return saved.Confirm
@@ -301,7 +300,7 @@ func (s *simSink) ReadEnds(q checkpoint.Search, notBefore time.Time) {
 	w.reached[fenced] = w.reached[fenced] || notBefore.After(time.Now())
 }
 
-// ask has the ends of a topic read a little later. w.mu is held.
+// ask reads the ends of a topic a little later. w.mu is held.
 func (s *simSink) ask(topic int) {
 	s.toRead[topic] = true
 	d := max(0, time.Until(s.notBefore)) + time.Duration(s.p.draw(readTail)%3_000_000)&^1 + 1005
@@ -322,7 +321,7 @@ func (s *simSink) EndsRead(topic string) bool {
 	return s.wasRead == s.toRead
 }
 
-// readTopic looks at the ends of a topic's partitions.
+// readTopic reads the ends of a topic's partitions.
 func (s *simSink) readTopic(topic int) {
 	w := s.k.w
 	w.mu.Lock()
@@ -348,7 +347,7 @@ func (s *simSink) readTopic(topic int) {
 	}
 }
 
-// readEnd takes the records at the end of a log, until one is at or before the settled position, and what else the same batch holds.
+// readEnd reads a log backwards to the first record at or before the settled position, and the rest of its batch.
 func (s *simSink) readEnd(log []logged) {
 	w, foreign, found, more := s.k.w, false, false, int(s.p.draw(readTail)%4)
 	for i := len(log) - 1; i >= 0 && len(log)-i <= s.q.LookBack && more >= 0; i-- {
@@ -366,10 +365,10 @@ func (s *simSink) readEnd(log []logged) {
 		default:
 			s.q.Found.Add(l.pos, s.q.Found.Hash([]byte(l.id)))
 			w.reached[foreignTail] = w.reached[foreignTail] || foreign
-			if e := l.e; e != nil && e.order >= 0 && !e.acked { // by having read it the process knows that it is in Kafka
+			if e := l.e; e != nil && e.order >= 0 && !e.acked { // the process knows now that it is in Kafka
 				e.acked, e.ackedAt = true, time.Now()
 				e.tx.left--
-				w.reached[firstPast] = true
+				w.reached[firstDeduplicated] = true
 			}
 		}
 	}
@@ -380,7 +379,7 @@ func (s *simSink) reaches(l logged) bool {
 	return slices.Contains(s.q.Producers, l.pid) && checkpoint.Holds(s.q.Lineage, l.pos) && l.pos.Compare(s.q.Settled) <= 0
 }
 
-// repeats is why this record should not have been sent, or "" (I12). w.mu is held.
+// repeats returns why this record should not have been sent, or "" (I12). w.mu is held.
 func (s *simSink) repeats(f *flight) string {
 	w := s.k.w
 	if !w.deduplicates() || !s.known {
@@ -399,15 +398,15 @@ func (s *simSink) repeats(f *flight) string {
 			case !slices.Contains(s.q.Producers, l.pid) && 0 < l.pid && l.pid < s.pid && s.pid <= 100:
 				return "again, which is in Kafka, of a producer that nobody noted"
 			case s.wasRead[at.topic] && slices.ContainsFunc(log[i:], func(b logged) bool { return b.late && s.reaches(b) }):
-				// One behind it that landed late ended the search.
+				// A later record that was stored late has ended the search.
 				w.reached[lateRepeat] = true
 			case s.wasRead[at.topic] && l.at.Before(s.readAt[at.topic]):
-				return fmt.Sprintf("again, which stood in partition %v when its end was read", at)
+				return fmt.Sprintf("again, although it was in partition %v when its end was read", at)
 			case s.wasRead[at.topic]:
 				return fmt.Sprintf("again, which was stored in partition %v after its end was read, and had left just before", at)
 			case at.topic == f.partitionOf().topic:
 				return "again, without a look at the ends of its topic"
-			default: // a topic that it goes to no more, and that was used too late for any position record to name it
+			default: // in a topic that it is no longer sent to, and that was used too late for a position record
 				w.reached[movedRepeat] = true
 			}
 		}

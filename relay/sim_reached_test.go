@@ -1,6 +1,6 @@
 package relay
 
-// mark is a nasty state. Runs that never meet one prove nothing about it.
+// mark is a state that runs have to reach.
 type mark int
 
 const (
@@ -11,7 +11,7 @@ const (
 	killedInsideTx
 	killedBetweenAdjacent
 	twoHalfAcked
-	ackedBehindHole
+	ackedAfterGap
 	keepaliveAhead
 	keepaliveInside
 	keepaliveRepeated
@@ -45,7 +45,7 @@ const (
 	wasDraining
 	wasUndecided
 	drainIncomplete
-	notTold
+	unconfirmedEnd
 	cleanEnd
 	frozen
 	thawedLate
@@ -56,9 +56,9 @@ const (
 	byMessage
 	fatalLost
 	fatalPoison
-	fatalRight
+	fatalPermission
 	fatalWrong
-	firstDead // from here on: of runs with dead letters only
+	firstDead // from here on only in runs with dead letters
 	deadAfterRefusal
 	deadRefused
 	deadRepeated
@@ -69,9 +69,9 @@ const (
 	deadInARow
 	deadBegins
 	deadBesideFailure
-	firstPast // from here on: of runs of deduplicated delivery only
-	recalledDirty
-	recalledClean
+	firstDeduplicated // from here on only in runs of deduplicated delivery
+	uncleanPredecessor
+	cleanPredecessor
 	fenced
 	foreignTail
 	lateRepeat
@@ -89,35 +89,35 @@ const (
 var markNames = [marks]string{
 	killedInFlight: "killed with records in flight", killedInRetry: "killed while a retry was pending", killedParked: "killed while parked",
 	killedDraining: "killed while draining", killedInsideTx: "killed inside a transaction", killedBetweenAdjacent: "killed between two adjacent commits",
-	twoHalfAcked: "two transactions half acked at the end of a session", ackedBehindHole: "acked behind one that is not, at the end of a session",
-	keepaliveAhead: "keepalive ahead of acks", keepaliveInside: "keepalive inside a transaction", keepaliveRepeated: "keepalive repeated, or behind the last",
+	twoHalfAcked: "two transactions half acked at the end of a session", ackedAfterGap: "acked after a gap, at the end of a session",
+	keepaliveAhead: "keepalive ahead of acks", keepaliveInside: "keepalive inside a transaction", keepaliveRepeated: "keepalive repeated, or before the last",
 	storedUnacked: "stored but ack lost", partialBatch: "a batch stored in part", repeatAfterKill: "a record repeated by a later process",
 	skippedAfterCrash: "acked before a server crash, sent by the server again and dropped", slotFellBack: "a crash took the slot back",
 	tailLost: "a crash took commits that were not flushed", landedLate: "records of a closed producer landed late", hugeTx: "a transaction larger than the window",
 	sameLSN: "rows of one LSN (COPY)", adjacentCommits: "commit LSN = end LSN of the one before", olderRows: "rows older than the commit before",
 	relationChanged: "relation changed", clockBack: "the server's clock jumped back", statusLost: "a status update lost on the way",
-	statusUnanswered: "a status update taken, and the connection lost", streamCutInside: "stream cut inside a transaction", serverSilent: "a server that says nothing any more",
+	statusUnanswered: "a status update taken, and the connection lost", streamCutInside: "stream cut inside a transaction", serverSilent: "a silent server",
 	hungProducer: "a producer that hangs", refusedBatch: "a batch refused", refusedAlone: "a record that went alone after a refusal", refusedPoison: "one record refused alone",
 	wasParked: "state parked", wasWaitingForSlot: "state waiting_for_slot", wasWaitingForTopic: "state waiting_for_topic", wasWaitingForStandby: "state waiting_for_standby",
-	wasBackpressured: "state backpressured", wasReconnecting: "state reconnecting", wasDraining: "state draining", wasUndecided: "the guard could not tell",
-	drainIncomplete: "drain incomplete", notTold: "stopped, and Postgres could not be told", cleanEnd: "a clean end", frozen: "a process frozen with the slot",
+	wasBackpressured: "state backpressured", wasReconnecting: "state reconnecting", wasDraining: "state draining", wasUndecided: "a catalog check without a result",
+	drainIncomplete: "drain incomplete", unconfirmedEnd: "stopped before the last position was confirmed", cleanEnd: "a clean end", frozen: "a process frozen with the slot",
 	thawedLate: "a frozen process goes on after the slot was lost", takenOver: "taken over by a second process", slotAhead: "the slot ahead of what this process confirmed",
 	hiddenRows: "rows hidden by an altered publication", updated: "an update among the rows", byMessage: "events that are messages", fatalLost: "stopped: slot, publication or history lost", fatalPoison: "stopped: poison",
-	fatalRight: "stopped: a right missing", fatalWrong: "stopped: configuration wrong",
+	fatalPermission: "stopped: a permission missing", fatalWrong: "stopped: configuration wrong",
 	firstDead: "a dead letter", deadAfterRefusal: "a dead letter because Kafka refused the event", deadRepeated: "a dead letter repeated by a later process",
 	deadRefused: "a dead letter that Kafka refuses", deadKilled: "killed with a dead letter in flight", deadWaited: "the dead-letter topic is missing, and asked for",
-	deadDecided: "an event that an operator has decided to leave out", deadInHugeTx: "a dead letter in a transaction larger than the window",
-	deadInARow: "one dead letter right behind another", deadBegins: "a session that begins with a dead letter",
+	deadDecided: "an event that an operator has decided to skip", deadInHugeTx: "a dead letter in a transaction larger than the window",
+	deadInARow: "one dead letter right after another", deadBegins: "a session that begins with a dead letter",
 	deadBesideFailure: "Kafka fails with a dead letter in flight",
-	firstPast:         "an event skipped because it was read in Kafka, although its ack was lost", recalledDirty: "a predecessor that did not end cleanly",
-	recalledClean: "a predecessor that ended cleanly", fenced: "ends read later because of what may still arrive", foreignTail: "strangers at the end of a partition",
-	lateRepeat: "a repeat of what landed after the ends were read", movedRepeat: "a repeat of what stands in a topic that it goes to no more",
-	fixedFirst: "a record of what was to be a dead letter, and was stored nowhere", fixedPoison: "a record of what an earlier process would have made a dead letter", leaseOver: "a lease runs out with a request open",
-	heldBack: "something is held because the slot was not seen lately", lateOfKafka: "stored after a later session has read the ends of the topic",
-	lateOfFrozen: "likewise, of a process that was frozen meanwhile", hiddenEnd: "a process acts on a stream that is over and does not know it",
+	firstDeduplicated: "an event skipped because it was read in Kafka, although its ack was lost", uncleanPredecessor: "a predecessor that did not end cleanly",
+	cleanPredecessor: "a predecessor that ended cleanly", fenced: "ends read after fence_wait", foreignTail: "strangers at the end of a partition",
+	lateRepeat: "a repeat of a record stored after the ends were read", movedRepeat: "a repeat of a record in a topic that is no longer used",
+	fixedFirst: "a record of an event that was to be a dead letter and was not stored", fixedPoison: "a record of an event that an earlier process would have made a dead letter", leaseOver: "a lease runs out with a request open",
+	heldBack: "a request waits for the lease", lateOfKafka: "stored after a later session has read the ends of the topic",
+	lateOfFrozen: "likewise, of a process that was frozen meanwhile", hiddenEnd: "a process uses a stream that has ended without its knowledge",
 }
 
-// spoken marks what the relay says. w.mu is held.
+// spoken sets the marks for a log line of the relay. w.mu is held.
 func (w *world) spoken(p *process, what string) {
 	switch what {
 	case string(Streaming):
@@ -138,13 +138,13 @@ func (w *world) spoken(p *process, what string) {
 		w.reached[wasDraining], p.draining = true, true
 	case "confirmation paused":
 		w.reached[wasUndecided] = true
-	case "the slot is further ahead than we last confirmed: another instance was active, or somebody advanced it":
+	case "the slot is ahead of the last position that this process confirmed: another instance was active, or the slot was advanced":
 		w.reached[slotAhead] = true
-		if p.stream.start <= p.said {
-			w.fail("%s finds the slot at %s further ahead than it confirmed, and had said %s", p, p.stream.start, p.said)
+		if p.stream.start <= p.lastSent {
+			w.fail("%s finds the slot at %s ahead of the position that it confirmed, and had sent %s", p, p.stream.start, p.lastSent)
 		}
-	case "Kafka refuses a batch; sending record by record to find out which":
+	case "Kafka refuses a batch; sending record by record to find the refused record":
 		w.reached[refusedBatch] = true
-		p.careful = max(p.careful, p.sink.newest)
+		p.singlyUntil = max(p.singlyUntil, p.sink.newest)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// simSource is the server as one process sees it.
+// simSource is the server for one process.
 type simSource struct{ p *process }
 
 func (s *simSource) Open(ctx context.Context) (Stream, error) {
@@ -26,7 +26,7 @@ func (s *simSource) Open(ctx context.Context) (Stream, error) {
 		case <-ctx.Done():
 		case <-p.dead:
 		}
-		p.spend(ctx, openStream, 3*time.Millisecond) // others wait, too
+		p.spend(ctx, openStream, 3*time.Millisecond) // other clients wait as well
 		if err := p.gate(); err != nil {
 			return nil, err
 		}
@@ -65,7 +65,7 @@ func (s *simSource) Open(ctx context.Context) (Stream, error) {
 	w.see(p, "streams from", uint64(st.start), uint64(st.id.WALEnd))
 	draw := p.draw(openStream)
 	if draw&1 == 0 {
-		st.keepalive(st.start, false) // the first ones echo the slot's position
+		st.keepalive(st.start, false) // the first keepalives have the slot's position
 	}
 	switch {
 	case pg.still > 0:

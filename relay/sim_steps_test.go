@@ -7,11 +7,10 @@ import (
 	"time"
 )
 
-// small makes a run in which each step counts: everything at once, and few rows.
+// small shortens a run: no delays, and few rows.
 func (w *world) small() { w.pg.async, w.pg.trickle, w.kafka.lookUp = false, false, w.IntN(4) == 0 }
 
-// overlap is a short script: transactions that overlap, a COPY, adjacent commits, keepalives, a cut, a crash and a clean
-// end.
+// overlap is a short script with overlapping transactions, a COPY, adjacent commits, keepalives, a cut, a crash and a clean end.
 func (w *world) overlap() {
 	w.small()
 	w.start()
@@ -29,7 +28,7 @@ func (w *world) overlap() {
 	}
 }
 
-// everyStep runs each of some seeds once unharmed, and then once for each step of that run, which harm says how to spoil.
+// everyStep runs each seed once without a fault, and then once for each step of that run, with the fault of harm at the step.
 func everyStep(t *testing.T, done, faults string, seeds int, steps func(*world) int, harm func(o *simOptions, step int)) {
 	t.Helper()
 	first, seeds := simSeeds(t, seeds)
@@ -55,21 +54,21 @@ func everyStep(t *testing.T, done, faults string, seeds int, steps func(*world) 
 	})
 }
 
-// TestSimKilledInEveryCall: the process dies in each call across the boundary in turn (before it has an effect, which is
-// also right behind the effect of the one before), and another one comes.
+// TestSimKilledInEveryCall: the process dies in each call across the boundary in turn, before the call has an effect. Another process
+// follows.
 func TestSimKilledInEveryCall(t *testing.T) {
 	everyStep(t, "the process dies in each call across the boundary in turn", "F02", 40,
 		func(w *world) int { return w.calls }, func(o *simOptions, n int) { o.dieAt = n })
 }
 
-// TestSimCutAfterEveryMessage: the stream ends behind each message in turn.
+// TestSimCutAfterEveryMessage: the stream ends after each message in turn.
 func TestSimCutAfterEveryMessage(t *testing.T) {
 	everyStep(t, "the stream is cut behind each message in turn", "F12", 40,
 		func(w *world) int { return w.messages }, func(o *simOptions, n int) { o.cutAfter = n })
 }
 
-// TestSimAdjacentCommits: 1000 transactions whose commit LSN is the end LSN of the one before, and the process killed
-// between every two of them: with the first one acked and not confirmed, or confirmed.
+// TestSimAdjacentCommits: 1000 transactions, each with the end LSN of the previous one as its commit LSN. The process is killed between
+// every two of them, with the first one acked and not confirmed, or confirmed.
 func TestSimAdjacentCommits(t *testing.T) {
 	pairs := 1000
 	if testing.Short() {
@@ -84,7 +83,7 @@ func TestSimAdjacentCommits(t *testing.T) {
 	})
 }
 
-// adjacent commits all transactions at once, or each after the process before was killed.
+// adjacent commits all transactions at once, or each after the previous process was killed.
 func (w *world) adjacent(pairs int, early bool) {
 	w.small()
 	w.cfg.MaxEvents = 10
@@ -147,7 +146,7 @@ func (w *world) adjacent(pairs int, early bool) {
 	}
 }
 
-// ackUpTo acknowledges what is in flight up to the event with this index in order.
+// ackUpTo acknowledges the events in flight up to the one with this index in order.
 func (w *world) ackUpTo(s *simSink, last int) (some bool) {
 	due := func(lane int) bool {
 		w.mu.Lock()
@@ -188,8 +187,8 @@ func TestSimClocks(t *testing.T) {
 	})
 }
 
-// TestSimTakeover: the first process is frozen at every call of its own, a second one takes the slot after
-// wal_sender_timeout and delivers, and the first goes on as if nothing had been.
+// TestSimTakeover: the first process is frozen at each of its calls in turn. A second process takes the slot after wal_sender_timeout and
+// delivers. Then the first process is resumed.
 func TestSimTakeover(t *testing.T) {
 	first, n := simSeeds(t, 600)
 	simRuns(t, "a process is frozen, a second one takes over, the first goes on", "F06 F09", first, func(i int) (simOptions, bool) {
@@ -211,7 +210,7 @@ func (w *world) takeover() {
 	w.work()
 	b := w.start()
 	if w.IntN(2) == 0 {
-		w.rest(20 * time.Second) // wal_sender_timeout and a look at the slot; park_after, without acks, has not passed yet
+		w.rest(20 * time.Second) // longer than wal_sender_timeout and a read of the slot, shorter than park_after
 		w.edit(func() {
 			if b.stream == nil {
 				w.fail("%s has not taken over: %s", b, "20 s after the first was frozen")
@@ -230,8 +229,8 @@ func (w *world) takeover() {
 	synctest.Wait()
 }
 
-// TestSimOtherHistory: the server is taken back to before what this process has delivered, and goes on with other
-// transactions. The process ends, and confirms nothing of them.
+// TestSimOtherHistory: the server is taken back to before delivered events, and continues with other transactions. The process ends, and
+// confirms none of them.
 func TestSimOtherHistory(t *testing.T) {
 	first, n := simSeeds(t, 600)
 	simRuns(t, "the server goes on with another history", "", first, func(i int) (simOptions, bool) {
@@ -251,7 +250,7 @@ func (w *world) otherHistory() {
 		w.rest(3 * time.Second)
 		w.save()
 	}
-	w.cut() // what the process knows is what its sessions leave behind
+	w.cut() // a session adds to the history when it ends
 	w.rest(time.Second)
 	if w.halt() || !p.history {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
-// simStream is one session with the walsender, both ends of it.
+// simStream is one stream, with the state of both ends.
 type simStream struct {
 	pg    *simPG
 	p     *process
@@ -20,30 +20,30 @@ type simStream struct {
 	start pglogrepl.LSN
 	kick  chan struct{}
 	began time.Time
-	n     int // counts the streams of the slot
+	n     int // number of the stream, counted per slot
 
 	// the server's end
-	next     int // transaction that is sent next
-	at       int // message of it: -1 Begin, then its rows, then Commit
-	said     [4]*walsendertest.Table
-	sent     pglogrepl.LSN // how far it has sent
-	lastSent time.Time
-	err      error     // it is over, once the queue is empty
-	tells    time.Time // when the relay's end can know that
-	cutOff   bool      // until then its checks get no answer either
-	mute     bool      // it says nothing any more
-	deaf     bool      // it hears nothing any more
-	slams    bool      // it takes the next status update and is gone
+	next      int // index of the transaction that is sent next
+	at        int // next message of that transaction: -1 Begin, then its rows, then Commit
+	announced [4]*walsendertest.Table
+	sent      pglogrepl.LSN // the position up to which it has sent
+	lastSent  time.Time
+	err       error     // the stream has ended, once the queue is empty
+	tells     time.Time // when the relay can notice the end
+	cutOff    bool      // until then its checks get no answer either
+	mute      bool      // the server sends nothing any more
+	deaf      bool      // the server receives nothing any more
+	slams     bool      // the server receives the next status update, then the stream ends
 
-	queue []sentItem // on its way
+	queue []sentItem // messages on their way
 
 	// the relay's end
 	inTx       bool
 	begun      *simTx
 	received   pglogrepl.LSN
-	guarded    pglogrepl.LSN  // what had been received when the last look that passed was taken
+	guarded    pglogrepl.LSN  // the received position when the last passed check began
 	pos        pglogrepl.LSN  // of the last status update
-	freeze     *pglogrepl.LSN // none may be above it any more
+	freeze     *pglogrepl.LSN // no later status update may be beyond it
 	lastStatus time.Time
 	lost       bool
 	buf        []byte
@@ -53,14 +53,14 @@ type simStream struct {
 	closed     bool
 }
 
-// sentItem is a message, or a notice as the relay's end makes an error of it.
+// sentItem is a message, or the error of a notice.
 type sentItem struct {
 	replication.Message
 	tx     *simTx // of Begin and Commit
 	notice error
 }
 
-// push sends one message, if there is one to be sent.
+// push sends the next message, if there is one.
 func (st *simStream) push() bool {
 	pg := st.pg
 	for st.next < pg.flushed && pg.wal[st.next].hidden {
@@ -80,10 +80,10 @@ func (st *simStream) push() bool {
 		st.say(sentItem{Message: replication.Message{WALStart: first, Data: walsendertest.Begin(tx.commit, tx.time, tx.xid)}, tx: tx})
 	case st.at < len(tx.rows):
 		r := &tx.rows[st.at]
-		if !slices.Contains(st.said[:], r.table) {
-			i := slices.IndexFunc(st.said[:], func(t *walsendertest.Table) bool { return t == nil || t.OID == r.table.OID })
-			pg.w.reached[relationChanged] = pg.w.reached[relationChanged] || st.said[i] != nil
-			st.said[i] = r.table
+		if !slices.Contains(st.announced[:], r.table) {
+			i := slices.IndexFunc(st.announced[:], func(t *walsendertest.Table) bool { return t == nil || t.OID == r.table.OID })
+			pg.w.reached[relationChanged] = pg.w.reached[relationChanged] || st.announced[i] != nil
+			st.announced[i] = r.table
 			st.say(sentItem{Message: replication.Message{Data: walsendertest.Relation(r.table)}})
 			return true
 		}
@@ -97,7 +97,7 @@ func (st *simStream) push() bool {
 	return true
 }
 
-// decoded is how far the server can say it is: before the next transaction that it has to send.
+// decoded returns the server's position for keepalives: before the next transaction that it has to send.
 func (st *simStream) decoded() pglogrepl.LSN {
 	pg := st.pg
 	for st.at < 0 && st.next < pg.flushed && pg.wal[st.next].hidden {
@@ -119,7 +119,7 @@ func (st *simStream) say(m sentItem) {
 	}
 }
 
-// end is the end of the connection, of which the relay does not know yet.
+// end ends the connection. The relay does not know it yet.
 func (st *simStream) end(err error) {
 	if st.err == nil {
 		st.err = err
@@ -130,7 +130,7 @@ func (st *simStream) end(err error) {
 	st.pg.w.disturb()
 }
 
-// giveUp is end, of which the relay's end may know nothing for a while: up to wal_sender_timeout.
+// giveUp is end, which the relay may notice only after up to wal_sender_timeout.
 func (st *simStream) giveUp(err error) {
 	if draw := st.p.draw(hideEnd); st.err == nil && draw&1 == 0 {
 		d := time.Duration(draw>>2)%st.pg.w.cfg.WalSenderTimeout&^1 + 1007
@@ -140,7 +140,7 @@ func (st *simStream) giveUp(err error) {
 	st.end(err)
 }
 
-// hidden: it is over, and the relay's end cannot know. w.mu is held.
+// hidden reports whether the stream has ended and the relay cannot know it. w.mu is held.
 func (st *simStream) hidden() bool {
 	if st.err == nil || !time.Now().Before(st.tells) {
 		return false
@@ -243,7 +243,7 @@ func (st *simStream) read() (m replication.Message, ok bool, left time.Duration,
 	if item.notice != nil {
 		w.see(st.p, "receive a notice", 0, 0)
 		if !errors.As(item.notice, new(*replication.Waiting)) {
-			st.stand()
+			st.forbidMoves()
 		}
 		return m, false, 0, item.notice
 	}
@@ -268,7 +268,7 @@ func (st *simStream) read() (m replication.Message, ok bool, left time.Duration,
 			st.received = max(st.received, m.WALStart)
 			item.tx.readAt, item.tx.readIn = time.Now(), st
 		}
-		// What was lent is overwritten by what is lent next.
+		// The next message overwrites the last one.
 		st.buf = append(st.buf[:0], m.Data...)
 		m.Data = st.buf
 	}
@@ -280,8 +280,8 @@ func (st *simStream) read() (m replication.Message, ok bool, left time.Duration,
 	return m, true, 0, nil
 }
 
-// stand forbids that any later status update moves: something is wrong of which the relay has been told.
-func (st *simStream) stand() {
+// forbidMoves fails the run if a later status update moves the slot: the relay has received an error.
+func (st *simStream) forbidMoves() {
 	if st.freeze == nil {
 		at := st.pos
 		st.freeze = &at
@@ -290,7 +290,7 @@ func (st *simStream) stand() {
 
 func (st *simStream) Status(confirmed pglogrepl.LSN, reply bool, now time.Time) error {
 	st.pg.w.mu.Lock()
-	stood := st.freeze != nil
+	wasFrozen := st.freeze != nil
 	st.pg.w.mu.Unlock()
 	if err := st.p.call("status"); err != nil {
 		return err
@@ -299,7 +299,7 @@ func (st *simStream) Status(confirmed pglogrepl.LSN, reply bool, now time.Time) 
 	if gap := time.Since(st.lastStatus); gap > 6500*time.Millisecond && st.err == nil {
 		st.pg.w.fail("%s: no status update for %s", st.p, gap)
 	}
-	if st.freeze != nil && !stood && st.p.wasFrozen { // the call began before that of which the process could not know
+	if st.freeze != nil && !wasFrozen && st.p.wasFrozen { // the call began before the error
 		st.freeze = new(max(*st.freeze, confirmed))
 	}
 	return st.status(confirmed, reply, now)
@@ -308,7 +308,7 @@ func (st *simStream) Status(confirmed pglogrepl.LSN, reply bool, now time.Time) 
 func (st *simStream) status(confirmed pglogrepl.LSN, reply bool, now time.Time) error {
 	w, p := st.pg.w, st.p
 	w.see(p, "status", uint64(confirmed), 0)
-	p.said = max(p.said, confirmed)
+	p.lastSent = max(p.lastSent, confirmed)
 	switch {
 	case confirmed == 0:
 		w.fail("%s sends a status update with position 0/0", p)
@@ -331,7 +331,7 @@ func (st *simStream) status(confirmed pglogrepl.LSN, reply bool, now time.Time) 
 	case st.lost:
 		return errGone
 	case st.err != nil || st.deaf:
-		// Written into a socket whose other end does not read any more. A second time the kernel may know.
+		// The socket accepts the update although the other end does not read any more. The second time, the kernel may know.
 		w.reached[statusLost] = w.reached[statusLost] || moved
 		if st.err != nil && !st.hidden() && p.draw(loseStatus)&1 == 0 {
 			st.lost = true
@@ -400,7 +400,7 @@ func (st *simStream) Check(ctx context.Context) (*replication.Slot, error) {
 	if err != nil {
 		w.disturb()
 		if fatal(err) {
-			st.stand()
+			st.forbidMoves()
 		}
 		if errors.Is(err, replication.ErrUndecided) {
 			return slot, err
@@ -411,7 +411,7 @@ func (st *simStream) Check(ctx context.Context) (*replication.Slot, error) {
 	return slot, nil
 }
 
-// unreachable: the server does not hear a check.
+// unreachable reports whether checks do not reach the server.
 func (st *simStream) unreachable() bool {
 	st.pg.w.mu.Lock()
 	defer st.pg.w.mu.Unlock()
@@ -424,7 +424,7 @@ func fatal(err error) bool {
 	return v.class != Retry
 }
 
-// slowness is how long either half of a Check may take.
+// slowness returns the longest duration of either half of a Check.
 func (pg *simPG) slowness() time.Duration {
 	pg.w.mu.Lock()
 	defer pg.w.mu.Unlock()
@@ -433,7 +433,7 @@ func (pg *simPG) slowness() time.Duration {
 
 func (st *simStream) Tables() []replication.TableNow { return nil }
 
-// Published is always the same: what was altered while a process runs ends it, and an operator looks.
+// Published is always the same: an alteration ends a running process, and the operator handles it.
 func (st *simStream) Published() string                               { return "" }
 func (st *simStream) Altered(context.Context, string) (string, error) { return "", nil }
 
@@ -472,7 +472,7 @@ func (st *simStream) Close(last pglogrepl.LSN, now time.Time) error {
 		p.stream = nil
 		p.idle = time.Now()
 	}
-	if st.err != nil || st.deaf || st.lost { // nobody has answered
+	if st.err != nil || st.deaf || st.lost { // no answer has arrived
 		err = errGone
 	}
 	st.end(errGone)

@@ -1,29 +1,28 @@
 // The simulator: the real relay, tracker, decoder and router between a fake server and a fake broker, in fake time.
 //
-// A run is one seed. The seed draws the sizes (window, time-outs), what this run likes to do, and then a script of
-// steps: rows written, commits, acknowledgements, faults of the server, of the network, of the broker, of the process
-// itself (sim_ops_test.go, sim_life_test.go). After each step everything happens that follows from it, and some time
-// passes. In the end all that ails is healed, and everything must be delivered and confirmed in time. The relay's own
-// jitter comes from the seed too, every call into a fake takes an odd time of its own, and no two goroutines do anything
-// at the same instant: a seed is always the same run, which TestSimSameTwice checks.
+// A run is one seed. The seed determines the sizes (window, timeouts), the weights of operations, and then a script of
+// steps: rows, commits, acknowledgements, and faults of the server, the network, the broker and the process itself
+// (sim_ops_test.go, sim_life_test.go). After each step the fakes and the relay run until nothing more happens, and some time
+// passes. At the end all faults are healed, and everything must be delivered and confirmed in time. The relay's jitter comes
+// from the seed as well, every call into a fake takes a different odd time, and no two goroutines act at the same instant. So a
+// seed is always the same run, which TestSimSameTwice checks.
 //
-// What is checked, at each call and not only at the end (docs/faults.md):
+// These invariants are checked at each call, not only at the end (docs/faults.md):
 //
 //   - no loss (I1): heal; no gap in what a session sends (simSink.Send)
 //   - order per key (I2): flight.store
-//   - repeats only after a fault, the same bytes, and nothing that the process knows to be in Kafka (I3): simSink.Send,
+//   - repeats only after a fault, with the same bytes, and of no event that the process knows to be in Kafka (I3): simSink.Send,
 //     simSink.learn; acked but not confirmed only for a moment (world.calm)
 //   - no phantom (I4): simSink.Send
-//   - confirmed never beyond an unacked commit, what was received, what a look at the catalogs has covered, or what stands
-//     frozen (I5): simStream.status, simPG.took
+//   - the confirmed position never beyond an unacked commit, the received position, the last catalog check, or a frozen
+//     position (I5): simStream.status, simPG.took
 //   - lag 0 in time after everything is healed (I6): heal
-//   - what no retry fixes ends the process with the class it should (I9): judgeEnd
+//   - an error that no retry fixes ends the process with its class (I9): judgeEnd
 //   - poison reaches the dead-letter topic, and only poison, where that is the policy (sim_dead_test.go)
 //
-// A run that fails is run again with its story, what was done and what the relay did. OUTBOXCDC_TEST_SEED=n does that for
-// one seed, failed or not. OUTBOXCDC_TEST_SIM is how long TestSim runs on fresh seeds, or how many: "10m", "100000".
-// testdata/seeds.txt has seeds that failed once; they mean something as long as simVersion stays, which counts the
-// changes of what a seed draws.
+// A run that fails is repeated with its story: the script's steps and the relay's actions. OUTBOXCDC_TEST_SEED=n does that for
+// one seed, failed or not. OUTBOXCDC_TEST_SIM is how long TestSim runs fresh seeds, or how many: "10m", "100000".
+// testdata/seeds.txt has seeds that once failed. They are valid for one simVersion.
 package relay
 
 import (
@@ -47,10 +46,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// simVersion changes with whatever makes a seed another run.
+// simVersion is incremented when seeds get different runs.
 const simVersion = 5
 
-// simOptions say which run.
+// simOptions define a run.
 type simOptions struct {
 	seed     uint64
 	met      *Metrics
@@ -79,7 +78,7 @@ func simulate(t *testing.T, o simOptions) *world {
 
 func simMetrics() *Metrics { return NewMetrics(prometheus.NewRegistry(), "slot") }
 
-// simResult is what a test of the simulator has done.
+// simResult is the result of a test of the simulator.
 type simResult struct {
 	Test    string         `json:"test"`
 	Done    string         `json:"done"`   // in words
@@ -94,7 +93,7 @@ type simResult struct {
 	processor time.Duration
 }
 
-// simRuns runs next's runs, two at a time, until it has no more or one fails.
+// simRuns runs the runs of next, two at a time, until there are no more or one fails.
 func simRuns(t *testing.T, done, faults string, first uint64, next func(i int) (simOptions, bool)) *simResult {
 	t.Helper()
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
@@ -157,7 +156,7 @@ func simRuns(t *testing.T, done, faults string, first uint64, next func(i int) (
 	return res
 }
 
-// processorTime is what this process has used: on a busy machine the only measure of speed.
+// processorTime returns the CPU time of this process, the only measure of speed on a busy machine.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
@@ -166,7 +165,7 @@ func processorTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// watched is simulate, and says which seed it was if that never ends: in a bubble nobody else could.
+// watched is simulate, and reports the seed if the run never ends.
 func watched(t *testing.T, o simOptions) *world {
 	timer := time.AfterFunc(time.Minute, func() {
 		buf := make([]byte, 1<<20)
@@ -177,7 +176,7 @@ func watched(t *testing.T, o simOptions) *world {
 	return simulate(t, o)
 }
 
-// tellStory runs a seed that failed with that verdict again.
+// tellStory runs a failed seed again and shows its story.
 func tellStory(t *testing.T, o simOptions, runs int, verdict string) {
 	t.Helper()
 	o.story = true
@@ -200,12 +199,12 @@ func tellStory(t *testing.T, o simOptions, runs int, verdict string) {
 	if o.dieAt+o.cutAfter > 0 {
 		what = fmt.Sprintf(" (the process dies in call %d, the stream is cut after message %d; 0: neither)", o.dieAt, o.cutAfter)
 	}
-	// First what was broken and the seed: whoever shows a log cuts its end off.
+	// The violation and the seed come first: long logs are often truncated.
 	t.Errorf("%s\nseed %d of generator %d%s, after %d runs. To repeat it:\nOUTBOXCDC_TEST_SEED=%d go test -run '^%s$' ./relay\n%s",
 		w.broken, o.seed, simVersion, what, runs, o.seed, t.Name(), story)
 }
 
-// firstDifference is what the stories say just before they part.
+// firstDifference returns the end of the common part of two stories.
 func firstDifference(a, b string) string {
 	one, two := strings.Split(a, "\n"), strings.Split(b, "\n")
 	for i := range min(len(one), len(two)) {
@@ -217,7 +216,7 @@ func firstDifference(a, b string) string {
 	return a
 }
 
-// write leaves the result for whoever asked for it (test/prove).
+// write writes the result for test/prove.
 func (r *simResult) write(t *testing.T) {
 	t.Helper()
 	t.Logf("%d runs in %.1f s, %.0f a minute; %.2f ms of processor time each", r.Runs, r.Seconds, float64(r.Runs)/r.Seconds*60,
@@ -240,7 +239,7 @@ func (r *simResult) write(t *testing.T) {
 	}
 }
 
-// givenSeed is that of OUTBOXCDC_TEST_SEED.
+// givenSeed returns the seed of OUTBOXCDC_TEST_SEED.
 func givenSeed(t *testing.T) (uint64, bool) {
 	t.Helper()
 	text := os.Getenv("OUTBOXCDC_TEST_SEED")
@@ -254,7 +253,7 @@ func givenSeed(t *testing.T) (uint64, bool) {
 	return seed, true
 }
 
-// simSeeds are the seeds of a test of n runs: a given one alone, or fresh ones, a tenth of them with -short.
+// simSeeds returns the seeds for a test of n runs: only the given seed, or fresh ones, a tenth of n with -short.
 func simSeeds(t *testing.T, n int) (first uint64, count int) {
 	t.Helper()
 	if seed, ok := givenSeed(t); ok {
@@ -266,7 +265,7 @@ func simSeeds(t *testing.T, n int) (first uint64, count int) {
 	return rand.Uint64(), n
 }
 
-// simBudget is how long, or for how many seeds, TestSim runs.
+// simBudget returns how long, or for how many seeds, TestSim runs.
 func simBudget(t *testing.T) (time.Duration, int) {
 	t.Helper()
 	text := os.Getenv("OUTBOXCDC_TEST_SIM")
@@ -286,7 +285,7 @@ func simBudget(t *testing.T) (time.Duration, int) {
 	return d, 0
 }
 
-// TestSim runs the seeds that failed once, and then fresh ones.
+// TestSim runs the seeds that once failed, and then fresh ones.
 func TestSim(t *testing.T) {
 	if seed, ok := givenSeed(t); ok {
 		w := simulate(t, simOptions{seed: seed, met: simMetrics(), story: true})
@@ -314,7 +313,7 @@ func TestSim(t *testing.T) {
 	res.mustReach(t, markNames[:firstDead], 10_000)
 }
 
-// mustReach fails unless so many runs have met each of these states.
+// mustReach fails the test if one of the states was not reached in that many runs.
 func (r *simResult) mustReach(t *testing.T, names []string, runs int) {
 	t.Helper()
 	for _, name := range names {
@@ -327,7 +326,7 @@ func (r *simResult) mustReach(t *testing.T, names []string, runs int) {
 	}
 }
 
-// knownSeeds are those of testdata/seeds.txt that this generator draws the same run from.
+// knownSeeds returns the seeds of testdata/seeds.txt that are valid for simVersion.
 func knownSeeds(t *testing.T) []uint64 {
 	t.Helper()
 	f, err := os.Open("testdata/seeds.txt")
@@ -352,7 +351,7 @@ func knownSeeds(t *testing.T) []uint64 {
 	return out
 }
 
-// TestSimSameTwice: a seed is a whole run. Every call across the boundary, with its time, is the same the second time.
+// TestSimSameTwice: two runs of a seed have the same calls across the boundary, at the same times.
 func TestSimSameTwice(t *testing.T) {
 	first, n := simSeeds(t, 1000)
 	simRuns(t, "each seed twice: the same trace", "", first, func(i int) (simOptions, bool) {

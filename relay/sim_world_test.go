@@ -18,14 +18,14 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// world is one run: a server, a broker, and the processes that come and go between them. The script (sim_ops_test.go)
-// is a goroutine of its own, the only one that draws from Rand. It does one thing and waits until nothing moves any more.
+// world is one run: a server, a broker, and processes. The script (sim_ops_test.go) runs in a goroutine of its own, the only one that
+// uses Rand. After each operation it waits until nothing more happens.
 type world struct {
 	*rand.Rand
 	seed  uint64
 	begun time.Time
 	cfg   Config
-	met   *Metrics // of all processes; nobody looks at them
+	met   *Metrics // of all processes, not checked
 
 	mu    sync.Mutex // guards everything below, and all of pg and kafka
 	pg    *simPG
@@ -33,21 +33,21 @@ type world struct {
 	procs []*process
 
 	calls    int    // calls across the boundary so far
-	dieAt    int    // the number of the one in which the process dies; 0: none
-	messages int    // that were read from a stream so far
-	cutAfter int    // so many the stream is cut; 0: it is not
-	trace    uint64 // hash of everything that was seen at the boundary
+	dieAt    int    // the number of the call in which the process dies; 0: none
+	messages int    // messages read from streams so far
+	cutAfter int    // number of messages after which the stream is cut; 0: it is not
+	trace    uint64 // hash of all calls across the boundary
 	story    *strings.Builder
-	broken   string // the first invariant that does not hold
+	broken   string // the first violation of an invariant
 	reached  [marks]bool
-	trouble  time.Time     // when something was last wrong that may delay a status update
-	slowest  time.Duration // from healed to lag 0, beside what the heal had to wait for
+	trouble  time.Time     // the last fault that may delay a status update
+	slowest  time.Duration // from healed to lag 0, without the pauses that heal allows
 	refusals int
 
 	dead    bool             // poison goes to the dead-letter topic
-	excused map[Class]string // what may end a process now, and why
-	sick    []condition      // that last
-	over    bool             // nothing more can be learnt from this run
+	excused map[Class]string // classes with which a process may end now, and why
+	sick    []condition      // that are active
+	over    bool             // the run ends
 	lastOp  string
 }
 
@@ -61,11 +61,11 @@ func newWorld(o simOptions) *world {
 	}
 	w.cfg.MaxEvents = 1 + w.IntN(30)
 	w.cfg.MessagePrefix = simPrefix
-	// No whole seconds: two timers that start and end together would be another run each time.
+	// No whole seconds: timers that start and end together would make runs differ.
 	w.cfg.ParkAfter = time.Duration(10+w.IntN(30))*time.Second + 1_000_037
 	w.cfg.ShutdownTimeout = time.Duration(1+w.IntN(10))*time.Second + 3_000_011
 	if w.dead {
-		w.cfg.Poison = Poisons{Policy: DeadLetter, Topic: deadTopic, Decisions: map[string]PoisonPolicy{}}
+		w.cfg.Poison = PoisonPolicies{Policy: DeadLetter, Topic: deadTopic, Decisions: map[string]PoisonPolicy{}}
 		if w.IntN(2) == 0 {
 			w.cfg.Poison.Causes = map[router.Cause]PoisonPolicy{router.NullKey: SkipPoison}
 		}
@@ -77,7 +77,7 @@ func newWorld(o simOptions) *world {
 	return w
 }
 
-// fail notes the first thing that is wrong; the script stops at its next step. w.mu is held.
+// fail notes the first violation. The script stops at its next step. w.mu is held.
 func (w *world) fail(format string, args ...any) {
 	if w.broken == "" {
 		w.broken = fmt.Sprintf(format, args...)
@@ -87,12 +87,12 @@ func (w *world) fail(format string, args ...any) {
 	}
 }
 
-// disturb notes that something may delay a status update. w.mu is held.
+// disturb notes a fault that may delay a status update. w.mu is held.
 func (w *world) disturb() { w.trouble = maxTime(w.trouble, maxTime(time.Now(), w.pg.slowUntil)) }
 
 func (w *world) now() time.Duration { return time.Since(w.begun) }
 
-// see adds one thing that happened at the boundary to the trace, and to the story if there is one. w.mu is held.
+// see adds an event at the boundary to the trace, and to the story if there is one. w.mu is held.
 func (w *world) see(p *process, what string, a, b uint64) {
 	n := uint64(0)
 	if p != nil {
@@ -112,53 +112,53 @@ func (w *world) see(p *process, what string, a, b uint64) {
 	}
 }
 
-// tell adds what the script does.
+// tell adds an operation of the script to the story.
 func (w *world) tell(format string, args ...any) {
 	if w.story != nil {
 		fmt.Fprintf(w.story, "%11s  — %s\n", w.now().Truncate(time.Microsecond), fmt.Sprintf(format, args...))
 	}
 }
 
-// process is one life of the daemon. It may die, be frozen, or be told to stop.
+// process is a running daemon. It may be killed, frozen, or stopped.
 type process struct {
 	w      *world
 	n      int // 1 is the first
 	relay  *Relay
 	cancel context.CancelFunc
 	over   chan struct{} // closed when Run has returned
-	err    error         // what it returned; good once over
+	err    error         // the result of Run, once over is closed
 
 	// w.mu guards these
-	dead      chan struct{} // closed when it is killed: no call of it has an effect any more
-	isDead    bool
-	wasFrozen bool
-	thaw      chan struct{} // while it is frozen; closed when it goes on
-	stopped   int           // goroutines that wait for that
-	told      bool          // to stop
-	draining  bool          // as it says
-	undrained int           // records in flight when it was done with that
-	gone      bool          // it has ended, and the script has seen that
-	sink      *simSink
-	stream    *simStream
-	placement placement
-	known     []bool          // by event: it may not send this again
-	prefix    map[*event]bool // those of them before the first that it does not know
-	refused   map[*event]bool
-	said      pglogrepl.LSN // the highest position in a status update of its
-	begun     bool          // it has read from a stream
-	done      pglogrepl.LSN // commit LSN of the last transaction that it knows to be wholly in Kafka
-	careful   pglogrepl.LSN // up to this commit LSN it sends record by record
-	failed    func(error)   // of its newest sink
-	altered   int           // what the catalogs were when it first looked
-	acked     bool          // it has had an acknowledgement
-	opened    int           // streams
-	counts    [lastPlace]uint64
-	idle      time.Time // when it last had no session
-	history   bool      // it knows transactions, so that another history must end it
+	dead        chan struct{} // closed when the process is killed: its calls have no effect any more
+	isDead      bool
+	wasFrozen   bool
+	thaw        chan struct{} // non-nil while the process is frozen, closed when it is resumed
+	stopped     int           // goroutines that wait for thaw
+	terminated  bool          // SIGTERM was sent
+	draining    bool          // its state is draining
+	undrained   int           // records in flight at the end of the drain
+	gone        bool          // it has ended, and the script has handled that
+	sink        *simSink
+	stream      *simStream
+	placement   placement
+	known       []bool          // by event: it must not send the event again
+	prefix      map[*event]bool // the known events before the first unknown one
+	refused     map[*event]bool
+	lastSent    pglogrepl.LSN // the highest position in its status updates
+	begun       bool          // it has read from a stream
+	done        pglogrepl.LSN // commit LSN of the last transaction that it knows to be completely in Kafka
+	singlyUntil pglogrepl.LSN // up to this commit LSN it sends record by record
+	failed      func(error)   // of its newest sink
+	altered     int           // simPG.altered at its first catalog check
+	acked       bool          // it has had an acknowledgement
+	opened      int           // streams
+	counts      [lastPlace]uint64
+	idle        time.Time // when it last had no session
+	history     bool      // it knows transactions, so it must notice another history
 }
 
-// place is where in the fakes time passes. Each has draws of its own, so that they do not depend on which goroutine
-// comes first.
+// place is a place in the fakes where time passes. Each place has its own random numbers, so that they do not depend on the order of
+// goroutines.
 type place int
 
 const (
@@ -180,7 +180,7 @@ const (
 	lastPlace
 )
 
-// draw is the next random number of a place. w.mu is held.
+// draw returns the next random number of a place. w.mu is held.
 func (p *process) draw(at place) uint64 {
 	p.counts[at]++
 	x := p.w.seed ^ uint64(p.n)<<48 ^ uint64(at)<<40 ^ p.counts[at]
@@ -195,8 +195,8 @@ func (p *process) draw(at place) uint64 {
 
 var errDead = &replication.Error{Kind: replication.Unavailable, Op: "talk", Err: errors.New("the process is dead")}
 
-// call begins every call of the relay across the boundary: it counts; while the process is frozen it does not return; in
-// a dead process it is an error. Without an error w.mu is held.
+// call begins every call of the relay across the boundary. It counts the call, and waits while the process is frozen. In a dead process
+// it returns an error. Without an error w.mu is held.
 func (p *process) call(what string) error {
 	if err := p.gate(); err != nil {
 		return err
@@ -204,7 +204,7 @@ func (p *process) call(what string) error {
 	return p.count(what)
 }
 
-// count may be the death of the process; then w.mu is not held any more.
+// count counts a call, in which the process may die. Then w.mu is not held any more.
 func (p *process) count(what string) error {
 	w := p.w
 	w.calls++
@@ -217,7 +217,7 @@ func (p *process) count(what string) error {
 	return nil
 }
 
-// gate locks w.mu for a process that lives and is not frozen. Of those that a thaw lets go on, one comes after the other.
+// gate locks w.mu for a process that is alive and not frozen. Goroutines that a thaw resumes continue one after the other.
 func (p *process) gate() error {
 	w := p.w
 	w.mu.Lock()
@@ -243,8 +243,8 @@ func (p *process) gate() error {
 	}
 }
 
-// spend lets time pass in a call, an odd number of nanoseconds, so that no two things happen at once and a seed is
-// always the same run. It is over early if ctx or the process is.
+// spend lets time pass in a call, an odd number of nanoseconds, so that no two calls end at the same instant. It returns early if ctx or
+// the process ends.
 func (p *process) spend(ctx context.Context, at place, atMost time.Duration) {
 	p.w.mu.Lock()
 	d := time.Duration(p.draw(at)%uint64(atMost))&^1 + 1001 + 2*time.Duration(p.n)
@@ -257,14 +257,14 @@ func (p *process) spendAll(ctx context.Context, at place, d time.Duration) {
 	case <-time.After(d):
 	case <-p.dead:
 	case <-ctx.Done():
-		p.rest(p.apart(at)) // what else ctx ends comes first
+		p.rest(p.apart(at)) // other goroutines that ctx ends continue first
 	}
 }
 
-// apart is a time that nobody else takes to go on.
+// apart returns a time that no other goroutine takes.
 func (p *process) apart(at place) time.Duration { return time.Duration(1001 + 100*int(at) + 2*p.n) }
 
-// rest lets time pass while the process lives.
+// rest lets time pass while the process is alive.
 func (p *process) rest(d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -272,7 +272,7 @@ func (p *process) rest(d time.Duration) {
 	}
 }
 
-// die is kill -9. What is on its way to Kafka the script decides about. w.mu is held.
+// die is kill -9. The script decides about records in flight. w.mu is held.
 func (p *process) die() {
 	if p.isDead {
 		return
@@ -283,7 +283,7 @@ func (p *process) die() {
 		p.sink.abandon()
 	}
 	if st := p.stream; st != nil {
-		if st.pg.holder == st { // a dead machine, unlike a dead process, does not say that it is gone
+		if st.pg.holder == st { // a dead machine, unlike a dead process, does not close its connections
 			if draw := p.draw(lastPlace - 1); draw&3 == 0 {
 				st.pg.heldUntil = time.Now().Add(time.Duration(draw>>2) % (15 * time.Second))
 			}
@@ -293,7 +293,7 @@ func (p *process) die() {
 	}
 }
 
-// start begins a process.
+// start starts a process.
 func (w *world) start() *process {
 	w.mu.Lock()
 	p := &process{w: w, n: len(w.procs) + 1, refused: map[*event]bool{}, prefix: map[*event]bool{}, placement: w.kafka.now, dead: make(chan struct{}), over: make(chan struct{}), idle: time.Now()}
@@ -342,7 +342,7 @@ func (p *process) ended() bool {
 	}
 }
 
-// alive are the processes that have neither died nor ended.
+// alive returns the processes that were not killed and have not ended.
 func (w *world) alive() []*process {
 	var out []*process
 	for _, p := range w.procs {
@@ -353,7 +353,7 @@ func (w *world) alive() []*process {
 	return out
 }
 
-// simLog takes what the relay says: changes of state into the trace, the rest as marks.
+// simLog handles the relay's log: changes of state go into the trace, other lines set marks.
 type simLog struct{ p *process }
 
 func (l *simLog) Enabled(_ context.Context, level slog.Level) bool {
@@ -372,7 +372,7 @@ func (l *simLog) Handle(_ context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelInfo {
 		what := r.Message
 		if what == "state" {
-			r.Attrs(func(a slog.Attr) bool { // the first is the state
+			r.Attrs(func(a slog.Attr) bool { // the first attribute is the state
 				what = a.Value.String()
 				return false
 			})
@@ -395,7 +395,7 @@ func (p *process) String() string {
 	return fmt.Sprintf("#%d", p.n)
 }
 
-// digest hashes what a record is made of.
+// digest returns a hash of a record's content.
 func digest(rec *router.Record) uint64 {
 	h := fnv.New64a()
 	add := func(b []byte) {
@@ -406,7 +406,7 @@ func digest(rec *router.Record) uint64 {
 	add(rec.Value)
 	for _, x := range rec.Headers {
 		if x.Name == HeaderTopic {
-			continue // where it goes is compared with the settings
+			continue // the destination is compared with the settings
 		}
 		add([]byte(x.Name))
 		add(x.Value)

@@ -8,7 +8,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Sink is Kafka, for one session. Deduplicated delivery alone needs the position store and the ends of partitions (docs: docs/delivery.md,
+// Sink is Kafka, for one session. Only deduplicated delivery uses the position store and the ends of partitions (docs: docs/delivery.md,
 // ADR 18 and 21).
 type Sink interface {
 	Producer
@@ -16,65 +16,65 @@ type Sink interface {
 	PartitionEnds
 }
 
-// Producer delivers the records of one session. One goroutine calls Ready, Check and Send. Nothing in it blocks for long.
+// Producer delivers the records of one session. One goroutine calls Ready, Check and Send. No method but Close blocks for long.
 type Producer interface {
-	// Ready reports whether records may be sent to the topic. False: it is being looked up, or missing and looked for
-	// again and again; Callbacks.Wake says when to ask again.
+	// Ready reports whether records may be sent to the topic. If not, the producer looks the topic up, repeatedly while it is
+	// missing, and calls Callbacks.Wake when the answer may have changed.
 	Ready(topic string) (bool, error)
-	// Missing reports that Kafka answers and has no such topic, or none for us.
+	// Missing reports that Kafka answers, and the topic is missing or access to it is denied.
 	Missing(topic string) bool
-	// Check recognises a record that Kafka would refuse before it is sent. alone asks for it to be sent with nothing
-	// else in flight.
+	// Check recognises, before it is sent, a record that Kafka would refuse. alone means that the record must be sent with
+	// nothing else in flight.
 	Check(rec *router.Record) (alone bool, poison *router.Poison)
-	// Send hands a record over under its event number. It copies what it keeps. Per partition, acknowledgements come
-	// in the order of Send without holes, or the session has failed.
+	// Send sends a record with its event number. It copies the record. In each partition, acknowledgements arrive in the
+	// order of Send and without gaps, or the session has failed.
 	Send(rec *router.Record, n uint64) error
-	// Flush says that no more is coming for now: what was sent need not wait for company. Any goroutine may call it.
+	// Flush means that no further record follows for now, so batches need not wait to be filled. Any goroutine may call it.
 	Flush()
-	// Healthy returns nil when Kafka has answered lately.
+	// Healthy returns nil if Kafka has answered lately.
 	Healthy() error
-	// Waiting lists topics that are looked for.
+	// Waiting returns the topics that are being looked up.
 	Waiting() []string
-	// Close ends the sending, waits until no request is open or ctx ends, then cuts; no callback runs after it.
+	// Close stops sending, waits until no request is open or ctx ends, and closes the connections. No callback runs after it.
 	Close(ctx context.Context) error
 }
 
 // PositionStore keeps the slot's position record.
 type PositionStore interface {
-	// ProducerID is what Kafka marks every batch of this process with.
+	// ProducerID returns the producer id in every batch of this process.
 	ProducerID() int64
-	// LoadPosition reads the slot's newest position record; nil: there is none. The error is a [checkpoint.Unusable] when there can be
-	// none. Other errors are temporary.
+	// LoadPosition reads the slot's newest position record; nil: there is none. The error is a [checkpoint.Unusable] if position records
+	// cannot be used. Other errors are temporary.
 	LoadPosition(ctx context.Context) (*checkpoint.PositionRecord, error)
-	// SavePosition stores one, later and in the order of the calls; done is called once, from another goroutine.
+	// SavePosition stores a record asynchronously, in the order of the calls. done is called once, from another goroutine.
 	SavePosition(s checkpoint.PositionRecord, done func(error))
-	// Topics are those that records were sent to.
+	// Topics returns the topics that records were sent to.
 	Topics() []string
-	// Renew notes that the slot was this session's at the time seen. Requests leave while that was recent, and wait otherwise.
+	// Renew renews the lease: this session had the slot at the time seen. Requests wait while there is no lease.
 	Renew(seen time.Time)
-	// Unanswered, after Close: Kafka may still store something that was sent, because its answer never came.
+	// Unanswered reports, after Close, whether Kafka may still store records because a request got no answer.
 	Unanswered() bool
 }
 
 // PartitionEnds finds records of earlier sessions at the ends of partitions.
 type PartitionEnds interface {
-	// ReadEnds begins to read the ends of partitions, not earlier than notBefore. It is called once, and allows EndsRead.
+	// ReadEnds begins to read the ends of partitions, not earlier than notBefore. It is called once, before EndsRead.
 	ReadEnds(q checkpoint.Search, notBefore time.Time)
-	// EndsRead reports whether the ends of all partitions of the topics of ReadEnds have been read, and those of topic unless
-	// it is "". False: they are being read, and Callbacks.Wake says when to ask again.
+	// EndsRead reports whether the ends of all partitions of the topics of ReadEnds have been read, and of topic unless it is
+	// "". If not, they are being read, and Callbacks.Wake is called when the answer may have changed.
 	EndsRead(topic string) bool
 }
 
-// Callbacks is what a sink reports, from goroutines of its own.
+// Callbacks are called by a sink, from goroutines of its own.
 type Callbacks struct {
-	Acked  func(n uint64)  // event n is in Kafka
-	Failed func(err error) // the first error: the session is over
-	Wake   func()          // Ready may answer differently now
+	Acked  func(n uint64)  // Kafka has acknowledged event n
+	Failed func(err error) // the session has failed with its first error
+	Wake   func()          // the answer of Ready or EndsRead may have changed
 }
 
 // Kafka opens sinks.
 type Kafka interface {
 	Open(ctx context.Context, cb Callbacks) (Sink, error)
-	// Probe returns nil when just that would work now which the last session waited for.
+	// Probe returns nil if Kafka can do now what the last session waited for.
 	Probe(ctx context.Context) error
 }

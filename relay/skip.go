@@ -9,8 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// readEnds has the ends of partitions read if Kafka may have more records of earlier sessions than this process knows. The reading begins
-// when none of them can still arrive.
+// readEnds begins to read the ends of partitions if Kafka may have records of earlier sessions that this process does not know. The sink
+// reads them after fence_wait, when no such record can still arrive.
 func (s *session) readEnds() {
 	r, p := s.r, &s.position
 	if p.predecessor == nil {
@@ -18,27 +18,27 @@ func (s *session) readEnds() {
 	}
 	cfg, id, now := &r.cfg.Deduplication, s.stream.Identity(), r.clock()
 	acked, tx := p.predecessor.AckedFor(cfg.Sources)
-	s.resume.After(id, acked, tx, max(s.stream.Start(), s.begin.CommitLSN+1)) // a transaction that was read already is not compared
+	s.resume.AddRecord(id, acked, tx, max(s.stream.Start(), s.begin.CommitLSN+1)) // a transaction that was read already is not expected
 	if !r.mem.isOwn(p.predecessor) {
 		if r.mem.doubt = r.mem.doubt || !p.predecessor.Clean; !p.predecessor.Clean {
-			wait := max(cfg.FenceWait, p.predecessor.FenceWait) // its lease is as long as its own settings say
-			r.log.Info("the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later",
+			wait := max(cfg.FenceWait, p.predecessor.FenceWait) // the predecessor's lease depends on its own settings
+			r.log.Info("the previous session did not end cleanly: reading the ends of partitions after fence_wait, because its records may still arrive",
 				"fence_wait", wait, "its_last_record", p.predecessor.At)
 			r.mem.fence = maxTime(r.mem.fence, now.Add(wait))
 		}
 	}
 	lost := !p.predecessor.Acked.IsZero() && !checkpoint.Holds(id, p.predecessor.Acked)
 	if lost {
-		r.log.Error("Kafka has events that the server does not: a failover lost transactions after they were delivered; looking for them",
+		r.log.Error("Kafka has events that the server lacks: a failover lost their transactions; searching for them",
 			"delivered_up_to", p.predecessor.Acked.String(), "timeline", id.Timeline)
 	}
 	if s.readsEnds = r.mem.doubt || lost; !s.readsEnds {
 		return
 	}
-	// The server does not send again what was committed before the slot's position, so it need not be found.
+	// The server does not send again events before the slot's position, so they are not searched for.
 	known := s.lastBeforeSlot()
-	if s.resume.Before().Compare(known) > 0 {
-		known = s.resume.Before()
+	if s.resume.RecordedUpTo().Compare(known) > 0 {
+		known = s.resume.RecordedUpTo()
 	}
 	settled := p.record.Settled.On(id)
 	if settled.IsZero() {
@@ -46,17 +46,17 @@ func (s *session) readEnds() {
 	}
 	s.sink.ReadEnds(checkpoint.Search{
 		Lineage: id, Producers: p.record.Producers, Acked: known, Settled: settled, LookBack: cfg.LookBack, Topics: p.record.Topics,
-		Found: r.mem.Found, Until: s.until, Phantoms: r.reportPhantoms,
+		Found: r.mem.Events, Until: s.earlierEnd, Phantoms: r.reportPhantoms,
 	}, maxTime(now, r.mem.fence))
 }
 
-// lastBeforeSlot is the last position before the slot's: no session sends an event at or before it any more.
+// lastBeforeSlot returns the last position before the slot's: no later session sends an event at or before it.
 func (s *session) lastBeforeSlot() checkpoint.Position {
 	id, last := s.stream.Identity(), s.stream.Start()-1
 	return checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(last), CommitLSN: last, Ordinal: checkpoint.LastOrdinal}
 }
 
-// skipKnown skips the event if it lies in a part of the stream that is in Kafka without a gap.
+// skipKnown skips the event if it lies in a part of the stream whose events are all in Kafka.
 func (s *session) skipKnown(ctx context.Context, pos checkpoint.Position) (bool, error) {
 	switch {
 	case s.resume.Delivered(pos):
@@ -67,16 +67,16 @@ func (s *session) skipKnown(ctx context.Context, pos checkpoint.Position) (bool,
 	return false, nil
 }
 
-// skipFound skips the event if its record was seen in Kafka. It waits until the ends of partitions have been read: those of the topics
-// that the position record names, and those of topic, which the session before may have used just before it ended.
+// skipFound skips the event if its record was found in Kafka. It waits until the ends of partitions have been read, of the topics in the
+// position record and of topic, which the previous session may have used just before it ended.
 func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic string) (bool, error) {
-	if s.readsEnds && pos.CommitLSN < s.until {
-		err := s.await(ctx, Streaming, "reading the ends of partitions, to find what was delivered before", func() bool { return s.sink.EndsRead(topic) })
+	if s.readsEnds && pos.CommitLSN < s.earlierEnd {
+		err := s.await(ctx, Streaming, "reading the ends of partitions, to find events already delivered", func() bool { return s.sink.EndsRead(topic) })
 		if err != nil {
 			return false, err
 		}
 	}
-	if !s.r.mem.Found.Has(pos, s.rec.ID) {
+	if !s.r.mem.Events.Has(pos, s.rec.ID) {
 		return false, nil
 	}
 	if s.rule.RecordsRequired() {
@@ -85,8 +85,8 @@ func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic 
 	return true, s.skip(ctx, s.r.met.skipped)
 }
 
-// skip enters an event that is not sent. The event has an ordinal like any other, and takes its place in the window while an event before
-// it waits for Kafka.
+// skip enters an event that is not sent. The event has an ordinal like any other, and takes up room in the window while an event before it
+// waits for Kafka.
 func (s *session) skip(ctx context.Context, counter prometheus.Counter) error {
 	s.tracker.Skip()
 	counter.Inc()
@@ -104,12 +104,12 @@ func (s *session) awaitRoom(ctx context.Context) error {
 	return err
 }
 
-// settled reports whether everything that earlier sessions may have sent is acknowledged, and the server has shown the same history. Then
-// nothing that they left in Kafka is in doubt.
+// settled reports whether every event that earlier sessions may have sent is acknowledged, and the history is verified. The events found
+// in Kafka are then forgotten.
 func (s *session) settled() bool {
-	if !s.isSettled && !s.resume.Expecting() && s.tracker.Acked() >= s.until {
+	if !s.isSettled && !s.resume.Expecting() && s.tracker.Acked() >= s.earlierEnd {
 		s.isSettled = true
-		s.r.mem.Found.Forget(func(checkpoint.Position) bool { return true })
+		s.r.mem.Events.Forget(func(checkpoint.Position) bool { return true })
 	}
 	return s.isSettled
 }
@@ -118,19 +118,19 @@ func (s *session) settled() bool {
 func (r *Relay) reportPhantoms(topic string, partition int32, p checkpoint.Phantoms) {
 	r.mu.Lock()
 	where := fmt.Sprintf("%s/%d", topic, partition)
-	known := r.reported[where] == p // an earlier session has read the same
-	r.reported[where] = p
+	known := r.reportedPhantoms[where] == p // an earlier session has reported the same
+	r.reportedPhantoms[where] = p
 	r.mu.Unlock()
 	if known {
 		return
 	}
 	r.met.phantoms.Add(float64(p.Count))
-	r.log.Error("Kafka has events that the server does not: a failover lost their transactions after they were delivered",
+	r.log.Error("Kafka has events that the server lacks: a failover lost their transactions",
 		"topic", topic, "partition", partition, "count", p.Count, "first_event_id", p.First.ID, "first_position", p.First.Position.String(),
 		"last_event_id", p.Last.ID, "last_position", p.Last.Position.String())
 }
 
-// noteDoubt remembers, at the end of a session, whether the next one has to read the ends of partitions.
+// noteDoubt notes, at the end of a session, whether the next session has to read the ends of partitions.
 func (s *session) noteDoubt() {
 	m := &s.r.mem
 	m.doubt = m.doubt && !(s.rule.RecordsRequired() && s.settled())

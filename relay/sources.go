@@ -14,8 +14,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// checkColumns asks the router about the tables as they are now, before anything was delivered: a configuration that can never work
-// is told at the start and not at the first row. Later the rows may be older than what the catalogs say.
+// checkColumns checks the columns of the tables before anything is delivered, so that a wrong configuration fails at the start and not at
+// the first row. Later, rows in the slot may be older than the catalogs.
 func (r *Relay) checkColumns(tables []replication.TableNow) error {
 	if r.delivered() {
 		return nil
@@ -38,11 +38,11 @@ type Resolver interface {
 }
 
 // NewDecoder returns a decoder of a stream's messages. The stream identifies the table of a relation, and the router finds its columns.
-// prefix is that of the logical messages that are events; "": none are.
+// Logical messages with the prefix are events; "": no messages are events.
 func NewDecoder(ctx context.Context, st Resolver, r *router.Router, prefix string) *decoder.Decoder {
 	var d *decoder.Decoder
 	d = decoder.New(func(rel *decoder.Relation) (bool, error) {
-		// Not cancelled when told to stop: the drain needs the connection.
+		// Not cancelled on shutdown: the drain needs the connection.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookUpTimeout)
 		defer cancel()
 		table, err := st.Resolve(ctx, &replication.Announced{
@@ -60,8 +60,8 @@ func NewDecoder(ctx context.Context, st Resolver, r *router.Router, prefix strin
 	return d
 }
 
-// DecodeError adds the message's position to an error of the decoder, unless the look-up of a relation failed: that error is not about
-// the bytes of the message.
+// DecodeError adds the message's position to an error of the decoder. It does not if the look-up of a relation failed: that error is not
+// about the bytes of the message.
 func DecodeError(at pglogrepl.LSN, err error) error {
 	if missing, ok := errors.AsType[*router.MissingColumnError](err); ok {
 		return missing
@@ -79,37 +79,37 @@ func PositionOf(id replication.Identity, ev *decoder.Event) checkpoint.Position 
 	}
 }
 
-// NotPublished is the error of columns that the publication lacks, once every row has been read that was written before they were removed.
+// NotPublished returns the error of columns that the publication lacks, after every row from before their removal has been read.
 func NotPublished(columns []string) error {
 	return &replication.Error{
-		Kind: replication.ColumnMissing, Op: "look at what the publication carries",
+		Kind: replication.ColumnMissing, Op: "check the published columns",
 		Err:    fmt.Errorf("columns %s are configured but not published, and everything older has been delivered", strings.Join(columns, ", ")),
 		Remedy: "set outbox.columns, or restore the columns or the publication's column list",
 	}
 }
 
-// warnOfUpdates says once in a session that a table is updated.
+// warnOfUpdates logs, once in a session, that updates of a table are skipped.
 func (s *session) warnOfUpdates(rel *decoder.Relation) {
-	if s.updated[rel.OID] {
+	if s.updatesLogged[rel.OID] {
 		return
 	}
-	if s.updated == nil {
-		s.updated = map[uint32]bool{}
+	if s.updatesLogged == nil {
+		s.updatesLogged = map[uint32]bool{}
 	}
-	s.updated[rel.OID] = true
-	s.r.log.Warn("skipping updates", "table", rel.String(), "because", "route.on_update is skip; said once a session, counted in the metrics",
+	s.updatesLogged[rel.OID] = true
+	s.r.log.Warn("skipping updates", "table", rel.String(), "because", "route.on_update is skip; logged once per session and table, counted in the metrics",
 		"remedy", "ALTER PUBLICATION … SET (publish = 'insert'), or route.on_update: poison")
 }
 
-// refusedMessage counts a message that has our prefix and belongs to no transaction, and says so once in a session. It is
-// no event: it would be delivered although the work that it came from may have been rolled back.
+// refusedMessage counts a message that has our prefix and is not transactional, and logs the first one of a session. Such a
+// message is no event: the transaction that emitted it may have been rolled back.
 func (s *session) refusedMessage(at pglogrepl.LSN) {
 	s.r.met.notTransactional.Inc()
-	if s.refusedSaid {
+	if s.refusalLogged {
 		return
 	}
-	s.refusedSaid = true
+	s.refusalLogged = true
 	s.r.log.Warn("skipping messages that are not transactional", "prefix", s.r.cfg.MessagePrefix, "lsn", at.String(),
-		"because", "the work they come from may be rolled back; said once a session, counted in the metrics",
+		"because", "the transactions that emit them may be rolled back; logged once per session, counted in the metrics",
 		"remedy", "pg_logical_emit_message(true, …), or outbox_emit")
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// State is what the relay is doing, as users see it.
+// State is the state of the relay.
 type State string
 
 // The states. waiting_for_standby is for a server that withholds rows until the standbys named in
@@ -30,27 +30,27 @@ const (
 
 var states = []State{Starting, WaitingForSlot, Streaming, Backpressured, WaitingForTopic, WaitingForStandby, Reconnecting, Parked, Draining, Failed}
 
-// view is what other goroutines may see; Relay.mu guards it.
+// view is the part of the relay's state that other goroutines read. Relay.mu guards it.
 type view struct {
 	state     State
 	reason    string
-	label     string    // what a change of reason is told by
-	since     time.Time // of the state
-	changed   time.Time // when the log was last told
+	label     string    // a change of label is a change of reason
+	since     time.Time // when the state began
+	changed   time.Time // when state or label last changed
 	remind    time.Time // when the warning that events are waiting is due
-	repeated  int       // how often the same was to be said since
+	repeated  int       // how often the state was set again without a change
 	beat      time.Time // last tick of the main loop
 	delivered bool      // this process has had an acknowledgement
 
 	session     *session  // nil between sessions
-	stopped     time.Time // since when there is no session, or the oldest commit that was unacknowledged then
-	caughtUp    bool      // this session has read up to where the server's WAL ended when it began
+	stopped     time.Time // when the last session ended, or the oldest commit that was unacknowledged then
+	caughtUp    bool      // this session has read up to the end of WAL at its start
 	lastCommit  time.Time // of this session; zero before its first
 	received    pglogrepl.LSN
 	confirmed   pglogrepl.LSN
 	confirmedAt time.Time
 	newest      time.Time // commit time of the newest transaction that any session has read
-	acked       time.Time // last acknowledgement of the sessions before
+	acked       time.Time // last acknowledgement of earlier sessions
 	lastError   string
 	lastErrorAt time.Time
 	troubles    []Trouble
@@ -60,14 +60,14 @@ type view struct {
 
 	stuck stuck
 
-	deduplicating bool
-	repeats       string // why delivery is at least once only although it should be deduplicated
+	deduplicating    bool
+	notDeduplicating string // why delivery is only at least once although deduplicated is configured
 }
 
-// setState notes what the relay does and why, and logs each change once.
+// setState sets the state and its reason, and logs each change once.
 func (r *Relay) setState(s State, reason string) { r.setStateOf(s, reason, reason) }
 
-// setStateOf tells a change by the state and a label, for reasons whose text differs at each attempt.
+// setStateOf is setState for reasons whose text differs at each attempt: the label shows whether the reason has changed.
 func (r *Relay) setStateOf(s State, label, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,7 +75,7 @@ func (r *Relay) setStateOf(s State, label, reason string) {
 	v.beat = r.clock()
 	if reason != "" {
 		v.lastError, v.lastErrorAt = reason, v.beat
-		if s != Backpressured { // that is how a backlog is worked off
+		if s != Backpressured { // it is normal during a backlog
 			v.noteTrouble(s, label, reason, v.beat)
 		}
 	}
@@ -88,7 +88,7 @@ func (r *Relay) setStateOf(s State, label, reason string) {
 	switch s {
 	case Failed, Parked, WaitingForTopic:
 		level = slog.LevelWarn
-	case Reconnecting: // most often it is over soon
+	case Reconnecting: // it is usually over soon
 		after = remindFirst
 	}
 	attrs := append([]any{"state", string(s), "was", string(v.state)}, v.duration()...)
@@ -101,12 +101,12 @@ func (r *Relay) setStateOf(s State, label, reason string) {
 }
 
 const (
-	// remindFirst is how long a reconnect may take before it is a warning, remindEvery how often the warning is repeated.
+	// remindFirst is how long reconnecting may take before it is a warning, remindEvery how often the warning is repeated.
 	remindFirst = 10 * time.Second
 	remindEvery = time.Minute
 )
 
-// duration are the attributes that say for how long, and how often, the log was told nothing of the present state and reason.
+// duration returns the attributes for how long the state and label have lasted, and how often they were set again.
 func (v *view) duration() []any {
 	attrs := []any{"for", v.beat.Sub(v.changed).Round(time.Millisecond).String()}
 	if v.repeated > 0 {
@@ -115,7 +115,7 @@ func (v *view) duration() []any {
 	return attrs
 }
 
-// endState goes back to streaming if the relay is in state s.
+// endState sets the state to streaming if it is s.
 func (r *Relay) endState(s State) {
 	r.mu.Lock()
 	is := r.view.state == s
@@ -125,14 +125,14 @@ func (r *Relay) endState(s State) {
 	}
 }
 
-// setReason updates the reason of a state that goes on, without a log line.
+// setReason updates the reason of the current state without a log line.
 func (r *Relay) setReason(reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.view.reason = reason
 }
 
-// tick notes that the main loop turns, and repeats the warning about a state that keeps events waiting.
+// tick notes that the main loop is alive, and repeats the warning about a state in which events wait.
 func (r *Relay) tick() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,7 +152,7 @@ func (r *Relay) attach(s *session) {
 	defer r.mu.Unlock()
 	v := &r.view
 	v.session, v.caughtUp, v.received, v.lastCommit = s, false, s.rule.ReceivedUpTo(), time.Time{}
-	v.slotAt = r.clock() // opening has just looked
+	v.slotAt = r.clock() // the slot was read when the session opened
 	v.confirmed = s.rule.Confirmed()
 }
 
@@ -185,7 +185,7 @@ func (r *Relay) progress(s *session) {
 	v.newest = maxTime(v.newest, s.lastCommit)
 }
 
-// publishConfirmed publishes what a status update has carried.
+// publishConfirmed publishes the position of a status update.
 func (r *Relay) publishConfirmed(confirmed pglogrepl.LSN, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,7 +205,7 @@ func (r *Relay) publishSlot(s *replication.Slot) {
 	r.met.slot.set(s)
 }
 
-// slotUnwatched reports whether the slot was not looked at lately; a session does so by itself.
+// slotUnwatched reports whether the slot was not read lately. A session reads it regularly.
 func (r *Relay) slotUnwatched() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -213,7 +213,7 @@ func (r *Relay) slotUnwatched() bool {
 	return age >= 2*slotEvery || r.view.session == nil && age >= slotEvery
 }
 
-// waitsForKafka reports whether Kafka is what the next session waits for.
+// waitsForKafka reports whether the next session waits for Kafka.
 func (r *Relay) waitsForKafka() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,19 +237,19 @@ type Status struct {
 	SystemID          uint64     `json:"system_id,omitempty,string"`
 	Timeline          int32      `json:"timeline,omitempty"`
 	WaitingForTopics  []string   `json:"waiting_for_topics,omitempty"`
-	Kafka             string     `json:"kafka"` // "ok" or what is wrong
+	Kafka             string     `json:"kafka"` // "ok" or the error
 	RetainedWALBytes  uint64     `json:"slot_retained_wal_bytes"`
 	SafeWALBytes      *int64     `json:"slot_safe_wal_bytes,omitempty"` // nil: the server sets no limit, or the slot is not known yet
 	WALStatus         string     `json:"slot_wal_status,omitempty"`
 	SlotActivePID     uint32     `json:"slot_active_pid,omitempty"`
 	LastError         string     `json:"last_error,omitempty"`
 	LastErrorAt       *time.Time `json:"last_error_at,omitempty"`
-	Troubles          []Trouble  `json:"troubles"` // the last ones, oldest first
+	Troubles          []Trouble  `json:"troubles"` // the newest ones, oldest first
 	DeliveredAnything bool       `json:"delivered_anything"`
-	// Delivery is what happens after a crash: deduplicated, or at_least_once and why that is not what was asked for.
+	// Delivery is deduplicated or at_least_once, NotDeduplicating why it is not deduplicated although that is configured.
 	Delivery         string `json:"delivery"`
 	NotDeduplicating string `json:"not_deduplicating,omitempty"`
-	// NoProgress is why several sessions in a row have delivered nothing new.
+	// NoProgress is why several consecutive sessions have delivered nothing new.
 	NoProgress string `json:"no_progress,omitempty"`
 }
 
@@ -273,10 +273,10 @@ func (r *Relay) Status() Status {
 		t := v.lastErrorAt
 		st.LastErrorAt = &t
 	}
-	if st.Delivery = "at_least_once"; r.cfg.Deduplication.Slot != "" && v.repeats == "" {
+	if st.Delivery = "at_least_once"; r.cfg.Deduplication.Slot != "" && v.notDeduplicating == "" {
 		st.Delivery = "deduplicated"
 	}
-	st.NotDeduplicating, st.NoProgress = v.repeats, v.noProgress()
+	st.NotDeduplicating, st.NoProgress = v.notDeduplicating, v.noProgress()
 	if v.slot != nil {
 		st.RetainedWALBytes, st.SafeWALBytes = v.slot.RetainedBytes(), v.slot.SafeWALBytes
 		st.WALStatus, st.SlotActivePID = v.slot.WALStatus, v.slot.ActivePID
@@ -304,7 +304,7 @@ func (v *view) systemID() uint64 {
 	return v.session.stream.Identity().SystemID
 }
 
-// Ready says whether events flow; the reason says why not.
+// Ready reports whether events flow, or the reason why not.
 func (r *Relay) Ready() (ok bool, reason string) {
 	st := r.Status()
 	switch {
@@ -318,15 +318,15 @@ func (r *Relay) Ready() (ok bool, reason string) {
 	return true, ""
 }
 
-// Alive is the age of the main loop's last turn: it grows only if the loop hangs, whatever Postgres or Kafka do.
+// Alive returns the time since the main loop's last turn. It grows only if the loop hangs.
 func (r *Relay) Alive() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.clock().Sub(r.view.beat)
 }
 
-// lagSeconds is the age of the oldest unacknowledged commit. Without a session it counts on from there, and after a
-// reconnect until this session has read what the server had when it began.
+// lagSeconds returns the age of the oldest unacknowledged commit. It keeps growing without a session, and after a reconnect until
+// the session has caught up.
 func (r *Relay) lagSeconds(now time.Time) float64 {
 	v := &r.view
 	since := v.stopped
@@ -337,14 +337,14 @@ func (r *Relay) lagSeconds(now time.Time) float64 {
 			since = oldest.CommitTime
 		case v.caughtUp:
 			return 0
-		case v.lastCommit.After(since): // what comes next was committed later
+		case v.lastCommit.After(since): // the next transaction was committed later
 			since = v.lastCommit
 		}
 	}
 	return max(0, now.Sub(since).Seconds())
 }
 
-// serverEnd is the server's end of WAL as last seen.
+// serverEnd returns the server's end of WAL, as last seen.
 func (r *Relay) serverEnd() pglogrepl.LSN {
 	end := r.view.received
 	if r.view.slot != nil {
@@ -353,7 +353,7 @@ func (r *Relay) serverEnd() pglogrepl.LSN {
 	return end
 }
 
-// lagBytes is the WAL between the server's end, as last seen, and what is confirmed.
+// lagBytes returns the WAL between the confirmed position and the server's end, as last seen.
 func (r *Relay) lagBytes() uint64 {
 	end := r.serverEnd()
 	if end < r.view.confirmed {
@@ -362,7 +362,7 @@ func (r *Relay) lagBytes() uint64 {
 	return uint64(end - r.view.confirmed)
 }
 
-// lastAck is when Kafka last acknowledged something; zero: it has not yet.
+// lastAck returns when Kafka last acknowledged an event; zero: it has not yet.
 func (r *Relay) lastAck() time.Time {
 	if s := r.view.session; s != nil {
 		return maxTime(r.view.acked, s.ackedAt())

@@ -8,7 +8,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// TestStandby: the slot is held by another instance. It is watched once a second and taken over when it is free.
+// TestStandby: another instance has the slot. The relay reads the slot once a second, and takes it over when it is free.
 func TestStandby(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.pg.held = true
@@ -34,7 +34,7 @@ func TestStandby(t *testing.T) {
 	})
 }
 
-// TestStandbyIsTooLate: a third one took the slot first.
+// TestStandbyIsTooLate: a third instance takes the slot first.
 func TestStandbyIsTooLate(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.pg.held = true
@@ -56,7 +56,7 @@ func TestStandbyIsTooLate(t *testing.T) {
 	})
 }
 
-// TestStateSet: exactly one state is 1, whatever happens.
+// TestStateSet: exactly one state is 1 at any time.
 func TestStateSet(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		seen := map[State]bool{}
@@ -110,7 +110,7 @@ func TestStateSet(t *testing.T) {
 		b.sleep(time.Minute)
 		look()
 		b.kafka.edit(func() { b.kafka.openErr = nil })
-		for b.relay.Status().State != Backpressured { // it parks now and then: a session is to be stopped
+		for b.relay.Status().State != Backpressured { // it parks now and then, but shutdown has to meet a session
 			b.sleep(time.Second)
 		}
 		b.stop()
@@ -126,8 +126,8 @@ func TestStateSet(t *testing.T) {
 	})
 }
 
-// TestLagSeconds: the age of the oldest commit that is not acknowledged. It counts on while not streaming, and until a
-// new session has read what the server had.
+// TestLagSeconds: the lag is the age of the oldest unacknowledged commit. It keeps growing while not streaming, and until a new
+// session has caught up.
 func TestLagSeconds(t *testing.T) {
 	lag := func(b *bench) float64 { return b.metric("replication_lag_seconds") }
 	near := func(b *bench, want float64) {
@@ -160,7 +160,7 @@ func TestLagSeconds(t *testing.T) {
 		b.pg.edit(func() { b.pg.down = true })
 		b.pg.cut()
 		b.sleep(100 * time.Second)
-		near(b, 105) // no session: b still waits
+		near(b, 105) // no session, and b still waits
 		if b.metric("replication_connected") != 0 {
 			b.Error("connected")
 		}
@@ -173,7 +173,7 @@ func TestLagSeconds(t *testing.T) {
 		b.kafka.ack()
 		b.sleep(time.Second)
 		near(b, 0)
-		// Caught up, then cut: nothing is known to wait, but nobody looks.
+		// Caught up, then disconnected: new events are not noticed.
 		b.pg.edit(func() { b.pg.down = true })
 		b.pg.cut()
 		b.sleep(40 * time.Second)
@@ -181,7 +181,7 @@ func TestLagSeconds(t *testing.T) {
 	})
 }
 
-// TestLagWhileCatchingUp: a session that reads a backlog is behind by the age of what it reads, and not by nothing.
+// TestLagWhileCatchingUp: while a session reads a backlog, the lag is the age of the transactions that it reads.
 func TestLagWhileCatchingUp(t *testing.T) {
 	cfg := testConfig()
 	cfg.MaxEvents = 2
@@ -247,7 +247,7 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// TestSlotIsWatchedWhileParked: the WAL that is held back matters most while nobody streams.
+// TestSlotIsWatchedWhileParked: the slot's metrics are updated without a session.
 func TestSlotIsWatchedWhileParked(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.edit(func() { b.kafka.probeErr = errKafka })
@@ -289,7 +289,7 @@ func TestStatus(t *testing.T) {
 		if ok, why := b.relay.Ready(); !ok {
 			b.Errorf("not ready: %s", why)
 		}
-		b.kafka.edit(func() { b.kafka.sick = errKafka })
+		b.kafka.edit(func() { b.kafka.healthErr = errKafka })
 		if ok, why := b.relay.Ready(); ok || why != "kafka: broken pipe" {
 			b.Errorf("ready %v: %s", ok, why)
 		}

@@ -11,17 +11,17 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// stuck is consecutive sessions that ended in the middle of their work and delivered nothing new.
+// stuck counts consecutive sessions that ended inside a transaction and delivered nothing new.
 type stuck struct {
 	sessions int
-	at       pglogrepl.LSN // the highest commit LSN, or position, that one of them was at; confirmed beyond it, all of that is over
-	why      string        // what ended the last one
+	at       pglogrepl.LSN // the highest commit LSN, or position, of these sessions; once more is confirmed, the relay is not stuck
+	why      string        // the error of the last session
 }
 
-// stuckAfter is after how many of them the relay is not ready. One or two are a walsender or a broker that restarts.
+// stuckAfter is the number of such sessions after which the relay is not ready. Restarts of a server or broker cause one or two.
 const stuckAfter = 3
 
-// noteProgress is called at the end of a session; moved says whether anything is in Kafka that was not before.
+// noteProgress is called at the end of a session. moved means that the session delivered something new.
 func (r *Relay) noteProgress(s *session, moved bool, err error) {
 	at, unfinished := s.tracker.Oldest()
 	r.mu.Lock()
@@ -38,10 +38,10 @@ func (r *Relay) noteProgress(s *session, moved bool, err error) {
 			at = named.tx.CommitLSN
 		}
 		v.stuck = stuck{v.stuck.sessions + 1, max(v.stuck.at, at), err.Error()}
-	} // else nothing was under way, and its end says nothing
+	} // other sessions had no open transaction
 }
 
-// noProgress says why the relay is stuck; "": it is not.
+// noProgress returns why the relay is stuck; "": it is not.
 func (v *view) noProgress() string {
 	if v.stuck.sessions < stuckAfter || v.confirmed > v.stuck.at {
 		return ""
@@ -61,8 +61,8 @@ func (e *errCannotSend) Error() string {
 }
 func (e *errCannotSend) Unwrap() error { return e.err }
 
-// readFinalError is why the walsender has ended, if err is that it has. What it sent before that is dropped: it was not confirmed, and
-// comes again.
+// readFinalError returns the walsender's last error if err means that the walsender has ended. It drops the messages before that error: they
+// are not confirmed, and the server sends them again.
 func (s *session) readFinalError(err error) error {
 	if !errors.Is(err, replication.ErrSenderGone) {
 		return err
@@ -71,11 +71,11 @@ func (s *session) readFinalError(err error) error {
 		if !s.stream.SetDeadline(end) {
 			continue
 		}
-		msg, word := s.stream.Receive()
+		msg, final := s.stream.Receive()
 		switch {
-		case errors.Is(word, replication.ErrDeadline), errors.As(word, new(*replication.Waiting)):
-		case word != nil:
-			return s.nameTransaction(word)
+		case errors.Is(final, replication.ErrDeadline), errors.As(final, new(*replication.Waiting)):
+		case final != nil:
+			return s.nameTransaction(final)
 		case len(msg.Data) > 0 && (msg.Data[0] == 'B' || msg.Data[0] == 'C'):
 			if m, err := s.decoder.Decode(msg.Data); err == nil {
 				if s.inTx = m.Kind == decoder.KindBegin; s.inTx {
@@ -87,7 +87,7 @@ func (s *session) readFinalError(err error) error {
 	return err
 }
 
-// nameTransaction names the transaction that the server fails to send.
+// nameTransaction adds the transaction to an error of a server that fails to send it.
 func (s *session) nameTransaction(err error) error {
 	if s.inTx && replication.KindOf(err) == replication.CannotSend {
 		return &errCannotSend{s.begin, err}

@@ -11,13 +11,13 @@ import (
 
 var errCannot = &replication.Error{Kind: replication.CannotSend, Op: "read the stream", SQLSTATE: "54000", Err: errors.New("out of memory")}
 
-// TestNoProgress: sessions that end again and again inside the same transaction make the relay not ready, one or two do not;
-// confirmed beyond it, all is well. A session that had nothing under way says nothing.
+// TestNoProgress: several sessions that end inside the same transaction make the relay not ready, one or two do not. The relay is ready
+// again once a later position is confirmed. Sessions without an open transaction do not count.
 func TestNoProgress(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		err   error
-		begun bool // the transaction that no session gets through has been seen
+		begun bool // the transaction that no session gets through has begun
 		stuck bool
 	}{
 		{"inside a transaction", errCannot, true, true},
@@ -68,8 +68,8 @@ func TestNoProgress(t *testing.T) {
 	}
 }
 
-// TestLastWord: the guard may see that the walsender has ended before what it sent last is read. The reason is what the walsender
-// said, with the transaction it was about, and what was sent before that comes again.
+// TestLastWord: the guard may notice that the walsender has ended before its last messages are read. The session's error is that of the
+// walsender, with the transaction. The server sends the events before it again.
 func TestLastWord(t *testing.T) {
 	for _, inside := range []bool{true, false} {
 		cfg := testConfig()

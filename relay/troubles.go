@@ -5,10 +5,10 @@ import "time"
 // maxTroubles is how many of the last troubles are kept.
 const maxTroubles = 8
 
-// Trouble is a reason for which delivery stood still. One that comes again at each attempt is counted, not repeated.
+// Trouble is a reason why delivery was interrupted. A trouble that repeats at each attempt is counted.
 type Trouble struct {
 	State State     `json:"state"`
-	Error string    `json:"error"` // the text of the last time
+	Error string    `json:"error"` // the latest text
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
 	Count int       `json:"count"`
@@ -16,7 +16,7 @@ type Trouble struct {
 	label string
 }
 
-// noteTrouble notes a trouble that label tells from others; the newest is the last.
+// noteTrouble adds a trouble, or counts it if it is the last one again. Two troubles are the same if state and label are.
 func (v *view) noteTrouble(s State, label, text string, now time.Time) {
 	if n := len(v.troubles); n > 0 && v.troubles[n-1].State == s && v.troubles[n-1].label == label {
 		t := &v.troubles[n-1]

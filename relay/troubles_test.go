@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestTroubles: an error that comes again at each attempt is one trouble with a count, another one is another trouble, and
-// a full window is none.
+// TestTroubles: an error that repeats at each attempt is one trouble with a count, another error is another trouble, and a full window
+// is none.
 func TestTroubles(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.edit(func() { b.kafka.openErr = func(n int) error { return fmt.Errorf("attempt %d: %w", n, errKafka) } })
@@ -32,7 +32,7 @@ func TestTroubles(t *testing.T) {
 		b.sleep(time.Minute)
 		b.want(Streaming)
 		if n := b.log.count("state=streaming was=reconnecting for=5m"); n != 1 {
-			t.Errorf("the end of it is said %d times, or not for how long it was", n)
+			t.Errorf("the end is logged %d times, or without its duration", n)
 		}
 		if n := b.relay.Status().Troubles[0].Count; b.log.count(fmt.Sprintf("repeated=%d reason=", n-1)) != 1 {
 			t.Errorf("%d attempts, and no line says so", n)
@@ -49,7 +49,7 @@ func TestTroubles(t *testing.T) {
 	})
 }
 
-// Only the last ones are kept, oldest first, and what was handed out does not change.
+// Only the newest troubles are kept, oldest first, and a list that was returned does not change.
 func TestTroublesAreBounded(t *testing.T) {
 	var v view
 	for i := range 3 * maxTroubles {
@@ -69,7 +69,7 @@ func TestBothAway(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		const line = "level=WARN msg=\"waiting for Kafka; Postgres cannot be used either\""
 		b.kafka.edit(func() {
-			b.kafka.openErr = func(int) error { return reasoned{err: errKafka} }
+			b.kafka.openErr = func(int) error { return kafkaError{err: errKafka} }
 			b.kafka.probeErr = errKafka
 			b.pg.down = true
 		})

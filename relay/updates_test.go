@@ -10,7 +10,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// poisonUpdates makes updates poison in the processes that follow.
+// poisonUpdates makes updates poison for later processes.
 func (b *bench) poisonUpdates() {
 	b.Helper()
 	cfg := router.DefaultConfig()
@@ -22,10 +22,10 @@ func (b *bench) poisonUpdates() {
 	b.relay.router = r
 }
 
-// TestUpdatesSkipped: an update is no event, is counted, said once a session, and does not hold up the slot.
+// TestUpdatesSkipped: an update is counted, logged once per session, and does not hold up the slot.
 func TestUpdatesSkipped(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
-		b.kafka.acked["b"], b.kafka.acked["c"], b.kafka.acked["d"] = true, true, true // as far as the confirm rule is concerned
+		b.kafka.acked["b"], b.kafka.acked["c"], b.kafka.acked["d"] = true, true, true // for the check of the confirm rule
 		b.start()
 		b.pg.commit("a", "^b", "^!c", "e")
 		x := b.pg.commit("^d")
@@ -43,7 +43,7 @@ func TestUpdatesSkipped(t *testing.T) {
 	})
 }
 
-// TestUpdatesPoison: an update that is poison stops the relay, or goes to the dead letters with what it has.
+// TestUpdatesPoison: an update that is poison stops the relay, or becomes a dead letter.
 func TestUpdatesPoison(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.poisonUpdates()
@@ -68,8 +68,8 @@ func TestUpdatesPoison(t *testing.T) {
 	})
 }
 
-// TestUpdatesHaveOrdinals: positions are the same whatever becomes of updates, and a transaction that is resumed is resumed
-// at the right event.
+// TestUpdatesHaveOrdinals: positions do not depend on the handling of updates, and an interrupted transaction resumes at the right
+// event.
 func TestUpdatesHaveOrdinals(t *testing.T) {
 	for _, poison := range []bool{false, true} {
 		bubble(t, dead(nil), func(b *bench) {
@@ -81,7 +81,7 @@ func TestUpdatesHaveOrdinals(t *testing.T) {
 			b.pg.commit("a", "^b", "c", "d")
 			synctest.Wait()
 			if poison {
-				b.kafka.ack("b") // it is waited for
+				b.kafka.ack("b") // later events wait for it
 				synctest.Wait()
 			} else {
 				b.kafka.acked["b"] = true

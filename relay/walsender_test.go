@@ -17,8 +17,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
-// wired is a bench whose Postgres is the scripted walsender behind the real package replication. The fake Kafka is the
-// same.
+// wired is a bench with the real package replication and a scripted walsender as Postgres.
 type wired struct {
 	*bench
 	srv    *walsendertest.Server
@@ -96,7 +95,7 @@ func (w *wired) run() {
 	go func() { w.done <- w.relay.Run(ctx) }()
 }
 
-// TestProtocol: what is said from the first byte to the last, once in real time over TCP and once in memory.
+// TestProtocol: the messages of a session from first to last, once in real time over TCP and once in memory.
 func TestProtocol(t *testing.T) {
 	f := func(w *wired) {
 		w.kafka.hold()
@@ -150,7 +149,7 @@ func TestProtocol(t *testing.T) {
 	t.Run("in memory", func(t *testing.T) { wire(t, nil, f) })
 }
 
-// startups checks how the connections were opened.
+// startups checks the startup messages of the connections.
 func (w *wired) startups() {
 	w.Helper()
 	streams := 0
@@ -192,7 +191,7 @@ func (w *wired) eventually(what string, ok func() bool) {
 	w.Fatalf("not within 20 s: %s; state %+v", what, w.relay.Status())
 }
 
-// TestCrashOfPostgres over the wire: the slot falls back to where it was saved, and nothing is repeated.
+// TestCrashOfPostgres: a crash takes the slot back to its saved position, and nothing is repeated.
 func TestCrashOfPostgres(t *testing.T) {
 	wire(t, nil, func(w *wired) {
 		w.start()
@@ -222,7 +221,7 @@ func TestCrashOfPostgres(t *testing.T) {
 	})
 }
 
-// TestNotices are told apart by the function that sent them.
+// TestNotices: notices are distinguished by the function that sent them.
 func TestNotices(t *testing.T) {
 	ready := func(t *testing.T, f func(*wired, *walsendertest.Session)) {
 		t.Helper()
@@ -299,7 +298,7 @@ func TestNotices(t *testing.T) {
 	})
 }
 
-// TestErrorsOfTheServer by SQLSTATE and phase.
+// TestErrorsOfTheServer: the class of errors, by SQLSTATE and phase.
 func TestErrorsOfTheServer(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -376,8 +375,8 @@ func TestErrorsOfTheServer(t *testing.T) {
 	}
 }
 
-// TestAlterationUnderWay: while nobody can say whether the stream is whole, nothing more is confirmed, status updates
-// go on, and delivery does.
+// TestAlterationUnderWay: while an alteration of the publication is not committed, nothing more is confirmed. Status updates and
+// delivery continue.
 func TestAlterationUnderWay(t *testing.T) {
 	wire(t, nil, func(w *wired) {
 		w.start()
@@ -404,7 +403,7 @@ func TestAlterationUnderWay(t *testing.T) {
 	})
 }
 
-// TestRelations: OID and name must both be the outbox's or both be another's.
+// TestRelations: OID and name must both be the outbox's, or both another table's.
 func TestRelations(t *testing.T) {
 	other := func(oid uint32, name string) *walsendertest.Table {
 		cat := walsendertest.NewCatalog()
@@ -481,7 +480,7 @@ func TestRelations(t *testing.T) {
 	})
 }
 
-// TestColumnGone over the wire: what the publication carried before is delivered first.
+// TestColumnGone: rows from before the column was removed are delivered first.
 func TestColumnGone(t *testing.T) {
 	wire(t, func(c *walsendertest.Catalog) { c.Publication.WithoutColumns = []string{"payload"} }, func(w *wired) {
 		last := w.commit("a", "b")
@@ -495,14 +494,14 @@ func TestColumnGone(t *testing.T) {
 	})
 }
 
-// TestFailover: the timeline of a position is the one its commit LSN lies on, and a branch from before what was
-// delivered is another history.
+// TestFailover: the timeline of a position is that of its commit LSN. A server that branched off before delivered events has another
+// history.
 func TestFailover(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		fork pglogrepl.LSN // what was committed from there on is lost
+		fork pglogrepl.LSN // transactions committed at or after it are lost
 		lost bool
-		want string // position of the first event after it
+		want string // position of the first event after the fork
 	}{
 		{"behind it", 0x1060, false, "1:7000000000000000001:2:0000000000001060:0"},
 		{"within it", 0x1030, true, "1:7000000000000000001:2:0000000000001030:0"},
@@ -528,8 +527,8 @@ func TestFailover(t *testing.T) {
 				if got := w.kafka.log[2].position; got != c.want {
 					w.Errorf("position of c: %s", got)
 				}
-				if said := w.log.count("a failover lost transactions after they were delivered") == 1; said != c.lost {
-					w.Errorf("the log says that something was lost: %v", said)
+				if logged := w.log.count("a failover lost their transactions") == 1; logged != c.lost {
+					w.Errorf("the log says that something was lost: %v", logged)
 				}
 			})
 		})
@@ -569,7 +568,7 @@ func TestFailover(t *testing.T) {
 	})
 }
 
-// TestTakeOver over the wire: a standby has the slot within three seconds of its being free.
+// TestTakeOver: a standby has the slot within three seconds after it is free.
 func TestTakeOver(t *testing.T) {
 	wire(t, func(c *walsendertest.Catalog) { c.Slot.Holder, c.Slot.HolderName = 4711, "outboxcdc-outboxcdc" }, func(w *wired) {
 		w.start()
@@ -581,7 +580,7 @@ func TestTakeOver(t *testing.T) {
 		if n := len(w.srv.Startups()); n > 8 {
 			w.Errorf("%d connections in a minute of waiting", n)
 		}
-		// The other one confirms to the last moment: its position counts, not the one seen before.
+		// The other instance confirms until the last moment. The session starts at its last position.
 		w.commit("a")
 		w.srv.Edit(func(c *walsendertest.Catalog) { c.Slot.Confirmed = 0x1030; c.Slot.Holder = 0 })
 		w.commit("b")
@@ -594,7 +593,7 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
-// TestSilentWalsender over the wire: connection open, nothing said.
+// TestSilentWalsender: the connection is open, but the server sends nothing.
 func TestSilentWalsender(t *testing.T) {
 	wire(t, nil, func(w *wired) {
 		w.start()
@@ -614,7 +613,7 @@ func TestSilentWalsender(t *testing.T) {
 	})
 }
 
-// TestMessageInPieces: a read deadline in the middle of a message loses nothing of it.
+// TestMessageInPieces: a read deadline in the middle of a message loses no bytes.
 func TestMessageInPieces(t *testing.T) {
 	wire(t, nil, func(w *wired) {
 		w.start()
@@ -626,7 +625,7 @@ func TestMessageInPieces(t *testing.T) {
 		} {
 			all = append(all, walsendertest.CopyData(walsendertest.XLogData(0x1000, msg))...)
 		}
-		x.Silence() // no answer may get between the pieces
+		x.Silence() // no keepalive may arrive between the pieces
 		piece := len(all)/9 + 1
 		for i := 0; i < len(all); i += piece {
 			if err := x.Raw(all[i:min(i+piece, len(all))]); err != nil {
@@ -640,7 +639,7 @@ func TestMessageInPieces(t *testing.T) {
 	})
 }
 
-// TestTouchOverTheWire: the slot is taken and given back with CopyDone, and without a status update.
+// TestTouchOverTheWire: keepSlot opens the slot and closes it with CopyDone, without a status update.
 func TestTouchOverTheWire(t *testing.T) {
 	wire(t, func(c *walsendertest.Catalog) { c.IdleTimeout = 10 * time.Minute }, func(w *wired) {
 		w.kafka.edit(func() { w.kafka.probeErr = errKafka })

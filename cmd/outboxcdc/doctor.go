@@ -86,7 +86,7 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	for _, f := range files {
 		c.Command += " -c " + shellWord(f)
 	}
-	if p := poisons(&cfg.Poison); p.SendsLetters() {
+	if p := poisons(&cfg.Poison); p.SendsDeadLetters() {
 		c.Letters = cfg.Poison.Topic
 	}
 	if cfg.Deduplicated() {

@@ -22,7 +22,7 @@ func routerConfigs(cfg *config.Config) []router.Config {
 		out = append(out, c)
 	}
 	p := poisons(&cfg.Poison)
-	letters := p.SendsLetters()
+	letters := p.SendsDeadLetters()
 	for i := range out {
 		out[i].PositionTopic = cfg.Delivery.PositionTopic
 		if letters {
@@ -74,8 +74,8 @@ func newRouter(cfg *config.Config) (*router.Router, error) {
 }
 
 // poisons says to the relay what the settings say.
-func poisons(p *config.Poison) relay.Poisons {
-	out := relay.Poisons{
+func poisons(p *config.Poison) relay.PoisonPolicies {
+	out := relay.PoisonPolicies{
 		Policy: relay.PoisonPolicy(p.Policy), Causes: map[router.Cause]relay.PoisonPolicy{}, Decisions: map[string]relay.PoisonPolicy{},
 		Topic: p.Topic, Cut: p.Oversize == "cut", Hold: p.OnStop == "hold",
 	}

@@ -81,7 +81,7 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	log.Info("starting", "version", buildVersion(), "slot", cfg.Postgres.Slot, "postgres", cfg.Redacted().Postgres.URL, "brokers", cfg.Kafka.Brokers)
 	log.Debug("configuration", "config", cfg)
 	if !cfg.Deduplicated() {
-		log.Info("delivering at least once, a crash repeats what was in flight", "because", "delivery.mode is at_least_once, by "+cfg.Origin("delivery.mode"))
+		log.Info("delivering at least once: a crash repeats events in flight", "because", "delivery.mode is at_least_once, by "+cfg.Origin("delivery.mode"))
 	}
 	if cfg.Kafka.SASL.Mechanism == "PLAIN" && !cfg.Kafka.TLS.Enabled {
 		log.Warn("the password for Kafka goes over the network as it is: kafka.sasl.mechanism is PLAIN and kafka.tls.enabled is false")
@@ -244,7 +244,7 @@ func exitOfClass(class relay.Class) int {
 	switch class {
 	case relay.Lost:
 		return exit.Lost
-	case relay.Right:
+	case relay.PermissionDenied:
 		return exit.NoPermission
 	case relay.Wrong:
 		return exit.Config

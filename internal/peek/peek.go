@@ -32,7 +32,7 @@ type Stream interface {
 // connect to Kafka, so it does not find records that are too large, missing topics, or the partition of a key.
 type Peek struct {
 	Router *router.Router
-	Poison relay.Poisons
+	Poison relay.PoisonPolicies
 	// MessagePrefix is the prefix of the logical messages that are events; "": none are.
 	MessagePrefix string
 	// Follow also shows what is committed later. Without it, Run ends where the server's WAL ended when the stream was opened.

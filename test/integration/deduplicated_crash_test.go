@@ -100,7 +100,7 @@ func TestDeduplicatedTermUnderLoad(t *testing.T) {
 }
 
 // msgUncleanEnd is logged at the start if records may still be under way.
-const msgUncleanEnd = "the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later"
+const msgUncleanEnd = "the previous session did not end cleanly: reading the ends of partitions after fence_wait, because its records may still arrive"
 
 // F04: SIGTERM while Kafka is frozen with 50 records in flight, so that the drain is incomplete. Kafka stores them once
 // it is thawed, and the next start finds them.

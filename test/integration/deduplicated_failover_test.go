@@ -107,7 +107,7 @@ func (o *outbox) judgePhantoms(r *relay, lost map[string]bool) {
 	must(o.t, v.err())
 	o.repeatsAtMost(v, 0, noneInFlight)
 	said := 0
-	for _, e := range r.logged("Kafka has events that the server does not: a failover lost their transactions after they were delivered") {
+	for _, e := range r.logged("Kafka has events that the server lacks: a failover lost their transactions") {
 		count, _ := e["count"].(float64)
 		said += int(count)
 		for _, id := range []any{e["first_event_id"], e["last_event_id"]} {
@@ -121,7 +121,7 @@ func (o *outbox) judgePhantoms(r *relay, lost map[string]bool) {
 	if n := m["outboxcdc_phantom_events_total"]; len(phantoms) != len(lost) || said != len(lost) || int(n) != len(lost) {
 		o.t.Errorf("%d phantoms in Kafka, the log says %d, the metric %v; want %d", len(phantoms), said, n, len(lost))
 	}
-	if n := len(r.logged("Kafka has events that the server does not: a failover lost transactions after they were delivered; looking for them")); n != 1 {
+	if n := len(r.logged("Kafka has events that the server lacks: a failover lost their transactions; searching for them")); n != 1 {
 		o.t.Errorf("logged %d times that the daemon looks for them", n)
 	}
 	o.outcome("%d phantoms reported, with the first and last id of each partition; none of the new rows is missing", said)

@@ -92,7 +92,7 @@ func changeField(t *testing.T, record, field string, change func(was any) any) s
 }
 
 // notDeduplicating is logged when deduplication is not possible.
-const notDeduplicating = "delivering at least once, a crash repeats what was in flight"
+const notDeduplicating = "delivering at least once: a crash repeats events in flight"
 
 // F34, F33: the position record does not fit the server. If events may be missing, the daemon stops with a message and
 // delivers nothing; if the record proves nothing, the daemon logs that and delivers at least once.
@@ -170,7 +170,7 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 }
 
 // noRecord is logged when a slot has none.
-const noRecord = "the slot has no position record: what a session before may have delivered, and not confirmed, is repeated"
+const noRecord = "the slot has no position record: events that an earlier session delivered and did not confirm are repeated"
 
 func pad16(n uint64) string {
 	text := strconv.FormatUint(n, 16)

@@ -65,7 +65,7 @@ func TestDeduplicatedCleanEnd(t *testing.T) {
 	r = o.startStreaming(env...)
 	o.awaitArrived(patience) // long before fence_wait
 	t.Logf("everything had arrived %s after the start", time.Since(began))
-	if got := r.logged("the session before did not end cleanly: what it sent may still arrive, so the ends of the partitions are read later"); len(got) > 0 {
+	if got := r.logged("the previous session did not end cleanly: reading the ends of partitions after fence_wait, because its records may still arrive"); len(got) > 0 {
 		t.Error("a clean end was not recognised")
 	}
 	if v := o.verify(patience); v.Repeats != 0 {

@@ -190,7 +190,7 @@ func TestSlotAheadBetweenSessions(t *testing.T) {
 			}
 			warned := 0
 			for _, e := range r.entries() {
-				if text, _ := e["msg"].(string); e["level"] == "WARN" && strings.Contains(text, "further ahead") {
+				if text, _ := e["msg"].(string); e["level"] == "WARN" && strings.Contains(text, "ahead of the last position") {
 					warned++
 				}
 			}

@@ -14,13 +14,13 @@ var leaseMutants = []mutant{
 			"relay/confirm.go", "	if s.rule.Sent(now, safe) {\n",
 			"	if s.guard.renew != nil {\n		s.guard.renew(now)\n	}\n	if s.rule.Sent(now, safe) {\n",
 		}},
-		tests: []suite{simPast},
+		tests: []suite{simDeduplicated},
 	},
 	{
 		name:  "lease-from-the-answer",
 		rule:  "The slot is ours when the answer of a catalog check arrives.",
 		edits: []edit{{"relay/confirm.go", "			g.renew(slot.Asked)\n", "			g.renew(time.Now())\n"}},
-		tests: []suite{leases, simPast},
+		tests: []suite{leases, simDeduplicated},
 	},
 	{
 		name:  "lease-only-when-decided",
@@ -38,7 +38,7 @@ var leaseMutants = []mutant{
 		name:  "sends-before-the-record-is-seen",
 		rule:  "A session may send as soon as Kafka has its first record, if the slot was its own before.",
 		edits: []edit{{"relay/position.go", "	if err := s.checkAgain(ctx); err != nil {\n		return err\n	}\n	s.beginDeduplication()", "	s.beginDeduplication()"}},
-		tests: []suite{leases, simPast},
+		tests: []suite{leases, simDeduplicated},
 	},
 	{
 		name:  "rows-before-a-bad-one-are-cut-off",
@@ -49,7 +49,7 @@ var leaseMutants = []mutant{
 	{
 		name:  "looks-only-to-confirm",
 		rule:  "A session with records in flight checks the slot as rarely as an idle one.",
-		edits: []edit{{"checkpoint/rule.go", "		return min(r.pacing.Check, CheckMost)\n", "		return CheckMost\n"}},
+		edits: []edit{{"checkpoint/rule.go", "		return min(r.pacing.Check, MaxCheckInterval)\n", "		return MaxCheckInterval\n"}},
 		tests: []suite{leases},
 	},
 	{

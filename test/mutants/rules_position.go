@@ -1,10 +1,10 @@
 package main
 
 var (
-	recalls  = suite{"./relay", "^(TestPositionRecord|TestFollows|TestSlotWasMoved|TestWithoutPositions|TestWithoutPositionsForAWhile|TestPositionUnheard|TestFence|TestSkipped|TestSearch|TestPhantoms|TestOlderCopy|TestKafkaFailsBeforeTheFirstRecord)$"}
-	simPast  = suite{"./relay", "^TestSimDeduplicated$"}
-	tailData = suite{"./checkpoint", "^(TestHolds|TestFound.*|TestCompare|TestPositionRecord.*|TestAckedForOtherSources|TestMerge.*|TestAdoption)$"}
-	ends     = suite{"./kafka", "^TestEnds"}
+	deduplicates    = suite{"./relay", "^(TestPositionRecord|TestFollows|TestSlotWasMoved|TestWithoutPositions|TestWithoutPositionsForAWhile|TestPositionUnheard|TestFence|TestSkipped|TestSearch|TestPhantoms|TestOlderCopy|TestKafkaFailsBeforeTheFirstRecord)$"}
+	simDeduplicated = suite{"./relay", "^TestSimDeduplicated$"}
+	positions       = suite{"./checkpoint", "^(TestHolds|TestFound.*|TestCompare|TestPositionRecord.*|TestAckedForOtherSources|TestMerge.*|TestAdoption)$"}
+	ends            = suite{"./kafka", "^TestEnds"}
 )
 
 // historyMutants has mutants of what deduplicated delivery skips after a crash, and of what it stores for the next start.
@@ -25,52 +25,52 @@ var historyMutants = []mutant{
 		name:  "written-before-the-ack",
 		rule:  "The position record covers received events.",
 		edits: []edit{{"checkpoint/tracker.go", "	last, ordinal := p.Done, uint32(LastOrdinal)\n	if !p.Partial.IsZero() {\n		last, ordinal = p.Partial, p.Events-1\n", "	last, ordinal := p.Done, uint32(LastOrdinal)\n	if !p.Partial.IsZero() {\n		last = p.Partial\n"}},
-		tests: []suite{recalls, simPast},
+		tests: []suite{deduplicates, simDeduplicated},
 	},
 	{
 		name:  "told-before-the-record",
 		rule:  "The slot is confirmed up to the acknowledged position, even without a position record.",
 		edits: []edit{{"checkpoint/rule.go", "		return max(r.confirmed, min(r.Wanted(), r.record.allowed))\n", "		return r.Wanted()\n"}},
-		tests: []suite{converses, recalls, simPast},
+		tests: []suite{converses, deduplicates, simDeduplicated},
 	},
 	{
 		name: "end-proves-all-before-it",
 		rule: "A record of ours proves that every event before it in the stream is in Kafka.",
 		edits: []edit{{
-			"checkpoint/found.go", "	_, has := slices.BinarySearchFunc(f.events, foundEvent{p.CommitLSN, p.Timeline, p.Ordinal, f.Hash(id)}, foundEvent.compare)\n	return has\n",
-			"	i, _ := slices.BinarySearchFunc(f.events, foundEvent{p.CommitLSN, p.Timeline, p.Ordinal, f.Hash(id)}, foundEvent.compare)\n	return i < len(f.events)\n",
+			"checkpoint/event_set.go", "	_, has := slices.BinarySearchFunc(s.events, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, s.Hash(id)}, eventKey.compare)\n	return has\n",
+			"	i, _ := slices.BinarySearchFunc(s.events, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, s.Hash(id)}, eventKey.compare)\n	return i < len(s.events)\n",
 		}},
-		tests: []suite{tailData, recalls, simPast},
+		tests: []suite{positions, deduplicates, simDeduplicated},
 	},
 	{
 		name:  "found-by-position-alone",
 		rule:  "The position names an event, whatever its id is.",
-		edits: []edit{{"checkpoint/found.go", "func (f *Found) Hash(id []byte) uint64 { return maphash.Bytes(f.seed, id) }\n", "func (f *Found) Hash(id []byte) uint64 { return maphash.Bytes(f.seed, nil) }\n"}},
-		tests: []suite{tailData, recalls},
+		edits: []edit{{"checkpoint/event_set.go", "func (s *EventSet) Hash(id []byte) uint64 { return maphash.Bytes(s.seed, id) }\n", "func (s *EventSet) Hash(id []byte) uint64 { return maphash.Bytes(s.seed, nil) }\n"}},
+		tests: []suite{positions, deduplicates},
 	},
 	{
 		name:  "found-without-ordinal",
 		rule:  "A record of a transaction proves its other records.",
-		edits: []edit{{"checkpoint/found.go", "cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.ordinal, g.ordinal), cmp.Compare(e.timeline", "cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.timeline"}, {"checkpoint/found.go", "func (f *Found) Hash(id []byte) uint64 { return maphash.Bytes(f.seed, id) }\n", "func (f *Found) Hash(id []byte) uint64 { return maphash.Bytes(f.seed, nil) }\n"}},
-		tests: []suite{tailData, simPast},
+		edits: []edit{{"checkpoint/event_set.go", "cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.ordinal, g.ordinal), cmp.Compare(e.timeline", "cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.timeline"}, {"checkpoint/event_set.go", "func (s *EventSet) Hash(id []byte) uint64 { return maphash.Bytes(s.seed, id) }\n", "func (s *EventSet) Hash(id []byte) uint64 { return maphash.Bytes(s.seed, nil) }\n"}},
+		tests: []suite{positions, simDeduplicated},
 	},
 	{
 		name:  "numbered-by-other-settings",
 		rule:  "An ordinal has the same meaning with any settings.",
 		edits: []edit{{"checkpoint/record.go", "	if s.Sources != sources {\n		return Position{}", "	if s.Sources == \"\" {\n		return Position{}"}},
-		tests: []suite{history, tailData, recalls},
+		tests: []suite{history, positions, deduplicates},
 	},
 	{
 		name:  "unread-topic-is-empty",
 		rule:  "Topics that the position record does not name have no records of ours.",
 		edits: []edit{{"relay/skip.go", "func() bool { return s.sink.EndsRead(topic) })", "func() bool { return s.sink.EndsRead(\"\") })"}},
-		tests: []suite{recalls, simPast},
+		tests: []suite{deduplicates, simDeduplicated},
 	},
 	{
 		name:  "clean-in-doubt",
 		rule:  "An end without records of this session in flight is clean, whatever earlier sessions have left.",
 		edits: []edit{{"relay/position.go", "	return (settled || !s.r.mem.doubt && single == 0)", "	return (settled || single == 0)"}},
-		tests: []suite{simPast},
+		tests: []suite{simDeduplicated},
 	},
 	{
 		name:  "clean-beyond-the-record",
@@ -81,20 +81,20 @@ var historyMutants = []mutant{
 	{
 		name:  "producers-forgotten-early",
 		rule:  "Producers are forgotten with the first acknowledgement of this session.",
-		edits: []edit{{"relay/skip.go", " && s.tracker.Acked() >= s.until {\n", " && s.tracker.AckedAny() {\n"}},
-		tests: []suite{recalls, simPast},
+		edits: []edit{{"relay/skip.go", " && s.tracker.Acked() >= s.earlierEnd {\n", " && s.tracker.AckedAny() {\n"}},
+		tests: []suite{deduplicates, simDeduplicated},
 	},
 	{
 		name:  "producer-noted-late",
 		rule:  "The producer's id is noted with the first position that is confirmed.",
 		edits: []edit{{"relay/position.go", "		err = s.awaitFirstStored(ctx)\n", ""}},
-		tests: []suite{recalls, simPast},
+		tests: []suite{deduplicates, simDeduplicated},
 	},
 	{
 		name:  "own-move-is-a-contradiction",
 		rule:  "A position confirmed by this process without a record was confirmed by another client.",
 		edits: []edit{{"checkpoint/history.go", "	if start <= h.sentUpTo(l) {\n		return false\n	}\n", ""}},
-		tests: []suite{history, recalls},
+		tests: []suite{history, deduplicates},
 	},
 	{
 		name:  "moved-slot-explained-by-our-first-word",
@@ -129,19 +129,19 @@ var historyMutants = []mutant{
 	{
 		name:  "lost-is-not-held",
 		rule:  "A process that holds at poison ends with 79, and the next one does not know of it.",
-		edits: []edit{{"relay/between.go", "class == Poison || class == Lost && r.delivered()", "class == Poison"}},
+		edits: []edit{{"relay/retry.go", "class == Poison || class == Lost && r.delivered()", "class == Poison"}},
 		tests: []suite{{"./relay", "^TestHold.*$"}},
 	},
 	{
 		name:  "dead-letter-is-not-awaited",
 		rule:  "An event is sent while an earlier dead letter is in flight.",
 		edits: []edit{{"relay/event.go", "	if dead == nil {\n		if err := s.await(", "	if false {\n		if err := s.await("}},
-		tests: []suite{{"./relay", "^TestDeadLetterIsAwaited$"}, simPast},
+		tests: []suite{{"./relay", "^TestDeadLetterIsAwaited$"}, simDeduplicated},
 	},
 	{
 		name:  "moved-slot-is-never-accounted-for",
 		rule:  "A slot that moved as its record said contradicts a later record of its position after a crash of Postgres.",
-		edits: []edit{{"checkpoint/history.go", "func (h *History) Accounted() { h.foreign = 0 }", "func (h *History) Accounted() {}"}},
+		edits: []edit{{"checkpoint/history.go", "func (h *History) ExplainSlot() { h.foreign = 0 }", "func (h *History) ExplainSlot() {}"}},
 		tests: []suite{history, {"./relay", "^TestMovedSlotIsAccountedFor$"}},
 	},
 	{
@@ -154,7 +154,7 @@ var historyMutants = []mutant{
 		name:  "own-move-on-a-lost-timeline",
 		rule:  "A position confirmed by this process is valid on any timeline.",
 		edits: []edit{{"checkpoint/history.go", "		return min(pos, end)\n", "		return max(pos, end)\n"}},
-		tests: []suite{history, recalls},
+		tests: []suite{history, deduplicates},
 	},
 	{
 		name:  "question-without-end",
@@ -198,32 +198,32 @@ var historyMutants = []mutant{
 	{
 		name:  "hold-finds-nothing",
 		rule:  "A daemon that holds at poison does not report errors of its slot.",
-		edits: []edit{{"relay/between.go", "err != nil && err.Error() != found {", "err != nil && err.Error() == found {"}},
+		edits: []edit{{"relay/retry.go", "err != nil && err.Error() != logged {", "err != nil && err.Error() == logged {"}},
 		tests: []suite{{"./relay", "^TestHold.*$"}},
 	},
 	{
 		name:  "first-touch-is-forgotten",
 		rule:  "The owner of a slot opened while parked need not be remembered.",
-		edits: []edit{{"relay/between.go", "		r.mem.Seen(id)\n", ""}},
+		edits: []edit{{"relay/retry.go", "		r.mem.NoteServer(id)\n", ""}},
 		tests: []suite{{"./relay", "^TestTouchMeetsAnother$"}},
 	},
 	{
 		name:  "first-record-cancelled",
 		rule:  "The error of the wait for the first position record is that of the context.",
 		edits: []edit{{"relay/session.go", "		err = s.rootCause(err)\n", ""}},
-		tests: []suite{recalls},
+		tests: []suite{deduplicates},
 	},
 	{
 		name:  "no-fence",
 		rule:  "The end of a partition is read at once after any end.",
 		edits: []edit{{"relay/skip.go", "			r.mem.fence = maxTime(r.mem.fence, now.Add(wait))\n", "			_ = wait\n"}},
-		tests: []suite{recalls},
+		tests: []suite{deduplicates},
 	},
 	{
 		name:  "timeline-ignored",
 		rule:  "The server has every record of our cluster.",
 		edits: []edit{{"checkpoint/tail.go", "	return p.SystemID == l.System() && l.TimelineOf(p.CommitLSN) == p.Timeline\n", "	return p.SystemID == l.System()\n"}},
-		tests: []suite{tailData},
+		tests: []suite{positions},
 	},
 	{
 		name:  "foreign-taken-for-ours",
@@ -235,42 +235,42 @@ var historyMutants = []mutant{
 		name:  "late-record-believed-alone",
 		rule:  "Only the newest position record matters.",
 		edits: []edit{{"checkpoint/record.go", "	for _, r := range inOrder {\n		if r.Generation <= adopted", "	for _, r := range records[len(records)-1:] {\n		if r.Generation <= adopted"}},
-		tests: []suite{history, tailData, simPast},
+		tests: []suite{history, positions, simDeduplicated},
 	},
 	{
 		name:  "oldest-record-kept-longest",
 		rule:  "Of more producers than are kept, those that the oldest record names are kept.",
 		edits: []edit{{"checkpoint/record.go", "		out.Producers = append(out.Producers, r.Producers...)\n", "		out.Producers = append(slices.Clone(r.Producers), out.Producers...)\n"}},
-		tests: []suite{history, tailData},
+		tests: []suite{history, positions},
 	},
 	{
 		name:  "adoption-is-no-barrier",
 		rule:  "Position records from before an adoption count like those after it.",
 		edits: []edit{{"checkpoint/record.go", "		if r.Generation <= adopted && !r.Adopted {\n", "		if r.Generation < 1 {\n"}},
-		tests: []suite{history, tailData},
+		tests: []suite{history, positions},
 	},
 	{
 		name:  "adoption-believes-the-ends",
 		rule:  "An adoption keeps the producers whose records are skipped.",
 		edits: []edit{{"checkpoint/record.go", "		out.Generation = s.Generation + 1\n", "		out.Generation, out.Producers = s.Generation+1, s.Producers\n"}},
-		tests: []suite{history, tailData},
+		tests: []suite{history, positions},
 	},
 	{
 		name:  "told-on-a-lost-timeline",
 		rule:  "A position confirmed on a timeline that a failover ended is valid on the new one.",
 		edits: []edit{{"checkpoint/record.go", "		allowed = min(allowed, end)\n", "		allowed = max(allowed, end)\n"}},
-		tests: []suite{history, recalls},
+		tests: []suite{history, deduplicates},
 	},
 	{
 		name:  "copy-not-compared",
 		rule:  "A server whose WAL reaches beyond the events in Kafka is the one that they came from.",
-		edits: []edit{{"checkpoint/resume.go", "		r.expect(tx, start)\n	}\n}\n\n// Before is", "		_ = tx\n	}\n}\n\n// Before is"}},
-		tests: []suite{history, recalls},
+		edits: []edit{{"checkpoint/resume.go", "		r.expect(tx, start)\n	}\n}\n\n// RecordedUpTo returns", "		_ = tx\n	}\n}\n\n// RecordedUpTo returns"}},
+		tests: []suite{history, deduplicates},
 	},
 	{
 		name:  "slot-moved-by-others",
 		rule:  "A slot beyond its last confirmed position is accepted.",
 		edits: []edit{{"checkpoint/record.go", "	case start > allowed:\n", "	case start > allowed+0x10000:\n"}},
-		tests: []suite{history, recalls},
+		tests: []suite{history, deduplicates},
 	},
 }

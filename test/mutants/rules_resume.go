@@ -29,7 +29,7 @@ var resumeMutants = []mutant{
 	{
 		name:  "behind-a-hole-forgotten",
 		rule:  "Events acknowledged after a gap are sent again with the gap.",
-		edits: []edit{{"checkpoint/history.go", "	t.Behind(func(commit", "	_ = (func(commit"}},
+		edits: []edit{{"checkpoint/history.go", "	t.EachAckedAfterGap(func(commit", "	_ = (func(commit"}},
 		tests: []suite{history, resumes},
 	},
 	{
@@ -172,7 +172,7 @@ var readMutants = []mutant{
 	{
 		name:  "skipped-update-is-not-entered",
 		rule:  "Skipped events need not be entered into the tracker.",
-		edits: []edit{{"relay/event.go", "		return s.skip(ctx, r.met.updateSkipped) // whatever the policy: it has an ordinal\n", "		r.met.updateSkipped.Inc()\n		return nil\n"}},
+		edits: []edit{{"relay/event.go", "		return s.skip(ctx, r.met.updateSkipped) // it has an ordinal whatever the policy is\n", "		r.met.updateSkipped.Inc()\n		return nil\n"}},
 		tests: []suite{{"./relay", "^TestUpdatesHaveOrdinals$"}},
 	},
 	{
@@ -222,7 +222,7 @@ var endMutants = []mutant{
 	{
 		name:  "any-server-while-parked",
 		rule:  "The owner of a slot that is opened to keep it is checked by the next session.",
-		edits: []edit{{"relay/between.go", "	other := r.mem.Check(id)\n", "	var other error\n"}},
+		edits: []edit{{"relay/retry.go", "	other := r.mem.Check(id)\n", "	var other error\n"}},
 		tests: []suite{{"./relay", "^TestTouchMeetsAnother$"}},
 	},
 	{
@@ -235,7 +235,7 @@ var endMutants = []mutant{
 		name: "next-session-beside-the-last",
 		rule: "A producer that failed can be closed while the next one is opened.",
 		edits: []edit{{
-			"relay/leave.go", "	_ = s.closeSink(grace) // nothing leaves any more: the slot may be another's by now\n", "	go func() { _ = s.closeSink(grace) }()\n",
+			"relay/leave.go", "	_ = s.closeSink(grace) // no more requests leave: another client may have the slot by now\n", "	go func() { _ = s.closeSink(grace) }()\n",
 		}},
 		tests: []suite{fails},
 	},
@@ -270,7 +270,7 @@ var endMutants = []mutant{
 	{
 		name:  "dead-letter-of-a-dead-letter",
 		rule:  "A dead letter that is refused is poison like any other.",
-		edits: []edit{{"relay/leave.go", "		if s.alone.dead {\n", "		if false {\n"}},
+		edits: []edit{{"relay/leave.go", "		if s.single.dead {\n", "		if false {\n"}},
 		tests: []suite{poisons},
 	},
 	{

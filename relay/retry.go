@@ -9,33 +9,33 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// stop is the end of Run with an error that no retry can fix.
+// stop ends Run with an error that no retry can fix.
 func (r *Relay) stop(ctx context.Context, class Class, cause error) error {
 	r.setState(Failed, cause.Error())
-	// What this process has seen happen to slot or publication the next one may not know.
+	// With class Lost, the next process may not notice what happened to the slot or the publication.
 	if r.cfg.Poison.Hold && (class == Poison || class == Lost && r.delivered()) {
 		r.hold(ctx, cause)
 	}
 	return &Stopped{Class: class, Err: cause}
 }
 
-// hold waits until the process is stopped, so that a supervisor does not start it again and again. Each start
-// would have used the slot; here it is kept from its idle timeout instead, or what waits for the decision would be lost.
+// hold waits until the process is stopped, so that a supervisor does not restart it again and again. It keeps the slot from
+// its idle timeout, so that events that wait for the operator's decision are not lost.
 func (r *Relay) hold(ctx context.Context, cause error) {
-	r.log.Error("holding: nothing is delivered or confirmed until an operator has decided and restarted the process", "error", cause)
-	found := ""
+	r.log.Error("holding: nothing is delivered or confirmed until an operator resolves the error and restarts the process", "error", cause)
+	logged := ""
 	for ctx.Err() == nil {
 		r.sleep(ctx, probeEvery)
-		if err := r.keepSlot(ctx); err != nil && err.Error() != found {
-			found = err.Error()
-			r.log.Error("what waits for the decision may be lost", "error", err)
+		if err := r.keepSlot(ctx); err != nil && err.Error() != logged {
+			logged = err.Error()
+			r.log.Error("waiting events may be lost", "error", err)
 		}
 	}
 }
 
-// wait spends the time until the next session in the way that suits what ended the last one.
+// wait waits, depending on the error that ended the last session, until the next one may begin.
 func (r *Relay) wait(ctx context.Context, v verdict, cause error, attempt int) error {
-	switch v.how {
+	switch v.wait {
 	case waitSlot:
 		r.setState(WaitingForSlot, cause.Error())
 		return r.source.WaitFree(ctx, func(s *replication.Slot) { r.tick(); r.publishSlot(s) })
@@ -50,30 +50,30 @@ func (r *Relay) wait(ctx context.Context, v verdict, cause error, attempt int) e
 			return r.park(ctx, cause)
 		}
 		if errors.As(cause, new(*replication.Error)) {
-			return nil // Postgres itself is tried again and again
+			return nil // the next session uses the slot
 		}
 		return r.keepSlot(ctx)
 	}
 }
 
-// probeEvery bounds the pause between two probes while parked, so that delivery goes on soon after Kafka is back.
+// probeEvery is the longest pause between two probes while parked.
 const (
 	probeEvery   = 3 * time.Second
 	probeTimeout = 10 * time.Second
 )
 
-// probe asks whether just that would work now which the last session waited for.
+// probe checks whether Kafka can do now what the last session waited for.
 func (r *Relay) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	return r.kafka.Probe(ctx)
 }
 
-// backoff sleeps for a random time between nothing and a ceiling that doubles with each attempt (full jitter).
+// backoff sleeps for a random time up to a ceiling that doubles with each attempt (full jitter).
 func (r *Relay) backoff(ctx context.Context, attempt int, cause error) {
 	ceiling := r.cfg.BackoffMax
 	if isUnavailable(cause) {
-		ceiling = min(ceiling, awayMax)
+		ceiling = min(ceiling, unavailableBackoffMax)
 	}
 	if attempt < 16 {
 		ceiling = min(ceiling, r.cfg.BackoffMin<<attempt)
@@ -84,11 +84,11 @@ func (r *Relay) backoff(ctx context.Context, attempt int, cause error) {
 	r.sleep(ctx, d)
 }
 
-// awayMax is the longest pause between two tries while Postgres is away: a try costs it next to nothing, and delivery goes
-// on soon after it is back.
-const awayMax = 10 * time.Second
+// unavailableBackoffMax is the longest pause between two attempts while Postgres is unavailable. An attempt is cheap, and a
+// short pause lets delivery resume soon after Postgres is back.
+const unavailableBackoffMax = 10 * time.Second
 
-// sleep waits for d or the end of ctx, and shows meanwhile that the main loop lives.
+// sleep waits for d or the end of ctx, and ticks meanwhile, so that the main loop counts as alive.
 func (r *Relay) sleep(ctx context.Context, d time.Duration) {
 	end := time.NewTimer(d)
 	defer end.Stop()
@@ -106,8 +106,8 @@ func (r *Relay) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// park leaves the server alone until Kafka can take what was waiting: the replication connection is closed, the slot
-// keeps the WAL, and Postgres can be stopped and started freely.
+// park waits, without a replication connection, until a probe finds that Kafka works again. The slot keeps the WAL meanwhile,
+// and Postgres can be stopped and started freely.
 func (r *Relay) park(ctx context.Context, cause error) error {
 	r.setState(Parked, cause.Error())
 	for attempt := 0; ctx.Err() == nil; attempt++ {
@@ -117,7 +117,7 @@ func (r *Relay) park(ctx context.Context, cause error) error {
 			return nil
 		}
 		if r.missingTooLong() {
-			return nil // a session will find out whether it still is, and make poison of what is for it
+			return nil // a session checks whether the topic is still missing, and handles its events as poison
 		}
 		r.log.Debug("still parked", "error", err)
 		r.setReason(err.Error())
@@ -128,13 +128,13 @@ func (r *Relay) park(ctx context.Context, cause error) error {
 	return ctx.Err()
 }
 
-// keepSlot opens and closes the slot, which restarts idle_replication_slot_timeout (PostgreSQL 18), before half of that
-// has passed since it was last used. Nothing is confirmed. A server that is away can invalidate nothing, so only an
-// error that no retry can fix is one; that this is another server than before is.
+// keepSlot opens and closes the slot, which restarts idle_replication_slot_timeout (PostgreSQL 18), when a third of the timeout
+// has passed since the slot was last used. Nothing is confirmed. It returns only errors that no retry can fix, such as another
+// history: a server that is unavailable cannot invalidate the slot.
 func (r *Relay) keepSlot(ctx context.Context) error {
 	idle := r.mem.idleTimeout / 3
-	if r.mem.slotUsed.IsZero() { // no session yet, so the time-out is not known: Kafka is away since the start
-		idle = learnAfter
+	if r.mem.slotUsed.IsZero() { // no session yet, so the timeout is not known
+		idle = firstKeepAfter
 	}
 	if idle == 0 || r.clock().Sub(maxTime(r.mem.slotUsed, r.started)) < idle {
 		return nil
@@ -148,21 +148,21 @@ func (r *Relay) keepSlot(ctx context.Context) error {
 		}
 		r.log.Debug("keep the slot from its idle timeout", "error", err)
 		if replication.KindOf(err) == replication.SlotActive {
-			r.mem.slotUsed = r.clock() // another client keeps it
+			r.mem.slotUsed = r.clock() // another client uses it
 		}
 		return nil
 	}
 	id := stream.Identity()
 	other := r.mem.Check(id)
 	if other == nil {
-		r.mem.Seen(id)
+		r.mem.NoteServer(id)
 	}
 	r.mem.slotUsed, r.mem.idleTimeout = r.clock(), stream.IdleTimeout()
 	if err := stream.Close(0, r.clock()); err != nil {
-		r.log.Debug("close the slot again", "error", err)
+		r.log.Debug("close the slot", "error", err)
 	}
 	return other
 }
 
-// learnAfter is how long a process that has had no session waits until it opens the slot to learn its time-out.
-const learnAfter = time.Minute
+// firstKeepAfter is how long a process without a session waits before it opens the slot and learns the timeout.
+const firstKeepAfter = time.Minute

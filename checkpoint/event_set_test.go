@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// An event is found by its exact position and its id, and by nothing else.
+// TestFound: an event is recognised by its exact position and its id only.
 func TestFound(t *testing.T) {
-	f := NewFound()
+	f := NewEventSet()
 	p := Position{SystemID: 7, Timeline: 2, CommitLSN: 0x200, Ordinal: 3}
 	if f.Has(p, []byte("a")) {
 		t.Error("an empty set has something")
@@ -42,30 +42,30 @@ func TestFound(t *testing.T) {
 	}
 }
 
-// Beyond its bound the set knows fewer events, never others.
+// TestFoundIsBounded: a full set takes no more events, and has none that was not added.
 func TestFoundIsBounded(t *testing.T) {
-	if size := unsafe.Sizeof(foundEvent{}); size != 24 {
+	if size := unsafe.Sizeof(eventKey{}); size != 24 {
 		t.Errorf("an event takes %d bytes", size)
 	}
-	f := NewFound()
+	f := NewEventSet()
 	at := func(i int) Position { return Position{7, 2, pglogrepl.LSN(0x1000 + i), 0} }
-	for i := range MaxFound {
+	for i := range MaxEvents {
 		f.Add(at(i/2), 1) // each twice
 	}
-	if !f.Add(at(MaxFound), 1) {
+	if !f.Add(at(MaxEvents), 1) {
 		t.Error("duplicates fill the set")
 	}
-	for i := range MaxFound {
+	for i := range MaxEvents {
 		f.Add(at(i), 1)
 	}
-	if n, full := f.Len(); n != MaxFound || !full {
+	if n, full := f.Len(); n != MaxEvents || !full {
 		t.Errorf("%d, full %v", n, full)
 	}
-	if f.Add(at(5*MaxFound), 1) {
+	if f.Add(at(5*MaxEvents), 1) {
 		t.Error("a full set takes one more")
 	}
-	f.Forget(func(p Position) bool { return p.Compare(at(MaxFound/2)) <= 0 })
-	if _, full := f.Len(); full || !f.Add(at(5*MaxFound), 1) {
+	f.Forget(func(p Position) bool { return p.Compare(at(MaxEvents/2)) <= 0 })
+	if _, full := f.Len(); full || !f.Add(at(5*MaxEvents), 1) {
 		t.Error("after room was made it takes none")
 	}
 }

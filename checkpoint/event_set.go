@@ -1,0 +1,103 @@
+package checkpoint
+
+import (
+	"cmp"
+	"hash/maphash"
+	"slices"
+	"sync"
+
+	"github.com/jackc/pglogrepl"
+)
+
+// EventSet is a set of single events that are in Kafka, because their records were read there or acknowledged. An event is
+// recognised by its position and its id: the position alone names another event if the settings that number events have changed,
+// or if the server is an older copy that uses its LSNs again.
+//
+// All methods may be called by any goroutine.
+type EventSet struct {
+	seed maphash.Seed
+
+	mu     sync.Mutex
+	events []eventKey
+	sorted bool
+	full   bool
+}
+
+// eventKey identifies an event in 24 bytes. The system identifier is the same for all events.
+type eventKey struct {
+	lsn      pglogrepl.LSN
+	timeline int32
+	ordinal  uint32
+	id       uint64 // hash
+}
+
+// MaxEvents is the maximum number of events in an [EventSet]. Events that no longer fit are sent again.
+const MaxEvents = 1 << 19
+
+// NewEventSet returns an empty set.
+func NewEventSet() *EventSet { return &EventSet{seed: maphash.MakeSeed()} }
+
+// Hash is the form in which the set keeps an event's id.
+func (s *EventSet) Hash(id []byte) uint64 { return maphash.Bytes(s.seed, id) }
+
+// Add adds an event, whose id has this hash. It reports false if the set is full.
+func (s *EventSet) Add(p Position, hash uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.full {
+		return false
+	}
+	if len(s.events) == MaxEvents { // duplicates may take up room
+		s.sort()
+		s.events = slices.Compact(s.events)
+		if s.full = len(s.events) == MaxEvents; s.full {
+			return false
+		}
+	}
+	s.events = append(s.events, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, hash})
+	s.sorted = false
+	return true
+}
+
+// Has reports whether the set has the event at p with this id.
+func (s *EventSet) Has(p Position, id []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.events) == 0 {
+		return false
+	}
+	s.sort()
+	_, has := slices.BinarySearchFunc(s.events, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, s.Hash(id)}, eventKey.compare)
+	return has
+}
+
+// Forget removes all events for which drop returns true. The positions passed to drop have no system identifier.
+func (s *EventSet) Forget(drop func(Position) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = slices.DeleteFunc(s.events, func(e eventKey) bool {
+		return drop(Position{Timeline: e.timeline, CommitLSN: e.lsn, Ordinal: e.ordinal})
+	})
+	s.full = false
+	if cap(s.events) > 4*len(s.events) {
+		s.events = slices.Clip(slices.Clone(s.events))
+	}
+}
+
+// Len returns the number of events, and whether the set had no room for others.
+func (s *EventSet) Len() (n int, full bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.events), s.full
+}
+
+func (s *EventSet) sort() {
+	if !s.sorted {
+		slices.SortFunc(s.events, eventKey.compare)
+		s.sorted = true
+	}
+}
+
+func (e eventKey) compare(g eventKey) int {
+	return cmp.Or(cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.ordinal, g.ordinal), cmp.Compare(e.timeline, g.timeline), cmp.Compare(e.id, g.id))
+}
