@@ -77,8 +77,10 @@ type examination struct {
 	conn   *pgx.Conn
 	server server
 	tables []tableFacts
-	pub    publicationFacts
 	slot   *slotFacts // nil: there is none
+
+	pub       *replication.Publication // nil: there is none
+	published []replication.PublishedTable
 
 	types  map[string]string // topic → what leads to it, for people
 	topics []string

@@ -186,7 +186,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 	t.Run("version", func(t *testing.T) {
 		for number, want := range map[int]string{130020: "FAIL 78", 150012: "WARN", 190000: "WARN"} {
 			e := &examination{found: map[string][]Finding{}}
-			e.server.version, e.server.text = number, "of old"
+			e.server.Version, e.server.VersionText = number, "of old"
 			e.checkVersion()
 			f := e.found[pgVersion][0]
 			if is := string(f.Level); len(f.Remedy) == 0 || is != want && is+" 78" != want {

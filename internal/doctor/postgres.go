@@ -18,17 +18,12 @@ import (
 
 // server is what one look at the server tells.
 type server struct {
-	version         int // server_version_num
-	text            string
-	standby         bool
-	walLevel        string
-	user, database  string
+	replication.Server
+	user            string
 	encoding        string // of the database
 	replication     bool   // the role may
 	reads           bool   // it sees what others do (pg_read_all_stats)
 	senders, slots  room
-	keepSize        int64 // bytes; -1: no limit
-	idle            time.Duration
 	senderTimeout   time.Duration // the server's, for others
 	syncNames       string
 	standbySlots    string // synchronized_standby_slots
@@ -38,8 +33,6 @@ type server struct {
 
 // room is how many there may be and how many there are.
 type room struct{ most, used int }
-
-func (s *server) major() int { return s.version / 10000 }
 
 // postgres makes the checks of the server and of all that is in it.
 func (e *examination) postgres(ctx context.Context) {
@@ -69,7 +62,7 @@ func (e *examination) postgres(ctx context.Context) {
 		return
 	}
 	s := &e.server
-	e.ok(pgConnect, "%s reaches database %s at %s", s.user, s.database, e.Server)
+	e.ok(pgConnect, "%s reaches database %s at %s", s.user, s.Database, e.Server)
 	e.checkServer(ctx)
 	e.checkTables(ctx)
 	e.checkPublication(ctx)
@@ -144,29 +137,30 @@ func (e *examination) refused(err error) {
 }
 
 const serverSQL = `
-SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(), current_setting('wal_level'),
-       current_user::text, current_database()::text,
+SELECT current_user::text,
        (SELECT r.rolreplication OR r.rolsuper FROM pg_roles r WHERE r.rolname = current_user)
          OR EXISTS (SELECT FROM pg_roles m WHERE m.rolname = 'rds_replication' AND pg_has_role(current_user, m.oid, 'MEMBER')),
        pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
        current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_stat_replication)::int,
        current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots)::int,
-       (SELECT CASE WHEN setting::bigint < 0 THEN -1 ELSE setting::bigint * 1048576 END FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),
-       coalesce((SELECT (extract(epoch FROM current_setting('idle_replication_slot_timeout', true)::interval) * 1000)::bigint), 0),
        (SELECT coalesce(reset_val, setting)::bigint FROM pg_settings WHERE name = 'wal_sender_timeout'),
        current_setting('synchronous_standby_names'), coalesce(current_setting('synchronized_standby_slots', true), ''),
        clock_timestamp()`
 
 func (e *examination) lookAtServer(ctx context.Context) error {
 	s := &e.server
-	var idle, sender int64
+	settings, err := replication.ReadServer(ctx, e.conn)
+	if err != nil {
+		return err
+	}
+	s.Server = *settings
+	var sender int64
 	s.asked = e.Now()
-	err := e.conn.QueryRow(ctx, serverSQL).Scan(&s.version, &s.text, &s.standby, &s.walLevel, &s.user, &s.database,
-		&s.replication, &s.reads, &s.senders.most, &s.senders.used, &s.slots.most, &s.slots.used,
-		&s.keepSize, &idle, &sender, &s.syncNames, &s.standbySlots, &s.now)
+	err = e.conn.QueryRow(ctx, serverSQL).Scan(&s.user, &s.replication, &s.reads, &s.senders.most, &s.senders.used,
+		&s.slots.most, &s.slots.used, &sender, &s.syncNames, &s.standbySlots, &s.now)
 	s.answered = e.Now()
 	s.encoding = e.conn.PgConn().ParameterStatus("server_encoding")
-	s.idle, s.senderTimeout = time.Duration(idle)*time.Millisecond, time.Duration(sender)*time.Millisecond
+	s.senderTimeout = time.Duration(sender) * time.Millisecond
 	return err
 }
 
@@ -192,7 +186,7 @@ func (e *examination) checkServer(ctx context.Context) {
 }
 
 func (e *examination) checkPrimary() {
-	if e.server.standby {
+	if e.server.Standby {
 		e.fail(pgPrimary, Unavailable, []Remedy{advicef("let postgres.url lead to the primary; the daemon waits until this server is promoted")},
 			"the server is in recovery (a standby): events are written at the primary")
 		return
@@ -201,11 +195,11 @@ func (e *examination) checkPrimary() {
 }
 
 func (e *examination) checkWALLevel() {
-	if e.server.walLevel != "logical" {
+	if e.server.WALLevel != "logical" {
 		e.fail(pgWALLevel, Wrong, []Remedy{
 			sqlf("ALTER SYSTEM SET wal_level = logical"),
 			advicef("then restart the server (managed services: the parameter group, such as rds.logical_replication = 1)"),
-		}, "wal_level is %s", e.server.walLevel)
+		}, "wal_level is %s", e.server.WALLevel)
 		return
 	}
 	e.ok(pgWALLevel, "logical")
@@ -220,7 +214,7 @@ func (e *examination) checkReplication(ctx context.Context) {
 			"role %s lacks REPLICATION", s.user)
 		return
 	}
-	if s.standby {
+	if s.Standby {
 		e.skip(pgReplication, "role %s has REPLICATION, but the server is a standby", s.user)
 		return
 	}
@@ -302,13 +296,13 @@ func (e *examination) checkTimeouts() {
 		e.ok(pgTimeout, "%s", said)
 	}
 	switch {
-	case s.major() < 18:
+	case s.Major() < 18:
 		e.skip(pgIdle, "PostgreSQL has it since 18")
-	case s.idle == 0:
+	case s.IdleTimeout == 0:
 		e.ok(pgIdle, "off: an idle slot is kept")
 	default:
 		e.warn(pgIdle, alterSystem("idle_replication_slot_timeout = 0"),
-			"a daemon that is down for %v loses its slot, and with it the events written since", s.idle)
+			"a daemon that is down for %v loses its slot, and with it the events written since", s.IdleTimeout)
 	}
 }
 
@@ -317,7 +311,7 @@ const smallKeepSize = 1 << 30
 
 func (e *examination) checkKeepSize() {
 	set := alterSystem("max_slot_wal_keep_size = '50GB'")
-	switch n := e.server.keepSize; {
+	switch n := e.server.KeepSize; {
 	case n < 0:
 		e.warn(pgKeepSize, append(set,
 			advicef("take a size that the disk of pg_wal has to spare; events written beyond it while the daemon is down have to be found in the table"),

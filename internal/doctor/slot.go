@@ -62,9 +62,9 @@ func (e *examination) checkSlotFits(s *slotFacts) {
 		e.fail(slotFits, Lost, other, "%s is a physical slot, of a standby", e.Slot) // the daemon finds no logical slot of that name
 	case s.Plugin != "pgoutput":
 		e.fail(slotFits, Wrong, other, "its output plugin is %s, not pgoutput", s.Plugin)
-	case s.Database != e.server.database:
+	case s.Database != e.server.Database:
 		e.fail(slotFits, Wrong, append([]Remedy{settingf("postgres: {url: postgres://%s@%s/%s}", e.Role, e.Server, s.Database)}, other...),
-			"it belongs to database %s, and we are in %s", s.Database, e.server.database)
+			"it belongs to database %s, and we are in %s", s.Database, e.server.Database)
 	case s.Temporary:
 		e.fail(slotFits, Unavailable, other, "it is temporary: it ends with the session that created it, and events written since are lost with it")
 	case s.ConfirmedFlush == 0:
@@ -128,7 +128,7 @@ const muchWAL = 10 << 30
 func (e *examination) checkHeld(s *slotFacts) {
 	retained := int64(s.RetainedBytes())
 	text := "it holds " + human.Size(retained) + " of WAL"
-	budget := e.server.keepSize
+	budget := e.server.KeepSize
 	switch {
 	case s.SafeWALBytes != nil:
 		text += "; " + human.Size(*s.SafeWALBytes) + " more may be written before it is lost"
@@ -151,7 +151,7 @@ func (e *examination) checkHeld(s *slotFacts) {
 
 func (e *examination) checkFailover(s *slotFacts) {
 	switch {
-	case e.server.major() < 17:
+	case e.server.Major() < 17:
 		e.skip(slotFailover, "PostgreSQL has failover slots since 17; before, a failover loses the slot")
 	case s.Synced:
 		e.ok(slotFailover, "this is the copy of a primary's slot, which can be read after the promotion")
@@ -167,7 +167,7 @@ func (e *examination) checkFailover(s *slotFacts) {
 func (e *examination) checkStandbySlots(s *slotFacts) {
 	names := e.server.standbySlots
 	switch {
-	case e.server.major() < 17:
+	case e.server.Major() < 17:
 		e.skip(slotStandby, "PostgreSQL has synchronized_standby_slots since 17")
 	case names == "" && s.Failover && len(s.physical) > 0:
 		e.warn(slotStandby, alterSystem("synchronized_standby_slots = '%s'", strings.Join(s.physical, ",")),

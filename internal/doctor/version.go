@@ -40,19 +40,19 @@ func known(version int) (bugs []string, sound string) {
 
 func (e *examination) checkVersion() {
 	s := &e.server
-	if m := s.major(); m < sql.MinMajor || m > sql.MaxMajor {
+	if m := s.Major(); m < sql.MinMajor || m > sql.MaxMajor {
 		if m > sql.MaxMajor { // the daemon tries it
-			e.warn(pgVersion, []Remedy{advicef("use PostgreSQL %d to %d", sql.MinMajor, sql.MaxMajor)}, "PostgreSQL %s is newer than what was tested", s.text)
+			e.warn(pgVersion, []Remedy{advicef("use PostgreSQL %d to %d", sql.MinMajor, sql.MaxMajor)}, "PostgreSQL %s is newer than what was tested", s.VersionText)
 			return
 		}
-		e.fail(pgVersion, Wrong, []Remedy{advicef("use PostgreSQL %d to %d", sql.MinMajor, sql.MaxMajor)}, "PostgreSQL %s is not supported", s.text)
+		e.fail(pgVersion, Wrong, []Remedy{advicef("use PostgreSQL %d to %d", sql.MinMajor, sql.MaxMajor)}, "PostgreSQL %s is not supported", s.VersionText)
 		return
 	}
-	bugs, sound := known(s.version)
+	bugs, sound := known(s.Version)
 	if len(bugs) > 0 {
 		e.warn(pgVersion, []Remedy{advicef("update the server to %s or later, which needs a restart and no more", sound)},
-			"PostgreSQL %s has known faults: %s", s.text, strings.Join(bugs, "; "))
+			"PostgreSQL %s has known faults: %s", s.VersionText, strings.Join(bugs, "; "))
 		return
 	}
-	e.ok(pgVersion, "PostgreSQL %s", s.text)
+	e.ok(pgVersion, "PostgreSQL %s", s.VersionText)
 }

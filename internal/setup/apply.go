@@ -38,7 +38,7 @@ func (a *Apply) run(ctx context.Context, dsn string) error {
 	}
 	defer closeConn(conn)
 	a.conn, a.have = conn, &catalog{conn: conn, noRole: a.NoRole, owners: a.Owners, callers: a.Function}
-	if err := a.have.lookAtServer(ctx); err != nil {
+	if err := a.have.checkServer(ctx); err != nil {
 		return err
 	}
 	a.have.expectDatabase(a.Params.Database)
@@ -48,8 +48,8 @@ func (a *Apply) run(ctx context.Context, dsn string) error {
 	if err := errors.Join(a.have.problems...); err != nil {
 		return fmt.Errorf("nothing was changed:\n%w", err)
 	}
-	a.Params.Database, a.Params.Timeout, a.Params.RDS = a.have.database, a.Timeout, a.have.rds()
-	statements, err := sql.Setup(a.Params, a.have.major)
+	a.Params.Database, a.Params.Timeout, a.Params.RDS = a.have.server.Database, a.Timeout, a.have.rds()
+	statements, err := sql.Setup(a.Params, a.have.server.Major())
 	if err != nil {
 		return err
 	}

@@ -16,9 +16,8 @@ import (
 
 // catalog is what is there already, and what is wrong with it. It only reads.
 type catalog struct {
-	conn     *pgx.Conn
-	major    int
-	database string
+	conn   *pgx.Conn
+	server *replication.Server
 
 	role        bool
 	grants      bool            // all of them
@@ -40,42 +39,36 @@ func (c *catalog) problem(format string, args ...any) {
 	c.problems = append(c.problems, fmt.Errorf(format, args...))
 }
 
-// lookAtServer finds version, database and wal_level; nothing can be done on a server that fails here.
-func (c *catalog) lookAtServer(ctx context.Context) error {
-	var version int
-	var text, walLevel string
-	var standby bool
-	err := c.conn.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, current_setting('server_version'),
-		current_setting('wal_level'), pg_is_in_recovery(), current_database()`).Scan(&version, &text, &walLevel, &standby, &c.database)
-	if err != nil {
-		return fmt.Errorf("look at the server: %w", err)
-	}
-	c.major = version / 10000
-	if c.major < sql.MinMajor || c.major > sql.MaxMajor {
-		return fmt.Errorf("the server is PostgreSQL %s; outboxcdc supports %d to %d", text, sql.MinMajor, sql.MaxMajor)
-	}
-	if standby {
-		return errors.New("the server is a standby; connect to the primary")
-	}
-	if err := c.lookAtProvider(ctx); err != nil {
+// checkServer reads the server's settings and fails if nothing can be created on such a server.
+func (c *catalog) checkServer(ctx context.Context) (err error) {
+	if c.server, err = replication.ReadServer(ctx, c.conn); err != nil {
 		return err
 	}
-	if walLevel != "logical" {
-		return exit.With(exit.Config, fmt.Errorf("wal_level is %s and must be logical: %s", walLevel, c.walLevelRemedy()))
+	if major := c.server.Major(); major < sql.MinMajor || major > sql.MaxMajor {
+		return fmt.Errorf("the server is PostgreSQL %s; outboxcdc supports %d to %d", c.server.VersionText, sql.MinMajor, sql.MaxMajor)
+	}
+	if c.server.Standby {
+		return errors.New("the server is a standby; connect to the primary")
+	}
+	if err := c.checkProvider(ctx); err != nil {
+		return err
+	}
+	if c.server.WALLevel != "logical" {
+		return exit.With(exit.Config, fmt.Errorf("wal_level is %s and must be logical: %s", c.server.WALLevel, c.walLevelRemedy()))
 	}
 	return nil
 }
 
 // expectDatabase holds apply to the daemon's database: a publication in another one is never found.
 func (c *catalog) expectDatabase(want string) {
-	if want != "" && want != c.database {
-		c.problem("this connection leads to database %q, but the daemon's postgres.url to %q; use the same database in both", c.database, want)
+	if want != "" && want != c.server.Database {
+		c.problem("this connection leads to database %q, but the daemon's postgres.url to %q; use the same database in both", c.server.Database, want)
 	}
 }
 
 func (c *catalog) look(ctx context.Context, p sql.Params) error {
 	c.tables = map[string]bool{}
-	steps := []func(context.Context, sql.Params) error{c.lookAtRole, c.lookAtTables, c.lookAtGrants, c.lookAtPublication, c.lookAtSlot, c.lookAtFunction, c.lookAtPrivileges}
+	steps := []func(context.Context, sql.Params) error{c.checkRole, c.checkTables, c.checkGrants, c.checkPublication, c.checkSlot, c.checkFunction, c.checkPrivileges}
 	for _, step := range steps {
 		if err := step(ctx, p); err != nil {
 			return err
@@ -88,7 +81,7 @@ func (c *catalog) look(ctx context.Context, p sql.Params) error {
 	return nil
 }
 
-func (c *catalog) lookAtRole(ctx context.Context, p sql.Params) error {
+func (c *catalog) checkRole(ctx context.Context, p sql.Params) error {
 	var login, replication bool
 	err := c.conn.QueryRow(ctx, `SELECT rolcanlogin, rolreplication OR rolsuper OR EXISTS (
 			SELECT FROM pg_roles m WHERE m.rolname = 'rds_replication' AND pg_has_role(r.oid, m.oid, 'MEMBER'))
@@ -109,17 +102,17 @@ func (c *catalog) lookAtRole(ctx context.Context, p sql.Params) error {
 	return nil
 }
 
-// lookAtTables finds out, too, which are partitioned.
-func (c *catalog) lookAtTables(ctx context.Context, p sql.Params) error {
+// checkTables finds out, too, which are partitioned.
+func (c *catalog) checkTables(ctx context.Context, p sql.Params) error {
 	for i := range p.Tables {
-		if err := c.lookAtTable(ctx, &p.Tables[i]); err != nil {
+		if err := c.checkTable(ctx, &p.Tables[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *catalog) lookAtTable(ctx context.Context, t *sql.Table) error {
+func (c *catalog) checkTable(ctx context.Context, t *sql.Table) error {
 	name := t.String()
 	var kind, persistence string
 	var partition bool
@@ -130,7 +123,7 @@ func (c *catalog) lookAtTable(ctx context.Context, t *sql.Table) error {
 		FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = $1 AND relname = $2`,
 		t.Schema, t.Name).Scan(&kind, &persistence, &partition, &columns, &o.by, &o.stranger)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return c.lookAtSchema(ctx, t.Schema)
+		return c.checkSchema(ctx, t.Schema)
 	}
 	if err != nil {
 		return fmt.Errorf("look at table %s: %w", name, err)
@@ -162,7 +155,7 @@ func (c *catalog) lookAtTable(ctx context.Context, t *sql.Table) error {
 	return nil
 }
 
-func (c *catalog) lookAtSchema(ctx context.Context, schema string) error {
+func (c *catalog) checkSchema(ctx context.Context, schema string) error {
 	var there bool
 	if err := c.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)`, schema).Scan(&there); err != nil {
 		return fmt.Errorf("look at schema %s: %w", schema, err)
@@ -179,7 +172,7 @@ func neededColumns(c sql.Columns) []string {
 	return slices.DeleteFunc(all, func(name string) bool { return name == "" })
 }
 
-func (c *catalog) lookAtGrants(ctx context.Context, p sql.Params) error {
+func (c *catalog) checkGrants(ctx context.Context, p sql.Params) error {
 	if !c.role || len(c.tables) < len(p.Tables) {
 		return nil
 	}
@@ -195,7 +188,7 @@ func (c *catalog) lookAtGrants(ctx context.Context, p sql.Params) error {
 	return nil
 }
 
-func (c *catalog) lookAtFunction(ctx context.Context, p sql.Params) error {
+func (c *catalog) checkFunction(ctx context.Context, p sql.Params) error {
 	var o owned
 	err := c.conn.QueryRow(ctx, `SELECT pg_get_userbyid(proowner)::text, `+strangerSQL("proowner")+` FROM pg_proc f JOIN pg_namespace n ON n.oid = f.pronamespace
 		WHERE n.nspname = $1 AND f.proname = $2 AND pg_get_function_identity_arguments(f.oid) = $3`,
@@ -235,8 +228,8 @@ func (c *catalog) checkOwner(object, schema string, o owned) {
 	}
 }
 
-// lookAtSlot asks whether an existing slot is one that the daemon can use.
-func (c *catalog) lookAtSlot(ctx context.Context, p sql.Params) error {
+// checkSlot asks whether an existing slot is one that the daemon can use.
+func (c *catalog) checkSlot(ctx context.Context, p sql.Params) error {
 	s, err := replication.ReadSlot(ctx, c.conn, p.Slot)
 	if err != nil || s == nil {
 		return err
@@ -246,7 +239,7 @@ func (c *catalog) lookAtSlot(ctx context.Context, p sql.Params) error {
 	case s.Kind != "logical":
 		c.problem("slot %s is a physical slot; set postgres.slot to another name", p.Slot)
 		return nil
-	case s.Database != c.database:
+	case s.Database != c.server.Database:
 		c.problem("slot %s belongs to database %s, and slot names are one per server; set postgres.slot to another name", p.Slot, s.Database)
 	case s.Plugin != "pgoutput":
 		c.problem("slot %s decodes with %s and not with pgoutput; set postgres.slot to another name", p.Slot, s.Plugin)
@@ -255,7 +248,7 @@ func (c *catalog) lookAtSlot(ctx context.Context, p sql.Params) error {
 	case s.Lost():
 		c.problem("slot %s is lost: the server has removed WAL that it needed, so events are missing; deliver them from the table, then setup destroy and setup apply", p.Slot)
 	}
-	if c.major >= 17 && !s.Failover {
+	if c.server.Major() >= 17 && !s.Failover {
 		c.notes = append(c.notes, fmt.Sprintf("slot %s is not a failover slot: a failover of the server loses it", p.Slot))
 	}
 	return nil

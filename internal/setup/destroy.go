@@ -39,7 +39,7 @@ func (d *Destroy) run(ctx context.Context, dsn string) error {
 		return err
 	}
 	d.describe(slot, publication)
-	if d.DryRun || (slot == nil && !publication) {
+	if d.DryRun || (slot == nil && publication == nil) {
 		return nil
 	}
 	if err := d.confirm(); err != nil {
@@ -55,7 +55,7 @@ func (d *Destroy) run(ctx context.Context, dsn string) error {
 		}
 		d.say("dropped slot %s; %s of WAL become free with the next checkpoint, as far as no other slot needs them", d.Params.Slot, human.Size(int64(slot.RetainedBytes())))
 	}
-	if publication {
+	if publication != nil {
 		if _, err := conn.Exec(ctx, statements.Get(sql.Publication), pgx.QueryExecModeSimpleProtocol); err != nil {
 			return fmt.Errorf("drop publication %s: %w", d.Params.Publication, err)
 		}
@@ -65,43 +65,41 @@ func (d *Destroy) run(ctx context.Context, dsn string) error {
 }
 
 // look finds what is there and refuses what is in use or not ours.
-func (d *Destroy) look(ctx context.Context, conn *pgx.Conn) (slot *replication.Slot, publication bool, err error) {
+func (d *Destroy) look(ctx context.Context, conn *pgx.Conn) (*replication.Slot, *replication.Publication, error) {
 	c := &catalog{conn: conn}
-	if err := c.lookAtServer(ctx); err != nil {
-		return nil, false, err
+	if err := c.checkServer(ctx); err != nil {
+		return nil, nil, err
 	}
 	c.expectDatabase(d.Params.Database)
 	name := d.Params.Slot
-	if slot, err = replication.ReadSlot(ctx, conn, name); err != nil {
-		return nil, false, err
+	slot, err := replication.ReadSlot(ctx, conn, name)
+	if err != nil {
+		return nil, nil, err
 	}
 	switch {
 	case slot == nil:
 	case slot.Kind != "logical" || slot.Plugin != "pgoutput":
 		c.problem("slot %s is not a pgoutput slot, so it is not ours; check postgres.slot", name)
-	case slot.Database != c.database:
+	case slot.Database != c.server.Database:
 		c.problem("slot %s belongs to database %s; connect there", name, slot.Database)
 	case slot.Active:
 		c.problem("slot %s is active: pid %d, application %q is streaming from it; stop that first", name, slot.ActivePID, slot.ActiveName)
 	}
-	var owner string
-	var mine bool
-	err = conn.QueryRow(ctx, `SELECT r.rolname, pg_has_role(r.oid, 'USAGE') FROM pg_publication p JOIN pg_roles r ON r.oid = p.pubowner WHERE pubname = $1`,
-		d.Params.Publication).Scan(&owner, &mine)
-	if publication = err == nil; err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return nil, false, fmt.Errorf("look at publication %s: %w", d.Params.Publication, err)
+	publication, err := replication.ReadPublication(ctx, conn, d.Params.Publication)
+	if err != nil {
+		return nil, nil, err
 	}
 	if err := errors.Join(c.problems...); err != nil {
-		return nil, false, fmt.Errorf("nothing was changed:\n%w", err)
+		return nil, nil, fmt.Errorf("nothing was changed:\n%w", err)
 	}
-	if publication && !mine { // a slot that is dropped before this shows is gone for good
-		return nil, false, exit.With(exit.NoPermission, fmt.Errorf("nothing was changed: publication %s belongs to role %s, and only its owner may drop it: connect as %s",
-			d.Params.Publication, owner, owner))
+	if publication != nil && !publication.MayDrop { // the slot is dropped first and cannot be restored
+		return nil, nil, exit.With(exit.NoPermission, fmt.Errorf("nothing was changed: publication %s belongs to role %s, and only its owner may drop it: connect as %s",
+			d.Params.Publication, publication.Owner, publication.Owner))
 	}
 	return slot, publication, nil
 }
 
-func (d *Destroy) describe(slot *replication.Slot, publication bool) {
+func (d *Destroy) describe(slot *replication.Slot, publication *replication.Publication) {
 	would := ""
 	if d.DryRun {
 		would = "would drop "
@@ -111,7 +109,7 @@ func (d *Destroy) describe(slot *replication.Slot, publication bool) {
 	} else {
 		d.say("%sslot %s: holds back %s of WAL; what it has not delivered, it never will", would, d.Params.Slot, human.Size(int64(slot.RetainedBytes())))
 	}
-	if !publication {
+	if publication == nil {
 		d.say("publication %s is not there", d.Params.Publication)
 	} else {
 		d.say("%spublication %s", would, d.Params.Publication)

@@ -26,8 +26,8 @@ var providers = []provider{
 // rdsReplication is the role that stands for the attribute REPLICATION at Amazon, where that cannot be granted.
 const rdsReplication = "rds_replication"
 
-// lookAtProvider finds out whether the server is a managed one.
-func (c *catalog) lookAtProvider(ctx context.Context) error {
+// checkProvider finds out whether the server is a managed one.
+func (c *catalog) checkProvider(ctx context.Context) error {
 	var names []string
 	if err := c.conn.QueryRow(ctx, `SELECT ARRAY(SELECT rolname::text FROM pg_roles WHERE rolname IN ('rds_superuser', 'cloudsqlsuperuser', 'azure_pg_admin'))`).Scan(&names); err != nil {
 		return fmt.Errorf("look whose server this is: %w", err)
@@ -57,8 +57,8 @@ type ourselves struct {
 	super, createRole, replication, create bool // create: in the database
 }
 
-// lookAtPrivileges finds which of the missing objects this role may not create, all of them before the first is created.
-func (c *catalog) lookAtPrivileges(ctx context.Context, p sql.Params) error {
+// checkPrivileges finds which of the missing objects this role may not create, all of them before the first is created.
+func (c *catalog) checkPrivileges(ctx context.Context, p sql.Params) error {
 	var me ourselves
 	err := c.conn.QueryRow(ctx, `SELECT rolname, rolsuper, rolcreaterole, rolreplication OR EXISTS (
 				SELECT FROM pg_roles m WHERE m.rolname = $1 AND pg_has_role(current_user, m.oid, 'MEMBER')),
@@ -75,7 +75,7 @@ func (c *catalog) lookAtPrivileges(ctx context.Context, p sql.Params) error {
 		c.lacks("user %s may not create slot %s, REPLICATION is missing: %s", me.name, p.Slot, c.giveReplication(me.name))
 	}
 	if !c.publication && !me.create {
-		c.lacks("user %s may not create publication %s: GRANT CREATE ON DATABASE %s TO %s", me.name, p.Publication, quoteIdent(c.database), quoteIdent(me.name))
+		c.lacks("user %s may not create publication %s: GRANT CREATE ON DATABASE %s TO %s", me.name, p.Publication, quoteIdent(c.server.Database), quoteIdent(me.name))
 	}
 	for i := range p.Tables {
 		if err := c.privilegesOnTable(ctx, me, p, &p.Tables[i]); err != nil {
@@ -88,11 +88,11 @@ func (c *catalog) lookAtPrivileges(ctx context.Context, p sql.Params) error {
 // mayCreateRole: before PostgreSQL 16 only a superuser gives REPLICATION, from then on who has CREATEROLE and REPLICATION. Managed
 // services have rules of their own, which their server applies.
 func (c *catalog) mayCreateRole(me ourselves, p sql.Params) {
-	if c.role || c.noRole || c.provider.name != "" || c.major >= 16 && me.createRole && me.replication {
+	if c.role || c.noRole || c.provider.name != "" || c.server.Major() >= 16 && me.createRole && me.replication {
 		return
 	}
 	who := "a superuser"
-	if c.major >= 16 {
+	if c.server.Major() >= 16 {
 		who = "a role with CREATEROLE and REPLICATION"
 	}
 	c.lacks("user %s may not create role %s: let %s run CREATE ROLE %s LOGIN REPLICATION, then run this again; it does the rest", me.name, p.Role, who, quoteIdent(p.Role))
@@ -133,7 +133,7 @@ func (a *Apply) verifyGrants(ctx context.Context) error {
 	for i := range a.Params.Tables {
 		a.have.tables[a.Params.Tables[i].String()] = true
 	}
-	if err := a.have.lookAtGrants(ctx, a.Params); err != nil {
+	if err := a.have.checkGrants(ctx, a.Params); err != nil {
 		return err
 	}
 	if a.have.grants {
@@ -144,7 +144,7 @@ func (a *Apply) verifyGrants(ctx context.Context) error {
 		names = append(names, a.Params.Tables[i].String())
 	}
 	return exit.With(exit.NoPermission, fmt.Errorf("role %s still lacks a privilege: this user may not pass on CONNECT on database %s, USAGE on the schema or SELECT on %s; "+
-		"let the owner of each grant it (setup sql shows how), then run this again", a.Params.Role, a.have.database, listOr(names, "the tables")))
+		"let the owner of each grant it (setup sql shows how), then run this again", a.Params.Role, a.have.server.Database, listOr(names, "the tables")))
 }
 
 // walLevelRemedy is how wal_level becomes logical.

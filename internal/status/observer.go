@@ -52,10 +52,9 @@ type OtherSlot struct {
 // Lost reports whether the slot is no more, or can be read no more.
 func (h *Slot) Lost() bool { return h.Missing || h.Invalid != "" || h.WALStatus == "lost" }
 
-// budgetSQL asks for max_slot_wal_keep_size, and for the slot that holds the most WAL.
-const budgetSQL = `
-SELECT (SELECT CASE WHEN setting::bigint < 0 THEN -1 ELSE setting::bigint * 1048576 END FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),
-       coalesce(s.slot_name, ''), coalesce(s.active, false), coalesce(pg_wal_lsn_diff(now.lsn, s.restart_lsn), 0)::bigint
+// longestSQL finds the slot for which the server keeps the most WAL.
+const longestSQL = `
+SELECT coalesce(s.slot_name, ''), coalesce(s.active, false), coalesce(pg_wal_lsn_diff(now.lsn, s.restart_lsn), 0)::bigint
   FROM (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS lsn) now
   LEFT JOIN pg_replication_slots s ON s.restart_lsn IS NOT NULL
  ORDER BY s.restart_lsn, s.slot_name <> $1 LIMIT 1`
@@ -166,7 +165,12 @@ func (o *Observer) askServer(ctx context.Context) (*Slot, error) {
 // findHolders finds what else the server keeps WAL for.
 func (o *Observer) findHolders(ctx context.Context, h *Slot) error {
 	longest := &OtherSlot{}
-	err := o.conn.QueryRow(ctx, budgetSQL, o.SlotName).Scan(&h.Budget, &longest.Slot, &longest.Active, &longest.Retained)
+	server, err := replication.ReadServer(ctx, o.conn)
+	if err != nil {
+		return err
+	}
+	h.Budget = server.KeepSize
+	err = o.conn.QueryRow(ctx, longestSQL, o.SlotName).Scan(&longest.Slot, &longest.Active, &longest.Retained)
 	if err != nil {
 		return err
 	}
