@@ -31,7 +31,7 @@ func testOwner(t *testing.T, d *database, major string) {
 	d.exec(`CREATE ROLE owner_o LOGIN CREATEROLE REPLICATION PASSWORD 'pw'`, `ALTER DATABASE owner OWNER TO owner_o`)
 	if major == "14" {
 		_, err := d.as("owner_o", "apply")
-		wantError(t, err, exit.NoPermission, "nothing was changed", "user owner_o may not create role owner_role: let a superuser run CREATE ROLE \"owner_role\" LOGIN REPLICATION")
+		wantError(t, err, exit.NoPermission, "nothing was changed", "role owner_o may not create role owner_role: let a superuser run CREATE ROLE \"owner_role\" LOGIN REPLICATION")
 		if d.objects() != "0 0 0 0" {
 			t.Errorf("objects: %s", d.objects())
 		}
@@ -92,18 +92,18 @@ func testPoor(t *testing.T, d *database, _ string) {
 	d.dropRoles("poor_p", "poor_t", "poor_role")
 	d.exec(`REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
 	_, err := d.as("poor_p", "apply")
-	wantError(t, err, exit.NoPermission, "nothing was changed", `user poor_p may not create table "public"."outbox": GRANT CREATE ON SCHEMA "public" TO "poor_p"`,
-		`may not create slot poor, REPLICATION is missing: ALTER ROLE "poor_p" REPLICATION`, `may not create publication poor: GRANT CREATE ON DATABASE "poor" TO "poor_p"`)
+	wantError(t, err, exit.NoPermission, "nothing was changed", `role poor_p may not create table "public"."outbox": GRANT CREATE ON SCHEMA "public" TO "poor_p"`,
+		`may not create slot poor without REPLICATION: ALTER ROLE "poor_p" REPLICATION`, `may not create publication poor: GRANT CREATE ON DATABASE "poor" TO "poor_p"`)
 
 	d.exec(`CREATE TABLE outbox (id uuid, aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb)`, `ALTER TABLE outbox OWNER TO poor_t`,
 		`GRANT CREATE ON DATABASE poor TO poor_p`, `ALTER ROLE poor_p REPLICATION`)
 	_, err = d.as("poor_p", "apply")
-	wantError(t, err, exit.NoPermission, `user poor_p may not publish "public"."outbox", which belongs to poor_t: run this as poor_t, or GRANT "poor_t" TO "poor_p"`)
+	wantError(t, err, exit.NoPermission, `role poor_p may not publish "public"."outbox", which belongs to poor_t: run this as poor_t, or GRANT "poor_t" TO "poor_p"`)
 
 	// A GRANT that has no effect is a warning of the server's, and an error of ours.
 	d.exec(`GRANT SELECT ON outbox TO poor_p`, `CREATE PUBLICATION poor FOR TABLE outbox WITH (publish = 'insert')`)
 	_, err = d.as("poor_p", "apply")
-	wantError(t, err, exit.NoPermission, "role poor_role still lacks a privilege: this user may not pass on")
+	wantError(t, err, exit.NoPermission, "role poor_role still lacks a privilege: this role may not grant")
 	d.exec(`GRANT poor_t TO poor_p`)
 	if out, err := d.as("poor_p", "apply"); err != nil || d.objects() != "1 1 1 1" {
 		t.Errorf("%v\n%s\n%s", err, out, d.objects())

@@ -136,7 +136,7 @@ func testApplyFresh(t *testing.T, d *database, major string) {
 		t.Fatalf("objects: %s", d.objects())
 	}
 	again := d.mustSetup("apply")
-	if strings.Contains(again, "created") || strings.Count(again, "is already there") != 5 {
+	if strings.Contains(again, "created") || strings.Count(again, "already exists") != 5 {
 		t.Errorf("a second run:\n%s", again)
 	}
 	want(t, d.text(`SELECT concat_ws(' ', pubinsert, pubupdate, pubdelete, pubtruncate) FROM pg_publication`), "t f f f")
@@ -192,7 +192,7 @@ func testOddNames(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE SCHEMA "My Schema"`)
 	yaml := `postgres: {url: "user='Odd\"Role' dbname=odd", slot: odd, publication: "p\"; x' --"}` + "\n" +
 		`outbox: {table: '"My Schema"."Out""box"', columns: {id: eventId, aggregate_type: "Typ e", event_type: "", headers: ""}}` + "\n"
-	for _, text := range []string{"created", "is already there"} {
+	for _, text := range []string{"created", "already exists"} {
 		out, err := runCommand(t, yaml, "", "setup", "apply", "--url", d.s.SuperURL("odd"))
 		if err != nil || strings.Count(out, text) != 5 {
 			t.Fatalf("%s: %v\n%s", text, err, out)
@@ -210,7 +210,7 @@ func testPartitioned(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE TABLE outbox (id bigint, aggregate_type text, aggregate_id text, event_type text, payload json, headers jsonb) PARTITION BY RANGE (id)`,
 		`CREATE TABLE leaf PARTITION OF outbox DEFAULT`)
 	out := d.mustSetup("apply")
-	want(t, out, `table "public"."outbox" is already there`, "created publication partitioned")
+	want(t, out, `table "public"."outbox" already exists`, "created publication partitioned")
 	want(t, d.text(`SELECT tablename FROM pg_publication_tables WHERE pubname = 'partitioned'`), "outbox")
 	d.exec(`ALTER PUBLICATION partitioned SET (publish_via_partition_root = false)`)
 	_, err := d.setup("", "apply")
@@ -264,10 +264,10 @@ func testUnfitPublications(t *testing.T, d *database, major string) {
 		wantError(t, err, exit.Fault, test[1])
 	}
 	d.exec(`DROP PUBLICATION badpub`, `CREATE PUBLICATION badpub FOR ALL TABLES`)
-	want(t, d.mustSetup("apply"), "publication badpub is already there", "note: publication \"badpub\" publishes more than inserts")
+	want(t, d.mustSetup("apply"), "publication badpub already exists", "note: publication \"badpub\" publishes more than inserts")
 	d.exec(`DROP PUBLICATION badpub`)
 	_, err := d.setup("", "apply")
-	wantError(t, err, exit.Fault, "slot badpub is there but publication badpub is not", "setup destroy")
+	wantError(t, err, exit.Fault, "slot badpub exists but publication badpub does not", "setup destroy")
 }
 
 func testUnfitSlots(t *testing.T, d *database, _ string) {
@@ -277,7 +277,7 @@ func testUnfitSlots(t *testing.T, d *database, _ string) {
 		on         *database
 		make, want string
 	}{
-		{d, `SELECT pg_create_logical_replication_slot('badslot', 'test_decoding')`, "decodes with test_decoding"},
+		{d, `SELECT pg_create_logical_replication_slot('badslot', 'test_decoding')`, "output plugin test_decoding"},
 		{d, `SELECT pg_create_physical_replication_slot('badslot')`, "is a physical slot"},
 		{d, `SELECT pg_create_logical_replication_slot('badslot', 'pgoutput', true)`, "is temporary"},
 		{other, `SELECT pg_create_logical_replication_slot('badslot', 'pgoutput')`, "belongs to database badslot_other"},
@@ -305,7 +305,7 @@ func testSlotWaits(t *testing.T, d *database, _ string) {
 	d.exec(`BEGIN`, `INSERT INTO t VALUES (1)`, `PREPARE TRANSACTION 'forgotten'`)
 	out, err := d.setup("", "apply", "--timeout", "700ms")
 	want(t, out, "waits up to 700ms", "created publication")
-	wantError(t, err, exit.Fault, "create slot waits: 700ms", "nothing is left behind", `application "sleepy "app""`, "idle in transaction", "database postgres", "prepared transaction 'forgotten'")
+	wantError(t, err, exit.Fault, "create slot waits: transactions", "700ms", "was not created", `application "sleepy "app""`, "idle in transaction", "database postgres", "prepared transaction 'forgotten'")
 	if d.objects() != "1 1 1 0" {
 		t.Errorf("objects: %s", d.objects())
 	}
@@ -320,7 +320,7 @@ func testMissingRights(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE ROLE rights_poor LOGIN PASSWORD 'pw'`)
 	poor := d.s.URL("rights", "rights_poor", "pw")
 	_, err := runCommand(t, d.yaml(), "", "setup", "apply", "--url", poor)
-	wantError(t, err, exit.NoPermission, "nothing was changed", "user rights_poor may not create role rights_role")
+	wantError(t, err, exit.NoPermission, "nothing was changed", "role rights_poor may not create role rights_role")
 	d.mustSetup("apply")
 	_, err = runCommand(t, d.yaml(), "", "setup", "destroy", "--yes", "--url", poor)
 	wantError(t, err, exit.NoPermission, "nothing was changed", "publication rights belongs to role postgres")
@@ -334,12 +334,12 @@ func testNoRole(t *testing.T, d *database, _ string) {
 }
 
 func testDestroy(t *testing.T, d *database, _ string) {
-	want(t, d.mustSetup("destroy", "--yes"), "slot destroy is not there", "publication destroy is not there")
+	want(t, d.mustSetup("destroy", "--yes"), "slot destroy does not exist", "publication destroy does not exist")
 	t.Setenv(setup.URLEnv, d.s.SuperURL("destroy"))
 	if _, err := runCommand(t, d.yaml(), "", "setup", "apply"); err != nil { // by the environment this time
 		t.Fatal(err)
 	}
-	want(t, d.mustSetup("destroy", "--dry-run"), "would drop slot destroy: holds back", " of WAL", "would drop publication destroy", "stay")
+	want(t, d.mustSetup("destroy", "--dry-run"), "would drop slot destroy, which retains", " of WAL", "would drop publication destroy", "are kept")
 
 	stream := startStreaming(t, d.s.SuperURL("destroy"), "destroy")
 	_, err := d.setup("", "destroy", "--yes")
@@ -350,7 +350,7 @@ func testDestroy(t *testing.T, d *database, _ string) {
 	d.exec(`ALTER ROLE destroy_role PASSWORD 'pw'`)
 	_, err = runCommand(t, d.yaml(), "", "setup", "destroy", "--yes", "--url", d.s.URL("destroy", "destroy_role", "pw"))
 	wantError(t, err, exit.NoPermission, "nothing was changed", "publication destroy belongs to role ", "connect as ")
-	want(t, d.mustSetup("destroy", "--dry-run"), "would drop slot destroy: holds back")
+	want(t, d.mustSetup("destroy", "--dry-run"), "would drop slot destroy, which retains")
 	_, err = d.setup("", "destroy")
 	wantError(t, err, exit.Usage, "--yes")
 	_, err = d.setup("y\n", "destroy")
@@ -363,7 +363,7 @@ func testDestroy(t *testing.T, d *database, _ string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "Type the slot's name", "dropped slot destroy; ", "MB of WAL become free", "dropped publication destroy")
+	want(t, out, "Type the name of the slot", "dropped slot destroy; ", "MB of WAL become free", "dropped publication destroy")
 	if d.objects() != "1 1 0 0" {
 		t.Errorf("objects: %s", d.objects())
 	}

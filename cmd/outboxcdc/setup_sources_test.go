@@ -27,8 +27,8 @@ func testSeveralTables(t *testing.T, d *database, _ string) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	want(t, out, `created table "public"."outbox"`, `table "sales"."parts" is already there`, `created table "sales"."more"`, "created grant", "created publication several")
-	if out, err := apply(); err != nil || strings.Contains(out, "created") || strings.Count(out, "is already there") != 7 {
+	want(t, out, `created table "public"."outbox"`, `table "sales"."parts" already exists`, `created table "sales"."more"`, "created grant", "created publication several")
+	if out, err := apply(); err != nil || strings.Contains(out, "created") || strings.Count(out, "already exists") != 7 {
 		t.Errorf("a second run: %v\n%s", err, out)
 	}
 	if got := d.text(`SELECT string_agg(schemaname || '.' || tablename, ' ' ORDER BY 1) FROM pg_publication_tables WHERE pubname = 'several'`); strings.Count(got, " ") != 2 || !strings.Contains(got, "sales.parts") {
@@ -50,7 +50,7 @@ func testSeveralTables(t *testing.T, d *database, _ string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, `table "public"."outbox", "sales"."parts", "sales"."more" and role several_role stay`)
+	want(t, out, `table "public"."outbox", "sales"."parts", "sales"."more" and role several_role are kept`)
 }
 
 // Messages instead of a table: a publication without tables, and the function that writes them, which the application may
@@ -70,7 +70,7 @@ func testMessagesAlone(t *testing.T, d *database, major string) {
 	}
 	want(t, apply("--function", "--dry-run"), `would create function "public"."outbox_emit"`, "pg_logical_emit_message")
 	want(t, apply("--function"), `created function "public"."outbox_emit"`)
-	want(t, apply("--function"), `function "public"."outbox_emit" is already there`)
+	want(t, apply("--function"), `function "public"."outbox_emit" already exists`)
 	if d.objects() != "1 0 1 1" {
 		t.Errorf("objects %s", d.objects())
 	}
@@ -103,7 +103,7 @@ func testMessagesAlone(t *testing.T, d *database, major string) {
 			t.Errorf("%s: %v", call, err)
 		}
 	}
-	if out, err := runCommand(t, yaml, "", "setup", "destroy", "--yes", "--url", d.s.SuperURL(d.name)); err != nil || !strings.Contains(out, "\nrole "+d.name+"_role stays") {
+	if out, err := runCommand(t, yaml, "", "setup", "destroy", "--yes", "--url", d.s.SuperURL(d.name)); err != nil || !strings.Contains(out, "\nrole "+d.name+"_role is kept") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

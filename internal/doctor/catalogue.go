@@ -10,12 +10,12 @@ const (
 	groupTopics      = "topics"
 )
 
-// Check is one entry of the catalogue. docs/doctor.md has a row for each.
+// Check is a check of the catalogue. docs/doctor.md has a row for each one.
 type Check struct {
 	Name  string
 	Group string
-	Asks  string // what it finds out
-	// Outcomes are what it can say but OK: WARN, or FAIL with an exit code.
+	Asks  string // the question that the check answers
+	// Outcomes are the possible results other than OK: WARN, or FAIL with an exit code.
 	Outcomes []string
 }
 
@@ -37,14 +37,14 @@ const (
 	pgTransactions = "long_transactions"
 	pgClock        = "clock"
 
-	tableThere     = "table"
-	tableColumns   = "columns"
-	tableGenerated = "generated_columns"
-	tableRights    = "table_rights"
-	tableIdentity  = "replica_identity"
-	messagesRight  = "messages"
+	tableExists       = "table"
+	tableColumns      = "columns"
+	tableGenerated    = "generated_columns"
+	tablePrivileges   = "table_rights"
+	tableIdentity     = "replica_identity"
+	messagesPrivilege = "messages"
 
-	pubThere   = "publication"
+	pubExists  = "publication"
 	pubInserts = "publish"
 	pubTables  = "tables"
 	pubFilter  = "row_filter"
@@ -52,11 +52,11 @@ const (
 	pubViaRoot = "publish_via_partition_root"
 	pubOthers  = "other_tables"
 
-	slotThere    = "slot"
+	slotExists   = "slot"
 	slotFits     = "plugin_and_database"
 	slotHolder   = "active"
 	slotWAL      = "wal_status"
-	slotHeld     = "retained_wal"
+	slotRetained = "retained_wal"
 	slotFailover = "failover"
 	slotStandby  = "standby_slots"
 
@@ -66,75 +66,75 @@ const (
 	kafkaProducer   = "producer_id"
 	kafkaCopies     = "cluster_size"
 
-	topicsKnown     = "routing"
-	topicThere      = "topic"
-	topicReplicas   = "replication_factor"
-	topicInSync     = "min.insync.replicas"
-	topicCleanup    = "cleanup.policy"
-	topicSize       = "max.message.bytes"
-	topicTimestamp  = "message.timestamp"
-	topicPartitions = "partitions"
-	topicLetters    = "dead_letters"
-	topicPositions  = "position_topic"
+	topicsKnown      = "routing"
+	topicExists      = "topic"
+	topicReplicas    = "replication_factor"
+	topicInSync      = "min.insync.replicas"
+	topicCleanup     = "cleanup.policy"
+	topicSize        = "max.message.bytes"
+	topicTimestamp   = "message.timestamp"
+	topicPartitions  = "partitions"
+	topicDeadLetters = "dead_letters"
+	topicPositions   = "position_topic"
 )
 
-// Checks is the catalogue: every report has at least one finding of each, in this order.
+// Checks is the catalogue: every report has at least one finding of each check, in this order.
 func Checks() []Check {
 	return []Check{
-		{pgConnect, groupPostgres, "does the server let the daemon's role in: address, password, `pg_hba.conf`, CONNECT", []string{"FAIL 69", "FAIL 77", "FAIL 78"}},
-		{pgVersion, groupPostgres, "is it PostgreSQL 14 to 18, and a minor version without known loss in logical decoding", []string{"WARN", "FAIL 78"}},
-		{pgEncoding, groupPostgres, "can the server write each text of the database as UTF-8", []string{"WARN"}},
-		{pgPrimary, groupPostgres, "is it the primary", []string{"FAIL 69"}},
+		{pgConnect, groupPostgres, "can the daemon's role connect: address, password, `pg_hba.conf`, CONNECT", []string{"FAIL 69", "FAIL 77", "FAIL 78"}},
+		{pgVersion, groupPostgres, "is the server PostgreSQL 14 to 18, of a minor version without known bugs that lose events", []string{"WARN", "FAIL 78"}},
+		{pgEncoding, groupPostgres, "can the server convert all text of the database to UTF-8", []string{"WARN"}},
+		{pgPrimary, groupPostgres, "is the server the primary", []string{"FAIL 69"}},
 		{pgWALLevel, groupPostgres, "is `wal_level` logical", []string{"FAIL 78"}},
-		{pgReplication, groupPostgres, "has the role REPLICATION, and does a replication connection open (and close again)", []string{"FAIL 69", "FAIL 77"}},
-		{pgSenders, groupPostgres, "is there room for one more walsender", []string{"WARN", "FAIL 69"}},
-		{pgSlots, groupPostgres, "is there room for the slot, and for the copy that `peek` makes", []string{"WARN", "FAIL 78"}},
+		{pgReplication, groupPostgres, "does the role have REPLICATION, and can it open a replication connection", []string{"FAIL 69", "FAIL 77"}},
+		{pgSenders, groupPostgres, "is a walsender free", []string{"WARN", "FAIL 69"}},
+		{pgSlots, groupPostgres, "is a replication slot free for the daemon, and one for the copy that `peek` makes", []string{"WARN", "FAIL 78"}},
 		{pgTimeout, groupPostgres, "how soon does the server free the slot of a dead daemon (`tuning.wal_sender_timeout`)", []string{"WARN"}},
-		{pgKeepSize, groupPostgres, "how much WAL may the slot hold before the server gives the slot up", []string{"WARN"}},
-		{pgIdle, groupPostgres, "does the server give up a slot that nobody reads for a time (PostgreSQL 18)", []string{"WARN"}},
-		{pgSync, groupPostgres, "would commits wait for the daemon", []string{"FAIL 78"}},
-		{pgPrepared, groupPostgres, "does a forgotten prepared transaction hold WAL back, and the making of slots up", []string{"WARN"}},
-		{pgTransactions, groupPostgres, "does a long open transaction do so", []string{"WARN"}},
+		{pgKeepSize, groupPostgres, "how much WAL may the slot retain before the server invalidates the slot", []string{"WARN"}},
+		{pgIdle, groupPostgres, "does the server invalidate a slot that is idle for some time (PostgreSQL 18)", []string{"WARN"}},
+		{pgSync, groupPostgres, "would commits wait for the daemon as a synchronous standby", []string{"FAIL 78"}},
+		{pgPrepared, groupPostgres, "does a forgotten prepared transaction retain WAL and block the creation of slots", []string{"WARN"}},
+		{pgTransactions, groupPostgres, "does a long open transaction retain WAL and block the creation of slots", []string{"WARN"}},
 		{pgClock, groupPostgres, "do the clocks of this machine and of the server agree", []string{"WARN"}},
 
-		{tableThere, groupOutbox, "is the table there, a table whose rows are in the WAL, also those of its partitions, and no partition", []string{"FAIL 79"}},
-		{tableColumns, groupOutbox, "has it the configured columns, of types that can serve", []string{"FAIL 78"}},
-		{tableGenerated, groupOutbox, "is none of them a generated column, which is not in the stream", []string{"FAIL 78"}},
-		{tableRights, groupOutbox, "may the role look at the table (the events come from the WAL, `doctor` looks at rows)", []string{"WARN"}},
-		{tableIdentity, groupOutbox, "can the application delete rows: what a publication of updates or deletes does to a table without replica identity", []string{"FAIL 78"}},
-		{messagesRight, groupOutbox, "who may write logical messages, where `messages.prefix` makes events of them", []string{"WARN"}},
+		{tableExists, groupOutbox, "does the table exist; is it a logged table, with logged partitions, and not itself a partition", []string{"FAIL 79"}},
+		{tableColumns, groupOutbox, "does the table have the configured columns, with suitable types", []string{"FAIL 78"}},
+		{tableGenerated, groupOutbox, "is none of the columns generated: the server does not send generated columns", []string{"FAIL 78"}},
+		{tablePrivileges, groupOutbox, "may the role read the table: `doctor` reads rows, the daemon needs only the WAL", []string{"WARN"}},
+		{tableIdentity, groupOutbox, "can the application delete rows: it cannot if updates or deletes are published and the table has no replica identity", []string{"FAIL 78"}},
+		{messagesPrivilege, groupOutbox, "which roles may write logical messages, if `messages.prefix` is set", []string{"WARN"}},
 
-		{pubThere, groupPublication, "is the publication there", []string{"FAIL 79"}},
-		{pubInserts, groupPublication, "does it publish inserts, and nothing else", []string{"WARN", "FAIL 79"}},
-		{pubTables, groupPublication, "does it carry every outbox, with all partitions", []string{"FAIL 79"}},
-		{pubFilter, groupPublication, "has it no row filter, which loses events without a word", []string{"FAIL 79"}},
-		{pubColumns, groupPublication, "has it no column list without a column that is needed", []string{"FAIL 78"}},
+		{pubExists, groupPublication, "does the publication exist", []string{"FAIL 79"}},
+		{pubInserts, groupPublication, "does it publish inserts and nothing else", []string{"WARN", "FAIL 79"}},
+		{pubTables, groupPublication, "does it contain every outbox, with all partitions", []string{"FAIL 79"}},
+		{pubFilter, groupPublication, "is there no row filter, which would lose events silently", []string{"FAIL 79"}},
+		{pubColumns, groupPublication, "does no column list omit a needed column", []string{"FAIL 78"}},
 		{pubViaRoot, groupPublication, "does it publish a partitioned outbox under the name of its root", []string{"WARN"}},
-		{pubOthers, groupPublication, "does it carry tables that are no outbox (`FOR ALL TABLES`): they are sent and thrown away", []string{"WARN"}},
+		{pubOthers, groupPublication, "does it contain other tables (`FOR ALL TABLES`), whose rows are sent and discarded", []string{"WARN"}},
 
-		{slotThere, groupSlot, "is the slot there", []string{"FAIL 79"}},
-		{slotFits, groupSlot, "is it a permanent slot of pgoutput in this database", []string{"FAIL 69", "FAIL 78", "FAIL 79"}},
-		{slotHolder, groupSlot, "who reads it", []string{"WARN"}},
-		{slotWAL, groupSlot, "has the server all the WAL that it needs (`wal_status`, invalidation)", []string{"FAIL 69", "FAIL 79"}},
-		{slotHeld, groupSlot, "how much WAL does it hold, and how much more may it hold", []string{"WARN"}},
-		{slotFailover, groupSlot, "is it a failover slot (PostgreSQL 17), which a failover does not lose", []string{"WARN"}},
-		{slotStandby, groupSlot, "do the standbys of `synchronized_standby_slots` answer, without which nothing is delivered", []string{"WARN", "FAIL 69"}},
+		{slotExists, groupSlot, "does the slot exist", []string{"FAIL 79"}},
+		{slotFits, groupSlot, "is it a permanent pgoutput slot of this database", []string{"FAIL 69", "FAIL 78", "FAIL 79"}},
+		{slotHolder, groupSlot, "which client reads it", []string{"WARN"}},
+		{slotWAL, groupSlot, "does the server still have all WAL that the slot needs (`wal_status`, invalidation)", []string{"FAIL 69", "FAIL 79"}},
+		{slotRetained, groupSlot, "how much WAL does the slot retain, and how much more may it retain", []string{"WARN"}},
+		{slotFailover, groupSlot, "is it a failover slot (PostgreSQL 17), which survives a failover", []string{"WARN"}},
+		{slotStandby, groupSlot, "are the standbys of `synchronized_standby_slots` connected: otherwise nothing is delivered", []string{"WARN", "FAIL 69"}},
 
-		{kafkaReached, groupKafka, "does each address of `kafka.brokers` take a connection", []string{"WARN", "FAIL 69"}},
-		{kafkaAuth, groupKafka, "do TLS and SASL succeed there", []string{"WARN", "FAIL 69", "FAIL 78"}},
-		{kafkaAdvertised, groupKafka, "can each broker be reached and spoken to under the name that it advertises", []string{"FAIL 69"}},
-		{kafkaProducer, groupKafka, "may we produce: is a producer id to be had (idempotent writing)", []string{"FAIL 69", "FAIL 77"}},
-		{kafkaCopies, groupKafka, "are there brokers enough for copies", []string{"WARN"}},
+		{kafkaReached, groupKafka, "does each address of `kafka.brokers` accept a connection", []string{"WARN", "FAIL 69"}},
+		{kafkaAuth, groupKafka, "do TLS and SASL succeed at these addresses", []string{"WARN", "FAIL 69", "FAIL 78"}},
+		{kafkaAdvertised, groupKafka, "can each broker be reached at the address that it advertises", []string{"FAIL 69"}},
+		{kafkaProducer, groupKafka, "may the daemon produce: can it get a producer id (idempotent writes)", []string{"FAIL 69", "FAIL 77"}},
+		{kafkaCopies, groupKafka, "are there enough brokers for replication", []string{"WARN"}},
 
-		{topicsKnown, groupTopics, "which topics do the settings and the newest rows of the outbox lead to, and to none", []string{"WARN"}},
-		{topicThere, groupTopics, "is each there, led, and may it be written to and described", []string{"FAIL 69", "FAIL 77"}},
-		{topicReplicas, groupTopics, "has each more than one replica, all in sync", []string{"WARN"}},
-		{topicInSync, groupTopics, "can `min.insync.replicas` be met, and does an ack mean two copies", []string{"WARN", "FAIL 69"}},
-		{topicCleanup, groupTopics, "is none compacted, which deletes events", []string{"WARN"}},
+		{topicsKnown, groupTopics, "which topics do the settings and the newest rows lead to, and which rows lead to none", []string{"WARN"}},
+		{topicExists, groupTopics, "does each topic exist, with a leader for each partition, and may the daemon write and describe it", []string{"FAIL 69", "FAIL 77"}},
+		{topicReplicas, groupTopics, "does each topic have more than one replica, all of them in sync", []string{"WARN"}},
+		{topicInSync, groupTopics, "can `min.insync.replicas` be met, and is it at least 2", []string{"WARN", "FAIL 69"}},
+		{topicCleanup, groupTopics, "is no topic compacted, which would delete events", []string{"WARN"}},
 		{topicSize, groupTopics, "is `max.message.bytes` at least Kafka's default", []string{"WARN"}},
-		{topicTimestamp, groupTopics, "are the records' times kept, and not refused (`message.timestamp.*`)", []string{"WARN"}},
-		{topicPartitions, groupTopics, "has each as many partitions as `route.partitions` says", []string{"FAIL 69"}},
-		{topicLetters, groupTopics, "if the policy needs it: is the dead-letter topic there, and does it take what the others take", []string{"WARN", "FAIL 69", "FAIL 77"}},
-		{topicPositions, groupTopics, "with `delivery.mode: deduplicated`: can positions be kept and read in `delivery.position_topic`", []string{"WARN"}},
+		{topicTimestamp, groupTopics, "does Kafka keep the timestamps of records and accept old ones (`message.timestamp.*`)", []string{"WARN"}},
+		{topicPartitions, groupTopics, "does each topic have as many partitions as `route.partitions` says", []string{"FAIL 69"}},
+		{topicDeadLetters, groupTopics, "if a policy uses the dead-letter topic: does the topic exist, and does it accept records as large as the other topics do", []string{"WARN", "FAIL 69", "FAIL 77"}},
+		{topicPositions, groupTopics, "with `delivery.mode: deduplicated`: can the daemon read and write `delivery.position_topic`", []string{"WARN"}},
 	}
 }

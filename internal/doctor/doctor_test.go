@@ -50,12 +50,12 @@ func TestKnownFaults(t *testing.T) {
 		160003: 4, 160004: 3, 160006: 2, 160009: 1, 160010: 0,
 		170000: 3, 170002: 2, 170005: 1, 170006: 0, 180000: 0, 180004: 0,
 	} {
-		bugs, _ := known(version)
+		bugs, _ := knownBugs(version)
 		if len(bugs) != want {
 			t.Errorf("%d: %d known faults, want %d: %q", version, len(bugs), want, bugs)
 		}
 	}
-	if _, sound := known(160003); sound != "16.10" {
+	if _, sound := knownBugs(160003); sound != "16.10" {
 		t.Errorf("the first sound 16 is %s", sound)
 	}
 }
@@ -64,7 +64,7 @@ func TestKnownFaults(t *testing.T) {
 func TestReportIsShort(t *testing.T) {
 	r := &Report{}
 	for i := range 100 {
-		f := Finding{Check: topicThere, Group: groupTopics, Level: OK, Text: "t" + strconv.Itoa(i)}
+		f := Finding{Check: topicExists, Group: groupTopics, Level: OK, Text: "t" + strconv.Itoa(i)}
 		if i == 50 {
 			f.Level, f.Remedy = Fail, []Remedy{advicef("fix\x1b it")}
 		}
@@ -111,7 +111,7 @@ func TestOneCommandCreatesThePositionTopic(t *testing.T) {
 			t.Errorf("%s is missing: %s", setting, got.Text)
 		}
 	}
-	e.fail(slotThere, Lost, []Remedy{advicef("first something else"), e.setup()}, "there is no slot")
+	e.fail(slotExists, Lost, []Remedy{advicef("first something else"), e.setup()}, "there is no slot")
 	if got := e.createPositions(cluster); got != e.setup() {
 		t.Errorf("beside a slot that is missing: %+v, want %+v", got, e.setup())
 	}

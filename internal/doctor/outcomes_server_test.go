@@ -69,7 +69,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 			url, words, never string
 			edit              func(*Config)
 		}{
-			{strings.Replace(plain, "sslmode=disable", "sslmode=require", 1), "has no TLS, and sslmode", "firewall", func(*Config) {}},
+			{strings.Replace(plain, "sslmode=disable", "sslmode=require", 1), "does not support TLS, and sslmode", "firewall", func(*Config) {}},
 			{plain + "&foo=bar", "does not know a keyword", "firewall", func(*Config) {}},
 			{"postgres://x@" + closedPort + "/d", "postgres.url is not set", "firewall", func(c *Config) { c.NoURL = true }},
 		} {
@@ -128,14 +128,14 @@ func postgresOutcomes(t *testing.T, w *world) {
 		p.cfg.SenderTimeout = 2 * time.Second
 		p.cfg.Now = func() time.Time { return time.Now().Add(time.Hour) }
 		p.wants(outcome{pgKeepSize, "WARN", "no limit"}, outcome{pgIdle, "WARN", "1h0m0s"}, outcome{pgSync, "FAIL 78", "every commit would wait"},
-			outcome{pgTimeout, "WARN", "so short"}, outcome{pgClock, "WARN", "from this machine's"})
+			outcome{pgTimeout, "WARN", "a short stall"}, outcome{pgClock, "WARN", "from this machine's"})
 	})
 	t.Run("other settings", func(t *testing.T) {
 		p := good.in(t)
 		p.setting("max_slot_wal_keep_size", "'512MB'")
 		p.setting("synchronous_standby_names", "'outboxcdc_other, \"outboxcdc-"+p.name+"\"'")
 		p.cfg.SenderTimeout = time.Hour
-		p.wants(outcome{pgKeepSize, "WARN", "512 MB"}, outcome{pgTimeout, "WARN", "so long"}, outcome{pgSync, "FAIL 78", p.name})
+		p.wants(outcome{pgKeepSize, "WARN", "512 MB"}, outcome{pgTimeout, "WARN", "waits so long"}, outcome{pgSync, "FAIL 78", p.name})
 	})
 	t.Run("encodings", func(t *testing.T) {
 		p := good.in(t)
@@ -146,11 +146,11 @@ func postgresOutcomes(t *testing.T, w *world) {
 		for _, enc := range singles {
 			var n int
 			err := p.conn.QueryRow(t.Context(), `SELECT count(convert(set_byte('\x00', 0, b), $1, 'UTF8')) FROM generate_series(128, 255) b`, enc).Scan(&n)
-			if whole := slices.Contains(wholeEncodings, enc); whole != (err == nil) {
+			if whole := slices.Contains(convertibleEncodings, enc); whole != (err == nil) {
 				t.Errorf("%s is held for whole: %v; the server: %v", enc, whole, err)
 			}
 		}
-		for enc, want := range map[string]string{"SQL_ASCII": "checks no text", "WIN1252": "22P05"} {
+		for enc, want := range map[string]string{"SQL_ASCII": "does not check text", "WIN1252": "22P05"} {
 			e := &examination{found: map[string][]Finding{}}
 			e.server.encoding = enc
 			e.checkEncoding()
@@ -179,7 +179,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 			}
 		}
 		p.cfg.LongTransaction = 0
-		p.wants(outcome{pgTransactions, "WARN", "no slot can be made"}, outcome{pgPrepared, "WARN", "'it''s forgotten'"})
+		p.wants(outcome{pgTransactions, "WARN", "no slot can be created"}, outcome{pgPrepared, "WARN", "'it''s forgotten'"})
 		p.exec("ROLLBACK PREPARED 'it''s forgotten'")
 		_ = open.Close(context.Background())
 	})
@@ -213,18 +213,18 @@ func oldServerOutcomes(t *testing.T, w *world) {
 	_, _ = busy.Close(context.Background()), more.Close(context.Background())
 	p.await("free walsenders", "SELECT NOT EXISTS (SELECT FROM pg_stat_replication)")
 	p.exec("SELECT pg_drop_replication_slot('"+p.name+"')", "SELECT pg_create_physical_replication_slot('further')")
-	p.wants(outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotThere, "FAIL 79", ""})
+	p.wants(outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotExists, "FAIL 79", ""})
 
 	_ = p.conn.Close(t.Context())
 	must(t, s.AppendConf("wal_level = replica"))
 	must(t, s.Restart(t.Context()))
-	p.wants(outcome{pgWALLevel, "FAIL 78", "replica"}, outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotThere, "FAIL 79", ""})
+	p.wants(outcome{pgWALLevel, "FAIL 78", "replica"}, outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotExists, "FAIL 79", ""})
 
 	_, err := s.Stop(t.Context(), pgtest.Fast)
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(s.DataDir, "standby.signal"), nil, 0o666))
 	must(t, s.StartAgain(t.Context()))
-	p.wants(outcome{pgPrimary, "FAIL 69", "in recovery"}, outcome{pgWALLevel, "FAIL 78", "replica"}, outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotThere, "FAIL 79", ""})
+	p.wants(outcome{pgPrimary, "FAIL 69", "in recovery"}, outcome{pgWALLevel, "FAIL 78", "replica"}, outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotExists, "FAIL 79", ""})
 }
 
 // replicate opens a replication connection of an administrator that does nothing.

@@ -12,24 +12,24 @@ import (
 )
 
 func (e *examination) checkPublication(ctx context.Context) {
-	e.because[groupPublication] = "the publication is not there"
+	e.because[groupPublication] = "the publication does not exist"
 	var err error
 	e.pub, err = replication.ReadPublication(ctx, e.conn, e.Publication)
 	switch {
 	case err != nil:
-		e.cannot(pubThere, err)
+		e.cannot(pubExists, err)
 		e.because[groupPublication] = "the publication could not be read"
 		return
 	case e.pub == nil:
 		e.noPublication(ctx)
 		return
 	}
-	e.ok(pubThere, "%s", e.Publication)
+	e.ok(pubExists, "%s", e.Publication)
 	if len(e.Tables) == 0 {
-		e.because[groupPublication] = "logical messages are the only source, and need of it only that it is there"
+		e.because[groupPublication] = "logical messages are the only source, so the publication need only exist"
 		return
 	}
-	e.because[groupPublication] = "no outbox is there"
+	e.because[groupPublication] = "no outbox exists"
 	e.checkPublished()
 	if e.published, err = replication.ReadPublishedTables(ctx, e.conn, e.Publication, nil); err != nil {
 		e.cannot(pubTables, err)
@@ -45,16 +45,16 @@ func (e *examination) checkPublication(ctx context.Context) {
 }
 
 func (e *examination) noPublication(ctx context.Context) {
-	e.because[groupOutbox] = "the publication is not there" // of what is about both
+	e.because[groupOutbox] = "the publication does not exist" // for the checks of both
 	remedy := []Remedy{e.setup()}
-	// setup apply refuses to make a publication for a slot that cannot see it.
+	// setup apply refuses to create a publication that an existing slot cannot decode with.
 	if slot, err := replication.ReadSlot(ctx, e.conn, e.Slot); err == nil && slot != nil {
 		remedy = []Remedy{
 			shellf("%s", strings.Replace(e.setup().Text, "setup apply", "setup destroy", 1)), e.setup(),
-			advicef("the slot is older than the new publication and could not decode with it; events written until then have to be found in the table"),
+			advicef("a slot that is older than the publication cannot decode with it; find the events written until then in the table"),
 		}
 	}
-	e.fail(pubThere, Lost, remedy, "the database has no publication %s; if it had one, events may be lost", e.Publication)
+	e.fail(pubExists, Lost, remedy, "the database has no publication %s; if it had one, events may be lost", e.Publication)
 }
 
 func (e *examination) checkPublished() {
@@ -69,9 +69,9 @@ func (e *examination) checkPublished() {
 	switch {
 	case !p.Inserts:
 		e.fail(pubInserts, Lost, []Remedy{sqlf("ALTER PUBLICATION %s SET (publish = '%s')", ident(e.Publication), strings.Join(append([]string{"insert"}, more...), ", "))},
-			"it does not publish inserts: no event arrives, and none written meanwhile ever will")
+			"it does not publish inserts: no event is delivered, and events written meanwhile are never delivered")
 	case len(more) > 0:
-		e.warn(pubInserts, e.narrow(), "it publishes %s, too, which are no events: they are sent, decoded and left out (route.on_update)", strings.Join(more, ", "))
+		e.warn(pubInserts, e.narrow(), "it also publishes %s, which are no events: they are sent, decoded and skipped (route.on_update)", strings.Join(more, ", "))
 	default:
 		e.ok(pubInserts, "inserts, and nothing else")
 	}
@@ -94,7 +94,7 @@ func (e *examination) checkCarried(t *tableFacts) {
 	}
 	e.ok(pubTables, "carries %s", t.Table)
 	e.checkViaRoot(t)
-	// SET TABLE would take away the tables that others read by this publication.
+	// SET TABLE would remove tables that other clients read with this publication.
 	whole := []Remedy{sqlf("BEGIN; ALTER PUBLICATION %[1]s DROP TABLE %[2]s; ALTER PUBLICATION %[1]s ADD TABLE %[2]s; COMMIT", pub, t.quoted())}
 	if e.pub.AllTables {
 		whole = e.narrow()
@@ -113,12 +113,12 @@ func (e *examination) checkCarried(t *tableFacts) {
 		}
 	}
 	if filter != "" {
-		e.fail(pubFilter, Lost, whole, "rows of %s that do not match are lost without a word: WHERE %s", t.Table, filter)
+		e.fail(pubFilter, Lost, whole, "rows of %s that do not match the filter are lost silently: WHERE %s", t.Table, filter)
 	} else {
 		e.ok(pubFilter, "none on %s", t.Table)
 	}
 	if len(missing) > 0 {
-		e.fail(pubColumns, Wrong, whole, "the column list of %s leaves out %s", t.Table, strings.Join(missing, ", "))
+		e.fail(pubColumns, Wrong, whole, "the column list of %s omits %s", t.Table, strings.Join(missing, ", "))
 	} else {
 		e.ok(pubColumns, "all needed columns of %s are sent", t.Table)
 	}
@@ -128,8 +128,8 @@ func (f *tableFacts) has(column string) bool {
 	return slices.ContainsFunc(f.columns, func(c decoder.Column) bool { return c.Name == column })
 }
 
-// narrow is a publication of the outboxes alone, beside the one that there is. Debezium's default publication serves every connector of
-// the database, and a running daemon takes an altered one for a loss.
+// narrow suggests a second publication with the outboxes alone. The existing one is not altered: Debezium's default publication serves
+// every connector of the database, and a running daemon treats an altered publication as a possible loss of events.
 func (e *examination) narrow() []Remedy {
 	name := "outboxcdc"
 	if e.Publication == name {
@@ -137,12 +137,12 @@ func (e *examination) narrow() []Remedy {
 	}
 	return []Remedy{
 		sqlf("CREATE PUBLICATION %s FOR TABLE %s WITH (publish = 'insert', publish_via_partition_root = true)", name, e.allTables()),
-		advicef("leave %s as it is: others may read by it. Once confirmed_flush_lsn has passed the new publication, set postgres.publication: %s and restart (docs/debezium.md)",
+		advicef("leave %s unchanged: other clients may use it. Once confirmed_flush_lsn has passed the new publication, set postgres.publication: %s and restart (docs/debezium.md)",
 			e.Publication, name),
 	}
 }
 
-// allTables are all outboxes.
+// allTables lists all outboxes for SQL.
 func (e *examination) allTables() string {
 	var all []string
 	for i := range e.Tables {
@@ -156,21 +156,21 @@ func (e *examination) checkViaRoot(t *tableFacts) {
 	case !t.partitioned:
 		e.skip(pubViaRoot, "%s is not partitioned", t.Table)
 	case e.pub.ViaRoot:
-		e.ok(pubViaRoot, "rows of %s come under its own name", t.Table)
+		e.ok(pubViaRoot, "rows of %s are sent under the table's own name", t.Table)
 	default:
 		e.warn(pubViaRoot, e.narrow(),
-			"rows of %s come under the names of its partitions: a partition that is attached or detached is a change that the daemon stops at", t.Table)
+			"rows of %s are sent under the names of its partitions: when a partition is attached or detached, the daemon stops", t.Table)
 	}
 }
 
-// checkIdentity is about the application: where updates or deletes are published of a table without replica identity, the
-// server refuses them to the job that cleans the table up.
+// checkIdentity checks that the application can delete rows: if updates or deletes of a table without replica identity are published,
+// the server refuses them.
 func (e *examination) checkIdentity(t *tableFacts) {
 	none := t.identity == "n" || t.identity == "d" && len(t.key) == 0
 	switch {
 	case (e.pub.Updates || e.pub.Deletes) && none:
 		e.fail(tableIdentity, Wrong, []Remedy{sqlf("ALTER TABLE %s REPLICA IDENTITY FULL", t.quoted()), advicef("or add a primary key to it")},
-			"the application cannot delete or update rows of %s: the publication publishes that, and the table has no replica identity", t.Table)
+			"the application cannot delete or update rows of %s: the publication publishes deletes or updates, and the table has no replica identity", t.Table)
 	case none:
 		e.ok(tableIdentity, "%s has none, and needs none while only inserts are published", t.Table)
 	default:
@@ -187,16 +187,16 @@ func (e *examination) checkOthers() {
 	}
 	switch {
 	case e.pub.AllTables:
-		e.warn(pubOthers, e.narrow(), "it is FOR ALL TABLES: every insert of the database is sent and thrown away (%s)", some(others, "table"))
+		e.warn(pubOthers, e.narrow(), "it is FOR ALL TABLES: every insert of the database is sent and discarded (%s)", listSome(others, "table"))
 	case len(others) > 0:
-		e.warn(pubOthers, e.narrow(), "inserts into %s are sent and thrown away", some(others, "table"))
+		e.warn(pubOthers, e.narrow(), "inserts into %s are sent and discarded", listSome(others, "table"))
 	default:
 		e.ok(pubOthers, "none")
 	}
 }
 
-// some names the first few of many.
-func some(names []string, what string) string {
+// listSome counts names and lists the first few.
+func listSome(names []string, what string) string {
 	const few = 5
 	if len(names) <= few {
 		return fmt.Sprintf("%s: %s", human.Count(len(names), what, what+"s"), strings.Join(names, ", "))

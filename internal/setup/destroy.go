@@ -19,13 +19,13 @@ import (
 // Destroy is one run of `setup destroy`: it drops slot and publication.
 type Destroy struct {
 	Params sql.Params
-	DryRun bool // say what would be done
-	Yes    bool // do not ask
+	DryRun bool // print what would be done, and change nothing
+	Yes    bool // do not ask for confirmation
 	In     io.Reader
 	Out    io.Writer
 }
 
-// Run does it over a connection of its own. Its error has an exit code.
+// Run opens a connection, drops slot and publication, and closes the connection. The error has an exit code.
 func (d *Destroy) Run(ctx context.Context, dsn string) error { return withExitCode(d.run(ctx, dsn)) }
 
 func (d *Destroy) run(ctx context.Context, dsn string) error {
@@ -34,7 +34,7 @@ func (d *Destroy) run(ctx context.Context, dsn string) error {
 		return err
 	}
 	defer closeConn(conn)
-	slot, publication, err := d.look(ctx, conn)
+	slot, publication, err := d.check(ctx, conn)
 	if err != nil {
 		return err
 	}
@@ -64,13 +64,13 @@ func (d *Destroy) run(ctx context.Context, dsn string) error {
 	return nil
 }
 
-// look finds what is there and refuses what is in use or not ours.
-func (d *Destroy) look(ctx context.Context, conn *pgx.Conn) (*replication.Slot, *replication.Publication, error) {
+// check reads slot and publication. It fails if the slot is in use or is not a slot of outboxcdc.
+func (d *Destroy) check(ctx context.Context, conn *pgx.Conn) (*replication.Slot, *replication.Publication, error) {
 	c := &catalog{conn: conn}
 	if err := c.checkServer(ctx); err != nil {
 		return nil, nil, err
 	}
-	c.expectDatabase(d.Params.Database)
+	c.checkDatabase(d.Params.Database)
 	name := d.Params.Slot
 	slot, err := replication.ReadSlot(ctx, conn, name)
 	if err != nil {
@@ -79,11 +79,11 @@ func (d *Destroy) look(ctx context.Context, conn *pgx.Conn) (*replication.Slot, 
 	switch {
 	case slot == nil:
 	case slot.Kind != "logical" || slot.Plugin != "pgoutput":
-		c.problem("slot %s is not a pgoutput slot, so it is not ours; check postgres.slot", name)
+		c.problem("slot %s is not a pgoutput slot, so it does not belong to outboxcdc; check postgres.slot", name)
 	case slot.Database != c.server.Database:
 		c.problem("slot %s belongs to database %s; connect there", name, slot.Database)
 	case slot.Active:
-		c.problem("slot %s is active: pid %d, application %q is streaming from it; stop that first", name, slot.ActivePID, slot.ActiveName)
+		c.problem("slot %s is active: pid %d, application %q is streaming from it; stop that client first", name, slot.ActivePID, slot.ActiveName)
 	}
 	publication, err := replication.ReadPublication(ctx, conn, d.Params.Publication)
 	if err != nil {
@@ -105,32 +105,32 @@ func (d *Destroy) describe(slot *replication.Slot, publication *replication.Publ
 		would = "would drop "
 	}
 	if slot == nil {
-		d.say("slot %s is not there", d.Params.Slot)
+		d.say("slot %s does not exist", d.Params.Slot)
 	} else {
-		d.say("%sslot %s: holds back %s of WAL; what it has not delivered, it never will", would, d.Params.Slot, human.Size(int64(slot.RetainedBytes())))
+		d.say("%sslot %s, which retains %s of WAL: events that it has not delivered are never delivered", would, d.Params.Slot, human.Size(int64(slot.RetainedBytes())))
 	}
 	if publication == nil {
-		d.say("publication %s is not there", d.Params.Publication)
+		d.say("publication %s does not exist", d.Params.Publication)
 	} else {
 		d.say("%spublication %s", would, d.Params.Publication)
 	}
 	if len(d.Params.Tables) == 0 {
-		d.say("role %s stays", d.Params.Role)
+		d.say("role %s is kept", d.Params.Role)
 		return
 	}
 	var names []string
 	for i := range d.Params.Tables {
 		names = append(names, d.Params.Tables[i].String())
 	}
-	d.say("table %s and role %s stay", strings.Join(names, ", "), d.Params.Role)
+	d.say("table %s and role %s are kept", strings.Join(names, ", "), d.Params.Role)
 }
 
-// confirm wants the slot's name typed: a bare y comes too easily for something that cannot be undone.
+// confirm asks the user to type the slot's name: a y is typed too easily for something that cannot be undone.
 func (d *Destroy) confirm() error {
 	if d.Yes {
 		return nil
 	}
-	fmt.Fprintf(d.Out, "Type the slot's name to go on: ")
+	fmt.Fprintf(d.Out, "Type the name of the slot to continue: ")
 	answer, err := bufio.NewReader(d.In).ReadString('\n')
 	if err != nil && answer == "" {
 		return exit.With(exit.Usage, errors.New("no answer on standard input; give --yes. Nothing was changed"))

@@ -18,12 +18,12 @@ func (c *catalog) checkPublication(ctx context.Context, p sql.Params) error {
 	name := quoteIdent(p.Publication)
 	c.publication = true
 	if len(p.Tables) == 0 {
-		return nil // it need only be there
+		return nil // for logical messages a publication need only exist
 	}
 	if !pub.Inserts {
 		c.problem("publication %s does not publish inserts: ALTER PUBLICATION %s SET (publish = 'insert')", name, name)
 	} else if pub.Updates || pub.Deletes || pub.Truncates {
-		c.notes = append(c.notes, fmt.Sprintf("publication %s publishes more than inserts, which are no events (route.on_update), and which makes DELETE fail "+
+		c.notes = append(c.notes, fmt.Sprintf("publication %s publishes more than inserts: updates and deletes are no events (route.on_update), and DELETE fails "+
 			"on a table without a replica identity: ALTER PUBLICATION %s SET (publish = 'insert')", name, name))
 	}
 	published, err := replication.ReadPublishedTables(ctx, c.conn, p.Publication, nil)
@@ -49,11 +49,11 @@ func (c *catalog) checkPublishedTable(name string, t *sql.Table, published []rep
 		c.problem("publication %s does not carry %s: ALTER PUBLICATION %s ADD TABLE %s", name, table, name, table)
 		return
 	case i < 0: // the table is about to be created, so the publication cannot have it
-		c.problem("publication %s is there, but table %s is not; create the table and ALTER PUBLICATION %s ADD TABLE %s, or drop the publication", name, table, name, table)
+		c.problem("publication %s exists, but table %s does not; create the table and ALTER PUBLICATION %s ADD TABLE %s, or drop the publication", name, table, name, table)
 		return
 	}
 	if published[i].Filter != "" {
-		c.problem("publication %s has a row filter on %s, so events would be lost without a word: ALTER PUBLICATION %s SET TABLE %s", name, table, name, table)
+		c.problem("publication %s has a row filter on %s, so events would be lost silently: ALTER PUBLICATION %s SET TABLE %s", name, table, name, table)
 	}
 	for _, col := range neededColumns(t.Columns) {
 		if c.server.Major() >= 15 && !slices.Contains(published[i].Columns, col) { // column lists exist since PostgreSQL 15
