@@ -16,13 +16,13 @@ import (
 func TestHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: delivered}, []string{"topic"})
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: deliveredMetric}, []string{"topic"})
 		reg.MustRegister(c)
 		m := &still{status: relay.Status{State: relay.Starting}}
 		h := newHistory(reg, m)
 		seconds := func(n int) {
 			for range n {
-				h.look()
+				h.observe()
 				time.Sleep(time.Second)
 			}
 		}

@@ -89,7 +89,7 @@ func TestProbes(t *testing.T) {
 // /status is the relay's own words, the slot, the binary, and what went to which topic.
 func TestStatusReport(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: delivered}, []string{"topic"})
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: deliveredMetric}, []string{"topic"})
 	reg.MustRegister(c)
 	c.WithLabelValues("b").Add(3)
 	c.WithLabelValues("a").Add(4)

@@ -13,7 +13,7 @@ func TestSignals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		signals := make(chan os.Signal)
 		var drained, left int
-		go obey(signals, func() { drained++ }, func() { left++ })
+		go handleSignals(signals, func() { drained++ }, func() { left++ })
 		send := func(after time.Duration) {
 			time.Sleep(after)
 			signals <- syscall.SIGTERM

@@ -99,7 +99,7 @@ func TestSystemdIsTold(t *testing.T) {
 // A drain is given the time that it is allowed to take, and the watchdog is fed meanwhile.
 func TestSystemdWaitsForTheDrain(t *testing.T) {
 	m := newManager(t, 300*time.Millisecond)
-	s := newSupervised(&still{status: relay.Status{State: relay.Draining}}, slog.New(slog.DiscardHandler))
+	s := newSupervisor(&still{status: relay.Status{State: relay.Draining}}, slog.New(slog.DiscardHandler))
 	ctx, stop := context.WithCancel(t.Context())
 	done, end := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -115,7 +115,7 @@ func TestSystemdWaitsForTheDrain(t *testing.T) {
 func TestWatchdogStarves(t *testing.T) {
 	m := newManager(t, 300*time.Millisecond)
 	hung := &still{status: relay.Status{State: relay.Streaming}, age: aliveWithin}
-	s := newSupervised(hung, slog.New(slog.DiscardHandler))
+	s := newSupervisor(hung, slog.New(slog.DiscardHandler))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); s.watch(ctx, ctx, time.Second) }()
@@ -129,7 +129,7 @@ func TestWatchdogStarves(t *testing.T) {
 // A stop by itself leaves its cause in the status; reading settings again has a beginning and an end.
 func TestSystemdIsToldOfEnds(t *testing.T) {
 	m := newManager(t, 0)
-	s := newSupervised(&still{}, slog.New(slog.DiscardHandler))
+	s := newSupervisor(&still{}, slog.New(slog.DiscardHandler))
 	ready := s.reloading()
 	if got := m.next(5 * time.Second); !strings.HasPrefix(got, "RELOADING=1\n") {
 		t.Errorf("%q", got)
@@ -150,7 +150,7 @@ func TestSystemdStatus(t *testing.T) {
 		"streaming": {State: relay.Streaming, LagSeconds: 9},
 		"parked, 2m10s behind: kafka: broken pipe": {State: relay.Parked, LagSeconds: 137, Reason: "kafka:\nbroken pipe"},
 	} {
-		s := &supervised{m: &still{status: st}}
+		s := &supervisor{m: &still{status: st}}
 		if got := s.status(); got != "STATUS="+want {
 			t.Errorf("%q, not %q", got, want)
 		}

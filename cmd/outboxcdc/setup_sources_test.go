@@ -22,7 +22,7 @@ func testSeveralTables(t *testing.T, d *database, _ string) {
 		return runCommand(t, yaml, "", append([]string{"setup", "apply", "--url", d.s.SuperURL(d.name)}, args...)...)
 	}
 	_, err := apply("--function")
-	wantError(t, err, exit.Usage, "--function: these settings have none")
+	wantError(t, err, exit.Usage, "--function: the function needs")
 	out, err := apply()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
