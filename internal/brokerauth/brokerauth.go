@@ -1,4 +1,4 @@
-// Package brokerauth is how connections to the brokers are protected and authenticated: TLS, SASL PLAIN, SCRAM and OAUTHBEARER.
+// Package brokerauth configures the security of connections to the brokers: TLS, and SASL with PLAIN, SCRAM and OAUTHBEARER.
 package brokerauth
 
 import (
@@ -94,7 +94,7 @@ func (t tokens) Token() (*sarama.AccessToken, error) {
 	return &sarama.AccessToken{Token: token.AccessToken}, nil
 }
 
-// TokenError is why there is no token. It does not repeat the server's answer, which may contain the secret.
+// TokenError says why a request for a token failed. It does not repeat the server's answer, which may contain the secret.
 type TokenError struct {
 	url string
 	err error

@@ -109,7 +109,7 @@ func TestCloseMakesRoom(t *testing.T) {
 	if gone(stays.client) {
 		t.Error("the first one went although there was room")
 	}
-	if l := stays.server.(*conn).from; len(l.open) != 1 {
+	if l := stays.server.(*conn).listener; len(l.open) != 1 {
 		t.Errorf("%d connections are counted", len(l.open))
 	}
 }

@@ -102,14 +102,14 @@ func (p *Peek) Run(ctx context.Context, st Stream) (Summary, error) {
 	case !k.seen.Whole:
 		return k.seen, nil
 	}
-	// Not before: earlier rows may have been written while the publication still had the columns.
+	// This is checked at the end, because earlier rows may have been written while the publication still had the columns.
 	if missing := st.Missing(); len(missing) > 0 {
 		return k.seen, relay.NotPublished(missing)
 	}
 	return k.seen, k.check(ctx)
 }
 
-// read returns errPeeked at its regular end.
+// read reads and shows events. It returns errPeeked when it has shown all of them.
 func (k *peeking) read(ctx context.Context) error {
 	dec := relay.NewDecoder(ctx, k.st, k.Router, k.MessagePrefix)
 	for {
@@ -145,7 +145,7 @@ func (k *peeking) read(ctx context.Context) error {
 // pause is the time between two status updates. Each asks the server for its position, by which the end is found.
 func (k *peeking) pause() time.Duration { return min(time.Second, k.WalSenderTimeout/3) }
 
-// turn does what is due between two reads.
+// turn sends status updates and checks the catalogs, if due, between two reads.
 func (k *peeking) turn(ctx context.Context, now time.Time) error {
 	switch {
 	case ctx.Err() != nil:
@@ -171,7 +171,7 @@ func (k *peeking) sendStatus(now time.Time) error {
 	return k.st.Status(k.seen.UpTo, true, now)
 }
 
-// check checks the catalogs: the server sends no events that a publication has lost meanwhile.
+// check checks the catalogs, because the server sends no events of tables that the publication no longer contains.
 func (k *peeking) check(ctx context.Context) error {
 	if _, err := k.st.Check(ctx); err != nil && !errors.Is(err, replication.ErrUndecided) {
 		return err
