@@ -91,7 +91,7 @@ outboxes:
 `)
 	for want, set := range map[string][]string{
 		file + ":7:38: outboxes[1].route.topic: the topic \"pos\" takes no events": nil,
-		"--set: poison.topic: \"pos\" takes no dead letters":                       {"--set", "poison.topic=pos"},
+		"--set: poison.topic: \"pos\" cannot be the dead-letter topic":                       {"--set", "poison.topic=pos"},
 	} {
 		for _, verb := range []string{"validate", "run"} {
 			if code, _, errs := commandLine(t, append([]string{verb, "-c", file}, set...)...); code != 78 || !strings.Contains(errs, want) {

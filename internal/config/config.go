@@ -1,25 +1,24 @@
-// Package config is the one home of settings: their names, defaults, meaning and limits.
+// Package config defines the settings: their names, defaults, meanings and limits.
 //
-// It promises that a [Config] it returns without an error is complete and valid, that an unknown key or variable is an
-// error that names file, line, column and the nearest known name, that no input makes it panic, and that neither its
-// errors nor its printed forms carry a secret. It opens no connection; whether the named things exist is left to
-// `setup`, `doctor` and `run`.
+// A [Config] that is returned without an error is complete and valid. An unknown key or variable is an error with file, line, column and the
+// most similar known name. No input makes the package panic. Errors and printed configurations contain no secret. The package opens no
+// connection, so it does not check whether the named objects exist.
 //
-// The fields of [Config] are the manual: their tags carry name and default, their comments meaning, unit and effect. The
-// sample, the JSON Schema and docs/configuration.md are made of them. What is for readers of the code alone is in the comment after a field.
+// The fields of [Config] are the manual: their tags have name and default, their comments meaning, unit and effect. The sample, the JSON
+// Schema and docs/configuration.md are generated from them. Remarks for readers of the code are in the comment after a field.
 package config
 
 import "time"
 
-// Config is everything the daemon can be told. Make one with [Load], or with [Default] in tests.
+// Config has all settings. [Load] and, in tests, [Default] return one.
 type Config struct {
 	// Preset is the set of defaults: outboxcdc, or debezium for the column names, topics, headers and policies of
 	// Debezium's outbox event router. Settings that are given override it.
 	Preset   string   `yaml:"preset" default:"outboxcdc" oneof:"outboxcdc debezium"`
 	Postgres Postgres `yaml:"postgres"`
 	Outbox   Outbox   `yaml:"outbox"`
-	// Outboxes are several tables instead of outbox.table: a list of entries with table, columns and route. What an entry
-	// leaves out comes from outbox.columns and route.
+	// Outboxes are several tables instead of outbox.table: a list of entries with table, columns and route. Settings
+	// that an entry omits come from outbox.columns and route.
 	Outboxes []Source `yaml:"outboxes" default:""`
 	Messages Messages `yaml:"messages"`
 	Route    Route    `yaml:"route"`
@@ -30,12 +29,12 @@ type Config struct {
 	Log      Log      `yaml:"log"`
 
 	// ShutdownTimeout is how long SIGTERM waits for acknowledgements. After that time the daemon exits with 1, and
-	// the next start repeats what was in flight. The supervisor's grace period must be longer.
+	// the next start repeats events in flight. The supervisor's grace period must be longer.
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" default:"30s"`
 
 	Tuning Tuning `yaml:"tuning"`
 
-	// origins says for each path that was set who set it: "outboxcdc.yaml:3:9" or an environment variable's name.
+	// origins maps each path that was set to its origin: "outboxcdc.yaml:3:9", or the name of an environment variable.
 	origins     map[string]string
 	entries     []entry           // of outboxes, until they are applied
 	formerNames map[string]string // path → the former name that set it
@@ -45,7 +44,7 @@ type Config struct {
 type Postgres struct {
 	// URL is the connection string, as a URL or in libpq's keyword form. Missing parts come from the PG* environment
 	// variables; "" means all of them. It may name several hosts; the daemon connects to the primary. It is a secret.
-	URL string `yaml:"url" default:"" secret:"true" live:"true"` // read it with [Config.PostgresURL], which knows url_file
+	URL string `yaml:"url" default:"" secret:"true" live:"true"` // use [Config.PostgresURL], which reads url_file
 	// URLFile is a file with the connection string, instead of url. It is read at each connection, so that a rotated
 	// secret is used. A relative name is relative to the working directory.
 	URLFile string `yaml:"url_file" default:"" live:"true"`
@@ -67,7 +66,7 @@ type Outbox struct {
 // Messages are logical messages (pg_logical_emit_message) as a source of events, beside or instead of tables.
 type Messages struct {
 	// Prefix is the prefix of the logical messages that are events, compared exactly; "" means no message is an
-	// event. The content is a JSON object, and route says what becomes of it.
+	// event. The content is a JSON object, which route converts to a record.
 	Prefix string `yaml:"prefix" default:""`
 }
 
@@ -75,7 +74,7 @@ type Messages struct {
 type Columns struct {
 	// ID is the column that identifies the event. It becomes the header "id", by which consumers find duplicates.
 	ID string `yaml:"id" default:"id"`
-	// AggregateType is the column that the topic is chosen by.
+	// AggregateType is the column that selects the topic.
 	AggregateType string `yaml:"aggregate_type" default:"aggregate_type"`
 	// AggregateID is the column for the record's key. Events with the same key are delivered in order.
 	AggregateID string `yaml:"aggregate_id" default:"aggregate_id"`
@@ -184,7 +183,7 @@ type Poison struct {
 
 // Kafka is the connection to the Kafka cluster.
 type Kafka struct {
-	// Brokers are the brokers to connect to first, as host:port; the cluster names the others.
+	// Brokers are the brokers to connect to first, as host:port; the cluster names the remaining brokers.
 	Brokers []string `yaml:"brokers" default:"localhost:9092"`
 	// ClientID is the client id in the brokers' logs and quotas; "" means outboxcdc-<slot>.
 	ClientID string `yaml:"client_id" default:""` // see [Config.ClientID]
@@ -250,8 +249,8 @@ type SASL struct {
 type Delivery struct {
 	// Mode is whether a crash may repeat events. deduplicated: at the start the daemon reads the end of each
 	// partition, and skips events that Kafka already has; it needs the position topic, permission to read all topics,
-	// and route.position_header: true. at_least_once: a crash repeats what was in flight or not yet confirmed; it is
-	// the default of preset: debezium, which has no position header.
+	// and route.position_header: true. at_least_once: a crash repeats events that were in flight or not yet confirmed; it
+	// is the default of preset: debezium, which has no position header.
 	Mode string `yaml:"mode" default:"deduplicated" oneof:"at_least_once deduplicated"`
 	// PositionTopic is the topic with one position record for each slot. It is compacted and has one partition. Two
 	// database servers whose slots have the same name need two topics. No event and no dead letter may be routed to
@@ -333,13 +332,13 @@ func Default() *Config {
 	c := &Config{origins: map[string]string{}}
 	for _, s := range knownSettings() {
 		if err := s.store(c, raw{text: s.def}); err != nil {
-			panic("config: the default of " + s.path + " does not parse: " + err.Error()) // a test holds this
+			panic("config: the default of " + s.path + " does not parse: " + err.Error()) // a test loads the defaults
 		}
 	}
 	return c
 }
 
-// ClientID is kafka.client_id or what its "" stands for.
+// ClientID is kafka.client_id, or the default name for "".
 func (c *Config) ClientID() string {
 	if c.Kafka.ClientID != "" {
 		return c.Kafka.ClientID
@@ -347,7 +346,7 @@ func (c *Config) ClientID() string {
 	return "outboxcdc-" + c.Postgres.Slot
 }
 
-// ReceiveBuffer is tuning.receive_buffer in bytes, 0 for the kernel's own and -1 for auto.
+// ReceiveBuffer is tuning.receive_buffer in bytes, 0 for the kernel's size and -1 for auto.
 func (c *Config) ReceiveBuffer() int {
 	n, err := ParseByteSize(c.Tuning.ReceiveBuffer)
 	if err != nil {
@@ -356,8 +355,8 @@ func (c *Config) ReceiveBuffer() int {
 	return int(n)
 }
 
-// Origin says who set the value at path, e.g. "outboxcdc.yaml:3:9", "OUTBOXCDC_POSTGRES_SLOT" or "default"; a former name of
-// the setting follows in parentheses.
+// Origin is where the value at path was set, e.g. "outboxcdc.yaml:3:9", "OUTBOXCDC_POSTGRES_SLOT" or "default". If a former name of the
+// setting was used, that name follows in parentheses.
 func (c *Config) Origin(path string) string {
 	if o, ok := c.origins[path]; ok {
 		if name := c.formerNames[path]; name != "" {

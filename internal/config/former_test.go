@@ -95,7 +95,7 @@ func TestFormerNamesInLayers(t *testing.T) {
 		t.Errorf("a wrong value under a former name: %v", err)
 	}
 	_, err = loadText("kafka: {max_in_flight: 5}\n")
-	if err == nil || !strings.Contains(err.Error(), "want keys and values here: bytes, records") {
+	if err == nil || !strings.Contains(err.Error(), "must have keys and values: bytes, records") {
 		t.Errorf("a former section that is no mapping: %v", err)
 	}
 }
@@ -122,7 +122,7 @@ func TestFormerMissingTopic(t *testing.T) {
 	}
 	for yaml, want := range map[string]string{
 		"route: {missing_topic: poison, missing_topic_after: 0s}\n": "t.yaml:1:53: route.missing_topic: 0s is too short",
-		"route: {missing_topic: 9s, missing_topic_after: 5s}\n":     "t.yaml:1:49: route.missing_topic_after: route.missing_topic has the duration already (t.yaml:1:24); remove this",
+		"route: {missing_topic: 9s, missing_topic_after: 5s}\n":     "t.yaml:1:49: route.missing_topic_after: route.missing_topic already has the duration (t.yaml:1:24); remove this",
 		"route: {missing_topic_afte: 5s}\n":                         `did you mean "missing_topic"?`,
 	} {
 		if _, err := loadText(yaml); err == nil || !strings.Contains(err.Error(), want) {
