@@ -184,7 +184,7 @@ func TestCounterparts(t *testing.T) {
 		}
 	}
 	r, c = convert(t, head+"transforms.outbox.table.fields.additional.placement=a:header:x,b:header:x,c:header:id,d:header:type")
-	if !slices.Equal(c.Route.Headers, []string{"a:x", "d:type"}) || !noted(r, "transforms.outbox.table.fields.additional.placement", "one header id only") {
+	if !slices.Equal(c.Route.Headers, []string{"a:x", "d:type"}) || !noted(r, "transforms.outbox.table.fields.additional.placement", "only one header id") {
 		t.Errorf("headers %q, notes %v", c.Route.Headers, r.Notes)
 	}
 	r, c = convert(t, head+"database.hostname=${file:/secrets:host}\ndatabase.port=${env:DB_PORT}\ndatabase.user=${secrets:x:user}\ndatabase.dbname=shop-${env:SLOT}\nslot.name=${env:SLOT}", "DB_PORT=6432", "SLOT=second")

@@ -180,7 +180,7 @@ func TestConvertEnvelope(t *testing.T) {
 		t.Errorf("notes: %s", said)
 	}
 	said, _ = notes("id:envelope,payload:envelope\ntransforms.outbox.table.field.event.id=event_id\ntransforms.outbox.table.field.event.payload=body")
-	if strings.Count(said, "name of a role") != 2 || !strings.Contains(said, "in quotes") {
+	if strings.Count(said, "the column with that role") != 2 || !strings.Contains(said, "a quoted string") {
 		t.Errorf("notes: %s", said)
 	}
 	if _, c = notes("a:partition,b:partition"); c.Route.Partition != "b" {
@@ -219,7 +219,7 @@ func TestConvertTracing(t *testing.T) {
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"connector.class=io.debezium.connector.mysql.MySqlConnector":                             "only Debezium's connector for PostgreSQL",
-		"transforms=unwrap\ntransforms.unwrap.type=io.debezium.transforms.ExtractNewRecordState": "no outbox relay",
+		"transforms=unwrap\ntransforms.unwrap.type=io.debezium.transforms.ExtractNewRecordState": "does not use the outbox event router",
 		`{"transforms": ["a"]}`: "not a list",
 		`{`:                     "read the JSON",
 		`a=\u12`:                "escape",
@@ -245,10 +245,10 @@ func TestConvertNotes(t *testing.T) {
 		"x=1\nsome.passphrase=s3cr3t":                                               "some.passphrase= no counterpart",
 		"x=1\nsignal.data.collection=public.signals":                                "signal.data.collection=public.signals no signals",
 		"x=1\nprovide.transaction.metadata=true":                                    "provide.transaction.metadata=true no topic",
-		"route.topic.regex=(?<routedByValue>a(?=b).*)\nx=1":                         "transforms.outbox.route.topic.regex=(?<routedByValue>a(?=b).*) RE2 cannot read it",
+		"route.topic.regex=(?<routedByValue>a(?=b).*)\nx=1":                         "transforms.outbox.route.topic.regex=(?<routedByValue>a(?=b).*) RE2 does not support it",
 		"route.topic.regex=(?<routedByValue>[a-z&&[^b]]*)\nx=1":                     "transforms.outbox.route.topic.regex=(?<routedByValue>[a-z&&[^b]]*) intersection",
-		"x=1\ntable.include.list=public.Outbox":                                     `table.include.list=public.Outbox without them it is outbox`,
-		"route.topic.regex=(?<routedByValue>.*)\\\\1\nx=1":                          "transforms.outbox.route.topic.regex=(?<routedByValue>.*)\\1 RE2 cannot read it",
+		"x=1\ntable.include.list=public.Outbox":                                     `table.include.list=public.Outbox without quotes the name is outbox`,
+		"route.topic.regex=(?<routedByValue>.*)\\\\1\nx=1":                          "transforms.outbox.route.topic.regex=(?<routedByValue>.*)\\1 RE2 does not support it",
 		"x=1\ndatabase.hostname=::1\ntable.include.list=public.a-b,public.outbox_2": "table.include.list=public.a-b,public.outbox_2 several tables",
 	} {
 		r, err := converted(head+text, Options{})

@@ -2,19 +2,18 @@ package main
 
 import "strings"
 
-// Queries are written with these; each is a selector. Only the slot's metrics know the slot, so the instances offered are
-// those of the slots chosen.
+// Selectors of queries. Only metrics of the slot have the label slot, so the variable instance offers the instances of the selected slots.
 const (
 	ours = `job=~"$job", instance=~"$instance"`
 	slot = `job=~"$job", instance=~"$instance", slot=~"$slot"`
 )
 
-// of puts the selectors into an expression: $I is that of an instance, $S that of a slot, $R the range of a rate.
-func of(expr string) string {
+// expand replaces the selectors in an expression: $I selects instances, $S slots, and $R is the range of a rate.
+func expand(expr string) string {
 	return strings.NewReplacer("$I", ours, "$S", slot, "$R", "[$__rate_interval]").Replace(expr)
 }
 
-func q(expr, legend string) query { return query{of(expr), legend} }
+func q(expr, legend string) query { return query{expand(expr), legend} }
 
 func dashboard() object {
 	return object{
@@ -28,7 +27,7 @@ func dashboard() object {
 		}},
 		"annotations": object{"list": []object{{
 			"name": "starts", "datasource": source, "enable": true, "iconColor": "blue", "titleFormat": "{{instance}} started", "useValueForTime": true,
-			"expr": of(`outboxcdc_start_time_seconds{$I} * 1000`),
+			"expr": expand(`outboxcdc_start_time_seconds{$I} * 1000`),
 		}}},
 		"templating": object{"list": []object{
 			{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "current": object{}},
@@ -56,7 +55,7 @@ func graph(title, unit, about string, queries ...query) panel {
 
 func overview() []panel {
 	state := stat("State", "short", "What each instance does now. One that stands by for another is waiting_for_slot.", stateNames,
-		q(`outboxcdc_state{$I} == 1`, "{{instance}}: {{state}}")).on("OutboxCDCDown", "OutboxCDCNotStreaming", "OutboxCDCHeld", "OutboxCDCStandbyGone")
+		q(`outboxcdc_state{$I} == 1`, "{{instance}}: {{state}}")).withAlerts("OutboxCDCDown", "OutboxCDCNotStreaming", "OutboxCDCHeld", "OutboxCDCStandbyGone")
 	timeline := panel{
 		title: "States", kind: "state-timeline", unit: "short", width: 8, height: 8,
 		about: "Which state each instance was in, and when.", queries: []query{q(`outboxcdc_state{$I} == 1`, "{{instance}} {{state}}")},
@@ -65,13 +64,13 @@ func overview() []panel {
 	return []panel{
 		state,
 		stat("Lag", "s", "Age of the oldest commit that Kafka has not acknowledged.", thresholds("green", 60, "orange", 600, "red"),
-			q(`max(outboxcdc_replication_lag_seconds{$I} unless on (job, instance) outboxcdc_state{state="waiting_for_slot"} == 1)`, "behind")).on("OutboxCDCLagHigh"),
+			q(`max(outboxcdc_replication_lag_seconds{$I} unless on (job, instance) outboxcdc_state{state="waiting_for_slot"} == 1)`, "behind")).withAlerts("OutboxCDCLagHigh"),
 		stat("Lag in WAL", "bytes", "The server's end of WAL minus what is confirmed. Other tables' WAL is in it.", thresholds("blue"),
 			q(`max(outboxcdc_replication_lag_bytes{$I} unless on (job, instance) outboxcdc_state{state="waiting_for_slot"} == 1)`, "behind")),
 		stat("WAL held", "bytes", "What the server keeps because of the slot.", thresholds("green", 1<<30, "orange", 5<<30, "red"),
-			q(`max by (slot) (outboxcdc_slot_retained_wal_bytes{$S})`, "{{slot}}")).on("OutboxCDCSlotRetentionHigh"),
+			q(`max by (slot) (outboxcdc_slot_retained_wal_bytes{$S})`, "{{slot}}")).withAlerts("OutboxCDCSlotRetentionHigh"),
 		stat("Room until the slot is lost", "bytes", "What may still be written until max_slot_wal_keep_size is passed. No data: the server sets no limit.",
-			thresholds("red", 1<<30, "orange", 4<<30, "green"), q(`min by (slot) (outboxcdc_slot_safe_wal_size_bytes{$S})`, "{{slot}}")).on("OutboxCDCSlotUnsafe", "OutboxCDCSlotRetentionHigh"),
+			thresholds("red", 1<<30, "orange", 4<<30, "green"), q(`min by (slot) (outboxcdc_slot_safe_wal_size_bytes{$S})`, "{{slot}}")).withAlerts("OutboxCDCSlotUnsafe", "OutboxCDCSlotRetentionHigh"),
 		stat("Throughput", "short", "Events acknowledged per second.", thresholds("blue"),
 			q(`sum(rate(outboxcdc_events_delivered_total{$I}$R))`, "events/s")),
 
@@ -79,14 +78,14 @@ func overview() []panel {
 		graph("Latency, commit to ack", "s", "Of every event; it compares the clocks of two machines. A large transaction is as old as its commit.",
 			q(`histogram_quantile(0.5, sum by (le) (rate(outboxcdc_event_latency_seconds_bucket{$I}$R)))`, "50 %"),
 			q(`histogram_quantile(0.95, sum by (le) (rate(outboxcdc_event_latency_seconds_bucket{$I}$R)))`, "95 %"),
-			q(`histogram_quantile(0.99, sum by (le) (rate(outboxcdc_event_latency_seconds_bucket{$I}$R)))`, "99 %")).on("OutboxCDCLatencySLO"),
+			q(`histogram_quantile(0.99, sum by (le) (rate(outboxcdc_event_latency_seconds_bucket{$I}$R)))`, "99 %")).withAlerts("OutboxCDCLatencySLO"),
 		timeline,
 		graph("Lag", "s", "Age of the oldest commit that Kafka has not acknowledged. For an instance that stands by it counts from its start.",
-			q(`outboxcdc_replication_lag_seconds{$I}`, "{{instance}}")).on("OutboxCDCLagHigh"),
+			q(`outboxcdc_replication_lag_seconds{$I}`, "{{instance}}")).withAlerts("OutboxCDCLagHigh"),
 		graph("Use of the window", "percentunit", "What is in flight, of what may be. 100 %: Kafka is slower than Postgres.",
 			q(`outboxcdc_inflight_events{$I} / outboxcdc_inflight_limit_events{$I}`, "events {{instance}}"),
 			q(`outboxcdc_inflight_bytes{$I} / outboxcdc_inflight_limit_bytes{$I}`, "bytes {{instance}}")),
-		graph("Waiting transactions", "short", "Received and not wholly acknowledged.", q(`outboxcdc_unconfirmed_transactions{$I}`, "{{instance}}")).on("OutboxCDCStalled"),
+		graph("Waiting transactions", "short", "Received and not wholly acknowledged.", q(`outboxcdc_unconfirmed_transactions{$I}`, "{{instance}}")).withAlerts("OutboxCDCStalled"),
 	}
 }
 
@@ -96,7 +95,7 @@ var stateColours = []struct{ states, colour string }{
 	{"parked|failed", "red"},
 }
 
-// stateNames shows the state's name, not its 1.
+// stateNames shows the name of the state instead of the value 1.
 func stateNames(o object) {
 	o["options"].(object)["textMode"] = "name"
 	thresholds("blue")(o)
@@ -115,7 +114,7 @@ func kafka() []panel {
 		graph("Time of a batch", "s", "From its first sending to its acknowledgement, resends included; 99 % by topic.",
 			q(`histogram_quantile(0.99, sum by (topic, le) (rate(outboxcdc_kafka_produce_duration_seconds_bucket{$I}$R)))`, "{{topic}}")),
 		graph("Refused records per second", "short", "Each error ends a session.",
-			q(`sum by (topic, error) (rate(outboxcdc_kafka_produce_errors_total{$I}$R))`, "{{topic}} {{error}}")).on("OutboxCDCProduceErrors"),
+			q(`sum by (topic, error) (rate(outboxcdc_kafka_produce_errors_total{$I}$R))`, "{{topic}} {{error}}")).withAlerts("OutboxCDCProduceErrors"),
 		graph("Standing still", "percentunit", "Share of the time in which reading waited because the window was full, and pauses that a quota asked for.",
 			q(`rate(outboxcdc_backpressure_seconds_total{$I}$R)`, "window full {{instance}}"),
 			q(`rate(outboxcdc_kafka_throttle_seconds_total{$I}$R)`, "throttled {{instance}}")),
@@ -135,10 +134,10 @@ func kafka() []panel {
 			q(`sum(outboxcdc_kafka_requests_in_flight{$I})`, "open")),
 		graph("Connections and partitions", "short", "Open connections to brokers, and by how much the partitions of a topic differ from those that keys are spread over.",
 			q(`sum(outboxcdc_kafka_broker_connections{$I})`, "connections"),
-			q(`max by (topic) (outboxcdc_kafka_topic_partitions_changed{$I}) != 0`, "changed: {{topic}}")).on("OutboxCDCTopicPartitionsChanged"),
+			q(`max by (topic) (outboxcdc_kafka_topic_partitions_changed{$I}) != 0`, "changed: {{topic}}")).withAlerts("OutboxCDCTopicPartitionsChanged"),
 		graph("Deduplication", "short", "1 while a crash repeats nothing that Kafka has; and events that the server lost at a failover after they were delivered.",
 			q(`outboxcdc_deduplicating{$I}`, "{{instance}}"),
-			q(`increase(outboxcdc_phantom_events_total{$I}$R)`, "phantoms {{instance}}")).on("OutboxCDCNotDeduplicating", "OutboxCDCPhantoms"),
+			q(`increase(outboxcdc_phantom_events_total{$I}$R)`, "phantoms {{instance}}")).withAlerts("OutboxCDCNotDeduplicating", "OutboxCDCPhantoms"),
 		graph("Ends of partitions read", "short", "Before something was sent to them, by what was found.",
 			q(`sum by (result) (increase(outboxcdc_kafka_tail_reads_total{$I}$R))`, "{{result}}")),
 	}
@@ -155,17 +154,17 @@ func postgres() []panel {
 		graph("WAL of the slot", "bytes", "Kept because of it; not confirmed; and the room that is left. Kept without being unconfirmed: a long transaction.",
 			q(`max by (slot) (outboxcdc_slot_retained_wal_bytes{$S})`, "held {{slot}}"),
 			q(`max by (slot) (outboxcdc_slot_unconfirmed_wal_bytes{$S})`, "unconfirmed {{slot}}"),
-			q(`min by (slot) (outboxcdc_slot_safe_wal_size_bytes{$S})`, "room {{slot}}")).on("OutboxCDCSlotRetentionHigh", "OutboxCDCSlotUnsafe"),
+			q(`min by (slot) (outboxcdc_slot_safe_wal_size_bytes{$S})`, "room {{slot}}")).withAlerts("OutboxCDCSlotRetentionHigh", "OutboxCDCSlotUnsafe"),
 		status,
 		graph("Failover slot", "short", "1 while the slot is synchronised to standbys (PostgreSQL 17 and later); 0: after a failover there is no slot.",
-			q(`max by (slot) (outboxcdc_slot_failover{$S})`, "{{slot}}")).on("OutboxCDCNoFailoverSlot"),
+			q(`max by (slot) (outboxcdc_slot_failover{$S})`, "{{slot}}")).withAlerts("OutboxCDCNoFailoverSlot"),
 		graph("Invalidation", "short", "Why the server has given up the slot. No data: it has not.",
-			q(`max by (slot, reason) (outboxcdc_slot_invalidated{$S}) == 1`, "{{slot}}: {{reason}}")).on("OutboxCDCSlotLost"),
+			q(`max by (slot, reason) (outboxcdc_slot_invalidated{$S}) == 1`, "{{slot}}: {{reason}}")).withAlerts("OutboxCDCSlotLost"),
 		graph("WAL per second", "Bps", "Written by the server, of all databases; and what of it reached us, which is the outbox.",
 			q(`max(rate(outboxcdc_server_wal_end_position_bytes{$I}$R))`, "written"),
 			q(`sum(rate(outboxcdc_replication_received_bytes_total{$I}$R))`, "received")),
 		graph("Sessions that ended", "short", "With an error, per minute, by reason.",
-			q(`60 * sum by (reason) (rate(outboxcdc_replication_reconnects_total{$I}$R)) > 0`, "{{reason}}")).on("OutboxCDCFlapping"),
+			q(`60 * sum by (reason) (rate(outboxcdc_replication_reconnects_total{$I}$R)) > 0`, "{{reason}}")).withAlerts("OutboxCDCFlapping"),
 		graph("Messages per second", "short", "Of the stream, by type.", q(`sum by (type) (rate(outboxcdc_replication_messages_total{$I}$R)) > 0`, "{{type}}")),
 		graph("Since it last happened", "s", "Since the newest commit that was read, the last acknowledgement, and the last time that more was confirmed.",
 			q(`time() - (outboxcdc_last_commit_timestamp_seconds{$I} > 0)`, "commit {{instance}}"),
@@ -182,9 +181,9 @@ func postgres() []panel {
 func poison() []panel {
 	return []panel{
 		stat("Dead letters, 24 h", "short", "Events that went to the dead-letter topic.", thresholds("green", 1, "orange"),
-			q(`sum(increase(outboxcdc_events_dead_lettered_total{$I}[24h]))`, "events")).on("OutboxCDCDeadLetters"),
+			q(`sum(increase(outboxcdc_events_dead_lettered_total{$I}[24h]))`, "events")).withAlerts("OutboxCDCDeadLetters"),
 		stat("Dropped, 24 h", "short", "Events that nothing can deliver, dropped because the policy says skip.", thresholds("green", 1, "red"),
-			q(`sum(increase(outboxcdc_events_skipped_total{$I, reason="poison"}[24h]))`, "events")).on("OutboxCDCPoisonSkipped"),
+			q(`sum(increase(outboxcdc_events_skipped_total{$I, reason="poison"}[24h]))`, "events")).withAlerts("OutboxCDCPoisonSkipped"),
 		{
 			title: "Dead letters", kind: "timeseries", unit: "short", about: "By topic and reason.", width: 8, height: 8,
 			queries: []query{q(`sum by (topic, reason) (increase(outboxcdc_events_dead_lettered_total{$I}$R)) > 0`, "{{reason}} → {{topic}}")},
@@ -204,14 +203,14 @@ func process() []panel {
 	return []panel{
 		graph("CPU", "short", "Cores in use.", q(`rate(process_cpu_seconds_total{$I}$R)`, "{{instance}}")),
 		graph("Memory", "bytes", "Resident, and what Go's heap holds of it.",
-			q(`process_resident_memory_bytes{$I}`, "resident {{instance}}"), q(`go_memstats_heap_inuse_bytes{$I}`, "heap {{instance}}")).on("OutboxCDCLargeRow"),
+			q(`process_resident_memory_bytes{$I}`, "resident {{instance}}"), q(`go_memstats_heap_inuse_bytes{$I}`, "heap {{instance}}")).withAlerts("OutboxCDCLargeRow"),
 		graph("Largest row", "bytes", "The largest row that the process has read. The process needs the window and three times that row.",
-			q(`outboxcdc_largest_row_bytes{$I}`, "{{instance}}")).on("OutboxCDCLargeRow"),
-		graph("Uptime", "s", "Since the process started.", q(`time() - outboxcdc_start_time_seconds{$I}`, "{{instance}}")).on("OutboxCDCRestarting", "OutboxCDCDown"),
+			q(`outboxcdc_largest_row_bytes{$I}`, "{{instance}}")).withAlerts("OutboxCDCLargeRow"),
+		graph("Uptime", "s", "Since the process started.", q(`time() - outboxcdc_start_time_seconds{$I}`, "{{instance}}")).withAlerts("OutboxCDCRestarting", "OutboxCDCDown"),
 		graph("Certificates", "s", "Until a certificate that the process uses expires, by setting.",
-			q(`outboxcdc_certificate_expiry_timestamp_seconds{$I} - time()`, "{{setting}} {{instance}}")).on("OutboxCDCCertificateExpires"),
+			q(`outboxcdc_certificate_expiry_timestamp_seconds{$I} - time()`, "{{setting}} {{instance}}")).withAlerts("OutboxCDCCertificateExpires"),
 		graph("Last reload of the configuration", "short", "1: the file was taken over; 0: it has a mistake, and the configuration before holds.",
-			q(`outboxcdc_config_last_reload_successful{$I}`, "{{instance}}")).on("OutboxCDCReloadFailed"),
+			q(`outboxcdc_config_last_reload_successful{$I}`, "{{instance}}")).withAlerts("OutboxCDCReloadFailed"),
 		graph("Goroutines", "short", "A number that only grows is a fault.", q(`go_goroutines{$I}`, "{{instance}}")),
 		graph("Open files", "short", "Sockets among them.", q(`process_open_fds{$I}`, "{{instance}}")),
 		build,
