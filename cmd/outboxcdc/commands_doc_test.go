@@ -17,7 +17,7 @@ import (
 
 var updateCommands = flag.Bool("update-commands", false, "write docs/commands.md and docs/man/outboxcdc.1 again")
 
-// The command reference and the manual page are what the commands say of themselves: `make docs` writes them.
+// TestCommandsAreDocumented checks that docs/commands.md and the manual page have the help texts of the commands. `make docs` writes them.
 func TestCommandsAreDocumented(t *testing.T) {
 	for name, want := range map[string]string{
 		"../../docs/commands.md": commandReference(), "../../docs/man/outboxcdc.1": manPage(),
@@ -37,7 +37,7 @@ func TestCommandsAreDocumented(t *testing.T) {
 	}
 }
 
-// Every command says what it does, and every flag.
+// TestCommandsExplainThemselves checks that every command and every flag has a help text.
 func TestCommandsExplainThemselves(t *testing.T) {
 	n := 0
 	for _, c := range documented() {
@@ -56,7 +56,7 @@ func TestCommandsExplainThemselves(t *testing.T) {
 	}
 }
 
-// man itself reads the page without a complaint.
+// TestManPage checks that man reads the page without warnings.
 func TestManPage(t *testing.T) {
 	man, err := exec.LookPath("man")
 	if err != nil {
@@ -73,13 +73,13 @@ func TestManPage(t *testing.T) {
 	}
 }
 
-// documented are the commands that people use, in the order of the help.
+// documented are the documented commands, in the order of the help.
 func documented() []*cobra.Command {
 	var all []*cobra.Command
 	root := newRootCommand()
 	addCompletion(root)
 	eachCommand(root, func(c *cobra.Command) {
-		shell := c.HasParent() && c.Parent().Name() == "completion" // its parent says it all
+		shell := c.HasParent() && c.Parent().Name() == "completion" // the help of the parent suffices
 		if !c.Hidden && !shell && c.Name() != "help" {
 			c.InitDefaultHelpFlag()
 			all = append(all, c)
@@ -88,7 +88,7 @@ func documented() []*cobra.Command {
 	return all
 }
 
-// about is what a command says at length; cobra's own texts end in blanks.
+// about is the long help of a command. Texts of cobra end in blanks.
 func about(c *cobra.Command) string {
 	text := c.Long
 	if text == "" {
@@ -101,7 +101,7 @@ func about(c *cobra.Command) string {
 	return strings.Join(lines, "\n")
 }
 
-// flagWords are how a flag is written and what it takes.
+// flagWords are the name and the type of a flag.
 func flagWords(f *pflag.Flag) (names, takes, usage string) {
 	names = "--" + f.Name
 	if f.Shorthand != "" {
@@ -150,7 +150,7 @@ func commandReference() string {
 	for _, c := range documented() {
 		fmt.Fprintf(&b, "\n## `%s`\n\n", c.CommandPath())
 		long := strings.ReplaceAll(about(c), "<", "&lt;")
-		if strings.Contains(long, "\n\t") { // it shows commands to type
+		if strings.Contains(long, "\n\t") { // the text contains commands
 			long = "```\n" + about(c) + "\n```"
 		}
 		fmt.Fprintf(&b, "%s\n", long)
@@ -172,7 +172,7 @@ func commandReference() string {
 	return b.String()
 }
 
-// manPage is the same in man(7), with what else belongs into such a page.
+// manPage is the command reference in the format of man(7), with the other sections of a manual page.
 func manPage() string {
 	var b strings.Builder
 	b.WriteString(".\\\" Made by `make docs` from the commands themselves; do not edit.\n.TH OUTBOXCDC 1 \"\" \"outboxcdc\" \"User Commands\"\n")
@@ -221,7 +221,7 @@ func manPage() string {
 	return b.String()
 }
 
-// roff takes what roff would understand for plain text.
+// roff escapes a text for roff.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n\n", "\n.PP\n").Replace(text)
 	var lines []string

@@ -122,11 +122,12 @@ type dlq struct {
 	each  func(context.Context, *letter) (outcome, error) // called with each selected dead letter; an error ends the command
 	end   func()
 
-	slot                string
-	letters             *deadletter.Topic
-	topic               string
-	done, failed, open  int
-	others, uncommitted int
+	slot               string
+	letters            *deadletter.Topic
+	topic              string
+	done, failed, open int
+	otherSlots         int
+	uncommitted        int
 }
 
 // outcome is the result for one dead letter.
@@ -199,7 +200,7 @@ func (d *dlq) commit() error {
 func (d *dlq) handle(ctx context.Context, raw *deadletter.Letter) error {
 	l := parseLetter(raw)
 	if l.slot != "" && l.slot != d.slot {
-		d.others++
+		d.otherSlots++
 		d.letters.Skip(raw)
 		return nil
 	}
@@ -262,19 +263,19 @@ func (d *dlq) summarize(interrupted bool) error {
 	default:
 		note("%s %s; %s open", human.Count(d.done, "dead letter", "dead letters"), d.verb, human.Count(d.open, "is", "are"))
 	}
-	if gone := d.letters.Expired(); gone > 0 {
-		note("%s deleted by Kafka before an operator handled them (retention.ms of the topic)", human.Count(int(gone), "more dead letter was", "more dead letters were"))
+	if expired := d.letters.Expired(); expired > 0 {
+		note("%s deleted by Kafka before an operator handled them (retention.ms of the topic)", human.Count(int(expired), "more dead letter was", "more dead letters were"))
 	}
-	if d.others > 0 {
-		note("%s of other slots not shown", human.Count(d.others, "dead letter", "dead letters"))
+	if d.otherSlots > 0 {
+		note("%s of other slots not shown", human.Count(d.otherSlots, "dead letter", "dead letters"))
 	}
 	var errs []error
 	if d.failed > 0 {
-		not := human.Count(d.failed, "dead letter was", "dead letters were") + " not "
+		failure := human.Count(d.failed, "dead letter was", "dead letters were") + " not "
 		if d.dryRun {
-			not = human.Count(d.failed, "dead letter", "dead letters") + " could not be "
+			failure = human.Count(d.failed, "dead letter", "dead letters") + " could not be "
 		}
-		errs = append(errs, errors.New(not+d.verb+", for the reasons above"))
+		errs = append(errs, errors.New(failure+d.verb+", for the reasons above"))
 	}
 	if !interrupted {
 		for _, flag := range d.choice.unmatched() {

@@ -159,8 +159,8 @@ func wire(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger
 			Slot: cfg.Postgres.Slot, LookBack: cfg.Tuning.LookBack, FenceWait: cfg.Tuning.FenceWait, Sources: cfg.EventSources(),
 		}
 	}
-	met := relay.NewMetrics(reg, cfg.Postgres.Slot)
-	return relay.New(rcfg, pgSource{source}, kafkaCluster{cluster}, route, met, log.With("slot", cfg.Postgres.Slot)), nil
+	metrics := relay.NewMetrics(reg, cfg.Postgres.Slot)
+	return relay.New(rcfg, pgSource{source}, kafkaCluster{cluster}, route, metrics, log.With("slot", cfg.Postgres.Slot)), nil
 }
 
 // tables are the outboxes, in the order of the router's configurations.

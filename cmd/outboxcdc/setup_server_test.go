@@ -18,7 +18,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// database is one database of a test server and a connection of its owner.
+// database is a database of a test server, with a connection as its owner.
 type database struct {
 	t    *testing.T
 	s    *pgtest.Server
@@ -43,7 +43,7 @@ func (d *database) exec(statements ...string) {
 	}
 }
 
-// text is the one value of a query.
+// text is the value that a query returns.
 func (d *database) text(query string, args ...any) string {
 	d.t.Helper()
 	var s string
@@ -53,8 +53,8 @@ func (d *database) text(query string, args ...any) string {
 	return s
 }
 
-// yaml is a configuration whose slot, publication and role are named after the database, since slots and roles belong
-// to the whole server.
+// yaml is a configuration whose slot, publication and role are named after the database, because slots and roles are shared by all databases
+// of a server.
 func (d *database) yaml() string {
 	return "postgres: {url: 'postgres://" + d.name + "_role@h/" + d.name + "', slot: " + d.name + ", publication: " + d.name + "}\n"
 }
@@ -73,7 +73,7 @@ func (d *database) mustSetup(args ...string) string {
 	return out
 }
 
-// objects counts role, table, publication and slot.
+// objects counts roles, tables, publications and slots.
 func (d *database) objects() string {
 	return d.text(`SELECT (SELECT count(*) FROM pg_roles WHERE rolname = $1 || '_role') || ' ' ||
 		(SELECT count(*) FROM pg_class WHERE relname = 'outbox') || ' ' ||
@@ -100,11 +100,11 @@ func TestSetupOnServers(t *testing.T) {
 				{"badpub", testUnfitPublications},
 				{"badslot", testUnfitSlots},
 				{"waits", testSlotWaits},
-				{"rights", testMissingRights},
+				{"rights", testMissingPrivileges},
 				{"norole", testNoRole},
 				{"owner", testOwner},
-				{"stranger", testStranger},
-				{"poor", testPoor},
+				{"stranger", testForeignOwner},
+				{"poor", testUnprivileged},
 				{"amazon", testAmazon},
 				{"destroy", testDestroy},
 				{"several", testSeveralTables},
@@ -143,7 +143,7 @@ func testApplyFresh(t *testing.T, d *database, major string) {
 	if got := d.text(`SELECT coalesce(to_jsonb(s) ->> 'failover', 'none') FROM pg_replication_slots s WHERE slot_name = 'fresh'`); (got == "true") != (major >= "17") {
 		t.Errorf("failover: %s", got)
 	}
-	// The role can do its work and no more.
+	// The role has the privileges that the daemon needs and no others.
 	d.exec(`ALTER ROLE fresh_role PASSWORD 'pw'`, `INSERT INTO outbox (aggregate_type, aggregate_id, event_type) VALUES ('a', 'b', 'c')`)
 	daemon := pgtest.Connect(t, d.s.URL("fresh", "fresh_role", "pw"))
 	if _, err := daemon.Exec(t.Context(), `SELECT * FROM outbox`); err != nil {
@@ -158,7 +158,7 @@ func testApplyFresh(t *testing.T, d *database, major string) {
 	}
 }
 
-// What `setup sql` prints is run as it is printed, the offered REVOKEs too.
+// testPrintedScript runs the output of `setup sql` unchanged, including the REVOKEs in comments.
 func testPrintedScript(t *testing.T, d *database, major string) {
 	out, err := runCommand(t, d.yaml(), "", "setup", "sql", "--server-version", major, "-o", "json")
 	if err != nil {
@@ -286,7 +286,7 @@ func testUnfitSlots(t *testing.T, d *database, _ string) {
 		test.on.exec(test.make)
 		_, err := d.setup("", "apply")
 		wantError(t, err, exit.Fault, test.want)
-		if test.want != "is temporary" { // destroy would take that one for active, which it is
+		if test.want != "is temporary" { // for destroy the temporary slot is active
 			_, err = d.setup("", "destroy", "--yes")
 			wantError(t, err, exit.Fault, "nothing was changed")
 		}
@@ -296,7 +296,7 @@ func testUnfitSlots(t *testing.T, d *database, _ string) {
 
 func testSlotWaits(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE TABLE t (i int)`)
-	elsewhere := pgtest.Connect(t, d.s.SuperURL("postgres")) // another database: it is waited for all the same
+	elsewhere := pgtest.Connect(t, d.s.SuperURL("postgres")) // a transaction of another database delays the slot as well
 	for _, s := range []string{`SET application_name = 'sleepy "app"'`, `BEGIN`, `SELECT txid_current()`} {
 		if _, err := elsewhere.Exec(t.Context(), s); err != nil {
 			t.Fatal(err)
@@ -316,7 +316,7 @@ func testSlotWaits(t *testing.T, d *database, _ string) {
 	want(t, d.mustSetup("apply"), "created slot waits")
 }
 
-func testMissingRights(t *testing.T, d *database, _ string) {
+func testMissingPrivileges(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE ROLE rights_poor LOGIN PASSWORD 'pw'`)
 	poor := d.s.URL("rights", "rights_poor", "pw")
 	_, err := runCommand(t, d.yaml(), "", "setup", "apply", "--url", poor)
@@ -336,7 +336,7 @@ func testNoRole(t *testing.T, d *database, _ string) {
 func testDestroy(t *testing.T, d *database, _ string) {
 	want(t, d.mustSetup("destroy", "--yes"), "slot destroy does not exist", "publication destroy does not exist")
 	t.Setenv(setup.URLEnv, d.s.SuperURL("destroy"))
-	if _, err := runCommand(t, d.yaml(), "", "setup", "apply"); err != nil { // by the environment this time
+	if _, err := runCommand(t, d.yaml(), "", "setup", "apply"); err != nil { // with the URL in the environment
 		t.Fatal(err)
 	}
 	want(t, d.mustSetup("destroy", "--dry-run"), "would drop slot destroy, which retains", " of WAL", "would drop publication destroy", "are kept")
@@ -346,7 +346,7 @@ func testDestroy(t *testing.T, d *database, _ string) {
 	wantError(t, err, exit.Fault, "slot destroy is active: pid", `application "the daemon"`, "nothing was changed")
 	stream()
 
-	// The daemon's own role may drop the slot, and not the publication: nothing is dropped.
+	// The daemon's own role may drop the slot but not the publication, so nothing is dropped.
 	d.exec(`ALTER ROLE destroy_role PASSWORD 'pw'`)
 	_, err = runCommand(t, d.yaml(), "", "setup", "destroy", "--yes", "--url", d.s.URL("destroy", "destroy_role", "pw"))
 	wantError(t, err, exit.NoPermission, "nothing was changed", "publication destroy belongs to role ", "connect as ")
@@ -369,7 +369,7 @@ func testDestroy(t *testing.T, d *database, _ string) {
 	}
 }
 
-// startStreaming makes the slot active; the result ends it and waits until the server has seen it.
+// startStreaming makes the slot active. The returned function ends the stream and waits until the slot is inactive.
 func startStreaming(t *testing.T, url, slot string) (stop func()) {
 	t.Helper()
 	cc, err := pgconn.ParseConfig(url)

@@ -9,7 +9,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// Several tables: each is made or found by itself, the publication has them all, and one that it lacks is named.
+// testSeveralTables checks that each of several tables is created or found, and that the publication must contain all of them.
 func testSeveralTables(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE SCHEMA sales`, `CREATE TABLE sales.parts (no bigint, kind text, who text, body json) PARTITION BY RANGE (no)`)
 	yaml := d.yaml() + `outboxes:
@@ -53,8 +53,8 @@ func testSeveralTables(t *testing.T, d *database, _ string) {
 	want(t, out, `table "public"."outbox", "sales"."parts", "sales"."more" and role several_role are kept`)
 }
 
-// Messages instead of a table: a publication without tables, and the function that writes them, which the application may
-// call when nobody may write messages otherwise.
+// testMessagesAlone checks a publication without tables, and the function that writes logical messages: the application may call the
+// function without the privilege to write messages.
 func testMessagesAlone(t *testing.T, d *database, major string) {
 	yaml := d.yaml() + "outbox: {table: \"\"}\nmessages: {prefix: it's}\n"
 	apply := func(args ...string) string {
@@ -75,7 +75,7 @@ func testMessagesAlone(t *testing.T, d *database, major string) {
 		t.Errorf("objects %s", d.objects())
 	}
 
-	// The offered REVOKE, with the function as the one way left.
+	// After the REVOKE that setup sql prints, only the function can write messages.
 	out, err := runCommand(t, yaml, "", "setup", "sql", "--server-version", major)
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func testMessagesAlone(t *testing.T, d *database, major string) {
 	}
 	app := pgtest.Connect(t, d.s.URL(d.name, "app_"+d.name, "pw"))
 	if _, err := app.Exec(t.Context(), `SELECT pg_logical_emit_message(true, 'it''s', '{}')`); !replication.LacksPrivilege(err) {
-		t.Errorf("anybody may write messages: %v", err)
+		t.Errorf("every role may write messages: %v", err)
 	}
 	if _, err := app.Exec(t.Context(), `SELECT outbox_emit('a', 'b', 'c', '{}')`); err != nil {
 		t.Error(err)

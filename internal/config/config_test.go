@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// loadText is load of one file and some variables.
+// loadText loads a file with this text, and environment variables.
 func loadText(yaml string, environ ...string) (*Config, error) {
 	return load([]source{{"t.yaml", []byte(yaml)}}, environ)
 }
@@ -32,7 +32,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 }
 
-// beside are settings that users expect and the contract's sample does not show.
+// beside are settings that the sample of an earlier version does not have.
 var beside = []string{
 	"postgres.url_file", "route.blank_payload", "route.envelope", "route.cloudevents", "route.trace_context",
 	"kafka.sasl.password_file", "kafka.sasl.token_url", "kafka.sasl.scopes",
@@ -122,7 +122,7 @@ func TestYAMLForms(t *testing.T) {
 		"postgres: &p\n  slot: s\n", "http:\n  listen: |\n    :1\n  pprof: true\n",
 	} {
 		c, err := loadText(yaml)
-		if strings.Contains(yaml, "|") { // the block keeps its newline, which no address has
+		if strings.Contains(yaml, "|") { // the block ends with a newline, which an address may not contain
 			if err == nil {
 				t.Errorf("%q: accepted %q", yaml, c.HTTP.Listen)
 			}
@@ -137,7 +137,7 @@ func TestYAMLForms(t *testing.T) {
 	}
 }
 
-// One row per mistake: what is written, and what the error must say.
+// TestLoadErrors has a row for each mistake: the input, and the texts of the error.
 func TestLoadErrors(t *testing.T) {
 	tests := []struct {
 		yaml string
@@ -164,7 +164,7 @@ func TestLoadErrors(t *testing.T) {
 		{yaml: "http: {pprof: yes}\n", want: []string{`"yes" is neither true nor false`}},
 		{yaml: "log: &l {level: info}\nhttp:\n  <<: *l\n", want: []string{"t.yaml:3:3", "merge keys"}},
 		{yaml: "log: {level: *nope}\n", want: []string{"t.yaml:1:14", `no anchor "&nope"`}},
-		{yaml: "log: &a *a\n", want: []string{"t.yaml:1"}}, // the parser's error; resolve has a limit of its own
+		{yaml: "log: &a *a\n", want: []string{"t.yaml:1"}}, // an error of the parser; resolve has its own limit
 		{yaml: "log: {level: !secret x}\n", want: []string{"tags"}},
 		{yaml: strings.Repeat("[", 60000), want: []string{"nested too deeply"}},
 		{yaml: strings.Repeat("#", maxFileBytes+1), want: []string{"larger than"}},
@@ -284,7 +284,7 @@ func TestLoadFiles(t *testing.T) {
 	}
 }
 
-// Deduplicated delivery is the default, and cannot be without the header that it goes by.
+// TestDelivery checks that deduplicated delivery is the default, and that it requires the position header.
 func TestDelivery(t *testing.T) {
 	c, err := loadText("")
 	if err != nil || !c.Deduplicated() {
@@ -303,7 +303,7 @@ func TestDelivery(t *testing.T) {
 	}
 }
 
-// A preset changes defaults, not what somebody has set.
+// TestPreset checks that a preset changes defaults and no setting that was set.
 func TestPreset(t *testing.T) {
 	c, err := load([]source{{"t.yaml", []byte("preset: debezium\noutbox: {columns: {aggregate_id: key}}\n")}}, []string{"OUTBOXCDC_ROUTE_NULL_KEY=poison"})
 	if err != nil {
@@ -327,7 +327,8 @@ func TestPreset(t *testing.T) {
 	}
 }
 
-// Mistakes in reading and in meaning come together, except for what stands beside what could not be read.
+// TestEveryKindOfErrorAtOnce checks that errors of reading and of validation are reported together, except in a section that could not be
+// read.
 func TestEveryKindOfErrorAtOnce(t *testing.T) {
 	_, err := loadText("postgres: {slot: A, slt: x}\nkafka: {tls: {enabled: maybe, ca_file: /c}, sasl: {usr: x, mechanism: PLAIN}}\nlog: {level: loud}\n", "OUTBOXCDC_SHUTDOWN_TIMEOUT=0s")
 	var got []string
@@ -358,7 +359,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// References are replaced in the values of files; whatever else has a $ stays as it is.
+// TestReferences checks that references in values of files are replaced, and that any other $ is kept.
 func TestReferences(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(name, []byte("pa$$\n"), 0o600); err != nil {

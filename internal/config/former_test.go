@@ -20,7 +20,8 @@ func otherThanDefault(s *setting) string {
 	return "64MB"
 }
 
-// A former name sets what the present name sets, from each source. Both names in one source are an error.
+// TestFormerNames checks that a former name sets the same setting as the present name, from each source, and that both in one source are an
+// error.
 func TestFormerNames(t *testing.T) {
 	yaml := func(path, value string) string {
 		var b strings.Builder
@@ -80,7 +81,7 @@ func TestFormerNames(t *testing.T) {
 	}
 }
 
-// A later source wins, whichever name it uses.
+// TestFormerNamesInLayers checks that a later source overrides an earlier one, with either name.
 func TestFormerNamesInLayers(t *testing.T) {
 	c, err := load([]source{{"a.yaml", []byte("tuning: {park_after: 7s}\n")}}, []string{"OUTBOXCDC_POSTGRES_PARK_AFTER=8s"})
 	if err != nil || c.Tuning.ParkAfter != 8*time.Second {
@@ -100,7 +101,7 @@ func TestFormerNamesInLayers(t *testing.T) {
 	}
 }
 
-// route.missing_topic: poison had its duration in a setting of its own.
+// TestFormerMissingTopic checks the former route.missing_topic: poison, whose duration was a setting of its own.
 func TestFormerMissingTopic(t *testing.T) {
 	for yaml, want := range map[string]time.Duration{
 		"":                                 0,

@@ -22,7 +22,7 @@ outboxes:
     on_update: poison
 `
 
-// What an entry leaves out comes from outbox.columns and route, wherever they are set; a list or a map counts as a whole.
+// TestOutboxes checks that settings that an entry omits come from outbox.columns and route, from any source; a list or a map as a whole.
 func TestOutboxes(t *testing.T) {
 	c, err := loadText(twoTables, "OUTBOXCDC_ROUTE_KEY={who}", "OUTBOXCDC_ROUTE_PARTITIONS=all.x=3")
 	if err != nil {
@@ -52,7 +52,7 @@ func TestOutboxes(t *testing.T) {
 	if want.Key != "{who}" || want.NullKey != "allow" || want.Headers[0] != "tenant" {
 		t.Errorf("%+v", want)
 	}
-	// Printed, it is on one line, and loads to the same.
+	// The printed form is one line and loads again with the same settings.
 	again, err := loadText(c.String())
 	if err != nil {
 		t.Fatalf("%v\n%s", err, c)
@@ -60,7 +60,7 @@ func TestOutboxes(t *testing.T) {
 	if c.origins, again.origins = nil, nil; !reflect.DeepEqual(c, again) {
 		t.Errorf("printed\n%s\nit loads to\n%s", c, again)
 	}
-	// An entry's maps are its own, also those that it inherits.
+	// Entries do not share inherited maps.
 	a.Route.Topics["a"] = "changed"
 	if c.Route.Topics["a"] != "b" || b.Route.Topics["a"] != "" {
 		t.Error("maps are shared")
@@ -117,7 +117,7 @@ func TestOutboxesRefused(t *testing.T) {
 			t.Errorf("%q: %v\nwant %s", c.yaml, err, c.want)
 		}
 	}
-	// What an entry inherits is said once.
+	// An error in an inherited setting is reported once.
 	_, err := loadText("route: {topic: \"a b\"}\noutboxes:\n- table: a.b\n- table: a.c\n")
 	if err == nil || strings.Contains(err.Error(), "\n") {
 		t.Errorf("%v", err)

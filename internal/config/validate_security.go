@@ -32,10 +32,10 @@ func (v *validation) sasl(s *SASL) {
 		v.report(path("password_file"), fmt.Sprintf("kafka.sasl.password is set too (%s); remove one of the two", v.c.Origin(path("password"))))
 	}
 	if s.Mechanism == "" {
-		for name, is := range map[string]bool{
+		for name, isSet := range map[string]bool{
 			"user": s.User != "", "password": s.Password != "", "password_file": s.PasswordFile != "", "token_url": s.TokenURL != "", "scopes": len(s.Scopes) > 0,
 		} {
-			if is {
+			if isSet {
 				v.report(path(name), "is set, but kafka.sasl.mechanism is empty; write "+strings.Join(mechanisms, " | ")+" there, or remove this")
 			}
 		}
@@ -52,8 +52,8 @@ func (v *validation) sasl(s *SASL) {
 		v.report(path("password"), "is empty; "+s.Mechanism+" needs one, here or in kafka.sasl.password_file")
 	}
 	if s.Mechanism != "OAUTHBEARER" {
-		for name, is := range map[string]bool{"token_url": s.TokenURL != "", "scopes": len(s.Scopes) > 0} {
-			if is {
+		for name, isSet := range map[string]bool{"token_url": s.TokenURL != "", "scopes": len(s.Scopes) > 0} {
+			if isSet {
 				v.report(path(name), "is only for OAUTHBEARER, and kafka.sasl.mechanism is "+s.Mechanism+"; remove it")
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
-// docs/doctor.md has the catalogue as it is.
+// TestCatalogueIsDocumented checks that docs/doctor.md contains the catalogue.
 func TestCatalogueIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/doctor.md")
 	if err != nil {
@@ -28,7 +28,7 @@ func TestCatalogueIsDocumented(t *testing.T) {
 	}
 }
 
-// catalogue is the catalogue as docs/doctor.md has it.
+// catalogue is the catalogue in the format of docs/doctor.md.
 func catalogue() string {
 	var b strings.Builder
 	group := ""
@@ -42,8 +42,8 @@ func catalogue() string {
 	return b.String()
 }
 
-// Minor versions with known faults, by the day of PostgreSQL 15's releases.
-func TestKnownFaults(t *testing.T) {
+// TestKnownBugs checks the bugs of minor versions.
+func TestKnownBugs(t *testing.T) {
 	for version, want := range map[int]int{
 		140012: 4, 140013: 3, 140014: 3, 140015: 2, 140017: 2, 140018: 1, 140019: 0, 140023: 0,
 		150007: 4, 150008: 3, 150010: 2, 150013: 1, 150014: 0, 150020: 0,
@@ -60,7 +60,8 @@ func TestKnownFaults(t *testing.T) {
 	}
 }
 
-// Of many topics that are good people see a few, of what was not checked for one reason one line; of what is not good everything.
+// TestReportIsShort checks that the report shows few of many OK topics, one line for checks that were not made for the same reason, and every
+// other finding.
 func TestReportIsShort(t *testing.T) {
 	r := &Report{}
 	for i := range 100 {
@@ -93,8 +94,8 @@ func TestReportIsShort(t *testing.T) {
 	}
 }
 
-// The position topic is created by one command: by `setup apply` where another finding needs it, else by Kafka's own tool, which
-// gives the topic all that `setup apply` would.
+// TestOneCommandCreatesThePositionTopic checks that the remedy for the position topic is `setup apply` if another finding needs that command,
+// and otherwise Kafka's own tool with the same settings.
 func TestOneCommandCreatesThePositionTopic(t *testing.T) {
 	e := &examination{
 		Config: Config{Positions: "positions", Brokers: []string{"kafka:9092"}, Server: "db:5432", Database: "app", Command: "outboxcdc"},

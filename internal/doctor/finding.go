@@ -127,12 +127,12 @@ func (r *Report) String() string {
 // topics, only the first few are shown.
 func (r *Report) countHidden(i int) (n int) {
 	const few, many = 3, 8
-	is := func(j int) bool { return r.Findings[j].Check == r.Findings[i].Check && r.Findings[j].Level == OK }
+	isOK := func(j int) bool { return r.Findings[j].Check == r.Findings[i].Check && r.Findings[j].Level == OK }
 	before := 0
-	for j := i - 1; j >= 0 && is(j); j-- {
+	for j := i - 1; j >= 0 && isOK(j); j-- {
 		before++
 	}
-	for j := i; j < len(r.Findings) && is(j); j++ {
+	for j := i; j < len(r.Findings) && isOK(j); j++ {
 		n++
 	}
 	if before != few || before+n <= many {

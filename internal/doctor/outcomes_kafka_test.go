@@ -24,7 +24,7 @@ func newKafka(t *testing.T, brokers int, opts ...kfake.Opt) *kfake.Cluster {
 	return c
 }
 
-// newKafkaWithTLS is a cluster whose certificate is from an authority that no client trusts.
+// newKafkaWithTLS is a cluster with a certificate of an unknown authority.
 func newKafkaWithTLS(t *testing.T) *kfake.Cluster {
 	t.Helper()
 	authority, err := testcert.New("foreign")
@@ -64,7 +64,7 @@ func kafkaOutcomes(t *testing.T, w *world) {
 		}
 		return q
 	}
-	t.Run("nobody there", func(t *testing.T) {
+	t.Run("no broker", func(t *testing.T) {
 		p := at(t, nil)
 		p.kcfg.Brokers = []string{closedPort}
 		p.wants(outcome{kafkaReached, "FAIL 69", "refused"})
@@ -148,7 +148,7 @@ func split(t *testing.T, addr string) (string, int32) {
 	return host, int32(port)
 }
 
-// answers makes the cluster's metadata by hand, of a topic with six partitions and three replicas, and lets change alter it.
+// answers makes the cluster return metadata of a topic with six partitions and three replicas, as altered by change.
 func answers(c *kfake.Cluster, change func(*kmsg.MetadataResponse)) {
 	addrs := c.ListenAddrs()
 	c.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
@@ -179,7 +179,7 @@ func answers(c *kfake.Cluster, change func(*kmsg.MetadataResponse)) {
 
 func topicOutcomes(t *testing.T, w *world) {
 	good := w.newPlace(t, w.pg).make()
-	// with is a place whose events go to a topic of its own.
+	// with is a place with its own topic.
 	with := func(t *testing.T, partitions int32, replicas int16, settings map[string]string) *place {
 		q := good.in(t)
 		w.n++
@@ -196,7 +196,7 @@ func topicOutcomes(t *testing.T, w *world) {
 	}
 	t.Run("missing", func(t *testing.T) {
 		p := with(t, 0, 0, nil)
-		// Brokers that would make it for whoever asks: the doctor's questions must not be what does.
+		// The brokers create topics automatically, and the requests of doctor must not cause that.
 		p.kcfg.Brokers = newKafka(t, 3, kfake.AllowAutoTopicCreation()).ListenAddrs()
 		for range 2 {
 			p.wants(outcome{topicExists, "FAIL 69", "there is no topic"})

@@ -34,7 +34,7 @@ func outboxOutcomes(t *testing.T, w *world) {
 		p.makeSlot()
 		p.wants(outcome{tableExists, "FAIL 79", `public."a leaf" is unlogged or a foreign table`})
 		p.exec(`ALTER TABLE public."a leaf" SET LOGGED`, "SET allow_system_table_mods = on",
-			`UPDATE pg_inherits SET inhdetachpending = true WHERE inhrelid = '"a leaf"'::regclass`) // as a DETACH CONCURRENTLY that was cancelled
+			`UPDATE pg_inherits SET inhdetachpending = true WHERE inhrelid = '"a leaf"'::regclass`) // as after a cancelled DETACH CONCURRENTLY
 		p.wants(outcome{tableExists, "FAIL 79", `public."a leaf" is being detached CONCURRENTLY`})
 		p.exec(`ALTER TABLE outbox DETACH PARTITION public."a leaf" FINALIZE`)
 		p.wants()
@@ -81,13 +81,13 @@ func outboxOutcomes(t *testing.T, w *world) {
 			}
 		}
 		p.wants()
-		// A source of messages alone needs no table.
+		// Without tables, logical messages are the only source.
 		p.cfg.Tables = nil
 		p.wants()
 	})
 }
 
-// narrowed does what the findings propose. It leaves the publication as it is, because others may read by it.
+// narrowed applies the remedy of the findings, which does not change the publication, because other clients may use it.
 func (p *place) narrowed() {
 	p.t.Helper()
 	was, name := p.cfg.Publication, ""
@@ -139,7 +139,7 @@ func publicationOutcomes(t *testing.T, w *world) {
 			p.exec("DROP PUBLICATION IF EXISTS "+p.name, "CREATE PUBLICATION "+p.name+" FOR TABLE outbox WITH (publish = 'insert')")
 		})
 	}
-	t.Run("narrowed again", func(t *testing.T) { // the name outboxcdc is taken
+	t.Run("narrowed again", func(t *testing.T) { // a publication outboxcdc exists
 		p := good.in(t)
 		p.exec("CREATE PUBLICATION outboxcdc FOR TABLE outbox, audit WITH (publish = 'insert')")
 		defer p.exec("DROP PUBLICATION outboxcdc")
@@ -199,15 +199,15 @@ func slotOutcomes(t *testing.T, w *world) {
 		p.wants(outcome{slotFits, "FAIL 69", "temporary"}, outcome{slotHolder, "WARN", "PID"}, outcome{slotFailover, "WARN", "loses it"})
 		drop(p)
 	})
-	t.Run("somebody else reads it", func(t *testing.T) {
+	t.Run("another client reads it", func(t *testing.T) {
 		p := w.newPlace(t, w.pg).make()
-		// The same role, whose names it may see.
+		// The same role may see the name of the client.
 		conn := p.stream(roleName, "debezium", p.name)
 		p.wants(outcome{slotHolder, "WARN", "debezium"})
 		p.exec("ALTER PUBLICATION " + p.name + " SET (publish = 'truncate')")
 		p.wants(outcome{slotHolder, "WARN", "debezium"}, outcome{pubInserts, "FAIL 79", "does not publish inserts"})
 		if text := p.examine().String(); !strings.Contains(text, "stop the daemon first") {
-			t.Errorf("whoever follows this stops a daemon:\n%s", text)
+			t.Errorf("this remedy stops a daemon:\n%s", text)
 		}
 		_ = conn.Close(context.Background())
 	})
@@ -226,7 +226,7 @@ func slotOutcomes(t *testing.T, w *world) {
 		p.await("the end of the standby", "SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'standby1'")
 		p.exec("SELECT pg_drop_replication_slot('standby1')")
 	})
-	// The last one: it costs every slot of the server its WAL.
+	// This case is the last one, because it removes WAL that every slot of the server needs.
 	t.Run("held, in danger, lost", func(t *testing.T) {
 		p := w.newPlace(t, w.pg).make()
 		p.setting("max_slot_wal_keep_size", "'96MB'")
@@ -244,7 +244,7 @@ func slotOutcomes(t *testing.T, w *world) {
 	})
 }
 
-// stream reads a slot as somebody does who is not ours.
+// stream reads a slot as another client.
 func (p *place) stream(user, application, slot string) interface{ Close(context.Context) error } {
 	p.t.Helper()
 	conn := p.replicateAs(p.s.URL(p.name, user, rolePassword), application)
@@ -254,7 +254,7 @@ func (p *place) stream(user, application, slot string) interface{ Close(context.
 	return conn
 }
 
-// streamPhysical is a standby, as far as the server sees it.
+// streamPhysical reads a physical slot as a standby does.
 func (p *place) streamPhysical(slot string) interface{ Close(context.Context) error } {
 	p.t.Helper()
 	conn := p.replicateAs(p.s.SuperURL(p.name), "standby")

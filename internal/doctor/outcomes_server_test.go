@@ -44,8 +44,8 @@ func postgresOutcomes(t *testing.T, w *world) {
 			t.Errorf("before:\n%s\nafter:\n%s", before, after)
 		}
 	})
-	// Servers that take a connection and say nothing cost no more than the time that there is, and neither the other's share.
-	t.Run("nobody answers", func(t *testing.T) {
+	// Servers that accept a connection and do not answer: the run ends in time, and Kafka gets its share of the time.
+	t.Run("no server answers", func(t *testing.T) {
 		p := good.in(t)
 		mute := openPort(t, func(c net.Conn) { t.Cleanup(func() { _ = c.Close() }) })
 		p.rcfg.URL = func() (string, error) { return "postgres://x@" + mute + "/d?sslmode=disable", nil }
@@ -87,7 +87,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 		p.cfg.NoPassword = true
 		p.wants(outcome{pgConnect, "FAIL 69", "none was found in postgres.url, PGPASSWORD or PGPASSFILE: FATAL: password authentication failed"})
 	})
-	t.Run("nobody there", func(t *testing.T) {
+	t.Run("no server", func(t *testing.T) {
 		p := good.in(t)
 		p.rcfg.URL = func() (string, error) { return "postgres://x@" + closedPort + "/d", nil }
 		p.wants(outcome{pgConnect, "FAIL 69", "refused"})
@@ -113,7 +113,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 		p := good.in(t)
 		var dials atomic.Int32
 		p.rcfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if dials.Add(1) > 1 { // the ordinary one is the first
+			if dials.Add(1) > 1 { // the first connection is the ordinary one
 				return nil, errors.New("no replication here")
 			}
 			return (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -197,18 +197,18 @@ func postgresOutcomes(t *testing.T, w *world) {
 	})
 }
 
-// oldServerOutcomes are those that take settings which need a restart; and the server is the oldest that there is.
+// oldServerOutcomes are the cases whose settings need a restart, on the oldest supported server.
 func oldServerOutcomes(t *testing.T, w *world) {
 	s := pgtest.ForTest(t, pgtest.Options{Major: "14", Settings: map[string]string{"max_slot_wal_keep_size": "50GB", "max_wal_senders": "2", "max_replication_slots": "2", "fsync": "off"}})
 	w.makeRole(s)
 	p := w.newPlace(t, s).make()
 	p.wants()
 
-	// One more of each is in use: enough for the daemon, and not for peek, or a standby.
+	// One more of each is in use: enough for the daemon, but not for peek or a standby.
 	p.exec("SELECT pg_create_physical_replication_slot('another')")
-	busy := p.replicate("somebody")
+	busy := p.replicate("another")
 	p.wants(outcome{pgSenders, "WARN", "1 of 2"}, outcome{pgSlots, "WARN", "2 of 2"})
-	more := p.replicate("somebody")
+	more := p.replicate("another")
 	p.wants(outcome{pgSenders, "FAIL 69", "all 2"}, outcome{pgSlots, "WARN", "2 of 2"})
 	_, _ = busy.Close(context.Background()), more.Close(context.Background())
 	p.await("free walsenders", "SELECT NOT EXISTS (SELECT FROM pg_stat_replication)")
@@ -227,7 +227,7 @@ func oldServerOutcomes(t *testing.T, w *world) {
 	p.wants(outcome{pgPrimary, "FAIL 69", "in recovery"}, outcome{pgWALLevel, "FAIL 78", "replica"}, outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotExists, "FAIL 79", ""})
 }
 
-// replicate opens a replication connection of an administrator that does nothing.
+// replicate opens an idle replication connection as an administrator.
 func (p *place) replicate(application string) *pgconn.PgConn {
 	p.t.Helper()
 	return p.replicateAs(p.s.SuperURL(p.name), application)

@@ -166,13 +166,13 @@ func (e *examination) checkViaRoot(t *tableFacts) {
 // checkIdentity checks that the application can delete rows: if updates or deletes of a table without replica identity are published,
 // the server refuses them.
 func (e *examination) checkIdentity(t *tableFacts) {
-	none := t.identity == "n" || t.identity == "d" && len(t.key) == 0
+	noIdentity := t.identity == "n" || t.identity == "d" && len(t.key) == 0
 	switch {
-	case (e.pub.Updates || e.pub.Deletes) && none:
+	case (e.pub.Updates || e.pub.Deletes) && noIdentity:
 		e.fail(tableIdentity, Wrong, []Remedy{sqlf("ALTER TABLE %s REPLICA IDENTITY FULL", t.quoted()), advicef("or add a primary key to it")},
 			"the application cannot delete or update rows of %s: the publication publishes deletes or updates, and the table has no replica identity", t.Table)
-	case none:
-		e.ok(tableIdentity, "%s has none, and needs none while only inserts are published", t.Table)
+	case noIdentity:
+		e.ok(tableIdentity, "%s has none, which suffices while only inserts are published", t.Table)
 	default:
 		e.ok(tableIdentity, "%s has one", t.Table)
 	}

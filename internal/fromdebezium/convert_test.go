@@ -52,7 +52,7 @@ transforms.outbox.route.tombstone.on.empty.payload=true
 transforms.outbox.table.expand.json.payload=true
 `
 
-// converted reads and converts the only relay in a file.
+// converted reads and converts the only outbox connector of a file.
 func converted(text string, o Options) (*Result, error) {
 	all, err := Read([]byte(text))
 	if err != nil {
@@ -126,7 +126,7 @@ func TestConvert(t *testing.T) {
 	}
 }
 
-// TestConvertDefaults: the least that a connector has, as JSON of Connect's REST interface.
+// TestConvertDefaults converts a minimal connector, as JSON of Connect's REST interface.
 func TestConvertDefaults(t *testing.T) {
 	r, c := convert(t, `{"name": "x", "config": {"connector.class": "io.debezium.connector.postgresql.PostgresConnector", "tasks.max": 1,
 		"database.hostname": "db", "database.dbname": "shop", "table.include.list": "public.outbox", "transforms": "outbox",
@@ -147,7 +147,7 @@ func TestConvertDefaults(t *testing.T) {
 	}
 }
 
-// table.op.invalid.behavior: warn and error leave an update out with a line in the log, fatal stops the connector.
+// TestConvertUpdates checks table.op.invalid.behavior: with warn and error the connector skips an update and logs it, with fatal it stops.
 func TestConvertUpdates(t *testing.T) {
 	for behaviour, want := range map[string]string{"": "skip", "warn": "skip", "error": "skip", "fatal": "poison"} {
 		_, c := convert(t, "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n"+
@@ -158,7 +158,7 @@ func TestConvertUpdates(t *testing.T) {
 	}
 }
 
-// TestConvertEnvelope: a column with the name of a role cannot be named, and without expansion the payload is another.
+// TestConvertEnvelope checks the notes about a column with the name of a role, and about a payload that is not expanded.
 func TestConvertEnvelope(t *testing.T) {
 	const head = "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n" +
 		"transforms.outbox.type=io.debezium.transforms.outbox.EventRouter\ntransforms.outbox.table.fields.additional.placement="
@@ -233,7 +233,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// What is left out says so, above all what protects somebody; and says nothing that could be a secret.
+// TestConvertNotes checks that options that are not converted have a note, above all those that protect data, and that no note contains a
+// secret.
 func TestConvertNotes(t *testing.T) {
 	const head = "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n" +
 		"transforms.outbox.type=io.debezium.transforms.outbox.EventRouter\ntransforms.outbox."
@@ -267,7 +268,7 @@ func TestConvertNotes(t *testing.T) {
 	}
 }
 
-// TestProperties: Java's own format.
+// TestProperties reads Java's properties format.
 func TestProperties(t *testing.T) {
 	got, err := Read([]byte("a = b\n ! no\nc:d e\\\n   f\ng\nh\\ i=\\u00e9\\t\\\\\nlast=x\\\\\n k\\=l m\n\\"))
 	if err != nil {
@@ -278,7 +279,7 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-// FuzzConvert: nothing makes it panic, and what it writes is YAML.
+// FuzzConvert checks that no input panics, and that the output is YAML.
 func FuzzConvert(f *testing.F) {
 	f.Add(connector)
 	f.Fuzz(func(t *testing.T, text string) {

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// stream is a fake Stream. What is committed is in its queue, and it checks the status updates.
+// stream is a fake Stream with a queue of messages. It checks the status updates.
 type stream struct {
 	t     *testing.T
 	table walsendertest.Table

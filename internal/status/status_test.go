@@ -15,7 +15,7 @@ import (
 
 const gb = 1 << 30
 
-// What daemon and slot say decides about the verdict, and what was not asked is not called healthy.
+// TestVerdict checks the verdict for states of daemon and slot. A daemon that was not queried is not called healthy.
 func TestVerdict(t *testing.T) {
 	daemon := func(s relay.State, kafka string) *DaemonStatus {
 		return &DaemonStatus{Status: relay.Status{State: s, Kafka: kafka, Reason: "for a reason"}}
@@ -58,7 +58,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// When the disk budget is reached is said in plain words, with the time that the rate was measured over.
+// TestBudget checks the text about the disk budget, with the time over which the rate was measured.
 func TestBudget(t *testing.T) {
 	at := time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
@@ -82,14 +82,14 @@ func TestBudget(t *testing.T) {
 			"reached",
 		},
 		{
-			"stands",
+			"does not grow",
 			Slot{Retained: gb, Budget: 10 * gb, Left: 9 * gb},
 			Slot{Retained: gb, Budget: 10 * gb, Left: 9 * gb},
 			[]string{"it does not grow (measured over 2.0 s)", "is 10 GB, of which 9 GB are left"},
 			"reached",
 		},
 		{
-			// restart_lsn moves in jumps while the slot is read: what counts is what is not confirmed.
+			// While the slot is read, restart_lsn moves in jumps, so the unconfirmed WAL counts.
 			"is read",
 			Slot{Active: true, Retained: gb, Unconfirmed: 100, Budget: 10 * gb, Left: 9 * gb},
 			Slot{Active: true, Retained: 2 * gb, Unconfirmed: 50, Budget: 10 * gb, Left: 8 * gb},
@@ -133,7 +133,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// The number of events that were delivered, and how many a second since the look before; no rate across a restart.
+// TestThroughput checks the number of delivered events, and the rate since the previous report, which is unknown after a restart.
 func TestThroughput(t *testing.T) {
 	at := time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 	after := func(d time.Duration, delivered float64) *Report {
@@ -160,7 +160,7 @@ func TestThroughput(t *testing.T) {
 	}
 }
 
-// What else the server keeps WAL for is found on a real server: an open transaction, a prepared one, another slot.
+// TestHolders finds, on a real server, what else retains WAL: an open transaction, a prepared one, another slot.
 func TestHolders(t *testing.T) {
 	s := pgtest.ForTest(t, pgtest.Options{Major: "17", Settings: map[string]string{"max_prepared_transactions": "2"}})
 	if err := s.Exec(t.Context(), "postgres", "CREATE DATABASE holders"); err != nil {
@@ -246,8 +246,8 @@ func TestURL(t *testing.T) {
 	}
 }
 
-// The listener of another program is not taken for a daemon.
-func TestOfSomethingElse(t *testing.T) {
+// TestOtherProgram checks that the response of another program is an error.
+func TestOtherProgram(t *testing.T) {
 	for body, want := range map[string]string{"{}": "not that of outboxcdc", "<html>": "not that of outboxcdc"} {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }))
 		o := &Observer{URL: srv.URL + "/status", Client: srv.Client()}

@@ -28,7 +28,7 @@ func FromEnv(getenv func(string) string, pid int) (*Notifier, error) {
 		return n, fmt.Errorf("NOTIFY_SOCKET=%q is neither a path nor an abstract socket", socket)
 	}
 	usec := getenv("WATCHDOG_USEC")
-	if of := getenv("WATCHDOG_PID"); n.socket == "" || usec == "" || of != "" && of != strconv.Itoa(pid) {
+	if watched := getenv("WATCHDOG_PID"); n.socket == "" || usec == "" || watched != "" && watched != strconv.Itoa(pid) {
 		return n, nil
 	}
 	us, err := strconv.ParseInt(usec, 10, 64)
