@@ -9,7 +9,8 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// TestRunbookCommands checks that commands of the runbook name existing files, variables and binaries of the deployments.
+// TestRunbookCommands checks that commands of the runbook name existing files, variables and binaries of the
+// deployments.
 func TestRunbookCommands(t *testing.T) {
 	text, err := os.ReadFile("../docs/runbook.md")
 	if err != nil {

@@ -40,8 +40,8 @@ type PublishedTable struct {
 	Root         uint32   // root of the table's partition tree, or the table itself
 }
 
-// publishedSQL asks for what is published in effect; attnames and rowfilter exist since PostgreSQL 15. Names are compared
-// rather than cast to regclass, which would need USAGE on the schemas.
+// publishedSQL asks for what is published in effect; attnames and rowfilter exist since PostgreSQL 15. Names are
+// compared rather than cast to regclass, which would need USAGE on the schemas.
 const publishedSQL = `
 SELECT c.oid, n.nspname::text, c.relname::text, coalesce(to_jsonb(t)->>'rowfilter', ''),
        CASE WHEN to_jsonb(t) ? 'attnames' THEN ARRAY(SELECT jsonb_array_elements_text(to_jsonb(t)->'attnames'))

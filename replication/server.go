@@ -21,7 +21,8 @@ type Server struct {
 // Major is the major version.
 func (s *Server) Major() int { return s.Version / 10000 }
 
-// ReadServer reads version, state and settings of the server. The settings come in units that do not depend on how the server shows them.
+// ReadServer reads version, state and settings of the server. The settings come in units that do not depend on how the
+// server shows them.
 func ReadServer(ctx context.Context, conn *pgx.Conn) (*Server, error) {
 	var s Server
 	var idle int64

@@ -14,8 +14,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// certificates exports when the certificates in the configured files expire. It reads the files at each scrape, because they may be rotated
-// at any time. A file that cannot be read has no series: the connection that needs it reports the error.
+// certificates exports when the certificates in the configured files expire. It reads the files at each scrape, because
+// they may be rotated at any time. A file that cannot be read has no series: the connection that needs it reports the
+// error.
 type certificates struct {
 	now func() *config.Config
 }
@@ -45,7 +46,8 @@ func (c certificates) Collect(ch chan<- prometheus.Metric) {
 	show("postgres.url", first)
 }
 
-// validity returns the times at which the first and the last of the certificates expire, or zero times without certificates.
+// validity returns the times at which the first and the last of the certificates expire, or zero times without
+// certificates.
 func validity(certs []*x509.Certificate) (first, last time.Time) {
 	for _, c := range certs {
 		if first.IsZero() || c.NotAfter.Before(first) {
@@ -75,7 +77,8 @@ func fileCertificates(name string) (certs []*x509.Certificate) {
 	}
 }
 
-// webCertificate is the certificate file of an exporter-toolkit configuration. A relative name is relative to that configuration.
+// webCertificate is the certificate file of an exporter-toolkit configuration. A relative name is relative to that
+// configuration.
 func webCertificate(webConfig string) string {
 	var web struct {
 		TLS struct {

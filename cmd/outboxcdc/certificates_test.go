@@ -18,8 +18,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// TestCertificates checks that each setting with certificates has a series: for a chain the first certificate that expires, for CA
-// certificates the last one, because one of them suffices. Files are read at each scrape. A file that cannot be read has no series.
+// TestCertificates checks that each setting with certificates has a series: for a chain the first certificate that
+// expires, for CA certificates the last one, because one of them suffices. Files are read at each scrape. A file that
+// cannot be read has no series.
 func TestCertificates(t *testing.T) {
 	hours := func(n int) time.Time { return time.Now().Add(time.Duration(n) * time.Hour).Truncate(time.Second) }
 	chain, web, sslcert := validUntil(t, hours(5), hours(3)), validUntil(t, hours(9)), validUntil(t, hours(11))

@@ -21,8 +21,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// kafkaMessage lets the CloudEvents SDK read a record, as the SDK's own Kafka bindings do with records of their clients. Only names and prefix
-// of headers are defined here.
+// kafkaMessage lets the CloudEvents SDK read a record, as the SDK's own Kafka bindings do with records of their
+// clients. Only names and prefix of headers are defined here.
 type kafkaMessage struct {
 	headers map[string][]byte
 	value   []byte

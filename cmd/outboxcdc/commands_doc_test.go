@@ -17,7 +17,8 @@ import (
 
 var updateCommands = flag.Bool("update-commands", false, "write docs/commands.md and docs/man/outboxcdc.1 again")
 
-// TestCommandsAreDocumented checks that docs/commands.md and the manual page have the help texts of the commands. `make docs` writes them.
+// TestCommandsAreDocumented checks that docs/commands.md and the manual page have the help texts of the commands. `make
+// docs` writes them.
 func TestCommandsAreDocumented(t *testing.T) {
 	for name, want := range map[string]string{
 		"../../docs/commands.md": commandReference(), "../../docs/man/outboxcdc.1": manPage(),

@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// addCompletion adds cobra's completion command, with our help texts, and the completion of flag values. It runs after all other commands
-// were added and the output of root was set, because cobra's command keeps both.
+// addCompletion adds cobra's completion command, with our help texts, and the completion of flag values. It runs after
+// all other commands were added and the output of root was set, because cobra's command keeps both.
 func addCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd("bash") // cobra adds the command later otherwise, and lets it take any argument
 	for _, c := range root.Commands() {

@@ -17,7 +17,8 @@ func said(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-// TestCompletion checks that each shell gets a script, that another word is wrong usage, and that values of flags are completed.
+// TestCompletion checks that each shell gets a script, that another word is wrong usage, and that values of flags are
+// completed.
 func TestCompletion(t *testing.T) {
 	for shell, has := range map[string]string{
 		"bash": "complete -o default -F __start_outboxcdc", "zsh": "#compdef outboxcdc", "fish": "complete -c outboxcdc", "powershell": "Register-ArgumentCompleter",

@@ -21,8 +21,8 @@ func checkConnections(cfg *config.Config) error {
 	return errors.Join(secretErr, checkPostgresURL(cfg, true), kafkaErr, checkWebConfig(cfg))
 }
 
-// checkPostgresURL validates the connection string and, if files is true, reads the certificates that it names. The daemon waits for a file
-// that cannot be read, because the file may be created later.
+// checkPostgresURL validates the connection string and, if files is true, reads the certificates that it names. The
+// daemon waits for a file that cannot be read, because the file may be created later.
 func checkPostgresURL(cfg *config.Config, files bool) error {
 	url, err := cfg.PostgresURL()
 	if err != nil {
@@ -64,14 +64,16 @@ var unsupported = []string{
 	"ssl_max_protocol_version",
 }
 
-// serverSettings are settings of the server that a connection string may contain. All other settings can be given as options=-c NAME=VALUE.
+// serverSettings are settings of the server that a connection string may contain. All other settings can be given as
+// options=-c NAME=VALUE.
 var serverSettings = []string{
 	"application_name", "options", "client_encoding", "timezone", "datestyle", "search_path", "statement_timeout", "lock_timeout",
 	"idle_session_timeout", "idle_in_transaction_session_timeout", "transaction_timeout", "tcp_keepalives_idle", "tcp_keepalives_interval",
 	"tcp_keepalives_count", "tcp_user_timeout", "extra_float_digits", "work_mem", "logical_decoding_work_mem", "role", "replication",
 }
 
-// checkKeyword says what is wrong with a keyword of a connection string, "" if nothing is. The text does not contain the value.
+// checkKeyword says what is wrong with a keyword of a connection string, "" if nothing is. The text does not contain
+// the value.
 func checkKeyword(name string) string {
 	if slices.Contains(serverSettings, strings.ToLower(name)) || strings.Contains(name, ".") {
 		return ""

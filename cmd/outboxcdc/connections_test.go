@@ -9,7 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
-// TestValidateConnections checks that validate finds errors in the connection string and in the files that connections need.
+// TestValidateConnections checks that validate finds errors in the connection string and in the files that connections
+// need.
 func TestValidateConnections(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	for url, want := range map[string]string{

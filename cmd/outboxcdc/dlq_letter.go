@@ -19,7 +19,8 @@ type letter struct {
 	slot                         string // "": written by a version without this header
 }
 
-// parseLetter reads the headers. If a name occurs twice, the first header may be one of the event, and the last one is the daemon's.
+// parseLetter reads the headers. If a name occurs twice, the first header may be one of the event, and the last one is
+// the daemon's.
 func parseLetter(raw *deadletter.Letter) *letter {
 	l := &letter{Letter: raw}
 	for _, h := range raw.Headers {

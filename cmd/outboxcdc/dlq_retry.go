@@ -50,8 +50,8 @@ func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 	return outcome{text: text + to, to: to, handled: !r.d.dryRun}, nil
 }
 
-// retriedRecord is the record of a dead letter that is sent again: that of the event, without its position, because the record is not in
-// order, and with the place of the dead letter, by which consumers recognize a second retry.
+// retriedRecord is the record of a dead letter that is sent again: that of the event, without its position, because the
+// record is not in order, and with the place of the dead letter, by which consumers recognize a second retry.
 func retriedRecord(l *letter, from, to string) *router.Record {
 	rec := &router.Record{ID: []byte(l.id), Topic: to, Key: l.Key, Value: l.Value, PartitionBy: l.Key}
 	if rec.Key == nil {

@@ -32,7 +32,8 @@ func doctorOf(t *testing.T, yaml string) doctor.Config {
 	return c
 }
 
-// TestDoctorConfig checks the topics that are known without rows, the columns that are read, and the Kafka user in remedies.
+// TestDoctorConfig checks the topics that are known without rows, the columns that are read, and the Kafka user in
+// remedies.
 func TestDoctorConfig(t *testing.T) {
 	clearEnv(t)
 	c := doctorOf(t, "postgres: {url: 'postgres://relay:s3cr3t@db:5433/shop'}\n")

@@ -30,7 +30,8 @@ type monitor interface {
 // aliveWithin is how long one turn of the main loop may take. It is longer than any timeout within a turn.
 const aliveWithin = 60 * time.Second
 
-// maxConnections is the maximum number of connections, each of which holds a response and buffers. Monitoring needs few.
+// maxConnections is the maximum number of connections, each of which holds a response and buffers. Monitoring needs
+// few.
 const maxConnections = 32
 
 type server struct {
@@ -41,7 +42,8 @@ type server struct {
 	log       *slog.Logger
 }
 
-// listen opens the address before serving, so that a port in use or an invalid web configuration is an error at the start.
+// listen opens the address before serving, so that a port in use or an invalid web configuration is an error at the
+// start.
 func listen(cfg *config.Config, reg *prometheus.Registry, m monitor, log *slog.Logger) (*server, error) {
 	file := cfg.HTTP.WebConfigFile
 	if err := checkWebConfig(cfg); err != nil {
@@ -65,7 +67,8 @@ func listen(cfg *config.Config, reg *prometheus.Registry, m monitor, log *slog.L
 	return &server{ln: conns.Limit(ln, maxConnections), history: history, log: quiet, webConfig: file, srv: srv}, nil
 }
 
-// withoutValues removes the values that the YAML reader quotes: the file contains hashes of passwords and may contain keys.
+// withoutValues removes the values that the YAML reader quotes: the file contains hashes of passwords and may contain
+// keys.
 func withoutValues(text string) string { return quotedValue.ReplaceAllString(text, "`…`") }
 
 var quotedValue = regexp.MustCompile("(?s)`.*`")

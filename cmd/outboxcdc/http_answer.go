@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// A response is complete before its first byte is written. A client that does not read holds only its own connection and response, for at
-// most writeWithin, and blocks no other client.
+// A response is complete before its first byte is written. A client that does not read holds only its own connection
+// and response, for at most writeWithin, and blocks no other client.
 
 const (
 	// writeWithin is how long a client may take to read a response.

@@ -18,7 +18,8 @@ const (
 	lagEvery      = time.Second
 )
 
-// history has the lag and the throughput of the last hour, or since the start of the process, for the graphs of the page.
+// history has the lag and the throughput of the last hour, or since the start of the process, for the graphs of the
+// page.
 type history struct {
 	reg   prometheus.Gatherer
 	m     monitor

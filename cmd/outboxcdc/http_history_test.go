@@ -12,7 +12,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
-// TestHistory checks that the history has an hour of samples: the maximum lag of ten seconds, if known, and the throughput.
+// TestHistory checks that the history has an hour of samples: the maximum lag of ten seconds, if known, and the
+// throughput.
 func TestHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()

@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// complainEvery is the minimum time between two warnings of the HTTP listener. Otherwise any client that reaches the port could fill the log.
+// complainEvery is the minimum time between two warnings of the HTTP listener. Otherwise any client that reaches the
+// port could fill the log.
 const complainEvery = time.Minute
 
-// complaints is a log handler for net/http and the exporter toolkit. It logs at most one warning or error in complainEvery, with the number
-// of those that were dropped since the previous one.
+// complaints is a log handler for net/http and the exporter toolkit. It logs at most one warning or error in
+// complainEvery, with the number of those that were dropped since the previous one.
 type complaints struct {
 	slog.Handler
 	clock func() time.Time

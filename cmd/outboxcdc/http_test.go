@@ -86,7 +86,8 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// TestStatusReport checks that /status has the relay's status, the slot, the version, and the delivered events by topic.
+// TestStatusReport checks that /status has the relay's status, the slot, the version, and the delivered events by
+// topic.
 func TestStatusReport(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: deliveredMetric}, []string{"topic"})
@@ -174,7 +175,8 @@ func serving(t *testing.T, cfg *config.Config, reg *prometheus.Registry, log *sl
 // stuckBytes is the size of a response that does not fit in the buffers of a socket.
 const stuckBytes = 6 << 20
 
-// TestClientsThatNeverRead checks that scrapes succeed promptly while more clients than the limit of connections send requests and never read.
+// TestClientsThatNeverRead checks that scrapes succeed promptly while more clients than the limit of connections send
+// requests and never read.
 func TestClientsThatNeverRead(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	large := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "large", Help: strings.Repeat("x", stuckBytes)}, nil)

@@ -22,7 +22,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
-// webFiles writes a certificate, its key and a web configuration with both. It returns a pool that trusts the certificate.
+// webFiles writes a certificate, its key and a web configuration with both. It returns a pool that trusts the
+// certificate.
 func webFiles(t *testing.T, password string) (file string, pool *x509.CertPool) {
 	t.Helper()
 	dir := t.TempDir()
@@ -59,8 +60,8 @@ func put(t *testing.T, dir, name string, text []byte) string {
 	return path
 }
 
-// TestWebConfig checks that with http.web_config_file all paths, including the probes, require TLS and the password, and that a password that
-// is changed in the file is used.
+// TestWebConfig checks that with http.web_config_file all paths, including the probes, require TLS and the password,
+// and that a password that is changed in the file is used.
 func TestWebConfig(t *testing.T) {
 	file, pool := webFiles(t, "first")
 	cfg := config.Default()
@@ -112,7 +113,8 @@ func TestWebConfig(t *testing.T) {
 	}
 }
 
-// TestBadWebConfig checks that an invalid file ends the start with exit code 78. The error names the setting and contains no secret.
+// TestBadWebConfig checks that an invalid file ends the start with exit code 78. The error names the setting and
+// contains no secret.
 func TestBadWebConfig(t *testing.T) {
 	const secret = "hunter2"
 	dir := t.TempDir()

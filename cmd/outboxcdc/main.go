@@ -1,7 +1,7 @@
 // Command outboxcdc delivers a Postgres transactional outbox to Kafka by tailing the WAL: see README.md.
 //
-// Each command has a file: run.go, setup.go, peek.go, dlq.go, slot.go, doctor.go, status.go, validate.go and config.go. main.go has the root
-// command and the signals, http.go the daemon's HTTP listener.
+// Each command has a file: run.go, setup.go, peek.go, dlq.go, slot.go, doctor.go, status.go, validate.go and config.go.
+// main.go has the root command and the signals, http.go the daemon's HTTP listener.
 package main
 
 import (
@@ -34,8 +34,8 @@ func main() {
 	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// sameSignal is the time after the first signal in which a second one is ignored: timeout(1), and supervisors that signal a process group,
-// send the signal twice.
+// sameSignal is the time after the first signal in which a second one is ignored: timeout(1), and supervisors that
+// signal a process group, send the signal twice.
 const sameSignal = time.Second
 
 // handleSignals calls drain at the first signal and leave at the second.

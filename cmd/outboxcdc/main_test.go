@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestSignals checks that the first signal starts the drain and that a second one exits, unless it follows immediately, as from a signal to
-// the process group.
+// TestSignals checks that the first signal starts the drain and that a second one exits, unless it follows immediately,
+// as from a signal to the process group.
 func TestSignals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		signals := make(chan os.Signal)

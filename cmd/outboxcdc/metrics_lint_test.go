@@ -11,8 +11,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// TestMetricsLint runs the linter of Prometheus on all metrics. Metrics without a series, which /metrics omits, are taken from
-// registeredMetrics.
+// TestMetricsLint runs the linter of Prometheus on all metrics. Metrics without a series, which /metrics omits, are
+// taken from registeredMetrics.
 func TestMetricsLint(t *testing.T) {
 	reg := newRegistry()
 	all := &both{Registry: reg}
@@ -50,8 +50,8 @@ func TestMetricsLint(t *testing.T) {
 	}
 }
 
-// TestSeriesExistFromTheStart checks that series with known labels exist from the start, at zero: otherwise rate() and increase() would not
-// count the first event.
+// TestSeriesExistFromTheStart checks that series with known labels exist from the start, at zero: otherwise rate() and
+// increase() would not count the first event.
 func TestSeriesExistFromTheStart(t *testing.T) {
 	reg := wired(t)
 	for name, least := range map[string]int{

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestMetricsNamedElsewhere checks that metrics, labels and fixed label values in alerts, dashboard and documents exist.
+// TestMetricsNamedElsewhere checks that metrics, labels and fixed label values in alerts, dashboard and documents
+// exist.
 func TestMetricsNamedElsewhere(t *testing.T) {
 	files := []string{"README.md", "deploy/prometheus/alerts.yaml", "deploy/prometheus/alerts_test.yaml", "deploy/grafana/outboxcdc.json"}
 	docs, err := filepath.Glob("../../docs/*.md")
@@ -61,7 +62,8 @@ func TestMetricsNamedWrongly(t *testing.T) {
 	}
 }
 
-// metricNames are the metrics of the daemon: the labels of each metric, and the values of labels that exist from the start.
+// metricNames are the metrics of the daemon: the labels of each metric, and the values of labels that exist from the
+// start.
 type metricNames struct {
 	labels map[string][]string
 	values map[string]map[string][]string

@@ -34,9 +34,9 @@ func newSupervisor(m monitor, log *slog.Logger) *supervisor {
 // statusEvery is the time between two updates of the status, which is for people.
 const statusEvery = time.Second
 
-// watch notifies systemd that the process is ready, then of its status, and that the process is stopping once ctx has ended. It returns
-// when done ends. Ready means that the settings are valid and the listener is open. It does not depend on Kafka and Postgres, because a
-// restart would not help: their state is in the status.
+// watch notifies systemd that the process is ready, then of its status, and that the process is stopping once ctx has
+// ended. It returns when done ends. Ready means that the settings are valid and the listener is open. It does not
+// depend on Kafka and Postgres, because a restart would not help: their state is in the status.
 //
 // The watchdog is notified while the main loop runs, also while it drains.
 func (s *supervisor) watch(ctx, done context.Context, shutdownTimeout time.Duration) {

@@ -67,8 +67,8 @@ func (m manager) await(want ...string) {
 	}
 }
 
-// TestSystemdNotified checks that the daemon is ready once it listens, also while Kafka and Postgres are unavailable, which the status says; that
-// the watchdog is notified; and that the end is announced with its timeout.
+// TestSystemdNotified checks that the daemon is ready once it listens, also while Kafka and Postgres are unavailable,
+// which the status says; that the watchdog is notified; and that the end is announced with its timeout.
 func TestSystemdNotified(t *testing.T) {
 	m := newManager(t, 300*time.Millisecond)
 	for name, value := range map[string]string{
@@ -96,7 +96,8 @@ func TestSystemdNotified(t *testing.T) {
 	}
 }
 
-// TestSystemdWaitsForTheDrain checks that the stop timeout is extended for the drain, and that the watchdog is notified meanwhile.
+// TestSystemdWaitsForTheDrain checks that the stop timeout is extended for the drain, and that the watchdog is notified
+// meanwhile.
 func TestSystemdWaitsForTheDrain(t *testing.T) {
 	m := newManager(t, 300*time.Millisecond)
 	s := newSupervisor(&fakeRelay{status: relay.Status{State: relay.Draining}}, slog.New(slog.DiscardHandler))
@@ -126,8 +127,8 @@ func TestWatchdogWithoutLoop(t *testing.T) {
 	}
 }
 
-// TestSystemdNotifiedOfEnd checks that a stop because of an error leaves its cause in the status, and that start and end of a reload are
-// announced.
+// TestSystemdNotifiedOfEnd checks that a stop because of an error leaves its cause in the status, and that start and
+// end of a reload are announced.
 func TestSystemdNotifiedOfEnd(t *testing.T) {
 	m := newManager(t, 0)
 	s := newSupervisor(&fakeRelay{}, slog.New(slog.DiscardHandler))

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// The page at / shows /status. It is one file that loads nothing else, so that it works without internet access, behind a proxy and on a
-// phone. Its Content-Security-Policy allows only the script and the style that it contains.
+// The page at / shows /status. It is one file that loads nothing else, so that it works without internet access, behind
+// a proxy and on a phone. Its Content-Security-Policy allows only the script and the style that it contains.
 
 //go:embed page/page.html
 var pageHTML string

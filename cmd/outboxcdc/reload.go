@@ -14,8 +14,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// reloader holds the configuration and replaces the settings that may change while the daemon runs. It does not touch the open session:
-// new connections use the new secrets and certificates.
+// reloader holds the configuration and replaces the settings that may change while the daemon runs. It does not touch
+// the open session: new connections use the new secrets and certificates.
 type reloader struct {
 	load    func() (*config.Config, error)
 	level   *slog.LevelVar
@@ -51,7 +51,8 @@ func (r *reloader) succeeded() {
 	r.at.SetToCurrentTime()
 }
 
-// watch reloads at each SIGHUP until ctx ends. It calls begin before each reload, and the function that begin returns after the reload.
+// watch reloads at each SIGHUP until ctx ends. It calls begin before each reload, and the function that begin returns
+// after the reload.
 func (r *reloader) watch(ctx context.Context, begin func() (end func())) {
 	hup := make(chan os.Signal, 1) // signals that arrive during a reload cause one more reload
 	signal.Notify(hup, syscall.SIGHUP)

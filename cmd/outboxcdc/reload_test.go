@@ -14,7 +14,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// TestReload checks that settings that may change do change, that others are named, and that an invalid configuration changes nothing.
+// TestReload checks that settings that may change do change, that others are named, and that an invalid configuration
+// changes nothing.
 func TestReload(t *testing.T) {
 	dir := t.TempDir()
 	file, password := filepath.Join(dir, "outboxcdc.yaml"), filepath.Join(dir, "password")

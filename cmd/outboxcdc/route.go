@@ -9,7 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// routerConfigs returns a configuration of the router for each table and, if logical messages are a source, one more for them.
+// routerConfigs returns a configuration of the router for each table and, if logical messages are a source, one more
+// for them.
 func routerConfigs(cfg *config.Config) []router.Config {
 	var out []router.Config
 	for _, s := range cfg.Sources() {

@@ -47,7 +47,8 @@ var (
 	docRows   = regexp.MustCompile("(?m)^\\| ((?:… )?`[a-z_]+: .*?) \\| (.*) \\|$")
 )
 
-// TestRoutingDoc checks the tables of docs/routing.md that have settings on the left and, on the right, the resulting record.
+// TestRoutingDoc checks the tables of docs/routing.md that have settings on the left and, on the right, the resulting
+// record.
 func TestRoutingDoc(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/routing.md")
 	if err != nil {

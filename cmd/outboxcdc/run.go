@@ -40,7 +40,8 @@ func newRunCommand(load func() (*config.Config, error)) *cobra.Command {
 	}
 }
 
-// newRegistry returns a registry with the metrics of the process: those of Go, of the system, and the version of the binary.
+// newRegistry returns a registry with the metrics of the process: those of Go, of the system, and the version of the
+// binary.
 func newRegistry() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -59,8 +60,9 @@ func registerBuildInfo(reg prometheus.Registerer) {
 	reg.MustRegister(g)
 }
 
-// memoryLimit makes the garbage collector run more often before the heap grows beyond what tuning.max_in_flight needs: the amount of garbage
-// depends on the rate of events. With the pages of the program, about 15 MiB, the process stays below 128 MB.
+// memoryLimit makes the garbage collector run more often before the heap grows beyond what tuning.max_in_flight needs:
+// the amount of garbage depends on the rate of events. With the pages of the program, about 15 MiB, the process stays
+// below 128 MB.
 const memoryLimit = 104 << 20
 
 // run is the daemon. It returns nil after a complete drain. At SIGHUP it loads the configuration again.
@@ -128,7 +130,8 @@ func poisonRemedy(p *router.Poison) string {
 	return fmt.Sprintf("remove the cause and start again, or start with --set %s=dead_letter (or =skip, which discards the event); see docs/poison.md", setting)
 }
 
-// wire builds the relay from its parts and connects to nothing. The parts call now again for settings that may change while the daemon runs.
+// wire builds the relay from its parts and connects to nothing. The parts call now again for settings that may change
+// while the daemon runs.
 func wire(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (*relay.Relay, error) {
 	cfg := now()
 	source, err := newSource(now, log)

@@ -12,7 +12,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
-// TestKafkaSecurity checks that errors about certificates and secrets name the setting, and that replaced files are used.
+// TestKafkaSecurity checks that errors about certificates and secrets name the setting, and that replaced files are
+// used.
 func TestKafkaSecurity(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, text []byte) string {

@@ -90,8 +90,9 @@ func setupParams(cfg *config.Config) (sql.Params, error) {
 	}, nil
 }
 
-// setupURL returns the connection string of --url, of the environment, or of the file that the environment names; "" if libpq's variables
-// name a server. It never returns postgres.url, because the daemon's role should not have these privileges.
+// setupURL returns the connection string of --url, of the environment, or of the file that the environment names; "" if
+// libpq's variables name a server. It never returns postgres.url, because the daemon's role should not have these
+// privileges.
 func setupURL(flag string) (string, error) {
 	env, file := os.Getenv(setup.URLEnv), os.Getenv(setup.URLEnv+"_FILE")
 	switch {
@@ -205,7 +206,8 @@ func newSetupDestroyCommand(loadConfig func() (*config.Config, error)) *cobra.Co
 	return cmd
 }
 
-// positionReplicas is the replication factor of topics that the daemon creates, or -1, the brokers' default, if it creates none.
+// positionReplicas is the replication factor of topics that the daemon creates, or -1, the brokers' default, if it
+// creates none.
 func positionReplicas(cfg *config.Config) int16 {
 	if t := &cfg.Kafka.CreateTopics; t.Enabled {
 		return int16(t.ReplicationFactor)
@@ -213,7 +215,8 @@ func positionReplicas(cfg *config.Config) int16 {
 	return -1
 }
 
-// positionTopicComment is the comment of `setup sql` with the command that creates the position topic; "" if the daemon needs none.
+// positionTopicComment is the comment of `setup sql` with the command that creates the position topic; "" if the daemon
+// needs none.
 func positionTopicComment(cfg *config.Config) string {
 	if !cfg.Deduplicated() {
 		return ""

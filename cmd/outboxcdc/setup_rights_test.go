@@ -25,8 +25,8 @@ func (d *database) dropRoles(names ...string) {
 	})
 }
 
-// testOwner checks that the owner of the database, with CREATEROLE and REPLICATION, can create everything; before PostgreSQL 16 a superuser
-// has to create the role.
+// testOwner checks that the owner of the database, with CREATEROLE and REPLICATION, can create everything; before
+// PostgreSQL 16 a superuser has to create the role.
 func testOwner(t *testing.T, d *database, major string) {
 	d.exec(`CREATE ROLE owner_o LOGIN CREATEROLE REPLICATION PASSWORD 'pw'`, `ALTER DATABASE owner OWNER TO owner_o`)
 	if major == "14" {
@@ -53,7 +53,8 @@ func testOwner(t *testing.T, d *database, major string) {
 	}
 }
 
-// testForeignOwner checks that an existing object needs --owner if every role may create in its schema, as in public before PostgreSQL 15.
+// testForeignOwner checks that an existing object needs --owner if every role may create in its schema, as in public
+// before PostgreSQL 15.
 func testForeignOwner(t *testing.T, d *database, major string) {
 	d.exec(`CREATE ROLE stranger_s`, `CREATE ROLE stranger_o`)
 	d.dropRoles("stranger_s", "stranger_o")

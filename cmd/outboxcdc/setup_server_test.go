@@ -53,8 +53,8 @@ func (d *database) text(query string, args ...any) string {
 	return s
 }
 
-// yaml is a configuration whose slot, publication and role are named after the database, because slots and roles are shared by all databases
-// of a server.
+// yaml is a configuration whose slot, publication and role are named after the database, because slots and roles are
+// shared by all databases of a server.
 func (d *database) yaml() string {
 	return "postgres: {url: 'postgres://" + d.name + "_role@h/" + d.name + "', slot: " + d.name + ", publication: " + d.name + "}\n"
 }

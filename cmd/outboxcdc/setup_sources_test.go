@@ -9,7 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// testSeveralTables checks that each of several tables is created or found, and that the publication must contain all of them.
+// testSeveralTables checks that each of several tables is created or found, and that the publication must contain all
+// of them.
 func testSeveralTables(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE SCHEMA sales`, `CREATE TABLE sales.parts (no bigint, kind text, who text, body json) PARTITION BY RANGE (no)`)
 	yaml := d.yaml() + `outboxes:
@@ -53,8 +54,8 @@ func testSeveralTables(t *testing.T, d *database, _ string) {
 	want(t, out, `table "public"."outbox", "sales"."parts", "sales"."more" and role several_role are kept`)
 }
 
-// testMessagesAlone checks a publication without tables, and the function that writes logical messages: the application may call the
-// function without the privilege to write messages.
+// testMessagesAlone checks a publication without tables, and the function that writes logical messages: the application
+// may call the function without the privilege to write messages.
 func testMessagesAlone(t *testing.T, d *database, major string) {
 	yaml := d.yaml() + "outbox: {table: \"\"}\nmessages: {prefix: it's}\n"
 	apply := func(args ...string) string {

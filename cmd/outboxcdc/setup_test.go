@@ -16,8 +16,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 
-// runCommand runs `outboxcdc args…` in this process with a configuration file of the given text. It does not connect to Kafka; tests with
-// Kafka are in test/integration.
+// runCommand runs `outboxcdc args…` in this process with a configuration file of the given text. It does not connect to
+// Kafka; tests with Kafka are in test/integration.
 func runCommand(t *testing.T, yaml, stdin string, args ...string) (string, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "c.yaml")

@@ -24,8 +24,8 @@ const (
 	headerRetried  = "outboxcdc-retried"
 )
 
-// line is a line of text for people: words and name=value pairs, separated by spaces. Line ends and control characters are escaped as in Go
-// strings.
+// line is a line of text for people: words and name=value pairs, separated by spaces. Line ends and control characters
+// are escaped as in Go strings.
 type line struct{ bytes.Buffer }
 
 func (l *line) word(s string) {
@@ -42,8 +42,8 @@ func (l *line) pair(name string, value []byte) {
 	}
 }
 
-// record adds key, headers and value, without the headers of outboxcdc, which the beginning of the line shows. A null key is omitted, and a
-// null value is shown as tombstone.
+// record adds key, headers and value, without the headers of outboxcdc, which the beginning of the line shows. A null
+// key is omitted, and a null value is shown as tombstone.
 func (l *line) record(key, value []byte, headers []router.Header, payload bool) {
 	l.pair("key", key)
 	var all []string
@@ -73,7 +73,8 @@ func (l *line) end() []byte {
 	return l.Bytes()
 }
 
-// quoted is b in quotes, or unquoted if that is unambiguous. The last value of a line may contain spaces and quotes without being quoted.
+// quoted is b in quotes, or unquoted if that is unambiguous. The last value of a line may contain spaces and quotes
+// without being quoted.
 func quoted(b []byte, last bool) string {
 	plain := len(b) > 0 && utf8.Valid(b) && (!last || b[0] != '"' || json.Valid(b))
 	for _, r := range string(b) {
@@ -85,8 +86,8 @@ func quoted(b []byte, last bool) string {
 	return strconv.Quote(string(b))
 }
 
-// recordJSON is the part of a record that peek and dlq have in common. Bytes are a string if they are UTF-8, otherwise base64 under another
-// name. Null is JSON's null.
+// recordJSON is the part of a record that peek and dlq have in common. Bytes are a string if they are UTF-8, otherwise
+// base64 under another name. Null is JSON's null.
 type recordJSON struct {
 	Key         *string      `json:"key"`
 	KeyBase64   []byte       `json:"key_base64,omitempty"`

@@ -125,7 +125,8 @@ func (a *adopter) read(ctx context.Context, session *kafka.Producer) error {
 	if slot.Active {
 		return exit.With(exit.Fault, activeError(a.slot, slot))
 	}
-	// Rows that are committed while the publication lacks the outbox are not in the stream. An adoption at that time would hide them.
+	// Rows that are committed while the publication lacks the outbox are not in the stream. An adoption at that time
+	// would hide them.
 	before := ""
 	if a.old != nil && a.broken == nil {
 		before = a.old.PublishedFor(a.events)

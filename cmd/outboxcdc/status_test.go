@@ -30,8 +30,8 @@ func TestStatusUsage(t *testing.T) {
 	}
 }
 
-// TestStatusWatch measures the rate with a real server and a fake daemon. With --watch, status continues until it is interrupted, with a JSON
-// object on each line.
+// TestStatusWatch measures the rate with a real server and a fake daemon. With --watch, status continues until it is
+// interrupted, with a JSON object on each line.
 func TestStatusWatch(t *testing.T) {
 	clearEnv(t)
 	s := pgtest.ForTest(t, pgtest.Options{Major: "17", Settings: map[string]string{"max_slot_wal_keep_size": "1GB"}})

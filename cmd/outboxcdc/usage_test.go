@@ -11,7 +11,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
-// TestWrongUsage checks that too many or too few arguments are wrong usage, as an unknown flag is, and that the command does nothing.
+// TestWrongUsage checks that too many or too few arguments are wrong usage, as an unknown flag is, and that the command
+// does nothing.
 func TestWrongUsage(t *testing.T) {
 	lines := []string{"config from-debezium", "help nope", "help run nope"}
 	root := newRootCommand()

@@ -21,8 +21,8 @@ type settings struct {
 	flags []string // --set
 }
 
-// load reads the configuration. A default file that was found the first time is required from then on: if it is missing at a reload, that
-// is an error.
+// load reads the configuration. A default file that was found the first time is required from then on: if it is missing
+// at a reload, that is an error.
 func (s *settings) load() (*config.Config, error) {
 	s.files = config.Find(s.files)
 	return config.Load(s.files, os.Environ(), s.flags...)

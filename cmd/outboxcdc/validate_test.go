@@ -29,7 +29,8 @@ func writeFile(t *testing.T, name, text string) string {
 	return path
 }
 
-// TestValidate checks that validate reports all errors, one on each line, including contradictions of route settings, with exit code 78.
+// TestValidate checks that validate reports all errors, one on each line, including contradictions of route settings,
+// with exit code 78.
 func TestValidate(t *testing.T) {
 	good := writeFile(t, "good.yaml", "kafka: {brokers: ['never.invalid:1']}\npostgres: {url: 'postgres://u:s3cr3t@never.invalid/d'}\n")
 	if code, out, errs := commandLine(t, "validate", "-c", good); code != 0 || !strings.Contains(out, "valid ("+good+")") || errs != "" {
@@ -78,8 +79,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestNoEventsToPositionTopic checks that a setting that routes events or dead letters to the position topic is refused before any
-// connection is opened.
+// TestNoEventsToPositionTopic checks that a setting that routes events or dead letters to the position topic is refused
+// before any connection is opened.
 func TestNoEventsToPositionTopic(t *testing.T) {
 	file := writeFile(t, "a.yaml", `
 kafka: {brokers: ['never.invalid:1']}
@@ -110,7 +111,8 @@ func compact(t *testing.T, text string) string {
 	return b.String()
 }
 
-// TestConfigPrint checks that config print shows origins, and that its output loads again with the same settings except for secrets.
+// TestConfigPrint checks that config print shows origins, and that its output loads again with the same settings except
+// for secrets.
 func TestConfigPrint(t *testing.T) {
 	file := writeFile(t, "a.yaml", "preset: debezium\npostgres: {url: 'postgres://u:s3cr3t@h/d'}\nkafka: {sasl: {mechanism: PLAIN, user: u, password: s3cr3t}}\n")
 	t.Setenv("OUTBOXCDC_POSTGRES_SLOT", "relay")

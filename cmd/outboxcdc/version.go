@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The release build sets both with -ldflags "-X main.version=… -X main.revision=…". After a plain `go build` they are empty, and the build
-// info that Go embeds is used.
+// The release build sets both with -ldflags "-X main.version=… -X main.revision=…". After a plain `go build` they are
+// empty, and the build info that Go embeds is used.
 var (
 	version  string
 	revision string

@@ -14,8 +14,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/promtest"
 )
 
-// TestAlerts checks the rules with promtool, and runs the cases of alerts_test.yaml: each alert fires in one, and does not fire in a similar
-// one.
+// TestAlerts checks the rules with promtool, and runs the cases of alerts_test.yaml: each alert fires in one, and does
+// not fire in a similar one.
 func TestAlerts(t *testing.T) {
 	promtool := promtest.NeedTool(t, "promtool")
 	for _, args := range [][]string{{"check", "rules", "--lint-fatal", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}, {"check", "config", "prometheus.yml"}} {
@@ -36,8 +36,8 @@ type rules struct {
 	}
 }
 
-// TestEachAlertIsExplained checks that each alert has a severity, a section of the runbook with all its parts, and two cases: one that fires
-// and one that does not.
+// TestEachAlertIsExplained checks that each alert has a severity, a section of the runbook with all its parts, and two
+// cases: one that fires and one that does not.
 func TestEachAlertIsExplained(t *testing.T) {
 	var all rules
 	read(t, "alerts.yaml", &all)

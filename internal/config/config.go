@@ -1,11 +1,12 @@
 // Package config defines the settings: their names, defaults, meanings and limits.
 //
-// A [Config] that is returned without an error is complete and valid. An unknown key or variable is an error with file, line, column and the
-// most similar known name. No input makes the package panic. Errors and printed configurations contain no secret. The package opens no
-// connection, so it does not check whether the named objects exist.
+// A [Config] that is returned without an error is complete and valid. An unknown key or variable is an error with file,
+// line, column and the most similar known name. No input makes the package panic. Errors and printed configurations
+// contain no secret. The package opens no connection, so it does not check whether the named objects exist.
 //
-// The fields of [Config] are the manual: their tags have name and default, their comments meaning, unit and effect. The sample, the JSON
-// Schema and docs/configuration.md are generated from them. Remarks for readers of the code are in the comment after a field.
+// The fields of [Config] are the manual: their tags have name and default, their comments meaning, unit and effect. The
+// sample, the JSON Schema and docs/configuration.md are generated from them. Remarks for readers of the code are in the
+// comment after a field.
 package config
 
 import "time"
@@ -174,8 +175,8 @@ type Poison struct {
 	// process ends, so that its supervisor shows it. hold: it keeps running, not ready, until it is stopped; for
 	// supervisors that restart every process that ends.
 	OnStop string `yaml:"on_stop" default:"exit" oneof:"exit hold"`
-	// Oversize is what happens to a dead letter that is too large for its topic: stop, or cut: first the end of the value,
-	// then headers and key.
+	// Oversize is what happens to a dead letter that is too large for its topic: stop, or cut: first the end of the
+	// value, then headers and key.
 	Oversize string `yaml:"oversize" default:"stop" oneof:"stop cut"`
 	// Topic is the dead-letter topic.
 	Topic string `yaml:"topic" default:"outbox.dead_letter"`
@@ -247,9 +248,9 @@ type SASL struct {
 
 // Delivery is what a crash may repeat.
 type Delivery struct {
-	// Mode is whether a crash may repeat events. deduplicated: at the start the daemon reads the end of each
-	// partition, and skips events that Kafka already has; it needs the position topic, permission to read all topics,
-	// and route.position_header: true. at_least_once: a crash repeats events that were in flight or not yet confirmed; it
+	// Mode is whether a crash may repeat events. deduplicated: at the start the daemon reads the end of each partition,
+	// and skips events that Kafka already has; it needs the position topic, permission to read all topics, and
+	// route.position_header: true. at_least_once: a crash repeats events that were in flight or not yet confirmed; it
 	// is the default of preset: debezium, which has no position header.
 	Mode string `yaml:"mode" default:"deduplicated" oneof:"at_least_once deduplicated"`
 	// PositionTopic is the topic with one position record for each slot. It is compacted and has one partition. Two
@@ -355,8 +356,8 @@ func (c *Config) ReceiveBuffer() int {
 	return int(n)
 }
 
-// Origin is where the value at path was set, e.g. "outboxcdc.yaml:3:9", "OUTBOXCDC_POSTGRES_SLOT" or "default". If a former name of the
-// setting was used, that name follows in parentheses.
+// Origin is where the value at path was set, e.g. "outboxcdc.yaml:3:9", "OUTBOXCDC_POSTGRES_SLOT" or "default". If a
+// former name of the setting was used, that name follows in parentheses.
 func (c *Config) Origin(path string) string {
 	if o, ok := c.origins[path]; ok {
 		if name := c.formerNames[path]; name != "" {

@@ -38,8 +38,8 @@ var beside = []string{
 	"kafka.sasl.password_file", "kafka.sasl.token_url", "kafka.sasl.scopes",
 }
 
-// surface.yaml is a configuration of an earlier version with every setting at its default. It loads to the defaults: each former name
-// is still read.
+// surface.yaml is a configuration of an earlier version with every setting at its default. It loads to the defaults:
+// each former name is still read.
 func TestContractSampleIsTheDefault(t *testing.T) {
 	data, err := os.ReadFile("testdata/surface.yaml")
 	if err != nil {
@@ -327,8 +327,8 @@ func TestPreset(t *testing.T) {
 	}
 }
 
-// TestEveryKindOfErrorAtOnce checks that errors of reading and of validation are reported together, except in a section that could not be
-// read.
+// TestEveryKindOfErrorAtOnce checks that errors of reading and of validation are reported together, except in a section
+// that could not be read.
 func TestEveryKindOfErrorAtOnce(t *testing.T) {
 	_, err := loadText("postgres: {slot: A, slt: x}\nkafka: {tls: {enabled: maybe, ca_file: /c}, sasl: {usr: x, mechanism: PLAIN}}\nlog: {level: loud}\n", "OUTBOXCDC_SHUTDOWN_TIMEOUT=0s")
 	var got []string

@@ -38,7 +38,8 @@ func (v *validation) delivery(d *Delivery) {
 	}
 }
 
-// EventSources is a fingerprint of the settings that decide which changes of a transaction are events, and so the ordinals of events.
+// EventSources is a fingerprint of the settings that decide which changes of a transaction are events, and so the
+// ordinals of events.
 func (c *Config) EventSources() string {
 	tables := []string{}
 	for _, s := range c.Sources() {

@@ -7,7 +7,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
-// Error is an error of the configuration. Several errors are joined with errors.Join; errors.As finds the first one, with its exit code.
+// Error is an error of the configuration. Several errors are joined with errors.Join; errors.As finds the first one,
+// with its exit code.
 type Error struct {
 	Where   string // "outboxcdc.yaml:3:9", an environment variable, or "" for a default or the whole configuration
 	Path    string // the setting, e.g. "postgres.slot", or ""

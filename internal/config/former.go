@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// formerNames maps former names of settings to present ones. A configuration with former names is still accepted. Sample and reference do not
-// have them, and `config print` shows the present names.
+// formerNames maps former names of settings to present ones. A configuration with former names is still accepted.
+// Sample and reference do not have them, and `config print` shows the present names.
 var formerNames = map[string]string{
 	"postgres.status_interval":    "tuning.status_interval",
 	"postgres.park_after":         "tuning.park_after",

@@ -20,8 +20,8 @@ func otherThanDefault(s *setting) string {
 	return "64MB"
 }
 
-// TestFormerNames checks that a former name sets the same setting as the present name, from each source, and that both in one source are an
-// error.
+// TestFormerNames checks that a former name sets the same setting as the present name, from each source, and that both
+// in one source are an error.
 func TestFormerNames(t *testing.T) {
 	yaml := func(path, value string) string {
 		var b strings.Builder

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzLoad checks that no input panics, that every error is an Error with its exit code, and that an accepted configuration is valid and can
-// be printed and loaded again.
+// FuzzLoad checks that no input panics, that every error is an Error with its exit code, and that an accepted
+// configuration is valid and can be printed and loaded again.
 func FuzzLoad(f *testing.F) {
 	sample, err := os.ReadFile("testdata/surface.yaml")
 	if err != nil {

@@ -5,8 +5,8 @@ import "strings"
 // keyword is one "key = value" of libpq's keyword form.
 type keyword struct{ key, value string }
 
-// parseKeywords parses libpq's keyword form, in which a value may be in single quotes and a backslash escapes a character. ok is false if dsn
-// is malformed.
+// parseKeywords parses libpq's keyword form, in which a value may be in single quotes and a backslash escapes a
+// character. ok is false if dsn is malformed.
 func parseKeywords(dsn string) (params []keyword, ok bool) {
 	const space = " \t\n\r\f\v"
 	rest := strings.Trim(dsn, space)

@@ -24,9 +24,9 @@ func Find(files []string) []string {
 	return nil
 }
 
-// Load reads the settings from the defaults, the files (see [Find]), the environment ("NAME=value") and the command line ("path=value"). A
-// later source overrides an earlier one, setting by setting; a list is replaced as a whole. Load validates the result. It returns all errors,
-// joined; each one is an [*Error], see [Errors].
+// Load reads the settings from the defaults, the files (see [Find]), the environment ("NAME=value") and the command
+// line ("path=value"). A later source overrides an earlier one, setting by setting; a list is replaced as a whole. Load
+// validates the result. It returns all errors, joined; each one is an [*Error], see [Errors].
 func Load(files []string, environ []string, flags ...string) (*Config, error) {
 	c, err := Read(files, environ, flags...)
 	if err != nil {
@@ -35,8 +35,8 @@ func Load(files []string, environ []string, flags ...string) (*Config, error) {
 	return c, nil
 }
 
-// Read is [Load] for callers that check for more errors. With errors it also returns a configuration, with defaults for the settings that
-// could not be read; nil if a file could not be opened.
+// Read is [Load] for callers that check for more errors. With errors it also returns a configuration, with defaults for
+// the settings that could not be read; nil if a file could not be opened.
 func Read(files []string, environ []string, flags ...string) (*Config, error) {
 	var sources []source
 	var errs []error
@@ -94,8 +94,8 @@ func load(sources []source, environ []string, flags ...string) (*Config, error) 
 	return c, readErr
 }
 
-// independentErrors returns the errors of a validation that do not depend on settings that could not be read. Such a setting has its default
-// instead, so errors of its section, and of settings that are not set, are dropped.
+// independentErrors returns the errors of a validation that do not depend on settings that could not be read. Such a
+// setting has its default instead, so errors of its section, and of settings that are not set, are dropped.
 func independentErrors(err, readErr error) error {
 	if readErr == nil {
 		return err
@@ -119,8 +119,8 @@ func independentErrors(err, readErr error) error {
 // foreign are prefixes of variables that are no settings: tests, the cache of bundled servers and `setup` read them.
 var foreign = []string{"OUTBOXCDC_TEST_", "OUTBOXCDC_CACHE", "OUTBOXCDC_PG_BIN_", "OUTBOXCDC_SETUP_URL"}
 
-// Kubernetes sets these variables in every pod of a namespace with a Service named outboxcdc or outboxcdc-…, so they are no typing errors.
-// Their values are checked, too, so that a mistyped OUTBOXCDC_HTTP_PORT=9464 is still an error.
+// Kubernetes sets these variables in every pod of a namespace with a Service named outboxcdc or outboxcdc-…, so they
+// are no typing errors. Their values are checked, too, so that a mistyped OUTBOXCDC_HTTP_PORT=9464 is still an error.
 var (
 	serviceLink      = regexp.MustCompile(`^OUTBOXCDC_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)$`)
 	servicePort      = regexp.MustCompile(`^OUTBOXCDC_(\w+_)?PORT$`)
@@ -169,7 +169,8 @@ func readEnvironment(environ []string, set func(s *setting, name string, r raw, 
 	return errors.Join(errs...)
 }
 
-// readFlags reads "path=value" of the command line. Secrets are refused, because every user of the machine can see a command line.
+// readFlags reads "path=value" of the command line. Secrets are refused, because every user of the machine can see a
+// command line.
 func readFlags(flags []string, set func(s *setting, name string, r raw, where string) error) error {
 	const where = "--set"
 	var errs []error

@@ -37,8 +37,8 @@ func (c *Config) Sources() []Source {
 	return []Source{{Table: c.Outbox.Table, Columns: c.Outbox.Columns, Route: c.Route}}
 }
 
-// SourceProblem is an error about a setting, such as columns.id or route.topic, of the i-th source. If the entry does not set it, the error
-// names the setting from which the value comes.
+// SourceProblem is an error about a setting, such as columns.id or route.topic, of the i-th source. If the entry does
+// not set it, the error names the setting from which the value comes.
 func (c *Config) SourceProblem(i int, setting, problem string) error {
 	if len(c.Outboxes) > 0 {
 		path := entryPath(i) + setting
@@ -56,8 +56,8 @@ func (c *Config) SourceProblem(i int, setting, problem string) error {
 // entryPath is the prefix of paths of the i-th entry in messages.
 func entryPath(i int) string { return fmt.Sprintf("outboxes[%d].", i) }
 
-// entry has the settings of an entry of outboxes. It is applied last, because settings that it omits come from outbox.columns and route,
-// which a later source may set.
+// entry has the settings of an entry of outboxes. It is applied last, because settings that it omits come from
+// outbox.columns and route, which a later source may set.
 type entry []assignment
 
 type assignment struct {

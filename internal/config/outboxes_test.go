@@ -22,7 +22,8 @@ outboxes:
     on_update: poison
 `
 
-// TestOutboxes checks that settings that an entry omits come from outbox.columns and route, from any source; a list or a map as a whole.
+// TestOutboxes checks that settings that an entry omits come from outbox.columns and route, from any source; a list or
+// a map as a whole.
 func TestOutboxes(t *testing.T) {
 	c, err := loadText(twoTables, "OUTBOXCDC_ROUTE_KEY={who}", "OUTBOXCDC_ROUTE_PARTITIONS=all.x=3")
 	if err != nil {

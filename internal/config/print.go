@@ -56,7 +56,8 @@ func (s *Setting) Plain() any {
 	return s.Value
 }
 
-// String is the effective configuration as YAML, with secrets masked. Without secrets, loading it gives the same configuration.
+// String is the effective configuration as YAML, with secrets masked. Without secrets, loading it gives the same
+// configuration.
 func (c *Config) String() string { return c.text(func(Setting) string { return "" }) }
 
 // originColumn is the column at which origins begin, unless the line is longer.

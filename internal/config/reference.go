@@ -9,8 +9,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// reference matches ${env:NAME} and ${file:/path} in a value of a file. Another $ before it escapes it. No other $ has a meaning, because
-// passwords may contain $, and route.replace.with contains $1.
+// reference matches ${env:NAME} and ${file:/path} in a value of a file. Another $ before it escapes it. No other $ has
+// a meaning, because passwords may contain $, and route.replace.with contains $1.
 var reference = regexp.MustCompile(`\$?\$\{(env|file):([^}]*)\}`)
 
 // text is a plain value with its references replaced. ok is false if n is not a plain value.

@@ -5,9 +5,9 @@ import (
 	"reflect"
 )
 
-// Renew returns c with the values of next for the settings that may change while the daemon runs: secrets, the paths of secrets and
-// certificates, and the log level. changed names the settings that changed. restart names the settings that differ in next and keep the
-// value of c, because the daemon reads them only at the start.
+// Renew returns c with the values of next for the settings that may change while the daemon runs: secrets, the paths of
+// secrets and certificates, and the log level. changed names the settings that changed. restart names the settings that
+// differ in next and keep the value of c, because the daemon reads them only at the start.
 //
 // A postgres.url with another database keeps the value of c as well, because another database has another slot.
 func (c *Config) Renew(next *Config) (renewed *Config, changed, restart []string) {

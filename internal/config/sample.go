@@ -41,7 +41,8 @@ const sampleWidth = 110
 // SchemaFile is the name of the file with the [Schema], to which the sample refers.
 const SchemaFile = "outboxcdc.schema.json"
 
-// Sample is a configuration file with every setting, its default and its meaning, all commented out: removing a # sets a setting.
+// Sample is a configuration file with every setting, its default and its meaning, all commented out: removing a # sets
+// a setting.
 func Sample() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# yaml-language-server: $schema=./%s\n", SchemaFile)

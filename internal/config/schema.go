@@ -10,8 +10,8 @@ import (
 // object is a JSON object. encoding/json sorts the keys, so the output depends only on the settings.
 type object map[string]any
 
-// Schema is a JSON Schema (2020-12) of the configuration file, for editors. It refuses unknown settings and invalid values. Only [Load] finds
-// contradictions between settings.
+// Schema is a JSON Schema (2020-12) of the configuration file, for editors. It refuses unknown settings and invalid
+// values. Only [Load] finds contradictions between settings.
 func Schema() []byte {
 	def := Default()
 	root := schemaOf(knownTree(), "", func(path string) string { return path })
@@ -58,7 +58,8 @@ func addFormer(root object, name string, s *setting, now string) {
 	root["properties"].(object)[keys[len(keys)-1]] = own
 }
 
-// section is the schema of a mapping with these keys. It may be null, which YAML reads if all lines of the section are commented out.
+// section is the schema of a mapping with these keys. It may be null, which YAML reads if all lines of the section are
+// commented out.
 func section(properties object) object {
 	return object{"type": []string{"object", "null"}, "properties": properties, "additionalProperties": false}
 }

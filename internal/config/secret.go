@@ -11,8 +11,8 @@ import (
 // maxSecretBytes is more than any connection string or password needs. It bounds what is read of a wrong file.
 const maxSecretBytes = 64 << 10
 
-// PostgresURL is postgres.url, or the content of postgres.url_file. Call it for each connection, so that a rotated secret is used. "" means the
-// PG* environment variables.
+// PostgresURL is postgres.url, or the content of postgres.url_file. Call it for each connection, so that a rotated
+// secret is used. "" means the PG* environment variables.
 func (c *Config) PostgresURL() (string, error) {
 	if c.Postgres.URLFile == "" {
 		return c.Postgres.URL, nil
@@ -49,7 +49,8 @@ func (c *Config) SASLPassword() (string, error) {
 	return password, nil
 }
 
-// ReadSecret reads a file and removes one newline at the end, which editors and `echo` add. Further newlines may belong to the secret.
+// ReadSecret reads a file and removes one newline at the end, which editors and `echo` add. Further newlines may belong
+// to the secret.
 func ReadSecret(name string) (string, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -74,8 +75,8 @@ func isURL(dsn string) bool {
 	return strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://")
 }
 
-// shownParameters are the connection parameters that are no secrets. All others are masked: a misspelt name is unknown, and its value
-// may be the password.
+// shownParameters are the connection parameters that are no secrets. All others are masked: a misspelt name is unknown,
+// and its value may be the password.
 var shownParameters = map[string]bool{
 	"host": true, "hostaddr": true, "port": true, "dbname": true, "database": true, "user": true, "passfile": true, "service": true, "servicefile": true,
 	"sslmode": true, "sslrootcert": true, "sslcert": true, "sslkey": true, "sslcrl": true, "sslsni": true, "sslnegotiation": true, "ssl_min_protocol_version": true,
@@ -84,7 +85,8 @@ var shownParameters = map[string]bool{
 	"min_protocol_version": true, "max_protocol_version": true, "client_encoding": true, "replication": true, "timezone": true, "search_path": true,
 }
 
-// shown is the value of a parameter, masked if the parameter may be a secret or the value may contain further parameters.
+// shown is the value of a parameter, masked if the parameter may be a secret or the value may contain further
+// parameters.
 func shown(name, value string) string {
 	if !shownParameters[strings.ToLower(name)] || strings.ContainsAny(value, ";=&#") {
 		return masked
@@ -92,8 +94,8 @@ func shown(name, value string) string {
 	return value
 }
 
-// RedactDSN masks the passwords of a connection string, as a URL or in keyword form. In doubt it masks more, because the string may be
-// malformed.
+// RedactDSN masks the passwords of a connection string, as a URL or in keyword form. In doubt it masks more, because
+// the string may be malformed.
 func RedactDSN(dsn string) string {
 	if dsn == "" {
 		return ""
@@ -112,8 +114,8 @@ func RedactDSN(dsn string) string {
 	return strings.Join(out, " ")
 }
 
-// redactURL does not use net/url, which refuses lists of hosts: a refused URL must be masked as well. Everything between the first colon and
-// the last @ is masked, because a password that is not escaped may contain / ? # or @.
+// redactURL does not use net/url, which refuses lists of hosts: a refused URL must be masked as well. Everything
+// between the first colon and the last @ is masked, because a password that is not escaped may contain / ? # or @.
 func redactURL(dsn string) string {
 	scheme, rest, _ := strings.Cut(dsn, "://")
 	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
@@ -160,16 +162,16 @@ func redactQuery(u string) string {
 	return u
 }
 
-// misplacedAt reports whether the host of a URL is probably the start of a user and a password that are not encoded. The host would be
-// resolved, and shown in errors.
+// misplacedAt reports whether the host of a URL is probably the start of a user and a password that are not encoded.
+// The host would be resolved, and shown in errors.
 func misplacedAt(dsn string) bool {
 	_, rest, _ := strings.Cut(dsn, "://")
 	end := strings.IndexAny(rest, "/?#")
 	return end >= 0 && strings.Contains(rest[:end], ":") && !strings.Contains(rest[:end], "@") && strings.Contains(rest[end:], "@")
 }
 
-// dsnParameter is the value of a parameter in a connection string. The parser of pgconn is not used, because it adds values from the
-// environment.
+// dsnParameter is the value of a parameter in a connection string. The parser of pgconn is not used, because it adds
+// values from the environment.
 func dsnParameter(dsn, key string) string {
 	if !isURL(dsn) {
 		params, _ := parseKeywords(dsn)

@@ -114,7 +114,8 @@ func (s *setting) value(c any) any {
 	return reflect.ValueOf(c).Elem().FieldByIndex(s.field).Interface()
 }
 
-// store parses r and sets the setting in c, a *Config or, for a setting of an entry, a *Source. The error does not contain place and path.
+// store parses r and sets the setting in c, a *Config or, for a setting of an entry, a *Source. The error does not
+// contain place and path.
 func (s *setting) store(c any, r raw) error {
 	if _, tables := s.zero.([]Source); tables {
 		return c.(*Config).keepOutboxes(r)

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// suggestKey is the end of a message about an unknown key: a setting of that name in another section, a similar key, or all keys of the
-// section.
+// suggestKey is the end of a message about an unknown key: a setting of that name in another section, a similar key, or
+// all keys of the section.
 func (d *document) suggestKey(section, key string) string {
 	for _, s := range d.known { // a setting of that name in another section
 		if s.hidden {

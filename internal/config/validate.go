@@ -27,8 +27,8 @@ const (
 	minInFlightBytes    = 64 << 10
 )
 
-// Upper bounds. A request of the server for a status update may wait for one read interval, which must be much shorter than
-// minWALSenderTimeout. No kernel gives a socket more than maxReceiveBuffer.
+// Upper bounds. A request of the server for a status update may wait for one read interval, which must be much shorter
+// than minWALSenderTimeout. No kernel gives a socket more than maxReceiveBuffer.
 const (
 	maxReadInterval  = 100 * time.Millisecond
 	maxReceiveBuffer = 1 << 30
@@ -38,8 +38,8 @@ const (
 // maxServerTimeout is the largest value of a PostgreSQL setting in milliseconds.
 const maxServerTimeout = math.MaxInt32 * time.Millisecond
 
-// Validate checks the values, without reading files or opening connections. It returns all errors, joined. Each one is an [*Error] with the
-// origin of the value, the path, the value and the remedy.
+// Validate checks the values, without reading files or opening connections. It returns all errors, joined. Each one is
+// an [*Error] with the origin of the value, the path, the value and the remedy.
 func (c *Config) Validate() error {
 	v := &validation{c: c}
 	v.enumerations()
@@ -268,8 +268,8 @@ func checkIdentifier(what, name string) string {
 	return ""
 }
 
-// checkPostgresURL finds values that are not a connection string. The parser of pgconn is not used, because it reads the environment and
-// files. The message does not contain the value.
+// checkPostgresURL finds values that are not a connection string. The parser of pgconn is not used, because it reads
+// the environment and files. The message does not contain the value.
 func checkPostgresURL(dsn string) string {
 	switch target := dsnParameter(dsn, "target_session_attrs"); {
 	case strings.ContainsRune(dsn, 0):

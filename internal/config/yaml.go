@@ -14,15 +14,16 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Limits of a file. The parser recurses, and takes time quadratic in the depth of nesting. A usual file has 3 KiB and a depth of 3.
+// Limits of a file. The parser recurses, and takes time quadratic in the depth of nesting. A usual file has 3 KiB and a
+// depth of 3.
 const (
 	maxFileBytes = 64 << 10
 	maxNesting   = 32
 	maxAliasHops = 8
 )
 
-// document reads a YAML file. It walks the syntax tree instead of using the library's decoder, so that every error has a position and no
-// error quotes the file, which may contain a password.
+// document reads a YAML file. It walks the syntax tree instead of using the library's decoder, so that every error has
+// a position and no error quotes the file, which may contain a password.
 type document struct {
 	name    string
 	anchors map[string]ast.Node
@@ -254,7 +255,8 @@ func (d *document) plain(n ast.Node) (text string, ok bool, err error) {
 	return d.text(n)
 }
 
-// resolve follows anchors, aliases and the tags of plain types. It counts the steps, because an alias may be inside its own anchor.
+// resolve follows anchors, aliases and the tags of plain types. It counts the steps, because an alias may be inside its
+// own anchor.
 func (d *document) resolve(n ast.Node) (ast.Node, error) {
 	for range maxAliasHops {
 		switch v := n.(type) {

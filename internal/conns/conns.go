@@ -1,8 +1,9 @@
-// Package conns limits the number of open connections of a listener. Beyond the limit, a new connection replaces the connection that has
-// been idle for longest.
+// Package conns limits the number of open connections of a listener. Beyond the limit, a new connection replaces the
+// connection that has been idle for longest.
 //
-// If new connections had to wait or were refused, clients that connect and do nothing could use up the limit. Here their connections are
-// closed first. A client that keeps an idle connection open loses it only while the limit is reached, and can connect again.
+// If new connections had to wait or were refused, clients that connect and do nothing could use up the limit. Here
+// their connections are closed first. A client that keeps an idle connection open loses it only while the limit is
+// reached, and can connect again.
 package conns
 
 import (

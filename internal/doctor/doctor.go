@@ -1,8 +1,10 @@
-// Package doctor checks the daemon's prerequisites in Postgres and Kafka and suggests a fix for each one that is not met.
+// Package doctor checks the daemon's prerequisites in Postgres and Kafka and suggests a fix for each one that is not
+// met.
 //
-// Every check of the catalogue is in the report, also after other checks have failed; a check that could not be made is "not checked",
-// with the reason. A run takes no longer than its context, and changes nothing in Postgres or Kafka. No text contains a password or a
-// payload. Finding.Exit is the exit code that the daemon would end with. Package config has validated the settings before.
+// Every check of the catalogue is in the report, also after other checks have failed; a check that could not be made is
+// "not checked", with the reason. A run takes no longer than its context, and changes nothing in Postgres or Kafka. No
+// text contains a password or a payload. Finding.Exit is the exit code that the daemon would end with. Package config
+// has validated the settings before.
 package doctor
 
 import (
@@ -84,7 +86,8 @@ type examination struct {
 	topics []string
 }
 
-// Run makes every check. The checks of Postgres take at most half of the time until the deadline of ctx, so that Kafka is checked in any case.
+// Run makes every check. The checks of Postgres take at most half of the time until the deadline of ctx, so that Kafka
+// is checked in any case.
 func Run(ctx context.Context, c Config) *Report {
 	e := &examination{Config: c, found: map[string][]Finding{}, because: map[string]string{}, types: map[string]string{}}
 	pg, cancel := ctx, context.CancelFunc(func() {})

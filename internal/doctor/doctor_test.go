@@ -60,8 +60,8 @@ func TestKnownBugs(t *testing.T) {
 	}
 }
 
-// TestReportIsShort checks that the report shows few of many OK topics, one line for checks that were not made for the same reason, and every
-// other finding.
+// TestReportIsShort checks that the report shows few of many OK topics, one line for checks that were not made for the
+// same reason, and every other finding.
 func TestReportIsShort(t *testing.T) {
 	r := &Report{}
 	for i := range 100 {
@@ -94,8 +94,8 @@ func TestReportIsShort(t *testing.T) {
 	}
 }
 
-// TestOneCommandCreatesThePositionTopic checks that the remedy for the position topic is `setup apply` if another finding needs that command,
-// and otherwise Kafka's own tool with the same settings.
+// TestOneCommandCreatesThePositionTopic checks that the remedy for the position topic is `setup apply` if another
+// finding needs that command, and otherwise Kafka's own tool with the same settings.
 func TestOneCommandCreatesThePositionTopic(t *testing.T) {
 	e := &examination{
 		Config: Config{Positions: "positions", Brokers: []string{"kafka:9092"}, Server: "db:5432", Database: "app", Command: "outboxcdc"},

@@ -123,8 +123,8 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// countHidden counts the OK findings from i on that are not shown: of a check with many OK findings, such as one for each of hundreds of
-// topics, only the first few are shown.
+// countHidden counts the OK findings from i on that are not shown: of a check with many OK findings, such as one for
+// each of hundreds of topics, only the first few are shown.
 func (r *Report) countHidden(i int) (n int) {
 	const few, many = 3, 8
 	isOK := func(j int) bool { return r.Findings[j].Check == r.Findings[i].Check && r.Findings[j].Level == OK }

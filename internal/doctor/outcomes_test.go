@@ -28,7 +28,8 @@ type world struct {
 	n     int // number of databases
 }
 
-// TestEveryOutcome causes every outcome of the catalogue on real servers, and checks that a correct set-up has no finding.
+// TestEveryOutcome causes every outcome of the catalogue on real servers, and checks that a correct set-up has no
+// finding.
 func TestEveryOutcome(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it starts servers")

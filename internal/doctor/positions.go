@@ -8,8 +8,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
-// checkPositions checks the position topic, which delivery.mode deduplicated needs. Without the topic the daemon runs, and a crash repeats
-// events.
+// checkPositions checks the position topic, which delivery.mode deduplicated needs. Without the topic the daemon runs,
+// and a crash repeats events.
 func (e *examination) checkPositions(ctx context.Context, x *kafka.Examination) {
 	if e.Positions == "" {
 		e.skip(topicPositions, "delivery.mode needs none")

@@ -70,7 +70,8 @@ func (e *examination) postgres(ctx context.Context) {
 	e.sample(ctx)
 }
 
-// application is the application_name of our connections. It differs from the daemon's, so that pg_stat_activity tells them apart.
+// application is the application_name of our connections. It differs from the daemon's, so that pg_stat_activity tells
+// them apart.
 func (e *examination) application() string { return "outboxcdc-doctor-" + e.Slot }
 
 // isReady is the command that asks the server whether it accepts connections.
@@ -166,8 +167,8 @@ func (e *examination) readServer(ctx context.Context) error {
 
 func ident(parts ...string) string { return pgx.Identifier(parts).Sanitize() }
 
-// alterSystem changes a setting that needs no restart. There are two remedies because ALTER SYSTEM may not run in a transaction, and so
-// not in one query with another statement.
+// alterSystem changes a setting that needs no restart. There are two remedies because ALTER SYSTEM may not run in a
+// transaction, and so not in one query with another statement.
 func alterSystem(format string, args ...any) []Remedy {
 	return []Remedy{sqlf("ALTER SYSTEM SET "+format, args...), sqlf("SELECT pg_reload_conf()")}
 }
@@ -233,7 +234,8 @@ func (e *examination) checkReplication(ctx context.Context) {
 	}
 }
 
-// checkCapacity checks for a free walsender and a free slot. It runs after the slot was read, because the daemon may already use both.
+// checkCapacity checks for a free walsender and a free slot. It runs after the slot was read, because the daemon may
+// already use both.
 func (e *examination) checkCapacity() {
 	s := &e.server
 	free := s.senders.most - s.senders.used
@@ -258,7 +260,8 @@ func (e *examination) checkCapacity() {
 	}
 }
 
-// convertibleEncodings are those whose every text can be converted to UTF-8. In the other single-byte encodings some bytes are no character.
+// convertibleEncodings are those whose every text can be converted to UTF-8. In the other single-byte encodings some
+// bytes are no character.
 var convertibleEncodings = []string{
 	"UTF8", "LATIN1", "LATIN2", "LATIN4", "LATIN5", "LATIN6", "LATIN7", "LATIN8", "LATIN9", "LATIN10",
 	"ISO_8859_5", "KOI8R", "KOI8U", "WIN866", "WIN1256",

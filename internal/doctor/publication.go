@@ -128,8 +128,9 @@ func (f *tableFacts) has(column string) bool {
 	return slices.ContainsFunc(f.columns, func(c decoder.Column) bool { return c.Name == column })
 }
 
-// narrow suggests a second publication with the outboxes alone. The existing one is not altered: Debezium's default publication serves
-// every connector of the database, and a running daemon treats an altered publication as a possible loss of events.
+// narrow suggests a second publication with the outboxes alone. The existing one is not altered: Debezium's default
+// publication serves every connector of the database, and a running daemon treats an altered publication as a possible
+// loss of events.
 func (e *examination) narrow() []Remedy {
 	name := "outboxcdc"
 	if e.Publication == name {
@@ -163,8 +164,8 @@ func (e *examination) checkViaRoot(t *tableFacts) {
 	}
 }
 
-// checkIdentity checks that the application can delete rows: if updates or deletes of a table without replica identity are published,
-// the server refuses them.
+// checkIdentity checks that the application can delete rows: if updates or deletes of a table without replica identity
+// are published, the server refuses them.
 func (e *examination) checkIdentity(t *tableFacts) {
 	noIdentity := t.identity == "n" || t.identity == "d" && len(t.key) == 0
 	switch {

@@ -116,7 +116,8 @@ func (e *examination) sampleTable(ctx context.Context, t *tableFacts) (n int, st
 	return n, stray, rows.Err()
 }
 
-// newest selects the rows with the greatest primary keys. If keys grow, those are the newest rows, otherwise arbitrary ones.
+// newest selects the rows with the greatest primary keys. If keys grow, those are the newest rows, otherwise arbitrary
+// ones.
 func (f *tableFacts) newest(read []string) string {
 	var columns, order []string
 	for _, name := range read {

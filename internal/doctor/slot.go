@@ -15,7 +15,8 @@ type slotFacts struct {
 	physical, standbysNotActive []string // active slots of standbys, and slots of synchronized_standby_slots that are not active
 }
 
-// confirmedBytes is the retained WAL before the confirmed position, which the server keeps for transactions that were open there.
+// confirmedBytes is the retained WAL before the confirmed position, which the server keeps for transactions that were
+// open there.
 func (s *slotFacts) confirmedBytes() int64 {
 	return int64(s.RetainedBytes()) - int64(s.UnconfirmedBytes())
 }

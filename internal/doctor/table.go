@@ -39,7 +39,8 @@ SELECT c.oid, c.relkind::text, c.relpersistence::text, c.relispartition, c.relre
                JOIN pg_attribute a ON a.attnum = k.num WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid ORDER BY k.at)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`
 
-// readTable reads the table. If it is not usable, unfit says why; exists is false, without an error, if there is no such table.
+// readTable reads the table. If it is not usable, unfit says why; exists is false, without an error, if there is no
+// such table.
 func (e *examination) readTable(ctx context.Context, t *Table, source int) (f tableFacts, unfit string, err error) {
 	f = tableFacts{Table: t, source: source}
 	var kind, persistence string

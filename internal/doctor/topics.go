@@ -42,8 +42,9 @@ func (e *examination) create(x *kafka.Examination, name string) Remedy {
 	return e.createWith(x, name, partitions, "")
 }
 
-// createPositions is the command that creates the position topic: `setup apply` if another finding needs that command, which creates the
-// topic as well, so that a second command would fail; otherwise a command of Kafka's own tool, which needs no administrator of Postgres.
+// createPositions is the command that creates the position topic: `setup apply` if another finding needs that command,
+// which creates the topic as well, so that a second command would fail; otherwise a command of Kafka's own tool, which
+// needs no administrator of Postgres.
 func (e *examination) createPositions(x *kafka.Examination) Remedy {
 	for _, findings := range e.found {
 		if slices.ContainsFunc(findings, func(f Finding) bool { return slices.Contains(f.Remedy, e.setup()) }) {

@@ -7,7 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// OpenTransaction is an open or prepared transaction of any database. The server retains the WAL since its start for every slot.
+// OpenTransaction is an open or prepared transaction of any database. The server retains the WAL since its start for
+// every slot.
 type OpenTransaction struct {
 	PID        int     `json:"pid,omitempty"`      // 0: the transaction is prepared
 	Prepared   string  `json:"prepared,omitempty"` // identifier of PREPARE TRANSACTION
@@ -21,7 +22,8 @@ func (x *OpenTransaction) Age() time.Duration {
 	return time.Duration(x.AgeSeconds * float64(time.Second))
 }
 
-// oldestOpenSQL finds the oldest transaction that has written. Only roles with pg_read_all_stats see transactions of other roles.
+// oldestOpenSQL finds the oldest transaction that has written. Only roles with pg_read_all_stats see transactions of
+// other roles.
 const oldestOpenSQL = `
 SELECT pid, '', coalesce(usename::text, ''), coalesce(datname::text, ''), extract(epoch FROM clock_timestamp() - xact_start)::float8
   FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
@@ -46,8 +48,8 @@ func oldest(ctx context.Context, conn *pgx.Conn, query string) (*OpenTransaction
 	return all[0], nil
 }
 
-// OldestTransaction finds the oldest transaction that has written or is prepared, among those that the role of conn may see; nil: there
-// is none.
+// OldestTransaction finds the oldest transaction that has written or is prepared, among those that the role of conn may
+// see; nil: there is none.
 func OldestTransaction(ctx context.Context, conn *pgx.Conn) (*OpenTransaction, error) {
 	open, err := oldest(ctx, conn, oldestOpenSQL)
 	if err != nil {
@@ -60,8 +62,8 @@ func OldestTransaction(ctx context.Context, conn *pgx.Conn) (*OpenTransaction, e
 	return open, err
 }
 
-// checkTransactions checks for old transactions, open or prepared, of any database: they hold back restart_lsn of the slot and block the
-// creation of slots.
+// checkTransactions checks for old transactions, open or prepared, of any database: they hold back restart_lsn of the
+// slot and block the creation of slots.
 func (e *examination) checkTransactions(ctx context.Context) {
 	e.checkPrepared(ctx)
 	x, err := oldest(ctx, e.conn, oldestOpenSQL)

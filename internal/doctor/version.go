@@ -7,8 +7,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 
-// bugFixes are minor releases that fix a bug of logical decoding that loses or repeats events, as releases of PostgreSQL 15. The releases
-// of the other majors on the same day have the same fix.
+// bugFixes are minor releases that fix a bug of logical decoding that loses or repeats events, as releases of
+// PostgreSQL 15. The releases of the other majors on the same day have the same fix.
 var bugFixes = []struct {
 	minor int // of PostgreSQL 15
 	bug   string
@@ -19,8 +19,8 @@ var bugFixes = []struct {
 	{14, "the confirmed position of a slot could move back; WAL that the slot needs could be removed early"},
 }
 
-// minorOffset is the difference between the minor version of PostgreSQL 15 and that of each major released on the same day. PostgreSQL
-// 17.0 was released with 15.8, and 18.0 with 15.14.
+// minorOffset is the difference between the minor version of PostgreSQL 15 and that of each major released on the same
+// day. PostgreSQL 17.0 was released with 15.8, and 18.0 with 15.14.
 var minorOffset = map[int]int{14: -5, 15: 0, 16: 4, 17: 8, 18: 14}
 
 // knownBugs lists the bugs of a version, and the first version of the major without any.

@@ -1,4 +1,5 @@
-// Package exit has the exit codes of all commands (docs/running.md). Supervisors depend on them. Most are those of sysexits.h.
+// Package exit has the exit codes of all commands (docs/running.md). Supervisors depend on them. Most are those of
+// sysexits.h.
 package exit
 
 import "errors"

@@ -25,8 +25,8 @@ func simpleName(class string) string {
 	return class[strings.LastIndexAny(class, ".$")+1:]
 }
 
-// chain reads the transformations. Another transformation than the event router may change, drop or reroute records, so an unknown one is an
-// error.
+// chain reads the transformations. Another transformation than the event router may change, drop or reroute records, so
+// an unknown one is an error.
 func (c *conversion) chain(ignore bool) error {
 	if c.smt = findRouter(c.props); c.smt == "" {
 		return errors.New("transforms names no io.debezium.transforms.outbox.EventRouter: this connector does not use the outbox event router")
@@ -60,12 +60,12 @@ func (c *conversion) chain(ignore bool) error {
 	return nil
 }
 
-// rename is a RegexRouter after the event router (org.apache.kafka.connect.transforms.RegexRouter): a topic that the expression
-// matches as a whole becomes the replacement.
+// rename is a RegexRouter after the event router (org.apache.kafka.connect.transforms.RegexRouter): a topic that the
+// expression matches as a whole becomes the replacement.
 type rename struct{ option, regex, with string }
 
-// cutLiterals removes the literal texts before and after the aggregate type from an expression for topics. A dot that is not escaped matches
-// a dot of the texts.
+// cutLiterals removes the literal texts before and after the aggregate type from an expression for topics. A dot that
+// is not escaped matches a dot of the texts.
 func cutLiterals(regex, before, after string) (rest string, ok bool) {
 	regex = strings.TrimSuffix(strings.TrimPrefix(regex, "^"), "$")
 	if rest, ok = strings.CutPrefix(regex, regexp.QuoteMeta(before)); !ok {
@@ -110,7 +110,8 @@ func alternatives(regex string) bool {
 // matchAll are expressions that match every type.
 var matchAll = []string{"(.*)", ".*", "(.+)", ".+"}
 
-// renameTopic writes the topic that results from the event router, which adds a text before and after the type, and the RegexRouter after it.
+// renameTopic writes the topic that results from the event router, which adds a text before and after the type, and the
+// RegexRouter after it.
 func (c *conversion) renameTopic(before, after string) error {
 	r := c.renamed
 	with, err := replacement(r.with)
@@ -150,7 +151,8 @@ func (c *conversion) replace(option, regex, with string, all bool) error {
 	return nil
 }
 
-// checkGroups returns an error if the expression does not have a group of the replacement. In Java the first row would fail.
+// checkGroups returns an error if the expression does not have a group of the replacement. In Java the first row would
+// fail.
 func checkGroups(regex, with string) error {
 	re, err := regexp.Compile(regex)
 	if err != nil {

@@ -29,8 +29,8 @@ type Options struct {
 	IgnoreTransforms bool // ignore transformations without a counterpart
 }
 
-// Convert converts the configuration of a connector. It returns an error if the connector has no outbox event router, or has a
-// transformation without a counterpart, which may change the records.
+// Convert converts the configuration of a connector. It returns an error if the connector has no outbox event router,
+// or has a transformation without a counterpart, which may change the records.
 func Convert(connector Connector, o Options) (*Result, error) {
 	c := &conversion{props: connector.Props, used: map[string]bool{}, replaced: map[string]string{}}
 	if class := c.get("connector.class"); class != "" && simpleName(class) != "PostgresConnector" && class != "Postgres" {

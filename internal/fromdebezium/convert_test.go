@@ -147,7 +147,8 @@ func TestConvertDefaults(t *testing.T) {
 	}
 }
 
-// TestConvertUpdates checks table.op.invalid.behavior: with warn and error the connector skips an update and logs it, with fatal it stops.
+// TestConvertUpdates checks table.op.invalid.behavior: with warn and error the connector skips an update and logs it,
+// with fatal it stops.
 func TestConvertUpdates(t *testing.T) {
 	for behaviour, want := range map[string]string{"": "skip", "warn": "skip", "error": "skip", "fatal": "poison"} {
 		_, c := convert(t, "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n"+
@@ -158,7 +159,8 @@ func TestConvertUpdates(t *testing.T) {
 	}
 }
 
-// TestConvertEnvelope checks the notes about a column with the name of a role, and about a payload that is not expanded.
+// TestConvertEnvelope checks the notes about a column with the name of a role, and about a payload that is not
+// expanded.
 func TestConvertEnvelope(t *testing.T) {
 	const head = "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n" +
 		"transforms.outbox.type=io.debezium.transforms.outbox.EventRouter\ntransforms.outbox.table.fields.additional.placement="
@@ -233,8 +235,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestConvertNotes checks that options that are not converted have a note, above all those that protect data, and that no note contains a
-// secret.
+// TestConvertNotes checks that options that are not converted have a note, above all those that protect data, and that
+// no note contains a secret.
 func TestConvertNotes(t *testing.T) {
 	const head = "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n" +
 		"transforms.outbox.type=io.debezium.transforms.outbox.EventRouter\ntransforms.outbox."

@@ -24,7 +24,8 @@ func (c *conversion) kafka() {
 	c.poison()
 }
 
-// createTopics converts the creation of topics by Connect. Without it, events of a new aggregate type wait for their topic.
+// createTopics converts the creation of topics by Connect. Without it, events of a new aggregate type wait for their
+// topic.
 func (c *conversion) createTopics() {
 	const creation = "topic.creation."
 	partitions, factor := c.get(creation+"default.partitions"), c.get(creation+"default.replication.factor")

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// placeholder is a value that Connect or Debezium Server resolves when it starts (a ConfigProvider's ${file:name:key}, or ${NAME}).
+// placeholder is a value that Connect or Debezium Server resolves when it starts (a ConfigProvider's ${file:name:key},
+// or ${NAME}).
 var placeholder = regexp.MustCompile(`\$\{(?:[A-Za-z0-9_.-]+:[^}]*|[A-Z][A-Z0-9_]*)\}`)
 
 // environment matches placeholders that outboxcdc supports as well.
@@ -23,8 +24,9 @@ func foreign(value string) string {
 	return ""
 }
 
-// urlPart returns an option for the connection string. For a value with a placeholder it returns a host name that cannot exist (RFC 2606),
-// because a URL would encode the placeholder; postgres replaces the host name if outboxcdc supports the placeholder.
+// urlPart returns an option for the connection string. For a value with a placeholder it returns a host name that
+// cannot exist (RFC 2606), because a URL would encode the placeholder; postgres replaces the host name if outboxcdc
+// supports the placeholder.
 func (c *conversion) urlPart(option string) string {
 	value := c.get(option)
 	if !placeholder.MatchString(value) {

@@ -9,7 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// readProperties reads Java's properties format: https://docs.oracle.com/javase/8/docs/api/java/util/Properties.html#load-java.io.Reader-
+// readProperties reads Java's properties format:
+// https://docs.oracle.com/javase/8/docs/api/java/util/Properties.html#load-java.io.Reader-
 func readProperties(text string) (map[string]string, error) {
 	if !utf8.ValidString(text) {
 		return nil, errors.New("the file is not UTF-8")

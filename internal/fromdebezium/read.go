@@ -1,5 +1,5 @@
-// Package fromdebezium converts the configuration of a Debezium connector for PostgreSQL with the outbox event router. It lists the options
-// without a counterpart. It opens no connection.
+// Package fromdebezium converts the configuration of a Debezium connector for PostgreSQL with the outbox event router.
+// It lists the options without a counterpart. It opens no connection.
 //
 // The options: https://debezium.io/documentation/reference/stable/transformations/outbox-event-router.html and
 // https://debezium.io/documentation/reference/stable/connectors/postgresql.html
@@ -26,9 +26,9 @@ type Connector struct {
 	Server bool // of Debezium Server, not of Kafka Connect
 }
 
-// Read reads the connectors of a file: a .properties file of Connect or of Debezium Server, JSON as Connect's REST interface accepts
-// and returns it (one connector, an array, or GET /connectors?expand=info), or Strimzi's KafkaConnector resources as YAML. A file
-// without a connector is an error.
+// Read reads the connectors of a file: a .properties file of Connect or of Debezium Server, JSON as Connect's REST
+// interface accepts and returns it (one connector, an array, or GET /connectors?expand=info), or Strimzi's
+// KafkaConnector resources as YAML. A file without a connector is an error.
 func Read(data []byte) ([]Connector, error) {
 	data = bytes.TrimSpace(bytes.TrimPrefix(data, []byte("\ufeff")))
 	var found []Connector

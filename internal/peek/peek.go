@@ -28,21 +28,24 @@ type Stream interface {
 	Check(ctx context.Context) (*replication.Slot, error)
 }
 
-// Peek reads the events that wait in a slot from a copy of the slot, and shows the records that a session would send. It does not
-// connect to Kafka, so it does not find records that are too large, missing topics, or the partition of a key.
+// Peek reads the events that wait in a slot from a copy of the slot, and shows the records that a session would send.
+// It does not connect to Kafka, so it does not find records that are too large, missing topics, or the partition of a
+// key.
 type Peek struct {
 	Router *router.Router
 	Poison relay.Poisons
 	// MessagePrefix is the prefix of the logical messages that are events; "": none are.
 	MessagePrefix string
-	// Follow also shows what is committed later. Without it, Run ends where the server's WAL ended when the stream was opened.
+	// Follow also shows what is committed later. Without it, Run ends where the server's WAL ended when the stream was
+	// opened.
 	Follow bool
 	// Limit is the maximum number of events; 0: no limit.
 	Limit int
-	// WalSenderTimeout is the longest time without a message from the server. A status update is sent at least every third of it.
+	// WalSenderTimeout is the longest time without a message from the server. A status update is sent at least every
+	// third of it.
 	WalSenderTimeout time.Duration
-	// Show is called with each event, on another goroutine, one call at a time. It may block: status updates are sent meanwhile. An
-	// error ends Run.
+	// Show is called with each event, on another goroutine, one call at a time. It may block: status updates are sent
+	// meanwhile. An error ends Run.
 	Show func(*Event) error
 }
 
@@ -85,9 +88,9 @@ var errSilent = errors.New("the server has not answered within wal_sender_timeou
 // checkEvery is the time between two catalog checks.
 const checkEvery = 15 * time.Second
 
-// Run reads st, a stream on a copy of the slot, until all waiting events were shown, until the limit, or until ctx ends, which is not
-// an error. It neither opens nor closes st. Status updates advance the copy to what was shown, so that it does not retain WAL while
-// Follow is on.
+// Run reads st, a stream on a copy of the slot, until all waiting events were shown, until the limit, or until ctx
+// ends, which is not an error. It neither opens nor closes st. Status updates advance the copy to what was shown, so
+// that it does not retain WAL while Follow is on.
 func (p *Peek) Run(ctx context.Context, st Stream) (Summary, error) {
 	now := time.Now()
 	k := &peeking{Peek: p, st: st, until: st.Identity().WALEnd, lastHeard: now, lastCheck: now}
@@ -102,7 +105,8 @@ func (p *Peek) Run(ctx context.Context, st Stream) (Summary, error) {
 	case !k.seen.Whole:
 		return k.seen, nil
 	}
-	// This is checked at the end, because earlier rows may have been written while the publication still had the columns.
+	// This is checked at the end, because earlier rows may have been written while the publication still had the
+	// columns.
 	if missing := st.Missing(); len(missing) > 0 {
 		return k.seen, relay.NotPublished(missing)
 	}

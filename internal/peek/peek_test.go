@@ -64,8 +64,8 @@ func (b *bench) sleep(d time.Duration) {
 	synctest.Wait()
 }
 
-// TestPeekEnds checks that Run ends where the WAL ended at the start, before later commits, and that a poison event is shown and does not end
-// Run.
+// TestPeekEnds checks that Run ends where the WAL ended at the start, before later commits, and that a poison event is
+// shown and does not end Run.
 func TestPeekEnds(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.st.commit("a", "!b")
@@ -83,7 +83,8 @@ func TestPeekEnds(t *testing.T) {
 	})
 }
 
-// TestPeekMessagesAndUpdates: logical messages and updates are treated as in the daemon: events with the same ordinals, poison, or ignored.
+// TestPeekMessagesAndUpdates: logical messages and updates are treated as in the daemon: events with the same ordinals,
+// poison, or ignored.
 func TestPeekMessagesAndUpdates(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.MessagePrefix = messagePrefix

@@ -28,8 +28,8 @@ type Apply struct {
 	catalog *catalog
 }
 
-// Run opens a connection, creates what is missing, and closes the connection. The error has an exit code. If dsn is empty, libpq's
-// variables name the server.
+// Run opens a connection, creates what is missing, and closes the connection. The error has an exit code. If dsn is
+// empty, libpq's variables name the server.
 func (a *Apply) Run(ctx context.Context, dsn string) error { return withExitCode(a.run(ctx, dsn)) }
 
 func (a *Apply) run(ctx context.Context, dsn string) error {
@@ -65,8 +65,8 @@ func (a *Apply) run(ctx context.Context, dsn string) error {
 	return nil
 }
 
-// step creates one object unless it exists. Each step is a transaction of its own: what a failed run has created is kept, and the
-// next run finds it.
+// step creates one object unless it exists. Each step is a transaction of its own: what a failed run has created is
+// kept, and the next run finds it.
 func (a *Apply) step(ctx context.Context, st sql.Statement) error {
 	p := a.Params
 	object := map[string]struct {
@@ -120,8 +120,8 @@ const (
 	queryCanceled = "57014"
 )
 
-// createSlot creates the slot, for which the server waits until all open transactions that have written have ended. If this process
-// dies meanwhile, the server removes the incomplete slot.
+// createSlot creates the slot, for which the server waits until all open transactions that have written have ended. If
+// this process dies meanwhile, the server removes the incomplete slot.
 func (a *Apply) createSlot(ctx context.Context, statement string) error {
 	open, err := a.openTransactions(ctx)
 	if err != nil {
@@ -148,8 +148,9 @@ func (a *Apply) createSlot(ctx context.Context, statement string) error {
 		"Wait until they have ended and run this again, or give a longer --timeout. Open now: %s", a.Params.Slot, a.Timeout, listOr(open, "none"))
 }
 
-// openTransactions describes the open transactions that have written. Such a transaction has an id and holds a lock on that id, which
-// every role may see. Role, database, application and state are shown if this role may see other sessions' activity.
+// openTransactions describes the open transactions that have written. Such a transaction has an id and holds a lock on
+// that id, which every role may see. Role, database, application and state are shown if this role may see other
+// sessions' activity.
 func (a *Apply) openTransactions(ctx context.Context) ([]string, error) {
 	rows, err := a.conn.Query(ctx, `
 		SELECT format('pid %s (user %s, database %s, application "%s", %s%s)', l.pid, coalesce(usename, '?'), coalesce(datname, '?'),

@@ -213,9 +213,10 @@ type owner struct {
 	stranger bool // see strangerSQL
 }
 
-// strangerSQL is true if any role may have created the object of schema n: every role may create in the schema, and the owner is not a
-// superuser, nor the owner of the schema or the database, nor our role. An owner may change the object: the type of a column, a
-// trigger, the body of a function that the application calls with the application's own privileges.
+// strangerSQL is true if any role may have created the object of schema n: every role may create in the schema, and the
+// owner is not a superuser, nor the owner of the schema or the database, nor our role. An owner may change the object:
+// the type of a column, a trigger, the body of a function that the application calls with the application's own
+// privileges.
 func strangerSQL(owner string) string {
 	return `has_schema_privilege('public', n.oid, 'CREATE') AND ` + owner + ` <> n.nspowner
 		AND NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = ` + owner + ` AND (r.rolsuper OR r.rolname = current_user))

@@ -1,5 +1,5 @@
-// Package setup creates and removes what outboxcdc needs in a database and in Kafka: role, table, publication, slot and position topic. Nothing
-// else in outboxcdc changes a database, except that peek creates a temporary slot.
+// Package setup creates and removes what outboxcdc needs in a database and in Kafka: role, table, publication, slot and
+// position topic. Nothing else in outboxcdc changes a database, except that peek creates a temporary slot.
 package setup
 
 import (
@@ -14,15 +14,16 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// URLEnv is the environment variable with the connection string of a privileged role. Unlike --url it is not visible in the list of
-// processes.
+// URLEnv is the environment variable with the connection string of a privileged role. Unlike --url it is not visible in
+// the list of processes.
 const URLEnv = "OUTBOXCDC_SETUP_URL"
 
-// DefaultTimeout is how long creating the slot waits for open transactions: longer than most transactions take, and short enough for a
-// person who watches.
+// DefaultTimeout is how long creating the slot waits for open transactions: longer than most transactions take, and
+// short enough for a person who watches.
 const DefaultTimeout = time.Minute
 
-// connect opens a connection with the session settings that setup needs. lockTimeout bounds the wait for locks of the application.
+// connect opens a connection with the session settings that setup needs. lockTimeout bounds the wait for locks of the
+// application.
 func connect(ctx context.Context, dsn string, lockTimeout time.Duration) (*pgx.Conn, error) {
 	cc, err := pgx.ParseConfig(dsn)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 
-// provider is a managed service. It gives its customers a role with a known name instead of a superuser, and that role may do what
-// otherwise only a superuser may.
+// provider is a managed service. It gives its customers a role with a known name instead of a superuser, and that role
+// may do what otherwise only a superuser may.
 type provider struct {
 	admin   string // the role by which the service is recognized
 	name    string
@@ -85,8 +85,9 @@ func (c *catalog) checkPrivileges(ctx context.Context, p sql.Params) error {
 	return nil
 }
 
-// checkCreateRole checks whether this role may create the daemon's role. Before PostgreSQL 16 only a superuser may give REPLICATION;
-// since then a role with CREATEROLE and REPLICATION may, too. Managed services have rules of their own, which are not checked here.
+// checkCreateRole checks whether this role may create the daemon's role. Before PostgreSQL 16 only a superuser may give
+// REPLICATION; since then a role with CREATEROLE and REPLICATION may, too. Managed services have rules of their own,
+// which are not checked here.
 func (c *catalog) checkCreateRole(me ownRole, p sql.Params) {
 	if c.role || c.noRole || c.provider.name != "" || c.server.Major() >= 16 && me.createRole && me.replication {
 		return

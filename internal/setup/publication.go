@@ -9,7 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 
-// checkPublication checks that an existing publication publishes every insert into our tables, whole and under their names.
+// checkPublication checks that an existing publication publishes every insert into our tables, whole and under their
+// names.
 func (c *catalog) checkPublication(ctx context.Context, p sql.Params) error {
 	pub, err := replication.ReadPublication(ctx, c.conn, p.Publication)
 	if err != nil || pub == nil {

@@ -15,7 +15,8 @@ import (
 // kafkaTimeout is how long setup waits for Kafka.
 const kafkaTimeout = 30 * time.Second
 
-// PositionTopic is the part of `setup apply` that is about Kafka. The topic is created with the daemon's own Kafka user.
+// PositionTopic is the part of `setup apply` that is about Kafka. The topic is created with the daemon's own Kafka
+// user.
 type PositionTopic struct {
 	Name     string
 	Replicas int16 // -1: the brokers' default

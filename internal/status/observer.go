@@ -33,7 +33,8 @@ type Slot struct {
 	Invalid     string `json:"invalidation_reason,omitempty"`
 	Retained    int64  `json:"retained_bytes"`
 	Unconfirmed int64  `json:"unconfirmed_bytes"` // part of retained_bytes: WAL after the confirmed position
-	// Budget is max_slot_wal_keep_size, and Left the WAL that may still be written before the slot can be lost; -1: no limit.
+	// Budget is max_slot_wal_keep_size, and Left the WAL that may still be written before the slot can be lost; -1: no
+	// limit.
 	Budget int64 `json:"budget_bytes"`
 	Left   int64 `json:"budget_left_bytes"`
 	// Longest is the slot that retains the most WAL, if that is another slot.

@@ -45,7 +45,8 @@ const (
 	LostSlot  = "lost"
 )
 
-// Comparable reports whether a growth can be measured between the two reports. While the slot is read, other WAL counts than otherwise.
+// Comparable reports whether a growth can be measured between the two reports. While the slot is read, other WAL counts
+// than otherwise.
 func (r *Report) Comparable(first *Report) bool {
 	return r.Slot != nil && first.Slot != nil && r.Slot.Active == first.Slot.Active && !r.Slot.Lost() && !first.Slot.Lost()
 }
@@ -109,7 +110,8 @@ func joinWords(what, why string) string {
 // smallWAL is an amount of WAL that is not reported as a backlog: positions are confirmed about once a second.
 const smallWAL = 16 << 20
 
-// measure sets the growth. While the slot is read, restart_lsn moves in jumps, so the WAL after the confirmed position is measured.
+// measure sets the growth. While the slot is read, restart_lsn moves in jumps, so the WAL after the confirmed position
+// is measured.
 func (r *Report) measure(first *Report) {
 	growth := r.Slot.Retained - first.Slot.Retained
 	if r.Slot.Active {

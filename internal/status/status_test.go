@@ -133,7 +133,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestThroughput checks the number of delivered events, and the rate since the previous report, which is unknown after a restart.
+// TestThroughput checks the number of delivered events, and the rate since the previous report, which is unknown after
+// a restart.
 func TestThroughput(t *testing.T) {
 	at := time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 	after := func(d time.Duration, delivered float64) *Report {

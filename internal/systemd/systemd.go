@@ -1,5 +1,5 @@
-// Package systemd sends the state of the process to systemd, as sd_notify(3) does: over the datagram socket that NOTIFY_SOCKET names.
-// Without that variable nothing is sent.
+// Package systemd sends the state of the process to systemd, as sd_notify(3) does: over the datagram socket that
+// NOTIFY_SOCKET names. Without that variable nothing is sent.
 package systemd
 
 import (
@@ -18,8 +18,8 @@ type Notifier struct {
 	Watchdog time.Duration
 }
 
-// FromEnv reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID. pid is that of this process. If a variable is invalid, FromEnv returns an
-// error and a Notifier that ignores the variable.
+// FromEnv reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID. pid is that of this process. If a variable is invalid,
+// FromEnv returns an error and a Notifier that ignores the variable.
 func FromEnv(getenv func(string) string, pid int) (*Notifier, error) {
 	n := &Notifier{socket: getenv("NOTIFY_SOCKET")}
 	if n.socket != "" && n.socket[0] != '/' && n.socket[0] != '@' {

@@ -2,7 +2,8 @@ package main
 
 import "strings"
 
-// Selectors of queries. Only metrics of the slot have the label slot, so the variable instance offers the instances of the selected slots.
+// Selectors of queries. Only metrics of the slot have the label slot, so the variable instance offers the instances of
+// the selected slots.
 const (
 	ours = `job=~"$job", instance=~"$instance"`
 	slot = `job=~"$job", instance=~"$instance", slot=~"$slot"`

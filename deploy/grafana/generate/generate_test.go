@@ -73,7 +73,8 @@ func TestPanels(t *testing.T) {
 	}
 }
 
-// TestPanelsLinkTheRunbook checks that every alert has a panel, and that every link of a panel leads to a section of the runbook.
+// TestPanelsLinkTheRunbook checks that every alert has a panel, and that every link of a panel leads to a section of
+// the runbook.
 func TestPanelsLinkTheRunbook(t *testing.T) {
 	read := func(file string) string {
 		t.Helper()
