@@ -10,7 +10,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// release is the part of GoReleaser's configuration (version 2) that is used; another key is a mistake, or belongs here.
+// release is the part of GoReleaser's configuration (version 2) that is used. An unknown key is an error.
 type release struct {
 	Version     int    `yaml:"version"`
 	ProjectName string `yaml:"project_name"`
@@ -79,7 +79,7 @@ type release struct {
 	} `yaml:"release"`
 }
 
-// The release builds what `make build` builds, and packs files that are there.
+// TestRelease checks that the release builds the same as `make build`, and packages existing files.
 func TestRelease(t *testing.T) {
 	text, err := os.ReadFile("../.goreleaser.yaml")
 	if err != nil {
@@ -112,7 +112,7 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	for _, name := range append(files, b.Main) {
-		if strings.HasPrefix(name, "bin/completion/") { // made by a hook
+		if strings.HasPrefix(name, "bin/completion/") { // a hook creates these
 			shell := strings.TrimPrefix(filepath.Ext(name), ".")
 			if !strings.Contains(r.Before.Hooks[1], "bin/completion/outboxcdc.$s") || shell != "" && shell != "/*" && !strings.Contains(r.Before.Hooks[1], shell) {
 				t.Errorf("no hook makes %s", name)
@@ -123,13 +123,13 @@ func TestRelease(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// The unit starts the binary where the package puts it.
+	// The unit starts the binary that the package installs.
 	if got := only(t, unit(t), "ExecStart"); !strings.HasPrefix(got, r.NFPMs[0].Bindir+"/"+b.Binary+" ") {
 		t.Errorf("ExecStart=%s, and the package puts the binary into %s", got, r.NFPMs[0].Bindir)
 	}
 }
 
-// The image has what TLS needs and nothing that could be run but the daemon, as a user that is a number.
+// TestDockerfile checks that the image contains CA certificates, no other program than the daemon, and a numeric user.
 func TestDockerfile(t *testing.T) {
 	text, err := os.ReadFile("../Dockerfile")
 	if err != nil {

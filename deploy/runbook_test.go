@@ -9,7 +9,8 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// The runbook's commands for the deployments name the files, the variables and the binary that the deployments have.
+// TestRunbookCommands checks that commands of the runbook name existing files, variables and binaries of the
+// deployments.
 func TestRunbookCommands(t *testing.T) {
 	text, err := os.ReadFile("../docs/runbook.md")
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package deploy holds the tests of what is beside it: files for supervisors, held against the product that they start.
+// Package deploy tests the files for supervisors in this directory against the product.
 package deploy
 
 import (
@@ -15,7 +15,7 @@ import (
 
 const unitFile = "systemd/outboxcdc.service"
 
-// unit is the directives of the unit, by name.
+// unit returns the directives of the unit by name.
 func unit(t *testing.T) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile(unitFile)
@@ -40,14 +40,14 @@ func only(t *testing.T, u map[string][]string, name string) string {
 	return u[name][0]
 }
 
-// The unit does what the exit codes ask for, waits for the drain, and names settings that exist.
+// TestUnit checks that the unit restarts according to the exit codes, waits for the drain, and names existing settings.
 func TestUnit(t *testing.T) {
 	u := unit(t)
 	cfg := config.Default()
 	if got := only(t, u, "Type"); got != "notify" {
 		t.Errorf("Type=%s", got)
 	}
-	// Go ends with 2 when it crashes, so that must be restarted, as must 1.
+	// A crash of a Go program has exit code 2, so 2 must cause a restart, as 1 does.
 	if got := only(t, u, "RestartPreventExitStatus"); got != "65 77 78 79" || only(t, u, "Restart") != "on-failure" {
 		t.Errorf("RestartPreventExitStatus=%s Restart=%s", got, only(t, u, "Restart"))
 	}
@@ -70,7 +70,7 @@ func TestUnit(t *testing.T) {
 	}
 	named := 0
 	for line := range strings.Lines(string(text)) {
-		if _, env, ok := strings.Cut(line, "Environment="); ok { // the ones to uncomment, too
+		if _, env, ok := strings.Cut(line, "Environment="); ok { // also in comments
 			name, value, _ := strings.Cut(strings.TrimSpace(env), "=")
 			_, credential, _ := strings.Cut(value, "%d/")
 			if !known[name] || !strings.Contains(string(text), "LoadCredential="+credential+":") {
@@ -92,20 +92,20 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// systemd itself understands every line of it.
+// TestUnitVerifies checks the unit with systemd-analyze.
 func TestUnitVerifies(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)
 		}
-		t.Skip("SKIPPED, THERE IS NO systemd-analyze: TestUnit has looked at what is ours")
+		t.Skip("SKIPPED, systemd-analyze IS NOT INSTALLED: TestUnit has checked the rest")
 	}
 	text, err := os.ReadFile(unitFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The binary that it starts need not be installed here.
+	// The binary need not be installed.
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

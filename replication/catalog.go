@@ -4,10 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
-	"fmt"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -37,7 +34,6 @@ type catalog struct {
 	// ALTER PUBLICATION that touches us writes a new one, also if it was undone since.
 	fingerprint string
 	missing     []string // configured columns that are not published
-	idleTimeout time.Duration
 	syncNames   string
 }
 
@@ -46,9 +42,6 @@ func (cat *catalog) published() string {
 	sum := sha256.Sum256([]byte(cat.fingerprint))
 	return hex.EncodeToString(sum[:8])
 }
-
-const catalogSQL = `
-SELECT p.oid, p.xmin::text, p.pubinsert, p.pubviaroot FROM pg_publication p WHERE p.pubname = $1`
 
 // tablesSQL finds a table and its partitions of every level. It asks the catalogs and not pg_partition_tree, which would wait
 // for the lock that a VACUUM FULL of an old partition holds.
@@ -64,38 +57,24 @@ SELECT c.oid, n.nspname, c.relname, c.relkind::text,
   FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE NOT t.detaching
  ORDER BY (n.nspname = $1 AND c.relname = $2) DESC, c.oid`
 
-// publishedSQL asks for what is published in effect; attnames and rowfilter exist since PostgreSQL 15. Names are compared
-// rather than cast to regclass, which would need USAGE on schemas that the role has no business in.
-const publishedSQL = `
-SELECT c.oid, coalesce(to_jsonb(t)->>'rowfilter', ''),
-       CASE WHEN to_jsonb(t) ? 'attnames' THEN ARRAY(SELECT jsonb_array_elements_text(to_jsonb(t)->'attnames'))
-            ELSE ARRAY(SELECT a.attname::text FROM pg_attribute a
-                        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) END
-  FROM pg_publication_tables t
-  JOIN pg_namespace n ON n.nspname = t.schemaname
-  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
- WHERE t.pubname = $1 AND c.oid = ANY($2)`
-
 // readCatalog resolves table and publication in full, at the start of a session. It compares the partitions with those of the last catalog
 // check, and notes them.
 func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, last *lastMembers) (*catalog, error) {
-	op := "look at publication " + c.Publication + c.andTables()
+	op := "check publication " + c.Publication + c.andTables()
 	cat := catalog{roots: []uint32{}} // never nil, which would be NULL
 	if err := c.readTables(ctx, conn, &cat); err != nil {
 		return nil, err
 	}
-	var oid uint32
-	var xmin string
-	var inserts bool
-	err := conn.QueryRow(ctx, catalogSQL, c.Publication).Scan(&oid, &xmin, &inserts, &cat.viaRoot)
+	pub, err := ReadPublication(ctx, conn, c.Publication)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil, fail(PublicationMissing, op, c.publicationRemedy(), "the database has no publication of that name")
 	case err != nil:
-		return nil, classify(op, inspecting, err)
-	case !inserts && len(c.Tables) > 0:
+		return nil, err
+	case pub == nil:
+		return nil, fail(PublicationMissing, op, c.publicationRemedy(), "the database has no publication of that name")
+	case !pub.Inserts && len(c.Tables) > 0:
 		return nil, fail(PublicationChanged, op, publicationRemedy, "the publication does not publish inserts")
 	}
+	cat.viaRoot = pub.ViaRoot
 	if err := c.readPublished(ctx, conn, &cat); err != nil {
 		return nil, err
 	}
@@ -108,12 +87,6 @@ func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, las
 	}
 	last.Store(&now.members)
 	cat.fingerprint, cat.syncNames = now.fingerprint, now.syncNames
-	var ms int64 // PostgreSQL 18 and later; in milliseconds whatever unit the server shows
-	err = conn.QueryRow(ctx, `SELECT coalesce((SELECT (extract(epoch FROM current_setting('idle_replication_slot_timeout', true)::interval) * 1000)::bigint), 0)`).Scan(&ms)
-	if err != nil {
-		return nil, classify(op, inspecting, err)
-	}
-	cat.idleTimeout = time.Duration(ms) * time.Millisecond
 	return &cat, nil
 }
 
@@ -168,27 +141,20 @@ func (c *Config) readTable(ctx context.Context, conn *pgx.Conn, cat *catalog, i 
 
 // readPublished says whether the publication carries our tables whole, and which configured columns it leaves out.
 func (c *Config) readPublished(ctx context.Context, conn *pgx.Conn, cat *catalog) error {
-	op := fmt.Sprintf("look at what publication %s carries", c.Publication)
-	rows, err := conn.Query(ctx, publishedSQL, c.Publication, cat.oids())
+	op := "check the tables of publication " + c.Publication
+	published, err := ReadPublishedTables(ctx, conn, c.Publication, cat.oids())
 	if err != nil {
-		return classify(op, inspecting, err)
+		return err
 	}
-	defer rows.Close()
 	carried := map[uint32]bool{}
-	for rows.Next() {
-		var oid uint32
-		var filter string
-		var columns []string
-		if err := rows.Scan(&oid, &filter, &columns); err != nil {
-			return classify(op, inspecting, err)
-		}
-		carried[oid] = true
-		of := cat.tables[slices.IndexFunc(cat.tables, func(t table) bool { return t.oid == oid })].of
-		if filter != "" {
-			return fail(PublicationChanged, op, publicationRemedy, "it has a row filter on %s: %s", &c.Tables[of], filter)
+	for _, p := range published {
+		carried[p.OID] = true
+		of := cat.tables[slices.IndexFunc(cat.tables, func(t table) bool { return t.oid == p.OID })].of
+		if p.Filter != "" {
+			return fail(PublicationChanged, op, publicationRemedy, "it has a row filter on %s: %s", &c.Tables[of], p.Filter)
 		}
 		for _, name := range c.Tables[of].Columns {
-			if name == "" || slices.Contains(columns, name) {
+			if name == "" || slices.Contains(p.Columns, name) {
 				continue
 			}
 			if len(c.Tables) > 1 {
@@ -198,9 +164,6 @@ func (c *Config) readPublished(ctx context.Context, conn *pgx.Conn, cat *catalog
 				cat.missing = append(cat.missing, name)
 			}
 		}
-	}
-	if err := rows.Err(); err != nil {
-		return classify(op, inspecting, err)
 	}
 	for _, t := range cat.tables {
 		// Via the root the rows of all leaves are the root's; otherwise each leaf is published by itself.

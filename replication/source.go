@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -109,7 +108,7 @@ func (s *Source) Open(ctx context.Context) (_ *Stream, err error) {
 
 // connect opens the replication connection and finds out whose it is.
 func (st *Stream) connect(ctx context.Context) (err error) {
-	if st.conn, err = st.cfg.dialStream(ctx, st.major, st.onNotice, &st.tap); err != nil {
+	if st.conn, err = st.cfg.dialStream(ctx, st.server.Major(), st.onNotice, &st.tap); err != nil {
 		return err
 	}
 	if st.identity, err = identify(ctx, st.conn); err != nil {
@@ -147,8 +146,11 @@ func (s *Source) inspect(ctx context.Context, st *Stream) error {
 // look finds out whether server, slot and publication are fit to be read at all.
 func (st *Stream) look(ctx context.Context) (*Slot, error) {
 	var err error
-	if st.major, err = serverMajor(st.control); err != nil {
+	if st.server, err = ReadServer(ctx, st.control); err != nil {
 		return nil, err
+	}
+	if st.server.Major() < minMajor {
+		return nil, fail(Unsuitable, "read the server's version", "use PostgreSQL 14 to 18", "PostgreSQL %s is not supported", st.server.VersionText)
 	}
 	slot, err := st.cfg.readSlot(ctx, st.control)
 	if err != nil {
@@ -157,7 +159,7 @@ func (st *Stream) look(ctx context.Context) (*Slot, error) {
 	if err := st.cfg.fitSlot(slot, st.control.Config().Database); err != nil {
 		return nil, err
 	}
-	st.cat, err = st.cfg.readCatalog(ctx, st.control, st.major, st.members)
+	st.cat, err = st.cfg.readCatalog(ctx, st.control, st.server.Major(), st.members)
 	return slot, err
 }
 
@@ -181,27 +183,8 @@ func (s *Source) elsewhere(ctx context.Context, err error) error {
 		"system identifier is %d, was %d", id.SystemID, s.system)
 }
 
-// minMajor and maxMajor bound the servers that are tested; newer ones are tried with a warning.
-const (
-	minMajor = 14
-	maxMajor = 18
-)
-
-func serverMajor(conn *pgx.Conn) (int, error) {
-	text := conn.PgConn().ParameterStatus("server_version")
-	digits := 0
-	for digits < len(text) && text[digits] >= '0' && text[digits] <= '9' {
-		digits++
-	}
-	major, err := strconv.Atoi(text[:digits])
-	if err != nil {
-		return 0, fail(Protocol, "read the server's version", "", "%q: %w", text, err)
-	}
-	if major < minMajor {
-		return 0, fail(Unsuitable, "read the server's version", "use PostgreSQL 14 to 18", "PostgreSQL %s is not supported", text)
-	}
-	return major, nil
-}
+// minMajor is the oldest supported version.
+const minMajor = 14
 
 // Stream is one START_REPLICATION session and the ordinary connection beside it. Receive, Status and Close belong to
 // one goroutine, Check and Resolve may run on another one (one at a time); Interrupt may be called by anybody.
@@ -209,10 +192,10 @@ type Stream struct {
 	identity Identity
 	start    pglogrepl.LSN
 
-	cfg   *Config
-	log   *slog.Logger
-	major int
-	cat   *catalog
+	cfg    *Config
+	log    *slog.Logger
+	server *Server
+	cat    *catalog
 
 	members *lastMembers   // the source's
 	copied  *Slot          // the slot that ours is a temporary copy of; nil: it is none
@@ -281,7 +264,7 @@ func (st *Stream) Altered(ctx context.Context, published string) (string, error)
 func (st *Stream) Missing() []string { return st.cat.missing }
 
 // IdleTimeout is idle_replication_slot_timeout (PostgreSQL 18): 0 means the server never invalidates an idle slot.
-func (st *Stream) IdleTimeout() time.Duration { return st.cat.idleTimeout }
+func (st *Stream) IdleTimeout() time.Duration { return st.server.IdleTimeout }
 
 // begin sends START_REPLICATION from 0/0, that is from the slot's own position: no remembered LSN is ever given to it,
 // because the server would skip to it without a word (PostgreSQL, "Streaming Replication Protocol").
@@ -322,7 +305,7 @@ func (st *Stream) begin(ctx context.Context) error {
 	st.start = slot.ConfirmedFlush
 	st.identity.WALEnd = max(st.identity.WALEnd, slot.ServerLSN)
 	st.log.Debug("replication started", "slot", st.cfg.Slot, "start", st.start.String(), "system", st.identity.SystemID,
-		"timeline", st.identity.Timeline, "server", st.major)
+		"timeline", st.identity.Timeline, "server", st.server.Major())
 	return nil
 }
 

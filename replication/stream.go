@@ -193,7 +193,7 @@ var ErrSenderGone = errors.New("our walsender has ended, or postgres.url leads t
 func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()
-	g, err := st.cfg.readGuard(ctx, st.control, st.cat, st.members, st.major, st.conn.PID())
+	g, err := st.cfg.readGuard(ctx, st.control, st.cat, st.members, st.server.Major(), st.conn.PID())
 	if err != nil {
 		return nil, err
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// The causes of poison are one list: those that the router and the relay know, those that poison.causes takes, and the first
-// column of the table in docs/poison.md.
+// TestCausesAreOneList checks that the causes of poison are the same in router and relay, in poison.causes, and in the
+// table of docs/poison.md.
 func TestCausesAreOneList(t *testing.T) {
 	code, err := os.ReadFile("../../router/poison.go")
 	if err != nil {

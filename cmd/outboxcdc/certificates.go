@@ -14,8 +14,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// certificates exports until when the certificates in the configured files are valid. It reads the files at each scrape,
-// because they may be rotated at any time. A file that cannot be read has no series: the connection that needs it reports the error.
+// certificates exports when the certificates in the configured files expire. It reads the files at each scrape, because
+// they may be rotated at any time. A file that cannot be read has no series: the connection that needs it reports the
+// error.
 type certificates struct {
 	now func() *config.Config
 }
@@ -45,7 +46,8 @@ func (c certificates) Collect(ch chan<- prometheus.Metric) {
 	show("postgres.url", first)
 }
 
-// validity returns when the first and when the last of the certificates expires; zero without any.
+// validity returns the times at which the first and the last of the certificates expire, or zero times without
+// certificates.
 func validity(certs []*x509.Certificate) (first, last time.Time) {
 	for _, c := range certs {
 		if first.IsZero() || c.NotAfter.Before(first) {
@@ -58,7 +60,7 @@ func validity(certs []*x509.Certificate) (first, last time.Time) {
 	return first, last
 }
 
-// fileCertificates are those of a PEM file.
+// fileCertificates reads the certificates of a PEM file.
 func fileCertificates(name string) (certs []*x509.Certificate) {
 	rest, err := os.ReadFile(name)
 	if err != nil {
@@ -75,7 +77,8 @@ func fileCertificates(name string) (certs []*x509.Certificate) {
 	}
 }
 
-// webCertificate names the certificate file of an exporter-toolkit configuration. A relative name starts at that file.
+// webCertificate is the certificate file of an exporter-toolkit configuration. A relative name is relative to that
+// configuration.
 func webCertificate(webConfig string) string {
 	var web struct {
 		TLS struct {
@@ -92,7 +95,7 @@ func webCertificate(webConfig string) string {
 	return filepath.Join(filepath.Dir(webConfig), web.TLS.Cert)
 }
 
-// postgresCertificates are those that the connection string offers to the server (sslcert).
+// postgresCertificates are the client certificates of the connection string (sslcert).
 func postgresCertificates(cfg *config.Config) (certs []*x509.Certificate) {
 	url, err := cfg.PostgresURL()
 	if err != nil {

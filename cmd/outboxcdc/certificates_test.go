@@ -18,8 +18,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// Each setting that names certificates has a series: of a chain the first that expires, of CA certificates the last, because one of
-// them is enough. Files are read at each scrape, and one that cannot be read has no series.
+// TestCertificates checks that each setting with certificates has a series: for a chain the first certificate that
+// expires, for CA certificates the last one, because one of them suffices. Files are read at each scrape. A file that
+// cannot be read has no series.
 func TestCertificates(t *testing.T) {
 	hours := func(n int) time.Time { return time.Now().Add(time.Duration(n) * time.Hour).Truncate(time.Second) }
 	chain, web, sslcert := validUntil(t, hours(5), hours(3)), validUntil(t, hours(9)), validUntil(t, hours(11))
@@ -68,7 +69,7 @@ func TestCertificates(t *testing.T) {
 	wants(want)
 }
 
-// validUntil writes a file with a certificate for each of the times, and a .key beside it with the first one's key.
+// validUntil writes a file with a certificate for each of the times, and a .key file with the key of the first one.
 func validUntil(t *testing.T, times ...time.Time) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -21,8 +21,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// kafkaMessage is a record as the CloudEvents SDK reads messages; its own Kafka bindings do the same with their clients'
-// records: header names and prefix are the binding's, all the rest is the SDK's.
+// kafkaMessage lets the CloudEvents SDK read a record, as the SDK's own Kafka bindings do with records of their
+// clients. Only names and prefix of headers are defined here.
 type kafkaMessage struct {
 	headers map[string][]byte
 	value   []byte
@@ -69,14 +69,14 @@ func (m *kafkaMessage) ReadBinary(_ context.Context, w binding.BinaryWriter) err
 	return w.SetData(io.Reader(bytes.NewReader(m.value)))
 }
 
-// GetAttribute and GetExtension are for transformers, of which there are none.
+// GetAttribute and GetExtension are for transformers, which are not used.
 func (m *kafkaMessage) GetAttribute(spec.Kind) (spec.Attribute, any) { return nil, nil }
 
 func (m *kafkaMessage) GetExtension(string) any { return nil }
 
 func (m *kafkaMessage) Finish(error) error { return nil }
 
-// cloudEvent routes a row by the settings and reads the record as the SDK does.
+// cloudEvent routes a row with these settings and reads the record with the SDK.
 func cloudEvent(t *testing.T, settings, payload string, payloadType uint32) (*event.Event, *kafkaMessage) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "outboxcdc.yaml")
@@ -131,7 +131,7 @@ func cloudEvent(t *testing.T, settings, payload string, payloadType uint32) (*ev
 	return e, m
 }
 
-// TestCloudEvents: the CloudEvents SDK reads both modes, and finds the same event in them.
+// TestCloudEvents checks that the CloudEvents SDK reads the same event from both modes.
 func TestCloudEvents(t *testing.T) {
 	const payload = `{"total": 12345678901234567890.10, "a": "é<"}`
 	for _, mode := range []string{"binary", "structured"} {
@@ -154,7 +154,7 @@ func TestCloudEvents(t *testing.T) {
 	}
 }
 
-// What is no JSON, and what is nothing.
+// TestCloudEventsData checks payloads that are not JSON, and empty ones.
 func TestCloudEventsData(t *testing.T) {
 	const source = `, cloudevents: {source: shop, datacontenttype: `
 	for _, tt := range []struct {

@@ -6,10 +6,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// addCompletion completes the completion: its commands are cobra's own, and it can tell values that are known beforehand.
-// All other commands have to be there already, and root's output, which the completion keeps.
+// addCompletion adds cobra's completion command, with our help texts, and the completion of flag values. It runs after
+// all other commands were added and the output of root was set, because cobra's command keeps both.
 func addCompletion(root *cobra.Command) {
-	root.InitDefaultCompletionCmd("bash") // it is missing where there is no other command, and takes any argument for one
+	root.InitDefaultCompletionCmd("bash") // cobra adds the command later otherwise, and lets it take any argument
 	for _, c := range root.Commands() {
 		if c.Name() != "completion" {
 			continue
@@ -39,7 +39,7 @@ func addCompletion(root *cobra.Command) {
 	})
 }
 
-// eachCommand visits c and everything below it.
+// eachCommand calls f with c and with each command below c.
 func eachCommand(c *cobra.Command, f func(*cobra.Command)) {
 	f(c)
 	for _, sub := range c.Commands() {

@@ -17,7 +17,8 @@ func said(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-// Each shell gets a script, another word is a wrong use, and what is known beforehand is completed.
+// TestCompletion checks that each shell gets a script, that another word is wrong usage, and that values of flags are
+// completed.
 func TestCompletion(t *testing.T) {
 	for shell, has := range map[string]string{
 		"bash": "complete -o default -F __start_outboxcdc", "zsh": "#compdef outboxcdc", "fish": "complete -c outboxcdc", "powershell": "Register-ArgumentCompleter",
@@ -47,14 +48,14 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// bash itself takes the script and completes with it.
+// TestCompletionInBash completes with the script in bash.
 func TestCompletionInBash(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)
 		}
-		t.Skip("no bash here; TestCompletion has looked at the script")
+		t.Skip("bash is not installed; TestCompletion has checked the script")
 	}
 	_, script, _ := said(t, "completion", "bash")
 	cmd := exec.CommandContext(t.Context(), bash, "--norc", "-n")

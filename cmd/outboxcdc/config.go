@@ -29,7 +29,7 @@ func newFromDebeziumCommand() *cobra.Command {
 			"KafkaConnector of Strimzi as YAML. Standard error lists the options that have no counterpart, differ, or need a manual step.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usageError(fmt.Errorf("config from-debezium takes one FILE, or - for standard input; here are %d", len(args)))
+				return usageError(fmt.Errorf("config from-debezium takes one FILE, or - for standard input; %d were given", len(args)))
 			}
 			return nil
 		},
@@ -62,7 +62,7 @@ func fromDebezium(data []byte, connector string, o fromdebezium.Options) (*fromd
 	return fromdebezium.Convert(one, o)
 }
 
-// readArgument reads the file that is named, or standard input for "-".
+// readArgument reads the named file, or standard input for "-".
 func readArgument(cmd *cobra.Command, name string) ([]byte, error) {
 	if name == "-" {
 		return io.ReadAll(cmd.InOrStdin())

@@ -49,7 +49,7 @@ func newConfigPrintCommand(s *settings) *cobra.Command {
 	return cmd
 }
 
-// newConfigTextCommand prints what is the same for everybody.
+// newConfigTextCommand is a command that prints a text that does not depend on the configuration.
 func newConfigTextCommand(use, short, long string, text func() string) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Long: long, Args: noArgs,

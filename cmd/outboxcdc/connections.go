@@ -14,15 +14,15 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// checkConnections reads what connections and the listener need: secrets, certificates and the files that name them.
+// checkConnections reads the secrets, the certificates and the web configuration, and returns all errors.
 func checkConnections(cfg *config.Config) error {
 	_, secretErr := cfg.PostgresURL()
 	_, kafkaErr := kafkaSecurity(cfg)
 	return errors.Join(secretErr, checkPostgresURL(cfg, true), kafkaErr, checkWebConfig(cfg))
 }
 
-// checkPostgresURL is about the connection string itself, and with files also about the certificates that it names. A file that
-// cannot be read may be there later: the daemon waits for it. A connection string that cannot be understood stays so.
+// checkPostgresURL validates the connection string and, if files is true, reads the certificates that it names. The
+// daemon waits for a file that cannot be read, because the file may be created later.
 func checkPostgresURL(cfg *config.Config, files bool) error {
 	url, err := cfg.PostgresURL()
 	if err != nil {
@@ -51,7 +51,7 @@ func checkPostgresURL(cfg *config.Config, files bool) error {
 	return nil
 }
 
-// keywords of a connection string, of libpq and of pgx, that are no settings of the server.
+// keywords are those of a connection string, of libpq and of pgx, that are not settings of the server.
 var keywords = []string{
 	"host", "port", "dbname", "user", "password", "passfile", "service", "servicefile", "connect_timeout", "target_session_attrs",
 	"sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "sslsni", "sslnegotiation", "krbsrvname", "krbspn", "channel_binding",
@@ -64,14 +64,16 @@ var unsupported = []string{
 	"ssl_max_protocol_version",
 }
 
-// serverSettings are those that a client may want to send when it connects. All others can be given as options=-c NAME=VALUE.
+// serverSettings are settings of the server that a connection string may contain. All other settings can be given as
+// options=-c NAME=VALUE.
 var serverSettings = []string{
 	"application_name", "options", "client_encoding", "timezone", "datestyle", "search_path", "statement_timeout", "lock_timeout",
 	"idle_session_timeout", "idle_in_transaction_session_timeout", "transaction_timeout", "tcp_keepalives_idle", "tcp_keepalives_interval",
 	"tcp_keepalives_count", "tcp_user_timeout", "extra_float_digits", "work_mem", "logical_decoding_work_mem", "role", "replication",
 }
 
-// checkKeyword refuses what the driver does not know and the server would refuse as a setting. The value is not shown.
+// checkKeyword says what is wrong with a keyword of a connection string, "" if nothing is. The text does not contain
+// the value.
 func checkKeyword(name string) string {
 	if slices.Contains(serverSettings, strings.ToLower(name)) || strings.Contains(name, ".") {
 		return ""
@@ -88,7 +90,7 @@ func checkKeyword(name string) string {
 
 func checkWebConfig(cfg *config.Config) error {
 	if err := web.Validate(cfg.HTTP.WebConfigFile); err != nil {
-		return cfg.Problem("http.web_config_file", withoutValues(err.Error())+"; remedy: correct that file, or \"\" for no TLS and no passwords")
+		return cfg.Problem("http.web_config_file", withoutValues(err.Error())+"; remedy: correct the file, or set \"\" for neither TLS nor passwords")
 	}
 	return nil
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
-// validate finds what run would refuse: in the connection string, and in the files that connections need.
+// TestValidateConnections checks that validate finds errors in the connection string and in the files that connections
+// need.
 func TestValidateConnections(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	for url, want := range map[string]string{
@@ -30,7 +31,7 @@ func TestValidateConnections(t *testing.T) {
 		if strings.Contains(out+errs, "s3cr3t") {
 			t.Errorf("%s: a secret is shown: %q %q", url, out, errs)
 		}
-		// A certificate may be there later: the daemon waits for it.
+		// The daemon waits for a missing certificate.
 		cfg := config.Default()
 		cfg.Postgres.URL = url
 		if err := checkPostgresURL(cfg, false); (err != nil) != (want != "" && !strings.Contains(url, missing)) {

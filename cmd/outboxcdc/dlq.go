@@ -22,7 +22,7 @@ import (
 // dlqGroup is the consumer group whose offsets say which dead letters of a slot are handled.
 func dlqGroup(slot string) string { return "outboxcdc-dlq-" + slot }
 
-// newDLQCommand is `dlq list|retry|drop`, the care of dead letters.
+// newDLQCommand is the command `dlq list|retry|drop`.
 func newDLQCommand(load func() (*config.Config, error)) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "dlq",
@@ -33,7 +33,7 @@ func newDLQCommand(load func() (*config.Config, error)) *cobra.Command {
 	}, newDLQListCommand(load), newDLQRetryCommand(load), newDLQDropCommand(load))
 }
 
-// dlqCommand gives one of the three what they have in common: the choice of letters and how they are shown.
+// dlqCommand completes cmd, one of the three commands, with the flags that all of them have.
 func dlqCommand(load func() (*config.Config, error), d *dlq, cmd *cobra.Command) *cobra.Command {
 	cmd.Args = noArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -93,9 +93,9 @@ func newDLQDropCommand(load func() (*config.Config, error)) *cobra.Command {
 	d := &dlq{changes: true, verb: "dropped"}
 	d.each = func(_ context.Context, l *letter) (outcome, error) {
 		if d.dryRun {
-			return outcome{word: "would be dropped"}, nil
+			return outcome{text: "would be dropped"}, nil
 		}
-		return outcome{word: "dropped", dealt: true}, nil
+		return outcome{text: "dropped", handled: true}, nil
 	}
 	cmd := dlqCommand(load, d, &cobra.Command{
 		Use:   "drop",
@@ -114,31 +114,32 @@ type dlq struct {
 	choice          choice
 	payload, dryRun bool
 	output          string
-	changes         bool   // it deals with letters
-	verb            string // what it has then done with them
+	changes         bool   // the command handles dead letters
+	verb            string // retried or dropped
 	out, notes      io.Writer
 
 	begin func(*kafka.Cluster)
-	each  func(context.Context, *letter) (outcome, error) // of an open letter that was chosen; an error ends it all
+	each  func(context.Context, *letter) (outcome, error) // called with each selected dead letter; an error ends the command
 	end   func()
 
-	slot                string
-	letters             *deadletter.Topic
-	topic               string
-	done, failed, left  int
-	others, uncommitted int
+	slot               string
+	letters            *deadletter.Topic
+	topic              string
+	done, failed, open int
+	otherSlots         int
+	uncommitted        int
 }
 
-// outcome is what became of a letter.
+// outcome is the result for one dead letter.
 type outcome struct {
-	word    string // for people: "retried to orders"; "" if it was only looked at
-	to      string // the topic that it was sent to
-	problem string // why it stays open
-	dealt   bool
+	text    string // for people, such as "retried to orders"; "" if the dead letter was only listed
+	to      string // the topic to which the record was sent
+	problem string // why the dead letter stays open
+	handled bool
 }
 
 func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
-	// What the log would say is said letter by letter.
+	// The outcome of each dead letter is printed, so nothing is logged.
 	cluster, err := newCluster(fixed(cfg), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		return exit.With(exit.Config, err)
@@ -150,7 +151,7 @@ func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 		fmt.Fprintf(d.notes, "no dead letters: the topic %s does not exist\n", d.topic)
 		return nil
 	case err != nil:
-		return lookError(err)
+		return withExitCode(err)
 	}
 	defer d.letters.Close()
 	if d.begin != nil {
@@ -158,36 +159,36 @@ func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 		defer d.end()
 	}
 	if d.changes && !d.dryRun {
-		// A closed pipe must not end the process before what was done is recorded.
+		// A closed pipe must not end the process before handled dead letters are recorded.
 		signal.Ignore(syscall.SIGPIPE)
-		if err := d.mayChange(ctx); err != nil {
-			return lookError(err)
+		if err := d.hold(ctx); err != nil {
+			return withExitCode(err)
 		}
 	}
-	err = d.letters.Read(ctx, d.choice.all && !d.changes, func(l *deadletter.Letter) error { return d.letter(ctx, l) })
+	err = d.letters.Read(ctx, d.choice.all && !d.changes, func(l *deadletter.Letter) error { return d.handle(ctx, l) })
 	interrupted := ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 	if interrupted {
 		err = nil
 	}
-	// Also after an error: what was acknowledged must not be sent again.
+	// Also after an error: records that were acknowledged must not be sent again.
 	if d.uncommitted > 0 {
 		err = errors.Join(err, d.commit())
 	}
 	if err != nil {
-		return lookError(err)
+		return withExitCode(err)
 	}
-	return d.sum(interrupted)
+	return d.summarize(interrupted)
 }
 
-// mayChange finds out whether anything can be noted, before anything is done that has to be.
-func (d *dlq) mayChange(ctx context.Context) error {
+// hold joins the consumer group and commits once, so that an error shows before a dead letter is handled.
+func (d *dlq) hold(ctx context.Context) error {
 	if err := d.letters.Hold(ctx); err != nil {
 		return err
 	}
 	return d.letters.Commit()
 }
 
-// commitEvery bounds what a kill -9 lets be sent again.
+// commitEvery is the maximum number of records that are sent again after kill -9.
 const commitEvery = 100
 
 func (d *dlq) commit() error {
@@ -195,19 +196,19 @@ func (d *dlq) commit() error {
 	return d.letters.Commit()
 }
 
-// letter takes one letter of the topic.
-func (d *dlq) letter(ctx context.Context, raw *deadletter.Letter) error {
-	l := openLetter(raw)
+// handle handles or lists one dead letter of the topic.
+func (d *dlq) handle(ctx context.Context, raw *deadletter.Letter) error {
+	l := parseLetter(raw)
 	if l.slot != "" && l.slot != d.slot {
-		d.others++
+		d.otherSlots++
 		d.letters.Skip(raw)
 		return nil
 	}
 	if l.Handled && (d.changes || !d.choice.all) {
 		return nil
 	}
-	if !d.choice.has(l) {
-		d.left++
+	if !d.choice.matches(l) {
+		d.open++
 		return nil
 	}
 	if d.changes && !d.dryRun {
@@ -226,13 +227,13 @@ func (d *dlq) letter(ctx context.Context, raw *deadletter.Letter) error {
 		return fmt.Errorf("dead letter %s: %w", l.place(), err)
 	}
 	switch {
-	case o.dealt:
+	case o.handled:
 		d.letters.MarkHandled(raw)
 		d.done++
 		d.uncommitted++
 	case o.problem != "":
 		d.failed++
-		d.left++
+		d.open++
 	default:
 		d.done++
 	}
@@ -245,8 +246,8 @@ func (d *dlq) letter(ctx context.Context, raw *deadletter.Letter) error {
 	return nil
 }
 
-// sum says in a line or two what was done, and what is left.
-func (d *dlq) sum(interrupted bool) error {
+// summarize prints how many dead letters were handled and how many are open.
+func (d *dlq) summarize(interrupted bool) error {
 	note := func(format string, args ...any) { fmt.Fprintf(d.notes, format+"\n", args...) }
 	state := "open "
 	if d.choice.all && !d.changes {
@@ -260,25 +261,25 @@ func (d *dlq) sum(interrupted bool) error {
 	case d.dryRun:
 		note("%s would be %s; nothing was changed", human.Count(d.done, "dead letter", "dead letters"), d.verb)
 	default:
-		note("%s %s; %s open", human.Count(d.done, "dead letter", "dead letters"), d.verb, human.Count(d.left, "is", "are"))
+		note("%s %s; %s open", human.Count(d.done, "dead letter", "dead letters"), d.verb, human.Count(d.open, "is", "are"))
 	}
-	if gone := d.letters.Expired(); gone > 0 {
-		note("%s deleted by Kafka before an operator handled them (retention.ms of the topic)", human.Count(int(gone), "more dead letter was", "more dead letters were"))
+	if expired := d.letters.Expired(); expired > 0 {
+		note("%s deleted by Kafka before an operator handled them (retention.ms of the topic)", human.Count(int(expired), "more dead letter was", "more dead letters were"))
 	}
-	if d.others > 0 {
-		note("%s of other slots not shown", human.Count(d.others, "dead letter", "dead letters"))
+	if d.otherSlots > 0 {
+		note("%s of other slots not shown", human.Count(d.otherSlots, "dead letter", "dead letters"))
 	}
 	var errs []error
 	if d.failed > 0 {
-		not := human.Count(d.failed, "dead letter was", "dead letters were") + " not "
+		failure := human.Count(d.failed, "dead letter was", "dead letters were") + " not "
 		if d.dryRun {
-			not = human.Count(d.failed, "dead letter", "dead letters") + " could not be "
+			failure = human.Count(d.failed, "dead letter", "dead letters") + " could not be "
 		}
-		errs = append(errs, errors.New(not+d.verb+", for the reasons above"))
+		errs = append(errs, errors.New(failure+d.verb+", for the reasons above"))
 	}
 	if !interrupted {
-		for _, what := range d.choice.unmet() {
-			errs = append(errs, fmt.Errorf("no open dead letter has %s", what))
+		for _, flag := range d.choice.unmatched() {
+			errs = append(errs, fmt.Errorf("no open dead letter has %s", flag))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -10,18 +10,18 @@ import (
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
-// letter is a dead letter with what its headers say.
+// letter is a dead letter with the values of its headers.
 type letter struct {
 	*deadletter.Letter
 	id, position, cause, message string
-	topic                        string // the original topic; "": it is not known
-	truncated                    string // how long its value was, if that was cut
-	slot                         string // "": from before letters said so
+	topic                        string // the original topic; "": unknown
+	truncated                    string // original length of the value, if the value was cut
+	slot                         string // "": written by a version without this header
 }
 
-// openLetter reads the headers. An event may have brought some of these names itself where the router did not find that: the
-// last is the daemon's.
-func openLetter(raw *deadletter.Letter) *letter {
+// parseLetter reads the headers. If a name occurs twice, the first header may be one of the event, and the last one is
+// the daemon's.
+func parseLetter(raw *deadletter.Letter) *letter {
 	l := &letter{Letter: raw}
 	for _, h := range raw.Headers {
 		value := string(h.Value)
@@ -45,17 +45,17 @@ func openLetter(raw *deadletter.Letter) *letter {
 	return l
 }
 
-// place is where the letter lies: partition:offset.
+// place is partition:offset of the dead letter.
 func (l *letter) place() string { return fmt.Sprintf("%d:%d", l.Partition, l.Offset) }
 
-// choice says which letters are meant: those that any of it fits.
+// choice selects dead letters by the flags: those that match any of them.
 type choice struct {
 	all                 bool
 	ids, causes, places []string
-	met                 map[string]bool
+	matched             map[string]bool // "flag value"
 }
 
-// read checks the flags.
+// read validates the flags.
 func (c *choice) read(changes bool) error {
 	some := len(c.ids)+len(c.causes)+len(c.places) > 0
 	switch {
@@ -72,28 +72,28 @@ func (c *choice) read(changes bool) error {
 			return fmt.Errorf("--at %s: write partition:offset, such as 3:17", at)
 		}
 	}
-	c.met = map[string]bool{}
+	c.matched = map[string]bool{}
 	return nil
 }
 
-func (c *choice) has(l *letter) bool {
-	fits := len(c.ids)+len(c.causes)+len(c.places) == 0
+func (c *choice) matches(l *letter) bool {
+	ok := len(c.ids)+len(c.causes)+len(c.places) == 0
 	for _, f := range []struct {
 		flag, value string
 		list        []string
 	}{{"id", l.id, c.ids}, {"cause", l.cause, c.causes}, {"at", l.place(), c.places}} {
 		if slices.Contains(f.list, f.value) {
-			fits, c.met[f.flag+" "+f.value] = true, true
+			ok, c.matched[f.flag+" "+f.value] = true, true
 		}
 	}
-	return fits
+	return ok
 }
 
-// unmet are ids, causes and places of which there was no letter.
-func (c *choice) unmet() (all []string) {
+// unmatched lists the flags that match no dead letter.
+func (c *choice) unmatched() (all []string) {
 	for flag, list := range map[string][]string{"id": c.ids, "cause": c.causes, "at": c.places} {
 		for _, value := range list {
-			if !c.met[flag+" "+value] {
+			if !c.matched[flag+" "+value] {
 				all = append(all, "--"+flag+" "+value)
 			}
 		}
@@ -113,7 +113,7 @@ func (d *dlq) show(l *letter, o outcome) error {
 	return written(d.out.Write(b))
 }
 
-// line is a letter for people.
+// line is a dead letter for people.
 func (d *dlq) line(l *letter, o outcome) []byte {
 	var t line
 	t.word(l.place())
@@ -121,10 +121,10 @@ func (d *dlq) line(l *letter, o outcome) []byte {
 	case o.problem != "":
 		t.word("NOT " + strings.ToUpper(d.verb))
 		t.pair("because", []byte(o.problem))
-	case o.word != "":
-		t.word(o.word)
+	case o.text != "":
+		t.word(o.text)
 	case l.Handled:
-		t.word("(dealt with)")
+		t.word("(handled)")
 	}
 	t.word(l.Time.UTC().Format(timeLayout))
 	for _, p := range []struct{ name, value string }{
@@ -138,7 +138,7 @@ func (d *dlq) line(l *letter, o outcome) []byte {
 	return t.end()
 }
 
-// letterJSON is a letter for machines.
+// letterJSON is a dead letter in JSON output.
 type letterJSON struct {
 	Partition int32  `json:"partition"`
 	Offset    int64  `json:"offset"`
@@ -146,19 +146,19 @@ type letterJSON struct {
 	ID        string `json:"id"`
 	Cause     string `json:"cause"`
 	Message   string `json:"message"`
-	Topic     string `json:"topic"` // the original topic; "": it is not known
+	Topic     string `json:"topic"` // the original topic; "": unknown
 	Position  string `json:"position"`
 	CutFrom   string `json:"cut_from,omitempty"` // bytes of the value before it was cut
 	Open      bool   `json:"open"`
-	RetriedTo string `json:"retried_to,omitempty"` // the topic; with --dry-run: where it would go
-	Problem   string `json:"problem,omitempty"`    // why it stays open
+	RetriedTo string `json:"retried_to,omitempty"` // the topic; with --dry-run: the topic to which the record would be sent
+	Problem   string `json:"problem,omitempty"`    // why the dead letter stays open
 	recordJSON
 }
 
 func (d *dlq) json(l *letter, o outcome) ([]byte, error) {
 	return jsonLine(letterJSON{
 		Partition: l.Partition, Offset: l.Offset, Time: l.Time.UTC().Format(timeLayout), ID: l.id, Cause: l.cause, Message: l.message,
-		Topic: l.topic, Position: l.position, CutFrom: l.truncated, Open: !l.Handled && !o.dealt, RetriedTo: o.to, Problem: o.problem,
+		Topic: l.topic, Position: l.position, CutFrom: l.truncated, Open: !l.Handled && !o.handled, RetriedTo: o.to, Problem: o.problem,
 		recordJSON: newRecordJSON(l.Key, l.Value, l.Headers, d.payload),
 	})
 }

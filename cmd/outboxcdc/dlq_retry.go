@@ -12,10 +12,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// retrier produces letters again.
+// retrier sends dead letters again.
 type retrier struct {
 	d      *dlq
-	topic  string // instead of their own
+	topic  string // "": the original topics
 	sender *deadletter.SyncSender
 }
 
@@ -29,15 +29,15 @@ func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 	}
 	switch {
 	case l.truncated != "":
-		return outcome{problem: "its value was cut, " + l.truncated + " bytes before: produce it from the table, then drop the dead letter"}, nil
+		return outcome{problem: "its value was cut, from " + l.truncated + " bytes: produce the event from the table, then drop the dead letter"}, nil
 	case to == "":
-		return outcome{problem: "it names no topic: give --topic"}, nil
+		return outcome{problem: "it has no original topic: give --topic"}, nil
 	}
-	rec, word := retried(l, r.d.topic, to), "retried to "
+	rec, text := retriedRecord(l, r.d.topic, to), "retried to "
 	var err error
 	if r.d.dryRun {
-		word, err = "would be retried to ", r.sender.Check(ctx, rec)
-	} else { // not cut short when told to end: what was sent and not seen acknowledged would be sent again
+		text, err = "would be retried to ", r.sender.Check(ctx, rec)
+	} else { // a signal does not cancel it: a record without acknowledgement would be sent again
 		err = r.sender.Deliver(context.WithoutCancel(ctx), rec)
 	}
 	var alone *deadletter.DeliveryError
@@ -47,12 +47,12 @@ func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 	case err != nil:
 		return outcome{}, err
 	}
-	return outcome{word: word + to, to: to, dealt: !r.d.dryRun}, nil
+	return outcome{text: text + to, to: to, handled: !r.d.dryRun}, nil
 }
 
-// retried is the record of a letter that is sent again: what the event would have been, except for its position, because it is
-// outside the order, and with where the letter lies, by which two retries of one letter are the same.
-func retried(l *letter, from, to string) *router.Record {
+// retriedRecord is the record of a dead letter that is sent again: that of the event, without its position, because the
+// record is not in order, and with the place of the dead letter, by which consumers recognize a second retry.
+func retriedRecord(l *letter, from, to string) *router.Record {
 	rec := &router.Record{ID: []byte(l.id), Topic: to, Key: l.Key, Value: l.Value, PartitionBy: l.Key}
 	if rec.Key == nil {
 		rec.PartitionBy = rec.ID

@@ -23,10 +23,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// doctorTimeout is how long `doctor` takes at most by default, whatever does not answer.
+// doctorTimeout is the default of --timeout.
 const doctorTimeout = 30 * time.Second
 
-// longTransaction is the age from which on an open transaction is told.
+// longTransaction is the age from which on `doctor` reports an open transaction.
 const longTransaction = 10 * time.Minute
 
 func newDoctorCommand(load func() (*config.Config, error), files *[]string) *cobra.Command {
@@ -45,24 +45,24 @@ func newDoctorCommand(load func() (*config.Config, error), files *[]string) *cob
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if timeout <= 0 {
-				return usageError(fmt.Errorf("--timeout %v: write how long it may take, such as 30s", timeout))
+				return usageError(fmt.Errorf("--timeout %v: write a time above zero, such as 30s", timeout))
 			}
 			cfg, err := load()
 			if err != nil {
 				return err
 			}
-			examined, err := doctorConfig(cfg, topics, *files)
+			config, err := doctorConfig(cfg, topics, *files)
 			if err != nil {
 				return exit.With(exit.Config, err)
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			report := doctor.Run(ctx, examined)
+			report := doctor.Run(ctx, config)
 			if err := printAs(cmd.OutOrStdout(), output, report, report.String()); err != nil {
 				return err
 			}
 			if report.Exit != 0 {
-				return exit.Logged(report.Exit, errors.New("doctor has found what is to be fixed first"))
+				return exit.Logged(report.Exit, errors.New("a check failed"))
 			}
 			return nil
 		},
@@ -74,19 +74,19 @@ func newDoctorCommand(load func() (*config.Config, error), files *[]string) *cob
 	return cmd
 }
 
-// doctorConfig says to the doctor what the settings say.
+// doctorConfig is the configuration of the checks.
 func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, error) {
 	c := doctor.Config{
 		Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication, Messages: cfg.Messages.Prefix,
 		SenderTimeout: cfg.Tuning.WALSenderTimeout,
 		Brokers:       cfg.Kafka.Brokers, Partitions: cfg.Route.Partitions, Cut: cfg.Poison.Oversize == "cut",
-		Topics: append(settledTopics(cfg), topics...), OwnTime: ownTime(cfg),
+		Topics: append(fixedTopics(cfg), topics...), OwnTime: hasOwnTime(cfg),
 		Command: "outboxcdc", Now: time.Now, LongTransaction: longTransaction,
 	}
 	for _, f := range files {
 		c.Command += " -c " + shellWord(f)
 	}
-	if p := poisons(&cfg.Poison); p.SendsDeadLetters() {
+	if p := poisonConfig(&cfg.Poison); p.SendsDeadLetters() {
 		c.Letters = cfg.Poison.Topic
 	}
 	if cfg.Deduplicated() {
@@ -95,13 +95,13 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	if cfg.Kafka.TLS.Enabled || cfg.Kafka.SASL.Mechanism != "" {
 		c.Client = " --command-config <client.properties>"
 	}
-	if cfg.Kafka.SASL.Mechanism != "OAUTHBEARER" { // there the token decides
+	if cfg.Kafka.SASL.Mechanism != "OAUTHBEARER" { // with OAUTHBEARER the token names the user
 		c.User = cfg.Kafka.SASL.User
 	}
 	for _, s := range cfg.Sources() {
 		schema, name := s.Name()
 		c.Tables = append(c.Tables, doctor.Table{
-			Schema: schema, Name: name, Needs: routerConfig(&s.Columns, &s.Route).Needs(), Routing: routing(&s),
+			Schema: schema, Name: name, Needs: routerConfig(&s.Columns, &s.Route).Needs(), Routing: routingColumns(&s),
 		})
 	}
 	dsn, err := cfg.PostgresURL()
@@ -115,7 +115,7 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	c.Role, c.Database, c.Server = cc.User, cc.Database, serverName(cc)
 	c.NoURL = dsn == "" && os.Getenv("PGHOST") == "" && os.Getenv("PGSERVICE") == ""
 	c.NoPassword = cc.Password == ""
-	// What the log would say is in the report.
+	// Errors are in the report, so nothing is logged.
 	log := slog.New(slog.DiscardHandler)
 	if c.Source, err = newSource(fixed(cfg), log); err != nil {
 		return c, err
@@ -124,12 +124,12 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 		return c, err
 	}
 	c.Kafka, err = newClusterWith(fixed(cfg), prometheus.NewRegistry(), log, func(k *kafka.Config) {
-		k.DialTimeout, k.AskTimeout = 3*time.Second, 5*time.Second // who waits is a person
+		k.DialTimeout, k.AskTimeout = 3*time.Second, 5*time.Second // short, because a person waits
 	})
 	return c, err
 }
 
-// shellWord is a file's name as a shell takes it.
+// shellWord quotes s for a shell, if necessary.
 func shellWord(s string) string {
 	if strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/-+=") == "" && s != "" {
 		return s
@@ -137,7 +137,7 @@ func shellWord(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// serverName is where a person would find the server.
+// serverName is host:port of the server, for people.
 func serverName(cc *pgx.ConnConfig) string {
 	host := cc.Host
 	if strings.HasPrefix(host, "/") { // a socket
@@ -146,8 +146,8 @@ func serverName(cc *pgx.ConnConfig) string {
 	return net.JoinHostPort(host, strconv.Itoa(int(cc.Port)))
 }
 
-// settledTopics are those that events can go to whatever is in the rows.
-func settledTopics(cfg *config.Config) []string {
+// fixedTopics are the topics that do not depend on rows.
+func fixedTopics(cfg *config.Config) []string {
 	var all []string
 	add := func(r *config.Route) {
 		if r.Topic != "" && !strings.Contains(r.Topic, "{") {
@@ -170,8 +170,8 @@ func settledTopics(cfg *config.Config) []string {
 	return slices.Compact(all)
 }
 
-// ownTime reports whether records have another time than that of sending.
-func ownTime(cfg *config.Config) bool {
+// hasOwnTime reports whether the timestamp of any record is not the time of sending.
+func hasOwnTime(cfg *config.Config) bool {
 	routes := []config.Route{}
 	for _, s := range cfg.Sources() {
 		routes = append(routes, s.Route)
@@ -182,8 +182,8 @@ func ownTime(cfg *config.Config) bool {
 	return slices.ContainsFunc(routes, func(r config.Route) bool { return r.Timestamp != router.TimestampProduce })
 }
 
-// routing are the columns that decide about a row's topic, and a few small ones: none that holds the payload.
-func routing(s *config.Source) []string {
+// routingColumns are the columns that may decide about the topic of a row, without the payload.
+func routingColumns(s *config.Source) []string {
 	c := s.Columns
 	return router.Config{
 		Columns: router.Columns{ID: c.ID, AggregateType: c.AggregateType, AggregateID: c.AggregateID, EventType: c.EventType},

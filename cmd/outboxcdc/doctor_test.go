@@ -11,7 +11,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/doctor"
 )
 
-// doctorOf is what a configuration becomes.
+// doctorOf is the doctor.Config of a configuration.
 func doctorOf(t *testing.T, yaml string) doctor.Config {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "c.yaml")
@@ -32,7 +32,8 @@ func doctorOf(t *testing.T, yaml string) doctor.Config {
 	return c
 }
 
-// Which topics are checked without a row, which columns are read, and whose rights remedies give.
+// TestDoctorConfig checks the topics that are known without rows, the columns that are read, and the Kafka user in
+// remedies.
 func TestDoctorConfig(t *testing.T) {
 	clearEnv(t)
 	c := doctorOf(t, "postgres: {url: 'postgres://relay:s3cr3t@db:5433/shop'}\n")

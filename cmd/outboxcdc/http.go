@@ -20,17 +20,18 @@ import (
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
-// monitor is what the HTTP side needs of the relay.
+// monitor is the part of the relay that the HTTP listener uses.
 type monitor interface {
 	Status() relay.Status
 	Ready() (ok bool, reason string)
 	Alive() time.Duration
 }
 
-// aliveWithin is how long one turn of the main loop may take: longer than any single time-out inside it.
+// aliveWithin is how long one turn of the main loop may take. It is longer than any timeout within a turn.
 const aliveWithin = 60 * time.Second
 
-// maxConnections bounds what clients can make us hold: an answer and some buffers each. Monitoring needs a handful.
+// maxConnections is the maximum number of connections, each of which holds a response and buffers. Monitoring needs
+// few.
 const maxConnections = 32
 
 type server struct {
@@ -41,8 +42,8 @@ type server struct {
 	log       *slog.Logger
 }
 
-// listen opens the address at once, so that a taken port or a bad web configuration is an error at start and not a line
-// in the log.
+// listen opens the address before serving, so that a port in use or an invalid web configuration is an error at the
+// start.
 func listen(cfg *config.Config, reg *prometheus.Registry, m monitor, log *slog.Logger) (*server, error) {
 	file := cfg.HTTP.WebConfigFile
 	if err := checkWebConfig(cfg); err != nil {
@@ -59,19 +60,20 @@ func listen(cfg *config.Config, reg *prometheus.Registry, m monitor, log *slog.L
 		Handler: handler(cfg, reg, m, history), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: writeWithin, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(quiet.Handler(), slog.LevelWarn),
-		// HTTP/2 would let one connection ask for hundreds of answers at a time.
+		// HTTP/2 would allow hundreds of concurrent requests on one connection.
 		Protocols: new(http.Protocols),
 	}
 	srv.Protocols.SetHTTP1(true)
 	return &server{ln: conns.Limit(ln, maxConnections), history: history, log: quiet, webConfig: file, srv: srv}, nil
 }
 
-// withoutValues takes out what the YAML reader quotes of a file that has passwords' hashes and may have keys in it.
+// withoutValues removes the values that the YAML reader quotes: the file contains hashes of passwords and may contain
+// keys.
 func withoutValues(text string) string { return quotedValue.ReplaceAllString(text, "`…`") }
 
 var quotedValue = regexp.MustCompile("(?s)`.*`")
 
-// serve answers until ctx ends.
+// serve serves requests until ctx ends.
 func (s *server) serve(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { _ = s.srv.Close() })
 	defer stop()
@@ -89,7 +91,7 @@ func (s *server) serve(ctx context.Context) {
 	}
 }
 
-func handler(cfg *config.Config, reg *prometheus.Registry, m monitor, past *history) http.Handler {
+func handler(cfg *config.Config, reg *prometheus.Registry, m monitor, history *history) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /{$}", page())
 	mux.Handle("GET /metrics", metrics(reg))
@@ -111,7 +113,7 @@ func handler(cfg *config.Config, reg *prometheus.Registry, m monitor, past *hist
 	mux.HandleFunc("GET /readyz", ready)
 	mux.HandleFunc("GET /healthz", ready)
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { answer(w, true, reportOf(cfg.Postgres.Slot, reg, m)) })
-	mux.HandleFunc("GET /history", func(w http.ResponseWriter, _ *http.Request) { answer(w, true, past.report()) })
+	mux.HandleFunc("GET /history", func(w http.ResponseWriter, _ *http.Request) { answer(w, true, history.report()) })
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { answer(w, true, buildInfo()) })
 	if cfg.HTTP.PProf {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)

@@ -11,19 +11,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Answers are made whole before a byte of them is written: a client that does not read holds its own connection and its
-// own answer, for at most writeWithin, and nothing that another one needs.
+// A response is complete before its first byte is written. A client that does not read holds only its own connection
+// and response, for at most writeWithin, and blocks no other client.
 
 const (
-	// writeWithin is how long a client may take to read an answer.
+	// writeWithin is how long a client may take to read a response.
 	writeWithin = 10 * time.Second
-	// renderWithin is how long a scrape may wait for those before it.
+	// renderWithin is how long a scrape may wait for earlier ones.
 	renderWithin = 5 * time.Second
-	// renderAtOnce bounds the work and the memory of many scrapes at a time.
+	// renderAtOnce is the maximum number of scrapes that are rendered at the same time.
 	renderAtOnce = 2
 )
 
-// answer writes JSON with 200 or 503.
+// answer writes body as JSON, with status 200 if ok and 503 otherwise.
 func answer(w http.ResponseWriter, ok bool, body any) {
 	var text bytes.Buffer
 	enc := json.NewEncoder(&text)
@@ -40,7 +40,7 @@ func answer(w http.ResponseWriter, ok bool, body any) {
 	whole.writeTo(w)
 }
 
-// metrics answers scrapes, a few at a time; further ones wait for their turn, which does not depend on slow readers.
+// metrics serves scrapes. It renders renderAtOnce of them at a time; further ones wait, but not for slow readers.
 func metrics(reg *prometheus.Registry) http.Handler {
 	scrape := promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true})
 	turns := make(chan struct{}, renderAtOnce)
@@ -52,7 +52,7 @@ func metrics(reg *prometheus.Registry) http.Handler {
 		case <-req.Context().Done():
 			return
 		case <-late.C:
-			http.Error(w, "too many scrapes at a time", http.StatusServiceUnavailable)
+			http.Error(w, "too many concurrent scrapes", http.StatusServiceUnavailable)
 			return
 		}
 		whole := rendered{status: http.StatusOK, header: http.Header{}}
@@ -64,7 +64,7 @@ func metrics(reg *prometheus.Registry) http.Handler {
 	})
 }
 
-// rendered is an answer that has not been sent yet.
+// rendered is a complete response that has not been sent yet.
 type rendered struct {
 	status int
 	header http.Header
@@ -80,8 +80,8 @@ func (r *rendered) writeTo(w http.ResponseWriter) {
 		w.Header()[name] = values
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(r.body.Len()))
-	// From here on: what the making took is not the client's time.
+	// The deadline starts here, so that it does not include the time for rendering.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeWithin))
 	w.WriteHeader(r.status)
-	_, _ = w.Write(r.body.Bytes()) // the client has gone: nothing to do about it
+	_, _ = w.Write(r.body.Bytes()) // an error means that the client has gone
 }

@@ -11,14 +11,15 @@ import (
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
-// The history covers the last hour. The lag is looked at more often than it is kept: a sample has the largest.
+// The history covers the last hour. The lag is measured every lagEvery, and a sample has the maximum of historyEvery.
 const (
 	historyEvery  = 10 * time.Second
 	historyLength = int(time.Hour/historyEvery) + 1
 	lagEvery      = time.Second
 )
 
-// history is what the curves of the page show: lag and throughput of the last hour, or since the process began.
+// history has the lag and the throughput of the last hour, or since the start of the process, for the graphs of the
+// page.
 type history struct {
 	reg   prometheus.Gatherer
 	m     monitor
@@ -26,10 +27,10 @@ type history struct {
 
 	mu      sync.Mutex
 	samples []historySample // oldest first
-	worst   *float64        // the largest lag since the last sample; nil: it was not known
+	maxLag  *float64        // since the last sample; nil: unknown
 }
 
-// historySample is the largest lag and the throughput since the sample before. A value that is not known is null.
+// historySample is the maximum lag and the throughput since the previous sample. An unknown value is null.
 type historySample struct {
 	at        time.Time
 	delivered float64
@@ -39,7 +40,7 @@ type historySample struct {
 	EventsPerSecond *float64 `json:"events_per_second"`
 }
 
-// historyReport is what /history says.
+// historyReport is the response of /history.
 type historyReport struct {
 	EverySeconds float64         `json:"every_seconds"`
 	Samples      []historySample `json:"samples"` // oldest first
@@ -54,7 +55,7 @@ func (h *history) watch(ctx context.Context) {
 	tick := time.NewTicker(lagEvery)
 	defer tick.Stop()
 	for {
-		h.look()
+		h.observe()
 		select {
 		case <-ctx.Done():
 			return
@@ -63,24 +64,24 @@ func (h *history) watch(ctx context.Context) {
 	}
 }
 
-// look notes the lag, and takes a sample when one is due.
-func (h *history) look() {
+// observe notes the lag, and adds a sample when one is due.
+func (h *history) observe() {
 	st := h.m.Status()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if lagKnown(&st) && (h.worst == nil || st.LagSeconds > *h.worst) {
-		h.worst = new(st.LagSeconds)
+	if lagKnown(&st) && (h.maxLag == nil || st.LagSeconds > *h.maxLag) {
+		h.maxLag = new(st.LagSeconds)
 	}
 	now, n := h.clock(), len(h.samples)
 	if n > 0 && now.Sub(h.samples[n-1].at) < historyEvery-lagEvery/2 {
 		return
 	}
-	h.take(now)
+	h.add(now)
 }
 
-func (h *history) take(now time.Time) {
-	s := historySample{at: now, LagSeconds: h.worst}
-	h.worst = nil
+func (h *history) add(now time.Time) {
+	s := historySample{at: now, LagSeconds: h.maxLag}
+	h.maxLag = nil
 	for _, t := range topicsOf(h.reg) {
 		s.delivered += t.Delivered
 	}
@@ -95,7 +96,7 @@ func (h *history) take(now time.Time) {
 	h.samples = append(h.samples, s)
 }
 
-// lagKnown reports whether a lag of zero means that nothing waits: without a session it means that nothing is known.
+// lagKnown reports whether the lag is known. Without a session a lag of zero means that it is unknown.
 func lagKnown(st *relay.Status) bool {
 	return st.LagSeconds > 0 || st.State == relay.Streaming || st.State == relay.Backpressured
 }

@@ -12,17 +12,18 @@ import (
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
-// The history has an hour of samples: the largest lag of each ten seconds, if it was known, and the throughput.
+// TestHistory checks that the history has an hour of samples: the maximum lag of ten seconds, if known, and the
+// throughput.
 func TestHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: delivered}, []string{"topic"})
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: deliveredMetric}, []string{"topic"})
 		reg.MustRegister(c)
-		m := &still{status: relay.Status{State: relay.Starting}}
+		m := &fakeRelay{status: relay.Status{State: relay.Starting}}
 		h := newHistory(reg, m)
 		seconds := func(n int) {
 			for range n {
-				h.look()
+				h.observe()
 				time.Sleep(time.Second)
 			}
 		}
@@ -37,7 +38,7 @@ func TestHistory(t *testing.T) {
 		if r := read(); r.Samples == nil || len(r.Samples) != 0 || r.EverySeconds != 10 {
 			t.Errorf("at the beginning %+v", r)
 		}
-		seconds(1) // no lag is known, and no rate
+		seconds(1) // neither lag nor rate is known
 		m.status = relay.Status{State: relay.Streaming}
 		seconds(5)
 		m.status.LagSeconds = 2.5
@@ -62,7 +63,7 @@ func TestHistory(t *testing.T) {
 		if *third.LagSeconds != 7 || *third.EventsPerSecond != 0 {
 			t.Errorf("the third: %v %v", *third.LagSeconds, *third.EventsPerSecond)
 		}
-		m.status.LagSeconds = 0 // parked, and nothing is known
+		m.status.LagSeconds = 0 // parked: the lag is unknown
 		seconds(2 * 3600)
 		r = read()
 		if n := len(r.Samples); n != 361 || r.Samples[0].AgeSeconds < 3600 || r.Samples[0].AgeSeconds > 3610 || r.Samples[n-1].AgeSeconds > 10 {
@@ -74,10 +75,10 @@ func TestHistory(t *testing.T) {
 	})
 }
 
-// A listener takes samples by itself.
-func TestHistoryIsTaken(t *testing.T) {
+// TestHistoryWatch checks that the listener takes samples.
+func TestHistoryWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHistory(prometheus.NewRegistry(), &still{})
+		h := newHistory(prometheus.NewRegistry(), &fakeRelay{})
 		go h.watch(t.Context())
 		time.Sleep(25 * time.Second)
 		if n := len(h.report().Samples); n != 3 {

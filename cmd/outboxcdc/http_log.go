@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// complainEvery is how often the HTTP side may say that clients misbehave or that its configuration cannot be read:
-// every client that reaches the port could fill the log otherwise.
+// complainEvery is the minimum time between two warnings of the HTTP listener. Otherwise any client that reaches the
+// port could fill the log.
 const complainEvery = time.Minute
 
-// complaints is the log of net/http and of the exporter toolkit in our terms. What is a warning or worse is logged
-// at most once in complainEvery; the next one says how many there were in between.
+// complaints is a log handler for net/http and the exporter toolkit. It logs at most one warning or error in
+// complainEvery, with the number of those that were dropped since the previous one.
 type complaints struct {
 	slog.Handler
 	clock func() time.Time
@@ -22,10 +22,10 @@ type complaints struct {
 	repeated int
 }
 
-// Handle passes on what is to be said.
+// Handle implements [slog.Handler].
 func (c *complaints) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level < slog.LevelWarn {
-		if r.Message == "Listening on" { // we have said so
+		if r.Message == "Listening on" { // listen logs this itself
 			return nil
 		}
 		return c.Handler.Handle(ctx, slog.NewRecord(r.Time, r.Level, r.Message, 0)) // "TLS is enabled."
@@ -47,10 +47,10 @@ func (c *complaints) Handle(ctx context.Context, r slog.Record) error {
 	repeated := c.repeated
 	c.last, c.repeated = now, 0
 	c.mu.Unlock()
-	said := slog.NewRecord(r.Time, r.Level, "http", 0)
-	said.AddAttrs(slog.String("error", withoutValues(cause)))
+	out := slog.NewRecord(r.Time, r.Level, "http", 0)
+	out.AddAttrs(slog.String("error", withoutValues(cause)))
 	if repeated > 0 {
-		said.AddAttrs(slog.Int("repeated", repeated))
+		out.AddAttrs(slog.Int("repeated", repeated))
 	}
-	return c.Handler.Handle(ctx, said)
+	return c.Handler.Handle(ctx, out)
 }

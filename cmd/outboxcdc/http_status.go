@@ -9,7 +9,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
-// report is what /status says: the relay's own words, which binary it is, and what went where.
+// report is the answer of /status: the relay's status, the version of the binary, and the delivered events by topic.
 type report struct {
 	Slot string `json:"slot"`
 	relay.Status
@@ -21,12 +21,12 @@ type report struct {
 }
 
 type topicReport struct {
-	Topic     string  `json:"topic"` // "other": those after the first 200, as in the metrics
+	Topic     string  `json:"topic"` // "other": all topics after the first 200, as in the metrics
 	Delivered float64 `json:"events_delivered"`
 }
 
-// delivered is the metric that counts what went where.
-const delivered = "outboxcdc_events_delivered_total"
+// deliveredMetric counts the delivered events by topic.
+const deliveredMetric = "outboxcdc_events_delivered_total"
 
 func reportOf(slot string, reg prometheus.Gatherer, m monitor) report {
 	b := buildInfo()
@@ -38,12 +38,12 @@ func reportOf(slot string, reg prometheus.Gatherer, m monitor) report {
 	return r
 }
 
-// topicsOf is what this process has delivered, by topic.
+// topicsOf is how many events this process has delivered, by topic.
 func topicsOf(reg prometheus.Gatherer) []topicReport {
 	topics := []topicReport{}
-	families, _ := reg.Gather() // an error is about other metrics: what was gathered is right
+	families, _ := reg.Gather() // an error concerns other metrics only
 	for _, f := range families {
-		if f.GetName() != delivered {
+		if f.GetName() != deliveredMetric {
 			continue
 		}
 		for _, series := range f.GetMetric() {

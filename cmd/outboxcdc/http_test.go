@@ -21,17 +21,17 @@ import (
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
-// still is a relay in one state.
-type still struct {
+// fakeRelay is a relay in a fixed state.
+type fakeRelay struct {
 	status relay.Status
 	ready  bool
 	why    string
 	age    time.Duration
 }
 
-func (f *still) Status() relay.Status  { return f.status }
-func (f *still) Ready() (bool, string) { return f.ready, f.why }
-func (f *still) Alive() time.Duration  { return f.age }
+func (f *fakeRelay) Status() relay.Status  { return f.status }
+func (f *fakeRelay) Ready() (bool, string) { return f.ready, f.why }
+func (f *fakeRelay) Alive() time.Duration  { return f.age }
 
 func handlerOf(cfg *config.Config, reg *prometheus.Registry, m monitor) http.Handler {
 	return handler(cfg, reg, m, newHistory(reg, m))
@@ -44,14 +44,14 @@ func ask(t *testing.T, h http.Handler, method, path string) (int, string, http.H
 	return w.Code, w.Body.String(), w.Header()
 }
 
-// What orchestrators act on: /livez asks only whether the main loop turns, /readyz whether events flow.
+// TestProbes checks that /livez depends only on the main loop, and /readyz on the delivery of events.
 func TestProbes(t *testing.T) {
-	parked := &still{status: relay.Status{State: relay.Parked}, why: "parked: brokers away"}
-	standby := &still{status: relay.Status{State: relay.WaitingForSlot}, why: "waiting_for_slot: active"}
-	streaming := &still{status: relay.Status{State: relay.Streaming}, ready: true}
-	hung := &still{status: relay.Status{State: relay.Streaming}, ready: true, age: aliveWithin}
+	parked := &fakeRelay{status: relay.Status{State: relay.Parked}, why: "parked: brokers away"}
+	standby := &fakeRelay{status: relay.Status{State: relay.WaitingForSlot}, why: "waiting_for_slot: active"}
+	streaming := &fakeRelay{status: relay.Status{State: relay.Streaming}, ready: true}
+	hung := &fakeRelay{status: relay.Status{State: relay.Streaming}, ready: true, age: aliveWithin}
 	for _, c := range []struct {
-		m    *still
+		m    *fakeRelay
 		path string
 		code int
 		body string
@@ -86,14 +86,15 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// /status is the relay's own words, the slot, the binary, and what went to which topic.
+// TestStatusReport checks that /status has the relay's status, the slot, the version, and the delivered events by
+// topic.
 func TestStatusReport(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: delivered}, []string{"topic"})
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: deliveredMetric}, []string{"topic"})
 	reg.MustRegister(c)
 	c.WithLabelValues("b").Add(3)
 	c.WithLabelValues("a").Add(4)
-	m := &still{ready: true, status: relay.Status{State: relay.Streaming, Confirmed: "0/1A", Troubles: []relay.Trouble{{State: relay.Parked, Error: "x", Count: 2}}}}
+	m := &fakeRelay{ready: true, status: relay.Status{State: relay.Streaming, Confirmed: "0/1A", Troubles: []relay.Trouble{{State: relay.Parked, Error: "x", Count: 2}}}}
 	code, body, header := ask(t, handlerOf(config.Default(), reg, m), "GET", "/status")
 	var got struct {
 		Slot      string         `json:"slot"`
@@ -128,7 +129,7 @@ type relayTrouble struct {
 	Count int    `json:"count"`
 }
 
-// docs/http.md has each field of /status, and no other.
+// TestStatusIsDocumented checks that docs/http.md lists exactly the fields of /status.
 func TestStatusIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/http.md")
 	if err != nil {
@@ -154,11 +155,11 @@ func TestStatusIsDocumented(t *testing.T) {
 	}
 }
 
-// serving is the whole listener, as run has it.
+// serving starts the listener as `run` does.
 func serving(t *testing.T, cfg *config.Config, reg *prometheus.Registry, log *slog.Logger, watch ...func(net.Conn, http.ConnState)) (addr string) {
 	t.Helper()
 	cfg.HTTP.Listen = "127.0.0.1:0"
-	s, err := listen(cfg, reg, &still{ready: true, status: relay.Status{State: relay.Streaming}}, log)
+	s, err := listen(cfg, reg, &fakeRelay{ready: true, status: relay.Status{State: relay.Streaming}}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,16 +168,16 @@ func serving(t *testing.T, cfg *config.Config, reg *prometheus.Registry, log *sl
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); s.serve(t.Context()) }()
-	t.Cleanup(func() { <-done }) // the test's context has ended by then
+	t.Cleanup(func() { <-done }) // the context of the test has ended at that time
 	return s.ln.Addr().String()
 }
 
-// stuckBytes is an answer that no socket's buffers hold.
+// stuckBytes is the size of a response that does not fit in the buffers of a socket.
 const stuckBytes = 6 << 20
 
-// Clients that ask and never read, more of them than there may be connections, are in nobody's way: each scrape is
-// answered, and soon.
-func TestNeverReading(t *testing.T) {
+// TestClientsThatNeverRead checks that scrapes succeed promptly while more clients than the limit of connections send
+// requests and never read.
+func TestClientsThatNeverRead(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	large := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "large", Help: strings.Repeat("x", stuckBytes)}, nil)
 	large.WithLabelValues().Set(1)
@@ -200,7 +201,7 @@ func TestNeverReading(t *testing.T) {
 		if _, err := io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: slow\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
-		// Its answer has begun, and is larger than what the kernel holds: from here on it is stuck.
+		// The response has begun and is larger than the buffers of the kernel, so writing it blocks from now on.
 		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
 		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
 			t.Fatalf("no answer begins: %v", err)
@@ -212,7 +213,7 @@ func TestNeverReading(t *testing.T) {
 		}
 	}
 	for n := range 3 {
-		// Who waits for those that do not read waits until they are cut off.
+		// A scrape that waited for clients that do not read would wait until their connections are closed.
 		client := &http.Client{Timeout: writeWithin * 8 / 10, Transport: &http.Transport{DisableKeepAlives: true}}
 		res, err := client.Get("http://" + addr + "/metrics")
 		if err != nil {
@@ -226,7 +227,7 @@ func TestNeverReading(t *testing.T) {
 	}
 }
 
-// A client that does not take its answer loses its connection after writeWithin.
+// TestWriteDeadline checks that a client that does not read the response loses its connection after writeWithin.
 func TestWriteDeadline(t *testing.T) {
 	var deadline atomic.Value
 	w := &deadlines{ResponseWriter: httptest.NewRecorder(), set: func(d time.Time) { deadline.Store(d) }}

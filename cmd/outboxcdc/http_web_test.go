@@ -22,7 +22,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
-// webFiles writes certificate, key and the web configuration that names them; the pool trusts the certificate.
+// webFiles writes a certificate, its key and a web configuration with both. It returns a pool that trusts the
+// certificate.
 func webFiles(t *testing.T, password string) (file string, pool *x509.CertPool) {
 	t.Helper()
 	dir := t.TempDir()
@@ -59,8 +60,8 @@ func put(t *testing.T, dir, name string, text []byte) string {
 	return path
 }
 
-// With http.web_config_file everything is behind TLS and a password, the probes too, and a password that is changed in the
-// file is the one that counts.
+// TestWebConfig checks that with http.web_config_file all paths, including the probes, require TLS and the password,
+// and that a password that is changed in the file is used.
 func TestWebConfig(t *testing.T) {
 	file, pool := webFiles(t, "first")
 	cfg := config.Default()
@@ -112,8 +113,8 @@ func TestWebConfig(t *testing.T) {
 	}
 }
 
-// A file that cannot serve is a wrong configuration: 78 at the start, with the setting's name, and nothing of what may be
-// secret in it.
+// TestBadWebConfig checks that an invalid file ends the start with exit code 78. The error names the setting and
+// contains no secret.
 func TestBadWebConfig(t *testing.T) {
 	const secret = "hunter2"
 	dir := t.TempDir()
@@ -148,7 +149,7 @@ func TestBadWebConfig(t *testing.T) {
 	}
 }
 
-// What clients make the HTTP side complain about is one line a minute, with the number of those in between.
+// TestComplaints checks that warnings that clients cause are logged once a minute, with the number of dropped ones.
 func TestComplaints(t *testing.T) {
 	var out bytes.Buffer
 	now := time.Unix(0, 0)
@@ -179,12 +180,12 @@ func TestComplaints(t *testing.T) {
 	}
 }
 
-// The address that is taken is said at the start, as a wrong configuration.
-func TestAddressTaken(t *testing.T) {
+// TestAddressInUse checks that an address in use is a configuration error at the start.
+func TestAddressInUse(t *testing.T) {
 	addr := serving(t, config.Default(), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	cfg := config.Default()
 	cfg.HTTP.Listen = addr
-	if _, err := listen(cfg, prometheus.NewRegistry(), &still{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "http.listen") {
+	if _, err := listen(cfg, prometheus.NewRegistry(), &fakeRelay{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "http.listen") {
 		t.Errorf("%v", errors.Unwrap(err))
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// logLevel is log.level, which may change.
+// logLevel is log.level, which a reload may change.
 func logLevel(cfg *config.Config) *slog.LevelVar {
 	level := new(slog.LevelVar)
 	level.Set(parseLevel(cfg))
@@ -23,7 +23,7 @@ func parseLevel(cfg *config.Config) slog.Level {
 	return level
 }
 
-// readableDuration writes 5s, where JSON would have 5000000000.
+// readableDuration writes a duration as 5s instead of 5000000000 nanoseconds.
 func readableDuration(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		a.Value = slog.StringValue(a.Value.Duration().String())
@@ -31,7 +31,7 @@ func readableDuration(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// newLogger writes to w as configured; auto is text on a terminal and JSON otherwise.
+// newLogger returns a logger that writes to w as configured. log.format auto is text on a terminal and JSON otherwise.
 func newLogger(cfg config.Log, level slog.Leveler, w *os.File) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: readableDuration}
 	format := cfg.Format

@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// docs/logs.md has each attribute that the code logs, and no other: what parses the log depends on their names.
+// TestLogAttributesAreDocumented checks that docs/logs.md lists exactly the attributes that the code logs, because log
+// parsers depend on them.
 func TestLogAttributesAreDocumented(t *testing.T) {
 	used := map[string]string{}
 	for _, dir := range []string{".", "../../relay", "../../replication", "../../kafka", "../../router", "../../decoder", "../../checkpoint"} {
@@ -56,7 +57,8 @@ func TestLogAttributesAreDocumented(t *testing.T) {
 	}
 }
 
-// loggedIn finds the attributes in the calls of a logger: their names are literals, at every other place behind the message.
+// loggedIn finds the attributes in calls of a logger. Their names are literals, at every second argument after the
+// message.
 func loggedIn(t *testing.T, file string, used map[string]string) {
 	t.Helper()
 	set := token.NewFileSet()

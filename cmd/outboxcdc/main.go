@@ -1,8 +1,7 @@
 // Command outboxcdc delivers a Postgres transactional outbox to Kafka by tailing the WAL: see README.md.
 //
-// main.go holds the command line, run.go the daemon, setup.go the flags of `setup`, peek.go what waits in the slot, dlq.go
-// dead letters, slot.go the position record, doctor.go the pre-flight, status.go how it goes, validate.go and config_print.go
-// settings, http.go what operators look at.
+// Each command has a file: run.go, setup.go, peek.go, dlq.go, slot.go, doctor.go, status.go, validate.go and config.go.
+// main.go has the root command and the signals, http.go the daemon's HTTP listener.
 package main
 
 import (
@@ -22,25 +21,25 @@ import (
 )
 
 func main() {
-	// The daemon listens to it (reload.go); before it does, and for every other command, it must not end the process.
+	// SIGHUP must not end the process. The daemon handles it once it has started (reload.go).
 	signal.Ignore(syscall.SIGHUP)
 	ctx, drain := context.WithCancel(context.Background())
-	// One channel takes both signals, so that the second is seen however soon it follows the first.
+	// One channel receives both signals, so that the second one is not lost if it follows immediately.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	go obey(signals, drain, func() {
-		fmt.Fprintln(os.Stderr, "outboxcdc: second signal: leaving at once; what was not confirmed is repeated by the next start")
+	go handleSignals(signals, drain, func() {
+		fmt.Fprintln(os.Stderr, "outboxcdc: second signal: exiting at once; the next start repeats events that were not confirmed")
 		os.Exit(exit.Fault)
 	})
 	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// sameSignal is how long after the first signal a further one counts as the same: timeout(1), and supervisors that signal a process
-// group, reach the process twice.
+// sameSignal is the time after the first signal in which a second one is ignored: timeout(1), and supervisors that
+// signal a process group, send the signal twice.
 const sameSignal = time.Second
 
-// obey calls drain at the first signal, and leave at the second.
-func obey(signals <-chan os.Signal, drain, leave func()) {
+// handleSignals calls drain at the first signal and leave at the second.
+func handleSignals(signals <-chan os.Signal, drain, leave func()) {
 	<-signals
 	first := time.Now()
 	drain()
@@ -98,10 +97,10 @@ func newRootCommand() *cobra.Command {
 	return root
 }
 
-// group makes of cmd a command that only has others below it.
-func group(cmd *cobra.Command, below ...*cobra.Command) *cobra.Command {
-	names := make([]string, len(below))
-	for i, c := range below {
+// group makes cmd a command that only has subcommands.
+func group(cmd *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
+	names := make([]string, len(subcommands))
+	for i, c := range subcommands {
 		names[i] = c.Name()
 	}
 	needs := fmt.Errorf("%s needs a command: %s", cmd.Name(), strings.Join(names, " | "))
@@ -110,11 +109,11 @@ func group(cmd *cobra.Command, below ...*cobra.Command) *cobra.Command {
 		_ = cmd.Help()
 		return usageError(needs)
 	}
-	cmd.AddCommand(below...)
+	cmd.AddCommand(subcommands...)
 	return cmd
 }
 
-// addHelp adds cobra's help, which by itself takes a word that is no command for a success.
+// addHelp adds cobra's help command and makes an unknown command an error there.
 func addHelp(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"})

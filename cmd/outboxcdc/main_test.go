@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// The first signal drains. A second one leaves, unless it comes with the first, as that of a process group does.
+// TestSignals checks that the first signal starts the drain and that a second one exits, unless it follows immediately,
+// as from a signal to the process group.
 func TestSignals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		signals := make(chan os.Signal)
 		var drained, left int
-		go obey(signals, func() { drained++ }, func() { left++ })
+		go handleSignals(signals, func() { drained++ }, func() { left++ })
 		send := func(after time.Duration) {
 			time.Sleep(after)
 			signals <- syscall.SIGTERM

@@ -14,7 +14,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// docs/metrics.md names every metric with its type and labels, and no other.
+// TestMetricsAreDocumented checks that docs/metrics.md lists exactly the metrics, with their types and labels.
 func TestMetricsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
@@ -53,7 +53,7 @@ func kindAndLabels(kind string, labels []string) string {
 	return kind + " {" + strings.Join(labels, ",") + "}"
 }
 
-// registeredMetrics wires the daemon without connecting to anything and asks each collector for its descriptions.
+// registeredMetrics builds the daemon without connecting to anything and returns the descriptions of all collectors.
 func registeredMetrics(t *testing.T) map[string]string {
 	t.Helper()
 	var reg recorder
@@ -86,7 +86,7 @@ func registeredMetrics(t *testing.T) map[string]string {
 	return out
 }
 
-// kindOf is the collector's type; a vector may have no series yet.
+// kindOf is the type of the metric. A vector may have no series.
 func kindOf(t *testing.T, c prometheus.Collector) string {
 	t.Helper()
 	switch c.(type) {
@@ -114,7 +114,7 @@ func kindOf(t *testing.T, c prometheus.Collector) string {
 	return "unknown"
 }
 
-// recorder is a Registerer that keeps what it is given.
+// recorder is a Registerer that records the collectors.
 type recorder struct{ collectors []prometheus.Collector }
 
 func (r *recorder) Register(c prometheus.Collector) error {

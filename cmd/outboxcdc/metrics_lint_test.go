@@ -11,8 +11,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// What Prometheus's own linter has to say of /metrics: nothing. Metrics without a series are not in the answer; the
-// linter judges names, types and help, which registeredMetrics knows of all.
+// TestMetricsLint runs the linter of Prometheus on all metrics. Metrics without a series, which /metrics omits, are
+// taken from registeredMetrics.
 func TestMetricsLint(t *testing.T) {
 	reg := newRegistry()
 	all := &both{Registry: reg}
@@ -45,13 +45,13 @@ func TestMetricsLint(t *testing.T) {
 	}
 	for name := range registeredMetrics(t) {
 		if !seen[name] {
-			t.Errorf("%s was not looked at", name)
+			t.Errorf("%s was not checked", name)
 		}
 	}
 }
 
-// Series whose labels are known in advance are there before anything has happened, at zero: rate() and increase() would
-// not see the first event otherwise.
+// TestSeriesExistFromTheStart checks that series with known labels exist from the start, at zero: otherwise rate() and
+// increase() would not count the first event.
 func TestSeriesExistFromTheStart(t *testing.T) {
 	reg := wired(t)
 	for name, least := range map[string]int{
@@ -66,7 +66,7 @@ func TestSeriesExistFromTheStart(t *testing.T) {
 	}
 }
 
-// wired are the metrics of a daemon before anything has happened.
+// wired are the metrics of a daemon that has not started.
 func wired(t *testing.T) *prometheus.Registry {
 	t.Helper()
 	reg := prometheus.NewRegistry()
@@ -76,7 +76,7 @@ func wired(t *testing.T) *prometheus.Registry {
 	return reg
 }
 
-// both registers and remembers.
+// both is a Registerer that also records the collectors.
 type both struct {
 	*prometheus.Registry
 	recorder
@@ -93,7 +93,7 @@ func (b *both) MustRegister(cs ...prometheus.Collector) {
 }
 func (b *both) Unregister(c prometheus.Collector) bool { return b.Registry.Unregister(c) }
 
-// fill gives a vector without series one, so that it is gathered.
+// fill adds a series to a vector without series, so that Gather returns it.
 func fill(c prometheus.Collector) {
 	if testutil.CollectAndCount(c) > 0 {
 		return

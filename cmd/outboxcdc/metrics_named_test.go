@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// What alerts, dashboard and documents name is what the daemon has: metrics by name, their labels, and the values of labels
-// that have a closed set.
+// TestMetricsNamedElsewhere checks that metrics, labels and fixed label values in alerts, dashboard and documents
+// exist.
 func TestMetricsNamedElsewhere(t *testing.T) {
 	files := []string{"README.md", "deploy/prometheus/alerts.yaml", "deploy/prometheus/alerts_test.yaml", "deploy/grafana/outboxcdc.json"}
 	docs, err := filepath.Glob("../../docs/*.md")
@@ -38,7 +38,7 @@ func TestMetricsNamedElsewhere(t *testing.T) {
 	}
 }
 
-// The check itself sees each kind of mistake.
+// TestMetricsNamedWrongly checks that each kind of mistake is found.
 func TestMetricsNamedWrongly(t *testing.T) {
 	known := knownMetrics(t)
 	for text, want := range map[string]string{
@@ -62,7 +62,8 @@ func TestMetricsNamedWrongly(t *testing.T) {
 	}
 }
 
-// metricNames are the metrics of the daemon: labels by name, and values by name and label where they exist from the start.
+// metricNames are the metrics of the daemon: the labels of each metric, and the values of labels that exist from the
+// start.
 type metricNames struct {
 	labels map[string][]string
 	values map[string]map[string][]string
@@ -104,7 +105,7 @@ var (
 	grouping   = regexp.MustCompile(`\b(?:by|on|without|ignoring)\s*\(([a-z_, ]*)\)`)
 )
 
-// check returns how many metrics the text names, and what is wrong with them.
+// check returns the number of metrics in the text, and the errors.
 func (k *metricNames) check(text string) (named int, wrong []string) {
 	target := []string{"job", "instance"} // Prometheus adds these
 	for _, m := range metricName.FindAllStringSubmatch(text, -1) {

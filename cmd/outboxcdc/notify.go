@@ -11,35 +11,35 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/systemd"
 )
 
-// supervised tells systemd how the daemon does, if it is run by it with Type=notify.
-type supervised struct {
+// supervisor notifies systemd of the daemon's state, if systemd has started it with Type=notify.
+type supervisor struct {
 	to  *systemd.Notifier
 	m   monitor
 	log *slog.Logger
 
-	told string // the last status; the watching goroutine's
+	lastStatus string // of the goroutine that runs watch
 
-	mu   sync.Mutex
-	deaf bool // sending has failed, and the log says so
+	mu     sync.Mutex
+	failed bool // the last notification failed, which was logged
 }
 
-func newSupervised(m monitor, log *slog.Logger) *supervised {
+func newSupervisor(m monitor, log *slog.Logger) *supervisor {
 	to, err := systemd.FromEnv(os.Getenv, os.Getpid())
 	if err != nil {
 		log.Warn("systemd", "error", err)
 	}
-	return &supervised{to: to, m: m, log: log}
+	return &supervisor{to: to, m: m, log: log}
 }
 
-// statusEvery is how often the status is looked at: it is for people.
+// statusEvery is the time between two updates of the status, which is for people.
 const statusEvery = time.Second
 
-// watch says that the process is ready, then how it does, and that it is ending once ctx has ended; it returns when done ends.
-// Ready means that the settings are good and the listener is open: what Kafka and Postgres do is in the status, for a start
-// that fails with them would be tried again for nothing.
+// watch notifies systemd that the process is ready, then of its status, and that the process is stopping once ctx has
+// ended. It returns when done ends. Ready means that the settings are valid and the listener is open. It does not
+// depend on Kafka and Postgres, because a restart would not help: their state is in the status.
 //
-// The watchdog gets its sign of life only while the main loop turns, also while it drains.
-func (s *supervised) watch(ctx, done context.Context, shutdownTimeout time.Duration) {
+// The watchdog is notified while the main loop runs, also while it drains.
+func (s *supervisor) watch(ctx, done context.Context, shutdownTimeout time.Duration) {
 	if !s.to.Active() {
 		return
 	}
@@ -60,7 +60,7 @@ func (s *supervised) watch(ctx, done context.Context, shutdownTimeout time.Durat
 			return
 		case <-stopping:
 			stopping = nil
-			// The drain may take as long as it was allowed to, whatever TimeoutStopSec is.
+			// The drain may take shutdown_timeout, whatever TimeoutStopSec is.
 			s.send("STOPPING=1", systemd.Extend(shutdownTimeout+stopMargin), s.status())
 		case <-tick.C:
 			s.tick()
@@ -68,24 +68,24 @@ func (s *supervised) watch(ctx, done context.Context, shutdownTimeout time.Durat
 	}
 }
 
-// stopMargin is what leaving takes besides the drain.
+// stopMargin is how long the end of the process may take after the drain.
 const stopMargin = 10 * time.Second
 
-func (s *supervised) tick() {
+func (s *supervisor) tick() {
 	var all []string
 	if s.to.Watchdog > 0 && s.m.Alive() < aliveWithin {
 		all = append(all, "WATCHDOG=1")
 	}
-	if before := s.told; s.status() != before {
-		all = append(all, s.told)
+	if before := s.lastStatus; s.status() != before {
+		all = append(all, s.lastStatus)
 	}
 	if len(all) > 0 {
 		s.send(all...)
 	}
 }
 
-// status is what `systemctl status` shows: the state, why, and a lag that a person would want to know of.
-func (s *supervised) status() string {
+// status is the text for `systemctl status`: the state, the reason, and the lag if it is at least 10 seconds.
+func (s *supervisor) status() string {
 	st := s.m.Status()
 	text := string(st.State)
 	if st.LagSeconds >= 10 {
@@ -94,25 +94,25 @@ func (s *supervised) status() string {
 	if st.Reason != "" {
 		text += ": " + st.Reason
 	}
-	s.told = systemd.Status(text)
-	return s.told
+	s.lastStatus = systemd.Status(text)
+	return s.lastStatus
 }
 
-// ended leaves the cause behind for `systemctl status`.
-func (s *supervised) ended(err error) { s.send("STOPPING=1", systemd.Status("stopped: "+err.Error())) }
+// ended sends the cause of the end, for `systemctl status`.
+func (s *supervisor) ended(err error) { s.send("STOPPING=1", systemd.Status("stopped: "+err.Error())) }
 
-// reloading says that settings are read again, until the function that it returns is called.
-func (s *supervised) reloading() (ready func()) {
+// reloading notifies systemd that the configuration is being reloaded, until the returned function is called.
+func (s *supervisor) reloading() (ready func()) {
 	s.send(systemd.Reloading()...)
 	return func() { s.send("READY=1") }
 }
 
-func (s *supervised) send(assignments ...string) {
+func (s *supervisor) send(assignments ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.to.Send(assignments...)
-	if err != nil && !s.deaf {
+	if err != nil && !s.failed {
 		s.log.Warn("cannot notify systemd", "error", err)
 	}
-	s.deaf = err != nil
+	s.failed = err != nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
-// manager is systemd's end of the socket.
+// manager is the service manager's end of the socket.
 type manager struct {
 	t *testing.T
 	l *net.UnixConn
@@ -35,7 +35,7 @@ func newManager(t *testing.T, watchdog time.Duration) manager {
 	return manager{t, l}
 }
 
-// next is the next datagram, "" if none comes within d.
+// next is the next datagram, "" if none arrives within d.
 func (m manager) next(d time.Duration) string {
 	m.t.Helper()
 	_ = m.l.SetReadDeadline(time.Now().Add(d))
@@ -47,7 +47,7 @@ func (m manager) next(d time.Duration) string {
 	return string(b[:n])
 }
 
-// await reads until a datagram has all of what is wanted.
+// await reads datagrams until one contains all of these lines.
 func (m manager) await(want ...string) {
 	m.t.Helper()
 	var all []string
@@ -67,9 +67,9 @@ func (m manager) await(want ...string) {
 	}
 }
 
-// The daemon is ready when it listens, also while Kafka and Postgres are away: then the status says so, and the watchdog is
-// fed. It says that it is ending, and for how long that may take.
-func TestSystemdIsTold(t *testing.T) {
+// TestSystemdNotified checks that the daemon is ready once it listens, also while Kafka and Postgres are unavailable,
+// which the status says; that the watchdog is notified; and that the end is announced with its timeout.
+func TestSystemdNotified(t *testing.T) {
 	m := newManager(t, 300*time.Millisecond)
 	for name, value := range map[string]string{
 		"HTTP_LISTEN": "", "POSTGRES_URL": "postgres://nobody@127.0.0.1:1/none", "KAFKA_BROKERS": "127.0.0.1:1", "SHUTDOWN_TIMEOUT": "7s", "LOG_LEVEL": "error",
@@ -84,7 +84,7 @@ func TestSystemdIsTold(t *testing.T) {
 	if !strings.HasPrefix(first, "READY=1\nSTATUS=") {
 		t.Fatalf("%q", first)
 	}
-	if !strings.Contains(first, "STATUS=parked: ") { // it may have come that far already
+	if !strings.Contains(first, "STATUS=parked: ") { // the first status may be parked already
 		m.await("STATUS=parked: ")
 	}
 	m.await("WATCHDOG=1\n")
@@ -96,10 +96,11 @@ func TestSystemdIsTold(t *testing.T) {
 	}
 }
 
-// A drain is given the time that it is allowed to take, and the watchdog is fed meanwhile.
+// TestSystemdWaitsForTheDrain checks that the stop timeout is extended for the drain, and that the watchdog is notified
+// meanwhile.
 func TestSystemdWaitsForTheDrain(t *testing.T) {
 	m := newManager(t, 300*time.Millisecond)
-	s := newSupervised(&still{status: relay.Status{State: relay.Draining}}, slog.New(slog.DiscardHandler))
+	s := newSupervisor(&fakeRelay{status: relay.Status{State: relay.Draining}}, slog.New(slog.DiscardHandler))
 	ctx, stop := context.WithCancel(t.Context())
 	done, end := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -111,11 +112,11 @@ func TestSystemdWaitsForTheDrain(t *testing.T) {
 	m.await("WATCHDOG=1\n")
 }
 
-// The watchdog is fed only while the main loop turns.
-func TestWatchdogStarves(t *testing.T) {
+// TestWatchdogWithoutLoop checks that the watchdog is notified only while the main loop runs.
+func TestWatchdogWithoutLoop(t *testing.T) {
 	m := newManager(t, 300*time.Millisecond)
-	hung := &still{status: relay.Status{State: relay.Streaming}, age: aliveWithin}
-	s := newSupervised(hung, slog.New(slog.DiscardHandler))
+	hung := &fakeRelay{status: relay.Status{State: relay.Streaming}, age: aliveWithin}
+	s := newSupervisor(hung, slog.New(slog.DiscardHandler))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); s.watch(ctx, ctx, time.Second) }()
@@ -126,10 +127,11 @@ func TestWatchdogStarves(t *testing.T) {
 	}
 }
 
-// A stop by itself leaves its cause in the status; reading settings again has a beginning and an end.
-func TestSystemdIsToldOfEnds(t *testing.T) {
+// TestSystemdNotifiedOfEnd checks that a stop because of an error leaves its cause in the status, and that start and
+// end of a reload are announced.
+func TestSystemdNotifiedOfEnd(t *testing.T) {
 	m := newManager(t, 0)
-	s := newSupervised(&still{}, slog.New(slog.DiscardHandler))
+	s := newSupervisor(&fakeRelay{}, slog.New(slog.DiscardHandler))
 	ready := s.reloading()
 	if got := m.next(5 * time.Second); !strings.HasPrefix(got, "RELOADING=1\n") {
 		t.Errorf("%q", got)
@@ -144,13 +146,13 @@ func TestSystemdIsToldOfEnds(t *testing.T) {
 	}
 }
 
-// What a person sees: the state, how far behind if that is much, and why.
+// TestSystemdStatus checks the status text: the state, a large lag, and the reason.
 func TestSystemdStatus(t *testing.T) {
 	for want, st := range map[string]relay.Status{
 		"streaming": {State: relay.Streaming, LagSeconds: 9},
 		"parked, 2m10s behind: kafka: broken pipe": {State: relay.Parked, LagSeconds: 137, Reason: "kafka:\nbroken pipe"},
 	} {
-		s := &supervised{m: &still{status: st}}
+		s := &supervisor{m: &fakeRelay{status: st}}
 		if got := s.status(); got != "STATUS="+want {
 			t.Errorf("%q, not %q", got, want)
 		}

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// The page at / shows what /status says. It is one file with nothing from elsewhere, so that it works where the daemon
-// runs: without a way out, behind a proxy, on a phone. Its policy lets the browser run and style it by just what is in it.
+// The page at / shows /status. It is one file that loads nothing else, so that it works without internet access, behind
+// a proxy and on a phone. Its Content-Security-Policy allows only the script and the style that it contains.
 
 //go:embed page/page.html
 var pageHTML string
@@ -37,7 +37,7 @@ func page() http.Handler {
 	})
 }
 
-// hashSource names one inline script or style in a Content-Security-Policy.
+// hashSource is the source expression of an inline script or style in a Content-Security-Policy.
 func hashSource(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"

@@ -10,9 +10,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// The page has nothing from elsewhere, and its policy allows what is in it and nothing else.
+// TestPage checks that the page loads nothing else, and that its policy allows only what the page contains.
 func TestPage(t *testing.T) {
-	code, text, header := ask(t, handlerOf(config.Default(), prometheus.NewRegistry(), &still{}), "GET", "/")
+	code, text, header := ask(t, handlerOf(config.Default(), prometheus.NewRegistry(), &fakeRelay{}), "GET", "/")
 	if code != 200 || header.Get("Content-Type") != "text/html; charset=utf-8" {
 		t.Fatalf("%d %v", code, header)
 	}
@@ -43,7 +43,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// The page has words for each state that the relay knows.
+// TestPageKnowsStates checks that the page has a text for each state of the relay.
 func TestPageKnowsStates(t *testing.T) {
 	families, err := wired(t).Gather()
 	if err != nil {

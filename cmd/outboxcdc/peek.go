@@ -19,7 +19,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
-// peekLimit is how many events are shown without --limit: a look, and not the whole backlog.
+// peekLimit is the default of --limit: enough for a first look.
 const peekLimit = 100
 
 func newPeekCommand(load func() (*config.Config, error)) *cobra.Command {
@@ -34,7 +34,7 @@ func newPeekCommand(load func() (*config.Config, error)) *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if p.limit < 0 {
-				return usageError(fmt.Errorf("--limit %d: write the most events to show, or 0 for all", p.limit))
+				return usageError(fmt.Errorf("--limit %d: write the maximum number of events to show, or 0 for all", p.limit))
 			}
 			if p.follow && !cmd.Flags().Changed("limit") {
 				p.limit = 0
@@ -74,24 +74,24 @@ func (p *peeker) run(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	}
 	st, err := source.OpenCopy(ctx)
 	if err != nil {
-		return lookError(err)
+		return withExitCode(err)
 	}
 	defer st.Abandon()
-	look := peek.Peek{
-		Router: route, Poison: poisons(&cfg.Poison), MessagePrefix: cfg.Messages.Prefix, Follow: p.follow, Limit: p.limit,
+	reader := peek.Peek{
+		Router: route, Poison: poisonConfig(&cfg.Poison), MessagePrefix: cfg.Messages.Prefix, Follow: p.follow, Limit: p.limit,
 		WalSenderTimeout: cfg.Tuning.WALSenderTimeout, Show: p.show,
 	}
-	seen, err := look.Run(ctx, st)
+	seen, err := reader.Run(ctx, st)
 	if err != nil {
-		return lookError(fmt.Errorf("after %d events, up to %s: %w", seen.Events, seen.UpTo, err))
+		return withExitCode(fmt.Errorf("after %d events, up to %s: %w", seen.Events, seen.UpTo, err))
 	}
-	p.sum(cfg.Postgres.Slot, seen, ctx.Err() != nil)
+	p.summarize(cfg.Postgres.Slot, seen, ctx.Err() != nil)
 	return nil
 }
 
-// lookError gives the exit code of a command that looks and does not wait.
-func lookError(err error) error {
-	if err == nil || errors.As(err, new(*exit.Error)) { // it has one
+// withExitCode gives an error the exit code of a command that does not retry.
+func withExitCode(err error) error {
+	if err == nil || errors.As(err, new(*exit.Error)) { // err has an exit code
 		return err
 	}
 	class := relay.ClassOf(err)
@@ -101,8 +101,8 @@ func lookError(err error) error {
 	return exit.With(exitOfClass(class), err)
 }
 
-// sum says in one line what was seen.
-func (p *peeker) sum(slot string, seen peek.Summary, interrupted bool) {
+// summarize prints one line about the events that were shown.
+func (p *peeker) summarize(slot string, seen peek.Summary, interrupted bool) {
 	poison := ""
 	if seen.Poison > 0 {
 		poison = fmt.Sprintf(", %d of them poison", seen.Poison)
@@ -113,7 +113,7 @@ func (p *peeker) sum(slot string, seen peek.Summary, interrupted bool) {
 	case seen.Whole:
 		fmt.Fprintf(p.notes, "%s in slot %s, up to %s%s\n", human.Count(seen.Events, "event waits", "events wait"), slot, seen.UpTo, poison)
 	case interrupted:
-		fmt.Fprintf(p.notes, "%s shown%s; ended when told to\n", human.Count(seen.Events, "event", "events"), poison)
+		fmt.Fprintf(p.notes, "%s shown%s; interrupted\n", human.Count(seen.Events, "event", "events"), poison)
 	default:
 		fmt.Fprintf(p.notes, "%s shown%s; there may be more: --limit 0 shows all\n", human.Count(seen.Events, "event", "events"), poison)
 	}
@@ -131,7 +131,7 @@ func (p *peeker) show(v *peek.Event) error {
 	return written(p.out.Write(b))
 }
 
-// written is an error of writing our output, which is no fault of Postgres.
+// written gives an error of writing the output its exit code.
 func written(_ int, err error) error {
 	if err != nil {
 		return exit.With(exit.Fault, fmt.Errorf("write the output: %w", err))
@@ -164,7 +164,7 @@ func (p *peeker) line(v *peek.Event) ([]byte, error) {
 	return l.end(), nil
 }
 
-// topicOf is the topic as far as it could be made: of poison it may be no legal name.
+// topicOf is the topic of an event. The topic of a poison event may be no legal name.
 func topicOf(v *peek.Event) string {
 	if v.Poison != nil {
 		return v.Poison.Topic
@@ -172,11 +172,11 @@ func topicOf(v *peek.Event) string {
 	return v.Record.Topic
 }
 
-// peekedJSON is an event for machines.
+// peekedJSON is an event in JSON output.
 type peekedJSON struct {
 	Position   string      `json:"position"`
 	CommitTime string      `json:"commit_time"`
-	Topic      string      `json:"topic"` // "": none was found
+	Topic      string      `json:"topic"` // "": no topic
 	Partition  *int32      `json:"partition,omitempty"`
 	Timestamp  int64       `json:"timestamp_ms,omitempty"`
 	ID         string      `json:"id"`

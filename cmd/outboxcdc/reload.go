@@ -14,8 +14,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// reloader takes over what may change while the daemon runs. The session that is open is left alone: connections ask for
-// secrets and certificates when they are made.
+// reloader holds the configuration and replaces the settings that may change while the daemon runs. It does not touch
+// the open session: new connections use the new secrets and certificates.
 type reloader struct {
 	load    func() (*config.Config, error)
 	level   *slog.LevelVar
@@ -43,7 +43,7 @@ func newReloader(cfg *config.Config, load func() (*config.Config, error), level 
 	return r
 }
 
-// now is the configuration that counts.
+// now is the configuration in force.
 func (r *reloader) now() *config.Config { return r.current.Load() }
 
 func (r *reloader) succeeded() {
@@ -51,24 +51,25 @@ func (r *reloader) succeeded() {
 	r.at.SetToCurrentTime()
 }
 
-// watch reloads at each SIGHUP until ctx ends; begins is told of each, and what it returns of its end.
-func (r *reloader) watch(ctx context.Context, begins func() (ends func())) {
-	hup := make(chan os.Signal, 1) // one that comes meanwhile is not lost; several are one
+// watch reloads at each SIGHUP until ctx ends. It calls begin before each reload, and the function that begin returns
+// after the reload.
+func (r *reloader) watch(ctx context.Context, begin func() (end func())) {
+	hup := make(chan os.Signal, 1) // signals that arrive during a reload cause one more reload
 	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Ignore(syscall.SIGHUP) // while draining it still must not end the process
+	defer signal.Ignore(syscall.SIGHUP) // SIGHUP must not end the process while it drains
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-hup:
-			ends := begins()
+			end := begin()
 			r.reload()
-			ends()
+			end()
 		}
 	}
 }
 
-// reload is one SIGHUP: all or nothing.
+// reload loads the configuration and puts it in force, unless any part of it is invalid.
 func (r *reloader) reload() {
 	next, changed, restart, err := r.renew()
 	if err != nil {
@@ -78,21 +79,21 @@ func (r *reloader) reload() {
 	}
 	r.current.Store(next)
 	r.succeeded()
-	say := func() {
-		r.log.Info("configuration reloaded; new connections use the present secrets and certificates", "changed", changed)
+	report := func() {
+		r.log.Info("configuration reloaded; new connections use the new secrets and certificates", "changed", changed)
 	}
-	if r.log.Enabled(context.Background(), slog.LevelInfo) { // by the level before or by the one after
-		say()
-		say = func() {}
+	if r.log.Enabled(context.Background(), slog.LevelInfo) { // the old or the new level allows the message
+		report()
+		report = func() {}
 	}
 	r.level.Set(parseLevel(next))
-	say()
+	report()
 	if len(restart) > 0 {
 		r.log.Warn("changed settings need a restart of the daemon", "settings", restart)
 	}
 }
 
-// renew is what would be in force, if everything in it can be used.
+// renew returns the configuration that a reload would put in force, or an error if it is invalid.
 func (r *reloader) renew() (next *config.Config, changed, restart []string, err error) {
 	loaded, err := r.load()
 	if err != nil {
@@ -100,7 +101,7 @@ func (r *reloader) renew() (next *config.Config, changed, restart []string, err 
 	}
 	next, changed, restart = r.now().Renew(loaded)
 	if err := next.Validate(); err != nil {
-		return nil, nil, nil, fmt.Errorf("together with what needs a restart: %w", err)
+		return nil, nil, nil, fmt.Errorf("together with the settings that need a restart: %w", err)
 	}
 	return next, changed, restart, checkConnections(next)
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// A reload is all or nothing: what may change does, what may not is named, and what is broken changes nothing.
+// TestReload checks that settings that may change do change, that others are named, and that an invalid configuration
+// changes nothing.
 func TestReload(t *testing.T) {
 	dir := t.TempDir()
 	file, password := filepath.Join(dir, "outboxcdc.yaml"), filepath.Join(dir, "password")
@@ -100,8 +101,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// The file that was found in the working directory may not be missing later.
-func TestReloadWithoutTheFoundFile(t *testing.T) {
+// TestReloadWithoutDefaultFile checks that a reload fails if the default file, found at the start, is missing.
+func TestReloadWithoutDefaultFile(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("outboxcdc.yaml", []byte("postgres: {slot: found}\n"), 0o600); err != nil {
 		t.Fatal(err)

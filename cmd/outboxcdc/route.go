@@ -9,8 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// routerConfigs says to the router what the settings say: a configuration for each table and, if messages are a source,
-// a last one for those.
+// routerConfigs returns a configuration of the router for each table and, if logical messages are a source, one more
+// for them.
 func routerConfigs(cfg *config.Config) []router.Config {
 	var out []router.Config
 	for _, s := range cfg.Sources() {
@@ -21,7 +21,7 @@ func routerConfigs(cfg *config.Config) []router.Config {
 		c.Messages, c.Columns = true, router.MessageColumns()
 		out = append(out, c)
 	}
-	p := poisons(&cfg.Poison)
+	p := poisonConfig(&cfg.Poison)
 	letters := p.SendsDeadLetters()
 	for i := range out {
 		out[i].PositionTopic = cfg.Delivery.PositionTopic
@@ -50,7 +50,7 @@ func routerConfig(cols *config.Columns, r *config.Route) router.Config {
 	}
 }
 
-// newRouter makes the router, or says which settings do not go together.
+// newRouter builds the router, or returns errors about settings that contradict each other.
 func newRouter(cfg *config.Config) (*router.Router, error) {
 	all := routerConfigs(cfg)
 	var errs []error
@@ -73,8 +73,8 @@ func newRouter(cfg *config.Config) (*router.Router, error) {
 	return router.New(all...)
 }
 
-// poisons says to the relay what the settings say.
-func poisons(p *config.Poison) relay.PoisonPolicies {
+// poisonConfig converts the settings of poison events.
+func poisonConfig(p *config.Poison) relay.PoisonPolicies {
 	out := relay.PoisonPolicies{
 		Policy: relay.PoisonPolicy(p.Policy), Causes: map[router.Cause]relay.PoisonPolicy{}, Decisions: map[string]relay.PoisonPolicy{},
 		Topic: p.Topic, Cut: p.Oversize == "cut", Hold: p.OnStop == "hold",

@@ -16,7 +16,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// docRow is the row of docs/routing.md. What the text abbreviates with … is written out.
+// docRow is the example row of docs/routing.md, with the texts that the document abbreviates by ….
 func docRow() *decoder.Event {
 	ev := &decoder.Event{
 		Relation: &decoder.Relation{OID: 1, Namespace: "public", Name: "outbox"},
@@ -47,7 +47,8 @@ var (
 	docRows   = regexp.MustCompile("(?m)^\\| ((?:… )?`[a-z_]+: .*?) \\| (.*) \\|$")
 )
 
-// The tables of docs/routing.md with a setting on the left have on the right what the program makes of its row.
+// TestRoutingDoc checks the tables of docs/routing.md that have settings on the left and, on the right, the resulting
+// record.
 func TestRoutingDoc(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/routing.md")
 	if err != nil {
@@ -67,7 +68,7 @@ func TestRoutingDoc(t *testing.T) {
 			for _, code := range codeInDoc.FindAllStringSubmatch(settings, -1) {
 				lines = append(lines, code[1])
 			}
-			if onTop { // … is what the row above has
+			if onTop { // … repeats the row above
 				lines = append(lines, above)
 			} else {
 				above = lines[0]
@@ -85,7 +86,7 @@ func TestRoutingDoc(t *testing.T) {
 	}
 }
 
-// docProblem compares what a row of the table says with the record.
+// docProblem compares a row of a table with the record.
 func docProblem(t *testing.T, title string, settings []string, says string) string {
 	t.Helper()
 	yaml := "postgres: {url: postgres://x@y/z}\nroute:\n"
@@ -158,7 +159,7 @@ func docProblem(t *testing.T, title string, settings []string, says string) stri
 			return "there is a subject"
 		}
 	case "Headers":
-		list, _, _ := strings.Cut(says, "`: ") // behind it is a sentence
+		list, _, _ := strings.Cut(says, "`: ") // a sentence follows
 		var names []string
 		for _, c := range codeInDoc.FindAllStringSubmatch(list+"`", -1) {
 			names = append(names, c[1])
@@ -173,7 +174,7 @@ func docProblem(t *testing.T, title string, settings []string, says string) stri
 	return ""
 }
 
-// inOrder says that the pieces between … stand in text one behind the other, or why not.
+// inOrder checks that text contains the pieces between … in this order, and returns what is wrong.
 func inOrder(text, pieces string) string {
 	rest := text
 	for piece := range strings.SplitSeq(pieces, "…") {

@@ -40,7 +40,8 @@ func newRunCommand(load func() (*config.Config, error)) *cobra.Command {
 	}
 }
 
-// newRegistry has the metrics of the process itself: Go's, the system's, and which binary this is.
+// newRegistry returns a registry with the metrics of the process: those of Go, of the system, and the version of the
+// binary.
 func newRegistry() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -48,19 +49,20 @@ func newRegistry() *prometheus.Registry {
 	return reg
 }
 
-// registerBuildInfo exports which binary this is.
+// registerBuildInfo exports the version of the binary.
 func registerBuildInfo(reg prometheus.Registerer) {
 	b := buildInfo()
 	g := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "outboxcdc_build_info", Help: "1; the labels say which binary this is.",
+		Name: "outboxcdc_build_info", Help: "Always 1; the labels are the version of the binary.",
 		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": b.GoVersion},
 	})
 	g.Set(1)
 	reg.MustRegister(g)
 }
 
-// memoryLimit makes the garbage collector work harder before the heap grows past what the window needs: garbage rises
-// with the rate, not with what is in use. The program's own pages, some 15 MiB, come on top: together they stay below 128 MB.
+// memoryLimit makes the garbage collector run more often before the heap grows beyond what tuning.max_in_flight needs:
+// the amount of garbage depends on the rate of events. With the pages of the program, about 15 MiB, the process stays
+// below 128 MB.
 const memoryLimit = 104 << 20
 
 // run is the daemon. It returns nil after a complete drain. At SIGHUP it loads the configuration again.
@@ -81,10 +83,10 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	log.Info("starting", "version", buildVersion(), "slot", cfg.Postgres.Slot, "postgres", cfg.Redacted().Postgres.URL, "brokers", cfg.Kafka.Brokers)
 	log.Debug("configuration", "config", cfg)
 	if !cfg.Deduplicated() {
-		log.Info("delivering at least once: a crash repeats events in flight", "because", "delivery.mode is at_least_once, by "+cfg.Origin("delivery.mode"))
+		log.Info("delivering at least once: a crash repeats events in flight", "because", "delivery.mode is at_least_once, set by "+cfg.Origin("delivery.mode"))
 	}
 	if cfg.Kafka.SASL.Mechanism == "PLAIN" && !cfg.Kafka.TLS.Enabled {
-		log.Warn("the password for Kafka goes over the network as it is: kafka.sasl.mechanism is PLAIN and kafka.tls.enabled is false")
+		log.Warn("the Kafka password is sent unencrypted: kafka.sasl.mechanism is PLAIN and kafka.tls.enabled is false")
 	}
 
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
@@ -92,7 +94,7 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stopServing()
-	systemd := newSupervised(rl, log)
+	systemd := newSupervisor(rl, log)
 	wg.Go(func() { live.watch(serveCtx, systemd.reloading) })
 	if cfg.HTTP.Listen != "" {
 		srv, err := listen(cfg, reg, rl, log)
@@ -112,23 +114,24 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	attrs := []any{"exit", code, "error", err}
 	var p *router.Poison
 	if errors.As(err, &p) {
-		attrs = append(attrs, "event_id", p.ID, "position", p.Position.String(), "cause", string(p.Cause), "topic", p.Topic, "remedy", decide(p))
+		attrs = append(attrs, "event_id", p.ID, "position", p.Position.String(), "cause", string(p.Cause), "topic", p.Topic, "remedy", poisonRemedy(p))
 	}
 	log.Error("stopped", attrs...)
 	systemd.ended(err)
 	return exit.Logged(code, err)
 }
 
-// decide is how a person lets the daemon pass a poison event.
-func decide(p *router.Poison) string {
+// poisonRemedy says how an operator lets the daemon continue after a poison event.
+func poisonRemedy(p *router.Poison) string {
 	setting := fmt.Sprintf("poison.causes=%s", p.Cause)
 	if p.ID != "" {
 		setting = fmt.Sprintf("poison.decisions=%s", p.ID)
 	}
-	return fmt.Sprintf("remove the cause and start again, or start with --set %s=dead_letter (or =skip, which drops it); see docs/poison.md", setting)
+	return fmt.Sprintf("remove the cause and start again, or start with --set %s=dead_letter (or =skip, which discards the event); see docs/poison.md", setting)
 }
 
-// wire builds the relay from its parts; nothing is connected yet. now is asked again for what may change while it runs.
+// wire builds the relay from its parts and connects to nothing. The parts call now again for settings that may change
+// while the daemon runs.
 func wire(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (*relay.Relay, error) {
 	cfg := now()
 	source, err := newSource(now, log)
@@ -149,7 +152,7 @@ func wire(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger
 	}
 	rcfg := relay.DefaultConfig()
 	rcfg.StatusInterval, rcfg.WalSenderTimeout = cfg.Tuning.StatusInterval, cfg.Tuning.WALSenderTimeout
-	rcfg.Poison, rcfg.MessagePrefix = poisons(&cfg.Poison), cfg.Messages.Prefix
+	rcfg.Poison, rcfg.MessagePrefix = poisonConfig(&cfg.Poison), cfg.Messages.Prefix
 	rcfg.Poison.Slot = cfg.Postgres.Slot
 	rcfg.MissingAfter = cfg.MissingTopicAfter()
 	rcfg.ParkAfter, rcfg.ShutdownTimeout = cfg.Tuning.ParkAfter, cfg.ShutdownTimeout
@@ -159,11 +162,11 @@ func wire(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger
 			Slot: cfg.Postgres.Slot, LookBack: cfg.Tuning.LookBack, FenceWait: cfg.Tuning.FenceWait, Sources: cfg.EventSources(),
 		}
 	}
-	met := relay.NewMetrics(reg, cfg.Postgres.Slot)
-	return relay.New(rcfg, pgSource{source}, kafkaCluster{cluster}, route, met, log.With("slot", cfg.Postgres.Slot)), nil
+	metrics := relay.NewMetrics(reg, cfg.Postgres.Slot)
+	return relay.New(rcfg, pgSource{source}, kafkaCluster{cluster}, route, metrics, log.With("slot", cfg.Postgres.Slot)), nil
 }
 
-// tables are the outboxes, in the order in which the router has its configurations.
+// tables are the outboxes, in the order of the router's configurations.
 func tables(cfg *config.Config) []replication.Table {
 	var out []replication.Table
 	for _, s := range cfg.Sources() {
@@ -173,7 +176,7 @@ func tables(cfg *config.Config) []replication.Table {
 	return out
 }
 
-// fixed is for commands that end before a setting changes.
+// fixed returns a function that always returns cfg, for commands that do not reload the configuration.
 func fixed(cfg *config.Config) func() *config.Config { return func() *config.Config { return cfg } }
 
 func newSource(now func() *config.Config, log *slog.Logger) (*replication.Source, error) {
@@ -191,7 +194,7 @@ func newCluster(now func() *config.Config, reg prometheus.Registerer, log *slog.
 	return newClusterWith(now, reg, log, func(*kafka.Config) {})
 }
 
-// newClusterWith is newCluster for commands that are less patient than the daemon.
+// newClusterWith is newCluster with a change of the configuration, such as other timeouts.
 func newClusterWith(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger, change func(*kafka.Config)) (*kafka.Cluster, error) {
 	cfg, kcfg := now(), kafka.DefaultConfig()
 	kcfg.Brokers, kcfg.ClientID, kcfg.Version = cfg.Kafka.Brokers, cfg.ClientID(), cfg.Kafka.Version
@@ -209,8 +212,7 @@ func newClusterWith(now func() *config.Config, reg prometheus.Registerer, log *s
 	return kafka.NewCluster(kcfg, reg)
 }
 
-// pgSource and kafkaCluster fit the concrete packages to the interfaces that relay declares; siblings do not know each
-// other.
+// pgSource and kafkaCluster adapt packages replication and kafka to the interfaces of package relay.
 type pgSource struct{ *replication.Source }
 
 func (s pgSource) Open(ctx context.Context) (relay.Stream, error) {
@@ -231,7 +233,7 @@ func (c kafkaCluster) Open(ctx context.Context, cb relay.Callbacks) (relay.Sink,
 	return p, nil
 }
 
-// exitOf is the exit code for the relay's class of an error.
+// exitOf is the exit code of an error of the relay.
 func exitOf(err error) int {
 	var s *relay.Stopped
 	if !errors.As(err, &s) {

@@ -10,7 +10,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// kafkaSecurity reads what the connections to Kafka need, certificates and secrets included, as it is now.
+// kafkaSecurity reads certificates and secrets, and returns the security configuration of connections to Kafka.
 func kafkaSecurity(cfg *config.Config) (brokerauth.Config, error) {
 	var s brokerauth.Config
 	var err error
@@ -42,15 +42,15 @@ func kafkaTLS(cfg *config.Config) (*tls.Config, error) {
 	if t.CertFile == "" {
 		return conf, nil
 	}
-	own := func() (*tls.Certificate, error) {
+	load := func() (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
 		if err != nil {
 			return nil, cfg.Problem("kafka.tls.cert_file", err.Error())
 		}
 		return &pair, nil
 	}
-	// Read once more for each connection: a session may live longer than a certificate.
-	conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own() }
-	_, err := own()
+	// The files are read again for each connection, because a session may last longer than a certificate.
+	conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	_, err := load()
 	return conf, err
 }

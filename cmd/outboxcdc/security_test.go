@@ -12,7 +12,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
-// What is wrong with a certificate or a secret is said with the setting's name; what replaces a file is found the next time.
+// TestKafkaSecurity checks that errors about certificates and secrets name the setting, and that replaced files are
+// used.
 func TestKafkaSecurity(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, text []byte) string {
@@ -66,7 +67,7 @@ func TestKafkaSecurity(t *testing.T) {
 	write("cert", second)
 	write("key", otherKey)
 	write("password", []byte("two"))
-	if got := shown(); got != "two" { // by the same session, for its next connection
+	if got := shown(); got != "two" { // the next connection of the same session
 		t.Errorf("after the rotation the certificate of %s", got)
 	}
 	if s, err := kafkaSecurity(cfg); err != nil || s.SASL.Password != "two" {

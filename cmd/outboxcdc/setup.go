@@ -23,7 +23,7 @@ import (
 // defaultRole is the daemon's role when postgres.url names no user.
 const defaultRole = "outboxcdc"
 
-// newSetupCommand is `setup sql|apply|destroy`.
+// newSetupCommand is the command `setup sql|apply|destroy`.
 func newSetupCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "setup",
@@ -72,7 +72,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 	return cmd
 }
 
-// setupParams takes the names from the configuration.
+// setupParams returns the names of the objects in the configuration.
 func setupParams(cfg *config.Config) (sql.Params, error) {
 	dsn, err := cfg.PostgresURL()
 	if err != nil {
@@ -90,8 +90,9 @@ func setupParams(cfg *config.Config) (sql.Params, error) {
 	}, nil
 }
 
-// setupURL finds the connection string: --url, the environment, the file it names, or libpq's own variables. It never
-// falls back to postgres.url: the daemon's role should not be able to do this.
+// setupURL returns the connection string of --url, of the environment, or of the file that the environment names; "" if
+// libpq's variables name a server. It never returns postgres.url, because the daemon's role should not have these
+// privileges.
 func setupURL(flag string) (string, error) {
 	env, file := os.Getenv(setup.URLEnv), os.Getenv(setup.URLEnv+"_FILE")
 	switch {
@@ -113,7 +114,7 @@ func setupURL(flag string) (string, error) {
 	return "", usageError(fmt.Errorf("no server named: give --url or %s, the connection string of a role with the required privileges (not the daemon's)", setup.URLEnv))
 }
 
-// setupTarget is what apply and destroy begin with: the settings, the names in them, and the connection string.
+// setupTarget loads the configuration and returns it with the names of the objects and the connection string.
 func setupTarget(loadConfig func() (*config.Config, error), url string) (*config.Config, sql.Params, string, error) {
 	cfg, err := loadConfig()
 	if err != nil {
@@ -147,7 +148,7 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 				return err
 			}
 			if a.Function && !params.HasFunction() {
-				return usageError(errors.New("--function: these settings have none: it writes logical messages, or rows of one table with a column for each argument"))
+				return usageError(errors.New("--function: the function needs logical messages, or a single table with a column for each argument"))
 			}
 			a.Params = params
 			a.Out = cmd.OutOrStdout()
@@ -162,7 +163,7 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 				return exit.With(exit.Config, err)
 			}
 			topic := setup.PositionTopic{Name: cfg.Delivery.PositionTopic, Replicas: positionReplicas(cfg)}
-			return lookError(topic.Apply(cmd.Context(), cluster, a.Out, a.DryRun))
+			return withExitCode(topic.Apply(cmd.Context(), cluster, a.Out, a.DryRun))
 		},
 	}
 	f := cmd.Flags()
@@ -205,7 +206,8 @@ func newSetupDestroyCommand(loadConfig func() (*config.Config, error)) *cobra.Co
 	return cmd
 }
 
-// positionReplicas is as the topics have that the daemon makes; if it makes none, as the brokers are configured.
+// positionReplicas is the replication factor of topics that the daemon creates, or -1, the brokers' default, if it
+// creates none.
 func positionReplicas(cfg *config.Config) int16 {
 	if t := &cfg.Kafka.CreateTopics; t.Enabled {
 		return int16(t.ReplicationFactor)
@@ -213,20 +215,21 @@ func positionReplicas(cfg *config.Config) int16 {
 	return -1
 }
 
-// positionTopicComment is what `setup sql` says about it; "" if the daemon will not want one.
+// positionTopicComment is the comment of `setup sql` with the command that creates the position topic; "" if the daemon
+// needs none.
 func positionTopicComment(cfg *config.Config) string {
 	if !cfg.Deduplicated() {
 		return ""
 	}
-	return fmt.Sprintf("\n-- In Kafka, once, for delivery.mode deduplicated (setup apply does it, too):\n-- kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions 1 --config %s\n",
+	return fmt.Sprintf("\n-- In Kafka, once, for delivery.mode deduplicated (setup apply does it as well):\n-- kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions 1 --config %s\n",
 		strings.Join(cfg.Kafka.Brokers, ","), cfg.Delivery.PositionTopic, strings.Join(kafka.PositionConfig(), " --config "))
 }
 
-// leavePositionTopic is what `setup destroy` says about it: records of other slots may be in it.
+// leavePositionTopic prints that the position topic is kept, because it may contain records of other slots.
 func leavePositionTopic(cfg *config.Config, out io.Writer) {
 	if !cfg.Deduplicated() {
 		return
 	}
-	fmt.Fprintf(out, "position topic %s stays, with what it says of slot %s: if the slot is recreated, the daemon stops with 79 until `outboxcdc slot adopt` says that this was meant\n",
+	fmt.Fprintf(out, "position topic %s is kept, with the position record of slot %s: if the slot is recreated, the daemon stops with exit code 79 until you run `outboxcdc slot adopt`\n",
 		cfg.Delivery.PositionTopic, cfg.Postgres.Slot)
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
-// as runs setup as a role that is no superuser.
+// as runs setup as a role without superuser privileges.
 func (d *database) as(role string, args ...string) (string, error) {
 	d.t.Helper()
 	return runCommand(d.t, d.yaml(), "", append(append([]string{"setup"}, args...), "--url", d.s.URL(d.name, role, "pw"))...)
 }
 
-// rest of a test's roles, which belong to the whole server.
+// dropRoles drops the roles of a test, which belong to the whole server.
 func (d *database) dropRoles(names ...string) {
 	d.t.Cleanup(func() {
 		for _, name := range names {
@@ -25,13 +25,13 @@ func (d *database) dropRoles(names ...string) {
 	})
 }
 
-// The owner of the database, with CREATEROLE and REPLICATION, sets all of it up; before PostgreSQL 16 a superuser has to
-// make the role.
+// testOwner checks that the owner of the database, with CREATEROLE and REPLICATION, can create everything; before
+// PostgreSQL 16 a superuser has to create the role.
 func testOwner(t *testing.T, d *database, major string) {
 	d.exec(`CREATE ROLE owner_o LOGIN CREATEROLE REPLICATION PASSWORD 'pw'`, `ALTER DATABASE owner OWNER TO owner_o`)
 	if major == "14" {
 		_, err := d.as("owner_o", "apply")
-		wantError(t, err, exit.NoPermission, "nothing was changed", "user owner_o may not create role owner_role: let a superuser run CREATE ROLE \"owner_role\" LOGIN REPLICATION")
+		wantError(t, err, exit.NoPermission, "nothing was changed", "role owner_o may not create role owner_role: let a superuser run CREATE ROLE \"owner_role\" LOGIN REPLICATION")
 		if d.objects() != "0 0 0 0" {
 			t.Errorf("objects: %s", d.objects())
 		}
@@ -53,9 +53,9 @@ func testOwner(t *testing.T, d *database, major string) {
 	}
 }
 
-// Where every role may create, what is there already may be anybody's: its owner is named, and has to be confirmed. That is
-// schema public before PostgreSQL 15.
-func testStranger(t *testing.T, d *database, major string) {
+// testForeignOwner checks that an existing object needs --owner if every role may create in its schema, as in public
+// before PostgreSQL 15.
+func testForeignOwner(t *testing.T, d *database, major string) {
 	d.exec(`CREATE ROLE stranger_s`, `CREATE ROLE stranger_o`)
 	d.dropRoles("stranger_s", "stranger_o")
 	d.mustSetup("apply", "--function")
@@ -78,7 +78,7 @@ func testStranger(t *testing.T, d *database, major string) {
 	d.mustSetup("apply", "--function", "--owner", "other", "--owner", "stranger_s")
 	d.mustSetup("destroy", "--yes")
 
-	// The owner of the schema and that of the database decide themselves what is in it.
+	// Objects of the owner of the schema or the database need no confirmation.
 	d.exec(`ALTER TABLE outbox OWNER TO stranger_o`, `ALTER SCHEMA public OWNER TO stranger_o`)
 	d.mustSetup("apply")
 	d.mustSetup("destroy", "--yes")
@@ -86,31 +86,31 @@ func testStranger(t *testing.T, d *database, major string) {
 	d.mustSetup("apply")
 }
 
-// Everything that a user may not make is named at once, with what would let it, and nothing is made.
-func testPoor(t *testing.T, d *database, _ string) {
+// testUnprivileged checks that all missing privileges are reported at once, with remedies, and that nothing is created.
+func testUnprivileged(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE ROLE poor_p LOGIN PASSWORD 'pw'`, `CREATE ROLE poor_t`, `CREATE ROLE poor_role LOGIN REPLICATION`)
 	d.dropRoles("poor_p", "poor_t", "poor_role")
 	d.exec(`REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
 	_, err := d.as("poor_p", "apply")
-	wantError(t, err, exit.NoPermission, "nothing was changed", `user poor_p may not create table "public"."outbox": GRANT CREATE ON SCHEMA "public" TO "poor_p"`,
-		`may not create slot poor, REPLICATION is missing: ALTER ROLE "poor_p" REPLICATION`, `may not create publication poor: GRANT CREATE ON DATABASE "poor" TO "poor_p"`)
+	wantError(t, err, exit.NoPermission, "nothing was changed", `role poor_p may not create table "public"."outbox": GRANT CREATE ON SCHEMA "public" TO "poor_p"`,
+		`may not create slot poor without REPLICATION: ALTER ROLE "poor_p" REPLICATION`, `may not create publication poor: GRANT CREATE ON DATABASE "poor" TO "poor_p"`)
 
 	d.exec(`CREATE TABLE outbox (id uuid, aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb)`, `ALTER TABLE outbox OWNER TO poor_t`,
 		`GRANT CREATE ON DATABASE poor TO poor_p`, `ALTER ROLE poor_p REPLICATION`)
 	_, err = d.as("poor_p", "apply")
-	wantError(t, err, exit.NoPermission, `user poor_p may not publish "public"."outbox", which belongs to poor_t: run this as poor_t, or GRANT "poor_t" TO "poor_p"`)
+	wantError(t, err, exit.NoPermission, `role poor_p may not publish "public"."outbox", which belongs to poor_t: run this as poor_t, or GRANT "poor_t" TO "poor_p"`)
 
-	// A GRANT that has no effect is a warning of the server's, and an error of ours.
+	// For a GRANT without effect the server only warns; setup apply fails.
 	d.exec(`GRANT SELECT ON outbox TO poor_p`, `CREATE PUBLICATION poor FOR TABLE outbox WITH (publish = 'insert')`)
 	_, err = d.as("poor_p", "apply")
-	wantError(t, err, exit.NoPermission, "role poor_role still lacks a privilege: this user may not pass on")
+	wantError(t, err, exit.NoPermission, "role poor_role still lacks a privilege: this role may not grant")
 	d.exec(`GRANT poor_t TO poor_p`)
 	if out, err := d.as("poor_p", "apply"); err != nil || d.objects() != "1 1 1 1" {
 		t.Errorf("%v\n%s\n%s", err, out, d.objects())
 	}
 }
 
-// A server with Amazon's roles gets a role as Amazon wants it. Only those two roles are imitated here.
+// testAmazon checks the daemon's role on Amazon RDS, which is imitated by its two roles.
 func testAmazon(t *testing.T, d *database, major string) {
 	d.exec(`CREATE ROLE rds_superuser`, `CREATE ROLE rds_replication`, `CREATE ROLE amazon_m LOGIN CREATEROLE REPLICATION PASSWORD 'pw' IN ROLE rds_superuser`,
 		`GRANT rds_replication TO amazon_m WITH ADMIN OPTION`, `ALTER DATABASE amazon OWNER TO amazon_m`)

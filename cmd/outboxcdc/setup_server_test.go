@@ -18,7 +18,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// database is one database of a test server and a connection of its owner.
+// database is a database of a test server, with a connection as its owner.
 type database struct {
 	t    *testing.T
 	s    *pgtest.Server
@@ -43,7 +43,7 @@ func (d *database) exec(statements ...string) {
 	}
 }
 
-// text is the one value of a query.
+// text is the value that a query returns.
 func (d *database) text(query string, args ...any) string {
 	d.t.Helper()
 	var s string
@@ -53,8 +53,8 @@ func (d *database) text(query string, args ...any) string {
 	return s
 }
 
-// yaml is a configuration whose slot, publication and role are named after the database, since slots and roles belong
-// to the whole server.
+// yaml is a configuration whose slot, publication and role are named after the database, because slots and roles are
+// shared by all databases of a server.
 func (d *database) yaml() string {
 	return "postgres: {url: 'postgres://" + d.name + "_role@h/" + d.name + "', slot: " + d.name + ", publication: " + d.name + "}\n"
 }
@@ -73,7 +73,7 @@ func (d *database) mustSetup(args ...string) string {
 	return out
 }
 
-// objects counts role, table, publication and slot.
+// objects counts roles, tables, publications and slots.
 func (d *database) objects() string {
 	return d.text(`SELECT (SELECT count(*) FROM pg_roles WHERE rolname = $1 || '_role') || ' ' ||
 		(SELECT count(*) FROM pg_class WHERE relname = 'outbox') || ' ' ||
@@ -100,11 +100,11 @@ func TestSetupOnServers(t *testing.T) {
 				{"badpub", testUnfitPublications},
 				{"badslot", testUnfitSlots},
 				{"waits", testSlotWaits},
-				{"rights", testMissingRights},
+				{"rights", testMissingPrivileges},
 				{"norole", testNoRole},
 				{"owner", testOwner},
-				{"stranger", testStranger},
-				{"poor", testPoor},
+				{"stranger", testForeignOwner},
+				{"poor", testUnprivileged},
 				{"amazon", testAmazon},
 				{"destroy", testDestroy},
 				{"several", testSeveralTables},
@@ -136,14 +136,14 @@ func testApplyFresh(t *testing.T, d *database, major string) {
 		t.Fatalf("objects: %s", d.objects())
 	}
 	again := d.mustSetup("apply")
-	if strings.Contains(again, "created") || strings.Count(again, "is already there") != 5 {
+	if strings.Contains(again, "created") || strings.Count(again, "already exists") != 5 {
 		t.Errorf("a second run:\n%s", again)
 	}
 	want(t, d.text(`SELECT concat_ws(' ', pubinsert, pubupdate, pubdelete, pubtruncate) FROM pg_publication`), "t f f f")
 	if got := d.text(`SELECT coalesce(to_jsonb(s) ->> 'failover', 'none') FROM pg_replication_slots s WHERE slot_name = 'fresh'`); (got == "true") != (major >= "17") {
 		t.Errorf("failover: %s", got)
 	}
-	// The role can do its work and no more.
+	// The role has the privileges that the daemon needs and no others.
 	d.exec(`ALTER ROLE fresh_role PASSWORD 'pw'`, `INSERT INTO outbox (aggregate_type, aggregate_id, event_type) VALUES ('a', 'b', 'c')`)
 	daemon := pgtest.Connect(t, d.s.URL("fresh", "fresh_role", "pw"))
 	if _, err := daemon.Exec(t.Context(), `SELECT * FROM outbox`); err != nil {
@@ -158,7 +158,7 @@ func testApplyFresh(t *testing.T, d *database, major string) {
 	}
 }
 
-// What `setup sql` prints is run as it is printed, the offered REVOKEs too.
+// testPrintedScript runs the output of `setup sql` unchanged, including the REVOKEs in comments.
 func testPrintedScript(t *testing.T, d *database, major string) {
 	out, err := runCommand(t, d.yaml(), "", "setup", "sql", "--server-version", major, "-o", "json")
 	if err != nil {
@@ -192,7 +192,7 @@ func testOddNames(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE SCHEMA "My Schema"`)
 	yaml := `postgres: {url: "user='Odd\"Role' dbname=odd", slot: odd, publication: "p\"; x' --"}` + "\n" +
 		`outbox: {table: '"My Schema"."Out""box"', columns: {id: eventId, aggregate_type: "Typ e", event_type: "", headers: ""}}` + "\n"
-	for _, text := range []string{"created", "is already there"} {
+	for _, text := range []string{"created", "already exists"} {
 		out, err := runCommand(t, yaml, "", "setup", "apply", "--url", d.s.SuperURL("odd"))
 		if err != nil || strings.Count(out, text) != 5 {
 			t.Fatalf("%s: %v\n%s", text, err, out)
@@ -210,7 +210,7 @@ func testPartitioned(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE TABLE outbox (id bigint, aggregate_type text, aggregate_id text, event_type text, payload json, headers jsonb) PARTITION BY RANGE (id)`,
 		`CREATE TABLE leaf PARTITION OF outbox DEFAULT`)
 	out := d.mustSetup("apply")
-	want(t, out, `table "public"."outbox" is already there`, "created publication partitioned")
+	want(t, out, `table "public"."outbox" already exists`, "created publication partitioned")
 	want(t, d.text(`SELECT tablename FROM pg_publication_tables WHERE pubname = 'partitioned'`), "outbox")
 	d.exec(`ALTER PUBLICATION partitioned SET (publish_via_partition_root = false)`)
 	_, err := d.setup("", "apply")
@@ -264,10 +264,10 @@ func testUnfitPublications(t *testing.T, d *database, major string) {
 		wantError(t, err, exit.Fault, test[1])
 	}
 	d.exec(`DROP PUBLICATION badpub`, `CREATE PUBLICATION badpub FOR ALL TABLES`)
-	want(t, d.mustSetup("apply"), "publication badpub is already there", "note: publication \"badpub\" publishes more than inserts")
+	want(t, d.mustSetup("apply"), "publication badpub already exists", "note: publication \"badpub\" publishes more than inserts")
 	d.exec(`DROP PUBLICATION badpub`)
 	_, err := d.setup("", "apply")
-	wantError(t, err, exit.Fault, "slot badpub is there but publication badpub is not", "setup destroy")
+	wantError(t, err, exit.Fault, "slot badpub exists but publication badpub does not", "setup destroy")
 }
 
 func testUnfitSlots(t *testing.T, d *database, _ string) {
@@ -277,7 +277,7 @@ func testUnfitSlots(t *testing.T, d *database, _ string) {
 		on         *database
 		make, want string
 	}{
-		{d, `SELECT pg_create_logical_replication_slot('badslot', 'test_decoding')`, "decodes with test_decoding"},
+		{d, `SELECT pg_create_logical_replication_slot('badslot', 'test_decoding')`, "output plugin test_decoding"},
 		{d, `SELECT pg_create_physical_replication_slot('badslot')`, "is a physical slot"},
 		{d, `SELECT pg_create_logical_replication_slot('badslot', 'pgoutput', true)`, "is temporary"},
 		{other, `SELECT pg_create_logical_replication_slot('badslot', 'pgoutput')`, "belongs to database badslot_other"},
@@ -286,7 +286,7 @@ func testUnfitSlots(t *testing.T, d *database, _ string) {
 		test.on.exec(test.make)
 		_, err := d.setup("", "apply")
 		wantError(t, err, exit.Fault, test.want)
-		if test.want != "is temporary" { // destroy would take that one for active, which it is
+		if test.want != "is temporary" { // for destroy the temporary slot is active
 			_, err = d.setup("", "destroy", "--yes")
 			wantError(t, err, exit.Fault, "nothing was changed")
 		}
@@ -296,7 +296,7 @@ func testUnfitSlots(t *testing.T, d *database, _ string) {
 
 func testSlotWaits(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE TABLE t (i int)`)
-	elsewhere := pgtest.Connect(t, d.s.SuperURL("postgres")) // another database: it is waited for all the same
+	elsewhere := pgtest.Connect(t, d.s.SuperURL("postgres")) // a transaction of another database delays the slot as well
 	for _, s := range []string{`SET application_name = 'sleepy "app"'`, `BEGIN`, `SELECT txid_current()`} {
 		if _, err := elsewhere.Exec(t.Context(), s); err != nil {
 			t.Fatal(err)
@@ -305,7 +305,7 @@ func testSlotWaits(t *testing.T, d *database, _ string) {
 	d.exec(`BEGIN`, `INSERT INTO t VALUES (1)`, `PREPARE TRANSACTION 'forgotten'`)
 	out, err := d.setup("", "apply", "--timeout", "700ms")
 	want(t, out, "waits up to 700ms", "created publication")
-	wantError(t, err, exit.Fault, "create slot waits: 700ms", "nothing is left behind", `application "sleepy "app""`, "idle in transaction", "database postgres", "prepared transaction 'forgotten'")
+	wantError(t, err, exit.Fault, "create slot waits: transactions", "700ms", "was not created", `application "sleepy "app""`, "idle in transaction", "database postgres", "prepared transaction 'forgotten'")
 	if d.objects() != "1 1 1 0" {
 		t.Errorf("objects: %s", d.objects())
 	}
@@ -316,11 +316,11 @@ func testSlotWaits(t *testing.T, d *database, _ string) {
 	want(t, d.mustSetup("apply"), "created slot waits")
 }
 
-func testMissingRights(t *testing.T, d *database, _ string) {
+func testMissingPrivileges(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE ROLE rights_poor LOGIN PASSWORD 'pw'`)
 	poor := d.s.URL("rights", "rights_poor", "pw")
 	_, err := runCommand(t, d.yaml(), "", "setup", "apply", "--url", poor)
-	wantError(t, err, exit.NoPermission, "nothing was changed", "user rights_poor may not create role rights_role")
+	wantError(t, err, exit.NoPermission, "nothing was changed", "role rights_poor may not create role rights_role")
 	d.mustSetup("apply")
 	_, err = runCommand(t, d.yaml(), "", "setup", "destroy", "--yes", "--url", poor)
 	wantError(t, err, exit.NoPermission, "nothing was changed", "publication rights belongs to role postgres")
@@ -334,23 +334,23 @@ func testNoRole(t *testing.T, d *database, _ string) {
 }
 
 func testDestroy(t *testing.T, d *database, _ string) {
-	want(t, d.mustSetup("destroy", "--yes"), "slot destroy is not there", "publication destroy is not there")
+	want(t, d.mustSetup("destroy", "--yes"), "slot destroy does not exist", "publication destroy does not exist")
 	t.Setenv(setup.URLEnv, d.s.SuperURL("destroy"))
-	if _, err := runCommand(t, d.yaml(), "", "setup", "apply"); err != nil { // by the environment this time
+	if _, err := runCommand(t, d.yaml(), "", "setup", "apply"); err != nil { // with the URL in the environment
 		t.Fatal(err)
 	}
-	want(t, d.mustSetup("destroy", "--dry-run"), "would drop slot destroy: holds back", " of WAL", "would drop publication destroy", "stay")
+	want(t, d.mustSetup("destroy", "--dry-run"), "would drop slot destroy, which retains", " of WAL", "would drop publication destroy", "are kept")
 
 	stream := startStreaming(t, d.s.SuperURL("destroy"), "destroy")
 	_, err := d.setup("", "destroy", "--yes")
 	wantError(t, err, exit.Fault, "slot destroy is active: pid", `application "the daemon"`, "nothing was changed")
 	stream()
 
-	// The daemon's own role may drop the slot, and not the publication: nothing is dropped.
+	// The daemon's own role may drop the slot but not the publication, so nothing is dropped.
 	d.exec(`ALTER ROLE destroy_role PASSWORD 'pw'`)
 	_, err = runCommand(t, d.yaml(), "", "setup", "destroy", "--yes", "--url", d.s.URL("destroy", "destroy_role", "pw"))
 	wantError(t, err, exit.NoPermission, "nothing was changed", "publication destroy belongs to role ", "connect as ")
-	want(t, d.mustSetup("destroy", "--dry-run"), "would drop slot destroy: holds back")
+	want(t, d.mustSetup("destroy", "--dry-run"), "would drop slot destroy, which retains")
 	_, err = d.setup("", "destroy")
 	wantError(t, err, exit.Usage, "--yes")
 	_, err = d.setup("y\n", "destroy")
@@ -363,13 +363,13 @@ func testDestroy(t *testing.T, d *database, _ string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "Type the slot's name", "dropped slot destroy; ", "MB of WAL become free", "dropped publication destroy")
+	want(t, out, "Type the name of the slot", "dropped slot destroy; ", "MB of WAL become free", "dropped publication destroy")
 	if d.objects() != "1 1 0 0" {
 		t.Errorf("objects: %s", d.objects())
 	}
 }
 
-// startStreaming makes the slot active; the result ends it and waits until the server has seen it.
+// startStreaming makes the slot active. The returned function ends the stream and waits until the slot is inactive.
 func startStreaming(t *testing.T, url, slot string) (stop func()) {
 	t.Helper()
 	cc, err := pgconn.ParseConfig(url)

@@ -9,7 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// Several tables: each is made or found by itself, the publication has them all, and one that it lacks is named.
+// testSeveralTables checks that each of several tables is created or found, and that the publication must contain all
+// of them.
 func testSeveralTables(t *testing.T, d *database, _ string) {
 	d.exec(`CREATE SCHEMA sales`, `CREATE TABLE sales.parts (no bigint, kind text, who text, body json) PARTITION BY RANGE (no)`)
 	yaml := d.yaml() + `outboxes:
@@ -22,13 +23,13 @@ func testSeveralTables(t *testing.T, d *database, _ string) {
 		return runCommand(t, yaml, "", append([]string{"setup", "apply", "--url", d.s.SuperURL(d.name)}, args...)...)
 	}
 	_, err := apply("--function")
-	wantError(t, err, exit.Usage, "--function: these settings have none")
+	wantError(t, err, exit.Usage, "--function: the function needs")
 	out, err := apply()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	want(t, out, `created table "public"."outbox"`, `table "sales"."parts" is already there`, `created table "sales"."more"`, "created grant", "created publication several")
-	if out, err := apply(); err != nil || strings.Contains(out, "created") || strings.Count(out, "is already there") != 7 {
+	want(t, out, `created table "public"."outbox"`, `table "sales"."parts" already exists`, `created table "sales"."more"`, "created grant", "created publication several")
+	if out, err := apply(); err != nil || strings.Contains(out, "created") || strings.Count(out, "already exists") != 7 {
 		t.Errorf("a second run: %v\n%s", err, out)
 	}
 	if got := d.text(`SELECT string_agg(schemaname || '.' || tablename, ' ' ORDER BY 1) FROM pg_publication_tables WHERE pubname = 'several'`); strings.Count(got, " ") != 2 || !strings.Contains(got, "sales.parts") {
@@ -50,11 +51,11 @@ func testSeveralTables(t *testing.T, d *database, _ string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, `table "public"."outbox", "sales"."parts", "sales"."more" and role several_role stay`)
+	want(t, out, `table "public"."outbox", "sales"."parts", "sales"."more" and role several_role are kept`)
 }
 
-// Messages instead of a table: a publication without tables, and the function that writes them, which the application may
-// call when nobody may write messages otherwise.
+// testMessagesAlone checks a publication without tables, and the function that writes logical messages: the application
+// may call the function without the privilege to write messages.
 func testMessagesAlone(t *testing.T, d *database, major string) {
 	yaml := d.yaml() + "outbox: {table: \"\"}\nmessages: {prefix: it's}\n"
 	apply := func(args ...string) string {
@@ -70,12 +71,12 @@ func testMessagesAlone(t *testing.T, d *database, major string) {
 	}
 	want(t, apply("--function", "--dry-run"), `would create function "public"."outbox_emit"`, "pg_logical_emit_message")
 	want(t, apply("--function"), `created function "public"."outbox_emit"`)
-	want(t, apply("--function"), `function "public"."outbox_emit" is already there`)
+	want(t, apply("--function"), `function "public"."outbox_emit" already exists`)
 	if d.objects() != "1 0 1 1" {
 		t.Errorf("objects %s", d.objects())
 	}
 
-	// The offered REVOKE, with the function as the one way left.
+	// After the REVOKE that setup sql prints, only the function can write messages.
 	out, err := runCommand(t, yaml, "", "setup", "sql", "--server-version", major)
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +91,7 @@ func testMessagesAlone(t *testing.T, d *database, major string) {
 	}
 	app := pgtest.Connect(t, d.s.URL(d.name, "app_"+d.name, "pw"))
 	if _, err := app.Exec(t.Context(), `SELECT pg_logical_emit_message(true, 'it''s', '{}')`); !replication.LacksPrivilege(err) {
-		t.Errorf("anybody may write messages: %v", err)
+		t.Errorf("every role may write messages: %v", err)
 	}
 	if _, err := app.Exec(t.Context(), `SELECT outbox_emit('a', 'b', 'c', '{}')`); err != nil {
 		t.Error(err)
@@ -103,7 +104,7 @@ func testMessagesAlone(t *testing.T, d *database, major string) {
 			t.Errorf("%s: %v", call, err)
 		}
 	}
-	if out, err := runCommand(t, yaml, "", "setup", "destroy", "--yes", "--url", d.s.SuperURL(d.name)); err != nil || !strings.Contains(out, "\nrole "+d.name+"_role stays") {
+	if out, err := runCommand(t, yaml, "", "setup", "destroy", "--yes", "--url", d.s.SuperURL(d.name)); err != nil || !strings.Contains(out, "\nrole "+d.name+"_role is kept") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

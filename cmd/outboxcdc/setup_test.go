@@ -16,8 +16,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 
-// runCommand runs `outboxcdc args…` in this process with a configuration file of the given text, except for what it does in Kafka,
-// which test/integration has tests of.
+// runCommand runs `outboxcdc args…` in this process with a configuration file of the given text. It does not connect to
+// Kafka; tests with Kafka are in test/integration.
 func runCommand(t *testing.T, yaml, stdin string, args ...string) (string, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "c.yaml")
@@ -46,7 +46,7 @@ func want(t *testing.T, got string, texts ...string) {
 	}
 }
 
-// wantError checks an error's exit code and texts.
+// wantError checks the exit code and the text of an error.
 func wantError(t *testing.T, err error, code int, texts ...string) {
 	t.Helper()
 	if err == nil {
@@ -86,7 +86,7 @@ func TestVersionCommand(t *testing.T) {
 	wantError(t, err, exit.Usage)
 }
 
-// clearEnv takes away what the machine's owner may have set for libpq.
+// clearEnv unsets the environment variables of libpq.
 func clearEnv(t *testing.T) {
 	for _, name := range []string{setup.URLEnv, setup.URLEnv + "_FILE", "PGHOST", "PGSERVICE", "PGUSER", "PGDATABASE", "PGPASSWORD"} {
 		t.Setenv(name, "")

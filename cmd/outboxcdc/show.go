@@ -11,12 +11,12 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// How peek and dlq show records: one line each, whatever is in them.
+// This file has the output of peek and dlq: one line for each record.
 
-// timeLayout has the microseconds of PostgreSQL's clock, always, so that columns stand.
+// timeLayout always has microseconds, so that columns are aligned.
 const timeLayout = "2006-01-02T15:04:05.000000Z07:00"
 
-// Headers of our own. In a line they have places of their own, if any.
+// Headers that outboxcdc sets. A line shows them elsewhere, or not at all.
 const (
 	headerID       = "id"
 	headerPrefix   = "outboxcdc-"
@@ -24,8 +24,8 @@ const (
 	headerRetried  = "outboxcdc-retried"
 )
 
-// line is text for people: words and name=value pairs with a space between. Bytes that would end the line, or do things to a
-// terminal, are escaped as Go does.
+// line is a line of text for people: words and name=value pairs, separated by spaces. Line ends and control characters
+// are escaped as in Go strings.
 type line struct{ bytes.Buffer }
 
 func (l *line) word(s string) {
@@ -35,15 +35,15 @@ func (l *line) word(s string) {
 	l.WriteString(s)
 }
 
-// pair leaves out what is null.
+// pair adds name=value, unless value is null.
 func (l *line) pair(name string, value []byte) {
 	if value != nil {
 		l.word(name + "=" + quoted(value, false))
 	}
 }
 
-// record is what all records have, except for our own headers: what they say stands at the beginning of the line. Null is told from empty: a
-// null key is omitted, and a null value is a tombstone.
+// record adds key, headers and value, without the headers of outboxcdc, which the beginning of the line shows. A null
+// key is omitted, and a null value is shown as tombstone.
 func (l *line) record(key, value []byte, headers []router.Header, payload bool) {
 	l.pair("key", key)
 	var all []string
@@ -73,7 +73,8 @@ func (l *line) end() []byte {
 	return l.Bytes()
 }
 
-// quoted is b as it is if that can be read back, else in quotes. The last of a line may have spaces and quotes.
+// quoted is b in quotes, or unquoted if that is unambiguous. The last value of a line may contain spaces and quotes
+// without being quoted.
 func quoted(b []byte, last bool) string {
 	plain := len(b) > 0 && utf8.Valid(b) && (!last || b[0] != '"' || json.Valid(b))
 	for _, r := range string(b) {
@@ -85,8 +86,8 @@ func quoted(b []byte, last bool) string {
 	return strconv.Quote(string(b))
 }
 
-// recordJSON is the part of a record that peek and dlq have in common. Bytes are text if they are UTF-8, else in base64
-// under another name; null is JSON's null.
+// recordJSON is the part of a record that peek and dlq have in common. Bytes are a string if they are UTF-8, otherwise
+// base64 under another name. Null is JSON's null.
 type recordJSON struct {
 	Key         *string      `json:"key"`
 	KeyBase64   []byte       `json:"key_base64,omitempty"`
@@ -116,7 +117,7 @@ func newRecordJSON(key, value []byte, headers []router.Header, payload bool) rec
 	return out
 }
 
-// textOrNot is b as text, or, where it is none, as it is.
+// textOrNot returns b as text if it is UTF-8, otherwise as bytes.
 func textOrNot(b []byte) (text *string, other []byte) {
 	switch {
 	case b == nil:

@@ -7,7 +7,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// A record is one line of text, whatever is in it, and does nothing to a terminal; null is told from empty.
+// TestLine checks that every record is one line of text without control characters, and that null differs from empty.
 func TestLine(t *testing.T) {
 	headers := []router.Header{
 		{Name: "id", Value: []byte("7")},

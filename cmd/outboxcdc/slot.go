@@ -20,7 +20,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// newSlotCommand is `slot adopt`. An operator runs it after deciding what to do about a slot that contradicts the position record.
+// newSlotCommand is the command `slot adopt`, by which an operator accepts a slot that contradicts the position record.
 func newSlotCommand(load func() (*config.Config, error)) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "slot",
@@ -50,7 +50,7 @@ func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
 					"if the daemon runs with deduplicated, give this command the same settings"))
 			}
 			if err := a.run(cmd.Context(), cfg); err != nil {
-				return lookError(err)
+				return withExitCode(err)
 			}
 			return a.print(cmd.OutOrStdout(), output)
 		},
@@ -60,7 +60,7 @@ func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
 	return cmd
 }
 
-// adoptTimeout bounds one run: elections of the position topic's leader fit in.
+// adoptTimeout bounds one run. It leaves time for the election of a leader of the position topic.
 const adoptTimeout = time.Minute
 
 // adopter is one run of `slot adopt`.
@@ -71,18 +71,18 @@ type adopter struct {
 	slot   string
 	topic  string
 	events string                     // fingerprint of the settings that number events
-	old    *checkpoint.PositionRecord // nil: there is none that can be read
-	broken error                      // the newest record cannot be read
-	wrong  error                      // why the daemon does not go on; nil: it would
+	old    *checkpoint.PositionRecord // nil: there is no readable record
+	broken error                      // why the newest record cannot be read
+	wrong  error                      // why the daemon stops; nil: the daemon would start
 	new    checkpoint.PositionRecord
-	reused bool // an older copy of the server: LSNs are used again on the same timeline
+	reused bool // the server is an older copy, so that LSNs are used again on the same timeline
 }
 
 func (a *adopter) run(ctx context.Context, cfg *config.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
 	a.slot, a.topic, a.events = cfg.Postgres.Slot, cfg.Delivery.PositionTopic, cfg.EventSources()
-	quiet := slog.New(slog.DiscardHandler) // what goes wrong is said once
+	quiet := slog.New(slog.DiscardHandler) // the command returns errors instead of logging them
 	var err error
 	if a.source, err = newSource(fixed(cfg), quiet); err != nil {
 		return exit.With(exit.Config, err)
@@ -99,7 +99,7 @@ func (a *adopter) run(ctx context.Context, cfg *config.Config) error {
 		cancel()
 		_ = session.Close(ctx) // nothing is in flight
 	}()
-	if err := a.look(ctx, session); err != nil {
+	if err := a.read(ctx, session); err != nil {
 		return fmt.Errorf("nothing was changed: %w", err)
 	}
 	if a.dryRun {
@@ -108,8 +108,8 @@ func (a *adopter) run(ctx context.Context, cfg *config.Config) error {
 	return a.write(ctx, session)
 }
 
-// look finds out what is there, the slot last: it is what may change.
-func (a *adopter) look(ctx context.Context, session *kafka.Producer) error {
+// read reads the position record and then the slot, which may change at any time.
+func (a *adopter) read(ctx context.Context, session *kafka.Producer) error {
 	var err error
 	a.old, err = session.LoadPosition(ctx)
 	if u, ok := errors.AsType[*checkpoint.Unusable](err); ok && u.Record {
@@ -123,9 +123,10 @@ func (a *adopter) look(ctx context.Context, session *kafka.Producer) error {
 		return err
 	}
 	if slot.Active {
-		return exit.With(exit.Fault, active(a.slot, slot))
+		return exit.With(exit.Fault, activeError(a.slot, slot))
 	}
-	// Rows that commit while the publication lacks the outbox are not in the stream. An adoption during that time would hide them.
+	// Rows that are committed while the publication lacks the outbox are not in the stream. An adoption at that time
+	// would hide them.
 	before := ""
 	if a.old != nil && a.broken == nil {
 		before = a.old.PublishedFor(a.events)
@@ -142,8 +143,9 @@ func (a *adopter) look(ctx context.Context, session *kafka.Producer) error {
 	return nil
 }
 
-func active(name string, slot *replication.Slot) error {
-	return fmt.Errorf("slot %s is active for PID %d (application %q); stop that first", name, slot.ActivePID, slot.ActiveName)
+// activeError says which client holds the slot.
+func activeError(name string, slot *replication.Slot) error {
+	return fmt.Errorf("slot %s is active for PID %d (application %q); stop that client first", name, slot.ActivePID, slot.ActiveName)
 }
 
 func (a *adopter) write(ctx context.Context, session *kafka.Producer) error {
@@ -155,21 +157,21 @@ func (a *adopter) write(ctx context.Context, session *kafka.Producer) error {
 			return fmt.Errorf("write the position record: %w", err)
 		}
 	case <-ctx.Done():
-		return fmt.Errorf("write the position record to topic %s, which may have it all the same: %w", a.topic, context.Cause(ctx))
+		return fmt.Errorf("write the position record to topic %s: no acknowledgement, but Kafka may have stored the record: %w", a.topic, context.Cause(ctx))
 	}
-	// Who began meanwhile has read the record before.
+	// A daemon that was started meanwhile has read the old record.
 	slot, err := a.source.Look(ctx)
 	switch {
 	case err != nil:
-		return fmt.Errorf("the position record is written; then: %w", err)
+		return fmt.Errorf("the position record is written, but the slot cannot be read: %w", err)
 	case slot.Active:
-		err = active(a.slot, slot)
+		err = activeError(a.slot, slot)
 	case slot.ConfirmedFlush != a.new.Confirm:
 		err = fmt.Errorf("slot %s was moved to %s meanwhile", a.slot, slot.ConfirmedFlush)
 	default:
 		return nil
 	}
-	return exit.With(exit.Fault, fmt.Errorf("the position record is written, but the slot was in use by then: %w, and run this again", err))
+	return exit.With(exit.Fault, fmt.Errorf("the position record is written, but the slot was in use: %w; run this again", err))
 }
 
 func (a *adopter) print(w io.Writer, output string) error {
@@ -180,7 +182,7 @@ func (a *adopter) print(w io.Writer, output string) error {
 	out := struct {
 		Slot          string          `json:"slot"`
 		PositionTopic string          `json:"position_topic"`
-		Old           json.RawMessage `json:"old"` // null: none, or none that can be read
+		Old           json.RawMessage `json:"old"` // null: there is no readable record
 		Unreadable    string          `json:"unreadable,omitempty"`
 		Contradiction string          `json:"contradiction,omitempty"`
 		New           json.RawMessage `json:"new"`
@@ -199,12 +201,12 @@ func (a *adopter) print(w io.Writer, output string) error {
 		out.Unreadable = a.broken.Error()
 	}
 	if a.wrong != nil {
-		out.Contradiction = what(a.wrong)
+		out.Contradiction = withoutRemedy(a.wrong)
 	}
 	return printAs(w, output, out, "")
 }
 
-// text says it in plain words.
+// text is the result for people.
 func (a *adopter) text() string {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -213,7 +215,7 @@ func (a *adopter) text() string {
 	case a.broken != nil:
 		say("its newest position record in %s cannot be read: %v", a.topic, a.broken)
 	case a.old == nil:
-		say("it has no position record in %s: the next start would go on from the slot without this command", a.topic)
+		say("it has no position record in %s: without this command, too, the next start would continue from the slot", a.topic)
 	default:
 		a.describe(say)
 	}
@@ -221,7 +223,7 @@ func (a *adopter) text() string {
 	if a.dryRun {
 		verb = "would write"
 	}
-	say("%s to %s: go on from %s, on system %d, timeline %d (record %d, adopted)",
+	say("%s to %s: continue from %s, on system %d, timeline %d (record %d, adopted)",
 		verb, a.topic, a.new.Confirm, a.new.SystemID, a.new.Timeline, a.new.Generation)
 	say("what this means:")
 	say("  The next start begins at %s. It does not deliver events that were committed before that position:\n"+
@@ -251,17 +253,17 @@ func (a *adopter) describe(say func(string, ...any)) {
 		say("  Kafka has everything up to the transaction committed at %s, timeline %d", o.Acked.CommitLSN, o.Acked.Timeline)
 	}
 	if a.wrong == nil {
-		say("  it does not contradict the slot: without this command the next start skips what Kafka has")
+		say("  the record does not contradict the slot: without this command the next start skips events that Kafka has")
 		return
 	}
-	say("  the daemon does not go on from it: %s", what(a.wrong))
+	say("  the daemon does not continue from it: %s", withoutRemedy(a.wrong))
 	if o.SystemID == a.new.SystemID && o.Confirm < a.new.Confirm {
 		say("  look for events that were committed from %s to %s (%d bytes of WAL, all tables)", o.Confirm, a.new.Confirm, a.new.Confirm-o.Confirm)
 	}
 }
 
-// what is the finding alone, without the remedy that is being applied.
-func what(err error) string {
+// withoutRemedy is the text of err without the remedy, which is this command.
+func withoutRemedy(err error) string {
 	if pg, ok := errors.AsType[*replication.Error](err); ok {
 		return pg.Err.Error()
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/status"
 )
 
-// statusInterval is how long `status` waits between the two looks that a rate takes.
+// statusInterval is the default time between two measurements, of which a rate needs two.
 const statusInterval = 2 * time.Second
 
 func newStatusCommand(load func() (*config.Config, error)) *cobra.Command {
@@ -43,7 +43,7 @@ func newStatusCommand(load func() (*config.Config, error)) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&s.url, "url", "", "where the daemon listens, such as http://host:9464 (default: http.listen, on this machine)")
+	f.StringVar(&s.url, "url", "", "address of the daemon's HTTP listener, such as http://host:9464 (default: http.listen, on this machine)")
 	f.BoolVarP(&s.watch, "watch", "w", false, "repeat until Ctrl-C")
 	f.DurationVar(&s.interval, "interval", statusInterval, "time between two measurements")
 	addOutputFlag(cmd, &s.output)
@@ -70,7 +70,7 @@ func (s *statusCommand) run(ctx context.Context, cfg *config.Config) error {
 	o := &status.Observer{SlotName: cfg.Postgres.Slot, URL: at, Client: &http.Client{}, Source: source}
 	defer o.Close()
 	first := o.Observe(ctx, time.Now())
-	if first.Judge(nil); s.watch || first.Slot == nil || first.Slot.Lost() { // else there is a rate to measure
+	if first.Judge(nil); s.watch || first.Slot == nil || first.Slot.Lost() { // otherwise only the second report is shown, with a rate
 		if err := s.show(first); err != nil || !s.watch {
 			return errors.Join(err, unhealthy(first))
 		}
@@ -82,45 +82,45 @@ func (s *statusCommand) run(ctx context.Context, cfg *config.Config) error {
 			return unhealthy(last)
 		case <-time.After(s.interval):
 		}
-		l := o.Observe(ctx, time.Now())
-		if ctx.Err() != nil { // cut short: it says nothing
+		r := o.Observe(ctx, time.Now())
+		if ctx.Err() != nil { // the observation is incomplete
 			return unhealthy(last)
 		}
-		if !l.Comparable(first) {
-			first = l
+		if !r.Comparable(first) {
+			first = r
 		}
-		l.MeasureThroughput(last)
-		last = l
-		if err := s.show(l.Judge(first)); err != nil {
+		r.MeasureThroughput(last)
+		last = r
+		if err := s.show(r.Judge(first)); err != nil {
 			return err
 		}
 		if !s.watch {
-			return unhealthy(l)
+			return unhealthy(r)
 		}
 	}
 }
 
-// unhealthy is the exit code of what was seen last. The report has said why.
-func unhealthy(l *status.Report) error {
-	if l.Exit == exit.OK {
+// unhealthy is an error with the report's exit code, nil if the report is healthy. The printed report says why.
+func unhealthy(r *status.Report) error {
+	if r.Exit == exit.OK {
 		return nil
 	}
-	return exit.Logged(l.Exit, errors.New("not healthy"))
+	return exit.Logged(r.Exit, errors.New("not healthy"))
 }
 
-// show prints one look. On a terminal a look takes the place of the one before.
-func (s *statusCommand) show(l *status.Report) error {
+// show prints a report. With --watch on a terminal it replaces the previous report.
+func (s *statusCommand) show(r *status.Report) error {
 	if s.output == "json" && s.watch {
-		return json.NewEncoder(s.out).Encode(l)
+		return json.NewEncoder(s.out).Encode(r)
 	}
-	text := l.String()
+	text := r.String()
 	switch {
 	case s.watch && isTerminal(s.out):
-		text = "\x1b[H\x1b[2J" + text + "\nCtrl-C ends this.\n"
+		text = "\x1b[H\x1b[2J" + text + "\nPress Ctrl-C to stop.\n"
 	case s.watch:
 		text += "\n"
 	}
-	return printAs(s.out, s.output, l, text)
+	return printAs(s.out, s.output, r, text)
 }
 
 func isTerminal(w io.Writer) bool {

@@ -30,8 +30,8 @@ func TestStatusUsage(t *testing.T) {
 	}
 }
 
-// The rate is measured at a real server, with a daemon that is played; --watch goes on until it is told to end, a JSON
-// object on each line.
+// TestStatusWatch measures the rate with a real server and a fake daemon. With --watch, status continues until it is
+// interrupted, with a JSON object on each line.
 func TestStatusWatch(t *testing.T) {
 	clearEnv(t)
 	s := pgtest.ForTest(t, pgtest.Options{Major: "17", Settings: map[string]string{"max_slot_wal_keep_size": "1GB"}})
@@ -42,7 +42,7 @@ func TestStatusWatch(t *testing.T) {
 			http.Error(w, "who?", http.StatusUnauthorized)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(relay.Status{State: relay.Parked, Reason: "nobody acknowledges", Kafka: "no session", Since: time.Now()})
+		_ = json.NewEncoder(w).Encode(relay.Status{State: relay.Parked, Reason: "no acknowledgements", Kafka: "no session", Since: time.Now()})
 	}))
 	defer srv.Close()
 	cfg := config.Default()
@@ -80,7 +80,7 @@ func TestStatusWatch(t *testing.T) {
 	}
 }
 
-// lines calls each for what is written, a line at a time, until it answers false.
+// lines is a writer that calls each with every line until it returns false.
 type lines struct {
 	each func(string) bool
 	n    int
@@ -94,8 +94,8 @@ func (l *lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// docs/troubleshooting.md sends nobody to a line of doctor that there is not, and names every state.
-func TestTroubleshootingNamesWhatThereIs(t *testing.T) {
+// TestTroubleshootingNames checks that docs/troubleshooting.md names only existing checks of doctor, and every state.
+func TestTroubleshootingNames(t *testing.T) {
 	b, err := os.ReadFile("../../docs/troubleshooting.md")
 	if err != nil {
 		t.Fatal(err)

@@ -13,20 +13,20 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
-// reserved are the names of commands that are not built yet.
+// reserved are the names of commands that do not exist yet.
 var reserved = []string{"replay", "audit", "recover", "export"}
 
-// usageError marks err as a wrong use of the command line.
+// usageError gives err the exit code for wrong usage.
 func usageError(err error) error { return exit.With(exit.Usage, err) }
 
-// noArgs is cobra.NoArgs with the exit code for wrong usage, and with the command that may be meant.
+// noArgs is cobra.NoArgs with the exit code for wrong usage, and with a suggestion.
 func noArgs(cmd *cobra.Command, args []string) error {
 	err := cobra.NoArgs(cmd, args)
 	if err == nil {
 		return nil
 	}
 	if !cmd.HasParent() && slices.Contains(reserved, args[0]) {
-		return usageError(fmt.Errorf("the command %q is reserved and not built yet", args[0]))
+		return usageError(fmt.Errorf("the command %q is reserved and does not exist yet", args[0]))
 	}
 	cmd.SuggestionsMinimumDistance = 2
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
@@ -35,7 +35,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return usageError(err)
 }
 
-// flagError adds the flag, or the setting, that may be meant.
+// flagError adds a suggestion: a flag or a setting with a similar name.
 func flagError(cmd *cobra.Command, err error) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		if near := nearestFlag(cmd, unknown.GetSpecifiedName()); near != "" {

@@ -11,8 +11,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
-// Too many words behind any command, or too few, are a wrong use like an unknown flag, and nothing else is begun.
-func TestWrongUse(t *testing.T) {
+// TestWrongUsage checks that too many or too few arguments are wrong usage, as an unknown flag is, and that the command
+// does nothing.
+func TestWrongUsage(t *testing.T) {
 	lines := []string{"config from-debezium", "help nope", "help run nope"}
 	root := newRootCommand()
 	addCompletion(root)
@@ -24,7 +25,7 @@ func TestWrongUse(t *testing.T) {
 		t.Errorf("%d lines; are those of cobra's own commands among them?", len(lines))
 	}
 	ended, end := context.WithCancel(t.Context())
-	end() // what does begin ends at once
+	end() // a command that starts ends at once
 	for _, line := range lines {
 		var out, errs bytes.Buffer
 		code := execute(ended, strings.Fields(line), &out, &errs)
@@ -35,7 +36,7 @@ func TestWrongUse(t *testing.T) {
 	}
 }
 
-// A wrong word names the command, the flag or the setting that may be meant.
+// TestDidYouMean checks the suggestions for a misspelled command, flag or setting.
 func TestDidYouMean(t *testing.T) {
 	for line, want := range map[string]string{
 		"rnu":              `did you mean "run"?`,
@@ -43,7 +44,7 @@ func TestDidYouMean(t *testing.T) {
 		"peek --limt 3":    "did you mean --limit?",
 		"run --slot x":     "did you mean --set postgres.slot=…?",
 		"run --log-level":  "unknown flag: --log-level\n",
-		"audit":            `the command "audit" is reserved and not built yet`,
+		"audit":            `the command "audit" is reserved and does not exist yet`,
 		"something":        "unknown command \"something\" for \"outboxcdc\"\n",
 		"dlq list --payld": "did you mean --payload?",
 	} {
@@ -56,7 +57,7 @@ func TestDidYouMean(t *testing.T) {
 	}
 }
 
-// Help about what is there is no wrong use.
+// TestHelp checks that help for an existing command succeeds.
 func TestHelp(t *testing.T) {
 	for line, has := range map[string]string{"help": "Available Commands", "help dlq retry": "outboxcdc dlq retry", "help help": "help for any command", "help completion bash": "bash"} {
 		if code, out, errs := said(t, strings.Fields(line)...); code != exit.OK || errs != "" || !strings.Contains(out, has) {

@@ -15,14 +15,14 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
-// settings is what the command line says about the configuration.
+// settings are the command-line flags of the configuration.
 type settings struct {
 	files []string // -c
 	flags []string // --set
 }
 
-// load reads the configuration. The file that was found the first time is wanted from then on: at a reload its absence is an
-// error and no reason to forget what it said.
+// load reads the configuration. A default file that was found the first time is required from then on: if it is missing
+// at a reload, that is an error.
 func (s *settings) load() (*config.Config, error) {
 	s.files = config.Find(s.files)
 	return config.Load(s.files, os.Environ(), s.flags...)
@@ -63,7 +63,7 @@ func newValidateCommand(s *settings) *cobra.Command {
 						fmt.Fprintln(cmd.ErrOrStderr(), p)
 					}
 				}
-				return exit.Logged(exit.Config, fmt.Errorf("the configuration is wrong: %d errors", len(problems)))
+				return exit.Logged(exit.Config, fmt.Errorf("the configuration is invalid: %d errors", len(problems)))
 			}
 			if output == "text" {
 				from := "defaults and environment"
@@ -79,7 +79,7 @@ func newValidateCommand(s *settings) *cobra.Command {
 	return cmd
 }
 
-// problems is everything that `run` would refuse before it connects to anything, joined.
+// problems returns all errors for which `run` would end before it connects to anything, joined.
 func (s *settings) problems() error {
 	cfg, err := config.Read(s.files, os.Environ(), s.flags...)
 	if cfg == nil {
@@ -89,11 +89,11 @@ func (s *settings) problems() error {
 		_, err := wire(fixed(cfg), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 		return errors.Join(err, checkConnections(cfg))
 	}
-	// How settings of the route go together, as far as they are set and nothing else was reported about them.
-	known := config.Errors(err)
-	_, together := newRouter(cfg)
-	for _, e := range config.Errors(together) {
-		if e.Where != "" && !slices.ContainsFunc(known, func(k *config.Error) bool { return k.Path == e.Path }) {
+	// Contradictions between settings of the route, for settings that are set and have no other error.
+	reported := config.Errors(err)
+	_, contradictions := newRouter(cfg)
+	for _, e := range config.Errors(contradictions) {
+		if e.Where != "" && !slices.ContainsFunc(reported, func(k *config.Error) bool { return k.Path == e.Path }) {
 			err = errors.Join(err, e)
 		}
 	}

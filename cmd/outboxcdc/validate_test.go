@@ -12,7 +12,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// commandLine runs the whole command line and gives what it has written.
+// commandLine runs a command line and returns its output.
 func commandLine(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -29,7 +29,8 @@ func writeFile(t *testing.T, name, text string) string {
 	return path
 }
 
-// validate says everything at once, on a line each, with 78; also how settings of the route go together.
+// TestValidate checks that validate reports all errors, one on each line, including contradictions of route settings,
+// with exit code 78.
 func TestValidate(t *testing.T) {
 	good := writeFile(t, "good.yaml", "kafka: {brokers: ['never.invalid:1']}\npostgres: {url: 'postgres://u:s3cr3t@never.invalid/d'}\n")
 	if code, out, errs := commandLine(t, "validate", "-c", good); code != 0 || !strings.Contains(out, "valid ("+good+")") || errs != "" {
@@ -64,7 +65,7 @@ func TestValidate(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &said); err != nil || code != 78 || errs != "" || said.Valid || len(said.Errors) != len(want) {
 		t.Errorf("%v %d %s%s", err, code, out, errs)
 	}
-	// Alone, what does not go together is found as well.
+	// Contradictions are found without other errors as well.
 	if code, _, errs := commandLine(t, "validate", "--set", "route.replace.regex=("); code != 78 || !strings.Contains(errs, "--set: route.replace.regex: ") {
 		t.Errorf("%d %s", code, errs)
 	}
@@ -78,9 +79,9 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestPositionTopicTakesNoEvents: a setting that sends events or dead letters to the position topic is refused before anything
-// is connected.
-func TestPositionTopicTakesNoEvents(t *testing.T) {
+// TestNoEventsToPositionTopic checks that a setting that routes events or dead letters to the position topic is refused
+// before any connection is opened.
+func TestNoEventsToPositionTopic(t *testing.T) {
 	file := writeFile(t, "a.yaml", `
 kafka: {brokers: ['never.invalid:1']}
 postgres: {url: 'postgres://u:p@never.invalid/d'}
@@ -91,7 +92,7 @@ outboxes:
 `)
 	for want, set := range map[string][]string{
 		file + ":7:38: outboxes[1].route.topic: the topic \"pos\" takes no events": nil,
-		"--set: poison.topic: \"pos\" takes no dead letters":                       {"--set", "poison.topic=pos"},
+		"--set: poison.topic: \"pos\" cannot be the dead-letter topic":             {"--set", "poison.topic=pos"},
 	} {
 		for _, verb := range []string{"validate", "run"} {
 			if code, _, errs := commandLine(t, append([]string{verb, "-c", file}, set...)...); code != 78 || !strings.Contains(errs, want) {
@@ -110,7 +111,8 @@ func compact(t *testing.T, text string) string {
 	return b.String()
 }
 
-// config print says who has set what, and loads again to the same except for secrets.
+// TestConfigPrint checks that config print shows origins, and that its output loads again with the same settings except
+// for secrets.
 func TestConfigPrint(t *testing.T) {
 	file := writeFile(t, "a.yaml", "preset: debezium\npostgres: {url: 'postgres://u:s3cr3t@h/d'}\nkafka: {sasl: {mechanism: PLAIN, user: u, password: s3cr3t}}\n")
 	t.Setenv("OUTBOXCDC_POSTGRES_SLOT", "relay")

@@ -11,14 +11,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Set by the release build with -ldflags "-X main.version=… -X main.revision=…"; a plain `go build` leaves them empty
-// and the build info that Go embeds is used instead.
+// The release build sets both with -ldflags "-X main.version=… -X main.revision=…". After a plain `go build` they are
+// empty, and the build info that Go embeds is used.
 var (
 	version  string
 	revision string
 )
 
-// build describes this binary: what the version command prints and /version serves.
+// build describes this binary, for the version command and /version.
 type build struct {
 	Version   string `json:"version"`
 	Revision  string `json:"revision"` // git commit, "-dirty" appended when there were local changes
@@ -60,7 +60,7 @@ func vcsRevision(settings []debug.BuildSetting) string {
 	return rev + dirty
 }
 
-// buildVersion is the version alone, for logs.
+// buildVersion is the version without the other information.
 func buildVersion() string { return buildInfo().Version }
 
 func newVersionCommand() *cobra.Command {
@@ -84,7 +84,7 @@ func addOutputFlag(cmd *cobra.Command, output *string) {
 	cmd.Flags().VarP(outputFlag{output}, "output", "o", "text or json")
 }
 
-// outputFlag is the value of -o, which takes nothing else.
+// outputFlag is the value of -o: text or json.
 type outputFlag struct{ format *string }
 
 func (f outputFlag) String() string { return *f.format }
@@ -98,7 +98,7 @@ func (f outputFlag) Set(format string) error {
 	return nil
 }
 
-// printAs writes text, or value as JSON, as -o says.
+// printAs writes text or, with -o json, value as JSON.
 func printAs(w io.Writer, output string, value any, text string) error {
 	if output == "json" {
 		enc := json.NewEncoder(w)

@@ -14,8 +14,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/promtest"
 )
 
-// What promtool has to say of the rules, and the cases of alerts_test.yaml: each alert fires where it has to, and does not
-// where it is near to it.
+// TestAlerts checks the rules with promtool, and runs the cases of alerts_test.yaml: each alert fires in one, and does
+// not fire in a similar one.
 func TestAlerts(t *testing.T) {
 	promtool := promtest.NeedTool(t, "promtool")
 	for _, args := range [][]string{{"check", "rules", "--lint-fatal", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}, {"check", "config", "prometheus.yml"}} {
@@ -36,8 +36,8 @@ type rules struct {
 	}
 }
 
-// Each alert says how bad it is and where its section in the runbook is, which is there and says what it means, how to look, what to do
-// and what not to do; and each has a case that fires and one that does not.
+// TestEachAlertIsExplained checks that each alert has a severity, a section of the runbook with all its parts, and two
+// cases: one that fires and one that does not.
 func TestEachAlertIsExplained(t *testing.T) {
 	var all rules
 	read(t, "alerts.yaml", &all)
@@ -107,7 +107,7 @@ func read(t *testing.T, file string, into any) {
 	}
 }
 
-// sections of a document, by heading of the second rank.
+// sections returns the sections of a document by their second-level headings.
 func sections(t *testing.T, file string) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(file)

@@ -1,4 +1,5 @@
-// Package brokerauth is how connections to the brokers are protected and authenticated: TLS, SASL PLAIN, SCRAM and OAUTHBEARER.
+// Package brokerauth configures the security of connections to the brokers: TLS, and SASL with PLAIN, SCRAM and
+// OAUTHBEARER.
 package brokerauth
 
 import (
@@ -29,13 +30,14 @@ type Config struct {
 type SASL struct {
 	Mechanism      string // PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER
 	User, Password string
-	// For OAUTHBEARER: the address at which User and Password, the id and the secret of a client, get a token (RFC 6749, section 4.4), and
-	// the scopes that the token is to have.
+	// For OAUTHBEARER: the address at which User and Password, the id and the secret of a client, get a token (RFC
+	// 6749, section 4.4), and the scopes that the token is to have.
 	TokenURL string
 	Scopes   []string
 }
 
-// tokenTimeout is the maximum time of one request for a token. Sarama sends it while it opens or reauthenticates a connection.
+// tokenTimeout is the maximum time of one request for a token. Sarama sends it while it opens or reauthenticates a
+// connection.
 const tokenTimeout = 10 * time.Second
 
 // Apply sets the configuration of connections. Requests for tokens end with ctx.
@@ -77,7 +79,8 @@ func (c *scramClient) Begin(user, password, authzID string) error {
 func (c *scramClient) Step(challenge string) (string, error) { return c.conv.Step(challenge) }
 func (c *scramClient) Done() bool                            { return c.conv.Done() }
 
-// tokens requests a token for each connection. A session has few connections, so tokens are not kept: a revoked one is not used again.
+// tokens requests a token for each connection. A session has few connections, so tokens are not kept: a revoked one is
+// not used again.
 type tokens struct {
 	ctx  context.Context // ends with the session's connections
 	sasl *SASL
@@ -94,7 +97,8 @@ func (t tokens) Token() (*sarama.AccessToken, error) {
 	return &sarama.AccessToken{Token: token.AccessToken}, nil
 }
 
-// TokenError is why there is no token. It does not repeat the server's answer, which may contain the secret.
+// TokenError says why a request for a token failed. It does not repeat the server's answer, which may contain the
+// secret.
 type TokenError struct {
 	url string
 	err error

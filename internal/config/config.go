@@ -1,17 +1,17 @@
-// Package config is the one home of settings: their names, defaults, meaning and limits.
+// Package config defines the settings: their names, defaults, meanings and limits.
 //
-// It promises that a [Config] it returns without an error is complete and valid, that an unknown key or variable is an
-// error that names file, line, column and the nearest known name, that no input makes it panic, and that neither its
-// errors nor its printed forms carry a secret. It opens no connection; whether the named things exist is left to
-// `setup`, `doctor` and `run`.
+// A [Config] that is returned without an error is complete and valid. An unknown key or variable is an error with file,
+// line, column and the most similar known name. No input makes the package panic. Errors and printed configurations
+// contain no secret. The package opens no connection, so it does not check whether the named objects exist.
 //
-// The fields of [Config] are the manual: their tags carry name and default, their comments meaning, unit and effect. The
-// sample, the JSON Schema and docs/configuration.md are made of them. What is for readers of the code alone is in the comment after a field.
+// The fields of [Config] are the manual: their tags have name and default, their comments meaning, unit and effect. The
+// sample, the JSON Schema and docs/configuration.md are generated from them. Remarks for readers of the code are in the
+// comment after a field.
 package config
 
 import "time"
 
-// Config is everything the daemon can be told. Make one with [Load], or with [Default] in tests.
+// Config has all settings. [Load] and, in tests, [Default] return one.
 type Config struct {
 	// Preset is the set of defaults: outboxcdc, or debezium for the column names, topics, headers and policies of
 	// Debezium's outbox event router. Settings that are given override it.
@@ -30,12 +30,12 @@ type Config struct {
 	Log      Log      `yaml:"log"`
 
 	// ShutdownTimeout is how long SIGTERM waits for acknowledgements. After that time the daemon exits with 1, and
-	// the next start repeats what was in flight. The supervisor's grace period must be longer.
+	// the next start repeats events in flight. The supervisor's grace period must be longer.
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" default:"30s"`
 
 	Tuning Tuning `yaml:"tuning"`
 
-	// origins says for each path that was set who set it: "outboxcdc.yaml:3:9" or an environment variable's name.
+	// origins maps each path that was set to its origin: "outboxcdc.yaml:3:9", or the name of an environment variable.
 	origins     map[string]string
 	entries     []entry           // of outboxes, until they are applied
 	formerNames map[string]string // path → the former name that set it
@@ -45,7 +45,7 @@ type Config struct {
 type Postgres struct {
 	// URL is the connection string, as a URL or in libpq's keyword form. Missing parts come from the PG* environment
 	// variables; "" means all of them. It may name several hosts; the daemon connects to the primary. It is a secret.
-	URL string `yaml:"url" default:"" secret:"true" live:"true"` // read it with [Config.PostgresURL], which knows url_file
+	URL string `yaml:"url" default:"" secret:"true" live:"true"` // use [Config.PostgresURL], which reads url_file
 	// URLFile is a file with the connection string, instead of url. It is read at each connection, so that a rotated
 	// secret is used. A relative name is relative to the working directory.
 	URLFile string `yaml:"url_file" default:"" live:"true"`
@@ -75,7 +75,7 @@ type Messages struct {
 type Columns struct {
 	// ID is the column that identifies the event. It becomes the header "id", by which consumers find duplicates.
 	ID string `yaml:"id" default:"id"`
-	// AggregateType is the column that the topic is chosen by.
+	// AggregateType is the column that selects the topic.
 	AggregateType string `yaml:"aggregate_type" default:"aggregate_type"`
 	// AggregateID is the column for the record's key. Events with the same key are delivered in order.
 	AggregateID string `yaml:"aggregate_id" default:"aggregate_id"`
@@ -175,8 +175,8 @@ type Poison struct {
 	// process ends, so that its supervisor shows it. hold: it keeps running, not ready, until it is stopped; for
 	// supervisors that restart every process that ends.
 	OnStop string `yaml:"on_stop" default:"exit" oneof:"exit hold"`
-	// Oversize is what happens to a dead letter that is too large for its topic: stop, or cut: first the end of the value,
-	// then headers and key.
+	// Oversize is what happens to a dead letter that is too large for its topic: stop, or cut: first the end of the
+	// value, then headers and key.
 	Oversize string `yaml:"oversize" default:"stop" oneof:"stop cut"`
 	// Topic is the dead-letter topic.
 	Topic string `yaml:"topic" default:"outbox.dead_letter"`
@@ -248,10 +248,10 @@ type SASL struct {
 
 // Delivery is what a crash may repeat.
 type Delivery struct {
-	// Mode is whether a crash may repeat events. deduplicated: at the start the daemon reads the end of each
-	// partition, and skips events that Kafka already has; it needs the position topic, permission to read all topics,
-	// and route.position_header: true. at_least_once: a crash repeats what was in flight or not yet confirmed; it is
-	// the default of preset: debezium, which has no position header.
+	// Mode is whether a crash may repeat events. deduplicated: at the start the daemon reads the end of each partition,
+	// and skips events that Kafka already has; it needs the position topic, permission to read all topics, and
+	// route.position_header: true. at_least_once: a crash repeats events that were in flight or not yet confirmed; it
+	// is the default of preset: debezium, which has no position header.
 	Mode string `yaml:"mode" default:"deduplicated" oneof:"at_least_once deduplicated"`
 	// PositionTopic is the topic with one position record for each slot. It is compacted and has one partition. Two
 	// database servers whose slots have the same name need two topics. No event and no dead letter may be routed to
@@ -334,13 +334,13 @@ func Default() *Config {
 	c := &Config{origins: map[string]string{}}
 	for _, s := range knownSettings() {
 		if err := s.store(c, raw{text: s.def}); err != nil {
-			panic("config: the default of " + s.path + " does not parse: " + err.Error()) // a test holds this
+			panic("config: the default of " + s.path + " does not parse: " + err.Error()) // a test loads the defaults
 		}
 	}
 	return c
 }
 
-// ClientID is kafka.client_id or what its "" stands for.
+// ClientID is kafka.client_id, or the default name for "".
 func (c *Config) ClientID() string {
 	if c.Kafka.ClientID != "" {
 		return c.Kafka.ClientID
@@ -348,7 +348,7 @@ func (c *Config) ClientID() string {
 	return "outboxcdc-" + c.Postgres.Slot
 }
 
-// ReceiveBuffer is tuning.receive_buffer in bytes, 0 for the kernel's own and -1 for auto.
+// ReceiveBuffer is tuning.receive_buffer in bytes, 0 for the kernel's size and -1 for auto.
 func (c *Config) ReceiveBuffer() int {
 	n, err := ParseByteSize(c.Tuning.ReceiveBuffer)
 	if err != nil {
@@ -357,8 +357,8 @@ func (c *Config) ReceiveBuffer() int {
 	return int(n)
 }
 
-// Origin says who set the value at path, e.g. "outboxcdc.yaml:3:9", "OUTBOXCDC_POSTGRES_SLOT" or "default"; a former name of
-// the setting follows in parentheses.
+// Origin is where the value at path was set, e.g. "outboxcdc.yaml:3:9", "OUTBOXCDC_POSTGRES_SLOT" or "default". If a
+// former name of the setting was used, that name follows in parentheses.
 func (c *Config) Origin(path string) string {
 	if o, ok := c.origins[path]; ok {
 		if name := c.formerNames[path]; name != "" {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// loadText is load of one file and some variables.
+// loadText loads a file with this text, and environment variables.
 func loadText(yaml string, environ ...string) (*Config, error) {
 	return load([]source{{"t.yaml", []byte(yaml)}}, environ)
 }
@@ -32,14 +32,14 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 }
 
-// beside are settings that users expect and the contract's sample does not show.
+// beside are settings that the sample of an earlier version does not have.
 var beside = []string{
 	"postgres.url_file", "route.blank_payload", "route.envelope", "route.cloudevents", "route.trace_context",
 	"kafka.sasl.password_file", "kafka.sasl.token_url", "kafka.sasl.scopes",
 }
 
-// surface.yaml is a configuration of an earlier version with every setting at its default. It loads to the defaults: each former name
-// is still read.
+// surface.yaml is a configuration of an earlier version with every setting at its default. It loads to the defaults:
+// each former name is still read.
 func TestContractSampleIsTheDefault(t *testing.T) {
 	data, err := os.ReadFile("testdata/surface.yaml")
 	if err != nil {
@@ -122,7 +122,7 @@ func TestYAMLForms(t *testing.T) {
 		"postgres: &p\n  slot: s\n", "http:\n  listen: |\n    :1\n  pprof: true\n",
 	} {
 		c, err := loadText(yaml)
-		if strings.Contains(yaml, "|") { // the block keeps its newline, which no address has
+		if strings.Contains(yaml, "|") { // the block ends with a newline, which an address may not contain
 			if err == nil {
 				t.Errorf("%q: accepted %q", yaml, c.HTTP.Listen)
 			}
@@ -137,7 +137,7 @@ func TestYAMLForms(t *testing.T) {
 	}
 }
 
-// One row per mistake: what is written, and what the error must say.
+// TestLoadErrors has a row for each mistake: the input, and the texts of the error.
 func TestLoadErrors(t *testing.T) {
 	tests := []struct {
 		yaml string
@@ -151,30 +151,30 @@ func TestLoadErrors(t *testing.T) {
 		{yaml: "kafka.brokers: [a:1]\n", want: []string{`t.yaml:1:1: unknown key "kafka.brokers"`}},
 		{yaml: "postgres: {slot: a}\npostgres: {slot: b}\n", want: []string{"t.yaml:2:1", "already defined"}},
 		{yaml: "postgres: {slot: a}\n---\nlog: {level: info}\n", want: []string{"t.yaml:3", "second YAML document"}},
-		{yaml: "postgres: [a]\n", want: []string{"t.yaml:1:11: postgres: want keys and values here: url, "}},
-		{yaml: "- a\n", want: []string{"t.yaml:1", "want keys and values"}},
+		{yaml: "postgres: [a]\n", want: []string{"t.yaml:1:11: postgres: must have keys and values: url, "}},
+		{yaml: "- a\n", want: []string{"t.yaml:1", "must have keys and values"}},
 		{yaml: "log:\n  level:\n", want: []string{"t.yaml:2", "log.level: has no value"}},
-		{yaml: "log: {level: [a]}\n", want: []string{"log.level: want a single value"}},
-		{yaml: "kafka: {brokers: {a: 1}}\n", want: []string{"kafka.brokers: want a list"}},
-		{yaml: "kafka: {brokers: [[a]]}\n", want: []string{"kafka.brokers: want a list"}},
+		{yaml: "log: {level: [a]}\n", want: []string{"log.level: must be a single value"}},
+		{yaml: "kafka: {brokers: {a: 1}}\n", want: []string{"kafka.brokers: must be a list"}},
+		{yaml: "kafka: {brokers: [[a]]}\n", want: []string{"kafka.brokers: must be a list"}},
 		{yaml: "tuning: {max_in_flight: {records: many}}\n", want: []string{"t.yaml:1:35: tuning.max_in_flight.records", "whole number"}},
 		{yaml: "tuning: {max_in_flight: {bytes: 16Mi}}\n", want: []string{`"16Mi" is not a size`}},
-		{yaml: "tuning: {max_in_flight: {bytes: 9999999999GiB}}\n", want: []string{"more than this program can count"}},
+		{yaml: "tuning: {max_in_flight: {bytes: 9999999999GiB}}\n", want: []string{"too large"}},
 		{yaml: "shutdown_timeout: 30\n", want: []string{`shutdown_timeout: "30" is not a duration`, "30s"}},
 		{yaml: "http: {pprof: yes}\n", want: []string{`"yes" is neither true nor false`}},
 		{yaml: "log: &l {level: info}\nhttp:\n  <<: *l\n", want: []string{"t.yaml:3:3", "merge keys"}},
 		{yaml: "log: {level: *nope}\n", want: []string{"t.yaml:1:14", `no anchor "&nope"`}},
-		{yaml: "log: &a *a\n", want: []string{"t.yaml:1"}}, // the parser's error; resolve has a limit of its own
+		{yaml: "log: &a *a\n", want: []string{"t.yaml:1"}}, // an error of the parser; resolve has its own limit
 		{yaml: "log: {level: !secret x}\n", want: []string{"tags"}},
 		{yaml: strings.Repeat("[", 60000), want: []string{"nested too deeply"}},
 		{yaml: strings.Repeat("#", maxFileBytes+1), want: []string{"larger than"}},
 		{yaml: "log: {level: \xff}\n", want: []string{"not UTF-8"}},
 		{yaml: "log: {level: loud}\n", want: []string{`t.yaml:1:14: log.level: "loud" is unknown; write debug | info | warn | error`}},
 		{yaml: "preset: kafka\n", want: []string{`t.yaml:1:9: preset: "kafka" is unknown; write outboxcdc | debezium`}},
-		{yaml: "route:\n  topics: {order: [a]}\n", want: []string{"t.yaml:2:11: route.topics", "want a mapping of single values"}},
+		{yaml: "route:\n  topics: {order: [a]}\n", want: []string{"t.yaml:2:11: route.topics", "must be a mapping of single values"}},
 		{yaml: "route:\n  topics: orders\n", want: []string{`t.yaml:2:11: route.topics: "orders" is not key=value`}},
 		{yaml: "route:\n  partitions: {orders: many}\n", want: []string{`route.partitions: orders: "many" is not a whole number`}},
-		{env: "OUTBOXCDC_ROUTE_PARTITIONS=a=1,a=2", want: []string{`route.partitions: the key "a" is there twice`}},
+		{env: "OUTBOXCDC_ROUTE_PARTITIONS=a=1,a=2", want: []string{`route.partitions: the key "a" occurs twice`}},
 		{yaml: "poison: {policy: ignore}\n", want: []string{`"ignore" is unknown; write stop | dead_letter | skip`}},
 		{yaml: "kafka: {tls: {ca_file: /ca.pem, server_name: k}}\n", want: []string{"t.yaml:1:24: kafka.tls.ca_file: is set, but kafka.tls.enabled is false", "kafka.tls.server_name"}},
 		{yaml: "kafka: {tls: {enabled: true, cert_file: /c.pem}}\n", want: []string{"kafka.tls.key_file: is empty, but kafka.tls.cert_file is set"}},
@@ -185,13 +185,13 @@ func TestLoadErrors(t *testing.T) {
 		}},
 		{yaml: "postgres: {url: 'postgres://h/d?target_session_attrs=standby'}\n", want: []string{"t.yaml:1:17: postgres.url: target_session_attrs=standby is for standbys"}},
 		{yaml: "postgres: {url: 'host=a,b target_session_attrs=read-only password=s3cr3t'}\n", want: []string{"postgres.url: target_session_attrs=read-only is for standbys"}},
-		{yaml: "postgres: {url: 'postgres://u:12?s3cr3t@h/d'}\n", want: []string{"postgres.url: the value (not shown) has an @ behind the first / ? or #"}},
+		{yaml: "postgres: {url: 'postgres://u:12?s3cr3t@h/d'}\n", want: []string{"postgres.url: the value (not shown) has an @ after the first / ? or #"}},
 		{yaml: "kafka: {sasl: {mechanism: SCRAM}}\n", want: []string{`kafka.sasl.mechanism: "SCRAM" is unknown; write PLAIN | SCRAM-SHA-256`}},
 		{yaml: "kafka: {sasl: {mechanism: PLAIN}}\n", want: []string{"kafka.sasl.user: is empty; PLAIN needs one", "kafka.sasl.password: is empty; PLAIN needs one"}},
-		{yaml: "kafka: {sasl: {mechanism: PLAIN, user: u, password: s3cr3t, token_url: \"http://s\"}}\n", want: []string{"kafka.sasl.token_url: is for OAUTHBEARER alone"}},
+		{yaml: "kafka: {sasl: {mechanism: PLAIN, user: u, password: s3cr3t, token_url: \"http://s\"}}\n", want: []string{"kafka.sasl.token_url: is only for OAUTHBEARER"}},
 		{yaml: "kafka: {sasl: {mechanism: PLAIN, user: u, password: s3cr3t, password_file: /p}}\n", want: []string{"kafka.sasl.password_file: kafka.sasl.password is set too"}},
-		{yaml: "kafka: {sasl: {mechanism: OAUTHBEARER, user: u, password: s3cr3t}}\n", want: []string{`kafka.sasl.token_url: "" is no URL`}},
-		{yaml: "kafka: {sasl: {mechanism: OAUTHBEARER, user: u, password: s3cr3t, token_url: \"https://u:s3cr3t@s\"}}\n", want: []string{"kafka.sasl.token_url: has a user in it"}},
+		{yaml: "kafka: {sasl: {mechanism: OAUTHBEARER, user: u, password: s3cr3t}}\n", want: []string{`kafka.sasl.token_url: "" is not the URL`}},
+		{yaml: "kafka: {sasl: {mechanism: OAUTHBEARER, user: u, password: s3cr3t, token_url: \"https://u:s3cr3t@s\"}}\n", want: []string{"kafka.sasl.token_url: contains a user"}},
 		{yaml: "delivery: {mode: transactional}\n", want: []string{
 			`t.yaml:1:18: delivery.mode: "transactional" is unknown; write at_least_once | deduplicated`,
 		}},
@@ -284,7 +284,7 @@ func TestLoadFiles(t *testing.T) {
 	}
 }
 
-// Deduplicated delivery is the default, and cannot be without the header that it goes by.
+// TestDelivery checks that deduplicated delivery is the default, and that it requires the position header.
 func TestDelivery(t *testing.T) {
 	c, err := loadText("")
 	if err != nil || !c.Deduplicated() {
@@ -303,7 +303,7 @@ func TestDelivery(t *testing.T) {
 	}
 }
 
-// A preset changes defaults, not what somebody has set.
+// TestPreset checks that a preset changes defaults and no setting that was set.
 func TestPreset(t *testing.T) {
 	c, err := load([]source{{"t.yaml", []byte("preset: debezium\noutbox: {columns: {aggregate_id: key}}\n")}}, []string{"OUTBOXCDC_ROUTE_NULL_KEY=poison"})
 	if err != nil {
@@ -327,7 +327,8 @@ func TestPreset(t *testing.T) {
 	}
 }
 
-// Mistakes in reading and in meaning come together, except for what stands beside what could not be read.
+// TestEveryKindOfErrorAtOnce checks that errors of reading and of validation are reported together, except in a section
+// that could not be read.
 func TestEveryKindOfErrorAtOnce(t *testing.T) {
 	_, err := loadText("postgres: {slot: A, slt: x}\nkafka: {tls: {enabled: maybe, ca_file: /c}, sasl: {usr: x, mechanism: PLAIN}}\nlog: {level: loud}\n", "OUTBOXCDC_SHUTDOWN_TIMEOUT=0s")
 	var got []string
@@ -358,7 +359,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// References are replaced in the values of files; whatever else has a $ stays as it is.
+// TestReferences checks that references in values of files are replaced, and that any other $ is kept.
 func TestReferences(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(name, []byte("pa$$\n"), 0o600); err != nil {
@@ -385,7 +386,7 @@ outboxes: [{table: 'public.${env:HOST}'}]
 		t.Errorf("what is printed does not load to the same: %v", err)
 	}
 	for yaml, want := range map[string]string{
-		"postgres: {url: 'postgres://s3cr3t@${env:NOPE}/'}\n": "t.yaml:1:17: postgres.url: ${env:NOPE}: there is no such variable in the environment",
+		"postgres: {url: 'postgres://s3cr3t@${env:NOPE}/'}\n": "t.yaml:1:17: postgres.url: ${env:NOPE}: the environment has no such variable",
 		"log:\n  level: ${file:/nope}\n":                      "t.yaml:2:10: log.level: ${file:/nope}: open /nope",
 	} {
 		if _, err := loadText(yaml, "NOP=s3cr3t"); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cr3t") {

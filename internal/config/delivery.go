@@ -9,37 +9,37 @@ import (
 	"time"
 )
 
-// AtLeastOnce is the delivery.mode in which a crash repeats what was in flight.
+// AtLeastOnce is the delivery.mode in which a crash repeats events in flight.
 const AtLeastOnce = "at_least_once"
 
-// Deduplicated reports whether a crash is to repeat nothing that Kafka has.
+// Deduplicated reports whether delivery.mode is deduplicated.
 func (c *Config) Deduplicated() bool { return c.Delivery.Mode == "deduplicated" }
 
-// maxLookBack bounds the memory and the time that one partition may cost at the start.
+// maxLookBack bounds the memory and the time that reading the end of a partition takes.
 const maxLookBack = 1_000_000
 
-// shortFenceWait leaves a catalog check, of which there are four in it, time enough to be answered.
-const shortFenceWait = 500 * time.Millisecond
+// minFenceWait leaves enough time for each of the four catalog checks during that time.
+const minFenceWait = 500 * time.Millisecond
 
 func (v *validation) delivery(d *Delivery) {
 	v.report("delivery.position_topic", checkTopic(d.PositionTopic))
 	if d.PositionTopic == v.c.Poison.Topic {
-		v.report("poison.topic", quote(d.PositionTopic)+" takes no dead letters, because it holds position records; name another topic, or set delivery.position_topic to another")
+		v.report("poison.topic", quote(d.PositionTopic)+" cannot be the dead-letter topic, because it contains position records; set poison.topic or delivery.position_topic to another topic")
 	}
 	if !v.c.Deduplicated() {
 		return
 	}
 	for _, s := range v.c.Sources() {
 		if !s.Route.PositionHeader {
-			v.report("delivery.mode", "deduplicated (the default) needs route.position_header: true: the next start knows by this header what Kafka has; "+
-				"write delivery.mode: at_least_once to do without")
+			v.report("delivery.mode", "deduplicated (the default) needs route.position_header: true, because the next start finds by this header what Kafka has; "+
+				"otherwise write delivery.mode: at_least_once")
 			return
 		}
 	}
 }
 
-// EventSources is a fingerprint of the settings that decide which changes of a transaction are events, and with that which
-// ordinal each event has.
+// EventSources is a fingerprint of the settings that decide which changes of a transaction are events, and so the
+// ordinals of events.
 func (c *Config) EventSources() string {
 	tables := []string{}
 	for _, s := range c.Sources() {
@@ -49,7 +49,7 @@ func (c *Config) EventSources() string {
 	slices.Sort(tables)
 	text, err := json.Marshal([]any{c.Postgres.Publication, tables, c.Messages.Prefix})
 	if err != nil {
-		panic(fmt.Sprintf("settings that are no JSON: %v", err))
+		panic(fmt.Sprintf("settings cannot be written as JSON: %v", err))
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])

@@ -7,10 +7,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
-// Error is one thing that is wrong with the configuration. Several are joined with errors.Join; errors.As finds the
-// first of them, and with it the exit code.
+// Error is an error of the configuration. Several errors are joined with errors.Join; errors.As finds the first one,
+// with its exit code.
 type Error struct {
-	Where   string // "outboxcdc.yaml:3:9", an environment variable, or "" when a default or the whole is meant
+	Where   string // "outboxcdc.yaml:3:9", an environment variable, or "" for a default or the whole configuration
 	Path    string // the setting, e.g. "postgres.slot", or ""
 	Problem string // what is wrong and what to write instead; never a secret
 }
@@ -28,7 +28,7 @@ func (e *Error) Error() string {
 // ExitCode tells the supervisor not to restart: a restart with the same configuration cannot help.
 func (e *Error) ExitCode() int { return exit.Config }
 
-// Errors are the single errors of what [Load] or [Config.Validate] has returned, in its order.
+// Errors splits an error of [Load] or [Config.Validate] into single errors, in order.
 func Errors(err error) []*Error {
 	var e *Error
 	switch joined, several := err.(interface{ Unwrap() []error }); {

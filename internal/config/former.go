@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// formerNames are names that settings had: a configuration with them loads as it did. They are in no sample and in no reference;
-// `config print` shows what they became.
+// formerNames maps former names of settings to present ones. A configuration with former names is still accepted.
+// Sample and reference do not have them, and `config print` shows the present names.
 var formerNames = map[string]string{
 	"postgres.status_interval":    "tuning.status_interval",
 	"postgres.park_after":         "tuning.park_after",
@@ -24,7 +24,7 @@ var formerNames = map[string]string{
 	"delivery.fence_wait":         "tuning.fence_wait",
 }
 
-// find is the setting with this name or this former name.
+// find returns the setting with this name or former name.
 func (t tree) find(name string) (*setting, bool) {
 	if s, ok := t.leaves[name]; ok {
 		return s, true
@@ -33,7 +33,7 @@ func (t tree) find(name string) (*setting, bool) {
 	return s, ok
 }
 
-// formerKeys are the keys that former names have in a section, nil if none has one.
+// formerKeys are the keys of former names in a section.
 func formerKeys(section string) []string {
 	var keys []string
 	for name := range formerNames {
@@ -46,7 +46,7 @@ func formerKeys(section string) []string {
 	return slices.Compact(keys)
 }
 
-// names remembers under which name one source sets each setting: a source that uses two names for one setting contradicts itself.
+// names maps each setting to the name that a source uses for it. A source may not use two names for a setting.
 type names map[*setting]string
 
 func (n names) check(s *setting, name string) error {
@@ -57,8 +57,8 @@ func (n names) check(s *setting, name string) error {
 	return nil
 }
 
-// settleMissingTopic replaces route.missing_topic: poison, whose duration was a setting of its own.
-func (c *Config) settleMissingTopic() error {
+// convertMissingTopic converts the former route.missing_topic: poison, whose duration was a setting of its own.
+func (c *Config) convertMissingTopic() error {
 	const now, former = "route.missing_topic", "route.missing_topic_after"
 	r, after := &c.Route, c.Route.MissingTopicAfter
 	where := c.origins[former]
@@ -73,12 +73,12 @@ func (c *Config) settleMissingTopic() error {
 			c.noteName(knownTree().leaves[now], former)
 		}
 	case where != "" && r.MissingTopic != "wait":
-		return &Error{Where: where, Path: former, Problem: fmt.Sprintf("%s has the duration already (%s); remove this", now, c.Origin(now))}
+		return &Error{Where: where, Path: former, Problem: fmt.Sprintf("%s already has the duration (%s); remove this", now, c.Origin(now))}
 	}
 	return nil
 }
 
-// MissingTopicAfter is how long a topic may be missing until its events are poison; 0 means for ever.
+// MissingTopicAfter is how long a topic may be missing before its events become poison; 0: no limit.
 func (c *Config) MissingTopicAfter() time.Duration {
 	d, _ := parseMissingTopic(c.Route.MissingTopic)
 	return d
@@ -98,7 +98,7 @@ func parseMissingTopic(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// noteName remembers that name, which may be a former one, has set s.
+// noteName notes that s was set by name, which may be a former name.
 func (c *Config) noteName(s *setting, name string) {
 	delete(c.formerNames, s.path)
 	if name == s.path {

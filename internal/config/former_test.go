@@ -20,7 +20,8 @@ func otherThanDefault(s *setting) string {
 	return "64MB"
 }
 
-// A former name sets what the present name sets, from each source. Both names in one source are an error.
+// TestFormerNames checks that a former name sets the same setting as the present name, from each source, and that both
+// in one source are an error.
 func TestFormerNames(t *testing.T) {
 	yaml := func(path, value string) string {
 		var b strings.Builder
@@ -80,7 +81,7 @@ func TestFormerNames(t *testing.T) {
 	}
 }
 
-// A later source wins, whichever name it uses.
+// TestFormerNamesInLayers checks that a later source overrides an earlier one, with either name.
 func TestFormerNamesInLayers(t *testing.T) {
 	c, err := load([]source{{"a.yaml", []byte("tuning: {park_after: 7s}\n")}}, []string{"OUTBOXCDC_POSTGRES_PARK_AFTER=8s"})
 	if err != nil || c.Tuning.ParkAfter != 8*time.Second {
@@ -95,12 +96,12 @@ func TestFormerNamesInLayers(t *testing.T) {
 		t.Errorf("a wrong value under a former name: %v", err)
 	}
 	_, err = loadText("kafka: {max_in_flight: 5}\n")
-	if err == nil || !strings.Contains(err.Error(), "want keys and values here: bytes, records") {
+	if err == nil || !strings.Contains(err.Error(), "must have keys and values: bytes, records") {
 		t.Errorf("a former section that is no mapping: %v", err)
 	}
 }
 
-// route.missing_topic: poison had its duration in a setting of its own.
+// TestFormerMissingTopic checks the former route.missing_topic: poison, whose duration was a setting of its own.
 func TestFormerMissingTopic(t *testing.T) {
 	for yaml, want := range map[string]time.Duration{
 		"":                                 0,
@@ -122,7 +123,7 @@ func TestFormerMissingTopic(t *testing.T) {
 	}
 	for yaml, want := range map[string]string{
 		"route: {missing_topic: poison, missing_topic_after: 0s}\n": "t.yaml:1:53: route.missing_topic: 0s is too short",
-		"route: {missing_topic: 9s, missing_topic_after: 5s}\n":     "t.yaml:1:49: route.missing_topic_after: route.missing_topic has the duration already (t.yaml:1:24); remove this",
+		"route: {missing_topic: 9s, missing_topic_after: 5s}\n":     "t.yaml:1:49: route.missing_topic_after: route.missing_topic already has the duration (t.yaml:1:24); remove this",
 		"route: {missing_topic_afte: 5s}\n":                         `did you mean "missing_topic"?`,
 	} {
 		if _, err := loadText(yaml); err == nil || !strings.Contains(err.Error(), want) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzLoad: no input panics, every error is ours with its exit code, and what was accepted is valid and survives
-// being printed and loaded again.
+// FuzzLoad checks that no input panics, that every error is an Error with its exit code, and that an accepted
+// configuration is valid and can be printed and loaded again.
 func FuzzLoad(f *testing.F) {
 	sample, err := os.ReadFile("testdata/surface.yaml")
 	if err != nil {
@@ -34,7 +34,7 @@ func FuzzLoad(f *testing.F) {
 			t.Fatalf("loaded, but not valid: %v", err)
 		}
 		if c.Postgres.URL != RedactDSN(c.Postgres.URL) || !printable(c) {
-			return // masked, or not representable in YAML: cannot come back alike
+			return // masked, or not representable in YAML
 		}
 		again, err := load([]source{{"again.yaml", []byte(c.String())}}, nil)
 		if err != nil {
@@ -47,7 +47,7 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// printable: only texts that Go and YAML quote alike.
+// printable reports whether Go and YAML quote the text in the same way.
 func printable(c *Config) bool {
 	for _, s := range c.Settings() {
 		text := formatPlain(s.Value)

@@ -5,8 +5,8 @@ import "strings"
 // keyword is one "key = value" of libpq's keyword form.
 type keyword struct{ key, value string }
 
-// parseKeywords reads libpq's keyword form: values bare or in single quotes, a backslash escapes. ok is false for
-// anything else.
+// parseKeywords parses libpq's keyword form, in which a value may be in single quotes and a backslash escapes a
+// character. ok is false if dsn is malformed.
 func parseKeywords(dsn string) (params []keyword, ok bool) {
 	const space = " \t\n\r\f\v"
 	rest := strings.Trim(dsn, space)
@@ -27,7 +27,7 @@ func parseKeywords(dsn string) (params []keyword, ok bool) {
 	return params, len(params) > 0
 }
 
-// cutValue reads one value from the front of s; closed is false when a quote is not.
+// cutValue cuts a value from the start of s. closed is false if a quote is not closed.
 func cutValue(s string) (value, tail string, closed bool) {
 	quoted := strings.HasPrefix(s, "'")
 	i := 0

@@ -10,23 +10,23 @@ import (
 	"strings"
 )
 
-// DefaultFile is what [Find] looks for when no file is named.
+// DefaultFile is the file that [Find] returns if no file is named.
 const DefaultFile = "./outboxcdc.yaml"
 
-// Find gives the files to load: those named, else [DefaultFile] if there is one, else none (the environment alone).
+// Find returns the files to load: the named ones, otherwise [DefaultFile] if it exists, otherwise none.
 func Find(files []string) []string {
 	if len(files) > 0 {
 		return files
 	}
 	if _, err := os.Stat(DefaultFile); err == nil || !errors.Is(err, os.ErrNotExist) {
-		return []string{DefaultFile} // one that is there and unreadable is an error, not an absence
+		return []string{DefaultFile} // a file that exists and cannot be read is an error of Load
 	}
 	return nil
 }
 
-// Load reads the settings: defaults, then the files in order (without any: [Find]), then the environment given as
-// "NAME=value", then those of the command line as "path=value"; later wins, key by key, a list as a whole. The result is
-// validated. On errors it returns them all, joined; each is an [*Error], see [Errors].
+// Load reads the settings from the defaults, the files (see [Find]), the environment ("NAME=value") and the command
+// line ("path=value"). A later source overrides an earlier one, setting by setting; a list is replaced as a whole. Load
+// validates the result. It returns all errors, joined; each one is an [*Error], see [Errors].
 func Load(files []string, environ []string, flags ...string) (*Config, error) {
 	c, err := Read(files, environ, flags...)
 	if err != nil {
@@ -35,8 +35,8 @@ func Load(files []string, environ []string, flags ...string) (*Config, error) {
 	return c, nil
 }
 
-// Read is [Load] for callers that look for further errors: what could be read is returned beside the errors, with defaults in the
-// place of the rest; nil if a file could not be opened.
+// Read is [Load] for callers that check for more errors. With errors it also returns a configuration, with defaults for
+// the settings that could not be read; nil if a file could not be opened.
 func Read(files []string, environ []string, flags ...string) (*Config, error) {
 	var sources []source
 	var errs []error
@@ -60,7 +60,7 @@ type source struct {
 	data []byte
 }
 
-// readFile reads a little more than a file may have, so that a device or a log is refused and not swallowed.
+// readFile reads at most one byte more than is allowed, so that a device or a huge file is refused.
 func readFile(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -86,23 +86,23 @@ func load(sources []source, environ []string, flags ...string) (*Config, error) 
 		errs = append(errs, readYAML(src.name, src.data, variables(environ), set))
 	}
 	errs = append(errs, readEnvironment(environ, set), readFlags(flags, set))
-	written := errors.Join(errs...)
+	readErr := errors.Join(errs...)
 	c.applyPreset()
-	if err := errors.Join(c.settleMissingTopic(), c.applyOutboxes(), c.Validate()); err != nil {
-		return c, errors.Join(written, besides(err, written))
+	if err := errors.Join(c.convertMissingTopic(), c.applyOutboxes(), c.Validate()); err != nil {
+		return c, errors.Join(readErr, independentErrors(err, readErr))
 	}
-	return c, written
+	return c, readErr
 }
 
-// besides is what is wrong whatever becomes of what could not be read: a default may stand in the place of that, so what
-// is not set is not judged, nor what stands beside it.
-func besides(err, written error) error {
-	if written == nil {
+// independentErrors returns the errors of a validation that do not depend on settings that could not be read. Such a
+// setting has its default instead, so errors of its section, and of settings that are not set, are dropped.
+func independentErrors(err, readErr error) error {
+	if readErr == nil {
 		return err
 	}
 	section := func(path string) string { return path[:strings.LastIndexByte(path, '.')+1] }
 	unread := map[string]bool{}
-	for _, e := range Errors(written) {
+	for _, e := range Errors(readErr) {
 		if e.Path != "" {
 			unread[section(e.Path)] = true
 		}
@@ -116,11 +116,11 @@ func besides(err, written error) error {
 	return errors.Join(errs...)
 }
 
-// foreign are prefixes of variables that are read by others: tests, the bundled servers' cache, `setup`.
+// foreign are prefixes of variables that are no settings: tests, the cache of bundled servers and `setup` read them.
 var foreign = []string{"OUTBOXCDC_TEST_", "OUTBOXCDC_CACHE", "OUTBOXCDC_PG_BIN_", "OUTBOXCDC_SETUP_URL"}
 
-// Kubernetes puts these into every pod of a namespace that has a Service called outboxcdc or outboxcdc-…; nobody
-// mistyped them. The values are checked too, so that a mistyped OUTBOXCDC_HTTP_PORT=9464 is still found.
+// Kubernetes sets these variables in every pod of a namespace with a Service named outboxcdc or outboxcdc-…, so they
+// are no typing errors. Their values are checked, too, so that a mistyped OUTBOXCDC_HTTP_PORT=9464 is still an error.
 var (
 	serviceLink      = regexp.MustCompile(`^OUTBOXCDC_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)$`)
 	servicePort      = regexp.MustCompile(`^OUTBOXCDC_(\w+_)?PORT$`)
@@ -169,7 +169,8 @@ func readEnvironment(environ []string, set func(s *setting, name string, r raw, 
 	return errors.Join(errs...)
 }
 
-// readFlags takes "path=value" of the command line, which everybody on the machine can see.
+// readFlags reads "path=value" of the command line. Secrets are refused, because every user of the machine can see a
+// command line.
 func readFlags(flags []string, set func(s *setting, name string, r raw, where string) error) error {
 	const where = "--set"
 	var errs []error
@@ -186,7 +187,7 @@ func readFlags(flags []string, set func(s *setting, name string, r raw, where st
 			}
 			errs = append(errs, &Error{Where: where, Problem: problem})
 		case s.secret:
-			errs = append(errs, &Error{Where: where, Path: path, Problem: "is a secret, and everybody on this machine can see a command line; use " +
+			errs = append(errs, &Error{Where: where, Path: path, Problem: "is a secret, and every user of this machine can see a command line; use " +
 				EnvName(path) + ", " + EnvName(path) + "_FILE or a file"})
 		default:
 			if err := set(s, path, raw{text: value}, where); err != nil {

@@ -19,13 +19,13 @@ import (
 
 var update = flag.Bool("update", false, "write meanings.go and docs/configuration.md from the comments of config.go and outboxes.go")
 
-// meanings.go has the comments of Config's fields as they stand.
+// TestMeaningsAreTheComments checks that meanings.go has the comments of Config's fields.
 func TestMeaningsAreTheComments(t *testing.T) {
 	got := generated(t, commentsByPath(t))
 	holdFile(t, "meanings.go", got)
 }
 
-// holdFile compares a generated file with what it has to be, or writes it.
+// holdFile compares a generated file with its expected content or, with -update, writes it.
 func holdFile(t *testing.T, name, want string) {
 	t.Helper()
 	if *update {
@@ -58,7 +58,7 @@ func generated(t *testing.T, meanings map[string]string) string {
 	return string(out)
 }
 
-// commentsByPath walks Config's type and its source side by side.
+// commentsByPath returns the comments of Config's fields by path of the setting.
 func commentsByPath(t *testing.T) map[string]string {
 	t.Helper()
 	types, docs := map[string]*ast.StructType{}, map[string]string{}
@@ -109,13 +109,13 @@ func commentsByPath(t *testing.T) map[string]string {
 	return out
 }
 
-// goName is a Go identifier in a comment: no user could write it.
+// goName matches a Go identifier in a comment, which users do not know.
 var goName = regexp.MustCompile(`\[[A-Z]\w*(\.\w+)*\]|\b[A-Z][a-z]+[A-Z]\w*\b`)
 
-// userNames look like Go's and are none.
+// userNames are names for users that look like Go identifiers.
 var userNames = []string{"CloudEvent", "CloudEvents", "MiB", "KiB", "GiB", "RFC", "PostgreSQL", "OAuth", "JavaScript"}
 
-// forPeople is a comment in which the field's name does not begin the sentence.
+// forPeople is a comment without the name of the field at the start.
 func forPeople(t *testing.T, path string, f reflect.StructField, comment string) string {
 	t.Helper()
 	text := strings.Join(strings.Fields(comment), " ")
@@ -133,7 +133,7 @@ func forPeople(t *testing.T, path string, f reflect.StructField, comment string)
 	}
 	for _, name := range goName.FindAllString(text, -1) {
 		if !slices.Contains(userNames, name) {
-			t.Errorf("%s: the comment says %s, which users cannot know; put it behind the field", path, name)
+			t.Errorf("%s: the comment says %s, which users cannot know; put it after the field", path, name)
 		}
 	}
 	r := []rune(strings.TrimSpace(text))

@@ -5,7 +5,7 @@ package config
 // meanings are what settings and sections are, for people, by path.
 var meanings = map[string]string{
 	"delivery":                               "What a crash may repeat.",
-	"delivery.mode":                          "Whether a crash may repeat events. deduplicated: at the start the daemon reads the end of each partition, and skips events that Kafka already has; it needs the position topic, permission to read all topics, and route.position_header: true. at_least_once: a crash repeats what was in flight or not yet confirmed; it is the default of preset: debezium, which has no position header.",
+	"delivery.mode":                          "Whether a crash may repeat events. deduplicated: at the start the daemon reads the end of each partition, and skips events that Kafka already has; it needs the position topic, permission to read all topics, and route.position_header: true. at_least_once: a crash repeats events that were in flight or not yet confirmed; it is the default of preset: debezium, which has no position header.",
 	"delivery.position_topic":                "The topic with one position record for each slot. It is compacted and has one partition. Two database servers whose slots have the same name need two topics. No event and no dead letter may be routed to it.",
 	"http":                                   "The listener for metrics, health and status.",
 	"http.listen":                            "The address to listen at, host:port or :port; \"\" disables the listener.",
@@ -42,7 +42,7 @@ var meanings = map[string]string{
 	"outbox":                                 "The table whose inserts are events.",
 	"outbox.columns":                         "The names of the table's columns, taken as they are, without quotes or folding to lower case.",
 	"outbox.columns.aggregate_id":            "The column for the record's key. Events with the same key are delivered in order.",
-	"outbox.columns.aggregate_type":          "The column that the topic is chosen by.",
+	"outbox.columns.aggregate_type":          "The column that selects the topic.",
 	"outbox.columns.event_type":              "The column for the header \"type\"; \"\" means there is no such column and no such header.",
 	"outbox.columns.headers":                 "The column with a JSON object whose members become headers; \"\" means there is no such column.",
 	"outbox.columns.id":                      "The column that identifies the event. It becomes the header \"id\", by which consumers find duplicates.",
@@ -87,7 +87,7 @@ var meanings = map[string]string{
 	"route.topics":                           "Topics for single aggregate types, which come first: aggregate type → topic.",
 	"route.trace_context":                    "A column (text or varchar) of Java properties, such as Debezium's tracingspancontext. Its traceparent and tracestate become headers. If each has a column of its own, name them in headers.",
 	"route.unmatched":                        "What happens to an aggregate type that replace.regex does not match, or, without topic, that is not in topics: poison, keep (the aggregate type is the topic), or the name of a topic.",
-	"shutdown_timeout":                       "How long SIGTERM waits for acknowledgements. After that time the daemon exits with 1, and the next start repeats what was in flight. The supervisor's grace period must be longer.",
+	"shutdown_timeout":                       "How long SIGTERM waits for acknowledgements. After that time the daemon exits with 1, and the next start repeats events in flight. The supervisor's grace period must be longer.",
 	"tuning":                                 "Settings that few users have to change. The defaults fit databases and clusters in one data center.",
 	"tuning.decoding_work_mem":               "logical_decoding_work_mem of the daemon's walsender, e.g. \"256MB\". A larger value keeps large transactions off the server's disk. \"\" means the server's setting.",
 	"tuning.fence_wait":                      "How long records of an instance that did not end cleanly may still arrive in Kafka. The next instance reads the ends of the partitions after that time.",

@@ -6,7 +6,7 @@ import (
 	"unicode"
 )
 
-// parseTable reads schema.table with SQL's rules for quoted and unquoted identifiers; problem is "" if it could.
+// parseTable parses schema.table with SQL's rules for quoted and unquoted identifiers. problem is "" if text is valid.
 func parseTable(text string) (schema, name, problem string) {
 	var parts []string
 	rest := text
@@ -19,11 +19,11 @@ func parseTable(text string) (schema, name, problem string) {
 		if after == "" {
 			break
 		}
-		rest = after[1:] // cutIdentifier stops at the end or at a dot
+		rest = after[1:] // after starts with a dot
 	}
 	switch len(parts) {
 	case 1:
-		return "", "", fmt.Sprintf("%s names no schema; write e.g. %s", quote(text), "public."+strings.TrimSpace(text))
+		return "", "", fmt.Sprintf("%s has no schema; write e.g. %s", quote(text), "public."+strings.TrimSpace(text))
 	case 2:
 	default:
 		return "", "", fmt.Sprintf("%s has %d parts; write schema.table without the database", quote(text), len(parts))
@@ -36,7 +36,7 @@ func parseTable(text string) (schema, name, problem string) {
 	return parts[0], parts[1], ""
 }
 
-// cutIdentifier reads one identifier from the front of s; after is "" or begins with a dot.
+// cutIdentifier cuts an identifier from the start of s. after is "" or starts with a dot.
 func cutIdentifier(s string) (ident, after string, ok bool) {
 	if strings.HasPrefix(s, `"`) {
 		return cutQuoted(s)
@@ -52,7 +52,7 @@ func cutIdentifier(s string) (ident, after string, ok bool) {
 			return "", "", false
 		}
 	}
-	// The server folds ASCII only in a UTF-8 database; so do we.
+	// As the server does in a UTF-8 database, only ASCII letters are folded.
 	fold := func(r rune) rune {
 		if r >= 'A' && r <= 'Z' {
 			return r + 'a' - 'A'
@@ -80,10 +80,10 @@ func cutQuoted(s string) (ident, after string, ok bool) {
 	return "", "", false // no closing quote
 }
 
-// maxTopic is the longest topic name that Kafka takes.
+// maxTopic is the maximum length of a topic name in Kafka.
 const maxTopic = 249
 
-// checkTopicTemplate: literal text of legal topic characters, and {column}. What the columns bring is checked per row.
+// checkTopicTemplate checks a template of literal text and {column}. The values of columns are checked for each row.
 func checkTopicTemplate(t string) string {
 	if t == "" {
 		return `is empty; write a topic name or a template, e.g. outbox.event.{aggregate_type}`
@@ -95,7 +95,7 @@ func checkTopicTemplate(t string) string {
 			open = len(rest)
 		}
 		if i := strings.IndexFunc(rest[:open], illegalInTopic); i >= 0 {
-			return fmt.Sprintf("%s has %q, which no topic name may have; use A–Z, a–z, 0–9, . _ - and {column}", quote(t), []rune(rest[i:])[0])
+			return fmt.Sprintf("%s has %q, which is not allowed in a topic name; use A–Z, a–z, 0–9, . _ - and {column}", quote(t), []rune(rest[i:])[0])
 		}
 		literal += open
 		if open == len(rest) {
@@ -116,19 +116,19 @@ func checkTopicTemplate(t string) string {
 		rest = after
 	}
 	if literal > maxTopic {
-		return fmt.Sprintf("is %d bytes long without what stands in braces; Kafka takes at most %d", literal, maxTopic)
+		return fmt.Sprintf("is %d bytes long without its columns; Kafka allows at most %d", literal, maxTopic)
 	}
 	if columns == 0 && (t == "." || t == "..") {
-		return quote(t) + " is not a topic name that Kafka takes"
+		return quote(t) + " is not allowed as a topic name in Kafka"
 	}
 	return ""
 }
 
-// checkTopic: the name of one topic.
+// checkTopic checks the name of a topic.
 func checkTopic(t string) string {
 	problem := checkTopicTemplate(t)
 	if problem == "" && strings.Contains(t, "{") {
-		problem = quote(t) + " has a column in it; write the name of a topic"
+		problem = quote(t) + " contains a column; write the name of a topic"
 	}
 	return problem
 }

@@ -12,21 +12,21 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// Source is a table of outbox events: an entry of outboxes, or what outbox and route say of the one table.
+// Source is a table of outbox events: an entry of outboxes, or the single table of outbox with its columns and route.
 type Source struct {
-	// Table is schema-qualified, as outbox.table.
+	// Table is schema and name, as in outbox.table.
 	Table   string  `yaml:"table" default:""`
 	Columns Columns `yaml:"columns"`
 	Route   Route   `yaml:"route"`
 }
 
-// Name is the table as the catalog has it: without quotes, unquoted parts in lower case.
+// Name returns schema and name as in the catalogs: without quotes, and in lower case unless quoted.
 func (s *Source) Name() (schema, name string) {
 	schema, name, _ = parseTable(s.Table)
 	return schema, name
 }
 
-// Sources are all tables of outbox events: outboxes, else the one of outbox, else none.
+// Sources are all tables of outbox events: those of outboxes, otherwise that of outbox, otherwise none.
 func (c *Config) Sources() []Source {
 	switch {
 	case len(c.Outboxes) > 0:
@@ -37,15 +37,15 @@ func (c *Config) Sources() []Source {
 	return []Source{{Table: c.Outbox.Table, Columns: c.Outbox.Columns, Route: c.Route}}
 }
 
-// SourceProblem is an error about a setting of the i-th of Sources by who uses it: columns.id, or route.topic. A setting
-// that the entry does not have is named where it comes from.
+// SourceProblem is an error about a setting, such as columns.id or route.topic, of the i-th source. If the entry does
+// not set it, the error names the setting from which the value comes.
 func (c *Config) SourceProblem(i int, setting, problem string) error {
 	if len(c.Outboxes) > 0 {
 		path := entryPath(i) + setting
 		if where := c.origins[path]; where != "" {
 			return &Error{Where: where, Path: path, Problem: problem}
 		}
-		problem += fmt.Sprintf(" (it counts for %s, which sets no %s)", strings.TrimSuffix(entryPath(i), "."), setting)
+		problem += fmt.Sprintf(" (it applies to %s, which does not set %s)", strings.TrimSuffix(entryPath(i), "."), setting)
 	}
 	if strings.HasPrefix(setting, "columns.") {
 		setting = "outbox." + setting
@@ -53,11 +53,11 @@ func (c *Config) SourceProblem(i int, setting, problem string) error {
 	return c.Problem(setting, problem)
 }
 
-// entryPath is how messages begin the path of a setting of an entry.
+// entryPath is the prefix of paths of the i-th entry in messages.
 func entryPath(i int) string { return fmt.Sprintf("outboxes[%d].", i) }
 
-// entry is one of outboxes as it was written. It is applied when all else is known, because what it leaves out comes from
-// outbox.columns and route, wherever they are set.
+// entry has the settings of an entry of outboxes. It is applied last, because settings that it omits come from
+// outbox.columns and route, which a later source may set.
 type entry []assignment
 
 type assignment struct {
@@ -66,7 +66,7 @@ type assignment struct {
 	where   string
 }
 
-// entrySettings are those that an entry can have.
+// entrySettings are the settings that an entry can have.
 var entrySettings = sync.OnceValue(func() []*setting {
 	var out []*setting
 	walkFields(reflect.TypeFor[Source](), "", nil, &out)
@@ -75,7 +75,7 @@ var entrySettings = sync.OnceValue(func() []*setting {
 
 var entryTree = sync.OnceValue(func() tree { return treeOf(entrySettings()) })
 
-// entries reads the list of tables.
+// entries reads the list of outboxes.
 func (d *document) entries(path string, items []ast.Node) *raw {
 	r := &raw{isList: true, isTree: true}
 	for i, item := range items {
@@ -84,7 +84,7 @@ func (d *document) entries(path string, items []ast.Node) *raw {
 		scratch := Source{}
 		e.set = func(s *setting, _ string, r raw, where string) error {
 			if s.shared {
-				return errors.New("counts for all tables; set it at the top level, under route")
+				return errors.New("applies to all tables; set it at the top level, under route")
 			}
 			if err := s.store(&scratch, r); err != nil {
 				return err
@@ -99,8 +99,8 @@ func (d *document) entries(path string, items []ast.Node) *raw {
 	return r
 }
 
-// takeOutboxes keeps the entries until applyOutboxes.
-func (c *Config) takeOutboxes(r raw) error {
+// keepOutboxes keeps the entries until applyOutboxes.
+func (c *Config) keepOutboxes(r raw) error {
 	switch {
 	case r.isList && r.isTree: // entries
 		c.entries = r.entries
@@ -109,12 +109,12 @@ func (c *Config) takeOutboxes(r raw) error {
 	case !r.isList && !r.isTree:
 		return errors.New("a list of tables cannot be written as text; write it in a file")
 	default:
-		return errors.New("want a list of tables, each with table, columns and route")
+		return errors.New("must be a list of tables, each with table, columns and route")
 	}
 	return nil
 }
 
-// applyOutboxes gives each entry what it leaves out.
+// applyOutboxes makes a source of each entry, with the settings of outbox.columns and route that the entry omits.
 func (c *Config) applyOutboxes() error {
 	var errs []error
 	for i, e := range c.entries {
@@ -130,7 +130,7 @@ func (c *Config) applyOutboxes() error {
 	}
 	c.entries = nil
 	if len(c.Outboxes) > 0 && c.origins["outbox.table"] == "" {
-		c.Outbox.Table = "" // the default was not asked for
+		c.Outbox.Table = "" // without the default
 	}
 	return errors.Join(errs...)
 }
@@ -143,7 +143,7 @@ func (r *Route) clone() Route {
 	return out
 }
 
-// formatSources is a list of entries on one line of YAML, with all that they inherit.
+// formatSources is a list of entries on one line of YAML, including inherited settings.
 func formatSources(list []Source) string {
 	items := make([]string, len(list))
 	for i := range list {
@@ -168,7 +168,7 @@ func formatSection(s *Source, section string) string {
 	return "{" + strings.Join(items, ", ") + "}"
 }
 
-// sources looks at the tables as a whole and at each entry.
+// sources validates the tables.
 func (v *validation) sources() {
 	c := v.c
 	if len(c.Outboxes) > 0 && c.Outbox.Table != "" {
@@ -189,10 +189,10 @@ func (v *validation) sources() {
 		}
 		v.report(prefix+"table", problem)
 		if other, twice := seen[[2]string{schema, name}]; twice && problem == "" {
-			v.report(prefix+"table", fmt.Sprintf("%s is the table of outboxes[%d] already", quote(s.Table), other))
+			v.report(prefix+"table", fmt.Sprintf("%s is also the table of outboxes[%d]", quote(s.Table), other))
 		}
 		seen[[2]string{schema, name}] = i
-		// What is inherited has been looked at.
+		// Inherited settings were validated above.
 		own := &validation{c: c}
 		own.columns(prefix, &s.Columns)
 		own.route(prefix, &s.Route)

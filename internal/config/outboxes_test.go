@@ -22,7 +22,8 @@ outboxes:
     on_update: poison
 `
 
-// What an entry leaves out comes from outbox.columns and route, wherever they are set; a list or a map counts as a whole.
+// TestOutboxes checks that settings that an entry omits come from outbox.columns and route, from any source; a list or
+// a map as a whole.
 func TestOutboxes(t *testing.T) {
 	c, err := loadText(twoTables, "OUTBOXCDC_ROUTE_KEY={who}", "OUTBOXCDC_ROUTE_PARTITIONS=all.x=3")
 	if err != nil {
@@ -52,7 +53,7 @@ func TestOutboxes(t *testing.T) {
 	if want.Key != "{who}" || want.NullKey != "allow" || want.Headers[0] != "tenant" {
 		t.Errorf("%+v", want)
 	}
-	// Printed, it is on one line, and loads to the same.
+	// The printed form is one line and loads again with the same settings.
 	again, err := loadText(c.String())
 	if err != nil {
 		t.Fatalf("%v\n%s", err, c)
@@ -60,7 +61,7 @@ func TestOutboxes(t *testing.T) {
 	if c.origins, again.origins = nil, nil; !reflect.DeepEqual(c, again) {
 		t.Errorf("printed\n%s\nit loads to\n%s", c, again)
 	}
-	// An entry's maps are its own, also those that it inherits.
+	// Entries do not share inherited maps.
 	a.Route.Topics["a"] = "changed"
 	if c.Route.Topics["a"] != "b" || b.Route.Topics["a"] != "" {
 		t.Error("maps are shared")
@@ -89,21 +90,21 @@ func TestOutboxesRefused(t *testing.T) {
 	for _, c := range []struct{ yaml, env, want string }{
 		{yaml: "outbox: {table: a.b}\noutboxes:\n- table: c.d\n", want: "outboxes: outbox.table is set too (t.yaml:1:17); name all tables in outboxes, or only one in outbox"},
 		{yaml: "outboxes:\n- table: c.d\n", env: "OUTBOXCDC_OUTBOX_TABLE=a.b", want: "outbox.table is set too (OUTBOXCDC_OUTBOX_TABLE)"},
-		{yaml: "outboxes:\n- table: c.d\n- table: a.b\n- table: C.d\n", want: `t.yaml:4:10: outboxes[2].table: "C.d" is the table of outboxes[0] already`},
+		{yaml: "outboxes:\n- table: c.d\n- table: a.b\n- table: C.d\n", want: `t.yaml:4:10: outboxes[2].table: "C.d" is also the table of outboxes[0]`},
 		{yaml: "outboxes:\n- columns: {id: x}\n", want: "outboxes[0].table: is missing"},
-		{yaml: "outboxes:\n- table: x\n", want: `t.yaml:2:10: outboxes[0].table: "x" names no schema`},
+		{yaml: "outboxes:\n- table: x\n", want: `t.yaml:2:10: outboxes[0].table: "x" has no schema`},
 		{yaml: "outboxes:\n- table: a.b\n  colums: {id: x}\n", want: `t.yaml:3:3: outboxes[0]: unknown key "colums"; did you mean "columns"?`},
 		{yaml: "outboxes:\n- table: a.b\n- table: a.c\n  route: {topc: x}\n", want: `t.yaml:4:11: outboxes[1]: unknown key "topc"; did you mean "topic"?`},
 		{yaml: "outboxes:\n- table: a.b\n  topic: x\n", want: `unknown key "topic"; did you mean "topic", under "route"?`},
 		{yaml: "outboxes:\n- table: a.b\n  postgres: x\n", want: `known at the top level of the entry: table, columns, route`},
-		{yaml: "outboxes:\n- table: a.b\n  route: {partitions: {x: 1}}\n", want: "t.yaml:3:23: outboxes[0].route.partitions: counts for all tables; set it at the top level, under route"},
-		{yaml: "outboxes:\n- table: a.b\n  route: {missing_topic: poison}\n", want: "outboxes[0].route.missing_topic: counts for all tables"},
-		{yaml: "outboxes:\n- table: a.b\n  route: {missing_topic_after: 5s}\n", want: "outboxes[0].route.missing_topic_after: counts for all tables"},
+		{yaml: "outboxes:\n- table: a.b\n  route: {partitions: {x: 1}}\n", want: "t.yaml:3:23: outboxes[0].route.partitions: applies to all tables; set it at the top level, under route"},
+		{yaml: "outboxes:\n- table: a.b\n  route: {missing_topic: poison}\n", want: "outboxes[0].route.missing_topic: applies to all tables"},
+		{yaml: "outboxes:\n- table: a.b\n  route: {missing_topic_after: 5s}\n", want: "outboxes[0].route.missing_topic_after: applies to all tables"},
 		{yaml: "outboxes:\n- table: a.b\n  route: {format: xml}\n", want: `outboxes[0].route.format: "xml" is unknown`},
 		{yaml: "outboxes:\n- table: a.b\n  route: {topic: \"a b\"}\n", want: `t.yaml:3:18: outboxes[0].route.topic: "a b" has`},
 		{yaml: "outboxes:\n- table: a.b\n  columns: {id: \"\"}\n", want: "t.yaml:3:17: outboxes[0].columns.id: is empty"},
-		{yaml: "outboxes:\n- a.b\n", want: "t.yaml:2:3: outboxes[0]: want keys and values here: table, columns, route"},
-		{yaml: "outboxes: {table: a.b}\n", want: "outboxes: want a list of tables"},
+		{yaml: "outboxes:\n- a.b\n", want: "t.yaml:2:3: outboxes[0]: must have keys and values: table, columns, route"},
+		{yaml: "outboxes: {table: a.b}\n", want: "outboxes: must be a list of tables"},
 		{yaml: "outboxes: a.b\n", want: "outboxes: a list of tables cannot be written as text"},
 		{env: "OUTBOXCDC_OUTBOXES=a.b", want: "OUTBOXCDC_OUTBOXES: outboxes: a list of tables cannot be written as text; write it in a file"},
 		{yaml: "outbox: {table: \"\"}\n", want: "outbox.table"},
@@ -117,7 +118,7 @@ func TestOutboxesRefused(t *testing.T) {
 			t.Errorf("%q: %v\nwant %s", c.yaml, err, c.want)
 		}
 	}
-	// What an entry inherits is said once.
+	// An error in an inherited setting is reported once.
 	_, err := loadText("route: {topic: \"a b\"}\noutboxes:\n- table: a.b\n- table: a.c\n")
 	if err == nil || strings.Contains(err.Error(), "\n") {
 		t.Errorf("%v", err)
@@ -135,8 +136,8 @@ func TestSourceProblem(t *testing.T) {
 		text    string
 	}{
 		{1, "route.topic", "t.yaml:10:12: outboxes[1].route.topic: no"},
-		{0, "route.topic", "t.yaml:4:16: route.topic: no (it counts for outboxes[0], which sets no route.topic)"},
-		{0, "columns.payload", "t.yaml:3:22: outbox.columns.payload: no (it counts for outboxes[0], which sets no columns.payload)"},
+		{0, "route.topic", "t.yaml:4:16: route.topic: no (it applies to outboxes[0], which does not set route.topic)"},
+		{0, "columns.payload", "t.yaml:3:22: outbox.columns.payload: no (it applies to outboxes[0], which does not set columns.payload)"},
 		{1, "columns.id", "t.yaml:8:17: outboxes[1].columns.id: no"},
 	} {
 		if got := c.SourceProblem(want.i, want.setting, "no").Error(); got != want.text {

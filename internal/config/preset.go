@@ -1,12 +1,12 @@
 package config
 
-// PresetDebezium is the preset for outbox tables that were made for Debezium's event router.
+// PresetDebezium is the preset for outbox tables of Debezium's event router.
 const PresetDebezium = "debezium"
 
-// originPreset is who has set what applyPreset sets.
+// originPreset is the origin of settings that applyPreset sets.
 const originPreset = "preset: " + PresetDebezium
 
-// applyPreset gives the preset's default to what is not set.
+// applyPreset sets the defaults of the preset.
 func (c *Config) applyPreset() {
 	if c.Preset != PresetDebezium {
 		return
@@ -15,7 +15,7 @@ func (c *Config) applyPreset() {
 	for path, set := range map[string]func(){
 		"outbox.columns.aggregate_type": func() { cols.AggregateType = "aggregatetype" },
 		"outbox.columns.aggregate_id":   func() { cols.AggregateID = "aggregateid" },
-		"outbox.columns.event_type":     func() { cols.EventType = "" }, // the router sends its column "type" only if told to
+		"outbox.columns.event_type":     func() { cols.EventType = "" }, // the event router sends the column "type" only if configured
 		"outbox.columns.headers":        func() { cols.Headers = "" },
 		"route.unmatched":               func() { r.Unmatched = "keep" },
 		"route.null_key":                func() { r.NullKey = "allow" },

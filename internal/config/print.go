@@ -10,11 +10,11 @@ import (
 	"unicode/utf8"
 )
 
-// Setting is one effective setting as it may be shown.
+// Setting is one effective setting, without secrets.
 type Setting struct {
 	Path   string // e.g. "postgres.slot"
 	Value  any    // string, bool, int, []string, map[string]string, map[string]int, []Source, time.Duration or ByteSize; secrets masked
-	Origin string // what set it; "default" if nothing did
+	Origin string // where the value comes from, see [Config.Origin]
 }
 
 // Settings lists every setting in the order of the documentation, secrets masked.
@@ -27,7 +27,7 @@ func (c *Config) Settings() []Setting {
 	return out
 }
 
-// Redacted is a copy without secrets: what may be logged, printed and served.
+// Redacted is a copy without secrets, which may be logged and printed.
 func (c *Config) Redacted() *Config {
 	r := *c
 	r.Postgres.URL = RedactDSN(c.Postgres.URL)
@@ -47,7 +47,7 @@ func (c *Config) Redacted() *Config {
 	return &r
 }
 
-// Plain is the value as JSON has it: durations and sizes as they are written, tables as YAML.
+// Plain is the value for JSON: durations and sizes as they are written in a file, tables as YAML.
 func (s *Setting) Plain() any {
 	switch v := s.Value.(type) {
 	case time.Duration, ByteSize, []Source:
@@ -56,21 +56,22 @@ func (s *Setting) Plain() any {
 	return s.Value
 }
 
-// String is the effective configuration as YAML, redacted; without secrets in it, it loads again to the same.
+// String is the effective configuration as YAML, with secrets masked. Without secrets, loading it gives the same
+// configuration.
 func (c *Config) String() string { return c.text(func(Setting) string { return "" }) }
 
-// originColumn is where origins begin, should the line be shorter.
+// originColumn is the column at which origins begin, unless the line is longer.
 const originColumn = 52
 
-// WithOrigins is String with a comment behind each setting that says who has set it.
+// WithOrigins is String with the origin of each setting as a comment.
 func (c *Config) WithOrigins() string {
 	return c.text(func(s Setting) string { return "# " + s.Origin })
 }
 
-// text writes the settings in their sections, and behind each what comment says.
+// text writes the settings in their sections, each followed by its comment.
 func (c *Config) text(comment func(Setting) string) string {
 	var b strings.Builder
-	var open []string // sections that the last line stands in
+	var open []string // sections of the last line
 	for _, s := range c.Settings() {
 		sections := strings.Split(s.Path, ".")
 		key := sections[len(sections)-1]
@@ -83,15 +84,15 @@ func (c *Config) text(comment func(Setting) string) string {
 			}
 		}
 		line := strings.Repeat("  ", len(sections)) + key + ": " + formatYAML(s.Value)
-		if words := comment(s); words != "" {
-			line += strings.Repeat(" ", max(2, originColumn-utf8.RuneCountInString(line))) + words
+		if remark := comment(s); remark != "" {
+			line += strings.Repeat(" ", max(2, originColumn-utf8.RuneCountInString(line))) + remark
 		}
 		b.WriteString(line + "\n")
 	}
 	return b.String()
 }
 
-// LogValue is the effective configuration as one flat group of attributes, redacted.
+// LogValue is the effective configuration as a flat group of attributes, with secrets masked.
 func (c *Config) LogValue() slog.Value {
 	var attrs []slog.Attr
 	for _, s := range c.Settings() {
@@ -120,20 +121,20 @@ func formatYAML(v any) string {
 	return formatPlain(v)
 }
 
-// quoteYAML is a text that reads back as it is, references too.
+// quoteYAML quotes s, and escapes references, so that YAML reads s back.
 func quoteYAML(s string) string { return strconv.Quote(escapeReferences(s)) }
 
-// joinMap writes a map in the order of its keys; those are quoted where values are.
-func joinMap[T any](m map[string]T, is, and string, text func(T) string) string {
+// joinMap writes a map in the order of its keys, as YAML or for the environment.
+func joinMap[T any](m map[string]T, assign, separator string, text func(T) string) string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		shown := key
-		if is == ": " {
+		if assign == ": " { // YAML
 			shown = strconv.Quote(key)
 		}
-		out = append(out, shown+is+text(m[key]))
+		out = append(out, shown+assign+text(m[key]))
 	}
-	return strings.Join(out, and)
+	return strings.Join(out, separator)
 }
 
 func formatPlain(v any) string {
@@ -157,5 +158,5 @@ func formatPlain(v any) string {
 	case ByteSize:
 		return v.String()
 	}
-	panic("config: a setting of a type that cannot be printed") // a test holds this
+	panic("config: a setting of a type that cannot be printed") // a test prints every setting
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// reference is ${env:NAME} or ${file:/path} in a value of a file; another $ before it takes its meaning away. Nothing else
-// that begins with $ means anything: passwords have it, and route.replace.with has $1.
+// reference matches ${env:NAME} and ${file:/path} in a value of a file. Another $ before it escapes it. No other $ has
+// a meaning, because passwords may contain $, and route.replace.with contains $1.
 var reference = regexp.MustCompile(`\$?\$\{(env|file):([^}]*)\}`)
 
-// text is a plain value with its references replaced; ok is false for what is no plain value.
+// text is a plain value with its references replaced. ok is false if n is not a plain value.
 func (d *document) text(n ast.Node) (text string, ok bool, err error) {
 	if text, ok = scalarText(n); !ok || !strings.Contains(text, "${") {
 		return text, ok, nil
@@ -39,17 +39,17 @@ func (d *document) lookUp(kind, name string) (string, error) {
 	}
 	value, ok := d.variables[name]
 	if !ok {
-		return "", errors.New("there is no such variable in the environment; set it, or write $" + fmt.Sprintf("${env:%s}", name) + " to mean just this text")
+		return "", errors.New("the environment has no such variable; set it, or write $" + fmt.Sprintf("${env:%s}", name) + " for this text itself")
 	}
 	return value, nil
 }
 
-// escapeReferences is the inverse of text.
+// escapeReferences escapes references, so that text returns s.
 func escapeReferences(s string) string {
 	return reference.ReplaceAllStringFunc(s, func(ref string) string { return "$" + ref })
 }
 
-// variables is the environment by name.
+// variables returns the environment as a map.
 func variables(environ []string) map[string]string {
 	out := make(map[string]string, len(environ))
 	for _, entry := range environ {

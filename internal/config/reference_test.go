@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// docs/configuration.md has the tables that the settings make; the words around them are written by hand.
+// TestReference checks that docs/configuration.md has the generated tables. The text around them is written by hand.
 func TestReference(t *testing.T) {
 	const file, begin, end = "../../docs/configuration.md", "<!-- begin: generated -->\n", "<!-- end: generated -->\n"
 	text, err := os.ReadFile(file)
@@ -22,7 +22,7 @@ func TestReference(t *testing.T) {
 	holdFile(t, file, head+begin+referenceTables(t)+end+tail)
 }
 
-// tuning is the section that has a part of the reference of its own.
+// tuning is the section with its own part of the reference.
 const tuning = "tuning"
 
 func referenceTables(t *testing.T) string {
@@ -94,7 +94,7 @@ func referenceTables(t *testing.T) string {
 	return b.String() + "\n"
 }
 
-// firstOf says whether the setting at path is the first of its section.
+// firstOf reports whether the setting at path is the first one of its section.
 func firstOf(section, path string) bool {
 	return join(section, knownTree().sections[section][0]) == path
 }

@@ -5,11 +5,11 @@ import (
 	"reflect"
 )
 
-// Renew is c with what next has of the settings that may change while the daemon runs: secrets, where they and
-// certificates are, and the log's level. changed names those; restart names what next has otherwise and c keeps, because it
-// is read at the start only.
+// Renew returns c with the values of next for the settings that may change while the daemon runs: secrets, the paths of
+// secrets and certificates, and the log level. changed names the settings that changed. restart names the settings that
+// differ in next and keep the value of c, because the daemon reads them only at the start.
 //
-// A postgres.url that leads to another database is kept, too: that is another slot.
+// A postgres.url with another database keeps the value of c as well, because another database has another slot.
 func (c *Config) Renew(next *Config) (renewed *Config, changed, restart []string) {
 	out := *c
 	out.origins = maps.Clone(c.origins)

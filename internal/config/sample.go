@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// kind says what may be written.
+// kind describes the allowed values.
 func (s *setting) kind() string {
 	switch s.zero.(type) {
 	case bool:
@@ -27,28 +27,28 @@ func (s *setting) kind() string {
 		return "list of tables; only in files"
 	}
 	switch {
-	case s.written != "":
-		return s.written
+	case s.allowed != "":
+		return s.allowed
 	case len(s.choices) > 0:
 		return strings.Join(s.choices, " | ")
 	}
 	return "text"
 }
 
-// sampleWidth is that of the sample's comments.
+// sampleWidth is the width of comments in the sample.
 const sampleWidth = 110
 
-// SchemaFile is the name under which the sample looks for what [Schema] gives.
+// SchemaFile is the name of the file with the [Schema], to which the sample refers.
 const SchemaFile = "outboxcdc.schema.json"
 
-// Sample is a configuration file with every setting, its default and its meaning, all of it commented out: loading it
-// changes nothing, and removing a # sets a setting.
+// Sample is a configuration file with every setting, its default and its meaning, all commented out: removing a # sets
+// a setting.
 func Sample() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# yaml-language-server: $schema=./%s\n", SchemaFile)
-	comment(&b, "", "Every setting of outboxcdc with its default. Remove the # before what you want to set. Each is also an environment variable: "+
-		EnvName("kafka.client_id")+" for kafka.client_id. A value may hold ${env:NAME} or ${file:/path}. `outboxcdc validate` looks at the result, "+
-		"`outboxcdc config print --origin` shows it, and docs/configuration.md says more.")
+	comment(&b, "", "Every setting of outboxcdc with its default. Remove the # before a setting to set it. Each setting is also an environment variable: "+
+		EnvName("kafka.client_id")+" for kafka.client_id. A value may contain ${env:NAME} or ${file:/path}. `outboxcdc validate` checks the result, "+
+		"`outboxcdc config print --origin` shows it, and docs/configuration.md has more.")
 	var open []string
 	for _, s := range shownSettings() {
 		sections := strings.Split(s.path, ".")
@@ -78,7 +78,7 @@ func Sample() string {
 	return b.String()
 }
 
-// comment writes a text in lines.
+// comment writes a text as a comment, wrapped at sampleWidth.
 func comment(b *strings.Builder, indent, text string) {
 	line := indent + "#"
 	for _, word := range strings.Fields(text) {

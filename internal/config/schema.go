@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// object is a JSON object; encoding/json sorts its keys, so the same settings give the same bytes.
+// object is a JSON object. encoding/json sorts the keys, so the output depends only on the settings.
 type object map[string]any
 
-// Schema is a JSON Schema (2020-12) of a configuration file for editors. It refuses what is no setting and what could never
-// be a value; how values go together is for [Load].
+// Schema is a JSON Schema (2020-12) of the configuration file, for editors. It refuses unknown settings and invalid
+// values. Only [Load] finds contradictions between settings.
 func Schema() []byte {
 	def := Default()
 	root := schemaOf(knownTree(), "", func(path string) string { return path })
@@ -35,7 +35,7 @@ func Schema() []byte {
 	return append(out, '\n')
 }
 
-// at finds the setting's own schema.
+// at returns the schema of the setting at path.
 func at(root object, path string) object {
 	for key := range strings.SplitSeq(path, ".") {
 		root = root["properties"].(object)[key].(object)
@@ -43,7 +43,7 @@ func at(root object, path string) object {
 	return root
 }
 
-// addFormer makes the schema accept a name that is read and no longer documented.
+// addFormer adds a former name of a setting.
 func addFormer(root object, name string, s *setting, now string) {
 	keys := strings.Split(name, ".")
 	for _, key := range keys[:len(keys)-1] {
@@ -58,12 +58,13 @@ func addFormer(root object, name string, s *setting, now string) {
 	root["properties"].(object)[keys[len(keys)-1]] = own
 }
 
-// section is a mapping with these keys. One whose lines are all commented out is YAML's null.
+// section is the schema of a mapping with these keys. It may be null, which YAML reads if all lines of the section are
+// commented out.
 func section(properties object) object {
 	return object{"type": []string{"object", "null"}, "properties": properties, "additionalProperties": false}
 }
 
-// schemaOf is a section; described is the path under which the meaning of one of its settings stands.
+// schemaOf is the schema of the section at path. described maps the path of a setting to the path of its description.
 func schemaOf(t tree, path string, described func(path string) string) object {
 	properties := object{}
 	for _, key := range t.sections[path] {
@@ -82,13 +83,13 @@ func schemaOf(t tree, path string, described func(path string) string) object {
 	return section(properties)
 }
 
-// A value may be a reference to the environment or a file, whatever its type.
+// referencePattern matches a reference to the environment or a file, which a value of any type may be.
 const referencePattern = `\$\{(env|file):`
 
-// schema is that of one value as it may stand in a file.
+// schema is the schema of a value of the setting.
 func (s *setting) schema() object {
 	or := func(pattern string) string { return "^(" + pattern + ")$|" + referencePattern }
-	plain := []string{"string", "number", "boolean"} // what a text without quotes may look like to YAML
+	plain := []string{"string", "number", "boolean"} // the types as which YAML may read an unquoted text
 	var out object
 	switch s.zero.(type) {
 	case bool:
@@ -116,7 +117,7 @@ func (s *setting) schema() object {
 	return out
 }
 
-// sourceSchema is an entry of outboxes, whose settings have the meaning of those for the one table.
+// sourceSchema is the schema of an entry of outboxes. Its settings have the descriptions of outbox and route.
 func sourceSchema() object {
 	described := func(path string) string {
 		if path == "table" || strings.HasPrefix(path, "columns") {
@@ -129,7 +130,7 @@ func sourceSchema() object {
 	for section, keys := range t.sections {
 		own.sections[section] = slices.DeleteFunc(slices.Clone(keys), func(key string) bool {
 			s, leaf := t.leaves[join(section, key)]
-			return leaf && s.shared // counts for all tables
+			return leaf && s.shared // applies to all tables
 		})
 	}
 	out := schemaOf(own, "", described)
@@ -137,7 +138,7 @@ func sourceSchema() object {
 	return out
 }
 
-// jsonDefault is a value as it would stand in a file.
+// jsonDefault is a default value as in a file.
 func jsonDefault(v any) any {
 	switch v := v.(type) {
 	case time.Duration, ByteSize:

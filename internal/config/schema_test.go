@@ -22,14 +22,14 @@ func compiledSchema(t *testing.T) *jsonschema.Schema {
 	if err := c.AddResource("outboxcdc.json", doc); err != nil {
 		t.Fatal(err)
 	}
-	s, err := c.Compile("outboxcdc.json") // validates it against its metaschema, too
+	s, err := c.Compile("outboxcdc.json") // also validates the schema against its metaschema
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-// asJSON is a YAML file as an editor hands it to a schema.
+// asJSON converts a YAML file to the values that a schema validates.
 func asJSON(t *testing.T, text string) any {
 	t.Helper()
 	var v any
@@ -47,7 +47,7 @@ func asJSON(t *testing.T, text string) any {
 	return out
 }
 
-// The schema takes every file that loads, and refuses what could never be one.
+// TestSchema checks that the schema accepts every file that loads, and refuses invalid ones.
 func TestSchema(t *testing.T) {
 	schema := compiledSchema(t)
 	surface, err := os.ReadFile("testdata/surface.yaml")
@@ -86,12 +86,12 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// uncommented is the sample with every setting in it set.
+// uncommented is the sample with every setting set.
 func uncommented(sample string) string {
 	return regexp.MustCompile(`(?m)^( *)#([a-z])`).ReplaceAllString(sample, "$1$2")
 }
 
-// The sample changes nothing as it is, and with its settings uncommented it has all of them, at their defaults.
+// TestSample checks that the sample changes nothing and, uncommented, has all settings with their defaults.
 func TestSample(t *testing.T) {
 	c, err := loadText(Sample())
 	if err != nil {

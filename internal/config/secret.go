@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// maxSecretBytes is far more than any connection string or password; it keeps a wrong file name from being read whole.
+// maxSecretBytes is more than any connection string or password needs. It bounds what is read of a wrong file.
 const maxSecretBytes = 64 << 10
 
-// PostgresURL is the connection string to use now: postgres.url, or the present content of postgres.url_file. Ask at
-// each connect, not once, or a rotated secret is not seen. "" means the PG* environment.
+// PostgresURL is postgres.url, or the content of postgres.url_file. Call it for each connection, so that a rotated
+// secret is used. "" means the PG* environment variables.
 func (c *Config) PostgresURL() (string, error) {
 	if c.Postgres.URLFile == "" {
 		return c.Postgres.URL, nil
@@ -24,7 +24,7 @@ func (c *Config) PostgresURL() (string, error) {
 	if err != nil {
 		return fail("read the secret: " + err.Error())
 	}
-	if dsn == "" { // would silently mean the PG* environment
+	if dsn == "" { // an empty string would mean the PG* environment variables
 		return fail(quote(c.Postgres.URLFile) + " is empty; put the connection string into it")
 	}
 	if problem := checkPostgresURL(dsn); problem != "" {
@@ -33,8 +33,7 @@ func (c *Config) PostgresURL() (string, error) {
 	return dsn, nil
 }
 
-// SASLPassword is the password, or the client's secret, to use now: kafka.sasl.password, or the present content of
-// kafka.sasl.password_file. Ask at each session.
+// SASLPassword is kafka.sasl.password, or the content of kafka.sasl.password_file. Call it for each session.
 func (c *Config) SASLPassword() (string, error) {
 	s := &c.Kafka.SASL
 	if s.PasswordFile == "" {
@@ -50,7 +49,8 @@ func (c *Config) SASLPassword() (string, error) {
 	return password, nil
 }
 
-// ReadSecret reads a file and trims one trailing newline, which editors and `echo` add; more may belong to the secret.
+// ReadSecret reads a file and removes one newline at the end, which editors and `echo` add. Further newlines may belong
+// to the secret.
 func ReadSecret(name string) (string, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -68,15 +68,15 @@ func ReadSecret(name string) (string, error) {
 	return s, nil
 }
 
-// masked stands where a secret was.
+// masked replaces a secret.
 const masked = "xxxxx"
 
 func isURL(dsn string) bool {
 	return strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://")
 }
 
-// shownParameters are the connection parameters that are no secrets. All others are masked: a misspelt name is unknown, and its value
-// may be the password.
+// shownParameters are the connection parameters that are no secrets. All others are masked: a misspelt name is unknown,
+// and its value may be the password.
 var shownParameters = map[string]bool{
 	"host": true, "hostaddr": true, "port": true, "dbname": true, "database": true, "user": true, "passfile": true, "service": true, "servicefile": true,
 	"sslmode": true, "sslrootcert": true, "sslcert": true, "sslkey": true, "sslcrl": true, "sslsni": true, "sslnegotiation": true, "ssl_min_protocol_version": true,
@@ -85,7 +85,8 @@ var shownParameters = map[string]bool{
 	"min_protocol_version": true, "max_protocol_version": true, "client_encoding": true, "replication": true, "timezone": true, "search_path": true,
 }
 
-// shown is what may be seen of a parameter's value: all of it, unless it looks as if more than one parameter had got into it.
+// shown is the value of a parameter, masked if the parameter may be a secret or the value may contain further
+// parameters.
 func shown(name, value string) string {
 	if !shownParameters[strings.ToLower(name)] || strings.ContainsAny(value, ";=&#") {
 		return masked
@@ -93,8 +94,8 @@ func shown(name, value string) string {
 	return value
 }
 
-// RedactDSN masks the passwords of a connection string, in the URL and in the keyword form. In doubt it masks more:
-// the text may be malformed, and it is going to a log.
+// RedactDSN masks the passwords of a connection string, as a URL or in keyword form. In doubt it masks more, because
+// the string may be malformed.
 func RedactDSN(dsn string) string {
 	if dsn == "" {
 		return ""
@@ -113,19 +114,19 @@ func RedactDSN(dsn string) string {
 	return strings.Join(out, " ")
 }
 
-// redactURL works on the text: net/url refuses lists of hosts, and what it refuses must be masked as well. Everything
-// between the first colon and the last @ counts as the password, since one that is not escaped may hold / ? # or @.
+// redactURL does not use net/url, which refuses lists of hosts: a refused URL must be masked as well. Everything
+// between the first colon and the last @ is masked, because a password that is not escaped may contain / ? # or @.
 func redactURL(dsn string) string {
 	scheme, rest, _ := strings.Cut(dsn, "://")
 	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-		// A colon may be percent-encoded by who encoded user and password as one.
+		// The colon may be percent-encoded, if user and password were encoded together.
 		name := strings.ReplaceAll(strings.ReplaceAll(rest[:at], "%3A", ":"), "%3a", ":")
 		if user, _, ok := strings.Cut(name, ":"); ok {
 			rest = user + ":" + masked + rest[at:]
 		}
 	}
 	rest, fragment, hasFragment := strings.Cut(rest, "#")
-	if hasFragment { // no connection string has one: the password has a # that is not encoded
+	if hasFragment { // a connection string has no fragment, so the password contains a # that is not encoded
 		fragment = "#" + masked
 	}
 	base, query, ok := strings.Cut(rest, "?")
@@ -147,13 +148,13 @@ func redactURL(dsn string) string {
 	return scheme + "://" + base + "?" + strings.Join(pairs, "&") + fragment
 }
 
-// DSNUser is the user that a connection string names, "" if it names none.
+// DSNUser is the user in a connection string, "" if it has none.
 func DSNUser(dsn string) string { return dsnParameter(dsn, "user") }
 
-// DSNDatabase is the database that a connection string names, "" if it names none.
+// DSNDatabase is the database in a connection string, "" if it has none.
 func DSNDatabase(dsn string) string { return dsnParameter(dsn, "dbname") }
 
-// redactQuery masks what stands behind the ? of a URL: it may be a key.
+// redactQuery masks the query of a URL, which may contain a key.
 func redactQuery(u string) string {
 	if base, query, _ := strings.Cut(u, "?"); query != "" {
 		return base + "?" + masked
@@ -161,16 +162,16 @@ func redactQuery(u string) string {
 	return u
 }
 
-// misplacedAt: what looks like host and port is the beginning of a user and a password that are not encoded, which would be
-// looked up, and shown.
+// misplacedAt reports whether the host of a URL is probably the start of a user and a password that are not encoded.
+// The host would be resolved, and shown in errors.
 func misplacedAt(dsn string) bool {
 	_, rest, _ := strings.Cut(dsn, "://")
 	end := strings.IndexAny(rest, "/?#")
 	return end >= 0 && strings.Contains(rest[:end], ":") && !strings.Contains(rest[:end], "@") && strings.Contains(rest[end:], "@")
 }
 
-// dsnParameter finds user, dbname or another parameter. pgconn's own parser is of no use here: it fills what is missing from the
-// environment and the operating system's user, and we ask what was written.
+// dsnParameter is the value of a parameter in a connection string. The parser of pgconn is not used, because it adds
+// values from the environment.
 func dsnParameter(dsn, key string) string {
 	if !isURL(dsn) {
 		params, _ := parseKeywords(dsn)

@@ -19,7 +19,7 @@ func TestPostgresURLFile(t *testing.T) {
 	}
 	c, err := loadText("postgres: {url_file: " + name + "}\n")
 	if err != nil {
-		t.Fatal(err) // loading does not read it: it may come later
+		t.Fatal(err) // loading does not read the file, which may be created later
 	}
 	if _, err := c.PostgresURL(); err == nil || !strings.Contains(err.Error(), "t.yaml:1:22: postgres.url_file") {
 		t.Errorf("missing file: %v", err)
@@ -28,7 +28,7 @@ func TestPostgresURLFile(t *testing.T) {
 		"postgres://u:one@h/d": "postgres://u:one@h/d", "postgres://u:two@h/d\n": "postgres://u:two@h/d",
 		"host=h password=three\r\n": "host=h password=three", "host=h password='four\n'\n\n": "host=h password='four\n'\n",
 	} {
-		write(content) // rotated: the next call sees it
+		write(content) // a rotated secret, which the next call returns
 		if got, err := c.PostgresURL(); err != nil || got != want {
 			t.Errorf("%q: %q, %v", content, got, err)
 		}
@@ -60,11 +60,11 @@ func TestSASLPassword(t *testing.T) {
 		t.Errorf("shown: %s", shown)
 	}
 	if shown := Default().String(); strings.Contains(shown, masked) {
-		t.Error("a password that nobody has set is masked")
+		t.Error("an empty password is masked")
 	}
 	name := filepath.Join(t.TempDir(), "password")
 	if c, err = loadText("kafka: {sasl: {mechanism: PLAIN, user: u, password_file: " + name + "}}\n"); err != nil {
-		t.Fatal(err) // loading does not read it
+		t.Fatal(err) // loading does not read the file
 	}
 	if _, err := c.SASLPassword(); err == nil || !strings.Contains(err.Error(), "t.yaml:1:58: kafka.sasl.password_file") {
 		t.Errorf("missing file: %v", err)
@@ -131,7 +131,7 @@ func TestDSNParts(t *testing.T) {
 	}
 }
 
-// Whatever way the configuration is printed, the password does not come along.
+// TestPrintedFormsHaveNoSecret checks that no printed form of the configuration contains the password.
 func TestPrintedFormsHaveNoSecret(t *testing.T) {
 	c, err := loadText("postgres: {url: 'postgres://u:s3cr3t@h/d'}\n")
 	if err != nil {

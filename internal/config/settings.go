@@ -12,25 +12,25 @@ import (
 type setting struct {
 	path    string
 	field   []int    // index of the field in Config, for reflect
-	zero    any      // a value of the setting's type; says how its text is read
-	def     string   // the default, as it would be written in the environment
+	zero    any      // the zero value of the setting's type, which decides how text is parsed
+	def     string   // the default, as in the environment
 	choices []string // the values of an enumeration
 	secret  bool
-	shared  bool   // of route: one for all tables
+	shared  bool   // of route: applies to all tables
 	live    bool   // may change while the daemon runs
-	hidden  bool   // is read, and shown nowhere (former.go)
-	part    string // of the reference, if not the main one
-	written string // what may be written, if its type does not say it
+	hidden  bool   // accepted but not documented (former.go)
+	part    string // part of the reference, "" for the main part
+	allowed string // description of the allowed values, if the type does not suffice
 }
 
-// knownSettings walks Config's tags once.
+// knownSettings are all settings, from the tags of Config.
 var knownSettings = sync.OnceValue(func() []*setting {
 	var out []*setting
 	walkFields(reflect.TypeFor[Config](), "", nil, &out)
 	return out
 })
 
-// shownSettings are those that users are told of.
+// shownSettings are the documented settings.
 var shownSettings = sync.OnceValue(func() []*setting {
 	return slices.DeleteFunc(slices.Clone(knownSettings()), func(s *setting) bool { return s.hidden })
 })
@@ -47,7 +47,7 @@ func walkFields(t reflect.Type, prefix string, index []int, out *[]*setting) {
 	for f := range t.Fields() {
 		key := f.Tag.Get("yaml")
 		if key == "" {
-			continue // origins and other things that are no settings
+			continue // not a setting
 		}
 		path, at := prefix+key, append(slices.Clone(index), f.Index...)
 		def, leaf := f.Tag.Lookup("default")
@@ -58,13 +58,13 @@ func walkFields(t reflect.Type, prefix string, index []int, out *[]*setting) {
 		*out = append(*out, &setting{
 			path: path, field: at, zero: reflect.Zero(f.Type).Interface(), def: def,
 			choices: strings.Fields(f.Tag.Get("oneof")),
-			hidden:  f.Tag.Get("hidden") != "", part: f.Tag.Get("part"), written: f.Tag.Get("value"),
+			hidden:  f.Tag.Get("hidden") != "", part: f.Tag.Get("part"), allowed: f.Tag.Get("value"),
 			secret: f.Tag.Get("secret") != "", shared: f.Tag.Get("shared") != "", live: f.Tag.Get("live") != "",
 		})
 	}
 }
 
-// tree is the settings by path, and the sections (prefixes of paths) by path with their keys in order.
+// tree has the settings by path, and the keys of each section in order.
 type tree struct {
 	leaves   map[string]*setting
 	sections map[string][]string // "" is the root; without former names
@@ -101,7 +101,7 @@ func join(section, key string) string {
 	return section + "." + key
 }
 
-// envPrefix begins the name of every environment variable of ours.
+// envPrefix is the prefix of the environment variables of settings.
 const envPrefix = "OUTBOXCDC_"
 
 // EnvName is the environment variable that sets the setting at path: kafka.client_id → OUTBOXCDC_KAFKA_CLIENT_ID.
@@ -109,15 +109,16 @@ func EnvName(path string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
 }
 
-// value is the setting's present value in c, a *Config or the *Source that it is a setting of.
+// value is the value of the setting in c, a *Config or, for a setting of an entry, a *Source.
 func (s *setting) value(c any) any {
 	return reflect.ValueOf(c).Elem().FieldByIndex(s.field).Interface()
 }
 
-// store parses r and puts it into c, a *Config or the *Source that it is a setting of. Its error is the problem alone, without place and path.
+// store parses r and sets the setting in c, a *Config or, for a setting of an entry, a *Source. The error does not
+// contain place and path.
 func (s *setting) store(c any, r raw) error {
 	if _, tables := s.zero.([]Source); tables {
-		return c.(*Config).takeOutboxes(r)
+		return c.(*Config).keepOutboxes(r)
 	}
 	v, err := parse(r, s.zero)
 	if err != nil {

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// suggestKey ends a message about an unknown key: a setting of just that name elsewhere, the nearest sibling, or what
-// there is.
+// suggestKey is the end of a message about an unknown key: a setting of that name in another section, a similar key, or
+// all keys of the section.
 func (d *document) suggestKey(section, key string) string {
-	for _, s := range d.known { // right name, wrong place
+	for _, s := range d.known { // a setting of that name in another section
 		if s.hidden {
 			continue
 		}
@@ -31,7 +31,7 @@ func (d *document) suggestKey(section, key string) string {
 	return fmt.Sprintf("; known %s: %s", in, strings.Join(siblings, ", "))
 }
 
-// ofEntry says where the top level is inside a list of tables.
+// ofEntry is " of the entry" within a list of tables.
 func (d *document) ofEntry() string {
 	if d.prefix == "" {
 		return ""
@@ -39,7 +39,7 @@ func (d *document) ofEntry() string {
 	return " of the entry"
 }
 
-// Nearest is the candidate that takes the fewest changes to reach from s, "" if none is near enough to be meant.
+// Nearest is the candidate most similar to s, "" if none is similar enough.
 func Nearest(s string, candidates []string) string {
 	best, bestDistance := "", max(2, len(s)/3)+1
 	for _, c := range candidates {
@@ -50,7 +50,7 @@ func Nearest(s string, candidates []string) string {
 	return best
 }
 
-// distance is Levenshtein's, or limit if it is at least that.
+// distance is the Levenshtein distance of a and b, at most limit.
 func distance(a, b string, limit int) int {
 	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
 		return limit

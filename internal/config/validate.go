@@ -14,10 +14,10 @@ import (
 	"unicode/utf8"
 )
 
-// maxIdentifier is PostgreSQL's NAMEDATALEN - 1; longer names are cut by the server without an error.
+// maxIdentifier is PostgreSQL's NAMEDATALEN - 1. The server cuts longer names without an error.
 const maxIdentifier = 63
 
-// Lower bounds: below them the daemon would mostly talk about itself, or drop healthy connections.
+// Lower bounds. Below them the daemon would send mostly status updates, or drop healthy connections.
 const (
 	minStatusInterval   = 10 * time.Millisecond
 	minParkAfter        = time.Second
@@ -27,8 +27,8 @@ const (
 	minInFlightBytes    = 64 << 10
 )
 
-// Upper bounds. A request of the server for a status update may wait one read interval, which must stay small beside
-// minWALSenderTimeout; no kernel gives a socket more than maxReceiveBuffer.
+// Upper bounds. A request of the server for a status update may wait for one read interval, which must be much shorter
+// than minWALSenderTimeout. No kernel gives a socket more than maxReceiveBuffer.
 const (
 	maxReadInterval  = 100 * time.Millisecond
 	maxReceiveBuffer = 1 << 30
@@ -38,8 +38,8 @@ const (
 // maxServerTimeout is the largest value of a PostgreSQL setting in milliseconds.
 const maxServerTimeout = math.MaxInt32 * time.Millisecond
 
-// Validate looks at the values alone: no file, no network. It returns everything that is wrong, joined; each error
-// is an [*Error] that names who set the value, the path, the value and what to write instead.
+// Validate checks the values, without reading files or opening connections. It returns all errors, joined. Each one is
+// an [*Error] with the origin of the value, the path, the value and the remedy.
 func (c *Config) Validate() error {
 	v := &validation{c: c}
 	v.enumerations()
@@ -61,7 +61,7 @@ func (c *Config) Validate() error {
 	return errors.Join(v.errs...)
 }
 
-// validation collects problems; an empty problem is none.
+// validation collects errors. An empty problem is not an error.
 type validation struct {
 	c    *Config
 	errs []error
@@ -99,13 +99,13 @@ func (v *validation) tuning(p *Tuning) {
 	v.atLeast("tuning.park_after", p.ParkAfter, minParkAfter)
 	v.atLeast("tuning.wal_sender_timeout", p.WALSenderTimeout, minWALSenderTimeout)
 	if p.WALSenderTimeout > maxServerTimeout {
-		v.report("tuning.wal_sender_timeout", fmt.Sprintf("%s is more than PostgreSQL takes; write at most 24 days (576h)", formatDuration(p.WALSenderTimeout)))
+		v.report("tuning.wal_sender_timeout", fmt.Sprintf("%s is more than PostgreSQL allows; write at most 24 days (576h)", formatDuration(p.WALSenderTimeout)))
 	}
 	v.report("tuning.read_interval", checkReadInterval(p.ReadInterval))
 	v.report("tuning.receive_buffer", checkReceiveBuffer(p.ReceiveBuffer))
 	v.report("tuning.decoding_work_mem", checkServerMemory(p.DecodingWorkMem))
 	if p.MaxInFlight.Records < 1 {
-		v.report("tuning.max_in_flight.records", fmt.Sprintf("%d leaves no room for a record; write at least 1", p.MaxInFlight.Records))
+		v.report("tuning.max_in_flight.records", fmt.Sprintf("%d is too small; write at least 1", p.MaxInFlight.Records))
 	}
 	if p.MaxInFlight.Bytes < minInFlightBytes {
 		v.report("tuning.max_in_flight.bytes", fmt.Sprintf("%s is too small; write at least %s", p.MaxInFlight.Bytes, ByteSize(minInFlightBytes)))
@@ -116,7 +116,7 @@ func (v *validation) tuning(p *Tuning) {
 	if p.LookBack < 1 || p.LookBack > maxLookBack {
 		v.report("tuning.look_back", fmt.Sprintf("%d is out of range; write 1 to %d", p.LookBack, maxLookBack))
 	}
-	v.atLeast("tuning.fence_wait", p.FenceWait, shortFenceWait)
+	v.atLeast("tuning.fence_wait", p.FenceWait, minFenceWait)
 }
 
 func checkReadInterval(d time.Duration) string {
@@ -143,7 +143,7 @@ func checkReceiveBuffer(text string) string {
 func (v *validation) messages(m *Messages) {
 	switch {
 	case strings.ContainsRune(m.Prefix, 0):
-		v.report("messages.prefix", "contains a NUL, which no message's prefix can")
+		v.report("messages.prefix", "contains a NUL, which PostgreSQL does not allow in a prefix")
 	case !utf8.ValidString(m.Prefix):
 		v.report("messages.prefix", "is not UTF-8")
 	}
@@ -169,7 +169,7 @@ func (v *validation) columns(prefix string, c *Columns) {
 	}
 }
 
-// route looks at the values; how they go together is the router's to say (see Problem).
+// route checks the values one by one. The router finds contradictions (see Problem).
 func (v *validation) route(prefix string, r *Route) {
 	if r.Topic != "" {
 		v.report(prefix+"route.topic", checkTopicTemplate(r.Topic))
@@ -186,7 +186,7 @@ func (v *validation) route(prefix string, r *Route) {
 	}
 }
 
-// poisonCauses are the causes of poison, and poisonPolicies what may be done about each.
+// poisonCauses are the causes of poison events, and poisonPolicies the policies for them.
 var (
 	poisonCauses = []string{
 		"too_large", "rejected", "no_route", "illegal_topic", "null_id", "null_key", "null_payload", "bad_headers", "bad_partition", "bad_timestamp", "bad_payload",
@@ -202,16 +202,16 @@ func (v *validation) poison(p *Poison) {
 		}
 	}
 	for path, policies := range map[string]map[string]string{"poison.causes": p.Causes, "poison.decisions": p.Decisions} {
-		for _, of := range slices.Sorted(maps.Keys(policies)) {
-			if !slices.Contains(poisonPolicies, policies[of]) {
-				v.report(path, fmt.Sprintf("%s of %s is unknown; write %s", quote(policies[of]), quote(of), strings.Join(poisonPolicies, " | ")))
+		for _, key := range slices.Sorted(maps.Keys(policies)) {
+			if !slices.Contains(poisonPolicies, policies[key]) {
+				v.report(path, fmt.Sprintf("the policy %s of %s is unknown; write %s", quote(policies[key]), quote(key), strings.Join(poisonPolicies, " | ")))
 			}
 		}
 	}
 	v.report("poison.topic", checkTopic(p.Topic))
 }
 
-// Problem is an error about a setting by who uses it, with the place that it comes from.
+// Problem is an error about a setting, for packages that use it, with the origin of the value.
 func (c *Config) Problem(path, problem string) error {
 	return &Error{Where: c.origins[path], Path: path, Problem: problem}
 }
@@ -227,13 +227,13 @@ func (v *validation) kafka(k *Kafka) {
 		v.report("kafka.client_id", quote(k.ClientID)+" has characters that Kafka does not allow there; use 1–249 of A–Z, a–z, 0–9, . _ -")
 	}
 	if k.Version != "" && !kafkaVersion.MatchString(k.Version) {
-		v.report("kafka.version", quote(k.Version)+` is no Kafka version from 2.8.0 on; write all its parts, e.g. 3.9.0, or "" to ask the brokers`)
+		v.report("kafka.version", quote(k.Version)+` is not a Kafka version of at least 2.8.0; write all parts, e.g. 3.9.0, or "" to negotiate it with the brokers`)
 	}
-	for path, n := range map[string]struct{ is, most int }{
+	for path, n := range map[string]struct{ value, most int }{
 		"partitions": {k.CreateTopics.Partitions, math.MaxInt32}, "replication_factor": {k.CreateTopics.ReplicationFactor, math.MaxInt16},
 	} {
-		if n.is < 1 || n.is > n.most {
-			v.report("kafka.create_topics."+path, fmt.Sprintf("%d is out of range; write 1 to %d", n.is, n.most))
+		if n.value < 1 || n.value > n.most {
+			v.report("kafka.create_topics."+path, fmt.Sprintf("%d is out of range; write 1 to %d", n.value, n.most))
 		}
 	}
 	v.tls(&k.TLS)
@@ -259,17 +259,17 @@ func checkIdentifier(what, name string) string {
 	case name == "":
 		return "is empty; name " + what
 	case len(name) > maxIdentifier:
-		return fmt.Sprintf("%s is %d bytes long; PostgreSQL's names have at most %d", quote(name), len(name), maxIdentifier)
+		return fmt.Sprintf("%s is %d bytes long; names in PostgreSQL have at most %d", quote(name), len(name), maxIdentifier)
 	case strings.ContainsRune(name, 0):
-		return quote(name) + " contains a NUL; PostgreSQL's names cannot"
+		return quote(name) + " contains a NUL, which PostgreSQL does not allow in a name"
 	case !utf8.ValidString(name):
 		return quote(name) + " is not UTF-8"
 	}
 	return ""
 }
 
-// checkPostgresURL looks only for what is no connection string at all: pgconn's own parser reads the environment and
-// files, and runs at connect. The value is never repeated.
+// checkPostgresURL finds values that are not a connection string. The parser of pgconn is not used, because it reads
+// the environment and files. The message does not contain the value.
 func checkPostgresURL(dsn string) string {
 	switch target := dsnParameter(dsn, "target_session_attrs"); {
 	case strings.ContainsRune(dsn, 0):
@@ -277,19 +277,19 @@ func checkPostgresURL(dsn string) string {
 	case target == "standby" || target == "read-only":
 		return "target_session_attrs=" + target + " is for standbys, but events are read on the primary; write read-write, or remove it"
 	case isURL(dsn) && misplacedAt(dsn):
-		return "the value (not shown) has an @ behind the first / ? or #; percent-encode special characters of user and password (%40 for @, %2F for /, %3F for ?, %23 for #)"
+		return "the value (not shown) has an @ after the first / ? or #; percent-encode special characters in user and password (%40 for @, %2F for /, %3F for ?, %23 for #)"
 	case dsn == "", isURL(dsn), !strings.Contains(dsn, "://") && strings.Contains(dsn, "="):
 		return ""
 	}
-	return `the value (not shown) is no connection string; write postgres://user@host/database or "host=… user=… dbname=…"`
+	return `the value (not shown) is not a connection string; write postgres://user@host/database or "host=… user=… dbname=…"`
 }
 
-// checkServerMemory accepts what logical_decoding_work_mem does: 64kB to 2147483647kB, with the unit spelled out.
+// checkServerMemory accepts the values of logical_decoding_work_mem with a unit: 64kB to 2147483647kB.
 func checkServerMemory(s string) string {
 	if s == "" {
 		return ""
 	}
-	const remedy = ` is no PostgreSQL memory size from 64kB to 2047GB; write e.g. 256MB, or "" for the server's setting`
+	const remedy = ` is not a PostgreSQL memory size from 64kB to 2047GB; write e.g. 256MB, or "" for the server's setting`
 	m := serverMemory.FindStringSubmatch(s)
 	if m == nil {
 		return quote(s) + remedy
@@ -321,7 +321,7 @@ func checkListen(s string) string {
 	return ""
 }
 
-// isPort: least is 1 where one connects and 0 where the system may choose.
+// isPort reports whether s is a port. least is 1 for connecting and 0 for listening, where the system may choose.
 func isPort(s string, least int) bool {
 	n, err := strconv.Atoi(s)
 	return err == nil && n >= least && n <= math.MaxUint16

@@ -11,16 +11,16 @@ func (v *validation) tls(t *TLS) {
 	if !t.Enabled {
 		for path, text := range map[string]string{"ca_file": t.CAFile, "cert_file": t.CertFile, "key_file": t.KeyFile, "server_name": t.ServerName} {
 			if text != "" {
-				v.report("kafka.tls."+path, "is set, but kafka.tls.enabled is false; set that to true, or remove this")
+				v.report("kafka.tls."+path, "is set, but kafka.tls.enabled is false; set kafka.tls.enabled to true, or remove this")
 			}
 		}
 		return
 	}
 	switch {
 	case t.CertFile != "" && t.KeyFile == "":
-		v.report("kafka.tls.key_file", "is empty, but kafka.tls.cert_file is set; name the file with the certificate's key")
+		v.report("kafka.tls.key_file", "is empty, but kafka.tls.cert_file is set; name the file with the key of the certificate")
 	case t.CertFile == "" && t.KeyFile != "":
-		v.report("kafka.tls.cert_file", "is empty, but kafka.tls.key_file is set; name the file with the key's certificate")
+		v.report("kafka.tls.cert_file", "is empty, but kafka.tls.key_file is set; name the file with the certificate")
 	}
 }
 
@@ -32,10 +32,10 @@ func (v *validation) sasl(s *SASL) {
 		v.report(path("password_file"), fmt.Sprintf("kafka.sasl.password is set too (%s); remove one of the two", v.c.Origin(path("password"))))
 	}
 	if s.Mechanism == "" {
-		for name, is := range map[string]bool{
+		for name, isSet := range map[string]bool{
 			"user": s.User != "", "password": s.Password != "", "password_file": s.PasswordFile != "", "token_url": s.TokenURL != "", "scopes": len(s.Scopes) > 0,
 		} {
-			if is {
+			if isSet {
 				v.report(path(name), "is set, but kafka.sasl.mechanism is empty; write "+strings.Join(mechanisms, " | ")+" there, or remove this")
 			}
 		}
@@ -52,16 +52,16 @@ func (v *validation) sasl(s *SASL) {
 		v.report(path("password"), "is empty; "+s.Mechanism+" needs one, here or in kafka.sasl.password_file")
 	}
 	if s.Mechanism != "OAUTHBEARER" {
-		for name, is := range map[string]bool{"token_url": s.TokenURL != "", "scopes": len(s.Scopes) > 0} {
-			if is {
-				v.report(path(name), "is for OAUTHBEARER alone, and kafka.sasl.mechanism is "+s.Mechanism+"; remove it")
+		for name, isSet := range map[string]bool{"token_url": s.TokenURL != "", "scopes": len(s.Scopes) > 0} {
+			if isSet {
+				v.report(path(name), "is only for OAUTHBEARER, and kafka.sasl.mechanism is "+s.Mechanism+"; remove it")
 			}
 		}
 		return
 	}
 	if u, err := url.Parse(s.TokenURL); err == nil && u.User != nil {
-		v.report(path("token_url"), "has a user in it; write that in kafka.sasl.user and kafka.sasl.password")
+		v.report(path("token_url"), "contains a user; write the user in kafka.sasl.user and kafka.sasl.password")
 	} else if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-		v.report(path("token_url"), quote(redactQuery(s.TokenURL))+" is no URL of a token server; write e.g. https://login.example/oauth2/token")
+		v.report(path("token_url"), quote(redactQuery(s.TokenURL))+" is not the URL of a token server; write e.g. https://login.example/oauth2/token")
 	}
 }

@@ -51,12 +51,12 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Poison.OnStop = "stay" }, `poison.on_stop: "stay" is unknown; write exit | hold`},
 		{func(c *Config) { c.Poison.Causes = map[string]string{"to_large": "skip"} }, `poison.causes: the cause "to_large" is unknown; write too_large`},
 		{func(c *Config) { c.Poison.Causes = map[string]string{"update": "skip"} }, ""},
-		{func(c *Config) { c.Poison.Causes = map[string]string{"too_large": "drop"} }, `poison.causes: "drop" of "too_large" is unknown; write stop`},
-		{func(c *Config) { c.Poison.Decisions = map[string]string{"17": "no"} }, `poison.decisions: "no" of "17"`},
+		{func(c *Config) { c.Poison.Causes = map[string]string{"too_large": "drop"} }, `poison.causes: the policy "drop" of "too_large" is unknown; write stop`},
+		{func(c *Config) { c.Poison.Decisions = map[string]string{"17": "no"} }, `poison.decisions: the policy "no" of "17"`},
 		{func(c *Config) { c.Poison.Topic = "a b" }, `poison.topic: "a b" has ' '`},
-		{func(c *Config) { c.Poison.Topic = "dead.{id}" }, `poison.topic: "dead.{id}" has a column`},
+		{func(c *Config) { c.Poison.Topic = "dead.{id}" }, `poison.topic: "dead.{id}" contains a column`},
 		{func(c *Config) { c.Poison.Topic = "" }, `poison.topic: is empty`},
-		{func(c *Config) { c.Poison.Topic = c.Delivery.PositionTopic }, `poison.topic: "outboxcdc.positions" takes no dead letters`},
+		{func(c *Config) { c.Poison.Topic = c.Delivery.PositionTopic }, `poison.topic: "outboxcdc.positions" cannot be the dead-letter topic`},
 		{func(c *Config) { c.Kafka.Brokers = nil }, `kafka.brokers: is empty`},
 		{func(c *Config) { c.Kafka.Brokers = []string{"a:1", "b"} }, `kafka.brokers: "b" is not host:port`},
 		{func(c *Config) { c.Kafka.Brokers = []string{":9092"} }, `kafka.brokers`},
@@ -149,7 +149,7 @@ func TestTable(t *testing.T) {
 	}
 	c := Default()
 	c.Outbox.Table = "outbox"
-	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), `"outbox" names no schema; write e.g. public.outbox`) {
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), `"outbox" has no schema; write e.g. public.outbox`) {
 		t.Errorf("bare name: %v", err)
 	}
 }
@@ -159,8 +159,8 @@ func TestTopicTemplate(t *testing.T) {
 		"orders": "", "outbox.event.{aggregate_type}": "", "{a}{b}": "", "{My Column}": "", "{a}-x_Y.9": "",
 		"a{b": "unbalanced", "a}b": "unbalanced", "{a{b}}": "unbalanced", "{a{b}": "unbalanced", "{a}}": "unbalanced",
 		"x.{}": "empty braces", "x.{ }": "empty braces", "{ a}": "spaces inside",
-		"a b": "no topic name may have", "a/{b}": "no topic name may have", "{b}é": `'é'`,
-		".": "not a topic name", "..": "not a topic name", strings.Repeat("x", 250): "249",
+		"a b": "not allowed in a topic name", "a/{b}": "not allowed in a topic name", "{b}é": `'é'`,
+		".": "not allowed as a topic name", "..": "not allowed as a topic name", strings.Repeat("x", 250): "249",
 		"{" + strings.Repeat("x", 64) + "}": "63",
 	} {
 		got := checkTopicTemplate(template)

@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// raw is a value as it was written: text, a list of texts, a mapping of plain values, or the tables of outboxes.
+// raw is an unparsed value: text, a list of texts, a mapping of plain values, or the tables of outboxes.
 type raw struct {
 	text    string
 	list    []string
 	isList  bool
-	isTree  bool    // a mapping, or a list of other things than texts
-	isEmpty bool    // of isTree
-	pairs   []pair  // of isTree: a mapping of plain values
-	entries []entry // of isList and isTree: the tables of outboxes
+	isTree  bool    // a mapping, or a list whose items are not texts
+	isEmpty bool    // with isTree: an empty mapping or list
+	pairs   []pair  // with isTree: a mapping of plain values
+	entries []entry // with isList and isTree: the tables of outboxes
 }
 
-// pair is one entry of a mapping.
+// pair is a key of a mapping and its value.
 type pair struct{ key, value string }
 
-// quote shows a text in a message, shortened: a value may be long.
+// quote quotes a text for a message, and cuts a long text.
 func quote(s string) string {
 	if r := []rune(s); len(r) > 80 {
 		return strconv.Quote(string(r[:80])) + "…"
@@ -31,7 +31,7 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// parse reads r as a value of zero's type.
+// parse parses r as a value of the type of zero.
 func parse(r raw, zero any) (any, error) {
 	switch zero.(type) {
 	case []string:
@@ -42,7 +42,7 @@ func parse(r raw, zero any) (any, error) {
 		return parseMap(r, parseInt)
 	}
 	if r.isTree || r.isList {
-		return nil, fmt.Errorf("want a single value, not a list or a mapping")
+		return nil, fmt.Errorf("must be a single value, not a list or a mapping")
 	}
 	switch zero.(type) {
 	case string:
@@ -60,7 +60,7 @@ func parse(r raw, zero any) (any, error) {
 	case ByteSize:
 		return ParseByteSize(r.text)
 	}
-	panic(fmt.Sprintf("config: no parser for %T", zero)) // a field of a new type without a case here; a test holds this
+	panic(fmt.Sprintf("config: no parser for %T", zero)) // a test parses every setting
 }
 
 func parseList(r raw) (any, error) {
@@ -68,7 +68,7 @@ func parseList(r raw) (any, error) {
 		if r.isEmpty {
 			return []string{}, nil
 		}
-		return nil, errors.New("want a list of texts; in [ ] put a text with a colon into quotes")
+		return nil, errors.New("must be a list of texts; in [ ] quote a text with a colon")
 	}
 	items := r.list
 	if !r.isList {
@@ -92,12 +92,12 @@ func parseInt(text string) (int, error) {
 	return n, nil
 }
 
-// parseMap reads a mapping, or, as text, key=value by commas.
+// parseMap parses a mapping, or text of the form key=value,key=value.
 func parseMap[T any](r raw, parse func(string) (T, error)) (map[string]T, error) {
 	pairs := r.pairs
 	switch {
 	case r.isTree && !r.isEmpty && pairs == nil, r.isList && len(r.list) > 0:
-		return nil, errors.New("want a mapping of single values")
+		return nil, errors.New("must be a mapping of single values")
 	case !r.isTree && !r.isList:
 		for item := range strings.SplitSeq(r.text, ",") {
 			if strings.TrimSpace(item) == "" {
@@ -113,7 +113,7 @@ func parseMap[T any](r raw, parse func(string) (T, error)) (map[string]T, error)
 	out := make(map[string]T, len(pairs))
 	for _, p := range pairs {
 		if _, ok := out[p.key]; ok {
-			return nil, fmt.Errorf("the key %s is there twice", quote(p.key))
+			return nil, fmt.Errorf("the key %s occurs twice", quote(p.key))
 		}
 		v, err := parse(p.value)
 		if err != nil {
@@ -137,7 +137,7 @@ func parseBool(text string) (any, error) {
 // ByteSize is a number of bytes, written like 16MiB.
 type ByteSize int64
 
-// byteUnits: binary units as named, and decimal ones as the SI has them.
+// byteUnits are the units of sizes, binary and decimal.
 var byteUnits = []struct {
 	name  string
 	bytes int64
@@ -152,7 +152,7 @@ var byteUnits = []struct {
 	{"B", 1},
 }
 
-// ParseByteSize reads a whole number with a unit B, KiB, MiB, GiB, kB, MB or GB; without a unit it counts bytes.
+// ParseByteSize parses a whole number with a unit: B, KiB, MiB, GiB, kB, MB or GB; without a unit, bytes.
 func ParseByteSize(text string) (ByteSize, error) {
 	number, factor := text, int64(1)
 	for _, u := range byteUnits {
@@ -166,7 +166,7 @@ func ParseByteSize(text string) (ByteSize, error) {
 		return 0, fmt.Errorf("%s is not a size; write a whole number with a unit, e.g. 512KiB or 16MiB", quote(text))
 	}
 	if n > math.MaxInt64/factor || n < math.MinInt64/factor {
-		return 0, fmt.Errorf("%s is more than this program can count", quote(text))
+		return 0, fmt.Errorf("%s is too large", quote(text))
 	}
 	return ByteSize(n * factor), nil
 }

@@ -14,20 +14,21 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// The parser takes time quadratic in the depth of nesting, and recurses with it; a real file is 3 KiB and 3 deep.
+// Limits of a file. The parser recurses, and takes time quadratic in the depth of nesting. A usual file has 3 KiB and a
+// depth of 3.
 const (
 	maxFileBytes = 64 << 10
 	maxNesting   = 32
 	maxAliasHops = 8
 )
 
-// document is one YAML file being read against the known tree. We walk the syntax tree ourselves, not the library's
-// decoder: it gives a position for every value, and never shows the source in an error, where a password may stand.
+// document reads a YAML file. It walks the syntax tree instead of using the library's decoder, so that every error has
+// a position and no error quotes the file, which may contain a password.
 type document struct {
 	name    string
 	anchors map[string]ast.Node
-	tree    tree       // what there may be
-	known   []*setting // the same as a list
+	tree    tree       // the allowed settings
+	known   []*setting // the allowed settings as a list
 	prefix  string     // of paths in messages
 	set     func(s *setting, name string, r raw, where string) error
 	given   names // settings in this document
@@ -36,7 +37,7 @@ type document struct {
 	variables map[string]string // the environment, for ${env:…}
 }
 
-// readYAML calls set for every setting in data and returns everything that is wrong, set's errors included.
+// readYAML calls set for every setting in data. It returns all errors, including those of set.
 func readYAML(name string, data []byte, variables map[string]string, set func(s *setting, name string, r raw, where string) error) error {
 	d := &document{name: name, anchors: map[string]ast.Node{}, tree: knownTree(), known: knownSettings(), given: names{}, set: set, variables: variables}
 	body, err := d.parse(data)
@@ -49,11 +50,11 @@ func readYAML(name string, data []byte, variables map[string]string, set func(s 
 	return errors.Join(d.errs...)
 }
 
-// parse gives the one document's root, nil for an empty file.
+// parse returns the root of the document, nil for an empty file.
 func (d *document) parse(data []byte) (body ast.Node, err error) {
 	defer func() {
-		if p := recover(); p != nil { // the library has panicked on odd input before
-			body, err = nil, &Error{Where: d.name, Problem: "this is no YAML the parser can read"}
+		if p := recover(); p != nil { // the library panics for some malformed input
+			body, err = nil, &Error{Where: d.name, Problem: "is not valid YAML"}
 		}
 	}()
 	if len(data) > maxFileBytes {
@@ -69,10 +70,10 @@ func (d *document) parse(data []byte) (body ast.Node, err error) {
 	file, err := parser.Parse(tokens, 0)
 	if err != nil {
 		var at yaml.Error
-		if errors.As(err, &at) { // Error() itself would print the lines around it
+		if errors.As(err, &at) { // its Error method would quote lines of the file
 			return nil, &Error{Where: d.at(at.GetToken()), Problem: "YAML: " + at.GetMessage()}
 		}
-		return nil, &Error{Where: d.name, Problem: "this is no YAML the parser can read"}
+		return nil, &Error{Where: d.name, Problem: "is not valid YAML"}
 	}
 	for _, doc := range file.Docs {
 		if doc.Body == nil {
@@ -118,11 +119,11 @@ func (d *document) section(path string, n ast.Node) {
 	case *ast.MappingValueNode:
 		d.entry(path, n)
 	default:
-		d.fail(n, path, "want keys and values here: "+strings.Join(d.keys(path), ", "))
+		d.fail(n, path, "must have keys and values: "+strings.Join(d.keys(path), ", "))
 	}
 }
 
-// keys are those of a section, also of one that only former names have.
+// keys are the keys of a section. A section may have only keys of former names.
 func (d *document) keys(section string) []string {
 	if keys, ok := d.tree.sections[section]; ok {
 		return keys
@@ -174,7 +175,7 @@ func (d *document) entry(section string, v *ast.MappingValueNode) {
 	}
 }
 
-// leaf reads a setting's value.
+// leaf reads the value of a setting.
 func (d *document) leaf(s *setting, n ast.Node) (*raw, error) {
 	if _, tables := s.zero.([]Source); tables {
 		n, err := d.resolve(n)
@@ -188,7 +189,7 @@ func (d *document) leaf(s *setting, n ast.Node) (*raw, error) {
 	return d.value(n)
 }
 
-// value reads a leaf; nil without an error is YAML's null.
+// value reads the value of a leaf. It returns nil without an error for YAML's null.
 func (d *document) value(n ast.Node) (*raw, error) {
 	n, err := d.resolve(n)
 	if err != nil {
@@ -209,7 +210,7 @@ func (d *document) value(n ast.Node) (*raw, error) {
 		return nil, err
 	}
 	if !ok {
-		return nil, &Error{Where: d.at(n.GetToken()), Problem: "want a plain value here"}
+		return nil, &Error{Where: d.at(n.GetToken()), Problem: "must be a plain value"}
 	}
 	return &raw{text: text}, nil
 }
@@ -246,7 +247,7 @@ func (d *document) list(n *ast.SequenceNode) (*raw, error) {
 	return r, nil
 }
 
-// plain is [document.text] of what n leads to.
+// plain is [document.text] of the resolved n.
 func (d *document) plain(n ast.Node) (text string, ok bool, err error) {
 	if n, err = d.resolve(n); err != nil {
 		return "", false, err
@@ -254,8 +255,8 @@ func (d *document) plain(n ast.Node) (text string, ok bool, err error) {
 	return d.text(n)
 }
 
-// resolve looks through anchors, aliases and the tags of plain types. The hops are counted because an alias may stand
-// inside its own anchor.
+// resolve follows anchors, aliases and the tags of plain types. It counts the steps, because an alias may be inside its
+// own anchor.
 func (d *document) resolve(n ast.Node) (ast.Node, error) {
 	for range maxAliasHops {
 		switch v := n.(type) {
@@ -285,7 +286,7 @@ func (d *document) resolve(n ast.Node) (ast.Node, error) {
 			return n, nil
 		}
 	}
-	return nil, &Error{Where: d.name, Problem: "an alias leads back to itself"}
+	return nil, &Error{Where: d.name, Problem: "an alias refers to itself"}
 }
 
 func scalarText(n ast.Node) (string, bool) {

@@ -1,8 +1,9 @@
-// Package conns bounds how many connections a listener has open without letting those that are there keep others out: a
-// newcomer takes the place of the one that has stood still for longest.
+// Package conns limits the number of open connections of a listener. Beyond the limit, a new connection replaces the
+// connection that has been idle for longest.
 //
-// A limit that makes newcomers wait or turns them away could be used up by clients that connect and do nothing. Here those
-// are the first to go. A client that keeps its connection for later loses it only while there is a crowd, and connects again.
+// If new connections had to wait or were refused, clients that connect and do nothing could use up the limit. Here
+// their connections are closed first. A client that keeps an idle connection open loses it only while the limit is
+// reached, and can connect again.
 package conns
 
 import (
@@ -11,7 +12,7 @@ import (
 	"time"
 )
 
-// Limit makes l hold at most n connections.
+// Limit returns a listener that has at most n connections of l open.
 func Limit(l net.Listener, n int) net.Listener {
 	return &listener{Listener: l, limit: n, open: map[*conn]struct{}{}}
 }
@@ -29,27 +30,27 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: nc, from: l, moved: time.Now()}
+	c := &conn{Conn: nc, listener: l, last: time.Now()}
 	l.mu.Lock()
-	var gone *conn
+	var replaced *conn
 	if len(l.open) >= l.limit {
-		gone = l.stalest()
-		delete(l.open, gone)
+		replaced = l.longestIdle()
+		delete(l.open, replaced)
 	}
 	l.open[c] = struct{}{}
 	l.mu.Unlock()
-	if gone != nil {
-		gone.cut()
+	if replaced != nil {
+		replaced.abort()
 	}
 	return c, nil
 }
 
-// stalest is the connection on which nothing has moved for longest.
-func (l *listener) stalest() *conn {
+// longestIdle is the connection that has been idle for longest.
+func (l *listener) longestIdle() *conn {
 	var found *conn
 	var since time.Time
 	for c := range l.open {
-		if t := c.lastMoved(); found == nil || t.Before(since) {
+		if t := c.idleSince(); found == nil || t.Before(since) {
 			found, since = c, t
 		}
 	}
@@ -62,13 +63,13 @@ func (l *listener) forget(c *conn) {
 	l.mu.Unlock()
 }
 
-// conn notes when bytes last went either way.
+// conn notes when it last read or wrote bytes.
 type conn struct {
 	net.Conn
-	from *listener
+	listener *listener
 
-	mu    sync.Mutex
-	moved time.Time
+	mu   sync.Mutex
+	last time.Time
 }
 
 func (c *conn) Read(p []byte) (int, error) {
@@ -77,7 +78,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write can take as long as the peer lets it: only its end counts as a move.
+// Write may block until the peer reads. Only its return counts as activity.
 func (c *conn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.note(n)
@@ -85,7 +86,7 @@ func (c *conn) Write(p []byte) (int, error) {
 }
 
 func (c *conn) Close() error {
-	c.from.forget(c)
+	c.listener.forget(c)
 	return c.Conn.Close()
 }
 
@@ -94,18 +95,18 @@ func (c *conn) note(n int) {
 		return
 	}
 	c.mu.Lock()
-	c.moved = time.Now()
+	c.last = time.Now()
 	c.mu.Unlock()
 }
 
-func (c *conn) lastMoved() time.Time {
+func (c *conn) idleSince() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.moved
+	return c.last
 }
 
-// cut closes without waiting for what the peer has not taken: the kernel would hold that for minutes.
-func (c *conn) cut() {
+// abort closes the connection and discards unsent data, which the kernel would otherwise keep for minutes.
+func (c *conn) abort() {
 	if t, ok := c.Conn.(*net.TCPConn); ok {
 		_ = t.SetLinger(0)
 	}

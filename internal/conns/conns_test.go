@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// pair is a client and the server's end of its connection.
+// pair is a client connection and the server's end of it.
 type pair struct{ client, server net.Conn }
 
 func limited(t *testing.T, n int) (net.Listener, func() pair) {
@@ -53,13 +53,13 @@ func gone(c net.Conn) bool {
 	return !errors.As(err, &timeout) || !timeout.Timeout()
 }
 
-// A newcomer takes the place of whoever has neither read nor written for longest, and of nobody else.
-func TestStalestGoes(t *testing.T) {
+// TestLongestIdleIsReplaced checks that a new connection replaces only the connection that has been idle for longest.
+func TestLongestIdleIsReplaced(t *testing.T) {
 	_, open := limited(t, 3)
 	a, b, c := open(), open(), open()
 	say(t, b.client, b.server)
 	say(t, c.server, c.client)
-	say(t, a.client, a.server) // the first one is not the stalest: b is
+	say(t, a.client, a.server) // now b has been idle for longest
 	d := open()
 	for name, p := range map[string]struct {
 		pair
@@ -72,8 +72,8 @@ func TestStalestGoes(t *testing.T) {
 	say(t, d.client, d.server)
 }
 
-// A write that the peer does not take is no move, and does not keep the place.
-func TestStuckWriteGoes(t *testing.T) {
+// TestBlockedWriteIsIdle checks that a blocked write does not count as activity.
+func TestBlockedWriteIsIdle(t *testing.T) {
 	_, open := limited(t, 2)
 	stuck := open()
 	ended := make(chan error, 1)
@@ -87,7 +87,7 @@ func TestStuckWriteGoes(t *testing.T) {
 	select {
 	case err := <-ended:
 		if err == nil {
-			t.Error("64 MiB were written to somebody who does not read")
+			t.Error("64 MiB were written to a client that does not read")
 		}
 	case <-time.After(10 * time.Second):
 		t.Error("the stuck connection is still there")
@@ -97,8 +97,8 @@ func TestStuckWriteGoes(t *testing.T) {
 	}
 }
 
-// What is closed makes room, so that nobody has to go.
-func TestCloseMakesRoom(t *testing.T) {
+// TestClosedConnectionsDoNotCount checks that closed connections do not count.
+func TestClosedConnectionsDoNotCount(t *testing.T) {
 	_, open := limited(t, 2)
 	stays := open()
 	for range 5 {
@@ -109,7 +109,7 @@ func TestCloseMakesRoom(t *testing.T) {
 	if gone(stays.client) {
 		t.Error("the first one went although there was room")
 	}
-	if l := stays.server.(*conn).from; len(l.open) != 1 {
+	if l := stays.server.(*conn).listener; len(l.open) != 1 {
 		t.Errorf("%d connections are counted", len(l.open))
 	}
 }

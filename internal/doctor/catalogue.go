@@ -10,12 +10,12 @@ const (
 	groupTopics      = "topics"
 )
 
-// Check is one entry of the catalogue. docs/doctor.md has a row for each.
+// Check is a check of the catalogue. docs/doctor.md has a row for each one.
 type Check struct {
 	Name  string
 	Group string
-	Asks  string // what it finds out
-	// Outcomes are what it can say but OK: WARN, or FAIL with an exit code.
+	Asks  string // the question that the check answers
+	// Outcomes are the possible results other than OK: WARN, or FAIL with an exit code.
 	Outcomes []string
 }
 
@@ -37,14 +37,14 @@ const (
 	pgTransactions = "long_transactions"
 	pgClock        = "clock"
 
-	tableThere     = "table"
-	tableColumns   = "columns"
-	tableGenerated = "generated_columns"
-	tableRights    = "table_rights"
-	tableIdentity  = "replica_identity"
-	messagesRight  = "messages"
+	tableExists       = "table"
+	tableColumns      = "columns"
+	tableGenerated    = "generated_columns"
+	tablePrivileges   = "table_rights"
+	tableIdentity     = "replica_identity"
+	messagesPrivilege = "messages"
 
-	pubThere   = "publication"
+	pubExists  = "publication"
 	pubInserts = "publish"
 	pubTables  = "tables"
 	pubFilter  = "row_filter"
@@ -52,11 +52,11 @@ const (
 	pubViaRoot = "publish_via_partition_root"
 	pubOthers  = "other_tables"
 
-	slotThere    = "slot"
+	slotExists   = "slot"
 	slotFits     = "plugin_and_database"
 	slotHolder   = "active"
 	slotWAL      = "wal_status"
-	slotHeld     = "retained_wal"
+	slotRetained = "retained_wal"
 	slotFailover = "failover"
 	slotStandby  = "standby_slots"
 
@@ -66,19 +66,19 @@ const (
 	kafkaProducer   = "producer_id"
 	kafkaCopies     = "cluster_size"
 
-	topicsKnown     = "routing"
-	topicThere      = "topic"
-	topicReplicas   = "replication_factor"
-	topicInSync     = "min.insync.replicas"
-	topicCleanup    = "cleanup.policy"
-	topicSize       = "max.message.bytes"
-	topicTimestamp  = "message.timestamp"
-	topicPartitions = "partitions"
-	topicLetters    = "dead_letters"
-	topicPositions  = "position_topic"
+	topicsKnown      = "routing"
+	topicExists      = "topic"
+	topicReplicas    = "replication_factor"
+	topicInSync      = "min.insync.replicas"
+	topicCleanup     = "cleanup.policy"
+	topicSize        = "max.message.bytes"
+	topicTimestamp   = "message.timestamp"
+	topicPartitions  = "partitions"
+	topicDeadLetters = "dead_letters"
+	topicPositions   = "position_topic"
 )
 
-// Checks is the catalogue: every report has at least one finding of each, in this order.
+// Checks is the catalogue: every report has at least one finding of each check, in this order.
 func Checks() []Check {
 	return []Check{
 		{pgConnect, groupPostgres, "can the daemon's role connect: address, password, `pg_hba.conf`, CONNECT", []string{"FAIL 69", "FAIL 77", "FAIL 78"}},
@@ -97,14 +97,14 @@ func Checks() []Check {
 		{pgTransactions, groupPostgres, "does a long transaction retain WAL and delay the creation of slots", []string{"WARN"}},
 		{pgClock, groupPostgres, "do the clocks of this machine and the server agree", []string{"WARN"}},
 
-		{tableThere, groupOutbox, "does the table exist, are its rows and those of its partitions in the WAL, and is it not a partition itself", []string{"FAIL 79"}},
+		{tableExists, groupOutbox, "does the table exist, are its rows and those of its partitions in the WAL, and is it not a partition itself", []string{"FAIL 79"}},
 		{tableColumns, groupOutbox, "does the table have the configured columns, with suitable types", []string{"FAIL 78"}},
 		{tableGenerated, groupOutbox, "are there no generated columns among them (they are not in the stream)", []string{"FAIL 78"}},
-		{tableRights, groupOutbox, "may the role read the table (events come from the WAL; only `doctor` reads rows)", []string{"WARN"}},
+		{tablePrivileges, groupOutbox, "may the role read the table (events come from the WAL; only `doctor` reads rows)", []string{"WARN"}},
 		{tableIdentity, groupOutbox, "can the application delete rows (not if the publication has updates or deletes and the table has no replica identity)", []string{"FAIL 78"}},
-		{messagesRight, groupOutbox, "which roles may write logical messages, if `messages.prefix` makes them events", []string{"WARN"}},
+		{messagesPrivilege, groupOutbox, "which roles may write logical messages, if `messages.prefix` makes them events", []string{"WARN"}},
 
-		{pubThere, groupPublication, "does the publication exist", []string{"FAIL 79"}},
+		{pubExists, groupPublication, "does the publication exist", []string{"FAIL 79"}},
 		{pubInserts, groupPublication, "does it publish inserts, and nothing else", []string{"WARN", "FAIL 79"}},
 		{pubTables, groupPublication, "does it contain every outbox, with all partitions", []string{"FAIL 79"}},
 		{pubFilter, groupPublication, "does it have no row filter (a filter loses events silently)", []string{"FAIL 79"}},
@@ -112,11 +112,11 @@ func Checks() []Check {
 		{pubViaRoot, groupPublication, "does it publish a partitioned outbox via its root", []string{"WARN"}},
 		{pubOthers, groupPublication, "does it contain other tables (`FOR ALL TABLES`), whose rows are sent and discarded", []string{"WARN"}},
 
-		{slotThere, groupSlot, "does the slot exist", []string{"FAIL 79"}},
+		{slotExists, groupSlot, "does the slot exist", []string{"FAIL 79"}},
 		{slotFits, groupSlot, "is it a permanent pgoutput slot of this database", []string{"FAIL 69", "FAIL 78", "FAIL 79"}},
 		{slotHolder, groupSlot, "which client reads it", []string{"WARN"}},
 		{slotWAL, groupSlot, "does the server still have all the WAL that the slot needs (`wal_status`, invalidation)", []string{"FAIL 69", "FAIL 79"}},
-		{slotHeld, groupSlot, "how much WAL does it retain, and how much more may it retain", []string{"WARN"}},
+		{slotRetained, groupSlot, "how much WAL does it retain, and how much more may it retain", []string{"WARN"}},
 		{slotFailover, groupSlot, "does it survive a failover (PostgreSQL 17 and later)", []string{"WARN"}},
 		{slotStandby, groupSlot, "do the standbys of `synchronized_standby_slots` answer (otherwise nothing is delivered)", []string{"WARN", "FAIL 69"}},
 
@@ -127,14 +127,14 @@ func Checks() []Check {
 		{kafkaCopies, groupKafka, "are there enough brokers for replicas", []string{"WARN"}},
 
 		{topicsKnown, groupTopics, "to which topics are events routed, by the settings and the newest rows; do rows have no topic", []string{"WARN"}},
-		{topicThere, groupTopics, "does each topic exist, have leaders, and permit Write and Describe", []string{"FAIL 69", "FAIL 77"}},
+		{topicExists, groupTopics, "does each topic exist, have leaders, and permit Write and Describe", []string{"FAIL 69", "FAIL 77"}},
 		{topicReplicas, groupTopics, "does each topic have more than one replica, all in sync", []string{"WARN"}},
 		{topicInSync, groupTopics, "can `min.insync.replicas` be met, and does it require two copies", []string{"WARN", "FAIL 69"}},
 		{topicCleanup, groupTopics, "is no topic compacted (compaction deletes events)", []string{"WARN"}},
 		{topicSize, groupTopics, "is `max.message.bytes` at least Kafka's default", []string{"WARN"}},
 		{topicTimestamp, groupTopics, "does each topic accept and keep the timestamps of records (`message.timestamp.*`)", []string{"WARN"}},
 		{topicPartitions, groupTopics, "does each topic have the number of partitions of `route.partitions`", []string{"FAIL 69"}},
-		{topicLetters, groupTopics, "if the policy needs it: does the dead-letter topic exist, and does it accept every record that fits the other topics", []string{"WARN", "FAIL 69", "FAIL 77"}},
+		{topicDeadLetters, groupTopics, "if the policy needs it: does the dead-letter topic exist, and does it accept every record that fits the other topics", []string{"WARN", "FAIL 69", "FAIL 77"}},
 		{topicPositions, groupTopics, "with `delivery.mode: deduplicated`: can `delivery.position_topic` be read and written", []string{"WARN"}},
 	}
 }

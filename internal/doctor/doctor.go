@@ -1,10 +1,10 @@
-// Package doctor finds out, before the daemon is started, whether everything that it needs is as it has to be, and says of
-// each thing that is not what to do about it.
+// Package doctor checks the daemon's prerequisites in Postgres and Kafka and suggests a fix for each one that is not
+// met.
 //
-// It promises that every check of the catalogue is in the report, whatever else has failed (as "not checked" with the
-// reason, where it could not be made); that it takes no longer than its context; that it changes nothing on either side;
-// and that no text carries a password or a payload. What a finding means for the process is its Exit, which is the code
-// that the daemon would end with. Settings are judged by package config before it comes to this.
+// Every check of the catalogue is in the report, also after other checks have failed; a check that could not be made is
+// "not checked", with the reason. A run takes no longer than its context, and changes nothing in Postgres or Kafka. No
+// text contains a password or a payload. Finding.Exit is the exit code that the daemon would end with. Package config
+// has validated the settings before.
 package doctor
 
 import (
@@ -23,14 +23,14 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Config is what is to be examined, and by whose names remedies call it.
+// Config says what is checked, and the names that remedies use.
 type Config struct {
 	Source *replication.Source
 	Router *router.Router
 	Kafka  *kafka.Cluster
 
-	Role, Database string // as the remedies name them; Database "" is that of the connection
-	Server         string // host:port, for remedies that name a connection string
+	Role, Database string // for remedies; Database "": the database of the connection
+	Server         string // host:port, for remedies with a connection string
 	Slot           string
 	Publication    string
 	Tables         []Table
@@ -39,52 +39,55 @@ type Config struct {
 
 	Brokers    []string       // as configured
 	Client     string         // options of Kafka's own tools, such as --command-config; "" for none
-	User       string         // as Kafka knows the daemon, "" if that cannot be said
-	Topics     []string       // those that are known without a row
-	OwnTime    bool           // records have a time that is not the one of sending
+	User       string         // the daemon's Kafka user, "" if unknown
+	Topics     []string       // topics that the settings name
+	OwnTime    bool           // a record's timestamp is not the time of sending
 	Partitions map[string]int // topic → partition count of route.partitions
-	Letters    string         // the dead-letter topic, "" if no policy sends any there
-	Positions  string         // the position topic, "" if the mode needs none
+	Letters    string         // the dead-letter topic, "" if no policy uses it
+	Positions  string         // the position topic, "" if delivery.mode needs none
 	Cut        bool           // dead letters that are too large are cut
 
-	NoURL      bool // neither postgres.url nor PGHOST and its like say where the server is
-	NoPassword bool // no password was found for it
+	NoURL      bool // neither postgres.url nor an environment variable of libpq names a server
+	NoPassword bool // no password is configured
 
-	Command string // how this binary was called, with its -c, for remedies
+	Command string // how this binary was called, with -c, for remedies
 
 	Now             func() time.Time // this machine's clock
-	LongTransaction time.Duration    // from which age on an open transaction is one to worry about
+	LongTransaction time.Duration    // from this age on, an open transaction is reported
 }
 
 // Table is an outbox.
 type Table struct {
 	Schema, Name string
-	Needs        []string // columns that must be there
-	Routing      []string // those that have a part in finding the topic
+	Needs        []string // columns that must exist
+	Routing      []string // columns that decide about the topic
 }
 
 func (t *Table) quoted() string { return pgx.Identifier{t.Schema, t.Name}.Sanitize() }
 
-// String is the table's name for people.
+// String is schema and name, unquoted.
 func (t *Table) String() string { return t.Schema + "." + t.Name }
 
-// examination is one run.
+// examination is one run of the checks.
 type examination struct {
 	Config
 	found   map[string][]Finding // by check
-	because map[string]string    // by group: why what has no finding was not checked
+	because map[string]string    // by group: why checks without a finding were not made
 
 	conn   *pgx.Conn
 	server server
 	tables []tableFacts
-	pub    publicationFacts
 	slot   *slotFacts // nil: there is none
 
-	types  map[string]string // topic → what leads to it, for people
+	pub       *replication.Publication // nil: there is none
+	published []replication.PublishedTable
+
+	types  map[string]string // topic → the settings or the table that lead to it
 	topics []string
 }
 
-// Run makes every check. Half of the time that ctx leaves is Postgres' at most, so that Kafka is asked in any case.
+// Run makes every check. The checks of Postgres take at most half of the time until the deadline of ctx, so that Kafka
+// is checked in any case.
 func Run(ctx context.Context, c Config) *Report {
 	e := &examination{Config: c, found: map[string][]Finding{}, because: map[string]string{}, types: map[string]string{}}
 	pg, cancel := ctx, context.CancelFunc(func() {})
@@ -97,7 +100,7 @@ func Run(ctx context.Context, c Config) *Report {
 	return e.report()
 }
 
-// report puts the findings into the catalogue's order.
+// report returns the findings in the order of the catalogue.
 func (e *examination) report() *Report {
 	r := &Report{}
 	for _, c := range Checks() {
@@ -111,7 +114,7 @@ func (e *examination) report() *Report {
 		}
 		for _, f := range all {
 			f.Group = c.Group
-			f.Remedy = e.cautious(f.Remedy)
+			f.Remedy = e.withWarning(f.Remedy)
 			r.Findings = append(r.Findings, f)
 			r.Exit = max(r.Exit, f.Exit)
 		}
@@ -119,13 +122,13 @@ func (e *examination) report() *Report {
 	return r
 }
 
-// cautious puts a warning before what a running daemon would stop at.
-func (e *examination) cautious(all []Remedy) []Remedy {
+// withWarning puts a warning before remedies that would stop a running daemon.
+func (e *examination) withWarning(all []Remedy) []Remedy {
 	alters := func(r Remedy) bool { return r.Kind == SQL && strings.Contains(r.Text, "ALTER PUBLICATION") }
 	if e.slot == nil || !e.slot.Active || !slices.ContainsFunc(all, alters) {
 		return all
 	}
-	return append([]Remedy{advicef("stop the daemon first: one that streams takes an ALTER PUBLICATION for a loss, and ends with 79")}, all...)
+	return append([]Remedy{advicef("stop the daemon first: a running daemon treats ALTER PUBLICATION as a possible loss of events and exits with 79")}, all...)
 }
 
 func (e *examination) add(f Finding) { e.found[f.Check] = append(e.found[f.Check], f) }
@@ -146,22 +149,22 @@ func (e *examination) fail(check string, exit int, remedy []Remedy, format strin
 	e.add(Finding{Check: check, Level: Fail, Text: fmt.Sprintf(format, args...), Remedy: remedy, Exit: exit})
 }
 
-// cannot says that a question had no answer: a right that is missing, or the time was over.
+// cannot reports a check that could not be made, because of a missing privilege or a timeout.
 func (e *examination) cannot(check string, err error) {
-	e.skip(check, "the question could not be asked: %s", cause(err))
+	e.skip(check, "the query failed: %s", cause(err))
 }
 
-// has reports whether a check has failed or warned.
+// has reports whether a check has a finding of that level.
 func (e *examination) has(check string, l Level) bool {
 	return slices.ContainsFunc(e.found[check], func(f Finding) bool { return f.Level == l })
 }
 
-// setup is the command that makes what is missing. It needs a role with the privileges, not the daemon's role.
+// setup is the command that creates what is missing, as a privileged role.
 func (e *examination) setup() Remedy {
 	return shellf("OUTBOXCDC_SETUP_URL=postgres://postgres@%s/%s %s setup apply", e.Server, url.PathEscape(e.Database), e.Command)
 }
 
-// cause is an error in one line, without the remedy that the daemon would add to it: ours is better here.
+// cause is the text of an error without the daemon's remedy: the finding has its own.
 func cause(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return "no answer in time"
@@ -173,5 +176,5 @@ func cause(err error) string {
 	return text
 }
 
-// literal quotes a value for the SQL of a remedy.
+// literal quotes a value for SQL in a remedy.
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }

@@ -10,7 +10,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
-// docs/doctor.md has the catalogue as it is.
+// TestCatalogueIsDocumented checks that docs/doctor.md contains the catalogue.
 func TestCatalogueIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/doctor.md")
 	if err != nil {
@@ -28,7 +28,7 @@ func TestCatalogueIsDocumented(t *testing.T) {
 	}
 }
 
-// catalogue is the catalogue as docs/doctor.md has it.
+// catalogue is the catalogue in the format of docs/doctor.md.
 func catalogue() string {
 	var b strings.Builder
 	group := ""
@@ -42,29 +42,30 @@ func catalogue() string {
 	return b.String()
 }
 
-// Minor versions with known faults, by the day of PostgreSQL 15's releases.
-func TestKnownFaults(t *testing.T) {
+// TestKnownBugs checks the bugs of minor versions.
+func TestKnownBugs(t *testing.T) {
 	for version, want := range map[int]int{
 		140012: 4, 140013: 3, 140014: 3, 140015: 2, 140017: 2, 140018: 1, 140019: 0, 140023: 0,
 		150007: 4, 150008: 3, 150010: 2, 150013: 1, 150014: 0, 150020: 0,
 		160003: 4, 160004: 3, 160006: 2, 160009: 1, 160010: 0,
 		170000: 3, 170002: 2, 170005: 1, 170006: 0, 180000: 0, 180004: 0,
 	} {
-		bugs, _ := known(version)
+		bugs, _ := knownBugs(version)
 		if len(bugs) != want {
 			t.Errorf("%d: %d known faults, want %d: %q", version, len(bugs), want, bugs)
 		}
 	}
-	if _, sound := known(160003); sound != "16.10" {
+	if _, sound := knownBugs(160003); sound != "16.10" {
 		t.Errorf("the first sound 16 is %s", sound)
 	}
 }
 
-// Of many topics that are good people see a few, of what was not checked for one reason one line; of what is not good everything.
+// TestReportIsShort checks that the report shows few of many OK topics, one line for checks that were not made for the
+// same reason, and every other finding.
 func TestReportIsShort(t *testing.T) {
 	r := &Report{}
 	for i := range 100 {
-		f := Finding{Check: topicThere, Group: groupTopics, Level: OK, Text: "t" + strconv.Itoa(i)}
+		f := Finding{Check: topicExists, Group: groupTopics, Level: OK, Text: "t" + strconv.Itoa(i)}
 		if i == 50 {
 			f.Level, f.Remedy = Fail, []Remedy{advicef("fix\x1b it")}
 		}
@@ -93,8 +94,8 @@ func TestReportIsShort(t *testing.T) {
 	}
 }
 
-// The position topic is created by one command: by `setup apply` where another finding needs it, else by Kafka's own tool, which
-// gives the topic all that `setup apply` would.
+// TestOneCommandCreatesThePositionTopic checks that the remedy for the position topic is `setup apply` if another
+// finding needs that command, and otherwise Kafka's own tool with the same settings.
 func TestOneCommandCreatesThePositionTopic(t *testing.T) {
 	e := &examination{
 		Config: Config{Positions: "positions", Brokers: []string{"kafka:9092"}, Server: "db:5432", Database: "app", Command: "outboxcdc"},
@@ -111,7 +112,7 @@ func TestOneCommandCreatesThePositionTopic(t *testing.T) {
 			t.Errorf("%s is missing: %s", setting, got.Text)
 		}
 	}
-	e.fail(slotThere, Lost, []Remedy{advicef("first something else"), e.setup()}, "there is no slot")
+	e.fail(slotExists, Lost, []Remedy{advicef("first something else"), e.setup()}, "there is no slot")
 	if got := e.createPositions(cluster); got != e.setup() {
 		t.Errorf("beside a slot that is missing: %+v, want %+v", got, e.setup())
 	}

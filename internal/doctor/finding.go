@@ -14,16 +14,15 @@ type Level string
 // The levels.
 const (
 	OK         Level = "OK"
-	Warn       Level = "WARN"        // the daemon runs; the finding says what it costs, or may cost one day
-	Fail       Level = "FAIL"        // the daemon does not run, or nothing is delivered
+	Warn       Level = "WARN"        // the daemon runs; the text says what may go wrong
+	Fail       Level = "FAIL"        // the daemon does not run, or delivers nothing
 	NotChecked Level = "not checked" // the text says why
 )
 
-// The exit codes that a Fail asks for (docs/doctor.md); they are those that `run` would end with, and 69 for what it would
-// wait for.
+// The exit codes of a Fail (docs/doctor.md): the code that `run` would end with, or 69 if `run` would wait.
 const (
 	Unavailable = exit.Unavailable
-	Right       = exit.NoPermission
+	Denied      = exit.NoPermission
 	Wrong       = exit.Config
 	Lost        = exit.Lost
 )
@@ -34,17 +33,17 @@ type Finding struct {
 	Group  string   `json:"group"`
 	Level  Level    `json:"level"`
 	Text   string   `json:"text"`
-	Remedy []Remedy `json:"remedy,omitempty"` // in the order in which they are to be done
+	Remedy []Remedy `json:"remedy,omitempty"` // in the order in which to apply them
 	Exit   int      `json:"exit,omitempty"`   // of a Fail
 }
 
-// Remedy is one thing to do. All but Advice can be pasted as it is, once what stands in <> is filled in.
+// Remedy is one step of a fix. Except for Advice, the text can be pasted once the placeholders in <> are filled in.
 type Remedy struct {
 	Kind Kind   `json:"kind"`
 	Text string `json:"text"`
 }
 
-// Kind says where a remedy is to be done.
+// Kind says where a remedy is applied.
 type Kind string
 
 // The kinds of remedies.
@@ -52,7 +51,7 @@ const (
 	SQL     Kind = "SQL"     // as an administrator, in the outbox's database
 	Shell   Kind = "shell"   // a command
 	Setting Kind = "setting" // a line of outboxcdc.yaml
-	Advice  Kind = "advice"  // words
+	Advice  Kind = "advice"  // text for a person
 )
 
 func sqlf(format string, args ...any) Remedy   { return Remedy{SQL, fmt.Sprintf(format, args...)} }
@@ -64,13 +63,13 @@ func settingf(format string, args ...any) Remedy {
 
 func advicef(format string, args ...any) Remedy { return Remedy{Advice, fmt.Sprintf(format, args...)} }
 
-// Report is everything that was found, in the order of the catalogue.
+// Report has all findings, in the order of the catalogue.
 type Report struct {
 	Findings []Finding `json:"findings"`
 	Exit     int       `json:"exit"` // the highest of the Fails, 0 if there is none
 }
 
-// Count is how many findings have that level.
+// Count is the number of findings of that level.
 func (r *Report) Count(l Level) (n int) {
 	for i := range r.Findings {
 		if r.Findings[i].Level == l {
@@ -97,12 +96,12 @@ func (r *Report) String() string {
 			group = f.Group
 			b.WriteString(group + "\n")
 		}
-		if n := r.good(i); n > 0 {
+		if n := r.countHidden(i); n > 0 {
 			fmt.Fprintf(&b, "  %-4s  %-*s  and %d more\n", OK, width, f.Check, n)
 			i += n - 1
 			continue
 		}
-		if n := r.alike(i); n > 1 {
+		if n := r.countAlike(i); n > 1 {
 			var names []string
 			for _, g := range r.Findings[i : i+n] {
 				names = append(names, g.Check)
@@ -124,16 +123,16 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// good counts what need not be shown from i on: of a check that is good many times (there may be hundreds of topics) people
-// see the first few.
-func (r *Report) good(i int) (n int) {
+// countHidden counts the OK findings from i on that are not shown: of a check with many OK findings, such as one for
+// each of hundreds of topics, only the first few are shown.
+func (r *Report) countHidden(i int) (n int) {
 	const few, many = 3, 8
-	is := func(j int) bool { return r.Findings[j].Check == r.Findings[i].Check && r.Findings[j].Level == OK }
+	isOK := func(j int) bool { return r.Findings[j].Check == r.Findings[i].Check && r.Findings[j].Level == OK }
 	before := 0
-	for j := i - 1; j >= 0 && is(j); j-- {
+	for j := i - 1; j >= 0 && isOK(j); j-- {
 		before++
 	}
-	for j := i; j < len(r.Findings) && is(j); j++ {
+	for j := i; j < len(r.Findings) && isOK(j); j++ {
 		n++
 	}
 	if before != few || before+n <= many {
@@ -142,8 +141,8 @@ func (r *Report) good(i int) (n int) {
 	return n
 }
 
-// alike counts what was not checked for one and the same reason from i on: people are told once.
-func (r *Report) alike(i int) int {
+// countAlike counts the checks from i on that were not made for the same reason: the reason is shown once.
+func (r *Report) countAlike(i int) int {
 	f, n := &r.Findings[i], 0
 	for j := i; j < len(r.Findings); j++ {
 		g := &r.Findings[j]
@@ -171,7 +170,7 @@ func (f *Finding) line() string {
 	return text
 }
 
-// plain is a text on one line that does nothing to a terminal, whatever a server has put into it.
+// plain puts a text on one line and removes control characters, which a server's message may contain.
 func plain(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsSpace(r) || unicode.IsPrint(r) {

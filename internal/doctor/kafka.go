@@ -12,7 +12,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
-// cluster makes the checks of the cluster and of the topics that are known by now.
+// cluster makes the checks of the cluster and of the known topics.
 func (e *examination) cluster(ctx context.Context) {
 	for _, name := range e.Topics {
 		if _, ok := e.types[name]; !ok {
@@ -34,7 +34,7 @@ func (e *examination) cluster(ctx context.Context) {
 	}
 	e.checkReached(x)
 	if x.Metadata != nil {
-		e.because[groupKafka], e.because[groupTopics] = "no broker has answered", "no broker has answered"
+		e.because[groupKafka], e.because[groupTopics] = "no broker answered", "no broker answered"
 		return
 	}
 	e.checkAdvertised(x)
@@ -45,45 +45,45 @@ func (e *examination) cluster(ctx context.Context) {
 }
 
 func (e *examination) checkReached(x *kafka.Examination) {
-	var deaf, strange []string
+	var unreachable, failed []string
 	answered := 0
 	for i := range x.Seeds {
 		switch r := &x.Seeds[i]; {
 		case r.Dial != nil:
-			deaf = append(deaf, r.Addr+": "+cause(r.Dial))
+			unreachable = append(unreachable, r.Addr+": "+cause(r.Dial))
 		case r.Err != nil:
-			strange = append(strange, cause(r.Err))
+			failed = append(failed, cause(r.Err))
 		default:
 			answered++
 		}
 	}
-	remedy := []Remedy{advicef("is the broker up, is this the address of a listener that this machine may use (kafka.brokers), does a firewall stand between?")}
+	remedy := []Remedy{advicef("check that the broker is running, that kafka.brokers has the address of a listener for this machine, and that no firewall blocks the connection")}
 	switch {
-	case len(deaf) == 0:
+	case len(unreachable) == 0:
 		e.ok(kafkaReached, "%s", strings.Join(e.Brokers, ", "))
-	case len(deaf) < len(x.Seeds):
-		e.warn(kafkaReached, remedy, "no connection to %s; the others are enough while they are there", strings.Join(deaf, "; "))
+	case len(unreachable) < len(x.Seeds):
+		e.warn(kafkaReached, remedy, "no connection to %s; the other addresses suffice while they are available", strings.Join(unreachable, "; "))
 	default:
-		e.fail(kafkaReached, Unavailable, remedy, "no connection to %s", strings.Join(deaf, "; "))
-		e.skip(kafkaAuth, "no broker takes a connection")
+		e.fail(kafkaReached, Unavailable, remedy, "no connection to %s", strings.Join(unreachable, "; "))
+		e.skip(kafkaAuth, "no broker accepts a connection")
 		return
 	}
-	if len(strange) == 0 {
-		e.ok(kafkaAuth, "%s", e.how())
+	if len(failed) == 0 {
+		e.ok(kafkaAuth, "%s", e.authentication())
 		return
 	}
 	remedy = e.authRemedy(x)
 	if answered > 0 {
-		e.warn(kafkaAuth, remedy, "%s", strings.Join(strange, "; "))
+		e.warn(kafkaAuth, remedy, "%s", strings.Join(failed, "; "))
 		return
 	}
-	e.fail(kafkaAuth, Unavailable, remedy, "%s", strings.Join(strange, "; "))
+	e.fail(kafkaAuth, Unavailable, remedy, "%s", strings.Join(failed, "; "))
 }
 
-// how says what was proved by an answer.
-func (e *examination) how() string {
+// authentication describes the connections that succeeded.
+func (e *examination) authentication() string {
 	if e.Client == "" {
-		return "plain text, as nobody"
+		return "plain text, without authentication"
 	}
 	return "accepted"
 }
@@ -120,57 +120,57 @@ func (e *examination) authRemedy(x *kafka.Examination) []Remedy {
 }
 
 func (e *examination) checkAdvertised(x *kafka.Examination) {
-	var away, all []string
+	var unusable, all []string
 	for i := range x.Brokers {
 		r := &x.Brokers[i]
 		all = append(all, fmt.Sprintf("%d at %s", r.ID, r.Addr))
 		if err := errors.Join(r.Dial, r.Err); err != nil {
-			away = append(away, fmt.Sprintf("%d at %s: %s", r.ID, r.Addr, cause(err)))
+			unusable = append(unusable, fmt.Sprintf("%d at %s: %s", r.ID, r.Addr, cause(err)))
 		}
 	}
-	if len(away) > 0 {
+	if len(unusable) > 0 {
 		e.fail(kafkaAdvertised, Unavailable, []Remedy{
-			advicef("in the broker's server.properties: advertised.listeners=<name that this machine resolves>:<port it reaches>; the addresses of kafka.brokers are only to begin with"),
-		}, "%d of %s cannot be used under the name that they advertise, so what they lead is not delivered: %s", len(away), human.Count(len(x.Brokers), "broker", "brokers"), strings.Join(away, "; "))
+			advicef("in the broker's server.properties: advertised.listeners=<name that this machine resolves>:<port it reaches>; kafka.brokers is only used for the first connection"),
+		}, "%d of %s cannot be reached at the address that they advertise, so partitions that they lead get no records: %s", len(unusable), human.Count(len(x.Brokers), "broker", "brokers"), strings.Join(unusable, "; "))
 		return
 	}
-	e.ok(kafkaAdvertised, "all answer: %s", some(all, "broker"))
+	e.ok(kafkaAdvertised, "all answer: %s", listSome(all, "broker"))
 }
 
 func (e *examination) checkProducer(x *kafka.Examination) {
 	if x.Producer == nil {
-		e.ok(kafkaProducer, "there is one to be had")
+		e.ok(kafkaProducer, "the broker gave the daemon a producer id")
 		return
 	}
 	var r interface{ MissingRight() bool }
 	if errors.As(x.Producer, &r) && r.MissingRight() {
 		remedy := []Remedy{e.acls("--operation IdempotentWrite --cluster")}
-		if len(e.topics) > 0 { // the right to write to a topic is enough
-			remedy = []Remedy{e.mayWrite(e.topics[0])}
+		if len(e.topics) > 0 { // permission to write to one topic suffices
+			remedy = []Remedy{e.allowWrite(e.topics[0])}
 		}
-		e.fail(kafkaProducer, Right, remedy, "the user may produce nothing: %s", cause(x.Producer))
+		e.fail(kafkaProducer, Denied, remedy, "the user may not produce: %s", cause(x.Producer))
 		return
 	}
-	e.fail(kafkaProducer, Unavailable, []Remedy{advicef("see the log of the brokers: nothing can be delivered")}, "none is to be had: %s", cause(x.Producer))
+	e.fail(kafkaProducer, Unavailable, []Remedy{advicef("see the log of the brokers: nothing can be delivered")}, "the broker gave no producer id: %s", cause(x.Producer))
 }
 
-// acls is a call of Kafka's own tool that gives the daemon's user rights.
-func (e *examination) acls(what string) Remedy {
+// acls is a command of Kafka's own tool that gives the daemon's user permissions.
+func (e *examination) acls(options string) Remedy {
 	user := e.User
 	if user == "" {
 		user = "<user of the daemon>"
 	}
-	return shellf("kafka-acls.sh --bootstrap-server %s%s --add --allow-principal User:%s %s", strings.Join(e.Brokers, ","), e.Client, user, what)
+	return shellf("kafka-acls.sh --bootstrap-server %s%s --add --allow-principal User:%s %s", strings.Join(e.Brokers, ","), e.Client, user, options)
 }
 
-func (e *examination) mayWrite(topic string) Remedy {
+func (e *examination) allowWrite(topic string) Remedy {
 	return e.acls("--operation Write --operation Describe --operation DescribeConfigs --topic " + topic)
 }
 
 func (e *examination) checkCopies(x *kafka.Examination) {
 	if n := len(x.Brokers); n < 3 {
 		e.warn(kafkaCopies, []Remedy{advicef("for events that must not be lost: three brokers, topics with 3 replicas and min.insync.replicas=2")},
-			"%s: an acknowledged event is lost with %s", human.Count(n, "broker", "brokers"), map[bool]string{true: "its disk", false: "both disks, or delivery stands while one is away"}[n == 1])
+			"%s: an acknowledged event is lost with %s", human.Count(n, "broker", "brokers"), map[bool]string{true: "its disk", false: "both disks, or delivery pauses while one broker is down"}[n == 1])
 		return
 	}
 	e.ok(kafkaCopies, "%d brokers", len(x.Brokers))

@@ -24,7 +24,7 @@ func newKafka(t *testing.T, brokers int, opts ...kfake.Opt) *kfake.Cluster {
 	return c
 }
 
-// newKafkaWithTLS is a cluster whose certificate is from an authority that no client trusts.
+// newKafkaWithTLS is a cluster with a certificate of an unknown authority.
 func newKafkaWithTLS(t *testing.T) *kfake.Cluster {
 	t.Helper()
 	authority, err := testcert.New("foreign")
@@ -64,7 +64,7 @@ func kafkaOutcomes(t *testing.T, w *world) {
 		}
 		return q
 	}
-	t.Run("nobody there", func(t *testing.T) {
+	t.Run("no broker", func(t *testing.T) {
 		p := at(t, nil)
 		p.kcfg.Brokers = []string{closedPort}
 		p.wants(outcome{kafkaReached, "FAIL 69", "refused"})
@@ -148,7 +148,7 @@ func split(t *testing.T, addr string) (string, int32) {
 	return host, int32(port)
 }
 
-// answers makes the cluster's metadata by hand, of a topic with six partitions and three replicas, and lets change alter it.
+// answers makes the cluster return metadata of a topic with six partitions and three replicas, as altered by change.
 func answers(c *kfake.Cluster, change func(*kmsg.MetadataResponse)) {
 	addrs := c.ListenAddrs()
 	c.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
@@ -179,7 +179,7 @@ func answers(c *kfake.Cluster, change func(*kmsg.MetadataResponse)) {
 
 func topicOutcomes(t *testing.T, w *world) {
 	good := w.newPlace(t, w.pg).make()
-	// with is a place whose events go to a topic of its own.
+	// with is a place with its own topic.
 	with := func(t *testing.T, partitions int32, replicas int16, settings map[string]string) *place {
 		q := good.in(t)
 		w.n++
@@ -196,10 +196,10 @@ func topicOutcomes(t *testing.T, w *world) {
 	}
 	t.Run("missing", func(t *testing.T) {
 		p := with(t, 0, 0, nil)
-		// Brokers that would make it for whoever asks: the doctor's questions must not be what does.
+		// The brokers create topics automatically, and the requests of doctor must not cause that.
 		p.kcfg.Brokers = newKafka(t, 3, kfake.AllowAutoTopicCreation()).ListenAddrs()
 		for range 2 {
-			p.wants(outcome{topicThere, "FAIL 69", "there is no topic"})
+			p.wants(outcome{topicExists, "FAIL 69", "there is no topic"})
 		}
 	})
 	t.Run("no route", func(t *testing.T) {
@@ -243,14 +243,14 @@ func topicOutcomes(t *testing.T, w *world) {
 	t.Run("dead letters", func(t *testing.T) {
 		p := with(t, 6, 3, and("max.message.bytes", "2000000"))
 		p.cfg.Letters = p.topic + ".dead"
-		p.wants(outcome{topicLetters, "FAIL 69", "there is no topic"})
+		p.wants(outcome{topicDeadLetters, "FAIL 69", "there is no topic"})
 		createTopic(t, w.kafka, p.cfg.Letters, 1, 3, two)
-		p.wants(outcome{topicLetters, "WARN", "too large for a letter"})
+		p.wants(outcome{topicDeadLetters, "WARN", "too large for a dead letter"})
 		p.cfg.Cut = true
 		p.wants()
 		p.cfg.Letters = p.topic + ".compacted"
 		createTopic(t, w.kafka, p.cfg.Letters, 1, 3, map[string]string{"cleanup.policy": "compact"})
-		p.wants(outcome{topicLetters, "WARN", "compacted"})
+		p.wants(outcome{topicDeadLetters, "WARN", "compacted"})
 	})
 	t.Run("positions", func(t *testing.T) {
 		p := with(t, 6, 3, two)
@@ -277,17 +277,17 @@ func topicOutcomes(t *testing.T, w *world) {
 			want   []outcome
 		}{
 			{func(*kmsg.MetadataResponse) {}, nil},
-			{func(res *kmsg.MetadataResponse) { res.Topics[0].Partitions[3].Leader = -1 }, []outcome{{topicThere, "FAIL 69", "without a leader: [3]"}}},
+			{func(res *kmsg.MetadataResponse) { res.Topics[0].Partitions[3].Leader = -1 }, []outcome{{topicExists, "FAIL 69", "without a leader: [3]"}}},
 			{func(res *kmsg.MetadataResponse) { res.Topics[0].Partitions[3].ISR = []int32{0, 1} }, []outcome{{topicReplicas, "WARN", "2 in sync"}}},
 			{func(res *kmsg.MetadataResponse) { res.Topics[0].Partitions[3].ISR = []int32{0} }, []outcome{{topicReplicas, "WARN", "1 in sync"}, {topicInSync, "FAIL 69", "nothing is acknowledged"}}},
-			{func(res *kmsg.MetadataResponse) { res.Topics[0].ErrorCode = kerr.TopicAuthorizationFailed.Code }, []outcome{{topicThere, "FAIL 77", ""}}},
-			{func(res *kmsg.MetadataResponse) { res.Topics[0].AuthorizedOperations = 1 << 8 }, []outcome{{topicThere, "FAIL 77", "writing is not allowed"}}},
+			{func(res *kmsg.MetadataResponse) { res.Topics[0].ErrorCode = kerr.TopicAuthorizationFailed.Code }, []outcome{{topicExists, "FAIL 77", ""}}},
+			{func(res *kmsg.MetadataResponse) { res.Topics[0].AuthorizedOperations = 1 << 8 }, []outcome{{topicExists, "FAIL 77", "writing is not allowed"}}},
 		} {
 			change = one.change
 			p.wants(one.want...)
 		}
 		change = func(res *kmsg.MetadataResponse) { res.Topics[1].ErrorCode = kerr.TopicAuthorizationFailed.Code }
 		p.cfg.Letters = "dead"
-		p.wants(outcome{topicLetters, "FAIL 77", ""})
+		p.wants(outcome{topicDeadLetters, "FAIL 77", ""})
 	})
 }

@@ -9,10 +9,10 @@ import (
 )
 
 func outboxOutcomes(t *testing.T, w *world) {
-	lost := []outcome{{pubThere, "FAIL 79", "no publication"}, {slotThere, "FAIL 79", "no slot"}}
+	lost := []outcome{{pubExists, "FAIL 79", "no publication"}, {slotExists, "FAIL 79", "no slot"}}
 	empty := w.newPlace(t, w.pg)
 	t.Run("nothing made", func(t *testing.T) {
-		empty.in(t).wants(append(lost, outcome{tableThere, "FAIL 79", "no table"})...)
+		empty.in(t).wants(append(lost, outcome{tableExists, "FAIL 79", "no table"})...)
 	})
 	for name, c := range map[string]struct{ sql, words string }{
 		"view":      {"CREATE VIEW outbox AS SELECT 1 AS id", "not a table"},
@@ -22,7 +22,7 @@ func outboxOutcomes(t *testing.T, w *world) {
 		t.Run(name, func(t *testing.T) {
 			p := empty.in(t)
 			p.exec(c.sql)
-			p.wants(append(lost, outcome{tableThere, "FAIL 79", c.words})...)
+			p.wants(append(lost, outcome{tableExists, "FAIL 79", c.words})...)
 			p.exec("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
 		})
 	}
@@ -32,10 +32,10 @@ func outboxOutcomes(t *testing.T, w *world) {
 			`CREATE UNLOGGED TABLE "a leaf" PARTITION OF outbox FOR VALUES FROM (MINVALUE) TO (MAXVALUE)`,
 			"CREATE PUBLICATION "+p.name+" FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root)")
 		p.makeSlot()
-		p.wants(outcome{tableThere, "FAIL 79", `public."a leaf" is unlogged or a foreign table`})
+		p.wants(outcome{tableExists, "FAIL 79", `public."a leaf" is unlogged or a foreign table`})
 		p.exec(`ALTER TABLE public."a leaf" SET LOGGED`, "SET allow_system_table_mods = on",
-			`UPDATE pg_inherits SET inhdetachpending = true WHERE inhrelid = '"a leaf"'::regclass`) // as a DETACH CONCURRENTLY that was cancelled
-		p.wants(outcome{tableThere, "FAIL 79", `public."a leaf" is being detached CONCURRENTLY`})
+			`UPDATE pg_inherits SET inhdetachpending = true WHERE inhrelid = '"a leaf"'::regclass`) // as after a cancelled DETACH CONCURRENTLY
+		p.wants(outcome{tableExists, "FAIL 79", `public."a leaf" is being detached CONCURRENTLY`})
 		p.exec(`ALTER TABLE outbox DETACH PARTITION public."a leaf" FINALIZE`)
 		p.wants()
 	})
@@ -59,7 +59,7 @@ func outboxOutcomes(t *testing.T, w *world) {
 		p := good.in(t)
 		p.exec("REVOKE SELECT ON outbox FROM " + roleName)
 		defer p.exec("GRANT SELECT ON outbox TO " + roleName)
-		p.wants(outcome{tableRights, "WARN", "may not read"})
+		p.wants(outcome{tablePrivileges, "WARN", "may not read"})
 	})
 	t.Run("replica identity", func(t *testing.T) {
 		p := w.newPlace(t, w.pg).make()
@@ -72,22 +72,22 @@ func outboxOutcomes(t *testing.T, w *world) {
 	t.Run("messages", func(t *testing.T) {
 		p := good.in(t)
 		p.cfg.Messages = "outbox"
-		p.wants(outcome{messagesRight, "WARN", "whoever can connect"})
+		p.wants(outcome{messagesPrivilege, "WARN", "every role that can connect"})
 		for _, f := range p.examine().Findings {
 			for _, r := range f.Remedy {
-				if f.Check == messagesRight && r.Kind == SQL {
+				if f.Check == messagesPrivilege && r.Kind == SQL {
 					p.exec(r.Text)
 				}
 			}
 		}
 		p.wants()
-		// A source of messages alone needs no table.
+		// Without tables, logical messages are the only source.
 		p.cfg.Tables = nil
 		p.wants()
 	})
 }
 
-// narrowed does what the findings propose. It leaves the publication as it is, because others may read by it.
+// narrowed applies the remedy of the findings, which does not change the publication, because other clients may use it.
 func (p *place) narrowed() {
 	p.t.Helper()
 	was, name := p.cfg.Publication, ""
@@ -118,12 +118,12 @@ func publicationOutcomes(t *testing.T, w *world) {
 		sql  []string
 		want []outcome
 	}{
-		"missing":      {[]string{"DROP PUBLICATION %s"}, []outcome{{pubThere, "FAIL 79", "no publication"}}},
+		"missing":      {[]string{"DROP PUBLICATION %s"}, []outcome{{pubExists, "FAIL 79", "no publication"}}},
 		"no inserts":   {[]string{"ALTER PUBLICATION %s SET (publish = 'truncate')"}, []outcome{{pubInserts, "FAIL 79", "does not publish inserts"}}},
 		"more":         {[]string{"ALTER PUBLICATION %s SET (publish = 'insert, update, truncate')"}, []outcome{{pubInserts, "WARN", "truncate, update"}}},
 		"not carried":  {[]string{"ALTER PUBLICATION %s DROP TABLE outbox"}, []outcome{{pubTables, "FAIL 79", "does not carry"}}},
 		"filter":       {[]string{"ALTER PUBLICATION %s SET TABLE outbox WHERE (event_type <> 'x')"}, []outcome{{pubFilter, "FAIL 79", "event_type"}}},
-		"column list":  {[]string{"ALTER PUBLICATION %s SET TABLE outbox (id, aggregate_type, aggregate_id, event_type, headers)"}, []outcome{{pubColumns, "FAIL 78", "leaves out payload"}}},
+		"column list":  {[]string{"ALTER PUBLICATION %s SET TABLE outbox (id, aggregate_type, aggregate_id, event_type, headers)"}, []outcome{{pubColumns, "FAIL 78", "omits payload"}}},
 		"other tables": {[]string{"ALTER PUBLICATION %s ADD TABLE audit"}, []outcome{{pubOthers, "WARN", "public.audit"}}},
 		"all tables":   {[]string{"DROP PUBLICATION %s", "CREATE PUBLICATION %s FOR ALL TABLES WITH (publish = 'insert')"}, []outcome{{pubOthers, "WARN", "FOR ALL TABLES"}}},
 	} {
@@ -139,7 +139,7 @@ func publicationOutcomes(t *testing.T, w *world) {
 			p.exec("DROP PUBLICATION IF EXISTS "+p.name, "CREATE PUBLICATION "+p.name+" FOR TABLE outbox WITH (publish = 'insert')")
 		})
 	}
-	t.Run("narrowed again", func(t *testing.T) { // the name outboxcdc is taken
+	t.Run("narrowed again", func(t *testing.T) { // a publication outboxcdc exists
 		p := good.in(t)
 		p.exec("CREATE PUBLICATION outboxcdc FOR TABLE outbox, audit WITH (publish = 'insert')")
 		defer p.exec("DROP PUBLICATION outboxcdc")
@@ -172,7 +172,7 @@ func slotOutcomes(t *testing.T, w *world) {
 	t.Run("missing", func(t *testing.T) {
 		p := w.newPlace(t, w.pg).make()
 		drop(p)
-		p.wants(outcome{slotThere, "FAIL 79", "no slot"})
+		p.wants(outcome{slotExists, "FAIL 79", "no slot"})
 	})
 	t.Run("physical", func(t *testing.T) {
 		p := w.newPlace(t, w.pg).make()
@@ -199,15 +199,15 @@ func slotOutcomes(t *testing.T, w *world) {
 		p.wants(outcome{slotFits, "FAIL 69", "temporary"}, outcome{slotHolder, "WARN", "PID"}, outcome{slotFailover, "WARN", "loses it"})
 		drop(p)
 	})
-	t.Run("somebody else reads it", func(t *testing.T) {
+	t.Run("another client reads it", func(t *testing.T) {
 		p := w.newPlace(t, w.pg).make()
-		// The same role, whose names it may see.
+		// The same role may see the name of the client.
 		conn := p.stream(roleName, "debezium", p.name)
 		p.wants(outcome{slotHolder, "WARN", "debezium"})
 		p.exec("ALTER PUBLICATION " + p.name + " SET (publish = 'truncate')")
 		p.wants(outcome{slotHolder, "WARN", "debezium"}, outcome{pubInserts, "FAIL 79", "does not publish inserts"})
 		if text := p.examine().String(); !strings.Contains(text, "stop the daemon first") {
-			t.Errorf("whoever follows this stops a daemon:\n%s", text)
+			t.Errorf("this remedy stops a daemon:\n%s", text)
 		}
 		_ = conn.Close(context.Background())
 	})
@@ -226,7 +226,7 @@ func slotOutcomes(t *testing.T, w *world) {
 		p.await("the end of the standby", "SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'standby1'")
 		p.exec("SELECT pg_drop_replication_slot('standby1')")
 	})
-	// The last one: it costs every slot of the server its WAL.
+	// This case is the last one, because it removes WAL that every slot of the server needs.
 	t.Run("held, in danger, lost", func(t *testing.T) {
 		p := w.newPlace(t, w.pg).make()
 		p.setting("max_slot_wal_keep_size", "'96MB'")
@@ -234,17 +234,17 @@ func slotOutcomes(t *testing.T, w *world) {
 		for range 4 {
 			p.exec("SELECT pg_switch_wal()", "CREATE TABLE t ()", "DROP TABLE t")
 		}
-		p.wants(small, outcome{slotHeld, "WARN", "more than half"})
+		p.wants(small, outcome{slotRetained, "WARN", "more than half"})
 		p.exec("ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'", "SELECT pg_reload_conf()")
 		p.await("the setting", "SELECT current_setting('max_slot_wal_keep_size') = '16MB'")
 		small.words = "16 MB"
-		p.wants(small, outcome{slotHeld, "WARN", "more than half"}, outcome{slotWAL, "FAIL 69", "about to be lost"})
+		p.wants(small, outcome{slotRetained, "WARN", "more than half"}, outcome{slotWAL, "FAIL 69", "about to be lost"})
 		p.exec("CHECKPOINT")
 		p.wants(small, outcome{slotWAL, "FAIL 79", "invalidated it (wal_removed)"})
 	})
 }
 
-// stream reads a slot as somebody does who is not ours.
+// stream reads a slot as another client.
 func (p *place) stream(user, application, slot string) interface{ Close(context.Context) error } {
 	p.t.Helper()
 	conn := p.replicateAs(p.s.URL(p.name, user, rolePassword), application)
@@ -254,7 +254,7 @@ func (p *place) stream(user, application, slot string) interface{ Close(context.
 	return conn
 }
 
-// streamPhysical is a standby, as far as the server sees it.
+// streamPhysical reads a physical slot as a standby does.
 func (p *place) streamPhysical(slot string) interface{ Close(context.Context) error } {
 	p.t.Helper()
 	conn := p.replicateAs(p.s.SuperURL(p.name), "standby")

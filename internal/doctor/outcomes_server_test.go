@@ -44,8 +44,8 @@ func postgresOutcomes(t *testing.T, w *world) {
 			t.Errorf("before:\n%s\nafter:\n%s", before, after)
 		}
 	})
-	// Servers that take a connection and say nothing cost no more than the time that there is, and neither the other's share.
-	t.Run("nobody answers", func(t *testing.T) {
+	// Servers that accept a connection and do not answer: the run ends in time, and Kafka gets its share of the time.
+	t.Run("no server answers", func(t *testing.T) {
 		p := good.in(t)
 		mute := openPort(t, func(c net.Conn) { t.Cleanup(func() { _ = c.Close() }) })
 		p.rcfg.URL = func() (string, error) { return "postgres://x@" + mute + "/d?sslmode=disable", nil }
@@ -69,7 +69,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 			url, words, never string
 			edit              func(*Config)
 		}{
-			{strings.Replace(plain, "sslmode=disable", "sslmode=require", 1), "has no TLS, and sslmode", "firewall", func(*Config) {}},
+			{strings.Replace(plain, "sslmode=disable", "sslmode=require", 1), "does not support TLS, and sslmode", "firewall", func(*Config) {}},
 			{plain + "&foo=bar", "does not know a keyword", "firewall", func(*Config) {}},
 			{"postgres://x@" + closedPort + "/d", "postgres.url is not set", "firewall", func(c *Config) { c.NoURL = true }},
 		} {
@@ -87,7 +87,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 		p.cfg.NoPassword = true
 		p.wants(outcome{pgConnect, "FAIL 69", "none was found in postgres.url, PGPASSWORD or PGPASSFILE: FATAL: password authentication failed"})
 	})
-	t.Run("nobody there", func(t *testing.T) {
+	t.Run("no server", func(t *testing.T) {
 		p := good.in(t)
 		p.rcfg.URL = func() (string, error) { return "postgres://x@" + closedPort + "/d", nil }
 		p.wants(outcome{pgConnect, "FAIL 69", "refused"})
@@ -113,7 +113,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 		p := good.in(t)
 		var dials atomic.Int32
 		p.rcfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if dials.Add(1) > 1 { // the ordinary one is the first
+			if dials.Add(1) > 1 { // the first connection is the ordinary one
 				return nil, errors.New("no replication here")
 			}
 			return (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -128,14 +128,14 @@ func postgresOutcomes(t *testing.T, w *world) {
 		p.cfg.SenderTimeout = 2 * time.Second
 		p.cfg.Now = func() time.Time { return time.Now().Add(time.Hour) }
 		p.wants(outcome{pgKeepSize, "WARN", "no limit"}, outcome{pgIdle, "WARN", "1h0m0s"}, outcome{pgSync, "FAIL 78", "every commit would wait"},
-			outcome{pgTimeout, "WARN", "so short"}, outcome{pgClock, "WARN", "from this machine's"})
+			outcome{pgTimeout, "WARN", "a short stall"}, outcome{pgClock, "WARN", "from this machine's"})
 	})
 	t.Run("other settings", func(t *testing.T) {
 		p := good.in(t)
 		p.setting("max_slot_wal_keep_size", "'512MB'")
 		p.setting("synchronous_standby_names", "'outboxcdc_other, \"outboxcdc-"+p.name+"\"'")
 		p.cfg.SenderTimeout = time.Hour
-		p.wants(outcome{pgKeepSize, "WARN", "512 MB"}, outcome{pgTimeout, "WARN", "so long"}, outcome{pgSync, "FAIL 78", p.name})
+		p.wants(outcome{pgKeepSize, "WARN", "512 MB"}, outcome{pgTimeout, "WARN", "waits so long"}, outcome{pgSync, "FAIL 78", p.name})
 	})
 	t.Run("encodings", func(t *testing.T) {
 		p := good.in(t)
@@ -146,11 +146,11 @@ func postgresOutcomes(t *testing.T, w *world) {
 		for _, enc := range singles {
 			var n int
 			err := p.conn.QueryRow(t.Context(), `SELECT count(convert(set_byte('\x00', 0, b), $1, 'UTF8')) FROM generate_series(128, 255) b`, enc).Scan(&n)
-			if whole := slices.Contains(wholeEncodings, enc); whole != (err == nil) {
+			if whole := slices.Contains(convertibleEncodings, enc); whole != (err == nil) {
 				t.Errorf("%s is held for whole: %v; the server: %v", enc, whole, err)
 			}
 		}
-		for enc, want := range map[string]string{"SQL_ASCII": "checks no text", "WIN1252": "22P05"} {
+		for enc, want := range map[string]string{"SQL_ASCII": "does not check text", "WIN1252": "22P05"} {
 			e := &examination{found: map[string][]Finding{}}
 			e.server.encoding = enc
 			e.checkEncoding()
@@ -179,14 +179,14 @@ func postgresOutcomes(t *testing.T, w *world) {
 			}
 		}
 		p.cfg.LongTransaction = 0
-		p.wants(outcome{pgTransactions, "WARN", "no slot can be made"}, outcome{pgPrepared, "WARN", "'it''s forgotten'"})
+		p.wants(outcome{pgTransactions, "WARN", "no slot can be created"}, outcome{pgPrepared, "WARN", "'it''s forgotten'"})
 		p.exec("ROLLBACK PREPARED 'it''s forgotten'")
 		_ = open.Close(context.Background())
 	})
 	t.Run("version", func(t *testing.T) {
 		for number, want := range map[int]string{130020: "FAIL 78", 150012: "WARN", 190000: "WARN"} {
 			e := &examination{found: map[string][]Finding{}}
-			e.server.version, e.server.text = number, "of old"
+			e.server.Version, e.server.VersionText = number, "of old"
 			e.checkVersion()
 			f := e.found[pgVersion][0]
 			if is := string(f.Level); len(f.Remedy) == 0 || is != want && is+" 78" != want {
@@ -197,37 +197,37 @@ func postgresOutcomes(t *testing.T, w *world) {
 	})
 }
 
-// oldServerOutcomes are those that take settings which need a restart; and the server is the oldest that there is.
+// oldServerOutcomes are the cases whose settings need a restart, on the oldest supported server.
 func oldServerOutcomes(t *testing.T, w *world) {
 	s := pgtest.ForTest(t, pgtest.Options{Major: "14", Settings: map[string]string{"max_slot_wal_keep_size": "50GB", "max_wal_senders": "2", "max_replication_slots": "2", "fsync": "off"}})
 	w.makeRole(s)
 	p := w.newPlace(t, s).make()
 	p.wants()
 
-	// One more of each is in use: enough for the daemon, and not for peek, or a standby.
+	// One more of each is in use: enough for the daemon, but not for peek or a standby.
 	p.exec("SELECT pg_create_physical_replication_slot('another')")
-	busy := p.replicate("somebody")
+	busy := p.replicate("another")
 	p.wants(outcome{pgSenders, "WARN", "1 of 2"}, outcome{pgSlots, "WARN", "2 of 2"})
-	more := p.replicate("somebody")
+	more := p.replicate("another")
 	p.wants(outcome{pgSenders, "FAIL 69", "all 2"}, outcome{pgSlots, "WARN", "2 of 2"})
 	_, _ = busy.Close(context.Background()), more.Close(context.Background())
 	p.await("free walsenders", "SELECT NOT EXISTS (SELECT FROM pg_stat_replication)")
 	p.exec("SELECT pg_drop_replication_slot('"+p.name+"')", "SELECT pg_create_physical_replication_slot('further')")
-	p.wants(outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotThere, "FAIL 79", ""})
+	p.wants(outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotExists, "FAIL 79", ""})
 
 	_ = p.conn.Close(t.Context())
 	must(t, s.AppendConf("wal_level = replica"))
 	must(t, s.Restart(t.Context()))
-	p.wants(outcome{pgWALLevel, "FAIL 78", "replica"}, outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotThere, "FAIL 79", ""})
+	p.wants(outcome{pgWALLevel, "FAIL 78", "replica"}, outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotExists, "FAIL 79", ""})
 
 	_, err := s.Stop(t.Context(), pgtest.Fast)
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(s.DataDir, "standby.signal"), nil, 0o666))
 	must(t, s.StartAgain(t.Context()))
-	p.wants(outcome{pgPrimary, "FAIL 69", "in recovery"}, outcome{pgWALLevel, "FAIL 78", "replica"}, outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotThere, "FAIL 79", ""})
+	p.wants(outcome{pgPrimary, "FAIL 69", "in recovery"}, outcome{pgWALLevel, "FAIL 78", "replica"}, outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotExists, "FAIL 79", ""})
 }
 
-// replicate opens a replication connection of an administrator that does nothing.
+// replicate opens an idle replication connection as an administrator.
 func (p *place) replicate(application string) *pgconn.PgConn {
 	p.t.Helper()
 	return p.replicateAs(p.s.SuperURL(p.name), application)

@@ -19,17 +19,17 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// world is what all cases of TestEveryOutcome share: servers, and which outcomes were seen.
+// world has what the cases of TestEveryOutcome share: servers, and the outcomes that were seen.
 type world struct {
 	t     *testing.T
 	pg    *pgtest.Server // PostgreSQL 18
 	kafka *kfake.Cluster // three brokers
 	seen  map[string]bool
-	n     int // databases made
+	n     int // number of databases
 }
 
-// Every outcome of the catalogue is reached, on real servers, by the very thing that it is for; and where nothing is wrong
-// nothing is said.
+// TestEveryOutcome causes every outcome of the catalogue on real servers, and checks that a correct set-up has no
+// finding.
 func TestEveryOutcome(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it starts servers")
@@ -74,7 +74,7 @@ const (
 
 func (w *world) makeRole(s *pgtest.Server) {
 	w.t.Helper()
-	// Commits of the tests themselves must not wait for standbys that a case has named.
+	// Commits of the tests must not wait for standbys that a case configures.
 	err := s.Exec(w.t.Context(), "postgres", "ALTER ROLE postgres SET synchronous_commit = local",
 		"CREATE ROLE "+roleName+" LOGIN REPLICATION PASSWORD '"+rolePassword+"'")
 	if err != nil {
@@ -82,13 +82,13 @@ func (w *world) makeRole(s *pgtest.Server) {
 	}
 }
 
-// place is a database with an outbox as it should be, and the configuration for it. A case spoils it.
+// place is a database with a correct outbox, and its configuration. A case changes it.
 type place struct {
 	t     *testing.T
 	w     *world
 	s     *pgtest.Server
 	name  string
-	conn  *pgx.Conn // an administrator's
+	conn  *pgx.Conn // of an administrator
 	cfg   Config
 	rcfg  replication.Config
 	kcfg  kafka.Config
@@ -123,14 +123,14 @@ func (w *world) newPlace(t *testing.T, s *pgtest.Server) *place {
 	return p
 }
 
-// in is the same place for another case, which does not spoil it, or fixes what it spoils.
+// in is the same place for another case, which undoes its changes.
 func (p *place) in(t *testing.T) *place {
 	q := *p
 	q.t, q.cfg.Tables = t, slices.Clone(p.cfg.Tables)
 	return &q
 }
 
-// make makes table, publication and slot, and writes one row.
+// make creates table, publication and slot, and writes one row.
 func (p *place) make() *place {
 	p.t.Helper()
 	p.exec("CREATE TABLE outbox "+outboxColumns, "GRANT SELECT ON outbox TO "+roleName,
@@ -166,11 +166,11 @@ func (p *place) setting(name, value string) {
 		_ = p.s.Exec(context.Background(), "postgres", "ALTER SYSTEM RESET "+name, "SELECT pg_reload_conf()")
 		p.await("the setting of before", "SELECT NOT EXISTS (SELECT FROM pg_settings WHERE name = '"+name+"' AND setting = "+value+")")
 	})
-	// A new session has it once the postmaster has.
+	// New sessions have the setting once the postmaster has reloaded it.
 	p.await(name, "SELECT current_setting('"+name+"') = "+value)
 }
 
-// await asks again and again, each time in a new session, until the answer is yes.
+// await repeats the query, each time in a new session, until it returns true.
 func (p *place) await(what, question string) {
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		conn, err := pgx.Connect(context.Background(), p.s.SuperURL("postgres"))
@@ -228,10 +228,10 @@ func (p *place) examine() *Report {
 	return r
 }
 
-// outcome is what a case expects: a check, what it comes to, and words of it.
+// outcome is what a case expects: a check, its level, and words of the text.
 type outcome struct{ check, outcome, words string }
 
-// advises examines, and wants these words in a remedy of the check.
+// advises runs the doctor and checks that a remedy of the check contains these words.
 func (p *place) advises(check, words string) {
 	p.t.Helper()
 	for _, f := range p.examine().Findings {
@@ -242,7 +242,7 @@ func (p *place) advises(check, words string) {
 	p.t.Errorf("%s has no remedy with %q", check, words)
 }
 
-// wants examines, and holds the report to exactly these outcomes: whatever else is not OK is an error.
+// wants runs the doctor and checks that the report has exactly these outcomes besides OK.
 func (p *place) wants(all ...outcome) {
 	p.t.Helper()
 	r := p.examine()
@@ -281,10 +281,10 @@ func (p *place) wants(all ...outcome) {
 	}
 }
 
-// closedPort is an address where no server listens. A port that was free a moment ago may be another test's by now.
+// closedPort is an address without a listener. A port that was free a moment ago could be used by another test.
 const closedPort = "127.0.0.1:1"
 
-// openPort is an address where connections are taken and each is given to taken, which returns at once.
+// openPort is an address that accepts connections and passes each one to taken, which returns at once.
 func openPort(t *testing.T, taken func(net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -8,7 +8,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
-// checkPositions is about the topic that the mode deduplicated keeps its positions in. Without it the daemon runs, and repeats.
+// checkPositions checks the position topic, which delivery.mode deduplicated needs. Without the topic the daemon runs,
+// and a crash repeats events.
 func (e *examination) checkPositions(ctx context.Context, x *kafka.Examination) {
 	if e.Positions == "" {
 		e.skip(topicPositions, "delivery.mode needs none")
@@ -26,6 +27,6 @@ func (e *examination) checkPositions(ctx context.Context, x *kafka.Examination) 
 		if bad.Missing {
 			remedy = []Remedy{e.createPositions(x)}
 		}
-		e.warn(topicPositions, remedy, "%s: the daemon delivers at least once until that is fixed: a crash repeats", cause(err))
+		e.warn(topicPositions, remedy, "%s: until that is fixed the daemon delivers at least once, and a crash repeats events", cause(err))
 	}
 }

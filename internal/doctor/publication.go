@@ -2,57 +2,36 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/outboxcdc/outboxcdc/decoder"
 	"github.com/outboxcdc/outboxcdc/internal/human"
+	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// publicationFacts is what the publication says of itself.
-type publicationFacts struct {
-	there                                 bool
-	all, insert, update, delete, truncate bool
-	viaRoot                               bool
-	carried                               []carried
-}
-
-// carried is a table that the publication sends.
-type carried struct {
-	oid     uint32
-	name    string
-	filter  string
-	columns []string // nil: all
-	root    uint32   // the root of its partition tree, else itself
-}
-
 func (e *examination) checkPublication(ctx context.Context) {
-	p := &e.pub
-	e.because[groupPublication] = "the publication is not there"
-	err := e.conn.QueryRow(ctx, `SELECT puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot FROM pg_publication WHERE pubname = $1`,
-		e.Publication).Scan(&p.all, &p.insert, &p.update, &p.delete, &p.truncate, &p.viaRoot)
+	e.because[groupPublication] = "the publication does not exist"
+	var err error
+	e.pub, err = replication.ReadPublication(ctx, e.conn, e.Publication)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
+	case err != nil:
+		e.cannot(pubExists, err)
+		e.because[groupPublication] = "the publication could not be read"
+		return
+	case e.pub == nil:
 		e.noPublication(ctx)
 		return
-	case err != nil:
-		e.cannot(pubThere, err)
-		e.because[groupPublication] = "the publication could not be looked at"
-		return
 	}
-	p.there = true
-	e.ok(pubThere, "%s", e.Publication)
+	e.ok(pubExists, "%s", e.Publication)
 	if len(e.Tables) == 0 {
-		e.because[groupPublication] = "logical messages are the only source, and need of it only that it is there"
+		e.because[groupPublication] = "logical messages are the only source, so the publication need only exist"
 		return
 	}
-	e.because[groupPublication] = "no outbox is there"
+	e.because[groupPublication] = "no outbox exists"
 	e.checkPublished()
-	if p.carried, err = e.lookAtCarried(ctx); err != nil {
+	if e.published, err = replication.ReadPublishedTables(ctx, e.conn, e.Publication, nil); err != nil {
 		e.cannot(pubTables, err)
 		return
 	}
@@ -66,65 +45,44 @@ func (e *examination) checkPublication(ctx context.Context) {
 }
 
 func (e *examination) noPublication(ctx context.Context) {
-	e.because[groupOutbox] = "the publication is not there" // of what is about both
+	e.because[groupOutbox] = "the publication does not exist" // for the checks of both
 	remedy := []Remedy{e.setup()}
-	var slot bool
-	// setup apply refuses to make a publication for a slot that cannot see it.
-	if err := e.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)`, e.Slot).Scan(&slot); err == nil && slot {
+	// setup apply refuses to create a publication that an existing slot cannot decode with.
+	if slot, err := replication.ReadSlot(ctx, e.conn, e.Slot); err == nil && slot != nil {
 		remedy = []Remedy{
 			shellf("%s", strings.Replace(e.setup().Text, "setup apply", "setup destroy", 1)), e.setup(),
-			advicef("the slot is older than the new publication and could not decode with it; events written until then have to be found in the table"),
+			advicef("a slot that is older than the publication cannot decode with it; find the events written until then in the table"),
 		}
 	}
-	e.fail(pubThere, Lost, remedy, "the database has no publication %s; if it had one, events may be lost", e.Publication)
-}
-
-// carriedSQL says what is published in effect; attnames and rowfilter exist since PostgreSQL 15.
-const carriedSQL = `
-SELECT c.oid, t.schemaname || '.' || t.tablename, coalesce(to_jsonb(t)->>'rowfilter', ''),
-       CASE WHEN to_jsonb(t) ? 'attnames' THEN ARRAY(SELECT jsonb_array_elements_text(to_jsonb(t)->'attnames')) END,
-       coalesce(pg_partition_root(c.oid)::oid, c.oid)
-  FROM pg_publication_tables t JOIN pg_namespace n ON n.nspname = t.schemaname
-  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
- WHERE t.pubname = $1 ORDER BY 2`
-
-func (e *examination) lookAtCarried(ctx context.Context) ([]carried, error) {
-	rows, err := e.conn.Query(ctx, carriedSQL, e.Publication)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c carried, err error) {
-		err = row.Scan(&c.oid, &c.name, &c.filter, &c.columns, &c.root)
-		return c, err
-	})
+	e.fail(pubExists, Lost, remedy, "the database has no publication %s; if it had one, events may be lost", e.Publication)
 }
 
 func (e *examination) checkPublished() {
-	p := &e.pub
+	p := e.pub
 	var more []string
-	for name, on := range map[string]bool{"update": p.update, "delete": p.delete, "truncate": p.truncate} {
+	for name, on := range map[string]bool{"update": p.Updates, "delete": p.Deletes, "truncate": p.Truncates} {
 		if on {
 			more = append(more, name)
 		}
 	}
 	slices.Sort(more)
 	switch {
-	case !p.insert:
+	case !p.Inserts:
 		e.fail(pubInserts, Lost, []Remedy{sqlf("ALTER PUBLICATION %s SET (publish = '%s')", ident(e.Publication), strings.Join(append([]string{"insert"}, more...), ", "))},
-			"it does not publish inserts: no event arrives, and none written meanwhile ever will")
+			"it does not publish inserts: no event is delivered, and events written meanwhile are never delivered")
 	case len(more) > 0:
-		e.warn(pubInserts, e.narrow(), "it publishes %s, too, which are no events: they are sent, decoded and left out (route.on_update)", strings.Join(more, ", "))
+		e.warn(pubInserts, e.narrow(), "it also publishes %s, which are no events: they are sent, decoded and skipped (route.on_update)", strings.Join(more, ", "))
 	default:
 		e.ok(pubInserts, "inserts, and nothing else")
 	}
 }
 
 func (e *examination) checkCarried(t *tableFacts) {
-	p, pub := &e.pub, ident(e.Publication)
-	var ours []carried
-	for _, c := range p.carried {
-		if c.oid == t.oid || c.root == t.oid {
-			ours = append(ours, c)
+	pub := ident(e.Publication)
+	var ours []replication.PublishedTable
+	for _, p := range e.published {
+		if p.OID == t.oid || p.Root == t.oid {
+			ours = append(ours, p)
 		}
 	}
 	if len(ours) == 0 {
@@ -136,17 +94,17 @@ func (e *examination) checkCarried(t *tableFacts) {
 	}
 	e.ok(pubTables, "carries %s", t.Table)
 	e.checkViaRoot(t)
-	// SET TABLE would take away the tables that others read by this publication.
+	// SET TABLE would remove tables that other clients read with this publication.
 	whole := []Remedy{sqlf("BEGIN; ALTER PUBLICATION %[1]s DROP TABLE %[2]s; ALTER PUBLICATION %[1]s ADD TABLE %[2]s; COMMIT", pub, t.quoted())}
-	if p.all {
+	if e.pub.AllTables {
 		whole = e.narrow()
 	}
 	var missing []string
 	filter := ""
-	for _, c := range ours {
-		filter = c.filter
+	for _, p := range ours {
+		filter = p.Filter
 		for _, name := range t.Needs {
-			if c.columns != nil && !slices.Contains(c.columns, name) && !slices.Contains(missing, name) && !slices.Contains(t.generated, name) && t.has(name) {
+			if !slices.Contains(p.Columns, name) && !slices.Contains(missing, name) && !slices.Contains(t.generated, name) && t.has(name) {
 				missing = append(missing, name)
 			}
 		}
@@ -155,12 +113,12 @@ func (e *examination) checkCarried(t *tableFacts) {
 		}
 	}
 	if filter != "" {
-		e.fail(pubFilter, Lost, whole, "rows of %s that do not match are lost without a word: WHERE %s", t.Table, filter)
+		e.fail(pubFilter, Lost, whole, "rows of %s that do not match the filter are lost silently: WHERE %s", t.Table, filter)
 	} else {
 		e.ok(pubFilter, "none on %s", t.Table)
 	}
 	if len(missing) > 0 {
-		e.fail(pubColumns, Wrong, whole, "the column list of %s leaves out %s", t.Table, strings.Join(missing, ", "))
+		e.fail(pubColumns, Wrong, whole, "the column list of %s omits %s", t.Table, strings.Join(missing, ", "))
 	} else {
 		e.ok(pubColumns, "all needed columns of %s are sent", t.Table)
 	}
@@ -170,8 +128,9 @@ func (f *tableFacts) has(column string) bool {
 	return slices.ContainsFunc(f.columns, func(c decoder.Column) bool { return c.Name == column })
 }
 
-// narrow is a publication of the outboxes alone, beside the one that there is. Debezium's default publication serves every connector of
-// the database, and a running daemon takes an altered one for a loss.
+// narrow suggests a second publication with the outboxes alone. The existing one is not altered: Debezium's default
+// publication serves every connector of the database, and a running daemon treats an altered publication as a possible
+// loss of events.
 func (e *examination) narrow() []Remedy {
 	name := "outboxcdc"
 	if e.Publication == name {
@@ -179,12 +138,12 @@ func (e *examination) narrow() []Remedy {
 	}
 	return []Remedy{
 		sqlf("CREATE PUBLICATION %s FOR TABLE %s WITH (publish = 'insert', publish_via_partition_root = true)", name, e.allTables()),
-		advicef("leave %s as it is: others may read by it. Once confirmed_flush_lsn has passed the new publication, set postgres.publication: %s and restart (docs/debezium.md)",
+		advicef("leave %s unchanged: other clients may use it. Once confirmed_flush_lsn has passed the new publication, set postgres.publication: %s and restart (docs/debezium.md)",
 			e.Publication, name),
 	}
 }
 
-// allTables are all outboxes.
+// allTables lists all outboxes for SQL.
 func (e *examination) allTables() string {
 	var all []string
 	for i := range e.Tables {
@@ -197,25 +156,24 @@ func (e *examination) checkViaRoot(t *tableFacts) {
 	switch {
 	case !t.partitioned:
 		e.skip(pubViaRoot, "%s is not partitioned", t.Table)
-	case e.pub.viaRoot:
-		e.ok(pubViaRoot, "rows of %s come under its own name", t.Table)
+	case e.pub.ViaRoot:
+		e.ok(pubViaRoot, "rows of %s are sent under the table's own name", t.Table)
 	default:
 		e.warn(pubViaRoot, e.narrow(),
-			"rows of %s come under the names of its partitions: a partition that is attached or detached is a change that the daemon stops at", t.Table)
+			"rows of %s are sent under the names of its partitions: when a partition is attached or detached, the daemon stops", t.Table)
 	}
 }
 
-// checkIdentity is about the application: where updates or deletes are published of a table without replica identity, the
-// server refuses them to the job that cleans the table up.
+// checkIdentity checks that the application can delete rows: if updates or deletes of a table without replica identity
+// are published, the server refuses them.
 func (e *examination) checkIdentity(t *tableFacts) {
-	p := &e.pub
-	none := t.identity == "n" || t.identity == "d" && len(t.key) == 0
+	noIdentity := t.identity == "n" || t.identity == "d" && len(t.key) == 0
 	switch {
-	case (p.update || p.delete) && none:
+	case (e.pub.Updates || e.pub.Deletes) && noIdentity:
 		e.fail(tableIdentity, Wrong, []Remedy{sqlf("ALTER TABLE %s REPLICA IDENTITY FULL", t.quoted()), advicef("or add a primary key to it")},
-			"the application cannot delete or update rows of %s: the publication publishes that, and the table has no replica identity", t.Table)
-	case none:
-		e.ok(tableIdentity, "%s has none, and needs none while only inserts are published", t.Table)
+			"the application cannot delete or update rows of %s: the publication publishes deletes or updates, and the table has no replica identity", t.Table)
+	case noIdentity:
+		e.ok(tableIdentity, "%s has none, which suffices while only inserts are published", t.Table)
 	default:
 		e.ok(tableIdentity, "%s has one", t.Table)
 	}
@@ -223,23 +181,23 @@ func (e *examination) checkIdentity(t *tableFacts) {
 
 func (e *examination) checkOthers() {
 	var others []string
-	for _, c := range e.pub.carried {
-		if !slices.ContainsFunc(e.tables, func(t tableFacts) bool { return t.oid == c.oid || t.oid == c.root }) {
-			others = append(others, c.name)
+	for _, p := range e.published {
+		if !slices.ContainsFunc(e.tables, func(t tableFacts) bool { return t.oid == p.OID || t.oid == p.Root }) {
+			others = append(others, p.Schema+"."+p.Name)
 		}
 	}
 	switch {
-	case e.pub.all:
-		e.warn(pubOthers, e.narrow(), "it is FOR ALL TABLES: every insert of the database is sent and thrown away (%s)", some(others, "table"))
+	case e.pub.AllTables:
+		e.warn(pubOthers, e.narrow(), "it is FOR ALL TABLES: every insert of the database is sent and discarded (%s)", listSome(others, "table"))
 	case len(others) > 0:
-		e.warn(pubOthers, e.narrow(), "inserts into %s are sent and thrown away", some(others, "table"))
+		e.warn(pubOthers, e.narrow(), "inserts into %s are sent and discarded", listSome(others, "table"))
 	default:
 		e.ok(pubOthers, "none")
 	}
 }
 
-// some names the first few of many.
-func some(names []string, what string) string {
+// listSome counts names and lists the first few.
+func listSome(names []string, what string) string {
 	const few = 5
 	if len(names) <= few {
 		return fmt.Sprintf("%s: %s", human.Count(len(names), what, what+"s"), strings.Join(names, ", "))

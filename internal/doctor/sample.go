@@ -15,18 +15,18 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// A sample is bounded twice: it reads the end of the primary key's index and no more rows, and the server ends it.
+// The limits of a sample: rows at the end of the primary key's index, and a timeout on the server.
 const (
 	sampleRows    = 1000
 	sampleTimeout = "2s"
 )
 
-// sample finds the topics: those that the settings name, and those that the newest rows of each outbox lead to.
+// sample finds the topics that the newest rows of each outbox lead to.
 func (e *examination) sample(ctx context.Context) {
 	for i := range e.tables {
 		t := &e.tables[i]
-		if !t.usable || !t.reads || e.has(tableColumns, Fail) {
-			e.skip(topicsKnown, "%s cannot be read for it", t.Table)
+		if !t.usable || !t.readable || e.has(tableColumns, Fail) {
+			e.skip(topicsKnown, "%s cannot be read", t.Table)
 			continue
 		}
 		rows, stray, err := e.sampleTable(ctx, t)
@@ -34,18 +34,18 @@ func (e *examination) sample(ctx context.Context) {
 		case err != nil:
 			e.cannot(topicsKnown, err)
 		case rows == 0:
-			e.skip(topicsKnown, "%s is empty: topics show with the first rows (or name them: --topic)", t.Table)
+			e.skip(topicsKnown, "%s is empty: topics are found from rows (or name topics with --topic)", t.Table)
 		case stray.n > 0:
-			e.warn(topicsKnown, []Remedy{advicef("see docs/routing.md: route.topic, route.topics, route.unmatched; poison.policy says what becomes of them")},
+			e.warn(topicsKnown, []Remedy{advicef("see docs/routing.md: route.topic, route.topics, route.unmatched; poison.policy decides what happens to such events")},
 				"%d of the newest %s of %s lead to no topic: %s", stray.n, human.Count(rows, "row", "rows"), t.Table, stray.why)
 		default:
-			e.ok(topicsKnown, "the newest %s of %s: %s", human.Count(rows, "row", "rows"), t.Table, e.leads(t))
+			e.ok(topicsKnown, "the newest %s of %s: %s", human.Count(rows, "row", "rows"), t.Table, e.topicsOf(t))
 		}
 	}
 }
 
-// leads lists the topics of a table, for people.
-func (e *examination) leads(t *tableFacts) string {
+// topicsOf lists the topics of a table, for people.
+func (e *examination) topicsOf(t *tableFacts) string {
 	var names []string
 	for topic, from := range e.types {
 		if from == t.Table.String() {
@@ -53,13 +53,13 @@ func (e *examination) leads(t *tableFacts) string {
 		}
 	}
 	slices.Sort(names)
-	return some(names, "topic")
+	return listSome(names, "topic")
 }
 
 // strays are rows without a topic.
 type strays struct {
 	n   int
-	why string // of the first
+	why string // for the first one
 }
 
 func (e *examination) sampleTable(ctx context.Context, t *tableFacts) (n int, stray strays, err error) {
@@ -68,7 +68,7 @@ func (e *examination) sampleTable(ctx context.Context, t *tableFacts) (n int, st
 		return 0, stray, err
 	}
 	defer func() { _ = tx.Rollback(ctx) }()
-	// No sequential scan and no sort where the primary key's index will do.
+	// The planner shall use the index of the primary key, without a sequential scan or a sort.
 	if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = '"+sampleTimeout+"'; SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; "+
 		"SET LOCAL row_security = on", pgx.QueryExecModeSimpleProtocol); err != nil {
 		return 0, stray, err
@@ -98,7 +98,7 @@ func (e *examination) sampleTable(ctx context.Context, t *tableFacts) (n int, st
 				ev.Values[i] = decoder.Value{Data: []byte(*values[at])}
 			}
 		}
-		// Poison for another reason is no matter here: the payload, for one, was not read.
+		// Poison for another reason is ignored: the payload, for instance, was not read.
 		var poison *router.Poison
 		if err := e.Router.Route(ev, checkpoint.Position{}, &rec); err != nil && !errors.As(err, &poison) {
 			return n, stray, err
@@ -116,7 +116,8 @@ func (e *examination) sampleTable(ctx context.Context, t *tableFacts) (n int, st
 	return n, stray, rows.Err()
 }
 
-// newest selects the rows with the greatest keys: of keys that grow, those are the newest; of others, some.
+// newest selects the rows with the greatest primary keys. If keys grow, those are the newest rows, otherwise arbitrary
+// ones.
 func (f *tableFacts) newest(read []string) string {
 	var columns, order []string
 	for _, name := range read {

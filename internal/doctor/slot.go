@@ -9,14 +9,17 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// slotFacts is the slot, and what its standbys are.
+// slotFacts is the slot, and the slots of standbys.
 type slotFacts struct {
 	*replication.Slot
-	physical, standbysNotActive []string // slots of standbys, and those of synchronized_standby_slots that are not active
+	physical, standbysNotActive []string // active slots of standbys, and slots of synchronized_standby_slots that are not active
 }
 
-// pinned is the WAL before the confirmed position that the server keeps for transactions that were open there.
-func (s *slotFacts) pinned() int64 { return int64(s.RetainedBytes()) - int64(s.UnconfirmedBytes()) }
+// confirmedBytes is the retained WAL before the confirmed position, which the server keeps for transactions that were
+// open there.
+func (s *slotFacts) confirmedBytes() int64 {
+	return int64(s.RetainedBytes()) - int64(s.UnconfirmedBytes())
+}
 
 const standbySlotsSQL = `
 SELECT ARRAY(SELECT p.slot_name::text FROM pg_replication_slots p WHERE p.slot_type = 'physical' AND NOT p.temporary AND p.active ORDER BY 1),
@@ -24,8 +27,8 @@ SELECT ARRAY(SELECT p.slot_name::text FROM pg_replication_slots p WHERE p.slot_t
               WHERE NOT EXISTS (SELECT FROM pg_replication_slots p WHERE p.slot_name = trim(w) AND p.active) ORDER BY 1)`
 
 func (e *examination) checkSlot(ctx context.Context) {
-	e.because[groupSlot] = "the slot is not there"
-	defer e.checkRoom()
+	e.because[groupSlot] = "the slot does not exist"
+	defer e.checkCapacity()
 	var s slotFacts
 	var err error
 	if s.Slot, err = replication.ReadSlot(ctx, e.conn, e.Slot); err == nil && s.Slot != nil {
@@ -33,16 +36,16 @@ func (e *examination) checkSlot(ctx context.Context) {
 	}
 	switch {
 	case err != nil:
-		e.cannot(slotThere, err)
-		e.because[groupSlot] = "the slot could not be looked at"
+		e.cannot(slotExists, err)
+		e.because[groupSlot] = "the slot could not be read"
 		return
 	case s.Slot == nil:
-		e.fail(slotThere, Lost, []Remedy{e.setup(), advicef("if there was one, events written since it was lost are in no stream: find them in the table before")},
-			"the server has no slot %s: nothing is delivered, and the server keeps no WAL for the daemon", e.Slot)
+		e.fail(slotExists, Lost, []Remedy{e.setup(), advicef("if there was a slot, events written since it was lost are not in any stream: find them in the table first")},
+			"the server has no slot %s: nothing is delivered, and the server retains no WAL for the daemon", e.Slot)
 		return
 	}
 	e.slot = &s
-	e.ok(slotThere, "%s", e.Slot)
+	e.ok(slotExists, "%s", e.Slot)
 	e.checkSlotFits(&s)
 	if s.Kind != "logical" {
 		e.because[groupSlot] = "it is not a logical slot"
@@ -50,7 +53,7 @@ func (e *examination) checkSlot(ctx context.Context) {
 	}
 	e.checkHolder(&s)
 	e.checkWALStatus(&s)
-	e.checkHeld(&s)
+	e.checkRetained(&s)
 	e.checkFailover(&s)
 	e.checkStandbySlots(&s)
 }
@@ -62,103 +65,103 @@ func (e *examination) checkSlotFits(s *slotFacts) {
 		e.fail(slotFits, Lost, other, "%s is a physical slot, of a standby", e.Slot) // the daemon finds no logical slot of that name
 	case s.Plugin != "pgoutput":
 		e.fail(slotFits, Wrong, other, "its output plugin is %s, not pgoutput", s.Plugin)
-	case s.Database != e.server.database:
+	case s.Database != e.server.Database:
 		e.fail(slotFits, Wrong, append([]Remedy{settingf("postgres: {url: postgres://%s@%s/%s}", e.Role, e.Server, s.Database)}, other...),
-			"it belongs to database %s, and we are in %s", s.Database, e.server.database)
+			"it belongs to database %s, and postgres.url names %s", s.Database, e.server.Database)
 	case s.Temporary:
-		e.fail(slotFits, Unavailable, other, "it is temporary: it ends with the session that created it, and events written since are lost with it")
+		e.fail(slotFits, Unavailable, other, "it is temporary: the server drops it when the session that created it ends, and undelivered events are lost")
 	case s.ConfirmedFlush == 0:
-		e.fail(slotFits, Unavailable, []Remedy{advicef("it waits for transactions that are open: see long_transactions")}, "it is still being created")
+		e.fail(slotFits, Unavailable, []Remedy{advicef("the creation waits for open transactions: see long_transactions")}, "it is still being created")
 	default:
 		e.ok(slotFits, "pgoutput, in database %s", s.Database)
 	}
 }
 
 func (e *examination) checkHolder(s *slotFacts) {
-	who := s.ActiveName
-	if who == "" {
-		who = "a client whose name role " + e.server.user + " may not see"
+	client := s.ActiveName
+	if client == "" {
+		client = "a client whose name role " + e.server.user + " may not see"
 	}
 	if s.ActiveAddress != "" {
-		who += " at " + s.ActiveAddress
+		client += " at " + s.ActiveAddress
 	}
 	switch {
 	case !s.Active && s.InactiveSince != nil:
-		e.ok(slotHolder, "no client, since %s: run can begin", s.InactiveSince.UTC().Format(time.RFC3339))
+		e.ok(slotHolder, "no client since %s: the daemon can start", s.InactiveSince.UTC().Format(time.RFC3339))
 	case !s.Active:
-		e.ok(slotHolder, "no client: run can begin")
+		e.ok(slotHolder, "no client: the daemon can start")
 	case s.ActiveName == e.Source.ApplicationName():
-		e.ok(slotHolder, "%s, PID %d: a daemon runs; a second one would wait as a standby", who, s.ActivePID)
+		e.ok(slotHolder, "%s, PID %d: a daemon is running; a second one would wait as a standby", client, s.ActivePID)
 	default:
 		e.warn(slotHolder, []Remedy{sqlf("SELECT pid, usename, application_name, client_addr, backend_start FROM pg_stat_activity WHERE pid = %d", s.ActivePID)},
-			"it is read by %s, PID %d, which is not a daemon of this configuration: what that one confirms, this one never sees", who, s.ActivePID)
+			"it is read by %s, PID %d, which is not a daemon with this configuration: events that the other client confirms are never delivered by the daemon", client, s.ActivePID)
 	}
 }
 
 func (e *examination) checkWALStatus(s *slotFacts) {
 	retained := int64(s.RetainedBytes())
 	recreate := []Remedy{
-		advicef("find the events written since in the table, then recreate the slot (a daemon that runs has stopped with exit code 79)"),
+		advicef("find the events written since in the table, then recreate the slot (a running daemon has stopped with exit code 79)"),
 		shellf("%s", strings.Replace(e.setup().Text, "setup apply", "setup destroy", 1)), e.setup(),
 	}
 	switch {
 	case s.Invalidation != "":
 		e.fail(slotWAL, Lost, recreate, "the slot is lost: the server has invalidated it (%s)", s.Invalidation)
 	case s.WALStatus == "lost":
-		e.fail(slotWAL, Lost, recreate, "the slot is lost: the server has removed WAL that it needs (max_slot_wal_keep_size)")
+		e.fail(slotWAL, Lost, recreate, "the slot is lost: the server has removed WAL that the slot needs (max_slot_wal_keep_size)")
 	case s.WALStatus == "unreserved":
 		e.fail(slotWAL, Unavailable, []Remedy{
-			advicef("at once: start the daemon, fix Kafka, or give the slot more:"),
+			advicef("at once: start the daemon, fix Kafka, or raise the limit:"),
 			sqlf("ALTER SYSTEM SET max_slot_wal_keep_size = '%s'", strings.ReplaceAll(human.Size(roundUp(retained*2)), " ", "")), sqlf("SELECT pg_reload_conf()"),
-		}, "the slot is about to be lost: it holds more than max_slot_wal_keep_size, and the next checkpoint removes WAL that it needs")
+		}, "the slot is about to be lost: it retains more than max_slot_wal_keep_size, and the next checkpoint removes WAL that the slot needs")
 	default:
-		e.ok(slotWAL, "%s: all that it needs is there", s.WALStatus)
+		e.ok(slotWAL, "%s: the server has all WAL that the slot needs", s.WALStatus)
 	}
 }
 
-// roundUp gives a whole number of GB.
+// roundUp rounds up to whole GB, at least 1 GB.
 func roundUp(n int64) int64 {
 	const gb = 1 << 30
 	return max(1, (n+gb-1)/gb) * gb
 }
 
-// Held WAL to worry about: more than this, or than half of what is allowed.
+// muchWAL is how much retained WAL is reported even if the server sets no limit.
 const muchWAL = 10 << 30
 
-func (e *examination) checkHeld(s *slotFacts) {
+func (e *examination) checkRetained(s *slotFacts) {
 	retained := int64(s.RetainedBytes())
-	text := "it holds " + human.Size(retained) + " of WAL"
-	budget := e.server.keepSize
+	text := "it retains " + human.Size(retained) + " of WAL"
+	budget := e.server.KeepSize
 	switch {
 	case s.SafeWALBytes != nil:
 		text += "; " + human.Size(*s.SafeWALBytes) + " more may be written before it is lost"
 	case budget < 0:
-		text += "; there is no limit but the disk (max_slot_wal_keep_size)"
+		text += "; only the disk limits it (max_slot_wal_keep_size)"
 	}
-	remedy := []Remedy{advicef("start the daemon, or fix what it waits for (%s status --watch)", e.Command)}
+	remedy := []Remedy{advicef("start the daemon, or fix what the daemon waits for (%s status --watch)", e.Command)}
 	switch {
-	case s.pinned() > muchWAL:
-		e.warn(slotHeld, []Remedy{advicef("end the transaction that holds it: see long_transactions and prepared_transactions")},
-			"%s; %s of it is confirmed, and held by a transaction that is open since", text, human.Size(s.pinned()))
+	case s.confirmedBytes() > muchWAL:
+		e.warn(slotRetained, []Remedy{advicef("end the transaction that retains it: see long_transactions and prepared_transactions")},
+			"%s; %s of that is confirmed and retained because of an open transaction", text, human.Size(s.confirmedBytes()))
 	case budget >= 0 && s.WALStatus != "lost" && retained > budget/2:
-		e.warn(slotHeld, remedy, "%s: more than half of max_slot_wal_keep_size (%s) is used", text, human.Size(budget))
+		e.warn(slotRetained, remedy, "%s: more than half of max_slot_wal_keep_size (%s) is used", text, human.Size(budget))
 	case retained > muchWAL:
-		e.warn(slotHeld, remedy, "%s", text)
+		e.warn(slotRetained, remedy, "%s", text)
 	default:
-		e.ok(slotHeld, "%s", text)
+		e.ok(slotRetained, "%s", text)
 	}
 }
 
 func (e *examination) checkFailover(s *slotFacts) {
 	switch {
-	case e.server.major() < 17:
-		e.skip(slotFailover, "PostgreSQL has failover slots since 17; before, a failover loses the slot")
+	case e.server.Major() < 17:
+		e.skip(slotFailover, "failover slots exist since PostgreSQL 17; before, a failover loses the slot")
 	case s.Synced:
-		e.ok(slotFailover, "this is the copy of a primary's slot, which can be read after the promotion")
+		e.ok(slotFailover, "it is the copy of a primary's slot and can be read after the promotion")
 	case !s.Failover:
 		e.warn(slotFailover, []Remedy{
 			advicef("while the daemon is stopped, over a replication connection (psql \"replication=database …\"): ALTER_REPLICATION_SLOT %s ( FAILOVER )", e.Slot),
-		}, "it is no failover slot: a failover of the server loses it")
+		}, "it is not a failover slot: a failover of the server loses it")
 	default:
 		e.ok(slotFailover, "it is a failover slot: standbys with sync_replication_slots = on have a copy")
 	}
@@ -167,15 +170,15 @@ func (e *examination) checkFailover(s *slotFacts) {
 func (e *examination) checkStandbySlots(s *slotFacts) {
 	names := e.server.standbySlots
 	switch {
-	case e.server.major() < 17:
-		e.skip(slotStandby, "PostgreSQL has synchronized_standby_slots since 17")
+	case e.server.Major() < 17:
+		e.skip(slotStandby, "synchronized_standby_slots exists since PostgreSQL 17")
 	case names == "" && s.Failover && len(s.physical) > 0:
 		e.warn(slotStandby, alterSystem("synchronized_standby_slots = '%s'", strings.Join(s.physical, ",")),
-			"synchronized_standby_slots is empty: after a failover events may have been delivered that the new primary never had (standbys here: %s)", strings.Join(s.physical, ", "))
+			"synchronized_standby_slots is empty: after a failover, events may have been delivered that the new primary never had (standbys: %s)", strings.Join(s.physical, ", "))
 	case names == "":
 		e.ok(slotStandby, "the server waits for no standby")
 	case s.Failover && len(s.standbysNotActive) > 0:
-		e.fail(slotStandby, Unavailable, append([]Remedy{advicef("start the standby, or no longer wait for it:")}, alterSystem("synchronized_standby_slots = ''")...),
+		e.fail(slotStandby, Unavailable, append([]Remedy{advicef("start the standby, or remove it from the setting:")}, alterSystem("synchronized_standby_slots = ''")...),
 			"nothing is delivered: the server waits for standbys that are not connected: %s (synchronized_standby_slots)", strings.Join(s.standbysNotActive, ", "))
 	default:
 		e.ok(slotStandby, "%s: connected", names)

@@ -13,20 +13,20 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// tableFacts is an outbox as the catalogs have it.
+// tableFacts is an outbox as the catalogs describe it.
 type tableFacts struct {
 	*Table
-	there       bool
-	usable      bool                // it is a table, and its rows are in the WAL
+	exists      bool
+	usable      bool                // it is a table, and all its rows are published
 	unsent      *replication.Unsent // a partition with rows that are not published
 	partitioned bool
-	reads       bool // the role may
+	readable    bool // the role may read the table
 	oid         uint32
 	columns     []decoder.Column
 	generated   []string
 	identity    string // relreplident: d, n, f or i
 	key         []string
-	source      int // its number among the router's
+	source      int // index among the router's sources
 }
 
 const tableSQL = `
@@ -39,14 +39,15 @@ SELECT c.oid, c.relkind::text, c.relpersistence::text, c.relispartition, c.relre
                JOIN pg_attribute a ON a.attnum = k.num WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid ORDER BY k.at)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`
 
-// lookAtTable is nil and no error for a table that is not there.
-func (e *examination) lookAtTable(ctx context.Context, t *Table, source int) (tableFacts, string, error) {
-	f := tableFacts{Table: t, source: source}
+// readTable reads the table. If it is not usable, unfit says why; exists is false, without an error, if there is no
+// such table.
+func (e *examination) readTable(ctx context.Context, t *Table, source int) (f tableFacts, unfit string, err error) {
+	f = tableFacts{Table: t, source: source}
 	var kind, persistence string
 	var partition bool
 	var names []string
 	var types []uint32
-	err := e.conn.QueryRow(ctx, tableSQL, t.Schema, t.Name).Scan(&f.oid, &kind, &persistence, &partition, &f.identity, &f.reads,
+	err = e.conn.QueryRow(ctx, tableSQL, t.Schema, t.Name).Scan(&f.oid, &kind, &persistence, &partition, &f.identity, &f.readable,
 		&names, &types, &f.generated, &f.key)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return f, "", nil
@@ -54,7 +55,7 @@ func (e *examination) lookAtTable(ctx context.Context, t *Table, source int) (ta
 	if err != nil {
 		return f, "", err
 	}
-	f.there, f.partitioned = true, kind == "p"
+	f.exists, f.partitioned = true, kind == "p"
 	for i := range names {
 		f.columns = append(f.columns, decoder.Column{Name: names[i], TypeOID: types[i]})
 	}
@@ -81,31 +82,31 @@ func (e *examination) checkTables(ctx context.Context) {
 	}
 	for i := range e.Tables {
 		t := &e.Tables[i]
-		f, unfit, err := e.lookAtTable(ctx, t, i)
+		f, unfit, err := e.readTable(ctx, t, i)
 		if err != nil {
-			e.cannot(tableThere, err)
+			e.cannot(tableExists, err)
 			continue
 		}
 		e.tables = append(e.tables, f)
 		e.checkTable(&f, unfit)
 	}
-	e.because[groupOutbox] = "no outbox is there"
+	e.because[groupOutbox] = "no outbox exists"
 }
 
 func (e *examination) checkTable(f *tableFacts, unfit string) {
 	switch {
-	case !f.there:
-		e.fail(tableThere, Lost, []Remedy{e.setup(), advicef("or name the table that there is: outbox.table")},
+	case !f.exists:
+		e.fail(tableExists, Lost, []Remedy{e.setup(), advicef("or set outbox.table to an existing table")},
 			"the database has no table %s; if it had one, events may be lost", f.Table)
 		return
 	case unfit == "kind":
-		e.fail(tableThere, Lost, []Remedy{settingf("outbox: {table: <the table that is written>}")}, "%s is not a table, but a view or the like", f.Table)
+		e.fail(tableExists, Lost, []Remedy{settingf("outbox: {table: <the table that the application writes>}")}, "%s is not a table but, for instance, a view", f.Table)
 		return
 	case unfit == "partition":
-		e.fail(tableThere, Lost, []Remedy{settingf("outbox: {table: <the root of the partitioned table>}")}, "%s is a partition: a partitioned outbox is named by its root", f.Table)
+		e.fail(tableExists, Lost, []Remedy{settingf("outbox: {table: <the root of the partitioned table>}")}, "%s is a partition: name the root of the partitioned table", f.Table)
 		return
 	case unfit == "unlogged":
-		e.fail(tableThere, Lost, []Remedy{sqlf("ALTER TABLE %s SET LOGGED", f.quoted())}, "%s is unlogged or temporary: its rows are not in the WAL, so nobody can read them there", f.Table)
+		e.fail(tableExists, Lost, []Remedy{sqlf("ALTER TABLE %s SET LOGGED", f.quoted())}, "%s is unlogged or temporary: its rows are not in the WAL", f.Table)
 		return
 	}
 	if f.unsent != nil {
@@ -113,16 +114,16 @@ func (e *examination) checkTable(f *tableFacts, unfit string) {
 		if statement := f.unsent.SQL(); statement != "" {
 			remedies = slices.Insert(remedies, 0, sqlf("%s", statement))
 		}
-		e.fail(tableThere, Lost, remedies, "the partition %s", f.unsent)
+		e.fail(tableExists, Lost, remedies, "the partition %s", f.unsent)
 		return
 	}
-	e.ok(tableThere, "%s%s", f.Table, map[bool]string{true: ", partitioned"}[f.partitioned])
+	e.ok(tableExists, "%s%s", f.Table, map[bool]string{true: ", partitioned"}[f.partitioned])
 	e.checkColumns(f)
 	e.checkGenerated(f)
-	e.checkTableRights(f)
+	e.checkTablePrivileges(f)
 }
 
-// checkColumns compares with the settings: columns that are missing first, then the router's own rules for types.
+// checkColumns compares the columns with the settings: first their names, then, by the router's own rules, their types.
 func (e *examination) checkColumns(f *tableFacts) {
 	var missing []string
 	for _, want := range f.Needs {
@@ -132,21 +133,21 @@ func (e *examination) checkColumns(f *tableFacts) {
 	}
 	if len(missing) > 0 {
 		e.fail(tableColumns, Wrong, []Remedy{
-			settingf("outbox: {columns: {<role>: <column that there is>}} # \"\" where there is none; the table has %s", f.names()),
+			settingf("outbox: {columns: {<role>: <existing column>}} # \"\" for none; the table has %s", f.names()),
 			sqlf("ALTER TABLE %s ADD COLUMN %s <type>", f.quoted(), ident(missing[0])),
 		}, "%s has no %s, which the settings name", f.Table, strings.Join(missing, ", "))
 		return
 	}
 	if err := e.Router.Fits(f.relation()); err != nil {
 		text := cause(err)
-		remedy := []Remedy{advicef("set another column, or alter the column's type")}
+		remedy := []Remedy{advicef("set another column, or alter the type of the column")}
 		if m, ok := errors.AsType[*router.MissingColumnError](err); ok && m.Remedy != "" {
 			remedy = []Remedy{advicef("%s", m.Remedy)}
 		}
 		e.fail(tableColumns, Wrong, remedy, "%s", text)
 		return
 	}
-	e.ok(tableColumns, "%s has what the settings name: %s", f.Table, strings.Join(f.Needs, ", "))
+	e.ok(tableColumns, "%s has the columns that the settings name: %s", f.Table, strings.Join(f.Needs, ", "))
 }
 
 func (f *tableFacts) names() string {
@@ -157,7 +158,7 @@ func (f *tableFacts) names() string {
 	return strings.Join(all, ", ")
 }
 
-// relation is the table as the stream would announce it.
+// relation is the table as the stream would describe it.
 func (f *tableFacts) relation() *decoder.Relation {
 	return &decoder.Relation{OID: f.oid, Namespace: f.Schema, Name: f.Name, Source: f.source, Columns: f.columns}
 }
@@ -172,28 +173,28 @@ func (e *examination) checkGenerated(f *tableFacts) {
 	if len(bad) > 0 {
 		e.fail(tableGenerated, Wrong, []Remedy{
 			sqlf("ALTER TABLE %s ALTER COLUMN %s DROP EXPRESSION", f.quoted(), ident(bad[0])),
-			advicef("and let the application write it; or set another column"),
+			advicef("and let the application write the column; or set another column"),
 		}, "%s of %s is generated: the server does not send generated columns", strings.Join(bad, ", "), f.Table)
 		return
 	}
-	e.ok(tableGenerated, "none of %s that is needed", f.Table)
+	e.ok(tableGenerated, "none of the needed columns of %s", f.Table)
 }
 
-func (e *examination) checkTableRights(f *tableFacts) {
-	if !f.reads {
-		e.warn(tableRights, []Remedy{
+func (e *examination) checkTablePrivileges(f *tableFacts) {
+	if !f.readable {
+		e.warn(tablePrivileges, []Remedy{
 			sqlf("GRANT USAGE ON SCHEMA %s TO %s", ident(f.Schema), ident(e.server.user)),
 			sqlf("GRANT SELECT ON TABLE %s TO %s", f.quoted(), ident(e.server.user)),
-		}, "role %s may not read %s: events flow all the same, but nobody can compare rows with topics, and doctor finds no topics", e.server.user, f.Table)
+		}, "role %s may not read %s: events are delivered, but the role cannot compare rows with topics, and doctor finds no topics", e.server.user, f.Table)
 		return
 	}
-	e.ok(tableRights, "role %s may read %s", e.server.user, f.Table)
+	e.ok(tablePrivileges, "role %s may read %s", e.server.user, f.Table)
 }
 
-// checkMessages asks who can make events without a table.
+// checkMessages checks which roles may write logical messages.
 func (e *examination) checkMessages(ctx context.Context) {
 	if e.Messages == "" {
-		e.skip(messagesRight, "messages.prefix is not set")
+		e.skip(messagesPrivilege, "messages.prefix is not set")
 		return
 	}
 	var open []string
@@ -201,11 +202,11 @@ func (e *examination) checkMessages(ctx context.Context) {
 		WHERE n.nspname = 'pg_catalog' AND p.proname = 'pg_logical_emit_message'
 		  AND EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a WHERE a.grantee = 0 AND a.privilege_type = 'EXECUTE')`).Scan(&open)
 	if err != nil {
-		e.cannot(messagesRight, err)
+		e.cannot(messagesPrivilege, err)
 		return
 	}
 	if len(open) == 0 {
-		e.ok(messagesRight, "events with prefix %q can be written by those who were given the right", e.Messages)
+		e.ok(messagesPrivilege, "events with prefix %q can be written by roles with the privilege", e.Messages)
 		return
 	}
 	var remedy []Remedy
@@ -213,5 +214,5 @@ func (e *examination) checkMessages(ctx context.Context) {
 		remedy = append(remedy, sqlf("REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC", f))
 	}
 	remedy = append(remedy, advicef("then GRANT EXECUTE to the roles that write events, or let them use outbox_emit: %s setup sql shows how", e.Command))
-	e.warn(messagesRight, remedy, "whoever can connect to the database can write events with prefix %q: PUBLIC may execute pg_logical_emit_message", e.Messages)
+	e.warn(messagesPrivilege, remedy, "every role that can connect to the database can write events with prefix %q: PUBLIC may execute pg_logical_emit_message", e.Messages)
 }

@@ -14,13 +14,13 @@ import (
 
 func (e *examination) checkTopics(x *kafka.Examination) {
 	if len(e.Tables) == 0 {
-		e.skip(topicsKnown, "topics of logical messages show only when they are written (or name them: --topic)")
+		e.skip(topicsKnown, "topics of logical messages are known only when messages are written (or name topics with --topic)")
 	} else if len(e.found[topicsKnown]) == 0 {
 		e.skip(topicsKnown, "the outbox could not be read: only topics that the settings name are checked")
 	}
 	e.because[groupTopics] = "no topic is known"
 	if len(e.topics) > 0 {
-		e.because[groupTopics] = "no topic is as it has to be"
+		e.because[groupTopics] = "no topic can be used"
 	}
 	e.checkLetters(x)
 	for i := range x.Topics {
@@ -33,7 +33,7 @@ func (e *examination) checkTopics(x *kafka.Examination) {
 // defaultSize is Kafka's own max.message.bytes.
 const defaultSize = 1_048_588
 
-// create is a call of Kafka's own tool that makes a topic as it should be on this cluster.
+// create is a command of Kafka's own tool that creates a topic with suitable settings for this cluster.
 func (e *examination) create(x *kafka.Examination, name string) Remedy {
 	partitions := e.Partitions[name]
 	if partitions == 0 {
@@ -42,9 +42,9 @@ func (e *examination) create(x *kafka.Examination, name string) Remedy {
 	return e.createWith(x, name, partitions, "")
 }
 
-// createPositions is what creates the position topic: `setup apply` where a finding before needs that command, because it
-// creates the topic as well and a second command for it would fail; else a call of Kafka's own tool, which needs no
-// administrator of Postgres.
+// createPositions is the command that creates the position topic: `setup apply` if another finding needs that command,
+// which creates the topic as well, so that a second command would fail; otherwise a command of Kafka's own tool, which
+// needs no administrator of Postgres.
 func (e *examination) createPositions(x *kafka.Examination) Remedy {
 	for _, findings := range e.found {
 		if slices.ContainsFunc(findings, func(f Finding) bool { return slices.Contains(f.Remedy, e.setup()) }) {
@@ -63,13 +63,13 @@ func (e *examination) createWith(x *kafka.Examination, name string, partitions i
 		strings.Join(e.Brokers, ","), e.Client, name, partitions, replicas, more)
 }
 
-// alter is a call that sets settings of a topic.
+// alter is a command that changes settings of a topic.
 func (e *examination) alter(name, settings string) Remedy {
 	return shellf("kafka-configs.sh --bootstrap-server %s%s --alter --entity-type topics --entity-name %s --add-config %s",
 		strings.Join(e.Brokers, ","), e.Client, name, settings)
 }
 
-// usableTopic says whether there is anything more to be checked.
+// usableTopic reports whether the daemon can write to the topic, and otherwise adds the finding.
 func (e *examination) usableTopic(check string, x *kafka.Examination, t *kafka.TopicFacts) bool {
 	var right interface{ MissingRight() bool }
 	switch {
@@ -79,13 +79,13 @@ func (e *examination) usableTopic(check string, x *kafka.Examination, t *kafka.T
 			from = "poison.topic"
 		}
 		e.fail(check, Unavailable, []Remedy{e.create(x, t.Name)},
-			"there is no topic %s, to which %s leads: its first event waits for it, and all behind that (the brokers' auto.create.topics.enable plays no part: the daemon never asks for it)", t.Name, from)
+			"there is no topic %s, to which %s leads: its first event waits for the topic, and so do all events after it (the daemon does not use auto.create.topics.enable of the brokers)", t.Name, from)
 	case t.Err != nil && errors.As(t.Err, &right) && right.MissingRight():
-		e.fail(check, Right, []Remedy{e.mayWrite(t.Name)}, "%s", cause(t.Err))
+		e.fail(check, Denied, []Remedy{e.allowWrite(t.Name)}, "%s", cause(t.Err))
 	case t.Err != nil:
 		e.fail(check, Unavailable, []Remedy{advicef("see the log of the brokers")}, "%s", cause(t.Err))
 	case len(t.Leaderless) > 0:
-		e.fail(check, Unavailable, []Remedy{advicef("bring the brokers back that have a copy: kafka-topics.sh --bootstrap-server %s%s --describe --topic %s", strings.Join(e.Brokers, ","), e.Client, t.Name)},
+		e.fail(check, Unavailable, []Remedy{advicef("restart the brokers that have a replica: kafka-topics.sh --bootstrap-server %s%s --describe --topic %s", strings.Join(e.Brokers, ","), e.Client, t.Name)},
 			"topic %s: %s without a leader: %v", t.Name, human.Count(len(t.Leaderless), "partition", "partitions"), t.Leaderless)
 	default:
 		return true
@@ -94,15 +94,15 @@ func (e *examination) usableTopic(check string, x *kafka.Examination, t *kafka.T
 }
 
 func (e *examination) checkTopic(x *kafka.Examination, t *kafka.TopicFacts) {
-	if !e.usableTopic(topicThere, x, t) {
+	if !e.usableTopic(topicExists, x, t) {
 		return
 	}
-	e.ok(topicThere, "%s: %s, may be written to", t.Name, human.Count(t.Partitions, "partition", "partitions"))
+	e.ok(topicExists, "%s: %s, the daemon may write", t.Name, human.Count(t.Partitions, "partition", "partitions"))
 	e.checkReplicas(x, t)
 	e.checkPartitions(t)
 	if t.Settings == nil {
 		for _, check := range []string{topicInSync, topicCleanup, topicSize, topicTimestamp} {
-			e.skip(check, "the settings of %s may not be read (DescribeConfigs)", t.Name)
+			e.skip(check, "the daemon may not read the settings of %s (DescribeConfigs)", t.Name)
 		}
 		return
 	}
@@ -115,9 +115,9 @@ func (e *examination) checkTopic(x *kafka.Examination, t *kafka.TopicFacts) {
 func (e *examination) checkReplicas(x *kafka.Examination, t *kafka.TopicFacts) {
 	switch {
 	case t.Replicas < 2 && len(x.Brokers) < 2:
-		e.ok(topicReplicas, "%s: 1, as many as there are brokers", t.Name)
+		e.ok(topicReplicas, "%s: 1, the number of brokers", t.Name)
 	case t.Replicas < 2:
-		e.warn(topicReplicas, []Remedy{advicef("give its partitions more replicas: kafka-reassign-partitions.sh; or recreate it while it is empty: %s", e.create(x, t.Name).Text)},
+		e.warn(topicReplicas, []Remedy{advicef("add replicas with kafka-reassign-partitions.sh; or recreate the topic while it is empty: %s", e.create(x, t.Name).Text)},
 			"%s: 1, so an acknowledged event is lost with the disk of one broker", t.Name)
 	case t.InSync < t.Replicas:
 		e.warn(topicReplicas, []Remedy{advicef("see which broker lags: kafka-topics.sh --bootstrap-server %s%s --describe --under-replicated-partitions", strings.Join(e.Brokers, ","), e.Client)},
@@ -131,21 +131,21 @@ func (e *examination) checkPartitions(t *kafka.TopicFacts) {
 	want := e.Partitions[t.Name]
 	switch {
 	case want == 0:
-		e.skip(topicPartitions, "route.partitions does not name %s: the count at the start is kept while the daemon runs", t.Name)
+		e.skip(topicPartitions, "route.partitions does not name %s: while the daemon runs, it uses the number of partitions at its start", t.Name)
 	case want > t.Partitions:
 		e.fail(topicPartitions, Unavailable, []Remedy{
 			shellf("kafka-topics.sh --bootstrap-server %s%s --alter --topic %s --partitions %d", strings.Join(e.Brokers, ","), e.Client, t.Name, want),
-		}, "%s has %d, route.partitions hashes over %d: nothing can be delivered there", t.Name, t.Partitions, want)
+		}, "%s has %d, but route.partitions says %d: nothing can be delivered to the topic", t.Name, t.Partitions, want)
 	default:
 		e.ok(topicPartitions, "%s has %d, keys are hashed over %d", t.Name, t.Partitions, want)
 	}
 }
 
-// number is a setting of the topic, or otherwise if it has none that can be read.
-func number(t *kafka.TopicFacts, name string, otherwise int64) int64 {
+// number is a setting of the topic, or def if the setting is unknown.
+func number(t *kafka.TopicFacts, name string, def int64) int64 {
 	n, err := strconv.ParseInt(t.Settings[name], 10, 64)
 	if err != nil {
-		return otherwise
+		return def
 	}
 	return n
 }
@@ -155,13 +155,13 @@ func (e *examination) checkInSync(t *kafka.TopicFacts) {
 	switch {
 	case least > t.Replicas:
 		e.fail(topicInSync, Unavailable, []Remedy{e.alter(t.Name, fmt.Sprintf("min.insync.replicas=%d", max(1, t.Replicas-1)))},
-			"%s: %d, and there are %d replicas: no broker can ever acknowledge", t.Name, least, t.Replicas)
+			"%s: %d, but there are %d replicas: no broker can ever acknowledge", t.Name, least, t.Replicas)
 	case least > t.InSync:
-		e.fail(topicInSync, Unavailable, []Remedy{advicef("bring the brokers of the other replicas back")},
-			"%s: %d, and %d replicas are in sync: nothing is acknowledged", t.Name, least, t.InSync)
+		e.fail(topicInSync, Unavailable, []Remedy{advicef("restart the brokers of the other replicas")},
+			"%s: %d, but %d replicas are in sync: nothing is acknowledged", t.Name, least, t.InSync)
 	case least == t.Replicas && t.Replicas > 1:
 		e.warn(topicInSync, []Remedy{e.alter(t.Name, fmt.Sprintf("min.insync.replicas=%d", t.Replicas-1))},
-			"%s: %d of %d replicas: delivery stands as soon as one broker is away", t.Name, least, t.Replicas)
+			"%s: %d of %d replicas: delivery pauses as soon as one broker is down", t.Name, least, t.Replicas)
 	case least < 2 && t.Replicas > 1:
 		e.warn(topicInSync, []Remedy{e.alter(t.Name, "min.insync.replicas=2")},
 			"%s: %d, so an acknowledged event may have one copy", t.Name, least)
@@ -174,7 +174,7 @@ func (e *examination) checkCleanup(t *kafka.TopicFacts) {
 	policy := t.Settings["cleanup.policy"]
 	if strings.Contains(policy, "compact") {
 		e.warn(topicCleanup, []Remedy{e.alter(t.Name, "cleanup.policy=delete")},
-			"%s: %s: of the events of a key all but the last are deleted in time, and events without key are refused", t.Name, policy)
+			"%s: %s: all events of a key except the last are deleted after some time, and events without key are refused", t.Name, policy)
 		return
 	}
 	e.ok(topicCleanup, "%s: %s", t.Name, policy)
@@ -190,10 +190,10 @@ func (e *examination) checkSize(t *kafka.TopicFacts) {
 	e.ok(topicSize, "%s: %d", t.Name, most)
 }
 
-// Times that a backlog reaches back, and clocks differ, without anything being wrong.
+// The limits that a topic should accept: the age of events in a backlog, and the difference of clocks.
 const (
-	backlog = 7 * 24 * time.Hour
-	ahead   = time.Minute
+	backlogAge      = 7 * 24 * time.Hour
+	clockDifference = time.Minute
 )
 
 func (e *examination) checkTimestamps(t *kafka.TopicFacts) {
@@ -202,9 +202,9 @@ func (e *examination) checkTimestamps(t *kafka.TopicFacts) {
 		return time.Duration(min(number(t, name, most), most)) * time.Millisecond
 	}
 	before, after := duration("message.timestamp.before.max.ms"), duration("message.timestamp.after.max.ms")
-	least := ahead
+	least := clockDifference
 	if e.OwnTime {
-		least = backlog
+		least = backlogAge
 	}
 	kind := t.Settings["message.timestamp.type"]
 	switch {
@@ -215,28 +215,28 @@ func (e *examination) checkTimestamps(t *kafka.TopicFacts) {
 		e.ok(topicTimestamp, "%s: LogAppendTime", t.Name)
 	case before < least:
 		e.warn(topicTimestamp, []Remedy{e.alter(t.Name, "message.timestamp.before.max.ms=9223372036854775807")},
-			"%s: before.max.ms is %v: an event that is older when it is sent (after an outage) is refused, which is poison, cause rejected", t.Name, before)
-	case after < ahead:
+			"%s: before.max.ms is %v: an event that is older when it is sent, as after an outage, is refused and becomes poison (cause rejected)", t.Name, before)
+	case after < clockDifference:
 		e.warn(topicTimestamp, []Remedy{e.alter(t.Name, "message.timestamp.after.max.ms=3600000")},
-			"%s: after.max.ms is %v: with clocks that differ by more, events are refused, which is poison, cause rejected", t.Name, after)
+			"%s: after.max.ms is %v: if clocks differ by more, events are refused and become poison (cause rejected)", t.Name, after)
 	default:
-		e.ok(topicTimestamp, "%s: %s, not refused for its age", t.Name, kind)
+		e.ok(topicTimestamp, "%s: %s, old events are accepted", t.Name, kind)
 	}
 }
 
-// checkLetters is about the dead-letter topic, where a policy sends events there.
+// checkLetters checks the dead-letter topic, if a policy uses it.
 func (e *examination) checkLetters(x *kafka.Examination) {
 	if e.Letters == "" {
-		e.skip(topicLetters, "no policy dead-letters (poison.policy, poison.causes, poison.decisions)")
+		e.skip(topicDeadLetters, "no policy sends events to a dead-letter topic (poison.policy, poison.causes, poison.decisions)")
 		return
 	}
 	at := slices.IndexFunc(x.Topics, func(t kafka.TopicFacts) bool { return t.Name == e.Letters })
 	letters := &x.Topics[at]
-	if !e.usableTopic(topicLetters, x, letters) {
+	if !e.usableTopic(topicDeadLetters, x, letters) {
 		return
 	}
 	if letters.Settings == nil {
-		e.ok(topicLetters, "%s may be written to; its settings may not be read (DescribeConfigs)", e.Letters)
+		e.ok(topicDeadLetters, "the daemon may write to %s, but not read its settings (DescribeConfigs)", e.Letters)
 		return
 	}
 	most, largest, whose := number(letters, "max.message.bytes", defaultSize), int64(0), ""
@@ -248,11 +248,11 @@ func (e *examination) checkLetters(x *kafka.Examination) {
 	}
 	switch {
 	case strings.Contains(letters.Settings["cleanup.policy"], "compact"):
-		e.warn(topicLetters, []Remedy{e.alter(e.Letters, "cleanup.policy=delete")}, "%s is compacted: letters are deleted, and those without key are refused", e.Letters)
+		e.warn(topicDeadLetters, []Remedy{e.alter(e.Letters, "cleanup.policy=delete")}, "%s is compacted: dead letters are deleted, and those without key are refused", e.Letters)
 	case most <= largest && !e.Cut:
-		e.warn(topicLetters, []Remedy{e.alter(e.Letters, fmt.Sprintf("max.message.bytes=%d", 2*largest)), settingf("poison: {oversize: cut}")},
-			"%s takes %d bytes, %s takes %d: an event that is too large for that is too large for a letter, too, and stops the daemon", e.Letters, most, whose, largest)
+		e.warn(topicDeadLetters, []Remedy{e.alter(e.Letters, fmt.Sprintf("max.message.bytes=%d", 2*largest)), settingf("poison: {oversize: cut}")},
+			"%s accepts %d bytes, %s accepts %d: an event that is too large for that topic is also too large for a dead letter, and stops the daemon", e.Letters, most, whose, largest)
 	default:
-		e.ok(topicLetters, "%s: %s, up to %d bytes", e.Letters, human.Count(letters.Partitions, "partition", "partitions"), most)
+		e.ok(topicDeadLetters, "%s: %s, up to %d bytes", e.Letters, human.Count(letters.Partitions, "partition", "partitions"), most)
 	}
 }

@@ -7,52 +7,52 @@ import (
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 
-// repairs are the minor releases that repair what loses or repeats events in logical decoding, by those of PostgreSQL 15;
-// the other majors' releases of the same day carry the same.
-var repairs = []struct {
-	minor int // of 15
-	what  string
+// bugFixes are minor releases that fix a bug of logical decoding that loses or repeats events, as releases of
+// PostgreSQL 15. The releases of the other majors on the same day have the same fix.
+var bugFixes = []struct {
+	minor int // of PostgreSQL 15
+	bug   string
 }{
-	{8, "a slot could start inside a transaction, which was then decoded wrongly"},
-	{10, "the slot's restart_lsn could go backwards while the WAL there was removed already"},
-	{13, "events were lost when ALTER PUBLICATION or ALTER TYPE ran beside open transactions"},
-	{14, "the slot's confirmed position could go backwards; WAL that the slot needs could be removed early"},
+	{8, "a slot could start inside a transaction, which was then decoded incorrectly"},
+	{10, "restart_lsn of a slot could move back to WAL that was removed already"},
+	{13, "events were lost when ALTER PUBLICATION or ALTER TYPE ran concurrently with open transactions"},
+	{14, "the confirmed position of a slot could move back; WAL that the slot needs could be removed early"},
 }
 
-// behind15 is how much smaller the minor number of a major is on the same day. PostgreSQL 17.0 came with 15.8, 18.0 with
-// 15.14.
-var behind15 = map[int]int{14: -5, 15: 0, 16: 4, 17: 8, 18: 14}
+// minorOffset is the difference between the minor version of PostgreSQL 15 and that of each major released on the same
+// day. PostgreSQL 17.0 was released with 15.8, and 18.0 with 15.14.
+var minorOffset = map[int]int{14: -5, 15: 0, 16: 4, 17: 8, 18: 14}
 
-// known lists what is wrong with a version, and names the first one in which nothing is.
-func known(version int) (bugs []string, sound string) {
+// knownBugs lists the bugs of a version, and the first version of the major without any.
+func knownBugs(version int) (bugs []string, fixed string) {
 	major, minor := version/10000, version%10000
-	behind, ok := behind15[major]
+	offset, ok := minorOffset[major]
 	if !ok {
 		return nil, ""
 	}
-	for _, r := range repairs {
-		if minor < r.minor-behind {
-			bugs = append(bugs, r.what)
+	for _, f := range bugFixes {
+		if minor < f.minor-offset {
+			bugs = append(bugs, f.bug)
 		}
 	}
-	return bugs, fmt.Sprintf("%d.%d", major, repairs[len(repairs)-1].minor-behind)
+	return bugs, fmt.Sprintf("%d.%d", major, bugFixes[len(bugFixes)-1].minor-offset)
 }
 
 func (e *examination) checkVersion() {
 	s := &e.server
-	if m := s.major(); m < sql.MinMajor || m > sql.MaxMajor {
-		if m > sql.MaxMajor { // the daemon tries it
-			e.warn(pgVersion, []Remedy{advicef("use PostgreSQL %d to %d", sql.MinMajor, sql.MaxMajor)}, "PostgreSQL %s is newer than what was tested", s.text)
+	if m := s.Major(); m < sql.MinMajor || m > sql.MaxMajor {
+		if m > sql.MaxMajor { // the daemon starts all the same
+			e.warn(pgVersion, []Remedy{advicef("use PostgreSQL %d to %d", sql.MinMajor, sql.MaxMajor)}, "PostgreSQL %s is newer than the tested versions", s.VersionText)
 			return
 		}
-		e.fail(pgVersion, Wrong, []Remedy{advicef("use PostgreSQL %d to %d", sql.MinMajor, sql.MaxMajor)}, "PostgreSQL %s is not supported", s.text)
+		e.fail(pgVersion, Wrong, []Remedy{advicef("use PostgreSQL %d to %d", sql.MinMajor, sql.MaxMajor)}, "PostgreSQL %s is not supported", s.VersionText)
 		return
 	}
-	bugs, sound := known(s.version)
+	bugs, fixed := knownBugs(s.Version)
 	if len(bugs) > 0 {
-		e.warn(pgVersion, []Remedy{advicef("update the server to %s or later, which needs a restart and no more", sound)},
-			"PostgreSQL %s has known faults: %s", s.text, strings.Join(bugs, "; "))
+		e.warn(pgVersion, []Remedy{advicef("update the server to %s or later, which only needs a restart", fixed)},
+			"PostgreSQL %s has known bugs: %s", s.VersionText, strings.Join(bugs, "; "))
 		return
 	}
-	e.ok(pgVersion, "PostgreSQL %s", s.text)
+	e.ok(pgVersion, "PostgreSQL %s", s.VersionText)
 }

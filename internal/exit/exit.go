@@ -1,4 +1,5 @@
-// Package exit has the exit codes of all commands, which supervisors act on: those of sysexits.h where one fits (docs/running.md).
+// Package exit has the exit codes of all commands (docs/running.md). Supervisors depend on them. Most are those of
+// sysexits.h.
 package exit
 
 import "errors"
@@ -12,7 +13,7 @@ const (
 	Unavailable  = 69 // doctor, status, setup: a dependency is unavailable or unhealthy
 	NoPermission = 77 // a privilege in the database or in Kafka is missing
 	Config       = 78 // the configuration is wrong
-	Lost         = 79 // slot or publication missing or changed, events may be gone: never restart blindly
+	Lost         = 79 // slot or publication missing or changed: events may be lost, so a restart alone does not help
 )
 
 // Error is an error that has an exit code.

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// findRouter is the beginning of the names of the event router's options, "transforms.<name>."; "" if there is none.
+// findRouter is the prefix of the options of the event router, "transforms.<name>."; "" if there is none.
 func findRouter(props map[string]string) string {
 	for _, name := range splitList(props["transforms"]) {
 		if prefix := "transforms." + name + "."; simpleName(props[prefix+"type"]) == "EventRouter" {
@@ -25,11 +25,11 @@ func simpleName(class string) string {
 	return class[strings.LastIndexAny(class, ".$")+1:]
 }
 
-// chain looks at the other transformations. They may change records, drop them, or send them elsewhere, so one that is not
-// understood is an error.
+// chain reads the transformations. Another transformation than the event router may change, drop or reroute records, so
+// an unknown one is an error.
 func (c *conversion) chain(ignore bool) error {
 	if c.smt = findRouter(c.props); c.smt == "" {
-		return errors.New("transforms names no io.debezium.transforms.outbox.EventRouter: this connector is no outbox relay")
+		return errors.New("transforms names no io.debezium.transforms.outbox.EventRouter: this connector does not use the outbox event router")
 	}
 	c.used[c.smt+"type"] = true
 	before := true
@@ -48,25 +48,25 @@ func (c *conversion) chain(ignore bool) error {
 			c.used[prefix+"type"], c.used[prefix+"replacement"] = true, true
 			continue
 		case ignore:
-			c.note(prefix+"type", "ignored, as --ignore-transforms asks: there is no counterpart")
+			c.note(prefix+"type", "ignored because of --ignore-transforms: there is no counterpart")
 		default:
 			unknown = append(unknown, name+" ("+cmp.Or(c.props[prefix+"type"], "no type")+")")
 		}
 	}
 	if len(unknown) > 0 {
-		return fmt.Errorf("transforms: %s: there is no counterpart, and without it other records may be sent; "+
-			"if the outbox's records do not depend on it, repeat the command with --ignore-transforms", strings.Join(unknown, ", "))
+		return fmt.Errorf("transforms: %s: there is no counterpart, and without the transformation the records may differ; "+
+			"if the records of the outbox do not depend on it, repeat the command with --ignore-transforms", strings.Join(unknown, ", "))
 	}
 	return nil
 }
 
-// rename is a RegexRouter after the event router (org.apache.kafka.connect.transforms.RegexRouter): a topic that the expression
-// matches as a whole becomes the replacement.
+// rename is a RegexRouter after the event router (org.apache.kafka.connect.transforms.RegexRouter): a topic that the
+// expression matches as a whole becomes the replacement.
 type rename struct{ option, regex, with string }
 
-// between finds the part of a topic expression that stands for the aggregate type: what is between the literal texts. Dots that
-// match any character match those of the texts.
-func between(regex, before, after string) (rest string, ok bool) {
+// cutLiterals removes the literal texts before and after the aggregate type from an expression for topics. A dot that
+// is not escaped matches a dot of the texts.
+func cutLiterals(regex, before, after string) (rest string, ok bool) {
 	regex = strings.TrimSuffix(strings.TrimPrefix(regex, "^"), "$")
 	if rest, ok = strings.CutPrefix(regex, regexp.QuoteMeta(before)); !ok {
 		rest, ok = strings.CutPrefix(regex, before)
@@ -78,7 +78,7 @@ func between(regex, before, after string) (rest string, ok bool) {
 		}
 		rest = short
 	}
-	// A quantifier belongs to the last character of the text, and an alternative is one to the whole expression.
+	// A quantifier at the start would belong to the text before, and an alternative to the whole expression.
 	return rest, ok && rest != "" && !strings.ContainsAny(rest[:1], "*+?{") && !alternatives(rest)
 }
 
@@ -88,14 +88,14 @@ func alternatives(regex string) bool {
 	for i := 0; i < len(regex); i++ {
 		switch c := regex[i]; {
 		case c == '\\':
-			if i++; i < len(regex) && regex[i] == 'Q' { // a quotation: not followed to its end
+			if i++; i < len(regex) && regex[i] == 'Q' { // a quotation, whose end is not searched
 				return true
 			}
 		case c == '[':
 			classes++
 		case c == ']':
 			classes = max(0, classes-1)
-		case classes > 0: // everything else stands for itself there
+		case classes > 0: // other characters are literal in a class
 		case c == '(':
 			groups++
 		case c == ')':
@@ -107,10 +107,11 @@ func alternatives(regex string) bool {
 	return false
 }
 
-// everything are the expressions that match each type.
-var everything = []string{"(.*)", ".*", "(.+)", ".+"}
+// matchAll are expressions that match every type.
+var matchAll = []string{"(.*)", ".*", "(.+)", ".+"}
 
-// renameTopic writes the topic that the event router, which puts the type between two texts, and the RegexRouter after it give together.
+// renameTopic writes the topic that results from the event router, which adds a text before and after the type, and the
+// RegexRouter after it.
 func (c *conversion) renameTopic(before, after string) error {
 	r := c.renamed
 	with, err := replacement(r.with)
@@ -118,43 +119,44 @@ func (c *conversion) renameTopic(before, after string) error {
 		return fmt.Errorf("%s: %w", r.option, err)
 	}
 	if regex := strings.TrimSuffix(strings.TrimPrefix(r.regex, "^"), "$"); regex == "(.*)" || regex == "(.+)" {
-		// Group 0 and 1 are the whole topic.
+		// Groups 0 and 1 are the whole topic.
 		with = strings.ReplaceAll(strings.ReplaceAll(with, "${0}", before+"${0}"+after), "${1}", before+"${1}"+after)
 		return c.replace(r.option, "(.*)", with, true)
 	}
-	rest, ok := between(r.regex, before, after)
+	rest, ok := cutLiterals(r.regex, before, after)
 	if !ok || strings.Contains(with, "${0}") {
 		return fmt.Errorf("%s: RegexRouter after the event router is converted only if its expression has the event router's %q, or is (.*); "+
 			"write route.topic or route.replace yourself, and repeat the command with --ignore-transforms", r.option, before+"…"+after)
 	}
-	return c.replace(r.option, rest, with, slices.Contains(everything, rest))
+	return c.replace(r.option, rest, with, slices.Contains(matchAll, rest))
 }
 
-// replace writes route.replace. all: the expression matches each type.
+// replace writes route.replace. all says that the expression matches every type.
 func (c *conversion) replace(option, regex, with string, all bool) error {
-	if err := groupsExist(regex, with); err != nil {
+	if err := checkGroups(regex, with); err != nil {
 		return fmt.Errorf("%s: %w", option, err)
 	}
 	c.line(1, "topic", "{aggregate_type}")
 	fmt.Fprintf(&c.yaml, "  replace: {regex: %s, with: %s}\n", strconv.Quote(regex), strconv.Quote(with))
 	if c.renamed != nil && !all {
 		c.line(1, "unmatched", "poison")
-		c.note(option, "a type that the expression does not match is poison here (route.unmatched); RegexRouter leaves its topic as it is")
+		c.note(option, "a type that the expression does not match is a poison event (route.unmatched); RegexRouter does not change its topic")
 	}
 	if _, err := regexp.Compile(regex); err != nil {
-		c.note(option, "it has to be written in another way, because RE2 cannot read it: %v", err)
+		c.note(option, "rewrite the expression, because RE2 does not support it: %v", err)
 	}
 	if strings.Contains(regex, "&&") {
-		c.note(option, "if && is an intersection of classes, it has to be written in another way: RE2 takes it for two characters")
+		c.note(option, "if && is an intersection of classes, rewrite the expression: in RE2 it means two characters")
 	}
 	return nil
 }
 
-// groupsExist refuses a replacement with a group that the expression does not have. Java fails with the first row then.
-func groupsExist(regex, with string) error {
+// checkGroups returns an error if the expression does not have a group of the replacement. In Java the first row would
+// fail.
+func checkGroups(regex, with string) error {
 	re, err := regexp.Compile(regex)
 	if err != nil {
-		return nil // there is a note of that
+		return nil // replace adds a note
 	}
 	for _, m := range group.FindAllStringSubmatch(with, -1) {
 		if m[1] == "" { // $$

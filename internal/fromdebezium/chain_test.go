@@ -12,7 +12,7 @@ import (
 
 const router = "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms.outbox.type=io.debezium.transforms.outbox.EventRouter\n"
 
-// A RegexRouter after the event router is a part of route.topic or route.replace.
+// TestRegexRouter converts a RegexRouter after the event router to route.topic or route.replace.
 func TestRegexRouter(t *testing.T) {
 	const regex = "transforms=outbox,rename\ntransforms.rename.type=org.apache.kafka.connect.transforms.RegexRouter\n"
 	for _, c := range []struct {
@@ -99,7 +99,7 @@ func noted(r *Result, option, text string) bool {
 	return slices.ContainsFunc(r.Notes, func(n Note) bool { return n.Option == option && strings.Contains(n.Text, text) })
 }
 
-// What changes, drops or renames records and has no counterpart is an error, unless it is to be ignored.
+// TestOtherTransforms checks that a transformation without a counterpart is an error, unless ignored.
 func TestOtherTransforms(t *testing.T) {
 	for _, class := range []string{
 		"io.debezium.transforms.Filter", "org.apache.kafka.connect.transforms.Filter", "org.apache.kafka.connect.transforms.InsertField$Value", "com.example.Mine",
@@ -118,7 +118,7 @@ func TestOtherTransforms(t *testing.T) {
 	}
 }
 
-// The forms in which a connector's configuration is kept.
+// TestForms reads the formats of a connector's configuration.
 func TestForms(t *testing.T) {
 	const options = `"connector.class": "PostgresConnector", "database.hostname": "db", "transforms": "o", "transforms.o.type": "EventRouter"`
 	for name, text := range map[string]string{
@@ -164,7 +164,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// What has a counterpart is converted, and what differs has a note.
+// TestCounterparts checks that options with a counterpart are converted, and that differences have a note.
 func TestCounterparts(t *testing.T) {
 	const head = router + "transforms=outbox\n"
 	_, c := convert(t, head+"topic.creation.default.partitions=3\ntopic.creation.default.replication.factor=2\ntopic.creation.default.cleanup.policy=compact\nerrors.tolerance=all")
@@ -184,7 +184,7 @@ func TestCounterparts(t *testing.T) {
 		}
 	}
 	r, c = convert(t, head+"transforms.outbox.table.fields.additional.placement=a:header:x,b:header:x,c:header:id,d:header:type")
-	if !slices.Equal(c.Route.Headers, []string{"a:x", "d:type"}) || !noted(r, "transforms.outbox.table.fields.additional.placement", "one header id only") {
+	if !slices.Equal(c.Route.Headers, []string{"a:x", "d:type"}) || !noted(r, "transforms.outbox.table.fields.additional.placement", "only one header id") {
 		t.Errorf("headers %q, notes %v", c.Route.Headers, r.Notes)
 	}
 	r, c = convert(t, head+"database.hostname=${file:/secrets:host}\ndatabase.port=${env:DB_PORT}\ndatabase.user=${secrets:x:user}\ndatabase.dbname=shop-${env:SLOT}\nslot.name=${env:SLOT}", "DB_PORT=6432", "SLOT=second")

@@ -10,31 +10,31 @@ import (
 	"strings"
 )
 
-// Note is something about an option that a person should read.
+// Note is a remark about an option, for people.
 type Note struct {
 	Option string
 	Value  string // "" for what may be a secret
 	Text   string
 }
 
-// Result is our configuration for theirs.
+// Result is the configuration of outboxcdc, with notes.
 type Result struct {
 	YAML string
-	// Notes list the options that have no counterpart, mean something else, or need a hand.
+	// Notes list the options that have no counterpart, differ, or need a manual step.
 	Notes []Note
 }
 
 // Options say how to convert.
 type Options struct {
-	IgnoreTransforms bool // convert although there are transformations without a counterpart
+	IgnoreTransforms bool // ignore transformations without a counterpart
 }
 
-// Convert writes our configuration. It is an error if theirs has no outbox event router, or if it has a transformation that may change
-// the records and has no counterpart.
+// Convert converts the configuration of a connector. It returns an error if the connector has no outbox event router,
+// or has a transformation without a counterpart, which may change the records.
 func Convert(connector Connector, o Options) (*Result, error) {
 	c := &conversion{props: connector.Props, used: map[string]bool{}, replaced: map[string]string{}}
 	if class := c.get("connector.class"); class != "" && simpleName(class) != "PostgresConnector" && class != "Postgres" {
-		return nil, fmt.Errorf("connector.class is %s: only Debezium's connector for PostgreSQL has a counterpart", class)
+		return nil, fmt.Errorf("connector.class is %s: only Debezium's connector for PostgreSQL can be converted", class)
 	}
 	if err := c.chain(o.IgnoreTransforms); err != nil {
 		return nil, err
@@ -61,38 +61,38 @@ type conversion struct {
 	used  map[string]bool
 	smt   string // "transforms.<name>."
 
-	replaced map[string]string // in the connection string: what stands for a reference to the environment
-	renamed  *rename           // by a RegexRouter after the event router; nil: by none
+	replaced map[string]string // host name in the connection string → reference to the environment
+	renamed  *rename           // the RegexRouter after the event router; nil: there is none
 
 	yaml  strings.Builder
 	notes []Note
 }
 
-// get takes an option; what is never taken is listed at the end.
+// get returns an option. Options that are never returned are listed by rest.
 func (c *conversion) get(name string) string {
 	c.used[name] = true
 	return strings.TrimSpace(c.props[name])
 }
 
-// router takes an option of the event router.
+// router returns an option of the event router.
 func (c *conversion) router(name string) string { return c.get(c.smt + name) }
 
 func (c *conversion) note(option, format string, args ...any) {
 	value := c.props[option]
 	for _, word := range []string{"pass", "pwd", "jaas", "sasl", "secret", "token", "credential", "key", "auth"} {
 		if strings.Contains(strings.ToLower(option), word) && !strings.HasSuffix(option, ".converter") {
-			value = "" // rather one value too few
+			value = "" // may be a secret
 		}
 	}
 	c.notes = append(c.notes, Note{option, value, fmt.Sprintf(format, args...)})
 }
 
-// line writes a setting, quoted so that YAML takes it for text.
+// line writes a setting, quoted if YAML would not read it as text.
 func (c *conversion) line(depth int, key, value string) {
 	fmt.Fprintf(&c.yaml, "%s%s: %s\n", strings.Repeat("  ", depth), key, yamlText(value))
 }
 
-// list is a line one level down.
+// list writes a setting whose value is a list.
 func (c *conversion) list(key string, values []string) {
 	quoted := make([]string, len(values))
 	for i, v := range values {
@@ -113,14 +113,14 @@ func yamlText(s string) string {
 
 func (c *conversion) postgres() {
 	c.yaml.WriteString("postgres:\n")
-	u := url.URL{Scheme: "postgres", Host: c.named("database.hostname"), Path: "/" + c.named("database.dbname")}
+	u := url.URL{Scheme: "postgres", Host: c.urlPart("database.hostname"), Path: "/" + c.urlPart("database.dbname")}
 	if strings.Contains(u.Host, ":") && !strings.HasPrefix(u.Host, "[") { // IPv6
 		u.Host = "[" + u.Host + "]"
 	}
 	if port := c.get("database.port"); port != "" && port != "5432" && foreign(port) == "" {
-		u.Host += ":" + c.named("database.port")
+		u.Host += ":" + c.urlPart("database.port")
 	}
-	if user := c.named("database.user"); user != "" {
+	if user := c.urlPart("database.user"); user != "" {
 		u.User = url.User(user)
 	}
 	query := url.Values{}
@@ -134,7 +134,7 @@ func (c *conversion) postgres() {
 	}
 	u.RawQuery = query.Encode()
 	text := u.String()
-	for name, value := range c.replaced { // a URL would encode it
+	for name, value := range c.replaced { // see urlPart
 		text = strings.Replace(text, name, value, 1)
 	}
 	c.line(1, "url", text)
@@ -142,17 +142,17 @@ func (c *conversion) postgres() {
 		c.note("database.password", "not written: set PGPASSWORD, PGPASSFILE, or postgres.url_file with the whole URL in it")
 	}
 	if c.props["database.sslkey"] != "" {
-		c.note("database.sslkey", "Java wants the key in PKCS #8 DER; here it has to be PEM")
+		c.note("database.sslkey", "Java needs the key as PKCS #8 DER; outboxcdc needs PEM")
 	}
 	c.line(1, "slot", cmp.Or(c.get("slot.name"), "debezium"))
 	c.line(1, "publication", cmp.Or(c.get("publication.name"), "dbz_publication"))
 	if mode := c.get("publication.autocreate.mode"); mode != "disabled" {
-		c.note("publication.autocreate.mode", "Debezium may have made its publication FOR ALL TABLES or for updates and deletes too; look at it: SELECT * FROM pg_publication")
+		c.note("publication.autocreate.mode", "Debezium may have created its publication FOR ALL TABLES, or for updates and deletes as well; check with SELECT * FROM pg_publication")
 	}
 	if plugin := c.get("plugin.name"); plugin != "" && plugin != "pgoutput" {
-		c.note("plugin.name", "a slot of another plugin than pgoutput cannot be taken over: stop Debezium when nothing is left to deliver, and make a new slot (outboxcdc setup)")
+		c.note("plugin.name", "only a slot with the plugin pgoutput can be taken over: stop Debezium when it has delivered everything, and create a new slot (outboxcdc setup)")
 	} else if plugin == "" {
-		c.note("plugin.name", "Debezium's default is decoderbufs, whose slot cannot be taken over: SELECT plugin FROM pg_replication_slots")
+		c.note("plugin.name", "Debezium's default is decoderbufs, whose slot cannot be taken over; check with SELECT plugin FROM pg_replication_slots")
 	}
 }
 
@@ -169,17 +169,17 @@ func (c *conversion) outbox() {
 	for i := range tables {
 		tables[i] = strings.TrimSuffix(strings.TrimPrefix(tables[i], "^"), "$")
 		if strings.ContainsAny(tables[i], `*[(|+?`) {
-			c.note("table.include.list", "%s is a regular expression: write the table's name", tables[i])
+			c.note("table.include.list", "%s is a regular expression: write the name of the table", tables[i])
 		}
 		tables[i] = c.table(strings.ReplaceAll(tables[i], `\`, ""))
 	}
 	switch len(tables) {
 	case 0:
-		c.note("table.include.list", "not set: outbox.table is public.outbox, as by default")
+		c.note("table.include.list", "not set: outbox.table has its default, public.outbox")
 	case 1:
 		c.line(1, "table", tables[0])
 	default:
-		c.note("table.include.list", "several tables: each is taken for an outbox, all with the columns and the route of the one event router; take out what is none")
+		c.note("table.include.list", "several tables: each one becomes an outbox, with the columns and the route of the event router; remove the tables that are no outbox")
 	}
 	c.yaml.WriteString("  columns:\n")
 	c.line(2, "id", cmp.Or(c.router("table.field.event.id"), "id"))
@@ -196,11 +196,11 @@ func (c *conversion) outbox() {
 		c.note(c.smt+"table.field.event.type", "Debezium accepts this option and never reads it; the event type is a header only by table.fields.additional.placement")
 	}
 	if c.router("table.field.event.schema.version") != "" {
-		c.note(c.smt+"table.field.event.schema.version", "there are no Connect schemas here")
+		c.note(c.smt+"table.field.event.schema.version", "outboxcdc has no Connect schemas")
 	}
 }
 
-// table writes a name as SQL would: what is not in lower case is another name without quotes.
+// table quotes a name as in SQL, unless it is in lower case.
 func (c *conversion) table(name string) string {
 	parts := strings.Split(name, ".")
 	for i, part := range parts {
@@ -212,7 +212,7 @@ func (c *conversion) table(name string) string {
 		}
 		parts[i] = `"` + part + `"`
 		if lower := strings.ToLower(part); lower != part {
-			c.note("table.include.list", "Debezium does not tell capitals from small letters here: %s is in quotes and means exactly that; without them it is %s", part, lower)
+			c.note("table.include.list", "Debezium ignores case in this option: %s is quoted and so matches only this case; without quotes the name is %s", part, lower)
 		}
 	}
 	return strings.Join(parts, ".")
@@ -249,20 +249,20 @@ func (c *conversion) route() error {
 	}
 	if column := c.router("tracing.span.context.field"); column != "" {
 		c.line(1, "trace_context", column)
-		c.note(c.smt+"tracing.span.context.field", "traceparent and tracestate are sent as the application has stored them; no span of its own is made between")
+		c.note(c.smt+"tracing.span.context.field", "traceparent and tracestate are sent as the application has stored them; outboxcdc creates no span")
 	}
 	if c.router("tracing.operation.name") != "" || c.router("tracing.with.context.field.only") != "" {
-		c.note(c.smt+"tracing.operation.name", "no span of its own is made")
+		c.note(c.smt+"tracing.operation.name", "outboxcdc creates no span")
 	}
 	return nil
 }
 
-// topic converts the router's pattern and replacement, and a RegexRouter after it.
+// topic converts the expression and the replacement of the event router, and of a RegexRouter after it.
 func (c *conversion) topic() error {
 	const whole = "(?<routedByValue>.*)"
 	regex, with := c.router("route.topic.regex"), c.router("route.topic.replacement")
 	if regex == "" && with == "" && c.renamed == nil {
-		return nil // the preset's default is the same
+		return nil // the preset has the same default
 	}
 	regex, with = cmp.Or(regex, whole), cmp.Or(with, "outbox.event.${routedByValue}")
 	before, after, simple := strings.Cut(with, "${routedByValue}")
@@ -274,7 +274,7 @@ func (c *conversion) topic() error {
 		c.line(1, "topic", before+"{aggregate_type}"+after)
 		return nil
 	case c.renamed != nil:
-		return fmt.Errorf("%s: RegexRouter after an event router with an expression of its own is not converted; "+
+		return fmt.Errorf("%s: a RegexRouter after an event router with its own expression is not converted; "+
 			"write route.replace for both yourself, and repeat the command with --ignore-transforms", c.renamed.option)
 	}
 	converted, err := replacement(with)
@@ -284,7 +284,7 @@ func (c *conversion) topic() error {
 	return c.replace(c.smt+"route.topic.regex", regex, converted, true)
 }
 
-// replacement turns Java's replacement text into Go's: $1 must not run into letters that follow it, and \ escapes.
+// replacement converts a replacement text of Java to Go. In Java, letters may follow $1, and \ escapes a character.
 func replacement(java string) (string, error) {
 	var b strings.Builder
 	for i := 0; i < len(java); i++ {

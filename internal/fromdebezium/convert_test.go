@@ -52,7 +52,7 @@ transforms.outbox.route.tombstone.on.empty.payload=true
 transforms.outbox.table.expand.json.payload=true
 `
 
-// converted reads and converts the only relay in a file.
+// converted reads and converts the only outbox connector of a file.
 func converted(text string, o Options) (*Result, error) {
 	all, err := Read([]byte(text))
 	if err != nil {
@@ -126,7 +126,7 @@ func TestConvert(t *testing.T) {
 	}
 }
 
-// TestConvertDefaults: the least that a connector has, as JSON of Connect's REST interface.
+// TestConvertDefaults converts a minimal connector, as JSON of Connect's REST interface.
 func TestConvertDefaults(t *testing.T) {
 	r, c := convert(t, `{"name": "x", "config": {"connector.class": "io.debezium.connector.postgresql.PostgresConnector", "tasks.max": 1,
 		"database.hostname": "db", "database.dbname": "shop", "table.include.list": "public.outbox", "transforms": "outbox",
@@ -147,7 +147,8 @@ func TestConvertDefaults(t *testing.T) {
 	}
 }
 
-// table.op.invalid.behavior: warn and error leave an update out with a line in the log, fatal stops the connector.
+// TestConvertUpdates checks table.op.invalid.behavior: with warn and error the connector skips an update and logs it,
+// with fatal it stops.
 func TestConvertUpdates(t *testing.T) {
 	for behaviour, want := range map[string]string{"": "skip", "warn": "skip", "error": "skip", "fatal": "poison"} {
 		_, c := convert(t, "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n"+
@@ -158,7 +159,8 @@ func TestConvertUpdates(t *testing.T) {
 	}
 }
 
-// TestConvertEnvelope: a column with the name of a role cannot be named, and without expansion the payload is another.
+// TestConvertEnvelope checks the notes about a column with the name of a role, and about a payload that is not
+// expanded.
 func TestConvertEnvelope(t *testing.T) {
 	const head = "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n" +
 		"transforms.outbox.type=io.debezium.transforms.outbox.EventRouter\ntransforms.outbox.table.fields.additional.placement="
@@ -180,7 +182,7 @@ func TestConvertEnvelope(t *testing.T) {
 		t.Errorf("notes: %s", said)
 	}
 	said, _ = notes("id:envelope,payload:envelope\ntransforms.outbox.table.field.event.id=event_id\ntransforms.outbox.table.field.event.payload=body")
-	if strings.Count(said, "name of a role") != 2 || !strings.Contains(said, "in quotes") {
+	if strings.Count(said, "the column with that role") != 2 || !strings.Contains(said, "a quoted string") {
 		t.Errorf("notes: %s", said)
 	}
 	if _, c = notes("a:partition,b:partition"); c.Route.Partition != "b" {
@@ -219,7 +221,7 @@ func TestConvertTracing(t *testing.T) {
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"connector.class=io.debezium.connector.mysql.MySqlConnector":                             "only Debezium's connector for PostgreSQL",
-		"transforms=unwrap\ntransforms.unwrap.type=io.debezium.transforms.ExtractNewRecordState": "no outbox relay",
+		"transforms=unwrap\ntransforms.unwrap.type=io.debezium.transforms.ExtractNewRecordState": "does not use the outbox event router",
 		`{"transforms": ["a"]}`: "not a list",
 		`{`:                     "read the JSON",
 		`a=\u12`:                "escape",
@@ -233,7 +235,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// What is left out says so, above all what protects somebody; and says nothing that could be a secret.
+// TestConvertNotes checks that options that are not converted have a note, above all those that protect data, and that
+// no note contains a secret.
 func TestConvertNotes(t *testing.T) {
 	const head = "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n" +
 		"transforms.outbox.type=io.debezium.transforms.outbox.EventRouter\ntransforms.outbox."
@@ -245,10 +248,10 @@ func TestConvertNotes(t *testing.T) {
 		"x=1\nsome.passphrase=s3cr3t":                                               "some.passphrase= no counterpart",
 		"x=1\nsignal.data.collection=public.signals":                                "signal.data.collection=public.signals no signals",
 		"x=1\nprovide.transaction.metadata=true":                                    "provide.transaction.metadata=true no topic",
-		"route.topic.regex=(?<routedByValue>a(?=b).*)\nx=1":                         "transforms.outbox.route.topic.regex=(?<routedByValue>a(?=b).*) RE2 cannot read it",
+		"route.topic.regex=(?<routedByValue>a(?=b).*)\nx=1":                         "transforms.outbox.route.topic.regex=(?<routedByValue>a(?=b).*) RE2 does not support it",
 		"route.topic.regex=(?<routedByValue>[a-z&&[^b]]*)\nx=1":                     "transforms.outbox.route.topic.regex=(?<routedByValue>[a-z&&[^b]]*) intersection",
-		"x=1\ntable.include.list=public.Outbox":                                     `table.include.list=public.Outbox without them it is outbox`,
-		"route.topic.regex=(?<routedByValue>.*)\\\\1\nx=1":                          "transforms.outbox.route.topic.regex=(?<routedByValue>.*)\\1 RE2 cannot read it",
+		"x=1\ntable.include.list=public.Outbox":                                     `table.include.list=public.Outbox without quotes the name is outbox`,
+		"route.topic.regex=(?<routedByValue>.*)\\\\1\nx=1":                          "transforms.outbox.route.topic.regex=(?<routedByValue>.*)\\1 RE2 does not support it",
 		"x=1\ndatabase.hostname=::1\ntable.include.list=public.a-b,public.outbox_2": "table.include.list=public.a-b,public.outbox_2 several tables",
 	} {
 		r, err := converted(head+text, Options{})
@@ -267,7 +270,7 @@ func TestConvertNotes(t *testing.T) {
 	}
 }
 
-// TestProperties: Java's own format.
+// TestProperties reads Java's properties format.
 func TestProperties(t *testing.T) {
 	got, err := Read([]byte("a = b\n ! no\nc:d e\\\n   f\ng\nh\\ i=\\u00e9\\t\\\\\nlast=x\\\\\n k\\=l m\n\\"))
 	if err != nil {
@@ -278,7 +281,7 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-// FuzzConvert: nothing makes it panic, and what it writes is YAML.
+// FuzzConvert checks that no input panics, and that the output is YAML.
 func FuzzConvert(f *testing.F) {
 	f.Add(connector)
 	f.Fuzz(func(t *testing.T, text string) {

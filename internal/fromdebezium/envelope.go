@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// ownFields are those that our envelope has unless told otherwise.
-var ownFields = []string{"eventId", "schemaVersion", "occurredAt", "traceId", "aggregateType", "aggregateId", "data"}
+// defaultFields are the fields of outboxcdc's envelope by default.
+var defaultFields = []string{"eventId", "schemaVersion", "occurredAt", "traceId", "aggregateType", "aggregateId", "data"}
 
-// placement reads table.fields.additional.placement and writes what stands for it, except for the headers, which it returns.
+// placement converts table.fields.additional.placement. It returns the headers and writes the rest.
 func (c *conversion) placement() (headers []string) {
 	option := c.smt + "table.fields.additional.placement"
 	fields := map[string]string{} // of the envelope: name → column
-	partition := ""               // the last one counts, as there
+	partition := ""               // as in Debezium, the last one is used
 	var names []string            // of headers
 	for _, placement := range splitList(c.get(option)) {
 		parts := strings.Split(placement, ":")
@@ -33,7 +33,7 @@ func (c *conversion) placement() (headers []string) {
 		}
 		switch where := strings.ToLower(parts[1]); {
 		case where == "header" && (name == "id" || strings.HasPrefix(name, "outboxcdc-") || slices.Contains(names, name)):
-			c.note(option, "%q: records have one header %s only; Debezium adds a second one", placement, name)
+			c.note(option, "%q: records have only one header %s; Debezium adds a second one", placement, name)
 		case where == "header":
 			names = append(names, name)
 			if name != column {
@@ -45,7 +45,7 @@ func (c *conversion) placement() (headers []string) {
 		case where == "envelope":
 			fields[name] = column
 		default:
-			c.note(option, "%q: Debezium has no such placement either, and fails with the first row", placement)
+			c.note(option, "%q: Debezium has no such placement, and fails with the first row", placement)
 		}
 	}
 	if partition != "" {
@@ -57,20 +57,20 @@ func (c *conversion) placement() (headers []string) {
 	return headers
 }
 
-// envelope writes the object around the payload: the payload is its field of that name, and beside it are the columns.
+// envelope writes the fields of the envelope: the field payload, and a field for each column.
 func (c *conversion) envelope(option string, columns map[string]string) {
 	sources := map[string]string{}
-	for _, name := range ownFields {
+	for _, name := range defaultFields {
 		sources[name] = ""
 	}
 	sources["payload"] = "{payload}"
-	roles := map[string]string{ // what {name} means whatever columns there are
+	roles := map[string]string{ // the column that {name} means, even if another column has that name
 		"id": cmp.Or(c.router("table.field.event.id"), "id"), "aggregate_type": cmp.Or(c.router("route.by.field"), "aggregatetype"),
 		"aggregate_id": cmp.Or(c.router("table.field.event.key"), "aggregateid"), "payload": cmp.Or(c.router("table.field.event.payload"), "payload"),
 	}
 	for name, column := range columns {
 		if meant, role := roles[column]; role && meant != column {
-			c.note(option, "the column %q has the name of a role here, which {%s} means instead; give it another name", column, column)
+			c.note(option, "{%[2]s} does not mean the column %[1]q but the column with that role; rename the column", column, column)
 		}
 		sources[name] = "{" + column + "}"
 	}
@@ -81,11 +81,11 @@ func (c *conversion) envelope(option string, columns map[string]string) {
 	}
 	fmt.Fprintf(&c.yaml, "  envelope: {%s}\n", strings.Join(fields, ", "))
 	if c.router("route.tombstone.on.empty.payload") != "true" {
-		c.line(1, "null_payload", "empty") // "payload":null, as there
+		c.line(1, "null_payload", "empty") // "payload":null, as in Debezium
 	}
-	text := "the envelope is written as JSON with its fields in the order of their names, the payload last; bytea is base64, as there, and any other payload that is not JSON is poison"
+	text := "the envelope is written as JSON with its fields in the order of their names, the payload last; bytea is base64, as in Debezium, and any other payload that is not JSON makes the event poison"
 	if c.router("table.expand.json.payload") != "true" {
-		text += "; the payload is in it as JSON, where Debezium without table.expand.json.payload has it as a text in quotes: consumers have to be told"
+		text += "; the payload is a JSON value, but a quoted string in Debezium without table.expand.json.payload: consumers have to be changed"
 	}
 	c.note(option, "%s", text)
 }

@@ -13,7 +13,7 @@ func (c *conversion) kafka() {
 	c.yaml.WriteString("kafka:\n")
 	brokers := splitList(cmp.Or(c.get("bootstrap.servers"), c.get("producer.override.bootstrap.servers")))
 	if len(brokers) == 0 {
-		c.note("bootstrap.servers", "not in the connector's configuration: it is in the Connect worker's; set kafka.brokers")
+		c.note("bootstrap.servers", "not in the configuration of the connector but in that of the Connect worker; set kafka.brokers")
 		brokers = []string{"localhost:9092"}
 	}
 	c.list("brokers", brokers)
@@ -24,7 +24,8 @@ func (c *conversion) kafka() {
 	c.poison()
 }
 
-// createTopics converts Connect's own creation of topics. Without it a new aggregate type waits for its topic.
+// createTopics converts the creation of topics by Connect. Without it, events of a new aggregate type wait for their
+// topic.
 func (c *conversion) createTopics() {
 	const creation = "topic.creation."
 	partitions, factor := c.get(creation+"default.partitions"), c.get(creation+"default.replication.factor")
@@ -39,7 +40,7 @@ func (c *conversion) createTopics() {
 		if n, err := strconv.Atoi(s.value); err == nil && n > 0 {
 			fmt.Fprintf(&c.yaml, "    %s: %d\n", s.key, n)
 		} else if s.value != "" {
-			c.note(s.option, "the broker's default has no counterpart: kafka.create_topics.%s is as without this", s.key)
+			c.note(s.option, "the broker's default has no counterpart: kafka.create_topics.%s has its own default", s.key)
 		}
 	}
 	var config []string
@@ -54,12 +55,12 @@ func (c *conversion) createTopics() {
 	}
 }
 
-// poison converts the tolerance of Connect for records that it cannot convert.
+// poison converts errors.tolerance.
 func (c *conversion) poison() {
 	if c.get("errors.tolerance") != "all" {
 		return
 	}
 	c.yaml.WriteString("poison:\n")
 	c.line(1, "policy", "skip")
-	c.note("errors.tolerance", "poison.policy is skip, as there; dead_letter keeps the events that cannot be delivered (docs/poison.md)")
+	c.note("errors.tolerance", "poison.policy is skip, which means the same; dead_letter keeps the events that cannot be delivered (docs/poison.md)")
 }

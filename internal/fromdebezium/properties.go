@@ -9,7 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// readProperties reads Java's format: https://docs.oracle.com/javase/8/docs/api/java/util/Properties.html#load-java.io.Reader-
+// readProperties reads Java's properties format:
+// https://docs.oracle.com/javase/8/docs/api/java/util/Properties.html#load-java.io.Reader-
 func readProperties(text string) (map[string]string, error) {
 	if !utf8.ValidString(text) {
 		return nil, errors.New("the file is not UTF-8")
@@ -38,13 +39,13 @@ func readProperties(text string) (map[string]string, error) {
 	return out, nil
 }
 
-// continued: the line ends with an odd number of backslashes.
+// continued reports whether the line ends with an odd number of backslashes, so that the next line continues it.
 func continued(line string) bool {
 	n := len(line) - len(strings.TrimRight(line, `\`))
 	return n%2 == 1
 }
 
-// splitProperty cuts at the first =, : or white space that is not escaped.
+// splitProperty splits a line at the first =, : or white space that is not escaped.
 func splitProperty(line string) (key, value string) {
 	i := 0
 	for ; i < len(line) && !strings.ContainsRune("=: \t\f", rune(line[i])); i++ {

@@ -1,5 +1,5 @@
-// Package fromdebezium writes outboxcdc's configuration for a Debezium connector's: its PostgreSQL connector with the outbox
-// event router. What has no counterpart is listed, never dropped silently. It opens no connection.
+// Package fromdebezium converts the configuration of a Debezium connector for PostgreSQL with the outbox event router.
+// It lists the options without a counterpart. It opens no connection.
 //
 // The options: https://debezium.io/documentation/reference/stable/transformations/outbox-event-router.html and
 // https://debezium.io/documentation/reference/stable/connectors/postgresql.html
@@ -21,14 +21,14 @@ import (
 
 // Connector is the configuration of one connector.
 type Connector struct {
-	Name   string // "" if the file does not say it
+	Name   string // "" if the file has none
 	Props  map[string]string
 	Server bool // of Debezium Server, not of Kafka Connect
 }
 
-// Read reads the connectors of a file: a .properties file of Connect or of Debezium Server, JSON as Connect's REST interface accepts
-// and returns it (one connector, an array, or GET /connectors?expand=info), or Strimzi's KafkaConnector resources as YAML. There is at
-// least one.
+// Read reads the connectors of a file: a .properties file of Connect or of Debezium Server, JSON as Connect's REST
+// interface accepts and returns it (one connector, an array, or GET /connectors?expand=info), or Strimzi's
+// KafkaConnector resources as YAML. A file without a connector is an error.
 func Read(data []byte) ([]Connector, error) {
 	data = bytes.TrimSpace(bytes.TrimPrefix(data, []byte("\ufeff")))
 	var found []Connector
@@ -59,7 +59,7 @@ func Read(data []byte) ([]Connector, error) {
 	return found, nil
 }
 
-// Choose returns the connector of that name. Without a name it is the only outbox relay among them.
+// Choose returns the connector of that name or, without a name, the only connector with the outbox event router.
 func Choose(all []Connector, name string) (Connector, error) {
 	var names, relays []string
 	var chosen []Connector
@@ -85,7 +85,7 @@ func Choose(all []Connector, name string) (Connector, error) {
 	return Connector{}, fmt.Errorf("several connectors have the outbox event router: choose one of %s with --connector", strings.Join(relays, ", "))
 }
 
-// readJSON finds the connectors in what Connect's REST interface accepts and returns.
+// readJSON reads connectors as Connect's REST interface accepts and returns them.
 func readJSON(data []byte) ([]Connector, error) {
 	var top any
 	dec := json.NewDecoder(bytes.NewReader(data))
@@ -120,7 +120,7 @@ func readJSON(data []byte) ([]Connector, error) {
 	return found, nil
 }
 
-// place is where in the text a JSON error is, from 1.
+// place is the line and column of a JSON error, counted from 1.
 func place(data []byte, err error) (line, column int) {
 	offset := len(data)
 	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
@@ -130,7 +130,7 @@ func place(data []byte, err error) (line, column int) {
 	return 1 + bytes.Count(before, []byte("\n")), len(before) - bytes.LastIndexByte(before, '\n')
 }
 
-// expanded are the objects under "info" of GET /connectors?expand=info, nil if this is something else.
+// expanded are the objects under "info" of GET /connectors?expand=info, nil for other JSON.
 func expanded(object map[string]any) map[string]any {
 	out := map[string]any{}
 	for name, v := range object {
@@ -144,7 +144,7 @@ func expanded(object map[string]any) map[string]any {
 	return out
 }
 
-// readConnector reads an object with the configuration, with or without the name around it.
+// readConnector reads a connector: its configuration, or an object with name and configuration.
 func readConnector(object map[string]any) (Connector, error) {
 	name, _ := object["name"].(string)
 	if inner, ok := object["config"].(map[string]any); ok {
@@ -154,7 +154,7 @@ func readConnector(object map[string]any) (Connector, error) {
 	return Connector{Name: name, Props: props}, err
 }
 
-// texts are options as text.
+// texts converts the values of options to text.
 func texts(options map[string]any) (map[string]string, error) {
 	out := map[string]string{}
 	for name, v := range options {
@@ -171,7 +171,7 @@ func texts(options map[string]any) (map[string]string, error) {
 	return out, nil
 }
 
-// isResource reports whether the text is YAML of Kubernetes.
+// isResource reports whether the text is a Kubernetes resource as YAML.
 func isResource(data []byte) bool {
 	for line := range bytes.Lines(data) {
 		if bytes.HasPrefix(line, []byte("kind:")) || bytes.HasPrefix(line, []byte("apiVersion:")) {
@@ -181,7 +181,7 @@ func isResource(data []byte) bool {
 	return false
 }
 
-// resource is the part of Strimzi's KafkaConnector that matters (kafka.strimzi.io).
+// resource is the part of Strimzi's KafkaConnector (kafka.strimzi.io) that is converted.
 type resource struct {
 	Kind     string
 	Metadata struct{ Name string }

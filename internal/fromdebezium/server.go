@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// isServer: these are the options of Debezium Server (application.properties).
+// isServer reports whether these are options of Debezium Server (application.properties).
 func isServer(props map[string]string) bool {
 	return props["debezium.source.connector.class"] != "" || props["debezium.sink.type"] != ""
 }
 
-// formats are the converters that Debezium Server has for its debezium.format options, by their short names.
+// formats are the converters of Debezium Server, by their names in debezium.format options.
 var formats = map[string]string{
 	"json": "org.apache.kafka.connect.json.JsonConverter", "simplestring": "org.apache.kafka.connect.storage.StringConverter",
 	"binary": "io.debezium.converters.BinaryDataConverter",
 }
 
-// fromServer turns the options of Debezium Server into those of a connector. Its configuration layer takes $$ for $.
+// fromServer converts the options of Debezium Server to those of a connector. In its configuration, $$ means $.
 func fromServer(props map[string]string) (map[string]string, error) {
 	if sink := props["debezium.sink.type"]; sink != "kafka" {
 		return nil, fmt.Errorf("debezium.sink.type is %q: outboxcdc delivers to Kafka only", sink)
@@ -50,13 +50,13 @@ func fromServer(props map[string]string) (map[string]string, error) {
 	return out, nil
 }
 
-// server notes what Debezium Server's records have beside what a connector's have.
+// server notes how records of Debezium Server differ from those of a connector.
 func (c *conversion) server() {
-	c.note("debezium.sink.type", "headers are plain text here; Debezium Server writes each as a JSON document, unless debezium.format.header is clientprovided")
+	c.note("debezium.sink.type", "outboxcdc sends headers as plain text; Debezium Server writes each one as a JSON document, unless debezium.format.header is clientprovided")
 	if column := c.props[c.smt+"table.field.event.timestamp"]; column != "" {
-		c.note(c.smt+"table.field.event.timestamp", "records have the time of this column here; Debezium Server drops it, and records have the time of sending")
+		c.note(c.smt+"table.field.event.timestamp", "the timestamp of records is this column; Debezium Server drops the column and uses the time of sending")
 	}
 	if strings.Contains(c.props[c.smt+"table.fields.additional.placement"], "partition") {
-		c.note(c.smt+"table.fields.additional.placement", "records go to the partition of the column here; Debezium Server drops it")
+		c.note(c.smt+"table.fields.additional.placement", "records are sent to the partition of the column; Debezium Server drops the column")
 	}
 }

@@ -22,7 +22,7 @@ func Size(n int64) string {
 	return strings.Replace(fmt.Sprintf("%.1f %s", value, name), ".0 ", " ", 1)
 }
 
-// Count is n with the noun that fits it.
+// Count is n followed by the singular or the plural.
 func Count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -30,7 +30,7 @@ func Count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// Duration is d in the one unit that people would use for it.
+// Duration is d, rounded, in one suitable unit.
 func Duration(d time.Duration) string {
 	switch {
 	case d < 0:

@@ -28,21 +28,24 @@ type Stream interface {
 	Check(ctx context.Context) (*replication.Slot, error)
 }
 
-// Peek reads the events that wait in a slot from a copy of the slot, and shows the records that a session would send. It does not
-// connect to Kafka, so it does not find records that are too large, missing topics, or the partition of a key.
+// Peek reads the events that wait in a slot from a copy of the slot, and shows the records that a session would send.
+// It does not connect to Kafka, so it does not find records that are too large, missing topics, or the partition of a
+// key.
 type Peek struct {
 	Router *router.Router
 	Poison relay.PoisonPolicies
 	// MessagePrefix is the prefix of the logical messages that are events; "": none are.
 	MessagePrefix string
-	// Follow also shows what is committed later. Without it, Run ends where the server's WAL ended when the stream was opened.
+	// Follow also shows what is committed later. Without it, Run ends where the server's WAL ended when the stream was
+	// opened.
 	Follow bool
 	// Limit is the maximum number of events; 0: no limit.
 	Limit int
-	// WalSenderTimeout is the longest time without a message from the server. A status update is sent at least every third of it.
+	// WalSenderTimeout is the longest time without a message from the server. A status update is sent at least every
+	// third of it.
 	WalSenderTimeout time.Duration
-	// Show is called with each event, on another goroutine, one call at a time. It may block: status updates are sent meanwhile. An
-	// error ends Run.
+	// Show is called with each event, on another goroutine, one call at a time. It may block: status updates are sent
+	// meanwhile. An error ends Run.
 	Show func(*Event) error
 }
 
@@ -85,9 +88,9 @@ var errSilent = errors.New("the server has not answered within wal_sender_timeou
 // checkEvery is the time between two catalog checks.
 const checkEvery = 15 * time.Second
 
-// Run reads st, a stream on a copy of the slot, until all waiting events were shown, until the limit, or until ctx ends, which is not
-// an error. It neither opens nor closes st. Status updates advance the copy to what was shown, so that it does not retain WAL while
-// Follow is on.
+// Run reads st, a stream on a copy of the slot, until all waiting events were shown, until the limit, or until ctx
+// ends, which is not an error. It neither opens nor closes st. Status updates advance the copy to what was shown, so
+// that it does not retain WAL while Follow is on.
 func (p *Peek) Run(ctx context.Context, st Stream) (Summary, error) {
 	now := time.Now()
 	k := &peeking{Peek: p, st: st, until: st.Identity().WALEnd, lastHeard: now, lastCheck: now}
@@ -102,14 +105,15 @@ func (p *Peek) Run(ctx context.Context, st Stream) (Summary, error) {
 	case !k.seen.Whole:
 		return k.seen, nil
 	}
-	// Not before: earlier rows may have been written while the publication still had the columns.
+	// This is checked at the end, because earlier rows may have been written while the publication still had the
+	// columns.
 	if missing := st.Missing(); len(missing) > 0 {
 		return k.seen, relay.NotPublished(missing)
 	}
 	return k.seen, k.check(ctx)
 }
 
-// read returns errPeeked at its regular end.
+// read reads and shows events. It returns errPeeked when it has shown all of them.
 func (k *peeking) read(ctx context.Context) error {
 	dec := relay.NewDecoder(ctx, k.st, k.Router, k.MessagePrefix)
 	for {
@@ -145,7 +149,7 @@ func (k *peeking) read(ctx context.Context) error {
 // pause is the time between two status updates. Each asks the server for its position, by which the end is found.
 func (k *peeking) pause() time.Duration { return min(time.Second, k.WalSenderTimeout/3) }
 
-// turn does what is due between two reads.
+// turn sends status updates and checks the catalogs, if due, between two reads.
 func (k *peeking) turn(ctx context.Context, now time.Time) error {
 	switch {
 	case ctx.Err() != nil:
@@ -171,7 +175,7 @@ func (k *peeking) sendStatus(now time.Time) error {
 	return k.st.Status(k.seen.UpTo, true, now)
 }
 
-// check checks the catalogs: the server sends no events that a publication has lost meanwhile.
+// check checks the catalogs, because the server sends no events of tables that the publication no longer contains.
 func (k *peeking) check(ctx context.Context) error {
 	if _, err := k.st.Check(ctx); err != nil && !errors.Is(err, replication.ErrUndecided) {
 		return err

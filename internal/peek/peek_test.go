@@ -23,7 +23,7 @@ type bench struct {
 	ids []string
 }
 
-// bubble runs f in a bubble with time of its own.
+// bubble runs f in a bubble with a fake clock.
 func bubble(t *testing.T, f func(*bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -46,7 +46,7 @@ func bubble(t *testing.T, f func(*bench)) {
 	})
 }
 
-// run reads from now to the end.
+// run runs the Peek to its end.
 func (b *bench) run() (Summary, error) {
 	b.st.open()
 	return b.Peek.Run(b.Context(), b.st)
@@ -64,7 +64,8 @@ func (b *bench) sleep(d time.Duration) {
 	synctest.Wait()
 }
 
-// TestPeekEnds: it ends where the WAL ended at the start, before what was committed later. A poison event is shown and does not end it.
+// TestPeekEnds checks that Run ends where the WAL ended at the start, before later commits, and that a poison event is
+// shown and does not end Run.
 func TestPeekEnds(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.st.commit("a", "!b")
@@ -82,7 +83,8 @@ func TestPeekEnds(t *testing.T) {
 	})
 }
 
-// TestPeekMessagesAndUpdates: logical messages and updates are treated as in the daemon: events with the same ordinals, poison, or ignored.
+// TestPeekMessagesAndUpdates: logical messages and updates are treated as in the daemon: events with the same ordinals,
+// poison, or ignored.
 func TestPeekMessagesAndUpdates(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.MessagePrefix = messagePrefix

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// stream is a fake Stream. What is committed is in its queue, and it checks the status updates.
+// stream is a fake Stream with a queue of messages. It checks the status updates.
 type stream struct {
 	t     *testing.T
 	table walsendertest.Table
@@ -66,8 +66,8 @@ func newStream(t *testing.T) *stream {
 	}
 }
 
-// open sets the end of the WAL that the reader sees at the start: also after a transaction that is still being sent, because a server
-// sends it only after its commit.
+// open sets the end of the WAL that the reader sees at the start: also after a transaction that is still being sent,
+// because a server sends it only after its commit.
 func (st *stream) open() { st.id.WALEnd = max(st.end, st.tx.End) }
 
 // commit sends a transaction; begin, more and finish send its parts.
@@ -104,8 +104,8 @@ func (st *stream) finish() walsendertest.Tx {
 	return st.tx
 }
 
-// row is the pgoutput message of the event with this id. A prefix makes it something else: ! an event without key, which is poison, ^ an
-// update, * a logical message, *! a logical message whose body is not an object.
+// row is the pgoutput message of the event with this id. A prefix makes it something else: ! an event without key,
+// which is poison, ^ an update, * a logical message, *! a logical message whose body is not an object.
 func (st *stream) row(spec string) []byte {
 	if id, ok := strings.CutPrefix(spec, "*"); ok {
 		id, bad := strings.CutPrefix(id, "!")

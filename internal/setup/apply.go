@@ -18,17 +18,18 @@ import (
 type Apply struct {
 	Params   sql.Params
 	Timeout  time.Duration // for locks and, for the slot, for open transactions
-	DryRun   bool          // say what would be done
-	NoRole   bool          // role and grants are left to the operator
-	Function bool          // create the function for the application, too
+	DryRun   bool          // print what would be done, and change nothing
+	NoRole   bool          // do not create the role or grant privileges
+	Function bool          // also create the function with which the application writes events
 	Owners   []string      // roles that may own an existing table or function
 	Out      io.Writer
 
-	conn *pgx.Conn
-	have *catalog
+	conn    *pgx.Conn
+	catalog *catalog
 }
 
-// Run does it over a connection of its own. Its error has an exit code. dsn may be empty: then libpq's variables name the server.
+// Run opens a connection, creates what is missing, and closes the connection. The error has an exit code. If dsn is
+// empty, libpq's variables name the server.
 func (a *Apply) Run(ctx context.Context, dsn string) error { return withExitCode(a.run(ctx, dsn)) }
 
 func (a *Apply) run(ctx context.Context, dsn string) error {
@@ -37,19 +38,19 @@ func (a *Apply) run(ctx context.Context, dsn string) error {
 		return err
 	}
 	defer closeConn(conn)
-	a.conn, a.have = conn, &catalog{conn: conn, noRole: a.NoRole, owners: a.Owners, callers: a.Function}
-	if err := a.have.lookAtServer(ctx); err != nil {
+	a.conn, a.catalog = conn, &catalog{conn: conn, noRole: a.NoRole, owners: a.Owners, wantFunction: a.Function}
+	if err := a.catalog.checkServer(ctx); err != nil {
 		return err
 	}
-	a.have.expectDatabase(a.Params.Database)
-	if err := a.have.look(ctx, a.Params); err != nil {
+	a.catalog.checkDatabase(a.Params.Database)
+	if err := a.catalog.check(ctx, a.Params); err != nil {
 		return err
 	}
-	if err := errors.Join(a.have.problems...); err != nil {
+	if err := errors.Join(a.catalog.problems...); err != nil {
 		return fmt.Errorf("nothing was changed:\n%w", err)
 	}
-	a.Params.Database, a.Params.Timeout, a.Params.RDS = a.have.database, a.Timeout, a.have.rds()
-	statements, err := sql.Setup(a.Params, a.have.major)
+	a.Params.Database, a.Params.Timeout, a.Params.RDS = a.catalog.server.Database, a.Timeout, a.catalog.isRDS()
+	statements, err := sql.Setup(a.Params, a.catalog.server.Major())
 	if err != nil {
 		return err
 	}
@@ -58,37 +59,37 @@ func (a *Apply) run(ctx context.Context, dsn string) error {
 			return err
 		}
 	}
-	for _, note := range a.have.notes {
+	for _, note := range a.catalog.notes {
 		a.say("note: %s", note)
 	}
 	return nil
 }
 
-// step is one object: there already, or made now. Each is a transaction of its own, so what a failed run has created
-// stays, and the next run finds it.
+// step creates one object unless it exists. Each step is a transaction of its own: what a failed run has created is
+// kept, and the next run finds it.
 func (a *Apply) step(ctx context.Context, st sql.Statement) error {
 	p := a.Params
 	object := map[string]struct {
-		name  string
-		there bool
+		name   string
+		exists bool
 	}{
-		sql.Role:        {"role " + p.Role, a.have.role},
-		sql.Outbox:      {"table " + st.Of, a.have.tables[st.Of]},
-		sql.Grants:      {"grant to " + p.Role, a.have.grants},
-		sql.Publication: {"publication " + p.Publication, a.have.publication},
-		sql.Slot:        {"slot " + p.Slot, a.have.slot},
-		sql.Function:    {"function " + quoteIdent(p.FunctionSchema(), sql.FunctionName), a.have.function},
+		sql.Role:        {"role " + p.Role, a.catalog.role},
+		sql.Outbox:      {"table " + st.Of, a.catalog.tables[st.Of]},
+		sql.Grants:      {"grant to " + p.Role, a.catalog.grants},
+		sql.Publication: {"publication " + p.Publication, a.catalog.publication},
+		sql.Slot:        {"slot " + p.Slot, a.catalog.slot},
+		sql.Function:    {"function " + quoteIdent(p.FunctionSchema(), sql.FunctionName), a.catalog.function},
 	}
 	o, isObject := object[st.Name]
 	switch {
-	case !isObject: // advice is for setup sql
+	case !isObject: // advice, which only setup sql prints
 		return nil
 	case st.Name == sql.Function && !a.Function:
 		return nil
 	case a.NoRole && (st.Name == sql.Role || st.Name == sql.Grants):
 		return nil
-	case o.there:
-		a.say("%s is already there", o.name)
+	case o.exists:
+		a.say("%s already exists", o.name)
 		return nil
 	case a.DryRun:
 		a.say("would create %s:\n%s", o.name, indent(statementOnly(st.SQL)))
@@ -106,21 +107,21 @@ func (a *Apply) step(ctx context.Context, st sql.Statement) error {
 	}
 	a.say("created %s", o.name)
 	if st.Name == sql.Role {
-		a.say(`  it has no password yet: set one in psql with \password %s, and a line in pg_hba.conf (setup sql shows it)`, p.Role)
+		a.say(`  the role has no password yet: set one in psql with \password %s, and add a line to pg_hba.conf (setup sql prints it)`, p.Role)
 	}
 	return nil
 }
 
 func (a *Apply) say(format string, args ...any) { fmt.Fprintf(a.Out, format+"\n", args...) }
 
-// The SQLSTATEs of a wait that took too long.
+// The SQLSTATEs of a wait that timed out.
 const (
 	lockTimeout   = "55P03"
 	queryCanceled = "57014"
 )
 
-// createSlot waits for the transactions that have written and are open. Should we die while it waits, the server
-// removes the half-made slot by itself.
+// createSlot creates the slot, for which the server waits until all open transactions that have written have ended. If
+// this process dies meanwhile, the server removes the incomplete slot.
 func (a *Apply) createSlot(ctx context.Context, statement string) error {
 	open, err := a.openTransactions(ctx)
 	if err != nil {
@@ -143,12 +144,13 @@ func (a *Apply) createSlot(ctx context.Context, statement string) error {
 	if open, err = a.openTransactions(ctx); err != nil {
 		return err
 	}
-	return fmt.Errorf("create slot %s: %s were not enough for the transactions open at its start to end; nothing is left behind. "+
-		"Let them end and run this again, or give a longer --timeout. Open now: %s", a.Params.Slot, a.Timeout, listOr(open, "none any more"))
+	return fmt.Errorf("create slot %s: transactions that were open at the start did not end within %s; the slot was not created. "+
+		"Wait until they have ended and run this again, or give a longer --timeout. Open now: %s", a.Params.Slot, a.Timeout, listOr(open, "none"))
 }
 
-// openTransactions describes those that have written, oldest first: who has a transaction id holds a lock on it. This
-// is visible without a privilege to see other sessions' activity; what else there is to say may not be.
+// openTransactions describes the open transactions that have written. Such a transaction has an id and holds a lock on
+// that id, which every role may see. Role, database, application and state are shown if this role may see other
+// sessions' activity.
 func (a *Apply) openTransactions(ctx context.Context) ([]string, error) {
 	rows, err := a.conn.Query(ctx, `
 		SELECT format('pid %s (user %s, database %s, application "%s", %s%s)', l.pid, coalesce(usename, '?'), coalesce(datname, '?'),
@@ -160,16 +162,16 @@ func (a *Apply) openTransactions(ctx context.Context) ([]string, error) {
 		UNION ALL
 		SELECT format('prepared transaction %L (owner %s, database %s, prepared %s)', gid, owner, database, prepared) FROM pg_prepared_xacts`)
 	if err != nil {
-		return nil, fmt.Errorf("look for open transactions: %w", err)
+		return nil, fmt.Errorf("list open transactions: %w", err)
 	}
 	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return nil, fmt.Errorf("look for open transactions: %w", err)
+		return nil, fmt.Errorf("list open transactions: %w", err)
 	}
 	return list, nil
 }
 
-// statementOnly drops the lines that are comments alone.
+// statementOnly is text without the lines that are only a comment.
 func statementOnly(text string) string {
 	var keep []string
 	for line := range strings.Lines(text) {

@@ -1,5 +1,5 @@
-// Package setup creates and removes what outboxcdc needs in a database and in Kafka: role, table, publication, slot and position topic. Nothing
-// else in outboxcdc changes a database, except that peek creates a temporary slot.
+// Package setup creates and removes what outboxcdc needs in a database and in Kafka: role, table, publication, slot and
+// position topic. Nothing else in outboxcdc changes a database, except that peek creates a temporary slot.
 package setup
 
 import (
@@ -14,22 +14,22 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// URLEnv passes the connection string of a role that may change the database without it being visible in the list of processes, as
-// --url is.
+// URLEnv is the environment variable with the connection string of a privileged role. Unlike --url it is not visible in
+// the list of processes.
 const URLEnv = "OUTBOXCDC_SETUP_URL"
 
-// DefaultTimeout is how long creating the slot waits for open transactions: longer than most of them live, and short enough for a person
-// who watches.
+// DefaultTimeout is how long creating the slot waits for open transactions: longer than most transactions take, and
+// short enough for a person who watches.
 const DefaultTimeout = time.Minute
 
-// connect opens a connection whose every session setting that matters is ours. lockTimeout bounds the waiting for
-// the application's locks.
+// connect opens a connection with the session settings that setup needs. lockTimeout bounds the wait for locks of the
+// application.
 func connect(ctx context.Context, dsn string, lockTimeout time.Duration) (*pgx.Conn, error) {
 	cc, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return nil, exit.With(exit.Usage, fmt.Errorf("read the connection string of --url or %s: %w", URLEnv, replication.URLError(err)))
 	}
-	cc.DefaultQueryExecMode = pgx.QueryExecModeExec // no prepared statements: a pooler may stand in between
+	cc.DefaultQueryExecMode = pgx.QueryExecModeExec // no prepared statements: there may be a pooler between
 	if cc.ConnectTimeout == 0 {
 		cc.ConnectTimeout = 15 * time.Second
 	}
@@ -48,14 +48,14 @@ func connect(ctx context.Context, dsn string, lockTimeout time.Duration) (*pgx.C
 	return conn, nil
 }
 
-// closeConn ends the connection, also when the command's context is over.
+// closeConn closes the connection, also after the command's context has ended.
 func closeConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	_ = conn.Close(ctx)
 }
 
-// withExitCode gives a missing privilege its exit code.
+// withExitCode returns err with the exit code of a missing privilege, if err is one.
 func withExitCode(err error) error {
 	if replication.LacksPrivilege(err) {
 		return exit.With(exit.NoPermission, fmt.Errorf("%w; connect as a role with that privilege", err))

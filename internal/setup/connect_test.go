@@ -9,7 +9,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
-// A missing privilege has an exit code of its own, however deep it is wrapped.
+// TestExitCode checks the exit code of a missing privilege in a wrapped error.
 func TestExitCode(t *testing.T) {
 	for state, want := range map[string]int{"42501": exit.NoPermission, "42P01": exit.Fault} {
 		err := withExitCode(fmt.Errorf("create slot: %w", &pgconn.PgError{Code: state}))

@@ -19,13 +19,13 @@ import (
 // Destroy is one run of `setup destroy`: it drops slot and publication.
 type Destroy struct {
 	Params sql.Params
-	DryRun bool // say what would be done
-	Yes    bool // do not ask
+	DryRun bool // print what would be done, and change nothing
+	Yes    bool // do not ask for confirmation
 	In     io.Reader
 	Out    io.Writer
 }
 
-// Run does it over a connection of its own. Its error has an exit code.
+// Run opens a connection, drops slot and publication, and closes the connection. The error has an exit code.
 func (d *Destroy) Run(ctx context.Context, dsn string) error { return withExitCode(d.run(ctx, dsn)) }
 
 func (d *Destroy) run(ctx context.Context, dsn string) error {
@@ -34,12 +34,12 @@ func (d *Destroy) run(ctx context.Context, dsn string) error {
 		return err
 	}
 	defer closeConn(conn)
-	slot, publication, err := d.look(ctx, conn)
+	slot, publication, err := d.check(ctx, conn)
 	if err != nil {
 		return err
 	}
 	d.describe(slot, publication)
-	if d.DryRun || (slot == nil && !publication) {
+	if d.DryRun || (slot == nil && publication == nil) {
 		return nil
 	}
 	if err := d.confirm(); err != nil {
@@ -55,7 +55,7 @@ func (d *Destroy) run(ctx context.Context, dsn string) error {
 		}
 		d.say("dropped slot %s; %s of WAL become free with the next checkpoint, as far as no other slot needs them", d.Params.Slot, human.Size(int64(slot.RetainedBytes())))
 	}
-	if publication {
+	if publication != nil {
 		if _, err := conn.Exec(ctx, statements.Get(sql.Publication), pgx.QueryExecModeSimpleProtocol); err != nil {
 			return fmt.Errorf("drop publication %s: %w", d.Params.Publication, err)
 		}
@@ -64,75 +64,73 @@ func (d *Destroy) run(ctx context.Context, dsn string) error {
 	return nil
 }
 
-// look finds what is there and refuses what is in use or not ours.
-func (d *Destroy) look(ctx context.Context, conn *pgx.Conn) (slot *replication.Slot, publication bool, err error) {
+// check reads slot and publication. It fails if the slot is in use or is not a slot of outboxcdc.
+func (d *Destroy) check(ctx context.Context, conn *pgx.Conn) (*replication.Slot, *replication.Publication, error) {
 	c := &catalog{conn: conn}
-	if err := c.lookAtServer(ctx); err != nil {
-		return nil, false, err
+	if err := c.checkServer(ctx); err != nil {
+		return nil, nil, err
 	}
-	c.expectDatabase(d.Params.Database)
+	c.checkDatabase(d.Params.Database)
 	name := d.Params.Slot
-	if slot, err = replication.ReadSlot(ctx, conn, name); err != nil {
-		return nil, false, err
+	slot, err := replication.ReadSlot(ctx, conn, name)
+	if err != nil {
+		return nil, nil, err
 	}
 	switch {
 	case slot == nil:
 	case slot.Kind != "logical" || slot.Plugin != "pgoutput":
-		c.problem("slot %s is not a pgoutput slot, so it is not ours; check postgres.slot", name)
-	case slot.Database != c.database:
+		c.problem("slot %s is not a pgoutput slot, so it does not belong to outboxcdc; check postgres.slot", name)
+	case slot.Database != c.server.Database:
 		c.problem("slot %s belongs to database %s; connect there", name, slot.Database)
 	case slot.Active:
-		c.problem("slot %s is active: pid %d, application %q is streaming from it; stop that first", name, slot.ActivePID, slot.ActiveName)
+		c.problem("slot %s is active: pid %d, application %q is streaming from it; stop that client first", name, slot.ActivePID, slot.ActiveName)
 	}
-	var owner string
-	var mine bool
-	err = conn.QueryRow(ctx, `SELECT r.rolname, pg_has_role(r.oid, 'USAGE') FROM pg_publication p JOIN pg_roles r ON r.oid = p.pubowner WHERE pubname = $1`,
-		d.Params.Publication).Scan(&owner, &mine)
-	if publication = err == nil; err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return nil, false, fmt.Errorf("look at publication %s: %w", d.Params.Publication, err)
+	publication, err := replication.ReadPublication(ctx, conn, d.Params.Publication)
+	if err != nil {
+		return nil, nil, err
 	}
 	if err := errors.Join(c.problems...); err != nil {
-		return nil, false, fmt.Errorf("nothing was changed:\n%w", err)
+		return nil, nil, fmt.Errorf("nothing was changed:\n%w", err)
 	}
-	if publication && !mine { // a slot that is dropped before this shows is gone for good
-		return nil, false, exit.With(exit.NoPermission, fmt.Errorf("nothing was changed: publication %s belongs to role %s, and only its owner may drop it: connect as %s",
-			d.Params.Publication, owner, owner))
+	if publication != nil && !publication.MayDrop { // the slot is dropped first and cannot be restored
+		return nil, nil, exit.With(exit.NoPermission, fmt.Errorf("nothing was changed: publication %s belongs to role %s, and only its owner may drop it: connect as %s",
+			d.Params.Publication, publication.Owner, publication.Owner))
 	}
 	return slot, publication, nil
 }
 
-func (d *Destroy) describe(slot *replication.Slot, publication bool) {
+func (d *Destroy) describe(slot *replication.Slot, publication *replication.Publication) {
 	would := ""
 	if d.DryRun {
 		would = "would drop "
 	}
 	if slot == nil {
-		d.say("slot %s is not there", d.Params.Slot)
+		d.say("slot %s does not exist", d.Params.Slot)
 	} else {
-		d.say("%sslot %s: holds back %s of WAL; what it has not delivered, it never will", would, d.Params.Slot, human.Size(int64(slot.RetainedBytes())))
+		d.say("%sslot %s, which retains %s of WAL: events that it has not delivered are never delivered", would, d.Params.Slot, human.Size(int64(slot.RetainedBytes())))
 	}
-	if !publication {
-		d.say("publication %s is not there", d.Params.Publication)
+	if publication == nil {
+		d.say("publication %s does not exist", d.Params.Publication)
 	} else {
 		d.say("%spublication %s", would, d.Params.Publication)
 	}
 	if len(d.Params.Tables) == 0 {
-		d.say("role %s stays", d.Params.Role)
+		d.say("role %s is kept", d.Params.Role)
 		return
 	}
 	var names []string
 	for i := range d.Params.Tables {
 		names = append(names, d.Params.Tables[i].String())
 	}
-	d.say("table %s and role %s stay", strings.Join(names, ", "), d.Params.Role)
+	d.say("table %s and role %s are kept", strings.Join(names, ", "), d.Params.Role)
 }
 
-// confirm wants the slot's name typed: a bare y comes too easily for something that cannot be undone.
+// confirm asks the user to type the slot's name: a y is typed too easily for something that cannot be undone.
 func (d *Destroy) confirm() error {
 	if d.Yes {
 		return nil
 	}
-	fmt.Fprintf(d.Out, "Type the slot's name to go on: ")
+	fmt.Fprintf(d.Out, "Type the name of the slot to continue: ")
 	answer, err := bufio.NewReader(d.In).ReadString('\n')
 	if err != nil && answer == "" {
 		return exit.With(exit.Usage, errors.New("no answer on standard input; give --yes. Nothing was changed"))

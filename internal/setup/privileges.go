@@ -9,12 +9,12 @@ import (
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 
-// provider is who runs the server, as far as it shows: managed services give their customers a role of a known name
-// instead of a superuser, and let it do what elsewhere only a superuser may.
+// provider is a managed service. It gives its customers a role with a known name instead of a superuser, and that role
+// may do what otherwise only a superuser may.
 type provider struct {
-	admin   string // the role that shows it
+	admin   string // the role by which the service is recognized
 	name    string
-	logical string // what sets wal_level to logical there
+	logical string // how wal_level is set to logical
 }
 
 var providers = []provider{
@@ -23,14 +23,14 @@ var providers = []provider{
 	{"azure_pg_admin", "Azure Database for PostgreSQL", "set the server parameter wal_level = logical, then restart"},
 }
 
-// rdsReplication is the role that stands for the attribute REPLICATION at Amazon, where that cannot be granted.
+// rdsReplication is the role that Amazon has instead of the attribute REPLICATION, which cannot be granted there.
 const rdsReplication = "rds_replication"
 
-// lookAtProvider finds out whether the server is a managed one.
-func (c *catalog) lookAtProvider(ctx context.Context) error {
+// checkProvider finds out which managed service runs the server, if any.
+func (c *catalog) checkProvider(ctx context.Context) error {
 	var names []string
 	if err := c.conn.QueryRow(ctx, `SELECT ARRAY(SELECT rolname::text FROM pg_roles WHERE rolname IN ('rds_superuser', 'cloudsqlsuperuser', 'azure_pg_admin'))`).Scan(&names); err != nil {
-		return fmt.Errorf("look whose server this is: %w", err)
+		return fmt.Errorf("read the roles of managed services: %w", err)
 	}
 	for _, p := range providers {
 		if len(names) == 1 && names[0] == p.admin {
@@ -40,72 +40,73 @@ func (c *catalog) lookAtProvider(ctx context.Context) error {
 	return nil
 }
 
-// rds: REPLICATION is given by membership.
-func (c *catalog) rds() bool { return c.provider.admin == "rds_superuser" }
+// isRDS reports whether the server is Amazon's, where membership in a role takes the place of REPLICATION.
+func (c *catalog) isRDS() bool { return c.provider.admin == "rds_superuser" }
 
-// giveReplication is the remedy for a role without it.
+// giveReplication is the statement that gives the role REPLICATION.
 func (c *catalog) giveReplication(role string) string {
-	if c.rds() {
+	if c.isRDS() {
 		return "GRANT " + rdsReplication + " TO " + quoteIdent(role)
 	}
 	return "ALTER ROLE " + quoteIdent(role) + " REPLICATION"
 }
 
-// ourselves is what the role may that apply is run as.
-type ourselves struct {
+// ownRole is the role that runs setup apply, and its privileges.
+type ownRole struct {
 	name                                   string
 	super, createRole, replication, create bool // create: in the database
 }
 
-// lookAtPrivileges finds which of the missing objects this role may not create, all of them before the first is created.
-func (c *catalog) lookAtPrivileges(ctx context.Context, p sql.Params) error {
-	var me ourselves
+// checkPrivileges finds which of the missing objects this role may not create, before the first one is created.
+func (c *catalog) checkPrivileges(ctx context.Context, p sql.Params) error {
+	var me ownRole
 	err := c.conn.QueryRow(ctx, `SELECT rolname, rolsuper, rolcreaterole, rolreplication OR EXISTS (
 				SELECT FROM pg_roles m WHERE m.rolname = $1 AND pg_has_role(current_user, m.oid, 'MEMBER')),
 			has_database_privilege(current_user, current_database(), 'CREATE')
 		FROM pg_roles WHERE rolname = current_user`, rdsReplication).Scan(&me.name, &me.super, &me.createRole, &me.replication, &me.create)
 	if err != nil {
-		return fmt.Errorf("look at the privileges of this role: %w", err)
+		return fmt.Errorf("read the privileges of this role: %w", err)
 	}
 	if me.super {
 		return nil
 	}
-	c.mayCreateRole(me, p)
+	c.checkCreateRole(me, p)
 	if !c.slot && !me.replication {
-		c.lacks("user %s may not create slot %s, REPLICATION is missing: %s", me.name, p.Slot, c.giveReplication(me.name))
+		c.denied("role %s may not create slot %s without REPLICATION: %s", me.name, p.Slot, c.giveReplication(me.name))
 	}
 	if !c.publication && !me.create {
-		c.lacks("user %s may not create publication %s: GRANT CREATE ON DATABASE %s TO %s", me.name, p.Publication, quoteIdent(c.database), quoteIdent(me.name))
+		c.denied("role %s may not create publication %s: GRANT CREATE ON DATABASE %s TO %s", me.name, p.Publication, quoteIdent(c.server.Database), quoteIdent(me.name))
 	}
 	for i := range p.Tables {
-		if err := c.privilegesOnTable(ctx, me, p, &p.Tables[i]); err != nil {
+		if err := c.checkTablePrivileges(ctx, me, p, &p.Tables[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// mayCreateRole: before PostgreSQL 16 only a superuser gives REPLICATION, from then on who has CREATEROLE and REPLICATION. Managed
-// services have rules of their own, which their server applies.
-func (c *catalog) mayCreateRole(me ourselves, p sql.Params) {
-	if c.role || c.noRole || c.provider.name != "" || c.major >= 16 && me.createRole && me.replication {
+// checkCreateRole checks whether this role may create the daemon's role. Before PostgreSQL 16 only a superuser may give
+// REPLICATION; since then a role with CREATEROLE and REPLICATION may, too. Managed services have rules of their own,
+// which are not checked here.
+func (c *catalog) checkCreateRole(me ownRole, p sql.Params) {
+	if c.role || c.noRole || c.provider.name != "" || c.server.Major() >= 16 && me.createRole && me.replication {
 		return
 	}
-	who := "a superuser"
-	if c.major >= 16 {
-		who = "a role with CREATEROLE and REPLICATION"
+	privileged := "a superuser"
+	if c.server.Major() >= 16 {
+		privileged = "a role with CREATEROLE and REPLICATION"
 	}
-	c.lacks("user %s may not create role %s: let %s run CREATE ROLE %s LOGIN REPLICATION, then run this again; it does the rest", me.name, p.Role, who, quoteIdent(p.Role))
+	c.denied("role %s may not create role %s: let %s run CREATE ROLE %s LOGIN REPLICATION, then run this again", me.name, p.Role, privileged, quoteIdent(p.Role))
 }
 
-func (c *catalog) privilegesOnTable(ctx context.Context, me ourselves, p sql.Params, t *sql.Table) error {
+func (c *catalog) checkTablePrivileges(ctx context.Context, me ownRole, p sql.Params, t *sql.Table) error {
 	if !c.tables[t.String()] {
 		var may bool
 		if err := c.conn.QueryRow(ctx, `SELECT coalesce((SELECT has_schema_privilege(current_user, oid, 'CREATE') FROM pg_namespace WHERE nspname = $1), true)`, t.Schema).Scan(&may); err != nil {
-			return fmt.Errorf("look at the privileges on schema %s: %w", t.Schema, err)
+			return fmt.Errorf("read the privileges on schema %s: %w", t.Schema, err)
 		}
 		if !may {
-			c.lacks("user %s may not create table %s: GRANT CREATE ON SCHEMA %s TO %s", me.name, t, quoteIdent(t.Schema), quoteIdent(me.name))
+			c.denied("role %s may not create table %s: GRANT CREATE ON SCHEMA %s TO %s", me.name, t, quoteIdent(t.Schema), quoteIdent(me.name))
 		}
 		return nil
 	}
@@ -114,37 +115,37 @@ func (c *catalog) privilegesOnTable(ctx context.Context, me ourselves, p sql.Par
 	err := c.conn.QueryRow(ctx, `SELECT pg_get_userbyid(relowner), pg_has_role(current_user, relowner, 'USAGE') FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
 		WHERE nspname = $1 AND relname = $2`, t.Schema, t.Name).Scan(&owner, &owns)
 	if err != nil {
-		return fmt.Errorf("look at the owner of %s: %w", t, err)
+		return fmt.Errorf("read the owner of %s: %w", t, err)
 	}
 	if !c.publication && !owns {
-		c.lacks("user %s may not publish %s, which belongs to %s: run this as %s, or GRANT %s TO %s", me.name, t, owner, owner, quoteIdent(owner), quoteIdent(me.name))
+		c.denied("role %s may not publish %s, which belongs to %s: run this as %s, or GRANT %s TO %s", me.name, t, owner, owner, quoteIdent(owner), quoteIdent(me.name))
 	}
 	return nil
 }
 
-// lacks is a problem whose exit code is that of a missing privilege.
-func (c *catalog) lacks(format string, args ...any) {
+// denied adds a problem with the exit code of a missing privilege.
+func (c *catalog) denied(format string, args ...any) {
 	c.problems = append(c.problems, exit.With(exit.NoPermission, fmt.Errorf(format, args...)))
 }
 
-// verifyGrants: what may not be passed on is only a warning of the server's.
+// verifyGrants checks that the privileges were granted: the server only warns if this role may not grant one.
 func (a *Apply) verifyGrants(ctx context.Context) error {
-	a.have.role, a.have.grants = true, false
+	a.catalog.role, a.catalog.grants = true, false
 	for i := range a.Params.Tables {
-		a.have.tables[a.Params.Tables[i].String()] = true
+		a.catalog.tables[a.Params.Tables[i].String()] = true
 	}
-	if err := a.have.lookAtGrants(ctx, a.Params); err != nil {
+	if err := a.catalog.checkGrants(ctx, a.Params); err != nil {
 		return err
 	}
-	if a.have.grants {
+	if a.catalog.grants {
 		return nil
 	}
 	var names []string
 	for i := range a.Params.Tables {
 		names = append(names, a.Params.Tables[i].String())
 	}
-	return exit.With(exit.NoPermission, fmt.Errorf("role %s still lacks a privilege: this user may not pass on CONNECT on database %s, USAGE on the schema or SELECT on %s; "+
-		"let the owner of each grant it (setup sql shows how), then run this again", a.Params.Role, a.have.database, listOr(names, "the tables")))
+	return exit.With(exit.NoPermission, fmt.Errorf("role %s still lacks a privilege: this role may not grant CONNECT on database %s, USAGE on the schema or SELECT on %s; "+
+		"let the owner of each object grant it (setup sql prints the statements), then run this again", a.Params.Role, a.catalog.server.Database, listOr(names, "the tables")))
 }
 
 // walLevelRemedy is how wal_level becomes logical.

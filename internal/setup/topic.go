@@ -12,13 +12,14 @@ import (
 	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
-// kafkaTimeout bounds what setup does with Kafka.
+// kafkaTimeout is how long setup waits for Kafka.
 const kafkaTimeout = 30 * time.Second
 
-// PositionTopic is the part of `setup apply` that is about Kafka. The topic is created with the daemon's own Kafka user.
+// PositionTopic is the part of `setup apply` that is about Kafka. The topic is created with the daemon's own Kafka
+// user.
 type PositionTopic struct {
 	Name     string
-	Replicas int16 // -1: as the brokers are configured
+	Replicas int16 // -1: the brokers' default
 }
 
 // Apply creates the topic if it is missing.
@@ -29,7 +30,7 @@ func (p PositionTopic) Apply(ctx context.Context, cluster *kafka.Cluster, out io
 	u, ok := errors.AsType[*checkpoint.Unusable](err)
 	switch {
 	case err == nil:
-		fmt.Fprintf(out, "position topic %s is already there\n", p.Name)
+		fmt.Fprintf(out, "position topic %s already exists\n", p.Name)
 	case !ok || !u.Missing:
 		return noPositionTopic(err, dryRun)
 	case dryRun:
@@ -43,7 +44,7 @@ func (p PositionTopic) Apply(ctx context.Context, cluster *kafka.Cluster, out io
 	return nil
 }
 
-// noPositionTopic says that the position topic alone is missing: it comes last.
+// noPositionTopic adds to err that everything except the position topic is done, because the topic is created last.
 func noPositionTopic(err error, dryRun bool) error {
 	rest := "everything else is done"
 	if dryRun {

@@ -1,4 +1,4 @@
-// Package status says how the daemon and its slot are, for people and for scripts.
+// Package status reports the health of the daemon and its slot, for people and for scripts.
 package status
 
 import (
@@ -21,55 +21,55 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// Slot is the slot, and how much WAL it may hold, at one moment.
+// Slot is the slot at one moment, with the WAL that it retains and may retain.
 type Slot struct {
 	Slot        string `json:"slot"`
 	Missing     bool   `json:"missing,omitempty"`
 	Active      bool   `json:"active"`
 	PID         int    `json:"active_pid,omitempty"`
-	Application string `json:"application,omitempty"` // of who reads it, if our role may see that
+	Application string `json:"application,omitempty"` // of the client that reads the slot, if our role may see it
 	Address     string `json:"address,omitempty"`
 	WALStatus   string `json:"wal_status,omitempty"`
 	Invalid     string `json:"invalidation_reason,omitempty"`
 	Retained    int64  `json:"retained_bytes"`
-	Unconfirmed int64  `json:"unconfirmed_bytes"` // of it: written behind the confirmed position
-	// Budget is max_slot_wal_keep_size and Left what may still be written before the slot is in danger; -1: no limit.
+	Unconfirmed int64  `json:"unconfirmed_bytes"` // part of retained_bytes: WAL after the confirmed position
+	// Budget is max_slot_wal_keep_size, and Left the WAL that may still be written before the slot can be lost; -1: no
+	// limit.
 	Budget int64 `json:"budget_bytes"`
 	Left   int64 `json:"budget_left_bytes"`
-	// Longest is the slot that holds the most WAL, if that is another one.
+	// Longest is the slot that retains the most WAL, if that is another slot.
 	Longest *OtherSlot `json:"longest_slot,omitempty"`
-	// Oldest is the oldest transaction of the server that writes, if more than onTheWay of the WAL is confirmed and held all the same.
+	// Oldest is the oldest open transaction of the server, if the slot retains more than smallWAL of confirmed WAL.
 	Oldest *doctor.OpenTransaction `json:"oldest_transaction,omitempty"`
 }
 
-// OtherSlot is a slot of the same server that is not ours.
+// OtherSlot is another slot of the same server.
 type OtherSlot struct {
 	Slot     string `json:"slot"`
 	Active   bool   `json:"active"`
 	Retained int64  `json:"retained_bytes"`
 }
 
-// Lost reports whether the slot is no more, or can be read no more.
+// Lost reports whether the slot does not exist or can no longer be read.
 func (h *Slot) Lost() bool { return h.Missing || h.Invalid != "" || h.WALStatus == "lost" }
 
-// budgetSQL asks for max_slot_wal_keep_size, and for the slot that holds the most WAL.
-const budgetSQL = `
-SELECT (SELECT CASE WHEN setting::bigint < 0 THEN -1 ELSE setting::bigint * 1048576 END FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),
-       coalesce(s.slot_name, ''), coalesce(s.active, false), coalesce(pg_wal_lsn_diff(now.lsn, s.restart_lsn), 0)::bigint
+// longestSQL finds the slot for which the server keeps the most WAL.
+const longestSQL = `
+SELECT coalesce(s.slot_name, ''), coalesce(s.active, false), coalesce(pg_wal_lsn_diff(now.lsn, s.restart_lsn), 0)::bigint
   FROM (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS lsn) now
   LEFT JOIN pg_replication_slots s ON s.restart_lsn IS NOT NULL
  ORDER BY s.restart_lsn, s.slot_name <> $1 LIMIT 1`
 
-// lookTimeout bounds each of the two questions.
-const lookTimeout = 5 * time.Second
+// queryTimeout is the timeout of a request to the daemon, and of the queries to the server.
+const queryTimeout = 5 * time.Second
 
-// Observer asks the daemon and the server, again and again.
+// Observer queries the daemon and the server.
 type Observer struct {
 	SlotName string
-	URL      string // of /status; "": there is none to ask
+	URL      string // of /status; "": the daemon is not queried
 	Client   *http.Client
 	Source   *replication.Source
-	conn     *pgx.Conn // nil: to be opened
+	conn     *pgx.Conn // nil: not open
 }
 
 // Close ends the connection to the server.
@@ -82,20 +82,20 @@ func (o *Observer) Close() {
 	}
 }
 
-// Observe asks both; what could not be asked is said in the report.
+// Observe queries both. An error of either is in the report.
 func (o *Observer) Observe(ctx context.Context, now time.Time) *Report {
-	l := &Report{At: now, URL: redactURL(o.URL)}
+	r := &Report{At: now, URL: redactURL(o.URL)}
 	var err error
 	if o.URL != "" {
-		if l.Daemon, err = o.askDaemon(ctx); err != nil {
-			l.DaemonError = err.Error()
+		if r.Daemon, err = o.queryDaemon(ctx); err != nil {
+			r.DaemonError = err.Error()
 		}
 	}
-	if l.Slot, err = o.askServer(ctx); err != nil {
-		l.SlotError, _, _ = strings.Cut(err.Error(), "; remedy: ")
+	if r.Slot, err = o.queryServer(ctx); err != nil {
+		r.SlotError, _, _ = strings.Cut(err.Error(), "; remedy: ")
 		o.Close()
 	}
-	return l
+	return r
 }
 
 // DaemonStatus is the part of /status that status uses.
@@ -104,8 +104,8 @@ type DaemonStatus struct {
 	Delivered float64 `json:"events_delivered"` // by this process
 }
 
-func (o *Observer) askDaemon(ctx context.Context) (*DaemonStatus, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+func (o *Observer) queryDaemon(ctx context.Context) (*DaemonStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, o.URL, nil)
 	if err != nil {
@@ -114,7 +114,7 @@ func (o *Observer) askDaemon(ctx context.Context) (*DaemonStatus, error) {
 	res, err := o.Client.Do(req)
 	if err != nil {
 		if u, ok := errors.AsType[*url.Error](err); ok {
-			err = u.Err // without the URL, which is said anyway
+			err = u.Err // without the URL, which the report has
 		}
 		return nil, err
 	}
@@ -125,16 +125,16 @@ func (o *Observer) askDaemon(ctx context.Context) (*DaemonStatus, error) {
 	}
 	var st DaemonStatus
 	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answers %s", res.Status)
+		return nil, fmt.Errorf("the response is %s", res.Status)
 	}
 	if err := json.Unmarshal(body, &st); err != nil || st.State == "" {
-		return nil, errors.New("what answers there is no outboxcdc")
+		return nil, errors.New("the response is not that of outboxcdc")
 	}
 	return &st, nil
 }
 
-func (o *Observer) askServer(ctx context.Context) (*Slot, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+func (o *Observer) queryServer(ctx context.Context) (*Slot, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	if o.conn == nil {
 		var err error
@@ -158,28 +158,33 @@ func (o *Observer) askServer(ctx context.Context) (*Slot, error) {
 		h.Left = *s.SafeWALBytes
 	}
 	if err := o.findHolders(ctx, h); err != nil {
-		return nil, fmt.Errorf("look for what holds the WAL: %w", err)
+		return nil, fmt.Errorf("find what retains WAL: %w", err)
 	}
 	return h, nil
 }
 
-// findHolders finds what else the server keeps WAL for.
+// findHolders finds the slot that retains the most WAL, and the oldest transaction.
 func (o *Observer) findHolders(ctx context.Context, h *Slot) error {
 	longest := &OtherSlot{}
-	err := o.conn.QueryRow(ctx, budgetSQL, o.SlotName).Scan(&h.Budget, &longest.Slot, &longest.Active, &longest.Retained)
+	server, err := replication.ReadServer(ctx, o.conn)
 	if err != nil {
 		return err
 	}
-	if longest.Slot != "" && longest.Slot != o.SlotName { // none: our slot has been invalidated, and there is no other
+	h.Budget = server.KeepSize
+	err = o.conn.QueryRow(ctx, longestSQL, o.SlotName).Scan(&longest.Slot, &longest.Active, &longest.Retained)
+	if err != nil {
+		return err
+	}
+	if longest.Slot != "" && longest.Slot != o.SlotName { // empty: no slot retains WAL
 		h.Longest = longest
 	}
-	if h.Retained-h.Unconfirmed > onTheWay {
+	if h.Retained-h.Unconfirmed > smallWAL {
 		h.Oldest, err = doctor.OldestTransaction(ctx, o.conn)
 	}
 	return err
 }
 
-// URL is where the daemon of this configuration says how it is: given, or its listener on this machine.
+// URL is the URL of the daemon's /status: given, or that of the listener on this machine.
 func URL(given, listen string) (string, error) {
 	if given == "" && listen == "" {
 		return "", nil
@@ -196,7 +201,7 @@ func URL(given, listen string) (string, error) {
 	}
 	u, err := url.Parse(given)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return "", exit.With(exit.Usage, fmt.Errorf("--url %s: write where the daemon listens, such as http://localhost:9464", redactURL(given)))
+		return "", exit.With(exit.Usage, fmt.Errorf("--url %s: write the address of the daemon's HTTP listener, such as http://localhost:9464", redactURL(given)))
 	}
 	if strings.Trim(u.Path, "/") == "" {
 		u.Path = "/status"
@@ -204,7 +209,7 @@ func URL(given, listen string) (string, error) {
 	return u.String(), nil
 }
 
-// redactURL is a URL without the password that may be in it.
+// redactURL masks the password of a URL.
 func redactURL(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 const gb = 1 << 30
 
-// What daemon and slot say decides about the verdict, and what was not asked is not called healthy.
+// TestVerdict checks the verdict for states of daemon and slot. A daemon that was not queried is not called healthy.
 func TestVerdict(t *testing.T) {
 	daemon := func(s relay.State, kafka string) *DaemonStatus {
 		return &DaemonStatus{Status: relay.Status{State: s, Kafka: kafka, Reason: "for a reason"}}
@@ -38,10 +38,10 @@ func TestVerdict(t *testing.T) {
 		{"Kafka is ill", Report{URL: at, Daemon: daemon(relay.Streaming, "no answer"), Slot: read}, 69, "Kafka: no answer"},
 		{"down", Report{URL: at, DaemonError: "refused", Slot: free}, 69, "no daemon answers"},
 		{"out of reach", Report{URL: at, DaemonError: "refused", Slot: read}, 69, "no daemon answers"},
-		{"not asked, read", Report{Slot: read}, 0, "not asked"},
+		{"not asked, read", Report{Slot: read}, 0, "not queried"},
 		{"not asked, not read", Report{Slot: free}, 69, "the slot is inactive"},
-		{"Postgres is away", Report{URL: at, Daemon: daemon(relay.Streaming, "ok"), SlotError: "no answer"}, 69, "Postgres does not say"},
-		{"in danger", Report{URL: at, Daemon: daemon(relay.Streaming, "ok"), Slot: &Slot{Active: true, WALStatus: "unreserved"}}, 69, "the next checkpoint may lose it"},
+		{"Postgres is away", Report{URL: at, Daemon: daemon(relay.Streaming, "ok"), SlotError: "no answer"}, 69, "cannot be read from Postgres"},
+		{"in danger", Report{URL: at, Daemon: daemon(relay.Streaming, "ok"), Slot: &Slot{Active: true, WALStatus: "unreserved"}}, 69, "the next checkpoint may invalidate it"},
 		{"lost", Report{URL: at, Daemon: daemon(relay.Streaming, "ok"), Slot: &Slot{WALStatus: "lost"}}, 79, "LOST: the server has removed WAL"},
 		{"invalidated", Report{URL: at, Daemon: daemon(relay.Failed, ""), Slot: &Slot{Invalid: "idle_timeout"}}, 79, "idle_timeout"},
 		{"missing", Report{URL: at, DaemonError: "refused", Slot: &Slot{Slot: "s", Missing: true}}, 79, "LOST: the server has no slot s"},
@@ -58,7 +58,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// When the disk budget is reached is said in plain words, with the time that the rate was measured over.
+// TestBudget checks the text about the disk budget, with the time over which the rate was measured.
 func TestBudget(t *testing.T) {
 	at := time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
@@ -71,25 +71,25 @@ func TestBudget(t *testing.T) {
 			"grows to a budget",
 			Slot{Retained: 3 * gb, Budget: 10 * gb, Left: 7 * gb},
 			Slot{Retained: 3*gb + 4<<20, Budget: 10 * gb, Left: 7 * gb},
-			[]string{"3 GB of WAL are held", "at the present rate (2 MB/s, measured over 2.0 s) the disk budget (max_slot_wal_keep_size, 10 GB) is reached in 60 min"},
+			[]string{"3 GB of WAL retained", "at the present rate (2 MB/s, measured over 2.0 s) the disk budget (max_slot_wal_keep_size, 10 GB) is reached in 60 min"},
 			"left",
 		},
 		{
 			"grows without end",
 			Slot{Retained: gb, Budget: -1, Left: -1},
 			Slot{Retained: gb + 2048, Budget: -1, Left: -1},
-			[]string{"it grows by 1 kB/s (measured over 2.0 s); there is no disk budget (max_slot_wal_keep_size is -1): it is kept until the disk is full"},
+			[]string{"it grows by 1 kB/s (measured over 2.0 s); there is no disk budget (max_slot_wal_keep_size is -1): WAL is retained until the disk is full"},
 			"reached",
 		},
 		{
-			"stands",
+			"does not grow",
 			Slot{Retained: gb, Budget: 10 * gb, Left: 9 * gb},
 			Slot{Retained: gb, Budget: 10 * gb, Left: 9 * gb},
 			[]string{"it does not grow (measured over 2.0 s)", "is 10 GB, of which 9 GB are left"},
 			"reached",
 		},
 		{
-			// restart_lsn moves in jumps while the slot is read: what counts is what is not confirmed.
+			// While the slot is read, restart_lsn moves in jumps, so the unconfirmed WAL counts.
 			"is read",
 			Slot{Active: true, Retained: gb, Unconfirmed: 100, Budget: 10 * gb, Left: 9 * gb},
 			Slot{Active: true, Retained: 2 * gb, Unconfirmed: 50, Budget: 10 * gb, Left: 8 * gb},
@@ -133,7 +133,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// The number of events that were delivered, and how many a second since the look before; no rate across a restart.
+// TestThroughput checks the number of delivered events, and the rate since the previous report, which is unknown after
+// a restart.
 func TestThroughput(t *testing.T) {
 	at := time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 	after := func(d time.Duration, delivered float64) *Report {
@@ -160,7 +161,7 @@ func TestThroughput(t *testing.T) {
 	}
 }
 
-// What else the server keeps WAL for is found on a real server: an open transaction, a prepared one, another slot.
+// TestHolders finds, on a real server, what else retains WAL: an open transaction, a prepared one, another slot.
 func TestHolders(t *testing.T) {
 	s := pgtest.ForTest(t, pgtest.Options{Major: "17", Settings: map[string]string{"max_prepared_transactions": "2"}})
 	if err := s.Exec(t.Context(), "postgres", "CREATE DATABASE holders"); err != nil {
@@ -177,7 +178,7 @@ func TestHolders(t *testing.T) {
 	o := &Observer{SlotName: "holders", conn: conn}
 	ask := func(want ...string) {
 		t.Helper()
-		h, err := o.askServer(t.Context())
+		h, err := o.queryServer(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,15 +213,15 @@ func TestHolders(t *testing.T) {
 	run("BEGIN")
 	run("INSERT INTO t VALUES (1)")
 	wal()
-	ask("of it is confirmed, and held for transactions that were open then; the oldest now: PID " + strconv.Itoa(pid) + " of postgres in database holders, open for")
+	ask("of it is confirmed, and retained for transactions that were open at that time; the oldest open one: PID " + strconv.Itoa(pid) + " of postgres in database holders, open for")
 	run("PREPARE TRANSACTION 'two'")
-	ask("; the oldest now: 'two' in database holders, prepared")
+	ask("; the oldest open one: 'two' in database holders, prepared")
 	run("ROLLBACK PREPARED 'two'")
-	ask("is confirmed, and held", "sees none that is open now")
+	ask("is confirmed, and retained", "sees no open transaction")
 	exec("SELECT pg_create_physical_replication_slot('standby', true)")
 	wal()
 	exec("SELECT pg_drop_replication_slot('holders')", "SELECT pg_create_logical_replication_slot('holders', 'pgoutput')")
-	ask("another slot of this server holds more: standby, inactive, ")
+	ask("another slot of this server retains more: standby, inactive, ")
 	exec("SELECT pg_drop_replication_slot('standby')")
 	ask()
 }
@@ -246,23 +247,23 @@ func TestURL(t *testing.T) {
 	}
 }
 
-// The listener of another program is not taken for a daemon.
-func TestOfSomethingElse(t *testing.T) {
-	for body, want := range map[string]string{"{}": "no outboxcdc", "<html>": "no outboxcdc"} {
+// TestOtherProgram checks that the response of another program is an error.
+func TestOtherProgram(t *testing.T) {
+	for body, want := range map[string]string{"{}": "not that of outboxcdc", "<html>": "not that of outboxcdc"} {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }))
 		o := &Observer{URL: srv.URL + "/status", Client: srv.Client()}
-		if _, err := o.askDaemon(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := o.queryDaemon(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", body, err)
 		}
 		srv.Close()
-		if _, err := o.askDaemon(t.Context()); err == nil || strings.Contains(err.Error(), srv.URL) {
+		if _, err := o.queryDaemon(t.Context()); err == nil || strings.Contains(err.Error(), srv.URL) {
 			t.Errorf("closed: %v", err)
 		}
 	}
 	srv := httptest.NewServer(http.NotFoundHandler())
 	defer srv.Close()
 	o := &Observer{URL: srv.URL + "/status", Client: srv.Client()}
-	if _, err := o.askDaemon(t.Context()); err == nil || !strings.Contains(err.Error(), "404") {
+	if _, err := o.queryDaemon(t.Context()); err == nil || !strings.Contains(err.Error(), "404") {
 		t.Error(err)
 	}
 }

@@ -19,7 +19,7 @@ func env(pairs ...string) func(string) string {
 	}
 }
 
-// What is sent arrives as one datagram, at a path and in the abstract namespace.
+// TestSend checks that assignments arrive in one datagram, at a path and in the abstract namespace.
 func TestSend(t *testing.T) {
 	for _, socket := range []string{filepath.Join(t.TempDir(), "notify"), "@outboxcdc-test-" + filepath.Base(t.TempDir())} {
 		l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
@@ -66,7 +66,7 @@ func TestFromEnv(t *testing.T) {
 	}
 }
 
-// Nobody there is an error at once, and a manager that does not read is one soon: never a hang.
+// TestSendFails checks that Send fails at once without a manager, and soon if the manager does not read.
 func TestSendFails(t *testing.T) {
 	if err := (&Notifier{}).Send("READY=1"); err != nil {
 		t.Error(err)
@@ -74,7 +74,7 @@ func TestSendFails(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "notify")
 	n, _ := FromEnv(env("NOTIFY_SOCKET", socket), 7)
 	if err := n.Send("READY=1"); err == nil || !strings.Contains(err.Error(), "NOTIFY_SOCKET") {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("no manager: %v", err)
 	}
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {

@@ -235,7 +235,7 @@ func TestEveryExitCode(t *testing.T) {
 				}
 				return err
 			})
-			must(t, r.checkStatus(0, nil, "1 event is on the way to Kafka"))
+			must(t, r.checkStatus(0, nil, "1 event in flight to Kafka"))
 			must(t, r.proc.Signal(os.Interrupt))
 			return r.awaitExit(patience)
 		}},

@@ -35,11 +35,11 @@ func (f *settingsFile) write(format string, args ...any) {
 // hangUp sends SIGHUP and waits for the metric with the result.
 func (r *relay) hangUp(want float64) {
 	r.t.Helper()
-	before := len(r.logged("configuration reloaded; new connections use the present secrets and certificates")) +
+	before := len(r.logged("configuration reloaded; new connections use the new secrets and certificates")) +
 		len(r.logged("configuration reload failed; keeping the previous configuration"))
 	must(r.t, r.proc.Signal(syscall.SIGHUP))
 	await(r.t, patience, "the configuration to be reloaded", func() error {
-		after := len(r.logged("configuration reloaded; new connections use the present secrets and certificates")) +
+		after := len(r.logged("configuration reloaded; new connections use the new secrets and certificates")) +
 			len(r.logged("configuration reload failed; keeping the previous configuration"))
 		return waitFor(after > before)
 	})

@@ -40,9 +40,9 @@ func TestSetupPositionTopic(t *testing.T) {
 	run(69, nowhere, []string{"apply", "--dry-run"}, "would create", "nothing was changed", "127.0.0.1:1")
 	run(69, nowhere, []string{"apply"}, "created slot "+o.name, "everything else is done", "127.0.0.1:1", "--no-topic")
 	run(0, nowhere, []string{"apply", "--no-topic"})
-	run(0, env, []string{"apply"}, "slot "+o.name+" is already there", "created position topic "+topic)
+	run(0, env, []string{"apply"}, "slot "+o.name+" already exists", "created position topic "+topic)
 	for _, args := range [][]string{{"apply"}, {"apply", "--dry-run"}} {
-		run(0, env, args, "position topic "+topic+" is already there")
+		run(0, env, args, "position topic "+topic+" already exists")
 	}
 	r := o.startStreaming(env...)
 	if got := r.logged(notDeduplicating); len(got) > 0 {
@@ -56,7 +56,7 @@ func TestSetupPositionTopic(t *testing.T) {
 	must(t, kafkatest.CreateTopic(testContext(t), o.kafka.Brokers(), two, 2, nil))
 	run(69, append(slices.Clone(env), "OUTBOXCDC_DELIVERY_POSITION_TOPIC="+two), []string{"apply"}, "it has 2 partitions, and must have one", "remedy: ")
 
-	run(0, env, []string{"destroy", "--yes"}, "dropped slot "+o.name, "position topic "+topic+" stays", "outboxcdc slot adopt")
+	run(0, env, []string{"destroy", "--yes"}, "dropped slot "+o.name, "position topic "+topic+" is kept", "outboxcdc slot adopt")
 	run(0, env, []string{"apply"}, "created slot "+o.name)
 	r = o.start(env...)
 	r.awaitStop(patience, 79, "recreated")

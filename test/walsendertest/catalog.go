@@ -71,12 +71,12 @@ var queries = []query{
 		[]uint32{text, text, text, boolT, boolT, int4, text, text, timestamptz, text, text, boolT, boolT, int8T, text, text, text},
 		(*view).slot,
 	},
-	{"SELECT p.oid, p.xmin::text, p.pubinsert", []uint32{text}, []uint32{oid, text, boolT, boolT}, func(v *view) [][]any {
+	{"SELECT pg_get_userbyid(pubowner)", []uint32{text}, []uint32{text, boolT, boolT, boolT, boolT, boolT, boolT, boolT}, func(v *view) [][]any {
 		p := &v.cat.Publication
 		if p.Missing || p.Name != v.text(0) {
 			return nil
 		}
-		return [][]any{{p.OID, strconv.Itoa(int(p.XMin)), !p.NoInserts, p.ViaRoot}}
+		return [][]any{{"postgres", false, false, !p.NoInserts, false, false, false, p.ViaRoot}}
 	}},
 	{"SELECT c.oid, n.nspname, c.relname, c.relkind::text", []uint32{text, text}, []uint32{oid, text, text, text, texts, oids}, func(v *view) [][]any {
 		o := v.cat.Outbox()
@@ -91,7 +91,7 @@ var queries = []query{
 		}
 		return rows
 	}},
-	{"FROM pg_publication_tables t", []uint32{text, oids}, []uint32{oid, text, texts}, (*view).publishedTables},
+	{"FROM pg_publication_tables t", []uint32{text, oids}, []uint32{oid, text, text, text, texts, oid}, (*view).publishedTables},
 	{"WITH RECURSIVE pub AS", []uint32{text, oids, oids, int4, oids, int2s}, []uint32{boolT, text, texts, boolT, texts, oids, int2s, text, text}, func(v *view) [][]any {
 		p, o := &v.cat.Publication, v.cat.Outbox()
 		exists := !p.Missing && p.Name == v.text(0)
@@ -112,8 +112,10 @@ var queries = []query{
 		return [][]any{{exists, fingerprint, []string{table}, p.Pending, nil, []uint32{}, []int16{}, v.cat.SyncNames, v.cat.SyncState}}
 	}},
 	{"SELECT ARRAY['detached'", []uint32{oids, int2s}, []uint32{texts}, func(*view) [][]any { return nil }},
-	{"idle_replication_slot_timeout", nil, []uint32{int8T}, func(v *view) [][]any {
-		return [][]any{{v.cat.IdleTimeout.Milliseconds()}}
+	{"server_version_num", nil, []uint32{int4, text, text, boolT, text, int8T, int8T}, func(v *view) [][]any {
+		major, _, _ := strings.Cut(v.cat.Version, ".")
+		version, _ := strconv.Atoi(major)
+		return [][]any{{int32(version * 10000), v.cat.Version, v.cat.Database, v.cat.Standby, "logical", int64(-1), v.cat.IdleTimeout.Milliseconds()}}
 	}},
 	{"WITH RECURSIVE up AS", []uint32{oid, oids, text}, []uint32{text, text, int4, boolT}, func(v *view) [][]any {
 		for _, t := range v.cat.Tables {
@@ -146,7 +148,7 @@ func (v *view) publishedTables() [][]any {
 	var rows [][]any
 	for i, t := range v.cat.Tables {
 		if leaves && t.Partition && !slices.Contains(p.WithoutTables, t.OID) || !leaves && i == 0 {
-			rows = append(rows, []any{t.OID, p.Filter, columns})
+			rows = append(rows, []any{t.OID, t.Schema, t.Name, p.Filter, columns, v.cat.Outbox().OID})
 		}
 	}
 	return rows

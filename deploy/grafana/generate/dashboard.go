@@ -2,19 +2,19 @@ package main
 
 import "strings"
 
-// Queries are written with these; each is a selector. Only the slot's metrics know the slot, so the instances offered are
-// those of the slots chosen.
+// Selectors of queries. Only metrics of the slot have the label slot, so the variable instance offers the instances of
+// the selected slots.
 const (
 	ours = `job=~"$job", instance=~"$instance"`
 	slot = `job=~"$job", instance=~"$instance", slot=~"$slot"`
 )
 
-// of puts the selectors into an expression: $I is that of an instance, $S that of a slot, $R the range of a rate.
-func of(expr string) string {
+// expand replaces the selectors in an expression: $I selects instances, $S slots, and $R is the range of a rate.
+func expand(expr string) string {
 	return strings.NewReplacer("$I", ours, "$S", slot, "$R", "[$__rate_interval]").Replace(expr)
 }
 
-func q(expr, legend string) query { return query{of(expr), legend} }
+func q(expr, legend string) query { return query{expand(expr), legend} }
 
 func dashboard() object {
 	return object{
@@ -28,7 +28,7 @@ func dashboard() object {
 		}},
 		"annotations": object{"list": []object{{
 			"name": "starts", "datasource": source, "enable": true, "iconColor": "blue", "titleFormat": "{{instance}} started", "useValueForTime": true,
-			"expr": of(`outboxcdc_start_time_seconds{$I} * 1000`),
+			"expr": expand(`outboxcdc_start_time_seconds{$I} * 1000`),
 		}}},
 		"templating": object{"list": []object{
 			{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "current": object{}},
@@ -55,38 +55,38 @@ func graph(title, unit, about string, queries ...query) panel {
 }
 
 func overview() []panel {
-	state := stat("State", "short", "What each instance does now. One that stands by for another is waiting_for_slot.", stateNames,
-		q(`outboxcdc_state{$I} == 1`, "{{instance}}: {{state}}")).on("OutboxCDCDown", "OutboxCDCNotStreaming", "OutboxCDCHeld", "OutboxCDCStandbyGone")
+	state := stat("State", "short", "State of each instance. A standby is waiting_for_slot.", stateNames,
+		q(`outboxcdc_state{$I} == 1`, "{{instance}}: {{state}}")).withAlerts("OutboxCDCDown", "OutboxCDCNotStreaming", "OutboxCDCHeld", "OutboxCDCStandbyGone")
 	timeline := panel{
 		title: "States", kind: "state-timeline", unit: "short", width: 8, height: 8,
-		about: "Which state each instance was in, and when.", queries: []query{q(`outboxcdc_state{$I} == 1`, "{{instance}} {{state}}")},
+		about: "States of each instance over time.", queries: []query{q(`outboxcdc_state{$I} == 1`, "{{instance}} {{state}}")},
 		more: thresholds("green"), alerts: []string{"OutboxCDCNotStreaming", "OutboxCDCFlapping"},
 	}
 	return []panel{
 		state,
 		stat("Lag", "s", "Age of the oldest commit that Kafka has not acknowledged.", thresholds("green", 60, "orange", 600, "red"),
-			q(`max(outboxcdc_replication_lag_seconds{$I} unless on (job, instance) outboxcdc_state{state="waiting_for_slot"} == 1)`, "behind")).on("OutboxCDCLagHigh"),
-		stat("Lag in WAL", "bytes", "The server's end of WAL minus what is confirmed. Other tables' WAL is in it.", thresholds("blue"),
+			q(`max(outboxcdc_replication_lag_seconds{$I} unless on (job, instance) outboxcdc_state{state="waiting_for_slot"} == 1)`, "behind")).withAlerts("OutboxCDCLagHigh"),
+		stat("Lag in WAL", "bytes", "End of the server's WAL minus the confirmed position. WAL of other tables is included.", thresholds("blue"),
 			q(`max(outboxcdc_replication_lag_bytes{$I} unless on (job, instance) outboxcdc_state{state="waiting_for_slot"} == 1)`, "behind")),
-		stat("WAL held", "bytes", "What the server keeps because of the slot.", thresholds("green", 1<<30, "orange", 5<<30, "red"),
-			q(`max by (slot) (outboxcdc_slot_retained_wal_bytes{$S})`, "{{slot}}")).on("OutboxCDCSlotRetentionHigh"),
-		stat("Room until the slot is lost", "bytes", "What may still be written until max_slot_wal_keep_size is passed. No data: the server sets no limit.",
-			thresholds("red", 1<<30, "orange", 4<<30, "green"), q(`min by (slot) (outboxcdc_slot_safe_wal_size_bytes{$S})`, "{{slot}}")).on("OutboxCDCSlotUnsafe", "OutboxCDCSlotRetentionHigh"),
+		stat("Retained WAL", "bytes", "WAL that the server retains because of the slot.", thresholds("green", 1<<30, "orange", 5<<30, "red"),
+			q(`max by (slot) (outboxcdc_slot_retained_wal_bytes{$S})`, "{{slot}}")).withAlerts("OutboxCDCSlotRetentionHigh"),
+		stat("WAL until the slot is lost", "bytes", "WAL that may still be written before max_slot_wal_keep_size is exceeded. No data: the server sets no limit.",
+			thresholds("red", 1<<30, "orange", 4<<30, "green"), q(`min by (slot) (outboxcdc_slot_safe_wal_size_bytes{$S})`, "{{slot}}")).withAlerts("OutboxCDCSlotUnsafe", "OutboxCDCSlotRetentionHigh"),
 		stat("Throughput", "short", "Events acknowledged per second.", thresholds("blue"),
 			q(`sum(rate(outboxcdc_events_delivered_total{$I}$R))`, "events/s")),
 
 		graph("Events per second", "short", "Acknowledged by Kafka, by topic.", q(`sum by (topic) (rate(outboxcdc_events_delivered_total{$I}$R))`, "{{topic}}")),
-		graph("Latency, commit to ack", "s", "Of every event; it compares the clocks of two machines. A large transaction is as old as its commit.",
+		graph("Latency, commit to ack", "s", "Time from the commit of an event to its acknowledgement, measured with the clocks of two machines.",
 			q(`histogram_quantile(0.5, sum by (le) (rate(outboxcdc_event_latency_seconds_bucket{$I}$R)))`, "50 %"),
 			q(`histogram_quantile(0.95, sum by (le) (rate(outboxcdc_event_latency_seconds_bucket{$I}$R)))`, "95 %"),
-			q(`histogram_quantile(0.99, sum by (le) (rate(outboxcdc_event_latency_seconds_bucket{$I}$R)))`, "99 %")).on("OutboxCDCLatencySLO"),
+			q(`histogram_quantile(0.99, sum by (le) (rate(outboxcdc_event_latency_seconds_bucket{$I}$R)))`, "99 %")).withAlerts("OutboxCDCLatencySLO"),
 		timeline,
-		graph("Lag", "s", "Age of the oldest commit that Kafka has not acknowledged. For an instance that stands by it counts from its start.",
-			q(`outboxcdc_replication_lag_seconds{$I}`, "{{instance}}")).on("OutboxCDCLagHigh"),
-		graph("Use of the window", "percentunit", "What is in flight, of what may be. 100 %: Kafka is slower than Postgres.",
+		graph("Lag", "s", "Age of the oldest commit that Kafka has not acknowledged. For a standby the lag counts from its start.",
+			q(`outboxcdc_replication_lag_seconds{$I}`, "{{instance}}")).withAlerts("OutboxCDCLagHigh"),
+		graph("In flight", "percentunit", "Events and bytes in flight, relative to tuning.max_in_flight. 100 %: Kafka is slower than Postgres.",
 			q(`outboxcdc_inflight_events{$I} / outboxcdc_inflight_limit_events{$I}`, "events {{instance}}"),
 			q(`outboxcdc_inflight_bytes{$I} / outboxcdc_inflight_limit_bytes{$I}`, "bytes {{instance}}")),
-		graph("Waiting transactions", "short", "Received and not wholly acknowledged.", q(`outboxcdc_unconfirmed_transactions{$I}`, "{{instance}}")).on("OutboxCDCStalled"),
+		graph("Waiting transactions", "short", "Transactions that were received and are not completely acknowledged.", q(`outboxcdc_unconfirmed_transactions{$I}`, "{{instance}}")).withAlerts("OutboxCDCStalled"),
 	}
 }
 
@@ -96,7 +96,7 @@ var stateColours = []struct{ states, colour string }{
 	{"parked|failed", "red"},
 }
 
-// stateNames shows the state's name, not its 1.
+// stateNames shows the name of the state instead of the value 1.
 func stateNames(o object) {
 	o["options"].(object)["textMode"] = "name"
 	thresholds("blue")(o)
@@ -112,68 +112,68 @@ func stateNames(o object) {
 
 func kafka() []panel {
 	return []panel{
-		graph("Time of a batch", "s", "From its first sending to its acknowledgement, resends included; 99 % by topic.",
+		graph("Time of a batch", "s", "Time from the first attempt to the acknowledgement, including retries; 99 % by topic.",
 			q(`histogram_quantile(0.99, sum by (topic, le) (rate(outboxcdc_kafka_produce_duration_seconds_bucket{$I}$R)))`, "{{topic}}")),
 		graph("Refused records per second", "short", "Each error ends a session.",
-			q(`sum by (topic, error) (rate(outboxcdc_kafka_produce_errors_total{$I}$R))`, "{{topic}} {{error}}")).on("OutboxCDCProduceErrors"),
-		graph("Standing still", "percentunit", "Share of the time in which reading waited because the window was full, and pauses that a quota asked for.",
-			q(`rate(outboxcdc_backpressure_seconds_total{$I}$R)`, "window full {{instance}}"),
+			q(`sum by (topic, error) (rate(outboxcdc_kafka_produce_errors_total{$I}$R))`, "{{topic}} {{error}}")).withAlerts("OutboxCDCProduceErrors"),
+		graph("Backpressure and quotas", "percentunit", "Share of the time in which reading waited because tuning.max_in_flight was reached, and pauses because of a quota.",
+			q(`rate(outboxcdc_backpressure_seconds_total{$I}$R)`, "backpressure {{instance}}"),
 			q(`rate(outboxcdc_kafka_throttle_seconds_total{$I}$R)`, "throttled {{instance}}")),
-		graph("Events in a batch", "short", "On average.",
+		graph("Events in a batch", "short", "Average number of events in a batch.",
 			q(`sum(rate(outboxcdc_kafka_batch_events_sum{$I}$R)) / sum(rate(outboxcdc_kafka_batch_events_count{$I}$R))`, "events")),
-		graph("Sizes", "bytes", "Of an event (key, value and headers) and of a batch before compression, on average.",
+		graph("Sizes", "bytes", "Average size of an event (key, value and headers), and of a batch before compression.",
 			q(`sum(rate(outboxcdc_event_size_bytes_sum{$I}$R)) / sum(rate(outboxcdc_event_size_bytes_count{$I}$R))`, "event"),
 			q(`sum(rate(outboxcdc_kafka_batch_bytes_sum{$I}$R)) / sum(rate(outboxcdc_kafka_batch_bytes_count{$I}$R))`, "batch")),
-		graph("Bytes per second", "Bps", "Of events before compression; on the wire with everything else.",
+		graph("Bytes per second", "Bps", "Bytes of events before compression, and all bytes on the connections to the brokers.",
 			q(`sum(rate(outboxcdc_event_bytes_total{$I}$R))`, "events"),
 			q(`sum(rate(outboxcdc_kafka_sent_bytes_total{$I}$R))`, "sent"),
 			q(`sum(rate(outboxcdc_kafka_received_bytes_total{$I}$R))`, "received")),
-		graph("Batches sent again", "short", "Per second, within a session; idempotence keeps the repeat from showing.",
+		graph("Batches sent again", "short", "Batches sent again per second within a session; idempotence prevents duplicates.",
 			q(`rate(outboxcdc_kafka_produce_retries_total{$I}$R)`, "{{instance}}")),
-		graph("Requests", "short", "Per second, of every kind, and how many are not answered yet.",
+		graph("Requests", "short", "Requests per second, and requests without a response yet.",
 			q(`sum(rate(outboxcdc_kafka_requests_total{$I}$R))`, "per second"),
 			q(`sum(outboxcdc_kafka_requests_in_flight{$I})`, "open")),
-		graph("Connections and partitions", "short", "Open connections to brokers, and by how much the partitions of a topic differ from those that keys are spread over.",
+		graph("Connections and partitions", "short", "Open connections to brokers, and the difference between the partitions of a topic and the number that keys are hashed over.",
 			q(`sum(outboxcdc_kafka_broker_connections{$I})`, "connections"),
-			q(`max by (topic) (outboxcdc_kafka_topic_partitions_changed{$I}) != 0`, "changed: {{topic}}")).on("OutboxCDCTopicPartitionsChanged"),
-		graph("Deduplication", "short", "1 while a crash repeats nothing that Kafka has; and events that the server lost at a failover after they were delivered.",
+			q(`max by (topic) (outboxcdc_kafka_topic_partitions_changed{$I}) != 0`, "changed: {{topic}}")).withAlerts("OutboxCDCTopicPartitionsChanged"),
+		graph("Deduplication", "short", "1 while a crash does not repeat events that Kafka has; and delivered events that the server lost at a failover (phantoms).",
 			q(`outboxcdc_deduplicating{$I}`, "{{instance}}"),
-			q(`increase(outboxcdc_phantom_events_total{$I}$R)`, "phantoms {{instance}}")).on("OutboxCDCNotDeduplicating", "OutboxCDCPhantoms"),
-		graph("Ends of partitions read", "short", "Before something was sent to them, by what was found.",
+			q(`increase(outboxcdc_phantom_events_total{$I}$R)`, "phantoms {{instance}}")).withAlerts("OutboxCDCNotDeduplicating", "OutboxCDCPhantoms"),
+		graph("Ends of partitions read", "short", "Reads of the ends of partitions at a start, by result.",
 			q(`sum by (result) (increase(outboxcdc_kafka_tail_reads_total{$I}$R))`, "{{result}}")),
 	}
 }
 
 func postgres() []panel {
 	status := panel{
-		title: "What the server says of the slot", kind: "state-timeline", unit: "short", width: 8, height: 8, more: thresholds("green"),
-		about:   "wal_status: reserved and extended are well, unreserved is about to be lost, lost is lost.",
+		title: "Status of the slot", kind: "state-timeline", unit: "short", width: 8, height: 8, more: thresholds("green"),
+		about:   "wal_status: reserved and extended are healthy; unreserved means that the next checkpoint may invalidate the slot; lost means that the slot is invalidated.",
 		alerts:  []string{"OutboxCDCSlotUnsafe", "OutboxCDCSlotLost"},
 		queries: []query{q(`max by (slot, status) (outboxcdc_slot_wal_status{$S}) == 1`, "{{slot}} {{status}}")},
 	}
 	return []panel{
-		graph("WAL of the slot", "bytes", "Kept because of it; not confirmed; and the room that is left. Kept without being unconfirmed: a long transaction.",
-			q(`max by (slot) (outboxcdc_slot_retained_wal_bytes{$S})`, "held {{slot}}"),
+		graph("WAL of the slot", "bytes", "Retained WAL, unconfirmed WAL, and WAL until the slot is lost. If much more is retained than unconfirmed, a long transaction is open.",
+			q(`max by (slot) (outboxcdc_slot_retained_wal_bytes{$S})`, "retained {{slot}}"),
 			q(`max by (slot) (outboxcdc_slot_unconfirmed_wal_bytes{$S})`, "unconfirmed {{slot}}"),
-			q(`min by (slot) (outboxcdc_slot_safe_wal_size_bytes{$S})`, "room {{slot}}")).on("OutboxCDCSlotRetentionHigh", "OutboxCDCSlotUnsafe"),
+			q(`min by (slot) (outboxcdc_slot_safe_wal_size_bytes{$S})`, "until lost {{slot}}")).withAlerts("OutboxCDCSlotRetentionHigh", "OutboxCDCSlotUnsafe"),
 		status,
 		graph("Failover slot", "short", "1 while the slot is synchronised to standbys (PostgreSQL 17 and later); 0: after a failover there is no slot.",
-			q(`max by (slot) (outboxcdc_slot_failover{$S})`, "{{slot}}")).on("OutboxCDCNoFailoverSlot"),
-		graph("Invalidation", "short", "Why the server has given up the slot. No data: it has not.",
-			q(`max by (slot, reason) (outboxcdc_slot_invalidated{$S}) == 1`, "{{slot}}: {{reason}}")).on("OutboxCDCSlotLost"),
-		graph("WAL per second", "Bps", "Written by the server, of all databases; and what of it reached us, which is the outbox.",
+			q(`max by (slot) (outboxcdc_slot_failover{$S})`, "{{slot}}")).withAlerts("OutboxCDCNoFailoverSlot"),
+		graph("Invalidation", "short", "Why the server has invalidated the slot. No data: the slot is valid.",
+			q(`max by (slot, reason) (outboxcdc_slot_invalidated{$S}) == 1`, "{{slot}}: {{reason}}")).withAlerts("OutboxCDCSlotLost"),
+		graph("WAL per second", "Bps", "WAL that the server writes for all databases, and bytes that the daemon receives, which are those of the outbox.",
 			q(`max(rate(outboxcdc_server_wal_end_position_bytes{$I}$R))`, "written"),
 			q(`sum(rate(outboxcdc_replication_received_bytes_total{$I}$R))`, "received")),
-		graph("Sessions that ended", "short", "With an error, per minute, by reason.",
-			q(`60 * sum by (reason) (rate(outboxcdc_replication_reconnects_total{$I}$R)) > 0`, "{{reason}}")).on("OutboxCDCFlapping"),
-		graph("Messages per second", "short", "Of the stream, by type.", q(`sum by (type) (rate(outboxcdc_replication_messages_total{$I}$R)) > 0`, "{{type}}")),
-		graph("Since it last happened", "s", "Since the newest commit that was read, the last acknowledgement, and the last time that more was confirmed.",
+		graph("Sessions that ended", "short", "Sessions that ended with an error, per minute, by reason.",
+			q(`60 * sum by (reason) (rate(outboxcdc_replication_reconnects_total{$I}$R)) > 0`, "{{reason}}")).withAlerts("OutboxCDCFlapping"),
+		graph("Messages per second", "short", "Messages of the replication stream, by type.", q(`sum by (type) (rate(outboxcdc_replication_messages_total{$I}$R)) > 0`, "{{type}}")),
+		graph("Time since", "s", "Time since the newest commit that was read, the last acknowledgement, and the last confirmation.",
 			q(`time() - (outboxcdc_last_commit_timestamp_seconds{$I} > 0)`, "commit {{instance}}"),
 			q(`time() - (outboxcdc_last_ack_timestamp_seconds{$I} > 0)`, "ack {{instance}}"),
 			q(`time() - (outboxcdc_last_confirm_timestamp_seconds{$I} > 0)`, "confirm {{instance}}")),
-		graph("Transactions per second", "short", "Read to their commit.", q(`sum(rate(outboxcdc_transactions_total{$I}$R))`, "transactions")),
-		graph("Status updates per second", "short", "By whether they could be sent.", q(`sum by (result) (rate(outboxcdc_status_updates_total{$I}$R))`, "{{result}}")),
-		graph("Looks that failed, slots found ahead", "short", "Looks at the slot that failed, and sessions that found it further than this process had confirmed: another instance was active.",
+		graph("Transactions per second", "short", "Transactions that were read to their commit.", q(`sum(rate(outboxcdc_transactions_total{$I}$R))`, "transactions")),
+		graph("Status updates per second", "short", "Status updates by result.", q(`sum by (result) (rate(outboxcdc_status_updates_total{$I}$R))`, "{{result}}")),
+		graph("Slot: failed reads, found ahead", "short", "Failed reads of the slot, and sessions that found the slot ahead of what this process had confirmed: another instance was active.",
 			q(`increase(outboxcdc_slot_poll_errors_total{$I}$R)`, "failed {{instance}}"),
 			q(`increase(outboxcdc_slot_ahead_total{$I}$R)`, "ahead {{instance}}")),
 	}
@@ -181,16 +181,16 @@ func postgres() []panel {
 
 func poison() []panel {
 	return []panel{
-		stat("Dead letters, 24 h", "short", "Events that went to the dead-letter topic.", thresholds("green", 1, "orange"),
-			q(`sum(increase(outboxcdc_events_dead_lettered_total{$I}[24h]))`, "events")).on("OutboxCDCDeadLetters"),
-		stat("Dropped, 24 h", "short", "Events that nothing can deliver, dropped because the policy says skip.", thresholds("green", 1, "red"),
-			q(`sum(increase(outboxcdc_events_skipped_total{$I, reason="poison"}[24h]))`, "events")).on("OutboxCDCPoisonSkipped"),
+		stat("Dead letters, 24 h", "short", "Events that were sent to the dead-letter topic.", thresholds("green", 1, "orange"),
+			q(`sum(increase(outboxcdc_events_dead_lettered_total{$I}[24h]))`, "events")).withAlerts("OutboxCDCDeadLetters"),
+		stat("Dropped, 24 h", "short", "Poison events that were dropped because of the policy skip.", thresholds("green", 1, "red"),
+			q(`sum(increase(outboxcdc_events_skipped_total{$I, reason="poison"}[24h]))`, "events")).withAlerts("OutboxCDCPoisonSkipped"),
 		{
-			title: "Dead letters", kind: "timeseries", unit: "short", about: "By topic and reason.", width: 8, height: 8,
+			title: "Dead letters", kind: "timeseries", unit: "short", about: "Dead letters by topic and reason.", width: 8, height: 8,
 			queries: []query{q(`sum by (topic, reason) (increase(outboxcdc_events_dead_lettered_total{$I}$R)) > 0`, "{{reason}} → {{topic}}")},
 		},
 		{
-			title: "Not sent", kind: "timeseries", unit: "short", about: "Rows that were read and not sent: delivered before in this process, updates, poison that is skipped.", width: 8, height: 8,
+			title: "Not sent", kind: "timeseries", unit: "short", about: "Rows that were read and not sent: already delivered, updates, and skipped poison events.", width: 8, height: 8,
 			queries: []query{q(`sum by (reason) (increase(outboxcdc_events_skipped_total{$I}$R)) > 0`, "{{reason}}")},
 		},
 	}
@@ -198,22 +198,22 @@ func poison() []panel {
 
 func process() []panel {
 	build := panel{
-		title: "Builds", kind: "table", unit: "short", about: "Which binary runs where.", width: 8, height: 8,
+		title: "Builds", kind: "table", unit: "short", about: "Versions of the running binaries.", width: 8, height: 8,
 		queries: []query{q(`max by (instance, version, revision, goversion) (outboxcdc_build_info{$I})`, "")},
 	}
 	return []panel{
 		graph("CPU", "short", "Cores in use.", q(`rate(process_cpu_seconds_total{$I}$R)`, "{{instance}}")),
-		graph("Memory", "bytes", "Resident, and what Go's heap holds of it.",
-			q(`process_resident_memory_bytes{$I}`, "resident {{instance}}"), q(`go_memstats_heap_inuse_bytes{$I}`, "heap {{instance}}")).on("OutboxCDCLargeRow"),
-		graph("Largest row", "bytes", "The largest row that the process has read. The process needs the window and three times that row.",
-			q(`outboxcdc_largest_row_bytes{$I}`, "{{instance}}")).on("OutboxCDCLargeRow"),
-		graph("Uptime", "s", "Since the process started.", q(`time() - outboxcdc_start_time_seconds{$I}`, "{{instance}}")).on("OutboxCDCRestarting", "OutboxCDCDown"),
-		graph("Certificates", "s", "Until a certificate that the process uses expires, by setting.",
-			q(`outboxcdc_certificate_expiry_timestamp_seconds{$I} - time()`, "{{setting}} {{instance}}")).on("OutboxCDCCertificateExpires"),
-		graph("Last reload of the configuration", "short", "1: the file was taken over; 0: it has a mistake, and the configuration before holds.",
-			q(`outboxcdc_config_last_reload_successful{$I}`, "{{instance}}")).on("OutboxCDCReloadFailed"),
-		graph("Goroutines", "short", "A number that only grows is a fault.", q(`go_goroutines{$I}`, "{{instance}}")),
-		graph("Open files", "short", "Sockets among them.", q(`process_open_fds{$I}`, "{{instance}}")),
+		graph("Memory", "bytes", "Resident memory, and the part of it in Go's heap.",
+			q(`process_resident_memory_bytes{$I}`, "resident {{instance}}"), q(`go_memstats_heap_inuse_bytes{$I}`, "heap {{instance}}")).withAlerts("OutboxCDCLargeRow"),
+		graph("Largest row", "bytes", "The largest row that the process has read. The process needs tuning.max_in_flight.bytes and three times that size.",
+			q(`outboxcdc_largest_row_bytes{$I}`, "{{instance}}")).withAlerts("OutboxCDCLargeRow"),
+		graph("Uptime", "s", "Time since the process started.", q(`time() - outboxcdc_start_time_seconds{$I}`, "{{instance}}")).withAlerts("OutboxCDCRestarting", "OutboxCDCDown"),
+		graph("Certificates", "s", "Time until a certificate expires, by setting.",
+			q(`outboxcdc_certificate_expiry_timestamp_seconds{$I} - time()`, "{{setting}} {{instance}}")).withAlerts("OutboxCDCCertificateExpires"),
+		graph("Last reload of the configuration", "short", "1: successful; 0: the configuration is invalid, and the previous one is in force.",
+			q(`outboxcdc_config_last_reload_successful{$I}`, "{{instance}}")).withAlerts("OutboxCDCReloadFailed"),
+		graph("Goroutines", "short", "A number that only grows indicates a fault.", q(`go_goroutines{$I}`, "{{instance}}")),
+		graph("Open files", "short", "Open files, including sockets.", q(`process_open_fds{$I}`, "{{instance}}")),
 		build,
 	}
 }

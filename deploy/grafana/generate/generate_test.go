@@ -11,7 +11,7 @@ import (
 
 const file = "../outboxcdc.json"
 
-// The file that people load is what this program makes.
+// TestDashboardIsGenerated checks that outboxcdc.json is the output of this program.
 func TestDashboardIsGenerated(t *testing.T) {
 	want, err := generate()
 	if err != nil {
@@ -26,7 +26,7 @@ func TestDashboardIsGenerated(t *testing.T) {
 	}
 }
 
-// Every panel has a place of its own within the page, and says what it means.
+// TestPanels checks that panels do not overlap and that every panel has a description.
 func TestPanels(t *testing.T) {
 	var d struct {
 		Panels []placed
@@ -64,7 +64,7 @@ func TestPanels(t *testing.T) {
 		}
 		for _, q := range p.Targets {
 			if !strings.Contains(q.Expr, "$instance") || strings.Contains(q.Expr, "$I") || strings.Contains(q.Expr, "$S") || strings.Contains(q.Expr, "$R") {
-				t.Errorf("%s: %s does not look at the instances chosen", p.Title, q.Expr)
+				t.Errorf("%s: %s does not select instances", p.Title, q.Expr)
 			}
 		}
 	}
@@ -73,7 +73,8 @@ func TestPanels(t *testing.T) {
 	}
 }
 
-// Every alert has a panel that shows why it fires, and every link of a panel leads to a section of the runbook.
+// TestPanelsLinkTheRunbook checks that every alert has a panel, and that every link of a panel leads to a section of
+// the runbook.
 func TestPanelsLinkTheRunbook(t *testing.T) {
 	read := func(file string) string {
 		t.Helper()

@@ -2,21 +2,21 @@ package main
 
 import "strings"
 
-// What of Grafana's dashboard format is used here (schema version 39, Grafana 11 and later).
+// This file has the part of Grafana's dashboard format that is used (schema version 39, Grafana 11 and later).
 
 type object = map[string]any
 
-// panel is one rectangle; where it lies is found out by layout.
+// panel is a panel of the dashboard. layout sets its place.
 type panel struct {
 	title, kind, unit string
-	about             string // shown by the i in its corner: what it means, in a sentence
+	about             string // description, shown by the i in the corner
 	queries           []query
-	alerts            []string // whose sections of the runbook it links
+	alerts            []string // alerts whose sections of the runbook are linked
 	width, height     int
-	more              func(p object) // what this one has besides
+	more              func(p object) // sets further properties
 }
 
-// query is one expression with the name of its series.
+// query is an expression and the name of its series.
 type query struct{ expr, legend string }
 
 type row struct {
@@ -27,7 +27,7 @@ type row struct {
 
 const gridWidth = 24
 
-// layout numbers the panels and puts them side by side until a line is full.
+// layout numbers the panels and places them in rows.
 func layout(rows []row) (out []object) {
 	id, y := 0, 0
 	for _, r := range rows {
@@ -94,11 +94,11 @@ func (p *panel) object(id int) object {
 	return o
 }
 
-// runbook is the page with a section for each alert.
+// runbook has a section for each alert.
 const runbook = "https://github.com/outboxcdc/outboxcdc/blob/main/docs/runbook.md"
 
-// on is the panel with links to what the runbook says of these alerts.
-func (p panel) on(alerts ...string) panel {
+// withAlerts returns the panel with links to the sections of the runbook about these alerts.
+func (p panel) withAlerts(alerts ...string) panel {
 	p.alerts = alerts
 	return p
 }
@@ -127,7 +127,7 @@ func (p *panel) options() object {
 	return object{}
 }
 
-// thresholds colours a value: base from the first, and each colour from its bound on.
+// thresholds are the colors of a value: base, and another color from each bound on.
 func thresholds(base string, steps ...any) func(object) {
 	return func(o object) {
 		list := []object{{"color": base, "value": nil}}
@@ -140,7 +140,7 @@ func thresholds(base string, steps ...any) func(object) {
 	}
 }
 
-// variable is a choice at the top of the page.
+// variable is a variable of the dashboard, selected at the top of the page.
 func variable(name, label, expr string) object {
 	return object{
 		"name": name, "label": label, "type": "query", "datasource": source, "refresh": 2, "sort": 1,
