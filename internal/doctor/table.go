@@ -18,7 +18,7 @@ type tableFacts struct {
 	*Table
 	there       bool
 	usable      bool                // it is a table, and its rows are in the WAL
-	unsent      *replication.Unsent // a partition with rows that are not published
+	unsent      *replication.UnpublishedPartition // a partition with rows that are not published
 	partitioned bool
 	reads       bool // the role may
 	oid         uint32
@@ -66,7 +66,7 @@ func (e *examination) lookAtTable(ctx context.Context, t *Table, source int) (ta
 	case persistence != "p":
 		return f, "unlogged", nil
 	}
-	if f.unsent, err = replication.UnsentPartition(ctx, e.conn, t.Schema, t.Name); err != nil {
+	if f.unsent, err = replication.FindUnpublishedPartition(ctx, e.conn, t.Schema, t.Name); err != nil {
 		return f, "", err
 	}
 	f.usable = f.unsent == nil

@@ -74,7 +74,7 @@ var leasing = []mutant{
 		name:  "ends-known-before-the-start",
 		rule:  "What others may have sent was committed before this session asked whose server it is.",
 		edits: []edit{{"replication/source.go", "	st.identity.WALEnd = max(st.identity.WALEnd, slot.ServerLSN)\n", ""}},
-		tests: []suite{{"./replication", "^TestStartIsReadAfterTheSlotIsOurs$"}},
+		tests: []suite{{"./replication", "^TestStartIsReadAfterStartReplication$"}},
 	},
 	{
 		name:  "same-generation",

@@ -117,7 +117,7 @@ var recalling = []mutant{
 	{
 		name:  "partitions-are-not-recorded",
 		rule:  "The position record does not have the partitions, so the next process does not notice one that was detached CONCURRENTLY.",
-		edits: []edit{{"replication/source.go", "	return strings.TrimSuffix(st.cat.published()+\" \"+st.members.Load().String(), \" \")\n", "	_ = strings.TrimSuffix\n	return st.cat.published()\n"}},
+		edits: []edit{{"replication/source.go", "	return strings.TrimSuffix(st.cat.publicationHash()+\" \"+st.members.Load().String(), \" \")\n", "	_ = strings.TrimSuffix\n	return st.cat.publicationHash()\n"}},
 		tests: []suite{{"./replication", "^TestDetachedConcurrently$"}},
 	},
 	{
