@@ -275,7 +275,7 @@ var guarding = []mutant{
 	{
 		name:  "relation-without-rows-ends-the-stream",
 		rule:  "What cannot be said of a relation ends the stream when it is announced, before a row of it.",
-		edits: []edit{{"decoder/decoder.go", "	d.relations[rel.OID] = known{", "	if err != nil {\n		return Message{}, err\n	}\n	d.relations[rel.OID] = known{"}},
+		edits: []edit{{"decoder/decoder.go", "	d.relations[rel.OID] = knownRelation{", "	if err != nil {\n		return Message{}, err\n	}\n	d.relations[rel.OID] = knownRelation{"}},
 		tests: []suite{partitions},
 	},
 	{
