@@ -154,7 +154,7 @@ var producing = []mutant{
 	{
 		name:  "any-legal-topic-takes-events",
 		rule:  "An event may go to every topic that Kafka allows.",
-		edits: []edit{{"router/route.go", "		if why := r.config.noTarget(string(name)); why != \"\" {\n", "		if why := \"\"; why != \"\" {\n"}},
+		edits: []edit{{"router/route.go", "		if why := r.config.targetProblem(string(name)); why != \"\" {\n", "		if why := \"\"; why != \"\" {\n"}},
 		tests: []suite{{"./router", "^TestTopics$"}},
 	},
 }
