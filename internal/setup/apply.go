@@ -73,7 +73,7 @@ func (a *Apply) step(ctx context.Context, st sql.Statement) error {
 		there bool
 	}{
 		sql.Role:        {"role " + p.Role, a.have.role},
-		sql.Outbox:      {"table " + st.Of, a.have.tables[st.Of]},
+		sql.Outbox:      {"table " + st.Table, a.have.tables[st.Table]},
 		sql.Grants:      {"grant to " + p.Role, a.have.grants},
 		sql.Publication: {"publication " + p.Publication, a.have.publication},
 		sql.Slot:        {"slot " + p.Slot, a.have.slot},
