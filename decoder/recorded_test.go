@@ -276,7 +276,7 @@ func frames(msgs []pglogrepl.XLogData) []byte {
 	return b
 }
 
-// The committed corpus has the streams of the oldest and the newest version; FuzzDecode adds the others.
+// The committed corpus has the streams of the oldest and the newest version; FuzzDecode adds those between.
 func TestCorpus(t *testing.T) {
 	const dir = "testdata/fuzz/FuzzDecode"
 	for _, r := range recordings(t) {

@@ -214,7 +214,7 @@ func (c *pacedConn) setLowWatermark(on bool) {
 	}
 }
 
-// delay returns the time until the socket is due or until the deadline, whichever is shorter. It returns an error after Close and
+// delay returns the time until the socket is due or until the deadline, the shorter of both. It returns an error after Close and
 // after the deadline, even if bytes are available, as a socket does.
 func (c *pacedConn) delay() (time.Duration, error) {
 	c.mu.Lock()
@@ -270,7 +270,7 @@ func (c *pacedConn) setDue(t time.Time) {
 	c.due = t
 }
 
-// setSocketDeadline sets the socket's deadline to the end of the window or to the user's deadline, whichever is earlier.
+// setSocketDeadline sets the deadline of the socket to the earlier of the end of the window and the deadline of the user.
 func (c *pacedConn) setSocketDeadline() {
 	t := c.deadline
 	if !c.windowEnd.IsZero() && (t.IsZero() || c.windowEnd.Before(t)) {

@@ -120,22 +120,22 @@ func TestCloudEvents(t *testing.T) {
 
 func TestCloudEventsConfig(t *testing.T) {
 	for want, attributes := range map[string][]string{
-		"cloudevents: source is required":                            {"source", ""},
-		`of "source": has to be a constant`:                          {"source", "{aggregate_type}"},
-		`of "source": "a b" is not a URI`:                            {"source", "a b"},
-		`of "source": "%zz" is not a URI`:                            {"source", "%zz"},
-		`of "dataschema": "x" is not a URI`:                          {"dataschema", "x"},
-		`of "datacontenttype": has to be a const`:                    {"datacontenttype", "{a}"},
-		`of "id": cannot be set`:                                     {"id", "1"},
-		`of "data": cannot be set`:                                   {"data", "{payload}"},
-		`of "specversion": cannot be set`:                            {"specversion", "1.0"},
-		`of "aggregate_type": an attribute's name can only have a–z`: {"aggregate_type", "x"},
-		`of "x": cannot be the payload`:                              {"x", "{payload}"},
-		`of "x": has a control character`:                            {"x", "a\tb{a}"},
-		`of "time": has to be one column`:                            {"time", "now"},
-		`type is required without columns.event_type`:                {"type", ""},
-		`"ce_x": the format uses the header name "ce_x"`:             {"", "ce_x"},
-		`"a:content-type": the format uses the header name "content-type"`:        {"", "a:content-type"},
+		"cloudevents: source is required":                                  {"source", ""},
+		`of "source": has to be a constant`:                                {"source", "{aggregate_type}"},
+		`of "source": "a b" is not a URI`:                                  {"source", "a b"},
+		`of "source": "%zz" is not a URI`:                                  {"source", "%zz"},
+		`of "dataschema": "x" is not a URI`:                                {"dataschema", "x"},
+		`of "datacontenttype": has to be a const`:                          {"datacontenttype", "{a}"},
+		`of "id": cannot be set`:                                           {"id", "1"},
+		`of "data": cannot be set`:                                         {"data", "{payload}"},
+		`of "specversion": cannot be set`:                                  {"specversion", "1.0"},
+		`of "aggregate_type": an attribute's name can only have a–z`:       {"aggregate_type", "x"},
+		`of "x": cannot be the payload`:                                    {"x", "{payload}"},
+		`of "x": has a control character`:                                  {"x", "a\tb{a}"},
+		`of "time": has to be one column`:                                  {"time", "now"},
+		`type is required without columns.event_type`:                      {"type", ""},
+		`"ce_x": the format uses the header name "ce_x"`:                   {"", "ce_x"},
+		`"a:content-type": the format uses the header name "content-type"`: {"", "a:content-type"},
 	} {
 		c := DefaultConfig()
 		c.Format, c.CloudEvents = FormatCloudEventsBinary, map[string]string{"source": "shop"}

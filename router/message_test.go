@@ -134,7 +134,7 @@ func TestMessageIsPoison(t *testing.T) {
 		}
 		// The next message has nothing of this one.
 		if err := r.Route(messageOf(fullBody), testPos, &rec); err != nil || !strings.Contains(show(&rec), `key="42"`) {
-			t.Errorf("behind %s: %v %s", c.body, err, show(&rec))
+			t.Errorf("after %s: %v %s", c.body, err, show(&rec))
 		}
 	}
 }

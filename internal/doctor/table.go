@@ -17,7 +17,7 @@ import (
 type tableFacts struct {
 	*Table
 	there       bool
-	usable      bool                // it is a table, and its rows are in the WAL
+	usable      bool                              // it is a table, and its rows are in the WAL
 	unsent      *replication.UnpublishedPartition // a partition with rows that are not published
 	partitioned bool
 	reads       bool // the role may

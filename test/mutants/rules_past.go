@@ -234,7 +234,7 @@ var recalling = []mutant{
 	{
 		name:  "foreign-taken-for-ours",
 		rule:  "Whatever has a position header is ours.",
-		edits: []edit{{"kafka/end_read.go", "	if _, ours := r.ends.ours[b.ProducerID]; ours && !b.Control {\n", "	if !b.Control {\n"}},
+		edits: []edit{{"kafka/end_read.go", "	if _, ours := r.ends.producerIDs[b.ProducerID]; ours && !b.Control {\n", "	if !b.Control {\n"}},
 		tests: []suite{ends},
 	},
 	{
