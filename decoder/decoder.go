@@ -1,9 +1,9 @@
 // Package decoder turns the bytes of pgoutput, protocol version 1, into Begin, Event and Commit.
 //
-// It promises that a message is either understood to its last byte or an error that ends the stream (an unknown one is
-// never skipped: it might have been a row), that no input makes it panic or allocate more than the input justifies, that
-// nothing it keeps points into the caller's buffer, and that rows and messages cost no allocation. It does no I/O, does not
-// know which tables are outboxes (New's caller does) and leaves to package router what the values mean.
+// It guarantees that a message is either decoded to its last byte or an error that ends the stream (an unknown message is never
+// skipped, because it might be a row), that no input makes it panic or allocate more memory than the input has, that it keeps no
+// pointer into the caller's buffer, and that rows and messages cost no allocation. It does no I/O. The caller of New knows which
+// tables are outboxes, and package router what the values mean.
 //
 // The format: https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 package decoder
@@ -15,21 +15,20 @@ import (
 	"slices"
 )
 
-// Kind says what a message was.
+// Kind is the kind of a message.
 type Kind uint8
 
-// The kinds of message. Those after KindRelation carry nothing that is delivered, each has its own kind so that it can be
-// counted.
+// The kinds of messages. Those after KindRelation contain no event; they are distinguished so that they can be counted.
 const (
 	KindBegin    Kind = iota + 1
-	KindEvent         // an insert into a table that resolve accepted, or a message that Messages asked for
+	KindEvent         // an insert into a table that resolve accepted, or a logical message with the prefix of Messages
 	KindCommit        //
 	KindRelation      // a table's definition, new or sent again
 	KindIgnored       // a row of a table that resolve did not accept
-	KindUpdate        // an update of a row of an accepted table: the publication sends more than inserts
+	KindUpdate        // an update of a row of an accepted table, if the publication publishes updates
 	KindDelete        // a delete of such a row
 	KindTruncate      //
-	KindMessage       // pg_logical_emit_message, no event
+	KindMessage       // a logical message that is not an event
 	KindOrigin        //
 	KindType          // the name of a data type
 )
@@ -47,62 +46,60 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Message is one decoded message. Its pointers are into the decoder and valid until the next call of Decode, except for
-// Relation, which is valid for ever.
+// Message is one decoded message. Its pointers are valid until the next call of Decode, except for Relation, which is always valid.
 type Message struct {
 	Kind     Kind
 	Begin    *Begin    // of KindBegin
 	Event    *Event    // of KindEvent and KindUpdate
 	Commit   *Commit   // of KindCommit
 	Relation *Relation // of KindRelation, KindEvent, KindIgnored, KindUpdate and KindDelete
-	Refused  bool      // of KindMessage: it has the prefix of events and belongs to no transaction
+	Refused  bool      // of KindMessage: the message has the prefix of events, but is not transactional
 }
 
-// Decoder reads one stream, from START_REPLICATION to its end; a new session takes a new one, because a stream that broke
-// inside a transaction begins again with Begin, and because every session resolves its tables again. It is not safe
-// for concurrent use.
+// Decoder decodes one stream, from START_REPLICATION to its end. A new session needs a new decoder, because the previous stream may
+// have ended within a transaction, and because every session resolves its tables again. A Decoder is not safe for concurrent use.
 type Decoder struct {
-	resolve   func(*Relation) (use bool, err error)
-	relations map[uint32]known
-	messages  *Relation // of events that are messages; nil: none are
+	resolve         func(*Relation) (use bool, err error)
+	relations       map[uint32]knownRelation
+	messageRelation *Relation // of events that are logical messages; nil: there are none
 
-	inTx    bool
-	begin   Begin
-	commit  Commit
-	event   Event
-	old     []Value // of an update, as far as they were sent
-	ordinal uint64  // of the next event: one bit more than Event.Ordinal has, to see it run over
+	inTx      bool
+	begin     Begin
+	commit    Commit
+	event     Event
+	oldValues []Value // of an update, if the whole old row was sent
+	ordinal   uint64  // of the next event; larger than Event.Ordinal to detect an overflow
 
-	err error // the first error; nothing is decoded after it
+	err error // the first error; every later call of Decode returns it
 }
 
-type known struct {
+type knownRelation struct {
 	*Relation
 	use bool
-	err error // that resolve returned
+	err error // of resolve
 }
 
-// New returns a decoder. It calls resolve once for each version of a relation, whose Source it may set: false makes its
-// rows KindIgnored, without an ordinal; an error ends the stream with the first row: a partition whose rows come as the root's is
-// announced as well, and has none.
+// New returns a decoder that calls resolve once for each version of a relation. resolve may set Source. If it returns false, the
+// relation's rows are KindIgnored and have no ordinal. If it returns an error, the first row ends the stream. The announcement alone
+// does not, because the server also announces partitions whose rows it sends as rows of their root.
 func New(resolve func(*Relation) (use bool, err error)) *Decoder {
-	return &Decoder{resolve: resolve, relations: map[uint32]known{}}
+	return &Decoder{resolve: resolve, relations: map[uint32]knownRelation{}}
 }
 
-// Messages makes events of the logical messages that have just this prefix and belong to a transaction. Their Relation is
-// of the given source and has one column, the message's content. One that belongs to no transaction never is an event: it
-// is in the stream whatever became of the work that it came from.
+// Messages makes events of the transactional logical messages with exactly this prefix. Their Relation has the given source and one
+// column, the message's content. A message that is not transactional is never an event, because the server sends it even if the
+// transaction that wrote it was rolled back.
 func (d *Decoder) Messages(prefix string, source int) {
-	d.messages = &Relation{Namespace: "messages", Name: prefix, Source: source, Columns: []Column{{Name: "content", TypeOID: byteaOID}}}
+	d.messageRelation = &Relation{Namespace: "messages", Name: prefix, Source: source, Columns: []Column{{Name: "content", TypeOID: byteaOID}}}
 }
 
 const byteaOID = 17
 
-// XID is the transaction that is open, or was last.
+// XID returns the id of the open transaction, or of the last one.
 func (d *Decoder) XID() uint32 { return d.begin.XID }
 
-// Decode decodes one message, the payload of one XLogData. The result points into walData and into the decoder. After an
-// error, an *Error, the stream cannot go on and each later call returns the same error.
+// Decode decodes one message, the payload of one XLogData. The result points into walData and into the decoder. The error is an
+// *Error, and each later call returns the same one.
 func (d *Decoder) Decode(walData []byte) (Message, error) {
 	if d.err != nil {
 		return Message{}, d.err
@@ -135,7 +132,7 @@ func (d *Decoder) decode(b []byte) (Message, error) {
 		return d.decodeDelete(r)
 	case 'M':
 		return d.decodeMessage(r)
-	// What follows is recognised by its first byte and not read: nothing depends on what is inside.
+	// The content of the following messages is not used.
 	case 'T':
 		return Message{Kind: KindTruncate}, nil
 	case 'O':
@@ -161,15 +158,15 @@ func (d *Decoder) decodeBegin(r reader) (Message, error) {
 
 func (d *Decoder) decodeCommit(r reader) (Message, error) {
 	r.what = "commit"
-	d.needTx(&r)
+	d.requireTx(&r)
 	if flags := r.uint8(); flags != 0 {
 		r.fail(1, fmt.Errorf("unknown flags %#x", flags))
 	}
 	commit := Commit{CommitLSN: r.lsn(), EndLSN: r.lsn(), CommitTime: r.time()}
 	if commit.CommitLSN != d.begin.CommitLSN {
-		r.fail(2, fmt.Errorf("commit LSN %s, but its begin said %s", commit.CommitLSN, d.begin.CommitLSN))
+		r.fail(2, fmt.Errorf("commit LSN %s, but the begin message has %s", commit.CommitLSN, d.begin.CommitLSN))
 	}
-	// The end LSN is what will be confirmed, so a senseless one must not get out of here.
+	// The end LSN will be confirmed, so it must be plausible.
 	if commit.EndLSN <= commit.CommitLSN {
 		r.fail(10, fmt.Errorf("end LSN %s is not after commit LSN %s", commit.EndLSN, commit.CommitLSN))
 	}
@@ -183,7 +180,7 @@ func (d *Decoder) decodeCommit(r reader) (Message, error) {
 func (d *Decoder) decodeRelation(r reader) (Message, error) {
 	r.what = "relation"
 	rel := &Relation{OID: r.uint32(), Namespace: r.string(), Name: r.string()}
-	r.uint8() // replica identity: of no meaning to inserts
+	r.uint8() // replica identity
 	at := r.off
 	n := int(r.uint16())
 	const least = 1 + 1 + 4 + 4 // flags, an empty name, type, modifier
@@ -193,31 +190,31 @@ func (d *Decoder) decodeRelation(r reader) (Message, error) {
 	}
 	rel.Columns = make([]Column, n)
 	for i := range rel.Columns {
-		r.uint8() // flags: part of the key or not
+		r.uint8() // flags: whether the column is part of the key
 		rel.Columns[i] = Column{Name: r.string(), TypeOID: r.uint32()}
 		r.uint32() // type modifier
 	}
 	if err := r.end(); err != nil {
 		return Message{}, err
 	}
-	// The server announces a table again whenever anything about it may have changed (and on ANALYZE); the pointer is the
-	// version, so it stays the same while the definition does.
-	if old, ok := d.relations[rel.OID]; ok && same(old.Relation, rel) {
+	// The server announces a table again whenever its definition may have changed (and after ANALYZE). The pointer identifies the
+	// version, so it changes only with the definition.
+	if old, ok := d.relations[rel.OID]; ok && sameDefinition(old.Relation, rel) {
 		return Message{Kind: KindRelation, Relation: old.Relation}, nil
 	}
 	use, err := d.resolve(rel)
-	d.relations[rel.OID] = known{Relation: rel, use: use, err: err}
+	d.relations[rel.OID] = knownRelation{Relation: rel, use: use, err: err}
 	return Message{Kind: KindRelation, Relation: rel}, nil
 }
 
-func same(a, b *Relation) bool {
+func sameDefinition(a, b *Relation) bool {
 	return a.Namespace == b.Namespace && a.Name == b.Name && slices.Equal(a.Columns, b.Columns)
 }
 
 func (d *Decoder) decodeInsert(r reader) (Message, error) {
 	r.what = "insert"
-	d.needTx(&r)
-	rel, err := d.rowOf(&r)
+	d.requireTx(&r)
+	rel, err := d.rowRelation(&r)
 	if err != nil {
 		return Message{}, err
 	}
@@ -231,23 +228,23 @@ func (d *Decoder) decodeInsert(r reader) (Message, error) {
 	return d.endEvent(&r, rel.Relation, KindEvent)
 }
 
-// decodeUpdate takes what the row has become. What was left as it was may be in the old row, if that was sent whole.
+// decodeUpdate decodes the new row. It takes unchanged TOAST values from the old row, if the whole old row was sent.
 func (d *Decoder) decodeUpdate(r reader) (Message, error) {
 	r.what = "update"
-	d.needTx(&r)
-	rel, err := d.rowOf(&r)
+	d.requireTx(&r)
+	rel, err := d.rowRelation(&r)
 	if err != nil {
 		return Message{}, err
 	}
 	if !rel.use {
 		return Message{Kind: KindIgnored, Relation: rel.Relation}, nil
 	}
-	d.old = d.old[:0]
+	d.oldValues = d.oldValues[:0]
 	at := r.off
 	marker := r.uint8()
-	if marker == 'O' || marker == 'K' { // the whole old row, or its key alone and NULL for all else
-		if d.old = r.tuple(d.old, rel.Relation, true); marker == 'K' {
-			d.old = d.old[:0]
+	if marker == 'O' || marker == 'K' { // the whole old row, or its key with NULL for all other columns
+		if d.oldValues = r.tuple(d.oldValues, rel.Relation, true); marker == 'K' {
+			d.oldValues = d.oldValues[:0]
 		}
 		at = r.off
 		marker = r.uint8()
@@ -257,14 +254,14 @@ func (d *Decoder) decodeUpdate(r reader) (Message, error) {
 	}
 	d.event.Values = r.tuple(d.event.Values, rel.Relation, true)
 	for i := range d.event.Values {
-		if v := &d.event.Values[i]; v.Unchanged && i < len(d.old) && d.old[i].Data != nil {
-			*v = d.old[i]
+		if v := &d.event.Values[i]; v.Unchanged && i < len(d.oldValues) && d.oldValues[i].Data != nil {
+			*v = d.oldValues[i]
 		}
 	}
 	return d.endEvent(&r, rel.Relation, KindUpdate)
 }
 
-// decodeMessage takes a logical message: one that belongs to no transaction may stand anywhere.
+// decodeMessage decodes a logical message. One that is not transactional may be within or between transactions.
 func (d *Decoder) decodeMessage(r reader) (Message, error) {
 	r.what = "message"
 	flags := r.uint8()
@@ -273,7 +270,7 @@ func (d *Decoder) decodeMessage(r reader) (Message, error) {
 	}
 	transactional := flags == 1
 	if transactional {
-		d.needTx(&r)
+		d.requireTx(&r)
 	}
 	r.lsn() // of the message's own record
 	prefix := r.zeroTerminated()
@@ -283,7 +280,7 @@ func (d *Decoder) decodeMessage(r reader) (Message, error) {
 		r.fail(at, fmt.Errorf("content of %d bytes, the message has %d left", size, len(r.b)-r.off))
 	}
 	content := r.next(int(size))
-	ours := d.messages != nil && string(prefix) == d.messages.Name
+	ours := d.messageRelation != nil && string(prefix) == d.messageRelation.Name
 	if !ours || !transactional {
 		if err := r.end(); err != nil {
 			return Message{}, err
@@ -291,10 +288,10 @@ func (d *Decoder) decodeMessage(r reader) (Message, error) {
 		return Message{Kind: KindMessage, Refused: ours}, nil
 	}
 	d.event.Values = append(d.event.Values[:0], Value{Data: content})
-	return d.endEvent(&r, d.messages, KindEvent)
+	return d.endEvent(&r, d.messageRelation, KindEvent)
 }
 
-// endEvent closes a row of an accepted table and numbers it.
+// endEvent ends the decoding of an event and gives it its ordinal.
 func (d *Decoder) endEvent(r *reader, rel *Relation, kind Kind) (Message, error) {
 	if d.ordinal > math.MaxUint32 {
 		r.fail(0, errors.New("more than 2^32 events in one transaction"))
@@ -307,7 +304,7 @@ func (d *Decoder) endEvent(r *reader, rel *Relation, kind Kind) (Message, error)
 	return Message{Kind: kind, Event: &d.event, Relation: rel}, nil
 }
 
-// tuple takes a row into values, whose memory it uses.
+// tuple reads a row into values, reusing its memory.
 func (r *reader) tuple(values []Value, rel *Relation, update bool) []Value {
 	values = values[:0]
 	at := r.off
@@ -323,7 +320,7 @@ func (r *reader) tuple(values []Value, rel *Relation, update bool) []Value {
 	return values
 }
 
-// value takes one column of a tuple.
+// value reads one column of a tuple.
 func (r *reader) value(c *Column, update bool) Value {
 	at := r.off
 	switch kind := r.uint8(); kind {
@@ -339,23 +336,23 @@ func (r *reader) value(c *Column, update bool) Value {
 		if update {
 			return Value{Null: true, Unchanged: true}
 		}
-		// Only an update may leave a TOASTed value out. To take it for NULL would lose the payload.
+		// Only an update may omit a TOAST value. Decoding it as NULL would lose the payload.
 		r.fail(at, fmt.Errorf("column %q is an unchanged TOAST value, which an insert cannot have", c.Name))
 	case 'b':
-		r.fail(at, fmt.Errorf("column %q is in binary format, which was never asked for", c.Name))
+		r.fail(at, fmt.Errorf("column %q is in binary format, which was not requested", c.Name))
 	default:
 		r.fail(at, fmt.Errorf("column %q is of unknown kind %q", c.Name, kind))
 	}
 	return Value{}
 }
 
-// decodeDelete recognises a delete and whose it is; the tuple is not read.
+// decodeDelete finds the table of a delete. It does not read the tuple.
 func (d *Decoder) decodeDelete(r reader) (Message, error) {
 	r.what = "delete"
-	d.needTx(&r)
+	d.requireTx(&r)
 	rel := d.relation(&r)
 	if r.err != nil {
-		return Message{}, &Error{What: r.what, Offset: r.bad, Err: r.err}
+		return Message{}, &Error{What: r.what, Offset: r.errOffset, Err: r.err}
 	}
 	kind := KindDelete
 	if !rel.use {
@@ -364,26 +361,26 @@ func (d *Decoder) decodeDelete(r reader) (Message, error) {
 	return Message{Kind: kind, Relation: rel.Relation}, nil
 }
 
-func (d *Decoder) needTx(r *reader) {
+func (d *Decoder) requireTx(r *reader) {
 	if !d.inTx {
 		r.fail(0, errors.New("no transaction is open"))
 	}
 }
 
-// rowOf finds the table of a row whose values are read next. It fails if resolve did not know whose rows these are.
-func (d *Decoder) rowOf(r *reader) (known, error) {
+// rowRelation reads the OID of a row's table and returns its relation. It fails if resolve failed for the relation.
+func (d *Decoder) rowRelation(r *reader) (knownRelation, error) {
 	rel := d.relation(r)
 	switch {
 	case r.err != nil:
-		return known{}, &Error{What: r.what, Offset: r.bad, Err: r.err}
+		return knownRelation{}, &Error{What: r.what, Offset: r.errOffset, Err: r.err}
 	case rel.err != nil:
-		return known{}, &Error{What: "row of relation " + rel.String(), Err: rel.err}
+		return knownRelation{}, &Error{What: "row of relation " + rel.String(), Err: rel.err}
 	}
 	return rel, nil
 }
 
-// relation takes the OID of a row's table and finds what was announced under it.
-func (d *Decoder) relation(r *reader) known {
+// relation reads an OID and returns the relation that was announced with it.
+func (d *Decoder) relation(r *reader) knownRelation {
 	at := r.off
 	oid := r.uint32()
 	rel, ok := d.relations[oid]

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-func accept(*Relation) (bool, error) { return true, nil }
+func acceptAll(*Relation) (bool, error) { return true, nil }
 
 // onlyOutbox accepts tables called outbox.
 func onlyOutbox(r *Relation) (bool, error) { return r.Name == "outbox", nil }
@@ -104,7 +104,7 @@ func TestErrors(t *testing.T) {
 
 		{"commit without begin", [][]byte{c}, "decode commit at byte 0: no transaction is open"},
 		{"commit twice", [][]byte{b, c, c}, "decode commit at byte 0: no transaction is open"},
-		{"commit of another", [][]byte{b, encCommit(commit(0x1A2C))}, "decode commit at byte 2: commit LSN 0/1A2C, but its begin said 0/1A2B"},
+		{"commit of another", [][]byte{b, encCommit(commit(0x1A2C))}, "decode commit at byte 2: commit LSN 0/1A2C, but the begin message has 0/1A2B"},
 		{"commit with flags", [][]byte{b, edit(c, 1, 4)}, "decode commit at byte 1: unknown flags 0x4"},
 		{"commit that ends where it starts", [][]byte{b, encCommit(Commit{CommitLSN: 0x1A2B, EndLSN: 0x1A2B})}, "decode commit at byte 10: end LSN 0/1A2B is not after commit LSN 0/1A2B"},
 		{"commit too long", [][]byte{b, append(c[:len(c):len(c)], 0)}, "decode commit at byte 26: 1 bytes left over"},
@@ -121,7 +121,7 @@ func TestErrors(t *testing.T) {
 		{"insert of too many columns", [][]byte{b, rel, encInsert(16385, null, null, null)}, "decode insert at byte 6: a row of 3 columns, but public.outbox has 2"},
 		{"insert by the version before", [][]byte{b, rel, encRelation(table(16385, "outbox", "id", "payload", "new")), insert}, "decode insert at byte 6: a row of 2 columns, but public.outbox has 3"},
 		{"unchanged TOAST", [][]byte{b, rel, edit(encInsert(16385, text("1"), null), 14, 'u')}, `decode insert at byte 14: column "payload" is an unchanged TOAST value, which an insert cannot have`},
-		{"binary", [][]byte{b, rel, edit(insert, 8, 'b')}, `decode insert at byte 8: column "id" is in binary format, which was never asked for`},
+		{"binary", [][]byte{b, rel, edit(insert, 8, 'b')}, `decode insert at byte 8: column "id" is in binary format, which was not requested`},
 		{"kind of value", [][]byte{b, rel, edit(insert, 8, 'x')}, `decode insert at byte 8: column "id" is of unknown kind 'x'`},
 		{"value longer than the message", [][]byte{b, rel, edit(insert, 15, 0, 0, 0, 4)}, `decode insert at byte 14: column "payload" claims 4 bytes, the message has 3 left`},
 		{"value of 4 GB", [][]byte{b, rel, edit(insert, 9, 0xff, 0xff, 0xff, 0xff)}, `decode insert at byte 8: column "id" claims 4294967295 bytes, the message has 9 left`},
@@ -145,7 +145,7 @@ func TestErrors(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			d := New(accept)
+			d := New(acceptAll)
 			last := len(tt.in) - 1
 			decodeAll(t, d, tt.in[:last]...)
 			m, err := d.Decode(tt.in[last])
@@ -156,7 +156,7 @@ func TestErrors(t *testing.T) {
 			if m != (Message{}) {
 				t.Errorf("an error with a message: %+v", m)
 			}
-			// The stream is over: what would have been fine before is refused now, with the same words.
+			// After an error, a valid message returns the same error.
 			if _, again := d.Decode([]byte("T")); again != err { //nolint:errorlint // the very same error is meant
 				t.Errorf("after the error: %v", again)
 			}
@@ -164,13 +164,13 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// Every cut of every message is an error that names the message and lies inside it.
+// A truncated message is an error that names the message, with an offset within it.
 func TestShort(t *testing.T) {
 	b, rel := encBegin(begin(0x1A2B)), encRelation(outboxRel)
 	update := encUpdate(16385, []Value{text("1"), text("two")}, text("1"), Value{Null: true, Unchanged: true})
 	for _, whole := range [][]byte{b, encCommit(commit(0x1A2B)), rel, encInsert(16385, text("1"), text("two")), update, encMessage(true, "x", "y"), encMessage(false, "x", "y")} {
 		for n := range whole {
-			d := New(accept)
+			d := New(acceptAll)
 			if whole[0] != 'B' {
 				decodeAll(t, d, b, rel)
 			}
@@ -186,7 +186,7 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// A large value that an update left as it was is in the old row, if the whole of that was sent.
+// An unchanged TOAST value of an update is taken from the old row, if the whole old row was sent.
 func TestUnchangedValues(t *testing.T) {
 	unchanged := Value{Null: true, Unchanged: true}
 	key := encUpdate(16385, []Value{text("1"), null}, text("2"), unchanged)
@@ -202,13 +202,13 @@ func TestUnchangedValues(t *testing.T) {
 		{"the old row has NULL where the new one has not", encUpdate(16385, []Value{text("1"), null}, null, text("new")), []Value{null, text("new")}},
 		{"the old row has it, and it changed to NULL", encUpdate(16385, []Value{text("1"), text("large")}, text("1"), null), []Value{text("1"), null}},
 	} {
-		d := New(accept)
-		m := decodeAll(t, d, encBegin(begin(1)), encRelation(outboxRel), encUpdate(16385, []Value{text("x"), text("of the update before")}, null, null), c.in)
+		d := New(acceptAll)
+		m := decodeAll(t, d, encBegin(begin(1)), encRelation(outboxRel), encUpdate(16385, []Value{text("x"), text("of the previous update")}, null, null), c.in)
 		if m.Kind != KindUpdate || !m.Event.Update || m.Event.Ordinal != 1 || !reflect.DeepEqual(m.Event.Values, c.want) {
 			t.Errorf("%s: %+v", c.name, m.Event)
 		}
 		if m := decodeAll(t, d, encInsert(16385, null, null)); m.Event.Update || m.Event.Ordinal != 2 {
-			t.Errorf("%s: the insert behind it is %+v", c.name, m.Event)
+			t.Errorf("%s: the next insert is %+v", c.name, m.Event)
 		}
 	}
 }
@@ -238,7 +238,7 @@ func TestResolve(t *testing.T) {
 	announce(otherRel, 2)
 	announce(otherRel, 2)
 
-	// Each change is a version, if only one thing changed.
+	// Each change of the definition makes a new version.
 	retyped, moved, renamed := table(16385, "outbox", "id", "body"), table(16385, "outbox", "id", "body"), table(16385, "renamed", "id", "body")
 	retyped.Columns[1].TypeOID, moved.Columns[1].TypeOID, renamed.Columns[1].TypeOID = 17, 17, 17
 	moved.Namespace, renamed.Namespace = "archive", "archive"
@@ -250,14 +250,14 @@ func TestResolve(t *testing.T) {
 			t.Errorf("version %d has the pointer of another", i)
 		}
 	}
-	// The verdict belongs to the version: renamed said no, renamed back says yes.
+	// Each version has its own result of resolve.
 	if m := decodeAll(t, d, encInsert(16385, null, null)); m.Kind != KindEvent {
 		t.Errorf("%v after the table got its name back", m.Kind)
 	}
 	if m := decodeAll(t, d, encRelation(table(16385, "renamed", "id", "payload")), encInsert(16385, null, null)); m.Kind != KindIgnored {
 		t.Errorf("%v after the table was renamed", m.Kind)
 	}
-	// An old version's pointer stays what it was.
+	// The pointer of an old version is unchanged.
 	if !reflect.DeepEqual(first, outboxRel) {
 		t.Errorf("a version was changed: %+v", first)
 	}
@@ -285,7 +285,7 @@ func TestResolveError(t *testing.T) {
 }
 
 func TestOrdinalRunsOver(t *testing.T) {
-	d := New(accept)
+	d := New(acceptAll)
 	decodeAll(t, d, encBegin(begin(1)), encRelation(outboxRel))
 	d.ordinal = math.MaxUint32
 	insert := encInsert(16385, null, null)
@@ -297,10 +297,9 @@ func TestOrdinalRunsOver(t *testing.T) {
 	}
 }
 
-// Whatever the decoder keeps from one message to the next must be its own: the caller's buffer is the connection's, which
-// writes the next message over it.
+// The decoder keeps no pointer into the caller's buffer, which the connection overwrites with the next message.
 func TestKeepsNothingOfTheBuffer(t *testing.T) {
-	d := New(accept)
+	d := New(acceptAll)
 	buf := make([]byte, 4096)
 	decode := func(in []byte) Message {
 		t.Helper()
@@ -338,7 +337,7 @@ func TestKeepsNothingOfTheBuffer(t *testing.T) {
 
 // A value cannot be extended into its neighbour.
 func TestValuesAreSeparate(t *testing.T) {
-	d := New(accept)
+	d := New(acceptAll)
 	decodeAll(t, d, encBegin(begin(1)), encRelation(outboxRel))
 	in := encInsert(16385, text("1"), text("two"))
 	ev := decodeAll(t, d, in).Event
@@ -369,14 +368,14 @@ func TestInsertDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// A length that the message does not bear out must not cost memory.
+// A length that is larger than the message must not cost memory.
 func TestLyingLengthsAllocateNothing(t *testing.T) {
 	b, rel := encBegin(begin(1)), encRelation(outboxRel)
 	value := append(encInsert(16385, null)[:6], 0, 2, 't', 0x7f, 0xff, 0xff, 0xff)
 	for _, lie := range [][]byte{[]byte("R\x00\x00\x00\x01p\x00o\x00d\xff\xff\x00"), value} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		d := New(accept)
+		d := New(acceptAll)
 		decodeAll(t, d, b, rel)
 		if _, err := d.Decode(lie); err == nil {
 			t.Fatal("the lie was believed")
@@ -405,7 +404,7 @@ func TestKindString(t *testing.T) {
 }
 
 func BenchmarkInsert(b *testing.B) {
-	d := New(accept)
+	d := New(acceptAll)
 	rel := table(16385, "outbox", "id", "aggregate_type", "aggregate_id", "event_type", "payload", "headers", "created_at")
 	for _, m := range [][]byte{encBegin(begin(1)), encRelation(rel)} {
 		if _, err := d.Decode(m); err != nil {

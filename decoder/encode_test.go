@@ -7,12 +7,11 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// An encoder of pgoutput, written from the manual beside the decoder: what the tables are written with, and the decoder's
-// opposite for the fuzzer (what was decoded, encoded again, is the message).
+// An encoder of pgoutput, for the test tables and for the fuzzer: encoding a decoded message must give the same bytes.
 
 var be = binary.BigEndian
 
-func micros(t time.Time) uint64 { return uint64(t.UnixMicro() - epoch) }
+func micros(t time.Time) uint64 { return uint64(t.UnixMicro() - postgresEpoch) }
 
 func encBegin(b Begin) []byte {
 	p := be.AppendUint64([]byte{'B'}, uint64(b.CommitLSN))
@@ -24,7 +23,7 @@ func encCommit(c Commit) []byte {
 	return be.AppendUint64(be.AppendUint64(p, uint64(c.EndLSN)), micros(c.CommitTime))
 }
 
-// encRelation leaves at zero what the decoder does not keep: replica identity, key flags, type modifiers.
+// encRelation writes defaults for the fields that the decoder does not keep: replica identity, key flags, type modifiers.
 func encRelation(r *Relation) []byte {
 	p := be.AppendUint32([]byte{'R'}, r.OID)
 	p = append(append(p, r.Namespace...), 0)
@@ -41,7 +40,7 @@ func encInsert(oid uint32, values ...Value) []byte {
 	return encTuple(append(be.AppendUint32([]byte{'I'}, oid), 'N'), values)
 }
 
-// encUpdate has the whole old row unless that is nil.
+// encUpdate includes the whole old row unless old is nil.
 func encUpdate(oid uint32, old []Value, values ...Value) []byte {
 	p := be.AppendUint32([]byte{'U'}, oid)
 	if old != nil {

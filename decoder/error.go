@@ -2,12 +2,12 @@ package decoder
 
 import "fmt"
 
-// Error says why a message could not be decoded. It ends the stream: what it was about is unknown, so nothing after it
-// may be confirmed.
+// Error is a message that could not be decoded. It ends the stream: the message may be an event, so no position after it may be
+// confirmed.
 type Error struct {
-	What   string // what was being decoded: "begin", "insert", "relation", …
-	Offset int    // the byte of the message at which it went wrong
-	Err    error  // why
+	What   string // kind of the message: "begin", "insert", "relation", …
+	Offset int    // of the byte of the message that is wrong
+	Err    error
 }
 
 func (e *Error) Error() string {

@@ -9,32 +9,32 @@ import (
 // Begin opens a transaction.
 type Begin struct {
 	CommitLSN  pglogrepl.LSN // start of the commit record (Begin.FinalLSN of the protocol)
-	CommitTime time.Time     // of a transaction replicated from elsewhere: the time of its commit there
+	CommitTime time.Time     // for a transaction replicated from another server: the time of its commit there
 	XID        uint32
 }
 
-// Commit closes a transaction. EndLSN is what may be confirmed once every event of it is acknowledged.
+// Commit closes a transaction. EndLSN may be confirmed once every event of the transaction is acknowledged.
 type Commit struct {
 	CommitLSN  pglogrepl.LSN
 	EndLSN     pglogrepl.LSN
 	CommitTime time.Time
 }
 
-// Relation is one version of a table's definition as the server announced it before the rows that use it. From resolve on
-// it is immutable: ALTER TABLE yields a new *Relation, so the pointer is the version.
+// Relation is one version of a table's definition, as announced by the server. It is immutable after resolve: ALTER TABLE yields a new
+// *Relation, so the pointer identifies the version.
 type Relation struct {
 	OID       uint32
 	Namespace string
 	Name      string
 	Columns   []Column
-	// Source says which of the caller's tables it is. Only New's resolve sets it.
+	// Source is the index of the table in the caller's configuration. Only resolve sets it.
 	Source int
 }
 
-// Column is a column of a Relation, in the order of the values in its rows.
+// Column is a column of a Relation.
 type Column struct {
 	Name    string
-	TypeOID uint32 // of a domain its own OID, not that of the type beneath
+	TypeOID uint32 // of a domain: the domain's own OID, not that of its base type
 }
 
 // Index returns the position of the named column, or -1.
@@ -47,7 +47,7 @@ func (r *Relation) Index(name string) int {
 	return -1
 }
 
-// ColumnNames are the names of the columns, in their order.
+// ColumnNames returns the names of the columns, in their order.
 func (r *Relation) ColumnNames() []string {
 	names := make([]string, len(r.Columns))
 	for i := range r.Columns {
@@ -56,7 +56,7 @@ func (r *Relation) ColumnNames() []string {
 	return names
 }
 
-// String is the qualified name, for people.
+// String returns the qualified name, without quotes.
 func (r *Relation) String() string { return r.Namespace + "." + r.Name }
 
 // Value is one column of a row in PostgreSQL's text format.
@@ -64,18 +64,17 @@ type Value struct {
 	// Data is nil if and only if Null. It points into the message and is valid until the next call of Decode.
 	Data []byte
 	Null bool
-	// Unchanged is a large value that an update has left as it was: the server does not send it, and Null is true.
+	// Unchanged means a TOAST value that an update did not change. The server does not send it, and Null is true.
 	Unchanged bool
 }
 
-// Event is one inserted row, what a row was updated to, or a message. Everything in it is valid until the next call of Decode.
+// Event is one inserted row, one updated row, or one logical message. It is valid until the next call of Decode.
 type Event struct {
 	Relation *Relation
 	Values   []Value // as long as Relation.Columns
 	Update   bool    // an update, not an insert
-	// Ordinal numbers the inserts into, and the updates of, accepted tables, and the messages that are events, in this
-	// transaction, from 0. What becomes of an
-	// update does not change it: positions are the same under every policy.
+	// Ordinal is the number of the event in its transaction, from 0. Updates are counted whether they are delivered or not, so that
+	// positions do not depend on the policy for updates.
 	Ordinal uint32
 	Begin   Begin // the transaction it belongs to
 }

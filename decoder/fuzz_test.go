@@ -8,13 +8,13 @@ import (
 	"unsafe"
 )
 
-// FuzzDecode decodes streams of arbitrary messages. Whatever comes: no panic, errors that lie inside their message and
-// stay, values that lie inside the message they came with, and what was decoded, encoded again, is the message.
+// FuzzDecode decodes streams of arbitrary messages. There is no panic, the offset of an error is within its message, the error stays,
+// values point into their message, and encoding a decoded message gives the same bytes.
 func FuzzDecode(f *testing.F) {
 	for _, r := range recordings(f) {
 		f.Add(frames(r.messages))
 	}
-	// Small ones, in which the fuzzer more often hits what counts.
+	// Small streams, in which the fuzzer finds more.
 	for _, stream := range [][][]byte{
 		{encBegin(begin(9)), encRelation(outboxRel), encInsert(16385, text("1"), null), encUpdate(16385, nil, text("2"), Value{Null: true, Unchanged: true}), encInsert(16385, text(""), text("é")), encCommit(commit(9))},
 		{encBegin(begin(9)), encRelation(otherRel), encInsert(16390, null), []byte("U\x00\x00\x40\x06N"), encUpdate(16385, []Value{text("1"), text("l")}, text("2"), Value{Null: true, Unchanged: true}), []byte("T"), []byte("Y"), []byte("O"), encMessage(true, "outbox", "{}"), encMessage(false, "outbox", ""), encMessage(true, "x", "y"), encCommit(commit(9))},
@@ -27,7 +27,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		d := New(outboxes)
+		d := New(acceptOutboxes)
 		d.Messages("outbox", 1)
 		var failed error
 		var buf []byte
@@ -36,7 +36,7 @@ func FuzzDecode(f *testing.F) {
 			n := min(int(be.Uint16(in)), len(in)-2)
 			msg := in[2 : 2+n : 2+n]
 			in = in[2+n:]
-			// One buffer for all, as a connection has: what the decoder kept of the message before is overwritten.
+			// All messages use one buffer, as those of a connection do.
 			buf = append(buf[:0], msg...)
 			m, err := d.Decode(buf)
 			if err != nil {
@@ -54,7 +54,7 @@ func FuzzDecode(f *testing.F) {
 				t.Fatalf("%q was decoded after %v", msg, failed)
 			}
 			if !bytes.Equal(buf, msg) {
-				t.Fatalf("%q was written to", msg)
+				t.Fatalf("%q was changed by Decode", msg)
 			}
 			switch m.Kind {
 			case KindBegin:
@@ -76,7 +76,7 @@ func FuzzDecode(f *testing.F) {
 				again := encInsert(ev.Relation.OID, ev.Values...)
 				if msg[0] == 'M' {
 					again = encMessage(true, "outbox", string(ev.Values[0].Data))
-					copy(again[2:10], msg[2:10]) // an LSN that nobody keeps
+					copy(again[2:10], msg[2:10]) // the LSN, which the decoder does not keep
 				}
 				if !open || ev.Ordinal != ordinal || len(ev.Values) != len(ev.Relation.Columns) || !bytes.Equal(again, msg) {
 					t.Fatalf("%q is %+v", msg, ev)
@@ -92,7 +92,7 @@ func FuzzDecode(f *testing.F) {
 				if !open || !ev.Update || ev.Ordinal != ordinal || len(ev.Values) != len(ev.Relation.Columns) {
 					t.Fatalf("%q is %+v", msg, ev)
 				}
-				// What was left as it was may have come from the old row.
+				// With an old row, unchanged values are taken from there.
 				if alone := encUpdate(ev.Relation.OID, nil, ev.Values...); msg[5] == 'N' && !bytes.Equal(alone, msg) {
 					t.Fatalf("%q is %+v", msg, ev)
 				}
@@ -116,7 +116,7 @@ func inside(part, whole []byte) bool {
 	return p >= w && p+uintptr(cap(part)) <= w+uintptr(len(whole))
 }
 
-// zeroUnread sets in a relation message what the decoder does not keep to what encRelation writes.
+// zeroUnread replaces the fields of a relation message that the decoder does not keep by the defaults of encRelation.
 func zeroUnread(msg []byte) []byte {
 	msg = slices.Clone(msg)
 	i := 5

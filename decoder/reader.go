@@ -12,24 +12,24 @@ import (
 
 var errShort = errors.New("message ends early")
 
-// reader takes fields off one message. The first field that does not fit is remembered with its offset and every later
-// one is zero, so that a message is read straight through and asked once, at its end, whether all was well. A length or
-// a count from the wire is compared with the bytes that are there before anything is sized by it.
+// reader reads the fields of one message. It stores the first error with its offset; every later field is zero. So a message is read
+// without checks, and end returns the error. A length or a count is compared with the number of bytes left before memory is allocated
+// for it.
 type reader struct {
-	what string
-	b    []byte
-	off  int
-	err  error
-	bad  int // where err was
+	what      string
+	b         []byte
+	off       int
+	err       error
+	errOffset int // where err was
 }
 
 func (r *reader) fail(at int, err error) {
 	if r.err == nil {
-		r.err, r.bad = err, at
+		r.err, r.errOffset = err, at
 	}
 }
 
-// next takes n bytes, or returns nil when there are fewer.
+// next returns the next n bytes, or nil if there are fewer.
 func (r *reader) next(n int) []byte {
 	if r.err != nil {
 		return nil
@@ -38,7 +38,7 @@ func (r *reader) next(n int) []byte {
 		r.fail(r.off, errShort)
 		return nil
 	}
-	// The capacity ends with the field: an append by a user of the value must not run into its neighbour.
+	// The capacity ends with the field, so that an append does not overwrite the next field.
 	p := r.b[r.off : r.off+n : r.off+n]
 	r.off += n
 	return p
@@ -74,11 +74,11 @@ func (r *reader) uint64() uint64 {
 
 func (r *reader) lsn() pglogrepl.LSN { return pglogrepl.LSN(r.uint64()) }
 
-// epoch is 2000-01-01 in Unix microseconds, from where PostgreSQL counts.
-const epoch = 946684800 * 1_000_000
+// postgresEpoch is 2000-01-01 in Unix microseconds.
+const postgresEpoch = 946684800 * 1_000_000
 
 func (r *reader) time() time.Time {
-	return time.UnixMicro(int64(r.uint64()) + epoch).UTC()
+	return time.UnixMicro(int64(r.uint64()) + postgresEpoch).UTC()
 }
 
 // string copies a zero-terminated string out of the message.
@@ -86,7 +86,7 @@ func (r *reader) string() string {
 	return string(r.zeroTerminated())
 }
 
-// zeroTerminated is string without the copy.
+// zeroTerminated returns a zero-terminated string without copying it.
 func (r *reader) zeroTerminated() []byte {
 	if r.err != nil {
 		return nil
@@ -101,13 +101,13 @@ func (r *reader) zeroTerminated() []byte {
 	return s
 }
 
-// end is asked once, last: the message must have been well-formed and nothing may be left of it.
+// end returns the first error, or an error if there are bytes left.
 func (r *reader) end() error {
 	if left := len(r.b) - r.off; left > 0 {
 		r.fail(r.off, fmt.Errorf("%d bytes left over", left))
 	}
 	if r.err != nil {
-		return &Error{What: r.what, Offset: r.bad, Err: r.err}
+		return &Error{What: r.what, Offset: r.errOffset, Err: r.err}
 	}
 	return nil
 }

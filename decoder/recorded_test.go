@@ -24,11 +24,11 @@ var update = flag.Bool("update", false, "write what is decoded now into testdata
 
 const separator = "----\n"
 
-// recording is one file of testdata: comments, one line per message, a line ----, and what the decoder makes of it.
+// recording is one file of testdata: comments, one line per message, a line ----, and the decoded messages.
 type recording struct {
 	path     string // pg17/copy.txt
-	input    string // up to the separator
-	want     string
+	input    string // before the separator
+	want     string // after the separator
 	messages []pglogrepl.XLogData
 }
 
@@ -66,7 +66,7 @@ func recordings(t testing.TB) []recording {
 	return all
 }
 
-// print is one message as a line of a golden file.
+// printMessage returns one message as a line of a recording.
 func printMessage(m Message) string {
 	switch m.Kind {
 	case KindBegin:
@@ -106,13 +106,13 @@ func printMessage(m Message) string {
 	return m.Kind.String()
 }
 
-// outboxes accepts the tables that are called outbox or are leaves of it.
-func outboxes(r *Relation) (bool, error) { return strings.HasPrefix(r.Name, "outbox"), nil }
+// acceptOutboxes accepts the table outbox and its partitions.
+func acceptOutboxes(r *Relation) (bool, error) { return strings.HasPrefix(r.Name, "outbox"), nil }
 
 func TestRecorded(t *testing.T) {
 	for _, r := range recordings(t) {
 		var got strings.Builder
-		d := New(outboxes)
+		d := New(acceptOutboxes)
 		d.Messages("outbox", 1)
 		open := false
 		for i, x := range r.messages {
@@ -142,7 +142,7 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// againstPglogrepl compares with the parser that everybody uses.
+// againstPglogrepl compares a decoded message with the result of pglogrepl's parser.
 func againstPglogrepl(t *testing.T, in []byte, m Message) {
 	t.Helper()
 	p, err := pglogrepl.Parse(in)
@@ -205,22 +205,21 @@ func againstPglogrepl(t *testing.T, in []byte, m Message) {
 }
 
 var (
-	varies = regexp.MustCompile(`\b(commit|end|oid|xid|time)=\S+`)
-	owned  = regexp.MustCompile(`:\d{5,}`) // types made by the scenario
-	empty  = regexp.MustCompile(`(?m)^begin\ncommit\n`)
+	volatileFields    = regexp.MustCompile(`\b(commit|end|oid|xid|time)=\S+`)
+	ownTypes          = regexp.MustCompile(`:\d{5,}`) // types made by the scenario
+	emptyTransactions = regexp.MustCompile(`(?m)^begin\ncommit\n`)
 )
 
-// Every version was recorded with every scenario, and all of them say the same, except for the empty transactions that
-// PostgreSQL 14 still sends.
+// Every scenario was recorded with every version, and the results are equal except for the empty transactions that PostgreSQL 14 sends.
 func TestVersionsAgree(t *testing.T) {
 	meaning := map[string]map[string]string{}
 	for _, r := range recordings(t) {
 		version, name, _ := strings.Cut(r.path, "/")
-		s := owned.ReplaceAllString(varies.ReplaceAllString(r.want, ""), ":own")
+		s := ownTypes.ReplaceAllString(volatileFields.ReplaceAllString(r.want, ""), ":own")
 		s = regexp.MustCompile(`(?m) +$`).ReplaceAllString(s, "")
 		s = regexp.MustCompile(` {2,}`).ReplaceAllString(s, " ")
 		if version == "pg14" {
-			s = empty.ReplaceAllString(s, "")
+			s = emptyTransactions.ReplaceAllString(s, "")
 		}
 		if meaning[name] == nil {
 			meaning[name] = map[string]string{}
@@ -238,10 +237,10 @@ func TestVersionsAgree(t *testing.T) {
 	}
 }
 
-// The facts about XLogData headers that replication and relay rely on, held against what the servers sent.
+// TestWALStart checks the properties of XLogData headers that replication and relay rely on.
 func TestWALStart(t *testing.T) {
 	for _, r := range recordings(t) {
-		d := New(outboxes)
+		d := New(acceptOutboxes)
 		var last, lastEnd pglogrepl.LSN
 		for _, x := range r.messages {
 			m, err := d.Decode(x.WALData)
@@ -268,7 +267,7 @@ func TestWALStart(t *testing.T) {
 	}
 }
 
-// frames is a stream as the fuzzer's input: each message behind its length in two bytes.
+// frames returns a stream as input of the fuzzer: each message after its length in two bytes.
 func frames(msgs []pglogrepl.XLogData) []byte {
 	var b []byte
 	for _, m := range msgs {
@@ -277,7 +276,7 @@ func frames(msgs []pglogrepl.XLogData) []byte {
 	return b
 }
 
-// The corpus that is committed has the streams of the oldest and the newest version; FuzzDecode adds the rest.
+// The committed corpus has the streams of the oldest and the newest version; FuzzDecode adds those between.
 func TestCorpus(t *testing.T) {
 	const dir = "testdata/fuzz/FuzzDecode"
 	for _, r := range recordings(t) {

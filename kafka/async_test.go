@@ -16,8 +16,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// asyncSend delivers records with sarama's AsyncProducer, as the sink did until ADR 13: idempotent, one request open,
-// partitions chosen by us. It is what the sink is compared with.
+// asyncSend delivers records with sarama's AsyncProducer, for comparison: idempotent, one open request, with our partitions (ADR 13).
 func asyncSend(t *testing.T, addrs []string, codec string, parts int32, recs []*router.Record) {
 	t.Helper()
 	conf := sarama.NewConfig()
@@ -60,7 +59,7 @@ func asyncSend(t *testing.T, addrs []string, codec string, parts int32, recs []*
 	}
 }
 
-// The same stream through the sink and through the AsyncProducer gives the same log, with faults on the way too.
+// The Producer and sarama's AsyncProducer store the same records in the same order, even with faults.
 func TestSameAsAsyncProducer(t *testing.T) {
 	for _, codec := range []string{"none", "lz4", "zstd"} {
 		t.Run(codec, func(t *testing.T) {

@@ -8,47 +8,46 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// batch is a run of records of one partition that goes to Kafka as one record batch. Once it has its first sequence
-// number it never changes: a resend must be the same records under the same numbers, or the broker could not tell that
-// it has them already. Batches are used again after their ack, so that a record costs no allocation.
+// batch is a sequence of records of one partition that is sent as one record batch. A sealed batch never changes: a resend must have
+// the same records and sequence numbers, so that the broker recognizes a duplicate. Batches are reused after their ack, so that a
+// record costs no allocation.
 //
-// Sarama turns the records into bytes at the first send and keeps those for a resend; bytes made by ourselves cannot be
-// handed to it (ADR 13).
+// Sarama encodes the records at the first send and keeps the bytes for a resend. It does not accept bytes that we encode (ADR 13).
 type batch struct {
 	part    *partition
 	entries []entry
 	records []sarama.Record
 	headers []sarama.RecordHeader
 	bytes   []byte // copies of keys, values and headers; never nil, because an empty value is no tombstone
-	size    int    // an upper bound, as roughSize counts
+	size    int    // upper bound of the encoded size, as in roughSize
 
-	began  time.Time // of the first sending
-	timed  bool      // some record has a time of its own
-	sealed bool      // it has its sequence numbers
-	tries  int
-	// doubtful: it was sent, and it is not known whether it will be in the log.
-	doubtful bool
-	wire     sarama.RecordBatch
+	sentAt   time.Time // time of the first send
+	hasTimes bool      // some record has a timestamp
+	sealed   bool      // the batch has its sequence numbers
+	tries    int
+	// maybeStored means that the batch was sent without an ack, and may be in the log or be stored later.
+	maybeStored bool
+	wire        sarama.RecordBatch
 
-	// What wire points to; both are filled when the records do not move any more.
+	// wire points to these. They are filled by seal, after which records is not reallocated.
 	recordPtrs []*sarama.Record
 	headerPtrs []*sarama.RecordHeader
 }
 
-// entry is what Kafka does not need to know of a record.
+// entry has the properties of a record that are not sent.
 type entry struct {
-	n       uint64 // of Send
-	at      int64  // router.Record.Timestamp
-	headers int32
-	size    int32 // bytes of key, value and headers
+	n         uint64 // of Send
+	timestamp int64  // router.Record.Timestamp
+	headers   int32
+	size      int32 // bytes of key, value and headers
 }
 
-// firstBytes is what a batch has room for at first.
+// firstBytes is the initial capacity of a batch.
 const firstBytes = 1024
 
 func newBatch() *batch { return &batch{bytes: make([]byte, 0, firstBytes), size: batchHeader} }
 
-// reset makes the batch ready for other records, and lets go of what would keep large buffers alive.
+// reset empties the batch for reuse, and clears pointers that would keep large buffers alive.
 func (b *batch) reset() {
 	clear(b.records)
 	clear(b.headers)
@@ -60,26 +59,26 @@ func (b *batch) reset() {
 	}
 }
 
-// add copies rec, whose slices belong to the router.
+// add adds a copy of rec, whose slices belong to the router.
 func (b *batch) add(rec *router.Record, n uint64, size int) {
 	start := len(b.bytes)
-	b.timed = b.timed || rec.Timestamp != 0
+	b.hasTimes = b.hasTimes || rec.Timestamp != 0
 	b.records = append(b.records, sarama.Record{
-		OffsetDelta: int64(len(b.records)), Key: b.keep(rec.Key), Value: b.keep(rec.Value),
+		OffsetDelta: int64(len(b.records)), Key: b.copyBytes(rec.Key), Value: b.copyBytes(rec.Value),
 	})
 	for i := range rec.Headers {
 		h := &rec.Headers[i]
 		from := len(b.bytes)
 		b.bytes = append(b.bytes, h.Name...)
 		name := b.bytes[from:len(b.bytes):len(b.bytes)]
-		b.headers = append(b.headers, sarama.RecordHeader{Key: name, Value: b.keep(h.Value)})
+		b.headers = append(b.headers, sarama.RecordHeader{Key: name, Value: b.copyBytes(h.Value)})
 	}
-	b.entries = append(b.entries, entry{n: n, at: rec.Timestamp, headers: int32(len(rec.Headers)), size: int32(len(b.bytes) - start)})
+	b.entries = append(b.entries, entry{n: n, timestamp: rec.Timestamp, headers: int32(len(rec.Headers)), size: int32(len(b.bytes) - start)})
 	b.size += size
 }
 
-// keep copies v. When bytes grows, what was kept before stays where it is.
-func (b *batch) keep(v []byte) []byte {
+// copyBytes returns a copy of v in b.bytes. Earlier copies stay valid when b.bytes is reallocated.
+func (b *batch) copyBytes(v []byte) []byte {
 	if v == nil {
 		return nil
 	}
@@ -88,19 +87,19 @@ func (b *batch) keep(v []byte) []byte {
 	return b.bytes[from:len(b.bytes):len(b.bytes)]
 }
 
-// identity is what makes a broker recognise a batch that it has already.
+// identity is the producer id, epoch and sequence number by which a broker recognizes a duplicate batch.
 type identity struct {
 	producer int64
 	epoch    int16
 	sequence int32
 }
 
-// seal gives the batch its numbers; no record is added after it. Records without a time of their own carry that of sending.
+// seal gives the batch its sequence numbers and times. No record is added later. Records without a timestamp get the time of sending.
 func (b *batch) seal(id identity, codec sarama.CompressionCodec, now time.Time) {
 	for i := range b.headers {
 		b.headerPtrs = append(b.headerPtrs, &b.headers[i])
 	}
-	b.began = now
+	b.sentAt = now
 	from := 0
 	for i := range b.records {
 		to := from + int(b.entries[i].headers)
@@ -109,7 +108,7 @@ func (b *batch) seal(id identity, codec sarama.CompressionCodec, now time.Time) 
 		from = to
 	}
 	first, latest := now, now
-	if b.timed {
+	if b.hasTimes {
 		first, latest = b.times(now)
 	}
 	b.wire = sarama.RecordBatch{
@@ -121,10 +120,10 @@ func (b *batch) seal(id identity, codec sarama.CompressionCodec, now time.Time) 
 	b.sealed = true
 }
 
-// times gives each record its time, as the distance from the first one's.
+// times sets the timestamp of each record, relative to the first one.
 func (b *batch) times(now time.Time) (first, latest time.Time) {
 	at := func(i int) int64 {
-		if own := b.entries[i].at; own != 0 {
+		if own := b.entries[i].timestamp; own != 0 {
 			return own
 		}
 		return now.UnixMilli()
@@ -138,7 +137,7 @@ func (b *batch) times(now time.Time) (first, latest time.Time) {
 	return time.UnixMilli(base), time.UnixMilli(most)
 }
 
-// events are the numbers of the batch's records.
+// events returns the event numbers of the batch's records.
 func (b *batch) events() []uint64 {
 	out := make([]uint64, len(b.entries))
 	for i, e := range b.entries {
@@ -147,7 +146,7 @@ func (b *batch) events() []uint64 {
 	return out
 }
 
-// after returns the sequence number that follows a batch of n records: 2³¹-1 is followed by 0.
-func after(sequence int32, n int) int32 {
+// nextSequence returns the sequence number that follows a batch of n records: 2³¹-1 is followed by 0.
+func nextSequence(sequence int32, n int) int32 {
 	return int32((int64(sequence) + int64(n)) & (1<<31 - 1))
 }

@@ -18,26 +18,26 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// wire is a connection that keeps what was written to it: what a broker would get of a batch.
-type wire struct {
+// recordingConn is a connection that stores the bytes written to it.
+type recordingConn struct {
 	net.Conn
 	buf bytes.Buffer
 }
 
-func (w *wire) Dial(string, string) (net.Conn, error) { return w, nil }
-func (w *wire) Write(b []byte) (int, error)           { return w.buf.Write(b) }
-func (w *wire) Read([]byte) (int, error)              { select {} }
-func (w *wire) Close() error                          { return nil }
-func (w *wire) SetReadDeadline(time.Time) error       { return nil }
-func (w *wire) SetWriteDeadline(time.Time) error      { return nil }
-func (w *wire) SetDeadline(time.Time) error           { return nil }
-func (w *wire) RemoteAddr() net.Addr                  { return &net.TCPAddr{} }
-func (w *wire) LocalAddr() net.Addr                   { return &net.TCPAddr{} }
+func (w *recordingConn) Dial(string, string) (net.Conn, error) { return w, nil }
+func (w *recordingConn) Write(b []byte) (int, error)           { return w.buf.Write(b) }
+func (w *recordingConn) Read([]byte) (int, error)              { select {} }
+func (w *recordingConn) Close() error                          { return nil }
+func (w *recordingConn) SetReadDeadline(time.Time) error       { return nil }
+func (w *recordingConn) SetWriteDeadline(time.Time) error      { return nil }
+func (w *recordingConn) SetDeadline(time.Time) error           { return nil }
+func (w *recordingConn) RemoteAddr() net.Addr                  { return &net.TCPAddr{} }
+func (w *recordingConn) LocalAddr() net.Addr                   { return &net.TCPAddr{} }
 
-// onTheWire is the record batch as sarama writes it into a request.
+// onTheWire returns the record batch as sarama encodes it in a request.
 func onTheWire(t testing.TB, b *batch) []byte {
 	t.Helper()
-	w := &wire{}
+	w := &recordingConn{}
 	conf := sarama.NewConfig()
 	conf.Version, conf.ApiVersionsRequest = sarama.V3_7_0_0, false
 	conf.MetricRegistry = saramaMetrics{noMetrics()}
@@ -64,7 +64,7 @@ func onTheWire(t testing.TB, b *batch) []byte {
 	return got.Topics[0].Partitions[0].Records
 }
 
-// read decodes a batch with franz-go, which checks its CRC.
+// decodeBatch decodes a batch with franz-go, which checks its CRC.
 func decodeBatch(t testing.TB, raw []byte) []*kgo.Record {
 	t.Helper()
 	rp := kmsg.NewFetchResponseTopicPartition()
@@ -103,7 +103,7 @@ func sameRecord(got *kgo.Record, want *router.Record) error {
 	return nil
 }
 
-// check fills b with records, seals it, and compares what goes out with what went in.
+// checkBatch adds records to b, seals it, and compares the encoded records with the original ones.
 func checkBatch(t testing.TB, b *batch, codec sarama.CompressionCodec, recs []*router.Record) {
 	t.Helper()
 	want := make([]*router.Record, len(recs))
@@ -115,7 +115,7 @@ func checkBatch(t testing.TB, b *batch, codec sarama.CompressionCodec, recs []*r
 		}
 		want[i] = &copied
 		b.add(rec, uint64(i), recordSize(rec))
-		for _, s := range [][]byte{rec.Key, rec.Value} { // they are the router's, which uses them again
+		for _, s := range [][]byte{rec.Key, rec.Value} { // as the router does when it reuses its memory
 			clear(s)
 		}
 		for _, h := range rec.Headers {
@@ -136,7 +136,7 @@ func checkBatch(t testing.TB, b *batch, codec sarama.CompressionCodec, recs []*r
 		t.Fatalf("header: %+v", head)
 	}
 	if len(recs) == 1 && codec == sarama.CompressionNone && !bytes.Equal(head.Records, encodeRecord(want[0])) {
-		t.Fatalf("our own encoding, by which sizes are checked, is another one:\n%q\n%q", encodeRecord(want[0]), head.Records)
+		t.Fatalf("our own encoding, which is used to check sizes, differs:\n%q\n%q", encodeRecord(want[0]), head.Records)
 	}
 	got := decodeBatch(t, raw)
 	if len(got) != len(recs) {
@@ -176,7 +176,7 @@ func randomRecord(rng *rand.Rand) *router.Record {
 	return rec
 }
 
-// What goes into a batch comes out of another client's decoder, also when the batch has been used before.
+// Another client decodes the records of a batch, even of a reused one.
 func TestBatchRoundTrip(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -194,7 +194,7 @@ func TestBatchRoundTrip(t *testing.T) {
 	}
 }
 
-// TestFarTimes: the first and the last time that the router lets through, in one batch.
+// TestFarTimes: the first and the last timestamp that the router accepts, in one batch.
 func TestFarTimes(t *testing.T) {
 	for _, times := range [][]int64{{1, 9_214_646_399_999}, {9_214_646_399_999, 1}, {0, 9_214_646_399_999}} {
 		var recs []*router.Record
@@ -217,7 +217,7 @@ func FuzzBatch(f *testing.F) {
 		for range more % 8 {
 			recs = append(recs, randomRecord(rng))
 		}
-		for i := range recs { // fuzzing hands out slices that must not be written to
+		for i := range recs { // slices of the fuzzer must not be changed
 			recs[i].Key, recs[i].Value = slices.Clone(recs[i].Key), slices.Clone(recs[i].Value)
 			for j := range recs[i].Headers {
 				recs[i].Headers[j].Value = slices.Clone(recs[i].Headers[j].Value)
@@ -227,7 +227,7 @@ func FuzzBatch(f *testing.F) {
 	})
 }
 
-// Nothing is allocated for a record once the buffers have their size: neither for the copy nor for its headers.
+// A record costs no allocation when the buffers are large enough.
 func TestBatchAllocates(t *testing.T) {
 	rec := benchRecord(1)
 	b := newBatch()
@@ -244,11 +244,10 @@ func TestBatchAllocates(t *testing.T) {
 	}
 }
 
-// Send costs at most one allocation per event, batches and requests included, all told much less. The broker's side is
-// this process' too, so the answers are made up.
+// Send costs less than 0.1 allocations per event, including batches and requests. Answers are fake, so that no broker is in the process.
 func TestSendAllocates(t *testing.T) {
 	b := newBench(t, 12, 1)
-	b.tp.batch, b.tp.most = 256<<10, 1_000_000
+	b.tp.batchLimit, b.tp.aloneAbove = 256<<10, 1_000_000
 	v := &verdict{ready: true}
 	b.tp.verdict.Store(v)
 	b.byName["t"] = b.tp
@@ -268,7 +267,7 @@ func TestSendAllocates(t *testing.T) {
 		}
 		for b.inflight.Load() > 0 {
 			req := b.request()
-			b.say(req, make([]sarama.KError, len(req.batches))...)
+			b.answer(req, make([]sarama.KError, len(req.batches))...)
 		}
 	}
 	round()
@@ -279,7 +278,7 @@ func TestSendAllocates(t *testing.T) {
 	}
 }
 
-// BenchmarkBatch builds batches of 256 KiB out of events of 200 bytes, and has sarama encode them.
+// BenchmarkBatch builds batches of 256 KiB with events of 200 bytes, and encodes them with sarama.
 func BenchmarkBatch(b *testing.B) {
 	recs := make([]*router.Record, 1000)
 	for i := range recs {

@@ -10,8 +10,8 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// brokerConn is a connection of a control to one broker. It can be cut while a question waits for its answer; sarama's own Close
-// waits for that answer first.
+// brokerConn is a connection of a control to one broker. Unlike sarama's own connection, it can be cut while a request waits for its
+// answer.
 type brokerConn struct {
 	addr   string
 	began  time.Time
@@ -23,7 +23,7 @@ type brokerConn struct {
 	opened bool
 }
 
-// errSilent is what a broker means that was asked and does not answer.
+// errSilent means that a broker did not answer.
 var errSilent = errors.New("no answer")
 
 func newBrokerConn(addr string, d *dialer, conf *sarama.Config) *brokerConn {
@@ -33,7 +33,7 @@ func newBrokerConn(addr string, d *dialer, conf *sarama.Config) *brokerConn {
 	return b
 }
 
-// Dial is called by sarama.
+// Dial opens the connection for sarama.
 func (b *brokerConn) Dial(network, addr string) (net.Conn, error) {
 	conn, err := b.dialer.dial(b.ctx, network, addr)
 	if err != nil {
@@ -43,8 +43,8 @@ func (b *brokerConn) Dial(network, addr string) (net.Conn, error) {
 	return conn, nil
 }
 
-// ask connects, unless that was done before, and puts a question. It returns soon after a cut, whose error says that we waited in
-// vain and not that our own connection was closed.
+// ask connects, unless connected, and calls question. It returns soon after a cut, with errSilent instead of the error of the closed
+// connection.
 func (b *brokerConn) ask(question func(*sarama.Broker) error) error {
 	err := b.open()
 	if err == nil {
@@ -56,8 +56,8 @@ func (b *brokerConn) ask(question func(*sarama.Broker) error) error {
 	return err
 }
 
-// open connects, within a bound for all steps together. Sarama bounds each step by itself, and goes on without the broker's
-// versions after two requests for them without an answer.
+// open connects, with one time limit for all steps. Sarama limits only each step, and continues without the broker's versions after
+// two requests without an answer.
 func (b *brokerConn) open() error {
 	if b.opened {
 		return nil
@@ -67,19 +67,19 @@ func (b *brokerConn) open() error {
 	if err == nil {
 		_, err = b.broker.Connected()
 	}
-	if !late.Stop() { // it is cut, which sarama may not have noticed yet
+	if !late.Stop() { // the connection was cut, even if sarama has not noticed
 		return errSilent
 	}
 	b.opened = err == nil
 	return err
 }
 
-// noteSilent logs a broker that had not answered when another one did. It does so once, until the broker answers again.
+// noteSilent logs, once until the broker answers again, that a broker had not answered when another one did.
 func (c *Cluster) noteSilent(addr, answered string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.silent[addr] {
-		c.silent[addr] = true
+	if !c.silentBrokers[addr] {
+		c.silentBrokers[addr] = true
 		c.log.Warn("broker does not answer; asking another one", "broker", addr, "answered_by", answered)
 	}
 }
@@ -87,21 +87,21 @@ func (c *Cluster) noteSilent(addr, answered string) {
 func (c *Cluster) noteAnswer(addr string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.silent[addr] {
-		delete(c.silent, addr)
+	if c.silentBrokers[addr] {
+		delete(c.silentBrokers, addr)
 		c.log.Info("broker answers again", "broker", addr)
 	}
 }
 
-// silentLast sorts addresses, so that no head start is given to a broker that is known to be silent.
+// silentLast moves the addresses of silent brokers to the end, so that they get no head start.
 func (c *Cluster) silentLast(addrs []string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	slices.SortStableFunc(addrs, func(a, b string) int {
 		switch {
-		case c.silent[a] == c.silent[b]:
+		case c.silentBrokers[a] == c.silentBrokers[b]:
 			return 0
-		case c.silent[a]:
+		case c.silentBrokers[a]:
 			return 1
 		}
 		return -1

@@ -14,18 +14,18 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// carrier delivers events as the relay does: what a session leaves without an ack goes to the next session, in order, once a probe
-// has succeeded. Event n has the number as its value and one of 97 keys.
+// carrier delivers events as the relay does: after a probe has succeeded, the next session sends the events that the last one left
+// unacknowledged, in order. Event n has the number as its value and one of 97 keys.
 type carrier struct {
 	t     *testing.T
 	c     *Cluster
 	topic string
 
-	mu     sync.Mutex
-	upTo   uint64 // events that exist
-	acked  map[uint64]bool
-	failed []error // why sessions ended
-	why    error   // why a probe failed last
+	mu       sync.Mutex
+	upTo     uint64 // events that exist
+	acked    map[uint64]bool
+	failed   []error // errors that ended sessions
+	probeErr error   // error of the last probe
 
 	stop chan struct{}
 	done sync.WaitGroup
@@ -34,7 +34,7 @@ type carrier struct {
 func startCarrier(t *testing.T, c *Cluster, topic string) *carrier {
 	k := &carrier{t: t, c: c, topic: topic, acked: map[uint64]bool{}}
 	k.start()
-	t.Cleanup(k.end)
+	t.Cleanup(k.halt)
 	return k
 }
 
@@ -44,8 +44,8 @@ func (k *carrier) start() {
 	k.done.Go(func() { k.run(stop) })
 }
 
-// end returns when nothing is sent any more.
-func (k *carrier) end() {
+// halt ends the current session and starts no new one.
+func (k *carrier) halt() {
 	if k.stop != nil {
 		close(k.stop)
 		k.done.Wait()
@@ -82,7 +82,7 @@ func (k *carrier) run(stop chan struct{}) {
 			}
 			err = k.c.Probe(within(10 * time.Second))
 			k.mu.Lock()
-			k.why = err
+			k.probeErr = err
 			k.mu.Unlock()
 		}
 	}
@@ -123,14 +123,14 @@ func (k *carrier) session(p *Producer, over *atomic.Pointer[error], stop chan st
 	}
 }
 
-// more makes so many further events exist.
-func (k *carrier) more(events uint64) {
+// addEvents adds events to deliver.
+func (k *carrier) addEvents(events uint64) {
 	k.mu.Lock()
 	k.upTo += events
 	k.mu.Unlock()
 }
 
-// delivered waits until everything is acknowledged.
+// delivered waits until all events are acknowledged.
 func (k *carrier) delivered() {
 	k.t.Helper()
 	eventually(k.t, "all acks", func() bool {
@@ -140,11 +140,11 @@ func (k *carrier) delivered() {
 	})
 }
 
-// waits says why nothing can be delivered at present.
-func (k *carrier) waits() error {
+// probeError returns the error of the last probe.
+func (k *carrier) probeError() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.why
+	return k.probeErr
 }
 
 func (k *carrier) sessions() int {
@@ -153,13 +153,13 @@ func (k *carrier) sessions() int {
 	return len(k.failed)
 }
 
-// check reads the topic: each key in the one partition that count gives it, in order. It must hold the newest events.
+// check reads the topic: each key must be in the partition that count determines, in order, and the newest events must be stored.
 func (k *carrier) check(brokers []string, count int32, atLeast uint64) {
 	k.t.Helper()
 	recs, err := kafkatest.ReadAll(within(time.Minute), brokers, k.topic)
 	recs = slices.DeleteFunc(recs, func(r kafkatest.Record) bool { return string(r.Key) == "foreign" })
 	if err == nil {
-		err = inOrder(recs, count)
+		err = checkOrderAndHash(recs, count)
 	}
 	if err != nil {
 		k.t.Errorf("hashed over %d: %v", count, err)
@@ -172,18 +172,18 @@ func (k *carrier) check(brokers []string, count int32, atLeast uint64) {
 	defer k.mu.Unlock()
 	for n := k.upTo - atLeast + 1; n <= k.upTo; n++ {
 		if !there[fmt.Sprintf("%06d", n)] {
-			k.t.Fatalf("event %d is not in the topic, which holds %d records", n, len(recs))
+			k.t.Fatalf("event %d is not in the topic, which has %d records", n, len(recs))
 		}
 	}
 }
 
-// misses: the daemon knows that the topic is gone, and nothing is under way to it.
-func (k *carrier) misses() bool {
+// knowsTopicMissing reports whether the producer knows that the topic is missing, and no request is open.
+func (k *carrier) knowsTopicMissing() bool {
 	k.c.mu.Lock()
 	p := k.c.current
 	k.c.mu.Unlock()
 	if p == nil {
-		return errors.Is(k.waits(), sarama.ErrUnknownTopicOrPartition)
+		return errors.Is(k.probeError(), sarama.ErrUnknownTopicOrPartition)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -191,7 +191,7 @@ func (k *carrier) misses() bool {
 		return false
 	}
 	v := p.topics[0].verdict.Load()
-	return v != nil && v.gone && p.open == 0
+	return v != nil && v.missing && p.open == 0
 }
 
 func (k *carrier) count() int {
@@ -200,8 +200,8 @@ func (k *carrier) count() int {
 	return len(k.acked)
 }
 
-// keysStay reads the topic: no key is in two partitions, and what comes first of each event is in order.
-func (k *carrier) keysStay(brokers []string) {
+// checkKeys reads the topic: no key is in two partitions, and the first copies of the events are in order.
+func (k *carrier) checkKeys(brokers []string) {
 	k.t.Helper()
 	recs, err := kafkatest.ReadAll(within(time.Minute), brokers, k.topic)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// Client is a sarama client with the cluster's configuration, for a package that sends requests of its own. Unlike with sarama's own
-// client, all its connections can be cut at any time.
+// Client is a sarama client with the cluster's configuration, for packages that send their own requests. All its connections can be cut
+// at any time.
 type Client struct {
 	sarama.Client
 	dialer *dialer
@@ -49,14 +49,14 @@ func ConnectionLost(err error) bool { return kindOf(err).reason == reasonConnect
 // Transient reports whether err is the code of a broker that may accept the same request later.
 func Transient(err error) bool { return kindOf(err).class == resend }
 
-// Failure returns an error with the methods by which other packages tell errors of Kafka apart (Reason, MissingRight, Refused, Topic).
-// The text says what was attempted and, if a permission is missing, that the user needs these permissions. topic may be "".
+// Failure returns an error with the methods by which other packages distinguish errors of Kafka (Reason, MissingRight, Refused, Topic).
+// Its text has what was attempted and, if a permission is missing, the required permissions. topic may be "".
 func Failure(attempted, topic, permissions string, err error) error {
-	return &failure{doing: attempted, topic: topic, rights: permissions, err: err}
+	return &failure{op: attempted, topic: topic, permissions: permissions, err: err}
 }
 
-// FetchBatches asks a partition's leader for whole batches from an offset on. It waits for at most the given time until there is one.
-// It also returns batches of transactions that are open or aborted: the daemon uses no transactions.
+// FetchBatches fetches whole batches from a partition's leader, beginning at an offset. If there is none, it waits for at most the given
+// time. It includes batches of open and aborted transactions, because the daemon uses no transactions.
 func FetchBatches(leader *sarama.Broker, topic string, partition int32, offset int64, wait time.Duration) ([]*sarama.RecordBatch, error) {
 	req := &sarama.FetchRequest{Version: 11, MaxWaitTime: int32(wait / time.Millisecond), MinBytes: 1, MaxBytes: fetchBytes, SessionEpoch: -1}
 	req.AddBlock(topic, partition, offset, fetchBytes, -1)

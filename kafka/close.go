@@ -10,18 +10,18 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// close waits for answers and then cuts: a request that is left could otherwise be sent after the next session has begun.
+// close waits for open answers and then cuts all connections, so that no request is sent after the next session has begun.
 func (p *Producer) close(ctx context.Context) error {
 	p.mu.Lock()
-	p.stop() // what the cut fails is no failure of Kafka's, and is told by Close alone
+	p.stop() // so that errors of the cut are not reported as a failure
 	p.mu.Unlock()
 	p.awaitAnswers(ctx)
 	p.dialer.cut()
-	// From here on a crash finds what it would have found a moment ago: nothing more reaches Kafka.
+	// After the cut nothing reaches Kafka any more.
 
-	gone := make(chan struct{})
+	finished := make(chan struct{})
 	go func() {
-		defer close(gone)
+		defer close(finished)
 		p.background.Wait()
 		p.control.hangUp()
 		p.senders.Wait()
@@ -29,15 +29,15 @@ func (p *Producer) close(ctx context.Context) error {
 	bound := time.NewTimer(p.cluster.cfg.CloseTimeout)
 	defer bound.Stop()
 	select {
-	case <-gone:
+	case <-finished:
 	case <-bound.C:
-		p.cluster.log.Warn("sarama did not end in time; its goroutines are left behind without a connection")
+		p.cluster.log.Warn("sarama did not end in time; its goroutines have no connection")
 	}
 
 	p.cbMu.Lock()
-	p.silent = true
+	p.callbacksOff = true
 	p.cbMu.Unlock()
-	return p.settle()
+	return p.countUnacked()
 }
 
 // awaitAnswers waits until no request is open.
@@ -59,36 +59,35 @@ func (p *Producer) openRequests() int {
 	return p.open
 }
 
-// settle counts what is left and tells the cluster which topics it was for.
-func (p *Producer) settle() error {
+// countUnacked returns an error with the number of unacknowledged events, and tells the cluster what the session waited for.
+func (p *Producer) countUnacked() error {
 	var left uint64
 	waiting := map[string]struct{}{}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range p.topics {
-		// A topic that was used once and was deleted since does not matter, until it is asked for.
+		// A topic without unacknowledged events matters only if the last event was for this topic.
 		v := t.verdict.Load()
 		if t.unacked() > 0 || t == p.last && (v == nil || !v.ready) {
 			waiting[t.name] = struct{}{}
 		}
 		left += t.unacked()
 	}
-	p.cluster.ended(p, waiting, p.unreadEnds(), p.unsaved != nil)
+	p.cluster.noteEnd(p, waiting, p.unreadEnds(), p.unsaved != nil)
 	if left > 0 {
-		return &failure{doing: "close the kafka session", err: fmt.Errorf("%d events %w", left, errLeft)}
+		return &failure{op: "close the kafka session", err: fmt.Errorf("%d events %w", left, errUnacked)}
 	}
 	return nil
 }
 
-// Unanswered reports, after Close, whether the session sent something that is not acknowledged, and of which it is not known whether
-// it is in the log, or will be: its answer did not come, or said just that.
+// Unanswered reports, after Close, whether the session sent a batch without an ack that may be in the log, or may be stored later.
 func (p *Producer) Unanswered() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range p.topics {
 		for i := range t.parts {
 			part := &t.parts[i]
-			if part.flying || slices.ContainsFunc(part.queue, func(b *batch) bool { return b.doubtful }) {
+			if part.inFlight || slices.ContainsFunc(part.queue, func(b *batch) bool { return b.maybeStored }) {
 				return true
 			}
 		}
@@ -96,8 +95,8 @@ func (p *Producer) Unanswered() bool {
 	return false
 }
 
-// doubtful: the batch may be in the log, or come to be, although this is no ack.
-func doubtful(err error) bool {
+// maybeStored reports whether a batch may be in the log, or may be stored later, after a request with this error.
+func maybeStored(err error) bool {
 	var code sarama.KError
 	switch {
 	case err == nil:
@@ -105,13 +104,13 @@ func doubtful(err error) bool {
 	case !errors.As(err, &code): // no answer
 		return !errors.As(err, new(sarama.PacketEncodingError)) && !errors.Is(err, sarama.ErrNotConnected)
 	}
-	return !slices.Contains(unstored, code) && kindOf(err).class != right && kindOf(err).class != refused
+	return !slices.Contains(notStoredCodes, code) && kindOf(err).class != denied && kindOf(err).class != refused
 }
 
-// unstored are the answers, besides those about rights and about the records themselves, that a broker gives before it appends a
-// batch. After any other the batch may be in the log: a leader that loses its place while it waits for the replicas says
+// notStoredCodes are the codes that a broker answers before it appends a batch, in addition to those of the classes denied and refused.
+// After any other code the batch may be in the log: a leader that loses its leadership while it waits for the replicas answers
 // NOT_LEADER_OR_FOLLOWER (acks=all; DelayedProduce in Kafka's source), and the new leader has the batch.
-var unstored = []sarama.KError{
+var notStoredCodes = []sarama.KError{
 	sarama.ErrNotEnoughReplicas, sarama.ErrInvalidMessage, sarama.ErrInvalidTopic, sarama.ErrInvalidRequiredAcks, sarama.ErrUnsupportedVersion,
 	sarama.ErrUnsupportedForMessageFormat, sarama.ErrUnsupportedCompressionType, sarama.ErrOutOfOrderSequenceNumber,
 	sarama.ErrInvalidProducerEpoch, sarama.ErrInvalidProducerIDMapping, sarama.ErrUnknownProducerID,

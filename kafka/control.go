@@ -15,19 +15,19 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
-// control asks a cluster questions, one at a time, over a connection of its own: a produce request that waits for
-// its replicas then delays no look-up, and a look-up no produce request. It is for one goroutine.
+// control sends requests to the cluster, one at a time, over its own connection, so that produce requests and look-ups do not delay each
+// other. It is for one goroutine.
 type control struct {
 	cluster *Cluster
 	dialer  *dialer
 	conf    *sarama.Config
 	seeds   []string
-	brokers map[int32]string // as the cluster named them last
-	conn    *brokerConn      // that the last answer came over; nil: there is none
-	closing sync.WaitGroup   // connections that are cut, until sarama has noticed
+	brokers map[int32]string // addresses from the last metadata
+	conn    *brokerConn      // connection of the last answer; nil: there is none
+	closing sync.WaitGroup   // connections that are cut and not closed by sarama yet
 }
 
-// topicConfig is what we want to know of a topic's configuration. Zero fields could not be read.
+// topicConfig has the settings of a topic that we need. A field is 0 if the setting could not be read.
 type topicConfig struct {
 	maxBytes int // max.message.bytes
 	minISR   int // min.insync.replicas
@@ -39,8 +39,8 @@ func (c *Cluster) newControl(d *dialer, s brokerauth.Config) *control {
 	return &control{cluster: c, dialer: d, conf: conf, seeds: c.cfg.Brokers, brokers: map[int32]string{}}
 }
 
-// briefControl is one whose connections end with ctx, or with done.
-func (c *Cluster) briefControl(ctx context.Context) (ctl *control, done func(), err error) {
+// temporaryControl returns a control whose connections end with ctx or done.
+func (c *Cluster) temporaryControl(ctx context.Context) (ctl *control, done func(), err error) {
 	s, err := c.secure()
 	if err != nil {
 		return nil, nil, err
@@ -55,16 +55,15 @@ func (c *Cluster) briefControl(ctx context.Context) (ctl *control, done func(), 
 	}, nil
 }
 
-// ask puts one question to several brokers side by side. Each broker is asked a head start after the one before it, or as soon as
-// one has failed. The first answer counts, and the other connections are cut. question runs for several brokers at the same time,
-// so its calls share nothing.
+// ask calls question for several brokers and returns the first answer; the other connections are cut. The next broker is asked after
+// HeadStart, or as soon as one has failed. question runs for several brokers at the same time, so its calls must not share data.
 func ask[T any](ctx context.Context, c *control, question func(*sarama.Broker) (T, error)) (answer T, err error) {
 	type result struct {
 		of     *brokerConn
 		answer T
 		err    error
 	}
-	var errs several
+	var errs errorList
 	var asked []*brokerConn // those without a result
 	left := c.addresses()
 	results := make(chan result, len(left))
@@ -76,7 +75,7 @@ func ask[T any](ctx context.Context, c *control, question func(*sarama.Broker) (
 			if len(left) == 0 {
 				continue
 			}
-			b := c.connTo(left[0])
+			b := c.connFor(left[0])
 			b.began = time.Now()
 			left, asked = left[1:], append(asked, b)
 			go func() {
@@ -91,10 +90,10 @@ func ask[T any](ctx context.Context, c *control, question func(*sarama.Broker) (
 		case r := <-results:
 			asked = slices.DeleteFunc(asked, func(b *brokerConn) bool { return b == r.of })
 			if r.err == nil {
-				c.keep(r.of, asked)
+				c.keepConn(r.of, asked)
 				return r.answer, nil
 			}
-			c.drop(r.of)
+			c.dropConn(r.of)
 			errs = append(errs, fmt.Errorf("%s: %w", r.of.addr, r.err))
 			next.Reset(0)
 		case <-ctx.Done():
@@ -104,71 +103,71 @@ func ask[T any](ctx context.Context, c *control, question func(*sarama.Broker) (
 		return answer, errs
 	}
 	for _, b := range asked {
-		c.drop(b)
+		c.dropConn(b)
 		errs = append(errs, fmt.Errorf("%s: %w", b.addr, errSilent))
 	}
 	return answer, fmt.Errorf("%w (%w)", context.Cause(ctx), errs)
 }
 
-// askAt puts a question to one broker only. It returns when question does, which is soon after the end of ctx.
-func (c *control) askAt(ctx context.Context, addr string, question func(*sarama.Broker) error) error {
+// askBroker calls question for one broker. It returns soon after the end of ctx.
+func (c *control) askBroker(ctx context.Context, addr string, question func(*sarama.Broker) error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	b := c.connTo(addr)
+	b := c.connFor(addr)
 	stop := context.AfterFunc(ctx, b.cut)
 	err := b.ask(question)
 	if cut := !stop(); cut && err != nil {
 		err = fmt.Errorf("%s: %w", addr, errSilent)
 	} else if !cut && err == nil {
-		c.keep(b, nil)
+		c.keepConn(b, nil)
 		return nil
 	}
-	c.drop(b)
+	c.dropConn(b)
 	return err
 }
 
-// connTo is a connection to addr: the present one, or one that is still to be opened.
-func (c *control) connTo(addr string) *brokerConn {
+// connFor returns the current connection if it is to addr, else a new one that is not open yet.
+func (c *control) connFor(addr string) *brokerConn {
 	if c.conn != nil && c.conn.addr == addr {
 		return c.conn
 	}
 	return newBrokerConn(addr, c.dialer, c.conf)
 }
 
-// keep makes b the present connection. The brokers of others were asked and have not answered.
-func (c *control) keep(b *brokerConn, others []*brokerConn) {
+// keepConn makes b the current connection, and drops the connections to other brokers that were asked and have not answered.
+func (c *control) keepConn(b *brokerConn, others []*brokerConn) {
 	for _, o := range others {
 		if time.Since(o.began) >= c.cluster.cfg.HeadStart {
 			c.cluster.noteSilent(o.addr, b.addr)
 		}
-		c.drop(o)
+		c.dropConn(o)
 	}
 	c.cluster.noteAnswer(b.addr)
 	if c.conn != nil && c.conn != b {
-		c.drop(c.conn)
+		c.dropConn(c.conn)
 	}
 	c.conn = b
 }
 
-// drop cuts a connection.
-func (c *control) drop(b *brokerConn) {
+// dropConn cuts a connection.
+func (c *control) dropConn(b *brokerConn) {
 	b.cut()
-	c.closing.Go(func() { _ = b.broker.Close() }) // which waits for sarama to notice
+	c.closing.Go(func() { _ = b.broker.Close() }) // waits until sarama has noticed the cut
 	if c.conn == b {
 		c.conn = nil
 	}
 }
 
-// hangUp returns when no connection is left.
+// hangUp closes the connection, and waits until all connections are closed.
 func (c *control) hangUp() {
 	if c.conn != nil {
-		c.drop(c.conn)
+		c.dropConn(c.conn)
 	}
 	c.closing.Wait()
 }
 
-// addresses are all known addresses: the present one first, those of silent brokers last.
+// addresses returns all known addresses: the current one first, those of silent brokers last.
 func (c *control) addresses() []string {
 	out := make([]string, 0, 1+len(c.brokers)+len(c.seeds))
 	if c.conn != nil {
@@ -186,19 +185,19 @@ func (c *control) addresses() []string {
 
 // ping finds a broker that answers.
 func (c *control) ping(ctx context.Context) error {
-	_, err := ask(ctx, c, func(b *sarama.Broker) (struct{}, error) { return struct{}{}, answers(b) })
+	_, err := ask(ctx, c, func(b *sarama.Broker) (struct{}, error) { return struct{}{}, ping(b) })
 	return err
 }
 
-func answers(b *sarama.Broker) error {
+func ping(b *sarama.Broker) error {
 	_, err := b.ApiVersions(&sarama.ApiVersionsRequest{Version: 3, ClientSoftwareName: "outboxcdc", ClientSoftwareVersion: "0"})
 	return err
 }
 
-// errStarting is also how a broker answers that the controller has given up for a while.
+// errStarting is metadata without brokers. A broker that is fenced by the controller answers so, too.
 var errStarting = errors.New("broker is still starting: its metadata names no brokers")
 
-// topics looks up metadata by name; a topic that the answer lacks is missing in the map.
+// topics looks up metadata of topics, by name.
 func (c *control) topics(ctx context.Context, names []string) (map[string]*sarama.TopicMetadata, error) {
 	res, err := ask(ctx, c, func(b *sarama.Broker) (*sarama.MetadataResponse, error) {
 		req := sarama.NewMetadataRequest(c.conf.Version, names)
@@ -224,7 +223,7 @@ func (c *control) topics(ctx context.Context, names []string) (map[string]*saram
 	return out, nil
 }
 
-// configs reads the topics' configuration as far as that is allowed.
+// configs reads the topics' configuration, if allowed.
 func (c *control) configs(ctx context.Context, names []string) (map[string]topicConfig, error) {
 	settings, err := c.describe(ctx, names, []string{"max.message.bytes", "min.insync.replicas"})
 	if err != nil {
@@ -240,7 +239,7 @@ func (c *control) configs(ctx context.Context, names []string) (map[string]topic
 	return out, nil
 }
 
-// describe reads settings of topics, by topic and setting. Those of a topic whose settings may not be read are missing.
+// describe reads settings of topics, by topic and setting. It omits topics whose settings may not be read.
 func (c *control) describe(ctx context.Context, names, settings []string) (map[string]map[string]string, error) {
 	res, err := ask(ctx, c, func(b *sarama.Broker) (*sarama.DescribeConfigsResponse, error) {
 		req := &sarama.DescribeConfigsRequest{Version: 2}
@@ -255,7 +254,7 @@ func (c *control) describe(ctx context.Context, names, settings []string) (map[s
 	out := make(map[string]map[string]string, len(names))
 	for _, r := range res.Resources {
 		if r.ErrorCode != 0 {
-			continue // may not be read
+			continue // not allowed
 		}
 		values := make(map[string]string, len(r.Configs))
 		for _, e := range r.Configs {
@@ -266,7 +265,7 @@ func (c *control) describe(ctx context.Context, names, settings []string) (map[s
 	return out, nil
 }
 
-// producerID asks for a producer id of our own. A broker that has just started may need a moment.
+// producerID requests a producer id. It tries several times, because a broker that has just started may refuse.
 func (c *control) producerID(ctx context.Context) (id identity, err error) {
 	for tries := 1; ; tries++ {
 		id, err = ask(ctx, c, func(b *sarama.Broker) (identity, error) {

@@ -21,7 +21,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// hungBroker accepts connections and answers nothing, as a stopped process does whose kernel lives.
+// hungBroker accepts connections and does not answer, like a stopped process.
 type hungBroker struct {
 	net.Listener
 	accepted, closed atomic.Int32
@@ -61,7 +61,7 @@ func newHungBroker(t *testing.T) *hungBroker {
 
 func (h *hungBroker) addr() string { return h.Addr().String() }
 
-// logged is a logger whose lines a test reads.
+// logged collects log lines for a test.
 type logged struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -73,7 +73,7 @@ func (l *logged) Write(b []byte) (int, error) {
 	return l.buf.Write(b)
 }
 
-// lines are those that contain all of want.
+// lines returns the number of lines that contain all of want.
 func (l *logged) lines(want ...string) (found int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,7 +89,7 @@ next:
 	return found
 }
 
-// patientConfig waits an hour for each answer: what is not asked side by side is never asked.
+// patientConfig waits an hour for each answer, so only brokers that are asked at the same time are asked.
 func patientConfig(addrs ...string) (Config, *logged) {
 	cfg, log := testConfig(addrs...), &logged{}
 	cfg.DialTimeout, cfg.AskTimeout, cfg.ReadTimeout = time.Hour, time.Hour, time.Hour
@@ -98,7 +98,7 @@ func patientConfig(addrs ...string) (Config, *logged) {
 	return cfg, log
 }
 
-// Brokers that hang at the beginning of the list delay no probe, no session and no position record.
+// Hung brokers at the beginning of the list delay no probe, no session and no position record.
 func TestHungBrokersFirst(t *testing.T) {
 	for hung := 1; hung <= 2; hung++ {
 		t.Run(itoa(hung), func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestHungBrokersFirst(t *testing.T) {
 	}
 }
 
-// A broker that stops answering on the session's connection for look-ups delays no look-up, and is asked last until it answers again.
+// If the broker of the session's look-ups stops answering, look-ups are not delayed, and the broker is asked last until it answers again.
 func TestBrokerHangsWhileAsked(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(3), kfake.SeedTopics(1, "orders", "later"))
 	first := f.ListenAddrs()[0]
@@ -162,7 +162,7 @@ func TestBrokerHangsWhileAsked(t *testing.T) {
 		t.Error(err)
 	}
 	if log.lines("WARN", "does not answer", "broker="+first) != 1 {
-		t.Errorf("the log does not say once who hangs:\n%s", log.buf.String())
+		t.Errorf("want one log line about the hung broker:\n%s", log.buf.String())
 	}
 	if got := c.silentLast([]string{first, "other"}); got[0] != "other" {
 		t.Errorf("asked in the order %v", got)
@@ -173,13 +173,13 @@ func TestBrokerHangsWhileAsked(t *testing.T) {
 	}
 }
 
-// A slow broker is waited for until another one has answered.
+// The answer of a slow broker is used unless another one has answered first.
 func TestSlowBrokerIsHeard(t *testing.T) {
 	hung := newHungBroker(t)
 	f := newFake(t)
 	cfg, _ := patientConfig(f.ListenAddrs()[0], hung.addr(), "127.0.0.1:1")
 	c := newTestCluster(t, cfg)
-	ctl, done, err := c.briefControl(t.Context())
+	ctl, done, err := c.temporaryControl(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,17 +187,17 @@ func TestSlowBrokerIsHeard(t *testing.T) {
 	ctx := within(30 * time.Second)
 	_, err = ask(ctx, ctl, func(b *sarama.Broker) (struct{}, error) {
 		select {
-		case <-hung.asked: // so long does its answer take
+		case <-hung.asked: // the answer takes this long
 		case <-ctx.Done():
 		}
-		return struct{}{}, answers(b)
+		return struct{}{}, ping(b)
 	})
 	if err != nil {
 		t.Error(err)
 	}
 }
 
-// Without any answer the error names the silent broker, and says why the other one failed.
+// Without any answer the error has the silent broker and the error of the other one.
 func TestSilentBrokerIsNamed(t *testing.T) {
 	hung := newHungBroker(t)
 	cfg, _ := patientConfig("127.0.0.1:1", hung.addr())
@@ -223,17 +223,17 @@ func TestSilentBrokerIsNamed(t *testing.T) {
 	}
 }
 
-// Opening a connection is bounded, although sarama asks twice which versions the broker knows, and then goes on without an answer.
+// Opening a connection has a time limit, although sarama requests the broker's versions twice and then continues without an answer.
 func TestOpeningIsBounded(t *testing.T) {
 	hung := newHungBroker(t)
 	cfg := testConfig(hung.addr())
 	cfg.DialTimeout, cfg.AskTimeout = time.Second, 1500*time.Millisecond // the bound is less than two answers
-	ctl, done, err := newTestCluster(t, cfg).briefControl(t.Context())
+	ctl, done, err := newTestCluster(t, cfg).temporaryControl(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer done()
-	err = ctl.askAt(t.Context(), hung.addr(), func(*sarama.Broker) error { t.Error("the question was put"); return nil })
+	err = ctl.askBroker(t.Context(), hung.addr(), func(*sarama.Broker) error { t.Error("the question was put"); return nil })
 	if !errors.Is(err, errSilent) || kindOf(err).reason != reasonConnection {
 		t.Error(err)
 	}

@@ -11,33 +11,33 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// Create is how missing topics are created.
+// Create has the settings of topics that the daemon creates.
 type Create struct {
-	Partitions        int32 // topics of Config.Partitions get the number there instead
+	Partitions        int32 // for topics without an entry in Config.Partitions
 	ReplicationFactor int16
 	Config            map[string]string // of each topic, e.g. cleanup.policy
 }
 
 // attempt is the last try to create a topic.
 type attempt struct {
-	at  time.Time
-	why string // why the topic cannot be used yet
+	at     time.Time
+	reason string // why the topic cannot be used yet
 }
 
-// justCreated is why a topic cannot be used yet that this process has created: the broker that was asked may not know it.
+// justCreated is the reason for a topic that this process has created and that brokers may not know yet.
 const justCreated = "just created"
 
-// current reports whether the attempt still says how the topic is. A topic that was refused is tried again after refresh: the right
+// isCurrent reports whether the result of the attempt is still valid. A refused attempt is repeated after Refresh, because the permission
 // may have been granted.
-func (a attempt) current(cfg *Config) bool {
-	if a.why == justCreated {
+func (a attempt) isCurrent(cfg *Config) bool {
+	if a.reason == justCreated {
 		return time.Since(a.at) < cfg.LookUpMax
 	}
 	return time.Since(a.at) < cfg.Refresh
 }
 
-// createMissing creates the topics of names that are missing, if that is wanted, all in one request. It returns why each of them
-// cannot be used yet.
+// createMissing creates the missing topics of names in one request, if topics should be created. It returns, for each missing topic, why
+// it cannot be used yet.
 func (c *Cluster) createMissing(ctx context.Context, ctl *control, names []string, found map[string]*sarama.TopicMetadata) (why map[string]string) {
 	if c.cfg.Create == nil {
 		return nil
@@ -51,12 +51,12 @@ func (c *Cluster) createMissing(ctx context.Context, ctl *control, names []strin
 		c.mu.Lock()
 		last, pinned := c.attempts[name], c.pins[name]
 		c.mu.Unlock()
-		if last.current(&c.cfg) {
-			why[name] = last.why
+		if last.isCurrent(&c.cfg) {
+			why[name] = last.reason
 			continue
 		}
 		partitions := c.cfg.Partitions[name]
-		if pinned != nil { // it was deleted, and with another count its keys would move
+		if pinned != nil { // the topic was deleted; with another count its keys would move
 			partitions = pinned.count
 		}
 		details[name] = c.cfg.Create.detail(partitions)
@@ -65,7 +65,7 @@ func (c *Cluster) createMissing(ctx context.Context, ctl *control, names []strin
 		return why
 	}
 	results, err := ctl.create(ctx, details)
-	if err != nil { // no answer: asked again with the next look-up
+	if err != nil { // no answer: repeated with the next look-up
 		for name := range details {
 			why[name] = "missing, and could not be created: " + err.Error()
 		}
@@ -74,25 +74,25 @@ func (c *Cluster) createMissing(ctx context.Context, ctl *control, names []strin
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name, d := range details {
-		why[name] = c.created(name, d, results[name])
+		why[name] = c.noteCreated(name, d, results[name])
 		c.attempts[name] = attempt{time.Now(), why[name]}
 	}
 	return why
 }
 
-// created logs that a topic was created. It returns why the topic cannot be used yet. c.mu is held.
-func (c *Cluster) created(name string, d *sarama.TopicDetail, problem error) (why string) {
+// noteCreated logs the creation of a topic. It returns why the topic cannot be used yet. c.mu is held.
+func (c *Cluster) noteCreated(name string, d *sarama.TopicDetail, problem error) (why string) {
 	switch {
 	case problem == nil:
 		c.log.Info("topic created", "topic", name, "partitions", d.NumPartitions, "replication_factor", d.ReplicationFactor)
 		return justCreated
-	case errors.Is(problem, sarama.ErrTopicAlreadyExists) && c.attempts[name].why == "": // another process was first
+	case errors.Is(problem, sarama.ErrTopicAlreadyExists) && c.attempts[name].reason == "": // another process was first
 		return justCreated
 	case errors.Is(problem, sarama.ErrTopicAlreadyExists):
-		return "it exists, and the broker that was asked does not know it yet"
+		return "it exists, but the broker that was asked does not know it yet"
 	}
 	why = "missing, and could not be created: " + problem.Error()
-	if kindOf(problem).class == right {
+	if kindOf(problem).class == denied {
 		why += "; remedy: grant the daemon's user Create on it, or create it"
 	}
 	return why
@@ -113,7 +113,7 @@ func (c *Create) detail(partitions int32) *sarama.TopicDetail {
 func (c *control) create(ctx context.Context, details map[string]*sarama.TopicDetail) (results map[string]error, err error) {
 	names := slices.Sorted(maps.Keys(details))
 	results = map[string]error{}
-	err = c.atController(ctx, names[0], func(b *sarama.Broker) error {
+	err = c.askController(ctx, names[0], func(b *sarama.Broker) error {
 		res, err := b.CreateTopics(sarama.NewCreateTopicsRequest(c.conf.Version, details, c.conf.Net.ReadTimeout/2, false))
 		if err != nil {
 			return err
@@ -131,10 +131,10 @@ func (c *control) create(ctx context.Context, details map[string]*sarama.TopicDe
 	return results, err
 }
 
-// atController puts a question to the broker that metadata names as the controller: one without KRaft passes nothing on.
-func (c *control) atController(ctx context.Context, topic string, question func(*sarama.Broker) error) error {
+// askController calls question for the controller. Brokers without KRaft do not forward requests to the controller.
+func (c *control) askController(ctx context.Context, topic string, question func(*sarama.Broker) error) error {
 	addr, err := ask(ctx, c, func(b *sarama.Broker) (addr string, err error) {
-		req := sarama.NewMetadataRequest(c.conf.Version, []string{topic}) // without a name it would be about all topics
+		req := sarama.NewMetadataRequest(c.conf.Version, []string{topic}) // without a name the answer would have all topics
 		req.AllowAutoTopicCreation = false
 		res, err := b.GetMetadata(req)
 		if err != nil {
@@ -153,5 +153,5 @@ func (c *control) atController(ctx context.Context, topic string, question func(
 	if addr == "" {
 		return fmt.Errorf("find the controller: %w", sarama.ErrNotController)
 	}
-	return c.askAt(ctx, addr, question)
+	return c.askBroker(ctx, addr, question)
 }

@@ -15,8 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// A missing topic is made with the settings, by a session and by a probe; a refusal is waited out with its reason, and
-// asked for again.
+// A session and a probe create a missing topic with the settings. A refused creation is repeated later, and its reason is reported.
 func TestCreate(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(3))
 	var mu sync.Mutex
@@ -50,7 +49,7 @@ func TestCreate(t *testing.T) {
 	}
 	why := func() string {
 		if v := p.topic("orders").verdict.Load(); v != nil {
-			return v.why
+			return v.reason
 		}
 		return ""
 	}
@@ -60,7 +59,7 @@ func TestCreate(t *testing.T) {
 	if !p.Missing("orders") {
 		t.Error("a topic that may not be made is not missing")
 	}
-	time.Sleep(200 * time.Millisecond) // look-ups go on meanwhile
+	time.Sleep(200 * time.Millisecond) // for some look-ups
 	mu.Lock()
 	if n := len(asked); n > 3 {
 		t.Errorf("asked %d times within Refresh", n)
@@ -76,7 +75,7 @@ func TestCreate(t *testing.T) {
 	if p.byName["orders"].limit != 2_000_000 || len(config) != 1 {
 		t.Errorf("limit %d, config %v", p.byName["orders"].limit, config)
 	}
-	// Deleted and missing again, it comes back with the partitions that its keys are hashed over, also from a probe.
+	// A deleted topic is recreated with the pinned partition count, also by a probe.
 	if err := finish(within(time.Second), p); err != nil {
 		t.Fatal(err)
 	}
@@ -89,12 +88,12 @@ func TestCreate(t *testing.T) {
 	if !slices.Contains(asked, "probed") {
 		t.Errorf("asked for %v", asked)
 	}
-	if n := c.pins["orders"].found; n != 4 || c.pins["probed"].count != 2 {
+	if n := c.pins["orders"].lastCount; n != 4 || c.pins["probed"].count != 2 {
 		t.Errorf("%d partitions, %v", n, c.pins["probed"])
 	}
 }
 
-// Without the setting nothing is made.
+// Without the setting no topic is created.
 func TestCreateIsOffByDefault(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(1))
 	f.ControlKey(int16(kmsg.CreateTopics), func(kmsg.Request) (kmsg.Response, error, bool) {
@@ -106,8 +105,8 @@ func TestCreateIsOffByDefault(t *testing.T) {
 	eventually(t, "the look-up", func() bool { return p.Missing("orders") })
 }
 
-// Topics that are asked for while another one is created are created with one request. Each has one line in the log, and can be used
-// without waiting for LookUpMin.
+// Topics that are requested while another one is created are created with one request. Each has one log line, and can be used without
+// waiting for LookUpMin.
 func TestCreatedTopicsCanBeUsedAtOnce(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(1))
 	begun, release := make(chan struct{}), make(chan struct{})
@@ -140,7 +139,7 @@ func TestCreatedTopicsCanBeUsedAtOnce(t *testing.T) {
 	}
 }
 
-// A topic that Kafka has created and does not show is not asked for again at each look-up, and the log says what is waited for.
+// A topic that Kafka has created and does not show in metadata is not created again at each look-up, and the log has the reason for waiting.
 func TestCreatedTopicIsNotShown(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(1))
 	var requests atomic.Int32
@@ -168,7 +167,7 @@ func TestCreatedTopicIsNotShown(t *testing.T) {
 	if n := requests.Load(); n != 3 {
 		t.Errorf("%d requests to create it, want 3", n)
 	}
-	if log.lines("waiting for topic", "it exists, and the broker that was asked does not know it yet") != 1 {
+	if log.lines("waiting for topic", "it exists, but the broker that was asked does not know it yet") != 1 {
 		t.Errorf("want one line with the reason:\n%s", &log.buf)
 	}
 }

@@ -10,18 +10,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// dialer opens every connection of one session, or of one probe, and can cut them all for good. That is what makes it
-// certain that two producers never write at the same time: whatever a goroutine of sarama still holds after a cut, it
-// has nothing left to write to.
+// dialer opens all connections of one session, or of one probe. A cut closes all of them and refuses new ones, so a goroutine of sarama
+// cannot write any more. This guarantees that two producers never write at the same time.
 type dialer struct {
 	ctx    context.Context // ends with the cut
 	cancel context.CancelFunc
 	net    net.Dialer
 	open   prometheus.Gauge
 
-	mu    sync.Mutex
-	conns map[*trackedConn]struct{}
-	shut  bool
+	mu     sync.Mutex
+	conns  map[*trackedConn]struct{}
+	closed bool
 }
 
 func newDialer(timeout time.Duration, open prometheus.Gauge) *dialer {
@@ -30,7 +29,7 @@ func newDialer(timeout time.Duration, open prometheus.Gauge) *dialer {
 	return d
 }
 
-// Dial is called by sarama.
+// Dial opens a connection for sarama.
 func (d *dialer) Dial(network, addr string) (net.Conn, error) {
 	c, err := d.dial(d.ctx, network, addr)
 	if err != nil {
@@ -39,7 +38,7 @@ func (d *dialer) Dial(network, addr string) (net.Conn, error) {
 	return c, nil
 }
 
-// dial gives up when ctx ends, which is the dialer's or one that ends with it.
+// dial opens a connection. ctx must end when the dialer is cut.
 func (d *dialer) dial(ctx context.Context, network, addr string) (*trackedConn, error) {
 	raw, err := d.net.DialContext(ctx, network, addr)
 	if err != nil {
@@ -51,7 +50,7 @@ func (d *dialer) dial(ctx context.Context, network, addr string) (*trackedConn, 
 	c := &trackedConn{Conn: raw, dialer: d}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.shut {
+	if d.closed {
 		_ = raw.Close()
 		return nil, fmt.Errorf("dial %s: %w", addr, errCut)
 	}
@@ -64,7 +63,7 @@ func (d *dialer) dial(ctx context.Context, network, addr string) (*trackedConn, 
 func (d *dialer) cut() {
 	d.cancel()
 	d.mu.Lock()
-	d.shut = true
+	d.closed = true
 	conns := make([]*trackedConn, 0, len(d.conns))
 	for c := range d.conns {
 		conns = append(conns, c)
@@ -75,8 +74,7 @@ func (d *dialer) cut() {
 	}
 }
 
-// pause waits, but no longer than until the cut. Sarama sleeps without looking at anything; as its back-off functions
-// wait here and then return 0, a close never has to sit out a back-off.
+// pause waits for t or until the cut.
 func (d *dialer) pause(t time.Duration) {
 	timer := time.NewTimer(t)
 	defer timer.Stop()
@@ -91,8 +89,8 @@ type trackedConn struct {
 	dialer *dialer
 }
 
-// Close throws away what the kernel has not sent yet. It would go on sending after a polite end, for minutes if the network is away, and
-// a request that was given up would reach its broker after another session has read the ends of partitions.
+// Close closes the connection and discards the bytes that the kernel has not sent. Otherwise the kernel would continue to send them, for
+// minutes if the network is down, and an abandoned request could reach its broker after another session has read the ends of partitions.
 func (c *trackedConn) Close() error {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)

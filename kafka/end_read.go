@@ -10,32 +10,31 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// endRead is how far the end of one partition has been read. It is read in windows: the last offset, then, as long as no record
-// of ours was found that is at or before the settled position, ever larger ones before it. In a window it goes forward, since Kafka
-// knows no other way.
+// endRead reads the end of one partition, in windows of offsets: first the last offset, then ever larger windows before it, until an own
+// record at or before the settled position is found. Within a window it reads forwards, because Kafka cannot read backwards.
 type endRead struct {
 	ends  *ends
 	topic string
 	id    int32
 
-	err   error // why it cannot go on in this round
-	odd   int   // errors of which no rule says whether they pass
-	alone bool  // in a request of its own
+	err          error // why reading has stopped in this round
+	unclassified int   // number of errors that are not known to be transient
+	fetchAlone   bool  // in a separate request
 
-	phantoms checkpoint.Phantoms
-	reached  bool  // a record at or before the settled position was found
-	end      int64 // of the log; -1: to be asked
-	start    int64 // of the log, as far as it is known
-	ours     int64 // the first record of ours that was found; the end, if none was
-	lost     bool  // start is to be asked
-	from     int64 // the window's beginning
-	next     int64 // where reading goes on in it
-	until    int64 // its end: all from there on has been read
-	step     int64 // how large it is
-	result   string
+	phantoms     checkpoint.Phantoms
+	reached      bool  // a record at or before the settled position was found
+	end          int64 // of the log; -1: unknown
+	start        int64 // of the log; a lower bound
+	firstOwn     int64 // offset of the first own record that was found, or the end
+	startUnknown bool  // start must be requested
+	windowStart  int64 // first offset of the window
+	next         int64 // next offset to read
+	windowEnd    int64 // end of the window; all later offsets have been read
+	windowSize   int64 // size of the next window
+	result       string
 }
 
-// Results of reading an end: label values, so the set is closed.
+// Results of reading an end. They are label values, so the set is closed.
 const (
 	endFound      = "found"
 	endNone       = "none"
@@ -45,61 +44,61 @@ const (
 
 var endResults = []string{endFound, endNone, endLookBack, endUnreadable}
 
-// windowGrowth is by how much each window is larger than the one before.
+// windowGrowth is the factor by which each window is larger than the previous one.
 const windowGrowth = 8
 
-// reset starts over: another leader may have another end.
+// reset restarts the reading, because another leader may have another end.
 func (r *endRead) reset() {
-	r.phantoms, r.reached, r.end, r.start, r.lost, r.step, r.result = checkpoint.Phantoms{}, false, -1, 0, false, 1, ""
+	r.phantoms, r.reached, r.end, r.start, r.startUnknown, r.windowSize, r.result = checkpoint.Phantoms{}, false, -1, 0, false, 1, ""
 }
 
-// begin takes the end of the log.
-func (r *endRead) begin(end int64) {
-	r.end, r.until, r.ours = end, end, end
-	r.open()
+// setEnd sets the end of the log and opens the first window.
+func (r *endRead) setEnd(end int64) {
+	r.end, r.windowEnd, r.firstOwn = end, end, end
+	r.openWindow()
 }
 
-// open begins the window before what has been read, or finds that there is none.
-func (r *endRead) open() {
-	floor := max(r.start, r.ours-int64(r.ends.q.LookBack))
+// openWindow begins the window before the offsets that were read, or sets the result if there is none.
+func (r *endRead) openWindow() {
+	floor := max(r.start, r.firstOwn-int64(r.ends.search.LookBack))
 	switch {
 	case r.reached:
 		r.result = endFound
-	case r.until <= r.start:
+	case r.windowEnd <= r.start:
 		r.result = endNone
-	case r.until <= floor:
+	case r.windowEnd <= floor:
 		r.result = endLookBack
 	default:
-		r.from = max(r.until-r.step, floor)
-		r.next = r.from
-		r.step = min(r.step*windowGrowth, 1<<20)
+		r.windowStart = max(r.windowEnd-r.windowSize, floor)
+		r.next = r.windowStart
+		r.windowSize = min(r.windowSize*windowGrowth, 1<<20)
 	}
 }
 
-// take reads a batch, which is the next in the log. Of the first one of a window it takes all, also what is before the window.
-func (r *endRead) take(b *sarama.RecordBatch) {
-	if b.LastOffset() < r.next || b.FirstOffset >= r.until {
-		r.next = max(r.next, min(b.FirstOffset, r.until))
+// readBatch reads the next batch of the window. It reads the whole first batch, including records before the window.
+func (r *endRead) readBatch(b *sarama.RecordBatch) {
+	if b.LastOffset() < r.next || b.FirstOffset >= r.windowEnd {
+		r.next = max(r.next, min(b.FirstOffset, r.windowEnd))
 		return
 	}
-	if r.next == r.from {
-		r.from = min(r.from, b.FirstOffset)
-		r.next = r.from
+	if r.next == r.windowStart {
+		r.windowStart = min(r.windowStart, b.FirstOffset)
+		r.next = r.windowStart
 	}
-	if _, ours := r.ends.ours[b.ProducerID]; ours && !b.Control {
+	if _, ours := r.ends.producerIDs[b.ProducerID]; ours && !b.Control {
 		for _, rec := range b.Records {
-			if at := b.FirstOffset + rec.OffsetDelta; at >= r.next && at < r.until {
-				r.ours = min(r.ours, at)
-				r.record(rec)
+			if at := b.FirstOffset + rec.OffsetDelta; at >= r.next && at < r.windowEnd {
+				r.firstOwn = min(r.firstOwn, at)
+				r.readRecord(rec)
 			}
 		}
 	}
 	r.next = b.LastOffset() + 1
 }
 
-// record takes a record of ours.
-func (r *endRead) record(rec *sarama.Record) {
-	q := &r.ends.q
+// readRecord reads an own record.
+func (r *endRead) readRecord(rec *sarama.Record) {
+	q := &r.ends.search
 	pos, id, ok := positionOf(rec)
 	switch {
 	case !ok:
@@ -114,7 +113,7 @@ func (r *endRead) record(rec *sarama.Record) {
 	}
 }
 
-// positionOf reads the headers by which we know an event again. A record without them is none.
+// positionOf reads position and id from the headers of a record. ok is false if there is no valid position.
 func positionOf(rec *sarama.Record) (pos checkpoint.Position, id []byte, ok bool) {
 	for _, h := range rec.Headers {
 		switch string(h.Key) {
@@ -132,14 +131,14 @@ func positionOf(rec *sarama.Record) (pos checkpoint.Position, id []byte, ok bool
 	return pos, id, ok
 }
 
-// answered takes what the leader has sent of the partition. It reports whether reading has advanced.
-func (r *endRead) answered(block *sarama.FetchResponseBlock) (bool, error) {
+// readBlock reads the leader's answer for the partition. It reports whether reading has advanced.
+func (r *endRead) readBlock(block *sarama.FetchResponseBlock) (bool, error) {
 	switch {
 	case block == nil:
-		return false, nil // there was no room for it
-	case errors.Is(block.Err, sarama.ErrOffsetOutOfRange) && !r.lost: // deleted meanwhile, or the log was cut at its end
+		return false, nil // the answer had no room for the partition
+	case errors.Is(block.Err, sarama.ErrOffsetOutOfRange) && !r.startUnknown: // records were deleted, or the log was truncated
 		r.reset()
-		r.lost = true
+		r.startUnknown = true
 		return true, nil
 	case block.Err != sarama.ErrNoError:
 		return false, block.Err
@@ -148,42 +147,42 @@ func (r *endRead) answered(block *sarama.FetchResponseBlock) (bool, error) {
 	before := r.next
 	for _, set := range block.RecordsSet {
 		switch {
-		case set.RecordBatch == nil: // written before there were headers
+		case set.RecordBatch == nil: // an old format, without headers
 			for _, m := range set.MsgSet.Messages {
 				r.next = max(r.next, m.Offset+1)
 			}
 		case set.RecordBatch.PartialTrailingRecord:
-			if r.next = max(r.next, set.RecordBatch.FirstOffset); r.next == before && r.alone {
+			if r.next = max(r.next, set.RecordBatch.FirstOffset); r.next == before && r.fetchAlone {
 				return false, fmt.Errorf("the record batch at offset %d cannot be decoded", r.next)
 			}
 		default:
-			r.take(set.RecordBatch)
+			r.readBatch(set.RecordBatch)
 		}
 	}
 	return r.next > before, nil
 }
 
-// closed opens the next window when the present one has been read.
-func (r *endRead) closed() {
-	for r.end >= 0 && r.result == "" && r.next >= r.until {
-		r.until = r.from
-		r.open()
+// advanceWindow opens the next window when the current one has been read.
+func (r *endRead) advanceWindow() {
+	for r.end >= 0 && r.result == "" && r.next >= r.windowEnd {
+		r.windowEnd = r.windowStart
+		r.openWindow()
 	}
 }
 
-// oddTries is how often an error is met of which no rule says whether it passes, until the end counts as unreadable.
-const oddTries = 5
+// maxUnclassified is how many errors that are not known to be transient may occur before the end counts as unreadable.
+const maxUnclassified = 5
 
-// failed takes the partition out of the round, or gives it up if waiting does not help.
-func (r *endRead) failed(err error) {
-	if kindOf(err).class != right {
-		if !passes(err) {
-			r.odd++
+// noteError ends the round for the partition, or sets the result endUnreadable if waiting does not help.
+func (r *endRead) noteError(err error) {
+	if kindOf(err).class != denied {
+		if !isTransient(err) {
+			r.unclassified++
 		}
-		if r.odd <= oddTries {
-			lost := r.lost
+		if r.unclassified <= maxUnclassified {
+			lost := r.startUnknown
 			r.reset()
-			r.lost, r.err = lost, err
+			r.startUnknown, r.err = lost, err
 			return
 		}
 	}

@@ -13,41 +13,40 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// ends reads what earlier sessions have left at the ends of partitions (ADR 21). It has connections of its own: a produce request
-// that waits for its replicas delays no reading, nor the other way round. A topic is read whole, all its partitions, because a key
-// may have been in another one before.
+// ends reads the records of earlier sessions at the ends of partitions (ADR 21). It has its own connections, so that produce requests and
+// reading do not delay each other. It reads all partitions of a topic, because a key may have been in another partition earlier.
 type ends struct {
-	p      *Producer
-	q      checkpoint.Search
-	ours   map[int64]struct{} // producer ids
-	ctl    *control
-	wake   chan struct{}
-	warned map[string]bool // topics that cannot be read
+	p           *Producer
+	search      checkpoint.Search
+	producerIDs map[int64]struct{} // producer ids
+	ctl         *control
+	wake        chan struct{}
+	warned      map[string]bool // topics with a warning in the log
 
 	// Guarded by Producer.mu.
-	asked map[string]struct{} // topics, read or not
-	todo  []string            // those not read yet
-	why   map[string]error    // by topic, what keeps it from being read
+	asked   map[string]struct{} // requested topics
+	todo    []string            // requested topics that are not read yet
+	trouble map[string]error    // by topic, the last error
 }
 
 const (
-	// endsPerRequest bounds the partitions of one request.
+	// endsPerRequest is the maximum number of partitions per request.
 	endsPerRequest = 100
-	// endsBytes bounds what is fetched at a time; a larger batch comes alone.
+	// endsBytes is the maximum number of bytes per fetch. A larger batch is returned alone.
 	endsBytes = 4 << 20
 )
 
-// ProducerID is the id that every record batch of this process carries.
+// ProducerID returns the producer id of all record batches of the session.
 func (p *Producer) ProducerID() int64 { return p.id.producer }
 
-// ReadEnds begins to read the ends of the topics of q, in the background and not earlier than notBefore. It is called once.
+// ReadEnds begins to read the ends of the topics of q in the background, not earlier than notBefore. It must be called at most once.
 func (p *Producer) ReadEnds(q checkpoint.Search, notBefore time.Time) {
 	e := &ends{
-		p: p, q: q, ours: map[int64]struct{}{}, ctl: p.cluster.newControl(p.dialer, p.secured), wake: make(chan struct{}, 1),
-		warned: map[string]bool{}, asked: map[string]struct{}{}, todo: slices.Clone(q.Topics), why: map[string]error{},
+		p: p, search: q, producerIDs: map[int64]struct{}{}, ctl: p.cluster.newControl(p.dialer, p.secured), wake: make(chan struct{}, 1),
+		warned: map[string]bool{}, asked: map[string]struct{}{}, todo: slices.Clone(q.Topics), trouble: map[string]error{},
 	}
 	for _, id := range q.Producers {
-		e.ours[id] = struct{}{}
+		e.producerIDs[id] = struct{}{}
 	}
 	for _, topic := range q.Topics {
 		e.asked[topic] = struct{}{}
@@ -61,8 +60,8 @@ func (p *Producer) ReadEnds(q checkpoint.Search, notBefore time.Time) {
 	})
 }
 
-// EndsRead reports whether the ends of all topics asked for so far have been read, and those of topic unless it is "". Otherwise
-// Callbacks.Wake tells when to ask again. It never blocks. An end that cannot be read counts as read.
+// EndsRead requests the ends of topic, unless topic is "", and reports whether the ends of all requested topics have been read. If not,
+// Callbacks.Wake is called later. EndsRead never blocks. An end that cannot be read counts as read.
 func (p *Producer) EndsRead(topic string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,18 +100,18 @@ func (e *ends) run() {
 		if ctx.Err() != nil {
 			return
 		}
-		if n, full := e.q.Found.Len(); full {
+		if n, full := e.search.Found.Len(); full {
 			e.p.cluster.log.Warn("more events are in doubt than this process remembers; some of them are sent again", "remembered", n)
 		}
 		e.p.mu.Lock()
 		e.todo = e.todo[len(topics):]
-		clear(e.why)
+		clear(e.trouble)
 		e.p.mu.Unlock()
 		e.p.wake()
 	}
 }
 
-// read reads the ends of some topics, in rounds, until each has been read or cannot be.
+// read reads the ends of topics, in rounds, until each has a result.
 func (e *ends) read(topics []string) {
 	began, cfg := time.Now(), &e.p.cluster.cfg
 	var open []*endRead // partitions that have not been read
@@ -127,7 +126,7 @@ func (e *ends) read(topics []string) {
 		slices.Sort(names)
 		found, err := e.ctl.topics(e.p.dialer.ctx, slices.Compact(names))
 		if err != nil {
-			e.stands(names, err)
+			e.noteTrouble(names, err)
 			continue
 		}
 		topics = slices.DeleteFunc(topics, func(name string) bool {
@@ -138,7 +137,7 @@ func (e *ends) read(topics []string) {
 		e.round(open, found)
 		open = slices.DeleteFunc(open, func(r *endRead) bool {
 			if r.result == "" {
-				e.stands([]string{r.topic}, r.err)
+				e.noteTrouble([]string{r.topic}, r.err)
 				return false
 			}
 			e.finished(r, began)
@@ -147,21 +146,21 @@ func (e *ends) read(topics []string) {
 	}
 }
 
-// stands notes what keeps topics from being read.
-func (e *ends) stands(topics []string, why error) {
+// noteTrouble stores the error that prevents the reading of topics.
+func (e *ends) noteTrouble(topics []string, why error) {
 	e.p.mu.Lock()
 	defer e.p.mu.Unlock()
 	for _, name := range topics {
-		e.why[name] = why
+		e.trouble[name] = why
 	}
 }
 
-// partitions begins to read a topic. False: it is to be looked up again. A topic that does not exist has nothing to read, and is never
-// created for that.
+// partitions begins to read a topic. done is false if the topic must be looked up again. A missing topic has no records, and is never
+// created here.
 func (e *ends) partitions(name string, md *sarama.TopicMetadata, tries int) (reads []*endRead, done bool) {
 	err := error(sarama.ErrUnknownTopicOrPartition)
 	if md != nil {
-		err = readable(md)
+		err = checkComplete(md)
 	}
 	switch {
 	case err == nil:
@@ -171,18 +170,18 @@ func (e *ends) partitions(name string, md *sarama.TopicMetadata, tries int) (rea
 			reads = append(reads, r)
 		}
 		return reads, true
-	case kindOf(err).class == right, tries > oddTries && !passes(err):
+	case kindOf(err).class == denied, tries > maxUnclassified && !isTransient(err):
 		e.unreadable(name, err)
 		e.p.cluster.metrics.tailReads.WithLabelValues(endUnreadable).Inc()
 		return nil, true
 	case errors.Is(err, sarama.ErrUnknownTopicOrPartition) && tries+1 >= missingTries:
 		return nil, true
 	}
-	e.stands([]string{name}, err)
+	e.noteTrouble([]string{name}, err)
 	return nil, false
 }
 
-// round has each leader asked, side by side, for what is open in its partitions.
+// round reads the open partitions from their leaders, all leaders at the same time.
 func (e *ends) round(open []*endRead, found map[string]*sarama.TopicMetadata) {
 	leaders := map[string][]*endRead{}
 	for _, r := range open {
@@ -203,17 +202,17 @@ func (e *ends) round(open []*endRead, found map[string]*sarama.TopicMetadata) {
 	wg.Wait()
 }
 
-// finished counts a partition whose end has been read, or cannot be.
+// finished counts the result for a partition.
 func (e *ends) finished(r *endRead, began time.Time) {
 	m := e.p.cluster.metrics
 	m.tailReads.WithLabelValues(r.result).Inc()
 	m.tailSeconds.Observe(max(0, time.Since(began).Seconds()))
 	if r.phantoms.Count > 0 {
-		e.q.Phantoms(r.topic, r.id, r.phantoms)
+		e.search.Phantoms(r.topic, r.id, r.phantoms)
 	}
 }
 
-// unreadable says once for a topic that what it holds will not be known in this session.
+// unreadable logs, once per topic, that the end of the topic cannot be read.
 func (e *ends) unreadable(topic string, err error) {
 	e.p.mu.Lock()
 	defer e.p.mu.Unlock()
@@ -221,28 +220,28 @@ func (e *ends) unreadable(topic string, err error) {
 		return
 	}
 	e.warned[topic] = true
-	f := &failure{doing: "read the end of topic " + topic, topic: topic, rights: "Read on topic " + topic, err: err}
+	f := &failure{op: "read the end of topic " + topic, topic: topic, permissions: "Read on topic " + topic, err: err}
 	e.p.cluster.log.Warn("cannot read the end of the topic; events that Kafka already has may be repeated", "topic", topic, "error", f)
 }
 
-// endsTrouble is what keeps the ends of topics from being read; p.mu is held.
+// endsTrouble returns an error that prevents the reading of ends, or nil; p.mu is held.
 func (p *Producer) endsTrouble() error {
 	if p.ends == nil {
 		return nil
 	}
-	for _, topic := range slices.Sorted(maps.Keys(p.ends.why)) {
-		if err := p.ends.why[topic]; err != nil {
+	for _, topic := range slices.Sorted(maps.Keys(p.ends.trouble)) {
+		if err := p.ends.trouble[topic]; err != nil {
 			return fmt.Errorf("read the ends of topic %s: %w", topic, err)
 		}
 	}
 	return nil
 }
 
-// unreadEnds are the topics whose ends something keeps from being read; p.mu is held.
+// unreadEnds returns the topics whose ends could not be read because of an error; p.mu is held.
 func (p *Producer) unreadEnds() []string {
 	var out []string
 	if p.ends != nil {
-		for topic, err := range p.ends.why {
+		for topic, err := range p.ends.trouble {
 			if err != nil {
 				out = append(out, topic)
 			}
@@ -251,7 +250,7 @@ func (p *Producer) unreadEnds() []string {
 	return out
 }
 
-// Topics are those that records were sent to.
+// Topics returns the topics to which records were sent.
 func (p *Producer) Topics() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/faultproxy"
 )
 
-// everyPartition sends two events to each partition, in one session; the first of them ends a search.
-func everyPartition(t testing.TB, cfg Config, topic string, n int) int64 {
+// sendToEach sends two events to each partition in one session. The first one is at a settled position.
+func sendToEach(t testing.TB, cfg Config, topic string, n int) int64 {
 	t.Helper()
 	p, _ := openSession(t, newTestCluster(t, cfg))
 	waitReady(t, p, topic)
@@ -25,7 +25,7 @@ func everyPartition(t testing.TB, cfg Config, topic string, n int) int64 {
 		if i >= n {
 			pos = at(10 + i - n)
 		}
-		if err := p.Send(to(int32(i%n), event(topic, "k", pos)), uint64(i)); err != nil {
+		if err := p.Send(toPartition(int32(i%n), event(topic, "k", pos)), uint64(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -45,12 +45,12 @@ func (s *search) wantEach(t testing.TB, n int) {
 	s.read(t).want(t, all...)
 }
 
-// TestEndsOfManyPartitions: a few requests bring a thousand partitions of three leaders.
+// TestEndsOfManyPartitions: a few requests read a thousand partitions of three leaders.
 func TestEndsOfManyPartitions(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(3))
 	f.createTopic(t, "t", 1000, nil)
 	cfg := testConfig(f.ListenAddrs()...)
-	id := everyPartition(t, cfg, "t", 1000)
+	id := sendToEach(t, cfg, "t", 1000)
 	var fetches, most int
 	f.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		f.KeepControl()
@@ -64,43 +64,44 @@ func TestEndsOfManyPartitions(t *testing.T) {
 	if n := endReads(s.cluster, endFound); n != 1000 {
 		t.Errorf("%v are counted", n)
 	}
-	_ = s.Close(done())
+	_ = s.Close(endedContext())
 	f.Close()
-	if fetches > 40 || most > endsPerRequest { // one for the last offset, and one for those before it
+	if fetches > 40 || most > endsPerRequest { // one for the last offset, and one for the offsets before it
 		t.Errorf("%d fetches of at most %d partitions", fetches, most)
 	}
 }
 
-// TestEndsWhileLeadersMove: three brokers, leaders that move, answers and connections that are lost.
+// TestEndsWhileLeadersMove: with three brokers, leaders move, and answers and connections are lost.
 func TestEndsWhileLeadersMove(t *testing.T) {
 	const n = 30
 	f := newFake(t, kfake.NumBrokers(3))
 	f.createTopic(t, "t", n, nil)
 	cfg := testConfig(f.ListenAddrs()...)
 	cfg.Refresh = time.Minute
-	id := everyPartition(t, cfg, "t", n)
+	id := sendToEach(t, cfg, "t", n)
 	for i := range int32(n) {
-		foreign(t, f.ListenAddrs(), "t", i, 2)
+		writeForeign(t, f.ListenAddrs(), "t", i, 2)
 	}
 	for round := range 5 {
+		f.loseAnswers.Store(0) // those of the last round would fail the opening of the session
 		s := searchIn(t, cfg, 100, []string{"t"}, id)
-		for i := range int32(n) { // the session may know already, or not
+		for i := range int32(n) { // the session may or may not know the leader
 			if err := f.MoveTopicPartition("t", i, rand.Int32N(3)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		f.loseAnswers.Store(int32(round))
 		s.wantEach(t, n)
-		_ = s.Close(done())
+		_ = s.Close(endedContext())
 	}
 }
 
-// TestEndsWhenConnectionsAreCut: in the middle of the answers, by a proxy between the session and one broker.
+// TestEndsWhenConnectionsAreCut: a proxy between the session and one broker cuts connections within answers.
 func TestEndsWhenConnectionsAreCut(t *testing.T) {
 	const n = 12
 	f := newFake(t)
 	f.createTopic(t, "t", n, nil)
-	id := everyPartition(t, testConfig(f.ListenAddrs()...), "t", n)
+	id := sendToEach(t, testConfig(f.ListenAddrs()...), "t", n)
 	proxy, err := faultproxy.Start(f.ListenAddrs()[0])
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +109,7 @@ func TestEndsWhenConnectionsAreCut(t *testing.T) {
 	defer proxy.Close()
 	f.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		f.KeepControl()
-		return f.behind(r.(*kmsg.MetadataRequest), "t", n, proxy.Port()), nil, true
+		return f.metadataThroughProxy(r.(*kmsg.MetadataRequest), "t", n, proxy.Port()), nil, true
 	})
 	s := searchIn(t, testConfig(proxy.Addr()), 100, nil, id)
 	if err := proxy.Set(faultproxy.Faults{Down: faultproxy.Way{Cut: faultproxy.Reset, CutAfter: 700}}); err != nil {
@@ -125,8 +126,8 @@ func TestEndsWhenConnectionsAreCut(t *testing.T) {
 	s.wantEach(t, n)
 }
 
-// behind is metadata that leads clients to a proxy.
-func (f *fake) behind(r *kmsg.MetadataRequest, topic string, partitions, port int) *kmsg.MetadataResponse {
+// metadataThroughProxy returns metadata with the address of a proxy.
+func (f *fake) metadataThroughProxy(r *kmsg.MetadataRequest, topic string, partitions, port int) *kmsg.MetadataResponse {
 	res := r.ResponseKind().(*kmsg.MetadataResponse)
 	b := kmsg.NewMetadataResponseBroker()
 	b.Host, b.Port = "127.0.0.1", int32(port)
@@ -144,7 +145,7 @@ func (f *fake) behind(r *kmsg.MetadataRequest, topic string, partitions, port in
 	return res
 }
 
-// TestEndsErrors: what passes is asked again; what lasts is an end without a record, said in the metric.
+// TestEndsErrors: requests are repeated after transient errors. After permanent errors the end is unreadable, as the metric shows.
 func TestEndsErrors(t *testing.T) {
 	for _, row := range []struct {
 		key    kmsg.Key
@@ -166,7 +167,7 @@ func TestEndsErrors(t *testing.T) {
 		f := newFake(t)
 		f.createTopic(t, "t", 1, nil)
 		cfg := testConfig(f.ListenAddrs()...)
-		id := predecessor(t, cfg, event("t", "k", at(1)), event("t", "k", at(10)))
+		id := earlierSession(t, cfg, event("t", "k", at(1)), event("t", "k", at(10)))
 		count := row.times
 		if count == 0 {
 			count = -1
@@ -179,7 +180,7 @@ func TestEndsErrors(t *testing.T) {
 		if n := testutil.CollectAndCount(s.cluster.metrics.tailSeconds); n != 1 {
 			t.Errorf("%d histograms", n)
 		}
-		_ = s.Close(done())
+		_ = s.Close(endedContext())
 	}
 }
 
@@ -188,7 +189,7 @@ func TestEndsWaitsForTheFence(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)
 	cfg := testConfig(f.ListenAddrs()...)
-	id := predecessor(t, cfg, event("t", "k", at(10)))
+	id := earlierSession(t, cfg, event("t", "k", at(10)))
 	late, l := openSession(t, newTestCluster(t, cfg))
 	waitReady(t, late, "t")
 	fence := time.Now().Add(400 * time.Millisecond)
@@ -196,7 +197,7 @@ func TestEndsWaitsForTheFence(t *testing.T) {
 	if s.EndsRead("") {
 		t.Fatal("the ends were read before the fence")
 	}
-	send(t, late, 1, event("t", "k", at(11))) // it was on its way
+	send(t, late, 1, event("t", "k", at(11))) // a late record
 	l.waitAcks(t, 1)
 	s.read(t).want(t, at(10), at(11))
 	if time.Now().Before(fence) {
@@ -204,18 +205,18 @@ func TestEndsWaitsForTheFence(t *testing.T) {
 	}
 }
 
-// TestEndsGoesBackInSteps: a record of ours behind many of others', in batches of all sizes, is found within the look-back and not
-// beyond.
+// TestEndsGoesBackInSteps: an own record before many foreign ones, in batches of several sizes, is found within the look-back and not
+// before it.
 func TestEndsGoesBackInSteps(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 2, nil)
 	cfg := testConfig(f.ListenAddrs()...)
-	id := predecessor(t, cfg, to(0, event("t", "k", at(1))), to(1, event("t", "k", at(2))), to(0, event("t", "k", at(10))), to(1, event("t", "k", at(11))))
+	id := earlierSession(t, cfg, toPartition(0, event("t", "k", at(1))), toPartition(1, event("t", "k", at(2))), toPartition(0, event("t", "k", at(10))), toPartition(1, event("t", "k", at(11))))
 	others, l := openSession(t, newTestCluster(t, cfg))
 	waitReady(t, others, "t")
 	const n = 3000
-	for i := range n { // with positions that are larger
-		if err := others.Send(to(int32(i%2), event("t", "k", at(500+i))), uint64(i)); err != nil {
+	for i := range n { // with larger positions
+		if err := others.Send(toPartition(int32(i%2), event("t", "k", at(500+i))), uint64(i)); err != nil {
 			t.Fatal(err)
 		}
 		if rand.IntN(20) == 0 {
@@ -224,12 +225,12 @@ func TestEndsGoesBackInSteps(t *testing.T) {
 	}
 	others.Flush()
 	l.waitAcks(t, n)
-	_ = others.Close(done())
+	_ = others.Close(endedContext())
 	for lookBack, want := range map[int]struct {
 		result string
 		found  bool
 	}{
-		1: {endLookBack, false}, 1000: {endLookBack, false}, n / 2: {endLookBack, false}, n/2 + 1: {endFound, true}, // from a record of ours it goes on
+		1: {endLookBack, false}, 1000: {endLookBack, false}, n / 2: {endLookBack, false}, n/2 + 1: {endFound, true}, // the look-back starts again at an own record
 		100_000: {endFound, true},
 	} {
 		s := searchIn(t, cfg, lookBack, []string{"t"}, id).read(t)
@@ -239,16 +240,16 @@ func TestEndsGoesBackInSteps(t *testing.T) {
 		if endReads(s.cluster, want.result) != 2 {
 			t.Errorf("look-back %d: not counted as %s", lookBack, want.result)
 		}
-		_ = s.Close(done())
+		_ = s.Close(endedContext())
 	}
 }
 
-// TestEndsOfATopicWithoutALeader: nothing is sent before they can be read, and the reason is told.
+// TestEndsOfATopicWithoutALeader: EndsRead is false until the ends can be read, and Healthy returns the reason.
 func TestEndsOfATopicWithoutALeader(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)
 	cfg := testConfig(f.ListenAddrs()...)
-	id := predecessor(t, cfg, event("t", "k", at(10)))
+	id := earlierSession(t, cfg, event("t", "k", at(10)))
 	fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: "t", Err: kerr.NotLeaderForPartition, Count: -1})
 	s := searchIn(t, cfg, 100, []string{"t"}, id)
 	eventually(t, "the reason", func() bool {
@@ -265,14 +266,13 @@ func TestEndsOfATopicWithoutALeader(t *testing.T) {
 	}
 }
 
-// TestEndsWithAQuota: a broker that enforces a quota answers a fetch with nothing but the time to wait (KIP-219; before: that counted as
-// an end that cannot be read).
+// TestEndsWithAQuota: a broker that enforces a quota answers a fetch only with the time to wait (KIP-219). This is not an unreadable end.
 func TestEndsWithAQuota(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)
 	cfg := testConfig(f.ListenAddrs()...)
-	id := predecessor(t, cfg, event("t", "k", at(1)), event("t", "k", at(10)))
-	left := 3 * oddTries
+	id := earlierSession(t, cfg, event("t", "k", at(1)), event("t", "k", at(10)))
+	left := 3 * maxUnclassified
 	f.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		f.KeepControl()
 		if left--; left < 0 {
@@ -299,16 +299,16 @@ func BenchmarkEndsRead(b *testing.B) {
 	}
 }
 
-// TestProbeLooksAtWhatEndsWaitFor: a session that ended while it waited for a leader is not begun again before there is one.
+// TestProbeLooksAtWhatEndsWaitFor: after a session that waited for a leader to read ends, a probe fails until there is a leader.
 func TestProbeLooksAtWhatEndsWaitFor(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)
 	cfg := testConfig(f.ListenAddrs()...)
-	id := predecessor(t, cfg, event("t", "k", at(10)))
+	id := earlierSession(t, cfg, event("t", "k", at(10)))
 	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: "t", Err: kerr.NotLeaderForPartition, Count: -1})
 	s := searchIn(t, cfg, 100, []string{"t"}, id)
 	eventually(t, "the reason", func() bool { return s.Healthy() != nil })
-	_ = s.Close(done())
+	_ = s.Close(endedContext())
 	f.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		f.KeepControl()
 		return f.metadata(r.(*kmsg.MetadataRequest), []int32{0}, -1, 1<<3|1<<4), nil, true

@@ -6,7 +6,7 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// readAt reads partitions that one broker leads, until each is done or has met an error.
+// readAt reads partitions from their leader, until each has a result or an error.
 func (e *ends) readAt(addr string, reads []*endRead) {
 	b := sarama.NewBroker(addr)
 	err := b.Open(e.ctl.conf)
@@ -14,33 +14,33 @@ func (e *ends) readAt(addr string, reads []*endRead) {
 		_, err = b.Connected()
 	}
 	if err != nil {
-		fail(reads, &failure{doing: "reach the broker at " + addr, err: err})
+		failAll(reads, &failure{op: "reach the broker at " + addr, err: err})
 		return
 	}
-	defer b.Close() //nolint:errcheck // it was only read from
+	defer b.Close() //nolint:errcheck // nothing was written
 	for len(reads) > 0 && e.p.dialer.ctx.Err() == nil {
 		some := reads[:min(len(reads), endsPerRequest)]
 		if err := e.step(b, some); err != nil {
-			fail(reads, &failure{doing: "read the ends of partitions from the broker at " + addr, err: err})
+			failAll(reads, &failure{op: "read the ends of partitions from the broker at " + addr, err: err})
 			return
 		}
 		reads = slices.DeleteFunc(reads, func(r *endRead) bool { return r.result != "" || r.err != nil })
 	}
 }
 
-func fail(reads []*endRead, err error) {
+func failAll(reads []*endRead, err error) {
 	for _, r := range reads {
 		if r.result == "" && r.err == nil {
-			r.failed(err)
+			r.noteError(err)
 		}
 	}
 }
 
-// step asks once for the ends that are not known, and fetches once. An error is one of the connection.
+// step requests the unknown ends, and fetches once. Its error is an error of the connection.
 func (e *ends) step(b *sarama.Broker, reads []*endRead) error {
-	err := e.offsets(b, reads, func(r *endRead) bool { return r.end < 0 && r.lost }, sarama.OffsetOldest, func(r *endRead, start int64) { r.start = start })
+	err := e.offsets(b, reads, func(r *endRead) bool { return r.end < 0 && r.startUnknown }, sarama.OffsetOldest, func(r *endRead, start int64) { r.start = start })
 	if err == nil {
-		err = e.offsets(b, reads, func(r *endRead) bool { return r.end < 0 }, sarama.OffsetNewest, (*endRead).begin)
+		err = e.offsets(b, reads, func(r *endRead) bool { return r.end < 0 }, sarama.OffsetNewest, (*endRead).setEnd)
 	}
 	if err == nil {
 		err = e.fetch(b, reads)
@@ -48,7 +48,7 @@ func (e *ends) step(b *sarama.Broker, reads []*endRead) error {
 	return err
 }
 
-// offsets asks where the logs end, or begin, of those that are due.
+// offsets requests the end, or the beginning, of the logs for which due is true.
 func (e *ends) offsets(b *sarama.Broker, reads []*endRead, due func(*endRead) bool, which int64, set func(*endRead, int64)) error {
 	req := sarama.NewOffsetRequest(e.p.cluster.version)
 	var asked []*endRead
@@ -69,9 +69,9 @@ func (e *ends) offsets(b *sarama.Broker, reads []*endRead, due func(*endRead) bo
 		block := res.GetBlock(r.topic, r.id)
 		switch {
 		case block == nil:
-			r.failed(errUnanswered)
+			r.noteError(errUnanswered)
 		case block.Err != sarama.ErrNoError:
-			r.failed(block.Err)
+			r.noteError(block.Err)
 		default:
 			set(r, block.Offset)
 		}
@@ -79,10 +79,10 @@ func (e *ends) offsets(b *sarama.Broker, reads []*endRead, due func(*endRead) bo
 	return nil
 }
 
-// fetch reads on in each window. The first partition that has anything at all comes with a whole batch, whatever its size; so
-// when nothing comes, there is nothing left in any of the windows: it was compacted away.
+// fetch fetches once for all windows. The first partition with records is answered with at least one whole batch of any size. So an empty
+// answer means that no window has records left, because they were compacted.
 func (e *ends) fetch(b *sarama.Broker, reads []*endRead) error {
-	asked := due(reads)
+	asked := nextReads(reads)
 	if len(asked) == 0 {
 		return nil
 	}
@@ -95,12 +95,12 @@ func (e *ends) fetch(b *sarama.Broker, reads []*endRead) error {
 		err = sarama.KError(res.ErrorCode)
 	}
 	if err != nil {
-		for _, r := range asked { // one of them may have a batch that cannot be decoded
-			r.alone = r.alone || kindOf(err).reason == reasonOther
+		for _, r := range asked { // one of the batches may be impossible to decode
+			r.fetchAlone = r.fetchAlone || kindOf(err).reason == reasonOther
 		}
 		return err
 	}
-	if len(res.Blocks) == 0 && res.ThrottleTime > 0 { // a quota: asked again after it (KIP-219)
+	if len(res.Blocks) == 0 && res.ThrottleTime > 0 { // a quota: repeated after the pause (KIP-219)
 		e.p.dialer.pause(res.ThrottleTime)
 		return nil
 	}
@@ -108,14 +108,14 @@ func (e *ends) fetch(b *sarama.Broker, reads []*endRead) error {
 	var quiet, missing []*endRead
 	for _, r := range asked {
 		block := res.GetBlock(r.topic, r.id)
-		on, err := r.answered(block)
+		on, err := r.readBlock(block)
 		switch {
 		case err != nil:
 			moved = true
-			r.failed(err)
+			r.noteError(err)
 		case on:
-			moved, r.odd = true, 0
-			r.closed()
+			moved, r.unclassified = true, 0
+			r.advanceWindow()
 		case block == nil:
 			missing = append(missing, r)
 		default:
@@ -126,20 +126,20 @@ func (e *ends) fetch(b *sarama.Broker, reads []*endRead) error {
 		return nil
 	}
 	for _, r := range quiet {
-		r.next = r.until
-		r.closed()
+		r.next = r.windowEnd
+		r.advanceWindow()
 	}
-	fail(missing, errUnanswered)
+	failAll(missing, errUnanswered)
 	return nil
 }
 
-// due are those to fetch now: one alone, or all others.
-func due(reads []*endRead) []*endRead {
+// nextReads returns the partitions to fetch now: one that must be fetched alone, or all.
+func nextReads(reads []*endRead) []*endRead {
 	var out []*endRead
 	for _, r := range reads {
 		switch {
 		case r.end < 0 || r.result != "" || r.err != nil:
-		case r.alone:
+		case r.fetchAlone:
 			return []*endRead{r}
 		default:
 			out = append(out, r)

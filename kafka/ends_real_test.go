@@ -17,7 +17,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
-// TestRealEnds holds against Apache Kafka what ends and position records rely on; one broker serves all of it.
+// TestRealEnds tests the reading of ends and position records with Apache Kafka. All subtests use one broker.
 func TestRealEnds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it starts a broker")
@@ -34,12 +34,12 @@ func TestRealEnds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	r := &realEnds{k: k, cfg: realConfig(k)}
-	t.Run("many partitions", func(t *testing.T) { r.many(ctx, t) })
+	t.Run("many partitions", func(t *testing.T) { r.manyPartitions(ctx, t) })
 	t.Run("transactions", func(t *testing.T) { r.transactions(ctx, t) })
-	t.Run("deleted", func(t *testing.T) { r.deleted(ctx, t) })
-	t.Run("compacted", func(t *testing.T) { r.compacted(ctx, t) })
-	t.Run("large batches", func(t *testing.T) { r.large(ctx, t) })
-	t.Run("rights", func(t *testing.T) { r.rights(ctx, t, authority) })
+	t.Run("deleted", func(t *testing.T) { r.deletedRecords(ctx, t) })
+	t.Run("compacted", func(t *testing.T) { r.compactedLog(ctx, t) })
+	t.Run("large batches", func(t *testing.T) { r.largeBatches(ctx, t) })
+	t.Run("rights", func(t *testing.T) { r.missingPermissions(ctx, t, authority) })
 	t.Run("positions", func(t *testing.T) { r.positions(ctx, t) })
 }
 
@@ -55,14 +55,14 @@ func (r *realEnds) create(ctx context.Context, t *testing.T, topic string, parti
 	}
 }
 
-// reader is a session that has read the ends of a topic.
+// reader returns a session that has read the ends of a topic.
 func (r *realEnds) reader(t *testing.T, topic string, lookBack int, ids ...int64) *search {
 	t.Helper()
 	return searchIn(t, r.cfg, lookBack, []string{topic}, ids...).read(t)
 }
 
-// many: twelve partitions cost next to nothing, and a thousand (which take the broker long to create) not much.
-func (r *realEnds) many(ctx context.Context, t *testing.T) {
+// manyPartitions: reading twelve partitions is fast, and a thousand take not much longer.
+func (r *realEnds) manyPartitions(ctx context.Context, t *testing.T) {
 	sizes := []int{12}
 	if os.Getenv("OUTBOXCDC_PROVE") != "" {
 		sizes = append(sizes, 900)
@@ -70,7 +70,7 @@ func (r *realEnds) many(ctx context.Context, t *testing.T) {
 	for _, n := range sizes {
 		topic := fmt.Sprint("many-", n)
 		r.create(ctx, t, topic, n, nil)
-		id := everyPartition(t, r.cfg, topic, n)
+		id := sendToEach(t, r.cfg, topic, n)
 		for range 2 { // the broker's first requests are slow
 			began := time.Now()
 			s := searchIn(t, r.cfg, 100, []string{topic}, id)
@@ -79,16 +79,16 @@ func (r *realEnds) many(ctx context.Context, t *testing.T) {
 			if found := endReads(s.cluster, endFound); found != float64(n) {
 				t.Errorf("%v found", found)
 			}
-			_ = s.Close(done())
+			_ = s.Close(endedContext())
 		}
 	}
 }
 
-// transactions of another producer at the end: committed, aborted and open.
+// transactions: another producer's transactions at the end are committed, aborted and open.
 func (r *realEnds) transactions(ctx context.Context, t *testing.T) {
 	const topic = "transactions"
 	r.create(ctx, t, topic, 3, nil)
-	id := predecessor(t, r.cfg, to(0, event(topic, "k", at(10))), to(1, event(topic, "k", at(11))), to(2, event(topic, "k", at(12))))
+	id := earlierSession(t, r.cfg, toPartition(0, event(topic, "k", at(10))), toPartition(1, event(topic, "k", at(11))), toPartition(2, event(topic, "k", at(12))))
 	for part, end := range []func(*kgo.Client) error{
 		func(cl *kgo.Client) error { return cl.EndTransaction(ctx, kgo.TryCommit) },
 		func(cl *kgo.Client) error { return cl.EndTransaction(ctx, kgo.TryAbort) },
@@ -99,7 +99,7 @@ func (r *realEnds) transactions(ctx context.Context, t *testing.T) {
 			t.Fatal(err)
 		}
 		defer cl.Close()
-		for range 3 { // markers take offsets, too
+		for range 3 { // markers have offsets, too
 			if err := cl.BeginTransaction(); err != nil {
 				t.Fatal(err)
 			}
@@ -117,24 +117,24 @@ func (r *realEnds) transactions(ctx context.Context, t *testing.T) {
 	}
 	r.reader(t, topic, 100, id).want(t, at(10), at(11), at(12))
 	s := r.reader(t, topic, 1, id)
-	s.want(t) // the last offset is a marker, or of the open transaction
+	s.want(t) // the last offset is a marker or belongs to the open transaction
 	if endReads(s.cluster, endLookBack) < 2 {
-		t.Error("nobody says that the look-back ended it")
+		t.Error("the metric does not count a read ended by the look-back")
 	}
 }
 
-// deleted: by retention, the beginning of a log, all of it, or nearly all.
-func (r *realEnds) deleted(ctx context.Context, t *testing.T) {
+// deletedRecords: the beginning of a log is deleted, or all records, or nearly all.
+func (r *realEnds) deletedRecords(ctx context.Context, t *testing.T) {
 	const topic = "deleted"
 	r.create(ctx, t, topic, 3, nil)
 	var recs []*router.Record
 	for i := range 10 {
 		for part := range int32(3) {
-			recs = append(recs, to(part, event(topic, "k", at(10+i))))
+			recs = append(recs, toPartition(part, event(topic, "k", at(10+i))))
 		}
 	}
-	id := predecessor(t, r.cfg, recs...)
-	foreign(t, r.k.Brokers(), topic, 1, 5)
+	id := earlierSession(t, r.cfg, recs...)
+	writeForeign(t, r.k.Brokers(), topic, 1, 5)
 	r.deleteRecords(ctx, t, topic, map[int32]int64{0: 7, 1: 12, 2: 10})
 	s := r.reader(t, topic, 1000, id)
 	s.want(t, at(17), at(18), at(19))
@@ -173,13 +173,13 @@ func (r *realEnds) deleteRecords(ctx context.Context, t *testing.T, topic string
 	}
 }
 
-// compacted: our last record is far before the end, with nothing but gaps behind it.
-func (r *realEnds) compacted(ctx context.Context, t *testing.T) {
+// compactedLog: our last record is far before the end, and all later records were compacted.
+func (r *realEnds) compactedLog(ctx context.Context, t *testing.T) {
 	const topic = "compacted"
 	r.create(ctx, t, topic, 1, map[string]string{
 		"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "100",
 	})
-	id := predecessor(t, r.cfg, event(topic, "ours", at(10)))
+	id := earlierSession(t, r.cfg, event(topic, "ours", at(10)))
 	cl, err := kgo.NewClient(kgo.SeedBrokers(r.k.Brokers()...), kgo.DefaultProduceTopic(topic))
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func (r *realEnds) compacted(ctx context.Context, t *testing.T) {
 	}
 	eventually(t, "the log to be compacted", func() bool {
 		time.Sleep(200 * time.Millisecond)
-		put() // only a segment with nothing more to come is compacted
+		put() // ends the segment, so that Kafka compacts it
 		recs, err := kafkatest.ReadAll(ctx, r.k.Brokers(), topic)
 		if err != nil {
 			t.Fatal(err)
@@ -210,8 +210,8 @@ func (r *realEnds) compacted(ctx context.Context, t *testing.T) {
 	}
 }
 
-// large batches come whole, one at a time, whatever the bound of a fetch is; the broker packs again what the topic wants otherwise.
-func (r *realEnds) large(ctx context.Context, t *testing.T) {
+// largeBatches: batches larger than the limit of a fetch are returned whole, one at a time, also from a topic with another compression.
+func (r *realEnds) largeBatches(ctx context.Context, t *testing.T) {
 	const topic, n = "large", 8
 	r.create(ctx, t, topic, n, map[string]string{"max.message.bytes": itoa(4 << 20), "compression.type": "gzip"})
 	cfg := r.cfg
@@ -222,13 +222,13 @@ func (r *realEnds) large(ctx context.Context, t *testing.T) {
 		noise[i] = byte(rand.IntN(256))
 	}
 	for i := range int32(n) {
-		rec := to(i, event(topic, "k", at(10+int(i))))
+		rec := toPartition(i, event(topic, "k", at(10+int(i))))
 		rec.Value = noise
 		recs = append(recs, rec)
 	}
-	id := predecessor(t, cfg, recs...)
+	id := earlierSession(t, cfg, recs...)
 	for i := range int32(n) {
-		foreign(t, r.k.Brokers(), topic, i, 1)
+		writeForeign(t, r.k.Brokers(), topic, i, 1)
 	}
 	var want []checkpoint.Position
 	for i := range n {

@@ -18,7 +18,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// history is a server on timeline 2 that took over from timeline 1 at position 1000.
+// history is that of a server on timeline 2, which timeline 1 left at position 1000.
 type history struct{}
 
 const (
@@ -37,26 +37,26 @@ func (history) TimelineOf(lsn pglogrepl.LSN) int32 {
 }
 func (history) EndOf(timeline int32) (pglogrepl.LSN, bool) { return historyFork, timeline == 1 }
 
-// at is a position of that server's history.
+// at returns a position in that history.
 func at(lsn int) checkpoint.Position {
 	return checkpoint.Position{SystemID: historySystem, Timeline: history{}.TimelineOf(pglogrepl.LSN(lsn)), CommitLSN: pglogrepl.LSN(lsn)}
 }
 
-// event is a record as the relay sends it.
+// event returns a record like the relay's.
 func event(topic, key string, pos checkpoint.Position) *router.Record {
 	rec := record(topic, key, pos.String())
 	rec.Headers = []router.Header{{Name: "id", Value: []byte("id-" + pos.CommitLSN.String())}, {Name: router.HeaderPosition, Value: []byte(pos.String())}}
 	return rec
 }
 
-// to is an event for a partition.
-func to(partition int32, rec *router.Record) *router.Record {
+// toPartition sets the partition of a record.
+func toPartition(partition int32, rec *router.Record) *router.Record {
 	rec.OwnPartition, rec.Partition = true, partition
 	return rec
 }
 
-// predecessor is a session that sends records, one batch each, and ends; it returns its producer id.
-func predecessor(t testing.TB, cfg Config, recs ...*router.Record) int64 {
+// earlierSession runs a session that sends records, one batch each. It returns the producer id.
+func earlierSession(t testing.TB, cfg Config, recs ...*router.Record) int64 {
 	t.Helper()
 	p, l := openSession(t, newTestCluster(t, cfg))
 	for i, rec := range recs {
@@ -70,7 +70,7 @@ func predecessor(t testing.TB, cfg Config, recs ...*router.Record) int64 {
 	return p.ProducerID()
 }
 
-// search is a session that reads ends, and what it has found.
+// search is a session that reads ends, and its results.
 type search struct {
 	*Producer
 	cluster *Cluster
@@ -81,7 +81,8 @@ type search struct {
 	phantoms map[string]checkpoint.Phantoms // by "topic/partition"
 }
 
-// settled is a position of searches: records at or before it end them. What is after it and not after acked is not looked for.
+// settled and acked are positions of searches. A record at or before settled ends the search of a partition; only events after acked are
+// found.
 const settled, acked = 5, 7
 
 // searchIn opens a session that reads the ends of topics.
@@ -112,12 +113,12 @@ func (s *search) read(t testing.TB) *search {
 	return s
 }
 
-// has reports whether the event that [event] makes for a position was found.
+// has reports whether the event of a position, as made by [event], was found.
 func (s *search) has(pos checkpoint.Position) bool {
 	return s.found.Has(pos, []byte("id-"+pos.CommitLSN.String()))
 }
 
-// want fails unless just these were found.
+// want fails unless exactly these events were found.
 func (s *search) want(t testing.TB, all ...checkpoint.Position) {
 	t.Helper()
 	for _, pos := range all {
@@ -130,8 +131,8 @@ func (s *search) want(t testing.TB, all ...checkpoint.Position) {
 	}
 }
 
-// foreign writes n records of somebody else, in batches of one.
-func foreign(t testing.TB, addrs []string, topic string, partition int32, n int) {
+// writeForeign writes n records of another producer, in batches of one.
+func writeForeign(t testing.TB, addrs []string, topic string, partition int32, n int) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(addrs...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
@@ -152,7 +153,7 @@ func endReads(c *Cluster, result string) float64 {
 	return testutil.ToFloat64(c.metrics.tailReads.WithLabelValues(result))
 }
 
-// TestEnds: what stands at the ends of partitions, for each codec: every event of ours after the acked position, and nothing else.
+// TestEnds: for each codec, exactly the own events after the acked position are found at the ends of partitions.
 func TestEnds(t *testing.T) {
 	for _, codec := range []string{"none", "gzip", "snappy", "lz4", "zstd"} {
 		t.Run(codec, func(t *testing.T) {
@@ -164,19 +165,19 @@ func TestEnds(t *testing.T) {
 			lost := checkpoint.Position{SystemID: historySystem, Timeline: 1, CommitLSN: 5000}
 			noHeader, bad := record("t", "k", "v"), event("t", "k", at(4711))
 			bad.Headers[1].Value = []byte("1:nonsense")
-			first := predecessor(t, cfg,
-				to(0, event("t", "k", at(90))), to(0, event("t", "k", at(acked))), // was left out once
-				to(1, event("t", "k", at(3))), to(1, event("t", "k", at(10))), to(1, event("t", "k", at(20))),
-				to(2, event("t", "k", at(settled))), to(2, event("t", "k", at(30))),
-				to(3, event("t", "k", at(40))),
-				to(4, event("t", "k", at(4))), to(4, event("t", "k", at(50))), to(4, event("t", "k", lost)),
-				to(5, event("t", "k", at(60))), to(5, noHeader), to(5, bad),
-				to(6, event("t", "k", at(70))), to(6, event("t", "k", at(2))),
+			first := earlierSession(t, cfg,
+				toPartition(0, event("t", "k", at(90))), toPartition(0, event("t", "k", at(acked))),
+				toPartition(1, event("t", "k", at(3))), toPartition(1, event("t", "k", at(10))), toPartition(1, event("t", "k", at(20))),
+				toPartition(2, event("t", "k", at(settled))), toPartition(2, event("t", "k", at(30))),
+				toPartition(3, event("t", "k", at(40))),
+				toPartition(4, event("t", "k", at(4))), toPartition(4, event("t", "k", at(50))), toPartition(4, event("t", "k", lost)),
+				toPartition(5, event("t", "k", at(60))), toPartition(5, noHeader), toPartition(5, bad),
+				toPartition(6, event("t", "k", at(70))), toPartition(6, event("t", "k", at(2))),
 				event("u", "k", at(80)))
-			second := predecessor(t, cfg, to(6, event("t", "k", at(65)))) // again, and no further
-			foreign(t, f.ListenAddrs(), "t", 2, 3)
-			foreign(t, f.ListenAddrs(), "t", 3, 12)
-			foreign(t, f.ListenAddrs(), "t", 7, 2)
+			second := earlierSession(t, cfg, toPartition(6, event("t", "k", at(65)))) // a duplicate
+			writeForeign(t, f.ListenAddrs(), "t", 2, 3)
+			writeForeign(t, f.ListenAddrs(), "t", 3, 12)
+			writeForeign(t, f.ListenAddrs(), "t", 7, 2)
 			s := searchIn(t, cfg, 10, []string{"t", "gone"}, first, second).read(t)
 			// 40 is too far from the end.
 			s.want(t, at(10), at(20), at(30), at(50), at(60), at(65), at(70), at(90))
@@ -191,7 +192,7 @@ func TestEnds(t *testing.T) {
 			if s.log.wakes.Load() == 0 {
 				t.Error("the session was not woken")
 			}
-			// A topic that nobody has named is read on its first use.
+			// Another topic is read when EndsRead requests it.
 			if s.EndsRead("u") {
 				t.Error("it has been read already")
 			}
@@ -203,13 +204,13 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestEndsNeverCreateATopic: what a record names may be gone for good, with whatever rights the daemon has (before: it came back).
+// TestEndsNeverCreateATopic: a topic of a position record may have been deleted. Reading the ends must not create it again.
 func TestEndsNeverCreateATopic(t *testing.T) {
 	f := newFake(t, kfake.AllowAutoTopicCreation())
 	f.createTopic(t, "t", 1, nil)
 	cfg := testConfig(f.ListenAddrs()...)
 	cfg.Create = &Create{Partitions: 1, ReplicationFactor: 1}
-	id := predecessor(t, cfg, event("t", "k", at(10)))
+	id := earlierSession(t, cfg, event("t", "k", at(10)))
 	searchIn(t, cfg, 10, []string{"gone", "t"}, id).read(t).want(t, at(10))
 	res := f.admin(t, kmsg.NewPtrMetadataRequest()).(*kmsg.MetadataResponse) // all topics
 	if len(res.Topics) != 1 {
@@ -217,7 +218,7 @@ func TestEndsNeverCreateATopic(t *testing.T) {
 	}
 }
 
-// TestTopics are those that something was sent to.
+// TestTopics: Topics returns the topics to which records were sent.
 func TestTopics(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 3, nil)
@@ -227,7 +228,7 @@ func TestTopics(t *testing.T) {
 	if got := p.Topics(); len(got) != 0 {
 		t.Errorf("topics %v before anything was sent", got)
 	}
-	send(t, p, 1, to(2, record("t", "k", "v")))
+	send(t, p, 1, toPartition(2, record("t", "k", "v")))
 	l.waitAcks(t, 1)
 	if got := p.Topics(); !slices.Equal(got, []string{"t"}) {
 		t.Errorf("topics %v", got)

@@ -13,26 +13,26 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
-// class says what the relay can do about an error of Kafka.
+// class is how an error of Kafka is handled.
 type class uint8
 
 const (
-	again   class = iota // the session ends; a later one may well succeed
-	resend               // the same batch may be taken later; the session ends when it was tried too often
-	right                // a right is missing
-	refused              // the broker refuses the records for what they are: no retry of the same batch can succeed
+	endSession class = iota // the session ends; a later one may well succeed
+	resend                  // the same batch may be taken later; the session ends when it was tried too often
+	denied                  // a right is missing
+	refused                 // the broker refuses the records for what they are: no retry of the same batch can succeed
 )
 
-// kind is what a Kafka error code means to us.
+// kind is the meaning of an error code.
 type kind struct {
 	reason string // Kafka's own name: a label value, so the set is closed
 	class  class
 }
 
-// kinds is the one place that decides what a code of the broker means. Codes that are not here are "OTHER", and tried
-// again. DUPLICATE_SEQUENCE_NUMBER is none of them: it is an ack.
+// kinds is the table of Kafka's error codes. Other codes have the reason "OTHER" and the class endSession.
+// DUPLICATE_SEQUENCE_NUMBER is not in the table, because it is an ack.
 var kinds = map[sarama.KError]kind{
-	sarama.ErrUnknown:                         {"UNKNOWN_SERVER_ERROR", again},
+	sarama.ErrUnknown:                         {"UNKNOWN_SERVER_ERROR", endSession},
 	sarama.ErrInvalidMessage:                  {"CORRUPT_MESSAGE", resend}, // damaged on the wire, not wrong
 	sarama.ErrUnknownTopicOrPartition:         {"UNKNOWN_TOPIC_OR_PARTITION", resend},
 	sarama.ErrLeaderNotAvailable:              {"LEADER_NOT_AVAILABLE", resend},
@@ -44,31 +44,31 @@ var kinds = map[sarama.KError]kind{
 	sarama.ErrOffsetsLoadInProgress:           {"COORDINATOR_LOAD_IN_PROGRESS", resend},
 	sarama.ErrConsumerCoordinatorNotAvailable: {"COORDINATOR_NOT_AVAILABLE", resend},
 	sarama.ErrNotCoordinatorForConsumer:       {"NOT_COORDINATOR", resend},
-	sarama.ErrInvalidTopic:                    {"INVALID_TOPIC_EXCEPTION", again},
+	sarama.ErrInvalidTopic:                    {"INVALID_TOPIC_EXCEPTION", endSession},
 	sarama.ErrNotEnoughReplicas:               {"NOT_ENOUGH_REPLICAS", resend},
 	sarama.ErrNotEnoughReplicasAfterAppend:    {"NOT_ENOUGH_REPLICAS_AFTER_APPEND", resend}, // the batch is in the log
-	sarama.ErrInvalidRequiredAcks:             {"INVALID_REQUIRED_ACKS", again},
-	sarama.ErrUnsupportedVersion:              {"UNSUPPORTED_VERSION", again},
-	sarama.ErrUnsupportedForMessageFormat:     {"UNSUPPORTED_FOR_MESSAGE_FORMAT", again},
-	sarama.ErrPolicyViolation:                 {"POLICY_VIOLATION", again},
-	sarama.ErrOutOfOrderSequenceNumber:        {"OUT_OF_ORDER_SEQUENCE_NUMBER", again},
-	sarama.ErrInvalidProducerEpoch:            {"INVALID_PRODUCER_EPOCH", again},
-	sarama.ErrInvalidProducerIDMapping:        {"INVALID_PRODUCER_ID_MAPPING", again},
-	sarama.ErrUnknownProducerID:               {"UNKNOWN_PRODUCER_ID", again},
+	sarama.ErrInvalidRequiredAcks:             {"INVALID_REQUIRED_ACKS", endSession},
+	sarama.ErrUnsupportedVersion:              {"UNSUPPORTED_VERSION", endSession},
+	sarama.ErrUnsupportedForMessageFormat:     {"UNSUPPORTED_FOR_MESSAGE_FORMAT", endSession},
+	sarama.ErrPolicyViolation:                 {"POLICY_VIOLATION", endSession},
+	sarama.ErrOutOfOrderSequenceNumber:        {"OUT_OF_ORDER_SEQUENCE_NUMBER", endSession},
+	sarama.ErrInvalidProducerEpoch:            {"INVALID_PRODUCER_EPOCH", endSession},
+	sarama.ErrInvalidProducerIDMapping:        {"INVALID_PRODUCER_ID_MAPPING", endSession},
+	sarama.ErrUnknownProducerID:               {"UNKNOWN_PRODUCER_ID", endSession},
 	sarama.ErrKafkaStorageError:               {"KAFKA_STORAGE_ERROR", resend},
-	sarama.ErrUnsupportedSASLMechanism:        {"UNSUPPORTED_SASL_MECHANISM", again},
-	sarama.ErrIllegalSASLState:                {"ILLEGAL_SASL_STATE", again},
-	sarama.ErrSASLAuthenticationFailed:        {"SASL_AUTHENTICATION_FAILED", again}, // credentials rotate: waited for, never an exit
-	sarama.ErrUnsupportedCompressionType:      {"UNSUPPORTED_COMPRESSION_TYPE", again},
+	sarama.ErrUnsupportedSASLMechanism:        {"UNSUPPORTED_SASL_MECHANISM", endSession},
+	sarama.ErrIllegalSASLState:                {"ILLEGAL_SASL_STATE", endSession},
+	sarama.ErrSASLAuthenticationFailed:        {"SASL_AUTHENTICATION_FAILED", endSession}, // retried, because credentials rotate
+	sarama.ErrUnsupportedCompressionType:      {"UNSUPPORTED_COMPRESSION_TYPE", endSession},
 	sarama.ErrFencedLeaderEpoch:               {"FENCED_LEADER_EPOCH", resend},
 	sarama.ErrThrottlingQuotaExceeded:         {"THROTTLING_QUOTA_EXCEEDED", resend},
 	sarama.ErrUnknownLeaderEpoch:              {"UNKNOWN_LEADER_EPOCH", resend},
-	sarama.ErrOffsetNotAvailable:              {"OFFSET_NOT_AVAILABLE", resend}, // a leader that is new
+	sarama.ErrOffsetNotAvailable:              {"OFFSET_NOT_AVAILABLE", resend}, // a new leader
 
-	sarama.ErrTopicAuthorizationFailed:           {"TOPIC_AUTHORIZATION_FAILED", right},
-	sarama.ErrGroupAuthorizationFailed:           {"GROUP_AUTHORIZATION_FAILED", right},
-	sarama.ErrClusterAuthorizationFailed:         {"CLUSTER_AUTHORIZATION_FAILED", right},
-	sarama.ErrTransactionalIDAuthorizationFailed: {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED", right},
+	sarama.ErrTopicAuthorizationFailed:           {"TOPIC_AUTHORIZATION_FAILED", denied},
+	sarama.ErrGroupAuthorizationFailed:           {"GROUP_AUTHORIZATION_FAILED", denied},
+	sarama.ErrClusterAuthorizationFailed:         {"CLUSTER_AUTHORIZATION_FAILED", denied},
+	sarama.ErrTransactionalIDAuthorizationFailed: {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED", denied},
 
 	sarama.ErrMessageSizeTooLarge:    {"MESSAGE_TOO_LARGE", refused},
 	sarama.ErrMessageSetSizeTooLarge: {"RECORD_LIST_TOO_LARGE", refused}, // larger than segment.bytes
@@ -76,40 +76,40 @@ var kinds = map[sarama.KError]kind{
 	sarama.ErrInvalidRecord:          {"INVALID_RECORD", refused},
 }
 
-// Reasons for errors that no broker answered with.
+// Reasons of errors without a code of Kafka.
 const (
-	reasonConnection = "CONNECTION" // no broker reached, or the connection was lost
-	reasonClosed     = "CLOSED"     // cut by ourselves
-	reasonClient     = "CLIENT"     // sarama refuses to send it, or an internal promise is broken
-	reasonPartitions = "PARTITIONS" // the topic has fewer partitions than it had, or is another one of the same name
-	reasonTLS        = "TLS"        // a certificate is not accepted, here or there
-	reasonLease      = "LEASE"      // the session may not send any more
-	reasonSecret     = "SECRET"     // a certificate or a secret of ours cannot be had
+	reasonConnection = "CONNECTION" // no broker was reached, or the connection was lost
+	reasonClosed     = "CLOSED"     // we have cut the connection
+	reasonClient     = "CLIENT"     // sarama refuses to send the request, or an internal error
+	reasonPartitions = "PARTITIONS" // the topic has fewer partitions than before, or was recreated
+	reasonTLS        = "TLS"        // the client or the broker does not accept the other's certificate
+	reasonLease      = "LEASE"      // the lease ran out
+	reasonSecret     = "SECRET"     // our certificate or secret cannot be read
 	reasonOther      = "OTHER"
 )
 
-// errCut is what a dial or a wait meets after the session's connections were cut.
+// errCut is the error of a dial after the session's connections were cut.
 var errCut = errors.New("the session's connections are cut")
 
-// errLost is a connection that was given up with requests in it.
+// errLost means that we gave up a connection with open requests.
 var errLost = errors.New("the connection was lost")
 
-// errUnanswered is an answer that leaves out a partition it was asked about.
+// errUnanswered means that an answer lacks a requested partition.
 var errUnanswered = errors.New("the broker's answer does not mention the partition")
 
-// errFewerPartitions is a topic that lost partitions since its count was pinned: it was deleted and created again.
+// errFewerPartitions means that a topic has fewer partitions than its pinned count, because it was recreated.
 var errFewerPartitions = errors.New("fewer partitions than when this process first used the topic")
 
-// kindOf looks through the chain of err, which is as deep as sarama pleases.
+// kindOf returns the kind of the first known error in the chain of err.
 func kindOf(err error) kind {
 	var code sarama.KError
 	if errors.As(err, &code) {
 		if k, ok := kinds[code]; ok {
 			return k
 		}
-		return kind{reasonOther, again}
+		return kind{reasonOther, endSession}
 	}
-	// With the broker's own words beside it, sarama's error has the code as something to compare with only.
+	// If the broker sent a text, sarama's error matches the code only by errors.Is.
 	if code = sarama.ErrSASLAuthenticationFailed; errors.Is(err, code) {
 		return kinds[code]
 	}
@@ -119,34 +119,34 @@ func kindOf(err error) kind {
 	var dec sarama.PacketDecodingError
 	switch {
 	case errors.Is(err, errCut), errors.Is(err, sarama.ErrShuttingDown), errors.Is(err, sarama.ErrClosedClient):
-		return kind{reasonClosed, again}
+		return kind{reasonClosed, endSession}
 	case errors.Is(err, errLease):
-		return kind{reasonLease, again}
-	case errors.Is(err, errFewerPartitions), errors.Is(err, errCreatedAgain):
-		return kind{reasonPartitions, again}
+		return kind{reasonLease, endSession}
+	case errors.Is(err, errFewerPartitions), errors.Is(err, errRecreated):
+		return kind{reasonPartitions, endSession}
 	case errors.As(err, new(*tls.CertificateVerificationError)), errors.As(err, new(tls.AlertError)), errors.As(err, new(tls.RecordHeaderError)),
 		isAlert(err):
-		return kind{reasonTLS, again}
+		return kind{reasonTLS, endSession}
 	case errors.As(err, new(*secretError)), errors.As(err, new(*brokerauth.TokenError)):
-		return kind{reasonSecret, again}
+		return kind{reasonSecret, endSession}
 	case errors.As(err, &conf), errors.As(err, &enc):
-		return kind{reasonClient, again}
+		return kind{reasonClient, endSession}
 	case errors.Is(err, sarama.ErrOutOfBrokers), errors.Is(err, sarama.ErrNotConnected), errors.Is(err, io.EOF),
 		errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed), errors.Is(err, errLost), errors.Is(err, errSilent), errors.As(err, &netErr),
-		// An answer to an earlier question: sarama goes on with a connection on which it has not received the first one.
+		// The answer to an earlier request: sarama keeps using a connection on which an answer timed out.
 		errors.As(err, &dec):
-		return kind{reasonConnection, again}
+		return kind{reasonConnection, endSession}
 	}
-	return kind{reasonOther, again}
+	return kind{reasonOther, endSession}
 }
 
-// isAlert reports whether the other side has ended TLS with an alert, such as "bad certificate": crypto/tls gives it no type of its own.
+// isAlert reports whether the broker has sent a TLS alert, such as "bad certificate". crypto/tls has no type for such errors.
 func isAlert(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "remote error"
 }
 
-// refusesID reports whether a broker does not take the producer id and epoch, or what it knows of them is not what we sent.
+// refusesID reports whether a broker refuses the producer id, the epoch or the sequence number.
 func refusesID(err error) bool {
 	var code sarama.KError
 	return errors.As(err, &code) && slices.Contains([]sarama.KError{
@@ -154,10 +154,10 @@ func refusesID(err error) bool {
 	}, code)
 }
 
-// several errors, on one line.
-type several []error
+// errorList is a list of errors, printed on one line.
+type errorList []error
 
-func (s several) Error() string {
+func (s errorList) Error() string {
 	texts := make([]string, len(s))
 	for i, err := range s {
 		texts[i] = err.Error()
@@ -165,24 +165,23 @@ func (s several) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-func (s several) Unwrap() []error { return s }
+func (s errorList) Unwrap() []error { return s }
 
-// failure is every error of this package that is about Kafka rather than about the caller. Its methods are how others
-// tell failures apart; no caller needs the type.
+// failure is an error of Kafka. Callers distinguish failures by their methods, and do not need the type.
 type failure struct {
-	doing  string // what was being done, and where
-	topic  string // "" when no topic is concerned
-	rights string // that it needs; "": those of a producer
-	events []uint64
-	err    error
+	op          string // what was attempted
+	topic       string // "" if no topic is concerned
+	permissions string // required permissions; "": those of a producer
+	events      []uint64
+	err         error
 }
 
 func (f *failure) Error() string {
-	text := f.doing + ": " + f.err.Error()
+	text := f.op + ": " + f.err.Error()
 	switch {
 	case !f.MissingRight():
-	case f.rights != "":
-		text += "; remedy: grant the user " + f.rights
+	case f.permissions != "":
+		text += "; remedy: grant the user " + f.permissions
 	case f.topic == "":
 		text += "; remedy: grant the daemon's user Write and Describe on its topics, or IdempotentWrite on the cluster"
 	default:
@@ -193,16 +192,16 @@ func (f *failure) Error() string {
 func (f *failure) Unwrap() error { return f.err }
 
 // MissingRight reports whether Kafka refused because a permission is missing.
-func (f *failure) MissingRight() bool { return kindOf(f.err).class == right }
+func (f *failure) MissingRight() bool { return kindOf(f.err).class == denied }
 
-// Refused returns the event numbers of a batch that the broker refused for what its records are. At least one of them
-// is to blame; which one shows only when they are sent one by one.
+// Refused returns the event numbers of a batch whose records the broker refused. At least one of the records is invalid; sending them
+// one by one shows which.
 func (f *failure) Refused() ([]uint64, bool) {
 	return f.events, kindOf(f.err).class == refused
 }
 
-// Topic is the topic concerned, "" if none.
+// Topic returns the topic, or "".
 func (f *failure) Topic() string { return f.topic }
 
-// Reason is a label value out of a closed set: Kafka's name of the error, or one of ours.
+// Reason returns Kafka's name of the error, or one of the constants. It is a label value from a closed set.
 func (f *failure) Reason() string { return kindOf(f.err).reason }

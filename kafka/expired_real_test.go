@@ -12,9 +12,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// A broker forgets a producer id once the newest batch of it is older than producer.id.expiration.ms, and takes any sequence number
-// from then on. What counts is the time that the batch has, which rows may ask for: here the id is forgotten at once, in the middle
-// of the traffic. A batch that is refused then must not be overtaken by the next one.
+// A broker forgets a producer id when the newest batch with this id is older than producer.id.expiration.ms, and then accepts any sequence
+// number. The timestamp of the batch counts, which rows may set: here the id is forgotten at once, during traffic. After a refused batch
+// the next one must not be stored.
 func TestForgottenProducer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it starts a broker")
@@ -32,7 +32,7 @@ func TestForgottenProducer(t *testing.T) {
 	p, l := openSession(t, c)
 	waitReady(t, p, "x")
 	put := func(p *Producer, n uint64, size int) {
-		rec := record("x", "k", fmt.Sprintf("%06d", n)+big(size))
+		rec := record("x", "k", fmt.Sprintf("%06d", n)+repeatX(size))
 		rec.Timestamp = time.Now().Add(-2 * time.Hour).UnixMilli()
 		if err := p.Send(rec, n); err != nil {
 			t.Fatal(err)
@@ -57,7 +57,7 @@ func TestForgottenProducer(t *testing.T) {
 	_ = finish(within(10*time.Second), p)
 	recs, err := kafkatest.ReadAll(ctx, k.Brokers(), "x")
 	if err != nil || len(recs) != 1 {
-		t.Fatalf("%d records are in the topic, want the one that was acknowledged: the others come after one that was refused (%v)", len(recs), err)
+		t.Fatalf("%d records are in the topic, want the acknowledged one: the other records come after a refused one (%v)", len(recs), err)
 	}
 	if err := kafkatest.SetTopicConfig(ctx, k.Brokers(), "x", map[string]string{"max.message.bytes": "1048588"}); err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestForgottenProducer(t *testing.T) {
 	checkReal(ctx, t, k, "x", 1, total)
 }
 
-// producersKnown is how many producer ids the broker remembers for partition 0 of a topic.
+// producersKnown returns the number of producer ids that the broker knows for partition 0 of a topic.
 func producersKnown(ctx context.Context, t *testing.T, k *kafkatest.Real, topic string) int {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers()...))

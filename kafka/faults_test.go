@@ -19,10 +19,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// TestRandomFaults mixes everything that a session must outlive: answers that refuse a batch, with and without storing
-// it, connections cut before, in the middle of and after a request, slow answers, and leaders that move. Nothing may be
-// lost, repeated, out of order, or acknowledged out of order. OUTBOXCDC_KAFKA_SEED runs one seed again; the broker's
-// goroutines make a replay similar, not equal.
+// TestRandomFaults mixes all faults that a session must survive: answers that refuse a batch, with and without storing it, connections cut
+// before, during and after a request, slow answers, and leaders that move. No record may be lost, duplicated, out of order, or
+// acknowledged out of order. OUTBOXCDC_KAFKA_SEED runs one seed again; because of the broker's goroutines the run is similar, not equal.
 func TestRandomFaults(t *testing.T) {
 	seeds := []uint64{rand.Uint64(), rand.Uint64()}
 	if s, err := strconv.ParseUint(os.Getenv("OUTBOXCDC_KAFKA_SEED"), 10, 64); err == nil {
@@ -41,7 +40,7 @@ func TestRandomFaults(t *testing.T) {
 func randomFaults(t *testing.T, requests int, seed uint64) {
 	f := newFake(t, kfake.NumBrokers(3), kfake.SeedTopics(6, "orders"))
 	cfg := testConfig(f.ListenAddrs()...)
-	cfg.Requests, cfg.BatchLimit = requests, 4000 // so that a partition has several batches under way
+	cfg.Requests, cfg.BatchLimit = requests, 4000 // so that a partition has several batches
 	cfg.Compression = []string{"none", "lz4"}[seed%2]
 	c := newTestCluster(t, cfg)
 	p, l := openSession(t, c)
@@ -137,14 +136,14 @@ func (c *chaos) start(t *testing.T) {
 	t.Cleanup(func() { c.end(); <-stopped })
 }
 
-// end lets the reader read in peace.
+// end stops the faults.
 func (c *chaos) end() {
 	c.once.Do(func() { close(c.stop) })
 	c.f.loseAnswers.Store(0)
 	c.f.halfRequest.Store(0)
 }
 
-// A broker that asks for a pause gets it, and Close does not sit it out.
+// A throttling pause delays requests, and Close does not wait for its end.
 func TestThrottle(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "orders"))
 	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
@@ -181,7 +180,7 @@ func TestThrottle(t *testing.T) {
 	}
 }
 
-// TestThrottledPosition: the pause that a quota asks for does not hold up the next position record.
+// TestThrottledPosition: a throttling pause does not delay the next position record.
 func TestThrottledPosition(t *testing.T) {
 	f := newFake(t)
 	p, _ := openSession(t, newPositionCluster(t, f))
@@ -205,7 +204,7 @@ func TestThrottledPosition(t *testing.T) {
 	}
 }
 
-// A leader that cannot be reached is not healthy, and the session ends when it stays away.
+// While a leader cannot be reached Healthy returns an error, and after AwayBudget the session ends.
 func TestLeaderAway(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(2), kfake.SeedTopics(2, "orders"))
 	for id := range int32(2) {
@@ -221,7 +220,7 @@ func TestLeaderAway(t *testing.T) {
 	l.waitAcks(t, 100)
 	f.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		f.KeepControl()
-		f.addrs[0] = hostPort{"127.0.0.1", 1} // what metadata says from now on
+		f.addrs[0] = hostPort{"127.0.0.1", 1} // in metadata from now on
 		return f.metadata(r.(*kmsg.MetadataRequest), []int32{0, 1}, 0, 1<<4), nil, true
 	})
 	eventually(t, "the look-up", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.nodes[0].addr == "127.0.0.1:1" })
@@ -236,8 +235,8 @@ func TestLeaderAway(t *testing.T) {
 	}
 }
 
-// A partition without a leader waits; the session ends when that lasts.
-func TestNobodyLeads(t *testing.T) {
+// A partition without a leader waits; after AwayBudget the session ends.
+func TestLeaderless(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(2, "orders"))
 	cfg := testConfig(f.ListenAddrs()...)
 	cfg.AwayBudget = time.Second
@@ -249,12 +248,12 @@ func TestNobodyLeads(t *testing.T) {
 		f.KeepControl()
 		return f.metadata(r.(*kmsg.MetadataRequest), []int32{0}, leader.Load(), 1<<4), nil, true
 	})
-	led := func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.byName["orders"].parts[0].wanted != nil }
+	led := func() bool { p.mu.Lock(); defer p.mu.Unlock(); return p.byName["orders"].parts[0].nextLeader != nil }
 	eventually(t, "nobody to lead", func() bool { return !led() })
 	sendMany(t, p, "orders", 1, 101)
 	time.Sleep(300 * time.Millisecond)
 	if len(l.acks()) != 0 {
-		t.Error("acknowledged by nobody")
+		t.Error("acknowledged without a leader")
 	}
 	leader.Store(0)
 	l.waitAcks(t, 100)

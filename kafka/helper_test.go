@@ -22,9 +22,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// TestMain looks for goroutines that a session left behind. The circuit breaker of sarama's AsyncProducer, with which
-// the sink is compared, sleeps for 10 s, whatever happens, and then flips a flag. To measure a fetch request sarama counts in
-// the process-wide registry, for which there is one goroutine for ever.
+// TestMain looks for leaked goroutines. Two are expected: the circuit breaker of sarama's AsyncProducer sleeps for 10 s, and the
+// process-wide registry in which sarama counts fetch requests has one goroutine that never ends.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/eapache/go-resiliency/breaker.(*Breaker).timer"),
 		goleak.IgnoreAnyFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
@@ -33,9 +32,9 @@ func TestMain(m *testing.M) {
 // fake is an in-process Kafka whose answers can be lost on the way.
 type fake struct {
 	*kfake.Cluster
-	loseAnswers atomic.Int32 // so many of the next writes to clients are replaced by a cut
-	halfRequest atomic.Int32 // so many of the next requests that come in are cut in the middle
-	frozen      atomic.Value // string: the broker at this address reads what it is sent and does nothing about it
+	loseAnswers atomic.Int32 // number of the next writes to clients that are replaced by a cut
+	halfRequest atomic.Int32 // number of the next requests whose connection is cut after half of the request
+	frozen      atomic.Value // string: the broker at this address discards all requests
 	addrs       []hostPort
 }
 
@@ -69,7 +68,7 @@ func (c lossyConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Read takes half of what is there, if it is more than a small request, and then hangs up.
+// Read reads. With halfRequest it closes the connection after half of a large request; if the broker is frozen it discards the bytes.
 func (c lossyConn) Read(b []byte) (int, error) {
 	if len(b) > 1000 && c.f.halfRequest.Load() > 0 && c.f.halfRequest.Add(-1) >= 0 {
 		_, _ = c.Conn.Read(b[:len(b)/2])
@@ -104,8 +103,8 @@ func newFake(t testing.TB, opts ...kfake.Opt) *fake {
 	return f
 }
 
-// produces calls fn for each of the next produce requests until it answers false for keep. What fn returns is what a
-// kfake control returns: an answer, or an error, which cuts the connection before anything is stored, or neither.
+// produces calls fn for each of the next produce requests. fn is a kfake control: it returns an answer, or an error, which cuts the
+// connection before anything is stored, or neither.
 func (f *fake) produces(fn func(*kmsg.ProduceRequest) (kmsg.Response, error, bool)) {
 	f.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		f.KeepControl()
@@ -130,7 +129,7 @@ func (f *fake) admin(t testing.TB, req kmsg.Request) kmsg.Response {
 	return res
 }
 
-// metadata makes an answer by hand, newer than any other: every topic asked for has two partitions on three replicas.
+// metadata returns a fake answer with a high leader epoch: every requested topic has two partitions with three replicas.
 func (f *fake) metadata(r *kmsg.MetadataRequest, isr []int32, leader, ops int32) *kmsg.MetadataResponse {
 	res := r.ResponseKind().(*kmsg.MetadataResponse)
 	for i, a := range f.addrs {
@@ -191,7 +190,7 @@ func (f *fake) setConfig(t testing.TB, topic, key, value string) {
 	}
 }
 
-// read returns the topic's records per partition once there are at least want of them and no more come.
+// read returns the topic's records per partition when there are at least want and no more arrive.
 func (f *fake) read(t testing.TB, topic string, want int) map[int32][]*kgo.Record {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(f.ListenAddrs()...), kgo.ConsumeTopics(topic),
@@ -213,7 +212,7 @@ func (f *fake) read(t testing.TB, topic string, want int) map[int32][]*kgo.Recor
 		fetches.EachRecord(func(r *kgo.Record) {
 			rs := out[r.Partition]
 			if len(rs) > 0 && r.Offset <= rs[len(rs)-1].Offset {
-				return // the reader, not the log, repeats itself: it does after leaders have moved
+				return // the client reads some records twice after leaders have moved
 			}
 			out[r.Partition] = append(rs, r)
 			n++
@@ -221,13 +220,13 @@ func (f *fake) read(t testing.TB, topic string, want int) map[int32][]*kgo.Recor
 		if n == before && (n >= want || time.Now().After(deadline)) {
 			return out
 		}
-		if n > before { // as long as more comes, it is only slow
+		if n > before { // slow, but still reading
 			deadline = time.Now().Add(10 * time.Second)
 		}
 	}
 }
 
-// values are the records' values, all partitions together, sorted.
+// values returns the values of all records, sorted.
 func values(parts map[int32][]*kgo.Record) []string {
 	var out []string
 	for _, rs := range parts {
@@ -239,7 +238,7 @@ func values(parts map[int32][]*kgo.Record) []string {
 	return out
 }
 
-// log is what the callbacks were called with.
+// callbackLog has the arguments of the callbacks.
 type callbackLog struct {
 	mu     sync.Mutex
 	acked  []uint64
@@ -280,7 +279,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(15 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
+			t.Fatalf("timed out while waiting for %s", what)
 		}
 	}
 }
@@ -314,12 +313,12 @@ func openSession(t testing.TB, c *Cluster) (*Producer, *callbackLog) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = p.Close(done()) })
+	t.Cleanup(func() { _ = p.Close(endedContext()) })
 	return p, l
 }
 
-// done is a context that has ended: Close then cuts at once.
-func done() context.Context {
+// endedContext returns a context that has ended: Close then cuts at once.
+func endedContext() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
@@ -331,10 +330,10 @@ func within(d time.Duration) context.Context {
 	return ctx
 }
 
-// finish waits until everything that was sent is acknowledged, the session has failed, or ctx ends, and closes the session.
+// finish waits until all records are acknowledged, the session has failed, or ctx ends, and closes the session.
 func finish(ctx context.Context, p *Producer) error {
 	p.Flush()
-	for p.inflight.Load() > 0 && !p.over() && ctx.Err() == nil {
+	for p.inflight.Load() > 0 && !p.ended() && ctx.Err() == nil {
 		time.Sleep(time.Millisecond)
 	}
 	return p.Close(ctx)
@@ -365,7 +364,7 @@ func send(t testing.TB, p *Producer, n uint64, rec *router.Record) {
 	p.Flush()
 }
 
-// sendMany sends events from..to-1 with keys that spread over all partitions; the value is the number.
+// sendMany sends the events from…to-1 with 97 keys; the value is the number.
 func sendMany(t testing.TB, p *Producer, topic string, from, to uint64) {
 	t.Helper()
 	for n := from; n < to; n++ {
@@ -373,7 +372,7 @@ func sendMany(t testing.TB, p *Producer, topic string, from, to uint64) {
 	}
 }
 
-// checkOrder: each number once, in order within its partition, and where murmur2 puts it.
+// checkOrder fails unless each number occurs once, in order and in the partition of its key.
 func checkOrder(t testing.TB, parts map[int32][]*kgo.Record, count int32, want uint64) {
 	t.Helper()
 	seen := 0
@@ -395,7 +394,7 @@ func checkOrder(t testing.TB, parts map[int32][]*kgo.Record, count int32, want u
 	}
 }
 
-// checkAcks: each event acknowledged once, and per partition in order.
+// checkAcks fails unless each event was acknowledged once, in order per partition.
 func checkAcks(t testing.TB, acks []uint64, count int32, want uint64) {
 	t.Helper()
 	last := map[int32]uint64{}
@@ -413,9 +412,9 @@ func checkAcks(t testing.TB, acks []uint64, count int32, want uint64) {
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-func big(n int) string { return strings.Repeat("x", n) }
+func repeatX(n int) string { return strings.Repeat("x", n) }
 
-// noMetrics are metrics that nobody gathers.
+// noMetrics returns metrics that are not registered.
 func noMetrics() *metrics {
 	m, err := newMetrics(nil)
 	if err != nil {

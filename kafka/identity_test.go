@@ -15,8 +15,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// TestOneProducerID: all sessions of a process send under one producer id, each with an epoch of its own, until a broker does not take
-// the id or there are no epochs left.
+// TestOneProducerID: all sessions of a process use one producer id, each with its own epoch, until a broker refuses the id or the epochs are
+// used up.
 func TestOneProducerID(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)
@@ -27,7 +27,7 @@ func TestOneProducerID(t *testing.T) {
 		waitReady(t, p, "t")
 		send(t, p, 1, record("t", "k", "v"))
 		l.waitAcks(t, 1)
-		_ = p.Close(done())
+		_ = p.Close(endedContext())
 		return p.id
 	}
 	first, second := session(), session()
@@ -41,7 +41,7 @@ func TestOneProducerID(t *testing.T) {
 		f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "t", Err: code, Count: 1})
 		send(t, p, 1, record("t", "k", "v"))
 		_ = l.failure(t)
-		_ = p.Close(done())
+		_ = p.Close(endedContext())
 		if after := session(); after.producer == before.producer || after.epoch != 0 {
 			t.Errorf("after %v: %+v, as before: %+v", code, after, before)
 		}
@@ -53,8 +53,8 @@ func TestOneProducerID(t *testing.T) {
 	}
 }
 
-// realEpochs holds against Apache Kafka what a session's own epoch is worth (KIP-360): once it has written to a partition, nothing of
-// an earlier session of the process is taken there. Before that, a late request is stored.
+// realEpochs tests the epochs of sessions with Apache Kafka (KIP-360): after a session has written to a partition, the broker refuses batches
+// of earlier sessions there. Before that, a late request is stored.
 func realEpochs(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	for _, topic := range []string{"written", "not-yet"} {
 		if err := kafkatest.CreateTopic(ctx, k.Brokers(), topic, 1, nil); err != nil {
@@ -67,31 +67,31 @@ func realEpochs(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	send(t, first, 1, record("written", "k", "1"))
 	send(t, first, 2, record("not-yet", "k", "1"))
 	l.waitAcks(t, 2)
-	_ = first.Close(done())
+	_ = first.Close(endedContext())
 	second, l := openSession(t, c)
 	waitReady(t, second, "written", "not-yet")
 	send(t, second, 1, record("written", "k", "2"))
 	l.waitAcks(t, 1)
 	for topic, want := range map[string]error{"written": sarama.ErrInvalidProducerEpoch, "not-yet": nil} {
-		if err := late(second, k.Brokers()[0], topic, first.id); !errors.Is(err, want) {
+		if err := sendLate(second, k.Brokers()[0], topic, first.id); !errors.Is(err, want) {
 			t.Errorf("a late request to a topic %s: %v, want %v", topic, err, want)
 		}
 	}
 	send(t, second, 2, record("written", "k", "3"))
 	send(t, second, 3, record("not-yet", "k", "2"))
 	l.waitAcks(t, 3)
-	_ = second.Close(done())
+	_ = second.Close(endedContext())
 }
 
-// late sends the second batch of an earlier session to partition 0.
-func late(p *Producer, addr, topic string, id identity) error {
+// sendLate sends the second batch of an earlier session to partition 0.
+func sendLate(p *Producer, addr, topic string, id identity) error {
 	b := sarama.NewBroker(addr)
 	if err := b.Open(p.control.conf); err != nil {
 		return err
 	}
-	defer b.Close() //nolint:errcheck // it is a test's
+	defer b.Close() //nolint:errcheck // in a test
 	now := time.Now()
-	_, err := p.produceAlone(b, topic, &sarama.RecordBatch{
+	_, err := p.produceOne(b, topic, &sarama.RecordBatch{
 		Version: 2, FirstTimestamp: now, MaxTimestamp: now, ProducerID: id.producer, ProducerEpoch: id.epoch, FirstSequence: 1,
 		Records: []*sarama.Record{{Value: []byte("late")}},
 	})

@@ -8,18 +8,17 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// askForLeaders has the watch look up all topics soon.
+// askForLeaders makes the watch look up all topics soon.
 func (p *Producer) askForLeaders() {
-	p.stale.Store(true)
+	p.leadersStale.Store(true)
 	select {
-	case p.asked <- struct{}{}:
+	case p.lookUpWanted <- struct{}{}:
 	default:
 	}
 }
 
-// lead gives each partition of a topic the leader that a look-up found. It is called by the watch alone, which knows
-// the brokers' addresses.
-func (p *Producer) lead(t *topic, md *sarama.TopicMetadata) {
+// setLeaders sets the leaders of a topic's partitions from metadata. Only the watch calls it.
+func (p *Producer) setLeaders(t *topic, md *sarama.TopicMetadata) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if t.id == (sarama.Uuid{}) {
@@ -27,28 +26,28 @@ func (p *Producer) lead(t *topic, md *sarama.TopicMetadata) {
 	}
 	for _, mp := range md.Partitions {
 		if int(mp.ID) >= len(t.parts) {
-			continue // more partitions than keys are hashed over
+			continue // a partition beyond the pinned count
 		}
 		part := &t.parts[mp.ID]
 		if mp.LeaderEpoch < part.epoch {
-			continue // the broker that answered has not heard yet
+			continue // the metadata is older
 		}
 		part.epoch = mp.LeaderEpoch
-		p.elect(part, p.nodeOf(mp))
+		p.setLeader(part, p.leaderNode(mp))
 	}
 }
 
-// unlead takes the leaders from a topic that is gone, so that nothing is sent until a look-up has found it.
-func (p *Producer) unlead(t *topic) {
+// clearLeaders removes the leaders of a missing topic, so that nothing is sent until a look-up finds the topic.
+func (p *Producer) clearLeaders(t *topic) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range t.parts {
-		p.elect(&t.parts[i], nil)
+		p.setLeader(&t.parts[i], nil)
 	}
 }
 
-// nodeOf finds the broker that leads, or nil.
-func (p *Producer) nodeOf(mp *sarama.PartitionMetadata) *node {
+// leaderNode returns the leader of a partition, or nil.
+func (p *Producer) leaderNode(mp *sarama.PartitionMetadata) *node {
 	addr, ok := p.control.brokers[mp.Leader]
 	if !ok || mp.Leader < 0 || errors.Is(mp.Err, sarama.ErrLeaderNotAvailable) {
 		return nil
@@ -58,68 +57,68 @@ func (p *Producer) nodeOf(mp *sarama.PartitionMetadata) *node {
 		n = p.newNode(mp.Leader, addr)
 		p.nodes[mp.Leader] = n
 	}
-	if n.addr != addr { // the broker at the old address is another one now
-		n.addr, n.broken = addr, errLost
-		n.kick()
+	if n.addr != addr { // the old address may be that of another broker
+		n.addr, n.connErr = addr, errLost
+		n.wake()
 	}
 	return n
 }
 
-// elect makes n the partition's leader as soon as nothing is under way at the one before. A partition that failed at the
-// old leader need not wait any longer.
-func (p *Producer) elect(part *partition, n *node) {
-	moved := part.wanted != n
-	part.wanted = n
+// setLeader makes n the partition's leader as soon as no request is open at the old one. A partition that waits for a resend is
+// released.
+func (p *Producer) setLeader(part *partition, n *node) {
+	moved := part.nextLeader != n
+	part.nextLeader = n
 	if moved && n != nil {
 		p.release(part)
 	}
 	if !part.held {
-		p.follow(part)
+		p.moveToLeader(part)
 	}
-	p.hurry(part, time.Now())
+	p.dropSilentLeader(part, time.Now())
 }
 
-// oldLeader is how long a broker that leads no more may keep an answer back. A living one says at once that it does not
-// lead; one that hangs would hold its partitions until the read time-out, long after others have taken them over.
-const oldLeader = 5 * time.Second
+// oldLeaderTimeout is how long we wait for an answer of an old leader. A running broker answers at once that it is not the leader; a hung
+// one would hold its partitions until the read time-out, although they have a new leader.
+const oldLeaderTimeout = 5 * time.Second
 
-// hurry gives up the connection to an old leader that does not answer. It is called at each look-up.
-func (p *Producer) hurry(part *partition, now time.Time) {
+// dropSilentLeader gives up the connection to an old leader that does not answer. It is called at each look-up.
+func (p *Producer) dropSilentLeader(part *partition, now time.Time) {
 	switch {
-	case !part.flying || part.wanted == nil || part.wanted == part.leader:
-		part.leaving = time.Time{}
-	case part.leaving.IsZero():
-		part.leaving = now
-	case now.Sub(part.leaving) > oldLeader:
-		part.leaving = time.Time{}
-		part.leader.broken = errLost
-		part.leader.kick()
+	case !part.inFlight || part.nextLeader == nil || part.nextLeader == part.leader:
+		part.leavingSince = time.Time{}
+	case part.leavingSince.IsZero():
+		part.leavingSince = now
+	case now.Sub(part.leavingSince) > oldLeaderTimeout:
+		part.leavingSince = time.Time{}
+		part.leader.connErr = errLost
+		part.leader.wake()
 	}
 }
 
-// orphans looks for partitions that have something to send and no leader. It reports whether there are
-// any, and ends the session when one has waited for too long.
-func (p *Producer) orphans(now time.Time) bool {
+// checkLeaderless reports whether a partition has records to send and no leader. It ends the session if a partition waits for longer than
+// AwayBudget.
+func (p *Producer) checkLeaderless(now time.Time) bool {
 	p.mu.Lock()
 	found := false
 	for _, t := range p.topics {
 		for i := range t.parts {
 			part := &t.parts[i]
-			if part.wanted != nil || len(part.queue) == 0 {
-				part.lost = time.Time{}
+			if part.nextLeader != nil || len(part.queue) == 0 {
+				part.leaderlessSince = time.Time{}
 				continue
 			}
 			found = true
-			if part.lost.IsZero() {
-				part.lost = now
+			if part.leaderlessSince.IsZero() {
+				part.leaderlessSince = now
 			}
-			if now.Sub(part.lost) > p.cluster.cfg.AwayBudget {
+			if now.Sub(part.leaderlessSince) > p.cluster.cfg.AwayBudget {
 				err := sarama.ErrLeaderNotAvailable
-				if v := t.verdict.Load(); v != nil && v.gone {
+				if v := t.verdict.Load(); v != nil && v.missing {
 					err = sarama.ErrUnknownTopicOrPartition
 				}
 				p.failLocked(&failure{
-					doing: fmt.Sprintf("find the leader of partition %d of topic %s", part.id, t.name), topic: t.name, err: err,
+					op: fmt.Sprintf("find the leader of partition %d of topic %s", part.id, t.name), topic: t.name, err: err,
 				})
 			}
 		}

@@ -7,23 +7,26 @@ import (
 	"time"
 )
 
-// The lease bounds when a request with records may leave and when it may arrive. With F for Config.FenceWait: another session that has
-// taken the slot reads the ends of partitions F after that at the earliest. So a request may leave until F/2 after the slot was last
-// seen to be this session's, and 3F/4 after it the connections of a request that has no answer are cut (ADR 20).
+// The lease limits when a request with records may be sent and may arrive. With F for Config.FenceWait: another session that has taken
+// the slot reads the ends of partitions F later at the earliest. So a request may be sent until F/2 after the slot was last seen to be
+// this session's, and after 3F/4 all connections are cut if a request has no answer (ADR 20).
 
-// errLease is a lease that ran out with requests open.
+// errLease means that the lease ran out while requests were open.
 var errLease = errors.New("the slot was not seen to be this session's for too long, so another instance may have it now")
 
 const (
-	// leaseChecks is how often in FenceWait open requests are compared with the lease.
+	// leaseChecks is the number of checks of the lease per FenceWait.
 	leaseChecks = 16
-	// leaseChunk is how much is written between two looks at the lease: a process that was frozen within a request does not finish it.
+	// leaseChunk is the number of bytes written between two checks of the lease, so that a process that was frozen during a request does
+	// not finish the request.
 	leaseChunk = 64 << 10
-	// heldLeast is for how long records must wait for the lease until that is reported: the first one after a quiet time waits for one check.
-	heldLeast = time.Second
+	// heldReportAfter is how long records must wait for the lease before it is reported. The first record after a quiet time always
+	// waits for one catalog check.
+	heldReportAfter = time.Second
 )
 
-// Renew notes that the slot was this session's at the time seen. With a FenceWait no request with records leaves before the first call.
+// Renew renews the lease: the slot was this session's at the time seen. With a FenceWait, no request with records is sent before the first
+// call.
 func (p *Producer) Renew(seen time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -31,20 +34,20 @@ func (p *Producer) Renew(seen time.Time) {
 		return
 	}
 	p.lease.Store(&seen)
-	if p.heldKnown {
+	if p.heldLogged {
 		p.cluster.log.Info("sending records again")
 	}
-	p.heldSince, p.heldKnown = time.Time{}, false
+	p.heldSince, p.heldLogged = time.Time{}, false
 	for _, n := range p.nodes {
-		if len(n.work) > 0 {
-			n.kick()
+		if len(n.listed) > 0 {
+			n.wake()
 		}
 	}
-	p.kickSaver()
+	p.wakeSaver()
 }
 
-// leaseAge is how long ago the slot was seen to be this session's. A clock that stops while the machine is suspended (the
-// monotonic one) is not believed alone.
+// leaseAge returns how long ago the slot was seen to be this session's. It uses the monotonic and the wall clock, because the monotonic
+// clock stops while the machine is suspended.
 func (p *Producer) leaseAge(now time.Time) time.Duration {
 	seen := p.lease.Load()
 	if seen == nil {
@@ -53,8 +56,8 @@ func (p *Producer) leaseAge(now time.Time) time.Duration {
 	return max(now.Sub(*seen), now.Round(0).Sub(seen.Round(0)))
 }
 
-// leased reports whether a request may leave now. If not, it waits for Renew; mu is held.
-func (p *Producer) leased(now time.Time) bool {
+// mayStart reports whether a request may be sent now. If not, it must wait for Renew. mu is held.
+func (p *Producer) mayStart(now time.Time) bool {
 	wait := p.cluster.cfg.FenceWait
 	if wait == 0 || p.leaseAge(now) <= wait/2 {
 		return true
@@ -65,20 +68,20 @@ func (p *Producer) leased(now time.Time) bool {
 	return false
 }
 
-// leaseOver reports whether no byte of a request may leave any more.
+// leaseOver reports whether no byte of a request may be sent any more.
 func (p *Producer) leaseOver(now time.Time) bool {
 	wait := p.cluster.cfg.FenceWait
 	return wait != 0 && p.leaseAge(now) > wait/4*3
 }
 
-// beginSaving counts a request with a position record as open when it may leave; false: the session is over.
+// beginSaving waits until a request with a position record may be sent, and counts it as open. It returns false if the session has ended.
 func (p *Producer) beginSaving() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for !p.over() && !p.leased(time.Now()) {
+	for !p.ended() && !p.mayStart(time.Now()) {
 		p.unlocked(p.awaitSaver)
 	}
-	if p.over() {
+	if p.ended() {
 		return false
 	}
 	p.open++
@@ -91,15 +94,15 @@ func (p *Producer) endSaving() {
 	p.open--
 }
 
-// heldTrouble is why nothing leaves, or nil; mu is held.
-func (p *Producer) heldTrouble(now time.Time) error {
-	if p.heldSince.IsZero() || now.Sub(p.heldSince) < heldLeast {
+// heldReason returns why records are held, or nil. mu is held.
+func (p *Producer) heldReason(now time.Time) error {
+	if p.heldSince.IsZero() || now.Sub(p.heldSince) < heldReportAfter {
 		return nil
 	}
 	return fmt.Errorf("records wait for a catalog check that finds the slot ours within %s (half of tuning.fence_wait)", p.cluster.cfg.FenceWait/2)
 }
 
-// watchLease looks at the lease now and then.
+// watchLease checks the lease periodically.
 func (p *Producer) watchLease() {
 	defer p.background.Done()
 	tick := time.NewTicker(p.cluster.cfg.FenceWait / leaseChecks)
@@ -114,18 +117,18 @@ func (p *Producer) watchLease() {
 	}
 }
 
-// checkLease reports that records are held. If the lease has run out and a request has no answer, it ends the session and cuts all
-// connections: what the kernel has not sent is thrown away.
+// checkLease logs that records are held. If the lease has run out and a request has no answer, it ends the session and cuts all
+// connections, so that the kernel sends nothing more.
 func (p *Producer) checkLease(now time.Time) {
 	p.mu.Lock()
-	if why := p.heldTrouble(now); why != nil && !p.heldKnown {
-		p.heldKnown = true
+	if why := p.heldReason(now); why != nil && !p.heldLogged {
+		p.heldLogged = true
 		p.cluster.log.Warn("records are held", "because", why,
 			"remedy", "find out why Postgres answers slowly, or raise tuning.fence_wait on all instances")
 	}
 	end := p.open > 0 && p.leaseOver(now)
 	if end {
-		p.failLocked(&failure{doing: fmt.Sprintf("send to kafka: %d requests are open, and the slot was last seen %s ago",
+		p.failLocked(&failure{op: fmt.Sprintf("send to kafka: %d requests are open, and the slot was last seen %s ago",
 			p.open, p.leaseAge(now).Round(time.Millisecond)), err: errLease})
 	}
 	p.mu.Unlock()
@@ -135,10 +138,10 @@ func (p *Producer) checkLease(now time.Time) {
 	}
 }
 
-// leasedDialer opens the connections that records take.
+// leasedDialer opens the connections for records.
 type leasedDialer struct{ p *Producer }
 
-// Dial is called by sarama.
+// Dial opens a connection for sarama.
 func (d leasedDialer) Dial(network, addr string) (net.Conn, error) {
 	c, err := d.p.dialer.dial(d.p.dialer.ctx, network, addr)
 	if err != nil {
@@ -147,13 +150,13 @@ func (d leasedDialer) Dial(network, addr string) (net.Conn, error) {
 	return leasedConn{c, d.p}, nil
 }
 
-// leasedConn writes while the lease lasts.
+// leasedConn is a connection that writes only during the lease.
 type leasedConn struct {
 	*trackedConn
 	p *Producer
 }
 
-// Write leaves a request unfinished, which no broker stores, once the lease has run out.
+// Write closes the connection when the lease runs out. Brokers do not store an unfinished request.
 func (c leasedConn) Write(b []byte) (written int, err error) {
 	for {
 		if c.p.leaseOver(time.Now()) {

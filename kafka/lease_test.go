@@ -18,10 +18,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// leaseWait is longer than any test takes, so that only the times that a test gives to Renew decide.
+// leaseWait is longer than any test, so that only the arguments of Renew matter.
 const leaseWait = time.Hour
 
-// leasedConfig is that of a daemon that delivers deduplicated, with a position topic.
+// leasedConfig returns a configuration with a lease and a position topic.
 func leasedConfig(t *testing.T, f *fake) Config {
 	t.Helper()
 	f.createTopic(t, positions, 1, map[string]string{"cleanup.policy": "compact"})
@@ -30,7 +30,7 @@ func leasedConfig(t *testing.T, f *fake) Config {
 	return cfg
 }
 
-// TestLease: a request leaves while the slot was seen within half of FenceWait, by either clock, and waits otherwise.
+// TestLease: a request is sent if the slot was seen less than half of FenceWait ago by both clocks, and waits otherwise.
 func TestLease(t *testing.T) {
 	for name, old := range map[string]time.Time{
 		"never":                           {},
@@ -54,9 +54,9 @@ func TestLease(t *testing.T) {
 			sendMany(t, p, "t", 1, 11)
 			saved := make(chan error, 1)
 			p.SavePosition(checkpoint.PositionRecord{Slot: "s"}, func(err error) { saved <- err })
-			heldSaver(t, saved)
-			p.checkLease(time.Now()) // nothing is open
-			for _, n := range sentBy(p) {
+			waitForHeldSaver(t, saved)
+			p.checkLease(time.Now()) // no request is open
+			for _, n := range waitForWork(p) {
 				if req, wait := n.step(); req != nil || wait != time.Hour {
 					t.Errorf("a request leaves (%v), or %s is waited for", req != nil, wait)
 				}
@@ -69,7 +69,7 @@ func TestLease(t *testing.T) {
 			if err := <-saved; err != nil {
 				t.Error(err)
 			}
-			p.Renew(time.Now().Add(-2 * leaseWait)) // an answer that took long takes nothing back
+			p.Renew(time.Now().Add(-2 * leaseWait)) // a late answer does not shorten the lease
 			sendMany(t, p, "t", 11, 21)
 			l.waitAcks(t, 20)
 			if err := finish(within(time.Second), p); err != nil {
@@ -79,8 +79,8 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// heldSaver waits until the goroutine that saves position records waits for the lease.
-func heldSaver(t *testing.T, saved <-chan error) {
+// waitForHeldSaver waits until the saver waits for the lease.
+func waitForHeldSaver(t *testing.T, saved <-chan error) {
 	t.Helper()
 	stacks := make([]byte, 1<<20)
 	for !bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte(".beginSaving(")) {
@@ -92,12 +92,12 @@ func heldSaver(t *testing.T, saved <-chan error) {
 	}
 }
 
-// sentBy waits until some broker has something to send.
-func sentBy(p *Producer) (out []*node) {
+// waitForWork waits until some broker has listed partitions, and returns the brokers.
+func waitForWork(p *Producer) (out []*node) {
 	for len(out) == 0 {
 		p.mu.Lock()
 		for _, n := range p.nodes {
-			if len(n.work) > 0 {
+			if len(n.listed) > 0 {
 				out = append(out, n)
 			}
 		}
@@ -107,8 +107,8 @@ func sentBy(p *Producer) (out []*node) {
 	return out
 }
 
-// TestLeaseHeldIsSaid: what waits for the lease for longer than one check takes is in the log, once, and in what Healthy says.
-func TestLeaseHeldIsSaid(t *testing.T) {
+// TestLeaseHeldIsReported: if records wait for the lease for longer than heldReportAfter, this is logged once, and Healthy returns it.
+func TestLeaseHeldIsReported(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)
 	cfg := leasedConfig(t, f)
@@ -117,20 +117,20 @@ func TestLeaseHeldIsSaid(t *testing.T) {
 	p, l := openSession(t, newTestCluster(t, cfg))
 	waitReady(t, p, "t")
 	send(t, p, 1, record("t", "k", "v"))
-	for since := (time.Time{}); since.IsZero(); { // until the broker's goroutine has looked
+	for since := (time.Time{}); since.IsZero(); { // until the broker's goroutine waits for the lease
 		runtime.Gosched()
 		p.mu.Lock()
 		since = p.heldSince
 		p.mu.Unlock()
 	}
 	for range 3 {
-		p.checkLease(time.Now().Add(2 * heldLeast))
+		p.checkLease(time.Now().Add(2 * heldReportAfter))
 	}
 	if n := log.lines("records are held"); n != 1 {
-		t.Errorf("said %d times", n)
+		t.Errorf("logged %d times", n)
 	}
 	p.mu.Lock()
-	p.heldSince = time.Now().Add(-2 * heldLeast)
+	p.heldSince = time.Now().Add(-2 * heldReportAfter)
 	p.mu.Unlock()
 	if err := p.Healthy(); err == nil || !strings.Contains(err.Error(), "wait for a catalog check") {
 		t.Errorf("healthy: %v", err)
@@ -143,7 +143,7 @@ func TestLeaseHeldIsSaid(t *testing.T) {
 	if log.lines("sending records again") != 1 {
 		t.Error("the log does not say that records are sent again")
 	}
-	_ = p.Close(done())
+	_ = p.Close(endedContext())
 }
 
 // TestLeaseEnds: when the lease runs out with a request open, the session ends and its connections are cut.
@@ -169,8 +169,8 @@ func TestLeaseEnds(t *testing.T) {
 				p.SavePosition(checkpoint.PositionRecord{Slot: "s"}, func(err error) { saved <- err })
 			}
 			<-arrived
-			p.checkLease(time.Now().Add(leaseWait/4*3 - time.Minute)) // just in time
-			if p.over() {
+			p.checkLease(time.Now().Add(leaseWait/4*3 - time.Minute)) // before the end of the lease
+			if p.ended() {
 				t.Fatal("the session has ended early")
 			}
 			p.checkLease(time.Now().Add(leaseWait/4*3 + time.Minute))
@@ -190,14 +190,14 @@ func TestLeaseEnds(t *testing.T) {
 			}
 			if what == "position" {
 				if err := <-saved; err == nil {
-					t.Error("the record is said to be saved")
+					t.Error("the record was reported as saved")
 				}
 			}
 		})
 	}
 }
 
-// TestLeaseIsWatched: the end of the lease ends the session without any call to the producer.
+// TestLeaseIsWatched: the end of the lease ends the session without a call to the producer.
 func TestLeaseIsWatched(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)
@@ -214,7 +214,7 @@ func TestLeaseIsWatched(t *testing.T) {
 		return nil, errors.New("cut"), true
 	})
 	send(t, p, 1, record("t", "k", "v"))
-	for open := false; !open; { // on a machine that stands still for 0.2 s, again
+	for open := false; !open; { // repeated if the machine is slow
 		p.Renew(time.Now())
 		select {
 		case <-arrived:
@@ -225,10 +225,10 @@ func TestLeaseIsWatched(t *testing.T) {
 	if err := l.failure(t); !errors.Is(err, errLease) {
 		t.Error(err)
 	}
-	_ = p.Close(done())
+	_ = p.Close(endedContext())
 }
 
-// TestLeaseHoldsResends: what is to be sent again waits for the lease like anything else.
+// TestLeaseHoldsResends: a resend waits for the lease.
 func TestLeaseHoldsResends(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)
@@ -242,13 +242,13 @@ func TestLeaseHoldsResends(t *testing.T) {
 			return nil, nil, false
 		}
 		old := time.Now().Add(-leaseWait)
-		p.lease.Store(&old) // time passes
+		p.lease.Store(&old) // as if time had passed
 		close(refused)
 		return refuse(r, kerr.NotLeaderForPartition.Code), nil, true
 	})
 	send(t, p, 1, record("t", "k", "v"))
 	<-refused
-	for _, n := range sentBy(p) { // released after its pause
+	for _, n := range waitForWork(p) { // after the pause of the resend
 		if req, _ := n.step(); req != nil {
 			t.Error("it is sent again")
 		}
@@ -258,10 +258,10 @@ func TestLeaseHoldsResends(t *testing.T) {
 	}
 	p.Renew(time.Now())
 	l.waitAcks(t, 1)
-	_ = p.Close(done())
+	_ = p.Close(endedContext())
 }
 
-// TestLeaseWithinARequest: the rest of a request that is being written when the lease runs out is not written.
+// TestLeaseWithinARequest: when the lease runs out during the write of a request, the rest is not written.
 func TestLeaseWithinARequest(t *testing.T) {
 	f := newFake(t)
 	p, _ := openSession(t, newTestCluster(t, leasedConfig(t, f)))
@@ -293,10 +293,10 @@ func TestLeaseWithinARequest(t *testing.T) {
 	if got != n || got < 2*leaseChunk || got > 3*leaseChunk {
 		t.Errorf("%d bytes of %d arrived, %d were written", got, 10*leaseChunk, n)
 	}
-	_ = p.Close(done())
+	_ = p.Close(endedContext())
 }
 
-// TestCloseEndsTheSending: no request is made once Close was called, and the open one gets its answer.
+// TestCloseEndsTheSending: after the call of Close no request begins, and the open request gets its answer.
 func TestCloseEndsTheSending(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 2, nil)
@@ -311,14 +311,14 @@ func TestCloseEndsTheSending(t *testing.T) {
 		}
 		return nil, nil, false
 	})
-	send(t, p, 1, to(0, record("t", "k", "v")))
+	send(t, p, 1, toPartition(0, record("t", "k", "v")))
 	<-arrived
-	send(t, p, 2, to(1, record("t", "k", "v"))) // it waits for the answer, and for nothing else
+	send(t, p, 2, toPartition(1, record("t", "k", "v"))) // waits only for the answer
 	closed := make(chan error)
 	go func() { closed <- p.Close(within(time.Minute)) }()
-	eventually(t, "the end of the sending", p.over)
-	for _, n := range sentBy(p) {
-		n.open-- // as after the answer; Close does not look for another moment
+	eventually(t, "the end of the sending", p.ended)
+	for _, n := range waitForWork(p) {
+		n.open-- // as after the answer; Close checks this later
 		if req, _ := n.step(); req != nil {
 			t.Error("a request is made")
 		}
@@ -333,7 +333,7 @@ func TestCloseEndsTheSending(t *testing.T) {
 	}
 }
 
-// TestUnanswered: whether something may still come to be in the log.
+// TestUnanswered: whether an unacknowledged batch may be stored.
 func TestUnanswered(t *testing.T) {
 	for name, row := range map[string]struct {
 		answer func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool)
@@ -366,7 +366,7 @@ func TestUnanswered(t *testing.T) {
 			f := newFake(t)
 			f.createTopic(t, "t", 1, nil)
 			cfg := testConfig(f.ListenAddrs()...)
-			if name == "refused" { // what is sent again and not answered when the session is closed is in doubt
+			if name == "refused" { // a resend that is open when the session is closed may be stored
 				cfg.RetryMin, cfg.RetryMax = time.Minute, time.Minute
 			}
 			p, _ := openSession(t, newTestCluster(t, cfg))
@@ -408,7 +408,7 @@ func lostThenStored() func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool) 
 	}
 }
 
-// refuse answers each partition with a code.
+// refuse returns an answer with a code for each partition.
 func refuse(r *kmsg.ProduceRequest, code int16) kmsg.Response {
 	res := r.ResponseKind().(*kmsg.ProduceResponse)
 	for _, rt := range r.Topics {

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// maxTopicLabels bounds the one open-ended label; further topics are counted together as "other".
+// maxTopicLabels is the maximum number of label values for topics; further topics are counted as "other".
 const maxTopicLabels = 200
 
 type metrics struct {
@@ -26,7 +26,7 @@ type metrics struct {
 	tailReads   *prometheus.CounterVec
 	tailSeconds prometheus.Histogram
 
-	// What sarama counts of its connections.
+	// Counted by sarama.
 	requests, sent, received prometheus.Counter
 	open                     prometheus.Gauge
 
@@ -64,10 +64,10 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		delivered: counters("events_delivered_total", "Events acknowledged by Kafka.", "topic"),
 		bytes:     counters("event_bytes_total", "Key, value and headers of the events acknowledged by Kafka.", "topic"),
-		size:      histogram("event_size_bytes", "Key, value and headers of an event acknowledged by Kafka.", sizes),
+		size:      histogram("event_size_bytes", "Size of an event acknowledged by Kafka: key, value and headers.", sizes),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "outboxcdc_kafka_produce_duration_seconds",
-			Help:    "Time from the first sending of a batch to its acknowledgement.",
+			Help:    "Time from the first sending of a batch to its acknowledgement, resends included.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}, []string{"topic"}),
 		batchEvents: histogram("kafka_batch_events", "Events in a batch that Kafka has acknowledged.", prometheus.ExponentialBuckets(1, 4, 8)),
@@ -100,7 +100,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// label is the topic's label value.
+// label returns the topic's label value.
 func (m *metrics) label(topic string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -114,14 +114,14 @@ func (m *metrics) label(topic string) string {
 	return topic
 }
 
-// topicMetrics are the series of one topic, looked up once.
+// topicMetrics are the series of one topic.
 type topicMetrics struct {
 	delivered, bytes prometheus.Counter
 	duration         prometheus.Observer
 }
 
-// of returns a topic's series; they exist from then on, at zero.
-func (m *metrics) of(topic string) topicMetrics {
+// forTopic returns a topic's series, and creates them with the value 0.
+func (m *metrics) forTopic(topic string) topicMetrics {
 	label := m.label(topic)
 	return topicMetrics{m.delivered.WithLabelValues(label), m.bytes.WithLabelValues(label), m.duration.WithLabelValues(label)}
 }
@@ -131,7 +131,7 @@ func (m *metrics) acked(b *batch) {
 	c := &b.part.topic.counts
 	c.delivered.Add(float64(len(b.entries)))
 	c.bytes.Add(float64(len(b.bytes)))
-	c.duration.Observe(time.Since(b.began).Seconds())
+	c.duration.Observe(time.Since(b.sentAt).Seconds())
 	m.batchEvents.Observe(float64(len(b.entries)))
 	m.batchBytes.Observe(float64(b.size))
 	for i := range b.entries {

@@ -8,74 +8,75 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// node is one broker as a leader of partitions, with one goroutine that sends to it. There is no linger: what gathers
-// between two Flush is one request, and so is what gathers while one is open. Once Config.BatchLimit has gathered, it
-// does not wait for Flush, and a further request may leave, up to Config.Requests.
+// node is one broker as a leader of partitions, with one goroutine that sends to it. There is no linger time: the records between two
+// calls of Flush, or during an open request, become one request. When Config.BatchLimit bytes have gathered, they do not wait for Flush,
+// and another request may be sent, up to Config.Requests.
 //
-// Sarama's part is the connection: dialling, TLS, the protocol version, request and answer. A connection is used once:
-// after an error it is closed, with everything in it answered, before the next is opened.
+// Sarama does the connection: dialling, TLS, the protocol version, request and answer. After an error the connection is closed, and all
+// its requests get an answer or an error, before the next one is opened.
 type node struct {
-	p    *Producer
-	id   int32
-	wake chan struct{}
+	p      *Producer
+	id     int32
+	wakeup chan struct{}
 
 	// Guarded by Producer.mu.
-	addr   string
-	work   []*partition // those with something to send
-	fresh  int          // bytes handed to Send since the last request
-	open   int          // requests without an answer
-	kicked bool
-	broken error     // the connection is of no use any more
-	pause  time.Time // nothing is sent before: the broker asked for it, or the connection failed
-	down   time.Time // since when there is no connection; zero: there is, or none was needed
-	why    error     // what the last try to connect met
+	addr        string
+	listed      []*partition // partitions with something to send
+	newBytes    int          // bytes passed to Send since the last request
+	open        int          // requests without an answer
+	woken       bool
+	connErr     error     // the connection must be closed
+	pausedUntil time.Time // no request is sent earlier, because of throttling or a failed connection
+	downSince   time.Time // when the first attempt to connect failed; zero: connected, or not needed
+	connectErr  error     // error of the last attempt to connect
 
-	// The goroutine's own.
+	// Used only by the goroutine.
 	broker   *sarama.Broker
 	failures int
 }
 
-// request is what is open at a broker.
+// request is a produce request and its batches.
 type request struct {
 	batches []*batch
 	wire    *sarama.ProduceRequest
 }
 
-// mostPerRequest bounds the bytes of a request, unless a single record is larger: the broker holds all of it in memory,
-// and answers when its last partition is replicated.
-const mostPerRequest = 4 << 20
+// maxRequestBytes is the maximum size of a request, unless a single record is larger. The broker has the whole request in memory, and
+// answers when the last partition is replicated.
+const maxRequestBytes = 4 << 20
 
 func (p *Producer) newNode(id int32, addr string) *node {
-	n := &node{p: p, id: id, addr: addr, wake: make(chan struct{}, 1)}
+	n := &node{p: p, id: id, addr: addr, wakeup: make(chan struct{}, 1)}
 	p.senders.Add(1)
 	go n.run()
 	return n
 }
 
-func (n *node) kick() {
-	if n.kicked {
+// wake wakes the goroutine. mu is held.
+func (n *node) wake() {
+	if n.woken {
 		return
 	}
-	n.kicked = true
+	n.woken = true
 	select {
-	case n.wake <- struct{}{}:
+	case n.wakeup <- struct{}{}:
 	default:
 	}
 }
 
-// free: a request may leave now.
-func (n *node) free() bool {
-	return n.open == 0 && !n.p.gathering || n.open < n.p.cluster.cfg.Requests && n.fresh >= n.p.cluster.cfg.BatchLimit
+// canSend reports whether a request may be sent now.
+func (n *node) canSend() bool {
+	return n.open == 0 && !n.p.gathering || n.open < n.p.cluster.cfg.Requests && n.newBytes >= n.p.cluster.cfg.BatchLimit
 }
 
 func (n *node) unlist(part *partition) {
 	part.listed = false
-	if i := slices.Index(n.work, part); i >= 0 {
-		n.work = slices.Delete(n.work, i, i+1)
+	if i := slices.Index(n.listed, part); i >= 0 {
+		n.listed = slices.Delete(n.listed, i, i+1)
 	}
 }
 
-// run sends until the session's connections are cut. After a failure it only waits for open answers.
+// run sends requests until the session's connections are cut. After a failure of the session it sends nothing.
 func (n *node) run() {
 	defer n.p.senders.Done()
 	defer n.hangUp()
@@ -92,31 +93,31 @@ func (n *node) run() {
 		}
 		timer.Reset(wait)
 		select {
-		case <-n.wake:
+		case <-n.wakeup:
 		case <-timer.C:
 		case <-n.p.dialer.ctx.Done():
 		}
 	}
 }
 
-// step finds out what is to be done: send a request, look again at once (0), or wait.
+// step returns a request to send, or how long to wait before the next step.
 func (n *node) step() (*request, time.Duration) {
 	p := n.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n.kicked = false
+	n.woken = false
 	now := time.Now()
 	switch {
-	case n.broken != nil:
-		p.unlocked(n.hangUp) // all its requests are answered then
-		n.failed(now)
-		n.broken = nil
+	case n.connErr != nil:
+		p.unlocked(n.hangUp) // returns when all its requests are answered
+		n.noteFailure(now)
+		n.connErr = nil
 		return nil, 0
-	case p.over() || len(n.work) == 0 || !n.free():
+	case p.ended() || len(n.listed) == 0 || !n.canSend():
 		return nil, time.Hour
-	case now.Before(n.pause):
-		return nil, n.pause.Sub(now)
-	case !p.leased(now):
+	case now.Before(n.pausedUntil):
+		return nil, n.pausedUntil.Sub(now)
+	case !p.mayStart(now):
 		return nil, time.Hour // until it is renewed
 	case n.broker == nil:
 		n.connect()
@@ -129,14 +130,14 @@ func (n *node) step() (*request, time.Duration) {
 	return req, 0
 }
 
-// unlocked runs what may wait for goroutines that take the lock.
+// unlocked runs f without the lock, because f may wait for goroutines that need it.
 func (p *Producer) unlocked(f func()) {
 	p.mu.Unlock()
 	defer p.mu.Lock()
 	f()
 }
 
-// connect is called with the lock held, and gives it back while it waits.
+// connect opens a connection. mu is held, except while connect waits.
 func (n *node) connect() {
 	p, addr := n.p, n.addr
 	b := sarama.NewBroker(addr)
@@ -147,30 +148,30 @@ func (n *node) connect() {
 		}
 	})
 	if err == nil {
-		n.broker, n.down, n.why = b, time.Time{}, nil
+		n.broker, n.downSince, n.connectErr = b, time.Time{}, nil
 		return
 	}
 	now := time.Now()
-	if n.down.IsZero() {
-		n.down = now
+	if n.downSince.IsZero() {
+		n.downSince = now
 	}
-	n.why = &failure{doing: fmt.Sprintf("reach broker %d at %s", n.id, addr), err: err}
-	n.failed(now)
-	if now.Sub(n.down) > p.cluster.cfg.AwayBudget {
-		p.failLocked(n.why)
+	n.connectErr = &failure{op: fmt.Sprintf("reach broker %d at %s", n.id, addr), err: err}
+	n.noteFailure(now)
+	if now.Sub(n.downSince) > p.cluster.cfg.AwayBudget {
+		p.failLocked(n.connectErr)
 		p.unlocked(p.deliver)
 	}
 }
 
-// failed notes that the connection was lost or not had, which often means that others lead now.
-func (n *node) failed(now time.Time) {
+// noteFailure delays the next attempt after a lost or failed connection, and requests the leaders, which have often changed.
+func (n *node) noteFailure(now time.Time) {
 	cfg := &n.p.cluster.cfg
-	n.pause = now.Add(doubling(cfg.RetryMin, cfg.RetryMax, n.failures))
+	n.pausedUntil = now.Add(doubling(cfg.RetryMin, cfg.RetryMax, n.failures))
 	n.failures++
 	n.p.askForLeaders()
 }
 
-// hangUp returns when every open request has its answer, if only an error.
+// hangUp closes the connection. It returns when every open request has an answer or an error.
 func (n *node) hangUp() {
 	if n.broker != nil {
 		_ = n.broker.Close()
@@ -178,17 +179,17 @@ func (n *node) hangUp() {
 	n.broker = nil
 }
 
-// gather makes a request of one batch of each partition that has something to send.
+// gather makes a request with one batch of each listed partition.
 func (n *node) gather(now time.Time) *request {
 	p := n.p
 	req := &request{wire: p.produceRequest()}
-	size, rest := 0, n.work[:0]
-	for _, part := range n.work {
-		room := mostPerRequest - size
+	size, rest := 0, n.listed[:0]
+	for _, part := range n.listed {
+		room := maxRequestBytes - size
 		if size == 0 {
-			room = hugeLimit // a large record goes all the same, when it is the first
+			room = hugeLimit // the first batch may be larger
 		}
-		if b := p.next(part, room, now); b != nil {
+		if b := p.nextBatch(part, room, now); b != nil {
 			req.batches = append(req.batches, b)
 			req.wire.AddBatch(part.topic.name, part.id, &b.wire)
 			size += b.size
@@ -197,13 +198,13 @@ func (n *node) gather(now time.Time) *request {
 			rest = append(rest, part)
 		}
 	}
-	clear(n.work[len(rest):])
-	n.work, n.fresh = rest, 0
+	clear(n.listed[len(rest):])
+	n.listed, n.newBytes = rest, 0
 	if len(req.batches) == 0 {
 		return nil
 	}
 	if len(rest) > 0 {
-		n.fresh = p.cluster.cfg.BatchLimit // what is left need not wait for more
+		n.newBytes = p.cluster.cfg.BatchLimit // the remaining batches do not wait for Flush
 	}
 	n.open++
 	p.open++
@@ -215,8 +216,8 @@ func (p *Producer) produceRequest() *sarama.ProduceRequest {
 	return &sarama.ProduceRequest{Version: 9, RequiredAcks: sarama.WaitForAll, Timeout: int32(p.cluster.cfg.ProduceTimeout / time.Millisecond)}
 }
 
-// send hands the request to sarama, which writes it before it returns. What can make that wait longer than the network
-// does has been waited for: a free slot in the connection, and the broker's wish for a pause.
+// send sends a request through sarama, which returns after writing it. Sarama does not wait for a free slot or for a throttling pause
+// here, because step has waited for both.
 func (n *node) send(req *request) {
 	err := n.broker.AsyncProduce(req.wire, func(res *sarama.ProduceResponse, err error) { n.answer(req, res, err) })
 	if err != nil {
@@ -224,17 +225,17 @@ func (n *node) send(req *request) {
 	}
 }
 
-// answer is called once for each request, by sarama's reader of the connection or by send.
+// answer handles the answer or error of a request. It is called once per request, by sarama's reader or by send.
 func (n *node) answer(req *request, res *sarama.ProduceResponse, err error) {
 	p := n.p
 	p.mu.Lock()
 	n.open--
 	p.open--
 	if err != nil {
-		if kindOf(err).reason == reasonOther { // nonsense instead of an answer
+		if kindOf(err).reason == reasonOther { // the answer cannot be decoded
 			err = fmt.Errorf("%w (%w)", errLost, err)
 		}
-		n.broken = err
+		n.connErr = err
 	} else {
 		n.failures = 0
 		n.throttle(res.ThrottleTime)
@@ -244,11 +245,11 @@ func (n *node) answer(req *request, res *sarama.ProduceResponse, err error) {
 		if v == nil {
 			v = verdictOn(res, b.part.topic.name, b.part.id)
 		}
-		b.doubtful = b.doubtful || doubtful(v)
-		p.answered(b, v)
+		b.maybeStored = b.maybeStored || maybeStored(v)
+		p.handleAnswer(b, v)
 	}
-	if n.broken != nil || n.free() && len(n.work) > 0 {
-		n.kick()
+	if n.connErr != nil || n.canSend() && len(n.listed) > 0 {
+		n.wake()
 	}
 	p.mu.Unlock()
 	p.deliver()
@@ -266,13 +267,13 @@ func verdictOn(res *sarama.ProduceResponse, topic string, id int32) error {
 	return block.Err
 }
 
-// throttle: sarama would sleep too, but deaf to everything.
+// throttle delays the next request as requested by the broker. Sarama's own pause could not be interrupted.
 func (n *node) throttle(d time.Duration) {
 	if d <= 0 {
 		return
 	}
 	n.p.metrics.throttle.Add(d.Seconds())
-	if until := time.Now().Add(d); until.After(n.pause) {
-		n.pause = until
+	if until := time.Now().Add(d); until.After(n.pausedUntil) {
+		n.pausedUntil = until
 	}
 }

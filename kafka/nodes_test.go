@@ -17,9 +17,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// TestThreeNodes is what only a cluster can show: three nodes, three replicas, two of them in sync. Each fault happens
-// within one session under load, with one and with five requests open; nothing may be lost, repeated, out of order, or
-// acknowledged out of order.
+// TestThreeNodes runs faults in a cluster of three nodes, with three replicas and min.insync.replicas=2. Each fault happens within one
+// session under load, with one and with five open requests. No record may be lost, duplicated, out of order, or acknowledged out of order.
 func TestThreeNodes(t *testing.T) {
 	if os.Getenv("OUTBOXCDC_PROVE") == "" {
 		t.Skip("only `make prove` runs it (OUTBOXCDC_PROVE=1): it takes minutes")
@@ -57,7 +56,7 @@ type nodesTest struct {
 	result nodesResult
 }
 
-// nodesResult is a row of docs/proof.md, which test/prove makes.
+// nodesResult is a row of docs/proof.md, which test/prove writes.
 type nodesResult struct {
 	Fault    string  `json:"fault"`
 	Requests int     `json:"requests"`
@@ -98,7 +97,7 @@ func (s *nodesTest) run(requests int, harm func(context.Context, *nodesTest) err
 		t.Fatal(err)
 	}
 	cfg := testConfig(s.k.Brokers()...)
-	cfg.Requests, cfg.BatchLimit = requests, 8000 // so that a partition has several batches under way
+	cfg.Requests, cfg.BatchLimit = requests, 8000 // so that a partition has several batches
 	cfg.RetryMin, cfg.RetryMax, cfg.Retries = 20*time.Millisecond, time.Second, 200
 	cfg.AwayBudget = 2 * time.Minute
 	cfg.Compression = "lz4"
@@ -154,7 +153,7 @@ func (s *nodesTest) run(requests int, harm func(context.Context, *nodesTest) err
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := inOrder(recs, nodesPartitions); err != nil || uint64(len(recs)) != n-1 {
+	if err := checkOrderAndHash(recs, nodesPartitions); err != nil || uint64(len(recs)) != n-1 {
 		t.Errorf("%d records, want %d; %v", len(recs), n-1, err)
 	}
 }
@@ -173,7 +172,7 @@ func rollingRestart(ctx context.Context, s *nodesTest) error {
 		if err := node.Stop(ctx); err != nil {
 			return err
 		}
-		if err := s.again(ctx, node); err != nil {
+		if err := s.restart(ctx, node); err != nil {
 			return err
 		}
 	}
@@ -186,24 +185,23 @@ func brokersKilled(ctx context.Context, s *nodesTest) error {
 		if err := node.Kill(); err != nil {
 			return err
 		}
-		time.Sleep(5 * time.Second) // its partitions are given to others after broker.session.timeout.ms
-		if err := s.again(ctx, node); err != nil {
+		time.Sleep(5 * time.Second) // its partitions get new leaders after broker.session.timeout.ms
+		if err := s.restart(ctx, node); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// again starts a node and waits until it has what it missed: the next fault must not hit the last copy.
-func (s *nodesTest) again(ctx context.Context, node *kafkatest.Real) error {
+// restart starts a node and waits until its replicas are in sync, so that the next fault does not hit the last copy.
+func (s *nodesTest) restart(ctx context.Context, node *kafkatest.Real) error {
 	if err := node.StartAgain(ctx); err != nil {
 		return err
 	}
 	return kafkatest.AwaitInSync(ctx, s.k.Brokers(), s.topic, nodesPartitions, len(s.k.Nodes))
 }
 
-// tooFewReplicas: the topic wants three in sync while one node is dead. (With two dead the controllers would have no
-// majority, and nobody could say that too few are in sync.)
+// tooFewReplicas requires three in-sync replicas while one node is stopped. (With two stopped nodes the controllers would have no majority.)
 func tooFewReplicas(ctx context.Context, s *nodesTest) error {
 	want := func(n string) error {
 		return kafkatest.SetTopicConfig(ctx, s.k.Brokers(), s.topic, map[string]string{"min.insync.replicas": n})
@@ -216,14 +214,14 @@ func tooFewReplicas(ctx context.Context, s *nodesTest) error {
 		return err
 	}
 	time.Sleep(time.Minute)
-	if err := s.again(ctx, node); err != nil {
+	if err := s.restart(ctx, node); err != nil {
 		return err
 	}
 	return want("2")
 }
 
-// cuttingDialer cuts connections about every tenth request: before it is written, in the middle of it, or behind it, so
-// that it is stored and its answer lost.
+// cuttingDialer cuts the connection of about every tenth request: before the request, within the request, or after it, so that the request
+// is stored and its answer is lost.
 type cuttingDialer struct {
 	next interface {
 		Dial(network, addr string) (net.Conn, error)
@@ -247,7 +245,7 @@ func (d *cuttingDialer) stop() {
 	d.stopped = true
 }
 
-// draw is how the next write is cut: 0 to 2, or -1.
+// draw returns how the next write is cut: 0 to 2, or -1 for not at all.
 func (d *cuttingDialer) draw(size int) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -274,7 +272,7 @@ func (c *cuttingConn) Write(b []byte) (int, error) {
 		return 0, net.ErrClosed
 	case 2:
 		n, err := c.Conn.Write(b)
-		time.AfterFunc(3*time.Millisecond, func() { _ = c.Close() }) // it may or may not be answered until then
+		time.AfterFunc(3*time.Millisecond, func() { _ = c.Close() }) // before or after the answer
 		return n, err
 	}
 	return c.Conn.Write(b)

@@ -34,7 +34,7 @@ func TestOpenErrors(t *testing.T) {
 	if _, err := c.Open(context.Background(), Callbacks{}); err == nil || !strings.Contains(err.Error(), "internal error") {
 		t.Errorf("second session beside the first: %v", err)
 	}
-	_ = p.Close(done())
+	_ = p.Close(endedContext())
 
 	dead := newTestCluster(t, testConfig("127.0.0.1:1"))
 	began := time.Now()
@@ -44,7 +44,7 @@ func TestOpenErrors(t *testing.T) {
 		t.Errorf("no broker: %v after %s", err, time.Since(began))
 	}
 
-	// One of two seeds being dead is nothing to talk about.
+	// One unreachable seed of two is not an error.
 	p, _ = openSession(t, newTestCluster(t, testConfig("127.0.0.1:1", f.ListenAddrs()[0])))
 	if err := p.Healthy(); err != nil {
 		t.Error(err)
@@ -73,7 +73,7 @@ func TestTLS(t *testing.T) {
 	trusted := srv.Client().Transport.(*http.Transport).TLSClientConfig
 	cfg.Security = func() (brokerauth.Config, error) { return brokerauth.Config{TLS: trusted}, nil }
 	p, _ := openSession(t, newTestCluster(t, cfg))
-	if err := p.Close(done()); err != nil {
+	if err := p.Close(endedContext()); err != nil {
 		t.Error(err)
 	}
 	cfg.Security = func() (brokerauth.Config, error) { return brokerauth.Config{TLS: &tls.Config{}}, nil }

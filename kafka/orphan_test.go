@@ -12,43 +12,43 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// standstill is a broker's network that lets nothing in for a while: what was sent stays in the sender's kernel, which tries again
-// and again, also after the sender has closed the connection.
-type standstill struct {
-	still atomic.Bool   // for the connections accepted before thaw
-	over  chan struct{} // closed: it is well again
-	thaw  atomic.Bool   // later connections are well
-	open  atomic.Int32  // connections that stood still and have not ended
+// stalledNetwork is a broker's network that delivers no bytes to the broker for some time. The bytes stay in the sender's kernel, which
+// repeats them, even after the sender has closed the connection.
+type stalledNetwork struct {
+	stalled atomic.Bool   // applies to the connections accepted before thaw
+	over    chan struct{} // closed when the network works again
+	thaw    atomic.Bool   // later connections are not stalled
+	open    atomic.Int32  // stalled connections that have not ended
 }
 
-func (s *standstill) listen(network, addr string) (net.Listener, error) {
+func (s *stalledNetwork) listen(network, addr string) (net.Listener, error) {
 	l, err := net.Listen(network, addr)
-	return &stillListener{l, s}, err
+	return &stalledListener{l, s}, err
 }
 
-type stillListener struct {
+type stalledListener struct {
 	net.Listener
-	*standstill
+	*stalledNetwork
 }
 
-func (l *stillListener) Accept() (net.Conn, error) {
+func (l *stalledListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil || l.thaw.Load() {
 		return c, err
 	}
 	_ = c.(*net.TCPConn).SetReadBuffer(4096)
 	l.open.Add(1)
-	return &stillConn{Conn: c, standstill: l.standstill}, nil
+	return &stalledConn{Conn: c, stalledNetwork: l.stalledNetwork}, nil
 }
 
-type stillConn struct {
+type stalledConn struct {
 	net.Conn
-	*standstill
+	*stalledNetwork
 	ended atomic.Bool
 }
 
-func (c *stillConn) Read(b []byte) (int, error) {
-	if c.still.Load() {
+func (c *stalledConn) Read(b []byte) (int, error) {
+	if c.stalled.Load() {
 		<-c.over
 	}
 	n, err := c.Conn.Read(b)
@@ -58,22 +58,22 @@ func (c *stillConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestGivenUpRequestDoesNotArrive: the answer to a request did not come in time, so its connection was given up, and later the session
-// ended. Another one has the slot, reads the ends after FenceWait and delivers the event. Then the network is well again: what the
-// first session had left in the kernel must not follow.
+// TestGivenUpRequestDoesNotArrive: a request has no answer in time, so its connection is closed, and later the session ends. Another session
+// takes the slot, reads the ends after FenceWait and delivers the event. When the network works again, bytes of the first session in the
+// kernel must not arrive.
 func TestGivenUpRequestDoesNotArrive(t *testing.T) {
-	network := standstill{over: make(chan struct{})}
+	network := stalledNetwork{over: make(chan struct{})}
 	heal := sync.OnceFunc(func() { close(network.over) })
 	f := newFake(t, kfake.ListenFn(network.listen))
 	t.Cleanup(heal) // before the fake waits for its connections
 	f.createTopic(t, "t", 1, nil)
 	cfg := testConfig(f.ListenAddrs()...)
 	cfg.FenceWait = time.Second
-	cfg.ReadTimeout, cfg.RetryMin, cfg.RetryMax = 500*time.Millisecond, time.Minute, time.Minute // no second try while the network is away
+	cfg.ReadTimeout, cfg.RetryMin, cfg.RetryMax = 500*time.Millisecond, time.Minute, time.Minute // no resend while the network is stalled
 	p, l := openSession(t, newTestCluster(t, cfg))
 	waitReady(t, p, "t")
 	ours, over := make(chan struct{}), make(chan struct{})
-	go func() { // the slot is ours, as each catalog check shows
+	go func() { // as with catalog checks
 		defer close(over)
 		for tick := time.NewTicker(20 * time.Millisecond); ; <-tick.C {
 			select {
@@ -87,13 +87,13 @@ func TestGivenUpRequestDoesNotArrive(t *testing.T) {
 	send(t, p, 1, record("t", "k", "first"))
 	l.waitAcks(t, 1)
 
-	network.still.Store(true)
-	send(t, p, 2, record("t", "k", "event"+big(100_000))) // more than the network's own buffers take
+	network.stalled.Store(true)
+	send(t, p, 2, record("t", "k", "event"+repeatX(100_000))) // larger than the network's buffers
 	eventually(t, "the request", func() bool { return p.openRequests() == 1 })
 	eventually(t, "the end of patience", func() bool { return p.openRequests() == 0 })
 	close(ours)
 	<-over
-	_ = p.Close(done())
+	_ = p.Close(endedContext())
 	lost := time.Now()
 
 	network.thaw.Store(true)

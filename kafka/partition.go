@@ -12,35 +12,35 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// partition is where order is kept. All but acked is guarded by Producer.mu.
+// partition keeps the order of a partition's records. All fields except acked are guarded by Producer.mu.
 //
-// Its batches wait in queue, oldest first. One of them is under way at a time, the oldest: a broker that has forgotten our producer
-// id takes any sequence number as the first, so it would take a second batch after it has refused the first. A broker forgets an id
-// once the newest batch of it is older than producer.id.expiration.ms, by that batch's own time, and with a topic that is deleted;
-// neither shows here. A batch that fails in a way that may pass is held for a pause and sent again with the same sequence number, so
-// that the broker drops it if it has it.
+// Batches wait in queue, oldest first. Only the oldest one is in flight. A broker that has forgotten our producer id accepts any
+// sequence number as the first one, so it could accept a second batch after it has refused the first. A broker forgets an id when the
+// newest batch with this id is older than producer.id.expiration.ms, by the batch's own timestamp, and when the topic is deleted. We
+// notice neither. After a transient error a batch is held for a pause and sent again with the same sequence number, so that the broker
+// drops a duplicate.
 type partition struct {
 	topic *topic
 	id    int32
 
 	queue    []*batch
-	flying   bool  // the first of queue is in a request that is not answered yet
-	sequence int32 // of the next record to be sealed
+	inFlight bool  // the first of queue is in an open request
+	sequence int32 // of the next record
 
-	held  bool  // the first of queue waits to be sent again
-	dead  bool  // it has failed for good, and nothing is sent after it
-	cause error // why it is held
+	held        bool  // the first of queue waits to be sent again
+	failed      bool  // the first of queue has failed permanently, so nothing more is sent
+	heldBecause error // error because of which it is held
 
-	leader *node     // where its batches go, and where the flying one is
-	wanted *node     // where they should go from now on; nil: there is no leader
-	epoch  int32     // of the leader, so that an older answer to a look-up changes nothing
-	listed bool      // in leader.work
-	lost   time.Time // since when there is no leader although there is something to send
+	leader          *node     // broker to which batches are sent, and the broker of the batch in flight
+	nextLeader      *node     // leader from metadata; nil: there is no leader
+	epoch           int32     // leader epoch, so that older metadata is ignored
+	listed          bool      // in leader.listed
+	leaderlessSince time.Time // since when there are batches and no leader
 
-	leaving time.Time // since when another leads, while the old leader has not answered
+	leavingSince time.Time // since when there is another leader, while the old leader has not answered
 
-	sent  uint64        // records handed to Send
-	acked atomic.Uint64 // records acknowledged without a hole
+	sent  uint64        // records passed to Send
+	acked atomic.Uint64 // acknowledged records, without a hole
 }
 
 // add puts a record into the partition's last batch, or into a new one.
@@ -50,7 +50,7 @@ func (p *Producer) add(part *partition, rec *router.Record, n uint64) (size int)
 	if k := len(part.queue); k > 0 {
 		last = part.queue[k-1]
 	}
-	if last == nil || last.sealed || last.size+size > part.topic.batch {
+	if last == nil || last.sealed || last.size+size > part.topic.batchLimit {
 		last, _ = p.free.Get().(*batch)
 		if last == nil {
 			last = newBatch()
@@ -62,13 +62,13 @@ func (p *Producer) add(part *partition, rec *router.Record, n uint64) (size int)
 	return size
 }
 
-// sendable: there is a batch, and nothing that it has to wait for.
+// sendable reports whether there is a batch that can be sent now.
 func (part *partition) sendable() bool {
-	return len(part.queue) > 0 && !part.flying && !part.held && !part.dead && part.leader != nil && part.leader == part.wanted
+	return len(part.queue) > 0 && !part.inFlight && !part.held && !part.failed && part.leader != nil && part.leader == part.nextLeader
 }
 
-// next takes the batch that is to be sent next, or nil; it must fit into room.
-func (p *Producer) next(part *partition, room int, now time.Time) *batch {
+// nextBatch returns the batch to send next and marks it as in flight. It returns nil if there is none of at most room bytes.
+func (p *Producer) nextBatch(part *partition, room int, now time.Time) *batch {
 	if !part.sendable() {
 		return nil
 	}
@@ -78,19 +78,19 @@ func (p *Producer) next(part *partition, room int, now time.Time) *batch {
 	}
 	if !b.sealed {
 		b.seal(identity{p.id.producer, p.id.epoch, part.sequence}, p.cluster.codec, now)
-		part.sequence = after(part.sequence, len(b.records))
+		part.sequence = nextSequence(part.sequence, len(b.records))
 	}
 	if b.tries++; b.tries > 1 {
 		p.metrics.retries.Inc()
 	}
-	part.flying = true
+	part.inFlight = true
 	return b
 }
 
-// answered takes what the broker said of the flying batch, or why it said nothing.
-func (p *Producer) answered(b *batch, err error) {
+// handleAnswer handles the broker's answer for the batch in flight, or the error of the request.
+func (p *Producer) handleAnswer(b *batch, err error) {
 	part := b.part
-	part.flying = false
+	part.inFlight = false
 	var code sarama.KError
 	if errors.As(err, &code) && code == sarama.ErrDuplicateSequenceNumber {
 		err = nil // the broker has it
@@ -98,18 +98,19 @@ func (p *Producer) answered(b *batch, err error) {
 	switch {
 	case err == nil:
 		part.queue = slices.Delete(part.queue, 0, 1)
-		p.done = append(p.done, b)
-	case passes(err) && b.tries <= p.cluster.cfg.Retries:
-		part.held, part.cause = true, err
+		p.ackedBatches = append(p.ackedBatches, b)
+	case isTransient(err) && b.tries <= p.cluster.cfg.Retries:
+		part.held, part.heldBecause = true, err
 		p.askForLeaders()
 	default:
 		p.giveUp(b, err)
 	}
-	p.settled(part)
+	p.afterAnswer(part)
 }
 
-// passes: the same batch may be taken later. Who gets no answer does not know, and the sequence numbers tell the broker.
-func passes(err error) bool {
+// isTransient reports whether the same request may succeed later. Without an answer the batch may be stored, but then the broker
+// recognizes the resend by its sequence number.
+func isTransient(err error) bool {
 	k := kindOf(err)
 	return k.class == resend || k.reason == reasonConnection
 }
@@ -117,9 +118,9 @@ func passes(err error) bool {
 // giveUp ends the session because of a batch.
 func (p *Producer) giveUp(b *batch, err error) {
 	part, k := b.part, kindOf(err)
-	part.dead = true
+	part.failed = true
 	f := &failure{
-		doing: fmt.Sprintf("deliver event %d to partition %d of topic %s", b.entries[0].n, part.id, part.topic.name),
+		op:    fmt.Sprintf("deliver event %d to partition %d of topic %s", b.entries[0].n, part.id, part.topic.name),
 		topic: part.topic.name, err: err,
 	}
 	switch {
@@ -132,13 +133,14 @@ func (p *Producer) giveUp(b *batch, err error) {
 	p.failLocked(f)
 }
 
-// settled: nothing of the partition is under way. Now it may change its leader, and what failed may go again.
-func (p *Producer) settled(part *partition) {
-	if part.dead || p.over() {
+// afterAnswer is called when no batch of the partition is in flight any more. It moves the partition to its new leader, or schedules the
+// resend.
+func (p *Producer) afterAnswer(part *partition) {
+	if part.failed || p.ended() {
 		return
 	}
 	if !part.held {
-		p.follow(part)
+		p.moveToLeader(part)
 		return
 	}
 	pause := doubling(p.cluster.cfg.RetryMin, p.cluster.cfg.RetryMax, part.queue[0].tries-1)
@@ -149,42 +151,41 @@ func (p *Producer) settled(part *partition) {
 	})
 }
 
-// release lets a held partition go on.
+// release ends the hold of a partition.
 func (p *Producer) release(part *partition) {
-	if !part.held || part.dead || p.over() {
+	if !part.held || part.failed || p.ended() {
 		return
 	}
-	part.held, part.cause = false, nil
-	p.follow(part)
+	part.held, part.heldBecause = false, nil
+	p.moveToLeader(part)
 }
 
-// follow moves the partition to the leader it should have. What is under way at the old one is settled first: two
-// requests at two brokers have no order.
-func (p *Producer) follow(part *partition) {
-	if part.flying {
+// moveToLeader moves the partition to its next leader, unless a batch is in flight: requests at two brokers have no order.
+func (p *Producer) moveToLeader(part *partition) {
+	if part.inFlight {
 		return
 	}
-	if part.leader != part.wanted {
+	if part.leader != part.nextLeader {
 		if part.listed {
 			part.leader.unlist(part)
 		}
-		part.leader = part.wanted
+		part.leader = part.nextLeader
 	}
-	part.list(p)
+	part.enlist(p)
 }
 
-// list tells the leader that there is something to send.
-func (part *partition) list(p *Producer) {
+// enlist lists the partition at its leader if it can send.
+func (part *partition) enlist(p *Producer) {
 	n := part.leader
 	if part.listed || !part.sendable() {
 		return
 	}
 	part.listed = true
-	n.work = append(n.work, part)
+	n.listed = append(n.listed, part)
 	if len(part.queue) > 1 {
-		n.fresh = max(n.fresh, p.cluster.cfg.BatchLimit) // the first batch is full, and need not wait for more
+		n.newBytes = max(n.newBytes, p.cluster.cfg.BatchLimit) // the first batch is full, and does not wait for Flush
 	}
-	if n.free() {
-		n.kick()
+	if n.canSend() {
+		n.wake()
 	}
 }

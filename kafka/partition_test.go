@@ -13,8 +13,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
-// bench is a session without a network: a leader whose goroutine does not run, so that a test says when a request leaves
-// and what is answered.
+// bench is a session without a network. The goroutine of its leader does not run, so that a test decides when a request is sent and how it
+// is answered.
 type bench struct {
 	*Producer
 	t    *testing.T
@@ -27,32 +27,32 @@ type bench struct {
 func newBench(t *testing.T, parts, requests int) *bench {
 	t.Helper()
 	cfg := testConfig("localhost:1")
-	cfg.Requests, cfg.RetryMin, cfg.RetryMax = requests, time.Hour, time.Hour // a test releases what is held
+	cfg.Requests, cfg.RetryMin, cfg.RetryMax = requests, time.Hour, time.Hour // a test calls resend
 	l := &callbackLog{failed: make(chan error, 2)}
 	p := newProducer(newTestCluster(t, cfg), Callbacks{
 		Acked: func(n uint64) { l.acked = append(l.acked, n) }, Failed: func(err error) { l.failed <- err }, Wake: func() {},
 	}, brokerauth.Config{})
-	b := &bench{Producer: p, t: t, log: l, node: &node{p: p, id: 1, wake: make(chan struct{}, 1)}}
+	b := &bench{Producer: p, t: t, log: l, node: &node{p: p, id: 1, wakeup: make(chan struct{}, 1)}}
 	b.tp = &topic{
-		name: "t", parts: make([]partition, parts), batch: 1000, most: 2000, counts: p.metrics.of("t"),
+		name: "t", parts: make([]partition, parts), batchLimit: 1000, aloneAbove: 2000, counts: p.metrics.forTopic("t"),
 	}
 	for i := range b.tp.parts {
 		part := &b.tp.parts[i]
-		part.topic, part.id, part.leader, part.wanted = b.tp, int32(i), b.node, b.node
+		part.topic, part.id, part.leader, part.nextLeader = b.tp, int32(i), b.node, b.node
 	}
 	p.topics = append(p.topics, b.tp)
 	return b
 }
 
-// put adds records to a partition, each a batch of its own.
+// put adds records to a partition, each as a separate batch.
 func (b *bench) put(part, records int) {
 	for range records {
 		b.n++
 		b.inflight.Add(1)
 		p := &b.tp.parts[part]
 		p.sent++
-		b.add(p, record("t", "k", big(600)), b.n)
-		p.list(b.Producer)
+		b.add(p, record("t", "k", repeatX(600)), b.n)
+		p.enlist(b.Producer)
 	}
 }
 
@@ -65,8 +65,8 @@ func (b *bench) request() *request {
 	return req
 }
 
-// say answers a request: a code for each batch in it.
-func (b *bench) say(req *request, codes ...sarama.KError) {
+// answer answers a request with a code for each batch.
+func (b *bench) answer(req *request, codes ...sarama.KError) {
 	b.t.Helper()
 	if len(req.batches) != len(codes) {
 		b.t.Fatalf("%d batches in the request, want %d", len(req.batches), len(codes))
@@ -78,7 +78,7 @@ func (b *bench) say(req *request, codes ...sarama.KError) {
 	b.node.answer(req, res, nil)
 }
 
-func (b *bench) letGo(part int) {
+func (b *bench) resend(part int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.release(&b.tp.parts[part])
@@ -93,15 +93,15 @@ func (b *bench) wantAcks(want string) {
 
 const ok = sarama.ErrNoError
 
-// After a batch has failed, nothing of its partition is sent; what is under way of other partitions is acknowledged.
+// After a batch has failed, nothing more of its partition is sent. Batches of other partitions in flight are acknowledged.
 func TestNoAckLeapsOverAHole(t *testing.T) {
 	b := newBench(t, 2, 5)
 	b.put(0, 3) // 1 2 3
 	first := b.request()
 	b.put(1, 2) // 4 5
 	second := b.request()
-	b.say(first, sarama.ErrInvalidProducerIDMapping)
-	b.say(second, ok)
+	b.answer(first, sarama.ErrInvalidProducerIDMapping)
+	b.answer(second, ok)
 	if b.node.gather(time.Now()) != nil {
 		t.Error("goes on")
 	}
@@ -121,7 +121,7 @@ func TestNoAckLeapsOverAHole(t *testing.T) {
 	}
 }
 
-// A batch that is refused for now holds its partition, and goes again with the same number before anything else.
+// A batch with a transient error holds its partition, and is sent again with the same sequence number before any other batch.
 func TestResend(t *testing.T) {
 	for name, code := range map[string]sarama.KError{
 		"taken":                  ok,
@@ -133,26 +133,26 @@ func TestResend(t *testing.T) {
 			b.put(0, 1)
 			one := b.request()
 			number := one.batches[0].wire.FirstSequence
-			b.say(one, sarama.ErrRequestTimedOut)
+			b.answer(one, sarama.ErrRequestTimedOut)
 			b.put(0, 1)
 			if b.node.gather(time.Now()) != nil {
 				t.Error("sent while held")
 			}
 			b.put(1, 1)
-			b.say(b.request(), ok) // the other partition goes on
-			b.letGo(0)
+			b.answer(b.request(), ok) // of the other partition
+			b.resend(0)
 			again := b.request()
 			if again.batches[0] != one.batches[0] || again.batches[0].wire.FirstSequence != number {
 				t.Error("not the same batch with the same number")
 			}
-			b.say(again, code)
+			b.answer(again, code)
 			resends := 1.0
 			if code == sarama.ErrNotEnoughReplicas {
-				b.letGo(0)
-				b.say(b.request(), ok)
+				b.resend(0)
+				b.answer(b.request(), ok)
 				resends++
 			}
-			b.say(b.request(), ok)
+			b.answer(b.request(), ok)
 			b.wantAcks("[3 1 2]")
 			if len(b.log.failed) != 0 || b.inflight.Load() != 0 {
 				t.Errorf("failed %d, in flight %d", len(b.log.failed), b.inflight.Load())
@@ -164,26 +164,26 @@ func TestResend(t *testing.T) {
 	}
 }
 
-// Out of order: the broker lacks something that it once acknowledged.
+// OUT_OF_ORDER_SEQUENCE_NUMBER ends the session: the broker has lost a batch that it had acknowledged.
 func TestEndsTheSession(t *testing.T) {
 	for _, code := range []sarama.KError{
 		sarama.ErrOutOfOrderSequenceNumber, sarama.ErrUnknownProducerID, sarama.ErrInvalidProducerEpoch, sarama.KError(90),
 	} {
 		b := newBench(t, 1, 1)
 		b.put(0, 2)
-		b.say(b.request(), code)
+		b.answer(b.request(), code)
 		if err := b.log.failure(t); !errors.Is(err, code) {
 			t.Errorf("%v: %v", code, err)
 		}
-		b.letGo(0)
+		b.resend(0)
 		if b.node.gather(time.Now()) != nil {
 			t.Errorf("%v: goes on", code)
 		}
 	}
 }
 
-// A broker that has forgotten our producer id takes any sequence number as the first, at the start of a session or later: the second
-// batch of a partition is not sent before the first is acknowledged. Other partitions do not wait.
+// A broker that has forgotten our producer id accepts any sequence number, so the second batch of a partition is not sent before the first
+// is acknowledged. Other partitions do not wait.
 func TestOneBatchUnderWay(t *testing.T) {
 	b := newBench(t, 2, 5)
 	for range 2 { // at the start, and after an ack
@@ -194,28 +194,28 @@ func TestOneBatchUnderWay(t *testing.T) {
 		}
 		b.put(1, 1)
 		other := b.request()
-		b.say(first, sarama.ErrNotEnoughReplicas)
-		b.letGo(0)
+		b.answer(first, sarama.ErrNotEnoughReplicas)
+		b.resend(0)
 		again := b.request()
 		if b.node.gather(time.Now()) != nil {
 			t.Fatal("a second batch beside the first when that is sent again")
 		}
-		b.say(other, ok)
-		b.say(again, ok)
-		b.say(b.request(), ok)
+		b.answer(other, ok)
+		b.answer(again, ok)
+		b.answer(b.request(), ok)
 	}
 	b.wantAcks("[3 1 2 6 4 5]")
 }
 
-// A partition follows its leader when nothing is under way at the old one, and not before.
+// A partition moves to its new leader when no batch is in flight at the old one, and not before.
 func TestLeaderMoves(t *testing.T) {
 	b := newBench(t, 1, 5)
 	b.put(0, 4)
 	first := b.request()
-	other := &node{p: b.Producer, id: 2, wake: make(chan struct{}, 1)}
+	other := &node{p: b.Producer, id: 2, wakeup: make(chan struct{}, 1)}
 	part := &b.tp.parts[0]
 	b.mu.Lock()
-	b.elect(part, other)
+	b.setLeader(part, other)
 	b.mu.Unlock()
 	if b.node.gather(time.Now()) != nil || other.gather(time.Now()) != nil {
 		t.Fatal("sent on while a request was open at the old leader")
@@ -223,8 +223,8 @@ func TestLeaderMoves(t *testing.T) {
 	if part.leader != b.node {
 		t.Error("moved with a request open")
 	}
-	b.say(first, sarama.ErrNotLeaderForPartition)
-	b.letGo(0)
+	b.answer(first, sarama.ErrNotLeaderForPartition)
+	b.resend(0)
 	old := b.node
 	b.node = other
 	if old.gather(time.Now()) != nil {
@@ -235,35 +235,35 @@ func TestLeaderMoves(t *testing.T) {
 		t.Error("not the batch that the old leader refused")
 	}
 	b.mu.Lock()
-	b.elect(part, old) // there and back with a request open, and listed
-	b.elect(part, other)
-	b.elect(part, nil)
+	b.setLeader(part, old) // moved and moved back while a request is open, and listed
+	b.setLeader(part, other)
+	b.setLeader(part, nil)
 	b.mu.Unlock()
-	b.say(req, ok)
-	if part.leader != nil || len(other.work)+len(old.work) != 0 {
+	b.answer(req, ok)
+	if part.leader != nil || len(other.listed)+len(old.listed) != 0 {
 		t.Error("listed without a leader")
 	}
 	b.mu.Lock()
-	b.elect(part, old)
+	b.setLeader(part, old)
 	b.mu.Unlock()
 	b.node = old
 	for range 3 {
-		b.say(b.request(), ok)
+		b.answer(b.request(), ok)
 	}
 	b.wantAcks("[1 2 3 4]")
 }
 
-// An answer to a look-up that is older than what is known changes nothing.
+// Metadata with an older leader epoch is ignored.
 func TestOlderLeaderIgnored(t *testing.T) {
 	b := newBench(t, 1, 1)
 	b.control.brokers[1], b.control.brokers[2] = "a:1", "b:1"
-	other := &node{p: b.Producer, id: 2, addr: "b:1", wake: make(chan struct{}, 1)}
+	other := &node{p: b.Producer, id: 2, addr: "b:1", wakeup: make(chan struct{}, 1)}
 	b.nodes[1], b.nodes[2] = b.node, other
 	b.node.addr = "a:1"
 	part := &b.tp.parts[0]
 	look := func(leader, epoch int32) {
-		b.lead(b.tp, &sarama.TopicMetadata{Partitions: []*sarama.PartitionMetadata{
-			{ID: 0, Leader: leader, LeaderEpoch: epoch}, {ID: 1, Leader: 1}, // one more than keys are hashed over
+		b.setLeaders(b.tp, &sarama.TopicMetadata{Partitions: []*sarama.PartitionMetadata{
+			{ID: 0, Leader: leader, LeaderEpoch: epoch}, {ID: 1, Leader: 1}, // one more than the pinned count
 		}})
 	}
 	look(2, 7)
@@ -276,39 +276,39 @@ func TestOlderLeaderIgnored(t *testing.T) {
 		t.Error("does not follow")
 	}
 	look(3, 9)
-	if part.wanted != nil {
-		t.Error("led by a broker that nobody knows")
+	if part.nextLeader != nil {
+		t.Error("the leader is an unknown broker")
 	}
 	look(-1, 10)
-	if part.wanted != nil {
-		t.Error("led by nobody")
+	if part.nextLeader != nil {
+		t.Error("a leader although the partition has none")
 	}
 }
 
-// An old leader that keeps its answer back loses its connection, and with that the requests that hold the partition.
+// The connection to an old leader that does not answer is closed, which ends the open requests of its partitions.
 func TestOldLeaderHangs(t *testing.T) {
 	b := newBench(t, 1, 1)
 	b.put(0, 1)
 	req := b.request()
-	other := &node{p: b.Producer, id: 2, wake: make(chan struct{}, 1)}
+	other := &node{p: b.Producer, id: 2, wakeup: make(chan struct{}, 1)}
 	part := &b.tp.parts[0]
-	b.elect(part, other)
+	b.setLeader(part, other)
 	now := time.Now()
-	b.hurry(part, now.Add(time.Second))
-	if b.node.broken != nil {
+	b.dropSilentLeader(part, now.Add(time.Second))
+	if b.node.connErr != nil {
 		t.Error("given up too early")
 	}
-	b.hurry(part, now.Add(oldLeader+time.Second))
-	if b.node.broken == nil {
+	b.dropSilentLeader(part, now.Add(oldLeaderTimeout+time.Second))
+	if b.node.connErr == nil {
 		t.Fatal("not given up")
 	}
-	b.node.answer(req, nil, errLost) // what hanging up does
-	b.letGo(0)
+	b.node.answer(req, nil, errLost) // as hangUp does
+	b.resend(0)
 	b.node = other
-	b.say(b.request(), ok)
+	b.answer(b.request(), ok)
 	b.wantAcks("[1]")
-	b.hurry(part, now.Add(time.Hour))
-	if other.broken != nil {
+	b.dropSilentLeader(part, now.Add(time.Hour))
+	if other.connErr != nil {
 		t.Error("the new leader is given up")
 	}
 }
@@ -319,20 +319,20 @@ func TestSequenceWraps(t *testing.T) {
 		at, want int32
 		n        int
 	}{{0, 3, 3}, {math.MaxInt32, 0, 1}, {math.MaxInt32 - 1, 0, 2}, {math.MaxInt32 - 1, math.MaxInt32, 1}, {math.MaxInt32, 9, 10}} {
-		if got := after(row.at, row.n); got != row.want {
+		if got := nextSequence(row.at, row.n); got != row.want {
 			t.Errorf("%d records after %d: %d, want %d", row.n, row.at, got, row.want)
 		}
 	}
 }
 
-// What was sent gathers until Flush, unless a batch's worth has gathered; what a Flush let go goes on without another one.
+// Records gather until Flush or until they fill a batch. The rest of the flushed records is sent without another Flush.
 func TestFlush(t *testing.T) {
 	b := newBench(t, 2, 2)
 	b.cluster.cfg.BatchLimit = 10_000
 	b.tp.verdict.Store(&verdict{ready: true})
 	b.byName["t"] = b.tp
 	b.nodes[1] = b.node
-	rec := record("t", "k", big(600))
+	rec := record("t", "k", repeatX(600))
 	rec.OwnPartition = true
 	put := func(n int) {
 		for range n {
@@ -344,10 +344,10 @@ func TestFlush(t *testing.T) {
 	}
 	looks := func(when string, want bool) {
 		t.Helper()
-		if b.node.kicked != want || b.node.free() != want {
-			t.Errorf("%s: kicked %v, free %v", when, b.node.kicked, b.node.free())
+		if b.node.woken != want || b.node.canSend() != want {
+			t.Errorf("%s: kicked %v, free %v", when, b.node.woken, b.node.canSend())
 		}
-		b.node.kicked = false
+		b.node.woken = false
 	}
 	put(1)
 	looks("sent", false)
@@ -358,28 +358,28 @@ func TestFlush(t *testing.T) {
 	put(1)
 	b.Flush()
 	looks("while a request is open", false)
-	b.say(first, sarama.ErrNoError)
+	b.answer(first, sarama.ErrNoError)
 	looks("answered: what was flushed goes on", true)
 	second := b.request()
 	put(1)
-	b.say(second, sarama.ErrNoError)
+	b.answer(second, sarama.ErrNoError)
 	looks("answered, but more is coming", false)
 	b.Flush()
-	b.node.kicked = false
+	b.node.woken = false
 	third := b.request()
 	put(2)
-	b.say(third, sarama.ErrNoError)
+	b.answer(third, sarama.ErrNoError)
 	looks("answered: a batch is full, although more is coming", true)
-	b.say(b.request(), sarama.ErrNoError)
+	b.answer(b.request(), sarama.ErrNoError)
 	looks("answered, and the last batch is not full", false)
 	put(20)
 	looks("a batch's worth", true)
 }
 
-// A request carries a bounded number of bytes, and a record larger than that goes by itself.
+// The size of a request is limited. A larger record is sent alone.
 func TestRequestSize(t *testing.T) {
 	b := newBench(t, 30, 1)
-	b.tp.batch, b.tp.most = 256<<10, 20<<20
+	b.tp.batchLimit, b.tp.aloneAbove = 256<<10, 20<<20
 	for i := range b.tp.parts {
 		part := &b.tp.parts[i]
 		size := 240 << 10
@@ -387,8 +387,8 @@ func TestRequestSize(t *testing.T) {
 			size = 9 << 20
 		}
 		b.n++
-		b.add(part, record("t", "k", big(size)), b.n)
-		part.list(b.Producer)
+		b.add(part, record("t", "k", repeatX(size)), b.n)
+		part.enlist(b.Producer)
 	}
 	sent, large := 0, 0
 	for sent < 30 {
@@ -400,12 +400,12 @@ func TestRequestSize(t *testing.T) {
 				large = len(req.batches)
 			}
 		}
-		if sum > mostPerRequest && len(req.batches) > 1 {
+		if sum > maxRequestBytes && len(req.batches) > 1 {
 			t.Errorf("%d bytes in a request of %d batches", sum, len(req.batches))
 		}
 		sent += len(req.batches)
 		codes := make([]sarama.KError, len(req.batches))
-		b.say(req, codes...)
+		b.answer(req, codes...)
 	}
 	b.put(0, 1)
 	if w := b.request().wire; w.RequiredAcks != sarama.WaitForAll || w.Timeout != int32(b.cluster.cfg.ProduceTimeout.Milliseconds()) || w.TransactionalID != nil {
@@ -416,7 +416,7 @@ func TestRequestSize(t *testing.T) {
 	}
 }
 
-// What the broker answers must name every partition it was asked about.
+// An answer must have every requested partition.
 func TestAnswerWithoutPartition(t *testing.T) {
 	b := newBench(t, 1, 1)
 	b.put(0, 1)

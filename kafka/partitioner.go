@@ -2,9 +2,9 @@ package kafka
 
 import "github.com/IBM/sarama"
 
-// partitioner finds the partition of a key as Java's default partitioner does, so that a key is on the same partition whether Java, Kafka
-// Streams, Connect, Debezium or this package produces it. It uses one message again and again, so that a record costs no allocation. It is
-// for one goroutine.
+// partitioner finds the partition of a key as Java's default partitioner does, so that a key has the same partition whether Java, Kafka
+// Streams, Connect, Debezium or this package produces it. It reuses one message, so that a record costs no allocation. It is for one
+// goroutine.
 type partitioner struct {
 	java sarama.Partitioner
 	msg  sarama.ProducerMessage
@@ -17,10 +17,10 @@ func newPartitioner() *partitioner {
 	return p
 }
 
-// of returns the partition of a key among count. A nil key is hashed as an empty one.
-func (p *partitioner) of(key []byte, count int32) int32 {
+// partition returns the partition of a key for a partition count. A nil key is hashed as an empty one.
+func (p *partitioner) partition(key []byte, count int32) int32 {
 	p.key = key
-	id, _ := p.java.Partition(&p.msg, count) // an error would be one of Encode
+	id, _ := p.java.Partition(&p.msg, count) // Encode returns no error
 	return id
 }
 

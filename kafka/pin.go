@@ -9,70 +9,69 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// pin is the partition count that a topic's keys are hashed over, for the life of the process: with another count the records of a
-// key would go to two partitions and lose their order.
+// pin is the partition count over which a topic's keys are hashed during the life of the process. With another count the records of a key
+// would be in two partitions and lose their order.
 //
-// It protects the records that the topic holds. Keys of a topic that was deleted and created again are therefore hashed over its own
-// count if that moves no key of a record in it. None moves if the topic holds no record, or if its count divides the old one: what
-// this process has stored in partition p of it has a key whose hash modulo the old count is p, and so it is modulo the new one.
-// Otherwise the old count stays, and a topic with fewer partitions than that is refused.
+// A recreated topic gets its own count if this moves no key of a record in the topic: if the topic has no records, or if its count
+// divides the old one. In the second case this process has only stored records in partition p whose hash modulo the old count is p, so
+// the hash modulo the new count is p, too. Otherwise the old count stays, and a topic with fewer partitions is refused.
 type pin struct {
-	count int32
-	id    sarama.Uuid   // of the topic; zero: brokers that give no ids do not show that a topic was created again
-	past  []sarama.Uuid // of the topics of that name before it, which a broker may still know
-	seen  sarama.Uuid   // the id seen last
-	found int32         // the count seen last
+	count      int32
+	id         sarama.Uuid   // of the topic; zero: brokers that give no ids do not show that a topic was created again
+	deletedIDs []sarama.Uuid // of the topics of that name before it, which a broker may still know
+	lastID     sarama.Uuid   // the id seen last
+	lastCount  int32         // the count seen last
 }
 
-// other: id is that of another topic of the same name.
-func (p *pin) other(id sarama.Uuid) bool {
+// isOther reports whether id is that of another topic of the same name.
+func (p *pin) isOther(id sarama.Uuid) bool {
 	return p.id != sarama.Uuid{} && id != sarama.Uuid{} && p.id != id
 }
 
-// errCreatedAgain ends a session that has used the topic. The new topic may have another partition count, and it knows nothing of the
-// session's sequence numbers.
-var errCreatedAgain = errors.New("the topic was recreated")
+// errRecreated ends a session that has used a topic before it was recreated. The new topic may have another partition count, and no state
+// of the session's sequence numbers.
+var errRecreated = errors.New("the topic was recreated")
 
-// errPast is metadata of a topic that was deleted since.
-var errPast = errors.New("metadata is older than what is known already")
+// errOldMetadata means that metadata is about a topic that was deleted since.
+var errOldMetadata = errors.New("metadata is older than what is known already")
 
-// isPast reports whether md is about a topic that was deleted since.
-func (c *Cluster) isPast(md *sarama.TopicMetadata) bool {
+// isDeletedTopic reports whether md is about a topic that was deleted since.
+func (c *Cluster) isDeletedTopic(md *sarama.TopicMetadata) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.pins[md.Name]
-	return p != nil && slices.Contains(p.past, md.Uuid)
+	return p != nil && slices.Contains(p.deletedIDs, md.Uuid)
 }
 
-// countOf returns the partition count to hash the topic's keys over. It is called while nothing is under way to the topic: between two
-// sessions, or before a session's first record to it.
-func (c *control) countOf(ctx context.Context, md *sarama.TopicMetadata) (int32, error) {
+// partitionCount returns the partition count over which the topic's keys are hashed. It is called while no record for the topic is in
+// flight: between two sessions, or before a session's first record for the topic.
+func (c *control) partitionCount(ctx context.Context, md *sarama.TopicMetadata) (int32, error) {
 	empty := false
-	if c.cluster.asksWhetherEmpty(md) {
+	if c.cluster.mustCheckEmpty(md) {
 		var err error
-		if empty, err = c.empty(ctx, md); err != nil {
-			return 0, fmt.Errorf("look whether the topic, which was created again, holds records: %w", err)
+		if empty, err = c.isEmpty(ctx, md); err != nil {
+			return 0, fmt.Errorf("check whether the recreated topic has records: %w", err)
 		}
 	}
-	return c.cluster.pinned(md.Name, int32(len(md.Partitions)), md.Uuid, empty)
+	return c.cluster.pinCount(md.Name, int32(len(md.Partitions)), md.Uuid, empty)
 }
 
-// asksWhetherEmpty: the topic was created again with a count that moves keys.
-func (c *Cluster) asksWhetherEmpty(md *sarama.TopicMetadata) bool {
+// mustCheckEmpty reports whether the topic was recreated with a count that moves keys.
+func (c *Cluster) mustCheckEmpty(md *sarama.TopicMetadata) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.pins[md.Name]
-	return p != nil && p.other(md.Uuid) && p.count%int32(len(md.Partitions)) != 0 && c.cfg.Partitions[md.Name] == 0
+	return p != nil && p.isOther(md.Uuid) && p.count%int32(len(md.Partitions)) != 0 && c.cfg.Partitions[md.Name] == 0
 }
 
-// empty asks the leaders of the topic whether it holds no record.
-func (c *control) empty(ctx context.Context, md *sarama.TopicMetadata) (bool, error) {
-	if _, led := leaderless(md); !led {
+// isEmpty asks the leaders of the topic whether it has no records.
+func (c *control) isEmpty(ctx context.Context, md *sarama.TopicMetadata) (bool, error) {
+	if _, ok := leaderless(md); !ok {
 		return false, sarama.ErrLeaderNotAvailable
 	}
 	empty := true
 	for _, part := range md.Partitions {
-		err := c.askAt(ctx, c.brokers[part.Leader], func(b *sarama.Broker) error {
+		err := c.askBroker(ctx, c.brokers[part.Leader], func(b *sarama.Broker) error {
 			first, err := offsetAt(b, c.conf.Version, md.Name, part.ID, sarama.OffsetOldest)
 			if err != nil {
 				return err
@@ -88,7 +87,7 @@ func (c *control) empty(ctx context.Context, md *sarama.TopicMetadata) (bool, er
 	return true, nil
 }
 
-// offsetAt asks a leader where a partition begins (sarama.OffsetOldest) or ends (OffsetNewest).
+// offsetAt requests the first offset (sarama.OffsetOldest) or the end (OffsetNewest) of a partition from its leader.
 func offsetAt(b *sarama.Broker, version sarama.KafkaVersion, topic string, id int32, which int64) (int64, error) {
 	req := sarama.NewOffsetRequest(version)
 	req.AddBlock(topic, id, which, 1)
@@ -106,14 +105,14 @@ func offsetAt(b *sarama.Broker, version sarama.KafkaVersion, topic string, id in
 	return block.Offset, nil
 }
 
-// pinned returns the partition count to hash over, pinning it at the first call for a topic. What the cluster has now is only compared,
-// unless the topic was created again: more partitions are a warning, fewer an error.
-func (c *Cluster) pinned(topic string, found int32, id sarama.Uuid, empty bool) (int32, error) {
+// pinCount returns the partition count of a topic, and pins it at the first call. Later counts are only compared, unless the topic was
+// recreated: more partitions are a warning, fewer are an error.
+func (c *Cluster) pinCount(topic string, found int32, id sarama.Uuid, empty bool) (int32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.pins[topic]
 	if p == nil {
-		p = &pin{count: found, found: found, id: id, seen: id}
+		p = &pin{count: found, lastCount: found, id: id, lastID: id}
 		if n := c.cfg.Partitions[topic]; n != 0 {
 			p.count = n
 		}
@@ -121,32 +120,32 @@ func (c *Cluster) pinned(topic string, found int32, id sarama.Uuid, empty bool) 
 		c.metrics.changed.WithLabelValues(c.metrics.label(topic)).Set(0)
 	}
 	if p.id == (sarama.Uuid{}) {
-		p.id, p.seen = id, id
+		p.id, p.lastID = id, id
 	}
-	again, before := p.other(id), p.count
-	if again && c.cfg.Partitions[topic] == 0 && (empty || p.count%found == 0) {
+	recreated, before := p.isOther(id), p.count
+	if recreated && c.cfg.Partitions[topic] == 0 && (empty || p.count%found == 0) {
 		p.count = found
 	}
-	if again && p.seen != id {
-		p.seen = id
+	if recreated && p.lastID != id {
+		p.lastID = id
 		c.log.Warn("topic was recreated", "topic", topic, "partitions", found, "used", p.count)
 	}
-	if again && found >= p.count {
-		p.past, p.id = append(p.past, p.id), id
+	if recreated && found >= p.count {
+		p.deletedIDs, p.id = append(p.deletedIDs, p.id), id
 	}
-	if p.found != found || p.count != before {
+	if p.lastCount != found || p.count != before {
 		c.metrics.changed.WithLabelValues(c.metrics.label(topic)).Set(float64(found - p.count))
 	}
-	if p.found != found && found > p.count {
+	if p.lastCount != found && found > p.count {
 		c.log.Warn("partitions were added to the topic; keys keep their partitions until the next restart",
 			"topic", topic, "partitions", found, "used", p.count)
 	}
-	p.found = found
+	p.lastCount = found
 	switch {
 	case found >= p.count:
 		return p.count, nil
-	case again:
-		return 0, fmt.Errorf("%d partitions, %d wanted: %w, and was created again with records whose keys would move; remedy: delete its records, "+
+	case recreated:
+		return 0, fmt.Errorf("%d partitions, %d wanted: %w, and was recreated with records whose keys would move; remedy: delete its records, "+
 			"create it with %d partitions, or restart the daemon", found, p.count, errFewerPartitions, p.count)
 	}
 	return 0, fmt.Errorf("%d partitions, %d wanted: %w; remedy: add partitions, or restart the daemon", found, p.count, errFewerPartitions)

@@ -22,7 +22,7 @@ import (
 
 func createTopic(t *testing.T, brokers []string, topic string, partitions int) {
 	t.Helper()
-	// A broker may know for a moment longer that the topic is there.
+	// For a moment a broker may still have the deleted topic.
 	eventually(t, "topic "+topic+" to be created", func() bool {
 		return kafkatest.CreateTopic(within(30*time.Second), brokers, topic, partitions, nil) == nil
 	})
@@ -59,7 +59,7 @@ func deleteForeign(t *testing.T, brokers []string, topic string) {
 	req := kmsg.NewPtrDeleteRecordsRequest()
 	rt := kmsg.NewDeleteRecordsRequestTopic()
 	rp := kmsg.NewDeleteRecordsRequestTopicPartition()
-	rp.Offset = -1 // up to the end
+	rp.Offset = -1 // all records
 	rt.Topic, rt.Partitions = topic, append(rt.Partitions, rp)
 	req.Topics, req.TimeoutMillis = append(req.Topics, rt), 10_000
 	res, err := req.RequestWith(within(30*time.Second), cl)
@@ -68,11 +68,11 @@ func deleteForeign(t *testing.T, brokers []string, topic string) {
 	}
 }
 
-// createdAgain deletes topics under a running daemon and creates them again with another partition count.
-func createdAgain(t *testing.T, cfg Config) {
+// recreateTopics deletes topics while a carrier runs, and creates them again with another partition count.
+func recreateTopics(t *testing.T, cfg Config) {
 	for _, row := range []struct {
 		from, to int
-		foreign  bool // the new topic holds a record before the daemon sees it
+		foreign  bool // the new topic has a foreign record before the carrier sees the topic
 		want     int32
 	}{
 		{3, 1, false, 1},
@@ -80,44 +80,44 @@ func createdAgain(t *testing.T, cfg Config) {
 		{4, 6, false, 6},
 		{3, 3, false, 3},
 		{6, 3, true, 3}, // no key moves
-		{3, 6, true, 3}, // as after a topic has gained partitions
-		{6, 4, true, 0}, // neither count will do
+		{3, 6, true, 3}, // as after adding partitions
+		{6, 4, true, 0}, // neither count is possible
 	} {
 		t.Run(fmt.Sprintf("%d to %d, records %v", row.from, row.to, row.foreign), func(t *testing.T) {
 			topic, brokers := strings.NewReplacer("/", "-", " ", "-", ",", "").Replace(t.Name()), cfg.Brokers
 			createTopic(t, brokers, topic, row.from)
 			c := newTestCluster(t, cfg)
 			k := startCarrier(t, c, topic)
-			k.more(300)
+			k.addEvents(300)
 			k.delivered()
 			if k.sessions() > 0 {
 				t.Fatalf("%d sessions ended", k.sessions())
 			}
 			if row.foreign {
-				k.end() // so that it does not see the new topic before the record is in it
+				k.halt() // so that the carrier does not see the new topic without the record
 				deleteTopic(t, brokers, topic)
 				createTopic(t, brokers, topic, row.to)
 				produceForeign(t, brokers, topic)
 				k.start()
-				k.more(300)
+				k.addEvents(300)
 			} else {
 				deleteTopic(t, brokers, topic)
-				k.more(300) // while the topic is gone
-				eventually(t, "the topic to be missed", k.misses)
+				k.addEvents(300) // while the topic is missing
+				eventually(t, "the topic to be missed", k.knowsTopicMissing)
 				createTopic(t, brokers, topic, row.to)
 			}
 			if row.want == 0 {
 				eventually(t, "the reason", func() bool {
-					why := k.waits()
+					why := k.probeError()
 					return errors.Is(why, errFewerPartitions) && strings.Contains(why.Error(), "probe topic "+topic) && strings.Contains(why.Error(), "4 partitions, 6 wanted")
 				})
 				deleteForeign(t, brokers, topic)
 				row.want = 4
 			}
 			k.delivered()
-			k.more(300)
+			k.addEvents(300)
 			k.delivered()
-			k.end()
+			k.halt()
 			if got := c.pinnedCount(topic); got != row.want {
 				t.Errorf("hashed over %d partitions, want %d", got, row.want)
 			}
@@ -130,17 +130,17 @@ func createdAgain(t *testing.T, cfg Config) {
 }
 
 func TestTopicCreatedAgain(t *testing.T) {
-	createdAgain(t, testConfig(newFake(t).ListenAddrs()...))
+	recreateTopics(t, testConfig(newFake(t).ListenAddrs()...))
 }
 
-// A topic is deleted and created again at once, while events are in flight, each time with a count that divides the one before: the
-// daemon goes on by itself, and no key has records in two partitions, although some got into the new topic before it was noticed.
+// A topic is recreated while events are in flight, each time with a count that divides the previous one. Delivery continues, and no key has
+// records in two partitions, even if records were stored in the new topic before the session noticed.
 func TestCreatedAgainUnderLoad(t *testing.T) {
 	f := newFake(t)
-	underLoad(t, testConfig(f.ListenAddrs()...))
+	recreateUnderLoad(t, testConfig(f.ListenAddrs()...))
 }
 
-func underLoad(t *testing.T, cfg Config) {
+func recreateUnderLoad(t *testing.T, cfg Config) {
 	const topic = "under-load"
 	createTopic(t, cfg.Brokers, topic, 12)
 	k := startCarrier(t, newTestCluster(t, cfg), topic)
@@ -152,7 +152,7 @@ func underLoad(t *testing.T, cfg Config) {
 			case <-stop:
 				return
 			case <-time.After(time.Millisecond):
-				k.more(20)
+				k.addEvents(20)
 			}
 		}
 	})
@@ -164,17 +164,17 @@ func underLoad(t *testing.T, cfg Config) {
 		eventually(t, "the count of the new topic", func() bool { return k.c.pinnedCount(topic) == int32(count) })
 		before = k.count()
 		eventually(t, "delivery to go on", func() bool { return k.count() > before+200 })
-		k.keysStay(cfg.Brokers)
+		k.checkKeys(cfg.Brokers)
 	}
 	close(stop)
 	load.Wait()
 	k.delivered()
-	k.end()
-	k.keysStay(cfg.Brokers)
+	k.halt()
+	k.checkKeys(cfg.Brokers)
 }
 
-// Once a look-up has found that the topic is gone, nothing is sent until one finds it: that may be another topic.
-func TestNothingIsSentToATopicThatIsGone(t *testing.T) {
+// After a look-up has found that the topic is missing, nothing is sent until a look-up finds a topic, which may be another one.
+func TestNothingIsSentToMissingTopic(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(6, "orders"))
 	p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
 	waitReady(t, p, "orders")
@@ -200,7 +200,7 @@ func TestNothingIsSentToATopicThatIsGone(t *testing.T) {
 		t.Errorf("%d requests were made", n)
 	}
 	f.createTopic(t, "orders", 6, nil)
-	if err := l.failure(t); !errors.Is(err, errCreatedAgain) || kindOf(err).reason != reasonPartitions {
+	if err := l.failure(t); !errors.Is(err, errRecreated) || kindOf(err).reason != reasonPartitions {
 		t.Errorf("the session ends with %v", err)
 	}
 	if n := f.PartitionInfo("orders", 0).HighWatermark; n != 0 {
@@ -208,32 +208,32 @@ func TestNothingIsSentToATopicThatIsGone(t *testing.T) {
 	}
 }
 
-// Brokers that give topics no ids do not show that a topic was created again: fewer partitions are refused as before.
+// Without topic ids a recreated topic is not recognized, and fewer partitions are refused.
 func TestFewerPartitionsWithoutIDs(t *testing.T) {
 	versions := kversion.V3_7_0()
 	versions.SetMaxKeyVersion(int16(kmsg.Metadata), 9)
 	f := newFake(t, kfake.MaxVersions(versions), kfake.SeedTopics(3, "orders"))
 	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
 	k := startCarrier(t, c, "orders")
-	k.more(100)
+	k.addEvents(100)
 	k.delivered()
 	f.deleteTopic(t, "orders")
-	k.more(100)
-	eventually(t, "the topic to be missed", k.misses)
+	k.addEvents(100)
+	eventually(t, "the topic to be missed", k.knowsTopicMissing)
 	f.createTopic(t, "orders", 1, nil)
 	eventually(t, "the reason", func() bool {
-		why := k.waits()
+		why := k.probeError()
 		return errors.Is(why, errFewerPartitions) && strings.Contains(why.Error(), "1 partitions, 3 wanted") && strings.Contains(why.Error(), "add partitions, or restart")
 	})
 	if err := kafkatest.AddPartitions(t.Context(), f.ListenAddrs(), "orders", 3); err != nil {
 		t.Fatal(err)
 	}
 	k.delivered()
-	k.end()
+	k.halt()
 	k.check(f.ListenAddrs(), 3, 100)
 }
 
-// What is pinned, without a network.
+// TestPin tests pinCount without a network.
 func TestPin(t *testing.T) {
 	none, a, b, d := sarama.Uuid{}, sarama.Uuid{1}, sarama.Uuid{2}, sarama.Uuid{3}
 	type look struct {
@@ -262,21 +262,21 @@ func TestPin(t *testing.T) {
 		}
 		c := newTestCluster(t, cfg)
 		for i, l := range row.looks {
-			got, err := c.pinned("t", l.found, l.id, l.empty)
+			got, err := c.pinCount("t", l.found, l.id, l.empty)
 			if got != l.want || errors.Is(err, errFewerPartitions) != (l.want == 0) {
 				t.Errorf("%s: look %d: %d %v, want %d", name, i, got, err, l.want)
 			}
 		}
 	}
 
-	// A broker that has not heard yet names the topic that was deleted: that is no third one.
+	// A broker with old metadata returns the deleted topic, which is not a third topic.
 	c := newTestCluster(t, testConfig("localhost:1"))
 	old := &sarama.TopicMetadata{Name: "t", Uuid: a, Partitions: make([]*sarama.PartitionMetadata, 1)}
-	if _, err := c.pinned("t", 1, a, false); err != nil || c.isPast(old) {
-		t.Error(err, c.isPast(old))
+	if _, err := c.pinCount("t", 1, a, false); err != nil || c.isDeletedTopic(old) {
+		t.Error(err, c.isDeletedTopic(old))
 	}
-	if _, err := c.pinned("t", 3, b, false); err != nil || !c.isPast(old) {
-		t.Error(err, c.isPast(old))
+	if _, err := c.pinCount("t", 3, b, false); err != nil || !c.isDeletedTopic(old) {
+		t.Error(err, c.isDeletedTopic(old))
 	}
 	p := newProducer(c, Callbacks{}, brokerauth.Config{})
 	p.control.brokers = nil
@@ -285,7 +285,7 @@ func TestPin(t *testing.T) {
 	}
 }
 
-// pinnedCount returns the partition count that keys of a topic are hashed over; 0: none is pinned.
+// pinnedCount returns the pinned partition count of a topic, or 0.
 func (c *Cluster) pinnedCount(topic string) int32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,98 +10,98 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// saving is what SavePosition was asked for.
-type saving struct {
-	saved checkpoint.PositionRecord
-	done  func(error)
+// saveRequest is a position record to store, and the callback for the result.
+type saveRequest struct {
+	record checkpoint.PositionRecord
+	done   func(error)
 }
 
-// errOver is what a record meets that was to be saved when the session ended.
-var errOver = errors.New("the session with kafka is over")
+// errSessionOver means that the session ended before a position record was stored.
+var errSessionOver = errors.New("the session with kafka is over")
 
-// errNoPositions is what cannot be without a configured topic.
-var errNoPositions = errors.New("internal error: no position topic is configured")
+// errNoPositionTopic means that a position record is loaded or stored without a position topic.
+var errNoPositionTopic = errors.New("internal error: no position topic is configured")
 
-// SavePosition stores a position record, in the background, one after the other. What fails in a way that passes is tried again
-// until the session ends. done is called once, from another goroutine: with nil, or with why not: a *[checkpoint.Unusable], or
-// the session is over. It is written while the lease lasts, and waits for that.
+// SavePosition stores a position record in the background. Records are stored in the order of the calls, during the lease. After a
+// transient error the record is sent again until the session ends. done is called once from another goroutine: with nil, with a
+// *[checkpoint.Unusable], or with an error because the session has ended.
 func (p *Producer) SavePosition(s checkpoint.PositionRecord, done func(error)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case p.cluster.cfg.PositionTopic == "":
-		go done(errNoPositions)
+		go done(errNoPositionTopic)
 		return
-	case p.savingOver:
-		go done(errOver)
+	case p.saverDone:
+		go done(errSessionOver)
 		return
 	}
-	p.savings = append(p.savings, saving{s, done})
-	p.kickSaver()
+	p.saveRequests = append(p.saveRequests, saveRequest{s, done})
+	p.wakeSaver()
 }
 
-func (p *Producer) kickSaver() {
+func (p *Producer) wakeSaver() {
 	select {
-	case p.toSave <- struct{}{}:
+	case p.saverWakeup <- struct{}{}:
 	default:
 	}
 }
 
-// awaitSaver waits until the goroutine that saves position records has something to look at.
+// awaitSaver waits until wakeSaver is called or the session ends.
 func (p *Producer) awaitSaver() {
 	select {
-	case <-p.toSave:
+	case <-p.saverWakeup:
 	case <-p.stopped:
 	}
 }
 
-// save stores position records until the session is over.
-func (p *Producer) save() {
+// runSaver stores position records until the session ends.
+func (p *Producer) runSaver() {
 	defer p.background.Done()
-	p.locked(func(l *positionLog) { l.preconnect(p.dialer.ctx) }) // meanwhile the session opens its stream
-	defer p.locked(func(l *positionLog) { l.ctl.hangUp() })
+	p.withPositionLog(func(l *positionLog) { l.preconnect(p.dialer.ctx) }) // while the session opens its stream
+	defer p.withPositionLog(func(l *positionLog) { l.ctl.hangUp() })
 	var sequence int32
 	for {
-		next, ok := p.nextSaving()
+		next, ok := p.nextSave()
 		if !ok {
 			return
 		}
 		var err error
-		p.locked(func(l *positionLog) { err = p.saveOne(l, &next.saved, &sequence) })
-		if err != nil && p.over() && !errors.Is(err, errOver) {
-			err = fmt.Errorf("%w: %w", errOver, err)
+		p.withPositionLog(func(l *positionLog) { err = p.saveOne(l, &next.record, &sequence) })
+		if err != nil && p.ended() && !errors.Is(err, errSessionOver) {
+			err = fmt.Errorf("%w: %w", errSessionOver, err)
 		}
 		next.done(err)
 	}
 }
 
-// nextSaving waits for one. When the session is over it answers all that are left.
-func (p *Producer) nextSaving() (saving, bool) {
+// nextSave waits for the next request. When the session has ended, it answers all requests and returns false.
+func (p *Producer) nextSave() (saveRequest, bool) {
 	for {
-		over := p.over()
+		over := p.ended()
 		p.mu.Lock()
-		if !over && len(p.savings) > 0 {
-			next := p.savings[0]
-			p.savings = p.savings[1:]
+		if !over && len(p.saveRequests) > 0 {
+			next := p.saveRequests[0]
+			p.saveRequests = p.saveRequests[1:]
 			p.mu.Unlock()
 			return next, true
 		}
-		var left []saving
+		var left []saveRequest
 		if over {
-			left, p.savings, p.savingOver = p.savings, nil, true
+			left, p.saveRequests, p.saverDone = p.saveRequests, nil, true
 		}
 		p.mu.Unlock()
 		if over {
 			for _, s := range left {
-				s.done(errOver)
+				s.done(errSessionOver)
 			}
-			return saving{}, false
+			return saveRequest{}, false
 		}
 		p.awaitSaver()
 	}
 }
 
-// saveOne stores a record, under a sequence number of its own, so that a late copy of a request cannot put it behind a newer one.
+// saveOne stores a record with its own sequence number, so that a late copy of the request cannot store it again after a newer record.
 func (p *Producer) saveOne(l *positionLog, s *checkpoint.PositionRecord, sequence *int32) error {
 	value, err := s.MarshalText()
 	if err != nil {
@@ -113,37 +113,37 @@ func (p *Producer) saveOne(l *positionLog, s *checkpoint.PositionRecord, sequenc
 		ProducerID: p.id.producer, ProducerEpoch: p.id.epoch, FirstSequence: *sequence,
 		Records: []*sarama.Record{{Key: []byte(l.slot), Value: value}},
 	}
-	doubt := false
+	maybeTaken := false // the sequence number
 	for tries := 0; ; tries++ {
 		sent := false
 		err := l.ask(p.dialer.ctx, func(b *sarama.Broker) error {
 			if !p.beginSaving() {
-				return errOver
+				return errSessionOver
 			}
 			defer p.endSaving()
 			sent = true
-			throttled, err := p.produceAlone(b, l.topic, batch)
-			if throttled { // the next record goes over a new connection, which has no pause
+			throttled, err := p.produceOne(b, l.topic, batch)
+			if throttled { // the next record uses a new connection, which is not throttled
 				l.ctl.hangUp()
 			}
 			return err
 		})
-		doubt = doubt || sent && doubtful(err)
+		maybeTaken = maybeTaken || sent && maybeStored(err)
 		p.mu.Lock()
 		p.unsaved = err
 		p.mu.Unlock()
-		lasts := errors.As(err, new(*checkpoint.Unusable))
+		permanent := errors.As(err, new(*checkpoint.Unusable))
 		switch {
 		case err == nil:
-			*sequence = after(*sequence, 1)
+			*sequence = nextSequence(*sequence, 1)
 			return nil
-		case p.over(), lasts && !doubt:
+		case p.ended(), permanent && !maybeTaken:
 			return err
-		case lasts: // its sequence number may be taken or not, so there can be no next one
+		case permanent: // the next sequence number is unknown, so no other record can be stored
 			p.fail(err)
 			return err
-		case !passes(err):
-			err = &failure{doing: "write the position record to topic " + l.topic, topic: l.topic, err: err}
+		case !isTransient(err):
+			err = &failure{op: "write the position record to topic " + l.topic, topic: l.topic, err: err}
 			p.fail(err)
 			return err
 		}
@@ -159,10 +159,9 @@ func (p *Producer) fail(err error) {
 	p.deliver()
 }
 
-// produceAlone sends one batch to partition 0 of a topic and waits for its ack. throttled: the events and this batch exceed a
-// quota, so the broker reads nothing from this connection for a while, and sarama would wait as long before it writes, whatever
-// becomes of the lease.
-func (p *Producer) produceAlone(b *sarama.Broker, topic string, batch *sarama.RecordBatch) (throttled bool, err error) {
+// produceOne sends one batch to partition 0 of a topic and waits for its ack. throttled means that a quota is exceeded. The broker then
+// reads nothing from this connection for some time, and sarama would wait as long before the next write, perhaps beyond the lease.
+func (p *Producer) produceOne(b *sarama.Broker, topic string, batch *sarama.RecordBatch) (throttled bool, err error) {
 	req := p.produceRequest()
 	req.AddBatch(topic, 0, batch)
 	res, err := b.Produce(req)

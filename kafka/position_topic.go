@@ -13,11 +13,11 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// positionConfig keeps the position topic small, so that the record of a slot which has been idle for long is found soon. A slot
-// writes about one record of some hundred bytes a second, and only the newest counts; but Kafka never compacts the segment that is
-// written to. So a segment ends after an hour (2 MB of one slot) or 16 MiB (of many), which is what has to be read at most beside
-// the compacted part. Not less: each segment is files, and Kafka 4 refuses less than 1 MiB. And a segment that has ended is nearly
-// all dirt, so it is compacted as soon as the cleaner comes by, whatever the brokers' own ratio is.
+// positionConfig keeps the position topic small, so that the record of an idle slot is found soon. A slot writes about one record of some
+// hundred bytes per second, and only the newest one is needed. Kafka never compacts the active segment, so a segment ends after an hour
+// (2 MB for one slot) or 16 MiB (for many). This is the maximum to read in addition to the compacted part. Smaller segments would mean
+// many files, and Kafka 4 refuses less than 1 MiB. The dirty ratio is low so that ended segments are compacted soon, whatever the brokers'
+// default is.
 var positionConfig = map[string]string{
 	"cleanup.policy":            "compact",
 	"segment.ms":                strconv.FormatInt(time.Hour.Milliseconds(), 10),
@@ -25,7 +25,7 @@ var positionConfig = map[string]string{
 	"min.cleanable.dirty.ratio": "0.1",
 }
 
-// PositionConfig returns the configuration that the position topic gets, as sorted "name=value" pairs.
+// PositionConfig returns the configuration of the position topic, as sorted "name=value" pairs.
 func PositionConfig() (pairs []string) {
 	for name, value := range positionConfig {
 		pairs = append(pairs, name+"="+value)
@@ -34,10 +34,10 @@ func PositionConfig() (pairs []string) {
 	return pairs
 }
 
-// CreatePositionTopic creates the topic of position records; -1 replicas means as many as the brokers are configured for. created is
-// false when it is there already, however it is configured: see [Cluster.CheckPositionTopic].
+// CreatePositionTopic creates the topic of position records. A replicationFactor of -1 means the brokers' default. created is false if the
+// topic exists, with any configuration: see [Cluster.CheckPositionTopic].
 func (c *Cluster) CreatePositionTopic(ctx context.Context, topic string, replicationFactor int16) (created bool, err error) {
-	ctl, done, err := c.briefControl(ctx)
+	ctl, done, err := c.temporaryControl(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -53,13 +53,13 @@ func (c *Cluster) CreatePositionTopic(ctx context.Context, topic string, replica
 	case errors.Is(err, sarama.ErrTopicAlreadyExists):
 		return false, nil
 	}
-	return false, &failure{doing: "create position topic " + topic, topic: topic, rights: "Create on topic " + topic, err: err}
+	return false, &failure{op: "create position topic " + topic, topic: topic, permissions: "Create on topic " + topic, err: err}
 }
 
-// CheckPositionTopic returns nil if position records can be kept in the topic; a *[checkpoint.Unusable] says what is wrong with
-// it, any other error that this could not be found out.
+// CheckPositionTopic returns nil if position records can be stored in the topic. A *[checkpoint.Unusable] has the reason if they cannot;
+// any other error means that the check failed.
 func (c *Cluster) CheckPositionTopic(ctx context.Context, topic string) error {
-	ctl, done, err := c.briefControl(ctx)
+	ctl, done, err := c.temporaryControl(ctx)
 	if err != nil {
 		return err
 	}
@@ -70,9 +70,9 @@ func (c *Cluster) CheckPositionTopic(ctx context.Context, topic string) error {
 		if err == nil || errors.As(err, new(*checkpoint.Unusable)) {
 			return err
 		}
-		// The broker that leads a topic which was just made may not know it yet.
+		// The leader of a new topic may not know the topic yet.
 		if kindOf(err).class != resend || tries >= missingTries || ctx.Err() != nil {
-			return &failure{doing: "check position topic " + topic, topic: topic, err: err}
+			return &failure{op: "check position topic " + topic, topic: topic, err: err}
 		}
 		ctl.dialer.pause(200 * time.Millisecond)
 	}
@@ -86,12 +86,12 @@ func (l *positionLog) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	policy := settings[l.topic]["cleanup.policy"] // "": it may not be read
+	policy := settings[l.topic]["cleanup.policy"] // "": not allowed to read it
 	if policies := strings.Split(policy, ","); policy != "" && !slices.Equal(policies, []string{"compact"}) {
-		return l.unusable("its cleanup.policy is "+policy+", so Kafka deletes the records of a slot that stands still",
+		return l.unusable("its cleanup.policy is "+policy+", so Kafka deletes the records of an idle slot",
 			"set cleanup.policy=compact on topic "+l.topic, nil)
 	}
-	// Reading, which nothing but reading finds out to be forbidden.
+	// Only an attempt to read shows whether reading is forbidden.
 	end, err := l.offset(ctx, sarama.OffsetNewest)
 	if err != nil {
 		return err

@@ -16,8 +16,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
-// rights: who may write and not read goes on without the ends, and can keep no position.
-func (r *realEnds) rights(ctx context.Context, t *testing.T, authority *testcert.Authority) {
+// missingPermissions: without the permission to read, ends count as read, and the position topic is unusable.
+func (r *realEnds) missingPermissions(ctx context.Context, t *testing.T, authority *testcert.Authority) {
 	r.create(ctx, t, "writable", 2, nil)
 	r.create(ctx, t, "writable-positions", 1, map[string]string{"cleanup.policy": "compact"})
 	for _, topic := range []string{"writable", "writable-positions"} {
@@ -32,7 +32,7 @@ func (r *realEnds) rights(ctx context.Context, t *testing.T, authority *testcert
 	cfg.Security = func() (brokerauth.Config, error) {
 		return brokerauth.Config{TLS: trust(authority), SASL: &brokerauth.SASL{Mechanism: "PLAIN", User: "writer", Password: "secret"}}, nil
 	}
-	id := predecessor(t, cfg, to(0, event("writable", "k", at(10))))
+	id := earlierSession(t, cfg, toPartition(0, event("writable", "k", at(10))))
 	s := searchIn(t, cfg, 100, []string{"writable"}, id).read(t)
 	s.want(t)
 	p, l, c := s.Producer, s.log, s.cluster
@@ -65,7 +65,7 @@ func trust(a *testcert.Authority) *tls.Config {
 	return &tls.Config{RootCAs: pool, ServerName: "localhost"}
 }
 
-// positions: the topic is made as it should be, and records are kept while the broker is restarted.
+// positions: the topic is created with its configuration, and position records are stored although the broker is restarted.
 func (r *realEnds) positions(ctx context.Context, t *testing.T) {
 	cfg := withPositions(r.cfg, "s")
 	cfg.ReadTimeout, cfg.ProduceTimeout = 1500*time.Millisecond, time.Second
@@ -109,7 +109,7 @@ func (r *realEnds) positions(ctx context.Context, t *testing.T) {
 	for range 5 {
 		put()
 	}
-	time.Sleep(2 * time.Second) // longer than the read time-out: the broker gets the first of them twice
+	time.Sleep(2 * time.Second) // longer than the read time-out, so the first request is sent twice
 	if err := r.k.Thaw(); err != nil {
 		t.Fatal(err)
 	}

@@ -22,13 +22,13 @@ import (
 
 const positions = "positions"
 
-// withPositions is a cluster's configuration with position records.
+// withPositions adds position records to a configuration.
 func withPositions(cfg Config, slot string) Config {
 	cfg.PositionTopic, cfg.Slot = positions, slot
 	return cfg
 }
 
-// newPositionCluster is a cluster at a fake that has its position topic; the slot is s.
+// newPositionCluster returns a cluster with position records of slot s, and creates the position topic.
 func newPositionCluster(t *testing.T, f *fake) *Cluster {
 	t.Helper()
 	c := newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...), "s"))
@@ -38,7 +38,7 @@ func newPositionCluster(t *testing.T, f *fake) *Cluster {
 	return c
 }
 
-// save waits until a position record is stored, or is not.
+// save stores a position record and returns the result.
 func save(t testing.TB, p *Producer, s checkpoint.PositionRecord) error {
 	t.Helper()
 	done := make(chan error, 2)
@@ -61,7 +61,7 @@ func load(t testing.TB, p *Producer) *checkpoint.PositionRecord {
 	return s
 }
 
-// putRaw writes records into the position topic by an independent client.
+// putRaw writes records to the position topic with another client.
 func putRaw(t testing.TB, addrs []string, recs ...*kgo.Record) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(addrs...), kgo.DefaultProduceTopic(positions))
@@ -142,7 +142,7 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-// TestSavePositionInOrder: records are stored one after the other, once each, although connections are lost and errors pass.
+// TestSavePositionInOrder: each record is stored once, in order, despite lost connections and transient errors.
 func TestSavePositionInOrder(t *testing.T) {
 	f := newFake(t)
 	c := newPositionCluster(t, f)
@@ -186,7 +186,7 @@ func TestSavePositionInOrder(t *testing.T) {
 	}
 }
 
-// TestSavePositionEnds: done is called for each, whatever becomes of the session.
+// TestSavePositionEnds: done is called for each record, however the session ends.
 func TestSavePositionEnds(t *testing.T) {
 	f := newFake(t)
 	c := newPositionCluster(t, f)
@@ -195,7 +195,7 @@ func TestSavePositionEnds(t *testing.T) {
 		for range n {
 			select {
 			case err := <-results:
-				if !errors.Is(err, errOver) {
+				if !errors.Is(err, errSessionOver) {
 					t.Errorf("done: %v", err)
 				}
 			case <-time.After(5 * time.Second):
@@ -214,7 +214,7 @@ func TestSavePositionEnds(t *testing.T) {
 			put(p, results)
 		}
 		eventually(t, "an answer to be lost", func() bool { return f.loseAnswers.Load() < 1<<20 })
-		if err := p.Close(done()); err != nil {
+		if err := p.Close(endedContext()); err != nil {
 			t.Error(err)
 		}
 		f.loseAnswers.Store(0)
@@ -236,7 +236,7 @@ func TestSavePositionEnds(t *testing.T) {
 			t.Error(err)
 		}
 		over(t, results, 4)
-		_ = p.Close(done())
+		_ = p.Close(endedContext())
 	})
 	t.Run("unusable", func(t *testing.T) {
 		p, _ := openSession(t, c)
@@ -255,7 +255,7 @@ func TestSavePositionEnds(t *testing.T) {
 		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); !errors.As(err, &u) {
 			t.Errorf("without a topic: %v", err)
 		}
-		_ = p.Close(done())
+		_ = p.Close(endedContext())
 		if _, err := c.CreatePositionTopic(t.Context(), positions, 1); err != nil {
 			t.Fatal(err)
 		}
@@ -265,13 +265,13 @@ func TestSavePositionEnds(t *testing.T) {
 		f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.RequestTimedOut, Count: 1})
 		f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.TopicAuthorizationFailed, Count: 1})
 		var u *checkpoint.Unusable
-		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); !errors.As(err, &u) || !errors.Is(err, errOver) {
+		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); !errors.As(err, &u) || !errors.Is(err, errSessionOver) {
 			t.Errorf("done: %v", err)
 		}
 		if err := l.failure(t); !errors.As(err, &u) {
 			t.Error(err)
 		}
-		_ = p.Close(done())
+		_ = p.Close(endedContext())
 	})
 	t.Run("nowhere", func(t *testing.T) {
 		p, _ := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
@@ -284,7 +284,7 @@ func TestSavePositionEnds(t *testing.T) {
 	})
 }
 
-// TestLoadPositionPasses: an error that may pass says nothing about the topic.
+// TestLoadPositionPasses: after a transient error the topic does not count as unusable.
 func TestLoadPositionPasses(t *testing.T) {
 	f := newFake(t)
 	c := newPositionCluster(t, f)
@@ -306,7 +306,7 @@ func TestLoadPositionPasses(t *testing.T) {
 	}
 }
 
-// TestLoadPositionUnheard: a question that is not answered, or one before it, is waited for as long as the caller can.
+// TestLoadPositionUnheard: if a request, or one before it, is not answered, LoadPosition returns at the end of ctx.
 func TestLoadPositionUnheard(t *testing.T) {
 	for _, key := range []kmsg.Key{kmsg.Metadata, kmsg.ApiVersions, kmsg.ListOffsets, kmsg.Fetch} {
 		t.Run(key.Name(), func(t *testing.T) {
@@ -316,25 +316,25 @@ func TestLoadPositionUnheard(t *testing.T) {
 			if err := save(t, before, checkpoint.PositionRecord{Slot: "s"}); err != nil {
 				t.Fatal(err)
 			}
-			_ = before.Close(done())
+			_ = before.Close(endedContext())
 			var silent atomic.Bool
 			goOn := make(chan struct{})
 			defer close(goOn)
 			f.ControlKey(int16(key), func(kmsg.Request) (kmsg.Response, error, bool) {
 				f.KeepControl()
 				if silent.Load() {
-					<-goOn // and so does everything else
+					<-goOn // as do all other requests
 				}
 				return nil, nil, false
 			})
 			p, _ := openSession(t, c)
 			eventually(t, "the session to look for its position topic", func() (found bool) {
-				p.locked(func(l *positionLog) { found = l.leader != "" && l.ctl.conn != nil })
+				p.withPositionLog(func(l *positionLog) { found = l.leader != "" && l.ctl.conn != nil })
 				return found
 			})
 			silent.Store(true)
-			p.locked(func(l *positionLog) {
-				switch key { // what it has learnt is not asked again
+			p.withPositionLog(func(l *positionLog) {
+				switch key { // known answers are not requested again
 				case kmsg.Metadata:
 					l.leader = ""
 				case kmsg.ApiVersions:
@@ -349,7 +349,7 @@ func TestLoadPositionUnheard(t *testing.T) {
 				t.Errorf("it took %v", took)
 			}
 			start = time.Now()
-			_ = p.Close(done())
+			_ = p.Close(endedContext())
 			if took := time.Since(start); took > 2*time.Second {
 				t.Errorf("the end took %v", took)
 			}
@@ -357,7 +357,7 @@ func TestLoadPositionUnheard(t *testing.T) {
 	}
 }
 
-// TestBrokerKnowsNoBrokers: the topic is looked up again, for a moment, while the broker that was asked knows of none yet.
+// TestBrokerKnowsNoBrokers: the look-up of the topic is repeated while the metadata of the broker has no brokers.
 func TestBrokerKnowsNoBrokers(t *testing.T) {
 	f := newFake(t)
 	c := newPositionCluster(t, f)
@@ -378,14 +378,14 @@ func TestBrokerKnowsNoBrokers(t *testing.T) {
 	}
 }
 
-// TestPositionsAreFoundAhead: a session looks its position topic up by itself, and once, so that a start does not wait for it: not to
-// read the record, and not to write the first.
+// TestPositionsAreFoundAhead: a session looks up its position topic in advance, and once, so that neither reading the record nor writing the
+// first one waits for the look-up.
 func TestPositionsAreFoundAhead(t *testing.T) {
 	f := newFake(t)
 	c := newPositionCluster(t, f)
 	p, _ := openSession(t, c)
 	eventually(t, "the session to look for its position topic", func() (found bool) {
-		p.locked(func(l *positionLog) { found = l.leader != "" && l.ctl.conn != nil })
+		p.withPositionLog(func(l *positionLog) { found = l.leader != "" && l.ctl.conn != nil })
 		return found
 	})
 	defer f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: positions, Err: kerr.LeaderNotAvailable, Count: -1}).Remove()
@@ -397,7 +397,7 @@ func TestPositionsAreFoundAhead(t *testing.T) {
 	}
 }
 
-// TestPositionTopicTooLarge: more of other slots than can be read in time is no reason to wait for ever (before: each start parked).
+// TestPositionTopicTooLarge: if the topic has too many records of other slots, it is unusable, so that a start does not wait for ever.
 func TestPositionTopicTooLarge(t *testing.T) {
 	f := newFake(t)
 	c := newPositionCluster(t, f)
@@ -408,10 +408,10 @@ func TestPositionTopicTooLarge(t *testing.T) {
 	if err := save(t, p, checkpoint.PositionRecord{Slot: "s", Generation: 4}); err != nil {
 		t.Fatal(err)
 	}
-	_ = p.Close(done())
+	_ = p.Close(endedContext())
 	for most, slot := range map[int]string{1000: "other", 1 << 20: "other ", 1001: "s"} {
 		cfg := withPositions(testConfig(f.ListenAddrs()...), strings.TrimSpace(slot))
-		cfg.PositionMost = most
+		cfg.MaxPositionBytes = most
 		p, _ := openSession(t, newTestCluster(t, cfg))
 		s, err := p.LoadPosition(t.Context())
 		var u *checkpoint.Unusable
@@ -423,6 +423,6 @@ func TestPositionTopicTooLarge(t *testing.T) {
 		case most == 1001 && (err != nil || s == nil || s.Generation != 4):
 			t.Errorf("the slot's own: %v, %v", s, err)
 		}
-		_ = p.Close(done())
+		_ = p.Close(endedContext())
 	}
 }

@@ -11,32 +11,31 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// Probe succeeds when exactly what the last session was waiting for would work now, as far as that can be asked
-// without writing: brokers answer, its topics exist and may be written, every partition has a leader that can be
-// reached and enough replicas in sync. The error names what is missing.
+// Probe checks, without writing, whether everything that the last session waited for is available: brokers answer, its topics exist and may
+// be written, and every partition has a reachable leader and enough replicas in sync. The error names what is missing.
 func (c *Cluster) Probe(ctx context.Context) error {
-	ctl, done, err := c.briefControl(ctx)
+	ctl, done, err := c.temporaryControl(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
 
-	topics, unread, position, producerID := c.waitedFor()
+	topics, unread, position, producerID := c.lastWaits()
 	if err := ctl.ping(ctx); err != nil {
-		return &failure{doing: "probe kafka", err: err}
+		return &failure{op: "probe kafka", err: err}
 	}
 	if producerID {
 		if _, err := ctl.producerID(ctx); err != nil {
-			return &failure{doing: "probe kafka: get a producer id", err: err}
+			return &failure{op: "probe kafka: get a producer id", err: err}
 		}
 	}
 	if position {
 		if err := c.probePosition(ctx, ctl); err != nil {
-			return &failure{doing: "probe position topic " + c.cfg.PositionTopic, topic: c.cfg.PositionTopic, err: err}
+			return &failure{op: "probe position topic " + c.cfg.PositionTopic, topic: c.cfg.PositionTopic, err: err}
 		}
 	}
 	if err := probeEnds(ctx, ctl, unread); err != nil {
-		return &failure{doing: "probe kafka", err: err}
+		return &failure{op: "probe kafka", err: err}
 	}
 	if len(topics) == 0 {
 		return nil
@@ -44,7 +43,7 @@ func (c *Cluster) Probe(ctx context.Context) error {
 	return c.probeTopics(ctx, ctl, topics)
 }
 
-// probeEnds asks whether the ends of topics could be read. A topic that does not exist has none.
+// probeEnds checks whether the ends of topics can be read. It ignores missing topics.
 func probeEnds(ctx context.Context, ctl *control, topics []string) error {
 	if len(topics) == 0 {
 		return nil
@@ -62,7 +61,7 @@ func probeEnds(ctx context.Context, ctl *control, topics []string) error {
 			return fmt.Errorf("topic %s, whose ends are to be read: partition %d has no leader", name, id)
 		}
 		for _, part := range md.Partitions {
-			if err := ctl.askAt(ctx, ctl.brokers[part.Leader], answers); err != nil {
+			if err := ctl.askBroker(ctx, ctl.brokers[part.Leader], ping); err != nil {
 				return fmt.Errorf("topic %s, whose ends are to be read: partition %d: %w", name, part.ID, err)
 			}
 		}
@@ -70,8 +69,8 @@ func probeEnds(ctx context.Context, ctl *control, topics []string) error {
 	return nil
 }
 
-// probePosition asks whether a position record would be stored. A topic that cannot be used at all is the session's matter,
-// which does without.
+// probePosition checks whether a position record can be stored. An unusable topic is not an error, because sessions run without position
+// records then.
 func (c *Cluster) probePosition(ctx context.Context, ctl *control) error {
 	l := &positionLog{ctl: ctl, topic: c.cfg.PositionTopic}
 	md, err := l.find(ctx, missingTries)
@@ -85,34 +84,34 @@ func (c *Cluster) probePosition(ctx context.Context, ctl *control) error {
 	if err != nil {
 		return err
 	}
-	if err := led(md, configs[l.topic].minISR); err != nil {
+	if err := checkLeaders(md, configs[l.topic].minISR); err != nil {
 		return err
 	}
-	return ctl.askAt(ctx, ctl.brokers[md.Partitions[0].Leader], answers)
+	return ctl.askBroker(ctx, ctl.brokers[md.Partitions[0].Leader], ping)
 }
 
 func (c *Cluster) probeTopics(ctx context.Context, ctl *control, topics []string) error {
 	found, err := ctl.topics(ctx, topics)
 	if err != nil {
-		return &failure{doing: "probe kafka", err: err}
+		return &failure{op: "probe kafka", err: err}
 	}
 	why := c.createMissing(ctx, ctl, topics, found)
 	configs, err := ctl.configs(ctx, topics)
 	if err != nil {
-		return &failure{doing: "probe kafka", err: err}
+		return &failure{op: "probe kafka", err: err}
 	}
-	var missing several
+	var missing errorList
 	var leaders []int32
 	for _, name := range topics {
 		md := found[name]
 		if md == nil {
 			md = &sarama.TopicMetadata{Name: name, Err: sarama.ErrUnknownTopicOrPartition}
 		}
-		if err := ctl.works(ctx, md, configs[name].minISR); err != nil {
+		if err := ctl.checkTopic(ctx, md, configs[name].minISR); err != nil {
 			if why[name] != "" {
 				err = fmt.Errorf("%s (%w)", why[name], err)
 			}
-			missing = append(missing, &failure{doing: "probe topic " + name, topic: name, err: err})
+			missing = append(missing, &failure{op: "probe topic " + name, topic: name, err: err})
 			continue
 		}
 		for _, part := range md.Partitions {
@@ -124,36 +123,36 @@ func (c *Cluster) probeTopics(ctx context.Context, ctl *control, topics []string
 	}
 	slices.Sort(leaders)
 	for _, id := range slices.Compact(leaders) {
-		// Metadata still names a broker that only we cannot reach.
-		if err := ctl.askAt(ctx, ctl.brokers[id], answers); err != nil {
-			return &failure{doing: fmt.Sprintf("probe kafka: reach broker %d at %s", id, ctl.brokers[id]), err: err}
+		// Metadata may name a broker that only we cannot reach.
+		if err := ctl.askBroker(ctx, ctl.brokers[id], ping); err != nil {
+			return &failure{op: fmt.Sprintf("probe kafka: reach broker %d at %s", id, ctl.brokers[id]), err: err}
 		}
 	}
 	return nil
 }
 
-// works judges one topic for Probe.
-func (c *control) works(ctx context.Context, md *sarama.TopicMetadata, minISR int) error {
-	if err := usable(md); err != nil {
+// checkTopic checks one topic for Probe.
+func (c *control) checkTopic(ctx context.Context, md *sarama.TopicMetadata, minISR int) error {
+	if err := checkWritable(md); err != nil {
 		return err
 	}
-	if c.cluster.isPast(md) {
-		return errPast
+	if c.cluster.isDeletedTopic(md) {
+		return errOldMetadata
 	}
-	if _, err := c.countOf(ctx, md); err != nil {
+	if _, err := c.partitionCount(ctx, md); err != nil {
 		return err
 	}
-	return led(md, minISR)
+	return checkLeaders(md, minISR)
 }
 
-// led judges a topic's leaders and replicas.
-func led(md *sarama.TopicMetadata, minISR int) error {
+// checkLeaders checks a topic's leaders and replicas.
+func checkLeaders(md *sarama.TopicMetadata, minISR int) error {
 	if id, ok := leaderless(md); !ok {
 		return fmt.Errorf("partition %d has no leader", id)
 	}
 	for _, part := range md.Partitions {
-		// Kafka 4 asks for no more replicas than there are; an older broker with such a setting fails the session
-		// again, which is better than never trying.
+		// Kafka 4 requires no more replicas than exist. With an older broker and such a setting the next session fails again, which
+		// is better than never trying.
 		if want := min(minISR, len(part.Replicas)); len(part.Isr) < want {
 			return fmt.Errorf("partition %d has %d replicas in sync, min.insync.replicas is %d", part.ID, len(part.Isr), minISR)
 		}

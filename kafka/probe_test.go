@@ -32,7 +32,7 @@ func TestProbe(t *testing.T) {
 		t.Fatal("nothing left")
 	}
 	fault.Remove()
-	if topics, _, _, _ := c.waitedFor(); len(topics) != 2 || topics[0] != "later" || topics[1] != "orders" {
+	if topics, _, _, _ := c.lastWaits(); len(topics) != 2 || topics[0] != "later" || topics[1] != "orders" {
 		t.Fatalf("waited for %v", topics)
 	}
 	if err := c.Probe(ctx); err == nil || !strings.Contains(err.Error(), "later") {
@@ -44,7 +44,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// A position record that is not stored is waited for as topics are, and says why; the topic is neither made nor pinned by that.
+// If a position record was not stored, a probe fails with the reason. It neither creates nor pins the position topic.
 func TestProbePositionTopic(t *testing.T) {
 	f := newFake(t)
 	cfg := withPositions(testConfig(f.ListenAddrs()...), "s")
@@ -67,7 +67,7 @@ func TestProbePositionTopic(t *testing.T) {
 		t.Fatal(err)
 	}
 	fault.Remove()
-	if _, _, position, _ := c.waitedFor(); !position {
+	if _, _, position, _ := c.lastWaits(); !position {
 		t.Fatal("it is forgotten that a record was not stored")
 	}
 	if err := c.Probe(t.Context()); err != nil {
@@ -89,13 +89,13 @@ func TestProbePositionTopic(t *testing.T) {
 	}
 }
 
-// Without the topic a session does without, so nothing is left to wait for; it is not made as others are.
+// A probe does not wait for a missing position topic, because sessions run without it, and does not create the topic.
 func TestProbeWithoutPositionTopic(t *testing.T) {
 	f := newFake(t)
 	cfg := withPositions(testConfig(f.ListenAddrs()...), "s")
 	cfg.Create = &Create{Partitions: 3, ReplicationFactor: 1}
 	c := newTestCluster(t, cfg)
-	c.unsaved = true
+	c.positionUnsaved = true
 	if err := c.Probe(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -104,7 +104,7 @@ func TestProbeWithoutPositionTopic(t *testing.T) {
 	}
 }
 
-// What metadata can say against a topic; the answers are made by hand.
+// Fake metadata with each problem of a topic.
 func TestProbeMetadata(t *testing.T) {
 	ctx := context.Background()
 	f := newFake(t, kfake.NumBrokers(3), kfake.SeedTopics(2, "orders"))
@@ -137,7 +137,7 @@ func TestProbeMetadata(t *testing.T) {
 	}
 }
 
-// A leader that metadata names but nobody can reach is not there.
+// A probe fails if a leader in metadata cannot be reached.
 func TestProbeReachesLeaders(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(2), kfake.SeedTopics(2, "orders"))
 	f.addrs[1] = hostPort{"127.0.0.1", 1}

@@ -15,74 +15,75 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Callbacks are called from goroutines of the session, one at a time, and none after Close has returned. They must
-// return at once: above all they must not wait for the goroutine that calls Send or Close.
+// Callbacks are called from goroutines of the session, one at a time, and never after Close has returned. They must return at once, and
+// must not wait for the goroutine that calls Send or Close.
 type Callbacks struct {
-	// Acked: Kafka has stored this event. Per partition in the order of Send and without holes.
+	// Acked is called when Kafka has stored event n. The calls are in the order of Send per partition, without holes.
 	Acked func(n uint64)
-	// Failed: the session is over; at most once, and it says why. Acks of other partitions may still follow it.
+	// Failed is called at most once, when the session has failed. Acks of other partitions may follow.
 	Failed func(err error)
-	// Wake: what Ready answers has changed for some topic.
+	// Wake is called when the result of Ready has changed for some topic, or that of EndsRead.
 	Wake func()
 }
 
-// Producer is one session with Kafka. Ready, Missing, Check and Send are for one goroutine, the relay's; the rest is for any.
+// Producer is one session with Kafka. Ready, Missing, Check and Send must be called from one goroutine; the other methods may be called
+// from any.
 //
-// It has one producer id and epoch; a record becomes part of its partition's batch at once (partition.go), and each broker has a
-// goroutine that sends what has gathered (node.go). Who leads a partition is the watch's to find out (leaders.go).
+// A session has one producer id and epoch. Send adds a record to its partition's batch (partition.go). Each broker has a goroutine that
+// sends batches (node.go). Another goroutine, the watch, looks up topics and leaders (topic.go, leaders.go).
 type Producer struct {
 	cluster *Cluster
 	metrics *metrics
 	dialer  *dialer
 	control *control
-	produce *sarama.Config // of the connections that records take
+	produce *sarama.Config // of the connections for records
 	secured brokerauth.Config
-	id      identity // except for the sequence
+	id      identity // without a sequence number
 	began   time.Time
 
-	// The sender's.
-	byName map[string]*topic
-	last   *topic
-	keys   *partitioner
-	alone  bool // what is in flight, if anything, is one record that has Kafka for itself
+	// Used only by the goroutine that calls Send.
+	byName      map[string]*topic
+	last        *topic
+	partitioner *partitioner
+	sentAlone   bool // the record in flight, if any, must be alone in flight
 
-	mu         sync.Mutex // guards what follows, partitions and nodes; no goroutine waits for anything while holding it
-	gathering  bool       // records were sent since the last Flush
-	topics     []*topic
-	nodes      map[int32]*node
-	open       int      // requests without an answer, one with a position record included
-	done       []*batch // acknowledged, in the order in which the callbacks are to hear of it
-	bad        error    // the failure, until it is reported
-	asked      chan struct{}
-	savings    []saving // oldest first
-	toSave     chan struct{}
-	savingOver bool      // save has ended
-	heldSince  time.Time // since when something waits for the lease; zero: nothing does
-	heldKnown  bool      // the log says so
-	ends       *ends     // nil: ends are not read
-	unsaved    error     // why the position record that is being saved is not yet
+	mu           sync.Mutex // guards the following, partitions and nodes; no goroutine waits while holding it
+	gathering    bool       // records were sent since the last Flush
+	topics       []*topic
+	nodes        map[int32]*node
+	open         int      // requests without an answer, including one with a position record
+	ackedBatches []*batch // acknowledged batches, in the order of the callbacks
+	failErr      error    // failure that is not reported yet
+	lookUpWanted chan struct{}
+	saveRequests []saveRequest // oldest first
+	saverWakeup  chan struct{}
+	saverDone    bool      // runSaver has ended
+	heldSince    time.Time // since when records wait for the lease; zero: none wait
+	heldLogged   bool      // the wait was logged
+	ends         *ends     // nil: ReadEnds was not called
+	unsaved      error     // last error of the current position record
 
-	positionsMu sync.Mutex   // held while the topic is read or written; never taken with mu held
-	positions   *positionLog // of a cluster with a position topic
+	positionsMu sync.Mutex   // held during reads and writes of the topic; never locked with mu held
+	positions   *positionLog // nil without a position topic
 
 	lease    atomic.Pointer[time.Time] // when the slot was last seen to be this session's
-	inflight atomic.Int64              // records sent and without a result
+	inflight atomic.Int64              // records that were sent and not acknowledged
 	free     sync.Pool                 // *batch
 
-	stale   atomic.Bool  // leaders are asked for
-	heard   atomic.Int64 // when Kafka last answered a look-up, counted from began
-	trouble atomic.Pointer[error]
+	leadersStale atomic.Bool  // leaders must be looked up
+	lastAnswer   atomic.Int64 // when Kafka last answered a look-up, since began
+	lookUpErr    atomic.Pointer[error]
 
 	stopOnce   sync.Once
-	stopped    chan struct{} // closed at the first failure, or by Close: no request is made any more
+	stopped    chan struct{} // closed at the first failure, or by Close: no more requests are sent
 	background sync.WaitGroup
 	senders    sync.WaitGroup
 
-	cbMu   sync.Mutex // held during callbacks; never taken with mu held
-	cb     Callbacks
-	spare  []*batch
-	silent bool
-	told   bool // Failed was called
+	cbMu            sync.Mutex // held during callbacks; never locked with mu held
+	cb              Callbacks
+	spareBatches    []*batch
+	callbacksOff    bool
+	failureReported bool // Failed was called
 
 	closeOnce sync.Once
 	closeErr  error
@@ -92,7 +93,7 @@ func newProducer(c *Cluster, cb Callbacks, s brokerauth.Config) *Producer {
 	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
 	p := &Producer{
 		cluster: c, metrics: c.metrics, dialer: d, control: c.newControl(d, s), produce: c.saramaConfig(d, s), secured: s, began: time.Now(), cb: cb,
-		byName: map[string]*topic{}, keys: newPartitioner(), nodes: map[int32]*node{}, asked: make(chan struct{}, 1), toSave: make(chan struct{}, 1), stopped: make(chan struct{}),
+		byName: map[string]*topic{}, partitioner: newPartitioner(), nodes: map[int32]*node{}, lookUpWanted: make(chan struct{}, 1), saverWakeup: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
 	p.produce.Net.Proxy.Dialer = leasedDialer{p}
 	return p
@@ -101,12 +102,12 @@ func newProducer(c *Cluster, cb Callbacks, s brokerauth.Config) *Producer {
 // connect finds a broker that answers and gets a producer id from it.
 func (p *Producer) connect(ctx context.Context) error {
 	if err := p.control.ping(ctx); err != nil {
-		return &failure{doing: "connect to kafka", err: err}
+		return &failure{op: "connect to kafka", err: err}
 	}
 	p.noteAnswer(nil)
 	var err error
 	if p.id, err = p.cluster.identify(ctx, p.control); err != nil {
-		return &failure{doing: "get a producer id", err: err}
+		return &failure{op: "get a producer id", err: err}
 	}
 	return nil
 }
@@ -121,29 +122,28 @@ func (p *Producer) start() {
 	if p.cluster.cfg.PositionTopic != "" {
 		p.positions = p.newPositionLog()
 		p.background.Add(1)
-		go p.save()
+		go p.runSaver()
 	}
 }
 
-// abandon undoes a connect that failed.
+// abandon cuts the connections after connect has failed.
 func (p *Producer) abandon() {
 	p.dialer.cut()
 	p.control.hangUp()
 }
 
-// Check finds out before sending whether Kafka can take the record; its topic must be ready. alone means: wait until
-// nothing is in flight, send it, and wait for its ack. poison lacks the event's id and position, which only the caller
-// knows.
+// Check checks before Send whether Kafka can store the record; its topic must be ready. alone means that the caller must wait until nothing
+// is in flight, send the record, and wait for its ack. poison has no event id and no position.
 func (p *Producer) Check(rec *router.Record) (alone bool, poison *router.Poison) {
 	t := p.topic(rec.Topic)
-	if rec.OwnPartition && t.most != 0 && int(rec.Partition) >= len(t.parts) {
+	if rec.OwnPartition && t.aloneAbove != 0 && int(rec.Partition) >= len(t.parts) {
 		return false, &router.Poison{
 			Cause: router.BadPartition, Topic: t.name,
-			Message: fmt.Sprintf("the row asks for partition %d, but topic %s has %d, as far as this process counts them", rec.Partition, t.name, len(t.parts)),
+			Message: fmt.Sprintf("the row requests partition %d, but topic %s has %d partitions, as counted by this process", rec.Partition, t.name, len(t.parts)),
 		}
 	}
 	rough := roughSize(rec)
-	if t.most == 0 || rough <= t.most {
+	if t.aloneAbove == 0 || rough <= t.aloneAbove {
 		return false, nil
 	}
 	if rough+reserve(rough) <= t.limit {
@@ -164,23 +164,22 @@ func (p *Producer) Check(rec *router.Record) (alone bool, poison *router.Poison)
 	}
 }
 
-// Send takes a copy of the record and returns; it never waits for Kafka. The record leaves with the next Flush, if not
-// before. n is what Acked will be called with. The
-// caller bounds what is unacknowledged, and with that the memory. An error is a broken promise of the caller's; that
-// the session has failed is told by Failed alone, and a record sent after that counts among those left.
+// Send copies the record and returns; it never waits for Kafka. The record is sent with the next Flush, if not before. n is the number
+// for Acked. The caller limits the number of unacknowledged events, and so the memory. An error means that the caller broke a rule. A
+// failure of the session is only reported by Failed; a record sent after that counts as unacknowledged.
 func (p *Producer) Send(rec *router.Record, n uint64) error {
 	t := p.topic(rec.Topic)
-	if v := t.verdict.Load(); v == nil || t.most == 0 {
+	if v := t.verdict.Load(); v == nil || t.aloneAbove == 0 {
 		return fmt.Errorf("send event %d: internal error: topic %s is not ready", n, t.name)
 	}
-	alone := roughSize(rec) > t.most
-	if (alone || p.alone) && p.inflight.Load() > 0 {
-		return fmt.Errorf("send event %d: internal error: a record that must go alone (or the one after it) while others are in flight", n)
+	alone := roughSize(rec) > t.aloneAbove
+	if (alone || p.sentAlone) && p.inflight.Load() > 0 {
+		return fmt.Errorf("send event %d: internal error: a record that must be alone in flight (or the next one) while other records are in flight", n)
 	}
-	p.alone = alone
+	p.sentAlone = alone
 	id := rec.Partition
 	if !rec.OwnPartition {
-		id = p.keys.of(rec.PartitionBy, int32(len(t.parts)))
+		id = p.partitioner.partition(rec.PartitionBy, int32(len(t.parts)))
 	}
 	if int(id) >= len(t.parts) {
 		return fmt.Errorf("send event %d: internal error: topic %s has no partition %d", n, t.name, id)
@@ -190,22 +189,21 @@ func (p *Producer) Send(rec *router.Record, n uint64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	part.sent++
-	if p.over() {
+	if p.ended() {
 		return nil
 	}
 	p.gathering = true
 	size := p.add(part, rec, n)
-	part.list(p)
+	part.enlist(p)
 	if l := part.leader; l != nil {
-		if l.fresh += size; l.free() {
-			l.kick()
+		if l.newBytes += size; l.canSend() {
+			l.wake()
 		}
 	}
 	return nil
 }
 
-// Flush says that no more is coming for now, so that what has gathered leaves. Without it records may wait for ever. Any
-// goroutine may call it.
+// Flush sends the records that have gathered. Without a Flush, records may wait for ever.
 func (p *Producer) Flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -214,28 +212,28 @@ func (p *Producer) Flush() {
 	}
 	p.gathering = false
 	for _, n := range p.nodes {
-		if len(n.work) > 0 && n.free() {
-			n.kick()
+		if len(n.listed) > 0 && n.canSend() {
+			n.wake()
 		}
 	}
 }
 
-// deliver calls back for what has been acknowledged, in order, and for the failure.
+// deliver calls the callbacks for acknowledged batches, in order, and for the failure.
 func (p *Producer) deliver() {
 	p.cbMu.Lock()
 	defer p.cbMu.Unlock()
 	for {
 		p.mu.Lock()
-		done, bad := p.done, p.bad
-		p.done, p.bad = p.spare, nil
+		done, bad := p.ackedBatches, p.failErr
+		p.ackedBatches, p.failErr = p.spareBatches, nil
 		p.mu.Unlock()
 		for _, b := range done {
 			p.acked(b)
 		}
 		clear(done)
-		p.spare = done[:0]
-		if bad != nil && !p.told && !p.silent {
-			p.told = true
+		p.spareBatches = done[:0]
+		if bad != nil && !p.failureReported && !p.callbacksOff {
+			p.failureReported = true
 			p.cb.Failed(bad)
 		}
 		if len(done) == 0 && bad == nil {
@@ -244,11 +242,11 @@ func (p *Producer) deliver() {
 	}
 }
 
-// acked calls back for a batch that Kafka has stored.
+// acked calls Acked for the events of a batch.
 func (p *Producer) acked(b *batch) {
-	// Before the callback: it may wake a sender that waits for nothing to be in flight.
+	// Before the callback, which may wake a sender that waits until nothing is in flight.
 	p.inflight.Add(-int64(len(b.entries)))
-	if p.silent {
+	if p.callbacksOff {
 		return
 	}
 	b.part.acked.Add(uint64(len(b.entries)))
@@ -256,13 +254,13 @@ func (p *Producer) acked(b *batch) {
 	for _, e := range b.entries {
 		p.cb.Acked(e.n)
 	}
-	if cap(b.bytes) <= 2*p.cluster.cfg.batchMost() {
+	if cap(b.bytes) <= 2*p.cluster.cfg.maxBatch() {
 		b.reset()
 		p.free.Put(b)
 	}
 }
 
-// stop ends the sending. It is true for the first who calls it.
+// stop ends the sending. first is true for the first call.
 func (p *Producer) stop() (first bool) {
 	p.stopOnce.Do(func() {
 		first = true
@@ -271,7 +269,7 @@ func (p *Producer) stop() (first bool) {
 	return first
 }
 
-func (p *Producer) over() bool {
+func (p *Producer) ended() bool {
 	select {
 	case <-p.stopped:
 		return true
@@ -280,30 +278,30 @@ func (p *Producer) over() bool {
 	}
 }
 
-// failLocked ends the session; mu is held, and deliver must follow. Only the first failure is told.
+// failLocked ends the session; mu is held, and the caller must call deliver afterwards. Only the first failure is reported.
 func (p *Producer) failLocked(err error) {
 	if p.stop() {
-		p.bad = err
+		p.failErr = err
 	}
 }
 
 func (p *Producer) wake() {
 	p.cbMu.Lock()
 	defer p.cbMu.Unlock()
-	if !p.silent {
+	if !p.callbacksOff {
 		p.cb.Wake()
 	}
 }
 
-// Healthy is nil when a broker has answered a look-up lately, and every broker that records wait for can be reached.
+// Healthy returns nil if a broker has answered a look-up recently, and every broker for which records wait can be reached.
 func (p *Producer) Healthy() error {
-	if err := p.trouble.Load(); err != nil {
-		return &failure{doing: "ask kafka", err: *err}
+	if err := p.lookUpErr.Load(); err != nil {
+		return &failure{op: "ask kafka", err: *err}
 	}
 	if err := p.unreachable(); err != nil {
 		return err
 	}
-	ago := time.Since(p.began) - time.Duration(p.heard.Load())
+	ago := time.Since(p.began) - time.Duration(p.lastAnswer.Load())
 	if limit := 2*p.cluster.cfg.Refresh + p.cluster.cfg.AskTimeout; ago > limit {
 		return fmt.Errorf("kafka has not answered for %s", ago.Round(time.Second))
 	}
@@ -313,21 +311,21 @@ func (p *Producer) Healthy() error {
 func (p *Producer) unreachable() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.heldTrouble(time.Now()); err != nil {
+	if err := p.heldReason(time.Now()); err != nil {
 		return err
 	}
 	for _, n := range p.nodes {
-		if n.why != nil && len(n.work) > 0 {
-			return n.why
+		if n.connectErr != nil && len(n.listed) > 0 {
+			return n.connectErr
 		}
 	}
 	if p.unsaved != nil {
-		return &failure{doing: "write the position record to topic " + p.cluster.cfg.PositionTopic, topic: p.cluster.cfg.PositionTopic, err: p.unsaved}
+		return &failure{op: "write the position record to topic " + p.cluster.cfg.PositionTopic, topic: p.cluster.cfg.PositionTopic, err: p.unsaved}
 	}
 	return p.endsTrouble()
 }
 
-// Waiting lists the topics that were asked for and cannot be used yet.
+// Waiting lists the requested topics that cannot be used yet.
 func (p *Producer) Waiting() []string {
 	var out []string
 	for _, t := range p.topicsToLookUp(false) {
@@ -339,12 +337,11 @@ func (p *Producer) Waiting() []string {
 	return out
 }
 
-// errLeft is how Close says that events were sent whose fate is unknown.
-var errLeft = errors.New("not acknowledged")
+// errUnacked is the error of Close if events are not acknowledged.
+var errUnacked = errors.New("not acknowledged")
 
-// Close ends the session: no request is made after it was called. It waits until open requests have their answers, or ctx ends, and
-// then cuts every connection. An error says how many events are not acknowledged; a restart may find some of them in Kafka. A second
-// Close returns what the first did.
+// Close ends the session. No request begins after the call. Close waits until open requests have answers or ctx ends, and then cuts every
+// connection. The error has the number of unacknowledged events, some of which may be in Kafka. A second Close returns the same error.
 func (p *Producer) Close(ctx context.Context) error {
 	p.closeOnce.Do(func() { p.closeErr = p.close(ctx) })
 	return p.closeErr

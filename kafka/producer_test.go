@@ -40,11 +40,11 @@ func TestDeliver(t *testing.T) {
 	if n := testutil.ToFloat64(c.metrics.connections); n != 0 {
 		t.Errorf("%v connections open after Close", n)
 	}
-	agree(t, c.metrics, 5000)
+	checkCounts(t, c.metrics, 5000)
 }
 
-// agree holds what is counted of one topic's events, all acknowledged, in several ways to each other.
-func agree(t *testing.T, m *metrics, events uint64) {
+// checkCounts compares the metrics of one topic's events, which are all acknowledged.
+func checkCounts(t *testing.T, m *metrics, events uint64) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(m.bytes, m.size, m.duration, m.batchEvents, m.batchBytes)
@@ -74,7 +74,7 @@ func agree(t *testing.T, m *metrics, events uint64) {
 	}
 }
 
-// What is in the record is what arrives.
+// The stored record equals the record that was sent.
 func TestRecordAsSent(t *testing.T) {
 	for codec := range codecs {
 		t.Run("codec "+codec, func(t *testing.T) {
@@ -112,11 +112,11 @@ func TestRecordAsSent(t *testing.T) {
 	}
 }
 
-// Each fault in both forms: the batch is lost, or it is stored and only the answer is lost.
+// Each fault occurs in two forms: the batch is lost, or the batch is stored and the answer is lost.
 func TestOrderUnderFaults(t *testing.T) {
 	refuse := func(err *kerr.Error) func(*testing.T, *fake, *atomic.Int32) {
 		return func(t *testing.T, f *fake, hits *atomic.Int32) {
-			// At random: every third, say, can hit the same batch again and again until its retries are spent.
+			// Faults are random, because regular ones could hit the same batch until its retries are used up.
 			f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: err, Count: -1, When: func(kmsg.Request) bool {
 				if rand.IntN(3) != 0 {
 					return false
@@ -202,7 +202,7 @@ func moveLeaders(t *testing.T, f *fake, hits *atomic.Int32) {
 	t.Cleanup(func() { close(stop); <-stopped })
 }
 
-// refusedEvents says whether err is a refusal, and of what.
+// refusedEvents returns the refused events of err, and whether it is a refusal.
 func refusedEvents(err error) ([]uint64, bool) {
 	var r interface{ Refused() ([]uint64, bool) }
 	if !errors.As(err, &r) {
@@ -211,7 +211,7 @@ func refusedEvents(err error) ([]uint64, bool) {
 	return r.Refused()
 }
 
-// A batch that the broker refuses ends the session; the error names exactly its events, and no ack leaps over them.
+// A refused batch ends the session. The error has exactly its events, and later events of the partition are not acknowledged.
 func TestRefusedBatch(t *testing.T) {
 	for _, code := range []*kerr.Error{kerr.MessageTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp} {
 		t.Run(code.Message, func(t *testing.T) {
@@ -225,7 +225,7 @@ func TestRefusedBatch(t *testing.T) {
 			hold := make(chan struct{})
 			f.produces(func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) { <-hold; return nil, nil, false })
 			send(t, p, 11, record("orders", "key-1", "first"))
-			time.Sleep(50 * time.Millisecond) // it is at the broker; what follows becomes the next batch
+			time.Sleep(50 * time.Millisecond) // the batch is at the broker; later records are in the next batch
 			for n := uint64(12); n <= 14; n++ {
 				send(t, p, n, record("orders", "key-1", "bad"))
 			}
@@ -243,7 +243,7 @@ func TestRefusedBatch(t *testing.T) {
 			if !errors.As(err, &topical) || topical.Topic() != "orders" {
 				t.Errorf("topic missing: %v", err)
 			}
-			send(t, p, 15, record("orders", "key-1", "later")) // the relay has not heard yet
+			send(t, p, 15, record("orders", "key-1", "later")) // before the relay handles the failure
 			if err := finish(within(5*time.Second), p); err == nil || !strings.Contains(err.Error(), "4 events") {
 				t.Errorf("close: %v", err)
 			}
@@ -260,8 +260,7 @@ func TestRefusedBatch(t *testing.T) {
 	}
 }
 
-// A batch that fails because replicas are missing, longer than sarama retries: the session fails, and what it leaves is a
-// prefix of each partition.
+// A batch fails for lack of replicas until its retries are used up: the session fails, and each partition has a prefix of its events.
 func TestBudgetSpent(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(3, "orders"))
 	cfg := testConfig(f.ListenAddrs()...)
@@ -293,7 +292,7 @@ func TestBudgetSpent(t *testing.T) {
 		if !is[n] {
 			missing[id] = true
 		} else if missing[id] {
-			t.Fatalf("event %d acknowledged behind a hole in partition %d", n, id)
+			t.Fatalf("event %d acknowledged after a hole in partition %d", n, id)
 		}
 	}
 	if !missing[1] {
@@ -382,13 +381,13 @@ func checkMissingRight(t *testing.T, err error, topic string) {
 	}
 }
 
-// Times and partitions that rows ask for, several in one batch: before and after the time of sending, and none.
+// Timestamps and partitions from rows, several in one batch: before and after the time of sending, and none.
 func TestOwnTimeAndPartition(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(3, "t"))
 	p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
 	waitReady(t, p, "t")
 	early, late := time.UnixMilli(1_600_000_000_123), time.Now().Add(time.Hour).Truncate(time.Millisecond)
-	own := (partitionFor([]byte("k"), 3) + 1) % 3 // not where the key would go
+	own := (partitionFor([]byte("k"), 3) + 1) % 3 // not the partition of the key
 	times := []int64{0, early.UnixMilli(), late.UnixMilli(), 0}
 	for i, at := range times {
 		rec := record("t", "k", "v")
@@ -416,7 +415,7 @@ func TestOwnTimeAndPartition(t *testing.T) {
 	}
 }
 
-// Once Kafka does not answer any more, nobody knows what it has.
+// While Kafka does not answer, Missing returns false.
 func TestMissingNeedsAnAnswer(t *testing.T) {
 	f := newFake(t)
 	p, _ := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
@@ -424,5 +423,5 @@ func TestMissingNeedsAnAnswer(t *testing.T) {
 	eventually(t, "the answer", func() bool { return p.Missing("nowhere") })
 	f.Close()
 	eventually(t, "doubt", func() bool { return !p.Missing("nowhere") })
-	_ = p.Close(done())
+	_ = p.Close(endedContext())
 }

@@ -18,8 +18,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
-// TestMurmur2IsJavas: the vectors are those of Kafka's own UtilsTest.testMurmur2. A prime count of partitions, as large as can be, shows the
-// whole hash.
+// TestMurmur2IsJavas uses the vectors of Kafka's UtilsTest.testMurmur2. A large prime partition count shows the whole hash.
 func TestMurmur2IsJavas(t *testing.T) {
 	vectors := map[string]int32{
 		"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536,
@@ -45,20 +44,20 @@ func TestMurmur2IsJavas(t *testing.T) {
 			key[i] = byte(rnd.Uint32())
 		}
 		count := 1 + rnd.IntN(100)
-		if got, want := p.of(key, int32(count)), franz.Partition(&kgo.Record{Key: key}, count); int(got) != want {
+		if got, want := p.partition(key, int32(count)), franz.Partition(&kgo.Record{Key: key}, count); int(got) != want {
 			t.Fatalf("key %x is on partition %d of %d, want %d", key, got, count, want)
 		}
 	}
 	key := []byte("key")
-	if n := testing.AllocsPerRun(100, func() { p.of(key, 6) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { p.partition(key, 6) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
-// partitionFor returns the partition that a key belongs to.
-func partitionFor(key []byte, count int32) int32 { return newPartitioner().of(key, count) }
+// partitionFor returns the partition of a key.
+func partitionFor(key []byte, count int32) int32 { return newPartitioner().partition(key, count) }
 
-// Each row of the table of what Kafka's codes mean, and the errors without a code.
+// TestKinds tests each row of the table kinds, and errors without a code.
 func TestKinds(t *testing.T) {
 	const timeout = "timeout"
 	rows := []struct {
@@ -128,11 +127,11 @@ func TestKinds(t *testing.T) {
 		{io.ErrUnexpectedEOF, reasonConnection, false, false},
 		{net.ErrClosed, reasonConnection, false, false},
 		{&net.OpError{Op: "dial", Err: errors.New(timeout)}, reasonConnection, false, false},
-		{several{errors.New("a"), fmt.Errorf("b: %w", sarama.ErrTopicAuthorizationFailed)}, "TOPIC_AUTHORIZATION_FAILED", true, false},
+		{errorList{errors.New("a"), fmt.Errorf("b: %w", sarama.ErrTopicAuthorizationFailed)}, "TOPIC_AUTHORIZATION_FAILED", true, false},
 	}
 	tested := map[sarama.KError]bool{}
 	for _, row := range rows {
-		f := &failure{doing: "test", events: []uint64{7}, err: row.err}
+		f := &failure{op: "test", events: []uint64{7}, err: row.err}
 		_, refused := f.Refused()
 		if f.Reason() != row.reason || f.MissingRight() != row.right || refused != row.refused {
 			t.Errorf("%v: reason %s, missing right %v, refused %v", row.err, f.Reason(), f.MissingRight(), refused)
@@ -189,7 +188,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// What must never become a setting.
+// Settings of sarama that users must not change.
 func TestSaramaConfig(t *testing.T) {
 	c := newTestCluster(t, testConfig("localhost:1"))
 	conf := c.saramaConfig(newDialer(time.Second, c.metrics.connections), brokerauth.Config{})
@@ -213,14 +212,14 @@ func TestUsable(t *testing.T) {
 		want error
 	}{
 		"fine":        {sarama.TopicMetadata{Version: 11, TopicAuthorizedOperations: all, Partitions: parts}, nil},
-		"not told":    {sarama.TopicMetadata{Version: 11, TopicAuthorizedOperations: -1 << 31, Partitions: parts}, nil},
+		"unknown":     {sarama.TopicMetadata{Version: 11, TopicAuthorizedOperations: -1 << 31, Partitions: parts}, nil},
 		"old broker":  {sarama.TopicMetadata{Version: 7, Partitions: parts}, nil},
 		"read only":   {sarama.TopicMetadata{Version: 11, TopicAuthorizedOperations: readOnly, Partitions: parts}, sarama.ErrTopicAuthorizationFailed},
 		"missing":     {sarama.TopicMetadata{Err: sarama.ErrUnknownTopicOrPartition}, sarama.ErrUnknownTopicOrPartition},
 		"none yet":    {sarama.TopicMetadata{Version: 7}, errPartial},
 		"second only": {sarama.TopicMetadata{Version: 7, Partitions: parts[1:]}, errPartial},
 	} {
-		if err := usable(&row.md); !errors.Is(err, row.want) {
+		if err := checkWritable(&row.md); !errors.Is(err, row.want) {
 			t.Errorf("%s: %v, want %v", name, err, row.want)
 		}
 	}
@@ -246,7 +245,7 @@ func TestTopicLabelsAreCapped(t *testing.T) {
 	}
 	for i := range 300 { // as sessions and failures use them
 		topic := fmt.Sprint(i)
-		m.of(topic).delivered.Inc()
+		m.forTopic(topic).delivered.Inc()
 		m.errors.WithLabelValues(m.label(topic), reasonOther).Inc()
 		m.changed.WithLabelValues(m.label(topic)).Set(0)
 	}
@@ -260,7 +259,7 @@ func TestTopicLabelsAreCapped(t *testing.T) {
 	}
 }
 
-// Two writers can never exist: once cut, a dialer opens nothing, not even what was being opened.
+// After a cut, a dialer opens no connection, not even one whose dial had begun.
 func TestDialerAfterCut(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -281,7 +280,7 @@ func TestDialerAfterCut(t *testing.T) {
 		t.Errorf("dialled after the cut: %v", err)
 	}
 	late := newDialer(time.Second, m.connections)
-	late.shut = true // as if the cut had come while the dial was under way
+	late.closed = true // as if the cut had happened during the dial
 	if _, err := late.Dial("tcp", l.Addr().String()); !errors.Is(err, errCut) {
 		t.Errorf("a dial under way survived the cut: %v", err)
 	}
@@ -296,7 +295,7 @@ func TestDialerAfterCut(t *testing.T) {
 	}
 }
 
-// What sarama tells of its connections is counted, of all brokers together; the rest costs more than it tells.
+// Sarama's counters of connections are added up for all brokers; its other metrics are disabled.
 func TestSaramaMetrics(t *testing.T) {
 	m := noMetrics()
 	reg := saramaMetrics{m}

@@ -17,7 +17,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// TestRealKafka holds against Apache Kafka what the other tests establish with kfake; one broker serves all of it.
+// TestRealKafka repeats tests with Apache Kafka instead of kfake. All subtests use one broker.
 func TestRealKafka(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it starts a broker")
@@ -31,12 +31,12 @@ func TestRealKafka(t *testing.T) {
 	t.Run("sequence wraps", func(t *testing.T) { realWrap(ctx, t, k) })
 	t.Run("epochs", func(t *testing.T) { realEpochs(ctx, t, k) })
 	t.Run("quota", func(t *testing.T) { realQuota(ctx, t, k) })
-	t.Run("created again", func(t *testing.T) { createdAgain(t, realConfig(k)) })
-	t.Run("created again under load", func(t *testing.T) { underLoad(t, realConfig(k)) })
+	t.Run("created again", func(t *testing.T) { recreateTopics(t, realConfig(k)) })
+	t.Run("created again under load", func(t *testing.T) { recreateUnderLoad(t, realConfig(k)) })
 	t.Run("away", func(t *testing.T) { realAway(ctx, t, k) })
 }
 
-// realConfig: with one broker per test machine, look-ups may take longer than with kfake.
+// realConfig returns a configuration with longer look-ups than for kfake.
 func realConfig(k *kafkatest.Real) Config {
 	cfg := testConfig(k.Brokers()...)
 	cfg.RetryMin, cfg.RetryMax = 20*time.Millisecond, time.Second
@@ -45,7 +45,7 @@ func realConfig(k *kafkatest.Real) Config {
 
 func realSizes(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	for _, codec := range []string{"none", "gzip", "snappy", "lz4", "zstd"} {
-		rec := record("fits-"+codec, "k", big(1_500_000)+strings.Repeat("some more text; ", 30_000))
+		rec := record("fits-"+codec, "k", repeatX(1_500_000)+strings.Repeat("some more text; ", 30_000))
 		size, err := exactSize(rec, codecs[codec])
 		if err != nil {
 			t.Fatal(err)
@@ -73,7 +73,7 @@ func realSizes(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 		if events, ok := refusedEvents(l.failure(t)); !ok || len(events) != 1 {
 			t.Errorf("%s: Kafka takes one byte more than we think", codec)
 		}
-		_ = p.Close(done())
+		_ = p.Close(endedContext())
 	}
 }
 
@@ -92,7 +92,7 @@ func realTopics(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	if err := kafkatest.AddPartitions(ctx, k.Brokers(), "grows", 7); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the growth to be noticed", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.pins["grows"].found == 7 })
+	eventually(t, "the growth to be noticed", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.pins["grows"].lastCount == 7 })
 	sendMany(t, p, "grows", 1001, 2001)
 	if err := finish(within(20*time.Second), p); err != nil {
 		t.Fatal(err)
@@ -104,7 +104,7 @@ func realTopics(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	p, _ = openSession(t, c)
 	_, _ = p.Ready("grows")
 	eventually(t, "the look-up", func() bool { return len(p.Waiting()) == 1 })
-	_ = p.Close(done())
+	_ = p.Close(endedContext())
 	if err := c.Probe(ctx); err == nil || !strings.Contains(err.Error(), "grows") {
 		t.Errorf("probe: %v", err)
 	}
@@ -116,8 +116,7 @@ func realTopics(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	}
 }
 
-// realFaults: the broker stands still, and is killed and started again, under load: within one session nothing is
-// repeated, lost or out of order.
+// realFaults: the broker is suspended, killed and started again under load. Within one session no record is duplicated, lost or out of order.
 func realFaults(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "faults", 6, nil); err != nil {
 		t.Fatal(err)
@@ -138,7 +137,7 @@ func realFaults(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	if err := k.Freeze(ctx); err != nil {
 		t.Fatal(err)
 	}
-	load(2 * time.Second) // longer than the read time-out: connections are given up with requests in them
+	load(2 * time.Second) // longer than the read time-out, so connections with open requests are closed
 	if err := k.Thaw(); err != nil {
 		t.Fatal(err)
 	}
@@ -161,8 +160,8 @@ func realFaults(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	checkReal(ctx, t, k, "faults", 6, total)
 }
 
-// realWrap: with five requests open and connections cut all the time, the sequence numbers of each partition pass 2³¹-1.
-// (kfake counts modulo 2³¹-1, which is not what Kafka does.)
+// realWrap: with five open requests and connections that are cut, the sequence numbers of each partition pass 2³¹-1. (kfake counts modulo
+// 2³¹-1, unlike Kafka.)
 func realWrap(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "wraps", 3, nil); err != nil {
 		t.Fatal(err)
@@ -213,7 +212,7 @@ func requestOpen(p *Producer) bool {
 	return p.open > 0
 }
 
-// realQuota: the broker asks for pauses, which are kept, and refuses nothing.
+// realQuota: the broker throttles and refuses no batch.
 func realQuota(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "quota", 3, nil); err != nil {
 		t.Fatal(err)
@@ -233,10 +232,10 @@ func realQuota(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	const total, size = 4500, 1000
 	began := time.Now()
 	for n := uint64(1); n <= total; n++ {
-		send(t, p, n, record("quota", fmt.Sprintf("key-%d", n%97), fmt.Sprintf("%08d", n)+big(size-8)))
+		send(t, p, n, record("quota", fmt.Sprintf("key-%d", n%97), fmt.Sprintf("%08d", n)+repeatX(size-8)))
 	}
 	p.Flush()
-	saved := 0 // while events wait for the end of a pause, which takes seconds each
+	saved := 0 // while events wait for the ends of throttling pauses of several seconds
 	for p.inflight.Load() > 0 {
 		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
 			t.Fatal(err)
@@ -259,7 +258,7 @@ func realQuota(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	checkReal(ctx, t, k, "quota", 3, total)
 }
 
-// cutConnections closes the session's connections beneath sarama; new ones may be opened.
+// cutConnections closes the session's connections; sarama may open new ones.
 func cutConnections(p *Producer) {
 	p.dialer.mu.Lock()
 	defer p.dialer.mu.Unlock()
@@ -286,7 +285,7 @@ func realAway(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 		t.Errorf("close: %v after %s", err, time.Since(began))
 	}
 	if err := c.Probe(ctx); err == nil {
-		t.Error("probe succeeds with nobody there")
+		t.Error("probe succeeds without a broker")
 	}
 	if err := k.StartAgain(ctx); err != nil {
 		t.Fatal(err)
@@ -300,19 +299,19 @@ func realAway(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	checkReal(ctx, t, k, "away", 2, 200)
 }
 
-// checkReal is checkOrder by the independent reader.
+// checkReal is checkOrder with another reader.
 func checkReal(ctx context.Context, t *testing.T, k *kafkatest.Real, topic string, count int32, want uint64) {
 	t.Helper()
 	recs, err := kafkatest.ReadAll(ctx, k.Brokers(), topic)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := inOrder(recs, count); err != nil || uint64(len(recs)) != want {
+	if err := checkOrderAndHash(recs, count); err != nil || uint64(len(recs)) != want {
 		t.Errorf("%d records, want %d; %v", len(recs), want, err)
 	}
 }
 
-func inOrder(recs []kafkatest.Record, count int32) error {
+func checkOrderAndHash(recs []kafkatest.Record, count int32) error {
 	last := map[int32]string{}
 	var errs []error
 	for _, r := range recs {

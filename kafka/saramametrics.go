@@ -5,9 +5,9 @@ import (
 	gometrics "github.com/rcrowley/go-metrics"
 )
 
-// saramaMetrics is the registry that sarama gets. What a connection sends and receives goes to counters of ours; the rest
-// are nil ones: its histograms sample behind a lock and know milliseconds only, and what they would tell is measured where
-// batches are (metrics.duration, .batchBytes). Sarama asks for a metric again with each connection, so one serves all.
+// saramaMetrics is sarama's registry of metrics. It counts bytes and requests of connections in our counters, and disables all other
+// metrics: sarama's histograms use a lock and have a resolution of milliseconds, and we measure batches ourselves (metrics.duration,
+// .batchBytes). All connections share the counters.
 type saramaMetrics struct{ m *metrics }
 
 func (s saramaMetrics) GetOrRegister(name string, metric any) any {
@@ -29,7 +29,7 @@ func (s saramaMetrics) GetOrRegister(name string, metric any) any {
 	return metric
 }
 
-// meter is a sarama meter that only counts: rates are the reader's to compute.
+// meter is a sarama meter that only counts, without rates.
 type meter struct {
 	gometrics.NilMeter
 	to prometheus.Counter

@@ -12,8 +12,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
-// A session and a probe ask for certificates and secrets again, and say what is wrong with them without repeating them.
-func TestSecurityIsAskedAgain(t *testing.T) {
+// Each session and each probe calls Config.Security. The error shows no secret.
+func TestSecurityIsReadAgain(t *testing.T) {
 	const user, password = "u", "s3cr3t"
 	for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} {
 		t.Run(mechanism, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestSecurityIsAskedAgain(t *testing.T) {
 					}
 				}
 			}
-			refused(reasonConnection) // kfake hangs up; what Kafka answers is seen in test/integration
+			refused(reasonConnection) // kfake closes the connection; test/integration has Kafka's answer
 			broken = errors.New("no such file")
 			refused(reasonSecret)
 			broken, now.SASL = nil, &brokerauth.SASL{Mechanism: mechanism, User: user, Password: password}
@@ -41,14 +41,14 @@ func TestSecurityIsAskedAgain(t *testing.T) {
 				t.Error(err)
 			}
 			p, _ := openSession(t, c)
-			if err := p.Close(done()); err != nil {
+			if err := p.Close(endedContext()); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 }
 
-// TestTokenReason: a session that ends for lack of a token has the reason of a missing secret.
+// TestTokenReason: the error of a session that ends without a token has the reason SECRET.
 func TestTokenReason(t *testing.T) {
 	if k := kindOf(fmt.Errorf("connect: %w", &brokerauth.TokenError{})); k.reason != reasonSecret {
 		t.Errorf("reason %s", k.reason)

@@ -17,7 +17,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// With all brokers gone Send does not block, Close keeps its bound, and nothing stays behind.
+// Without any broker Send does not block, Close returns in time, and no goroutine is left.
 func TestAllBrokersGone(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(2), kfake.SeedTopics(4, "orders"))
 	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
@@ -30,8 +30,8 @@ func TestAllBrokersGone(t *testing.T) {
 
 	began := time.Now()
 	sendMany(t, p, "orders", 101, 50_001)
-	if d := time.Since(began); d > 10*time.Second { // of computing, on a busy machine
-		t.Errorf("sending 50,000 records with nobody there took %s", d)
+	if d := time.Since(began); d > 10*time.Second { // on a busy machine
+		t.Errorf("sending 50,000 records without a broker took %s", d)
 	}
 	eventually(t, "bad health", func() bool { return p.Healthy() != nil })
 	began = time.Now()
@@ -47,11 +47,11 @@ func TestAllBrokersGone(t *testing.T) {
 	}
 	goleak.VerifyNone(t, before)
 	if err := c.Probe(context.Background()); err == nil {
-		t.Error("probe succeeds with nobody there")
+		t.Error("probe succeeds without a broker")
 	}
 }
 
-// A broker that takes requests and never answers: the same.
+// The same with a broker that accepts requests and never answers.
 func TestBrokerHangs(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "orders"))
 	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
@@ -67,7 +67,7 @@ func TestBrokerHangs(t *testing.T) {
 	<-arrived
 	sendMany(t, p, "orders", 2, 5001)
 	began := time.Now()
-	err := p.Close(done())
+	err := p.Close(endedContext())
 	if d := time.Since(began); d > 2*time.Second {
 		t.Errorf("close took %s", d)
 	}
@@ -79,7 +79,7 @@ func TestBrokerHangs(t *testing.T) {
 		t.Errorf("what Close cut was reported as a failure: %v", err)
 	default:
 	}
-	// What is stored after the cut is at most the one request that the broker had already.
+	// After the cut at most the request that the broker had already is stored.
 	close(release)
 	time.Sleep(200 * time.Millisecond)
 	n := len(values(f.read(t, "orders", 0)))
@@ -89,7 +89,7 @@ func TestBrokerHangs(t *testing.T) {
 	}
 }
 
-// Close waits for what is in flight, also through faults.
+// Close waits for open requests, even with faults.
 func TestCloseDrains(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(2, "orders"))
 	p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
@@ -104,12 +104,12 @@ func TestCloseDrains(t *testing.T) {
 		t.Errorf("%d faults", fault.Hits())
 	}
 	checkOrder(t, f.read(t, "orders", 1000), 2, 1000)
-	if err := p.Close(done()); err != nil {
+	if err := p.Close(endedContext()); err != nil {
 		t.Errorf("second close: %v", err)
 	}
 }
 
-// After Close nobody is called, whatever still comes in: not even if sarama takes longer to end than Close may wait.
+// After Close no callback is called, even if sarama takes longer to end than Close waits.
 func TestSilentAfterClose(t *testing.T) {
 	for range 10 {
 		testSilentAfterClose(t)
@@ -135,18 +135,18 @@ func testSilentAfterClose(t *testing.T) {
 	waitReady(t, p, "orders")
 	sendMany(t, p, "orders", 1, 20_000)
 	eventually(t, "some acks", func() bool { return p.inflight.Load() < 19_000 })
-	_ = p.Close(done())
+	_ = p.Close(endedContext())
 	closed.Store(true)
 	if err := p.Send(record("orders", "a", "b"), 1); err != nil {
 		t.Error(err)
 	}
 	time.Sleep(20 * time.Millisecond)
-	// What sarama's goroutines may still do, at the worst moment.
+	// As a goroutine of sarama may do at the worst moment.
 	b := newBatch()
 	b.part = &p.byName["orders"].parts[0]
 	b.add(record("orders", "a", "b"), 1, 1)
 	p.mu.Lock()
-	p.done, p.bad = append(p.done, b), errors.New("late")
+	p.ackedBatches, p.failErr = append(p.ackedBatches, b), errors.New("late")
 	p.mu.Unlock()
 	p.deliver()
 	p.wake()
@@ -173,7 +173,7 @@ func TestPartitionsPinned(t *testing.T) {
 	if err := finish(within(5*time.Second), p); err != nil {
 		t.Fatal(err)
 	}
-	p, l = openSession(t, c) // nor does a new session adopt it
+	p, l = openSession(t, c) // in a new session, too
 	waitReady(t, p, "orders")
 	sendMany(t, p, "orders", 601, 901)
 	l.waitAcks(t, 300)
@@ -191,7 +191,7 @@ func TestConfiguredPartitionCount(t *testing.T) {
 	checkOrder(t, f.read(t, "orders", 200), 4, 200)
 }
 
-// A topic with a small limit gets smaller batches, and others do not.
+// Only a topic with a small limit gets smaller batches.
 func TestSizeLimits(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "wide"))
 	f.createTopic(t, "narrow", 1, map[string]string{"max.message.bytes": "5000"})
@@ -212,7 +212,7 @@ func TestSizeLimits(t *testing.T) {
 	})
 	p, l := openSession(t, c)
 	waitReady(t, p, "wide", "narrow")
-	value := big(400)
+	value := repeatX(400)
 	for n := uint64(1); n <= 2000; n += 2 {
 		send(t, p, n, record("wide", "k", value))
 		send(t, p, n+1, record("narrow", "k", value))
@@ -222,19 +222,19 @@ func TestSizeLimits(t *testing.T) {
 		t.Errorf("largest batches: %d and %d bytes", a, b)
 	}
 
-	alone, poison := p.Check(record("narrow", "k", big(4200)))
+	alone, poison := p.Check(record("narrow", "k", repeatX(4200)))
 	if alone || poison != nil {
 		t.Errorf("4200 bytes: %v %v", alone, poison)
 	}
-	alone, poison = p.Check(record("narrow", "k", big(4700))) // more than a batch, less than the topic's limit
+	alone, poison = p.Check(record("narrow", "k", repeatX(4700))) // larger than a batch, smaller than the topic's limit
 	if !alone || poison != nil {
 		t.Errorf("4700 bytes: %v %v", alone, poison)
 	}
-	send(t, p, 2001, record("narrow", "k", big(4700)))
+	send(t, p, 2001, record("narrow", "k", repeatX(4700)))
 	l.waitAcks(t, 2001)
 	send(t, p, 2002, record("narrow", "k", "after"))
 	l.waitAcks(t, 2002)
-	_, poison = p.Check(record("narrow", "k", big(6000)))
+	_, poison = p.Check(record("narrow", "k", repeatX(6000)))
 	if poison == nil || poison.Cause != router.TooLarge || poison.Topic != "narrow" ||
 		!strings.Contains(poison.Message, "5000") || !strings.Contains(poison.Message, "60") {
 		t.Errorf("6000 bytes: %v", poison)
@@ -244,11 +244,11 @@ func TestSizeLimits(t *testing.T) {
 	}
 }
 
-// A record too large as it is may fit compressed: the limit is the broker's, to the byte.
+// A record that is too large uncompressed may be small enough compressed. Our limit equals the broker's.
 func TestLargeRecordCompressed(t *testing.T) {
 	for _, codec := range []string{"none", "gzip", "snappy", "lz4", "zstd"} {
 		t.Run(codec, func(t *testing.T) {
-			rec := record("t", "k", big(1_500_000)+strings.Repeat("some more text; ", 30_000))
+			rec := record("t", "k", repeatX(1_500_000)+strings.Repeat("some more text; ", 30_000))
 			rec.Headers = []router.Header{{Name: "id", Value: []byte("1")}, {Name: "none"}}
 			size, err := exactSize(rec, codecs[codec])
 			if err != nil {
@@ -280,7 +280,7 @@ func TestLargeRecordCompressed(t *testing.T) {
 	}
 }
 
-// A record that must go alone is refused beside others: the caller has broken its promise.
+// Send refuses a record that must be alone in flight if it is not.
 func TestAloneIsAlone(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "t"))
 	cfg := testConfig(f.ListenAddrs()...)
@@ -290,38 +290,38 @@ func TestAloneIsAlone(t *testing.T) {
 	release := make(chan struct{})
 	f.produces(func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) { <-release; return nil, nil, false })
 	send(t, p, 1, record("t", "k", "small"))
-	if alone, _ := p.Check(record("t", "k", big(20_000))); !alone {
+	if alone, _ := p.Check(record("t", "k", repeatX(20_000))); !alone {
 		t.Error("not alone")
 	}
-	if err := p.Send(record("t", "k", big(20_000)), 2); err == nil {
+	if err := p.Send(record("t", "k", repeatX(20_000)), 2); err == nil {
 		t.Error("large record sent beside a small one")
 	}
 	close(release)
 	l.waitAcks(t, 1)
 	eventually(t, "nothing in flight", func() bool { return p.inflight.Load() == 0 })
-	send(t, p, 2, record("t", "k", big(20_000)))
+	send(t, p, 2, record("t", "k", repeatX(20_000)))
 	if err := p.Send(record("t", "k", "small"), 3); err == nil {
 		t.Error("small record sent beside a large one")
 	}
 	l.waitAcks(t, 2)
 }
 
-// max.message.bytes may be unreadable: then Kafka's default counts.
+// If max.message.bytes may not be read, Kafka's default is used.
 func TestLimitUnknown(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, map[string]string{"max.message.bytes": "5000"})
 	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.DescribeConfigs}, Err: kerr.TopicAuthorizationFailed, Count: -1})
 	p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
 	waitReady(t, p, "t")
-	if alone, poison := p.Check(record("t", "k", big(6000))); alone || poison != nil {
+	if alone, poison := p.Check(record("t", "k", repeatX(6000))); alone || poison != nil {
 		t.Errorf("%v %v", alone, poison)
 	}
-	if _, poison := p.Check(record("t", "k", big(1_048_600))); poison == nil {
+	if _, poison := p.Check(record("t", "k", repeatX(1_048_600))); poison == nil {
 		t.Error("not poison")
 	}
-	send(t, p, 9, record("t", "k", big(6000)))
+	send(t, p, 9, record("t", "k", repeatX(6000)))
 	if events, ok := refusedEvents(l.failure(t)); !ok || len(events) != 1 {
-		t.Error("the broker's refusal is not told")
+		t.Error("the refusal was not reported")
 	}
 }
 
@@ -348,7 +348,7 @@ func TestHealthy(t *testing.T) {
 	})
 }
 
-// After a failure what has not reached sarama stays at home: it would only be a repeat later.
+// After a failure nothing more is sent, because it would be a duplicate later.
 func TestFailureStopsFeeding(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "orders"))
 	p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
@@ -357,7 +357,7 @@ func TestFailureStopsFeeding(t *testing.T) {
 	f.produces(func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) { <-release; return nil, nil, false })
 	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.InvalidProducerIDMapping})
 	const total = 60_000
-	value := big(200)
+	value := repeatX(200)
 	for n := range uint64(total) {
 		send(t, p, n, record("orders", "k", value))
 	}

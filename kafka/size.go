@@ -15,44 +15,43 @@ import (
 )
 
 const (
-	// batchHeader is what precedes the records of a batch on the wire; the broker counts it.
+	// batchHeader is the size of a batch's header, which counts for max.message.bytes.
 	batchHeader = 61
 	// recordOverhead and headerOverhead are sarama's upper bounds for the variable-length integers of a record.
 	recordOverhead = 5*binary.MaxVarintLen32 + binary.MaxVarintLen64 + 1
 	headerOverhead = 2 * binary.MaxVarintLen32
 
-	// unknownLimit is Kafka's default max.message.bytes, assumed when a topic's may not be read.
+	// unknownLimit is Kafka's default max.message.bytes, which is assumed if a topic's setting may not be read.
 	unknownLimit = 1048588
-	// hugeLimit is the most that sarama puts into one request (sarama.MaxRequestSize less room for the rest of it).
+	// hugeLimit is the maximum size of a batch in a request of sarama (sarama.MaxRequestSize minus the rest of the request).
 	hugeLimit = 100<<20 - 64<<10
 )
 
-// roughSize is an upper bound of the uncompressed batch that holds rec alone, in sarama's own arithmetic.
+// roughSize returns an upper bound of the uncompressed size of a batch with only rec, as sarama counts.
 func roughSize(rec *router.Record) int { return batchHeader + recordSize(rec) }
 
-// recordSize is an upper bound of what rec adds to a batch.
+// recordSize returns an upper bound of the size of rec in a batch.
 func recordSize(rec *router.Record) int {
 	return recordOverhead + rec.Size() + headerOverhead*len(rec.Headers)
 }
 
-// reserve is kept between a batch limit and the topic's limit: what compression can add to bytes that do not
-// compress, and the part of the batch header that sarama does not count.
+// reserve returns the difference between a batch limit and the topic's limit. It covers the growth of incompressible bytes by compression,
+// and the part of the batch header that sarama does not count.
 func reserve(limit int) int { return min(1024, 64+limit/16) }
 
-// batchLimit is the largest batch, before compression, that is sent to a topic with this max.message.bytes.
+// batchLimit returns the maximum size of a batch, before compression, for a topic with this max.message.bytes.
 func batchLimit(topicLimit, most int) int {
 	return min(most, max(1, topicLimit-reserve(topicLimit)))
 }
 
-// exactSize is the size of the batch that holds rec alone as the broker sees it: encoded and compressed as sarama
-// does it.
+// exactSize returns the size of a batch with only rec, encoded and compressed as by sarama.
 func exactSize(rec *router.Record, codec sarama.CompressionCodec) (int, error) {
 	packed, err := compress(codec, encodeRecord(rec))
 	return batchHeader + len(packed), err
 }
 
-// encodeRecord encodes rec as the first and only record of a batch (record format 2). Its length comes first and is known
-// last: it is written into the room that was kept for it, so that a large record is copied once.
+// encodeRecord encodes rec as the only record of a batch (record format 2). The length, which comes first, is written into reserved room at
+// the end, so that a large record is copied once.
 func encodeRecord(rec *router.Record) []byte {
 	const room = binary.MaxVarintLen32
 	out := make([]byte, room, room+roughSize(rec))
@@ -78,8 +77,7 @@ func appendBytes(dst, b []byte) []byte {
 	return append(binary.AppendVarint(dst, int64(len(b))), b...)
 }
 
-// compress does what sarama's unexported function of that name does at the default level; a test against a broker
-// that counts bytes holds the two together.
+// compress compresses like sarama's unexported function of that name at the default level. A test compares the sizes with a broker's limit.
 func compress(codec sarama.CompressionCodec, data []byte) ([]byte, error) {
 	var buf bytes.Buffer
 	switch codec {

@@ -12,37 +12,36 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// topic is one topic in one session. The fields below verdict are set once by the watch, before the first verdict that
-// is ready, and only read afterwards.
+// topic is one topic in one session. The watch sets the fields after verdict once, before the first verdict that is ready.
 type topic struct {
 	name    string
 	verdict atomic.Pointer[verdict] // nil until the first look-up
 
-	limit  int // max.message.bytes
-	known  bool
-	batch  int // what gathers into one batch
-	most   int // a larger record goes with nothing else in flight; 0 until the limits are known
-	parts  []partition
-	counts topicMetrics
+	limit      int // max.message.bytes
+	limitKnown bool
+	batchLimit int // maximum size of a batch
+	aloneAbove int // a larger record is sent with nothing else in flight; 0 until the limits are known
+	parts      []partition
+	counts     topicMetrics
 
 	// Guarded by Producer.mu.
 	id sarama.Uuid
 }
 
-// verdict is what a look-up found.
+// verdict is the result of a look-up.
 type verdict struct {
-	ready bool
-	err   error  // a right is missing, or the topic has changed too much
-	why   string // why not ready, for the log
-	gone  bool   // Kafka knows no such topic
+	ready   bool
+	err     error  // a permission is missing, or the topic was changed
+	reason  string // why the topic is not ready, for the log
+	missing bool   // the topic does not exist
 }
 
-// errPositionsOnly: an event and a position record in one partition would have the same producer id and sequence number, and
-// the broker would take the later one for a resend: acknowledged, and not stored.
+// errPositionsOnly means that a record is for the position topic. An event and a position record in one partition could have the same
+// producer id and sequence number. Then the broker would acknowledge the later one as a duplicate, and not store it.
 var errPositionsOnly = errors.New("it takes no events, because it holds position records (delivery.position_topic)")
 
-// topic finds a topic or, at its first use, asks for its look-up. The position topic is never looked up, so nothing can be sent
-// to it.
+// topic returns the topic of that name. At the first use it requests a look-up. The position topic is never looked up, so no event can be
+// sent to it.
 func (p *Producer) topic(name string) *topic {
 	if p.last != nil && p.last.name == name {
 		return p.last
@@ -52,7 +51,7 @@ func (p *Producer) topic(name string) *topic {
 	case t == nil && name == p.cluster.cfg.PositionTopic:
 		t = &topic{name: p.cluster.cfg.PositionTopic}
 		p.byName[t.name] = t
-		t.verdict.Store(&verdict{err: &failure{doing: "use topic " + t.name, topic: t.name, err: errPositionsOnly}})
+		t.verdict.Store(&verdict{err: &failure{op: "use topic " + t.name, topic: t.name, err: errPositionsOnly}})
 	case t == nil:
 		t = &topic{name: strings.Clone(name)}
 		p.byName[t.name] = t
@@ -60,7 +59,7 @@ func (p *Producer) topic(name string) *topic {
 		p.topics = append(p.topics, t)
 		p.mu.Unlock()
 		select {
-		case p.asked <- struct{}{}:
+		case p.lookUpWanted <- struct{}{}:
 		default:
 		}
 	}
@@ -68,9 +67,9 @@ func (p *Producer) topic(name string) *topic {
 	return t
 }
 
-// Ready says whether records for the topic can be sent. It never blocks: the first call for a topic starts a look-up
-// in the background, which goes on until the topic is there, and Wake tells when the answer is another one. An error
-// means that waiting alone will not help; it goes away too if the permission is granted.
+// Ready reports whether records for the topic can be sent. It never blocks. The first call for a topic starts look-ups in the background,
+// which continue until the topic exists. Wake is called when the result of Ready changes. An error means that waiting alone does not help,
+// for example because a permission is missing.
 func (p *Producer) Ready(name string) (bool, error) {
 	v := p.topic(name).verdict.Load()
 	if v == nil {
@@ -79,20 +78,19 @@ func (p *Producer) Ready(name string) (bool, error) {
 	return v.ready, v.err
 }
 
-// Missing says that Kafka, which answers, knows no topic of that name, or does not let us write to it, which is all that it may
-// say of one that is not there; false also while that is not known.
+// Missing reports whether Kafka answers and the topic does not exist or may not be written: Kafka may answer that permission is missing for
+// a topic that does not exist.
 func (p *Producer) Missing(name string) bool {
 	t := p.byName[name]
 	if t == nil {
 		return false
 	}
 	v := t.verdict.Load()
-	return v != nil && (v.gone || v.err != nil && kindOf(v.err).class == right) && p.trouble.Load() == nil
+	return v != nil && (v.missing || v.err != nil && kindOf(v.err).class == denied) && p.lookUpErr.Load() == nil
 }
 
-// watch looks up topics that were asked for until they are ready, and all topics every now and then and whenever leaders
-// are asked for: whether Kafka answers, who leads, whether partitions were added, whether a topic was recreated or a
-// right taken away.
+// watch looks up requested topics until they are ready. It looks up all topics periodically, and when leaders are requested. So it finds
+// out whether Kafka answers, which brokers lead, and whether partitions were added, a topic was recreated or a permission was revoked.
 func (p *Producer) watch() {
 	defer p.background.Done()
 	cfg := &p.cluster.cfg
@@ -104,29 +102,29 @@ func (p *Producer) watch() {
 		select {
 		case <-p.dialer.ctx.Done():
 			return
-		case <-p.asked:
+		case <-p.lookUpWanted:
 			wait = cfg.LookUpMin
 		case <-timer.C:
 		}
 		now := time.Now()
-		soon := now.Sub(last) < cfg.RetryMin // who asks for leaders asks often
-		all := !now.Before(refresh) || !soon && p.stale.Load()
+		soon := now.Sub(last) < cfg.RetryMin // leaders are requested often
+		all := !now.Before(refresh) || !soon && p.leadersStale.Load()
 		before := p.justCreated()
-		if p.look(all) && all {
+		if p.lookUpDue(all) && all {
 			refresh, last = time.Now().Add(cfg.Refresh), time.Now()
 		}
 		if p.justCreated() > before {
 			wait = cfg.LookUpSoon
 		}
-		lost := p.orphans(time.Now())
+		lost := p.checkLeaderless(time.Now())
 		if lost {
-			p.stale.Store(true)
+			p.leadersStale.Store(true)
 		}
 		pause := time.Until(refresh)
 		switch {
-		case soon && p.stale.Load():
+		case soon && p.leadersStale.Load():
 			pause = cfg.RetryMin
-		case lost, p.trouble.Load() != nil, len(p.topicsToLookUp(false)) > 0:
+		case lost, p.lookUpErr.Load() != nil, len(p.topicsToLookUp(false)) > 0:
 			pause, wait = min(pause, wait), min(2*wait, cfg.LookUpMax)
 			if pause <= 0 { // a refresh that failed
 				pause = wait
@@ -136,18 +134,18 @@ func (p *Producer) watch() {
 	}
 }
 
-// look looks up what is due, and reports whether Kafka answered.
-func (p *Producer) look(all bool) bool {
+// lookUpDue looks up all topics, or those that are not ready. It reports whether Kafka answered.
+func (p *Producer) lookUpDue(all bool) bool {
 	due := p.topicsToLookUp(all)
 	if len(due) == 0 && !all {
 		return false
 	}
 	if all {
-		p.stale.Store(false)
+		p.leadersStale.Store(false)
 	}
 	changed, err := p.lookUp(due)
 	if err != nil && all {
-		p.stale.Store(true)
+		p.leadersStale.Store(true)
 	}
 	p.noteAnswer(err)
 	if changed {
@@ -156,17 +154,17 @@ func (p *Producer) look(all bool) bool {
 	return err == nil
 }
 
-// justCreated is how many topics this process has created that cannot be used yet.
+// justCreated returns the number of topics that this process has created and that cannot be used yet.
 func (p *Producer) justCreated() (n int) {
 	for _, t := range p.topicsToLookUp(false) {
-		if v := t.verdict.Load(); v != nil && v.why == justCreated {
+		if v := t.verdict.Load(); v != nil && v.reason == justCreated {
 			n++
 		}
 	}
 	return n
 }
 
-// topicsToLookUp are all topics of the session, or those not ready.
+// topicsToLookUp returns all topics of the session, or those that are not ready.
 func (p *Producer) topicsToLookUp(all bool) []*topic {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -176,7 +174,7 @@ func (p *Producer) topicsToLookUp(all bool) []*topic {
 	})
 }
 
-// lookUp reports whether a verdict changed. An error means that Kafka did not answer; verdicts then stay as they are.
+// lookUp looks up topics, and reports whether a verdict changed. An error means that Kafka did not answer; verdicts are then unchanged.
 func (p *Producer) lookUp(due []*topic) (changed bool, err error) {
 	ctx := p.dialer.ctx
 	if len(due) == 0 {
@@ -195,18 +193,18 @@ func (p *Producer) lookUp(due []*topic) (changed bool, err error) {
 	var unknown []string // ready except for their limits
 	for _, t := range due {
 		v := p.judge(ctx, t, found[t.name])
-		if v.gone && why[t.name] != "" {
-			v.why = why[t.name]
+		if v.missing && why[t.name] != "" {
+			v.reason = why[t.name]
 		}
 		judged[t] = v
 		switch {
 		case t.parts == nil:
 		case v.ready:
-			p.lead(t, found[t.name])
-		case v.gone: // what comes after it may be another topic
-			p.unlead(t)
+			p.setLeaders(t, found[t.name])
+		case v.missing: // a later topic of this name may be another one
+			p.clearLeaders(t)
 		}
-		if v.ready && t.most == 0 {
+		if v.ready && t.aloneAbove == 0 {
 			unknown = append(unknown, t.name)
 		}
 	}
@@ -216,48 +214,48 @@ func (p *Producer) lookUp(due []*topic) (changed bool, err error) {
 			return false, err
 		}
 		for _, t := range due {
-			if judged[t].ready && t.most == 0 {
-				p.equip(t, configs[t.name].maxBytes)
+			if judged[t].ready && t.aloneAbove == 0 {
+				p.setLimits(t, configs[t.name].maxBytes)
 			}
 		}
 	}
 	for _, t := range due {
-		changed = p.publish(t, judged[t]) || changed
+		changed = p.setVerdict(t, judged[t]) || changed
 	}
 	return changed, nil
 }
 
-// judge turns metadata into a verdict. A topic that is ready stays so while leaders change: its batches wait.
+// judge derives a verdict from metadata. A ready topic stays ready while leaders change: its batches wait.
 func (p *Producer) judge(ctx context.Context, t *topic, md *sarama.TopicMetadata) verdict {
 	if md == nil {
-		return verdict{why: "missing", gone: true}
+		return verdict{reason: "missing", missing: true}
 	}
 	refuse := func(err error) verdict {
-		return verdict{why: "refused", err: &failure{doing: "look up topic " + t.name, topic: t.name, err: err}}
+		return verdict{reason: "refused", err: &failure{op: "look up topic " + t.name, topic: t.name, err: err}}
 	}
-	if err := usable(md); err != nil {
-		if waitable(err) {
-			return verdict{why: err.Error(), gone: errors.Is(err, sarama.ErrUnknownTopicOrPartition)}
+	if err := checkWritable(md); err != nil {
+		if mayAppear(err) {
+			return verdict{reason: err.Error(), missing: errors.Is(err, sarama.ErrUnknownTopicOrPartition)}
 		}
 		return refuse(err)
 	}
-	if p.cluster.isPast(md) {
-		return verdict{why: errPast.Error()}
+	if p.cluster.isDeletedTopic(md) {
+		return verdict{reason: errOldMetadata.Error()}
 	}
 	if t.parts != nil && t.id != md.Uuid && t.id != (sarama.Uuid{}) && md.Uuid != (sarama.Uuid{}) {
-		p.fail(refuse(errCreatedAgain).err)
-		return verdict{why: errCreatedAgain.Error()}
+		p.fail(refuse(errRecreated).err)
+		return verdict{reason: errRecreated.Error()}
 	}
-	count, err := p.control.countOf(ctx, md)
+	count, err := p.control.partitionCount(ctx, md)
 	if err != nil {
-		if passes(err) {
-			return verdict{why: err.Error()}
+		if isTransient(err) {
+			return verdict{reason: err.Error()}
 		}
 		return refuse(err)
 	}
 	if t.parts == nil {
-		if id, led := leaderless(md); !led {
-			return verdict{why: fmt.Sprintf("partition %d has no leader", id)}
+		if id, ok := leaderless(md); !ok {
+			return verdict{reason: fmt.Sprintf("partition %d has no leader", id)}
 		}
 		parts := make([]partition, count)
 		for i := range parts {
@@ -270,26 +268,26 @@ func (p *Producer) judge(ctx context.Context, t *topic, md *sarama.TopicMetadata
 	return verdict{ready: true}
 }
 
-// waitable errors are those of a topic that may simply come to be.
-func waitable(err error) bool {
+// mayAppear reports whether the error is that of a topic that may exist soon.
+func mayAppear(err error) bool {
 	return errors.Is(err, sarama.ErrUnknownTopicOrPartition) || errors.Is(err, sarama.ErrLeaderNotAvailable) || errors.Is(err, errPartial)
 }
 
-// errPartial is metadata of a topic whose creation has not reached the broker that was asked.
+// errPartial means that metadata is incomplete, because the creation of the topic has not reached the broker.
 var errPartial = errors.New("metadata is not complete yet")
 
-// usable checks that a topic exists, that all its partitions are known, and that writing is allowed.
-func usable(md *sarama.TopicMetadata) error {
+// checkWritable checks that a topic exists, that all its partitions are known, and that writing is allowed.
+func checkWritable(md *sarama.TopicMetadata) error {
 	const write = 1 << 4 // AclOperation.WRITE
-	err := readable(md)
-	if (err == nil || errors.Is(err, errPartial)) && !allowed(md, write) {
+	err := checkComplete(md)
+	if (err == nil || errors.Is(err, errPartial)) && !isAllowed(md, write) {
 		return fmt.Errorf("writing is not allowed: %w", sarama.ErrTopicAuthorizationFailed)
 	}
 	return err
 }
 
-// readable checks that a topic exists and that all its partitions are known.
-func readable(md *sarama.TopicMetadata) error {
+// checkComplete checks that a topic exists and that all its partitions are known.
+func checkComplete(md *sarama.TopicMetadata) error {
 	if md.Err != sarama.ErrNoError && md.Err != sarama.ErrLeaderNotAvailable {
 		return md.Err
 	}
@@ -304,15 +302,15 @@ func readable(md *sarama.TopicMetadata) error {
 	return nil
 }
 
-// allowed reports whether we may do something to the topic, or the broker does not tell.
-func allowed(md *sarama.TopicMetadata, operation int32) bool {
-	const notTold = -1 << 31
+// isAllowed reports whether the operation on the topic is allowed, or the broker does not say.
+func isAllowed(md *sarama.TopicMetadata, operation int32) bool {
+	const unknown = -1 << 31
 	ops := md.TopicAuthorizedOperations
-	return md.Version < 8 || ops == notTold || ops&operation != 0
+	return md.Version < 8 || ops == unknown || ops&operation != 0
 }
 
-// leaderless finds a partition without a leader.
-func leaderless(md *sarama.TopicMetadata) (id int32, led bool) {
+// leaderless returns a partition without a leader. ok is true if there is none.
+func leaderless(md *sarama.TopicMetadata) (id int32, ok bool) {
 	for _, part := range md.Partitions {
 		if part.Leader < 0 || errors.Is(part.Err, sarama.ErrLeaderNotAvailable) {
 			return part.ID, false
@@ -321,58 +319,58 @@ func leaderless(md *sarama.TopicMetadata) (id int32, led bool) {
 	return 0, true
 }
 
-// equip gives a topic its size limits.
-func (p *Producer) equip(t *topic, maxBytes int) {
-	t.limit, t.known = maxBytes, maxBytes > 0
-	if !t.known {
+// setLimits sets the size limits of a topic.
+func (p *Producer) setLimits(t *topic, maxBytes int) {
+	t.limit, t.limitKnown = maxBytes, maxBytes > 0
+	if !t.limitKnown {
 		t.limit = unknownLimit
 		p.cluster.log.Info("max.message.bytes of the topic may not be read; Kafka's default is assumed", "topic", t.name, "bytes", t.limit)
 	}
 	t.limit = min(t.limit, hugeLimit)
-	t.counts = p.metrics.of(t.name)
-	t.batch = batchLimit(t.limit, p.cluster.cfg.batchMost())
-	t.most = batchLimit(t.limit, p.cluster.cfg.LargeRecord)
+	t.counts = p.metrics.forTopic(t.name)
+	t.batchLimit = batchLimit(t.limit, p.cluster.cfg.maxBatch())
+	t.aloneAbove = batchLimit(t.limit, p.cluster.cfg.LargeRecord)
 }
 
-// publish makes a verdict visible, logs it, once per change, and says whether Ready answers something else now.
-func (p *Producer) publish(t *topic, v verdict) (changed bool) {
+// setVerdict stores and logs a changed verdict. It reports whether the result of Ready has changed.
+func (p *Producer) setVerdict(t *topic, v verdict) (changed bool) {
 	old := t.verdict.Load()
 	first := old == nil
 	if first {
 		old = &verdict{}
 	}
-	changed = old.ready != v.ready || text(old.err) != text(v.err)
-	if !changed && !first && old.why == v.why {
+	changed = old.ready != v.ready || errorText(old.err) != errorText(v.err)
+	if !changed && !first && old.reason == v.reason {
 		return false
 	}
 	t.verdict.Store(&v)
 	switch {
 	case v.err != nil:
 		p.cluster.log.Error("topic cannot be used", "topic", t.name, "error", v.err)
-	case v.why == justCreated || old.why == justCreated && v.ready: // the log has it
+	case v.reason == justCreated || old.reason == justCreated && v.ready: // the creation was logged
 	case !v.ready:
-		p.cluster.log.Warn("waiting for topic", "topic", t.name, "because", v.why)
+		p.cluster.log.Warn("waiting for topic", "topic", t.name, "because", v.reason)
 	case !first:
 		p.cluster.log.Info("topic can be used", "topic", t.name)
 	}
 	return changed
 }
 
-func text(err error) string {
+func errorText(err error) string {
 	if err == nil {
 		return ""
 	}
 	return err.Error()
 }
 
-// noteAnswer keeps what Healthy reports.
+// noteAnswer stores the result of a look-up for Healthy.
 func (p *Producer) noteAnswer(err error) {
 	if err == nil {
-		p.heard.Store(int64(time.Since(p.began)))
-		p.trouble.Store(nil)
+		p.lastAnswer.Store(int64(time.Since(p.began)))
+		p.lookUpErr.Store(nil)
 		return
 	}
 	if !errors.Is(err, context.Canceled) {
-		p.trouble.Store(&err)
+		p.lookUpErr.Store(&err)
 	}
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// endless is a server that is always ahead: the same message again and again.
-type endless struct {
+// endlessConn is a connection to a server that sends the same message without end.
+type endlessConn struct {
 	net.Conn
 	message []byte
 	at      int
 }
 
-func (e *endless) Read(p []byte) (int, error) {
+func (e *endlessConn) Read(p []byte) (int, error) {
 	n := 0
 	for n < len(p) {
 		m := copy(p[n:], e.message[e.at:])
@@ -26,16 +26,16 @@ func (e *endless) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (e *endless) SetReadDeadline(time.Time) error { return nil }
+func (e *endlessConn) SetReadDeadline(time.Time) error { return nil }
 
-// TestReceiveDoesNotAllocate holds the whole way of a message from the socket to the decoder's input at no allocation.
+// TestReceiveDoesNotAllocate: reading a message from the socket does not allocate.
 func TestReceiveDoesNotAllocate(t *testing.T) {
 	const size = 1 + 24 + 300
 	b := append([]byte{'d'}, binary.BigEndian.AppendUint32(nil, 4+size)...)
 	b = append(append(b, 'w'), make([]byte, size-1)...)
 	for name, conn := range map[string]net.Conn{
-		"at once": &endless{message: b},
-		"late":    newLateConn(&endless{message: b}, testInterval, func() {}),
+		"at once": &endlessConn{message: b},
+		"paced":   newPacedConn(&endlessConn{message: b}, testInterval, func() {}),
 	} {
 		cfg, err := pgconn.ParseConfig("host=localhost")
 		if err != nil {

@@ -5,45 +5,44 @@ import (
 	"time"
 )
 
-// AutoReceiveBuffer as Config.ReceiveBuffer stands for nearBuffer on a link with a round trip below nearLink, and for the
-// kernel's own size elsewhere, where a small buffer would be what bounds the rate.
+// AutoReceiveBuffer as Config.ReceiveBuffer means nearBuffer on a link with a round trip below nearLink, and the kernel's own
+// size on any other link, where a small buffer would limit the throughput.
 const (
 	AutoReceiveBuffer = -1
 	nearBuffer        = 16 << 10
 	nearLink          = 300 * time.Microsecond
 )
 
-// buffer is the socket's receive buffer, kept small while the socket is read often.
+// receiveBuffer keeps the socket's receive buffer small while the socket is read often.
 //
-// A small buffer is soon full. Then the server's messages pile up at its end, where its kernel makes a few large segments
-// of them, instead of taking each one through all layers of the network by itself, which is a third of what a walsender
-// costs.
+// A small buffer is soon full. Then messages accumulate in the server's kernel, which sends them in a few large segments.
+// Sending each message in its own segment is a third of a walsender's cost.
 //
-// But a socket whose buffer has a size of its own cannot grow. When small messages fill it and it is not read for long
-// (Kafka is away), Linux 6.18 drops segments that it had offered room for, and with them the acknowledgements of what we
-// send: status updates do not arrive any more, and the server frees the slot. So the kernel gets the choice back when the
-// socket has not been read for wideAfter.
-type buffer struct {
-	narrow func(yes bool) // nil: the kernel's own, always
+// The kernel does not enlarge a buffer with a fixed size. When small messages fill such a buffer and the socket is not read for
+// long (Kafka is unavailable), Linux 6.18 drops segments that fit into the advertised window, and with them the TCP
+// acknowledgements of our data: status updates no longer arrive, and the server frees the slot. So the kernel controls the
+// size again after widenAfter without a read.
+type receiveBuffer struct {
+	narrow func(yes bool) // sets the small size, or returns control to the kernel; nil: the kernel always controls the size
 
-	mu    sync.Mutex
-	small bool
-	widen *time.Timer
+	mu         sync.Mutex
+	small      bool
+	widenTimer *time.Timer
 }
 
-const wideAfter = 100 * time.Millisecond
+const widenAfter = 100 * time.Millisecond
 
-// read is called before each read of the socket.
-func (b *buffer) read() {
+// beforeRead is called before each read of the socket.
+func (b *receiveBuffer) beforeRead() {
 	if b.narrow == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.widen == nil {
-		b.widen = time.AfterFunc(wideAfter, b.unread)
+	if b.widenTimer == nil {
+		b.widenTimer = time.AfterFunc(widenAfter, b.widen)
 	} else {
-		b.widen.Reset(wideAfter)
+		b.widenTimer.Reset(widenAfter)
 	}
 	if !b.small {
 		b.small = true
@@ -51,8 +50,8 @@ func (b *buffer) read() {
 	}
 }
 
-// unread is called when there has been no read for a while.
-func (b *buffer) unread() {
+// widen is called when the socket has not been read for widenAfter.
+func (b *receiveBuffer) widen() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.small {
@@ -61,11 +60,11 @@ func (b *buffer) unread() {
 	}
 }
 
-// forget ends it all: the socket is closed.
-func (b *buffer) forget() {
+// stop stops the timer when the socket is closed.
+func (b *receiveBuffer) stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.widen != nil {
-		b.widen.Stop()
+	if b.widenTimer != nil {
+		b.widenTimer.Stop()
 	}
 }

@@ -11,46 +11,46 @@ import (
 	"time"
 )
 
-// The buffer is small while the socket is read often, and the kernel's own when it is not: with a small one and nobody who
-// reads, status updates would be lost.
+// The buffer is small while the socket is read often. Otherwise the kernel controls its size, because status updates would be lost
+// with a small buffer that is not read.
 func TestBufferIsSmallWhileRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var said []bool
-		b := &buffer{}
-		b.narrow = func(yes bool) { said = append(said, yes) } // called with mu held
+		var calls []bool
+		b := &receiveBuffer{}
+		b.narrow = func(yes bool) { calls = append(calls, yes) } // called with mu held
 		check := func(when string, want ...bool) {
 			t.Helper()
 			synctest.Wait()
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			if !slices.Equal(said, want) {
-				t.Errorf("%s: %v, want %v", when, said, want)
+			if !slices.Equal(calls, want) {
+				t.Errorf("%s: %v, want %v", when, calls, want)
 			}
 		}
 		check("before the first read")
 		for range 10 {
-			b.read()
-			time.Sleep(wideAfter - time.Millisecond)
+			b.beforeRead()
+			time.Sleep(widenAfter - time.Millisecond)
 		}
-		check("while it is read", true)
+		check("while the socket is read", true)
 		time.Sleep(time.Millisecond)
-		check("when it is not", true, false)
+		check("after widenAfter", true, false)
 		time.Sleep(time.Hour)
-		check("for long", true, false)
-		b.read()
-		check("when it is read again", true, false, true)
-		b.forget()
+		check("after an hour", true, false)
+		b.beforeRead()
+		check("after the next read", true, false, true)
+		b.stop()
 		time.Sleep(time.Hour)
-		check("when it is closed", true, false, true)
+		check("after stop", true, false, true)
 	})
-	(&buffer{}).read() // the kernel's own
-	(&buffer{}).forget()
+	(&receiveBuffer{}).beforeRead() // the kernel's own
+	(&receiveBuffer{}).stop()
 }
 
-// mustNarrow is narrow where there can be a small buffer. CI runs where there can.
-func mustNarrow(t *testing.T, conn net.Conn) func(yes bool) {
+// mustBufferSetter is bufferSetter on systems that support it. CI runs on such a system.
+func mustBufferSetter(t *testing.T, conn net.Conn) func(yes bool) {
 	t.Helper()
-	f := narrow(conn, nearBuffer)
+	f := bufferSetter(conn, nearBuffer)
 	if f == nil && runtime.GOOS == "linux" && os.Getenv("CI") == "true" {
 		t.Fatal("no small receive buffer, although this is Linux: CI needs 5.14 or later")
 	}
@@ -60,20 +60,19 @@ func mustNarrow(t *testing.T, conn net.Conn) func(yes bool) {
 	return f
 }
 
-// What nobody reads for long must not keep what we write from arriving: small messages fill the buffer, and each second
-// something of ours has to get through.
+// Unread bytes must not keep ours from arriving: small messages fill the buffer, and one write per second has to arrive.
 func TestUnreadSocketStillSends(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it takes seconds")
 	}
-	var others sync.WaitGroup
-	t.Cleanup(others.Wait) // after the connections are closed
-	client, server := wire(t)
-	c := newLateConn(client, 5*time.Millisecond, func() {})
-	c.buffer.narrow = mustNarrow(t, client)
+	var goroutines sync.WaitGroup
+	t.Cleanup(goroutines.Wait) // after the connections are closed
+	client, server := tcpPair(t)
+	c := newPacedConn(client, 5*time.Millisecond, func() {})
+	c.buffer.narrow = mustBufferSetter(t, client)
 	stop := make(chan struct{})
 	defer close(stop)
-	others.Go(func() { // the walsender: a message of 120 bytes every 1.5 ms, for as long as they are taken
+	goroutines.Go(func() { // the walsender: a message of 120 bytes every 1.5 ms
 		message := make([]byte, 120)
 		for {
 			select {
@@ -86,78 +85,78 @@ func TestUnreadSocketStillSends(t *testing.T) {
 		}
 	})
 	_, _ = c.Read(make([]byte, 1000))
-	heard := make(chan int, 100)
-	others.Go(func() {
+	received := make(chan int, 100)
+	goroutines.Go(func() {
 		p := make([]byte, 100)
 		for {
 			n, err := server.Read(p)
 			if err != nil {
 				return
 			}
-			heard <- n
+			received <- n
 		}
 	})
 	for i := range 8 {
-		time.Sleep(time.Second) // nobody reads
+		time.Sleep(time.Second) // without a read
 		if _, err := c.Write([]byte("status")); err != nil {
 			t.Fatal(err)
 		}
 		select {
-		case <-heard:
+		case <-received:
 		case <-time.After(3 * time.Second):
-			t.Fatalf("what was written after %d s has not arrived for 3 s", i+1)
+			t.Fatalf("the write after %d s did not arrive within 3 s", i+1)
 		}
 	}
 }
 
-// A near link gets the small buffer, a size that was asked for is taken anywhere, and 0 leaves it to the kernel.
-func TestNarrow(t *testing.T) {
-	client, _ := wire(t)
-	_ = mustNarrow(t, client)
+// A near link gets the small buffer, a configured size is used on every link, and 0 means the kernel's choice.
+func TestBufferSetter(t *testing.T) {
+	client, _ := tcpPair(t)
+	_ = mustBufferSetter(t, client)
 	near := false
-	for range 50 { // a busy machine may take its time for one connection
-		client, _ := wire(t)
-		near = near || narrow(client, AutoReceiveBuffer) != nil
+	for range 50 { // on a busy machine one connection may be slow
+		client, _ := tcpPair(t)
+		near = near || bufferSetter(client, AutoReceiveBuffer) != nil
 	}
 	if !near {
 		t.Error("loopback is not near")
 	}
 	for _, bytes := range []int{0, 64 << 10} {
-		if got := narrow(client, bytes) != nil; got != (bytes != 0) {
+		if got := bufferSetter(client, bytes) != nil; got != (bytes != 0) {
 			t.Errorf("%d bytes: taken: %v", bytes, got)
 		}
 	}
 	a, b := net.Pipe()
 	defer a.Close()
 	defer b.Close()
-	if narrow(a, 64<<10) != nil {
+	if bufferSetter(a, 64<<10) != nil {
 		t.Error("a pipe has no such buffer")
 	}
 }
 
-// With a small buffer a backlog still flows: a window smaller than a segment would be filled every 200 ms only.
+// A small buffer does not slow down a backlog. A window smaller than a segment would be filled only every 200 ms.
 func TestSmallBufferFlows(t *testing.T) {
 	var slow []int
-	for range 4 { // a busy machine may have its own pauses
+	for range 4 { // a busy machine may pause
 		n := slowReads(t)
 		if n <= 3 {
 			return
 		}
 		slow = append(slow, n)
 	}
-	t.Errorf("%d reads waited for 150 ms and more, in as many backlogs", slow)
+	t.Errorf("reads that waited for 150 ms and more, per backlog: %d", slow)
 }
 
-// slowReads reads a backlog through a small buffer, and counts the reads that waited for long.
+// slowReads reads a backlog through a small buffer, and counts the reads that waited for more than 150 ms.
 func slowReads(t *testing.T) (slow int) {
 	t.Helper()
-	var others sync.WaitGroup
-	t.Cleanup(others.Wait) // after the connections are closed
-	client, server := wire(t)
-	c := newLateConn(client, 5*time.Millisecond, func() {})
-	c.buffer.narrow = mustNarrow(t, client)
+	var goroutines sync.WaitGroup
+	t.Cleanup(goroutines.Wait) // after the connections are closed
+	client, server := tcpPair(t)
+	c := newPacedConn(client, 5*time.Millisecond, func() {})
+	c.buffer.narrow = mustBufferSetter(t, client)
 	const total = 96 << 20
-	others.Go(func() {
+	goroutines.Go(func() {
 		message := make([]byte, 200)
 		for range total / len(message) {
 			_, _ = server.Write(message)
@@ -178,10 +177,10 @@ func slowReads(t *testing.T) (slow int) {
 	return slow
 }
 
-// Segments that do not fit twice into the buffer forbid it: those of loopback, where nothing has bounded them.
+// The buffer must have room for two segments: without limitSegments, those of the loopback are too large.
 func TestNoSmallBufferForLargeSegments(t *testing.T) {
-	client, _ := wire(t)
-	_ = mustNarrow(t, client)
+	client, _ := tcpPair(t)
+	_ = mustBufferSetter(t, client)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -192,10 +191,10 @@ func TestNoSmallBufferForLargeSegments(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unlimited.Close()
-	if narrow(unlimited, AutoReceiveBuffer) != nil || narrow(unlimited, 64<<10) != nil {
+	if bufferSetter(unlimited, AutoReceiveBuffer) != nil || bufferSetter(unlimited, 64<<10) != nil {
 		t.Error("a buffer smaller than two segments")
 	}
-	if narrow(unlimited, 1<<20) == nil {
+	if bufferSetter(unlimited, 1<<20) == nil {
 		t.Error("1 MiB is enough for two segments")
 	}
 }

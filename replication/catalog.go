@@ -13,8 +13,8 @@ import (
 type table struct {
 	oid          uint32
 	schema, name string
-	leaf         bool // holds rows itself: not the root, or a branch, of a partitioned table
-	of           int  // index of the outbox that it is, or is a partition of
+	leaf         bool // has rows itself: neither the root nor a branch of a partitioned table
+	outbox       int  // index in Config.Tables of this table or of its root
 }
 
 // Column is a column of a table.
@@ -23,28 +23,28 @@ type Column struct {
 	TypeOID uint32
 }
 
-// catalog is what the guard compares: what the publication does to our tables, by the identity of its catalog rows.
+// catalog is the state of the publication and our tables that the guard compares with.
 type catalog struct {
-	tables      []table  // each outbox and, behind it, its partitions
+	tables      []table  // each outbox, followed by its partitions
 	roots       []uint32 // OID of each outbox
 	columns     [][]Column
 	partitioned []bool // of each outbox
 	viaRoot     bool
-	// fingerprint holds OID and xmin of the publication's own row and of the rows that put our tables into it. Any
-	// ALTER PUBLICATION that touches us writes a new one, also if it was undone since.
+	// fingerprint has OID and xmin of the catalog rows of the publication and of its membership of our tables. Any ALTER
+	// PUBLICATION that concerns our tables changes it, even if it was undone since.
 	fingerprint string
 	missing     []string // configured columns that are not published
 	syncNames   string
 }
 
-// published is the fingerprint in few characters: there is a row for each partition that is published by itself.
-func (cat *catalog) published() string {
+// publicationHash is a short hash of the fingerprint, which has a row for each partition that is published under its own name.
+func (cat *catalog) publicationHash() string {
 	sum := sha256.Sum256([]byte(cat.fingerprint))
 	return hex.EncodeToString(sum[:8])
 }
 
-// tablesSQL finds a table and its partitions of every level. It asks the catalogs and not pg_partition_tree, which would wait
-// for the lock that a VACUUM FULL of an old partition holds.
+// tablesSQL finds a table and its partitions of every level. It does not use pg_partition_tree, which would wait for the lock of a
+// VACUUM FULL of an old partition.
 const tablesSQL = `
 WITH RECURSIVE tree AS (
   SELECT c.oid, false AS detaching FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -60,7 +60,7 @@ SELECT c.oid, n.nspname, c.relname, c.relkind::text,
 // readCatalog resolves table and publication in full, at the start of a session. It compares the partitions with those of the last catalog
 // check, and notes them.
 func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, last *lastMembers) (*catalog, error) {
-	op := "check publication " + c.Publication + c.andTables()
+	op := "check publication " + c.Publication + c.tablesPhrase("and")
 	cat := catalog{roots: []uint32{}} // never nil, which would be NULL
 	if err := c.readTables(ctx, conn, &cat); err != nil {
 		return nil, err
@@ -78,19 +78,19 @@ func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, las
 	if err := c.readPublished(ctx, conn, &cat); err != nil {
 		return nil, err
 	}
-	now, err := c.readGuard(ctx, conn, &cat, last, major, 0)
+	current, err := c.readGuard(ctx, conn, &cat, last, major, 0)
 	if err != nil {
 		return nil, err
 	}
-	if now.unsent != nil {
-		return nil, now.unsent.err()
+	if current.unpublished != nil {
+		return nil, current.unpublished.err()
 	}
-	last.Store(&now.members)
-	cat.fingerprint, cat.syncNames = now.fingerprint, now.syncNames
+	last.Store(&current.members)
+	cat.fingerprint, cat.syncNames = current.fingerprint, current.syncNames
 	return &cat, nil
 }
 
-// readTables looks for each outbox and its partitions.
+// readTables finds each outbox and its partitions.
 func (c *Config) readTables(ctx context.Context, conn *pgx.Conn, cat *catalog) error {
 	for i := range c.Tables {
 		if err := c.readTable(ctx, conn, cat, i); err != nil {
@@ -102,7 +102,7 @@ func (c *Config) readTables(ctx context.Context, conn *pgx.Conn, cat *catalog) e
 
 func (c *Config) readTable(ctx context.Context, conn *pgx.Conn, cat *catalog, i int) error {
 	want := &c.Tables[i]
-	op := "look for table " + want.String()
+	op := "find table " + want.String()
 	rows, err := conn.Query(ctx, tablesSQL, want.Schema, want.Name)
 	if err != nil {
 		return classify(op, inspecting, err)
@@ -110,7 +110,7 @@ func (c *Config) readTable(ctx context.Context, conn *pgx.Conn, cat *catalog, i 
 	defer rows.Close()
 	first := len(cat.tables)
 	for rows.Next() {
-		t := table{of: i}
+		t := table{outbox: i}
 		var kind string
 		var names []string
 		var types []uint32
@@ -118,7 +118,7 @@ func (c *Config) readTable(ctx context.Context, conn *pgx.Conn, cat *catalog, i 
 			return classify(op, inspecting, err)
 		}
 		if j := slices.IndexFunc(cat.tables[:first], func(o table) bool { return o.oid == t.oid }); j >= 0 {
-			return fail(Unsuitable, op, "name a partitioned table by its root, once", "%s.%s belongs to %s as well", t.schema, t.name, &c.Tables[cat.tables[j].of])
+			return fail(Unsuitable, op, "name a partitioned table by its root, once", "%s.%s belongs to %s as well", t.schema, t.name, &c.Tables[cat.tables[j].outbox])
 		}
 		t.leaf = kind != "p"
 		if len(cat.tables) == first {
@@ -139,7 +139,7 @@ func (c *Config) readTable(ctx context.Context, conn *pgx.Conn, cat *catalog, i 
 	return nil
 }
 
-// readPublished says whether the publication carries our tables whole, and which configured columns it leaves out.
+// readPublished checks that the publication publishes all rows of our tables, and finds the configured columns that it does not publish.
 func (c *Config) readPublished(ctx context.Context, conn *pgx.Conn, cat *catalog) error {
 	op := "check the tables of publication " + c.Publication
 	published, err := ReadPublishedTables(ctx, conn, c.Publication, cat.oids())
@@ -149,16 +149,16 @@ func (c *Config) readPublished(ctx context.Context, conn *pgx.Conn, cat *catalog
 	carried := map[uint32]bool{}
 	for _, p := range published {
 		carried[p.OID] = true
-		of := cat.tables[slices.IndexFunc(cat.tables, func(t table) bool { return t.oid == p.OID })].of
+		outbox := &c.Tables[cat.tables[slices.IndexFunc(cat.tables, func(t table) bool { return t.oid == p.OID })].outbox]
 		if p.Filter != "" {
-			return fail(PublicationChanged, op, publicationRemedy, "it has a row filter on %s: %s", &c.Tables[of], p.Filter)
+			return fail(PublicationChanged, op, publicationRemedy, "it has a row filter on %s: %s", outbox, p.Filter)
 		}
-		for _, name := range c.Tables[of].Columns {
+		for _, name := range outbox.Columns {
 			if name == "" || slices.Contains(p.Columns, name) {
 				continue
 			}
 			if len(c.Tables) > 1 {
-				name = c.Tables[of].String() + "." + name
+				name = outbox.String() + "." + name
 			}
 			if !slices.Contains(cat.missing, name) {
 				cat.missing = append(cat.missing, name)
@@ -166,9 +166,9 @@ func (c *Config) readPublished(ctx context.Context, conn *pgx.Conn, cat *catalog
 		}
 	}
 	for _, t := range cat.tables {
-		// Via the root the rows of all leaves are the root's; otherwise each leaf is published by itself.
-		needed := t.oid == cat.roots[t.of]
-		if cat.partitioned[t.of] && !cat.viaRoot {
+		// With publish_via_partition_root only the root needs to be published, otherwise each leaf.
+		needed := t.oid == cat.roots[t.outbox]
+		if cat.partitioned[t.outbox] && !cat.viaRoot {
 			needed = t.leaf
 		}
 		if needed && !carried[t.oid] {

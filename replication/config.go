@@ -1,9 +1,9 @@
-// Package replication is the walsender's other end: it finds out whether server, slot and publication are what the
-// configuration says, opens one START_REPLICATION stream, reads it and sends standby status updates.
+// Package replication is the client of the walsender. It checks server, slot and publication, opens one START_REPLICATION stream,
+// reads it and sends standby status updates.
 //
-// It promises that no status update carries a zero or an unrequested position, that the bytes of the stream do not
-// depend on settings of the role or the database, and that every failure is an [Error] whose Kind says what it means.
-// How far may be confirmed is package checkpoint's answer; when, and what happens after a failure, is package relay's.
+// It guarantees that no status update has a zero or an unrequested position, that the bytes of the stream do not depend on
+// settings of the role or the database, and that every failure is an [Error] with a Kind. Package checkpoint decides which
+// position may be confirmed; package relay decides when, and what happens after a failure.
 package replication
 
 import (
@@ -21,39 +21,37 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Config says which slot of which database is read.
+// Config names the slot, the database and the outboxes, and has the settings of the connections.
 type Config struct {
-	// URL is asked at every connect, so that a rotated secret is noticed. "" means libpq's PG* environment.
+	// URL returns the connection string. It is called for every connection, because secrets rotate. "" means libpq's PG* environment.
 	URL         func() (string, error)
 	Slot        string // [a-z0-9_]{1,63}
 	Publication string
 	Tables      []Table // each outbox; none if logical messages are the only source
-	Messages    bool    // logical messages are asked for
-	// WalSenderTimeout is set for our own walsender: how soon the server frees the slot of a dead client, and, from
-	// our side, how long a silent stream is believed in.
+	Messages    bool    // whether the server should send logical messages
+	// WalSenderTimeout is the wal_sender_timeout of our walsender: how long until the server frees the slot of a dead client, and how
+	// long we wait for a silent server.
 	WalSenderTimeout time.Duration
-	// DecodingWorkMem sets logical_decoding_work_mem for our walsender; "" leaves the server's.
+	// DecodingWorkMem is the logical_decoding_work_mem of our walsender; "" means the server's setting.
 	DecodingWorkMem string
-	// ReadInterval is the least time between two reads of the stream's socket that bring little; 0 reads whenever there is
-	// something. ReceiveBuffer is SO_RCVBUF of that socket in bytes while it is read that way, 0 the kernel's choice; see
-	// AutoReceiveBuffer.
+	// ReadInterval is the minimum time between two small reads of the stream's socket; 0 means no pauses. ReceiveBuffer is the
+	// SO_RCVBUF of that socket in bytes if there are pauses; 0 means the kernel's choice. See AutoReceiveBuffer.
 	ReadInterval  time.Duration
 	ReceiveBuffer int
-	// Dial replaces the network dialer, for tests; nil is the default.
+	// Dial replaces the network dialer in tests; nil means the default.
 	Dial   pgconn.DialFunc
 	Logger *slog.Logger
 
-	application string // "": the daemon's name
+	application string // application_name; "" means the daemon's
 }
 
-// connectTimeout bounds one attempt to connect when the URL says nothing; queryTimeout bounds one catalog query.
+// connectTimeout limits one attempt to connect if the URL has no connect_timeout; queryTimeout limits one catalog query.
 const (
 	connectTimeout = 10 * time.Second
 	queryTimeout   = 5 * time.Second
 )
 
-// ApplicationName is how our connections appear in pg_stat_activity and pg_stat_replication: the server cuts names at
-// 63 bytes.
+// ApplicationName is the application_name of our connections. The server truncates names to 63 bytes.
 func (c *Config) ApplicationName() string {
 	name := cmp.Or(c.application, "outboxcdc-"+c.Slot)
 	return name[:min(len(name), 63)]
@@ -62,14 +60,14 @@ func (c *Config) ApplicationName() string {
 // Table is an outbox.
 type Table struct {
 	Schema, Name string
-	Columns      []string // that must be published
+	Columns      []string // columns that must be published
 }
 
-// String is the qualified name, for people.
+// String returns the qualified name, without quotes.
 func (t *Table) String() string { return t.Schema + "." + t.Name }
 
-// tables names all of them, for people.
-func (c *Config) tables() string {
+// tableNames lists all outboxes.
+func (c *Config) tableNames() string {
 	names := make([]string, len(c.Tables))
 	for i := range c.Tables {
 		names[i] = c.Tables[i].String()
@@ -77,15 +75,15 @@ func (c *Config) tables() string {
 	return strings.Join(names, ", ")
 }
 
-// andTables ends the naming of the publication.
-func (c *Config) andTables() string {
+// tablesPhrase continues a text about the publication: " and table …" for the word "and". Without tables it is "".
+func (c *Config) tablesPhrase(word string) string {
 	if len(c.Tables) == 0 {
 		return ""
 	}
-	return " and table " + c.tables()
+	return " " + word + " table " + c.tableNames()
 }
 
-// publicationRemedy says where what the publication did not carry has to be looked for.
+// publicationRemedy is the remedy for a publication that did not publish all events.
 func (c *Config) publicationRemedy() string {
 	if len(c.Tables) == 0 {
 		return "restore the publication (outboxcdc setup sql shows it); messages that could not be read without it are in no table"
@@ -93,17 +91,9 @@ func (c *Config) publicationRemedy() string {
 	return publicationRemedy
 }
 
-// forTables ends a sentence about the publication.
-func (c *Config) forTables() string {
-	if len(c.Tables) == 0 {
-		return ""
-	}
-	return " for table " + c.tables()
-}
-
-// streamParams are what the bytes of the stream depend on, and what could end it. As startup parameters they win over ALTER ROLE
-// and ALTER DATABASE. client_min_messages must not be error: the notice that a publication was skipped is a warning. major is
-// the server's, 0 if it is not known.
+// streamParams returns the session parameters that the bytes of the stream depend on, and those that could end it. Startup
+// parameters override ALTER ROLE and ALTER DATABASE. client_min_messages must include warnings: the server reports a skipped
+// publication by a warning. major is the server's major version, 0 if it is not known.
 func (c *Config) streamParams(major int) map[string]string {
 	p := map[string]string{
 		"replication":           "database",
@@ -115,12 +105,12 @@ func (c *Config) streamParams(major int) map[string]string {
 		"extra_float_digits":    "3",
 		"TimeZone":              "UTC",
 		"bytea_output":          "hex",
-		"search_path":           "pg_catalog", // regclass and its like name the schema of everything else
+		"search_path":           "pg_catalog", // regclass values outside of pg_catalog are then printed with their schema
 		"lc_monetary":           "C",
 		"client_min_messages":   "warning",
 		"wal_sender_timeout":    strconv.FormatInt(c.WalSenderTimeout.Milliseconds(), 10) + "ms",
 	}
-	if major >= 17 { // it would end the walsender in the middle of every transaction that takes longer to send
+	if major >= 17 { // otherwise it could end the walsender while it sends a long transaction
 		p["transaction_timeout"] = "0"
 	}
 	if c.DecodingWorkMem != "" {
@@ -129,13 +119,13 @@ func (c *Config) streamParams(major int) map[string]string {
 	return p
 }
 
-// controlParams are for the ordinary connection, which only reads catalogs and must never hang.
+// controlParams returns the session parameters of the ordinary connection, which only reads catalogs and must never hang.
 func (c *Config) controlParams() map[string]string {
 	ms := strconv.FormatInt(queryTimeout.Milliseconds(), 10)
 	return map[string]string{
 		"application_name":              c.ApplicationName(),
 		"client_encoding":               "UTF8",
-		"idle_session_timeout":          "0", // it idles between two looks of the guard
+		"idle_session_timeout":          "0", // the connection is idle between two catalog checks
 		"default_transaction_read_only": "on",
 		"statement_timeout":             ms,
 		"lock_timeout":                  ms,
@@ -143,7 +133,7 @@ func (c *Config) controlParams() map[string]string {
 	}
 }
 
-// parse reads the connection settings again.
+// parse reads the connection string, and adds params and our defaults.
 func (c *Config) parse(params map[string]string) (*pgx.ConnConfig, error) {
 	url, err := c.URL()
 	if err != nil {
@@ -167,17 +157,17 @@ func (c *Config) parse(params map[string]string) (*pgx.ConnConfig, error) {
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTimeout
 	}
-	cfg.ValidateConnect = onlyPrimary
-	cfg.AfterConnect = asStored
+	cfg.ValidateConnect = requirePrimary
+	cfg.AfterConnect = keepStoredEncoding
 	if c.Dial != nil {
 		cfg.DialFunc = c.Dial
 	}
 	return cfg, nil
 }
 
-// asStored has the server send the text of a SQL_ASCII database as it is stored. That is whatever bytes the clients wrote
-// (PostgreSQL, "Character Set Support"), and the server would refuse to send some of it as UTF-8, at each try.
-func asStored(ctx context.Context, conn *pgconn.PgConn) error {
+// keepStoredEncoding disables the conversion of text from a SQL_ASCII database. Such text consists of any bytes that clients wrote
+// (PostgreSQL, "Character Set Support"), and the server cannot send all of them as UTF-8.
+func keepStoredEncoding(ctx context.Context, conn *pgconn.PgConn) error {
 	if conn.ParameterStatus("server_encoding") != "SQL_ASCII" {
 		return nil
 	}
@@ -197,23 +187,23 @@ func (c *Config) dialControl(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// tap is what a stream's connection tells of its reads, and calls before each; by the goroutine that reads it.
-type tap struct {
-	got     atomic.Bool // bytes have come since it was last asked
-	drained atomic.Pointer[func()]
+// readTap observes the reads of a stream's connection.
+type readTap struct {
+	received atomic.Bool            // bytes have arrived since the last call of Swap
+	drained  atomic.Pointer[func()] // called before reads, by the goroutine that reads
 }
 
-func (s *tap) onDrained() {
+func (s *readTap) onDrained() {
 	if f := s.drained.Load(); f != nil {
 		(*f)()
 	}
 }
 
-// keepAlive is how long a silent connection is believed in by the kernel, as pgconn's own dialer has it.
+// keepAlive is the interval of TCP keep-alive probes, as in pgconn's own dialer.
 const keepAlive = 5 * time.Minute
 
 // dialStream opens the replication connection.
-func (c *Config) dialStream(ctx context.Context, major int, onNotice pgconn.NoticeHandler, s *tap) (*pgconn.PgConn, error) {
+func (c *Config) dialStream(ctx context.Context, major int, onNotice pgconn.NoticeHandler, s *readTap) (*pgconn.PgConn, error) {
 	cfg, err := c.parse(c.streamParams(major))
 	if err != nil {
 		return nil, err
@@ -222,13 +212,13 @@ func (c *Config) dialStream(ctx context.Context, major int, onNotice pgconn.Noti
 	if c.Dial == nil {
 		cfg.DialFunc = (&net.Dialer{KeepAlive: keepAlive, Control: limitSegments}).DialContext
 	}
-	dial := c.dialLate(cfg.DialFunc, s.onDrained)
+	dial := c.pacedDialer(cfg.DialFunc, s.onDrained)
 	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		return &listened{conn, &s.got}, nil
+		return &tappedConn{conn, &s.received}, nil
 	}
 	conn, err := pgconn.ConnectConfig(ctx, &cfg.Config)
 	if err != nil {
@@ -237,28 +227,28 @@ func (c *Config) dialStream(ctx context.Context, major int, onNotice pgconn.Noti
 	return conn, nil
 }
 
-// listened is a connection, beneath TLS if there is any, that notes when bytes come.
-type listened struct {
+// tappedConn is a connection, beneath TLS if used, that records whether bytes arrive.
+type tappedConn struct {
 	net.Conn
-	got *atomic.Bool
+	received *atomic.Bool
 }
 
-func (c *listened) Read(b []byte) (int, error) {
+func (c *tappedConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if n > 0 {
-		c.got.Store(true)
+		c.received.Store(true)
 	}
 	return n, err
 }
 
-// quotePublication writes a publication name for publication_names, which is parsed as a list of SQL identifiers
-// inside a string literal that pglogrepl pastes as it is.
+// quotePublication quotes a publication name for publication_names, a string literal with a list of SQL identifiers.
+// pglogrepl does not quote it.
 func quotePublication(name string) string {
 	ident := `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
 	return "'" + strings.ReplaceAll(ident, "'", "''") + "'"
 }
 
-// CheckSlotName refuses what PostgreSQL would refuse, before pglogrepl pastes it into a command.
+// CheckSlotName returns an error for a name that PostgreSQL would refuse. pglogrepl does not quote names.
 func CheckSlotName(name string) error {
 	if name == "" || len(name) > 63 {
 		return fmt.Errorf("slot name %q: 1 to 63 characters of a-z, 0-9 and _", name)

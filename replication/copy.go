@@ -6,13 +6,12 @@ import (
 	"fmt"
 )
 
-// OpenCopy starts a stream on a temporary copy of the slot, from the slot's own position. The slot itself may be in use
-// and does not notice: status updates move the copy alone. The copy belongs to the replication connection, so the server
-// drops it with that, whatever becomes of this process; until then it keeps WAL as the slot does. It needs a
-// replication slot and a walsender more than the daemon.
+// OpenCopy starts a stream on a temporary copy of the slot, from the slot's position. The slot may be in use: status updates move
+// the copy alone. The server drops the copy when the replication connection ends, and retains WAL for it until then. The copy
+// needs one more replication slot and one more walsender.
 func (s *Source) OpenCopy(ctx context.Context) (_ *Stream, err error) {
 	cfg := s.cfg
-	// Not the daemon's name: who looks at pg_stat_replication must be able to tell them apart.
+	// This name distinguishes the connection from the daemon's in pg_stat_replication.
 	cfg.application = "outboxcdc-peek-" + cfg.Slot
 	st := &Stream{cfg: &cfg, log: s.log, members: &s.members}
 	defer func() {
@@ -21,35 +20,35 @@ func (s *Source) OpenCopy(ctx context.Context) (_ *Stream, err error) {
 		}
 	}()
 	if st.control, err = cfg.dialControl(ctx); err != nil {
-		return nil, needsRoom(err)
+		return nil, addLimitRemedy(err)
 	}
-	if st.copied, err = st.look(ctx); err != nil {
+	if st.original, err = st.checkServer(ctx); err != nil {
 		return nil, err
 	}
-	// This walsender would be a synchronous standby as well as the daemon's.
+	// This walsender must not be a synchronous standby either.
 	if err = cfg.verifyAsync(st.cat.syncNames, ""); err != nil {
 		return nil, err
 	}
 	if err = st.connect(ctx); err != nil {
-		return nil, needsRoom(err)
+		return nil, addLimitRemedy(err)
 	}
 	// No two walsenders of a server have the same PID at the same time.
 	name := fmt.Sprintf("%.46s_peek_%d", s.cfg.Slot, st.conn.PID())
 	if err = st.copySlot(ctx, name); err != nil {
-		return nil, needsRoom(err)
+		return nil, addLimitRemedy(err)
 	}
 	cfg.Slot = name
 	if err = st.begin(ctx); err != nil {
-		if KindOf(err) == SlotMissing { // the copy's: of the slot itself nothing is lost
+		if KindOf(err) == SlotMissing { // the copy, not the slot
 			err = fail(Unavailable, "start slot "+name, "let postgres.url name one server, not a load balancer",
-				"the copy of slot %s is gone, or two connections reached two servers", s.cfg.Slot)
+				"the copy of slot %s does not exist any more, or two connections reached two servers", s.cfg.Slot)
 		}
 		return nil, err
 	}
 	return st, nil
 }
 
-// copySlot copies the slot on the replication connection: a temporary slot is its maker's alone.
+// copySlot copies the slot on the replication connection, because only the session that created a temporary slot can use it.
 func (st *Stream) copySlot(ctx context.Context, name string) error {
 	// Names of slots need no quoting: CheckSlotName.
 	sql := fmt.Sprintf("SELECT pg_catalog.pg_copy_logical_replication_slot('%s', '%s', true)", st.cfg.Slot, name)
@@ -58,7 +57,7 @@ func (st *Stream) copySlot(ctx context.Context, name string) error {
 		return nil
 	}
 	e := classify("copy slot "+st.cfg.Slot, starting, err)
-	if e.Kind == SlotLost { // the slot itself tells whether it is
+	if e.Kind == SlotLost { // check whether it is the slot that is lost
 		if _, err := st.cfg.readSlot(ctx, st.control); err == nil {
 			e.Kind, e.Remedy = Unavailable, ""
 		}
@@ -66,20 +65,20 @@ func (st *Stream) copySlot(ctx context.Context, name string) error {
 	return e
 }
 
-// needsRoom says what to do where a server has no place for one more.
-func needsRoom(err error) error {
+// addLimitRemedy adds a remedy if the server's limit of slots, walsenders or connections is reached.
+func addLimitRemedy(err error) error {
 	e, ok := errors.AsType[*Error](err)
 	if !ok {
 		return err
 	}
 	switch e.SQLSTATE {
 	case "53400": // configuration_limit_exceeded
-		e.Remedy = "a copy of the slot takes a replication slot for as long as it is read: raise max_replication_slots, or drop a slot that nobody needs"
+		e.Remedy = "a copy of the slot takes a replication slot for as long as it is read: raise max_replication_slots, or drop an unused slot"
 	case "53300": // too_many_connections, also of walsenders
 		e.Remedy = "this takes two connections, one of them a walsender: raise max_connections or max_wal_senders, or end others"
 	}
 	return e
 }
 
-// Abandon closes both connections without a last word. A walsender in the middle of a large transaction ends at once.
+// Abandon closes both connections without a last status update. The walsender ends at once, even during a large transaction.
 func (st *Stream) Abandon() { st.abandon() }

@@ -21,23 +21,23 @@ func (b *bench) openCopy() *Stream {
 	return st
 }
 
-func (b *bench) copyFails(want Kind, says string) {
+func (b *bench) copyFails(want Kind, text string) {
 	b.Helper()
 	st, err := b.source.OpenCopy(b.Context())
 	if err == nil {
 		st.Abandon()
 	}
-	if err == nil || KindOf(err) != want || !strings.Contains(err.Error(), says) {
-		b.Errorf("opened with %v, want %s and %q", err, want, says)
+	if err == nil || KindOf(err) != want || !strings.Contains(err.Error(), text) {
+		b.Errorf("opened with %v, want %s and %q", err, want, text)
 	}
 }
 
-// slotsSQL is where slot and copies stand, the copies by their position.
-const slotsSQL = `SELECT string_agg(confirmed_flush_lsn || CASE WHEN slot_name = 'slot' THEN '' WHEN temporary THEN ' copy' ELSE '?' END,
+// slotPositionsSQL reads the positions of the slot and of its copies, ordered by position.
+const slotPositionsSQL = `SELECT string_agg(confirmed_flush_lsn || CASE WHEN slot_name = 'slot' THEN '' WHEN temporary THEN ' copy' ELSE '?' END,
 	', ' ORDER BY slot_name <> 'slot', confirmed_flush_lsn) FROM pg_replication_slots`
 
-// TestCopy: two copies beside the daemon's own stream, one of which is moved. The slot stays where it is, and all that is left
-// of a copy whose connection ends is nothing.
+// TestCopy opens two copies beside the daemon's own stream, and moves one of them. The slot does not move, and the server drops a copy
+// when its connection ends.
 func TestCopy(t *testing.T) {
 	for _, major := range []string{"14", "17", "18"} {
 		t.Run(major, func(t *testing.T) {
@@ -45,11 +45,11 @@ func TestCopy(t *testing.T) {
 			b := newBench(t, major)
 			b.exec(`INSERT INTO outbox VALUES (1)`)
 			daemon := b.open()
-			st, still := b.openCopy(), b.openCopy()
-			if st.Start() != daemon.Start() || still.Start() != daemon.Start() {
-				t.Errorf("the copies begin at %s and %s, the slot at %s", st.Start(), still.Start(), daemon.Start())
+			st, unmoved := b.openCopy(), b.openCopy()
+			if st.Start() != daemon.Start() || unmoved.Start() != daemon.Start() {
+				t.Errorf("the copies begin at %s and %s, the slot at %s", st.Start(), unmoved.Start(), daemon.Start())
 			}
-			for _, st := range []*Stream{still, st, daemon} {
+			for _, st := range []*Stream{unmoved, st, daemon} {
 				dec := decoder.New(func(rel *decoder.Relation) (bool, error) {
 					table, err := st.Resolve(t.Context(), &Announced{OID: rel.OID, Schema: rel.Namespace, Name: rel.Name, Columns: rel.ColumnNames()})
 					return table != NotOurs, err
@@ -63,18 +63,18 @@ func TestCopy(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.await(`SELECT string_agg(distinct application_name, ', ') FROM pg_stat_replication`, "outboxcdc-peek-slot, outboxcdc-slot")
-			b.await(slotsSQL, fmt.Sprintf("%s, %s copy, %s copy", daemon.Start(), daemon.Start(), at))
+			b.await(slotPositionsSQL, fmt.Sprintf("%s, %s copy, %s copy", daemon.Start(), daemon.Start(), at))
 			if slot, err := st.Check(t.Context()); err != nil || slot.ConfirmedFlush != at {
 				t.Errorf("%+v %v", slot, err)
 			}
-			still.Abandon()
-			_ = st.conn.Conn().Close() // as the end of the process does
-			b.await(slotsSQL, daemon.Start().String())
+			unmoved.Abandon()
+			_ = st.conn.Conn().Close() // as at the end of a process
+			b.await(slotPositionsSQL, daemon.Start().String())
 		})
 	}
 }
 
-// TestCopyRefused: what the server has no room for, or does not allow, is said as that, and not as a lost slot.
+// TestCopyRefused: the error names a limit or a missing privilege, and not a lost slot.
 func TestCopyRefused(t *testing.T) {
 	b := newBench(t, "18")
 	b.exec(`SELECT pg_create_physical_replication_slot('p' || g) FROM generate_series(2, current_setting('max_replication_slots')::int) g`)
@@ -85,7 +85,7 @@ func TestCopyRefused(t *testing.T) {
 	b.await(`SELECT count(*)::text FROM pg_stat_replication`, "0")
 	var full []*pgconn.PgConn
 	for {
-		conn, err := b.source.cfg.dialStream(t.Context(), 0, nil, &tap{})
+		conn, err := b.source.cfg.dialStream(t.Context(), 0, nil, &readTap{})
 		if err != nil {
 			break
 		}

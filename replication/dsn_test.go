@@ -9,7 +9,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
-// A connection string that cannot be used is never shown; files that it names may be about to change, the rest stays as it is.
+// The error about a connection string never shows it. An error of a file is Credentials, because the file may be in rotation.
 func TestURLErrors(t *testing.T) {
 	dir := t.TempDir()
 	a, err := testcert.New("a")
@@ -44,11 +44,11 @@ func TestURLErrors(t *testing.T) {
 		base + cert + " sslkey=" + file("junk.key", []byte("s3cr3t")): {Credentials, "failed to decode sslkey"},
 		base + cert:                             {Unsuitable, `both "sslcert" and "sslkey" are required`},
 		"host=h password=s3cr3t sslmode=s3cr3t": {Unsuitable, "sslmode is invalid"},
-		"postgres://u:s3cr3t%zz@h/d":            {Unsuitable, "no connection string"},
-		"postgres://u:pa/s3cr3t@h/d":            {Unsuitable, "no connection string"},
-		"postgres://u:s3cr3t@h:port/d":          {Unsuitable, "no connection string"},
-		"host=h port=s3cr3t":                    {Unsuitable, "no connection string"},
-		"host=h password='s3cr3t":               {Unsuitable, "no connection string"},
+		"postgres://u:s3cr3t%zz@h/d":            {Unsuitable, "not a connection string"},
+		"postgres://u:pa/s3cr3t@h/d":            {Unsuitable, "not a connection string"},
+		"postgres://u:s3cr3t@h:port/d":          {Unsuitable, "not a connection string"},
+		"host=h port=s3cr3t":                    {Unsuitable, "not a connection string"},
+		"host=h password='s3cr3t":               {Unsuitable, "not a connection string"},
 	} {
 		c := Config{URL: func() (string, error) { return url, nil }}
 		_, err := c.parse(nil)

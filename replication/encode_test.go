@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// TestStatusBytes holds every byte of a status update against PostgreSQL, "Streaming Replication Protocol":
+// TestStatusBytes compares every byte of a status update with PostgreSQL, "Streaming Replication Protocol":
 // CopyData, 'r', written, flushed, applied, clock, reply.
 func TestStatusBytes(t *testing.T) {
 	now := postgresEpoch.Add(1 * time.Second)
@@ -22,14 +22,14 @@ func TestStatusBytes(t *testing.T) {
 		t.Fatalf("got  %x\nwant %x", got, want)
 	}
 	if got := appendStatus(nil, 1, false, now); got[len(got)-1] != 0 {
-		t.Fatalf("a reply is asked for: %x", got)
+		t.Fatalf("a reply is requested: %x", got)
 	}
 }
 
 func TestStatusRefusesZero(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Fatal("position 0/0 was encoded: the server would take it for everything received")
+			t.Fatal("position 0/0 was encoded")
 		}
 	}()
 	appendStatus(nil, 0, false, time.Now())
@@ -92,7 +92,7 @@ func TestClassifyBySQLSTATEAndPhase(t *testing.T) {
 			t.Errorf("%s in phase %d: %s, want %s", c.code, c.ph, err.Kind, c.want)
 		}
 	}
-	if k := KindOf(errors.New("unheard of")); k != Unavailable {
+	if k := KindOf(errors.New("unknown")); k != Unavailable {
 		t.Errorf("an unknown error is %s, must be retried", k)
 	}
 	inner := fail(SlotLost, "a", "", "b")
@@ -117,7 +117,7 @@ func TestNamesStandby(t *testing.T) {
 		`ANY 2 ( "x" , "outboxcdc-s" ) `: true,
 	} {
 		if setting == "OUTBOXCDC-S" {
-			want = true // compared without case all the same: refusing once too often is the safe side
+			want = true // namesStandby ignores case for unquoted names, too: a false match is safe
 		}
 		if got := namesStandby(setting, "outboxcdc-s"); got != want {
 			t.Errorf("%q: %v, want %v", setting, got, want)
@@ -154,7 +154,7 @@ func TestTimelineOf(t *testing.T) {
 	id := Identity{Timeline: 3, forks: forks}
 	for lsn, want := range map[pglogrepl.LSN]int32{1: 1, 0x2FFFFFF: 1, 0x3000000: 2, 0x5000027: 2, 0x5000028: 3, 0x9000000: 3} {
 		if got := id.TimelineOf(lsn); got != want {
-			t.Errorf("%s lies on %d, want %d", lsn, got, want)
+			t.Errorf("%s is on timeline %d, want %d", lsn, got, want)
 		}
 	}
 	for _, bad := range []string{"x\t0/1\tr", "1", "1\tnonsense\tr"} {

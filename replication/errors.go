@@ -10,27 +10,26 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Kind says what an error means to us, whatever words the server used. What is done about a kind is decided in one
-// table of package relay.
+// Kind classifies an error. A table in package relay decides what happens for each kind.
 type Kind int
 
 // The kinds.
 const (
 	Unavailable        Kind = iota // connection lost or refused, server starting up, shutting down or in recovery
-	Credentials                    // password, certificate or pg_hba refused us, or a certificate of the server's is not accepted here
-	MissingRight                   // REPLICATION, CONNECT or another right is missing
+	Credentials                    // the server refused the user, the password or our certificate, or we refused its certificate
+	MissingRight                   // REPLICATION, CONNECT or another privilege is missing
 	Unsuitable                     // wal_level, version or slot cannot work with this configuration
 	SlotActive                     // another connection holds the slot
 	SlotMissing                    // no slot of that name
-	SlotLost                       // invalidated, or WAL that it needs is gone
+	SlotLost                       // the slot is invalidated, or the server has removed WAL that it needs
 	PublicationMissing             // no publication of that name
-	PublicationChanged             // it no longer carries our table, filters it, or was altered since we looked
+	PublicationChanged             // the publication no longer publishes all rows of our tables, or was altered
 	ColumnMissing                  // a column that the configuration names is not published
 	RelationMismatch               // name and OID of a relation message do not both belong to the outbox
-	OtherHistory                   // not the cluster, or not the history, that this process delivered from
+	OtherHistory                   // another cluster, or another history, than this process delivered from
 	SynchronousStandby             // synchronous_standby_names makes commits wait for us
-	CannotSend                     // the server fails while it decodes or prints what is next in the slot, and may do so each time
-	Protocol                       // the server sent what we do not understand
+	CannotSend                     // the server failed to decode or print the next transaction, and may fail each time
+	Protocol                       // unknown message or warning
 )
 
 var kindNames = [...]string{
@@ -39,16 +38,16 @@ var kindNames = [...]string{
 	"synchronous_standby", "cannot_send", "protocol",
 }
 
-// String is the kind as a label value.
+// String returns the kind as a label value.
 func (k Kind) String() string { return kindNames[k] }
 
-// Error is what every function of this package returns for a failure.
+// Error is the type of all errors of this package.
 type Error struct {
 	Kind     Kind
-	Op       string // what was being done
-	SQLSTATE string // "" when the server did not say
+	Op       string // what was attempted
+	SQLSTATE string // "" if the error is not the server's
 	Err      error
-	Remedy   string // what a person can do, "" when waiting is all
+	Remedy   string // "" if only waiting helps
 }
 
 func (e *Error) Error() string {
@@ -76,20 +75,20 @@ func fail(kind Kind, op, remedy, format string, args ...any) *Error {
 // insufficientPrivilege is the SQLSTATE of a missing privilege.
 const insufficientPrivilege = "42501"
 
-// LacksPrivilege reports whether the server has refused a statement or a connection because a privilege is missing.
+// LacksPrivilege reports whether the server refused a statement or a connection because a privilege is missing.
 func LacksPrivilege(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pg.Code == insufficientPrivilege
 }
 
-// phase is when a server said what it said: the same SQLSTATE means different things then.
+// phase is when the server sent an error: the meaning of a SQLSTATE depends on it.
 type phase int
 
 const (
 	connecting phase = iota // opening a connection
 	inspecting              // SQL over the ordinary connection
 	starting                // START_REPLICATION
-	streaming               // after it was accepted
+	streaming               // after START_REPLICATION was accepted
 )
 
 // classify turns an error of pgconn, or of the network, into an *Error by SQLSTATE and phase (PostgreSQL, Appendix A,
@@ -102,7 +101,7 @@ func classify(op string, ph phase, err error) *Error {
 	switch {
 	case errors.Is(err, errStandby):
 		out.Remedy = standbyRemedy
-	case isCertificate(err):
+	case isCertificateError(err):
 		out.Kind, out.Remedy = Credentials, "check the host, sslrootcert, sslcert and sslkey in postgres.url, and the server's certificate; they are read again at each attempt"
 	}
 	pg, ok := errors.AsType[*pgconn.PgError](err)
@@ -117,7 +116,7 @@ func classify(op string, ph phase, err error) *Error {
 		out.Kind, out.Remedy = MissingRight, "the role needs REPLICATION, CONNECT and SELECT on the outbox: see outboxcdc setup sql"
 	case "55006": // object_in_use
 		out.Kind = SlotActive
-	case "42704": // undefined_object: the slot when starting, the publication of that time when streaming
+	case "42704": // undefined_object: the slot when starting, the publication when streaming
 		if ph == streaming {
 			out = notYetPublished(op, pg.Code, err)
 		} else {
@@ -127,7 +126,7 @@ func classify(op string, ph phase, err error) *Error {
 		if ph == starting || ph == streaming {
 			out.Kind, out.Remedy = SlotLost, slotRemedy
 		}
-	case "58P01": // undefined_file: a WAL segment is gone
+	case "58P01": // undefined_file: a WAL segment was removed
 		if ph == starting || ph == streaming {
 			out.Kind, out.Remedy = SlotLost, slotRemedy
 		}
@@ -142,23 +141,23 @@ func classify(op string, ph phase, err error) *Error {
 
 const (
 	slotRemedy = "events committed since may be missing from Kafka: find them in the outbox table, then create the slot " +
-		"again with outboxcdc setup apply; it is never created by itself because that would skip them without a word"
+		"again with outboxcdc setup apply; the daemon never creates a slot, because a new slot silently skips those events"
 	publicationRemedy = "restore the publication (outboxcdc setup sql shows it); events committed while it did not carry " +
 		"the outbox are not in the stream and have to be found in the table"
 )
 
-// notYetPublished is the error of a stream that has no publication where it reads. The catalogs had it when the session began: the
-// walsender asks for the publication as it was when the transaction was written.
+// notYetPublished is the error of a walsender that does not find the publication, although it existed when the session began: the
+// walsender reads the catalogs as of the transaction that it decodes.
 func notYetPublished(op, code string, err error) *Error {
 	return &Error{
 		Kind: PublicationMissing, Op: op, SQLSTATE: code,
 		Err: fmt.Errorf("%w: it was created, or dropped and created again, after the position that the slot has reached", err),
-		Remedy: "set postgres.publication to the publication that was there before, and change it once confirmed_flush_lsn has passed the new one " +
-			"(docs/debezium.md); without one, the slot cannot go on: find the undelivered events in the table, then outboxcdc setup destroy and setup apply",
+		Remedy: "set postgres.publication to the publication that existed before, and change it once confirmed_flush_lsn is after the new one's creation " +
+			"(docs/debezium.md); if there was none, the slot cannot be read: find the undelivered events in the table, then run outboxcdc setup destroy and setup apply",
 	}
 }
 
-// isTimeout reports whether a read ended at its deadline, which is how the stream's owner gets its turn.
+// isTimeout reports whether a read ended at its deadline.
 func isTimeout(err error) bool {
 	var ne net.Error
 	return errors.As(err, &ne) && ne.Timeout() && !errors.Is(err, context.DeadlineExceeded)

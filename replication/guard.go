@@ -10,12 +10,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// guardSQL is the guard's one query; $2 are all our tables with their partitions, $3 the outboxes themselves in their
-// order, $5 and $6 the members of the last catalog check. %[1]s is the part for schema publications, which PostgreSQL 15 brought. ours holds
-// the catalog rows that decide what the walsender sends; an unlogged table, or one that became a partition of another, is
-// no longer sent under its name, which only a publication of all tables leaves unmarked. A row whose xmax is a transaction that has not failed is about
-// to change: the change may be in the WAL already, and obeyed by the walsender, before anybody can see it (a commit that
-// waits for a synchronous standby is).
+// guardSQL is the query of a catalog check. $2 are all our tables with their partitions, $3 the outboxes in their order, $5 and $6
+// the members of the last catalog check. %[1]s is schemaMembersSQL on PostgreSQL 15 and later.
+//
+// ours has the catalog rows that decide what the walsender sends. A publication FOR ALL TABLES has no row for a table that became
+// unlogged or a partition of another table, so the fingerprint has relpersistence and relispartition, too. A row whose xmax is a
+// transaction that was not aborted is about to change. The change may be in the WAL, and the walsender may obey it, before it is
+// visible to other sessions: a commit may wait for a synchronous standby.
 const guardSQL = `
 WITH RECURSIVE pub AS (SELECT p.oid, p.xmin, p.xmax FROM pg_publication p WHERE p.pubname = $1),
 ours AS (
@@ -43,7 +44,7 @@ SELECT EXISTS (SELECT FROM pub),
                LEFT JOIN pg_class c ON c.oid = r.oid LEFT JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY r.i),
        EXISTS (SELECT FROM pending WHERE xid > 0 AND pg_xact_status(xid::text::xid8) <> 'aborted'),
        (SELECT ARRAY[u.why, quote_ident(n.nspname) || '.' || quote_ident(c.relname)]
-          FROM (` + unsentSQL + `
+          FROM (` + unpublishedSQL + `
                 UNION ALL
                 SELECT c.oid, '` + detached + `' FROM unnest($5::oid[], $6::int2[])` + detachedSQL + `) u
           JOIN pg_class c ON c.oid = u.oid JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY 1 LIMIT 1),
@@ -55,13 +56,13 @@ const schemaMembersSQL = `UNION ALL
   SELECT 's', m.oid, m.xmin, m.xmax FROM pg_publication_namespace m JOIN pub p ON p.oid = m.pnpubid
    WHERE m.pnnspid IN (SELECT c.relnamespace FROM pg_class c WHERE c.oid = ANY($2))`
 
-// guardRow is one look of the guard.
+// guardRow is the result of one catalog check.
 type guardRow struct {
 	exists               bool // the publication
 	fingerprint          string
-	tables               []string // the outboxes' names now, "" for one that is gone
-	pending              bool     // an alteration is under way that is not visible yet
-	unsent               *Unsent
+	tables               []string // the current names of the outboxes, "" for one that was dropped
+	pending              bool     // an alteration is in progress and not visible yet
+	unpublished          *UnpublishedPartition
 	members              members
 	syncNames, syncState string
 }
@@ -79,15 +80,15 @@ func (c *Config) readGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, la
 	if err != nil {
 		return nil, classify("check publication "+c.Publication, inspecting, err)
 	}
-	g.unsent = newUnsent(unsent)
+	g.unpublished = newUnpublished(unsent)
 	return &g, nil
 }
 
-// ErrUndecided means that the guard can neither pass nor fail: an alteration of publication or table is under way.
-// Nothing more may be confirmed until a later look decides.
-var ErrUndecided = errors.New("an alteration of the publication or the table is under way and not visible yet")
+// ErrUndecided means that a catalog check can neither pass nor fail, because an alteration of publication or table is in progress.
+// Nothing more may be confirmed until a later catalog check decides.
+var ErrUndecided = errors.New("an alteration of the publication or the table is in progress and not visible yet")
 
-// verify compares a look of the guard with the session's first.
+// verify compares a catalog check with the state at the start of the session.
 func (c *Config) verify(g *guardRow, cat *catalog) error {
 	op := "check publication " + c.Publication
 	if !g.exists {
@@ -100,17 +101,17 @@ func (c *Config) verify(g *guardRow, cat *catalog) error {
 	}
 	switch {
 	case g.fingerprint != cat.fingerprint:
-		return fail(PublicationChanged, op, c.publicationRemedy(), "it was altered%s while we were streaming", c.forTables())
-	case g.unsent != nil: // before g.pending: a detach that ends meanwhile is in the members of no later check
-		return g.unsent.err()
+		return fail(PublicationChanged, op, c.publicationRemedy(), "it was altered%s during the session", c.tablesPhrase("for"))
+	case g.unpublished != nil: // before g.pending: if the detach ends now, no later check finds the partition in the members
+		return g.unpublished.err()
 	case g.pending:
 		return ErrUndecided
 	}
 	return c.verifyAsync(g.syncNames, g.syncState)
 }
 
-// verifyAsync refuses to be a synchronous standby: every commit of the database would wait for Kafka.
-// pg_stat_replication shows sync_state only to roles with pg_read_all_stats, so the setting itself is read as well.
+// verifyAsync returns an error if our walsender is a synchronous standby: every commit of the database would wait for Kafka.
+// pg_stat_replication shows sync_state only to roles with pg_read_all_stats, so the setting is checked as well.
 func (c *Config) verifyAsync(names, state string) error {
 	if state == "" || state == "async" {
 		if !namesStandby(names, c.ApplicationName()) {
@@ -122,8 +123,8 @@ func (c *Config) verifyAsync(names, state string) error {
 		"synchronous_standby_names = '%s' makes our walsender a synchronous standby: commits would wait for Kafka", names)
 }
 
-// namesStandby reports whether synchronous_standby_names would count an application of that name (PostgreSQL, "19.6.2.
-// Primary Server": [FIRST|ANY] n (names) or names; * is everybody; names compare without case).
+// namesStandby reports whether synchronous_standby_names matches an application name (PostgreSQL, "19.6.2. Primary Server":
+// [FIRST|ANY] n (names) or names; * matches every name; names compare without case).
 func namesStandby(setting, application string) bool {
 	inner := setting
 	if i := strings.IndexByte(inner, '('); i >= 0 {

@@ -12,15 +12,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Identity says which history of which cluster a stream belongs to.
+// Identity identifies the cluster of a stream and its history.
 type Identity struct {
 	SystemID uint64
 	Timeline int32
-	WALEnd   pglogrepl.LSN // flushed end of the server's WAL when the slot was ours
-	forks    []fork        // where earlier timelines ended, oldest first
+	WALEnd   pglogrepl.LSN // flushed end of the server's WAL after the slot became ours
+	forks    []fork        // ends of earlier timelines, oldest first
 }
 
-// fork ends a timeline: records that start before LSN lie on it or on one before.
+// fork is the end of a timeline: records that start before lsn are on it or on an earlier one.
 type fork struct {
 	timeline int32
 	lsn      pglogrepl.LSN
@@ -35,7 +35,8 @@ func (id Identity) Current() int32 { return id.Timeline }
 // End is WALEnd.
 func (id Identity) End() pglogrepl.LSN { return id.WALEnd }
 
-// EndOf is where the server's history leaves a timeline; over is false for the present one, and for one that it never was on.
+// EndOf returns the LSN at which the server's history left a timeline. over is false for the current timeline, and for one that is
+// not in the history.
 func (id Identity) EndOf(timeline int32) (lsn pglogrepl.LSN, over bool) {
 	for _, f := range id.forks {
 		if f.timeline == timeline {
@@ -45,8 +46,8 @@ func (id Identity) EndOf(timeline int32) (lsn pglogrepl.LSN, over bool) {
 	return 0, false
 }
 
-// TimelineOf returns the timeline that a record starting at lsn lies on, which after a failover is not simply the
-// server's present one (PostgreSQL, "Timelines").
+// TimelineOf returns the timeline of a record that starts at lsn. After a failover it may be an earlier one than the server's
+// (PostgreSQL, "Timelines").
 func (id Identity) TimelineOf(lsn pglogrepl.LSN) int32 {
 	for _, f := range id.forks {
 		if lsn < f.lsn {
@@ -56,7 +57,7 @@ func (id Identity) TimelineOf(lsn pglogrepl.LSN) int32 {
 	return id.Timeline
 }
 
-// identify runs IDENTIFY_SYSTEM and, beyond the first timeline, TIMELINE_HISTORY.
+// identify runs IDENTIFY_SYSTEM and, after the first timeline, TIMELINE_HISTORY.
 func identify(ctx context.Context, conn *pgconn.PgConn) (Identity, error) {
 	sys, err := pglogrepl.IdentifySystem(ctx, conn)
 	if err != nil {
@@ -78,7 +79,7 @@ func identify(ctx context.Context, conn *pgconn.PgConn) (Identity, error) {
 	return id, nil
 }
 
-// WithHistory adds what a timeline history file says of the timelines before the present one.
+// WithHistory adds the earlier timelines from the content of a timeline history file.
 func (id Identity) WithHistory(content []byte) (_ Identity, err error) {
 	id.forks, err = parseHistory(content)
 	return id, err

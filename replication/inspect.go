@@ -7,9 +7,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Connect opens an ordinary connection as the daemon does, under another name, for commands that look at the server from outside a
-// session. It reads only, and no statement takes longer than the daemon allows. standby lets it be a server in recovery,
-// which the daemon waits for the end of.
+// Connect opens an ordinary connection for commands that inspect the server, with the daemon's parameters and another
+// application_name. standby allows a server in recovery.
 func (s *Source) Connect(ctx context.Context, application string, standby bool) (*pgx.Conn, error) {
 	cfg := s.cfg
 	cfg.application = application
@@ -27,12 +26,12 @@ func (s *Source) Connect(ctx context.Context, application string, standby bool) 
 	return conn, nil
 }
 
-// Identify opens a replication connection as the daemon does, asks whose it is, and closes it: pg_hba.conf, the right
-// REPLICATION and the room for one more walsender show here, and so does a pooler in between.
+// Identify opens a replication connection with the daemon's parameters, identifies the server, and closes the connection. It fails
+// because of pg_hba.conf, a missing REPLICATION attribute, max_wal_senders, or a pooler.
 func (s *Source) Identify(ctx context.Context, application string) (Identity, error) {
 	cfg := s.cfg
 	cfg.application = application
-	conn, err := cfg.dialStream(ctx, 0, nil, &tap{})
+	conn, err := cfg.dialStream(ctx, 0, nil, &readTap{})
 	if err != nil {
 		return Identity{}, err
 	}
@@ -40,9 +39,8 @@ func (s *Source) Identify(ctx context.Context, application string) (Identity, er
 	return identify(ctx, conn)
 }
 
-// CheckAsynchronous is an error if the server, with that value of synchronous_standby_names, would let commits wait for
-// the daemon.
+// CheckAsynchronous returns an error if commits would wait for the daemon with that value of synchronous_standby_names.
 func (s *Source) CheckAsynchronous(names string) error { return s.cfg.verifyAsync(names, "") }
 
-// ApplicationName is the daemon's in pg_stat_activity and pg_stat_replication.
+// ApplicationName returns the daemon's application_name.
 func (s *Source) ApplicationName() string { return s.cfg.ApplicationName() }

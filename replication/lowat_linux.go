@@ -5,10 +5,10 @@ import (
 	"syscall"
 )
 
-// lowat returns a function that sets SO_RCVLOWAT of a connection: the socket becomes readable only when its buffer has that many
-// bytes (socket(7)). Without it the runtime's poller, which watches every socket all the time, would be woken by each message
-// although nothing reads. nil: the connection has no socket.
-func lowat(conn net.Conn) func(bytes int) {
+// lowatSetter returns a function that sets SO_RCVLOWAT of a connection, or nil if the connection has no socket. The socket becomes
+// readable only when its buffer has that many bytes (socket(7)). Otherwise each message would wake the runtime's poller, which
+// watches every socket, although no goroutine reads.
+func lowatSetter(conn net.Conn) func(bytes int) {
 	raw := rawConn(conn)
 	if raw == nil {
 		return nil

@@ -4,5 +4,5 @@ package replication
 
 import "net"
 
-// lowat: elsewhere a pause only saves our own reads.
-func lowat(net.Conn) func(bytes int) { return nil }
+// lowatSetter returns nil: on this system a pause only saves our own reads.
+func lowatSetter(net.Conn) func(bytes int) { return nil }

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// The text form of partitions has all that parseMembers needs, and none of more partitions than a position record can hold.
+// The text form of members can be read again. It is empty for more members than a position record can hold.
 func TestMembersText(t *testing.T) {
-	many := &members{oids: make([]uint32, mostKept+1), checks: make([]int16, mostKept+1)}
+	many := &members{oids: make([]uint32, maxStoredMembers+1), checks: make([]int16, maxStoredMembers+1)}
 	for _, c := range []struct {
 		text string
 		m    *members
@@ -21,6 +21,6 @@ func TestMembersText(t *testing.T) {
 		}
 	}
 	if got := parseMembers("x 1/ 5/1"); !reflect.DeepEqual(got, &members{oids: []uint32{5}, checks: []int16{1}}) {
-		t.Errorf("of a text that is not ours: %v", got)
+		t.Errorf("another text: %v", got)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// opposite sets everything that the bytes depend on to something else, on role and on database.
-const opposite = `
+// oppositeSettings changes every setting that the bytes depend on, of a role or a database.
+const oppositeSettings = `
 ALTER %[1]s SET DateStyle = 'SQL, DMY'; ALTER %[1]s SET IntervalStyle = 'sql_standard';
 ALTER %[1]s SET extra_float_digits = -15; ALTER %[1]s SET TimeZone = 'Asia/Tokyo';
 ALTER %[1]s SET bytea_output = 'escape'; ALTER %[1]s SET client_encoding = 'LATIN1';
@@ -32,7 +32,7 @@ type bench struct {
 	last   string // statement
 }
 
-// newBench gives a database with outbox, publication and slot, and a source that reads them as an ordinary role.
+// newBench returns a database with outbox, publication and slot, and a source that uses an ordinary role.
 func newBench(t *testing.T, major string) *bench {
 	t.Helper()
 	server := pgtest.ForTest(t, pgtest.Options{Major: major})
@@ -88,7 +88,7 @@ func (b *bench) openFails(want Kind) {
 	}
 }
 
-// newDecoder asks the stream whose a relation is.
+// newDecoder returns a decoder that resolves relations with the stream.
 func newDecoder(t *testing.T, st *Stream) *decoder.Decoder {
 	var d *decoder.Decoder
 	d = decoder.New(func(rel *decoder.Relation) (use bool, err error) {
@@ -128,11 +128,11 @@ func (b *bench) next(st *Stream, dec *decoder.Decoder) (*decoder.Event, error) {
 	return nil, nil
 }
 
-// TestBytesDoNotDependOnRoleOrDatabase sets the opposite of everything on role and database.
+// TestBytesDoNotDependOnRoleOrDatabase changes every setting of role and database that the bytes could depend on.
 func TestBytesDoNotDependOnRoleOrDatabase(t *testing.T) {
 	b := newBench(t, "18")
-	b.exec(fmt.Sprintf(opposite, "ROLE relay"))
-	b.exec(fmt.Sprintf(opposite, "DATABASE postgres"))
+	b.exec(fmt.Sprintf(oppositeSettings, "ROLE relay"))
+	b.exec(fmt.Sprintf(oppositeSettings, "DATABASE postgres"))
 	b.exec(`ALTER TABLE outbox ADD COLUMN r regclass, ADD COLUMN m money`)
 	st := b.open()
 	b.exec(`INSERT INTO outbox VALUES (1, '2026-11-21 10:00:00+00', 0.1::float8 + 0.2::float8, '\x00ff5c', '1 year 2 days 03:00:00', 'Grüße, 世界', 'outbox', 1234.5)`)
@@ -152,7 +152,7 @@ func TestBytesDoNotDependOnRoleOrDatabase(t *testing.T) {
 	}
 }
 
-// TestTransactionTimeoutIsOurs: transaction_timeout of the role ends statements, and a walsender while it sends a transaction; ours it does not.
+// TestTransactionTimeoutIsOurs: a role's transaction_timeout would end a walsender while it sends a transaction, but does not end ours.
 func TestTransactionTimeoutIsOurs(t *testing.T) {
 	for _, major := range []string{"16", "17", "18"} {
 		t.Run(major, func(t *testing.T) {
@@ -162,7 +162,7 @@ func TestTransactionTimeoutIsOurs(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = st.Close(0, time.Now())
-			if major == "16" { // does not know it
+			if major == "16" { // has no transaction_timeout
 				return
 			}
 			b.exec(`ALTER ROLE relay SET transaction_timeout = '200ms'`)
@@ -170,7 +170,7 @@ func TestTransactionTimeoutIsOurs(t *testing.T) {
 			st = b.open()
 			dec := newDecoder(t, st)
 			for i := range 30000 {
-				if i%1000 == 0 { // the socket's buffers are full, and the walsender stands in the transaction
+				if i%1000 == 0 { // the socket's buffers are full, and the walsender waits during the transaction
 					time.Sleep(50 * time.Millisecond)
 				}
 				if _, err := b.next(st, dec); err != nil {
@@ -181,8 +181,8 @@ func TestTransactionTimeoutIsOurs(t *testing.T) {
 	}
 }
 
-// TestRemovedSegment: the walsender finds out that WAL is missing after it has accepted the slot. Whether our look at the slot comes before
-// or after that, the verdict is the same.
+// TestRemovedSegment: the walsender finds that WAL is missing after START_REPLICATION was accepted. The error is the same whether we
+// read the slot before or after that.
 func TestRemovedSegment(t *testing.T) {
 	for _, major := range []string{"14", "17"} {
 		t.Run(major, func(t *testing.T) {
@@ -212,11 +212,10 @@ func TestRemovedSegment(t *testing.T) {
 	}
 }
 
-// TestWalSenderTimeoutIsOurs shows that a client that says nothing loses the slot after our own time-out, although role
-// and database forbid any.
+// TestWalSenderTimeoutIsOurs: a silent client loses the slot after our wal_sender_timeout, although role and database set it to 0.
 func TestWalSenderTimeoutIsOurs(t *testing.T) {
 	b := newBench(t, "15")
-	b.exec(fmt.Sprintf(opposite, "ROLE relay"))
+	b.exec(fmt.Sprintf(oppositeSettings, "ROLE relay"))
 	b.source.cfg.WalSenderTimeout = time.Second
 	b.open()
 	start := time.Now()
@@ -228,12 +227,12 @@ func TestWalSenderTimeoutIsOurs(t *testing.T) {
 	}
 }
 
-func TestOpenNamesWhatIsWrong(t *testing.T) {
+func TestOpenErrors(t *testing.T) {
 	b := newBench(t, "14")
 	good := b.source.cfg
 	with := func(change func(*Config)) {
 		b.source.cfg = good
-		b.source.first = ""
+		b.source.firstFingerprint = ""
 		change(&b.source.cfg)
 	}
 	with(func(c *Config) { c.Slot = "other" })
@@ -270,7 +269,7 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 	if m := st.Missing(); len(m) != 1 || m[0] != "gone" {
 		t.Fatalf("missing columns %v", m)
 	}
-	b.source.first = ""
+	b.source.firstFingerprint = ""
 	b.openFails(SlotActive)
 	if err := st.Close(st.Start(), time.Now()); err != nil {
 		t.Fatal(err)
@@ -278,8 +277,8 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 	b.open() // a clean end frees the slot at once
 }
 
-// TestGuardSeesWhatWasUndone: what was altered and put back between two looks lost rows all the same.
-func TestGuardSeesWhatWasUndone(t *testing.T) {
+// TestGuardSeesUndoneAlteration: an alteration that was undone between two catalog checks may have lost rows.
+func TestGuardSeesUndoneAlteration(t *testing.T) {
 	b := newBench(t, "18")
 	b.exec(`CREATE TABLE other (id int)`)
 	for _, c := range []struct {
@@ -293,13 +292,13 @@ func TestGuardSeesWhatWasUndone(t *testing.T) {
 		{"dropped", `DROP PUBLICATION pub`, `CREATE PUBLICATION pub FOR TABLE outbox WITH (publish = 'insert')`, PublicationChanged},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b.source.first = ""
+			b.source.firstFingerprint = ""
 			st := b.open()
 			defer func() { _ = st.Close(0, time.Now()) }()
 			if _, err := st.Check(t.Context()); err != nil {
 				t.Fatalf("before: %v", err)
 			}
-			b.exec(`ALTER PUBLICATION pub ADD TABLE other`) // not ours: no reason to stop
+			b.exec(`ALTER PUBLICATION pub ADD TABLE other`) // not ours
 			if _, err := st.Check(t.Context()); err != nil {
 				t.Fatalf("another table was added: %v", err)
 			}
@@ -310,12 +309,12 @@ func TestGuardSeesWhatWasUndone(t *testing.T) {
 				t.Fatalf("after: %v, want %s", err, c.want)
 			}
 			_ = st.Close(0, time.Now())
-			b.openFails(PublicationChanged) // nor does a new session forget
+			b.openFails(PublicationChanged) // in a new session, too
 		})
 	}
 }
 
-func TestGuardSeesTheTableGo(t *testing.T) {
+func TestGuardSeesRenamedTable(t *testing.T) {
 	b := newBench(t, "17")
 	st := b.open()
 	b.exec(`ALTER TABLE outbox RENAME TO outbox_old`)
@@ -338,7 +337,7 @@ func TestRefusesToBeASynchronousStandby(t *testing.T) {
 	}
 	_ = st.Close(0, time.Now())
 	b.openFails(SynchronousStandby)
-	set("somebody_else")
+	set("another_standby")
 	b.open()
 }
 
@@ -346,7 +345,7 @@ func (b *bench) await(query, want string) {
 	b.Helper()
 	var got string
 	for range 200 {
-		// A fresh connection each time: a backend takes up a reload between two commands at the earliest.
+		// A new connection each time, because a backend reloads its configuration only between two commands.
 		conn, err := pgx.Connect(b.Context(), b.server.SuperURL("postgres"))
 		if err != nil {
 			b.Fatal(err)
@@ -364,7 +363,7 @@ func (b *bench) await(query, want string) {
 	b.Fatalf("%s is %s, want %s", query, got, want)
 }
 
-// TestPublicationDropped: up to 17 the stream dies, since 18 the server only warns and the rows are gone.
+// TestPublicationDropped: up to 17 the stream ends with an error; since 18 the server only warns and skips the rows.
 func TestPublicationDropped(t *testing.T) {
 	for _, major := range []string{"17", "18"} {
 		t.Run(major, func(t *testing.T) {
@@ -381,8 +380,8 @@ func TestPublicationDropped(t *testing.T) {
 	}
 }
 
-// TestConfirmedIsWhatWasSaid: the slot moves to the position said, and no further.
-func TestConfirmedIsWhatWasSaid(t *testing.T) {
+// TestConfirmedIsWhatWasSent: the slot moves to the position of the status update, and no further.
+func TestConfirmedIsWhatWasSent(t *testing.T) {
 	b := newBench(t, "15")
 	st := b.open()
 	start := st.Start()
@@ -413,9 +412,9 @@ func TestConfirmedIsWhatWasSaid(t *testing.T) {
 	}
 }
 
-// TestGuardWaitsForAnAlterationUnderWay: an alteration that nobody can see yet may be in the WAL already (its commit
-// may be waiting for a synchronous standby), so the guard must not pass; one that was rolled back must not hold it up.
-func TestGuardWaitsForAnAlterationUnderWay(t *testing.T) {
+// TestGuardWaitsForPendingAlteration: an alteration that is not visible yet may be in the WAL (its commit may wait for a synchronous
+// standby), so the catalog check must not pass. After a rollback the check must pass.
+func TestGuardWaitsForPendingAlteration(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		t.Run(major, func(t *testing.T) {
 			b := newBench(t, major)
@@ -453,8 +452,8 @@ func TestGuardWaitsForAnAlterationUnderWay(t *testing.T) {
 	}
 }
 
-// TestAStandbyComparesToo: what was altered while it waited for the slot stops it when it gets it.
-func TestAStandbyComparesToo(t *testing.T) {
+// TestStandbyComparesPublications: an alteration while a standby instance waits for the slot stops the instance when it gets the slot.
+func TestStandbyComparesPublications(t *testing.T) {
 	b := newBench(t, "16")
 	first := b.open()
 	standby, err := NewSource(b.source.cfg)

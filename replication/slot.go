@@ -16,21 +16,21 @@ type Slot struct {
 	Temporary        bool
 	Active           bool
 	ActivePID        uint32
-	ActiveName       string     // application_name of the client that holds it, if we may see it
-	ActiveAddress    string     // address of that client, if we may see it
-	InactiveSince    *time.Time // PostgreSQL 17 and later; nil while it is active
+	ActiveName       string     // application_name of the client that uses the slot, if visible to us
+	ActiveAddress    string     // address of that client, if visible to us
+	InactiveSince    *time.Time // PostgreSQL 17 and later; nil while the slot is active
 	WALStatus        string     // reserved, extended, unreserved, lost
 	Invalidation     string     // reason, PostgreSQL 17 and later; "" when valid
 	Failover         bool
-	Synced           bool   // it is a standby's copy of a primary's slot
+	Synced           bool   // the slot is a standby's copy of a primary's slot
 	SafeWALBytes     *int64 // WAL that may still be written until the slot can be lost; nil: the server sets no limit
 	RestartLSN       pglogrepl.LSN
 	ConfirmedFlush   pglogrepl.LSN // 0: the slot is still being created
-	ServerLSN        pglogrepl.LSN // end of the server's WAL when it was looked at
-	Asked            time.Time     // a moment before the server looked
+	ServerLSN        pglogrepl.LSN // end of the server's WAL when the slot was read
+	Asked            time.Time     // when the query was sent
 }
 
-// RetainedBytes is the WAL that the server keeps because of the slot.
+// RetainedBytes returns the size of the WAL that the server retains for the slot.
 func (s *Slot) RetainedBytes() uint64 {
 	if s.RestartLSN == 0 {
 		return 0
@@ -38,7 +38,7 @@ func (s *Slot) RetainedBytes() uint64 {
 	return s.upToEnd(s.RestartLSN)
 }
 
-// UnconfirmedBytes is the WAL after the confirmed position: all that is retained while nothing is confirmed.
+// UnconfirmedBytes returns the size of the WAL after the confirmed position, or of all retained WAL if nothing is confirmed.
 func (s *Slot) UnconfirmedBytes() uint64 {
 	if s.ConfirmedFlush == 0 {
 		return s.RetainedBytes()
@@ -66,9 +66,9 @@ SELECT s.slot_type, coalesce(s.plugin::text, ''), coalesce(s.database::text, '')
   FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
  WHERE s.slot_name = $1`
 
-// ReadSlot looks at the slot of that name, of whatever kind; nil: there is none.
+// ReadSlot reads a logical or physical slot. It returns nil if there is none of that name.
 func ReadSlot(ctx context.Context, conn *pgx.Conn, name string) (*Slot, error) {
-	op := "look at slot " + name
+	op := "read slot " + name
 	s := Slot{Asked: time.Now()}
 	var restart, confirmed, server string
 	err := conn.QueryRow(ctx, slotSQL, name).Scan(&s.Kind, &s.Plugin, &s.Database, &s.Temporary, &s.Active, &s.ActivePID,
@@ -91,9 +91,9 @@ func ReadSlot(ctx context.Context, conn *pgx.Conn, name string) (*Slot, error) {
 	return &s, nil
 }
 
-// readSlot looks at our slot. A missing one is SlotMissing, an invalidated one SlotLost.
+// readSlot reads our slot. The error is SlotMissing if it does not exist, SlotLost if it is invalidated.
 func (c *Config) readSlot(ctx context.Context, conn *pgx.Conn) (*Slot, error) {
-	op := "look at slot " + c.Slot
+	op := "read slot " + c.Slot
 	s, err := ReadSlot(ctx, conn, c.Slot)
 	switch {
 	case err != nil:
@@ -108,9 +108,9 @@ func (c *Config) readSlot(ctx context.Context, conn *pgx.Conn) (*Slot, error) {
 	return s, nil
 }
 
-// fitSlot says whether the slot is one that we can read at all.
-func (c *Config) fitSlot(s *Slot, database string) error {
-	op := "look at slot " + c.Slot
+// checkSlot returns an error if we cannot use the slot.
+func (c *Config) checkSlot(s *Slot, database string) error {
+	op := "check slot " + c.Slot
 	if s.Plugin != "pgoutput" {
 		return fail(Unsuitable, op, "create one with plugin pgoutput", "its output plugin is %s", s.Plugin)
 	}
@@ -118,7 +118,7 @@ func (c *Config) fitSlot(s *Slot, database string) error {
 		return fail(Unsuitable, op, "point postgres.url at the slot's database", "it belongs to database %s, we are in %s", s.Database, database)
 	}
 	if s.ConfirmedFlush == 0 {
-		return fail(Unavailable, op, "", "it has no confirmed_flush_lsn yet: still being created")
+		return fail(Unavailable, op, "", "it has no confirmed_flush_lsn, because it is still being created")
 	}
 	return nil
 }

@@ -2,8 +2,7 @@ package replication
 
 import "testing"
 
-// The WAL that a slot keeps, and how much of it is confirmed and kept all the same. A slot that is still being created has confirmed nothing;
-// one that was invalidated keeps nothing.
+// RetainedBytes and UnconfirmedBytes of slots in each state.
 func TestSlotBytes(t *testing.T) {
 	for name, c := range map[string]struct {
 		slot                  Slot

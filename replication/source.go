@@ -13,20 +13,20 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Source is the slot that one process reads, over all its sessions.
+// Source opens the sessions of one process with its slot.
 type Source struct {
 	cfg Config
 	log *slog.Logger
 
-	// first is what the publication looked like when this process first saw it; an ALTER PUBLICATION between two
-	// sessions is as dangerous as one during a session.
-	first  string
-	system uint64 // where it saw it; 0 before the first session
+	// firstFingerprint is the fingerprint of the catalogs in the first session. An ALTER PUBLICATION between two sessions loses
+	// events as one during a session does.
+	firstFingerprint string
+	firstSystem      uint64 // system identifier in the first session; 0 before
 
-	members lastMembers // of any session
+	members lastMembers // of all sessions
 }
 
-// NewSource checks the names and returns a source; it connects to nothing.
+// NewSource checks the name of the slot and returns a source. It opens no connection.
 func NewSource(cfg Config) (*Source, error) {
 	if err := CheckSlotName(cfg.Slot); err != nil {
 		return nil, err
@@ -37,8 +37,7 @@ func NewSource(cfg Config) (*Source, error) {
 	return &Source{cfg: cfg, log: cfg.Logger}, nil
 }
 
-// WaitFree returns when the slot is free. It looks once a second over an ordinary connection and calls tick
-// each time with what it saw, so that a standby shows that it lives.
+// WaitFree returns when the slot is free. It reads the slot once a second over an ordinary connection, and calls tick each time.
 func (s *Source) WaitFree(ctx context.Context, tick func(*Slot)) error {
 	conn, err := s.cfg.dialControl(ctx)
 	if err != nil {
@@ -48,7 +47,7 @@ func (s *Source) WaitFree(ctx context.Context, tick func(*Slot)) error {
 	timer := time.NewTicker(time.Second)
 	defer timer.Stop()
 	for {
-		look, cancel := context.WithTimeout(ctx, lookTimeout)
+		look, cancel := context.WithTimeout(ctx, slotReadTimeout)
 		slot, err := s.cfg.readSlot(look, conn)
 		cancel()
 		if err != nil {
@@ -66,11 +65,10 @@ func (s *Source) WaitFree(ctx context.Context, tick func(*Slot)) error {
 	}
 }
 
-// lookTimeout bounds one look at the slot, should the network swallow it.
-const lookTimeout = 2 * queryTimeout
+// slotReadTimeout limits one query for the slot if the network loses it.
+const slotReadTimeout = 2 * queryTimeout
 
-// Look reads the slot over a connection of its own that is closed again at once, for the metrics of a time in which
-// there is no session.
+// Look reads the slot over a connection of its own. It serves the metrics while there is no session.
 func (s *Source) Look(ctx context.Context) (*Slot, error) {
 	conn, err := s.cfg.dialControl(ctx)
 	if err != nil {
@@ -80,7 +78,7 @@ func (s *Source) Look(ctx context.Context) (*Slot, error) {
 	return s.cfg.readSlot(ctx, conn)
 }
 
-// Open starts one session with the walsender. On any failure everything that was opened is closed again.
+// Open starts one session with the walsender. After an error no connection is open.
 func (s *Source) Open(ctx context.Context) (_ *Stream, err error) {
 	st := &Stream{cfg: &s.cfg, log: s.log, members: &s.members}
 	defer func() {
@@ -92,13 +90,13 @@ func (s *Source) Open(ctx context.Context) (_ *Stream, err error) {
 		return nil, err
 	}
 	if err = s.inspect(ctx, st); err != nil {
-		return nil, s.elsewhere(ctx, err)
+		return nil, s.explainOtherCluster(ctx, err)
 	}
 	if err = st.connect(ctx); err != nil {
 		return nil, err
 	}
-	if s.system == 0 {
-		s.system = st.identity.SystemID
+	if s.firstSystem == 0 {
+		s.firstSystem = st.identity.SystemID
 	}
 	if err = st.begin(ctx); err != nil {
 		return nil, err
@@ -106,7 +104,7 @@ func (s *Source) Open(ctx context.Context) (_ *Stream, err error) {
 	return st, nil
 }
 
-// connect opens the replication connection and finds out whose it is.
+// connect opens the replication connection and identifies the server.
 func (st *Stream) connect(ctx context.Context) (err error) {
 	if st.conn, err = st.cfg.dialStream(ctx, st.server.Major(), st.onNotice, &st.tap); err != nil {
 		return err
@@ -114,7 +112,7 @@ func (st *Stream) connect(ctx context.Context) (err error) {
 	if st.identity, err = identify(ctx, st.conn); err != nil {
 		return err
 	}
-	// What the server says at connecting (a collation's version, say) is not about the stream.
+	// Notices during connecting (for example about a collation's version) do not concern the stream.
 	for _, n := range st.notices {
 		st.log.Warn("server notice", "severity", n.SeverityUnlocalized, "message", n.Message)
 	}
@@ -122,19 +120,19 @@ func (st *Stream) connect(ctx context.Context) (err error) {
 	return nil
 }
 
-// inspect looks at server, slot and publication over the ordinary connection, before anything is started.
+// inspect checks server, slot and publication over the ordinary connection, before START_REPLICATION.
 func (s *Source) inspect(ctx context.Context, st *Stream) error {
-	// Before the wait for a slot that another client holds: what is altered during the wait must stop a standby as
-	// it stops the instance that streams, or the standby would confirm what the other refused to.
-	slot, err := st.look(ctx)
+	// This happens before waiting for a slot that another client uses: an alteration during the wait must stop this instance as it
+	// stops the streaming one. Otherwise this instance would confirm what the other one refused to confirm.
+	slot, err := st.checkServer(ctx)
 	if err != nil {
 		return err
 	}
-	if s.first == "" {
-		s.first = st.cat.fingerprint
-	} else if s.first != st.cat.fingerprint {
+	if s.firstFingerprint == "" {
+		s.firstFingerprint = st.cat.fingerprint
+	} else if s.firstFingerprint != st.cat.fingerprint {
 		return fail(PublicationChanged, "check publication "+s.cfg.Publication, publicationRemedy,
-			"it was altered%s since this process first saw it", s.cfg.forTables())
+			"it was altered%s since the first session of this process", s.cfg.tablesPhrase("for"))
 	}
 	if slot.Active {
 		return fail(SlotActive, "start slot "+s.cfg.Slot, "", "it is active for PID %d %s", slot.ActivePID, slot.ActiveName)
@@ -143,8 +141,8 @@ func (s *Source) inspect(ctx context.Context, st *Stream) error {
 	return s.cfg.verifyAsync(st.cat.syncNames, "")
 }
 
-// look finds out whether server, slot and publication are fit to be read at all.
-func (st *Stream) look(ctx context.Context) (*Slot, error) {
+// checkServer checks server, slot and publication, and reads the catalogs.
+func (st *Stream) checkServer(ctx context.Context) (*Slot, error) {
 	var err error
 	if st.server, err = ReadServer(ctx, st.control); err != nil {
 		return nil, err
@@ -156,38 +154,38 @@ func (st *Stream) look(ctx context.Context) (*Slot, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := st.cfg.fitSlot(slot, st.control.Config().Database); err != nil {
+	if err := st.cfg.checkSlot(slot, st.control.Config().Database); err != nil {
 		return nil, err
 	}
 	st.cat, err = st.cfg.readCatalog(ctx, st.control, st.server.Major(), st.members)
 	return slot, err
 }
 
-// elsewhere says so if this is not the cluster that the process has seen before. Of what is missing or altered in
-// another one neither cause nor remedy is in its catalogs.
-func (s *Source) elsewhere(ctx context.Context, err error) error {
-	if s.system == 0 || KindOf(err) == Unavailable {
+// explainOtherCluster replaces err if the cluster is not that of the first session: then err, about what is missing or altered
+// there, would mislead.
+func (s *Source) explainOtherCluster(ctx context.Context, err error) error {
+	if s.firstSystem == 0 || KindOf(err) == Unavailable {
 		return err
 	}
-	conn, cannot := s.cfg.dialStream(ctx, 0, nil, &tap{})
+	conn, cannot := s.cfg.dialStream(ctx, 0, nil, &readTap{})
 	if cannot != nil {
 		return err
 	}
 	defer closeNow(conn)
 	id, cannot := identify(ctx, conn)
-	if cannot != nil || id.SystemID == s.system {
+	if cannot != nil || id.SystemID == s.firstSystem {
 		return err
 	}
-	return fail(OtherHistory, "compare with what was delivered before", "this is another cluster than the one delivered from: "+
-		"let postgres.url lead to that again, or, if this is meant, compare the outbox table with the topics and restart",
-		"system identifier is %d, was %d", id.SystemID, s.system)
+	return fail(OtherHistory, "compare with the cluster of earlier sessions", "this is another cluster than the one delivered from: "+
+		"let postgres.url lead to that again, or, if the change is intended, compare the outbox table with the topics and restart",
+		"system identifier is %d, was %d", id.SystemID, s.firstSystem)
 }
 
 // minMajor is the oldest supported version.
 const minMajor = 14
 
-// Stream is one START_REPLICATION session and the ordinary connection beside it. Receive, Status and Close belong to
-// one goroutine, Check and Resolve may run on another one (one at a time); Interrupt may be called by anybody.
+// Stream is one START_REPLICATION session and the ordinary connection beside it. Receive, Status and Close must be called from one
+// goroutine. Check and Resolve may be called from another one. Interrupt may be called from any goroutine.
 type Stream struct {
 	identity Identity
 	start    pglogrepl.LSN
@@ -197,34 +195,34 @@ type Stream struct {
 	server *Server
 	cat    *catalog
 
-	members *lastMembers   // the source's
-	copied  *Slot          // the slot that ours is a temporary copy of; nil: it is none
-	conn    *pgconn.PgConn // the stream's owner
-	tap     tap
-	notices []*pgconn.Notice
-	status  []byte
+	members  *lastMembers   // the source's
+	original *Slot          // the slot of which this stream reads a temporary copy; nil: the stream reads the slot
+	conn     *pgconn.PgConn // used by the goroutine of Receive
+	tap      readTap
+	notices  []*pgconn.Notice
+	status   []byte
 
-	interrupted sync.Mutex // orders Interrupt and the owner's setting of a read deadline
+	interrupted sync.Mutex // guards interrupt and the read deadline
 	interrupt   bool
 
 	controlMu sync.Mutex
 	control   *pgx.Conn
 }
 
-// Identity says which history of which cluster the stream belongs to.
+// Identity returns the cluster of the stream and its history.
 func (st *Stream) Identity() Identity { return st.identity }
 
-// Start is the slot's confirmed_flush_lsn as read after START_REPLICATION was accepted; never zero.
+// Start returns the slot's confirmed_flush_lsn, read after START_REPLICATION was accepted; it is never zero.
 func (st *Stream) Start() pglogrepl.LSN { return st.start }
 
-// TableNow is an outbox as the catalogs have it when the session begins.
+// TableNow is an outbox as defined when the session begins.
 type TableNow struct {
 	OID          uint32
 	Schema, Name string
 	Columns      []Column
 }
 
-// Tables are Config.Tables as they are now.
+// Tables returns Config.Tables as defined when the session begins.
 func (st *Stream) Tables() []TableNow {
 	out := make([]TableNow, len(st.cat.roots))
 	for i, oid := range st.cat.roots {
@@ -234,24 +232,24 @@ func (st *Stream) Tables() []TableNow {
 	return out
 }
 
-// Published is what [Stream.Altered] of a later session compares with: it identifies what the publication sent of our tables when the
-// session began, and the partitions that they had at the last catalog check.
+// Published returns a text for [Stream.Altered] of a later session: a hash of the publication's state at the start of this session,
+// and the partitions at the last catalog check.
 func (st *Stream) Published() string {
-	return strings.TrimSuffix(st.cat.published()+" "+st.members.Load().String(), " ")
+	return strings.TrimSuffix(st.cat.publicationHash()+" "+st.members.Load().String(), " ")
 }
 
-// Altered says why events may be missing in the stream that were committed since published was the text of Published; "": nothing that
-// was observed says so. The publication was altered, also if that was undone, or a partition was detached CONCURRENTLY.
+// Altered returns the reason why the stream may lack events that were committed after Published returned published, or "". The
+// reason is an alteration of the publication, even if it was undone, or a partition that was detached CONCURRENTLY.
 func (st *Stream) Altered(ctx context.Context, published string) (string, error) {
 	fingerprint, text, _ := strings.Cut(published, " ")
-	if fingerprint != st.cat.published() {
+	if fingerprint != st.cat.publicationHash() {
 		return "the publication was altered or recreated: events committed while it did not publish the whole outbox are not in the stream", nil
 	}
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()
-	unsent, err := parseMembers(text).detached(ctx, st.control)
+	unsent, err := parseMembers(text).findDetached(ctx, st.control)
 	if err != nil {
-		return "", classify("look at the partitions", inspecting, err)
+		return "", classify("check the partitions", inspecting, err)
 	}
 	if unsent == nil {
 		return "", nil
@@ -259,19 +257,19 @@ func (st *Stream) Altered(ctx context.Context, published string) (string, error)
 	return unsent.String(), nil
 }
 
-// Missing lists the configured columns that the publication does not carry at present. Rows committed before a column
-// went may still decode with it, so this is no error by itself.
+// Missing lists the configured columns that the publication does not publish at present. This is not an error by itself: rows
+// committed before a column was removed still have it.
 func (st *Stream) Missing() []string { return st.cat.missing }
 
-// IdleTimeout is idle_replication_slot_timeout (PostgreSQL 18): 0 means the server never invalidates an idle slot.
+// IdleTimeout returns idle_replication_slot_timeout (PostgreSQL 18); 0 means that the server never invalidates an idle slot.
 func (st *Stream) IdleTimeout() time.Duration { return st.server.IdleTimeout }
 
-// begin sends START_REPLICATION from 0/0, that is from the slot's own position: no remembered LSN is ever given to it,
-// because the server would skip to it without a word (PostgreSQL, "Streaming Replication Protocol").
+// begin sends START_REPLICATION from 0/0, which means the slot's own position. It never passes a remembered LSN, because the server
+// would silently skip to that (PostgreSQL, "Streaming Replication Protocol").
 func (st *Stream) begin(ctx context.Context) error {
 	op := "start slot " + st.cfg.Slot
 	args := []string{"proto_version '1'", "publication_names " + quotePublication(st.cfg.Publication)}
-	if st.cfg.Messages { // of all prefixes: a database that writes many, and none of ours, is better off without
+	if st.cfg.Messages { // the server sends those of all prefixes, so this is off unless needed
 		args = append(args, "messages 'true'")
 	}
 	err := pglogrepl.StartReplication(ctx, st.conn, st.cfg.Slot, 0, pglogrepl.StartReplicationOptions{
@@ -281,7 +279,7 @@ func (st *Stream) begin(ctx context.Context) error {
 	if err != nil {
 		e := classify(op, starting, err)
 		if e.SQLSTATE == "55000" {
-			// Also what a server says that is just being promoted: the slot itself tells whether it is lost.
+			// A server during its promotion sends this code, too. The slot shows whether it is lost.
 			_, err := st.cfg.readSlot(ctx, st.control)
 			if e.Kind = KindOf(err); err == nil || e.Kind != SlotLost && e.Kind != SlotMissing {
 				e.Kind, e.Remedy = Unavailable, ""
@@ -289,15 +287,15 @@ func (st *Stream) begin(ctx context.Context) error {
 		}
 		return e
 	}
-	// Only now: before START_REPLICATION was accepted a predecessor could still have confirmed more.
+	// The slot is read after START_REPLICATION was accepted, because until then another client could confirm more.
 	slot, err := st.cfg.readSlot(ctx, st.control)
-	if st.copied != nil && KindOf(err) == SlotMissing { // our walsender has ended, and a temporary slot with it
-		slot, err = &Slot{ConfirmedFlush: st.copied.ConfirmedFlush, ServerLSN: st.copied.ServerLSN}, nil
+	if st.original != nil && KindOf(err) == SlotMissing { // our walsender has ended, and the temporary slot with it
+		slot, err = &Slot{ConfirmedFlush: st.original.ConfirmedFlush, ServerLSN: st.original.ServerLSN}, nil
 	}
 	if err != nil {
 		return err
 	}
-	// Our walsender may have ended already, with an error that Receive returns after what was sent before it.
+	// With PID 0 our walsender has already ended. Receive returns its error after the messages before it.
 	if slot.ActivePID != 0 && slot.ActivePID != st.conn.PID() {
 		return fail(Unavailable, op, "let postgres.url name one server, not a load balancer",
 			"the slot is active for PID %d, our walsender is %d: two connections reached two servers", slot.ActivePID, st.conn.PID())
@@ -309,12 +307,12 @@ func (st *Stream) begin(ctx context.Context) error {
 	return nil
 }
 
-// String names the stream for logs.
+// String describes the stream in logs.
 func (st *Stream) String() string {
 	return fmt.Sprintf("system %d timeline %d slot %s", st.identity.SystemID, st.identity.Timeline, st.cfg.Slot)
 }
 
-// abandon closes what Open had opened.
+// abandon closes both connections.
 func (st *Stream) abandon() {
 	if st.conn != nil {
 		closeNow(st.conn)
@@ -324,13 +322,13 @@ func (st *Stream) abandon() {
 	}
 }
 
-// closeTimeout bounds every polite goodbye.
+// closeTimeout limits the orderly end of a connection.
 const closeTimeout = 2 * time.Second
 
 func closeControl(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	_ = conn.Close(ctx) // a connection that cannot be closed politely is closed all the same
+	_ = conn.Close(ctx) // also closes the socket if the orderly end fails
 }
 
 func closeNow(conn *pgconn.PgConn) {

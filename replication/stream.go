@@ -15,29 +15,28 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// Message is what Receive returns: XLogData or a keepalive.
+// Message is a message of the stream: XLogData or a keepalive.
 type Message struct {
-	// Data is pgoutput's message; nil for a keepalive. It is valid until the next call of Receive.
+	// Data is the message of pgoutput; nil for a keepalive. It is valid until the next call of Receive.
 	Data []byte
-	// WALStart is XLogData's position, ServerWALEnd a keepalive's: how far the server has decoded. Everything published
-	// before a keepalive's position is before it in the stream.
+	// WALStart is the position of XLogData. ServerWALEnd is the position of a keepalive, up to which the server has decoded:
+	// all published changes before this position precede the keepalive in the stream.
 	WALStart, ServerWALEnd pglogrepl.LSN
 	ReplyRequested         bool
-	// Partial comes with ErrDeadline: bytes of the next message have arrived meanwhile. A large one on a slow link takes
-	// longer than any time-out, and nothing else can be heard until it is through.
+	// Partial is set with ErrDeadline if bytes of the next message have arrived. On a slow link a large message can take longer than
+	// any time-out, and no other message can arrive before its end.
 	Partial bool
 }
 
-// ErrDeadline is returned by Receive when the deadline passed or Interrupt was called; the stream goes on.
+// ErrDeadline is returned by Receive when the deadline passed or Interrupt was called. The stream is still usable.
 var ErrDeadline = errors.New("receive: deadline")
 
-// OnDrained names a function that is called before the network is waited for, and now and then while it need not be:
-// Receive has returned all that was read. While the server is ahead it is not called before every second pause: what was
-// read waits for it for one read_interval at most.
-// It may run on another goroutine than Receive's, and must return at once.
+// OnDrained sets a function that is called when Receive has returned all messages that were read from the network: before waiting
+// for the network, and at intervals during a backlog. While the server is ahead, every second pause happens without a call, which
+// delays the call by at most one read_interval. The function may run on another goroutine than Receive's, and must return at once.
 func (st *Stream) OnDrained(f func()) { st.tap.drained.Store(&f) }
 
-// Interrupt makes a running or the next Receive return ErrDeadline.
+// Interrupt makes the current or the next call of Receive return ErrDeadline.
 func (st *Stream) Interrupt() {
 	st.interrupted.Lock()
 	defer st.interrupted.Unlock()
@@ -45,8 +44,8 @@ func (st *Stream) Interrupt() {
 	_ = st.conn.Conn().SetReadDeadline(time.Unix(1, 0))
 }
 
-// SetDeadline bounds the following calls of Receive. It returns false when Interrupt was called since the last time,
-// in which case the owner has something to do first.
+// SetDeadline sets the deadline of the following calls of Receive. It returns false, and sets no deadline, if Interrupt was called
+// since the last call of SetDeadline.
 func (st *Stream) SetDeadline(t time.Time) bool {
 	st.interrupted.Lock()
 	defer st.interrupted.Unlock()
@@ -58,19 +57,18 @@ func (st *Stream) SetDeadline(t time.Time) bool {
 	return true
 }
 
-// Receive returns the next message, ErrDeadline, or an *Error. Notices of the server are errors here, told apart by the
-// routine that sent them and not by their translated text; the one that only means waiting is logged and counted by
-// the caller through Waiting.
+// Receive returns the next message, ErrDeadline, a *Waiting, or an *Error. Notices of the server are errors. Receive distinguishes
+// them by the routine that sent them, because their text is translated.
 func (st *Stream) Receive() (Message, error) {
 	for {
-		// Before reading: a notice must never cost the message behind it.
+		// Checked before reading, so that no message is lost with the notice before it.
 		if err := st.noticeError(); err != nil {
 			return Message{}, err
 		}
 		raw, err := st.conn.ReceiveMessage(context.Background())
 		if err != nil {
 			if isTimeout(err) {
-				return Message{Partial: st.tap.got.Swap(false)}, ErrDeadline
+				return Message{Partial: st.tap.received.Swap(false)}, ErrDeadline
 			}
 			return Message{}, classify("read the stream", streaming, err)
 		}
@@ -81,15 +79,15 @@ func (st *Stream) Receive() (Message, error) {
 			return Message{}, classify("read the stream", streaming, pgconn.ErrorResponseToPgError(m))
 		case *pgproto3.CopyDone:
 			return Message{}, fail(Unavailable, "read the stream", "", "the server ended the stream")
-		case *pgproto3.NoticeResponse, *pgproto3.ParameterStatus: // onNotice has it
+		case *pgproto3.NoticeResponse, *pgproto3.ParameterStatus: // onNotice was called
 		default:
 			return Message{}, fail(Protocol, "read the stream", "report this with the server's version", "unexpected message %T", raw)
 		}
 	}
 }
 
-// parseCopyData reads the header of a replication message (PostgreSQL, "Streaming Replication Protocol"). It is not
-// left to pglogrepl because that one copies and allocates for every message.
+// parseCopyData reads the header of a replication message (PostgreSQL, "Streaming Replication Protocol"). pglogrepl's parser would
+// copy and allocate for every message.
 func parseCopyData(b []byte) (Message, error) {
 	switch {
 	case len(b) >= 25 && b[0] == pglogrepl.XLogDataByteID:
@@ -114,12 +112,11 @@ func parseCopyData(b []byte) (Message, error) {
 // postgresEpoch is the zero of the protocol's clock.
 var postgresEpoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// statusTimeout bounds the writing of one status update; a server that takes none for so long is gone.
+// statusTimeout limits the writing of one status update.
 const statusTimeout = 10 * time.Second
 
-// Status sends a standby status update with written = flushed = applied = confirmed. With reply the server answers with
-// a keepalive at once. It panics on position 0: pglogrepl's sender would turn that into "everything received is
-// flushed", which is why there is one of our own.
+// Status sends a standby status update with written = flushed = applied = confirmed. With reply the server answers with a keepalive
+// at once. Status panics on position 0. pglogrepl's sender is not used, because it replaces a zero flush position by the written one.
 func (st *Stream) Status(confirmed pglogrepl.LSN, reply bool, now time.Time) error {
 	st.status = appendStatus(st.status[:0], confirmed, reply, now)
 	_ = st.conn.Conn().SetWriteDeadline(time.Now().Add(statusTimeout))
@@ -147,18 +144,18 @@ func appendStatus(b []byte, confirmed pglogrepl.LSN, reply bool, now time.Time) 
 	return append(b, 0)
 }
 
-// onNotice runs inside ReceiveMessage, on the owner's goroutine.
+// onNotice runs inside ReceiveMessage, on the goroutine of Receive.
 func (st *Stream) onNotice(_ *pgconn.PgConn, n *pgconn.Notice) { st.notices = append(st.notices, n) }
 
-// routineWaiting and routineSkipped name the server's functions whose warnings we know. Since PostgreSQL 18 a missing
-// publication is only a warning and the rows are gone; since 17 synchronized_standby_slots warns while it waits.
+// routineWaiting and routineSkipped are the server's functions whose warnings we know. Since PostgreSQL 18 the server only warns
+// about a missing publication, and skips its rows. Since 17 it warns while it waits for synchronized_standby_slots.
 const (
 	routineSkipped = "LoadPublications"
 	routineWaiting = "StandbySlotsHaveCaughtup"
 )
 
-// Waiting is a warning that the server withholds rows until a standby has caught up (synchronized_standby_slots).
-// Receive returns it as an error; the stream goes on.
+// Waiting is the server's warning that it withholds rows until a standby has caught up (synchronized_standby_slots).
+// Receive returns it as an error. The stream is still usable.
 type Waiting struct{ Message string }
 
 func (w *Waiting) Error() string { return w.Message }
@@ -183,13 +180,13 @@ func (st *Stream) noticeError() error {
 	return nil
 }
 
-// ErrSenderGone says that no connection holds the slot: our walsender has ended, and Receive has its last word, or postgres.url
-// leads to two servers.
+// ErrSenderGone means that no connection uses the slot. Either our walsender has ended, and Receive returns the reason, or
+// postgres.url leads to two servers.
 var ErrSenderGone = errors.New("our walsender has ended, or postgres.url leads to two servers")
 
-// Check is the guard (one cheap query): nil means that what the stream delivered up to the start of this call was
-// complete, as far as publication and table are concerned; ErrUndecided that this cannot be told yet. With either, the slot was our
-// walsender's at some moment after [Slot.Asked].
+// Check makes a catalog check, a cheap query. A nil error means that publication and tables were unchanged, so the stream was
+// complete up to the start of this call. ErrUndecided means that this is not known yet. In both cases the slot was in use by our
+// walsender at some moment after [Slot.Asked].
 func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()
@@ -206,14 +203,14 @@ func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 	if err == nil && slot.ActivePID == 0 {
 		return nil, &Error{Kind: Unavailable, Op: "check slot " + st.cfg.Slot, Err: ErrSenderGone}
 	}
-	if err == nil && slot.ActivePID != st.conn.PID() { // a process that was frozen hears of it here first
-		return nil, fail(Unavailable, "check slot "+st.cfg.Slot, "", "our walsender (PID %d) has lost it; active now: PID %d", st.conn.PID(), slot.ActivePID)
+	if err == nil && slot.ActivePID != st.conn.PID() { // this process may have been frozen
+		return nil, fail(Unavailable, "check slot "+st.cfg.Slot, "", "it is in use by PID %[2]d, no longer by our walsender, PID %[1]d", st.conn.PID(), slot.ActivePID)
 	}
 	return slot, cmp.Or(err, verdict)
 }
 
-// relationSQL finds a relation and the outbox that it is a partition of, by its number from 1, else 0; and whether its row in pg_class
-// is younger than a transaction.
+// relationSQL finds a relation, the number (from 1) of the outbox that it is a partition of, or 0, and whether its row in pg_class is
+// younger than a transaction.
 const relationSQL = `
 WITH RECURSIVE up AS (
   SELECT $1::oid AS oid
@@ -226,31 +223,31 @@ SELECT n.nspname, c.relname,
        age(c.xmin) < age($3::text::xid)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1`
 
-// NotOurs is what Resolve says of a table that is no outbox.
+// NotOurs is the result of Resolve for a table that is not an outbox.
 const NotOurs = -1
 
-// Announced is a relation as the stream announces it: as it was when rows of it were committed.
+// Announced is a relation as announced in the stream, with the definition that it had when its rows were committed.
 type Announced struct {
 	OID          uint32
 	Schema, Name string
 	Columns      []string
-	XID          uint32 // of the transaction in which it is announced
+	XID          uint32 // transaction in which the relation is announced
 }
 
-// Resolve says which of Config.Tables a relation of the stream is, or is a partition of, or that it is NotOurs: another
-// table that the publication carries as well. OID and name must both be the outbox's or both be another's. An error concerns the
-// relation's rows only: of a partition that is published via the root there are none, whatever became of it.
+// Resolve returns the index in Config.Tables of a relation or of its root, or NotOurs for another table of the publication. OID and
+// name must both be the outbox's or both be another's. An error concerns only the rows of the relation: a partition that is
+// published via its root is announced and has none.
 //
-// The catalogs know the relation as it is now. One that may have been a partition when its rows were committed is not taken for
-// another table: partitions are dropped and detached, and the publication may have been by leaves then.
-func (st *Stream) Resolve(ctx context.Context, rel *Announced) (of int, err error) {
+// The catalogs have the current definition of the relation. Partitions may have been dropped or detached since, and the publication
+// may have published leaves. So a relation that may have been a partition when its rows were committed is an error, not NotOurs.
+func (st *Stream) Resolve(ctx context.Context, rel *Announced) (index int, err error) {
 	op := "resolve relation " + rel.Schema + "." + rel.Name
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()
 	for _, t := range st.cat.tables {
 		sameOID, sameName := t.oid == rel.OID, t.schema == rel.Schema && t.name == rel.Name
 		if sameOID && sameName {
-			return t.of, nil
+			return t.outbox, nil
 		}
 		if sameOID || sameName {
 			return NotOurs, fail(RelationMismatch, op, "if the table was renamed or replaced, find the events of that time in it and create the slot again",
@@ -261,32 +258,32 @@ func (st *Stream) Resolve(ctx context.Context, rel *Announced) (of int, err erro
 	var root int32
 	var younger bool
 	err = st.control.QueryRow(ctx, relationSQL, rel.OID, st.cat.roots, strconv.FormatUint(uint64(rel.XID), 10)).Scan(&now.schema, &now.name, &root, &younger)
-	perhaps := st.cfg.perhapsPartition(st.cat, rel)
+	possible := st.cfg.mayBePartition(st.cat, rel)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows) && perhaps:
-		return NotOurs, fail(RelationMismatch, op, "find its events in the table it was, if there still is one",
+	case errors.Is(err, pgx.ErrNoRows) && possible:
+		return NotOurs, fail(RelationMismatch, op, "find its events in a copy of that table, if there is one",
 			"it is no longer in the catalog, and may have been a partition of the outbox")
 	case errors.Is(err, pgx.ErrNoRows):
 		return NotOurs, nil
 	case err != nil:
 		return NotOurs, classify(op, inspecting, err)
-	case root == 0 && perhaps && (younger || !st.cat.viaRoot):
+	case root == 0 && possible && (younger || !st.cat.viaRoot):
 		return NotOurs, fail(RelationMismatch, op, "attach it again until its events are delivered, or fetch them from that table; a partitioned outbox should be published via its root",
-			"it is no partition of the outbox now, and may have been one when its rows were committed")
+			"it is not a partition of the outbox, and may have been one when its rows were committed")
 	case root == 0:
 		return NotOurs, nil
 	}
-	// Attached since we looked.
+	// The partition was attached during the session.
 	if now.schema != rel.Schema || now.name != rel.Name {
 		return NotOurs, fail(RelationMismatch, op, "", "the catalog calls OID %d %s.%s", rel.OID, now.schema, now.name)
 	}
-	now.of = int(root) - 1
+	now.outbox = int(root) - 1
 	st.cat.tables = append(st.cat.tables, now)
-	return now.of, nil
+	return now.outbox, nil
 }
 
-// perhapsPartition reports whether rows of the relation can have been those of a partitioned outbox: it has the columns.
-func (c *Config) perhapsPartition(cat *catalog, rel *Announced) bool {
+// mayBePartition reports whether the relation has the columns of a partitioned outbox, so that it may have been a partition.
+func (c *Config) mayBePartition(cat *catalog, rel *Announced) bool {
 	for i := range c.Tables {
 		lacks := func(name string) bool { return name != "" && !slices.Contains(rel.Columns, name) }
 		if cat.partitioned[i] && !slices.ContainsFunc(c.Tables[i].Columns, lacks) {
@@ -296,8 +293,8 @@ func (c *Config) perhapsPartition(cat *catalog, rel *Announced) bool {
 	return false
 }
 
-// Close leaves: with last it sends one more status update with that position, then CopyDone, and listens for the
-// server's last word for a moment. Without an error the server has taken the position. Everything is closed afterwards.
+// Close ends the stream and closes both connections. Unless last is 0, it first sends a status update with that position. It then
+// sends CopyDone and waits up to closeTimeout for the server. A nil error means that the server has received the position.
 func (st *Stream) Close(last pglogrepl.LSN, now time.Time) error {
 	defer st.abandon()
 	if st.conn.IsClosed() {
@@ -315,7 +312,7 @@ func (st *Stream) Close(last pglogrepl.LSN, now time.Time) error {
 	}
 	for {
 		raw, err := st.conn.ReceiveMessage(context.Background())
-		if err != nil { // the server is gone, or still busy with a large transaction
+		if err != nil { // the connection is lost, or the server still sends a large transaction
 			return classify("end the stream", streaming, err)
 		}
 		switch m := raw.(type) {

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// twoTables is a bench with a second outbox, in another schema and partitioned, in the same publication.
+// twoTables returns a bench with a second outbox in the same publication: a partitioned table in another schema.
 func twoTables(t *testing.T, major string, viaRoot bool) *bench {
 	b := newBench(t, major)
 	b.exec(`CREATE SCHEMA sales`)
@@ -27,14 +27,13 @@ func twoTables(t *testing.T, major string, viaRoot bool) *bench {
 	return b
 }
 
-// The guard looks at each table: whatever takes the rows of one out of the stream is seen, also if it is the last that is
-// named, and also if it was undone.
-func TestGuardLooksAtEachTable(t *testing.T) {
+// The guard finds an alteration that removes the rows of any table from the stream, even if the alteration was undone.
+func TestGuardChecksEachTable(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		b := twoTables(t, major, true)
 		for _, c := range []struct {
 			do, undo string
-			from     string // first version that has it
+			from     string // first version that supports it
 		}{
 			{do: `ALTER TABLE sales.events RENAME TO events_old`, undo: `ALTER TABLE sales.events_old RENAME TO events`},
 			{do: `ALTER TABLE outbox RENAME TO outbox_old`, undo: `ALTER TABLE outbox_old RENAME TO outbox`},
@@ -42,12 +41,12 @@ func TestGuardLooksAtEachTable(t *testing.T) {
 			{do: `ALTER PUBLICATION pub DROP TABLE sales.events`, undo: `ALTER PUBLICATION pub ADD TABLE sales.events`},
 			{do: `ALTER PUBLICATION pub DROP TABLE outbox`, undo: `ALTER PUBLICATION pub ADD TABLE outbox`},
 			{do: `ALTER PUBLICATION pub SET TABLE outbox, sales.events WHERE (no > 5)`, undo: `ALTER PUBLICATION pub SET TABLE outbox, sales.events`, from: "15"},
-			{do: `ALTER TABLE outbox SET UNLOGGED`, undo: `ALTER TABLE outbox SET LOGGED`, from: "none"}, // a published table cannot be
+			{do: `ALTER TABLE outbox SET UNLOGGED`, undo: `ALTER TABLE outbox SET LOGGED`, from: "none"}, // not possible for a published table
 		} {
 			if c.from > major {
 				continue
 			}
-			b.source.first = ""
+			b.source.firstFingerprint = ""
 			st := b.open()
 			if _, err := st.Check(t.Context()); err != nil {
 				t.Fatalf("%s: before: %v", major, err)
@@ -55,7 +54,7 @@ func TestGuardLooksAtEachTable(t *testing.T) {
 			b.exec(`BEGIN`)
 			b.exec(c.do)
 			if _, err := st.Check(t.Context()); !errors.Is(err, ErrUndecided) && c.do[:12] != "ALTER SCHEMA" {
-				t.Errorf("%s: %s is under way: %v", major, c.do, err)
+				t.Errorf("%s: %s is pending: %v", major, c.do, err)
 			}
 			b.exec(`COMMIT`)
 			if _, err := st.Check(t.Context()); err == nil || KindOf(err) != PublicationChanged {
@@ -67,8 +66,8 @@ func TestGuardLooksAtEachTable(t *testing.T) {
 			}
 			_ = st.Close(0, time.Now())
 		}
-		// What the publication leaves out is found at the opening, whichever table it is.
-		b.source.first = ""
+		// Open fails for any table that the publication does not publish.
+		b.source.firstFingerprint = ""
 		for _, without := range []string{`ALTER PUBLICATION pub SET TABLE outbox`, `ALTER PUBLICATION pub SET TABLE sales.events`} {
 			b.exec(without)
 			b.openFails(PublicationChanged)
@@ -79,13 +78,13 @@ func TestGuardLooksAtEachTable(t *testing.T) {
 	}
 }
 
-// Rows come with the number of their table, those of partitions too, under whatever name, and those that were attached
-// since the session began.
-func TestResolveTellsTablesApart(t *testing.T) {
+// Rows have the index of their table, including rows of partitions, under either name, and of partitions that were attached during the
+// session.
+func TestResolveDistinguishesTables(t *testing.T) {
 	for _, viaRoot := range []bool{true, false} {
 		b := twoTables(t, "17", viaRoot)
 		b.exec(`CREATE TABLE other (x int)`)
-		if viaRoot { // by leaves, a table of which nothing is known may have been one
+		if viaRoot { // otherwise an unknown table may have been a leaf
 			b.exec(`ALTER PUBLICATION pub ADD TABLE other`)
 		}
 		st := b.open()
@@ -115,23 +114,23 @@ func TestResolveTellsTablesApart(t *testing.T) {
 	}
 }
 
-// TestPartitionsComeAndGo: what becomes of a partition matters to nothing but rows that come under its own name. While rows wait to be read,
-// it is renamed, dropped or detached; before that, the publication may have been by leaves.
+// TestPartitionsComeAndGo: a partition is renamed, dropped or detached while its rows wait to be read. This matters only for rows that
+// the server sends under the partition's name: the publication published leaves when the rows were committed.
 func TestPartitionsComeAndGo(t *testing.T) {
 	for name, c := range map[string]struct {
-		byLeaves bool   // when the row is committed
-		do       string // until it is read
-		lost     bool   // whose the row is cannot be known
+		byLeaves bool   // the publication publishes leaves when the row is committed
+		do       string // executed before the row is read
+		unknown  bool   // the table of the row cannot be known
 	}{
 		"renamed":                {do: `ALTER TABLE sales.events_1 RENAME TO kept`},
 		"moved":                  {do: `ALTER TABLE sales.events_1 SET SCHEMA public`},
-		"made again":             {do: `DROP TABLE sales.events_1; CREATE TABLE sales.events_1 PARTITION OF sales.events FOR VALUES FROM (0) TO (100)`},
+		"recreated":              {do: `DROP TABLE sales.events_1; CREATE TABLE sales.events_1 PARTITION OF sales.events FOR VALUES FROM (0) TO (100)`},
 		"dropped":                {do: `DROP TABLE sales.events_1`},
 		"detached":               {do: `ALTER TABLE sales.events DETACH PARTITION sales.events_1`},
-		"by leaves, dropped":     {byLeaves: true, do: `DROP TABLE sales.events_1`, lost: true},
-		"by leaves, detached":    {byLeaves: true, do: `ALTER TABLE sales.events DETACH PARTITION sales.events_1`, lost: true},
-		"by leaves, as it was":   {byLeaves: true, do: `SELECT 1`},
-		"by leaves, made again":  {byLeaves: true, do: `DROP TABLE sales.events_1; CREATE TABLE sales.events_1 PARTITION OF sales.events FOR VALUES FROM (0) TO (100)`, lost: true},
+		"by leaves, dropped":     {byLeaves: true, do: `DROP TABLE sales.events_1`, unknown: true},
+		"by leaves, detached":    {byLeaves: true, do: `ALTER TABLE sales.events DETACH PARTITION sales.events_1`, unknown: true},
+		"by leaves, unchanged":   {byLeaves: true, do: `SELECT 1`},
+		"by leaves, recreated":   {byLeaves: true, do: `DROP TABLE sales.events_1; CREATE TABLE sales.events_1 PARTITION OF sales.events FOR VALUES FROM (0) TO (100)`, unknown: true},
 		"another, dropped":       {do: `DROP TABLE other`},
 		"another of its columns": {do: `SELECT 1`},
 	} {
@@ -154,7 +153,7 @@ func TestPartitionsComeAndGo(t *testing.T) {
 			st := b.open()
 			ev, err := b.next(st, newDecoder(t, st))
 			switch {
-			case c.lost:
+			case c.unknown:
 				if err == nil || KindOf(err) != RelationMismatch {
 					t.Errorf("%v %v", ev, err)
 				}
@@ -165,7 +164,7 @@ func TestPartitionsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestUnloggedPartition: rows of an unlogged partition are not in the WAL. The guard sees it whenever it comes, and however deep.
+// TestUnloggedPartition: rows of an unlogged partition are not in the WAL. The guard finds such a partition at any level.
 func TestUnloggedPartition(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		for _, viaRoot := range []bool{true, false} {
@@ -187,7 +186,7 @@ func TestUnloggedPartition(t *testing.T) {
 	}
 }
 
-// TestLockedPartition: a VACUUM FULL, or long DDL, of an old partition keeps nobody from opening the stream, nor from resolving others.
+// TestLockedPartition: a lock on an old partition (VACUUM FULL, long DDL) delays neither Open nor Resolve of other partitions.
 func TestLockedPartition(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		b := twoTables(t, major, true)
@@ -207,7 +206,7 @@ func TestLockedPartition(t *testing.T) {
 	}
 }
 
-func TestTablesThatBelongTogether(t *testing.T) {
+func TestOverlappingTables(t *testing.T) {
 	b := twoTables(t, "17", true)
 	good := slices.Clone(b.source.cfg.Tables)
 	b.source.cfg.Tables = append(good, Table{Schema: "sales", Name: "events_1"})
@@ -221,7 +220,7 @@ func TestTablesThatBelongTogether(t *testing.T) {
 	}
 }
 
-// Without a table the publication is all there is to look at.
+// Without tables, a catalog check only checks the publication.
 func TestNoTables(t *testing.T) {
 	b := newBench(t, "18")
 	b.exec(`ALTER PUBLICATION pub DROP TABLE outbox`)
@@ -249,7 +248,7 @@ func TestNoTables(t *testing.T) {
 }
 
 // TestDetachedConcurrently: a transaction that began before DETACH PARTITION CONCURRENTLY can write into the partition during the detach, and the
-// server does not publish those rows. The guard observes a detach in progress. Of one that has ended, it observes the CHECK constraint.
+// server does not publish those rows. The guard finds a detach in progress; after its end, the guard finds the CHECK constraint.
 func TestDetachedConcurrently(t *testing.T) {
 	const detach = `ALTER TABLE sales.events DETACH PARTITION sales."a leaf" CONCURRENTLY`
 	for _, major := range []string{"14", "15", "16", "17", "18"} {
@@ -314,8 +313,8 @@ func TestDetachedConcurrently(t *testing.T) {
 				}
 			}
 
-			// So has it while no process ran: the position record has the partitions.
-			says := func(st *Stream, published, want string) {
+			// The detach has begun and ended while no process ran: the position record has the partitions.
+			altered := func(st *Stream, published, want string) {
 				t.Helper()
 				got, err := st.Altered(t.Context(), published)
 				if err != nil || got != want {
@@ -326,13 +325,13 @@ func TestDetachedConcurrently(t *testing.T) {
 			attach()
 			st = b.open()
 			published := st.Published()
-			says(st, published, "")
+			altered(st, published, "")
 			_ = st.Close(0, time.Now())
 			b.exec(detach)
 			b.source.members.Store(nil)
 			st = b.open()
-			says(st, published, (&Unsent{Partition: `sales."a leaf"`, why: detached}).String())
-			says(st, st.Published(), "")
+			altered(st, published, (&UnpublishedPartition{Name: `sales."a leaf"`, reason: detached}).String())
+			altered(st, st.Published(), "")
 			_ = st.Close(0, time.Now())
 
 			// A plain DETACH waits for all writers, so every row is published.
@@ -348,7 +347,7 @@ func TestDetachedConcurrently(t *testing.T) {
 			}
 			b.exec(`COMMIT`)
 			passes(st)
-			says(st, published, "")
+			altered(st, published, "")
 			b.exec(`DROP TABLE sales."a leaf"`)
 			passes(st)
 			_ = st.Close(0, time.Now())

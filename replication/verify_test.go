@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A look that finds anything amiss with any of the tables does not pass.
+// A catalog check fails for a change of any of the tables.
 func TestVerifyEachTable(t *testing.T) {
 	c := &Config{Publication: "pub", Slot: "slot", Tables: []Table{{Schema: "public", Name: "a"}, {Schema: "public", Name: "b"}, {Schema: "sales", Name: "a"}}}
 	names := []string{"public.a", "public.b", "sales.a"}
@@ -22,14 +22,14 @@ func TestVerifyEachTable(t *testing.T) {
 			g := good()
 			g.tables[i] = now
 			if err := c.verify(g, cat); err == nil || KindOf(err) != PublicationChanged {
-				t.Errorf("%s is %q now: %v", names[i], now, err)
+				t.Errorf("%s is called %q: %v", names[i], now, err)
 			}
 		}
 	}
 	g := good()
 	g.tables = g.tables[:2]
 	if err := c.verify(g, cat); err == nil || KindOf(err) != PublicationChanged {
-		t.Errorf("the last is not there: %v", err)
+		t.Errorf("the last table is missing: %v", err)
 	}
 	g = good()
 	g.fingerprint = "p1/2,r3/5;pfalse;pfalse;pfalse"
@@ -38,15 +38,15 @@ func TestVerifyEachTable(t *testing.T) {
 	}
 	g = good()
 	if g.pending = true; !errors.Is(c.verify(g, cat), ErrUndecided) {
-		t.Error("an alteration under way passes")
+		t.Error("a pending alteration passes")
 	}
-	// A detach is about to end. The members of this check do not have the partition, so the next check could not recognize the detach.
-	g.unsent = &Unsent{Partition: "public.leaf", why: detaching}
+	// While a detach ends, the members of a check lack the partition, so the next check could not recognize the detach.
+	g.unpublished = &UnpublishedPartition{Name: "public.leaf", reason: detaching}
 	if err := c.verify(g, cat); err == nil || KindOf(err) != PublicationChanged {
 		t.Errorf("a detach that is about to end: %v", err)
 	}
 	g = good()
 	if g.exists = false; KindOf(c.verify(g, cat)) != PublicationMissing {
-		t.Error("the publication is gone")
+		t.Error("the publication was dropped")
 	}
 }

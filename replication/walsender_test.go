@@ -10,10 +10,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
-// TestStartIsReadAfterTheSlotIsOurs: whoever held the slot before may confirm to the last moment. What was read of it
-// before START_REPLICATION was accepted is old then, and as the first status update it would be a step back. Whoever it was may also have
-// sent what was committed meanwhile, so the end of the WAL, before which others may have sent something, is read after that too.
-func TestStartIsReadAfterTheSlotIsOurs(t *testing.T) {
+// TestStartIsReadAfterStartReplication: until START_REPLICATION is accepted, the previous session may confirm a position and send
+// events. A position read before would be too old for the first status update. The end of the WAL, before which another session may
+// have sent events, must be read after that as well.
+func TestStartIsReadAfterStartReplication(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cat := walsendertest.NewCatalog()
 		s := walsendertest.NewInMemory(t, cat)
@@ -38,7 +38,7 @@ func TestStartIsReadAfterTheSlotIsOurs(t *testing.T) {
 			t.Errorf("the session starts at %s, the slot is at %s", st.Start(), last.End)
 		}
 		if end := st.Identity().WALEnd; end < last.End {
-			t.Errorf("others may have sent what was committed before %s, and %s had been committed when the slot was ours", end, last.End)
+			t.Errorf("the end of the WAL is %s, and the previous session may have sent a transaction that ends at %s", end, last.End)
 		}
 		_ = st.Close(0, time.Now())
 	})

@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector makes pools forget at random, encoding/json's among them.
+// The race detector drops objects from pools at random, also from those of encoding/json.
 
 package router
 

@@ -12,7 +12,7 @@ const byteaOID = 17
 
 var errBytea = errors.New(`bytea does not begin with \x: is bytea_output of the connection hex?`)
 
-// appendBytea appends the bytes that text, PostgreSQL's hex format, stands for.
+// appendBytea decodes text, in PostgreSQL's hex format, and appends the bytes.
 func appendBytea(dst, text []byte) ([]byte, error) {
 	if len(text) < 2 || text[0] != '\\' || text[1] != 'x' {
 		return dst, errBytea

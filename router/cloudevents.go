@@ -10,7 +10,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
-// What CloudEvents 1.0.2 and its Kafka binding call things.
+// Names of CloudEvents 1.0.2 and its Kafka binding.
 const (
 	ceSource      = "source"
 	ceType        = "type"
@@ -31,7 +31,7 @@ func (f Format) cloudEvents() bool {
 	return f == FormatCloudEventsBinary || f == FormatCloudEventsStructured
 }
 
-// defaultAttributes are those that need no setting; roles without a column have none.
+// defaultAttributes returns the sources of attributes that need no setting. Roles without a column have no attribute.
 func (c *Config) defaultAttributes() map[string]string {
 	attributes := map[string]string{ceTime: "{" + commitName + "}", ceContentType: "application/json"}
 	if c.Columns.EventType != "" {
@@ -43,7 +43,7 @@ func (c *Config) defaultAttributes() map[string]string {
 	return attributes
 }
 
-// ceFieldHeader is the header that an attribute is in binary mode.
+// ceFieldHeader returns the name of an attribute's header in binary mode.
 func ceFieldHeader(name string) string {
 	if name == ceContentType {
 		return headerContentType
@@ -51,7 +51,8 @@ func ceFieldHeader(name string) string {
 	return ceHeader + name
 }
 
-// owns reports whether a header is the format's own: an attribute in any spelling, because libraries compare header names without case.
+// owns reports whether the format uses the header itself. Upper and lower case are equal, because libraries compare header names
+// without case.
 func (f Format) owns(header string) bool {
 	if !f.cloudEvents() {
 		return false
@@ -60,7 +61,7 @@ func (f Format) owns(header string) bool {
 	return attribute || strings.EqualFold(header, headerContentType)
 }
 
-// cloudEvents looks at the attributes.
+// cloudEvents checks the attributes.
 func (v *validation) cloudEvents(c *Config) {
 	if !c.Format.cloudEvents() {
 		if len(c.CloudEvents) > 0 {
@@ -81,23 +82,23 @@ func (v *validation) cloudEvents(c *Config) {
 		}
 	}
 	if !has[ceSource] {
-		v.fail("cloudevents", "source is required: a URI that stands for this outbox, e.g. {source: //shop.example/orders}; source and id together tell events apart")
+		v.fail("cloudevents", "source is required: a URI that identifies this outbox, e.g. {source: //shop.example/orders}; source and id together identify an event")
 	}
 	if !has[ceType] {
-		v.fail("cloudevents", "type is required where columns.event_type is none, e.g. {type: \"{aggregate_type}\"}")
+		v.fail("cloudevents", "type is required without columns.event_type, e.g. {type: \"{aggregate_type}\"}")
 	}
 	for _, s := range c.Headers {
 		_, name := splitHeader(s)
 		if c.Format.owns(name) {
-			v.fail("headers", "%q: the header name %q is taken by the format; set cloudevents", s, name)
+			v.fail("headers", "%q: the format uses the header name %q; set cloudevents", s, name)
 		}
 	}
 }
 
-// checkAttribute says what is wrong with an attribute, or "".
+// checkAttribute returns what is wrong with an attribute, or "".
 func checkAttribute(s *source) string {
 	if strings.Trim(s.name, "abcdefghijklmnopqrstuvwxyz0123456789") != "" || s.name == "" {
-		return "an attribute's name has a–z and 0–9 alone"
+		return "an attribute's name can only have a–z and 0–9"
 	}
 	literal := len(s.parts) == 1 && s.parts[0].name == ""
 	switch s.name {
@@ -108,11 +109,11 @@ func checkAttribute(s *source) string {
 			return "has to be a constant"
 		}
 	case ceTime:
-		if s.alone() == "" || s.alone() == traceName {
+		if s.singleName() == "" || s.singleName() == traceName {
 			return "has to be one column of the type timestamptz or timestamp, or {commit_time}"
 		}
 	}
-	if s.alone() == payloadName {
+	if s.singleName() == payloadName {
 		return "cannot be the payload"
 	}
 	for _, p := range s.parts {
@@ -123,13 +124,13 @@ func checkAttribute(s *source) string {
 	if s.name == ceSource || s.name == ceDataSchema {
 		u, err := url.Parse(s.parts[0].literal)
 		if err != nil || strings.ContainsRune(s.parts[0].literal, ' ') || s.name == ceDataSchema && !u.IsAbs() {
-			return fmt.Sprintf("%q is no URI", s.parts[0].literal)
+			return fmt.Sprintf("%q is not a URI", s.parts[0].literal)
 		}
 	}
 	return ""
 }
 
-// badAttribute says, as the end of a sentence, why a text cannot be an attribute, or "".
+// badAttribute returns, as the end of a sentence, why a text cannot be an attribute, or "".
 func badAttribute(text []byte) string {
 	if !utf8.Valid(text) {
 		return "is not UTF-8"
@@ -144,7 +145,7 @@ func badAttribute(text []byte) string {
 	return ""
 }
 
-// isJSONData: datacontenttype is a media type of JSON, or is not there.
+// isJSONData reports whether datacontenttype is missing or a media type of JSON.
 func isJSONData(sources []source) bool {
 	for i := range sources {
 		if sources[i].name != ceContentType {
@@ -157,20 +158,20 @@ func isJSONData(sources []source) bool {
 	return true
 }
 
-// attributes finds the columns of the attributes.
+// attributes returns the fields of the attributes.
 func (b *binding) attributes(sources []source) []field {
 	fields := b.fields(sources, "cloudevents", ",")
 	for i := range fields {
 		f := &fields[i]
 		f.header = ceFieldHeader(f.name)
-		if f.name == ceTime && f.from == fromColumns {
+		if f.name == ceTime && f.origin == fromColumns {
 			b.needType(f.pieces[0].column, "cloudevents."+ceTime, "timestamptz or timestamp", timestamptzOID, timestampOID)
 		}
 	}
 	return fields
 }
 
-// routeCloudEvent makes the event: headers beside the payload, or a JSON object around it.
+// routeCloudEvent formats the record as a CloudEvent: attributes in headers, or a JSON object with attributes and payload.
 func (r *Router) routeCloudEvent(p *plan, ev *decoder.Event, rec *Record) (*Poison, error) {
 	if rec.ID == nil {
 		return nil, nil // poison already
@@ -188,7 +189,7 @@ func (r *Router) routeCloudEvent(p *plan, ev *decoder.Event, rec *Record) (*Pois
 		}
 	}
 	if r.config.Format == FormatCloudEventsStructured {
-		return r.structured(p, ev, texts, rec), nil
+		return r.routeStructured(p, ev, texts, rec), nil
 	}
 	rec.setHeader(ceHeader+"specversion", ceVersion)
 	rec.setHeader(ceHeader+"id", rec.ID)
@@ -207,14 +208,14 @@ func emptyOr(why string) string {
 	return why
 }
 
-// checkText looks at what an attribute would be. One that is empty or NULL is omitted, unless it is required.
+// checkText checks the text of an attribute. An attribute that is empty or NULL is omitted, unless it is required.
 func (r *Router) checkText(p *plan, f *field, text []byte) *Poison {
 	why := badAttribute(text)
 	switch {
 	case f.name == ceType && len(text) == 0:
 		why = "is NULL or empty"
-	case f.name == ceTime && f.from == fromColumns && text != nil && (len(text) < 11 || text[10] != 'T'):
-		return &Poison{Cause: BadTimestamp, Message: "the column " + quoted(p.relation, f.pieces[0].column) + " holds " + printable(text) + ", which is no time of RFC 3339"}
+	case f.name == ceTime && f.origin == fromColumns && text != nil && (len(text) < 11 || text[10] != 'T'):
+		return &Poison{Cause: BadTimestamp, Message: "the column " + quoteColumn(p.relation, f.pieces[0].column) + " holds " + printable(text) + ", which is not a time of RFC 3339"}
 	}
 	if why == "" {
 		return nil
@@ -222,8 +223,8 @@ func (r *Router) checkText(p *plan, f *field, text []byte) *Poison {
 	return &Poison{Cause: BadHeaders, Message: "the CloudEvents attribute \"" + f.name + "\" " + why}
 }
 
-// structured writes the event as JSON. There is no tombstone in this mode: without payload the event has no data.
-func (r *Router) structured(p *plan, ev *decoder.Event, texts [][]byte, rec *Record) *Poison {
+// routeStructured writes the event as JSON. This mode has no tombstones: without payload the event has no data.
+func (r *Router) routeStructured(p *plan, ev *decoder.Event, texts [][]byte, rec *Record) *Poison {
 	null := r.isPayloadNull(p, ev)
 	isBytea := p.relation.Columns[p.payload].TypeOID == byteaOID
 	switch {
@@ -231,16 +232,16 @@ func (r *Router) structured(p *plan, ev *decoder.Event, texts [][]byte, rec *Rec
 		return nil // poison already
 	case null:
 	case r.jsonData && !validJSON(rec.Value):
-		return &Poison{Cause: BadPayload, Message: "the column " + quoted(p.relation, p.payload) + " is not valid JSON in UTF-8, which datacontenttype says"}
+		return &Poison{Cause: BadPayload, Message: "the column " + quoteColumn(p.relation, p.payload) + " is not valid JSON in UTF-8, which datacontenttype requires"}
 	case !r.jsonData && !isBytea && !utf8.Valid(rec.Value):
-		return &Poison{Cause: BadPayload, Message: "the column " + quoted(p.relation, p.payload) + " is not UTF-8"}
+		return &Poison{Cause: BadPayload, Message: "the column " + quoteColumn(p.relation, p.payload) + " is not UTF-8"}
 	}
 	start := len(r.scratch)
 	b := append(r.scratch, `{"specversion":"1.0","id":`...)
 	b = appendString(b, rec.ID)
 	for i := range p.fields {
 		if len(texts[i]) > 0 {
-			b = appendString(append(b, p.fields[i].before...), texts[i])
+			b = appendString(append(b, p.fields[i].prefix...), texts[i])
 		}
 	}
 	switch {
@@ -254,12 +255,12 @@ func (r *Router) structured(p *plan, ev *decoder.Event, texts [][]byte, rec *Rec
 		b = appendString(append(b, `,"data":`...), rec.Value)
 	}
 	r.scratch = append(b, '}')
-	rec.Value = r.since(start)
+	rec.Value = r.scratchFrom(start)
 	rec.setHeader(headerContentType, ceStructured)
 	return nil
 }
 
-// setHeader adds a header of the format, which wins over a member of the headers column with the same name.
+// setHeader sets a header of the format. It replaces a member of the headers column with the same name.
 func (r *Record) setHeader(name string, value []byte) {
-	r.Headers = append(without(r.Headers, name), Header{Name: name, Value: value})
+	r.Headers = append(removeHeader(r.Headers, name), Header{Name: name, Value: value})
 }

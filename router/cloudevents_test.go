@@ -14,7 +14,7 @@ import (
 
 func cloudEvents(t testing.TB, format Format, ev *decoder.Event, attributes ...string) (*Router, *decoder.Event) {
 	t.Helper()
-	return enveloped(t, ev, func(c *Config) {
+	return envelopeRow(t, ev, func(c *Config) {
 		c.Format, c.CloudEvents = format, map[string]string{"source": "//shop.example/orders"}
 		for i := 0; i < len(attributes); i += 2 {
 			c.CloudEvents[attributes[i]] = attributes[i+1]
@@ -22,7 +22,7 @@ func cloudEvents(t testing.TB, format Format, ev *decoder.Event, attributes ...s
 	})
 }
 
-// What the CloudEvents SDK makes of these records is tested in cmd/outboxcdc.
+// A test in cmd/outboxcdc reads these records with the CloudEvents SDK.
 func TestCloudEvents(t *testing.T) {
 	const (
 		binary     = FormatCloudEventsBinary
@@ -65,7 +65,7 @@ func TestCloudEvents(t *testing.T) {
 			begin + `"{\"specversion\":\"1.0\",\"id\":\"` + id + `\",\"datacontenttype\":\"application/json\",\"source\":\"//shop.example/orders\",\"subject\":\"42\",` +
 				`\"time\":\"2026-11-21T11:12:13.000001Z\",\"type\":\"OrderPlaced\",\"data\": 1.0 }"` + own + position + ` content-type="application/cloudevents+json; charset=UTF-8"`,
 		},
-		{ // as the JSON format has it; the Go SDK 2.16 reads no such type
+		{ // valid in the JSON format, but the Go SDK 2.16 cannot read this type
 			structured, outbox("payload", "[]"),
 			[]string{"datacontenttype", "application/x+JSON; a=b", "time", "", "subject", ""},
 			begin + `"{\"specversion\":\"1.0\",\"id\":\"` + id + `\",\"datacontenttype\":\"application/x+JSON; a=b\",\"source\":\"//shop.example/orders\",` +
@@ -85,7 +85,7 @@ func TestCloudEvents(t *testing.T) {
 		{binary, outbox("aggregate_id", "\xff"), nil, `bad_headers!the CloudEvents attribute "subject" is not UTF-8`},
 		{binary, outbox("aggregate_id", "\u0085"), nil, `bad_headers!the CloudEvents attribute "subject" has a control`},
 		{binary, outbox("aggregate_id", "\U0001ffff"), nil, `bad_headers!the CloudEvents attribute "subject" has a control`},
-		{binary, outbox("created_at", "infinity"), []string{"time", "{created_at}"}, `bad_timestamp!the column "created_at" holds "infinity", which is no time of RFC 3339`},
+		{binary, outbox("created_at", "infinity"), []string{"time", "{created_at}"}, `bad_timestamp!the column "created_at" holds "infinity", which is not a time of RFC 3339`},
 		{structured, outbox("payload:25", "x"), nil, `bad_payload!the column "payload" is not valid JSON`},
 		{structured, outbox("payload:25", "\xff"), []string{"datacontenttype", "text/plain"}, `bad_payload!the column "payload" is not UTF-8`},
 	} {
@@ -120,22 +120,22 @@ func TestCloudEvents(t *testing.T) {
 
 func TestCloudEventsConfig(t *testing.T) {
 	for want, attributes := range map[string][]string{
-		"cloudevents: source is required":                     {"source", ""},
-		`of "source": has to be a constant`:                   {"source", "{aggregate_type}"},
-		`of "source": "a b" is no URI`:                        {"source", "a b"},
-		`of "source": "%zz" is no URI`:                        {"source", "%zz"},
-		`of "dataschema": "x" is no URI`:                      {"dataschema", "x"},
-		`of "datacontenttype": has to be a const`:             {"datacontenttype", "{a}"},
-		`of "id": cannot be set`:                              {"id", "1"},
-		`of "data": cannot be set`:                            {"data", "{payload}"},
-		`of "specversion": cannot be set`:                     {"specversion", "1.0"},
-		`of "aggregate_type": an attribute's name has a–z`:    {"aggregate_type", "x"},
-		`of "x": cannot be the payload`:                       {"x", "{payload}"},
-		`of "x": has a control character`:                     {"x", "a\tb{a}"},
-		`of "time": has to be one column`:                     {"time", "now"},
-		`type is required where columns.event_type is none`:   {"type", ""},
-		`"ce_x": the header name "ce_x" is taken`:             {"", "ce_x"},
-		`"a:content-type": the header name "content-type" is`: {"", "a:content-type"},
+		"cloudevents: source is required":                                  {"source", ""},
+		`of "source": has to be a constant`:                                {"source", "{aggregate_type}"},
+		`of "source": "a b" is not a URI`:                                  {"source", "a b"},
+		`of "source": "%zz" is not a URI`:                                  {"source", "%zz"},
+		`of "dataschema": "x" is not a URI`:                                {"dataschema", "x"},
+		`of "datacontenttype": has to be a const`:                          {"datacontenttype", "{a}"},
+		`of "id": cannot be set`:                                           {"id", "1"},
+		`of "data": cannot be set`:                                         {"data", "{payload}"},
+		`of "specversion": cannot be set`:                                  {"specversion", "1.0"},
+		`of "aggregate_type": an attribute's name can only have a–z`:       {"aggregate_type", "x"},
+		`of "x": cannot be the payload`:                                    {"x", "{payload}"},
+		`of "x": has a control character`:                                  {"x", "a\tb{a}"},
+		`of "time": has to be one column`:                                  {"time", "now"},
+		`type is required without columns.event_type`:                      {"type", ""},
+		`"ce_x": the format uses the header name "ce_x"`:                   {"", "ce_x"},
+		`"a:content-type": the format uses the header name "content-type"`: {"", "a:content-type"},
 	} {
 		c := DefaultConfig()
 		c.Format, c.CloudEvents = FormatCloudEventsBinary, map[string]string{"source": "shop"}
@@ -169,7 +169,7 @@ func TestCloudEventsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// FuzzCloudEvents: whatever is in the row, a structured event is JSON that holds the payload, or poison.
+// FuzzCloudEvents: for any row, a structured event is JSON with the payload, or poison.
 func FuzzCloudEvents(f *testing.F) {
 	f.Add("x", `{"a": 1}`, "2026-11-21 11:12:13+00", false, false)
 	f.Add("\xff", "\xff", "infinity", true, true)

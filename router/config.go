@@ -11,110 +11,109 @@ import (
 	"strings"
 )
 
-// Config says how a row becomes a record. The zero value of each optional field is its default.
+// Config defines how a row becomes a record. The zero value of each optional field is its default.
 type Config struct {
-	// Messages says that the source is no table: its events are bodies of logical messages. Columns are MessageColumns then.
+	// Messages means that the events are bodies of logical messages and not rows of a table. Columns are then MessageColumns.
 	Messages bool
 
-	// Topic is a template: {name} stands for a role (id, aggregate_type, aggregate_id, event_type) that Columns gives a
-	// column, else for the column of that name, else {table} for the table's own name. "": only Topics route.
+	// Topic is a template: {name} means the column of that role (id, aggregate_type, aggregate_id, event_type), else the column of
+	// that name, and {table} else means the name of the table. "": only Topics is used.
 	Topic string
-	// Topics is looked up first: the aggregate type as it is in the row, and its topic.
+	// Topics has the topics of aggregate types. It is used before Topic, with the aggregate type from the row.
 	Topics map[string]string
-	// Replace changes the aggregate type before Topic takes it in.
+	// Replace changes the aggregate type in Topic.
 	Replace Replace
-	// Unmatched is what becomes of an aggregate type that Replace does not match as a whole, or, without Topic, that is not
-	// in Topics: "" or "poison", "keep" (the aggregate type is the topic), or the name of a topic.
+	// Unmatched decides about an aggregate type that Replace does not match as a whole or, without Topic, that is not in Topics: "" or
+	// "poison", "keep" (the aggregate type is the topic), or the name of a topic.
 	Unmatched string
 
-	// PositionTopic is a topic that takes no events, because the daemon keeps its position records there; "" is none.
+	// PositionTopic is the topic of position records, which cannot take events; "": none.
 	PositionTopic string
-	// LetterTopic takes no events either, because dead letters go there; "" is none.
-	LetterTopic string
+	// DeadLetterTopic is the topic of dead letters, which cannot take events; "": none.
+	DeadLetterTopic string
 
 	Columns Columns
-	// Key is the template of the record's key, and ID that of the event's id, with the names of Topic; "" is the column of
-	// the role. One column alone goes out as raw says, more of them as text.
+	// Key is the template of the record's key, and ID that of the event's id, with the names of Topic; "" means the column of the role.
+	// A key that is a single column has the bytes of that column; other keys and ids are text.
 	Key, ID string
-	// Headers are further columns that become headers: "column" or "column:header". They win over a member of the headers
-	// column with the same name. SQL NULL is a null header.
+	// Headers are additional columns that become headers: "column" or "column:header". They replace members of the headers column with
+	// the same name. SQL NULL becomes a null header.
 	Headers []string
-	// TraceContext is a column of Java properties whose traceparent and tracestate become headers, as Debezium's
-	// tracingspancontext; "" is none. They win over members of the headers column, and Headers over them.
+	// TraceContext is a column of Java properties whose traceparent and tracestate become headers, like Debezium's
+	// tracingspancontext; "": none. They replace members of the headers column, and Headers replace them.
 	TraceContext string
-	// Partition is the column (smallint, integer or bigint) that holds the partition's number; "" hashes the key, as SQL
-	// NULL does.
+	// Partition is the column (smallint, integer or bigint) with the number of the partition. With "" or SQL NULL the partition is
+	// chosen by the hash of the key.
 	Partition string
-	// Timestamp is the record's time: "" or "produce", "commit", or the name of a column (timestamptz, timestamp as UTC, or a
-	// number of seconds, milliseconds or microseconds since 1970, told apart by its size). SQL NULL: as produce.
+	// Timestamp is the record's time: "" or "produce", "commit", or the name of a column (timestamptz, timestamp in UTC, or a number of
+	// seconds, milliseconds or microseconds since 1970, distinguished by its size). SQL NULL means "produce".
 	Timestamp string
 
 	// Format of the value; "" is raw.
 	Format Format
-	// Envelope changes the envelope's fields: name → source, "" takes a field out. A source is a template; {payload},
-	// {commit_time} and {trace_id}, each alone, are no columns. A literal that is JSON stands as that.
+	// Envelope changes the envelope's fields: name → source; "" removes a field. A source is a template. {payload}, {commit_time} and
+	// {trace_id} are not columns, and cannot be part of a longer template. A literal that is valid JSON is written as JSON.
 	Envelope map[string]string
-	// CloudEvents is for CloudEvents what Envelope is for the envelope: attribute → source. The attribute source is required.
+	// CloudEvents changes the attributes of CloudEvents: attribute → source. The attribute source is required.
 	CloudEvents map[string]string
 
-	// UpdateIsPoison makes an update poison; without it an update is none of the router's business (see Skips).
+	// UpdateIsPoison makes an update poison. Otherwise updates are skipped (see Skips).
 	UpdateIsPoison bool
 
 	NullKey     NullKeyPolicy
 	NullPayload NullPayloadPolicy
-	// IgnoreMissing ignores a column of Headers, Envelope or Partition that the table does not have: there is no such header, no such
-	// field, and no partition of the row's own.
+	// IgnoreMissing allows that the table lacks a column of Headers, Envelope or Partition: the record then lacks the header or field,
+	// or its partition is chosen by the hash of the key.
 	IgnoreMissing bool
-	// BlankIsNull makes NullPayload meet text payloads of nothing but white space, too.
+	// BlankIsNull applies NullPayload to text payloads that are empty or only white space, too.
 	BlankIsNull bool
-	// PositionHeader adds the header outboxcdc-position. Without it a consumer can still de-duplicate by id, but it cannot
-	// tell a replay from a second event.
+	// PositionHeader adds the header outboxcdc-position. Without it a consumer can deduplicate by id, but cannot distinguish a duplicate
+	// from a second event with the same id.
 	PositionHeader bool
 }
 
-// Replace is a regular expression (RE2) for whole aggregate types, and what each becomes: Regex's groups are $1, $name or
-// ${name} in With. An empty Regex replaces nothing.
+// Replace is a regular expression (RE2) that must match the whole aggregate type, and its replacement. Groups of Regex are $1, $name
+// or ${name} in With. An empty Regex replaces nothing.
 type Replace struct{ Regex, With string }
 
-// Unmatched, other than the name of a topic.
+// Values of Unmatched, other than the name of a topic.
 const (
 	UnmatchedPoison = "poison"
 	UnmatchedKeep   = "keep"
 )
 
-// Timestamp, other than the name of a column.
+// Values of Timestamp, other than the name of a column.
 const (
 	TimestampProduce = "produce"
 	TimestampCommit  = "commit"
 )
 
-// Columns names the column of each role; "" means that the table has none. ID, AggregateID and Payload are required, the
-// first two unless a template stands in for them. A column that is named must exist, also an optional one: a header that
-// is silently missing is a fault found too late.
+// Columns has the column of each role; "" means that the table has none. Payload is required, and so are ID and AggregateID unless a
+// template replaces them. Every column that is named must exist, so that no header is silently missing.
 type Columns struct {
 	ID, AggregateType, AggregateID, EventType, Payload, Headers string
 }
 
-// NullKeyPolicy says what becomes of a row whose aggregate_id is NULL.
+// NullKeyPolicy decides about a row whose key is NULL.
 type NullKeyPolicy string
 
 // The policies for a NULL key.
 const (
 	NullKeyPoison NullKeyPolicy = "poison"
-	NullKeyAllow  NullKeyPolicy = "allow" // no key; partitioned by the id, so that a replay lands on the same partition
+	NullKeyAllow  NullKeyPolicy = "allow" // no key; partitioned by the id, so that a duplicate is in the same partition
 )
 
-// NullPayloadPolicy says what becomes of a row whose payload is NULL.
+// NullPayloadPolicy decides about a row whose payload is NULL.
 type NullPayloadPolicy string
 
 // The policies for a NULL payload.
 const (
-	NullPayloadTombstone NullPayloadPolicy = "tombstone" // Kafka's null
-	NullPayloadEmpty     NullPayloadPolicy = "empty"     // a value of no bytes
+	NullPayloadTombstone NullPayloadPolicy = "tombstone" // a null value
+	NullPayloadEmpty     NullPayloadPolicy = "empty"     // an empty value
 	NullPayloadPoison    NullPayloadPolicy = "poison"
 )
 
-// DefaultConfig is the bundled layout of the outbox table.
+// DefaultConfig returns the configuration for the bundled layout of the outbox table.
 func DefaultConfig() Config {
 	return Config{
 		Topic: "outbox.event.{aggregate_type}",
@@ -134,7 +133,7 @@ type Problem struct {
 	Text    string
 }
 
-// Validate says everything that is wrong with c.
+// Validate returns an error with all problems of c.
 func (c Config) Validate() error {
 	var errs []error
 	for _, p := range c.Problems() {
@@ -143,7 +142,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Problems is Validate for callers that know where each setting comes from.
+// Problems returns the problems of c, each with its setting.
 func (c Config) Problems() []Problem {
 	v := &validation{}
 	v.routes(&c)
@@ -186,30 +185,30 @@ func (v *validation) oneOf(setting, got string, choices ...string) {
 	}
 }
 
-// routes looks at everything that makes the topic.
+// routes checks the settings that determine the topic.
 func (v *validation) routes(c *Config) {
 	if c.Topic != "" {
 		_, err := topicTemplate(c.Topic)
 		v.add("topic", err)
 		setting, topic := c.fixedTopic()
-		v.target(c, setting, topic, "")
+		v.checkTarget(c, setting, topic, "")
 	}
 	named := c.Unmatched != "" && c.Unmatched != UnmatchedPoison && c.Unmatched != UnmatchedKeep
 	if named {
 		v.topic("unmatched", c.Unmatched)
-		v.target(c, "unmatched", c.Unmatched, "")
+		v.checkTarget(c, "unmatched", c.Unmatched, "")
 	}
 	if c.Topic == "" && len(c.Topics) == 0 && c.Unmatched != UnmatchedKeep && !named {
-		v.fail("topic", "a template is required, or topics, or unmatched: nothing would be routed")
+		v.fail("topic", "a template is required, or topics, or unmatched")
 	}
 	for _, typ := range slices.Sorted(maps.Keys(c.Topics)) {
 		if why := checkTopic([]byte(c.Topics[typ])); why != "" {
 			v.fail("topics", "of %q: %s", typ, why)
 		}
-		v.target(c, "topics", c.Topics[typ], fmt.Sprintf("of %q: ", typ))
+		v.checkTarget(c, "topics", c.Topics[typ], fmt.Sprintf("of %q: ", typ))
 	}
 	if c.Replace.Regex != "" {
-		re, err := whole(c.Replace.Regex)
+		re, err := compileWhole(c.Replace.Regex)
 		v.add("replace.regex", err)
 		if err == nil {
 			v.groups(re, c.Replace.With)
@@ -222,7 +221,7 @@ func (v *validation) routes(c *Config) {
 	}
 }
 
-// groups refuses a replacement with a group that the expression does not have: it would be replaced by nothing.
+// groups refuses a replacement with a group that the expression does not have, because such a group is replaced by nothing.
 func (v *validation) groups(re *regexp.Regexp, with string) {
 	for _, m := range group.FindAllStringSubmatch(with, -1) {
 		name := cmp.Or(m[1], m[2])
@@ -236,15 +235,15 @@ func (v *validation) groups(re *regexp.Regexp, with string) {
 // group is a reference in a replacement, as [regexp.Regexp.Expand] reads it; $$ is a dollar sign.
 var group = regexp.MustCompile(`\$(?:\$|(\w+)|\{(\w+)\})`)
 
-// target refuses topics that take no events; which says what of the setting it is.
-func (v *validation) target(c *Config, setting, topic, which string) {
-	if why := c.noTarget(topic); why != "" {
+// checkTarget refuses topics that cannot take events. which is the part of the setting, for the text.
+func (v *validation) checkTarget(c *Config, setting, topic, which string) {
+	if why := c.targetProblem(topic); why != "" {
 		v.fail(setting, "%s%s", which, why)
 	}
 }
 
-// fixedTopic is the topic of all events, or of all that Replace matches, and the setting that it comes from; "" if the topic
-// depends on a column.
+// fixedTopic returns the topic of all events, or of all events that Replace matches, and its setting. The topic is "" if it depends on
+// a column.
 func (c *Config) fixedTopic() (setting, topic string) {
 	setting = "topic"
 	parts, _ := parseTemplate(c.Topic)
@@ -275,7 +274,7 @@ func (v *validation) topic(setting, name string) {
 	}
 }
 
-// headers looks at the further headers: their names must be theirs alone.
+// headers checks that the names of additional headers are unique.
 func (v *validation) headers(c *Config) {
 	seen := map[string]bool{headerID: true}
 	if c.Columns.EventType != "" {
@@ -287,7 +286,7 @@ func (v *validation) headers(c *Config) {
 		case column == "" || name == "":
 			v.fail("headers", "%q is neither column nor column:header", s)
 		case seen[name] || strings.HasPrefix(name, headerPrefix):
-			v.fail("headers", "%q: the header name %q is taken", s, name)
+			v.fail("headers", "%q: the header name %q is used already", s, name)
 		}
 		seen[name] = true
 	}
@@ -302,15 +301,15 @@ func splitHeader(s string) (column, name string) {
 	return column, name
 }
 
-// whole compiles a regular expression that matches whole values only.
-func whole(regex string) (*regexp.Regexp, error) {
-	if _, err := regexp.Compile(regex); err != nil { // by itself, for an error that shows what was written
+// compileWhole compiles a regular expression that matches whole values only.
+func compileWhole(regex string) (*regexp.Regexp, error) {
+	if _, err := regexp.Compile(regex); err != nil { // for an error with the text of the setting
 		return nil, err
 	}
 	return regexp.Compile(`^(?:` + regex + `)$`)
 }
 
-// templateColumn is the column that {name} stands for. A role without a column is no role: the name then means a column.
+// templateColumn returns the column of {name} in a template: that of the role, or the column of that name if the role has no column.
 func (c *Columns) templateColumn(name string) string {
 	var column string
 	switch name {
@@ -329,7 +328,7 @@ func (c *Columns) templateColumn(name string) string {
 	return column
 }
 
-// Needs are the columns that a table must have, without the empty ones, each once.
+// Needs returns the columns that a table must have, each once.
 func (c Config) Needs() []string {
 	all := []string{c.Columns.ID, c.Columns.AggregateType, c.Columns.AggregateID, c.Columns.EventType, c.Columns.Payload, c.Columns.Headers, c.TraceContext}
 	if c.Timestamp != TimestampProduce && c.Timestamp != TimestampCommit {
@@ -343,19 +342,19 @@ func (c Config) Needs() []string {
 		}
 	}
 	for _, template := range []string{c.Topic, c.Key, c.ID} {
-		parts, _ := parseTemplate(template) // an empty one names nothing
+		parts, _ := parseTemplate(template) // an empty template is an error, and has no names
 		for _, p := range parts {
-			all = append(all, c.needed(p))
+			all = append(all, c.neededColumn(p))
 		}
 	}
-	sources, _ := c.sources() // Validate has seen them
+	sources, _ := c.sources() // Validate returns the error
 	if c.IgnoreMissing && c.Format == FormatEnvelope {
 		sources = nil
 	}
 	for _, s := range sources {
 		for _, p := range s.parts {
-			if !notColumn(p.name) {
-				all = append(all, c.needed(p))
+			if !isReservedName(p.name) {
+				all = append(all, c.neededColumn(p))
 			}
 		}
 	}
@@ -364,8 +363,8 @@ func (c Config) Needs() []string {
 	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
 }
 
-// needed is the column that a part of a template needs, or "".
-func (c *Config) needed(p part) string {
+// neededColumn returns the column of a part of a template, or "".
+func (c *Config) neededColumn(p part) string {
 	if p.name == "" || p.name == tableName {
 		return ""
 	}

@@ -38,7 +38,7 @@ func TestConfig(t *testing.T) {
 		"topic: the topic \"pos\" takes no events":         func(c *Config) { c.Topic = "pos" },
 		"topics: of \"a\": the topic \"pos\" takes no":     func(c *Config) { c.Topics = map[string]string{"a": "pos", "b": "orders"} },
 		"unmatched: the topic \"pos\" takes no":            func(c *Config) { c.Replace, c.Unmatched = Replace{"x", "y"}, "pos" },
-		"topic: the topic \"dead\" takes no events":        func(c *Config) { c.Topic, c.LetterTopic = "dead", "dead" },
+		"topic: the topic \"dead\" takes no events":        func(c *Config) { c.Topic, c.DeadLetterTopic = "dead", "dead" },
 		"topic: the topic \"__x\" takes no events":         func(c *Config) { c.Topic = "__x" },
 		"replace.with: \"a.$1x\" names the group \"1x\"":   func(c *Config) { c.Replace = Replace{"(.*)", "a.$1x"} },
 		"replace.with: \"${n}\" names the group \"n\"":     func(c *Config) { c.Replace = Replace{"(?P<m>.*)", "${n}"} },
@@ -66,7 +66,7 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	// All at once, so that a file is corrected once.
+	// All problems are reported together.
 	if err := (Config{}).Validate(); err == nil || strings.Count(err.Error(), "\n") != 5 {
 		t.Errorf("got %v", err)
 	}

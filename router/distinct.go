@@ -7,36 +7,36 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
-// shape is what can be said of all ids and all topics that one table gives.
+// shape describes all ids and topics that the events of one table can have.
 type shape struct {
 	relation string
-	column   string // of the id, for people
-	unique   bool   // a uuid is in each id
+	column   string // of the id, for error texts
+	unique   bool   // each id contains a uuid
 	id       pattern
 	topics   []pattern
 }
 
-// pattern stands for texts of which the beginning and the end are known.
+// pattern describes texts with a known beginning and end.
 type pattern struct {
 	begin, end string
-	exact      bool // begin is all of it
+	exact      bool // begin is the whole text
 }
 
-// mayMeet is false only if no text fits both.
-func (p pattern) mayMeet(q pattern) bool {
+// mayOverlap reports whether a text may match both patterns.
+func (p pattern) mayOverlap(q pattern) bool {
 	switch {
 	case p.exact && q.exact:
 		return p.begin == q.begin
 	case p.exact:
 		return strings.HasPrefix(p.begin, q.begin) && strings.HasSuffix(p.begin, q.end)
 	case q.exact:
-		return q.mayMeet(p)
+		return q.mayOverlap(p)
 	}
 	return (strings.HasPrefix(p.begin, q.begin) || strings.HasPrefix(q.begin, p.begin)) &&
 		(strings.HasSuffix(p.end, q.end) || strings.HasSuffix(q.end, p.end))
 }
 
-// patternOf is that of a template in one relation.
+// patternOf returns the pattern of a template.
 func patternOf(pieces []piece) pattern {
 	p := pattern{exact: true}
 	for i := range pieces {
@@ -52,7 +52,7 @@ func patternOf(pieces []piece) pattern {
 	return p
 }
 
-// shape says what a version of a table gives.
+// shapeOf returns the shape of a version of a table.
 func (m *mapping) shapeOf(p *plan) *shape {
 	c := &m.config
 	s := &shape{relation: p.relation.String(), id: patternOf(p.id)}
@@ -80,29 +80,30 @@ func (m *mapping) shapeOf(p *plan) *shape {
 	return s
 }
 
-// clash says that two tables may give one id to two events of one topic, so that a consumer would take the second for a
-// repeat of the first. It is nil if that cannot be. What is in a message's id is its writer's business.
-func (s *shape) clash(o *shape) *MissingColumnError {
-	if s.unique || o.unique || !s.id.mayMeet(o.id) {
+// conflict returns an error if events of two tables may have the same id in the same topic: a consumer would take the second event for
+// a duplicate of the first.
+func (s *shape) conflict(o *shape) *MissingColumnError {
+	if s.unique || o.unique || !s.id.mayOverlap(o.id) {
 		return nil
 	}
-	if !slices.ContainsFunc(s.topics, func(p pattern) bool { return slices.ContainsFunc(o.topics, p.mayMeet) }) {
+	if !slices.ContainsFunc(s.topics, func(p pattern) bool { return slices.ContainsFunc(o.topics, p.mayOverlap) }) {
 		return nil
 	}
 	return &MissingColumnError{
 		Relation: s.relation, Column: s.column, Setting: "id",
-		Problem: "is no uuid, nor is that of " + o.relation + ", and records of both tables may go to one topic, where two of the same id would be taken for one",
-		Remedy:  `set route.id of the tables so that it tells them apart, e.g. "{table}:{id}", or give them topics of their own`,
+		Problem: "is not a uuid, nor is that of " + o.relation + ", and records of both tables may be in one topic, where consumers take records with the same id for duplicates",
+		Remedy:  `set route.id of the tables so that ids differ, e.g. "{table}:{id}", or give each table its own topics`,
 	}
 }
 
-// distinct compares a version of a table with what the other tables are now.
-func (r *Router) distinct(rel *decoder.Relation, s *shape) *MissingColumnError {
+// checkDistinct compares the shape of a version of a table with the shapes of the other tables. Ids of logical messages are not
+// checked: their writer chooses them.
+func (r *Router) checkDistinct(rel *decoder.Relation, s *shape) *MissingColumnError {
 	for i, m := range r.mappings {
 		if i == rel.Source || m.shape == nil || m.config.Messages {
 			continue
 		}
-		if e := s.clash(m.shape); e != nil {
+		if e := s.conflict(m.shape); e != nil {
 			return e
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
-// defaultEnvelope are the fields of who sets none; roles without a column have no field.
+// defaultEnvelope returns the default fields. Roles without a column have no field.
 func (c *Config) defaultEnvelope() map[string]string {
 	fields := map[string]string{
 		"eventId": "{id}", "schemaVersion": "1", "occurredAt": "{" + commitName + "}", "traceId": "{" + traceName + "}", "data": "{" + payloadName + "}",
@@ -26,7 +26,7 @@ func (c *Config) defaultEnvelope() map[string]string {
 	return fields
 }
 
-// envelope looks at the fields.
+// envelope checks the fields.
 func (v *validation) envelope(c *Config) {
 	if c.Format != FormatEnvelope {
 		if len(c.Envelope) > 0 {
@@ -38,7 +38,7 @@ func (v *validation) envelope(c *Config) {
 	switch {
 	case err != nil:
 		v.add("envelope", err)
-	case len(sources) == 0 || sources[len(sources)-1].alone() != payloadName:
+	case len(sources) == 0 || sources[len(sources)-1].singleName() != payloadName:
 		v.fail("envelope", "no field holds the payload; write e.g. data: \"{payload}\"")
 	}
 	for _, s := range sources {
@@ -48,16 +48,16 @@ func (v *validation) envelope(c *Config) {
 	}
 }
 
-// routeEnvelope puts the value, which is the payload, into its envelope. A tombstone has none.
+// routeEnvelope replaces the value, which is the payload, by an envelope. A tombstone has no envelope.
 func (r *Router) routeEnvelope(p *plan, ev *decoder.Event, rec *Record) (*Poison, error) {
-	payload := rec.Value // what a dead letter carries
+	payload := rec.Value // the value of a dead letter
 	if r.isPayloadNull(p, ev) {
 		if r.config.NullPayload != NullPayloadEmpty {
 			return nil, nil
 		}
 		rec.Value = nil // in JSON: null
 	} else if p.relation.Columns[p.payload].TypeOID != byteaOID && !validJSON(rec.Value) {
-		return &Poison{Cause: BadPayload, Message: "the column " + quoted(p.relation, p.payload) + " is not valid JSON in UTF-8, which an envelope needs"}, nil
+		return &Poison{Cause: BadPayload, Message: "the column " + quoteColumn(p.relation, p.payload) + " is not valid JSON in UTF-8, which an envelope requires"}, nil
 	}
 	texts, err := r.texts(p, ev, rec)
 	if err != nil {
@@ -66,18 +66,18 @@ func (r *Router) routeEnvelope(p *plan, ev *decoder.Event, rec *Record) (*Poison
 	start := len(r.scratch)
 	for i := range p.fields {
 		f := &p.fields[i]
-		r.scratch = append(r.scratch, f.before...)
-		if f.from == fromPayload && f.as != asBase64 && texts[i] != nil { // found valid above
+		r.scratch = append(r.scratch, f.prefix...)
+		if f.origin == fromPayload && f.encoding != asBase64 && texts[i] != nil { // checked above
 			r.scratch = append(r.scratch, texts[i]...)
 			continue
 		}
 		var why string
-		if r.scratch, why = appendJSON(r.scratch, texts[i], f.as); why != "" {
+		if r.scratch, why = appendJSON(r.scratch, texts[i], f.encoding); why != "" {
 			rec.Value = payload
-			return &Poison{Cause: BadPayload, Message: "what " + fieldName(f) + " of the envelope is made of " + why}, nil
+			return &Poison{Cause: BadPayload, Message: "the source of " + fieldName(f) + " of the envelope " + why}, nil
 		}
 	}
 	r.scratch = append(r.scratch, '}')
-	rec.Value = r.since(start)
+	rec.Value = r.scratchFrom(start)
 	return nil, nil
 }

@@ -14,8 +14,8 @@ import (
 
 var committed = time.Date(2026, 11, 21, 11, 12, 13, 1000, time.UTC)
 
-// enveloped is a row in a transaction, with the envelope's router.
-func enveloped(t testing.TB, ev *decoder.Event, change func(*Config)) (*Router, *decoder.Event) {
+// envelopeRow returns a row in a transaction, and a router with the envelope format.
+func envelopeRow(t testing.TB, ev *decoder.Event, change func(*Config)) (*Router, *decoder.Event) {
 	t.Helper()
 	ev.Begin = decoder.Begin{CommitTime: committed.In(time.FixedZone("", 3600))}
 	return newRouter(t, func(c *Config) {
@@ -26,7 +26,7 @@ func enveloped(t testing.TB, ev *decoder.Event, change func(*Config)) (*Router, 
 	}), ev
 }
 
-func only(fields map[string]string) func(*Config) {
+func onlyFields(fields map[string]string) func(*Config) {
 	return func(c *Config) {
 		c.Envelope = map[string]string{"eventId": "", "eventType": "", "schemaVersion": "", "occurredAt": "", "traceId": "", "aggregateType": "", "aggregateId": ""}
 		for name, s := range fields {
@@ -37,14 +37,14 @@ func only(fields map[string]string) func(*Config) {
 
 func TestEnvelope(t *testing.T) {
 	const trace = `{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}`
-	column := func(name string, value any) *decoder.Event { // a further column, "name:type"
+	column := func(name string, value any) *decoder.Event { // an additional column, "name:type"
 		ev := row(name, value)
 		out := outbox("payload", "1")
 		out.Relation.Columns = append(out.Relation.Columns, ev.Relation.Columns...)
 		out.Values = append(out.Values, ev.Values...)
 		return out
 	}
-	x := only(map[string]string{"x": "{x}"})
+	x := onlyFields(map[string]string{"x": "{x}"})
 	for _, tt := range []struct {
 		name   string
 		ev     *decoder.Event
@@ -53,24 +53,24 @@ func TestEnvelope(t *testing.T) {
 	}{
 		{"the default", outbox("headers", trace), nil, `{"aggregateId":"42","aggregateType":"order","eventId":"1b4e28ba-2fa1-11d2-883f-0016d3cca427",` +
 			`"eventType":"OrderPlaced","occurredAt":"2026-11-21T11:12:13.000001Z","schemaVersion":1,"traceId":"0af7651916cd43dd8448eb211c80319c","data":{"total": 12345678901234567890}}`},
-		{"NULL and no trace", outbox("event_type", nil), only(map[string]string{"t": "{trace_id}", "e": "{event_type}"}), `{"e":null,"t":null,"data":{"total": 12345678901234567890}}`},
+		{"NULL and no trace", outbox("event_type", nil), onlyFields(map[string]string{"t": "{trace_id}", "e": "{event_type}"}), `{"e":null,"t":null,"data":{"total": 12345678901234567890}}`},
 		{"the id is the header's", outbox("payload", "1"), func(c *Config) {
 			c.ID = "{table}:{id}"
-			only(nil)(c)
+			onlyFields(nil)(c)
 			delete(c.Envelope, "eventId")
 		}, `{"eventId":"outbox:1b4e28ba-2fa1-11d2-883f-0016d3cca427","data":1}`},
 		{
-			"renamed, a constant and a template", outbox("payload", "1"), only(map[string]string{"data": "", "body": "{payload}", "v": `"2"`, "s": "x y", "k\"ind": "{aggregate_type}.{event_type}"}),
+			"renamed, a constant and a template", outbox("payload", "1"), onlyFields(map[string]string{"data": "", "body": "{payload}", "v": `"2"`, "s": "x y", "k\"ind": "{aggregate_type}.{event_type}"}),
 			`{"k\"ind":"order.OrderPlaced","s":"x y","v":"2","body":1}`,
 		},
-		{"bytes as they are", outbox("payload", " {\"a\" : 1.10e+5,\n\"a\":\"\\u00e9<&>é\"}"), only(nil), "{\"data\": {\"a\" : 1.10e+5,\n\"a\":\"\\u00e9<&>é\"}}"},
-		{"bytea", outbox("payload:17", `\x00ff41`), only(nil), `{"data":"AP9B"}`},
-		{"bytea that is JSON", outbox("payload:17", `\x7b7d`), only(nil), `{"data":"e30="}`}, // the type decides, not the row
-		{"empty bytea", outbox("payload:17", `\x`), only(nil), `{"data":""}`},
-		{"bytea that is NULL", outbox("payload:17", nil), func(c *Config) { only(nil)(c); c.NullPayload = NullPayloadEmpty }, `{"data":null}`},
+		{"bytes as they are", outbox("payload", " {\"a\" : 1.10e+5,\n\"a\":\"\\u00e9<&>é\"}"), onlyFields(nil), "{\"data\": {\"a\" : 1.10e+5,\n\"a\":\"\\u00e9<&>é\"}}"},
+		{"bytea", outbox("payload:17", `\x00ff41`), onlyFields(nil), `{"data":"AP9B"}`},
+		{"bytea that is JSON", outbox("payload:17", `\x7b7d`), onlyFields(nil), `{"data":"e30="}`}, // the type decides, not the row
+		{"empty bytea", outbox("payload:17", `\x`), onlyFields(nil), `{"data":""}`},
+		{"bytea that is NULL", outbox("payload:17", nil), func(c *Config) { onlyFields(nil)(c); c.NullPayload = NullPayloadEmpty }, `{"data":null}`},
 		{"bytea beside the payload", column("x:17", `\x00ff41`), x, `{"x":"AP9B","data":1}`},
 		{"NULL bytea beside it", column("x:17", nil), x, `{"x":null,"data":1}`},
-		{"escapes", outbox("payload", "1", "aggregate_id", "a\"b\\c\x00\x1f\x7fé\u2028"), only(map[string]string{"k": "{aggregate_id}"}), "{\"k\":\"a\\\"b\\\\c\\u0000\\u001f\x7fé\u2028\",\"data\":1}"},
+		{"escapes", outbox("payload", "1", "aggregate_id", "a\"b\\c\x00\x1f\x7fé\u2028"), onlyFields(map[string]string{"k": "{aggregate_id}"}), "{\"k\":\"a\\\"b\\\\c\\u0000\\u001f\x7fé\u2028\",\"data\":1}"},
 		{"numeric", column("x:1700", "-12345678901234567890.10"), x, `{"x":-12345678901234567890.10,"data":1}`},
 		{"NaN", column("x:1700", "NaN"), x, `{"x":"NaN","data":1}`},
 		{"-Infinity", column("x:701", "-Infinity"), x, `{"x":"-Infinity","data":1}`},
@@ -86,21 +86,21 @@ func TestEnvelope(t *testing.T) {
 		{"timestamp", column("x:1114", "2026-11-21 11:12:13"), x, `{"x":"2026-11-21T11:12:13Z","data":1}`},
 		{"infinity", column("x:1184", "infinity"), x, `{"x":"infinity","data":1}`},
 		{"BC", column("x:1114", "0044-03-15 12:00:00 BC"), x, `{"x":"0044-03-15 12:00:00 BC","data":1}`},
-		{"a column wins", column("trace_id", "own"), only(map[string]string{"x": "{trace_id}"}), `{"x":"own","data":1}`},
-		{"no trace", outbox("payload", "1", "headers", `{"traceparent": "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01"}`), only(map[string]string{"x": "{trace_id}"}), `{"x":null,"data":1}`},
+		{"a column wins", column("trace_id", "own"), onlyFields(map[string]string{"x": "{trace_id}"}), `{"x":"own","data":1}`},
+		{"no trace", outbox("payload", "1", "headers", `{"traceparent": "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01"}`), onlyFields(map[string]string{"x": "{trace_id}"}), `{"x":null,"data":1}`},
 		{"SQL NULL", outbox("payload", nil), nil, `nil`},
-		{"SQL NULL, empty", outbox("payload", nil), func(c *Config) { only(nil)(c); c.NullPayload = NullPayloadEmpty }, `{"data":null}`},
-		{"JSON null", outbox("payload", "null"), only(nil), `{"data":null}`},
+		{"SQL NULL, empty", outbox("payload", nil), func(c *Config) { onlyFields(nil)(c); c.NullPayload = NullPayloadEmpty }, `{"data":null}`},
+		{"JSON null", outbox("payload", "null"), onlyFields(nil), `{"data":null}`},
 
 		{"SQL NULL is poison", outbox("payload", nil), func(c *Config) { c.NullPayload = NullPayloadPoison }, `null_payload!`},
-		{"not JSON", outbox("payload:25", "hello"), nil, `bad_payload!the column "payload" is not valid JSON in UTF-8, which an envelope needs`},
+		{"not JSON", outbox("payload:25", "hello"), nil, `bad_payload!the column "payload" is not valid JSON in UTF-8, which an envelope requires`},
 		{"nothing", outbox("payload:25", ""), nil, `bad_payload!`},
 		{"two values", outbox("payload:25", "1}{"), nil, `bad_payload!`},
 		{"not UTF-8 in the payload", outbox("payload:25", "\"\xff\""), nil, `bad_payload!`},
-		{"not UTF-8 beside it", outbox("aggregate_id", "\xff"), nil, `bad_payload!what the field "aggregateId" of the envelope is made of is not UTF-8`},
-		{"not JSON beside it", column("x:114", "{"), x, `bad_payload!what the field "x" of the envelope is made of is not valid JSON`},
+		{"not UTF-8 beside it", outbox("aggregate_id", "\xff"), nil, `bad_payload!the source of the field "aggregateId" of the envelope is not UTF-8`},
+		{"not JSON beside it", column("x:114", "{"), x, `bad_payload!the source of the field "x" of the envelope is not valid JSON`},
 	} {
-		r, ev := enveloped(t, tt.ev, tt.change)
+		r, ev := envelopeRow(t, tt.ev, tt.change)
 		payload := r.config.Columns.Payload
 		var rec Record
 		err := r.Route(ev, testPos, &rec)
@@ -109,7 +109,7 @@ func TestEnvelope(t *testing.T) {
 			if !ok || string(p.Cause) != cause || !strings.Contains(p.Message, why) {
 				t.Errorf("%s: %v", tt.name, err)
 			}
-			// A dead letter carries the payload.
+			// The value of a dead letter is the payload.
 			if v := ev.Values[ev.Relation.Index(payload)]; !v.Null && !bytes.Equal(rec.Value, v.Data) {
 				t.Errorf("%s: value %q", tt.name, rec.Value)
 			}
@@ -128,9 +128,9 @@ func TestEnvelope(t *testing.T) {
 	}
 }
 
-// A dead letter's value does not depend on the format: an empty one stays empty and is no tombstone.
+// A dead letter's value does not depend on the format: an empty payload is an empty value and not a tombstone.
 func TestEnvelopePoisonKeepsEmpty(t *testing.T) {
-	r, ev := enveloped(t, outbox("payload", nil, "aggregate_id", "\xff"), func(c *Config) { c.NullPayload = NullPayloadEmpty })
+	r, ev := envelopeRow(t, outbox("payload", nil, "aggregate_id", "\xff"), func(c *Config) { c.NullPayload = NullPayloadEmpty })
 	var rec Record
 	if p, ok := errors.AsType[*Poison](r.Route(ev, testPos, &rec)); !ok || p.Cause != BadPayload || rec.Value == nil || len(rec.Value) != 0 {
 		t.Errorf("%v, value %v", p, rec.Value)
@@ -153,29 +153,29 @@ func TestEnvelopeConfig(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	r, ev := enveloped(t, outbox(), func(c *Config) { c.Envelope = map[string]string{"tenant": "{tenant}"} })
+	r, ev := envelopeRow(t, outbox(), func(c *Config) { c.Envelope = map[string]string{"tenant": "{tenant}"} })
 	if e, ok := errors.AsType[*MissingColumnError](r.Bind(ev.Relation)); !ok || e.Column != "tenant" || e.Setting != "envelope.tenant" {
 		t.Error(e)
 	}
 	if needs := strings.Join(r.config.Needs(), " "); needs != "aggregate_id aggregate_type event_type headers id payload tenant" {
 		t.Error(needs)
 	}
-	// Not poison, which could be skipped: it is the connection that prints bytea in another way.
+	// Not poison, which could be skipped: the cause is bytea_output of the connection.
 	for _, ev := range []*decoder.Event{outbox("payload:17", `\001`), outbox("payload", "1", "aggregate_id:17", `\001`)} {
-		r, ev := enveloped(t, ev, func(c *Config) { c.Key = "{event_type}" })
+		r, ev := envelopeRow(t, ev, func(c *Config) { c.Key = "{event_type}" })
 		err := r.Route(ev, testPos, &Record{})
 		if _, poison := errors.AsType[*Poison](err); err == nil || poison || !strings.Contains(err.Error(), "bytea_output") {
 			t.Errorf("bytea that is not printed as hex: %v", err)
 		}
 	}
-	r, ev = enveloped(t, outbox("aggregate_id:17", `\x00`), func(c *Config) { c.Envelope = map[string]string{"x": "{aggregate_id}-{event_type}"} })
+	r, ev = envelopeRow(t, outbox("aggregate_id:17", `\x00`), func(c *Config) { c.Envelope = map[string]string{"x": "{aggregate_id}-{event_type}"} })
 	if e, ok := errors.AsType[*MissingColumnError](r.Bind(ev.Relation)); !ok || !strings.Contains(e.Error(), "is bytea") {
 		t.Error(e)
 	}
 }
 
 func TestEnvelopeDoesNotAllocate(t *testing.T) {
-	r, ev := enveloped(t, outbox("payload:17", `\x7b7d`, "headers", `{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "q": "a\"b"}`), func(c *Config) {
+	r, ev := envelopeRow(t, outbox("payload:17", `\x7b7d`, "headers", `{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "q": "a\"b"}`), func(c *Config) {
 		c.Envelope = map[string]string{"kind": "{aggregate_type}.{event_type}", "at": "{created_at}"}
 	})
 	var rec Record
@@ -195,7 +195,7 @@ func TestEnvelopeDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// FuzzEnvelope: whatever is in the row, what comes out is JSON that holds the payload's bytes, or poison.
+// FuzzEnvelope: for any row, the value is JSON with the payload's bytes, or the row is poison.
 func FuzzEnvelope(f *testing.F) {
 	f.Add("x", `{"a": 1}`, "9.50", uint32(1700), "2026-11-21 11:12:13+00", "{}")
 	f.Add("\xff", "\"\xff\"", "NaN", uint32(701), "infinity", `{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}`)
@@ -205,7 +205,7 @@ func FuzzEnvelope(f *testing.F) {
 		ev := outbox("aggregate_id", id, "payload:25", payload, "headers", headers, "created_at:1184", at)
 		ev.Relation.Columns = append(ev.Relation.Columns, decoder.Column{Name: "x", TypeOID: oid})
 		ev.Values = append(ev.Values, decoder.Value{Data: []byte(value)})
-		r, ev := enveloped(t, ev, func(c *Config) {
+		r, ev := envelopeRow(t, ev, func(c *Config) {
 			c.Envelope = map[string]string{"x": "{x}", "at": "{created_at}", "both": "{aggregate_id}{created_at}"}
 		})
 		var rec Record

@@ -13,44 +13,45 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
-// Format says what the record's value is made of.
+// Format is the format of the record's value.
 type Format string
 
 // The formats.
 const (
-	FormatRaw      Format = "raw"      // the payload alone; "" means the same
-	FormatEnvelope Format = "envelope" // a JSON object around it
+	FormatRaw      Format = "raw"      // the payload; "" means the same
+	FormatEnvelope Format = "envelope" // a JSON object with the payload
 
 	FormatCloudEventsBinary     Format = "cloudevents_binary"     // the payload, and the event's attributes as headers
 	FormatCloudEventsStructured Format = "cloudevents_structured" // a JSON object of attributes and payload
 )
 
-// Names that in a field stand for what is no column. Those of no role give way to a column of that name, as {table} does.
+// Reserved names in the sources of fields, which are not columns. If the table has a column commit_time or trace_id, the name means the
+// column, as for {table}.
 const (
-	payloadName = "payload"     // the payload, embedded as it is
+	payloadName = "payload"     // the payload, embedded unchanged
 	commitName  = "commit_time" // when the row was committed, RFC 3339
 	traceName   = "trace_id"    // the trace id in the header traceparent
 )
 
-func notColumn(name string) bool {
+func isReservedName(name string) bool {
 	return name == payloadName || name == commitName || name == traceName
 }
 
-// source is a field as it is configured.
+// source is the configuration of a field.
 type source struct {
 	name  string
 	parts []part
 }
 
-// alone is the one name that the source consists of, or "".
-func (s *source) alone() string {
+// singleName returns the name if the source consists of one name, or "".
+func (s *source) singleName() string {
 	if len(s.parts) == 1 {
 		return s.parts[0].name
 	}
 	return ""
 }
 
-// sources are the fields of the format, in the order in which they are written: by name, the payload last.
+// sources returns the fields of the format in the order in which they are written: by name, the payload last.
 func (c *Config) sources() ([]source, error) {
 	switch {
 	case c.Format == FormatEnvelope:
@@ -67,19 +68,19 @@ func mergeSources(fields, set map[string]string) ([]source, error) {
 	payload := -1
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if fields[name] == "" {
-			continue // taken out
+			continue // removed
 		}
 		parts, err := parseTemplate(fields[name])
 		if err != nil {
 			return nil, fmt.Errorf("of %q: %w", name, err)
 		}
 		for _, p := range parts {
-			if notColumn(p.name) && len(parts) > 1 {
+			if isReservedName(p.name) && len(parts) > 1 {
 				return nil, fmt.Errorf("of %q: {%s} cannot be a part of a longer text; give it a field of its own", name, p.name)
 			}
 		}
 		s := source{name, parts}
-		if s.alone() == payloadName {
+		if s.singleName() == payloadName {
 			if payload >= 0 {
 				return nil, fmt.Errorf("of %q: {payload} is already in %q", name, out[payload].name)
 			}
@@ -94,7 +95,7 @@ func mergeSources(fields, set map[string]string) ([]source, error) {
 	return out, nil
 }
 
-// origin is where a field's text comes from.
+// origin is the origin of a field's text.
 type origin int
 
 const (
@@ -104,68 +105,68 @@ const (
 	fromTrace
 )
 
-// print is how a field's text becomes JSON.
-type print int
+// encoding is how a field's text is written as JSON.
+type encoding int
 
 const (
-	asString print = iota
-	asNumber       // a string after all if it is NaN or infinite
+	asString encoding = iota
+	asNumber          // NaN and infinite values are strings
 	asBool
 	asJSON
 	asTime
 	asBase64 // bytea, a string in JSON and in the attributes of CloudEvents (their type Binary)
 )
 
-// field is a source in one version of a relation.
+// field is a source for one version of a relation.
 type field struct {
-	name   string
-	before string // in JSON: the bracket or comma, the name, the colon
-	header string // of CloudEvents in binary mode
-	from   origin
-	pieces []piece
-	as     print
+	name     string
+	prefix   string // in JSON: the bracket or comma, the name, the colon
+	header   string // of CloudEvents in binary mode
+	origin   origin
+	pieces   []piece
+	encoding encoding
 }
 
-// fields finds the columns of sources; in JSON the first stands behind open.
+// fields returns the fields of sources. In JSON the first field follows open.
 func (b *binding) fields(sources []source, setting, open string) []field {
 	var out []field
 	for i := range sources {
 		s := &sources[i]
-		if setting == "envelope" && b.lacks(s) {
+		if setting == "envelope" && b.lacksColumn(s) {
 			continue
 		}
-		f := field{name: s.name, before: ","}
+		f := field{name: s.name, prefix: ","}
 		if len(out) == 0 {
-			f.before = open
+			f.prefix = open
 		}
-		f.before += string(appendString(nil, []byte(s.name))) + ":"
-		switch name := s.alone(); {
+		f.prefix += string(appendString(nil, []byte(s.name))) + ":"
+		switch name := s.singleName(); {
 		case name == payloadName:
-			f.from = fromPayload
+			f.origin = fromPayload
 			if i := b.rel.Index(b.columns.Payload); i >= 0 && b.rel.Columns[i].TypeOID == byteaOID {
-				f.as = asBase64
+				f.encoding = asBase64
 			}
 		case name == commitName && b.rel.Index(name) < 0:
-			f.from = fromCommit
+			f.origin = fromCommit
 		case name == traceName && b.rel.Index(name) < 0:
-			f.from = fromTrace
+			f.origin = fromTrace
 		default:
 			f.pieces = b.template(s.parts, setting+"."+s.name)
-			f.as = b.printed(f.pieces, setting+"."+s.name)
+			f.encoding = b.jsonEncoding(f.pieces, setting+"."+s.name)
 		}
 		out = append(out, f)
 	}
 	return out
 }
 
-// lacks reports whether a field is omitted because a column of it is missing and that is ignored.
-func (b *binding) lacks(s *source) bool {
+// lacksColumn reports whether a field is omitted because one of its columns is missing and IgnoreMissing is set.
+func (b *binding) lacksColumn(s *source) bool {
 	return slices.ContainsFunc(s.parts, func(p part) bool {
-		return p.name != "" && p.name != tableName && !notColumn(p.name) && b.present(b.columns.templateColumn(p.name)) == ""
+		return p.name != "" && p.name != tableName && !isReservedName(p.name) && b.present(b.columns.templateColumn(p.name)) == ""
 	})
 }
 
-// The types that JSON has, and those with a text of its own, in pg_type, the same on every server.
+// OIDs of types that correspond to types of JSON (pg_type).
 const (
 	boolOID   = 16
 	jsonOID   = 114
@@ -174,9 +175,9 @@ const (
 	jsonbOID  = 3802
 )
 
-// printed says what a template is in JSON: a literal that is JSON is that, one column is what its type says, all else is a
-// string.
-func (b *binding) printed(pieces []piece, setting string) print {
+// jsonEncoding returns how a template is written as JSON: a literal that is valid JSON as JSON, a single column by its type, and
+// everything else as a string.
+func (b *binding) jsonEncoding(pieces []piece, setting string) encoding {
 	b.noBytea(pieces, setting)
 	if len(pieces) != 1 {
 		return asString
@@ -203,22 +204,22 @@ func (b *binding) printed(pieces []piece, setting string) print {
 	return asString
 }
 
-// texts are the fields' texts, nil for those that are NULL, valid until the next call of it.
+// texts returns the texts of the fields, nil for NULL. They are valid until the next call.
 func (r *Router) texts(p *plan, ev *decoder.Event, rec *Record) ([][]byte, error) {
 	r.values = r.values[:0]
 	for i := range p.fields {
 		f := &p.fields[i]
 		text := r.fieldText(f, ev, rec)
-		if f.as == asBase64 && text != nil {
-			if f.from == fromColumns {
+		if f.encoding == asBase64 && text != nil {
+			if f.origin == fromColumns {
 				var err error
-				if text, err = r.raw(p, f.pieces[0].column, text); err != nil {
+				if text, err = r.columnBytes(p, f.pieces[0].column, text); err != nil {
 					return nil, err
 				}
 			}
 			start := len(r.scratch)
 			r.scratch = base64.StdEncoding.AppendEncode(r.scratch, text)
-			text = r.since(start)
+			text = r.scratchFrom(start)
 		}
 		r.values = append(r.values, text)
 	}
@@ -227,40 +228,41 @@ func (r *Router) texts(p *plan, ev *decoder.Event, rec *Record) ([][]byte, error
 
 func (r *Router) fieldText(f *field, ev *decoder.Event, rec *Record) []byte {
 	start := len(r.scratch)
-	switch f.from {
+	switch f.origin {
 	case fromPayload:
 		return rec.Value
 	case fromCommit:
 		r.scratch = ev.Begin.CommitTime.UTC().AppendFormat(r.scratch, time.RFC3339Nano)
-		return r.since(start)
+		return r.scratchFrom(start)
 	case fromTrace:
 		return traceID(rec.Headers)
 	}
-	text, null := r.text(f.pieces, ev)
+	text, null := r.templateText(f.pieces, ev)
 	switch {
 	case null >= 0:
 		return nil
 	case text == nil:
 		return []byte{}
-	case f.as == asBool && f.header != "" && (string(text) == "t" || string(text) == "f"):
+	case f.encoding == asBool && f.header != "" && (string(text) == "t" || string(text) == "f"):
 		return canonicalBool[text[0] == 't']
-	case f.as == asTime && isCalendar(text):
+	case f.encoding == asTime && isCalendar(text):
 		r.scratch = appendRFC3339(r.scratch, text)
-		return r.since(start)
+		return r.scratchFrom(start)
 	}
 	return text
 }
 
-// canonicalBool is CloudEvents' text of a boolean.
+// canonicalBool is the text of a boolean in CloudEvents.
 var canonicalBool = map[bool][]byte{true: []byte("true"), false: []byte("false")}
 
-// isPayloadNull: SQL NULL, or text that is to be treated as that.
+// isPayloadNull reports whether the payload is SQL NULL or, with BlankIsNull, blank.
 func (r *Router) isPayloadNull(p *plan, ev *decoder.Event) bool {
 	v := ev.Values[p.payload]
-	return v.Null || r.config.BlankIsNull && p.relation.Columns[p.payload].TypeOID != byteaOID && blank(v.Data)
+	return v.Null || r.config.BlankIsNull && p.relation.Columns[p.payload].TypeOID != byteaOID && isBlank(v.Data)
 }
 
-// isCalendar: a timestamp as PostgreSQL prints it in UTC, and not infinity, BC, or a year of more than four digits.
+// isCalendar reports whether text is a timestamp as PostgreSQL prints it in UTC, and not infinity, BC, or a year of more than four
+// digits.
 func isCalendar(text []byte) bool {
 	const shape = "0000-00-00 00:00:00"
 	if n := len(text); n > 3 && string(text[n-3:]) == "+00" {
@@ -281,7 +283,7 @@ func isCalendar(text []byte) bool {
 	return true
 }
 
-// appendRFC3339 appends a timestamp that isCalendar; one without a zone is taken as UTC.
+// appendRFC3339 appends a timestamp for which isCalendar is true, in the format of RFC 3339.
 func appendRFC3339(dst, text []byte) []byte {
 	const date = len("0000-00-00")
 	if n := len(text); text[n-3] == '+' {
@@ -291,7 +293,7 @@ func appendRFC3339(dst, text []byte) []byte {
 	return append(append(dst, text[date+1:]...), 'Z')
 }
 
-// traceID is the trace id in W3C's header traceparent, or nil if there is none.
+// traceID returns the trace id in the W3C header traceparent, or nil if there is none.
 func traceID(headers []Header) []byte {
 	for i := len(headers) - 1; i >= 0; i-- {
 		if headers[i].Name != headerTraceparent {
@@ -311,7 +313,7 @@ func traceID(headers []Header) []byte {
 	return nil
 }
 
-// validJSON: also UTF-8, which encoding/json does not ask for.
+// validJSON reports whether b is valid JSON in UTF-8; json.Valid does not require UTF-8.
 func validJSON(b []byte) bool { return json.Valid(b) && utf8.Valid(b) }
 
 // appendString appends s as a JSON string; s is UTF-8.
@@ -334,8 +336,8 @@ func appendString(dst, s []byte) []byte {
 	return append(append(dst, s[done:]...), '"')
 }
 
-// appendJSON appends a field's text as JSON and says, as the end of a sentence, why it cannot.
-func appendJSON(dst, text []byte, as print) (out []byte, why string) {
+// appendJSON appends a field's text as JSON. why, the end of a sentence, is the reason if this is not possible.
+func appendJSON(dst, text []byte, as encoding) (out []byte, why string) {
 	switch {
 	case text == nil:
 		return append(dst, "null"...), ""
@@ -356,7 +358,7 @@ func appendJSON(dst, text []byte, as print) (out []byte, why string) {
 	return appendString(dst, text), ""
 }
 
-// isNumber: JSON's grammar, digit by digit, so that nothing goes through a float.
+// isNumber reports whether text is a number in JSON's grammar.
 func isNumber(text []byte) bool {
 	if len(text) == 0 || text[0] != '-' && (text[0] < '0' || text[0] > '9') {
 		return false
@@ -365,5 +367,5 @@ func isNumber(text []byte) bool {
 	return last >= '0' && last <= '9' && json.Valid(text)
 }
 
-// fieldName names a field for people.
+// fieldName returns the name of a field for error texts.
 func fieldName(f *field) string { return "the field " + strconv.Quote(f.name) }

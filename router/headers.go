@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Headers that are ours. A member of the headers column may not take one of these names.
+// Names of the router's headers. A member of the headers column cannot have one of these names.
 const (
 	headerID       = "id"
 	headerType     = "type"
@@ -17,18 +17,18 @@ const (
 	headerPrefix   = "outboxcdc-"
 )
 
-// The headers by which an event is known again.
+// The headers that identify an event.
 const (
 	HeaderID       = headerID
 	HeaderPosition = headerPosition
 )
 
-// members appends the members of a JSON object, in the order in which they are printed (twice, if json holds a name
-// twice), to rec.Headers. If that cannot be done it says why, as the end of a sentence.
+// appendMembers appends the members of a JSON object to rec.Headers, in their order, including duplicate names. If this is not
+// possible, why is the reason, as the end of a sentence.
 //
-// encoding/json judges the whole first, iteratively and to a depth of 10,000; what it found valid is then only cut up, so
-// that numbers and nested values keep every digit and letter.
-func (r *Router) members(b []byte, rec *Record) (why string) {
+// encoding/json validates the object first, iteratively and to a depth of 10,000. The valid JSON is then cut into pieces, so that
+// numbers and nested values keep every digit and letter.
+func (r *Router) appendMembers(b []byte, rec *Record) (why string) {
 	if string(b) == "{}" {
 		return ""
 	}
@@ -39,24 +39,24 @@ func (r *Router) members(b []byte, rec *Record) (why string) {
 	if !c.enter() {
 		return "is not a JSON object"
 	}
-	for c.more() {
+	for c.nextMember() {
 		name := r.name(c.memberName())
 		if name == headerID || name == headerType || strings.HasPrefix(name, headerPrefix) {
-			return "has a member " + printable([]byte(name)) + ", a name that is taken"
+			return "has a member " + printable([]byte(name)) + ", a reserved name"
 		}
-		if !utf8.ValidString(name) { // it comes from a SQL_ASCII database; a name is text for every consumer
+		if !utf8.ValidString(name) { // possible in a SQL_ASCII database; consumers require text
 			return "has a member " + printable([]byte(name)) + ", a name that is not UTF-8"
 		}
 		value := r.member(&c)
 		if r.config.Format.owns(name) {
-			continue // a member with the name of a configured header is skipped
+			continue // the format sets this header
 		}
 		rec.Headers = append(rec.Headers, Header{Name: name, Value: value})
 	}
 	return ""
 }
 
-// member takes a value: of a string what it stands for, of null nothing, of all else its JSON without white space.
+// member reads a value. It returns the content of a string, nil for null, and otherwise the JSON without white space.
 func (r *Router) member(c *cursor) []byte {
 	switch c.b[c.i] {
 	case '"':
@@ -66,7 +66,7 @@ func (r *Router) member(c *cursor) []byte {
 		}
 		start := len(r.scratch)
 		r.scratch = appendUnescaped(r.scratch, raw)
-		return r.since(start)
+		return r.scratchFrom(start)
 	case '{', '[':
 		raw, spaced := c.composite()
 		if !spaced {
@@ -74,15 +74,15 @@ func (r *Router) member(c *cursor) []byte {
 		}
 		start := len(r.scratch)
 		r.scratch = appendCompact(r.scratch, raw)
-		return r.since(start)
+		return r.scratchFrom(start)
 	}
-	if raw := c.word(); raw[0] != 'n' {
+	if raw := c.scalar(); raw[0] != 'n' {
 		return raw
 	}
 	return nil
 }
 
-// unescaped is what a string stands for, only until scratch is used again.
+// unescaped returns the content of a string. It is valid until scratch is used again.
 func (r *Router) unescaped(raw []byte, escaped bool) []byte {
 	if !escaped {
 		return raw
@@ -93,7 +93,7 @@ func (r *Router) unescaped(raw []byte, escaped bool) []byte {
 	return raw
 }
 
-// name is a member's name as a string. The same few names come with every event, so they are remembered.
+// name returns a member's name as a string. Names are cached, because most events have the same ones.
 func (r *Router) name(raw []byte, escaped bool) string {
 	raw = r.unescaped(raw, escaped)
 	if s, ok := r.names[string(raw)]; ok {
@@ -109,7 +109,7 @@ func (r *Router) name(raw []byte, escaped bool) string {
 	return s
 }
 
-// cursor walks through JSON that is known to be valid; it would run off the end of anything else.
+// cursor reads valid JSON. With invalid JSON it panics.
 type cursor struct {
 	b []byte
 	i int
@@ -123,7 +123,7 @@ func (c *cursor) space() {
 	}
 }
 
-// enter goes into an object; false: it is none.
+// enter moves to the first member of an object. It returns false if the value is not an object.
 func (c *cursor) enter() bool {
 	if c.space(); c.b[c.i] != '{' {
 		return false
@@ -132,8 +132,8 @@ func (c *cursor) enter() bool {
 	return true
 }
 
-// more goes to the next member of the object that was entered; false: there is none.
-func (c *cursor) more() bool {
+// nextMember moves to the next member of an object. It returns false if there is none.
+func (c *cursor) nextMember() bool {
 	if c.space(); c.b[c.i] == ',' {
 		c.i++
 		c.space()
@@ -141,7 +141,7 @@ func (c *cursor) more() bool {
 	return c.b[c.i] != '}'
 }
 
-// memberName takes a member's name, as string does, and goes to its value.
+// memberName reads a member's name, as string does, and moves to its value.
 func (c *cursor) memberName() (name []byte, escaped bool) {
 	name, escaped = c.string()
 	c.space()
@@ -150,7 +150,7 @@ func (c *cursor) memberName() (name []byte, escaped bool) {
 	return name, escaped
 }
 
-// string takes a string without its quotes.
+// string reads a string and returns the text between the quotes.
 func (c *cursor) string() (raw []byte, escaped bool) {
 	c.i++
 	start := c.i
@@ -166,8 +166,8 @@ func (c *cursor) string() (raw []byte, escaped bool) {
 	return c.b[start : c.i-1 : c.i-1], escaped
 }
 
-// word takes a number, true, false or null.
-func (c *cursor) word() []byte {
+// scalar reads a number, true, false or null.
+func (c *cursor) scalar() []byte {
 	start := c.i
 	for c.i < len(c.b) && !isSpace(c.b[c.i]) && c.b[c.i] != ',' && c.b[c.i] != '}' {
 		c.i++
@@ -175,8 +175,8 @@ func (c *cursor) word() []byte {
 	return c.b[start:c.i:c.i]
 }
 
-// composite takes an object or an array and says if there is white space between its tokens. It counts brackets and does
-// not recurse, whatever the depth.
+// composite reads an object or an array. spaced means that there is white space between its tokens. It counts brackets instead of
+// recursing.
 func (c *cursor) composite() (raw []byte, spaced bool) {
 	start := c.i
 	for depth := 0; ; {
@@ -216,8 +216,8 @@ func appendCompact(dst, raw []byte) []byte {
 	return dst
 }
 
-// appendUnescaped appends what the inside of a JSON string stands for. Half a surrogate pair becomes U+FFFD, as
-// encoding/json has it; unlike there, bytes that are not UTF-8 (from a SQL_ASCII database) stay what they are.
+// appendUnescaped appends the content of a JSON string. Half a surrogate pair becomes U+FFFD, as in encoding/json. Bytes that are not
+// UTF-8 (from a SQL_ASCII database) are unchanged.
 func appendUnescaped(dst, raw []byte) []byte {
 	for {
 		i := bytes.IndexByte(raw, '\\')

@@ -2,7 +2,7 @@ package router
 
 import "regexp"
 
-// mapping is a configuration made ready: how the rows of one table, or the bodies of messages, become records.
+// mapping is the prepared configuration of one table, or of logical messages.
 type mapping struct {
 	config Config
 
@@ -10,19 +10,19 @@ type mapping struct {
 	sources        []source       // of the format's fields
 	jsonData       bool           // datacontenttype is JSON
 	replace        *regexp.Regexp // nil: none
-	replaced       map[string]routed
-	shape          *shape // of the version of the table that was seen last; nil: none was
+	replacements   map[string]replacement
+	shape          *shape // of the newest version of the table; nil: no version is known
 }
 
-// routed is what replace has made of an aggregate type.
-type routed struct {
+// replacement is the cached result of replace for an aggregate type.
+type replacement struct {
 	value   string
 	matched bool
 }
 
-// newMapping takes a configuration that Validate has seen.
+// newMapping prepares a valid configuration.
 func newMapping(c Config) *mapping {
-	m := &mapping{config: c, replaced: map[string]routed{}}
+	m := &mapping{config: c, replacements: map[string]replacement{}}
 	if c.Topic != "" {
 		m.topic, _ = parseTemplate(c.Topic)
 	}
@@ -38,7 +38,7 @@ func newMapping(c Config) *mapping {
 	m.sources, _ = c.sources()
 	m.jsonData = isJSONData(m.sources)
 	if c.Replace.Regex != "" {
-		m.replace, _ = whole(c.Replace.Regex)
+		m.replace, _ = compileWhole(c.Replace.Regex)
 	}
 	return m
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
-// The members of a message's body that count, and what they would be in a table of the bundled layout. All others are
-// ignored, as further columns are.
+// The members of a message's body, which correspond to columns of the bundled layout. Other members are ignored.
 const (
 	memberID = iota
 	memberAggregateType
@@ -24,10 +23,10 @@ const (
 	memberPayload
 	memberHeaders
 	memberCreatedAt
-	members
+	memberCount
 )
 
-var messageColumns = [members]decoder.Column{
+var messageColumns = [memberCount]decoder.Column{
 	memberID:            {Name: "id", TypeOID: textOID},
 	memberAggregateType: {Name: "aggregate_type", TypeOID: textOID},
 	memberAggregateID:   {Name: "aggregate_id", TypeOID: textOID},
@@ -37,15 +36,15 @@ var messageColumns = [members]decoder.Column{
 	memberCreatedAt:     {Name: "created_at", TypeOID: timestamptzOID},
 }
 
-// MessageColumns are the columns of a configuration for messages.
+// MessageColumns returns the columns of a configuration for messages.
 func MessageColumns() Columns { return DefaultConfig().Columns }
 
-// bodies is what messages look like to everything that works with rows.
-func bodies(announced *decoder.Relation) *decoder.Relation {
+// bodyRelation returns the relation of message bodies, whose columns are those of the bundled layout.
+func bodyRelation(announced *decoder.Relation) *decoder.Relation {
 	return &decoder.Relation{Namespace: announced.Namespace, Name: announced.Name, Source: announced.Source, Columns: messageColumns[:]}
 }
 
-// message says what a configuration names that no message has.
+// message refuses columns that a message does not have.
 func (v *validation) message(c *Config) {
 	if !c.Messages || len(v.problems) > 0 {
 		return
@@ -60,23 +59,23 @@ func (v *validation) message(c *Config) {
 	for _, e := range b.problems {
 		why := e.Problem
 		if why == "" {
-			why = "is no member of a logical message; those are " + strings.Join(names, ", ")
+			why = "is not a member of a logical message; the members are " + strings.Join(names, ", ")
 		}
 		v.fail(e.Setting, "%q %s", e.Column, why)
 	}
 }
 
-// body is the event that a message stands for. It lives until the next one.
+// body is the event in a message's body. It is reused for the next message.
 type body struct {
 	event  decoder.Event
-	values [members]decoder.Value
+	values [memberCount]decoder.Value
 }
 
-// unpack reads the body of a message into the columns of the bundled layout. What is wrong, as the end of a sentence, is in
-// why; what could be read is there all the same. isObject is false for a body of which nothing could.
+// unpack reads the body of a message into the columns of the bundled layout. If the body is invalid, why is the reason, as the end of a
+// sentence, and row has the members that could be read. isObject is false if no member could be read.
 func (r *Router) unpack(p *plan, ev *decoder.Event) (row *decoder.Event, isObject bool, why string) {
 	b := &r.body
-	b.values = [members]decoder.Value{}
+	b.values = [memberCount]decoder.Value{}
 	for i := range b.values {
 		b.values[i].Null = true
 	}
@@ -92,10 +91,10 @@ func (r *Router) unpack(p *plan, ev *decoder.Event) (row *decoder.Event, isObjec
 	if !c.enter() {
 		return &b.event, false, "is not a JSON object"
 	}
-	seen := [members]bool{}
-	for c.more() {
+	seen := [memberCount]bool{}
+	for c.nextMember() {
 		at := r.memberAt(c.memberName())
-		raw := c.any()
+		raw := c.anyValue()
 		if at < 0 {
 			continue
 		}
@@ -112,7 +111,7 @@ func (r *Router) unpack(p *plan, ev *decoder.Event) (row *decoder.Event, isObjec
 	return &b.event, true, why
 }
 
-// routeMessage makes the record of a message's body.
+// routeMessage fills the record from a message's body.
 func (r *Router) routeMessage(p *plan, ev *decoder.Event, pos checkpoint.Position, rec *Record) error {
 	row, isObject, why := r.unpack(p, ev)
 	if why == "" {
@@ -120,19 +119,19 @@ func (r *Router) routeMessage(p *plan, ev *decoder.Event, pos checkpoint.Positio
 	}
 	err := r.route(p, row, pos, rec, &Poison{Cause: BadPayload, Message: bodyName(p) + " " + why})
 	if !isObject {
-		rec.Value = ev.Values[0].Data // a dead letter has all that there is
+		rec.Value = ev.Values[0].Data // a dead letter has the whole body
 	}
 	return err
 }
 
-// memberAt is the number of the member of that name, or -1.
+// memberAt returns the index of the member with that name, or -1.
 func (r *Router) memberAt(raw []byte, escaped bool) int {
 	raw = r.unescaped(raw, escaped)
 	return slices.IndexFunc(messageColumns[:], func(c decoder.Column) bool { return string(raw) == c.Name })
 }
 
-// any takes a value as it stands.
-func (c *cursor) any() []byte {
+// anyValue reads a value and returns its JSON unchanged.
+func (c *cursor) anyValue() []byte {
 	start := c.i
 	switch c.b[c.i] {
 	case '"':
@@ -142,11 +141,10 @@ func (c *cursor) any() []byte {
 		raw, _ := c.composite()
 		return raw
 	}
-	return c.word()
+	return c.scalar()
 }
 
-// messageValue is a member as a table would have it. The payload is taken byte by byte, whatever JSON it is; a payload of
-// SQL NULL is one that is missing.
+// messageValue returns a member as the value of a column. The payload keeps every byte of its JSON; a missing payload is SQL NULL.
 func (r *Router) messageValue(at int, raw []byte) (v decoder.Value, why string) {
 	null := string(raw) == "null"
 	switch {
@@ -155,7 +153,7 @@ func (r *Router) messageValue(at int, raw []byte) (v decoder.Value, why string) 
 	case null:
 		return decoder.Value{Null: true}, ""
 	case raw[0] == '{' || raw[0] == '[':
-		return decoder.Value{Null: true}, "is no text"
+		return decoder.Value{Null: true}, "is not text"
 	case raw[0] != '"':
 		return decoder.Value{Data: raw}, "" // a number as it was written, true or false
 	}
@@ -163,8 +161,8 @@ func (r *Router) messageValue(at int, raw []byte) (v decoder.Value, why string) 
 	if bytes.IndexByte(text, '\\') >= 0 {
 		start := len(r.scratch)
 		r.scratch = appendUnescaped(r.scratch, text)
-		unescaped := r.since(start)
-		// What jsonb refuses, and text cannot hold: a repeat would have to be the same after a change of either.
+		unescaped := r.scratchFrom(start)
+		// jsonb and text refuse these characters, too. A duplicate of the event must have the same bytes.
 		if bytes.IndexByte(unescaped, 0) >= 0 {
 			return decoder.Value{Null: true}, `holds \u0000, which no text can`
 		}
@@ -179,7 +177,7 @@ func (r *Router) messageValue(at int, raw []byte) (v decoder.Value, why string) 
 	return decoder.Value{Data: text}, ""
 }
 
-// sqlTime turns a time of RFC 3339, as JSON has it, into PostgreSQL's text of a timestamptz; anything else stays as it is.
+// sqlTime converts a time of RFC 3339 to PostgreSQL's text of a timestamptz. It returns any other text unchanged.
 func (r *Router) sqlTime(text []byte) []byte {
 	const date = len("0000-00-00")
 	if len(text) <= date || text[date] != 'T' {
@@ -191,10 +189,10 @@ func (r *Router) sqlTime(text []byte) []byte {
 	}
 	start := len(r.scratch)
 	r.scratch = t.UTC().AppendFormat(r.scratch, "2006-01-02 15:04:05.999999-07")
-	return r.since(start)
+	return r.scratchFrom(start)
 }
 
-// bodyName names the body of a message for people.
+// bodyName describes the body of a message in error texts.
 func bodyName(p *plan) string {
 	return "the body of a logical message with the prefix " + strconv.Quote(p.relation.Name)
 }

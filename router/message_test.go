@@ -13,7 +13,7 @@ import (
 
 var messageRelation = &decoder.Relation{Namespace: "messages", Name: "outboxcdc", Source: 1, Columns: []decoder.Column{{Name: "content", TypeOID: byteaOID}}}
 
-// messageOf is an event that is a message.
+// messageOf returns the event of a logical message.
 func messageOf(content string) *decoder.Event {
 	return &decoder.Event{Relation: messageRelation, Values: []decoder.Value{{Data: []byte(content)}}}
 }
@@ -93,7 +93,7 @@ func TestMessageIsPoison(t *testing.T) {
 		body  string
 		cause Cause
 		why   string
-		whole bool // the dead letter's value is all of the body
+		whole bool // the dead letter's value is the whole body
 	}{
 		{"", BadPayload, `the body of a logical message with the prefix "outboxcdc" is not valid JSON`, true},
 		{"x", BadPayload, "is not valid JSON", true},
@@ -102,8 +102,8 @@ func TestMessageIsPoison(t *testing.T) {
 		{`"text"`, BadPayload, "is not a JSON object", true},
 		{"{\"id\":\"\xff\"}", BadPayload, "is not UTF-8", true},
 		{fullBody + "{}", BadPayload, "is not valid JSON", true},
-		{put(`"42"`, `{"a":1}`), BadPayload, "has a member aggregate_id that is no text", false},
-		{put(`"order"`, `["x"]`), BadPayload, "has a member aggregate_type that is no text", false},
+		{put(`"42"`, `{"a":1}`), BadPayload, "has a member aggregate_id that is not text", false},
+		{put(`"order"`, `["x"]`), BadPayload, "has a member aggregate_type that is not text", false},
 		{put(`"42"`, `"a\u0000b"`), BadPayload, `has a member aggregate_id that holds \u0000`, false},
 		{put(`"42"`, `"a\ud800b"`), BadPayload, "has a member aggregate_id that holds half a surrogate pair", false},
 		{put(`"headers":{}`, `"headers":{},"id":"second"`), BadPayload, "has the member id twice", false},
@@ -113,7 +113,7 @@ func TestMessageIsPoison(t *testing.T) {
 		{without(`"aggregate_type":"order",`), NoRoute, `"aggregate_type"`, false},
 		{put(`"headers":{}`, `"headers":[1]`), BadHeaders, "is not a JSON object", false},
 		{put(`"headers":{}`, `"headers":"x"`), BadHeaders, "is not a JSON object", false},
-		{put(`"headers":{}`, `"headers":{"id":"x"}`), BadHeaders, "a name that is taken", false},
+		{put(`"headers":{}`, `"headers":{"id":"x"}`), BadHeaders, "a reserved name", false},
 	} {
 		r := newMessages(t, nil)
 		var rec Record
@@ -132,14 +132,14 @@ func TestMessageIsPoison(t *testing.T) {
 		if !c.whole && c.cause == BadPayload && p.ID != "1b4e28ba-2fa1-11d2-883f-0016d3cca427" {
 			t.Errorf("%s: the id is %q", c.body, p.ID)
 		}
-		// Nothing of it is left in the next.
+		// The next message has nothing of this one.
 		if err := r.Route(messageOf(fullBody), testPos, &rec); err != nil || !strings.Contains(show(&rec), `key="42"`) {
-			t.Errorf("behind %s: %v %s", c.body, err, show(&rec))
+			t.Errorf("after %s: %v %s", c.body, err, show(&rec))
 		}
 	}
 }
 
-// Rows and messages in turn, as they come when both are written in one transaction.
+// Rows and messages in turn, as in a transaction that writes both.
 func TestMessagesBesideRows(t *testing.T) {
 	r := newMessages(t, func(c *Config) { c.Topic = "messages.{table}" })
 	ev := outbox()
@@ -155,21 +155,21 @@ func TestMessagesBesideRows(t *testing.T) {
 	if r.MessageSource() != 1 || newRouter(t, nil).MessageSource() != -1 {
 		t.Error("the wrong source is that of messages")
 	}
-	// A table whose ids are numbers beside messages: what is in those is their writer's business.
+	// A table whose ids are numbers, beside messages: ids of messages are not compared.
 	if err := r.Bind(outbox("id:20", "1").Relation); err != nil {
 		t.Error(err)
 	}
 }
 
-// What a configuration names that no message has is found before anything runs.
+// Validate finds columns that a message does not have.
 func TestMessageConfig(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		`headers: "tenant" is no member of a logical message; those are id, aggregate_type, aggregate_id, event_type, payload, headers, created_at`: func(c *Config) {
+		`headers: "tenant" is not a member of a logical message; the members are id, aggregate_type, aggregate_id, event_type, payload, headers, created_at`: func(c *Config) {
 			c.Headers = []string{"tenant"}
 		},
-		`topic: "tenant" is no member`:    func(c *Config) { c.Topic = "{tenant}" },
-		`partition: "shard" is no member`: func(c *Config) { c.Partition = "shard" },
-		`partition: "event_type" is text`: func(c *Config) { c.Partition = "event_type" },
+		`topic: "tenant" is not a member`:    func(c *Config) { c.Topic = "{tenant}" },
+		`partition: "shard" is not a member`: func(c *Config) { c.Partition = "shard" },
+		`partition: "event_type" is text`:    func(c *Config) { c.Partition = "event_type" },
 	} {
 		c := DefaultConfig()
 		c.Messages = true
@@ -180,8 +180,8 @@ func TestMessageConfig(t *testing.T) {
 	}
 }
 
-// FuzzMessage: no body makes it panic; what is accepted is a JSON object in UTF-8, its payload is in it byte by byte, key
-// and id are valid text; and encoding/json agrees about what is in it.
+// FuzzMessage: no body causes a panic. An accepted body is a JSON object in UTF-8 with the bytes of the payload, key and id are valid
+// text, and encoding/json finds the same members.
 func FuzzMessage(f *testing.F) {
 	for _, s := range []string{
 		fullBody, "{}", "[]", `{"id":1,"aggregate_id":"\u0061","payload":[1, {"a":"}\""}],"headers":{"a":null}}`, `{"id":"x","id":"y"}`,
@@ -217,7 +217,7 @@ func FuzzMessage(f *testing.F) {
 		if !utf8.Valid(content) || !json.Valid(content) || d.Decode(&want) != nil {
 			t.Fatalf("%q was accepted", content)
 		}
-		// encoding/json compares names without case; then it may have taken another member.
+		// encoding/json compares names without case, so it may have read another member.
 		if lower := bytes.ToLower(content); !bytes.Equal(lower, content) && bytes.Contains(lower, []byte(`aggregate_id`)) {
 			return
 		}

@@ -9,15 +9,15 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
-// MissingColumnError says that a version of a relation lacks a column that the configuration names, or has one of a type
-// that cannot serve. Rows of it cannot be routed, so nothing from here on may be confirmed.
+// MissingColumnError is the error of a relation that lacks a configured column, or has one of an unsuitable type. Its rows cannot be
+// routed, so no position after them may be confirmed.
 type MissingColumnError struct {
 	Relation string   // qualified name
-	Column   string   // which
-	Setting  string   // the setting that names it: columns.payload, topic
-	Has      []string // the columns that there are
-	Problem  string   // "" if it is missing, else why it cannot serve
-	Remedy   string   // "" if it is the usual one
+	Column   string   // name of the column
+	Setting  string   // setting that names the column: columns.payload, topic
+	Has      []string // existing columns
+	Problem  string   // why the column is unsuitable, "" if it is missing
+	Remedy   string   // "" for the default remedy
 }
 
 func (e *MissingColumnError) Error() string {
@@ -35,31 +35,31 @@ func (e *MissingColumnError) Error() string {
 		e.Relation, e.Column, setting, strings.Join(e.Has, ", "), setting)
 }
 
-// plan is where the configured columns are in one version of a relation: -1 for those that were not configured.
+// plan has the indexes of the configured columns in one version of a relation: -1 for a column that is not configured.
 type plan struct {
-	announced *decoder.Relation // what events come with
-	relation  *decoder.Relation // what columns are looked for in: the same, or bodies
+	announced *decoder.Relation // Event.Relation
+	relation  *decoder.Relation // relation with the columns: announced, or bodyRelation
 	mapping   *mapping
 
-	typ, payload       int // typ: aggregate_type
-	eventType, headers int
-	partition          int
-	timestamp          int
-	trace              int
+	aggregateType, payload int // typ: aggregate_type
+	eventType, headers     int
+	partition              int
+	timestamp              int
+	trace                  int
 
 	topic, key, id []piece
-	more           []moreHeader
+	extraHeaders   []extraHeader
 	fields         []field // of the format
 }
 
-// piece is a piece of a template: a literal, or a column.
+// piece is a literal or a column in a template.
 type piece struct {
 	literal string
 	column  int // -1: literal
 }
 
-// moreHeader is a column that becomes a header.
-type moreHeader struct {
+// extraHeader is a column that becomes a header.
+type extraHeader struct {
 	name   string
 	column int
 }
@@ -73,7 +73,7 @@ func (r *Router) bind(rel *decoder.Relation) (*plan, error) {
 		}
 		if !p.mapping.config.Messages {
 			shape := p.mapping.shapeOf(p)
-			if e := r.distinct(rel, shape); e != nil {
+			if e := r.checkDistinct(rel, shape); e != nil {
 				return nil, e
 			}
 			p.mapping.shape = shape
@@ -87,20 +87,20 @@ func (r *Router) bind(rel *decoder.Relation) (*plan, error) {
 	return p, nil
 }
 
-// plan looks for everything that the configuration names; what is wrong is in the binding.
+// plan finds the configured columns of a relation. The binding has the problems.
 func (r *Router) plan(rel *decoder.Relation) (*plan, *binding) {
 	m := r.mappings[rel.Source]
 	p := &plan{announced: rel, relation: rel, mapping: m}
 	if m.config.Messages {
-		p.relation = bodies(rel)
+		p.relation = bodyRelation(rel)
 	}
-	b := &binding{rel: p.relation, columns: &m.config.Columns, ignore: m.config.IgnoreMissing}
+	b := &binding{rel: p.relation, columns: &m.config.Columns, ignoreMissing: m.config.IgnoreMissing}
 	c := &m.config.Columns
 	for _, want := range []struct {
 		column, setting string
 		at              *int
 	}{
-		{c.AggregateType, "columns.aggregate_type", &p.typ},
+		{c.AggregateType, "columns.aggregate_type", &p.aggregateType},
 		{c.EventType, "columns.event_type", &p.eventType},
 		{c.Payload, "columns.payload", &p.payload},
 		{c.Headers, "columns.headers", &p.headers},
@@ -110,7 +110,7 @@ func (r *Router) plan(rel *decoder.Relation) (*plan, *binding) {
 	} {
 		*want.at = b.find(want.column, want.setting)
 	}
-	// A role that a template stands in for must exist all the same where it is named.
+	// These columns must exist even if a template replaces their role.
 	b.find(c.ID, "columns.id")
 	b.find(c.AggregateID, "columns.aggregate_id")
 	b.needType(p.partition, "partition", "smallint, integer or bigint", int2OID, int4OID, int8OID)
@@ -131,22 +131,22 @@ func (r *Router) plan(rel *decoder.Relation) (*plan, *binding) {
 		if b.present(column) == "" {
 			continue
 		}
-		p.more = append(p.more, moreHeader{name, b.find(column, "headers")})
+		p.extraHeaders = append(p.extraHeaders, extraHeader{name, b.find(column, "headers")})
 	}
 	return p, b
 }
 
-// binding looks for columns.
+// binding finds columns in a relation, and collects problems.
 type binding struct {
-	rel      *decoder.Relation
-	columns  *Columns
-	ignore   bool // columns that are no role's and missing
-	problems []*MissingColumnError
+	rel           *decoder.Relation
+	columns       *Columns
+	ignoreMissing bool // Config.IgnoreMissing
+	problems      []*MissingColumnError
 }
 
-// present is the column, or "" if it is missing and that is ignored.
+// present returns the column, or "" if it is missing and IgnoreMissing is set.
 func (b *binding) present(column string) string {
-	if b.ignore && b.rel.Index(column) < 0 {
+	if b.ignoreMissing && b.rel.Index(column) < 0 {
 		return ""
 	}
 	return column
@@ -170,8 +170,8 @@ func (b *binding) find(column, setting string) int {
 
 func (b *binding) fail(e *MissingColumnError) { b.problems = append(b.problems, e) }
 
-// needText refuses types that cannot serve where a text is needed: bytea has none of its own, and headers are JSON. What
-// a type that was made in the database is made of, the stream does not say.
+// needText refuses columns without a text where one is needed (bytea), and types other than JSON and text for headers. User-defined
+// types are accepted, because the stream does not have their base type.
 func (b *binding) needText(p *plan) {
 	const firstOwn = 16384
 	for _, role := range []struct {
@@ -180,12 +180,12 @@ func (b *binding) needText(p *plan) {
 	}{
 		{p.id, "id"},
 		{p.topic, "topic"},
-		{[]piece{{column: p.typ}}, "columns.aggregate_type"},
+		{[]piece{{column: p.aggregateType}}, "columns.aggregate_type"},
 		{[]piece{{column: p.eventType}}, "columns.event_type"},
 	} {
 		for _, c := range role.columns {
 			if c.column >= 0 && b.rel.Columns[c.column].TypeOID == byteaOID {
-				b.cannot(c.column, role.setting, "is bytea, and has to have a text")
+				b.reject(c.column, role.setting, "is bytea, which has no text")
 			}
 		}
 	}
@@ -194,32 +194,32 @@ func (b *binding) needText(p *plan) {
 	}
 }
 
-// cannot refuses a column for what it is.
-func (b *binding) cannot(column int, setting, why string) {
+// reject adds a problem of an existing column.
+func (b *binding) reject(column int, setting, why string) {
 	b.fail(&MissingColumnError{Relation: b.rel.String(), Column: b.rel.Columns[column].Name, Setting: setting, Problem: why})
 }
 
-// needType refuses a column whose type cannot serve.
+// needType refuses a column of another type.
 func (b *binding) needType(column int, setting, want string, oids ...uint32) {
 	if column < 0 || slices.Contains(oids, b.rel.Columns[column].TypeOID) {
 		return
 	}
-	b.cannot(column, setting, fmt.Sprintf("is %s, but has to be %s", typeName(b.rel.Columns[column].TypeOID), want))
+	b.reject(column, setting, fmt.Sprintf("is %s, but has to be %s", typeName(b.rel.Columns[column].TypeOID), want))
 }
 
-// noBytea refuses bytea beside other pieces: it has no text of its own.
+// noBytea refuses bytea columns in templates of several pieces, because bytea has no text.
 func (b *binding) noBytea(pieces []piece, setting string) {
 	if len(pieces) < 2 {
 		return
 	}
 	for _, p := range pieces {
 		if p.column >= 0 && b.rel.Columns[p.column].TypeOID == byteaOID {
-			b.cannot(p.column, setting, "is bytea, which cannot be a part of a longer text")
+			b.reject(p.column, setting, "is bytea, which cannot be a part of a longer text")
 		}
 	}
 }
 
-// template finds the columns of a template.
+// template returns the pieces of a template.
 func (b *binding) template(parts []part, setting string) []piece {
 	var out []piece
 	for _, part := range parts {
@@ -237,8 +237,10 @@ func (b *binding) template(parts []part, setting string) []piece {
 	return out
 }
 
-// tableName in a template stands for the table's name, unless it has a column that is called so.
+// tableName in a template means the table's name, unless the table has a column of that name.
 const tableName = "table"
 
-// quoted names a column for people.
-func quoted(rel *decoder.Relation, column int) string { return strconv.Quote(rel.Columns[column].Name) }
+// quoteColumn returns the quoted name of a column.
+func quoteColumn(rel *decoder.Relation, column int) string {
+	return strconv.Quote(rel.Columns[column].Name)
+}

@@ -7,8 +7,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
-// Cause says why an event is poison. The set is closed; it is also the label of metrics and the value of the header
-// outboxcdc-error.
+// Cause is why an event is poison. It is a label of metrics and the value of the header outboxcdc-error, so the set is closed.
 type Cause string
 
 // The causes. docs/poison.md and poison.causes have the same list.
@@ -24,33 +23,32 @@ const (
 	BadPartition Cause = "bad_partition"
 	BadTimestamp Cause = "bad_timestamp"
 	MissingTopic Cause = "missing_topic"
-	BadPayload   Cause = "bad_payload" // not Rejected, which the relay takes to be Kafka's own verdict
+	BadPayload   Cause = "bad_payload" // found by the router; Rejected is found by Kafka
 	Update       Cause = "update"
 )
 
-// Causes are all of them.
+// Causes are all causes.
 var Causes = []Cause{
 	TooLarge, Rejected, NoRoute, IllegalTopic, NullID, NullKey, NullPayload, BadHeaders, BadPartition, BadTimestamp, MissingTopic, BadPayload, Update,
 }
 
-// updated says what is wrong with an update, and which values a dead letter of it does not have.
-func updated(ev *decoder.Event) string {
-	why := "the row was updated, and an event is only what is inserted"
+// updateProblem returns why an update is poison, and which values are missing in its dead letter.
+func updateProblem(ev *decoder.Event) string {
+	why := "the row was updated, and only inserts are events"
 	for i := range ev.Values {
 		if ev.Values[i].Unchanged {
-			why += ", column " + quoted(ev.Relation, i) + " is large, unchanged and not in the stream"
+			why += ", column " + quoteColumn(ev.Relation, i) + " is large, unchanged and not in the stream"
 		}
 	}
 	return why
 }
 
-// Poison is an event that no retry can deliver. As an error it names the event, the cause and the position, which is
-// what an operator needs to decide.
+// Poison is an event that no retry can deliver.
 type Poison struct {
 	Cause    Cause
-	Message  string // what exactly is wrong, without the payload
+	Message  string // what is wrong, without the payload
 	ID       string // the event's id, "" if it has none
-	Topic    string // as far as it was known
+	Topic    string // "" if it is not known
 	Position checkpoint.Position
 }
 

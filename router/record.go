@@ -1,20 +1,20 @@
 package router
 
-// Record is what is produced to Kafka for one event. Its slices point into the event and into the router's own
-// scratch memory: they are valid until the next call of Route, so a sink copies what it keeps.
+// Record is what is produced to Kafka for one event. Its slices point into the event and into the router's scratch memory. They are
+// valid until the next call of Route, so a sink must copy them.
 type Record struct {
-	ID      []byte // the event's id, nil if it has none; for people and for poison that only the broker finds
+	ID      []byte // the event's id, nil if it has none; for error texts and dead letters
 	Topic   string
 	Key     []byte // nil: no key
-	Value   []byte // nil: a tombstone; empty but not nil: a value of no bytes
+	Value   []byte // nil: a tombstone; empty but not nil: an empty value
 	Headers []Header
-	// PartitionBy is what is hashed to find the partition: the key, or, for a record without one, the event's id, so
-	// that a replay lands on the same partition.
+	// PartitionBy is hashed to choose the partition. It is the key or, for a record without a key, the event's id, so that a duplicate
+	// is in the same partition.
 	PartitionBy []byte
-	// Partition is the partition that the row asks for, if OwnPartition; whether the topic has it is left to the sink.
+	// Partition is the partition from the row, if OwnPartition is true. The sink checks whether the topic has it.
 	Partition    int32
 	OwnPartition bool
-	// Timestamp is the record's time in milliseconds since 1970, or 0: the time at which it is sent.
+	// Timestamp is the record's time in milliseconds since 1970. 0 means the time of sending.
 	Timestamp int64
 }
 
@@ -24,7 +24,7 @@ type Header struct {
 	Value []byte
 }
 
-// Size is the number of bytes of key, value and headers.
+// Size returns the number of bytes of key, value and headers.
 func (r *Record) Size() int {
 	n := len(r.Key) + len(r.Value)
 	for i := range r.Headers {

@@ -8,7 +8,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
-// The caches are bounded whatever a hostile writer inserts, and what they held is still right after they were emptied.
+// The caches are bounded for any input, and routing is correct after they were emptied.
 func TestCachesAreBounded(t *testing.T) {
 	r := newRouter(t, nil)
 	var rec Record
@@ -33,7 +33,7 @@ func TestCachesAreBounded(t *testing.T) {
 		}
 	}
 
-	// A huge row leaves nothing behind.
+	// The memory of a huge row is freed.
 	if err := r.Route(outbox("payload:17", `\x`+strings.Repeat("00", 2*maxScratch)), testPos, &rec); err != nil {
 		t.Fatal(err)
 	}
@@ -48,13 +48,12 @@ func TestCachesAreBounded(t *testing.T) {
 	}
 }
 
-// What Route computes must not lie where a later part of the same record overwrites it, and an append to one part must
-// not reach another.
+// A computed part of a record is not overwritten by a later part, nor by an append to another part.
 func TestScratchIsNotShared(t *testing.T) {
 	ev := outbox("aggregate_id:17", `\x6b6b`, "payload:17", `\x7676`, "headers", `{"a": "\n1", "b": [1, 2], "c": "\t3"}`)
 	r := newRouter(t, nil)
 	var rec Record
-	for range 2 { // growing scratch, then scratch large enough
+	for range 2 { // first scratch grows, then it is large enough
 		if err := r.Route(ev, testPos, &rec); err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +74,7 @@ func TestScratchIsNotShared(t *testing.T) {
 	}
 }
 
-// A record and the scratch memory are used again: nothing of the event before shows, and nothing piles up.
+// A record and the scratch memory are reused: nothing of the previous event remains, and no memory accumulates.
 func TestRecordIsUsedAgain(t *testing.T) {
 	r := newRouter(t, func(c *Config) { c.NullKey, c.PositionHeader = NullKeyAllow, false })
 	var rec Record

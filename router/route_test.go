@@ -10,7 +10,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
-// TestTopics: map first, then regular expression and template, then the policy for what neither knows.
+// TestTopics: Topics, then regular expression and template, then the policy Unmatched.
 func TestTopics(t *testing.T) {
 	const order = `^([a-z]+)_v(?P<version>\d)`
 	tests := []struct {
@@ -44,7 +44,7 @@ func TestTopics(t *testing.T) {
 		{name: "the position topic, keep", change: func(c *Config) {
 			c.Replace, c.Unmatched, c.PositionTopic = Replace{"x", "y"}, UnmatchedKeep, "positions"
 		}, typ: "positions", poison: IllegalTopic},
-		{name: "the dead-letter topic", change: func(c *Config) { c.Topic, c.LetterTopic = "{aggregate_type}", "dead" }, typ: "dead", poison: IllegalTopic},
+		{name: "the dead-letter topic", change: func(c *Config) { c.Topic, c.DeadLetterTopic = "{aggregate_type}", "dead" }, typ: "dead", poison: IllegalTopic},
 		{name: "a topic of Kafka's", change: func(c *Config) { c.Topic = "{aggregate_type}" }, typ: "__consumer_offsets", poison: IllegalTopic},
 		{name: "one underscore", change: func(c *Config) { c.Topic = "{aggregate_type}" }, typ: "_order", want: "_order"},
 		{name: "further columns", change: func(c *Config) { c.Topic = "{table}.{event_type}" }, typ: "order", want: "outbox.OrderPlaced"},
@@ -52,7 +52,7 @@ func TestTopics(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			r := newRouter(t, test.change)
-			for range 2 { // the second time from memory
+			for range 2 { // the second time from the caches
 				var rec Record
 				err := r.Route(outbox("aggregate_type", test.typ), testPos, &rec)
 				if p, _ := errors.AsType[*Poison](err); (p == nil) != (test.poison == "") || p != nil && p.Cause != test.poison || err != nil && p == nil {
@@ -81,7 +81,7 @@ func TestKeyAndID(t *testing.T) {
 		{key: "all", ev: ev(), want: `key="all" by="all" id="7"`},
 		{key: "{raw}", ev: ev(), want: `key="\x00\xff" by="\x00\xff" id="7"`},
 		{id: "{table}:{id}", ev: ev(), want: `key="42" by="42" id="outbox:7"`},
-		{id: "{table}:{id}", ev: ev("table", "t"), want: `key="42" by="42" id="t:7"`}, // it has a column of that name
+		{id: "{table}:{id}", ev: ev("table", "t"), want: `key="42" by="42" id="t:7"`}, // the table has a column of that name
 		{key: "{tenant}{gone}", ev: ev("gone", nil), want: `key=nil by="7" id="7"`, poison: NullKey},
 		{id: "{gone}/{id}", ev: ev("gone", nil), want: `key="42" by="42" id=nil`, poison: NullID},
 	}
@@ -104,8 +104,8 @@ func TestKeyAndID(t *testing.T) {
 	}
 }
 
-// TestMoreHeaders: further columns as headers, by another name too; they win over members of the headers column.
-func TestMoreHeaders(t *testing.T) {
+// TestExtraHeaders: additional columns as headers, also with another name, replace members of the headers column.
+func TestExtraHeaders(t *testing.T) {
 	r := newRouter(t, func(c *Config) { c.Headers, c.PositionHeader = []string{"tenant", "created:createdAt", "gone"}, false })
 	ev := outbox("headers", `{"a": "1", "tenant": "no", "createdAt": 2, "tenant": "neither"}`, "payload", "p")
 	for name, v := range map[string]decoder.Value{"tenant": {Data: []byte("eu")}, "created": {Data: []byte("now")}, "gone": {Null: true}} {
@@ -122,7 +122,7 @@ func TestMoreHeaders(t *testing.T) {
 	}
 }
 
-// TestPartitionAndTimestamp: what columns and commit say, and what they may not say.
+// TestPartitionAndTimestamp: valid and invalid partitions and timestamps, from columns and from the commit.
 func TestPartitionAndTimestamp(t *testing.T) {
 	day := time.Date(2026, 11, 21, 11, 12, 13, 0, time.UTC).UnixMilli()
 	tests := []struct {
@@ -203,7 +203,7 @@ func TestPartitionAndTimestamp(t *testing.T) {
 	}
 }
 
-// TestUnusableTypes: what cannot serve is refused when the relation is announced.
+// TestUnusableTypes: unsuitable columns are refused when the relation is announced.
 func TestUnusableTypes(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		`column "event_type" (named by route.timestamp) is text, but has to be timestamptz`: func(c *Config) { c.Timestamp = "event_type" },
@@ -217,7 +217,7 @@ func TestUnusableTypes(t *testing.T) {
 	}
 }
 
-// TestBlankIsNull: Debezium's tombstone for a payload that is empty or nothing but white space.
+// TestBlankIsNull: a payload that is empty or only white space is a tombstone, as in Debezium.
 func TestBlankIsNull(t *testing.T) {
 	r := newRouter(t, func(c *Config) { c.BlankIsNull = true })
 	for value, null := range map[string]bool{"": true, " \t\n": true, " x": false, "{}": false, "\u00a0": false} {
@@ -232,7 +232,7 @@ func TestBlankIsNull(t *testing.T) {
 	}
 }
 
-// FuzzRoute: whatever stands in the columns, there is no panic, a topic is legal, and a header name of ours is ours alone.
+// FuzzRoute: for any row there is no panic, the topic is legal, and reserved header names occur once.
 func FuzzRoute(f *testing.F) {
 	f.Add("order_v1", "k", `{"a": 1}`, "2026-11-21 11:12:13+00", "3")
 	f.Add("", "", `{"tenant": null}`, "infinity", "-1")
@@ -276,7 +276,7 @@ func FuzzRoute(f *testing.F) {
 	})
 }
 
-// A column of headers, envelope or partition that is missing is left out where that is wanted. Roles have to be there all the same.
+// With IgnoreMissing, columns of headers, envelope and partition may be missing. Columns of roles must exist.
 func TestIgnoreMissing(t *testing.T) {
 	c := DefaultConfig()
 	c.IgnoreMissing, c.PositionHeader, c.Partition = true, false, "shard"

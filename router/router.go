@@ -1,9 +1,9 @@
-// Package router turns an event into the record that Kafka gets, or into a verdict of poison. It is a pure function with
-// a configuration: it does no I/O, reads no clock and remembers nothing but how to be quick.
+// Package router makes the record for an event, or finds that the event is poison. It is a pure function with a configuration and
+// caches: it does no I/O and reads no clock.
 //
-// It promises that the bytes of key and value are those that PostgreSQL printed (bytea: those that were stored), that the
-// same row gives the same record every time, which is what makes a replay harmless, and that an ordinary event costs no
-// allocation. What becomes of poison, and whether a topic exists, is left to others.
+// It guarantees that the bytes of key and value are those that PostgreSQL printed (bytea: those that were stored), that the same row
+// always gives the same record, so that duplicates are equal, and that an ordinary event costs no allocation. Package relay decides
+// about poison, and package kafka finds out whether a topic exists.
 package router
 
 import (
@@ -15,35 +15,33 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
-// Bounds of what a Router keeps from one event to the next. Each cache is emptied when it is full: that costs a few
-// allocations, never memory.
+// Limits of the caches of a Router. A full cache is emptied.
 const (
 	maxTopics  = 4096
 	maxNames   = 1024
 	maxPlans   = 1024
-	maxName    = 128     // bytes of a header name worth remembering
-	maxScratch = 1 << 20 // a larger one is given back, or one huge row would be paid for until the process ends
+	maxName    = 128     // maximum length of a header name in the cache
+	maxScratch = 1 << 20 // larger scratch memory is freed, so that one huge row does not cost memory for ever
 	maxHeaders = 1 << 10
 )
 
-// Router makes records. It is not safe for concurrent use: it works in memory of its own.
+// Router makes records. It is not safe for concurrent use.
 type Router struct {
-	*mapping // of the event at hand
+	*mapping // of the current event
 
 	mappings []*mapping // by decoder.Relation.Source
 	plans    map[*decoder.Relation]*plan
-	last     *plan // of the event before: nearly always the right one
+	last     *plan // of the previous event, which usually has the same relation
 
-	topics map[string]string // topics found legal
-	names  map[string]string // header names
+	topics map[string]string // cache of legal topics
+	names  map[string]string // cache of header names
 
-	values  [][]byte // the fields' texts
-	body    body     // of the message at hand
-	scratch []byte   // what Route computes rather than points to: valid until the next call
+	values  [][]byte // texts of the fields
+	body    body     // of the current message
+	scratch []byte   // computed parts of the record, valid until the next call of Route
 }
 
-// New returns a router for as many sources as there are configurations, numbered as decoder.Relation.Source does, or says
-// what is wrong with one.
+// New returns a router for the sources with these configurations. decoder.Relation.Source is the index of a source.
 func New(sources ...Config) (*Router, error) {
 	r := &Router{plans: map[*decoder.Relation]*plan{}, topics: map[string]string{}, names: map[string]string{}}
 	for _, c := range sources {
@@ -59,15 +57,15 @@ func New(sources ...Config) (*Router, error) {
 	return r, nil
 }
 
-// Bind finds the configured columns in a version of a relation. Route does it by itself at the first event; to call it
-// when the relation is announced finds a missing column before any row needs it. The error is a *MissingColumnError.
+// Bind finds the configured columns in a version of a relation. Route calls it for the first event; calling it when the relation is
+// announced finds a missing column earlier. The error is a *MissingColumnError.
 func (r *Router) Bind(rel *decoder.Relation) error {
 	_, err := r.bind(rel)
 	return err
 }
 
-// Fits is Bind for what a table is in the catalogs now, before any row: a column that is missing is no error, because older
-// rows may still have it; one that cannot serve is.
+// Fits checks the current definition of a table. A missing column is not an error, because older rows may have it; an unsuitable
+// column is.
 func (r *Router) Fits(rel *decoder.Relation) error {
 	p, b := r.plan(rel)
 	for _, e := range b.problems {
@@ -78,29 +76,28 @@ func (r *Router) Fits(rel *decoder.Relation) error {
 	if len(b.problems) == 0 {
 		m := r.mappings[rel.Source]
 		m.shape = m.shapeOf(p)
-		if e := r.distinct(rel, m.shape); e != nil {
+		if e := r.checkDistinct(rel, m.shape); e != nil {
 			return e
 		}
 	}
 	return nil
 }
 
-// MessageSource is the number of the source that is logical messages, or -1.
+// MessageSource returns the index of the source of logical messages, or -1.
 func (r *Router) MessageSource() int {
 	return slices.IndexFunc(r.mappings, func(m *mapping) bool { return m.config.Messages })
 }
 
-// Skips reports whether ev is an update that is to be skipped.
+// Skips reports whether ev is an update and updates are skipped.
 func (r *Router) Skips(ev *decoder.Event) bool {
 	return ev.Update && !r.mappings[ev.Relation.Source].config.UpdateIsPoison
 }
 
-// Route fills rec with the record for ev; pos becomes its header outboxcdc-position. An error that is a *Poison is a
-// verdict on this event alone, and rec holds what could be made of it: key, value, headers, and the topic if that was
-// found. Any other error ends the session.
+// Route fills rec with the record for ev; pos becomes its header outboxcdc-position. If the error is a *Poison, the event is poison,
+// and rec has the parts that could be made: key, value, headers, and perhaps the topic. Any other error ends the session.
 //
-// rec's slices are valid until the next call of Route and of the Decode that ev came from. rec itself is used again by
-// its caller, so that its Headers need not be allocated again.
+// The slices of rec are valid until the next call of Route or Decode. Callers reuse rec, so that its Headers need not be allocated
+// again.
 func (r *Router) Route(ev *decoder.Event, pos checkpoint.Position, rec *Record) error {
 	p := r.last
 	if p == nil || p.announced != ev.Relation {
@@ -117,13 +114,13 @@ func (r *Router) Route(ev *decoder.Event, pos checkpoint.Position, rec *Record) 
 	case p.mapping.config.Messages:
 		return r.routeMessage(p, ev, pos, rec)
 	case ev.Update:
-		return r.route(p, ev, pos, rec, &Poison{Cause: Update, Message: updated(ev)})
+		return r.route(p, ev, pos, rec, &Poison{Cause: Update, Message: updateProblem(ev)})
 	}
 	return r.route(p, ev, pos, rec, nil)
 }
 
-// route makes the record of a row. Every part is made whatever is wrong with another, because a dead letter carries them
-// all. The first cause counts: first is one from before.
+// route fills the record from a row. It makes every part even if another one is poison, because a dead letter has all parts. It returns
+// the first poison; first is one that was found before.
 func (r *Router) route(p *plan, ev *decoder.Event, pos checkpoint.Position, rec *Record, first *Poison) error {
 	poison := func(q *Poison) {
 		if q != nil && first == nil {
@@ -131,7 +128,7 @@ func (r *Router) route(p *plan, ev *decoder.Event, pos checkpoint.Position, rec 
 		}
 	}
 	if null := r.routeID(p, ev, rec); null >= 0 {
-		poison(&Poison{Cause: NullID, Message: "the column " + quoted(p.relation, null) + " is NULL"})
+		poison(&Poison{Cause: NullID, Message: "the column " + quoteColumn(p.relation, null) + " is NULL"})
 	}
 	poison(r.routeTopic(p, ev, rec))
 	q, err := r.routeKey(p, ev, rec)
@@ -173,9 +170,9 @@ func (r *Router) reset(rec *Record) {
 	*rec = Record{Headers: headers[:0]}
 }
 
-// text is what a template gives: the value itself if it is one column, else all of it in scratch. null is the column that
-// is NULL, or -1.
-func (r *Router) text(pieces []piece, ev *decoder.Event) (b []byte, null int) {
+// templateText returns the text of a template: the value if the template is one column, else a text in scratch. null is the index of a
+// column that is NULL, or -1.
+func (r *Router) templateText(pieces []piece, ev *decoder.Event) (b []byte, null int) {
 	if len(pieces) == 1 && pieces[0].column >= 0 {
 		v := ev.Values[pieces[0].column]
 		if v.Null {
@@ -197,26 +194,26 @@ func (r *Router) text(pieces []piece, ev *decoder.Event) (b []byte, null int) {
 		}
 		r.scratch = append(r.scratch, v.Data...)
 	}
-	return r.since(start), -1
+	return r.scratchFrom(start), -1
 }
 
 func (r *Router) routeID(p *plan, ev *decoder.Event, rec *Record) (null int) {
-	rec.ID, null = r.text(p.id, ev)
+	rec.ID, null = r.templateText(p.id, ev)
 	return null
 }
 
 func (r *Router) routeKey(p *plan, ev *decoder.Event, rec *Record) (*Poison, error) {
-	key, null := r.text(p.key, ev)
+	key, null := r.templateText(p.key, ev)
 	if null >= 0 {
 		rec.PartitionBy = rec.ID
 		if r.config.NullKey == NullKeyAllow {
 			return nil, nil
 		}
-		return &Poison{Cause: NullKey, Message: "the column " + quoted(p.relation, null) + " is NULL"}, nil
+		return &Poison{Cause: NullKey, Message: "the column " + quoteColumn(p.relation, null) + " is NULL"}, nil
 	}
 	if len(p.key) == 1 && p.key[0].column >= 0 {
 		var err error
-		if key, err = r.raw(p, p.key[0].column, key); err != nil {
+		if key, err = r.columnBytes(p, p.key[0].column, key); err != nil {
 			return nil, err
 		}
 	}
@@ -230,17 +227,17 @@ func (r *Router) routeValue(p *plan, ev *decoder.Event, rec *Record) (*Poison, e
 		case NullPayloadEmpty:
 			rec.Value = []byte{}
 		case NullPayloadPoison:
-			return &Poison{Cause: NullPayload, Message: "the column " + quoted(p.relation, p.payload) + " is NULL"}, nil
+			return &Poison{Cause: NullPayload, Message: "the column " + quoteColumn(p.relation, p.payload) + " is NULL"}, nil
 		}
 		return nil, nil
 	}
 	var err error
-	rec.Value, err = r.raw(p, p.payload, ev.Values[p.payload].Data)
+	rec.Value, err = r.columnBytes(p, p.payload, ev.Values[p.payload].Data)
 	return nil, err
 }
 
-// routeFormat makes of the payload, which is the value so far, what the format has for a value. It comes after the
-// headers: the trace is in them.
+// routeFormat replaces the value, which is the payload, by the value of the format. It runs after routeHeaders, because the trace id is
+// in a header.
 func (r *Router) routeFormat(p *plan, ev *decoder.Event, rec *Record) (*Poison, error) {
 	switch {
 	case r.config.Format == FormatEnvelope:
@@ -261,34 +258,34 @@ func (r *Router) routeHeaders(p *plan, ev *decoder.Event, pos checkpoint.Positio
 	var poison *Poison
 	if p.headers >= 0 && !ev.Values[p.headers].Null {
 		own := len(rec.Headers)
-		if why := r.members(ev.Values[p.headers].Data, rec); why != "" {
-			rec.Headers = rec.Headers[:own] // all members or none
-			poison = &Poison{Cause: BadHeaders, Message: "the column " + quoted(p.relation, p.headers) + " " + why}
+		if why := r.appendMembers(ev.Values[p.headers].Data, rec); why != "" {
+			rec.Headers = rec.Headers[:own] // without the members before the invalid one
+			poison = &Poison{Cause: BadHeaders, Message: "the column " + quoteColumn(p.relation, p.headers) + " " + why}
 		}
 	}
 	if p.trace >= 0 {
 		r.traceContext(ev.Values[p.trace].Data, rec)
 	}
-	for i := range p.more {
-		m := &p.more[i]
-		rec.Headers = without(rec.Headers, m.name)
+	for i := range p.extraHeaders {
+		m := &p.extraHeaders[i]
+		rec.Headers = removeHeader(rec.Headers, m.name)
 		rec.Headers = append(rec.Headers, Header{Name: m.name, Value: ev.Values[m.column].Data})
 	}
 	if r.config.PositionHeader {
 		start := len(r.scratch)
 		r.scratch, _ = pos.AppendText(r.scratch) // its error is always nil
-		rec.Headers = append(rec.Headers, Header{Name: headerPosition, Value: r.since(start)})
+		rec.Headers = append(rec.Headers, Header{Name: headerPosition, Value: r.scratchFrom(start)})
 	}
 	return poison
 }
 
-// without takes a header out: a member of the headers column, or of the trace, with the name of a configured one.
-func without(headers []Header, name string) []Header {
+// removeHeader removes the headers with a name.
+func removeHeader(headers []Header, name string) []Header {
 	return slices.DeleteFunc(headers, func(h Header) bool { return h.Name == name })
 }
 
-// blank: nothing but white space, as Java's String.trim sees it.
-func blank(b []byte) bool {
+// isBlank reports whether b is empty or only white space, as Java's String.trim defines it.
+func isBlank(b []byte) bool {
 	for _, c := range b {
 		if c > ' ' {
 			return false
@@ -303,7 +300,7 @@ func (r *Router) routePartition(p *plan, ev *decoder.Event, rec *Record) *Poison
 	}
 	n, ok := partitionNumber(ev.Values[p.partition].Data)
 	if !ok {
-		return &Poison{Cause: BadPartition, Message: "the column " + quoted(p.relation, p.partition) + " holds " + printable(ev.Values[p.partition].Data) + ", no number of a partition"}
+		return &Poison{Cause: BadPartition, Message: "the column " + quoteColumn(p.relation, p.partition) + " holds " + printable(ev.Values[p.partition].Data) + ", no number of a partition"}
 	}
 	rec.Partition, rec.OwnPartition = n, true
 	return nil
@@ -320,12 +317,12 @@ func (r *Router) routeTimestamp(p *plan, ev *decoder.Event, rec *Record) *Poison
 	text := ev.Values[p.timestamp].Data
 	var err error
 	if rec.Timestamp, err = millis(text, p.relation.Columns[p.timestamp].TypeOID); err != nil {
-		return &Poison{Cause: BadTimestamp, Message: "the column " + quoted(p.relation, p.timestamp) + " holds " + printable(text) + ", which " + err.Error()}
+		return &Poison{Cause: BadTimestamp, Message: "the column " + quoteColumn(p.relation, p.timestamp) + " holds " + printable(text) + ", which " + err.Error()}
 	}
 	return nil
 }
 
-// timestampColumn is the column that holds the record's time, or "".
+// timestampColumn returns the column of the record's time, or "".
 func (m *mapping) timestampColumn() string {
 	switch m.config.Timestamp {
 	case TimestampProduce, TimestampCommit:
@@ -334,21 +331,21 @@ func (m *mapping) timestampColumn() string {
 	return m.config.Timestamp
 }
 
-// raw is the value of a column as it goes to Kafka: bytea as it was stored, all else as PostgreSQL printed it. A domain
-// over bytea is not seen to be one, the stream does not say what a domain is made of: its text goes out.
-func (r *Router) raw(p *plan, column int, text []byte) ([]byte, error) {
+// columnBytes returns the value of a column as sent to Kafka: the stored bytes of bytea, and the printed text of other types. For a
+// domain over bytea it returns the text, because the stream does not have the base type of a domain.
+func (r *Router) columnBytes(p *plan, column int, text []byte) ([]byte, error) {
 	if p.relation.Columns[column].TypeOID != byteaOID {
 		return text, nil
 	}
 	start := len(r.scratch)
 	var err error
 	if r.scratch, err = appendBytea(r.scratch, text); err != nil {
-		// Not poison: it is the connection that sets bytea_output, so every row would be refused.
-		return nil, fmt.Errorf("column %s: %w", quoted(p.relation, column), err)
+		// Not poison: the cause is bytea_output of the connection, which concerns every row.
+		return nil, fmt.Errorf("column %s: %w", quoteColumn(p.relation, column), err)
 	}
-	return r.since(start), nil
+	return r.scratchFrom(start), nil
 }
 
-// since is the scratch memory written from start on. Its capacity ends with it: what is appended later must not be
-// reachable through it. Should the scratch move as it grows, this stays where it is.
-func (r *Router) since(start int) []byte { return r.scratch[start:len(r.scratch):len(r.scratch)] }
+// scratchFrom returns the scratch memory from start on. The capacity is limited, so that an append does not overwrite later parts. The
+// slice stays valid when scratch is reallocated.
+func (r *Router) scratchFrom(start int) []byte { return r.scratch[start:len(r.scratch):len(r.scratch)] }

@@ -15,7 +15,7 @@ var testPos = checkpoint.Position{SystemID: 7, Timeline: 1, CommitLSN: 0x1a2b, O
 
 const testPosText = "1:7:1:0000000000001a2b:3"
 
-// row is a row of a table: name, value, name, value, …; a nil value is NULL. A name may carry its type: "payload:17".
+// row returns a row of a table: name, value, name, value, …; a nil value is NULL. A name may have a type: "payload:17".
 func row(fields ...any) *decoder.Event {
 	ev := &decoder.Event{Relation: &decoder.Relation{OID: 1, Namespace: "public", Name: "outbox"}}
 	for i := 0; i < len(fields); i += 2 {
@@ -34,7 +34,7 @@ func row(fields ...any) *decoder.Event {
 	return ev
 }
 
-// outbox is a row of the bundled layout with some values replaced.
+// outbox returns a row of the bundled layout with some values replaced.
 func outbox(replace ...any) *decoder.Event {
 	ev := row("id:2950", "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "aggregate_type", "order", "aggregate_id", "42",
 		"event_type", "OrderPlaced", "payload:3802", `{"total": 12345678901234567890}`, "headers:3802", "{}",
@@ -66,7 +66,7 @@ func newRouter(t testing.TB, change func(*Config)) *Router {
 	return r
 }
 
-// show prints a record on one line; it tells nil from empty.
+// show formats a record on one line; nil and empty differ.
 func show(rec *Record) string {
 	text := func(b []byte) string {
 		if b == nil {
@@ -134,33 +134,33 @@ func TestRoute(t *testing.T) {
 			want: `outbox.event.x-y key="a" by="a" value="w" id="17" type="E" h="true"`,
 		},
 		// Keys.
-		{name: "key empty", event: outbox("aggregate_id", "", "payload", "p"), change: quiet, want: `outbox.event.order key="" by="" value="p"`},
-		{name: "key bytea", event: outbox("aggregate_id:17", `\x00ff41`, "payload", "p"), change: quiet, want: `outbox.event.order key="\x00\xffA" by="\x00\xffA" value="p"`},
-		{name: "key bytea empty", event: outbox("aggregate_id:17", `\x`, "payload", "p"), change: quiet, want: `outbox.event.order key="" by="" value="p"`},
-		{name: "key that looks like bytea", event: outbox("aggregate_id", `\x00`, "payload", "p"), change: quiet, want: `outbox.event.order key="\\x00" by="\\x00" value="p"`},
+		{name: "key empty", event: outbox("aggregate_id", "", "payload", "p"), change: noPositionHeader, want: `outbox.event.order key="" by="" value="p"`},
+		{name: "key bytea", event: outbox("aggregate_id:17", `\x00ff41`, "payload", "p"), change: noPositionHeader, want: `outbox.event.order key="\x00\xffA" by="\x00\xffA" value="p"`},
+		{name: "key bytea empty", event: outbox("aggregate_id:17", `\x`, "payload", "p"), change: noPositionHeader, want: `outbox.event.order key="" by="" value="p"`},
+		{name: "key that looks like bytea", event: outbox("aggregate_id", `\x00`, "payload", "p"), change: noPositionHeader, want: `outbox.event.order key="\\x00" by="\\x00" value="p"`},
 		{
-			name: "key NULL", event: outbox("aggregate_id", nil, "payload", "p"), change: quiet,
+			name: "key NULL", event: outbox("aggregate_id", nil, "payload", "p"), change: noPositionHeader,
 			poison: NullKey, why: `"aggregate_id" is NULL`, topic: "outbox.event.order",
 			want: `outbox.event.order key=nil by="` + id + `" value="p"`,
 		},
 		{
-			name: "key NULL allowed", event: outbox("aggregate_id", nil, "payload", "p"), change: func(c *Config) { quiet(c); c.NullKey = NullKeyAllow },
+			name: "key NULL allowed", event: outbox("aggregate_id", nil, "payload", "p"), change: func(c *Config) { noPositionHeader(c); c.NullKey = NullKeyAllow },
 			want: `outbox.event.order key=nil by="` + id + `" value="p"`,
 		},
 		// Payloads.
-		{name: "payload bytea", event: outbox("payload:17", `\xFFadBE0a`), change: quiet, want: `outbox.event.order key="42" by="42" value="\xff\xad\xbe\n"`},
-		{name: "payload bytea empty", event: outbox("payload:17", `\x`), change: quiet, want: `outbox.event.order key="42" by="42" value=""`},
-		{name: "key and payload bytea", event: outbox("aggregate_id:17", `\x6b`, "payload:17", `\x76`), change: quiet, want: `outbox.event.order key="k" by="k" value="v"`},
-		{name: "payload empty", event: outbox("payload", ""), change: quiet, want: `outbox.event.order key="42" by="42" value=""`},
+		{name: "payload bytea", event: outbox("payload:17", `\xFFadBE0a`), change: noPositionHeader, want: `outbox.event.order key="42" by="42" value="\xff\xad\xbe\n"`},
+		{name: "payload bytea empty", event: outbox("payload:17", `\x`), change: noPositionHeader, want: `outbox.event.order key="42" by="42" value=""`},
+		{name: "key and payload bytea", event: outbox("aggregate_id:17", `\x6b`, "payload:17", `\x76`), change: noPositionHeader, want: `outbox.event.order key="k" by="k" value="v"`},
+		{name: "payload empty", event: outbox("payload", ""), change: noPositionHeader, want: `outbox.event.order key="42" by="42" value=""`},
 		{
-			name: "payload json as printed", event: outbox("payload:114", ` {"a" :1.50,"a":  9007199254740993, "é":"\u00e9"}`), change: quiet,
+			name: "payload json as printed", event: outbox("payload:114", ` {"a" :1.50,"a":  9007199254740993, "é":"\u00e9"}`), change: noPositionHeader,
 			want: `outbox.event.order key="42" by="42" value=" {\"a\" :1.50,\"a\":  9007199254740993, \"é\":\"\\u00e9\"}"`,
 		},
-		{name: "payload not UTF-8", event: outbox("payload", "\xff\xfe"), change: quiet, want: `outbox.event.order key="42" by="42" value="\xff\xfe"`},
-		{name: "payload NULL", event: outbox("payload", nil), change: quiet, want: `outbox.event.order key="42" by="42" value=nil`},
-		{name: "payload NULL as empty", event: outbox("payload", nil), change: func(c *Config) { quiet(c); c.NullPayload = NullPayloadEmpty }, want: `outbox.event.order key="42" by="42" value=""`},
+		{name: "payload not UTF-8", event: outbox("payload", "\xff\xfe"), change: noPositionHeader, want: `outbox.event.order key="42" by="42" value="\xff\xfe"`},
+		{name: "payload NULL", event: outbox("payload", nil), change: noPositionHeader, want: `outbox.event.order key="42" by="42" value=nil`},
+		{name: "payload NULL as empty", event: outbox("payload", nil), change: func(c *Config) { noPositionHeader(c); c.NullPayload = NullPayloadEmpty }, want: `outbox.event.order key="42" by="42" value=""`},
 		{
-			name: "payload NULL as poison", event: outbox("payload", nil), change: func(c *Config) { quiet(c); c.NullPayload = NullPayloadPoison },
+			name: "payload NULL as poison", event: outbox("payload", nil), change: func(c *Config) { noPositionHeader(c); c.NullPayload = NullPayloadPoison },
 			poison: NullPayload, why: `"payload" is NULL`, topic: "outbox.event.order", want: `outbox.event.order key="42" by="42" value=nil`,
 		},
 		// Identity.
@@ -170,13 +170,16 @@ func TestRoute(t *testing.T) {
 		},
 		// Topics.
 		{
-			name: "topic of roles and columns", event: outbox("payload", "p", "created_at", "2026"), change: func(c *Config) { quiet(c); c.Topic = "{event_type}-{created_at}.{aggregate_type}{aggregate_id}_{id}" },
+			name: "topic of roles and columns", event: outbox("payload", "p", "created_at", "2026"), change: func(c *Config) {
+				noPositionHeader(c)
+				c.Topic = "{event_type}-{created_at}.{aggregate_type}{aggregate_id}_{id}"
+			},
 			want: `OrderPlaced-2026.order42_` + id + ` key="42" by="42" value="p"`,
 		},
 		{
 			name: "a role before a column of its name", event: row("id", "i", "aggregate_type", "wrong", "kind", "right", "k", "a", "v", "p"),
 			change: func(c *Config) {
-				quiet(c)
+				noPositionHeader(c)
 				c.Topic, c.Columns = "{aggregate_type}", Columns{ID: "id", AggregateType: "kind", AggregateID: "k", Payload: "v"}
 			},
 			want: `right key="a" by="a" value="p"`,
@@ -184,7 +187,7 @@ func TestRoute(t *testing.T) {
 		{
 			name: "every role under another name", event: row("a", "1", "b", "2", "c", "3", "d", "4", "v", "p"),
 			change: func(c *Config) {
-				quiet(c)
+				noPositionHeader(c)
 				c.Topic = "{event_type}{aggregate_id}{aggregate_type}{id}{v}"
 				c.Columns = Columns{ID: "a", AggregateType: "b", AggregateID: "c", EventType: "d", Payload: "v"}
 			},
@@ -193,73 +196,73 @@ func TestRoute(t *testing.T) {
 		{
 			name: "a column, where the role has none", event: row("id", "i", "aggregate_type", "right", "k", "a", "v", "p"),
 			change: func(c *Config) {
-				quiet(c)
+				noPositionHeader(c)
 				c.Topic, c.Columns = "{aggregate_type}", Columns{ID: "id", AggregateID: "k", Payload: "v"}
 			},
 			want: `right key="a" by="a" value="p"`,
 		},
 		{
-			name: "topic from NULL", event: outbox("aggregate_type", nil, "payload", "p"), change: quiet,
-			poison: NoRoute, why: `"aggregate_type", which the topic is made of, is NULL`, want: ` key="42" by="42" value="p"`,
+			name: "topic from NULL", event: outbox("aggregate_type", nil, "payload", "p"), change: noPositionHeader,
+			poison: NoRoute, why: `"aggregate_type", which the topic contains, is NULL`, want: ` key="42" by="42" value="p"`,
 		},
 		{
-			name: "topic with a space", event: outbox("aggregate_type", "my order", "payload", "p"), change: quiet,
+			name: "topic with a space", event: outbox("aggregate_type", "my order", "payload", "p"), change: noPositionHeader,
 			poison: IllegalTopic, why: `"outbox.event.my order" has the illegal character " "`, want: ` key="42" by="42" value="p"`,
 		},
 		{
-			name: "topic with a letter of two bytes", event: outbox("aggregate_type", "caf\u00e9s", "payload", "p"), change: quiet,
+			name: "topic with a letter of two bytes", event: outbox("aggregate_type", "caf\u00e9s", "payload", "p"), change: noPositionHeader,
 			poison: IllegalTopic, why: `has the illegal character "\u00e9"`, want: ` key="42" by="42" value="p"`,
 		},
 		{
-			name: "topic with a NUL", event: outbox("aggregate_type", "a\x00", "payload", "p"), change: quiet,
+			name: "topic with a NUL", event: outbox("aggregate_type", "a\x00", "payload", "p"), change: noPositionHeader,
 			poison: IllegalTopic, why: `illegal character "\x00"`, want: ` key="42" by="42" value="p"`,
 		},
 		{
-			name: "topic empty", event: outbox("aggregate_type", "", "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
+			name: "topic empty", event: outbox("aggregate_type", "", "payload", "p"), change: func(c *Config) { noPositionHeader(c); c.Topic = "{aggregate_type}" },
 			poison: IllegalTopic, why: "the topic is empty", want: ` key="42" by="42" value="p"`,
 		},
 		{
-			name: "topic .", event: outbox("aggregate_type", ".", "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
+			name: "topic .", event: outbox("aggregate_type", ".", "payload", "p"), change: func(c *Config) { noPositionHeader(c); c.Topic = "{aggregate_type}" },
 			poison: IllegalTopic, why: `cannot be "."`, want: ` key="42" by="42" value="p"`,
 		},
 		{
-			name: "topic ..", event: outbox("aggregate_type", ".", "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = ".{aggregate_type}" },
+			name: "topic ..", event: outbox("aggregate_type", ".", "payload", "p"), change: func(c *Config) { noPositionHeader(c); c.Topic = ".{aggregate_type}" },
 			poison: IllegalTopic, why: `cannot be ".."`, want: ` key="42" by="42" value="p"`,
 		},
 		{
-			name: "topic ...", event: outbox("aggregate_type", "...", "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
+			name: "topic ...", event: outbox("aggregate_type", "...", "payload", "p"), change: func(c *Config) { noPositionHeader(c); c.Topic = "{aggregate_type}" },
 			want: `... key="42" by="42" value="p"`,
 		},
 		{
-			name: "topic of 249", event: outbox("aggregate_type", long[:249], "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
+			name: "topic of 249", event: outbox("aggregate_type", long[:249], "payload", "p"), change: func(c *Config) { noPositionHeader(c); c.Topic = "{aggregate_type}" },
 			want: long[:249] + ` key="42" by="42" value="p"`,
 		},
 		{
-			name: "topic of 250", event: outbox("aggregate_type", long[:250], "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "{aggregate_type}" },
+			name: "topic of 250", event: outbox("aggregate_type", long[:250], "payload", "p"), change: func(c *Config) { noPositionHeader(c); c.Topic = "{aggregate_type}" },
 			poison: IllegalTopic, why: "has more than 249 characters", want: ` key="42" by="42" value="p"`,
 		},
 		{
-			name: "topic of 249 and a letter", event: outbox("aggregate_type", long[:249], "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "a{aggregate_type}" },
+			name: "topic of 249 and a letter", event: outbox("aggregate_type", long[:249], "payload", "p"), change: func(c *Config) { noPositionHeader(c); c.Topic = "a{aggregate_type}" },
 			poison: IllegalTopic, why: `"a` + long[:79] + `"… has more`, want: ` key="42" by="42" value="p"`,
 		},
 		{
-			name: "a long topic is cut between characters", event: outbox("aggregate_type", strings.Repeat("é", 300), "payload", "p"), change: func(c *Config) { quiet(c); c.Topic = "a{aggregate_type}" },
+			name: "a long topic is cut between characters", event: outbox("aggregate_type", strings.Repeat("é", 300), "payload", "p"), change: func(c *Config) { noPositionHeader(c); c.Topic = "a{aggregate_type}" },
 			poison: IllegalTopic, why: `"a` + strings.Repeat(`\u00e9`, 39) + `"… has more`, want: ` key="42" by="42" value="p"`,
 		},
-		// Poison headers: the record keeps its own, and its position.
+		// Poison headers: the record has the other headers.
 		{
 			name: "bad headers", event: outbox("headers", `{"a": "1", "id": "2"}`, "payload", "p"),
-			poison: BadHeaders, why: `"headers" has a member "id", a name that is taken`, topic: "outbox.event.order",
+			poison: BadHeaders, why: `"headers" has a member "id", a reserved name`, topic: "outbox.event.order",
 			want: `outbox.event.order key="42" by="42" value="p" id="` + id + `" type="OrderPlaced" outboxcdc-position="` + testPosText + `"`,
 		},
-		// Of several causes the first counts, and everything is filled in all the same.
+		// With several causes the first is returned, and all parts are filled.
 		{
 			name: "everything is wrong", event: outbox("id", nil, "aggregate_type", nil, "aggregate_id", nil, "payload", nil, "event_type", nil, "headers", "[]"),
-			change: func(c *Config) { quiet(c); c.NullPayload = NullPayloadPoison },
+			change: func(c *Config) { noPositionHeader(c); c.NullPayload = NullPayloadPoison },
 			poison: NullID, want: ` key=nil by=nil value=nil`,
 		},
 		{
-			name: "no route and no key", event: outbox("aggregate_type", nil, "aggregate_id", nil, "payload", "p"), change: quiet,
+			name: "no route and no key", event: outbox("aggregate_type", nil, "aggregate_id", nil, "payload", "p"), change: noPositionHeader,
 			poison: NoRoute, want: ` key=nil by="` + id + `" value="p"`,
 		},
 	}
@@ -278,7 +281,7 @@ func TestRoute(t *testing.T) {
 				}
 				got := show(&rec)
 				if !strings.Contains(tt.want, " id=") {
-					got, _, _ = strings.Cut(got, " id=") // a row that says nothing about headers
+					got, _, _ = strings.Cut(got, " id=") // the row does not test headers
 				}
 				if got != tt.want {
 					t.Errorf("record\n got %s\nwant %s", got, tt.want)
@@ -301,8 +304,8 @@ func TestRoute(t *testing.T) {
 	}
 }
 
-// quiet leaves out the header that a row of the table without an id would show.
-func quiet(c *Config) { c.PositionHeader = false }
+// noPositionHeader disables the position header.
+func noPositionHeader(c *Config) { c.PositionHeader = false }
 
 func TestSessionErrors(t *testing.T) {
 	for name, ev := range map[string]*decoder.Event{
@@ -351,9 +354,9 @@ func TestMissingColumn(t *testing.T) {
 	}
 }
 
-// An ALTER TABLE gives a new version; rows of either are routed by the one they came with.
+// After an ALTER TABLE, rows of both versions are routed with their own version.
 func TestVersions(t *testing.T) {
-	r := newRouter(t, func(c *Config) { quiet(c); c.Columns.EventType, c.Columns.Headers = "", "" })
+	r := newRouter(t, func(c *Config) { noPositionHeader(c); c.Columns.EventType, c.Columns.Headers = "", "" })
 	old := outbox("payload", "old")
 	altered := row("new", "x", "payload", "new", "aggregate_id", "43", "aggregate_type", "order", "id", "i")
 	var rec Record

@@ -8,8 +8,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
-// of makes a row one of another table.
-func of(source int, name string, ev *decoder.Event) *decoder.Event {
+// inTable makes a row one of another table.
+func inTable(source int, name string, ev *decoder.Event) *decoder.Event {
 	ev.Relation.Source, ev.Relation.Name, ev.Relation.OID = source, name, uint32(10+source)
 	return ev
 }
@@ -30,7 +30,7 @@ func newSources(t *testing.T, changes ...func(*Config)) *Router {
 	return r
 }
 
-// Each table has a mapping of its own, however its rows come between those of others, and whatever the caches hold.
+// Each table has its own mapping, for any order of rows and any state of the caches.
 func TestSources(t *testing.T) {
 	r := newSources(t,
 		func(c *Config) {
@@ -43,9 +43,9 @@ func TestSources(t *testing.T) {
 		},
 		func(c *Config) { c.Format, c.UpdateIsPoison = FormatEnvelope, true },
 	)
-	a := of(0, "orders", outbox("aggregate_type", "order_v1", "payload", "p"))
-	b := of(1, "users", row("body:3802", nil, "who", "w", "kind", "order_v1", "no:20", "7"))
-	c := of(2, "third", outbox())
+	a := inTable(0, "orders", outbox("aggregate_type", "order_v1", "payload", "p"))
+	b := inTable(1, "users", row("body:3802", nil, "who", "w", "kind", "order_v1", "no:20", "7"))
+	c := inTable(2, "third", outbox())
 	const id = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 	var rec Record
 	for range 3 {
@@ -67,7 +67,7 @@ func TestSources(t *testing.T) {
 			}
 		}
 	}
-	// Which updates are poison is each table's own.
+	// Each table has its own policy for updates.
 	for _, ev := range []*decoder.Event{a, b, c} {
 		ev.Update = true
 		if got, want := r.Skips(ev), ev != c; got != want {
@@ -83,8 +83,8 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// Ids that are not unique among tables are refused where their records may meet.
-func TestClashOfIDs(t *testing.T) {
+// Ids that may be equal in two tables are refused if records of both tables may be in the same topic.
+func TestConflictingIDs(t *testing.T) {
 	idle := func(*Config) {}
 	for _, c := range []struct {
 		name    string
@@ -123,8 +123,8 @@ func TestClashOfIDs(t *testing.T) {
 				}
 				return s
 			}
-			a := of(0, "orders", outbox(column(c.aID), "1")).Relation
-			b := of(1, "users", outbox(column(c.bID), "1")).Relation
+			a := inTable(0, "orders", outbox(column(c.aID), "1")).Relation
+			b := inTable(1, "users", outbox(column(c.bID), "1")).Relation
 			look := r.Bind
 			switch way {
 			case "catalog":
@@ -147,13 +147,12 @@ func TestClashOfIDs(t *testing.T) {
 	}
 }
 
-// Types that cannot serve are refused when the relation is announced, and before, when the catalogs are looked at; a column
-// that is missing there is not.
+// Unsuitable types are refused by Bind and by Fits. Fits accepts a missing column.
 func TestTypesOfRoles(t *testing.T) {
 	for _, c := range []struct {
 		column string
 		change func(*Config)
-		want   string // "": it can serve
+		want   string // "": suitable
 	}{
 		{"id:17", nil, `column "id" (named by route.id) is bytea`},
 		{"aggregate_type:17", nil, `column "aggregate_type" (named by route.topic) is bytea`},

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The types that a timestamp, a partition or a trace can have, in pg_type, the same on every server.
+// OIDs of types in pg_type, which are the same on every server.
 const (
 	int8OID        = 20
 	int2OID        = 21
@@ -26,8 +26,7 @@ var (
 	errRange = errors.New("is before 1970 or after the year 2261")
 )
 
-// millis reads a timestamp as PostgreSQL prints it with DateStyle ISO and TimeZone UTC, or a number since 1970, as
-// milliseconds, cut off.
+// millis converts a timestamp as printed with DateStyle ISO and TimeZone UTC, or a number since 1970, to milliseconds, truncated.
 func millis(text []byte, oid uint32) (ms int64, err error) {
 	switch oid {
 	case timestamptzOID, timestampOID:
@@ -41,12 +40,12 @@ func millis(text []byte, oid uint32) (ms int64, err error) {
 	return ms, err
 }
 
-// timesEnd is 2262-01-01 in milliseconds. Within it, and after 1970, neither a time nor the distance of two in one batch exceeds the
-// nanoseconds that the Kafka client counts in: later ones, such as 9999-12-31, would go out as times before 1970, and brokers take them.
+// timesEnd is 2262-01-01 in milliseconds. The Kafka client counts in nanoseconds, which cannot represent later times: 9999-12-31 would
+// be sent as a time before 1970, and brokers would accept it.
 const timesEnd = 9_214_646_400_000
 
-// epochMillis reads a number since 1970. Its size, without what follows the point, says what it counts: extract(epoch …) is
-// numeric, and so is a thousand times that.
+// epochMillis converts a number since 1970 to milliseconds. The size of the integral part decides the unit: seconds, milliseconds or
+// microseconds.
 func epochMillis(s string) (int64, error) {
 	whole, fraction, _ := strings.Cut(s, ".") // numeric is printed without an exponent
 	n, err := strconv.ParseInt(whole, 10, 64)
@@ -69,7 +68,7 @@ func epochMillis(s string) (int64, error) {
 	return 0, errRange
 }
 
-// A number of seconds below the first reaches to the year 5138, one of milliseconds at or above it begins in March 1973.
+// Seconds below secondsBelow reach to the year 5138; milliseconds of at least secondsBelow begin in March 1973.
 const (
 	secondsBelow = 100_000_000_000
 	millisBelow  = secondsBelow * 1000
@@ -91,7 +90,7 @@ func calendarMillis(s string, zoned bool) (int64, error) {
 	return 0, errRange
 }
 
-// partitionNumber reads what a partition column holds.
+// partitionNumber parses the value of a partition column.
 func partitionNumber(text []byte) (int32, bool) {
 	n, err := strconv.ParseInt(string(text), 10, 64)
 	if err != nil || n < 0 || n > math.MaxInt32 {

@@ -11,7 +11,7 @@ import (
 // maxTopic is Kafka's limit for the length of a topic's name.
 const maxTopic = 249
 
-// part is a piece of a template: literal text, or, if it is not empty, the name of a role or column.
+// part is a part of a template: literal text or, if name is not empty, the name of a role or column.
 type part struct {
 	literal string
 	name    string
@@ -44,14 +44,14 @@ func parseTemplate(s string) ([]part, error) {
 	return parts, nil
 }
 
-// topicTemplate is parseTemplate for what makes a topic.
+// topicTemplate parses and checks the template of a topic.
 func topicTemplate(s string) ([]part, error) {
 	parts, err := parseTemplate(s)
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range parts {
-		if i := illegal([]byte(p.literal)); i >= 0 {
+		if i := illegalByte([]byte(p.literal)); i >= 0 {
 			return nil, fmt.Errorf("template %q: character %q is not allowed in a topic", s, p.literal[i])
 		}
 	}
@@ -63,8 +63,8 @@ func topicTemplate(s string) ([]part, error) {
 	return parts, nil
 }
 
-// illegal returns the index of the first byte that Kafka does not allow in a topic's name, or -1.
-func illegal(b []byte) int {
+// illegalByte returns the index of the first byte that Kafka does not allow in a topic's name, or -1.
+func illegalByte(b []byte) int {
 	for i, c := range b {
 		switch {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == '-':
@@ -75,7 +75,7 @@ func illegal(b []byte) int {
 	return -1
 }
 
-// checkTopic says what is wrong with a topic's name, or "".
+// checkTopic returns what is wrong with a topic's name, or "".
 func checkTopic(b []byte) string {
 	switch {
 	case len(b) == 0:
@@ -85,32 +85,32 @@ func checkTopic(b []byte) string {
 	case string(b) == "." || string(b) == "..":
 		return fmt.Sprintf("the topic cannot be %q", b)
 	}
-	if i := illegal(b); i >= 0 {
+	if i := illegalByte(b); i >= 0 {
 		_, n := utf8.DecodeRune(b[i:])
 		return fmt.Sprintf("the topic %s has the illegal character %s", printable(b), printable(b[i:i+n]))
 	}
 	return ""
 }
 
-// internalPrefix begins the names of topics that are Kafka's own.
+// internalPrefix is the prefix of Kafka's internal topics.
 const internalPrefix = "__"
 
-// noTarget says why no event goes to a topic that has a legal name, or "".
-func (c *Config) noTarget(topic string) string {
+// targetProblem returns why a topic with a legal name cannot take events, or "".
+func (c *Config) targetProblem(topic string) string {
 	switch {
 	case topic == "":
 		return ""
 	case topic == c.PositionTopic:
 		return fmt.Sprintf("the topic %q takes no events, because it holds position records: route them to another topic, or set delivery.position_topic to another", topic)
-	case topic == c.LetterTopic:
+	case topic == c.DeadLetterTopic:
 		return fmt.Sprintf("the topic %q takes no events, because it holds dead letters: route them to another topic, or set poison.topic to another", topic)
 	case strings.HasPrefix(topic, internalPrefix):
-		return fmt.Sprintf("the topic %q takes no events: names that begin with %s are those of Kafka's own topics", topic, internalPrefix)
+		return fmt.Sprintf("the topic %q takes no events: names that begin with %s are reserved for Kafka's internal topics", topic, internalPrefix)
 	}
 	return ""
 }
 
-// printable quotes a value of a row, cut to what fits into a line.
+// printable quotes a value of a row, truncated by clip.
 func printable(b []byte) string {
 	if c := clip(b); len(c) < len(b) {
 		return strconv.QuoteToASCII(string(c)) + "…"
@@ -118,7 +118,7 @@ func printable(b []byte) string {
 	return strconv.QuoteToASCII(string(b))
 }
 
-// clip cuts b, between characters, to a length for a line.
+// clip truncates b to 80 bytes, between characters.
 func clip(b []byte) []byte {
 	const most = 80
 	if len(b) <= most {

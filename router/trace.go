@@ -11,9 +11,8 @@ const (
 	headerTracestate  = "tracestate"
 )
 
-// traceContext makes headers of the trace context in a column like Debezium's tracingspancontext: the text of Java
-// properties, as an application's tracer has stored them. Other properties are no concern of the record. What cannot be
-// understood gives no header: a lost trace is no reason to stop events.
+// traceContext sets headers from the trace context in a column like Debezium's tracingspancontext, whose text is Java properties. It
+// ignores other properties. Invalid text gives no header, because a lost trace must not stop events.
 func (r *Router) traceContext(text []byte, rec *Record) {
 	for len(text) > 0 {
 		var key, value []byte
@@ -29,14 +28,14 @@ func (r *Router) traceContext(text []byte, rec *Record) {
 	}
 }
 
-// property is a value without its escapes.
+// property returns a value without its escapes.
 func (r *Router) property(value []byte) []byte {
 	if bytes.IndexByte(value, '\\') < 0 {
 		return value[:len(value):len(value)]
 	}
 	start := len(r.scratch)
 	r.scratch = appendProperty(r.scratch, value)
-	return r.since(start)
+	return r.scratchFrom(start)
 }
 
 const (
@@ -44,8 +43,7 @@ const (
 	propertyEnd   = "\r\n"
 )
 
-// cutProperty takes a key and a value, with their escapes, from the front of Java properties; both are empty for a
-// comment and a blank line.
+// cutProperty returns the first key and value of Java properties, with their escapes. Both are empty for a comment and a blank line.
 func cutProperty(text []byte) (key, value, rest []byte) {
 	text = bytes.TrimLeft(text, propertySpace+propertyEnd)
 	if len(text) > 0 && (text[0] == '#' || text[0] == '!') {
@@ -53,7 +51,7 @@ func cutProperty(text []byte) (key, value, rest []byte) {
 		return nil, nil, rest
 	}
 	line, rest := cutLine(text, true)
-	end := bytes.IndexAny(line, "=:"+propertySpace) // escaped or not: a key with a backslash is none of ours
+	end := bytes.IndexAny(line, "=:"+propertySpace) // escapes are ignored: our keys have no backslash
 	if end < 0 {
 		end = len(line)
 	}
@@ -64,7 +62,7 @@ func cutProperty(text []byte) (key, value, rest []byte) {
 	return key, value, rest
 }
 
-// cutLine takes a line without its end. If a backslash stands before the end and escapes count, the line goes on.
+// cutLine returns the first line without its end. With escapes, a backslash before the end of the line continues it.
 func cutLine(text []byte, escapes bool) (line, rest []byte) {
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
@@ -79,7 +77,7 @@ func cutLine(text []byte, escapes bool) (line, rest []byte) {
 	return text, nil
 }
 
-// appendProperty appends what a value with escapes stands for.
+// appendProperty appends a value, replacing its escapes.
 func appendProperty(dst, value []byte) []byte {
 	for i := 0; i < len(value); i++ {
 		c := value[i]
@@ -99,13 +97,13 @@ func appendProperty(dst, value []byte) []byte {
 			c = '\r'
 		case 'f':
 			c = '\f'
-		case '\r', '\n': // the line goes on behind the next one's white space
+		case '\r', '\n': // the line continues after the white space of the next one
 			for i+1 < len(value) && strings.IndexByte(propertySpace+propertyEnd, value[i+1]) >= 0 {
 				i++
 			}
 			continue
 		case 'u':
-			if i+4 < len(value) && isHex(value[i+1:i+5]) { // a trace context is ASCII: half a surrogate pair means nothing in it
+			if i+4 < len(value) && isHex(value[i+1:i+5]) { // surrogate pairs need no care: a trace context is ASCII
 				dst = appendUnescaped(dst, value[i-1:i+5])
 				i += 4
 				continue

@@ -10,8 +10,8 @@ import (
 
 const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-// traced is a row with a column of its own for the trace.
-func traced(text any, headers string) *decoder.Event {
+// traceRow returns a row with a column for the trace context.
+func traceRow(text any, headers string) *decoder.Event {
 	ev, more := outbox("payload", "1", "headers", headers), row("tracingspancontext", text)
 	ev.Relation.Columns = append(ev.Relation.Columns, more.Relation.Columns...)
 	ev.Values = append(ev.Values, more.Values...)
@@ -32,7 +32,7 @@ func TestTraceContext(t *testing.T) {
 		{"! traceparent=x\\\r\n  traceparent : " + traceparent + "\r\nuber-trace-id=1", `{}`, parent},
 		{"traceparent\t" + traceparent, `{}`, parent},
 		{"traceparent=00-\\\n  \t0af7651916cd43dd8448eb211c80319c\\\r\n-b7ad6b7169203331-01", `{}`, parent},
-		{"traceparent=x\ntraceparent=" + traceparent, `{}`, parent}, // the last one counts, as in Java
+		{"traceparent=x\ntraceparent=" + traceparent, `{}`, parent}, // the last one is used, as in Java
 		{`tracestate=a=1=2 : \u0041\u00e9\t\n\r\f\q\\`, `{}`, " tracestate=\"a=1=2 : Aé\\t\\n\\r\\fq\\\\\""},
 		{`tracestate=\u00g1\u12` + "\\", `{}`, ` tracestate="u00g1u12"`},
 		{`tracestate=\ud83dx`, `{}`, " tracestate=\"\ufffdx\""},
@@ -43,11 +43,11 @@ func TestTraceContext(t *testing.T) {
 		{"\n \n", `{}`, ``},
 		{"", `{"traceparent": "x"}`, ` traceparent="x"`},
 		{nil, `{"traceparent": "x"}`, ` traceparent="x"`},
-		{"traceparent=" + traceparent, `{"traceparent": "x", "a": "b"}`, ` a="b"` + parent}, // the column wins
+		{"traceparent=" + traceparent, `{"traceparent": "x", "a": "b"}`, ` a="b"` + parent}, // the column replaces the member
 	} {
 		r := newRouter(t, withTrace)
 		var rec Record
-		err := r.Route(traced(tt.text, tt.headers), testPos, &rec)
+		err := r.Route(traceRow(tt.text, tt.headers), testPos, &rec)
 		_, got, _ := strings.Cut(show(&rec), ` type="OrderPlaced"`)
 		if err != nil || got != tt.want {
 			t.Errorf("%q: %v\n got %s\nwant %s", tt.text, err, got, tt.want)
@@ -55,10 +55,10 @@ func TestTraceContext(t *testing.T) {
 	}
 }
 
-// Both members of the headers column and columns of their own go out as they are, and the envelope knows the trace.
+// traceparent and tracestate from the headers column and from columns are sent unchanged, and the envelope has the trace id.
 func TestTraceIsUnchanged(t *testing.T) {
 	const state = `vendor=a/b; "x"`
-	ev := traced(nil, `{"traceparent": "`+traceparent+`", "tracestate": "vendor=a/b; \"x\""}`)
+	ev := traceRow(nil, `{"traceparent": "`+traceparent+`", "tracestate": "vendor=a/b; \"x\""}`)
 	want := ` traceparent="` + traceparent + `" tracestate="vendor=a/b; \"x\""`
 	for _, change := range []func(*Config){withTrace, func(c *Config) {
 		c.PositionHeader, c.Columns.Headers = false, ""
@@ -69,9 +69,9 @@ func TestTraceIsUnchanged(t *testing.T) {
 		rel := *ev.Relation
 		rel.Columns = append(rel.Columns[:len(rel.Columns):len(rel.Columns)], columns.Relation.Columns...)
 		both.Relation, both.Values = &rel, append(both.Values[:len(both.Values):len(both.Values)], columns.Values...)
-		r, _ := enveloped(t, &both, func(c *Config) {
+		r, _ := envelopeRow(t, &both, func(c *Config) {
 			change(c)
-			only(map[string]string{"traceId": "{trace_id}"})(c)
+			onlyFields(map[string]string{"traceId": "{trace_id}"})(c)
 		})
 		var rec Record
 		err := r.Route(&both, testPos, &rec)
@@ -89,7 +89,7 @@ func TestTraceContextConfig(t *testing.T) {
 	if e, ok := errors.AsType[*MissingColumnError](r.Bind(outbox().Relation)); !ok || e.Column != "tracingspancontext" || e.Setting != "trace_context" {
 		t.Error(e)
 	}
-	ev := traced("", "{}")
+	ev := traceRow("", "{}")
 	ev.Relation.Columns[len(ev.Relation.Columns)-1].TypeOID = jsonbOID
 	if e, ok := errors.AsType[*MissingColumnError](r.Bind(ev.Relation)); !ok || !strings.Contains(e.Problem, "text or varchar") {
 		t.Error(e)
@@ -101,7 +101,7 @@ func TestTraceContextConfig(t *testing.T) {
 
 func TestTraceContextDoesNotAllocate(t *testing.T) {
 	r := newRouter(t, withTrace)
-	ev := traced("#x\ntraceparent="+traceparent+"\ntracestate=a\\=1\n", `{"traceparent": "x"}`)
+	ev := traceRow("#x\ntraceparent="+traceparent+"\ntracestate=a\\=1\n", `{"traceparent": "x"}`)
 	var rec Record
 	if n := testing.AllocsPerRun(1000, func() {
 		if err := r.Route(ev, testPos, &rec); err != nil {
@@ -112,7 +112,7 @@ func TestTraceContextDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// FuzzTraceContext: no text of a column panics, and a plain value comes out as it is.
+// FuzzTraceContext: no text causes a panic, and a value without escapes is unchanged.
 func FuzzTraceContext(f *testing.F) {
 	f.Add("#x\n", traceparent)
 	f.Add("a\\", "b\\u00")
@@ -120,7 +120,7 @@ func FuzzTraceContext(f *testing.F) {
 	f.Fuzz(func(t *testing.T, before, value string) {
 		r := newRouter(t, withTrace)
 		var rec Record
-		if err := r.Route(traced(before+"\n"+"\ntraceparent="+value, "{}"), testPos, &rec); err != nil {
+		if err := r.Route(traceRow(before+"\n"+"\ntraceparent="+value, "{}"), testPos, &rec); err != nil {
 			t.Fatal(err)
 		}
 		if value == "" || strings.ContainsAny(value, "\\\r\n \t\f") || value[0] == '=' || value[0] == ':' || strings.HasSuffix(before, "\\") {

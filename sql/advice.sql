@@ -1,14 +1,14 @@
--- Offered, not executed.
+-- Suggestions, not executed.
 --
--- pg_hba.conf: this one database, one network, TLS; and no line with the database "replication", which logical decoding
--- does not need and base backups do:
---     hostssl  {{ if .Database }}{{ hba .Database }}{{ else }}<database>{{ end }}  {{ hba .Role }}  {{ if .Network }}{{ comment .Network }}{{ else }}<network>{{ end }}  scram-sha-256
+-- pg_hba.conf: allow one database and one network, with TLS. The daemon needs no line for the database "replication", which is for base
+-- backups:
+--     hostssl  {{ if .Database }}{{ hbaName .Database }}{{ else }}<database>{{ end }}  {{ hbaName .Role }}  {{ if .Network }}{{ comment .Network }}{{ else }}<network>{{ end }}  scram-sha-256
 --
--- Everybody who can connect may write messages of any size into the WAL, for every slot of this database to decode
-{{- if .Messages }}, and
--- events with them. Leave that to those who are to:
+-- Every role that can connect may write messages of any size into the WAL, and every slot of this database decodes them
+{{- if .Messages }}.
+-- The events are such messages, so allow this only to the roles that write events:
 {{- else }}.
--- If nothing of yours uses that:
+-- If no application uses logical messages:
 {{- end }}
 --     REVOKE EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(boolean, text, text{{ if .EmitFlush }}, boolean{{ end }}) FROM PUBLIC;
 --     REVOKE EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(boolean, text, bytea{{ if .EmitFlush }}, boolean{{ end }}) FROM PUBLIC;

@@ -1,2 +1,2 @@
--- The table and the role stay: they may hold what others need.
+-- The table and the role are not dropped, because they may still be in use.
 DROP PUBLICATION IF EXISTS {{ ident .Publication }};

@@ -1,6 +1,6 @@
 {{- if .MessageFunction -}}
--- Offered: writes an event as a logical message, in the transaction of whoever calls it, and returns the event's id. There
--- is no row to be cleaned up, nor one to look at later. Bytes of the record are those that a row of jsonb would give.
+-- Optional: writes an event as a logical message, in the caller's transaction, and returns the event's id. There is no row to delete
+-- or to query later. The record has the same bytes as one from a table with jsonb columns.
 CREATE OR REPLACE FUNCTION {{ table .FunctionSchema "outbox_emit" }}(
     aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb DEFAULT '{}'
 ) RETURNS uuid LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $outbox_emit$
@@ -25,7 +25,7 @@ BEGIN
 END
 $outbox_emit$;
 {{- else -}}
--- Offered: writes an event as a row of the outbox, in the transaction of whoever calls it, and returns the event's id.
+-- Optional: writes an event as a row of the outbox, in the caller's transaction, and returns the event's id.
 CREATE OR REPLACE FUNCTION {{ table .FunctionSchema "outbox_emit" }}(
     aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb DEFAULT '{}'
 ) RETURNS uuid LANGUAGE plpgsql AS $outbox_emit$
@@ -36,7 +36,7 @@ BEGIN
     IF jsonb_typeof(headers) <> 'object' THEN
         RAISE EXCEPTION 'outbox_emit: headers is no JSON object' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    INSERT INTO {{ table .Of.Schema .Of.Name }} ({{ ident .Of.Columns.ID }}, {{ ident .Of.Columns.AggregateType }}, {{ ident .Of.Columns.AggregateID }}, {{ ident .Of.Columns.EventType }}, {{ ident .Of.Columns.Payload }}, {{ ident .Of.Columns.Headers }})
+    INSERT INTO {{ table .Table.Schema .Table.Name }} ({{ ident .Table.Columns.ID }}, {{ ident .Table.Columns.AggregateType }}, {{ ident .Table.Columns.AggregateID }}, {{ ident .Table.Columns.EventType }}, {{ ident .Table.Columns.Payload }}, {{ ident .Table.Columns.Headers }})
     VALUES (id, aggregate_type, aggregate_id, event_type, payload, coalesce(headers, '{}'));
     RETURN id;
 END

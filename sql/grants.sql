@@ -1,7 +1,7 @@
 {{ if .Tables -}}
--- SELECT on {{ if .Single }}this one table{{ else }}these tables{{ end }} is for the daemon's checks; the events themselves come from the WAL.
+-- SELECT on {{ if .Single }}this table{{ else }}these tables{{ end }} is for the daemon's checks. The events come from the WAL.
 {{- else -}}
--- The daemon needs no right to any table: its events are logical messages.
+-- The daemon needs no privilege on any table, because its events are logical messages.
 {{- end }}
 {{- if .Database }}
 GRANT CONNECT ON DATABASE {{ ident .Database }} TO {{ ident .Role }};

@@ -1,8 +1,8 @@
--- The slot, in a transaction of its own and after the publication. From here on the server keeps all WAL that the
--- daemon has not confirmed: start the daemon soon, watch the slot, and set max_slot_wal_keep_size as the last resort.
+-- The slot, in its own transaction and after the publication. From now on the server retains all WAL that the daemon has not
+-- confirmed: start the daemon soon, monitor the slot, and set max_slot_wal_keep_size as a limit.
 --
--- Creating it waits for every open transaction that has written, in any database of this server; idle ones count too.
--- The timeouts end the wait instead of the transactions; nothing is left behind then, try again later.
+-- Creating the slot waits for all open transactions that have written, in any database of this server, even if they are idle.
+-- The timeouts limit the wait. After a timeout there is no slot: try again later.
 {{- if .Failover }}
 -- failover: a standby with sync_replication_slots keeps a copy, so that a failover of the server loses no event.
 {{- end }}

@@ -1,8 +1,8 @@
-// Package sql is the SQL that sets a database up for outboxcdc, and takes it down again.
+// Package sql renders the SQL that sets up a database for outboxcdc, and the SQL that removes the setup.
 //
-// The .sql files beside this one are what a DBA reads; they are embedded, and this package only fills in names, quoted,
-// and what differs between server versions. It promises that nothing in it carries a password, that a name cannot break
-// out of its place, and that the outbox table is never dropped. Executing it is left to `outboxcdc setup apply`.
+// The statements are in the embedded .sql files, which are templates. The package fills in quoted names and the differences between
+// server versions. It guarantees that no statement has a password, that a name cannot inject SQL, and that the outbox table is never
+// dropped. `outboxcdc setup apply` executes the statements.
 package sql
 
 import (
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// The server versions that the statements are known to work on.
+// The supported server versions.
 const (
 	MinMajor = 14
 	MaxMajor = 18
@@ -26,25 +26,25 @@ const failoverMajor = 17
 
 // Params are the names to fill in, unquoted, as the catalog has them.
 type Params struct {
-	Database    string // "" when it is not known: then whatever database the statements are run in
+	Database    string // "" means the database in which the statements are run
 	Role        string
 	Tables      []Table
 	Messages    string // prefix of the logical messages that are events; "" for none
 	Publication string
 	Slot        string
-	RDS         bool          // of Amazon: the attribute REPLICATION cannot be granted, and membership in rds_replication stands for it
+	RDS         bool          // Amazon RDS: membership in rds_replication replaces the attribute REPLICATION
 	Timeout     time.Duration // how long creating the slot may wait for open transactions
-	Network     string        // for the offered pg_hba.conf line; "" leaves a placeholder
+	Network     string        // for the suggested pg_hba.conf line; "" means a placeholder
 }
 
 // Table is an outbox.
 type Table struct {
 	Schema, Name string
 	Columns      Columns
-	Partitioned  bool // it is the root of a partitioned table
+	Partitioned  bool // the table is the root of a partitioned table
 }
 
-// String is the qualified name, quoted.
+// String returns the qualified name, quoted.
 func (t *Table) String() string { return ident(t.Schema) + "." + ident(t.Name) }
 
 // Columns are the names of the table's columns; "" means the table has no such column.
@@ -63,23 +63,23 @@ const (
 	Advice      = "advice"
 )
 
-// FunctionName is what the offered function is called.
+// FunctionName is the name of the suggested function.
 const FunctionName = "outbox_emit"
 
-// functionQuote delimits its body.
-const functionQuote = "$outbox_emit$"
+// bodyDelimiter delimits the body of the function.
+const bodyDelimiter = "$outbox_emit$"
 
 // Statement is one step: SQL text with its comments, ready for a simple query.
 type Statement struct {
-	Name string `json:"name"`
-	Of   string `json:"of,omitempty"` // of a table: which one, quoted
-	SQL  string `json:"sql"`
+	Name  string `json:"name"`
+	Table string `json:"of,omitempty"` // quoted name of the table, for the statement of a table
+	SQL   string `json:"sql"`
 }
 
-// Statements are steps in the order in which they have to be run.
+// Statements are steps in the order of execution.
 type Statements []Statement
 
-// String is the steps as one script for psql.
+// String returns the steps as one script for psql.
 func (s Statements) String() string {
 	var parts []string
 	for _, st := range s {
@@ -88,19 +88,18 @@ func (s Statements) String() string {
 	return strings.Join(parts, "\n")
 }
 
-// Get is the step of that name, for a table all of them, "" if there is none.
+// Get returns the SQL of the steps with that name, "" if there is none.
 func (s Statements) Get(name string) string {
-	var of Statements
+	var named Statements
 	for _, st := range s {
 		if st.Name == name {
-			of = append(of, st)
+			named = append(named, st)
 		}
 	}
-	return of.String()
+	return named.String()
 }
 
-// Setup renders role, tables, grants, publication, slot, and the function and the advice that are only offered, for
-// servers of one major version.
+// Setup renders role, tables, grants, publication and slot, and the optional function and advice, for one major version.
 func Setup(p Params, serverMajor int) (Statements, error) {
 	if serverMajor < MinMajor || serverMajor > MaxMajor {
 		return nil, fmt.Errorf("render setup SQL: PostgreSQL %d is not supported, only %d to %d", serverMajor, MinMajor, MaxMajor)
@@ -116,10 +115,10 @@ func Teardown(p Params) (Statements, error) {
 //go:embed *.sql
 var files embed.FS
 
-// view is what the templates see.
+// view is the data of the templates.
 type view struct {
 	Params
-	Of                  Table // of a table's own step, and of the function
+	Table               Table // for the step of a table, and for the function
 	Failover, EmitFlush bool
 	TimeoutMillis       int64
 }
@@ -134,12 +133,12 @@ func render(p Params, major int, names []string, prefix string) (Statements, err
 		switch {
 		case strings.ContainsRune(n, 0):
 			return nil, fmt.Errorf("render setup SQL: the name %q contains a NUL, which PostgreSQL cannot store", n)
-		case strings.Contains(n, functionQuote):
-			return nil, fmt.Errorf("render setup SQL: the name %q contains %s, which ends the body of a function", n, functionQuote)
+		case strings.Contains(n, bodyDelimiter):
+			return nil, fmt.Errorf("render setup SQL: the name %q contains %s, which ends the body of a function", n, bodyDelimiter)
 		}
 	}
 	t, err := template.New("").Funcs(template.FuncMap{
-		"ident": ident, "literal": literal, "comment": comment, "hba": hba,
+		"ident": ident, "literal": literal, "comment": comment, "hbaName": hbaName,
 		"table": func(schema, name string) string { return ident(schema) + "." + ident(name) },
 	}).ParseFS(files, "*.sql")
 	if err != nil {
@@ -150,21 +149,21 @@ func render(p Params, major int, names []string, prefix string) (Statements, err
 		TimeoutMillis: max(1, p.Timeout.Milliseconds()), // 0 would mean: wait for ever
 	}
 	var out Statements
-	step := func(name, of string, v view) error {
+	step := func(name, table string, v view) error {
 		var b strings.Builder
 		if err := t.ExecuteTemplate(&b, prefix+name+".sql", v); err != nil {
 			return fmt.Errorf("render the embedded SQL: %w", err)
 		}
-		out = append(out, Statement{Name: name, Of: of, SQL: b.String()})
+		out = append(out, Statement{Name: name, Table: table, SQL: b.String()})
 		return nil
 	}
 	for _, name := range names {
 		switch {
 		case name == Outbox:
 			for _, table := range p.Tables {
-				of := v
-				of.Of = table
-				if err := step(name, table.String(), of); err != nil {
+				v := v
+				v.Table = table
+				if err := step(name, table.String(), v); err != nil {
 					return nil, err
 				}
 			}
@@ -172,7 +171,7 @@ func render(p Params, major int, names []string, prefix string) (Statements, err
 		case name == Function && !p.HasFunction():
 			continue
 		case name == Function && v.Single():
-			v.Of = p.Tables[0]
+			v.Table = p.Tables[0]
 		}
 		if err := step(name, "", v); err != nil {
 			return nil, err
@@ -181,15 +180,15 @@ func render(p Params, major int, names []string, prefix string) (Statements, err
 	return out, nil
 }
 
-// Single: there is one table, and the function is for it.
+// Single reports whether there is exactly one table.
 func (v view) Single() bool { return len(v.Tables) == 1 }
 
-// AnyPartitioned: rows are to be published under the names of roots.
+// AnyPartitioned reports whether any table is partitioned.
 func (v view) AnyPartitioned() bool {
 	return slices.ContainsFunc(v.Tables, func(t Table) bool { return t.Partitioned })
 }
 
-// Schemas are those of the tables, each once.
+// Schemas returns the schemas of the tables, each once.
 func (v view) Schemas() (out []string) {
 	for _, t := range v.Tables {
 		if !slices.Contains(out, t.Schema) {
@@ -199,7 +198,7 @@ func (v view) Schemas() (out []string) {
 	return out
 }
 
-// FunctionSchema is where the function goes.
+// FunctionSchema returns the schema of the function.
 func (v view) FunctionSchema() string {
 	if len(v.Tables) > 0 {
 		return v.Tables[0].Schema
@@ -207,11 +206,10 @@ func (v view) FunctionSchema() string {
 	return "public"
 }
 
-// MessageFunction: the function writes messages.
+// MessageFunction reports whether the function writes messages.
 func (v view) MessageFunction() bool { return v.Messages != "" && !v.Single() }
 
-// HasFunction reports whether there is a function to offer: for the messages, or for the one table if it has a column for
-// each argument.
+// HasFunction reports whether there is a function: for messages, or for a single table that has a column for each argument.
 func (p Params) HasFunction() bool {
 	if len(p.Tables) != 1 {
 		return p.Messages != ""
@@ -222,7 +220,7 @@ func (p Params) HasFunction() bool {
 	return all[0] != "" && len(slices.Compact(all)) == 6
 }
 
-// FunctionSchema is where the function goes.
+// FunctionSchema returns the schema of the function.
 func (p Params) FunctionSchema() string { return view{Params: p}.FunctionSchema() }
 
 // column is a line of CREATE TABLE.
@@ -231,23 +229,23 @@ type column struct {
 	Last       bool
 }
 
-// Bounds of the bundled table's columns, in bytes as the server prints them. The server cannot send a value that it prints in more
-// than 1 GB, and a role that may insert could stop delivery with one; a daemon needs three times the largest row as memory. What an
-// outbox needs is far below: Kafka's default for a record is 1 MiB.
+// Maximum sizes of the bundled table's columns, in bytes as the server prints them. The server cannot send a value that it prints in
+// more than 1 GB, so such a value would stop delivery, and the daemon needs memory for three times the largest row. Kafka's default
+// limit of a record is 1 MiB.
 const (
 	maxText    = 64 << 10
 	maxHeaders = 1 << 20
 	maxPayload = 16 << 20
 )
 
-// TableColumns is the default layout under the configured names. One name may serve for two purposes; it is created once.
+// TableColumns returns the columns of the bundled layout with the configured names. A name that is used twice is one column.
 func (v view) TableColumns() []column {
-	c := v.Of.Columns
+	c := v.Table.Columns
 	text := func(name string) string {
 		return fmt.Sprintf("text NOT NULL CHECK (octet_length(%s) <= %d)", ident(name), maxText)
 	}
-	printed := func(name string, most int) string {
-		return fmt.Sprintf(" CHECK (octet_length(%s::text) <= %d)", ident(name), most)
+	sizeCheck := func(name string, limit int) string {
+		return fmt.Sprintf(" CHECK (octet_length(%s::text) <= %d)", ident(name), limit)
 	}
 	var out []column
 	seen := map[string]bool{"": true}
@@ -256,8 +254,8 @@ func (v view) TableColumns() []column {
 		{Name: c.AggregateType, Type: text(c.AggregateType)},
 		{Name: c.AggregateID, Type: text(c.AggregateID)},
 		{Name: c.EventType, Type: text(c.EventType)},
-		{Name: c.Payload, Type: "jsonb" + printed(c.Payload, maxPayload)},
-		{Name: c.Headers, Type: "jsonb NOT NULL DEFAULT '{}'" + printed(c.Headers, maxHeaders)},
+		{Name: c.Payload, Type: "jsonb" + sizeCheck(c.Payload, maxPayload)},
+		{Name: c.Headers, Type: "jsonb NOT NULL DEFAULT '{}'" + sizeCheck(c.Headers, maxHeaders)},
 		{Name: "created_at", Type: "timestamptz NOT NULL DEFAULT now()"},
 	} {
 		if !seen[col.Name] {
@@ -269,7 +267,7 @@ func (v view) TableColumns() []column {
 	return out
 }
 
-// ident quotes an identifier, always: what needs no quotes now may be a keyword in the next version.
+// ident quotes an identifier. It always quotes, because the name may be a keyword in a later version.
 func ident(name string) string {
 	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
 }
@@ -283,13 +281,13 @@ func literal(s string) string {
 	return q
 }
 
-// comment makes a name safe inside a -- comment, which ends at a line break.
+// comment removes the line breaks of a name in a -- comment, which would end the comment.
 func comment(s string) string {
 	return strings.NewReplacer("\n", " ", "\r", " ").Replace(s)
 }
 
-// hba writes a name for pg_hba.conf: in quotes if it is more than a plain word, or a word that means something there.
-func hba(name string) string {
+// hbaName formats a name for pg_hba.conf. It quotes names with special characters and keywords of pg_hba.conf.
+func hbaName(name string) string {
 	plain := name != ""
 	for _, r := range name {
 		if r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9') {

@@ -20,21 +20,21 @@ func defaults() Params {
 
 var bundled = Columns{"id", "aggregate_type", "aggregate_id", "event_type", "payload", "headers"}
 
-// several tables, one of them partitioned, and messages beside them.
-func several() Params {
+// severalTables has several tables, one of them partitioned, and messages.
+func severalTables() Params {
 	p := defaults()
 	p.Tables = append(p.Tables, Table{Schema: "sales", Name: "events", Columns: bundled, Partitioned: true}, Table{Schema: "sales", Name: "more", Columns: bundled})
 	p.Messages = "it's"
 	return p
 }
 
-func messages() Params {
+func messageParams() Params {
 	p := defaults()
 	p.Tables, p.Messages = nil, "outboxcdc"
 	return p
 }
 
-func odd() Params {
+func oddNames() Params {
 	return Params{
 		Role: `Out"box`, Publication: `p"; DROP TABLE x; --`, Slot: "s_1", Timeout: 1500 * time.Millisecond, Network: "10.0.0.0/8",
 		Tables: []Table{{
@@ -44,25 +44,25 @@ func odd() Params {
 	}
 }
 
-// The whole text as a DBA gets it. Names that need quotes are in the second pair.
+// TestGolden compares the rendered SQL with testdata.
 func TestGolden(t *testing.T) {
-	for name, p := range map[string]Params{"default": defaults(), "odd": odd(), "several": several(), "messages": messages()} {
+	for name, p := range map[string]Params{"default": defaults(), "odd": oddNames(), "several": severalTables(), "messages": messageParams()} {
 		for _, major := range []int{14, 17} {
 			st, err := Setup(p, major)
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden(t, fmt.Sprintf("testdata/setup_%s_%d.sql", name, major), st.String())
+			compareGolden(t, fmt.Sprintf("testdata/setup_%s_%d.sql", name, major), st.String())
 		}
 		st, err := Teardown(p)
 		if err != nil {
 			t.Fatal(err)
 		}
-		golden(t, fmt.Sprintf("testdata/teardown_%s.sql", name), st.String())
+		compareGolden(t, fmt.Sprintf("testdata/teardown_%s.sql", name), st.String())
 	}
 }
 
-func golden(t *testing.T, file, got string) {
+func compareGolden(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
@@ -105,7 +105,7 @@ func TestRules(t *testing.T) {
 		t.Errorf("teardown drops too much:\n%s", script)
 	}
 	p := defaults()
-	for _, bad := range []string{"a\x00", "a" + functionQuote} {
+	for _, bad := range []string{"a\x00", "a" + bodyDelimiter} {
 		p.Tables[0].Columns.Payload = bad
 		if _, err := Setup(p, 17); err == nil {
 			t.Errorf("%q was accepted", bad)
@@ -113,7 +113,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// A line that is not a comment must not carry what a name smuggles in.
+// A name cannot inject SQL outside of comments and quotes.
 func TestNamesStayInTheirPlace(t *testing.T) {
 	const evil = "x\n; DROP evil \\'; \"--"
 	p := Params{
@@ -141,10 +141,10 @@ func TestQuoting(t *testing.T) {
 		{"literal", literal(`it's`), `'it''s'`},
 		{"literal with a backslash", literal(`a\'`), `E'a\\'''`},
 		{"comment", comment("a\nb\rc"), "a b c"},
-		{"hba word", hba("shop_1"), "shop_1"},
-		{"hba odd name", hba("My\nShop"), `"My Shop"`},
-		{"hba keyword", hba("replication"), `"replication"`},
-		{"hba keyword", hba("all"), `"all"`},
+		{"hba word", hbaName("shop_1"), "shop_1"},
+		{"hba odd name", hbaName("My\nShop"), `"My Shop"`},
+		{"hba keyword", hbaName("replication"), `"replication"`},
+		{"hba keyword", hbaName("all"), `"all"`},
 	} {
 		if test.got != test.want {
 			t.Errorf("%s: %s, want %s", test.what, test.got, test.want)
@@ -152,7 +152,7 @@ func TestQuoting(t *testing.T) {
 	}
 }
 
-// outsideQuotes is a small lexer of SQL: it drops comments, "…", '…' and E'…'.
+// outsideQuotes removes comments, "…", '…' and E'…' from SQL.
 func outsideQuotes(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {

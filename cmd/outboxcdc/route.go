@@ -26,7 +26,7 @@ func routerConfigs(cfg *config.Config) []router.Config {
 	for i := range out {
 		out[i].PositionTopic = cfg.Delivery.PositionTopic
 		if letters {
-			out[i].LetterTopic = cfg.Poison.Topic
+			out[i].DeadLetterTopic = cfg.Poison.Topic
 		}
 	}
 	return out

@@ -82,7 +82,7 @@ func testMessagesAlone(t *testing.T, d *database, major string) {
 		t.Fatal(err)
 	}
 	d.exec(`CREATE ROLE app_` + d.name + ` LOGIN PASSWORD 'pw'`)
-	for line := range strings.Lines(out[strings.Index(out, "-- Offered, not executed"):]) {
+	for line := range strings.Lines(out[strings.Index(out, "-- Suggestions, not executed"):]) {
 		for _, statement := range []string{"REVOKE", "ALTER FUNCTION", "GRANT"} {
 			if _, rest, ok := strings.Cut(line, "--     "+statement); ok {
 				d.exec(strings.ReplaceAll(statement+rest, "…", "app_"+d.name))

@@ -118,7 +118,7 @@ func (a *adopter) read(ctx context.Context, session *kafka.Producer) error {
 	if err != nil {
 		return err
 	}
-	slot, id, err := a.source.Stand(ctx)
+	slot, id, err := a.source.SlotStatus(ctx)
 	if err != nil {
 		return err
 	}

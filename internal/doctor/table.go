@@ -17,8 +17,8 @@ import (
 type tableFacts struct {
 	*Table
 	exists      bool
-	usable      bool                // it is a table, and all its rows are published
-	unsent      *replication.Unsent // a partition with rows that are not published
+	usable      bool                              // it is a table, and all its rows are published
+	unsent      *replication.UnpublishedPartition // a partition with rows that are not published
 	partitioned bool
 	readable    bool // the role may read the table
 	oid         uint32
@@ -67,7 +67,7 @@ func (e *examination) readTable(ctx context.Context, t *Table, source int) (f ta
 	case persistence != "p":
 		return f, "unlogged", nil
 	}
-	if f.unsent, err = replication.UnsentPartition(ctx, e.conn, t.Schema, t.Name); err != nil {
+	if f.unsent, err = replication.FindUnpublishedPartition(ctx, e.conn, t.Schema, t.Name); err != nil {
 		return f, "", err
 	}
 	f.usable = f.unsent == nil

@@ -74,7 +74,7 @@ func (a *Apply) step(ctx context.Context, st sql.Statement) error {
 		exists bool
 	}{
 		sql.Role:        {"role " + p.Role, a.catalog.role},
-		sql.Outbox:      {"table " + st.Of, a.catalog.tables[st.Of]},
+		sql.Outbox:      {"table " + st.Table, a.catalog.tables[st.Table]},
 		sql.Grants:      {"grant to " + p.Role, a.catalog.grants},
 		sql.Publication: {"publication " + p.Publication, a.catalog.publication},
 		sql.Slot:        {"slot " + p.Slot, a.catalog.slot},

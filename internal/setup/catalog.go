@@ -140,7 +140,7 @@ func (c *catalog) checkTable(ctx context.Context, t *sql.Table) error {
 		c.problem("%s is unlogged or temporary, so its rows are not in the WAL: ALTER TABLE %s SET LOGGED", name, name)
 	}
 	if t.Partitioned {
-		unsent, err := replication.UnsentPartition(ctx, c.conn, t.Schema, t.Name)
+		unsent, err := replication.FindUnpublishedPartition(ctx, c.conn, t.Schema, t.Name)
 		if err != nil {
 			return fmt.Errorf("read the partitions of table %s: %w", name, err)
 		}

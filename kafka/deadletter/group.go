@@ -16,13 +16,13 @@ import (
 	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
-// hold is a membership in the group that excludes every other member.
+// hold is our membership in the group, which excludes every other member.
 type hold struct {
 	member     string
 	generation int32
-	heard      atomic.Int64 // when the last request was sent to which the coordinator agreed, in nanoseconds; 0: it has refused one
+	lastAgreed atomic.Int64 // when the last accepted request was sent, in nanoseconds; 0: the coordinator has refused a request
 	stop       chan struct{}
-	beating    sync.WaitGroup
+	heartbeats sync.WaitGroup
 }
 
 const (
@@ -33,8 +33,8 @@ const (
 )
 
 // errHoldLost ends a command: another process may change the handled offsets.
-var errHoldLost = errors.New("the group is not ours any more: its coordinator was out of reach for too long, or somebody has removed us; " +
-	"what was done since the last commit is not noted")
+var errHoldLost = errors.New("the group is not ours any more: its coordinator was out of reach for too long, or our member was removed; " +
+	"dead letters handled since the last commit are not recorded")
 
 // Hold keeps every other process from committing offsets until Close, or its error says which member prevents that. It reads the
 // group's offsets again: another process may have changed them.
@@ -62,8 +62,8 @@ func (l *Topic) Hold(ctx context.Context) error {
 		delete(members, h.member)
 		return failed(inUse(members))
 	}
-	h.beating.Go(l.beat)
-	if err := l.look(); err != nil {
+	h.heartbeats.Go(l.beat)
+	if err := l.readState(); err != nil {
 		return failed(err)
 	}
 	return nil
@@ -79,10 +79,10 @@ func inUse(members map[string]string) error {
 	if len(who) > 0 {
 		by = " by " + strings.Join(who, " and ")
 	}
-	return fmt.Errorf("it is in use%s: another dlq retry or drop, or somebody consumes with it; wait until that has ended (one that was killed counts for %s)", by, holdFor)
+	return fmt.Errorf("it is in use%s: another dlq retry or drop, or a consumer; wait until that has ended (a killed process counts for %s)", by, holdFor)
 }
 
-// join joins the group. Also with an error the hold has a member id, if the coordinator has given one.
+// join joins the group. The hold has a member id if the coordinator has assigned one, even with an error.
 func (l *Topic) join() (*hold, error) {
 	req := &sarama.JoinGroupRequest{
 		Version: 5, GroupId: l.group, SessionTimeout: int32(holdFor.Milliseconds()), RebalanceTimeout: int32(holdFor.Milliseconds()),
@@ -94,7 +94,7 @@ func (l *Topic) join() (*hold, error) {
 		return h, err
 	}
 	err := l.ask(func(b *sarama.Broker) error {
-		h.heard.Store(time.Now().UnixNano())
+		h.lastAgreed.Store(time.Now().UnixNano())
 		res, err := b.JoinGroup(req)
 		if err == nil && errors.Is(res.Err, sarama.ErrMemberIdRequired) { // repeated requests are then of the same member
 			req.MemberId = res.MemberId
@@ -125,7 +125,7 @@ func (l *Topic) join() (*hold, error) {
 	})
 }
 
-// codeOf is nil for no error.
+// codeOf returns code as an error, nil for ErrNoError.
 func codeOf(code sarama.KError) error {
 	if code == sarama.ErrNoError {
 		return nil
@@ -143,7 +143,7 @@ func (l *Topic) beat() {
 			return
 		case <-tick.C:
 		}
-		if l.heartbeat(); l.hold.heard.Load() == 0 {
+		if l.heartbeat(); l.hold.lastAgreed.Load() == 0 {
 			return
 		}
 	}
@@ -151,7 +151,7 @@ func (l *Topic) beat() {
 
 func (l *Topic) heartbeat() {
 	h, now := l.hold, time.Now()
-	_, err := l.try(func(b *sarama.Broker) error {
+	_, err := l.tryOnce(func(b *sarama.Broker) error {
 		res, err := b.Heartbeat(&sarama.HeartbeatRequest{Version: 3, GroupId: l.group, GenerationId: h.generation, MemberId: h.member})
 		if err != nil {
 			return err
@@ -160,9 +160,9 @@ func (l *Topic) heartbeat() {
 	})
 	switch {
 	case err == nil:
-		h.heard.Store(now.UnixNano())
+		h.lastAgreed.Store(now.UnixNano())
 	case isNoMember(err):
-		h.heard.Store(0)
+		h.lastAgreed.Store(0)
 	} // other errors do not matter until Held finds that holdFor has passed
 }
 
@@ -173,7 +173,7 @@ func isNoMember(err error) bool {
 
 // Held returns an error as soon as another process may have the group.
 func (l *Topic) Held() error {
-	if l.hold == nil || time.Since(time.Unix(0, l.hold.heard.Load())) > holdFor {
+	if l.hold == nil || time.Since(time.Unix(0, l.hold.lastAgreed.Load())) > holdFor {
 		return kafka.Failure("hold group "+l.group, "", "", errHoldLost)
 	}
 	return nil
@@ -186,7 +186,7 @@ func (l *Topic) release() {
 		return
 	}
 	close(h.stop)
-	h.beating.Wait()
+	h.heartbeats.Wait()
 	if b, err := l.client.Coordinator(l.group); err == nil {
 		_, _ = b.LeaveGroup(&sarama.LeaveGroupRequest{Version: 3, GroupId: l.group, Members: []sarama.MemberIdentity{{MemberId: h.member}}})
 	}
@@ -196,10 +196,10 @@ func (l *Topic) release() {
 // maxRetries is how often a request is repeated after an error that should pass: a coordinator that is being elected, or loads.
 const maxRetries = 20
 
-// ask sends a request to the group's coordinator, again if that may succeed.
+// ask sends a request to the group's coordinator, and repeats it after transient errors.
 func (l *Topic) ask(question func(*sarama.Broker) error) error {
 	for tries := 0; ; tries++ {
-		again, err := l.try(question)
+		again, err := l.tryOnce(question)
 		if !again || tries == maxRetries {
 			return err
 		}
@@ -207,8 +207,8 @@ func (l *Topic) ask(question func(*sarama.Broker) error) error {
 	}
 }
 
-// try is one attempt of ask. If the request is to be repeated, it looks up the coordinator.
-func (l *Topic) try(question func(*sarama.Broker) error) (again bool, err error) {
+// tryOnce is one attempt of ask. If the request should be repeated, it looks up the coordinator.
+func (l *Topic) tryOnce(question func(*sarama.Broker) error) (again bool, err error) {
 	coordinator, err := l.client.Coordinator(l.group)
 	lost := false
 	if err == nil {
@@ -239,7 +239,7 @@ func (l *Topic) readHandled() error {
 		}
 		return err
 	})
-	if errors.Is(err, sarama.ErrGroupIDNotFound) { // nothing was ever handled
+	if errors.Is(err, sarama.ErrGroupIDNotFound) { // no dead letter was handled yet
 		return nil
 	}
 	if err != nil {
@@ -290,7 +290,7 @@ func (l *Topic) Commit() error {
 		return kafka.Failure(fmt.Sprintf("commit the offsets of group %s in topic %s", l.group, l.topic), "", l.permissions(), err)
 	}
 	if l.hold == nil {
-		return failed(errors.New("internal error: nobody holds the group"))
+		return failed(errors.New("internal error: the group is not held"))
 	}
 	req := &sarama.OffsetCommitRequest{Version: 6, ConsumerGroup: l.group, ConsumerGroupGeneration: l.hold.generation, ConsumerID: l.hold.member}
 	for i := range l.parts {

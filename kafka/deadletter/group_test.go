@@ -40,7 +40,7 @@ func TestHold(t *testing.T) {
 	cl.Close()
 
 	first, second := openLetters(t, c), openLetters(t, c)
-	held(t, first)
+	mustHold(t, first)
 	refused(second, clientID)
 	cl = consume()
 	defer cl.Close()
@@ -50,7 +50,7 @@ func TestHold(t *testing.T) {
 	cl.Close()
 	f.produce(t, &kgo.Record{Topic: "dead", Value: []byte("c")})
 	markHandled(t, openAfter(t, c, first), "0:0", "0:2")
-	held(t, second) // offsets that were committed after it was opened are kept
+	mustHold(t, second) // offsets that were committed after it was opened are kept
 	wantPlaces(t, second, false, "0:1", "0:2!")
 	if err := second.Commit(); err != nil {
 		t.Error(err)
@@ -73,10 +73,10 @@ func TestHoldLost(t *testing.T) {
 	if err := l.Held(); err == nil {
 		t.Error("held without Hold")
 	}
-	held(t, l)
-	asked := l.hold.heard.Load()
-	if l.heartbeat(); l.Held() != nil || l.hold.heard.Load() <= asked {
-		t.Errorf("%v %v", l.Held(), l.hold.heard.Load())
+	mustHold(t, l)
+	asked := l.hold.lastAgreed.Load()
+	if l.heartbeat(); l.Held() != nil || l.hold.lastAgreed.Load() <= asked {
+		t.Errorf("%v %v", l.Held(), l.hold.lastAgreed.Load())
 	}
 	fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Err: kerr.CoordinatorNotAvailable, Count: -1})
 	if l.heartbeat(); l.Held() != nil {
@@ -84,12 +84,12 @@ func TestHoldLost(t *testing.T) {
 	}
 	fault.Remove()
 	f.hangUp()
-	asked = l.hold.heard.Load()
+	asked = l.hold.lastAgreed.Load()
 	l.heartbeat()
-	if l.heartbeat(); l.hold.heard.Load() <= asked {
+	if l.heartbeat(); l.hold.lastAgreed.Load() <= asked {
 		t.Error("a connection that was lost is not opened again")
 	}
-	l.hold.heard.Add(-int64(holdFor))
+	l.hold.lastAgreed.Add(-int64(holdFor))
 	if l.Held() == nil {
 		t.Error("held although the coordinator was silent for longer than it waits for us")
 	}
@@ -120,7 +120,7 @@ func TestCoordinator(t *testing.T) {
 			fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Err: err, Count: 1})
 			l := openLetters(t, c)
 			wantPlaces(t, l, false)
-			held(t, l)
+			mustHold(t, l)
 			if err := l.Commit(); err != nil {
 				t.Error(err)
 			}
@@ -138,7 +138,7 @@ func TestMissingPermission(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "dead"))
 	c := newCluster(t, testConfig(f))
 	l := openLetters(t, c)
-	held(t, l)
+	mustHold(t, l)
 	f.ControlKey(int16(kmsg.OffsetCommit), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		res := r.ResponseKind().(*kmsg.OffsetCommitResponse)
 		rt := kmsg.NewOffsetCommitResponseTopic()

@@ -58,8 +58,8 @@ func (d *handled) skip(first, last int64) {
 	}
 }
 
-// room reports whether one more offset can be stored: Kafka limits the metadata of a commit (offset.metadata.max.bytes).
-func (d *handled) room(offset int64) bool {
+// hasRoom reports whether one more offset can be stored: Kafka limits the metadata of a commit (offset.metadata.max.bytes).
+func (d *handled) hasRoom(offset int64) bool {
 	try := handled{next: d.next, spans: slices.Clone(d.spans)}
 	try.add(offset, offset)
 	return len(try.metadata()) <= maxMetadata
@@ -91,7 +91,7 @@ func (d *handled) metadata() string {
 	return b.String()
 }
 
-// parseHandled reads a committed offset and its metadata. Metadata of another tool is ignored. If ours is damaged that is an error: the
+// parseHandled reads a committed offset and its metadata. It ignores metadata of other tools. Damaged metadata is an error, because the
 // dead letters that it lists would be sent twice.
 func parseHandled(next int64, metadata string) (handled, error) {
 	d := handled{next: max(next, 0)}

@@ -64,13 +64,13 @@ func TestHandled(t *testing.T) {
 func TestHandledRoom(t *testing.T) {
 	var d handled
 	n := int64(1)
-	for ; d.room(n); n += 2 {
+	for ; d.hasRoom(n); n += 2 {
 		d.add(n, n)
 	}
 	if len(d.metadata()) > maxMetadata || n < 1000 {
 		t.Errorf("%d bytes of metadata after %d letters", len(d.metadata()), n)
 	}
-	if !d.room(0) || !d.room(2) {
+	if !d.hasRoom(0) || !d.hasRoom(2) {
 		t.Error("no room for the oldest, or for one between two")
 	}
 	spans := len(d.spans)

@@ -49,7 +49,7 @@ type partition struct {
 	handled
 }
 
-// ErrNoTopic says that Kafka has no such topic, and so no dead letters.
+// ErrNoTopic means that the dead-letter topic does not exist, so there are no dead letters.
 var ErrNoTopic = errors.New("the topic does not exist: create it; until then the daemon waits for it at its first dead letter")
 
 // Open connects, reads the group's offsets, and finds the beginning and the end of each partition of the topic. Records that are
@@ -65,7 +65,7 @@ func Open(ctx context.Context, cluster *kafka.Cluster, topic, group string) (_ *
 	if l.client, err = cluster.NewClient(ctx); err != nil {
 		return nil, err
 	}
-	// Only until Open returns: the last commit has to succeed also after ctx has ended.
+	// Only until Open returns, because the last commit must succeed even after the end of ctx.
 	defer context.AfterFunc(ctx, l.client.Cut)()
 	ids, err := l.client.Partitions(topic)
 	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
@@ -78,12 +78,12 @@ func Open(ctx context.Context, cluster *kafka.Cluster, topic, group string) (_ *
 	for _, id := range ids {
 		l.parts = append(l.parts, partition{id: id})
 	}
-	return l, l.look()
+	return l, l.readState()
 }
 
-// look reads the group's offsets, and then the beginning and the end of each partition. In this order no offset that another process
+// readState reads the group's offsets, and then the beginning and the end of each partition. In this order no offset that another process
 // commits meanwhile is beyond the end.
-func (l *Topic) look() error {
+func (l *Topic) readState() error {
 	if err := l.readHandled(); err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (l *Topic) read(ctx context.Context, p *partition, from int64, fn func(*Let
 		}
 		if err != nil || len(batches) == 0 {
 			if tries++; tries > maxRetries {
-				err = cmp.Or(err, errors.New("the broker sends nothing, although there is more"))
+				err = cmp.Or(err, errors.New("the broker returns no records before the end of the partition"))
 				return kafka.Failure(fmt.Sprintf("read partition %d of topic %s at offset %d", p.id, l.topic, from), l.topic, l.permissions(), err)
 			}
 			l.client.Pause(100 * time.Millisecond)
@@ -209,7 +209,7 @@ func (l *Topic) fetch(id int32, offset int64) ([]*sarama.RecordBatch, error) {
 }
 
 // CanMark reports whether MarkHandled can record one more dead letter. It always can for the oldest that is open.
-func (l *Topic) CanMark(letter *Letter) bool { return l.part(letter).room(letter.Offset) }
+func (l *Topic) CanMark(letter *Letter) bool { return l.part(letter).hasRoom(letter.Offset) }
 
 // MarkHandled records that a dead letter was retried or dropped. Commit stores it.
 func (l *Topic) MarkHandled(letter *Letter) { l.part(letter).add(letter.Offset, letter.Offset) }

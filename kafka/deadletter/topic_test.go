@@ -56,7 +56,7 @@ func wantPlaces(t testing.TB, l *Topic, all bool, want ...string) {
 func markHandled(t testing.TB, l *Topic, at ...string) {
 	t.Helper()
 	defer l.Close()
-	held(t, l)
+	mustHold(t, l)
 	err := l.Read(t.Context(), false, func(x *Letter) error {
 		if slices.Contains(at, fmt.Sprintf("%d:%d", x.Partition, x.Offset)) {
 			l.MarkHandled(x)
@@ -71,7 +71,7 @@ func markHandled(t testing.TB, l *Topic, at ...string) {
 	}
 }
 
-func held(t testing.TB, l *Topic) {
+func mustHold(t testing.TB, l *Topic) {
 	t.Helper()
 	if err := l.Hold(t.Context()); err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func TestDeleted(t *testing.T) {
 	f.createTopic(t, "dead", 1, nil)
 	f.produce(t, records[0])
 	l = openLetters(t, c)
-	held(t, l)
+	mustHold(t, l)
 	l.parts[0].handled = handled{next: 100, spans: []span{{200, 300}}} // those of the deleted topic, which Kafka may still have
 	if err := l.Commit(); err != nil {
 		t.Fatal(err)

@@ -1,33 +1,33 @@
--- The daemon's role. It needs no right to write, and owns nothing.
+-- The daemon's role. It needs no privilege to write, and owns nothing.
 --
--- What REPLICATION means: whoever holds it can read the WAL of the whole cluster, all databases, and take base backups.
--- So: a secret of its own, one network, TLS, and a pg_hba.conf line for the one database (at the end of this file).
+-- A role with REPLICATION can read the WAL of the whole cluster, with all databases, and take base backups. So use a separate
+-- password, allow one network, require TLS, and add a pg_hba.conf line for one database (at the end of this file).
 --
--- No password is set here, so that none ends up in a file or in the server's log. Set one in psql with
+-- This file sets no password, so that no password is in a file or in the server's log. Set one in psql with
 --     \password outboxcdc
--- Amazon RDS has no REPLICATION attribute to give: setup sql --rds.
+-- For Amazon RDS, where REPLICATION cannot be granted, use: setup sql --rds.
 CREATE ROLE "outboxcdc" LOGIN REPLICATION;
 
--- The daemon needs no right to any table: its events are logical messages.
+-- The daemon needs no privilege on any table, because its events are logical messages.
 GRANT CONNECT ON DATABASE "shop" TO "outboxcdc";
 
--- The publication carries no table: logical messages are in no publication. A slot of pgoutput cannot be read without one all the same,
--- and it is made before the slot, because the slot can only decode with what was there at the time.
+-- The publication has no table, because logical messages belong to no publication. pgoutput needs a publication nevertheless. It is
+-- created before the slot, because the slot can only decode changes after the publication's creation.
 CREATE PUBLICATION "outboxcdc" WITH (publish = 'insert');
 
--- The slot, in a transaction of its own and after the publication. From here on the server keeps all WAL that the
--- daemon has not confirmed: start the daemon soon, watch the slot, and set max_slot_wal_keep_size as the last resort.
+-- The slot, in its own transaction and after the publication. From now on the server retains all WAL that the daemon has not
+-- confirmed: start the daemon soon, monitor the slot, and set max_slot_wal_keep_size as a limit.
 --
--- Creating it waits for every open transaction that has written, in any database of this server; idle ones count too.
--- The timeouts end the wait instead of the transactions; nothing is left behind then, try again later.
+-- Creating the slot waits for all open transactions that have written, in any database of this server, even if they are idle.
+-- The timeouts limit the wait. After a timeout there is no slot: try again later.
 BEGIN;
 SET LOCAL lock_timeout = '60000ms';
 SET LOCAL statement_timeout = '60000ms';
 SELECT slot_name, lsn FROM pg_catalog.pg_create_logical_replication_slot('outboxcdc', 'pgoutput', false, false);
 COMMIT;
 
--- Offered: writes an event as a logical message, in the transaction of whoever calls it, and returns the event's id. There
--- is no row to be cleaned up, nor one to look at later. Bytes of the record are those that a row of jsonb would give.
+-- Optional: writes an event as a logical message, in the caller's transaction, and returns the event's id. There is no row to delete
+-- or to query later. The record has the same bytes as one from a table with jsonb columns.
 CREATE OR REPLACE FUNCTION "public"."outbox_emit"(
     aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb DEFAULT '{}'
 ) RETURNS uuid LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $outbox_emit$
@@ -52,14 +52,14 @@ BEGIN
 END
 $outbox_emit$;
 
--- Offered, not executed.
+-- Suggestions, not executed.
 --
--- pg_hba.conf: this one database, one network, TLS; and no line with the database "replication", which logical decoding
--- does not need and base backups do:
+-- pg_hba.conf: allow one database and one network, with TLS. The daemon needs no line for the database "replication", which is for base
+-- backups:
 --     hostssl  shop  outboxcdc  <network>  scram-sha-256
 --
--- Everybody who can connect may write messages of any size into the WAL, for every slot of this database to decode, and
--- events with them. Leave that to those who are to:
+-- Every role that can connect may write messages of any size into the WAL, and every slot of this database decodes them.
+-- The events are such messages, so allow this only to the roles that write events:
 --     REVOKE EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(boolean, text, text) FROM PUBLIC;
 --     REVOKE EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(boolean, text, bytea) FROM PUBLIC;
 --     ALTER FUNCTION "public"."outbox_emit"(text, text, text, jsonb, jsonb) SECURITY DEFINER;

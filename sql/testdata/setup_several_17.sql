@@ -1,17 +1,17 @@
--- The daemon's role. It needs no right to write, and owns nothing.
+-- The daemon's role. It needs no privilege to write, and owns nothing.
 --
--- What REPLICATION means: whoever holds it can read the WAL of the whole cluster, all databases, and take base backups.
--- So: a secret of its own, one network, TLS, and a pg_hba.conf line for the one database (at the end of this file).
+-- A role with REPLICATION can read the WAL of the whole cluster, with all databases, and take base backups. So use a separate
+-- password, allow one network, require TLS, and add a pg_hba.conf line for one database (at the end of this file).
 --
--- No password is set here, so that none ends up in a file or in the server's log. Set one in psql with
+-- This file sets no password, so that no password is in a file or in the server's log. Set one in psql with
 --     \password outboxcdc
--- Amazon RDS has no REPLICATION attribute to give: setup sql --rds.
+-- For Amazon RDS, where REPLICATION cannot be granted, use: setup sql --rds.
 CREATE ROLE "outboxcdc" LOGIN REPLICATION;
 
--- The outbox. The application inserts in the transaction that changes its own tables, and may delete rows at any time
--- after its commit: they are read from the WAL, never from the table.
--- Any other table will do: columns can be added, id may be bigint or text, payload may be json, text or bytea.
--- The checks keep out values that the server could not send, or the daemon only with much memory. Change the limits if you need more.
+-- The outbox. The application inserts rows in the transaction that changes its own tables, and may delete rows at any time
+-- after the commit: the daemon reads them from the WAL, never from the table.
+-- Another table is possible: columns can be added, id may be bigint or text, payload may be json, text or bytea.
+-- The checks reject values that the server cannot send, or that need much memory in the daemon. Change the limits if necessary.
 CREATE TABLE IF NOT EXISTS "public"."outbox" (
     "id" uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     "aggregate_type" text NOT NULL CHECK (octet_length("aggregate_type") <= 65536),
@@ -21,12 +21,12 @@ CREATE TABLE IF NOT EXISTS "public"."outbox" (
     "headers" jsonb NOT NULL DEFAULT '{}' CHECK (octet_length("headers"::text) <= 1048576),
     "created_at" timestamptz NOT NULL DEFAULT now()
 );
--- The application's role needs no more than: GRANT INSERT ON "public"."outbox" TO …;
+-- The application's role only needs: GRANT INSERT ON "public"."outbox" TO …;
 
--- The outbox. The application inserts in the transaction that changes its own tables, and may delete rows at any time
--- after its commit: they are read from the WAL, never from the table.
--- Any other table will do: columns can be added, id may be bigint or text, payload may be json, text or bytea.
--- The checks keep out values that the server could not send, or the daemon only with much memory. Change the limits if you need more.
+-- The outbox. The application inserts rows in the transaction that changes its own tables, and may delete rows at any time
+-- after the commit: the daemon reads them from the WAL, never from the table.
+-- Another table is possible: columns can be added, id may be bigint or text, payload may be json, text or bytea.
+-- The checks reject values that the server cannot send, or that need much memory in the daemon. Change the limits if necessary.
 CREATE TABLE IF NOT EXISTS "sales"."events" (
     "id" uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     "aggregate_type" text NOT NULL CHECK (octet_length("aggregate_type") <= 65536),
@@ -36,12 +36,12 @@ CREATE TABLE IF NOT EXISTS "sales"."events" (
     "headers" jsonb NOT NULL DEFAULT '{}' CHECK (octet_length("headers"::text) <= 1048576),
     "created_at" timestamptz NOT NULL DEFAULT now()
 );
--- The application's role needs no more than: GRANT INSERT ON "sales"."events" TO …;
+-- The application's role only needs: GRANT INSERT ON "sales"."events" TO …;
 
--- The outbox. The application inserts in the transaction that changes its own tables, and may delete rows at any time
--- after its commit: they are read from the WAL, never from the table.
--- Any other table will do: columns can be added, id may be bigint or text, payload may be json, text or bytea.
--- The checks keep out values that the server could not send, or the daemon only with much memory. Change the limits if you need more.
+-- The outbox. The application inserts rows in the transaction that changes its own tables, and may delete rows at any time
+-- after the commit: the daemon reads them from the WAL, never from the table.
+-- Another table is possible: columns can be added, id may be bigint or text, payload may be json, text or bytea.
+-- The checks reject values that the server cannot send, or that need much memory in the daemon. Change the limits if necessary.
 CREATE TABLE IF NOT EXISTS "sales"."more" (
     "id" uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     "aggregate_type" text NOT NULL CHECK (octet_length("aggregate_type") <= 65536),
@@ -51,9 +51,9 @@ CREATE TABLE IF NOT EXISTS "sales"."more" (
     "headers" jsonb NOT NULL DEFAULT '{}' CHECK (octet_length("headers"::text) <= 1048576),
     "created_at" timestamptz NOT NULL DEFAULT now()
 );
--- The application's role needs no more than: GRANT INSERT ON "sales"."more" TO …;
+-- The application's role only needs: GRANT INSERT ON "sales"."more" TO …;
 
--- SELECT on these tables is for the daemon's checks; the events themselves come from the WAL.
+-- SELECT on these tables is for the daemon's checks. The events come from the WAL.
 GRANT CONNECT ON DATABASE "shop" TO "outboxcdc";
 GRANT USAGE ON SCHEMA "public" TO "outboxcdc";
 GRANT USAGE ON SCHEMA "sales" TO "outboxcdc";
@@ -61,17 +61,17 @@ GRANT SELECT ON TABLE "public"."outbox" TO "outboxcdc";
 GRANT SELECT ON TABLE "sales"."events" TO "outboxcdc";
 GRANT SELECT ON TABLE "sales"."more" TO "outboxcdc";
 
--- Only inserts: an update or delete of an outbox row is no event, and publishing them would make the application's
--- cleanup fail on a table without a replica identity. No row filter: rows it hides would be lost without a word.
--- It is made before the slot, because the slot can only decode what a publication of its time describes.
+-- Only inserts: an update or delete of an outbox row is not an event, and publishing deletes would make the application's
+-- cleanup fail on a table without a replica identity. No row filter: rows that do not match would be silently lost.
+-- The publication is created before the slot, because the slot can only decode changes after the publication's creation.
 CREATE PUBLICATION "outboxcdc" FOR TABLE "public"."outbox", "sales"."events", "sales"."more"
     WITH (publish = 'insert', publish_via_partition_root = true);
 
--- The slot, in a transaction of its own and after the publication. From here on the server keeps all WAL that the
--- daemon has not confirmed: start the daemon soon, watch the slot, and set max_slot_wal_keep_size as the last resort.
+-- The slot, in its own transaction and after the publication. From now on the server retains all WAL that the daemon has not
+-- confirmed: start the daemon soon, monitor the slot, and set max_slot_wal_keep_size as a limit.
 --
--- Creating it waits for every open transaction that has written, in any database of this server; idle ones count too.
--- The timeouts end the wait instead of the transactions; nothing is left behind then, try again later.
+-- Creating the slot waits for all open transactions that have written, in any database of this server, even if they are idle.
+-- The timeouts limit the wait. After a timeout there is no slot: try again later.
 -- failover: a standby with sync_replication_slots keeps a copy, so that a failover of the server loses no event.
 BEGIN;
 SET LOCAL lock_timeout = '60000ms';
@@ -79,8 +79,8 @@ SET LOCAL statement_timeout = '60000ms';
 SELECT slot_name, lsn FROM pg_catalog.pg_create_logical_replication_slot('outboxcdc', 'pgoutput', false, false, failover => true);
 COMMIT;
 
--- Offered: writes an event as a logical message, in the transaction of whoever calls it, and returns the event's id. There
--- is no row to be cleaned up, nor one to look at later. Bytes of the record are those that a row of jsonb would give.
+-- Optional: writes an event as a logical message, in the caller's transaction, and returns the event's id. There is no row to delete
+-- or to query later. The record has the same bytes as one from a table with jsonb columns.
 CREATE OR REPLACE FUNCTION "public"."outbox_emit"(
     aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb DEFAULT '{}'
 ) RETURNS uuid LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $outbox_emit$
@@ -105,14 +105,14 @@ BEGIN
 END
 $outbox_emit$;
 
--- Offered, not executed.
+-- Suggestions, not executed.
 --
--- pg_hba.conf: this one database, one network, TLS; and no line with the database "replication", which logical decoding
--- does not need and base backups do:
+-- pg_hba.conf: allow one database and one network, with TLS. The daemon needs no line for the database "replication", which is for base
+-- backups:
 --     hostssl  shop  outboxcdc  <network>  scram-sha-256
 --
--- Everybody who can connect may write messages of any size into the WAL, for every slot of this database to decode, and
--- events with them. Leave that to those who are to:
+-- Every role that can connect may write messages of any size into the WAL, and every slot of this database decodes them.
+-- The events are such messages, so allow this only to the roles that write events:
 --     REVOKE EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(boolean, text, text, boolean) FROM PUBLIC;
 --     REVOKE EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(boolean, text, bytea, boolean) FROM PUBLIC;
 --     ALTER FUNCTION "public"."outbox_emit"(text, text, text, jsonb, jsonb) SECURITY DEFINER;

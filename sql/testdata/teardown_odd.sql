@@ -1,5 +1,5 @@
--- Frees the WAL that the slot holds back. Events that were not delivered by now never will be: a new slot begins later.
+-- Frees the WAL that the slot retains. Events that are not delivered yet will never be delivered, because a new slot begins later.
 SELECT pg_catalog.pg_drop_replication_slot('s_1');
 
--- The table and the role stay: they may hold what others need.
+-- The table and the role are not dropped, because they may still be in use.
 DROP PUBLICATION IF EXISTS "p""; DROP TABLE x; --";

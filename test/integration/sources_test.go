@@ -212,7 +212,7 @@ func TestTablesRefusedAtTheStart(t *testing.T) {
 		s.start().awaitStop(patience, 78, words...)
 	}
 	good := fmt.Sprintf(twoOutboxes, s.name)
-	refused(strings.Replace(good, `id: "{table}:{no}", `, "", 1), "is no uuid", "public.outbox", "sales.events", "{table}:{id}")
+	refused(strings.Replace(good, `id: "{table}:{no}", `, "", 1), "is not a uuid", "public.outbox", "sales.events", "{table}:{id}")
 	s.exec(`ALTER TABLE sales.events ALTER what TYPE bytea USING what::bytea`)
 	refused(good, `"what" (named by outbox.columns.event_type) is bytea`)
 }

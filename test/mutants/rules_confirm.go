@@ -14,11 +14,11 @@ var (
 	leaves      = suite{"./relay", "^(TestDrain.*|TestPostgresGoneWhileStopping|TestStopInsideATransaction|TestStopWhileTheServerIsBusy|TestLastStatusOnLeaving|TestPoisonStops)$"}
 	fails       = suite{"./relay", "^(TestSinkFailure|TestLateAcknowledgements|TestBrokenPromise|TestLostAcknowledgements)$"}
 	missed      = suite{"./relay", "^(TestFrozenThoughGuarded|TestRowsOlderThanTheLastCommit|TestTwoTransactionsWereCut|TestKeepaliveInsideATransactionIsNotReceived)$"}
-	walsender   = suite{"./replication", "^TestStartIsReadAfterTheSlotIsOurs$"}
+	walsender   = suite{"./replication", "^TestStartIsReadAfterStartReplication$"}
 	stalls      = suite{"./relay", "^(TestNoProgress|TestLastWord)$"}
 	encoded     = suite{"./replication", "^(TestStatusBytes|TestStatusRefusesZero|TestTimelineOf|TestParseCopyData)$"}
 	verified    = suite{"./replication", "^TestVerifyEachTable$"}
-	onServers   = suite{"./replication", "^TestGuardLooksAtEachTable$"}
+	onServers   = suite{"./replication", "^TestGuardChecksEachTable$"}
 	partitions  = suite{"./replication", "^(TestPartitionsComeAndGo|TestUnloggedPartition|TestDetachedConcurrently)$"}
 )
 
@@ -221,7 +221,7 @@ var guardMutants = []mutant{
 		name: "guard-forgets-between-sessions",
 		rule: "Each session compares the catalogs with what it saw first itself.",
 		edits: []edit{{
-			"replication/source.go", "} else if s.first != st.cat.fingerprint {", "} else if s.first == \"\" {",
+			"replication/source.go", "} else if s.firstFingerprint != st.cat.fingerprint {", "} else if s.firstFingerprint == \"\" {",
 		}},
 		tests: []suite{protocol},
 	},
@@ -246,13 +246,13 @@ var guardMutants = []mutant{
 	{
 		name:  "unlogged-partition-passes-the-guard",
 		rule:  "The guard looks at the persistence of the outbox, and not at that of its partitions.",
-		edits: []edit{{"replication/guard.go", "	case g.unsent != nil: ", "	case false: "}},
+		edits: []edit{{"replication/guard.go", "	case g.unpublished != nil: ", "	case false: "}},
 		tests: []suite{partitions},
 	},
 	{
 		name:  "unlogged-partition-passes-the-opening",
 		rule:  "A session may begin with a partition whose rows are not in the WAL.",
-		edits: []edit{{"replication/catalog.go", "	if now.unsent != nil {\n		return nil, now.unsent.err()\n	}\n", ""}},
+		edits: []edit{{"replication/catalog.go", "	if current.unpublished != nil {\n		return nil, current.unpublished.err()\n	}\n", ""}},
 		tests: []suite{partitions},
 	},
 	{
@@ -282,31 +282,31 @@ var guardMutants = []mutant{
 	{
 		name:  "end-of-a-detach-is-waited-for",
 		rule:  "While the last transaction of a DETACH CONCURRENTLY commits, the guard waits, and the next catalog check does not know the partition.",
-		edits: []edit{{"replication/guard.go", "	case g.unsent != nil: ", "	case g.unsent != nil && !g.pending: "}},
+		edits: []edit{{"replication/guard.go", "	case g.unpublished != nil: ", "	case g.unpublished != nil && !g.pending: "}},
 		tests: []suite{verified},
 	},
 	{
 		name:  "relation-without-rows-ends-the-stream",
 		rule:  "An unusable relation ends the stream when it is announced, before its first row.",
-		edits: []edit{{"decoder/decoder.go", "	d.relations[rel.OID] = known{", "	if err != nil {\n		return Message{}, err\n	}\n	d.relations[rel.OID] = known{"}},
+		edits: []edit{{"decoder/decoder.go", "	d.relations[rel.OID] = knownRelation{", "	if err != nil {\n		return Message{}, err\n	}\n	d.relations[rel.OID] = knownRelation{"}},
 		tests: []suite{partitions},
 	},
 	{
 		name:  "dropped-partition-is-another-table",
 		rule:  "A table that is no longer in the catalogs was no partition of the outbox.",
-		edits: []edit{{"replication/stream.go", "errors.Is(err, pgx.ErrNoRows) && perhaps:", "errors.Is(err, pgx.ErrNoRows) && perhaps && !st.cat.viaRoot:"}},
+		edits: []edit{{"replication/stream.go", "errors.Is(err, pgx.ErrNoRows) && possible:", "errors.Is(err, pgx.ErrNoRows) && possible && !st.cat.viaRoot:"}},
 		tests: []suite{partitions},
 	},
 	{
 		name:  "detached-partition-is-another-table",
 		rule:  "With publish_via_partition_root, a table that is no partition of the outbox was none.",
-		edits: []edit{{"replication/stream.go", "perhaps && (younger || !st.cat.viaRoot):", "perhaps && !st.cat.viaRoot:"}},
+		edits: []edit{{"replication/stream.go", "possible && (younger || !st.cat.viaRoot):", "possible && !st.cat.viaRoot:"}},
 		tests: []suite{partitions},
 	},
 	{
 		name:  "another-table-is-a-partition",
 		rule:  "A table that is like the outbox was a partition of it, whether it was altered since or not.",
-		edits: []edit{{"replication/stream.go", "perhaps && (younger || !st.cat.viaRoot):", "perhaps:"}},
+		edits: []edit{{"replication/stream.go", "possible && (younger || !st.cat.viaRoot):", "possible:"}},
 		tests: []suite{partitions},
 	},
 	{

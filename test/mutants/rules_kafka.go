@@ -6,7 +6,7 @@ var (
 	producerFaked = suite{"./kafka", "^(TestRefusedBatch|TestBudgetSpent|TestPartitionsPinned|TestCloseDrains|TestSilentAfterClose)$"}
 	simulated     = suite{"./relay", "^TestSim$"}
 	unread        = suite{"./replication", "^(TestBufferIsSmallWhileRead|TestUnreadSocketStillSends)$"}
-	createdAgain  = suite{"./kafka", "^(TestTopicCreatedAgain|TestNothingIsSentToATopicThatIsGone)$"}
+	createdAgain  = suite{"./kafka", "^(TestTopicCreatedAgain|TestNothingIsSentToMissingTopic)$"}
 	inOrder       = suite{"./kafka", "^TestOrderUnderFaults$"}
 )
 
@@ -16,7 +16,7 @@ var kafkaMutants = []mutant{
 		name: "requeue-on-error",
 		rule: "A failed batch is sent again after the batches sent since.",
 		edits: []edit{{
-			"kafka/partition.go", "		part.held, part.cause = true, err\n", "		part.queue = append(slices.Delete(part.queue, 0, 1), b)\n",
+			"kafka/partition.go", "		part.held, part.heldBecause = true, err\n", "		part.queue = append(slices.Delete(part.queue, 0, 1), b)\n",
 		}},
 		tests: []suite{batches},
 	},
@@ -24,8 +24,8 @@ var kafkaMutants = []mutant{
 		name: "resent-under-new-numbers",
 		rule: "A batch that is sent again gets new sequence numbers.",
 		edits: []edit{{
-			"kafka/partition.go", "	part.held, part.cause = false, nil\n",
-			"	part.held, part.cause = false, nil\n	for _, b := range part.queue {\n		b.sealed, b.recordPtrs, b.headerPtrs = false, nil, nil\n	}\n",
+			"kafka/partition.go", "	part.held, part.heldBecause = false, nil\n",
+			"	part.held, part.heldBecause = false, nil\n	for _, b := range part.queue {\n		b.sealed, b.recordPtrs, b.headerPtrs = false, nil, nil\n	}\n",
 		}},
 		tests: []suite{batches, inOrder},
 	},
@@ -33,14 +33,14 @@ var kafkaMutants = []mutant{
 		name: "producer-errors-ignored",
 		rule: "An error of the producer is counted, and the batch is done.",
 		edits: []edit{{
-			"kafka/partition.go", "	default:\n		p.giveUp(b, err)\n", "	default:\n		part.queue = slices.Delete(part.queue, 0, 1)\n		p.done = append(p.done, b)\n",
+			"kafka/partition.go", "	default:\n		p.giveUp(b, err)\n", "	default:\n		part.queue = slices.Delete(part.queue, 0, 1)\n		p.ackedBatches = append(p.ackedBatches, b)\n",
 		}},
 		tests: []suite{batches, producerFaked},
 	},
 	{
 		name:  "goes-on-after-a-failure",
 		rule:  "The batches after one that has failed for good are delivered all the same.",
-		edits: []edit{{"kafka/partition.go", "	part.dead = true\n", "	part.queue = slices.Delete(part.queue, 0, 1)\n"}, {"kafka/partition.go", "	if part.dead || p.over() {", "	if part.dead {"}},
+		edits: []edit{{"kafka/partition.go", "	part.failed = true\n", "	part.queue = slices.Delete(part.queue, 0, 1)\n"}, {"kafka/partition.go", "	if part.failed || p.ended() {", "	if part.failed {"}},
 		tests: []suite{batches},
 	},
 	{
@@ -58,19 +58,19 @@ var kafkaMutants = []mutant{
 	{
 		name:  "second-batch-in-company",
 		rule:  "A partition may have as many open requests as its broker.",
-		edits: []edit{{"kafka/partition.go", " && !part.flying && !part.held && ", " && !part.held && "}},
+		edits: []edit{{"kafka/partition.go", " && !part.inFlight && !part.held && ", " && !part.held && "}},
 		tests: []suite{batches},
 	},
 	{
 		name:  "held-is-sent-on",
 		rule:  "While a batch that was refused waits to be sent again, the partition sends on.",
-		edits: []edit{{"kafka/partition.go", " && !part.flying && !part.held && ", " && !part.flying && "}},
+		edits: []edit{{"kafka/partition.go", " && !part.inFlight && !part.held && ", " && !part.inFlight && "}},
 		tests: []suite{batches},
 	},
 	{
 		name:  "two-leaders-at-once",
 		rule:  "A new leader gets what is next at once; the old one will answer some time.",
-		edits: []edit{{"kafka/partition.go", "	if part.flying {\n		return\n	}\n	if part.leader != part.wanted {", "	if part.leader != part.wanted {"}},
+		edits: []edit{{"kafka/partition.go", "	if part.inFlight {\n		return\n	}\n	if part.leader != part.nextLeader {", "	if part.leader != part.nextLeader {"}},
 		tests: []suite{batches},
 	},
 	{
@@ -106,7 +106,7 @@ var kafkaMutants = []mutant{
 	{
 		name:  "gone-and-still-led",
 		rule:  "A topic that is gone will be back under its leaders.",
-		edits: []edit{{"kafka/topic.go", "			p.unlead(t)\n", ""}},
+		edits: []edit{{"kafka/topic.go", "			p.clearLeaders(t)\n", ""}},
 		tests: []suite{createdAgain},
 	},
 	{
@@ -142,7 +142,7 @@ var kafkaMutants = []mutant{
 	{
 		name:  "acks-after-close",
 		rule:  "An ack after Close counts too.",
-		edits: []edit{{"kafka/close.go", "	p.silent = true\n", "	p.silent = false\n"}},
+		edits: []edit{{"kafka/close.go", "	p.callbacksOff = true\n", "	p.callbacksOff = false\n"}},
 		tests: []suite{producerFaked},
 	},
 	{
@@ -154,7 +154,7 @@ var kafkaMutants = []mutant{
 	{
 		name:  "any-legal-topic-takes-events",
 		rule:  "An event may go to every topic that Kafka allows.",
-		edits: []edit{{"router/route.go", "		if why := r.config.noTarget(string(name)); why != \"\" {\n", "		if why := \"\"; why != \"\" {\n"}},
+		edits: []edit{{"router/route.go", "		if why := r.config.targetProblem(string(name)); why != \"\" {\n", "		if why := \"\"; why != \"\" {\n"}},
 		tests: []suite{{"./router", "^TestTopics$"}},
 	},
 }

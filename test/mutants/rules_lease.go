@@ -61,20 +61,20 @@ var leaseMutants = []mutant{
 	{
 		name:  "sends-without-a-stream",
 		rule:  "A session whose stream has failed sends what it has.",
-		edits: []edit{{"kafka/close.go", "	p.stop() // what the cut fails is no failure of Kafka's, and is told by Close alone\n	p.mu.Unlock()\n	p.awaitAnswers(ctx)\n", "	p.mu.Unlock()\n	p.awaitAnswers(ctx)\n	p.stop()\n"}},
+		edits: []edit{{"kafka/close.go", "	p.stop() // so that errors of the cut are not reported as a failure\n	p.mu.Unlock()\n	p.awaitAnswers(ctx)\n", "	p.mu.Unlock()\n	p.awaitAnswers(ctx)\n	p.stop()\n"}},
 		tests: []suite{sinkLeases},
 	},
 	{
 		name:  "held-in-silence",
 		rule:  "Records that wait for the lease need not be reported.",
-		edits: []edit{{"kafka/lease.go", "	if why := p.heldTrouble(now); why != nil && !p.heldKnown {\n", "	if why := p.heldTrouble(now); false {\n"}},
+		edits: []edit{{"kafka/lease.go", "	if why := p.heldReason(now); why != nil && !p.heldLogged {\n", "	if why := p.heldReason(now); false {\n"}},
 		tests: []suite{sinkLeases},
 	},
 	{
 		name:  "ends-known-before-the-start",
 		rule:  "Everything that other instances may have sent was committed before this session's IDENTIFY_SYSTEM.",
 		edits: []edit{{"replication/source.go", "	st.identity.WALEnd = max(st.identity.WALEnd, slot.ServerLSN)\n", ""}},
-		tests: []suite{{"./replication", "^TestStartIsReadAfterTheSlotIsOurs$"}},
+		tests: []suite{{"./replication", "^TestStartIsReadAfterStartReplication$"}},
 	},
 	{
 		name:  "same-generation",
@@ -121,7 +121,7 @@ var leaseMutants = []mutant{
 	{
 		name:  "position-record-without-a-lease",
 		rule:  "A position record may be sent at any time.",
-		edits: []edit{{"kafka/lease.go", "	for !p.over() && !p.leased(time.Now()) {\n", "	for false {\n"}},
+		edits: []edit{{"kafka/lease.go", "	for !p.ended() && !p.mayStart(time.Now()) {\n", "	for false {\n"}},
 		tests: []suite{sinkLeases},
 	},
 	{
@@ -139,7 +139,7 @@ var leaseMutants = []mutant{
 	{
 		name:  "sends-after-close",
 		rule:  "Close is for the records that come after it.",
-		edits: []edit{{"kafka/node.go", "	case p.over() || len(n.work) == 0 || !n.free():\n", "	case len(n.work) == 0 || !n.free():\n"}},
+		edits: []edit{{"kafka/node.go", "	case p.ended() || len(n.listed) == 0 || !n.canSend():\n", "	case len(n.listed) == 0 || !n.canSend():\n"}},
 		tests: []suite{sinkLeases},
 	},
 }

@@ -117,7 +117,7 @@ var historyMutants = []mutant{
 	{
 		name:  "partitions-are-not-recorded",
 		rule:  "The position record does not have the partitions, so the next process does not notice one that was detached CONCURRENTLY.",
-		edits: []edit{{"replication/source.go", "	return strings.TrimSuffix(st.cat.published()+\" \"+st.members.Load().String(), \" \")\n", "	_ = strings.TrimSuffix\n	return st.cat.published()\n"}},
+		edits: []edit{{"replication/source.go", "	return strings.TrimSuffix(st.cat.publicationHash()+\" \"+st.members.Load().String(), \" \")\n", "	_ = strings.TrimSuffix\n	return st.cat.publicationHash()\n"}},
 		tests: []suite{{"./replication", "^TestDetachedConcurrently$"}},
 	},
 	{
@@ -228,7 +228,7 @@ var historyMutants = []mutant{
 	{
 		name:  "foreign-taken-for-ours",
 		rule:  "Every record with a position header is ours.",
-		edits: []edit{{"kafka/end_read.go", "	if _, ours := r.ends.ours[b.ProducerID]; ours && !b.Control {\n", "	if !b.Control {\n"}},
+		edits: []edit{{"kafka/end_read.go", "	if _, ours := r.ends.producerIDs[b.ProducerID]; ours && !b.Control {\n", "	if !b.Control {\n"}},
 		tests: []suite{ends},
 	},
 	{

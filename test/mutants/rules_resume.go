@@ -154,7 +154,7 @@ var readMutants = []mutant{
 	{
 		name:  "message-by-beginning-of-prefix",
 		rule:  "A message whose prefix starts with ours is ours.",
-		edits: []edit{{"decoder/decoder.go", "string(prefix) == d.messages.Name", "len(prefix) >= len(d.messages.Name) && string(prefix[:len(d.messages.Name)]) == d.messages.Name"}},
+		edits: []edit{{"decoder/decoder.go", "string(prefix) == d.messageRelation.Name", "len(prefix) >= len(d.messageRelation.Name) && string(prefix[:len(d.messageRelation.Name)]) == d.messageRelation.Name"}},
 		tests: []suite{{"./decoder", "^TestTransaction$"}},
 	},
 	{

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wideBuffer is what the kernel starts from when the choice is its own again; it may enlarge it.
+// wideBuffer is the size of the buffer when the kernel controls it again. The kernel may enlarge it.
 const wideBuffer = 256 << 10
 
-// narrow returns what gives a connection's socket a receive buffer of so many bytes, and the choice back to the kernel.
-// nil: it is the kernel's.
-func narrow(conn net.Conn, bytes int) func(yes bool) {
+// bufferSetter returns a function that sets the receive buffer of a connection's socket to the given size, or returns control to
+// the kernel. It returns nil if the kernel should always control the size.
+func bufferSetter(conn net.Conn, bytes int) func(yes bool) {
 	tcp, ok := conn.(*net.TCPConn)
 	if bytes == 0 || !ok {
 		return nil
@@ -40,7 +40,7 @@ func narrow(conn net.Conn, bytes int) func(yes bool) {
 	}
 }
 
-// canNarrow says whether the socket may have a small buffer, and makes a size of auto.
+// canNarrow reports whether the socket may have a small buffer. It replaces AutoReceiveBuffer by a size.
 func canNarrow(fd int, bytes *int) bool {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
@@ -56,11 +56,12 @@ func canNarrow(fd int, bytes *int) bool {
 	if 2*int(info.Advmss) > *bytes {
 		return false
 	}
-	// A size that cannot be given back (before Linux 5.14) is not taken.
+	// Before Linux 5.14 the kernel cannot regain control of the size.
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUF_LOCK, 0) == nil
 }
 
-// limitSegments is for before a connection is made: loopback's segments of 64 KiB would not fit into a small buffer.
+// limitSegments limits the segment size of a socket before it connects: the loopback's segments of 64 KiB do not fit into a small
+// buffer.
 func limitSegments(network, _ string, raw syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil

@@ -12,16 +12,16 @@ import (
 
 const testInterval = 5 * time.Millisecond
 
-// socket is a connection with a buffer, as the kernel's are and net.Pipe's are not. It notes when it was read.
+// socket is a connection with a buffer, like those of the kernel and unlike net.Pipe. It records when it was read.
 type socket struct {
 	mu       sync.Mutex
 	cond     *sync.Cond
 	in       []byte
-	err      error // once in is empty, or together with its last bytes
-	together bool
+	err      error // returned when in is empty
+	together bool  // err is returned together with the last bytes of in
 	deadline time.Time
 	closed   bool
-	reads    []time.Time // when they returned with something
+	reads    []time.Time // when reads returned bytes
 	written  []byte
 }
 
@@ -92,10 +92,10 @@ func (s *socket) SetWriteDeadline(time.Time) error { return nil }
 func (s *socket) LocalAddr() net.Addr              { return &net.TCPAddr{} }
 func (s *socket) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
 
-// late runs f in fake time with a socket that nothing was read from for long.
-func late(t *testing.T, f func(t *testing.T, s *socket, c *lateConn)) {
+// withPacedConn runs f in fake time with a new connection.
+func withPacedConn(t *testing.T, f func(t *testing.T, s *socket, c *pacedConn)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSocket()
-		f(t, s, newLateConn(s, testInterval, func() {}))
+		f(t, s, newPacedConn(s, testInterval, func() {}))
 	})
 }

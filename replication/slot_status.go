@@ -2,14 +2,14 @@ package replication
 
 import "context"
 
-// Stand is where a slot stands, and on which server, for commands that do not read from it.
-func (s *Source) Stand(ctx context.Context) (*Slot, Identity, error) {
+// SlotStatus reads and checks the slot and identifies its server, for commands that do not read from the slot.
+func (s *Source) SlotStatus(ctx context.Context) (*Slot, Identity, error) {
 	control, err := s.cfg.dialControl(ctx)
 	if err != nil {
 		return nil, Identity{}, err
 	}
 	defer closeControl(control)
-	conn, err := s.cfg.dialStream(ctx, 0, nil, &tap{})
+	conn, err := s.cfg.dialStream(ctx, 0, nil, &readTap{})
 	if err != nil {
 		return nil, Identity{}, err
 	}
@@ -22,11 +22,11 @@ func (s *Source) Stand(ctx context.Context) (*Slot, Identity, error) {
 	if err != nil {
 		return nil, Identity{}, err
 	}
-	return slot, id, s.cfg.fitSlot(slot, control.Config().Database)
+	return slot, id, s.cfg.checkSlot(slot, control.Config().Database)
 }
 
-// Published is what [Stream.Published] would be of a session that began now, and what its [Stream.Altered] would say of before, which
-// may be "".
+// Published returns the values that [Stream.Published] and [Stream.Altered] of before would have in a session that begins now.
+// before may be "".
 func (s *Source) Published(ctx context.Context, before string) (now, altered string, err error) {
 	control, err := s.cfg.dialControl(ctx)
 	if err != nil {
@@ -34,7 +34,7 @@ func (s *Source) Published(ctx context.Context, before string) (now, altered str
 	}
 	defer closeControl(control)
 	st := Stream{cfg: &s.cfg, control: control, members: &s.members}
-	if _, err := st.look(ctx); err != nil {
+	if _, err := st.checkServer(ctx); err != nil {
 		return "", "", err
 	}
 	if before != "" {

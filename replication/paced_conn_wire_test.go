@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-// FuzzLate sends bytes in random pieces through a real connection and takes them in others, with deadlines that pass at
-// any moment: what goes in comes out, plainly and beneath TLS. Without -fuzz it runs its seeds.
-func FuzzLate(f *testing.F) {
+// FuzzPacedConn sends bytes in random pieces through a real connection and reads them in other pieces, with and without TLS, while
+// deadlines pass at random. The bytes must be the same. Without -fuzz it runs its seeds.
+func FuzzPacedConn(f *testing.F) {
 	for seed := range uint64(12) {
 		f.Add(seed, uint32(100_000<<(seed%5)), seed%2 == 1)
 	}
@@ -30,22 +30,22 @@ func FuzzLate(f *testing.F) {
 		key[0] = byte(seed)
 		_, _ = rand.NewChaCha8(key).Read(sent)
 
-		client, server := wire(t)
-		inner := newLateConn(client, time.Millisecond, func() {})
+		client, server := tcpPair(t)
+		inner := newPacedConn(client, time.Millisecond, func() {})
 		var conn net.Conn = inner
 		if secure {
 			server = tls.Server(server, &tls.Config{Certificates: []tls.Certificate{certificate(t)}})
 			client := tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
 			conn = client
 			go func() { _ = server.(*tls.Conn).Handshake() }()
-			if err := client.Handshake(); err != nil { // before deadlines, which it does not survive
+			if err := client.Handshake(); err != nil { // a deadline would end the handshake
 				t.Fatal(err)
 			}
 		}
 		go func() {
 			rnd := rand.New(rand.NewPCG(seed, 2))
 			for rest := sent; len(rest) > 0; {
-				n := min(1+rnd.IntN(piece(rnd)), len(rest))
+				n := min(1+rnd.IntN(maxPiece(rnd)), len(rest))
 				if _, err := server.Write(rest[:n]); err != nil {
 					return
 				}
@@ -70,7 +70,7 @@ func FuzzLate(f *testing.F) {
 		limit := time.Now().Add(20 * time.Second)
 		p := make([]byte, 4<<20)
 		for time.Now().Before(limit) {
-			n, err := conn.Read(p[:1+rnd.IntN(piece(rnd))])
+			n, err := conn.Read(p[:1+rnd.IntN(maxPiece(rnd))])
 			got = append(got, p[:n]...)
 			if err == nil {
 				continue
@@ -86,11 +86,11 @@ func FuzzLate(f *testing.F) {
 	})
 }
 
-// piece is how large pieces are at most: mostly small ones, some larger than any buffer.
-func piece(rnd *rand.Rand) int { return []int{50, 1000, 9000, 40_000, 600_000}[rnd.IntN(5)] }
+// maxPiece returns a random maximum size of pieces: mostly small, sometimes larger than any buffer.
+func maxPiece(rnd *rand.Rand) int { return []int{50, 1000, 9000, 40_000, 600_000}[rnd.IntN(5)] }
 
-// wire gives the two ends of a TCP connection.
-func wire(t testing.TB) (client, server net.Conn) {
+// tcpPair returns the two ends of a TCP connection.
+func tcpPair(t testing.TB) (client, server net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -121,10 +121,10 @@ func certificate(t testing.TB) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// A deadline and a Close end a read that waits for the kernel, on a real connection.
-func TestLateRealConnection(t *testing.T) {
-	client, server := wire(t)
-	c := newLateConn(client, 50*time.Millisecond, func() {})
+// On a real connection, a deadline and a Close end a read that waits.
+func TestPacedRealConnection(t *testing.T) {
+	client, server := tcpPair(t)
+	c := newPacedConn(client, 50*time.Millisecond, func() {})
 	if _, err := server.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
@@ -132,12 +132,12 @@ func TestLateRealConnection(t *testing.T) {
 	if n, err := c.Read(p); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
-	_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond)) // behind the pause
+	_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond)) // after the pause
 	if _, err := c.Read(p); !isDeadline(err) {
 		t.Fatal(err)
 	}
 	_ = c.SetReadDeadline(time.Time{})
-	// The silence of a pause is over with it: a lone byte is noticed.
+	// After a pause the low watermark is reset: a lone byte is received.
 	for range 5 {
 		time.AfterFunc(60*time.Millisecond, func() { _, _ = server.Write([]byte("y")) })
 		start := time.Now()
@@ -145,7 +145,7 @@ func TestLateRealConnection(t *testing.T) {
 			t.Fatal(n, err)
 		}
 		if d := time.Since(start); d > 5*time.Second {
-			t.Fatalf("noticed after %s", d)
+			t.Fatalf("received after %s", d)
 		}
 	}
 	time.AfterFunc(60*time.Millisecond, func() { _ = c.Close() })
@@ -154,8 +154,8 @@ func TestLateRealConnection(t *testing.T) {
 	}
 }
 
-// Only what the settings ask for is between pgconn and the network.
-func TestDialLate(t *testing.T) {
+// The dialer returns a pacedConn only if there is a read interval.
+func TestPacedDialer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -163,36 +163,36 @@ func TestDialLate(t *testing.T) {
 	defer l.Close()
 	for interval, want := range map[time.Duration]bool{0: false, -1: false, testInterval: true} {
 		cfg := Config{ReadInterval: interval, ReceiveBuffer: 8 << 10}
-		conn, err := cfg.dialLate((&net.Dialer{}).DialContext, func() {})(t.Context(), "tcp", l.Addr().String())
+		conn, err := cfg.pacedDialer((&net.Dialer{}).DialContext, func() {})(t.Context(), "tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		late, ok := conn.(*lateConn)
+		late, ok := conn.(*pacedConn)
 		if ok != want || ok && late.interval != interval {
 			t.Errorf("%s: %T", interval, conn)
 		}
 	}
 	_ = l.Close()
-	if _, err := (&Config{ReadInterval: testInterval}).dialLate((&net.Dialer{}).DialContext, func() {})(t.Context(), "tcp", l.Addr().String()); err == nil {
-		t.Error("a refused connection is no error")
+	if _, err := (&Config{ReadInterval: testInterval}).pacedDialer((&net.Dialer{}).DialContext, func() {})(t.Context(), "tcp", l.Addr().String()); err == nil {
+		t.Error("no error although the connection was refused")
 	}
 }
 
-// While the stream is behind, the kernel wakes nobody: it is told to keep quiet from the first full read on, not only
-// during pauses, and to speak up again when there is nothing and we wait.
-func TestLateHushedWhileBehind(t *testing.T) {
-	client, server := wire(t)
-	c := newLateConn(client, 20*time.Millisecond, func() {})
-	if c.lowat == nil && runtime.GOOS == "linux" {
+// During a backlog the low watermark is quietBytes from the first full read on, not only during pauses. It is reset when no bytes are
+// available and a read waits.
+func TestPacedLowWatermarkDuringBacklog(t *testing.T) {
+	client, server := tcpPair(t)
+	c := newPacedConn(client, 20*time.Millisecond, func() {})
+	if c.setLowat == nil && runtime.GOOS == "linux" {
 		t.Fatal("SO_RCVLOWAT is not used on a TCP connection")
 	}
-	if c.lowat == nil {
+	if c.setLowat == nil {
 		t.Skip("SO_RCVLOWAT is used on Linux only")
 	}
-	var said []int
-	inner := c.lowat
-	c.lowat = func(bytes int) { said = append(said, bytes); inner(bytes) }
+	var marks []int
+	inner := c.setLowat
+	c.setLowat = func(bytes int) { marks = append(marks, bytes); inner(bytes) }
 	const total = 4 << 20
 	go func() {
 		for range total / 1024 {
@@ -206,14 +206,14 @@ func TestLateHushedWhileBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 		got += n
-		time.Sleep(100 * time.Microsecond) // the server is the faster one
+		time.Sleep(100 * time.Microsecond) // so that the server is faster
 	}
-	if len(said) > 3 || len(said) == 0 {
-		t.Errorf("changed its mind while there was a backlog: %v", said)
+	if len(marks) > 3 || len(marks) == 0 {
+		t.Errorf("the low watermark was changed during the backlog: %v", marks)
 	}
-	// Nothing is there: it must be told of a lone byte.
+	// After the backlog a lone byte must be received.
 	time.AfterFunc(100*time.Millisecond, func() { _, _ = server.Write([]byte("z")) })
-	if n, err := c.Read(p); n != 1 || err != nil || said[len(said)-1] != 1 {
-		t.Errorf("%d %v %v", n, err, said)
+	if n, err := c.Read(p); n != 1 || err != nil || marks[len(marks)-1] != 1 {
+		t.Errorf("%d %v %v", n, err, marks)
 	}
 }

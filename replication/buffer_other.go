@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// narrow: elsewhere the size is the kernel's.
-func narrow(net.Conn, int) func(yes bool) { return nil }
+// bufferSetter returns nil: on this system the kernel controls the size.
+func bufferSetter(net.Conn, int) func(yes bool) { return nil }
 
 func limitSegments(string, string, syscall.RawConn) error { return nil }

@@ -10,9 +10,9 @@ import (
 	"syscall"
 )
 
-// try returns what reads a connection without waiting: nothing says that there is nothing now. It obeys the connection's
-// read deadline. nil: the connection is none of the kernel's.
-func try(conn net.Conn) func(p []byte) (n int, err error, nothing bool) {
+// tryReader returns a function that reads a connection without waiting, or nil if the connection has no socket. The function
+// returns nothing = true if no bytes are available. It obeys the connection's read deadline.
+func tryReader(conn net.Conn) func(p []byte) (n int, err error, nothing bool) {
 	raw := rawConn(conn)
 	if raw == nil {
 		return nil
@@ -23,7 +23,7 @@ func try(conn net.Conn) func(p []byte) (n int, err error, nothing bool) {
 	read := func(fd uintptr) bool {
 		for {
 			if n, failed = syscall.Read(int(fd), p); failed != syscall.EINTR {
-				return true // also when there is nothing: it is not to wait
+				return true // even if no bytes are available: false would wait
 			}
 		}
 	}
@@ -44,7 +44,7 @@ func try(conn net.Conn) func(p []byte) (n int, err error, nothing bool) {
 	}
 }
 
-// rawConn is the kernel's end of a connection; nil: it is none of the kernel's.
+// rawConn returns the socket of a connection, or nil if it has none.
 func rawConn(conn net.Conn) syscall.RawConn {
 	sc, ok := conn.(syscall.Conn)
 	if !ok {

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// paused gives a connection that will pause for a whole interval, with a byte waiting in the socket.
-func paused(s *socket, c *lateConn) {
+// startPause prepares a connection that pauses for a whole interval at its next read, with one byte available in the socket.
+func startPause(s *socket, c *pacedConn) {
 	s.arrive(make([]byte, 10))
-	_, _ = c.Read(make([]byte, 10)) // they were there: no leading edge
+	_, _ = c.Read(make([]byte, 10)) // does not wait, so these bytes are no leading edge
 	s.arrive([]byte{42})
 }
 
@@ -25,27 +25,27 @@ func isDeadline(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) && errors.As(err, &ne) && ne.Timeout() && ne.Temporary() && isTimeout(err)
 }
 
-func TestLateDeadlineEndsPause(t *testing.T) {
+func TestPacedDeadlineEndsPause(t *testing.T) {
 	const ms = time.Millisecond
 	for _, test := range []struct {
 		name string
-		set  func(c *lateConn)
+		set  func(c *pacedConn)
 		want time.Duration
 	}{
-		{"set before", func(c *lateConn) { _ = c.SetReadDeadline(time.Now().Add(2 * ms)) }, 2 * ms},
-		{"set for all before", func(c *lateConn) { _ = c.SetDeadline(time.Now().Add(3 * ms)) }, 3 * ms},
-		{"in the past", func(c *lateConn) { _ = c.SetReadDeadline(time.Unix(1, 0)) }, 0},
-		{"moved into the past meanwhile", func(c *lateConn) {
+		{"set before", func(c *pacedConn) { _ = c.SetReadDeadline(time.Now().Add(2 * ms)) }, 2 * ms},
+		{"set for all before", func(c *pacedConn) { _ = c.SetDeadline(time.Now().Add(3 * ms)) }, 3 * ms},
+		{"in the past", func(c *pacedConn) { _ = c.SetReadDeadline(time.Unix(1, 0)) }, 0},
+		{"moved into the past during the pause", func(c *pacedConn) {
 			time.AfterFunc(ms, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
 		}, ms},
-		{"moved nearer meanwhile", func(c *lateConn) {
+		{"moved nearer during the pause", func(c *pacedConn) {
 			_ = c.SetReadDeadline(time.Now().Add(time.Second))
 			time.AfterFunc(ms, func() { _ = c.SetReadDeadline(time.Now().Add(ms)) })
 		}, 2 * ms},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			late(t, func(t *testing.T, s *socket, c *lateConn) {
-				paused(s, c)
+			withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
+				startPause(s, c)
 				start := time.Now()
 				test.set(c)
 				p := make([]byte, 10)
@@ -62,10 +62,10 @@ func TestLateDeadlineEndsPause(t *testing.T) {
 	}
 }
 
-// As with a socket, what is buffered is not handed out when the deadline has passed, and not lost: the session looks
-// after its status updates between two reads.
-func TestLateDeadlineWithBytesBuffered(t *testing.T) {
-	late(t, func(t *testing.T, s *socket, c *lateConn) {
+// Like a socket, a pacedConn returns no buffered bytes after the deadline, and does not lose them: the session sends status updates
+// between two reads.
+func TestPacedDeadlineWithBytesBuffered(t *testing.T) {
+	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 		s.arrive([]byte("abc"))
 		p := make([]byte, 1)
 		_, _ = c.Read(p)
@@ -84,10 +84,10 @@ func TestLateDeadlineWithBytesBuffered(t *testing.T) {
 	})
 }
 
-// The end of the window after a leading edge is ours: the deadline is still where our user set it.
-func TestLateWindowKeepsDeadline(t *testing.T) {
+// The end of the window after a leading edge does not change the user's deadline.
+func TestPacedWindowKeepsDeadline(t *testing.T) {
 	for _, again := range []time.Duration{0, edgeWindow / 2, testInterval} {
-		late(t, func(t *testing.T, s *socket, c *lateConn) {
+		withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 			p := make([]byte, 10)
 			time.AfterFunc(time.Millisecond, func() { s.arrive([]byte{1}) })
 			start := time.Now()
@@ -95,14 +95,14 @@ func TestLateWindowKeepsDeadline(t *testing.T) {
 			if n, err := c.Read(p); n != 1 || err != nil {
 				t.Fatal(n, err)
 			}
-			if again > 0 { // the relay sets it again each turn
+			if again > 0 { // the relay sets the deadline before each read
 				time.AfterFunc(again, func() { _ = c.SetReadDeadline(start.Add(2 * time.Second)) })
 			}
 			n, err := c.Read(p)
 			if want := time.Second * time.Duration(1+min(again, 1)); n != 0 || !isDeadline(err) || time.Since(start) != want {
 				t.Errorf("again after %s: %d bytes, %v after %s", again, n, err, time.Since(start))
 			}
-			// A timeout is no read that brought something.
+			// After a timeout the next bytes are a leading edge.
 			_ = c.SetReadDeadline(time.Time{})
 			at := time.Now()
 			time.AfterFunc(time.Millisecond, func() { s.arrive([]byte{1}) })
@@ -113,10 +113,10 @@ func TestLateWindowKeepsDeadline(t *testing.T) {
 	}
 }
 
-// Nor does the window hide a deadline inside it, or a deadline that is set during it the window's end.
-func TestLateDeadlineInWindow(t *testing.T) {
+// A deadline within the window is obeyed, and a deadline set during the window does not change the window's end.
+func TestPacedDeadlineInWindow(t *testing.T) {
 	const half = edgeWindow / 2
-	late(t, func(t *testing.T, s *socket, c *lateConn) {
+	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 		p := make([]byte, 10)
 		time.AfterFunc(time.Millisecond, func() { s.arrive([]byte{1}) })
 		_, _ = c.Read(p)
@@ -126,7 +126,7 @@ func TestLateDeadlineInWindow(t *testing.T) {
 			t.Errorf("%d bytes, %v after %s", n, err, time.Since(start))
 		}
 	})
-	late(t, func(t *testing.T, s *socket, c *lateConn) {
+	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 		p := make([]byte, 10)
 		_ = c.SetReadDeadline(time.Now().Add(half))
 		time.AfterFunc(half/2, func() { s.arrive([]byte{1}) })
@@ -138,7 +138,7 @@ func TestLateDeadlineInWindow(t *testing.T) {
 			t.Errorf("set before: %d bytes, %v after %s", n, err, time.Since(start))
 		}
 	})
-	late(t, func(t *testing.T, s *socket, c *lateConn) {
+	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 		p := make([]byte, 10)
 		time.AfterFunc(time.Millisecond, func() { s.arrive([]byte{1}) })
 		_, _ = c.Read(p)
@@ -151,23 +151,23 @@ func TestLateDeadlineInWindow(t *testing.T) {
 	})
 }
 
-// A read that returns behind the end of the window has closed it: the machine was busy.
-func TestLateWindowIsOver(t *testing.T) {
-	late(t, func(t *testing.T, s *socket, c *lateConn) {
+// A read that returns after the end of the window closes the window.
+func TestPacedWindowIsOver(t *testing.T) {
+	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 		now := time.Now()
-		c.edge = now.Add(-time.Microsecond)
-		if again := c.plan(1, nil, now.Add(-time.Millisecond), now); again || !c.edge.IsZero() || c.due != now.Add(testInterval) {
-			t.Errorf("again %v, edge %v, due in %s", again, c.edge, c.due.Sub(now))
+		c.windowEnd = now.Add(-time.Microsecond)
+		if again := c.schedule(1, nil, now.Add(-time.Millisecond), now); again || !c.windowEnd.IsZero() || c.due != now.Add(testInterval) {
+			t.Errorf("again %v, edge %v, due in %s", again, c.windowEnd, c.due.Sub(now))
 		}
 	})
 }
 
-// The kernel is silent at all times but when a read waits, which with the mark up might wait for ever.
-func TestLateSilence(t *testing.T) {
-	late(t, func(t *testing.T, s *socket, c *lateConn) {
+// The low watermark is quietBytes except while a read waits, which otherwise could wait for ever.
+func TestPacedLowWatermark(t *testing.T) {
+	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 		var mu sync.Mutex
 		var marks []int
-		c.lowat = func(n int) {
+		c.setLowat = func(n int) {
 			mu.Lock()
 			defer mu.Unlock()
 			marks = append(marks, n)
@@ -181,8 +181,8 @@ func TestLateSilence(t *testing.T) {
 			}
 			marks = nil
 		}
-		paused(s, c)
-		check("reading what is there", quietBytes)
+		startPause(s, c)
+		check("a read of available bytes", quietBytes)
 		_, _ = c.Read(make([]byte, 10))
 		check("a pause and a read", 1, quietBytes)
 		s.arrive([]byte{1})
@@ -191,15 +191,15 @@ func TestLateSilence(t *testing.T) {
 		check("a pause that the deadline ends")
 		_ = c.SetReadDeadline(time.Time{})
 		_, _ = c.Read(make([]byte, 10))
-		check("what had come meanwhile", 1, quietBytes)
+		check("bytes that arrived during the pause", 1, quietBytes)
 		time.AfterFunc(time.Second, func() { check("waiting", 1); s.arrive([]byte{1}) })
 		_, _ = c.Read(make([]byte, 10))
 		check("the first bytes after quiet")
 	})
 }
 
-func TestLateReadersTakeTurns(t *testing.T) {
-	late(t, func(t *testing.T, s *socket, c *lateConn) {
+func TestPacedReadersTakeTurns(t *testing.T) {
+	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 		const readers, each = 8, 20_000
 		s.arrive(make([]byte, readers*each))
 		var wg sync.WaitGroup
@@ -221,9 +221,9 @@ func TestLateReadersTakeTurns(t *testing.T) {
 	})
 }
 
-func TestLateCloseEndsPause(t *testing.T) {
-	late(t, func(t *testing.T, s *socket, c *lateConn) {
-		paused(s, c)
+func TestPacedCloseEndsPause(t *testing.T) {
+	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
+		startPause(s, c)
 		start := time.Now()
 		time.AfterFunc(time.Millisecond, func() { _ = c.Close() })
 		n, err := c.Read(make([]byte, 10))
@@ -236,11 +236,11 @@ func TestLateCloseEndsPause(t *testing.T) {
 	})
 }
 
-// What comes after a request is its answer.
-func TestLateWriteEndsPause(t *testing.T) {
-	late(t, func(t *testing.T, s *socket, c *lateConn) {
+// The bytes after a request may be its answer.
+func TestPacedWriteEndsPause(t *testing.T) {
+	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 		for _, after := range []time.Duration{0, time.Millisecond} {
-			paused(s, c)
+			startPause(s, c)
 			start := time.Now()
 			time.AfterFunc(after, func() { _, _ = c.Write([]byte("Q")) })
 			if _, err := c.Read(make([]byte, 10)); err != nil || time.Since(start) != after {
@@ -253,11 +253,11 @@ func TestLateWriteEndsPause(t *testing.T) {
 	})
 }
 
-func TestLateErrors(t *testing.T) {
+func TestPacedErrors(t *testing.T) {
 	broken := errors.New("broken")
 	for _, together := range []bool{false, true} {
-		for _, take := range []int{1, 10, lateBuffer} {
-			late(t, func(t *testing.T, s *socket, c *lateConn) {
+		for _, take := range []int{1, 10, maxRead} {
+			withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 				s.err, s.together = broken, together
 				s.arrive([]byte("abc"))
 				var got []byte

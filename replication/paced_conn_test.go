@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// arrival is one byte and when it comes.
-type arrival struct{ at, got time.Duration }
+// arrival is when one byte arrived in the socket, and when the reader received it.
+type arrival struct{ arrived, received time.Duration }
 
-// deliver lets bytes arrive at their times and notes when a reader that is never busy gets them.
-func deliver(s *socket, c *lateConn, at []time.Duration) []arrival {
+// deliver lets bytes arrive at given times and records when a reader receives them.
+func deliver(s *socket, c *pacedConn, at []time.Duration) []arrival {
 	start := time.Now()
 	go func() {
 		for i, d := range at {
@@ -34,7 +34,7 @@ func deliver(s *socket, c *lateConn, at []time.Duration) []arrival {
 	return out
 }
 
-func TestLateLeadingEdge(t *testing.T) {
+func TestPacedLeadingEdge(t *testing.T) {
 	const us, ms = time.Microsecond, time.Millisecond
 	for _, test := range []struct {
 		name  string
@@ -42,8 +42,8 @@ func TestLateLeadingEdge(t *testing.T) {
 		got   []time.Duration
 		reads int
 	}{
-		{"lone messages are read at once", []time.Duration{ms, 20 * ms, 40 * ms}, []time.Duration{ms, 20 * ms, 40 * ms}, 3},
-		{"one interval apart is lone", []time.Duration{ms, 7 * ms, 13 * ms}, []time.Duration{ms, 7 * ms, 13 * ms}, 3},
+		{"lone messages do not wait", []time.Duration{ms, 20 * ms, 40 * ms}, []time.Duration{ms, 20 * ms, 40 * ms}, 3},
+		{"messages more than one interval apart do not wait", []time.Duration{ms, 7 * ms, 13 * ms}, []time.Duration{ms, 7 * ms, 13 * ms}, 3},
 		{
 			"the messages of a lone transaction do not wait for each other",
 			[]time.Duration{20 * ms, 20*ms + 40*us, 20*ms + 80*us, 20*ms + 299*us},
@@ -51,23 +51,23 @@ func TestLateLeadingEdge(t *testing.T) {
 			4,
 		},
 		{
-			"what follows piles up until the interval is over",
+			"later messages wait until the interval is over",
 			[]time.Duration{20 * ms, 21 * ms, 22 * ms, 24 * ms, 27 * ms, 29 * ms, 31 * ms},
 			[]time.Duration{20 * ms, 25 * ms, 25 * ms, 25 * ms, 30 * ms, 30 * ms, 35 * ms},
 			4,
 		},
 		{
-			"the pause is over with the interval, read or not",
+			"a pause ends after the interval even without a read",
 			[]time.Duration{20 * ms, 26 * ms, 26*ms + 50*us, 28 * ms, 50 * ms},
 			[]time.Duration{20 * ms, 26 * ms, 26*ms + 50*us, 31 * ms, 50 * ms},
 			5,
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			late(t, func(t *testing.T, s *socket, c *lateConn) {
+			withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 				var got []time.Duration
 				for _, a := range deliver(s, c, test.at) {
-					got = append(got, a.got)
+					got = append(got, a.received)
 				}
 				if !slices.Equal(got, test.got) || len(s.reads) != test.reads {
 					t.Errorf("%d reads, got at %v\nwant %d, %v", len(s.reads), got, test.reads, test.got)
@@ -77,11 +77,10 @@ func TestLateLeadingEdge(t *testing.T) {
 	}
 }
 
-// The promise itself, for any arrivals: who waits, waits for less than an interval, and the socket was read less than one
-// interval before.
-func TestLateLeadingEdgeRandom(t *testing.T) {
+// For random arrivals: a byte waits only if the socket was read less than one interval before, and waits for less than an interval.
+func TestPacedLeadingEdgeRandom(t *testing.T) {
 	for seed := range uint64(200) {
-		late(t, func(t *testing.T, s *socket, c *lateConn) {
+		withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 			rnd := rand.New(rand.NewPCG(seed, 0))
 			start, now := time.Now(), time.Duration(0)
 			var at []time.Duration
@@ -91,28 +90,28 @@ func TestLateLeadingEdgeRandom(t *testing.T) {
 				at = append(at, now)
 			}
 			for i, a := range deliver(s, c, at) {
-				if a.got == a.at {
+				if a.received == a.arrived {
 					continue
 				}
-				before := slices.IndexFunc(s.reads, func(r time.Time) bool { return r.Sub(start) <= a.at && r.Sub(start) > a.at-testInterval })
-				if before < 0 || a.got-a.at > testInterval {
-					t.Fatalf("seed %d: byte %d came at %s, was got at %s, reads %v", seed, i, a.at, a.got, s.reads)
+				before := slices.IndexFunc(s.reads, func(r time.Time) bool { return r.Sub(start) <= a.arrived && r.Sub(start) > a.arrived-testInterval })
+				if before < 0 || a.received-a.arrived > testInterval {
+					t.Fatalf("seed %d: byte %d came at %s, was got at %s, reads %v", seed, i, a.arrived, a.received, s.reads)
 				}
 			}
 		})
 	}
 }
 
-// Under a steady load there is one read per interval, and nobody is late by more.
-func TestLateUnderLoad(t *testing.T) {
-	late(t, func(t *testing.T, s *socket, c *lateConn) {
+// Under a steady load there is one read per interval, and no byte waits for longer.
+func TestPacedUnderLoad(t *testing.T) {
+	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 		var at []time.Duration
 		for d := time.Duration(0); d < time.Second; d += 100 * time.Microsecond {
 			at = append(at, time.Second+d)
 		}
 		for _, a := range deliver(s, c, at) {
-			if a.got-a.at > testInterval {
-				t.Fatalf("came at %s, got at %s", a.at, a.got)
+			if a.received-a.arrived > testInterval {
+				t.Fatalf("came at %s, got at %s", a.arrived, a.received)
 			}
 		}
 		if n := len(s.reads); n < 200 || n > 205 {
@@ -121,11 +120,11 @@ func TestLateUnderLoad(t *testing.T) {
 	})
 }
 
-// While reads are full there is no pause, whatever the caller takes at a time.
-func TestLateFullReadsFollowAtOnce(t *testing.T) {
-	for _, take := range []int{8 << 10, lateBuffer - 1, lateBuffer, 4 << 20} {
-		late(t, func(t *testing.T, s *socket, c *lateConn) {
-			want := make([]byte, 3*lateBuffer+fullRead)
+// There is no pause after a full read, for any size of the caller's buffer.
+func TestPacedFullReadsFollowAtOnce(t *testing.T) {
+	for _, take := range []int{8 << 10, maxRead - 1, maxRead, 4 << 20} {
+		withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
+			want := make([]byte, 3*maxRead+fullRead)
 			_, _ = rand.NewChaCha8([32]byte{}).Read(want)
 			s.arrive(want)
 			start := time.Now()
@@ -140,9 +139,9 @@ func TestLateFullReadsFollowAtOnce(t *testing.T) {
 			if d := time.Since(start); d != 0 || !bytes.Equal(got, want) {
 				t.Errorf("%d at a time: took %s", take, d)
 			}
-			// One byte less than full ends it.
+			// After a read that is one byte smaller there is a pause.
 			s.arrive(make([]byte, fullRead-1))
-			_, _ = c.Read(make([]byte, lateBuffer))
+			_, _ = c.Read(make([]byte, maxRead))
 			s.arrive([]byte{1})
 			start = time.Now()
 			if _, _ = c.Read(make([]byte, 1)); time.Since(start) != testInterval {
@@ -152,12 +151,12 @@ func TestLateFullReadsFollowAtOnce(t *testing.T) {
 	}
 }
 
-// After a full read the next one only takes what is there: with nothing there the pause begins, and is one interval long.
-func TestLateFullReadDoesNotWait(t *testing.T) {
-	late(t, func(t *testing.T, s *socket, c *lateConn) {
-		takeWhatIsThere(s, c)
+// After a full read the next one does not wait. If no bytes are available, a pause of one interval begins.
+func TestPacedFullReadDoesNotWait(t *testing.T) {
+	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
+		readWithoutWaiting(s, c)
 		s.arrive(make([]byte, fullRead))
-		if n, err := c.Read(make([]byte, lateBuffer)); n != fullRead || err != nil {
+		if n, err := c.Read(make([]byte, maxRead)); n != fullRead || err != nil {
 			t.Fatal(n, err)
 		}
 		start := time.Now()
@@ -165,10 +164,10 @@ func TestLateFullReadDoesNotWait(t *testing.T) {
 		if _, err := c.Read(make([]byte, 10)); err != nil || time.Since(start) != testInterval {
 			t.Errorf("%v after %s, want %s", err, time.Since(start), testInterval)
 		}
-		// What is there is taken at once.
+		// Available bytes are read at once.
 		s.arrive(make([]byte, fullRead))
 		time.Sleep(testInterval)
-		_, _ = c.Read(make([]byte, lateBuffer))
+		_, _ = c.Read(make([]byte, maxRead))
 		s.arrive([]byte("y"))
 		start = time.Now()
 		if _, err := c.Read(make([]byte, 10)); err != nil || time.Since(start) != 0 {
@@ -177,10 +176,9 @@ func TestLateFullReadDoesNotWait(t *testing.T) {
 	})
 }
 
-// drained is called before the socket is waited for, once all that was read has been handed out; and during a backlog every
-// lateBuffer bytes.
-func TestLateDrained(t *testing.T) {
-	late(t, func(t *testing.T, s *socket, c *lateConn) {
+// drained is called before a wait, when all bytes that were read have been returned, and every maxRead bytes during a backlog.
+func TestPacedDrained(t *testing.T) {
+	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 		handed, calls := 0, []int(nil)
 		c.drained = func() { calls = append(calls, handed) }
 		time.AfterFunc(time.Second, func() { s.arrive(make([]byte, 100)) })
@@ -193,34 +191,34 @@ func TestLateDrained(t *testing.T) {
 			handed += n
 		}
 		if !slices.Equal(calls, []int{100}) {
-			t.Errorf("called when so many bytes had been handed out: %v", calls)
+			t.Errorf("called after so many bytes were returned: %v", calls)
 		}
 	})
-	late(t, func(t *testing.T, s *socket, c *lateConn) {
+	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 		handed, calls := 0, []int(nil)
 		c.drained = func() { calls = append(calls, handed) }
-		c.try = func(p []byte) (int, error, bool) { n, err := s.Read(p[:min(len(p), 2*fullRead)]); return n, err, false }
-		s.arrive(make([]byte, 2*lateBuffer))
-		for handed < 2*lateBuffer {
-			n, err := c.Read(make([]byte, lateBuffer-1))
+		c.tryRead = func(p []byte) (int, error, bool) { n, err := s.Read(p[:min(len(p), 2*fullRead)]); return n, err, false }
+		s.arrive(make([]byte, 2*maxRead))
+		for handed < 2*maxRead {
+			n, err := c.Read(make([]byte, maxRead-1))
 			if err != nil {
 				t.Fatal(err)
 			}
 			handed += n
 		}
-		if !slices.Equal(calls, []int{lateBuffer}) {
-			t.Errorf("a backlog: called when so many bytes had been handed out: %v", calls)
+		if !slices.Equal(calls, []int{maxRead}) {
+			t.Errorf("a backlog: called after so many bytes were returned: %v", calls)
 		}
 	})
 }
 
-// While the server is ahead, every second pause goes without a call, and none otherwise: what was read waits for one
-// interval at most.
-func TestLateAhead(t *testing.T) {
+// While the server is ahead, every second pause happens without a call, so bytes that were read wait for one additional interval at
+// most.
+func TestPacedAhead(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
 		name   string
-		arrive []int           // so many bytes at 1 ms, and then in the middle of each pause
+		arrive []int           // number of bytes that arrive at 1 ms, and then during each pause
 		calls  []time.Duration // the socket is read at 1 ms, 6 ms, 11 ms, ...
 	}{
 		{"full reads, not ahead", []int{aheadBytes - 1, aheadBytes - 1, aheadBytes - 1, aheadBytes - 1}, []time.Duration{1 * ms, 6 * ms, 11 * ms, 16 * ms}},
@@ -228,8 +226,8 @@ func TestLateAhead(t *testing.T) {
 		{"ahead, and then quiet", []int{aheadBytes, aheadBytes, aheadBytes}, []time.Duration{6 * ms, 16 * ms}},
 		{"ahead, and then little", []int{aheadBytes, 100, 100}, []time.Duration{6 * ms, 11 * ms}},
 	} {
-		late(t, func(t *testing.T, s *socket, l *lateConn) {
-			takeWhatIsThere(s, l)
+		withPacedConn(t, func(t *testing.T, s *socket, l *pacedConn) {
+			readWithoutWaiting(s, l)
 			start := time.Now()
 			var calls []time.Duration
 			l.drained = func() { calls = append(calls, time.Since(start)) }
@@ -240,7 +238,7 @@ func TestLateAhead(t *testing.T) {
 			}
 			time.AfterFunc(time.Second, func() { s.arrive([]byte{0}) })
 			for handed := 0; handed < total+1; {
-				n, err := l.Read(make([]byte, lateBuffer-1))
+				n, err := l.Read(make([]byte, maxRead-1))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -253,9 +251,9 @@ func TestLateAhead(t *testing.T) {
 	}
 }
 
-// takeWhatIsThere lets c read s without waiting, as it can read a TCP connection.
-func takeWhatIsThere(s *socket, c *lateConn) {
-	c.try = func(p []byte) (int, error, bool) {
+// readWithoutWaiting enables reads of s without waiting, as for a TCP connection.
+func readWithoutWaiting(s *socket, c *pacedConn) {
+	c.tryRead = func(p []byte) (int, error, bool) {
 		s.mu.Lock()
 		empty := len(s.in) == 0
 		s.mu.Unlock()
@@ -267,7 +265,7 @@ func takeWhatIsThere(s *socket, c *lateConn) {
 	}
 }
 
-// Without pauses each read of the socket is preceded by a call.
+// Without pauses, drained is called before each read of the socket.
 func TestPromptDrained(t *testing.T) {
 	s := newSocket()
 	calls := 0
