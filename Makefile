@@ -162,15 +162,15 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 	done
 
 .PHONY: lint
-lint: $(GOLANGCI_LINT) $(VALE) ## golangci-lint, and the errors of the language check; both are built into the cache the first time (about three minutes)
+lint: $(GOLANGCI_LINT) $(VALE) ## golangci-lint and the language check; both are built into the cache the first time (about three minutes)
 	$(GOLANGCI_LINT) run ./...
-	$(VALE) --minAlertLevel=error .
+	$(VALE) .
 	cd test/compose && $(GOLANGCI_LINT) run --config ../../.golangci.yml ./...
 	cd test/helm && $(GOLANGCI_LINT) run --config ../../.golangci.yml ./...
 
 .PHONY: prose
-prose: $(VALE) ## the language check with its warnings (RUN=path: this file or folder)
-	@$(VALE) $(or $(RUN),.)
+prose: $(VALE) ## the language check alone (RUN=path: this file or folder)
+	@$(VALE) $(if $(RUN),$(if $(filter /%,$(RUN)),$(RUN),./$(RUN)),.)
 
 .PHONY: docs
 docs: ## write docs/commands.md and the manual page again, from the commands, and the chart's copy of the alerts

@@ -166,7 +166,7 @@ func postgresCutAfterBytes(t *testing.T) {
 }
 
 // F14, and F16 for this side: packets are lost, in both directions or in one. Connections stay open, and neither side
-// is told.
+// notices.
 func silentPostgres(row, what string, faults faultproxy.Faults) func(*testing.T) {
 	return func(t *testing.T) {
 		timeout, lasts, factor := fullOrShort(5*time.Second, time.Second), fullOrShort(40*time.Second, 4*time.Second), fullOrShort(3, 30)

@@ -124,7 +124,7 @@ func (x *Session) listen() error {
 			if done, err := x.conn.applyRule("CopyDone"); done {
 				return err
 			}
-			// The slot is free before the client is told that the stream has ended.
+			// The slot is free before the client learns of the stream's end.
 			x.s.edit(func() {
 				if x.s.active == x {
 					x.s.active = nil
