@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -101,25 +102,33 @@ func (c *Config) forTables() string {
 	return " for table " + c.tables()
 }
 
-// streamParams are what the bytes of the stream depend on, and what could end it. As startup parameters they win over ALTER ROLE
-// and ALTER DATABASE. client_min_messages must not be error: the notice that a publication was skipped is a warning. major is
-// the server's, 0 if it is not known.
-func (c *Config) streamParams(major int) map[string]string {
-	p := map[string]string{
-		"replication":           "database",
-		"application_name":      c.ApplicationName(),
-		"client_encoding":       "UTF8",
+// TextSettings are the session settings that decide how PostgreSQL prints values. A query under these settings returns the bytes that
+// the stream carries. regclass and similar types name the schema of everything outside pg_catalog.
+func TextSettings() map[string]string {
+	return map[string]string{
+		"client_encoding":       "UTF8", // of a SQL_ASCII database: SQL_ASCII, see asStored
 		"quote_all_identifiers": "off",
 		"DateStyle":             "ISO",
 		"IntervalStyle":         "postgres",
 		"extra_float_digits":    "3",
 		"TimeZone":              "UTC",
 		"bytea_output":          "hex",
-		"search_path":           "pg_catalog", // regclass and its like name the schema of everything else
+		"search_path":           "pg_catalog",
 		"lc_monetary":           "C",
-		"client_min_messages":   "warning",
-		"wal_sender_timeout":    strconv.FormatInt(c.WalSenderTimeout.Milliseconds(), 10) + "ms",
 	}
+}
+
+// streamParams are what the bytes of the stream depend on, and what could end it. As startup parameters they win over ALTER ROLE
+// and ALTER DATABASE. client_min_messages must not be error: the notice that a publication was skipped is a warning. major is
+// the server's, 0 if it is not known.
+func (c *Config) streamParams(major int) map[string]string {
+	p := TextSettings()
+	maps.Copy(p, map[string]string{
+		"replication":         "database",
+		"application_name":    c.ApplicationName(),
+		"client_min_messages": "warning",
+		"wal_sender_timeout":  strconv.FormatInt(c.WalSenderTimeout.Milliseconds(), 10) + "ms",
+	})
 	if major >= 17 { // it would end the walsender in the middle of every transaction that takes longer to send
 		p["transaction_timeout"] = "0"
 	}
