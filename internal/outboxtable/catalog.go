@@ -69,10 +69,10 @@ func (s *Snapshot) describe(ctx context.Context, want *Table, source int) (*tabl
 	if err != nil {
 		return nil, s.fail(ctx, op, err)
 	}
-	switch {
-	case kind == "p":
+	switch kind {
+	case "p":
 		t.partitioned = true
-	case kind == "r": // tables that inherit from it are other tables, as in the stream
+	case "r": // tables that inherit from it are other tables, as in the stream
 		t.from = "ONLY " + t.from
 	default:
 		return nil, fmt.Errorf("%s: it is not a table; remedy: set outbox.table", op)
