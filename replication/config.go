@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -91,25 +92,33 @@ func (c *Config) publicationRemedy() string {
 	return publicationRemedy
 }
 
-// streamParams returns the session parameters that the bytes of the stream depend on, and those that could end it. Startup
-// parameters override ALTER ROLE and ALTER DATABASE. client_min_messages must include warnings: the server reports a skipped
-// publication by a warning. major is the server's major version, 0 if it is not known.
-func (c *Config) streamParams(major int) map[string]string {
-	p := map[string]string{
-		"replication":           "database",
-		"application_name":      c.ApplicationName(),
-		"client_encoding":       "UTF8",
+// TextSettings are the session settings that decide how PostgreSQL prints values. A query under these settings returns the bytes that
+// the stream carries. regclass and similar types name the schema of everything outside pg_catalog.
+func TextSettings() map[string]string {
+	return map[string]string{
+		"client_encoding":       "UTF8", // of a SQL_ASCII database: SQL_ASCII, see asStored
 		"quote_all_identifiers": "off",
 		"DateStyle":             "ISO",
 		"IntervalStyle":         "postgres",
 		"extra_float_digits":    "3",
 		"TimeZone":              "UTC",
 		"bytea_output":          "hex",
-		"search_path":           "pg_catalog", // regclass values outside of pg_catalog are then printed with their schema
+		"search_path":           "pg_catalog",
 		"lc_monetary":           "C",
-		"client_min_messages":   "warning",
-		"wal_sender_timeout":    strconv.FormatInt(c.WalSenderTimeout.Milliseconds(), 10) + "ms",
 	}
+}
+
+// streamParams returns the session parameters that the bytes of the stream depend on, and those that could end it. Startup
+// parameters override ALTER ROLE and ALTER DATABASE. client_min_messages must include warnings: the server reports a skipped
+// publication by a warning. major is the server's major version, 0 if it is not known.
+func (c *Config) streamParams(major int) map[string]string {
+	p := TextSettings()
+	maps.Copy(p, map[string]string{
+		"replication":         "database",
+		"application_name":    c.ApplicationName(),
+		"client_min_messages": "warning",
+		"wal_sender_timeout":  strconv.FormatInt(c.WalSenderTimeout.Milliseconds(), 10) + "ms",
+	})
 	if major >= 17 { // otherwise it could end the walsender while it sends a long transaction
 		p["transaction_timeout"] = "0"
 	}
