@@ -41,6 +41,7 @@ func TestRealEnds(t *testing.T) {
 	t.Run("large batches", func(t *testing.T) { r.large(ctx, t) })
 	t.Run("rights", func(t *testing.T) { r.rights(ctx, t, authority) })
 	t.Run("positions", func(t *testing.T) { r.positions(ctx, t) })
+	t.Run("spans", func(t *testing.T) { r.spans(ctx, t, authority) })
 }
 
 type realEnds struct {
