@@ -3,16 +3,26 @@ package kafka
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/IBM/sarama"
+
+	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
 // Client is a sarama client with the cluster's configuration, for packages that send their own requests. All its connections can be cut
 // at any time.
 type Client struct {
 	sarama.Client
-	dialer *dialer
+	cluster  *Cluster
+	dialer   *dialer
+	security brokerauth.Config
+
+	mu     sync.Mutex
+	idle   []*control // between two uses by Spans or ReadSpan
+	closed bool
 }
 
 // NewClient connects. It gives up when ctx ends; after that, ctx has no influence on the client.
@@ -28,7 +38,31 @@ func (c *Cluster) NewClient(ctx context.Context) (*Client, error) {
 		d.cut()
 		return nil, err
 	}
-	return &Client{client, d}, nil
+	return &Client{Client: client, cluster: c, dialer: d, security: security}, nil
+}
+
+// takeControl returns a control for one goroutine: if possible, one with a connection to addr.
+func (c *Client) takeControl(addr string) *control {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.idle) == 0 {
+		return c.cluster.newControl(c.dialer, c.security)
+	}
+	i := max(0, slices.IndexFunc(c.idle, func(ctl *control) bool { return ctl.conn != nil && ctl.conn.addr == addr }))
+	ctl := c.idle[i]
+	c.idle = slices.Delete(c.idle, i, i+1)
+	return ctl
+}
+
+// returnControl keeps a control, with its connection, for the next takeControl.
+func (c *Client) returnControl(ctl *control) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		ctl.hangUp()
+		return
+	}
+	c.idle = append(c.idle, ctl)
 }
 
 // Cut closes all connections and refuses new ones. Requests that wait for an answer fail.
@@ -40,6 +74,12 @@ func (c *Client) Pause(t time.Duration) { c.dialer.pause(t) }
 // Close closes the client and cuts its connections.
 func (c *Client) Close() error {
 	defer c.dialer.cut()
+	c.mu.Lock()
+	for _, ctl := range c.idle {
+		ctl.hangUp()
+	}
+	c.idle, c.closed = nil, true
+	c.mu.Unlock()
 	return c.Client.Close()
 }
 

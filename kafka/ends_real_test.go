@@ -41,6 +41,7 @@ func TestRealEnds(t *testing.T) {
 	t.Run("large batches", func(t *testing.T) { r.largeBatches(ctx, t) })
 	t.Run("rights", func(t *testing.T) { r.missingPermissions(ctx, t, authority) })
 	t.Run("positions", func(t *testing.T) { r.positions(ctx, t) })
+	t.Run("spans", func(t *testing.T) { r.spans(ctx, t, authority) })
 }
 
 type realEnds struct {

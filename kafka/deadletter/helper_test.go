@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
 
 	"github.com/outboxcdc/outboxcdc/kafka"
@@ -98,6 +99,20 @@ func (f *fake) produce(t testing.TB, records ...*kgo.Record) {
 		if err := cl.ProduceSync(t.Context(), three...).FirstErr(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// deleteRecords deletes a partition's records before an offset.
+func (f *fake) deleteRecords(t testing.TB, topic string, partition int32, before int64) {
+	t.Helper()
+	req := kmsg.NewPtrDeleteRecordsRequest()
+	rt := kmsg.NewDeleteRecordsRequestTopic()
+	rp := kmsg.NewDeleteRecordsRequestTopicPartition()
+	rp.Partition, rp.Offset = partition, before
+	rt.Topic, rt.Partitions = topic, append(rt.Partitions, rp)
+	req.Topics = append(req.Topics, rt)
+	if _, err := req.RequestWith(t.Context(), f.client(t)); err != nil {
+		t.Fatal(err)
 	}
 }
 

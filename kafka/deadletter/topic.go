@@ -6,7 +6,6 @@
 package deadletter
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -132,80 +131,22 @@ func (l *Topic) Read(ctx context.Context, all bool, fn func(*Letter) error) erro
 	return nil
 }
 
+// read calls fn with the dead letters of one partition from an offset on.
 func (l *Topic) read(ctx context.Context, p *partition, from int64, fn func(*Letter) error) error {
-	for tries := 0; from < p.end; {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		batches, err := l.fetch(p.id, from)
-		switch {
-		case errors.Is(err, sarama.ErrOffsetOutOfRange): // Kafka has deleted the record meanwhile
-			if p.first, err = l.client.GetOffset(l.topic, p.id, sarama.OffsetOldest); err == nil && p.first > from {
-				from = p.first
-				continue
-			}
-		case err == nil && len(batches) > 0:
-			tries = 0
-		}
-		if err != nil || len(batches) == 0 {
-			if tries++; tries > maxRetries {
-				err = cmp.Or(err, errors.New("the broker returns no records before the end of the partition"))
-				return kafka.Failure(fmt.Sprintf("read partition %d of topic %s at offset %d", p.id, l.topic, from), l.topic, l.permissions(), err)
-			}
-			l.client.Pause(100 * time.Millisecond)
-			if err != nil {
-				_ = l.client.RefreshMetadata(l.topic) // the leader may have changed
-			}
-			continue
-		}
-		for _, b := range batches {
-			if from, err = p.deliver(ctx, b, from, fn); err != nil {
-				return err
-			}
-		}
+	s := kafka.Span{Topic: l.topic, Partition: p.id, First: p.first, From: from, End: p.end}
+	next := from // after the last dead letter: offsets without one are skipped
+	err := l.client.ReadSpan(ctx, &s, func(r *kafka.Record) error {
+		p.skip(max(next, s.First), r.Offset-1)
+		next = r.Offset + 1
+		return fn(&Letter{
+			Partition: p.id, Offset: r.Offset, Time: r.Time, Key: r.Key, Value: r.Value, Handled: p.has(r.Offset),
+			Headers: append([]router.Header(nil), r.Headers...),
+		})
+	})
+	if err == nil {
+		p.skip(max(next, s.First), p.end-1)
 	}
-	return nil
-}
-
-// deliver calls fn with the dead letters of a batch from an offset on, and returns the offset after the batch.
-func (p *partition) deliver(ctx context.Context, b *sarama.RecordBatch, from int64, fn func(*Letter) error) (int64, error) {
-	for _, r := range b.Records {
-		offset := b.FirstOffset + r.OffsetDelta
-		if b.Control || offset < from || offset >= p.end {
-			continue
-		}
-		if ctx.Err() != nil {
-			return from, context.Cause(ctx)
-		}
-		p.skip(from, offset-1)
-		letter := &Letter{Partition: p.id, Offset: offset, Time: b.FirstTimestamp.Add(r.TimestampDelta), Key: r.Key, Value: r.Value, Handled: p.has(offset)}
-		if b.LogAppendTime {
-			letter.Time = b.MaxTimestamp
-		}
-		for _, h := range r.Headers {
-			letter.Headers = append(letter.Headers, router.Header{Name: string(h.Key), Value: h.Value})
-		}
-		from = offset + 1
-		if err := fn(letter); err != nil {
-			return from, err
-		}
-	}
-	p.skip(from, min(b.LastOffset(), p.end-1))
-	return max(from, b.LastOffset()+1), nil
-}
-
-// fetch asks the partition's leader for the batches from offset on.
-func (l *Topic) fetch(id int32, offset int64) ([]*sarama.RecordBatch, error) {
-	leader, err := l.client.Leader(l.topic, id)
-	if err != nil {
-		return nil, err
-	}
-	batches, err := kafka.FetchBatches(leader, l.topic, id, offset, 500*time.Millisecond)
-	var code sarama.KError
-	if err != nil && !errors.As(err, &code) {
-		_ = leader.Close() // sarama opens it again for the next request
-	}
-	return batches, err
+	return err
 }
 
 // CanMark reports whether MarkHandled can record one more dead letter. It always can for the oldest that is open.

@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,7 +10,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/router"
@@ -137,15 +137,7 @@ func TestDeleted(t *testing.T) {
 	}
 	f.produce(t, records...)
 	markHandled(t, openLetters(t, c), "0:0", "0:3")
-	req := kmsg.NewPtrDeleteRecordsRequest()
-	rt := kmsg.NewDeleteRecordsRequestTopic()
-	rp := kmsg.NewDeleteRecordsRequestTopicPartition()
-	rp.Offset = 3
-	rt.Topic, rt.Partitions = "dead", append(rt.Partitions, rp)
-	req.Topics = append(req.Topics, rt)
-	if _, err := req.RequestWith(t.Context(), f.client(t)); err != nil {
-		t.Fatal(err)
-	}
+	f.deleteRecords(t, "dead", 0, 3)
 	l := openLetters(t, c)
 	if l.Expired() != 2 {
 		t.Errorf("%d have expired, want 2", l.Expired())
@@ -176,4 +168,73 @@ func TestDeleted(t *testing.T) {
 	}
 	l.Close()
 	wantPlaces(t, openLetters(t, c), false, "0:0")
+}
+
+// Offsets without a record count as handled, except those that Kafka has deleted before they were read. Letters can be kept.
+func TestGaps(t *testing.T) {
+	f := newFake(t)
+	f.createTopic(t, "dead", 2, nil)
+	c := newCluster(t, testConfig(f))
+	cl := f.client(t, kgo.TransactionalID("x"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	for _, n := range []int{2, 1} { // offsets 0, 1 and 3; 2 and 4 are control records
+		if err := cl.BeginTransaction(); err != nil {
+			t.Fatal(err)
+		}
+		for range n {
+			if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: "dead", Headers: []kgo.RecordHeader{{Key: "n", Value: []byte{byte(n)}}}}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := cl.EndTransaction(t.Context(), kgo.TryCommit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := openLetters(t, c)
+	var kept []*Letter
+	if err := l.Read(t.Context(), false, func(x *Letter) error { kept = append(kept, x); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if len(kept) != 3 || kept[0].Headers[0].Value[0] != 2 || kept[2].Headers[0].Value[0] != 1 {
+		t.Errorf("kept %+v", kept)
+	}
+	markHandled(t, l, "0:0", "0:1")
+	l = openLetters(t, c)
+	wantPlaces(t, l, false, "0:3")
+	if l.parts[0].next != 3 {
+		t.Errorf("the offset is %d after a control record, want 3", l.parts[0].next)
+	}
+	markHandled(t, l, "0:3")
+	if l = openLetters(t, c); l.parts[0].next != 5 {
+		t.Errorf("the offset is %d after the last control record, want 5", l.parts[0].next)
+	}
+
+	for range 20 {
+		f.produce(t, &kgo.Record{Topic: "dead", Partition: 1, Value: noise(400_000)})
+	}
+	l = openLetters(t, c)
+	mustHold(t, l)
+	n := 0
+	if err := l.Read(t.Context(), false, func(x *Letter) error {
+		if n++; n == 1 {
+			f.deleteRecords(t, "dead", 1, 15)
+		}
+		l.MarkHandled(x)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	if l = openLetters(t, c); n >= 15 || l.Expired() != int64(20-n) {
+		t.Errorf("%d were read, %d have expired", n, l.Expired())
+	}
+}
+
+// noise cannot be compressed.
+func noise(n int) []byte {
+	out := make([]byte, n)
+	_, _ = rand.Read(out)
+	return out
 }
