@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/outboxcdc/outboxcdc/kafka"
-	"github.com/outboxcdc/outboxcdc/kafka/deadletter"
+	"github.com/outboxcdc/outboxcdc/kafka/sender"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/router"
 )
@@ -16,10 +16,10 @@ import (
 type retrier struct {
 	d      *dlq
 	topic  string // "": the original topics
-	sender *deadletter.SyncSender
+	sender *sender.Sender
 }
 
-func (r *retrier) begin(c *kafka.Cluster) { r.sender = deadletter.NewSyncSender(c) }
+func (r *retrier) begin(c *kafka.Cluster) { r.sender = sender.New(c, sender.Options{}) }
 func (r *retrier) close()                 { r.sender.Close() }
 
 func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
@@ -40,7 +40,7 @@ func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 	} else { // a signal does not cancel it: a record without acknowledgement would be sent again
 		err = r.sender.Deliver(context.WithoutCancel(ctx), rec)
 	}
-	var alone *deadletter.DeliveryError
+	var alone *sender.DeliveryError
 	switch {
 	case errors.As(err, &alone):
 		return outcome{problem: alone.Error()}, nil

@@ -16,7 +16,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/outboxcdc/outboxcdc/kafka"
-	"github.com/outboxcdc/outboxcdc/router"
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
@@ -139,10 +138,6 @@ func within(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
-}
-
-func record(topic, key, value string) *router.Record {
-	return &router.Record{Topic: topic, Key: []byte(key), Value: []byte(value), PartitionBy: []byte(key)}
 }
 
 func big(n int) string { return strings.Repeat("x", n) }

@@ -1,8 +1,7 @@
-// Package deadletter reads a dead-letter topic for the dlq commands, records which dead letters are handled, and sends single
-// records again.
+// Package deadletter reads a dead-letter topic for the dlq commands, and records which dead letters are handled.
 //
 // The handled offsets are the committed offsets of a consumer group and their metadata ([handled]). group.go holds the group,
-// topic.go reads the topic, sender.go sends a record.
+// topic.go reads the topic.
 package deadletter
 
 import (

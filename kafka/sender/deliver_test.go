@@ -1,4 +1,4 @@
-package deadletter
+package sender
 
 import (
 	"errors"
@@ -17,12 +17,12 @@ import (
 )
 
 // An error of one record is a DeliveryError, and the sender delivers the next. An error of the cluster is none.
-func TestSyncSender(t *testing.T) {
+func TestDeliver(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(6, "orders"))
 	f.createTopic(t, "narrow", 1, map[string]string{"max.message.bytes": "1000"})
-	cfg := testConfig(f)
+	cfg := testConfig(f.ListenAddrs())
 	cfg.Partitions = map[string]int32{"orders": 4}
-	k := NewSyncSender(newCluster(t, cfg))
+	k := New(newCluster(t, cfg), Options{})
 	defer k.Close()
 	deliver := func(rec *router.Record, alone string) {
 		t.Helper()
@@ -76,13 +76,13 @@ func TestSyncSender(t *testing.T) {
 	}
 }
 
-// TestSyncSenderPositionTopic: the position topic takes no dead letters. See TestNoEventInPositionTopic in package kafka.
-func TestSyncSenderPositionTopic(t *testing.T) {
+// TestDeliverPositionTopic: the position topic takes no dead letters. See TestNoEventInPositionTopic in package kafka.
+func TestDeliverPositionTopic(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "positions", 1, map[string]string{"cleanup.policy": "compact"})
-	cfg := testConfig(f)
+	cfg := testConfig(f.ListenAddrs())
 	cfg.PositionTopic, cfg.Slot = "positions", "s"
-	k := NewSyncSender(newCluster(t, cfg))
+	k := New(newCluster(t, cfg), Options{})
 	defer k.Close()
 	err := k.Deliver(t.Context(), record("positions", "k", "a dead letter"))
 	if !errors.As(err, new(*DeliveryError)) || !strings.Contains(err.Error(), "it holds position records") {
