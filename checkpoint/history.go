@@ -197,6 +197,6 @@ func otherHistory(format string, args ...any) error {
 	return &HistoryError{
 		Op: "compare with what was delivered before", Err: fmt.Errorf(format, args...),
 		Remedy: "the server has another history than the one delivered (a restore or a clone): " +
-			"compare the outbox table with the topics, then restart",
+			"restart, and look for missing events with outboxcdc audit",
 	}
 }

@@ -291,7 +291,8 @@ func (s *PositionRecord) Contradiction(l Lineage, start pglogrepl.LSN, altered s
 	if end, over := l.EndOf(s.Timeline); over { // the server's history has the earlier timeline only up to here
 		allowed = min(allowed, end)
 	}
-	remedy := "compare the outbox table with the topics; then run `outboxcdc slot adopt`: delivery continues from the slot's current position"
+	remedy := "run `outboxcdc recover`: it delivers what Kafka lacks, and the daemon continues from the slot's current position " +
+		"(`outboxcdc slot adopt` continues there without looking for missing events)"
 	var what string
 	switch {
 	case s.SystemID != l.System():

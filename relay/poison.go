@@ -53,6 +53,21 @@ func (p *PoisonPolicies) Of(x *router.Poison) PoisonPolicy {
 	return p.Policy
 }
 
+// DeadLetter turns the record of a poison event, as far as the router has made one, into its dead letter.
+func (p *PoisonPolicies) DeadLetter(rec *router.Record, x *router.Poison) {
+	rec.Topic, rec.OwnPartition, rec.Timestamp = p.Topic, false, 0
+	if rec.PartitionBy == nil {
+		rec.PartitionBy = rec.ID
+	}
+	rec.Headers = append(rec.Headers,
+		router.Header{Name: HeaderError, Value: []byte(x.Cause)},
+		router.Header{Name: HeaderMessage, Value: []byte(x.Message)},
+		router.Header{Name: HeaderTopic, Value: []byte(x.Topic)})
+	if p.Slot != "" {
+		rec.Headers = append(rec.Headers, router.Header{Name: HeaderSlot, Value: []byte(p.Slot)})
+	}
+}
+
 // SendsDeadLetters reports whether any event may go to the dead-letter topic.
 func (p *PoisonPolicies) SendsDeadLetters() bool {
 	isDeadLetter := func(d PoisonPolicy) bool { return d == DeadLetter }
@@ -112,17 +127,7 @@ func (s *session) handlePoison(ctx context.Context, p *router.Poison, pos checkp
 // is confirmed after Kafka has acknowledged the dead letter.
 func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoint.Position) error {
 	rec := &s.rec
-	rec.Topic, rec.OwnPartition, rec.Timestamp = s.r.cfg.Poison.Topic, false, 0
-	if rec.PartitionBy == nil {
-		rec.PartitionBy = rec.ID
-	}
-	rec.Headers = append(rec.Headers,
-		router.Header{Name: HeaderError, Value: []byte(p.Cause)},
-		router.Header{Name: HeaderMessage, Value: []byte(p.Message)},
-		router.Header{Name: HeaderTopic, Value: []byte(p.Topic)})
-	if slot := s.r.cfg.Poison.Slot; slot != "" {
-		rec.Headers = append(rec.Headers, router.Header{Name: HeaderSlot, Value: []byte(slot)})
-	}
+	s.r.cfg.Poison.DeadLetter(rec, p)
 	if err := s.awaitTopic(ctx, rec.Topic, 0); err != nil {
 		return err
 	}

@@ -140,10 +140,10 @@ func classify(op string, ph phase, err error) *Error {
 }
 
 const (
-	slotRemedy = "events committed since may be missing from Kafka: find them in the outbox table, then create the slot " +
-		"again with outboxcdc setup apply; the daemon never creates a slot, because a new slot silently skips those events"
-	publicationRemedy = "restore the publication (outboxcdc setup sql shows it); events committed while it did not carry " +
-		"the outbox are not in the stream and have to be found in the table"
+	slotRemedy = "events committed since may be missing from Kafka: outboxcdc recover creates the slot again and delivers them " +
+		"(the first slot is created by outboxcdc setup apply); the daemon never creates a slot, because a new slot silently skips those events"
+	publicationRemedy = "restore the publication (outboxcdc setup sql shows it), then run outboxcdc recover: events committed while " +
+		"it did not carry the outbox are not in the stream"
 )
 
 // notYetPublished is the error of a walsender that does not find the publication, although it existed when the session began: the

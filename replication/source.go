@@ -177,7 +177,7 @@ func (s *Source) explainOtherCluster(ctx context.Context, err error) error {
 		return err
 	}
 	return fail(OtherHistory, "compare with the cluster of earlier sessions", "this is another cluster than the one delivered from: "+
-		"let postgres.url lead to that again, or, if the change is intended, compare the outbox table with the topics and restart",
+		"let postgres.url lead to that again, or, if the change is intended, restart, and look for missing events with outboxcdc audit",
 		"system identifier is %d, was %d", id.SystemID, s.firstSystem)
 }
 

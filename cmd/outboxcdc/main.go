@@ -92,6 +92,7 @@ func newRootCommand() *cobra.Command {
 		"setting=value, e.g. log.level=debug; may be repeated, wins over files and environment; no secrets")
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newRunCommand(s.load), newSetupCommand(s.load), newPeekCommand(s.load), newDLQCommand(s.load), newSlotCommand(s.load),
+		newAuditCommand(s.load), newRecoverCommand(s.load), newBackfillCommand(s.load), newReplayCommand(s.load),
 		newDoctorCommand(s.load, &s.files), newStatusCommand(s.load), newValidateCommand(&s), newConfigCommand(&s), newVersionCommand())
 	addHelp(root)
 	return root

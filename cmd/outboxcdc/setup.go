@@ -81,7 +81,10 @@ func setupParams(cfg *config.Config) (sql.Params, error) {
 	var tables []sql.Table
 	for _, s := range cfg.Sources() {
 		schema, name := s.Name()
-		tables = append(tables, sql.Table{Schema: schema, Name: name, Columns: sql.Columns(s.Columns)})
+		c := &s.Columns
+		tables = append(tables, sql.Table{Schema: schema, Name: name, Columns: sql.Columns{
+			ID: c.ID, AggregateType: c.AggregateType, AggregateID: c.AggregateID, EventType: c.EventType, Payload: c.Payload, Headers: c.Headers,
+		}})
 	}
 	return sql.Params{
 		Database: cmp.Or(config.DSNDatabase(dsn), os.Getenv("PGDATABASE")),

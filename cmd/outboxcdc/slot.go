@@ -65,17 +65,19 @@ const adoptTimeout = time.Minute
 
 // adopter is one run of `slot adopt`.
 type adopter struct {
-	dryRun bool
+	dryRun      bool
+	onlyIfWrong bool // write nothing if the daemon would start as it is
 
-	source *replication.Source
-	slot   string
-	topic  string
-	events string                     // fingerprint of the settings that number events
-	old    *checkpoint.PositionRecord // nil: there is no readable record
-	broken error                      // why the newest record cannot be read
-	wrong  error                      // why the daemon stops; nil: the daemon would start
-	new    checkpoint.PositionRecord
-	reused bool // the server is an older copy, so that LSNs are used again on the same timeline
+	source  *replication.Source
+	slot    string
+	topic   string
+	events  string                     // fingerprint of the settings that number events
+	old     *checkpoint.PositionRecord // nil: there is no readable record
+	broken  error                      // why the newest record cannot be read
+	wrong   error                      // why the daemon stops; nil: the daemon would start
+	new     checkpoint.PositionRecord
+	written bool
+	reused  bool // the server is an older copy, so that LSNs are used again on the same timeline
 }
 
 func (a *adopter) run(ctx context.Context, cfg *config.Config) error {
@@ -102,9 +104,10 @@ func (a *adopter) run(ctx context.Context, cfg *config.Config) error {
 	if err := a.read(ctx, session); err != nil {
 		return fmt.Errorf("nothing was changed: %w", err)
 	}
-	if a.dryRun {
+	if a.dryRun || a.onlyIfWrong && a.wrong == nil && a.broken == nil {
 		return nil
 	}
+	a.written = true
 	return a.write(ctx, session)
 }
 

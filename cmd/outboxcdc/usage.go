@@ -14,7 +14,7 @@ import (
 )
 
 // reserved are the names of commands that do not exist yet.
-var reserved = []string{"replay", "audit", "recover", "export"}
+var reserved = []string{"export"}
 
 // usageError gives err the exit code for wrong usage.
 func usageError(err error) error { return exit.With(exit.Usage, err) }

@@ -62,6 +62,8 @@ type Outbox struct {
 	// source.
 	Table   string  `yaml:"table" default:"public.outbox"` // see [Config.Sources]
 	Columns Columns `yaml:"columns"`
+	// Order are the columns in whose order recover and backfill read rows, e.g. [seq]; [] means created_at.
+	Order []string `yaml:"order" default:"" part:"table"`
 }
 
 // Messages are logical messages (pg_logical_emit_message) as a source of events, beside or instead of tables.
@@ -85,6 +87,9 @@ type Columns struct {
 	Payload string `yaml:"payload" default:"payload"`
 	// Headers is the column with a JSON object whose members become headers; "" means there is no such column.
 	Headers string `yaml:"headers" default:"headers"`
+	// CreatedAt is the column with the time at which the row was written: timestamptz or timestamp as UTC. It need not
+	// exist: only --since and --until need it. An index on it makes them fast.
+	CreatedAt string `yaml:"created_at" default:"created_at" part:"table"`
 }
 
 // Route is how an event becomes a record. Templates are literal text and {column}, filled in from the row; {id},

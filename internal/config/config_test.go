@@ -35,7 +35,7 @@ func TestDefaultsAreValid(t *testing.T) {
 // beside are settings that the sample of an earlier version does not have.
 var beside = []string{
 	"postgres.url_file", "route.blank_payload", "route.envelope", "route.cloudevents", "route.trace_context",
-	"kafka.sasl.password_file", "kafka.sasl.token_url", "kafka.sasl.scopes",
+	"kafka.sasl.password_file", "kafka.sasl.token_url", "kafka.sasl.scopes", "outbox.columns.created_at", "outbox.order",
 }
 
 // surface.yaml is a configuration of an earlier version with every setting at its default. It loads to the defaults:
@@ -309,7 +309,7 @@ func TestPreset(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := c.Outbox.Columns; got != (Columns{ID: "id", AggregateType: "aggregatetype", AggregateID: "key", Payload: "payload"}) {
+	if got := c.Outbox.Columns; got != (Columns{ID: "id", AggregateType: "aggregatetype", AggregateID: "key", Payload: "payload", CreatedAt: "created_at"}) {
 		t.Errorf("columns %+v", got)
 	}
 	if r := c.Route; r.NullKey != "poison" || r.Unmatched != "keep" || r.PositionHeader {

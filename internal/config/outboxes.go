@@ -17,7 +17,9 @@ type Source struct {
 	// Table is schema and name, as in outbox.table.
 	Table   string  `yaml:"table" default:""`
 	Columns Columns `yaml:"columns"`
-	Route   Route   `yaml:"route"`
+	// Order is outbox.order of this table.
+	Order []string `yaml:"order" default:""`
+	Route Route    `yaml:"route"`
 }
 
 // Name returns schema and name as in the catalogs: without quotes, and in lower case unless quoted.
@@ -34,7 +36,7 @@ func (c *Config) Sources() []Source {
 	case c.Outbox.Table == "":
 		return nil
 	}
-	return []Source{{Table: c.Outbox.Table, Columns: c.Outbox.Columns, Route: c.Route}}
+	return []Source{{Table: c.Outbox.Table, Columns: c.Outbox.Columns, Order: c.Outbox.Order, Route: c.Route}}
 }
 
 // SourceProblem is an error about a setting, such as columns.id or route.topic, of the i-th source. If the entry does
@@ -118,7 +120,7 @@ func (c *Config) keepOutboxes(r raw) error {
 func (c *Config) applyOutboxes() error {
 	var errs []error
 	for i, e := range c.entries {
-		s := Source{Columns: c.Outbox.Columns, Route: c.Route.clone()}
+		s := Source{Columns: c.Outbox.Columns, Order: slices.Clone(c.Outbox.Order), Route: c.Route.clone()}
 		for _, a := range e {
 			path := entryPath(i) + a.setting.path
 			if err := a.setting.store(&s, a.value); err != nil {

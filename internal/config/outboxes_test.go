@@ -40,7 +40,7 @@ func TestOutboxes(t *testing.T) {
 	if schema, name := b.Name(); schema != "My Schema" || name != "events" {
 		t.Errorf("%s %s", schema, name)
 	}
-	inherited := Columns{ID: "id", AggregateType: "aggregatetype", AggregateID: "aggregateid", Payload: "body"}
+	inherited := Columns{ID: "id", AggregateType: "aggregatetype", AggregateID: "aggregateid", Payload: "body", CreatedAt: "created_at"}
 	if a.Columns != inherited || !reflect.DeepEqual(a.Route, c.Route) {
 		t.Errorf("the first entry is %+v", a)
 	}
@@ -96,14 +96,14 @@ func TestOutboxesRefused(t *testing.T) {
 		{yaml: "outboxes:\n- table: a.b\n  colums: {id: x}\n", want: `t.yaml:3:3: outboxes[0]: unknown key "colums"; did you mean "columns"?`},
 		{yaml: "outboxes:\n- table: a.b\n- table: a.c\n  route: {topc: x}\n", want: `t.yaml:4:11: outboxes[1]: unknown key "topc"; did you mean "topic"?`},
 		{yaml: "outboxes:\n- table: a.b\n  topic: x\n", want: `unknown key "topic"; did you mean "topic", under "route"?`},
-		{yaml: "outboxes:\n- table: a.b\n  postgres: x\n", want: `known at the top level of the entry: table, columns, route`},
+		{yaml: "outboxes:\n- table: a.b\n  postgres: x\n", want: `known at the top level of the entry: table, columns, order, route`},
 		{yaml: "outboxes:\n- table: a.b\n  route: {partitions: {x: 1}}\n", want: "t.yaml:3:23: outboxes[0].route.partitions: applies to all tables; set it at the top level, under route"},
 		{yaml: "outboxes:\n- table: a.b\n  route: {missing_topic: poison}\n", want: "outboxes[0].route.missing_topic: applies to all tables"},
 		{yaml: "outboxes:\n- table: a.b\n  route: {missing_topic_after: 5s}\n", want: "outboxes[0].route.missing_topic_after: applies to all tables"},
 		{yaml: "outboxes:\n- table: a.b\n  route: {format: xml}\n", want: `outboxes[0].route.format: "xml" is unknown`},
 		{yaml: "outboxes:\n- table: a.b\n  route: {topic: \"a b\"}\n", want: `t.yaml:3:18: outboxes[0].route.topic: "a b" has`},
 		{yaml: "outboxes:\n- table: a.b\n  columns: {id: \"\"}\n", want: "t.yaml:3:17: outboxes[0].columns.id: is empty"},
-		{yaml: "outboxes:\n- a.b\n", want: "t.yaml:2:3: outboxes[0]: must have keys and values: table, columns, route"},
+		{yaml: "outboxes:\n- a.b\n", want: "t.yaml:2:3: outboxes[0]: must have keys and values: table, columns, order, route"},
 		{yaml: "outboxes: {table: a.b}\n", want: "outboxes: must be a list of tables"},
 		{yaml: "outboxes: a.b\n", want: "outboxes: a list of tables cannot be written as text"},
 		{env: "OUTBOXCDC_OUTBOXES=a.b", want: "OUTBOXCDC_OUTBOXES: outboxes: a list of tables cannot be written as text; write it in a file"},

@@ -75,6 +75,12 @@ func referenceTables(t *testing.T) string {
 			row(s)
 		}
 	}
+	b.WriteString("\n### Commands that read the table\n\nSettings for `audit`, `recover`, `backfill` and `replay`. The daemon does not use them.\n\n" + header)
+	for _, s := range knownSettings() {
+		if s.part == "table" {
+			row(s)
+		}
+	}
 	b.WriteString("\n### Tables that were made for Debezium\n\nSettings for outbox tables that were created for Debezium's event router.\n\n" + header)
 	for _, s := range knownSettings() {
 		if s.part == "debezium" {

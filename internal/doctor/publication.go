@@ -86,7 +86,7 @@ func (e *examination) checkCarried(t *tableFacts) {
 		}
 	}
 	if len(ours) == 0 {
-		e.fail(pubTables, Lost, []Remedy{sqlf("ALTER PUBLICATION %s ADD TABLE %s", pub, t.quoted()), advicef("events written until then are not in the stream: find them in the table")},
+		e.fail(pubTables, Lost, []Remedy{sqlf("ALTER PUBLICATION %s ADD TABLE %s", pub, t.quoted()), advicef("events written until then are not in the stream: outboxcdc recover delivers them")},
 			"%s does not carry %s", e.Publication, t.Table)
 		e.skip(pubFilter, "it does not carry %s", t.Table)
 		e.skip(pubColumns, "it does not carry %s", t.Table)

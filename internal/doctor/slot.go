@@ -40,7 +40,7 @@ func (e *examination) checkSlot(ctx context.Context) {
 		e.because[groupSlot] = "the slot could not be read"
 		return
 	case s.Slot == nil:
-		e.fail(slotExists, Lost, []Remedy{e.setup(), advicef("if there was a slot, events written since it was lost are not in any stream: find them in the table first")},
+		e.fail(slotExists, Lost, []Remedy{e.setup(), advicef("if there was a slot, run outboxcdc recover instead: it creates the slot again and delivers the events that no stream has")},
 			"the server has no slot %s: nothing is delivered, and the server retains no WAL for the daemon", e.Slot)
 		return
 	}

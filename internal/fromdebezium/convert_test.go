@@ -94,7 +94,7 @@ func TestConvert(t *testing.T) {
 	if c.Postgres.Slot != "outbox_slot" || c.Postgres.Publication != "outbox_pub" || c.Tuning.StatusInterval.String() != "5s" {
 		t.Errorf("postgres %+v", c.Postgres)
 	}
-	if want := (config.Columns{ID: "id", AggregateType: "aggregatetype", AggregateID: "customer", Payload: "payload"}); c.Outbox.Table != "sales.outbox_event" || c.Outbox.Columns != want {
+	if want := (config.Columns{ID: "id", AggregateType: "aggregatetype", AggregateID: "customer", Payload: "payload", CreatedAt: "created_at"}); c.Outbox.Table != "sales.outbox_event" || c.Outbox.Columns != want {
 		t.Errorf("outbox %+v", c.Outbox)
 	}
 	want := config.Route{

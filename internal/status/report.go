@@ -150,7 +150,7 @@ func (r *Report) String() string {
 	r.sayDaemon(say)
 	r.saySlot(say)
 	if r.Verdict == LostSlot {
-		say("", "Events committed since may be missing in Kafka: find them in the outbox table, then run setup destroy and setup apply. "+
+		say("", "Events committed since may be missing in Kafka: outboxcdc recover creates the slot again and delivers them. "+
 			"outboxcdc doctor shows more; a running daemon stops with exit code 79.")
 	}
 	return b.String()

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outboxcdc/outboxcdc/internal/audit"
+	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
+	"github.com/outboxcdc/outboxcdc/internal/progress"
+)
+
+func newAuditCommand(load func() (*config.Config, error)) *cobra.Command {
+	a := &auditor{}
+	var since, until, memory string
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "Compare the outbox tables with Kafka: find missing, unknown and reordered events",
+		Long: "Compare the rows of the outbox tables with the records in Kafka, by id. The comparison is exact while applications write and the\n" +
+			"daemon runs: it takes a snapshot of the tables, waits until the slot has confirmed all of it, and then reads Kafka to its end. It\n" +
+			"only reads. It needs SELECT on the tables and Read on the topics. Rows that were deleted cannot be compared: choose a time in which\n" +
+			"rows are kept (--since). Exit code: 0 nothing was found; 1 findings; 69 Postgres or Kafka is unavailable (docs/audit.md).",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := load()
+			if err != nil {
+				return err
+			}
+			if a.rows, err = timeRange(since, until, time.Now()); err != nil {
+				return err
+			}
+			size, err := config.ParseByteSize(memory)
+			if err != nil || size < 16<<20 {
+				return usageError(fmt.Errorf("--memory %s: write at least 16MiB", memory))
+			}
+			a.memory = int64(size)
+			a.out, a.notes = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			return a.run(cmd.Context(), cfg)
+		},
+	}
+	f := cmd.Flags()
+	addRangeFlags(f, &since, &until)
+	f.StringArrayVar(&a.tables, "table", nil, "only this table, as in the configuration; may be repeated")
+	f.BoolVar(&a.deep, "deep", false, "also compare topic, key, value and headers with what the rows are routed to now")
+	f.DurationVar(&a.wait, "wait", 30*time.Second, "how long to wait until the slot has confirmed the snapshot; after that, what waits in the slot is read")
+	f.StringVar(&memory, "memory", "256MiB", "memory for the comparison; the rest is in temporary files")
+	f.StringVar(&a.metrics, "metrics", "", "write the result to this file for the textfile collector of node_exporter")
+	addOutputFlag(cmd, &a.output)
+	return cmd
+}
+
+// auditor is one run of `audit`.
+type auditor struct {
+	rows            outboxtable.Range
+	tables          []string
+	deep            bool
+	wait            time.Duration
+	memory          int64
+	metrics, output string
+	out, notes      io.Writer
+
+	shown map[audit.Kind]int
+}
+
+// shownAtMost is how many findings of a kind are printed as text.
+const shownAtMost = 20
+
+func (a *auditor) run(ctx context.Context, cfg *config.Config) error {
+	t, err := openTables(ctx, cfg)
+	if err != nil {
+		return withExitCode(err)
+	}
+	defer t.close()
+	if err := t.choose(a.tables); err != nil {
+		return err
+	}
+	meter := progress.New(os.Stderr)
+	defer meter.Clear()
+	began := time.Now()
+	job := t.audit(a.rows, a.deep)
+	job.Memory, job.Wait, job.Progress = a.memory, a.wait, meter.Show
+	a.shown = map[audit.Kind]int{}
+	job.Report = func(f audit.Finding) error {
+		meter.Clear()
+		return a.show(&f)
+	}
+	var notes []string
+	job.Note = func(s string) { notes = append(notes, s) }
+	res, err := job.Run(ctx, t.snapshot, t, t.client, "")
+	if err != nil {
+		return withExitCode(err)
+	}
+	meter.Clear()
+	if err := a.sum(t, res, notes, began); err != nil {
+		return err
+	}
+	if a.metrics != "" {
+		if err := writeAuditMetrics(a.metrics, cfg.Postgres.Slot, res, began, time.Now()); err != nil {
+			return exit.With(exit.Fault, fmt.Errorf("write the metrics: %w", err))
+		}
+	}
+	if !res.Clean() {
+		return exit.Logged(exit.Fault, errors.New("there are findings"))
+	}
+	return nil
+}
+
+// show prints a finding.
+func (a *auditor) show(f *audit.Finding) error {
+	if a.output == "json" {
+		b, err := jsonLine(f)
+		if err != nil {
+			return err
+		}
+		return written(a.out.Write(b))
+	}
+	if a.shown[f.Kind]++; a.shown[f.Kind] > shownAtMost {
+		return nil
+	}
+	var l line
+	l.word(string(f.Kind))
+	l.pair("id", []byte(f.ID))
+	l.pair("topic", []byte(f.Topic))
+	l.pair("key", []byte(f.Key))
+	if f.Created != nil {
+		l.pair("created_at", []byte(f.Created.Format(timeLayout)))
+	}
+	if f.Table != "" {
+		l.pair("table", []byte(f.Table))
+	}
+	for _, p := range f.Places {
+		l.pair("record", []byte(p))
+	}
+	l.word("- " + f.Why)
+	return written(a.out.Write(l.end()))
+}
+
+// auditJSON is the last line of the output as JSON.
+type auditJSON struct {
+	Summary struct {
+		audit.Counts
+		Clean     bool     `json:"clean"`
+		Snapshot  string   `json:"snapshot_lsn"`
+		Confirmed bool     `json:"slot_has_confirmed_snapshot"`
+		Notes     []string `json:"notes"`
+		Seconds   float64  `json:"seconds"`
+	} `json:"summary"`
+}
+
+// sum prints what was compared and found.
+func (a *auditor) sum(t *tableSet, res *audit.Result, notes []string, began time.Time) error {
+	if a.output == "json" {
+		var out auditJSON
+		s := &out.Summary
+		s.Counts, s.Clean, s.Snapshot, s.Confirmed = res.Counts, res.Clean(), res.SnapshotAt.String(), res.Confirmed
+		s.Notes, s.Seconds = append([]string{}, notes...), time.Since(began).Seconds()
+		b, err := jsonLine(out)
+		if err != nil {
+			return err
+		}
+		return written(a.out.Write(b))
+	}
+	return written(io.WriteString(a.out, auditText(t, res, a.shown, notes, time.Since(began))))
+}

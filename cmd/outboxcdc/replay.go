@@ -1,0 +1,222 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/outboxcdc/outboxcdc/internal/audit"
+	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/human"
+	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
+	"github.com/outboxcdc/outboxcdc/internal/progress"
+	"github.com/outboxcdc/outboxcdc/internal/recovery"
+	"github.com/outboxcdc/outboxcdc/kafka/sender"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// replayAsks is after how many events replay asks for --yes.
+const replayAsks = 1000
+
+func newReplayCommand(load func() (*config.Config, error)) *cobra.Command {
+	r := &replayer{}
+	var since, until string
+	cmd := &cobra.Command{
+		Use:   "replay",
+		Short: "Send events again, from the rows of the outbox tables",
+		Long: "Send selected rows of the outbox tables again, whether Kafka has them or not. It may run beside the daemon at any time. The records\n" +
+			"are those of the daemon, except that they have the header outboxcdc-replayed and no position: they are outside the order of the\n" +
+			"stream, and consumers have to expect them. Selections of different flags are combined: a row has to meet all of them. Exit code:\n" +
+			"0 all were sent; 1 some were not; 69 Postgres or Kafka is unavailable (docs/recovery.md).",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if r.rows, err = timeRange(since, until, time.Now()); err != nil {
+				return err
+			}
+			switch {
+			case len(r.ids)+len(r.keys)+len(r.types) == 0 && r.rows.Since.IsZero():
+				return usageError(errors.New("replay needs to know what: --id, --key, --type, or --since with --until"))
+			case len(r.ids)+len(r.keys)+len(r.types) == 0 && r.rows.Until.IsZero():
+				return usageError(errors.New("replay by time needs --until as well as --since: otherwise it would never know what is newer"))
+			case r.rate < 0:
+				return usageError(fmt.Errorf("--rate %d: write the records per second, or 0 for no limit", r.rate))
+			}
+			cfg, err := load()
+			if err != nil {
+				return err
+			}
+			r.out, r.meter = cmd.OutOrStdout(), progress.New(os.Stderr)
+			defer r.meter.Clear()
+			return withExitCode(r.run(cmd.Context(), cfg))
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&r.ids, "id", nil, "the event with this id; may be repeated")
+	f.StringArrayVar(&r.keys, "key", nil, "the events with this aggregate type and id, as TYPE/ID; may be repeated")
+	f.StringArrayVar(&r.types, "type", nil, "the events of this event type; may be repeated")
+	addRangeFlags(f, &since, &until)
+	f.StringVar(&r.topic, "topic", "", "send to this topic instead of the events' own")
+	f.IntVar(&r.rate, "rate", 0, "maximum number of records per second, 0: no limit")
+	f.BoolVar(&r.dryRun, "dry-run", false, "print what would be sent, and send nothing")
+	f.BoolVarP(&r.yes, "yes", "y", false, fmt.Sprintf("send more than %d events", replayAsks))
+	return cmd
+}
+
+// replayer is one run of `replay`.
+type replayer struct {
+	rows             outboxtable.Range
+	ids, keys, types []string
+	topic            string
+	rate             int
+	dryRun, yes      bool
+	out              io.Writer
+	meter            *progress.Meter
+}
+
+func (r *replayer) run(ctx context.Context, cfg *config.Config) error {
+	t, err := openTables(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	var chosen []recovery.Table
+	for i, s := range cfg.Sources() {
+		where, err := r.where(&s.Columns)
+		if err != nil {
+			return err
+		}
+		rows := r.rows
+		rows.Where = where
+		if err := t.snapshot.Check(ctx, i, rows); err != nil {
+			return exit.With(exit.Usage, err)
+		}
+		chosen = append(chosen, recovery.Table{Number: i, Range: rows})
+	}
+	n, err := r.count(ctx, t, chosen)
+	if err != nil {
+		return err
+	}
+	switch {
+	case r.dryRun:
+		fmt.Fprintf(r.out, "%s would be sent; nothing was sent\n", human.Count(n, "event", "events")) //nolint:errcheck // only said
+		return nil
+	case n == 0:
+		return exit.With(exit.Fault, errors.New("no row is selected: the table has none, or it was deleted"))
+	case n > replayAsks && !r.yes:
+		return exit.With(exit.Usage, fmt.Errorf("%d events are selected: more than %d need --yes", n, replayAsks))
+	}
+	return r.send(ctx, t, chosen, n)
+}
+
+// count counts the selected rows, and with --dry-run prints each.
+func (r *replayer) count(ctx context.Context, t *tableSet, chosen []recovery.Table) (n int, err error) {
+	var rec router.Record
+	for _, c := range chosen {
+		err := t.snapshot.Rows(ctx, c.Number, c.Range, func(row *outboxtable.Row) error {
+			n++
+			if !r.dryRun || n > replayAsks {
+				return nil
+			}
+			err := t.route.Route(&row.Event, noPosition, &rec)
+			poison, isPoison := errors.AsType[*router.Poison](err)
+			if err != nil && !isPoison {
+				return err
+			}
+			var l line
+			l.pair("id", rec.ID)
+			l.pair("topic", []byte(rec.Topic))
+			l.pair("key", rec.Key)
+			l.pair("created_at", []byte(row.CreatedAt.Format(timeLayout)))
+			if isPoison {
+				l.pair("poison", []byte(poison.Cause))
+			}
+			return written(r.out.Write(l.end()))
+		})
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+func (r *replayer) send(ctx context.Context, t *tableSet, chosen []recovery.Table, n int) error {
+	to := sender.New(t.cluster, t.senderOptions(r.rate))
+	defer to.Close()
+	run := uuid.NewString()
+	job := &recovery.Job{
+		Router: t.route, Poison: &t.poison, Tables: chosen, Mark: router.Header{Name: audit.HeaderReplayed, Value: []byte(run)},
+		Topic: r.topic, Total: int64(n), Progress: r.meter.Show,
+		Poisoned: func(p *router.Poison) error {
+			r.meter.Clear()
+			return written(r.out.Write(poisonLine(p)))
+		},
+	}
+	sent, err := job.Run(ctx, t.snapshot, to)
+	r.meter.Clear()
+	fmt.Fprintf(r.out, "%s of %d sent, run %s\n", human.Count(int(sent.Records), "record", "records"), n, run) //nolint:errcheck // only said
+	if err == nil && sent.Poisoned > 0 {
+		err = exit.With(exit.Fault, fmt.Errorf("%s not sent, for the reasons above", human.Count(int(sent.Poisoned), "event was", "events were")))
+	}
+	return err
+}
+
+// where is the condition of the flags on the rows of a table.
+func (r *replayer) where(c *config.Columns) (string, error) {
+	var all []string
+	either := func(flag, column string, values []string) error {
+		if len(values) == 0 {
+			return nil
+		}
+		if column == "" {
+			return usageError(fmt.Errorf("%s: the table has no such column (outbox.columns)", flag))
+		}
+		var list []string
+		for _, v := range values {
+			list = append(list, sqlLiteral(v))
+		}
+		all = append(all, sqlIdentifier(column)+" IN ("+strings.Join(list, ", ")+")")
+		return nil
+	}
+	if err := errors.Join(either("--id", c.ID, r.ids), either("--type", c.EventType, r.types)); err != nil {
+		return "", err
+	}
+	var keys []string
+	for _, k := range r.keys {
+		typ, id, ok := strings.Cut(k, "/")
+		if !ok || typ == "" || id == "" || c.AggregateType == "" || c.AggregateID == "" {
+			return "", usageError(fmt.Errorf("--key %s: write TYPE/ID, such as order/42", k))
+		}
+		keys = append(keys, fmt.Sprintf("%s = %s AND %s = %s", sqlIdentifier(c.AggregateType), sqlLiteral(typ), sqlIdentifier(c.AggregateID), sqlLiteral(id)))
+	}
+	if len(keys) > 0 {
+		all = append(all, "("+strings.Join(keys, " OR ")+")")
+	}
+	return strings.Join(all, " AND "), nil
+}
+
+func sqlIdentifier(name string) string { return pgx.Identifier{name}.Sanitize() }
+
+// sqlLiteral is a string constant (PostgreSQL, "String Constants").
+func sqlLiteral(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+// readAnswer reads y or n.
+func readAnswer(in io.Reader) (yes, none bool, err error) {
+	text, err := bufio.NewReader(in).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false, false, err
+	}
+	text = strings.ToLower(strings.TrimSpace(text))
+	return slices.Contains([]string{"y", "yes"}, text), text == "" && errors.Is(err, io.EOF), nil
+}

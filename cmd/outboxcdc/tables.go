@@ -1,0 +1,322 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/internal/audit"
+	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
+	"github.com/outboxcdc/outboxcdc/internal/peek"
+	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/kafka/sender"
+	"github.com/outboxcdc/outboxcdc/relay"
+	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// tableSet is what the commands that read the outbox tables have open. It is an [audit.Slot].
+type tableSet struct {
+	cfg      *config.Config
+	poison   relay.PoisonPolicies
+	route    *router.Router
+	source   *replication.Source
+	identity replication.Identity
+	control  *pgx.Conn // for short questions
+	conn     *pgx.Conn // of the snapshot
+	snapshot *outboxtable.Snapshot
+	cluster  *kafka.Cluster
+	client   *kafka.Client
+	list     []audit.Table
+}
+
+// commandName is the application_name of the commands' connections.
+const commandName = "outboxcdc-command"
+
+// openTables connects to Postgres and Kafka and takes the snapshot.
+func openTables(ctx context.Context, cfg *config.Config) (*tableSet, error) {
+	t, err := connectTables(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.takeSnapshot(ctx); err != nil {
+		t.close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// connectTables connects to Postgres and Kafka.
+func connectTables(ctx context.Context, cfg *config.Config) (_ *tableSet, err error) {
+	if len(cfg.Sources()) == 0 {
+		return nil, exit.With(exit.Config, cfg.Problem("outbox.table", "there is no table: logical messages leave no row to compare or to send again"))
+	}
+	t := &tableSet{cfg: cfg, poison: poisonConfig(&cfg.Poison)}
+	defer func() {
+		if err != nil {
+			t.close()
+		}
+	}()
+	t.poison.Slot = cfg.Postgres.Slot
+	for i, s := range cfg.Sources() {
+		id := s.Columns.ID
+		if c := routerConfigs(cfg)[i]; c.ID != "" && c.ID != "{id}" && c.ID != "{"+id+"}" {
+			id = "" // a template of several columns
+		}
+		t.list = append(t.list, audit.Table{Name: tableName(&s), IDColumn: id, Audited: true})
+	}
+	quiet := slog.New(slog.DiscardHandler) // what goes wrong is an error of the command
+	if t.route, err = newRouter(cfg); err != nil {
+		return nil, exit.With(exit.Config, err)
+	}
+	if t.source, err = newSource(fixed(cfg), quiet); err != nil {
+		return nil, exit.With(exit.Config, err)
+	}
+	if t.cluster, err = newCluster(fixed(cfg), prometheus.NewRegistry(), quiet); err != nil {
+		return nil, exit.With(exit.Config, err)
+	}
+	if t.control, err = t.source.Connect(ctx, commandName, false); err != nil {
+		return nil, err
+	}
+	if t.identity, err = t.source.Identify(ctx, commandName); err != nil {
+		return nil, err
+	}
+	if t.client, err = t.cluster.NewClient(ctx); err != nil {
+		return nil, fmt.Errorf("connect to Kafka: %w", err)
+	}
+	return t, nil
+}
+
+// takeSnapshot takes a snapshot of the tables, instead of the one there was.
+func (t *tableSet) takeSnapshot(ctx context.Context) (err error) {
+	t.closeSnapshot()
+	t.snapshot, t.conn, err = t.newSnapshot(ctx)
+	return err
+}
+
+// newSnapshot takes a snapshot on a connection of its own.
+func (t *tableSet) newSnapshot(ctx context.Context) (_ *outboxtable.Snapshot, _ *pgx.Conn, err error) {
+	publication, err := replication.ReadPublication(ctx, t.control, t.cfg.Postgres.Publication)
+	if err != nil {
+		return nil, nil, err
+	}
+	var list []outboxtable.Table
+	for i, s := range t.cfg.Sources() {
+		schema, name := s.Name()
+		list = append(list, outboxtable.Table{
+			Schema: schema, Name: name, Columns: tables(t.cfg)[i].Columns, CreatedAt: s.Columns.CreatedAt, Order: s.Order,
+			ByPartition: publication != nil && !publication.ViaRoot,
+		})
+	}
+	conn, err := t.source.Connect(ctx, commandName, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	snapshot, err := outboxtable.Open(ctx, conn, list)
+	if err != nil {
+		closeConn(conn)
+		return nil, nil, err
+	}
+	return snapshot, conn, nil
+}
+
+// checkRange finds out whether the rows of a range can be read, in a snapshot of its own.
+func (t *tableSet) checkRange(ctx context.Context, rows outboxtable.Range) error {
+	snapshot, conn, err := t.newSnapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn)
+	for i := range t.list {
+		if err := snapshot.Check(ctx, i, rows); err != nil {
+			if errors.As(err, new(*outboxtable.ConditionError)) {
+				err = usageError(err)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// ordered reports whether all tables have columns that order their rows.
+func (t *tableSet) ordered() bool {
+	for _, s := range t.cfg.Sources() {
+		if len(s.Order) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// fresh takes a snapshot beside the one there is.
+func (t *tableSet) fresh(ctx context.Context) (audit.Snapshot, func(), error) {
+	snapshot, conn, err := t.newSnapshot(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return snapshot, func() { closeConn(conn) }, nil
+}
+
+// closeConn closes a connection on which nothing is pending.
+func closeConn(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
+}
+
+func tableName(s *config.Source) string {
+	schema, name := s.Name()
+	return schema + "." + name
+}
+
+// names lists the tables that were chosen.
+func (t *tableSet) names() string {
+	var names []string
+	for i := range t.list {
+		if t.list[i].Audited {
+			names = append(names, t.list[i].Name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// choose leaves only the named tables; none: all.
+func (t *tableSet) choose(names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	all := t.names()
+	for i := range t.list {
+		t.list[i].Audited = false
+	}
+	for _, name := range names {
+		i := slices.IndexFunc(t.list, func(x audit.Table) bool { return x.Name == name || strings.HasSuffix(x.Name, "."+name) })
+		if i < 0 {
+			return usageError(fmt.Errorf("--table %s: the configuration has %s", name, all))
+		}
+		t.list[i].Audited = true
+	}
+	return nil
+}
+
+// audit is a comparison of these tables.
+func (t *tableSet) audit(rows outboxtable.Range, deep bool) *audit.Audit {
+	var topics []string
+	byTime := false
+	for _, s := range t.cfg.Sources() {
+		for _, topic := range s.Route.Topics {
+			topics = append(topics, topic)
+		}
+		byTime = byTime || s.Route.Timestamp != router.TimestampProduce
+	}
+	return &audit.Audit{
+		Router: t.route, Poison: &t.poison, Tables: t.list, Lineage: t.identity, Range: rows, Deep: deep, Topics: topics,
+		WholeLogs: byTime, Messages: t.cfg.Messages.Prefix != "", Fresh: t.fresh,
+	}
+}
+
+// Read returns the slot.
+func (t *tableSet) Read(ctx context.Context) (*replication.Slot, error) {
+	return replication.ReadSlot(ctx, t.control, t.cfg.Postgres.Slot)
+}
+
+// Waiting calls fn with the id of each event that waits in the slot.
+func (t *tableSet) Waiting(ctx context.Context, fn func(id []byte) error) error {
+	st, err := t.source.OpenCopy(ctx)
+	if err != nil {
+		return err
+	}
+	defer st.Abandon()
+	waiting := peek.Peek{
+		Router: t.route, Poison: t.poison, MessagePrefix: t.cfg.Messages.Prefix, WalSenderTimeout: t.cfg.Tuning.WALSenderTimeout,
+		Show: func(e *peek.Event) error { return fn(e.Record.ID) },
+	}
+	seen, err := waiting.Run(ctx, st)
+	switch {
+	case err != nil:
+		return fmt.Errorf("read what waits in slot %s: %w", t.cfg.Postgres.Slot, err)
+	case !seen.Whole:
+		return fmt.Errorf("read what waits in slot %s: %w", t.cfg.Postgres.Slot, context.Cause(ctx))
+	}
+	return nil
+}
+
+func (t *tableSet) closeSnapshot() {
+	if t.conn != nil {
+		closeConn(t.conn)
+	}
+	t.snapshot, t.conn = nil, nil
+}
+
+func (t *tableSet) close() {
+	t.closeSnapshot()
+	if t.control != nil {
+		closeConn(t.control)
+	}
+	if t.client != nil {
+		_ = t.client.Close() // nothing is in flight
+	}
+}
+
+// senderOptions are those of commands that send rows. A missing topic is waited for as the daemon does.
+func (t *tableSet) senderOptions(rate int) sender.Options {
+	patience := t.cfg.MissingTopicAfter()
+	if patience == 0 {
+		patience = sender.Forever
+	}
+	return sender.Options{Rate: rate, MissingTopic: patience}
+}
+
+// noPosition is the position of records that are outside the order of the stream.
+var noPosition checkpoint.Position
+
+func addRangeFlags(f *pflag.FlagSet, since, until *string) {
+	f.StringVar(since, "since", "", "only rows whose created_at is not before this time: 24h (ago), 2026-11-24, 2026-11-24T22:00 or RFC 3339")
+	f.StringVar(until, "until", "", "only rows whose created_at is before this time, written like --since")
+}
+
+// timeRange reads --since and --until.
+func timeRange(since, until string, now time.Time) (r outboxtable.Range, err error) {
+	if r.Since, err = parseTime("--since", since, now); err != nil {
+		return r, err
+	}
+	if r.Until, err = parseTime("--until", until, now); err != nil {
+		return r, err
+	}
+	if !r.Since.IsZero() && !r.Until.IsZero() && !r.Since.Before(r.Until) {
+		return r, usageError(fmt.Errorf("--since %s is not before --until %s", since, until))
+	}
+	return r, nil
+}
+
+// parseTime reads a time, or how long ago it was; "": none. Times without a zone are local.
+func parseTime(flag, text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if ago, err := time.ParseDuration(text); err == nil && ago > 0 {
+		return now.Add(-ago), nil
+	}
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if ago, err := time.ParseDuration(days + "h"); err == nil && ago > 0 {
+			return now.Add(-24 * ago), nil
+		}
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02"} {
+		if t, err := time.ParseInLocation(layout, text, now.Location()); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, usageError(fmt.Errorf("%s %s: write how long ago, such as 24h or 7d, or a time, such as 2026-11-24T22:00 or 2026-11-24T22:00:00Z", flag, text))
+}

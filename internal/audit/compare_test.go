@@ -1,0 +1,318 @@
+package audit
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+)
+
+const system = 7
+
+// history is a table and a topic that agree, and faults that were planted in them.
+type history struct {
+	rows    []Row
+	records []Record
+	waiting []string
+	want    map[Kind][]string // ids
+	counts  Counts
+	outside map[string]bool // ids of rows that are outside the range
+	later   map[string]bool // ids of rows that became visible after the snapshot
+	horizon time.Time       // Kafka has deleted records of rows that are older
+}
+
+// newHistory makes n events of a few keys, delivered in order to partitions by key, and plants faults at random.
+func newHistory(r *rand.Rand, n int) *history {
+	h := &history{want: map[Kind][]string{}, outside: map[string]bool{}, later: map[string]bool{}, horizon: time.Unix(1_000_000, 0)}
+	h.counts.Findings = map[Kind]int64{}
+	offsets := map[int32]int64{}
+	deliver := func(rec Record) {
+		rec.Offset = offsets[rec.Partition]
+		offsets[rec.Partition] += 1 + int64(r.IntN(2)) // compaction and transactions leave gaps
+		h.records = append(h.records, rec)
+	}
+	last := map[string]int{} // by key: its newest record that was delivered and may be overtaken
+	for i := range n {
+		id, key := fmt.Sprintf("id-%d", i), fmt.Sprintf("k%d", r.IntN(5))
+		row := Row{ID: []byte(id), Topic: "t", Key: []byte(key), Created: h.horizon.Add(time.Duration(i) * time.Second), Content: uint64(i)}
+		rec := Record{
+			ID: row.ID, Topic: "t", Partition: int32(key[1]-'0') % 3, Key: row.Key, Content: row.Content,
+			Position: checkpoint.Position{SystemID: system, Timeline: 1, CommitLSN: pglogrepl.LSN(100 + i/3), Ordinal: uint32(i % 3)},
+		}
+		find := func(k Kind) { h.want[k] = append(h.want[k], id) }
+		switch r.IntN(20) {
+		case 0: // its record is missing
+			h.rows = append(h.rows, row)
+			find(Missing)
+		case 1:
+			h.rows, h.waiting = append(h.rows, row), append(h.waiting, id)
+			h.counts.Waiting++
+		case 2: // its row was deleted, or never committed
+			deliver(rec)
+			find(Phantom)
+		case 3: // its row is outside the range
+			deliver(rec)
+			if h.counts.Outside++; r.IntN(2) == 0 {
+				h.outside[id] = true
+			} else {
+				row.Outside = true
+				h.rows = append(h.rows, row)
+			}
+		case 4:
+			rec.Position.CommitLSN += 1 << 20
+			rec.Key = []byte("newer")
+			deliver(rec)
+			h.counts.Newer++
+			continue
+		case 5:
+			rec.Position.SystemID++
+			deliver(rec)
+			h.counts.Foreign++
+		case 6: // one byte differs
+			rec.Content++
+			h.rows = append(h.rows, row)
+			deliver(rec)
+			h.counts.Delivered++
+			find(Differs)
+		case 7: // delivered twice
+			h.rows = append(h.rows, row)
+			deliver(rec)
+			deliver(rec)
+			h.counts.Delivered++
+			h.counts.Repeated++
+		case 8:
+			h.rows = append(h.rows, row)
+			deliver(rec)
+			rec.Content += 1 << 40
+			deliver(rec)
+			h.counts.Delivered++
+			find(Duplicate)
+			find(Differs)
+		case 9: // a dead letter
+			h.rows = append(h.rows, row)
+			rec.Topic, rec.Dead = "dead", "too_large"
+			deliver(rec)
+			h.counts.DeadLettered++
+		case 10:
+			row.Poison, row.Skipped = "null_key", true
+			h.rows = append(h.rows, row)
+			h.counts.Skipped++
+		case 11: // deleted by retention
+			row.Created = h.horizon.Add(-time.Second)
+			h.rows = append(h.rows, row)
+			h.counts.Unjudged++
+		case 12: // recovered behind later events of its key
+			h.rows = append(h.rows, row)
+			rec.Resent, rec.Position.CommitLSN = true, 1
+			deliver(rec)
+			h.counts.Delivered++
+			h.counts.Resent++
+		case 14: // committed before the snapshot, and visible after it
+			deliver(rec)
+			h.later[id] = true
+			h.counts.Newer++
+		case 13: // two records of one key are swapped
+			if at, ok := last[key]; ok && at == len(h.records)-1 {
+				h.rows = append(h.rows, row)
+				h.counts.Delivered++
+				deliver(rec)
+				a, b := &h.records[at], &h.records[at+1]
+				a.Offset, b.Offset = b.Offset, a.Offset
+				*a, *b = *b, *a
+				h.want[Inversion] = append(h.want[Inversion], string(b.ID))
+				delete(last, key)
+				continue
+			}
+			fallthrough
+		default:
+			h.rows = append(h.rows, row)
+			deliver(rec)
+			h.counts.Delivered++
+			last[key] = len(h.records) - 1
+			continue
+		}
+		delete(last, key)
+	}
+	for i := range h.rows {
+		if !h.rows[i].Outside {
+			h.counts.Rows++
+		}
+	}
+	h.counts.Records = int64(len(h.records))
+	for k, ids := range h.want {
+		h.counts.Findings[k] = int64(len(ids))
+	}
+	return h
+}
+
+// audit compares the history, with rows and records in any order but that of offsets within a partition.
+func (h *history) audit(t *testing.T, r *rand.Rand) (Counts, map[Kind][]string) {
+	t.Helper()
+	c, err := New(t.TempDir(), 64<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var adds []func()
+	for i := range h.rows {
+		adds = append(adds, func() { check(c.AddRow(&h.rows[i])) })
+	}
+	for _, id := range h.waiting {
+		adds = append(adds, func() { check(c.AddWaiting([]byte(id))) })
+	}
+	r.Shuffle(len(adds), func(i, k int) { adds[i], adds[k] = adds[k], adds[i] })
+	for i := range h.records {
+		adds = append(adds, func() { check(c.AddRecord(&h.records[i])) })
+	}
+	for _, add := range adds {
+		add()
+	}
+	found := map[Kind][]string{}
+	counts, err := c.Run(&Judge{
+		Tables: []string{"public.outbox"}, Deep: true,
+		Newer:     func(p checkpoint.Position) bool { return p.CommitLSN >= 1<<19 },
+		Abandoned: func(checkpoint.Position) string { return "" },
+		Ours:      func(p checkpoint.Position) bool { return p.SystemID == system },
+		Deleted:   func(r *Row) bool { return r.Created.Before(h.horizon) },
+		Exist: func(ids []string) (map[string]bool, error) {
+			out := map[string]bool{}
+			for _, id := range ids {
+				out[id] = h.outside[id]
+			}
+			return out, nil
+		},
+		ExistNow: func(ids []string) (map[string]bool, error) {
+			out := map[string]bool{}
+			for _, id := range ids {
+				out[id] = h.later[id]
+			}
+			return out, nil
+		},
+		Report: func(f Finding) error {
+			found[f.Kind] = append(found[f.Kind], f.ID)
+			return nil
+		},
+	})
+	check(err)
+	check(c.Close())
+	return counts, found
+}
+
+// TestComparison compares random histories, in which every kind of fault is planted, with what is known of them.
+func TestComparison(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		h := newHistory(r, 1+r.IntN(400))
+		counts, found := h.audit(t, r)
+		for _, k := range Kinds {
+			got, want := slices.Sorted(slices.Values(found[k])), slices.Sorted(slices.Values(h.want[k]))
+			if !slices.Equal(got, want) {
+				t.Fatalf("seed %d: %s: found %v, planted %v", seed, k, got, want)
+			}
+		}
+		if !maps.Equal(counts.Findings, h.counts.Findings) {
+			t.Fatalf("seed %d: counts %v, want %v", seed, counts.Findings, h.counts.Findings)
+		}
+		counts.Findings, h.counts.Findings = nil, nil
+		if fmt.Sprint(counts) != fmt.Sprint(h.counts) {
+			t.Fatalf("seed %d: counts\n%+v, want\n%+v", seed, counts, h.counts)
+		}
+	}
+}
+
+// TestLater: a key is found if, and only if, Kafka has a later event of it than a missing one.
+func TestLater(t *testing.T) {
+	c, err := New(t.TempDir(), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.FindLater(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	row := func(id, key string, created int) {
+		if err := c.AddRow(&Row{ID: []byte(id), Topic: "t", Key: []byte(key), Created: at(created)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	record := func(id, key string, sent int) {
+		if err := c.AddRecord(&Record{ID: []byte(id), Topic: "t", Key: []byte(key), Time: at(sent)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	row("1", "later", 1)
+	row("2", "later", 2)
+	record("2", "later", 9)
+	row("3", "earlier", 3)
+	row("4", "earlier", 4)
+	record("3", "earlier", 9)
+	row("5", "no row", 5)
+	record("6", "no row", 6)
+	row("7", "", 7)
+	row("8", "all there", 8)
+	record("8", "all there", 9)
+	var missing, keys []string
+	_, err = c.Run(&Judge{
+		Tables: []string{"outbox"}, Deleted: func(*Row) bool { return false },
+		Exist:    func([]string) (map[string]bool, error) { return nil, nil },
+		ExistNow: func([]string) (map[string]bool, error) { return nil, nil },
+		Lost:     func(r *Row) error { missing = append(missing, string(r.ID)); return nil },
+		Later:    func(topic, key string) error { keys = append(keys, topic+"/"+key); return nil },
+		Report:   func(Finding) error { return nil }, Abandoned: func(checkpoint.Position) string { return "" },
+	})
+	slices.Sort(missing)
+	slices.Sort(keys)
+	if err != nil || fmt.Sprint(missing, keys) != "[1 4 5 7] [t/later t/no row]" {
+		t.Fatal(err, missing, keys)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFilesAreRemoved: nothing is left in the temporary directory.
+func TestFilesAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	c, err := New(dir, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.AddRow(&Row{ID: []byte("a")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Fatal(left, err)
+	}
+}
+
+// TestMemoryIsTooSmall: a bucket that does not fit is an error that names the remedy.
+func TestMemoryIsTooSmall(t *testing.T) {
+	c, err := New(t.TempDir(), 1<<10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // the test has its result
+	for i := range 100_000 {
+		if err := c.AddRow(&Row{ID: fmt.Append(nil, i), Key: make([]byte, 100)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = c.Run(&Judge{})
+	if err == nil || err.Error() != "one part of 256 of the comparison takes 1 MiB of memory: set --memory to that, at least" {
+		t.Fatal(err)
+	}
+}

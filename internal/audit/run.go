@@ -1,0 +1,495 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
+	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/relay"
+	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// Headers of records that a person has sent, by `dlq retry`, `recover` and `replay`.
+const (
+	HeaderRetried   = "outboxcdc-retried"
+	HeaderRecovered = "outboxcdc-recovered"
+	HeaderReplayed  = "outboxcdc-replayed"
+)
+
+// KafkaMargin is how much earlier than Since Kafka is read: clocks differ, and created_at may be a little later than the record's time.
+const KafkaMargin = 10 * time.Minute
+
+// Audit compares the rows of a snapshot with Kafka. The order of its steps makes the answer exact: (1) the snapshot of the tables is taken,
+// (2) the end L of the WAL is read, so that every row of the snapshot was committed before L, (3) the slot confirms L, or the events that
+// wait in it are read, (4) Kafka is read up to the end of that moment, (5) both are compared. So a row of the snapshot has its record in what
+// was read, or waits in the slot, or is missing. (6) A record without a row may be of a transaction that became visible after the snapshot,
+// although its commit is before L: Postgres writes the commit to the WAL before it makes the rows visible. So its row is looked for again, in
+// a snapshot that is taken after Kafka was read.
+type Audit struct {
+	Router  *router.Router
+	Poison  *relay.PoisonPolicies
+	Tables  []Table
+	Lineage replication.Identity // of the server
+	Range   outboxtable.Range
+	Deep    bool
+	Memory  int64 // in bytes, of the comparison
+	// Topics are read besides those that rows lead to.
+	Topics []string
+	// Wait is how long to wait until the slot has confirmed the end of the WAL.
+	Wait time.Duration
+	// NotBefore is when Kafka may be read: until then records of a process that was killed may arrive.
+	NotBefore time.Time
+	// WholeLogs has Kafka read from the beginning, not from Range.Since: the time of records is not the time at which they were sent.
+	WholeLogs bool
+
+	// Count is a commit LSN whose records are counted, see Result.Ordinals.
+	Count pglogrepl.LSN
+	// TakeUnjudged is whether rows of which Kafka may have deleted the records count as missing.
+	TakeUnjudged bool
+	// Messages is whether logical messages are events as well. They have no row, so that records without one are not judged.
+	Messages bool
+
+	// Fresh takes a new snapshot, for records whose rows were not visible in the first one. done gives it back.
+	Fresh func(ctx context.Context) (s Snapshot, done func(), err error)
+
+	// Lost and Later are for commands that send missing rows, see [Judge]; nil: not wanted.
+	Lost  func(*Row) error
+	Later func(topic, key string) error
+	// Report is called for each finding.
+	Report func(Finding) error
+	// Note is called with a sentence about what limits the answer.
+	Note func(string)
+	// Progress is called now and then: a stage, and how much of it is done. of is 0 if it is not known.
+	Progress func(stage string, done, of int64)
+}
+
+// Table is an outbox, in the order of the router's.
+type Table struct {
+	Name     string
+	IDColumn string // the column that the header id has; "": the id is made of several, so that all rows are read
+	Audited  bool   // its rows are compared; otherwise they only explain records
+}
+
+// Snapshot is what an audit reads of the tables. [outboxtable.Snapshot] is the real one.
+type Snapshot interface {
+	WALEnd() pglogrepl.LSN
+	Rows(ctx context.Context, table int, r outboxtable.Range, fn func(*outboxtable.Row) error) error
+	Existing(ctx context.Context, table int, idColumn string, ids []string) (map[string]bool, error)
+}
+
+// Slot is what an audit asks of the slot.
+type Slot interface {
+	// Read returns the slot; nil: there is none.
+	Read(ctx context.Context) (*replication.Slot, error)
+	// Waiting calls fn with the id of each event that waits in the slot, as far as the server's WAL goes now.
+	Waiting(ctx context.Context, fn func(id []byte) error) error
+}
+
+// Log is what an audit reads of Kafka. [kafka.Client] is the real one.
+type Log interface {
+	Spans(ctx context.Context, topics []string, since time.Time) (spans []kafka.Span, missing []string, err error)
+	Compacted(ctx context.Context, topics []string) (map[string]bool, error)
+	ReadSpan(ctx context.Context, s *kafka.Span, fn func(*kafka.Record) error) error
+}
+
+// Result is the outcome of an audit.
+type Result struct {
+	Counts
+	SnapshotAt pglogrepl.LSN // every row of the snapshot was committed before it
+	Confirmed  bool          // the slot has confirmed everything before SnapshotAt
+	Spans      []kafka.Span  // what was read of Kafka
+	// Ordinals is how many records have a position with the commit LSN of Audit.Count: one more than the highest ordinal.
+	Ordinals uint32
+}
+
+// run is one run of an Audit.
+type run struct {
+	*Audit
+	snapshot Snapshot
+	slot     Slot
+	log      Log
+	c        *Comparison
+	seed     maphash.Seed
+	topics   map[string]bool
+	res      Result
+
+	mu     sync.Mutex // guards c and res while partitions are read side by side
+	oldest map[string]time.Time
+}
+
+// Run compares. dir is where temporary files go; "": the system's directory.
+func (a *Audit) Run(ctx context.Context, snapshot Snapshot, slot Slot, log Log, dir string) (_ *Result, err error) {
+	c, err := New(dir, a.Memory)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	if a.Later != nil {
+		if err := c.FindLater(dir); err != nil {
+			return nil, err
+		}
+	}
+	r := &run{Audit: a, snapshot: snapshot, slot: slot, log: log, c: c, seed: maphash.MakeSeed(), topics: map[string]bool{}, oldest: map[string]time.Time{}}
+	r.res.SnapshotAt = snapshot.WALEnd()
+	for _, step := range []func(context.Context) error{r.readRows, r.readSlot, r.readKafka, r.compare} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return &r.res, nil
+}
+
+// readRows adds the rows of the tables.
+func (r *run) readRows(ctx context.Context) error {
+	var rec router.Record
+	n := int64(0)
+	for i := range r.Tables {
+		t := &r.Tables[i]
+		rows := r.Range
+		if t.IDColumn == "" {
+			rows = outboxtable.Range{} // there is no other way to find the row of a record
+		} else if !t.Audited {
+			continue
+		}
+		err := r.snapshot.Rows(ctx, i, rows, func(row *outboxtable.Row) error {
+			if n++; n%progressEvery == 0 {
+				r.Progress("rows", n, 0)
+			}
+			return r.addRow(i, row, &rec)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	r.Progress("rows", n, n)
+	if r.Messages {
+		r.Note("logical messages have no row: they are not compared, and records without a row are not judged")
+	}
+	return nil
+}
+
+// progressEvery is after how many rows or records progress is reported.
+const progressEvery = 1 << 13
+
+// addRow adds a row as the record that it is routed to.
+func (r *run) addRow(table int, row *outboxtable.Row, rec *router.Record) error {
+	out := &Row{Table: table, Created: row.CreatedAt}
+	out.Outside = !r.Tables[table].Audited || !r.Range.Since.IsZero() && row.CreatedAt.Before(r.Range.Since) || !r.Range.Until.IsZero() && !row.CreatedAt.Before(r.Range.Until)
+	if err := r.Router.Route(&row.Event, checkpoint.Position{}, rec); err != nil {
+		poison, ok := errors.AsType[*router.Poison](err)
+		if !ok {
+			return err
+		}
+		out.Poison, out.Skipped = string(poison.Cause), r.Poison.Of(poison) == relay.SkipPoison
+		out.Topic = poison.Topic
+	} else {
+		out.Topic = rec.Topic
+		r.topics[rec.Topic] = true
+	}
+	out.ID, out.Key = rec.ID, rec.Key
+	out.Content = r.content(rec.Topic, rec.Key, rec.Value, func(yield func(name string, value []byte) bool) {
+		for i := range rec.Headers {
+			if h := &rec.Headers[i]; !yield(h.Name, h.Value) {
+				return
+			}
+		}
+	})
+	return r.c.AddRow(out)
+}
+
+// content hashes what a record consists of, except for the header with its position.
+func (r *run) content(topic string, key, value []byte, headers func(func(string, []byte) bool)) uint64 {
+	var h maphash.Hash
+	h.SetSeed(r.seed)
+	part := func(b []byte, null bool) {
+		var size [9]byte
+		n := len(b)
+		for i := range 8 {
+			size[i] = byte(n >> (8 * i))
+		}
+		if null {
+			size[8] = 1
+		}
+		h.Write(size[:]) //nolint:errcheck // never fails
+		h.Write(b)       //nolint:errcheck // never fails
+	}
+	part([]byte(topic), false)
+	part(key, key == nil)
+	part(value, value == nil)
+	for name, b := range headers {
+		if name != router.HeaderPosition {
+			part([]byte(name), false)
+			part(b, b == nil)
+		}
+	}
+	return h.Sum64()
+}
+
+// readSlot waits until the slot has confirmed every row of the snapshot. If that takes too long, or nothing reads the slot, it adds what
+// waits there.
+func (r *run) readSlot(ctx context.Context) error {
+	end := time.Now().Add(r.Wait)
+	for {
+		s, err := r.slot.Read(ctx)
+		switch {
+		case err != nil:
+			return err
+		case s == nil:
+			r.Note("there is no slot: what was written since it existed is not delivered, and counts as missing")
+			return nil
+		case s.Lost():
+			r.Note("the slot is lost: what it had not delivered counts as missing")
+			return nil
+		case s.ConfirmedFlush >= r.res.SnapshotAt:
+			r.res.Confirmed = true
+			return nil
+		}
+		if !s.Active || !time.Now().Before(end) {
+			break
+		}
+		r.Progress("slot", int64(s.ConfirmedFlush), int64(r.res.SnapshotAt))
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	n := int64(0)
+	return r.slot.Waiting(ctx, func(id []byte) error {
+		if n++; n%progressEvery == 0 {
+			r.Progress("waiting events", n, 0)
+		}
+		return r.c.AddWaiting(id)
+	})
+}
+
+// readKafka adds the records of all topics.
+func (r *run) readKafka(ctx context.Context) error {
+	for _, t := range r.Topics {
+		r.topics[t] = true
+	}
+	dead := r.Poison.Topic
+	if dead != "" {
+		r.topics[dead] = true
+	}
+	names := make([]string, 0, len(r.topics))
+	for t := range r.topics {
+		names = append(names, t)
+	}
+	slices.Sort(names)
+	since := time.Time{}
+	if !r.Range.Since.IsZero() && !r.WholeLogs {
+		since = r.Range.Since.Add(-KafkaMargin)
+	}
+	select {
+	case <-time.After(time.Until(r.NotBefore)):
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	spans, missing, err := r.log.Spans(ctx, names, since)
+	if err != nil {
+		return err
+	}
+	for _, t := range missing {
+		if t != dead {
+			r.Note("topic " + t + " does not exist")
+		}
+	}
+	r.res.Spans = spans
+	if err := r.limits(ctx, names, dead); err != nil {
+		return err
+	}
+	total, done := int64(0), int64(0)
+	for i := range spans {
+		total += spans[i].End - spans[i].From
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(max(2, runtime.GOMAXPROCS(0)))
+	for i := range spans {
+		s := &spans[i]
+		group.Go(func() error {
+			return r.log.ReadSpan(ctx, s, func(rec *kafka.Record) error {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				if done++; done%progressEvery == 0 {
+					r.Progress("records", done, total)
+				}
+				return r.addRecord(s, rec, s.Topic == dead)
+			})
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	r.Progress("records", done, done)
+	return nil
+}
+
+// limits notes of which rows Kafka may have deleted the records.
+func (r *run) limits(ctx context.Context, topics []string, dead string) error {
+	for i := range r.res.Spans {
+		if s := &r.res.Spans[i]; s.First > 0 && s.Oldest.After(r.oldest[s.Topic]) {
+			r.oldest[s.Topic] = s.Oldest
+		}
+	}
+	compacted, err := r.log.Compacted(ctx, topics)
+	if err != nil {
+		return err
+	}
+	for _, t := range topics {
+		if compacted[t] && t != dead {
+			r.Note("topic " + t + " is compacted: Kafka deletes a record when a later one has its key, so its rows without a record are not judged")
+			r.oldest[t] = endOfTime
+		}
+	}
+	return nil
+}
+
+// endOfTime is later than any row.
+var endOfTime = time.Unix(1<<40, 0)
+
+// addRecord adds a record. Records without the header id are not of an outbox.
+func (r *run) addRecord(s *kafka.Span, rec *kafka.Record, dead bool) error {
+	out := &Record{Topic: s.Topic, Partition: s.Partition, Offset: rec.Offset, Key: rec.Key, Time: rec.Time}
+	for _, h := range rec.Headers {
+		switch h.Name {
+		case router.HeaderID:
+			if out.ID == nil {
+				out.ID = h.Value
+			}
+		case router.HeaderPosition:
+			if p, err := checkpoint.ParsePosition(string(h.Value)); err == nil {
+				out.Position = p
+			}
+		case relay.HeaderError:
+			if dead {
+				out.Dead = string(h.Value)
+			}
+		case HeaderRetried, HeaderRecovered, HeaderReplayed:
+			out.Resent = true
+		}
+	}
+	if out.ID == nil || dead && out.Dead == "" {
+		return nil
+	}
+	if p := out.Position; p.CommitLSN == r.Count && p.SystemID == r.Lineage.SystemID {
+		r.res.Ordinals = max(r.res.Ordinals, p.Ordinal+1)
+	}
+	out.Content = r.content(s.Topic, rec.Key, rec.Value, func(yield func(string, []byte) bool) {
+		for i := range rec.Headers {
+			if h := &rec.Headers[i]; !yield(h.Name, h.Value) {
+				return
+			}
+		}
+	})
+	return r.c.AddRecord(out)
+}
+
+// compare joins both sides.
+func (r *run) compare(ctx context.Context) error {
+	names := make([]string, len(r.Tables))
+	for i := range r.Tables {
+		names[i] = r.Tables[i].Name
+	}
+	r.Progress("comparison", 0, 0)
+	var err error
+	r.res.Counts, err = r.c.Run(&Judge{
+		Tables: names, Deep: r.Deep, Lost: r.Lost, Later: r.Later, Report: r.Report,
+		Newer: func(p checkpoint.Position) bool { return p.CommitLSN >= r.res.SnapshotAt },
+		Ours:  func(p checkpoint.Position) bool { return p.SystemID == r.Lineage.SystemID },
+		Abandoned: func(p checkpoint.Position) string {
+			if checkpoint.Holds(&r.Lineage, p) {
+				return ""
+			}
+			return fmt.Sprintf("its transaction is not on the server's timeline %d: a failover lost it after it was delivered", r.Lineage.Timeline)
+		},
+		Deleted: func(row *Row) bool {
+			if r.TakeUnjudged {
+				return false
+			}
+			oldest := r.oldest[row.Topic]
+			return !oldest.IsZero() && (row.Created.IsZero() || row.Created.Before(oldest))
+		},
+		Exist:    func(ids []string) (map[string]bool, error) { return r.exist(ctx, ids) },
+		ExistNow: func(ids []string) (map[string]bool, error) { return r.existNow(ctx, ids) },
+	})
+	return err
+}
+
+// exist returns which of the ids rows of the snapshot have.
+func (r *run) exist(ctx context.Context, ids []string) (map[string]bool, error) {
+	if r.Messages { // they have no row
+		all := map[string]bool{}
+		for _, id := range ids {
+			all[id] = true
+		}
+		return all, nil
+	}
+	return r.existIn(ctx, r.snapshot, ids)
+}
+
+func (r *run) existIn(ctx context.Context, s Snapshot, ids []string) (map[string]bool, error) {
+	all := map[string]bool{}
+	for i := range r.Tables {
+		if r.Tables[i].IDColumn == "" {
+			continue
+		}
+		some, err := s.Existing(ctx, i, r.Tables[i].IDColumn, ids)
+		if err != nil {
+			return nil, err
+		}
+		for id, is := range some {
+			all[id] = all[id] || is
+		}
+	}
+	return all, nil
+}
+
+// Visible rows: a transaction that is in Kafka becomes visible soon, except while it waits for a synchronous standby.
+const (
+	freshLooks = 3
+	freshPause = time.Second
+)
+
+// existNow returns which of the ids rows have that became visible after the snapshot.
+func (r *run) existNow(ctx context.Context, ids []string) (map[string]bool, error) {
+	found := map[string]bool{}
+	for look := range freshLooks {
+		if look > 0 {
+			select {
+			case <-time.After(freshPause):
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		}
+		s, done, err := r.Fresh(ctx)
+		if err != nil {
+			return nil, err
+		}
+		some, err := r.existIn(ctx, s, ids)
+		done()
+		if err != nil {
+			return nil, err
+		}
+		for id := range some {
+			found[id] = true
+		}
+		ids = slices.DeleteFunc(ids, func(id string) bool { return found[id] })
+		if len(ids) == 0 {
+			break
+		}
+	}
+	return found, nil
+}

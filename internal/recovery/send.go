@@ -1,0 +1,151 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
+	"github.com/outboxcdc/outboxcdc/kafka/sender"
+	"github.com/outboxcdc/outboxcdc/relay"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// Rows is what is read of the tables. [outboxtable.Snapshot] is the real one.
+type Rows interface {
+	Rows(ctx context.Context, table int, r outboxtable.Range, fn func(*outboxtable.Row) error) error
+}
+
+// Sender sends records in order. [sender.Sender] is the real one.
+type Sender interface {
+	Send(ctx context.Context, rec *router.Record) error
+	Wait(ctx context.Context) error
+	Acked() int64
+}
+
+// Job sends rows as the records that the daemon would make of them, each table in its order.
+type Job struct {
+	Router *router.Router
+	Poison *relay.PoisonPolicies
+	Tables []Table
+	// Wants reports whether the event with that id is sent; nil: all are.
+	Wants func(id []byte) bool
+	// Mark is a header that says which run has sent the record.
+	Mark router.Header
+	// Position is that of the first record. Its ordinal grows with each record. Zero: records have no position.
+	Position checkpoint.Position
+	// Topic, if not "", is where all records go.
+	Topic string
+	// Total is how many records are expected, for Progress.
+	Total    int64
+	Progress func(stage string, done, of int64)
+	// Poisoned is called for each row of which no record can be made, or that Kafka does not take, and that no policy sends elsewhere.
+	Poisoned func(*router.Poison) error
+}
+
+// Table is a table, by its number in the router.
+type Table struct {
+	Number int
+	Range  outboxtable.Range
+}
+
+// Sent is what a job has done.
+type Sent struct {
+	Records      int64 // acknowledged, dead letters included
+	DeadLettered int64
+	Skipped      int64 // by the poison policy
+	Poisoned     int64 // not sent
+}
+
+// Run sends the rows, and returns when Kafka has acknowledged all of them. Also after an error, what it returns says how many are in Kafka
+// for certain.
+func (j *Job) Run(ctx context.Context, rows Rows, to Sender) (sent Sent, err error) {
+	r := &sending{Job: j, to: to, sent: &sent, next: j.Position}
+	defer func() { sent.Records = to.Acked() }()
+	for _, t := range j.Tables {
+		if err := rows.Rows(ctx, t.Number, t.Range, func(row *outboxtable.Row) error { return r.row(ctx, row) }); err != nil {
+			return sent, err
+		}
+	}
+	return sent, to.Wait(ctx)
+}
+
+// sending is one run of a Job.
+type sending struct {
+	*Job
+	to   Sender
+	sent *Sent
+	rec  router.Record
+	next checkpoint.Position
+	n    int64
+}
+
+func (r *sending) row(ctx context.Context, row *outboxtable.Row) error {
+	rec := &r.rec
+	err := r.Router.Route(&row.Event, r.next, rec)
+	poison, isPoison := errors.AsType[*router.Poison](err)
+	if err != nil && !isPoison {
+		return err
+	}
+	if r.Wants != nil && !r.Wants(rec.ID) {
+		return nil
+	}
+	if r.next.IsZero() {
+		rec.Headers = without(rec.Headers, router.HeaderPosition)
+	} else {
+		r.next.Ordinal++
+	}
+	rec.Headers = append(rec.Headers, r.Mark)
+	if r.n++; r.n%progressEvery == 0 {
+		r.Progress("sent", r.to.Acked(), r.Total)
+	}
+	if isPoison {
+		poison.ID = string(rec.ID)
+		return r.poisoned(ctx, poison)
+	}
+	if r.Topic != "" {
+		rec.Topic = r.Topic
+	}
+	err = r.to.Send(ctx, rec)
+	if refused, ok := errors.AsType[*sender.DeliveryError](err); ok && refused.Cause != "" {
+		return r.poisoned(ctx, &router.Poison{Cause: refused.Cause, ID: string(rec.ID), Topic: rec.Topic, Message: refused.Error()})
+	}
+	return err
+}
+
+// progressEvery is after how many records progress is reported.
+const progressEvery = 256
+
+// poisoned does with an event what the poison policy says. A policy that stops the daemon lets the command go on: the event is reported.
+func (r *sending) poisoned(ctx context.Context, p *router.Poison) error {
+	switch r.Poison.Of(p) {
+	case relay.SkipPoison:
+		r.sent.Skipped++
+		return nil
+	case relay.DeadLetter:
+		r.Poison.DeadLetter(&r.rec, p)
+		err := r.to.Send(ctx, &r.rec)
+		if refused, ok := errors.AsType[*sender.DeliveryError](err); ok {
+			p.Message = fmt.Sprintf("%s; as a dead letter: %s", p.Message, refused)
+			break
+		}
+		if err == nil {
+			r.sent.DeadLettered++
+		}
+		return err
+	case relay.StopAtPoison:
+	}
+	r.sent.Poisoned++
+	return r.Poisoned(p)
+}
+
+func without(headers []router.Header, name string) []router.Header {
+	out := headers[:0]
+	for _, h := range headers {
+		if h.Name != name {
+			out = append(out, h)
+		}
+	}
+	return out
+}

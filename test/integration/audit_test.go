@@ -1,0 +1,240 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// auditLine is a line of what `audit -o json` prints.
+type auditLine struct {
+	Kind, ID, Topic, Key, Why string
+	Records                   []string
+	Summary                   *struct {
+		Rows, Records, Delivered int64
+		Waiting                  int64 `json:"waiting_in_slot"`
+		DeadLettered             int64 `json:"dead_lettered"`
+		Skipped                  int64 `json:"skipped_by_policy"`
+		Newer                    int64 `json:"newer_than_the_snapshot"`
+		Outside                  int64 `json:"outside_the_range"`
+		Resent                   int64 `json:"sent_by_a_person"`
+		Repeated                 int64 `json:"identical_duplicates"`
+		Findings                 map[string]int64
+		Clean                    bool
+		Confirmed                bool `json:"slot_has_confirmed_snapshot"`
+		Notes                    []string
+	}
+}
+
+// audit runs `audit`, which must end with this exit code, and returns its findings and its summary.
+func (o *outbox) audit(env []string, exit int, args ...string) (findings []auditLine, sum auditLine) {
+	o.t.Helper()
+	out, notes, got := o.runBinary(env, append([]string{"audit", "-o", "json"}, args...)...)
+	if got != exit {
+		o.t.Fatalf("audit %v: exit code %d, want %d\n%s%s", args, got, exit, out, notes)
+	}
+	for line := range strings.Lines(out) {
+		var l auditLine
+		must(o.t, json.Unmarshal([]byte(line), &l))
+		if l.Summary != nil {
+			return findings, l
+		}
+		findings = append(findings, l)
+	}
+	o.t.Fatalf("audit %v prints no summary: %s", args, out)
+	return nil, sum
+}
+
+// An audit beside writers and the daemon finds nothing, whenever it runs: the snapshot, the slot's position and the ends of the
+// partitions are read in the order that makes it exact.
+func TestAuditBesideWriters(t *testing.T) {
+	for _, major := range []string{"14", "18"} {
+		t.Run(major, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t, options{pg: sharedPostgres(t, major)})
+			env := o.deduplicating(fence)
+			o.startStreaming(env...)
+			w := o.write(load{rand: newRand(t)})
+			w.awaitCommits(50)
+			rows := int64(0)
+			for range auditRuns(t) {
+				findings, sum := o.audit(env, 0, "--deep")
+				s := sum.Summary
+				if !s.Clean || len(findings) > 0 || s.Rows != s.Delivered+s.Waiting || s.Rows < rows {
+					t.Fatalf("%+v %+v", findings, s)
+				}
+				rows = s.Rows
+			}
+			if rows == 0 {
+				t.Error("nothing was compared")
+			}
+			w.stop()
+			o.verify(patience)
+		})
+	}
+}
+
+// auditRuns is how many audits run beside the writers.
+func auditRuns(t *testing.T) int {
+	if testing.Short() {
+		return 3
+	}
+	return 10
+}
+
+// Each planted fault is found, and nothing else is.
+func TestAuditFindsFaults(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(fence)
+	r := o.startStreaming(env...)
+	o.insert("order", "a", 1, 20)
+	o.awaitArrived(patience)
+	if _, sum := o.audit(env, 0, "--deep"); sum.Summary.Rows != 20 || sum.Summary.Delivered != 20 || !sum.Summary.Confirmed {
+		t.Fatalf("before: %+v", sum.Summary)
+	}
+	r.term()
+	ctx := testContext(t)
+	newest := func() (id string) {
+		t.Helper()
+		must(t, o.admin.scan(`SELECT id::text FROM outbox ORDER BY n DESC LIMIT 1`, &id))
+		return id
+	}
+	// A row that the stream does not have: written while there was no slot.
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	o.exec(insertInto + `(gen_random_uuid(), 'order', 'missing', 'added', '{}', '{}', 1001)`)
+	missing := newest()
+	o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name)
+	// A row that was deleted after its delivery, which is a record without a row.
+	var deleted string
+	must(t, o.admin.scan(`DELETE FROM outbox WHERE n = 5 RETURNING id::text`, &deleted))
+	// A row that was changed after its delivery: its record differs.
+	var changed string
+	must(t, o.admin.scan(`UPDATE outbox SET payload = '{"n": 0}' WHERE n = 6 RETURNING id::text`, &changed))
+	// One that waits in the slot.
+	o.exec(insertInto + `(gen_random_uuid(), 'order', 'waits', 'added', '{}', '{}', 1002)`)
+	// A duplicate that is not like the first record, and one that is: both from the newest records of the topic.
+	client, err := kgo.NewClient(kgo.SeedBrokers(o.kafka.Brokers()...), kgo.ConsumeTopics(o.topic("order")), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	must(t, err)
+	defer client.Close()
+	all := map[string]*kgo.Record{}
+	for len(all) < 20 {
+		client.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
+			for _, h := range r.Headers {
+				if h.Key == "id" {
+					all[string(h.Value)] = r
+				}
+			}
+		})
+	}
+	id := func(n int) (id string) {
+		must(t, o.admin.scan(fmt.Sprintf(`SELECT id::text FROM outbox WHERE n = %d`, n), &id))
+		return id
+	}
+	again := func(id, value string) {
+		t.Helper()
+		copied := *all[id]
+		if value != "" {
+			copied.Value = []byte(value)
+		}
+		must(t, client.ProduceSync(ctx, &copied).FirstErr())
+	}
+	differing := id(7)
+	again(differing, `{"other": true}`)
+	again(id(8), "")
+	// A record of the key "a" whose event has an earlier position than what is there.
+	inverted := *all[id(9)]
+	inverted.Headers = append([]kgo.RecordHeader(nil), inverted.Headers...)
+	for i := range inverted.Headers {
+		if inverted.Headers[i].Key == "id" {
+			inverted.Headers[i].Value = []byte(id(1001))
+		}
+	}
+	findings, sum := o.audit(env, 1, "--deep")
+	got := map[string]string{}
+	for _, f := range findings {
+		got[f.Kind] += f.ID
+	}
+	want := map[string]string{"missing": missing, "phantom": deleted, "duplicate": differing}
+	if s := sum.Summary; s.Waiting != 1 || s.Repeated != 1 || s.Confirmed {
+		t.Errorf("summary %+v", s)
+	}
+	for kind, id := range want {
+		if got[kind] != id {
+			t.Errorf("%s: %q, want %q", kind, got[kind], id)
+		}
+	}
+	if !strings.Contains(got["differs"], changed) {
+		t.Errorf("differs: %q, want %q", got["differs"], changed)
+	}
+	must(t, client.ProduceSync(ctx, &inverted).FirstErr())
+	findings, _ = o.audit(env, 1)
+	var kinds []string
+	for _, f := range findings {
+		kinds = append(kinds, f.Kind)
+	}
+	if !strings.Contains(strings.Join(kinds, " "), "inversion") || strings.Contains(strings.Join(kinds, " "), "missing") {
+		t.Errorf("after a record in the wrong order: %v", kinds)
+	}
+}
+
+// The text says what was compared, and the metrics carry the time of the last clean audit from one run to the next.
+func TestAuditReport(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(fence)
+	o.startStreaming(env...)
+	o.insert("order", "a", 1, 5)
+	o.awaitArrived(patience)
+	file := filepath.Join(t.TempDir(), "audit.prom")
+	out, notes, code := o.runBinary(env, "audit", "--metrics", file)
+	if code != 0 || !strings.Contains(out, "5 rows of public.outbox, 5 records of 1 topic, in ") || !strings.Contains(out, "clean: nothing is missing") || notes != "" {
+		t.Errorf("exit code %d:\n%s%s", code, out, notes)
+	}
+	metric := func(name string) (value string) {
+		t.Helper()
+		data, err := os.ReadFile(file)
+		must(t, err)
+		for line := range strings.Lines(string(data)) {
+			if rest, ok := strings.CutPrefix(line, name+"{"); ok {
+				_, value, _ = strings.Cut(strings.TrimSpace(rest), "} ")
+				return value
+			}
+		}
+		t.Fatalf("no %s in\n%s", name, data)
+		return ""
+	}
+	clean := metric("outboxcdc_audit_last_clean_timestamp_seconds")
+	if clean == "0" || metric("outboxcdc_audit_rows") != "5" {
+		t.Errorf("last clean audit at %s", clean)
+	}
+	time.Sleep(1100 * time.Millisecond) // the time has seconds
+	o.exec(`DELETE FROM outbox WHERE n = 1`)
+	if out, notes, code := o.runBinary(env, "audit", "--metrics", file); code != 1 || !strings.Contains(out, "FINDINGS: 1 phantom") {
+		t.Errorf("exit code %d:\n%s%s", code, out, notes)
+	}
+	if now := metric("outboxcdc_audit_last_clean_timestamp_seconds"); now != clean {
+		t.Errorf("the last clean audit was at %s, and after one with findings at %s", clean, now)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--since", "yesterday"}, 2, "--since yesterday: write how long ago"},
+		{[]string{"--since", "1h", "--until", "2h"}, 2, "is not before --until"},
+		{[]string{"--table", "nosuch"}, 2, "--table nosuch: the configuration has public.outbox"},
+		{[]string{"--memory", "1KiB"}, 2, "--memory 1KiB: write at least 16MiB"},
+	} {
+		out, notes, code := o.runBinary(env, append([]string{"audit"}, c.args...)...)
+		if code != c.code || !strings.Contains(notes, c.want) {
+			t.Errorf("%v: exit code %d, want %d with %q:\n%s%s", c.args, code, c.code, c.want, out, notes)
+		}
+	}
+}

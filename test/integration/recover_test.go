@@ -1,0 +1,229 @@
+package integration
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// recover runs `recover --yes`, which must end with this exit code.
+func (o *outbox) recover(env []string, exit int, args ...string) (out string) {
+	o.t.Helper()
+	out, notes, got := o.runBinary(env, append([]string{"recover", "--yes"}, args...)...)
+	if got != exit {
+		o.t.Fatalf("recover %v: exit code %d, want %d\n%s%s", args, got, exit, out, notes)
+	}
+	return out + notes
+}
+
+// A slot that the server has invalidated: recover creates it again, and delivers what was committed since the last delivery. The
+// application goes on writing meanwhile.
+func TestRecoverLostSlot(t *testing.T) {
+	for _, major := range []string{"14", "18"} {
+		t.Run(major, func(t *testing.T) {
+			t.Parallel()
+			pg := ownPostgres(t, major, map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"})
+			o := newOutbox(t, options{pg: pg})
+			o.proves("F31", "slot invalidated by max_slot_wal_keep_size under load, then `recover` while the application writes")
+			env := append(o.deduplicating(fence), "OUTBOXCDC_OUTBOX_ORDER=n") // the numbers are in the order in which the transactions of a key commit
+			r := o.startStreaming(env...)
+			w := o.write(load{rand: newRand(t)})
+			w.awaitCommits(100)
+			r.term()
+			w.awaitCommits(100)
+			awaitLost(o)
+			o.start(env...).awaitStop(patience, 79, "invalidated", "outboxcdc recover")
+			out := o.recover(env, 0)
+			for _, want := range []string{"slot " + o.name + " created at ", "rows are missing\n", " sent, run ", ": 0 rows are missing", "position record written", "start the daemon"} {
+				if !strings.Contains(out, want) {
+					t.Errorf("recover does not print %q:\n%s", want, out)
+				}
+			}
+			w.awaitCommits(50)
+			o.startStreaming(env...)
+			w.awaitCommits(50)
+			w.stop()
+			o.repeatsAtMost(o.verify(patience), 0, "recover subtracts what Kafka has, and the stream begins after it")
+			if _, sum := o.audit(env, 0, "--deep"); sum.Summary.Resent == 0 || sum.Summary.Rows != sum.Summary.Delivered {
+				t.Errorf("%+v", sum.Summary)
+			}
+			o.outcome("nothing missing, no repeats, order as committed; the daemon simply starts")
+		})
+	}
+}
+
+// The slot was dropped, or advanced, or the publication was dropped: recover finds what is missing without being told which it was.
+func TestRecoverGap(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		make func(o *outbox)
+	}{
+		{"dropped", func(o *outbox) { o.exec(`SELECT pg_drop_replication_slot($1)`, o.name) }},
+		{"advanced", func(o *outbox) { o.exec(`SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())`, o.name) }},
+		{"recreated", func(o *outbox) {
+			o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+			o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t, options{})
+			env := o.deduplicating(fence)
+			r := o.startStreaming(env...)
+			o.insert("order", "k", 1, 50)
+			o.awaitArrived(patience)
+			r.term()
+			o.insert("order", "k", 51, 30)
+			c.make(o)
+			o.insert("order", "k", 81, 20)
+			o.start(env...).awaitStop(patience, 79, "outboxcdc recover")
+			if out, notes, code := o.runBinary(env, "recover"); code != 1 || !strings.Contains(out+notes, "there is no answer") {
+				t.Errorf("without an answer: exit code %d:\n%s%s", code, out, notes)
+			}
+			if out := o.recoverDry(env); !strings.Contains(out, "nothing was changed") {
+				t.Errorf("a dry run prints:\n%s", out)
+			}
+			o.recover(env, 0)
+			o.startStreaming(env...)
+			o.repeatsAtMost(o.verify(patience), 0, "what the slot still has is left to the daemon")
+			if _, notes, code := o.runBinary(env, "recover", "--yes"); code != 1 || !strings.Contains(notes, "is active for PID") {
+				t.Errorf("beside the daemon: exit code %d: %s", code, notes)
+			}
+			if out := o.recover(env, 0, "--beside"); !strings.Contains(out, "0 rows are missing") {
+				t.Errorf("--beside prints:\n%s", out)
+			}
+		})
+	}
+}
+
+// recoverDry runs `recover --dry-run` while rows are missing.
+func (o *outbox) recoverDry(env []string) string {
+	o.t.Helper()
+	out, notes, code := o.runBinary(env, "recover", "--dry-run")
+	if code != 1 {
+		o.t.Errorf("recover --dry-run: exit code %d\n%s%s", code, out, notes)
+	}
+	return out + notes
+}
+
+// recover is killed at random points and run again.
+func TestRecoverKilled(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(fence)
+	r := o.startStreaming(env...)
+	o.insert("order", "k", 1, 10)
+	o.awaitArrived(patience)
+	r.term()
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	const rows = 4000
+	for n := range rows / 100 {
+		o.insert("order", fmt.Sprint("k", n%7), 11+100*n, 100)
+	}
+	kills := recoverKills(t)
+	rnd := newRand(t)
+	for range kills {
+		o.killRecover(env, rnd)
+	}
+	o.recover(env, 0)
+	o.startStreaming(env...)
+	o.insert("order", "k", 11+rows, 10)
+	o.repeatsAtMost(o.verify(patience), 0, fmt.Sprintf("each run after the %d kills subtracts what Kafka has", kills))
+}
+
+func recoverKills(t *testing.T) int {
+	if testing.Short() {
+		return 5
+	}
+	return 50
+}
+
+// killRecover starts `recover`, slow enough to be met at any point, and kills it.
+func (o *outbox) killRecover(env []string, rnd *rand.Rand) {
+	o.t.Helper()
+	cmd := exec.Command(testSuite.binary, append(append([]string{}, o.args...), "recover", "--yes", "--rate", "3000")...)
+	cmd.Env = append(append(cleanEnv(), o.env()...), env...)
+	must(o.t, cmd.Start())
+	time.Sleep(time.Duration(rnd.Int64N(int64(1500 * time.Millisecond))))
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait() // its status is that of the kill
+	await(o.t, patience, "the server to end the connections of the killed command", func() error {
+		var n int
+		err := o.admin.scan(`SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'outboxcdc-command%' AND datname = '`+o.name+`'`, &n)
+		if err == nil && n > 0 {
+			err = fmt.Errorf("%d are open", n)
+		}
+		return err
+	})
+}
+
+// A polling outbox: rows that were published have their mark, the poller was killed between sending and marking. backfill creates the
+// slot and sends the rest.
+func TestBackfillPollingTable(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(fence)
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	o.exec(`ALTER TABLE outbox ADD COLUMN published_at timestamptz`)
+	o.insert("order", "k", 1, 300)
+	out, notes, code := o.runBinary(env, "backfill", "--yes", "--where", "published_at IS NUL")
+	if code != 2 || !strings.Contains(notes, "published_at IS NUL") || !strings.Contains(notes, "^") {
+		t.Errorf("a wrong condition: exit code %d:\n%s%s", code, out, notes)
+	}
+	if n := slots(o); n != 0 {
+		t.Errorf("%d slots after a refused backfill", n)
+	}
+	out, notes, code = o.runBinary(env, "backfill", "--yes", "--where", "published_at IS NULL")
+	if code != 0 || !strings.Contains(out, "300 records sent") {
+		t.Fatalf("exit code %d:\n%s%s", code, out, notes)
+	}
+	if out, notes, code := o.runBinary(env, "backfill", "--yes"); code != 1 || !strings.Contains(notes, "exists") {
+		t.Errorf("with a slot: exit code %d:\n%s%s", code, out, notes)
+	}
+	o.startStreaming(env...)
+	o.insert("order", "k", 301, 100)
+	o.repeatsAtMost(o.verify(patience), 0, "the stream begins where the snapshot ends")
+}
+
+// Events are sent again by id, by key, by event type and by time, outside the order of the stream: without a position and with a mark.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(fence)
+	o.startStreaming(env...)
+	o.insert("order", "a", 1, 30)
+	o.insert("order", "b'\"", 31, 3)
+	o.awaitArrived(patience)
+	var id string
+	must(t, o.admin.scan(`SELECT id::text FROM outbox WHERE n = 7`, &id))
+	run := func(code int, want string, args ...string) {
+		t.Helper()
+		out, notes, got := o.runBinary(env, append([]string{"replay"}, args...)...)
+		if got != code || !strings.Contains(out+notes, want) {
+			t.Errorf("replay %v: exit code %d, want %d with %q:\n%s%s", args, got, code, want, out, notes)
+		}
+	}
+	run(0, "1 event would be sent; nothing was sent", "--id", id, "--dry-run")
+	run(0, "1 record of 1 sent", "--id", id)
+	run(0, "3 records of 3 sent", "--key", "order/b'\"")
+	run(0, "30 records of 30 sent", "--type", "added", "--key", "order/a", "--since", "1h", "--until", "1ms")
+	run(1, "no row is selected", "--id", "00000000-0000-0000-0000-000000000000")
+	run(2, "invalid input syntax for type uuid", "--id", "7")
+	run(2, "--key order: write TYPE/ID", "--key", "order")
+	run(2, "replay needs to know what", "--yes")
+	run(2, "needs --until", "--since", "1h")
+	_, sum := o.audit(env, 0, "--deep")
+	if s := sum.Summary; s.Resent != 34 || s.Records != 33+34 || s.Delivered != 33 {
+		t.Errorf("%+v", s)
+	}
+	out, _, _ := o.runBinary(env, "audit")
+	if !strings.Contains(out, "34 records were recovered, replayed or retried") {
+		t.Errorf("audit prints:\n%s", out)
+	}
+	o.insert("order", "c", 1, 1500)
+	o.awaitArrived(patience)
+	run(2, "1500 events are selected: more than 1000 need --yes", "--key", "order/c")
+}
