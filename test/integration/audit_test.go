@@ -4,8 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -63,7 +66,7 @@ func TestAuditBesideWriters(t *testing.T) {
 			w := o.write(load{rand: newRand(t)})
 			w.awaitCommits(50)
 			rows := int64(0)
-			for range auditRuns(t) {
+			for range fullOrShort(100, 5) {
 				findings, sum := o.audit(env, 0, "--deep")
 				s := sum.Summary
 				if !s.Clean || len(findings) > 0 || s.Rows != s.Delivered+s.Waiting || s.Rows < rows {
@@ -78,14 +81,6 @@ func TestAuditBesideWriters(t *testing.T) {
 			o.verify(patience)
 		})
 	}
-}
-
-// auditRuns is how many audits run beside the writers.
-func auditRuns(t *testing.T) int {
-	if testing.Short() {
-		return 3
-	}
-	return 10
 }
 
 // Each planted fault is found, and nothing else is.
@@ -236,5 +231,36 @@ func TestAuditReport(t *testing.T) {
 		if code != c.code || !strings.Contains(notes, c.want) {
 			t.Errorf("%v: exit code %d, want %d with %q:\n%s%s", c.args, code, c.code, c.want, out, notes)
 		}
+	}
+}
+
+// An audit takes little memory however many rows there are, and in full length a minute at most for a million of them.
+func TestAuditMillion(t *testing.T) {
+	const limit = 256 << 20
+	rows := fullOrShort(1_000_000, 100_000)
+	o := newOutbox(t, options{pg: heavyPostgres(t), partitions: 6})
+	env := o.deduplicating(fence)
+	counted := newCounter(t, o, rows, 100)
+	o.exec(`INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload)
+		SELECT ('00000000-0000-4000-8000-' || lpad(to_hex(g), 12, '0'))::uuid, 'order', 'key-' || g % 100, 'added', jsonb_build_object('n', g)
+		FROM generate_series(1, $1::int) g`, rows)
+	o.start(env...)
+	counted.awaitAll(fullOrShort(3*time.Minute, patience))
+	began := time.Now()
+	cmd := exec.Command(testSuite.binary, append(slices.Clone(o.args), "audit", "--deep", "-o", "json")...)
+	cmd.Env = append(append(cleanEnv(), o.env()...), env...)
+	out, err := cmd.Output()
+	must(t, err)
+	took := time.Since(began)
+	peak := cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss << 10
+	t.Logf("%d rows in %v, %d MB at most: %s", rows, took.Round(time.Millisecond), peak>>20, out)
+	if !strings.Contains(string(out), fmt.Sprintf(`"delivered":%d,`, rows)) {
+		t.Errorf("not all are delivered: %s", out)
+	}
+	if peak > limit {
+		t.Errorf("it took %d MB of memory, more than %d MB", peak>>20, limit>>20)
+	}
+	if isProving() && took > time.Minute {
+		t.Errorf("it took %v, more than a minute", took)
 	}
 }

@@ -123,7 +123,7 @@ func TestRecoverKilled(t *testing.T) {
 	for n := range rows / 100 {
 		o.insert("order", fmt.Sprint("k", n%7), 11+100*n, 100)
 	}
-	kills := recoverKills(t)
+	kills := fullOrShort(50, 6)
 	rnd := newRand(t)
 	for range kills {
 		o.killRecover(env, rnd)
@@ -132,13 +132,6 @@ func TestRecoverKilled(t *testing.T) {
 	o.startStreaming(env...)
 	o.insert("order", "k", 11+rows, 10)
 	o.repeatsAtMost(o.verify(patience), 0, fmt.Sprintf("each run after the %d kills subtracts what Kafka has", kills))
-}
-
-func recoverKills(t *testing.T) int {
-	if testing.Short() {
-		return 5
-	}
-	return 50
 }
 
 // killRecover starts `recover`, slow enough to be met at any point, and kills it.
@@ -226,4 +219,23 @@ func TestReplay(t *testing.T) {
 	o.insert("order", "c", 1, 1500)
 	o.awaitArrived(patience)
 	run(2, "1500 events are selected: more than 1000 need --yes", "--key", "order/c")
+}
+
+// A large gap is delivered at once, at tens of thousands of events per second, in little memory.
+func TestRecoverLargeGap(t *testing.T) {
+	rows := fullOrShort(100_000, 20_000)
+	o := newOutbox(t, options{pg: heavyPostgres(t), partitions: 6})
+	env := o.deduplicating(fence)
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	o.exec(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, n)
+		SELECT 'order', 'key-' || g % 100, 'added', jsonb_build_object('n', g / 100), g FROM generate_series(1, $1::int) g`, rows)
+	began := time.Now()
+	out := o.recover(append(env, "OUTBOXCDC_OUTBOX_ORDER=n"), 0)
+	took := time.Since(began)
+	t.Logf("%v: %s", took.Round(time.Millisecond), out)
+	if want := fmt.Sprintf("%d records sent", rows); !strings.Contains(out, want) {
+		t.Errorf("recover does not print %q", want)
+	}
+	o.startStreaming(env...)
+	o.repeatsAtMost(o.verify(patience), 0, "the slot begins after them")
 }
