@@ -38,7 +38,8 @@ func newHistory(r *rand.Rand, n int) *history {
 		offsets[rec.Partition] += 1 + int64(r.IntN(2)) // compaction and transactions leave gaps
 		h.records = append(h.records, rec)
 	}
-	last := map[string]int{} // by key: its newest record that was delivered and may be overtaken
+	last := map[string]int{}     // by key: its newest record that was delivered and may be overtaken
+	plain := map[string]Record{} // by key: a record without a fault
 	for i := range n {
 		id, key := fmt.Sprintf("id-%d", i), fmt.Sprintf("k%d", r.IntN(5))
 		row := Row{ID: []byte(id), Topic: "t", Key: []byte(key), Created: h.horizon.Add(time.Duration(i) * time.Second), Content: uint64(i)}
@@ -114,6 +115,15 @@ func newHistory(r *rand.Rand, n int) *history {
 			deliver(rec)
 			h.counts.Delivered++
 			h.counts.Resent++
+		case 15: // a crash has repeated an earlier event of the key behind this one
+			h.rows = append(h.rows, row)
+			deliver(rec)
+			h.counts.Delivered++
+			if old, ok := plain[key]; ok {
+				deliver(old)
+				h.counts.Repeated++
+				delete(plain, key)
+			}
 		case 14: // committed before the snapshot, and visible after it
 			deliver(rec)
 			h.later[id] = true
@@ -135,7 +145,7 @@ func newHistory(r *rand.Rand, n int) *history {
 			h.rows = append(h.rows, row)
 			deliver(rec)
 			h.counts.Delivered++
-			last[key] = len(h.records) - 1
+			last[key], plain[key] = len(h.records)-1, rec
 			continue
 		}
 		delete(last, key)
