@@ -62,7 +62,7 @@ type Pacing struct {
 }
 
 const (
-	// recordInterval is about how often a position record is stored while status updates are rarer.
+	// recordInterval is how often a position record is stored, and so how often there is a round where records are required.
 	recordInterval = time.Second
 	// roundSlack is how long a round may take: it begins this much earlier, so that an event is confirmed within the interval.
 	roundSlack = 50 * time.Millisecond
@@ -260,7 +260,7 @@ func (r *Rule) roundDue() time.Time { return r.round.began.Add(r.roundInterval()
 // roundInterval returns the shortest time between the beginnings of two rounds.
 func (r *Rule) roundInterval() time.Duration {
 	if r.record.required {
-		return lessSlack(min(r.pacing.Status, recordInterval))
+		return lessSlack(recordInterval)
 	}
 	return lessSlack(r.pacing.Status)
 }

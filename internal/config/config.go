@@ -287,8 +287,8 @@ type Log struct {
 // Tuning are settings that few users have to change. The defaults fit databases and clusters in one data center.
 type Tuning struct {
 	// StatusInterval is how often a new confirmed position is sent to the server. A longer interval repeats more
-	// after a crash of the daemon; with a shorter one the daemon checks the catalogs and stores position records as
-	// often. At least 10ms.
+	// after a crash of the daemon. An interval below 1s counts only with delivery.mode: at_least_once, where the
+	// daemon checks the catalogs as often. At least 10ms.
 	StatusInterval time.Duration `yaml:"status_interval" default:"1s"`
 	// ParkAfter is how long records may wait for an acknowledgement before the replication connection is closed, so
 	// that the server can be shut down. It is opened again when Kafka is available; the slot keeps the WAL. At least
