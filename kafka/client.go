@@ -89,7 +89,7 @@ func ConnectionLost(err error) bool { return kindOf(err).reason == reasonConnect
 // Transient reports whether err is the code of a broker that may accept the same request later.
 func Transient(err error) bool { return kindOf(err).class == resend }
 
-// Failure returns an error with the methods by which other packages distinguish errors of Kafka (Reason, MissingRight, Refused, Topic).
+// Failure returns an error with the methods by which other packages distinguish errors of Kafka (Reason, PermissionDenied, Refused, Topic).
 // Its text has what was attempted and, if a permission is missing, the required permissions. topic may be "".
 func Failure(attempted, topic, permissions string, err error) error {
 	return &failure{op: attempted, topic: topic, permissions: permissions, err: err}

@@ -179,7 +179,7 @@ type failure struct {
 func (f *failure) Error() string {
 	text := f.op + ": " + f.err.Error()
 	switch {
-	case !f.MissingRight():
+	case !f.PermissionDenied():
 	case f.permissions != "":
 		text += "; remedy: grant the user " + f.permissions
 	case f.topic == "":
@@ -191,8 +191,8 @@ func (f *failure) Error() string {
 }
 func (f *failure) Unwrap() error { return f.err }
 
-// MissingRight reports whether Kafka refused because a permission is missing.
-func (f *failure) MissingRight() bool { return kindOf(f.err).class == denied }
+// PermissionDenied reports whether Kafka refused because a permission is missing.
+func (f *failure) PermissionDenied() bool { return kindOf(f.err).class == denied }
 
 // Refused returns the event numbers of a batch whose records the broker refused. At least one of the records is invalid; sending them
 // one by one shows which.

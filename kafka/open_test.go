@@ -22,7 +22,7 @@ func TestOpenErrors(t *testing.T) {
 	fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: kerr.ClusterAuthorizationFailed, Count: -1})
 	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
 	_, err := c.Open(context.Background(), Callbacks{})
-	checkMissingRight(t, err, "")
+	checkPermissionDenied(t, err, "")
 	if err := c.Probe(context.Background()); err == nil {
 		t.Error("probe succeeds although no producer id is given")
 	}

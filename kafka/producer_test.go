@@ -351,7 +351,7 @@ func TestForbiddenTopic(t *testing.T) {
 	p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
 	var err error
 	eventually(t, "the error", func() bool { _, err = p.Ready("orders"); return err != nil })
-	checkMissingRight(t, err, "orders")
+	checkPermissionDenied(t, err, "orders")
 	if l.wakes.Load() == 0 {
 		t.Error("no Wake")
 	}
@@ -366,17 +366,17 @@ func TestForbiddenTopic(t *testing.T) {
 
 	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders", Err: kerr.TopicAuthorizationFailed})
 	send(t, p, 1, record("orders", "k", "v"))
-	checkMissingRight(t, l.failure(t), "orders")
+	checkPermissionDenied(t, l.failure(t), "orders")
 }
 
-func checkMissingRight(t *testing.T, err error, topic string) {
+func checkPermissionDenied(t *testing.T, err error, topic string) {
 	t.Helper()
 	var e interface {
-		MissingRight() bool
+		PermissionDenied() bool
 		Topic() string
 		Reason() string
 	}
-	if !errors.As(err, &e) || !e.MissingRight() || e.Topic() != topic {
+	if !errors.As(err, &e) || !e.PermissionDenied() || e.Topic() != topic {
 		t.Errorf("not a missing right of %q: %v", topic, err)
 	}
 }

@@ -133,8 +133,8 @@ func TestKinds(t *testing.T) {
 	for _, row := range rows {
 		f := &failure{op: "test", events: []uint64{7}, err: row.err}
 		_, refused := f.Refused()
-		if f.Reason() != row.reason || f.MissingRight() != row.right || refused != row.refused {
-			t.Errorf("%v: reason %s, missing right %v, refused %v", row.err, f.Reason(), f.MissingRight(), refused)
+		if f.Reason() != row.reason || f.PermissionDenied() != row.right || refused != row.refused {
+			t.Errorf("%v: reason %s, missing right %v, refused %v", row.err, f.Reason(), f.PermissionDenied(), refused)
 		}
 		var code sarama.KError
 		if errors.As(row.err, &code) {

@@ -28,7 +28,7 @@ func TestSecurityIsReadAgain(t *testing.T) {
 				_, opening := c.Open(context.Background(), Callbacks{})
 				for _, err := range []error{opening, c.Probe(context.Background())} {
 					var f *failure
-					if !errors.As(err, &f) || f.Reason() != want || f.MissingRight() || strings.Contains(err.Error(), password) {
+					if !errors.As(err, &f) || f.Reason() != want || f.PermissionDenied() || strings.Contains(err.Error(), password) {
 						t.Errorf("want reason %s: %v", want, err)
 					}
 				}

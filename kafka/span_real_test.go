@@ -136,7 +136,7 @@ func (r *realEnds) spans(ctx context.Context, t *testing.T, authority *testcert.
 		c := newClient(t, cfg)
 		for _, topic := range []string{"span-writable", "span-time"} {
 			_, _, err := c.Spans(ctx, []string{topic}, time.Time{})
-			if f, ok := errors.AsType[*failure](err); !ok || !f.MissingRight() || !strings.Contains(err.Error(), "remedy: grant the user Read and Describe on topic "+topic) {
+			if f, ok := errors.AsType[*failure](err); !ok || !f.PermissionDenied() || !strings.Contains(err.Error(), "remedy: grant the user Read and Describe on topic "+topic) {
 				t.Errorf("spans: %v", err)
 			}
 			err = c.ReadSpan(ctx, &Span{Topic: topic, End: 1}, func(*Record) error { return nil })

@@ -61,7 +61,7 @@ func (e *errInternal) Error() string { return "internal error: " + e.what }
 var kinds = map[replication.Kind]verdict{
 	replication.Unavailable:        {Retry, waitBackoff, "postgres_unavailable"},
 	replication.Credentials:        {Retry, waitBackoff, "postgres_credentials"},
-	replication.MissingRight:       {PermissionDenied, waitBackoff, "postgres_right"},
+	replication.PrivilegeMissing:   {PermissionDenied, waitBackoff, "postgres_right"},
 	replication.Unsuitable:         {Wrong, waitBackoff, "postgres_unsuitable"},
 	replication.SlotActive:         {Retry, waitSlot, "slot_active"},
 	replication.SlotMissing:        {Lost, waitBackoff, "slot_missing"},
@@ -108,7 +108,7 @@ func classify(err error, delivered bool) verdict {
 	case errors.As(err, &pg):
 		v = kinds[pg.Kind]
 		switch {
-		case pg.Kind == replication.MissingRight && delivered:
+		case pg.Kind == replication.PrivilegeMissing && delivered:
 			v.class = Retry
 		case pg.Kind == replication.ColumnMissing && !delivered:
 			v.class = Wrong
@@ -135,8 +135,8 @@ func classify(err error, delivered bool) verdict {
 
 // permissionDenied reports whether Kafka refuses because a permission is missing.
 func permissionDenied(err error) bool {
-	var refusal interface{ MissingRight() bool }
-	return errors.As(err, &refusal) && refusal.MissingRight()
+	var refusal interface{ PermissionDenied() bool }
+	return errors.As(err, &refusal) && refusal.PermissionDenied()
 }
 
 // ClassOf returns the class of an error of a command, which delivers nothing.

@@ -18,10 +18,10 @@ type kafkaError struct {
 	err   error
 }
 
-func (e kafkaError) Error() string      { return "kafka" }
-func (e kafkaError) Unwrap() error      { return e.err }
-func (e kafkaError) MissingRight() bool { return e.right }
-func (e kafkaError) Reason() string     { return "NOT_LEADER_OR_FOLLOWER" }
+func (e kafkaError) Error() string          { return "kafka" }
+func (e kafkaError) Unwrap() error          { return e.err }
+func (e kafkaError) PermissionDenied() bool { return e.right }
+func (e kafkaError) Reason() string         { return "NOT_LEADER_OR_FOLLOWER" }
 
 // TestClassify: the verdict on each kind of error, before and after the first acknowledgement of the process.
 func TestClassify(t *testing.T) {
@@ -33,7 +33,7 @@ func TestClassify(t *testing.T) {
 	}{
 		{pg(replication.Unavailable), same(verdict{Retry, waitBackoff, "postgres_unavailable"})},
 		{pg(replication.Credentials), same(verdict{Retry, waitBackoff, "postgres_credentials"})},
-		{pg(replication.MissingRight), [2]verdict{{PermissionDenied, waitBackoff, "postgres_right"}, {Retry, waitBackoff, "postgres_right"}}},
+		{pg(replication.PrivilegeMissing), [2]verdict{{PermissionDenied, waitBackoff, "postgres_right"}, {Retry, waitBackoff, "postgres_right"}}},
 		{pg(replication.Unsuitable), same(verdict{Wrong, waitBackoff, "postgres_unsuitable"})},
 		{pg(replication.SlotActive), same(verdict{Retry, waitSlot, "slot_active"})},
 		{pg(replication.SlotMissing), same(verdict{Lost, waitBackoff, "slot_missing"})},

@@ -590,7 +590,7 @@ func TestPausedReadingIsNoSilence(t *testing.T) {
 // Permissions.
 
 func TestRightMissing(t *testing.T) {
-	pgRight := &replication.Error{Kind: replication.MissingRight, Op: "check", Err: errors.New("permission denied")}
+	pgRight := &replication.Error{Kind: replication.PrivilegeMissing, Op: "check", Err: errors.New("permission denied")}
 	for _, c := range []struct {
 		name string
 		take func(*bench)

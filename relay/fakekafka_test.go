@@ -96,8 +96,8 @@ func (e *refusal) Refused() ([]uint64, bool) { return e.numbers, true }
 // permissionError is the error of a missing permission.
 type permissionError struct{}
 
-func (permissionError) Error() string      { return "TOPIC_AUTHORIZATION_FAILED" }
-func (permissionError) MissingRight() bool { return true }
+func (permissionError) Error() string          { return "TOPIC_AUTHORIZATION_FAILED" }
+func (permissionError) PermissionDenied() bool { return true }
 
 func (k *cluster) Open(ctx context.Context, cb Callbacks) (Sink, error) {
 	k.b.mu.Lock()

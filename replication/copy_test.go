@@ -98,7 +98,7 @@ func TestCopyRefused(t *testing.T) {
 	b.await(`SELECT count(*)::text FROM pg_stat_replication`, "0")
 
 	b.exec(`ALTER ROLE relay NOREPLICATION`)
-	b.copyFails(MissingRight, "the role needs REPLICATION")
+	b.copyFails(PrivilegeMissing, "the role needs REPLICATION")
 	b.exec(`ALTER ROLE relay REPLICATION`)
 	b.exec(`ALTER PUBLICATION pub SET (publish = 'update')`)
 	b.copyFails(PublicationChanged, "does not publish inserts")

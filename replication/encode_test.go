@@ -63,9 +63,9 @@ func TestClassifyBySQLSTATEAndPhase(t *testing.T) {
 	}{
 		{"28P01", connecting, Credentials},
 		{"28000", connecting, Credentials},
-		{"42501", connecting, MissingRight},
-		{"42501", inspecting, MissingRight},
-		{"42501", starting, MissingRight},
+		{"42501", connecting, PrivilegeMissing},
+		{"42501", inspecting, PrivilegeMissing},
+		{"42501", starting, PrivilegeMissing},
 		{"55006", starting, SlotActive},
 		{"42704", starting, SlotMissing},
 		{"42704", streaming, PublicationMissing},

@@ -17,7 +17,7 @@ type Kind int
 const (
 	Unavailable        Kind = iota // connection lost or refused, server starting up, shutting down or in recovery
 	Credentials                    // the server refused the user, the password or our certificate, or we refused its certificate
-	MissingRight                   // REPLICATION, CONNECT or another privilege is missing
+	PrivilegeMissing               // REPLICATION, CONNECT or another privilege is missing
 	Unsuitable                     // wal_level, version or slot cannot work with this configuration
 	SlotActive                     // another connection holds the slot
 	SlotMissing                    // no slot of that name
@@ -113,7 +113,7 @@ func classify(op string, ph phase, err error) *Error {
 	case "28P01", "28000": // invalid_password, invalid_authorization_specification
 		out.Kind, out.Remedy = Credentials, "check user, password and pg_hba.conf"
 	case insufficientPrivilege:
-		out.Kind, out.Remedy = MissingRight, "the role needs REPLICATION, CONNECT and SELECT on the outbox: see outboxcdc setup sql"
+		out.Kind, out.Remedy = PrivilegeMissing, "the role needs REPLICATION, CONNECT and SELECT on the outbox: see outboxcdc setup sql"
 	case "55006": // object_in_use
 		out.Kind = SlotActive
 	case "42704": // undefined_object: the slot when starting, the publication when streaming

@@ -251,7 +251,7 @@ func TestOpenErrors(t *testing.T) {
 	b.openFails(Unsuitable)
 	with(func(*Config) {})
 	b.exec(`ALTER ROLE relay NOREPLICATION`)
-	b.openFails(MissingRight)
+	b.openFails(PrivilegeMissing)
 	b.exec(`ALTER ROLE relay REPLICATION`)
 	b.exec(`CREATE TABLE other (id int)`)
 	b.exec(`ALTER PUBLICATION pub SET TABLE other`)

@@ -142,8 +142,8 @@ func (e *examination) checkProducer(x *kafka.Examination) {
 		e.ok(kafkaProducer, "the broker gave the daemon a producer id")
 		return
 	}
-	var r interface{ MissingRight() bool }
-	if errors.As(x.Producer, &r) && r.MissingRight() {
+	var r interface{ PermissionDenied() bool }
+	if errors.As(x.Producer, &r) && r.PermissionDenied() {
 		remedy := []Remedy{e.acls("--operation IdempotentWrite --cluster")}
 		if len(e.topics) > 0 { // permission to write to one topic suffices
 			remedy = []Remedy{e.allowWrite(e.topics[0])}

@@ -223,7 +223,7 @@ func (e *examination) checkReplication(ctx context.Context) {
 	switch kind := replication.KindOf(err); {
 	case err == nil:
 		e.ok(pgReplication, "role %s has REPLICATION; a replication connection opens: system %d, timeline %d", s.user, id.SystemID, id.Timeline)
-	case kind == replication.MissingRight:
+	case kind == replication.PrivilegeMissing:
 		e.fail(pgReplication, Denied, []Remedy{sqlf("ALTER ROLE %s REPLICATION", role)}, "no replication connection: %s", cause(err))
 	case s.senders.used >= s.senders.most:
 		e.skip(pgReplication, "all walsenders are in use")

@@ -71,7 +71,7 @@ func (e *examination) alter(name, settings string) Remedy {
 
 // usableTopic reports whether the daemon can write to the topic, and otherwise adds the finding.
 func (e *examination) usableTopic(check string, x *kafka.Examination, t *kafka.TopicFacts) bool {
-	var right interface{ MissingRight() bool }
+	var denied interface{ PermissionDenied() bool }
 	switch {
 	case t.Missing:
 		from := e.types[t.Name]
@@ -80,7 +80,7 @@ func (e *examination) usableTopic(check string, x *kafka.Examination, t *kafka.T
 		}
 		e.fail(check, Unavailable, []Remedy{e.create(x, t.Name)},
 			"there is no topic %s, to which %s leads: its first event waits for the topic, and so do all events after it (the daemon does not use auto.create.topics.enable of the brokers)", t.Name, from)
-	case t.Err != nil && errors.As(t.Err, &right) && right.MissingRight():
+	case t.Err != nil && errors.As(t.Err, &denied) && denied.PermissionDenied():
 		e.fail(check, Denied, []Remedy{e.allowWrite(t.Name)}, "%s", cause(t.Err))
 	case t.Err != nil:
 		e.fail(check, Unavailable, []Remedy{advicef("see the log of the brokers")}, "%s", cause(t.Err))

@@ -148,8 +148,8 @@ func TestMissingPermission(t *testing.T) {
 		res.Topics = append(res.Topics, rt)
 		return res, nil, true
 	})
-	var missing interface{ MissingRight() bool }
-	if err := l.Commit(); !errors.As(err, &missing) || !missing.MissingRight() {
+	var missing interface{ PermissionDenied() bool }
+	if err := l.Commit(); !errors.As(err, &missing) || !missing.PermissionDenied() {
 		t.Errorf("%v", err)
 	}
 }

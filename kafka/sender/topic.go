@@ -84,6 +84,6 @@ func (s *Sender) unhealthy() error {
 }
 
 func permissionDenied(err error) bool {
-	var denied interface{ MissingRight() bool }
-	return errors.As(err, &denied) && denied.MissingRight()
+	var denied interface{ PermissionDenied() bool }
+	return errors.As(err, &denied) && denied.PermissionDenied()
 }

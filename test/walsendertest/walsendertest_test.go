@@ -138,7 +138,7 @@ func TestScript(t *testing.T) {
 	}{
 		{walsendertest.Connect, walsendertest.Action{Err: walsendertest.Error("FATAL", "57P03", "starting up")}, replication.Unavailable},
 		{walsendertest.Connect, walsendertest.Action{Err: walsendertest.Error("FATAL", "28P01", "password")}, replication.Credentials},
-		{walsendertest.ConnectStream, walsendertest.Action{Err: walsendertest.Error("FATAL", "42501", "no REPLICATION")}, replication.MissingRight},
+		{walsendertest.ConnectStream, walsendertest.Action{Err: walsendertest.Error("FATAL", "42501", "no REPLICATION")}, replication.PrivilegeMissing},
 		{walsendertest.ConnectStream, walsendertest.Action{Hang: true}, replication.Unavailable},
 		{"pg_replication_slots", walsendertest.Action{Cut: true}, replication.Unavailable},
 		{"pg_publication_tables", walsendertest.Action{Err: walsendertest.Error("ERROR", "57014", "cancelled")}, replication.Unavailable},
