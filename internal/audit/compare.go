@@ -180,6 +180,8 @@ type Judge struct {
 	Tables []string
 	// Deep also compares the content of records with what their rows are routed to.
 	Deep bool
+	// Since is the beginning of the range; zero: there is none.
+	Since time.Time
 	// Newer reports whether a record with that position may be younger than the rows.
 	Newer func(checkpoint.Position) bool
 	// Abandoned says why the server does not have the transaction of a position any more; "": it may have it.
@@ -394,6 +396,8 @@ func (c *Comparison) judgeOrphans(orphans []*group, j *Judge) error {
 		switch {
 		case known && !j.Ours(r.Position):
 			c.counts.Foreign++
+		case r.Time.Before(j.Since): // its row is older than the range, and may have been deleted
+			c.counts.Outside++
 		case known && j.Abandoned(r.Position) == "" && j.Newer(r.Position):
 			c.counts.Newer++
 		default:

@@ -44,7 +44,7 @@ func newHistory(r *rand.Rand, n int) *history {
 		id, key := fmt.Sprintf("id-%d", i), fmt.Sprintf("k%d", r.IntN(5))
 		row := Row{ID: []byte(id), Topic: "t", Key: []byte(key), Created: h.horizon.Add(time.Duration(i) * time.Second), Content: uint64(i)}
 		rec := Record{
-			ID: row.ID, Topic: "t", Partition: int32(key[1]-'0') % 3, Key: row.Key, Content: row.Content,
+			ID: row.ID, Topic: "t", Time: h.horizon.Add(time.Hour), Partition: int32(key[1]-'0') % 3, Key: row.Key, Content: row.Content,
 			Position: checkpoint.Position{SystemID: system, Timeline: 1, CommitLSN: pglogrepl.LSN(100 + i/3), Ordinal: uint32(i % 3)},
 		}
 		find := func(k Kind) { h.want[k] = append(h.want[k], id) }
@@ -124,6 +124,10 @@ func newHistory(r *rand.Rand, n int) *history {
 				h.counts.Repeated++
 				delete(plain, key)
 			}
+		case 16: // delivered before the range begins, and deleted since
+			rec.Time = h.horizon.Add(-time.Minute)
+			deliver(rec)
+			h.counts.Outside++
 		case 14: // committed before the snapshot, and visible after it
 			deliver(rec)
 			h.later[id] = true
@@ -190,7 +194,7 @@ func (h *history) audit(t *testing.T, r *rand.Rand) (Counts, map[Kind][]string) 
 	}
 	found := map[Kind][]string{}
 	counts, err := c.Run(&Judge{
-		Tables: []string{"public.outbox"}, Deep: true,
+		Tables: []string{"public.outbox"}, Deep: true, Since: h.horizon,
 		Newer:     func(p checkpoint.Position) bool { return p.CommitLSN >= 1<<19 },
 		Abandoned: func(checkpoint.Position) string { return "" },
 		Ours:      func(p checkpoint.Position) bool { return p.SystemID == system },
