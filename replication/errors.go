@@ -153,7 +153,7 @@ func notYetPublished(op, code string, err error) *Error {
 		Kind: PublicationMissing, Op: op, SQLSTATE: code,
 		Err: fmt.Errorf("%w: it was created, or dropped and created again, after the position that the slot has reached", err),
 		Remedy: "set postgres.publication to the publication that existed before, and change it once confirmed_flush_lsn is after the new one's creation " +
-			"(docs/debezium.md); if there was none, the slot cannot be read: find the undelivered events in the table, then run outboxcdc setup destroy and setup apply",
+			"(docs/debezium.md); if there was none, the slot cannot be read: run outboxcdc setup destroy, setup apply and recover, which delivers the events that the slot had not delivered",
 	}
 }
 

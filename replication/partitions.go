@@ -47,7 +47,8 @@ func (u *UnpublishedPartition) String() string {
 	case detaching:
 		return u.Name + " is being detached CONCURRENTLY: the server does not publish the rows that running transactions still write into the partition"
 	case detached:
-		return u.Name + " was detached CONCURRENTLY: the server did not publish the rows that transactions wrote into the partition during the detach"
+		return u.Name + " was detached CONCURRENTLY: the server did not publish the rows that transactions wrote into the partition during the detach " +
+			"(outboxcdc recover reads them only if it is attached again: docs/sources.md)"
 	}
 	return u.Name + " is unlogged or a foreign table: its rows are not in the WAL"
 }
@@ -65,11 +66,11 @@ func (u *UnpublishedPartition) Advice() string {
 	switch u.reason {
 	case detaching:
 		return "wait until the detach has ended (complete a cancelled one with ALTER TABLE … DETACH PARTITION " + u.Name +
-			" FINALIZE), produce the events of the partition that were not delivered, and start again"
+			" FINALIZE), deliver the events of the partition that were not delivered (docs/sources.md), and start again"
 	case detached:
-		return "produce the events of the partition that were not delivered, and start again; use a plain DETACH PARTITION next time"
+		return "deliver the events of the partition that were not delivered (docs/sources.md), and start again; use a plain DETACH PARTITION next time"
 	}
-	return "or detach it; then produce the events of the partition that were not delivered"
+	return "then run outboxcdc recover, which delivers the events of the partition that Kafka lacks; or detach it, and deliver its events (docs/sources.md)"
 }
 
 // Remedy returns SQL and Advice as one sentence.

@@ -29,7 +29,7 @@ func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 	}
 	switch {
 	case l.truncated != "":
-		return outcome{problem: "its value was cut, from " + l.truncated + " bytes: produce the event from the table, then drop the dead letter"}, nil
+		return outcome{problem: "its value was cut, from " + l.truncated + " bytes: send the event from its row (outboxcdc replay --id), then drop the dead letter"}, nil
 	case to == "":
 		return outcome{problem: "it has no original topic: give --topic"}, nil
 	}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
@@ -96,6 +97,9 @@ func withExitCode(err error) error {
 	}
 	class := relay.ClassOf(err)
 	if class == relay.Retry {
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42501" { // insufficient_privilege
+			return exit.With(exit.NoPermission, err)
+		}
 		return exit.With(exit.Unavailable, err)
 	}
 	return exit.With(exitOfClass(class), err)

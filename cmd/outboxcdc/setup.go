@@ -186,8 +186,8 @@ func newSetupDestroyCommand(loadConfig func() (*config.Config, error)) *cobra.Co
 	cmd := &cobra.Command{
 		Use:   "destroy",
 		Short: "Drop the slot and the publication, but not the table or the role",
-		Long: "Drop the slot and the publication. Events that the slot has not delivered are never delivered: a new slot begins later.\n" +
-			"It refuses while the slot is active: stop the daemon first.",
+		Long: "Drop the slot and the publication. A new slot begins later: only outboxcdc recover delivers the events that this slot has not\n" +
+			"delivered. It refuses while the slot is active: stop the daemon first.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, params, dsn, err := setupTarget(loadConfig, url)

@@ -36,9 +36,9 @@ func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
 		Short: "Accept the slot's present position after exit code 79",
 		Long: "Accept the slot's present position. With delivery.mode deduplicated the daemon stops with exit code 79 when the slot and the\n" +
 			"position record contradict each other: the slot was recreated or advanced, or this is another server, or an older copy of it.\n" +
-			"Compare the outbox table with the topics first, and deliver what is missing. Then this command writes a position record that\n" +
-			"agrees with the slot. The slot is not moved. The next start sends everything that the slot has, including events that are in\n" +
-			"Kafka already. It refuses while the slot is active or missing (docs/delivery.md).",
+			"Usually run outboxcdc recover instead: it also delivers the events that Kafka lacks. This command only writes a position record\n" +
+			"that agrees with the slot. The slot is not moved. The next start sends everything that the slot has, including events that are\n" +
+			"in Kafka already. It refuses while the slot is active or missing (docs/delivery.md).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := load()
@@ -230,7 +230,7 @@ func (a *adopter) text() string {
 		verb, a.topic, a.new.Confirm, a.new.SystemID, a.new.Timeline, a.new.Generation)
 	say("what this means:")
 	say("  The next start begins at %s. It does not deliver events that were committed before that position:\n"+
-		"  find those that are not in Kafka in the table.", a.new.Confirm)
+		"  outboxcdc recover delivers those that Kafka lacks.", a.new.Confirm)
 	say("  It skips nothing: events that Kafka already has are sent again, with the same position. Later starts skip what Kafka has.")
 	if a.reused {
 		say("  New events get positions that were used before. Consumers that compare positions must forget the positions they keep.")
@@ -261,7 +261,7 @@ func (a *adopter) describe(say func(string, ...any)) {
 	}
 	say("  the daemon does not continue from it: %s", withoutRemedy(a.wrong))
 	if o.SystemID == a.new.SystemID && o.Confirm < a.new.Confirm {
-		say("  look for events that were committed from %s to %s (%d bytes of WAL, all tables)", o.Confirm, a.new.Confirm, a.new.Confirm-o.Confirm)
+		say("  events may be missing that were committed from %s to %s (%d bytes of WAL, all tables): run outboxcdc recover", o.Confirm, a.new.Confirm, a.new.Confirm-o.Confirm)
 	}
 }
 

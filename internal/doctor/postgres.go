@@ -317,7 +317,7 @@ func (e *examination) checkKeepSize() {
 	switch n := e.server.KeepSize; {
 	case n < 0:
 		e.warn(pgKeepSize, append(set,
-			advicef("choose a size that fits on the disk of pg_wal; if more WAL is written while the daemon is down, find the undelivered events in the table"),
+			advicef("choose a size that fits on the disk of pg_wal; if more WAL is written while the daemon is down, the slot is lost, and outboxcdc recover has to deliver the missing events"),
 		), "no limit: while the daemon or Kafka is down, WAL is retained until the disk is full and the server stops")
 	case n < smallKeepSize:
 		e.warn(pgKeepSize, set,

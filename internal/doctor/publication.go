@@ -69,7 +69,7 @@ func (e *examination) checkPublished() {
 	switch {
 	case !p.Inserts:
 		e.fail(pubInserts, Lost, []Remedy{sqlf("ALTER PUBLICATION %s SET (publish = '%s')", ident(e.Publication), strings.Join(append([]string{"insert"}, more...), ", "))},
-			"it does not publish inserts: no event is delivered, and events written meanwhile are never delivered")
+			"it does not publish inserts: no event is delivered, and only outboxcdc recover delivers events written meanwhile")
 	case len(more) > 0:
 		e.warn(pubInserts, e.narrow(), "it also publishes %s, which are no events: they are sent, decoded and skipped (route.on_update)", strings.Join(more, ", "))
 	default:

@@ -185,7 +185,7 @@ func (e *examination) checkTablePrivileges(f *tableFacts) {
 		e.warn(tablePrivileges, []Remedy{
 			sqlf("GRANT USAGE ON SCHEMA %s TO %s", ident(f.Schema), ident(e.server.user)),
 			sqlf("GRANT SELECT ON TABLE %s TO %s", f.quoted(), ident(e.server.user)),
-		}, "role %s may not read %s: events are delivered, but the role cannot compare rows with topics, and doctor finds no topics", e.server.user, f.Table)
+		}, "role %s may not read %s: events are delivered, but audit, recover and replay cannot read the rows, and doctor finds no topics", e.server.user, f.Table)
 		return
 	}
 	e.ok(tablePrivileges, "role %s may read %s", e.server.user, f.Table)

@@ -77,7 +77,7 @@ func (c *catalog) check(ctx context.Context, p sql.Params) error {
 	}
 	if c.slot && !c.publication {
 		c.problem("slot %s exists but publication %s does not: the slot cannot decode rows that were written before the publication is created; "+
-			"run setup destroy, then setup apply, and deliver from the table what was written until then", p.Slot, p.Publication)
+			"run setup destroy, setup apply and recover, which delivers what was written until then", p.Slot, p.Publication)
 	}
 	return nil
 }
@@ -248,7 +248,7 @@ func (c *catalog) checkSlot(ctx context.Context, p sql.Params) error {
 	case s.Temporary:
 		c.problem("slot %s is temporary: the server drops it when its session ends; run this again then", p.Slot)
 	case s.Lost():
-		c.problem("slot %s is lost: the server has removed WAL that the slot needed, so events are missing; deliver them from the table, then run setup destroy and setup apply", p.Slot)
+		c.problem("slot %s is lost: the server has removed WAL that the slot needed, so events are missing; run outboxcdc recover, which creates the slot again and delivers them", p.Slot)
 	}
 	if c.server.Major() >= 17 && !s.Failover {
 		c.notes = append(c.notes, fmt.Sprintf("slot %s is not a failover slot: a failover of the server loses it", p.Slot))

@@ -107,7 +107,7 @@ func (d *Destroy) describe(slot *replication.Slot, publication *replication.Publ
 	if slot == nil {
 		d.say("slot %s does not exist", d.Params.Slot)
 	} else {
-		d.say("%sslot %s, which retains %s of WAL: events that it has not delivered are never delivered", would, d.Params.Slot, human.Size(int64(slot.RetainedBytes())))
+		d.say("%sslot %s, which retains %s of WAL: only outboxcdc recover delivers events that it has not delivered", would, d.Params.Slot, human.Size(int64(slot.RetainedBytes())))
 	}
 	if publication == nil {
 		d.say("publication %s does not exist", d.Params.Publication)
