@@ -238,12 +238,15 @@ func (st *Stream) Published() string {
 	return strings.TrimSuffix(st.cat.publicationHash()+" "+st.members.Load().String(), " ")
 }
 
+// PublicationAltered is what Altered returns about the publication, as opposed to partitions.
+const PublicationAltered = "the publication was altered or recreated: events committed while it did not publish the whole outbox are not in the stream"
+
 // Altered returns the reason why the stream may lack events that were committed after Published returned published, or "". The
 // reason is an alteration of the publication, even if it was undone, or a partition that was detached CONCURRENTLY.
 func (st *Stream) Altered(ctx context.Context, published string) (string, error) {
 	fingerprint, text, _ := strings.Cut(published, " ")
 	if fingerprint != st.cat.publicationHash() {
-		return "the publication was altered or recreated: events committed while it did not publish the whole outbox are not in the stream", nil
+		return PublicationAltered, nil
 	}
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()

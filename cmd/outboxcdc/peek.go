@@ -97,8 +97,13 @@ func withExitCode(err error) error {
 	}
 	class := relay.ClassOf(err)
 	if class == relay.Retry {
-		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42501" { // insufficient_privilege
-			return exit.With(exit.NoPermission, err)
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+			switch pg.Code {
+			case "42501": // insufficient_privilege
+				return exit.With(exit.NoPermission, err)
+			case "42P01", "42703": // undefined_table, undefined_column
+				return exit.With(exit.Config, err)
+			}
 		}
 		return exit.With(exit.Unavailable, err)
 	}

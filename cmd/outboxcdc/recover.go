@@ -41,10 +41,11 @@ func newRecoverCommand(load func() (*config.Config, error)) *cobra.Command {
 			"nothing is missing; 1 something still is; 69 Postgres or Kafka is unavailable, or another recover runs (docs/recovery.md).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var err error
-			if r.rows, err = timeRange(since, until, time.Now()); err != nil {
+			times, err := timeRange(since, until, time.Now())
+			if err != nil {
 				return err
 			}
+			r.rows.Since, r.rows.Until = times.Since, times.Until
 			return r.start(cmd, load)
 		},
 	}
@@ -63,13 +64,10 @@ func newBackfillCommand(load func() (*config.Config, error)) *cobra.Command {
 		Long: "Create the slot, and deliver the rows that were committed before it: all of them, or those of --where. Rows whose id Kafka has\n" +
 			"already are not sent. The daemon, started afterwards, continues with the first row after them: no event is missing or sent\n" +
 			"twice. This is how a polling outbox moves to outboxcdc. It refuses if the slot exists: an interrupted backfill is\n" +
-			"continued by recover with the same rows (--since).",
+			"continued by recover with the same --where.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return r.start(cmd, load) },
 	}
-	f := cmd.Flags()
-	f.StringVar(&r.rows.Where, "where", "", "an SQL condition on the rows, e.g. \"published_at IS NULL\"")
-	f.StringSliceVar(&r.order, "order", nil, "columns that order the rows, instead of outbox.order")
 	r.addFlags(cmd)
 	return cmd
 }
@@ -82,6 +80,7 @@ type recoverer struct {
 	rate        int
 	dryRun, yes bool
 	beside      bool
+	unjudged    bool
 	in          io.Reader
 	out         io.Writer
 
@@ -108,7 +107,10 @@ func (r *recoverer) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.IntVar(&r.rate, "rate", 0, "maximum number of records per second, 0: no limit")
 	f.BoolVar(&r.dryRun, "dry-run", false, "print what would be sent, and change nothing")
-	f.BoolVarP(&r.yes, "yes", "y", false, "do not ask; also send rows of which Kafka may have deleted the records")
+	f.BoolVarP(&r.yes, "yes", "y", false, "do not ask")
+	f.BoolVar(&r.unjudged, "unjudged", false, "also send rows without a record of which Kafka may have deleted the record (retention, compaction)")
+	f.StringVar(&r.rows.Where, "where", "", "an SQL condition on the rows, e.g. \"published_at IS NULL\"")
+	f.StringSliceVar(&r.order, "order", nil, "columns that order the rows, instead of outbox.order")
 }
 
 func (r *recoverer) start(cmd *cobra.Command, load func() (*config.Config, error)) error {
@@ -266,7 +268,7 @@ func (r *recoverer) compare(ctx context.Context) error {
 		r.next.Timeline = r.t.identity.TimelineOf(r.next.CommitLSN)
 	}
 	job := r.t.audit(r.rows, false)
-	job.Count, job.TakeUnjudged = r.next.CommitLSN, r.yes
+	job.Count, job.TakeUnjudged = r.next.CommitLSN, r.unjudged
 	job.Memory, job.Progress, job.Note = 256<<20, r.meter.Show, func(s string) { r.say("note: %s", s) }
 	job.Wait = recoverWait
 	// A daemon, or another run of this command, may have been killed just before: what it has sent may still arrive.
@@ -317,19 +319,27 @@ func (r *recoverer) report(res *audit.Result) {
 		if topic == "" {
 			topic = "(no topic: poison)"
 		}
-		r.say("  %s: %s, first %s of %s, last %s of %s", topic, human.Count(g.rows, "row", "rows"),
-			g.first.ID, g.first.Created.Format(time.RFC3339), g.last.ID, g.last.Created.Format(time.RFC3339))
+		r.say("  %s: %s, first %s, last %s", topic, human.Count(g.rows, "row", "rows"), rowText(g.first), rowText(g.last))
 	}
 	if r.missing.Len() > 0 && !r.t.ordered() {
-		r.say("  in the order of created_at: of one key, transactions that overlapped may come in another order than they committed in (outbox.order)")
+		r.say("  outbox.order is not set, so they are sent in the order of created_at, or of the table if it has no such column: " +
+			"transactions of one key that overlapped may be sent in another order than they committed in")
 	}
 	if res.Unjudged > 0 {
-		r.say("  %s not among them, because Kafka may have deleted their records: --yes sends them as well", human.Count(int(res.Unjudged), "older row is", "older rows are"))
+		r.say("  %s not among them, because Kafka may have deleted their records: --unjudged sends them as well", human.Count(int(res.Unjudged), "older row is", "older rows are"))
 	}
 	if r.later.n > 0 {
-		r.say("  %s later events in Kafka already, behind which the missing ones will come: see %s",
+		r.say("  %s later events in Kafka already, and the missing ones will come after them: see %s",
 			human.Count(r.later.n, "key has", "keys have"), r.later.name)
 	}
+}
+
+// rowText names a row.
+func rowText(r *audit.Row) string {
+	if r.Created.IsZero() {
+		return quoted(r.ID, false)
+	}
+	return quoted(r.ID, false) + " of " + r.Created.Format(time.RFC3339)
 }
 
 // ask asks on a terminal; --yes answers.

@@ -77,7 +77,9 @@ type adopter struct {
 	wrong   error                      // why the daemon stops; nil: the daemon would start
 	new     checkpoint.PositionRecord
 	written bool
-	reused  bool // the server is an older copy, so that LSNs are used again on the same timeline
+	// detached says which partition's rows may be missing, in a table that is no outbox any more; "": none is known.
+	detached string
+	reused   bool // the server is an older copy, so that LSNs are used again on the same timeline
 }
 
 func (a *adopter) run(ctx context.Context, cfg *config.Config) error {
@@ -106,6 +108,10 @@ func (a *adopter) run(ctx context.Context, cfg *config.Config) error {
 	}
 	if a.dryRun || a.onlyIfWrong && a.wrong == nil && a.broken == nil {
 		return nil
+	}
+	if a.onlyIfWrong && a.detached != "" {
+		return exit.With(exit.Fault, fmt.Errorf("%s; recover does not read that partition: attach it again and run recover, "+
+			"or continue without its rows with outboxcdc slot adopt", a.detached))
 	}
 	a.written = true
 	return a.write(ctx, session)
@@ -137,6 +143,9 @@ func (a *adopter) read(ctx context.Context, session *kafka.Producer) error {
 	published, altered, err := a.source.Published(ctx, before)
 	if err != nil {
 		return err
+	}
+	if altered != replication.PublicationAltered {
+		a.detached = altered
 	}
 	if a.old != nil && a.broken == nil {
 		a.wrong = a.old.Contradiction(id, slot.ConfirmedFlush, altered)

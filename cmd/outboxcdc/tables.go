@@ -74,7 +74,7 @@ func connectTables(ctx context.Context, cfg *config.Config) (_ *tableSet, err er
 		if c := routerConfigs(cfg)[i]; c.ID != "" && c.ID != "{id}" && c.ID != "{"+id+"}" {
 			id = "" // a template of several columns
 		}
-		t.list = append(t.list, audit.Table{Name: tableName(&s), IDColumn: id, Audited: true})
+		t.list = append(t.list, audit.Table{Name: tableName(&s), IDColumn: id, CreatedAt: s.Columns.CreatedAt, Audited: true})
 	}
 	quiet := slog.New(slog.DiscardHandler) // what goes wrong is an error of the command
 	if t.route, err = newRouter(cfg); err != nil {

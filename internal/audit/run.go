@@ -77,9 +77,10 @@ type Audit struct {
 
 // Table is an outbox, in the order of the router's.
 type Table struct {
-	Name     string
-	IDColumn string // the column that the header id has; "": the id is made of several, so that all rows are read
-	Audited  bool   // its rows are compared; otherwise they only explain records
+	Name      string
+	IDColumn  string // the column that the header id has; "": the id is made of several, so that all rows are read
+	CreatedAt string // the column that a range of times is about
+	Audited   bool   // its rows are compared; otherwise they only explain records
 }
 
 // Snapshot is what an audit reads of the tables. [outboxtable.Snapshot] is the real one.
@@ -87,6 +88,7 @@ type Snapshot interface {
 	WALEnd() pglogrepl.LSN
 	Rows(ctx context.Context, table int, r outboxtable.Range, fn func(*outboxtable.Row) error) error
 	Existing(ctx context.Context, table int, idColumn string, ids []string) (map[string]bool, error)
+	Indexed(ctx context.Context, table int) (bool, error)
 }
 
 // Slot is what an audit asks of the slot.
@@ -163,6 +165,9 @@ func (r *run) readRows(ctx context.Context) error {
 		} else if !t.Audited {
 			continue
 		}
+		if err := r.noteIndex(ctx, i, rows); err != nil {
+			return err
+		}
 		err := r.snapshot.Rows(ctx, i, rows, func(row *outboxtable.Row) error {
 			if n++; n%progressEvery == 0 {
 				r.Progress("rows", n, 0)
@@ -180,6 +185,18 @@ func (r *run) readRows(ctx context.Context) error {
 	return nil
 }
 
+// noteIndex says how to make a range of times fast.
+func (r *run) noteIndex(ctx context.Context, table int, rows outboxtable.Range) error {
+	if rows.Since.IsZero() && rows.Until.IsZero() {
+		return nil
+	}
+	indexed, err := r.snapshot.Indexed(ctx, table)
+	if err == nil && !indexed {
+		r.Note(fmt.Sprintf("no index of %s begins with %s, so the whole table is read: CREATE INDEX CONCURRENTLY ON %[1]s (%[2]s)", r.Tables[table].Name, r.Tables[table].CreatedAt))
+	}
+	return err
+}
+
 // progressEvery is after how many rows or records progress is reported.
 const progressEvery = 1 << 13
 
@@ -192,6 +209,7 @@ func (r *run) addRow(table int, row *outboxtable.Row, rec *router.Record) error 
 		if !ok {
 			return err
 		}
+		poison.ID = string(rec.ID)
 		out.Poison, out.Skipped = string(poison.Cause), r.Poison.Of(poison) == relay.SkipPoison
 		out.Topic = poison.Topic
 	} else {
@@ -340,7 +358,13 @@ func (r *run) readKafka(ctx context.Context) error {
 // limits notes of which rows Kafka may have deleted the records.
 func (r *run) limits(ctx context.Context, topics []string, dead string) error {
 	for i := range r.res.Spans {
-		if s := &r.res.Spans[i]; s.First > 0 && s.Oldest.After(r.oldest[s.Topic]) {
+		s := &r.res.Spans[i]
+		switch {
+		case s.First == 0 || s.Topic == dead:
+		case s.Oldest.IsZero():
+			r.Note(fmt.Sprintf("Kafka has deleted all records of topic %s, partition %d: rows of the topic without a record are not judged", s.Topic, s.Partition))
+			r.oldest[s.Topic] = endOfTime
+		case s.Oldest.After(r.oldest[s.Topic]):
 			r.oldest[s.Topic] = s.Oldest
 		}
 	}
@@ -349,12 +373,20 @@ func (r *run) limits(ctx context.Context, topics []string, dead string) error {
 		return err
 	}
 	for _, t := range topics {
+		if _, known := compacted[t]; !known && t != dead && r.topicExists(t) {
+			r.Note("whether topic " + t + " is compacted is not known (DescribeConfigs is not allowed): if it is, overwritten events count as missing")
+		}
 		if compacted[t] && t != dead {
 			r.Note("topic " + t + " is compacted: Kafka deletes a record when a later one has its key, so its rows without a record are not judged")
 			r.oldest[t] = endOfTime
 		}
 	}
 	return nil
+}
+
+// topicExists reports whether Kafka has the topic.
+func (r *run) topicExists(topic string) bool {
+	return slices.ContainsFunc(r.res.Spans, func(s kafka.Span) bool { return s.Topic == topic })
 }
 
 // endOfTime is later than any row.
