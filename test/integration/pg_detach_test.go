@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -66,6 +67,11 @@ func TestDetachConcurrentlyWhileWritten(t *testing.T) {
 
 				again := o.start(env...)
 				again.awaitStop(patience, 79, "public.leaf_2 was detached CONCURRENTLY", "outboxcdc slot adopt")
+				o.exec(`GRANT SELECT ON outbox TO outboxcdc`)
+				if out, notes, code := o.runBinary(env, "recover", "--yes"); code != 1 || !strings.Contains(notes, "attach it again and run recover") {
+					t.Errorf("recover: exit code %d:\n%s%s", code, out, notes)
+				}
+				o.start(env...).awaitStop(patience, 79, "public.leaf_2 was detached CONCURRENTLY") // recover has written nothing
 				o.adopt(env, 0)
 				o.startStreaming(env...)
 				o.awaitHealed()
