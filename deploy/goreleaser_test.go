@@ -104,11 +104,11 @@ func TestRelease(t *testing.T) {
 	if b.ModTimestamp == "" || r.NFPMs[0].MTime == "" || r.Archives[0].BuildsInfo.MTime == "" {
 		t.Error("two builds of one commit would differ")
 	}
-	var files []string
+	var files, packaged []string
 	files = append(files, r.Archives[0].Files...)
 	for _, c := range r.NFPMs[0].Contents {
 		if c.Type != "dir" {
-			files = append(files, c.Src)
+			files, packaged = append(files, c.Src), append(packaged, c.Src)
 		}
 	}
 	for _, name := range append(files, b.Main) {
@@ -121,6 +121,11 @@ func TestRelease(t *testing.T) {
 		}
 		if _, err := os.Stat(filepath.Join("..", name)); err != nil {
 			t.Error(err)
+		}
+	}
+	for _, name := range []string{unitFile, auditUnitFile, auditTimerFile} {
+		if name = "deploy/" + name; !slices.Contains(r.Archives[0].Files, name) || !slices.Contains(packaged, name) {
+			t.Errorf("archives or packages do not have %s", name)
 		}
 	}
 	// The unit starts the binary that the package installs.

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,12 +14,21 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-const unitFile = "systemd/outboxcdc.service"
+const (
+	unitFile       = "systemd/outboxcdc.service"
+	auditUnitFile  = "systemd/outboxcdc-audit.service"
+	auditTimerFile = "systemd/outboxcdc-audit.timer"
+)
 
-// unit returns the directives of the unit by name.
+// unit returns the directives of the daemon's unit by name.
 func unit(t *testing.T) map[string][]string {
 	t.Helper()
-	text, err := os.ReadFile(unitFile)
+	return directives(t, unitFile)
+}
+
+func directives(t *testing.T, file string) map[string][]string {
+	t.Helper()
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,11 +70,19 @@ func TestUnit(t *testing.T) {
 	if got := only(t, u, "ExecReload"); !strings.Contains(got, "-HUP $MAINPID") {
 		t.Errorf("ExecReload=%s", got)
 	}
+	checkSecretsAndSandbox(t, unitFile)
+}
+
+// checkSecretsAndSandbox checks that a unit names existing settings, and gives its process no privileges.
+func checkSecretsAndSandbox(t *testing.T, file string) {
+	t.Helper()
+	u := directives(t, file)
+	cfg := config.Default()
 	known := map[string]bool{}
 	for _, s := range cfg.Settings() {
 		known[config.EnvName(s.Path)] = true
 	}
-	text, err := os.ReadFile(unitFile)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,6 +90,9 @@ func TestUnit(t *testing.T) {
 	for line := range strings.Lines(string(text)) {
 		if _, env, ok := strings.Cut(line, "Environment="); ok { // also in comments
 			name, value, _ := strings.Cut(strings.TrimSpace(env), "=")
+			if name == "TMPDIR" {
+				continue
+			}
 			_, credential, _ := strings.Cut(value, "%d/")
 			if !known[name] || !strings.Contains(string(text), "LoadCredential="+credential+":") {
 				t.Errorf("%s=%s: no such setting or credential", name, value)
@@ -92,7 +113,84 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// TestUnitVerifies checks the unit with systemd-analyze.
+// TestAuditUnit checks that the audit runs as the daemon does, with its settings, secrets and restrictions, and that the
+// timer starts it often enough for --since.
+func TestAuditUnit(t *testing.T) {
+	u, daemon := directives(t, auditUnitFile), unit(t)
+	checkSecretsAndSandbox(t, auditUnitFile)
+	// These differ, because the daemon runs until it is stopped, and the audit ends by itself.
+	own := []string{
+		"Description", "StartLimitIntervalSec", "StartLimitBurst", "Type", "NotifyAccess", "ExecStart", "ExecReload", "RestartSec", "RestartPreventExitStatus", "WatchdogSec",
+		"TimeoutStopSec", "TimeoutStartSec", "MemoryMax", "WantedBy", "StateDirectory", "Environment",
+	}
+	for name, values := range daemon {
+		if !slices.Contains(own, name) && !slices.Equal(u[name], values) {
+			t.Errorf("%s=%q, and the daemon has %q", name, u[name], values)
+		}
+	}
+	for name := range u {
+		if !slices.Contains(own, name) && daemon[name] == nil {
+			t.Errorf("%s=%q, and the daemon has none", name, u[name])
+		}
+	}
+	if !slices.Equal(u["Environment"], append(slices.Clone(daemon["Environment"]), "TMPDIR=/var/tmp")) {
+		t.Errorf("Environment=%q", u["Environment"])
+	}
+	// An audit with findings is not repeated. One that could not compare is repeated a few times, and then the unit fails.
+	if only(t, u, "Type") != "oneshot" || only(t, u, "RestartPreventExitStatus") != "1 2 77 78" {
+		t.Errorf("Type=%s RestartPreventExitStatus=%s", u["Type"], u["RestartPreventExitStatus"])
+	}
+	if burst, err := strconv.Atoi(only(t, u, "StartLimitBurst")); err != nil || burst < 2 || only(t, u, "StartLimitIntervalSec") != "1h" || only(t, u, "RestartSec") != "10min" {
+		t.Errorf("%s starts in %s, one each %s", u["StartLimitBurst"], u["StartLimitIntervalSec"], u["RestartSec"])
+	}
+	start, run := strings.Fields(only(t, u, "ExecStart")), strings.Fields(only(t, daemon, "ExecStart"))
+	if len(start) != 8 || start[0] != run[0] || start[1] != "audit" || !slices.Equal(start[2:4], run[2:4]) || start[4] != "--since" || start[6] != "--metrics" ||
+		filepath.Dir(start[7]) != "/var/lib/"+only(t, u, "StateDirectory") {
+		t.Fatalf("ExecStart=%q", start)
+	}
+	since, err := time.ParseDuration(start[5])
+	if err != nil || since < 25*time.Hour {
+		t.Errorf("--since %s", start[5])
+	}
+	timer := directives(t, auditTimerFile)
+	if !strings.HasPrefix(only(t, timer, "OnCalendar"), "*-*-* ") || only(t, timer, "Persistent") != "yes" || only(t, timer, "WantedBy") != "timers.target" {
+		t.Errorf("%q", timer)
+	}
+}
+
+// TestAuditUnitPublishes runs the line of the unit that copies the metrics for node_exporter.
+func TestAuditUnitPublishes(t *testing.T) {
+	text, err := os.ReadFile(auditUnitFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, line, found := strings.Cut(string(text), "\n#ExecStopPost=+/bin/sh -c '")
+	line, _, ends := strings.Cut(line, "'\n")
+	if !found || !ends {
+		t.Fatal("no such line")
+	}
+	state, collector := t.TempDir(), t.TempDir()
+	script := strings.NewReplacer("/var/lib/node_exporter/textfile", collector, "/var/lib/outboxcdc-audit", state).Replace(line)
+	_, file, _ := strings.Cut(only(t, directives(t, auditUnitFile), "ExecStart"), "--metrics /var/lib/outboxcdc-audit/")
+	if err := os.WriteFile(filepath.Join(state, file), []byte("outboxcdc_audit_rows 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if out, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", script).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	entries, err := os.ReadDir(collector)
+	if err != nil || len(entries) != 1 || filepath.Ext(entries[0].Name()) != ".prom" {
+		t.Fatalf("%v %v", entries, err)
+	}
+	info, err := entries[0].Info()
+	if err != nil || info.Mode().Perm() != 0o644 || info.Size() == 0 {
+		t.Errorf("%v %v", info, err)
+	}
+}
+
+// TestUnitVerifies checks the units with systemd-analyze.
 func TestUnitVerifies(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
@@ -101,20 +199,29 @@ func TestUnitVerifies(t *testing.T) {
 		}
 		t.Skip("SKIPPED, systemd-analyze IS NOT INSTALLED: TestUnit has checked the rest")
 	}
-	text, err := os.ReadFile(unitFile)
-	if err != nil {
-		t.Fatal(err)
-	}
 	// The binary need not be installed.
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), "outboxcdc.service")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(text), "/usr/local/bin/outboxcdc", self)), 0o600); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	for _, name := range []string{unitFile, auditUnitFile, auditTimerFile} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = []byte(strings.ReplaceAll(string(text), "/usr/local/bin/outboxcdc", self))
+		if name == auditUnitFile { // the line for node_exporter, too
+			text = []byte(strings.Replace(string(text), "\n#ExecStopPost=", "\nExecStopPost=", 1))
+		}
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", file).CombinedOutput(); err != nil || len(out) > 0 {
-		t.Errorf("%v\n%s", err, out)
+	for _, name := range []string{unitFile, auditUnitFile, auditTimerFile} {
+		file := filepath.Join(dir, filepath.Base(name))
+		if out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", file).CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
 	}
 }

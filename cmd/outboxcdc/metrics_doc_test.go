@@ -14,15 +14,27 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// TestMetricsAreDocumented checks that docs/metrics.md lists exactly the metrics, with their types and labels.
+// TestMetricsAreDocumented checks that docs/metrics.md lists exactly the metrics, with their types and labels: those of
+// `audit --metrics` in a section of their own, and those of the daemon in the sections before and after.
 func TestMetricsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
+	before, rest, found := strings.Cut(string(text), "\n## The audit\n")
+	section, after, ends := strings.Cut(rest, "\n## ")
+	if !found || !ends {
+		t.Fatal("docs/metrics.md has no section about the audit")
+	}
+	compareDocumented(t, before+"\n## "+after, registeredMetrics(t))
+	compareDocumented(t, section, registeredAuditMetrics(t))
+}
+
+func compareDocumented(t *testing.T, text string, registered map[string]string) {
+	t.Helper()
 	documented := map[string]string{}
 	row := regexp.MustCompile("(?m)^\\| `(outboxcdc_[a-z_]+)` \\| (\\w+) \\|([^|]*)\\| [^|]+ \\|$")
-	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
+	for _, m := range row.FindAllStringSubmatch(text, -1) {
 		labels := regexp.MustCompile("`([a-z]+)`").FindAllStringSubmatch(m[3], -1)
 		var names []string
 		for _, l := range labels {
@@ -33,13 +45,13 @@ func TestMetricsAreDocumented(t *testing.T) {
 		}
 		documented[m[1]] = kindAndLabels(m[2], names)
 	}
-	for name, registered := range registeredMetrics(t) {
+	for name, is := range registered {
 		switch got := documented[name]; got {
 		case "":
-			t.Errorf("%s (%s) is missing in docs/metrics.md", name, registered)
-		case registered:
+			t.Errorf("%s (%s) is missing in docs/metrics.md", name, is)
+		case is:
 		default:
-			t.Errorf("docs/metrics.md says that %s is %s, but it is %s", name, got, registered)
+			t.Errorf("docs/metrics.md says that %s is %s, but it is %s", name, got, is)
 		}
 		delete(documented, name)
 	}
@@ -53,7 +65,7 @@ func kindAndLabels(kind string, labels []string) string {
 	return kind + " {" + strings.Join(labels, ",") + "}"
 }
 
-// registeredMetrics builds the daemon without connecting to anything and returns the descriptions of all collectors.
+// registeredMetrics builds the daemon without connecting to anything and returns the types and labels of all metrics.
 func registeredMetrics(t *testing.T) map[string]string {
 	t.Helper()
 	var reg recorder
@@ -62,10 +74,24 @@ func registeredMetrics(t *testing.T) map[string]string {
 	if _, err := wire(fixed(config.Default()), &reg, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
+	return reg.described(t)
+}
+
+// registeredAuditMetrics returns the types and labels of the metrics of `audit --metrics`.
+func registeredAuditMetrics(t *testing.T) map[string]string {
+	t.Helper()
+	var reg recorder
+	newAuditMetrics(&reg)
+	return reg.described(t)
+}
+
+// described returns the types and labels of the recorded collectors by their names.
+func (r *recorder) described(t *testing.T) map[string]string {
+	t.Helper()
 	desc := regexp.MustCompile(`^Desc\{fqName: "([^"]+)", .*constLabels: \{([^}]*)\}, variableLabels: \{([^}]*)\}\}$`)
 	label := regexp.MustCompile(`[a-z]+`)
 	out := map[string]string{}
-	for _, c := range reg.collectors {
+	for _, c := range r.collectors {
 		ch := make(chan *prometheus.Desc, 100)
 		c.Describe(ch)
 		close(ch)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"log/slog"
+	"maps"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ func TestMetricsLint(t *testing.T) {
 	if _, err := wire(fixed(config.Default()), all, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
+	newAuditMetrics(all)
 	for _, c := range all.collectors {
 		fill(c)
 	}
@@ -43,7 +45,9 @@ func TestMetricsLint(t *testing.T) {
 			t.Error("the latency is not a classic and a native histogram")
 		}
 	}
-	for name := range registeredMetrics(t) {
+	names := registeredMetrics(t)
+	maps.Copy(names, registeredAuditMetrics(t))
+	for name := range names {
 		if !seen[name] {
 			t.Errorf("%s was not checked", name)
 		}

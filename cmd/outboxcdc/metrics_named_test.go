@@ -1,12 +1,16 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/audit"
 )
 
 // TestMetricsNamedElsewhere checks that metrics, labels and fixed label values in alerts, dashboard and documents
@@ -54,6 +58,8 @@ func TestMetricsNamedWrongly(t *testing.T) {
 		`sum by (job, sort) (outboxcdc_state)`:                             "no metric has the label sort",
 		`outboxcdc_slot_wal_status{job=~\"$job\", status=\"gone\"}`:        `outboxcdc_slot_wal_status: status is never "gone"`,
 		`outboxcdc_events_skipped_total{job=~\"$job\", reason=\"poison\"}`: "",
+		`outboxcdc_audit_findings{slot="orders", kind="missing"}`:          "",
+		`outboxcdc_audit_findings{kind="lost"}`:                            `outboxcdc_audit_findings: kind is never "lost"`,
 	} {
 		_, wrong := known.check(text)
 		if got := strings.Join(wrong, "; "); got != want {
@@ -62,7 +68,7 @@ func TestMetricsNamedWrongly(t *testing.T) {
 	}
 }
 
-// metricNames are the metrics of the daemon: the labels of each metric, and the values of labels that exist from the
+// metricNames are the metrics of the daemon and of `audit --metrics`: the labels of each metric, and the values of labels that exist from the
 // start.
 type metricNames struct {
 	labels map[string][]string
@@ -72,7 +78,9 @@ type metricNames struct {
 func knownMetrics(t *testing.T) *metricNames {
 	t.Helper()
 	k := &metricNames{labels: map[string][]string{}, values: map[string]map[string][]string{}}
-	for name, text := range registeredMetrics(t) {
+	registered := registeredMetrics(t)
+	maps.Copy(registered, registeredAuditMetrics(t))
+	for name, text := range registered {
 		kind, labels, _ := strings.Cut(strings.TrimSuffix(text, "}"), " {")
 		list := strings.FieldsFunc(labels, func(r rune) bool { return r == ',' })
 		k.labels[name] = list
@@ -81,7 +89,9 @@ func knownMetrics(t *testing.T) *metricNames {
 			k.labels[name+"_sum"], k.labels[name+"_count"] = list, list
 		}
 	}
-	families, err := wired(t).Gather()
+	reg := wired(t)
+	newAuditMetrics(reg).set("s", &audit.Result{}, 0, time.Now(), time.Now())
+	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ package helm
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -17,9 +18,12 @@ import (
 	"helm.sh/helm/v3/pkg/lint"
 	"helm.sh/helm/v3/pkg/lint/support"
 	apps "k8s.io/api/apps/v1"
+	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 	policy "k8s.io/api/policy/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 )
 
@@ -139,6 +143,13 @@ priorityClassName: high
 serviceAccount: {annotations: {g: h}}
 serviceMonitor: {enabled: true, labels: {team: x}, tlsConfig: {insecureSkipVerify: true}, basicAuth: {username: {name: a, key: b}}}
 prometheusRule: {enabled: true, labels: {team: x}}
+audit:
+  enabled: true
+  schedule: "5 */6 * * *"
+  timeZone: Etc/UTC
+  args: [--since, 8h, --deep]
+  metricsVolume: {hostPath: {path: /var/lib/node_exporter, type: Directory}}
+  nodeSelector: {kubernetes.io/hostname: node-1}
 networkPolicy:
   enabled: true
   from: [{namespaceSelector: {matchLabels: {name: monitoring}}}]
@@ -216,7 +227,7 @@ func TestDefaults(t *testing.T) {
 // objects.
 func TestEverything(t *testing.T) {
 	objects := mustRender(t, everything)
-	if got := kinds(objects); got != "ConfigMap Deployment NetworkPolicy PodDisruptionBudget PrometheusRule Service ServiceAccount ServiceMonitor" {
+	if got := kinds(objects); got != "ConfigMap CronJob Deployment NetworkPolicy PodDisruptionBudget PrometheusRule Service ServiceAccount ServiceMonitor" {
 		t.Errorf("%s", got)
 	}
 	d := read[apps.Deployment](t, objects, "Deployment")
@@ -302,11 +313,131 @@ func mountedSecret(t *testing.T, pod *core.PodSpec, path string) string {
 	return ""
 }
 
+// An audit is a pod with the configuration, the secrets and the restrictions of the daemon. Nothing that selects the daemon
+// selects it.
+func TestAudit(t *testing.T) {
+	objects := mustRender(t, everything)
+	job := read[batch.CronJob](t, objects, "CronJob")
+	if job.Name != "shop-outboxcdc-audit" || job.Spec.Schedule != "5 */6 * * *" || *job.Spec.TimeZone != "Etc/UTC" || job.Spec.ConcurrencyPolicy != batch.ForbidConcurrent {
+		t.Errorf("%s %+v", job.Name, job.Spec)
+	}
+	template := job.Spec.JobTemplate.Spec.Template
+	pod, daemon := template.Spec, read[apps.Deployment](t, objects, "Deployment").Spec.Template.Spec
+	c, d := pod.Containers[0], daemon.Containers[0]
+	if got := strings.Join(c.Args, " "); got != "audit -c /etc/outboxcdc/outboxcdc.yaml --metrics /run/textfile/prod-shop-outboxcdc.prom --since 8h --deep" {
+		t.Error(got)
+	}
+	if c.Image != d.Image || !reflect.DeepEqual(c.SecurityContext, d.SecurityContext) || !reflect.DeepEqual(pod.SecurityContext, daemon.SecurityContext) ||
+		pod.ServiceAccountName != daemon.ServiceAccountName || *pod.AutomountServiceAccountToken || len(pod.ImagePullSecrets) != 1 || len(pod.Tolerations) != 1 {
+		t.Errorf("the audit runs as another than the daemon: %+v", pod)
+	}
+	for _, m := range d.VolumeMounts {
+		if !slices.ContainsFunc(c.VolumeMounts, func(o core.VolumeMount) bool { return reflect.DeepEqual(o, m) }) {
+			t.Errorf("the audit does not have %+v", m)
+		}
+	}
+	for _, v := range daemon.Volumes {
+		if !slices.ContainsFunc(pod.Volumes, func(o core.Volume) bool { return reflect.DeepEqual(o, v) }) {
+			t.Errorf("the audit does not have %+v", v)
+		}
+	}
+	for _, e := range d.Env {
+		if secret := strings.HasSuffix(e.Name, "_FILE") || e.Name == "GOMEMLIMIT"; secret && !hasVariable(&c, e) {
+			t.Errorf("the audit does not have %s", e.Name)
+		}
+	}
+	writable := map[string]bool{}
+	for _, m := range c.VolumeMounts {
+		if !m.ReadOnly {
+			writable[m.MountPath] = true
+			if !slices.ContainsFunc(pod.Volumes, func(v core.Volume) bool { return v.Name == m.Name }) {
+				t.Errorf("no volume %s", m.Name)
+			}
+		}
+	}
+	if len(writable) != 2 || !writable["/tmp"] || !writable["/run/textfile"] || !hasVariable(&c, core.EnvVar{Name: "TMPDIR", Value: "/tmp"}) {
+		t.Errorf("it can write to %v; %+v", writable, c.Env)
+	}
+	if pod.NodeSelector["kubernetes.io/hostname"] != "node-1" || len(pod.NodeSelector) != 1 {
+		t.Errorf("%v", pod.NodeSelector)
+	}
+
+	audits := labels.Set(template.Labels)
+	service := labels.Set(read[core.Service](t, objects, "Service").Spec.Selector)
+	if service.AsSelector().Matches(audits) || audits["c"] != "d" {
+		t.Errorf("the Service sends requests to audits: %v", audits)
+	}
+	for kind, selector := range map[string]*meta.LabelSelector{
+		"Deployment":          read[apps.Deployment](t, objects, "Deployment").Spec.Selector,
+		"PodDisruptionBudget": read[policy.PodDisruptionBudget](t, objects, "PodDisruptionBudget").Spec.Selector,
+		"NetworkPolicy":       &read[networking.NetworkPolicy](t, objects, "NetworkPolicy").Spec.PodSelector,
+	} {
+		s, err := meta.LabelSelectorAsSelector(selector)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if selects := s.Matches(audits); selects != (kind == "NetworkPolicy") {
+			t.Errorf("%s selects audits: %v", kind, selects)
+		}
+		if !s.Matches(labels.Set(read[apps.Deployment](t, objects, "Deployment").Spec.Template.Labels)) {
+			t.Errorf("%s does not select the daemon", kind)
+		}
+	}
+}
+
+func hasVariable(c *core.Container, e core.EnvVar) bool {
+	return slices.ContainsFunc(c.Env, func(o core.EnvVar) bool { return reflect.DeepEqual(o, e) })
+}
+
+// With the defaults, an audit runs daily over more than a day, and its result is the exit status of the Job: it is not
+// repeated after findings, but when Postgres or Kafka was unavailable.
+func TestAuditByDefault(t *testing.T) {
+	job := read[batch.CronJob](t, mustRender(t, "audit: {enabled: true}"), "CronJob")
+	spec := job.Spec.JobTemplate.Spec
+	pod := spec.Template.Spec
+	c := pod.Containers[0]
+	if got := strings.Join(c.Args, " "); job.Spec.Schedule != "17 3 * * *" || got != "audit -c /etc/outboxcdc/outboxcdc.yaml --since 26h" {
+		t.Errorf("%s: %s", job.Spec.Schedule, got)
+	}
+	for _, v := range pod.Volumes {
+		if v.HostPath != nil {
+			t.Errorf("%+v", v)
+		}
+	}
+	if *spec.BackoffLimit < 1 || *spec.ActiveDeadlineSeconds != 7200 || pod.RestartPolicy != core.RestartPolicyNever {
+		t.Errorf("%+v", spec)
+	}
+	rule := spec.PodFailurePolicy.Rules[0]
+	if codes := rule.OnExitCodes; rule.Action != batch.PodFailurePolicyActionFailJob || *codes.ContainerName != c.Name ||
+		codes.Operator != batch.PodFailurePolicyOnExitCodesOpIn || !slices.Equal(codes.Values, []int32{1, 2, 77, 78}) {
+		t.Errorf("%+v", rule)
+	}
+	// --memory is 256 MiB.
+	if limit := c.Resources.Limits.Memory().Value(); limit < 2*256<<20 {
+		t.Errorf("%d bytes of memory", limit)
+	}
+}
+
+// The file of an audit stays on its node, so audits must not move to another.
+func TestAuditStaysOnItsNode(t *testing.T) {
+	const host = "audit: {enabled: true, metricsVolume: {hostPath: {path: /var/lib/node_exporter}}}"
+	if _, err := render(t, host); err == nil || !strings.Contains(err.Error(), "audit.nodeSelector has to name one node") {
+		t.Errorf("%v", err)
+	}
+	if _, err := render(t, host+"\nnodeSelector: {kubernetes.io/hostname: node-1}"); err != nil {
+		t.Error(err)
+	}
+	if _, err := render(t, "audit: {enabled: true, metricsVolume: {persistentVolumeClaim: {claimName: textfile}}}"); err != nil {
+		t.Error(err)
+	}
+}
+
 // Invalid values are refused before anything is installed, including secrets in plain text.
 func TestRefused(t *testing.T) {
 	for _, values := range []string{
 		"replicas: 3", "standby: yes please", "secretFiles: [{setting: postgres.url, secret: a, key: b}]", "secretFiles: [{setting: postgres.url_file, secret: a}]",
 		"config: {postgres: {url: postgres://u:p@h/d}}", "config: {kafka: {sasl: {password: x}}}", "config: {http: {listen: \":1\"}}", "config: {shutdown_timeout: 60s}",
+		"audit: {enabled: 1}", "audit: {schedule: daily}", "audit: {args: [--metrics, /tmp/a.prom]}", "audit: {concurrencyPolicy: Allow}",
 		"image: {digest: abc}", "http: {scheme: FTP}",
 	} {
 		if _, err := render(t, values); err == nil {

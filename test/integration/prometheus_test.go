@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,15 +23,19 @@ const (
 	dashboardFile = "../../deploy/grafana/outboxcdc.json"
 )
 
-// A real Prometheus scrapes the daemon, which delivers, sends dead letters, drops poison and loses its connection once.
+// A real Prometheus scrapes the daemon, which delivers, sends dead letters, drops poison and loses its connection once,
+// and the metrics of two audits, of which the second has findings.
 // Prometheus accepts every query of the dashboard and of the alerts, has data for each, and exactly the expected alerts
 // fire.
 func TestPrometheus(t *testing.T) {
 	promtool := promtest.NeedTool(t, "promtool")
 	t.Parallel()
 	o := newPoisonOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"max_slot_wal_keep_size": "10GB"})})
-	r := o.startStreaming(o.policy("dead_letter", "OUTBOXCDC_POISON_CAUSES=null_key=skip")...)
-	p, err := promtest.Start(testContext(t), promtest.Options{Targets: []string{r.addr}, Rules: []string{alertsFile}, Every: time.Second})
+	env := o.policy("dead_letter", "OUTBOXCDC_POISON_CAUSES=null_key=skip")
+	r := o.startStreaming(env...)
+	audited, collector := serveTextfile(t)
+	o.mustRunBinary(env, "audit", "--metrics", audited)
+	p, err := promtest.Start(testContext(t), promtest.Options{Targets: []string{r.addr, collector}, Rules: []string{alertsFile}, Every: time.Second})
 	must(t, err)
 	t.Cleanup(p.Close)
 	o.insertMixed(200, nullKey, 10, badTime, 200)
@@ -41,9 +48,17 @@ func TestPrometheus(t *testing.T) {
 	o.awaitQuery(p, `increase(outboxcdc_replication_reconnects_total{reason="postgres_unavailable"}[1m]) > 0`)
 	o.awaitQuery(p, `sum(increase(outboxcdc_events_dead_lettered_total[1m])) > 0`)
 	o.awaitQuery(p, `outboxcdc_slot_safe_wal_size_bytes`)
+	o.verifyGood(100)
+	o.exec(`DELETE FROM outbox WHERE ctid = (SELECT min(ctid) FROM outbox)`)
+	if out, notes, code := o.runBinary(env, "audit", "--metrics", audited); code != 1 || !strings.Contains(out, "FINDINGS: 1 phantom (") {
+		t.Errorf("audit: exit code %d\n%s%s", code, out, notes)
+	}
+	o.awaitQuery(p, `outboxcdc_audit_findings{kind="phantom"} > 0`)
 
 	t.Run("dashboard", func(t *testing.T) { checkDashboard(t, p) })
-	t.Run("alerts", func(t *testing.T) { checkAlerts(t, p, "OutboxCDCDeadLetters", "OutboxCDCPoisonSkipped") })
+	t.Run("alerts", func(t *testing.T) {
+		checkAlerts(t, p, "OutboxCDCDeadLetters", "OutboxCDCPoisonSkipped", "OutboxCDCAuditFindings/warning")
+	})
 	t.Run("promtool", func(t *testing.T) {
 		_, text, err := r.get("/metrics")
 		must(t, err)
@@ -53,7 +68,23 @@ func TestPrometheus(t *testing.T) {
 			t.Errorf("promtool check metrics: %v\n%s", err, out)
 		}
 	})
-	o.verifyGood(100)
+}
+
+// serveTextfile returns the path of a file and the address at which it is served as metrics, as by node_exporter's textfile
+// collector.
+func serveTextfile(t *testing.T) (file, addr string) {
+	file = filepath.Join(t.TempDir(), "audit.prom")
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		_, _ = w.Write(text)
+	}))
+	t.Cleanup(s.Close)
+	return file, s.Listener.Addr().String()
 }
 
 func atLeast(r *relay, series string, n float64) error {
@@ -129,7 +160,8 @@ func exprs(x any) (out []string) {
 	return out
 }
 
-// checkAlerts checks that the expected rules fire by now; of all remaining rules each must at least have data.
+// checkAlerts checks that the expected rules ("NAME" or "NAME/SEVERITY") fire by now; of all remaining rules each must at
+// least have data.
 func checkAlerts(t *testing.T, p *promtest.Server, must ...string) {
 	for _, alert := range must {
 		await(t, patience, alert, func() error {
@@ -148,7 +180,8 @@ func checkAlerts(t *testing.T, p *promtest.Server, must ...string) {
 			t.Errorf("%s: %s %s", r.Name, r.Health, r.LastError)
 		}
 		late := r.Name == "OutboxCDCLatencySLO" && r.State == "firing" // a machine busy with other tests
-		if r.State == "firing" != slices.Contains(must, r.Name) && !late {
+		expected := slices.Contains(must, r.Name) || slices.Contains(must, r.Name+"/"+r.Labels["severity"])
+		if r.State == "firing" != expected && !late {
 			t.Errorf("%s (%s) is %s", r.Name, r.Labels["severity"], r.State)
 		}
 		for _, s := range selectors(r.Query) {
@@ -166,7 +199,7 @@ func checkFiring(p *promtest.Server, alert string) error {
 		return err
 	}
 	for _, r := range rules {
-		if r.Name == alert && r.State == "firing" {
+		if (r.Name == alert || r.Name+"/"+r.Labels["severity"] == alert) && r.State == "firing" {
 			return nil
 		}
 	}

@@ -7,11 +7,14 @@ import "strings"
 const (
 	ours = `job=~"$job", instance=~"$instance"`
 	slot = `job=~"$job", instance=~"$instance", slot=~"$slot"`
+	// The metrics of audits have the job and the instance of node_exporter.
+	audited = `slot=~"$slot"`
 )
 
-// expand replaces the selectors in an expression: $I selects instances, $S slots, and $R is the range of a rate.
+// expand replaces the selectors in an expression: $I selects instances, $S slots, $A audits, and $R is the range of a
+// rate.
 func expand(expr string) string {
-	return strings.NewReplacer("$I", ours, "$S", slot, "$R", "[$__rate_interval]").Replace(expr)
+	return strings.NewReplacer("$I", ours, "$S", slot, "$A", audited, "$R", "[$__rate_interval]").Replace(expr)
 }
 
 func q(expr, legend string) query { return query{expand(expr), legend} }
@@ -41,6 +44,7 @@ func dashboard() object {
 			{title: "Kafka", panels: kafka()},
 			{title: "Postgres", panels: postgres()},
 			{title: "Poison", panels: poison()},
+			{title: "Audit", panels: audits()},
 			{title: "Process", panels: process(), folded: true},
 		}),
 	}
@@ -193,6 +197,21 @@ func poison() []panel {
 			title: "Not sent", kind: "timeseries", unit: "short", about: "Rows that were read and not sent: already delivered, updates, and skipped poison events.", width: 8, height: 8,
 			queries: []query{q(`sum by (reason) (increase(outboxcdc_events_skipped_total{$I}$R)) > 0`, "{{reason}}")},
 		},
+	}
+}
+
+func audits() []panel {
+	return []panel{
+		stat("Last clean audit", "s", "Time since the last audit without findings. No data: no audit was clean, or audits do not write metrics.", thresholds("green", 26*3600, "orange"),
+			q(`time() - (outboxcdc_audit_last_clean_timestamp_seconds{$A} > 0)`, "{{slot}}")).withAlerts("OutboxCDCAuditOld"),
+		stat("Last audit", "s", "Time since the last audit, with or without findings.", thresholds("green", 26*3600, "orange"),
+			q(`time() - outboxcdc_audit_timestamp_seconds{$A}`, "{{slot}}")).withAlerts("OutboxCDCAuditOld"),
+		graph("Findings of the last audit", "short", "Findings by kind: missing, phantom, differs, duplicate, inversion.",
+			q(`outboxcdc_audit_findings{$A}`, "{{slot}} {{kind}}")).withAlerts("OutboxCDCAuditFindings"),
+		graph("Size of the last audit", "short", "Rows that were compared, records that were read, and seconds that the audit took.",
+			q(`outboxcdc_audit_rows{$A}`, "rows {{slot}}"),
+			q(`outboxcdc_audit_records{$A}`, "records {{slot}}"),
+			q(`outboxcdc_audit_duration_seconds{$A}`, "seconds {{slot}}")),
 	}
 }
 

@@ -36,3 +36,68 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{- printf "%s:%s" $repository (.Values.image.tag | default .Chart.AppVersion) -}}
 {{- end -}}
 {{- end -}}
+
+{{- /* What the pods of the daemon and of the audit have in common. */ -}}
+{{- define "outboxcdc.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "outboxcdc.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+privileged: false
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- define "outboxcdc.secretEnv" -}}
+{{- range $i, $s := .Values.secretFiles }}
+- {name: {{ printf "OUTBOXCDC_%s" ($s.setting | replace "." "_" | upper) }}, value: {{ printf "/run/secrets/outboxcdc/%d/%s" $i $s.key | quote }}}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "outboxcdc.volumeMounts" -}}
+- {name: config, mountPath: /etc/outboxcdc, readOnly: true}
+{{- range $i, $s := .Values.secretFiles }}
+# A folder and not a single file, for only those follow a Secret that changes.
+- {name: {{ printf "secret-%d" $i }}, mountPath: {{ printf "/run/secrets/outboxcdc/%d" $i }}, readOnly: true}
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "outboxcdc.volumes" -}}
+- name: config
+  configMap: {name: {{ include "outboxcdc.fullname" . }}}
+{{- range $i, $s := .Values.secretFiles }}
+- name: {{ printf "secret-%d" $i }}
+  secret:
+    secretName: {{ $s.secret }}
+    defaultMode: 0440
+    items:
+      - {key: {{ $s.key | quote }}, path: {{ $s.key | quote }}}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- /* Not the selector of the daemon: its Service and its PodDisruptionBudget must not count the pods of audits. */ -}}
+{{- define "outboxcdc.auditSelector" -}}
+app.kubernetes.io/name: {{ printf "%s-audit" (.Values.nameOverride | default "outboxcdc" | trunc 57) }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "outboxcdc.auditLabels" -}}
+{{ include "outboxcdc.auditSelector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
+{{- end -}}
