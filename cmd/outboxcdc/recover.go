@@ -42,9 +42,11 @@ func newRecoverCommand(load func() (*config.Config, error)) *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
+			where := r.rows.Where
 			if r.rows, err = timeRange(since, until, time.Now()); err != nil {
 				return err
 			}
+			r.rows.Where = where
 			return r.start(cmd, load)
 		},
 	}
@@ -63,12 +65,11 @@ func newBackfillCommand(load func() (*config.Config, error)) *cobra.Command {
 		Long: "Create the slot, and deliver the rows that were committed before it: all of them, or those of --where. Rows whose id Kafka has\n" +
 			"already are not sent. The daemon, started afterwards, continues with the first row after them: no event is missing or sent\n" +
 			"twice. This is how a polling outbox moves to outboxcdc. It refuses if the slot exists: an interrupted backfill is\n" +
-			"continued by recover with the same rows (--since).",
+			"continued by recover with the same --where.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return r.start(cmd, load) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&r.rows.Where, "where", "", "an SQL condition on the rows, e.g. \"published_at IS NULL\"")
 	f.StringSliceVar(&r.order, "order", nil, "columns that order the rows, instead of outbox.order")
 	r.addFlags(cmd)
 	return cmd
@@ -106,6 +107,7 @@ type gap struct {
 
 func (r *recoverer) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
+	f.StringVar(&r.rows.Where, "where", "", "an SQL condition on the rows, e.g. \"published_at IS NULL\"")
 	f.IntVar(&r.rate, "rate", 0, "maximum number of records per second, 0: no limit")
 	f.BoolVar(&r.dryRun, "dry-run", false, "print what would be sent, and change nothing")
 	f.BoolVarP(&r.yes, "yes", "y", false, "do not ask; also send rows of which Kafka may have deleted the records")
