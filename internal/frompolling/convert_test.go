@@ -81,7 +81,7 @@ func TestShapes(t *testing.T) {
 			columns: config.Columns{ID: "id", AggregateType: "aggregatetype", AggregateID: "aggregateid", EventType: "type", Payload: "payload", CreatedAt: "occurred_at"},
 			order:   []string{"id"}, topic: defaultTopic, key: "{aggregate_id}", where: "status NOT IN ('SENT', 'DEAD')",
 			comments: []string{
-				"because a sequence gives its values", "left out, because the poller would not send these rows either: 'DEAD'", "a row that failed was not sent: 'FAILED'",
+				"because a sequence gives its values", "excluded, because the poller would not send these rows either: 'DEAD'", "a row that failed was not sent: 'FAILED'",
 				"#   retry_count (int4): only the poller needs it", "#   next_retry_at (timestamptz): only the poller needs it", "#   trace_id (text): unknown; to send it as a header",
 			},
 		},
@@ -91,7 +91,7 @@ func TestShapes(t *testing.T) {
 				"status enum").withValues(true, "the labels of its type", "PENDING", "IN_PROGRESS", "HELD", "DONE", "CANCELLED"),
 			columns: bundled, topic: defaultTopic, key: "{aggregate_id}",
 			where:    "sent_at IS NULL AND (status IS NULL OR status IN ('PENDING', 'IN_PROGRESS', 'HELD'))",
-			comments: []string{"unknown, and sent: 'HELD'", "left out, because the poller would not send these rows either: 'CANCELLED'"},
+			comments: []string{"unknown, and sent: 'HELD'", "excluded, because the poller would not send these rows either: 'CANCELLED'"},
 		},
 		{
 			name: "flag",

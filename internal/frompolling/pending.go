@@ -100,7 +100,7 @@ func (c *conversion) status(col *Column) (sql string, understood bool) {
 		return "", false
 	}
 	if len(givenUp) > 0 {
-		c.line("#     left out, because the poller would not send these rows either: %s", comment(list(givenUp)))
+		c.line("#     excluded, because the poller would not send these rows either: %s", comment(list(givenUp)))
 	}
 	if len(failed) > 0 {
 		c.line("#     sent, because a row that failed was not sent: %s; if these rows must not be sent, exclude them", comment(list(failed)))
