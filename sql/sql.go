@@ -24,6 +24,9 @@ const (
 // fourth argument.
 const failoverMajor = 17
 
+// identityInPartitionsMajor is the first version whose partitions can have identity columns.
+const identityInPartitionsMajor = 17
+
 // Params are the names to fill in, unquoted, as the catalog has them.
 type Params struct {
 	Database    string // "" means the database in which the statements are run
@@ -32,6 +35,7 @@ type Params struct {
 	Messages    string // prefix of the logical messages that are events; "" for none
 	Publication string
 	Slot        string
+	NoSlot      bool          // the slot is created by another command
 	RDS         bool          // Amazon RDS: membership in rds_replication replaces the attribute REPLICATION
 	Timeout     time.Duration // how long creating the slot may wait for open transactions
 	Network     string        // for the suggested pg_hba.conf line; "" means a placeholder
@@ -42,6 +46,7 @@ type Table struct {
 	Schema, Name string
 	Columns      Columns
 	Partitioned  bool // the table is the root of a partitioned table
+	Sequence     bool // the table has the column [SequenceColumn]
 }
 
 // String returns the qualified name, quoted.
@@ -65,6 +70,9 @@ const (
 
 // FunctionName is the name of the suggested function.
 const FunctionName = "outbox_emit"
+
+// SequenceColumn is the name of the column that orders the rows of a table.
+const SequenceColumn = "seq"
 
 // bodyDelimiter delimits the body of the function.
 const bodyDelimiter = "$outbox_emit$"
@@ -100,6 +108,7 @@ func (s Statements) Get(name string) string {
 }
 
 // Setup renders role, tables, grants, publication and slot, and the optional function and advice, for one major version.
+// With NoSlot there is no statement for the slot.
 func Setup(p Params, serverMajor int) (Statements, error) {
 	if serverMajor < MinMajor || serverMajor > MaxMajor {
 		return nil, fmt.Errorf("render setup SQL: PostgreSQL %d is not supported, only %d to %d", serverMajor, MinMajor, MaxMajor)
@@ -168,7 +177,7 @@ func render(p Params, major int, names []string, prefix string) (Statements, err
 				}
 			}
 			continue
-		case name == Function && !p.HasFunction():
+		case name == Function && !p.HasFunction(), name == Slot && p.NoSlot && prefix == "":
 			continue
 		case name == Function && v.Single():
 			v.Table = p.Tables[0]
@@ -182,6 +191,16 @@ func render(p Params, major int, names []string, prefix string) (Statements, err
 
 // Single reports whether there is exactly one table.
 func (v view) Single() bool { return len(v.Tables) == 1 }
+
+// AddSequence is the statement that adds the column [SequenceColumn] to an existing table.
+func AddSequence(t *Table, serverMajor int) string {
+	column := ident(SequenceColumn)
+	if t.Partitioned && serverMajor < identityInPartitionsMajor {
+		sequence := ident(t.Schema) + "." + ident(t.Name+"_"+SequenceColumn)
+		return fmt.Sprintf("CREATE SEQUENCE %s; ALTER TABLE %s ADD COLUMN %s bigint NOT NULL DEFAULT nextval(%s)", sequence, t, column, literal(sequence))
+	}
+	return fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s bigint GENERATED ALWAYS AS IDENTITY", t, column)
+}
 
 // AnyPartitioned reports whether any table is partitioned.
 func (v view) AnyPartitioned() bool {
@@ -247,6 +266,10 @@ func (v view) TableColumns() []column {
 	sizeCheck := func(name string, limit int) string {
 		return fmt.Sprintf(" CHECK (octet_length(%s::text) <= %d)", ident(name), limit)
 	}
+	sequence := ""
+	if v.Table.Sequence {
+		sequence = SequenceColumn
+	}
 	var out []column
 	seen := map[string]bool{"": true}
 	for _, col := range []column{
@@ -257,6 +280,7 @@ func (v view) TableColumns() []column {
 		{Name: c.Payload, Type: "jsonb" + sizeCheck(c.Payload, maxPayload)},
 		{Name: c.Headers, Type: "jsonb NOT NULL DEFAULT '{}'" + sizeCheck(c.Headers, maxHeaders)},
 		{Name: "created_at", Type: "timestamptz NOT NULL DEFAULT now()"},
+		{Name: sequence, Type: "bigint GENERATED ALWAYS AS IDENTITY"},
 	} {
 		if !seen[col.Name] {
 			seen[col.Name] = true

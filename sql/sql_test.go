@@ -34,6 +34,13 @@ func messageParams() Params {
 	return p
 }
 
+// pollingParams has what `setup sql --sequence --no-slot` changes.
+func pollingParams() Params {
+	p := defaults()
+	p.NoSlot, p.Tables[0].Sequence = true, true
+	return p
+}
+
 func oddNames() Params {
 	return Params{
 		Role: `Out"box`, Publication: `p"; DROP TABLE x; --`, Slot: "s_1", Timeout: 1500 * time.Millisecond, Network: "10.0.0.0/8",
@@ -46,7 +53,7 @@ func oddNames() Params {
 
 // TestGolden compares the rendered SQL with testdata.
 func TestGolden(t *testing.T) {
-	for name, p := range map[string]Params{"default": defaults(), "odd": oddNames(), "several": severalTables(), "messages": messageParams()} {
+	for name, p := range map[string]Params{"default": defaults(), "odd": oddNames(), "several": severalTables(), "messages": messageParams(), "polling": pollingParams()} {
 		for _, major := range []int{14, 17} {
 			st, err := Setup(p, major)
 			if err != nil {
@@ -173,4 +180,20 @@ func outsideQuotes(s string) string {
 		}
 	}
 	return b.String()
+}
+
+func TestAddSequence(t *testing.T) {
+	table := Table{Schema: "sales", Name: `out"box'`}
+	const identity = `ALTER TABLE "sales"."out""box'" ADD COLUMN "seq" bigint GENERATED ALWAYS AS IDENTITY`
+	if got := AddSequence(&table, 14); got != identity {
+		t.Error(got)
+	}
+	table.Partitioned = true
+	if got := AddSequence(&table, 17); got != identity {
+		t.Error(got)
+	}
+	const sequence = `CREATE SEQUENCE "sales"."out""box'_seq"; ALTER TABLE "sales"."out""box'" ADD COLUMN "seq" bigint NOT NULL DEFAULT nextval('"sales"."out""box''_seq"')`
+	if got := AddSequence(&table, 16); got != sequence {
+		t.Error(got)
+	}
 }

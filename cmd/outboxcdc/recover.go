@@ -105,11 +105,11 @@ type gap struct {
 
 func (r *recoverer) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
+	f.StringVar(&r.rows.Where, "where", "", "an SQL condition on the rows, e.g. \"published_at IS NULL\"")
 	f.IntVar(&r.rate, "rate", 0, "maximum number of records per second, 0: no limit")
 	f.BoolVar(&r.dryRun, "dry-run", false, "print what would be sent, and change nothing")
 	f.BoolVarP(&r.yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&r.unjudged, "unjudged", false, "also send rows without a record of which Kafka may have deleted the record (retention, compaction)")
-	f.StringVar(&r.rows.Where, "where", "", "an SQL condition on the rows, e.g. \"published_at IS NULL\"")
 	f.StringSliceVar(&r.order, "order", nil, "columns that order the rows, instead of outbox.order")
 }
 

@@ -33,7 +33,7 @@ func newSetupCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 
 func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 	var server, output string
-	var partitioned, rds bool
+	var partitioned, rds, sequence, noSlot bool
 	cmd := &cobra.Command{
 		Use:   "sql",
 		Short: "Print the SQL without executing it",
@@ -47,9 +47,12 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 			if err != nil {
 				return err
 			}
-			p.Timeout, p.RDS = setup.DefaultTimeout, rds
+			p.Timeout, p.RDS, p.NoSlot = setup.DefaultTimeout, rds, noSlot
 			for i := range p.Tables {
 				p.Tables[i].Partitioned = partitioned
+			}
+			if err := addSequence(&p, sequence); err != nil {
+				return err
 			}
 			name, _, _ := strings.Cut(server, ".")
 			major, err := strconv.Atoi(name)
@@ -62,14 +65,40 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 			}
 			return printAs(cmd.OutOrStdout(), output, statements, fmt.Sprintf(
 				"-- outboxcdc %s: set-up for PostgreSQL %d. Run it once, in the database of the outbox, as a role with the required privileges.\n\n%s",
-				buildVersion(), major, statements)+positionTopicComment(cfg))
+				buildVersion(), major, statements)+noSlotComment(&p)+positionTopicComment(cfg))
 		},
 	}
 	cmd.Flags().StringVar(&server, "server-version", "17", "the server's major version, 14 to 18")
 	cmd.Flags().BoolVar(&rds, "rds", false, "the server is Amazon RDS or Aurora, which grant REPLICATION through the role rds_replication")
 	cmd.Flags().BoolVar(&partitioned, "partitioned", false, "the table is partitioned (or all of several tables)")
+	addSetupFlags(cmd, &sequence, &noSlot)
 	addOutputFlag(cmd, &output)
 	return cmd
+}
+
+// addSetupFlags adds the flags that setup sql and setup apply share.
+func addSetupFlags(cmd *cobra.Command, sequence, noSlot *bool) {
+	cmd.Flags().BoolVar(sequence, "sequence", false, "create the table with the column "+sql.SequenceColumn+", which orders its rows (outbox.order); an existing table is not changed")
+	cmd.Flags().BoolVar(noSlot, "no-slot", false, "do not create the slot, for backfill, which creates it")
+}
+
+// addSequence has the tables created with a column that orders their rows.
+func addSequence(p *sql.Params, sequence bool) error {
+	if sequence && len(p.Tables) == 0 {
+		return usageError(errors.New("--sequence: there is no table, because the events are logical messages"))
+	}
+	for i := range p.Tables {
+		p.Tables[i].Sequence = sequence
+	}
+	return nil
+}
+
+// noSlotComment is the comment of `setup sql --no-slot`.
+func noSlotComment(p *sql.Params) string {
+	if !p.NoSlot {
+		return ""
+	}
+	return fmt.Sprintf("\n-- Slot %s is not created here: outboxcdc backfill creates it. Run backfill after this script.\n", p.Slot)
 }
 
 // setupParams returns the names of the objects in the configuration.
@@ -133,7 +162,7 @@ func setupTarget(loadConfig func() (*config.Config, error), url string) (*config
 
 func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 	var url string
-	var noTopic bool
+	var noTopic, sequence, noSlot bool
 	a := &setup.Apply{}
 	cmd := &cobra.Command{
 		Use:   "apply",
@@ -153,6 +182,10 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 			if a.Function && !params.HasFunction() {
 				return usageError(errors.New("--function: the function needs logical messages, or a single table with a column for each argument"))
 			}
+			if err := addSequence(&params, sequence); err != nil {
+				return err
+			}
+			params.NoSlot = noSlot
 			a.Params = params
 			a.Out = cmd.OutOrStdout()
 			if err := a.Run(cmd.Context(), dsn); err != nil {
@@ -176,6 +209,7 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 	f.BoolVar(&a.Function, "function", false, "also create the function "+sql.FunctionName+", with which the application writes events")
 	f.StringArrayVar(&a.Owners, "owner", nil, "a `role` that may own an existing table or function, in a schema where every role may create objects (as in public before PostgreSQL 15)")
 	f.BoolVar(&a.NoRole, "no-role", false, "do not create the role or grant privileges")
+	addSetupFlags(cmd, &sequence, &noSlot)
 	f.BoolVar(&noTopic, "no-topic", false, "do not create the position topic, and do not connect to Kafka")
 	return cmd
 }

@@ -133,6 +133,7 @@ func TestSetupUsage(t *testing.T) {
 		{[]string{"setup", "sql", "--server-version", "13"}, exit.Usage, "not supported"},
 		{[]string{"setup", "sql", "--server-version", "new"}, exit.Usage, "14 to 18"},
 		{[]string{"setup", "apply"}, exit.Usage, "OUTBOXCDC_SETUP_URL"},
+		{[]string{"setup", "sql", "--sequence", "--set", "outbox.table=", "--set", "messages.prefix=m"}, exit.Usage, "--sequence: there is no table"},
 		{[]string{"setup", "destroy"}, exit.Usage, "OUTBOXCDC_SETUP_URL"},
 		{[]string{"setup", "apply", "--url", "x", "--timeout", "0s"}, exit.Usage, "--timeout"},
 		{[]string{"setup", "apply", "--url", "postgres://u:s3cr3t@h:port/d"}, exit.Usage, "connection string"},

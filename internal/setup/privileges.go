@@ -71,7 +71,7 @@ func (c *catalog) checkPrivileges(ctx context.Context, p sql.Params) error {
 		return nil
 	}
 	c.checkCreateRole(me, p)
-	if !c.slot && !me.replication {
+	if !c.slot && !p.NoSlot && !me.replication {
 		c.denied("role %s may not create slot %s without REPLICATION: %s", me.name, p.Slot, c.giveReplication(me.name))
 	}
 	if !c.publication && !me.create {

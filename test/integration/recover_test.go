@@ -1,12 +1,19 @@
 package integration
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // recover runs `recover --yes`, which must end with this exit code.
@@ -143,6 +150,12 @@ func (o *outbox) killRecover(env []string, rnd *rand.Rand) {
 	time.Sleep(time.Duration(rnd.Int64N(int64(1500 * time.Millisecond))))
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait() // its status is that of the kill
+	o.awaitNoCommand()
+}
+
+// awaitNoCommand waits until the server has ended the connections of a command that was killed.
+func (o *outbox) awaitNoCommand() {
+	o.t.Helper()
 	await(o.t, patience, "the server to end the connections of the killed command", func() error {
 		var n int
 		err := o.admin.scan(`SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'outboxcdc-command%' AND datname = '`+o.name+`'`, &n)
@@ -153,32 +166,170 @@ func (o *outbox) killRecover(env []string, rnd *rand.Rand) {
 	})
 }
 
+// polling is an outbox whose rows a poller has sent, until it was killed in the middle of a batch.
+type polling struct {
+	*outbox
+	total, pending, batch int // rows: all, without a mark, and those of the batch: sent and not marked
+}
+
+// newPolling writes rows and has a poller send some of them in their order, with the header id. There is no slot.
+func newPolling(t *testing.T, columns string) *polling {
+	t.Helper()
+	o := newOutbox(t, options{})
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	o.exec(`ALTER TABLE outbox ADD COLUMN seq bigint GENERATED ALWAYS AS IDENTITY, ` + columns)
+	p := &polling{outbox: o, pending: 50_000, batch: 500}
+	if testing.Short() {
+		p.pending = 5_000
+	}
+	p.total = p.pending + p.pending/5
+	const keys, rows = 20, 100
+	for n := 0; n < p.total; n += rows {
+		o.insert("order", fmt.Sprint("k", n/rows%keys), 1+n, rows)
+	}
+	return p
+}
+
+// poll sends the first rows, and marks all of them except for the last batch: then the poller is killed.
+func (p *polling) poll(mark string) {
+	p.t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(p.kafka.Brokers()...))
+	must(p.t, err)
+	defer client.Close()
+	truth := p.truth()
+	slices.SortFunc(truth, func(a, b row) int { return cmp.Compare(a.N, b.N) }) // n counts all rows, as seq does
+	marked := p.total - p.pending
+	var records []*kgo.Record
+	for _, r := range truth[:marked+p.batch] {
+		records = append(records, &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: []kgo.RecordHeader{
+			{Key: "id", Value: []byte(r.ID)}, {Key: "type", Value: []byte(r.EventType)},
+		}})
+	}
+	must(p.t, client.ProduceSync(testContext(p.t), records...).FirstErr())
+	p.exec(`UPDATE outbox SET `+mark+` WHERE n <= $1`, marked)
+}
+
+// finish starts the daemon, writes more rows and checks that every row arrived once and in order.
+func (p *polling) finish(env []string) {
+	p.t.Helper()
+	p.startStreaming(env...)
+	p.insert("order", "k7", 1+p.total, 100)
+	p.awaitArrived(patience)
+	p.awaitSettled()
+	h := p.history()
+	v := h.judge()
+	all := len(v.problems)
+	v.problems = slices.DeleteFunc(v.problems, func(what string) bool { return strings.HasSuffix(what, ": 0 headers outboxcdc-position") })
+	if sent := p.total - p.pending + p.batch; all-len(v.problems) != sent {
+		p.t.Errorf("%d records have no position; the poller has sent %d", all-len(v.problems), sent)
+	}
+	if err := v.err(); err != nil {
+		p.t.Fatal(err)
+	}
+	if v.Rows != p.total+100 || v.Records != v.Rows {
+		p.t.Errorf("%d records of %d rows, want %d", v.Records, v.Rows, p.total+100)
+	}
+	p.repeatsAtMost(v, 0, "backfill finds the batch by its ids, and the stream begins where the snapshot ends")
+}
+
 // A polling outbox: rows that were published have their mark, the poller was killed between sending and marking. backfill creates the
 // slot and sends the rest.
 func TestBackfillPollingTable(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, options{})
-	env := o.deduplicating(fence)
-	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
-	o.exec(`ALTER TABLE outbox ADD COLUMN published_at timestamptz`)
-	o.insert("order", "k", 1, 300)
-	out, notes, code := o.runBinary(env, "backfill", "--yes", "--where", "published_at IS NUL")
+	p := newPolling(t, `ADD COLUMN published_at timestamptz`)
+	p.poll("published_at = now()")
+	env := append(p.deduplicating(fence), "OUTBOXCDC_OUTBOX_ORDER=seq")
+	out, notes, code := p.runBinary(env, "backfill", "--yes", "--where", "published_at IS NUL")
 	if code != 2 || !strings.Contains(notes, "published_at IS NUL") || !strings.Contains(notes, "^") {
 		t.Errorf("a wrong condition: exit code %d:\n%s%s", code, out, notes)
 	}
-	if n := slots(o); n != 0 {
+	if n := slots(p.outbox); n != 0 {
 		t.Errorf("%d slots after a refused backfill", n)
 	}
-	out, notes, code = o.runBinary(env, "backfill", "--yes", "--where", "published_at IS NULL")
-	if code != 0 || !strings.Contains(out, "300 records sent") {
-		t.Fatalf("exit code %d:\n%s%s", code, out, notes)
+	start := time.Now()
+	out, notes, code = p.runBinary(env, "backfill", "--yes", "--where", "published_at IS NULL")
+	if want := fmt.Sprintf("\n%d records sent", p.pending-p.batch); code != 0 || !strings.Contains(out, want) {
+		t.Fatalf("exit code %d, want %q:\n%s%s", code, want, out, notes)
 	}
-	if out, notes, code := o.runBinary(env, "backfill", "--yes"); code != 1 || !strings.Contains(notes, "exists") {
+	t.Logf("backfill of %d of %d pending rows: %v", p.pending-p.batch, p.pending, time.Since(start).Round(time.Millisecond))
+	if out, notes, code := p.runBinary(env, "backfill", "--yes"); code != 1 || !strings.Contains(notes, "exists") {
 		t.Errorf("with a slot: exit code %d:\n%s%s", code, out, notes)
 	}
-	o.startStreaming(env...)
-	o.insert("order", "k", 301, 100)
-	o.repeatsAtMost(o.verify(patience), 0, "the stream begins where the snapshot ends")
+	p.finish(env)
+}
+
+// A backfill that was killed is continued by recover with the same condition. Rows with the mark are not sent, although Kafka has no
+// record of them: their poller wrote no header id.
+func TestBackfillKilled(t *testing.T) {
+	t.Parallel()
+	p := newPolling(t, `ADD COLUMN processed boolean NOT NULL DEFAULT false`)
+	p.exec(`UPDATE outbox SET processed = true WHERE n <= $1`, p.total-p.pending)
+	env := append(p.deduplicating(fence), "OUTBOXCDC_OUTBOX_ORDER=seq")
+	where := []string{"--yes", "--where", "processed IS NOT TRUE"}
+	cmd := exec.Command(testSuite.binary, slices.Concat(p.args, []string{"backfill", "--rate", fmt.Sprint(p.pending / 5)}, where)...)
+	cmd.Env = append(p.env(), env...)
+	must(t, cmd.Start())
+	await(t, patience, "some records", func() error {
+		if p.follow.records() < p.pending/20 {
+			return errors.New("there are few")
+		}
+		return nil
+	})
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait() // its status is that of the kill
+	if n := p.follow.records(); n >= p.pending {
+		t.Fatalf("backfill has sent %d records before it was killed", n)
+	}
+	p.awaitNoCommand()
+	out := p.recover(env, 0, where[1:]...)
+	if !strings.Contains(out, ": 0 rows are missing") {
+		t.Errorf("recover prints:\n%s", out)
+	}
+	p.awaitRecords(p.pending)
+	p.startStreaming(env...)
+	p.insert("order", "k7", 1+p.total, 100)
+	p.awaitRecords(p.pending + 100)
+	p.awaitSettled()
+	if n := p.follow.records(); n != p.pending+100 {
+		t.Errorf("%d records of %d rows that were pending", n, p.pending+100)
+	}
+}
+
+// `config from-polling` prints settings and a condition for the table, with which backfill and the daemon run as they are.
+func TestFromPolling(t *testing.T) {
+	t.Parallel()
+	p := newPolling(t, `ADD COLUMN status text NOT NULL DEFAULT 'PENDING', ADD COLUMN retry_count int NOT NULL DEFAULT 0, ADD COLUMN next_retry_at timestamptz`)
+	p.poll("status = 'SENT'")
+	p.exec(`UPDATE outbox SET status = 'FAILED', retry_count = 1, next_retry_at = now() WHERE n = $1`, p.total-7)
+	yaml, _ := p.mustRunBinary(nil, "config", "from-polling", "--table", "public.outbox")
+	const want = "status NOT IN ('SENT')"
+	command, rest, _ := strings.Cut(yaml, "#   outboxcdc backfill --where \"")
+	where, _, _ := strings.Cut(rest, "\"\n")
+	if where != want || !strings.Contains(command, "order: [seq]") || !strings.Contains(yaml, "next_retry_at (timestamp with time zone): only the poller needs it") {
+		t.Fatalf("where %q, want %q:\n%s", where, want, yaml)
+	}
+	file := filepath.Join(t.TempDir(), "outboxcdc.yaml")
+	must(t, os.WriteFile(file, []byte(yaml), 0o600))
+	p.args = []string{"-c", file}
+	env := p.deduplicating(fence)
+	if out, notes := p.mustRunBinary(env, "setup", "apply", "--no-slot"); strings.Contains(out, "created slot") {
+		t.Errorf("%s%s", out, notes)
+	}
+	out, _ := p.mustRunBinary(env, "backfill", "--yes", "--where", where)
+	if want := fmt.Sprintf("\n%d records sent", p.pending-p.batch); !strings.Contains(out, want) {
+		t.Errorf("no %q in:\n%s", want, out)
+	}
+	if strings.Contains(out, "in the order of created_at") {
+		t.Errorf("outbox.order is not used:\n%s", out)
+	}
+	p.finish(env)
+	_, notes, code := p.runBinary(nil, "config", "from-polling", "--table", "public.counter")
+	if code != 78 || !strings.Contains(notes, "--column payload=COLUMN") {
+		t.Errorf("another table: exit code %d: %s", code, notes)
+	}
+	if _, notes, code := p.runBinary(nil, "config", "from-polling", "--table", "outbox"); code != 2 || !strings.Contains(notes, "has no schema") {
+		t.Errorf("without a schema: exit code %d: %s", code, notes)
+	}
 }
 
 // Events are sent again by id, by key, by event type and by time, outside the order of the stream: without a position and with a mark.
