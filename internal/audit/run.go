@@ -93,8 +93,8 @@ type Snapshot interface {
 type Slot interface {
 	// Read returns the slot; nil: there is none.
 	Read(ctx context.Context) (*replication.Slot, error)
-	// Waiting calls fn with the id of each event that waits in the slot, as far as the server's WAL goes now.
-	Waiting(ctx context.Context, fn func(id []byte) error) error
+	// Waiting calls fn with the topic and the id of each event that waits in the slot, as far as the server's WAL goes now.
+	Waiting(ctx context.Context, fn func(topic string, id []byte) error) error
 }
 
 // Log is what an audit reads of Kafka. [kafka.Client] is the real one.
@@ -267,11 +267,11 @@ func (r *run) readSlot(ctx context.Context) error {
 		}
 	}
 	n := int64(0)
-	return r.slot.Waiting(ctx, func(id []byte) error {
+	return r.slot.Waiting(ctx, func(topic string, id []byte) error {
 		if n++; n%progressEvery == 0 {
 			r.Progress("waiting events", n, 0)
 		}
-		return r.c.AddWaiting(id)
+		return r.c.AddWaiting(topic, id)
 	})
 }
 
