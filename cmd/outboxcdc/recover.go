@@ -274,7 +274,7 @@ func (r *recoverer) compare(ctx context.Context) error {
 	job.Report = func(audit.Finding) error { return nil }
 	job.Later = r.later.add
 	job.Lost = func(row *audit.Row) error {
-		r.missing.Add(row.ID)
+		r.missing.Add(row.Topic, row.ID)
 		g := r.topics[row.Topic]
 		if g == nil {
 			g = &gap{}
