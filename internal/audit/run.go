@@ -158,7 +158,7 @@ func (r *run) readRows(ctx context.Context) error {
 	for i := range r.Tables {
 		t := &r.Tables[i]
 		rows := r.Range
-		if t.IDColumn == "" {
+		if t.IDColumn == "" && rows.Where == "" {
 			rows = outboxtable.Range{} // there is no other way to find the row of a record
 		} else if !t.Audited {
 			continue
@@ -308,19 +308,16 @@ func (r *run) readKafka(ctx context.Context) error {
 		}
 	}
 	r.res.Spans = spans
-	if err := r.limits(ctx, names, dead); err != nil {
-		return err
-	}
 	total, done := int64(0), int64(0)
 	for i := range spans {
 		total += spans[i].End - spans[i].From
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(max(2, runtime.GOMAXPROCS(0)))
 	for i := range spans {
 		s := &spans[i]
 		group.Go(func() error {
-			return r.log.ReadSpan(ctx, s, func(rec *kafka.Record) error {
+			return r.log.ReadSpan(groupCtx, s, func(rec *kafka.Record) error {
 				r.mu.Lock()
 				defer r.mu.Unlock()
 				if done++; done%progressEvery == 0 {
@@ -334,14 +331,29 @@ func (r *run) readKafka(ctx context.Context) error {
 		return err
 	}
 	r.Progress("records", done, done)
-	return nil
+	return r.limits(ctx, names, dead)
 }
 
-// limits notes of which rows Kafka may have deleted the records.
+// limits notes of which rows Kafka may have deleted the records. It is called after Kafka was read, because Kafka can delete records
+// meanwhile.
 func (r *run) limits(ctx context.Context, topics []string, dead string) error {
-	for i := range r.res.Spans {
-		if s := &r.res.Spans[i]; s.First > 0 && s.Oldest.After(r.oldest[s.Topic]) {
-			r.oldest[s.Topic] = s.Oldest
+	spans, _, err := r.log.Spans(ctx, topics, time.Time{})
+	if err != nil {
+		return err
+	}
+	for i := range spans {
+		s := &spans[i]
+		switch {
+		case s.First == 0: // nothing was deleted
+		case s.First < s.End && !s.Oldest.IsZero():
+			if s.Oldest.After(r.oldest[s.Topic]) {
+				r.oldest[s.Topic] = s.Oldest
+			}
+		case r.oldest[s.Topic] != endOfTime:
+			r.oldest[s.Topic] = endOfTime
+			if s.Topic != dead {
+				r.Note(fmt.Sprintf("Kafka has deleted all records of partition %d of topic %s, so rows of that topic without a record are not judged", s.Partition, s.Topic))
+			}
 		}
 	}
 	compacted, err := r.log.Compacted(ctx, topics)
@@ -420,7 +432,8 @@ func (r *run) compare(ctx context.Context) error {
 				return false
 			}
 			oldest := r.oldest[row.Topic]
-			return !oldest.IsZero() && (row.Created.IsZero() || row.Created.Before(oldest))
+			// The clock of Postgres may be ahead of the clock that the record has its time from.
+			return !oldest.IsZero() && (row.Created.IsZero() || row.Created.Add(-KafkaMargin).Before(oldest))
 		},
 		Exist:    func(ids []string) (map[string]bool, error) { return r.exist(ctx, ids) },
 		ExistNow: func(ids []string) (map[string]bool, error) { return r.existNow(ctx, ids) },
