@@ -157,7 +157,7 @@ func (r *recoverer) run(ctx context.Context) error {
 		return err
 	}
 	if err := r.prepareSlot(ctx); err != nil {
-		return err
+		return errors.Join(err, r.undo(ctx))
 	}
 	if err := r.compare(ctx); err != nil {
 		return errors.Join(err, r.undo(ctx))
@@ -222,6 +222,9 @@ func (r *recoverer) prepareSlot(ctx context.Context) (err error) {
 		return err
 	}
 	r.created = true
+	if err := r.t.awaitVisible(ctx); err != nil {
+		return err
+	}
 	if r.slot, err = r.t.Read(ctx); err == nil && r.slot == nil {
 		err = fmt.Errorf("slot %s was created and is gone again", name)
 	}
@@ -458,6 +461,36 @@ func (t *tableSet) createSlot(ctx context.Context, drop bool) error {
 		_, err = conn.Exec(ctx, statements.Get(sql.Slot), pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
+}
+
+// awaitVisible waits until each transaction that is open now has ended. One of them can be committed before the position of a slot that was
+// just created, so that the slot does not have its rows, and its rows are not visible yet: Postgres writes the commit to the WAL first, and a
+// synchronous standby can be in between.
+func (t *tableSet) awaitVisible(ctx context.Context) error {
+	const op = "wait for open transactions"
+	var next string // later than the id of each open transaction; no snapshot tells it
+	if err := t.control.QueryRow(ctx, "SELECT pg_current_xact_id()::text").Scan(&next); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	for end := time.Now().Add(createSlotTimeout); ; {
+		var oldest string
+		var ended bool
+		err := t.control.QueryRow(ctx, "SELECT x::text, x >= $1::text::xid8 FROM pg_snapshot_xmin(pg_current_snapshot()) x", next).Scan(&oldest, &ended)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: %w", op, err)
+		case ended:
+			return nil
+		case time.Now().After(end):
+			return exit.With(exit.Unavailable, fmt.Errorf("transaction %s, which may have been committed before slot %s was created, has not ended within %s; "+
+				"remedy: end it, then run the command again", oldest, t.cfg.Postgres.Slot, createSlotTimeout))
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 func (t *tableSet) dropSlot(ctx context.Context) error {
