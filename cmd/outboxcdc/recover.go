@@ -41,15 +41,18 @@ func newRecoverCommand(load func() (*config.Config, error)) *cobra.Command {
 			"nothing is missing; 1 something still is; 69 Postgres or Kafka is unavailable, or another recover runs (docs/recovery.md).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			where := r.rows.Where
 			var err error
 			if r.rows, err = timeRange(since, until, time.Now()); err != nil {
 				return err
 			}
+			r.rows.Where = where
 			return r.start(cmd, load)
 		},
 	}
 	f := cmd.Flags()
 	addRangeFlags(f, &since, &until)
+	f.StringVar(&r.rows.Where, "where", "", "an SQL condition on the rows; continue an interrupted backfill with the condition it had")
 	r.addFlags(cmd)
 	f.BoolVar(&r.beside, "beside", false, "run while the daemon streams: what the slot still holds is left to the daemon")
 	return cmd
@@ -63,7 +66,7 @@ func newBackfillCommand(load func() (*config.Config, error)) *cobra.Command {
 		Long: "Create the slot, and deliver the rows that were committed before it: all of them, or those of --where. Rows whose id Kafka has\n" +
 			"already are not sent. The daemon, started afterwards, continues with the first row after them: no event is missing or sent\n" +
 			"twice. This is how a polling outbox moves to outboxcdc. It refuses if the slot exists: an interrupted backfill is\n" +
-			"continued by recover with the same rows (--since).",
+			"continued by recover with the same --where.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return r.start(cmd, load) },
 	}
