@@ -170,7 +170,7 @@ func (r *recoverer) run(ctx context.Context) error {
 		return r.left(int64(r.missing.Len()))
 	}
 	if r.missing.Len() > 0 {
-		ok, err := r.ask("send %s?", human.Count(r.missing.Len(), "row", "rows"))
+		ok, err := r.ask(ctx, "send %s?", human.Count(r.missing.Len(), "row", "rows"))
 		if err != nil || !ok {
 			return errors.Join(err, r.undo(ctx), r.left(int64(r.missing.Len())))
 		}
@@ -212,7 +212,7 @@ func (r *recoverer) prepareSlot(ctx context.Context) (err error) {
 		r.say("slot %s is %s and would be created: rows that are committed until then count as missing as well", name, slotProblem(s))
 		return nil
 	case s != nil:
-		ok, err := r.ask("slot %s is lost: drop it and create it again?", name)
+		ok, err := r.ask(ctx, "slot %s is lost: drop it and create it again?", name)
 		if err != nil {
 			return err
 		}
@@ -339,13 +339,13 @@ func (r *recoverer) report(res *audit.Result) {
 }
 
 // ask asks on a terminal; --yes answers.
-func (r *recoverer) ask(format string, args ...any) (bool, error) {
+func (r *recoverer) ask(ctx context.Context, format string, args ...any) (bool, error) {
 	if r.yes {
 		return true, nil
 	}
 	r.meter.Clear()
 	fmt.Fprintf(r.out, format+" [y/N] ", args...) //nolint:errcheck // then there is no answer
-	yes, none, err := readAnswer(r.in)
+	yes, none, err := readAnswer(ctx, r.in)
 	if err == nil && none {
 		fmt.Fprintln(r.out) //nolint:errcheck // as above
 		err = exit.With(exit.Fault, errors.New("there is no answer, so nothing was sent: --yes answers for you"))
