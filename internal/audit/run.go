@@ -31,6 +31,9 @@ const (
 // KafkaMargin is how much earlier than Since Kafka is read: clocks differ, and created_at may be a little later than the record's time.
 const KafkaMargin = 10 * time.Minute
 
+// localMargin is KafkaMargin for a created_at without a time zone: it is taken as UTC, and can be local time.
+const localMargin = 24 * time.Hour
+
 // Audit compares the rows of a snapshot with Kafka. The order of its steps makes the answer exact: (1) the snapshot of the tables is taken,
 // (2) the end L of the WAL is read, so that every row of the snapshot was committed before L, (3) the slot confirms L, or the events that
 // wait in it are read, (4) Kafka is read up to the end of that moment, (5) both are compared. So a row of the snapshot has its record in what
@@ -85,6 +88,8 @@ type Table struct {
 // Snapshot is what an audit reads of the tables. [outboxtable.Snapshot] is the real one.
 type Snapshot interface {
 	WALEnd() pglogrepl.LSN
+	// Zoned reports whether the time of a table's rows has a time zone.
+	Zoned(table int) bool
 	Rows(ctx context.Context, table int, r outboxtable.Range, fn func(*outboxtable.Row) error) error
 	Existing(ctx context.Context, table int, idColumn string, ids []string) (map[string]bool, error)
 }
@@ -291,7 +296,7 @@ func (r *run) readKafka(ctx context.Context) error {
 	slices.Sort(names)
 	since := time.Time{}
 	if !r.Range.Since.IsZero() && !r.WholeLogs {
-		since = r.Range.Since.Add(-KafkaMargin)
+		since = r.Range.Since.Add(-r.margin())
 	}
 	select {
 	case <-time.After(time.Until(r.NotBefore)):
@@ -332,6 +337,16 @@ func (r *run) readKafka(ctx context.Context) error {
 	}
 	r.Progress("records", done, done)
 	return r.limits(ctx, names, dead)
+}
+
+// margin is how much later than the time of its record the time of a row may be.
+func (r *run) margin() time.Duration {
+	for i := range r.Tables {
+		if !r.snapshot.Zoned(i) {
+			return localMargin
+		}
+	}
+	return KafkaMargin
 }
 
 // limits notes of which rows Kafka may have deleted the records. It is called after Kafka was read, because Kafka can delete records
@@ -433,7 +448,7 @@ func (r *run) compare(ctx context.Context) error {
 			}
 			oldest := r.oldest[row.Topic]
 			// The clock of Postgres may be ahead of the clock that the record has its time from.
-			return !oldest.IsZero() && (row.Created.IsZero() || row.Created.Add(-KafkaMargin).Before(oldest))
+			return !oldest.IsZero() && (row.Created.IsZero() || row.Created.Add(-r.margin()).Before(oldest))
 		},
 		Exist:    func(ids []string) (map[string]bool, error) { return r.exist(ctx, ids) },
 		ExistNow: func(ids []string) (map[string]bool, error) { return r.existNow(ctx, ids) },

@@ -138,3 +138,20 @@ func TestRecoverWhere(t *testing.T) {
 		t.Errorf("recover prints:\n%s", out)
 	}
 }
+
+// A created_at without a time zone can be local time, hours ahead of the times of records.
+func TestRecoverLocalTime(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(fence)
+	o.exec(`ALTER TABLE outbox ALTER created_at TYPE timestamp`)
+	r := o.startStreaming(env...)
+	o.insert("order", "k", 1, 5)
+	o.awaitArrived(patience)
+	r.term()
+	o.exec(`UPDATE outbox SET created_at = created_at + interval '5 hours'`)
+	since := time.Now().Add(time.Hour).Format(time.RFC3339)
+	if out := o.recover(env, 0, "--since", since); !strings.Contains(out, "5 rows compared with 5 records: 0 rows are missing") {
+		t.Errorf("recover --since prints:\n%s", out)
+	}
+}
