@@ -426,9 +426,15 @@ func (r *recoverer) adopt(ctx context.Context) error {
 	if r.beside || r.dryRun || !r.cfg.Deduplicated() {
 		return nil
 	}
-	a := &adopter{onlyIfWrong: true}
+	part := r.rows != outboxtable.Range{}
+	a := &adopter{onlyIfWrong: true, dryRun: part}
 	if err := a.run(ctx, r.cfg); err != nil {
 		return fmt.Errorf("write the position record: %w", err)
+	}
+	if part && (a.wrong != nil || a.broken != nil) {
+		r.say("the daemon will not start yet: only rows of --since, --until or --where were compared, and others may be missing as well.\n" +
+			"Run recover for all rows, or accept the position of the slot with \"outboxcdc slot adopt\"")
+		return nil
 	}
 	if a.written {
 		r.say("position record written: the daemon continues at %s", a.new.Confirm)
