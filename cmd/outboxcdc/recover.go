@@ -159,7 +159,7 @@ func (r *recoverer) run(ctx context.Context) error {
 		return err
 	}
 	if err := r.prepareSlot(ctx); err != nil {
-		return err
+		return errors.Join(err, r.undo(ctx))
 	}
 	if err := r.compare(ctx); err != nil {
 		return errors.Join(err, r.undo(ctx))
@@ -169,7 +169,7 @@ func (r *recoverer) run(ctx context.Context) error {
 		return r.left(int64(r.missing.Len()))
 	}
 	if r.missing.Len() > 0 {
-		ok, err := r.ask("send %s?", human.Count(r.missing.Len(), "row", "rows"))
+		ok, err := r.ask(ctx, "send %s?", human.Count(r.missing.Len(), "row", "rows"))
 		if err != nil || !ok {
 			return errors.Join(err, r.undo(ctx), r.left(int64(r.missing.Len())))
 		}
@@ -211,7 +211,7 @@ func (r *recoverer) prepareSlot(ctx context.Context) (err error) {
 		r.say("slot %s is %s and would be created: rows that are committed until then count as missing as well", name, slotProblem(s))
 		return nil
 	case s != nil:
-		ok, err := r.ask("slot %s is lost: drop it and create it again?", name)
+		ok, err := r.ask(ctx, "slot %s is lost: drop it and create it again?", name)
 		if err != nil {
 			return err
 		}
@@ -224,6 +224,9 @@ func (r *recoverer) prepareSlot(ctx context.Context) (err error) {
 		return err
 	}
 	r.created = true
+	if err := r.t.awaitVisible(ctx); err != nil {
+		return err
+	}
 	if r.slot, err = r.t.Read(ctx); err == nil && r.slot == nil {
 		err = fmt.Errorf("slot %s was created and is gone again", name)
 	}
@@ -276,7 +279,7 @@ func (r *recoverer) compare(ctx context.Context) error {
 	job.Report = func(audit.Finding) error { return nil }
 	job.Later = r.later.add
 	job.Lost = func(row *audit.Row) error {
-		r.missing.Add(row.ID)
+		r.missing.Add(row.Topic, row.ID)
 		g := r.topics[row.Topic]
 		if g == nil {
 			g = &gap{}
@@ -343,13 +346,13 @@ func rowText(r *audit.Row) string {
 }
 
 // ask asks on a terminal; --yes answers.
-func (r *recoverer) ask(format string, args ...any) (bool, error) {
+func (r *recoverer) ask(ctx context.Context, format string, args ...any) (bool, error) {
 	if r.yes {
 		return true, nil
 	}
 	r.meter.Clear()
 	fmt.Fprintf(r.out, format+" [y/N] ", args...) //nolint:errcheck // then there is no answer
-	yes, none, err := readAnswer(r.in)
+	yes, none, err := readAnswer(ctx, r.in)
 	if err == nil && none {
 		fmt.Fprintln(r.out) //nolint:errcheck // as above
 		err = exit.With(exit.Fault, errors.New("there is no answer, so nothing was sent: --yes answers for you"))
@@ -430,9 +433,15 @@ func (r *recoverer) adopt(ctx context.Context) error {
 	if r.beside || r.dryRun || !r.cfg.Deduplicated() {
 		return nil
 	}
-	a := &adopter{onlyIfWrong: true}
+	part := r.rows != outboxtable.Range{}
+	a := &adopter{onlyIfWrong: true, dryRun: part}
 	if err := a.run(ctx, r.cfg); err != nil {
 		return fmt.Errorf("write the position record: %w", err)
+	}
+	if part && (a.wrong != nil || a.broken != nil) {
+		r.say("the daemon will not start yet: only rows of --since, --until or --where were compared, and others may be missing as well.\n" +
+			"Run recover for all rows, or accept the position of the slot with \"outboxcdc slot adopt\"")
+		return nil
 	}
 	if a.written {
 		r.say("position record written: the daemon continues at %s", a.new.Confirm)
@@ -468,6 +477,36 @@ func (t *tableSet) createSlot(ctx context.Context, drop bool) error {
 		_, err = conn.Exec(ctx, statements.Get(sql.Slot), pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
+}
+
+// awaitVisible waits until each transaction that is open now has ended. One of them can be committed before the position of a slot that was
+// just created, so that the slot does not have its rows, and its rows are not visible yet: Postgres writes the commit to the WAL first, and a
+// synchronous standby can be in between.
+func (t *tableSet) awaitVisible(ctx context.Context) error {
+	const op = "wait for open transactions"
+	var next string // later than the id of each open transaction; no snapshot tells it
+	if err := t.control.QueryRow(ctx, "SELECT pg_current_xact_id()::text").Scan(&next); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	for end := time.Now().Add(createSlotTimeout); ; {
+		var oldest string
+		var ended bool
+		err := t.control.QueryRow(ctx, "SELECT x::text, x >= $1::text::xid8 FROM pg_snapshot_xmin(pg_current_snapshot()) x", next).Scan(&oldest, &ended)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: %w", op, err)
+		case ended:
+			return nil
+		case time.Now().After(end):
+			return exit.With(exit.Unavailable, fmt.Errorf("transaction %s, which may have been committed before slot %s was created, has not ended within %s; "+
+				"remedy: end it, then run the command again", oldest, t.cfg.Postgres.Slot, createSlotTimeout))
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 func (t *tableSet) dropSlot(ctx context.Context) error {

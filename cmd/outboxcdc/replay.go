@@ -211,12 +211,26 @@ func sqlIdentifier(name string) string { return pgx.Identifier{name}.Sanitize() 
 // sqlLiteral is a string constant (PostgreSQL, "String Constants").
 func sqlLiteral(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
-// readAnswer reads y or n.
-func readAnswer(in io.Reader) (yes, none bool, err error) {
-	text, err := bufio.NewReader(in).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return false, false, err
+// readAnswer reads y or n. It returns when ctx ends, although the reading cannot be ended.
+func readAnswer(ctx context.Context, in io.Reader) (yes, none bool, err error) {
+	type line struct {
+		text string
+		err  error
 	}
-	text = strings.ToLower(strings.TrimSpace(text))
-	return slices.Contains([]string{"y", "yes"}, text), text == "" && errors.Is(err, io.EOF), nil
+	read := make(chan line, 1)
+	go func() {
+		text, err := bufio.NewReader(in).ReadString('\n')
+		read <- line{text, err}
+	}()
+	var l line
+	select {
+	case l = <-read:
+	case <-ctx.Done():
+		return false, false, context.Cause(ctx)
+	}
+	if l.err != nil && !errors.Is(l.err, io.EOF) {
+		return false, false, l.err
+	}
+	text := strings.ToLower(strings.TrimSpace(l.text))
+	return slices.Contains([]string{"y", "yes"}, text), text == "" && errors.Is(l.err, io.EOF), nil
 }

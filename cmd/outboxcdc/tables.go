@@ -231,8 +231,8 @@ func (t *tableSet) Read(ctx context.Context) (*replication.Slot, error) {
 	return replication.ReadSlot(ctx, t.control, t.cfg.Postgres.Slot)
 }
 
-// Waiting calls fn with the id of each event that waits in the slot.
-func (t *tableSet) Waiting(ctx context.Context, fn func(id []byte) error) error {
+// Waiting calls fn with the topic and the id of each event that waits in the slot.
+func (t *tableSet) Waiting(ctx context.Context, fn func(topic string, id []byte) error) error {
 	st, err := t.source.OpenCopy(ctx)
 	if err != nil {
 		return err
@@ -240,7 +240,12 @@ func (t *tableSet) Waiting(ctx context.Context, fn func(id []byte) error) error 
 	defer st.Abandon()
 	waiting := peek.Peek{
 		Router: t.route, Poison: t.poison, MessagePrefix: t.cfg.Messages.Prefix, WalSenderTimeout: t.cfg.Tuning.WALSenderTimeout,
-		Show: func(e *peek.Event) error { return fn(e.Record.ID) },
+		Show: func(e *peek.Event) error {
+			if e.Poison != nil {
+				return fn(e.Poison.Topic, e.Record.ID)
+			}
+			return fn(e.Record.Topic, e.Record.ID)
+		},
 	}
 	seen, err := waiting.Run(ctx, st)
 	switch {

@@ -6,6 +6,8 @@
 package audit
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -146,9 +148,9 @@ func (c *Comparison) AddRow(r *Row) error {
 	return c.byID.add(c.Hash(r.ID), c.buf)
 }
 
-// AddWaiting adds the id of an event that waits in the slot.
-func (c *Comparison) AddWaiting(id []byte) error {
-	c.buf = appendBytes(append(c.buf[:0], entryWaiting), id)
+// AddWaiting adds the topic and the id of an event that waits in the slot.
+func (c *Comparison) AddWaiting(topic string, id []byte) error {
+	c.buf = binary.AppendUvarint(appendBytes(append(c.buf[:0], entryWaiting), id), c.topic(topic))
 	return c.byID.add(c.Hash(id), c.buf)
 }
 
@@ -238,8 +240,60 @@ type group struct {
 	rows    []Row
 	records []Record
 	dead    []Record
-	waiting bool
-	outside bool // a row outside the range has the id
+	waiting []string // topics of events that wait in the slot
+	outside bool     // a row outside the range has the id
+}
+
+// split makes a group of each row if the rows go to different topics: events of tables that do not share a topic may have the same ids
+// (route.id). Otherwise it returns g.
+func (g *group) split() []*group {
+	if len(g.rows) < 2 {
+		return []*group{g}
+	}
+	byTopic := map[string]*group{}
+	all := make([]*group, len(g.rows))
+	for i, row := range g.rows {
+		if byTopic[row.Topic] != nil {
+			return []*group{g}
+		}
+		all[i] = &group{rows: g.rows[i : i+1]}
+		byTopic[row.Topic] = all[i]
+	}
+	for _, r := range g.records {
+		of := byTopic[r.Topic]
+		if of == nil { // which row it is of cannot be known
+			return []*group{g}
+		}
+		of.records = append(of.records, r)
+	}
+	for _, topic := range g.waiting {
+		of := byTopic[topic]
+		if of == nil {
+			return []*group{g}
+		}
+		of.waiting = append(of.waiting, topic)
+	}
+	for _, r := range g.dead {
+		for _, of := range all {
+			if bytes.Equal(r.Key, of.rows[0].Key) {
+				of.dead = append(of.dead, r)
+			}
+		}
+	}
+	return all
+}
+
+// withoutForeign removes records of other servers whose key is not that of the row: ids can be unique on one server only. The key of an
+// event is the same after an upgrade that changes the server's system identifier. It reports whether there were such records.
+func (g *group) withoutForeign(j *Judge) (found bool) {
+	key, n := g.rows[0].Key, len(g.records)
+	g.records = slices.DeleteFunc(g.records, func(r Record) bool {
+		return !r.Position.IsZero() && !j.Ours(r.Position) && !bytes.Equal(r.Key, key)
+	})
+	g.dead = slices.DeleteFunc(g.dead, func(r Record) bool {
+		return !r.Position.IsZero() && !j.Ours(r.Position) && !bytes.Equal(r.Key, key)
+	})
+	return len(g.records) < n
 }
 
 func (c *Comparison) joinIDs(b int, j *Judge) error {
@@ -273,7 +327,7 @@ func (c *Comparison) joinIDs(b int, j *Judge) error {
 				g.records = append(g.records, rec)
 			}
 		case entryWaiting:
-			g.waiting = true
+			g.waiting = append(g.waiting, c.topicName(r))
 		}
 		if r.bad {
 			return errDamaged
@@ -297,8 +351,10 @@ func (c *Comparison) joinIDs(b int, j *Judge) error {
 			}
 			continue
 		}
-		if err := c.judge(g, j); err != nil {
-			return err
+		for _, one := range g.split() {
+			if err := c.judge(one, j); err != nil {
+				return err
+			}
 		}
 	}
 	return c.judgeOrphans(orphans, j)
@@ -312,8 +368,9 @@ func (c *Comparison) judge(g *group, j *Judge) error {
 			return err
 		}
 	}
+	foreign := g.withoutForeign(j)
 	if len(g.records) == 0 {
-		return c.judgeMissing(g, row, j)
+		return c.judgeMissing(g, row, foreign, j)
 	}
 	c.counts.Delivered++
 	if err := c.noteLater(laterDelivered, row.Topic, row.Key, row.Created); err != nil {
@@ -338,10 +395,13 @@ func (c *Comparison) judge(g *group, j *Judge) error {
 }
 
 // judgeMissing explains why an event has no record, or reports it.
-func (c *Comparison) judgeMissing(g *group, row *Row, j *Judge) error {
+func (c *Comparison) judgeMissing(g *group, row *Row, foreign bool, j *Judge) error {
 	why := "no record has this id"
+	if foreign {
+		why = "only records of another server have this id, with another key"
+	}
 	switch {
-	case g.waiting:
+	case len(g.waiting) > 0:
 		c.counts.Waiting++
 		return nil
 	case len(g.dead) > 0:

@@ -183,7 +183,7 @@ func (h *history) audit(t *testing.T, r *rand.Rand) (Counts, map[Kind][]string) 
 		adds = append(adds, func() { check(c.AddRow(&h.rows[i])) })
 	}
 	for _, id := range h.waiting {
-		adds = append(adds, func() { check(c.AddWaiting([]byte(id))) })
+		adds = append(adds, func() { check(c.AddWaiting("t", []byte(id))) })
 	}
 	r.Shuffle(len(adds), func(i, k int) { adds[i], adds[k] = adds[k], adds[i] })
 	for i := range h.records {
@@ -328,5 +328,83 @@ func TestMemoryIsTooSmall(t *testing.T) {
 	_, err = c.Run(&Judge{})
 	if err == nil || err.Error() != "one part of 256 of the comparison takes 1 MiB of memory: set --memory to that, at least" {
 		t.Fatal(err)
+	}
+}
+
+// judged runs a comparison and returns the ids of the missing rows with their topics.
+func judged(t *testing.T, rows []Row, records []Record, waiting map[string]string) (Counts, []string) {
+	t.Helper()
+	c, err := New(t.TempDir(), 16<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // a test
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range rows {
+		check(c.AddRow(&rows[i]))
+	}
+	for i := range records {
+		check(c.AddRecord(&records[i]))
+	}
+	for topic, id := range waiting {
+		check(c.AddWaiting(topic, []byte(id)))
+	}
+	var missing []string
+	none := func([]string) (map[string]bool, error) { return nil, nil }
+	counts, err := c.Run(&Judge{
+		Tables: []string{"a", "b"}, Exist: none, ExistNow: none,
+		Newer:     func(checkpoint.Position) bool { return false },
+		Abandoned: func(checkpoint.Position) string { return "" },
+		Ours:      func(p checkpoint.Position) bool { return p.SystemID == system },
+		Deleted:   func(*Row) bool { return false },
+		Lost:      func(r *Row) error { missing = append(missing, r.Topic+" "+string(r.ID)); return nil },
+		Report:    func(Finding) error { return nil },
+	})
+	check(err)
+	slices.Sort(missing)
+	return counts, missing
+}
+
+// Tables that do not share a topic may have the same ids: the record or the waiting event of one explains no row of the other.
+func TestSameIDInTwoTables(t *testing.T) {
+	row := func(table int, topic, id string) Row {
+		return Row{ID: []byte(id), Table: table, Topic: topic, Key: []byte(topic + id)}
+	}
+	rows := []Row{row(0, "ta", "1"), row(1, "tb", "1"), row(0, "ta", "2"), row(1, "tb", "2"), row(0, "ta", "3"), row(1, "tb", "3")}
+	record := func(topic, id string) Record {
+		return Record{
+			ID: []byte(id), Topic: topic, Key: []byte(topic + id),
+			Position: checkpoint.Position{SystemID: system, Timeline: 1, CommitLSN: 100},
+		}
+	}
+	dead := record("dead", "3")
+	dead.Dead, dead.Key = "too_large", []byte("ta3")
+	counts, missing := judged(t, rows, []Record{record("ta", "1"), record("tb", "2"), dead}, map[string]string{"ta": "2"})
+	if want := []string{"tb 1", "tb 3"}; !slices.Equal(missing, want) {
+		t.Errorf("missing %q, want %q", missing, want)
+	}
+	if counts.Delivered != 2 || counts.Waiting != 1 || counts.DeadLettered != 1 || counts.Findings[Duplicate] != 0 {
+		t.Errorf("%+v", counts)
+	}
+}
+
+// Ids can be unique on one server only. The record of another server is the row's if it has its key: the system identifier of a server
+// changes with pg_upgrade.
+func TestSameIDOfAnotherServer(t *testing.T) {
+	record := func(id, key string) Record {
+		return Record{
+			ID: []byte(id), Topic: "t", Key: []byte(key),
+			Position: checkpoint.Position{SystemID: system + 1, Timeline: 1, CommitLSN: 100},
+		}
+	}
+	rows := []Row{{ID: []byte("1"), Topic: "t", Key: []byte("k1")}, {ID: []byte("2"), Topic: "t", Key: []byte("k2")}}
+	counts, missing := judged(t, rows, []Record{record("1", "k1"), record("2", "of another row")}, nil)
+	if want := []string{"t 2"}; !slices.Equal(missing, want) || counts.Delivered != 1 {
+		t.Errorf("missing %q, want %q: %+v", missing, want, counts)
 	}
 }

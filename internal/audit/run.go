@@ -31,6 +31,9 @@ const (
 // KafkaMargin is how much earlier than Since Kafka is read: clocks differ, and created_at may be a little later than the record's time.
 const KafkaMargin = 10 * time.Minute
 
+// localMargin is KafkaMargin for a created_at without a time zone: it is taken as UTC, and can be local time.
+const localMargin = 24 * time.Hour
+
 // Audit compares the rows of a snapshot with Kafka. The order of its steps makes the answer exact: (1) the snapshot of the tables is taken,
 // (2) the end L of the WAL is read, so that every row of the snapshot was committed before L, (3) the slot confirms L, or the events that
 // wait in it are read, (4) Kafka is read up to the end of that moment, (5) both are compared. So a row of the snapshot has its record in what
@@ -86,6 +89,8 @@ type Table struct {
 // Snapshot is what an audit reads of the tables. [outboxtable.Snapshot] is the real one.
 type Snapshot interface {
 	WALEnd() pglogrepl.LSN
+	// Zoned reports whether the time of a table's rows has a time zone.
+	Zoned(table int) bool
 	Rows(ctx context.Context, table int, r outboxtable.Range, fn func(*outboxtable.Row) error) error
 	Existing(ctx context.Context, table int, idColumn string, ids []string) (map[string]bool, error)
 	Indexed(ctx context.Context, table int) (bool, error)
@@ -95,8 +100,8 @@ type Snapshot interface {
 type Slot interface {
 	// Read returns the slot; nil: there is none.
 	Read(ctx context.Context) (*replication.Slot, error)
-	// Waiting calls fn with the id of each event that waits in the slot, as far as the server's WAL goes now.
-	Waiting(ctx context.Context, fn func(id []byte) error) error
+	// Waiting calls fn with the topic and the id of each event that waits in the slot, as far as the server's WAL goes now.
+	Waiting(ctx context.Context, fn func(topic string, id []byte) error) error
 }
 
 // Log is what an audit reads of Kafka. [kafka.Client] is the real one.
@@ -160,7 +165,7 @@ func (r *run) readRows(ctx context.Context) error {
 	for i := range r.Tables {
 		t := &r.Tables[i]
 		rows := r.Range
-		if t.IDColumn == "" {
+		if t.IDColumn == "" && rows.Where == "" {
 			rows = outboxtable.Range{} // there is no other way to find the row of a record
 		} else if !t.Audited {
 			continue
@@ -285,11 +290,11 @@ func (r *run) readSlot(ctx context.Context) error {
 		}
 	}
 	n := int64(0)
-	return r.slot.Waiting(ctx, func(id []byte) error {
+	return r.slot.Waiting(ctx, func(topic string, id []byte) error {
 		if n++; n%progressEvery == 0 {
 			r.Progress("waiting events", n, 0)
 		}
-		return r.c.AddWaiting(id)
+		return r.c.AddWaiting(topic, id)
 	})
 }
 
@@ -309,7 +314,7 @@ func (r *run) readKafka(ctx context.Context) error {
 	slices.Sort(names)
 	since := time.Time{}
 	if !r.Range.Since.IsZero() && !r.WholeLogs {
-		since = r.Range.Since.Add(-KafkaMargin)
+		since = r.Range.Since.Add(-r.margin())
 	}
 	select {
 	case <-time.After(time.Until(r.NotBefore)):
@@ -326,19 +331,16 @@ func (r *run) readKafka(ctx context.Context) error {
 		}
 	}
 	r.res.Spans = spans
-	if err := r.limits(ctx, names, dead); err != nil {
-		return err
-	}
 	total, done := int64(0), int64(0)
 	for i := range spans {
 		total += spans[i].End - spans[i].From
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(max(2, runtime.GOMAXPROCS(0)))
 	for i := range spans {
 		s := &spans[i]
 		group.Go(func() error {
-			return r.log.ReadSpan(ctx, s, func(rec *kafka.Record) error {
+			return r.log.ReadSpan(groupCtx, s, func(rec *kafka.Record) error {
 				r.mu.Lock()
 				defer r.mu.Unlock()
 				if done++; done%progressEvery == 0 {
@@ -352,20 +354,39 @@ func (r *run) readKafka(ctx context.Context) error {
 		return err
 	}
 	r.Progress("records", done, done)
-	return nil
+	return r.limits(ctx, names, dead)
 }
 
-// limits notes of which rows Kafka may have deleted the records.
+// margin is how much later than the time of its record the time of a row may be.
+func (r *run) margin() time.Duration {
+	for i := range r.Tables {
+		if !r.snapshot.Zoned(i) {
+			return localMargin
+		}
+	}
+	return KafkaMargin
+}
+
+// limits notes of which rows Kafka may have deleted the records. It is called after Kafka was read, because Kafka can delete records
+// meanwhile.
 func (r *run) limits(ctx context.Context, topics []string, dead string) error {
-	for i := range r.res.Spans {
-		s := &r.res.Spans[i]
+	spans, _, err := r.log.Spans(ctx, topics, time.Time{})
+	if err != nil {
+		return err
+	}
+	for i := range spans {
+		s := &spans[i]
 		switch {
-		case s.First == 0 || s.Topic == dead:
-		case s.Oldest.IsZero():
-			r.Note(fmt.Sprintf("Kafka has deleted all records of topic %s, partition %d: rows of the topic without a record are not judged", s.Topic, s.Partition))
+		case s.First == 0: // nothing was deleted
+		case s.First < s.End && !s.Oldest.IsZero():
+			if s.Oldest.After(r.oldest[s.Topic]) {
+				r.oldest[s.Topic] = s.Oldest
+			}
+		case r.oldest[s.Topic] != endOfTime:
 			r.oldest[s.Topic] = endOfTime
-		case s.Oldest.After(r.oldest[s.Topic]):
-			r.oldest[s.Topic] = s.Oldest
+			if s.Topic != dead {
+				r.Note(fmt.Sprintf("Kafka has deleted all records of partition %d of topic %s, so rows of that topic without a record are not judged", s.Partition, s.Topic))
+			}
 		}
 	}
 	compacted, err := r.log.Compacted(ctx, topics)
@@ -452,7 +473,8 @@ func (r *run) compare(ctx context.Context) error {
 				return false
 			}
 			oldest := r.oldest[row.Topic]
-			return !oldest.IsZero() && (row.Created.IsZero() || row.Created.Before(oldest))
+			// The clock of Postgres may be ahead of the clock that the record has its time from.
+			return !oldest.IsZero() && (row.Created.IsZero() || row.Created.Add(-r.margin()).Before(oldest))
 		},
 		Exist:    func(ids []string) (map[string]bool, error) { return r.exist(ctx, ids) },
 		ExistNow: func(ids []string) (map[string]bool, error) { return r.existNow(ctx, ids) },

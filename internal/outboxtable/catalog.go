@@ -195,3 +195,9 @@ func (s *Snapshot) Indexed(ctx context.Context, table int) (bool, error) {
 	}
 	return ok, nil
 }
+
+// Zoned reports whether CreatedAt has a time zone. Without one, the time of a row is taken as UTC.
+func (s *Snapshot) Zoned(table int) bool {
+	c := s.tables[table].createdAt
+	return c == nil || c.baseOID == timestamptzOID
+}

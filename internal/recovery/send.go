@@ -29,8 +29,8 @@ type Job struct {
 	Router *router.Router
 	Poison *relay.PoisonPolicies
 	Tables []Table
-	// Wants reports whether the event with that id is sent; nil: all are.
-	Wants func(id []byte) bool
+	// Wants reports whether the event with that topic and id is sent; nil: all are.
+	Wants func(topic string, id []byte) bool
 	// Mark is a header that says which run has sent the record.
 	Mark router.Header
 	// Position is that of the first record. Its ordinal grows with each record. Zero: records have no position.
@@ -88,7 +88,11 @@ func (r *sending) row(ctx context.Context, row *outboxtable.Row) error {
 	if err != nil && !isPoison {
 		return err
 	}
-	if r.Wants != nil && !r.Wants(rec.ID) {
+	topic := rec.Topic
+	if isPoison {
+		topic = poison.Topic
+	}
+	if r.Wants != nil && !r.Wants(topic, rec.ID) {
 		return nil
 	}
 	if r.next.IsZero() {

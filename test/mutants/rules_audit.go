@@ -16,7 +16,7 @@ var auditMutants = []mutant{
 	{
 		name:  "audit-forgets-the-slot",
 		rule:  "An event that waits in the slot is missing.",
-		edits: []edit{{"internal/audit/compare.go", "	case g.waiting:\n", "	case false:\n"}},
+		edits: []edit{{"internal/audit/compare.go", "	case len(g.waiting) > 0:\n		c.counts.Waiting++\n", "	case false:\n		c.counts.Waiting++\n"}},
 		tests: []suite{compares},
 	},
 	{
@@ -46,7 +46,7 @@ var auditMutants = []mutant{
 	{
 		name:  "recover-takes-equal-hashes-only",
 		rule:  "An id that was added before the set was sorted need not be found.",
-		edits: []edit{{"internal/recovery/set.go", "	s.hashes, s.sorted = append(s.hashes, maphash.Bytes(s.seed, id)), false\n", "	s.hashes = append(s.hashes, maphash.Bytes(s.seed, id))\n"}},
+		edits: []edit{{"internal/recovery/set.go", "	s.hashes, s.sorted = append(s.hashes, s.hash(topic, id)), false\n", "	s.hashes = append(s.hashes, s.hash(topic, id))\n"}},
 		tests: []suite{recovers},
 	},
 	{

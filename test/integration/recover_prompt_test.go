@@ -1,0 +1,54 @@
+package integration
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// SIGINT at the question ends the command, and drops the slot that it has created.
+func TestRecoverInterruptedAtQuestion(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(fence)
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	o.insert("order", "k", 1, 3)
+	cmd := exec.Command(testSuite.binary, slices.Concat(o.args, []string{"recover"})...)
+	cmd.Env = append(append(cleanEnv(), o.env()...), env...)
+	in, err := cmd.StdinPipe() // no person answers
+	must(t, err)
+	defer in.Close() //nolint:errcheck // a test
+	file, err := os.CreateTemp(t.TempDir(), "out")
+	must(t, err)
+	cmd.Stdout, cmd.Stderr = file, file
+	must(t, cmd.Start())
+	output := func() string {
+		b, err := os.ReadFile(file.Name())
+		must(t, err)
+		return string(bytes.TrimSpace(b))
+	}
+	await(t, patience, "the question", func() error {
+		if !strings.Contains(output(), "send 3 rows? [y/N]") {
+			return os.ErrNotExist
+		}
+		return nil
+	})
+	must(t, cmd.Process.Signal(syscall.SIGINT))
+	ended := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(15 * time.Second):
+		_ = cmd.Process.Kill()
+		<-ended
+		t.Errorf("it goes on after SIGINT:\n%s", output())
+	}
+	if n := slots(o); n != 0 {
+		t.Errorf("%d slots are left:\n%s", n, output())
+	}
+}

@@ -1,0 +1,180 @@
+package integration
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A transaction can be committed before the position of a new slot and become visible later, when a synchronous standby has confirmed it.
+// The slot does not have its rows, so recover waits until it sees them.
+func TestRecoverInvisibleCommit(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
+	env := o.deduplicating(fence)
+	r := o.startStreaming(env...)
+	o.insert("order", "k", 1, 5)
+	o.awaitArrived(patience)
+	r.term()
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	o.exec(`ALTER SYSTEM SET synchronous_commit = local`)
+	o.exec(`ALTER SYSTEM SET synchronous_standby_names = 'nobody'`)
+	o.exec(`SELECT pg_reload_conf()`)
+	time.Sleep(500 * time.Millisecond)
+	ctx := testContext(t)
+	connect := func() *pgx.Conn {
+		t.Helper()
+		conn, err := pgx.Connect(ctx, o.pg.SuperURL(o.name))
+		must(t, err)
+		t.Cleanup(func() { _ = conn.Close(context.Background()) })
+		return conn
+	}
+	exec := func(conn *pgx.Conn, sql string) {
+		t.Helper()
+		_, err := conn.Exec(ctx, sql)
+		must(t, err)
+	}
+	// The slot's creation waits for one transaction, and then for another one. In the second phase a transaction can begin and commit.
+	first, second, hidden := connect(), connect(), connect()
+	exec(first, `BEGIN`)
+	exec(first, `SELECT pg_current_xact_id()`)
+	type result struct {
+		out  string
+		code int
+	}
+	done := make(chan result, 1)
+	go func() {
+		out, notes, code := o.runBinary(env, "recover", "--yes")
+		done <- result{out + notes, code}
+	}()
+	lockWait := func(what string) {
+		t.Helper()
+		await(t, patience, what, func() error {
+			var n int
+			err := o.admin.scan(`SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted`, &n)
+			if err == nil && n == 0 {
+				err = context.DeadlineExceeded
+			}
+			return err
+		})
+	}
+	lockWait("the slot's creation to wait")
+	exec(second, `BEGIN`)
+	exec(second, `SELECT pg_current_xact_id()`)
+	exec(first, `ROLLBACK`)
+	time.Sleep(time.Second)
+	lockWait("the slot's creation to wait again")
+	exec(hidden, `SET synchronous_commit = on`)
+	committed := make(chan error, 1)
+	go func() {
+		_, err := hidden.Exec(ctx, insertInto+`(gen_random_uuid(), 'order', 'hidden', 'added', '{}', '{}', 6)`)
+		committed <- err
+	}()
+	await(t, patience, "the commit to wait for a standby", func() error {
+		var n int
+		err := o.admin.scan(`SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`, &n)
+		if err == nil && n == 0 {
+			err = context.DeadlineExceeded
+		}
+		return err
+	})
+	exec(second, `ROLLBACK`)
+	time.Sleep(5 * time.Second)
+	o.exec(`SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+	must(t, <-committed)
+	res := <-done
+	if res.code != 0 || !strings.Contains(res.out, "6 rows compared") {
+		t.Errorf("exit code %d:\n%s", res.code, res.out)
+	}
+	o.startStreaming(env...)
+	if _, sum := o.audit(env, 0); sum.Summary.Rows != 6 {
+		t.Errorf("%+v\n%s", sum.Summary, res.out)
+	}
+}
+
+// Kafka has deleted all records of a partition: rows without a record may have had one.
+func TestRecoverEmptiedTopic(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(fence)
+	r := o.startStreaming(env...)
+	o.insert("order", "k", 1, 5)
+	o.awaitArrived(patience)
+	r.term()
+	o.deleteRecords(o.topic("order"), 3)
+	if out := o.recoverUnjudged(env); !strings.Contains(out, "0 rows are missing") || !strings.Contains(out, "5 older rows are not among them") {
+		t.Errorf("recover prints:\n%s", out)
+	}
+	out, notes, code := o.runBinary(env, "audit")
+	if code != 0 || strings.Contains(out, "nothing is missing") || !strings.Contains(out, "5 rows are not judged") {
+		t.Errorf("audit: exit code %d:\n%s%s", code, out, notes)
+	}
+}
+
+// recoverUnjudged runs a dry run while nothing is known to be missing.
+func (o *outbox) recoverUnjudged(env []string) string {
+	o.t.Helper()
+	out, notes, code := o.runBinary(env, "recover", "--dry-run")
+	if code != 0 {
+		o.t.Errorf("recover --dry-run: exit code %d\n%s%s", code, out, notes)
+	}
+	return out + notes
+}
+
+// A backfill of some rows that was interrupted is continued with the same rows: the other rows may have been sent without an id.
+func TestRecoverWhere(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(fence)
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	o.exec(`ALTER TABLE outbox ADD COLUMN published_at timestamptz`)
+	o.insert("order", "k", 1, 30)
+	o.exec(`UPDATE outbox SET published_at = now() WHERE n <= 20`)
+	o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name) // where the backfill was killed
+	if out := o.recover(env, 0, "--where", "published_at IS NULL"); !strings.Contains(out, "10 records sent") {
+		t.Errorf("recover prints:\n%s", out)
+	}
+}
+
+// A run for some rows only does not write the position record that lets the daemon start: it would hide the rows that were not compared.
+func TestRecoverPartOnly(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(fence)
+	r := o.startStreaming(env...)
+	o.insert("order", "k", 1, 5)
+	o.awaitArrived(patience)
+	r.term()
+	o.insert("order", "k", 6, 5)
+	o.exec(`UPDATE outbox SET created_at = created_at - interval '5 hours'`)
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	if out := o.recover(env, 0, "--since", "1h"); !strings.Contains(out, "the daemon will not start yet") {
+		t.Errorf("recover --since prints:\n%s", out)
+	}
+	o.start(env...).awaitStop(patience, 79, "outboxcdc recover")
+	if out := o.recover(env, 0); !strings.Contains(out, "5 records sent") || !strings.Contains(out, "position record written") {
+		t.Errorf("recover prints:\n%s", out)
+	}
+	o.startStreaming(env...)
+	o.repeatsAtMost(o.verify(patience), 0, "recover subtracts what Kafka has")
+}
+
+// A created_at without a time zone can be local time, hours ahead of the times of records.
+func TestRecoverLocalTime(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(fence)
+	o.exec(`ALTER TABLE outbox ALTER created_at TYPE timestamp`)
+	r := o.startStreaming(env...)
+	o.insert("order", "k", 1, 5)
+	o.awaitArrived(patience)
+	r.term()
+	o.exec(`UPDATE outbox SET created_at = created_at + interval '5 hours'`)
+	since := time.Now().Add(time.Hour).Format(time.RFC3339)
+	if out := o.recover(env, 0, "--since", since); !strings.Contains(out, "5 rows compared with 5 records: 0 rows are missing") {
+		t.Errorf("recover --since prints:\n%s", out)
+	}
+}
