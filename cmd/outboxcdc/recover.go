@@ -1,17 +1,14 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
@@ -25,7 +22,6 @@ import (
 	"github.com/outboxcdc/outboxcdc/kafka/sender"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
-	"github.com/outboxcdc/outboxcdc/sql"
 )
 
 func newRecoverCommand(load func() (*config.Config, error)) *cobra.Command {
@@ -95,12 +91,6 @@ type recoverer struct {
 	later   *laterKeys
 	next    checkpoint.Position
 	sent    recovery.Sent
-}
-
-// gap is what is missing of a topic.
-type gap struct {
-	rows        int
-	first, last *audit.Row
 }
 
 func (r *recoverer) addFlags(cmd *cobra.Command) {
@@ -183,168 +173,6 @@ func (r *recoverer) run(ctx context.Context) error {
 	return r.adopt(ctx)
 }
 
-// lock takes an advisory lock for the life of the connection: two runs at a time would send every row twice.
-func (r *recoverer) lock(ctx context.Context) error {
-	var locked bool
-	err := r.t.control.QueryRow(ctx, "SELECT pg_try_advisory_lock(hashtext('outboxcdc recover'), hashtext($1))", r.cfg.Postgres.Slot).Scan(&locked)
-	if err == nil && !locked {
-		err = exit.With(exit.Unavailable, fmt.Errorf("another recover or backfill of slot %s is running", r.cfg.Postgres.Slot))
-	}
-	return err
-}
-
-// prepareSlot creates the slot if there is none that could be read: the stream has every row that is committed from then on.
-func (r *recoverer) prepareSlot(ctx context.Context) (err error) {
-	name := r.cfg.Postgres.Slot
-	if r.slot, err = r.t.Read(ctx); err != nil {
-		return err
-	}
-	s := r.slot
-	switch {
-	case s != nil && r.verb == "backfill":
-		return exit.With(exit.Fault, fmt.Errorf("slot %s exists: backfill creates it. To send rows that are older than an existing slot, use recover", name))
-	case s != nil && s.Active && !r.beside:
-		return exit.With(exit.Fault, fmt.Errorf("%w, or give --beside", activeError(name, s)))
-	case s != nil && !s.Lost():
-		return nil
-	case r.dryRun:
-		r.say("slot %s is %s and would be created: rows that are committed until then count as missing as well", name, slotProblem(s))
-		return nil
-	case s != nil:
-		ok, err := r.ask(ctx, "slot %s is lost: drop it and create it again?", name)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			return exit.With(exit.Fault, errors.New("nothing was changed"))
-		}
-	}
-	r.say("creating slot %s: it waits for the transactions that are open now", name)
-	if err := r.t.createSlot(ctx, s != nil); err != nil {
-		return err
-	}
-	r.created = true
-	if err := r.t.awaitVisible(ctx); err != nil {
-		return err
-	}
-	if r.slot, err = r.t.Read(ctx); err == nil && r.slot == nil {
-		err = fmt.Errorf("slot %s was created and is gone again", name)
-	}
-	if err != nil {
-		return err
-	}
-	r.say("slot %s created at %s", name, r.slot.ConfirmedFlush)
-	return nil
-}
-
-func slotProblem(s *replication.Slot) string {
-	if s == nil {
-		return "missing"
-	}
-	return "lost"
-}
-
-// undo drops the slot that this run has created, if nothing was sent: it would retain WAL without a reader.
-func (r *recoverer) undo(ctx context.Context) error {
-	if !r.created || r.sent.Records > 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
-	if err := r.t.dropSlot(ctx); err != nil {
-		return fmt.Errorf("drop slot %s again: %w", r.cfg.Postgres.Slot, err)
-	}
-	r.say("slot %s dropped again", r.cfg.Postgres.Slot)
-	return nil
-}
-
-// compare finds the rows that are missing, and prints what they are.
-func (r *recoverer) compare(ctx context.Context) error {
-	if err := r.t.takeSnapshot(ctx); err != nil {
-		return err
-	}
-	r.missing, r.topics = recovery.NewSet(), map[string]*gap{}
-	r.later = &laterKeys{}
-	defer r.later.close()
-	if r.slot != nil && r.slot.ConfirmedFlush > 0 {
-		r.next = checkpoint.Position{SystemID: r.t.identity.SystemID, CommitLSN: r.slot.ConfirmedFlush - 1}
-		r.next.Timeline = r.t.identity.TimelineOf(r.next.CommitLSN)
-	}
-	job := r.t.audit(r.rows, false)
-	job.Count, job.TakeUnjudged = r.next.CommitLSN, r.unjudged
-	job.Memory, job.Progress, job.Note = 256<<20, r.meter.Show, func(s string) { r.say("note: %s", s) }
-	job.Wait = recoverWait
-	// A daemon, or another run of this command, may have been killed just before: what it has sent may still arrive.
-	job.NotBefore = r.began.Add(r.cfg.Tuning.FenceWait)
-	job.Report = func(audit.Finding) error { return nil }
-	job.Later = r.later.add
-	job.Lost = func(row *audit.Row) error {
-		r.missing.Add(row.Topic, row.ID)
-		g := r.topics[row.Topic]
-		if g == nil {
-			g = &gap{}
-			r.topics[row.Topic] = g
-		}
-		g.rows++
-		kept := *row
-		kept.ID = slices.Clone(row.ID)
-		if g.first == nil || row.Created.Before(g.first.Created) {
-			g.first = &kept
-		}
-		if g.last == nil || !row.Created.Before(g.last.Created) {
-			g.last = &kept
-		}
-		return nil
-	}
-	res, err := job.Run(ctx, r.t.snapshot, r.t, r.t.client, "")
-	if err != nil {
-		return err
-	}
-	r.next.Ordinal = res.Ordinals
-	r.report(res)
-	return nil
-}
-
-// recoverWait is how long to wait for a daemon that runs beside before what its slot holds is read.
-const recoverWait = 10 * time.Second
-
-// report prints what is missing.
-func (r *recoverer) report(res *audit.Result) {
-	r.say("%s compared with %s: %s missing", human.Count(int(res.Rows), "row", "rows"), human.Count(int(res.Records), "record", "records"),
-		human.Count(r.missing.Len(), "row is", "rows are"))
-	names := make([]string, 0, len(r.topics))
-	for topic := range r.topics {
-		names = append(names, topic)
-	}
-	slices.Sort(names)
-	for _, topic := range names {
-		g := r.topics[topic]
-		if topic == "" {
-			topic = "(no topic: poison)"
-		}
-		r.say("  %s: %s, first %s, last %s", topic, human.Count(g.rows, "row", "rows"), rowText(g.first), rowText(g.last))
-	}
-	if r.missing.Len() > 0 && !r.t.ordered() {
-		r.say("  outbox.order is not set, so they are sent in the order of created_at, or of the table if it has no such column: " +
-			"transactions of one key that overlapped may be sent in another order than they committed in")
-	}
-	if res.Unjudged > 0 {
-		r.say("  %s not among them, because Kafka may have deleted their records: --unjudged sends them as well", human.Count(int(res.Unjudged), "older row is", "older rows are"))
-	}
-	if r.later.n > 0 {
-		r.say("  %s later events in Kafka already, and the missing ones will come after them: see %s",
-			human.Count(r.later.n, "key has", "keys have"), r.later.name)
-	}
-}
-
-// rowText names a row.
-func rowText(r *audit.Row) string {
-	if r.Created.IsZero() {
-		return quoted(r.ID, false)
-	}
-	return quoted(r.ID, false) + " of " + r.Created.Format(time.RFC3339)
-}
-
 // ask asks on a terminal; --yes answers.
 func (r *recoverer) ask(ctx context.Context, format string, args ...any) (bool, error) {
 	if r.yes {
@@ -384,31 +212,9 @@ func (r *recoverer) send(ctx context.Context) error {
 	return nil
 }
 
-func (r *recoverer) sentBesides() string {
-	var s string
-	if n := r.sent.DeadLettered; n > 0 {
-		s += fmt.Sprintf(", %d of them to %s", n, r.t.poison.Topic)
-	}
-	if n := r.sent.Skipped; n > 0 {
-		s += fmt.Sprintf("; %s skipped by policy", human.Count(int(n), "row was", "rows were"))
-	}
-	return s
-}
-
 func (r *recoverer) poisoned(p *router.Poison) error {
 	r.meter.Clear()
 	return written(r.out.Write(poisonLine(p)))
-}
-
-// poisonLine says which row was not sent, and why.
-func poisonLine(p *router.Poison) []byte {
-	var l line
-	l.word("poison")
-	l.pair("id", []byte(p.ID))
-	l.pair("cause", []byte(p.Cause))
-	l.pair("topic", []byte(p.Topic))
-	l.word("- " + p.Message)
-	return l.end()
 }
 
 // again compares once more: what was sent must be found.
@@ -448,113 +254,4 @@ func (r *recoverer) adopt(ctx context.Context) error {
 	}
 	r.say("start the daemon: outboxcdc run")
 	return nil
-}
-
-// createSlotTimeout is how long creating the slot may wait for open transactions.
-const createSlotTimeout = 10 * time.Minute
-
-// createSlot creates the slot, as `setup apply` does, after dropping one that is lost.
-func (t *tableSet) createSlot(ctx context.Context, drop bool) error {
-	if drop {
-		if err := t.dropSlot(ctx); err != nil {
-			return err
-		}
-	}
-	return t.exec(ctx, "create slot "+t.cfg.Postgres.Slot, func(conn *pgx.Conn) error {
-		p, err := setupParams(t.cfg)
-		if err != nil {
-			return err
-		}
-		server, err := replication.ReadServer(ctx, conn)
-		if err != nil {
-			return err
-		}
-		p.Timeout = createSlotTimeout
-		statements, err := sql.Setup(p, server.Major())
-		if err != nil {
-			return err
-		}
-		_, err = conn.Exec(ctx, statements.Get(sql.Slot), pgx.QueryExecModeSimpleProtocol)
-		return err
-	})
-}
-
-// awaitVisible waits until each transaction that is open now has ended. One of them can be committed before the position of a slot that was
-// just created, so that the slot does not have its rows, and its rows are not visible yet: Postgres writes the commit to the WAL first, and a
-// synchronous standby can be in between.
-func (t *tableSet) awaitVisible(ctx context.Context) error {
-	const op = "wait for open transactions"
-	var next string // later than the id of each open transaction; no snapshot tells it
-	if err := t.control.QueryRow(ctx, "SELECT pg_current_xact_id()::text").Scan(&next); err != nil {
-		return fmt.Errorf("%s: %w", op, err)
-	}
-	for end := time.Now().Add(createSlotTimeout); ; {
-		var oldest string
-		var ended bool
-		err := t.control.QueryRow(ctx, "SELECT x::text, x >= $1::text::xid8 FROM pg_snapshot_xmin(pg_current_snapshot()) x", next).Scan(&oldest, &ended)
-		switch {
-		case err != nil:
-			return fmt.Errorf("%s: %w", op, err)
-		case ended:
-			return nil
-		case time.Now().After(end):
-			return exit.With(exit.Unavailable, fmt.Errorf("transaction %s, which may have been committed before slot %s was created, has not ended within %s; "+
-				"remedy: end it, then run the command again", oldest, t.cfg.Postgres.Slot, createSlotTimeout))
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-func (t *tableSet) dropSlot(ctx context.Context) error {
-	return t.exec(ctx, "drop slot "+t.cfg.Postgres.Slot, func(conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, "SELECT pg_drop_replication_slot($1)", t.cfg.Postgres.Slot)
-		return err
-	})
-}
-
-// exec runs something that may take as long as the transactions that are open.
-func (t *tableSet) exec(ctx context.Context, what string, do func(*pgx.Conn) error) error {
-	conn, err := t.source.Connect(ctx, commandName, false)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // what was done is done
-	if _, err := conn.Exec(ctx, "SET statement_timeout = 0; SET lock_timeout = 0; SET default_transaction_read_only = off", pgx.QueryExecModeSimpleProtocol); err != nil {
-		return err
-	}
-	if err := do(conn); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
-}
-
-// laterKeys collects keys in a file, which may be more than a terminal shows.
-type laterKeys struct {
-	n    int
-	name string
-	f    *os.File
-	w    *bufio.Writer
-}
-
-func (l *laterKeys) add(topic, key string) (err error) {
-	if l.f == nil {
-		if l.f, err = os.CreateTemp("", "outboxcdc-keys-*.txt"); err != nil {
-			return err
-		}
-		l.name, l.w = l.f.Name(), bufio.NewWriter(l.f)
-	}
-	l.n++
-	_, err = fmt.Fprintf(l.w, "%s\t%s\n", topic, quoted([]byte(key), true))
-	return err
-}
-
-func (l *laterKeys) close() {
-	if l.f != nil {
-		_ = l.w.Flush() // a list for people: the count is printed in any case
-		_ = l.f.Close()
-	}
 }

@@ -10,25 +10,25 @@ var auditMutants = []mutant{
 	{
 		name:  "audit-by-one-snapshot",
 		rule:  "A record without a row in the snapshot is a phantom, although its transaction may become visible later.",
-		edits: []edit{{"internal/audit/compare.go", "c.drop(suspects, j.ExistNow, &c.counts.Newer)", "c.drop(suspects, func([]string) (map[string]bool, error) { return nil, nil }, &c.counts.Newer)"}},
+		edits: []edit{{"internal/audit/judge.go", "c.drop(suspects, j.ExistNow, &c.counts.Newer)", "c.drop(suspects, func([]string) (map[string]bool, error) { return nil, nil }, &c.counts.Newer)"}},
 		tests: []suite{compares},
 	},
 	{
 		name:  "audit-forgets-the-slot",
 		rule:  "An event that waits in the slot is missing.",
-		edits: []edit{{"internal/audit/compare.go", "	case len(g.waiting) > 0:\n		c.counts.Waiting++\n", "	case false:\n		c.counts.Waiting++\n"}},
+		edits: []edit{{"internal/audit/judge.go", "	case len(g.waiting) > 0:\n		c.counts.Waiting++\n", "	case false:\n		c.counts.Waiting++\n"}},
 		tests: []suite{compares},
 	},
 	{
 		name:  "audit-takes-a-dead-letter-for-the-event",
 		rule:  "A dead letter is a record of the event.",
-		edits: []edit{{"internal/audit/compare.go", "			if rec.Dead != \"\" {\n", "			if false {\n"}},
+		edits: []edit{{"internal/audit/group.go", "			if rec.Dead != \"\" {\n", "			if false {\n"}},
 		tests: []suite{compares},
 	},
 	{
 		name:  "audit-trusts-any-record",
 		rule:  "Records of one event need not be alike.",
-		edits: []edit{{"internal/audit/compare.go", "		case r.Content == first.Content:\n", "		case true:\n"}},
+		edits: []edit{{"internal/audit/judge.go", "		case r.Content == first.Content:\n", "		case true:\n"}},
 		tests: []suite{compares},
 	},
 	{

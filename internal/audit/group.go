@@ -1,0 +1,131 @@
+package audit
+
+import (
+	"bytes"
+	"slices"
+)
+
+// group is everything about one id.
+type group struct {
+	rows    []Row
+	records []Record
+	dead    []Record
+	waiting []string // topics of events that wait in the slot
+	outside bool     // a row outside the range has the id
+}
+
+// split makes a group of each row if the rows go to different topics: events of tables that do not share a topic may have the same ids
+// (route.id). Otherwise it returns g.
+func (g *group) split() []*group {
+	if len(g.rows) < 2 {
+		return []*group{g}
+	}
+	byTopic := map[string]*group{}
+	all := make([]*group, len(g.rows))
+	for i, row := range g.rows {
+		if byTopic[row.Topic] != nil {
+			return []*group{g}
+		}
+		all[i] = &group{rows: g.rows[i : i+1]}
+		byTopic[row.Topic] = all[i]
+	}
+	for _, r := range g.records {
+		of := byTopic[r.Topic]
+		if of == nil { // which row it is of cannot be known
+			return []*group{g}
+		}
+		of.records = append(of.records, r)
+	}
+	for _, topic := range g.waiting {
+		of := byTopic[topic]
+		if of == nil {
+			return []*group{g}
+		}
+		of.waiting = append(of.waiting, topic)
+	}
+	for _, r := range g.dead {
+		for _, of := range all {
+			if bytes.Equal(r.Key, of.rows[0].Key) {
+				of.dead = append(of.dead, r)
+			}
+		}
+	}
+	return all
+}
+
+// withoutForeign removes records of other servers whose key is not that of the row: ids can be unique on one server only. The key of an
+// event is the same after an upgrade that changes the server's system identifier. It reports whether there were such records.
+func (g *group) withoutForeign(j *Judge) (found bool) {
+	key, n := g.rows[0].Key, len(g.records)
+	g.records = slices.DeleteFunc(g.records, func(r Record) bool {
+		return !r.Position.IsZero() && !j.Ours(r.Position) && !bytes.Equal(r.Key, key)
+	})
+	g.dead = slices.DeleteFunc(g.dead, func(r Record) bool {
+		return !r.Position.IsZero() && !j.Ours(r.Position) && !bytes.Equal(r.Key, key)
+	})
+	return len(g.records) < n
+}
+
+func (c *Comparison) joinIDs(b int, j *Judge) error {
+	entries, err := c.byID.read(b, c.limit)
+	if err != nil {
+		return err
+	}
+	groups := map[string]*group{}
+	var order []string
+	for _, e := range entries {
+		r := &reader{b: e[1:]}
+		id := r.bytes()
+		g := groups[string(id)]
+		if g == nil {
+			g = &group{}
+			groups[string(id)] = g
+			order = append(order, string(id))
+		}
+		switch e[0] {
+		case entryRow:
+			if row := c.decodeRow(r, id); row.Outside {
+				g.outside = true
+			} else {
+				g.rows = append(g.rows, row)
+			}
+		case entryRecord:
+			rec := c.decodeRecord(r, id)
+			if rec.Dead != "" {
+				g.dead = append(g.dead, rec)
+			} else {
+				g.records = append(g.records, rec)
+			}
+		case entryWaiting:
+			g.waiting = append(g.waiting, c.topicName(r))
+		}
+		if r.bad {
+			return errDamaged
+		}
+	}
+	var orphans []*group
+	for _, id := range order {
+		g := groups[id]
+		if len(g.rows) == 0 {
+			if len(g.records) == 0 {
+				continue
+			}
+			r := &g.records[0]
+			if err := c.noteLater(laterDelivered, r.Topic, r.Key, r.Time); err != nil {
+				return err
+			}
+			if g.outside {
+				c.counts.Outside++
+			} else {
+				orphans = append(orphans, g)
+			}
+			continue
+		}
+		for _, one := range g.split() {
+			if err := c.judge(one, j); err != nil {
+				return err
+			}
+		}
+	}
+	return c.judgeOrphans(orphans, j)
+}

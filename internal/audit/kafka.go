@@ -1,0 +1,174 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/relay"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// KafkaMargin is how much earlier than Since Kafka is read: clocks differ, and created_at may be a little later than the record's time.
+const KafkaMargin = 10 * time.Minute
+
+// localMargin is KafkaMargin for a created_at without a time zone: it is taken as UTC, and can be local time.
+const localMargin = 24 * time.Hour
+
+// readKafka adds the records of all topics.
+func (r *run) readKafka(ctx context.Context) error {
+	for _, t := range r.Topics {
+		r.topics[t] = true
+	}
+	dead := r.Poison.Topic
+	if dead != "" {
+		r.topics[dead] = true
+	}
+	names := make([]string, 0, len(r.topics))
+	for t := range r.topics {
+		names = append(names, t)
+	}
+	slices.Sort(names)
+	since := time.Time{}
+	if !r.Range.Since.IsZero() && !r.WholeLogs {
+		since = r.Range.Since.Add(-r.margin())
+	}
+	select {
+	case <-time.After(time.Until(r.NotBefore)):
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	spans, missing, err := r.log.Spans(ctx, names, since)
+	if err != nil {
+		return err
+	}
+	for _, t := range missing {
+		if t != dead {
+			r.Note("topic " + t + " does not exist")
+		}
+	}
+	r.res.Spans = spans
+	total, done := int64(0), int64(0)
+	for i := range spans {
+		total += spans[i].End - spans[i].From
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(max(2, runtime.GOMAXPROCS(0)))
+	for i := range spans {
+		s := &spans[i]
+		group.Go(func() error {
+			return r.log.ReadSpan(groupCtx, s, func(rec *kafka.Record) error {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				if done++; done%progressEvery == 0 {
+					r.Progress("records", done, total)
+				}
+				return r.addRecord(s, rec, s.Topic == dead)
+			})
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	r.Progress("records", done, done)
+	return r.limits(ctx, names, dead)
+}
+
+// margin is how much later than the time of its record the time of a row may be.
+func (r *run) margin() time.Duration {
+	for i := range r.Tables {
+		if !r.snapshot.Zoned(i) {
+			return localMargin
+		}
+	}
+	return KafkaMargin
+}
+
+// limits notes of which rows Kafka may have deleted the records. It is called after Kafka was read, because Kafka can delete records
+// meanwhile.
+func (r *run) limits(ctx context.Context, topics []string, dead string) error {
+	spans, _, err := r.log.Spans(ctx, topics, time.Time{})
+	if err != nil {
+		return err
+	}
+	for i := range spans {
+		s := &spans[i]
+		switch {
+		case s.First == 0: // nothing was deleted
+		case s.First < s.End && !s.Oldest.IsZero():
+			if s.Oldest.After(r.oldest[s.Topic]) {
+				r.oldest[s.Topic] = s.Oldest
+			}
+		case r.oldest[s.Topic] != endOfTime:
+			r.oldest[s.Topic] = endOfTime
+			if s.Topic != dead {
+				r.Note(fmt.Sprintf("Kafka has deleted all records of partition %d of topic %s, so rows of that topic without a record are not judged", s.Partition, s.Topic))
+			}
+		}
+	}
+	compacted, err := r.log.Compacted(ctx, topics)
+	if err != nil {
+		return err
+	}
+	for _, t := range topics {
+		if _, known := compacted[t]; !known && t != dead && r.topicExists(t) {
+			r.Note("whether topic " + t + " is compacted is not known (DescribeConfigs is not allowed): if it is, overwritten events count as missing")
+		}
+		if compacted[t] && t != dead {
+			r.Note("topic " + t + " is compacted: Kafka deletes a record when a later one has its key, so its rows without a record are not judged")
+			r.oldest[t] = endOfTime
+		}
+	}
+	return nil
+}
+
+// topicExists reports whether Kafka has the topic.
+func (r *run) topicExists(topic string) bool {
+	return slices.ContainsFunc(r.res.Spans, func(s kafka.Span) bool { return s.Topic == topic })
+}
+
+// endOfTime is later than any row.
+var endOfTime = time.Unix(1<<40, 0)
+
+// addRecord adds a record. Records without the header id are not of an outbox.
+func (r *run) addRecord(s *kafka.Span, rec *kafka.Record, dead bool) error {
+	out := &Record{Topic: s.Topic, Partition: s.Partition, Offset: rec.Offset, Key: rec.Key, Time: rec.Time}
+	for _, h := range rec.Headers {
+		switch h.Name {
+		case router.HeaderID:
+			if out.ID == nil {
+				out.ID = h.Value
+			}
+		case router.HeaderPosition:
+			if p, err := checkpoint.ParsePosition(string(h.Value)); err == nil {
+				out.Position = p
+			}
+		case relay.HeaderError:
+			if dead {
+				out.Dead = string(h.Value)
+			}
+		case HeaderRetried, HeaderRecovered, HeaderReplayed:
+			out.Resent = true
+		}
+	}
+	if out.ID == nil || dead && out.Dead == "" {
+		return nil
+	}
+	if p := out.Position; p.CommitLSN == r.Count && p.SystemID == r.Lineage.SystemID {
+		r.res.Ordinals = max(r.res.Ordinals, p.Ordinal+1)
+	}
+	out.Content = r.content(s.Topic, rec.Key, rec.Value, func(yield func(string, []byte) bool) {
+		for i := range rec.Headers {
+			if h := &rec.Headers[i]; !yield(h.Name, h.Value) {
+				return
+			}
+		}
+	})
+	return r.c.AddRecord(out)
+}
