@@ -13,14 +13,26 @@ import (
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 
+// lockPatience is how long the lock is waited for: the server notices with a delay that a run has ended or was killed.
+const lockPatience = 5 * time.Second
+
 // lock takes an advisory lock for the life of the connection: two runs at a time would send every row twice.
 func (r *recoverer) lock(ctx context.Context) error {
-	var locked bool
-	err := r.t.control.QueryRow(ctx, "SELECT pg_try_advisory_lock(hashtext('outboxcdc recover'), hashtext($1))", r.cfg.Postgres.Slot).Scan(&locked)
-	if err == nil && !locked {
-		err = exit.With(exit.Unavailable, fmt.Errorf("another recover or backfill of slot %s is running", r.cfg.Postgres.Slot))
+	for end := time.Now().Add(lockPatience); ; {
+		var locked bool
+		err := r.t.control.QueryRow(ctx, "SELECT pg_try_advisory_lock(hashtext('outboxcdc recover'), hashtext($1))", r.cfg.Postgres.Slot).Scan(&locked)
+		switch {
+		case err != nil || locked:
+			return err
+		case time.Now().After(end):
+			return exit.With(exit.Unavailable, fmt.Errorf("another recover or backfill of slot %s is running", r.cfg.Postgres.Slot))
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
-	return err
 }
 
 // prepareSlot creates the slot if there is none that could be read: the stream has every row that is committed from then on.

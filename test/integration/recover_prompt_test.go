@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"slices"
@@ -9,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // SIGINT at the question ends the command, and drops the slot that it has created.
@@ -51,4 +54,21 @@ func TestRecoverInterruptedAtQuestion(t *testing.T) {
 	if n := slots(o); n != 0 {
 		t.Errorf("%d slots are left:\n%s", n, output())
 	}
+}
+
+// The server releases the lock of a run that has ended a little later. A run that goes on keeps it.
+func TestRecoverLock(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(fence)
+	o.exec(`SELECT pg_advisory_lock(hashtext('outboxcdc recover'), hashtext($1))`, o.name)
+	o.recover(env, 69)
+	go func() {
+		time.Sleep(2 * time.Second)
+		_ = o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`)
+			return err
+		})
+	}()
+	o.recover(env, 0)
 }
