@@ -40,7 +40,7 @@ func (r *recoverer) compare(ctx context.Context) error {
 	// A daemon, or another run of this command, may have been killed just before: what it has sent may still arrive.
 	job.NotBefore = r.began.Add(r.cfg.Tuning.FenceWait)
 	job.Report = func(audit.Finding) error { return nil }
-	job.Later = r.later.add
+	job.Later, job.OnlyMissing = r.later.add, true
 	job.Lost = func(row *audit.Row) error {
 		r.missing.Add(row.Topic, row.ID)
 		g := r.topics[row.Topic]

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
@@ -222,7 +223,7 @@ func (t *tableSet) audit(rows outboxtable.Range, deep bool) *audit.Audit {
 	}
 	return &audit.Audit{
 		Router: t.route, Poison: &t.poison, Tables: t.list, Lineage: t.identity, Range: rows, Deep: deep, Topics: topics,
-		WholeLogs: byTime, Messages: t.cfg.Messages.Prefix != "", Fresh: t.fresh,
+		Slot: t.cfg.Postgres.Slot, WholeLogs: byTime, Messages: t.cfg.Messages.Prefix != "", Fresh: t.fresh,
 	}
 }
 
@@ -232,10 +233,13 @@ func (t *tableSet) Read(ctx context.Context) (*replication.Slot, error) {
 }
 
 // Waiting calls fn with the topic and the id of each event that waits in the slot.
-func (t *tableSet) Waiting(ctx context.Context, fn func(topic string, id []byte) error) error {
+func (t *tableSet) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(topic string, id []byte) error) error {
+	if err := t.awaitFlushed(ctx, upTo); err != nil {
+		return err
+	}
 	st, err := t.source.OpenCopy(ctx)
 	if err != nil {
-		return err
+		return t.explainOlderSlot(ctx, err)
 	}
 	defer st.Abandon()
 	waiting := peek.Peek{
@@ -250,11 +254,40 @@ func (t *tableSet) Waiting(ctx context.Context, fn func(topic string, id []byte)
 	seen, err := waiting.Run(ctx, st)
 	switch {
 	case err != nil:
-		return fmt.Errorf("read what waits in slot %s: %w", t.cfg.Postgres.Slot, err)
+		return t.explainOlderSlot(ctx, fmt.Errorf("read what waits in slot %s: %w", t.cfg.Postgres.Slot, err))
 	case !seen.Whole:
 		return fmt.Errorf("read what waits in slot %s: %w", t.cfg.Postgres.Slot, context.Cause(ctx))
 	}
 	return nil
+}
+
+// awaitFlushed waits until the WAL is flushed up to a position: the walsender sends no more than that, and with synchronous_commit = off
+// a row is visible before.
+func (t *tableSet) awaitFlushed(ctx context.Context, upTo pglogrepl.LSN) error {
+	for {
+		var flushed bool
+		if err := t.control.QueryRow(ctx, "SELECT pg_current_wal_flush_lsn() >= $1::text::pg_lsn", upTo.String()).Scan(&flushed); err != nil || flushed {
+			return err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// explainOlderSlot says what to do about a slot that is older than the publication: it decodes with the catalogs of its time, in which
+// there was none.
+func (t *tableSet) explainOlderSlot(ctx context.Context, err error) error {
+	if replication.KindOf(err) != replication.PublicationMissing {
+		return err
+	}
+	if p, readErr := replication.ReadPublication(ctx, t.control, t.cfg.Postgres.Publication); readErr != nil || p == nil {
+		return err
+	}
+	return fmt.Errorf("%w. The publication exists now, but slot %s is older and cannot be read with it: drop the slot "+
+		"(SELECT pg_drop_replication_slot('%[2]s')) and run outboxcdc recover, which creates it and delivers what is missing", err, t.cfg.Postgres.Slot)
 }
 
 func (t *tableSet) closeSnapshot() {

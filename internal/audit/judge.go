@@ -14,6 +14,8 @@ type Judge struct {
 	Tables []string
 	// Deep also compares the content of records with what their rows are routed to.
 	Deep bool
+	// OnlyMissing leaves records without a row unjudged.
+	OnlyMissing bool
 	// Since is the beginning of the range; zero: there is none.
 	Since time.Time
 	// Newer reports whether a record with that position may be younger than the rows.
@@ -125,7 +127,9 @@ func (c *Comparison) judgeCopies(g *group, row *Row, j *Judge) error {
 
 // judgeOrphans sorts out records whose events have no row in the range. The rest are suspects.
 func (c *Comparison) judgeOrphans(orphans []*group, j *Judge) error {
-	var suspects []*group
+	if j.OnlyMissing {
+		return nil
+	}
 	for _, g := range orphans {
 		r := &g.records[0]
 		known := !r.Position.IsZero()
@@ -137,16 +141,23 @@ func (c *Comparison) judgeOrphans(orphans []*group, j *Judge) error {
 		case known && j.Abandoned(r.Position) == "" && j.Newer(r.Position):
 			c.counts.Newer++
 		default:
-			suspects = append(suspects, g)
+			c.suspects = append(c.suspects, g)
 		}
 	}
-	c.suspects = append(c.suspects, suspects...)
-	return nil
+	if len(c.suspects) < maxSuspects {
+		return nil
+	}
+	return c.judgeSuspects(j)
 }
+
+// maxSuspects bounds the memory for records without a row.
+const maxSuspects = 100_000
 
 // judgeSuspects reports records whose events have no row.
 func (c *Comparison) judgeSuspects(j *Judge) error {
-	suspects, err := c.drop(c.suspects, j.Exist, &c.counts.Outside)
+	all := c.suspects
+	c.suspects = nil
+	suspects, err := c.drop(all, j.Exist, &c.counts.Outside)
 	if err != nil {
 		return err
 	}

@@ -153,6 +153,10 @@ func (r *run) addRecord(s *kafka.Span, rec *kafka.Record, dead bool) error {
 			if dead {
 				out.Dead = string(h.Value)
 			}
+		case relay.HeaderSlot:
+			if dead && string(h.Value) != r.Slot {
+				return nil // another daemon shares the topic
+			}
 		case HeaderRetried, HeaderRecovered, HeaderReplayed:
 			out.Resent = true
 		}

@@ -58,6 +58,11 @@ type Audit struct {
 	// Fresh takes a new snapshot, for records whose rows were not visible in the first one. done gives it back.
 	Fresh func(ctx context.Context) (s Snapshot, done func(), err error)
 
+	// Slot is the name of the slot: dead letters of others do not count.
+	Slot string
+	// OnlyMissing leaves records without a row unjudged.
+	OnlyMissing bool
+
 	// Lost and Later are for commands that send missing rows, see [Judge]; nil: not wanted.
 	Lost  func(*Row) error
 	Later func(topic, key string) error
@@ -91,8 +96,8 @@ type Snapshot interface {
 type Slot interface {
 	// Read returns the slot; nil: there is none.
 	Read(ctx context.Context) (*replication.Slot, error)
-	// Waiting calls fn with the topic and the id of each event that waits in the slot, as far as the server's WAL goes now.
-	Waiting(ctx context.Context, fn func(topic string, id []byte) error) error
+	// Waiting calls fn with the topic and the id of each event that waits in the slot and was committed before upTo.
+	Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(topic string, id []byte) error) error
 }
 
 // Log is what an audit reads of Kafka. [kafka.Client] is the real one.
@@ -122,6 +127,8 @@ type run struct {
 	seed     maphash.Seed
 	topics   map[string]bool
 	res      Result
+
+	withoutID int64 // rows whose id is NULL
 
 	mu     sync.Mutex // guards c and res while partitions are read side by side
 	oldest map[string]time.Time
@@ -175,6 +182,9 @@ func (r *run) readRows(ctx context.Context) error {
 		}
 	}
 	r.Progress("rows", n, n)
+	if r.withoutID > 0 {
+		r.Note(fmt.Sprintf("%d rows have no id (NULL), so that they cannot be compared: look for them among the dead letters", r.withoutID))
+	}
 	if r.Messages {
 		r.Note("logical messages have no row: they are not compared, and records without a row are not judged")
 	}
@@ -211,6 +221,12 @@ func (r *run) addRow(table int, row *outboxtable.Row, rec *router.Record) error 
 	} else {
 		out.Topic = rec.Topic
 		r.topics[rec.Topic] = true
+	}
+	if rec.ID == nil { // no record can be told to be this event's
+		if !out.Outside {
+			r.withoutID++
+		}
+		return nil
 	}
 	out.ID, out.Key = rec.ID, rec.Key
 	out.Content = r.content(rec.Topic, rec.Key, rec.Value, func(yield func(name string, value []byte) bool) {
@@ -281,7 +297,7 @@ func (r *run) readSlot(ctx context.Context) error {
 		}
 	}
 	n := int64(0)
-	return r.slot.Waiting(ctx, func(topic string, id []byte) error {
+	return r.slot.Waiting(ctx, r.res.SnapshotAt, func(topic string, id []byte) error {
 		if n++; n%progressEvery == 0 {
 			r.Progress("waiting events", n, 0)
 		}
@@ -298,7 +314,7 @@ func (r *run) compare(ctx context.Context) error {
 	r.Progress("comparison", 0, 0)
 	var err error
 	r.res.Counts, err = r.c.Run(&Judge{
-		Tables: names, Deep: r.Deep, Since: r.Range.Since, Lost: r.Lost, Later: r.Later, Report: r.Report,
+		Tables: names, Deep: r.Deep, Since: r.Range.Since, OnlyMissing: r.OnlyMissing, Lost: r.Lost, Later: r.Later, Report: r.Report,
 		Newer: func(p checkpoint.Position) bool { return p.CommitLSN >= r.res.SnapshotAt },
 		Ours:  func(p checkpoint.Position) bool { return p.SystemID == r.Lineage.SystemID },
 		Abandoned: func(p checkpoint.Position) string {
