@@ -22,7 +22,8 @@ import (
 // expires, for CA certificates the last one, because one of them suffices. Files are read at each scrape. A file that
 // cannot be read has no series.
 func TestCertificates(t *testing.T) {
-	hours := func(n int) time.Time { return time.Now().Add(time.Duration(n) * time.Hour).Truncate(time.Second) }
+	began := time.Now()
+	hours := func(n int) time.Time { return began.Add(time.Duration(n) * time.Hour).Truncate(time.Second) }
 	chain, web, sslcert := validUntil(t, hours(5), hours(3)), validUntil(t, hours(9)), validUntil(t, hours(11))
 	webConfig := filepath.Join(filepath.Dir(web), "web.yaml")
 	overwrite(t, webConfig, fmt.Sprintf("tls_server_config: {cert_file: %s, key_file: %s.key}\n", filepath.Base(web), filepath.Base(web)))
