@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -88,7 +90,7 @@ func DeleteTopic(ctx context.Context, brokers []string, name string) error {
 	})
 }
 
-// SetTopicConfig sets settings of a topic and keeps the rest.
+// SetTopicConfig sets settings of a topic, keeps the rest, and returns when a broker has the new values.
 func SetTopicConfig(ctx context.Context, brokers []string, name string, configs map[string]string) error {
 	return admin(ctx, brokers, "configure topic "+name, func(client *kgo.Client) error {
 		resource := kmsg.NewIncrementalAlterConfigsRequestResource()
@@ -104,10 +106,43 @@ func SetTopicConfig(ctx context.Context, brokers []string, name string, configs 
 		if err != nil {
 			return err
 		}
-		return firstRefusal(resp.Resources, func(r *kmsg.IncrementalAlterConfigsResponseResource) (int16, *string) {
+		if err := firstRefusal(resp.Resources, func(r *kmsg.IncrementalAlterConfigsResponseResource) (int16, *string) {
 			return r.ErrorCode, r.ErrorMessage
-		})
+		}); err != nil {
+			return err
+		}
+		return awaitTopicConfig(ctx, client, name, configs)
 	})
+}
+
+// awaitTopicConfig waits until a broker has the settings. The controller answers before the brokers have them.
+func awaitTopicConfig(ctx context.Context, client *kgo.Client, name string, configs map[string]string) error {
+	for {
+		resource := kmsg.NewDescribeConfigsRequestResource()
+		resource.ResourceType, resource.ResourceName, resource.ConfigNames = kmsg.ConfigResourceTypeTopic, name, slices.Collect(maps.Keys(configs))
+		req := kmsg.NewPtrDescribeConfigsRequest()
+		req.Resources = append(req.Resources, resource)
+		resp, err := req.RequestWith(ctx, client)
+		if err != nil {
+			return err
+		}
+		missing := len(configs)
+		for _, r := range resp.Resources {
+			for _, c := range r.Configs {
+				if want, ok := configs[c.Name]; ok && c.Value != nil && *c.Value == want {
+					missing--
+				}
+			}
+		}
+		if missing == 0 {
+			return nil
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("wait until the broker has the settings: %w", context.Cause(ctx))
+		}
+	}
 }
 
 func admin(ctx context.Context, brokers []string, doing string, do func(*kgo.Client) error) error {
