@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -84,6 +85,7 @@ func (a *auditor) run(ctx context.Context, cfg *config.Config) error {
 	meter := progress.New(os.Stderr)
 	defer meter.Clear()
 	began := time.Now()
+	limitMemory(a.memory)
 	job := t.audit(a.rows, a.deep)
 	job.Memory, job.Wait, job.Progress = a.memory, a.wait, meter.Show
 	a.shown = map[audit.Kind]int{}
@@ -110,6 +112,14 @@ func (a *auditor) run(ctx context.Context, cfg *config.Config) error {
 		return exit.Logged(exit.Fault, errors.New("there are findings"))
 	}
 	return nil
+}
+
+// limitMemory makes the garbage collector keep the process within a size, as far as it can: garbage grows with the rate of reading. A quarter
+// is for what is not the heap.
+func limitMemory(bytes int64) {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(bytes / 4 * 3)
+	}
 }
 
 // show prints a finding.

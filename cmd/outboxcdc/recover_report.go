@@ -35,7 +35,8 @@ func (r *recoverer) compare(ctx context.Context) error {
 	}
 	job := r.t.audit(r.rows, false)
 	job.Count, job.TakeUnjudged = r.next.CommitLSN, r.unjudged
-	job.Memory, job.Progress, job.Note = 256<<20, r.meter.Show, func(s string) { r.say("note: %s", s) }
+	limitMemory(recoverMemory)
+	job.Memory, job.Progress, job.Note = recoverMemory, r.meter.Show, func(s string) { r.say("note: %s", s) }
 	job.Wait = recoverWait
 	// A daemon, or another run of this command, may have been killed just before: what it has sent may still arrive.
 	job.NotBefore = r.began.Add(r.cfg.Tuning.FenceWait)
@@ -67,6 +68,9 @@ func (r *recoverer) compare(ctx context.Context) error {
 	r.report(res)
 	return nil
 }
+
+// recoverMemory is the memory for the comparison, as of `audit` without --memory.
+const recoverMemory = 256 << 20
 
 // recoverWait is how long to wait for a daemon that runs beside before what its slot holds is read.
 const recoverWait = 10 * time.Second
