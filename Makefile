@@ -26,7 +26,7 @@ P := 2
 UNIT = $(shell $(GO) list ./... | grep -v -e '/test/integration' -e '/test/model$$')
 # Packages whose goroutines share memory. CI runs them under the race detector besides `make test`, which has to work
 # without a C compiler.
-RACE_PKGS := ./checkpoint ./replication ./kafka ./kafka/deadletter ./kafka/sender ./internal/peek ./internal/brokerauth
+RACE_PKGS := ./checkpoint ./replication ./kafka ./kafka/deadletter ./kafka/sender ./internal/audit ./internal/progress ./internal/peek ./internal/brokerauth
 HAVE_CC    = $(shell test "$$($(GO) env CGO_ENABLED)" = 1 && command -v "$$($(GO) env CC)" >/dev/null && echo yes)
 FUZZTIME  ?= 20s
 

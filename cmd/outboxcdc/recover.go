@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -117,7 +118,7 @@ func (r *recoverer) start(cmd *cobra.Command, load func() (*config.Config, error
 			cfg.Outboxes[i].Order = r.order
 		}
 	}
-	r.cfg, r.in, r.out, r.meter = cfg, cmd.InOrStdin(), cmd.OutOrStdout(), progress.New(os.Stderr)
+	r.cfg, r.in, r.out, r.meter = cfg, bufio.NewReader(cmd.InOrStdin()), cmd.OutOrStdout(), progress.New(os.Stderr)
 	defer r.meter.Clear()
 	err = r.run(cmd.Context())
 	r.meter.Clear()

@@ -349,7 +349,7 @@ func testSequence(t *testing.T, d *database, major string) {
 	}
 	d.exec(`ALTER TABLE outbox DROP COLUMN seq`)
 	if out := d.mustSetup("apply"); strings.Contains(out, "no column seq") {
-		t.Errorf("nobody has asked for the column:\n%s", out)
+		t.Errorf("the column was not asked for:\n%s", out)
 	}
 	suggested := func() {
 		t.Helper()
