@@ -305,6 +305,16 @@ func (r *run) readSlot(ctx context.Context) error {
 	})
 }
 
+// walEndNow returns the end of the WAL. Kafka was read before, so a record with a later position is of a transaction that the server lost.
+func (r *run) walEndNow(ctx context.Context) (pglogrepl.LSN, error) {
+	s, done, err := r.Fresh(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	return s.WALEnd(), nil
+}
+
 // compare joins both sides.
 func (r *run) compare(ctx context.Context) error {
 	names := make([]string, len(r.Tables))
@@ -312,16 +322,22 @@ func (r *run) compare(ctx context.Context) error {
 		names[i] = r.Tables[i].Name
 	}
 	r.Progress("comparison", 0, 0)
-	var err error
+	end, err := r.walEndNow(ctx)
+	if err != nil {
+		return err
+	}
 	r.res.Counts, err = r.c.Run(&Judge{
 		Tables: names, Deep: r.Deep, Since: r.Range.Since, OnlyMissing: r.OnlyMissing, Lost: r.Lost, Later: r.Later, Report: r.Report,
 		Newer: func(p checkpoint.Position) bool { return p.CommitLSN >= r.res.SnapshotAt },
 		Ours:  func(p checkpoint.Position) bool { return p.SystemID == r.Lineage.SystemID },
 		Abandoned: func(p checkpoint.Position) string {
-			if checkpoint.Holds(&r.Lineage, p) {
-				return ""
+			switch {
+			case !checkpoint.Holds(&r.Lineage, p):
+				return fmt.Sprintf("its transaction is not on the server's timeline %d: a failover lost it after it was delivered", r.Lineage.Timeline)
+			case p.CommitLSN >= end:
+				return fmt.Sprintf("its transaction is after the end of the server's WAL, %s: a restore from an older copy lost it after it was delivered", end)
 			}
-			return fmt.Sprintf("its transaction is not on the server's timeline %d: a failover lost it after it was delivered", r.Lineage.Timeline)
+			return ""
 		},
 		Deleted: func(row *Row) bool {
 			if r.TakeUnjudged {
