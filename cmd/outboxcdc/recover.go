@@ -242,7 +242,15 @@ func (r *recoverer) adopt(ctx context.Context) error {
 	}
 	part := r.rows != outboxtable.Range{}
 	a := &adopter{onlyIfWrong: true, dryRun: part}
-	if err := a.run(ctx, r.cfg); err != nil {
+	err := a.run(ctx, r.cfg)
+	if err == nil && a.old != nil && a.wrong == nil && a.broken == nil {
+		var other *checkpoint.HistoryError
+		if other, err = r.t.otherHistory(ctx, a.old); err == nil && other != nil {
+			a = &adopter{onlyIfWrong: true, dryRun: part, other: other}
+			err = a.run(ctx, r.cfg)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("write the position record: %w", err)
 	}
 	if part && (a.wrong != nil || a.broken != nil) {
@@ -252,6 +260,9 @@ func (r *recoverer) adopt(ctx context.Context) error {
 	}
 	if a.written {
 		r.say("position record written: the daemon continues at %s", a.new.Confirm)
+		if a.reused {
+			r.say("%s", positionsReused)
+		}
 	}
 	r.say("start the daemon: outboxcdc run")
 	return nil

@@ -242,15 +242,12 @@ func (t *tableSet) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(topi
 		return t.explainOlderSlot(ctx, err)
 	}
 	defer st.Abandon()
-	waiting := peek.Peek{
-		Router: t.route, Poison: t.poison, MessagePrefix: t.cfg.Messages.Prefix, WalSenderTimeout: t.cfg.Tuning.WALSenderTimeout,
-		Show: func(e *peek.Event) error {
-			if e.Poison != nil {
-				return fn(e.Poison.Topic, e.Record.ID)
-			}
-			return fn(e.Record.Topic, e.Record.ID)
-		},
-	}
+	waiting := t.peek(func(e *peek.Event) error {
+		if e.Poison != nil {
+			return fn(e.Poison.Topic, e.Record.ID)
+		}
+		return fn(e.Record.Topic, e.Record.ID)
+	})
 	seen, err := waiting.Run(ctx, st)
 	switch {
 	case err != nil:
@@ -259,6 +256,11 @@ func (t *tableSet) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(topi
 		return fmt.Errorf("read what waits in slot %s: %w", t.cfg.Postgres.Slot, context.Cause(ctx))
 	}
 	return nil
+}
+
+// peek reads the events of a stream.
+func (t *tableSet) peek(show func(*peek.Event) error) *peek.Peek {
+	return &peek.Peek{Router: t.route, Poison: t.poison, MessagePrefix: t.cfg.Messages.Prefix, WalSenderTimeout: t.cfg.Tuning.WALSenderTimeout, Show: show}
 }
 
 // awaitFlushed waits until the WAL is flushed up to a position: the walsender sends no more than that, and with synchronous_commit = off
