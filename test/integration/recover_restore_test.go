@@ -1,0 +1,189 @@
+package integration
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
+)
+
+// F40: the server is restored from an older copy, after the daemon has delivered transactions that the copy lacks. recover brings what the
+// copy has and Kafka lacks, the daemon then starts, and the audit names exactly the events of the lost transactions.
+func TestRecoverOlderCopy(t *testing.T) {
+	for _, c := range []restoreCase{
+		{name: "behind", done: "put back without a new timeline, its WAL ends before what Kafka has", slot: true, refuses: "it is an older copy"},
+		{name: "grown", done: "put back without a new timeline, its WAL has grown past what Kafka has", slot: true, grows: true, refuses: "was delivered"},
+		{name: "no slot", done: "put back without a new timeline and without its slot", refuses: "no logical slot of that name"},
+		{name: "new timeline", done: "recovered to a point in time, on a new timeline, without its slot", timeline: true, refuses: "no logical slot of that name"},
+	} {
+		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			recoverOlderCopy(t, c)
+		})
+	}
+}
+
+// restoreCase is a way to restore the server.
+type restoreCase struct {
+	name, done string
+	slot       bool   // the copy has it
+	grows      bool   // the WAL passes the lost transactions before the daemon starts
+	timeline   bool   // archive recovery
+	refuses    string // what the daemon prints
+}
+
+func recoverOlderCopy(t *testing.T, c restoreCase) {
+	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"wal_keep_size": "512MB"})})
+	o.proves("F40", "an older copy of the server %s; then `recover`", c.done)
+	env := o.deduplicating(fence)
+	r := o.startStreaming(env...)
+	o.insert("order", "old", 1, 20)
+	o.awaitArrived(patience)
+	r.term()
+	o.insert("order", "waits", 1, 10) // the copy's slot still has them
+	older := o.copyServer()
+	r = o.startStreaming(env...)
+	o.insert("order", "kept", 1, 10) // after the copy, before the point in time
+	o.awaitArrived(patience)
+	o.exec(`SELECT pg_create_restore_point('kept')`)
+	if !c.grows {
+		o.skipWAL(2) // the restored server does not come so far in this test
+	}
+	o.insert("order", "lost", 1, 30)
+	o.awaitArrived(patience)
+	o.awaitConfirmed(o.walFlushed(), patience)
+	had := o.ids()
+	end := o.walFlushed()
+	r.kill9()
+	o.putBack(older, c.timeline)
+	if !c.slot {
+		o.exec(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots`)
+	}
+	lost := slices.DeleteFunc(had, func(id string) bool { return slices.Contains(o.ids(), id) })
+	if want := map[bool]int{true: 30, false: 40}[c.timeline]; len(lost) != want {
+		t.Fatalf("%d rows are lost, want %d", len(lost), want)
+	}
+	o.insert("order", "new", 1, 15) // the application goes on
+	for c.grows && o.walFlushed() <= end {
+		o.skipWAL(1)
+	}
+	o.start(env...).awaitStop(patience, 79, c.refuses, "outboxcdc recover")
+
+	out := o.recover(env, 0)
+	t.Log(out)
+	sent := map[bool]string{true: ": 0 rows are missing", false: "15 records sent"}[c.slot]
+	for _, want := range []string{sent, "position record written", "start the daemon"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("recover does not print %q:\n%s", want, out)
+		}
+	}
+	if used := strings.Contains(out, "positions that were used before"); used == c.timeline {
+		t.Errorf("recover says that positions are used again: %t, want %t:\n%s", used, !c.timeline, out)
+	}
+	r = o.startStreaming(env...)
+	o.insert("order", "new", 16, 10)
+	o.awaitArrived(patience)
+	r.kill9() // the next start recognizes what Kafka has of the new history
+	o.startStreaming(env...)
+	o.insert("order", "new", 26, 10)
+	o.awaitHealed()
+	o.awaitArrived(patience)
+	o.awaitSettled()
+
+	h := o.history()
+	h.Records = slices.DeleteFunc(h.Records, func(rec kafkatest.Record) bool {
+		id, _ := headerOf(rec, "id")
+		return slices.Contains(lost, id)
+	})
+	v := h.judge()
+	o.proof.setVerdict(v)
+	must(t, v.err())
+	repeats := 0
+	if c.slot {
+		repeats = 10
+	}
+	o.repeatsAtMost(v, repeats, "a record written by `recover` skips nothing, and the slot of the copy may hold events that Kafka has")
+	findings, sum := o.audit(env, 1, "--deep")
+	var phantoms []string
+	for _, f := range findings {
+		if f.Kind != "phantom" {
+			t.Errorf("a finding: %+v", f)
+			continue
+		}
+		phantoms = append(phantoms, f.ID)
+	}
+	slices.Sort(phantoms)
+	slices.Sort(lost)
+	if s := sum.Summary; !slices.Equal(phantoms, lost) || s.Delivered != s.Rows || s.Newer != 0 {
+		t.Errorf("%d phantoms, want the %d lost events: %+v", len(phantoms), len(lost), s)
+	}
+	o.outcome("the daemon stops with 79 and starts after `recover`; audit finds the %d events that were lost, and nothing else", len(lost))
+}
+
+// ids returns the ids of all rows.
+func (o *outbox) ids() (ids []string) {
+	o.t.Helper()
+	for _, r := range o.truth() {
+		ids = append(ids, r.ID)
+	}
+	return ids
+}
+
+// skipWAL advances the WAL by segments.
+func (o *outbox) skipWAL(segments int) {
+	o.t.Helper()
+	for range segments {
+		o.exec(`SELECT pg_logical_emit_message(false, 'nobody', 'x')`) // an empty segment is not left
+		o.exec(`SELECT pg_switch_wal()`)
+	}
+}
+
+// copyServer copies the data directory of the stopped server, and starts the server again.
+func (o *outbox) copyServer() (dir string) {
+	o.t.Helper()
+	ctx := testContext(o.t)
+	_, err := o.pg.Stop(ctx, pgtest.Fast)
+	must(o.t, err)
+	dir = o.pg.DataDir + ".old"
+	o.shell("cp", "-a", o.pg.DataDir, dir)
+	must(o.t, o.pg.StartAgain(ctx))
+	return dir
+}
+
+// putBack replaces the data directory by a copy. With a timeline, the server recovers to the restore point "kept".
+func (o *outbox) putBack(older string, timeline bool) {
+	o.t.Helper()
+	ctx := testContext(o.t)
+	_, err := o.pg.Stop(ctx, pgtest.Fast)
+	must(o.t, err)
+	o.admin.close()
+	lost := o.pg.DataDir + ".lost"
+	o.shell("mv", o.pg.DataDir, lost)
+	o.shell("mv", older, o.pg.DataDir)
+	if !timeline {
+		must(o.t, o.pg.StartAgain(ctx))
+		return
+	}
+	must(o.t, o.pg.AppendConf("restore_command = 'cp "+lost+"/pg_wal/%f %p'", "recovery_target_name = 'kept'", "recovery_target_action = 'promote'"))
+	must(o.t, os.WriteFile(o.pg.DataDir+"/recovery.signal", nil, 0o644))
+	must(o.t, o.pg.StartAgain(ctx))
+	await(o.t, patience, "the recovery to end", func() error {
+		var recovers bool
+		if err := o.admin.scan("SELECT pg_is_in_recovery()", &recovers); err != nil || recovers {
+			return errors.Join(err, errors.New("it is in recovery"))
+		}
+		return nil
+	})
+}
+
+func (o *outbox) shell(name string, args ...string) {
+	o.t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		o.t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+	}
+}
