@@ -123,7 +123,14 @@ func (r *recoverer) start(cmd *cobra.Command, load func() (*config.Config, error
 	err = r.run(cmd.Context())
 	r.meter.Clear()
 	if err != nil && r.sent.Records > 0 {
-		r.say("%s sent before this error; run the command again: it continues where this one ended", human.Count(int(r.sent.Records), "record was", "records were"))
+		again := "run the command again"
+		if r.verb == "backfill" {
+			again = "run outboxcdc recover with the same --where and --order"
+		}
+		r.say("%s sent before this error; %s: it continues where this one ended", human.Count(int(r.sent.Records), "record was", "records were"), again)
+	}
+	if err != nil && cmd.Context().Err() != nil {
+		return exit.With(exit.Fault, fmt.Errorf("interrupted: %w", err))
 	}
 	return withExitCode(err)
 }
@@ -207,6 +214,8 @@ func (r *recoverer) send(ctx context.Context) error {
 	var err error
 	r.sent, err = job.Run(ctx, r.t.snapshot, out)
 	if err != nil {
+		out.Close()
+		r.sent.Records = out.Acked() // final after Close
 		return err
 	}
 	r.say("%s sent, run %s%s", human.Count(int(r.sent.Records), "record", "records"), run, r.sentBesides())
