@@ -20,6 +20,7 @@ func TestRecoverOlderCopy(t *testing.T) {
 		{name: "grown", done: "put back without a new timeline, its WAL has grown past what Kafka has", slot: true, grows: true, refuses: "was delivered"},
 		{name: "no slot", done: "put back without a new timeline and without its slot", refuses: "no logical slot of that name"},
 		{name: "new timeline", done: "recovered to a point in time, on a new timeline, without its slot", timeline: true, refuses: "no logical slot of that name"},
+		{name: "new timeline with slot", done: "recovered to a point in time, on a new timeline, with its slot", timeline: true, slot: true},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
@@ -34,7 +35,7 @@ type restoreCase struct {
 	slot       bool   // the copy has it
 	grows      bool   // the WAL passes the lost transactions before the daemon starts
 	timeline   bool   // archive recovery
-	refuses    string // what the daemon prints
+	refuses    string // what the daemon prints; "": it does not stop, as after a failover
 }
 
 func recoverOlderCopy(t *testing.T, c restoreCase) {
@@ -72,15 +73,20 @@ func recoverOlderCopy(t *testing.T, c restoreCase) {
 	for c.grows && o.walFlushed() <= end {
 		o.skipWAL(1)
 	}
-	o.start(env...).awaitStop(patience, 79, c.refuses, "outboxcdc recover")
+	if c.refuses != "" {
+		o.start(env...).awaitStop(patience, 79, c.refuses, "outboxcdc recover")
+	}
 
 	out := o.recover(env, 0)
 	t.Log(out)
 	sent := map[bool]string{true: ": 0 rows are missing", false: "15 records sent"}[c.slot]
-	for _, want := range []string{sent, "position record written", "start the daemon"} {
+	for _, want := range []string{sent, "start the daemon"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("recover does not print %q:\n%s", want, out)
 		}
+	}
+	if written := strings.Contains(out, "position record written"); written != (c.refuses != "") {
+		t.Errorf("recover has written a position record: %t:\n%s", written, out)
 	}
 	if used := strings.Contains(out, "positions that were used before"); used == c.timeline {
 		t.Errorf("recover says that positions are used again: %t, want %t:\n%s", used, !c.timeline, out)
@@ -104,10 +110,10 @@ func recoverOlderCopy(t *testing.T, c restoreCase) {
 	o.proof.setVerdict(v)
 	must(t, v.err())
 	repeats := 0
-	if c.slot {
-		repeats = 10
+	if c.slot && c.refuses != "" {
+		repeats = 10 // the slot of the copy has them, and after `recover` the daemon skips nothing that the old history has sent
 	}
-	o.repeatsAtMost(v, repeats, "a record written by `recover` skips nothing, and the slot of the copy may hold events that Kafka has")
+	o.repeatsAtMost(v, repeats, "what waits in the slot of the copy is sent again after a start with 79")
 	findings, sum := o.audit(env, 1, "--deep")
 	var phantoms []string
 	for _, f := range findings {
@@ -122,7 +128,47 @@ func recoverOlderCopy(t *testing.T, c restoreCase) {
 	if s := sum.Summary; !slices.Equal(phantoms, lost) || s.Delivered != s.Rows || s.Newer != 0 {
 		t.Errorf("%d phantoms, want the %d lost events: %+v", len(phantoms), len(lost), s)
 	}
-	o.outcome("the daemon stops with 79 and starts after `recover`; audit finds the %d events that were lost, and nothing else", len(lost))
+	stops := "stops with 79 and starts after `recover`"
+	if c.refuses == "" {
+		stops = "starts, with or without `recover`"
+	}
+	o.outcome("the daemon %s; audit finds the %d events that were lost, and nothing else", stops, len(lost))
+}
+
+// F35: the rows are restored from a dump on a server of another system identifier. Records of the former server are theirs.
+func TestRecoverDump(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
+	o.proves("F35", "the rows restored from a dump on a new server, of which 10 were not delivered; then `recover`")
+	env := o.deduplicating(fence)
+	r := o.startStreaming(env...)
+	o.insert("order", "old", 1, 20)
+	o.awaitArrived(patience)
+	r.term()
+	o.insert("order", "waits", 1, 10)
+	former := &session{url: o.admin.url}
+	defer former.close()
+	var dump string
+	must(t, former.scan(`SELECT json_agg(o)::text FROM outbox o`, &dump))
+
+	o.pg = ownPostgres(t, defaultMajor, nil)
+	must(t, o.pg.Exec(testContext(t), "postgres", "CREATE DATABASE "+o.name))
+	o.admin.close()
+	o.admin.url = o.pg.SuperURL(o.name)
+	o.setUp("")
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name) // a slot that is older than the rows would have all of them
+	o.exec(`INSERT INTO outbox SELECT * FROM json_populate_recordset(NULL::outbox, $1::json)`, dump)
+	o.start(env...).awaitStop(patience, 79, "no logical slot of that name", "outboxcdc recover")
+	if out := o.recover(env, 0); !strings.Contains(out, "\n10 records sent") || !strings.Contains(out, "position record written") {
+		t.Errorf("recover prints:\n%s", out)
+	}
+	o.startStreaming(env...)
+	o.insert("order", "new", 1, 10)
+	o.repeatsAtMost(o.verify(patience), 0, "the records of the former server count")
+	if _, sum := o.audit(env, 0); sum.Summary.Delivered != 40 {
+		t.Errorf("%+v", sum.Summary)
+	}
+	o.outcome("the daemon stops with 79 and starts after `recover`")
 }
 
 // ids returns the ids of all rows.
