@@ -135,6 +135,32 @@ func recoverOlderCopy(t *testing.T, c restoreCase) {
 	o.outcome("the daemon %s; audit finds the %d events that were lost, and nothing else", stops, len(lost))
 }
 
+// After a crash of the daemon the slot is before what Kafka has. recover finds the last transaction of the position record in the stream, and
+// leaves the record as it is: the daemon goes on skipping what Kafka has.
+func TestRecoverSameHistory(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(fence)
+	r := o.startStreaming(append(env, "OUTBOXCDC_TUNING_STATUS_INTERVAL=1h")...) // the slot does not move
+	for n := range 20 {
+		o.insert("order", "k", 1+10*n, 10)
+	}
+	o.awaitArrived(patience)
+	await(t, patience, "a position record of acknowledged events", func() error {
+		if !strings.Contains(o.newestRecord(), `"acked":`) {
+			return errors.New("it has none")
+		}
+		return nil
+	})
+	r.kill9()
+	if out := o.recover(env, 0); !strings.Contains(out, "0 rows are missing") || strings.Contains(out, "position record written") {
+		t.Errorf("recover prints:\n%s", out)
+	}
+	o.startStreaming(env...)
+	o.insert("order", "k", 201, 10)
+	o.repeatsAtMost(o.verify(patience), 0, "the position record says what Kafka has")
+}
+
 // F35: the rows are restored from a dump on a server of another system identifier. Records of the former server are theirs.
 func TestRecoverDump(t *testing.T) {
 	t.Parallel()
