@@ -84,7 +84,7 @@ func auditBesideWriters(t *testing.T, major string, rnd *rand.Rand, audits int) 
 	env := o.deduplicating(fence)
 	r := o.startStreaming(env...)
 	begun := time.Now()
-	w := o.write(load{rand: rnd, pause: 20 * time.Millisecond})
+	w := o.write(load{rand: rnd, pause: 60 * time.Millisecond})
 	w.awaitCommits(50)
 	var all, waiting, newer, outside, notConfirmed, kills int64
 	for range audits {
