@@ -197,6 +197,6 @@ func otherHistory(format string, args ...any) error {
 	return &HistoryError{
 		Op: "compare with what was delivered before", Err: fmt.Errorf(format, args...),
 		Remedy: "the server has another history than the one delivered (a restore or a clone): " +
-			"restart, and look for missing events with outboxcdc audit",
+			"run `outboxcdc recover`, which delivers what Kafka lacks, and start the daemon again",
 	}
 }

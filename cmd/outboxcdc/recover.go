@@ -123,7 +123,14 @@ func (r *recoverer) start(cmd *cobra.Command, load func() (*config.Config, error
 	err = r.run(cmd.Context())
 	r.meter.Clear()
 	if err != nil && r.sent.Records > 0 {
-		r.say("%s sent before this error; run the command again: it continues where this one ended", human.Count(int(r.sent.Records), "record was", "records were"))
+		again := "run the command again"
+		if r.verb == "backfill" {
+			again = "run outboxcdc recover with the same --where and --order"
+		}
+		r.say("%s sent before this error; %s: it continues where this one ended", human.Count(int(r.sent.Records), "record was", "records were"), again)
+	}
+	if err != nil && cmd.Context().Err() != nil {
+		return exit.With(exit.Fault, fmt.Errorf("interrupted: %w", err))
 	}
 	return withExitCode(err)
 }
@@ -207,6 +214,8 @@ func (r *recoverer) send(ctx context.Context) error {
 	var err error
 	r.sent, err = job.Run(ctx, r.t.snapshot, out)
 	if err != nil {
+		out.Close()
+		r.sent.Records = out.Acked() // final after Close
 		return err
 	}
 	r.say("%s sent, run %s%s", human.Count(int(r.sent.Records), "record", "records"), run, r.sentBesides())
@@ -242,7 +251,15 @@ func (r *recoverer) adopt(ctx context.Context) error {
 	}
 	part := r.rows != outboxtable.Range{}
 	a := &adopter{onlyIfWrong: true, dryRun: part}
-	if err := a.run(ctx, r.cfg); err != nil {
+	err := a.run(ctx, r.cfg)
+	if err == nil && a.old != nil && a.wrong == nil && a.broken == nil {
+		var other *checkpoint.HistoryError
+		if other, err = r.t.otherHistory(ctx, a.old); err == nil && other != nil {
+			a = &adopter{onlyIfWrong: true, dryRun: part, other: other}
+			err = a.run(ctx, r.cfg)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("write the position record: %w", err)
 	}
 	if part && (a.wrong != nil || a.broken != nil) {
@@ -252,6 +269,9 @@ func (r *recoverer) adopt(ctx context.Context) error {
 	}
 	if a.written {
 		r.say("position record written: the daemon continues at %s", a.new.Confirm)
+		if a.reused {
+			r.say("%s", positionsReused)
+		}
 	}
 	r.say("start the daemon: outboxcdc run")
 	return nil

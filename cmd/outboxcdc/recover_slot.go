@@ -25,7 +25,8 @@ func (r *recoverer) lock(ctx context.Context) error {
 		case err != nil || locked:
 			return err
 		case time.Now().After(end):
-			return exit.With(exit.Unavailable, fmt.Errorf("another recover or backfill of slot %s is running", r.cfg.Postgres.Slot))
+			return exit.With(exit.Unavailable, fmt.Errorf("another recover or backfill of slot %s is running%s; remedy: wait until it has ended, or end its process, then run the command again",
+				r.cfg.Postgres.Slot, r.lockHolder(ctx)))
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
@@ -33,6 +34,16 @@ func (r *recoverer) lock(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// lockHolder says which connection has the lock; "": that is not known any more.
+func (r *recoverer) lockHolder(ctx context.Context) (text string) {
+	_ = r.t.control.QueryRow(ctx, `SELECT format(' (PID %s of the server, connected from %s since %s)', a.pid, coalesce(host(a.client_addr), 'a socket'), a.backend_start)
+		FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+		WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND l.objsubid = 2
+			AND l.classid::bigint = hashtext('outboxcdc recover') & 4294967295 AND l.objid::bigint = hashtext($1) & 4294967295`,
+		r.cfg.Postgres.Slot).Scan(&text) // the message is good without it
+	return text
 }
 
 // prepareSlot creates the slot if there is none that could be read: the stream has every row that is committed from then on.

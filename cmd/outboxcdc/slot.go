@@ -66,7 +66,8 @@ const adoptTimeout = time.Minute
 // adopter is one run of `slot adopt`.
 type adopter struct {
 	dryRun      bool
-	onlyIfWrong bool // write nothing if the daemon would start as it is
+	onlyIfWrong bool                     // write nothing if the daemon would start as it is
+	other       *checkpoint.HistoryError // why the daemon stops when it reads the stream; nil: it does not, or it is not known
 
 	source  *replication.Source
 	slot    string
@@ -149,7 +150,10 @@ func (a *adopter) read(ctx context.Context, session *kafka.Producer) error {
 	}
 	if a.old != nil && a.broken == nil {
 		a.wrong = a.old.Contradiction(id, slot.ConfirmedFlush, altered)
-		a.reused = checkpoint.Holds(id, a.old.Acked) && a.old.Acked.CommitLSN >= id.WALEnd
+		if a.wrong == nil && a.other != nil {
+			a.wrong = a.other
+		}
+		a.reused = a.other != nil || checkpoint.Holds(id, a.old.Acked) && a.old.Acked.CommitLSN >= id.WALEnd
 	}
 	a.new = a.old.Adoption(a.slot, id.SystemID, id.Timeline, slot.ConfirmedFlush, published, a.events, time.Now())
 	return nil
@@ -242,13 +246,16 @@ func (a *adopter) text() string {
 		"  outboxcdc recover delivers those that Kafka lacks.", a.new.Confirm)
 	say("  It skips nothing: events that Kafka already has are sent again, with the same position. Later starts skip what Kafka has.")
 	if a.reused {
-		say("  New events get positions that were used before. Consumers that compare positions must forget the positions they keep.")
+		say("  %s", positionsReused)
 	}
 	if a.dryRun {
 		say("nothing was changed")
 	}
 	return b.String()
 }
+
+// positionsReused is what follows from a restore of an older copy without a new timeline.
+const positionsReused = "New events get positions that were used before. Consumers that compare positions must forget the positions they keep."
 
 func (a *adopter) describe(say func(string, ...any)) {
 	o := a.old

@@ -223,7 +223,7 @@ func (t *tableSet) audit(rows outboxtable.Range, deep bool) *audit.Audit {
 	}
 	return &audit.Audit{
 		Router: t.route, Poison: &t.poison, Tables: t.list, Lineage: t.identity, Range: rows, Deep: deep, Topics: topics,
-		Slot: t.cfg.Postgres.Slot, WholeLogs: byTime, Messages: t.cfg.Messages.Prefix != "", Fresh: t.fresh,
+		Slot: t.cfg.Postgres.Slot, WholeLogs: byTime, Messages: t.cfg.Messages.Prefix != "", Fresh: t.fresh, WALEnd: t.walEnd,
 	}
 }
 
@@ -242,15 +242,12 @@ func (t *tableSet) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(topi
 		return t.explainOlderSlot(ctx, err)
 	}
 	defer st.Abandon()
-	waiting := peek.Peek{
-		Router: t.route, Poison: t.poison, MessagePrefix: t.cfg.Messages.Prefix, WalSenderTimeout: t.cfg.Tuning.WALSenderTimeout,
-		Show: func(e *peek.Event) error {
-			if e.Poison != nil {
-				return fn(e.Poison.Topic, e.Record.ID)
-			}
-			return fn(e.Record.Topic, e.Record.ID)
-		},
-	}
+	waiting := t.peek(func(e *peek.Event) error {
+		if e.Poison != nil {
+			return fn(e.Poison.Topic, e.Record.ID)
+		}
+		return fn(e.Record.Topic, e.Record.ID)
+	})
 	seen, err := waiting.Run(ctx, st)
 	switch {
 	case err != nil:
@@ -259,6 +256,20 @@ func (t *tableSet) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(topi
 		return fmt.Errorf("read what waits in slot %s: %w", t.cfg.Postgres.Slot, context.Cause(ctx))
 	}
 	return nil
+}
+
+// walEnd returns the end of the server's WAL.
+func (t *tableSet) walEnd(ctx context.Context) (pglogrepl.LSN, error) {
+	var end string
+	if err := t.control.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&end); err != nil {
+		return 0, fmt.Errorf("read the end of the WAL: %w", err)
+	}
+	return pglogrepl.ParseLSN(end)
+}
+
+// peek reads the events of a stream.
+func (t *tableSet) peek(show func(*peek.Event) error) *peek.Peek {
+	return &peek.Peek{Router: t.route, Poison: t.poison, MessagePrefix: t.cfg.Messages.Prefix, WalSenderTimeout: t.cfg.Tuning.WALSenderTimeout, Show: show}
 }
 
 // awaitFlushed waits until the WAL is flushed up to a position: the walsender sends no more than that, and with synchronous_commit = off

@@ -393,6 +393,21 @@ func TestSameIDInTwoTables(t *testing.T) {
 	}
 }
 
+// The row of the other table may be deleted, or outside the range. A record whose routing was changed has the key of the row.
+func TestSameIDOfAnotherTable(t *testing.T) {
+	row := func(id string) Row { return Row{ID: []byte(id), Topic: "ta", Key: []byte("k" + id)} }
+	record := func(topic, id, key string) Record {
+		return Record{ID: []byte(id), Topic: topic, Key: []byte(key), Position: checkpoint.Position{SystemID: system, Timeline: 1, CommitLSN: 100}}
+	}
+	dead := record("dead", "3", "of b")
+	dead.Dead = "too_large"
+	counts, missing := judged(t, []Row{row("1"), row("2"), row("3"), row("4")},
+		[]Record{record("tb", "1", "of b"), record("former", "2", "k2"), dead}, map[string]string{"tb": "4"})
+	if want := []string{"ta 1", "ta 3", "ta 4"}; !slices.Equal(missing, want) || counts.Delivered != 1 {
+		t.Errorf("missing %q, want %q: %+v", missing, want, counts)
+	}
+}
+
 // Ids can be unique on one server only. The record of another server is the row's if it has its key: the system identifier of a server
 // changes with pg_upgrade.
 func TestSameIDOfAnotherServer(t *testing.T) {

@@ -66,6 +66,19 @@ func (g *group) withoutForeign(j *Judge) (found bool) {
 	return len(g.records) < n
 }
 
+// withoutOtherTables removes what is in another topic and has another key than the row, if there are several tables: their events may have
+// the same ids, and the row with this id of the other table may be deleted or outside the range. It reports whether there were such records.
+func (g *group) withoutOtherTables(j *Judge) (found bool) {
+	if len(j.Tables) < 2 || len(g.rows) > 1 {
+		return false
+	}
+	row, n := &g.rows[0], len(g.records)
+	g.records = slices.DeleteFunc(g.records, func(r Record) bool { return r.Topic != row.Topic && !bytes.Equal(r.Key, row.Key) })
+	g.dead = slices.DeleteFunc(g.dead, func(r Record) bool { return !bytes.Equal(r.Key, row.Key) })
+	g.waiting = slices.DeleteFunc(g.waiting, func(topic string) bool { return topic != row.Topic })
+	return len(g.records) < n
+}
+
 func (c *Comparison) joinIDs(b int, j *Judge) error {
 	entries, err := c.byID.read(b, c.limit)
 	if err != nil {

@@ -47,6 +47,7 @@ func (c *Comparison) judge(g *group, j *Judge) error {
 		}
 	}
 	foreign := g.withoutForeign(j)
+	foreign = g.withoutOtherTables(j) || foreign
 	if len(g.records) == 0 {
 		return c.judgeMissing(g, row, foreign, j)
 	}
@@ -76,7 +77,7 @@ func (c *Comparison) judge(g *group, j *Judge) error {
 func (c *Comparison) judgeMissing(g *group, row *Row, foreign bool, j *Judge) error {
 	why := "no record has this id"
 	if foreign {
-		why = "only records of another server have this id, with another key"
+		why = "only records of another server or table have this id, with another key"
 	}
 	switch {
 	case len(g.waiting) > 0:

@@ -58,6 +58,9 @@ type Audit struct {
 	// Fresh takes a new snapshot, for records whose rows were not visible in the first one. done gives it back.
 	Fresh func(ctx context.Context) (s Snapshot, done func(), err error)
 
+	// WALEnd returns the end of the server's WAL. It takes no lock: a statement that waits for the snapshot's lock would be in the way.
+	WALEnd func(ctx context.Context) (pglogrepl.LSN, error)
+
 	// Slot is the name of the slot: dead letters of others do not count.
 	Slot string
 	// OnlyMissing leaves records without a row unjudged.
@@ -312,16 +315,22 @@ func (r *run) compare(ctx context.Context) error {
 		names[i] = r.Tables[i].Name
 	}
 	r.Progress("comparison", 0, 0)
-	var err error
+	end, err := r.WALEnd(ctx) // Kafka was read before, so a record with a later position is of a transaction that the server lost
+	if err != nil {
+		return err
+	}
 	r.res.Counts, err = r.c.Run(&Judge{
 		Tables: names, Deep: r.Deep, Since: r.Range.Since, OnlyMissing: r.OnlyMissing, Lost: r.Lost, Later: r.Later, Report: r.Report,
 		Newer: func(p checkpoint.Position) bool { return p.CommitLSN >= r.res.SnapshotAt },
 		Ours:  func(p checkpoint.Position) bool { return p.SystemID == r.Lineage.SystemID },
 		Abandoned: func(p checkpoint.Position) string {
-			if checkpoint.Holds(&r.Lineage, p) {
-				return ""
+			switch {
+			case !checkpoint.Holds(&r.Lineage, p):
+				return fmt.Sprintf("its transaction is not on the server's timeline %d: a failover lost it after it was delivered", r.Lineage.Timeline)
+			case p.CommitLSN >= end:
+				return fmt.Sprintf("its transaction is after the end of the server's WAL, %s: a restore from an older copy lost it after it was delivered", end)
 			}
-			return fmt.Sprintf("its transaction is not on the server's timeline %d: a failover lost it after it was delivered", r.Lineage.Timeline)
+			return ""
 		},
 		Deleted: func(row *Row) bool {
 			if r.TakeUnjudged {

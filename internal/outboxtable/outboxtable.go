@@ -91,10 +91,13 @@ func (s *Snapshot) begin(ctx context.Context, exported string, tables []Table) e
 			return err
 		}
 	}
-	var end string
-	err := s.queryRow(ctx, `SELECT pg_current_wal_insert_lsn()::text, clock_timestamp()`).Scan(&end, &s.taken)
+	var next string
+	var page, segment int64
+	err := s.queryRow(ctx, `SELECT pg_current_wal_insert_lsn()::text, clock_timestamp(), current_setting('wal_block_size')::bigint,
+		pg_size_bytes(current_setting('wal_segment_size'))`).Scan(&next, &s.taken, &page, &segment)
 	if err == nil {
-		s.walEnd, err = pglogrepl.ParseLSN(end)
+		s.walEnd, err = pglogrepl.ParseLSN(next)
+		s.walEnd = endOfRecords(s.walEnd, pglogrepl.LSN(page), pglogrepl.LSN(segment))
 	}
 	if err != nil {
 		return s.fail(ctx, op, err)
@@ -107,6 +110,19 @@ func (s *Snapshot) begin(ctx context.Context, exported string, tables []Table) e
 		s.tables = append(s.tables, t)
 	}
 	return nil
+}
+
+// endOfRecords returns where the last record before next ends. next is where the next record begins. If the last record fills a page, that is
+// after the header of the next page, and the server flushes and confirms nothing beyond the page while it is idle.
+func endOfRecords(next, page, segment pglogrepl.LSN) pglogrepl.LSN {
+	const header, firstHeader = 24, 40 // of a page, and of the first page of a segment
+	switch {
+	case next%segment == firstHeader:
+		return next - firstHeader
+	case next%page == header && next%segment != header:
+		return next - header
+	}
+	return next
 }
 
 // settings are those of the replication connection on which the bytes depend, and those that keep the transaction from ending early or

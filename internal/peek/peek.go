@@ -44,6 +44,8 @@ type Peek struct {
 	// WalSenderTimeout is the longest time without a message from the server. A status update is sent at least every
 	// third of it.
 	WalSenderTimeout time.Duration
+	// Begin is called with each transaction of the stream; nil: not wanted. An error ends Run.
+	Begin func(checkpoint.TxID) error
 	// Show is called with each event, on another goroutine, one call at a time. It may block: status updates are sent
 	// meanwhile. An error ends Run.
 	Show func(*Event) error
@@ -209,6 +211,9 @@ func (k *peeking) handle(ctx context.Context, dec *decoder.Decoder, msg replicat
 			return k.whole()
 		}
 		k.inTx = true
+		if k.Begin != nil {
+			return k.Begin(checkpoint.TxID{CommitLSN: m.Begin.CommitLSN, XID: m.Begin.XID, CommitTime: m.Begin.CommitTime})
+		}
 	case decoder.KindEvent, decoder.KindUpdate:
 		if k.Router.Skips(m.Event) {
 			return nil

@@ -1,12 +1,15 @@
 package child
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
 	"strconv"
 	"sync"
+	"syscall"
+	"time"
 )
 
 // Ports are below the kernel's range for outgoing connections: between a server's stop and its next start no client
@@ -57,9 +60,18 @@ func address(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 // CheckPort fails when a process listens on a port of 127.0.0.1. Call it before starting a server: otherwise the
 // process that has the port may answer and be taken for the server.
 func CheckPort(port int) error {
-	l, err := net.Listen("tcp4", address(port))
-	if err != nil {
-		return fmt.Errorf("use port %d: %w", port, err)
+	var l net.Listener
+	var err error
+	// A child that this process is just starting holds the listener of an earlier check until it has become another program.
+	for end := time.Now().Add(forkPatience); ; time.Sleep(10 * time.Millisecond) {
+		if l, err = net.Listen("tcp4", address(port)); err == nil {
+			return l.Close()
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end) {
+			return fmt.Errorf("use port %d: %w", port, err)
+		}
 	}
-	return l.Close()
 }
+
+// forkPatience is how long CheckPort tries a port that is in use.
+const forkPatience = 300 * time.Millisecond

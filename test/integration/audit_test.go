@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -55,39 +57,84 @@ func (o *outbox) audit(env []string, exit int, args ...string) (findings []audit
 	return nil, sum
 }
 
-// An audit beside writers and the daemon finds nothing, whenever it runs: the snapshot, the slot's position and the ends of the
-// partitions are read in the order that makes it exact.
+// An audit beside writers and a daemon that is killed now and then finds nothing, whenever it runs: the snapshot, the slot's position and
+// the ends of the partitions are read in the order that makes it exact. OUTBOXCDC_TEST_AUDITS is the number of audits on each server.
 func TestAuditBesideWriters(t *testing.T) {
+	audits := fullOrShort(100, 5)
+	if text := os.Getenv("OUTBOXCDC_TEST_AUDITS"); text != "" {
+		n, err := strconv.Atoi(text)
+		must(t, err)
+		audits = n
+	}
 	for _, major := range []string{"14", "18"} {
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()
-			o := newOutbox(t, options{pg: sharedPostgres(t, major)})
-			env := o.deduplicating(fence)
-			o.startStreaming(env...)
-			w := o.write(load{rand: newRand(t)})
-			w.awaitCommits(50)
-			rows := int64(0)
-			for range fullOrShort(100, 5) {
-				findings, sum := o.audit(env, 0, "--deep")
-				s := sum.Summary
-				if !s.Clean || len(findings) > 0 || s.Rows != s.Delivered+s.Waiting || s.Rows < rows {
-					t.Fatalf("%+v %+v", findings, s)
-				}
-				rows = s.Rows
+			rnd := newRand(t)
+			const ofOne = 100 // audits of one history, whose tables and topics grow
+			for done := 0; done < audits; done += ofOne {
+				t.Run(fmt.Sprint(done/ofOne), func(t *testing.T) { auditBesideWriters(t, major, rnd, min(ofOne, audits-done)) })
 			}
-			if rows == 0 {
-				t.Error("nothing was compared")
-			}
-			w.stop()
-			o.verify(patience)
 		})
 	}
+}
+
+func auditBesideWriters(t *testing.T, major string, rnd *rand.Rand, audits int) {
+	o := newOutbox(t, options{pg: sharedPostgres(t, major)})
+	o.proves("F90", "%d audits with random flags beside writers, and a daemon that is killed before one in eight of them", audits)
+	env := o.deduplicating(fence)
+	r := o.startStreaming(env...)
+	begun := time.Now()
+	w := o.write(load{rand: rnd, pause: 60 * time.Millisecond})
+	w.awaitCommits(50)
+	var all, waiting, newer, outside, notConfirmed, kills int64
+	for range audits {
+		if rnd.IntN(8) == 0 { // what it has sent may arrive while the audit runs
+			r.kill9()
+			if kills++; rnd.IntN(2) == 0 {
+				time.Sleep(time.Duration(rnd.Int64N(int64(time.Second)))) // the moment is random
+			}
+			r = o.start(env...)
+		}
+		args := []string{"--wait", []string{"0s", "50ms", "30s"}[rnd.IntN(3)]}
+		if rnd.IntN(2) == 0 {
+			args = append(args, "--deep")
+		}
+		since := rnd.IntN(3) == 0
+		if since {
+			args = append(args, "--since", time.Duration(1+rnd.Int64N(int64(time.Since(begun)))).String())
+		}
+		findings, sum := o.audit(env, 0, args...)
+		s := sum.Summary
+		if !s.Clean || len(findings) > 0 || s.Rows != s.Delivered+s.Waiting {
+			t.Fatalf("audit %v: %+v %+v", args, findings, s)
+		}
+		if !since && s.Rows < all {
+			t.Fatalf("audit %v: %d rows, after %d", args, s.Rows, all)
+		}
+		if !since {
+			all = s.Rows
+		}
+		waiting, newer, outside = waiting+s.Waiting, newer+s.Newer, outside+s.Outside
+		if !s.Confirmed {
+			notConfirmed++
+		}
+	}
+	if all == 0 {
+		t.Error("nothing was compared")
+	}
+	t.Logf("%d audits, %d kills of the daemon: %d rows in the last one; in all of them %d rows waited, %d records were newer than the snapshot and %d outside the range; "+
+		"%d times the slot had not confirmed the snapshot", audits, kills, all, waiting, newer, outside, notConfirmed)
+	o.outcome("no finding; %d kills, %d rows waited, %d records were newer than the snapshot", kills, waiting, newer)
+	w.stop()
+	o.repeatsAtMost(o.verify(patience), 0, "a deduplicating daemon")
+	r.term()
 }
 
 // Each planted fault is found, and nothing else is.
 func TestAuditFindsFaults(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
+	o.proves("F89", "planted: an event without a record, a record without a row, an altered row, a differing and an identical duplicate, an event in the slot, a record out of order")
 	env := o.deduplicating(fence)
 	r := o.startStreaming(env...)
 	o.insert("order", "a", 1, 20)
@@ -178,6 +225,7 @@ func TestAuditFindsFaults(t *testing.T) {
 	if !strings.Contains(strings.Join(kinds, " "), "inversion") || strings.Contains(strings.Join(kinds, " "), "missing") {
 		t.Errorf("after a record in the wrong order: %v", kinds)
 	}
+	o.outcome("`audit` finds each of the faults, and nothing else")
 }
 
 // The text says what was compared, and the metrics carry the time of the last clean audit from one run to the next.

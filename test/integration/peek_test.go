@@ -97,7 +97,7 @@ func (s *shownRecord) differences(r kafkatest.Record) (all []string) {
 // runBinary runs the binary to its end and captures its output.
 func (o *outbox) runBinary(env []string, args ...string) (stdout, stderr string, exit int) {
 	o.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, testSuite.binary, slices.Concat(o.args, args)...)
 	cmd.Env = append(o.env(), env...)
@@ -105,6 +105,9 @@ func (o *outbox) runBinary(env []string, args ...string) (stdout, stderr string,
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
 		o.t.Fatalf("%v: %v", args, err)
+	}
+	if ctx.Err() != nil {
+		o.t.Fatalf("%v: it has not ended within %v\n%s%s", args, 3*patience, out.String(), errs.String())
 	}
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }

@@ -26,10 +26,15 @@ func (o *outbox) recover(env []string, exit int, args ...string) (out string) {
 	return out + notes
 }
 
+// recoverMajors are the versions that recover is tested with: how a slot is created, copied and lost differs between them.
+func recoverMajors() []string {
+	return fullOrShort([]string{"14", "15", "16", "17", "18"}, []string{"14", "18"})
+}
+
 // A slot that the server has invalidated: recover creates it again, and delivers what was committed since the last delivery. The
 // application goes on writing meanwhile.
 func TestRecoverLostSlot(t *testing.T) {
-	for _, major := range []string{"14", "18"} {
+	for _, major := range recoverMajors() {
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()
 			pg := ownPostgres(t, major, map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"})
@@ -62,47 +67,57 @@ func TestRecoverLostSlot(t *testing.T) {
 	}
 }
 
-// The slot was dropped, or advanced, or the publication was dropped: recover finds what is missing without being told which it was.
+// The slot was dropped, advanced, or dropped and recreated: recover finds what is missing without being told which it was.
 func TestRecoverGap(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		make func(o *outbox)
-	}{
-		{"dropped", func(o *outbox) { o.exec(`SELECT pg_drop_replication_slot($1)`, o.name) }},
-		{"advanced", func(o *outbox) { o.exec(`SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())`, o.name) }},
-		{"recreated", func(o *outbox) {
-			o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
-			o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name)
-		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			o := newOutbox(t, options{})
-			env := o.deduplicating(fence)
-			r := o.startStreaming(env...)
-			o.insert("order", "k", 1, 50)
-			o.awaitArrived(patience)
-			r.term()
-			o.insert("order", "k", 51, 30)
-			c.make(o)
-			o.insert("order", "k", 81, 20)
-			o.start(env...).awaitStop(patience, 79, "outboxcdc recover")
-			if out, notes, code := o.runBinary(env, "recover"); code != 1 || !strings.Contains(out+notes, "there is no answer") {
-				t.Errorf("without an answer: exit code %d:\n%s%s", code, out, notes)
-			}
-			if out := o.recoverDry(env); !strings.Contains(out, "nothing was changed") {
-				t.Errorf("a dry run prints:\n%s", out)
-			}
-			o.recover(env, 0)
-			o.startStreaming(env...)
-			o.repeatsAtMost(o.verify(patience), 0, "what the slot still has is left to the daemon")
-			if _, notes, code := o.runBinary(env, "recover", "--yes"); code != 1 || !strings.Contains(notes, "is active for PID") {
-				t.Errorf("beside the daemon: exit code %d: %s", code, notes)
-			}
-			if out := o.recover(env, 0, "--beside"); !strings.Contains(out, "0 rows are missing") {
-				t.Errorf("--beside prints:\n%s", out)
-			}
-		})
+	for _, major := range recoverMajors() {
+		for _, c := range []struct {
+			name, fault, done string
+			make              func(o *outbox)
+		}{
+			{"dropped", "F29", "dropped", func(o *outbox) { o.exec(`SELECT pg_drop_replication_slot($1)`, o.name) }},
+			{"advanced", "F33", "advanced by pg_replication_slot_advance", func(o *outbox) {
+				o.exec(`SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())`, o.name)
+			}},
+			{"recreated", "F30", "dropped and recreated by hand", func(o *outbox) {
+				o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+				o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name)
+			}},
+		} {
+			t.Run(major+"/"+c.name, func(t *testing.T) {
+				t.Parallel()
+				o := newOutbox(t, options{pg: sharedPostgres(t, major)})
+				o.proves(c.fault, "slot %s while a deduplicating daemon is down and 30 events wait in it, then `recover`", c.done)
+				recoverGap(t, o, c.make)
+				o.outcome("exit 79 until `recover`, then the daemon simply starts")
+			})
+		}
+	}
+}
+
+func recoverGap(t *testing.T, o *outbox, makeGap func(o *outbox)) {
+	env := o.deduplicating(fence)
+	r := o.startStreaming(env...)
+	o.insert("order", "k", 1, 50)
+	o.awaitArrived(patience)
+	r.term()
+	o.insert("order", "k", 51, 30)
+	makeGap(o)
+	o.insert("order", "k", 81, 20)
+	o.start(env...).awaitStop(patience, 79, "outboxcdc recover")
+	if out, notes, code := o.runBinary(env, "recover"); code != 1 || !strings.Contains(out+notes, "there is no answer") {
+		t.Errorf("without an answer: exit code %d:\n%s%s", code, out, notes)
+	}
+	if out := o.recoverDry(env); !strings.Contains(out, "nothing was changed") {
+		t.Errorf("a dry run prints:\n%s", out)
+	}
+	o.recover(env, 0)
+	o.startStreaming(env...)
+	o.repeatsAtMost(o.verify(patience), 0, "what the slot still has is left to the daemon")
+	if _, notes, code := o.runBinary(env, "recover", "--yes"); code != 1 || !strings.Contains(notes, "is active for PID") {
+		t.Errorf("beside the daemon: exit code %d: %s", code, notes)
+	}
+	if out := o.recover(env, 0, "--beside"); !strings.Contains(out, "0 rows are missing") {
+		t.Errorf("--beside prints:\n%s", out)
 	}
 }
 
@@ -131,6 +146,7 @@ func TestRecoverKilled(t *testing.T) {
 		o.insert("order", fmt.Sprint("k", n%7), 11+100*n, 100)
 	}
 	kills := fullOrShort(50, 6)
+	o.proves("F86", "slot dropped, %d rows missing; kill -9 of `recover` at %d random moments, then `recover` again", rows, kills)
 	rnd := newRand(t)
 	for range kills {
 		o.killRecover(env, rnd)
@@ -229,6 +245,7 @@ func (p *polling) finish(env []string) {
 	if v.Rows != p.total+100 || v.Records != v.Rows {
 		p.t.Errorf("%d records of %d rows, want %d", v.Records, v.Rows, p.total+100)
 	}
+	p.proof.setVerdict(v)
 	p.repeatsAtMost(v, 0, "backfill finds the batch by its ids, and the stream begins where the snapshot ends")
 }
 
@@ -237,6 +254,7 @@ func (p *polling) finish(env []string) {
 func TestBackfillPollingTable(t *testing.T) {
 	t.Parallel()
 	p := newPolling(t, `ADD COLUMN published_at timestamptz`)
+	p.proves("F91", "poller of %d rows killed between sending a batch of %d and marking it, then `backfill` of the %d rows without a mark", p.total, p.batch, p.pending)
 	p.poll("published_at = now()")
 	env := append(p.deduplicating(fence), "OUTBOXCDC_OUTBOX_ORDER=seq")
 	out, notes, code := p.runBinary(env, "backfill", "--yes", "--where", "published_at IS NUL")
@@ -263,6 +281,7 @@ func TestBackfillPollingTable(t *testing.T) {
 func TestBackfillKilled(t *testing.T) {
 	t.Parallel()
 	p := newPolling(t, `ADD COLUMN processed boolean NOT NULL DEFAULT false`)
+	p.proves("F92", "kill -9 of `backfill` in the middle of %d rows, then `recover` with the same condition", p.pending)
 	p.exec(`UPDATE outbox SET processed = true WHERE n <= $1`, p.total-p.pending)
 	env := append(p.deduplicating(fence), "OUTBOXCDC_OUTBOX_ORDER=seq")
 	where := []string{"--yes", "--where", "processed IS NOT TRUE"}
@@ -293,6 +312,7 @@ func TestBackfillKilled(t *testing.T) {
 	if n := p.follow.records(); n != p.pending+100 {
 		t.Errorf("%d records of %d rows that were pending", n, p.pending+100)
 	}
+	p.outcome("%d records of the %d pending rows and of 100 later ones, none for the rows with a mark", p.pending+100, p.pending)
 }
 
 // `config from-polling` prints settings and a condition for the table, with which backfill and the daemon run as they are.
@@ -394,25 +414,34 @@ func TestRecoverLargeGap(t *testing.T) {
 // A publication that was dropped and created again: the slot is older and cannot be read with it. recover says what to do, and delivers
 // what no stream has.
 func TestRecoverOlderSlot(t *testing.T) {
-	t.Parallel()
-	o := newOutbox(t, options{})
-	env := o.deduplicating(fence)
-	r := o.startStreaming(env...)
-	o.insert("order", "k", 1, 20)
-	o.awaitArrived(patience)
-	r.term()
-	o.exec(`DROP PUBLICATION outboxcdc`)
-	o.insert("order", "k", 21, 10)
-	o.exec(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert')`)
-	o.insert("order", "k", 31, 10)
-	if out, notes, code := o.runBinary(env, "recover", "--yes"); code != 79 || !strings.Contains(notes, "SELECT pg_drop_replication_slot('"+o.name+"')) and run outboxcdc recover") {
-		t.Fatalf("exit code %d:\n%s%s", code, out, notes)
+	for _, major := range recoverMajors() {
+		t.Run(major, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t, options{pg: sharedPostgres(t, major)})
+			o.proves("F41", "publication dropped, and recreated after 10 commits, while the daemon is down; the slot dropped as the remedy says, then `recover`")
+			env := o.deduplicating(fence)
+			r := o.startStreaming(env...)
+			o.insert("order", "k", 1, 20)
+			o.awaitArrived(patience)
+			r.term()
+			o.exec(`DROP PUBLICATION outboxcdc`)
+			o.insert("order", "k", 21, 10)
+			if out, notes, code := o.runBinary(env, "recover", "--yes"); code != 79 || !strings.Contains(notes, "publication") {
+				t.Errorf("without the publication: exit code %d:\n%s%s", code, out, notes)
+			}
+			o.exec(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert')`)
+			o.insert("order", "k", 31, 10)
+			if out, notes, code := o.runBinary(env, "recover", "--yes"); code != 79 || !strings.Contains(notes, "SELECT pg_drop_replication_slot('"+o.name+"')) and run outboxcdc recover") {
+				t.Fatalf("exit code %d:\n%s%s", code, out, notes)
+			}
+			o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+			o.recover(env, 0)
+			o.startStreaming(env...)
+			o.insert("order", "k", 41, 10)
+			o.repeatsAtMost(o.verify(patience), 0, "recover subtracts what Kafka has")
+			o.outcome("exit 79 with the remedy, then the daemon simply starts")
+		})
 	}
-	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
-	o.recover(env, 0)
-	o.startStreaming(env...)
-	o.insert("order", "k", 41, 10)
-	o.repeatsAtMost(o.verify(patience), 0, "recover subtracts what Kafka has")
 }
 
 // Rows without an id cannot be compared: they are said, and not sent again at each run.

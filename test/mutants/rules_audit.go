@@ -2,6 +2,7 @@ package main
 
 var (
 	compares = suite{"./internal/audit", "^(TestComparison|TestLater)$"}
+	sameIDs  = suite{"./internal/audit", "^TestSameID"}
 	recovers = suite{"./internal/recovery", "^(TestRun|TestPoison|TestFailure|TestSet|TestWithoutPosition)$"}
 )
 
@@ -42,6 +43,18 @@ var auditMutants = []mutant{
 		rule:  "A duplicate after later events of its key is in the wrong order.",
 		edits: []edit{{"internal/audit/order.go", "			if seen[string(r.ID)] {\n", "			if false {\n"}},
 		tests: []suite{compares},
+	},
+	{
+		name:  "audit-shares-ids-between-tables",
+		rule:  "Rows of several tables with one id are one event.",
+		edits: []edit{{"internal/audit/group.go", "	if len(g.rows) < 2 {\n", "	if true {\n"}},
+		tests: []suite{sameIDs},
+	},
+	{
+		name:  "audit-takes-the-record-of-another-table",
+		rule:  "Any record with the id of a row is the row's, whatever its topic and key.",
+		edits: []edit{{"internal/audit/group.go", "if len(j.Tables) < 2 || len(g.rows) > 1 {", "if true {"}},
+		tests: []suite{sameIDs},
 	},
 	{
 		name:  "recover-takes-equal-hashes-only",

@@ -82,6 +82,8 @@ func (p *prover) prove(ctx context.Context) error {
 	}
 	if !p.again {
 		this.Took = time.Since(this.Date)
+	}
+	if p.only == "" { // nothing can be added to a part
 		if err := this.keep(p.dir); err != nil {
 			return err
 		}

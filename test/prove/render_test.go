@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,7 +48,7 @@ func TestGapsAreSaid(t *testing.T) {
 		t.Error("a whole run is reported as no proof")
 	}
 	for want, spoil := range map[string]func(*report){
-		"F76 was not run":                             func(r *report) { r.Rows = r.Rows[:len(r.Rows)-3] },
+		"F76 was not run":                             func(r *report) { r.Rows = slices.DeleteFunc(r.Rows, func(w row) bool { return w.Faults == "F76" }) },
 		"TestF21 failed (F21)":                        func(r *report) { r.Rows[18].Passed, r.Rows[18].Faults, r.Rows[18].Test = false, "F21", "TestF21" },
 		"the simulator left no result":                func(r *report) { r.Sims = nil },
 		"the mutants left no result":                  func(r *report) { r.Mutants = nil },
