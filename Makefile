@@ -83,6 +83,15 @@ race: bin/testrun ## the packages with goroutines under the race detector
 integration: bin/testrun ## the built binary on real Postgres and Kafka (RUN=regexp chooses tests)
 	@$(INTEGRATION_TESTS) $(if $(RUN),-run '$(RUN)') | bin/testrun -kafka
 
+.PHONY: samples samples-mutants
+samples: build ## the programs of samples/ on real servers, with kills (RUN=regexp: these languages)
+	@CGO_ENABLED=0 $(GO) build -o bin/samples ./test/samples
+	@exec bin/samples -binary bin/outboxcdc -p $(P) $(if $(RUN),-run '$(RUN)')
+
+samples-mutants: build ## the samples with one rule broken at a time: the check must notice (RUN=regexp: these)
+	@CGO_ENABLED=0 $(GO) build -o bin/samples ./test/samples
+	@exec bin/samples -binary bin/outboxcdc -p $(P) -mutants $(if $(RUN),-run '$(RUN)')
+
 .PHONY: sim
 sim: bin/testrun ## the simulator alone (SIM=10m or a number of seeds; SEED=n repeats one)
 	@OUTBOXCDC_TEST_SIM='$(or $(SIM),1m)' OUTBOXCDC_TEST_SEED='$(SEED)' $(GO) test -json -count=1 -timeout 24h -run '^TestSim' ./relay | bin/testrun

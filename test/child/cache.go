@@ -46,7 +46,7 @@ func Fill(ctx context.Context, name string, fetch func(stage string) (result str
 	if isDir(final) {
 		return final, nil
 	}
-	unlock, err := lock(ctx, final+".lock")
+	unlock, err := Lock(ctx, final+".lock")
 	if err != nil {
 		return "", err
 	}
@@ -109,8 +109,8 @@ func openToAll(root string) error {
 	})
 }
 
-// lock waits for the lock tied to a file and takes it. The kernel releases it when its holder dies.
-func lock(ctx context.Context, path string) (unlock func(), err error) {
+// Lock waits for the lock tied to a file and takes it. The kernel releases it when its holder dies.
+func Lock(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("open a lock file: %w", err)

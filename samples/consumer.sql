@@ -1,0 +1,33 @@
+-- The tables of an idempotent consumer, in the database of its effects. docs/delivery.md has the rules.
+
+-- The position of the last record of each partition: a record whose position is not larger is a duplicate, however old it is. The
+-- rule holds for the records of one slot. The row is also a fence: a transaction that moves the mark locks it, so a second consumer
+-- of the partition waits, and then sees the new mark.
+CREATE TABLE IF NOT EXISTS inbox_marks (
+  consumer   text,
+  topic      text,
+  partition  int,
+  system_id  numeric, -- of the Postgres that wrote the event: another database has its own positions
+  timeline   bigint NOT NULL,
+  commit_lsn pg_lsn NOT NULL,
+  ordinal    bigint NOT NULL,
+  PRIMARY KEY (consumer, topic, partition, system_id)
+);
+
+-- The ids of processed events: they decide about records that a command has sent, which have no place in the order of positions.
+-- Delete rows that are older than the events that you may still replay or recover. The marks recognize without them what the
+-- daemon repeats.
+CREATE TABLE IF NOT EXISTS processed_events (
+  consumer text,
+  id       text, -- the header id
+  at       timestamptz NOT NULL DEFAULT now(),
+  PRIMARY KEY (consumer, id)
+);
+CREATE INDEX IF NOT EXISTS processed_events_at ON processed_events (at);
+
+-- The effect of the samples. No constraint hides an effect that happens twice.
+CREATE TABLE IF NOT EXISTS ledger (
+  event_id text   NOT NULL,
+  order_id bigint NOT NULL,
+  amount   bigint NOT NULL -- in cents
+);

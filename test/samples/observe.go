@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outboxcdc/outboxcdc/test/child"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
+)
+
+// killWhileWriting lets a process wait for a locked table, kills it, and makes Postgres end its connection: what it has not
+// committed is gone. work starts the process, or gives it something to write.
+func (s *sample) killWhileWriting(ctx context.Context, database, table string, work func() (*child.Process, error)) error {
+	db, err := pgx.Connect(ctx, s.postgres.SuperURL(database))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close(context.WithoutCancel(ctx)) }() // releases the lock
+	if _, err := db.Exec(ctx, "BEGIN; LOCK TABLE "+table+" IN SHARE MODE"); err != nil {
+		return err
+	}
+	p, err := work()
+	if err != nil {
+		return err
+	}
+	var blocked int64
+	err = p.Poll(ctx, func(ctx context.Context) (err error) {
+		// Within our transaction, pg_stat_activity would not change.
+		blocked, err = queryInt(ctx, s.postgres.SuperURL(database),
+			fmt.Sprintf("SELECT pid::bigint FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))", db.PgConn().PID()))
+		return err
+	})
+	if err = errors.Join(err, p.Kill()); err != nil {
+		return fmt.Errorf("wait until it writes to %s: %w", table, err)
+	}
+	const tenSeconds = 10_000
+	_, err = db.Exec(ctx, "SELECT pg_terminate_backend($1, $2)", blocked, tenSeconds)
+	return err
+}
+
+// awaitDelivery waits until Kafka has every event of the outbox.
+func (s *sample) awaitDelivery(ctx context.Context) error {
+	ids, err := queryTexts(ctx, s.postgres.SuperURL(s.shop()), "SELECT id::text FROM outbox")
+	if err != nil {
+		return err
+	}
+	return s.await(ctx, s.daemon, "daemon", func(ctx context.Context) error {
+		records, err := kafkatest.ReadAll(ctx, s.kafka.Brokers(), s.topic)
+		if err != nil {
+			return err
+		}
+		delivered := idsOf(records)
+		for _, id := range ids {
+			if !delivered[id] {
+				return fmt.Errorf("%d of %d events are in Kafka", len(delivered), len(ids))
+			}
+		}
+		return nil
+	})
+}
+
+// check waits until the consumer has processed every record of the topic, and compares its ledger with the orders.
+func (s *sample) check(when string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if !s.daemon.Exited() {
+			if err := s.awaitDelivery(ctx); err != nil {
+				return err
+			}
+		}
+		if err := s.awaitRead(ctx); err != nil {
+			return fmt.Errorf("%s: %w", when, err)
+		}
+		rows, err := queryEntries(ctx, s.postgres.SuperURL(s.shop()), "SELECT id, amount FROM orders")
+		if err != nil {
+			return err
+		}
+		orders := map[int64]int64{}
+		for _, r := range rows {
+			orders[r.order] = r.amount
+		}
+		ledger, err := queryEntries(ctx, s.postgres.SuperURL(s.books()), "SELECT order_id, amount FROM ledger")
+		if err != nil {
+			return err
+		}
+		return judge(when, orders, ledger)
+	}
+}
+
+func (s *sample) awaitRead(ctx context.Context) error {
+	return s.await(ctx, s.consumer, "consumer", s.isRead)
+}
+
+// isRead returns nil if the consumer has committed the end of each partition.
+func (s *sample) isRead(ctx context.Context) error {
+	log, err := kafkatest.OpenLogEnds(s.kafka.Brokers())
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	ends, err := log.Read(ctx, s.topic)
+	if err != nil {
+		return err
+	}
+	committed, err := kafkatest.CommittedOffsets(ctx, s.kafka.Brokers(), s.group(), s.topic, partitions)
+	if err != nil {
+		return err
+	}
+	for partition, end := range ends {
+		if committed[partition] != end {
+			return fmt.Errorf("the consumer has committed offset %d of %s, which has %d records", committed[partition], partition, end)
+		}
+	}
+	return nil
+}
+
+// sendRecovered sends an event that Kafka did not have, as `outboxcdc recover` does, and a second time, as after a
+// recover that was interrupted. The position is one that the consumer has passed.
+func (s *sample) sendRecovered(ctx context.Context) error {
+	records, err := kafkatest.ReadAll(ctx, s.kafka.Brokers(), s.topic)
+	if err != nil {
+		return err
+	}
+	order, err := queryInt(ctx, s.postgres.SuperURL(s.shop()), "INSERT INTO orders (amount) VALUES (4200) RETURNING id")
+	if err != nil {
+		return err
+	}
+	headers := []kgo.RecordHeader{
+		{Key: "id", Value: []byte("recovered")},
+		{Key: "type", Value: []byte("OrderPlaced")},
+		{Key: "outboxcdc-position", Value: headerOf(records[0], "outboxcdc-position")},
+		{Key: "outboxcdc-recovered", Value: []byte("1")},
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.kafka.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.ProducerBatchCompression(kgo.Lz4Compression())) // as the daemon does
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	for range 2 {
+		r := &kgo.Record{
+			Topic: s.topic, Partition: records[0].Partition, Headers: headers,
+			Key:   fmt.Append(nil, order),
+			Value: fmt.Appendf(nil, `{"order": %d, "amount": 4200}`, order),
+		}
+		if err := client.ProduceSync(ctx, r).FirstErr(); err != nil {
+			return fmt.Errorf("send a recovered event: %w", err)
+		}
+	}
+	return nil
+}
+
+func headerOf(r kafkatest.Record, name string) []byte {
+	for _, h := range r.Headers {
+		if h.Key == name {
+			return h.Value
+		}
+	}
+	return nil
+}
+
+// idsOf returns the ids of records, each once.
+func idsOf(records []kafkatest.Record) map[string]bool {
+	ids := map[string]bool{}
+	for _, r := range records {
+		ids[string(headerOf(r, "id"))] = true
+	}
+	return ids
+}
+
+// query runs a query on a connection of its own.
+func query[T any](ctx context.Context, url, sql string, scan pgx.RowToFunc[T]) ([]T, error) {
+	db, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = db.Close(context.WithoutCancel(ctx)) }()
+	rows, err := db.Query(ctx, sql)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, scan)
+}
+
+func queryTexts(ctx context.Context, url, sql string) ([]string, error) {
+	return query(ctx, url, sql, pgx.RowTo[string])
+}
+
+func queryInt(ctx context.Context, url, sql string) (int64, error) {
+	all, err := query(ctx, url, sql, pgx.RowTo[int64])
+	if err != nil {
+		return 0, err
+	}
+	if len(all) == 0 {
+		return 0, errors.New("no row")
+	}
+	return all[0], nil
+}
+
+func queryEntries(ctx context.Context, url, sql string) ([]entry, error) {
+	return query(ctx, url, sql, func(row pgx.CollectableRow) (e entry, err error) {
+		err = row.Scan(&e.order, &e.amount)
+		return e, err
+	})
+}
+
+// executeSQL executes a text with several statements.
+func executeSQL(ctx context.Context, url, text string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	db, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close(context.WithoutCancel(ctx)) }()
+	_, err = db.PgConn().Exec(ctx, text).ReadAll()
+	return err
+}

@@ -1,0 +1,313 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/test/child"
+	"github.com/outboxcdc/outboxcdc/test/daemon"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
+)
+
+const (
+	partitions = 3
+	perRun     = 60              // orders of a producer's run
+	patience   = 3 * time.Minute // for a sample, on a busy machine
+)
+
+// sample is one sample at work: two databases, a topic, the daemon, and the language's programs.
+type sample struct {
+	*stage
+	name, dir   string
+	topic       string
+	commands    commands
+	databaseURL func(string) string
+	config, url string // of the daemon
+	daemon      *child.Process
+	consumer    *child.Process
+}
+
+// shop is the producer's database, books the consumer's.
+func (s *sample) shop() string  { return "shop_" + s.name }
+func (s *sample) books() string { return "books_" + s.name }
+func (s *sample) group() string { return "books-" + s.name }
+
+// runSample prepares the language, runs its programs, and returns what was counted.
+func runSample(ctx context.Context, st *stage, t task) (text string, err error) {
+	s := &sample{stage: st, name: strings.ReplaceAll(t.name, "-", "_"), databaseURL: t.lang.databaseURL}
+	s.dir, s.topic = filepath.Join(st.dir, s.name), s.name+".order"
+	defer func() { err = errors.Join(err, s.end()) }()
+	source := filepath.Join(s.dir, "sample")
+	if err := copyFolder(source, filepath.Join(st.samples, t.lang.name)); err != nil {
+		return "", err
+	}
+	if t.mutant != nil {
+		if err := t.mutant.plant(source); err != nil {
+			return "", err
+		}
+	}
+	if s.commands, err = t.lang.prepare(ctx, source); err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := s.setUp(ctx); err != nil {
+		return "", err
+	}
+	return s.play(ctx)
+}
+
+// play is what happens to a sample. After each act the ledger is compared with the orders.
+func (s *sample) play(ctx context.Context) (string, error) {
+	err := inOrder(ctx,
+		s.killProducer, s.startDaemon, s.produce, s.killConsumer,
+		s.check("after producer and consumer were killed"),
+		s.repeat,
+		s.check("after the daemon was killed and delivered events again"),
+		s.replay, s.sendRecovered,
+		s.check("after commands sent events"),
+	)
+	if err != nil {
+		return "", err
+	}
+	return s.count(ctx)
+}
+
+// inOrder calls steps until one fails.
+func inOrder(ctx context.Context, steps ...func(context.Context) error) error {
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// killProducer kills the producer between its two inserts: neither may be left.
+func (s *sample) killProducer(ctx context.Context) error {
+	if err := s.killWhileWriting(ctx, s.shop(), "outbox", s.startProducer); err != nil {
+		return fmt.Errorf("kill the producer: %w\n%s", err, s.log("producer"))
+	}
+	return nil
+}
+
+// killConsumer kills the consumer after it has written mark and id of an event, and before it can write the effect.
+func (s *sample) killConsumer(ctx context.Context) error {
+	if err := s.startConsumer(); err != nil {
+		return err
+	}
+	err := s.await(ctx, s.consumer, "consumer", func(ctx context.Context) error {
+		if n, err := queryInt(ctx, s.postgres.SuperURL(s.books()), "SELECT count(*) FROM ledger"); err != nil || n == 0 {
+			return errors.Join(err, errors.New("the ledger is empty"))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	err = s.killWhileWriting(ctx, s.books(), "ledger", func() (*child.Process, error) { return s.consumer, s.produce(ctx) })
+	if err != nil {
+		return fmt.Errorf("kill the consumer: %w\n%s", err, s.log("consumer"))
+	}
+	return s.startConsumer()
+}
+
+// repeat kills the daemon before it has confirmed events that Kafka has, so it delivers them again. The ids that the consumer has
+// stored are deleted before, as a clean-up job would: the marks alone have to recognize the duplicates.
+func (s *sample) repeat(ctx context.Context) error {
+	if err := inOrder(ctx, s.produce, s.awaitDelivery, s.killDaemon, s.awaitRead); err != nil {
+		return err
+	}
+	before, err := kafkatest.ReadAll(ctx, s.kafka.Brokers(), s.topic)
+	if err != nil {
+		return err
+	}
+	if err := s.postgres.Exec(ctx, s.books(), "DELETE FROM processed_events"); err != nil {
+		return err
+	}
+	if err := inOrder(ctx, s.startDaemon, s.produce, s.awaitDelivery); err != nil {
+		return err
+	}
+	// The daemon leaves when Kafka has everything.
+	if err := daemon.Stop(ctx, s.daemon); err != nil {
+		return fmt.Errorf("stop the daemon: %w\n%s", err, s.log("daemon"))
+	}
+	records, err := kafkatest.ReadAll(ctx, s.kafka.Brokers(), s.topic)
+	if err != nil {
+		return err
+	}
+	if len(records) <= len(before)+perRun {
+		return fmt.Errorf("the daemon was killed and delivered nothing again: %d records, then %d with %d new events",
+			len(before), len(records), perRun)
+	}
+	return nil
+}
+
+// replay sends events again that were processed.
+func (s *sample) replay(ctx context.Context) error {
+	ids, err := queryTexts(ctx, s.postgres.SuperURL(s.shop()),
+		"SELECT id::text FROM outbox ORDER BY aggregate_id::bigint DESC LIMIT 5")
+	if err != nil {
+		return err
+	}
+	args := []string{"replay"}
+	for _, id := range ids {
+		args = append(args, "--id", id)
+	}
+	return s.outboxcdc(ctx, args...)
+}
+
+// count returns what happened, after a look at the marks: one row for each partition.
+func (s *sample) count(ctx context.Context) (string, error) {
+	marks, err := queryInt(ctx, s.postgres.SuperURL(s.books()),
+		"SELECT count(*) FROM inbox_marks WHERE consumer = '"+s.group()+"' AND topic = '"+s.topic+"'")
+	if err != nil {
+		return "", err
+	}
+	if marks != partitions {
+		return "", &wrongLedger{"at the end", fmt.Sprintf("%d rows in inbox_marks for %d partitions", marks, partitions)}
+	}
+	records, err := kafkatest.ReadAll(ctx, s.kafka.Brokers(), s.topic)
+	if err != nil {
+		return "", err
+	}
+	events := len(idsOf(records))
+	return fmt.Sprintf("%d orders booked once, from %d records (%d duplicates)", events, len(records), len(records)-events), nil
+}
+
+// end ends the processes.
+func (s *sample) end() error {
+	var errs []error
+	for _, p := range []*child.Process{s.consumer, s.daemon} {
+		if p != nil {
+			errs = append(errs, p.Kill())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// produce runs the producer to its end.
+func (s *sample) produce(ctx context.Context) error {
+	p, err := s.startProducer()
+	if err != nil {
+		return err
+	}
+	if err := p.Wait(ctx); err != nil {
+		return errors.Join(err, p.Kill())
+	}
+	if err := p.Err(); err != nil {
+		return fmt.Errorf("the producer failed: %w\n%s", err, s.log("producer"))
+	}
+	return nil
+}
+
+func (s *sample) startProducer() (*child.Process, error) {
+	command := append(s.commands.producer[:len(s.commands.producer):len(s.commands.producer)], strconv.Itoa(perRun))
+	return start(s.dir, "producer", []string{"DATABASE_URL=" + s.convert(s.postgres.URL(s.shop(), app, password))}, command...)
+}
+
+func (s *sample) startConsumer() (err error) {
+	command := append(s.commands.consumer[:len(s.commands.consumer):len(s.commands.consumer)], s.group(), s.topic)
+	s.consumer, err = start(s.dir, "consumer", []string{
+		"DATABASE_URL=" + s.convert(s.postgres.URL(s.books(), app, password)),
+		"BOOTSTRAP_SERVERS=" + strings.Join(s.kafka.Brokers(), ","),
+	}, command...)
+	return err
+}
+
+func (s *sample) convert(url string) string {
+	if s.databaseURL == nil {
+		return url
+	}
+	return s.databaseURL(url)
+}
+
+// setUp creates databases, tables and topic, and runs `outboxcdc setup apply`.
+func (s *sample) setUp(ctx context.Context) error {
+	for _, name := range []string{s.shop(), s.books()} {
+		if err := s.postgres.Exec(ctx, "postgres", "CREATE DATABASE "+name); err != nil {
+			return err
+		}
+	}
+	for _, f := range []struct{ database, file string }{{s.shop(), "orders.sql"}, {s.books(), "consumer.sql"}} {
+		text, err := os.ReadFile(filepath.Join(s.samples, f.file))
+		if err != nil {
+			return err
+		}
+		if err := executeSQL(ctx, s.postgres.SuperURL(f.database), string(text)); err != nil {
+			return fmt.Errorf("execute %s: %w", f.file, err)
+		}
+	}
+	port, err := child.FreePort()
+	if err != nil {
+		return err
+	}
+	listen := "127.0.0.1:" + strconv.Itoa(port)
+	s.config, s.url = filepath.Join(s.dir, "outboxcdc.yaml"), "http://"+listen
+	// At least once, and no position is confirmed: a killed daemon delivers everything again.
+	yaml := fmt.Sprintf("postgres:\n  url: %s\n  slot: %s\nkafka:\n  brokers: [%q]\nroute:\n  topic: %q\nhttp:\n  listen: %s\n"+
+		"delivery:\n  mode: at_least_once\ntuning:\n  status_interval: 1h\n",
+		s.postgres.URL(s.shop(), role, password), s.name, strings.Join(s.kafka.Brokers(), `", "`), s.name+".{aggregate_type}", listen)
+	if err := os.WriteFile(s.config, []byte(yaml), 0o600); err != nil {
+		return err
+	}
+	if err := s.outboxcdc(ctx, "setup", "apply", "--function"); err != nil {
+		return err
+	}
+	if err := s.postgres.Exec(ctx, s.shop(), "GRANT INSERT, SELECT ON orders TO "+app, "GRANT INSERT ON outbox TO "+app); err != nil {
+		return err
+	}
+	if err := s.postgres.Exec(ctx, s.books(), "GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO "+app); err != nil {
+		return err
+	}
+	return kafkatest.CreateTopic(ctx, s.kafka.Brokers(), s.topic, partitions, nil)
+}
+
+// outboxcdc runs a command as a superuser.
+func (s *sample) outboxcdc(ctx context.Context, args ...string) error {
+	super := s.postgres.SuperURL(s.shop())
+	cmd := exec.CommandContext(ctx, s.binary, append([]string{"-c", s.config}, args...)...)
+	cmd.Env = daemon.Environment("OUTBOXCDC_SETUP_URL=" + super)
+	if args[0] != "setup" {
+		cmd.Env = append(cmd.Env, "OUTBOXCDC_POSTGRES_URL="+super)
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("run outboxcdc %s: %w\n%s", strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// startDaemon returns when the daemon is ready.
+func (s *sample) startDaemon(ctx context.Context) (err error) {
+	if s.daemon, err = start(s.dir, "daemon", nil, s.binary, "-c", s.config, "run"); err != nil {
+		return err
+	}
+	return s.await(ctx, s.daemon, "daemon", func(ctx context.Context) error {
+		code, body, err := daemon.Get(ctx, s.url+"/readyz")
+		if err == nil && code != http.StatusOK {
+			err = fmt.Errorf("%s: %s", http.StatusText(code), bytes.TrimSpace(body))
+		}
+		return err
+	})
+}
+
+func (s *sample) killDaemon(context.Context) error { return s.daemon.Kill() }
+
+// await polls until the condition holds. The error contains the end of the process's log.
+func (s *sample) await(ctx context.Context, p *child.Process, name string, condition func(context.Context) error) error {
+	if err := p.Poll(ctx, condition); err != nil {
+		return fmt.Errorf("wait for the %s: %w\n%s", name, err, s.log(name))
+	}
+	return nil
+}
+
+func (s *sample) log(name string) string { return child.Tail(filepath.Join(s.dir, name+".log")) }
