@@ -1,9 +1,10 @@
--- The tables of an idempotent consumer, in the database of its effects. docs/delivery.md has the rules.
+-- The tables of an idempotent consumer, in the database of its effects. docs/delivery.md has the rules. (The Go module inbox/ has tables
+-- of its own.)
 
 -- The position of the last record of each partition: a record whose position is not larger is a duplicate, however old it is. The
 -- rule holds for the records of one slot. The row is also a fence: a transaction that moves the mark locks it, so a second consumer
 -- of the partition waits, and then sees the new mark.
-CREATE TABLE IF NOT EXISTS inbox_marks (
+CREATE TABLE IF NOT EXISTS partition_marks (
   consumer   text,
   topic      text,
   partition  int,

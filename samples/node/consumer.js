@@ -14,7 +14,7 @@ kafkajs.CompressionCodecs[kafkajs.CompressionTypes.LZ4] = () => ({
 // A record of the daemon moves the mark of its partition, or is a duplicate (0 rows). The upsert locks the mark until the
 // commit: a second consumer of the partition waits here. 1 is the version: another one becomes a NULL, which fails.
 const moveMark = `
-INSERT INTO inbox_marks AS mark (consumer, topic, partition, system_id, timeline, commit_lsn, ordinal)
+INSERT INTO partition_marks AS mark (consumer, topic, partition, system_id, timeline, commit_lsn, ordinal)
 SELECT $1, $2, $3, CASE p[1] WHEN '1' THEN p[2]::numeric END, p[3]::bigint,
        (left(p[4], 8) || '/' || right(p[4], 8))::pg_lsn, p[5]::bigint
 FROM string_to_array($4, ':') AS p

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 # A record of the daemon moves the mark of its partition, or is a duplicate (0 rows). The upsert locks the mark until the
 # commit: a second consumer of the partition waits here. 1 is the version: another one becomes a NULL, which fails.
 MOVE_MARK = """
-INSERT INTO inbox_marks AS mark (consumer, topic, partition, system_id, timeline, commit_lsn, ordinal)
+INSERT INTO partition_marks AS mark (consumer, topic, partition, system_id, timeline, commit_lsn, ordinal)
 SELECT %s, %s, %s, CASE p[1] WHEN '1' THEN p[2]::numeric END, p[3]::bigint,
        (left(p[4], 8) || '/' || right(p[4], 8))::pg_lsn, p[5]::bigint
 FROM string_to_array(%s, ':') AS p

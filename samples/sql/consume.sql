@@ -5,7 +5,7 @@
 
 -- A record of the daemon moves the mark of its partition, or is a duplicate. The upsert locks the mark until the commit.
 WITH moved AS (
-  INSERT INTO inbox_marks AS mark (consumer, topic, partition, system_id, timeline, commit_lsn, ordinal)
+  INSERT INTO partition_marks AS mark (consumer, topic, partition, system_id, timeline, commit_lsn, ordinal)
   -- 1 is the version: another version becomes a NULL, and the statement fails.
   SELECT $1::text, $2::text, $3::int, CASE p[1] WHEN '1' THEN p[2]::numeric END, p[3]::bigint,
          (left(p[4], 8) || '/' || right(p[4], 8))::pg_lsn, p[5]::bigint

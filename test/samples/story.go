@@ -169,12 +169,12 @@ func (s *sample) replay(ctx context.Context) error {
 // count returns what happened, after a look at the marks: one row for each partition.
 func (s *sample) count(ctx context.Context) (string, error) {
 	marks, err := queryInt(ctx, s.postgres.SuperURL(s.books()),
-		"SELECT count(*) FROM inbox_marks WHERE consumer = '"+s.group()+"' AND topic = '"+s.topic+"'")
+		"SELECT count(*) FROM partition_marks WHERE consumer = '"+s.group()+"' AND topic = '"+s.topic+"'")
 	if err != nil {
 		return "", err
 	}
 	if marks != partitions {
-		return "", &wrongLedger{"at the end", fmt.Sprintf("%d rows in inbox_marks for %d partitions", marks, partitions)}
+		return "", &wrongLedger{"at the end", fmt.Sprintf("%d rows in partition_marks for %d partitions", marks, partitions)}
 	}
 	records, err := kafkatest.ReadAll(ctx, s.kafka.Brokers(), s.topic)
 	if err != nil {
