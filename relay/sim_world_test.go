@@ -44,7 +44,10 @@ type world struct {
 	slowest  time.Duration // from healed to lag 0, without the pauses that heal allows
 	refusals int
 
-	dead    bool             // poison goes to the dead-letter topic
+	dead    bool // poison goes to the dead-letter topic
+	audited bool // audits run
+	audits  []*SimAudit
+	back    bool             // the server was taken back to an older state
 	excused map[Class]string // classes with which a process may end now, and why
 	sick    []condition      // that are active
 	over    bool             // the run ends
@@ -54,7 +57,7 @@ type world struct {
 func newWorld(o simOptions) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(o.seed, simVersion)), seed: o.seed, begun: time.Now(), met: o.met, cfg: DefaultConfig(),
-		dieAt: o.dieAt, cutAfter: o.cutAfter, dead: o.dead, trace: 14695981039346656037, excused: map[Class]string{},
+		dieAt: o.dieAt, cutAfter: o.cutAfter, dead: o.dead, audited: o.audited, trace: 14695981039346656037, excused: map[Class]string{},
 	}
 	if o.story {
 		w.story = &strings.Builder{}
@@ -74,6 +77,9 @@ func newWorld(o simOptions) *world {
 		w.cfg.Deduplication = Deduplication{Slot: "slot", LookBack: 10_000, FenceWait: simFence, Sources: "s"}
 	}
 	w.pg, w.kafka = newSimPG(w), newSimKafka(w)
+	if w.audited {
+		w.pg.standby, w.pg.lazy = w.IntN(2) == 0, w.IntN(2) == 0
+	}
 	return w
 }
 
@@ -177,6 +183,8 @@ const (
 	readTail
 	closeSink
 	hideEnd
+	readTable
+	readRecords
 	lastPlace
 )
 

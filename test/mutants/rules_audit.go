@@ -2,6 +2,7 @@ package main
 
 var (
 	compares = suite{"./internal/audit", "^(TestComparison|TestLater)$"}
+	simAudit = suite{"./relay", "^TestSimAudit$"}
 	recovers = suite{"./internal/recovery", "^(TestRun|TestPoison|TestFailure|TestSet|TestWithoutPosition)$"}
 )
 
@@ -11,13 +12,43 @@ var auditMutants = []mutant{
 		name:  "audit-by-one-snapshot",
 		rule:  "A record without a row in the snapshot is a phantom, although its transaction may become visible later.",
 		edits: []edit{{"internal/audit/judge.go", "c.drop(suspects, j.ExistNow, &c.counts.Newer)", "c.drop(suspects, func([]string) (map[string]bool, error) { return nil, nil }, &c.counts.Newer)"}},
-		tests: []suite{compares},
+		tests: []suite{compares, simAudit},
 	},
 	{
 		name:  "audit-forgets-the-slot",
 		rule:  "An event that waits in the slot is missing.",
 		edits: []edit{{"internal/audit/judge.go", "	case len(g.waiting) > 0:\n		c.counts.Waiting++\n", "	case false:\n		c.counts.Waiting++\n"}},
-		tests: []suite{compares},
+		tests: []suite{compares, simAudit},
+	},
+	{
+		name:  "audit-reads-kafka-before-the-slot",
+		rule:  "Kafka may be read before the slot has confirmed the snapshot.",
+		edits: []edit{{"internal/audit/run.go", "r.readRows, r.readSlot, r.readKafka", "r.readRows, r.readKafka, r.readSlot"}},
+		tests: []suite{simAudit},
+	},
+	{
+		name:  "audit-trusts-any-slot",
+		rule:  "What a slot has not confirmed does not wait in it.",
+		edits: []edit{{"internal/audit/run.go", "case s.ConfirmedFlush >= r.res.SnapshotAt:", "case s.ConfirmedFlush > 0:"}},
+		tests: []suite{simAudit},
+	},
+	{
+		name:  "audit-looks-once",
+		rule:  "A row is visible when its record is in Kafka.",
+		edits: []edit{{"internal/audit/exist.go", "freshLooks = 3", "freshLooks = 1"}},
+		tests: []suite{simAudit},
+	},
+	{
+		name:  "audit-knows-no-fork",
+		rule:  "A record whose transaction a failover has lost is newer than the snapshot.",
+		edits: []edit{{"internal/audit/run.go", "if checkpoint.Holds(&r.Lineage, p) {", "if true {"}},
+		tests: []suite{simAudit},
+	},
+	{
+		name:  "audit-judges-the-newer",
+		rule:  "A record that was committed after the snapshot needs a row that is visible soon.",
+		edits: []edit{{"internal/audit/judge.go", "j.Newer(r.Position):", "false:"}},
+		tests: []suite{simAudit},
 	},
 	{
 		name:  "audit-takes-a-dead-letter-for-the-event",
