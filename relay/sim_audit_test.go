@@ -46,7 +46,7 @@ type SimAudit struct {
 
 	watched map[*event]*watch
 	looks   int             // how often the slot was compared
-	noSlot  bool            // there was none, once
+	noSlot  bool            // there was none, once, or it was moved
 	inKafka map[*event]bool // at endsAt, when the ends were read
 	endsAt  time.Time
 	gone    map[*event]bool // events of lost transactions
@@ -162,7 +162,7 @@ func (a *SimAudit) Fresh(ctx context.Context) (*SimSnapshot, error) { return a.t
 func (a *SimAudit) observe(ends bool) {
 	pg := a.p.w.pg
 	a.looks++
-	a.noSlot = a.noSlot || !pg.hasSlot()
+	a.noSlot = a.noSlot || !pg.hasSlot() || pg.placed
 	for e, r := range a.watched {
 		if !pg.slotHas(e) {
 			r.without++
@@ -318,6 +318,6 @@ func TestSimAudit(t *testing.T) {
 		return simOptions{seed: seed, audited: true, dead: seed%2 == 1, dedup: seed%3 == 1, twice: seed%20 == 0, script: (*world).runAudited}, i < n
 	})
 	if !t.Failed() {
-		res.mustReach(t, markNames[firstAudited:], 3000)
+		res.mustReach(t, markNames[firstAudited:firstRecovered], 3000)
 	}
 }

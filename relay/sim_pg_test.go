@@ -83,20 +83,21 @@ type row struct {
 
 // event is an event and its state.
 type event struct {
-	id      int
-	tx      *simTx // nil until committed
-	ordinal int
-	order   int // index in simPG.order; -1: not to be delivered
-	lane    int
-	seq     int // in its lane, from 1
-	key     string
-	value   string
-	created time.Time
-	lost    bool // Kafka has lost its records
-	poison  poisonKind
-	alone   bool // large: it must be sent alone
-	skipped bool // by an operator's decision, or by the policy of its cause
-	message bool // a logical message
+	id        int
+	tx        *simTx // nil until committed
+	ordinal   int
+	order     int // index in simPG.order; -1: not to be delivered
+	lane      int
+	seq       int // in its lane, from 1
+	key       string
+	value     string
+	created   time.Time
+	lost      bool // Kafka has lost its records
+	recovered bool // sent by recover
+	poison    poisonKind
+	alone     bool // large: it must be sent alone
+	skipped   bool // by an operator's decision, or by the policy of its cause
+	message   bool // a logical message
 
 	digest   [2]uint64 // of its record and of its dead letter, once sent
 	stored   int

@@ -92,6 +92,10 @@ const (
 	auditNeverSent
 	auditPhantom
 	auditForked
+	firstRecovered // from here on only in runs of recover
+	recoverKilled
+	recoverLate
+	recoverUnseen
 	marks
 )
 
@@ -128,7 +132,8 @@ var markNames = [marks]string{
 	auditFailed: "an audit that a crash of the server ends", auditUnseen: "a record whose row is not in the snapshot, and becomes visible",
 	auditEarly: "a row in the snapshot whose commit is not flushed", auditMissing: "an audit finds a record that Kafka has lost",
 	auditNeverSent: "an audit finds a row that no stream had", auditPhantom: "an audit finds a record of a lost history",
-	auditForked: "likewise, on a new timeline",
+	auditForked: "likewise, on a new timeline", firstRecovered: "recover has sent something, and the daemon goes on", recoverKilled: "recover is killed with some records in Kafka",
+	recoverLate: "records of a killed recover land late", recoverUnseen: "recover runs before a commit that no slot has is visible",
 }
 
 // spoken sets the marks for a log line of the relay. w.mu is held.

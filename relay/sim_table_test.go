@@ -26,6 +26,7 @@ type simTable struct {
 	standby  bool // commits wait for a synchronous standby before their rows are visible
 	lazy     bool // some commits do not wait for the flush (synchronous_commit = off)
 	restarts int  // a snapshot does not outlive one
+	placed   bool // somebody else than the daemon has moved the slot
 }
 
 // sight is when the rows of a transaction are visible.
@@ -315,6 +316,9 @@ func (w *world) copied(e *event, rec *router.Record) *simRecord {
 // keep stores a record in the log that audits read, also one of a lost history. w.mu is held.
 func (f *flight) keep() {
 	if f.record != nil && !f.record.kept {
+		if f.e.recovered {
+			f.by.k.w.fail("%s sends event %d, which recover has sent", f.by.p, f.e.id)
+		}
 		f.by.k.put(f.partitionOf(), f.record)
 	}
 }

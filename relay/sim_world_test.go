@@ -47,11 +47,14 @@ type world struct {
 	dead    bool // poison goes to the dead-letter topic
 	audited bool // audits run
 	audits  []*SimAudit
-	back    bool             // the server was taken back to an older state
-	excused map[Class]string // classes with which a process may end now, and why
-	sick    []condition      // that are active
-	over    bool             // the run ends
-	lastOp  string
+	// of runs of recover
+	recovers  int
+	positions map[string]string // ids, by the position of their recovered records
+	back      bool              // the server was taken back to an older state
+	excused   map[Class]string  // classes with which a process may end now, and why
+	sick      []condition       // that are active
+	over      bool              // the run ends
+	lastOp    string
 }
 
 func newWorld(o simOptions) *world {

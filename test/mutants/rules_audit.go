@@ -1,9 +1,10 @@
 package main
 
 var (
-	compares = suite{"./internal/audit", "^(TestComparison|TestLater)$"}
-	simAudit = suite{"./relay", "^TestSimAudit$"}
-	recovers = suite{"./internal/recovery", "^(TestRun|TestPoison|TestFailure|TestSet|TestWithoutPosition)$"}
+	compares   = suite{"./internal/audit", "^(TestComparison|TestLater)$"}
+	simAudit   = suite{"./relay", "^TestSimAudit$"}
+	simRecover = suite{"./relay", "^TestSimRecover$"}
+	recovers   = suite{"./internal/recovery", "^(TestRun|TestPoison|TestFailure|TestSet|TestWithoutPosition)$"}
 )
 
 // auditMutants has mutants of what counts as missing, and of what recover sends.
@@ -73,6 +74,18 @@ var auditMutants = []mutant{
 		rule:  "A duplicate after later events of its key is in the wrong order.",
 		edits: []edit{{"internal/audit/order.go", "			if seen[string(r.ID)] {\n", "			if false {\n"}},
 		tests: []suite{compares},
+	},
+	{
+		name:  "recover-reads-kafka-at-once",
+		rule:  "A process that was killed has no requests under way.",
+		edits: []edit{{"internal/audit/kafka.go", "case <-time.After(time.Until(r.NotBefore)):", "case <-time.After(0):"}},
+		tests: []suite{simRecover},
+	},
+	{
+		name:  "recover-counts-from-zero",
+		rule:  "A second run may use the positions of the first one.",
+		edits: []edit{{"internal/audit/kafka.go", "		r.res.Ordinals = max(r.res.Ordinals, p.Ordinal+1)\n", ""}},
+		tests: []suite{simRecover},
 	},
 	{
 		name:  "recover-takes-equal-hashes-only",
