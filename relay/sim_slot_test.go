@@ -98,11 +98,13 @@ func (w *world) recoverOnce(mayKill bool) *SimRecover {
 		if !r.ended() { // the run of the simulator has failed
 			r.kill()
 		}
+	})
+	<-r.over
+	w.edit(func() {
 		if r.err != nil && r.restarts == w.pg.restarts && !errors.Is(r.err, context.Canceled) {
 			w.fail("%s ends with %v", r.p, r.err)
 		}
 	})
-	<-r.over
 	return r
 }
 
