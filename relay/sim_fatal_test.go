@@ -107,6 +107,7 @@ func (w *world) restore(p *process) {
 	at, known := pg.wal[from].commit, pg.wal[newest].commit
 	pg.unwrite(from)
 	pg.flushed, pg.end, pg.flushedEnd = from, at, at
+	w.back = true
 	pg.confirmed = min(pg.confirmed, at)
 	pg.saved = pg.confirmed
 	pg.xid += 100

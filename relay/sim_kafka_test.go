@@ -31,6 +31,8 @@ type simKafka struct {
 	saved []checkpoint.PositionRecord // the newest position records
 	pids  int64
 
+	simRecords
+
 	openErr  error
 	probeErr error
 	lookUp   bool // topics have to be looked up
@@ -75,6 +77,7 @@ type flight struct {
 	dead   bool      // as a dead letter
 	at     time.Time // when it left; zero: it has not
 	again  string    // why it must not leave
+	record *simRecord
 }
 
 func newSimKafka(w *world) *simKafka {
@@ -238,7 +241,7 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 	}
 	w.reached[refusedAlone] = w.reached[refusedAlone] || e.tx.commit <= p.singlyUntil
 	s.cursor, s.last, s.sent, s.newest = e.order+1, n, true, e.tx.commit
-	f := &flight{n: n, e: e, by: s, dead: rec.Topic == deadTopic}
+	f := &flight{n: n, e: e, by: s, dead: rec.Topic == deadTopic, record: w.copied(e, rec)}
 	f.again = s.repeats(f)
 	was := &e.digest[0]
 	if f.dead {
@@ -312,6 +315,7 @@ func (s *simSink) alone() *flight {
 
 // store appends a record to its lane's log: the next event of the lane, or a repeated one (I2).
 func (f *flight) store() {
+	f.keep()
 	if f.stored || f.e.order < 0 { // or of a lost history
 		return
 	}

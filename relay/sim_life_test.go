@@ -224,6 +224,7 @@ func (w *world) reap(p *process) {
 
 // cleanUp ends every goroutine.
 func (w *world) cleanUp() {
+	w.endAudits()
 	w.mu.Lock()
 	for _, s := range w.sick {
 		s.end()

@@ -55,6 +55,9 @@ func (w *world) ops() []op {
 	if w.deduplicates() {
 		all = append(all, op{"strangers", w.strangers}, op{"a topic grows", w.grow}, op{"routing", w.reroute}, op{"poison is fixed", w.fix})
 	}
+	if w.audited {
+		all = append(all, op{"audit", w.audit}, op{"audit", w.audit}, op{"lose a record", w.loseRecord})
+	}
 	var out []op
 	for i, o := range all {
 		n := w.IntN(4)

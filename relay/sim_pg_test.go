@@ -56,6 +56,8 @@ type simPG struct {
 	slowUntil time.Time     // when the last slow Check may end
 	breaks    int           // number of messages after which the next stream is cut; 0: it is not
 	still     int           // number of streams that are lost before the first message
+
+	simTable
 }
 
 // simTx is a committed transaction.
@@ -68,6 +70,7 @@ type simTx struct {
 	left        int       // events that are not acked
 	readAt      time.Time // when a relay last read its Commit
 	readIn      *simStream
+	sight
 }
 
 type row struct {
@@ -80,18 +83,21 @@ type row struct {
 
 // event is an event and its state.
 type event struct {
-	id      int
-	tx      *simTx // nil until committed
-	ordinal int
-	order   int // index in simPG.order; -1: not to be delivered
-	lane    int
-	seq     int // in its lane, from 1
-	key     string
-	value   string
-	poison  poisonKind
-	alone   bool // large: it must be sent alone
-	skipped bool // by an operator's decision, or by the policy of its cause
-	message bool // a logical message
+	id        int
+	tx        *simTx // nil until committed
+	ordinal   int
+	order     int // index in simPG.order; -1: not to be delivered
+	lane      int
+	seq       int // in its lane, from 1
+	key       string
+	value     string
+	created   time.Time
+	lost      bool // Kafka has lost its records
+	recovered bool // sent by recover
+	poison    poisonKind
+	alone     bool // large: it must be sent alone
+	skipped   bool // by an operator's decision, or by the policy of its cause
+	message   bool // a logical message
 
 	digest   [2]uint64 // of its record and of its dead letter, once sent
 	stored   int
@@ -154,7 +160,8 @@ func (pg *simPG) write(wr *writer, copied bool, poison poisonKind) *event {
 	lane := w.IntN(simLanes)
 	e := &event{id: len(pg.events), order: -1, lane: lane, key: string([]byte{'k', byte('0' + lane%2), byte('a' + w.IntN(3))}), poison: poison}
 	e.value = fmt.Sprintf("payload of %d", e.id)
-	if e.message = e.id%7 == 3; e.message { // without a draw, so that known seeds keep their runs
+	e.created = time.Now().Add(pg.skew).Truncate(time.Microsecond)
+	if e.message = e.id%7 == 3 && !w.audited; e.message { // without a draw, so that known seeds keep their runs
 		e.value = fmt.Sprintf(`"payload of %d"`, e.id)
 		w.reached[byMessage] = true
 	}
@@ -255,6 +262,7 @@ func (pg *simPG) commit(wr *writer) *simTx {
 			pg.expect(r.ev)
 		}
 	}
+	pg.hide(tx)
 	pg.wal = append(pg.wal, tx)
 	w.see(nil, "commit", uint64(tx.commit), uint64(len(tx.rows)))
 	if !pg.async {
@@ -275,6 +283,7 @@ func (pg *simPG) expect(e *event) {
 
 // flush writes the WAL to disk and lets the walsender send it.
 func (pg *simPG) flush() {
+	pg.show()
 	pg.flushed, pg.flushedEnd = len(pg.wal), pg.end
 	if !pg.trickle {
 		pg.pump(-1)
@@ -304,11 +313,13 @@ func (pg *simPG) crash() {
 	pg.writers = nil
 	pg.confirmed = pg.saved
 	pg.cut(-1)
+	pg.restarted()
 }
 
 // unwrite removes transactions from the end of the WAL. n remain.
 func (pg *simPG) unwrite(n int) {
 	for _, tx := range slices.Backward(pg.wal[n:]) {
+		tx.gone = true
 		for _, r := range slices.Backward(tx.rows) {
 			e := r.ev
 			if e == nil || e.order < 0 {

@@ -78,7 +78,7 @@ func TestSimDeduplicated(t *testing.T) {
 		return simOptions{seed: seed, dedup: true, dead: seed%2 == 1, twice: seed%20 == 0}, i < n
 	})
 	if !t.Failed() {
-		res.mustReach(t, markNames[firstDeduplicated:], 3000)
+		res.mustReach(t, markNames[firstDeduplicated:firstAudited], 3000)
 	}
 }
 

@@ -83,6 +83,19 @@ const (
 	lateOfKafka
 	lateOfFrozen
 	hiddenEnd
+	firstAudited // from here on only in runs with audits
+	auditWaited
+	auditFailed
+	auditUnseen
+	auditEarly
+	auditMissing
+	auditNeverSent
+	auditPhantom
+	auditForked
+	firstRecovered // from here on only in runs of recover
+	recoverKilled
+	recoverLate
+	recoverUnseen
 	marks
 )
 
@@ -115,6 +128,12 @@ var markNames = [marks]string{
 	fixedFirst: "a record of an event that was to be a dead letter and was not stored", fixedPoison: "a record of an event that an earlier process would have made a dead letter", leaseOver: "a lease runs out with a request open",
 	heldBack: "a request waits for the lease", lateOfKafka: "stored after a later session has read the ends of the topic",
 	lateOfFrozen: "likewise, of a process that was frozen meanwhile", hiddenEnd: "a process uses a stream that has ended without its knowledge",
+	firstAudited: "an audit beside a daemon that streams, after which the slot has confirmed the snapshot", auditWaited: "an audit of rows that wait in the slot",
+	auditFailed: "an audit that a crash of the server ends", auditUnseen: "a record whose row is not in the snapshot, and becomes visible",
+	auditEarly: "a row in the snapshot whose commit is not flushed", auditMissing: "an audit finds a record that Kafka has lost",
+	auditNeverSent: "an audit finds a row that no stream had", auditPhantom: "an audit finds a record of a lost history",
+	auditForked: "likewise, on a new timeline", firstRecovered: "recover has sent something, and the daemon goes on", recoverKilled: "recover is killed with some records in Kafka",
+	recoverLate: "records of a killed recover land late", recoverUnseen: "recover runs before a commit that no slot has is visible",
 }
 
 // spoken sets the marks for a log line of the relay. w.mu is held.

@@ -19,6 +19,7 @@
 //   - lag 0 in time after everything is healed (I6): heal
 //   - an error that no retry fixes ends the process with its class (I9): judgeEnd
 //   - poison reaches the dead-letter topic, and only poison, where that is the policy (sim_dead_test.go)
+//   - an audit finds what is missing, and nothing else (sim_audit_test.go); recover sends it, once (sim_recover_test.go)
 //
 // A run that fails is repeated with its story: the script's steps and the relay's actions. OUTBOXCDC_TEST_SEED=n does that for
 // one seed, failed or not. OUTBOXCDC_TEST_SIM is how long TestSim runs fresh seeds, or how many: "10m", "100000".
@@ -59,6 +60,7 @@ type simOptions struct {
 	twice    bool // the trace must be the same
 	dead     bool // poison goes to the dead-letter topic
 	dedup    bool // delivery is deduplicated
+	audited  bool // audits run beside the daemon
 	script   func(*world)
 }
 

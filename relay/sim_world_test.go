@@ -44,17 +44,23 @@ type world struct {
 	slowest  time.Duration // from healed to lag 0, without the pauses that heal allows
 	refusals int
 
-	dead    bool             // poison goes to the dead-letter topic
-	excused map[Class]string // classes with which a process may end now, and why
-	sick    []condition      // that are active
-	over    bool             // the run ends
-	lastOp  string
+	dead    bool // poison goes to the dead-letter topic
+	audited bool // audits run
+	audits  []*SimAudit
+	// of runs of recover
+	recovers  int
+	positions map[string]string // ids, by the position of their recovered records
+	back      bool              // the server was taken back to an older state
+	excused   map[Class]string  // classes with which a process may end now, and why
+	sick      []condition       // that are active
+	over      bool              // the run ends
+	lastOp    string
 }
 
 func newWorld(o simOptions) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(o.seed, simVersion)), seed: o.seed, begun: time.Now(), met: o.met, cfg: DefaultConfig(),
-		dieAt: o.dieAt, cutAfter: o.cutAfter, dead: o.dead, trace: 14695981039346656037, excused: map[Class]string{},
+		dieAt: o.dieAt, cutAfter: o.cutAfter, dead: o.dead, audited: o.audited, trace: 14695981039346656037, excused: map[Class]string{},
 	}
 	if o.story {
 		w.story = &strings.Builder{}
@@ -74,6 +80,9 @@ func newWorld(o simOptions) *world {
 		w.cfg.Deduplication = Deduplication{Slot: "slot", LookBack: 10_000, FenceWait: simFence, Sources: "s"}
 	}
 	w.pg, w.kafka = newSimPG(w), newSimKafka(w)
+	if w.audited {
+		w.pg.standby, w.pg.lazy = w.IntN(2) == 0, w.IntN(2) == 0
+	}
 	return w
 }
 
@@ -177,6 +186,8 @@ const (
 	readTail
 	closeSink
 	hideEnd
+	readTable
+	readRecords
 	lastPlace
 )
 

@@ -46,7 +46,8 @@ func (r *recoverer) lockHolder(ctx context.Context) (text string) {
 	return text
 }
 
-// prepareSlot creates the slot if there is none that could be read: the stream has every row that is committed from then on.
+// prepareSlot creates the slot if there is none that could be read: the stream has every row that is committed from then on. Whoever has
+// created the slot, or moved it, the rows that were committed before its position have to be visible before they are compared.
 func (r *recoverer) prepareSlot(ctx context.Context) (err error) {
 	name := r.cfg.Postgres.Slot
 	if r.slot, err = r.t.Read(ctx); err != nil {
@@ -59,7 +60,10 @@ func (r *recoverer) prepareSlot(ctx context.Context) (err error) {
 	case s != nil && s.Active && !r.beside:
 		return exit.With(exit.Fault, fmt.Errorf("%w, or give --beside", activeError(name, s)))
 	case s != nil && !s.Lost():
-		return nil
+		if r.dryRun {
+			return nil
+		}
+		return r.awaitVisible(ctx)
 	case r.dryRun:
 		r.say("slot %s is %s and would be created: rows that are committed until then count as missing as well", name, slotProblem(s))
 		return nil
@@ -77,7 +81,7 @@ func (r *recoverer) prepareSlot(ctx context.Context) (err error) {
 		return err
 	}
 	r.created = true
-	if err := r.t.awaitVisible(ctx); err != nil {
+	if err := r.awaitVisible(ctx); err != nil {
 		return err
 	}
 	if r.slot, err = r.t.Read(ctx); err == nil && r.slot == nil {
@@ -141,26 +145,31 @@ func (t *tableSet) createSlot(ctx context.Context, drop bool) error {
 }
 
 // awaitVisible waits until each transaction that is open now has ended. One of them can be committed before the position of a slot that was
-// just created, so that the slot does not have its rows, and its rows are not visible yet: Postgres writes the commit to the WAL first, and a
-// synchronous standby can be in between.
-func (t *tableSet) awaitVisible(ctx context.Context) error {
+// created or moved, so that the slot does not have its rows, and its rows are not visible yet: Postgres writes the commit to the WAL first,
+// and a synchronous standby can be in between.
+func (r *recoverer) awaitVisible(ctx context.Context) error {
 	const op = "wait for open transactions"
 	var next string // later than the id of each open transaction; no snapshot tells it
-	if err := t.control.QueryRow(ctx, "SELECT pg_current_xact_id()::text").Scan(&next); err != nil {
+	if err := r.t.control.QueryRow(ctx, "SELECT pg_current_xact_id()::text").Scan(&next); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
+	said := false
 	for end := time.Now().Add(createSlotTimeout); ; {
 		var oldest string
 		var ended bool
-		err := t.control.QueryRow(ctx, "SELECT x::text, x >= $1::text::xid8 FROM pg_snapshot_xmin(pg_current_snapshot()) x", next).Scan(&oldest, &ended)
+		err := r.t.control.QueryRow(ctx, "SELECT x::text, x >= $1::text::xid8 FROM pg_snapshot_xmin(pg_current_snapshot()) x", next).Scan(&oldest, &ended)
 		switch {
 		case err != nil:
 			return fmt.Errorf("%s: %w", op, err)
 		case ended:
 			return nil
 		case time.Now().After(end):
-			return exit.With(exit.Unavailable, fmt.Errorf("transaction %s, which may have been committed before slot %s was created, has not ended within %s; "+
-				"remedy: end it, then run the command again", oldest, t.cfg.Postgres.Slot, createSlotTimeout))
+			return exit.With(exit.Unavailable, fmt.Errorf("transaction %s, which may have been committed before the position of slot %s, has not ended within %s; "+
+				"remedy: end it, then run the command again", oldest, r.cfg.Postgres.Slot, createSlotTimeout))
+		}
+		if !said {
+			r.say("waiting for transaction %s, which may have been committed before the position of slot %s", oldest, r.cfg.Postgres.Slot)
+			said = true
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):

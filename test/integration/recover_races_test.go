@@ -2,12 +2,84 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
+
+// The same happens if the slot exists, and somebody has advanced it beyond a commit that waits for a synchronous standby.
+func TestRecoverInvisibleCommitAdvanced(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
+	env := o.deduplicating(fence)
+	r := o.startStreaming(env...)
+	o.insert("order", "k", 1, 5)
+	o.awaitArrived(patience)
+	r.term()
+	o.exec(`ALTER SYSTEM SET synchronous_commit = local`)
+	o.exec(`ALTER SYSTEM SET synchronous_standby_names = 'nobody'`)
+	o.exec(`SELECT pg_reload_conf()`)
+	ctx := testContext(t)
+	hidden, err := pgx.Connect(ctx, o.pg.SuperURL(o.name))
+	must(t, err)
+	t.Cleanup(func() { _ = hidden.Close(context.Background()) })
+	await(t, patience, "the new settings", func() error {
+		var names, commit string
+		if err := hidden.QueryRow(ctx, `SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit')`).Scan(&names, &commit); err != nil {
+			return err
+		}
+		if names != "nobody" || commit != "local" {
+			return fmt.Errorf("they are %q, %q", names, commit)
+		}
+		return nil
+	})
+	_, err = hidden.Exec(ctx, `SET synchronous_commit = on`)
+	must(t, err)
+	committed := make(chan error, 1)
+	go func() {
+		_, err := hidden.Exec(ctx, insertInto+`(gen_random_uuid(), 'order', 'hidden', 'added', '{}', '{}', 6)`)
+		committed <- err
+	}()
+	await(t, patience, "the commit to wait for a standby", func() error {
+		var n int
+		err := o.admin.scan(`SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`, &n)
+		if err == nil && n == 0 {
+			err = context.DeadlineExceeded
+		}
+		return err
+	})
+	o.exec(`SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())`, o.name)
+	type result struct {
+		out  string
+		code int
+	}
+	done := make(chan result, 1)
+	go func() {
+		out, notes, code := o.runBinary(env, "recover", "--yes")
+		done <- result{out + notes, code}
+	}()
+	var res result
+	early := false
+	select { // a run that does not wait has compared after fence_wait
+	case res = <-done:
+		early = true
+	case <-time.After(5 * time.Second):
+	}
+	o.exec(`SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+	must(t, <-committed)
+	if !early {
+		res = <-done
+	}
+	if early || res.code != 0 || !strings.Contains(res.out, "6 rows compared") {
+		t.Errorf("ended before the commit was visible: %v, exit code %d:\n%s", early, res.code, res.out)
+	}
+	if _, sum := o.audit(env, 0); sum.Summary.Rows != 6 {
+		t.Errorf("%+v\n%s", sum.Summary, res.out)
+	}
+}
 
 // A transaction can be committed before the position of a new slot and become visible later, when a synchronous standby has confirmed it.
 // The slot does not have its rows, so recover waits until it sees them.

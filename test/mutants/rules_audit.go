@@ -1,9 +1,11 @@
 package main
 
 var (
-	compares = suite{"./internal/audit", "^(TestComparison|TestLater)$"}
-	sameIDs  = suite{"./internal/audit", "^TestSameID"}
-	recovers = suite{"./internal/recovery", "^(TestRun|TestPoison|TestFailure|TestSet|TestWithoutPosition)$"}
+	compares   = suite{"./internal/audit", "^(TestComparison|TestLater)$"}
+	simAudit   = suite{"./relay", "^TestSimAudit$"}
+	simRecover = suite{"./relay", "^TestSimRecover$"}
+	sameIDs    = suite{"./internal/audit", "^TestSameID"}
+	recovers   = suite{"./internal/recovery", "^(TestRun|TestPoison|TestFailure|TestSet|TestWithoutPosition)$"}
 )
 
 // auditMutants has mutants of what counts as missing, and of what recover sends.
@@ -12,13 +14,43 @@ var auditMutants = []mutant{
 		name:  "audit-by-one-snapshot",
 		rule:  "A record without a row in the snapshot is a phantom, although its transaction may become visible later.",
 		edits: []edit{{"internal/audit/judge.go", "c.drop(suspects, j.ExistNow, &c.counts.Newer)", "c.drop(suspects, func([]string) (map[string]bool, error) { return nil, nil }, &c.counts.Newer)"}},
-		tests: []suite{compares},
+		tests: []suite{compares, simAudit},
 	},
 	{
 		name:  "audit-forgets-the-slot",
 		rule:  "An event that waits in the slot is missing.",
 		edits: []edit{{"internal/audit/judge.go", "	case len(g.waiting) > 0:\n		c.counts.Waiting++\n", "	case false:\n		c.counts.Waiting++\n"}},
-		tests: []suite{compares},
+		tests: []suite{compares, simAudit},
+	},
+	{
+		name:  "audit-reads-kafka-before-the-slot",
+		rule:  "Kafka may be read before the slot has confirmed the snapshot.",
+		edits: []edit{{"internal/audit/run.go", "r.readRows, r.readSlot, r.readKafka", "r.readRows, r.readKafka, r.readSlot"}},
+		tests: []suite{simAudit},
+	},
+	{
+		name:  "audit-trusts-any-slot",
+		rule:  "What a slot has not confirmed does not wait in it.",
+		edits: []edit{{"internal/audit/run.go", "case s.ConfirmedFlush >= r.res.SnapshotAt:", "case s.ConfirmedFlush > 0:"}},
+		tests: []suite{simAudit},
+	},
+	{
+		name:  "audit-looks-once",
+		rule:  "A row is visible when its record is in Kafka.",
+		edits: []edit{{"internal/audit/exist.go", "freshLooks = 3", "freshLooks = 1"}},
+		tests: []suite{simAudit},
+	},
+	{
+		name:  "audit-knows-no-fork",
+		rule:  "A record whose transaction a failover has lost is newer than the snapshot.",
+		edits: []edit{{"internal/audit/run.go", "if checkpoint.Holds(&r.Lineage, p) {", "if true {"}},
+		tests: []suite{simAudit},
+	},
+	{
+		name:  "audit-judges-the-newer",
+		rule:  "A record that was committed after the snapshot needs a row that is visible soon.",
+		edits: []edit{{"internal/audit/judge.go", "j.Newer(r.Position):", "false:"}},
+		tests: []suite{simAudit},
 	},
 	{
 		name:  "audit-takes-a-dead-letter-for-the-event",
@@ -55,6 +87,18 @@ var auditMutants = []mutant{
 		rule:  "Any record with the id of a row is the row's, whatever its topic and key.",
 		edits: []edit{{"internal/audit/group.go", "if len(j.Tables) < 2 || len(g.rows) > 1 {", "if true {"}},
 		tests: []suite{sameIDs},
+	},
+	{
+		name:  "recover-reads-kafka-at-once",
+		rule:  "A process that was killed has no requests under way.",
+		edits: []edit{{"internal/audit/kafka.go", "case <-time.After(time.Until(r.NotBefore)):", "case <-time.After(0):"}},
+		tests: []suite{simRecover},
+	},
+	{
+		name:  "recover-counts-from-zero",
+		rule:  "A second run may use the positions of the first one.",
+		edits: []edit{{"internal/audit/kafka.go", "		r.res.Ordinals = max(r.res.Ordinals, p.Ordinal+1)\n", ""}},
+		tests: []suite{simRecover},
 	},
 	{
 		name:  "recover-takes-equal-hashes-only",
