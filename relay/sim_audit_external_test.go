@@ -18,7 +18,7 @@ var simTables = []audit.Table{{Name: "public.outbox", IDColumn: "id", CreatedAt:
 func simAudit(ctx context.Context, a *relay.SimAudit) error {
 	job := audit.Audit{
 		Router: a.Router, Poison: &a.Poison, Tables: simTables,
-		Lineage: a.Lineage, Deep: a.Deep, Memory: 64 << 20, Topics: relay.SimTopics(), Wait: a.Wait,
+		Lineage: a.Lineage, Deep: a.Deep, Memory: 64 << 20, Topics: relay.SimTopics(), Wait: a.Wait, WALEnd: a.WALEnd,
 		Fresh: func(ctx context.Context) (audit.Snapshot, func(), error) {
 			s, err := a.Fresh(ctx)
 			return s, func() {}, err
@@ -47,7 +47,7 @@ func simRecover(ctx context.Context, r *relay.SimRecover) error {
 		}
 		missing := recovery.NewSet()
 		compare := audit.Audit{
-			Router: r.Router, Poison: &r.Poison, Tables: simTables, Lineage: r.Lineage, Memory: 64 << 20, Topics: relay.SimTopics(),
+			Router: r.Router, Poison: &r.Poison, Tables: simTables, Lineage: r.Lineage, Memory: 64 << 20, Topics: relay.SimTopics(), WALEnd: r.WALEnd,
 			Wait: 10 * time.Second, NotBefore: r.NotBefore, Count: next.CommitLSN, OnlyMissing: true,
 			Lost: func(row *audit.Row) error {
 				missing.Add(row.Topic, row.ID)

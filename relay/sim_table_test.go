@@ -180,12 +180,18 @@ func (r *simReader) take(ctx context.Context, taken func(*SimSnapshot)) (*SimSna
 		taken(s)
 	}
 	w.mu.Unlock()
+	var err error
+	s.end, err = r.WALEnd(ctx)
+	return s, err
+}
+
+// WALEnd returns the end of the WAL.
+func (r *simReader) WALEnd(ctx context.Context) (pglogrepl.LSN, error) {
 	if err := r.ask(ctx); err != nil {
-		return nil, err
+		return 0, err
 	}
-	s.end = w.pg.end
-	w.mu.Unlock()
-	return s, nil
+	defer r.p.w.mu.Unlock()
+	return r.p.w.pg.end, nil
 }
 
 // WALEnd is a position after the commit of each row.

@@ -43,7 +43,7 @@ var auditMutants = []mutant{
 	{
 		name:  "audit-knows-no-fork",
 		rule:  "A record whose transaction a failover has lost is newer than the snapshot.",
-		edits: []edit{{"internal/audit/run.go", "if checkpoint.Holds(&r.Lineage, p) {", "if true {"}},
+		edits: []edit{{"internal/audit/run.go", "case !checkpoint.Holds(&r.Lineage, p):", "case false:"}},
 		tests: []suite{simAudit},
 	},
 	{
