@@ -221,8 +221,14 @@ func (t *tableSet) audit(rows outboxtable.Range, deep bool) *audit.Audit {
 		}
 		byTime = byTime || s.Route.Timestamp != router.TimestampProduce
 	}
+	partitions := int32(0)
+	for _, n := range t.cfg.Route.Partitions {
+		if partitions == 0 || int32(n) < partitions {
+			partitions = int32(n)
+		}
+	}
 	return &audit.Audit{
-		Router: t.route, Poison: &t.poison, Tables: t.list, Lineage: t.identity, Range: rows, Deep: deep, Topics: topics,
+		Router: t.route, PartitionCount: partitions, Poison: &t.poison, Tables: t.list, Lineage: t.identity, Range: rows, Deep: deep, Topics: topics,
 		Slot: t.cfg.Postgres.Slot, WholeLogs: byTime, Messages: t.cfg.Messages.Prefix != "", Fresh: t.fresh,
 	}
 }

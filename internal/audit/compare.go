@@ -59,8 +59,14 @@ type Counts struct {
 	Findings map[Kind]int64 `json:"findings"`
 }
 
-// Clean reports whether nothing was found.
+// Blind reports whether there are rows, and none could be judged.
+func (c *Counts) Blind() bool { return c.Unjudged > 0 && c.Unjudged == c.Rows }
+
+// Clean reports whether nothing was found, and something could be.
 func (c *Counts) Clean() bool {
+	if c.Blind() {
+		return false
+	}
 	for _, n := range c.Findings {
 		if n > 0 {
 			return false

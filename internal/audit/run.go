@@ -39,6 +39,8 @@ type Audit struct {
 	Range   outboxtable.Range
 	Deep    bool
 	Memory  int64 // in bytes, of the comparison
+	// PartitionCount is the smallest number of partitions that a setting has the daemon use; 0: none does.
+	PartitionCount int32
 	// Topics are read besides those that rows lead to.
 	Topics []string
 	// Wait is how long to wait until the slot has confirmed the end of the WAL.
@@ -130,8 +132,10 @@ type run struct {
 
 	withoutID int64 // rows whose id is NULL
 
-	mu     sync.Mutex // guards c and res while partitions are read side by side
-	oldest map[string]time.Time
+	mu   sync.Mutex // guards c, res and logs while partitions are read side by side
+	logs map[string]*topicLog
+
+	partitioner kafka.Partitioner
 }
 
 // Run compares. dir is where temporary files go; "": the system's directory.
@@ -146,7 +150,7 @@ func (a *Audit) Run(ctx context.Context, snapshot Snapshot, slot Slot, log Log, 
 			return nil, err
 		}
 	}
-	r := &run{Audit: a, snapshot: snapshot, slot: slot, log: log, c: c, seed: maphash.MakeSeed(), topics: map[string]bool{}, oldest: map[string]time.Time{}}
+	r := &run{Audit: a, snapshot: snapshot, slot: slot, log: log, c: c, seed: maphash.MakeSeed(), topics: map[string]bool{}, logs: map[string]*topicLog{}, partitioner: kafka.NewPartitioner()}
 	r.res.SnapshotAt = snapshot.WALEnd()
 	for _, step := range []func(context.Context) error{r.readRows, r.readSlot, r.readKafka, r.compare} {
 		if err := step(ctx); err != nil {
@@ -229,6 +233,7 @@ func (r *run) addRow(table int, row *outboxtable.Row, rec *router.Record) error 
 		return nil
 	}
 	out.ID, out.Key = rec.ID, rec.Key
+	out.ByID, out.Partition, out.OwnPartition = rec.Key == nil, rec.Partition, rec.OwnPartition
 	out.Content = r.content(rec.Topic, rec.Key, rec.Value, func(yield func(name string, value []byte) bool) {
 		for i := range rec.Headers {
 			if h := &rec.Headers[i]; !yield(h.Name, h.Value) {
@@ -312,7 +317,10 @@ func (r *run) compare(ctx context.Context) error {
 		names[i] = r.Tables[i].Name
 	}
 	r.Progress("comparison", 0, 0)
-	var err error
+	err := r.checkPartitions()
+	if err != nil {
+		return err
+	}
 	r.res.Counts, err = r.c.Run(&Judge{
 		Tables: names, Deep: r.Deep, Since: r.Range.Since, OnlyMissing: r.OnlyMissing, Lost: r.Lost, Later: r.Later, Report: r.Report,
 		Newer: func(p checkpoint.Position) bool { return p.CommitLSN >= r.res.SnapshotAt },
@@ -323,14 +331,7 @@ func (r *run) compare(ctx context.Context) error {
 			}
 			return fmt.Sprintf("its transaction is not on the server's timeline %d: a failover lost it after it was delivered", r.Lineage.Timeline)
 		},
-		Deleted: func(row *Row) bool {
-			if r.TakeUnjudged {
-				return false
-			}
-			oldest := r.oldest[row.Topic]
-			// The clock of Postgres may be ahead of the clock that the record has its time from.
-			return !oldest.IsZero() && (row.Created.IsZero() || row.Created.Add(-r.margin()).Before(oldest))
-		},
+		Deleted:  func(row *Row) bool { return !r.TakeUnjudged && r.mayBeDeleted(row) },
 		Exist:    func(ids []string) (map[string]bool, error) { return r.exist(ctx, ids) },
 		ExistNow: func(ids []string) (map[string]bool, error) { return r.existNow(ctx, ids) },
 	})

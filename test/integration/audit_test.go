@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
 // auditLine is a line of what `audit -o json` prints.
@@ -29,6 +31,7 @@ type auditLine struct {
 		Outside                  int64 `json:"outside_the_range"`
 		Resent                   int64 `json:"sent_by_a_person"`
 		Repeated                 int64 `json:"identical_duplicates"`
+		Unjudged                 int64 `json:"older_than_retention"`
 		Findings                 map[string]int64
 		Clean                    bool
 		Confirmed                bool `json:"slot_has_confirmed_snapshot"`
@@ -177,6 +180,52 @@ func TestAuditFindsFaults(t *testing.T) {
 	}
 	if !strings.Contains(strings.Join(kinds, " "), "inversion") || strings.Contains(strings.Join(kinds, " "), "missing") {
 		t.Errorf("after a record in the wrong order: %v", kinds)
+	}
+}
+
+// Kafka has deleted all records of one partition: the rows that were sent to the others are judged.
+func TestAuditEmptiedPartition(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(fence)
+	r := o.startStreaming(env...)
+	add := func(from, n int) {
+		o.exec(`INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload, n)
+			SELECT gen_random_uuid(), 'order', 'k' || g, 'added', '{}', g FROM generate_series($1::int, $1::int + $2::int - 1) g`, from, n)
+	}
+	add(1, 30)
+	o.awaitArrived(patience)
+	r.term()
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	add(31, 30)
+	o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name)
+	o.exec(`UPDATE outbox SET created_at = now() + interval '1 hour'`) // long after the daemon has sent to the last partition
+	o.deleteRecords(o.topic("order"), 1)
+	unjudged, missing := int64(0), map[string]bool{}
+	for n := 1; n <= 60; n++ {
+		key := fmt.Sprintf("k%d", n)
+		switch {
+		case kafka.NewPartitioner().Of([]byte(key), 3) == 0:
+			unjudged++
+		case n > 30:
+			missing[key] = true
+		}
+	}
+	findings, sum := o.audit(env, 1)
+	if sum.Summary.Unjudged != unjudged {
+		t.Errorf("%d rows are not judged, want %d", sum.Summary.Unjudged, unjudged)
+	}
+	for _, f := range findings {
+		if f.Kind != "missing" || !missing[f.Key] {
+			t.Errorf("finding %+v", f)
+		}
+		delete(missing, f.Key)
+	}
+	if len(missing) > 0 {
+		t.Errorf("not found: %v", missing)
+	}
+	if out := o.recover(env, 0); !strings.Contains(out, fmt.Sprintf("%d records sent", len(findings))) {
+		t.Errorf("recover prints:\n%s", out)
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 var (
 	compares = suite{"./internal/audit", "^(TestComparison|TestLater)$"}
+	deleted  = suite{"./internal/audit", "^(TestDeletedByPartition|TestDeletedOfMovedRows)$"}
 	recovers = suite{"./internal/recovery", "^(TestRun|TestPoison|TestFailure|TestSet|TestWithoutPosition)$"}
 )
 
@@ -18,6 +19,18 @@ var auditMutants = []mutant{
 		rule:  "An event that waits in the slot is missing.",
 		edits: []edit{{"internal/audit/judge.go", "	case len(g.waiting) > 0:\n		c.counts.Waiting++\n", "	case false:\n		c.counts.Waiting++\n"}},
 		tests: []suite{compares},
+	},
+	{
+		name:  "audit-takes-the-present-number-of-partitions",
+		rule:  "A row was sent to the partition that it would be sent to now, although the topic may have had fewer partitions.",
+		edits: []edit{{"internal/audit/deleted.go", "	least := int32(1)\n", "	least := now\n"}},
+		tests: []suite{deleted},
+	},
+	{
+		name:  "audit-trusts-the-partition-of-a-changed-row",
+		rule:  "A record in another partition than that of its row says nothing about other rows.",
+		edits: []edit{{"internal/audit/deleted.go", "			t.moved = true\n", ""}},
+		tests: []suite{deleted},
 	},
 	{
 		name:  "audit-takes-a-dead-letter-for-the-event",
