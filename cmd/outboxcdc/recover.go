@@ -204,7 +204,12 @@ func (r *recoverer) send(ctx context.Context) error {
 	for i := range r.t.list {
 		job.Tables = append(job.Tables, recovery.Table{Number: i, Range: r.rows})
 	}
-	var err error
+	// That of the comparison has ended. Of the rows that are missing, those that were deleted since are not sent.
+	err := r.t.takeSnapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.t.closeSnapshot()
 	r.sent, err = job.Run(ctx, r.t.snapshot, out)
 	if err != nil {
 		return err

@@ -229,7 +229,7 @@ func (t *tableSet) audit(rows outboxtable.Range, deep bool) *audit.Audit {
 	}
 	return &audit.Audit{
 		Router: t.route, PartitionCount: partitions, Poison: &t.poison, Tables: t.list, Lineage: t.identity, Range: rows, Deep: deep, Topics: topics,
-		Slot: t.cfg.Postgres.Slot, WholeLogs: byTime, Messages: t.cfg.Messages.Prefix != "", Fresh: t.fresh,
+		Slot: t.cfg.Postgres.Slot, WholeLogs: byTime, Messages: t.cfg.Messages.Prefix != "", Fresh: t.fresh, Release: t.closeSnapshot,
 	}
 }
 

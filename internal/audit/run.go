@@ -57,7 +57,9 @@ type Audit struct {
 	// Messages is whether logical messages are events as well. They have no row, so that records without one are not judged.
 	Messages bool
 
-	// Fresh takes a new snapshot, for records whose rows were not visible in the first one. done gives it back.
+	// Release ends the snapshot, as soon as its rows were read: its locks must not be held while Kafka is read.
+	Release func()
+	// Fresh takes a new snapshot, for records without a row among those that were read. done gives it back.
 	Fresh func(ctx context.Context) (s Snapshot, done func(), err error)
 
 	// Slot is the name of the slot: dead letters of others do not count.
@@ -185,6 +187,7 @@ func (r *run) readRows(ctx context.Context) error {
 			return err
 		}
 	}
+	r.Release()
 	r.Progress("rows", n, n)
 	if r.withoutID > 0 {
 		r.Note(fmt.Sprintf("%d rows have no id (NULL), so that they cannot be compared: look for them among the dead letters", r.withoutID))
