@@ -48,6 +48,7 @@ func newAuditCommand(load func() (*config.Config, error)) *cobra.Command {
 	}
 	f := cmd.Flags()
 	addRangeFlags(f, &since, &until)
+	addAlsoFlag(f, &a.also)
 	f.StringArrayVar(&a.tables, "table", nil, "only this table, as in the configuration; may be repeated")
 	f.BoolVar(&a.deep, "deep", false, "also compare topic, key, value and headers with what the rows are routed to now")
 	f.DurationVar(&a.wait, "wait", 30*time.Second, "how long to wait until the slot has confirmed the snapshot; after that, what waits in the slot is read")
@@ -60,7 +61,7 @@ func newAuditCommand(load func() (*config.Config, error)) *cobra.Command {
 // auditor is one run of `audit`.
 type auditor struct {
 	rows            outboxtable.Range
-	tables          []string
+	tables, also    []string
 	deep            bool
 	wait            time.Duration
 	memory          int64
@@ -79,6 +80,7 @@ func (a *auditor) run(ctx context.Context, cfg *config.Config) error {
 		return withExitCode(err)
 	}
 	defer t.close()
+	t.also = a.also
 	if err := t.choose(a.tables); err != nil {
 		return err
 	}
@@ -100,6 +102,7 @@ func (a *auditor) run(ctx context.Context, cfg *config.Config) error {
 		return withExitCode(err)
 	}
 	meter.Clear()
+	allMissing(res, job.Note)
 	if err := a.sum(t, res, notes, began); err != nil {
 		return err
 	}

@@ -78,6 +78,7 @@ type recoverer struct {
 	dryRun, yes bool
 	beside      bool
 	unjudged    bool
+	also        []string
 	in          io.Reader
 	out         io.Writer
 
@@ -101,6 +102,7 @@ func (r *recoverer) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&r.dryRun, "dry-run", false, "print what would be sent, and change nothing")
 	f.BoolVarP(&r.yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&r.unjudged, "unjudged", false, "also send rows without a record of which Kafka may have deleted the record (retention, compaction)")
+	addAlsoFlag(f, &r.also)
 	f.StringSliceVar(&r.order, "order", nil, "columns that order the rows, instead of outbox.order")
 }
 
@@ -141,7 +143,7 @@ func (r *recoverer) run(ctx context.Context) error {
 		return err
 	}
 	defer t.close()
-	r.t = t
+	r.t, t.also = t, r.also
 	r.began = time.Now()
 	if err := r.lock(ctx); err != nil {
 		return err

@@ -327,3 +327,25 @@ func TestAuditMillion(t *testing.T) {
 		t.Errorf("it took %v, more than a minute", took)
 	}
 }
+
+// The rows of events that were routed to another topic before have their records there. The output of audit, and that of recover before its
+// question, says how to name the topic.
+func TestAuditAlsoTopic(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(fence)
+	r := o.startStreaming(env...)
+	o.insert("order", "k", 1, 12)
+	o.awaitArrived(patience)
+	r.term()
+	o.exec(`UPDATE outbox SET aggregate_type = 'payment'`) // as if the routing had changed
+	const notice = "name it with --also-topic"
+	for _, args := range [][]string{{"audit"}, {"recover", "--dry-run"}} {
+		if out, notes, code := o.runBinary(env, args...); code != 1 || !strings.Contains(out+notes, notice) {
+			t.Errorf("%v: exit code %d\n%s%s", args, code, out, notes)
+		}
+		if out, notes, code := o.runBinary(env, append(args, "--also-topic", o.topic("order"))...); code != 0 || strings.Contains(out+notes, notice) {
+			t.Errorf("%v with the topic: exit code %d\n%s%s", args, code, out, notes)
+		}
+	}
+}
