@@ -24,6 +24,17 @@ func (p *partitioner) partition(key []byte, count int32) int32 {
 	return id
 }
 
+// Partitioner finds the partition that a Producer sends a key to. It is for one goroutine.
+type Partitioner struct{ p *partitioner }
+
+// NewPartitioner creates a Partitioner.
+func NewPartitioner() Partitioner { return Partitioner{newPartitioner()} }
+
+// Of returns the partition of [router.Record.PartitionBy] in a topic with count partitions.
+//
+// [router.Record.PartitionBy]: https://pkg.go.dev/github.com/outboxcdc/outboxcdc/router#Record
+func (p Partitioner) Of(key []byte, count int32) int32 { return p.p.partition(key, count) }
+
 // hashedKey is a sarama.Encoder of bytes.
 type hashedKey []byte
 

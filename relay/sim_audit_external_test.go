@@ -19,6 +19,7 @@ func simAudit(ctx context.Context, a *relay.SimAudit) error {
 	job := audit.Audit{
 		Router: a.Router, Poison: &a.Poison, Tables: simTables,
 		Lineage: a.Lineage, Deep: a.Deep, Memory: 64 << 20, Topics: relay.SimTopics(), Wait: a.Wait, WALEnd: a.WALEnd,
+		Release: a.Snapshot.Release,
 		Fresh: func(ctx context.Context) (audit.Snapshot, func(), error) {
 			s, err := a.Fresh(ctx)
 			return s, func() {}, err
@@ -47,7 +48,7 @@ func simRecover(ctx context.Context, r *relay.SimRecover) error {
 		}
 		missing := recovery.NewSet()
 		compare := audit.Audit{
-			Router: r.Router, Poison: &r.Poison, Tables: simTables, Lineage: r.Lineage, Memory: 64 << 20, Topics: relay.SimTopics(), WALEnd: r.WALEnd,
+			Router: r.Router, Poison: &r.Poison, Tables: simTables, Lineage: r.Lineage, Memory: 64 << 20, Topics: relay.SimTopics(), WALEnd: r.WALEnd, Release: snapshot.Release,
 			Wait: 10 * time.Second, NotBefore: r.NotBefore, Count: next.CommitLSN, OnlyMissing: true,
 			Lost: func(row *audit.Row) error {
 				missing.Add(row.Topic, row.ID)
@@ -61,6 +62,9 @@ func simRecover(ctx context.Context, r *relay.SimRecover) error {
 		}
 		if r.Left = missing.Len(); sent || r.Left == 0 {
 			return nil
+		}
+		if snapshot, err = r.TakeSnapshot(ctx); err != nil {
+			return err
 		}
 		next.Ordinal = res.Ordinals
 		job := recovery.Job{

@@ -134,6 +134,8 @@ type SimSnapshot struct {
 	end  pglogrepl.LSN
 	rows []simRow
 	has  map[string]bool
+
+	isReleased bool
 }
 
 // simRow is a row of a snapshot.
@@ -197,13 +199,24 @@ func (r *simReader) WALEnd(ctx context.Context) (pglogrepl.LSN, error) {
 // WALEnd is a position after the commit of each row.
 func (s *SimSnapshot) WALEnd() pglogrepl.LSN { return s.end }
 
+// Release ends the snapshot.
+func (s *SimSnapshot) Release() { s.isReleased = true }
+
+// ask is simReader.ask; the snapshot must not be released.
+func (s *SimSnapshot) ask(ctx context.Context) error {
+	if s.isReleased {
+		panic("a snapshot is read that was released")
+	}
+	return s.r.ask(ctx)
+}
+
 // Zoned and Indexed are about created_at.
 func (s *SimSnapshot) Zoned(int) bool                             { return true }
 func (s *SimSnapshot) Indexed(context.Context, int) (bool, error) { return true, nil }
 
 // Rows calls fn with each row, in the order in which they were inserted.
 func (s *SimSnapshot) Rows(ctx context.Context, _ int, _ outboxtable.Range, fn func(*outboxtable.Row) error) error {
-	if err := s.r.ask(ctx); err != nil {
+	if err := s.ask(ctx); err != nil {
 		return err
 	}
 	s.r.p.w.mu.Unlock()
@@ -218,7 +231,7 @@ func (s *SimSnapshot) Rows(ctx context.Context, _ int, _ outboxtable.Range, fn f
 
 // Existing returns which of the ids rows have.
 func (s *SimSnapshot) Existing(ctx context.Context, _ int, _ string, ids []string) (map[string]bool, error) {
-	if err := s.r.ask(ctx); err != nil {
+	if err := s.ask(ctx); err != nil {
 		return nil, err
 	}
 	s.r.p.w.mu.Unlock()

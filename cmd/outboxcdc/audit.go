@@ -27,7 +27,7 @@ func newAuditCommand(load func() (*config.Config, error)) *cobra.Command {
 		Long: "Compare the rows of the outbox tables with the records in Kafka, by id. The comparison is exact while applications write and the\n" +
 			"daemon runs: it takes a snapshot of the tables, waits until the slot has confirmed all of it, and then reads Kafka to its end. It\n" +
 			"only reads. It needs SELECT on the tables and Read on the topics. Rows that were deleted cannot be compared: choose a time in which\n" +
-			"rows are kept (--since). Exit code: 0 nothing was found; 1 findings; 69 Postgres or Kafka is unavailable (docs/audit.md).",
+			"rows are kept (--since). Exit code: 0 nothing was found; 1 findings, or no row could be judged; 69 Postgres or Kafka is unavailable (docs/audit.md).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := load()
@@ -48,6 +48,7 @@ func newAuditCommand(load func() (*config.Config, error)) *cobra.Command {
 	}
 	f := cmd.Flags()
 	addRangeFlags(f, &since, &until)
+	addAlsoFlag(f, &a.also)
 	f.StringArrayVar(&a.tables, "table", nil, "only this table, as in the configuration; may be repeated")
 	f.BoolVar(&a.deep, "deep", false, "also compare topic, key, value and headers with what the rows are routed to now")
 	f.DurationVar(&a.wait, "wait", 30*time.Second, "how long to wait until the slot has confirmed the snapshot; after that, what waits in the slot is read")
@@ -60,7 +61,7 @@ func newAuditCommand(load func() (*config.Config, error)) *cobra.Command {
 // auditor is one run of `audit`.
 type auditor struct {
 	rows            outboxtable.Range
-	tables          []string
+	tables, also    []string
 	deep            bool
 	wait            time.Duration
 	memory          int64
@@ -79,6 +80,7 @@ func (a *auditor) run(ctx context.Context, cfg *config.Config) error {
 		return withExitCode(err)
 	}
 	defer t.close()
+	t.also = a.also
 	if err := t.choose(a.tables); err != nil {
 		return err
 	}
@@ -100,6 +102,7 @@ func (a *auditor) run(ctx context.Context, cfg *config.Config) error {
 		return withExitCode(err)
 	}
 	meter.Clear()
+	allMissing(res, job.Note)
 	if err := a.sum(t, res, notes, began); err != nil {
 		return err
 	}
@@ -107,6 +110,9 @@ func (a *auditor) run(ctx context.Context, cfg *config.Config) error {
 		if err := writeAuditMetrics(a.metrics, cfg.Postgres.Slot, res, began, time.Now()); err != nil {
 			return exit.With(exit.Fault, fmt.Errorf("write the metrics: %w", err))
 		}
+	}
+	if res.Blind() {
+		return exit.Logged(exit.Fault, errors.New("none of the rows could be judged"))
 	}
 	if !res.Clean() {
 		return exit.Logged(exit.Fault, errors.New("there are findings"))

@@ -17,7 +17,7 @@ import (
 // auditMetrics are the metrics of `audit --metrics`. They are in a file for node_exporter, and not among those of the
 // daemon.
 type auditMetrics struct {
-	ended, lastClean, duration, rows, records, findings *prometheus.GaugeVec
+	ended, lastClean, duration, rows, unjudged, records, findings *prometheus.GaugeVec
 }
 
 const lastCleanName = "outboxcdc_audit_last_clean_timestamp_seconds"
@@ -30,9 +30,10 @@ func newAuditMetrics(reg prometheus.Registerer) *auditMetrics {
 	}
 	return &auditMetrics{
 		ended:     gauge("outboxcdc_audit_timestamp_seconds", "When the last audit ended, in Unix time."),
-		lastClean: gauge(lastCleanName, "When the last audit without findings ended, in Unix time; 0: there was none."),
+		lastClean: gauge(lastCleanName, "When the last audit ended that judged rows and had no findings, in Unix time; 0: there was none."),
 		duration:  gauge("outboxcdc_audit_duration_seconds", "How long the last audit took."),
 		rows:      gauge("outboxcdc_audit_rows", "Rows that the last audit compared."),
+		unjudged:  gauge("outboxcdc_audit_unjudged", "Rows that the last audit could not judge, because Kafka may have deleted their records."),
 		records:   gauge("outboxcdc_audit_records", "Records that the last audit read."),
 		findings:  gauge("outboxcdc_audit_findings", "Findings of the last audit.", "kind"),
 	}
@@ -44,14 +45,15 @@ func (m *auditMetrics) set(slot string, res *audit.Result, lastClean float64, be
 	m.lastClean.WithLabelValues(slot).Set(lastClean)
 	m.duration.WithLabelValues(slot).Set(ended.Sub(began).Seconds())
 	m.rows.WithLabelValues(slot).Set(float64(res.Rows))
+	m.unjudged.WithLabelValues(slot).Set(float64(res.Unjudged))
 	m.records.WithLabelValues(slot).Set(float64(res.Records))
 	for _, k := range audit.Kinds {
 		m.findings.WithLabelValues(slot, string(k)).Set(float64(res.Findings[k]))
 	}
 }
 
-// writeAuditMetrics replaces the file for node_exporter's textfile collector. After an audit with findings, the time of
-// the last clean audit is that of the previous file.
+// writeAuditMetrics replaces the file for node_exporter's textfile collector. After an audit with findings, or one that
+// could not judge any row, the time of the last clean audit is that of the previous file.
 func writeAuditMetrics(file, slot string, res *audit.Result, began, ended time.Time) error {
 	lastClean, err := readLastClean(file, slot)
 	if res.Clean() {

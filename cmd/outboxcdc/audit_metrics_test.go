@@ -55,6 +55,9 @@ func TestAuditMetrics(t *testing.T) {
 			`outboxcdc_audit_last_clean_timestamp_seconds{slot="orders"} 1.800086421e+09`,
 			`outboxcdc_audit_findings{kind="missing",slot="orders"} 3`)
 	}
+	has(write(3, audit.Counts{Rows: 4, Unjudged: 4}),
+		`outboxcdc_audit_last_clean_timestamp_seconds{slot="orders"} 1.800086421e+09`,
+		`outboxcdc_audit_unjudged{slot="orders"} 4`)
 	has(write(4, audit.Counts{}),
 		`outboxcdc_audit_last_clean_timestamp_seconds{slot="orders"} 1.800345621e+09`,
 		`outboxcdc_audit_findings{kind="missing",slot="orders"} 0`)

@@ -45,6 +45,10 @@ func auditText(t *tableSet, res *audit.Result, shown map[audit.Kind]int, notes [
 	for _, n := range notes {
 		say("note: %s", n)
 	}
+	if res.Blind() && len(res.Findings) == 0 {
+		say("NOT JUDGED: Kafka may have deleted the records of all rows, so the audit says nothing about them (docs/audit.md)")
+		return b.String()
+	}
 	if res.Clean() && res.Unjudged > 0 {
 		say("no findings, but rows that are not judged may be missing (docs/audit.md)")
 		return b.String()

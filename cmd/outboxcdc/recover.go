@@ -78,6 +78,7 @@ type recoverer struct {
 	dryRun, yes bool
 	beside      bool
 	unjudged    bool
+	also        []string
 	in          io.Reader
 	out         io.Writer
 
@@ -101,6 +102,7 @@ func (r *recoverer) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&r.dryRun, "dry-run", false, "print what would be sent, and change nothing")
 	f.BoolVarP(&r.yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&r.unjudged, "unjudged", false, "also send rows without a record of which Kafka may have deleted the record (retention, compaction)")
+	addAlsoFlag(f, &r.also)
 	f.StringSliceVar(&r.order, "order", nil, "columns that order the rows, instead of outbox.order")
 }
 
@@ -148,7 +150,7 @@ func (r *recoverer) run(ctx context.Context) error {
 		return err
 	}
 	defer t.close()
-	r.t = t
+	r.t, t.also = t, r.also
 	r.began = time.Now()
 	if err := r.lock(ctx); err != nil {
 		return err
@@ -211,7 +213,12 @@ func (r *recoverer) send(ctx context.Context) error {
 	for i := range r.t.list {
 		job.Tables = append(job.Tables, recovery.Table{Number: i, Range: r.rows})
 	}
-	var err error
+	// That of the comparison has ended. Of the rows that are missing, those that were deleted since are not sent.
+	err := r.t.takeSnapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.t.closeSnapshot()
 	r.sent, err = job.Run(ctx, r.t.snapshot, out)
 	if err != nil {
 		out.Close()

@@ -91,6 +91,9 @@ func (r *recoverer) report(res *audit.Result) {
 		}
 		r.say("  %s: %s, first %s, last %s", topic, human.Count(g.rows, "row", "rows"), rowText(g.first), rowText(g.last))
 	}
+	if r.missing.Len() > 0 {
+		allMissing(res, func(s string) { r.say("  %s", s) })
+	}
 	if r.missing.Len() > 0 && !r.t.ordered() {
 		r.say("  outbox.order is not set, so they are sent in the order of created_at, or of the table if it has no such column: " +
 			"transactions of one key that overlapped may be sent in another order than they committed in")

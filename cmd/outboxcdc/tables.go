@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -40,6 +41,8 @@ type tableSet struct {
 	cluster  *kafka.Cluster
 	client   *kafka.Client
 	list     []audit.Table
+	// also are topics that the routing has left, from --also-topic.
+	also []string
 }
 
 // commandName is the application_name of the commands' connections.
@@ -213,7 +216,7 @@ func (t *tableSet) choose(names []string) error {
 
 // audit is a comparison of these tables.
 func (t *tableSet) audit(rows outboxtable.Range, deep bool) *audit.Audit {
-	var topics []string
+	topics := slices.Clone(t.also)
 	byTime := false
 	for _, s := range t.cfg.Sources() {
 		for _, topic := range s.Route.Topics {
@@ -221,9 +224,16 @@ func (t *tableSet) audit(rows outboxtable.Range, deep bool) *audit.Audit {
 		}
 		byTime = byTime || s.Route.Timestamp != router.TimestampProduce
 	}
+	partitions := int32(0)
+	for _, n := range t.cfg.Route.Partitions {
+		if partitions == 0 || int32(n) < partitions {
+			partitions = int32(n)
+		}
+	}
 	return &audit.Audit{
-		Router: t.route, Poison: &t.poison, Tables: t.list, Lineage: t.identity, Range: rows, Deep: deep, Topics: topics,
+		Router: t.route, PartitionCount: partitions, Poison: &t.poison, Tables: t.list, Lineage: t.identity, Range: rows, Deep: deep, Topics: topics,
 		Slot: t.cfg.Postgres.Slot, WholeLogs: byTime, Messages: t.cfg.Messages.Prefix != "", Fresh: t.fresh, WALEnd: t.walEnd,
+		Release: t.closeSnapshot,
 	}
 }
 
@@ -333,6 +343,19 @@ var noPosition checkpoint.Position
 func addRangeFlags(f *pflag.FlagSet, since, until *string) {
 	f.StringVar(since, "since", "", "only rows whose created_at is not before this time: 24h (ago), 2026-11-24, 2026-11-24T22:00 or RFC 3339")
 	f.StringVar(until, "until", "", "only rows whose created_at is before this time, written like --since")
+}
+
+func addAlsoFlag(f *pflag.FlagSet, also *[]string) {
+	f.StringArrayVar(also, "also-topic", nil, "also look for records in this topic, to which the events were routed before; may be repeated")
+}
+
+// allMissing says about the topics of which nine of ten judged rows are missing what else may be the reason.
+func allMissing(res *audit.Result, say func(string)) {
+	for _, topic := range slices.Sorted(maps.Keys(res.ByTopic)) {
+		if n := res.ByTopic[topic]; topic != "" && n.Missing >= 10 && n.Missing*10 >= n.Judged*9 {
+			say(fmt.Sprintf("%d of %d rows of topic %s are missing: if these events were routed to another topic before, name it with --also-topic", n.Missing, n.Judged, topic))
+		}
+	}
 }
 
 // timeRange reads --since and --until.

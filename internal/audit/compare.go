@@ -57,10 +57,26 @@ type Counts struct {
 	Repeated int64          `json:"identical_duplicates"`
 	Resent   int64          `json:"sent_by_a_person"`
 	Findings map[Kind]int64 `json:"findings"`
+	// ByTopic is, by the topic that rows are routed to, what became of those that have a record or are missing.
+	ByTopic map[string]TopicCounts `json:"-"`
 }
 
-// Clean reports whether nothing was found.
+// TopicCounts are the rows of a topic.
+type TopicCounts struct{ Judged, Missing int64 }
+
+func (c *Counts) add(topic string, missing int64) {
+	n := c.ByTopic[topic]
+	c.ByTopic[topic] = TopicCounts{n.Judged + 1, n.Missing + missing}
+}
+
+// Blind reports whether there are rows, and none could be judged.
+func (c *Counts) Blind() bool { return c.Unjudged > 0 && c.Unjudged == c.Rows }
+
+// Clean reports whether nothing was found, and something could be.
 func (c *Counts) Clean() bool {
+	if c.Blind() {
+		return false
+	}
 	for _, n := range c.Findings {
 		if n > 0 {
 			return false
@@ -91,7 +107,7 @@ const memoryFactor = 6
 // part of them may take while it is joined.
 func New(dir string, memory int64) (*Comparison, error) {
 	c := &Comparison{limit: memory / memoryFactor, seed: maphash.MakeSeed(), index: map[string]uint64{}}
-	c.counts.Findings = map[Kind]int64{}
+	c.counts.Findings, c.counts.ByTopic = map[Kind]int64{}, map[string]TopicCounts{}
 	var err error
 	if c.byID, err = newSpill(dir); err != nil {
 		return nil, err

@@ -21,6 +21,11 @@ type Row struct {
 	Poison  string    // the cause, if no record can be made of the row
 	Skipped bool      // the policy for that cause is to skip the event
 	Outside bool      // the row is outside the range: it is not judged, and explains its record
+	// ByID is whether the hash of the id chooses the partition, because the record has no key. Otherwise that of the key does.
+	ByID bool
+	// Partition is the partition that the row names, if OwnPartition is true.
+	Partition    int32
+	OwnPartition bool
 }
 
 // Record is a record of Kafka.
@@ -69,7 +74,8 @@ func (c *Comparison) encodeRow(b []byte, r *Row) []byte {
 	b = binary.AppendVarint(b, created)
 	b = binary.BigEndian.AppendUint64(b, r.Content)
 	b = appendBytes(b, []byte(r.Poison))
-	return appendBool(appendBool(b, r.Skipped), r.Outside)
+	b = appendBool(appendBool(appendBool(b, r.Skipped), r.Outside), r.ByID)
+	return binary.AppendUvarint(appendBool(b, r.OwnPartition), uint64(r.Partition))
 }
 
 func (c *Comparison) encodeRecord(b []byte, r *Record) []byte {
@@ -172,6 +178,7 @@ func (c *Comparison) decodeRow(r *reader, id []byte) Row {
 		row.Created = time.UnixMicro(created).UTC()
 	}
 	row.Content, row.Poison, row.Skipped, row.Outside = r.fixed(), string(r.bytes()), r.bool(), r.bool()
+	row.ByID, row.OwnPartition, row.Partition = r.bool(), r.bool(), int32(r.uint())
 	return row
 }
 

@@ -13,7 +13,7 @@ const (
 	freshPause = time.Second
 )
 
-// exist returns which of the ids rows of the snapshot have.
+// exist returns which of the ids rows have that are outside the range. The snapshot has ended, so a row that was deleted since is not found.
 func (r *run) exist(ctx context.Context, ids []string) (map[string]bool, error) {
 	if r.Messages { // they have no row
 		all := map[string]bool{}
@@ -22,7 +22,17 @@ func (r *run) exist(ctx context.Context, ids []string) (map[string]bool, error) 
 		}
 		return all, nil
 	}
-	return r.existIn(ctx, r.snapshot, ids)
+	return r.existFresh(ctx, ids)
+}
+
+// existFresh returns which of the ids rows have in a new snapshot.
+func (r *run) existFresh(ctx context.Context, ids []string) (map[string]bool, error) {
+	s, done, err := r.Fresh(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return r.existIn(ctx, s, ids)
 }
 
 func (r *run) existIn(ctx context.Context, s Snapshot, ids []string) (map[string]bool, error) {
@@ -53,12 +63,7 @@ func (r *run) existNow(ctx context.Context, ids []string) (map[string]bool, erro
 				return nil, context.Cause(ctx)
 			}
 		}
-		s, done, err := r.Fresh(ctx)
-		if err != nil {
-			return nil, err
-		}
-		some, err := r.existIn(ctx, s, ids)
-		done()
+		some, err := r.existFresh(ctx, ids)
 		if err != nil {
 			return nil, err
 		}

@@ -79,13 +79,31 @@ func (g *group) withoutOtherTables(j *Judge) (found bool) {
 	return len(g.records) < n
 }
 
-func (c *Comparison) joinIDs(b int, j *Judge) error {
+// eachPair calls fn with each row and each record that have the same id, except for dead letters.
+func (c *Comparison) eachPair(fn func(*Row, *Record)) error {
+	for b := range buckets {
+		groups, _, err := c.groups(b)
+		if err != nil {
+			return err
+		}
+		for _, g := range groups {
+			for i := range g.rows {
+				for k := range g.records {
+					fn(&g.rows[i], &g.records[k])
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// groups reads one part of the comparison: its groups by id, and the ids in the order in which they were added.
+func (c *Comparison) groups(b int) (groups map[string]*group, order []string, err error) {
 	entries, err := c.byID.read(b, c.limit)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	groups := map[string]*group{}
-	var order []string
+	groups = map[string]*group{}
 	for _, e := range entries {
 		r := &reader{b: e[1:]}
 		id := r.bytes()
@@ -113,8 +131,16 @@ func (c *Comparison) joinIDs(b int, j *Judge) error {
 			g.waiting = append(g.waiting, c.topicName(r))
 		}
 		if r.bad {
-			return errDamaged
+			return nil, nil, errDamaged
 		}
+	}
+	return groups, order, nil
+}
+
+func (c *Comparison) joinIDs(b int, j *Judge) error {
+	groups, order, err := c.groups(b)
+	if err != nil {
+		return err
 	}
 	var orphans []*group
 	for _, id := range order {

@@ -52,6 +52,7 @@ func (c *Comparison) judge(g *group, j *Judge) error {
 		return c.judgeMissing(g, row, foreign, j)
 	}
 	c.counts.Delivered++
+	c.counts.add(row.Topic, 0)
 	if err := c.noteLater(laterDelivered, row.Topic, row.Key, row.Created); err != nil {
 		return err
 	}
@@ -95,6 +96,7 @@ func (c *Comparison) judgeMissing(g *group, row *Row, foreign bool, j *Judge) er
 	case row.Poison != "":
 		why = "poison, " + row.Poison + ", and no dead letter has this id"
 	}
+	c.counts.add(row.Topic, 1)
 	if j.Lost != nil {
 		if err := j.Lost(row); err != nil {
 			return err

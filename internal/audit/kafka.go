@@ -98,18 +98,8 @@ func (r *run) limits(ctx context.Context, topics []string, dead string) error {
 		return err
 	}
 	for i := range spans {
-		s := &spans[i]
-		switch {
-		case s.First == 0: // nothing was deleted
-		case s.First < s.End && !s.Oldest.IsZero():
-			if s.Oldest.After(r.oldest[s.Topic]) {
-				r.oldest[s.Topic] = s.Oldest
-			}
-		case r.oldest[s.Topic] != endOfTime:
-			r.oldest[s.Topic] = endOfTime
-			if s.Topic != dead {
-				r.Note(fmt.Sprintf("Kafka has deleted all records of partition %d of topic %s, so rows of that topic without a record are not judged", s.Partition, s.Topic))
-			}
+		if s := &spans[i]; r.noteDeleted(s) && s.Topic != dead {
+			r.Note(fmt.Sprintf("Kafka has deleted all records of partition %d of topic %s, so rows without a record that may have been sent there are not judged", s.Partition, s.Topic))
 		}
 	}
 	compacted, err := r.log.Compacted(ctx, topics)
@@ -122,7 +112,7 @@ func (r *run) limits(ctx context.Context, topics []string, dead string) error {
 		}
 		if compacted[t] && t != dead {
 			r.Note("topic " + t + " is compacted: Kafka deletes a record when a later one has its key, so its rows without a record are not judged")
-			r.oldest[t] = endOfTime
+			r.topicLog(t).compacted = true
 		}
 	}
 	return nil
@@ -132,9 +122,6 @@ func (r *run) limits(ctx context.Context, topics []string, dead string) error {
 func (r *run) topicExists(topic string) bool {
 	return slices.ContainsFunc(r.res.Spans, func(s kafka.Span) bool { return s.Topic == topic })
 }
-
-// endOfTime is later than any row.
-var endOfTime = time.Unix(1<<40, 0)
 
 // addRecord adds a record. Records without the header id are not of an outbox.
 func (r *run) addRecord(s *kafka.Span, rec *kafka.Record, dead bool) error {
@@ -167,6 +154,7 @@ func (r *run) addRecord(s *kafka.Span, rec *kafka.Record, dead bool) error {
 	if p := out.Position; p.CommitLSN == r.Count && p.SystemID == r.Lineage.SystemID {
 		r.res.Ordinals = max(r.res.Ordinals, p.Ordinal+1)
 	}
+	r.noteUse(out)
 	out.Content = r.content(s.Topic, rec.Key, rec.Value, func(yield func(string, []byte) bool) {
 		for i := range rec.Headers {
 			if h := &rec.Headers[i]; !yield(h.Name, h.Value) {

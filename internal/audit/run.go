@@ -39,6 +39,8 @@ type Audit struct {
 	Range   outboxtable.Range
 	Deep    bool
 	Memory  int64 // in bytes, of the comparison
+	// PartitionCount is the smallest number of partitions that a setting has the daemon use; 0: none does.
+	PartitionCount int32
 	// Topics are read besides those that rows lead to.
 	Topics []string
 	// Wait is how long to wait until the slot has confirmed the end of the WAL.
@@ -55,7 +57,9 @@ type Audit struct {
 	// Messages is whether logical messages are events as well. They have no row, so that records without one are not judged.
 	Messages bool
 
-	// Fresh takes a new snapshot, for records whose rows were not visible in the first one. done gives it back.
+	// Release ends the snapshot, as soon as its rows were read: its locks must not be held while Kafka is read.
+	Release func()
+	// Fresh takes a new snapshot, for records without a row among those that were read. done gives it back.
 	Fresh func(ctx context.Context) (s Snapshot, done func(), err error)
 
 	// WALEnd returns the end of the server's WAL. It takes no lock: a statement that waits for the snapshot's lock would be in the way.
@@ -133,8 +137,10 @@ type run struct {
 
 	withoutID int64 // rows whose id is NULL
 
-	mu     sync.Mutex // guards c and res while partitions are read side by side
-	oldest map[string]time.Time
+	mu   sync.Mutex // guards c, res and logs while partitions are read side by side
+	logs map[string]*topicLog
+
+	partitioner kafka.Partitioner
 }
 
 // Run compares. dir is where temporary files go; "": the system's directory.
@@ -149,7 +155,7 @@ func (a *Audit) Run(ctx context.Context, snapshot Snapshot, slot Slot, log Log, 
 			return nil, err
 		}
 	}
-	r := &run{Audit: a, snapshot: snapshot, slot: slot, log: log, c: c, seed: maphash.MakeSeed(), topics: map[string]bool{}, oldest: map[string]time.Time{}}
+	r := &run{Audit: a, snapshot: snapshot, slot: slot, log: log, c: c, seed: maphash.MakeSeed(), topics: map[string]bool{}, logs: map[string]*topicLog{}, partitioner: kafka.NewPartitioner()}
 	r.res.SnapshotAt = snapshot.WALEnd()
 	for _, step := range []func(context.Context) error{r.readRows, r.readSlot, r.readKafka, r.compare} {
 		if err := step(ctx); err != nil {
@@ -184,6 +190,7 @@ func (r *run) readRows(ctx context.Context) error {
 			return err
 		}
 	}
+	r.Release()
 	r.Progress("rows", n, n)
 	if r.withoutID > 0 {
 		r.Note(fmt.Sprintf("%d rows have no id (NULL), so that they cannot be compared: look for them among the dead letters", r.withoutID))
@@ -232,6 +239,7 @@ func (r *run) addRow(table int, row *outboxtable.Row, rec *router.Record) error 
 		return nil
 	}
 	out.ID, out.Key = rec.ID, rec.Key
+	out.ByID, out.Partition, out.OwnPartition = rec.Key == nil, rec.Partition, rec.OwnPartition
 	out.Content = r.content(rec.Topic, rec.Key, rec.Value, func(yield func(name string, value []byte) bool) {
 		for i := range rec.Headers {
 			if h := &rec.Headers[i]; !yield(h.Name, h.Value) {
@@ -315,6 +323,9 @@ func (r *run) compare(ctx context.Context) error {
 		names[i] = r.Tables[i].Name
 	}
 	r.Progress("comparison", 0, 0)
+	if err := r.checkPartitions(); err != nil {
+		return err
+	}
 	end, err := r.WALEnd(ctx) // Kafka was read before, so a record with a later position is of a transaction that the server lost
 	if err != nil {
 		return err
@@ -332,14 +343,7 @@ func (r *run) compare(ctx context.Context) error {
 			}
 			return ""
 		},
-		Deleted: func(row *Row) bool {
-			if r.TakeUnjudged {
-				return false
-			}
-			oldest := r.oldest[row.Topic]
-			// The clock of Postgres may be ahead of the clock that the record has its time from.
-			return !oldest.IsZero() && (row.Created.IsZero() || row.Created.Add(-r.margin()).Before(oldest))
-		},
+		Deleted:  func(row *Row) bool { return !r.TakeUnjudged && r.mayBeDeleted(row) },
 		Exist:    func(ids []string) (map[string]bool, error) { return r.exist(ctx, ids) },
 		ExistNow: func(ids []string) (map[string]bool, error) { return r.existNow(ctx, ids) },
 	})

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
 // auditLine is a line of what `audit -o json` prints.
@@ -31,6 +33,7 @@ type auditLine struct {
 		Outside                  int64 `json:"outside_the_range"`
 		Resent                   int64 `json:"sent_by_a_person"`
 		Repeated                 int64 `json:"identical_duplicates"`
+		Unjudged                 int64 `json:"older_than_retention"`
 		Findings                 map[string]int64
 		Clean                    bool
 		Confirmed                bool `json:"slot_has_confirmed_snapshot"`
@@ -228,6 +231,52 @@ func TestAuditFindsFaults(t *testing.T) {
 	o.outcome("`audit` finds each of the faults, and nothing else")
 }
 
+// Kafka has deleted all records of one partition: the rows that were sent to the others are judged.
+func TestAuditEmptiedPartition(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(fence)
+	r := o.startStreaming(env...)
+	add := func(from, n int) {
+		o.exec(`INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload, n)
+			SELECT gen_random_uuid(), 'order', 'k' || g, 'added', '{}', g FROM generate_series($1::int, $1::int + $2::int - 1) g`, from, n)
+	}
+	add(1, 30)
+	o.awaitArrived(patience)
+	r.term()
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	add(31, 30)
+	o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name)
+	o.exec(`UPDATE outbox SET created_at = now() + interval '1 hour'`) // long after the daemon has sent to the last partition
+	o.deleteRecords(o.topic("order"), 1)
+	unjudged, missing := int64(0), map[string]bool{}
+	for n := 1; n <= 60; n++ {
+		key := fmt.Sprintf("k%d", n)
+		switch {
+		case kafka.NewPartitioner().Of([]byte(key), 3) == 0:
+			unjudged++
+		case n > 30:
+			missing[key] = true
+		}
+	}
+	findings, sum := o.audit(env, 1)
+	if sum.Summary.Unjudged != unjudged {
+		t.Errorf("%d rows are not judged, want %d", sum.Summary.Unjudged, unjudged)
+	}
+	for _, f := range findings {
+		if f.Kind != "missing" || !missing[f.Key] {
+			t.Errorf("finding %+v", f)
+		}
+		delete(missing, f.Key)
+	}
+	if len(missing) > 0 {
+		t.Errorf("not found: %v", missing)
+	}
+	if out := o.recover(env, 0); !strings.Contains(out, fmt.Sprintf("%d records sent", len(findings))) {
+		t.Errorf("recover prints:\n%s", out)
+	}
+}
+
 // The text says what was compared, and the metrics carry the time of the last clean audit from one run to the next.
 func TestAuditReport(t *testing.T) {
 	t.Parallel()
@@ -324,5 +373,27 @@ func TestAuditMillion(t *testing.T) {
 	}
 	if isProving() && took > time.Minute {
 		t.Errorf("it took %v, more than a minute", took)
+	}
+}
+
+// The rows of events that were routed to another topic before have their records there. The output of audit, and that of recover before its
+// question, says how to name the topic.
+func TestAuditAlsoTopic(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := o.deduplicating(fence)
+	r := o.startStreaming(env...)
+	o.insert("order", "k", 1, 12)
+	o.awaitArrived(patience)
+	r.term()
+	o.exec(`UPDATE outbox SET aggregate_type = 'payment'`) // as if the routing had changed
+	const notice = "name it with --also-topic"
+	for _, args := range [][]string{{"audit"}, {"recover", "--dry-run"}} {
+		if out, notes, code := o.runBinary(env, args...); code != 1 || !strings.Contains(out+notes, notice) {
+			t.Errorf("%v: exit code %d\n%s%s", args, code, out, notes)
+		}
+		if out, notes, code := o.runBinary(env, append(args, "--also-topic", o.topic("order"))...); code != 0 || strings.Contains(out+notes, notice) {
+			t.Errorf("%v with the topic: exit code %d\n%s%s", args, code, out, notes)
+		}
 	}
 }

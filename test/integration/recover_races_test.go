@@ -181,7 +181,7 @@ func TestRecoverEmptiedTopic(t *testing.T) {
 		t.Errorf("recover prints:\n%s", out)
 	}
 	out, notes, code := o.runBinary(env, "audit")
-	if code != 0 || strings.Contains(out, "nothing is missing") || !strings.Contains(out, "5 rows are not judged") {
+	if code != 1 || strings.Contains(out, "nothing is missing") || !strings.Contains(out, "5 rows are not judged") {
 		t.Errorf("audit: exit code %d:\n%s%s", code, out, notes)
 	}
 }

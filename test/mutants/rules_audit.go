@@ -5,6 +5,7 @@ var (
 	simAudit   = suite{"./relay", "^TestSimAudit$"}
 	simRecover = suite{"./relay", "^TestSimRecover$"}
 	sameIDs    = suite{"./internal/audit", "^TestSameID"}
+	deleted    = suite{"./internal/audit", "^(TestDeletedByPartition|TestDeletedOfMovedRows)$"}
 	recovers   = suite{"./internal/recovery", "^(TestRun|TestPoison|TestFailure|TestSet|TestWithoutPosition)$"}
 )
 
@@ -41,9 +42,12 @@ var auditMutants = []mutant{
 		tests: []suite{simAudit},
 	},
 	{
-		name:  "audit-knows-no-fork",
-		rule:  "A record whose transaction a failover has lost is newer than the snapshot.",
-		edits: []edit{{"internal/audit/run.go", "case !checkpoint.Holds(&r.Lineage, p):", "case false:"}},
+		name: "audit-knows-no-fork",
+		rule: "A record whose transaction the server has lost is newer than the snapshot.",
+		edits: []edit{
+			{"internal/audit/run.go", "case !checkpoint.Holds(&r.Lineage, p):", "case false:"},
+			{"internal/audit/run.go", "case p.CommitLSN >= end:", "case false:"},
+		},
 		tests: []suite{simAudit},
 	},
 	{
@@ -51,6 +55,18 @@ var auditMutants = []mutant{
 		rule:  "A record that was committed after the snapshot needs a row that is visible soon.",
 		edits: []edit{{"internal/audit/judge.go", "j.Newer(r.Position):", "false:"}},
 		tests: []suite{simAudit},
+	},
+	{
+		name:  "audit-takes-the-present-number-of-partitions",
+		rule:  "A row was sent to the partition that it would be sent to now, although the topic may have had fewer partitions.",
+		edits: []edit{{"internal/audit/deleted.go", "	least := int32(1)\n", "	least := now\n"}},
+		tests: []suite{deleted},
+	},
+	{
+		name:  "audit-trusts-the-partition-of-a-changed-row",
+		rule:  "A record in another partition than that of its row says nothing about other rows.",
+		edits: []edit{{"internal/audit/deleted.go", "			t.moved = true\n", ""}},
+		tests: []suite{deleted},
 	},
 	{
 		name:  "audit-takes-a-dead-letter-for-the-event",

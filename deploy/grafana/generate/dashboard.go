@@ -208,10 +208,11 @@ func audits() []panel {
 			q(`time() - outboxcdc_audit_timestamp_seconds{$A}`, "{{slot}}")).withAlerts("OutboxCDCAuditOld"),
 		graph("Findings of the last audit", "short", "Findings by kind: missing, phantom, differs, duplicate, inversion.",
 			q(`outboxcdc_audit_findings{$A}`, "{{slot}} {{kind}}")).withAlerts("OutboxCDCAuditFindings"),
-		graph("Size of the last audit", "short", "Rows that were compared, records that were read, and seconds that the audit took.",
+		graph("Size of the last audit", "short", "Rows that were compared, rows that could not be judged, records that were read, and seconds that the audit took.",
 			q(`outboxcdc_audit_rows{$A}`, "rows {{slot}}"),
+			q(`outboxcdc_audit_unjudged{$A}`, "unjudged rows {{slot}}"),
 			q(`outboxcdc_audit_records{$A}`, "records {{slot}}"),
-			q(`outboxcdc_audit_duration_seconds{$A}`, "seconds {{slot}}")),
+			q(`outboxcdc_audit_duration_seconds{$A}`, "seconds {{slot}}")).withAlerts("OutboxCDCAuditUnjudged"),
 	}
 }
 
