@@ -116,6 +116,9 @@ func New(c Config) (*Writer, error) {
 	return w, nil
 }
 
+// Config returns the configuration, with the defaults filled in.
+func (w *Writer) Config() Config { return w.config }
+
 // newMessageWriter returns a writer of logical messages. The elements of the document are the bodies. As outbox_emit does, the server
 // adds its own time, and encodes the body in UTF-8 whatever the encoding of the database is.
 func newMessageWriter(c Config) (*Writer, error) {
@@ -140,7 +143,8 @@ func newRowWriter(c Config) (*Writer, error) {
 	if c.PayloadType < JSONB || c.PayloadType > Bytea {
 		return nil, fmt.Errorf("PayloadType is %d, which is none of the constants", c.PayloadType)
 	}
-	table, err := quoteTable(cmp.Or(c.Table, "public.outbox"))
+	c.Table = cmp.Or(c.Table, "public.outbox")
+	table, err := quoteTable(c.Table)
 	if err != nil {
 		return nil, err
 	}

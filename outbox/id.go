@@ -41,11 +41,11 @@ func NewID() ID {
 
 // ParseID parses the text of a UUID: 32 hexadecimal digits in groups of 8, 4, 4, 4 and 12.
 func ParseID(s string) (ID, error) {
-	var id ID
-	if _, err := hex.Decode(id[:], []byte(strings.ReplaceAll(s, "-", ""))); err != nil || id.String() != strings.ToLower(s) {
+	b, err := hex.DecodeString(strings.ReplaceAll(s, "-", ""))
+	if err != nil || len(b) != len(ID{}) || ID(b).String() != strings.ToLower(s) {
 		return ID{}, fmt.Errorf("outbox: %q is not a UUID", s)
 	}
-	return id, nil
+	return ID(b), nil
 }
 
 // String returns the text of the UUID.

@@ -60,5 +60,8 @@ func (k Kind[P]) AggregateType() string { return k.aggregateType }
 // EventType returns the type of the events.
 func (k Kind[P]) EventType() string { return k.eventType }
 
+// SchemaVersion returns the schema version of the events, or 0.
+func (k Kind[P]) SchemaVersion() int { return k.schemaVersion }
+
 // PayloadType returns the type P.
 func (k Kind[P]) PayloadType() reflect.Type { return reflect.TypeFor[P]() }
