@@ -23,7 +23,7 @@ func (w *Writer) encode(ctx context.Context, events []Event) (document, ids stri
 		w.config.Inject(ctx, injected)
 	}
 	var doc, idDoc strings.Builder
-	var headers []header
+	headers := make([]header, 0, 8)
 	for i := range events {
 		e := events[i] // a copy, whose ID may be set
 		headers = w.headers(headers[:0], injected, &e)
@@ -38,6 +38,7 @@ func (w *Writer) encode(ctx context.Context, events []Event) (document, ids stri
 		if e.ID == (ID{}) && w.keys.id != "" {
 			e.ID = NewID()
 		}
+		doc.Grow(len(payload) + 512)
 		separator := byte(',')
 		if i == 0 {
 			separator = '['
@@ -50,7 +51,9 @@ func (w *Writer) encode(ctx context.Context, events []Event) (document, ids stri
 		}
 	}
 	doc.WriteByte(']')
-	idDoc.WriteByte(']')
+	if w.config.DeleteRows {
+		idDoc.WriteByte(']')
+	}
 	return doc.String(), idDoc.String(), nil
 }
 
@@ -102,12 +105,12 @@ func timeText(t time.Time) string {
 
 // appendEvent appends a valid event as an object.
 func (w *Writer) appendEvent(b *strings.Builder, e *Event, headers []header, payload []byte) {
-	b.Grow(len(payload) + 512)
 	b.WriteByte('{')
 	if w.keys.id != "" {
 		b.WriteString(w.keys.id)
 		b.WriteByte('"')
-		b.WriteString(e.ID.String())
+		id := e.ID.text()
+		b.Write(id[:])
 		b.WriteString(`",`)
 	}
 	for _, f := range [...]struct{ key, value string }{{w.keys.aggregateType, e.AggregateType}, {w.keys.eventType, e.Type}} {

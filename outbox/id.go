@@ -50,15 +50,18 @@ func ParseID(s string) (ID, error) {
 
 // String returns the text of the UUID.
 func (id ID) String() string {
-	var b [36]byte
+	b := id.text()
+	return string(b[:])
+}
+
+func (id ID) text() (b [36]byte) {
 	at := 0
-	for i, c := range id {
-		if i == 4 || i == 6 || i == 8 || i == 10 {
+	for _, group := range [][]byte{id[:4], id[4:6], id[6:8], id[8:10], id[10:]} {
+		if at > 0 {
 			b[at] = '-'
 			at++
 		}
-		hex.Encode(b[at:], []byte{c})
-		at += 2
+		at += hex.Encode(b[at:], group)
 	}
-	return string(b[:])
+	return b
 }

@@ -27,6 +27,9 @@ func (c *comparison) report(format string, args ...any) {
 
 // resolve returns the definition that a schema refers to.
 func resolve(root, s *schema) *schema {
+	if s.AnyOf != nil {
+		return resolve(root, s.notNull()).orNull()
+	}
 	if s.Ref == "" {
 		return s
 	}
@@ -38,12 +41,7 @@ func resolve(root, s *schema) *schema {
 
 // value compares the schemas of one value. path names it in messages.
 func (c *comparison) value(path string, stored, current *schema) {
-	if pair := [2]string{stored.Ref, current.Ref}; pair[0] != "" || pair[1] != "" {
-		if c.seen[pair] {
-			return
-		}
-		c.seen[pair] = true
-	}
+	pair := [2]string{stored.notNull().Ref, current.notNull().Ref}
 	stored, current = resolve(c.stored, stored), resolve(c.current, current)
 	if stored.Comment != current.Comment {
 		c.report("%s was %s, and is %s now", path, stored.kind(), current.kind())
@@ -55,6 +53,12 @@ func (c *comparison) value(path string, stored, current *schema) {
 	if !stored.allows(current) {
 		c.report("%s was %s, and is %s now", path, stored.kind(), current.kind())
 		return
+	}
+	if pair != [2]string{} {
+		if c.seen[pair] {
+			return
+		}
+		c.seen[pair] = true
 	}
 	c.object(path, stored, current)
 	if stored.Items != nil && current.Items != nil {

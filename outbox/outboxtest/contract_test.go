@@ -41,6 +41,7 @@ type before struct {
 	At    time.Time        `json:"at"`
 	Maybe *int             `json:"maybe"`
 	Tree  *tree            `json:"tree"`
+	Root  tree             `json:"root"`
 	More  map[string]*line `json:"more"`
 	Code  textCode         `json:"code"`
 	Own   opaque           `json:"own"`
@@ -108,6 +109,7 @@ func TestIncompatibleChanges(t *testing.T) {
 		`the field "SKU" of the field "tags" was integer, and is string now`:                         replace(t, "Tags", more{}, "tags"),
 		`the field "at" was string (date-time), and is string now`:                                   replace(t, "At", "", "at"),
 		`the field "name" of the field "tree" was string, and is integer now`:                        replace(t, "Tree", new(otherTree), "tree"),
+		`the field "root" was object, and is object or null now`:                                     replace(t, "Root", new(tree), "root"),
 		`the field "code" was string, and is integer now`:                                            replace(t, "Code", 1, "code"),
 		`the field "own" was encoded by outboxtest.opaque, and is encoded by outboxtest.opaque2 now`: replace(t, "Own", opaque2{}, "own"),
 		`the field "blob" was string or null (base64), and is string now`:                            replace(t, "Blob", "", "blob"),

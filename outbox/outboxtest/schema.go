@@ -24,6 +24,7 @@ type schema struct {
 	Required   []string           `json:"required,omitempty"` // the fields that are always written
 	Additional *schema            `json:"additionalProperties,omitempty"`
 	Items      *schema            `json:"items,omitempty"`
+	AnyOf      []*schema          `json:"anyOf,omitempty"` // a reference, or null
 	Defs       map[string]*schema `json:"$defs,omitempty"`
 }
 
@@ -49,9 +50,25 @@ const null = "null"
 
 // orNull returns s, with null allowed too.
 func (s *schema) orNull() *schema {
-	if len(s.Type) == 1 {
+	switch {
+	case s.Ref != "":
+		return &schema{AnyOf: []*schema{s, {Type: types{null}}}}
+	case len(s.Type) == 1:
 		n := *s
 		n.Type = types{s.Type[0], null}
+		return &n
+	}
+	return s // it allows null already
+}
+
+// notNull is the reverse of orNull.
+func (s *schema) notNull() *schema {
+	switch {
+	case s.AnyOf != nil:
+		return s.AnyOf[0]
+	case len(s.Type) == 2:
+		n := *s
+		n.Type = s.Type[:1]
 		return &n
 	}
 	return s
@@ -147,8 +164,8 @@ func (g *generator) object(t reflect.Type) *schema {
 		if f.quoted && len(p.Type) > 0 {
 			p = &schema{Type: slices.Concat(types{"string"}, p.Type[1:])}
 		}
-		if f.optional {
-			p = p.neverNull(f.typ)
+		if f.optional && isNilOmitted(f.typ) {
+			p = p.notNull()
 		}
 		s.Properties[f.name] = p
 		if !f.optional {
@@ -164,15 +181,10 @@ func (g *generator) object(t reflect.Type) *schema {
 	return s
 }
 
-// neverNull removes null from the type of an optional field: what is nil is not written.
-func (s *schema) neverNull(t reflect.Type) *schema {
+// isNilOmitted reports whether null is the value nil of the type itself, which an optional field does not have.
+func isNilOmitted(t reflect.Type) bool {
 	mayBeNil := func(t reflect.Type) bool {
 		return t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map
 	}
-	if len(s.Type) < 2 || !mayBeNil(t) || t.Kind() == reflect.Pointer && mayBeNil(t.Elem()) {
-		return s
-	}
-	n := *s
-	n.Type = s.Type[:1]
-	return &n
+	return mayBeNil(t) && !(t.Kind() == reflect.Pointer && mayBeNil(t.Elem()))
 }

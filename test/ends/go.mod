@@ -9,6 +9,7 @@ require (
 	github.com/lib/pq v1.10.9
 	github.com/outboxcdc/outboxcdc v0.0.0
 	github.com/outboxcdc/outboxcdc/outbox v0.0.0
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
 )
 
 require (

@@ -109,6 +109,7 @@ type pipeline struct {
 	name string // of the database and the slot, and prefix of the topics' names
 	env  []string
 	log  string // the daemon's
+	proc *child.Process
 }
 
 // options describe a pipeline; the zero value is valid.
@@ -156,6 +157,7 @@ func (p *pipeline) startDaemon() {
 		Path: shared.binary, Args: []string{"run"}, Env: p.env, Dir: shared.dir, LogFile: p.log, DeathSignal: syscall.SIGKILL,
 	})
 	must(p.t, err)
+	p.proc = proc
 	p.t.Cleanup(func() {
 		if proc.Exited() {
 			p.t.Errorf("the daemon ended by itself: %v", proc.Err())
@@ -201,6 +203,8 @@ func (p *pipeline) records(topic string, n int) []kafkatest.Record {
 			return got
 		}
 		select {
+		case <-p.proc.Done():
+			p.t.Fatalf("the daemon ended, and the topic %s has %d of %d records", topic, len(got), n)
 		case <-ctx.Done():
 			p.t.Fatalf("the topic %s has %d of %d records after %v (%v)", topic, len(got), n, patience, err)
 		case <-time.After(50 * time.Millisecond):
