@@ -100,19 +100,6 @@ func TestPrivileges(t *testing.T) {
 	must(t, err)
 }
 
-// The application in another language takes the same lock with the SQL in docs/producers.md.
-func TestLockOfOtherLanguages(t *testing.T) {
-	url := newDatabase(t)
-	for _, key := range [][2]string{{"order", "42"}, {"ü", "a/b"}, {"x", ""}} {
-		var n int64
-		must(t, connect(t, url).QueryRow(testContext(t),
-			`SELECT ('x' || left(encode(sha256(convert_to($1::text || '/' || $2::text, 'UTF8')), 'hex'), 16))::bit(64)::bigint`, key[0], key[1]).Scan(&n))
-		if got := outbox.LockStatement(key[0], key[1]).Args[0]; got != n {
-			t.Errorf("%q: the lock is %d, and %d in SQL", key, got, n)
-		}
-	}
-}
-
 // With Lock, the events of a key have the order of the commits, in the column seq as well, which recover and backfill read by. The
 // transactions of a key take their time between the statements, so that without the lock they would overtake each other.
 func TestLockOrdersCommits(t *testing.T) {
