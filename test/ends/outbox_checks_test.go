@@ -106,6 +106,7 @@ func refusals(prefix string) []refusal {
 // Each check of Emit refuses what the daemon would call poison or the server would refuse; each cause of the daemon has a check, or is
 // one that the writer cannot know.
 func TestChecksAreTheDaemons(t *testing.T) {
+	t.Parallel()
 	name := "checks" + outbox.NewID().String()[:8]
 	p := newPipeline(t, options{
 		before: []string{`CREATE TABLE outbox (

@@ -48,6 +48,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 
 // The statements work in each way in which pgx sends statements, with and without prepared statements, as poolers require.
 func TestExecModes(t *testing.T) {
+	t.Parallel()
 	url := newDatabase(t)
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
@@ -75,6 +76,7 @@ func TestExecModes(t *testing.T) {
 
 // An application needs INSERT, and with DeleteRows DELETE and SELECT on the id.
 func TestPrivileges(t *testing.T) {
+	t.Parallel()
 	role := fmt.Sprintf("app_%06x", rand.IntN(1<<24))
 	url := newDatabase(t,
 		"CREATE ROLE "+role+" LOGIN PASSWORD 'app'", "GRANT INSERT ON outbox TO "+role, "REVOKE EXECUTE ON FUNCTION pg_advisory_xact_lock(bigint) FROM PUBLIC",
@@ -103,6 +105,7 @@ func TestPrivileges(t *testing.T) {
 // With Lock, the events of a key have the order of the commits, in the column seq as well, which recover and backfill read by. The
 // transactions of a key take their time between the statements, so that without the lock they would overtake each other.
 func TestLockOrdersCommits(t *testing.T) {
+	t.Parallel()
 	p := newPipeline(t, options{before: []string{
 		`CREATE TABLE outbox (id uuid PRIMARY KEY, aggregate_type text NOT NULL, aggregate_id text NOT NULL, event_type text NOT NULL, payload jsonb,
 			headers jsonb NOT NULL, seq bigint GENERATED ALWAYS AS IDENTITY)`,
@@ -169,6 +172,7 @@ func emitNext(db *sql.DB, w *outbox.Writer) error {
 
 // Columns with other names and types: the daemon gets what the application emitted.
 func TestColumns(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		types   outbox.PayloadType
 		id      string
@@ -241,6 +245,7 @@ type node struct {
 
 // The schema of a contract is valid, and so is each payload by it.
 func TestContractSchema(t *testing.T) {
+	t.Parallel()
 	outboxtest.Contract(t, outbox.Define[paid]("order", "OrderPaid"))
 	file := filepath.Join("testdata", "contract", "order.OrderPaid.json")
 	compiler := jsonschema.NewCompiler()

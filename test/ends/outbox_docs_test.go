@@ -14,6 +14,7 @@ import (
 
 // The service in docs/producers.md compiles, and its tests pass, in a module that requires only the module outbox.
 func TestProducersGuide(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../../docs/producers.md")
 	must(t, err)
 	dir := t.TempDir()
@@ -47,6 +48,7 @@ func TestProducersGuide(t *testing.T) {
 
 // The SQL for other languages takes the lock that Lock takes.
 func TestLockInProducersGuide(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../../docs/producers.md")
 	must(t, err)
 	m := regexp.MustCompile(`SELECT pg_advisory_xact_lock\((.*)\);`).FindSubmatch(page)

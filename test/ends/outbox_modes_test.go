@@ -65,6 +65,7 @@ func newWriter(t testing.TB, c outbox.Config) *outbox.Writer {
 
 // The record is what the application emitted, whatever the mode and the driver.
 func TestModes(t *testing.T) {
+	t.Parallel()
 	modes := map[string]struct {
 		config   outbox.Config
 		settings []string
@@ -115,6 +116,7 @@ func TestModes(t *testing.T) {
 
 // Each supported server has the functions of the statements, and the daemon decodes what they write.
 func TestMajors(t *testing.T) {
+	t.Parallel()
 	for _, major := range majors {
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()
