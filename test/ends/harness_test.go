@@ -6,6 +6,7 @@ package ends
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -115,6 +116,7 @@ type pipeline struct {
 // options describe a pipeline; the zero value is valid.
 type options struct {
 	major    string   // of PostgreSQL; "" is defaultMajor
+	encoding string   // of the database; "" is UTF8
 	before   []string // statements before `setup apply`, such as the CREATE TABLE of another outbox
 	settings []string // of the daemon: "OUTBOXCDC_…=…"
 }
@@ -128,7 +130,7 @@ func newPipeline(t *testing.T, o options) *pipeline {
 	}
 	name := fmt.Sprintf("%.40s_%06x", plain(strings.TrimPrefix(t.Name(), "Test")), rand.IntN(1<<24))
 	p := &pipeline{t: t, pg: sharedPostgres(t, o.major), name: name, log: filepath.Join(shared.dir, name+".log")}
-	must(t, p.pg.Exec(testContext(t), "postgres", "CREATE DATABASE "+name))
+	must(t, p.pg.Exec(testContext(t), "postgres", "CREATE DATABASE "+name+" TEMPLATE template0 LOCALE 'C' ENCODING '"+cmp.Or(o.encoding, "UTF8")+"'"))
 	must(t, p.pg.Exec(testContext(t), name, o.before...))
 	p.env = daemon.Environment(append([]string{
 		"OUTBOXCDC_POSTGRES_URL=" + p.url(),

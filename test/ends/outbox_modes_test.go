@@ -142,3 +142,18 @@ func TestMajors(t *testing.T) {
 		})
 	}
 }
+
+// In a database with another encoding, records are UTF-8 all the same, if the driver says that it sends UTF-8.
+func TestEncodings(t *testing.T) {
+	t.Parallel()
+	p := newPipeline(t, options{encoding: "LATIN1", settings: []string{"OUTBOXCDC_MESSAGES_PREFIX=shop"}})
+	for topic, c := range map[string]outbox.Config{"rows": {}, "messages": {MessagePrefix: "shop"}} {
+		must(t, emitters["stdlib"](t, p.url()+"&client_encoding=UTF8", newWriter(t, c), outbox.Event{
+			AggregateType: topic, AggregateID: "ü", Type: "OrderPaid", Payload: "é", Headers: map[string]string{"a": "ß"},
+		}))
+		r := p.records(p.topic(topic), 1)[0]
+		if string(r.Key) != "ü" || string(r.Value) != `"é"` || header(&r, "a") != "ß" {
+			t.Errorf("%s: key %q, value %q, headers %q", topic, r.Key, r.Value, headersOf(&r))
+		}
+	}
+}
