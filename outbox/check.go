@@ -47,10 +47,12 @@ func (w *Writer) check(e *Event, headers []header, payload []byte) *EventError {
 			return &EventError{Field: f.name, Problem: "has a control character, which CloudEvents do not allow"}
 		}
 	}
-	if topic := w.config.Topic(*e); topic != "" {
-		if why := badTopic(topic); why != "" {
-			return &EventError{Field: "AggregateType", Problem: fmt.Sprintf("gives the topic %.300q, which %s", topic, why)}
-		}
+	prefix, topic := defaultPrefix, e.AggregateType
+	if w.config.Topic != nil {
+		prefix, topic = "", w.config.Topic(*e)
+	}
+	if why := badTopic(prefix, topic); why != "" {
+		return &EventError{Field: "AggregateType", Problem: fmt.Sprintf("gives the topic %.300q, which %s", prefix+topic, why)}
 	}
 	if w.keys.id == "" && e.ID != (ID{}) {
 		return &EventError{Field: "ID", Problem: "is set, but Columns has no ID: the database creates it"}
@@ -113,11 +115,15 @@ func hasControl(s string) bool {
 	})
 }
 
-// badTopic returns why a topic cannot take events, or "".
-func badTopic(s string) string {
+// defaultPrefix is the part of the daemon's default for route.topic before the aggregate type.
+const defaultPrefix = "outbox.event."
+
+// badTopic returns why the topic prefix+s cannot take events, or "". It accepts the empty topic, which is not checked.
+func badTopic(prefix, s string) string {
 	switch {
-	case len(s) > maxTopic:
+	case len(prefix)+len(s) > maxTopic:
 		return fmt.Sprintf("has more than %d characters", maxTopic)
+	case prefix != "": // the following are whole names
 	case s == "." || s == "..":
 		return "Kafka does not allow"
 	case strings.HasPrefix(s, "__"), s == positionTopic, s == deadLetterTopic:

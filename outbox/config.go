@@ -100,9 +100,6 @@ func New(c Config) (*Writer, error) {
 	if c.MaxBytes < 0 {
 		return nil, fmt.Errorf("outbox: MaxBytes is %d", c.MaxBytes)
 	}
-	if c.Topic == nil {
-		c.Topic = func(e Event) string { return "outbox.event." + e.AggregateType }
-	}
 	var w *Writer
 	var err error
 	if c.MessagePrefix != "" {

@@ -28,7 +28,7 @@ func Define[P any](aggregateType, eventType string, options ...KindOption) Kind[
 		}
 	}
 	refuse("aggregate type", aggregateType, badName(aggregateType))
-	refuse("aggregate type", aggregateType, badTopic("outbox.event."+aggregateType))
+	refuse("aggregate type", aggregateType, badTopic(defaultPrefix, aggregateType))
 	refuse("event type", eventType, badName(eventType))
 	if hasControl(eventType) {
 		refuse("event type", eventType, "has a control character")
