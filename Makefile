@@ -29,6 +29,8 @@ UNIT = $(shell $(GO) list ./... | grep -v -e '/test/integration' -e '/test/model
 RACE_PKGS := ./checkpoint ./replication ./kafka ./kafka/deadletter ./kafka/sender ./internal/audit ./internal/progress ./internal/peek ./internal/brokerauth
 HAVE_CC    = $(shell test "$$($(GO) env CGO_ENABLED)" = 1 && command -v "$$($(GO) env CC)" >/dev/null && echo yes)
 FUZZTIME  ?= 20s
+# Modules other than the product's (docs/adr/0025-modules-for-applications.md).
+MODULES   := outbox test/compose test/ends test/helm
 
 .PHONY: help
 help: ## print the targets
@@ -50,6 +52,9 @@ MODEL_TESTS       = $(GO) test -json -parallel $(P) -timeout 30m ./test/model
 # What they read lies outside their module, where a cached result would not know of a change.
 COMPOSE_TESTS     = (cd test/compose && $(GO) test -json -count=1 ./...)
 HELM_TESTS        = (cd test/helm && $(GO) test -json -count=1 ./...)
+# The modules of applications, alone and then with real servers and the built daemon.
+OUTBOX_TESTS      = (cd outbox && GOWORK=off $(GO) test -json -p $(P) -count=1 -timeout 10m ./...)
+ENDS_TESTS        = (cd test/ends && GOWORK=off $(GO) test -json -parallel 4 -count=1 -timeout 20m ./...)
 # Most of them wait for servers more than they work: more at a time than there are cores. On a busy machine all of them take three
 # times as long as on a quiet one: the time-out is for what hangs, as those above are.
 INTEGRATION_TESTS = $(GO) test -json -p $(P) -parallel 6 -count=1 -timeout 1h ./test/integration/...
@@ -61,12 +66,14 @@ first-run:
 	  "Servers are fetched into $(CACHE): PostgreSQL 18 for the demo (60 MB), PostgreSQL 14 to 18, Prometheus, and Kafka where Java is, for the tests (500 MB)."
 
 .PHONY: test
-test: first-run bin/testrun ## everything: packages, compose file, chart, the built binary on real servers (15 to 20 minutes on 2 cores)
+test: first-run bin/testrun ## everything: packages, compose file, chart, the modules for applications, the built binary on real servers (15 to 20 minutes on 2 cores)
 	@{ s=0; \
 	   $(UNIT_TESTS) || s=1; \
 	   $(MODEL_TESTS) || s=1; \
 	   $(COMPOSE_TESTS) || s=1; \
 	   $(HELM_TESTS) || s=1; \
+	   $(OUTBOX_TESTS) || s=1; \
+	   $(ENDS_TESTS) || s=1; \
 	   $(INTEGRATION_TESTS) || s=1; \
 	   exit $$s; } | bin/testrun -kafka
 
@@ -161,6 +168,13 @@ dashboard: ## deploy/grafana/outboxcdc.json, from the program beside it
 helm-test: bin/testrun ## the chart as helm would render and lint it; needs neither Helm nor a cluster
 	@$(HELM_TESTS) | bin/testrun
 
+.PHONY: outbox-test ends-test
+outbox-test: bin/testrun ## the module outbox alone
+	@$(OUTBOX_TESTS) | bin/testrun
+
+ends-test: bin/testrun ## the modules for applications between real servers and the built daemon
+	@$(ENDS_TESTS) | bin/testrun
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sort -u | \
@@ -174,8 +188,7 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 lint: $(GOLANGCI_LINT) $(VALE) ## golangci-lint and the language check; both are built into the cache the first time (about three minutes)
 	$(GOLANGCI_LINT) run ./...
 	$(VALE) .
-	cd test/compose && $(GOLANGCI_LINT) run --config ../../.golangci.yml ./...
-	cd test/helm && $(GOLANGCI_LINT) run --config ../../.golangci.yml ./...
+	for m in $(MODULES); do (cd $$m && GOWORK=off $(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...); done
 
 .PHONY: prose
 prose: $(VALE) ## the language check alone (RUN=path: this file or folder)
@@ -189,8 +202,7 @@ docs: ## write docs/commands.md and the manual page again, from the commands, an
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## format the code as lint wants it
 	$(GOLANGCI_LINT) fmt ./...
-	cd test/compose && $(GOLANGCI_LINT) fmt --config ../../.golangci.yml ./...
-	cd test/helm && $(GOLANGCI_LINT) fmt --config ../../.golangci.yml ./...
+	for m in $(MODULES); do (cd $$m && GOWORK=off $(GOLANGCI_LINT) fmt --config $(CURDIR)/.golangci.yml ./...); done
 
 # go install prints a package a line; every hundredth shows that it goes on, and every complaint is passed on. A tool that is half
 # built has another name, so that it is not taken for a whole one. $(call go-install,package@version,cgo)
@@ -214,8 +226,7 @@ $(CACHE)/vale-$(VALE_VERSION)/vale:
 .PHONY: tidy-check
 tidy-check: ## go.mod and go.sum say what the code needs
 	$(GO) mod tidy -diff
-	cd test/compose && $(GO) mod tidy -diff
-	cd test/helm && $(GO) mod tidy -diff
+	for m in $(MODULES); do (cd $$m && GOWORK=off $(GO) mod tidy -diff); done
 
 .PHONY: demo
 demo: first-run build ## the whole chain on this machine, with faults (KEEP=1: until Ctrl-C; KAFKA=real: a real Kafka)
