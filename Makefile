@@ -50,6 +50,8 @@ MODEL_TESTS       = $(GO) test -json -parallel $(P) -timeout 30m ./test/model
 # What they read lies outside their module, where a cached result would not know of a change.
 COMPOSE_TESTS     = (cd test/compose && $(GO) test -json -count=1 ./...)
 HELM_TESTS        = (cd test/helm && $(GO) test -json -count=1 ./...)
+INBOX_TESTS       = (cd inbox && $(GO) test -json -p $(P) ./...)
+ENDS_TESTS        = (cd test/ends && $(GO) test -json -count=1 -parallel 4 -timeout 20m $(if $(RUN),-run '$(RUN)') ./...)
 # Most of them wait for servers more than they work: more at a time than there are cores. On a busy machine all of them take three
 # times as long as on a quiet one: the time-out is for what hangs, as those above are.
 INTEGRATION_TESTS = $(GO) test -json -p $(P) -parallel 6 -count=1 -timeout 1h ./test/integration/...
@@ -67,6 +69,8 @@ test: first-run bin/testrun ## everything: packages, compose file, chart, the bu
 	   $(MODEL_TESTS) || s=1; \
 	   $(COMPOSE_TESTS) || s=1; \
 	   $(HELM_TESTS) || s=1; \
+	   $(INBOX_TESTS) || s=1; \
+	   $(ENDS_TESTS) || s=1; \
 	   $(INTEGRATION_TESTS) || s=1; \
 	   exit $$s; } | bin/testrun -kafka
 
@@ -144,6 +148,10 @@ image-test: bin/testrun image ## build the image, look at what is in it, and run
 compose-test: bin/testrun ## docker-compose.yml as docker compose would read it; needs no Docker
 	@$(COMPOSE_TESTS) | bin/testrun
 
+.PHONY: ends
+ends: bin/testrun ## the modules for consumers, with real Postgres (RUN=regexp chooses tests; OUTBOXCDC_PROVE=1: in full length)
+	@{ s=0; $(INBOX_TESTS) || s=1; $(ENDS_TESTS) || s=1; exit $$s; } | bin/testrun
+
 .PHONY: dashboard
 dashboard: ## deploy/grafana/outboxcdc.json, from the program beside it
 	$(GO) run ./deploy/grafana/generate deploy/grafana/outboxcdc.json
@@ -167,6 +175,8 @@ lint: $(GOLANGCI_LINT) $(VALE) ## golangci-lint and the language check; both are
 	$(VALE) .
 	cd test/compose && $(GOLANGCI_LINT) run --config ../../.golangci.yml ./...
 	cd test/helm && $(GOLANGCI_LINT) run --config ../../.golangci.yml ./...
+	cd inbox && $(GOLANGCI_LINT) run --config ../.golangci.yml ./...
+	cd test/ends && $(GOLANGCI_LINT) run --config ../../.golangci.yml ./...
 
 .PHONY: prose
 prose: $(VALE) ## the language check alone (RUN=path: this file or folder)
@@ -182,6 +192,8 @@ fmt: $(GOLANGCI_LINT) ## format the code as lint wants it
 	$(GOLANGCI_LINT) fmt ./...
 	cd test/compose && $(GOLANGCI_LINT) fmt --config ../../.golangci.yml ./...
 	cd test/helm && $(GOLANGCI_LINT) fmt --config ../../.golangci.yml ./...
+	cd inbox && $(GOLANGCI_LINT) fmt --config ../.golangci.yml ./...
+	cd test/ends && $(GOLANGCI_LINT) fmt --config ../../.golangci.yml ./...
 
 # go install prints a package a line; every hundredth shows that it goes on, and every complaint is passed on. A tool that is half
 # built has another name, so that it is not taken for a whole one. $(call go-install,package@version,cgo)
@@ -207,6 +219,8 @@ tidy-check: ## go.mod and go.sum say what the code needs
 	$(GO) mod tidy -diff
 	cd test/compose && $(GO) mod tidy -diff
 	cd test/helm && $(GO) mod tidy -diff
+	cd inbox && $(GO) mod tidy -diff
+	cd test/ends && $(GO) mod tidy -diff
 
 .PHONY: demo
 demo: first-run build ## the whole chain on this machine, with faults (KEEP=1: until Ctrl-C; KAFKA=real: a real Kafka)

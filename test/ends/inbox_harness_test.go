@@ -1,0 +1,244 @@
+package ends
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outboxcdc/outboxcdc/inbox"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
+)
+
+// patience bounds each wait for something that has to happen.
+const patience = 2 * time.Minute
+
+func isProving() bool { return os.Getenv("OUTBOXCDC_PROVE") != "" }
+
+// fullOrShort is full if the tests run in full length.
+func fullOrShort[T any](full, short T) T {
+	if isProving() {
+		return full
+	}
+	return short
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// servers are shared by the tests of this file's module: each test has its own database, group and topic.
+var servers struct {
+	sync.Mutex
+	n int
+}
+
+// room is a database, a topic and a consumer of its own for one test.
+type room struct {
+	t     testing.TB
+	pg    *pgtest.Server
+	pool  *pgxpool.Pool // of the test itself
+	kafka kafkatest.Cluster
+	kgo   *kgo.Client // produces
+	consumer
+	system  uint64
+	ordinal int // of the last event
+	sent    []string
+}
+
+// newRoom starts servers, unless the environment names some.
+func newRoom(t testing.TB, client string, partitions int) *room {
+	t.Helper()
+	return roomOn(t, pgtest.ForTest(t, pgtest.Options{Major: "17"}), kafkatest.FakeForTest(t, kafkatest.FakeOptions{}), client, partitions)
+}
+
+// roomOn uses servers that several rooms share.
+func roomOn(t testing.TB, pg *pgtest.Server, kafka kafkatest.Cluster, client string, partitions int) *room {
+	t.Helper()
+	servers.Lock()
+	servers.n++
+	name := fmt.Sprint("room", servers.n)
+	servers.Unlock()
+	r := &room{t: t, pg: pg, kafka: kafka, system: 7}
+	must(t, pg.Exec(t.Context(), "postgres", "CREATE DATABASE "+name))
+	r.consumer = consumer{Client: client, Brokers: kafka.Brokers(), Postgres: pg.SuperURL(name), Group: name, Topic: name + ".events"}
+	r.log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	var err error
+	r.pool, err = pgxpool.New(t.Context(), r.Postgres)
+	must(t, err)
+	t.Cleanup(r.pool.Close)
+	r.exec(r.Store.Schema())
+	r.exec(`CREATE TABLE ledger (id text, part int, offs bigint, amount int)`)
+	must(t, kafkatest.CreateTopic(t.Context(), r.Brokers, r.Topic, partitions, nil))
+	r.kgo, err = kgo.NewClient(kgo.SeedBrokers(r.Brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	must(t, err)
+	t.Cleanup(r.kgo.Close)
+	return r
+}
+
+func (r *room) exec(sql string, args ...any) {
+	r.t.Helper()
+	_, err := r.pool.Exec(r.t.Context(), sql, args...)
+	must(r.t, err)
+}
+
+// event is an event of the daemon.
+func (r *room) event(partition int) *kgo.Record {
+	r.ordinal++
+	id := fmt.Sprint("e", r.ordinal)
+	p := inbox.Position{System: r.system, Timeline: 1, CommitLSN: 16 + uint64(r.ordinal)/3, Ordinal: uint32(r.ordinal % 3)}
+	return headed(partition, id, "outboxcdc-position", p.String())
+}
+
+// headed is a record with an id and other headers.
+func headed(partition int, id string, headers ...string) *kgo.Record {
+	rec := &kgo.Record{Partition: int32(partition), Key: []byte(id), Value: []byte(id), Headers: []kgo.RecordHeader{{Key: "id", Value: []byte(id)}}}
+	for i := 0; i < len(headers); i += 2 {
+		rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: headers[i], Value: []byte(headers[i+1])})
+	}
+	return rec
+}
+
+// produce stores records in the topic, each partition's in order.
+func (r *room) produce(records ...*kgo.Record) {
+	r.t.Helper()
+	for i, rec := range records {
+		copied := *rec
+		copied.Topic = r.Topic
+		records[i] = &copied
+	}
+	must(r.t, r.kgo.ProduceSync(r.t.Context(), records...).FirstErr())
+}
+
+// events produces n events round robin, and returns their records.
+func (r *room) events(n, partitions int) (records []*kgo.Record) {
+	r.t.Helper()
+	for i := range n {
+		records = append(records, r.event(i%partitions))
+	}
+	r.produce(records...)
+	return records
+}
+
+// start runs the consumer in this process, until the test ends or stop is called. stop returns the error of Run.
+func (r *room) start(h handle) (stop func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	result := make(chan error, 1)
+	go func() { result <- r.run(ctx, h) }()
+	stop = sync.OnceValue(func() error { cancel(); return <-result })
+	r.t.Cleanup(func() { _ = stop() })
+	return stop
+}
+
+// runUntilError runs the consumer, which has to end with an error that contains each text.
+func (r *room) runUntilError(h handle, texts ...string) error {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := r.run(ctx, h)
+	if err == nil {
+		r.t.Fatalf("the consumer did not stop; want an error with %q", texts)
+	}
+	for _, text := range texts {
+		if !strings.Contains(err.Error(), text) {
+			r.t.Errorf("the consumer stopped with %q; want %q in it", err, text)
+		}
+	}
+	return err
+}
+
+// await waits until check returns nil.
+func (r *room) await(check func() error) {
+	r.t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// scan reads one value.
+func scan[T any](r *room, sql string, args ...any) (v T) {
+	r.t.Helper()
+	must(r.t, r.pool.QueryRow(r.t.Context(), sql, args...).Scan(&v))
+	return v
+}
+
+// awaitEnd waits until the marks of all partitions are at the end of the log.
+func (r *room) awaitEnd() {
+	r.t.Helper()
+	ends, err := kafkatest.OpenLogEnds(r.Brokers)
+	must(r.t, err)
+	defer ends.Close()
+	r.await(func() error {
+		all, err := ends.Read(r.t.Context(), r.Topic)
+		if err != nil {
+			return err
+		}
+		var end int64
+		for _, n := range all {
+			end += n
+		}
+		if at := scan[int64](r, `SELECT coalesce(sum(next_offset), 0) FROM inbox_marks WHERE consumer = $1`, r.Group); at != end {
+			return fmt.Errorf("the consumer has handled %d of %d records", at, end)
+		}
+		return nil
+	})
+}
+
+// checkLedger compares the ledger with the ids that have to be there, each once.
+func (r *room) checkLedger(ids ...string) {
+	r.t.Helper()
+	rows, err := r.pool.Query(r.t.Context(), `SELECT id FROM ledger`)
+	must(r.t, err)
+	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	must(r.t, err)
+	must(r.t, compare(got, ids))
+}
+
+func compare(got, want []string) error {
+	count := map[string]int{}
+	for _, id := range got {
+		count[id]++
+	}
+	var errs []error
+	for _, id := range want {
+		if count[id] != 1 {
+			errs = append(errs, fmt.Errorf("%s: %d effects, want one", id, count[id]))
+		}
+		delete(count, id)
+	}
+	for id, n := range count {
+		errs = append(errs, fmt.Errorf("%s: %d effects, want none", id, n))
+	}
+	if len(errs) > 10 {
+		errs = append(errs[:10], fmt.Errorf("and %d more", len(errs)-10))
+	}
+	return errors.Join(errs...)
+}
+
+func idsOf(records []*kgo.Record) (ids []string) {
+	for _, rec := range records {
+		ids = append(ids, string(rec.Headers[0].Value))
+	}
+	return ids
+}
