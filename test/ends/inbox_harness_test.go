@@ -56,7 +56,6 @@ type room struct {
 	consumer
 	system  uint64
 	ordinal int // of the last event
-	sent    []string
 }
 
 // newRoom starts servers, unless the environment names some.
