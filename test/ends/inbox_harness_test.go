@@ -2,6 +2,7 @@ package ends
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -40,10 +41,57 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// servers are shared by the tests of this file's module: each test has its own database, group and topic.
-var servers struct {
+// shared are servers for all tests that only need a database and a topic of their own. The last of these tests stops them.
+var shared struct {
 	sync.Mutex
-	n int
+	users int
+	rooms int
+	pg    *pgtest.Server
+	kafka *kafkatest.Fake
+}
+
+// useShared must be called before t.Parallel: then the servers stay until the last parallel test has ended.
+func useShared(t testing.TB) {
+	shared.Lock()
+	defer shared.Unlock()
+	shared.users++
+	t.Cleanup(func() {
+		shared.Lock()
+		defer shared.Unlock()
+		if shared.users--; shared.users == 0 && shared.kafka != nil {
+			must(t, errors.Join(shared.pg.Close(), shared.kafka.Close()))
+			shared.pg, shared.kafka = nil, nil
+		}
+	})
+}
+
+func startShared(t testing.TB) (*pgtest.Server, kafkatest.Cluster) {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.kafka == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+		defer cancel()
+		var isOutside bool
+		var err error
+		if shared.pg, isOutside, err = pgtest.FromEnv("17"); err == nil && !isOutside {
+			shared.pg, err = pgtest.Start(ctx, pgtest.Options{Major: "17"})
+		}
+		must(t, err)
+		shared.kafka, err = kafkatest.StartFake(ctx, kafkatest.FakeOptions{})
+		must(t, err)
+	}
+	return shared.pg, shared.kafka
+}
+
+// forClients runs a test for each client, on shared servers.
+func forClients(t *testing.T, partitions int, test func(t *testing.T, r *room)) {
+	useShared(t)
+	t.Parallel()
+	pg, kafka := startShared(t)
+	for _, client := range clients {
+		t.Run(client, func(t *testing.T) { test(t, roomOn(t, pg, kafka, client, partitions)) })
+	}
 }
 
 // room is a database, a topic and a consumer of its own for one test.
@@ -52,25 +100,18 @@ type room struct {
 	pg    *pgtest.Server
 	pool  *pgxpool.Pool // of the test itself
 	kafka kafkatest.Cluster
-	kgo   *kgo.Client // produces
 	consumer
 	system  uint64
 	ordinal int // of the last event
 }
 
-// newRoom starts servers, unless the environment names some.
-func newRoom(t testing.TB, client string, partitions int) *room {
-	t.Helper()
-	return roomOn(t, pgtest.ForTest(t, pgtest.Options{Major: "17"}), kafkatest.FakeForTest(t, kafkatest.FakeOptions{}), client, partitions)
-}
-
-// roomOn uses servers that several rooms share.
+// roomOn creates a room on servers that other rooms may use as well.
 func roomOn(t testing.TB, pg *pgtest.Server, kafka kafkatest.Cluster, client string, partitions int) *room {
 	t.Helper()
-	servers.Lock()
-	servers.n++
-	name := fmt.Sprint("room", servers.n)
-	servers.Unlock()
+	shared.Lock()
+	shared.rooms++
+	name := fmt.Sprint("room", shared.rooms)
+	shared.Unlock()
 	r := &room{t: t, pg: pg, kafka: kafka, system: 7}
 	must(t, pg.Exec(t.Context(), "postgres", "CREATE DATABASE "+name))
 	r.consumer = consumer{Client: client, Brokers: kafka.Brokers(), Postgres: pg.SuperURL(name), Group: name, Topic: name + ".events"}
@@ -82,10 +123,14 @@ func roomOn(t testing.TB, pg *pgtest.Server, kafka kafkatest.Cluster, client str
 	r.exec(r.Store.Schema())
 	r.exec(`CREATE TABLE ledger (id text, part int, offs bigint, amount int)`)
 	must(t, kafkatest.CreateTopic(t.Context(), r.Brokers, r.Topic, partitions, nil))
-	r.kgo, err = kgo.NewClient(kgo.SeedBrokers(r.Brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
-	must(t, err)
-	t.Cleanup(r.kgo.Close)
 	return r
+}
+
+func (r *room) client() *kgo.Client {
+	r.t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(r.Brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	must(r.t, err)
+	return client
 }
 
 func (r *room) exec(sql string, args ...any) {
@@ -119,7 +164,9 @@ func (r *room) produce(records ...*kgo.Record) {
 		copied.Topic = r.Topic
 		records[i] = &copied
 	}
-	must(r.t, r.kgo.ProduceSync(r.t.Context(), records...).FirstErr())
+	client := r.client() // a client would look for the topic that it knows, even if it was recreated
+	defer client.Close()
+	must(r.t, client.ProduceSync(r.t.Context(), records...).FirstErr())
 }
 
 // events produces n events round robin, and returns their records.
@@ -240,4 +287,12 @@ func idsOf(records []*kgo.Record) (ids []string) {
 		ids = append(ids, string(rec.Headers[0].Value))
 	}
 	return ids
+}
+
+func sqlDB(t testing.TB, url string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("pgx", url)
+	must(t, err)
+	t.Cleanup(func() { _ = db.Close() })
+	return db
 }

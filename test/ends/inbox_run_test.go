@@ -3,20 +3,7 @@ package ends
 import (
 	"slices"
 	"testing"
-
-	"github.com/outboxcdc/outboxcdc/test/kafkatest"
-	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
-
-// forClients runs a test for each client, on shared servers.
-func forClients(t *testing.T, partitions int, test func(t *testing.T, r *room)) {
-	t.Parallel()
-	pg := pgtest.ForTest(t, pgtest.Options{Major: "17"})
-	kafka := kafkatest.FakeForTest(t, kafkatest.FakeOptions{})
-	for _, client := range clients {
-		t.Run(client, func(t *testing.T) { test(t, roomOn(t, pg, kafka, client, partitions)) })
-	}
-}
 
 // A consumer handles each event once: events that the daemon repeats are dropped by their position, a consumer that starts again continues
 // at its mark, and the table of marks has one row per partition.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outboxcdc/outboxcdc/inbox"
@@ -77,9 +78,15 @@ func (e *Engine[R]) Assign(ctx context.Context, at inbox.Place, log Range, commi
 	if err != nil {
 		return nil, 0, 0, &transientError{err}
 	}
-	mark, ok, err := e.Store.Read(ctx, pgxinbox.Tx(e.Pool), e.Consumer, at)
+	conn, err := e.Pool.Acquire(ctx)
 	if err != nil {
-		return nil, 0, 0, classify(err)
+		return nil, 0, 0, &transientError{err}
+	}
+	mark, ok, err := e.Store.Read(ctx, pgxinbox.Tx(conn), e.Consumer, at)
+	err = classify(conn.Conn(), err)
+	conn.Release()
+	if err != nil {
+		return nil, 0, 0, e.explain(at, err)
 	}
 	next = mark.Next
 	switch {
@@ -104,6 +111,10 @@ func (e *Engine[R]) Assign(ctx context.Context, at inbox.Place, log Range, commi
 
 // explain names consumer and partition.
 func (e *Engine[R]) explain(at inbox.Place, err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "42P01" { // undefined_table
+		err = fmt.Errorf("%w (the statements of Store.Schema create the tables of the inbox)", err)
+	}
 	return fmt.Errorf("consumer %q, topic %q, partition %d: %w", e.Consumer, at.Topic, at.Partition, err)
 }
 

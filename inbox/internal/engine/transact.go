@@ -56,7 +56,7 @@ func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R
 	}()
 	mark, err := p.lock(ctx, tx)
 	if err != nil {
-		return 0, p.classify(tx, err)
+		return 0, classify(tx.Conn(), err)
 	}
 	if err := checkTopic(mark, topic); err != nil {
 		return 0, err
@@ -84,7 +84,7 @@ func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R
 			return 0, err
 		}
 	} else if err := b.call(ctx, tasks); err != nil {
-		if err = p.classify(tx, err); IsTransient(err) {
+		if err = classify(tx.Conn(), err); IsTransient(err) {
 			return 0, err
 		}
 		return 0, errRetry
@@ -101,7 +101,7 @@ func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R
 }
 
 func (p *Partition[R]) commitFailed(tx pgx.Tx, err error, isCareful bool) error {
-	if err = p.classify(tx, err); !IsTransient(err) && !isCareful {
+	if err = classify(tx.Conn(), err); !IsTransient(err) && !isCareful {
 		return errRetry // a deferred constraint, or a statement that failed and whose error the handler has dropped
 	}
 	return err
@@ -215,7 +215,7 @@ func (b *batch[R]) decide(ctx context.Context, t task[R], cause error) (failed *
 // which record is to blame.
 func (b *batch[R]) savepoint(ctx context.Context, f func() error) error {
 	if _, err := b.tx.Exec(ctx, "SAVEPOINT outboxcdc_inbox"); err != nil {
-		return b.classify(b.tx, err)
+		return classify(b.tx.Conn(), err)
 	}
 	err := f()
 	if err == nil {
@@ -226,11 +226,11 @@ func (b *batch[R]) savepoint(ctx context.Context, f func() error) error {
 	if err == nil {
 		return nil
 	}
-	if err = b.classify(b.tx, err); IsTransient(err) {
+	if err = classify(b.tx.Conn(), err); IsTransient(err) {
 		return err
 	}
 	if _, back := b.tx.Exec(ctx, "ROLLBACK TO SAVEPOINT outboxcdc_inbox; RELEASE SAVEPOINT outboxcdc_inbox"); back != nil {
-		if back = b.classify(b.tx, back); IsTransient(back) {
+		if back = classify(b.tx.Conn(), back); IsTransient(back) {
 			return back
 		}
 		b.breaking[b.current.offset] = errors.Join(err, back) // the handler has left rows open, for example
@@ -249,27 +249,19 @@ func (handlerTx) Rollback(context.Context) error { return errNotYours }
 
 // classify wraps an error that may pass: the connection has failed, the server stops or has no resources, or another transaction was in
 // the way.
-func (p *Partition[R]) classify(tx pgx.Tx, err error) error {
-	var pg *pgconn.PgError
-	switch {
-	case tx.Conn().IsClosed():
-		return &transientError{err}
-	case !errors.As(err, &pg):
-		return err // of the handler
+func classify(conn *pgx.Conn, err error) error {
+	if err == nil {
+		return nil
 	}
-	return classify(err)
-}
-
-// classify is for errors of Postgres and of the connection.
-func classify(err error) error {
+	isTransient := conn.IsClosed()
 	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		return &transientError{err}
+	if errors.As(err, &pg) {
+		isTransient = isTransient || slices.ContainsFunc([]string{"08", "40", "53", "57P", "25P03", "25P04", "55P03"}, func(class string) bool {
+			return strings.HasPrefix(pg.Code, class)
+		})
 	}
-	for _, class := range []string{"08", "40", "53", "57P", "25P03", "25P04", "55P03"} {
-		if strings.HasPrefix(pg.Code, class) {
-			return &transientError{err}
-		}
+	if isTransient {
+		return &transientError{err}
 	}
 	return err
 }
