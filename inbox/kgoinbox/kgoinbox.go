@@ -58,10 +58,14 @@ func (c *Consumer) Run(ctx context.Context, handle func(ctx context.Context, tx 
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case !errors.Is(err, engine.ErrRewound):
+		case !errors.Is(err, engine.ErrRewound) && !errors.Is(err, kerr.UnknownTopicID):
 			return err
 		}
 		c.log().Warn("the consumer begins again at the stored offsets", "err", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
 }
 
@@ -107,6 +111,8 @@ func (s *session) deal(fetches kgo.Fetches) {
 		var loss *kgo.ErrDataLoss
 		switch {
 		case s.ctx.Err() != nil:
+		case errors.Is(err, kerr.UnknownTopicID): // recreated: this client looks for the old one for ever. The next one compares the ids
+			s.fail(err)
 		case errors.As(err, &loss), errors.Is(err, kerr.OffsetOutOfRange):
 			s.fail(fmt.Errorf("topic %q, partition %d: Kafka has lost or deleted records that this consumer has handled or was to handle next: %w. "+
 				"outboxcdc audit and recover find and send what Kafka has lost; Store.ForgetOffsets lets the consumer continue with the first record", topic, partition, err))

@@ -78,7 +78,7 @@ func startShared(t testing.TB) (*pgtest.Server, kafkatest.Cluster) {
 			shared.pg, err = pgtest.Start(ctx, pgtest.Options{Major: "17"})
 		}
 		must(t, err)
-		shared.kafka, err = kafkatest.StartFake(ctx, kafkatest.FakeOptions{})
+		shared.kafka, err = kafkatest.StartFake(ctx, kafkatest.FakeOptions{Settings: map[string]string{"group.min.session.timeout.ms": "1000"}})
 		must(t, err)
 	}
 	return shared.pg, shared.kafka
