@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -25,14 +24,6 @@ type handler struct {
 	// Of the session.
 	endSession context.CancelFunc
 	partitions map[inbox.Place]*engine.Partition[*sarama.ConsumerMessage] // read only after Setup
-
-	topicsMu sync.Mutex
-	topics   map[string]cachedTopic
-}
-
-type cachedTopic struct {
-	engine.Topic
-	at time.Time
 }
 
 // session consumes until the group is balanced again.
@@ -159,13 +150,8 @@ func (h *handler) logRange(topic string, id int32) (r engine.Range, err error) {
 	return r, nil
 }
 
-// describe is engine.Describe. The answer is at most a second old.
+// describe is engine.Describe. It asks after the records have arrived, so they cannot be from a topic that was created later.
 func (h *handler) describe(_ context.Context, topic string) (engine.Topic, error) {
-	h.topicsMu.Lock()
-	defer h.topicsMu.Unlock()
-	if t := h.topics[topic]; time.Since(t.at) < time.Second {
-		return t.Topic, nil
-	}
 	broker := h.client.LeastLoadedBroker()
 	if broker == nil {
 		return engine.Topic{}, fmt.Errorf("look up topic %q: no broker is known", topic)
@@ -186,7 +172,6 @@ func (h *handler) describe(_ context.Context, topic string) (engine.Topic, error
 		if md.Uuid != (sarama.Uuid{}) {
 			t.ID = fmt.Sprintf("%x", md.Uuid[:])
 		}
-		h.topics[topic] = cachedTopic{t, time.Now()}
 		return t, nil
 	}
 	return engine.Topic{}, fmt.Errorf("look up topic %q: the brokers do not answer", topic)

@@ -63,7 +63,7 @@ func (c *Consumer) Run(ctx context.Context, handle func(ctx context.Context, tx 
 		return err
 	}
 	ctx, fail := context.WithCancelCause(ctx)
-	h := &handler{client: client, group: c.Group, fail: fail, log: cmp.Or(c.Log, slog.Default()), topics: map[string]cachedTopic{}}
+	h := &handler{client: client, group: c.Group, fail: fail, log: cmp.Or(c.Log, slog.Default())}
 	h.engine = &engine.Engine[*sarama.ConsumerMessage]{
 		Store: &c.Store, Pool: c.Pool, Consumer: c.Group, ByID: c.ByID, SkipReplayed: c.SkipReplayed, Retries: c.Retries,
 		IdleLimit: cmp.Or(c.IdleLimit, time.Minute), Handle: handle, DeadLetter: c.DeadLetter, Log: h.log,

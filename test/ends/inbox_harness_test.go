@@ -189,8 +189,8 @@ func (r *room) start(h handle) (stop func() error) {
 	return stop
 }
 
-// runUntilError runs the consumer, which has to end with an error that contains each text.
-func (r *room) runUntilError(h handle, texts ...string) error {
+// runUntilError runs the consumer, which has to end with an error that contains each text. as is nil, or a target for errors.As.
+func (r *room) runUntilError(as any, h handle, texts ...string) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -203,7 +203,9 @@ func (r *room) runUntilError(h handle, texts ...string) error {
 			r.t.Errorf("the consumer stopped with %q; want %q in it", err, text)
 		}
 	}
-	return err
+	if as != nil && !errors.As(err, as) {
+		r.t.Fatalf("the consumer stopped with %#v; want a %T", err, as)
+	}
 }
 
 // await waits until check returns nil.

@@ -3,6 +3,7 @@ package ends
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -93,5 +94,32 @@ func TestInboxKills(t *testing.T) {
 			t.Errorf("the sum of the ledger is %d, want %d", got, want)
 		}
 		t.Logf("%d events, %d times frozen", len(sent), frozen)
+	})
+}
+
+// A process that is frozen in a transaction holds the lock of its partition. Its successor does not wait longer than IdleLimit, and when the
+// frozen process continues, its transaction has no effect.
+func TestInboxFrozen(t *testing.T) {
+	forClients(t, 1, func(t *testing.T, r *room) {
+		r.Session, r.Idle, r.Pause = 2*time.Second, 2*time.Second, 20*time.Millisecond
+		sent := idsOf(r.events(100, 1))
+		frozen := r.startProcess("frozen")
+		inTransaction := `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'INSERT INTO ledger%'`
+		r.await(func() error {
+			if scan[int](r, inTransaction) == 0 {
+				return errors.New("no consumer is in a transaction")
+			}
+			return nil
+		})
+		must(t, frozen.Freeze(t.Context()))
+		if n := scan[int](r, `SELECT count(*) FROM ledger`); n != 0 {
+			t.Fatalf("%d effects: the process was frozen too late", n)
+		}
+		r.startProcess("successor")
+		r.awaitEnd()
+		must(t, frozen.Thaw())
+		sent = append(sent, idsOf(r.events(100, 1))...)
+		r.awaitEnd()
+		r.checkLedger(sent...)
 	})
 }

@@ -51,8 +51,10 @@ func TestInboxCommands(t *testing.T) {
 func TestInboxByID(t *testing.T) {
 	forClients(t, 2, func(t *testing.T, r *room) {
 		r.ByID = true
-		records := []*kgo.Record{headed(0, "plain"), headed(0, "late", "outboxcdc-position", "1:7:1:0000000000000050:0"),
-			headed(0, "early", "outboxcdc-position", "1:7:1:0000000000000010:0"), headed(1, "other", "outboxcdc-position", "1:9:1:0000000000000010:0")}
+		records := []*kgo.Record{
+			headed(0, "plain"), headed(0, "late", "outboxcdc-position", "1:7:1:0000000000000050:0"),
+			headed(0, "early", "outboxcdc-position", "1:7:1:0000000000000010:0"), headed(1, "other", "outboxcdc-position", "1:9:1:0000000000000010:0"),
+		}
 		r.produce(slices.Concat(records, records)...)
 		again := *records[0]
 		again.Partition = 1 // the daemon has another partition count now
@@ -97,7 +99,7 @@ func TestInboxRefuses(t *testing.T) {
 			forClients(t, 1, func(t *testing.T, r *room) {
 				events := r.events(5, 1)
 				r.produce(c.record)
-				r.runUntilError(r.ledger, append(c.want, r.Group, r.Topic)...)
+				r.runUntilError(nil, r.ledger, append(c.want, r.Group, r.Topic)...)
 				r.checkLedger(idsOf(events)...)
 				if c.remedy == nil {
 					return
@@ -125,7 +127,7 @@ func TestInboxPartitionsAdded(t *testing.T) {
 		must(t, stop())
 		must(t, kafkatest.AddPartitions(t.Context(), r.Brokers, r.Topic, 3))
 		r.produce(moved)
-		r.runUntilError(r.ledger, "3 partitions now and had 2", "AcceptPartitions", "ForgetPositions")
+		r.runUntilError(nil, r.ledger, "3 partitions now and had 2", "AcceptPartitions", "ForgetPositions")
 		r.checkLedger(idsOf([]*kgo.Record{delivered})...)
 
 		db := sqlDB(t, r.Postgres)
@@ -155,7 +157,7 @@ func TestInboxTopicRecreated(t *testing.T) {
 		must(t, kafkatest.DeleteTopic(t.Context(), r.Brokers, r.Topic))
 		must(t, kafkatest.CreateTopic(t.Context(), r.Brokers, r.Topic, 1, nil))
 		second := r.events(10, 1)
-		r.runUntilError(r.ledger, "recreated", "ForgetOffsets")
+		r.runUntilError(nil, r.ledger, "recreated", "ForgetOffsets")
 		r.checkLedger(idsOf(first)...)
 		must(t, r.Store.ForgetOffsets(t.Context(), sqlDB(t, r.Postgres), r.Group, r.Topic))
 		r.produce(second[3]) // positions still count
@@ -200,7 +202,7 @@ func TestInboxRecordsDeleted(t *testing.T) {
 		must(t, stop())
 		second := r.events(5, 1)
 		r.deleteRecords(0, 8)
-		r.runUntilError(r.ledger, "continue at offset 5", "deleted all records before 8", "ForgetOffsets", "replay")
+		r.runUntilError(nil, r.ledger, "continue at offset 5", "deleted all records before 8", "ForgetOffsets", "replay")
 		must(t, r.Store.ForgetOffsets(t.Context(), sqlDB(t, r.Postgres), r.Group, r.Topic))
 		stop = r.start(r.ledger)
 		r.awaitEnd()
@@ -217,7 +219,7 @@ func TestInboxLogTruncated(t *testing.T) {
 		r.awaitEnd()
 		must(t, stop())
 		r.exec(`UPDATE inbox_marks SET next_offset = 9`)
-		r.runUntilError(r.ledger, "continue at offset 9", "ends at 5", "audit")
+		r.runUntilError(nil, r.ledger, "continue at offset 9", "ends at 5", "audit")
 	})
 }
 
@@ -245,7 +247,7 @@ func TestInboxContinuesAGroup(t *testing.T) {
 func TestInboxNoTables(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		r.exec(`DROP TABLE inbox_marks`)
-		r.runUntilError(r.ledger, "inbox_marks", "Store.Schema")
+		r.runUntilError(nil, r.ledger, "inbox_marks", "Store.Schema")
 	})
 }
 

@@ -37,14 +37,19 @@ func (e *retryLater) Error() string { return e.err.Error() }
 // Without isCareful, any error of the handler ends the transaction with errRetry, since most batches have no such record. With isCareful,
 // savepoints find the record.
 //
-// If the connection breaks at COMMIT, nobody knows whether the batch was committed. The next try locks the mark, which knows.
+// If the connection breaks at COMMIT, only the server knows whether the batch was committed. The next try locks the mark and reads it.
 func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R, isCareful bool) (done int, err error) {
 	topic, err := p.Describe(ctx, p.Topic)
 	if err != nil {
 		return 0, &transientError{err}
 	}
 	topic.ID = cmp.Or(topicID, topic.ID)
-	tx, err := p.Pool.Begin(ctx)
+	conn, err := p.Pool.Acquire(ctx)
+	if err != nil {
+		return 0, &transientError{err}
+	}
+	defer conn.Release()
+	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return 0, &transientError{err}
 	}
@@ -104,7 +109,7 @@ func (p *Partition[R]) commitFailed(tx pgx.Tx, err error, isCareful bool) error 
 	if err = classify(tx.Conn(), err); !IsTransient(err) && !isCareful {
 		return errRetry // a deferred constraint, or a statement that failed and whose error the handler has dropped
 	}
-	return err
+	return fmt.Errorf("commit a batch whose records can be handled alone: %w", err)
 }
 
 // lock locks the mark. If this process is frozen in the transaction, the server ends the transaction after IdleLimit: otherwise the
@@ -211,7 +216,7 @@ func (b *batch[R]) decide(ctx context.Context, t task[R], cause error) (failed *
 	return &t, stop
 }
 
-// savepoint undoes f if it fails. Deferred constraints are checked at its end: otherwise they would fail at COMMIT, where nobody can tell
+// savepoint undoes f if it fails. Deferred constraints are checked at its end: otherwise they would fail at COMMIT, where it is not known
 // which record is to blame.
 func (b *batch[R]) savepoint(ctx context.Context, f func() error) error {
 	if _, err := b.tx.Exec(ctx, "SAVEPOINT outboxcdc_inbox"); err != nil {
