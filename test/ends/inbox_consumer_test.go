@@ -99,7 +99,7 @@ func (c *consumer) run(ctx context.Context, h handle) error {
 	}
 	if c.Client == "kgo" {
 		k := kgoinbox.Consumer{
-			Options: []kgo.Opt{kgo.SeedBrokers(c.Brokers...), kgo.SessionTimeout(session), kgo.HeartbeatInterval(session / 10)},
+			Options: []kgo.Opt{kgo.SeedBrokers(c.Brokers...), kgo.SessionTimeout(session), kgo.HeartbeatInterval(session / 10), kgo.RebalanceTimeout(3 * session)},
 			Group:   c.Group, Topics: []string{c.Topic}, Pool: pool, Store: c.Store, ByID: c.ByID, SkipReplayed: c.Skip,
 			Retries: c.Retries, IdleLimit: c.Idle, Log: c.log,
 		}
@@ -112,6 +112,7 @@ func (c *consumer) run(ctx context.Context, h handle) error {
 	}
 	conf := sarama.NewConfig()
 	conf.Consumer.Group.Session.Timeout, conf.Consumer.Group.Heartbeat.Interval = session, session/10
+	conf.Consumer.Group.Rebalance.Timeout = 3 * session // a killed member holds up a rebalance that long
 	conf.Metadata.AllowAutoTopicCreation = false
 	s := saramainbox.Consumer{
 		Brokers: c.Brokers, Config: conf,

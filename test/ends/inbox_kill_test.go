@@ -21,11 +21,16 @@ func (r *room) startProcess(name string) *child.Process {
 	r.t.Helper()
 	text, err := json.Marshal(r.consumer)
 	must(r.t, err)
-	p, err := child.Start(child.Spec{
-		Path: os.Args[0], Env: append(os.Environ(), consumerEnv+"="+string(text)), LogFile: filepath.Join(r.t.TempDir(), name),
-	})
+	log := filepath.Join(r.t.TempDir(), name)
+	p, err := child.Start(child.Spec{Path: os.Args[0], Env: append(os.Environ(), consumerEnv+"="+string(text)), LogFile: log})
 	must(r.t, err)
-	r.t.Cleanup(func() { _ = p.Kill() })
+	r.t.Cleanup(func() {
+		exited := p.Exited()
+		_ = p.Kill()
+		if r.t.Failed() {
+			r.t.Logf("consumer %s, ended before: %v\n%s", name, exited, child.Tail(log))
+		}
+	})
 	return p
 }
 
@@ -56,7 +61,7 @@ func TestInboxKills(t *testing.T) {
 		defer stopProducer()
 
 		var frozen int
-		for round := range fullOrShort(60, 5) {
+		for round := range fullOrShort(40, 5) {
 			progress := scan[int64](r, `SELECT coalesce(sum(next_offset), 0) FROM inbox_marks`)
 			i := random.IntN(len(consumers))
 			switch round % 4 {

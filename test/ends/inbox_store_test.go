@@ -142,8 +142,11 @@ func testStore(t *testing.T, db storeDB, conn *pgx.Conn) {
 		end   func(storeTx) error
 		first bool
 	}{"commit": {func(tx storeTx) error { return tx.commit() }, false}, "rollback": {func(tx storeTx) error { return tx.undo() }, true}} {
-		one, two := db.begin(), db.begin()
 		p := inbox.Place{Topic: name}
+		tx := db.begin()
+		expect(true)(tx.after(ctx, p, pos(7, 1, 4, 0)))
+		must(t, tx.commit())
+		one, two := db.begin(), db.begin()
 		expect(true)(one.after(ctx, p, pos(7, 1, 5, 0)))
 		expect(true)(one.once(ctx, name))
 		answers := make(chan error, 1)
