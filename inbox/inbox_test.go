@@ -31,7 +31,7 @@ func TestPositionOrder(t *testing.T) {
 			t.Errorf("%s was printed as %s", a, text)
 		}
 		for j, b := range ordered {
-			after, err := new(inbox.Store).IsAfter(position(t, b), position(t, a))
+			after, err := new(inbox.Store).IsNew(position(t, b), inbox.Mark{Position: position(t, a)})
 			if err != nil || after != (j > i) {
 				t.Errorf("%s after %s: %v, %v", b, a, after, err)
 			}
@@ -60,7 +60,7 @@ func TestPositionRefused(t *testing.T) {
 func TestSystems(t *testing.T) {
 	old, successor, other := position(t, "1:7:3:0000000000000050:9"), position(t, "1:8:1:0000000000000010:0"), position(t, "1:9:1:0000000000000010:0")
 	store := inbox.Store{Systems: []uint64{7, 8}}
-	if after, err := store.IsAfter(successor, old); err != nil || !after {
+	if after, err := store.IsNew(successor, inbox.Mark{Position: old}); err != nil || !after {
 		t.Errorf("the successor's position: %v, %v", after, err)
 	}
 	for name, c := range map[string]struct {
@@ -75,7 +75,7 @@ func TestSystems(t *testing.T) {
 		"only the mark's is listed":   {inbox.Store{Systems: []uint64{7}}, successor, old, []string{"ByID"}},
 		"only the record's is listed": {inbox.Store{Systems: []uint64{8}}, successor, old, []string{"ByID"}},
 	} {
-		_, err := c.store.IsAfter(c.p, c.mark)
+		_, err := c.store.IsNew(c.p, inbox.Mark{Position: c.mark})
 		var other *inbox.OtherSystemError
 		if !errors.As(err, &other) || other.Mark != c.mark || other.Record != c.p {
 			t.Errorf("%s: %v", name, err)
@@ -118,5 +118,39 @@ func TestSchemaNames(t *testing.T) {
 	}
 	if !strings.Contains(new(inbox.Store).Schema(), `CREATE TABLE "inbox_marks" (`) {
 		t.Error("the default name is missing")
+	}
+}
+
+// A duplicate has the position of a record that was handled. The mark remembers the last ones, so a record between them that was not
+// handled is noticed: another slot writes to the topic, or its key was in another partition.
+func TestOrderError(t *testing.T) {
+	var store inbox.Store
+	var mark inbox.Mark
+	at := func(lsn int) inbox.Position { return inbox.Position{System: 7, Timeline: 1, CommitLSN: uint64(lsn)} }
+	for lsn := 10; lsn <= 1000; lsn += 10 {
+		mark.Advance(at(lsn))
+	}
+	for lsn, want := range map[int]string{1001: "new", 1000: "duplicate", 995: "error", 370: "duplicate", 371: "error", 369: "duplicate", 5: "duplicate"} {
+		isNew, err := store.IsNew(at(lsn), mark)
+		got := "duplicate"
+		var order *inbox.OrderError
+		switch {
+		case errors.As(err, &order):
+			got = "error"
+		case err != nil:
+			t.Error(err)
+		case isNew:
+			got = "new"
+		}
+		if got != want {
+			t.Errorf("%d after 10, 20 … 1000: %s, want %s", lsn, got, want)
+		}
+	}
+	if len(mark.Recent) != 64 {
+		t.Errorf("%d positions are remembered, want 64", len(mark.Recent))
+	}
+	mark.Advance(inbox.Position{System: 8, Timeline: 1, CommitLSN: 1})
+	if len(mark.Recent) != 1 {
+		t.Errorf("%d positions are remembered after a change of the system, want 1", len(mark.Recent))
 	}
 }

@@ -15,7 +15,7 @@ func (s *Store) ForgetOffsets(ctx context.Context, q Execer, consumer, topic str
 // database from an older copy without a new timeline, which uses positions again. Let the consumer read everything that was delivered
 // before the restore, and stop it first. Offsets still keep it from handling a record of Kafka twice.
 func (s *Store) ForgetPositions(ctx context.Context, q Execer, consumer, topic string) error {
-	return s.repair(ctx, q, consumer, topic, "position = NULL")
+	return s.repair(ctx, q, consumer, topic, "position = NULL, recent = NULL")
 }
 
 // AcceptPartitions is for after partitions were added. It tells a consumer that the daemon delivers a topic to n partitions, and that records with a position before the

@@ -4,6 +4,7 @@ CREATE TABLE {marks} (
   topic        text    NOT NULL,
   partition    integer NOT NULL,
   position     text,    -- of the last record that was handled by its position: the header outboxcdc-position
+  recent       bytea,   -- the last 64 positions: a record between them that is not one of them is no duplicate
   next_offset  bigint,  -- where Run continues
   leader_epoch integer, -- of the record before next_offset; it shows that Kafka has lost records
   topic_id     text,    -- next_offset is valid in this topic only, not in another topic of the same name

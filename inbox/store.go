@@ -6,7 +6,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -30,7 +29,8 @@ type Place struct {
 
 // Mark is what a consumer has handled of a partition.
 type Mark struct {
-	Position Position // of the last record that was handled by its position
+	Position Position   // of the last record that was handled by its position
+	Recent   []Position // the last positions, the oldest first: all that were handled from Recent[0] to Position
 
 	// The rest is used by Run of kgoinbox and saramainbox.
 	Next       int64  // the offset after the last handled record; -1: none
@@ -104,38 +104,11 @@ func (s *Store) AfterIn(ctx context.Context, tx Tx, consumer string, at Place, p
 	if err != nil {
 		return false, err
 	}
-	if first, err = s.IsAfter(p, mark.Position); err != nil || !first {
+	if first, err = s.IsNew(p, mark); err != nil || !first {
 		return false, err
 	}
-	mark.Position = p
+	mark.Advance(p)
 	return true, s.Save(ctx, tx, consumer, at, mark)
-}
-
-// IsAfter reports whether an event at p comes after an event at mark: whether a record at p is new to a consumer with that mark.
-func (s *Store) IsAfter(p, mark Position) (bool, error) {
-	if mark == (Position{}) {
-		return true, nil
-	}
-	if p.System == mark.System {
-		return p.Compare(mark) > 0, nil
-	}
-	older, newer := slices.Index(s.Systems, mark.System), slices.Index(s.Systems, p.System)
-	if older < 0 || newer < older {
-		return false, &OtherSystemError{Mark: mark, Record: p}
-	}
-	return true, nil
-}
-
-// OtherSystemError means that a record comes from another database server than the records before it.
-type OtherSystemError struct {
-	Mark   Position // the last one that was handled
-	Record Position
-}
-
-func (e *OtherSystemError) Error() string {
-	return fmt.Sprintf("a record has position %v of system %d, and the records before it are of system %d (last: %v), which cannot be compared. "+
-		"If the server was replaced for good (major upgrade, move): set Store.Systems to {%[3]d, %[2]d}, the old id first. "+
-		"If two servers or slots write to this topic: handle its records by id (ByID)", e.Record, e.Record.System, e.Mark.System, e.Mark)
 }
 
 // Lock reads the mark of a partition and locks it until the end of the transaction. A consumer that has lost the partition waits here, and
@@ -165,11 +138,13 @@ func (s *Store) Read(ctx context.Context, tx Tx, consumer string, at Place) (mar
 func (s *Store) read(ctx context.Context, tx Tx, consumer string, at Place, lock string) (Mark, error) {
 	var m Mark
 	var position string
-	err := tx.QueryRow(ctx, `SELECT coalesce(position, ''), coalesce(next_offset, -1), coalesce(leader_epoch, -1), coalesce(topic_id, ''), `+
+	var recent []byte
+	err := tx.QueryRow(ctx, `SELECT coalesce(position, ''), recent, coalesce(next_offset, -1), coalesce(leader_epoch, -1), coalesce(topic_id, ''), `+
 		`coalesce(partitions, 0) FROM `+s.marks()+` WHERE consumer = $1 AND topic = $2 AND partition = $3`+lock,
-		[]any{consumer, at.Topic, at.Partition}, &position, &m.Next, &m.Epoch, &m.TopicID, &m.Partitions)
+		[]any{consumer, at.Topic, at.Partition}, &position, &recent, &m.Next, &m.Epoch, &m.TopicID, &m.Partitions)
 	if err == nil && position != "" {
 		m.Position, err = ParsePosition(position)
+		m.Recent = decodeRecent(recent, m.Position.System)
 	}
 	if err != nil {
 		return Mark{}, fmt.Errorf("read the mark of %s: %w", describe(consumer, at), err)
@@ -179,14 +154,15 @@ func (s *Store) read(ctx context.Context, tx Tx, consumer string, at Place, lock
 
 // Save stores the mark of a partition that the transaction has locked.
 func (s *Store) Save(ctx context.Context, tx Tx, consumer string, at Place, m Mark) error {
-	var position string
+	position, recent := "", []byte{}
 	if m.Position != (Position{}) {
+		recent = encodeRecent(m.Recent)
 		position = m.Position.String()
 	}
 	n, err := tx.Exec(ctx, `UPDATE `+s.marks()+` SET position = nullif($4, ''), next_offset = nullif($5::bigint, -1), `+
-		`leader_epoch = nullif($6::integer, -1), topic_id = nullif($7, ''), partitions = nullif($8::integer, 0) `+
+		`leader_epoch = nullif($6::integer, -1), topic_id = nullif($7, ''), partitions = nullif($8::integer, 0), recent = $9::bytea `+
 		`WHERE consumer = $1 AND topic = $2 AND partition = $3`,
-		consumer, at.Topic, at.Partition, position, m.Next, m.Epoch, m.TopicID, m.Partitions)
+		consumer, at.Topic, at.Partition, position, m.Next, m.Epoch, m.TopicID, m.Partitions, recent)
 	if err == nil && n != 1 {
 		err = fmt.Errorf("the statement changed %d rows, not one", n)
 	}

@@ -235,6 +235,7 @@ func TestInboxFence(t *testing.T) {
 		must(t, stop())
 		tx, err := r.pool.Begin(t.Context())
 		must(t, err)
+		defer func() { _ = tx.Rollback(context.Background()) }() // the pool waits for it
 		mark, err := r.Store.Lock(t.Context(), pgxTx(tx), r.Group, inbox.Place{Topic: r.Topic})
 		must(t, err)
 		records = append(records, r.events(10, 1)...)

@@ -147,6 +147,31 @@ func TestInboxPartitionsAdded(t *testing.T) {
 	})
 }
 
+// Two slots of one server write to the topic. Their positions have the same system id and are not in order: the consumer stops instead of
+// dropping the events of the slot that is behind.
+func TestInboxTwoSlots(t *testing.T) {
+	forClients(t, 1, func(t *testing.T, r *room) {
+		var ahead, behind []*kgo.Record
+		for range 20 {
+			behind, ahead = append(behind, r.event(0)), append(ahead, r.event(0))
+		}
+		r.produce(slices.Clone(ahead)...)
+		stop := r.start(r.ledger)
+		r.awaitEnd()
+		must(t, stop())
+		r.produce(slices.Clone(ahead[5:])...) // a crash: duplicates are no error
+		r.produce(slices.Clone(behind[5:])...)
+		var order *inbox.OrderError
+		r.runUntilError(&order, r.ledger, "two slots", "ByID", "ForgetPositions", "offset 35")
+		r.checkLedger(idsOf(ahead)...)
+		r.ByID = true
+		stop = r.start(r.ledger)
+		r.awaitEnd()
+		must(t, stop())
+		r.checkLedger(idsOf(slices.Concat(ahead, behind[5:]))...)
+	})
+}
+
 // In a recreated topic the stored offset means nothing, although the topic may have that many records.
 func TestInboxTopicRecreated(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {

@@ -121,7 +121,11 @@ func testStore(t *testing.T, db storeDB, conn *pgx.Conn) {
 	expect(false)(tx.after(ctx, at, pos(7, 1, 99, 5)))
 	expect(true)(tx.after(ctx, at, pos(7, 1, 100, 1)))
 	expect(true)(tx.after(ctx, at, pos(7, 2, 50, 0))) // after a failover
-	expect(false)(tx.after(ctx, at, pos(7, 1, 200, 0)))
+	expect(false)(tx.after(ctx, at, pos(7, 1, 100, 1)))
+	var order *inbox.OrderError
+	if _, err := tx.after(ctx, at, pos(7, 1, 200, 0)); !errors.As(err, &order) {
+		t.Errorf("a record that comes too late and was never handled: %v", err)
+	}
 	expect(true)(tx.after(ctx, inbox.Place{Topic: "orders", Partition: 4}, pos(7, 1, 1, 0)))
 	expect(true)(tx.after(ctx, inbox.Place{Topic: "others", Partition: 3}, pos(7, 1, 1, 0)))
 	expect(true)(tx.after(ctx, at, pos(8, 1, 1, 0))) // the successor

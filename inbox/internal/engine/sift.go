@@ -59,7 +59,7 @@ func (p *Partition[R]) sift(records []R, mark inbox.Mark, topic Topic) (tasks []
 		if isNew {
 			tasks = append(tasks, t)
 			if !t.byID {
-				mark.Position = event.Position
+				mark.Advance(event.Position)
 			}
 		}
 		mark.Next, mark.Epoch = r.Offset+1, r.Epoch
@@ -68,7 +68,7 @@ func (p *Partition[R]) sift(records []R, mark inbox.Mark, topic Topic) (tasks []
 }
 
 func (p *Partition[R]) judge(position inbox.Position, mark inbox.Mark, topic Topic) (isNew bool, err error) {
-	if isNew, err = p.Store.IsAfter(position, mark.Position); err != nil || isNew {
+	if isNew, err = p.Store.IsNew(position, mark); err != nil || isNew {
 		return isNew, err
 	}
 	if mark.Partitions != topic.Partitions {
